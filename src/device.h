@@ -1,0 +1,32 @@
+// Device: the facts of one machine that planning may depend on, from the machine itself or by preset name.
+// Read by plan.cpp and the kernel families; plain data, so that a plan for another machine is an ordinary test.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace rapt {
+
+enum class DeviceKind : uint8_t { cpu, cuda };
+
+// Ordered: a later one may run everything of an earlier one on the same architecture.
+enum class CpuIsa : uint8_t { scalar, neon, avx2, avx512, avx512_bf16 };
+
+struct Device {
+  DeviceKind kind = DeviceKind::cpu;
+  std::string name;           // "cpu" or the card's name
+  CpuIsa isa = CpuIsa::scalar;  // cpu: best instruction set that this build has and the machine runs
+  int threads = 1;            // cpu: what affinity and the cgroup quota allow. Never changes bits, only time
+  int64_t l2_bytes = 1 << 20;  // cpu: one core's private cache
+};
+
+// This machine's CPU. Found once.
+const Device& cpu_device();
+
+// "cpu", "cpu-scalar", "cpu-avx2", "cpu-avx512", "cpu-avx512-bf16", "cpu-neon". Throws Error naming the known presets.
+Device device_preset(std::string_view name);
+
+const char* name_of(CpuIsa isa);
+
+}  // namespace rapt

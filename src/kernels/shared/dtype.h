@@ -1,0 +1,148 @@
+// DType and the scalar conversions between storage formats and float: the one definition for host and device code.
+// Used by the CPU backend, the planner and (by NVRTC) kernels; includes nothing outside shared/.
+#pragma once
+
+namespace rapt {
+
+enum class DType : unsigned char { none = 0, f32 = 1, f16 = 2, bf16 = 3, e4m3 = 4, e5m2 = 5, sim8 = 6, u8 = 7, i32 = 8, i64 = 9 };
+
+constexpr int bytes_of(DType t) {
+  switch (t) {
+    case DType::f32:
+    case DType::i32: return 4;
+    case DType::f16:
+    case DType::bf16: return 2;
+    case DType::e4m3:
+    case DType::e5m2:
+    case DType::sim8:
+    case DType::u8: return 1;
+    case DType::i64: return 8;
+    case DType::none: break;
+  }
+  return 0;
+}
+
+constexpr bool is_fp8(DType t) { return t == DType::e4m3 || t == DType::e5m2 || t == DType::sim8; }
+constexpr bool is_16bit(DType t) { return t == DType::f16 || t == DType::bf16; }
+constexpr bool is_attention_input(DType t) { return t == DType::f32 || is_16bit(t) || is_fp8(t); }
+constexpr bool is_attention_output(DType t) { return t == DType::f32 || is_16bit(t); }
+
+constexpr const char* name_of(DType t) {
+  constexpr const char* names[] = {"none", "f32", "f16", "bf16", "e4m3", "e5m2", "sim8", "u8", "i32", "i64"};
+  return names[static_cast<unsigned char>(t)];
+}
+
+namespace detail {
+constexpr unsigned bits_of(float x) { return __builtin_bit_cast(unsigned, x); }
+constexpr float float_of(unsigned bits) { return __builtin_bit_cast(float, bits); }
+
+// A small binary float with `exponent_bits`, `mantissa_bits` and IEEE-like subnormals, widened exactly to float.
+// `special` says what the top exponent holds: IEEE (inf, NaN), or E4M3's single NaN pattern.
+enum class Special { ieee, e4m3 };
+
+template <int exponent_bits, int mantissa_bits, Special special>
+constexpr float widen(unsigned code) {
+  constexpr unsigned exponent_mask = (1u << exponent_bits) - 1, mantissa_mask = (1u << mantissa_bits) - 1;
+  constexpr int bias = (1 << (exponent_bits - 1)) - 1;
+  const unsigned sign = (code >> (exponent_bits + mantissa_bits)) << 31;
+  const unsigned exponent = (code >> mantissa_bits) & exponent_mask, mantissa = code & mantissa_mask;
+  if (special == Special::e4m3 && exponent == exponent_mask && mantissa == mantissa_mask) return float_of(sign | 0x7fc00000u);
+  if (special == Special::ieee && exponent == exponent_mask)
+    return float_of(sign | 0x7f800000u | (mantissa << (23 - mantissa_bits)) | (mantissa ? 0x400000u : 0u));
+  if (exponent == 0) {  // subnormal: mantissa * 2^(1 - bias - mantissa_bits), exact in float
+    const float unit = float_of(static_cast<unsigned>(127 + 1 - bias - mantissa_bits) << 23);
+    const float magnitude = static_cast<float>(mantissa) * unit;
+    return float_of(bits_of(magnitude) | sign);
+  }
+  return float_of(sign | ((exponent + 127 - bias) << 23) | (mantissa << (23 - mantissa_bits)));
+}
+
+// Round to nearest even. Overflow: IEEE formats give inf unless `saturate`, then the largest finite value (the FP8 rule
+// of docs/semantics.md: finite values and infinities saturate, NaN stays NaN).
+template <int exponent_bits, int mantissa_bits, Special special, bool saturate>
+constexpr unsigned narrow(float x) {
+  constexpr unsigned exponent_mask = (1u << exponent_bits) - 1, mantissa_mask = (1u << mantissa_bits) - 1;
+  constexpr int bias = (1 << (exponent_bits - 1)) - 1;
+  constexpr unsigned top = exponent_mask << mantissa_bits;
+  constexpr unsigned largest = special == Special::e4m3 ? (top | mantissa_mask) - 1 : top - 1;
+  const unsigned bits = bits_of(x), sign = (bits >> 31) << (exponent_bits + mantissa_bits);
+  const unsigned magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return sign | (special == Special::e4m3 ? top | mantissa_mask : top | (1u << (mantissa_bits - 1)));
+  unsigned code = 0;
+  const int exponent = static_cast<int>(magnitude >> 23) - 127;
+  if (magnitude == 0x7f800000u) {
+    code = largest + 1;
+  } else if (exponent < 1 - bias) {  // subnormal result: shift the full significand into place
+    const int shift = 23 - mantissa_bits + (1 - bias - exponent);
+    if (shift < 26) {
+      const unsigned significand = (magnitude & 0x7fffffu) | (magnitude >> 23 ? 0x800000u : 0u);
+      const unsigned kept = shift < 32 ? significand >> shift : 0u, rest = significand & ((1u << shift) - 1), half = 1u << (shift - 1);
+      code = kept + (rest > half || (rest == half && (kept & 1)) ? 1u : 0u);
+    }
+  } else {
+    const unsigned rebased = magnitude - (static_cast<unsigned>(127 - bias) << 23);
+    constexpr int shift = 23 - mantissa_bits;
+    const unsigned kept = rebased >> shift, rest = rebased & ((1u << shift) - 1), half = 1u << (shift - 1);
+    code = kept + (rest > half || (rest == half && (kept & 1)) ? 1u : 0u);
+  }
+  if (code > largest) code = saturate ? largest : (special == Special::ieee ? top : top | mantissa_mask);
+  return sign | code;
+}
+}  // namespace detail
+
+constexpr float f16_to_float(unsigned short c) { return detail::widen<5, 10, detail::Special::ieee>(c); }
+constexpr float bf16_to_float(unsigned short c) { return detail::float_of(static_cast<unsigned>(c) << 16); }
+constexpr float e4m3_to_float(unsigned char c) { return detail::widen<4, 3, detail::Special::e4m3>(c); }
+constexpr float e5m2_to_float(unsigned char c) { return detail::widen<5, 2, detail::Special::ieee>(c); }
+constexpr float sim8_to_float(unsigned char c) { return -448.0f + static_cast<float>(c) * (896.0f / 255.0f); }
+
+constexpr unsigned short float_to_f16(float x) {
+  return static_cast<unsigned short>(detail::narrow<5, 10, detail::Special::ieee, false>(x));
+}
+constexpr unsigned short float_to_bf16(float x) {
+  const unsigned bits = detail::bits_of(x);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<unsigned short>((bits >> 16) | 0x40u);
+  return static_cast<unsigned short>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+constexpr unsigned char float_to_e4m3(float x) {
+  return static_cast<unsigned char>(detail::narrow<4, 3, detail::Special::e4m3, true>(x));
+}
+constexpr unsigned char float_to_e5m2(float x) {
+  return static_cast<unsigned char>(detail::narrow<5, 2, detail::Special::ieee, true>(x));
+}
+// NaN has no code in the linear format: it becomes the code of 0 (128), which docs/semantics.md states.
+constexpr unsigned char float_to_sim8(float x) {
+  if (x != x) return 128;
+  const float clamped = x < -448.0f ? -448.0f : x > 448.0f ? 448.0f : x;
+  const float scaled = (clamped + 448.0f) * (255.0f / 896.0f);
+  const int low = static_cast<int>(scaled);
+  const float rest = scaled - static_cast<float>(low);
+  return static_cast<unsigned char>(low + (rest > 0.5f || (rest == 0.5f && (low & 1)) ? 1 : 0));
+}
+
+// One element of any format at `data + index` elements.
+inline float load_float(DType t, const void* data, long long index) {
+  switch (t) {
+    case DType::f32: return static_cast<const float*>(data)[index];
+    case DType::f16: return f16_to_float(static_cast<const unsigned short*>(data)[index]);
+    case DType::bf16: return bf16_to_float(static_cast<const unsigned short*>(data)[index]);
+    case DType::e4m3: return e4m3_to_float(static_cast<const unsigned char*>(data)[index]);
+    case DType::e5m2: return e5m2_to_float(static_cast<const unsigned char*>(data)[index]);
+    case DType::sim8: return sim8_to_float(static_cast<const unsigned char*>(data)[index]);
+    default: return 0.0f;
+  }
+}
+
+inline void store_float(DType t, void* data, long long index, float x) {
+  switch (t) {
+    case DType::f32: static_cast<float*>(data)[index] = x; break;
+    case DType::f16: static_cast<unsigned short*>(data)[index] = float_to_f16(x); break;
+    case DType::bf16: static_cast<unsigned short*>(data)[index] = float_to_bf16(x); break;
+    case DType::e4m3: static_cast<unsigned char*>(data)[index] = float_to_e4m3(x); break;
+    case DType::e5m2: static_cast<unsigned char*>(data)[index] = float_to_e5m2(x); break;
+    case DType::sim8: static_cast<unsigned char*>(data)[index] = float_to_sim8(x); break;
+    default: break;
+  }
+}
+
+}  // namespace rapt

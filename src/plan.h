@@ -1,0 +1,46 @@
+// Plan: the ordered steps that carry out one Problem on one Device.
+// plan() is a pure function, allocation-free on success; explain() is the same walk told to people.
+#pragma once
+
+#include <array>
+#include <string>
+
+#include "device.h"
+#include "problem.h"
+
+namespace rapt {
+
+struct Family;
+
+// Compile-time or dispatch choices of a kernel. CPU families read isa, block_m, block_n and splits.
+struct KernelConfig {
+  CpuIsa isa = CpuIsa::scalar;
+  int block_m = 0;       // query rows of a tile
+  int block_n = 0;       // keys of a tile
+  int64_t splits = 1;    // parts that the keys are split in; a function of the Problem, never of the thread count
+  bool bf16_dot = false;  // products in bf16 pairs (AVX-512 BF16)
+  bool operator==(const KernelConfig&) const = default;
+};
+
+struct Step {
+  const Family* family = nullptr;
+  KernelConfig config;
+};
+
+struct Plan {
+  std::array<Step, 2> steps{};
+  int step_count = 0;
+  size_t workspace_bytes = 0;
+  size_t workspace_zero_bytes = 0;
+};
+
+// Throws Error{unsupported} with every family's sentence when none takes the problem.
+Plan plan(const Problem& problem, const Device& device);
+
+// One line a step: "attention_cpu isa=avx512 block_m=64 block_n=96 splits=1".
+std::string to_string(const Plan& plan);
+
+// The problem line, the device, and every family: chosen, able but slower, or refused with a sentence.
+std::string explain(const Problem& problem, const Device& device);
+
+}  // namespace rapt

@@ -1,0 +1,114 @@
+// Problem: what is asked, without pointers. Everything a problem line can say (grammar: docs/problem-line.md).
+// Made from tensors by sdpa.cpp or from text by parse_problem; read by the planner, every kernel family, check/ and lab/.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/shared/dtype.h"
+
+namespace rapt {
+
+enum class Op : uint8_t { forward, backward, merge, quantize };
+enum class Causal : uint8_t { none, bottom_right, top_left };
+enum class ScaleKind : uint8_t { none, tensor, head, token, block64, block128, channel };  // = rapt_scale_kind
+enum class PvMode : uint8_t { automatic, f16, fp8, fp8x2 };                                // = rapt_pv_mode
+enum class AccMode : uint8_t { f32, f16 };                                                 // = rapt_acc_mode
+enum class Layout : uint8_t { bhsd, bshd };  // memory order of a tensor without explicit strides; packed: hsd, shd
+
+// How a tensor may be read: decides which kernel may run. Strides of size-1 dimensions are ignored.
+struct Access {
+  bool unit_last = true;   // stride of the last dimension is 1
+  bool aligned16 = true;   // base address and every other stride are multiples of 16 bytes
+  bool tma = true;         // expressible as a tensor map: aligned16, unit_last, positive strides below 2^40 bytes
+  bool operator==(const Access&) const = default;
+};
+
+struct Window {
+  int64_t left = -1, right = -1;  // inclusive, -1 = open
+  bool operator==(const Window&) const = default;
+};
+
+// bias and mask: which of [batch, heads_q, seqlen_q, seqlen_k] are broadcast (size 1).
+struct Broadcast {
+  DType dtype = DType::none;  // none = the tensor is absent
+  std::array<bool, 4> one{};
+  bool present() const { return dtype != DType::none; }
+  bool operator==(const Broadcast&) const = default;
+};
+
+struct Problem {
+  Op op = Op::forward;
+  DType q = DType::f16, k = DType::f16, v = DType::f16, out = DType::f16;
+  int64_t batch = 1, heads_q = 1, heads_k = 1;
+  int64_t seqlen_q = 1, seqlen_k = 1;  // varlen: max_seqlen_q, max_seqlen_k
+  int64_t head_dim = 64, head_dim_v = 64;
+
+  Causal causal = Causal::none;
+  std::optional<Window> window;
+  std::optional<float> softcap, scale;  // scale absent = 1/sqrt(head_dim)
+  bool alibi = false;
+  bool alibi_per_batch = false;         // slopes [batch, heads_q] instead of [heads_q]; not in the problem line
+  Broadcast bias, mask;
+  bool sinks = false;
+
+  bool varlen = false;                  // packed q, k, v with cu_seqlens
+  int64_t total_q = 0, total_k = 0;     // varlen: rows of the packed tensors
+  bool seqused = false;
+  int64_t page_size = 0;                // 0 = not paged
+  ScaleKind q_scales = ScaleKind::none, k_scales = ScaleKind::none, v_scales = ScaleKind::none;
+  bool smooth_k = false, hadamard = false;
+  bool has_starts = false;              // q_start or k_start given: off_b = q_start_b - k_start_b
+  int64_t splits = 0;                   // 0 = the planner's choice
+  std::string mod;                      // digest of a user's score modification
+  bool lse = false, partial = false, invariant = false;
+  PvMode pv = PvMode::automatic;
+  AccMode acc = AccMode::f32;
+  Access access_q, access_k, access_v, access_out;
+
+  // The rest serves fill, check and printing only: plan, == on plans and hash see maxima, totals and access classes.
+  Layout layout = Layout::bhsd;
+  std::vector<int32_t> lengths_q, lengths_k, used_k;             // per sequence (varlen=, seqused=)
+  std::vector<int64_t> q_starts, k_starts;                        // one value, or one per batch; empty = 0
+  std::optional<std::vector<int64_t>> q_strides, k_strides, v_strides, out_strides;  // elements, logical order
+
+  bool operator==(const Problem&) const = default;
+
+  int64_t group() const { return heads_k > 0 ? heads_q / heads_k : 0; }  // query heads per kv head
+  float softmax_scale() const;                                            // scale, or 1/sqrt(head_dim) in float
+};
+
+// Text to Problem. Unknown, repeated or contradictory words throw Error naming the word. `@file` lengths are read here.
+// The result has been validated.
+Problem parse_problem(std::string_view line);
+
+// Canonical text; parse_problem(to_string(p)) == p for every Problem that a line can say.
+std::string to_string(const Problem& problem);
+
+// Throws Error{invalid_argument} naming field, value and rule.
+void validate(const Problem& problem);
+
+// Equal and hashed by what a plan may depend on: not lengths, starts, explicit strides or layout.
+bool same_plan(const Problem& a, const Problem& b);
+uint64_t plan_hash(const Problem& problem);
+
+// Arithmetic that the visible (query, key) pairs need: 2 * (head_dim + head_dim_v) per pair, causal, window and lengths
+// counted exactly; boolean masks and biases count as visible. Varlen without known lengths counts the upper bound.
+double flops(const Problem& problem);
+// Bytes read once and written once: q, k, v, bias, mask, scales, out, lse.
+double bytes(const Problem& problem);
+
+// Per-sequence facts from the lists above (dense: seqlen_q, seqlen_k; used_k and maxima applied). For check, lab, flops.
+struct SequenceInfo {
+  int64_t first_q = 0, first_k = 0;  // packed row of the first query and key; 0 when dense
+  int64_t seqlen_q = 0, seqlen_k = 0;
+  int64_t offset = 0;                // off of docs/semantics.md
+};
+SequenceInfo sequence(const Problem& problem, int64_t b);
+
+}  // namespace rapt
