@@ -1,0 +1,505 @@
+// rapt.hpp: the C++20 API of rapt, header only, over the C ABI of rapt.h. Every function and type: docs/api.md.
+// Called by applications; needs nothing but the standard library and librapt. Failures throw rapt::Exception.
+// Names live in the inline namespace v0, so that inlined code of one release never meets that of another.
+#ifndef RAPT_HPP_
+#define RAPT_HPP_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "rapt/rapt.h"
+
+namespace rapt {
+inline namespace v0 {
+
+// What a failed call throws: the C ABI's status, and its sentence as what().
+class Exception : public std::runtime_error {
+ public:
+  Exception(rapt_status status, const std::string& message) : std::runtime_error(message), status_(status) {}
+  rapt_status status() const { return status_; }
+
+ private:
+  rapt_status status_;
+};
+
+// Element types; the values are those of rapt_dtype.
+enum class Type : int32_t {
+  none = RAPT_DTYPE_NONE,
+  f32 = RAPT_F32,
+  f16 = RAPT_F16,
+  bf16 = RAPT_BF16,
+  e4m3 = RAPT_E4M3,
+  e5m2 = RAPT_E5M2,
+  sim8 = RAPT_SIM8,
+  u8 = RAPT_U8,
+  i32 = RAPT_I32,
+  i64 = RAPT_I64
+};
+
+// Storage tags for formats that C++20 has no type for: a pointer to one of them tells Tensor the format.
+struct Float16 {
+  uint16_t bits;
+};
+struct BFloat16 {
+  uint16_t bits;
+};
+struct E4m3 {
+  uint8_t bits;
+};
+struct E5m2 {
+  uint8_t bits;
+};
+
+// The Type of a C++ element type. Specialise it for a half type of your own:
+//   template <> inline constexpr rapt::Type rapt::type_of<my::half> = rapt::Type::f16;
+template <class T>
+inline constexpr Type type_of = Type::none;
+template <>
+inline constexpr Type type_of<float> = Type::f32;
+template <>
+inline constexpr Type type_of<Float16> = Type::f16;
+template <>
+inline constexpr Type type_of<BFloat16> = Type::bf16;
+template <>
+inline constexpr Type type_of<E4m3> = Type::e4m3;
+template <>
+inline constexpr Type type_of<E5m2> = Type::e5m2;
+template <>
+inline constexpr Type type_of<uint8_t> = Type::u8;
+template <>
+inline constexpr Type type_of<bool> = Type::u8;
+template <>
+inline constexpr Type type_of<int32_t> = Type::i32;
+template <>
+inline constexpr Type type_of<int64_t> = Type::i64;
+
+inline constexpr rapt_device host_device{RAPT_DEVICE_CPU, 0};
+constexpr rapt_device cuda_device(int32_t index) { return {RAPT_DEVICE_CUDA, index}; }
+
+// A shape or strides: at most 4 numbers.
+class Dims {
+ public:
+  static constexpr size_t max_rank = 4;
+
+  Dims() = default;
+  Dims(std::initializer_list<int64_t> values) : Dims(std::span(values.begin(), values.size())) {}
+  Dims(const std::vector<int64_t>& values) : Dims(std::span(values.data(), values.size())) {}
+  explicit Dims(std::span<const int64_t> values) : rank_(values.size()) {
+    if (rank_ > max_rank)
+      throw Exception(RAPT_ERROR_INVALID_ARGUMENT,
+                      "rank " + std::to_string(rank_) + ": tensors have at most 4 dimensions");
+    for (size_t d = 0; d < rank_; ++d) values_[d] = values[d];
+  }
+
+  size_t rank() const { return rank_; }
+  const int64_t* data() const { return values_.data(); }
+  int64_t operator[](size_t d) const { return values_[d]; }
+
+ private:
+  std::array<int64_t, max_rank> values_{};
+  size_t rank_ = 0;
+};
+
+// A view of somebody's memory: it owns its shape and strides (counted in elements), never the data.
+// A default-constructed Tensor means "absent".
+class Tensor {
+ public:
+  Tensor() = default;
+
+  // Element type known from the pointer. Without strides: contiguous, last dimension fastest.
+  template <class T>
+  requires(type_of<std::remove_const_t<T>> != Type::none)
+      Tensor(T* data, const Dims& shape, const Dims& strides = {}, rapt_device device = host_device)
+      : Tensor(static_cast<const void*>(data), type_of<std::remove_const_t<T>>, shape, strides, device,
+               std::is_const_v<T>) {}
+
+  // Element type given, for untyped memory.
+  Tensor(void* data, Type type, const Dims& shape, const Dims& strides = {}, rapt_device device = host_device)
+      : Tensor(data, type, shape, strides, device, false) {}
+  Tensor(const void* data, Type type, const Dims& shape, const Dims& strides = {}, rapt_device device = host_device)
+      : Tensor(data, type, shape, strides, device, true) {}
+
+  bool present() const { return type_ != Type::none; }
+  bool read_only() const { return read_only_; }
+  Type type() const { return type_; }
+  const Dims& shape() const { return shape_; }
+  void* data() const { return data_; }
+
+  // The C view. It points into this Tensor and is valid while this lives unchanged.
+  rapt_tensor view() const& {
+    const int64_t* strides = strides_ ? strides_->data() : nullptr;
+    return {data_, device_, static_cast<int32_t>(type_), static_cast<int32_t>(shape_.rank()), shape_.data(), strides};
+  }
+  rapt_tensor view() && = delete;
+
+ private:
+  Tensor(const void* data, Type type, const Dims& shape, const Dims& strides, rapt_device device, bool read_only)
+      : data_(const_cast<void*>(data)), type_(type), device_(device), shape_(shape), read_only_(read_only) {
+    if (strides.rank() == 0) return;
+    if (strides.rank() != shape.rank())
+      throw Exception(RAPT_ERROR_INVALID_ARGUMENT, "strides of rank " + std::to_string(strides.rank()) +
+                                                       " for a shape of rank " + std::to_string(shape.rank()) +
+                                                       ": the ranks must be equal");
+    strides_ = strides;
+  }
+
+  void* data_ = nullptr;
+  Type type_ = Type::none;
+  rapt_device device_ = host_device;
+  Dims shape_;
+  std::optional<Dims> strides_;
+  bool read_only_ = false;
+};
+
+enum class CausalMask { none, bottom_right, top_left };
+
+// Keys from i + off - left to i + off + right, both ends included; -1 leaves a side open.
+struct SlidingWindow {
+  int64_t left = -1;
+  int64_t right = -1;
+};
+
+enum class Scales : int32_t {
+  none = RAPT_SCALE_NONE,
+  tensor = RAPT_SCALE_TENSOR,
+  head = RAPT_SCALE_HEAD,
+  token = RAPT_SCALE_TOKEN,
+  block64 = RAPT_SCALE_BLOCK64,
+  block128 = RAPT_SCALE_BLOCK128,
+  channel = RAPT_SCALE_CHANNEL
+};
+enum class Pv : int32_t { automatic = RAPT_PV_AUTO, f16 = RAPT_PV_F16, fp8 = RAPT_PV_FP8, fp8x2 = RAPT_PV_FP8X2 };
+enum class Accumulate : int32_t { f32 = RAPT_ACC_F32, f16 = RAPT_ACC_F16 };
+
+// A user's change of scores: device text for GPUs, the same as a host function for CPUs.
+struct ScoreMod {
+  std::string device_source;
+  std::vector<std::byte> args;
+  float (*host)(float score, int64_t b, int64_t h, int64_t q, int64_t k, const void* args) = nullptr;
+};
+
+struct ContextOptions {
+  int32_t num_threads = 0;  // 0 = what affinity and the cgroup quota allow
+};
+
+namespace api_detail {
+
+inline void check(rapt_status status) {
+  if (status != RAPT_OK) throw Exception(status, rapt_last_error());
+}
+
+inline void check_writable(const char* name, const Tensor& tensor) {
+  if (tensor.read_only())
+    throw Exception(RAPT_ERROR_INVALID_ARGUMENT,
+                    std::string(name) + ": made from a pointer to const, but it is an output");
+}
+
+// A C view and its presence, kept where a pointer to it stays valid for one call.
+class Argument {
+ public:
+  explicit Argument(const Tensor& tensor) : present_(tensor.present()), view_(tensor.view()) {}
+  const rapt_tensor* get() const { return present_ ? &view_ : nullptr; }
+
+ private:
+  bool present_;
+  rapt_tensor view_;
+};
+
+}  // namespace api_detail
+
+// Threads, plans and workspaces. Thread-safe; no call may be using it when it is destroyed.
+class Context {
+ public:
+  explicit Context(const ContextOptions& options = {}) {
+    rapt_context_options c_options{};
+    c_options.struct_size = sizeof(c_options);
+    c_options.num_threads = options.num_threads;
+    api_detail::check(rapt_context_create(&c_options, &handle_));
+  }
+  Context(Context&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  Context& operator=(Context&& other) noexcept {
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
+  ~Context() { rapt_context_destroy(handle_); }
+
+  rapt_context* get() const { return handle_; }
+
+ private:
+  rapt_context* handle_ = nullptr;
+};
+
+// Everything optional of a call. Designated initialisers follow this order:
+//   rapt::sdpa(q, k, v, out, {.lse = lse, .causal = rapt::CausalMask::bottom_right, .scale = 0.125});
+struct SdpaOptions {
+  Tensor lse = {};  // output: f32 [batch, heads_q, seqlen_q], packed [heads_q, total_q]
+
+  CausalMask causal = CausalMask::none;
+  std::optional<SlidingWindow> window = {};
+  std::optional<double> scale = {};    // absent: 1/sqrt(head_dim)
+  std::optional<double> softcap = {};  // > 0
+
+  Tensor bias = {};          // f32, f16, bf16; broadcasts right-aligned to [batch, heads_q, seqlen_q, seqlen_k]
+  Tensor mask = {};          // u8, 1 keeps; broadcasts likewise
+  Tensor alibi_slopes = {};  // f32 [heads_q] or [batch, heads_q]
+  Tensor sinks = {};         // f32 [heads_q]
+
+  Tensor cu_seqlens_q = {};  // i32 [batch + 1]: packed q, k, v. Needs both of them, and both maxima
+  Tensor cu_seqlens_k = {};
+  std::optional<int64_t> max_seqlen_q = {};
+  std::optional<int64_t> max_seqlen_k = {};
+  Tensor seqused_k = {};    // i32 [batch]
+  Tensor block_table = {};  // i32 [batch, pages]
+
+  std::optional<int64_t> q_start = {};  // position of the first query and key, for all sequences ...
+  std::optional<int64_t> k_start = {};
+  Tensor q_starts = {};  // ... or i64 [batch], one for each
+  Tensor k_starts = {};
+
+  Tensor q_descale = {};  // f32; shape by the kind below
+  Tensor k_descale = {};
+  Tensor v_descale = {};
+  Scales q_scales = Scales::none;
+  Scales k_scales = Scales::none;
+  Scales v_scales = Scales::none;
+  Pv pv = Pv::automatic;
+  Accumulate acc = Accumulate::f32;
+
+  bool partial = false;         // a state for merge(): out is f32 and lse is required
+  bool invariant = false;       // a row's bits depend on nothing else in the call
+  bool check_contents = false;  // GPUs: read lengths back and check them
+  std::optional<int64_t> splits = {};
+  const ScoreMod* score_mod = nullptr;
+
+  void* workspace = nullptr;  // nullptr: the context's own
+  size_t workspace_bytes = 0;
+  const Context* context = nullptr;  // nullptr: the process default
+  void* stream = nullptr;            // CPU tensors: nullptr. CUDA tensors: a CUstream
+};
+
+struct WorkspaceSize {
+  size_t bytes = 0;
+  size_t zero_bytes = 0;  // leading bytes that the caller zeroes once before the first use
+};
+
+namespace api_detail {
+
+inline rapt_context* handle(const Context* context) { return context ? context->get() : nullptr; }
+
+// rapt_sdpa_args of one call, with everything that they point to. The tensors given must outlive it.
+class SdpaCall {
+ public:
+  SdpaCall(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const SdpaOptions& options)
+      : arguments_{Argument(q),
+                   Argument(k),
+                   Argument(v),
+                   Argument(out),
+                   Argument(options.lse),
+                   Argument(options.bias),
+                   Argument(options.mask),
+                   Argument(options.alibi_slopes),
+                   Argument(options.sinks),
+                   Argument(options.cu_seqlens_q),
+                   Argument(options.cu_seqlens_k),
+                   Argument(options.seqused_k),
+                   Argument(options.block_table),
+                   Argument(options.q_descale),
+                   Argument(options.k_descale),
+                   Argument(options.v_descale),
+                   Argument(options.q_starts),
+                   Argument(options.k_starts)} {
+    check_writable("out", out);
+    check_writable("lse", options.lse);
+    args_.struct_size = sizeof(args_);
+    const rapt_tensor** const targets[] = {&args_.q,
+                                           &args_.k,
+                                           &args_.v,
+                                           &args_.out,
+                                           &args_.lse,
+                                           &args_.bias,
+                                           &args_.mask,
+                                           &args_.alibi_slopes,
+                                           &args_.sinks,
+                                           &args_.cu_seqlens_q,
+                                           &args_.cu_seqlens_k,
+                                           &args_.seqused_k,
+                                           &args_.block_table,
+                                           &args_.q_descale,
+                                           &args_.k_descale,
+                                           &args_.v_descale,
+                                           &args_.q_starts,
+                                           &args_.k_starts};
+    static_assert(std::size(targets) == argument_count);
+    for (size_t i = 0; i < argument_count; ++i) *targets[i] = arguments_[i].get();
+    set_values(options);
+    set_score_mod(options);
+  }
+  SdpaCall(const SdpaCall&) = delete;
+  SdpaCall& operator=(const SdpaCall&) = delete;
+
+  const rapt_sdpa_args* args() const { return &args_; }
+
+ private:
+  template <class T>
+  void set(uint64_t bit, T& field, const std::optional<T>& value) {
+    if (!value) return;
+    args_.has |= bit;
+    field = *value;
+  }
+
+  void set_values(const SdpaOptions& options) {
+    set(RAPT_HAS_SCALE, args_.softmax_scale, options.scale);
+    set(RAPT_HAS_SOFTCAP, args_.softcap, options.softcap);
+    set(RAPT_HAS_Q_START, args_.q_start, options.q_start);
+    set(RAPT_HAS_K_START, args_.k_start, options.k_start);
+    set(RAPT_HAS_MAX_SEQLEN_Q, args_.max_seqlen_q, options.max_seqlen_q);
+    set(RAPT_HAS_MAX_SEQLEN_K, args_.max_seqlen_k, options.max_seqlen_k);
+    set(RAPT_HAS_SPLITS, args_.splits, options.splits);
+    if (options.window) {
+      args_.has |= RAPT_HAS_WINDOW;
+      args_.window_left = options.window->left;
+      args_.window_right = options.window->right;
+    }
+    if (options.causal == CausalMask::bottom_right) args_.flags |= RAPT_CAUSAL;
+    if (options.causal == CausalMask::top_left) args_.flags |= RAPT_CAUSAL_TOP_LEFT;
+    if (options.partial) args_.flags |= RAPT_PARTIAL;
+    if (options.invariant) args_.flags |= RAPT_INVARIANT;
+    if (options.check_contents) args_.flags |= RAPT_CHECK_CONTENTS;
+    args_.q_scales = static_cast<int32_t>(options.q_scales);
+    args_.k_scales = static_cast<int32_t>(options.k_scales);
+    args_.v_scales = static_cast<int32_t>(options.v_scales);
+    args_.pv = static_cast<int32_t>(options.pv);
+    args_.acc = static_cast<int32_t>(options.acc);
+    args_.workspace = options.workspace;
+    args_.workspace_bytes = options.workspace_bytes;
+  }
+
+  void set_score_mod(const SdpaOptions& options) {
+    if (!options.score_mod) return;
+    mod_.struct_size = sizeof(mod_);
+    mod_.device_source = options.score_mod->device_source.c_str();
+    mod_.args = options.score_mod->args.data();
+    mod_.args_bytes = options.score_mod->args.size();
+    mod_.host = options.score_mod->host;
+    args_.score_mod = &mod_;
+  }
+
+  static constexpr size_t argument_count = 18;
+  std::array<Argument, argument_count> arguments_;
+  rapt_score_mod mod_{};
+  rapt_sdpa_args args_{};
+};
+
+}  // namespace api_detail
+
+// Attention: out = softmax(scale * q k^T, masked) v. CPU tensors: done on return.
+inline void sdpa(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
+                 const SdpaOptions& options = {}) {
+  const api_detail::SdpaCall call(q, k, v, out, options);
+  api_detail::check(rapt_sdpa(api_detail::handle(options.context), call.args(), options.stream));
+}
+
+// Everything of sdpa() but the launch: plan, compile, load, size the workspace. Never reads contents.
+inline void prepare(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
+                    const SdpaOptions& options = {}) {
+  const api_detail::SdpaCall call(q, k, v, out, options);
+  api_detail::check(rapt_prepare(api_detail::handle(options.context), call.args(), options.stream));
+}
+
+inline WorkspaceSize workspace_size(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
+                                    const SdpaOptions& options = {}) {
+  const api_detail::SdpaCall call(q, k, v, out, options);
+  WorkspaceSize size;
+  api_detail::check(
+      rapt_workspace_size(api_detail::handle(options.context), call.args(), &size.bytes, &size.zero_bytes));
+  return size;
+}
+
+// The problem line, and every kernel family with "chosen" or the sentence why not.
+inline std::string explain(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
+                           const SdpaOptions& options = {}) {
+  const api_detail::SdpaCall call(q, k, v, out, options);
+  rapt_context* const context = api_detail::handle(options.context);
+  size_t length = 0;
+  api_detail::check(rapt_explain(context, call.args(), nullptr, 0, &length));
+  std::string text(length + 1, '\0');
+  api_detail::check(rapt_explain(context, call.args(), text.data(), text.size(), &length));
+  text.resize(length);
+  return text;
+}
+
+// One partial result: f32 out and lse of a call with `partial` over some of the keys.
+struct PartialState {
+  Tensor out;
+  Tensor lse;
+};
+
+struct MergeOptions {
+  Tensor lse = {};    // output, f32
+  Tensor sinks = {};  // f32 [heads_q]; join here, once
+  const Context* context = nullptr;
+  void* stream = nullptr;
+};
+
+// Merges states over disjoint sets of keys, in the order given.
+inline void merge(std::span<const PartialState> parts, const Tensor& out, const MergeOptions& options = {}) {
+  api_detail::check_writable("out", out);
+  api_detail::check_writable("lse", options.lse);
+  std::vector<api_detail::Argument> arguments;
+  arguments.reserve(2 * parts.size());  // pointers into it are handed on
+  std::vector<const rapt_tensor*> outs, lses;
+  for (const PartialState& part : parts) {
+    outs.push_back(arguments.emplace_back(part.out).get());
+    lses.push_back(arguments.emplace_back(part.lse).get());
+  }
+  const api_detail::Argument sinks(options.sinks), merged(out), lse(options.lse);
+  rapt_merge_args args{};
+  args.struct_size = sizeof(args);
+  args.count = static_cast<int64_t>(parts.size());
+  args.outs = outs.data();
+  args.lses = lses.data();
+  args.sinks = sinks.get();
+  args.out = merged.get();
+  args.lse = lse.get();
+  api_detail::check(rapt_merge(api_detail::handle(options.context), &args, options.stream));
+}
+
+struct QuantizeOptions {
+  const Context* context = nullptr;
+  void* stream = nullptr;
+};
+
+// Quantises input into output (e4m3, e5m2, sim8) and its descale (f32), by scales of the given kind.
+inline void quantize(const Tensor& input, const Tensor& output, const Tensor& descale, Scales scales,
+                     const QuantizeOptions& options = {}) {
+  api_detail::check_writable("output", output);
+  api_detail::check_writable("descale", descale);
+  const api_detail::Argument from(input), to(output), factors(descale);
+  rapt_quantize_args args{};
+  args.struct_size = sizeof(args);
+  args.input = from.get();
+  args.output = to.get();
+  args.descale = factors.get();
+  args.scales = static_cast<int32_t>(scales);
+  api_detail::check(rapt_quantize(api_detail::handle(options.context), &args, options.stream));
+}
+
+// Loads a pack of compiled GPU kernels.
+inline void load_pack(const std::string& path, const Context* context = nullptr) {
+  api_detail::check(rapt_load_pack(api_detail::handle(context), path.c_str()));
+}
+
+inline std::string version() { return rapt_version(); }
+
+}  // namespace v0
+}  // namespace rapt
+#endif  // RAPT_HPP_
