@@ -1,0 +1,57 @@
+# Which instruction sets the CPU backend is built for, and the flags of each one's translation unit.
+# Included by RaptLibrary.cmake; defines rapt_isa_sources and rapt_isa_definitions.
+# The flags are the least that make Highway's static target the one wanted (hwy/detect_targets.h of 1.0.3 and 1.0.7):
+# AVX2 asks for BMI2, FMA, F16C and, through SSE4, PCLMUL and AES (no code here uses those two); AVX3 adds AVX-512
+# F, BW, DQ, VL, and CD from 1.1 on. src/device.cpp must look for each of them before it picks the set.
+include(CheckCXXCompilerFlag)
+
+set(avx2_flags -mavx2 -mfma -mf16c -mbmi -mbmi2 -maes -mpclmul)
+set(avx512_flags ${avx2_flags} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512cd -mprefer-vector-width=512)
+set(avx512_bf16_flags ${avx512_flags} -mavx512bf16)
+set(neon_flags "")
+
+# Adds src/cpu/isa_<name>.cpp with flags if the compiler knows them, and defines RAPT_ISA_<NAME>=1 for the library.
+function(rapt_isa name)
+  set(source "${PROJECT_SOURCE_DIR}/src/cpu/isa_${name}.cpp")
+  string(TOUPPER ${name} upper)
+  string(JOIN " " flags ${${name}_flags})
+  set(CMAKE_REQUIRED_QUIET ON)
+  if(flags)
+    check_cxx_compiler_flag("${flags}" RAPT_COMPILER_HAS_${upper})
+  else()
+    set(RAPT_COMPILER_HAS_${upper} ON)
+  endif()
+  if(RAPT_COMPILER_HAS_${upper} AND EXISTS "${source}")
+    # Always optimised, in debug trees too: an inline function left out of line here would be compiled with these flags,
+    # and the linker could hand that copy to code that runs on lesser machines (scripts/check_isa_symbols.sh).
+    set_source_files_properties("${source}" TARGET_DIRECTORY rapt_objects PROPERTIES
+      COMPILE_OPTIONS "-O3;-fno-math-errno;${${name}_flags}")
+    target_sources(rapt_objects PRIVATE "${source}")
+    if(NOT name STREQUAL "scalar")
+      target_compile_definitions(rapt_objects PRIVATE RAPT_ISA_${upper}=1)
+    endif()
+    set(rapt_isas ${rapt_isas} ${name} PARENT_SCOPE)
+  endif()
+endfunction()
+
+set(rapt_isas "")
+rapt_isa(scalar)
+if(RAPT_HIGHWAY)
+  find_path(RAPT_HIGHWAY_INCLUDE_DIR hwy/highway.h DOC "Folder that holds hwy/highway.h (Debian: libhwy-dev)")
+endif()
+if(RAPT_HIGHWAY AND RAPT_HIGHWAY_INCLUDE_DIR)
+  target_include_directories(rapt_objects SYSTEM PRIVATE "${RAPT_HIGHWAY_INCLUDE_DIR}")
+  target_compile_definitions(rapt_objects PRIVATE RAPT_HAVE_HIGHWAY=1)
+  if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
+    rapt_isa(avx2)
+    rapt_isa(avx512)
+    rapt_isa(avx512_bf16)
+  elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
+    rapt_isa(neon)
+  endif()
+elseif(RAPT_HIGHWAY)
+  message(WARNING "rapt: hwy/highway.h not found (Debian and Ubuntu: libhwy-dev), so the CPU backend has only the "
+    "scalar instruction set and is many times slower. -DRAPT_HIGHWAY=OFF asks for that without this warning.")
+endif()
+string(REPLACE ";" ", " isa_list "${rapt_isas}")
+message(STATUS "rapt: CPU instruction sets: ${isa_list}")

@@ -1,0 +1,59 @@
+# check (what is right) and lab (the `rapt` program); included by CMakeLists.txt when the program or tests are wanted.
+# Both take fmt, nlohmann-json and CLI11 header-only from the system; where one is missing, lab is left out with a message.
+find_package(fmt CONFIG QUIET)
+find_package(nlohmann_json CONFIG QUIET)
+find_package(CLI11 CONFIG QUIET)
+find_package(Git QUIET)
+
+file(GLOB check_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/check/*.cpp")
+if(check_sources)
+  add_library(rapt_check STATIC ${check_sources})
+  rapt_defaults(rapt_check)
+  target_link_libraries(rapt_check PUBLIC rapt_core)
+else()
+  add_library(rapt_check INTERFACE)
+  target_link_libraries(rapt_check INTERFACE rapt_core)
+endif()
+target_include_directories(rapt_check INTERFACE "${PROJECT_SOURCE_DIR}")
+
+# rapt_build_info.h: commit, dirty flag, compiler and flags. Looked at on every build, written only when it changed.
+string(TOUPPER "${CMAKE_BUILD_TYPE}" build_type)
+string(STRIP "${CMAKE_CXX_FLAGS} ${CMAKE_CXX_FLAGS_${build_type}}" build_flags)
+add_custom_target(rapt_build_info BYPRODUCTS "${PROJECT_BINARY_DIR}/generated/rapt_build_info.h"
+  COMMAND "${CMAKE_COMMAND}" "-DSOURCE_DIR=${PROJECT_SOURCE_DIR}" "-DGIT=${GIT_EXECUTABLE}"
+    "-DTEMPLATE=${PROJECT_SOURCE_DIR}/cmake/rapt_build_info.h.in"
+    "-DOUTPUT=${PROJECT_BINARY_DIR}/generated/rapt_build_info.h"
+    "-DCOMPILER=${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}" "-DFLAGS=${build_flags}"
+    -P "${PROJECT_SOURCE_DIR}/cmake/build_info.cmake"
+  COMMENT "Looking at the commit" VERBATIM)
+
+set(missing "")
+foreach(package fmt nlohmann_json CLI11)
+  if(NOT ${package}_FOUND)
+    list(APPEND missing ${package})
+  endif()
+endforeach()
+file(GLOB lab_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/lab/*.cpp")
+list(FILTER lab_sources EXCLUDE REGEX "/lab/main\\.cpp$")
+set(rapt_has_lab OFF)
+if(missing)
+  message(WARNING "rapt: the program and the tests that need it are left out: ${missing} not found "
+    "(Debian and Ubuntu: libfmt-dev nlohmann-json3-dev libcli11-dev)")
+elseif(lab_sources)
+  set(rapt_has_lab ON)
+  add_library(rapt_lab STATIC ${lab_sources})
+  rapt_defaults(rapt_lab)
+  add_dependencies(rapt_lab rapt_build_info)
+  target_include_directories(rapt_lab PUBLIC "${PROJECT_BINARY_DIR}/generated")
+  target_link_libraries(rapt_lab PUBLIC rapt_check fmt::fmt-header-only nlohmann_json::nlohmann_json CLI11::CLI11)
+endif()
+
+if(RAPT_BUILD_LAB AND rapt_has_lab AND EXISTS "${PROJECT_SOURCE_DIR}/lab/main.cpp")
+  add_executable(rapt_program lab/main.cpp)
+  rapt_defaults(rapt_program)
+  set_target_properties(rapt_program PROPERTIES OUTPUT_NAME rapt RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}")
+  target_link_libraries(rapt_program PRIVATE rapt_lab)
+  if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")  # carried to other machines: only libc and libm stay dynamic
+    target_link_options(rapt_program PRIVATE -static-libstdc++ -static-libgcc)
+  endif()
+endif()

@@ -1,0 +1,39 @@
+# The library: one set of objects from src/, in a shared and a static library; included by CMakeLists.txt.
+# Targets: rapt::rapt (librapt.so), rapt::rapt_static (librapt.a), and rapt_core, which adds src/ to the include path
+# for check, lab and tests, the only places that may see internals.
+file(GLOB_RECURSE rapt_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/*.cpp")
+list(FILTER rapt_sources EXCLUDE REGEX "/src/cpu/isa_[a-z0-9_]+\\.cpp$")
+
+add_library(rapt_objects OBJECT ${rapt_sources})
+rapt_defaults(rapt_objects)
+target_include_directories(rapt_objects PRIVATE "${PROJECT_SOURCE_DIR}/include" "${PROJECT_SOURCE_DIR}/src")
+include(RaptIsa)
+
+add_library(rapt_shared SHARED $<TARGET_OBJECTS:rapt_objects>)
+add_library(rapt::rapt ALIAS rapt_shared)
+set_target_properties(rapt_shared PROPERTIES OUTPUT_NAME rapt EXPORT_NAME rapt LINKER_LANGUAGE CXX
+  VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}
+  LINK_DEPENDS "${PROJECT_SOURCE_DIR}/src/rapt.map")
+target_link_options(rapt_shared PRIVATE "LINKER:--version-script=${PROJECT_SOURCE_DIR}/src/rapt.map")
+if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")  # clang leaves the sanitizer's own symbols to the program
+  target_link_options(rapt_shared PRIVATE LINKER:-z,defs)
+endif()
+target_link_libraries(rapt_shared PRIVATE Threads::Threads)
+
+add_library(rapt_static STATIC $<TARGET_OBJECTS:rapt_objects>)
+add_library(rapt::rapt_static ALIAS rapt_static)
+set_target_properties(rapt_static PROPERTIES OUTPUT_NAME rapt LINKER_LANGUAGE CXX)
+target_compile_definitions(rapt_static INTERFACE RAPT_STATIC)
+target_link_libraries(rapt_static PUBLIC Threads::Threads)
+
+foreach(library rapt_shared rapt_static)
+  set_target_properties(${library} PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}"
+    ARCHIVE_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}")
+  target_compile_features(${library} INTERFACE cxx_std_20)
+  target_include_directories(${library} INTERFACE
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+endforeach()
+
+add_library(rapt_core INTERFACE)
+target_link_libraries(rapt_core INTERFACE rapt_static)
+target_include_directories(rapt_core INTERFACE "${PROJECT_SOURCE_DIR}/src")

@@ -1,0 +1,17 @@
+# What every target of this project is compiled with; included once by CMakeLists.txt.
+# Floating point stays IEEE everywhere: no fast-math, and no contraction behind our back (fused products are written
+# out in the kernels), since bits must not depend on which loop the optimiser happened to fuse.
+find_package(Threads REQUIRED)
+
+function(rapt_defaults target)
+  set_target_properties(${target} PROPERTIES
+    CXX_STANDARD 20 CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF
+    CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON POSITION_INDEPENDENT_CODE ON)
+  target_compile_options(${target} PRIVATE -ffp-contract=off)
+  if(PROJECT_IS_TOP_LEVEL)
+    target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion)
+  endif()
+  if(RAPT_WERROR)
+    target_compile_options(${target} PRIVATE -Werror)
+  endif()
+endfunction()

@@ -1,0 +1,59 @@
+# Tests: rapt_tests from tests/cpu (GoogleTest), the examples, the fuzz harnesses; included by CMakeLists.txt.
+# ctest runs one process per GoogleTest suite: suites are listed when ctest starts (cmake/gtest_suites.cmake).
+enable_testing()
+
+if(RAPT_BUILD_TESTS)
+  find_package(GTest CONFIG QUIET)
+  file(GLOB test_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/cpu/*.cpp")
+  if(NOT GTest_FOUND OR NOT rapt_has_lab)
+    message(WARNING "rapt: tests are left out: they need GoogleTest and what the program needs (Debian and Ubuntu: "
+      "libgtest-dev libfmt-dev nlohmann-json3-dev libcli11-dev)")
+  elseif(test_sources)
+    add_executable(rapt_tests ${test_sources})
+    rapt_defaults(rapt_tests)
+    target_compile_definitions(rapt_tests PRIVATE RAPT_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
+      RAPT_BINARY_DIR="${PROJECT_BINARY_DIR}")
+    target_link_libraries(rapt_tests PRIVATE rapt_lab GTest::gtest GTest::gtest_main)
+    if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
+      target_link_options(rapt_tests PRIVATE -static-libstdc++ -static-libgcc)
+    endif()
+    if(TARGET rapt_program)
+      add_dependencies(rapt_tests rapt_program)  # tests of the command line run build/rapt
+    endif()
+    file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/rapt_tests.cmake" @ONLY CONTENT
+      "set(executable \"@PROJECT_BINARY_DIR@/rapt_tests\")\ninclude(\"@PROJECT_SOURCE_DIR@/cmake/gtest_suites.cmake\")\n")
+    set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES "${PROJECT_BINARY_DIR}/rapt_tests.cmake")
+    set_target_properties(rapt_tests PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}")
+  endif()
+
+  # Every example is a program of its own against the shared library, and passes when it exits 0.
+  file(GLOB example_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/examples/*.cpp" "${PROJECT_SOURCE_DIR}/examples/*.c")
+  if(example_sources MATCHES "\\.c(;|$)")
+    enable_language(C)
+  endif()
+  foreach(source ${example_sources})
+    cmake_path(GET source FILENAME file)
+    string(REPLACE "." "_" name "example_${file}")
+    add_executable(${name} "${source}")
+    set_target_properties(${name} PROPERTIES C_STANDARD 99 CXX_STANDARD 20 CXX_EXTENSIONS OFF C_EXTENSIONS OFF
+      RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/examples")
+    target_compile_options(${name} PRIVATE -Wall -Wextra $<$<BOOL:${RAPT_WERROR}>:-Werror>)
+    target_link_libraries(${name} PRIVATE rapt::rapt m)
+    add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+  endforeach()
+endif()
+
+if(RAPT_FUZZ)
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    message(FATAL_ERROR "RAPT_FUZZ: libFuzzer needs clang, CMAKE_CXX_COMPILER is ${CMAKE_CXX_COMPILER_ID}")
+  endif()
+  file(GLOB fuzz_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/fuzz/*_fuzz.cpp")
+  foreach(source ${fuzz_sources})
+    cmake_path(GET source STEM name)
+    add_executable(${name} "${source}")
+    rapt_defaults(${name})
+    target_link_libraries(${name} PRIVATE rapt_lab)
+    target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+    set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/fuzz")
+  endforeach()
+endif()

@@ -1,0 +1,16 @@
+# Gives ctest one test per GoogleTest suite of ${executable}; included by ctest itself when it starts.
+# A process per suite keeps 2 cores busy without paying a process start for each of thousands of cases.
+if(NOT EXISTS "${executable}")
+  add_test(rapt_tests_not_built "${executable}")
+  return()
+endif()
+execute_process(COMMAND "${executable}" --gtest_list_tests OUTPUT_VARIABLE listing RESULT_VARIABLE result)
+if(NOT result EQUAL 0)
+  add_test(rapt_tests_cannot_list "${executable}" --gtest_list_tests)
+  return()
+endif()
+string(REGEX MATCHALL "(^|\n)[A-Za-z_][A-Za-z0-9_/]*\\.(\n|  #)" suites "${listing}")
+foreach(suite ${suites})
+  string(REGEX REPLACE "[^A-Za-z0-9_/]" "" suite "${suite}")
+  add_test("${suite}" "${executable}" "--gtest_filter=${suite}.*" --gtest_brief=1)
+endforeach()
