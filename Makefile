@@ -1,0 +1,49 @@
+# Thin commands over CMake presets; each installs what it misses (Debian 12, Ubuntu 24.04) and says what it does.
+# `make run`: attention on a real sample. `make test`: every test. The work is in CMakeLists.txt and scripts/.
+.PHONY: help run test build pack kit format clean
+.DEFAULT_GOAL := help
+
+JOBS ?= $(shell nproc)
+# Extra words for cmake, e.g. CONFIGURE=-DRAPT_HIGHWAY=OFF.
+CONFIGURE ?=
+SAMPLE := examples/data/minilm-layer0.safetensors
+SOURCES = $(shell git ls-files -co --exclude-standard '*.cpp' '*.hpp' '*.h' '*.c' '*.cuh')
+
+help:
+	@echo "make run     build release and run attention on $(SAMPLE)"
+	@echo "make test    build everything and run every test"
+	@echo "make build   build the library, the program and the tests into build/"
+	@echo "make kit     build/carry: program, library and cases, to carry to another machine"
+	@echo "make format  clang-format all sources in place"
+	@echo "make clean   remove the build trees"
+	@echo "make pack    compiled GPU kernels (not yet: needs the GPU backend)"
+
+run:
+	@scripts/bootstrap.sh run
+	@cmake --preset release --log-level=WARNING $(CONFIGURE) >/dev/null
+	@cmake --build --preset release --target rapt_program -j $(JOBS)
+	build/rapt run $(SAMPLE) -o build/out.safetensors
+
+build:
+	@scripts/bootstrap.sh test
+	@cmake --preset release --log-level=WARNING $(CONFIGURE) >/dev/null
+	@cmake --build --preset release -j $(JOBS)
+
+test: build
+	@scripts/run_tests.sh release -j $(JOBS)
+
+kit:
+	@scripts/bootstrap.sh run
+	@cmake --preset release --log-level=WARNING $(CONFIGURE) >/dev/null
+	@cmake --build --preset release --target rapt_program rapt_shared -j $(JOBS)
+	@scripts/kit.sh build build/carry
+
+pack:
+	@echo "make pack: packs hold compiled GPU kernels, and rapt has no GPU backend yet" >&2; exit 3
+
+format:
+	@scripts/bootstrap.sh ci
+	clang-format -i $(SOURCES)
+
+clean:
+	rm -rf build build-dev build-asan build-tsan build-fuzz

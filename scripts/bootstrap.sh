@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# Installs what a make target needs and this machine lacks: bootstrap.sh run|test|ci (each includes the ones before).
+# Called by the Makefile and .ci/run. Debian 12 and Ubuntu 24.04 as root or with sudo; elsewhere it names what is missing.
+# A second run only looks for files: no package manager is started.
+set -euo pipefail
+
+has_command() { command -v "$1" >/dev/null; }
+has_header() { [ -e "/usr/include/$1" ] || [ -e "/usr/local/include/$1" ]; }
+has_file() { compgen -G "$1" >/dev/null; }
+
+missing=()
+need() {  # need PACKAGE PROBE ARGUMENT
+  "$2" "$3" || missing+=("$1")
+}
+
+need_run() {
+  need g++ has_command c++
+  need cmake has_command cmake
+  need ninja-build has_command ninja
+  need libhwy-dev has_header hwy/highway.h
+  need libfmt-dev has_header fmt/format.h
+  need nlohmann-json3-dev has_header nlohmann/json.hpp
+  need libcli11-dev has_header CLI/CLI.hpp
+}
+need_test() {
+  need_run
+  need libgtest-dev has_header gtest/gtest.h
+}
+need_ci() {
+  need_test
+  need git has_command git
+  need python3 has_command python3
+  need pkg-config has_command pkg-config
+  need clang has_command clang++
+  need clang-format has_command clang-format
+  need clang-tidy has_command clang-tidy
+  need libclang-rt-dev has_file '/usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer-*.a'
+}
+
+case "${1:-}" in
+  run | test | ci) "need_$1" ;;
+  *)
+    echo "bootstrap.sh '${1:-}': expected run, test or ci" >&2
+    exit 2
+    ;;
+esac
+[ ${#missing[@]} -eq 0 ] && exit 0
+
+if ! has_command apt-get; then
+  echo "Missing: ${missing[*]} (Debian's names); this machine has no apt-get, so please install them and run again." >&2
+  exit 3
+fi
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+  if ! has_command sudo; then
+    echo "Missing: ${missing[*]}; as root run: apt-get install ${missing[*]}" >&2
+    exit 3
+  fi
+  as_root=(sudo)
+fi
+
+install() {
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends -q "${missing[@]}"
+}
+echo "Installing ${missing[*]}"
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+# Package lists may be absent or old: refresh them only when the install does not go through as it is.
+install >"$log" 2>&1 || { "${as_root[@]}" apt-get update -q >"$log" 2>&1 && install >"$log" 2>&1; } || {
+  tail -n 20 "$log" >&2
+  echo "apt-get could not install ${missing[*]}: its last words stand above." >&2
+  exit 3
+}

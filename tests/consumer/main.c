@@ -1,0 +1,28 @@
+/* The smallest use of rapt from C: one query, two keys, an answer that can be worked out by hand.
+ * Built and run by tests/packaging/consumers.sh; exits 0 when the number is right. */
+#include <math.h>
+#include <rapt/rapt.h>
+#include <stdio.h>
+
+int main(void) {
+  /* Scores 0 and ln 3, so weights 1/4 and 3/4: out = 0.25 * 1 + 0.75 * 5 = 4, lse = ln 4. */
+  float q[] = {1.0f}, k[] = {0.0f, 1.0986123f}, v[] = {1.0f, 5.0f}, out[] = {0.0f}, lse[] = {0.0f};
+  const int64_t one[] = {1, 1, 1, 1}, two[] = {1, 1, 2, 1};
+  const rapt_device cpu = {RAPT_DEVICE_CPU, 0};
+  const rapt_tensor tq = {q, cpu, RAPT_F32, 4, one, NULL}, tk = {k, cpu, RAPT_F32, 4, two, NULL};
+  const rapt_tensor tv = {v, cpu, RAPT_F32, 4, two, NULL}, to = {out, cpu, RAPT_F32, 4, one, NULL};
+  const rapt_tensor tl = {lse, cpu, RAPT_F32, 3, one, NULL};
+  rapt_sdpa_args args = {0};
+  args.struct_size = sizeof args;
+  args.q = &tq;
+  args.k = &tk;
+  args.v = &tv;
+  args.out = &to;
+  args.lse = &tl;
+  if (rapt_sdpa(NULL, &args, NULL) != RAPT_OK) {
+    fprintf(stderr, "%s\n", rapt_last_error());
+    return 1;
+  }
+  printf("rapt %s: out %.6f (4), lse %.6f (ln 4)\n", rapt_version(), out[0], lse[0]);
+  return fabsf(out[0] - 4.0f) < 1e-5f && fabsf(lse[0] - 1.3862944f) < 1e-5f ? 0 : 1;
+}

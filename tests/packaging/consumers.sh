@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Builds and runs tests/consumer in every way that rapt can be used: consumers.sh BUILD_TREE. Called by .ci/run.
+# An install into a new prefix serves find_package and pkg-config; FetchContent builds the checkout itself.
+# Each way, shared and static, from C and from C++, must print the right number.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+tree=$1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+prefix=$work/prefix
+consumer=tests/consumer
+ran=0
+
+run() {  # run LABEL PROGRAM
+  echo "$1: $("$2")"
+  ran=$((ran + 1))
+}
+
+cmake --install "$tree" --prefix "$prefix" >/dev/null
+# Moved after installing: the package must not remember where it was installed to.
+mv "$prefix" "$work/moved"
+prefix=$work/moved
+"$prefix/bin/rapt" info >/dev/null
+
+with_cmake() {  # with_cmake LABEL BUILD_FOLDER OPTIONS...
+  local label=$1 folder=$2
+  shift 2
+  cmake -S $consumer -B "$folder" -G Ninja --log-level=WARNING -DCMAKE_BUILD_TYPE=Release "$@" >/dev/null
+  cmake --build "$folder" -j 2 >"$folder/log" || { cat "$folder/log"; return 1; }
+  local program
+  for program in c_rapt cpp_rapt c_rapt_static cpp_rapt_static; do run "$label $program" "$folder/$program"; done
+}
+with_cmake find_package "$work/package" -DRAPT_FROM=package "-DCMAKE_PREFIX_PATH=$prefix"
+with_cmake FetchContent "$work/source" -DRAPT_FROM=source "-DRAPT_SOURCE=$PWD"
+
+pc_folder=$(dirname "$(find "$prefix" -name rapt.pc)")
+export PKG_CONFIG_PATH=$pc_folder
+library=$(pkg-config --variable=libdir rapt)
+read -ra cflags <<<"$(pkg-config --cflags rapt)"
+read -ra shared <<<"$(pkg-config --libs rapt)"
+# All of `pkg-config --static --libs` but -lrapt itself, which would find the shared library first.
+read -ra private <<<"$(pkg-config --static --libs rapt | sed 's/-lrapt\b//')"
+for language in c cpp; do
+  compiler=(c++ -std=c++20)
+  [ $language = c ] && compiler=(cc -std=c99)
+  "${compiler[@]}" "${cflags[@]}" $consumer/main.$language -o "$work/$language" "${shared[@]}" -lm
+  "${compiler[@]}" "${cflags[@]}" -DRAPT_STATIC $consumer/main.$language -o "$work/${language}_static" \
+    "$library/librapt.a" "${private[@]}"
+  LD_LIBRARY_PATH=$library run "pkg-config $language shared" "$work/$language"
+  run "pkg-config $language static" "$work/${language}_static"
+done
+echo "$ran consumers ran"
