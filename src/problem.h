@@ -93,6 +93,20 @@ std::string to_string(const Problem& problem);
 // Throws Error{invalid_argument} naming field, value and rule.
 void validate(const Problem& problem);
 
+// Shape and strides of one of the four large tensors, in logical order ([batch, heads, seqlen, dim]; packed: rank 3,
+// [total, heads, dim]): what layout= and *_strides= ask for. Needs a validated problem.
+enum class Slot : uint8_t { q, k, v, out };
+struct Geometry {
+  int rank = 4;
+  std::array<int64_t, 4> shape{}, strides{};  // elements; entries from rank on are unused
+};
+Geometry geometry(const Problem& problem, Slot slot);
+
+// The access class of a tensor whose element (0, ..., 0) lies at address base.
+Access access_of(DType dtype, const Geometry& geometry, uintptr_t base = 0);
+// False only when no two elements share an address; strides that interleave without nesting count as overlapping.
+bool overlaps_itself(const Geometry& geometry);
+
 // Equal and hashed by what a plan may depend on: not lengths, starts, explicit strides or layout.
 bool same_plan(const Problem& a, const Problem& b);
 uint64_t plan_hash(const Problem& problem);
