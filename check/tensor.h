@@ -63,6 +63,21 @@ struct Outputs {
 // Outputs of the shapes that the problem asks for, every element poisoned with NaN, canaries around them.
 Outputs make_outputs(const Problem& problem);
 
+// rapt_sdpa_args of one problem and its tensors, filled once: for calls that are repeated or timed. The tensors must
+// outlive it.
+class SdpaCall {
+ public:
+  SdpaCall(const Problem& problem, const Inputs& inputs, const Outputs& outputs);
+  SdpaCall(const SdpaCall&) = delete;
+  SdpaCall& operator=(const SdpaCall&) = delete;
+
+ private:
+  View q, k, v, out, lse, bias, mask, slopes, sinks, cu_q, cu_k, used, q_descale, k_descale, v_descale, q_starts, k_starts;
+
+ public:
+  rapt_sdpa_args args{};
+};
+
 // Calls the library (C ABI, CPU device): fills rapt_sdpa_args from problem and tensors. Returns the status;
 // rapt_last_error() has the sentence. context may be NULL.
 rapt_status run_sdpa(const Problem& problem, const Inputs& inputs, const Outputs& outputs, rapt_context* context = nullptr);

@@ -1,0 +1,73 @@
+// Reads case files line by line.
+#include "cases.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include "error.h"
+
+namespace rapt::check {
+namespace {
+
+std::string trimmed(const std::string& text) {
+  const size_t first = text.find_first_not_of(" \t\r");
+  if (first == std::string::npos) return {};
+  return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
+}
+
+std::vector<Fill> parse_fills(const std::string& text, const std::string& where) {
+  const std::string key = "fills=";
+  if (!text.starts_with(key)) invalid(where, ": \"", text, "\" after the semicolon: must be fills=NAME,NAME");
+  std::vector<Fill> fills;
+  for (size_t at = key.size(); at <= text.size();) {
+    const size_t comma = std::min(text.find(',', at), text.size());
+    try {
+      fills.push_back(parse_fill(text.substr(at, comma - at)));
+    } catch (const Error& error) {
+      throw Error(error.code(), where + ": " + error.what());
+    }
+    at = comma + 1;
+  }
+  return fills;
+}
+
+std::string path_of(const std::string& name, const std::string& directory) {
+  const bool is_set = name.find('/') == std::string::npos && name.find('.') == std::string::npos;
+  return is_set ? (std::filesystem::path(directory) / (name + ".txt")).string() : name;
+}
+
+}  // namespace
+
+std::string Case::where() const { return concat(file, ":", number); }
+
+Problem Case::problem() const {
+  try {
+    return parse_problem(line);
+  } catch (const Error& error) {
+    throw Error(error.code(), where() + ": " + error.what());
+  }
+}
+
+std::vector<Case> load_cases(const std::string& name, const std::string& directory) {
+  const std::string path = path_of(name, directory);
+  std::ifstream file(path);
+  if (!file) throw Error(ErrorCode::environment, concat("cases ", name, ": cannot read ", path));
+  std::vector<Case> cases;
+  std::string text;
+  for (int64_t number = 1; std::getline(file, text); ++number) {
+    Case c;
+    c.file = path;
+    c.number = number;
+    text = trimmed(text.substr(0, text.find('#')));
+    const size_t semicolon = text.find(';');
+    c.line = trimmed(text.substr(0, semicolon));
+    if (c.line.empty() && semicolon != std::string::npos) invalid(c.where(), ": fills without a problem line");
+    if (c.line.empty()) continue;
+    c.fills = {Fill::normal};
+    if (semicolon != std::string::npos) c.fills = parse_fills(trimmed(text.substr(semicolon + 1)), c.where());
+    cases.push_back(std::move(c));
+  }
+  return cases;
+}
+
+}  // namespace rapt::check

@@ -1,0 +1,25 @@
+// Case files: problem lines with comments, in check/cases/NAME.txt.
+// Read by tests, `rapt check --cases` and `rapt bench`.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "fill.h"
+
+namespace rapt::check {
+
+// A line of a case file: `problem words [; fills=normal,huge]`, `#` begins a comment. Without fills: normal.
+struct Case {
+  std::string line;         // the problem line alone
+  std::vector<Fill> fills;
+  std::string file;
+  int64_t number = 0;       // of the line in the file, from 1
+  std::string where() const;  // "check/cases/smoke.txt:12"
+  Problem problem() const;    // parsed; an Error names where()
+};
+
+// name: a set ("smoke", looked up in `directory` as smoke.txt) or a path to a file. Errors name file and line.
+std::vector<Case> load_cases(const std::string& name, const std::string& directory = "check/cases");
+
+}  // namespace rapt::check

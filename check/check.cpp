@@ -1,0 +1,83 @@
+// One check: samples are added until enough outputs are pooled, then errors meet their bounds.
+#include "check.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "error.h"
+#include "plain.h"
+
+namespace rapt::check {
+namespace {
+
+// lse is always asked for: it shows errors of the scores that the weighted sum hides.
+Problem with_lse(const Problem& problem) {
+  Problem p = problem;
+  p.lse = true;
+  return p;
+}
+
+void add_sample(const Problem& p, Fill fill, uint64_t seed, const Kernel& kernel, Result& result, Condition& condition) {
+  const Inputs inputs = make_inputs(p, fill, seed);
+  const Outputs outputs = make_outputs(p), plain_outputs = make_outputs(p);
+  kernel(p, inputs, outputs);
+  const Reading reading(p, inputs);
+  const Reference reference = forward(reading);
+  plain(reading, probability_format(p), plain_outputs);
+  result.out.add(compare_out(p, outputs.out, reference));
+  result.lse.add(compare_lse(p, outputs.lse, reference));
+  result.lse_share = std::max(result.lse_share, worst_lse_share(p, outputs.lse, reference));
+  result.plain.add(compare_out(p, plain_outputs.out, reference));
+  condition.add(reference);
+  ++result.samples;
+}
+
+std::string structural_fault(const Problem& p, const char* name, const Errors& e, int64_t dim) {
+  if (e.unwritten > 0) return concat(name, ": ", e.unwritten, " elements were never written, the first ", describe_element(p, e.worst, dim));
+  if (e.overwritten > 0) return concat(name, ": ", e.overwritten, " elements outside the result were written");
+  if (e.wrong_class > 0)
+    return concat(name, ": ", e.wrong_class, " elements are finite where the oracle is not, or the reverse, the first ",
+                  describe_element(p, e.worst, dim), " = ", e.worst_got, " instead of ", e.worst_want);
+  return {};
+}
+
+std::string fault(const Problem& p, const Result& r) {
+  if (std::string s = structural_fault(p, "out", r.out, std::max<int64_t>(1, p.head_dim_v)); !s.empty()) return s;
+  if (std::string s = structural_fault(p, "lse", r.lse, 1); !s.empty()) return s;
+  // Negated comparisons, so that a NaN fails.
+  if (!(r.out.max_abs <= r.bounds.max_abs))
+    return concat("out: max_abs = ", r.out.max_abs, " at ", describe_element(p, r.out.worst, p.head_dim_v), " (", r.out.worst_got,
+                  " instead of ", r.out.worst_want, "): at most ", r.bounds.max_abs);
+  if (!(r.out.rel_rms <= r.bounds.rel_rms)) return concat("out: rel_rms = ", r.out.rel_rms, ": at most ", r.bounds.rel_rms);
+  if (!(r.lse_share <= 1))
+    return concat("lse: the error at ", describe_element(p, r.lse.worst, 1), " or elsewhere is ", r.lse_share, " times its bound");
+  return {};
+}
+
+}  // namespace
+
+std::string rerun_command(const Problem& problem, Fill fill, uint64_t seed) {
+  return concat("rapt check \"", to_string(problem), "\" --fill ", name_of(fill), " --seed ", seed);
+}
+
+Result check_problem(const Problem& problem, Fill fill, uint64_t seed, const Kernel& kernel) {
+  const Problem p = with_lse(problem);
+  Result result;
+  result.command = rerun_command(problem, fill, seed);
+  Condition condition;
+  try {
+    do {
+      add_sample(p, fill, seed + static_cast<uint64_t>(result.samples), kernel, result, condition);
+    } while (result.out.count > 0 && result.out.count < pooled_outputs && result.out.sound() && result.lse.sound());
+  } catch (const Error& error) {
+    result.refused = error.code() == ErrorCode::unsupported;
+    result.message = error.what();
+    return result;
+  }
+  result.bounds = output_bounds(p, fill, result.plain, condition);
+  result.message = fault(p, result);
+  result.pass = result.message.empty();
+  return result;
+}
+
+}  // namespace rapt::check

@@ -1,0 +1,38 @@
+// check_problem: inputs, kernel, oracle, comparison, verdict - for one problem line, fill and seed.
+// Called by tests and lab; the kernel under test is the library (library.cpp) or any other function.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "bounds.h"
+#include "compare.h"
+#include "fill.h"
+
+namespace rapt::check {
+
+// Computes out (and lse where it is present). Throws Error when it refuses.
+using Kernel = std::function<void(const Problem&, const Inputs&, const Outputs&)>;
+
+// rapt_sdpa on the CPU; context may be NULL. Needs the library at link time.
+Kernel library_kernel(rapt_context* context = nullptr);
+
+struct Result {
+  bool pass = false;
+  bool refused = false;       // the kernel threw Error{unsupported}: its sentence is in message
+  int64_t samples = 0;        // seeds seed, seed + 1, ... pooled: at least 4096 outputs
+  Errors out, lse, plain;
+  Bounds bounds;
+  double lse_share = 0;       // worst lse error as a share of its bound
+  std::string message;        // empty when it passed
+  std::string command;        // reruns it
+};
+
+Result check_problem(const Problem& problem, Fill fill, uint64_t seed, const Kernel& kernel);
+
+// Outputs of at least this many elements are judged on one sample.
+inline constexpr int64_t pooled_outputs = 4096;
+
+std::string rerun_command(const Problem& problem, Fill fill, uint64_t seed);
+
+}  // namespace rapt::check

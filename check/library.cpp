@@ -1,0 +1,98 @@
+// The library as check/ calls it: rapt_sdpa_args from a Problem and host tensors. The only file of check/ that needs
+// the library to link; everything else can be tried on kernels of check/ itself.
+#include "check.h"
+#include "error.h"
+#include "tensor.h"
+
+namespace rapt::check {
+namespace {
+
+void set_options(const Problem& p, rapt_sdpa_args& args) {
+  if (p.causal == Causal::bottom_right) args.flags |= RAPT_CAUSAL;
+  if (p.causal == Causal::top_left) args.flags |= RAPT_CAUSAL_TOP_LEFT;
+  if (p.partial) args.flags |= RAPT_PARTIAL;
+  if (p.invariant) args.flags |= RAPT_INVARIANT;
+  if (p.scale) {
+    args.has |= RAPT_HAS_SCALE;
+    args.softmax_scale = static_cast<double>(*p.scale);
+  }
+  if (p.softcap) {
+    args.has |= RAPT_HAS_SOFTCAP;
+    args.softcap = static_cast<double>(*p.softcap);
+  }
+  if (p.window) {
+    args.has |= RAPT_HAS_WINDOW;
+    args.window_left = p.window->left;
+    args.window_right = p.window->right;
+  }
+  if (p.varlen) {
+    args.has |= RAPT_HAS_MAX_SEQLEN_Q | RAPT_HAS_MAX_SEQLEN_K;
+    args.max_seqlen_q = p.seqlen_q;
+    args.max_seqlen_k = p.seqlen_k;
+  }
+  if (p.splits > 0) {
+    args.has |= RAPT_HAS_SPLITS;
+    args.splits = p.splits;
+  }
+  args.q_scales = static_cast<int32_t>(p.q_scales);
+  args.k_scales = static_cast<int32_t>(p.k_scales);
+  args.v_scales = static_cast<int32_t>(p.v_scales);
+  args.pv = static_cast<int32_t>(p.pv);
+  args.acc = static_cast<int32_t>(p.acc);
+}
+
+// One start for the whole call travels as a scalar (the tensor then has one element and the problem one value).
+void set_scalar_starts(const Problem& p, rapt_sdpa_args& args) {
+  if (p.q_starts.size() == 1) {
+    args.has |= RAPT_HAS_Q_START;
+    args.q_start = p.q_starts[0];
+  }
+  if (p.k_starts.size() == 1) {
+    args.has |= RAPT_HAS_K_START;
+    args.k_start = p.k_starts[0];
+  }
+}
+
+}  // namespace
+
+SdpaCall::SdpaCall(const Problem& p, const Inputs& in, const Outputs& outputs)
+    : q(in.q), k(in.k), v(in.v), out(outputs.out), lse(outputs.lse), bias(in.bias), mask(in.mask),
+      slopes(in.alibi_slopes), sinks(in.sinks), cu_q(in.cu_seqlens_q), cu_k(in.cu_seqlens_k), used(in.seqused_k),
+      q_descale(in.q_descale), k_descale(in.k_descale), v_descale(in.v_descale), q_starts(in.q_starts),
+      k_starts(in.k_starts) {
+  args.struct_size = sizeof(args);
+  set_options(p, args);
+  set_scalar_starts(p, args);
+  args.q = q.get();
+  args.k = k.get();
+  args.v = v.get();
+  args.out = out.get();
+  args.lse = lse.get();
+  args.bias = bias.get();
+  args.mask = mask.get();
+  args.alibi_slopes = slopes.get();
+  // A partial state excludes sinks: merge adds them once.
+  args.sinks = p.partial ? nullptr : sinks.get();
+  args.cu_seqlens_q = cu_q.get();
+  args.cu_seqlens_k = cu_k.get();
+  args.seqused_k = used.get();
+  args.q_descale = q_descale.get();
+  args.k_descale = k_descale.get();
+  args.v_descale = v_descale.get();
+  if (!(args.has & RAPT_HAS_Q_START)) args.q_starts = q_starts.get();
+  if (!(args.has & RAPT_HAS_K_START)) args.k_starts = k_starts.get();
+}
+
+rapt_status run_sdpa(const Problem& problem, const Inputs& inputs, const Outputs& outputs, rapt_context* context) {
+  const SdpaCall call(problem, inputs, outputs);
+  return rapt_sdpa(context, &call.args, nullptr);
+}
+
+Kernel library_kernel(rapt_context* context) {
+  return [context](const Problem& problem, const Inputs& inputs, const Outputs& outputs) {
+    const rapt_status status = run_sdpa(problem, inputs, outputs, context);
+    if (status != RAPT_OK) throw Error(static_cast<ErrorCode>(status), rapt_last_error());
+  };
+}
+
+}  // namespace rapt::check

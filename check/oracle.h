@@ -1,0 +1,96 @@
+// The oracle: attention in float64 with plain loops, from the decoded inputs. What it says is right.
+// Used by compare, plain, known_bad, stages, tests and lab; reads Problem's data and the tensors, no code of src/.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "tensor.h"
+
+namespace rapt::check {
+
+// One sequence as the tensors describe it: lengths clamped to the maxima, keys to those in use.
+struct Sequence {
+  int64_t first_q = 0, first_k = 0;  // packed rows of its first query and key; 0 when dense
+  int64_t seqlen_q = 0, seqlen_k = 0;
+  int64_t offset = 0;                // query i stands at key position i + offset
+};
+
+// A problem and its tensors, read once. Rows are numbered (b * heads + h) * seqlen + i, or packed h * total + row.
+class Reading {
+ public:
+  Reading(const Problem& problem, const Inputs& inputs);
+
+  std::vector<Sequence> sequences;
+  std::vector<double> q, k, v;  // decoded and multiplied by their scales: [row][dim]; rows outside lengths are 0
+  double scale = 1;
+  int64_t rows_q = 0, rows_k = 0;
+
+  const Problem& problem() const { return problem_; }
+  int64_t kv_head(int64_t h) const { return h / (problem_.heads_q / problem_.heads_k); }
+  int64_t row_q(int64_t b, int64_t h, int64_t i) const;
+  int64_t row_k(int64_t b, int64_t kv_head, int64_t j) const;
+  const double* q_row(int64_t b, int64_t h, int64_t i) const { return &q[row_q(b, h, i) * problem_.head_dim]; }
+  const double* k_row(int64_t b, int64_t h, int64_t j) const { return &k[row_k(b, h, j) * problem_.head_dim]; }
+  const double* v_row(int64_t b, int64_t h, int64_t j) const { return &v[row_k(b, h, j) * problem_.head_dim_v]; }
+
+  bool visible(int64_t b, int64_t h, int64_t i, int64_t j) const;  // lengths, causal, window, mask
+  double bias(int64_t b, int64_t h, int64_t i, int64_t j) const;   // 0 when absent
+  double alibi(int64_t b, int64_t h, int64_t i, int64_t j) const;  // what is added: -slope * |i + off - j|
+  bool has_sink() const { return inputs_.sinks.present() && !problem_.partial; }
+  double sink(int64_t h) const { return inputs_.sinks.at({h}); }
+  // The logit after scale, cap, bias and ALiBi; -inf for a hidden key. The same, from a given dot product.
+  double logit(int64_t b, int64_t h, int64_t i, int64_t j) const;
+  double logit_of(double dot, int64_t b, int64_t h, int64_t i, int64_t j) const;
+
+ private:
+  void read_sequences();
+  const Problem& problem_;
+  const Inputs& inputs_;
+};
+
+enum class RowState : char { untouched, computed, skipped };  // in no sequence | in the reference | not asked for
+
+// Everything kept per row, in Reading's numbering.
+struct Reference {
+  int64_t rows = 0, head_dim_v = 0;
+  std::vector<RowState> state;
+  std::vector<double> out, lse;      // [row][dim], [row]
+  // What conditions the problem, for bounds: the largest sum of |terms| of a logit within 40 of the row's maximum;
+  // sum_j p |v|; sum_j p |v - out|.
+  std::vector<double> logit_size, weighted_v, spread_v;
+};
+
+// Inner values of the computation, [row][seqlen_k]: hidden keys have s = -inf and p = 0.
+struct Capture {
+  int64_t keys = 0;
+  std::vector<double> s, s_size, p;  // s_size: sum of |terms|; p: normalised weights
+  std::vector<double> row_max, row_sum;
+};
+
+struct ForwardOptions {
+  int64_t key_begin = 0, key_end = -1;  // only these keys of each sequence (-1 = to its end): a partial state
+  bool sinks = true;                    // false: leave them to merge_states
+  int64_t row_step = 1;                 // compute only every n-th query of each head
+  Capture* capture = nullptr;
+};
+
+Reference forward(const Reading& reading, const ForwardOptions& options = {});
+Reference forward(const Problem& problem, const Inputs& inputs, const ForwardOptions& options = {});
+
+// States over disjoint sets of keys to the whole; sinks (f32 [heads_q] or absent) join once.
+Reference merge_states(const Problem& problem, const std::vector<Reference>& parts, const HostTensor& sinks = {});
+
+// Gradients of sum(out * d_out), by the decoded (descaled) q, k, v, in Reading's numbering.
+struct Gradients {
+  std::vector<double> dq, dk, dv;
+};
+Gradients backward(const Problem& problem, const Inputs& inputs, const std::vector<double>& d_out);
+
+// For each key row of Reading: does any query see it through lengths and masks?
+std::vector<char> keys_seen(const Reading& reading);
+
+// Calls body(0 .. count-1) on the machine's threads.
+void for_each_parallel(int64_t count, const std::function<void(int64_t)>& body);
+
+}  // namespace rapt::check

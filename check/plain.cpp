@@ -1,0 +1,78 @@
+// plain attention in float, row by row. Masks and lengths come from the oracle's reading: only the arithmetic differs.
+#include "plain.h"
+
+#include <cmath>
+#include <limits>
+
+#include "format.h"
+
+namespace rapt::check {
+namespace {
+
+constexpr float infinity = std::numeric_limits<float>::infinity();
+
+float logit(const Reading& r, int64_t b, int64_t h, int64_t i, int64_t j) {
+  if (!r.visible(b, h, i, j)) return -infinity;
+  const Problem& p = r.problem();
+  const double *q = r.q_row(b, h, i), *k = r.k_row(b, r.kv_head(h), j);
+  float dot = 0;
+  for (int64_t d = 0; d < p.head_dim; ++d) dot += static_cast<float>(q[d]) * static_cast<float>(k[d]);
+  float x = static_cast<float>(r.scale) * dot;
+  if (p.softcap) x = *p.softcap * std::tanh(x / *p.softcap);
+  return x + static_cast<float>(r.bias(b, h, i, j)) + static_cast<float>(r.alibi(b, h, i, j));
+}
+
+float maximum(const std::vector<float>& x, float start) {
+  float m = start;
+  for (const float x_j : x) m = std::isnan(x_j) || std::isnan(m) ? std::numeric_limits<float>::quiet_NaN() : std::fmax(m, x_j);
+  return m;
+}
+
+void plain_row(const Reading& r, int64_t b, int64_t h, int64_t i, DType probability, float* out, float& lse) {
+  const int64_t dim = r.problem().head_dim_v;
+  std::vector<float> x(r.sequences[b].seqlen_k);
+  for (int64_t j = 0; j < std::ssize(x); ++j) x[j] = logit(r, b, h, i, j);
+  const float sink = r.has_sink() ? static_cast<float>(r.sink(h)) : -infinity;
+  const float m = maximum(x, sink);
+  lse = m;
+  if (m == -infinity) return;
+  float sum = sink == -infinity ? 0.0f : std::exp(sink - m);
+  for (const float x_j : x)
+    if (x_j != -infinity) sum += std::exp(x_j - m);
+  for (int64_t j = 0; j < std::ssize(x); ++j) {
+    if (x[j] == -infinity) continue;
+    const auto p = static_cast<float>(round_to(probability, static_cast<double>(std::exp(x[j] - m) / sum)));
+    const double* v = r.v_row(b, r.kv_head(h), j);
+    for (int64_t d = 0; d < dim; ++d) out[d] += p * static_cast<float>(v[d]);
+  }
+  lse = m + std::log(sum);
+}
+
+}  // namespace
+
+void store_row(const Reading& r, int64_t b, int64_t h, int64_t i, const float* out, float lse, const Outputs& outputs) {
+  const bool packed = r.problem().varlen;
+  const int64_t t = r.sequences[b].first_q + i;
+  const int64_t base = packed ? outputs.out.index({t, h, 0}) : outputs.out.index({b, h, i, 0});
+  for (int64_t d = 0; d < r.problem().head_dim_v; ++d)
+    encode_element(outputs.out.dtype, outputs.out.data(), base + d * outputs.out.strides.back(), static_cast<double>(out[d]));
+  if (!outputs.lse.present()) return;
+  const int64_t at = packed ? outputs.lse.index({h, t}) : outputs.lse.index({b, h, i});
+  encode_element(DType::f32, outputs.lse.data(), at, static_cast<double>(lse));
+}
+
+void plain(const Reading& r, DType probability, const Outputs& outputs) {
+  const Problem& p = r.problem();
+  if (p.head_dim_v == 0) return;
+  for_each_parallel(p.batch * p.heads_q, [&](int64_t bh) {
+    const int64_t b = bh / p.heads_q, h = bh % p.heads_q;
+    for (int64_t i = 0; i < r.sequences[b].seqlen_q; ++i) {
+      std::vector<float> out(p.head_dim_v, 0.0f);
+      float lse = 0;
+      plain_row(r, b, h, i, probability, out.data(), lse);
+      store_row(r, b, h, i, out.data(), lse, outputs);
+    }
+  });
+}
+
+}  // namespace rapt::check

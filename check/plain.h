@@ -1,0 +1,15 @@
+// plain: what an untiled implementation of the same precision gets; the yardstick of the bounds, never an answer.
+#pragma once
+
+#include "oracle.h"
+
+namespace rapt::check {
+
+// S and softmax in f32, P rounded to `probability`, P.V accumulated in f32, output rounded. Writes out and, where it is
+// wanted, lse.
+void plain(const Reading& reading, DType probability, const Outputs& outputs);
+
+// One row of results into the outputs, at its place, rounded.
+void store_row(const Reading& reading, int64_t b, int64_t h, int64_t i, const float* out, float lse, const Outputs& outputs);
+
+}  // namespace rapt::check
