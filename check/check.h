@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "bounds.h"
@@ -32,6 +33,12 @@ Result check_problem(const Problem& problem, Fill fill, uint64_t seed, const Ker
 
 // Outputs of at least this many elements are judged on one sample.
 inline constexpr int64_t pooled_outputs = 4096;
+
+// Judges one call's outputs (of make_outputs), lse where it is present, on every row_step-th query of each head: for
+// inputs that come from elsewhere (no fill) or problems too large for the whole oracle. With fewer than pooled_outputs
+// elements max_abs alone judges.
+Result judge(const Problem& problem, std::optional<Fill> fill, const Inputs& inputs, const Outputs& outputs,
+             int64_t row_step = 1);
 
 std::string rerun_command(const Problem& problem, Fill fill, uint64_t seed);
 

@@ -61,12 +61,12 @@ void store_row(const Reading& r, int64_t b, int64_t h, int64_t i, const float* o
   encode_element(DType::f32, outputs.lse.data(), at, static_cast<double>(lse));
 }
 
-void plain(const Reading& r, DType probability, const Outputs& outputs) {
+void plain(const Reading& r, DType probability, const Outputs& outputs, int64_t row_step) {
   const Problem& p = r.problem();
   if (p.head_dim_v == 0) return;
   for_each_parallel(p.batch * p.heads_q, [&](int64_t bh) {
     const int64_t b = bh / p.heads_q, h = bh % p.heads_q;
-    for (int64_t i = 0; i < r.sequences[b].seqlen_q; ++i) {
+    for (int64_t i = 0; i < r.sequences[b].seqlen_q; i += row_step) {
       std::vector<float> out(p.head_dim_v, 0.0f);
       float lse = 0;
       plain_row(r, b, h, i, probability, out.data(), lse);

@@ -6,8 +6,8 @@
 namespace rapt::check {
 
 // S and softmax in f32, P rounded to `probability`, P.V accumulated in f32, output rounded. Writes out and, where it is
-// wanted, lse.
-void plain(const Reading& reading, DType probability, const Outputs& outputs);
+// wanted, lse; of every row_step-th query of each head.
+void plain(const Reading& reading, DType probability, const Outputs& outputs, int64_t row_step = 1);
 
 // One row of results into the outputs, at its place, rounded.
 void store_row(const Reading& reading, int64_t b, int64_t h, int64_t i, const float* out, float lse, const Outputs& outputs);
