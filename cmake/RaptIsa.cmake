@@ -1,8 +1,8 @@
 # Which instruction sets the CPU backend is built for, and the flags of each one's translation unit.
-# Included by RaptLibrary.cmake; defines rapt_isa_sources and rapt_isa_definitions.
-# The flags are the least that make Highway's static target the one wanted (hwy/detect_targets.h of 1.0.3 and 1.0.7):
+# Included by RaptLibrary.cmake, whose rapt_objects it gives sources, flags and the definitions RAPT_ISA_<NAME>.
+# The flags are the least that make Highway's static target the one wanted (its hwy/detect_targets.h, 1.0.3 to 1.2.0):
 # AVX2 asks for BMI2, FMA, F16C and, through SSE4, PCLMUL and AES (no code here uses those two); AVX3 adds AVX-512
-# F, BW, DQ, VL, and CD from 1.1 on. src/device.cpp must look for each of them before it picks the set.
+# F, BW, DQ and VL; its code also uses CD. src/device.cpp must look for each of them before it picks a set.
 include(CheckCXXCompilerFlag)
 
 set(avx2_flags -mavx2 -mfma -mf16c -mbmi -mbmi2 -maes -mpclmul)
