@@ -1,0 +1,189 @@
+// Walks the stages in the order of computation and stops at the first value outside its bound.
+// Bounds: the error that f32 arithmetic explains, from the sizes of the terms (see lse_bound).
+#include "stages.h"
+
+#include <cmath>
+
+#include "error.h"
+#include "format.h"
+#include "plain.h"
+
+namespace rapt::check {
+namespace {
+
+const double u = unit_roundoff(DType::f32);
+
+// Minus infinity must be met exactly (a hidden key); other non-finite values count as a class.
+bool leaves(double got, double want, double bound) {
+  if (std::isinf(want) && want < 0) return got != want;
+  if (!std::isfinite(want)) return std::isfinite(got);
+  return !(std::fabs(got - want) <= bound);
+}
+
+struct Walk {
+  const Reading& r;
+  const Reference& reference;
+  const Capture& oracle;
+  const StageTrace& trace;
+  StageReport& report;
+
+  const Problem& p() const { return r.problem(); }
+
+  bool fail(const char* stage, std::string tile, std::string index, double got, double want, double bound) const {
+    report.stage = stage;
+    report.tile = std::move(tile);
+    report.index = std::move(index);
+    report.got = got;
+    report.want = want;
+    report.bound = bound;
+    report.message = concat(report.stage, " is the first stage that leaves its bound: ", report.tile, report.tile.empty() ? "" : ", ",
+                            report.index, " = ", got, " instead of ", want, ": at most ", bound, " apart");
+    return true;
+  }
+
+  std::string q_tile(int64_t i) const { return concat("q tile ", i / trace.tile_q); }
+  std::string k_tile(int64_t j) const { return concat("k tile ", j / trace.tile_k); }
+  static std::string index(int64_t b, int64_t h, int64_t i) { return concat("[b=", b, ", h=", h, ", i=", i, "]"); }
+  static std::string index(int64_t b, int64_t h, int64_t i, const char* last, int64_t j) {
+    return concat("[b=", b, ", h=", h, ", i=", i, ", ", last, "=", j, "]");
+  }
+
+  // body(b, h, i) says whether it failed; so do all functions below.
+  template <class Body>
+  bool any_query(const Body& body) const {
+    for (int64_t b = 0; b < p().batch; ++b)
+      for (int64_t h = 0; h < p().heads_q; ++h)
+        for (int64_t i = 0; i < r.sequences[b].seqlen_q; ++i)
+          if (body(b, h, i)) return true;
+    return false;
+  }
+
+  bool input(const char* name, const std::vector<double>& got, const std::vector<double>& want, int64_t row, int64_t dim,
+             const std::string& tile, int64_t b, int64_t h, int64_t s) const {
+    for (int64_t d = 0; d < dim; ++d) {
+      const double x = want[row * dim + d], bound = 4 * u * std::fabs(x);
+      if (std::isnan(got[row * dim + d]) && !std::isfinite(x)) continue;
+      if (leaves(got[row * dim + d], x, bound))
+        return fail("inputs", tile, concat(name, index(b, h, s, "d", d)), got[row * dim + d], x, bound);
+    }
+    return false;
+  }
+
+  bool inputs() const {
+    if (any_query([&](int64_t b, int64_t h, int64_t i) {
+          return !trace.q.empty() && input("q", trace.q, r.q, r.row_q(b, h, i), p().head_dim, q_tile(i), b, h, i);
+        }))
+      return true;
+    for (int64_t b = 0; b < p().batch; ++b)
+      for (int64_t h = 0; h < p().heads_k; ++h)
+        for (int64_t j = 0; j < r.sequences[b].seqlen_k; ++j) {
+          const int64_t row = r.row_k(b, h, j);
+          if (!trace.k.empty() && input("k", trace.k, r.k, row, p().head_dim, k_tile(j), b, h, j)) return true;
+          if (!trace.v.empty() && input("v", trace.v, r.v, row, p().head_dim_v, k_tile(j), b, h, j)) return true;
+        }
+    return false;
+  }
+
+  double dot_factor() const { return 4 + std::sqrt(static_cast<double>(p().head_dim)); }
+  double sum_factor() const { return 8 + std::sqrt(static_cast<double>(p().seqlen_k)); }
+
+  bool scores() const {
+    return any_query([&](int64_t b, int64_t h, int64_t i) {
+      const int64_t row = r.row_q(b, h, i);
+      for (int64_t j = 0; j < r.sequences[b].seqlen_k; ++j) {
+        const int64_t at = row * oracle.keys + j;
+        const double want = oracle.s[at], lse = reference.lse[row];
+        double bound = u * (dot_factor() * oracle.s_size[at] + 2 * std::fabs(want));
+        if (trace.smallest_p > 0) {  // s = ln p + lse: the errors of both
+          if (std::isfinite(want) && oracle.p[at] < 2 * trace.smallest_p) continue;
+          bound += u * (sum_factor() + 2 * std::fabs(lse) + 2 * std::fabs(want - lse));
+        }
+        if (leaves(trace.s[at], want, bound))
+          return fail("S", q_tile(i) + ", " + k_tile(j), index(b, h, i, "j", j), trace.s[at], want, bound);
+      }
+      return false;
+    });
+  }
+
+  bool row_maxima() const {
+    return any_query([&](int64_t b, int64_t h, int64_t i) {
+      const int64_t row = r.row_q(b, h, i);
+      const double want = oracle.row_max[row];
+      double bound = u * (dot_factor() * reference.logit_size[row] + 2 * std::fabs(want));
+      if (trace.smallest_p > 0) bound += u * (sum_factor() + 4 * std::fabs(reference.lse[row]));
+      return leaves(trace.row_max[row], want, bound) && fail("row_max", q_tile(i), index(b, h, i), trace.row_max[row], want, bound);
+    });
+  }
+
+  bool row_sums() const {
+    return any_query([&](int64_t b, int64_t h, int64_t i) {
+      const int64_t row = r.row_q(b, h, i);
+      const double want = oracle.row_sum[row], lse = std::isfinite(reference.lse[row]) ? reference.lse[row] : 0;
+      const double bound = want * u * (2 * dot_factor() * reference.logit_size[row] + sum_factor() + 6 * std::fabs(lse));
+      return leaves(trace.row_sum[row], want, bound) && fail("row_sum", q_tile(i), index(b, h, i), trace.row_sum[row], want, bound);
+    });
+  }
+
+  bool weights() const {
+    return any_query([&](int64_t b, int64_t h, int64_t i) {
+      const int64_t row = r.row_q(b, h, i);
+      for (int64_t j = 0; j < r.sequences[b].seqlen_k; ++j) {
+        const int64_t at = row * oracle.keys + j;
+        const double size = oracle.s_size[at] + reference.logit_size[row];
+        const double bound = oracle.p[at] * u * (dot_factor() * size + 2 * sum_factor()) + 1e-37;  // f32's subnormals
+        if (leaves(trace.p[at], oracle.p[at], bound))
+          return fail("P", q_tile(i) + ", " + k_tile(j), index(b, h, i, "j", j), trace.p[at], oracle.p[at], bound);
+      }
+      return false;
+    });
+  }
+
+  bool output(Fill fill, const Outputs& outputs) const {
+    const Outputs plain_outputs = make_outputs(p());
+    plain(r, probability_format(p()), plain_outputs);
+    Condition condition;
+    condition.add(reference);
+    const Errors errors = compare_out(p(), outputs.out, reference);
+    const Bounds bounds = output_bounds(p(), fill, compare_out(p(), plain_outputs.out, reference), condition);
+    if (errors.sound() && errors.max_abs <= bounds.max_abs) return false;
+    const std::string where = errors.worst < 0 ? "outside the result" : describe_element(p(), errors.worst, p().head_dim_v);
+    return fail("O", "", where, errors.worst_got, errors.worst_want, bounds.max_abs);
+  }
+};
+
+}  // namespace
+
+StageReport check_stages(const Problem& problem, Fill fill, uint64_t seed, const TracedKernel& kernel) {
+  Problem p = problem;
+  p.lse = true;
+  StageReport report;
+  report.command = rerun_command(problem, fill, seed) + " --stages";
+  const Inputs inputs = make_inputs(p, fill, seed);
+  const Outputs outputs = make_outputs(p);
+  StageTrace trace;
+  try {
+    kernel(p, inputs, outputs, trace);
+  } catch (const Error& error) {
+    report.message = error.what();
+    return report;
+  }
+  Capture capture;
+  const Reading reading(p, inputs);
+  const Reference reference = forward(reading, {.capture = &capture});
+  const Walk walk{reading, reference, capture, trace, report};
+  const auto stage = [&](const char* name, bool observed, auto fails) {
+    if (!report.stage.empty() || !observed) return;
+    report.observed.emplace_back(name);
+    fails();
+  };
+  stage("inputs", !trace.q.empty() || !trace.k.empty() || !trace.v.empty(), [&] { walk.inputs(); });
+  stage("S", !trace.s.empty(), [&] { walk.scores(); });
+  stage("row_max", !trace.row_max.empty(), [&] { walk.row_maxima(); });
+  stage("row_sum", !trace.row_sum.empty(), [&] { walk.row_sums(); });
+  stage("P", !trace.p.empty(), [&] { walk.weights(); });
+  stage("O", true, [&] { walk.output(fill, outputs); });
+  report.pass = report.stage.empty();
+  return report;
+}
+
+}  // namespace rapt::check
