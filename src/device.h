@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace rapt {
 
@@ -21,8 +22,21 @@ struct Device {
   int64_t l2_bytes = 1 << 20;  // cpu: one core's private cache
 };
 
-// This machine's CPU. Found once.
-const Device& cpu_device();
+// This machine's CPU, as limited by set_cpu_isa_limit.
+Device cpu_device();
+
+// Tests and the lab hold every instruction set to the same checks: later plans use at most this one. Process-wide.
+// Throws Error when this build or machine lacks it. CpuIsa::avx512_bf16 (the highest) removes the limit.
+void set_cpu_isa_limit(CpuIsa limit);
+
+// Instruction sets that this build has and this machine runs, scalar first.
+std::vector<CpuIsa> available_cpu_isas();
+
+namespace cpu {
+struct AttentionKernel;
+}
+// The kernels of an instruction set, or null where this build has none.
+const cpu::AttentionKernel* cpu_kernel(CpuIsa isa);
 
 // "cpu", "cpu-scalar", "cpu-avx2", "cpu-avx512", "cpu-avx512-bf16", "cpu-neon". Throws Error naming the known presets.
 Device device_preset(std::string_view name);

@@ -1,0 +1,546 @@
+// The rules of rapt_sdpa_args. Each sentence names argument, value and rule; docs/semantics.md has them in prose.
+#include "arguments.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "error.h"
+
+namespace rapt {
+namespace {
+
+__extension__ typedef __int128 Int128;  // byte distances of 64-bit strides
+
+DType dtype_of(const rapt_tensor& t) { return static_cast<DType>(t.dtype); }
+
+std::string device_text(rapt_device d) {
+  if (d.type == RAPT_DEVICE_CPU) return "cpu";
+  if (d.type == RAPT_DEVICE_CUDA) return concat("cuda:", d.index);
+  return concat("device type ", d.type);
+}
+
+// Lowest and one-past-highest byte that a tensor touches, relative to its data pointer.
+struct ByteRange {
+  Int128 begin = 0, end = 0;
+};
+
+ByteRange byte_range(const rapt_tensor& t) {
+  const auto strides = strides_of(t);
+  const int size = bytes_of(dtype_of(t));
+  ByteRange range{0, size};
+  for (int i = 0; i < t.rank; ++i) {
+    if (t.shape[i] == 0) return {0, 0};
+    const Int128 reach = static_cast<Int128>(t.shape[i] - 1) * strides[i] * size;
+    (reach < 0 ? range.begin : range.end) += reach;
+  }
+  return range;
+}
+
+// Whether the dimensions' strides alone prove that no two elements coincide: each stride steps over all smaller ones.
+bool strides_prove_distinct(const rapt_tensor& t) {
+  const auto strides = strides_of(t);
+  std::array<int, max_rank> order{};
+  int dims = 0;
+  for (int i = 0; i < t.rank; ++i)
+    if (t.shape[i] > 1) order[dims++] = i;
+  std::sort(order.begin(), order.begin() + dims, [&](int a, int b) { return std::abs(strides[a]) < std::abs(strides[b]); });
+  Int128 reach = 0;
+  for (int i = 0; i < dims; ++i) {
+    const int64_t stride = std::abs(strides[order[i]]);
+    if (stride <= reach) return false;
+    reach += static_cast<Int128>(t.shape[order[i]] - 1) * stride;
+  }
+  return true;
+}
+
+// Whether both tensors repeat with one period (in bytes) and lie in separate parts of it, as slices of one buffer do.
+bool separate_within(Int128 period, const rapt_tensor& a, const rapt_tensor& b) {
+  auto part = [&](const rapt_tensor& t, Int128& begin, Int128& end) {
+    const auto strides = strides_of(t);
+    const int size = bytes_of(dtype_of(t));
+    Int128 low = static_cast<Int128>(reinterpret_cast<uintptr_t>(t.data)), extent = size;
+    for (int i = 0; i < t.rank; ++i) {
+      const Int128 step = static_cast<Int128>(strides[i]) * size;
+      if (t.shape[i] <= 1 || step % period == 0) continue;
+      const Int128 reach = step * (t.shape[i] - 1);
+      if (reach < 0) low += reach;
+      extent += reach < 0 ? -reach : reach;
+    }
+    begin = ((low % period) + period) % period;
+    end = begin + extent;
+    return end <= period;
+  };
+  Int128 a_begin = 0, a_end = 0, b_begin = 0, b_end = 0;
+  return part(a, a_begin, a_end) && part(b, b_begin, b_end) && (a_end <= b_begin || b_end <= a_begin);
+}
+
+Access access_of(const rapt_tensor& t) {
+  const auto strides = strides_of(t);
+  const int size = bytes_of(dtype_of(t));
+  Access access;
+  access.aligned16 = reinterpret_cast<uintptr_t>(t.data) % 16 == 0;
+  bool positive = true;
+  for (int i = 0; i < t.rank; ++i) {
+    if (t.shape[i] <= 1) continue;  // a stride never taken means nothing
+    if (i == t.rank - 1) {
+      access.unit_last = strides[i] == 1;
+      continue;
+    }
+    const Int128 step = static_cast<Int128>(strides[i]) * size;
+    access.aligned16 = access.aligned16 && step % 16 == 0;
+    positive = positive && step > 0 && step < (Int128{1} << 40);
+  }
+  access.tma = access.unit_last && access.aligned16 && positive;
+  return access;
+}
+
+void require_dtype(const char* name, const rapt_tensor& t, std::initializer_list<DType> allowed) {
+  std::string list;
+  for (const DType d : allowed) {
+    if (dtype_of(t) == d) return;
+    list += concat(list.empty() ? "" : ", ", name_of(d));
+  }
+  invalid(name, ".dtype = ", name_of(dtype_of(t)), ": must be ", allowed.size() > 1 ? "one of " : "", list);
+}
+
+void require_rank(const char* name, const rapt_tensor& t, int rank, const char* meaning) {
+  if (t.rank != rank) invalid(name, ".rank = ", t.rank, " (shape ", shape_text(t), "): must be ", rank, ", ", meaning);
+}
+
+// q, k, v, out: ranks, dtypes and the sizes they must share.
+void read_main_tensors(const rapt_sdpa_args& a, Problem& p) {
+  const struct {
+    const char* name;
+    const rapt_tensor* tensor;
+  } required[] = {{"q", a.q}, {"k", a.k}, {"v", a.v}, {"out", a.out}};
+  p.varlen = a.cu_seqlens_q != nullptr || a.cu_seqlens_k != nullptr;
+  const int rank = p.varlen ? 3 : 4;
+  for (const auto& [name, tensor] : required) {
+    if (tensor == nullptr) invalid(name, " = NULL: q, k, v and out are required");
+    check_tensor(name, *tensor);
+    require_rank(name, *tensor, rank, p.varlen ? "packed [total, heads, head_dim] with cu_seqlens" : "[batch, heads, seqlen, head_dim]");
+    require_same_device(name, *tensor, *a.q, "q");
+  }
+  for (int i = 0; i < 3; ++i)
+    require_dtype(required[i].name, *required[i].tensor,
+                  {DType::f32, DType::f16, DType::bf16, DType::e4m3, DType::e5m2, DType::sim8});
+  require_dtype("out", *a.out, {DType::f32, DType::f16, DType::bf16});
+
+  const int64_t *q = a.q->shape, *k = a.k->shape, *v = a.v->shape;
+  p.q = dtype_of(*a.q), p.k = dtype_of(*a.k), p.v = dtype_of(*a.v), p.out = dtype_of(*a.out);
+  p.heads_q = q[1], p.heads_k = k[1];
+  p.head_dim = q[rank - 1], p.head_dim_v = v[rank - 1];
+  if (k[rank - 1] != p.head_dim) invalid("k.shape = ", shape_text(*a.k), ": head_dim must be that of q, ", p.head_dim);
+  if (v[1] != p.heads_k) invalid("v.shape = ", shape_text(*a.v), ": heads must be those of k, ", p.heads_k);
+  if (p.varlen) {
+    p.total_q = q[0], p.total_k = k[0];
+    if (v[0] != p.total_k) invalid("v.shape = ", shape_text(*a.v), ": total must be that of k, ", p.total_k);
+    require_shape("out", *a.out, {p.total_q, p.heads_q, p.head_dim_v}, "[total_q, heads_q, head_dim_v]");
+  } else {
+    p.batch = q[0], p.seqlen_q = q[2], p.seqlen_k = k[2];
+    if (k[0] != p.batch) invalid("k.shape = ", shape_text(*a.k), ": batch must be that of q, ", p.batch);
+    require_shape("v", *a.v, {p.batch, p.heads_k, p.seqlen_k, p.head_dim_v}, "[batch, heads_k, seqlen_k, head_dim_v]");
+    require_shape("out", *a.out, {p.batch, p.heads_q, p.seqlen_q, p.head_dim_v}, "[batch, heads_q, seqlen_q, head_dim_v]");
+  }
+  p.access_q = access_of(*a.q), p.access_k = access_of(*a.k), p.access_v = access_of(*a.v), p.access_out = access_of(*a.out);
+}
+
+void read_lengths(const rapt_sdpa_args& a, Problem& p) {
+  auto length_tensor = [&](const char* name, const rapt_tensor& t, int64_t size, const char* meaning) {
+    check_tensor(name, t);
+    require_dtype(name, t, {DType::i32});
+    require_same_device(name, t, *a.q, "q");
+    require_shape(name, t, {size}, meaning);
+  };
+  auto maximum = [&](const char* name, uint64_t bit, int64_t value) {
+    if ((a.has & bit) == 0) {
+      if (p.varlen) invalid(name, ": required with cu_seqlens (set its RAPT_HAS bit)");
+      return int64_t{0};
+    }
+    if (!p.varlen) invalid(name, " = ", value, ": only with cu_seqlens; dense tensors carry their lengths");
+    if (value < 0) invalid(name, " = ", value, ": must not be negative");
+    return value;
+  };
+  const int64_t max_q = maximum("max_seqlen_q", RAPT_HAS_MAX_SEQLEN_Q, a.max_seqlen_q);
+  const int64_t max_k = maximum("max_seqlen_k", RAPT_HAS_MAX_SEQLEN_K, a.max_seqlen_k);
+  if (p.varlen) {
+    if (a.cu_seqlens_q == nullptr) invalid("cu_seqlens_q = NULL: must be given together with cu_seqlens_k");
+    if (a.cu_seqlens_k == nullptr) invalid("cu_seqlens_k = NULL: must be given together with cu_seqlens_q");
+    check_tensor("cu_seqlens_q", *a.cu_seqlens_q);
+    require_rank("cu_seqlens_q", *a.cu_seqlens_q, 1, "[batch + 1]");
+    if (a.cu_seqlens_q->shape[0] < 1) invalid("cu_seqlens_q.shape = [0]: must be [batch + 1], at least [1]");
+    p.batch = a.cu_seqlens_q->shape[0] - 1;
+    length_tensor("cu_seqlens_q", *a.cu_seqlens_q, p.batch + 1, "[batch + 1]");
+    length_tensor("cu_seqlens_k", *a.cu_seqlens_k, p.batch + 1, "[batch + 1] like cu_seqlens_q");
+    p.seqlen_q = max_q, p.seqlen_k = max_k;
+  }
+  if (a.seqused_k != nullptr) {
+    length_tensor("seqused_k", *a.seqused_k, p.batch, "[batch]");
+    p.seqused = true;
+  }
+  if (a.block_table != nullptr)
+    unsupported("block_table: paged KV is not supported by any kernel family of this build");
+}
+
+// bias and mask: right-aligned broadcast to [batch, heads_q, seqlen_q, seqlen_k].
+Broadcast read_broadcast(const char* name, const rapt_tensor& t, const Problem& p) {
+  const int64_t full[max_rank] = {p.batch, p.heads_q, p.seqlen_q, p.seqlen_k};
+  Broadcast result{dtype_of(t), {true, true, true, true}};
+  for (int i = 0; i < t.rank; ++i) {
+    const int axis = max_rank - t.rank + i;
+    if (t.shape[i] != full[axis] && t.shape[i] != 1)
+      invalid(name, ".shape = ", shape_text(t), ": must broadcast, aligned right, to [batch, heads_q, seqlen_q, seqlen_k] = [", full[0],
+              ", ", full[1], ", ", full[2], ", ", full[3], "]");
+    result.one[axis] = t.shape[i] == 1 && full[axis] != 1;
+  }
+  for (int axis = 0; axis < max_rank - t.rank; ++axis) result.one[axis] = full[axis] != 1;
+  return result;
+}
+
+void read_score_tensors(const rapt_sdpa_args& a, Problem& p) {
+  if (a.bias != nullptr) {
+    check_tensor("bias", *a.bias);
+    require_dtype("bias", *a.bias, {DType::f32, DType::f16, DType::bf16});
+    require_same_device("bias", *a.bias, *a.q, "q");
+    p.bias = read_broadcast("bias", *a.bias, p);
+  }
+  if (a.mask != nullptr) {
+    check_tensor("mask", *a.mask);
+    require_dtype("mask", *a.mask, {DType::u8});
+    require_same_device("mask", *a.mask, *a.q, "q");
+    p.mask = read_broadcast("mask", *a.mask, p);
+  }
+  if (a.alibi_slopes != nullptr) {
+    check_tensor("alibi_slopes", *a.alibi_slopes);
+    require_dtype("alibi_slopes", *a.alibi_slopes, {DType::f32});
+    require_same_device("alibi_slopes", *a.alibi_slopes, *a.q, "q");
+    p.alibi = true;
+    p.alibi_per_batch = a.alibi_slopes->rank == 2;
+    if (p.alibi_per_batch)
+      require_shape("alibi_slopes", *a.alibi_slopes, {p.batch, p.heads_q}, "[heads_q] or [batch, heads_q]");
+    else
+      require_shape("alibi_slopes", *a.alibi_slopes, {p.heads_q}, "[heads_q] or [batch, heads_q]");
+  }
+  if (a.sinks != nullptr) {
+    check_tensor("sinks", *a.sinks);
+    require_dtype("sinks", *a.sinks, {DType::f32});
+    require_same_device("sinks", *a.sinks, *a.q, "q");
+    require_shape("sinks", *a.sinks, {p.heads_q}, "[heads_q]");
+    p.sinks = true;
+  }
+}
+
+ScaleKind read_descale(const char* name, const rapt_tensor* t, int32_t kind_code, const rapt_tensor& of, const rapt_sdpa_args& a,
+                       const Problem& p) {
+  const char which = name[0];
+  if (kind_code < RAPT_SCALE_NONE || kind_code > RAPT_SCALE_CHANNEL)
+    invalid(which, "_scales = ", kind_code, ": not a rapt_scale_kind");
+  const auto kind = static_cast<ScaleKind>(kind_code);
+  if (t == nullptr) {
+    if (kind != ScaleKind::none) invalid(which, "_scales = ", kind_code, ": given without ", name);
+    return kind;
+  }
+  if (kind == ScaleKind::none) invalid(name, ": given, but ", which, "_scales says RAPT_SCALE_NONE");
+  check_tensor(name, *t);
+  require_dtype(name, *t, {DType::f32});
+  require_same_device(name, *t, *a.q, "q");
+  const int64_t heads = of.shape[1], seqlen = which == 'q' ? p.seqlen_q : p.seqlen_k;
+  auto blocks = [&](int64_t n) { return seqlen / n + (seqlen % n != 0); };
+  switch (kind) {
+    case ScaleKind::tensor:
+      if (t->rank > 1 || element_count(*t) != 1) invalid(name, ".shape = ", shape_text(*t), ": per-tensor scales have shape [] or [1]");
+      break;
+    case ScaleKind::head: require_shape(name, *t, {p.batch, heads}, "[batch, heads]"); break;
+    case ScaleKind::token:
+      if (p.varlen)
+        require_shape(name, *t, {heads, of.shape[0]}, "[heads, total]");
+      else
+        require_shape(name, *t, {p.batch, heads, seqlen}, "[batch, heads, seqlen]");
+      break;
+    case ScaleKind::block64: require_shape(name, *t, {p.batch, heads, blocks(64)}, "[batch, heads, ceil(seqlen / 64)]"); break;
+    case ScaleKind::block128: require_shape(name, *t, {p.batch, heads, blocks(128)}, "[batch, heads, ceil(seqlen / 128)]"); break;
+    case ScaleKind::channel:
+      if (which != 'v') invalid(which, "_scales = channel: per-channel scales are for v only");
+      require_shape(name, *t, {p.batch, heads, p.head_dim_v}, "[batch, heads_k, head_dim_v]");
+      break;
+    case ScaleKind::none: break;
+  }
+  return kind;
+}
+
+void read_starts(const rapt_sdpa_args& a, Problem& p) {
+  const struct {
+    const char *name, *scalar;
+    const rapt_tensor* tensor;
+    uint64_t bit;
+  } starts[] = {{"q_starts", "q_start", a.q_starts, RAPT_HAS_Q_START}, {"k_starts", "k_start", a.k_starts, RAPT_HAS_K_START}};
+  for (const auto& s : starts) {
+    if (s.tensor == nullptr) {
+      p.has_starts = p.has_starts || (a.has & s.bit) != 0;
+      continue;
+    }
+    if ((a.has & s.bit) != 0) invalid(s.name, ": given together with the scalar ", s.scalar, "; give one of them");
+    check_tensor(s.name, *s.tensor);
+    require_dtype(s.name, *s.tensor, {DType::i64});
+    require_same_device(s.name, *s.tensor, *a.q, "q");
+    require_shape(s.name, *s.tensor, {p.batch}, "[batch]");
+    p.has_starts = true;
+  }
+}
+
+void read_options(const rapt_sdpa_args& a, Problem& p) {
+  if ((a.flags & RAPT_CAUSAL) != 0 && (a.flags & RAPT_CAUSAL_TOP_LEFT) != 0)
+    invalid("flags: RAPT_CAUSAL and RAPT_CAUSAL_TOP_LEFT exclude each other");
+  p.causal = (a.flags & RAPT_CAUSAL) != 0            ? Causal::bottom_right
+             : (a.flags & RAPT_CAUSAL_TOP_LEFT) != 0 ? Causal::top_left
+                                                     : Causal::none;
+  p.partial = (a.flags & RAPT_PARTIAL) != 0;
+  p.invariant = (a.flags & RAPT_INVARIANT) != 0;
+  if ((a.has & RAPT_HAS_WINDOW) != 0) p.window = Window{a.window_left, a.window_right};
+  auto as_float = [](const char* name, double value) {
+    if (!std::isfinite(value) || std::abs(value) > std::numeric_limits<float>::max())
+      invalid(name, " = ", value, ": must be a finite float");
+    return static_cast<float>(value);
+  };
+  if ((a.has & RAPT_HAS_SCALE) != 0) p.scale = as_float("softmax_scale", a.softmax_scale);
+  if ((a.has & RAPT_HAS_SOFTCAP) != 0) p.softcap = as_float("softcap", a.softcap);
+  if ((a.has & RAPT_HAS_SPLITS) != 0) {
+    if (a.splits < 1) invalid("splits = ", a.splits, ": must be 1 or more");
+    p.splits = a.splits;
+  }
+  if (a.pv < RAPT_PV_AUTO || a.pv > RAPT_PV_FP8X2) invalid("pv = ", a.pv, ": not a rapt_pv_mode");
+  if (a.acc < RAPT_ACC_F32 || a.acc > RAPT_ACC_F16) invalid("acc = ", a.acc, ": not a rapt_acc_mode");
+  if (a.reserved != 0) invalid("reserved = ", a.reserved, ": must be 0");
+  p.pv = static_cast<PvMode>(a.pv);
+  p.acc = static_cast<AccMode>(a.acc);
+  if (a.score_mod != nullptr) unsupported("score_mod: no kernel family of this build applies score modifications");
+}
+
+void check_outputs(const rapt_sdpa_args& a, Problem& p) {
+  if (a.lse != nullptr) {
+    check_tensor("lse", *a.lse);
+    require_dtype("lse", *a.lse, {DType::f32});
+    require_same_device("lse", *a.lse, *a.q, "q");
+    if (p.varlen)
+      require_shape("lse", *a.lse, {p.heads_q, p.total_q}, "[heads_q, total_q]");
+    else
+      require_shape("lse", *a.lse, {p.batch, p.heads_q, p.seqlen_q}, "[batch, heads_q, seqlen_q]");
+    p.lse = true;
+  }
+  const struct {
+    const char* name;
+    const rapt_tensor* tensor;
+  } inputs[] = {{"q", a.q},
+                {"k", a.k},
+                {"v", a.v},
+                {"bias", a.bias},
+                {"mask", a.mask},
+                {"alibi_slopes", a.alibi_slopes},
+                {"sinks", a.sinks},
+                {"cu_seqlens_q", a.cu_seqlens_q},
+                {"cu_seqlens_k", a.cu_seqlens_k},
+                {"seqused_k", a.seqused_k},
+                {"q_descale", a.q_descale},
+                {"k_descale", a.k_descale},
+                {"v_descale", a.v_descale},
+                {"q_starts", a.q_starts},
+                {"k_starts", a.k_starts}};
+  const struct {
+    const char* name;
+    const rapt_tensor* tensor;
+  } outputs[] = {{"out", a.out}, {"lse", a.lse}};
+  for (const auto& output : outputs) {
+    if (output.tensor == nullptr) continue;
+    check_output_layout(output.name, *output.tensor);
+    for (const auto& input : inputs)
+      if (input.tensor != nullptr) check_disjoint(output.name, *output.tensor, input.name, *input.tensor);
+  }
+  if (a.lse != nullptr) check_disjoint("out", *a.out, "lse", *a.lse);
+}
+
+// cu_seqlens: begins at 0, never falls, ends within the packed tensor.
+void check_cu_seqlens(const char* name, const rapt_tensor& t, int64_t total, const char* tensor_name) {
+  const auto* values = static_cast<const int32_t*>(t.data);
+  const int64_t stride = strides_of(t)[0];
+  if (values[0] != 0) invalid(name, "[0] = ", values[0], ": must be 0");
+  for (int64_t b = 1; b < t.shape[0]; ++b) {
+    const int32_t previous = values[(b - 1) * stride], value = values[b * stride];
+    if (value < previous) invalid(name, "[", b, "] = ", value, ": must not be less than ", name, "[", b - 1, "] = ", previous);
+  }
+  const int32_t last = values[(t.shape[0] - 1) * stride];
+  if (last > total) invalid(name, "[", t.shape[0] - 1, "] = ", last, ": reaches past ", tensor_name, ", which has ", total, " rows");
+}
+
+void check_mask_values(const rapt_tensor& mask) {
+  if (element_count(mask) == 0) return;
+  const auto strides = strides_of(mask);
+  int64_t shape[max_rank] = {1, 1, 1, 1}, step[max_rank] = {0, 0, 0, 0};
+  for (int i = 0; i < mask.rank; ++i) {
+    step[max_rank - mask.rank + i] = strides[i];
+    shape[max_rank - mask.rank + i] = strides[i] == 0 ? 1 : mask.shape[i];  // an expanded dimension is read once
+  }
+  const auto* data = static_cast<const uint8_t*>(mask.data);
+  for (int64_t b = 0; b < shape[0]; ++b)
+    for (int64_t h = 0; h < shape[1]; ++h)
+      for (int64_t i = 0; i < shape[2]; ++i) {
+        const uint8_t* row = data + b * step[0] + h * step[1] + i * step[2];
+        uint8_t seen = 0;
+        for (int64_t j = 0; j < shape[3]; ++j) seen |= row[j * step[3]];
+        if (seen > 1) invalid("mask: row (", b, ", ", h, ", ", i, ") holds a value other than 0 and 1");
+      }
+}
+
+}  // namespace
+
+std::array<int64_t, max_rank> strides_of(const rapt_tensor& t) {
+  std::array<int64_t, max_rank> strides{};
+  int64_t contiguous = 1;
+  for (int i = t.rank - 1; i >= 0; --i) {
+    strides[i] = t.strides != nullptr ? t.strides[i] : contiguous;
+    contiguous *= std::max<int64_t>(t.shape[i], 1);
+  }
+  return strides;
+}
+
+int64_t element_count(const rapt_tensor& t) {
+  int64_t count = 1;
+  for (int i = 0; i < t.rank; ++i) count *= t.shape[i];
+  return count;
+}
+
+std::string shape_text(const rapt_tensor& t) {
+  std::string text = "[";
+  for (int i = 0; i < t.rank; ++i) text += concat(i > 0 ? ", " : "", t.shape[i]);
+  return text + "]";
+}
+
+void check_tensor(const char* name, const rapt_tensor& t) {
+  if (t.rank < 0 || t.rank > max_rank) invalid(name, ".rank = ", t.rank, ": must be 0 to ", max_rank);
+  if (t.rank > 0 && t.shape == nullptr) invalid(name, ".shape = NULL: must point to ", t.rank, " sizes");
+  if (t.dtype <= RAPT_DTYPE_NONE || t.dtype > RAPT_I64) invalid(name, ".dtype = ", t.dtype, ": not a rapt_dtype");
+  if (t.device.type != RAPT_DEVICE_CPU && t.device.type != RAPT_DEVICE_CUDA)
+    invalid(name, ".device.type = ", t.device.type, ": must be RAPT_DEVICE_CPU or RAPT_DEVICE_CUDA");
+  Int128 elements = 1, extent = 0;
+  bool empty = false;
+  for (int i = 0; i < t.rank; ++i) {
+    if (t.shape[i] < 0) invalid(name, ".shape = ", shape_text(t), ": sizes must not be negative");
+    empty = empty || t.shape[i] == 0;
+    elements *= std::max<int64_t>(t.shape[i], 1);
+    if (elements > (int64_t{1} << 60)) invalid(name, ".shape = ", shape_text(t), ": more than 2^60 elements");
+  }
+  if (empty) return;
+  const auto strides = strides_of(t);
+  for (int i = 0; i < t.rank; ++i) {
+    if (t.shape[i] > 1 && strides[i] == std::numeric_limits<int64_t>::min())
+      invalid(name, ".strides[", i, "] = ", strides[i], ": out of range");
+    if (t.shape[i] > 1) extent += static_cast<Int128>(t.shape[i] - 1) * std::abs(strides[i]);
+  }
+  if (extent > (int64_t{1} << 60)) invalid(name, ".strides: shape ", shape_text(t), " spans more than 2^60 elements");
+  if (t.data == nullptr) invalid(name, ".data = NULL: shape ", shape_text(t), " has elements");
+  const int size = bytes_of(dtype_of(t));
+  if (reinterpret_cast<uintptr_t>(t.data) % static_cast<uintptr_t>(size) != 0)
+    invalid(name, ".data = ", t.data, ": must be aligned to its element, ", size, " bytes");
+}
+
+void require_shape(const char* name, const rapt_tensor& t, std::initializer_list<int64_t> shape, const char* meaning) {
+  if (t.rank == static_cast<int>(shape.size()) && std::equal(shape.begin(), shape.end(), t.shape)) return;
+  const rapt_tensor expected{nullptr, {}, 0, static_cast<int32_t>(shape.size()), shape.begin(), nullptr};
+  invalid(name, ".shape = ", shape_text(t), ": must be ", meaning, " = ", shape_text(expected));
+}
+
+void require_same_device(const char* name, const rapt_tensor& t, const rapt_tensor& first, const char* first_name) {
+  if (t.device.type == first.device.type && t.device.index == first.device.index) return;
+  invalid(name, ".device = ", device_text(t.device), ": must be that of ", first_name, ", ", device_text(first.device));
+}
+
+void check_output_layout(const char* name, const rapt_tensor& t) {
+  if (element_count(t) == 0 || strides_prove_distinct(t)) return;
+  // Exotic strides may still be distinct: settle small cases by enumeration, refuse large ones.
+  const auto strides = strides_of(t);
+  bool distinct = element_count(t) <= 1 << 16;
+  if (distinct) {
+    std::vector<Int128> offsets{0};
+    for (int i = 0; i < t.rank; ++i) {
+      const size_t before = offsets.size();
+      for (int64_t x = 1; x < t.shape[i]; ++x)
+        for (size_t o = 0; o < before; ++o) offsets.push_back(offsets[o] + static_cast<Int128>(x) * strides[i]);
+    }
+    std::sort(offsets.begin(), offsets.end());
+    distinct = std::adjacent_find(offsets.begin(), offsets.end()) == offsets.end();
+  }
+  if (!distinct) {
+    const rapt_tensor stride_view{nullptr, {}, 0, t.rank, strides.data(), nullptr};
+    invalid(name, ".strides = ", shape_text(stride_view), " with shape ", shape_text(t), ": an output must not overlap itself");
+  }
+}
+
+void check_disjoint(const char* name_a, const rapt_tensor& a, const char* name_b, const rapt_tensor& b) {
+  if (element_count(a) == 0 || element_count(b) == 0) return;
+  const ByteRange ra = byte_range(a), rb = byte_range(b);
+  const auto base_a = static_cast<Int128>(reinterpret_cast<uintptr_t>(a.data));
+  const auto base_b = static_cast<Int128>(reinterpret_cast<uintptr_t>(b.data));
+  if (base_a + ra.end <= base_b + rb.begin || base_b + rb.end <= base_a + ra.begin) return;
+  for (const rapt_tensor* t : {&a, &b}) {
+    const auto strides = strides_of(*t);
+    for (int i = 0; i < t->rank; ++i) {
+      const Int128 period = static_cast<Int128>(std::abs(strides[i])) * bytes_of(dtype_of(*t));
+      if (t->shape[i] > 1 && period > 0 && separate_within(period, a, b)) return;
+    }
+  }
+  invalid(name_a, ": overlaps ", name_b, " in memory; outputs must not share bytes with other tensors");
+}
+
+void check_struct_size(const char* name, size_t struct_size, const void* data, size_t known) {
+  if (struct_size < known)
+    invalid(name, ".struct_size = ", struct_size, ": must be at least ", known, " (sizeof at version 0.1)");
+  const auto* bytes = static_cast<const unsigned char*>(data);
+  for (size_t i = known; i < struct_size; ++i)
+    if (bytes[i] != 0) invalid(name, ".struct_size = ", struct_size, ": byte ", i, " is set, but this build knows ", known, " bytes only");
+}
+
+Problem problem_from(const rapt_sdpa_args& args) {
+  check_struct_size("args", args.struct_size, &args, sizeof args);
+  constexpr uint64_t known_has = (RAPT_HAS_SPLITS << 1) - 1, known_flags = (RAPT_CHECK_CONTENTS << 1) - 1;
+  if ((args.has & ~known_has) != 0) invalid("has = ", args.has, ": unknown bits ", args.has & ~known_has);
+  if ((args.flags & ~known_flags) != 0) invalid("flags = ", args.flags, ": unknown bits ", args.flags & ~known_flags);
+  Problem problem;
+  read_main_tensors(args, problem);
+  read_lengths(args, problem);
+  read_score_tensors(args, problem);
+  problem.q_scales = read_descale("q_descale", args.q_descale, args.q_scales, *args.q, args, problem);
+  problem.k_scales = read_descale("k_descale", args.k_descale, args.k_scales, *args.k, args, problem);
+  problem.v_scales = read_descale("v_descale", args.v_descale, args.v_scales, *args.v, args, problem);
+  read_starts(args, problem);
+  read_options(args, problem);
+  check_outputs(args, problem);
+  validate(problem);
+  return problem;
+}
+
+void check_contents(const rapt_sdpa_args& args, const Problem& problem) {
+  if (problem.varlen) {
+    check_cu_seqlens("cu_seqlens_q", *args.cu_seqlens_q, problem.total_q, "q");
+    check_cu_seqlens("cu_seqlens_k", *args.cu_seqlens_k, problem.total_k, "k");
+  }
+  if (args.seqused_k != nullptr) {
+    const auto* used = static_cast<const int32_t*>(args.seqused_k->data);
+    const int64_t stride = strides_of(*args.seqused_k)[0];
+    for (int64_t b = 0; b < problem.batch; ++b) {
+      int64_t capacity = problem.seqlen_k;
+      if (problem.varlen) {
+        const auto* cu = static_cast<const int32_t*>(args.cu_seqlens_k->data);
+        const int64_t cu_stride = strides_of(*args.cu_seqlens_k)[0];
+        capacity = cu[(b + 1) * cu_stride] - cu[b * cu_stride];
+      }
+      const int32_t value = used[b * stride];
+      if (value < 0 || value > capacity)
+        invalid("seqused_k[", b, "] = ", value, ": must be between 0 and the sequence's keys, ", capacity);
+    }
+  }
+  if (args.mask != nullptr) check_mask_values(*args.mask);
+}
+
+}  // namespace rapt

@@ -1,0 +1,124 @@
+// The C ABI: the only exception boundary. Turns Error into a status and the thread's last sentence.
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <string>
+
+#include "arguments.h"
+#include "context.h"
+#include "error.h"
+#include "rapt/rapt.h"
+#include "sdpa.h"
+
+struct rapt_context {
+  explicit rapt_context(int threads) : impl(threads) {}
+  rapt::Context impl;
+};
+
+namespace {
+
+// A fixed array, so that reporting "out of memory" needs none.
+thread_local char last_error[1024] = "";
+
+rapt_status report(rapt_status status, const char* message) {
+  const size_t length = std::min(std::strlen(message), sizeof last_error - 1);
+  std::memcpy(last_error, message, length);
+  last_error[length] = '\0';
+  return status;
+}
+
+template <class Body>
+rapt_status guard(const Body& body) {
+  last_error[0] = '\0';
+  try {
+    body();
+    return RAPT_OK;
+  } catch (const rapt::Error& error) {
+    return report(static_cast<rapt_status>(error.code()), error.what());
+  } catch (const std::bad_alloc&) {
+    return report(RAPT_ERROR_OUT_OF_MEMORY, "out of memory");
+  } catch (const std::exception& error) {
+    return report(RAPT_ERROR_INTERNAL, error.what());
+  } catch (...) {
+    return report(RAPT_ERROR_INTERNAL, "unknown exception");
+  }
+}
+
+template <class Args>
+const Args& require(const Args* args) {
+  if (args == nullptr) rapt::invalid("args = NULL: must point to the arguments");
+  return *args;
+}
+
+rapt::Context& resolve(rapt_context* context) { return context != nullptr ? context->impl : rapt::Context::process_default(); }
+
+}  // namespace
+
+rapt_status rapt_context_create(const rapt_context_options* options, rapt_context** context) {
+  return guard([&] {
+    if (context == nullptr) rapt::invalid("context = NULL: must point to where the context goes");
+    int threads = 0;
+    if (options != nullptr) {
+      rapt::check_struct_size("options", options->struct_size, options, sizeof *options);
+      threads = options->num_threads;
+      if (threads < 0 || threads > 4096) rapt::invalid("num_threads = ", threads, ": must be 0 (automatic) to 4096");
+      if (options->reserved != 0) rapt::invalid("reserved = ", options->reserved, ": must be 0");
+    }
+    *context = new rapt_context(threads);
+  });
+}
+
+void rapt_context_destroy(rapt_context* context) { delete context; }
+
+rapt_status rapt_sdpa(rapt_context* context, const rapt_sdpa_args* args, void* stream) {
+  return guard([&] { rapt::sdpa(resolve(context), require(args), stream); });
+}
+
+rapt_status rapt_prepare(rapt_context* context, const rapt_sdpa_args* args, void* stream) {
+  return guard([&] { rapt::prepare(resolve(context), require(args), stream); });
+}
+
+rapt_status rapt_workspace_size(rapt_context*, const rapt_sdpa_args* args, size_t* bytes, size_t* zero_bytes) {
+  return guard([&] {
+    size_t zero = 0;
+    const size_t total = rapt::workspace_size(require(args), zero);
+    if (bytes != nullptr) *bytes = total;
+    if (zero_bytes != nullptr) *zero_bytes = zero;
+  });
+}
+
+rapt_status rapt_explain(rapt_context*, const rapt_sdpa_args* args, char* buffer, size_t capacity, size_t* length) {
+  return guard([&] {
+    if (buffer == nullptr && capacity != 0) rapt::invalid("buffer = NULL: capacity = ", capacity, " must then be 0");
+    const std::string text = rapt::explain(require(args));
+    if (length != nullptr) *length = text.size();
+    if (capacity == 0) return;
+    const size_t copied = std::min(text.size(), capacity - 1);
+    std::memcpy(buffer, text.data(), copied);
+    buffer[copied] = '\0';
+  });
+}
+
+rapt_status rapt_merge(rapt_context* context, const rapt_merge_args* args, void* stream) {
+  return guard([&] { rapt::merge(resolve(context), require(args), stream); });
+}
+
+rapt_status rapt_quantize(rapt_context*, const rapt_quantize_args* args, void*) {
+  return guard([&] { rapt::quantize(require(args)); });
+}
+
+rapt_status rapt_load_pack(rapt_context*, const char* path) {
+  return guard([&] {
+    if (path == nullptr) rapt::invalid("path = NULL: must name a pack");
+    rapt::unsupported("rapt_load_pack(", path, "): this build has no GPU kernel families, so there is nothing to load");
+  });
+}
+
+#define RAPT_TEXT_OF(x) #x
+#define RAPT_TEXT(x) RAPT_TEXT_OF(x)
+const char* rapt_version(void) {
+  return RAPT_TEXT(RAPT_VERSION_MAJOR) "." RAPT_TEXT(RAPT_VERSION_MINOR) "." RAPT_TEXT(RAPT_VERSION_PATCH);
+}
+
+const char* rapt_last_error(void) { return last_error; }

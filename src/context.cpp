@@ -1,0 +1,44 @@
+// Context and its buffers.
+#include "context.h"
+
+#include <cstdlib>
+#include <new>
+
+namespace rapt {
+
+AlignedBuffer::~AlignedBuffer() { std::free(data_); }
+
+std::byte* AlignedBuffer::reserve(size_t bytes) {
+  if (bytes <= bytes_) return data_;
+  if (bytes > SIZE_MAX - 63) throw std::bad_alloc();
+  const size_t rounded = (bytes + 63) / 64 * 64;
+  void* fresh = std::aligned_alloc(64, rounded);
+  if (fresh == nullptr) throw std::bad_alloc();
+  std::free(data_);
+  data_ = static_cast<std::byte*>(fresh);
+  bytes_ = rounded;
+  return data_;
+}
+
+Context::~Context() {
+  if (cpu_ != nullptr && cpu_generation_ == cpu::fork_generation()) delete cpu_;
+}
+
+Context& Context::process_default() {
+  // Never destroyed: calls from other threads may still run while the process exits.
+  static Context* const context = new Context(0);
+  return *context;
+}
+
+CpuResources& Context::cpu() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const unsigned generation = cpu::fork_generation();
+  if (cpu_ == nullptr || cpu_generation_ != generation) {
+    // A forked child abandons the parent's resources: their threads and locks belong to the parent.
+    cpu_ = new CpuResources(threads_ > 0 ? threads_ : cpu::available_threads());
+    cpu_generation_ = generation;
+  }
+  return *cpu_;
+}
+
+}  // namespace rapt

@@ -1,0 +1,296 @@
+// The CPU attention kernel: one online-softmax tile algorithm (Milakov & Gimelshein 2018; tiles as in FlashAttention-2,
+// Dao 2023) over two layouts of a tile, Wide and Narrow. attend() at the end reads like the algorithm.
+// Included only by the isa_*.cpp units (internal linkage). Bits depend on the call and the tile, never on threads.
+#pragma once
+
+#include "cpu/tile_narrow.h"
+#include "cpu/tile_wide.h"
+
+namespace rapt::cpu {
+namespace {
+
+// f(r, n, score) over a tile, the inner loop along the layout's lanes.
+template <class Layout, class F>
+[[gnu::always_inline]] inline void for_each_score(const AttentionCall& call, int rows, int count, float* scores, const F& f) {
+  if constexpr (Layout::capacity > narrow_rows) {
+    for (int n = 0; n < count; ++n) {
+      float* line = scores + Layout::score_index(call, 0, n);
+      for (int r = 0; r < rows; ++r) f(r, n, line[r]);
+    }
+  } else {
+    for (int r = 0; r < rows; ++r) {
+      float* line = scores + Layout::score_index(call, r, 0);
+      for (int n = 0; n < count; ++n) f(r, n, line[n]);
+    }
+  }
+}
+
+// c * tanh(x / c). Near 0 by the continued fraction of tanh, cut at 13, exact to float below 0.6; else by
+// (1 - e) / (1 + e) with e = exp(-2|u|), which cannot overflow.
+inline void cap_scores(float cap, int64_t count, float* scores) {
+  const Vec inverse = splat(1.0f / cap);
+  for (int64_t i = 0; i < count; i += lanes) {
+    alignas(64) float u[lanes], e[lanes];
+    const Vec x = mul(load(scores + i), inverse);
+    store(x, u);
+    store(exp_negative(mul(max(x, sub(zero(), x)), splat(-2.0f))), e);
+    for (int l = 0; l < lanes; ++l) {
+      const float t = u[l] * u[l];
+      const float near = u[l] * (135135.0f + t * (17325.0f + t * (378.0f + t))) / (135135.0f + t * (62370.0f + t * (3150.0f + t * 28.0f)));
+      const float far = (1.0f - e[l]) / (1.0f + e[l]);
+      scores[i + l] = cap * (t < 0.36f ? near : u[l] < 0.0f ? -far : far);
+    }
+  }
+}
+
+inline float load_bias(const BroadcastRef& bias, int64_t index) {
+  if (bias.dtype == DType::f32) return static_cast<const float*>(bias.data)[index];
+  const uint16_t code = static_cast<const uint16_t*>(bias.data)[index];
+  return bias.dtype == DType::f16 ? f16_widen(code) : bf16_to_float(code);
+}
+
+// Element offset of (row's head and query, first key of the tile) in a bias or mask, for every row.
+inline void broadcast_rows(const BroadcastRef& t, const Tile& tile, const Rows& rows, int64_t first_key, int64_t (&offset)[Rows::capacity]) {
+  for (int r = 0; r < rows.count; ++r)
+    offset[r] = tile.batch * t.batch + rows.head[r] * t.head + rows.query[r] * t.query + first_key * t.key;
+}
+
+// Soft cap, bias, ALiBi, then hidden keys to -inf: the order of docs/semantics.md.
+template <class Layout>
+void modify_scores(const AttentionCall& call, const Tile& tile, const KeyTile& keys, Rows& rows, float* scores) {
+  int64_t offset[Rows::capacity];
+  if (call.softcap > 0.0f) {
+    if constexpr (Layout::capacity > narrow_rows) {
+      cap_scores(call.softcap, int64_t{keys.count} * Layout::capacity, scores);
+    } else {
+      for (int r = 0; r < rows.count; ++r)
+        cap_scores(call.softcap, round_up(keys.count, lanes), scores + Layout::score_index(call, r, 0));
+    }
+  }
+  if (call.bias.present()) {
+    broadcast_rows(call.bias, tile, rows, keys.first, offset);
+    for_each_score<Layout>(call, rows.count, keys.count, scores,
+                           [&](int r, int n, float& x) { x += load_bias(call.bias, offset[r] + n * call.bias.key); });
+  }
+  if (call.alibi_slopes) {
+    for (int r = 0; r < rows.count; ++r)
+      rows.distance[r] = static_cast<float>(saturating_add(saturating_add(rows.query[r], tile.offset), -keys.first));
+    for_each_score<Layout>(call, rows.count, keys.count, scores, [&](int r, int n, float& x) {
+      x -= rows.slope[r] * __builtin_fabsf(rows.distance[r] - static_cast<float>(n));
+    });
+  }
+  if (keys.partial) {
+    for (int r = 0; r < rows.count; ++r) {
+      const int64_t begin = rows.keys[r].begin - keys.first, end = rows.keys[r].end - keys.first;
+      rows.begin[r] = static_cast<int32_t>(begin < 0 ? 0 : begin > keys.count ? keys.count : begin);
+      rows.end[r] = static_cast<int32_t>(end < 0 ? 0 : end > keys.count ? keys.count : end);
+    }
+    for_each_score<Layout>(call, rows.count, keys.count, scores,
+                           [&](int r, int n, float& x) { x = n >= rows.begin[r] && n < rows.end[r] ? x : minus_infinity; });
+  }
+  if (call.mask.present()) {
+    broadcast_rows(call.mask, tile, rows, keys.first, offset);
+    const uint8_t* mask = static_cast<const uint8_t*>(call.mask.data);
+    for_each_score<Layout>(call, rows.count, keys.count, scores,
+                           [&](int r, int n, float& x) { x = mask[offset[r] + n * call.mask.key] ? x : minus_infinity; });
+  }
+}
+
+// The keys that some row of the tile sees, within the tile's own range; `full` is what every row sees.
+struct TileKeys {
+  KeyRange some, full;
+};
+
+inline TileKeys keys_of_rows(const AttentionCall& call, const Tile& tile, const Rows& rows) {
+  TileKeys keys{{tile.key_end, tile.key_begin}, {0, tile.key_end}};
+  for (int r = 0; r < rows.count; ++r) {
+    const KeyRange& row = rows.keys[r];
+    if (row.begin > keys.full.begin) keys.full.begin = row.begin;
+    if (row.end < keys.full.end) keys.full.end = row.end;
+    if (row.empty()) continue;
+    if (row.begin < keys.some.begin) keys.some.begin = row.begin;
+    if (row.end > keys.some.end) keys.some.end = row.end;
+  }
+  if (keys.some.begin < tile.key_begin) keys.some.begin = tile.key_begin;
+  if (keys.some.end > tile.key_end) keys.some.end = tile.key_end;
+  keys.some.begin = keys.some.begin / call.block_n * call.block_n;  // tiles sit at fixed multiples of block_n
+  return keys;
+}
+
+// Exact path, first half: V's non-finite elements become 0, so that 0 * NaN cannot reach rows that do not see them.
+// Returns whether there were any.
+inline bool sanitize(int count, int64_t depth, int64_t stride, float* v) {
+  bool any = false;
+  for (int n = 0; n < count; ++n) {
+    for (int64_t c = 0; c < depth; ++c) {
+      if (is_finite(v[n * stride + c])) continue;
+      v[n * stride + c] = 0.0f;
+      any = true;
+    }
+  }
+  return any;
+}
+
+// Exact path, second half: each non-finite element of V joins the rows that see its key (x is not -inf there).
+template <class Layout>
+void add_nonfinite(const AttentionCall& call, const Tile& tile, const KeyTile& keys, const Rows& rows, const Scratch& s) {
+  for (int n = 0; n < keys.count; ++n) {
+    KeyTile one{keys.first + n, 1, false};
+    widen_tile(tile, call.v, call.v_scale, one, call.head_dim_v, call.head_dim_v, s.row);
+    for (int64_t c = 0; c < call.head_dim_v; ++c) {
+      if (is_finite(s.row[c])) continue;
+      for (int r = 0; r < rows.count; ++r) {
+        const int64_t at = Layout::score_index(call, r, n);
+        if (s.hidden[at] != minus_infinity) s.o[Layout::output_index(call, r, c)] += s.scores[at] * s.row[c];
+      }
+    }
+  }
+}
+
+template <class Layout>
+void attend_tile_keys(const AttentionCall& call, const Tile& tile, const KeyTile& keys, bool exact, Rows& rows, const Scratch& s) {
+  const int64_t d = call.head_dim, dv = call.head_dim_v;
+  auto operand = [&](const TensorRef& t, const ScaleRef& scale, int64_t depth, bool direct, float* scratch) -> Operand {
+    if (direct) return {static_cast<const float*>(t.data) + t.index(tile.batch, tile.head_k, tile.first_k + keys.first), t.row};
+    const int64_t padded = Scratch::align(depth);
+    widen_tile(tile, t, scale, keys, depth, padded, scratch);
+    return {scratch, padded};
+  };
+  const Operand k = operand(call.k, call.k_scale, d, Layout::in_place(call.k, call.k_scale, d), s.k);
+  Layout::scores(call, k, keys.count, rows, s);
+  modify_scores<Layout>(call, tile, keys, rows, s.scores);
+  if (exact) __builtin_memcpy(s.hidden, s.scores, sizeof(float) * static_cast<size_t>(call.block_n * Layout::capacity));
+  Layout::softmax(call, keys.count, rows, s);
+  const Operand v = operand(call.v, call.v_scale, dv, !exact && Layout::in_place(call.v, call.v_scale, dv), s.v);
+  const bool nonfinite = exact && sanitize(keys.count, dv, v.stride, s.v);
+  Layout::accumulate(call, v, keys.count, rows, s);
+  if (nonfinite) add_nonfinite<Layout>(call, tile, keys, rows, s);
+}
+
+template <class Layout>
+bool all_finite(const AttentionCall& call, const Rows& rows, const float* o) {
+  uint32_t bad = 0;
+  for (int64_t c = 0; c < call.head_dim_v; ++c)
+    for (int r = 0; r < rows.count; ++r) bad |= is_finite(o[Layout::output_index(call, r, c)]) ? 0u : 1u;
+  return bad == 0;
+}
+
+// The state of a part of the keys, for combine(): max[block_m], sum[block_m], o[row][head_dim_v].
+template <class Layout>
+void store_partial(const AttentionCall& call, const Tile& tile, int block_m, const Rows& rows, const Scratch& s) {
+  for (int r = 0; r < rows.count; ++r) {
+    tile.partial[r] = rows.max[r];
+    tile.partial[block_m + r] = rows.sum[r];
+    float* o = tile.partial + 2 * block_m + r * call.head_dim_v;
+    for (int64_t c = 0; c < call.head_dim_v; ++c) o[c] = s.o[Layout::output_index(call, r, c)];
+  }
+}
+
+// The sink joins the denominator, the sum divides, an empty row (sum 0) becomes 0 with lse -inf (or the sink's).
+inline float finish_row(const AttentionCall& call, int64_t head, float max, float sum, float* o) {
+  float rescale = 1.0f;
+  const bool empty = sum == 0.0f;
+  if (call.sinks) {
+    const float sink = call.sinks[head * call.sinks_head];
+    const float new_max = sink > max || sink != sink ? sink : max;
+    const float shift = new_max == minus_infinity ? 0.0f : new_max;
+    rescale = __builtin_expf(max - shift);
+    sum = sum * rescale + __builtin_expf(sink - shift);
+    max = new_max;
+  }
+  const float factor = empty ? 0.0f : rescale / sum;
+  for (int64_t c = 0; c < call.head_dim_v; ++c) o[c] = empty ? 0.0f : o[c] * factor;
+  return sum == 0.0f ? minus_infinity : max + __builtin_logf(sum);
+}
+
+inline void write_result(const AttentionCall& call, const Tile& tile, int64_t head, int64_t query, float lse, const float* o) {
+  const int64_t row = tile.first_q + query;
+  write_row(call.out, tile.batch, head, row, call.head_dim_v, o);
+  if (call.lse.present()) static_cast<float*>(call.lse.data)[call.lse.index(tile.batch, head, row)] = lse;
+}
+
+template <class Layout>
+void store_rows(const AttentionCall& call, const Tile& tile, const Rows& rows, const Scratch& s) {
+  for (int r = 0; r < rows.count; ++r) {
+    for (int64_t c = 0; c < call.head_dim_v; ++c) s.row[c] = s.o[Layout::output_index(call, r, c)];
+    const float lse = finish_row(call, rows.head[r], rows.max[r], rows.sum[r], s.row);
+    write_result(call, tile, rows.head[r], rows.query[r], lse, s.row);
+  }
+}
+
+template <class Layout>
+void attend(const AttentionCall& call, const Tile& tile, int block_m, void* memory) {
+  const Scratch s(call, Layout::capacity, memory);
+  Rows rows;
+  init_rows(call, tile, Layout::capacity, rows);
+  const TileKeys keys = keys_of_rows(call, tile, rows);
+  Layout::load_queries(call, tile, rows, s);
+  const int64_t o_floats = Scratch::align(call.head_dim_v) * Layout::capacity;
+  // A vote: only where a stored row came out non-finite is the tile redone on the exact path, same tiles, same order.
+  for (int pass = 0; pass < 2; ++pass) {
+    const bool exact = pass == 1;
+    for (int64_t i = 0; i < o_floats; ++i) s.o[i] = 0.0f;
+    for (int r = 0; r < Layout::capacity; ++r) {
+      rows.max[r] = minus_infinity;
+      rows.sum[r] = 0.0f;
+    }
+    for (int64_t first = keys.some.begin; first < keys.some.end; first += call.block_n) {
+      const int64_t end = first + call.block_n < keys.some.end ? first + call.block_n : keys.some.end;
+      const KeyTile key_tile{first, static_cast<int>(end - first), first < keys.full.begin || end > keys.full.end};
+      attend_tile_keys<Layout>(call, tile, key_tile, exact, rows, s);
+    }
+    if (exact || all_finite<Layout>(call, rows, s.o)) break;
+  }
+  if (tile.partial) {
+    store_partial<Layout>(call, tile, block_m, rows, s);
+  } else {
+    store_rows<Layout>(call, tile, rows, s);
+  }
+}
+
+// States of `parts` splits, `stride` floats apart, merged in order: the same bits whoever computed them.
+inline void combine_tile(const AttentionCall& call, const Tile& tile, int block_m, const float* states, int64_t stride, int64_t parts,
+                         float* row) {
+  for (int r = 0; r < tile.rows; ++r) {
+    float max = minus_infinity, sum = 0.0f;
+    for (int64_t p = 0; p < parts; ++p) {
+      const float m = states[p * stride + r];
+      if (m > max || m != m) max = m;
+    }
+    const float shift = max == minus_infinity ? 0.0f : max;
+    for (int64_t c = 0; c < call.head_dim_v; ++c) row[c] = 0.0f;
+    for (int64_t p = 0; p < parts; ++p) {
+      const float* state = states + p * stride;
+      if (state[block_m + r] == 0.0f) continue;  // saw no key
+      const float weight = __builtin_expf(state[r] - shift);
+      sum += weight * state[block_m + r];
+      const float* o = state + 2 * block_m + r * call.head_dim_v;
+      for (int64_t c = 0; c < call.head_dim_v; ++c) row[c] += weight * o[c];
+    }
+    const int64_t f = tile.first_row + r, head = tile.head_q + f / tile.seqlen_q, query = f % tile.seqlen_q;
+    const float lse = finish_row(call, head, max, sum, row);
+    write_result(call, tile, head, query, lse, row);
+  }
+}
+
+// The two entries of an AttentionKernel.
+inline size_t scratch_bytes(const AttentionCall& call, int block_m) {
+  return static_cast<size_t>(Scratch::floats(call, block_m)) * sizeof(float);
+}
+
+inline void attend_any(const AttentionCall& call, const Tile& tile, int block_m, void* scratch) {
+  switch (block_m) {
+    case 64: attend<Wide<64>>(call, tile, block_m, scratch); break;
+    case 32: attend<Wide<32>>(call, tile, block_m, scratch); break;
+    case 16: attend<Wide<16>>(call, tile, block_m, scratch); break;
+    default: attend<Narrow>(call, tile, block_m, scratch); break;
+  }
+}
+
+inline void combine_any(const AttentionCall& call, const Tile& tile, int block_m, const float* states, int64_t stride, int64_t parts,
+                        void* scratch) {
+  combine_tile(call, tile, block_m, states, stride, parts, static_cast<float*>(scratch));
+}
+
+}  // namespace
+}  // namespace rapt::cpu

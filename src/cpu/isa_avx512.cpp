@@ -1,0 +1,9 @@
+// The AVX-512 (F, BW, DQ, VL, CD) kernels.
+// Compiled with the flags of that instruction set; entered only after run-time dispatch (src/device.cpp) allows it.
+#include "cpu/attention_tile.h"
+
+namespace rapt::cpu {
+
+const AttentionKernel attention_avx512{scratch_bytes, attend_any, combine_any};
+
+}  // namespace rapt::cpu

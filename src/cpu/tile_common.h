@@ -1,0 +1,117 @@
+// What both tile layouts (tile_wide.h, tile_narrow.h) share: row facts, scratch, and tiles of K and V as floats.
+// Included only through attention_tile.h by the isa_*.cpp units (internal linkage).
+#pragma once
+
+#include "cpu/attention_call.h"
+#include "cpu/convert.h"
+#include "cpu/simd.h"
+
+namespace rapt::cpu {
+namespace {
+
+constexpr float minus_infinity = -__builtin_inff();
+
+template <int i>
+struct Index {
+  static constexpr int value = i;
+};
+
+// f(Index<0>) ... f(Index<n - 1>), unrolled whatever the optimiser thinks.
+template <int n, int i = 0, class F>
+[[gnu::always_inline]] inline void unroll(const F& f) {
+  if constexpr (i < n) {
+    f(Index<i>{});
+    unroll<n, i + 1>(f);
+  }
+}
+
+constexpr int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+// Per-row facts of a tile and its softmax state (running maximum and sum; rescale = exp(old maximum - new)).
+struct Rows {
+  static constexpr int capacity = 64;
+  int count = 0;
+  int64_t query[capacity], head[capacity];
+  KeyRange keys[capacity];           // keys that position and length let the row see
+  int32_t begin[capacity], end[capacity];  // the same within the current key tile
+  float distance[capacity], slope[capacity];  // ALiBi: i + off - (first key of the tile); slope of the head
+  alignas(64) float max[capacity], sum[capacity], rescale[capacity];
+};
+
+inline void init_rows(const AttentionCall& call, const Tile& tile, int block_m, Rows& rows) {
+  rows.count = tile.rows;
+  for (int r = 0; r < block_m; ++r) {
+    const int64_t f = tile.first_row + (r < tile.rows ? r : 0);  // lanes past the last row repeat the first, unread
+    rows.head[r] = tile.head_q + f / tile.seqlen_q;
+    rows.query[r] = f % tile.seqlen_q;
+    rows.keys[r] = call.position_mask.visible(rows.query[r], tile.offset, tile.seqlen_k);
+    rows.slope[r] = call.alibi_slopes ? call.alibi_slopes[tile.batch * call.alibi_batch + rows.head[r] * call.alibi_head] : 0.0f;
+  }
+}
+
+struct KeyTile {
+  int64_t first = 0;
+  int count = 0;
+  bool partial = false;  // some row does not see some key of it
+};
+
+// Keys first .. first + count of tensor K or V as rows of floats, in place or in scratch.
+struct Operand {
+  const float* data = nullptr;
+  int64_t stride = 0;
+};
+
+inline bool readable_in_place(const TensorRef& t, const ScaleRef& scale) {
+  return t.dtype == DType::f32 && t.column == 1 && !scale.present();
+}
+
+// Widens the rows of a key tile into scratch, `padded` floats apart, padding zeroed, descales applied.
+inline void widen_tile(const Tile& tile, const TensorRef& t, const ScaleRef& scale, const KeyTile& keys,
+                       int64_t depth, int64_t padded, float* dst) {
+  for (int n = 0; n < keys.count; ++n) {
+    float* row = dst + n * padded;
+    read_row(t, tile.batch, tile.head_k, tile.first_k + keys.first + n, depth, row);
+    for (int64_t d = depth; d < padded; ++d) row[d] = 0.0f;
+    if (!scale.present()) continue;
+    const float* factor = scale.at(tile.batch, tile.head_k, tile.first_k, keys.first + n);
+    for (int64_t d = 0; d < depth; ++d) row[d] *= factor[d * scale.channel];
+  }
+}
+
+// One query row, descaled.
+inline void read_query(const AttentionCall& call, const Tile& tile, int64_t head, int64_t query, float* dst) {
+  read_row(call.q, tile.batch, head, tile.first_q + query, call.head_dim, dst);
+  if (!call.q_scale.present()) return;
+  const float factor = *call.q_scale.at(tile.batch, head, tile.first_q, query);
+  for (int64_t d = 0; d < call.head_dim; ++d) dst[d] *= factor;
+}
+
+// Scratch of one thread, carved from one block.
+struct Scratch {
+  float *q, *scores, *hidden, *k, *v, *o, *row;
+
+  static int64_t align(int64_t floats) { return round_up(floats, 16); }
+  static int64_t floats(const AttentionCall& call, int block_m) {
+    const int64_t d = align(call.head_dim), dv = align(call.head_dim_v), n = call.block_n;
+    return align(d * block_m) + 2 * align(n * block_m) + n * d + n * dv + align(dv * block_m) + (d > dv ? d : dv);
+  }
+  Scratch(const AttentionCall& call, int block_m, void* memory) {
+    const int64_t d = align(call.head_dim), dv = align(call.head_dim_v), n = call.block_n;
+    float* next = static_cast<float*>(memory);
+    auto take = [&](int64_t count) {
+      float* p = next;
+      next += align(count);
+      return p;
+    };
+    q = take(d * block_m);
+    scores = take(n * block_m);
+    hidden = take(n * block_m);
+    k = take(n * d);
+    v = take(n * dv);
+    o = take(dv * block_m);
+    row = take(d > dv ? d : dv);
+  }
+};
+
+}  // namespace
+}  // namespace rapt::cpu

@@ -1,0 +1,129 @@
+// Device facts: CPUID through the compiler's builtins, and presets for planning on other machines.
+#include "device.h"
+
+#include <unistd.h>
+
+#include <atomic>
+
+#include "cpu/attention_call.h"
+#include "cpu/threads.h"
+#include "error.h"
+
+namespace rapt {
+namespace {
+
+struct IsaRow {
+  CpuIsa isa;
+  const char* name;
+  const cpu::AttentionKernel* kernel;  // null: not in this build
+};
+
+const IsaRow isa_table[] = {
+    {CpuIsa::scalar, "scalar", &cpu::attention_scalar},
+#if defined(RAPT_ISA_NEON)
+    {CpuIsa::neon, "neon", &cpu::attention_neon},
+#else
+    {CpuIsa::neon, "neon", nullptr},
+#endif
+#if defined(RAPT_ISA_AVX2)
+    {CpuIsa::avx2, "avx2", &cpu::attention_avx2},
+#else
+    {CpuIsa::avx2, "avx2", nullptr},
+#endif
+#if defined(RAPT_ISA_AVX512)
+    {CpuIsa::avx512, "avx512", &cpu::attention_avx512},
+#else
+    {CpuIsa::avx512, "avx512", nullptr},
+#endif
+#if defined(RAPT_ISA_AVX512_BF16)
+    {CpuIsa::avx512_bf16, "avx512_bf16", &cpu::attention_avx512_bf16},
+#else
+    {CpuIsa::avx512_bf16, "avx512_bf16", nullptr},
+#endif
+};
+
+bool machine_runs(CpuIsa isa) {
+  switch (isa) {
+    case CpuIsa::scalar: return true;
+#if defined(__x86_64__)
+    case CpuIsa::avx2:
+      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2") &&
+             __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("aes");
+    case CpuIsa::avx512:
+      return machine_runs(CpuIsa::avx2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+             __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd");
+    case CpuIsa::avx512_bf16: return machine_runs(CpuIsa::avx512) && __builtin_cpu_supports("avx512bf16");
+#elif defined(__aarch64__)
+    case CpuIsa::neon: return true;
+#endif
+    default: return false;
+  }
+}
+
+std::atomic<CpuIsa> isa_limit{CpuIsa::avx512_bf16};
+
+int64_t private_cache_bytes() {
+#if defined(_SC_LEVEL2_CACHE_SIZE)
+  if (const long bytes = sysconf(_SC_LEVEL2_CACHE_SIZE); bytes > 0) return bytes;
+#endif
+  return 1 << 20;
+}
+
+}  // namespace
+
+const cpu::AttentionKernel* cpu_kernel(CpuIsa isa) {
+  for (const IsaRow& row : isa_table)
+    if (row.isa == isa) return row.kernel;
+  return nullptr;
+}
+
+const char* name_of(CpuIsa isa) {
+  for (const IsaRow& row : isa_table)
+    if (row.isa == isa) return row.name;
+  return "unknown";
+}
+
+std::vector<CpuIsa> available_cpu_isas() {
+  std::vector<CpuIsa> isas;
+  for (const IsaRow& row : isa_table)
+    if (row.kernel != nullptr && machine_runs(row.isa)) isas.push_back(row.isa);
+  return isas;
+}
+
+void set_cpu_isa_limit(CpuIsa limit) {
+  if (limit != CpuIsa::avx512_bf16 && (cpu_kernel(limit) == nullptr || !machine_runs(limit)))
+    throw Error(ErrorCode::environment, concat("instruction set ", name_of(limit), ": not in this build or not on this machine"));
+  isa_limit.store(limit);
+}
+
+Device cpu_device() {
+  static const std::vector<CpuIsa> available = available_cpu_isas();
+  static const int threads = cpu::available_threads();
+  static const int64_t cache = private_cache_bytes();
+  Device device;
+  device.name = "cpu";
+  device.threads = threads;
+  device.l2_bytes = cache;
+  for (const CpuIsa isa : available)
+    if (isa <= isa_limit.load(std::memory_order_relaxed)) device.isa = isa;
+  return device;
+}
+
+Device device_preset(std::string_view name) {
+  if (name == "cpu") return cpu_device();
+  Device device;
+  device.name = "cpu";
+  device.threads = 16;
+  std::string known = "cpu";
+  for (const IsaRow& row : isa_table) {
+    const std::string preset = concat("cpu-", row.name);
+    known += ", " + preset;
+    if (name == preset || (row.isa == CpuIsa::avx512_bf16 && name == "cpu-avx512-bf16")) {
+      device.isa = row.isa;
+      return device;
+    }
+  }
+  invalid("device = ", name, ": known presets are ", known);
+}
+
+}  // namespace rapt

@@ -1,0 +1,11 @@
+// The registry: every kernel family, in order of preference. The last row of each device kind takes every legal problem.
+#include "kernels/family.h"
+
+namespace rapt {
+namespace {
+constexpr const Family* families[] = {&attention_cpu};
+}
+
+FamilyList all_families() { return {std::begin(families), std::end(families)}; }
+
+}  // namespace rapt

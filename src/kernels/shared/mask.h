@@ -1,0 +1,40 @@
+// Which keys a query sees by position: causal masks, windows and lengths as one half-open range of keys.
+// Compiled by host and device code; includes nothing outside shared/. Definition: docs/semantics.md.
+#pragma once
+
+namespace rapt {
+
+enum class CausalKind : unsigned char { none, bottom_right, top_left };  // = rapt::Causal
+
+struct KeyRange {
+  long long begin = 0, end = 0;  // begin >= end: no key
+  constexpr bool empty() const { return begin >= end; }
+};
+
+// a + b held within the range of long long, so that windows and starts near its ends stay right.
+constexpr long long saturating_add(long long a, long long b) {
+  long long sum = 0;
+  if (!__builtin_add_overflow(a, b, &sum)) return sum;
+  return a < 0 ? -__LONG_LONG_MAX__ - 1 : __LONG_LONG_MAX__;
+}
+
+struct PositionMask {
+  CausalKind causal = CausalKind::none;
+  long long window_left = -1, window_right = -1;  // -1 = open
+
+  // Keys that query i sees among seqlen_k; `offset` is off of docs/semantics.md (0 for top-left causal).
+  constexpr KeyRange visible(long long i, long long offset, long long seqlen_k) const {
+    const long long diagonal = saturating_add(i, offset);
+    KeyRange keys{0, seqlen_k};
+    auto limit_end = [&](long long end) { keys.end = end < keys.end ? end : keys.end; };
+    if (causal != CausalKind::none) limit_end(saturating_add(diagonal, 1));
+    if (window_right >= 0) limit_end(saturating_add(saturating_add(diagonal, window_right), 1));
+    if (window_left >= 0) {
+      const long long begin = saturating_add(diagonal, -window_left);
+      keys.begin = begin > 0 ? begin : 0;
+    }
+    return keys;
+  }
+};
+
+}  // namespace rapt

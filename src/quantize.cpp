@@ -1,0 +1,13 @@
+// rapt_quantize: its shape is settled, no family carries it out yet, and it says so.
+#include "arguments.h"
+#include "error.h"
+#include "sdpa.h"
+
+namespace rapt {
+
+void quantize(const rapt_quantize_args& args) {
+  check_struct_size("args", args.struct_size, &args, sizeof args);
+  unsupported("rapt_quantize: no kernel family of this build quantises; pass FP8 tensors with their descale factors to rapt_sdpa");
+}
+
+}  // namespace rapt

@@ -1,0 +1,26 @@
+// The operations, one function each. Called by c_api.cpp; each throws Error and leaves outputs untouched when it does.
+#pragma once
+
+#include <string>
+
+#include "problem.h"
+#include "rapt/rapt.h"
+
+namespace rapt {
+
+class Context;
+
+// The tensors of one validated call, as a kernel family sees them.
+struct Binding {
+  const rapt_sdpa_args& args;
+  const Problem& problem;
+};
+
+void sdpa(Context& context, const rapt_sdpa_args& args, void* stream);
+void prepare(Context& context, const rapt_sdpa_args& args, void* stream);
+size_t workspace_size(const rapt_sdpa_args& args, size_t& zero_bytes);
+std::string explain(const rapt_sdpa_args& args);
+void merge(Context& context, const rapt_merge_args& args, void* stream);
+void quantize(const rapt_quantize_args& args);
+
+}  // namespace rapt
