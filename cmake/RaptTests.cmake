@@ -36,6 +36,7 @@ if(RAPT_BUILD_TESTS)
     string(REPLACE "." "_" name "example_${file}")
     add_executable(${name} "${source}")
     set_target_properties(${name} PROPERTIES C_STANDARD 99 CXX_STANDARD 20 CXX_EXTENSIONS OFF C_EXTENSIONS OFF
+      LINKER_LANGUAGE CXX  # whose flags name the sanitizers; tests/consumer links C programs with the C compiler
       RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/examples")
     target_compile_options(${name} PRIVATE -Wall -Wextra $<$<BOOL:${RAPT_WERROR}>:-Werror>)
     target_link_libraries(${name} PRIVATE rapt::rapt m)
