@@ -1,0 +1,128 @@
+// rapt check: the library against the float64 oracle on seeded inputs, for one problem or a file of cases.
+// Called by program.cpp; what is right, and how near it one must come, is check/'s.
+#include "check/check.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "check/cases.h"
+#include "check/stages.h"
+#include "error.h"
+#include "lab/commands.h"
+#include "lab/progress.h"
+
+namespace rapt::lab {
+namespace {
+
+struct Task {
+  Problem problem;
+  check::Fill fill;
+};
+
+std::vector<Task> tasks_of(const CheckOptions& options) {
+  if (options.words.empty() == options.cases.empty()) invalid("check: give a problem line or --cases, one of them");
+  const std::vector<check::Fill> chosen = options.fill.empty() ? std::vector<check::Fill>{} : std::vector{check::parse_fill(options.fill)};
+  std::vector<Task> tasks;
+  if (options.cases.empty()) {
+    tasks.push_back({parse_problem(joined(options.words)), chosen.empty() ? check::Fill::normal : chosen[0]});
+    return tasks;
+  }
+  for (const check::Case& c : check::load_cases(options.cases))
+    for (const check::Fill fill : chosen.empty() ? c.fills : chosen) tasks.push_back({c.problem(), fill});
+  if (tasks.empty()) invalid("--cases ", options.cases, ": has no problem lines");
+  return tasks;
+}
+
+const char* verdict_of(const check::Result& result) {
+  return result.pass ? "pass" : result.refused ? "refused" : "FAIL";
+}
+
+void print_row(const Task& task, uint64_t seed, const check::Result& r) {
+  fmt::print("{:<7} {:>9.2e} / {:<8.2e} {:>9.2e} / {:<8.2e} {:>5.2f}  {} {} seed {}\n", verdict_of(r), r.out.max_abs,
+             r.bounds.max_abs, r.out.rel_rms, r.bounds.rel_rms, r.lse_share, to_string(task.problem), check::name_of(task.fill), seed);
+  if (!r.pass) fmt::print("        {}\n", r.message);
+  if (!r.pass && !r.refused) fmt::print("        again: {}\n", r.command);
+}
+
+nlohmann::ordered_json errors_of(const check::Errors& e) {
+  return {{"max_abs", e.max_abs}, {"mean_abs", e.mean_abs}, {"rel_rms", e.rel_rms}, {"cosine", e.cosine},
+          {"nan", e.nan_count},   {"inf", e.inf_count},     {"compared", e.count}};
+}
+
+nlohmann::ordered_json row_of(const Task& task, uint64_t seed, const check::Result& r) {
+  return {{"problem", to_string(task.problem)},
+          {"fill", check::name_of(task.fill)},
+          {"seed", seed},
+          {"samples", r.samples},
+          {"verdict", r.pass ? "pass" : r.refused ? "refused" : "fail"},
+          {"err", errors_of(r.out)},
+          {"lse_err", errors_of(r.lse)},
+          {"bounds", {{"max_abs", r.bounds.max_abs}, {"rel_rms", r.bounds.rel_rms}}},
+          {"lse_share", r.lse_share},
+          {"message", r.message},
+          {"command", r.command}};
+}
+
+int compare_all(const CheckOptions& options, const std::vector<Task>& tasks, rapt_context* context) {
+  const check::Kernel kernel = check::library_kernel(context);
+  int failed = 0, refused = 0;
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  Progress progress(tasks.size());
+  if (!options.common.json)
+    fmt::print("{:<7} {:>9}   {:<8} {:>9}   {:<8} {:>5}\n", "verdict", "max_abs", "bound", "rel_rms", "bound", "lse");
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    progress.at(i, to_string(tasks[i].problem));
+    const check::Result result = check::check_problem(tasks[i].problem, tasks[i].fill, options.seed, kernel);
+    failed += !result.pass && !result.refused;
+    refused += result.refused;
+    progress.clear();
+    if (options.common.json)
+      rows.push_back(row_of(tasks[i], options.seed, result));
+    else
+      print_row(tasks[i], options.seed, result);
+  }
+  const auto passed = static_cast<int>(tasks.size()) - failed - refused;
+  if (options.common.json)
+    fmt::print("{}\n", nlohmann::ordered_json{{"results", rows}, {"passed", passed}, {"failed", failed}, {"refused", refused}}.dump(2));
+  else
+    fmt::print("{} passed, {} failed, {} refused (no kernel takes them yet)\n", passed, failed, refused);
+  if (failed > 0) return exit_check_failed;
+  return passed == 0 ? exit_environment : exit_fine;  // nothing could be checked
+}
+
+int compare_stages(const CheckOptions& options, const std::vector<Task>& tasks, rapt_context* context) {
+  const check::TracedKernel kernel = check::probe(check::library_kernel(context));
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  Progress progress(tasks.size());
+  int failed = 0;
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    progress.at(i, to_string(tasks[i].problem));
+    const check::StageReport r = check::check_stages(tasks[i].problem, tasks[i].fill, options.seed, kernel);
+    failed += !r.pass;
+    progress.clear();
+    std::string observed;
+    for (const std::string& stage : r.observed) observed += (observed.empty() ? "" : " ") + stage;
+    if (options.common.json) {
+      rows.push_back({{"problem", to_string(tasks[i].problem)}, {"fill", check::name_of(tasks[i].fill)}, {"pass", r.pass},
+                      {"observed", r.observed}, {"stage", r.stage}, {"tile", r.tile}, {"index", r.index}, {"got", r.got},
+                      {"want", r.want}, {"bound", r.bound}, {"message", r.message}, {"command", r.command}});
+      continue;
+    }
+    fmt::print("{}  {} {}: compared {}\n", r.pass ? "pass" : "FAIL", to_string(tasks[i].problem), check::name_of(tasks[i].fill), observed);
+    if (!r.pass) fmt::print("      {}\n      again: {}\n", r.message, r.command);
+  }
+  if (options.common.json) fmt::print("{}\n", nlohmann::ordered_json{{"stages", rows}, {"failed", failed}}.dump(2));
+  return failed > 0 ? exit_check_failed : exit_fine;
+}
+
+}  // namespace
+
+int check(const CheckOptions& options) {
+  chosen_device(options.common, true);
+  const std::vector<Task> tasks = tasks_of(options);
+  const ContextHandle context = make_context(options.common.threads);
+  return options.stages ? compare_stages(options, tasks, context.get()) : compare_all(options, tasks, context.get());
+}
+
+}  // namespace rapt::lab

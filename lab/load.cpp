@@ -1,0 +1,328 @@
+// Tensors from files, and the Problem that they and the user's words describe.
+// The words are completed with what the tensors say and parsed as one problem line, so that one grammar rules both.
+#include "lab/load.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "check/poison.h"
+#include "error.h"
+#include "lab/npy.h"
+
+namespace rapt::lab {
+namespace {
+
+using check::HostTensor;
+using check::Inputs;
+
+constexpr std::pair<const char*, HostTensor Inputs::*> known_tensors[] = {
+    {"q", &Inputs::q},
+    {"k", &Inputs::k},
+    {"v", &Inputs::v},
+    {"bias", &Inputs::bias},
+    {"mask", &Inputs::mask},
+    {"alibi_slopes", &Inputs::alibi_slopes},
+    {"sinks", &Inputs::sinks},
+    {"cu_seqlens_q", &Inputs::cu_seqlens_q},
+    {"cu_seqlens_k", &Inputs::cu_seqlens_k},
+    {"seqused_k", &Inputs::seqused_k},
+    {"q_descale", &Inputs::q_descale},
+    {"k_descale", &Inputs::k_descale},
+    {"v_descale", &Inputs::v_descale},
+};
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  std::string text;
+  for (const int64_t size : shape) text += (text.empty() ? "" : ", ") + std::to_string(size);
+  return "[" + text + "]";
+}
+
+DType dtype_named(const std::string& name) {
+  for (int code = static_cast<int>(DType::f32); code <= static_cast<int>(DType::sim8); ++code)
+    if (name == name_of(static_cast<DType>(code))) return static_cast<DType>(code);
+  return DType::none;
+}
+
+// What the words say tensor `name` holds: q=e4m3, or a dtype alone for q, k and v.
+DType dtype_in_words(const std::vector<std::string>& words, const std::string& name) {
+  for (const std::string& word : words) {
+    if (word.starts_with(name + "=")) return dtype_named(word.substr(name.size() + 1));
+    if (name.size() == 1 && dtype_named(word) != DType::none) return dtype_named(word);
+  }
+  return DType::none;
+}
+
+class Loader {
+ public:
+  Loader(std::string path, std::vector<std::string> words) : path_(std::move(path)), words_(std::move(words)) {}
+
+  LoadedProblem load() {
+    if (std::filesystem::is_directory(path_))
+      read_folder();
+    else
+      take(read_safetensors(FileSource(path_)));
+    for (const char* name : {"q", "k", "v"}) require(name);
+    for (const char* name : {"q", "k", "v"}) settle_dtype(name);
+    packed_ = in().cu_seqlens_q.present() || in().cu_seqlens_k.present();
+    if (packed_ && !has_word("layout=")) words_.push_back("layout=bshd");  // packed files are [total, heads, dim]
+    arrange();
+    describe();
+    parse();
+    refuse_missing_tensors();
+    return std::move(loaded_);
+  }
+
+ private:
+  Inputs& in() { return loaded_.inputs; }
+  HostTensor& tensor(const std::string& name) {
+    for (const auto& [known, member] : known_tensors)
+      if (name == known) return in().*member;
+    if (name == "block_table") unsupported(path_, ": tensor 'block_table': paged keys and values are not carried out yet");
+    std::string list;
+    for (const auto& [known, member] : known_tensors) list += std::string(" ") + known;
+    invalid(path_, ": tensor ", in_quotes(name), ": must be one of", list);
+  }
+
+  void take(TensorFile file) {
+    for (auto& [name, stored] : file.tensors) tensor(name) = std::move(stored);
+    loaded_.metadata = std::move(file.metadata);
+  }
+  void read_folder() {
+    for (const auto& entry : std::filesystem::directory_iterator(path_)) {
+      if (entry.path().extension() != ".npy") continue;
+      const std::string name = entry.path().stem().string();
+      tensor(name) = read_npy(FileSource(entry.path().string()), dtype_in_words(words_, name));
+    }
+  }
+  void require(const char* name) {
+    if (!tensor(name).present()) invalid(path_, ": tensor '", name, "' is missing: attention needs q, k and v");
+  }
+
+  // Bytes become the format that the words name: no file format has one for sim8, and not all have FP8.
+  void settle_dtype(const char* name) {
+    HostTensor& t = tensor(name);
+    const DType named = dtype_in_words(words_, name);
+    if (t.dtype == DType::u8 && is_fp8(named)) t.dtype = named;
+    if (!is_attention_input(t.dtype))
+      invalid(path_, ": tensor '", name, "' is ", rapt::name_of(t.dtype),
+              t.dtype == DType::u8 ? concat(": say what its bytes are, such as ", name, "=e4m3")
+                                   : std::string(": must be f32, f16, bf16, e4m3, e5m2 or sim8"));
+  }
+
+  // From stored to logical order: [batch, heads, seqlen, dim], packed [total, heads, dim].
+  void arrange() {
+    const size_t rank = packed_ ? 3 : 4;
+    for (const char* name : {"q", "k", "v"})
+      if (tensor(name).shape.size() != rank)
+        invalid(path_, ": tensor '", name, "' has shape ", shape_text(tensor(name).shape), ": must be of rank ", rank,
+                packed_ ? " ([total, heads, dim], since cu_seqlens are given)" : " ([batch, heads, seqlen, dim])");
+    const bool swap = packed_ ? has_word("layout=bhsd") : has_word("layout=bshd");
+    const size_t first = packed_ ? 0 : 1;
+    for (const char* name : {"q", "k", "v"}) {
+      if (!swap) break;
+      std::swap(tensor(name).shape[first], tensor(name).shape[first + 1]);
+      std::swap(tensor(name).strides[first], tensor(name).strides[first + 1]);
+    }
+    for (HostTensor* t : {&in().bias, &in().mask})
+      for (; t->present() && t->shape.size() < 4;) {
+        t->shape.insert(t->shape.begin(), 1);
+        t->strides.insert(t->strides.begin(), 0);
+      }
+  }
+
+  bool has_word(const std::string& start) const {
+    return std::any_of(words_.begin(), words_.end(), [&](const std::string& word) { return word.starts_with(start); });
+  }
+  void say(const std::string& word) {
+    if (std::find(words_.begin(), words_.end(), word) == words_.end()) derived_.push_back(word);
+  }
+
+  // The words that the tensors speak.
+  void describe() {
+    const HostTensor &q = in().q, &k = in().k, &v = in().v;
+    describe_dtypes();
+    if (packed_) {
+      say("varlen=" + lengths());
+    } else {
+      say(concat("b", q.shape[0]));
+      say(concat("q", q.shape[2]));
+      say(concat("k", k.shape[2]));
+    }
+    say_pair("h", q.shape[1], k.shape[1]);
+    say_pair("d", q.shape.back(), v.shape.back());
+    if (in().seqused_k.present()) say("seqused=" + join(integers("seqused_k", in().seqused_k)));
+    if (in().alibi_slopes.present()) say("alibi");
+    if (in().sinks.present()) say("sinks");
+    describe_broadcast("bias", in().bias);
+    describe_broadcast("mask", in().mask);
+    describe_scales("q", in().q_descale, q);
+    describe_scales("k", in().k_descale, k);
+    describe_scales("v", in().v_descale, v);
+    say("lse");
+  }
+
+  void describe_dtypes() {
+    const DType q = in().q.dtype, k = in().k.dtype, v = in().v.dtype;
+    const bool one_word = std::any_of(words_.begin(), words_.end(), [](const std::string& w) { return dtype_named(w) != DType::none; });
+    if (q == k && q == v && (one_word || !(has_word("q=") || has_word("k=") || has_word("v=")))) return say(rapt::name_of(q));
+    say(concat("q=", rapt::name_of(q)));
+    say(concat("k=", rapt::name_of(k)));
+    say(concat("v=", rapt::name_of(v)));
+  }
+
+  // h12 or h32:8, in the spelling that the user chose if he did.
+  void say_pair(const char* letter, int64_t first, int64_t second) {
+    const std::string pair = concat(letter, first, ":", second);
+    if (first != second || std::find(words_.begin(), words_.end(), pair) != words_.end()) return say(pair);
+    say(concat(letter, first));
+  }
+
+  std::vector<int64_t> integers(const char* name, const HostTensor& t) {
+    if (t.dtype != DType::i32 || t.shape.size() != 1)
+      invalid(path_, ": tensor '", name, "' is ", rapt::name_of(t.dtype), " ", shape_text(t.shape), ": must be i32 of rank 1");
+    std::vector<int64_t> values;
+    for (int64_t i = 0; i < t.shape[0]; ++i) {
+      int32_t value = 0;
+      std::memcpy(&value, t.data() + i * t.strides[0] * bytes_of(t.dtype), sizeof value);
+      if (value < 0) invalid(path_, ": tensor '", name, "' holds ", value, " at ", i, ": must not be negative");
+      values.push_back(value);
+    }
+    return values;
+  }
+  static std::string join(const std::vector<int64_t>& values) {
+    std::string text;
+    for (const int64_t value : values) text += (text.empty() ? "" : ",") + std::to_string(value);
+    return text;
+  }
+
+  // Differences of cu_seqlens, checked as the library checks them, since a length cannot be negative in a word.
+  std::vector<int64_t> differences(const char* name, const HostTensor& cu, int64_t rows) {
+    if (!cu.present()) invalid(path_, ": tensor '", name, "' is missing: cu_seqlens_q and cu_seqlens_k go together");
+    const std::vector<int64_t> ends = integers(name, cu);
+    if (ends.empty() || ends[0] != 0) invalid(path_, ": tensor '", name, "' ", shape_text(cu.shape), ": must start with 0");
+    std::vector<int64_t> lengths;
+    for (size_t b = 1; b < ends.size(); ++b) {
+      if (ends[b] < ends[b - 1])
+        invalid(path_, ": tensor '", name, "' holds ", ends[b], " at ", b, " after ", ends[b - 1], ": must not decrease");
+      lengths.push_back(ends[b] - ends[b - 1]);
+    }
+    if (ends.back() > rows) invalid(path_, ": tensor '", name, "' ends with ", ends.back(), ", but there are ", rows, " rows");
+    return lengths;
+  }
+  std::string lengths() {
+    const std::vector<int64_t> q = differences("cu_seqlens_q", in().cu_seqlens_q, in().q.shape[0]);
+    const std::vector<int64_t> k = differences("cu_seqlens_k", in().cu_seqlens_k, in().k.shape[0]);
+    if (q.size() != k.size())
+      invalid(path_, ": cu_seqlens_q is for ", q.size(), " sequences, cu_seqlens_k for ", k.size(), ": must be as many");
+    std::string text;
+    for (size_t b = 0; b < q.size(); ++b) text += concat(b == 0 ? "" : ",", q[b], ":", k[b]);
+    if (q.empty()) say("b0");
+    return text;
+  }
+
+  // bias=f32[1,h,q,k], mask=[b,1,q,k]. A size that is neither 1 nor the whole is left for the library's sentence.
+  void describe_broadcast(const char* name, const HostTensor& t) {
+    if (!t.present()) return;
+    std::string axes;
+    for (size_t d = 0; d < 4; ++d) axes += concat(d == 0 ? "[" : ",", t.shape[d] == 1 ? '1' : "bhqk"[d]);
+    say(concat(name, "=", t.dtype == DType::u8 ? "" : rapt::name_of(t.dtype), axes, "]"));
+  }
+
+  // The granularity of scales, where the words do not name it: the one whose shape fits.
+  void describe_scales(const char* name, const HostTensor& descale, const HostTensor& t) {
+    if (!descale.present() || has_word("scales=") || has_word(concat(name, "_scales="))) return;
+    const int64_t heads = t.shape[1], batch = packed_ ? in().cu_seqlens_q.shape[0] - 1 : t.shape[0];
+    const int64_t rows = packed_ ? t.shape[0] : t.shape[2];
+    using Shape = std::vector<int64_t>;
+    const auto blocks = [&](int64_t n) { return Shape{batch, heads, (rows + n - 1) / n}; };
+    std::vector<std::pair<const char*, Shape>> kinds = {
+        {"tensor", {}}, {"tensor", {1}}, {"head", {batch, heads}}, {"token", packed_ ? Shape{heads, rows} : blocks(1)}};
+    if (!packed_) kinds.insert(kinds.end(), {{"block64", blocks(64)}, {"block128", blocks(128)}});
+    if (*name == 'v') kinds.push_back({"channel", {batch, heads, t.shape.back()}});
+    std::string fitting, all;
+    int count = 0;
+    for (const auto& [kind, shape] : kinds) {
+      if (shape != descale.shape) continue;
+      fitting = kind, ++count;
+      all += concat(all.empty() ? "" : " or ", name, "_scales=", kind);
+    }
+    if (count != 1)
+      invalid(path_, ": tensor '", name, "_descale' has shape ", shape_text(descale.shape), ": say ",
+              count > 1 ? all : concat("its granularity, such as ", name, "_scales=block64"));
+    say(concat(name, "_scales=", fitting));
+  }
+
+  void parse() {
+    std::string line;
+    for (const auto* list : {&derived_, &words_})
+      for (const std::string& word : *list) line += word + " ";
+    try {
+      loaded_.problem = parse_problem(line);
+      add_strides(line);
+    } catch (const Error& error) {
+      throw Error(error.code(), concat(path_, ": ", error.what(), " (dtypes, sizes and lengths come from the tensors)"));
+    }
+    loaded_.problem.alibi_per_batch = in().alibi_slopes.present() && in().alibi_slopes.shape.size() == 2;
+    if (packed_) loaded_.problem.total_q = in().q.shape[0], loaded_.problem.total_k = in().k.shape[0];
+    make_starts(loaded_.problem.q_starts, in().q_starts);
+    make_starts(loaded_.problem.k_starts, in().k_starts);
+  }
+
+  // Orders that no layout word describes (Fortran order) are said by their strides.
+  void add_strides(std::string line) {
+    const std::string before = line;
+    for (const auto& [name, t] : {std::pair<const char*, const HostTensor*>{"q", &in().q}, {"k", &in().k}, {"v", &in().v}})
+      if (t->size() > 0 && t->strides != check::layout_strides(loaded_.problem.layout, t->shape))
+        line += concat(name, "_strides=", join(t->strides), " ");
+    if (line != before) loaded_.problem = parse_problem(line);
+  }
+
+  static void make_starts(const std::vector<int64_t>& starts, HostTensor& tensor) {
+    if (starts.size() < 2) return;  // one start for all travels as a number
+    tensor = check::make_tensor(DType::i64, {static_cast<int64_t>(starts.size())});
+    std::memcpy(tensor.data(), starts.data(), starts.size() * sizeof(int64_t));
+  }
+
+  void refuse_missing_tensors() {
+    const Problem& p = loaded_.problem;
+    const std::tuple<bool, const char*, const char*, const HostTensor*> needs[] = {
+        {p.alibi, "alibi", "alibi_slopes", &in().alibi_slopes},
+        {p.sinks, "sinks", "sinks", &in().sinks},
+        {p.bias.present(), "bias=", "bias", &in().bias},
+        {p.mask.present(), "mask=", "mask", &in().mask},
+        {p.varlen, "varlen=", "cu_seqlens_q", &in().cu_seqlens_q},
+        {p.seqused, "seqused=", "seqused_k", &in().seqused_k},
+        {p.q_scales != ScaleKind::none, "q_scales", "q_descale", &in().q_descale},
+        {p.k_scales != ScaleKind::none, "k_scales", "k_descale", &in().k_descale},
+        {p.v_scales != ScaleKind::none, "v_scales", "v_descale", &in().v_descale},
+    };
+    for (const auto& [said, word, name, t] : needs)
+      if (said && !t->present()) invalid(path_, ": the words say ", word, ", but tensor '", name, "' is missing");
+  }
+
+  std::string path_;
+  std::vector<std::string> words_, derived_;
+  LoadedProblem loaded_;
+  bool packed_ = false;
+};
+
+}  // namespace
+
+LoadedProblem load_problem(const std::string& path, const std::vector<std::string>& words) {
+  return Loader(path, words).load();
+}
+
+check::HostTensor as_stored(const Problem& problem, const check::HostTensor& tensor) {
+  check::HostTensor stored = tensor;
+  const bool swap = problem.varlen ? problem.layout == Layout::bhsd : problem.layout == Layout::bshd;
+  const size_t first = problem.varlen ? 0 : 1;
+  if (swap) {
+    std::swap(stored.shape[first], stored.shape[first + 1]);
+    std::swap(stored.strides[first], stored.strides[first + 1]);
+  }
+  return stored;
+}
+
+}  // namespace rapt::lab

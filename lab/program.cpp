@@ -1,0 +1,224 @@
+// The rapt program: command line to command, errors to a sentence and an exit code.
+// Called by main(). Exit codes: 0 fine, 1 a check failed, 2 wrong input or usage, 3 the environment lacks something.
+#include "lab/program.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <new>
+
+#include "error.h"
+#include "lab/commands.h"
+#include "lab/file.h"
+
+namespace rapt::lab {
+namespace {
+
+// Subcommands that stand in the help from the first day, and what each waits for.
+struct Pending {
+  const char* name;
+  const char* help;
+  const char* waits_for;
+};
+constexpr Pending pending[] = {
+    {"profile", "Where the time of a kernel goes", "the GPU backend and its event timers"},
+    {"tune", "Measure configurations and keep the best", "GPU kernels that have configurations to choose from"},
+    {"pack", "Compile kernels ahead of time into one file", "GPU kernels to compile"},
+    {"repro", "Bundle a failing problem for a bug report",
+     "the GPU backend; on the CPU a failing check prints the one command that repeats it"},
+    {"report", "Tables from the rows in results/", "results of more than one device to compare"},
+    {"quantize", "Tensors of a file to FP8 and scales", "FP8 quantisation (rapt_quantize)"},
+    {"calibrate", "Choose scales from recorded tensors", "FP8 quantisation (rapt_quantize)"},
+};
+
+// The command line so that a shell reads it back as it was.
+std::string command_line(int argc, const char* const* argv) {
+  std::string line = "rapt";
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    const bool plain = !word.empty() && word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./,:=@+%") == std::string::npos;
+    std::string escaped;
+    for (const char c : word) escaped += c == '\'' ? std::string("'\\''") : std::string(1, c);
+    line += plain ? " " + word : " '" + escaped + "'";
+  }
+  return line;
+}
+
+int exit_code(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::invalid_argument: return exit_wrong_input;
+    case ErrorCode::internal: return exit_check_failed;
+    case ErrorCode::unsupported:
+    case ErrorCode::out_of_memory:
+    case ErrorCode::environment:
+    case ErrorCode::device: break;
+  }
+  return exit_environment;
+}
+
+class Program {
+ public:
+  Program(int argc, const char* const* argv) : argc_(argc), argv_(argv) {
+    app_.require_subcommand(1);
+    app_.set_version_flag("--version", std::string("rapt ") + rapt_version());
+    app_.footer("rapt COMMAND --help shows each command's options with examples. Problem lines: docs/problem-line.md.\n"
+                "Exit codes: 0 fine, 1 a check failed, 2 wrong input or usage, 3 the environment lacks something.");
+    add_info();
+    add_run();
+    add_check();
+    add_bench();
+    add_explain();
+    for (const Pending& command : pending) add_pending(command);
+  }
+
+  int main() {
+    try {
+      app_.parse(argc_, argv_);
+    } catch (const CLI::ParseError& error) {
+      if (error.get_exit_code() == 0) return app_.exit(error);  // --help, --version
+      fmt::print(stderr, "rapt: {}\n      {} --help shows how\n", error.what(), usage());
+      return exit_wrong_input;
+    }
+    return guarded();
+  }
+
+ private:
+  int guarded() const {
+    try {
+      return chosen_();
+    } catch (const Error& error) {
+      fmt::print(stderr, "rapt: {}\n", error.what());
+      if (exit_code(error.code()) != exit_wrong_input) fmt::print(stderr, "again: {}\n", command_line(argc_, argv_));
+      return exit_code(error.code());
+    } catch (const std::bad_alloc&) {
+      fmt::print(stderr, "rapt: out of memory\nagain: {}\n", command_line(argc_, argv_));
+      return exit_environment;
+    } catch (const std::exception& error) {
+      fmt::print(stderr, "rapt: internal error: {}\nagain: {}\n", error.what(), command_line(argc_, argv_));
+      return exit_check_failed;
+    }
+  }
+
+  std::string usage() const {
+    const std::vector<CLI::App*> met = app_.get_subcommands();
+    return met.empty() ? "rapt" : "rapt " + met[0]->get_name();
+  }
+
+  // A subcommand with --json; `common` is filled with what every command is told.
+  CLI::App* add(const char* name, const char* help, const char* examples, Common& common) {
+    CLI::App* sub = app_.add_subcommand(name, help);
+    sub->footer(std::string("Examples:\n") + examples);
+    sub->add_flag("--json", common.json, "Print JSON");
+    common.command = command_line(argc_, argv_);
+    return sub;
+  }
+  static void add_device(CLI::App* sub, Common& common) {
+    sub->add_option("--device", common.device, "cpu or cuda:N")->capture_default_str();
+    sub->add_option("--threads", common.threads, "CPU threads; all that the process may use when left out")->check(CLI::Range(1, 4096));
+  }
+  static void add_arch(CLI::App* sub, Common& common) {
+    sub->add_option("--arch", common.arch, "A device by preset name, such as cpu-avx2");
+  }
+  static void add_problem(CLI::App* sub, std::vector<std::string>& words) {
+    sub->add_option("problem", words, "Words of a problem line, in one argument or several");
+  }
+
+  void add_info() {
+    CLI::App* sub = add("info", "What this program is, the machine, and what the library can use of it",
+                        "  rapt info\n  rapt info --json", info_);
+    sub->callback([this] { chosen_ = [this] { return info(info_); }; });
+  }
+
+  void add_run() {
+    CLI::App* sub = add("run", "Attention on tensors from a file: time, and error against the float64 oracle",
+                        "  rapt run examples/data/minilm-layer0.safetensors\n"
+                        "  rapt run qkv.safetensors causal window=128,0 -o out.safetensors\n"
+                        "  rapt run folder-of-npy/ layout=bshd q=bf16 -o results/ --threads 4",
+                        run_.common);
+    sub->add_option("input", run_.input, "FILE.safetensors or a folder of NAME.npy: q k v, and optionally bias mask alibi_slopes "
+                    "sinks cu_seqlens_q cu_seqlens_k seqused_k q_descale k_descale v_descale")->required();
+    sub->add_option("words", run_.words, "What the tensors do not say: causal, window=L,R, softcap=, scale=, layout=bshd ...");
+    sub->add_option("-o,--output", run_.output, "FILE.safetensors (o and lse) or a folder (o.npy and lse.npy)");
+    add_device(sub, run_.common);
+    sub->callback([this] { chosen_ = [this] { return run(run_); }; });
+  }
+
+  void add_check() {
+    CLI::App* sub = add("check", "The library against the float64 oracle on seeded inputs",
+                        "  rapt check \"bf16 b2 h32:8 q128 k512 d128 causal\"\n"
+                        "  rapt check \"f32 h2 q64 d64\" --fill outlier --seed 7\n"
+                        "  rapt check --cases smoke\n"
+                        "  rapt check \"f16 h1 q100 d64 window=16,0\" --stages",
+                        check_.common);
+    add_problem(sub, check_.words);
+    sub->add_option("--cases", check_.cases, "A set (smoke is check/cases/smoke.txt) or a file of problem lines");
+    sub->add_option("--fill", check_.fill, "normal outlier huge near_ties constant masked_rows hidden_nan seen_nan integers rescale");
+    sub->add_option("--seed", check_.seed, "Seed of the inputs")->capture_default_str();
+    sub->add_flag("--stages", check_.stages, "Name the first stage (inputs, S, maximum, sum, P, O) that leaves its bound");
+    add_device(sub, check_.common);
+    add_arch(sub, check_.common);
+    sub->callback([this] { chosen_ = [this] { return check(check_); }; });
+  }
+
+  void add_bench() {
+    CLI::App* sub = add("bench", "Time a problem or a suite, checked first, beside the roof measured in the same run",
+                        "  rapt bench \"f32 h8 q512 d64\"\n"
+                        "  rapt bench \"f16 h32 q1 k4096 d128\" --l2 cold --threads 1\n"
+                        "  rapt bench --suite perf --save\n"
+                        "  rapt bench --suite my-problems.txt --output rows.jsonl",
+                        bench_.common);
+    add_problem(sub, bench_.words);
+    sub->add_option("--suite", bench_.suite, "A set (perf is check/cases/perf.txt) or a file of problem lines");
+    sub->add_option("--warmup", bench_.warmup, "Calls before the first sample")->capture_default_str()->check(CLI::Range(0, 1000000));
+    sub->add_option("--iterations", bench_.iterations, "Samples")->capture_default_str()->check(CLI::Range(1, 1000000));
+    sub->add_option("--timer", bench_.timer, "graph, event (both GPU) or host")->capture_default_str();
+    sub->add_option("--l2", bench_.l2, "warm: inputs rotate through more than the private caches; cold: through more than the last-level cache")->capture_default_str();
+    sub->add_option("--seed", bench_.seed, "Seed of the inputs")->capture_default_str();
+    sub->add_flag("--save", bench_.save, "Write results/<card>/<UTC>-<suite>.jsonl");
+    sub->add_option("--output", bench_.output, "Write the rows to this file");
+    add_device(sub, bench_.common);
+    add_arch(sub, bench_.common);
+    sub->callback([this] { chosen_ = [this] { return bench(bench_); }; });
+  }
+
+  void add_explain() {
+    CLI::App* sub = add("explain", "Which kernel family takes a problem on a device, and why the others do not",
+                        "  rapt explain \"bf16 b2 h32:8 q4096 d128 causal\"\n"
+                        "  rapt explain \"f32 h8 q512 d64\" --arch cpu-avx2 --json",
+                        explain_.common);
+    add_problem(sub, explain_.words);
+    sub->get_option("problem")->required();
+    add_device(sub, explain_.common);
+    add_arch(sub, explain_.common);
+    sub->callback([this] { chosen_ = [this] { return explain(explain_); }; });
+  }
+
+  void add_pending(const Pending& command) {
+    CLI::App* sub = app_.add_subcommand(command.name, std::string(command.help) + " (not yet)");
+    sub->footer(std::string("Examples:\n  none yet: ") + command.name + " waits for " + command.waits_for + ".");
+    sub->allow_extras();
+    sub->callback([this, command] {
+      chosen_ = [command]() -> int { unsupported(command.name, ": waits for ", command.waits_for); };
+    });
+  }
+
+  int argc_;
+  const char* const* argv_;
+  CLI::App app_{"rapt: scaled dot-product attention that shows its work", "rapt"};
+  Common info_;
+  RunOptions run_;
+  CheckOptions check_;
+  BenchOptions bench_;
+  ExplainOptions explain_;
+  std::function<int()> chosen_;
+};
+
+}  // namespace
+
+int run_program(int argc, const char* const* argv) {
+  remove_unfinished_file_on_signals();
+  return Program(argc, argv).main();
+}
+
+}  // namespace rapt::lab

@@ -1,0 +1,124 @@
+// rapt run: attention on tensors from a file, its time, and its error against the float64 oracle.
+// Called by program.cpp. The output file is whole or absent.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "check/check.h"
+#include "error.h"
+#include "lab/commands.h"
+#include "lab/load.h"
+#include "lab/npy.h"
+#include "lab/statistics.h"
+#include "plan.h"
+
+namespace rapt::lab {
+namespace {
+
+constexpr double timing_seconds = 0.5;
+
+// Some runs to warm up, then as many as fit half a second, between 5 and 200.
+Samples time_run(const check::SdpaCall& call, rapt_context* context) {
+  const auto once = [&](int64_t) { require_ok(rapt_sdpa(context, &call.args, nullptr)); };
+  const auto begin = std::chrono::steady_clock::now();
+  once(0);
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const auto fitting = static_cast<int64_t>(timing_seconds / std::max(seconds, 1e-6));
+  const int64_t iterations = std::clamp<int64_t>(fitting, 5, 200);
+  return time_calls(std::min<int64_t>(3, iterations), iterations, once);
+}
+
+bool is_folder(const std::string& path) { return path.ends_with('/') || std::filesystem::is_directory(path); }
+
+void write_outputs(const std::string& path, const Problem& problem, const check::Outputs& outputs) {
+  const check::HostTensor o = as_stored(problem, outputs.out);
+  if (is_folder(path)) {
+    make_directories(path);
+    write_npy(path + "/o.npy", o);
+    write_npy(path + "/lse.npy", outputs.lse);
+  } else {
+    write_safetensors(path, {{"o", o}, {"lse", outputs.lse}}, {{"problem", to_string(problem)}});
+  }
+}
+
+void check_output_path(const std::string& path) {
+  if (!path.empty() && !path.ends_with(".safetensors") && !is_folder(path))
+    invalid("-o ", path, ": must end with .safetensors, or be a folder (for o.npy and lse.npy)");
+}
+
+struct Report {
+  Problem problem;
+  std::string plan;
+  int threads = 1;
+  Samples samples;
+  Quartiles time;
+  int64_t row_step = 1;
+  check::Result verdict;
+  double gflops() const { return flops(problem) / time.median / 1e3; }
+};
+
+void print_text(const Report& r, const RunOptions& options, const std::map<std::string, std::string>& metadata) {
+  fmt::print("input    {}\n", options.input);
+  for (const auto& [key, value] : metadata) fmt::print("         {}: {}\n", key, value);
+  fmt::print("problem  {}\n", to_string(r.problem));
+  fmt::print("backend  cpu: {}, {} thread{}\n", r.plan, r.threads, r.threads == 1 ? "" : "s");
+  fmt::print("time     {:.1f} us (median of {}; quartiles {:.1f} and {:.1f})\n", r.time.median, r.samples.us.size(), r.time.q1, r.time.q3);
+  fmt::print("speed    {:.1f} GFLOP/s\n", r.gflops());
+  const check::Errors& e = r.verdict.out;
+  fmt::print("error    against float64: max {:.3g} (bound {:.3g}), mean {:.3g}, rel_rms {:.3g}; {}\n", e.max_abs,
+             r.verdict.bounds.max_abs, e.mean_abs, e.rel_rms, rows_checked(r.row_step));
+  if (!r.verdict.pass) fmt::print("WRONG    {}\n         again: {}\n", r.verdict.message, options.common.command);
+  fmt::print("output   {}\n", options.output.empty() ? "not written (-o FILE.safetensors writes o and lse)"
+                               : r.verdict.pass       ? options.output
+                                                      : "not written, since it is wrong");
+}
+
+void print_json(const Report& r, const RunOptions& options) {
+  const check::Errors& e = r.verdict.out;
+  const nlohmann::ordered_json all = {
+      {"input", options.input},
+      {"problem", to_string(r.problem)},
+      {"device", "cpu"},
+      {"plan", r.plan},
+      {"threads", r.threads},
+      {"us", {{"median", r.time.median}, {"q1", r.time.q1}, {"q3", r.time.q3}, {"samples", r.samples.us.size()}}},
+      {"gflops", r.gflops()},
+      {"err", {{"max_abs", e.max_abs}, {"mean_abs", e.mean_abs}, {"rel_rms", e.rel_rms}, {"compared", e.count}, {"row_step", r.row_step}}},
+      {"pass", r.verdict.pass},
+      {"message", r.verdict.message},
+      {"output", r.verdict.pass && !options.output.empty() ? nlohmann::ordered_json(options.output) : nullptr}};
+  fmt::print("{}\n", all.dump(2));
+}
+
+}  // namespace
+
+int run(const RunOptions& options) {
+  const Device device = chosen_device(options.common, true);
+  check_output_path(options.output);
+  const LoadedProblem loaded = load_problem(options.input, options.words);
+  const ContextHandle context = make_context(options.common.threads);
+
+  Report report;
+  report.problem = loaded.problem;
+  const check::Outputs outputs = check::make_outputs(loaded.problem);
+  const check::SdpaCall call(loaded.problem, loaded.inputs, outputs);
+  require_ok(rapt_prepare(context.get(), &call.args, nullptr));
+  report.plan = to_string(plan(loaded.problem, device));
+  report.threads = device.threads;
+  report.samples = time_run(call, context.get());
+  report.time = quartiles(report.samples.us);
+  report.row_step = oracle_row_step(flops(loaded.problem));
+  report.verdict = check::judge(loaded.problem, std::nullopt, loaded.inputs, outputs, report.row_step);
+  if (!options.output.empty() && report.verdict.pass) write_outputs(options.output, loaded.problem, outputs);
+
+  if (options.common.json)
+    print_json(report, options);
+  else
+    print_text(report, options, loaded.metadata);
+  return report.verdict.pass ? exit_fine : exit_check_failed;
+}
+
+}  // namespace rapt::lab
