@@ -45,8 +45,8 @@ class Reading {
 
  private:
   void read_sequences();
-  const Problem& problem_;
-  const Inputs& inputs_;
+  Problem problem_;  // copies (of handles, for the tensors), so that a Reading may outlive its arguments
+  Inputs inputs_;
 };
 
 enum class RowState : char { untouched, computed, skipped };  // in no sequence | in the reference | not asked for
