@@ -46,7 +46,8 @@ bool strides_prove_distinct(const rapt_tensor& t) {
   int dims = 0;
   for (int i = 0; i < t.rank; ++i)
     if (t.shape[i] > 1) order[dims++] = i;
-  std::sort(order.begin(), order.begin() + dims, [&](int a, int b) { return std::abs(strides[a]) < std::abs(strides[b]); });
+  std::sort(order.begin(), order.begin() + dims,
+            [&](int a, int b) { return std::abs(strides[a]) < std::abs(strides[b]); });
   Int128 reach = 0;
   for (int i = 0; i < dims; ++i) {
     const int64_t stride = std::abs(strides[order[i]]);
@@ -121,7 +122,8 @@ void read_main_tensors(const rapt_sdpa_args& a, Problem& p) {
   for (const auto& [name, tensor] : required) {
     if (tensor == nullptr) invalid(name, " = NULL: q, k, v and out are required");
     check_tensor(name, *tensor);
-    require_rank(name, *tensor, rank, p.varlen ? "packed [total, heads, head_dim] with cu_seqlens" : "[batch, heads, seqlen, head_dim]");
+    require_rank(name, *tensor, rank,
+                 p.varlen ? "packed [total, heads, head_dim] with cu_seqlens" : "[batch, heads, seqlen, head_dim]");
     require_same_device(name, *tensor, *a.q, "q");
   }
   for (int i = 0; i < 3; ++i)
@@ -143,9 +145,11 @@ void read_main_tensors(const rapt_sdpa_args& a, Problem& p) {
     p.batch = q[0], p.seqlen_q = q[2], p.seqlen_k = k[2];
     if (k[0] != p.batch) invalid("k.shape = ", shape_text(*a.k), ": batch must be that of q, ", p.batch);
     require_shape("v", *a.v, {p.batch, p.heads_k, p.seqlen_k, p.head_dim_v}, "[batch, heads_k, seqlen_k, head_dim_v]");
-    require_shape("out", *a.out, {p.batch, p.heads_q, p.seqlen_q, p.head_dim_v}, "[batch, heads_q, seqlen_q, head_dim_v]");
+    require_shape("out", *a.out, {p.batch, p.heads_q, p.seqlen_q, p.head_dim_v},
+                  "[batch, heads_q, seqlen_q, head_dim_v]");
   }
-  p.access_q = access_of(*a.q), p.access_k = access_of(*a.k), p.access_v = access_of(*a.v), p.access_out = access_of(*a.out);
+  p.access_q = access_of(*a.q), p.access_k = access_of(*a.k), p.access_v = access_of(*a.v),
+  p.access_out = access_of(*a.out);
 }
 
 void read_lengths(const rapt_sdpa_args& a, Problem& p) {
@@ -192,8 +196,9 @@ Broadcast read_broadcast(const char* name, const rapt_tensor& t, const Problem& 
   for (int i = 0; i < t.rank; ++i) {
     const int axis = max_rank - t.rank + i;
     if (t.shape[i] != full[axis] && t.shape[i] != 1)
-      invalid(name, ".shape = ", shape_text(t), ": must broadcast, aligned right, to [batch, heads_q, seqlen_q, seqlen_k] = [", full[0],
-              ", ", full[1], ", ", full[2], ", ", full[3], "]");
+      invalid(name, ".shape = ", shape_text(t),
+              ": must broadcast, aligned right, to [batch, heads_q, seqlen_q, seqlen_k] = [", full[0], ", ", full[1],
+              ", ", full[2], ", ", full[3], "]");
     result.one[axis] = t.shape[i] == 1 && full[axis] != 1;
   }
   for (int axis = 0; axis < max_rank - t.rank; ++axis) result.one[axis] = full[axis] != 1;
@@ -233,8 +238,8 @@ void read_score_tensors(const rapt_sdpa_args& a, Problem& p) {
   }
 }
 
-ScaleKind read_descale(const char* name, const rapt_tensor* t, int32_t kind_code, const rapt_tensor& of, const rapt_sdpa_args& a,
-                       const Problem& p) {
+ScaleKind read_descale(const char* name, const rapt_tensor* t, int32_t kind_code, const rapt_tensor& of,
+                       const rapt_sdpa_args& a, const Problem& p) {
   const char which = name[0];
   if (kind_code < RAPT_SCALE_NONE || kind_code > RAPT_SCALE_CHANNEL)
     invalid(which, "_scales = ", kind_code, ": not a rapt_scale_kind");
@@ -251,7 +256,8 @@ ScaleKind read_descale(const char* name, const rapt_tensor* t, int32_t kind_code
   auto blocks = [&](int64_t n) { return seqlen / n + (seqlen % n != 0); };
   switch (kind) {
     case ScaleKind::tensor:
-      if (t->rank > 1 || element_count(*t) != 1) invalid(name, ".shape = ", shape_text(*t), ": per-tensor scales have shape [] or [1]");
+      if (t->rank > 1 || element_count(*t) != 1)
+        invalid(name, ".shape = ", shape_text(*t), ": per-tensor scales have shape [] or [1]");
       break;
     case ScaleKind::head: require_shape(name, *t, {p.batch, heads}, "[batch, heads]"); break;
     case ScaleKind::token:
@@ -260,8 +266,12 @@ ScaleKind read_descale(const char* name, const rapt_tensor* t, int32_t kind_code
       else
         require_shape(name, *t, {p.batch, heads, seqlen}, "[batch, heads, seqlen]");
       break;
-    case ScaleKind::block64: require_shape(name, *t, {p.batch, heads, blocks(64)}, "[batch, heads, ceil(seqlen / 64)]"); break;
-    case ScaleKind::block128: require_shape(name, *t, {p.batch, heads, blocks(128)}, "[batch, heads, ceil(seqlen / 128)]"); break;
+    case ScaleKind::block64:
+      require_shape(name, *t, {p.batch, heads, blocks(64)}, "[batch, heads, ceil(seqlen / 64)]");
+      break;
+    case ScaleKind::block128:
+      require_shape(name, *t, {p.batch, heads, blocks(128)}, "[batch, heads, ceil(seqlen / 128)]");
+      break;
     case ScaleKind::channel:
       if (which != 'v') invalid(which, "_scales = channel: per-channel scales are for v only");
       require_shape(name, *t, {p.batch, heads, p.head_dim_v}, "[batch, heads_k, head_dim_v]");
@@ -276,7 +286,8 @@ void read_starts(const rapt_sdpa_args& a, Problem& p) {
     const char *name, *scalar;
     const rapt_tensor* tensor;
     uint64_t bit;
-  } starts[] = {{"q_starts", "q_start", a.q_starts, RAPT_HAS_Q_START}, {"k_starts", "k_start", a.k_starts, RAPT_HAS_K_START}};
+  } starts[] = {{"q_starts", "q_start", a.q_starts, RAPT_HAS_Q_START},
+                {"k_starts", "k_start", a.k_starts, RAPT_HAS_K_START}};
   for (const auto& s : starts) {
     if (s.tensor == nullptr) {
       p.has_starts = p.has_starts || (a.has & s.bit) != 0;
@@ -368,10 +379,12 @@ void check_cu_seqlens(const char* name, const rapt_tensor& t, int64_t total, con
   if (values[0] != 0) invalid(name, "[0] = ", values[0], ": must be 0");
   for (int64_t b = 1; b < t.shape[0]; ++b) {
     const int32_t previous = values[(b - 1) * stride], value = values[b * stride];
-    if (value < previous) invalid(name, "[", b, "] = ", value, ": must not be less than ", name, "[", b - 1, "] = ", previous);
+    if (value < previous)
+      invalid(name, "[", b, "] = ", value, ": must not be less than ", name, "[", b - 1, "] = ", previous);
   }
   const int32_t last = values[(t.shape[0] - 1) * stride];
-  if (last > total) invalid(name, "[", t.shape[0] - 1, "] = ", last, ": reaches past ", tensor_name, ", which has ", total, " rows");
+  if (last > total)
+    invalid(name, "[", t.shape[0] - 1, "] = ", last, ": reaches past ", tensor_name, ", which has ", total, " rows");
 }
 
 void check_mask_values(const rapt_tensor& mask) {
@@ -473,7 +486,8 @@ void check_output_layout(const char* name, const rapt_tensor& t) {
   }
   if (!distinct) {
     const rapt_tensor stride_view{nullptr, {}, 0, t.rank, strides.data(), nullptr};
-    invalid(name, ".strides = ", shape_text(stride_view), " with shape ", shape_text(t), ": an output must not overlap itself");
+    invalid(name, ".strides = ", shape_text(stride_view), " with shape ", shape_text(t),
+            ": an output must not overlap itself");
   }
 }
 
@@ -498,7 +512,9 @@ void check_struct_size(const char* name, size_t struct_size, const void* data, s
     invalid(name, ".struct_size = ", struct_size, ": must be at least ", known, " (sizeof at version 0.1)");
   const auto* bytes = static_cast<const unsigned char*>(data);
   for (size_t i = known; i < struct_size; ++i)
-    if (bytes[i] != 0) invalid(name, ".struct_size = ", struct_size, ": byte ", i, " is set, but this build knows ", known, " bytes only");
+    if (bytes[i] != 0)
+      invalid(name, ".struct_size = ", struct_size, ": byte ", i, " is set, but this build knows ", known,
+              " bytes only");
 }
 
 Problem problem_from(const rapt_sdpa_args& args) {

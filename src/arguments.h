@@ -20,7 +20,8 @@ std::string shape_text(const rapt_tensor& tensor);  // "[2, 8, 512, 64]"
 
 // Rank, shape pointer, sizes, dtype code, data pointer and its element alignment.
 void check_tensor(const char* name, const rapt_tensor& tensor);
-void require_shape(const char* name, const rapt_tensor& tensor, std::initializer_list<int64_t> shape, const char* meaning);
+void require_shape(const char* name, const rapt_tensor& tensor, std::initializer_list<int64_t> shape,
+                   const char* meaning);
 void require_same_device(const char* name, const rapt_tensor& tensor, const rapt_tensor& first, const char* first_name);
 // An output may not overlap itself, and two tensors may not share a byte (unless neither is written).
 void check_output_layout(const char* name, const rapt_tensor& tensor);
@@ -32,8 +33,8 @@ void check_struct_size(const char* name, size_t struct_size, const void* data, s
 // Validated: the result has passed rapt::validate as well. Reads shapes and addresses, never contents.
 Problem problem_from(const rapt_sdpa_args& args);
 
-// CPU only: the values of cu_seqlens, seqused_k and mask. The Problem stays free of contents, so that calls which differ
-// only in lengths share a plan.
+// CPU only: the values of cu_seqlens, seqused_k and mask. The Problem stays free of contents, so that calls which
+// differ only in lengths share a plan.
 void check_contents(const rapt_sdpa_args& args, const Problem& problem);
 
 }  // namespace rapt

@@ -51,7 +51,9 @@ const Args& require(const Args* args) {
   return *args;
 }
 
-rapt::Context& resolve(rapt_context* context) { return context != nullptr ? context->impl : rapt::Context::process_default(); }
+rapt::Context& resolve(rapt_context* context) {
+  return context != nullptr ? context->impl : rapt::Context::process_default();
+}
 
 }  // namespace
 

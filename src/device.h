@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,18 +17,18 @@ enum class CpuIsa : uint8_t { scalar, neon, avx2, avx512, avx512_bf16 };
 
 struct Device {
   DeviceKind kind = DeviceKind::cpu;
-  std::string name;           // "cpu" or the card's name
+  std::string name;             // "cpu" or the card's name
   CpuIsa isa = CpuIsa::scalar;  // cpu: best instruction set that this build has and the machine runs
-  int threads = 1;            // cpu: what affinity and the cgroup quota allow. Never changes bits, only time
-  int64_t l2_bytes = 1 << 20;  // cpu: one core's private cache
+  int threads = 1;              // cpu: what affinity and the cgroup quota allow. Never changes bits, only time
+  int64_t l2_bytes = 1 << 20;   // cpu: one core's private cache
 };
 
-// This machine's CPU, as limited by set_cpu_isa_limit.
+// This machine's CPU. Its isa is the best one, or what set_cpu_isa_limit says.
 Device cpu_device();
 
-// Tests and the lab hold every instruction set to the same checks: later plans use at most this one. Process-wide.
-// Throws Error when this build or machine lacks it. CpuIsa::avx512_bf16 (the highest) removes the limit.
-void set_cpu_isa_limit(CpuIsa limit);
+// Tests and the lab hold every instruction set to the same checks: later plans use this one; nothing = the best again.
+// Process-wide. Throws Error when this build or machine lacks it.
+void set_cpu_isa_limit(std::optional<CpuIsa> isa);
 
 // Instruction sets that this build has and this machine runs, scalar first.
 std::vector<CpuIsa> available_cpu_isas();

@@ -10,7 +10,14 @@
 namespace rapt {
 
 // The values of rapt_status (rapt.h), so that lower rooms need not include the C ABI.
-enum class ErrorCode { invalid_argument = 1, unsupported = 2, out_of_memory = 3, environment = 4, device = 5, internal = 6 };
+enum class ErrorCode {
+  invalid_argument = 1,
+  unsupported = 2,
+  out_of_memory = 3,
+  environment = 4,
+  device = 5,
+  internal = 6
+};
 
 class Error : public std::runtime_error {
  public:

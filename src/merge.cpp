@@ -21,11 +21,13 @@ struct Row {
 // Offset in elements of row (b, h, s): dense [B,H,S,D] and lse [B,H,S]; packed [total,H,D] and lse [H,total].
 int64_t out_offset(const rapt_tensor& t, const Row& row) {
   const auto stride = strides_of(t);
-  return t.rank == 4 ? row.b * stride[0] + row.h * stride[1] + row.s * stride[2] : row.s * stride[0] + row.h * stride[1];
+  return t.rank == 4 ? row.b * stride[0] + row.h * stride[1] + row.s * stride[2]
+                     : row.s * stride[0] + row.h * stride[1];
 }
 int64_t lse_offset(const rapt_tensor& t, const Row& row) {
   const auto stride = strides_of(t);
-  return t.rank == 3 ? row.b * stride[0] + row.h * stride[1] + row.s * stride[2] : row.h * stride[0] + row.s * stride[1];
+  return t.rank == 3 ? row.b * stride[0] + row.h * stride[1] + row.s * stride[2]
+                     : row.h * stride[0] + row.s * stride[1];
 }
 
 float lse_at(const rapt_tensor& t, const Row& row) { return static_cast<const float*>(t.data)[lse_offset(t, row)]; }
@@ -49,8 +51,10 @@ void check_merge(const rapt_merge_args& a, void* stream) {
   if (a.out == nullptr) invalid("out = NULL: required");
   check_tensor("out", *a.out);
   if (a.out->rank != 3 && a.out->rank != 4)
-    invalid("out.rank = ", a.out->rank, ": must be 4 [batch, heads, seqlen, head_dim_v] or 3 [total, heads, head_dim_v]");
-  if (!is_attention_output(static_cast<DType>(a.out->dtype))) invalid("out.dtype = ", a.out->dtype, ": must be f32, f16 or bf16");
+    invalid("out.rank = ", a.out->rank,
+            ": must be 4 [batch, heads, seqlen, head_dim_v] or 3 [total, heads, head_dim_v]");
+  if (!is_attention_output(static_cast<DType>(a.out->dtype)))
+    invalid("out.dtype = ", a.out->dtype, ": must be f32, f16 or bf16");
   if (a.out->device.type == RAPT_DEVICE_CUDA) unsupported("out.device: this build merges on the CPU only");
   if (stream != nullptr) invalid("stream = ", stream, ": must be NULL for CPU tensors");
 
@@ -92,7 +96,8 @@ void merge_row(const rapt_merge_args& a, const Row& row) {
     const double lse = lse_at(*a.lses[p], row);
     if (lse > max || std::isnan(lse)) max = lse;
   }
-  const double sink = a.sinks != nullptr ? static_cast<const float*>(a.sinks->data)[row.h * strides_of(*a.sinks)[0]] : minus_infinity;
+  const double sink =
+      a.sinks != nullptr ? static_cast<const float*>(a.sinks->data)[row.h * strides_of(*a.sinks)[0]] : minus_infinity;
   if (sink > max || std::isnan(sink)) max = sink;
   const double shift = max == minus_infinity ? 0.0 : max;
   double sum = std::exp(sink - shift);
@@ -113,7 +118,8 @@ void merge_row(const rapt_merge_args& a, const Row& row) {
     store_float(dtype, a.out->data, out_first + c * out_stride, static_cast<float>(o));
   }
   if (a.lse != nullptr)
-    static_cast<float*>(a.lse->data)[lse_offset(*a.lse, row)] = static_cast<float>(sum == 0.0 ? minus_infinity : shift + std::log(sum));
+    static_cast<float*>(a.lse->data)[lse_offset(*a.lse, row)] =
+        static_cast<float>(sum == 0.0 ? minus_infinity : shift + std::log(sum));
 }
 
 }  // namespace

@@ -41,8 +41,8 @@ std::string to_string(const Plan& plan) {
   std::string text;
   for (int i = 0; i < plan.step_count; ++i) {
     const KernelConfig& c = plan.steps[i].config;
-    text += concat(i > 0 ? "; " : "", plan.steps[i].family->name, " isa=", name_of(c.isa), " block_m=", c.block_m, " block_n=", c.block_n,
-                   " splits=", c.splits);
+    text += concat(i > 0 ? "; " : "", plan.steps[i].family->name, " isa=", name_of(c.isa), " block_m=", c.block_m,
+                   " block_n=", c.block_n, " splits=", c.splits);
   }
   return text;
 }

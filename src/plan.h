@@ -15,10 +15,9 @@ struct Family;
 // Compile-time or dispatch choices of a kernel. CPU families read isa, block_m, block_n and splits.
 struct KernelConfig {
   CpuIsa isa = CpuIsa::scalar;
-  int block_m = 0;       // query rows of a tile
-  int block_n = 0;       // keys of a tile
-  int64_t splits = 1;    // parts that the keys are split in; a function of the Problem, never of the thread count
-  bool bf16_dot = false;  // products in bf16 pairs (AVX-512 BF16)
+  int block_m = 0;     // query rows of a tile
+  int block_n = 0;     // keys of a tile
+  int64_t splits = 1;  // parts that the keys are split in; a function of the Problem, never of the thread count
   bool operator==(const KernelConfig&) const = default;
 };
 

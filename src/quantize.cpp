@@ -7,7 +7,9 @@ namespace rapt {
 
 void quantize(const rapt_quantize_args& args) {
   check_struct_size("args", args.struct_size, &args, sizeof args);
-  unsupported("rapt_quantize: no kernel family of this build quantises; pass FP8 tensors with their descale factors to rapt_sdpa");
+  unsupported(
+      "rapt_quantize: no kernel family of this build quantises; pass FP8 tensors with their descale factors to "
+      "rapt_sdpa");
 }
 
 }  // namespace rapt

@@ -21,7 +21,8 @@ Device device_of(const rapt_tensor& q, void* stream) {
 
 void check_workspace(const rapt_sdpa_args& args, const Plan& plan) {
   if (args.workspace == nullptr) {
-    if (args.workspace_bytes != 0) invalid("workspace_bytes = ", args.workspace_bytes, ": must be 0 when workspace is NULL");
+    if (args.workspace_bytes != 0)
+      invalid("workspace_bytes = ", args.workspace_bytes, ": must be 0 when workspace is NULL");
     return;
   }
   if (args.workspace_bytes < plan.workspace_bytes)

@@ -127,9 +127,9 @@ typedef struct rapt_sdpa_args {
   const rapt_tensor* out;
   const rapt_tensor* lse; /* optional output */
 
-  const rapt_tensor* bias; /* f32, f16 or bf16; broadcasts right-aligned to [batch, heads_q, seqlen_q, seqlen_k]
-                              (packed: to [batch, heads_q, max_seqlen_q, max_seqlen_k], indexed in the sequence) */
-  const rapt_tensor* mask; /* u8, 1 keeps and 0 hides; broadcasts like bias */
+  const rapt_tensor* bias;         /* f32, f16 or bf16; broadcasts right-aligned to [batch, heads_q, seqlen_q, seqlen_k]
+                                      (packed: to [batch, heads_q, max_seqlen_q, max_seqlen_k], indexed in the sequence) */
+  const rapt_tensor* mask;         /* u8, 1 keeps and 0 hides; broadcasts like bias */
   const rapt_tensor* alibi_slopes; /* f32 [heads_q] or [batch, heads_q] */
   const rapt_tensor* sinks;        /* f32 [heads_q]: a natural-log logit added to the denominator only */
 
@@ -145,15 +145,15 @@ typedef struct rapt_sdpa_args {
   const rapt_tensor* q_starts; /* i64 [batch]: position of each sequence's first query (chunks, rings) */
   const rapt_tensor* k_starts; /* i64 [batch] */
 
-  double softmax_scale;   /* RAPT_HAS_SCALE; any finite float, 0 and negative included. Default 1/sqrt(head_dim) */
-  double softcap;         /* RAPT_HAS_SOFTCAP; > 0 */
-  int64_t window_left;    /* RAPT_HAS_WINDOW; i + off - left <= j <= i + off + right, inclusive, -1 = open */
+  double softmax_scale; /* RAPT_HAS_SCALE; any finite float, 0 and negative included. Default 1/sqrt(head_dim) */
+  double softcap;       /* RAPT_HAS_SOFTCAP; > 0 */
+  int64_t window_left;  /* RAPT_HAS_WINDOW; i + off - left <= j <= i + off + right, inclusive, -1 = open */
   int64_t window_right;
-  int64_t q_start;        /* RAPT_HAS_Q_START */
-  int64_t k_start;        /* RAPT_HAS_K_START */
-  int64_t max_seqlen_q;   /* RAPT_HAS_MAX_SEQLEN_Q; required with cu_seqlens; a longer sequence counts as this long */
-  int64_t max_seqlen_k;   /* RAPT_HAS_MAX_SEQLEN_K; likewise */
-  int64_t splits;         /* RAPT_HAS_SPLITS; parts that the keys are split in, 1 or more. Default: the planner's */
+  int64_t q_start;      /* RAPT_HAS_Q_START */
+  int64_t k_start;      /* RAPT_HAS_K_START */
+  int64_t max_seqlen_q; /* RAPT_HAS_MAX_SEQLEN_Q; required with cu_seqlens; a longer sequence counts as this long */
+  int64_t max_seqlen_k; /* RAPT_HAS_MAX_SEQLEN_K; likewise */
+  int64_t splits;       /* RAPT_HAS_SPLITS; parts that the keys are split in, 1 or more. Default: the planner's */
 
   int32_t q_scales; /* rapt_scale_kind of q_descale; RAPT_SCALE_NONE when it is absent */
   int32_t k_scales;

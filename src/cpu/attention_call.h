@@ -66,9 +66,9 @@ struct Tile {
   int64_t first_row = 0;
   int rows = 0;
   int64_t seqlen_q = 0, seqlen_k = 0, offset = 0;
-  int64_t first_q = 0, first_k = 0;          // packed rows where the sequence begins; 0 when dense
-  int64_t key_begin = 0, key_end = 0;        // multiples of block_n, or the end
-  float* partial = nullptr;                  // null: write out and lse. Else the state: max[M], sum[M], o[M][head_dim_v]
+  int64_t first_q = 0, first_k = 0;    // packed rows where the sequence begins; 0 when dense
+  int64_t key_begin = 0, key_end = 0;  // multiples of block_n, or the end
+  float* partial = nullptr;            // null: write out and lse. Else the state: max[M], sum[M], o[M][head_dim_v]
 };
 
 // One instruction set's kernels.
@@ -77,8 +77,8 @@ struct AttentionKernel {
   size_t (*scratch_bytes)(const AttentionCall& call, int block_m);
   void (*attend)(const AttentionCall& call, const Tile& tile, int block_m, void* scratch);
   // Merges the states that `attend` left in `parts` places, `stride` floats apart, and writes the tile's results.
-  void (*combine)(const AttentionCall& call, const Tile& tile, int block_m, const float* states, int64_t stride, int64_t parts,
-                  void* scratch);
+  void (*combine)(const AttentionCall& call, const Tile& tile, int block_m, const float* states, int64_t stride,
+                  int64_t parts, void* scratch);
 };
 
 // block_m: 8 is the kernel whose lanes are channels; 16, 32 and 64 those whose lanes are rows.

@@ -11,7 +11,8 @@ namespace {
 
 // f(r, n, score) over a tile, the inner loop along the layout's lanes.
 template <class Layout, class F>
-[[gnu::always_inline]] inline void for_each_score(const AttentionCall& call, int rows, int count, float* scores, const F& f) {
+[[gnu::always_inline]] inline void for_each_score(const AttentionCall& call, int rows, int count, float* scores,
+                                                  const F& f) {
   if constexpr (Layout::capacity > narrow_rows) {
     for (int n = 0; n < count; ++n) {
       float* line = scores + Layout::score_index(call, 0, n);
@@ -36,7 +37,8 @@ inline void cap_scores(float cap, int64_t count, float* scores) {
     store(exp_negative(mul(max(x, sub(zero(), x)), splat(-2.0f))), e);
     for (int l = 0; l < lanes; ++l) {
       const float t = u[l] * u[l];
-      const float near = u[l] * (135135.0f + t * (17325.0f + t * (378.0f + t))) / (135135.0f + t * (62370.0f + t * (3150.0f + t * 28.0f)));
+      const float near = u[l] * (135135.0f + t * (17325.0f + t * (378.0f + t))) /
+                         (135135.0f + t * (62370.0f + t * (3150.0f + t * 28.0f)));
       const float far = (1.0f - e[l]) / (1.0f + e[l]);
       scores[i + l] = cap * (t < 0.36f ? near : u[l] < 0.0f ? -far : far);
     }
@@ -50,7 +52,8 @@ inline float load_bias(const BroadcastRef& bias, int64_t index) {
 }
 
 // Element offset of (row's head and query, first key of the tile) in a bias or mask, for every row.
-inline void broadcast_rows(const BroadcastRef& t, const Tile& tile, const Rows& rows, int64_t first_key, int64_t (&offset)[Rows::capacity]) {
+inline void broadcast_rows(const BroadcastRef& t, const Tile& tile, const Rows& rows, int64_t first_key,
+                           int64_t (&offset)[Rows::capacity]) {
   for (int r = 0; r < rows.count; ++r)
     offset[r] = tile.batch * t.batch + rows.head[r] * t.head + rows.query[r] * t.query + first_key * t.key;
 }
@@ -85,14 +88,16 @@ void modify_scores(const AttentionCall& call, const Tile& tile, const KeyTile& k
       rows.begin[r] = static_cast<int32_t>(begin < 0 ? 0 : begin > keys.count ? keys.count : begin);
       rows.end[r] = static_cast<int32_t>(end < 0 ? 0 : end > keys.count ? keys.count : end);
     }
-    for_each_score<Layout>(call, rows.count, keys.count, scores,
-                           [&](int r, int n, float& x) { x = n >= rows.begin[r] && n < rows.end[r] ? x : minus_infinity; });
+    for_each_score<Layout>(call, rows.count, keys.count, scores, [&](int r, int n, float& x) {
+      x = n >= rows.begin[r] && n < rows.end[r] ? x : minus_infinity;
+    });
   }
   if (call.mask.present()) {
     broadcast_rows(call.mask, tile, rows, keys.first, offset);
     const uint8_t* mask = static_cast<const uint8_t*>(call.mask.data);
-    for_each_score<Layout>(call, rows.count, keys.count, scores,
-                           [&](int r, int n, float& x) { x = mask[offset[r] + n * call.mask.key] ? x : minus_infinity; });
+    for_each_score<Layout>(call, rows.count, keys.count, scores, [&](int r, int n, float& x) {
+      x = mask[offset[r] + n * call.mask.key] ? x : minus_infinity;
+    });
   }
 }
 
@@ -117,23 +122,10 @@ inline TileKeys keys_of_rows(const AttentionCall& call, const Tile& tile, const 
   return keys;
 }
 
-// Exact path, first half: V's non-finite elements become 0, so that 0 * NaN cannot reach rows that do not see them.
-// Returns whether there were any.
-inline bool sanitize(int count, int64_t depth, int64_t stride, float* v) {
-  bool any = false;
-  for (int n = 0; n < count; ++n) {
-    for (int64_t c = 0; c < depth; ++c) {
-      if (is_finite(v[n * stride + c])) continue;
-      v[n * stride + c] = 0.0f;
-      any = true;
-    }
-  }
-  return any;
-}
-
-// Exact path, second half: each non-finite element of V joins the rows that see its key (x is not -inf there).
+// Exact path: each non-finite element of V joins the rows that see its key (x is not -inf there).
 template <class Layout>
-void add_nonfinite(const AttentionCall& call, const Tile& tile, const KeyTile& keys, const Rows& rows, const Scratch& s) {
+void add_nonfinite(const AttentionCall& call, const Tile& tile, const KeyTile& keys, const Rows& rows,
+                   const Scratch& s) {
   for (int n = 0; n < keys.count; ++n) {
     KeyTile one{keys.first + n, 1, false};
     widen_tile(tile, call.v, call.v_scale, one, call.head_dim_v, call.head_dim_v, s.row);
@@ -148,21 +140,15 @@ void add_nonfinite(const AttentionCall& call, const Tile& tile, const KeyTile& k
 }
 
 template <class Layout>
-void attend_tile_keys(const AttentionCall& call, const Tile& tile, const KeyTile& keys, bool exact, Rows& rows, const Scratch& s) {
-  const int64_t d = call.head_dim, dv = call.head_dim_v;
-  auto operand = [&](const TensorRef& t, const ScaleRef& scale, int64_t depth, bool direct, float* scratch) -> Operand {
-    if (direct) return {static_cast<const float*>(t.data) + t.index(tile.batch, tile.head_k, tile.first_k + keys.first), t.row};
-    const int64_t padded = Scratch::align(depth);
-    widen_tile(tile, t, scale, keys, depth, padded, scratch);
-    return {scratch, padded};
-  };
-  const Operand k = operand(call.k, call.k_scale, d, Layout::in_place(call.k, call.k_scale, d), s.k);
+void attend_tile_keys(const AttentionCall& call, const Tile& tile, const KeyTile& keys, bool exact, Rows& rows,
+                      const Scratch& s) {
+  const Operand k = Layout::keys(call, tile, keys, s);
   Layout::scores(call, k, keys.count, rows, s);
   modify_scores<Layout>(call, tile, keys, rows, s.scores);
   if (exact) __builtin_memcpy(s.hidden, s.scores, sizeof(float) * static_cast<size_t>(call.block_n * Layout::capacity));
   Layout::softmax(call, keys.count, rows, s);
-  const Operand v = operand(call.v, call.v_scale, dv, !exact && Layout::in_place(call.v, call.v_scale, dv), s.v);
-  const bool nonfinite = exact && sanitize(keys.count, dv, v.stride, s.v);
+  bool nonfinite = false;
+  const Operand v = Layout::values(call, tile, keys, exact, nonfinite, s);
   Layout::accumulate(call, v, keys.count, rows, s);
   if (nonfinite) add_nonfinite<Layout>(call, tile, keys, rows, s);
 }
@@ -203,7 +189,8 @@ inline float finish_row(const AttentionCall& call, int64_t head, float max, floa
   return sum == 0.0f ? minus_infinity : max + __builtin_logf(sum);
 }
 
-inline void write_result(const AttentionCall& call, const Tile& tile, int64_t head, int64_t query, float lse, const float* o) {
+inline void write_result(const AttentionCall& call, const Tile& tile, int64_t head, int64_t query, float lse,
+                         const float* o) {
   const int64_t row = tile.first_q + query;
   write_row(call.out, tile.batch, head, row, call.head_dim_v, o);
   if (call.lse.present()) static_cast<float*>(call.lse.data)[call.lse.index(tile.batch, head, row)] = lse;
@@ -249,8 +236,8 @@ void attend(const AttentionCall& call, const Tile& tile, int block_m, void* memo
 }
 
 // States of `parts` splits, `stride` floats apart, merged in order: the same bits whoever computed them.
-inline void combine_tile(const AttentionCall& call, const Tile& tile, int block_m, const float* states, int64_t stride, int64_t parts,
-                         float* row) {
+inline void combine_tile(const AttentionCall& call, const Tile& tile, int block_m, const float* states, int64_t stride,
+                         int64_t parts, float* row) {
   for (int r = 0; r < tile.rows; ++r) {
     float max = minus_infinity, sum = 0.0f;
     for (int64_t p = 0; p < parts; ++p) {
@@ -287,8 +274,8 @@ inline void attend_any(const AttentionCall& call, const Tile& tile, int block_m,
   }
 }
 
-inline void combine_any(const AttentionCall& call, const Tile& tile, int block_m, const float* states, int64_t stride, int64_t parts,
-                        void* scratch) {
+inline void combine_any(const AttentionCall& call, const Tile& tile, int block_m, const float* states, int64_t stride,
+                        int64_t parts, void* scratch) {
   combine_tile(call, tile, block_m, states, stride, parts, static_cast<float*>(scratch));
 }
 

@@ -35,7 +35,8 @@ inline uint16_t f16_narrow(float x) {
   const uint32_t subnormal = detail::bits_of(detail::float_of(magnitude) + 0.5f) - 0x3f000000u;
   const uint32_t finite = magnitude < 0x38800000u ? subnormal : normal;
   const uint32_t special = magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u;
-  return static_cast<uint16_t>(((bits >> 16) & 0x8000u) | (magnitude >= 0x47800000u || finite > 0x7c00u ? special : finite));
+  return static_cast<uint16_t>(((bits >> 16) & 0x8000u) |
+                               (magnitude >= 0x47800000u || finite > 0x7c00u ? special : finite));
 }
 
 template <class Code, class Widen>
@@ -56,12 +57,14 @@ inline void read_row(const TensorRef& t, int64_t b, int64_t h, int64_t s, int64_
       break;
     case DType::f16: widen_row(static_cast<const uint16_t*>(t.data) + first, t.column, n, dst, f16_widen); break;
     case DType::bf16:
-      widen_row(static_cast<const uint16_t*>(t.data) + first, t.column, n, dst, [](uint16_t c) { return bf16_to_float(c); });
+      widen_row(static_cast<const uint16_t*>(t.data) + first, t.column, n, dst,
+                [](uint16_t c) { return bf16_to_float(c); });
       break;
     case DType::e4m3: widen_row(static_cast<const uint8_t*>(t.data) + first, t.column, n, dst, e4m3_widen); break;
     case DType::e5m2: widen_row(static_cast<const uint8_t*>(t.data) + first, t.column, n, dst, e5m2_widen); break;
     case DType::sim8:
-      widen_row(static_cast<const uint8_t*>(t.data) + first, t.column, n, dst, [](uint8_t c) { return sim8_to_float(c); });
+      widen_row(static_cast<const uint8_t*>(t.data) + first, t.column, n, dst,
+                [](uint8_t c) { return sim8_to_float(c); });
       break;
     default: break;
   }

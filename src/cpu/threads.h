@@ -29,7 +29,8 @@ class ThreadPool {
   // Calls from several threads run one after another.
   template <class Body>
   void parallel_for(int64_t count, const Body& body) {
-    run(count, [](const void* b, int worker, int64_t index) { (*static_cast<const Body*>(b))(worker, index); }, &body);
+    run(
+        count, [](const void* b, int worker, int64_t index) { (*static_cast<const Body*>(b))(worker, index); }, &body);
   }
 
  private:

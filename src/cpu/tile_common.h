@@ -32,8 +32,8 @@ struct Rows {
   static constexpr int capacity = 64;
   int count = 0;
   int64_t query[capacity], head[capacity];
-  KeyRange keys[capacity];           // keys that position and length let the row see
-  int32_t begin[capacity], end[capacity];  // the same within the current key tile
+  KeyRange keys[capacity];                    // keys that position and length let the row see
+  int32_t begin[capacity], end[capacity];     // the same within the current key tile
   float distance[capacity], slope[capacity];  // ALiBi: i + off - (first key of the tile); slope of the head
   alignas(64) float max[capacity], sum[capacity], rescale[capacity];
 };
@@ -45,7 +45,8 @@ inline void init_rows(const AttentionCall& call, const Tile& tile, int block_m, 
     rows.head[r] = tile.head_q + f / tile.seqlen_q;
     rows.query[r] = f % tile.seqlen_q;
     rows.keys[r] = call.position_mask.visible(rows.query[r], tile.offset, tile.seqlen_k);
-    rows.slope[r] = call.alibi_slopes ? call.alibi_slopes[tile.batch * call.alibi_batch + rows.head[r] * call.alibi_head] : 0.0f;
+    rows.slope[r] =
+        call.alibi_slopes ? call.alibi_slopes[tile.batch * call.alibi_batch + rows.head[r] * call.alibi_head] : 0.0f;
   }
 }
 
@@ -55,7 +56,7 @@ struct KeyTile {
   bool partial = false;  // some row does not see some key of it
 };
 
-// Keys first .. first + count of tensor K or V as rows of floats, in place or in scratch.
+// A key tile of K or V as rows of 32-bit elements, in place or in scratch.
 struct Operand {
   const float* data = nullptr;
   int64_t stride = 0;
@@ -66,8 +67,8 @@ inline bool readable_in_place(const TensorRef& t, const ScaleRef& scale) {
 }
 
 // Widens the rows of a key tile into scratch, `padded` floats apart, padding zeroed, descales applied.
-inline void widen_tile(const Tile& tile, const TensorRef& t, const ScaleRef& scale, const KeyTile& keys,
-                       int64_t depth, int64_t padded, float* dst) {
+inline void widen_tile(const Tile& tile, const TensorRef& t, const ScaleRef& scale, const KeyTile& keys, int64_t depth,
+                       int64_t padded, float* dst) {
   for (int n = 0; n < keys.count; ++n) {
     float* row = dst + n * padded;
     read_row(t, tile.batch, tile.head_k, tile.first_k + keys.first + n, depth, row);
@@ -78,6 +79,20 @@ inline void widen_tile(const Tile& tile, const TensorRef& t, const ScaleRef& sca
   }
 }
 
+// Exact path: V's non-finite elements become 0, so that 0 * NaN cannot reach rows that do not see them. Returns whether
+// there were any; add_nonfinite() gives them back to the rows that do.
+inline bool sanitize(int count, int64_t depth, int64_t stride, float* v) {
+  bool any = false;
+  for (int n = 0; n < count; ++n) {
+    for (int64_t c = 0; c < depth; ++c) {
+      if (is_finite(v[n * stride + c])) continue;
+      v[n * stride + c] = 0.0f;
+      any = true;
+    }
+  }
+  return any;
+}
+
 // One query row, descaled.
 inline void read_query(const AttentionCall& call, const Tile& tile, int64_t head, int64_t query, float* dst) {
   read_row(call.q, tile.batch, head, tile.first_q + query, call.head_dim, dst);
@@ -86,14 +101,24 @@ inline void read_query(const AttentionCall& call, const Tile& tile, int64_t head
   for (int64_t d = 0; d < call.head_dim; ++d) dst[d] *= factor;
 }
 
+// K or V of a key tile as floats: where it lies, or widened into scratch.
+inline Operand float_operand(const Tile& tile, const TensorRef& t, const ScaleRef& scale, const KeyTile& keys,
+                             int64_t depth, bool in_place, float* scratch) {
+  if (in_place)
+    return {static_cast<const float*>(t.data) + t.index(tile.batch, tile.head_k, tile.first_k + keys.first), t.row};
+  const int64_t padded = round_up(depth, 16);
+  widen_tile(tile, t, scale, keys, depth, padded, scratch);
+  return {scratch, padded};
+}
+
 // Scratch of one thread, carved from one block.
 struct Scratch {
-  float *q, *scores, *hidden, *k, *v, *o, *row;
+  float *q, *scores, *hidden, *pairs, *k, *v, *o, *row;
 
   static int64_t align(int64_t floats) { return round_up(floats, 16); }
   static int64_t floats(const AttentionCall& call, int block_m) {
     const int64_t d = align(call.head_dim), dv = align(call.head_dim_v), n = call.block_n;
-    return align(d * block_m) + 2 * align(n * block_m) + n * d + n * dv + align(dv * block_m) + (d > dv ? d : dv);
+    return d * block_m + 3 * align(n * block_m) + n * d + n * dv + dv * block_m + (d > dv ? d : dv);
   }
   Scratch(const AttentionCall& call, int block_m, void* memory) {
     const int64_t d = align(call.head_dim), dv = align(call.head_dim_v), n = call.block_n;
@@ -106,6 +131,7 @@ struct Scratch {
     q = take(d * block_m);
     scores = take(n * block_m);
     hidden = take(n * block_m);
+    pairs = take(n * block_m);
     k = take(n * d);
     v = take(n * dv);
     o = take(dv * block_m);

@@ -1,5 +1,5 @@
-// Narrow layout: vector lanes are channels, for few rows (decoding), where wide lanes would idle. K and V stream through
-// once per row of the tile. scores[r][block_n], o[r][dv rounded up], q[r][d rounded up], paddings zero.
+// Narrow layout: vector lanes are channels, for few rows (decoding), where wide lanes would idle. K and V stream
+// through once per row of the tile. scores[r][block_n], o[r][dv rounded up], q[r][d rounded up], paddings zero.
 // Included only through attention_tile.h by the isa_*.cpp units (internal linkage).
 #pragma once
 
@@ -12,9 +12,20 @@ struct Narrow {
   static constexpr int capacity = narrow_rows;
 
   static int64_t score_index(const AttentionCall& call, int r, int n) { return r * int64_t{call.block_n} + n; }
-  static int64_t output_index(const AttentionCall& call, int r, int64_t c) { return r * Scratch::align(call.head_dim_v) + c; }
-  static bool in_place(const TensorRef& t, const ScaleRef& s, int64_t depth) {
-    return readable_in_place(t, s) && depth % lanes == 0;
+  static int64_t output_index(const AttentionCall& call, int r, int64_t c) {
+    return r * Scratch::align(call.head_dim_v) + c;
+  }
+
+  static Operand keys(const AttentionCall& call, const Tile& tile, const KeyTile& keys, const Scratch& s) {
+    const bool in_place = readable_in_place(call.k, call.k_scale) && call.head_dim % lanes == 0;
+    return float_operand(tile, call.k, call.k_scale, keys, call.head_dim, in_place, s.k);
+  }
+  static Operand values(const AttentionCall& call, const Tile& tile, const KeyTile& keys, bool exact, bool& nonfinite,
+                        const Scratch& s) {
+    const bool in_place = !exact && readable_in_place(call.v, call.v_scale) && call.head_dim_v % lanes == 0;
+    const Operand v = float_operand(tile, call.v, call.v_scale, keys, call.head_dim_v, in_place, s.v);
+    nonfinite = exact && sanitize(keys.count, call.head_dim_v, v.stride, s.v);
+    return v;
   }
 
   static void load_queries(const AttentionCall& call, const Tile& tile, const Rows& rows, const Scratch& s) {

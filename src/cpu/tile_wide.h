@@ -1,6 +1,6 @@
-// Wide layout: vector lanes are query rows. Scores, softmax and output need no shuffles, and K and V are read where they
-// lie, one broadcast an element. scores[n][block_m], o[c][block_m], q[d][block_m].
-// Included only through attention_tile.h by the isa_*.cpp units (internal linkage).
+// Wide layout: vector lanes are query rows. Scores, softmax and output need no shuffles, and K and V are read where
+// they lie, one broadcast an element. scores[n][block_m], o[c][block_m], q[d][block_m]. Included only through
+// attention_tile.h by the isa_*.cpp units (internal linkage).
 #pragma once
 
 #include "cpu/tile_common.h"
@@ -10,30 +10,46 @@ namespace {
 
 // sum over `depth` of a[depth][row lanes] * b[outer][depth], for `vectors` vectors of rows and `outer` columns kept in
 // registers. Serves Q.K^T (outer = keys, depth = channels) and P.V (outer = channels, depth = keys).
-template <int vectors, int outer>
-[[gnu::always_inline]] inline void product(const float* a, int64_t a_stride, const float* b, int64_t b_outer, int64_t b_depth,
-                                           int64_t depth, Vec (&sum)[outer][vectors]) {
+// Dot::step(a, b, sum) is sum + a * b of what one 32-bit element holds.
+template <class Dot, int vectors, int outer>
+[[gnu::always_inline]] inline void product(const float* a, int64_t a_stride, const float* b, int64_t b_outer,
+                                           int64_t b_depth, int64_t depth, Vec (&sum)[outer][vectors]) {
   unroll<outer>([&](auto o) { unroll<vectors>([&](auto v) { sum[o.value][v.value] = zero(); }); });
   for (int64_t d = 0; d < depth; ++d, a += a_stride, b += b_depth) {
     Vec rows[vectors];
     unroll<vectors>([&](auto v) { rows[v.value] = load(a + v.value * lanes); });
     unroll<outer>([&](auto o) {
       const Vec column = splat(b[o.value * b_outer]);
-      unroll<vectors>([&](auto v) { sum[o.value][v.value] = fma(rows[v.value], column, sum[o.value][v.value]); });
+      unroll<vectors>([&](auto v) { sum[o.value][v.value] = Dot::step(rows[v.value], column, sum[o.value][v.value]); });
     });
   }
 }
+
+struct FloatDot {
+  static Vec step(Vec a, Vec b, Vec sum) { return fma(a, b, sum); }
+};
 
 template <int block_m>
 struct Wide {
   static constexpr int capacity = block_m;
   static constexpr bool many_registers = lanes == 16;  // AVX-512: 32 registers
-  static constexpr int chunk = many_registers ? (block_m / lanes < 4 ? block_m / lanes : 4) : 2;  // vectors of rows at once
-  static constexpr int columns = many_registers ? (chunk == 4 ? 6 : 12) : 6;                       // columns at once
+  static constexpr int chunk =
+      many_registers ? (block_m / lanes < 4 ? block_m / lanes : 4) : 2;       // vectors of rows at once
+  static constexpr int columns = many_registers ? (chunk == 4 ? 6 : 12) : 6;  // columns at once
 
   static int64_t score_index(const AttentionCall&, int r, int n) { return int64_t{n} * block_m + r; }
   static int64_t output_index(const AttentionCall&, int r, int64_t c) { return c * block_m + r; }
-  static bool in_place(const TensorRef& t, const ScaleRef& s, int64_t) { return readable_in_place(t, s); }
+
+  static Operand keys(const AttentionCall& call, const Tile& tile, const KeyTile& keys, const Scratch& s) {
+    return float_operand(tile, call.k, call.k_scale, keys, call.head_dim, readable_in_place(call.k, call.k_scale), s.k);
+  }
+  static Operand values(const AttentionCall& call, const Tile& tile, const KeyTile& keys, bool exact, bool& nonfinite,
+                        const Scratch& s) {
+    const bool in_place = !exact && readable_in_place(call.v, call.v_scale);
+    const Operand v = float_operand(tile, call.v, call.v_scale, keys, call.head_dim_v, in_place, s.v);
+    nonfinite = exact && sanitize(keys.count, call.head_dim_v, v.stride, s.v);
+    return v;
+  }
 
   static void load_queries(const AttentionCall& call, const Tile& tile, const Rows& rows, const Scratch& s) {
     for (int r = 0; r < block_m; ++r) {
@@ -56,14 +72,23 @@ struct Wide {
   }
 
   static void scores(const AttentionCall& call, const Operand& k, int count, const Rows&, const Scratch& s) {
+    scores_by<FloatDot>(call, k, call.head_dim, count, s);
+  }
+  static void accumulate(const AttentionCall& call, const Operand& v, int count, const Rows& rows, const Scratch& s) {
+    accumulate_by<FloatDot>(call, v, s.scores, count, rows, s);
+  }
+
+  template <class Dot>
+  static void scores_by(const AttentionCall& call, const Operand& k, int64_t depth, int count, const Scratch& s) {
     const Vec scale = splat(call.scale);
     for (int r = 0; r < block_m; r += chunk * lanes) {
       for_columns(count, [&](int64_t n, auto width) {
         Vec sum[width.value][chunk];
-        product<chunk, width.value>(s.q + r, block_m, k.data + n * k.stride, k.stride, 1, call.head_dim, sum);
+        product<Dot, chunk, width.value>(s.q + r, block_m, k.data + n * k.stride, k.stride, 1, depth, sum);
         float* dst = s.scores + n * block_m + r;
         unroll<width.value>([&](auto o) {
-          unroll<chunk>([&](auto v) { store(mul(sum[o.value][v.value], scale), dst + o.value * block_m + v.value * lanes); });
+          unroll<chunk>(
+              [&](auto v) { store(mul(sum[o.value][v.value], scale), dst + o.value * block_m + v.value * lanes); });
         });
       });
     }
@@ -89,11 +114,13 @@ struct Wide {
     }
   }
 
-  static void accumulate(const AttentionCall& call, const Operand& v, int count, const Rows& rows, const Scratch& s) {
+  template <class Dot>
+  static void accumulate_by(const AttentionCall& call, const Operand& v, const float* p, int64_t depth,
+                            const Rows& rows, const Scratch& s) {
     for (int r = 0; r < block_m; r += chunk * lanes) {
       for_columns(call.head_dim_v, [&](int64_t c, auto width) {
         Vec sum[width.value][chunk];
-        product<chunk, width.value>(s.scores + r, block_m, v.data + c, 1, v.stride, count, sum);
+        product<Dot, chunk, width.value>(p + r, block_m, v.data + c, 1, v.stride, depth, sum);
         float* o = s.o + c * block_m + r;
         unroll<width.value>([&](auto i) {
           unroll<chunk>([&](auto j) {

@@ -16,8 +16,8 @@ namespace {
 using cpu::AttentionCall;
 using cpu::Tile;
 
-constexpr int block_n = 96;                 // keys of a tile: divides into blocks of 12 and into vectors of 16
-constexpr int64_t keys_per_split = 768;     // at least; a multiple of block_n
+constexpr int block_n = 96;              // keys of a tile: divides into blocks of 12 and into vectors of 16
+constexpr int64_t keys_per_split = 768;  // at least; a multiple of block_n
 
 bool accepts(const Problem& p, const Device& device, std::string* why) {
   auto refuse = [&](auto... parts) {
@@ -30,7 +30,8 @@ bool accepts(const Problem& p, const Device& device, std::string* why) {
   if (!p.mod.empty()) return refuse("mod=", p.mod, ": score modifications are not supported");
   if (p.smooth_k) return refuse("smooth_k: quantisation inside the call is not supported; pass quantised tensors");
   if (p.hadamard) return refuse("hadamard: quantisation inside the call is not supported; pass quantised tensors");
-  if (p.pv == PvMode::fp8 || p.pv == PvMode::fp8x2) return refuse("pv=fp8: P.V is computed in f32 on CPUs; pv=f16 or none");
+  if (p.pv == PvMode::fp8 || p.pv == PvMode::fp8x2)
+    return refuse("pv=fp8: P.V is computed in f32 on CPUs; pv=f16 or none");
   if (p.acc == AccMode::f16) return refuse("acc=f16: CPUs accumulate in f32");
   return true;
 }
@@ -50,12 +51,19 @@ int64_t choose_splits(const Problem& p, int block_m) {
   return std::clamp<int64_t>(wanted_tiles / std::max<int64_t>(tiles, 1), 1, most);
 }
 
+// The bf16 product kernels have wide tiles of plain bf16 only; their superset on the same machine has all the rest.
+CpuIsa choose_isa(const Problem& p, const Device& device, int block_m) {
+  const bool bf16 = p.q == DType::bf16 && p.k == DType::bf16 && p.v == DType::bf16;
+  if (device.isa == CpuIsa::avx512_bf16 && (!bf16 || block_m == cpu::narrow_rows)) return CpuIsa::avx512;
+  return device.isa;
+}
+
 KernelConfig configure(const Problem& p, const Device& device) {
   KernelConfig config;
-  config.isa = device.isa;
   const int64_t rows = rows_per_head_k(p);
   // Wide tiles of any height give a row the same bits; the narrow kernel does not, so invariant mode avoids it.
   config.block_m = rows <= cpu::narrow_rows && !p.invariant ? cpu::narrow_rows : rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
+  config.isa = choose_isa(p, device, config.block_m);
   config.block_n = block_n;
   config.splits = choose_splits(p, config.block_m);
   return config;
@@ -140,7 +148,8 @@ AttentionCall make_call(const Binding& binding, const KernelConfig& config) {
     call.alibi_slopes = static_cast<const float*>(a.alibi_slopes->data);
     call.alibi_batch = p.alibi_per_batch ? s[0] : 0, call.alibi_head = p.alibi_per_batch ? s[1] : s[0];
   }
-  if (a.sinks != nullptr) call.sinks = static_cast<const float*>(a.sinks->data), call.sinks_head = strides_of(*a.sinks)[0];
+  if (a.sinks != nullptr)
+    call.sinks = static_cast<const float*>(a.sinks->data), call.sinks_head = strides_of(*a.sinks)[0];
   call.group = p.group();
   call.head_dim = p.head_dim, call.head_dim_v = p.head_dim_v;
   call.scale = p.softmax_scale();
@@ -173,8 +182,12 @@ Sequence sequence_of(const Binding& binding, int64_t b) {
   }
   if (p.seqused) s.seqlen_k = std::min<int64_t>(element<int32_t>(*a.seqused_k, b), s.seqlen_k);
   if (p.has_starts) {
-    const int64_t q = a.q_starts != nullptr ? element<int64_t>(*a.q_starts, b) : (a.has & RAPT_HAS_Q_START) != 0 ? a.q_start : 0;
-    const int64_t k = a.k_starts != nullptr ? element<int64_t>(*a.k_starts, b) : (a.has & RAPT_HAS_K_START) != 0 ? a.k_start : 0;
+    const int64_t q = a.q_starts != nullptr             ? element<int64_t>(*a.q_starts, b)
+                      : (a.has & RAPT_HAS_Q_START) != 0 ? a.q_start
+                                                        : 0;
+    const int64_t k = a.k_starts != nullptr             ? element<int64_t>(*a.k_starts, b)
+                      : (a.has & RAPT_HAS_K_START) != 0 ? a.k_start
+                                                        : 0;
     s.offset = saturating_add(q, k == std::numeric_limits<int64_t>::min() ? std::numeric_limits<int64_t>::max() : -k);
   } else if (p.causal != Causal::top_left) {
     s.offset = s.seqlen_k - s.seqlen_q;
@@ -246,7 +259,8 @@ void launch(const KernelConfig& config, const Binding& binding, Context& context
     return;
   }
   const size_t bytes = workspace_bytes(binding.problem, config);
-  auto* const states = static_cast<float*>(caller_workspace != nullptr ? caller_workspace : cpu.workspace.reserve(bytes));
+  auto* const states =
+      static_cast<float*>(caller_workspace != nullptr ? caller_workspace : cpu.workspace.reserve(bytes));
   const int64_t stride = state_floats(binding.problem, config);
   cpu.pool.parallel_for(map.tiles() * config.splits, [&](int worker, int64_t index) {
     Tile tile = map.tile(index / config.splits, index % config.splits);
@@ -254,8 +268,8 @@ void launch(const KernelConfig& config, const Binding& binding, Context& context
     kernel.attend(call, tile, config.block_m, scratch_of(worker));
   });
   cpu.pool.parallel_for(map.tiles(), [&](int worker, int64_t index) {
-    kernel.combine(call, map.tile(index, 0), config.block_m, states + index * config.splits * stride, stride, config.splits,
-                   scratch_of(worker));
+    kernel.combine(call, map.tile(index, 0), config.block_m, states + index * config.splits * stride, stride,
+                   config.splits, scratch_of(worker));
   });
 }
 

@@ -1,4 +1,5 @@
-// The registry: every kernel family, in order of preference. The last row of each device kind takes every legal problem.
+// The registry: every kernel family, in order of preference. The last row of each device kind takes every legal
+// problem.
 #include "kernels/family.h"
 
 namespace rapt {

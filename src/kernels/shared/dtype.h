@@ -4,7 +4,18 @@
 
 namespace rapt {
 
-enum class DType : unsigned char { none = 0, f32 = 1, f16 = 2, bf16 = 3, e4m3 = 4, e5m2 = 5, sim8 = 6, u8 = 7, i32 = 8, i64 = 9 };
+enum class DType : unsigned char {
+  none = 0,
+  f32 = 1,
+  f16 = 2,
+  bf16 = 3,
+  e4m3 = 4,
+  e5m2 = 5,
+  sim8 = 6,
+  u8 = 7,
+  i32 = 8,
+  i64 = 9
+};
 
 constexpr int bytes_of(DType t) {
   switch (t) {
@@ -46,7 +57,8 @@ constexpr float widen(unsigned code) {
   constexpr int bias = (1 << (exponent_bits - 1)) - 1;
   const unsigned sign = (code >> (exponent_bits + mantissa_bits)) << 31;
   const unsigned exponent = (code >> mantissa_bits) & exponent_mask, mantissa = code & mantissa_mask;
-  if (special == Special::e4m3 && exponent == exponent_mask && mantissa == mantissa_mask) return float_of(sign | 0x7fc00000u);
+  if (special == Special::e4m3 && exponent == exponent_mask && mantissa == mantissa_mask)
+    return float_of(sign | 0x7fc00000u);
   if (special == Special::ieee && exponent == exponent_mask)
     return float_of(sign | 0x7f800000u | (mantissa << (23 - mantissa_bits)) | (mantissa ? 0x400000u : 0u));
   if (exponent == 0) {  // subnormal: mantissa * 2^(1 - bias - mantissa_bits), exact in float
@@ -67,7 +79,8 @@ constexpr unsigned narrow(float x) {
   constexpr unsigned largest = special == Special::e4m3 ? (top | mantissa_mask) - 1 : top - 1;
   const unsigned bits = bits_of(x), sign = (bits >> 31) << (exponent_bits + mantissa_bits);
   const unsigned magnitude = bits & 0x7fffffffu;
-  if (magnitude > 0x7f800000u) return sign | (special == Special::e4m3 ? top | mantissa_mask : top | (1u << (mantissa_bits - 1)));
+  if (magnitude > 0x7f800000u)
+    return sign | (special == Special::e4m3 ? top | mantissa_mask : top | (1u << (mantissa_bits - 1)));
   unsigned code = 0;
   const int exponent = static_cast<int>(magnitude >> 23) - 127;
   if (magnitude == 0x7f800000u) {
@@ -76,7 +89,8 @@ constexpr unsigned narrow(float x) {
     const int shift = 23 - mantissa_bits + (1 - bias - exponent);
     if (shift < 26) {
       const unsigned significand = (magnitude & 0x7fffffu) | (magnitude >> 23 ? 0x800000u : 0u);
-      const unsigned kept = shift < 32 ? significand >> shift : 0u, rest = significand & ((1u << shift) - 1), half = 1u << (shift - 1);
+      const unsigned kept = shift < 32 ? significand >> shift : 0u, rest = significand & ((1u << shift) - 1),
+                     half = 1u << (shift - 1);
       code = kept + (rest > half || (rest == half && (kept & 1)) ? 1u : 0u);
     }
   } else {
@@ -94,7 +108,8 @@ constexpr float f16_to_float(unsigned short c) { return detail::widen<5, 10, det
 constexpr float bf16_to_float(unsigned short c) { return detail::float_of(static_cast<unsigned>(c) << 16); }
 constexpr float e4m3_to_float(unsigned char c) { return detail::widen<4, 3, detail::Special::e4m3>(c); }
 constexpr float e5m2_to_float(unsigned char c) { return detail::widen<5, 2, detail::Special::ieee>(c); }
-constexpr float sim8_to_float(unsigned char c) { return -448.0f + static_cast<float>(c) * (896.0f / 255.0f); }
+// -448 + c * 896 / 255 with one rounding: the same bits whether or not a compiler contracts to fused operations.
+constexpr float sim8_to_float(unsigned char c) { return static_cast<float>(896 * c - 114240) / 255.0f; }
 
 constexpr unsigned short float_to_f16(float x) {
   return static_cast<unsigned short>(detail::narrow<5, 10, detail::Special::ieee, false>(x));
