@@ -143,8 +143,12 @@ PlanKey plan_key(const Problem& p) {
           u(p.total_k),  u(p.page_size),  u(p.splits),   u(window.left),  u(window.right)};
 }
 
-// The finaliser of MurmurHash3 (Appleby): every input bit moves about half of the output bits.
-uint64_t mix(uint64_t x) {
+// One multiplication a word while hashing; the finaliser of MurmurHash3 (Appleby) then spreads every bit.
+uint64_t step(uint64_t hash, uint64_t word) {
+  hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
+  return hash ^ (hash >> 32);
+}
+uint64_t finish(uint64_t x) {
   x = (x ^ (x >> 33)) * 0xff51afd7ed558ccdu;
   x = (x ^ (x >> 33)) * 0xc4ceb9fe1a85ec53u;
   return x ^ (x >> 33);
@@ -154,10 +158,10 @@ uint64_t mix(uint64_t x) {
 bool same_plan(const Problem& a, const Problem& b) { return plan_key(a) == plan_key(b) && a.mod == b.mod; }
 
 uint64_t plan_hash(const Problem& problem) {
-  uint64_t hash = 0x9e3779b97f4a7c15u;
-  for (const uint64_t word : plan_key(problem)) hash = mix(hash + word) + 0x9e3779b97f4a7c15u;
-  for (const char c : problem.mod) hash = mix(hash + static_cast<unsigned char>(c) + 1);
-  return hash;
+  uint64_t hash = problem.mod.size();
+  for (const uint64_t word : plan_key(problem)) hash = step(hash, word);
+  for (const char c : problem.mod) hash = step(hash, static_cast<unsigned char>(c));
+  return finish(hash);
 }
 
 // Sequences.
