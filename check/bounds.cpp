@@ -15,7 +15,7 @@ const double u32 = unit_roundoff(DType::f32);
 
 void Condition::add(const Reference& ref) {
   for (int64_t row = 0; row < ref.rows; ++row) {
-    ordinary_logits = ordinary_logits && ref.logit_size[row] <= 64;
+    ordinary_logits = ordinary_logits && ref.logit_size[row] <= 256;
     for (int64_t n = row * ref.head_dim_v; n < (row + 1) * ref.head_dim_v; ++n) {
       const double slack = ref.logit_size[row] * ref.spread_v[n] + 4 * ref.weighted_v[n];
       if (!std::isfinite(slack) || !std::isfinite(ref.out[n])) continue;

@@ -11,10 +11,10 @@ namespace rapt::check {
 
 // A line of a case file: `problem words [; fills=normal,huge]`, `#` begins a comment. Without fills: normal.
 struct Case {
-  std::string line;         // the problem line alone
+  std::string line;  // the problem line alone
   std::vector<Fill> fills;
   std::string file;
-  int64_t number = 0;       // of the line in the file, from 1
+  int64_t number = 0;         // of the line in the file, from 1
   std::string where() const;  // "check/cases/smoke.txt:12"
   Problem problem() const;    // parsed; an Error names where()
 };

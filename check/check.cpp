@@ -34,7 +34,8 @@ void add_outputs(const Problem& p, const Inputs& inputs, const Outputs& outputs,
   ++result.samples;
 }
 
-void add_sample(const Problem& p, Fill fill, uint64_t seed, const Kernel& kernel, Result& result, Condition& condition) {
+void add_sample(const Problem& p, Fill fill, uint64_t seed, const Kernel& kernel, Result& result,
+                Condition& condition) {
   const Inputs inputs = make_inputs(p, fill, seed);
   const Outputs outputs = make_outputs(p);
   kernel(p, inputs, outputs);
@@ -42,7 +43,9 @@ void add_sample(const Problem& p, Fill fill, uint64_t seed, const Kernel& kernel
 }
 
 std::string structural_fault(const Problem& p, const char* name, const Errors& e, int64_t dim) {
-  if (e.unwritten > 0) return concat(name, ": ", e.unwritten, " elements were never written, the first ", describe_element(p, e.worst, dim));
+  if (e.unwritten > 0)
+    return concat(name, ": ", e.unwritten, " elements were never written, the first ",
+                  describe_element(p, e.worst, dim));
   if (e.overwritten > 0) return concat(name, ": ", e.overwritten, " elements outside the result were written");
   if (e.wrong_class > 0)
     return concat(name, ": ", e.wrong_class, " elements are finite where the oracle is not, or the reverse, the first ",
@@ -55,11 +58,13 @@ std::string fault(const Problem& p, const Result& r) {
   if (std::string s = structural_fault(p, "lse", r.lse, 1); !s.empty()) return s;
   // Negated comparisons, so that a NaN fails.
   if (!(r.out.max_abs <= r.bounds.max_abs))
-    return concat("out: max_abs = ", r.out.max_abs, " at ", describe_element(p, r.out.worst, p.head_dim_v), " (", r.out.worst_got,
-                  " instead of ", r.out.worst_want, "): at most ", r.bounds.max_abs);
-  if (!(r.out.rel_rms <= r.bounds.rel_rms)) return concat("out: rel_rms = ", r.out.rel_rms, ": at most ", r.bounds.rel_rms);
+    return concat("out: max_abs = ", r.out.max_abs, " at ", describe_element(p, r.out.worst, p.head_dim_v), " (",
+                  r.out.worst_got, " instead of ", r.out.worst_want, "): at most ", r.bounds.max_abs);
+  if (!(r.out.rel_rms <= r.bounds.rel_rms))
+    return concat("out: rel_rms = ", r.out.rel_rms, ": at most ", r.bounds.rel_rms);
   if (!(r.lse_share <= 1))
-    return concat("lse: the error at ", describe_element(p, r.lse.worst, 1), " or elsewhere is ", r.lse_share, " times its bound");
+    return concat("lse: the error at ", describe_element(p, r.lse.worst, 1), " or elsewhere is ", r.lse_share,
+                  " times its bound");
   return {};
 }
 
@@ -89,7 +94,8 @@ Result check_problem(const Problem& problem, Fill fill, uint64_t seed, const Ker
   return result;
 }
 
-Result judge(const Problem& p, std::optional<Fill> fill, const Inputs& inputs, const Outputs& outputs, int64_t row_step) {
+Result judge(const Problem& p, std::optional<Fill> fill, const Inputs& inputs, const Outputs& outputs,
+             int64_t row_step) {
   Result result;
   Condition condition;
   add_outputs(p, inputs, outputs, row_step, result, condition);

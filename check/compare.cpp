@@ -81,7 +81,8 @@ Errors compare(const Problem& p, const HostTensor& tensor, const Reference& ref,
       if (ref.state[row] == RowState::untouched) {
         e.overwritten += !poison;
       } else if (poison) {
-        if (e.unwritten++ == 0) note_worst(e, row * dim + d, decode_element(tensor.dtype, tensor.data(), at), values[row * dim + d]);
+        if (e.unwritten++ == 0)
+          note_worst(e, row * dim + d, decode_element(tensor.dtype, tensor.data(), at), values[row * dim + d]);
       } else if (ref.state[row] == RowState::computed) {
         double want = values[row * dim + d];
         if (std::fabs(want) > limit) want = std::copysign(INFINITY, want);

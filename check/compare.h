@@ -10,14 +10,14 @@
 namespace rapt::check {
 
 struct Errors {
-  int64_t count = 0;              // elements compared
+  int64_t count = 0;  // elements compared
   double max_abs = 0, mean_abs = 0, rel_rms = 0, cosine = 1;
-  double max_reference = 0;       // largest finite |reference|
+  double max_reference = 0;              // largest finite |reference|
   int64_t nan_count = 0, inf_count = 0;  // in the output
-  int64_t wrong_class = 0;        // finite where the reference is not, or the reverse
-  int64_t unwritten = 0;          // elements that still hold the poison
-  int64_t overwritten = 0;        // rows of no sequence that were written, and canaries broken
-  int64_t worst = -1;             // element (row * dim + d, Reading's numbering) of max_abs, or the first of a wrong class
+  int64_t wrong_class = 0;               // finite where the reference is not, or the reverse
+  int64_t unwritten = 0;                 // elements that still hold the poison
+  int64_t overwritten = 0;               // rows of no sequence that were written, and canaries broken
+  int64_t worst = -1;  // element (row * dim + d, Reading's numbering) of max_abs, or the first of a wrong class
   double worst_got = 0, worst_want = 0;
 
   // Adds another sample of the same problem (sums are kept, so that rel_rms is pooled, not averaged).

@@ -43,8 +43,8 @@ double portable_ln(double x) {
   return 2 * z * sum + exponent * 0.6931471805599453;
 }
 double portable_cos_turns(double t) {
-  t -= std::floor(t + 0.5);                  // [-1/2, 1/2)
-  const bool flip = std::fabs(t) > 0.25;     // cos(pi - x) = -cos(x)
+  t -= std::floor(t + 0.5);               // [-1/2, 1/2)
+  const bool flip = std::fabs(t) > 0.25;  // cos(pi - x) = -cos(x)
   const double x = 6.283185307179586 * (flip ? 0.5 - std::fabs(t) : t), x2 = x * x;
   double sum = 1;
   for (int n = 22; n >= 2; n -= 2) sum = 1 - sum * x2 / (n * (n - 1));
@@ -52,7 +52,17 @@ double portable_cos_turns(double t) {
 }
 
 // Streams: which tensor a number is for.
-enum Stream : uint64_t { q_values = 1, k_values, v_values, bias_values, mask_values, slope_values, sink_values, scale_values, rare = 64 };
+enum Stream : uint64_t {
+  q_values = 1,
+  k_values,
+  v_values,
+  bias_values,
+  mask_values,
+  slope_values,
+  sink_values,
+  scale_values,
+  rare = 64
+};
 
 }  // namespace
 
@@ -77,8 +87,9 @@ Fill parse_fill(std::string_view name) {
 }
 const char* name_of(Fill fill) { return fill_names[static_cast<size_t>(fill)]; }
 const std::vector<Fill>& all_fills() {
-  static const std::vector<Fill> fills = {Fill::normal,   Fill::outlier,     Fill::huge,       Fill::near_ties, Fill::constant,
-                                          Fill::masked_rows, Fill::hidden_nan, Fill::seen_nan, Fill::integers, Fill::rescale};
+  static const std::vector<Fill> fills = {Fill::normal,   Fill::outlier,     Fill::huge,       Fill::near_ties,
+                                          Fill::constant, Fill::masked_rows, Fill::hidden_nan, Fill::seen_nan,
+                                          Fill::integers, Fill::rescale};
   return fills;
 }
 
@@ -152,7 +163,8 @@ std::vector<int64_t> packed_positions(const std::vector<int32_t>& lengths, int64
 }
 std::vector<int64_t> packed_sequences(const std::vector<int32_t>& lengths, int64_t total) {
   std::vector<int64_t> sequences;
-  for (size_t b = 0; b < lengths.size(); ++b) sequences.insert(sequences.end(), static_cast<size_t>(lengths[b]), static_cast<int64_t>(b));
+  for (size_t b = 0; b < lengths.size(); ++b)
+    sequences.insert(sequences.end(), static_cast<size_t>(lengths[b]), static_cast<int64_t>(b));
   sequences.resize(static_cast<size_t>(total), -1);
   return sequences;
 }
@@ -171,7 +183,8 @@ int64_t block_of(ScaleKind kind) { return kind == ScaleKind::block64 ? 64 : 128;
 std::vector<int64_t> scale_shape(const Shape& t, bool rank0) {
   switch (t.kind) {
     case ScaleKind::head: return {t.batch, t.heads};
-    case ScaleKind::token: return t.packed ? std::vector<int64_t>{t.heads, t.total} : std::vector<int64_t>{t.batch, t.heads, t.seqlen};
+    case ScaleKind::token:
+      return t.packed ? std::vector<int64_t>{t.heads, t.total} : std::vector<int64_t>{t.batch, t.heads, t.seqlen};
     case ScaleKind::block64:
     case ScaleKind::block128: return {t.batch, t.heads, (t.seqlen + block_of(t.kind) - 1) / block_of(t.kind)};
     case ScaleKind::channel: return {t.batch, t.heads, t.dim};
@@ -202,7 +215,8 @@ void for_each_element(const Shape& t, const HostTensor& tensor, const ElementBod
       for (int64_t row = 0; row < inner; ++row)
         for (int64_t d = 0; d < t.dim; ++d) {
           const auto& st = tensor.strides;
-          const int64_t index = t.packed ? a * st[0] + h * st[1] + d * st[2] : a * st[0] + h * st[1] + row * st[2] + d * st[3];
+          const int64_t index =
+              t.packed ? a * st[0] + h * st[1] + d * st[2] : a * st[0] + h * st[1] + row * st[2] + d * st[3];
           const int64_t s = t.packed ? position[a] : row, b = t.packed ? sequence[a] : a;
           body(index, counter++, s, d, t.kind == ScaleKind::none ? -1 : scale_index(t, b, h, s, a, d));
         }
@@ -210,8 +224,9 @@ void for_each_element(const Shape& t, const HostTensor& tensor, const ElementBod
 
 // Fills tensor and scales: each scale is its group's largest magnitude over the format's largest number (16 and 32 bit
 // formats need none: theirs vary between 1/2 and 2), so that stored * scale is the value.
-void fill_values(const Shape& t, const Maker& maker, bool rank0_scale, const std::function<double(uint64_t, int64_t, int64_t)>& value,
-                 HostTensor& tensor, HostTensor& scales) {
+void fill_values(const Shape& t, const Maker& maker, bool rank0_scale,
+                 const std::function<double(uint64_t, int64_t, int64_t)>& value, HostTensor& tensor,
+                 HostTensor& scales) {
   if (t.kind != ScaleKind::none) {
     scales = make_tensor(DType::f32, scale_shape(t, rank0_scale));
     std::vector<double> largest(static_cast<size_t>(scales.size()), 0.0);
@@ -263,7 +278,8 @@ void Maker::lengths(Inputs& in) const {
     in.cu_seqlens_k = make_lengths(p.lengths_k, true);
   }
   if (p.seqused) {
-    if (std::ssize(p.used_k) != p.batch) invalid("seqused: the problem names no lengths per sequence, which a fill needs");
+    if (std::ssize(p.used_k) != p.batch)
+      invalid("seqused: the problem names no lengths per sequence, which a fill needs");
     in.seqused_k = make_lengths(p.used_k, false);
   }
   in.q_starts = make_starts(p.q_starts);
@@ -292,10 +308,12 @@ void Maker::masks(Inputs& in) const {
   if (p.mask.present()) {
     in.mask = make_tensor(DType::u8, broadcast_shape(p, p.mask));
     for (int64_t n = 0; n < in.mask.size(); ++n)
-      encode_element(DType::u8, in.mask.data(), n, uniform(seed, mask_values, static_cast<uint64_t>(n)) < 0.7 ? 1.0 : 0.0);
+      encode_element(DType::u8, in.mask.data(), n,
+                     uniform(seed, mask_values, static_cast<uint64_t>(n)) < 0.7 ? 1.0 : 0.0);
   }
   if (p.alibi) {
-    in.alibi_slopes = make_tensor(DType::f32, p.alibi_per_batch ? std::vector<int64_t>{p.batch, p.heads_q} : std::vector<int64_t>{p.heads_q});
+    in.alibi_slopes = make_tensor(
+        DType::f32, p.alibi_per_batch ? std::vector<int64_t>{p.batch, p.heads_q} : std::vector<int64_t>{p.heads_q});
     for (int64_t n = 0; n < in.alibi_slopes.size(); ++n)  // 2^(-8 (h+1) / heads), varied a little by batch
       encode_element(DType::f32, in.alibi_slopes.data(), n,
                      std::exp2(-8.0 * static_cast<double>(n % p.heads_q + 1) / static_cast<double>(p.heads_q)) *
@@ -309,7 +327,8 @@ void Maker::masks(Inputs& in) const {
   }
 }
 
-// Every fourth row of the mask, or else of the bias, hides all of its keys (broadcast rows hide for all they stand for).
+// Every fourth row of the mask, or else of the bias, hides all of its keys (broadcast rows hide for all they stand
+// for).
 void Maker::hide_rows(Inputs& in) const {
   HostTensor& hider = in.mask.present() ? in.mask : in.bias;
   if (!hider.present() || hider.size() == 0) return;
@@ -363,9 +382,12 @@ Inputs Maker::make() const {
   in.q = make_operand(p, q, p.q_strides);
   in.k = make_operand(p, k, p.k_strides);
   in.v = make_operand(p, v, p.v_strides);
-  fill_values(q, *this, true, [&](uint64_t n, int64_t, int64_t) { return q_value(n); }, in.q, in.q_descale);
-  fill_values(k, *this, false, [&](uint64_t n, int64_t s, int64_t d) { return k_value(n, s, d); }, in.k, in.k_descale);
-  fill_values(v, *this, false, [&](uint64_t n, int64_t s, int64_t) { return v_value(n, s); }, in.v, in.v_descale);
+  fill_values(
+      q, *this, true, [&](uint64_t n, int64_t, int64_t) { return q_value(n); }, in.q, in.q_descale);
+  fill_values(
+      k, *this, false, [&](uint64_t n, int64_t s, int64_t d) { return k_value(n, s, d); }, in.k, in.k_descale);
+  fill_values(
+      v, *this, false, [&](uint64_t n, int64_t s, int64_t) { return v_value(n, s); }, in.v, in.v_descale);
   if (fill == Fill::masked_rows) hide_rows(in);
   if (fill == Fill::hidden_nan) poison_hidden(in);
   if (fill == Fill::seen_nan) poison_seen(in);

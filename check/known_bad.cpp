@@ -33,7 +33,8 @@ struct Kernel16x64 {
 
   bool sees(int64_t b, int64_t h, int64_t i, int64_t j) const {
     const Sequence& s = r.sequences[b];
-    const bool one_too_many = defect == Defect::diagonal_off_by_one && p.causal != Causal::none && j == i + s.offset + 1;
+    const bool one_too_many =
+        defect == Defect::diagonal_off_by_one && p.causal != Causal::none && j == i + s.offset + 1;
     return r.visible(b, h, i, j) || (one_too_many && j < s.seqlen_k);
   }
 
@@ -69,7 +70,8 @@ struct Kernel16x64 {
     for (float& x_j : x) x_j = std::exp(x_j - shift);
   }
 
-  void accumulate(Row& row, const Tile& weights, const Tile& scores, int64_t c, int64_t b, int64_t h, int64_t i, int64_t j0) const {
+  void accumulate(Row& row, const Tile& weights, const Tile& scores, int64_t c, int64_t b, int64_t h, int64_t i,
+                  int64_t j0) const {
     for (int64_t j = 0; j < tile_k; ++j) {
       const bool other_lane = defect == Defect::mixed_rows && j >= tile_k / 2;
       row.sum += weights[other_lane ? c ^ 1 : c][j];
@@ -127,7 +129,8 @@ struct Kernel16x64 {
 
   void run() const {
     for_each_parallel(p.batch * p.heads_q, [this](int64_t bh) {
-      for (int64_t i0 = 0; i0 < r.sequences[bh / p.heads_q].seqlen_q; i0 += tile_q) run_tile(bh / p.heads_q, bh % p.heads_q, i0);
+      for (int64_t i0 = 0; i0 < r.sequences[bh / p.heads_q].seqlen_q; i0 += tile_q)
+        run_tile(bh / p.heads_q, bh % p.heads_q, i0);
     });
   }
 };
@@ -173,18 +176,22 @@ const std::vector<KnownBad>& known_bad() {
       {Defect::dropped_tail_tile, "dropped_tail_tile", "f32 b1 h2 q40 k100 d32", Fill::normal, "S"},
       {Defect::diagonal_off_by_one, "diagonal_off_by_one", "f16 b1 h2 q96 k96 d64 causal", Fill::normal, "S"},
       {Defect::mixed_rows, "mixed_rows", "bf16 b1 h4 q128 d64", Fill::normal, "row_sum"},
-      {Defect::head_scale_as_tensor, "head_scale_as_tensor", "e4m3 b2 h4:2 q64 d64 scales=head", Fill::outlier, "inputs"},
-      {Defect::clamped_rescale, "clamped_rescale", "f32 b1 h1 q32 k256 d64", Fill::rescale, "row_sum"},
+      {Defect::head_scale_as_tensor, "head_scale_as_tensor", "e4m3 b2 h4:2 q64 d64 scales=head", Fill::outlier,
+       "inputs"},
+      {Defect::clamped_rescale, "clamped_rescale", "f32 b1 h1 q32 k256 d64", Fill::rescale, "P"},
       {Defect::floored_normaliser, "floored_normaliser", "f32 b1 h1 q64 d64 scale=-1", Fill::constant, "row_max"},
       {Defect::unguarded_infinity, "unguarded_infinity", "f32 b1 h2 q70 k200 d64 window=8,0", Fill::normal, "row_sum"},
       {Defect::saturated_p, "saturated_p", "f16 b1 h2 q64 d64", Fill::normal, "P"},
-      {Defect::softcap_after_padding, "softcap_after_padding", "f16 b1 h2 q100 d64 causal softcap=5", Fill::normal, "S"},
+      {Defect::softcap_after_padding, "softcap_after_padding", "f16 b1 h2 q100 d64 causal softcap=5", Fill::normal,
+       "S"},
   };
   return table;
 }
 
 Kernel kernel_with(Defect defect) {
-  return [defect](const Problem& p, const Inputs& inputs, const Outputs& outputs) { run_with(defect, p, inputs, outputs, nullptr); };
+  return [defect](const Problem& p, const Inputs& inputs, const Outputs& outputs) {
+    run_with(defect, p, inputs, outputs, nullptr);
+  };
 }
 
 TracedKernel traced_kernel_with(Defect defect) {

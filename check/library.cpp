@@ -56,9 +56,22 @@ void set_scalar_starts(const Problem& p, rapt_sdpa_args& args) {
 }  // namespace
 
 SdpaCall::SdpaCall(const Problem& p, const Inputs& in, const Outputs& outputs)
-    : q(in.q), k(in.k), v(in.v), out(outputs.out), lse(outputs.lse), bias(in.bias), mask(in.mask),
-      slopes(in.alibi_slopes), sinks(in.sinks), cu_q(in.cu_seqlens_q), cu_k(in.cu_seqlens_k), used(in.seqused_k),
-      q_descale(in.q_descale), k_descale(in.k_descale), v_descale(in.v_descale), q_starts(in.q_starts),
+    : q(in.q),
+      k(in.k),
+      v(in.v),
+      out(outputs.out),
+      lse(outputs.lse),
+      bias(in.bias),
+      mask(in.mask),
+      slopes(in.alibi_slopes),
+      sinks(in.sinks),
+      cu_q(in.cu_seqlens_q),
+      cu_k(in.cu_seqlens_k),
+      used(in.seqused_k),
+      q_descale(in.q_descale),
+      k_descale(in.k_descale),
+      v_descale(in.v_descale),
+      q_starts(in.q_starts),
       k_starts(in.k_starts) {
   args.struct_size = sizeof(args);
   set_options(p, args);

@@ -66,8 +66,8 @@ struct Source {
 void decode_rows(const Source& from, int64_t b, int64_t h, int64_t first, int64_t length, int64_t dim, double* to) {
   const auto& strides = from.tensor.strides;
   for (int64_t s = 0; s < length; ++s) {
-    const int64_t base = from.packed ? (first + s) * strides[0] + h * strides[1]
-                                     : b * strides[0] + h * strides[1] + s * strides[2];
+    const int64_t base =
+        from.packed ? (first + s) * strides[0] + h * strides[1] : b * strides[0] + h * strides[1] + s * strides[2];
     const double row_scale =
         from.kind == ScaleKind::channel ? 1.0 : descale(from.scales, from.kind, from.packed, {b, h, s, first + s, 0});
     for (int64_t d = 0; d < dim; ++d) {
@@ -112,8 +112,7 @@ void Reading::read_sequences() {
     }
     if (inputs_.seqused_k.present()) s.seqlen_k = std::min(s.seqlen_k, integer_at(inputs_.seqused_k, b));
     s.offset = p.causal == Causal::top_left ? 0 : s.seqlen_k - s.seqlen_q;
-    if (p.has_starts)
-      s.offset = start_of(inputs_.q_starts, p.q_starts, b) - start_of(inputs_.k_starts, p.k_starts, b);
+    if (p.has_starts) s.offset = start_of(inputs_.q_starts, p.q_starts, b) - start_of(inputs_.k_starts, p.k_starts, b);
     sequences.push_back(s);
   }
 }

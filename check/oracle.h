@@ -13,7 +13,7 @@ namespace rapt::check {
 struct Sequence {
   int64_t first_q = 0, first_k = 0;  // packed rows of its first query and key; 0 when dense
   int64_t seqlen_q = 0, seqlen_k = 0;
-  int64_t offset = 0;                // query i stands at key position i + offset
+  int64_t offset = 0;  // query i stands at key position i + offset
 };
 
 // A problem and its tensors, read once. Rows are numbered (b * heads + h) * seqlen + i, or packed h * total + row.
@@ -55,7 +55,7 @@ enum class RowState : char { untouched, computed, skipped };  // in no sequence 
 struct Reference {
   int64_t rows = 0, head_dim_v = 0;
   std::vector<RowState> state;
-  std::vector<double> out, lse;      // [row][dim], [row]
+  std::vector<double> out, lse;  // [row][dim], [row]
   // What conditions the problem, for bounds: the largest sum of |terms| of a logit within 40 of the row's maximum;
   // sum_j p |v|; sum_j p |v - out|.
   std::vector<double> logit_size, weighted_v, spread_v;

@@ -24,7 +24,8 @@ float logit(const Reading& r, int64_t b, int64_t h, int64_t i, int64_t j) {
 
 float maximum(const std::vector<float>& x, float start) {
   float m = start;
-  for (const float x_j : x) m = std::isnan(x_j) || std::isnan(m) ? std::numeric_limits<float>::quiet_NaN() : std::fmax(m, x_j);
+  for (const float x_j : x)
+    m = std::isnan(x_j) || std::isnan(m) ? std::numeric_limits<float>::quiet_NaN() : std::fmax(m, x_j);
   return m;
 }
 
@@ -55,7 +56,8 @@ void store_row(const Reading& r, int64_t b, int64_t h, int64_t i, const float* o
   const int64_t t = r.sequences[b].first_q + i;
   const int64_t base = packed ? outputs.out.index({t, h, 0}) : outputs.out.index({b, h, i, 0});
   for (int64_t d = 0; d < r.problem().head_dim_v; ++d)
-    encode_element(outputs.out.dtype, outputs.out.data(), base + d * outputs.out.strides.back(), static_cast<double>(out[d]));
+    encode_element(outputs.out.dtype, outputs.out.data(), base + d * outputs.out.strides.back(),
+                   static_cast<double>(out[d]));
   if (!outputs.lse.present()) return;
   const int64_t at = packed ? outputs.lse.index({h, t}) : outputs.lse.index({b, h, i});
   encode_element(DType::f32, outputs.lse.data(), at, static_cast<double>(lse));

@@ -10,6 +10,7 @@ namespace rapt::check {
 void plain(const Reading& reading, DType probability, const Outputs& outputs, int64_t row_step = 1);
 
 // One row of results into the outputs, at its place, rounded.
-void store_row(const Reading& reading, int64_t b, int64_t h, int64_t i, const float* out, float lse, const Outputs& outputs);
+void store_row(const Reading& reading, int64_t b, int64_t h, int64_t i, const float* out, float lse,
+               const Outputs& outputs);
 
 }  // namespace rapt::check

@@ -36,8 +36,9 @@ struct Walk {
     report.got = got;
     report.want = want;
     report.bound = bound;
-    report.message = concat(report.stage, " is the first stage that leaves its bound: ", report.tile, report.tile.empty() ? "" : ", ",
-                            report.index, " = ", got, " instead of ", want, ": at most ", bound, " apart");
+    report.message = concat(report.stage, " is the first stage that leaves its bound: ", report.tile,
+                            report.tile.empty() ? "" : ", ", report.index, " = ", got, " instead of ", want,
+                            std::isfinite(want) ? concat(": at most ", bound, " apart") : std::string());
     return true;
   }
 
@@ -58,13 +59,14 @@ struct Walk {
     return false;
   }
 
-  bool input(const char* name, const std::vector<double>& got, const std::vector<double>& want, int64_t row, int64_t dim,
-             const std::string& tile, int64_t b, int64_t h, int64_t s) const {
+  bool input(const char* name, const std::vector<double>& got, const std::vector<double>& want, int64_t row,
+             int64_t dim, const std::string& tile, int64_t b, int64_t h, int64_t s) const {
     for (int64_t d = 0; d < dim; ++d) {
       const double x = want[row * dim + d], bound = 4 * u * std::fabs(x);
       if (std::isnan(got[row * dim + d]) && !std::isfinite(x)) continue;
       if (leaves(got[row * dim + d], x, bound))
-        return fail("inputs", tile, concat(name, index(b, h, s, "d", d)), got[row * dim + d], x, bound);
+        return fail("inputs", tile, concat(name, "[b=", b, ", h=", h, ", s=", s, ", d=", d, "]"), got[row * dim + d], x,
+                    bound);
     }
     return false;
   }
@@ -111,7 +113,8 @@ struct Walk {
       const double want = oracle.row_max[row];
       double bound = u * (dot_factor() * reference.logit_size[row] + 2 * std::fabs(want));
       if (trace.smallest_p > 0) bound += u * (sum_factor() + 4 * std::fabs(reference.lse[row]));
-      return leaves(trace.row_max[row], want, bound) && fail("row_max", q_tile(i), index(b, h, i), trace.row_max[row], want, bound);
+      return leaves(trace.row_max[row], want, bound) &&
+             fail("row_max", q_tile(i), index(b, h, i), trace.row_max[row], want, bound);
     });
   }
 
@@ -119,8 +122,10 @@ struct Walk {
     return any_query([&](int64_t b, int64_t h, int64_t i) {
       const int64_t row = r.row_q(b, h, i);
       const double want = oracle.row_sum[row], lse = std::isfinite(reference.lse[row]) ? reference.lse[row] : 0;
-      const double bound = want * u * (2 * dot_factor() * reference.logit_size[row] + sum_factor() + 6 * std::fabs(lse));
-      return leaves(trace.row_sum[row], want, bound) && fail("row_sum", q_tile(i), index(b, h, i), trace.row_sum[row], want, bound);
+      const double bound =
+          want * u * (2 * dot_factor() * reference.logit_size[row] + sum_factor() + 6 * std::fabs(lse));
+      return leaves(trace.row_sum[row], want, bound) &&
+             fail("row_sum", q_tile(i), index(b, h, i), trace.row_sum[row], want, bound);
     });
   }
 
@@ -146,7 +151,8 @@ struct Walk {
     const Errors errors = compare_out(p(), outputs.out, reference);
     const Bounds bounds = output_bounds(p(), fill, compare_out(p(), plain_outputs.out, reference), condition);
     if (errors.sound() && errors.max_abs <= bounds.max_abs) return false;
-    const std::string where = errors.worst < 0 ? "outside the result" : describe_element(p(), errors.worst, p().head_dim_v);
+    const std::string where =
+        errors.worst < 0 ? "outside the result" : describe_element(p(), errors.worst, p().head_dim_v);
     return fail("O", "", where, errors.worst_got, errors.worst_want, bounds.max_abs);
   }
 };

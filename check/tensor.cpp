@@ -110,8 +110,7 @@ void encode_element(DType dtype, void* data, int64_t index, double value) {
   switch (dtype) {
     case DType::f32: return store(data, index, static_cast<float>(value));
     case DType::f16:
-    case DType::bf16:
-      return store(data, index, static_cast<uint16_t>(encode_code(*small_format(dtype), value, false)));
+    case DType::bf16: return store(data, index, static_cast<uint16_t>(encode_code(*small_format(dtype), value, false)));
     case DType::e4m3:
     case DType::e5m2: return store(data, index, static_cast<uint8_t>(encode_code(*small_format(dtype), value, true)));
     case DType::sim8: return store(data, index, static_cast<uint8_t>(encode_sim8(value)));
@@ -155,7 +154,8 @@ int64_t element_index(const HostTensor& tensor, const List& at) {
   int64_t where = 0;
   size_t dim = 0;
   for (const int64_t i : at) {
-    if (i < 0 || i >= tensor.shape[dim]) invalid("index ", i, " in dimension ", dim, ": must be in [0, ", tensor.shape[dim], ")");
+    if (i < 0 || i >= tensor.shape[dim])
+      invalid("index ", i, " in dimension ", dim, ": must be in [0, ", tensor.shape[dim], ")");
     where += i * tensor.strides[dim++];
   }
   return where;
@@ -205,7 +205,8 @@ HostTensor make_tensor(DType dtype, std::vector<int64_t> shape) {
 }
 
 HostTensor make_strided(DType dtype, std::vector<int64_t> shape, std::vector<int64_t> strides) {
-  if (shape.size() != strides.size()) invalid("strides of rank ", strides.size(), ": the shape has rank ", shape.size());
+  if (shape.size() != strides.size())
+    invalid("strides of rank ", strides.size(), ": the shape has rank ", shape.size());
   const Span span = reach(shape, strides);
   HostTensor tensor;
   tensor.dtype = dtype;

@@ -13,14 +13,14 @@
 namespace rapt::check {
 
 struct HostTensor {
-  DType dtype = DType::none;  // none = absent
+  DType dtype = DType::none;            // none = absent
   std::vector<int64_t> shape, strides;  // logical order, elements; strides may be 0 or negative
   std::shared_ptr<std::byte[]> storage;
   int64_t offset = 0;  // elements from the start of storage to element (0, ..., 0)
 
   bool present() const { return dtype != DType::none; }
-  int64_t size() const;             // product of shape
-  std::byte* data() const;          // address of element (0, ..., 0)
+  int64_t size() const;                                    // product of shape
+  std::byte* data() const;                                 // address of element (0, ..., 0)
   int64_t index(std::initializer_list<int64_t> at) const;  // element offset of `at` from data()
 
   // Decoded by check's own reading of the formats (not src/kernels/shared/dtype.h).
@@ -49,11 +49,11 @@ class View {
 };
 
 struct Inputs {
-  HostTensor q, k, v;                           // shapes of rapt.h: dense [B,H,S,D] or packed [total,H,D]
+  HostTensor q, k, v;  // shapes of rapt.h: dense [B,H,S,D] or packed [total,H,D]
   HostTensor bias, mask, alibi_slopes, sinks;
   HostTensor cu_seqlens_q, cu_seqlens_k, seqused_k;
   HostTensor q_descale, k_descale, v_descale;
-  HostTensor q_starts, k_starts;                // i64 [batch]
+  HostTensor q_starts, k_starts;  // i64 [batch]
 };
 
 struct Outputs {
@@ -72,7 +72,8 @@ class SdpaCall {
   SdpaCall& operator=(const SdpaCall&) = delete;
 
  private:
-  View q, k, v, out, lse, bias, mask, slopes, sinks, cu_q, cu_k, used, q_descale, k_descale, v_descale, q_starts, k_starts;
+  View q, k, v, out, lse, bias, mask, slopes, sinks, cu_q, cu_k, used, q_descale, k_descale, v_descale, q_starts,
+      k_starts;
 
  public:
   rapt_sdpa_args args{};
@@ -80,6 +81,7 @@ class SdpaCall {
 
 // Calls the library (C ABI, CPU device): fills rapt_sdpa_args from problem and tensors. Returns the status;
 // rapt_last_error() has the sentence. context may be NULL.
-rapt_status run_sdpa(const Problem& problem, const Inputs& inputs, const Outputs& outputs, rapt_context* context = nullptr);
+rapt_status run_sdpa(const Problem& problem, const Inputs& inputs, const Outputs& outputs,
+                     rapt_context* context = nullptr);
 
 }  // namespace rapt::check
