@@ -42,17 +42,15 @@ ByteRange byte_range(const rapt_tensor& t) {
 // Whether the dimensions' strides alone prove that no two elements coincide: each stride steps over all smaller ones.
 bool strides_prove_distinct(const rapt_tensor& t) {
   const auto strides = strides_of(t);
-  std::array<int, max_rank> order{};
-  int dims = 0;
-  for (int i = 0; i < t.rank; ++i)
-    if (t.shape[i] > 1) order[dims++] = i;
-  std::sort(order.begin(), order.begin() + dims,
-            [&](int a, int b) { return std::abs(strides[a]) < std::abs(strides[b]); });
-  Int128 reach = 0;
-  for (int i = 0; i < dims; ++i) {
-    const int64_t stride = std::abs(strides[order[i]]);
-    if (stride <= reach) return false;
-    reach += static_cast<Int128>(t.shape[order[i]] - 1) * stride;
+  for (int i = 0; i < t.rank; ++i) {
+    if (t.shape[i] <= 1) continue;
+    const int64_t step = std::abs(strides[i]);
+    Int128 reach = 0;  // of all dimensions with smaller steps together
+    for (int j = 0; j < t.rank; ++j) {
+      const int64_t other = std::abs(strides[j]);
+      if (other < step || (other == step && j < i)) reach += static_cast<Int128>(t.shape[j] - 1) * other;
+    }
+    if (step <= reach) return false;
   }
   return true;
 }

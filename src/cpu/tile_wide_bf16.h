@@ -93,15 +93,17 @@ struct WideBf16 : Wide<block_m> {
         const float* p = s.scores + n * block_m + r;
         const __m512i low = rounded(load(p)),
                       high = n + 1 < count ? rounded(load(p + block_m)) : _mm512_setzero_si512();
-        _mm512_storeu_si512(s.pairs + n / 2 * block_m + r, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+        _mm512_storeu_si512(s.pairs + n / 2 * block_m + r,
+                            _mm512_or_si512(low, _mm512_maskz_slli_epi32(0xffff, high, 16)));
       }
     }
     Wide<block_m>::template accumulate_by<Bf16Dot>(call, v, s.pairs, pairs(count), rows, s);
   }
 
  private:
+  // The masked forms with all lanes on: GCC 12 warns about its own headers' undefined operand in the plain ones.
   static __m512i rounded(Vec x) {
-    return _mm512_cvtepu16_epi32(__builtin_bit_cast(__m256i, _mm512_cvtneps_pbh(x.raw)));
+    return _mm512_maskz_cvtepu16_epi32(0xffff, __builtin_bit_cast(__m256i, _mm512_cvtneps_pbh(x.raw)));
   }
 };
 
