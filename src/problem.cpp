@@ -206,7 +206,7 @@ namespace {
 Wide sum_of_clamped(Wide first, int64_t rows, int64_t keys) {
   const auto sum_below = [keys](Wide n) -> Wide {  // the sum over x < n of clamp(x, 0, keys)
     if (n <= 0) return 0;
-    const Wide ramp = std::min<Wide>(n, Wide{keys} + 1);
+    const Wide ramp = std::min<Wide>(n, keys);
     return ramp * (ramp - 1) / 2 + (n - ramp) * keys;
   };
   return sum_below(first + rows) - sum_below(first);
@@ -244,7 +244,10 @@ Rows rows_in_use(const Problem& p) {
 double scale_count(const Problem& p, ScaleKind kind, bool query_side) {
   const double batch = static_cast<double>(p.batch), heads = static_cast<double>(query_side ? p.heads_q : p.heads_k);
   const int64_t seqlen = query_side ? p.seqlen_q : p.seqlen_k, total = query_side ? p.total_q : p.total_k;
-  const auto blocks = [seqlen](int64_t n) { return static_cast<double>((seqlen + n - 1) / n); };
+  const auto blocks = [seqlen](int64_t n) {
+    const int64_t count = (seqlen + n - 1) / n;
+    return static_cast<double>(count);
+  };
   switch (kind) {
     case ScaleKind::none: return 0;
     case ScaleKind::tensor: return 1;

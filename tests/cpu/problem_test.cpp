@@ -451,6 +451,8 @@ TEST(ProblemLine, RefusesWithASentence) {
       {"f16 q8 d64 v_strides=0,0,9223372036854775807,1", "must reach fewer than 2^60 elements"},
       {"f16 q8 d64 v_strides=0,0,-9223372036854775808,1", "is outside -9223372036854775807"},
       {"f16 q8 d64 out_strides=512,512,63,1", "elements of out must not overlap"},
+      {"f16 q8 d64 v_strides=0,0,1152921504606846976,1", "must reach fewer than 2^60 elements"},
+      {"f16 q8 d64 splits=2 invariant", "splits = 2 with invariant"},
       {"f16 q8 k_start=1 d64 causal_top_left", "causal_top_left with q_start or k_start"},
       {"f16 q8 d64 q_start=1152921504606846977", "is outside -1152921504606846976"},
       {"f16 b0 q8 d64 q_start=1,2", "q_start has 2 values, batch = 0"},
