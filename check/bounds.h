@@ -24,7 +24,8 @@ DType probability_format(const Problem& problem);
 
 // plain: the errors of plain() on the same inputs, pooled like condition.
 // 16 bits: rel_rms <= 1.1 plain + u/4, max_abs <= 2 plain + u max|ref|.
-// f32: rel_rms <= 1e-6 on normal and outlier fills with at most 4096 keys and logits of ordinary size (terms up to 256),
+// f32: rel_rms <= 1e-6 on normal and outlier fills with at most 4096 keys and logits of ordinary size (terms up to
+// 256),
 //   else 2 plain + 4 u ||sum p|v||| / ||ref||: four roundings (exp, product, sum, division) of terms of that size, for
 //   problems where plain happens to be exact. max_abs <= 2 plain + 2 u max(L * sum p|v - o| + 4 sum p|v|), where u L,
 //   the rounding of a logit whose terms sum to L, moves the output by at most u L sum p|v - o|.

@@ -89,9 +89,13 @@ struct Walk {
   double dot_factor() const { return 4 + std::sqrt(static_cast<double>(p().head_dim)); }
   double sum_factor() const { return 8 + std::sqrt(static_cast<double>(p().seqlen_k)); }
 
+  // Through outputs a row with a NaN shows nothing but NaN; O judges it.
+  bool veiled(int64_t row) const { return trace.smallest_p > 0 && std::isnan(reference.lse[row]); }
+
   bool scores() const {
     return any_query([&](int64_t b, int64_t h, int64_t i) {
       const int64_t row = r.row_q(b, h, i);
+      if (veiled(row)) return false;
       for (int64_t j = 0; j < r.sequences[b].seqlen_k; ++j) {
         const int64_t at = row * oracle.keys + j;
         const double want = oracle.s[at], lse = reference.lse[row];
@@ -132,6 +136,7 @@ struct Walk {
   bool weights() const {
     return any_query([&](int64_t b, int64_t h, int64_t i) {
       const int64_t row = r.row_q(b, h, i);
+      if (veiled(row)) return false;
       for (int64_t j = 0; j < r.sequences[b].seqlen_k; ++j) {
         const int64_t at = row * oracle.keys + j;
         const double size = oracle.s_size[at] + reference.logit_size[row];

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <fstream>
@@ -273,6 +275,17 @@ TEST(Oracle, GroupedHeadsReadTheirOwnKeys) {
     for (size_t n = 0; n < part.out.size(); ++n)
       ASSERT_EQ(part.out[n], whole.out[static_cast<size_t>(h) * part.out.size() + n]);
   }
+}
+
+TEST(Oracle, SlopesMayDifferByBatch) {
+  Problem p = parse_problem("f32 b2 h2 q3 k5 d4 alibi");
+  p.alibi_per_batch = true;
+  const Inputs in = make_inputs(p, Fill::normal, 1);
+  ASSERT_EQ(in.alibi_slopes.shape, (std::vector<int64_t>{2, 2}));
+  const check::Reading r(p, in);
+  for (int64_t b = 0; b < 2; ++b)
+    for (int64_t h = 0; h < 2; ++h) EXPECT_EQ(r.alibi(b, h, 0, 4), -2 * in.alibi_slopes.at({b, h}));
+  EXPECT_NE(in.alibi_slopes.at({0, 1}), in.alibi_slopes.at({1, 1}));
 }
 
 TEST(Oracle, PackedSequencesEqualDenseOnes) {

@@ -88,7 +88,8 @@ TEST(Stages, ProbeOfASoundKernelPasses) {
         "f32 b2 h4:2 q9 k40 d16 mask=[b,h,q,k] sinks alibi softcap=9",
         "q=bf16 k=sim8 v=e5m2 out=bf16 b1 h2 q5 k20 d8 k_scales=head v_scales=channel",
         "f32 b2 h2 q9 k40 d16 seqused=33,0 layout=bshd"})
-    for (const check::Fill fill : {check::Fill::normal, check::Fill::hidden_nan, check::Fill::masked_rows}) {
+    for (const check::Fill fill :
+         {check::Fill::normal, check::Fill::hidden_nan, check::Fill::seen_nan, check::Fill::masked_rows}) {
       const auto report = check_stages(parse_problem(line), fill, 2, check::probe(kernel_with(Defect::none)));
       EXPECT_TRUE(report.pass) << line << ", " << name_of(fill) << ": " << report.message;
       EXPECT_EQ(report.observed.size(), 6u) << line;
