@@ -11,6 +11,7 @@ if(RAPT_BUILD_TESTS)
   elseif(test_sources)
     add_executable(rapt_tests ${test_sources})
     rapt_defaults(rapt_tests)
+    rapt_build_quickly(rapt_tests)
     target_compile_definitions(rapt_tests PRIVATE RAPT_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
       RAPT_BINARY_DIR="${PROJECT_BINARY_DIR}")
     target_link_libraries(rapt_tests PRIVATE rapt_lab GTest::gtest GTest::gtest_main)
