@@ -205,6 +205,7 @@ HostTensor copy_with_strides(const HostTensor& tensor, const std::vector<int64_t
 
 std::vector<unsigned char> bits(const HostTensor& tensor) {
   std::vector<unsigned char> all;
+  if (!tensor.present()) return all;
   const auto bytes = static_cast<size_t>(bytes_of(tensor.dtype));
   all.reserve(static_cast<size_t>(tensor.size()) * bytes);
   each_index(tensor.shape, [&](const std::vector<int64_t>& at) {

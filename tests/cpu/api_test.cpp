@@ -1,0 +1,301 @@
+// The C++ header: that it carries every option to the C ABI, keeps its own rules, and lives beside the internals in one
+// translation unit (this one includes both). Also the C functions that only inform.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <thread>
+
+#include "check/tensor.h"
+#include "error.h"
+#include "plan.h"
+#include "rapt/rapt.hpp"
+#include "support.h"
+
+namespace rapt::test {
+namespace {
+
+Tensor tensor_of(const HostTensor& t) {
+  if (!t.present()) return {};
+  return Tensor(static_cast<void*>(t.data()), static_cast<Type>(t.dtype), t.shape, t.strides);
+}
+
+template <class Body>
+void expect_exception(rapt_status status, const std::string& words, Body body) {
+  try {
+    body();
+    ADD_FAILURE() << "accepted; expected: " << words;
+  } catch (const Exception& e) {
+    EXPECT_EQ(e.status(), status) << e.what();
+    EXPECT_NE(std::string(e.what()).find(words), std::string::npos) << e.what();
+  }
+}
+
+// The tensors of a call as options, by the C++ header.
+SdpaOptions tensors_of(const Call& call, const check::Outputs& out) {
+  const check::Inputs& in = call.in;
+  return {.lse = tensor_of(out.lse),
+          .bias = tensor_of(in.bias),
+          .mask = tensor_of(in.mask),
+          .alibi_slopes = tensor_of(in.alibi_slopes),
+          .sinks = tensor_of(in.sinks),
+          .cu_seqlens_q = tensor_of(in.cu_seqlens_q),
+          .cu_seqlens_k = tensor_of(in.cu_seqlens_k),
+          .seqused_k = tensor_of(in.seqused_k),
+          .q_starts = tensor_of(in.q_starts),
+          .k_starts = tensor_of(in.k_starts),
+          .q_descale = tensor_of(in.q_descale),
+          .k_descale = tensor_of(in.k_descale),
+          .v_descale = tensor_of(in.v_descale)};
+}
+
+// The call by check's own use of the C ABI, and by the C++ header with `options`: the same bits.
+void expect_same_as_c(const std::string& line, const std::function<void(SdpaOptions&)>& set) {
+  SCOPED_TRACE(line);
+  Call call = make(line);
+  fill_hash(call);
+  for (HostTensor* tensor : {&call.in.bias, &call.in.alibi_slopes, &call.in.sinks})
+    if (tensor->present()) fill_hash(*tensor, 11);
+  if (call.in.mask.present()) fill(call.in.mask, [](const auto& at) { return (at[2] + at[3]) % 3 == 0 ? 0.0 : 1.0; });
+  if (call.in.k_descale.present()) fill(call.in.k_descale, 0.5);
+  if (call.in.v_descale.present()) fill(call.in.v_descale, 2);
+  expect_oracle(run(call));
+  Call other = call;
+  other.out = check::make_outputs(call.problem);
+  SdpaOptions options = tensors_of(call, other.out);
+  set(options);
+  sdpa(tensor_of(call.in.q), tensor_of(call.in.k), tensor_of(call.in.v), tensor_of(other.out.out), options);
+  expect_same_bits(other, call);
+}
+
+}  // namespace
+
+TEST(Api, EveryOptionReachesTheLibrary) {
+  const std::string shape = "f16 b2 h4:2 q9 k21 d16:8 lse ";
+  const auto nothing = [](SdpaOptions&) {};
+  expect_same_as_c(shape, nothing);
+  expect_same_as_c(shape + "causal", [](SdpaOptions& o) { o.causal = CausalMask::bottom_right; });
+  expect_same_as_c(shape + "causal_top_left", [](SdpaOptions& o) { o.causal = CausalMask::top_left; });
+  expect_same_as_c(shape + "window=5,2", [](SdpaOptions& o) { o.window = {{5, 2}}; });
+  expect_same_as_c(shape + "window=-1,0", [](SdpaOptions& o) { o.window = SlidingWindow{.right = 0}; });
+  expect_same_as_c(shape + "scale=0.7", [](SdpaOptions& o) { o.scale = 0.7f; });
+  expect_same_as_c(shape + "scale=0", [](SdpaOptions& o) { o.scale = 0; });
+  expect_same_as_c(shape + "softcap=2", [](SdpaOptions& o) { o.softcap = 2; });
+  expect_same_as_c(shape + "bias=f32[b,1,q,k] mask=[1,h,q,k] alibi sinks", nothing);
+  expect_same_as_c(shape + "seqused=21,4", nothing);
+  expect_same_as_c(shape + "causal q_start=3 k_start=-2", [](SdpaOptions& o) {
+    o.causal = CausalMask::bottom_right;
+    o.q_starts = o.k_starts = {};
+    o.q_start = 3;
+    o.k_start = -2;
+  });
+  expect_same_as_c(shape + "causal q_start=3,7 k_start=1,0",
+                   [](SdpaOptions& o) { o.causal = CausalMask::bottom_right; });
+  expect_same_as_c("bf16 varlen=3:7,0:2,5:5 h4:2 d16 lse causal", [](SdpaOptions& o) {
+    o.causal = CausalMask::bottom_right;
+    o.max_seqlen_q = 5;
+    o.max_seqlen_k = 7;
+  });
+  expect_same_as_c("q=f32 k=e4m3 v=e5m2 out=f32 b2 h4:2 q9 k70 d16 lse k_scales=block64 v_scales=channel",
+                   [](SdpaOptions& o) {
+                     o.k_scales = Scales::block64;
+                     o.v_scales = Scales::channel;
+                   });
+  expect_same_as_c(shape + "splits=2", [](SdpaOptions& o) { o.splits = 2; });
+  expect_same_as_c(shape + "invariant", [](SdpaOptions& o) { o.invariant = true; });
+  expect_same_as_c("q=f16 k=f16 v=f16 out=f32 b2 h4:2 q9 k21 d16 lse partial",
+                   [](SdpaOptions& o) { o.partial = true; });
+}
+
+TEST(Api, DtypesComeFromPointers) {
+  const float* const read_only = nullptr;
+  float* const writable = nullptr;
+  EXPECT_EQ(Tensor(read_only, {0}).type(), Type::f32);
+  EXPECT_TRUE(Tensor(read_only, {0}).read_only());
+  EXPECT_FALSE(Tensor(writable, {0}).read_only());
+  EXPECT_EQ(Tensor(static_cast<Float16*>(nullptr), {0}).type(), Type::f16);
+  EXPECT_EQ(Tensor(static_cast<BFloat16*>(nullptr), {0}).type(), Type::bf16);
+  EXPECT_EQ(Tensor(static_cast<E4m3*>(nullptr), {0}).type(), Type::e4m3);
+  EXPECT_EQ(Tensor(static_cast<E5m2*>(nullptr), {0}).type(), Type::e5m2);
+  EXPECT_EQ(Tensor(static_cast<bool*>(nullptr), {0}).type(), Type::u8);
+  EXPECT_EQ(Tensor(static_cast<int32_t*>(nullptr), {0}).type(), Type::i32);
+  EXPECT_EQ(Tensor(static_cast<int64_t*>(nullptr), {0}).type(), Type::i64);
+  static_assert(!std::is_constructible_v<Tensor, double*, Dims>);
+  EXPECT_FALSE(Tensor().present());
+}
+
+TEST(Api, TensorKeepsItsOwnShapeAndStrides) {
+  float data[64]{};
+  Tensor copy;
+  {
+    std::vector<int64_t> shape{1, 2, 4, 8}, strides{64, 8, 16, 1};
+    const Tensor original(data, shape, strides);
+    copy = original;
+    shape.assign(4, 99);
+  }
+  const rapt_tensor view = copy.view();
+  EXPECT_EQ(view.data, data);
+  EXPECT_EQ(view.rank, 4);
+  EXPECT_EQ(view.dtype, RAPT_F32);
+  EXPECT_EQ(std::vector<int64_t>(view.shape, view.shape + 4), (std::vector<int64_t>{1, 2, 4, 8}));
+  EXPECT_EQ(std::vector<int64_t>(view.strides, view.strides + 4), (std::vector<int64_t>{64, 8, 16, 1}));
+  const Tensor contiguous(data, {64}), scalar(data, {});
+  EXPECT_EQ(contiguous.view().strides, nullptr);
+  EXPECT_EQ(scalar.view().rank, 0);
+  EXPECT_TRUE(scalar.present());
+}
+
+TEST(Api, RulesOfTheHeaderItself) {
+  float data[64]{}, out[64]{};
+  const float* const constant = out;
+  expect_exception(RAPT_ERROR_INVALID_ARGUMENT, "rank 5", [&] { (void)Tensor(data, {1, 1, 1, 1, 1}); });
+  expect_exception(RAPT_ERROR_INVALID_ARGUMENT, "rank 2 for a shape of rank 1", [&] {
+    (void)Tensor(data, {8}, {8, 1});
+  });
+  const Tensor x(data, {1, 1, 8, 8}), y(out, {1, 1, 8, 8});
+  EXPECT_NO_THROW(sdpa(x, x, x, y));
+  expect_exception(RAPT_ERROR_INVALID_ARGUMENT, "out: made from a pointer to const", [&] {
+    sdpa(x, x, x, Tensor(constant, {1, 1, 8, 8}));
+  });
+  expect_exception(RAPT_ERROR_INVALID_ARGUMENT, "lse: made from a pointer to const", [&] {
+    sdpa(x, x, x, y, {.lse = Tensor(constant, {1, 1, 8})});
+  });
+  expect_exception(RAPT_ERROR_INVALID_ARGUMENT, "q", [&] { sdpa({}, x, x, y); });
+}
+
+TEST(Api, WhatIsRefusedArrivesAsAnException) {
+  float data[64]{}, out[64]{};
+  const Tensor x(data, {1, 1, 8, 8}), y(out, {1, 1, 8, 8});
+  expect_exception(RAPT_ERROR_INVALID_ARGUMENT, "softcap", [&] { sdpa(x, x, x, y, {.softcap = -1}); });
+  expect_exception(RAPT_ERROR_INVALID_ARGUMENT, "softcap", [&] { prepare(x, x, x, y, {.softcap = -1}); });
+  expect_exception(RAPT_ERROR_INVALID_ARGUMENT, "softcap", [&] { workspace_size(x, x, x, y, {.softcap = -1}); });
+  expect_exception(RAPT_ERROR_INVALID_ARGUMENT, "softcap", [&] { explain(x, x, x, y, {.softcap = -1}); });
+  const ScoreMod mod{.device_source = "float apply(...)", .args = {}, .host = nullptr};
+  expect_exception(RAPT_ERROR_UNSUPPORTED, "score_mod", [&] { sdpa(x, x, x, y, {.score_mod = &mod}); });
+  const int32_t pages[] = {0};
+  expect_exception(RAPT_ERROR_UNSUPPORTED, "block_table", [&] {
+    sdpa(x, x, x, y, {.block_table = Tensor(pages, {1, 1})});
+  });
+  E4m3 stored[64]{};
+  float scale = 1;
+  expect_exception(RAPT_ERROR_UNSUPPORTED, "", [&] {
+    quantize(x, Tensor(stored, {1, 1, 8, 8}), Tensor(&scale, {1}), Scales::tensor);
+  });
+  expect_exception(RAPT_ERROR_UNSUPPORTED, "", [&] { load_pack("kernels.pack"); });
+  expect_exception(RAPT_ERROR_INVALID_ARGUMENT, "count", [&] { merge({}, y); });
+  expect_exception(RAPT_ERROR_INVALID_ARGUMENT, "num_threads", [&] { (void)Context({.num_threads = -4}); });
+}
+
+TEST(Api, PrepareChangesNothingAndAsksNothingOfContents) {
+  const int32_t nonsense[] = {7, -1, 900};  // contents are of no interest to prepare
+  float data[10 * 2 * 8]{}, out[10 * 2 * 8];
+  std::fill(std::begin(out), std::end(out), 5.0f);
+  const Tensor x(data, {10, 2, 8}), y(out, {10, 2, 8}), cu(nonsense, {3});
+  const SdpaOptions options{.cu_seqlens_q = cu, .cu_seqlens_k = cu, .max_seqlen_q = 6, .max_seqlen_k = 6};
+  EXPECT_NO_THROW(prepare(x, x, x, y, options));
+  EXPECT_NO_THROW(workspace_size(x, x, x, y, options));
+  EXPECT_NE(explain(x, x, x, y, options), "");
+  for (float value : out) EXPECT_EQ(value, 5.0f);
+  expect_exception(RAPT_ERROR_INVALID_ARGUMENT, "cu_seqlens_q", [&] { sdpa(x, x, x, y, options); });
+}
+
+TEST(Api, ExplainTellsTheProblemAndEveryFamily) {
+  float data[2 * 4 * 8 * 16]{}, out[2 * 4 * 8 * 16];
+  const Tensor x(data, {2, 4, 8, 16}), y(out, {2, 4, 8, 16});
+  const std::string text = explain(x, x, x, y, {.causal = CausalMask::bottom_right});
+  EXPECT_NE(text.find("f32 b2 h4 q8 k8 d16 causal"), std::string::npos) << text;
+  EXPECT_NE(text.find("attention_cpu"), std::string::npos) << text;
+  EXPECT_NE(text.find("chosen"), std::string::npos) << text;
+}
+
+TEST(Api, ExplainCutsAtTheCapacity) {
+  Call call = make("f32 b1 h1 q2 k2 d8");
+  call.out = check::make_outputs(call.problem);
+  const check::View q(call.in.q), k(call.in.k), v(call.in.v), out(call.out.out);
+  rapt_sdpa_args args{};
+  args.struct_size = sizeof(args);
+  args.q = q.get(), args.k = k.get(), args.v = v.get(), args.out = out.get();
+  size_t length = 0;
+  ASSERT_EQ(rapt_explain(nullptr, &args, nullptr, 0, &length), RAPT_OK) << rapt_last_error();
+  ASSERT_GT(length, 12u);
+  std::string whole(length + 1, '#'), cut(16, '#');
+  ASSERT_EQ(rapt_explain(nullptr, &args, whole.data(), whole.size(), nullptr), RAPT_OK);
+  EXPECT_EQ(whole.find('\0'), length);
+  size_t again = 0;
+  ASSERT_EQ(rapt_explain(nullptr, &args, cut.data(), 10, &again), RAPT_OK);
+  EXPECT_EQ(again, length);
+  EXPECT_EQ(cut.substr(0, 9), whole.substr(0, 9));
+  EXPECT_EQ(cut.substr(9), std::string(1, '\0') + "######");
+}
+
+TEST(Api, ACallersWorkspaceGivesTheSameBits) {
+  Call call = make("f16 b1 h2 q1 k4000 d64 lse splits=5");
+  fill_hash(call);
+  run(call);
+  Call other = call;
+  other.out = check::make_outputs(call.problem);
+  SdpaOptions options{.lse = tensor_of(other.out.lse), .splits = 5};
+  const Tensor q = tensor_of(call.in.q), k = tensor_of(call.in.k), v = tensor_of(call.in.v),
+               out = tensor_of(other.out.out);
+  const WorkspaceSize size = workspace_size(q, k, v, out, options);
+  std::vector<std::byte> memory(size.bytes + 64, std::byte{0x77});  // dirty, and not at the front of an allocation
+  std::memset(memory.data() + 16, 0, size.zero_bytes);
+  options.workspace = memory.data() + 16;
+  options.workspace_bytes = size.bytes;
+  for (int repeat = 0; repeat < 2; ++repeat) {
+    sdpa(q, k, v, out, options);
+    expect_same_bits(other, call);
+  }
+  for (size_t n = 0; n < 48; ++n)
+    EXPECT_EQ(memory[n < 16 ? n : size.bytes + n], std::byte{0x77}) << "written outside the workspace";
+}
+
+TEST(Api, MergeOfOnePartIsThatPart) {
+  const float out[] = {1, 2, 3, 4, 5, 6}, lse[] = {0.5f, -2};
+  float merged[6], merged_lse[2];
+  const PartialState part{Tensor(out, {1, 1, 2, 3}), Tensor(lse, {1, 1, 2})};
+  merge({&part, 1}, Tensor(merged, {1, 1, 2, 3}), {.lse = Tensor(merged_lse, {1, 1, 2})});
+  EXPECT_TRUE(std::equal(out, out + 6, merged));
+  EXPECT_TRUE(std::equal(lse, lse + 2, merged_lse));
+  const float sinks[] = {0.5f};
+  merge({&part, 1}, Tensor(merged, {1, 1, 2, 3}), {.lse = Tensor(merged_lse, {1, 1, 2}), .sinks = Tensor(sinks, {1})});
+  EXPECT_NEAR(merged_lse[0], 0.5 + std::log(2.0), 1e-6);  // the sink joins the denominator, never the sum
+  for (int d = 0; d < 3; ++d) EXPECT_NEAR(merged[d], out[d] / 2, 1e-6);
+}
+
+TEST(Api, ContextsMoveAndAreUsed) {
+  float data[64]{}, out[64];
+  const Tensor x(data, {1, 1, 8, 8}), y(out, {1, 1, 8, 8});
+  Context first({.num_threads = 2});
+  rapt_context* const handle = first.get();
+  Context second = std::move(first);
+  EXPECT_EQ(second.get(), handle);
+  EXPECT_EQ(first.get(), nullptr);  // NOLINT(bugprone-use-after-move): moved-from is empty by contract
+  sdpa(x, x, x, y, {.context = &second});
+  EXPECT_EQ(out[0], 0.0f);
+  Context third;
+  third = std::move(second);
+  EXPECT_EQ(third.get(), handle);
+  sdpa(x, x, x, y, {.context = &third});
+}
+
+TEST(Api, VersionAndLastError) {
+  EXPECT_EQ(version(), std::to_string(RAPT_VERSION_MAJOR) + "." + std::to_string(RAPT_VERSION_MINOR) + "." +
+                           std::to_string(RAPT_VERSION_PATCH));
+  std::string fresh = "unset";
+  std::thread([&] { fresh = rapt_last_error(); }).join();
+  EXPECT_EQ(fresh, "");
+}
+
+// Both worlds name things in namespace rapt; these would not compile if one hid the other.
+TEST(Api, LivesBesideTheInternals) {
+  const Error internal(ErrorCode::unsupported, "internal");
+  const Exception external(RAPT_ERROR_UNSUPPORTED, "external");
+  EXPECT_EQ(static_cast<int>(internal.code()), static_cast<int>(external.status()));
+  EXPECT_EQ(static_cast<int>(Causal::top_left), 2);
+  EXPECT_EQ(static_cast<int>(CausalMask::top_left), 2);
+  for (int code = 0; code <= 9; ++code)
+    EXPECT_EQ(static_cast<int32_t>(static_cast<DType>(code)), static_cast<int32_t>(static_cast<Type>(code)));
+  EXPECT_NE(explain(parse_problem("f32 b1 h1 q2 k2 d8"), cpu_device()), "");
+}
+
+}  // namespace rapt::test
