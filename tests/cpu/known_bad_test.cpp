@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "check/cases.h"
 
@@ -13,6 +14,7 @@ namespace rapt {
 namespace {
 
 using check::Defect;
+using check::HostTensor;
 using check::KnownBad;
 
 class KnownBadKernel : public testing::TestWithParam<KnownBad> {
@@ -79,6 +81,83 @@ TEST(KnownBad, IndexOfADroppedTailIsTheFirstDroppedKey) {
   EXPECT_EQ(report.index, "[b=0, h=0, i=0, j=64]");
   EXPECT_TRUE(std::isinf(report.got));
 }
+
+// Misreadings of a problem, each carried out by the sound kernel: smoke must notice every one.
+struct Misreading {
+  const char* name;
+  bool (*apply)(Problem&, check::Inputs&);  // false: does not apply to this problem
+};
+
+class Misread : public testing::TestWithParam<Misreading> {};
+
+TEST_P(Misread, SomeSmokeCaseFails) {
+  const auto misreading_kernel = [](const Problem& problem, const check::Inputs& inputs,
+                                    const check::Outputs& outputs) {
+    Problem p = problem;
+    check::Inputs in = inputs;
+    GetParam().apply(p, in);
+    kernel_with(Defect::none)(p, in, outputs);
+  };
+  int64_t applied = 0;
+  for (const check::Case& c : check::load_cases("smoke", std::string(RAPT_SOURCE_DIR) + "/check/cases")) {
+    Problem p = c.problem();
+    check::Inputs in = make_inputs(p, c.fills[0], 1);
+    if (!GetParam().apply(p, in)) continue;
+    ++applied;
+    if (!check_problem(c.problem(), c.fills[0], 1, misreading_kernel).pass) return;
+  }
+  FAIL() << "none of the " << applied << " cases that it applies to failed";
+}
+
+bool move_window(Problem& p, int64_t left, int64_t right) {
+  if (!p.window || (left != 0 && p.window->left < 0) || (right != 0 && p.window->right < 0)) return false;
+  p.window->left += left;
+  p.window->right += right;
+  return true;
+}
+
+// Reads a dimension backwards.
+bool reverse(HostTensor& tensor, size_t dim) {
+  if (tensor.shape.size() <= dim || tensor.shape[dim] < 2) return false;
+  tensor.offset += (tensor.shape[dim] - 1) * tensor.strides[dim];
+  tensor.strides[dim] = -tensor.strides[dim];
+  return true;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, Misread,
+    testing::Values(
+        Misreading{"window_left", [](Problem& p, check::Inputs&) { return move_window(p, 1, 0); }},
+        Misreading{"window_right", [](Problem& p, check::Inputs&) { return move_window(p, 0, 1); }},
+        Misreading{"causal_corner",
+                   [](Problem& p, check::Inputs&) {
+                     if (p.causal != Causal::bottom_right || p.has_starts || p.seqlen_q == p.seqlen_k) return false;
+                     p.causal = Causal::top_left;
+                     return true;
+                   }},
+        Misreading{"start",
+                   [](Problem& p, check::Inputs& in) {
+                     if (!p.has_starts || !in.q_starts.present()) return false;
+                     in.q_starts = check::make_tensor(DType::i64, in.q_starts.shape);
+                     return true;
+                   }},
+        Misreading{"softcap_left_out",
+                   [](Problem& p, check::Inputs&) { return std::exchange(p.softcap, std::nullopt).has_value(); }},
+        Misreading{"scale_left_out",
+                   [](Problem& p, check::Inputs&) { return std::exchange(p.scale, std::nullopt).has_value(); }},
+        Misreading{"sinks_left_out", [](Problem&, check::Inputs& in) { return std::exchange(in.sinks, {}).present(); }},
+        Misreading{"bias_left_out", [](Problem&, check::Inputs& in) { return std::exchange(in.bias, {}).present(); }},
+        Misreading{"mask_left_out", [](Problem&, check::Inputs& in) { return std::exchange(in.mask, {}).present(); }},
+        Misreading{"alibi_left_out",
+                   [](Problem&, check::Inputs& in) { return std::exchange(in.alibi_slopes, {}).present(); }},
+        Misreading{"seqused_left_out",
+                   [](Problem&, check::Inputs& in) { return std::exchange(in.seqused_k, {}).present(); }},
+        Misreading{"slopes_of_another_head", [](Problem&, check::Inputs& in) { return reverse(in.alibi_slopes, 0); }},
+        Misreading{"sinks_of_another_head", [](Problem&, check::Inputs& in) { return reverse(in.sinks, 0); }},
+        Misreading{"bias_of_another_head", [](Problem&, check::Inputs& in) { return reverse(in.bias, 1); }},
+        Misreading{"keys_of_another_head", [](Problem&, check::Inputs& in) { return reverse(in.k, 1); }},
+        Misreading{"mask_of_another_batch", [](Problem&, check::Inputs& in) { return reverse(in.mask, 0); }}),
+    [](const auto& instance) { return std::string(instance.param.name); });
 
 // The probe must work where tensors are packed, scaled per token or block, grouped, masked, and partly NaN.
 TEST(Stages, ProbeOfASoundKernelPasses) {
