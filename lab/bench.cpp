@@ -96,7 +96,7 @@ class Bench {
     row.family = line.substr(0, line.find(' '));
     row.config = line.size() > row.family.size() ? line.substr(row.family.size() + 1) : "";
     for (int step = 0; step < chosen.step_count; ++step)
-      row.bf16_products = row.bf16_products || chosen.steps[static_cast<size_t>(step)].config.bf16_dot;
+      row.bf16_products = row.bf16_products || chosen.steps[static_cast<size_t>(step)].config.isa == CpuIsa::avx512_bf16;
     row.timer = options_.timer;
     row.l2 = options_.l2;
     row.card = file_safe(machine_.cpu_name);

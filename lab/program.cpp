@@ -57,6 +57,11 @@ int exit_code(ErrorCode code) {
   return exit_environment;
 }
 
+// Something broke, rather than being asked for wrongly or being absent: then the command that repeats it is printed.
+bool is_failure(ErrorCode code) {
+  return code == ErrorCode::internal || code == ErrorCode::device || code == ErrorCode::out_of_memory;
+}
+
 class Program {
  public:
   Program(int argc, const char* const* argv) : argc_(argc), argv_(argv) {
@@ -77,7 +82,9 @@ class Program {
       app_.parse(argc_, argv_);
     } catch (const CLI::ParseError& error) {
       if (error.get_exit_code() == 0) return app_.exit(error);  // --help, --version
-      fmt::print(stderr, "rapt: {}\n      {} --help shows how\n", error.what(), usage());
+      const bool no_command = app_.get_subcommands().empty() && argc_ > 1 && argv_[1][0] != '-';
+      fmt::print(stderr, "rapt: {}\n      {} --help shows how\n",
+                 no_command ? concat("there is no command ", in_quotes(argv_[1])) : error.what(), usage());
       return exit_wrong_input;
     }
     return guarded();
@@ -89,7 +96,7 @@ class Program {
       return chosen_();
     } catch (const Error& error) {
       fmt::print(stderr, "rapt: {}\n", error.what());
-      if (exit_code(error.code()) != exit_wrong_input) fmt::print(stderr, "again: {}\n", command_line(argc_, argv_));
+      if (is_failure(error.code())) fmt::print(stderr, "again: {}\n", command_line(argc_, argv_));
       return exit_code(error.code());
     } catch (const std::bad_alloc&) {
       fmt::print(stderr, "rapt: out of memory\nagain: {}\n", command_line(argc_, argv_));

@@ -1,0 +1,393 @@
+// The lab below its command line, and the command line itself: files to problems, statistics, result rows against their
+// schema, exit codes. Commands run in a process of their own (build/rapt), as users run them.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+#include <thread>
+
+#include "check/fill.h"
+#include "error.h"
+#include "lab/load.h"
+#include "lab/machine.h"
+#include "lab/npy.h"
+#include "lab/report.h"
+#include "lab/roof.h"
+
+namespace rapt::lab {
+namespace {
+
+using nlohmann::json;
+
+const std::string program = RAPT_BINARY_DIR "/rapt";
+const std::string sample = RAPT_SOURCE_DIR "/examples/data/minilm-layer0.safetensors";
+
+struct Outcome {
+  int code = -1;
+  std::string out, err;
+};
+
+std::string text_of(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+class Lab : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder = std::filesystem::path(testing::TempDir()) / ("rapt-lab-" + std::to_string(getpid()));
+    std::filesystem::create_directories(folder);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder); }
+
+  Outcome rapt(const std::string& words) const {
+    const std::string out = folder / "stdout", err = folder / "stderr";
+    const int status = std::system(("cd '" + folder.string() + "' && '" + program + "' " + words + " >'" + out + "' 2>'" + err + "'").c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, text_of(out), text_of(err)};
+  }
+
+  std::filesystem::path folder;
+};
+
+// A validator of the part of JSON Schema that docs/results-schema.json uses; a keyword it does not know is a failure.
+void validate(const json& schema, const json& value, const std::string& where, std::vector<std::string>& faults) {
+  static const std::set<std::string> notes = {"$schema", "title", "description"};
+  const auto is = [&](const std::string& type) {
+    if (type == "integer") return value.is_number_integer();
+    return type == "number" ? value.is_number() : type == value.type_name();
+  };
+  for (const auto& [keyword, rule] : schema.items()) {
+    bool fine = true;
+    if (keyword == "type") {
+      fine = false;
+      for (const json& type : rule.is_array() ? rule : json::array({rule})) fine = fine || is(type);
+    } else if (keyword == "const") {
+      fine = value == rule;
+    } else if (keyword == "enum") {
+      fine = std::find(rule.begin(), rule.end(), value) != rule.end();
+    } else if (keyword == "minimum") {
+      fine = !value.is_number() || value >= rule;
+    } else if (keyword == "minLength") {
+      fine = !value.is_string() || value.get<std::string>().size() >= rule.get<size_t>();
+    } else if (keyword == "minItems") {
+      fine = !value.is_array() || value.size() >= rule.get<size_t>();
+    } else if (keyword == "items") {
+      for (const json& item : value) validate(rule, item, where + "[]", faults);
+    } else if (keyword == "required") {
+      for (const json& name : rule) fine = fine && value.contains(name.get<std::string>());
+    } else if (keyword == "properties") {
+      for (const auto& [name, inner] : rule.items())
+        if (value.contains(name)) validate(inner, value[name], where + "." + name, faults);
+    } else if (keyword == "additionalProperties") {
+      for (const auto& [name, inner] : value.items()) fine = fine && schema["properties"].contains(name);
+    } else {
+      fine = notes.count(keyword) == 1;
+    }
+    if (!fine) faults.push_back(where + ": " + keyword);
+  }
+}
+
+std::vector<std::string> faults_of(const json& row) {
+  std::vector<std::string> faults;
+  validate(json::parse(text_of(RAPT_SOURCE_DIR "/docs/results-schema.json")), row, "row", faults);
+  return faults;
+}
+
+BenchRow a_row() {
+  BenchRow row;
+  row.problem = "f32 b1 h1 q1 k1 d8";
+  row.samples.us = {4, 1, 3, 2};
+  row.card = "x";
+  row.command = "rapt bench";
+  row.version = "0.1.0";
+  row.flops = 25000;
+  row.bytes = 2500;
+  row.roof = {.threads = 1, .fma_flops = 25e9, .bf16_flops = 0, .read_bytes = 5e9};
+  return row;
+}
+
+TEST(LabReport, RowsFollowTheSchema) {
+  const json row = json::parse(to_json(a_row()).dump());
+  EXPECT_EQ(faults_of(row), std::vector<std::string>{});
+  for (const auto& [name, value] : row.items()) {  // and the schema tells when they do not
+    json without = row, other = row;
+    without.erase(name);
+    other[name] = json::array({json::object()});
+    EXPECT_FALSE(faults_of(without).empty()) << name;
+    EXPECT_FALSE(faults_of(other).empty()) << name;
+  }
+  json more = row;
+  more["unknown"] = 1;
+  EXPECT_EQ(faults_of(more), std::vector<std::string>{"row: additionalProperties"});
+}
+
+TEST(LabReport, RatesAreByTheMedianAndTheRoofByItsTighterSide) {
+  const BenchRow row = a_row();  // 25000 operations in a median of 2.5 us; 1 us by arithmetic, 0.5 us by bytes
+  EXPECT_DOUBLE_EQ(row.gflops(), 10);
+  EXPECT_DOUBLE_EQ(row.gbytes(), 1);
+  EXPECT_DOUBLE_EQ(row.roof_share(), 0.4);
+}
+
+TEST(LabStatistics, QuartilesInterpolate) {
+  const Quartiles even = quartiles({4, 1, 3, 2}), one = quartiles({7});
+  EXPECT_DOUBLE_EQ(even.q1, 1.75);
+  EXPECT_DOUBLE_EQ(even.median, 2.5);
+  EXPECT_DOUBLE_EQ(even.q3, 3.25);
+  EXPECT_DOUBLE_EQ(one.q1, 7);
+  EXPECT_DOUBLE_EQ(one.q3, 7);
+}
+
+TEST(LabStatistics, ShortCallsAreTimedInGroupsAndLongOnesAlone) {
+  int64_t calls = 0;
+  const Samples fast = time_calls(10, 5, [&](int64_t n) { EXPECT_EQ(n, calls++); });
+  EXPECT_EQ(fast.us.size(), 5u);
+  EXPECT_GT(fast.calls, 1);
+  EXPECT_EQ(calls, 10 + 5 * fast.calls);
+  const Samples slow = time_calls(1, 3, [](int64_t) { std::this_thread::sleep_for(std::chrono::milliseconds(2)); });
+  EXPECT_EQ(slow.calls, 1);
+  for (const double us : slow.us) EXPECT_GE(us, 2000);
+}
+
+TEST(LabRoof, TheRoofIsAboveWhatPlainLoopsReach) {
+  const Roof roof = measure_roof(1, int64_t{64} << 20);
+  EXPECT_GT(roof.fma_flops, 1e8);
+  EXPECT_GT(roof.read_bytes, 1e7);
+  EXPECT_DOUBLE_EQ(roof_seconds({1, 1e9, 4e9, 1e9}, 8e9, 1e9, false), 8);
+  EXPECT_DOUBLE_EQ(roof_seconds({1, 1e9, 4e9, 1e9}, 8e9, 1e9, true), 2);
+  EXPECT_DOUBLE_EQ(roof_seconds({1, 1e9, 4e9, 1e9}, 8e9, 9e9, true), 9);
+}
+
+TEST(LabMachine, NamesAreFitForFolders) {
+  EXPECT_EQ(file_safe("Intel(R) Xeon(R) Platinum 8480C CPU @ 2.00GHz"), "intel-xeon-platinum-8480c-cpu-2.00ghz");
+  EXPECT_EQ(file_safe("../a/b"), "-a-b");
+  EXPECT_EQ(file_safe("..."), "unknown-cpu");
+  EXPECT_EQ(utc_stamp().size(), 16u);
+}
+
+class LabLoad : public Lab {
+ protected:
+  // q, k, v and more of a problem line, as check fills them, written as a file.
+  std::string saved(const std::string& line, const std::vector<NamedTensor>& more = {}) {
+    const Problem problem = parse_problem(line);
+    const check::Inputs in = check::make_inputs(problem, check::Fill::normal, 1);
+    std::vector<NamedTensor> tensors = more;
+    for (const auto& [name, tensor] : std::initializer_list<std::pair<const char*, const check::HostTensor*>>{
+             {"bias", &in.bias}, {"mask", &in.mask}, {"alibi_slopes", &in.alibi_slopes}, {"sinks", &in.sinks},
+             {"cu_seqlens_q", &in.cu_seqlens_q}, {"cu_seqlens_k", &in.cu_seqlens_k}, {"seqused_k", &in.seqused_k},
+             {"q_descale", &in.q_descale}, {"k_descale", &in.k_descale}, {"v_descale", &in.v_descale}})
+      if (tensor->present()) tensors.push_back({name, *tensor});
+    for (const auto& [name, tensor] : std::initializer_list<std::pair<const char*, const check::HostTensor*>>{{"q", &in.q}, {"k", &in.k}, {"v", &in.v}})
+      tensors.push_back({name, as_stored(problem, *tensor)});
+    const std::string path = folder / "in.safetensors";
+    write_safetensors(path, tensors);
+    return path;
+  }
+  std::string loaded(const std::string& line, const std::vector<std::string>& words) {
+    return to_string(load_problem(saved(line), words).problem);
+  }
+  std::string failure(const std::string& path, const std::vector<std::string>& words) {
+    try {
+      load_problem(path, words);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  }
+};
+
+TEST_F(LabLoad, TensorsSpeakTheirWords) {
+  const std::vector<std::vector<std::string>> lines_and_words = {
+      {"f32 b2 h4:2 q5 k7 d16 lse"},
+      {"bf16 b1 h2 q3 k3 d16:8 causal window=4,0 softcap=30 scale=0.125 lse", "causal", "window=4,0", "softcap=30", "scale=0.125"},
+      {"f16 b2 h2 q5 k7 d8 alibi bias=f32[1,h,q,k] mask=[b,1,1,k] sinks lse"},
+      {"f16 b3 h2 d8 varlen=3:4,0:2,5:0 layout=bshd lse"},
+      {"f16 b2 h2 q5 k7 d8 seqused=7,3 lse"},
+      {"f16 b2 h2 q5 k7 d8 layout=bshd lse", "layout=bshd"},
+      {"e4m3 b2 h2 q130 k7 d8 q_scales=head k_scales=token v_scales=channel lse"},
+      {"q=bf16 k=e4m3 v=f16 out=f32 b1 h2 q5 k5 d8 lse", "out=f32"},
+      {"f16 b2 h2 q5 k7 d8 q_start=3,4 lse", "q_start=3,4"},
+  };
+  for (const std::vector<std::string>& row : lines_and_words) {
+    const std::string want = to_string(parse_problem(row[0]));
+    EXPECT_EQ(loaded(row[0], {row.begin() + 1, row.end()}), want);
+  }
+}
+
+TEST_F(LabLoad, LayoutBshdKeepsLogicalValues) {
+  const Problem problem = parse_problem("f32 b2 h3 q5 k5 d8 layout=bshd");
+  const check::Inputs in = check::make_inputs(problem, check::Fill::normal, 1);
+  const LoadedProblem back = load_problem(saved("f32 b2 h3 q5 k5 d8 layout=bshd"), {"layout=bshd"});
+  EXPECT_EQ(back.inputs.q.shape, (std::vector<int64_t>{2, 3, 5, 8}));
+  EXPECT_EQ(back.inputs.q.strides, in.q.strides);
+  EXPECT_EQ(back.inputs.q.at({1, 2, 4, 7}), in.q.at({1, 2, 4, 7}));
+}
+
+TEST_F(LabLoad, FoldersOfNpyWithFortranOrderSayTheirStrides) {
+  const check::HostTensor column_major = check::make_strided(DType::f32, {1, 2, 3, 8}, {48, 1, 2, 6});
+  for (const char* name : {"q", "k", "v"}) write_npy((folder / name).string() + ".npy", check::make_tensor(DType::f32, {1, 2, 3, 8}));
+  std::string fortran = "\x93NUMPY";
+  const std::string dict = "{'descr': '<f4', 'fortran_order': True, 'shape': (1, 2, 3, 8), }\n";
+  fortran += {1, 0, static_cast<char>(dict.size()), 0};
+  std::ofstream(folder / "q.npy", std::ios::binary) << fortran << dict << std::string(48 * 4, '\0');
+  EXPECT_EQ(to_string(load_problem(folder, {}).problem), to_string(parse_problem("f32 b1 h2 q3 d8 q_strides=1,1,2,6 lse")));
+}
+
+TEST_F(LabLoad, BadInputEndsInOneSentence) {
+  const std::string plain = "f16 b1 h2 q5 k7 d8";
+  EXPECT_NE(failure(saved(plain), {"q9"}).find("'q9'"), std::string::npos);
+  EXPECT_NE(failure(saved(plain), {"bf16"}).find("given twice"), std::string::npos);
+  EXPECT_NE(failure(saved(plain), {"alibi"}).find("'alibi_slopes' is missing"), std::string::npos);
+  EXPECT_NE(failure(saved("e4m3 b1 h2 q5 k7 d8"), {"scales=head"}).find("'q_descale' is missing"), std::string::npos);
+  EXPECT_NE(failure(saved(plain), {"nonsense"}).find("'nonsense'"), std::string::npos);
+  const check::HostTensor x = check::make_tensor(DType::f32, {1, 2, 1});
+  EXPECT_NE(failure(saved(plain, {{"weights", x}}), {}).find("tensor 'weights': must be one of"), std::string::npos);
+  EXPECT_NE(failure(saved(plain, {{"block_table", x}}), {}).find("not carried out yet"), std::string::npos);
+  EXPECT_NE(failure(saved(plain, {{"q_descale", x}}), {}).find("q_scales=block64 or q_scales=block128"), std::string::npos);
+  EXPECT_NE(failure(saved(plain, {{"q_descale", check::make_tensor(DType::f32, {9})}}), {}).find("say its granularity"), std::string::npos);
+  EXPECT_NE(failure(saved(plain, {{"cu_seqlens_q", check::make_tensor(DType::i32, {2})}}), {}).find("rank 3"), std::string::npos);
+  const std::string path = folder / "in.safetensors";
+  write_safetensors(path, {{"q", check::make_tensor(DType::u8, {1, 1, 1, 8})}, {"k", x}, {"v", x}});
+  EXPECT_NE(failure(path, {}).find("say what its bytes are, such as q=e4m3"), std::string::npos);
+  write_safetensors(path, {{"q", x}, {"k", x}});
+  EXPECT_NE(failure(path, {}).find("tensor 'v' is missing"), std::string::npos);
+}
+
+TEST_F(LabLoad, DecreasingLengthsAreNamed) {
+  const check::HostTensor x = check::make_tensor(DType::f32, {4, 1, 8});
+  check::HostTensor cu = check::make_tensor(DType::i32, {3});
+  cu.set({1}, 3), cu.set({2}, 2);
+  const std::string path = folder / "in.safetensors";
+  const auto write = [&] {
+    write_safetensors(path, {{"q", x}, {"k", x}, {"v", x}, {"cu_seqlens_q", cu}, {"cu_seqlens_k", cu}});
+  };
+  write();
+  EXPECT_NE(failure(path, {}).find("'cu_seqlens_q' holds 2 at 2 after 3: must not decrease"), std::string::npos);
+  cu.set({2}, 5);
+  write();
+  EXPECT_NE(failure(path, {}).find("ends with 5, but there are 4 rows"), std::string::npos);
+  cu.set({2}, 4), cu.set({0}, 1);
+  write();
+  EXPECT_NE(failure(path, {}).find("must start with 0"), std::string::npos);
+}
+
+class LabProgram : public Lab {};
+
+TEST_F(LabProgram, RunsTheSampleAndWritesItsResult) {
+  const Outcome run = rapt("run '" + sample + "' causal -o o.safetensors --json");
+  ASSERT_EQ(run.code, 0) << run.err;
+  const json report = json::parse(run.out);
+  EXPECT_EQ(report["problem"], "f16 b1 h12 q331 k331 d32 causal lse");
+  EXPECT_TRUE(report["pass"]);
+  EXPECT_LT(report["err"]["max_abs"], 1e-2);
+  EXPECT_GT(report["err"]["max_abs"], 0);
+  const TensorFile file = read_safetensors(FileSource(folder / "o.safetensors"));
+  EXPECT_EQ(file.tensors.at("o").shape, (std::vector<int64_t>{1, 12, 331, 32}));
+  EXPECT_EQ(file.tensors.at("lse").shape, (std::vector<int64_t>{1, 12, 331}));
+  // A causal row 0 sees key 0 alone.
+  const TensorFile in = read_safetensors(FileSource(sample));
+  EXPECT_EQ(file.tensors.at("o").at({0, 5, 0, 3}), in.tensors.at("v").at({0, 5, 0, 3}));
+}
+
+TEST_F(LabProgram, EveryCommandHasHelpWithExamples) {
+  for (const char* name : {"info", "run", "check", "bench", "explain", "profile", "tune", "pack", "repro", "report", "quantize", "calibrate"}) {
+    const Outcome help = rapt(std::string(name) + " --help");
+    EXPECT_EQ(help.code, 0) << name;
+    EXPECT_NE(help.out.find("Examples:"), std::string::npos) << name;
+  }
+  for (const char* name : {"profile x --y", "tune", "pack", "repro", "report", "quantize", "calibrate"}) {
+    const Outcome pending = rapt(name);
+    EXPECT_EQ(pending.code, 3) << name;
+    EXPECT_NE(pending.err.find("waits for"), std::string::npos) << name;
+  }
+}
+
+TEST_F(LabProgram, ExitCodesAndSentences) {
+  const std::vector<std::tuple<std::string, int, std::string>> table = {
+      {"", 2, "subcommand is required"},
+      {"frobnicate", 2, "no command 'frobnicate'"},
+      {"run", 2, "input is required"},
+      {"run missing.safetensors", 2, "missing.safetensors: cannot be opened"},
+      {"run '" + sample + "' -o out.txt", 2, "must end with .safetensors"},
+      {"run '" + sample + "' --device cuda:0", 3, "this build has no GPU kernels"},
+      {"run '" + sample + "' --device tpu", 2, "must be cpu or cuda:N"},
+      {"check", 2, "one of them"},
+      {"check 'f32 q8 d8' --cases smoke", 2, "one of them"},
+      {"check 'f32 q8 d8' --fill nice", 2, "nice"},
+      {"check 'f32 h3:2 q8 d8'", 2, "heads_q"},
+      {"check --cases missing.txt", 3, "missing.txt"},
+      {"check 'f32 q8 d8' --threads 0", 2, "threads"},
+      {"explain 'f32 q8'", 2, "head_dim missing"},
+      {"explain 'f32 q8 d8' --arch z80", 2, "z80"},
+      {"bench 'f32 q8 d8' --timer graph", 3, "waits for the GPU backend"},
+      {"bench 'f32 q8 d8' --timer sundial", 2, "must be graph, event or host"},
+      {"bench 'f32 q8 d8' --iterations 0", 2, "iterations"},
+      {"bench 'f32 q8 d8' --l2 tepid", 2, "must be warm or cold"},
+  };
+  for (const auto& [words, code, part] : table) {
+    const Outcome outcome = rapt(words);
+    EXPECT_EQ(outcome.code, code) << words << "\n" << outcome.err;
+    EXPECT_NE(outcome.err.find(part), std::string::npos) << words << "\n" << outcome.err;
+  }
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator()), 2);  // stdout, stderr
+}
+
+TEST_F(LabProgram, ChecksAProblemAndACaseFile) {
+  const Outcome one = rapt("check 'f32 b1 h2 q33 k65 d16 causal' --seed 3 --json");
+  ASSERT_EQ(one.code, 0) << one.err << one.out;
+  const json results = json::parse(one.out);
+  EXPECT_EQ(results["passed"], 1);
+  EXPECT_EQ(results["results"][0]["seed"], 3);
+  std::ofstream(folder / "my.txt") << "# two\nf32 h1 q9 d8 ; fills=normal,constant\nf16 h1 q9 d8 page=16\n";
+  const Outcome cases = rapt("check --cases ./my.txt");
+  EXPECT_EQ(cases.code, 0) << cases.err << cases.out;
+  EXPECT_NE(cases.out.find("2 passed, 0 failed, 1 refused"), std::string::npos) << cases.out;
+  const Outcome stages = rapt("check 'f32 b1 h2 q33 k65 d16 causal' --stages");
+  EXPECT_EQ(stages.code, 0) << stages.err << stages.out;
+}
+
+TEST_F(LabProgram, BenchWritesRowsOfTheSchema) {
+  const Outcome bench = rapt("bench 'f32 h2 q64 d32' --iterations 3 --warmup 1 --threads 1 --output rows.jsonl --json");
+  ASSERT_EQ(bench.code, 0) << bench.err;
+  const json row = json::parse(bench.out);
+  EXPECT_EQ(faults_of(row), std::vector<std::string>{});
+  EXPECT_EQ(row["us"].size(), 3u);
+  EXPECT_EQ(row["threads"], 1);
+  EXPECT_EQ(json::parse(text_of(folder / "rows.jsonl")), row);
+  EXPECT_EQ(rapt("bench 'f32 h2 q64 d32' --iterations 1 --save").code, 0);
+  EXPECT_TRUE(std::filesystem::is_directory(folder / "results" / row["card"].get<std::string>()));
+}
+
+TEST_F(LabProgram, InfoAndExplainSpeakJson) {
+  const json info = json::parse(rapt("info --json").out);
+  for (const char* key : {"version", "commit", "compiler", "cpu", "isa", "isas", "threads", "caches", "gpu", "families"})
+    EXPECT_TRUE(info.contains(key)) << key;
+  const json explain = json::parse(rapt("explain 'f32 h8 q512 d64' --arch cpu-scalar --json").out);
+  EXPECT_EQ(explain["device"]["isa"], "scalar");
+  EXPECT_TRUE(explain["families"][0]["accepts"]);
+}
+
+TEST_F(LabProgram, CtrlCLeavesNoHalfWrittenFile) {
+  const pid_t child = fork();
+  if (child == 0) {
+    remove_unfinished_file_on_signals();
+    AtomicFile file(folder / "o.safetensors");
+    file.write("half");
+    raise(SIGINT);
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGINT);
+  EXPECT_TRUE(std::filesystem::is_empty(folder));
+}
+
+}  // namespace
+}  // namespace rapt::lab
