@@ -24,9 +24,10 @@ struct Result {
   int64_t samples = 0;   // seeds seed, seed + 1, ... pooled: at least 4096 outputs
   Errors out, lse, plain;
   Bounds bounds;
-  double lse_share = 0;  // worst lse error as a share of its bound
-  std::string message;   // empty when it passed
-  std::string command;   // reruns it
+  double lse_share = 0;   // worst lse error as a share of its bound
+  int64_t lse_worst = 0;  // and its row
+  std::string message;    // empty when it passed
+  std::string command;    // reruns it
 };
 
 Result check_problem(const Problem& problem, Fill fill, uint64_t seed, const Kernel& kernel);

@@ -135,14 +135,15 @@ Errors compare_lse(const Problem& p, const HostTensor& lse, const Reference& ref
   return compare(p, lse, reference, true);
 }
 
-double worst_lse_share(const Problem& p, const HostTensor& lse, const Reference& ref) {
+double worst_lse_share(const Problem& p, const HostTensor& lse, const Reference& ref, int64_t* worst_row) {
   double worst = 0;
   for (int64_t row = 0; row < ref.rows; ++row) {
     if (ref.state[row] != RowState::computed || !std::isfinite(ref.lse[row])) continue;
     const double got = decode_element(DType::f32, lse.data(), row_offset(p, lse, row, true));
-    const double error = std::fabs(got - ref.lse[row]);
-    if (error == 0) continue;  // a row of a sink alone has no size
-    worst = std::max(worst, error / lse_bound(p, ref.logit_size[row], ref.lse[row]));
+    const double share = std::fabs(got - ref.lse[row]) / lse_bound(p, ref.logit_size[row], ref.lse[row]);
+    if (!(share > worst)) continue;
+    worst = share;
+    if (worst_row) *worst_row = row;
   }
   return worst;
 }

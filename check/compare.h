@@ -31,8 +31,9 @@ struct Errors {
 Errors compare_out(const Problem& problem, const HostTensor& out, const Reference& reference);
 // An lse of -inf must be exactly -inf.
 Errors compare_lse(const Problem& problem, const HostTensor& lse, const Reference& reference);
-// The worst |lse - reference| as a share of lse_bound of its row; above 1 is a failure.
-double worst_lse_share(const Problem& problem, const HostTensor& lse, const Reference& reference);
+// The worst |lse - reference| as a share of lse_bound of its row (*worst_row); above 1 is a failure.
+double worst_lse_share(const Problem& problem, const HostTensor& lse, const Reference& reference,
+                       int64_t* worst_row = nullptr);
 
 // Element of out or lse as "[b=0, h=3, i=17, d=5]" (packed: t= and h=).
 std::string describe_element(const Problem& problem, int64_t element, int64_t dim);

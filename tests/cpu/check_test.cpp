@@ -540,6 +540,7 @@ TEST(CheckCompare, AnLseInTheWrongBaseOrWithoutTheScaleFails) {
       });
   EXPECT_FALSE(result.pass);
   EXPECT_GT(result.lse_share, 1);
+  EXPECT_NE(result.message.find("h=1"), std::string::npos) << result.message;
 }
 
 TEST(CheckProblem, ARefusalIsNotAPass) {
