@@ -237,16 +237,20 @@ TEST(Api, ACallersWorkspaceGivesTheSameBits) {
   const Tensor q = tensor_of(call.in.q), k = tensor_of(call.in.k), v = tensor_of(call.in.v),
                out = tensor_of(other.out.out);
   const WorkspaceSize size = workspace_size(q, k, v, out, options);
-  std::vector<std::byte> memory(size.bytes + 64, std::byte{0x77});  // dirty, and not at the front of an allocation
-  std::memset(memory.data() + 16, 0, size.zero_bytes);
-  options.workspace = memory.data() + 16;
+  const HostTensor memory = make_tensor(DType::u8, {static_cast<int64_t>(size.bytes) + 128});  // dirty, with margins
+  std::memset(memory.data(), 0x77, size.bytes + 128);
+  std::byte* const workspace = memory.data() + 64;
+  std::memset(workspace, 0, size.zero_bytes);
+  options.workspace = workspace;
   options.workspace_bytes = size.bytes;
   for (int repeat = 0; repeat < 2; ++repeat) {
     sdpa(q, k, v, out, options);
     expect_same_bits(other, call);
   }
-  for (size_t n = 0; n < 48; ++n)
-    EXPECT_EQ(memory[n < 16 ? n : size.bytes + n], std::byte{0x77}) << "written outside the workspace";
+  for (size_t n = 0; n < 64; ++n) {
+    EXPECT_EQ(memory.data()[n], std::byte{0x77}) << "written before the workspace";
+    EXPECT_EQ(workspace[size.bytes + n], std::byte{0x77}) << "written after the workspace";
+  }
 }
 
 TEST(Api, MergeOfOnePartIsThatPart) {

@@ -725,7 +725,7 @@ TEST(BadInput, WorkspaceTooSmall) {
   ASSERT_EQ(rapt_workspace_size(nullptr, a.build(), &bytes, &zero_bytes), RAPT_OK) << rapt_last_error();
   EXPECT_LE(zero_bytes, bytes);
   ASSERT_GT(bytes, 1u) << "eight parts have to be kept somewhere";
-  std::vector<std::byte> workspace(bytes + 64);
+  const HostTensor workspace = make_tensor(DType::u8, {static_cast<int64_t>(bytes)});  // at 64 bytes
   a.args.workspace = workspace.data();
   a.args.workspace_bytes = bytes - 1;
   fill(a[out], 7);
@@ -734,6 +734,9 @@ TEST(BadInput, WorkspaceTooSmall) {
   for (int64_t d = 0; d < 64; ++d) EXPECT_EQ(a[out].at({0, 0, 0, d}), 7.0);
   a.args.workspace_bytes = bytes;
   EXPECT_EQ(rapt_sdpa(nullptr, &a.args, nullptr), RAPT_OK) << rapt_last_error();
+  a.args.workspace = workspace.data() + 4;
+  EXPECT_EQ(rapt_sdpa(nullptr, &a.args, nullptr), RAPT_ERROR_INVALID_ARGUMENT);
+  expect_words(rapt_last_error(), {"workspace", "64"});
   a.args.workspace = nullptr;
   EXPECT_EQ(rapt_sdpa(nullptr, &a.args, nullptr), RAPT_ERROR_INVALID_ARGUMENT) << "a size without a workspace";
 }
