@@ -1,5 +1,5 @@
 // Small tiled kernels with one planted defect each, which every check must catch, and the same kernel with none.
-// Used by tests (and `rapt check --self-test`): they show that the cases and bounds can fail.
+// Used by tests: they show that the cases and bounds can fail.
 #pragma once
 
 #include <vector>
