@@ -4,10 +4,9 @@
  * Prints the log-sum-exp of a few rows, and exits 1 when a row does not come out as it must.
  */
 #include <math.h>
+#include <rapt/rapt.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-#include <rapt/rapt.h>
 
 enum { batch = 1, heads_q = 8, heads_k = 2, seqlen = 100, head_dim = 64 };
 
@@ -31,11 +30,13 @@ static float* floats(size_t count) {
 int main(void) {
   const int64_t q_shape[4] = {batch, heads_q, seqlen, head_dim};
   const int64_t k_shape[4] = {batch, heads_k, seqlen, head_dim};
-  const size_t q_count = (size_t)batch * heads_q * seqlen * head_dim, k_count = (size_t)batch * heads_k * seqlen * head_dim;
+  const size_t q_count = (size_t)batch * heads_q * seqlen * head_dim,
+               k_count = (size_t)batch * heads_k * seqlen * head_dim;
   float *q = floats(q_count), *k = floats(k_count), *v = floats(k_count), *out = floats(q_count);
   float* lse = floats((size_t)batch * heads_q * seqlen);
 
-  /* Keys of zero give every visible key the same weight; value j is j. So row i is the mean of 0..i, and lse ln(i+1). */
+  /* Keys of zero give every visible key the same weight; value j is j. So row i is the mean of 0..i, and lse ln(i+1).
+   */
   for (size_t i = 0; i < q_count; ++i) q[i] = 1.0f;
   for (size_t i = 0; i < k_count; ++i) v[i] = (float)(i / head_dim % seqlen);
 

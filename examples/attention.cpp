@@ -2,12 +2,11 @@
 //
 // With an installed rapt:  c++ -std=c++20 attention.cpp $(pkg-config --cflags --libs rapt) -o attention
 // Prints what the library chose to run, computes the keys in one piece and in two, and exits 1 if they disagree.
-#include <rapt/rapt.hpp>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <iostream>
+#include <rapt/rapt.hpp>
 #include <vector>
 
 int main() try {
@@ -18,11 +17,12 @@ int main() try {
   for (size_t i = 0; i < fused.size(); ++i) fused[i] = std::sin(0.37f * static_cast<float>(i % 9973));
 
   const rapt::Dims shape{batch, heads, seqlen, dim}, strides{seqlen * row, 3 * dim, row, 1};
-  const rapt::Tensor q(fused.data(), shape, strides), k(fused.data() + dim, shape, strides), v(fused.data() + 2 * dim, shape, strides);
+  const rapt::Tensor q(fused.data(), shape, strides), k(fused.data() + dim, shape, strides),
+      v(fused.data() + 2 * dim, shape, strides);
   std::vector<float> whole(batch * heads * seqlen * dim);
   const rapt::Tensor out(whole.data(), shape);
 
-  std::cout << rapt::explain(q, k, v, out) << "\n";
+  std::cout << rapt::explain(q, k, v, out);
   rapt::sdpa(q, k, v, out);
 
   // The same over two halves of the keys, as rings and split caches do: partial states, then merge.
@@ -32,7 +32,8 @@ int main() try {
   for (size_t part = 0; part < 2; ++part) {
     const int64_t begin = part == 0 ? 0 : first, length = part == 0 ? first : seqlen - first;
     const rapt::Dims keys{batch, heads, length, dim};
-    const rapt::Tensor k_part(fused.data() + dim + begin * row, keys, strides), v_part(fused.data() + 2 * dim + begin * row, keys, strides);
+    const rapt::Tensor k_part(fused.data() + dim + begin * row, keys, strides),
+        v_part(fused.data() + 2 * dim + begin * row, keys, strides);
     part_out[part].resize(whole.size());
     part_lse[part].resize(batch * heads * seqlen);
     states.push_back({.out = {part_out[part].data(), shape}, .lse = {part_lse[part].data(), {batch, heads, seqlen}}});

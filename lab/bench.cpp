@@ -28,18 +28,29 @@ check::HostTensor clone(const check::HostTensor& tensor) {
   check::HostTensor copy = check::make_strided(tensor.dtype, tensor.shape, tensor.strides);
   const check::Span span = check::reach(tensor.shape, tensor.strides);
   const int64_t width = bytes_of(tensor.dtype);
-  std::memcpy(copy.data() + span.first * width, tensor.data() + span.first * width, static_cast<size_t>((span.last - span.first + 1) * width));
+  std::memcpy(copy.data() + span.first * width, tensor.data() + span.first * width,
+              static_cast<size_t>((span.last - span.first + 1) * width));
   return copy;
 }
 
 // The same values at other addresses, with outputs of their own: what one call touches.
 struct Set {
   Set(const Problem& problem, const check::Inputs& from)
-      : inputs{.q = clone(from.q), .k = clone(from.k), .v = clone(from.v),
-               .bias = clone(from.bias), .mask = clone(from.mask), .alibi_slopes = clone(from.alibi_slopes), .sinks = clone(from.sinks),
-               .cu_seqlens_q = clone(from.cu_seqlens_q), .cu_seqlens_k = clone(from.cu_seqlens_k), .seqused_k = clone(from.seqused_k),
-               .q_descale = clone(from.q_descale), .k_descale = clone(from.k_descale), .v_descale = clone(from.v_descale),
-               .q_starts = clone(from.q_starts), .k_starts = clone(from.k_starts)},
+      : inputs{.q = clone(from.q),
+               .k = clone(from.k),
+               .v = clone(from.v),
+               .bias = clone(from.bias),
+               .mask = clone(from.mask),
+               .alibi_slopes = clone(from.alibi_slopes),
+               .sinks = clone(from.sinks),
+               .cu_seqlens_q = clone(from.cu_seqlens_q),
+               .cu_seqlens_k = clone(from.cu_seqlens_k),
+               .seqused_k = clone(from.seqused_k),
+               .q_descale = clone(from.q_descale),
+               .k_descale = clone(from.k_descale),
+               .v_descale = clone(from.v_descale),
+               .q_starts = clone(from.q_starts),
+               .k_starts = clone(from.k_starts)},
         outputs(check::make_outputs(problem)),
         call(problem, inputs, outputs) {}
   check::Inputs inputs;
@@ -50,7 +61,10 @@ struct Set {
 class Bench {
  public:
   explicit Bench(const BenchOptions& options)
-      : options_(options), device_(chosen_device(options.common, true)), machine_(this_machine()), context_(make_context(options.common.threads)) {
+      : options_(options),
+        device_(chosen_device(options.common, true)),
+        machine_(this_machine()),
+        context_(make_context(options.common.threads)) {
     if (options.timer == "graph" || options.timer == "event")
       unsupported("--timer ", options.timer, ": waits for the GPU backend; on the CPU use --timer host");
     if (options.timer != "host") invalid("--timer ", options.timer, ": must be graph, event or host");
@@ -90,13 +104,15 @@ class Bench {
   BenchRow described(const Problem& problem) const {
     const Plan chosen = plan(problem, device_);
     std::string line = to_string(chosen);
-    for (size_t at = 0; (at = line.find('\n', at)) != std::string::npos;) line.replace(at, 1, at + 1 == line.size() ? "" : " + ");
+    for (size_t at = 0; (at = line.find('\n', at)) != std::string::npos;)
+      line.replace(at, 1, at + 1 == line.size() ? "" : " + ");
     BenchRow row;
     row.problem = to_string(problem);
     row.family = line.substr(0, line.find(' '));
     row.config = line.size() > row.family.size() ? line.substr(row.family.size() + 1) : "";
     for (int step = 0; step < chosen.step_count; ++step)
-      row.bf16_products = row.bf16_products || chosen.steps[static_cast<size_t>(step)].config.isa == CpuIsa::avx512_bf16;
+      row.bf16_products =
+          row.bf16_products || chosen.steps[static_cast<size_t>(step)].config.isa == CpuIsa::avx512_bf16;
     row.timer = options_.timer;
     row.l2 = options_.l2;
     row.card = file_safe(machine_.cpu_name);
@@ -115,7 +131,8 @@ class Bench {
     const check::Result result = check::judge(problem, check::Fill::normal, set.inputs, set.outputs, row.row_step);
     row.err = result.out;
     if (!result.pass)
-      throw Error(ErrorCode::internal, concat(result.message, "\n        again: ", check::rerun_command(problem, check::Fill::normal, options_.seed)));
+      throw Error(ErrorCode::internal, concat(result.message, "\n        again: ",
+                                              check::rerun_command(problem, check::Fill::normal, options_.seed)));
   }
 
   // warm: together the sets exceed every core's private cache twice, so that no call finds its own last inputs there.
@@ -123,10 +140,12 @@ class Bench {
   int64_t sets_needed(const Problem& problem) const {
     const bool cold = options_.l2 == "cold";
     const int64_t target = cold ? 2 * machine_.last_level_cache() : 2 * device_.l2_bytes * device_.threads;
-    if (cold && target == 0) throw Error(ErrorCode::environment, "--l2 cold: the system does not tell the size of its caches");
+    if (cold && target == 0)
+      throw Error(ErrorCode::environment, "--l2 cold: the system does not tell the size of its caches");
     if (machine_.available_bytes > 0 && target > machine_.available_bytes / 2)
-      throw Error(ErrorCode::environment, concat("--l2 ", options_.l2, ": needs ", target >> 20, " MiB of inputs, more than half of the ",
-                                                 machine_.available_bytes >> 20, " MiB available"));
+      throw Error(ErrorCode::environment,
+                  concat("--l2 ", options_.l2, ": needs ", target >> 20, " MiB of inputs, more than half of the ",
+                         machine_.available_bytes >> 20, " MiB available"));
     const double per_set = std::max(bytes(problem), 64.0);
     return std::max<int64_t>(2, static_cast<int64_t>(std::ceil(static_cast<double>(target) / per_set)));
   }
@@ -165,8 +184,9 @@ void write_rows(const std::string& path, const std::vector<BenchRow>& rows) {
 
 void print_row(const BenchRow& row) {
   const Quartiles time = quartiles(row.samples.us);
-  fmt::print("{:>10.1f} {:>10.1f} {:>10.1f} {:>9.1f} {:>8.2f} {:>5.0f}%  {:.1e}  {}  [{} {}]\n", time.median, time.q1, time.q3, row.gflops(),
-             row.gbytes(), 100 * row.roof_share(), row.err.max_abs, row.problem, row.family, row.config);
+  fmt::print("{:>10.1f} {:>10.1f} {:>10.1f} {:>9.1f} {:>8.2f} {:>5.0f}%  {:.1e}  {}  [{} {}]\n", time.median, time.q1,
+             time.q3, row.gflops(), row.gbytes(), 100 * row.roof_share(), row.err.max_abs, row.problem, row.family,
+             row.config);
 }
 
 }  // namespace
@@ -176,10 +196,14 @@ int bench(const BenchOptions& options) {
   Bench bench(options);
   const bool text = !options.common.json;
   if (text)
-    fmt::print("{}, {}, {} threads; roof measured now: {:.1f} GFLOP/s f32{}, {:.1f} GB/s read; inputs {}\n", bench.machine().cpu_name,
-               name_of(bench.device().isa), bench.device().threads, bench.roof().fma_flops / 1e9,
-               bench.roof().bf16_flops > 0 ? fmt::format(", {:.1f} bf16", bench.roof().bf16_flops / 1e9) : "", bench.roof().read_bytes / 1e9, options.l2);
-  if (text) fmt::print("{:>10} {:>10} {:>10} {:>9} {:>8} {:>6}  max error\n", "median us", "q1", "q3", "GFLOP/s", "GB/s", "roof");
+    fmt::print("{}, {}, {} threads; roof measured now: {:.1f} GFLOP/s f32{}, {:.1f} GB/s read; inputs {}\n",
+               bench.machine().cpu_name, name_of(bench.device().isa), bench.device().threads,
+               bench.roof().fma_flops / 1e9,
+               bench.roof().bf16_flops > 0 ? fmt::format(", {:.1f} bf16", bench.roof().bf16_flops / 1e9) : "",
+               bench.roof().read_bytes / 1e9, options.l2);
+  if (text)
+    fmt::print("{:>10} {:>10} {:>10} {:>9} {:>8} {:>6}  max error\n", "median us", "q1", "q3", "GFLOP/s", "GB/s",
+               "roof");
   std::vector<BenchRow> rows;
   int wrong = 0;
   Progress progress(problems.size());
@@ -194,7 +218,8 @@ int bench(const BenchOptions& options) {
       progress.clear();
       if (error.code() != ErrorCode::unsupported && error.code() != ErrorCode::internal) throw;
       wrong += error.code() == ErrorCode::internal;
-      fmt::print(stderr, "{}  {}\n        {}\n", error.code() == ErrorCode::internal ? "WRONG, not timed" : "refused", to_string(problems[i]), error.what());
+      fmt::print(stderr, "{}  {}\n        {}\n", error.code() == ErrorCode::internal ? "WRONG, not timed" : "refused",
+                 to_string(problems[i]), error.what());
     }
     std::fflush(stdout);
   }

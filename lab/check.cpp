@@ -22,7 +22,8 @@ struct Task {
 
 std::vector<Task> tasks_of(const CheckOptions& options) {
   if (options.words.empty() == options.cases.empty()) invalid("check: give a problem line or --cases, one of them");
-  const std::vector<check::Fill> chosen = options.fill.empty() ? std::vector<check::Fill>{} : std::vector{check::parse_fill(options.fill)};
+  const std::vector<check::Fill> chosen =
+      options.fill.empty() ? std::vector<check::Fill>{} : std::vector{check::parse_fill(options.fill)};
   std::vector<Task> tasks;
   if (options.cases.empty()) {
     tasks.push_back({parse_problem(joined(options.words)), chosen.empty() ? check::Fill::normal : chosen[0]});
@@ -40,7 +41,8 @@ const char* verdict_of(const check::Result& result) {
 
 void print_row(const Task& task, uint64_t seed, const check::Result& r) {
   fmt::print("{:<7} {:>9.2e} / {:<8.2e} {:>9.2e} / {:<8.2e} {:>5.2f}  {} {} seed {}\n", verdict_of(r), r.out.max_abs,
-             r.bounds.max_abs, r.out.rel_rms, r.bounds.rel_rms, r.lse_share, to_string(task.problem), check::name_of(task.fill), seed);
+             r.bounds.max_abs, r.out.rel_rms, r.bounds.rel_rms, r.lse_share, to_string(task.problem),
+             check::name_of(task.fill), seed);
   if (!r.pass) fmt::print("        {}\n", r.message);
   if (!r.pass && !r.refused) fmt::print("        again: {}\n", r.command);
 }
@@ -55,7 +57,9 @@ nlohmann::ordered_json row_of(const Task& task, uint64_t seed, const check::Resu
           {"fill", check::name_of(task.fill)},
           {"seed", seed},
           {"samples", r.samples},
-          {"verdict", r.pass ? "pass" : r.refused ? "refused" : "fail"},
+          {"verdict", r.pass      ? "pass"
+                      : r.refused ? "refused"
+                                  : "fail"},
           {"err", errors_of(r.out)},
           {"lse_err", errors_of(r.lse)},
           {"bounds", {{"max_abs", r.bounds.max_abs}, {"rel_rms", r.bounds.rel_rms}}},
@@ -84,7 +88,10 @@ int compare_all(const CheckOptions& options, const std::vector<Task>& tasks, rap
   }
   const auto passed = static_cast<int>(tasks.size()) - failed - refused;
   if (options.common.json)
-    fmt::print("{}\n", nlohmann::ordered_json{{"results", rows}, {"passed", passed}, {"failed", failed}, {"refused", refused}}.dump(2));
+    fmt::print(
+        "{}\n",
+        nlohmann::ordered_json{{"results", rows}, {"passed", passed}, {"failed", failed}, {"refused", refused}}.dump(
+            2));
   else
     fmt::print("{} passed, {} failed, {} refused (no kernel takes them yet)\n", passed, failed, refused);
   if (failed > 0) return exit_check_failed;
@@ -104,12 +111,22 @@ int compare_stages(const CheckOptions& options, const std::vector<Task>& tasks, 
     std::string observed;
     for (const std::string& stage : r.observed) observed += (observed.empty() ? "" : " ") + stage;
     if (options.common.json) {
-      rows.push_back({{"problem", to_string(tasks[i].problem)}, {"fill", check::name_of(tasks[i].fill)}, {"pass", r.pass},
-                      {"observed", r.observed}, {"stage", r.stage}, {"tile", r.tile}, {"index", r.index}, {"got", r.got},
-                      {"want", r.want}, {"bound", r.bound}, {"message", r.message}, {"command", r.command}});
+      rows.push_back({{"problem", to_string(tasks[i].problem)},
+                      {"fill", check::name_of(tasks[i].fill)},
+                      {"pass", r.pass},
+                      {"observed", r.observed},
+                      {"stage", r.stage},
+                      {"tile", r.tile},
+                      {"index", r.index},
+                      {"got", r.got},
+                      {"want", r.want},
+                      {"bound", r.bound},
+                      {"message", r.message},
+                      {"command", r.command}});
       continue;
     }
-    fmt::print("{}  {} {}: compared {}\n", r.pass ? "pass" : "FAIL", to_string(tasks[i].problem), check::name_of(tasks[i].fill), observed);
+    fmt::print("{}  {} {}: compared {}\n", r.pass ? "pass" : "FAIL", to_string(tasks[i].problem),
+               check::name_of(tasks[i].fill), observed);
     if (!r.pass) fmt::print("      {}\n      again: {}\n", r.message, r.command);
   }
   if (options.common.json) fmt::print("{}\n", nlohmann::ordered_json{{"stages", rows}, {"failed", failed}}.dump(2));

@@ -27,8 +27,9 @@ Device chosen_device(const Common& options, bool execute) {
   require_cpu(options.device);
   Device device = options.arch.empty() ? cpu_device() : device_preset(options.arch);
   if (execute && (device.kind != DeviceKind::cpu || device.isa != cpu_device().isa))
-    throw Error(ErrorCode::environment, concat("--arch ", options.arch, ": the library runs as cpu-", name_of(cpu_device().isa),
-                                               " on this machine; other presets can be explained, not run"));
+    throw Error(ErrorCode::environment,
+                concat("--arch ", options.arch, ": the library runs as cpu-", name_of(cpu_device().isa),
+                       " on this machine; other presets can be explained, not run"));
   if (options.threads > 0) device.threads = options.threads;
   return device;
 }
@@ -59,7 +60,10 @@ int64_t oracle_row_step(double flops) {
 
 std::string rows_checked(int64_t row_step) {
   if (row_step == 1) return "all rows";
-  return concat("row 0 of each head and every ", row_step, row_step % 10 == 3 && row_step % 100 != 13 ? "rd" : row_step % 10 == 1 && row_step % 100 != 11 ? "st" : "th",
+  return concat("row 0 of each head and every ", row_step,
+                row_step % 10 == 3 && row_step % 100 != 13   ? "rd"
+                : row_step % 10 == 1 && row_step % 100 != 11 ? "st"
+                                                             : "th",
                 " after it, since the problem is large");
 }
 

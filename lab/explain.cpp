@@ -39,12 +39,13 @@ int explain(const ExplainOptions& options) {
   const Device device = chosen_device(options.common, false);
   const nlohmann::ordered_json chosen = plan_of(problem, device);
   if (options.common.json) {
-    const nlohmann::ordered_json all = {{"problem", to_string(problem)},
-                                        {"device", {{"name", device.name}, {"isa", name_of(device.isa)}, {"threads", device.threads}}},
-                                        {"plan", chosen},
-                                        {"families", families_of(problem, device)},
-                                        {"flops", flops(problem)},
-                                        {"bytes", bytes(problem)}};
+    const nlohmann::ordered_json all = {
+        {"problem", to_string(problem)},
+        {"device", {{"name", device.name}, {"isa", name_of(device.isa)}, {"threads", device.threads}}},
+        {"plan", chosen},
+        {"families", families_of(problem, device)},
+        {"flops", flops(problem)},
+        {"bytes", bytes(problem)}};
     fmt::print("{}\n", all.dump(2));
   } else {
     std::string text = rapt::explain(problem, device);

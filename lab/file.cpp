@@ -124,7 +124,8 @@ void make_directories(const std::string& path) {
 std::string in_quotes(std::string_view name) {
   constexpr size_t longest = 60;
   std::string text = "'";
-  for (const char c : name.substr(0, longest)) text += (c < 0x20 || c == 0x7f) && static_cast<signed char>(c) >= 0 ? '?' : c;
+  for (const char c : name.substr(0, longest))
+    text += (c < 0x20 || c == 0x7f) && static_cast<signed char>(c) >= 0 ? '?' : c;
   return text + (name.size() > longest ? "...'" : "'");
 }
 

@@ -1,6 +1,6 @@
-// Files as the readers and writers of the lab see them: bytes with a name and a size, and a file that is whole or absent.
-// Used by safetensors.cpp, npy.cpp and the commands; the readers take any ByteSource, so tests and fuzzers feed memory.
-// Every failure is a rapt::Error that names the file.
+// Files as the readers and writers of the lab see them: bytes with a name and a size, and a file that is whole or
+// absent. Used by safetensors.cpp, npy.cpp and the commands; the readers take any ByteSource, so tests and fuzzers feed
+// memory. Every failure is a rapt::Error that names the file.
 #pragma once
 
 #include <cstdint>
@@ -78,8 +78,8 @@ void make_directories(const std::string& path);
 // `name` from a file, fit for a message: in quotes, at most 60 characters, control characters as '?'.
 std::string in_quotes(std::string_view name);
 
-// Product of a shape times `element_bytes`, or -1 where it does not fit 63 bits, sizes of zero left out, so that strides
-// fit as well. Sizes must not be negative.
+// Product of a shape times `element_bytes`, or -1 where it does not fit 63 bits, sizes of zero left out, so that
+// strides fit as well. Sizes must not be negative.
 int64_t bytes_of_shape(const std::vector<int64_t>& shape, int64_t element_bytes);
 
 }  // namespace rapt::lab

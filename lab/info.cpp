@@ -33,18 +33,12 @@ nlohmann::ordered_json facts() {
   for (const Cache& cache : machine.caches)
     caches.push_back({{"level", cache.level}, {"type", cache.type}, {"bytes", cache.bytes}});
   for (const Family* family : all_families()) families.push_back(family->name);
-  return {{"version", rapt_version()},
-          {"commit", build_commit},
-          {"dirty", build_dirty},
-          {"compiler", build_compiler},
-          {"flags", build_flags},
-          {"cpu", machine.cpu_name},
-          {"isa", name_of(device.isa)},
-          {"isas", usable_isas(device.isa)},
-          {"threads", device.threads},
-          {"caches", caches},
-          {"gpu", gpu_status},
-          {"families", families}};
+  return {{"version", rapt_version()},  {"commit", build_commit},
+          {"dirty", build_dirty},       {"compiler", build_compiler},
+          {"flags", build_flags},       {"cpu", machine.cpu_name},
+          {"isa", name_of(device.isa)}, {"isas", usable_isas(device.isa)},
+          {"threads", device.threads},  {"caches", caches},
+          {"gpu", gpu_status},          {"families", families}};
 }
 
 std::string text_of(const nlohmann::ordered_json& list) {
@@ -67,7 +61,8 @@ int info(const Common& options) {
   fmt::print("isa       {} (of {})\n", name_of(cpu_device().isa), text_of(all["isas"]));
   fmt::print("threads   {}\n", cpu_device().threads);
   for (const auto& cache : all["caches"])
-    fmt::print("cache     L{} {} {} KiB\n", cache["level"].get<int>(), cache["type"].get<std::string>(), cache["bytes"].get<int64_t>() / 1024);
+    fmt::print("cache     L{} {} {} KiB\n", cache["level"].get<int>(), cache["type"].get<std::string>(),
+               cache["bytes"].get<int64_t>() / 1024);
   fmt::print("gpu       {}\n", gpu_status);
   fmt::print("kernels   {}\n", text_of(all["families"]));
   return exit_fine;

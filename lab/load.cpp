@@ -79,7 +79,8 @@ class Loader {
   HostTensor& tensor(const std::string& name) {
     for (const auto& [known, member] : known_tensors)
       if (name == known) return in().*member;
-    if (name == "block_table") unsupported(path_, ": tensor 'block_table': paged keys and values are not carried out yet");
+    if (name == "block_table")
+      unsupported(path_, ": tensor 'block_table': paged keys and values are not carried out yet");
     std::string list;
     for (const auto& [known, member] : known_tensors) list += std::string(" ") + known;
     invalid(path_, ": tensor ", in_quotes(name), ": must be one of", list);
@@ -165,8 +166,10 @@ class Loader {
 
   void describe_dtypes() {
     const DType q = in().q.dtype, k = in().k.dtype, v = in().v.dtype;
-    const bool one_word = std::any_of(words_.begin(), words_.end(), [](const std::string& w) { return dtype_named(w) != DType::none; });
-    if (q == k && q == v && (one_word || !(has_word("q=") || has_word("k=") || has_word("v=")))) return say(rapt::name_of(q));
+    const bool one_word =
+        std::any_of(words_.begin(), words_.end(), [](const std::string& w) { return dtype_named(w) != DType::none; });
+    if (q == k && q == v && (one_word || !(has_word("q=") || has_word("k=") || has_word("v="))))
+      return say(rapt::name_of(q));
     say(concat("q=", rapt::name_of(q)));
     say(concat("k=", rapt::name_of(k)));
     say(concat("v=", rapt::name_of(v)));
@@ -181,7 +184,8 @@ class Loader {
 
   std::vector<int64_t> integers(const char* name, const HostTensor& t) {
     if (t.dtype != DType::i32 || t.shape.size() != 1)
-      invalid(path_, ": tensor '", name, "' is ", rapt::name_of(t.dtype), " ", shape_text(t.shape), ": must be i32 of rank 1");
+      invalid(path_, ": tensor '", name, "' is ", rapt::name_of(t.dtype), " ", shape_text(t.shape),
+              ": must be i32 of rank 1");
     std::vector<int64_t> values;
     for (int64_t i = 0; i < t.shape[0]; ++i) {
       int32_t value = 0;
@@ -201,21 +205,25 @@ class Loader {
   std::vector<int64_t> differences(const char* name, const HostTensor& cu, int64_t rows) {
     if (!cu.present()) invalid(path_, ": tensor '", name, "' is missing: cu_seqlens_q and cu_seqlens_k go together");
     const std::vector<int64_t> ends = integers(name, cu);
-    if (ends.empty() || ends[0] != 0) invalid(path_, ": tensor '", name, "' ", shape_text(cu.shape), ": must start with 0");
+    if (ends.empty() || ends[0] != 0)
+      invalid(path_, ": tensor '", name, "' ", shape_text(cu.shape), ": must start with 0");
     std::vector<int64_t> lengths;
     for (size_t b = 1; b < ends.size(); ++b) {
       if (ends[b] < ends[b - 1])
-        invalid(path_, ": tensor '", name, "' holds ", ends[b], " at ", b, " after ", ends[b - 1], ": must not decrease");
+        invalid(path_, ": tensor '", name, "' holds ", ends[b], " at ", b, " after ", ends[b - 1],
+                ": must not decrease");
       lengths.push_back(ends[b] - ends[b - 1]);
     }
-    if (ends.back() > rows) invalid(path_, ": tensor '", name, "' ends with ", ends.back(), ", but there are ", rows, " rows");
+    if (ends.back() > rows)
+      invalid(path_, ": tensor '", name, "' ends with ", ends.back(), ", but there are ", rows, " rows");
     return lengths;
   }
   std::string lengths() {
     const std::vector<int64_t> q = differences("cu_seqlens_q", in().cu_seqlens_q, in().q.shape[0]);
     const std::vector<int64_t> k = differences("cu_seqlens_k", in().cu_seqlens_k, in().k.shape[0]);
     if (q.size() != k.size())
-      invalid(path_, ": cu_seqlens_q is for ", q.size(), " sequences, cu_seqlens_k for ", k.size(), ": must be as many");
+      invalid(path_, ": cu_seqlens_q is for ", q.size(), " sequences, cu_seqlens_k for ", k.size(),
+              ": must be as many");
     std::string text;
     for (size_t b = 0; b < q.size(); ++b) text += concat(b == 0 ? "" : ",", q[b], ":", k[b]);
     if (q.empty()) say("b0");
@@ -262,7 +270,8 @@ class Loader {
       loaded_.problem = parse_problem(line);
       add_strides(line);
     } catch (const Error& error) {
-      throw Error(error.code(), concat(path_, ": ", error.what(), " (dtypes, sizes and lengths come from the tensors)"));
+      throw Error(error.code(),
+                  concat(path_, ": ", error.what(), " (dtypes, sizes and lengths come from the tensors)"));
     }
     loaded_.problem.alibi_per_batch = in().alibi_slopes.present() && in().alibi_slopes.shape.size() == 2;
     if (packed_) loaded_.problem.total_q = in().q.shape[0], loaded_.problem.total_k = in().k.shape[0];
@@ -273,7 +282,8 @@ class Loader {
   // Orders that no layout word describes (Fortran order) are said by their strides.
   void add_strides(std::string line) {
     const std::string before = line;
-    for (const auto& [name, t] : {std::pair<const char*, const HostTensor*>{"q", &in().q}, {"k", &in().k}, {"v", &in().v}})
+    for (const auto& [name, t] :
+         {std::pair<const char*, const HostTensor*>{"q", &in().q}, {"k", &in().k}, {"v", &in().v}})
       if (t->size() > 0 && t->strides != check::layout_strides(loaded_.problem.layout, t->shape))
         line += concat(name, "_strides=", join(t->strides), " ");
     if (line != before) loaded_.problem = parse_problem(line);

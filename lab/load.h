@@ -17,9 +17,9 @@ struct LoadedProblem {
   std::map<std::string, std::string> metadata;
 };
 
-// path: FILE.safetensors, or a folder in which NAME.npy is tensor NAME. words: of a problem line (docs/problem-line.md).
-// Stored shapes are [batch, heads, seqlen, dim], with the word layout=bshd [batch, seqlen, heads, dim]; with
-// cu_seqlens_q and cu_seqlens_k [total, heads, dim].
+// path: FILE.safetensors, or a folder in which NAME.npy is tensor NAME. words: of a problem line
+// (docs/problem-line.md). Stored shapes are [batch, heads, seqlen, dim], with the word layout=bshd [batch, seqlen,
+// heads, dim]; with cu_seqlens_q and cu_seqlens_k [total, heads, dim].
 LoadedProblem load_problem(const std::string& path, const std::vector<std::string>& words);
 
 // A result in logical order as it is stored: the inverse of what load_problem does to q.

@@ -33,7 +33,8 @@ std::string value_of(const std::string& path, const std::string& key) {
 int64_t size_with_unit(const std::string& text) {
   int64_t value = 0;
   size_t at = 0;
-  for (; at < text.size() && std::isdigit(static_cast<unsigned char>(text[at])); ++at) value = value * 10 + (text[at] - '0');
+  for (; at < text.size() && std::isdigit(static_cast<unsigned char>(text[at])); ++at)
+    value = value * 10 + (text[at] - '0');
   const char unit = at < text.size() ? text[at] : ' ';
   return value << (unit == 'K' ? 10 : unit == 'M' ? 20 : unit == 'G' ? 30 : 0);
 }
@@ -44,7 +45,8 @@ std::vector<Cache> caches_of_cpu0() {
     const std::string folder = "/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(index) + "/";
     const std::string level = first_line(folder + "level");
     if (level.empty()) return caches;
-    caches.push_back({static_cast<int>(size_with_unit(level)), first_line(folder + "type"), size_with_unit(first_line(folder + "size"))});
+    caches.push_back({static_cast<int>(size_with_unit(level)), first_line(folder + "type"),
+                      size_with_unit(first_line(folder + "size"))});
   }
 }
 

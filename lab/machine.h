@@ -16,7 +16,7 @@ struct Cache {
 
 struct Machine {
   std::string cpu_name;
-  std::vector<Cache> caches;  // of CPU 0
+  std::vector<Cache> caches;    // of CPU 0
   int64_t available_bytes = 0;  // of memory, now
   int64_t last_level_cache() const;
 };

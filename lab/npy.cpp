@@ -35,7 +35,10 @@ class DictCursor {
     while (!accept('}')) {
       const std::string key = quoted_text();
       expect(':');
-      bool* seen = key == "descr" ? &has_descr : key == "fortran_order" ? &has_order : key == "shape" ? &has_shape : nullptr;
+      bool* seen = key == "descr"           ? &has_descr
+                   : key == "fortran_order" ? &has_order
+                   : key == "shape"         ? &has_shape
+                                            : nullptr;
       if (seen == nullptr) invalid(file_, ": header field ", in_quotes(key), ": must be descr, fortran_order or shape");
       if (*seen) invalid(file_, ": header field ", in_quotes(key), " appears twice");
       *seen = true;
@@ -56,7 +59,8 @@ class DictCursor {
 
  private:
   [[noreturn]] void fail(const char* wanted) const {
-    invalid(file_, ": the header holds ", in_quotes(text_.substr(at_, 12)), " at its byte ", at_, " where ", wanted, " must stand");
+    invalid(file_, ": the header holds ", in_quotes(text_.substr(at_, 12)), " at its byte ", at_, " where ", wanted,
+            " must stand");
   }
   void skip_space() {
     while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\n')) ++at_;
@@ -89,7 +93,8 @@ class DictCursor {
   }
   std::string descr() {
     skip_space();
-    if (at_ < text_.size() && text_[at_] == '[') invalid(file_, ": descr is a structured type: only plain arrays are read");
+    if (at_ < text_.size() && text_[at_] == '[')
+      invalid(file_, ": descr is a structured type: only plain arrays are read");
     return quoted_text();
   }
   bool boolean() {
@@ -141,7 +146,8 @@ Header read_header(const ByteSource& source) {
   for (int64_t i = length_size - 1; i >= 0; --i) length = length << 8 | start[version_end + i];
   const int64_t text_begin = version_end + length_size;
   if (length > source.size() - text_begin)
-    invalid(source.name(), ": header length ", length, " exceeds the ", source.size() - text_begin, " bytes that follow it");
+    invalid(source.name(), ": header length ", length, " exceeds the ", source.size() - text_begin,
+            " bytes that follow it");
   if (length > largest_header) invalid(source.name(), ": header length ", length, ": must be at most ", largest_header);
   std::string text(static_cast<size_t>(length), '\0');
   source.read(text_begin, length, text.data());
@@ -182,7 +188,8 @@ std::vector<int64_t> fortran_strides(const std::vector<int64_t>& shape) {
 
 std::string shape_text(const std::vector<int64_t>& shape) {
   std::string text = "(";
-  for (const int64_t size : shape) text += std::to_string(size) + (shape.size() == 1 ? "," : &size == &shape.back() ? "" : ", ");
+  for (const int64_t size : shape)
+    text += std::to_string(size) + (shape.size() == 1 ? "," : &size == &shape.back() ? "" : ", ");
   return text + ")";
 }
 
@@ -210,7 +217,8 @@ check::HostTensor read_npy(const ByteSource& source, DType raw) {
   const int64_t needed = bytes_of_shape(header.shape, bytes_of(dtype)), present = source.size() - header.data_begin;
   if (needed != present)
     invalid(source.name(), ": shape ", shape_text(header.shape), " of ", in_quotes(header.descr), " needs ",
-            needed < 0 ? std::string("more than 2^63") : std::to_string(needed), " bytes, but ", present, " follow the header");
+            needed < 0 ? std::string("more than 2^63") : std::to_string(needed), " bytes, but ", present,
+            " follow the header");
   check::HostTensor tensor = header.fortran_order
                                  ? check::make_strided(dtype, header.shape, fortran_strides(header.shape))
                                  : check::make_tensor(dtype, header.shape);
@@ -219,8 +227,8 @@ check::HostTensor read_npy(const ByteSource& source, DType raw) {
 }
 
 void write_npy(const std::string& path, const check::HostTensor& tensor) {
-  std::string header = concat("{'descr': '", descr_of(tensor.dtype), "', 'fortran_order': False, 'shape': ",
-                              shape_text(tensor.shape), ", }");
+  std::string header = concat("{'descr': '", descr_of(tensor.dtype),
+                              "', 'fortran_order': False, 'shape': ", shape_text(tensor.shape), ", }");
   const size_t prefix = magic.size() + 4;
   header.append((64 - (prefix + header.size() + 1) % 64) % 64, ' ');
   header += '\n';

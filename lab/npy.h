@@ -11,8 +11,8 @@
 namespace rapt::lab {
 
 // Reads it. <f4 <f2 <i4 <i8 |u1 |b1 are f32 f16 i32 i64 u8 u8; a Fortran-order array keeps its order as strides.
-// numpy has no name for bf16, e4m3, e5m2 and sim8: arrays of raw bytes (u1, V1, u2, V2) are read as `raw` when it is one
-// of them and as wide as the element.
+// numpy has no name for bf16, e4m3, e5m2 and sim8: arrays of raw bytes (u1, V1, u2, V2) are read as `raw` when it is
+// one of them and as wide as the element.
 check::HostTensor read_npy(const ByteSource& source, DType raw = DType::none);
 
 // Writes version 1, C order; whole or not at all. bf16 and FP8 become V2 and V1, as ml_dtypes writes them.

@@ -37,7 +37,10 @@ std::string command_line(int argc, const char* const* argv) {
   std::string line = "rapt";
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
-    const bool plain = !word.empty() && word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./,:=@+%") == std::string::npos;
+    const bool plain =
+        !word.empty() &&
+        word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./,:=@+%") ==
+            std::string::npos;
     std::string escaped;
     for (const char c : word) escaped += c == '\'' ? std::string("'\\''") : std::string(1, c);
     line += plain ? " " + word : " '" + escaped + "'";
@@ -67,8 +70,9 @@ class Program {
   Program(int argc, const char* const* argv) : argc_(argc), argv_(argv) {
     app_.require_subcommand(1);
     app_.set_version_flag("--version", std::string("rapt ") + rapt_version());
-    app_.footer("rapt COMMAND --help shows each command's options with examples. Problem lines: docs/problem-line.md.\n"
-                "Exit codes: 0 fine, 1 a check failed, 2 wrong input or usage, 3 the environment lacks something.");
+    app_.footer(
+        "rapt COMMAND --help shows each command's options with examples. Problem lines: docs/problem-line.md.\n"
+        "Exit codes: 0 fine, 1 a check failed, 2 wrong input or usage, 3 the environment lacks something.");
     add_info();
     add_run();
     add_check();
@@ -122,7 +126,8 @@ class Program {
   }
   static void add_device(CLI::App* sub, Common& common) {
     sub->add_option("--device", common.device, "cpu or cuda:N")->capture_default_str();
-    sub->add_option("--threads", common.threads, "CPU threads; all that the process may use when left out")->check(CLI::Range(1, 4096));
+    sub->add_option("--threads", common.threads, "CPU threads; all that the process may use when left out")
+        ->check(CLI::Range(1, 4096));
   }
   static void add_arch(CLI::App* sub, Common& common) {
     sub->add_option("--arch", common.arch, "A device by preset name, such as cpu-avx2");
@@ -143,9 +148,12 @@ class Program {
                         "  rapt run qkv.safetensors causal window=128,0 -o out.safetensors\n"
                         "  rapt run folder-of-npy/ layout=bshd q=bf16 -o results/ --threads 4",
                         run_.common);
-    sub->add_option("input", run_.input, "FILE.safetensors or a folder of NAME.npy: q k v, and optionally bias mask alibi_slopes "
-                    "sinks cu_seqlens_q cu_seqlens_k seqused_k q_descale k_descale v_descale")->required();
-    sub->add_option("words", run_.words, "What the tensors do not say: causal, window=L,R, softcap=, scale=, layout=bshd ...");
+    sub->add_option("input", run_.input,
+                    "FILE.safetensors or a folder of NAME.npy: q k v, and optionally bias mask alibi_slopes "
+                    "sinks cu_seqlens_q cu_seqlens_k seqused_k q_descale k_descale v_descale")
+        ->required();
+    sub->add_option("words", run_.words,
+                    "What the tensors do not say: causal, window=L,R, softcap=, scale=, layout=bshd ...");
     sub->add_option("-o,--output", run_.output, "FILE.safetensors (o and lse) or a folder (o.npy and lse.npy)");
     add_device(sub, run_.common);
     sub->callback([this] { chosen_ = [this] { return run(run_); }; });
@@ -160,9 +168,11 @@ class Program {
                         check_.common);
     add_problem(sub, check_.words);
     sub->add_option("--cases", check_.cases, "A set (smoke is check/cases/smoke.txt) or a file of problem lines");
-    sub->add_option("--fill", check_.fill, "normal outlier huge near_ties constant masked_rows hidden_nan seen_nan integers rescale");
+    sub->add_option("--fill", check_.fill,
+                    "normal outlier huge near_ties constant masked_rows hidden_nan seen_nan integers rescale");
     sub->add_option("--seed", check_.seed, "Seed of the inputs")->capture_default_str();
-    sub->add_flag("--stages", check_.stages, "Name the first stage (inputs, S, maximum, sum, P, O) that leaves its bound");
+    sub->add_flag("--stages", check_.stages,
+                  "Name the first stage (inputs, S, maximum, sum, P, O) that leaves its bound");
     add_device(sub, check_.common);
     add_arch(sub, check_.common);
     sub->callback([this] { chosen_ = [this] { return check(check_); }; });
@@ -177,10 +187,15 @@ class Program {
                         bench_.common);
     add_problem(sub, bench_.words);
     sub->add_option("--suite", bench_.suite, "A set (perf is check/cases/perf.txt) or a file of problem lines");
-    sub->add_option("--warmup", bench_.warmup, "Calls before the first sample")->capture_default_str()->check(CLI::Range(0, 1000000));
+    sub->add_option("--warmup", bench_.warmup, "Calls before the first sample")
+        ->capture_default_str()
+        ->check(CLI::Range(0, 1000000));
     sub->add_option("--iterations", bench_.iterations, "Samples")->capture_default_str()->check(CLI::Range(1, 1000000));
     sub->add_option("--timer", bench_.timer, "graph, event (both GPU) or host")->capture_default_str();
-    sub->add_option("--l2", bench_.l2, "warm: inputs rotate through more than the private caches; cold: through more than the last-level cache")->capture_default_str();
+    sub->add_option(
+           "--l2", bench_.l2,
+           "warm: inputs rotate through more than the private caches; cold: through more than the last-level cache")
+        ->capture_default_str();
     sub->add_option("--seed", bench_.seed, "Seed of the inputs")->capture_default_str();
     sub->add_flag("--save", bench_.save, "Write results/<card>/<UTC>-<suite>.jsonl");
     sub->add_option("--output", bench_.output, "Write the rows to this file");

@@ -10,7 +10,9 @@ namespace rapt::lab {
 
 double BenchRow::gflops() const { return flops / quartiles(samples.us).median / 1e3; }
 double BenchRow::gbytes() const { return bytes / quartiles(samples.us).median / 1e3; }
-double BenchRow::roof_share() const { return roof_seconds(roof, flops, bytes, bf16_products) * 1e6 / quartiles(samples.us).median; }
+double BenchRow::roof_share() const {
+  return roof_seconds(roof, flops, bytes, bf16_products) * 1e6 / quartiles(samples.us).median;
+}
 
 nlohmann::ordered_json to_json(const BenchRow& row) {
   const Quartiles time = quartiles(row.samples.us);
@@ -45,7 +47,11 @@ nlohmann::ordered_json to_json(const BenchRow& row) {
       {"commit", build_commit},
       {"dirty", build_dirty},
       {"command", row.command},
-      {"gemm_tflops", {{"f32", row.roof.fma_flops / 1e12}, {"bf16", row.roof.bf16_flops > 0 ? nlohmann::ordered_json(row.roof.bf16_flops / 1e12) : none}, {"f16", none}, {"fp8", none}}},
+      {"gemm_tflops",
+       {{"f32", row.roof.fma_flops / 1e12},
+        {"bf16", row.roof.bf16_flops > 0 ? nlohmann::ordered_json(row.roof.bf16_flops / 1e12) : none},
+        {"f16", none},
+        {"fp8", none}}},
       {"bandwidth", row.roof.read_bytes / 1e9}};
   return json;
 }

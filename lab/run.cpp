@@ -65,15 +65,16 @@ void print_text(const Report& r, const RunOptions& options, const std::map<std::
   for (const auto& [key, value] : metadata) fmt::print("         {}: {}\n", key, value);
   fmt::print("problem  {}\n", to_string(r.problem));
   fmt::print("backend  cpu: {}, {} thread{}\n", r.plan, r.threads, r.threads == 1 ? "" : "s");
-  fmt::print("time     {:.1f} us (median of {}; quartiles {:.1f} and {:.1f})\n", r.time.median, r.samples.us.size(), r.time.q1, r.time.q3);
+  fmt::print("time     {:.1f} us (median of {}; quartiles {:.1f} and {:.1f})\n", r.time.median, r.samples.us.size(),
+             r.time.q1, r.time.q3);
   fmt::print("speed    {:.1f} GFLOP/s\n", r.gflops());
   const check::Errors& e = r.verdict.out;
   fmt::print("error    against float64: max {:.3g} (bound {:.3g}), mean {:.3g}, rel_rms {:.3g}; {}\n", e.max_abs,
              r.verdict.bounds.max_abs, e.mean_abs, e.rel_rms, rows_checked(r.row_step));
   if (!r.verdict.pass) fmt::print("WRONG    {}\n         again: {}\n", r.verdict.message, options.common.command);
   fmt::print("output   {}\n", options.output.empty() ? "not written (-o FILE.safetensors writes o and lse)"
-                               : r.verdict.pass       ? options.output
-                                                      : "not written, since it is wrong");
+                              : r.verdict.pass       ? options.output
+                                                     : "not written, since it is wrong");
 }
 
 void print_json(const Report& r, const RunOptions& options) {
@@ -86,7 +87,12 @@ void print_json(const Report& r, const RunOptions& options) {
       {"threads", r.threads},
       {"us", {{"median", r.time.median}, {"q1", r.time.q1}, {"q3", r.time.q3}, {"samples", r.samples.us.size()}}},
       {"gflops", r.gflops()},
-      {"err", {{"max_abs", e.max_abs}, {"mean_abs", e.mean_abs}, {"rel_rms", e.rel_rms}, {"compared", e.count}, {"row_step", r.row_step}}},
+      {"err",
+       {{"max_abs", e.max_abs},
+        {"mean_abs", e.mean_abs},
+        {"rel_rms", e.rel_rms},
+        {"compared", e.count},
+        {"row_step", r.row_step}}},
       {"pass", r.verdict.pass},
       {"message", r.verdict.message},
       {"output", r.verdict.pass && !options.output.empty() ? nlohmann::ordered_json(options.output) : nullptr}};

@@ -86,9 +86,10 @@ class HeaderEvents : public nlohmann::json_sax<json> {
     if (depth_-- == 2 && !in_metadata_) {
       const Entry& entry = entries.back();
       if (!entry.has_dtype || !entry.has_shape || !entry.has_offsets)
-        invalid(file_, ": tensor ", in_quotes(entry.name), " lacks ", !entry.has_dtype   ? "dtype"
-                                                                   : !entry.has_shape ? "shape"
-                                                                                      : "data_offsets");
+        invalid(file_, ": tensor ", in_quotes(entry.name), " lacks ",
+                !entry.has_dtype   ? "dtype"
+                : !entry.has_shape ? "shape"
+                                   : "data_offsets");
     }
     return true;
   }
@@ -148,7 +149,8 @@ std::string read_header(const ByteSource& source) {
   uint64_t length = 0;
   for (int i = length_bytes - 1; i >= 0; --i) length = length << 8 | raw[i];
   if (length > static_cast<uint64_t>(source.size() - length_bytes))
-    invalid(source.name(), ": header length ", length, " exceeds the ", source.size() - length_bytes, " bytes that follow it");
+    invalid(source.name(), ": header length ", length, " exceeds the ", source.size() - length_bytes,
+            " bytes that follow it");
   if (length > static_cast<uint64_t>(largest_header))
     invalid(source.name(), ": header length ", length, ": must be at most ", largest_header);
   std::string header(length, '\0');
@@ -160,7 +162,8 @@ DType dtype_of(const std::string& file, const Entry& entry) {
   for (const DTypeName& known : dtype_names)
     if (entry.dtype == known.name) return known.dtype;
   invalid(file, ": tensor ", in_quotes(entry.name), ", dtype ", in_quotes(entry.dtype),
-          ": must be one of F32 F16 BF16 F8_E4M3 F8_E5M2 U8 BOOL I32 I64", entry.dtype == "F64" ? " (convert F64 to F32 first)" : "");
+          ": must be one of F32 F16 BF16 F8_E4M3 F8_E5M2 U8 BOOL I32 I64",
+          entry.dtype == "F64" ? " (convert F64 to F32 first)" : "");
 }
 
 // The format's rule: in order of their offsets the tensors cover the data without a gap or an overlap.
@@ -171,14 +174,16 @@ void check_regions(const std::string& file, const std::vector<Entry>& entries, i
   int64_t covered = 0;
   for (const Entry* entry : ordered) {
     const int64_t begin = entry->offsets[0], end = entry->offsets[1];
-    const std::string where = concat(file, ": tensor ", in_quotes(entry->name), ", data_offsets [", begin, ", ", end, "]");
+    const std::string where =
+        concat(file, ": tensor ", in_quotes(entry->name), ", data_offsets [", begin, ", ", end, "]");
     if (begin > end) invalid(where, ": the first must not exceed the second");
     if (end > data_bytes) invalid(where, ": end after the ", data_bytes, " bytes of data");
     if (begin < covered) invalid(where, ": overlap the tensor before, which ends at ", covered);
     if (begin > covered) invalid(where, ": leave a gap after byte ", covered);
     const int64_t needed = bytes_of_shape(entry->shape, bytes_of(dtype_of(file, *entry)));
-    if (needed != end - begin) invalid(where, ": hold ", end - begin, " bytes, but shape and dtype need ",
-                                       needed < 0 ? std::string("more than 2^63") : std::to_string(needed));
+    if (needed != end - begin)
+      invalid(where, ": hold ", end - begin, " bytes, but shape and dtype need ",
+              needed < 0 ? std::string("more than 2^63") : std::to_string(needed));
     covered = end;
   }
   if (covered != data_bytes) invalid(file, ": ", data_bytes - covered, " bytes of data belong to no tensor");
@@ -201,7 +206,8 @@ void append_elements(const check::HostTensor& tensor, size_t dim, int64_t index,
                  static_cast<size_t>(tensor.shape[dim] * width));
     return;
   }
-  for (int64_t i = 0; i < tensor.shape[dim]; ++i) append_elements(tensor, dim + 1, index + i * tensor.strides[dim], bytes);
+  for (int64_t i = 0; i < tensor.shape[dim]; ++i)
+    append_elements(tensor, dim + 1, index + i * tensor.strides[dim], bytes);
 }
 
 }  // namespace

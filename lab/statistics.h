@@ -15,8 +15,8 @@ struct Quartiles {
 Quartiles quartiles(std::vector<double> values);
 
 struct Samples {
-  std::vector<double> us;     // microseconds of one call, the mean over `calls` calls
-  int64_t calls = 1;          // calls in one sample: more than one where a call is too short for the clock
+  std::vector<double> us;  // microseconds of one call, the mean over `calls` calls
+  int64_t calls = 1;       // calls in one sample: more than one where a call is too short for the clock
 };
 
 // Host clock. body(n) makes call number n; the first `warmup` calls are not timed, then `iterations` samples are.

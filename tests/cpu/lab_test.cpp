@@ -50,7 +50,8 @@ class Lab : public testing::Test {
 
   Outcome rapt(const std::string& words) const {
     const std::string out = folder / "stdout", err = folder / "stderr";
-    const int status = std::system(("cd '" + folder.string() + "' && '" + program + "' " + words + " >'" + out + "' 2>'" + err + "'").c_str());
+    const int status = std::system(
+        ("cd '" + folder.string() + "' && '" + program + "' " + words + " >'" + out + "' 2>'" + err + "'").c_str());
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, text_of(out), text_of(err)};
   }
 
@@ -179,12 +180,20 @@ class LabLoad : public Lab {
     const Problem problem = parse_problem(line);
     const check::Inputs in = check::make_inputs(problem, check::Fill::normal, 1);
     std::vector<NamedTensor> tensors = more;
-    for (const auto& [name, tensor] : std::initializer_list<std::pair<const char*, const check::HostTensor*>>{
-             {"bias", &in.bias}, {"mask", &in.mask}, {"alibi_slopes", &in.alibi_slopes}, {"sinks", &in.sinks},
-             {"cu_seqlens_q", &in.cu_seqlens_q}, {"cu_seqlens_k", &in.cu_seqlens_k}, {"seqused_k", &in.seqused_k},
-             {"q_descale", &in.q_descale}, {"k_descale", &in.k_descale}, {"v_descale", &in.v_descale}})
+    for (const auto& [name, tensor] :
+         std::initializer_list<std::pair<const char*, const check::HostTensor*>>{{"bias", &in.bias},
+                                                                                 {"mask", &in.mask},
+                                                                                 {"alibi_slopes", &in.alibi_slopes},
+                                                                                 {"sinks", &in.sinks},
+                                                                                 {"cu_seqlens_q", &in.cu_seqlens_q},
+                                                                                 {"cu_seqlens_k", &in.cu_seqlens_k},
+                                                                                 {"seqused_k", &in.seqused_k},
+                                                                                 {"q_descale", &in.q_descale},
+                                                                                 {"k_descale", &in.k_descale},
+                                                                                 {"v_descale", &in.v_descale}})
       if (tensor->present()) tensors.push_back({name, *tensor});
-    for (const auto& [name, tensor] : std::initializer_list<std::pair<const char*, const check::HostTensor*>>{{"q", &in.q}, {"k", &in.k}, {"v", &in.v}})
+    for (const auto& [name, tensor] : std::initializer_list<std::pair<const char*, const check::HostTensor*>>{
+             {"q", &in.q}, {"k", &in.k}, {"v", &in.v}})
       tensors.push_back({name, as_stored(problem, *tensor)});
     const std::string path = folder / "in.safetensors";
     write_safetensors(path, tensors);
@@ -206,7 +215,8 @@ class LabLoad : public Lab {
 TEST_F(LabLoad, TensorsSpeakTheirWords) {
   const std::vector<std::vector<std::string>> lines_and_words = {
       {"f32 b2 h4:2 q5 k7 d16 lse"},
-      {"bf16 b1 h2 q3 k3 d16:8 causal window=4,0 softcap=30 scale=0.125 lse", "causal", "window=4,0", "softcap=30", "scale=0.125"},
+      {"bf16 b1 h2 q3 k3 d16:8 causal window=4,0 softcap=30 scale=0.125 lse", "causal", "window=4,0", "softcap=30",
+       "scale=0.125"},
       {"f16 b2 h2 q5 k7 d8 alibi bias=f32[1,h,q,k] mask=[b,1,1,k] sinks lse"},
       {"f16 b3 h2 d8 varlen=3:4,0:2,5:0 layout=bshd lse"},
       {"f16 b2 h2 q5 k7 d8 seqused=7,3 lse"},
@@ -232,12 +242,14 @@ TEST_F(LabLoad, LayoutBshdKeepsLogicalValues) {
 
 TEST_F(LabLoad, FoldersOfNpyWithFortranOrderSayTheirStrides) {
   const check::HostTensor column_major = check::make_strided(DType::f32, {1, 2, 3, 8}, {48, 1, 2, 6});
-  for (const char* name : {"q", "k", "v"}) write_npy((folder / name).string() + ".npy", check::make_tensor(DType::f32, {1, 2, 3, 8}));
+  for (const char* name : {"q", "k", "v"})
+    write_npy((folder / name).string() + ".npy", check::make_tensor(DType::f32, {1, 2, 3, 8}));
   std::string fortran = "\x93NUMPY";
   const std::string dict = "{'descr': '<f4', 'fortran_order': True, 'shape': (1, 2, 3, 8), }\n";
   fortran += {1, 0, static_cast<char>(dict.size()), 0};
   std::ofstream(folder / "q.npy", std::ios::binary) << fortran << dict << std::string(48 * 4, '\0');
-  EXPECT_EQ(to_string(load_problem(folder, {}).problem), to_string(parse_problem("f32 b1 h2 q3 d8 q_strides=1,1,2,6 lse")));
+  EXPECT_EQ(to_string(load_problem(folder, {}).problem),
+            to_string(parse_problem("f32 b1 h2 q3 d8 q_strides=1,1,2,6 lse")));
 }
 
 TEST_F(LabLoad, BadInputEndsInOneSentence) {
@@ -250,9 +262,12 @@ TEST_F(LabLoad, BadInputEndsInOneSentence) {
   const check::HostTensor x = check::make_tensor(DType::f32, {1, 2, 1});
   EXPECT_NE(failure(saved(plain, {{"weights", x}}), {}).find("tensor 'weights': must be one of"), std::string::npos);
   EXPECT_NE(failure(saved(plain, {{"block_table", x}}), {}).find("not carried out yet"), std::string::npos);
-  EXPECT_NE(failure(saved(plain, {{"q_descale", x}}), {}).find("q_scales=block64 or q_scales=block128"), std::string::npos);
-  EXPECT_NE(failure(saved(plain, {{"q_descale", check::make_tensor(DType::f32, {9})}}), {}).find("say its granularity"), std::string::npos);
-  EXPECT_NE(failure(saved(plain, {{"cu_seqlens_q", check::make_tensor(DType::i32, {2})}}), {}).find("rank 3"), std::string::npos);
+  EXPECT_NE(failure(saved(plain, {{"q_descale", x}}), {}).find("q_scales=block64 or q_scales=block128"),
+            std::string::npos);
+  EXPECT_NE(failure(saved(plain, {{"q_descale", check::make_tensor(DType::f32, {9})}}), {}).find("say its granularity"),
+            std::string::npos);
+  EXPECT_NE(failure(saved(plain, {{"cu_seqlens_q", check::make_tensor(DType::i32, {2})}}), {}).find("rank 3"),
+            std::string::npos);
   const std::string path = folder / "in.safetensors";
   write_safetensors(path, {{"q", check::make_tensor(DType::u8, {1, 1, 1, 8})}, {"k", x}, {"v", x}});
   EXPECT_NE(failure(path, {}).find("say what its bytes are, such as q=e4m3"), std::string::npos);
@@ -297,7 +312,8 @@ TEST_F(LabProgram, RunsTheSampleAndWritesItsResult) {
 }
 
 TEST_F(LabProgram, EveryCommandHasHelpWithExamples) {
-  for (const char* name : {"info", "run", "check", "bench", "explain", "profile", "tune", "pack", "repro", "report", "quantize", "calibrate"}) {
+  for (const char* name : {"info", "run", "check", "bench", "explain", "profile", "tune", "pack", "repro", "report",
+                           "quantize", "calibrate"}) {
     const Outcome help = rapt(std::string(name) + " --help");
     EXPECT_EQ(help.code, 0) << name;
     EXPECT_NE(help.out.find("Examples:"), std::string::npos) << name;
@@ -336,7 +352,8 @@ TEST_F(LabProgram, ExitCodesAndSentences) {
     EXPECT_EQ(outcome.code, code) << words << "\n" << outcome.err;
     EXPECT_NE(outcome.err.find(part), std::string::npos) << words << "\n" << outcome.err;
   }
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator()), 2);  // stdout, stderr
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator()),
+            2);  // stdout, stderr
 }
 
 TEST_F(LabProgram, ChecksAProblemAndACaseFile) {
@@ -367,7 +384,8 @@ TEST_F(LabProgram, BenchWritesRowsOfTheSchema) {
 
 TEST_F(LabProgram, InfoAndExplainSpeakJson) {
   const json info = json::parse(rapt("info --json").out);
-  for (const char* key : {"version", "commit", "compiler", "cpu", "isa", "isas", "threads", "caches", "gpu", "families"})
+  for (const char* key :
+       {"version", "commit", "compiler", "cpu", "isa", "isas", "threads", "caches", "gpu", "families"})
     EXPECT_TRUE(info.contains(key)) << key;
   const json explain = json::parse(rapt("explain 'f32 h8 q512 d64' --arch cpu-scalar --json").out);
   EXPECT_EQ(explain["device"]["isa"], "scalar");

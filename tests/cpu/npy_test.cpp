@@ -55,7 +55,8 @@ std::vector<Hostile> hostile_files() {
       {"no length", magic + std::string("\x01\x00", 2), "lie outside the file of 8 bytes"},
       {"length over the end", magic + std::string("\x01\x00\xff\xff{}", 6), "header length 65535 exceeds the 2 bytes"},
       {"length of 4 GiB", magic + std::string("\x02\x00\xff\xff\xff\xff{}", 8), "header length 4294967295 exceeds"},
-      {"header of 1 MB", file_of(3, "{" + std::string(1 << 20, ' ') + "}", ""), "header length 1048578: must be at most"},
+      {"header of 1 MB", file_of(3, "{" + std::string(1 << 20, ' ') + "}", ""),
+       "header length 1048578: must be at most"},
       {"empty dict", dict("{}"), "lacks descr"},
       {"no dict", dict("(1,)"), "where '{' must stand"},
       {"cut dict", dict("{'descr': '<f4'"), "where '}' must stand"},
@@ -63,7 +64,8 @@ std::vector<Hostile> hostile_files() {
       {"unknown field", dict("{'x': 1}"), "header field 'x'"},
       {"field twice", dict("{'descr': '<f4', 'descr': '<f4'}"), "'descr' appears twice"},
       {"text after the dict", dict("{'descr': '<f4', 'fortran_order': False, 'shape': (1,)} 1"), "where the end"},
-      {"order is a number", dict("{'descr': '<f4', 'fortran_order': 1, 'shape': (1,)}"), "where True or False must stand"},
+      {"order is a number", dict("{'descr': '<f4', 'fortran_order': 1, 'shape': (1,)}"),
+       "where True or False must stand"},
       {"an expression", dict("{'descr': '<f4', 'fortran_order': False, 'shape': (2**2,)}"), "where ')' must stand"},
       {"pickled objects", plain("|O", "(1,)", four), "holds pickled Python objects, which are never loaded"},
       {"structured type", dict("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (1,)}"), "structured type"},
@@ -103,7 +105,8 @@ TEST(Npy, EveryTruncationOfAGoodFileFails) {
 TEST(Npy, ReadsEveryVersionAndSpelling) {
   const std::string one("\x00\x3c\x00\x40", 4);
   for (const int version : {1, 2, 3}) {
-    const check::HostTensor tensor = read(file_of(version, "{\"shape\":(2,),\"fortran_order\":False,\"descr\":\"<f2\"}", one));
+    const check::HostTensor tensor =
+        read(file_of(version, "{\"shape\":(2,),\"fortran_order\":False,\"descr\":\"<f2\"}", one));
     EXPECT_EQ(tensor.at({0}), 1.0) << version;
     EXPECT_EQ(tensor.at({1}), 2.0) << version;
   }
@@ -113,7 +116,8 @@ TEST(Npy, ReadsEveryVersionAndSpelling) {
 }
 
 TEST(Npy, FortranOrderBecomesStrides) {
-  const std::string data("\x01\x00\x00\x00\x02\x00\x00\x00\x03\x00\x00\x00\x04\x00\x00\x00\x05\x00\x00\x00\x06\x00\x00\x00", 24);
+  const std::string data(
+      "\x01\x00\x00\x00\x02\x00\x00\x00\x03\x00\x00\x00\x04\x00\x00\x00\x05\x00\x00\x00\x06\x00\x00\x00", 24);
   const check::HostTensor tensor =
       read(file_of(1, "{'descr': '<i4', 'fortran_order': True, 'shape': (2, 3), }\n", data));
   EXPECT_EQ(tensor.strides, (std::vector<int64_t>{1, 2}));
@@ -128,13 +132,15 @@ TEST(Npy, RawBytesTakeTheNamedDtypeOfTheirWidth) {
   EXPECT_EQ(read(plain("<u2", "(2,)", bf16), DType::bf16).at({0}), 1.0);
   EXPECT_EQ(read(plain("|V1", "(4,)", bf16), DType::e4m3).dtype, DType::e4m3);
   EXPECT_EQ(read(plain("|u1", "(4,)", bf16), DType::e5m2).dtype, DType::e5m2);
-  EXPECT_EQ(read(plain("|u1", "(4,)", bf16), DType::bf16).dtype, DType::u8);  // too narrow to be bf16: what it says it is
+  EXPECT_EQ(read(plain("|u1", "(4,)", bf16), DType::bf16).dtype,
+            DType::u8);  // too narrow to be bf16: what it says it is
   EXPECT_EQ(read(plain("<f4", "(1,)", bf16), DType::bf16).dtype, DType::f32);
 }
 
 TEST(Npy, RoundTripOfEveryDtype) {
   const std::string path = testing::TempDir() + "rapt-npy-" + std::to_string(getpid()) + ".npy";
-  for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::e4m3, DType::e5m2, DType::u8, DType::i32, DType::i64}) {
+  for (const DType dtype :
+       {DType::f32, DType::f16, DType::bf16, DType::e4m3, DType::e5m2, DType::u8, DType::i32, DType::i64}) {
     check::HostTensor tensor = check::make_strided(dtype, {2, 3}, {1, 2});
     for (int64_t i = 0; i < 6 * bytes_of(dtype); ++i) tensor.data()[i] = static_cast<std::byte>(i + 1);
     write_npy(path, tensor);
@@ -142,8 +148,12 @@ TEST(Npy, RoundTripOfEveryDtype) {
     EXPECT_EQ(back.dtype, dtype) << name_of(dtype);
     EXPECT_EQ(back.shape, tensor.shape);
     const size_t width = static_cast<size_t>(bytes_of(dtype));
-    EXPECT_EQ(std::memcmp(back.data() + back.index({1, 2}) * bytes_of(dtype), tensor.data() + tensor.index({1, 2}) * bytes_of(dtype), width), 0);
-    EXPECT_EQ(std::memcmp(back.data() + back.index({0, 1}) * bytes_of(dtype), tensor.data() + tensor.index({0, 1}) * bytes_of(dtype), width), 0);
+    EXPECT_EQ(std::memcmp(back.data() + back.index({1, 2}) * bytes_of(dtype),
+                          tensor.data() + tensor.index({1, 2}) * bytes_of(dtype), width),
+              0);
+    EXPECT_EQ(std::memcmp(back.data() + back.index({0, 1}) * bytes_of(dtype),
+                          tensor.data() + tensor.index({0, 1}) * bytes_of(dtype), width),
+              0);
   }
   std::filesystem::remove(path);
 }

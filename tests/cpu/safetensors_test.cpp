@@ -77,28 +77,41 @@ std::vector<Hostile> hostile_files() {
       {"nine dimensions", one(R"("dtype":"F32","shape":[1,1,1,1,1,1,1,1,1],"data_offsets":[0,4])"), "too many numbers"},
       {"negative size", one(R"("dtype":"F32","shape":[-1],"data_offsets":[0,4])"), "holds the number -1"},
       {"fraction", one(R"("dtype":"F32","shape":[1.0],"data_offsets":[0,4])"), "holds a fraction"},
-      {"size of 2^63", one(R"("dtype":"F32","shape":[9223372036854775808],"data_offsets":[0,4])"), "must be below 2^63"},
+      {"size of 2^63", one(R"("dtype":"F32","shape":[9223372036854775808],"data_offsets":[0,4])"),
+       "must be below 2^63"},
       {"size of 2^65", one(R"("dtype":"F32","shape":[36893488147419103232],"data_offsets":[0,4])"), "holds a fraction"},
-      {"product overflows", one(R"("dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,4])"), "need more than 2^63"},
-      {"product wraps to 4", one(R"("dtype":"F32","shape":[4611686018427387905],"data_offsets":[0,4])"), "need more than 2^63"},
+      {"product overflows", one(R"("dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,4])"),
+       "need more than 2^63"},
+      {"product wraps to 4", one(R"("dtype":"F32","shape":[4611686018427387905],"data_offsets":[0,4])"),
+       "need more than 2^63"},
       {"overflow beside a zero",
-       file_of(R"({"q":{"dtype":"U8","shape":[0,4294967296,4294967296],"data_offsets":[0,0]}})", ""), "need more than 2^63"},
-      {"shape too small", one(R"("dtype":"F16","shape":[1],"data_offsets":[0,4])"), "hold 4 bytes, but shape and dtype need 2"},
+       file_of(R"({"q":{"dtype":"U8","shape":[0,4294967296,4294967296],"data_offsets":[0,0]}})", ""),
+       "need more than 2^63"},
+      {"shape too small", one(R"("dtype":"F16","shape":[1],"data_offsets":[0,4])"),
+       "hold 4 bytes, but shape and dtype need 2"},
       {"shape too large", one(R"("dtype":"F32","shape":[2],"data_offsets":[0,4])"), "need 8"},
       {"offsets swapped", one(R"("dtype":"F32","shape":[1],"data_offsets":[4,0])"), "must not exceed the second"},
       {"region outside", one(R"("dtype":"F32","shape":[2],"data_offsets":[0,8])"), "end after the 4 bytes of data"},
-      {"region far outside", one(R"("dtype":"U8","shape":[4],"data_offsets":[9223372036854775803,9223372036854775807])"),
+      {"region far outside",
+       one(R"("dtype":"U8","shape":[4],"data_offsets":[9223372036854775803,9223372036854775807])"),
        "end after the 4 bytes of data"},
       {"gap", one(R"("dtype":"F16","shape":[1],"data_offsets":[2,4])"), "leave a gap after byte 0"},
-      {"bytes of nobody", one(R"("dtype":"F16","shape":[1],"data_offsets":[0,2])"), "2 bytes of data belong to no tensor"},
+      {"bytes of nobody", one(R"("dtype":"F16","shape":[1],"data_offsets":[0,2])"),
+       "2 bytes of data belong to no tensor"},
       {"overlap",
-       file_of(R"({"q":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},"k":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}})", four),
+       file_of(
+           R"({"q":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},"k":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}})",
+           four),
        "'k', data_offsets [2, 4]: overlap the tensor before"},
       {"same region twice",
-       file_of(R"({"q":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"k":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})", four),
+       file_of(
+           R"({"q":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"k":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})",
+           four),
        "overlap"},
       {"name twice",
-       file_of(R"({"q":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"q":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}})", four),
+       file_of(
+           R"({"q":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"q":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}})",
+           four),
        "'q' appears twice"},
       {"metadata of numbers", file_of(R"({"__metadata__":{"a":1}})", ""), "__metadata__ field 'a' holds a number"},
       {"metadata twice", file_of(R"({"__metadata__":{"a":"1","a":"2"}})", ""), "__metadata__ has 'a' twice"},
@@ -145,7 +158,8 @@ class SafetensorsFile : public testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(folder); }
   size_t files() const {
-    return static_cast<size_t>(std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator()));
+    return static_cast<size_t>(
+        std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator()));
   }
   std::filesystem::path folder;
 };
