@@ -164,45 +164,41 @@ bool all_finite(const AttentionCall& call, const Rows& rows, const float* o) {
 // The state of a part of the keys, for combine(): max[block_m], sum[block_m], o[row][head_dim_v].
 template <class Layout>
 void store_partial(const AttentionCall& call, const Tile& tile, int block_m, const Rows& rows, const Scratch& s) {
-  for (int r = 0; r < rows.count; ++r) {
+  Layout::for_each_output(call, rows, s, [&](int r, const float* o) {
     tile.partial[r] = rows.max[r];
     tile.partial[block_m + r] = rows.sum[r];
-    float* o = tile.partial + 2 * block_m + r * call.head_dim_v;
-    for (int64_t c = 0; c < call.head_dim_v; ++c) o[c] = s.o[Layout::output_index(call, r, c)];
-  }
+    __builtin_memcpy(tile.partial + 2 * block_m + r * call.head_dim_v, o,
+                     sizeof(float) * static_cast<size_t>(call.head_dim_v));
+  });
 }
 
 // The sink joins the denominator, the sum divides, an empty row (sum 0) becomes 0 with lse -inf (or the sink's).
-inline float finish_row(const AttentionCall& call, int64_t head, float max, float sum, float* o) {
-  float rescale = 1.0f;
-  const bool empty = sum == 0.0f;
+inline void finish_row(const AttentionCall& call, const Tile& tile, int64_t head, int64_t query, float max, float sum,
+                       float* o) {
+  float factor = sum == 0.0f ? 0.0f : 1.0f / sum;
   if (call.sinks) {
     const float sink = call.sinks[head * call.sinks_head];
     const float new_max = sink > max || sink != sink ? sink : max;
     const float shift = new_max == minus_infinity ? 0.0f : new_max;
-    rescale = __builtin_expf(max - shift);
-    sum = sum * rescale + __builtin_expf(sink - shift);
+    const float rescale = __builtin_expf(max - shift), with_sink = sum * rescale + __builtin_expf(sink - shift);
+    factor = sum == 0.0f ? 0.0f : rescale / with_sink;
+    sum = with_sink;
     max = new_max;
   }
-  const float factor = empty ? 0.0f : rescale / sum;
-  for (int64_t c = 0; c < call.head_dim_v; ++c) o[c] = empty ? 0.0f : o[c] * factor;
-  return sum == 0.0f ? minus_infinity : max + __builtin_logf(sum);
-}
-
-inline void write_result(const AttentionCall& call, const Tile& tile, int64_t head, int64_t query, float lse,
-                         const float* o) {
+  // o is all zeros in an empty row: nothing was added to it.
+  for (int64_t c = 0; c < call.head_dim_v; ++c) o[c] *= factor;
   const int64_t row = tile.first_q + query;
   write_row(call.out, tile.batch, head, row, call.head_dim_v, o);
-  if (call.lse.present()) static_cast<float*>(call.lse.data)[call.lse.index(tile.batch, head, row)] = lse;
+  if (!call.lse.present()) return;
+  const float lse = sum == 0.0f ? minus_infinity : max + __builtin_logf(sum);
+  static_cast<float*>(call.lse.data)[call.lse.index(tile.batch, head, row)] = lse;
 }
 
 template <class Layout>
 void store_rows(const AttentionCall& call, const Tile& tile, const Rows& rows, const Scratch& s) {
-  for (int r = 0; r < rows.count; ++r) {
-    for (int64_t c = 0; c < call.head_dim_v; ++c) s.row[c] = s.o[Layout::output_index(call, r, c)];
-    const float lse = finish_row(call, rows.head[r], rows.max[r], rows.sum[r], s.row);
-    write_result(call, tile, rows.head[r], rows.query[r], lse, s.row);
-  }
+  Layout::for_each_output(call, rows, s, [&](int r, float* o) {
+    finish_row(call, tile, rows.head[r], rows.query[r], rows.max[r], rows.sum[r], o);
+  });
 }
 
 template <class Layout>
@@ -254,9 +250,8 @@ inline void combine_tile(const AttentionCall& call, const Tile& tile, int block_
       const float* o = state + 2 * block_m + r * call.head_dim_v;
       for (int64_t c = 0; c < call.head_dim_v; ++c) row[c] += weight * o[c];
     }
-    const int64_t f = tile.first_row + r, head = tile.head_q + f / tile.seqlen_q, query = f % tile.seqlen_q;
-    const float lse = finish_row(call, head, max, sum, row);
-    write_result(call, tile, head, query, lse, row);
+    const int64_t f = tile.first_row + r;
+    finish_row(call, tile, tile.head_q + f / tile.seqlen_q, f % tile.seqlen_q, max, sum, row);
   }
 }
 

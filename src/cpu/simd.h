@@ -27,7 +27,6 @@ inline Vec add(Vec a, Vec b) { return hn::Add(a, b); }
 inline Vec sub(Vec a, Vec b) { return hn::Sub(a, b); }
 inline Vec mul(Vec a, Vec b) { return hn::Mul(a, b); }
 inline Vec fma(Vec a, Vec b, Vec c) { return hn::MulAdd(a, b, c); }  // a * b + c
-inline Vec round(Vec x) { return hn::Round(x); }
 // a > b ? a : b; the second operand where either is NaN.
 #if HWY_ARCH_X86
 inline Vec max(Vec a, Vec b) { return hn::Max(a, b); }
@@ -35,16 +34,16 @@ inline Vec max(Vec a, Vec b) { return hn::Max(a, b); }
 inline Vec max(Vec a, Vec b) { return hn::IfThenElse(hn::Gt(a, b), a, b); }
 #endif
 inline Vec zero_if_equal(Vec x, Vec value) { return hn::IfThenZeroElse(hn::Eq(x, value), x); }
-// 2^n for integral n in [-127, 127]; n = -127 gives 0.
-inline Vec power_of_two(Vec n) {
-  const hn::RebindToSigned<FloatTag> int_tag;
-  return hn::BitCast(float_tag, hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(int_tag, n), hn::Set(int_tag, 127))));
+// The low 9 bits of each lane moved to the exponent (and sign) field.
+inline Vec low_bits_to_exponent(Vec x) {
+  const hn::RebindToUnsigned<FloatTag> bits;
+  return hn::BitCast(float_tag, hn::ShiftLeft<23>(hn::BitCast(bits, x)));
 }
 inline float reduce_add(Vec x) { return hn::GetLane(hn::SumOfLanes(float_tag, x)); }
 inline float reduce_max(Vec x) { return hn::GetLane(hn::MaxOfLanes(float_tag, x)); }
 #else
 typedef float Vec __attribute__((vector_size(16)));
-typedef int32_t IntVec __attribute__((vector_size(16)));
+typedef uint32_t UintVec __attribute__((vector_size(16)));
 constexpr int lanes = 4;
 
 inline Vec zero() { return Vec{0, 0, 0, 0}; }
@@ -59,17 +58,9 @@ inline Vec add(Vec a, Vec b) { return a + b; }
 inline Vec sub(Vec a, Vec b) { return a - b; }
 inline Vec mul(Vec a, Vec b) { return a * b; }
 inline Vec fma(Vec a, Vec b, Vec c) { return a * b + c; }
-// Adding and removing 1.5 * 2^23 rounds to nearest even for |x| < 2^22, which is all that exp needs.
-inline Vec round(Vec x) {
-  const Vec shift = splat(12582912.0f);
-  return (x + shift) - shift;
-}
 inline Vec max(Vec a, Vec b) { return a > b ? a : b; }
 inline Vec zero_if_equal(Vec x, Vec value) { return x == value ? zero() : x; }
-inline Vec power_of_two(Vec n) {
-  const IntVec bits = (__builtin_convertvector(n, IntVec) + 127) << 23;
-  return __builtin_bit_cast(Vec, bits);
-}
+inline Vec low_bits_to_exponent(Vec x) { return __builtin_bit_cast(Vec, __builtin_bit_cast(UintVec, x) << 23); }
 inline float reduce_add(Vec x) { return (x[0] + x[1]) + (x[2] + x[3]); }
 inline float reduce_max(Vec x) {
   const float a = x[0] > x[1] ? x[0] : x[1], b = x[2] > x[3] ? x[2] : x[3];
@@ -77,23 +68,44 @@ inline float reduce_max(Vec x) {
 }
 #endif
 
-// exp(x) for x <= 0 (and NaN): exactly 0 for -inf and below about -88, NaN for NaN, relative error below 1.5e-7.
-// 2^(x log2 e) = 2^n * 2^f, |f| <= 1/2; log2 e * x is formed in two parts so that large |x| keeps its fraction.
+constexpr float exp2_coefficients[] = {1.0f,           0.693147182f,  0.240226507f,   0.0555032715f,
+                                       0.00961805694f, 0.0013400428f, 0.000154614449f};
+
+// exp(x) for x <= 0 (and NaN): exactly 0 for -inf and below -88, NaN for NaN, exp(0) = 1 exactly; relative error below
+// 2e-7 near 0. With y = x log2 e = n + f, n integral, |f| <= 1/2: e^x = 2^n * 2^f. Adding 1.5 * 2^23 + 127 to y rounds
+// it to an integer and leaves n + 127 in the low bits of the sum, which moved into the exponent field are 2^n (0 for n
+// = -127). f = fma(x, log2 e, -n) is rounded once; 2^f is the Chebyshev interpolant of degree 6 on [-1/2, 1/2].
 inline Vec exp_negative(Vec x) {
-  const Vec log2e = splat(1.44269504f), ln2_high = splat(0.693359375f), ln2_low = splat(-2.12194440e-4f);
-  x = max(splat(-88.0f), x);  // exp(-88) rounds to 2^-127 below: flushed to 0
-  const Vec n = round(mul(x, log2e));
-  const Vec r = sub(sub(x, mul(n, ln2_high)), mul(n, ln2_low));
-  // Taylor series of e^r on |r| <= ln2/2: the first omitted term, r^8/8!, is below 6e-9.
-  Vec p = splat(1.0f / 5040.0f);
-  p = fma(p, r, splat(1.0f / 720.0f));
-  p = fma(p, r, splat(1.0f / 120.0f));
-  p = fma(p, r, splat(1.0f / 24.0f));
-  p = fma(p, r, splat(1.0f / 6.0f));
-  p = fma(p, r, splat(0.5f));
-  p = fma(p, r, splat(1.0f));
-  p = fma(p, r, splat(1.0f));
-  return mul(p, power_of_two(n));
+  const Vec log2e = splat(1.44269504f), shift = splat(12583039.0f);
+  x = max(splat(-88.0f), x);
+  const Vec rounded = fma(x, log2e, shift);
+  const Vec f = fma(x, log2e, sub(shift, rounded));
+  Vec p = splat(exp2_coefficients[6]);
+  p = fma(p, f, splat(exp2_coefficients[5]));
+  p = fma(p, f, splat(exp2_coefficients[4]));
+  p = fma(p, f, splat(exp2_coefficients[3]));
+  p = fma(p, f, splat(exp2_coefficients[2]));
+  p = fma(p, f, splat(exp2_coefficients[1]));
+  p = fma(p, f, splat(exp2_coefficients[0]));
+  return mul(p, low_bits_to_exponent(rounded));
+}
+
+// dst[c][r] = src[r][c] of a 4x4 block; strides in floats.
+inline void transpose_4x4(const float* src, int64_t src_stride, float* dst, int64_t dst_stride) {
+  typedef float Quad __attribute__((vector_size(16)));
+  auto row = [&](int r) {
+    Quad x;
+    __builtin_memcpy(&x, src + r * src_stride, sizeof x);
+    return x;
+  };
+  auto put = [&](int c, Quad x) { __builtin_memcpy(dst + c * dst_stride, &x, sizeof x); };
+  const Quad a = row(0), b = row(1), c = row(2), d = row(3);
+  const Quad ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5), ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+  const Quad cd_low = __builtin_shufflevector(c, d, 0, 4, 1, 5), cd_high = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+  put(0, __builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5));
+  put(1, __builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7));
+  put(2, __builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5));
+  put(3, __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7));
 }
 
 }  // namespace

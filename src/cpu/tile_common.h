@@ -40,13 +40,18 @@ struct Rows {
 
 inline void init_rows(const AttentionCall& call, const Tile& tile, int block_m, Rows& rows) {
   rows.count = tile.rows;
+  int64_t head = tile.head_q + tile.first_row / tile.seqlen_q, query = tile.first_row % tile.seqlen_q;
   for (int r = 0; r < block_m; ++r) {
-    const int64_t f = tile.first_row + (r < tile.rows ? r : 0);  // lanes past the last row repeat the first, unread
-    rows.head[r] = tile.head_q + f / tile.seqlen_q;
-    rows.query[r] = f % tile.seqlen_q;
+    const bool live = r < tile.rows;  // lanes past the last row repeat the first, unread
+    rows.head[r] = live ? head : rows.head[0];
+    rows.query[r] = live ? query : rows.query[0];
     rows.keys[r] = call.position_mask.visible(rows.query[r], tile.offset, tile.seqlen_k);
     rows.slope[r] =
         call.alibi_slopes ? call.alibi_slopes[tile.batch * call.alibi_batch + rows.head[r] * call.alibi_head] : 0.0f;
+    if (++query == tile.seqlen_q) {
+      query = 0;
+      ++head;
+    }
   }
 }
 
@@ -115,10 +120,12 @@ inline Operand float_operand(const Tile& tile, const TensorRef& t, const ScaleRe
 struct Scratch {
   float *q, *scores, *hidden, *pairs, *k, *v, *o, *row;
 
+  static constexpr int rows_at_once = 4;  // rows of q and o that are transposed together
+
   static int64_t align(int64_t floats) { return round_up(floats, 16); }
   static int64_t floats(const AttentionCall& call, int block_m) {
     const int64_t d = align(call.head_dim), dv = align(call.head_dim_v), n = call.block_n;
-    return d * block_m + 3 * align(n * block_m) + n * d + n * dv + dv * block_m + (d > dv ? d : dv);
+    return d * block_m + 3 * align(n * block_m) + n * d + n * dv + dv * block_m + rows_at_once * (d > dv ? d : dv);
   }
   Scratch(const AttentionCall& call, int block_m, void* memory) {
     const int64_t d = align(call.head_dim), dv = align(call.head_dim_v), n = call.block_n;
@@ -135,7 +142,7 @@ struct Scratch {
     k = take(n * d);
     v = take(n * dv);
     o = take(dv * block_m);
-    row = take(d > dv ? d : dv);
+    row = take(rows_at_once * (d > dv ? d : dv));
   }
 };
 

@@ -37,6 +37,11 @@ struct Narrow {
     }
   }
 
+  template <class F>
+  static void for_each_output(const AttentionCall& call, const Rows& rows, const Scratch& s, const F& f) {
+    for (int r = 0; r < rows.count; ++r) f(r, s.o + output_index(call, r, 0));
+  }
+
   template <int keys>
   static void dot(const float* q, const float* k, int64_t k_stride, int64_t depth, float scale, float* dst) {
     Vec sum[keys];

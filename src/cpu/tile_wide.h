@@ -52,13 +52,27 @@ struct Wide {
   }
 
   static void load_queries(const AttentionCall& call, const Tile& tile, const Rows& rows, const Scratch& s) {
-    for (int r = 0; r < block_m; ++r) {
-      if (r < rows.count) {
-        read_query(call, tile, rows.head[r], rows.query[r], s.row);
-      } else {
-        for (int64_t d = 0; d < call.head_dim; ++d) s.row[d] = 0.0f;
+    const int64_t padded = Scratch::align(call.head_dim);
+    for (int first = 0; first < block_m; first += Scratch::rows_at_once) {
+      for (int i = 0; i < Scratch::rows_at_once; ++i) {
+        float* row = s.row + i * padded;
+        if (first + i < rows.count) {
+          read_query(call, tile, rows.head[first + i], rows.query[first + i], row);
+        } else {
+          for (int64_t d = 0; d < padded; ++d) row[d] = 0.0f;
+        }
       }
-      for (int64_t d = 0; d < call.head_dim; ++d) s.q[d * block_m + r] = s.row[d];
+      for (int64_t d = 0; d < padded; d += 4) transpose_4x4(s.row + d, padded, s.q + d * block_m + first, block_m);
+    }
+  }
+
+  // f(r, floats of output row r) for every row that is stored.
+  template <class F>
+  static void for_each_output(const AttentionCall& call, const Rows& rows, const Scratch& s, const F& f) {
+    const int64_t padded = Scratch::align(call.head_dim_v);
+    for (int first = 0; first < rows.count; first += Scratch::rows_at_once) {
+      for (int64_t c = 0; c < padded; c += 4) transpose_4x4(s.o + c * block_m + first, block_m, s.row + c, padded);
+      for (int r = first; r < rows.count && r < first + Scratch::rows_at_once; ++r) f(r, s.row + (r - first) * padded);
     }
   }
 
@@ -94,23 +108,34 @@ struct Wide {
     }
   }
 
+  // `chunk` vectors of rows side by side, so that the chains of maxima and sums hide each other's latency.
   static void softmax(const AttentionCall&, int count, Rows& rows, const Scratch& s) {
-    for (int r = 0; r < block_m; r += lanes) {
-      const Vec old_max = load(rows.max + r);
-      Vec new_max = old_max;
-      for (int n = 0; n < count; ++n) new_max = max(new_max, load(s.scores + n * block_m + r));
-      const Vec shift = zero_if_equal(new_max, splat(minus_infinity));  // an all-hidden tile: exp(-inf - 0) = 0
-      const Vec rescale = exp_negative(sub(old_max, shift));
-      Vec sum = zero();
+    for (int r = 0; r < block_m; r += chunk * lanes) {
+      float* const scores = s.scores + r;
+      Vec max_of[chunk], shift[chunk], sum[chunk];
+      unroll<chunk>([&](auto v) { max_of[v.value] = load(rows.max + r + v.value * lanes); });
+      for (int n = 0; n < count; ++n)
+        unroll<chunk>(
+            [&](auto v) { max_of[v.value] = max(max_of[v.value], load(scores + n * block_m + v.value * lanes)); });
+      unroll<chunk>([&](auto v) {
+        shift[v.value] = zero_if_equal(max_of[v.value], splat(minus_infinity));  // all hidden so far: exp(-inf - 0) = 0
+        sum[v.value] = zero();
+      });
       for (int n = 0; n < count; ++n) {
-        float* score = s.scores + n * block_m + r;
-        const Vec p = exp_negative(sub(load(score), shift));
-        store(p, score);
-        sum = add(sum, p);
+        unroll<chunk>([&](auto v) {
+          float* score = scores + n * block_m + v.value * lanes;
+          const Vec p = exp_negative(sub(load(score), shift[v.value]));
+          store(p, score);
+          sum[v.value] = add(sum[v.value], p);
+        });
       }
-      store(new_max, rows.max + r);
-      store(rescale, rows.rescale + r);
-      store(fma(load(rows.sum + r), rescale, sum), rows.sum + r);
+      unroll<chunk>([&](auto v) {
+        const int at = r + v.value * lanes;
+        const Vec rescale = exp_negative(sub(load(rows.max + at), shift[v.value]));
+        store(max_of[v.value], rows.max + at);
+        store(rescale, rows.rescale + at);
+        store(fma(load(rows.sum + at), rescale, sum[v.value]), rows.sum + at);
+      });
     }
   }
 

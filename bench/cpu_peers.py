@@ -1,0 +1,212 @@
+#!/usr/bin/env python3
+"""Times rapt's CPU backend beside PyTorch's scaled_dot_product_attention, in one process on one machine.
+
+    python3 bench/cpu_peers.py --library build/librapt.so [--threads 1,16] [--output FILE.jsonl]
+
+Both get the same contiguous [batch, heads, seqlen, dim] inputs, several sets in rotation. Arms alternate in rounds, in
+random order, each after a pause that lets the other's threads go to sleep. Reported: median, quartiles, ratio of
+medians, and both arms' error against float64. Rows follow the results schema (docs/lab.md). PyTorch computes causal
+masks top-left, which is the same as bottom-right for the square problems here.
+"""
+import argparse
+import ctypes
+import datetime
+import json
+import math
+import os
+import platform
+import random
+import re
+import statistics
+import sys
+import time
+
+import torch
+import torch.nn.functional as functional
+
+# (name, dtype, peer's dtype, problem). f16 is the peer of bf16 where PyTorch's bf16 uses AMX; both are shown.
+SUITE = [
+    ("mission", "f32", "f32", "b1 h8 q512 k512 d64"),
+    ("b2-h12", "f32", "f32", "b2 h12 q512 k512 d64"),
+    ("q2048", "f32", "f32", "b1 h8 q2048 k2048 d64"),
+    ("mission-causal", "f32", "f32", "b1 h8 q512 k512 d64 causal"),
+    ("q1024-d128-causal", "f32", "f32", "b1 h8 q1024 k1024 d128 causal"),
+    ("decode", "f32", "f32", "b1 h32 q1 k4096 d128"),
+    ("mission", "bf16", "f16", "b1 h8 q512 k512 d64"),
+    ("b2-h12", "bf16", "f16", "b2 h12 q512 k512 d64"),
+    ("q2048", "bf16", "f16", "b1 h8 q2048 k2048 d64"),
+    ("mission", "bf16", "bf16", "b1 h8 q512 k512 d64"),
+    ("q2048", "bf16", "bf16", "b1 h8 q2048 k2048 d64"),
+    ("mission", "f16", "f16", "b1 h8 q512 k512 d64"),
+    ("decode", "bf16", "bf16", "b1 h32 q1 k4096 d128"),
+]
+TORCH = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+RAPT = {"f32": 1, "f16": 2, "bf16": 3}
+CAUSAL = 1
+
+
+class Device(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int32), ("index", ctypes.c_int32)]
+
+
+class Tensor(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("device", Device), ("dtype", ctypes.c_int32), ("rank", ctypes.c_int32),
+                ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64))]
+
+
+class Args(ctypes.Structure):
+    """rapt_sdpa_args as far as this script fills it; the tail stays zero (absent)."""
+    _fields_ = [("struct_size", ctypes.c_size_t), ("has", ctypes.c_uint64), ("flags", ctypes.c_uint64),
+                ("q", ctypes.POINTER(Tensor)), ("k", ctypes.POINTER(Tensor)), ("v", ctypes.POINTER(Tensor)),
+                ("out", ctypes.POINTER(Tensor)), ("tail", ctypes.c_byte * 1024)]
+
+
+class Options(ctypes.Structure):
+    _fields_ = [("struct_size", ctypes.c_size_t), ("num_threads", ctypes.c_int32), ("reserved", ctypes.c_int32)]
+
+
+class Rapt:
+    def __init__(self, library, threads):
+        self.lib = ctypes.CDLL(library)
+        self.lib.rapt_last_error.restype = ctypes.c_char_p
+        self.lib.rapt_sdpa.argtypes = [ctypes.c_void_p, ctypes.POINTER(Args), ctypes.c_void_p]
+        self.context = ctypes.c_void_p()
+        options = Options(ctypes.sizeof(Options), threads, 0)
+        self.check(self.lib.rapt_context_create(ctypes.byref(options), ctypes.byref(self.context)))
+
+    def check(self, status):
+        if status != 0:
+            raise RuntimeError(self.lib.rapt_last_error().decode())
+
+    def tensor(self, t, dtype):
+        shape = (ctypes.c_int64 * t.dim())(*t.shape)
+        strides = (ctypes.c_int64 * t.dim())(*t.stride())
+        return Tensor(t.data_ptr(), Device(1, 0), RAPT[dtype], t.dim(), shape, strides)
+
+    def bind(self, q, k, v, out, dtype, causal):
+        tensors = [self.tensor(t, dtype) for t in (q, k, v, out)]
+        args = Args()
+        args.struct_size = ctypes.sizeof(Args)  # larger than the library's: the unknown tail is zero
+        args.flags = CAUSAL if causal else 0
+        args.q, args.k, args.v, args.out = [ctypes.pointer(t) for t in tensors]
+        return lambda: self.check(self.lib.rapt_sdpa(self.context, ctypes.byref(args), None))
+
+
+def numbers(problem):
+    return {m[0]: int(m[1]) for m in re.findall(r"\b([bhqkd])(\d+)", problem)}
+
+
+def reference(q, k, v, causal):
+    scores = q.double() @ k.double().transpose(-1, -2) / math.sqrt(q.shape[-1])
+    if causal:
+        scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -math.inf)
+    return scores.softmax(-1) @ v.double()
+
+
+def errors(out, expected):
+    difference = (out.double() - expected)
+    if not bool(torch.isfinite(difference).all()):
+        raise RuntimeError("an arm produced NaN or Inf: not timed")
+    return {"max_abs": difference.abs().max().item(), "mean_abs": difference.abs().mean().item(),
+            "rel_rms": (difference.norm() / expected.norm()).item()}
+
+
+def read_bandwidth(threads):
+    """GB/s of summing 1 GB, all threads: the streaming-read roof of this run."""
+    data = torch.ones(1 << 28, dtype=torch.float32)
+    best = math.inf
+    for _ in range(5):
+        start = time.perf_counter()
+        data.sum()
+        best = min(best, time.perf_counter() - start)
+    return data.numel() * 4 / best * 1e-9
+
+
+def time_rounds(arms, seconds, rounds):
+    """{arm: microseconds}. Each round runs every arm for about `seconds`, in random order."""
+    samples = {name: [] for name in arms}
+    for _ in range(rounds):
+        for name in random.sample(list(arms), len(arms)):
+            time.sleep(0.02)
+            calls = arms[name]
+            for call in calls:
+                call()
+            end = time.perf_counter() + seconds
+            i = 0
+            while time.perf_counter() < end or i < 3:
+                start = time.perf_counter()
+                calls[i % len(calls)]()
+                samples[name].append((time.perf_counter() - start) * 1e6)
+                i += 1
+    return samples
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--library", required=True)
+    parser.add_argument("--threads", default="1,%d" % len(os.sched_getaffinity(0)))
+    parser.add_argument("--seconds", type=float, default=0.15, help="time per arm and round")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--output")
+    parser.add_argument("--commit", default="unknown")
+    parser.add_argument("--dirty", action="store_true")
+    options = parser.parse_args()
+    cpu = next((l.split(":", 1)[1].strip() for l in open("/proc/cpuinfo") if l.startswith("model name")), platform.machine())
+    flags = next((l for l in open("/proc/cpuinfo") if l.startswith("flags")), "")
+    amx = "amx_bf16" in flags
+    print(f"{cpu}, {len(os.sched_getaffinity(0))} CPUs, AMX {'yes' if amx else 'no'}, PyTorch {torch.__version__}, commit {options.commit}")
+    torch.manual_seed(1)
+    random.seed(1)
+    rows = []
+    for threads in [int(t) for t in options.threads.split(",")]:
+        torch.set_num_threads(threads)
+        bandwidth = read_bandwidth(threads)
+        print(f"\n{threads} threads, streaming read {bandwidth:.1f} GB/s")
+        print(f"{'problem':<20}{'rapt':>6}{'peer':>6}{'rapt us':>11}{'spread':>8}{'torch us':>11}{'ratio':>7}{'GFLOP/s':>9}{'GB/s':>7}  rel_rms rapt, torch")
+        rapt = Rapt(options.library, threads)
+        for name, dtype, peer_dtype, problem in SUITE:
+            n = numbers(problem)
+            causal = "causal" in problem
+            shapes = [(n["b"], n["h"], n["q"], n["d"]), (n["b"], n["h"], n["k"], n["d"]), (n["b"], n["h"], n["k"], n["d"])]
+            per_set = sum(math.prod(s) for s in shapes) * 4
+            sets = [[torch.randn(s) for s in shapes] for _ in range(max(2, min(8, (256 << 20) // per_set)))]
+            arms = {"rapt": [], "torch": []}
+            error = {}
+            for i, data in enumerate(sets):
+                mine = [t.to(TORCH[dtype]) for t in data]
+                theirs = [t.to(TORCH[peer_dtype]) for t in data]
+                out = torch.full(shapes[0], math.nan, dtype=TORCH[dtype])
+                arms["rapt"].append(rapt.bind(*mine, out, dtype, causal))
+                arms["torch"].append(lambda t=theirs: functional.scaled_dot_product_attention(*t, is_causal=causal))
+                if i == 0:
+                    arms["rapt"][0]()
+                    error["rapt"] = errors(out, reference(*mine, causal))
+                    error["torch"] = errors(arms["torch"][0](), reference(*theirs, causal))
+                sets[i] = (mine, theirs, out)
+            samples = time_rounds(arms, options.seconds, options.rounds)
+            median = {arm: statistics.median(us) for arm, us in samples.items()}
+            quartiles = {arm: statistics.quantiles(us, n=4) for arm, us in samples.items()}
+            flops = 4.0 * n["b"] * n["h"] * n["q"] * n["k"] * n["d"] * (0.5 if causal else 1.0)
+            kv_bytes = 2.0 * n["b"] * n["h"] * n["k"] * n["d"] * (4 if dtype == "f32" else 2)
+            spread = (quartiles["rapt"][2] - quartiles["rapt"][0]) / median["rapt"]
+            print(f"{name:<20}{dtype:>6}{peer_dtype:>6}{median['rapt']:>11.1f}{spread:>8.1%}{median['torch']:>11.1f}"
+                  f"{median['torch'] / median['rapt']:>7.2f}{flops / median['rapt'] * 1e-3:>9.1f}{kv_bytes / median['rapt'] * 1e-3:>7.1f}"
+                  f"  {error['rapt']['rel_rms']:.1e}, {error['torch']['rel_rms']:.1e}", flush=True)
+            for arm, arm_dtype in (("rapt", dtype), ("torch", peer_dtype)):
+                rows.append({"schema": "rapt.bench/1", "problem": f"{arm_dtype} {problem}", "arm": f"{arm}-{threads}t",
+                             "family": "attention_cpu" if arm == "rapt" else "torch.scaled_dot_product_attention", "config": f"threads={threads}",
+                             "signature": "", "us": [round(u, 2) for u in samples[arm][:200]], "median": median[arm], "q1": quartiles[arm][0],
+                             "q3": quartiles[arm][2], "timer": "host", "pdl": False, "l2": "warm", "err": error[arm], "card": cpu,
+                             "driver": "", "nvrtc": "", "commit": options.commit, "dirty": options.dirty,
+                             "command": " ".join(sys.argv), "gemm_tflops": {"f16": 0, "fp8": 0}, "bandwidth": bandwidth})
+    if options.output:
+        temporary = options.output + ".tmp"
+        with open(temporary, "w") as file:
+            for row in rows:
+                file.write(json.dumps(row) + "\n")
+        os.replace(temporary, options.output)
+        print(datetime.datetime.now(datetime.timezone.utc).strftime("written %Y-%m-%dT%H:%M:%SZ: "), options.output)
+
+
+if __name__ == "__main__":
+    main()
