@@ -1,5 +1,6 @@
 // Problem: what is asked, without pointers. Everything a problem line can say (grammar: docs/problem-line.md).
-// Made from tensors by sdpa.cpp or from text by parse_problem; read by the planner, every kernel family, check/ and lab/.
+// Made from tensors by sdpa.cpp or from text by parse_problem; read by the planner, every kernel family, check/ and
+// lab/.
 #pragma once
 
 #include <array>
@@ -23,9 +24,9 @@ enum class Layout : uint8_t { bhsd, bshd };  // memory order of a tensor without
 
 // How a tensor may be read: decides which kernel may run. Strides of size-1 dimensions are ignored.
 struct Access {
-  bool unit_last = true;   // stride of the last dimension is 1
-  bool aligned16 = true;   // base address and every other stride are multiples of 16 bytes
-  bool tma = true;         // expressible as a tensor map: aligned16, unit_last, positive strides below 2^40 bytes
+  bool unit_last = true;  // stride of the last dimension is 1
+  bool aligned16 = true;  // base address and every other stride are multiples of 16 bytes
+  bool tma = true;        // expressible as a tensor map: aligned16, unit_last, positive strides below 2^40 bytes
   bool operator==(const Access&) const = default;
 };
 
@@ -53,19 +54,19 @@ struct Problem {
   std::optional<Window> window;
   std::optional<float> softcap, scale;  // scale absent = 1/sqrt(head_dim)
   bool alibi = false;
-  bool alibi_per_batch = false;         // slopes [batch, heads_q] instead of [heads_q]; not in the problem line
+  bool alibi_per_batch = false;  // slopes [batch, heads_q] instead of [heads_q]; not in the problem line
   Broadcast bias, mask;
   bool sinks = false;
 
-  bool varlen = false;                  // packed q, k, v with cu_seqlens
-  int64_t total_q = 0, total_k = 0;     // varlen: rows of the packed tensors
+  bool varlen = false;               // packed q, k, v with cu_seqlens
+  int64_t total_q = 0, total_k = 0;  // varlen: rows of the packed tensors
   bool seqused = false;
-  int64_t page_size = 0;                // 0 = not paged
+  int64_t page_size = 0;  // 0 = not paged
   ScaleKind q_scales = ScaleKind::none, k_scales = ScaleKind::none, v_scales = ScaleKind::none;
   bool smooth_k = false, hadamard = false;
-  bool has_starts = false;              // q_start or k_start given: off_b = q_start_b - k_start_b
-  int64_t splits = 0;                   // 0 = the planner's choice
-  std::string mod;                      // digest of a user's score modification
+  bool has_starts = false;  // q_start or k_start given: off_b = q_start_b - k_start_b
+  int64_t splits = 0;       // 0 = the planner's choice
+  std::string mod;          // digest of a user's score modification
   bool lse = false, partial = false, invariant = false;
   PvMode pv = PvMode::automatic;
   AccMode acc = AccMode::f32;
@@ -73,14 +74,14 @@ struct Problem {
 
   // The rest serves fill, check and printing only: plan, == on plans and hash see maxima, totals and access classes.
   Layout layout = Layout::bhsd;
-  std::vector<int32_t> lengths_q, lengths_k, used_k;             // per sequence (varlen=, seqused=)
-  std::vector<int64_t> q_starts, k_starts;                        // one value, or one per batch; empty = 0
+  std::vector<int32_t> lengths_q, lengths_k, used_k;  // per sequence (varlen=, seqused=)
+  std::vector<int64_t> q_starts, k_starts;            // one value, or one per batch; empty = 0
   std::optional<std::vector<int64_t>> q_strides, k_strides, v_strides, out_strides;  // elements, logical order
 
   bool operator==(const Problem&) const = default;
 
   int64_t group() const { return heads_k > 0 ? heads_q / heads_k : 0; }  // query heads per kv head
-  float softmax_scale() const;                                            // scale, or 1/sqrt(head_dim) in float
+  float softmax_scale() const;                                           // scale, or 1/sqrt(head_dim) in float
 };
 
 // Text to Problem. Unknown, repeated or contradictory words throw Error naming the word. `@file` lengths are read here.
@@ -117,11 +118,12 @@ double flops(const Problem& problem);
 // Bytes read once and written once: q, k, v, bias, mask, scales, out, lse.
 double bytes(const Problem& problem);
 
-// Per-sequence facts from the lists above (dense: seqlen_q, seqlen_k; used_k and maxima applied). For check, lab, flops.
+// Per-sequence facts from the lists above (dense: seqlen_q, seqlen_k; used_k and maxima applied). For check, lab,
+// flops.
 struct SequenceInfo {
   int64_t first_q = 0, first_k = 0;  // packed row of the first query and key; 0 when dense
   int64_t seqlen_q = 0, seqlen_k = 0;
-  int64_t offset = 0;                // off of docs/semantics.md
+  int64_t offset = 0;  // off of docs/semantics.md
 };
 SequenceInfo sequence(const Problem& problem, int64_t b);
 
