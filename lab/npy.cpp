@@ -166,7 +166,7 @@ DType dtype_of(const std::string& file, const std::string& descr, DType raw) {
   const bool raw1 = kind == "u1" || kind == "V1", raw2 = kind == "u2" || kind == "V2";
   if (known_order && ((raw1 && is_fp8(raw)) || (raw2 && is_16bit(raw)))) return raw;
   if (known_order && (raw2 || kind == "V1"))
-    invalid(where, ": are raw bytes: name what they are in the problem's words, such as q=", raw2 ? "bf16" : "e4m3");
+    invalid(where, ": raw bytes; name what they are in the problem's words, such as q=", raw2 ? "bf16" : "e4m3");
   if (known_order && (kind == "u1" || kind == "b1")) return DType::u8;
   if (descr == "<f4") return DType::f32;
   if (descr == "<f2") return DType::f16;

@@ -146,7 +146,7 @@ class Program {
     CLI::App* sub = add("run", "Attention on tensors from a file: time, and error against the float64 oracle",
                         "  rapt run examples/data/minilm-layer0.safetensors\n"
                         "  rapt run qkv.safetensors causal window=128,0 -o out.safetensors\n"
-                        "  rapt run folder-of-npy/ layout=bshd q=bf16 -o results/ --threads 4",
+                        "  rapt run folder-of-npy/ bf16 layout=bshd -o results/ --threads 4",
                         run_.common);
     sub->add_option("input", run_.input,
                     "FILE.safetensors or a folder of NAME.npy: q k v, and optionally bias mask alibi_slopes "

@@ -356,6 +356,16 @@ TEST_F(LabProgram, ExitCodesAndSentences) {
             2);  // stdout, stderr
 }
 
+TEST_F(LabProgram, HostileFilesWriteNothing) {
+  std::ofstream(folder / "bad.safetensors", std::ios::binary) << std::string(8, '\xff') << "{}";
+  const Outcome outcome = rapt("run bad.safetensors -o o.safetensors");
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_NE(outcome.err.find("header length 18446744073709551615 exceeds"), std::string::npos) << outcome.err;
+  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_FALSE(std::filesystem::exists(folder / "o.safetensors"));
+}
+
 TEST_F(LabProgram, ChecksAProblemAndACaseFile) {
   const Outcome one = rapt("check 'f32 b1 h2 q33 k65 d16 causal' --seed 3 --json");
   ASSERT_EQ(one.code, 0) << one.err << one.out;
