@@ -397,6 +397,14 @@ TEST(BadInput, Numbers) {
        {"max_seqlen_k", "5"}},
       {"pv 4", [](Arguments& a) { a.args.pv = 4; }, {"pv", "4"}},
       {"acc -1", [](Arguments& a) { a.args.acc = -1; }, {"acc", "-1"}},
+      {"splits with invariant",
+       [](Arguments& a) {
+         a.args.has |= RAPT_HAS_SPLITS;
+         a.args.splits = 2;
+         a.args.flags |= RAPT_INVARIANT;
+       },
+       {"splits", "2", "invariant"}},
+      {"fp8 products of an f16 v", [](Arguments& a) { a.args.pv = RAPT_PV_FP8; }, {"pv", "fp8", "f16"}},
       {"reserved", [](Arguments& a) { a.args.reserved = 17; }, {"reserved", "17"}},
   };
   for (const Row& row : rows) expect_refused(dense(), row);
