@@ -26,10 +26,10 @@ void require_cpu(const std::string& device) {
 Device chosen_device(const Common& options, bool execute) {
   require_cpu(options.device);
   Device device = options.arch.empty() ? cpu_device() : device_preset(options.arch);
-  if (execute && (device.kind != DeviceKind::cpu || device.isa != cpu_device().isa))
-    throw Error(ErrorCode::environment,
-                concat("--arch ", options.arch, ": the library runs as cpu-", name_of(cpu_device().isa),
-                       " on this machine; other presets can be explained, not run"));
+  if (execute && !options.arch.empty()) {
+    set_cpu_isa_limit(device.isa);  // throws where the machine lacks it: other presets can be explained, not run
+    device = cpu_device();
+  }
   if (options.threads > 0) device.threads = options.threads;
   return device;
 }
