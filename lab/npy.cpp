@@ -87,7 +87,7 @@ class DictCursor {
     if (quote == '\0') fail("a quoted text");
     const size_t end = text_.find_first_of("'\"\\\n", at_);
     if (end == std::string_view::npos || text_[end] != quote) fail("a plain quoted text");
-    const std::string text(text_.substr(at_, end - at_));
+    std::string text(text_.substr(at_, end - at_));
     at_ = end + 1;
     return text;
   }

@@ -81,7 +81,7 @@ class Program {
     for (const Pending& command : pending) add_pending(command);
   }
 
-  int main() {
+  int execute() {
     try {
       app_.parse(argc_, argv_);
     } catch (const CLI::ParseError& error) {
@@ -240,7 +240,7 @@ class Program {
 
 int run_program(int argc, const char* const* argv) {
   remove_unfinished_file_on_signals();
-  return Program(argc, argv).main();
+  return Program(argc, argv).execute();
 }
 
 }  // namespace rapt::lab
