@@ -4,8 +4,9 @@
     python3 bench/cpu_peers.py --library build/librapt.so [--threads 1,16] [--output FILE.jsonl]
 
 Both get the same contiguous [batch, heads, seqlen, dim] inputs, several sets in rotation. Arms alternate in rounds, in
-random order, each after a pause that lets the other's threads go to sleep. Reported: median, quartiles, ratio of
-medians, and both arms' error against float64. Rows follow the results schema (docs/lab.md). PyTorch computes causal
+random order, each after a pause that lets the other's threads go to sleep. Reported: median and quartiles over all
+calls, the ratio (median over rounds of the two arms' medians of that round, so that a neighbour's load meets both), and
+both arms' error against float64. Rows follow the results schema (docs/lab.md). PyTorch computes causal
 masks top-left, which is the same as bottom-right for the square problems here.
 """
 import argparse
@@ -123,30 +124,31 @@ def read_bandwidth(threads):
 
 
 def time_rounds(arms, seconds, rounds):
-    """{arm: microseconds}. Each round runs every arm for about `seconds`, in random order."""
+    """({arm: all microseconds}, {arm: median of each round}). Each round runs every arm for about `seconds`, in random order."""
     samples = {name: [] for name in arms}
+    medians = {name: [] for name in arms}
     for _ in range(rounds):
         for name in random.sample(list(arms), len(arms)):
-            time.sleep(0.02)
+            time.sleep(0.01)
             calls = arms[name]
-            for call in calls:
-                call()
+            calls[0]()
+            us = []
             end = time.perf_counter() + seconds
-            i = 0
-            while time.perf_counter() < end or i < 3:
+            while time.perf_counter() < end or len(us) < 2:
                 start = time.perf_counter()
-                calls[i % len(calls)]()
-                samples[name].append((time.perf_counter() - start) * 1e6)
-                i += 1
-    return samples
+                calls[(len(samples[name]) + len(us)) % len(calls)]()
+                us.append((time.perf_counter() - start) * 1e6)
+            samples[name] += us
+            medians[name].append(statistics.median(us))
+    return samples, medians
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", required=True)
     parser.add_argument("--threads", default="1,%d" % len(os.sched_getaffinity(0)))
-    parser.add_argument("--seconds", type=float, default=0.15, help="time per arm and round")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=0.05, help="time per arm and round")
+    parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--output")
     parser.add_argument("--commit", default="unknown")
     parser.add_argument("--dirty", action="store_true")
@@ -162,7 +164,7 @@ def main():
         torch.set_num_threads(threads)
         bandwidth = read_bandwidth(threads)
         print(f"\n{threads} threads, streaming read {bandwidth:.1f} GB/s")
-        print(f"{'problem':<20}{'rapt':>6}{'peer':>6}{'rapt us':>11}{'spread':>8}{'torch us':>11}{'ratio':>7}{'GFLOP/s':>9}{'GB/s':>7}  rel_rms rapt, torch")
+        print(f"{'problem':<20}{'rapt':>6}{'peer':>6}{'rapt us':>11}{'spread':>8}{'torch us':>11}{'ratio (quartiles)':>20}{'GFLOP/s':>9}{'GB/s':>7}  rel_rms rapt, torch")
         rapt = Rapt(options.library, threads)
         for name, dtype, peer_dtype, problem in SUITE:
             n = numbers(problem)
@@ -183,14 +185,15 @@ def main():
                     error["rapt"] = errors(out, reference(*mine, causal))
                     error["torch"] = errors(arms["torch"][0](), reference(*theirs, causal))
                 sets[i] = (mine, theirs, out)
-            samples = time_rounds(arms, options.seconds, options.rounds)
+            samples, rounds = time_rounds(arms, options.seconds, options.rounds)
+            ratios = sorted(theirs / mine for mine, theirs in zip(rounds["rapt"], rounds["torch"]))
             median = {arm: statistics.median(us) for arm, us in samples.items()}
             quartiles = {arm: statistics.quantiles(us, n=4) for arm, us in samples.items()}
             flops = 4.0 * n["b"] * n["h"] * n["q"] * n["k"] * n["d"] * (0.5 if causal else 1.0)
             kv_bytes = 2.0 * n["b"] * n["h"] * n["k"] * n["d"] * (4 if dtype == "f32" else 2)
             spread = (quartiles["rapt"][2] - quartiles["rapt"][0]) / median["rapt"]
             print(f"{name:<20}{dtype:>6}{peer_dtype:>6}{median['rapt']:>11.1f}{spread:>8.1%}{median['torch']:>11.1f}"
-                  f"{median['torch'] / median['rapt']:>7.2f}{flops / median['rapt'] * 1e-3:>9.1f}{kv_bytes / median['rapt'] * 1e-3:>7.1f}"
+                  f"{statistics.median(ratios):>8.2f} ({ratios[len(ratios) // 4]:.2f}-{ratios[-1 - len(ratios) // 4]:.2f}){flops / median['rapt'] * 1e-3:>9.1f}{kv_bytes / median['rapt'] * 1e-3:>7.1f}"
                   f"  {error['rapt']['rel_rms']:.1e}, {error['torch']['rel_rms']:.1e}", flush=True)
             for arm, arm_dtype in (("rapt", dtype), ("torch", peer_dtype)):
                 rows.append({"schema": "rapt.bench/1", "problem": f"{arm_dtype} {problem}", "arm": f"{arm}-{threads}t",

@@ -195,7 +195,8 @@ Sequence sequence_of(const Binding& binding, int64_t b) {
   return s;
 }
 
-// All tiles of a call, addressed by index. Tiles of late rows come first: under causal masks they are the longest.
+// All tiles of a call, addressed by index. The tiles of a head follow each other, so that its keys stay in cache; late
+// rows come first: under causal masks they are the longest.
 class TileMap {
  public:
   TileMap(const Binding& binding, const KernelConfig& config)
@@ -217,7 +218,7 @@ class TileMap {
     const int64_t b = after - first_tile_.begin() - 1;
     const Sequence& s = sequences_[static_cast<size_t>(b)];
     const int64_t within = index - first_tile_[static_cast<size_t>(b)];
-    const int64_t head = within % heads_, row_tile = row_tiles(s) - 1 - within / heads_;
+    const int64_t head = within / row_tiles(s), row_tile = row_tiles(s) - 1 - within % row_tiles(s);
     Tile t;
     t.batch = b;
     t.head_k = pack_ ? head : head / p_.group();
