@@ -18,7 +18,7 @@ status=${PIPESTATUS[0]}
 
 # Where they ran, the reports: how many, and what each pending one waits for.
 grep -E '^(reports: [0-9]+ run, [0-9]+ pending|  [A-Z][0-9A-Za-z]* +waits for )' "$log"
-awk '/^\[  PASSED  \]/ {passed += $4} /^\[  FAILED  \] [0-9]+ test/ {failed += $4} /^\[  SKIPPED \] [0-9]+ test/ {skipped += $4}
+awk '/^\[  PASSED  \]/ {passed += $4} /^\[  FAILED  \] .*\([0-9]+ ms\)$/ {failed += 1} /^\[  SKIPPED \] [0-9]+ test/ {skipped += $4}
   END {printf "test cases: %d passed, %d failed, %d skipped\n", passed, failed, skipped}' "$log"
 echo "GPU tests: skipped (rapt has no GPU backend yet), 0 run"
 grep -E '^[0-9]+% tests passed' "$summary"
