@@ -146,6 +146,8 @@ def time_rounds(arms, seconds, rounds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", required=True)
+    parser.add_argument("--also", nargs="*", default=[], metavar="LIBRARY", help="other builds of librapt.so, timed as further arms")
+    parser.add_argument("--only", default="", metavar="REGEX", help="problems whose 'name dtype problem' matches")
     parser.add_argument("--threads", default="1,%d" % len(os.sched_getaffinity(0)))
     parser.add_argument("--seconds", type=float, default=0.05, help="time per arm and round")
     parser.add_argument("--rounds", type=int, default=21)
@@ -165,24 +167,30 @@ def main():
         bandwidth = read_bandwidth(threads)
         print(f"\n{threads} threads, streaming read {bandwidth:.1f} GB/s")
         print(f"{'problem':<20}{'rapt':>6}{'peer':>6}{'rapt us':>11}{'spread':>8}{'torch us':>11}{'ratio (quartiles)':>20}{'GFLOP/s':>9}{'GB/s':>7}  rel_rms rapt, torch")
-        rapt = Rapt(options.library, threads)
+        builds = {"rapt": Rapt(options.library, threads)}
+        builds.update({os.path.basename(path): Rapt(path, threads) for path in options.also})
         for name, dtype, peer_dtype, problem in SUITE:
+            if not re.search(options.only, f"{name} {dtype} {problem}"):
+                continue
             n = numbers(problem)
             causal = "causal" in problem
             shapes = [(n["b"], n["h"], n["q"], n["d"]), (n["b"], n["h"], n["k"], n["d"]), (n["b"], n["h"], n["k"], n["d"])]
             per_set = sum(math.prod(s) for s in shapes) * 4
             sets = [[torch.randn(s) for s in shapes] for _ in range(max(2, min(8, (256 << 20) // per_set)))]
-            arms = {"rapt": [], "torch": []}
+            arms = {arm: [] for arm in [*builds, "torch"]}
             error = {}
             for i, data in enumerate(sets):
                 mine = [t.to(TORCH[dtype]) for t in data]
                 theirs = [t.to(TORCH[peer_dtype]) for t in data]
                 out = torch.full(shapes[0], math.nan, dtype=TORCH[dtype])
-                arms["rapt"].append(rapt.bind(*mine, out, dtype, causal))
+                for arm, build in builds.items():
+                    arms[arm].append(build.bind(*mine, out, dtype, causal))
                 arms["torch"].append(lambda t=theirs: functional.scaled_dot_product_attention(*t, is_causal=causal))
                 if i == 0:
-                    arms["rapt"][0]()
-                    error["rapt"] = errors(out, reference(*mine, causal))
+                    for arm in builds:
+                        out.fill_(math.nan)
+                        arms[arm][0]()
+                        error[arm] = errors(out, reference(*mine, causal))
                     error["torch"] = errors(arms["torch"][0](), reference(*theirs, causal))
                 sets[i] = (mine, theirs, out)
             samples, rounds = time_rounds(arms, options.seconds, options.rounds)
@@ -195,9 +203,12 @@ def main():
             print(f"{name:<20}{dtype:>6}{peer_dtype:>6}{median['rapt']:>11.1f}{spread:>8.1%}{median['torch']:>11.1f}"
                   f"{statistics.median(ratios):>8.2f} ({ratios[len(ratios) // 4]:.2f}-{ratios[-1 - len(ratios) // 4]:.2f}){flops / median['rapt'] * 1e-3:>9.1f}{kv_bytes / median['rapt'] * 1e-3:>7.1f}"
                   f"  {error['rapt']['rel_rms']:.1e}, {error['torch']['rel_rms']:.1e}", flush=True)
-            for arm, arm_dtype in (("rapt", dtype), ("torch", peer_dtype)):
+            for arm in options.also and builds:
+                print(f"    {arm:<24}{median[arm]:>11.1f} us")
+            for arm in arms:
+                arm_dtype = peer_dtype if arm == "torch" else dtype
                 rows.append({"schema": "rapt.bench/1", "problem": f"{arm_dtype} {problem}", "arm": f"{arm}-{threads}t",
-                             "family": "attention_cpu" if arm == "rapt" else "torch.scaled_dot_product_attention", "config": f"threads={threads}",
+                             "family": "torch.scaled_dot_product_attention" if arm == "torch" else "attention_cpu", "config": f"threads={threads}",
                              "signature": "", "us": [round(u, 2) for u in samples[arm][:200]], "median": median[arm], "q1": quartiles[arm][0],
                              "q3": quartiles[arm][2], "timer": "host", "pdl": False, "l2": "warm", "err": error[arm], "card": cpu,
                              "driver": "", "nvrtc": "", "commit": options.commit, "dirty": options.dirty,

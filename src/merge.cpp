@@ -35,7 +35,8 @@ float lse_at(const rapt_tensor& t, const Row& row) { return static_cast<const fl
 void check_state(const rapt_merge_args& a, const rapt_tensor* t, const char* name, const std::vector<int64_t>& shape) {
   if (t == nullptr) invalid(name, " = NULL: every part needs out and lse");
   check_tensor(name, *t);
-  if (t->dtype != RAPT_F32) invalid(name, ".dtype: partial states are f32");
+  if (t->dtype != RAPT_F32)
+    invalid(name, ".dtype = ", name_of(static_cast<DType>(t->dtype)), ": partial states are f32");
   require_same_device(name, *t, *a.out, "out");
   if (t->rank != static_cast<int>(shape.size()) || !std::equal(shape.begin(), shape.end(), t->shape))
     invalid(name, ".shape = ", shape_text(*t), ": must match out, ", shape_text(*a.out));
@@ -54,7 +55,7 @@ void check_merge(const rapt_merge_args& a, void* stream) {
     invalid("out.rank = ", a.out->rank,
             ": must be 4 [batch, heads, seqlen, head_dim_v] or 3 [total, heads, head_dim_v]");
   if (!is_attention_output(static_cast<DType>(a.out->dtype)))
-    invalid("out.dtype = ", a.out->dtype, ": must be f32, f16 or bf16");
+    invalid("out.dtype = ", name_of(static_cast<DType>(a.out->dtype)), ": must be f32, f16 or bf16");
   if (a.out->device.type == RAPT_DEVICE_CUDA) unsupported("out.device: this build merges on the CPU only");
   if (stream != nullptr) invalid("stream = ", stream, ": must be NULL for CPU tensors");
 
@@ -71,7 +72,8 @@ void check_merge(const rapt_merge_args& a, void* stream) {
   }
   if (a.sinks != nullptr) {
     check_tensor("sinks", *a.sinks);
-    if (a.sinks->dtype != RAPT_F32) invalid("sinks.dtype = ", a.sinks->dtype, ": must be f32");
+    if (a.sinks->dtype != RAPT_F32)
+      invalid("sinks.dtype = ", name_of(static_cast<DType>(a.sinks->dtype)), ": must be f32");
     require_same_device("sinks", *a.sinks, *a.out, "out");
     require_shape("sinks", *a.sinks, {heads}, "[heads]");
     check_disjoint("out", *a.out, "sinks", *a.sinks);

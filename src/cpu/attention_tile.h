@@ -118,6 +118,7 @@ inline TileKeys keys_of_rows(const AttentionCall& call, const Tile& tile, const 
   }
   if (keys.some.begin < tile.key_begin) keys.some.begin = tile.key_begin;
   if (keys.some.end > tile.key_end) keys.some.end = tile.key_end;
+  if (keys.some.empty()) return {};
   keys.some.begin = keys.some.begin / call.block_n * call.block_n;  // tiles sit at fixed multiples of block_n
   return keys;
 }
@@ -127,7 +128,7 @@ template <class Layout>
 void add_nonfinite(const AttentionCall& call, const Tile& tile, const KeyTile& keys, const Rows& rows,
                    const Scratch& s) {
   for (int n = 0; n < keys.count; ++n) {
-    KeyTile one{keys.first + n, 1, false};
+    const KeyTile one{keys.first + n, 1, 0, false};
     widen_tile(tile, call.v, call.v_scale, one, call.head_dim_v, call.head_dim_v, s.row);
     for (int64_t c = 0; c < call.head_dim_v; ++c) {
       if (is_finite(s.row[c])) continue;
@@ -143,7 +144,7 @@ template <class Layout>
 void attend_tile_keys(const AttentionCall& call, const Tile& tile, const KeyTile& keys, bool exact, Rows& rows,
                       const Scratch& s) {
   const Operand k = Layout::keys(call, tile, keys, s);
-  Layout::scores(call, k, keys.count, rows, s);
+  Layout::scores(call, k, keys.count, rows, Ahead(call, tile, keys), s);
   modify_scores<Layout>(call, tile, keys, rows, s.scores);
   if (exact) __builtin_memcpy(s.hidden, s.scores, sizeof(float) * static_cast<size_t>(call.block_n * Layout::capacity));
   Layout::softmax(call, keys.count, rows, s);
@@ -217,9 +218,13 @@ void attend(const AttentionCall& call, const Tile& tile, int block_m, void* memo
       rows.max[r] = minus_infinity;
       rows.sum[r] = 0.0f;
     }
+    auto end_of = [&](int64_t first) {
+      return first + call.block_n < keys.some.end ? first + call.block_n : keys.some.end;
+    };
     for (int64_t first = keys.some.begin; first < keys.some.end; first += call.block_n) {
-      const int64_t end = first + call.block_n < keys.some.end ? first + call.block_n : keys.some.end;
-      const KeyTile key_tile{first, static_cast<int>(end - first), first < keys.full.begin || end > keys.full.end};
+      const int64_t end = end_of(first);
+      const KeyTile key_tile{first, static_cast<int>(end - first), static_cast<int>(end_of(end) - end),
+                             first < keys.full.begin || end > keys.full.end};
       attend_tile_keys<Layout>(call, tile, key_tile, exact, rows, s);
     }
     if (exact || all_finite<Layout>(call, rows, s.o)) break;

@@ -85,18 +85,21 @@ struct Wide {
     for (; i < count; ++i) f(i, Index<1>{});
   }
 
-  static void scores(const AttentionCall& call, const Operand& k, int count, const Rows&, const Scratch& s) {
-    scores_by<FloatDot>(call, k, call.head_dim, count, s);
+  static void scores(const AttentionCall& call, const Operand& k, int count, const Rows&, const Ahead& ahead,
+                     const Scratch& s) {
+    scores_by<FloatDot>(call, k, call.head_dim, count, ahead, s);
   }
   static void accumulate(const AttentionCall& call, const Operand& v, int count, const Rows& rows, const Scratch& s) {
     accumulate_by<FloatDot>(call, v, s.scores, count, rows, s);
   }
 
   template <class Dot>
-  static void scores_by(const AttentionCall& call, const Operand& k, int64_t depth, int count, const Scratch& s) {
+  static void scores_by(const AttentionCall& call, const Operand& k, int64_t depth, int count, const Ahead& ahead,
+                        const Scratch& s) {
     const Vec scale = splat(call.scale);
     for (int r = 0; r < block_m; r += chunk * lanes) {
       for_columns(count, [&](int64_t n, auto width) {
+        if (r == 0) ahead.fetch(n, width.value);
         Vec sum[width.value][chunk];
         product<Dot, chunk, width.value>(s.q + r, block_m, k.data + n * k.stride, k.stride, 1, depth, sum);
         float* dst = s.scores + n * block_m + r;
