@@ -128,7 +128,7 @@ template <class Layout>
 void add_nonfinite(const AttentionCall& call, const Tile& tile, const KeyTile& keys, const Rows& rows,
                    const Scratch& s) {
   for (int n = 0; n < keys.count; ++n) {
-    const KeyTile one{keys.first + n, 1, 0, false};
+    const KeyTile one{keys.first + n, 1, false};
     widen_tile(tile, call.v, call.v_scale, one, call.head_dim_v, call.head_dim_v, s.row);
     for (int64_t c = 0; c < call.head_dim_v; ++c) {
       if (is_finite(s.row[c])) continue;
@@ -144,7 +144,7 @@ template <class Layout>
 void attend_tile_keys(const AttentionCall& call, const Tile& tile, const KeyTile& keys, bool exact, Rows& rows,
                       const Scratch& s) {
   const Operand k = Layout::keys(call, tile, keys, s);
-  Layout::scores(call, k, keys.count, rows, Ahead(call, tile, keys), s);
+  Layout::scores(call, k, keys.count, rows, s);
   modify_scores<Layout>(call, tile, keys, rows, s.scores);
   if (exact) __builtin_memcpy(s.hidden, s.scores, sizeof(float) * static_cast<size_t>(call.block_n * Layout::capacity));
   Layout::softmax(call, keys.count, rows, s);
@@ -218,13 +218,9 @@ void attend(const AttentionCall& call, const Tile& tile, int block_m, void* memo
       rows.max[r] = minus_infinity;
       rows.sum[r] = 0.0f;
     }
-    auto end_of = [&](int64_t first) {
-      return first + call.block_n < keys.some.end ? first + call.block_n : keys.some.end;
-    };
     for (int64_t first = keys.some.begin; first < keys.some.end; first += call.block_n) {
-      const int64_t end = end_of(first);
-      const KeyTile key_tile{first, static_cast<int>(end - first), static_cast<int>(end_of(end) - end),
-                             first < keys.full.begin || end > keys.full.end};
+      const int64_t end = first + call.block_n < keys.some.end ? first + call.block_n : keys.some.end;
+      const KeyTile key_tile{first, static_cast<int>(end - first), first < keys.full.begin || end > keys.full.end};
       attend_tile_keys<Layout>(call, tile, key_tile, exact, rows, s);
     }
     if (exact || all_finite<Layout>(call, rows, s.o)) break;

@@ -70,26 +70,27 @@ inline void read_row(const TensorRef& t, int64_t b, int64_t h, int64_t s, int64_
   }
 }
 
-// Writes n floats as row (b, h, s) of an output tensor.
-inline void write_row(const TensorRef& t, int64_t b, int64_t h, int64_t s, int64_t n, const float* src) {
-  const int64_t first = t.index(b, h, s), stride = t.column;
-  if (t.dtype == DType::f32) {
-    float* dst = static_cast<float*>(t.data) + first;
-    for (int64_t i = 0; i < n; ++i) dst[i * stride] = src[i];
-  } else if (t.dtype == DType::f16) {
-    uint16_t* dst = static_cast<uint16_t*>(t.data) + first;
-    if (stride == 1) {
-      for (int64_t i = 0; i < n; ++i) dst[i] = f16_narrow(src[i]);
-    } else {
-      for (int64_t i = 0; i < n; ++i) dst[i * stride] = f16_narrow(src[i]);
-    }
+template <class Code, class Narrow>
+inline void narrow_row(const float* src, int64_t n, Code* dst, int64_t stride, Narrow narrow) {
+  if (stride == 1) {
+    for (int64_t i = 0; i < n; ++i) dst[i] = narrow(src[i]);
   } else {
-    uint16_t* dst = static_cast<uint16_t*>(t.data) + first;
-    if (stride == 1) {
-      for (int64_t i = 0; i < n; ++i) dst[i] = float_to_bf16(src[i]);
-    } else {
-      for (int64_t i = 0; i < n; ++i) dst[i * stride] = float_to_bf16(src[i]);
-    }
+    for (int64_t i = 0; i < n; ++i) dst[i * stride] = narrow(src[i]);
+  }
+}
+
+// Writes n floats as row (b, h, s) of an output tensor (f32, f16 or bf16).
+inline void write_row(const TensorRef& t, int64_t b, int64_t h, int64_t s, int64_t n, const float* src) {
+  const int64_t first = t.index(b, h, s);
+  switch (t.dtype) {
+    case DType::f32:
+      narrow_row(src, n, static_cast<float*>(t.data) + first, t.column, [](float x) { return x; });
+      break;
+    case DType::f16: narrow_row(src, n, static_cast<uint16_t*>(t.data) + first, t.column, f16_narrow); break;
+    case DType::bf16:
+      narrow_row(src, n, static_cast<uint16_t*>(t.data) + first, t.column, [](float x) { return float_to_bf16(x); });
+      break;
+    default: break;
   }
 }
 

@@ -108,5 +108,43 @@ inline void transpose_4x4(const float* src, int64_t src_stride, float* dst, int6
   put(3, __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7));
 }
 
+#if defined(RAPT_HAVE_HIGHWAY) && !defined(RAPT_SCALAR_ISA) && HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+// dst[c][r] = src[r][c] of a 16x16 block in 64 shuffles: 4x4 within 128-bit blocks, then the blocks among vectors.
+inline void transpose_16x16(const float* src, int64_t src_stride, float* dst, int64_t dst_stride) {
+  const hn::Repartition<double, FloatTag> pairs;
+  auto as_pairs = [&](Vec x) { return hn::BitCast(pairs, x); };
+  Vec quad[4][4];  // quad[g][j]: block b holds column 4b + j of rows 4g .. 4g + 3
+  for (int g = 0; g < 4; ++g) {
+    const float* rows = src + 4 * g * src_stride;
+    const Vec a = load(rows), b = load(rows + src_stride), c = load(rows + 2 * src_stride),
+              d = load(rows + 3 * src_stride);
+    const auto ab_low = as_pairs(hn::InterleaveLower(float_tag, a, b)),
+               ab_high = as_pairs(hn::InterleaveUpper(float_tag, a, b));
+    const auto cd_low = as_pairs(hn::InterleaveLower(float_tag, c, d)),
+               cd_high = as_pairs(hn::InterleaveUpper(float_tag, c, d));
+    quad[g][0] = hn::BitCast(float_tag, hn::InterleaveLower(pairs, ab_low, cd_low));
+    quad[g][1] = hn::BitCast(float_tag, hn::InterleaveUpper(pairs, ab_low, cd_low));
+    quad[g][2] = hn::BitCast(float_tag, hn::InterleaveLower(pairs, ab_high, cd_high));
+    quad[g][3] = hn::BitCast(float_tag, hn::InterleaveUpper(pairs, ab_high, cd_high));
+  }
+  auto even_blocks = [](Vec a, Vec b) { return hn::OddEvenBlocks(hn::SwapAdjacentBlocks(b), a); };  // a0 b0 a2 b2
+  auto odd_blocks = [](Vec a, Vec b) { return hn::OddEvenBlocks(b, hn::SwapAdjacentBlocks(a)); };   // a1 b1 a3 b3
+  for (int j = 0; j < 4; ++j) {
+    const Vec low_even = even_blocks(quad[0][j], quad[1][j]), low_odd = odd_blocks(quad[0][j], quad[1][j]);
+    const Vec high_even = even_blocks(quad[2][j], quad[3][j]), high_odd = odd_blocks(quad[2][j], quad[3][j]);
+    store(hn::ConcatLowerLower(float_tag, high_even, low_even), dst + j * dst_stride);
+    store(hn::ConcatLowerLower(float_tag, high_odd, low_odd), dst + (4 + j) * dst_stride);
+    store(hn::ConcatUpperUpper(float_tag, high_even, low_even), dst + (8 + j) * dst_stride);
+    store(hn::ConcatUpperUpper(float_tag, high_odd, low_odd), dst + (12 + j) * dst_stride);
+  }
+}
+#else
+inline void transpose_16x16(const float* src, int64_t src_stride, float* dst, int64_t dst_stride) {
+  for (int c = 0; c < 16; c += 4)
+    for (int r = 0; r < 16; r += 4)
+      transpose_4x4(src + r * src_stride + c, src_stride, dst + c * dst_stride + r, dst_stride);
+}
+#endif
+
 }  // namespace
 }  // namespace rapt::cpu

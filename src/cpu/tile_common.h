@@ -58,7 +58,6 @@ inline void init_rows(const AttentionCall& call, const Tile& tile, int block_m, 
 struct KeyTile {
   int64_t first = 0;
   int count = 0;
-  int next_count = 0;    // keys of the tile after it
   bool partial = false;  // some row does not see some key of it
 };
 
@@ -71,38 +70,6 @@ struct Operand {
 inline bool readable_in_place(const TensorRef& t, const ScaleRef& scale) {
   return t.dtype == DType::f32 && t.column == 1 && !scale.present();
 }
-
-// Rows that will be needed soon: this tile's V and the next tile's K, fetched a few at a time while scores are
-// computed, so that memory works while the arithmetic does.
-class Ahead {
- public:
-  Ahead(const AttentionCall& call, const Tile& tile, const KeyTile& keys)
-      : v_(rows_of(call.v, tile, keys.first, call.head_dim_v, keys.count)),
-        k_(rows_of(call.k, tile, keys.first + keys.count, call.head_dim, keys.next_count)) {}
-
-  void fetch(int64_t first, int64_t count) const {
-    v_.fetch(first, count);
-    k_.fetch(first, count);
-  }
-
- private:
-  struct Span {
-    const char* data = nullptr;
-    int64_t stride = 0, bytes = 0, count = 0;
-    void fetch(int64_t first, int64_t rows) const {
-      const int64_t end = first + rows < count ? first + rows : count;
-      for (int64_t r = first; r < end; ++r)
-        for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(data + r * stride + b);
-    }
-  };
-  static Span rows_of(const TensorRef& t, const Tile& tile, int64_t first, int64_t depth, int count) {
-    const int size = bytes_of(t.dtype);
-    if (t.column != 1 || count == 0) return {};
-    return {static_cast<const char*>(t.data) + t.index(tile.batch, tile.head_k, tile.first_k + first) * size,
-            t.row * size, depth * size, count};
-  }
-  Span v_, k_;
-};
 
 // Widens the rows of a key tile into scratch, `padded` floats apart, padding zeroed, descales applied.
 inline void widen_tile(const Tile& tile, const TensorRef& t, const ScaleRef& scale, const KeyTile& keys, int64_t depth,
@@ -153,7 +120,8 @@ inline Operand float_operand(const Tile& tile, const TensorRef& t, const ScaleRe
 struct Scratch {
   float *q, *scores, *hidden, *pairs, *k, *v, *o, *row;
 
-  static constexpr int rows_at_once = 4;  // rows of q and o that are transposed together
+  static constexpr int rows_at_once =
+      16;  // rows of q and o that are transposed together: a cache line of the other side
 
   static int64_t align(int64_t floats) { return round_up(floats, 16); }
   static int64_t floats(const AttentionCall& call, int block_m) {

@@ -53,8 +53,7 @@ struct Narrow {
     unroll<keys>([&](auto i) { dst[i.value] = reduce_add(sum[i.value]) * scale; });
   }
 
-  static void scores(const AttentionCall& call, const Operand& k, int count, const Rows& rows, const Ahead& ahead,
-                     const Scratch& s) {
+  static void scores(const AttentionCall& call, const Operand& k, int count, const Rows& rows, const Scratch& s) {
     constexpr int keys_at_once = 4;
     const int64_t depth = round_up(call.head_dim, lanes), padded = Scratch::align(call.head_dim);
     for (int r = 0; r < rows.count; ++r) {
@@ -62,7 +61,6 @@ struct Narrow {
       float* dst = s.scores + score_index(call, r, 0);
       int n = 0;
       for (; n + keys_at_once <= count; n += keys_at_once) {
-        if (r == 0) ahead.fetch(n, keys_at_once);
         dot<keys_at_once>(q, k.data + n * k.stride, k.stride, depth, call.scale, dst + n);
       }
       for (; n < count; ++n) dot<1>(q, k.data + n * k.stride, k.stride, depth, call.scale, dst + n);

@@ -62,7 +62,7 @@ struct Wide {
           for (int64_t d = 0; d < padded; ++d) row[d] = 0.0f;
         }
       }
-      for (int64_t d = 0; d < padded; d += 4) transpose_4x4(s.row + d, padded, s.q + d * block_m + first, block_m);
+      for (int64_t d = 0; d < padded; d += 16) transpose_16x16(s.row + d, padded, s.q + d * block_m + first, block_m);
     }
   }
 
@@ -71,7 +71,7 @@ struct Wide {
   static void for_each_output(const AttentionCall& call, const Rows& rows, const Scratch& s, const F& f) {
     const int64_t padded = Scratch::align(call.head_dim_v);
     for (int first = 0; first < rows.count; first += Scratch::rows_at_once) {
-      for (int64_t c = 0; c < padded; c += 4) transpose_4x4(s.o + c * block_m + first, block_m, s.row + c, padded);
+      for (int64_t c = 0; c < padded; c += 16) transpose_16x16(s.o + c * block_m + first, block_m, s.row + c, padded);
       for (int r = first; r < rows.count && r < first + Scratch::rows_at_once; ++r) f(r, s.row + (r - first) * padded);
     }
   }
@@ -85,21 +85,18 @@ struct Wide {
     for (; i < count; ++i) f(i, Index<1>{});
   }
 
-  static void scores(const AttentionCall& call, const Operand& k, int count, const Rows&, const Ahead& ahead,
-                     const Scratch& s) {
-    scores_by<FloatDot>(call, k, call.head_dim, count, ahead, s);
+  static void scores(const AttentionCall& call, const Operand& k, int count, const Rows&, const Scratch& s) {
+    scores_by<FloatDot>(call, k, call.head_dim, count, s);
   }
   static void accumulate(const AttentionCall& call, const Operand& v, int count, const Rows& rows, const Scratch& s) {
     accumulate_by<FloatDot>(call, v, s.scores, count, rows, s);
   }
 
   template <class Dot>
-  static void scores_by(const AttentionCall& call, const Operand& k, int64_t depth, int count, const Ahead& ahead,
-                        const Scratch& s) {
+  static void scores_by(const AttentionCall& call, const Operand& k, int64_t depth, int count, const Scratch& s) {
     const Vec scale = splat(call.scale);
     for (int r = 0; r < block_m; r += chunk * lanes) {
       for_columns(count, [&](int64_t n, auto width) {
-        if (r == 0) ahead.fetch(n, width.value);
         Vec sum[width.value][chunk];
         product<Dot, chunk, width.value>(s.q + r, block_m, k.data + n * k.stride, k.stride, 1, depth, sum);
         float* dst = s.scores + n * block_m + r;
