@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "error.h"
+#include "problem_words.h"
 
 namespace rapt {
 namespace {
@@ -57,10 +58,10 @@ bool strides_prove_distinct(const rapt_tensor& t) {
 
 // Whether both tensors repeat with one period (in bytes) and lie in separate parts of it, as slices of one buffer do.
 bool separate_within(Int128 period, const rapt_tensor& a, const rapt_tensor& b) {
-  auto part = [&](const rapt_tensor& t, Int128& begin, Int128& end) {
+  auto part = [&](const rapt_tensor& t, Int128& low, Int128& extent) {
     const auto strides = strides_of(t);
     const int size = bytes_of(dtype_of(t));
-    Int128 low = static_cast<Int128>(reinterpret_cast<uintptr_t>(t.data)), extent = size;
+    low = static_cast<Int128>(reinterpret_cast<uintptr_t>(t.data)), extent = size;
     for (int i = 0; i < t.rank; ++i) {
       const Int128 step = static_cast<Int128>(strides[i]) * size;
       if (t.shape[i] <= 1 || step % period == 0) continue;
@@ -68,12 +69,13 @@ bool separate_within(Int128 period, const rapt_tensor& a, const rapt_tensor& b) 
       if (reach < 0) low += reach;
       extent += reach < 0 ? -reach : reach;
     }
-    begin = ((low % period) + period) % period;
-    end = begin + extent;
-    return end <= period;
   };
-  Int128 a_begin = 0, a_end = 0, b_begin = 0, b_end = 0;
-  return part(a, a_begin, a_end) && part(b, b_begin, b_end) && (a_end <= b_begin || b_end <= a_begin);
+  Int128 a_low = 0, a_extent = 0, b_low = 0, b_extent = 0;
+  part(a, a_low, a_extent);
+  part(b, b_low, b_extent);
+  // Counted from where a begins: at which address a period starts must not matter.
+  const Int128 distance = ((b_low - a_low) % period + period) % period;
+  return a_extent <= distance && distance + b_extent <= period;
 }
 
 Access access_of(const rapt_tensor& t) {
@@ -279,16 +281,25 @@ ScaleKind read_descale(const char* name, const rapt_tensor* t, int32_t kind_code
   return kind;
 }
 
+template <class... Name>
+void check_start(int64_t start, const Name&... name) {
+  if (start < -words::max_position || start > words::max_position)
+    invalid(name..., " = ", start, ": must be within -2^60 to 2^60");
+}
+
 void read_starts(const rapt_sdpa_args& a, Problem& p) {
   const struct {
     const char *name, *scalar;
     const rapt_tensor* tensor;
     uint64_t bit;
-  } starts[] = {{"q_starts", "q_start", a.q_starts, RAPT_HAS_Q_START},
-                {"k_starts", "k_start", a.k_starts, RAPT_HAS_K_START}};
+    int64_t value;
+  } starts[] = {{"q_starts", "q_start", a.q_starts, RAPT_HAS_Q_START, a.q_start},
+                {"k_starts", "k_start", a.k_starts, RAPT_HAS_K_START, a.k_start}};
   for (const auto& s : starts) {
     if (s.tensor == nullptr) {
-      p.has_starts = p.has_starts || (a.has & s.bit) != 0;
+      if ((a.has & s.bit) == 0) continue;
+      check_start(s.value, s.scalar);
+      p.has_starts = true;
       continue;
     }
     if ((a.has & s.bit) != 0) invalid(s.name, ": given together with the scalar ", s.scalar, "; give one of them");
@@ -328,6 +339,29 @@ void read_options(const rapt_sdpa_args& a, Problem& p) {
   if (a.score_mod != nullptr) unsupported("score_mod: no kernel family of this build applies score modifications");
 }
 
+struct Named {
+  const char* name;
+  const rapt_tensor* tensor;
+};
+
+std::array<Named, 15> inputs_of(const rapt_sdpa_args& a) {
+  return {{{"q", a.q},
+           {"k", a.k},
+           {"v", a.v},
+           {"bias", a.bias},
+           {"mask", a.mask},
+           {"alibi_slopes", a.alibi_slopes},
+           {"sinks", a.sinks},
+           {"cu_seqlens_q", a.cu_seqlens_q},
+           {"cu_seqlens_k", a.cu_seqlens_k},
+           {"seqused_k", a.seqused_k},
+           {"q_descale", a.q_descale},
+           {"k_descale", a.k_descale},
+           {"v_descale", a.v_descale},
+           {"q_starts", a.q_starts},
+           {"k_starts", a.k_starts}}};
+}
+
 void check_outputs(const rapt_sdpa_args& a, Problem& p) {
   if (a.lse != nullptr) {
     check_tensor("lse", *a.lse);
@@ -339,32 +373,10 @@ void check_outputs(const rapt_sdpa_args& a, Problem& p) {
       require_shape("lse", *a.lse, {p.batch, p.heads_q, p.seqlen_q}, "[batch, heads_q, seqlen_q]");
     p.lse = true;
   }
-  const struct {
-    const char* name;
-    const rapt_tensor* tensor;
-  } inputs[] = {{"q", a.q},
-                {"k", a.k},
-                {"v", a.v},
-                {"bias", a.bias},
-                {"mask", a.mask},
-                {"alibi_slopes", a.alibi_slopes},
-                {"sinks", a.sinks},
-                {"cu_seqlens_q", a.cu_seqlens_q},
-                {"cu_seqlens_k", a.cu_seqlens_k},
-                {"seqused_k", a.seqused_k},
-                {"q_descale", a.q_descale},
-                {"k_descale", a.k_descale},
-                {"v_descale", a.v_descale},
-                {"q_starts", a.q_starts},
-                {"k_starts", a.k_starts}};
-  const struct {
-    const char* name;
-    const rapt_tensor* tensor;
-  } outputs[] = {{"out", a.out}, {"lse", a.lse}};
-  for (const auto& output : outputs) {
+  for (const Named& output : {Named{"out", a.out}, Named{"lse", a.lse}}) {
     if (output.tensor == nullptr) continue;
     check_output_layout(output.name, *output.tensor);
-    for (const auto& input : inputs)
+    for (const Named& input : inputs_of(a))
       if (input.tensor != nullptr) check_disjoint(output.name, *output.tensor, input.name, *input.tensor);
   }
   if (a.lse != nullptr) check_disjoint("out", *a.out, "lse", *a.lse);
@@ -383,6 +395,13 @@ void check_cu_seqlens(const char* name, const rapt_tensor& t, int64_t total, con
   const int32_t last = values[(t.shape[0] - 1) * stride];
   if (last > total)
     invalid(name, "[", t.shape[0] - 1, "] = ", last, ": reaches past ", tensor_name, ", which has ", total, " rows");
+}
+
+void check_starts(const char* name, const rapt_tensor* starts) {
+  if (starts == nullptr) return;
+  const auto* values = static_cast<const int64_t*>(starts->data);
+  const int64_t stride = strides_of(*starts)[0];
+  for (int64_t b = 0; b < starts->shape[0]; ++b) check_start(values[b * stride], name, "[", b, "]");
 }
 
 void check_mask_values(const rapt_tensor& mask) {
@@ -505,6 +524,15 @@ void check_disjoint(const char* name_a, const rapt_tensor& a, const char* name_b
   invalid(name_a, ": overlaps ", name_b, " in memory; outputs must not share bytes with other tensors");
 }
 
+void check_workspace_disjoint(const rapt_sdpa_args& args, size_t used) {
+  const auto bytes = static_cast<int64_t>(used);
+  const rapt_tensor workspace{args.workspace, args.q->device, RAPT_U8, 1, &bytes, nullptr};
+  for (const Named& output : {Named{"out", args.out}, Named{"lse", args.lse}})
+    if (output.tensor != nullptr) check_disjoint("workspace", workspace, output.name, *output.tensor);
+  for (const Named& input : inputs_of(args))
+    if (input.tensor != nullptr) check_disjoint("workspace", workspace, input.name, *input.tensor);
+}
+
 void check_struct_size(const char* name, size_t struct_size, const void* data, size_t known) {
   if (struct_size < known)
     invalid(name, ".struct_size = ", struct_size, ": must be at least ", known, " (sizeof at version 0.1)");
@@ -554,6 +582,8 @@ void check_contents(const rapt_sdpa_args& args, const Problem& problem) {
         invalid("seqused_k[", b, "] = ", value, ": must be between 0 and the sequence's keys, ", capacity);
     }
   }
+  check_starts("q_starts", args.q_starts);
+  check_starts("k_starts", args.k_starts);
   if (args.mask != nullptr) check_mask_values(*args.mask);
 }
 

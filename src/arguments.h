@@ -27,13 +27,16 @@ void require_same_device(const char* name, const rapt_tensor& tensor, const rapt
 void check_output_layout(const char* name, const rapt_tensor& tensor);
 void check_disjoint(const char* name_a, const rapt_tensor& a, const char* name_b, const rapt_tensor& b);
 
+// The part of a caller's workspace that is used shares no byte with the call's tensors.
+void check_workspace_disjoint(const rapt_sdpa_args& args, size_t used);
+
 // A struct that may grow: struct_size covers what this build knows, and what it does not know is zero.
 void check_struct_size(const char* name, size_t struct_size, const void* data, size_t known);
 
 // Validated: the result has passed rapt::validate as well. Reads shapes and addresses, never contents.
 Problem problem_from(const rapt_sdpa_args& args);
 
-// CPU only: the values of cu_seqlens, seqused_k and mask. The Problem stays free of contents, so that calls which
+// CPU only: the values of cu_seqlens, seqused_k, starts and mask. The Problem stays free of contents, so that calls which
 // differ only in lengths share a plan.
 void check_contents(const rapt_sdpa_args& args, const Problem& problem);
 

@@ -57,6 +57,7 @@ void check_merge(const rapt_merge_args& a, void* stream) {
   if (!is_attention_output(static_cast<DType>(a.out->dtype)))
     invalid("out.dtype = ", name_of(static_cast<DType>(a.out->dtype)), ": must be f32, f16 or bf16");
   if (a.out->device.type == RAPT_DEVICE_CUDA) unsupported("out.device: this build merges on the CPU only");
+  if (a.out->device.index != 0) invalid("out.device.index = ", a.out->device.index, ": the CPU has index 0 only");
   if (stream != nullptr) invalid("stream = ", stream, ": must be NULL for CPU tensors");
 
   const int64_t* s = a.out->shape;
@@ -110,12 +111,15 @@ void merge_row(const rapt_merge_args& a, const Row& row) {
   const int64_t out_first = out_offset(*a.out, row), out_stride = strides_of(*a.out)[last];
   for (int64_t c = 0; c < a.out->shape[last]; ++c) {
     double o = 0.0;
+    bool first = true;  // its sign survives too: 0 + -0 would be 0
     for (int64_t p = 0; p < a.count; ++p) {
       const double lse = lse_at(*a.lses[p], row);
       if (lse == minus_infinity) continue;  // an empty part counts nothing, whatever its out holds
       const rapt_tensor& part = *a.outs[p];
       const double value = static_cast<const float*>(part.data)[out_offset(part, row) + c * strides_of(part)[last]];
-      o += value * (std::exp(lse - shift) / sum);
+      const double term = value * (std::exp(lse - shift) / sum);
+      o = first ? term : o + term;
+      first = false;
     }
     store_float(dtype, a.out->data, out_first + c * out_stride, static_cast<float>(o));
   }

@@ -29,6 +29,7 @@ void check_workspace(const rapt_sdpa_args& args, const Plan& plan) {
     invalid("workspace_bytes = ", args.workspace_bytes, ": rapt_workspace_size asks for ", plan.workspace_bytes);
   if (reinterpret_cast<uintptr_t>(args.workspace) % 64 != 0)
     invalid("workspace = ", args.workspace, ": must be aligned to 64 bytes");
+  check_workspace_disjoint(args, plan.workspace_bytes);
 }
 
 }  // namespace

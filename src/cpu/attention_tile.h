@@ -29,7 +29,8 @@ template <class Layout, class F>
 // c * tanh(x / c). Near 0 by the continued fraction of tanh, cut at 13, exact to float below 0.6; else by
 // (1 - e) / (1 + e) with e = exp(-2|u|), which cannot overflow.
 inline void cap_scores(float cap, int64_t count, float* scores) {
-  const Vec inverse = splat(1.0f / cap);
+  const float reciprocal = 1.0f / cap;  // infinite for a subnormal cap: held finite, so that 0 stays 0
+  const Vec inverse = splat(reciprocal > __FLT_MAX__ ? __FLT_MAX__ : reciprocal);
   for (int64_t i = 0; i < count; i += lanes) {
     alignas(64) float u[lanes], e[lanes];
     const Vec x = mul(load(scores + i), inverse);

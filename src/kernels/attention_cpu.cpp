@@ -76,12 +76,16 @@ int64_t state_floats(const Problem& p, const KernelConfig& c) { return c.block_m
 int64_t tile_bound(const Problem& p, const KernelConfig& c) {
   const int64_t heads = packs_heads(p) ? p.heads_k : p.heads_q, per_row = packs_heads(p) ? p.group() : 1;
   if (!p.varlen) return p.batch * heads * ((rows_per_head_k(p) + c.block_m - 1) / c.block_m);
-  return heads * (p.total_q * per_row / c.block_m + p.batch);
+  return heads * (p.total_q * per_row / c.block_m + std::min(p.batch, p.total_q));  // a tile begins with a row
 }
 
 size_t workspace_bytes(const Problem& p, const KernelConfig& c) {
   if (c.splits <= 1) return 0;
-  return static_cast<size_t>(tile_bound(p, c) * c.splits * state_floats(p, c)) * sizeof(float);
+  size_t states = 0, bytes = 0;
+  if (__builtin_mul_overflow(tile_bound(p, c), c.splits, &states) ||
+      __builtin_mul_overflow(states, state_floats(p, c) * int64_t{sizeof(float)}, &bytes))
+    return SIZE_MAX;  // more than any machine has
+  return bytes;
 }
 
 cpu::TensorRef tensor_ref(const rapt_tensor& t, bool packed) {
@@ -188,7 +192,7 @@ Sequence sequence_of(const Binding& binding, int64_t b) {
     const int64_t k = a.k_starts != nullptr             ? element<int64_t>(*a.k_starts, b)
                       : (a.has & RAPT_HAS_K_START) != 0 ? a.k_start
                                                         : 0;
-    s.offset = saturating_add(q, k == std::numeric_limits<int64_t>::min() ? std::numeric_limits<int64_t>::max() : -k);
+    s.offset = q - k;  // each within 2^60
   } else if (p.causal != Causal::top_left) {
     s.offset = s.seqlen_k - s.seqlen_q;
   }

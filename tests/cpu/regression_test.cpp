@@ -1,0 +1,169 @@
+// Defects that an attack on the library found, each as its smallest call.
+// Through the C ABI, since strides, addresses and starts here are ones that problem lines cannot say.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "isa.h"
+#include "rapt/rapt.h"
+#include "support.h"
+
+namespace rapt::test {
+namespace {
+
+// A dense or packed view of f32 (or another dtype) that owns its shape and strides.
+struct Array {
+  std::vector<int64_t> shape, strides;
+  rapt_tensor tensor{};
+
+  Array(void* data, std::vector<int64_t> sizes, std::vector<int64_t> steps = {}, rapt_dtype dtype = RAPT_F32)
+      : shape(std::move(sizes)), strides(std::move(steps)) {
+    tensor = {data,         {RAPT_DEVICE_CPU, 0},
+              dtype,        static_cast<int32_t>(shape.size()),
+              shape.data(), strides.empty() ? nullptr : strides.data()};
+  }
+  Array(const Array&) = delete;
+  Array& operator=(const Array&) = delete;
+};
+
+rapt_sdpa_args arguments(const Array& q, const Array& k, const Array& v, const Array& out) {
+  rapt_sdpa_args args{};
+  args.struct_size = sizeof args;
+  args.q = &q.tensor, args.k = &k.tensor, args.v = &v.tensor, args.out = &out.tensor;
+  return args;
+}
+
+void expect_refused(rapt_status status, const std::string& sentence) {
+  EXPECT_EQ(status, RAPT_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(rapt_last_error(), sentence);
+}
+
+}  // namespace
+
+// q, k, v and out as slices of one row [4, heads, dim]: disjoint wherever the buffer lies.
+TEST(Regression, FusedSlicesAreDisjointAtEveryAddress) {
+  constexpr int64_t batch = 2, seqlen = 5, heads = 3, dim = 16, row = 4 * heads * dim;
+  std::vector<float> buffer(batch * seqlen * row + row, 0.5f);
+  const std::vector<int64_t> shape = {batch, heads, seqlen, dim}, strides = {seqlen * row, dim, row, 1};
+  for (int64_t first = 0; first < row; ++first) {
+    float* const at = buffer.data() + first;
+    const Array q(at, shape, strides), k(at + heads * dim, shape, strides), v(at + 2 * heads * dim, shape, strides),
+        out(at + 3 * heads * dim, shape, strides);
+    const rapt_sdpa_args args = arguments(q, k, v, out);
+    ASSERT_EQ(rapt_sdpa(nullptr, &args, nullptr), RAPT_OK) << first << ": " << rapt_last_error();
+    // One element further on, out reaches into the next row's q.
+    const Array late(at + 3 * heads * dim + 1, shape, strides);
+    const rapt_sdpa_args overlapping = arguments(q, k, v, late);
+    ASSERT_EQ(rapt_prepare(nullptr, &overlapping, nullptr), RAPT_ERROR_INVALID_ARGUMENT) << first;
+  }
+}
+
+// docs/semantics.md: starts lie within -2^60 to 2^60; differences of farther ones do not fit.
+TEST(Regression, StartsOutOfRangeAreRefused) {
+  std::vector<float> data(64, 1.0f), result(16, 7.0f);
+  const Array q(data.data(), {1, 1, 1, 16}), k(data.data(), {1, 1, 4, 16}), out(result.data(), {1, 1, 1, 16});
+  rapt_sdpa_args args = arguments(q, k, k, out);
+  args.flags = RAPT_CAUSAL;
+  args.has = RAPT_HAS_Q_START | RAPT_HAS_K_START;
+  args.q_start = args.k_start = INT64_MIN;
+  expect_refused(rapt_sdpa(nullptr, &args, nullptr), "q_start = -9223372036854775808: must be within -2^60 to 2^60");
+  args.q_start = int64_t{1} << 60, args.k_start = (int64_t{1} << 60) + 1;
+  expect_refused(rapt_prepare(nullptr, &args, nullptr), "k_start = 1152921504606846977: must be within -2^60 to 2^60");
+  int64_t start = INT64_MAX;
+  const Array starts(&start, {1}, {}, RAPT_I64);
+  args.has = RAPT_HAS_Q_START, args.q_start = 0, args.k_starts = &starts.tensor;
+  expect_refused(rapt_sdpa(nullptr, &args, nullptr), "k_starts[0] = 9223372036854775807: must be within -2^60 to 2^60");
+  EXPECT_EQ(result, std::vector<float>(16, 7.0f));
+  start = int64_t{1} << 60, args.q_start = int64_t{1} << 60;  // the same position: causal shows one key
+  EXPECT_EQ(rapt_sdpa(nullptr, &args, nullptr), RAPT_OK) << rapt_last_error();
+  EXPECT_EQ(result, std::vector<float>(16, 1.0f));
+}
+
+class RegressionIsa : public testing::TestWithParam<CpuIsa> {};
+INSTANTIATE_TEST_SUITE_P(Isa, RegressionIsa, testing::ValuesIn(available_cpu_isas()), isa_name);
+
+// 1 / softcap is infinite in float, and infinity * 0 is NaN.
+TEST_P(RegressionIsa, SubnormalSoftcap) {
+  const IsaLimit limit(GetParam());
+  for (const int64_t queries : {1, 20}) {
+    std::vector<float> q(queries * 4, 0.0f), k = {1, 1, 1, 1, 2, 2, 2, 2}, v = {1, 1, 1, 1, 3, 3, 3, 3};
+    std::vector<float> result(q.size()), lse_values(queries);
+    q[0] = 1;  // one query with logits that the cap flattens, the rest with logits of 0
+    const Array tq(q.data(), {1, 1, queries, 4}), tk(k.data(), {1, 1, 2, 4}), tv(v.data(), {1, 1, 2, 4}),
+        out(result.data(), {1, 1, queries, 4}), lse(lse_values.data(), {1, 1, queries});
+    rapt_sdpa_args args = arguments(tq, tk, tv, out);
+    args.lse = &lse.tensor;
+    args.has = RAPT_HAS_SOFTCAP;
+    for (const double cap : {1e-45, 1e-40, 2.9e-39, 1e-38}) {
+      args.softcap = cap;
+      ASSERT_EQ(rapt_sdpa(nullptr, &args, nullptr), RAPT_OK) << rapt_last_error();
+      for (const float o : result) EXPECT_NEAR(o, 2.0f, 1e-6f) << cap;
+      for (const float x : lse_values) EXPECT_NEAR(x, std::log(2.0f), 1e-6f) << cap;
+    }
+  }
+}
+
+// Split states in the caller's workspace would be overwritten by results of other tiles.
+TEST(Regression, WorkspaceSharesNoByteWithATensor) {
+  constexpr int64_t keys = 2000, dim = 16;
+  std::vector<float> q(dim, 1.0f), k(keys * dim, 0.5f);
+  alignas(64) static std::array<float, 4096> memory{};
+  const Array tq(q.data(), {1, 1, 1, dim}), tk(k.data(), {1, 1, keys, dim}), out(memory.data() + 8, {1, 1, 1, dim});
+  rapt_sdpa_args args = arguments(tq, tk, tk, out);
+  args.has = RAPT_HAS_SPLITS, args.splits = 2;
+  size_t bytes = 0;
+  ASSERT_EQ(rapt_workspace_size(nullptr, &args, &bytes, nullptr), RAPT_OK);
+  ASSERT_GT(bytes, 0u);
+  ASSERT_LE(bytes, sizeof memory - 64);
+  args.workspace = memory.data(), args.workspace_bytes = sizeof memory;
+  expect_refused(rapt_sdpa(nullptr, &args, nullptr),
+                 "workspace: overlaps out in memory; outputs must not share bytes with other tensors");
+  // Bytes past those that are used may hold anything.
+  const Array beyond(memory.data() + (bytes + 3) / 4, {1, 1, 1, dim});
+  args.out = &beyond.tensor;
+  EXPECT_EQ(rapt_sdpa(nullptr, &args, nullptr), RAPT_OK) << rapt_last_error();
+}
+
+// A workspace that no integer holds is not reported as a small one.
+TEST(Regression, WorkspaceSizeDoesNotWrap) {
+  constexpr int64_t batch = int64_t{1} << 40, parts = int64_t{1} << 19;
+  // Addresses only: nothing is read.
+  void* const input = reinterpret_cast<void*>(uintptr_t{1} << 50);
+  void* const output = reinterpret_cast<void*>(uintptr_t{1} << 30);
+  const Array q(input, {batch, 1, 1, 1}, {0, 0, 0, 0}), k(input, {batch, 1, parts, 1}, {0, 0, 0, 0}),
+      out(output, {batch, 1, 1, 1});
+  rapt_sdpa_args args = arguments(q, k, k, out);
+  args.has = RAPT_HAS_SPLITS, args.splits = parts;
+  size_t bytes = 0;
+  ASSERT_EQ(rapt_workspace_size(nullptr, &args, &bytes, nullptr), RAPT_OK) << rapt_last_error();
+  EXPECT_GE(bytes, size_t{1} << 50);
+}
+
+TEST(Regression, MergeOfOnePartKeepsEveryBit) {
+  float part[4] = {-0.0f, 1, -2, 3}, lse_value = 1, empty[4] = {5, 5, 5, 5}, empty_lse = -INFINITY, result[4];
+  const Array state(part, {1, 1, 1, 4}), lse(&lse_value, {1, 1, 1}), none(empty, {1, 1, 1, 4}),
+      none_lse(&empty_lse, {1, 1, 1}), out(result, {1, 1, 1, 4});
+  const std::array<const rapt_tensor*, 2> outs = {&none.tensor, &state.tensor}, lses = {&none_lse.tensor, &lse.tensor};
+  rapt_merge_args args{};
+  args.struct_size = sizeof args;
+  args.count = 2, args.outs = outs.data(), args.lses = lses.data(), args.out = &out.tensor;
+  ASSERT_EQ(rapt_merge(nullptr, &args, nullptr), RAPT_OK) << rapt_last_error();
+  EXPECT_EQ(std::memcmp(result, part, sizeof part), 0);
+}
+
+TEST(Regression, MergeOnAnotherCpuIsRefused) {
+  float data[4] = {}, lse_value = 0, result[4] = {7, 7, 7, 7};
+  Array state(data, {1, 1, 1, 4}), lse(&lse_value, {1, 1, 1}), out(result, {1, 1, 1, 4});
+  state.tensor.device.index = lse.tensor.device.index = out.tensor.device.index = 1;
+  const rapt_tensor *outs = &state.tensor, *lses = &lse.tensor;
+  rapt_merge_args args{};
+  args.struct_size = sizeof args;
+  args.count = 1, args.outs = &outs, args.lses = &lses, args.out = &out.tensor;
+  expect_refused(rapt_merge(nullptr, &args, nullptr), "out.device.index = 1: the CPU has index 0 only");
+  EXPECT_EQ(result[0], 7.0f);
+}
+
+}  // namespace rapt::test
