@@ -46,4 +46,4 @@ format:
 	clang-format -i $(SOURCES)
 
 clean:
-	rm -rf build build-dev build-asan build-tsan build-fuzz build-scalar
+	rm -rf build build-dev build-asan build-tsan build-scalar
