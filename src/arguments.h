@@ -36,8 +36,8 @@ void check_struct_size(const char* name, size_t struct_size, const void* data, s
 // Validated: the result has passed rapt::validate as well. Reads shapes and addresses, never contents.
 Problem problem_from(const rapt_sdpa_args& args);
 
-// CPU only: the values of cu_seqlens, seqused_k, starts and mask. The Problem stays free of contents, so that calls which
-// differ only in lengths share a plan.
+// CPU only: the values of cu_seqlens, seqused_k, starts and mask. The Problem stays free of contents, so that calls
+// which differ only in lengths share a plan.
 void check_contents(const rapt_sdpa_args& args, const Problem& problem);
 
 }  // namespace rapt
