@@ -21,7 +21,8 @@ std::byte* AlignedBuffer::reserve(size_t bytes) {
 }
 
 Context::~Context() {
-  if (cpu_ != nullptr && cpu_generation_ == cpu::fork_generation()) delete cpu_;
+  const CpuResources* const current = cpu_.load();
+  if (current != nullptr && current->generation == cpu::fork_generation()) delete current;
 }
 
 Context& Context::process_default() {
@@ -31,14 +32,13 @@ Context& Context::process_default() {
 }
 
 CpuResources& Context::cpu() {
-  const std::lock_guard<std::mutex> lock(mutex_);
   const unsigned generation = cpu::fork_generation();
-  if (cpu_ == nullptr || cpu_generation_ != generation) {
-    // A forked child abandons the parent's resources: their threads and locks belong to the parent.
-    cpu_ = new CpuResources(threads_ > 0 ? threads_ : cpu::available_threads());
-    cpu_generation_ = generation;
-  }
-  return *cpu_;
+  CpuResources* current = cpu_.load();
+  if (current != nullptr && current->generation == generation) return *current;
+  auto fresh = std::make_unique<CpuResources>(threads_ > 0 ? threads_ : cpu::available_threads(), generation);
+  // A forked child abandons the parent's resources: their threads and locks belong to the parent.
+  if (cpu_.compare_exchange_strong(current, fresh.get())) return *fresh.release();
+  return *current;  // another thread of this process was first
 }
 
 }  // namespace rapt

@@ -2,6 +2,7 @@
 // Made by c_api.cpp (one process default, others by handle); thread-safe: CPU calls take their turn.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <mutex>
@@ -26,7 +27,8 @@ class AlignedBuffer {
 
 // The CPU side of a context, held for the length of one call.
 struct CpuResources {
-  explicit CpuResources(int threads) : pool(threads) {}
+  CpuResources(int threads, unsigned fork_generation) : generation(fork_generation), pool(threads) {}
+  const unsigned generation;  // of the process that the pool's workers belong to
   std::mutex turn;
   cpu::ThreadPool pool;
   AlignedBuffer scratch, workspace;
@@ -39,14 +41,13 @@ class Context {
 
   static Context& process_default();
 
-  // Made at first use, and again in a forked child, where the parent's workers do not exist.
+  // Made at first use, and again in a forked child, where the parent's workers do not exist. Without a lock: a thread
+  // that holds one while another forks would leave it locked in the child for ever.
   CpuResources& cpu();
 
  private:
   const int threads_;
-  std::mutex mutex_;
-  CpuResources* cpu_ = nullptr;
-  unsigned cpu_generation_ = 0;
+  std::atomic<CpuResources*> cpu_{nullptr};
 };
 
 }  // namespace rapt

@@ -1,10 +1,15 @@
 // Defects that an attack on the library found, each as its smallest call.
 // Through the C ABI, since strides, addresses and starts here are ones that problem lines cannot say.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <cmath>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "isa.h"
@@ -140,6 +145,41 @@ TEST(Regression, WorkspaceSizeDoesNotWrap) {
   size_t bytes = 0;
   ASSERT_EQ(rapt_workspace_size(nullptr, &args, &bytes, nullptr), RAPT_OK) << rapt_last_error();
   EXPECT_GE(bytes, size_t{1} << 50);
+}
+
+// A lock that another thread holds at the moment of a fork stays locked in the child.
+TEST(Regression, ForkWhileOthersCall) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a fork of a process with threads that goes on to make threads is beyond the thread sanitizer";
+#endif
+  const auto call = [] {
+    float q[16] = {}, v[16], result[16];
+    std::fill(v, v + 16, 2.0f);
+    const Array tq(q, {1, 1, 1, 16}), tv(v, {1, 1, 1, 16}), out(result, {1, 1, 1, 16});
+    const rapt_sdpa_args args = arguments(tq, tq, tv, out);
+    return rapt_sdpa(nullptr, &args, nullptr) == RAPT_OK && result[15] == 2.0f;
+  };
+  ASSERT_TRUE(call());
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+  for (int n = 0; n < 3; ++n)
+    threads.emplace_back([&] {
+      while (!stop) call();
+    });
+  int failures = 0;
+  for (int n = 0; n < 200 && failures == 0; ++n) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(20);
+      _exit(call() ? 0 : 1);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    failures += status != 0;
+  }
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(failures, 0);
 }
 
 TEST(Regression, MergeOfOnePartKeepsEveryBit) {
