@@ -220,6 +220,7 @@ TEST_P(Property, EveryLengthOfKeys) {
     fill_hash(longest);
     for (int64_t length : lengths)
       for (const char* mask : {"", " causal"}) {
+        if (quick() && length > 100 && length % 9 != 0 && length < 1023) continue;
         Call call;
         call.problem = parse_problem(words + " b1 h2:1 q3 k" + std::to_string(length) + " d24:20 lse" + mask);
         call.in.q = longest.in.q;

@@ -58,8 +58,9 @@ class Seed : public testing::TestWithParam<const char*> {};
 
 TEST_P(Seed, WithinBoundsFiniteAndEqualRunToRun) {
   for (const char* shape : shapes)
-    for (uint64_t seed : {1u, 2u, 3u})
+    for (uint64_t seed = 1; seed <= (quick() ? 1u : 3u); ++seed)
       for (check::Fill fill : {check::Fill::normal, check::Fill::outlier}) {
+        if (quick() && fill == check::Fill::outlier) continue;
         Call call = make(std::string(GetParam()) + " " + shape + " lse");
         call.in = check::make_inputs(call.problem, fill, seed);
         const Yardstick expected = yardstick(call, fill);

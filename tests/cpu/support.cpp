@@ -3,6 +3,8 @@
 #include "support.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <string_view>
 
 #include "check/bounds.h"
 #include "check/format.h"
@@ -71,6 +73,11 @@ HostTensor qkv(const Problem& p, DType type, int64_t heads, int64_t seqlen, int6
 }
 
 }  // namespace
+
+bool quick() {
+  const char* value = std::getenv("RAPT_TEST_QUICK");
+  return value != nullptr && std::string_view(value) == "1";
+}
 
 Call make(const std::string& line) {
   Call call;

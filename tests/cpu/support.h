@@ -25,6 +25,9 @@ inline constexpr double infinity = std::numeric_limits<double>::infinity();
 inline constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 inline const std::vector<DType> float_types = {DType::f16, DType::bf16, DType::f32};
 
+// Whether long tests are to shorten themselves: under sanitizers each takes ten times as long (RAPT_TEST_QUICK=1).
+bool quick();
+
 // One call. make() gives zeroed tensors of everything that the problem line asks for, except that masks keep, scales
 // are 1 and lengths and starts are those of the line. run() makes poisoned outputs and calls the library.
 struct Call {
