@@ -826,7 +826,7 @@ TEST(BadInput, Merge) {
        [](Merge& m) {
          m.out = make_tensor(DType::e4m3, {1, 2, 3, 4});
        },
-       {"out", "4"}},
+       {"out", "e4m3"}},
       {"out is a part", [](Merge& m) { m.out = m.outs[0]; }, {"out", "outs[0]"}},
       {"lse is a part's", [](Merge& m) { m.lse = m.lses[1]; }, {"lse", "lses[1]"}},
   };
