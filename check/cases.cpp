@@ -51,7 +51,7 @@ Problem Case::problem() const {
 std::vector<Case> load_cases(const std::string& name, const std::string& directory) {
   const std::string path = path_of(name, directory);
   std::ifstream file(path);
-  if (!file) throw Error(ErrorCode::environment, concat("cases ", name, ": cannot read ", path));
+  if (!file) invalid("cases ", name, ": cannot read ", path);
   std::vector<Case> cases;
   std::string text;
   for (int64_t number = 1; std::getline(file, text); ++number) {

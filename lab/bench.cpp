@@ -162,7 +162,7 @@ std::vector<Problem> problems_of(const BenchOptions& options) {
   std::vector<Problem> problems;
   if (options.suite.empty()) problems.push_back(parse_problem(joined(options.words)));
   if (!options.suite.empty())
-    for (const check::Case& c : check::load_cases(options.suite)) problems.push_back(c.problem());
+    for (const check::Case& c : check::load_cases(options.suite, cases_directory())) problems.push_back(c.problem());
   if (problems.empty()) invalid("--suite ", options.suite, ": has no problem lines");
   return problems;
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 
 #include "error.h"
 
@@ -32,6 +33,15 @@ Device chosen_device(const Common& options, bool execute) {
   }
   if (options.threads > 0) device.threads = options.threads;
   return device;
+}
+
+std::string cases_directory() {
+  std::error_code ignored;
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path();
+  const std::filesystem::path here = "check/cases";
+  for (const auto& folder : {here, program / "cases", program.parent_path() / "check/cases"})
+    if (std::filesystem::is_directory(folder, ignored)) return folder.string();
+  return here.string();
 }
 
 ContextHandle make_context(int threads) {

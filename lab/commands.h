@@ -57,6 +57,9 @@ int explain(const ExplainOptions& options);
 // The device that --device and --arch name. With `execute` it must be this machine's, as the library will use it.
 Device chosen_device(const Common& options, bool execute);
 
+// Where the named case sets lie: check/cases here, or cases/ or ../check/cases beside the program.
+std::string cases_directory();
+
 // A context of the library with so many threads.
 struct ContextDeleter {
   void operator()(rapt_context* context) const { rapt_context_destroy(context); }

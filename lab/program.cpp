@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <functional>
 #include <new>
 
@@ -14,6 +15,14 @@
 
 namespace rapt::lab {
 namespace {
+
+// CLI11 wraps and saturates what does not fit an unsigned number; a seed is taken as it stands or not at all.
+std::string seed_text(const std::string& text) {
+  uint64_t seed = 0;
+  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), seed);
+  if (status == std::errc() && end == text.data() + text.size()) return "";
+  return text + " must be a whole number from 0 to 2^64 - 1";
+}
 
 // Subcommands that stand in the help from the first day, and what each waits for.
 struct Pending {
@@ -170,7 +179,7 @@ class Program {
     sub->add_option("--cases", check_.cases, "A set (smoke is check/cases/smoke.txt) or a file of problem lines");
     sub->add_option("--fill", check_.fill,
                     "normal outlier huge near_ties constant masked_rows hidden_nan seen_nan integers rescale");
-    sub->add_option("--seed", check_.seed, "Seed of the inputs")->capture_default_str();
+    sub->add_option("--seed", check_.seed, "Seed of the inputs")->capture_default_str()->check(seed_text);
     sub->add_flag("--stages", check_.stages,
                   "Name the first stage (inputs, S, maximum, sum, P, O) that leaves its bound");
     add_device(sub, check_.common);
@@ -196,7 +205,7 @@ class Program {
            "--l2", bench_.l2,
            "warm: inputs rotate through more than the private caches; cold: through more than the last-level cache")
         ->capture_default_str();
-    sub->add_option("--seed", bench_.seed, "Seed of the inputs")->capture_default_str();
+    sub->add_option("--seed", bench_.seed, "Seed of the inputs")->capture_default_str()->check(seed_text);
     sub->add_flag("--save", bench_.save, "Write results/<card>/<UTC>-<suite>.jsonl");
     sub->add_option("--output", bench_.output, "Write the rows to this file");
     add_device(sub, bench_.common);

@@ -44,7 +44,10 @@ void write_outputs(const std::string& path, const Problem& problem, const check:
   }
 }
 
-void check_output_path(const std::string& path) {
+void check_output_path(const std::string& path, const std::string& input) {
+  std::error_code ignored;
+  if (!path.empty() && !is_folder(path) && std::filesystem::equivalent(path, input, ignored))
+    invalid("-o ", path, ": is the input itself; name another file");
   if (!path.empty() && !path.ends_with(".safetensors") && !is_folder(path))
     invalid("-o ", path, ": must end with .safetensors, or be a folder (for o.npy and lse.npy)");
 }
@@ -103,7 +106,7 @@ void print_json(const Report& r, const RunOptions& options) {
 
 int run(const RunOptions& options) {
   const Device device = chosen_device(options.common, true);
-  check_output_path(options.output);
+  check_output_path(options.output, options.input);
   const LoadedProblem loaded = load_problem(options.input, options.words);
   const ContextHandle context = make_context(options.common.threads);
 

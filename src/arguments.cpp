@@ -165,7 +165,7 @@ void read_lengths(const rapt_sdpa_args& a, Problem& p) {
       return int64_t{0};
     }
     if (!p.varlen) invalid(name, " = ", value, ": only with cu_seqlens; dense tensors carry their lengths");
-    if (value < 0) invalid(name, " = ", value, ": must not be negative");
+    if (value < 0 || value > words::max_size) invalid(name, " = ", value, ": must be from 0 to 2^40");
     return value;
   };
   const int64_t max_q = maximum("max_seqlen_q", RAPT_HAS_MAX_SEQLEN_Q, a.max_seqlen_q);
@@ -323,7 +323,9 @@ void read_options(const rapt_sdpa_args& a, Problem& p) {
   auto as_float = [](const char* name, double value) {
     if (!std::isfinite(value) || std::abs(value) > std::numeric_limits<float>::max())
       invalid(name, " = ", value, ": must be a finite float");
-    return static_cast<float>(value);
+    const auto narrowed = static_cast<float>(value);
+    if (narrowed == 0.0f && value != 0.0) invalid(name, " = ", value, ": too small for a float, which would make it 0");
+    return narrowed;
   };
   if ((a.has & RAPT_HAS_SCALE) != 0) p.scale = as_float("softmax_scale", a.softmax_scale);
   if ((a.has & RAPT_HAS_SOFTCAP) != 0) p.softcap = as_float("softcap", a.softcap);

@@ -153,7 +153,8 @@ typedef struct rapt_sdpa_args {
   int64_t k_start;      /* RAPT_HAS_K_START */
   int64_t max_seqlen_q; /* RAPT_HAS_MAX_SEQLEN_Q; required with cu_seqlens; a longer sequence counts as this long */
   int64_t max_seqlen_k; /* RAPT_HAS_MAX_SEQLEN_K; likewise */
-  int64_t splits;       /* RAPT_HAS_SPLITS; parts that the keys are split in, 1 or more. Default: the planner's */
+  int64_t splits;       /* RAPT_HAS_SPLITS; parts that the keys are split in, 1 or more (an upper bound:
+                            a part has a tile of keys or more). Default: the planner's */
 
   int32_t q_scales; /* rapt_scale_kind of q_descale; RAPT_SCALE_NONE when it is absent */
   int32_t k_scales;
@@ -164,7 +165,8 @@ typedef struct rapt_sdpa_args {
 
   const rapt_score_mod* score_mod;
 
-  void* workspace; /* NULL: the context's own. Else at least rapt_workspace_size bytes, zeroed as it says */
+  void* workspace; /* NULL: the context's own. Else at least rapt_workspace_size bytes, aligned to 64, zeroed as it
+                      says, and apart from all tensors */
   size_t workspace_bytes;
 } rapt_sdpa_args;
 

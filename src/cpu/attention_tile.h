@@ -77,10 +77,9 @@ void modify_scores(const AttentionCall& call, const Tile& tile, const KeyTile& k
                            [&](int r, int n, float& x) { x += load_bias(call.bias, offset[r] + n * call.bias.key); });
   }
   if (call.alibi_slopes) {
-    for (int r = 0; r < rows.count; ++r)
-      rows.distance[r] = static_cast<float>(saturating_add(saturating_add(rows.query[r], tile.offset), -keys.first));
+    for (int r = 0; r < rows.count; ++r) rows.distance[r] = rows.query[r] + tile.offset - keys.first;
     for_each_score<Layout>(call, rows.count, keys.count, scores, [&](int r, int n, float& x) {
-      x -= rows.slope[r] * __builtin_fabsf(rows.distance[r] - static_cast<float>(n));
+      x -= rows.slope[r] * __builtin_fabsf(static_cast<float>(rows.distance[r] - n));
     });
   }
   if (keys.partial) {
@@ -155,11 +154,9 @@ void attend_tile_keys(const AttentionCall& call, const Tile& tile, const KeyTile
   if (nonfinite) add_nonfinite<Layout>(call, tile, keys, rows, s);
 }
 
-template <class Layout>
-bool all_finite(const AttentionCall& call, const Rows& rows, const float* o) {
+inline bool all_finite(const float* o, int64_t count) {
   uint32_t bad = 0;
-  for (int64_t c = 0; c < call.head_dim_v; ++c)
-    for (int r = 0; r < rows.count; ++r) bad |= is_finite(o[Layout::output_index(call, r, c)]) ? 0u : 1u;
+  for (int64_t i = 0; i < count; ++i) bad |= is_finite(o[i]) ? 0u : 1u;
   return bad == 0;
 }
 
@@ -211,7 +208,7 @@ void attend(const AttentionCall& call, const Tile& tile, int block_m, void* memo
   const TileKeys keys = keys_of_rows(call, tile, rows);
   Layout::load_queries(call, tile, rows, s);
   const int64_t o_floats = Scratch::align(call.head_dim_v) * Layout::capacity;
-  // A vote: only where a stored row came out non-finite is the tile redone on the exact path, same tiles, same order.
+  // A vote: only where the output came out non-finite is the tile redone on the exact path, same tiles, same order.
   for (int pass = 0; pass < 2; ++pass) {
     const bool exact = pass == 1;
     for (int64_t i = 0; i < o_floats; ++i) s.o[i] = 0.0f;
@@ -224,7 +221,7 @@ void attend(const AttentionCall& call, const Tile& tile, int block_m, void* memo
       const KeyTile key_tile{first, static_cast<int>(end - first), first < keys.full.begin || end > keys.full.end};
       attend_tile_keys<Layout>(call, tile, key_tile, exact, rows, s);
     }
-    if (exact || all_finite<Layout>(call, rows, s.o)) break;
+    if (exact || all_finite(s.o, o_floats)) break;
   }
   if (tile.partial) {
     store_partial<Layout>(call, tile, block_m, rows, s);

@@ -32,9 +32,10 @@ struct Rows {
   static constexpr int capacity = 64;
   int count = 0;
   int64_t query[capacity], head[capacity];
-  KeyRange keys[capacity];                    // keys that position and length let the row see
-  int32_t begin[capacity], end[capacity];     // the same within the current key tile
-  float distance[capacity], slope[capacity];  // ALiBi: i + off - (first key of the tile); slope of the head
+  KeyRange keys[capacity];                 // keys that position and length let the row see
+  int32_t begin[capacity], end[capacity];  // the same within the current key tile
+  int64_t distance[capacity];              // ALiBi: i + off - (first key of the tile), each term within 2^60
+  float slope[capacity];                   // of the head
   alignas(64) float max[capacity], sum[capacity], rescale[capacity];
 };
 
