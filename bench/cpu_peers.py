@@ -75,6 +75,10 @@ class Rapt:
         options = Options(ctypes.sizeof(Options), threads, 0)
         self.check(self.lib.rapt_context_create(ctypes.byref(options), ctypes.byref(self.context)))
 
+    def version(self):
+        self.lib.rapt_version.restype = ctypes.c_char_p
+        return self.lib.rapt_version().decode()
+
     def check(self, status):
         if status != 0:
             raise RuntimeError(self.lib.rapt_last_error().decode())
@@ -91,6 +95,11 @@ class Rapt:
         args.flags = CAUSAL if causal else 0
         args.q, args.k, args.v, args.out = [ctypes.pointer(t) for t in tensors]
         return lambda: self.check(self.lib.rapt_sdpa(self.context, ctypes.byref(args), None))
+
+
+def file_safe(name):
+    """As the lab names cards: "Intel(R) Xeon(R) Processor" -> "intel-xeon-processor"."""
+    return re.sub(r"[^a-z0-9.]+", "-", re.sub(r"\((r|tm)\)", "", name.lower())).strip("-")
 
 
 def numbers(problem):
@@ -197,7 +206,8 @@ def main():
             ratios = sorted(theirs / mine for mine, theirs in zip(rounds["rapt"], rounds["torch"]))
             median = {arm: statistics.median(us) for arm, us in samples.items()}
             quartiles = {arm: statistics.quantiles(us, n=4) for arm, us in samples.items()}
-            flops = 4.0 * n["b"] * n["h"] * n["q"] * n["k"] * n["d"] * (0.5 if causal else 1.0)
+            pairs = n["q"] * (n["q"] + 1) / 2 if causal else n["q"] * n["k"]
+            flops = 4.0 * n["b"] * n["h"] * pairs * n["d"]
             kv_bytes = 2.0 * n["b"] * n["h"] * n["k"] * n["d"] * (4 if dtype == "f32" else 2)
             spread = (quartiles["rapt"][2] - quartiles["rapt"][0]) / median["rapt"]
             print(f"{name:<20}{dtype:>6}{peer_dtype:>6}{median['rapt']:>11.1f}{spread:>8.1%}{median['torch']:>11.1f}"
@@ -205,14 +215,20 @@ def main():
                   f"  {error['rapt']['rel_rms']:.1e}, {error['torch']['rel_rms']:.1e}", flush=True)
             for arm in options.also and builds:
                 print(f"    {arm:<24}{median[arm]:>11.1f} us")
+            element = {"f32": 4, "f16": 2, "bf16": 2}
             for arm in arms:
                 arm_dtype = peer_dtype if arm == "torch" else dtype
-                rows.append({"schema": "rapt.bench/1", "problem": f"{arm_dtype} {problem}", "arm": f"{arm}-{threads}t",
-                             "family": "torch.scaled_dot_product_attention" if arm == "torch" else "attention_cpu", "config": f"threads={threads}",
-                             "signature": "", "us": [round(u, 2) for u in samples[arm][:200]], "median": median[arm], "q1": quartiles[arm][0],
-                             "q3": quartiles[arm][2], "timer": "host", "pdl": False, "l2": "warm", "err": error[arm], "card": cpu,
-                             "driver": "", "nvrtc": "", "commit": options.commit, "dirty": options.dirty,
-                             "command": " ".join(sys.argv), "gemm_tflops": {"f16": 0, "fp8": 0}, "bandwidth": bandwidth})
+                moved = element[arm_dtype] * n["h"] * n["b"] * n["d"] * 2 * (n["q"] + n["k"])
+                rows.append({
+                    "schema": "rapt.bench/1", "problem": f"{arm_dtype} {problem}", "arm": arm, "config": f"threads={threads}",
+                    "family": "torch.scaled_dot_product_attention" if arm == "torch" else "attention_cpu", "signature": "",
+                    "us": [round(u, 1) for u in samples[arm]], "median": median[arm], "q1": quartiles[arm][0], "q3": quartiles[arm][2],
+                    "calls": 1, "cold_us": None, "timer": "host", "pdl": False, "l2": "warm", "input_sets": len(sets),
+                    "err": error[arm], "checked_rows": 1, "gflops": flops / median[arm] * 1e-3, "gbytes": moved / median[arm] * 1e-3,
+                    "roof_share": None, "card": file_safe(cpu), "threads": threads, "driver": "", "nvrtc": "",
+                    "version": torch.__version__ if arm == "torch" else builds[arm].version(), "commit": options.commit,
+                    "dirty": options.dirty, "command": " ".join(sys.argv),
+                    "gemm_tflops": {"f32": None, "bf16": None, "f16": None, "fp8": None}, "bandwidth": bandwidth})
     if options.output:
         temporary = options.output + ".tmp"
         with open(temporary, "w") as file:

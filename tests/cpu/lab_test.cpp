@@ -130,6 +130,18 @@ TEST(LabReport, RowsFollowTheSchema) {
   EXPECT_EQ(faults_of(more), std::vector<std::string>{"row: additionalProperties"});
 }
 
+// What is checked in as evidence, too: results/<card>/<UTC>-<suite>.jsonl.
+TEST(LabReport, CheckedInResultsFollowTheSchema) {
+  int rows = 0;
+  for (const auto& file : std::filesystem::recursive_directory_iterator(RAPT_SOURCE_DIR "/results")) {
+    if (file.path().extension() != ".jsonl") continue;
+    std::ifstream lines(file.path());
+    for (std::string line; std::getline(lines, line); ++rows)
+      EXPECT_EQ(faults_of(json::parse(line)), std::vector<std::string>{}) << file.path() << " row " << rows;
+  }
+  EXPECT_GT(rows, 0);
+}
+
 TEST(LabReport, RatesAreByTheMedianAndTheRoofByItsTighterSide) {
   const BenchRow row = a_row();  // 25000 operations in a median of 2.5 us; 1 us by arithmetic, 0.5 us by bytes
   EXPECT_DOUBLE_EQ(row.gflops(), 10);
