@@ -17,9 +17,9 @@ void Progress::at(size_t index, const std::string& what) {
   shown_ = true;
 }
 
-void Progress::clear() {
+void Progress::clear() noexcept {
   if (!shown_) return;
-  fmt::print(stderr, "\r\x1b[K");
+  std::fputs("\r\x1b[K", stderr);
   std::fflush(stderr);
   shown_ = false;
 }

@@ -17,7 +17,7 @@ class Progress {
   // About to do item `index` (from 0), called `what`.
   void at(size_t index, const std::string& what);
   // Takes the line away, before something else is printed.
-  void clear();
+  void clear() noexcept;
 
  private:
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();

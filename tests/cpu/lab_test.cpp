@@ -350,7 +350,7 @@ TEST_F(LabProgram, ExitCodesAndSentences) {
       {"check 'f32 q8 d8' --cases smoke", 2, "one of them"},
       {"check 'f32 q8 d8' --fill nice", 2, "nice"},
       {"check 'f32 h3:2 q8 d8'", 2, "heads_q"},
-      {"check --cases missing.txt", 3, "missing.txt"},
+      {"check --cases missing.txt", 2, "missing.txt"},
       {"check 'f32 q8 d8' --threads 0", 2, "threads"},
       {"explain 'f32 q8'", 2, "head_dim missing"},
       {"explain 'f32 q8 d8' --arch z80", 2, "z80"},
