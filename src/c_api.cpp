@@ -5,11 +5,11 @@
 #include <new>
 #include <string>
 
-#include "arguments.h"
 #include "context.h"
 #include "error.h"
 #include "rapt/rapt.h"
 #include "sdpa.h"
+#include "tensor_rules.h"
 
 struct rapt_context {
   explicit rapt_context(int threads) : impl(threads) {}

@@ -1,13 +1,14 @@
 // rapt_merge on the CPU: partial states of one set of queries over disjoint keys become one result.
 // Called by c_api.cpp. Parts are taken in the order given, in double, so that the result is the same on every run.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
 
-#include "arguments.h"
 #include "context.h"
 #include "error.h"
 #include "sdpa.h"
+#include "tensor_rules.h"
 
 namespace rapt {
 namespace {

@@ -1,7 +1,7 @@
 // rapt_quantize: its shape is settled, no family carries it out yet, and it says so.
-#include "arguments.h"
 #include "error.h"
 #include "sdpa.h"
+#include "tensor_rules.h"
 
 namespace rapt {
 

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <vector>
 
-#include "arguments.h"
 #include "context.h"
 #include "cpu/attention_call.h"
 #include "error.h"
 #include "kernels/family.h"
 #include "sdpa.h"
+#include "tensor_rules.h"
 
 namespace rapt {
 namespace {
