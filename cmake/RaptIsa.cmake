@@ -8,7 +8,7 @@ include(CheckCXXCompilerFlag)
 set(avx2_flags -mavx2 -mfma -mf16c -mbmi -mbmi2 -maes -mpclmul)
 set(avx512_flags ${avx2_flags} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512cd -mprefer-vector-width=512)
 set(avx512_bf16_flags ${avx512_flags} -mavx512bf16)
-set(neon_flags "")
+set(neon_flags -march=armv8-a+crypto)  # Highway declares its NEON target with crypto; no code here uses it
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   # g++ 12 warns about its own avx512fintrin.h (_mm512_undefined_ps; fixed in 13).
   list(APPEND avx512_flags -Wno-maybe-uninitialized)
