@@ -20,8 +20,20 @@ struct Device {
   std::string name;             // "cpu" or the card's name
   CpuIsa isa = CpuIsa::scalar;  // cpu: best instruction set that this build has and the machine runs
   int threads = 1;              // cpu: what affinity and the cgroup quota allow. Never changes bits, only time
-  int64_t l2_bytes = 1 << 20;   // cpu: one core's private cache
+  int64_t l2_bytes = 1 << 20;   // cpu: one core's private cache; cuda: the card's
+  // cuda only:
+  int index = 0;           // its number in this process
+  int sm = 0;              // compute capability: 80, 86, 89, 90, 120
+  int sm_count = 0;        // streaming multiprocessors
+  int smem_per_block = 0;  // bytes that a thread block may ask for
+  int smem_per_sm = 0;     // bytes of a multiprocessor
+  int registers_per_sm = 0;
+  int threads_per_sm = 0;
+  std::string arch;  // what kernels are compiled for: "sm_89", "sm_90a"; "compute_89" = PTX for the driver
 };
+
+// The architecture that kernels of compute capability `sm` are compiled for: 90 -> "sm_90a", 89 -> "sm_89".
+std::string arch_of(int sm);
 
 // This machine's CPU. Its isa is the best one, or what set_cpu_isa_limit says.
 Device cpu_device();
@@ -39,7 +51,8 @@ struct AttentionKernel;
 // The kernels of an instruction set, or null where this build has none.
 const cpu::AttentionKernel* cpu_kernel(CpuIsa isa);
 
-// "cpu", "cpu-scalar", "cpu-avx2", "cpu-avx512", "cpu-avx512-bf16", "cpu-neon". Throws Error naming the known presets.
+// "cpu", "cpu-scalar", "cpu-avx2", "cpu-avx512", "cpu-avx512-bf16", "cpu-neon", a card ("l4", "a100", "h100", ...) or
+// an architecture ("sm_89": its smallest known card). Throws Error naming the known presets.
 Device device_preset(std::string_view name);
 
 const char* name_of(CpuIsa isa);

@@ -6,18 +6,21 @@
 #include <string>
 
 #include "device.h"
+#include "kernels/shared/config.h"
 #include "problem.h"
 
 namespace rapt {
 
 struct Family;
 
-// Compile-time or dispatch choices of a kernel. CPU families read isa, block_m, block_n and splits.
+// Compile-time or dispatch choices of a kernel. CPU families read isa, block_m, block_n and splits; GPU families read
+// `attention`, from which their kernel is compiled.
 struct KernelConfig {
   CpuIsa isa = CpuIsa::scalar;
   int block_m = 0;     // query rows of a tile
   int block_n = 0;     // keys of a tile
   int64_t splits = 1;  // parts that the keys are split in; a function of the Problem, never of the thread count
+  AttentionConfig attention;
   bool operator==(const KernelConfig&) const = default;
 };
 

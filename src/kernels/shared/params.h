@@ -1,0 +1,107 @@
+// AttentionParams: the run-time values of one attention call, as every kernel sees them: raw addresses, strides in
+// elements, lengths. Filled by kernels/bind.cpp; compiled by host and device code; includes nothing outside shared/.
+#pragma once
+
+#include "dtype.h"
+#include "mask.h"
+
+namespace rapt {
+
+using index_t = long;  // = int64_t where rapt builds (checked in bind.cpp); NVRTC has no <stdint.h>
+
+// Element (b, h, s, d) at b*batch + h*head + s*row + d*column elements. Packed tensors have batch = 0.
+struct TensorRef {
+  void* data = nullptr;
+  DType dtype = DType::none;
+  index_t batch = 0, head = 0, row = 0, column = 0;
+
+  constexpr bool present() const { return data != nullptr; }
+  constexpr index_t index(index_t b, index_t h, index_t s) const { return b * batch + h * head + s * row; }
+};
+
+// bias or mask element (b, h, i, j); broadcast dimensions have stride 0.
+struct BroadcastRef {
+  const void* data = nullptr;
+  DType dtype = DType::none;
+  index_t batch = 0, head = 0, query = 0, key = 0;
+  constexpr bool present() const { return dtype != DType::none; }
+};
+
+// Descale factors. `rows` is how many sequence positions share a factor: 1 token, 64 or 128 block, 0 whole sequence.
+struct ScaleRef {
+  const float* data = nullptr;
+  index_t batch = 0, head = 0, position = 0, channel = 0;  // strides; channel != 0 only for per-channel V
+  index_t rows = 0;
+  bool packed_rows = false;  // position counts packed rows (token scales of varlen), not rows of the sequence
+
+  constexpr bool present() const { return data != nullptr; }
+  // Factor of position s of the sequence whose first packed row is first; channel scales: of channel 0.
+  constexpr const float* at(index_t b, index_t h, index_t first, index_t s) const {
+    const index_t p = rows == 0 ? 0 : (packed_rows ? first + s : s) / rows;
+    return data + b * batch + h * head + p * position;
+  }
+};
+
+// A list on the tensors' device: cu_seqlens, seqused_k (int) or starts (index_t).
+template <class T>
+struct ListRef {
+  const T* data = nullptr;
+  index_t stride = 0;
+  constexpr bool present() const { return data != nullptr; }
+  constexpr index_t operator[](index_t i) const { return data[i * stride]; }
+};
+
+struct AttentionParams {
+  TensorRef q, k, v, out, lse;  // lse: f32, column unused
+  ScaleRef q_scale, k_scale, v_scale;
+  BroadcastRef bias, mask;
+  const float* alibi_slopes = nullptr;
+  index_t alibi_batch = 0, alibi_head = 0;
+  const float* sinks = nullptr;
+  index_t sinks_head = 0;
+  index_t batch = 1, heads_q = 1;
+  index_t group = 1;                   // query heads per kv head
+  index_t seqlen_q = 0, seqlen_k = 0;  // of every sequence, or the most that one may have
+  index_t total_q = 0, total_k = 0;    // packed rows
+  ListRef<int> cu_seqlens_q, cu_seqlens_k, seqused_k;
+  ListRef<index_t> q_starts, k_starts;  // absent: q_start, k_start for the whole batch
+  index_t q_start = 0, k_start = 0;
+  bool has_starts = false;
+  index_t head_dim = 0, head_dim_v = 0;
+  float scale = 1.0f;
+  float softcap = 0.0f;  // 0 = none
+  PositionMask position_mask;
+  int block_n = 0;  // CPU: keys per tile; tiles begin at multiples of it from key 0
+};
+
+// One sequence of the batch.
+struct Sequence {
+  index_t seqlen_q = 0, seqlen_k = 0, offset = 0;  // offset: off of docs/semantics.md
+  index_t first_q = 0, first_k = 0;                // packed rows where it begins; 0 when dense
+};
+
+constexpr index_t clamped(index_t x, index_t low, index_t high) { return x < low ? low : x > high ? high : x; }
+
+// Lengths as the tensors say, held within the tensors whatever they say: on a GPU nobody has looked at them before.
+// A length above its maximum counts as the maximum.
+constexpr Sequence sequence_of(const AttentionParams& p, index_t b) {
+  Sequence s{p.seqlen_q, p.seqlen_k, 0, 0, 0};
+  if (p.cu_seqlens_q.present()) {
+    s.first_q = clamped(p.cu_seqlens_q[b], 0, p.total_q);
+    s.seqlen_q = clamped(p.cu_seqlens_q[b + 1] - s.first_q, 0, clamped(p.total_q - s.first_q, 0, p.seqlen_q));
+    s.first_k = clamped(p.cu_seqlens_k[b], 0, p.total_k);
+    s.seqlen_k = clamped(p.cu_seqlens_k[b + 1] - s.first_k, 0, clamped(p.total_k - s.first_k, 0, p.seqlen_k));
+  }
+  if (p.seqused_k.present()) s.seqlen_k = clamped(p.seqused_k[b], 0, s.seqlen_k);
+  if (p.has_starts) {
+    const index_t q = p.q_starts.present() ? p.q_starts[b] : p.q_start;
+    const index_t k = p.k_starts.present() ? p.k_starts[b] : p.k_start;
+    constexpr index_t limit = index_t{1} << 60;
+    s.offset = clamped(q, -limit, limit) - clamped(k, -limit, limit);
+  } else if (p.position_mask.causal != CausalKind::top_left) {
+    s.offset = s.seqlen_k - s.seqlen_q;
+  }
+  return s;
+}
+
+}  // namespace rapt
