@@ -15,8 +15,9 @@ namespace rapt::check {
 // Computes out (and lse where it is present). Throws Error when it refuses.
 using Kernel = std::function<void(const Problem&, const Inputs&, const Outputs&)>;
 
-// rapt_sdpa on the CPU; context may be NULL. Needs the library at link time.
-Kernel library_kernel(rapt_context* context = nullptr);
+// rapt_sdpa on the CPU, or on a GPU with a stream of its own: the inputs are uploaded, must come back unchanged, and
+// nothing around any tensor may have been written. context may be NULL. Needs the library at link time.
+Kernel library_kernel(rapt_context* context = nullptr, rapt_device device = {RAPT_DEVICE_CPU, 0});
 
 struct Result {
   bool pass = false;

@@ -1,6 +1,9 @@
 // The library as check/ calls it: rapt_sdpa_args from a Problem and host tensors. The only file of check/ that needs
 // the library to link; everything else can be tried on kernels of check/ itself.
+#include <memory>
+
 #include "check.h"
+#include "device_tensors.h"
 #include "error.h"
 #include "tensor.h"
 
@@ -55,24 +58,24 @@ void set_scalar_starts(const Problem& p, rapt_sdpa_args& args) {
 
 }  // namespace
 
-SdpaCall::SdpaCall(const Problem& p, const Inputs& in, const Outputs& outputs)
-    : q(in.q),
-      k(in.k),
-      v(in.v),
-      out(outputs.out),
-      lse(outputs.lse),
-      bias(in.bias),
-      mask(in.mask),
-      slopes(in.alibi_slopes),
-      sinks(in.sinks),
-      cu_q(in.cu_seqlens_q),
-      cu_k(in.cu_seqlens_k),
-      used(in.seqused_k),
-      q_descale(in.q_descale),
-      k_descale(in.k_descale),
-      v_descale(in.v_descale),
-      q_starts(in.q_starts),
-      k_starts(in.k_starts) {
+SdpaCall::SdpaCall(const Problem& p, const Inputs& in, const Outputs& outputs, const Placement& place)
+    : q("q", in.q, place),
+      k("k", in.k, place),
+      v("v", in.v, place),
+      out("out", outputs.out, place),
+      lse("lse", outputs.lse, place),
+      bias("bias", in.bias, place),
+      mask("mask", in.mask, place),
+      slopes("alibi_slopes", in.alibi_slopes, place),
+      sinks("sinks", in.sinks, place),
+      cu_q("cu_seqlens_q", in.cu_seqlens_q, place),
+      cu_k("cu_seqlens_k", in.cu_seqlens_k, place),
+      used("seqused_k", in.seqused_k, place),
+      q_descale("q_descale", in.q_descale, place),
+      k_descale("k_descale", in.k_descale, place),
+      v_descale("v_descale", in.v_descale, place),
+      q_starts("q_starts", in.q_starts, place),
+      k_starts("k_starts", in.k_starts, place) {
   args.struct_size = sizeof(args);
   set_options(p, args);
   set_scalar_starts(p, args);
@@ -101,10 +104,41 @@ rapt_status run_sdpa(const Problem& problem, const Inputs& inputs, const Outputs
   return rapt_sdpa(context, &call.args, nullptr);
 }
 
-Kernel library_kernel(rapt_context* context) {
+namespace {
+
+void require_ok(rapt_status status) {
+  if (status != RAPT_OK) throw Error(static_cast<ErrorCode>(status), rapt_last_error());
+}
+
+// One stream for all calls: a workspace belongs to a stream.
+std::shared_ptr<cuda::Stream> make_stream(int device_index) {
+  const cuda::ContextScope scope(device_index, nullptr);
+  return {new cuda::Stream, [device_index](cuda::Stream* stream) {
+            const cuda::ContextScope last(device_index, nullptr);
+            delete stream;
+          }};
+}
+
+void run_on_gpu(const Problem& problem, const Inputs& inputs, const Outputs& outputs, rapt_context* context,
+                int device_index, const cuda::Stream& stream) {
+  const cuda::ContextScope scope(device_index, stream.handle());
+  DeviceCall call(device_index, problem, inputs, outputs);
+  require_ok(rapt_sdpa(context, &call.args(), stream.handle()));
+  stream.synchronize();
+  call.require_untouched();
+  call.download();
+}
+
+}  // namespace
+
+Kernel library_kernel(rapt_context* context, rapt_device device) {
+  if (device.type == RAPT_DEVICE_CUDA)
+    return [context, index = device.index, stream = make_stream(device.index)](
+               const Problem& problem, const Inputs& inputs, const Outputs& outputs) {
+      run_on_gpu(problem, inputs, outputs, context, index, *stream);
+    };
   return [context](const Problem& problem, const Inputs& inputs, const Outputs& outputs) {
-    const rapt_status status = run_sdpa(problem, inputs, outputs, context);
-    if (status != RAPT_OK) throw Error(static_cast<ErrorCode>(status), rapt_last_error());
+    require_ok(run_sdpa(problem, inputs, outputs, context));
   };
 }
 

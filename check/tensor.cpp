@@ -217,9 +217,13 @@ HostTensor make_strided(DType dtype, std::vector<int64_t> shape, std::vector<int
   return tensor;
 }
 
-View::View(const HostTensor& tensor) : present_(tensor.present()) {
-  tensor_.data = tensor.data();
-  tensor_.device = {RAPT_DEVICE_CPU, 0};
+Address in_host_memory(const char*, const HostTensor& tensor) { return {tensor.data(), {RAPT_DEVICE_CPU, 0}}; }
+
+View::View(const char* name, const HostTensor& tensor, const Placement& place) : present_(tensor.present()) {
+  if (!present_) return;
+  const Address address = place(name, tensor);
+  tensor_.data = address.data;
+  tensor_.device = address.device;
   tensor_.dtype = static_cast<int32_t>(tensor.dtype);
   tensor_.rank = static_cast<int32_t>(tensor.shape.size());
   tensor_.shape = tensor.shape.data();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -34,11 +35,20 @@ HostTensor make_tensor(DType dtype, std::vector<int64_t> shape);
 // With explicit strides: storage covers every reachable element, zeroed.
 HostTensor make_strided(DType dtype, std::vector<int64_t> shape, std::vector<int64_t> strides);
 
-// A rapt_tensor pointing into a HostTensor; valid while it lives. dtype none gives a null pointer from get().
+// Where a tensor's element (0, ..., 0) lies.
+struct Address {
+  void* data = nullptr;
+  rapt_device device{RAPT_DEVICE_CPU, 0};
+};
+// Asked once for each present tensor of a call, by the name that rapt_sdpa_args gives it.
+using Placement = std::function<Address(const char* name, const HostTensor& tensor)>;
+Address in_host_memory(const char* name, const HostTensor& tensor);
+
+// A rapt_tensor of a HostTensor's shape; valid while that lives. dtype none gives a null pointer from get().
 class View {
  public:
   View() = default;
-  explicit View(const HostTensor& tensor);
+  View(const char* name, const HostTensor& tensor, const Placement& place);
   View(const View&) = delete;
   View& operator=(const View&) = delete;
   const rapt_tensor* get() const { return present_ ? &tensor_ : nullptr; }
@@ -67,7 +77,8 @@ Outputs make_outputs(const Problem& problem);
 // outlive it.
 class SdpaCall {
  public:
-  SdpaCall(const Problem& problem, const Inputs& inputs, const Outputs& outputs);
+  SdpaCall(const Problem& problem, const Inputs& inputs, const Outputs& outputs,
+           const Placement& place = in_host_memory);
   SdpaCall(const SdpaCall&) = delete;
   SdpaCall& operator=(const SdpaCall&) = delete;
 
