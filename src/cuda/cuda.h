@@ -28,6 +28,7 @@ const Device& device(int index);
 
 // Makes a context of GPU `index` current for a scope: the stream's own (an error if that belongs to another device);
 // else the current one if it is of that device; else the device's primary context, retained for the process.
+// A default stream (null, 1 or 2) has no context of its own. On one thread, scopes end in reverse order.
 class ContextScope {
  public:
   ContextScope(int index, StreamHandle stream);
@@ -36,7 +37,9 @@ class ContextScope {
   ContextScope& operator=(const ContextScope&) = delete;
 
  private:
+  ContextScope() noexcept;
   bool pushed_ = false;
+  int outer_;  // the enclosing scope's answer to primary_in_scope()
 };
 
 bool is_capturing(StreamHandle stream);
@@ -46,6 +49,9 @@ uint64_t stream_id(StreamHandle stream);
 struct KernelAttributes {
   int registers = 0, local_bytes = 0, static_shared_bytes = 0, max_threads = 0;
 };
+
+// Waits for the stream, then copies.
+void copy_to_host(void* to, const void* from, size_t bytes, StreamHandle stream);
 
 // One kernel of one image, loaded for every device (cuLibraryLoadData); the entry is "rapt_kernel".
 // Made in a ContextScope; thread-safe afterwards.
@@ -90,8 +96,10 @@ class Buffer {
   void fill(unsigned char value);                                  // synchronous
 
  private:
+  void release() noexcept;
   DevicePtr data_ = 0;
   size_t bytes_ = 0;
+  void* context_ = nullptr;  // where it lives, so that any thread can free it
 };
 
 // A stream of its own, never the legacy default one.

@@ -1,0 +1,161 @@
+// What rapt uses of the CUDA driver API, declared here (cuda.h of a toolkit is not needed to build rapt): handles,
+// structs, values, the function table. Names of functions and values are NVIDIA's; layouts are those of CUDA 12.0 on.
+// Included by src/cuda/*.cpp, the tests' stand-in for libcuda, and lab code that needs a call cuda.h does not wrap.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "cuda/cuda.h"
+
+namespace rapt::cuda {
+
+using Result = int;        // CUresult
+using DeviceHandle = int;  // CUdevice
+using ContextHandle = struct OpaqueContext*;
+using LibraryHandle = struct OpaqueLibrary*;
+using KernelHandle = struct OpaqueKernel*;      // of no context
+using FunctionHandle = struct OpaqueFunction*;  // a kernel in one context
+using GraphHandle = void*;
+using GraphExecHandle = void*;
+using EventHandle = void*;
+
+namespace result {
+inline constexpr Result success = 0, out_of_memory = 2, not_initialized = 3, no_device = 100, illegal_address = 700,
+                        tensor_memory_leak = 721, stream_capture_implicit = 906;
+}
+
+// Stream handles that stand for "the default stream of whatever context is current". So does null.
+inline const StreamHandle legacy_stream = reinterpret_cast<StreamHandle>(size_t{1});
+inline const StreamHandle per_thread_stream = reinterpret_cast<StreamHandle>(size_t{2});
+
+enum class DeviceAttribute : int {  // CUdevice_attribute
+  sm_count = 16,
+  l2_bytes = 38,
+  threads_per_sm = 39,
+  capability_major = 75,
+  capability_minor = 76,
+  smem_per_sm = 81,
+  registers_per_sm = 82,
+  smem_per_block = 97,  // with opt-in
+};
+
+enum class FunctionAttribute : int {  // CUfunction_attribute
+  max_threads = 0,
+  static_smem_bytes = 1,
+  local_bytes = 3,
+  registers = 4,
+  max_dynamic_smem_bytes = 8,
+  smem_carveout_percent = 9,
+};
+
+enum class JitOption : int { error_log = 5, error_log_bytes = 6 };             // CUjit_option
+enum class CaptureStatus : int { none = 0, active = 1, invalidated = 2 };      // CUstreamCaptureStatus
+enum class CaptureMode : int { global = 0, thread_local_ = 1, relaxed = 2 };   // CUstreamCaptureMode
+enum class LaunchAttributeId : int { programmatic_stream_serialization = 6 };  // CUlaunchAttributeID
+
+inline constexpr unsigned stream_non_blocking = 1;         // CU_STREAM_NON_BLOCKING
+inline constexpr unsigned long long legacy_functions = 1;  // CU_GET_PROC_ADDRESS_LEGACY_STREAM
+
+struct LaunchAttribute {  // CUlaunchAttribute
+  LaunchAttributeId id;
+  union alignas(8) Value {
+    char bytes[64];
+    int programmatic_stream_serialization_allowed;
+  } value;
+};
+static_assert(sizeof(LaunchAttribute) == 72 && offsetof(LaunchAttribute, value) == 8);
+
+struct LaunchConfig {  // CUlaunchConfig
+  unsigned grid_x, grid_y, grid_z;
+  unsigned block_x, block_y, block_z;
+  unsigned smem_bytes;
+  StreamHandle stream;
+  LaunchAttribute* attributes;
+  unsigned attribute_count;
+};
+static_assert(sizeof(LaunchConfig) == 56 && offsetof(LaunchConfig, stream) == 32);
+
+// Asked for by cuGetProcAddress under the version that driver.cpp pins: later drivers may change a name's meaning.
+struct Driver {
+  int version = 0;  // the newest CUDA it supports: 12040 is 12.4
+
+  Result (*cuInit)(unsigned flags);
+  Result (*cuGetErrorName)(Result, const char** text);
+  Result (*cuGetErrorString)(Result, const char** text);
+
+  Result (*cuDeviceGetCount)(int* count);
+  Result (*cuDeviceGet)(DeviceHandle*, int index);
+  Result (*cuDeviceGetName)(char* name, int bytes, DeviceHandle);
+  Result (*cuDeviceGetAttribute)(int* value, DeviceAttribute, DeviceHandle);
+
+  Result (*cuDevicePrimaryCtxRetain)(ContextHandle*, DeviceHandle);
+  Result (*cuDevicePrimaryCtxGetState)(DeviceHandle, unsigned* flags, int* active);
+  Result (*cuCtxGetCurrent)(ContextHandle*);
+  Result (*cuCtxGetDevice)(DeviceHandle*);  // of the current context
+  Result (*cuCtxPushCurrent)(ContextHandle);
+  Result (*cuCtxPopCurrent)(ContextHandle*);
+
+  Result (*cuStreamCreate)(StreamHandle*, unsigned flags);
+  Result (*cuStreamDestroy)(StreamHandle);
+  Result (*cuStreamSynchronize)(StreamHandle);
+  Result (*cuStreamGetCtx)(StreamHandle, ContextHandle*);
+  Result (*cuStreamGetId)(StreamHandle, unsigned long long* id);
+  Result (*cuStreamIsCapturing)(StreamHandle, CaptureStatus*);
+  Result (*cuStreamBeginCapture)(StreamHandle, CaptureMode);
+  Result (*cuStreamEndCapture)(StreamHandle, GraphHandle*);
+
+  Result (*cuGraphInstantiateWithFlags)(GraphExecHandle*, GraphHandle, unsigned long long flags);
+  Result (*cuGraphLaunch)(GraphExecHandle, StreamHandle);
+  Result (*cuGraphExecDestroy)(GraphExecHandle);
+  Result (*cuGraphDestroy)(GraphHandle);
+
+  Result (*cuEventCreate)(EventHandle*, unsigned flags);
+  Result (*cuEventDestroy)(EventHandle);
+  Result (*cuEventRecord)(EventHandle, StreamHandle);
+  Result (*cuEventSynchronize)(EventHandle);
+  Result (*cuEventElapsedTime)(float* milliseconds, EventHandle begin, EventHandle end);
+
+  Result (*cuMemAlloc)(DevicePtr*, size_t bytes);
+  Result (*cuMemFree)(DevicePtr);
+  Result (*cuMemcpyHtoD)(DevicePtr to, const void* from, size_t bytes);
+  Result (*cuMemcpyDtoH)(void* to, DevicePtr from, size_t bytes);
+  Result (*cuMemsetD8)(DevicePtr, unsigned char value, size_t count);
+
+  Result (*cuLibraryLoadData)(LibraryHandle*, const void* image, JitOption* options, void** option_values,
+                              unsigned option_count, int* library_options, void** library_option_values,
+                              unsigned library_option_count);
+  Result (*cuLibraryUnload)(LibraryHandle);
+  Result (*cuLibraryGetKernel)(KernelHandle*, LibraryHandle, const char* name);
+  Result (*cuKernelGetFunction)(FunctionHandle*, KernelHandle);  // in the current context; loads it there
+  Result (*cuKernelGetAttribute)(int* value, FunctionAttribute, KernelHandle, DeviceHandle);
+  Result (*cuKernelSetAttribute)(FunctionAttribute, int value, KernelHandle, DeviceHandle);
+  Result (*cuOccupancyMaxActiveBlocksPerMultiprocessor)(int* blocks, FunctionHandle, int threads, size_t smem_bytes);
+  // Takes a KernelHandle too, cast: the context is then the stream's, or the current one for a default stream.
+  Result (*cuLaunchKernelEx)(const LaunchConfig*, FunctionHandle, void** parameters, void** extra);
+};
+
+// The oldest CUDA whose driver has all of the above.
+inline constexpr int oldest_version = 12000;
+
+// The most GPUs that one process may use.
+inline constexpr int max_devices = 64;
+
+// Throws Error{device} (Error{out_of_memory} where that is what the driver says): "DOING: NAME (text)DETAIL".
+[[noreturn]] void fail(const Driver& driver, Result result, const std::string& doing, const std::string& detail = "");
+
+inline void check(const Driver& driver, Result result, const char* doing) {
+  if (result != result::success) fail(driver, result, doing);
+}
+
+// For destructors: null where the driver must not be called, as in a forked child. Opens nothing, throws nothing.
+const Driver* opened_driver() noexcept;
+
+// The driver's own number of GPU `index`; throws like device().
+DeviceHandle device_handle(int index);
+
+// The GPU whose primary context the innermost ContextScope of this thread made current; -1 if there is no scope, or
+// the context is another one of that GPU.
+int primary_in_scope() noexcept;
+
+}  // namespace rapt::cuda
