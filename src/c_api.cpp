@@ -7,14 +7,10 @@
 
 #include "context.h"
 #include "error.h"
+#include "gpu.h"
 #include "rapt/rapt.h"
 #include "sdpa.h"
 #include "tensor_rules.h"
-
-struct rapt_context {
-  explicit rapt_context(int threads) : impl(threads) {}
-  rapt::Context impl;
-};
 
 namespace {
 
@@ -67,7 +63,7 @@ rapt_status rapt_context_create(const rapt_context_options* options, rapt_contex
       if (threads < 0 || threads > 4096) rapt::invalid("num_threads = ", threads, ": must be 0 (automatic) to 4096");
       if (options->reserved != 0) rapt::invalid("reserved = ", options->reserved, ": must be 0");
     }
-    *context = new rapt_context(threads);
+    *context = new rapt_context(rapt::ContextOptions{.threads = threads});
   });
 }
 
@@ -81,19 +77,20 @@ rapt_status rapt_prepare(rapt_context* context, const rapt_sdpa_args* args, void
   return guard([&] { rapt::prepare(resolve(context), require(args), stream); });
 }
 
-rapt_status rapt_workspace_size(rapt_context*, const rapt_sdpa_args* args, size_t* bytes, size_t* zero_bytes) {
+rapt_status rapt_workspace_size(rapt_context* context, const rapt_sdpa_args* args, size_t* bytes, size_t* zero_bytes) {
   return guard([&] {
     size_t zero = 0;
-    const size_t total = rapt::workspace_size(require(args), zero);
+    const size_t total = rapt::workspace_size(resolve(context), require(args), zero);
     if (bytes != nullptr) *bytes = total;
     if (zero_bytes != nullptr) *zero_bytes = zero;
   });
 }
 
-rapt_status rapt_explain(rapt_context*, const rapt_sdpa_args* args, char* buffer, size_t capacity, size_t* length) {
+rapt_status rapt_explain(rapt_context* context, const rapt_sdpa_args* args, char* buffer, size_t capacity,
+                         size_t* length) {
   return guard([&] {
     if (buffer == nullptr && capacity != 0) rapt::invalid("buffer = NULL: capacity = ", capacity, " must then be 0");
-    const std::string text = rapt::explain(require(args));
+    const std::string text = rapt::explain(resolve(context), require(args));
     if (length != nullptr) *length = text.size();
     if (capacity == 0) return;
     const size_t copied = std::min(text.size(), capacity - 1);
@@ -110,10 +107,10 @@ rapt_status rapt_quantize(rapt_context*, const rapt_quantize_args* args, void*) 
   return guard([&] { rapt::quantize(require(args)); });
 }
 
-rapt_status rapt_load_pack(rapt_context*, const char* path) {
+rapt_status rapt_load_pack(rapt_context* context, const char* path) {
   return guard([&] {
     if (path == nullptr) rapt::invalid("path = NULL: must name a pack");
-    rapt::unsupported("rapt_load_pack(", path, "): this build has no GPU kernel families, so there is nothing to load");
+    resolve(context).gpu().store().load_pack(path);
   });
 }
 

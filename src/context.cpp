@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <new>
 
+#include "gpu.h"
+
 namespace rapt {
 
 AlignedBuffer::~AlignedBuffer() { std::free(data_); }
@@ -20,6 +22,8 @@ std::byte* AlignedBuffer::reserve(size_t bytes) {
   return data_;
 }
 
+Context::Context(ContextOptions options) : options_(std::move(options)) {}
+
 Context::~Context() {
   const CpuResources* const current = cpu_.load();
   if (current != nullptr && current->generation == cpu::fork_generation()) delete current;
@@ -27,7 +31,7 @@ Context::~Context() {
 
 Context& Context::process_default() {
   // Never destroyed: calls from other threads may still run while the process exits.
-  static Context* const context = new Context(0);
+  static Context* const context = new Context(ContextOptions{});
   return *context;
 }
 
@@ -35,10 +39,16 @@ CpuResources& Context::cpu() {
   const unsigned generation = cpu::fork_generation();
   CpuResources* current = cpu_.load();
   if (current != nullptr && current->generation == generation) return *current;
-  auto fresh = std::make_unique<CpuResources>(threads_ > 0 ? threads_ : cpu::available_threads(), generation);
+  auto fresh =
+      std::make_unique<CpuResources>(options_.threads > 0 ? options_.threads : cpu::available_threads(), generation);
   // A forked child abandons the parent's resources: their threads and locks belong to the parent.
   if (cpu_.compare_exchange_strong(current, fresh.get())) return *fresh.release();
   return *current;  // another thread of this process was first
+}
+
+GpuResources& Context::gpu() {
+  std::call_once(gpu_once_, [&] { gpu_ = std::make_unique<GpuResources>(options_); });
+  return *gpu_;
 }
 
 }  // namespace rapt

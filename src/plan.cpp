@@ -2,6 +2,7 @@
 #include "plan.h"
 
 #include "error.h"
+#include "kernels/emit.h"
 #include "kernels/family.h"
 
 namespace rapt {
@@ -23,6 +24,12 @@ std::string refusals(const Problem& problem, const Device& device) {
   return text;
 }
 
+std::string describe(const Device& device) {
+  if (device.kind == DeviceKind::cpu)
+    return concat(device.name, " (", name_of(device.isa), ", ", device.threads, " threads)");
+  return concat(device.name, " (", device.arch, ", ", device.sm_count, " multiprocessors)");
+}
+
 }  // namespace
 
 Plan plan(const Problem& problem, const Device& device) {
@@ -37,19 +44,24 @@ Plan plan(const Problem& problem, const Device& device) {
   return result;
 }
 
+std::string to_string(const Step& step) {
+  const KernelConfig& c = step.config;
+  if (step.family->unit == nullptr)
+    return concat(step.family->name, " isa=", name_of(c.isa), " block_m=", c.block_m, " block_n=", c.block_n,
+                  " splits=", c.splits);
+  return concat(step.family->name, " ", to_string(c.attention));
+}
+
 std::string to_string(const Plan& plan) {
   std::string text;
-  for (int i = 0; i < plan.step_count; ++i) {
-    const KernelConfig& c = plan.steps[i].config;
-    text += concat(i > 0 ? "; " : "", plan.steps[i].family->name, " isa=", name_of(c.isa), " block_m=", c.block_m,
-                   " block_n=", c.block_n, " splits=", c.splits);
-  }
+  for (int i = 0; i < plan.step_count; ++i)
+    text += concat(i > 0 ? "; " : "", to_string(plan.steps[static_cast<size_t>(i)]));
   return text;
 }
 
 std::string explain(const Problem& problem, const Device& device) {
   std::string text = concat("problem  ", to_string(problem), "\n");
-  text += concat("device   ", device.name, " (", name_of(device.isa), ", ", device.threads, " threads)\n");
+  text += concat("device   ", describe(device), "\n");
   const Family* chosen = choose(problem, device);
   for (const Family* family : all_families()) {
     std::string why;

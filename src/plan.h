@@ -39,6 +39,7 @@ struct Plan {
 // Throws Error{unsupported} with every family's sentence when none takes the problem.
 Plan plan(const Problem& problem, const Device& device);
 
+std::string to_string(const Step& step);
 // One line a step: "attention_cpu isa=avx512 block_m=64 block_n=96 splits=1".
 std::string to_string(const Plan& plan);
 

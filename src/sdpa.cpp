@@ -3,20 +3,21 @@
 
 #include "arguments.h"
 #include "context.h"
+#include "cuda/cuda.h"
+#include "device_contents.h"
 #include "error.h"
+#include "gpu.h"
 #include "kernels/family.h"
 #include "plan.h"
 
 namespace rapt {
 namespace {
 
-// The device that the tensors live on. Only the CPU has kernel families so far.
-Device device_of(const rapt_tensor& q, void* stream) {
-  if (q.device.type == RAPT_DEVICE_CUDA)
-    unsupported("q.device = cuda:", q.device.index, ": this build has no GPU kernel families; pass CPU tensors");
-  if (q.device.index != 0) invalid("q.device.index = ", q.device.index, ": the CPU has index 0 only");
+bool on_gpu(const rapt_sdpa_args& args) { return args.q->device.type == RAPT_DEVICE_CUDA; }
+
+void check_cpu(const rapt_sdpa_args& args, void* stream) {
+  if (args.q->device.index != 0) invalid("q.device.index = ", args.q->device.index, ": the CPU has index 0 only");
   if (stream != nullptr) invalid("stream = ", stream, ": must be NULL for CPU tensors");
-  return cpu_device();
 }
 
 void check_workspace(const rapt_sdpa_args& args, const Plan& plan) {
@@ -32,37 +33,80 @@ void check_workspace(const rapt_sdpa_args& args, const Plan& plan) {
   check_workspace_disjoint(args, plan.workspace_bytes);
 }
 
+// Compiled, loaded and remembered. Loading is not allowed while the stream is captured: it would join the graph or
+// break it, depending on the driver.
+std::shared_ptr<const LoadedPlan> ready_plan(GpuResources& gpu, const Problem& problem, int index, void* stream) {
+  if (auto known = gpu.find(problem, index)) return known;
+  if (cuda::is_capturing(stream))
+    invalid("stream = ", stream,
+            ": is being captured, and the kernel of this call is not loaded yet; call rapt_prepare with \"",
+            to_string(problem), "\" first");
+  return gpu.load(problem, gpu.device(index));
+}
+
+void sdpa_on_cpu(Context& context, const rapt_sdpa_args& args, const Problem& problem, void* stream) {
+  check_cpu(args, stream);
+  const Plan chosen = plan(problem, cpu_device());
+  check_workspace(args, chosen);
+  check_contents(args, problem);
+  for (int i = 0; i < chosen.step_count; ++i) {
+    const Step& step = chosen.steps[static_cast<size_t>(i)];
+    step.family->launch({step.config, {args, problem}, context, args.workspace});
+  }
+}
+
+void sdpa_on_gpu(Context& context, const rapt_sdpa_args& args, const Problem& problem, void* stream) {
+  const int index = args.q->device.index;
+  const cuda::ContextScope scope(index, stream);
+  const auto loaded = ready_plan(context.gpu(), problem, index, stream);
+  check_workspace(args, loaded->plan);
+  if ((args.flags & RAPT_CHECK_CONTENTS) != 0) check_device_contents(args, problem, stream);
+  for (size_t i = 0; i < static_cast<size_t>(loaded->plan.step_count); ++i) {
+    const Step& step = loaded->plan.steps[i];
+    step.family->launch({step.config, {args, problem}, context, args.workspace, loaded->kernels[i], stream});
+  }
+}
+
+// The device to plan for; of a GPU nothing is needed but its facts.
+Device device_of(Context& context, const rapt_sdpa_args& args) {
+  if (on_gpu(args)) return context.gpu().device(args.q->device.index);
+  check_cpu(args, nullptr);
+  return cpu_device();
+}
+
 }  // namespace
 
 void sdpa(Context& context, const rapt_sdpa_args& args, void* stream) {
   const Problem problem = problem_from(args);
-  const Device device = device_of(*args.q, stream);
-  const Plan chosen = plan(problem, device);
-  check_workspace(args, chosen);
-  check_contents(args, problem);
-  for (int i = 0; i < chosen.step_count; ++i)
-    chosen.steps[i].family->launch(chosen.steps[i].config, {args, problem}, context, args.workspace);
+  on_gpu(args) ? sdpa_on_gpu(context, args, problem, stream) : sdpa_on_cpu(context, args, problem, stream);
 }
 
 void prepare(Context& context, const rapt_sdpa_args& args, void* stream) {
   const Problem problem = problem_from(args);
-  const Plan chosen = plan(problem, device_of(*args.q, stream));
+  if (on_gpu(args)) {
+    const int index = args.q->device.index;
+    const cuda::ContextScope scope(index, stream);
+    check_workspace(args, ready_plan(context.gpu(), problem, index, stream)->plan);
+    return;
+  }
+  check_cpu(args, stream);
+  const Plan chosen = plan(problem, cpu_device());
   check_workspace(args, chosen);
   CpuResources& cpu = context.cpu();
   const std::lock_guard<std::mutex> turn(cpu.turn);
   if (args.workspace == nullptr) cpu.workspace.reserve(chosen.workspace_bytes);
 }
 
-size_t workspace_size(const rapt_sdpa_args& args, size_t& zero_bytes) {
+size_t workspace_size(Context& context, const rapt_sdpa_args& args, size_t& zero_bytes) {
   const Problem problem = problem_from(args);
-  const Plan chosen = plan(problem, device_of(*args.q, nullptr));
+  const Plan chosen = plan(problem, device_of(context, args));
   zero_bytes = chosen.workspace_zero_bytes;
   return chosen.workspace_bytes;
 }
 
-std::string explain(const rapt_sdpa_args& args) {
+std::string explain(Context& context, const rapt_sdpa_args& args) {
   const Problem problem = problem_from(args);
-  return explain(problem, device_of(*args.q, nullptr));
+  return explain(problem, device_of(context, args));
 }
 
 }  // namespace rapt

@@ -18,8 +18,8 @@ struct Binding {
 
 void sdpa(Context& context, const rapt_sdpa_args& args, void* stream);
 void prepare(Context& context, const rapt_sdpa_args& args, void* stream);
-size_t workspace_size(const rapt_sdpa_args& args, size_t& zero_bytes);
-std::string explain(const rapt_sdpa_args& args);
+size_t workspace_size(Context& context, const rapt_sdpa_args& args, size_t& zero_bytes);
+std::string explain(Context& context, const rapt_sdpa_args& args);
 void merge(Context& context, const rapt_merge_args& args, void* stream);
 void quantize(const rapt_quantize_args& args);
 

@@ -245,7 +245,9 @@ typedef struct rapt_quantize_args {
 } rapt_quantize_args;
 RAPT_API rapt_status rapt_quantize(rapt_context* context, const rapt_quantize_args* args, void* stream);
 
-/* Loads a pack of compiled GPU kernels. This build has no GPU families: RAPT_ERROR_UNSUPPORTED. */
+/* Adds a pack of compiled GPU kernels (`rapt pack`, docs/packs.md) to where this context looks for kernels: after
+ * memory, before the cache directory and NVRTC. Needs no GPU. RAPT_ERROR_ENVIRONMENT when the file is missing or
+ * damaged. */
 RAPT_API rapt_status rapt_load_pack(rapt_context* context, const char* path);
 
 /* "0.1.0". Never NULL. */

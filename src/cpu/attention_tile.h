@@ -11,7 +11,7 @@ namespace {
 
 // f(r, n, score) over a tile, the inner loop along the layout's lanes.
 template <class Layout, class F>
-[[gnu::always_inline]] inline void for_each_score(const AttentionCall& call, int rows, int count, float* scores,
+[[gnu::always_inline]] inline void for_each_score(const AttentionParams& call, int rows, int count, float* scores,
                                                   const F& f) {
   if constexpr (Layout::capacity > narrow_rows) {
     for (int n = 0; n < count; ++n) {
@@ -61,7 +61,7 @@ inline void broadcast_rows(const BroadcastRef& t, const Tile& tile, const Rows& 
 
 // Soft cap, bias, ALiBi, then hidden keys to -inf: the order of docs/semantics.md.
 template <class Layout>
-void modify_scores(const AttentionCall& call, const Tile& tile, const KeyTile& keys, Rows& rows, float* scores) {
+void modify_scores(const AttentionParams& call, const Tile& tile, const KeyTile& keys, Rows& rows, float* scores) {
   int64_t offset[Rows::capacity];
   if (call.softcap > 0.0f) {
     if constexpr (Layout::capacity > narrow_rows) {
@@ -106,7 +106,7 @@ struct TileKeys {
   KeyRange some, full;
 };
 
-inline TileKeys keys_of_rows(const AttentionCall& call, const Tile& tile, const Rows& rows) {
+inline TileKeys keys_of_rows(const AttentionParams& call, const Tile& tile, const Rows& rows) {
   TileKeys keys{{tile.key_end, tile.key_begin}, {0, tile.key_end}};
   for (int r = 0; r < rows.count; ++r) {
     const KeyRange& row = rows.keys[r];
@@ -125,7 +125,7 @@ inline TileKeys keys_of_rows(const AttentionCall& call, const Tile& tile, const 
 
 // Exact path: each non-finite element of V joins the rows that see its key (x is not -inf there).
 template <class Layout>
-void add_nonfinite(const AttentionCall& call, const Tile& tile, const KeyTile& keys, const Rows& rows,
+void add_nonfinite(const AttentionParams& call, const Tile& tile, const KeyTile& keys, const Rows& rows,
                    const Scratch& s) {
   for (int n = 0; n < keys.count; ++n) {
     const KeyTile one{keys.first + n, 1, false};
@@ -141,7 +141,7 @@ void add_nonfinite(const AttentionCall& call, const Tile& tile, const KeyTile& k
 }
 
 template <class Layout>
-void attend_tile_keys(const AttentionCall& call, const Tile& tile, const KeyTile& keys, bool exact, Rows& rows,
+void attend_tile_keys(const AttentionParams& call, const Tile& tile, const KeyTile& keys, bool exact, Rows& rows,
                       const Scratch& s) {
   const Operand k = Layout::keys(call, tile, keys, s);
   Layout::scores(call, k, keys.count, rows, s);
@@ -162,7 +162,7 @@ inline bool all_finite(const float* o, int64_t count) {
 
 // The state of a part of the keys, for combine(): max[block_m], sum[block_m], o[row][head_dim_v].
 template <class Layout>
-void store_partial(const AttentionCall& call, const Tile& tile, int block_m, const Rows& rows, const Scratch& s) {
+void store_partial(const AttentionParams& call, const Tile& tile, int block_m, const Rows& rows, const Scratch& s) {
   Layout::for_each_output(call, rows, s, [&](int r, const float* o) {
     tile.partial[r] = rows.max[r];
     tile.partial[block_m + r] = rows.sum[r];
@@ -172,7 +172,7 @@ void store_partial(const AttentionCall& call, const Tile& tile, int block_m, con
 }
 
 // The sink joins the denominator, the sum divides, an empty row (sum 0) becomes 0 with lse -inf (or the sink's).
-inline void finish_row(const AttentionCall& call, const Tile& tile, int64_t head, int64_t query, float max, float sum,
+inline void finish_row(const AttentionParams& call, const Tile& tile, int64_t head, int64_t query, float max, float sum,
                        float* o) {
   float factor = sum == 0.0f ? 0.0f : 1.0f / sum;
   if (call.sinks) {
@@ -194,14 +194,14 @@ inline void finish_row(const AttentionCall& call, const Tile& tile, int64_t head
 }
 
 template <class Layout>
-void store_rows(const AttentionCall& call, const Tile& tile, const Rows& rows, const Scratch& s) {
+void store_rows(const AttentionParams& call, const Tile& tile, const Rows& rows, const Scratch& s) {
   Layout::for_each_output(call, rows, s, [&](int r, float* o) {
     finish_row(call, tile, rows.head[r], rows.query[r], rows.max[r], rows.sum[r], o);
   });
 }
 
 template <class Layout>
-void attend(const AttentionCall& call, const Tile& tile, int block_m, void* memory) {
+void attend(const AttentionParams& call, const Tile& tile, int block_m, void* memory) {
   const Scratch s(call, Layout::capacity, memory);
   Rows rows;
   init_rows(call, tile, Layout::capacity, rows);
@@ -231,7 +231,7 @@ void attend(const AttentionCall& call, const Tile& tile, int block_m, void* memo
 }
 
 // States of `parts` splits, `stride` floats apart, merged in order: the same bits whoever computed them.
-inline void combine_tile(const AttentionCall& call, const Tile& tile, int block_m, const float* states, int64_t stride,
+inline void combine_tile(const AttentionParams& call, const Tile& tile, int block_m, const float* states, int64_t stride,
                          int64_t parts, float* row) {
   for (int r = 0; r < tile.rows; ++r) {
     float max = minus_infinity, sum = 0.0f;
@@ -255,11 +255,11 @@ inline void combine_tile(const AttentionCall& call, const Tile& tile, int block_
 }
 
 // The two entries of an AttentionKernel.
-inline size_t scratch_bytes(const AttentionCall& call, int block_m) {
+inline size_t scratch_bytes(const AttentionParams& call, int block_m) {
   return static_cast<size_t>(Scratch::floats(call, block_m)) * sizeof(float);
 }
 
-inline void attend_any(const AttentionCall& call, const Tile& tile, int block_m, void* scratch) {
+inline void attend_any(const AttentionParams& call, const Tile& tile, int block_m, void* scratch) {
   switch (block_m) {
     case 64: attend<Wide<64>>(call, tile, block_m, scratch); break;
     case 32: attend<Wide<32>>(call, tile, block_m, scratch); break;
@@ -268,7 +268,7 @@ inline void attend_any(const AttentionCall& call, const Tile& tile, int block_m,
   }
 }
 
-inline void combine_any(const AttentionCall& call, const Tile& tile, int block_m, const float* states, int64_t stride,
+inline void combine_any(const AttentionParams& call, const Tile& tile, int block_m, const float* states, int64_t stride,
                         int64_t parts, void* scratch) {
   combine_tile(call, tile, block_m, states, stride, parts, static_cast<float*>(scratch));
 }

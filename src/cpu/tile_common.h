@@ -39,7 +39,7 @@ struct Rows {
   alignas(64) float max[capacity], sum[capacity], rescale[capacity];
 };
 
-inline void init_rows(const AttentionCall& call, const Tile& tile, int block_m, Rows& rows) {
+inline void init_rows(const AttentionParams& call, const Tile& tile, int block_m, Rows& rows) {
   rows.count = tile.rows;
   int64_t head = tile.head_q + tile.first_row / tile.seqlen_q, query = tile.first_row % tile.seqlen_q;
   for (int r = 0; r < block_m; ++r) {
@@ -100,7 +100,7 @@ inline bool sanitize(int count, int64_t depth, int64_t stride, float* v) {
 }
 
 // One query row, descaled.
-inline void read_query(const AttentionCall& call, const Tile& tile, int64_t head, int64_t query, float* dst) {
+inline void read_query(const AttentionParams& call, const Tile& tile, int64_t head, int64_t query, float* dst) {
   read_row(call.q, tile.batch, head, tile.first_q + query, call.head_dim, dst);
   if (!call.q_scale.present()) return;
   const float factor = *call.q_scale.at(tile.batch, head, tile.first_q, query);
@@ -125,11 +125,11 @@ struct Scratch {
       16;  // rows of q and o that are transposed together: a cache line of the other side
 
   static int64_t align(int64_t floats) { return round_up(floats, 16); }
-  static int64_t floats(const AttentionCall& call, int block_m) {
+  static int64_t floats(const AttentionParams& call, int block_m) {
     const int64_t d = align(call.head_dim), dv = align(call.head_dim_v), n = call.block_n;
     return d * block_m + 3 * align(n * block_m) + n * d + n * dv + dv * block_m + rows_at_once * (d > dv ? d : dv);
   }
-  Scratch(const AttentionCall& call, int block_m, void* memory) {
+  Scratch(const AttentionParams& call, int block_m, void* memory) {
     const int64_t d = align(call.head_dim), dv = align(call.head_dim_v), n = call.block_n;
     float* next = static_cast<float*>(memory);
     auto take = [&](int64_t count) {

@@ -11,16 +11,16 @@ namespace {
 struct Narrow {
   static constexpr int capacity = narrow_rows;
 
-  static int64_t score_index(const AttentionCall& call, int r, int n) { return r * int64_t{call.block_n} + n; }
-  static int64_t output_index(const AttentionCall& call, int r, int64_t c) {
+  static int64_t score_index(const AttentionParams& call, int r, int n) { return r * int64_t{call.block_n} + n; }
+  static int64_t output_index(const AttentionParams& call, int r, int64_t c) {
     return r * Scratch::align(call.head_dim_v) + c;
   }
 
-  static Operand keys(const AttentionCall& call, const Tile& tile, const KeyTile& keys, const Scratch& s) {
+  static Operand keys(const AttentionParams& call, const Tile& tile, const KeyTile& keys, const Scratch& s) {
     const bool in_place = readable_in_place(call.k, call.k_scale) && call.head_dim % lanes == 0;
     return float_operand(tile, call.k, call.k_scale, keys, call.head_dim, in_place, s.k);
   }
-  static Operand values(const AttentionCall& call, const Tile& tile, const KeyTile& keys, bool exact, bool& nonfinite,
+  static Operand values(const AttentionParams& call, const Tile& tile, const KeyTile& keys, bool exact, bool& nonfinite,
                         const Scratch& s) {
     const bool in_place = !exact && readable_in_place(call.v, call.v_scale) && call.head_dim_v % lanes == 0;
     const Operand v = float_operand(tile, call.v, call.v_scale, keys, call.head_dim_v, in_place, s.v);
@@ -28,7 +28,7 @@ struct Narrow {
     return v;
   }
 
-  static void load_queries(const AttentionCall& call, const Tile& tile, const Rows& rows, const Scratch& s) {
+  static void load_queries(const AttentionParams& call, const Tile& tile, const Rows& rows, const Scratch& s) {
     const int64_t padded = Scratch::align(call.head_dim);
     for (int r = 0; r < rows.count; ++r) {
       float* dst = s.q + r * padded;
@@ -38,7 +38,7 @@ struct Narrow {
   }
 
   template <class F>
-  static void for_each_output(const AttentionCall& call, const Rows& rows, const Scratch& s, const F& f) {
+  static void for_each_output(const AttentionParams& call, const Rows& rows, const Scratch& s, const F& f) {
     for (int r = 0; r < rows.count; ++r) f(r, s.o + output_index(call, r, 0));
   }
 
@@ -53,7 +53,7 @@ struct Narrow {
     unroll<keys>([&](auto i) { dst[i.value] = reduce_add(sum[i.value]) * scale; });
   }
 
-  static void scores(const AttentionCall& call, const Operand& k, int count, const Rows& rows, const Scratch& s) {
+  static void scores(const AttentionParams& call, const Operand& k, int count, const Rows& rows, const Scratch& s) {
     constexpr int keys_at_once = 4;
     const int64_t depth = round_up(call.head_dim, lanes), padded = Scratch::align(call.head_dim);
     for (int r = 0; r < rows.count; ++r) {
@@ -67,7 +67,7 @@ struct Narrow {
     }
   }
 
-  static void softmax(const AttentionCall& call, int count, Rows& rows, const Scratch& s) {
+  static void softmax(const AttentionParams& call, int count, Rows& rows, const Scratch& s) {
     const int padded = static_cast<int>(round_up(count, lanes));
     for (int r = 0; r < rows.count; ++r) {
       float* scores = s.scores + score_index(call, r, 0);
@@ -105,7 +105,7 @@ struct Narrow {
     });
   }
 
-  static void accumulate(const AttentionCall& call, const Operand& v, int count, const Rows& rows, const Scratch& s) {
+  static void accumulate(const AttentionParams& call, const Operand& v, int count, const Rows& rows, const Scratch& s) {
     constexpr int vectors_at_once = 8;
     const int64_t vectors = round_up(call.head_dim_v, lanes) / lanes;
     for (int r = 0; r < rows.count; ++r) {

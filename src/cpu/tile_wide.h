@@ -43,13 +43,13 @@ struct Wide {
       many_registers ? (block_m / lanes < 4 ? block_m / lanes : 4) : 2;       // vectors of rows at once
   static constexpr int columns = many_registers ? (chunk == 4 ? 6 : 12) : 6;  // columns at once
 
-  static int64_t score_index(const AttentionCall&, int r, int n) { return int64_t{n} * block_m + r; }
-  static int64_t output_index(const AttentionCall&, int r, int64_t c) { return c * block_m + r; }
+  static int64_t score_index(const AttentionParams&, int r, int n) { return int64_t{n} * block_m + r; }
+  static int64_t output_index(const AttentionParams&, int r, int64_t c) { return c * block_m + r; }
 
-  static Operand keys(const AttentionCall& call, const Tile& tile, const KeyTile& keys, const Scratch& s) {
+  static Operand keys(const AttentionParams& call, const Tile& tile, const KeyTile& keys, const Scratch& s) {
     return float_operand(tile, call.k, call.k_scale, keys, call.head_dim, readable_in_place(call.k, call.k_scale), s.k);
   }
-  static Operand values(const AttentionCall& call, const Tile& tile, const KeyTile& keys, bool exact, bool& nonfinite,
+  static Operand values(const AttentionParams& call, const Tile& tile, const KeyTile& keys, bool exact, bool& nonfinite,
                         const Scratch& s) {
     const bool in_place = !exact && readable_in_place(call.v, call.v_scale);
     const Operand v = float_operand(tile, call.v, call.v_scale, keys, call.head_dim_v, in_place, s.v);
@@ -57,7 +57,7 @@ struct Wide {
     return v;
   }
 
-  static void load_queries(const AttentionCall& call, const Tile& tile, const Rows& rows, const Scratch& s) {
+  static void load_queries(const AttentionParams& call, const Tile& tile, const Rows& rows, const Scratch& s) {
     const int64_t padded = Scratch::align(call.head_dim);
     for (int first = 0; first < block_m; first += Scratch::rows_at_once) {
       for (int i = 0; i < Scratch::rows_at_once; ++i) {
@@ -74,7 +74,7 @@ struct Wide {
 
   // f(r, floats of output row r) for every row that is stored.
   template <class F>
-  static void for_each_output(const AttentionCall& call, const Rows& rows, const Scratch& s, const F& f) {
+  static void for_each_output(const AttentionParams& call, const Rows& rows, const Scratch& s, const F& f) {
     const int64_t padded = Scratch::align(call.head_dim_v);
     for (int first = 0; first < rows.count; first += Scratch::rows_at_once) {
       for (int64_t c = 0; c < padded; c += 16) transpose_16x16(s.o + c * block_m + first, block_m, s.row + c, padded);
@@ -91,15 +91,15 @@ struct Wide {
     for (; i < count; ++i) f(i, Index<1>{});
   }
 
-  static void scores(const AttentionCall& call, const Operand& k, int count, const Rows&, const Scratch& s) {
+  static void scores(const AttentionParams& call, const Operand& k, int count, const Rows&, const Scratch& s) {
     scores_by<FloatDot>(call, k, call.head_dim, count, s);
   }
-  static void accumulate(const AttentionCall& call, const Operand& v, int count, const Rows& rows, const Scratch& s) {
+  static void accumulate(const AttentionParams& call, const Operand& v, int count, const Rows& rows, const Scratch& s) {
     accumulate_by<FloatDot>(call, v, s.scores, count, rows, s);
   }
 
   template <class Dot>
-  static void scores_by(const AttentionCall& call, const Operand& k, int64_t depth, int count, const Scratch& s) {
+  static void scores_by(const AttentionParams& call, const Operand& k, int64_t depth, int count, const Scratch& s) {
     const Vec scale = splat(call.scale);
     for (int r = 0; r < block_m; r += chunk * lanes) {
       for_columns(count, [&](int64_t n, auto width) {
@@ -115,7 +115,7 @@ struct Wide {
   }
 
   // `chunk` vectors of rows side by side, so that the chains of maxima and sums hide each other's latency.
-  static void softmax(const AttentionCall&, int count, Rows& rows, const Scratch& s) {
+  static void softmax(const AttentionParams&, int count, Rows& rows, const Scratch& s) {
     for (int r = 0; r < block_m; r += chunk * lanes) {
       float* const scores = s.scores + r;
       Vec max_of[chunk], shift[chunk], sum[chunk];
@@ -146,7 +146,7 @@ struct Wide {
   }
 
   template <class Dot>
-  static void accumulate_by(const AttentionCall& call, const Operand& v, const float* p, int64_t depth,
+  static void accumulate_by(const AttentionParams& call, const Operand& v, const float* p, int64_t depth,
                             const Rows& rows, const Scratch& s) {
     for (int r = 0; r < block_m; r += chunk * lanes) {
       for_columns(call.head_dim_v, [&](int64_t c, auto width) {

@@ -30,7 +30,7 @@ template <int block_m>
 struct WideBf16 : Wide<block_m> {
   static int64_t pairs(int64_t n) { return (n + 1) / 2; }
 
-  static void load_queries(const AttentionCall& call, const Tile& tile, const Rows& rows, const Scratch& s) {
+  static void load_queries(const AttentionParams& call, const Tile& tile, const Rows& rows, const Scratch& s) {
     for (int r = 0; r < block_m; ++r) {
       const bool live = r < rows.count;
       const uint16_t* q = bf16_row(call.q, tile.batch, rows.head[r], tile.first_q + rows.query[r]);
@@ -43,7 +43,7 @@ struct WideBf16 : Wide<block_m> {
   }
 
   // In place where pairs lie on 4-byte steps; else copied, an odd channel padded with zero.
-  static Operand keys(const AttentionCall& call, const Tile& tile, const KeyTile& keys, const Scratch& s) {
+  static Operand keys(const AttentionParams& call, const Tile& tile, const KeyTile& keys, const Scratch& s) {
     const uint16_t* first = bf16_row(call.k, tile.batch, tile.head_k, tile.first_k + keys.first);
     const bool in_place = call.k.column == 1 && call.k.row % 2 == 0 && call.head_dim % 2 == 0 &&
                           reinterpret_cast<uintptr_t>(first) % 4 == 0;
@@ -58,12 +58,12 @@ struct WideBf16 : Wide<block_m> {
     return {s.k, stride};
   }
 
-  static void scores(const AttentionCall& call, const Operand& k, int count, const Rows&, const Scratch& s) {
+  static void scores(const AttentionParams& call, const Operand& k, int count, const Rows&, const Scratch& s) {
     Wide<block_m>::template scores_by<Bf16Dot>(call, k, pairs(call.head_dim), count, s);
   }
 
   // Pairs of keys: v[n/2][c] holds V[n][c] and V[n + 1][c]; an odd last key is paired with zero.
-  static Operand values(const AttentionCall& call, const Tile& tile, const KeyTile& keys, bool exact, bool& nonfinite,
+  static Operand values(const AttentionParams& call, const Tile& tile, const KeyTile& keys, bool exact, bool& nonfinite,
                         const Scratch& s) {
     const int64_t stride = Scratch::align(call.head_dim_v), column = call.v.column;
     const uint16_t* first = bf16_row(call.v, tile.batch, tile.head_k, tile.first_k + keys.first);
@@ -87,7 +87,7 @@ struct WideBf16 : Wide<block_m> {
     return {s.v, stride};
   }
 
-  static void accumulate(const AttentionCall& call, const Operand& v, int count, const Rows& rows, const Scratch& s) {
+  static void accumulate(const AttentionParams& call, const Operand& v, int count, const Rows& rows, const Scratch& s) {
     for (int n = 0; n < count; n += 2) {
       for (int r = 0; r < block_m; r += lanes) {
         const float* p = s.scores + n * block_m + r;
@@ -107,7 +107,7 @@ struct WideBf16 : Wide<block_m> {
   }
 };
 
-inline void attend_bf16(const AttentionCall& call, const Tile& tile, int block_m, void* scratch) {
+inline void attend_bf16(const AttentionParams& call, const Tile& tile, int block_m, void* scratch) {
   switch (block_m) {
     case 64: attend<WideBf16<64>>(call, tile, block_m, scratch); break;
     case 32: attend<WideBf16<32>>(call, tile, block_m, scratch); break;

@@ -6,14 +6,13 @@
 #include "context.h"
 #include "cpu/attention_call.h"
 #include "error.h"
+#include "kernels/bind.h"
 #include "kernels/family.h"
 #include "sdpa.h"
-#include "tensor_rules.h"
 
 namespace rapt {
 namespace {
 
-using cpu::AttentionCall;
 using cpu::Tile;
 
 constexpr int block_n = 96;              // keys of a tile: divides into blocks of 12 and into vectors of 16
@@ -88,128 +87,17 @@ size_t workspace_bytes(const Problem& p, const KernelConfig& c) {
   return bytes;
 }
 
-cpu::TensorRef tensor_ref(const rapt_tensor& t, bool packed) {
-  const auto s = strides_of(t);
-  const auto dtype = static_cast<DType>(t.dtype);
-  if (packed) return {t.data, dtype, 0, s[1], s[0], s[2]};
-  return {t.data, dtype, s[0], s[1], s[2], s[3]};
-}
-
-cpu::TensorRef lse_ref(const rapt_tensor& t, bool packed) {
-  const auto s = strides_of(t);
-  if (packed) return {t.data, DType::f32, 0, s[0], s[1], 0};
-  return {t.data, DType::f32, s[0], s[1], s[2], 0};
-}
-
-cpu::BroadcastRef broadcast_ref(const rapt_tensor* t) {
-  if (t == nullptr) return {};
-  const auto s = strides_of(*t);
-  int64_t stride[max_rank] = {0, 0, 0, 0};
-  for (int i = 0; i < t->rank; ++i) stride[max_rank - t->rank + i] = t->shape[i] == 1 ? 0 : s[i];
-  return {t->data, static_cast<DType>(t->dtype), stride[0], stride[1], stride[2], stride[3]};
-}
-
-cpu::ScaleRef scale_ref(const rapt_tensor* t, ScaleKind kind, bool varlen) {
-  if (t == nullptr) return {};
-  const auto s = strides_of(*t);
-  cpu::ScaleRef ref;
-  ref.data = static_cast<const float*>(t->data);
-  switch (kind) {
-    case ScaleKind::none:
-    case ScaleKind::tensor: break;
-    case ScaleKind::head: ref.batch = s[0], ref.head = s[1]; break;
-    case ScaleKind::token:
-      ref.rows = 1;
-      ref.packed_rows = varlen;
-      if (varlen)
-        ref.head = s[0], ref.position = s[1];
-      else
-        ref.batch = s[0], ref.head = s[1], ref.position = s[2];
-      break;
-    case ScaleKind::block64:
-    case ScaleKind::block128:
-      ref.rows = kind == ScaleKind::block64 ? 64 : 128;
-      ref.batch = s[0], ref.head = s[1], ref.position = s[2];
-      break;
-    case ScaleKind::channel: ref.batch = s[0], ref.head = s[1], ref.channel = s[2]; break;
-  }
-  return ref;
-}
-
-AttentionCall make_call(const Binding& binding, const KernelConfig& config) {
-  const rapt_sdpa_args& a = binding.args;
-  const Problem& p = binding.problem;
-  AttentionCall call;
-  call.q = tensor_ref(*a.q, p.varlen), call.k = tensor_ref(*a.k, p.varlen), call.v = tensor_ref(*a.v, p.varlen);
-  call.out = tensor_ref(*a.out, p.varlen);
-  if (a.lse != nullptr) call.lse = lse_ref(*a.lse, p.varlen);
-  call.q_scale = scale_ref(a.q_descale, p.q_scales, p.varlen);
-  call.k_scale = scale_ref(a.k_descale, p.k_scales, p.varlen);
-  call.v_scale = scale_ref(a.v_descale, p.v_scales, p.varlen);
-  call.bias = broadcast_ref(a.bias), call.mask = broadcast_ref(a.mask);
-  if (a.alibi_slopes != nullptr) {
-    const auto s = strides_of(*a.alibi_slopes);
-    call.alibi_slopes = static_cast<const float*>(a.alibi_slopes->data);
-    call.alibi_batch = p.alibi_per_batch ? s[0] : 0, call.alibi_head = p.alibi_per_batch ? s[1] : s[0];
-  }
-  if (a.sinks != nullptr)
-    call.sinks = static_cast<const float*>(a.sinks->data), call.sinks_head = strides_of(*a.sinks)[0];
-  call.group = p.group();
-  call.head_dim = p.head_dim, call.head_dim_v = p.head_dim_v;
-  call.scale = p.softmax_scale();
-  call.softcap = p.softcap.value_or(0.0f);
-  call.position_mask.causal = static_cast<CausalKind>(p.causal);
-  if (p.window) call.position_mask.window_left = p.window->left, call.position_mask.window_right = p.window->right;
-  call.block_n = config.block_n;
-  return call;
-}
-
-// One sequence of the batch: lengths read from the tensors, which check_contents has seen.
-struct Sequence {
-  int64_t seqlen_q = 0, seqlen_k = 0, offset = 0, first_q = 0, first_k = 0;
-};
-
-template <class T>
-T element(const rapt_tensor& t, int64_t i) {
-  return static_cast<const T*>(t.data)[i * strides_of(t)[0]];
-}
-
-Sequence sequence_of(const Binding& binding, int64_t b) {
-  const rapt_sdpa_args& a = binding.args;
-  const Problem& p = binding.problem;
-  Sequence s{p.seqlen_q, p.seqlen_k, 0, 0, 0};
-  if (p.varlen) {
-    s.first_q = element<int32_t>(*a.cu_seqlens_q, b), s.first_k = element<int32_t>(*a.cu_seqlens_k, b);
-    // A length above its max counts as max.
-    s.seqlen_q = std::min<int64_t>(element<int32_t>(*a.cu_seqlens_q, b + 1) - s.first_q, p.seqlen_q);
-    s.seqlen_k = std::min<int64_t>(element<int32_t>(*a.cu_seqlens_k, b + 1) - s.first_k, p.seqlen_k);
-  }
-  if (p.seqused) s.seqlen_k = std::min<int64_t>(element<int32_t>(*a.seqused_k, b), s.seqlen_k);
-  if (p.has_starts) {
-    const int64_t q = a.q_starts != nullptr             ? element<int64_t>(*a.q_starts, b)
-                      : (a.has & RAPT_HAS_Q_START) != 0 ? a.q_start
-                                                        : 0;
-    const int64_t k = a.k_starts != nullptr             ? element<int64_t>(*a.k_starts, b)
-                      : (a.has & RAPT_HAS_K_START) != 0 ? a.k_start
-                                                        : 0;
-    s.offset = q - k;  // each within 2^60
-  } else if (p.causal != Causal::top_left) {
-    s.offset = s.seqlen_k - s.seqlen_q;
-  }
-  return s;
-}
-
 // All tiles of a call, addressed by index. The tiles of a head follow each other, so that its keys stay in cache; late
 // rows come first: under causal masks they are the longest.
 class TileMap {
  public:
-  TileMap(const Binding& binding, const KernelConfig& config)
-      : p_(binding.problem), block_m_(config.block_m), splits_(config.splits), pack_(packs_heads(p_)) {
+  TileMap(const Problem& problem, const AttentionParams& params, const KernelConfig& config)
+      : p_(problem), block_m_(config.block_m), splits_(config.splits), pack_(packs_heads(p_)) {
     heads_ = pack_ ? p_.heads_k : p_.heads_q;
     sequences_.reserve(static_cast<size_t>(p_.varlen || p_.seqused || p_.has_starts ? p_.batch : 1));
     first_tile_.push_back(0);
     for (int64_t b = 0; b < p_.batch; ++b) {
-      sequences_.push_back(sequence_of(binding, b));
+      sequences_.push_back(sequence_of(params, b));
       first_tile_.push_back(first_tile_.back() + heads_ * row_tiles(sequences_.back()));
     }
   }
@@ -248,11 +136,13 @@ class TileMap {
   std::vector<int64_t> first_tile_;  // per sequence, and the total
 };
 
-void launch(const KernelConfig& config, const Binding& binding, Context& context, void* caller_workspace) {
+void launch(const LaunchScope& scope) {
+  const KernelConfig& config = scope.config;
   const cpu::AttentionKernel& kernel = *cpu_kernel(config.isa);
-  const AttentionCall call = make_call(binding, config);
-  const TileMap map(binding, config);
-  CpuResources& cpu = context.cpu();
+  AttentionParams call = attention_params(scope.binding);
+  call.block_n = config.block_n;
+  const TileMap map(scope.binding.problem, call, config);
+  CpuResources& cpu = scope.context.cpu();
   const std::lock_guard<std::mutex> turn(cpu.turn);
   const size_t scratch_bytes = (kernel.scratch_bytes(call, config.block_m) + 63) / 64 * 64;
   std::byte* const scratch = cpu.scratch.reserve(scratch_bytes * static_cast<size_t>(cpu.pool.size()));
@@ -263,10 +153,9 @@ void launch(const KernelConfig& config, const Binding& binding, Context& context
     });
     return;
   }
-  const size_t bytes = workspace_bytes(binding.problem, config);
-  auto* const states =
-      static_cast<float*>(caller_workspace != nullptr ? caller_workspace : cpu.workspace.reserve(bytes));
-  const int64_t stride = state_floats(binding.problem, config);
+  const size_t bytes = workspace_bytes(scope.binding.problem, config);
+  auto* const states = static_cast<float*>(scope.workspace != nullptr ? scope.workspace : cpu.workspace.reserve(bytes));
+  const int64_t stride = state_floats(scope.binding.problem, config);
   cpu.pool.parallel_for(map.tiles() * config.splits, [&](int worker, int64_t index) {
     Tile tile = map.tile(index / config.splits, index % config.splits);
     tile.partial = states + index * stride;

@@ -10,9 +10,7 @@ namespace rapt {
 
 struct Binding;  // sdpa.h: tensors of one call
 class Context;
-namespace cuda {
-class Kernel;
-}
+struct LoadedKernel;  // gpu.h
 
 // What a family launches with. GPU families use kernel and stream; the CPU's uses context.
 struct LaunchScope {
@@ -20,7 +18,7 @@ struct LaunchScope {
   const Binding& binding;
   Context& context;
   void* workspace;  // the bytes asked for, or null where the family asked for none or the CPU call brings none
-  const cuda::Kernel* kernel = nullptr;
+  const LoadedKernel* kernel = nullptr;
   void* stream = nullptr;
 };
 

@@ -1,0 +1,106 @@
+// Plans made ready: planned, compiled or fetched, loaded, remembered.
+#include "gpu.h"
+
+#include <algorithm>
+
+#include "context.h"
+#include "error.h"
+#include "kernels/emit.h"
+
+namespace rapt {
+
+jit::Request request_for(const KernelUnit& unit, const std::string& arch, const std::string& label,
+                         const std::map<std::string, std::string>& files) {
+  return {.unit = unit.text, .arch = arch, .label = label, .files = files};
+}
+
+GpuResources::GpuResources(const ContextOptions& options)
+    : arch_(options.arch),
+      config_(options.config),
+      files_(options.files),
+      store_(options.store ? *options.store : jit::Store::from_environment()) {}
+
+GpuResources::~GpuResources() = default;
+
+Device GpuResources::device(int index) const {
+  Device device = cuda::device(index);
+  if (!arch_.empty()) device.arch = arch_;
+  return device;
+}
+
+std::shared_ptr<const LoadedPlan> GpuResources::find(const Problem& problem, int device_index) const {
+  const std::shared_lock lock(plans_mutex_);
+  const auto found = plans_.find({problem, device_index});
+  if (found == plans_.end()) return nullptr;
+  found->second.last_use.store(clock_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
+  return found->second.plan;
+}
+
+std::shared_ptr<const LoadedPlan> GpuResources::load(const Problem& problem, const Device& device) {
+  auto loaded = std::make_shared<LoadedPlan>();
+  loaded->plan = plan(problem, device);
+  for (int i = 0; i < loaded->plan.step_count; ++i) {
+    Step& step = loaded->plan.steps[static_cast<size_t>(i)];
+    apply_words(config_, step.config.attention);
+    loaded->kernels[static_cast<size_t>(i)] = &kernel_of(step, device, problem);
+  }
+  remember(problem, device.index, loaded);
+  return loaded;
+}
+
+const LoadedKernel& GpuResources::kernel_of(const Step& step, const Device& device, const Problem& problem) {
+  const auto same = [&](const StepKernel& known) {
+    return known.family == step.family && known.config.attention == step.config.attention && known.arch == device.arch;
+  };
+  const LoadedKernel* found = nullptr;
+  {
+    const std::lock_guard lock(kernels_mutex_);
+    const auto known = std::find_if(step_kernels_.begin(), step_kernels_.end(), same);
+    if (known != step_kernels_.end()) found = known->kernel;
+  }
+  if (found != nullptr) {
+    found->kernel->prepare(device.index, found->unit.smem_bytes);
+    return *found;
+  }
+  const LoadedKernel& fresh =
+      kernel(device, step.family->unit(step.config), concat(step.family->name, " for \"", to_string(problem), "\""));
+  const std::lock_guard lock(kernels_mutex_);
+  step_kernels_.push_back({step.family, step.config, device.arch, &fresh});
+  return fresh;
+}
+
+const LoadedKernel& GpuResources::kernel(const Device& device, const KernelUnit& unit, const std::string& label) {
+  const std::pair<std::string, std::string> key{unit.text, device.arch};
+  const LoadedKernel* found = nullptr;
+  {
+    const std::lock_guard lock(kernels_mutex_);
+    const auto known = kernels_.find(key);
+    if (known != kernels_.end()) found = known->second.get();
+  }
+  if (found == nullptr) {  // compiled and loaded without the lock: the store lets each key be compiled once
+    auto fresh = std::make_unique<LoadedKernel>();
+    fresh->image = store_.get(request_for(unit, device.arch, label, files_));
+    fresh->kernel =
+        std::make_unique<cuda::Kernel>(fresh->image->bytes.data(), fresh->image->bytes.size(), "rapt_kernel");
+    fresh->unit = unit;
+    const std::lock_guard lock(kernels_mutex_);
+    found = kernels_.try_emplace(key, std::move(fresh)).first->second.get();
+  }
+  found->kernel->prepare(device.index, unit.smem_bytes);
+  return *found;
+}
+
+void GpuResources::remember(const Problem& problem, int device_index, std::shared_ptr<const LoadedPlan> plan) {
+  const std::unique_lock lock(plans_mutex_);
+  if (plans_.size() >= remembered_plans) {
+    const auto oldest = std::min_element(plans_.begin(), plans_.end(), [](const auto& a, const auto& b) {
+      return a.second.last_use.load(std::memory_order_relaxed) < b.second.last_use.load(std::memory_order_relaxed);
+    });
+    plans_.erase(oldest);
+  }
+  Remembered& entry = plans_[Key{problem, device_index}];
+  entry.plan = std::move(plan);
+  entry.last_use.store(clock_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
+}
+
+}  // namespace rapt

@@ -1,0 +1,116 @@
+// One table of the fields of AttentionConfig: written as C++, written as words, read from words.
+#include "kernels/emit.h"
+
+#include <charconv>
+#include <variant>
+
+#include "error.h"
+
+namespace rapt {
+namespace {
+
+using Member = std::variant<int AttentionConfig::*, bool AttentionConfig::*, DType AttentionConfig::*>;
+struct Field {
+  std::string_view name;
+  Member member;
+};
+
+// In the order of declaration, which designated initialisers ask for.
+constexpr Field fields[] = {
+    {"q", &AttentionConfig::q},
+    {"k", &AttentionConfig::k},
+    {"v", &AttentionConfig::v},
+    {"out", &AttentionConfig::out},
+    {"head_dim", &AttentionConfig::head_dim},
+    {"head_dim_v", &AttentionConfig::head_dim_v},
+    {"block_m", &AttentionConfig::block_m},
+    {"block_n", &AttentionConfig::block_n},
+    {"warps_m", &AttentionConfig::warps_m},
+    {"warps_k", &AttentionConfig::warps_k},
+    {"stages", &AttentionConfig::stages},
+    {"q_in_registers", &AttentionConfig::q_in_registers},
+    {"min_blocks", &AttentionConfig::min_blocks},
+    {"folded", &AttentionConfig::folded},
+    {"softcap", &AttentionConfig::softcap},
+    {"bias", &AttentionConfig::bias},
+    {"alibi", &AttentionConfig::alibi},
+    {"mask", &AttentionConfig::mask},
+    {"bounded", &AttentionConfig::bounded},
+    {"f16_accumulate", &AttentionConfig::f16_accumulate},
+};
+
+DType dtype_called(std::string_view text) {
+  for (int i = 0; i <= static_cast<int>(DType::i64); ++i)
+    if (name_of(static_cast<DType>(i)) == text) return static_cast<DType>(i);
+  invalid("config: ", text, " is not a dtype");
+}
+
+int integer(std::string_view field, std::string_view text) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < 0)
+    invalid("config: ", field, " = ", text, ": must be a whole number");
+  return value;
+}
+
+struct Value {  // of one field, as text
+  const AttentionConfig& config;
+  bool as_code;
+  std::string operator()(int AttentionConfig::*m) const { return std::to_string(config.*m); }
+  std::string operator()(bool AttentionConfig::*m) const {
+    return as_code ? (config.*m ? "true" : "false") : (config.*m ? "1" : "0");
+  }
+  std::string operator()(DType AttentionConfig::*m) const {
+    return concat(as_code ? "rapt::DType::" : "", name_of(config.*m));
+  }
+};
+
+struct Assign {
+  AttentionConfig& config;
+  std::string_view field, text;
+  void operator()(int AttentionConfig::*m) const { config.*m = integer(field, text); }
+  void operator()(bool AttentionConfig::*m) const {
+    if (text != "0" && text != "1") invalid("config: ", field, " = ", text, ": must be 0 or 1");
+    config.*m = text == "1";
+  }
+  void operator()(DType AttentionConfig::*m) const { config.*m = dtype_called(text); }
+};
+
+void assign(std::string_view word, AttentionConfig& config) {
+  const size_t equals = word.find('=');
+  std::string known;
+  for (const Field& field : fields) {
+    known += concat(known.empty() ? "" : ", ", field.name);
+    if (equals != std::string_view::npos && field.name == word.substr(0, equals))
+      return std::visit(Assign{config, field.name, word.substr(equals + 1)}, field.member);
+  }
+  invalid("config: word ", word, ": must be FIELD=VALUE with a field of ", known);
+}
+
+}  // namespace
+
+std::string emit_unit(const char* file, const char* function, const AttentionConfig& config, int min_blocks) {
+  std::string value;
+  for (const Field& field : fields)
+    value += concat(value.empty() ? "" : ", ", ".", field.name, " = ", std::visit(Value{config, true}, field.member));
+  return concat("#include \"", file, "\"\nconstexpr rapt::AttentionConfig cfg{", value,
+                "};\nextern \"C\" __global__ void __launch_bounds__(cfg.threads(), ", min_blocks,
+                ") rapt_kernel(const __grid_constant__ rapt::AttentionParams p) { rapt::", function, "<cfg>(p); }\n");
+}
+
+std::string to_string(const AttentionConfig& config) {
+  std::string words;
+  for (const Field& field : fields)
+    words += concat(words.empty() ? "" : " ", field.name, "=", std::visit(Value{config, false}, field.member));
+  return words;
+}
+
+void apply_words(std::string_view words, AttentionConfig& config) {
+  while (!words.empty()) {
+    const size_t end = std::min(words.find(' '), words.size());
+    if (end > 0) assign(words.substr(0, end), config);
+    words.remove_prefix(std::min(end + 1, words.size()));
+  }
+}
+
+}  // namespace rapt
