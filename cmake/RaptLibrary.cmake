@@ -8,6 +8,10 @@ add_library(rapt_objects OBJECT ${rapt_sources})
 rapt_defaults(rapt_objects)
 target_include_directories(rapt_objects PRIVATE "${PROJECT_SOURCE_DIR}/include" "${PROJECT_SOURCE_DIR}/src")
 include(RaptIsa)
+include(RaptEmbed)
+file(GLOB kernel_files CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/kernels/*.cuh"
+  "${PROJECT_SOURCE_DIR}/src/kernels/prim/*.cuh" "${PROJECT_SOURCE_DIR}/src/kernels/shared/*.h")
+rapt_embed(rapt_objects rapt::jit::embedded_files "${PROJECT_SOURCE_DIR}/src/kernels" ${kernel_files})
 
 add_library(rapt_shared SHARED $<TARGET_OBJECTS:rapt_objects>)
 add_library(rapt::rapt ALIAS rapt_shared)
@@ -18,13 +22,13 @@ target_link_options(rapt_shared PRIVATE "LINKER:--version-script=${PROJECT_SOURC
 if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")  # clang leaves the sanitizer's own symbols to the program
   target_link_options(rapt_shared PRIVATE LINKER:-z,defs)
 endif()
-target_link_libraries(rapt_shared PRIVATE Threads::Threads)
+target_link_libraries(rapt_shared PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
 
 add_library(rapt_static STATIC $<TARGET_OBJECTS:rapt_objects>)
 add_library(rapt::rapt_static ALIAS rapt_static)
 set_target_properties(rapt_static PROPERTIES OUTPUT_NAME rapt LINKER_LANGUAGE CXX)
 target_compile_definitions(rapt_static INTERFACE RAPT_STATIC)
-target_link_libraries(rapt_static PUBLIC Threads::Threads)
+target_link_libraries(rapt_static PUBLIC Threads::Threads ${CMAKE_DL_LIBS})
 
 foreach(library rapt_shared rapt_static)
   set_target_properties(${library} PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}"

@@ -1,0 +1,155 @@
+// Compiles a unit with NVRTC: the program's life, options, error sentences. Thread-safe: NVRTC is, program by program.
+// Called by the store, by packs and by the lab.
+#include "jit/nvrtc.h"
+
+#include <algorithm>
+#include <cctype>
+#include <chrono>
+#include <vector>
+
+#include "error.h"
+#include "jit/sources.h"
+
+namespace rapt::jit {
+namespace {
+
+// Destroys the program whatever happens in between.
+class ProgramScope {
+ public:
+  ProgramScope(const Nvrtc& nvrtc, const Sources& sources) : nvrtc_(nvrtc) {
+    std::vector<const char*> names, texts;
+    for (const auto& [name, text] : sources.headers) {
+      names.push_back(name.c_str());
+      texts.push_back(text.c_str());
+    }
+    check(nvrtc.create(&program_, sources.unit.c_str(), "unit.cu", static_cast<int>(names.size()), texts.data(),
+                       names.data()),
+          "nvrtcCreateProgram");
+  }
+  ~ProgramScope() { nvrtc_.destroy(&program_); }
+  ProgramScope(const ProgramScope&) = delete;
+  ProgramScope& operator=(const ProgramScope&) = delete;
+
+  Nvrtc::Program get() const { return program_; }
+
+  void check(Nvrtc::Result result, const char* function) const {
+    if (result != 0)
+      throw Error(ErrorCode::internal, concat(function, ": ", nvrtc_.error_string(result), " (NVRTC ",
+                                              nvrtc_.about.version, ", ", nvrtc_.about.path, ")"));
+  }
+
+  std::string text(Nvrtc::Result (*size_of)(Nvrtc::Program, size_t*), Nvrtc::Result (*read)(Nvrtc::Program, char*),
+                   const char* function) const {
+    size_t bytes = 0;
+    check(size_of(program_, &bytes), function);
+    std::string out(bytes, '\0');
+    if (bytes > 0) check(read(program_, out.data()), function);
+    return out;
+  }
+
+ private:
+  const Nvrtc& nvrtc_;
+  Nvrtc::Program program_ = nullptr;
+};
+
+bool is_ptx_arch(std::string_view arch) { return arch.starts_with("compute_"); }
+
+// The log without what differs from run to run, so that equal code gives equal images.
+std::string without_times(std::string_view log) {
+  std::string kept;
+  log = log.substr(0, log.find('\0'));
+  while (!log.empty()) {
+    const std::string_view line = log.substr(0, std::min(log.find('\n'), log.size() - 1) + 1);
+    log.remove_prefix(line.size());
+    if (line.find("Compile time = ") == std::string_view::npos) kept += line;
+  }
+  return kept;
+}
+
+// The number in "sm_90a" or "compute_89"; throws where `arch` is neither.
+int number_of(const std::string& arch) {
+  const std::string_view digits =
+      std::string_view(arch).substr(std::min(arch.size(), arch.starts_with("sm_") ? size_t{3}
+                                                          : is_ptx_arch(arch)     ? size_t{8}
+                                                                                  : arch.size()));
+  size_t count = 0;
+  int number = 0;
+  while (count < digits.size() && count < 4 && std::isdigit(static_cast<unsigned char>(digits[count])))
+    number = 10 * number + (digits[count++] - '0');
+  const std::string_view suffix = digits.substr(count);
+  if (count == 0 || !(suffix.empty() || suffix == "a" || suffix == "f"))
+    invalid("architecture '", arch, "': expected sm_NN or compute_NN, with a or f behind it or not");
+  return number;
+}
+
+void require_architecture(const Compiler& compiler, const std::string& arch) {
+  const int number = number_of(arch);
+  const std::vector<int>& known = compiler.architectures;
+  if (std::find(known.begin(), known.end(), number) != known.end()) return;
+  std::string list;
+  for (const int each : known) list += concat(list.empty() ? "" : ", ", each);
+  throw Error(ErrorCode::environment, concat("architecture '", arch, "': NVRTC ", compiler.version, " (", compiler.path,
+                                             ") compiles for ", list, " only"));
+}
+
+// The log's lines from the first error on, at most `most` of them.
+std::string first_errors(const std::string& log, size_t most) {
+  size_t at = log.find("error");
+  at = at == std::string::npos ? 0 : log.rfind('\n', at) + 1;  // npos + 1 = 0
+  std::string lines;
+  for (size_t line = 0; line < most && at < log.size(); ++line) {
+    const size_t end = std::min(log.find('\n', at), log.size());
+    if (end > at) lines += "\n  " + log.substr(at, end - at);
+    at = end + 1;
+  }
+  return lines;
+}
+
+}  // namespace
+
+Compiled run_nvrtc(const Nvrtc& nvrtc, const Sources& sources, const std::string& arch) {
+  const std::string arch_option = "--gpu-architecture=" + arch;
+  std::vector<const char*> options = {arch_option.c_str()};
+  options.insert(options.end(), fixed_options.begin(), fixed_options.end());
+  const ProgramScope program(nvrtc, sources);
+  Compiled compiled;
+  const Nvrtc::Result result = nvrtc.compile(program.get(), static_cast<int>(options.size()), options.data());
+  compiled.log = without_times(program.text(nvrtc.log_size, nvrtc.log, "nvrtcGetProgramLog"));
+  constexpr Nvrtc::Result compilation_failed = 6;
+  if (result == compilation_failed) return compiled;
+  program.check(result, "nvrtcCompileProgram");
+  compiled.image = is_ptx_arch(arch) ? program.text(nvrtc.ptx_size, nvrtc.ptx, "nvrtcGetPTX")
+                                     : program.text(nvrtc.cubin_size, nvrtc.cubin, "nvrtcGetCUBIN");
+  compiled.ok = !compiled.image.empty();
+  return compiled;
+}
+
+const Compiler* find_compiler(std::string* why) {
+  const Nvrtc* nvrtc = find_nvrtc(why);
+  return nvrtc ? &nvrtc->about : nullptr;
+}
+
+Image compile(const Request& request) {
+  const auto begin = std::chrono::steady_clock::now();
+  std::string why;
+  const Nvrtc* nvrtc = find_nvrtc(&why);
+  if (!nvrtc)
+    throw Error(ErrorCode::environment, concat("cannot compile ", request.label, " for ", request.arch, ": ", why));
+  require_architecture(nvrtc->about, request.arch);
+  Compiled compiled = run_nvrtc(*nvrtc, collect_sources(request), request.arch);
+  if (!compiled.ok)
+    throw Error(request.files.empty() ? ErrorCode::internal : ErrorCode::invalid_argument,
+                concat(request.label, ": NVRTC ", nvrtc->about.version, " does not compile it for ", request.arch, ":",
+                       first_errors(compiled.log, 12)));
+  Image image;
+  image.signature = signature(request);
+  image.arch = request.arch;
+  image.bytes = std::move(compiled.image);
+  image.compiler = nvrtc->about.version;
+  image.log = std::move(compiled.log);
+  image.source = Image::Source::compiled;
+  image.milliseconds = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+  return image;
+}
+
+}  // namespace rapt::jit
