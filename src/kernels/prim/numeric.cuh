@@ -73,7 +73,7 @@ inline float e4m3_to_f32(unsigned char x) {
 #else
   // As an f16 with the exponent 8 too small, subnormals included; its only NaN is the top code.
   const unsigned short shifted = static_cast<unsigned short>((x & 0x80) << 8 | (x & 0x7f) << 7);
-  return (x & 0x7f) == 0x7f ? __builtin_nanf("") : f16_to_f32(shifted) * 256.0f;
+  return (x & 0x7f) == 0x7f ? detail::float_of(0x7fc00000u) : f16_to_f32(shifted) * 256.0f;
 #endif
 }
 

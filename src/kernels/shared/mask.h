@@ -13,9 +13,10 @@ struct KeyRange {
 
 // a + b held within the range of long long, so that windows and starts near its ends stay right.
 constexpr long long saturating_add(long long a, long long b) {
-  long long sum = 0;
-  if (!__builtin_add_overflow(a, b, &sum)) return sum;
-  return a < 0 ? -__LONG_LONG_MAX__ - 1 : __LONG_LONG_MAX__;
+  constexpr long long most = 0x7fffffffffffffff, least = -most - 1;
+  if (b > 0 && a > most - b) return most;
+  if (b < 0 && a < least - b) return least;
+  return a + b;
 }
 
 struct PositionMask {
