@@ -10,20 +10,20 @@ both arms' error against float64. Rows follow the results schema (docs/lab.md). 
 masks top-left, which is the same as bottom-right for the square problems here.
 """
 import argparse
-import ctypes
-import datetime
-import json
 import math
 import os
 import platform
 import random
 import re
+import shlex
 import statistics
 import sys
 import time
 
 import torch
 import torch.nn.functional as functional
+
+from common import BYTES, TORCH, Rapt, bytes_moved, errors, file_safe, flops, numbers, reference, row, shapes, write_rows
 
 # (name, dtype, peer's dtype, problem). f16 is the peer of bf16 where PyTorch's bf16 uses AMX; both are shown.
 SUITE = [
@@ -41,84 +41,6 @@ SUITE = [
     ("mission", "f16", "f16", "b1 h8 q512 k512 d64"),
     ("decode", "bf16", "bf16", "b1 h32 q1 k4096 d128"),
 ]
-TORCH = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
-RAPT = {"f32": 1, "f16": 2, "bf16": 3}
-CAUSAL = 1
-
-
-class Device(ctypes.Structure):
-    _fields_ = [("type", ctypes.c_int32), ("index", ctypes.c_int32)]
-
-
-class Tensor(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("device", Device), ("dtype", ctypes.c_int32), ("rank", ctypes.c_int32),
-                ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64))]
-
-
-class Args(ctypes.Structure):
-    """rapt_sdpa_args as far as this script fills it; the tail stays zero (absent)."""
-    _fields_ = [("struct_size", ctypes.c_size_t), ("has", ctypes.c_uint64), ("flags", ctypes.c_uint64),
-                ("q", ctypes.POINTER(Tensor)), ("k", ctypes.POINTER(Tensor)), ("v", ctypes.POINTER(Tensor)),
-                ("out", ctypes.POINTER(Tensor)), ("tail", ctypes.c_byte * 1024)]
-
-
-class Options(ctypes.Structure):
-    _fields_ = [("struct_size", ctypes.c_size_t), ("num_threads", ctypes.c_int32), ("reserved", ctypes.c_int32)]
-
-
-class Rapt:
-    def __init__(self, library, threads):
-        self.lib = ctypes.CDLL(library)
-        self.lib.rapt_last_error.restype = ctypes.c_char_p
-        self.lib.rapt_sdpa.argtypes = [ctypes.c_void_p, ctypes.POINTER(Args), ctypes.c_void_p]
-        self.context = ctypes.c_void_p()
-        options = Options(ctypes.sizeof(Options), threads, 0)
-        self.check(self.lib.rapt_context_create(ctypes.byref(options), ctypes.byref(self.context)))
-
-    def version(self):
-        self.lib.rapt_version.restype = ctypes.c_char_p
-        return self.lib.rapt_version().decode()
-
-    def check(self, status):
-        if status != 0:
-            raise RuntimeError(self.lib.rapt_last_error().decode())
-
-    def tensor(self, t, dtype):
-        shape = (ctypes.c_int64 * t.dim())(*t.shape)
-        strides = (ctypes.c_int64 * t.dim())(*t.stride())
-        return Tensor(t.data_ptr(), Device(1, 0), RAPT[dtype], t.dim(), shape, strides)
-
-    def bind(self, q, k, v, out, dtype, causal):
-        tensors = [self.tensor(t, dtype) for t in (q, k, v, out)]
-        args = Args()
-        args.struct_size = ctypes.sizeof(Args)  # larger than the library's: the unknown tail is zero
-        args.flags = CAUSAL if causal else 0
-        args.q, args.k, args.v, args.out = [ctypes.pointer(t) for t in tensors]
-        return lambda: self.check(self.lib.rapt_sdpa(self.context, ctypes.byref(args), None))
-
-
-def file_safe(name):
-    """As the lab names cards: "Intel(R) Xeon(R) Processor" -> "intel-xeon-processor"."""
-    return re.sub(r"[^a-z0-9.]+", "-", re.sub(r"\((r|tm)\)", "", name.lower())).strip("-")
-
-
-def numbers(problem):
-    return {m[0]: int(m[1]) for m in re.findall(r"\b([bhqkd])(\d+)", problem)}
-
-
-def reference(q, k, v, causal):
-    scores = q.double() @ k.double().transpose(-1, -2) / math.sqrt(q.shape[-1])
-    if causal:
-        scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -math.inf)
-    return scores.softmax(-1) @ v.double()
-
-
-def errors(out, expected):
-    difference = (out.double() - expected)
-    if not bool(torch.isfinite(difference).all()):
-        raise RuntimeError("an arm produced NaN or Inf: not timed")
-    return {"max_abs": difference.abs().max().item(), "mean_abs": difference.abs().mean().item(),
-            "rel_rms": (difference.norm() / expected.norm()).item()}
 
 
 def read_bandwidth(threads):
@@ -183,15 +105,14 @@ def main():
                 continue
             n = numbers(problem)
             causal = "causal" in problem
-            shapes = [(n["b"], n["h"], n["q"], n["d"]), (n["b"], n["h"], n["k"], n["d"]), (n["b"], n["h"], n["k"], n["d"])]
-            per_set = sum(math.prod(s) for s in shapes) * 4
-            sets = [[torch.randn(s) for s in shapes] for _ in range(max(2, min(8, (256 << 20) // per_set)))]
+            per_set = sum(math.prod(s) for s in shapes(n)) * 4
+            sets = [[torch.randn(s) for s in shapes(n)] for _ in range(max(2, min(8, (256 << 20) // per_set)))]
             arms = {arm: [] for arm in [*builds, "torch"]}
             error = {}
             for i, data in enumerate(sets):
                 mine = [t.to(TORCH[dtype]) for t in data]
                 theirs = [t.to(TORCH[peer_dtype]) for t in data]
-                out = torch.full(shapes[0], math.nan, dtype=TORCH[dtype])
+                out = torch.full_like(mine[0], math.nan)
                 for arm, build in builds.items():
                     arms[arm].append(build.bind(*mine, out, dtype, causal))
                 arms["torch"].append(lambda t=theirs: functional.scaled_dot_product_attention(*t, is_causal=causal))
@@ -206,36 +127,25 @@ def main():
             ratios = sorted(theirs / mine for mine, theirs in zip(rounds["rapt"], rounds["torch"]))
             median = {arm: statistics.median(us) for arm, us in samples.items()}
             quartiles = {arm: statistics.quantiles(us, n=4) for arm, us in samples.items()}
-            pairs = n["q"] * (n["q"] + 1) / 2 if causal else n["q"] * n["k"]
-            flops = 4.0 * n["b"] * n["h"] * pairs * n["d"]
-            kv_bytes = 2.0 * n["b"] * n["h"] * n["k"] * n["d"] * (4 if dtype == "f32" else 2)
+            operations = flops(n, causal)
+            kv_bytes = 2.0 * n["b"] * n["h"] * n["k"] * n["d"] * BYTES[dtype]
             spread = (quartiles["rapt"][2] - quartiles["rapt"][0]) / median["rapt"]
             print(f"{name:<20}{dtype:>6}{peer_dtype:>6}{median['rapt']:>11.1f}{spread:>8.1%}{median['torch']:>11.1f}"
-                  f"{statistics.median(ratios):>8.2f} ({ratios[len(ratios) // 4]:.2f}-{ratios[-1 - len(ratios) // 4]:.2f}){flops / median['rapt'] * 1e-3:>9.1f}{kv_bytes / median['rapt'] * 1e-3:>7.1f}"
+                  f"{statistics.median(ratios):>8.2f} ({ratios[len(ratios) // 4]:.2f}-{ratios[-1 - len(ratios) // 4]:.2f}){operations / median['rapt'] * 1e-3:>9.1f}{kv_bytes / median['rapt'] * 1e-3:>7.1f}"
                   f"  {error['rapt']['rel_rms']:.1e}, {error['torch']['rel_rms']:.1e}", flush=True)
             for arm in options.also and builds:
                 print(f"    {arm:<24}{median[arm]:>11.1f} us")
-            element = {"f32": 4, "f16": 2, "bf16": 2}
             for arm in arms:
-                arm_dtype = peer_dtype if arm == "torch" else dtype
-                moved = element[arm_dtype] * n["h"] * n["b"] * n["d"] * 2 * (n["q"] + n["k"])
-                rows.append({
-                    "schema": "rapt.bench/1", "problem": f"{arm_dtype} {problem}", "arm": arm, "config": f"threads={threads}",
-                    "family": "torch.scaled_dot_product_attention" if arm == "torch" else "attention_cpu", "signature": "",
-                    "us": [round(u, 1) for u in samples[arm]], "median": median[arm], "q1": quartiles[arm][0], "q3": quartiles[arm][2],
-                    "calls": 1, "cold_us": None, "timer": "host", "pdl": False, "l2": "warm", "input_sets": len(sets),
-                    "err": error[arm], "checked_rows": 1, "gflops": flops / median[arm] * 1e-3, "gbytes": moved / median[arm] * 1e-3,
-                    "roof_share": None, "card": file_safe(cpu), "threads": threads, "driver": "", "nvrtc": "",
-                    "version": torch.__version__ if arm == "torch" else builds[arm].version(), "commit": options.commit,
-                    "dirty": options.dirty, "command": " ".join(sys.argv),
-                    "gemm_tflops": {"f32": None, "bf16": None, "f16": None, "fp8": None}, "bandwidth": bandwidth})
+                peer = arm == "torch"
+                arm_dtype = peer_dtype if peer else dtype
+                rows.append(row(
+                    f"{arm_dtype} {problem}", arm, [round(u, 1) for u in samples[arm]], config=f"threads={threads}",
+                    family="torch.scaled_dot_product_attention" if peer else "attention_cpu", input_sets=len(sets), err=error[arm], checked_rows=1,
+                    flops=operations, bytes=bytes_moved(n, arm_dtype), card=file_safe(cpu), threads=threads,
+                    version=torch.__version__ if peer else builds[arm].version(), commit=options.commit, dirty=options.dirty,
+                    command=shlex.join(sys.argv), bandwidth=bandwidth))
     if options.output:
-        temporary = options.output + ".tmp"
-        with open(temporary, "w") as file:
-            for row in rows:
-                file.write(json.dumps(row) + "\n")
-        os.replace(temporary, options.output)
-        print(datetime.datetime.now(datetime.timezone.utc).strftime("written %Y-%m-%dT%H:%M:%SZ: "), options.output)
+        write_rows(options.output, rows)
 
 
 if __name__ == "__main__":
