@@ -27,6 +27,12 @@ if(RAPT_BUILD_TESTS)
     set_target_properties(rapt_tests PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}")
   endif()
 
+  # What a call costs the host beside a bare launch; run by hand, it needs a GPU or the tests' stand-in for the driver.
+  add_executable(bench_host_overhead bench/host_overhead.cpp bench/host_overhead_front.cpp)
+  rapt_defaults(bench_host_overhead)
+  target_link_libraries(bench_host_overhead PRIVATE rapt_core)
+  set_target_properties(bench_host_overhead PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}")
+
   # Every example is a program of its own against the shared library, and passes when it exits 0.
   file(GLOB example_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/examples/*.cpp" "${PROJECT_SOURCE_DIR}/examples/*.c")
   if(example_sources MATCHES "\\.c(;|$)")
