@@ -3,10 +3,13 @@
 # Called by the Makefile and .ci/run. Debian 12 and Ubuntu 24.04 as root or with sudo; elsewhere it names what is missing.
 # A second run only looks for files: no package manager is started.
 set -euo pipefail
+cd "$(dirname "$0")/.."
 
 has_command() { command -v "$1" >/dev/null; }
 has_header() { [ -e "/usr/include/$1" ] || [ -e "/usr/local/include/$1" ]; }
 has_file() { compgen -G "$1" >/dev/null; }
+has_pip() { python3 -m pip --version >/dev/null 2>&1; }
+has_nvrtc() { scripts/nvrtc.sh >/dev/null 2>&1; }
 
 missing=()
 need() {  # need PACKAGE PROBE ARGUMENT
@@ -25,6 +28,7 @@ need_run() {
 need_test() {
   need_run
   need libgtest-dev has_header gtest/gtest.h
+  has_nvrtc || need python3-pip has_pip ""  # GPU kernels are compiled in tests: scripts/nvrtc.sh install
 }
 need_ci() {
   need_test
@@ -44,7 +48,18 @@ case "${1:-}" in
     exit 2
     ;;
 esac
-[ ${#missing[@]} -eq 0 ] && exit 0
+
+# After the packages. Without a network `make test` goes on, and the tests that compile kernels fail one by one.
+install_nvrtc() {
+  [ "$1" = run ] || has_nvrtc || scripts/nvrtc.sh install || {
+    echo "NVRTC could not be installed; its tests will fail. Any folder that holds it: RAPT_NVRTC=FOLDER" >&2
+    [ "$1" = test ] || exit 3
+  }
+}
+if [ ${#missing[@]} -eq 0 ]; then
+  install_nvrtc "$1"
+  exit 0
+fi
 
 if ! has_command apt-get; then
   echo "Missing: ${missing[*]} (Debian's names); this machine has no apt-get, so please install them and run again." >&2
@@ -71,3 +86,4 @@ install >"$log" 2>&1 || { "${as_root[@]}" apt-get update -q >"$log" 2>&1 && inst
   echo "apt-get could not install ${missing[*]}: its last words stand above." >&2
   exit 3
 }
+install_nvrtc "$1"

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # Checks what librapt.so offers and needs: check_library.sh BUILD_TREE. Called by .ci/run on the release tree.
-# Exports are exactly src/exported_symbols.txt; needs libc and the C++ runtime only; runs on glibc 2.35 (Ubuntu 22.04).
+# Exports are exactly src/exported_symbols.txt; needs libc and the C++ runtime only; runs on glibc 2.35 (Ubuntu 22.04);
+# at most 3 MiB.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 library=$1/librapt.so
 newest_allowed=2.35
+bytes_allowed=$((3 * 1024 * 1024))
 failed=0
 
 if ! diff <(nm -D --defined-only "$library" | awk '{print $3}' | sort) src/exported_symbols.txt; then
@@ -37,5 +39,11 @@ if [ "$(printf '%s\n' "$newest" $newest_allowed | sort -V | tail -n 1)" != $newe
   failed=1
 fi
 
-[ $failed -eq 0 ] && echo "$(wc -l <src/exported_symbols.txt) symbols exported, glibc $newest or newer needed"
+bytes=$(stat -L -c %s "$library")
+if [ "$bytes" -gt $bytes_allowed ]; then
+  echo "$library is $bytes bytes: at most $bytes_allowed (3 MiB) are allowed"
+  failed=1
+fi
+
+[ $failed -eq 0 ] && echo "$bytes bytes, $(wc -l <src/exported_symbols.txt) symbols exported, glibc $newest or newer needed"
 exit $failed

@@ -10,6 +10,9 @@ tree=build
 [ "$preset" = release ] || tree=build-$preset
 log=$tree/Testing/Temporary/LastTest.log
 
+# Where there is none, the tests that compile kernels fail and say so.
+if nvrtc=$(scripts/nvrtc.sh); then export RAPT_NVRTC=$nvrtc; fi
+
 rm -f "$log"
 summary=$(mktemp)
 trap 'rm -f "$summary"' EXIT
