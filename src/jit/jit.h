@@ -65,6 +65,7 @@ class Store {
     std::string cache_directory;  // "" = no cache directory
     std::vector<std::string> packs;
     bool use_compiler = true;
+    std::string cache_note = {};  // why there is no cache directory, where that is nobody's wish
   };
   // $RAPT_CACHE ("off" = none; default $XDG_CACHE_HOME/rapt or ~/.cache/rapt), $RAPT_PACKS (paths with ':' between).
   static Options from_environment();

@@ -177,8 +177,12 @@ std::string full_version(void* library, const Nvrtc& nvrtc) {
   if (map) dl_iterate_phdr(look, &probe);
   if (!probe.found.empty()) return probe.found;
   const Sources empty_kernel{"extern \"C\" __global__ void rapt_kernel() {}", {}};
-  const Compiled ptx = run_nvrtc(nvrtc, empty_kernel, concat("compute_", nvrtc.about.architectures.back()));
-  return version_in(ptx.image, nvrtc.about.version);
+  try {
+    const Compiled ptx = run_nvrtc(nvrtc, empty_kernel, concat("compute_", nvrtc.about.architectures.back()));
+    return version_in(ptx.image, nvrtc.about.version);
+  } catch (const Error&) {
+    return "";  // "13.0" alone is known then
+  }
 }
 
 template <class Function>

@@ -1,0 +1,56 @@
+// An image as bytes: what the cache keeps in a file and a pack keeps per entry; and the fields that both are made of.
+// Used by cache.cpp and pack.cpp.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "jit/jit.h"
+
+namespace rapt::jit {
+
+// Little-endian numbers, and texts with their lengths before them.
+class FieldWriter {
+ public:
+  void number(uint64_t value);
+  void text(std::string_view value);
+  void raw(std::string_view value) { bytes_ += value; }
+  std::string& bytes() { return bytes_; }
+
+ private:
+  std::string bytes_;
+};
+
+// Reads them back. Past the end it gives zeros and empty texts, and ok() is false.
+class FieldReader {
+ public:
+  explicit FieldReader(std::string_view bytes) : left_(bytes) {}
+  uint64_t number();
+  std::string text();
+  bool ok() const { return ok_; }
+  bool at_end() const { return left_.empty(); }
+
+ private:
+  std::string_view take(size_t bytes);
+  std::string_view left_;
+  bool ok_ = true;
+};
+
+// Magic, format, length of the whole, fields, SHA-256 of all before it.
+std::string encode_image(const Image& image);
+
+// What an entry must be for: one made for something else is as useless as a damaged one. "" = any compiler.
+struct WantedImage {
+  std::string signature, arch, compiler;
+};
+// "" and the image, or what is wrong with the bytes ("is truncated: ...").
+std::string decode_image(std::string_view bytes, const WantedImage& wanted, Image& image);
+
+// The frame alone, of images and of a pack's index: text(8 bytes of magic), format, length, fields, checksum.
+constexpr size_t magic_bytes = 8, frame_head_bytes = magic_bytes + 16, checksum_bytes = 64;
+std::string framed(std::string_view magic, uint64_t format, std::string_view fields);
+// Checks a frame; "" and its fields, or what is wrong with it.
+std::string unframe(std::string_view bytes, std::string_view magic, uint64_t format, std::string_view& fields);
+
+}  // namespace rapt::jit

@@ -1,0 +1,135 @@
+// Packs. A file: the length of the index, the index in a frame with its checksum, then images one after another, each
+// in its own frame. So a start reads the index alone, and an image is read and checked when it is wanted.
+#include "jit/pack.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "error.h"
+#include "jit/image_file.h"
+
+namespace rapt::jit {
+namespace {
+
+constexpr std::string_view pack_magic = "raptpak\n";
+constexpr uint64_t pack_format = 1;
+
+[[noreturn]] void bad_pack(const std::string& path, const std::string& wrong) { invalid("pack '", path, "' ", wrong); }
+
+// The index as bytes. Offsets count from its end, so that they do not depend on its length.
+std::string encode_index(const std::string& compiler, const std::map<std::string, Pack::Place>& places,
+                         size_t images_bytes) {
+  FieldWriter fields;
+  fields.text(compiler);
+  fields.number(images_bytes);
+  fields.number(places.size());
+  for (const auto& [signature, place] : places) {
+    fields.text(signature);
+    fields.text(place.arch);
+    fields.number(place.offset);
+    fields.number(place.bytes);
+  }
+  return framed(pack_magic, pack_format, fields.bytes());
+}
+
+// The frame at the beginning of the file, whose head says how long it is.
+std::string read_index(const FileHandle& file, size_t file_bytes, const std::string& path) {
+  std::string index;
+  if (file_bytes < frame_head_bytes || !read_exactly(file, 0, frame_head_bytes, index))
+    bad_pack(path, concat("is truncated: it holds ", file_bytes, " bytes"));
+  if (!index.starts_with(pack_magic)) bad_pack(path, "is no pack: its first bytes differ");
+  const uint64_t bytes = FieldReader(std::string_view(index).substr(magic_bytes + 8)).number();
+  if (bytes > file_bytes || !read_exactly(file, 0, bytes, index))
+    bad_pack(path, concat("is truncated or damaged: it holds ", file_bytes, " bytes, and its index alone ", bytes));
+  return index;
+}
+
+}  // namespace
+
+std::shared_ptr<const Pack> Pack::open(const std::string& path) {
+  auto pack = std::make_shared<Pack>();
+  pack->path_ = path;
+  pack->file_ = open_file(AT_FDCWD, path, O_RDONLY);
+  struct stat status {};
+  if (!pack->file_.is_open() || fstat(pack->file_.fd(), &status) != 0)
+    bad_pack(path, concat("cannot be read: ", system_error()));
+  if (!S_ISREG(status.st_mode)) bad_pack(path, "is not a file");
+  const auto file_bytes = static_cast<size_t>(status.st_size);
+  const std::string index = read_index(pack->file_, file_bytes, path);
+  std::string_view content;
+  if (const std::string wrong = unframe(index, pack_magic, pack_format, content); !wrong.empty()) bad_pack(path, wrong);
+
+  FieldReader fields(content);
+  pack->compiler_ = fields.text();
+  const uint64_t images_bytes = fields.number();
+  for (uint64_t left = fields.number(); left > 0 && fields.ok(); --left) {
+    std::string signature = fields.text();
+    Place place;
+    place.arch = fields.text();
+    place.offset = index.size() + fields.number();
+    place.bytes = fields.number();
+    if (place.offset > file_bytes || place.bytes > file_bytes - place.offset)
+      bad_pack(path, concat("is truncated: it holds ", file_bytes, " bytes, and the image ", signature,
+                            " should end at byte ", place.offset + place.bytes));
+    pack->places_.emplace(std::move(signature), std::move(place));
+  }
+  if (!fields.ok() || !fields.at_end()) bad_pack(path, "is damaged: its fields do not fill its index");
+  if (index.size() + images_bytes != file_bytes)
+    bad_pack(path, concat(file_bytes < index.size() + images_bytes ? "is truncated" : "is too long", ": it holds ",
+                          file_bytes, " bytes, and says that it has ", index.size() + images_bytes));
+  return pack;
+}
+
+bool Pack::read(const std::string& signature, const std::string& arch, Image& image, std::string& why) const {
+  const auto found = places_.find(signature);
+  if (found == places_.end()) return false;
+  std::string bytes;
+  if (!read_exactly(file_, found->second.offset, found->second.bytes, bytes)) {
+    why = "is truncated";
+  } else {
+    why = decode_image(bytes, {signature, arch, compiler_}, image);
+  }
+  if (!why.empty()) why = concat("pack '", path_, "': the entry ", signature, " ", why);
+  return why.empty();
+}
+
+void write_pack(const std::string& path, const std::vector<Image>& images) {
+  if (images.empty()) invalid("pack '", path, "': there are no images to put into it");
+  std::map<std::string, std::string> encoded;  // by signature: the order in the file
+  std::map<std::string, Pack::Place> places;
+  for (const Image& image : images) {
+    if (image.compiler != images.front().compiler)
+      invalid("pack '", path, "': one image is by NVRTC ", images.front().compiler, ", another by ", image.compiler,
+              "; a pack is by one compiler");
+    const auto [at, is_new] = encoded.emplace(image.signature, encode_image(image));
+    if (!is_new && at->second != encode_image(image))
+      invalid("pack '", path, "': two images of signature ", image.signature, " differ");
+    places[image.signature].arch = image.arch;
+  }
+  std::string content;
+  for (const auto& [signature, bytes] : encoded) {
+    places[signature].offset = content.size();
+    places[signature].bytes = bytes.size();
+    content += bytes;
+  }
+  const std::string file = encode_index(images.front().compiler, places, content.size()) + content;
+  if (const std::string failure = replace_file(AT_FDCWD, path, path + ".tmp", file, 0644); !failure.empty())
+    throw Error(ErrorCode::environment, concat("pack '", path, "': ", failure));
+}
+
+PackInfo read_pack_info(const std::string& path) {
+  const std::shared_ptr<const Pack> pack = Pack::open(path);
+  PackInfo info{pack->compiler(), {}};
+  for (const auto& [signature, place] : pack->places()) {
+    Image image;
+    std::string why;
+    if (!pack->read(signature, place.arch, image, why)) throw Error(ErrorCode::invalid_argument, why);
+    info.entries.push_back({signature, place.arch, image.bytes.size()});
+  }
+  return info;
+}
+
+}  // namespace rapt::jit

@@ -1,0 +1,227 @@
+// Where images come from: memory, packs, the cache directory, NVRTC; one thread at a time fetches a key, others wait.
+// Made by a context at its first GPU call, and by the lab. Without NVRTC the cache is not asked: its key names the
+// compiler.
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+
+#include "error.h"
+#include "jit/cache.h"
+#include "jit/jit.h"
+#include "jit/pack.h"
+#include "log.h"
+
+namespace rapt::jit {
+namespace {
+
+double milliseconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+}
+
+// One key's image, or the error that fetching it ended with. A failure is told to all who wait, each with an exception
+// of its own, and then forgotten.
+struct Slot {
+  std::mutex mutex;
+  std::condition_variable done;
+  std::shared_ptr<const Image> image;
+  std::optional<std::pair<ErrorCode, std::string>> failure;
+
+  std::shared_ptr<const Image> wait() {
+    std::unique_lock lock(mutex);
+    done.wait(lock, [&] { return image || failure; });
+    if (failure) throw Error(failure->first, failure->second);
+    return image;
+  }
+  void set(std::shared_ptr<const Image> made) {
+    const std::lock_guard lock(mutex);
+    image = std::move(made);
+    done.notify_all();
+  }
+  void fail(ErrorCode code, const std::string& message) {
+    const std::lock_guard lock(mutex);
+    failure.emplace(code, message);
+    done.notify_all();
+  }
+};
+
+}  // namespace
+
+struct Store::Impl {
+  explicit Impl(Options given) : options(std::move(given)) {}
+
+  const Options options;
+  std::mutex mutex;  // of slots and packs; never held while something is read or compiled
+  std::unordered_map<std::string, std::shared_ptr<Slot>> slots;
+  std::vector<std::shared_ptr<const Pack>> packs;
+  std::once_flag cache_once;
+  std::optional<Cache> opened_cache;
+  std::atomic<int64_t> compiled{0}, memory{0}, pack{0}, cache{0}, rejected{0};
+
+  // Opened when it is first needed: who uses no GPU gets no directory.
+  const Cache* usable_cache() {
+    std::call_once(cache_once, [&] {
+      if (!options.cache_directory.empty()) opened_cache.emplace(options.cache_directory);
+    });
+    return opened_cache && opened_cache->usable() ? &*opened_cache : nullptr;
+  }
+  std::string cache_note() {
+    usable_cache();
+    return opened_cache ? opened_cache->note() : options.cache_note;
+  }
+
+  void reject(const std::string& why) {
+    ++rejected;
+    warn_once(why + "; it is left aside");
+  }
+
+  Image fetch(const Request& request, const std::string& key);
+  bool read_packs(const Request& request, const std::string& key, Image& image, std::string& complaints);
+  Image compile_and_keep(const Request& request, const std::string& key, const Compiler& compiler);
+  [[noreturn]] void missing(const Request& request, const std::string& complaints, const std::string& why);
+};
+
+bool Store::Impl::read_packs(const Request& request, const std::string& key, Image& image, std::string& complaints) {
+  std::vector<std::shared_ptr<const Pack>> opened;
+  {
+    const std::lock_guard lock(mutex);
+    opened = packs;
+  }
+  for (const auto& each : opened) {
+    std::string why;
+    if (each->read(key, request.arch, image, why)) {
+      image.source = Image::Source::pack;
+      ++pack;
+      return true;
+    }
+    if (why.empty()) continue;
+    reject(why);
+    complaints += why + "; ";
+  }
+  return false;
+}
+
+void Store::Impl::missing(const Request& request, const std::string& complaints, const std::string& why) {
+  const std::lock_guard lock(mutex);
+  throw Error(ErrorCode::environment,
+              concat(packs.empty() ? "no pack is loaded that could hold " : "no loaded pack holds ", request.label,
+                     " (", request.arch, "): add that line to one with 'rapt pack' and name the pack in RAPT_PACKS. ",
+                     complaints, why));
+}
+
+// From the cache, or compiled and put there. Among processes one compiles a key and the others wait for its file.
+Image Store::Impl::compile_and_keep(const Request& request, const std::string& key, const Compiler& compiler) {
+  const Cache* directory = usable_cache();
+  if (!directory) {
+    if (const std::string note = cache_note(); !note.empty()) warn_once(note);
+    return compile(request);
+  }
+  Image image;
+  std::string wrong, failure;
+  const auto hit = [&] {
+    const bool found = directory->read(key, request.arch, compiler.version, image, wrong) == Cache::Found::hit;
+    if (!found) return false;
+    image.source = Image::Source::cache;
+    ++cache;
+    return true;
+  };
+  if (hit()) return image;
+  const std::optional<Cache::KeyLock> lock = directory->lock(key, compiler.version, failure);
+  wrong.clear();
+  if (hit()) return image;  // somebody else was compiling it
+  if (!wrong.empty()) reject(wrong);
+  image = compile(request);
+  if (lock) failure = directory->write(image, *lock);
+  if (!failure.empty())
+    warn_once(concat("compiled kernels cannot be kept in '", options.cache_directory, "': ", failure));
+  return image;
+}
+
+Image Store::Impl::fetch(const Request& request, const std::string& key) {
+  auto begin = std::chrono::steady_clock::now();
+  Image image;
+  std::string complaints, why = "This store may not compile";
+  if (!read_packs(request, key, image, complaints)) {
+    const Compiler* compiler = options.use_compiler ? find_compiler(&why) : nullptr;
+    if (!compiler) missing(request, complaints, why);
+    begin = std::chrono::steady_clock::now();  // opening NVRTC is once a process, not part of this image
+    image = compile_and_keep(request, key, *compiler);
+    if (image.source == Image::Source::compiled) {
+      ++compiled;
+      log_info(concat("compiled ", request.label, " for ", request.arch, " in ", image.milliseconds, " ms"));
+      return image;
+    }
+  }
+  image.milliseconds = milliseconds_since(begin);
+  return image;
+}
+
+Store::Store(Options options) : impl_(std::make_unique<Impl>(std::move(options))) {
+  for (const std::string& path : impl_->options.packs) load_pack(path);
+}
+
+Store::~Store() = default;
+
+std::shared_ptr<const Image> Store::get(const Request& request) {
+  const auto begin = std::chrono::steady_clock::now();
+  const std::string key = signature(request);
+  std::unique_lock lock(impl_->mutex);
+  if (const auto found = impl_->slots.find(key); found != impl_->slots.end()) {
+    const std::shared_ptr<Slot> slot = found->second;
+    lock.unlock();
+    auto image = std::make_shared<Image>(*slot->wait());
+    image->source = Image::Source::memory;
+    image->milliseconds = milliseconds_since(begin);
+    ++impl_->memory;
+    return image;
+  }
+  const auto slot = std::make_shared<Slot>();
+  impl_->slots.emplace(key, slot);
+  lock.unlock();
+
+  const auto forget = [&](ErrorCode code, const std::string& message) {
+    {
+      const std::lock_guard relock(impl_->mutex);
+      impl_->slots.erase(key);
+    }
+    slot->fail(code, message);
+  };
+  try {
+    auto image = std::make_shared<const Image>(impl_->fetch(request, key));
+    slot->set(image);
+    return image;
+  } catch (const Error& error) {
+    forget(error.code(), error.what());
+    throw;
+  } catch (const std::bad_alloc&) {
+    forget(ErrorCode::out_of_memory, "no memory for a compiled kernel");
+    throw;
+  } catch (const std::exception& error) {
+    forget(ErrorCode::internal, error.what());
+    throw;
+  }
+}
+
+void Store::load_pack(const std::string& path) {
+  std::shared_ptr<const Pack> pack = Pack::open(path);
+  const std::lock_guard lock(impl_->mutex);
+  impl_->packs.push_back(std::move(pack));
+}
+
+Store::Counters Store::counters() const {
+  return {impl_->compiled, impl_->memory, impl_->pack, impl_->cache, impl_->rejected};
+}
+
+const std::string& Store::cache_directory() const {
+  static const std::string none;
+  return impl_->usable_cache() ? impl_->options.cache_directory : none;
+}
+
+std::string Store::cache_note() const { return impl_->cache_note(); }
+
+}  // namespace rapt::jit
