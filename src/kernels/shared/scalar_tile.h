@@ -27,7 +27,7 @@ struct ScalarTile {
 // Row tiles of a head, all sequences together. Sequence b of a packed tensor owns those from cu_seqlens[b] / block_m +
 // b to the same of b + 1: never fewer than its rows need, and found without counting other sequences' tiles.
 constexpr index_t scalar_row_tiles(const AttentionParams& p, int block_m) {
-  if (p.cu_seqlens_q.present()) return p.total_q / block_m + p.batch;
+  if (p.cu_seqlens_q.present()) return p.batch == 0 ? 0 : p.total_q / block_m + p.batch;
   return p.batch * ((p.seqlen_q + block_m - 1) / block_m);
 }
 

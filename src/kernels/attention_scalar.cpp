@@ -1,0 +1,78 @@
+// attention_scalar, host half: takes every legal forward problem on a GPU of compute capability 8.0 or more, so that no
+// problem is left without a kernel. What runs is attention_scalar.cuh.
+#include <algorithm>
+
+#include "error.h"
+#include "gpu.h"
+#include "kernels/bind.h"
+#include "kernels/emit.h"
+#include "kernels/family.h"
+#include "kernels/shared/scalar_tile.h"
+#include "sdpa.h"
+
+namespace rapt {
+namespace {
+
+bool accepts(const Problem& p, const Device& device, std::string* why) {
+  auto refuse = [&](auto... parts) {
+    if (why != nullptr) *why = concat("attention_scalar: ", parts...);
+    return false;
+  };
+  if (device.kind != DeviceKind::cuda) return refuse("device ", device.name, " is not a GPU");
+  if (device.sm < 80) return refuse("device ", device.name, " is sm_", device.sm, ": must be sm_80 or newer");
+  if (p.op != Op::forward) return refuse("op is not forward attention");
+  if (p.page_size != 0) return refuse("page=", p.page_size, ": paged KV is not supported");
+  if (!p.mod.empty()) return refuse("mod=", p.mod, ": score modifications are not supported");
+  if (p.smooth_k) return refuse("smooth_k: quantisation inside the call is not supported; pass quantised tensors");
+  if (p.hadamard) return refuse("hadamard: quantisation inside the call is not supported; pass quantised tensors");
+  if (p.pv == PvMode::fp8 || p.pv == PvMode::fp8x2) return refuse("pv=fp8: P.V is computed in f32; pv=f16 or none");
+  if (p.acc == AccMode::f16) return refuse("acc=f16: sums are in f32");
+  return true;
+}
+
+// Widths that kernels are compiled for; what is wider is taken in slices of the widest.
+int width(int64_t head_dim) { return head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : 256; }
+
+// One shape of tile for every problem, so that a row's bits depend on nothing else in the call.
+KernelConfig configure(const Problem& p, const Device&) {
+  KernelConfig config;
+  AttentionConfig& a = config.attention;
+  a.q = p.q, a.k = p.k, a.v = p.v, a.out = p.out;
+  a.head_dim = width(p.head_dim), a.head_dim_v = width(p.head_dim_v);
+  a.block_m = 32, a.block_n = 32, a.warps_m = 8;
+  a.min_blocks = a.head_dim_v <= 128 ? 2 : 1;
+  a.folded = false;
+  a.softcap = p.softcap.has_value();
+  a.bias = p.bias.dtype;
+  a.alibi = p.alibi;
+  a.mask = p.mask.present();
+  config.block_m = a.block_m, config.block_n = a.block_n;
+  return config;
+}
+
+size_t workspace_bytes(const Problem&, const KernelConfig&) { return 0; }
+
+KernelUnit unit(const KernelConfig& config) {
+  const AttentionConfig& a = config.attention;
+  const auto floats = static_cast<size_t>(ScalarTile(a).floats);
+  return {emit_unit("attention_scalar.cuh", "attention_scalar", a, a.min_blocks), a.threads(), floats * sizeof(float)};
+}
+
+void launch(const LaunchScope& scope) {
+  const AttentionParams params = attention_params(scope.binding);
+  const index_t items = scalar_work_items(params, scope.config.attention);
+  if (items == 0) return;
+  constexpr index_t most_blocks = 0x7fffffff;  // grid.x of every GPU; the kernel strides over the rest
+  cuda::Kernel::Launch launch;
+  launch.grid_x = static_cast<unsigned>(std::min(items, most_blocks));
+  launch.threads = static_cast<unsigned>(scope.kernel->unit.threads);
+  launch.smem_bytes = scope.kernel->unit.smem_bytes;
+  launch.stream = scope.stream;
+  scope.kernel->kernel->launch(launch, &params);
+}
+
+}  // namespace
+
+const Family attention_scalar{"attention_scalar", accepts, configure, workspace_bytes, launch, unit};
+
+}  // namespace rapt
