@@ -32,7 +32,7 @@ bool lock_file(const FileHandle& file, std::string& why) {
     if (flock(file.fd(), LOCK_EX | LOCK_NB) == 0) return true;
     if (errno == EINTR) continue;
     if (errno != EWOULDBLOCK) {
-      why = concat("cannot lock a file there: ", system_error());
+      why = concat("a file cannot be locked: ", system_error());
       return false;
     }
     if (std::chrono::steady_clock::now() > deadline) {
@@ -97,7 +97,7 @@ std::optional<Cache::KeyLock> Cache::lock(const std::string& signature, const st
   while (true) {
     FileHandle file = open_file(directory_.fd(), name, O_RDWR | O_CREAT | O_NOFOLLOW, 0600);
     if (!file.is_open()) {
-      why = concat("cannot create a file there: ", system_error());
+      why = concat("a file cannot be made: ", system_error());
       return std::nullopt;
     }
     if (!lock_file(file, why)) return std::nullopt;

@@ -71,13 +71,13 @@ bool read_all(const FileHandle& file, std::string& out) {
 std::string replace_file(int directory, const std::string& name, const std::string& temporary, std::string_view bytes,
                          unsigned mode) {
   FileHandle file = open_file(directory, temporary, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, mode);
-  if (!file.is_open()) return concat("cannot create ", temporary, ": ", system_error());
+  if (!file.is_open()) return concat("a file cannot be made: ", system_error());
   std::string failure;
-  if (!write_all(file, bytes)) failure = concat("cannot write ", temporary, ": ", system_error());
+  if (!write_all(file, bytes)) failure = concat("a file cannot be written: ", system_error());
   if (failure.empty() && uninterrupted([&] { return fsync(file.fd()); }) != 0)
-    failure = concat("cannot write ", temporary, ": ", system_error());
+    failure = concat("a file cannot be written: ", system_error());
   if (failure.empty() && renameat(directory, temporary.c_str(), directory, name.c_str()) != 0)
-    failure = concat("cannot rename ", temporary, " to ", name, ": ", system_error());
+    failure = concat("a file cannot be replaced: ", system_error());
   if (!failure.empty()) unlinkat(directory, temporary.c_str(), 0);
   return failure;
 }

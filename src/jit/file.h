@@ -30,7 +30,7 @@ bool read_exactly(const FileHandle& file, size_t offset, size_t bytes, std::stri
 bool read_all(const FileHandle& file, std::string& out);
 
 // Puts `bytes` into the file `name` of `directory`, whole or not at all: written under `temporary` in the same folder,
-// synchronised, renamed. "" or what failed; then nothing is left behind.
+// synchronised, renamed. "" or what failed, without names (the same each time: it is told once); then nothing is left.
 std::string replace_file(int directory, const std::string& name, const std::string& temporary, std::string_view bytes,
                          unsigned mode);
 

@@ -1,0 +1,158 @@
+// Packs: byte-identical when repeated, read entry by entry, refused when truncated or flipped, used without a compiler.
+#include <gtest/gtest.h>
+
+#include "jit/image_file.h"
+#include "jit_support.h"
+
+namespace rapt::test {
+namespace {
+
+// Two compiled kernels, made once.
+const std::vector<jit::Image>& two_images() {
+  static const std::vector<jit::Image> images = {jit::compile(small_kernel(1)), jit::compile(small_kernel(2, "sm_89"))};
+  return images;
+}
+
+jit::Store::Options only_packs(std::vector<std::string> packs) {
+  jit::Store::Options options;
+  options.packs = std::move(packs);
+  options.use_compiler = false;
+  return options;
+}
+
+TEST(Pack, IsTheSameBytesForTheSameImages) {
+  const TemporaryFolder folder;
+  jit::write_pack(folder / "a.pack", two_images());
+  const std::vector<jit::Image> again = {jit::compile(small_kernel(2, "sm_89")), jit::compile(small_kernel(1)),
+                                         two_images()[0]};  // compiled anew, in another order, one of them twice
+  jit::write_pack(folder / "b.pack", again);
+  EXPECT_EQ(file_bytes(folder / "a.pack"), file_bytes(folder / "b.pack"));
+  EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"a.pack", "b.pack"})) << "nothing else is left";
+}
+
+TEST(Pack, SaysWhatItHolds) {
+  const TemporaryFolder folder;
+  jit::write_pack(folder / "a.pack", two_images());
+  const jit::PackInfo info = jit::read_pack_info(folder / "a.pack");
+  EXPECT_EQ(info.compiler, jit::find_compiler()->version);
+  ASSERT_EQ(info.entries.size(), 2u);
+  EXPECT_LT(info.entries[0].signature, info.entries[1].signature);
+  for (const jit::Image& image : two_images()) {
+    const auto& entry = info.entries[info.entries[0].signature == image.signature ? 0 : 1];
+    EXPECT_EQ(entry.signature, image.signature);
+    EXPECT_EQ(entry.arch, image.arch);
+    EXPECT_EQ(entry.bytes, image.bytes.size());
+  }
+}
+
+TEST(Pack, ServesAStoreThatMayNotCompile) {
+  const TemporaryFolder folder;
+  jit::write_pack(folder / "a.pack", two_images());
+  jit::Store store(only_packs({folder / "a.pack"}));
+  const auto image = store.get(small_kernel(1));
+  EXPECT_EQ(image->bytes, two_images()[0].bytes);
+  EXPECT_EQ(image->log, two_images()[0].log);
+  EXPECT_EQ(image->compiler, two_images()[0].compiler);
+  EXPECT_EQ(image->source, jit::Image::Source::pack);
+  EXPECT_EQ(store.get(small_kernel(1))->source, jit::Image::Source::memory);
+  EXPECT_EQ(store.counters().pack, 1);
+  EXPECT_EQ(store.counters().memory, 1);
+  EXPECT_EQ(store.counters().compiled, 0);
+}
+
+TEST(Pack, AMissingKernelNamesTheLineToAdd) {
+  const TemporaryFolder folder;
+  jit::write_pack(folder / "a.pack", two_images());
+  jit::Store store(only_packs({folder / "a.pack"}));
+  for (int repeat = 0; repeat < 2; ++repeat) {  // a failure is not remembered
+    const std::string message = error_of([&] { store.get(small_kernel(3, "sm_89")); }, ErrorCode::environment);
+    EXPECT_TRUE(contains(message, small_kernel(3).label)) << message;
+    EXPECT_TRUE(contains(message, "(sm_89)")) << message;
+    EXPECT_TRUE(contains(message, "rapt pack")) << message;
+  }
+  store.load_pack(folder / "a.pack");
+  EXPECT_TRUE(contains(error_of([&] { jit::Store(only_packs({})).get(small_kernel(1)); }, ErrorCode::environment),
+                       "no pack is loaded"));
+}
+
+TEST(Pack, OfAnotherCompilerIsUsed) {
+  const TemporaryFolder folder;
+  jit::Image foreign = two_images()[0];
+  foreign.compiler = "12.9.41";
+  foreign.bytes = "made elsewhere";
+  jit::write_pack(folder / "a.pack", {foreign});
+  jit::Store store(only_packs({folder / "a.pack"}));
+  EXPECT_EQ(store.get(small_kernel(1))->bytes, "made elsewhere");
+  EXPECT_EQ(store.get(small_kernel(1))->compiler, "12.9.41");
+}
+
+TEST(Pack, TruncatedAnywhereIsRefused) {
+  const TemporaryFolder folder;
+  jit::write_pack(folder / "a.pack", two_images());
+  const std::string whole = file_bytes(folder / "a.pack"), path = folder / "cut.pack";
+  jit::Store store(only_packs({}));
+  for (size_t length = 0; length < whole.size(); length += 64) {
+    write_file(path, whole.substr(0, length));
+    const std::string message = error_of([&] { store.load_pack(path); }, ErrorCode::invalid_argument);
+    EXPECT_TRUE(contains(message, path) && contains(message, "truncated")) << length << ": " << message;
+  }
+  write_file(path, whole + "x");
+  EXPECT_TRUE(contains(error_of([&] { store.load_pack(path); }, ErrorCode::invalid_argument), "too long"));
+  EXPECT_TRUE(contains(error_of([&] { store.load_pack(folder / "none"); }, ErrorCode::invalid_argument), "none"));
+  EXPECT_TRUE(contains(error_of([&] { store.load_pack(folder.path()); }, ErrorCode::invalid_argument), "not a file"));
+}
+
+TEST(Pack, OneFlippedBitAnywhereIsFound) {
+  const TemporaryFolder folder;
+  jit::write_pack(folder / "a.pack", two_images());
+  const std::string whole = file_bytes(folder / "a.pack"), path = folder / "flipped.pack";
+  for (size_t at = 0; at < whole.size(); at += at < 700 ? 1 : 97) {  // every byte of the index
+    std::string flipped = whole;
+    flipped[at] = static_cast<char>(flipped[at] ^ (1 << at % 8));
+    write_file(path, flipped);
+    const std::string message = error_of([&] { jit::read_pack_info(path); }, ErrorCode::invalid_argument);
+    EXPECT_TRUE(contains(message, path)) << at << ": " << message;
+  }
+}
+
+TEST(Pack, ADamagedEntryIsNotUsedAndTheOthersAre) {
+  const TemporaryFolder folder;
+  jit::write_pack(folder / "a.pack", two_images());
+  std::string bytes = file_bytes(folder / "a.pack");
+  const size_t inside = bytes.find(two_images()[0].bytes);
+  ASSERT_NE(inside, std::string::npos);
+  bytes[inside + 100] = static_cast<char>(bytes[inside + 100] ^ 4);
+  write_file(folder / "a.pack", bytes);
+  jit::Store store(only_packs({folder / "a.pack"}));
+  EXPECT_EQ(store.get(small_kernel(2, "sm_89"))->bytes, two_images()[1].bytes);
+  const std::string message = error_of([&] { store.get(small_kernel(1)); }, ErrorCode::environment);
+  EXPECT_TRUE(contains(message, folder / "a.pack")) << message;
+  EXPECT_TRUE(contains(message, "checksum")) << message;
+  EXPECT_EQ(store.counters().rejected, 1);
+
+  jit::Store::Options compiling = only_packs({folder / "a.pack"});
+  compiling.use_compiler = true;
+  jit::Store other(compiling);
+  EXPECT_EQ(other.get(small_kernel(1))->bytes, two_images()[0].bytes);
+  EXPECT_EQ(other.counters().compiled, 1);
+  EXPECT_EQ(other.counters().rejected, 1);
+}
+
+TEST(Pack, WritingRefusesWhatIsNoPack) {
+  const TemporaryFolder folder;
+  std::vector<jit::Image> images = two_images();
+  EXPECT_TRUE(contains(error_of([&] { jit::write_pack(folder / "x", {}); }, ErrorCode::invalid_argument), "no images"));
+  images[1].compiler = "12.8.93";
+  EXPECT_TRUE(
+      contains(error_of([&] { jit::write_pack(folder / "x", images); }, ErrorCode::invalid_argument), "12.8.93"));
+  images = {two_images()[0], two_images()[0]};
+  images[1].bytes += "x";
+  EXPECT_TRUE(
+      contains(error_of([&] { jit::write_pack(folder / "x", images); }, ErrorCode::invalid_argument), "differ"));
+  EXPECT_TRUE(contains(error_of([&] { jit::write_pack(folder / "none/x", two_images()); }, ErrorCode::environment),
+                       folder / "none/x"));
+  EXPECT_TRUE(names_in(folder.path()).empty());
+}
+
+}  // namespace
+}  // namespace rapt::test
