@@ -1,0 +1,45 @@
+// What the rungs of the ladder share: where a thread block works, and plain tiles in shared memory. Included by
+// lab/ladder/*.cuh only. Assumes what the ladder accepts: dense f16 tensors with unit last strides and 16-byte aligned
+// rows, head_dim 64, no mask, lengths that are multiples of the tiles.
+#pragma once
+
+#include "prim/numeric.cuh"
+#include "shared/config.h"
+#include "shared/params.h"
+
+namespace rapt::ladder {
+
+constexpr float log2_e = 1.4426950408889634f;
+constexpr float minus_infinity = detail::float_of(0xff800000u);
+
+// A block owns block_m query rows of one head; consecutive blocks share a head.
+struct RowTile {
+  const unsigned short *q, *k, *v;  // first row
+  unsigned short* out;
+  int steps;  // of block_n keys
+
+  RowTile(const AttentionParams& p, const AttentionConfig& cfg) {
+    const unsigned row_tiles = static_cast<unsigned>(p.seqlen_q / cfg.block_m);
+    const index_t head = blockIdx.x / row_tiles % p.heads_q, batch = blockIdx.x / row_tiles / p.heads_q;
+    const index_t row = blockIdx.x % row_tiles * static_cast<unsigned>(cfg.block_m);
+    q = static_cast<const unsigned short*>(p.q.data) + p.q.index(batch, head, row);
+    k = static_cast<const unsigned short*>(p.k.data) + p.k.index(batch, head / p.group, 0);
+    v = static_cast<const unsigned short*>(p.v.data) + p.v.index(batch, head / p.group, 0);
+    out = static_cast<unsigned short*>(p.out.data) + p.out.index(batch, head, row);
+    steps = static_cast<int>(p.seqlen_k / cfg.block_n);
+  }
+};
+
+// Calls copy(row, first column, address) for each 16 bytes of a tile of rows x 64 elements; neighbouring threads take
+// neighbouring addresses.
+template <int rows, int threads, class Copy>
+inline void for_each_chunk(const unsigned short* from, index_t row_stride, Copy copy) {
+  static_assert(rows * 8 % threads == 0);
+#pragma unroll
+  for (int i = 0; i < rows * 8; i += threads) {
+    const int row = (i + static_cast<int>(threadIdx.x)) / 8, column = (i + static_cast<int>(threadIdx.x)) % 8 * 8;
+    copy(row, column, from + row * row_stride + column);
+  }
+}
+
+}  // namespace rapt::ladder

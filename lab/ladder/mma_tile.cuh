@@ -1,0 +1,88 @@
+// What the tensor-core rungs of the ladder share: plain 16-bit tiles in shared memory (no padding, no swizzle: eight
+// rows of an ldmatrix meet the same banks) and the two products of attention on mma.sync fragments. A warp owns 16
+// query rows; head_dim is 64. Included by lab/ladder/tensor.cuh and pipelined.cuh.
+#pragma once
+
+#include "ladder_tile.cuh"
+#include "prim/ptx_copy.cuh"
+#include "prim/ptx_mma.cuh"
+
+namespace rapt::ladder {
+
+constexpr int dim = 64, tile_pitch = dim * 2;  // bytes of a row
+
+inline unsigned tile_address(unsigned tile, int row, int column) {
+  return tile + static_cast<unsigned>(row * tile_pitch + column * 2);
+}
+
+template <AttentionConfig cfg>
+struct MmaTiles {
+  static constexpr int rows = cfg.block_m, keys = cfg.block_n, threads = cfg.threads(), n_tiles = keys / 8;
+  static constexpr unsigned q_bytes = rows * tile_pitch, kv_bytes = keys * tile_pitch;
+  static_assert(cfg.head_dim == dim && cfg.head_dim_v == dim && cfg.warps_k == 1 && rows == 16 * cfg.warps_m);
+  static_assert(q_bytes + cfg.stages * 2 * kv_bytes == smem_bytes(cfg));
+
+  const AttentionParams& p;
+  const RowTile tile;
+  const unsigned smem;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+
+  MmaTiles(const AttentionParams& params, const void* shared)
+      : p(params), tile(params, cfg), smem(shared_address(shared)) {}
+
+  unsigned k_tile(int step) const { return smem + q_bytes + static_cast<unsigned>(step % cfg.stages) * 2 * kv_bytes; }
+  unsigned v_tile(int step) const { return k_tile(step) + kv_bytes; }
+
+  // Address of this lane's row for the fragment of 16 rows x 16 columns at (row, column): also of P and of V, which
+  // is transposed on the way.
+  unsigned fragment(unsigned at, int row, int column) const {
+    return tile_address(at, row + lane % 16, column + lane / 16 * 8);
+  }
+
+  void read_q(unsigned (&q)[dim / 16][4]) const {
+#pragma unroll
+    for (int d = 0; d < dim; d += 16) ldmatrix_x4(q[d / 16], fragment(smem, warp * 16, d));
+  }
+
+  // s = q k^T, raw products: s[n] holds keys 8 n .. 8 n + 7.
+  void scores(float (&s)[n_tiles][4], const unsigned (&q)[dim / 16][4], unsigned k) const {
+#pragma unroll
+    for (int n = 0; n < n_tiles; n += 2) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s[n][i] = s[n + 1][i] = 0.0f;
+#pragma unroll
+      for (int d = 0; d < dim; d += 16) {
+        unsigned b[4];
+        ldmatrix_x4(b, tile_address(k, n * 8 + lane % 8 + lane / 16 * 8, d + lane / 8 % 2 * 8));
+        mma_m16n8k16<DType::f16>(s[n], q[d / 16], b[0], b[1]);
+        mma_m16n8k16<DType::f16>(s[n + 1], q[d / 16], b[2], b[3]);
+      }
+    }
+  }
+
+  // o += weights * v of 16 keys from `key` on.
+  void accumulate(float (&o)[dim / 8][4], const unsigned (&weights)[4], unsigned v, int key) const {
+#pragma unroll
+    for (int d = 0; d < dim; d += 16) {
+      unsigned b[4];
+      ldmatrix_x4_trans(b, fragment(v, key, d));
+      mma_m16n8k16<DType::f16>(o[d / 8], weights, b[0], b[1]);
+      mma_m16n8k16<DType::f16>(o[d / 8 + 1], weights, b[2], b[3]);
+    }
+  }
+
+  // The lane's part of rows lane / 4 and lane / 4 + 8 of the warp, divided by their sums.
+  void store(const float (&o)[dim / 8][4], const float (&sum)[2]) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float inverse = 1.0f / sum[half];
+      unsigned short* const row = tile.out + (warp * 16 + lane / 4 + 8 * half) * p.out.row;
+#pragma unroll
+      for (int n = 0; n < dim / 8; ++n)
+        *reinterpret_cast<unsigned*>(row + n * 8 + lane % 4 * 2) =
+            pack_f16x2(o[n][2 * half] * inverse, o[n][2 * half + 1] * inverse);
+    }
+  }
+};
+
+}  // namespace rapt::ladder
