@@ -1,6 +1,26 @@
-# Tests: rapt_tests from tests/cpu (GoogleTest), the examples, the fuzz harnesses; included by CMakeLists.txt.
+# Tests: rapt_tests from tests/cpu and rapt_gpu_tests from tests/gpu (GoogleTest), the examples, the fuzz harnesses;
+# included by CMakeLists.txt.
 # ctest runs one process per GoogleTest suite: suites are listed when ctest starts (cmake/gtest_suites.cmake).
 enable_testing()
+
+# rapt_test_program(name sources...): a GoogleTest program of which all but libc is linked statically, so that it can be
+# carried to another machine; ctest knows its suites.
+function(rapt_test_program name)
+  add_executable(${name} ${ARGN})
+  rapt_defaults(${name})
+  rapt_build_quickly(${name})
+  target_compile_definitions(${name} PRIVATE RAPT_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
+    RAPT_BINARY_DIR="${PROJECT_BINARY_DIR}")
+  target_link_libraries(${name} PRIVATE rapt_lab GTest::gtest)
+  if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
+    target_link_options(${name} PRIVATE -static-libstdc++ -static-libgcc)
+  endif()
+  set(executable "${PROJECT_BINARY_DIR}/${name}")
+  file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/${name}.cmake" @ONLY CONTENT
+    "set(executable \"@executable@\")\ninclude(\"@PROJECT_SOURCE_DIR@/cmake/gtest_suites.cmake\")\n")
+  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES "${PROJECT_BINARY_DIR}/${name}.cmake")
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}")
+endfunction()
 
 if(RAPT_BUILD_TESTS)
   find_package(GTest CONFIG QUIET)
@@ -9,22 +29,17 @@ if(RAPT_BUILD_TESTS)
     message(WARNING "rapt: tests are left out: they need GoogleTest and what the program needs (Debian and Ubuntu: "
       "libgtest-dev libfmt-dev nlohmann-json3-dev libcli11-dev)")
   elseif(test_sources)
-    add_executable(rapt_tests ${test_sources})
-    rapt_defaults(rapt_tests)
-    rapt_build_quickly(rapt_tests)
-    target_compile_definitions(rapt_tests PRIVATE RAPT_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
-      RAPT_BINARY_DIR="${PROJECT_BINARY_DIR}")
-    target_link_libraries(rapt_tests PRIVATE rapt_lab GTest::gtest GTest::gtest_main)
-    if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
-      target_link_options(rapt_tests PRIVATE -static-libstdc++ -static-libgcc)
-    endif()
+    rapt_test_program(rapt_tests ${test_sources})
+    target_link_libraries(rapt_tests PRIVATE GTest::gtest_main)
     if(TARGET rapt_program)
       add_dependencies(rapt_tests rapt_program)  # tests of the command line run build/rapt
     endif()
-    file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/rapt_tests.cmake" @ONLY CONTENT
-      "set(executable \"@PROJECT_BINARY_DIR@/rapt_tests\")\ninclude(\"@PROJECT_SOURCE_DIR@/cmake/gtest_suites.cmake\")\n")
-    set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES "${PROJECT_BINARY_DIR}/rapt_tests.cmake")
-    set_target_properties(rapt_tests PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}")
+
+    # Built everywhere: without a GPU every test that needs one is skipped and counted.
+    file(GLOB gpu_test_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/gpu/*.cpp")
+    file(GLOB gpu_test_kernels CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/gpu/*.cuh")
+    rapt_test_program(rapt_gpu_tests ${gpu_test_sources} tests/cpu/support.cpp)
+    rapt_embed(rapt_gpu_tests rapt::test::device_texts "${PROJECT_SOURCE_DIR}/tests/gpu" ${gpu_test_kernels})
   endif()
 
   # What a call costs the host beside a bare launch; run by hand, it needs a GPU or the tests' stand-in for the driver.

@@ -1,18 +1,35 @@
 #!/usr/bin/env bash
-# Copies what a bare machine needs to run rapt: kit.sh BUILD_TREE TARGET. Called by `make kit`.
-# The program links all but libc and libm statically; the folder stays under 64 MiB.
+# Copies what a bare machine needs to run rapt and its GPU tests: kit.sh BUILD_TREE TARGET. Called by `make kit`.
+# The programs link all but libc and libm statically; the folder stays under 64 MiB. rapt_tests comes along where it
+# still fits, kernel packs (BUILD_TREE/*.pack) and the benchmarks' scripts where they exist.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tree=$1 target=$2
+limit_kib=65536
+size_kib() { du -sck "$@" | tail -n 1 | cut -f1; }
+
 rm -rf "$target"
-mkdir -p "$target/check" "$target/examples"
-cp "$tree/rapt" "$target/"
+mkdir -p "$target/check" "$target/examples" "$target/scripts" "$target/bench"
+install -s "$tree/rapt" "$target/"
 cp -P "$tree"/librapt.so* "$target/"
 cp -r check/cases "$target/check/"
 cp -r examples/data "$target/examples/"
-kib=$(du -sk "$target" | cut -f1)
-if [ "$kib" -gt 65536 ]; then
-  echo "kit.sh: $target is $kib KiB: must stay under 65536 (64 MiB)" >&2
+cp scripts/gpu_suite.sh "$target/scripts/"
+for file in bench/*.py; do [ ! -e "$file" ] || cp "$file" "$target/bench/"; done
+[ ! -e "$tree/rapt_gpu_tests" ] || install -s "$tree/rapt_gpu_tests" "$target/"
+for pack in "$tree"/*.pack; do [ ! -e "$pack" ] || cp "$pack" "$target/"; done
+
+note=""
+if [ -e "$tree/rapt_tests" ]; then
+  install -s "$tree/rapt_tests" "$target/"
+  if [ "$(size_kib "$target")" -gt "$limit_kib" ]; then
+    rm "$target/rapt_tests"
+    note=" (without rapt_tests, which did not fit)"
+  fi
+fi
+kib=$(size_kib "$target")
+if [ "$kib" -gt "$limit_kib" ]; then
+  echo "kit.sh: $target is $kib KiB: must stay under $limit_kib (64 MiB)" >&2
   exit 1
 fi
-echo "$target: $kib KiB; there: ./rapt run examples/data/minilm-layer0.safetensors"
+echo "$target: $kib KiB$note; there: ./rapt run examples/data/minilm-layer0.safetensors, scripts/gpu_suite.sh tests"

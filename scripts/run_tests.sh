@@ -23,6 +23,6 @@ status=${PIPESTATUS[0]}
 grep -E '^(reports: [0-9]+ run, [0-9]+ pending|  [A-Z][0-9A-Za-z]* +waits for )' "$log"
 awk '/^\[  PASSED  \]/ {passed += $4} /^\[  FAILED  \] .*\([0-9]+ ms\)$/ {failed += 1} /^\[  SKIPPED \] [0-9]+ test/ {skipped += $4}
   END {printf "test cases: %d passed, %d failed, %d skipped\n", passed, failed, skipped}' "$log"
-echo "GPU tests: skipped (rapt has no GPU backend yet), 0 run"
+awk '/^GPU test cases: / {skipped += $4; run += $6} END {printf "GPU tests: %d skipped, %d run\n", skipped, run}' "$log"
 grep -E '^[0-9]+% tests passed' "$summary"
 exit "$status"
