@@ -1,0 +1,153 @@
+// Problem lines to kernels: plan, render, compile; and the arithmetic of occupancy.
+// Used by pack.cpp, ledger.cpp and tests.
+#include "lab/kernels.h"
+
+#include <algorithm>
+#include <exception>
+#include <map>
+#include <mutex>
+
+#include "cpu/threads.h"
+#include "error.h"
+#include "gpu.h"
+#include "kernels/emit.h"
+#include "lab/progress.h"
+#include "plan.h"
+
+namespace rapt::lab {
+namespace {
+
+std::vector<std::string> words_of(const std::string& text, char separator) {
+  std::vector<std::string> words;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find(separator, at), text.size());
+    words.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return words;
+}
+
+std::string chosen_words(const AttentionConfig& config) {
+  const std::vector<std::string> words = words_of(to_string(config), ' ');
+  const std::vector<std::string> defaults = words_of(to_string(AttentionConfig{}), ' ');
+  std::string text;
+  for (size_t i = 0; i < words.size(); ++i)
+    if (words[i] != defaults[i]) text += (text.empty() ? "" : " ") + words[i];
+  return text;
+}
+
+PlannedKernel planned_kernel(const Step& step, const Device& device, const Problem& problem) {
+  PlannedKernel kernel;
+  kernel.device = device;
+  kernel.family = step.family->name;
+  kernel.config = chosen_words(step.config.attention);
+  kernel.problem = to_string(problem);
+  kernel.unit = step.family->unit(step.config);
+  kernel.request = request_for(kernel.unit, device.arch, concat(kernel.family, " for \"", kernel.problem, "\""));
+  kernel.signature = jit::signature(kernel.request);
+  return kernel;
+}
+
+// What limits the blocks of a multiprocessor beside its registers, threads and shared memory: NVIDIA's
+// cuda_occupancy.h (CUDA 13.0), cudaOccMaxBlocksPerMultiprocessor and, from sm_90 on, cudaOccMaxBlocksPerSMBlock-
+// BarrierLimit; the same block limits stand in the CUDA C++ Programming Guide, "Technical Specifications per Compute
+// Capability".
+struct BlockLimits {
+  int sm, blocks, barriers;  // barriers: 0 = they do not limit
+};
+constexpr BlockLimits block_limits[] = {{80, 32, 0},  {86, 16, 0},   {87, 16, 0},  {89, 24, 0},
+                                        {90, 32, 64}, {100, 32, 64}, {120, 24, 24}};
+
+const BlockLimits& limits_of(const Device& device) {
+  for (const BlockLimits& row : block_limits)
+    if (row.sm == device.sm) return row;
+  unsupported("device ", device.name, ": the block limits of sm_", device.sm, " are not known");
+}
+
+constexpr int warp_threads = 32, partitions = 4;  // of a multiprocessor, each with a quarter of the registers
+constexpr int64_t register_granularity = 256;     // registers of a warp come in so many, on every sm from 3.0 on
+constexpr int64_t shared_granularity = 128;       // sm_80 and up
+constexpr int64_t reserved_shared = 1024;         // of each block, for the system: sm_80 and up
+
+int64_t rounded_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+}  // namespace
+
+KernelSelection select_kernels(const std::vector<Problem>& problems, const std::vector<Device>& devices) {
+  KernelSelection selection;
+  std::map<std::string, bool> met;  // signatures
+  for (const Device& device : devices) {
+    for (const Problem& problem : problems) {
+      const auto skip = [&](const std::string& why) {
+        selection.skipped.push_back({to_string(problem), device.arch, why});
+      };
+      try {
+        const Plan chosen = plan(problem, device);
+        if (chosen.step_count == 0) skip("its plan has no steps");
+        for (int i = 0; i < chosen.step_count; ++i) {
+          PlannedKernel kernel = planned_kernel(chosen.steps[static_cast<size_t>(i)], device, problem);
+          if (met.emplace(kernel.signature, true).second) selection.kernels.push_back(std::move(kernel));
+        }
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::unsupported) throw;
+        skip(error.what());
+      }
+    }
+  }
+  return selection;
+}
+
+std::vector<Device> gpu_presets(const std::string& list) {
+  std::vector<Device> devices;
+  for (const std::string& name : words_of(list, ',')) {
+    devices.push_back(device_preset(name));
+    if (devices.back().kind != DeviceKind::cuda) invalid("--arch ", name, ": must be a GPU, such as sm_89 or l4");
+  }
+  return devices;
+}
+
+std::vector<jit::Image> compile_kernels(const std::vector<PlannedKernel>& kernels, int threads) {
+  std::vector<jit::Image> images(kernels.size());
+  std::exception_ptr failure;
+  std::mutex mutex;  // of failure and progress
+  Progress progress(kernels.size());
+  size_t begun = 0;
+  cpu::ThreadPool pool(std::max(1, std::min(threads, static_cast<int>(kernels.size()))));
+  pool.parallel_for(static_cast<int64_t>(kernels.size()), [&](int, int64_t at) {
+    const PlannedKernel& kernel = kernels[static_cast<size_t>(at)];
+    {
+      const std::lock_guard lock(mutex);
+      if (failure) return;
+      progress.at(begun++, concat(kernel.device.arch, " ", kernel.problem));
+    }
+    try {
+      images[static_cast<size_t>(at)] = jit::compile(kernel.request);
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (!failure) failure = std::current_exception();
+    }
+  });
+  if (failure) std::rethrow_exception(failure);
+  return images;
+}
+
+// As cuda_occupancy.h computes it for kernels that prefer shared memory to L1.
+Occupancy occupancy(const Device& device, const KernelNeeds& needs) {
+  const BlockLimits& limits = limits_of(device);
+  const int64_t warps = (needs.threads + warp_threads - 1) / warp_threads;
+  const int64_t warp_registers = rounded_up(int64_t{needs.registers} * warp_threads, register_granularity);
+  const int64_t shared = rounded_up(needs.shared_bytes + reserved_shared, shared_granularity);
+  if (warps == 0 || needs.shared_bytes > device.smem_per_block) return {};
+  // A launch is refused by the registers that it would take if its warps filled all partitions evenly.
+  if (warp_registers * rounded_up(warps, partitions) > device.registers_per_sm) return {};
+
+  int64_t blocks = std::min<int64_t>(limits.blocks, device.threads_per_sm / warp_threads / warps);
+  blocks = std::min(blocks, device.smem_per_sm / shared);
+  if (limits.barriers > 0 && needs.barriers > 0) blocks = std::min<int64_t>(blocks, limits.barriers / needs.barriers);
+  if (warp_registers > 0)
+    blocks = std::min(blocks, device.registers_per_sm / partitions / warp_registers * partitions / warps);
+  return {static_cast<int>(blocks),
+          static_cast<double>(blocks * warps * warp_threads) / static_cast<double>(device.threads_per_sm)};
+}
+
+}  // namespace rapt::lab
