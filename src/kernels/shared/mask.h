@@ -38,4 +38,30 @@ struct PositionMask {
   }
 };
 
+// The same ranges in int arithmetic, for GPU kernels: query i sees keys [max(0, i + begin), min(i + end, seqlen_k)).
+// Both bounds grow with i. For sequences shorter than Band::longest.
+struct Band {
+  static constexpr int longest = 1 << 28, open = 1 << 29;
+  int begin = -open, end = open, seqlen_k = 0;
+
+  static constexpr Band of(const PositionMask& mask, long long offset, long long seqlen_k) {
+    Band band;
+    band.seqlen_k = static_cast<int>(seqlen_k);
+    long long end = open;
+    if (mask.causal != CausalKind::none) end = saturating_add(offset, 1);
+    if (mask.window_right >= 0) {
+      const long long right = saturating_add(saturating_add(offset, mask.window_right), 1);
+      end = right < end ? right : end;
+    }
+    band.end = held(end);
+    if (mask.window_left >= 0) band.begin = held(saturating_add(offset, -mask.window_left));
+    return band;
+  }
+  constexpr int first(int i) const { return i + begin > 0 ? i + begin : 0; }
+  constexpr int past(int i) const { return i + end < seqlen_k ? i + end : seqlen_k; }
+
+ private:
+  static constexpr int held(long long x) { return static_cast<int>(x < -open ? -open : x > open ? open : x); }
+};
+
 }  // namespace rapt

@@ -1,0 +1,131 @@
+// attention_sm80, host half: 16-bit attention on tensor cores, for GPUs of compute capability 8.0 and more.
+// What runs is attention_sm80.cuh. Says when it applies, chooses tiles, launches.
+#include <cmath>
+
+#include "error.h"
+#include "gpu.h"
+#include "kernels/bind.h"
+#include "kernels/emit.h"
+#include "kernels/family.h"
+#include "sdpa.h"
+
+namespace rapt {
+namespace {
+
+constexpr int largest_dim = 256;
+constexpr int64_t most_blocks = 0x7fffffff;  // grid.x of every GPU
+
+int64_t div_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
+
+bool vectors(const Access& access) { return access.unit_last && access.aligned16; }
+
+// The first rule that a problem breaks, as a sentence; nothing is formatted when nobody asks.
+bool accepts(const Problem& p, const Device& device, std::string* why) {
+  auto refuse = [&](const auto&... parts) {
+    if (why != nullptr) *why = concat("attention_sm80: ", parts...);
+    return false;
+  };
+  if (device.kind != DeviceKind::cuda) return refuse("device ", device.name, " is not a GPU");
+  if (device.sm < 80) return refuse("device ", device.name, " is sm_", device.sm, ": must be sm_80 or newer");
+  if (p.op != Op::forward) return refuse("op is not forward attention");
+  if (p.page_size != 0) return refuse("page=", p.page_size, ": paged KV is not supported");
+  if (!p.mod.empty()) return refuse("mod=", p.mod, ": score modifications are not supported");
+  if (p.smooth_k || p.hadamard) return refuse("smooth_k, hadamard: quantisation inside the call is not supported");
+  if (!is_16bit(p.q) || p.k != p.q)
+    return refuse("q=", name_of(p.q), " k=", name_of(p.k), ": both must be f16 or both bf16");
+  if (!is_16bit(p.v)) return refuse("v=", name_of(p.v), ": must be f16 or bf16");
+  if (p.q_scales != ScaleKind::none || p.k_scales != ScaleKind::none || p.v_scales != ScaleKind::none)
+    return refuse("descale factors of 16-bit tensors are not supported");
+  if (p.pv == PvMode::fp8 || p.pv == PvMode::fp8x2) return refuse("pv=fp8: P.V is computed in 16 bits; pv=f16 or none");
+  if (p.acc == AccMode::f16 && (p.q != DType::f16 || p.v != DType::f16))
+    return refuse("acc=f16, q=", name_of(p.q), " v=", name_of(p.v), ": only products of f16 are summed in f16");
+  for (const int64_t dim : {p.head_dim, p.head_dim_v})
+    if (dim < 8 || dim % 8 != 0 || dim > largest_dim)
+      return refuse("head_dim ", p.head_dim, ":", p.head_dim_v, ": both must be multiples of 8 up to ", largest_dim);
+  for (const auto& [name, access] :
+       {std::pair{"q", &p.access_q}, {"k", &p.access_k}, {"v", &p.access_v}, {"out", &p.access_out}})
+    if (!vectors(*access)) return refuse(name, ": rows must be contiguous, and base and strides multiples of 16 bytes");
+  if (p.seqlen_q >= Band::longest || p.seqlen_k >= Band::longest)
+    return refuse("seqlens ", p.seqlen_q, " and ", p.seqlen_k, ": must be below ", Band::longest);
+  if (p.batch * p.heads_q > most_blocks || p.batch * p.heads_q * div_up(p.seqlen_q, 32) > most_blocks)
+    return refuse("batch * heads_q * tiles of rows: must be at most ", most_blocks);
+  return true;
+}
+
+// exp2(s * c - m * c) in one operation needs nothing between product and softmax, and a positive normal c.
+bool can_fold(const Problem& p) {
+  const float c = p.softmax_scale() * 1.44269504f;
+  return !p.softcap && !p.bias.present() && !p.alibi && !p.mask.present() && c > 0.0f && std::isnormal(c);
+}
+
+struct Tiles {
+  int block_m, block_n, warps_m, warps_k, stages, min_blocks;
+  bool q_in_registers;
+};
+
+// Tiles for problems that fill the machine, by the larger of the two head dims.
+Tiles long_tiles(int dim) {
+  if (dim <= 64) return {128, 64, 4, 1, 2, 2, false};
+  if (dim <= 128) return {128, 32, 4, 1, 2, 2, false};
+  return {128, 64, 8, 1, 1, 1, false};
+}
+
+// For problems of few rows: small row tiles, and keys dealt to four warps so that no warp walks far.
+Tiles short_tiles(int dim) {
+  if (dim <= 64) return {32, 64, 2, 4, 2, 1, true};
+  if (dim <= 128) return {32, 32, 2, 4, 2, 1, true};
+  return {32, 16, 2, 4, 2, 1, false};
+}
+
+// `invariant` rules out everything that looks at lengths, batch or heads.
+bool is_short(const Problem& p, const Device& device) {
+  return !p.invariant && p.batch * p.heads_q * div_up(p.seqlen_q, 64) <= device.sm_count;
+}
+
+KernelConfig configure(const Problem& p, const Device& device) {
+  KernelConfig config;
+  AttentionConfig& a = config.attention;
+  a.q = p.q, a.k = p.k, a.v = p.v, a.out = p.out;
+  a.head_dim = static_cast<int>(p.head_dim), a.head_dim_v = static_cast<int>(p.head_dim_v);
+  const int dim = std::max(a.head_dim, a.head_dim_v);
+  const Tiles tiles = is_short(p, device) ? short_tiles(dim) : long_tiles(dim);
+  a.block_m = tiles.block_m, a.block_n = tiles.block_n, a.warps_m = tiles.warps_m, a.warps_k = tiles.warps_k;
+  a.stages = tiles.stages, a.min_blocks = tiles.min_blocks, a.q_in_registers = tiles.q_in_registers;
+  a.folded = can_fold(p);
+  a.softcap = p.softcap.has_value(), a.bias = p.bias.dtype, a.alibi = p.alibi, a.mask = p.mask.present();
+  a.bounded = p.causal != Causal::none || p.window.has_value();
+  a.f16_accumulate = p.acc == AccMode::f16;
+  // Cards differ in shared memory: first fewer steps in flight, then smaller ones, then fewer rows.
+  while (smem_bytes(a) > device.smem_per_block && a.stages > 1) --a.stages;
+  while (smem_bytes(a) > device.smem_per_block && a.block_n > 16) a.block_n /= 2;
+  while (smem_bytes(a) > device.smem_per_block && a.warps_m > 1) a.block_m /= 2, a.warps_m /= 2;
+  config.block_m = a.block_m, config.block_n = a.block_n;
+  return config;
+}
+
+size_t workspace_bytes(const Problem&, const KernelConfig&) { return 0; }
+
+KernelUnit unit(const KernelConfig& config) {
+  const AttentionConfig& a = config.attention;
+  return {emit_unit("attention_sm80.cuh", "attention_sm80", a, a.min_blocks), a.threads(),
+          static_cast<size_t>(smem_bytes(a))};
+}
+
+void launch(const LaunchScope& scope) {
+  const Problem& p = scope.binding.problem;
+  const int64_t blocks = p.batch * p.heads_q * div_up(p.seqlen_q, scope.config.attention.block_m);
+  if (blocks == 0) return;
+  const AttentionParams params = attention_params(scope.binding);
+  cuda::Kernel::Launch launch;
+  launch.grid_x = static_cast<unsigned>(blocks);
+  launch.threads = static_cast<unsigned>(scope.kernel->unit.threads);
+  launch.smem_bytes = scope.kernel->unit.smem_bytes;
+  launch.stream = scope.stream;
+  scope.kernel->kernel->launch(launch, &params);
+}
+
+}  // namespace
+
+const Family attention_sm80{"attention_sm80", accepts, configure, workspace_bytes, launch, unit};
+
+}  // namespace rapt

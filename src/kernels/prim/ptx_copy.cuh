@@ -1,0 +1,63 @@
+// Asynchronous copies from global to shared memory (PTX ISA 9.0, section 9.7.9.25.3). Device only.
+#pragma once
+
+namespace rapt {
+
+inline unsigned shared_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
+
+// x, but the compiler cannot know when it was read.
+inline unsigned volatile_copy(unsigned x) {
+  unsigned y;
+  asm volatile("mov.b32 %0, %1;" : "=r"(y) : "r"(x));
+  return y;
+}
+
+// 16 bytes past L1; zeros instead where `inside` is false, and then nothing is read.
+inline void cp_async_16(unsigned to, const void* from, bool inside) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(inside ? 16 : 0)
+               : "memory");
+}
+
+inline void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Until at most n of this thread's groups are under way.
+template <int n>
+inline void cp_async_wait_group() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
+}
+
+// Shared memory by address: 4, 8 and 16 bytes.
+inline unsigned load_shared(unsigned address) {
+  unsigned x;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
+  return x;
+}
+inline void store_shared(unsigned address, unsigned x) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(x) : "memory");
+}
+inline void load_shared_2(unsigned address, float& x, float& y) {
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "r"(address) : "memory");
+}
+inline void store_shared_2(unsigned address, float x, float y) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(x), "f"(y) : "memory");
+}
+inline void load_shared_4(unsigned address, float& x, float& y, float& z, float& w) {
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(x), "=f"(y), "=f"(z), "=f"(w)
+               : "r"(address)
+               : "memory");
+}
+
+struct alignas(16) Bytes16 {
+  unsigned word[4];
+};
+inline Bytes16 load_shared_16(unsigned address) {
+  Bytes16 x;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.word[0]), "=r"(x.word[1]), "=r"(x.word[2]), "=r"(x.word[3])
+               : "r"(address)
+               : "memory");
+  return x;
+}
+
+}  // namespace rapt

@@ -1,0 +1,153 @@
+// Online softmax (Milakov & Gimelshein 2018) on mma accumulator fragments: a lane holds parts of two rows of each
+// m-tile, and the four lanes of a quad hold a row together. Device only.
+#pragma once
+
+#include "../shared/dtype.h"
+#include "numeric.cuh"
+
+namespace rapt {
+
+constexpr float log2_e = 1.4426950408889634f, ln_2 = 0.6931471805599453f;
+constexpr float minus_infinity = detail::float_of(0xff800000u);
+
+// log2(x) within 2^-22 (absolute, for x of 1 and more) (PTX ISA 9.0, section 9.7.3.19).
+inline float log2_approx(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+inline bool is_finite(float x) { return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u; }
+
+inline float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+  return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+}
+inline float quad_sum(float x) {
+  x += __shfl_xor_sync(~0u, x, 1);
+  return x + __shfl_xor_sync(~0u, x, 2);
+}
+
+// Two elements of one 16-bit format, the first in the low half.
+template <DType dtype>
+inline unsigned pack2(float low, float high) {
+  static_assert(dtype == DType::f16 || dtype == DType::bf16, "pack2 packs f16 or bf16");
+  return dtype == DType::f16 ? pack_f16x2(low, high) : pack_bf16x2(low, high);
+}
+
+// Rows' sums of exp2((x - reference) * c). Scores x are raw products with c = scale * log2(e) where `folded`, and
+// natural logits with c = log2(e) otherwise. The reference is not the running maximum but follows it: any number near
+// it gives the same quotient, so it moves only when the maximum has outgrown it by 2^headroom, which spares most
+// rescalings of the output (the idea is FlashAttention-4's). Each row decides for itself; the warp only votes on
+// whether any moves.
+template <bool folded, int m_tiles, bool exact_maximum>
+struct OnlineSoftmax {
+  static constexpr float headroom = exact_maximum ? 0.0f : 8.0f;  // weights stay below 2^8: far from f16's 65504
+
+  const float c;
+  float reference[m_tiles][2], sum[m_tiles][2];
+  // Some product reference * c is beyond 2^16, where its rounding would matter: subtract first, multiply then.
+  bool wide = !folded;
+
+  explicit OnlineSoftmax(float scale) : c(folded ? scale * log2_e : log2_e) { reset(); }
+
+  void reset() {
+#pragma unroll
+    for (int mt = 0; mt < m_tiles; ++mt)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) reference[mt][half] = minus_infinity, sum[mt][half] = 0.0f;
+  }
+
+  // exp2((a - b) * c). While not wide both products are rounded as in weights(), so that they cancel exactly.
+  float ratio(float a, float b) const {
+    return exp2_approx(wide ? (a - b) * c : __fadd_rn(__fmul_rn(a, c), -__fmul_rn(b, c)));
+  }
+
+  // A reference as a natural logit, as weights() used it.
+  float natural(float row) const {
+    if constexpr (!folded) return row;
+    return (wide ? row * c : __fmul_rn(row, c)) * ln_2;
+  }
+
+  // Scores become weights; sums and, where the reference moves, earlier output follow.
+  template <int n_tiles, int v_tiles>
+  void step(float (&s)[m_tiles][n_tiles][4], float (&o)[m_tiles][v_tiles][4]) {
+    float top[m_tiles][2];
+    bool moves = false;
+#pragma unroll
+    for (int mt = 0; mt < m_tiles; ++mt)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float x = fmaxf(s[mt][0][2 * half], s[mt][0][2 * half + 1]);
+#pragma unroll
+        for (int n = 1; n < n_tiles; ++n) x = fmaxf(x, fmaxf(s[mt][n][2 * half], s[mt][n][2 * half + 1]));
+        top[mt][half] = x;
+        moves = moves || outgrown(x, reference[mt][half]);
+      }
+    if (__any_sync(~0u, moves)) move_references(top, o);
+    weights(s);
+  }
+
+ private:
+  bool outgrown(float x, float from) const { return from == minus_infinity ? x > from : (x - from) * c > headroom; }
+
+  template <int v_tiles>
+  void move_references(const float (&top)[m_tiles][2], float (&o)[m_tiles][v_tiles][4]) {
+    float old[m_tiles][2];
+    bool far = false;
+#pragma unroll
+    for (int mt = 0; mt < m_tiles; ++mt)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float& row = reference[mt][half];
+        old[mt][half] = row;
+        const float maximum = quad_max(top[mt][half]);
+        if (outgrown(maximum, row)) row = maximum;
+        far = far || fabsf(row * c) >= 65536.0f && row != minus_infinity;
+      }
+    wide = !folded || __any_sync(~0u, far);
+#pragma unroll
+    for (int mt = 0; mt < m_tiles; ++mt)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float row = reference[mt][half];
+        const float factor = row == old[mt][half] ? 1.0f : ratio(old[mt][half], row);
+        sum[mt][half] *= factor;
+#pragma unroll
+        for (int n = 0; n < v_tiles; ++n) o[mt][n][2 * half] *= factor, o[mt][n][2 * half + 1] *= factor;
+      }
+  }
+
+  template <int n_tiles>
+  void weights(float (&s)[m_tiles][n_tiles][4]) {
+    if (wide) subtract_references(s);
+#pragma unroll
+    for (int mt = 0; mt < m_tiles; ++mt)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float row = reference[mt][half], shift = wide || row == minus_infinity ? 0.0f : -__fmul_rn(row, c);
+        float even = 0.0f, odd = 0.0f;  // the step's own sum, in two chains
+#pragma unroll
+        for (int n = 0; n < n_tiles; ++n) {
+          float &x = s[mt][n][2 * half], &y = s[mt][n][2 * half + 1];
+          x = exp2_approx(fmaf(x, c, shift)), y = exp2_approx(fmaf(y, c, shift));
+          even += x, odd += y;
+        }
+        sum[mt][half] += even + odd;
+      }
+  }
+
+  template <int n_tiles>
+  void subtract_references(float (&s)[m_tiles][n_tiles][4]) const {
+#pragma unroll
+    for (int mt = 0; mt < m_tiles; ++mt)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float row = reference[mt][i / 2] == minus_infinity ? 0.0f : reference[mt][i / 2];
+#pragma unroll
+        for (int n = 0; n < n_tiles; ++n) s[mt][n][i] -= row;
+      }
+  }
+};
+
+}  // namespace rapt
