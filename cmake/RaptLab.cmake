@@ -49,6 +49,8 @@ elseif(lab_sources)
   endif()
   add_dependencies(rapt_lab rapt_build_info)
   target_include_directories(rapt_lab PUBLIC "${PROJECT_BINARY_DIR}/generated")
+  rapt_embed(rapt_lab rapt::lab::embedded_ledger "${PROJECT_SOURCE_DIR}/src/kernels"
+    "${PROJECT_SOURCE_DIR}/src/kernels/resources.json")
   target_link_libraries(rapt_lab PUBLIC rapt_check fmt::fmt-header-only nlohmann_json::nlohmann_json CLI11::CLI11)
 endif()
 

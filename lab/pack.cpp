@@ -1,0 +1,198 @@
+// rapt pack: the kernels of problem lines compiled ahead of time into one file, on a machine that needs no GPU; the
+// ledger of what they take, compared or written; and the same ledger for rapt info. Called by program.cpp.
+#include "lab/pack.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "check/cases.h"
+#include "cpu/threads.h"
+#include "error.h"
+#include "lab/file.h"
+#include "lab/ledger.h"
+
+namespace rapt::lab {
+namespace {
+
+struct Compiled {
+  KernelSelection selection;
+  std::vector<jit::Image> images;  // of selection.kernels
+  double seconds = 0;              // by the clock
+};
+
+std::vector<Problem> problems_of(const PackOptions& options) {
+  std::vector<Problem> problems;
+  if (!options.words.empty()) problems.push_back(parse_problem(joined(options.words)));
+  for (const std::string& cases : options.cases)
+    for (const check::Case& c : check::load_cases(cases, cases_directory())) problems.push_back(c.problem());
+  if (problems.empty()) invalid("pack: give a problem line, or --cases with a set that has some");
+  return problems;
+}
+
+void require_compiler() {
+  std::string why;
+  if (jit::find_compiler(&why) == nullptr)
+    throw Error(ErrorCode::environment, concat("pack needs NVRTC to compile kernels: ", why));
+}
+
+Compiled compile(const PackOptions& options) {
+  Compiled result;
+  result.selection = select_kernels(problems_of(options), gpu_presets(options.common.arch));
+  require_compiler();
+  const int threads = options.common.threads > 0 ? options.common.threads : cpu::available_threads();
+  const auto begin = std::chrono::steady_clock::now();
+  result.images = compile_kernels(result.selection.kernels, threads);
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return result;
+}
+
+struct Total {
+  size_t kernels = 0, bytes = 0;
+  double seconds = 0;  // of all compilations, one after another
+};
+
+std::map<std::string, Total> totals_of(const Compiled& compiled) {
+  std::map<std::string, Total> totals;
+  for (const jit::Image& image : compiled.images) {
+    Total& total = totals[image.arch];
+    total.kernels += 1;
+    total.bytes += image.bytes.size();
+    total.seconds += image.milliseconds / 1000;
+  }
+  return totals;
+}
+
+// Each problem once, with the architectures that skip it for the same reason.
+std::vector<KernelSelection::Skipped> merged(const std::vector<KernelSelection::Skipped>& skipped) {
+  std::vector<KernelSelection::Skipped> list;
+  for (const KernelSelection::Skipped& one : skipped) {
+    const auto same = std::find_if(list.begin(), list.end(), [&](const KernelSelection::Skipped& other) {
+      return other.problem == one.problem && other.why == one.why;
+    });
+    if (same == list.end())
+      list.push_back(one);
+    else
+      same->device += ", " + one.device;
+  }
+  return list;
+}
+
+void print_table(const Compiled& compiled) {
+  fmt::print("{:<12} {:>8} {:>12} {:>18}\n", "arch", "kernels", "bytes", "compile seconds");
+  for (const auto& [arch, total] : totals_of(compiled))
+    fmt::print("{:<12} {:>8} {:>12} {:>18.1f}\n", arch, total.kernels, total.bytes, total.seconds);
+  for (const KernelSelection::Skipped& skipped : merged(compiled.selection.skipped))
+    fmt::print("skipped   {} on {}: {}\n", skipped.problem, skipped.device, skipped.why);
+  const std::string compiler = compiled.images.empty() ? "none" : compiled.images[0].compiler;
+  fmt::print("compiled  {} kernels in {:.1f} s with NVRTC {}\n", compiled.images.size(), compiled.seconds, compiler);
+}
+
+nlohmann::ordered_json to_json(const Compiled& compiled) {
+  auto kernels = nlohmann::ordered_json::array(), skipped = nlohmann::ordered_json::array();
+  for (size_t i = 0; i < compiled.images.size(); ++i) {
+    const PlannedKernel& kernel = compiled.selection.kernels[i];
+    const jit::Image& image = compiled.images[i];
+    kernels.push_back({{"arch", image.arch},
+                       {"family", kernel.family},
+                       {"config", kernel.config},
+                       {"problem", kernel.problem},
+                       {"signature", kernel.signature},
+                       {"bytes", image.bytes.size()},
+                       {"compiler", image.compiler},
+                       {"compile_ms", image.milliseconds}});
+  }
+  for (const KernelSelection::Skipped& one : merged(compiled.selection.skipped))
+    skipped.push_back({{"problem", one.problem}, {"arch", one.device}, {"why", one.why}});
+  return {{"kernels", kernels}, {"skipped", skipped}, {"seconds", compiled.seconds}};
+}
+
+std::string text_of_file(const std::string& path) {
+  const FileSource file(path);
+  std::string text(static_cast<size_t>(file.size()), '\0');
+  file.read(0, file.size(), text.data());
+  return text;
+}
+
+// True when nothing in `sentences`; else prints them all.
+bool none(const std::vector<std::string>& sentences) {
+  for (const std::string& sentence : sentences) fmt::print(stderr, "rapt: {}\n", sentence);
+  return sentences.empty();
+}
+
+// Before anything is compiled: registers and spills compare only within one compiler.
+Ledger ledger_before(const PackOptions& options) {
+  if (options.update && !std::filesystem::exists(options.ledger)) return {};
+  Ledger before = parse_ledger(text_of_file(options.ledger), options.ledger);
+  require_compiler();
+  const std::string& version = jit::find_compiler()->version;
+  if (!options.update && version != before.nvrtc)
+    throw Error(ErrorCode::environment, concat("--ledger ", options.ledger, ": was made by NVRTC ", before.nvrtc,
+                                               " and compares with that one only; this is NVRTC ", version, " (",
+                                               jit::find_compiler()->path, "): see scripts/nvrtc.sh, RAPT_NVRTC"));
+  return before;
+}
+
+int judge_ledger(const PackOptions& options, const Compiled& compiled, const Ledger& before) {
+  const Ledger now = ledger_of(compiled.selection.kernels, compiled.images, before);
+  if (options.update) {
+    AtomicFile file(options.ledger);
+    file.write(to_text(now));
+    file.commit();
+    fmt::print("written   {}\n", options.ledger);
+    return none(faults_of(now)) ? exit_fine : exit_check_failed;
+  }
+  const bool allowed = none(faults_of(now)), equal = none(differences(before, now));
+  if (!equal) fmt::print(stderr, "rapt: where the change is wanted: make ledger, and commit {}\n", options.ledger);
+  if (allowed && equal) fmt::print("ledger    {} kernels as in {}\n", now.rows.size(), options.ledger);
+  return allowed && equal ? exit_fine : exit_check_failed;
+}
+
+void print_rows(const Ledger& ledger) {
+  fmt::print("compiled by NVRTC {}\n\n", ledger.nvrtc);
+  fmt::print("{:<7} {:>4} {:>7} {:>6} {:>5} {:>6} {:>7} {:>6} {:>9}  {}\n", "arch", "regs", "threads", "spills",
+             "stack", "static", "dynamic", "blocks", "occupancy", "kernel");
+  for (const LedgerRow& row : ledger.rows) {
+    fmt::print("{:<7} {:>4} {:>7} {:>6} {:>5} {:>6} {:>7} {:>6} {:>8.1f}%  {} {}\n", row.arch, row.registers,
+               row.threads, row.spill_bytes, row.stack_bytes, row.static_bytes, row.dynamic_bytes, row.blocks_per_sm,
+               100 * row.occupancy, row.family, row.config);
+    if (!row.reason.empty()) fmt::print("{:>63}  so few blocks because {}\n", "", row.reason);
+  }
+}
+
+}  // namespace
+
+int pack(const PackOptions& options) {
+  if (options.common.arch.empty()) invalid("pack: give --arch, such as sm_89,sm_90a");
+  if (options.output.empty() && options.ledger.empty()) invalid("pack: give -o FILE or --ledger FILE");
+  if (options.update && options.ledger.empty()) invalid("--update: writes the file that --ledger names; give that too");
+  const Ledger before = options.ledger.empty() ? Ledger{} : ledger_before(options);
+  const Compiled compiled = compile(options);
+  if (options.common.json)
+    fmt::print("{}\n", to_json(compiled).dump(2));
+  else
+    print_table(compiled);
+  if (!options.output.empty()) {
+    jit::write_pack(options.output, compiled.images);
+    if (!options.common.json)
+      fmt::print("written   {}, {} bytes\n", options.output, std::filesystem::file_size(options.output));
+  }
+  return options.ledger.empty() ? exit_fine : judge_ledger(options, compiled, before);
+}
+
+int info_kernels(const Common& common) {
+  Ledger ledger = shipped_ledger();
+  if (!common.arch.empty()) std::erase_if(ledger.rows, [&](const LedgerRow& row) { return row.arch != common.arch; });
+  if (ledger.rows.empty()) invalid("--arch ", common.arch, ": the ledger has no kernels for it");
+  if (common.json)
+    fmt::print("{}", to_text(ledger));
+  else
+    print_rows(ledger);
+  return exit_fine;
+}
+
+}  // namespace rapt::lab
