@@ -161,7 +161,9 @@ Call& run_gpu(Call& call, rapt_context* context) {
   stream.synchronize();
   call = gpu.result();
   EXPECT_EQ(check::broken_canaries(call.out.out), 0) << to_string(call.problem);
-  if (call.out.lse.present()) EXPECT_EQ(check::broken_canaries(call.out.lse), 0) << to_string(call.problem);
+  if (call.out.lse.present()) {
+    EXPECT_EQ(check::broken_canaries(call.out.lse), 0) << to_string(call.problem);
+  }
   return call;
 }
 

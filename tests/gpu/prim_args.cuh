@@ -1,0 +1,13 @@
+// What the kernels of prim_*.cuh are called with. Compiled by the test and by NVRTC.
+#pragma once
+
+namespace rapt::test {
+
+struct PrimArgs {
+  const void* a = nullptr;
+  const void* b = nullptr;
+  void* out = nullptr;
+  long n = 0;
+};
+
+}  // namespace rapt::test

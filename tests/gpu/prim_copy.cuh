@@ -1,0 +1,28 @@
+// A tile copied from global to shared memory, read back element by element: called by prim_test.cpp with one block.
+#pragma once
+
+#include "prim/tile.cuh"
+#include "prim_args.cuh"
+
+namespace rapt::test {
+
+// a: a matrix of 16-bit elements with rows of `pitch`, of which args.n exist; out: [rows][Tile::dim].
+template <int rows, int dim, int threads, int pitch>
+__device__ void copy_and_read_back(const PrimArgs& args) {
+  using Tile = SmemTile<rows, (dim + 15) / 16 * 16>;
+  extern __shared__ __align__(16) unsigned char smem[];
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int i = thread; i < Tile::bytes; i += threads) smem[i] = 0xff;  // NaN where the copy leaves a hole
+  __syncthreads();
+  copy_tile<Tile, dim, threads>(shared_address(smem), static_cast<const char*>(args.a), 2 * pitch, args.n, thread);
+  cp_async_commit_group();
+  cp_async_wait_group<0>();
+  __syncthreads();
+  unsigned short* out = static_cast<unsigned short*>(args.out);
+  for (int i = thread; i < rows * Tile::dim; i += threads) {
+    const int row = i / Tile::dim, column = i % Tile::dim;
+    out[i] = *reinterpret_cast<const unsigned short*>(smem + Tile::offset(row, column / 8) + column % 8 * 2);
+  }
+}
+
+}  // namespace rapt::test
