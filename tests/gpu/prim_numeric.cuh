@@ -2,6 +2,7 @@
 #pragma once
 
 #include "prim/numeric.cuh"
+#include "prim/score.cuh"
 #include "prim/softmax.cuh"
 #include "prim_args.cuh"
 
