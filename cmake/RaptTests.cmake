@@ -35,6 +35,15 @@ if(RAPT_BUILD_TESTS)
       add_dependencies(rapt_tests rapt_program)  # tests of the command line run build/rapt
     endif()
 
+    # A stand-in for the driver, with which tests start processes; its file name is the one that src/cuda opens.
+    add_library(fake_cuda SHARED tests/fake_cuda/fake_cuda.cpp)
+    rapt_defaults(fake_cuda)
+    target_include_directories(fake_cuda PRIVATE "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}/include")
+    target_link_libraries(fake_cuda PRIVATE Threads::Threads)
+    set_target_properties(fake_cuda PROPERTIES OUTPUT_NAME cuda SOVERSION 1
+      LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/fake_cuda")
+    add_dependencies(rapt_tests fake_cuda)
+
     # Built everywhere: without a GPU every test that needs one is skipped and counted.
     file(GLOB gpu_test_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/gpu/*.cpp")
     file(GLOB gpu_test_kernels CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/gpu/*.cuh")

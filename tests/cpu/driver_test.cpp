@@ -302,6 +302,19 @@ void launch_in_every_context() {  // one kernel, prepared once a device
   }
 }
 
+void prepared_in_a_context_that_goes() {
+  Kernel kernel = make_kernel();
+  void* own = fake().make_context(0);
+  fake().set_current(own);
+  kernel.prepare(0, 60000);
+  fake().set_current(nullptr);
+  fake().destroy_context(own);
+  const ContextScope scope(0, nullptr);
+  int params = 0;
+  kernel.launch({1, 1, 1, 32, 60000}, &params);
+  EXPECT_EQ(fake().last_launch().context, fake().primary(0));
+}
+
 void shared_memory_opt_in() {
   Kernel kernel = make_kernel();
   kernel.prepare(0, 0);
@@ -633,6 +646,7 @@ const Case all_cases[] = {
     {"launch_is_one_call", launch_is_one_call},
     {"launch_limits", launch_limits},
     {"launch_in_every_context", launch_in_every_context, "FAKE_CUDA_DEVICES=2"},
+    {"prepared_in_a_context_that_goes", prepared_in_a_context_that_goes},
     {"shared_memory_opt_in", shared_memory_opt_in, "FAKE_CUDA_DEVICES=2"},
     {"static_shared_memory_counts", static_shared_memory_counts},
     {"attributes", attributes},
