@@ -40,7 +40,7 @@ bool is_folder(const std::string& path) {
   return stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
 }
 
-// Folders that match the pattern, newest version last by name: in reverse order.
+// Folders that match the pattern, the last name first: cuda-13.1 before cuda-13.0.
 std::vector<std::string> folders_like(const std::string& pattern) {
   glob_t found{};
   std::vector<std::string> folders;
@@ -52,7 +52,7 @@ std::vector<std::string> folders_like(const std::string& pattern) {
 
 class Search {
  public:
-  // Tries one file (or a name for the loader). A file that is not there is told by its folder alone.
+  // Tries one file, or a name for the loader.
   bool try_file(const std::string& path) {
     void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (!library) {
@@ -71,19 +71,20 @@ class Search {
   }
 
   bool try_folder(const std::string& folder) {
+    bool any = false;
     for (const char* name : library_names) {
       const std::string path = folder + "/" + name;
-      if (access(path.c_str(), F_OK) == 0) {
-        if (try_file(path)) return true;
-      }
+      if (access(path.c_str(), F_OK) != 0) continue;
+      any = true;
+      if (try_file(path)) return true;
     }
-    note(folder, "no libnvrtc that can be used");
+    if (!any) absent_.push_back(folder);
     return false;
   }
 
   bool try_pattern(const std::string& pattern) {
     const std::vector<std::string> folders = folders_like(pattern);
-    if (folders.empty()) note(pattern, "nothing there");
+    if (folders.empty()) absent_.push_back(pattern);
     return std::any_of(folders.begin(), folders.end(), [&](const std::string& folder) { return try_folder(folder); });
   }
 
@@ -92,17 +93,25 @@ class Search {
       return is_folder(given) ? try_folder(given) : try_file(given);
     const auto on_loader_path = [&](const char* name) { return try_file(name); };
     if (std::any_of(library_names.begin(), library_names.end(), on_loader_path)) return true;
+    std::vector<std::string> patterns;
     for (const std::string& packages : python_packages())
-      for (const char* folder : {"/nvidia/cu13/lib", "/nvidia/cuda_nvrtc/lib"})
-        if (try_pattern(packages + folder)) return true;
-    const std::vector<std::string> patterns = toolkit_patterns();
+      for (const char* folder : {"/nvidia/cu13/lib", "/nvidia/cuda_nvrtc/lib"}) patterns.push_back(packages + folder);
+    for (const std::string& pattern : toolkit_patterns()) patterns.push_back(pattern);
     return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& each) { return try_pattern(each); });
   }
 
-  std::optional<Nvrtc> found_;
-  std::string answers_;
+  const Nvrtc* found() const { return found_ ? &*found_ : nullptr; }
+
+  std::string failure() const {
+    std::string places;
+    for (const std::string& place : absent_) places += (places.empty() ? "there is nothing at " : ", ") + place;
+    return concat("NVRTC was not found (pip install nvidia-cuda-nvrtc, or name its file or folder in RAPT_NVRTC): ",
+                  answers_, !answers_.empty() && !places.empty() ? "; " : "", places);
+  }
 
  private:
+  std::optional<Nvrtc> found_;
+
   // Patterns of the folders that pip installs to, without asking a Python: this library's neighbours (a wheel), the
   // environment that is active, the running program's prefix, the user's and the system's.
   static std::vector<std::string> python_packages() {
@@ -114,10 +123,11 @@ class Search {
     std::vector<std::string> prefixes = {environment("VIRTUAL_ENV"), environment("CONDA_PREFIX"), program_prefix()};
     if (const std::string home = environment("HOME"); !home.empty()) prefixes.push_back(home + "/.local");
     prefixes.insert(prefixes.end(), {"/usr/local", "/usr"});
-    for (size_t i = 0; i < prefixes.size(); ++i)
-      if (!prefixes[i].empty() && std::find(prefixes.begin(), prefixes.begin() + static_cast<std::ptrdiff_t>(i),
-                                            prefixes[i]) == prefixes.begin() + static_cast<std::ptrdiff_t>(i))
-        patterns.push_back(prefixes[i] + "/lib/python3*/*-packages");
+    for (const std::string& prefix : prefixes) {
+      const std::string pattern = prefix + "/lib/python3*/*-packages";
+      if (!prefix.empty() && std::find(patterns.begin(), patterns.end(), pattern) == patterns.end())
+        patterns.push_back(pattern);
+    }
     return patterns;
   }
 
@@ -136,8 +146,16 @@ class Search {
   }
 
   void note(const std::string& place, const std::string& answer) {
-    answers_ += concat(answers_.empty() ? "" : "; ", place, ": ", answer);
+    if (answer.ends_with("cannot open shared object file: No such file or directory")) {
+      absent_.push_back(place);
+    } else {
+      if (!answers_.empty()) answers_ += "; ";
+      answers_ += answer.starts_with(place) ? answer : concat(place, ": ", answer);
+    }
   }
+
+  std::string answers_;              // of libraries that are there and cannot be used
+  std::vector<std::string> absent_;  // where there is none
 };
 
 // "13.0.88" from the banner that NVRTC writes into PTX, "Cuda compilation tools, release 13.0, V13.0.88"; "" without.
@@ -149,33 +167,37 @@ std::string version_in(std::string_view text, const std::string& short_version) 
   return std::string(rest.substr(0, rest.find_first_not_of("0123456789.")));
 }
 
-// The banner stands among the library's constants. Where it is not found there, PTX is made to read it (40 ms).
-std::string full_version(void* library, const Nvrtc& nvrtc) {
-  struct Probe {
-    ElfW(Addr) base = 0;
-    std::string short_version, found;
-  } probe;
-  link_map* map = nullptr;
-  if (dlinfo(library, RTLD_DI_LINKMAP, &map) == 0) probe.base = map->l_addr;
-  probe.short_version = nvrtc.about.version;
-  const auto look = [](dl_phdr_info* object, size_t, void* data) -> int {
-    Probe& p = *static_cast<Probe*>(data);
-    if (object->dlpi_addr != p.base) return 0;
-    for (int i = 0; i < object->dlpi_phnum && p.found.empty(); ++i) {
-      const ElfW(Phdr)& segment = object->dlpi_phdr[i];
-      if (segment.p_type != PT_LOAD || segment.p_flags != PF_R) continue;
-      const char* begin = reinterpret_cast<const char*>(object->dlpi_addr + segment.p_vaddr);
-      constexpr std::string_view banner = "Cuda compilation tools, ";
-      const void* hit = memmem(begin, segment.p_filesz, banner.data(), banner.size());
-      if (!hit) continue;
-      const char* text = static_cast<const char*>(hit);
-      p.found = version_in({text, std::min<size_t>(128, static_cast<size_t>(begin + segment.p_filesz - text))},
-                           p.short_version);
-    }
-    return 1;
-  };
-  if (map) dl_iterate_phdr(look, &probe);
-  if (!probe.found.empty()) return probe.found;
+// What dl_iterate_phdr() is asked for: the banner among the constants of the library that lies at `base`.
+struct BannerSearch {
+  const char* base = nullptr;
+  std::string short_version, found;
+};
+
+int look_for_banner(dl_phdr_info* object, size_t, void* data) {
+  BannerSearch& search = *static_cast<BannerSearch*>(data);
+  if (object->dlpi_addr != reinterpret_cast<ElfW(Addr)>(search.base)) return 0;
+  constexpr std::string_view banner = "Cuda compilation tools, ";
+  for (int i = 0; i < object->dlpi_phnum && search.found.empty(); ++i) {
+    const ElfW(Phdr)& segment = object->dlpi_phdr[i];
+    if (segment.p_type != PT_LOAD || segment.p_flags != PF_R) continue;
+    const char* begin = search.base + segment.p_vaddr;
+    const auto* hit = static_cast<const char*>(memmem(begin, segment.p_filesz, banner.data(), banner.size()));
+    if (!hit) continue;
+    const size_t bytes = std::min<size_t>(128, static_cast<size_t>(begin + segment.p_filesz - hit));
+    search.found = version_in({hit, bytes}, search.short_version);
+  }
+  return 1;
+}
+
+// Where the banner is not found in the library, PTX is made to read it there (40 ms).
+std::string full_version(const Nvrtc& nvrtc) {
+  BannerSearch search{nullptr, nvrtc.about.version, {}};
+  Dl_info place{};
+  if (dladdr(reinterpret_cast<const void*>(nvrtc.version), &place) != 0) {
+    search.base = static_cast<const char*>(place.dli_fbase);
+    dl_iterate_phdr(look_for_banner, &search);
+  }
+  if (!search.found.empty()) return search.found;
   const Sources empty_kernel{"extern \"C\" __global__ void rapt_kernel() {}", {}};
   try {
     const Compiled ptx = run_nvrtc(nvrtc, empty_kernel, concat("compute_", nvrtc.about.architectures.back()));
@@ -225,7 +247,7 @@ bool fill_nvrtc(void* library, Nvrtc& nvrtc, std::string& why) {
   }
   link_map* map = nullptr;
   if (dlinfo(library, RTLD_DI_LINKMAP, &map) == 0) about.path = map->l_name;
-  if (const std::string version = full_version(library, nvrtc); !version.empty()) about.version = version;
+  if (const std::string version = full_version(nvrtc); !version.empty()) about.version = version;
   return true;
 }
 
@@ -236,9 +258,8 @@ const Nvrtc* find_nvrtc(std::string* why) {
     made->run();
     return made;
   }();
-  if (search.found_) return &*search.found_;
-  if (why)
-    *why = concat("NVRTC was not found (RAPT_NVRTC can name its file or folder); looked for it at ", search.answers_);
+  if (search.found()) return search.found();
+  if (why) *why = search.failure();
   return nullptr;
 }
 

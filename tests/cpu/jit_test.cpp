@@ -64,8 +64,8 @@ TEST(Jit, WrongArchitecturesAreNamed) {
   const auto message = [](const char* arch, ErrorCode code) {
     return error_of([&] { jit::compile(small_kernel(1, arch)); }, code);
   };
-  EXPECT_TRUE(contains(message("sm_50", ErrorCode::environment), "sm_50"));
-  EXPECT_TRUE(contains(message("sm_50", ErrorCode::environment), "89, 90"));
+  EXPECT_TRUE(contains(message("sm_999", ErrorCode::environment), "sm_999"));
+  EXPECT_TRUE(contains(message("sm_999", ErrorCode::environment), "89, 90"));
   for (const char* arch : {"", "sm_", "sm_90x", "ampere", "sm_9000000000", "compute_"})
     EXPECT_TRUE(contains(message(arch, ErrorCode::invalid_argument), concat("'", arch, "'"))) << arch;
 }
