@@ -85,6 +85,24 @@ TEST_F(GpuExact, InvariantRowsDependOnVisibleKeysOnly) {
   }
 }
 
+// Logits beyond 2^16 are computed by another formula: a row that has them must not drag its neighbours along.
+TEST_F(GpuExact, InvariantRowsDoNotNoticeHugeNeighbours) {
+  for (const std::string& words : {std::string("f16"), std::string("bf16"), std::string("f32")}) {
+    SCOPED_TRACE(words);
+    Call calm = make(words + " b1 h1 q40 k300 d64 lse invariant");
+    fill_hash(calm);
+    expect_oracle(run_gpu(calm));
+    Call huge = calm;
+    huge.in.q = copy_with_strides(calm.in.q, calm.in.q.strides);
+    for (int64_t d = 0; d < 64; ++d) put(huge.in.q, {0, 0, 5, d}, 6e4);
+    run_gpu(huge);
+    for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 5}, {6, 40}}) {
+      expect_same_bits(slice(huge.out.out, 2, begin, end), slice(calm.out.out, 2, begin, end));
+      expect_same_bits(slice(huge.out.lse, 2, begin, end), slice(calm.out.lse, 2, begin, end));
+    }
+  }
+}
+
 // NaN in one sequence and one head changes no bit of another, nor of rows that do not see it.
 TEST_F(GpuExact, HiddenKeysChangeNoBit) {
   for (const std::string& words : {std::string("f16"), std::string("bf16"), std::string("f32")})

@@ -68,6 +68,36 @@ TEST_F(GpuShape, ShortAndLongProblems) {
   expect_pass(jobs);
 }
 
+// The tiles for problems that fill the machine, on small ones: `invariant` rules the others out.
+TEST_F(GpuShape, TilesOfLongProblemsAtEveryLength) {
+  std::vector<Job> jobs;
+  for (int n = 1; n <= 300; n += n < 40 ? 1 : 7)
+    for (const char* words : {"f16 b1 h1 q70 k", "bf16 b1 h2 q130 k"})
+      for (const char* tail : {" d64 invariant", " d128 causal invariant", " d192 window=30,9 invariant"})
+        jobs.push_back({concat(words, n, tail)});
+  for (int q = 1; q <= 280; q += q < 40 ? 3 : 9)
+    jobs.push_back({concat("f16 b1 h2 q", q, " k150 d64 causal invariant")});
+  for (int d = 8; d <= 256; d += 8) jobs.push_back({concat("f16 b1 h2 q70 k150 d", d, " invariant")});
+  expect_pass(jobs);
+}
+
+// Tiles that the planner does not choose today, but may after tuning.
+TEST_F(GpuShape, OtherTiles) {
+  for (const char* words : {"block_m=64 block_n=64 warps_m=4 warps_k=1 stages=2 min_blocks=1",
+                            "block_m=64 block_n=32 warps_m=2 warps_k=2 stages=3",
+                            "block_m=32 block_n=32 warps_m=2 warps_k=4 stages=2 q_in_registers=1",
+                            "block_m=128 block_n=64 warps_m=8 warps_k=1 stages=1 min_blocks=1 q_in_registers=1",
+                            "block_m=16 block_n=16 warps_m=1 warps_k=4 stages=4 min_blocks=1"}) {
+    SCOPED_TRACE(words);
+    const auto context = make_context({.config = words});
+    std::vector<Job> jobs;
+    for (int k : {1, 15, 16, 17, 63, 64, 65, 100, 128, 129, 200, 300, 513})
+      for (const char* tail : {" d64", " d64 causal", " d40:72 window=20,5"})
+        jobs.push_back({concat("f16 b1 h2 q75 k", k, tail)});
+    expect_pass(jobs, context.get());
+  }
+}
+
 TEST_F(GpuShape, AttentionScalarTakesWhatAttentionSm80Takes) {
   std::vector<Job> jobs;
   for (const char* type : {"f16", "bf16"})

@@ -1,0 +1,197 @@
+// Shows that the checks can fail: defects planted into the kernels' own text, one at a time, must each fail a check
+// that the sound kernel passes. At least one for each family, mask, addition and kind of tensor. An edit names a piece
+// of text that must occur exactly once, whatever its line breaks: that needs no GPU and is tested everywhere, so that
+// whoever changes a kernel learns at once which edit to move along.
+#include <cctype>
+#include <map>
+#include <mutex>
+
+#include "error.h"
+#include "gpu_support.h"
+#include "jit/jit.h"
+#include "kernels/family.h"
+
+namespace rapt::test {
+namespace {
+
+using check::Fill;
+
+struct Edit {
+  const char* name;
+  const Family* family;
+  const char* file;
+  const char *text, *instead;
+  const char* line;  // the problem that must fail
+  Fill fill = Fill::normal;
+};
+
+const std::vector<Edit> edits = {
+    // attention_sm80
+    {"sm80_dropped_tail_step", &attention_sm80, "attention_sm80.cuh", "(end + step_keys - 1) / step_keys - first_step",
+     "end / step_keys - first_step", "f16 b1 h2 q40 k300 d64"},
+    {"sm80_padding_seen", &attention_sm80, "attention_sm80.cuh", "key0 + cfg.block_n > inner_end", "key0 > inner_end",
+     "bf16 b1 h2 q40 k100 d64"},
+    {"sm80_diagonal_off_by_one", &attention_sm80, "attention_sm80.cuh",
+     "cfg.bounded ? band.past(row) : band.seqlen_k) - key0", "cfg.bounded ? band.past(row + 1) : band.seqlen_k) - key0",
+     "f16 b1 h2 q96 d64 causal"},
+    {"sm80_window_left_off_by_one", &attention_sm80, "attention_sm80.cuh", "(cfg.bounded ? band.first(row) : 0) - key0",
+     "(cfg.bounded ? band.first(row - 1) : 0) - key0", "f16 b1 h2 q70 k200 d64 window=8,0"},
+    {"sm80_window_right_ignored", &attention_sm80, "shared/mask.h", "end = right < end ? right : end;", "(void)right;",
+     "f16 b1 h2 q50 k90 d32 window=-1,5"},
+    {"sm80_key_range_of_another_corner", &attention_sm80, "shared/mask.h", "end = saturating_add(offset, 1)", "end = 1",
+     "f16 b1 h2 q70 k130 d32 causal"},
+    {"sm80_skipped_rescale", &attention_sm80, "prim/softmax.cuh",
+     "o[mt][n][2 * half] *= factor, o[mt][n][2 * half + 1] *= factor;", "(void)factor;", "f16 b1 h1 q32 k600 d64",
+     Fill::rescale},
+    {"sm80_sum_not_rescaled", &attention_sm80, "prim/softmax.cuh", "sum[mt][half] *= factor;", "(void)factor;",
+     "f16 b1 h1 q32 k600 d64", Fill::rescale},
+    {"sm80_sum_mixes_rows", &attention_sm80, "prim/softmax.cuh", "x += __shfl_xor_sync(~0u, x, 1);",
+     "x += __shfl_xor_sync(~0u, x, 4);", "f16 b1 h2 q64 d64"},
+    {"sm80_parts_not_rescaled", &attention_sm80, "attention_sm80.cuh", "merged[i] = fmaf(factor, x[i], merged[i])",
+     "merged[i] += x[i]", "f16 b1 h2 q64 k300 d64"},
+    {"sm80_mask_ignored", &attention_sm80, "prim/score.cuh", "mask[j * p.mask.key] != 0", "true",
+     "f16 b2 h2 q30 k70 d32 mask=[b,h,q,k]"},
+    {"sm80_mask_of_another_row", &attention_sm80, "prim/score.cuh", "head * p.mask.head + row * p.mask.query",
+     "head * p.mask.head", "f16 b2 h2 q30 k70 d32 mask=[1,1,q,k]"},
+    {"sm80_bias_subtracted", &attention_sm80, "prim/score.cuh", "x += load_element<cfg.bias>",
+     "x -= load_element<cfg.bias>", "bf16 b1 h2 q33 k77 d32 bias=f32[1,h,q,k]"},
+    {"sm80_alibi_signed", &attention_sm80, "prim/score.cuh", "distance < 0 ? -distance : distance", "distance",
+     "f16 b1 h4 q64 d32 alibi"},
+    {"sm80_softcap_without_slope", &attention_sm80, "prim/score.cuh", "tanh_by_exp2(x / p.softcap)", "tanh_by_exp2(x)",
+     "f16 b1 h2 q100 d64 softcap=5"},
+    {"sm80_sink_left_out", &attention_sm80, "attention_sm80.cuh",
+     "sum = sum * share + exp2_approx((sink - base) * log2_e);", "sum = sum * share;", "f16 b1 h4 q40 k90 d32 sinks"},
+    {"sm80_hidden_nan_kept", &attention_sm80, "attention_sm80.cuh", "return pass == sanitised || any;", "return false;",
+     "f16 b1 h2 q70 k200 d64 window=8,0", Fill::hidden_nan},
+    {"sm80_seen_nan_spreads", &attention_sm80, "attention_sm80.cuh", "return pass == sanitised || any;",
+     "return false;", "bf16 b1 h2 q96 d64 causal", Fill::seen_nan},
+    {"sm80_seen_nan_lost", &attention_sm80, "attention_sm80.cuh", "return pass == sanitised || any;",
+     "return pass == plain && any;", "bf16 b1 h2 q96 d64 causal", Fill::seen_nan},
+    {"sm80_head_of_another_group", &attention_sm80, "attention_sm80.cuh",
+     "static_cast<unsigned>(head) / static_cast<unsigned>(p.group)",
+     "static_cast<unsigned>(head) % static_cast<unsigned>(p.group)", "f16 b1 h4:2 q17 k129 d128"},
+    {"sm80_values_of_the_first_sequence", &attention_sm80, "attention_sm80.cuh",
+     "p.v.index(batch, head_k, sequence.first_k)", "p.v.index(batch, head_k, 0)", "f16 h4:2 d64 varlen=17,0,64,100"},
+    {"sm80_base_two", &attention_sm80, "prim/softmax.cuh", "folded ? scale * log2_e : log2_e", "folded ? scale : 1.0f",
+     "f16 b1 h2 q64 d64"},
+    {"sm80_lse_in_base_two", &attention_sm80, "attention_sm80.cuh", "top + log2_approx(sum) * ln_2",
+     "top + log2_approx(sum)", "f16 b1 h2 q64 d64"},
+    {"sm80_swizzle_on_one_side", &attention_sm80, "prim/tile.cuh", "cp_async_16(to + Tile::offset(row, chunk)",
+     "cp_async_16(to + (row * Tile::chunks + chunk) * 16", "f16 b1 h2 q64 d64"},
+    {"sm80_used_length_ignored", &attention_sm80, "shared/params.h", "clamped(p.seqused_k[b], 0, s.seqlen_k)",
+     "s.seqlen_k", "f16 b2 h2 q20 k60 d16 seqused=33,0"},
+    {"sm80_starts_added", &attention_sm80, "shared/params.h", "clamped(q, -limit, limit) - clamped(k, -limit, limit)",
+     "clamped(q, -limit, limit) + clamped(k, -limit, limit)", "bf16 b2 h2 q20 k60 d16 causal q_start=40,7 k_start=0,3"},
+    // attention_scalar
+    {"scalar_dropped_tail_tile", &attention_scalar, "attention_scalar.cuh", "first < range.end; first += cfg.block_n",
+     "first + cfg.block_n <= range.end; first += cfg.block_n", "f32 b1 h2 q40 k100 d32"},
+    {"scalar_diagonal_off_by_one", &attention_scalar, "attention_scalar.cuh", "j < visible[r].end",
+     "j <= visible[r].end", "f32 b1 h2 q70 k130 d32 causal"},
+    {"scalar_window_left_off_by_one", &attention_scalar, "attention_scalar.cuh", "j >= visible[r].begin",
+     "j + 1 >= visible[r].begin", "f32 b1 h2 q70 k200 d64 window=8,0"},
+    {"scalar_skipped_rescale", &attention_scalar, "attention_scalar.cuh", "fmaf(o[r][c], rescale[r], part[r][c])",
+     "o[r][c] + part[r][c]", "f32 b1 h1 q32 k256 d64", Fill::rescale},
+    {"scalar_sum_of_one_lane", &attention_scalar, "attention_scalar.cuh", "x += __shfl_xor_sync(all_lanes, x, step);",
+     "x += x;", "f32 b1 h2 q64 d64"},
+    {"scalar_mask_inverted", &attention_scalar, "attention_scalar.cuh", "[at] == 0", "[at] == 1",
+     "f32 b2 h2 q30 k70 d32 mask=[b,h,q,k]"},
+    {"scalar_bias_of_one_key", &attention_scalar, "attention_scalar.cuh", "i * p.bias.query + j * p.bias.key",
+     "i * p.bias.query", "f32 b1 h2 q33 k77 d32 bias=f32[1,h,q,k]"},
+    {"scalar_alibi_signed", &attention_scalar, "attention_scalar.cuh",
+     "fabsf(static_cast<float>(i + tile.sequence.offset - j))", "static_cast<float>(i + tile.sequence.offset - j)",
+     "f32 b1 h4 q64 d32 alibi"},
+    {"scalar_softcap_linear", &attention_scalar, "attention_scalar.cuh", "tanhf(x / p.softcap)", "(x / p.softcap)",
+     "f32 b1 h2 q33 k77 d32 softcap=2"},
+    {"scalar_sink_left_out", &attention_scalar, "attention_scalar.cuh",
+     "total = fmaf(total, weight, exp_from(sink, shift));", "total *= weight;", "f32 b1 h4 q40 k90 d32 sinks"},
+    {"scalar_hidden_nan_kept", &attention_scalar, "attention_scalar.cuh", "if ((seen[r] >> j & 1u) == 0) continue;", "",
+     "f32 b1 h2 q70 k130 d32 causal", Fill::seen_nan},
+    {"scalar_channel_scale_as_tensor", &attention_scalar, "attention_scalar.cuh", "[c * scale.channel]", "[0]",
+     "e4m3 out=f32 b2 h4:2 q33 k150 d32 q_scales=head k_scales=head v_scales=channel"},
+    {"scalar_head_scale_as_tensor", &attention_scalar, "shared/params.h", "data + b * batch + h * head + p * position",
+     "data + b * batch + p * position", "e4m3 b2 h4:2 q64 d64 scales=head"},
+    {"scalar_lse_without_sum", &attention_scalar, "attention_scalar.cuh", "top + logf(total)", "top",
+     "f32 b1 h2 q64 d64"},
+};
+
+struct Place {
+  size_t begin = 0, length = 0;
+};
+
+// Where `piece` occurs in `text`; a space of the piece stands for any white space.
+std::vector<Place> occurrences(std::string_view text, std::string_view piece) {
+  const auto blank = [](char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; };
+  std::vector<Place> places;
+  for (size_t begin = 0; begin < text.size(); ++begin) {
+    size_t at = begin, i = 0;
+    for (; i < piece.size() && at < text.size(); ++i) {
+      if (!blank(piece[i])) {
+        if (text[at++] != piece[i]) break;
+        continue;
+      }
+      if (!blank(text[at])) break;
+      while (at < text.size() && blank(text[at])) ++at;
+    }
+    if (i == piece.size()) places.push_back({begin, at - begin});
+  }
+  return places;
+}
+
+std::string edited(const Edit& edit) {
+  const auto file = jit::embedded_files().find(edit.file);
+  if (file == jit::embedded_files().end()) invalid(edit.name, ": there is no ", edit.file);
+  const std::vector<Place> places = occurrences(file->second, edit.text);
+  if (places.size() != 1) invalid(edit.name, ": \"", edit.text, "\" occurs ", places.size(), " times in ", edit.file);
+  return std::string(file->second).replace(places[0].begin, places[0].length, edit.instead);
+}
+
+class GpuKnownBad : public GpuTest {};
+
+}  // namespace
+
+TEST(KnownBadText, EveryEditOccursOnce) {
+  for (const Edit& edit : edits) EXPECT_NO_THROW(edited(edit)) << edit.name;
+}
+
+// With RAPT_TEST_COMPILE=1 every edited text is compiled, without a GPU: it takes half a minute.
+TEST(KnownBadText, EveryEditCompiles) {
+  const char* wanted = std::getenv("RAPT_TEST_COMPILE");
+  if (wanted == nullptr || std::string(wanted) != "1") GTEST_SKIP() << "RAPT_TEST_COMPILE is not 1";
+  Failures failures;
+  in_parallel(edits.size(), failures, [&](size_t i) {
+    const Problem problem = parse_problem(edits[i].line);
+    const Step step = plan(problem, device_preset("h100")).steps[0];
+    if (step.family != edits[i].family) failures.add(concat(edits[i].name, ": taken by ", step.family->name));
+    jit::compile({.unit = step.family->unit(step.config).text,
+                  .arch = "sm_90a",
+                  .label = edits[i].name,
+                  .files = {{edits[i].file, edited(edits[i])}}});
+  });
+  failures.report();
+}
+
+TEST_F(GpuKnownBad, TheSoundKernelsPass) {
+  std::vector<Job> jobs;
+  for (const Edit& edit : edits) {
+    EXPECT_STREQ(chosen_family(parse_problem(edit.line)).name, edit.family->name) << edit.name;
+    jobs.push_back({edit.line, edit.fill});
+  }
+  expect_pass(jobs);
+}
+
+TEST_F(GpuKnownBad, EveryDefectFailsItsCheck) {
+  Failures failures;
+  in_parallel(edits.size(), failures, [&](size_t i) {
+    const Edit& edit = edits[i];
+    const auto context = make_context({.files = {{edit.file, edited(edit)}}});
+    const check::Kernel kernel = check::library_kernel(context.get(), first_gpu);
+    const check::Result result = check_problem(parse_problem(edit.line), edit.fill, 1, kernel);
+    if (result.samples == 0)
+      failures.add(concat(edit.name, " did not run: ", result.message));
+    else if (result.pass)
+      failures.add(concat(edit.name, " passes ", result.command, " --device cuda:0"));
+  });
+  failures.report();
+}
+
+}  // namespace rapt::test
