@@ -55,7 +55,7 @@ size_t workspace_bytes(const Problem&, const KernelConfig&) { return 0; }
 KernelUnit unit(const KernelConfig& config) {
   const AttentionConfig& a = config.attention;
   const auto floats = static_cast<size_t>(ScalarTile(a).floats);
-  return {emit_unit("attention_scalar.cuh", "attention_scalar", a, a.min_blocks), a.threads(), floats * sizeof(float)};
+  return {emit_unit("attention_scalar.cuh", "attend_scalar", a, a.min_blocks), a.threads(), floats * sizeof(float)};
 }
 
 void launch(const LaunchScope& scope) {

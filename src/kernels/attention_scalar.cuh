@@ -87,7 +87,6 @@ struct Part {
 template <DType dtype, int rows, int columns, int threads>
 inline void stage(const TensorRef& t, const ScaleRef& scale, const Part& part, int row_pitch, int column_pitch,
                   float* to) {
-#pragma unroll 4
   for (int e = static_cast<int>(threadIdx.x); e < rows * columns; e += threads) {
     const int row = e / columns, column = e % columns;
     float x = 0.0f;
@@ -120,7 +119,8 @@ struct Block {
 
   index_t row[rows];  // its queries
   KeyRange visible[rows];
-  float max[rows], sum[rows], o[rows][channels];
+  float max[rows], o[rows][channels];
+  float sum[rows];           // of this lane's keys alone
   unsigned seen[rows] = {};  // keys of the tile that a row sees, a bit each
   float rescale[rows] = {};
 
@@ -191,7 +191,6 @@ struct Block {
       __syncthreads();
       const int depth = static_cast<int>(clamped(p.head_dim - column, 0, cfg.head_dim));
       float part[rows] = {};
-#pragma unroll 4
       for (int d = 0; d < depth; ++d) {
         const float k = keys[lane * layout.k_pitch + d];
         const auto x = *reinterpret_cast<const RowValues<rows>*>(q + d * layout.q_pitch + warp * rows);
@@ -232,7 +231,7 @@ struct Block {
       const float new_max = fmaxf(max[r], warp_max(x)), shift = finite_shift(new_max);
       weight.x[r] = exp_from(x, shift);
       rescale[r] = exp_from(max[r], shift);
-      sum[r] = fmaf(sum[r], rescale[r], warp_sum(weight.x[r]));
+      sum[r] = fmaf(sum[r], rescale[r], weight.x[r]);
       max[r] = new_max;
     }
     *reinterpret_cast<RowValues<rows>*>(weights + lane * rows) = weight;
@@ -242,7 +241,6 @@ struct Block {
   // not multiplied by 0: they may be NaN.
   void add_values() {
     float part[rows][channels] = {};
-#pragma unroll 4
     for (int j = 0; j < cfg.block_n; ++j) {
       float v[channels];
       for (int c = 0; c < channels; ++c) v[c] = keys[j * cfg.head_dim_v + c * 32 + lane];
@@ -260,13 +258,14 @@ struct Block {
 
   // The sink joins the denominator, the sum divides; an empty row (sum 0) becomes 0 with lse -inf, or the sink's.
   void store(int r) {
-    float total = sum[r], top = max[r], factor = total == 0.0f ? 0.0f : 1.0f / total;
+    const float keys_sum = warp_sum(sum[r]);
+    float total = keys_sum, top = max[r], factor = total == 0.0f ? 0.0f : 1.0f / total;
     if (p.sinks != nullptr) {
       const float sink = p.sinks[tile.head * p.sinks_head];
       if (sink > top || sink != sink) top = sink;
       const float shift = finite_shift(top), weight = exp_from(max[r], shift);
       total = fmaf(total, weight, exp_from(sink, shift));
-      factor = sum[r] == 0.0f ? 0.0f : weight / total;
+      factor = keys_sum == 0.0f ? 0.0f : weight / total;
     }
     const index_t s = tile.sequence.first_q + row[r], first = p.out.index(tile.batch, tile.head, s);
     for (int c = 0; c < channels; ++c) {
@@ -298,7 +297,7 @@ struct Block {
 }  // namespace scalar
 
 template <AttentionConfig cfg>
-inline void attention_scalar(const AttentionParams& p) {
+inline void attend_scalar(const AttentionParams& p) {
   extern __shared__ float scalar_shared[];
   const index_t items = scalar_work_items(p, cfg);
   for (index_t item = blockIdx.x; item < items; item += gridDim.x) {

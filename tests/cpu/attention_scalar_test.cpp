@@ -1,0 +1,116 @@
+// The text of attention_scalar.cuh run on this CPU and judged by the oracle, without a GPU: a block's threads are
+// fibers (cuda_emulation.h). Mask and score features run in f32 whatever their line says; each dtype runs plain.
+#include "tests/cpu/cuda_emulation.h"
+//
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "check/cases.h"
+#include "check/check.h"
+#include "error.h"
+#include "kernels/attention_scalar.cuh"
+#include "kernels/bind.h"
+#include "kernels/family.h"
+#include "sdpa.h"
+
+namespace rapt {
+
+constexpr size_t shared_floats = 99 * 1024 / sizeof(float);  // what every GPU from sm_80 on gives a block
+alignas(16) float scalar_shared[shared_floats];
+
+namespace {
+
+using check::Fill;
+
+constexpr AttentionConfig config_of(DType q, DType k, DType v, DType out, int head_dim = 64, int head_dim_v = 64) {
+  AttentionConfig c;
+  c.q = q, c.k = k, c.v = v, c.out = out;
+  c.head_dim = head_dim, c.head_dim_v = head_dim_v;
+  c.block_m = 32, c.block_n = 32, c.warps_m = 8;
+  c.min_blocks = head_dim_v <= 128 ? 2 : 1;
+  c.folded = false;
+  return c;
+}
+constexpr AttentionConfig config_of(DType dtype, int head_dim = 64, int head_dim_v = 64) {
+  return config_of(dtype, dtype, dtype, dtype, head_dim, head_dim_v);
+}
+constexpr AttentionConfig with(bool mask, bool softcap, bool alibi, DType bias) {
+  AttentionConfig c = config_of(DType::f32);
+  c.mask = mask, c.softcap = softcap, c.alibi = alibi, c.bias = bias;
+  return c;
+}
+
+template <AttentionConfig config>
+void run(const AttentionParams& params) {
+  const auto floats = static_cast<size_t>(ScalarTile(config).floats);
+  ASSERT_LE(floats, shared_floats);
+  const index_t items = scalar_work_items(params, config);
+  // Fewer blocks than work now and then: a block then strides over several items.
+  const auto blocks = static_cast<unsigned>(items > 3 && items % 2 == 1 ? items / 2 : items);
+  cuda_emulation::launch(blocks, static_cast<unsigned>(config.threads()), scalar_shared, floats,
+                         [&] { attend_scalar<config>(params); });
+}
+
+template <AttentionConfig... configs>
+bool run_one_of(const AttentionConfig& wanted, const AttentionParams& params) {
+  return ((wanted == configs && (run<configs>(params), true)) || ...);
+}
+
+constexpr auto none = DType::none, f32 = DType::f32, f16 = DType::f16, bf16 = DType::bf16, e4m3 = DType::e4m3,
+               e5m2 = DType::e5m2, sim8 = DType::sim8;
+
+bool run_masks(const AttentionConfig& c, const AttentionParams& p) {
+  return run_one_of<with(false, false, false, none), with(false, false, true, none), with(false, true, false, none),
+                    with(false, false, false, f32), with(false, false, false, f16), with(false, false, false, bf16),
+                    with(false, true, true, f32), with(true, false, false, none), with(true, false, true, none),
+                    with(true, true, false, none), with(true, false, false, f32), with(true, false, false, f16),
+                    with(true, false, false, bf16), with(true, true, true, f32)>(c, p);
+}
+
+bool run_types(const AttentionConfig& c, const AttentionParams& p) {
+  return run_one_of<config_of(f16), config_of(bf16), config_of(f32, 128, 64), config_of(f32, 128, 128),
+                    config_of(f16, 256, 256), config_of(f32, 256, 128), config_of(f32, 64, 256),
+                    config_of(e4m3, e4m3, e4m3, f16), config_of(e5m2, e5m2, e5m2, f32),
+                    config_of(sim8, sim8, sim8, bf16), config_of(bf16, e4m3, e4m3, bf16),
+                    config_of(f16, f32, bf16, f32)>(c, p);
+}
+
+const Device& gpu() {
+  static const Device device = device_preset("sm_80");
+  return device;
+}
+
+// check's kernel: the library's own planning and binding, then the emulated kernel.
+void emulated(const Problem& problem, const check::Inputs& inputs, const check::Outputs& outputs) {
+  std::string why;
+  if (!attention_scalar.accepts(problem, gpu(), &why)) unsupported(why);
+  const check::SdpaCall call(problem, inputs, outputs);
+  const AttentionParams params = attention_params({call.args, problem});
+  const AttentionConfig config = attention_scalar.configure(problem, gpu()).attention;
+  if (!run_masks(config, params) && !run_types(config, params)) unsupported("no such kernel in this test");
+}
+
+// Runs what it has kernels for; returns how many problems that were.
+int check_set(const char* set, bool as_f32) {
+  int checked = 0;
+  const bool quick = std::getenv("RAPT_TEST_QUICK") != nullptr;
+  for (const check::Case& item : check::load_cases(set, RAPT_SOURCE_DIR "/check/cases")) {
+    Problem problem = item.problem();
+    if (as_f32) problem.q = problem.k = problem.v = problem.out = DType::f32;
+    for (const Fill fill : item.fills) {
+      if (quick && fill != item.fills.front()) continue;
+      const check::Result result = check::check_problem(problem, fill, 1, emulated);
+      if (result.refused) continue;
+      ++checked;
+      EXPECT_TRUE(result.pass) << item.where() << " " << name_of(fill) << ": " << result.message;
+    }
+  }
+  return checked;
+}
+
+TEST(AttentionScalarText, SmokeSet) { EXPECT_GE(check_set("smoke", false), 30); }
+TEST(AttentionScalarText, MaskSet) { EXPECT_GE(check_set("mask", true), 100); }
+
+}  // namespace
+}  // namespace rapt

@@ -1,0 +1,172 @@
+// Enough of CUDA to run the text of a kernel on a CPU: a block's threads are fibers that take turns, and switch where
+// threads wait for each other. Included before the kernel's .cuh, by tests only; one kernel at a time in a process.
+// What it shows: indexing, synchronisation that is missing or diverges, arithmetic. What it cannot: speed, races that
+// taking turns hides.
+#pragma once
+
+#include <ucontext.h>
+
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#define __shared__
+
+struct CudaIndex {
+  unsigned x = 0;
+};
+inline CudaIndex threadIdx, blockIdx, blockDim, gridDim;
+
+namespace rapt::cuda_emulation {
+
+class Block {
+ public:
+  static constexpr int lanes = 32;
+
+  // Runs body() as every thread of a block. Backwards: the last thread goes first.
+  void run(unsigned threads, bool backwards, const std::function<void()>& body) {
+    body_ = &body;
+    warps_.assign((threads + lanes - 1) / lanes, {});
+    for (unsigned t = 0; t < threads; ++t) ++warps_[t / lanes].threads;
+    all_ = {};
+    all_.threads = threads;
+    while (fibers_.size() < threads) fibers_.push_back(std::make_unique<Fiber>());
+    for (unsigned t = 0; t < threads; ++t) fibers_[t]->done = false;
+    for (unsigned live = threads; live > 0;) {
+      const unsigned long before = progress_;
+      for (unsigned n = 0; n < threads; ++n) {
+        const unsigned t = backwards ? threads - 1 - n : n;
+        if (fibers_[t]->done) continue;
+        resume(t);
+        if (fibers_[t]->done) --live, ++progress_;
+      }
+      if (progress_ == before) fail("threads wait for each other in different places");
+    }
+  }
+
+  void wait_for_block() { wait(all_); }
+
+  // Every lane's value, once all lanes of the warp have given theirs.
+  const std::array<unsigned, lanes>& exchange(unsigned value) {
+    Group& warp = warps_[threadIdx.x / lanes];
+    std::array<unsigned, lanes>& values = warp.values[warp.generation % 2];
+    values[threadIdx.x % lanes] = value;
+    wait(warp);
+    return values;
+  }
+
+ private:
+  // A place to go on from. The compiler's own setjmp: libc's contexts make a system call for each switch, which takes
+  // ten times as long as all the rest.
+  struct Place {
+    void* words[5];
+  };
+  // In a function of its own: a jump out of the function that holds the setjmp is the only one that compilers keep.
+  [[noreturn, gnu::noinline]] static void go_on_from(Place& to) { __builtin_longjmp(to.words, 1); }
+  [[gnu::noinline]] static void switch_to(Place& from, Place& to) {
+    if (__builtin_setjmp(from.words) == 0) go_on_from(to);
+    asm volatile("" ::: "memory");  // others have run meanwhile
+  }
+
+  struct Fiber {
+    Place place{};
+    ucontext_t first{};  // only to get on the stack for the first time
+    std::vector<char> stack = std::vector<char>(256 << 10);
+    bool begun = false, done = true;
+  };
+  struct Group {  // threads that wait for each other
+    unsigned threads = 0, arrived = 0;
+    unsigned long generation = 0;
+    std::array<std::array<unsigned, lanes>, 2> values{};  // of this generation and the last
+  };
+
+  static void entry();  // of a fiber: one body after another
+
+  [[gnu::noinline]] void begin(Fiber& fiber) {
+    fiber.begun = true;
+    if (getcontext(&fiber.first) != 0) fail("getcontext failed");
+    fiber.first.uc_stack.ss_sp = fiber.stack.data();
+    fiber.first.uc_stack.ss_size = fiber.stack.size();
+    makecontext(&fiber.first, entry, 0);
+    if (__builtin_setjmp(scheduler_.words) == 0) setcontext(&fiber.first);
+    asm volatile("" ::: "memory");
+  }
+
+  void resume(unsigned thread) {
+    threadIdx.x = thread;
+    Fiber& fiber = *fibers_[thread];
+    if (fiber.begun)
+      switch_to(scheduler_, fiber.place);
+    else
+      begin(fiber);
+  }
+
+  void wait(Group& group) {
+    const unsigned long mine = group.generation;
+    Fiber& fiber = *fibers_[threadIdx.x];
+    if (++group.arrived == group.threads) {
+      group.arrived = 0;
+      ++group.generation;
+      ++progress_;
+    }
+    while (group.generation == mine) switch_to(fiber.place, scheduler_);
+  }
+
+  [[noreturn]] static void fail(const char* what) {
+    std::fprintf(stderr, "cuda_emulation: block %u: %s\n", blockIdx.x, what);
+    std::abort();
+  }
+
+  const std::function<void()>* body_ = nullptr;
+  std::vector<std::unique_ptr<Fiber>> fibers_;
+  std::vector<Group> warps_;
+  Group all_;
+  Place scheduler_{};
+  unsigned long progress_ = 0;
+};
+
+inline Block& block() {
+  static Block one;
+  return one;
+}
+
+inline void Block::entry() {
+  Block& all = block();
+  Fiber& fiber = *all.fibers_[threadIdx.x];
+  for (;;) {
+    (*all.body_)();
+    fiber.done = true;
+    switch_to(fiber.place, all.scheduler_);
+  }
+}
+
+// Runs body() as every thread of every block, one block after another, each with shared memory full of NaN.
+inline void launch(unsigned blocks, unsigned threads, float* shared, size_t shared_floats,
+                   const std::function<void()>& body) {
+  gridDim.x = blocks;
+  blockDim.x = threads;
+  for (unsigned b = 0; b < blocks; ++b) {
+    blockIdx.x = b;
+    for (size_t i = 0; i < shared_floats; ++i) shared[i] = __builtin_nanf("");
+    block().run(threads, b % 2 == 1, body);
+  }
+}
+
+}  // namespace rapt::cuda_emulation
+
+inline void __syncthreads() { rapt::cuda_emulation::block().wait_for_block(); }
+inline void __syncwarp(unsigned = 0xffffffffu) { rapt::cuda_emulation::block().exchange(0); }
+inline float __shfl_xor_sync(unsigned, float x, int mask) {
+  const auto lane = (threadIdx.x % 32) ^ static_cast<unsigned>(mask);
+  return __builtin_bit_cast(float, rapt::cuda_emulation::block().exchange(__builtin_bit_cast(unsigned, x))[lane]);
+}
+inline unsigned __ballot_sync(unsigned, bool x) {
+  unsigned bits = 0;
+  const auto& votes = rapt::cuda_emulation::block().exchange(x ? 1u : 0u);
+  for (unsigned lane = 0; lane < 32; ++lane) bits |= votes[lane] << lane;
+  return bits;
+}
