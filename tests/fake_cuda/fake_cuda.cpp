@@ -107,6 +107,7 @@ struct State {
   std::recursive_mutex mutex;
   std::atomic<bool> initialised{false};
   std::vector<Gpu> gpus;
+  std::vector<std::unique_ptr<Context>> contexts;
   std::vector<std::unique_ptr<Stream>> streams;
   std::vector<std::unique_ptr<Function>> functions;
   std::map<DevicePtr, size_t> memory;
@@ -293,10 +294,16 @@ Result cuDeviceGetAttribute(int* value, DeviceAttribute which, DeviceHandle devi
   return *value == 0 && which != DeviceAttribute::capability_minor ? invalid_value : ok;
 }
 
+Context* make_context(int device) {
+  const Lock lock(state().mutex);
+  state().contexts.push_back(std::make_unique<Context>(Context{device}));
+  return state().contexts.back().get();
+}
+
 Context* retain(int device) {
   const Lock lock(state().mutex);
   Gpu& which = gpu(device);
-  if (which.primary == nullptr) which.primary = new Context{device};
+  if (which.primary == nullptr) which.primary = make_context(device);
   ++which.retains;
   return which.primary;
 }
@@ -832,7 +839,7 @@ const fake_cuda::Control control = {
         },
     .launches = [] { return state().launches.load(); },
     .last_launch = [] { return state().last_launch; },
-    .make_context = [](int device) -> void* { return new Context{device}; },
+    .make_context = [](int device) -> void* { return make_context(device); },
     .destroy_context = [](void* context) { static_cast<Context*>(context)->alive = false; },
     .primary = [](int device) -> void* { return retain(device); },
     .primary_retains = [](int device) { return gpu(device).retains; },
