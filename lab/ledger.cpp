@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "error.h"
 
@@ -32,7 +33,6 @@ void visit_columns(Row& row, const Visit& visit) {
   visit("dynamic_bytes", row.dynamic_bytes);
   visit("blocks_per_sm", row.blocks_per_sm);
   visit("occupancy", row.occupancy);
-  visit("reason", row.reason);
 }
 
 json to_json(const LedgerRow& row) {
@@ -52,10 +52,27 @@ LedgerRow row_from(const json& object) {
   return row;
 }
 
+// An array with one element a line.
+std::string lines_of(const json& array) {
+  std::string text = "[";
+  for (const json& element : array) text += concat(text == "[" ? "\n    " : ",\n    ", element.dump());
+  return text + (array.empty() ? "]" : "\n  ]");
+}
+
 void sort_rows(Ledger& ledger) {
   std::sort(ledger.rows.begin(), ledger.rows.end(),
             [](const LedgerRow& a, const LedgerRow& b) { return a.name() < b.name(); });
 }
+
+// Whether all words of `some` stand in `text`.
+bool has_words(const std::string& text, const std::string& some) {
+  std::istringstream words(some);
+  for (std::string word; words >> word;)
+    if ((" " + text + " ").find(" " + word + " ") == std::string::npos) return false;
+  return true;
+}
+
+bool needs_reason(const LedgerRow& row) { return row.arch == "sm_89" && row.occupancy < sm89_least_occupancy; }
 
 std::map<std::string, const LedgerRow*> by_name(const Ledger& ledger) {
   std::map<std::string, const LedgerRow*> rows;
@@ -93,7 +110,9 @@ Ledger shipped_ledger() {
 Ledger parse_ledger(std::string_view text, const std::string& where) {
   try {
     const json all = json::parse(text);
-    Ledger ledger{all.at("nvrtc").get<std::string>(), {}};
+    Ledger ledger{all.at("nvrtc").get<std::string>(), {}, {}};
+    for (const json& object : all.at("reasons"))
+      ledger.reasons.push_back({object.at("kernels").get<std::string>(), object.at("reason").get<std::string>()});
     for (const json& object : all.at("kernels")) ledger.rows.push_back(row_from(object));
     sort_rows(ledger);
     const auto twice = std::adjacent_find(ledger.rows.begin(), ledger.rows.end(),
@@ -105,22 +124,28 @@ Ledger parse_ledger(std::string_view text, const std::string& where) {
   }
 }
 
+std::vector<size_t> Ledger::reasons_of(const LedgerRow& row) const {
+  std::vector<size_t> found;
+  for (size_t i = 0; i < reasons.size(); ++i)
+    if (has_words(row.name(), reasons[i].kernels)) found.push_back(i);
+  return found;
+}
+
 std::string to_text(const Ledger& ledger) {
-  std::string text = concat("{\n  \"nvrtc\": ", json(ledger.nvrtc).dump(), ",\n  \"kernels\": [");
-  for (size_t i = 0; i < ledger.rows.size(); ++i)
-    text += concat(i == 0 ? "\n" : ",\n", "    ", to_json(ledger.rows[i]).dump());
-  return text + (ledger.rows.empty() ? "]\n}\n" : "\n  ]\n}\n");
+  json reasons = json::array(), rows = json::array();
+  for (const LedgerReason& r : ledger.reasons) reasons.push_back({{"kernels", r.kernels}, {"reason", r.reason}});
+  for (const LedgerRow& row : ledger.rows) rows.push_back(to_json(row));
+  return concat("{\n  \"nvrtc\": ", json(ledger.nvrtc).dump(), ",\n  \"reasons\": ", lines_of(reasons),
+                ",\n  \"kernels\": ", lines_of(rows), "\n}\n");
 }
 
 Ledger ledger_of(const std::vector<PlannedKernel>& kernels, const std::vector<jit::Image>& images,
                  const Ledger& before) {
   Ledger ledger;
-  const auto known = by_name(before);
+  ledger.reasons = before.reasons;
   for (size_t i = 0; i < kernels.size(); ++i) {
-    LedgerRow row = row_of(kernels[i], images[i]);
-    if (const auto old = known.find(row.name()); old != known.end()) row.reason = old->second->reason;
+    ledger.rows.push_back(row_of(kernels[i], images[i]));
     ledger.nvrtc = images[i].compiler;
-    ledger.rows.push_back(std::move(row));
   }
   sort_rows(ledger);
   return ledger;
@@ -128,19 +153,25 @@ Ledger ledger_of(const std::vector<PlannedKernel>& kernels, const std::vector<ji
 
 std::vector<std::string> faults_of(const Ledger& ledger) {
   std::vector<std::string> faults;
-  std::map<std::string, size_t> count;
+  std::map<std::string, size_t> kernels;  // of an architecture
+  std::vector<bool> used(ledger.reasons.size());
   for (const LedgerRow& row : ledger.rows) {
-    ++count[row.arch];
+    ++kernels[row.arch];
     const auto fault = [&](const auto&... parts) { faults.push_back(concat(row.name(), ": ", parts...)); };
     const int shared = row.static_bytes + row.dynamic_bytes, most = device_preset(row.arch).smem_per_block;
     if (row.spill_bytes > 0) fault(row.spill_bytes, " bytes of registers spilled: must be 0");
     if (shared > most) fault(shared, " bytes of shared memory: at most ", most);
     if (shared <= most && row.blocks_per_sm == 0) fault("no block of it fits on a multiprocessor");
-    if (row.arch == "sm_89" && row.occupancy < sm89_least_occupancy && row.reason.empty())
-      fault("occupancy ", row.occupancy, " is below ", sm89_least_occupancy, " and no reason is given");
+    if (!needs_reason(row)) continue;
+    const std::vector<size_t> reasons = ledger.reasons_of(row);
+    for (const size_t i : reasons) used[i] = true;
+    if (reasons.empty())
+      fault("occupancy ", row.occupancy, " is below ", sm89_least_occupancy, ", and no reason in the ledger names it");
   }
-  for (const auto& [arch, kernels] : count)
-    if (kernels > kernels_allowed) faults.push_back(concat(arch, ": ", kernels, " kernels: at most ", kernels_allowed));
+  for (size_t i = 0; i < used.size(); ++i)
+    if (!used[i]) faults.push_back(concat("the reason for \"", ledger.reasons[i].kernels, "\" is needed by no kernel"));
+  for (const auto& [arch, count] : kernels)
+    if (count > kernels_allowed) faults.push_back(concat(arch, ": ", count, " kernels: at most ", kernels_allowed));
   return faults;
 }
 

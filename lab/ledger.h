@@ -18,15 +18,24 @@ struct LedgerRow {
   int static_bytes = 0, dynamic_bytes = 0;
   int blocks_per_sm = 0;
   double occupancy = 0;  // in thousandths, so that text and number agree
-  std::string reason;    // why so few blocks: required on sm_89 below a quarter
 
   bool operator==(const LedgerRow&) const = default;
   std::string name() const { return arch + " " + family + " " + config; }
 };
 
+// Why some kernels fill little of a multiprocessor. Written by hand, kept when the ledger is written again.
+struct LedgerReason {
+  std::string kernels;  // words that all stand in the names of those kernels: "sm_89 attention_sm80 head_dim=256"
+  std::string reason;
+};
+
 struct Ledger {
-  std::string nvrtc;            // the compiler that made it, "13.0.88"
+  std::string nvrtc;  // the compiler that made it, "13.0.88"
+  std::vector<LedgerReason> reasons;
   std::vector<LedgerRow> rows;  // sorted by name
+
+  // Indices of the reasons that speak of a row.
+  std::vector<size_t> reasons_of(const LedgerRow& row) const;
 };
 
 // Throws Error naming `where` and what is wrong.
@@ -36,12 +45,13 @@ std::string to_text(const Ledger& ledger);
 // The one that this program was built with.
 Ledger shipped_ledger();
 
-// The rows of compiled kernels; their reasons are those of `before`. Throws Error when an image tells no resources.
+// The rows of compiled kernels, with the reasons of `before`. Throws Error when an image tells no resources.
 Ledger ledger_of(const std::vector<PlannedKernel>& kernels, const std::vector<jit::Image>& images,
                  const Ledger& before);
 
 // What is not allowed in a ledger, each a sentence: spills, kernels that do not fit their architecture, on sm_89 few
-// threads on a multiprocessor without a reason, more kernels of an architecture than are compiled in CI.
+// threads on a multiprocessor without a reason, reasons for nothing, more kernels of an architecture than are compiled
+// in CI.
 constexpr size_t kernels_allowed = 150;  // of one architecture
 std::vector<std::string> faults_of(const Ledger& ledger);
 // How `now` differs from `before`, each a sentence.

@@ -143,25 +143,31 @@ int judge_ledger(const PackOptions& options, const Compiled& compiled, const Led
     AtomicFile file(options.ledger);
     file.write(to_text(now));
     file.commit();
-    fmt::print("written   {}\n", options.ledger);
+    if (!options.common.json) fmt::print("written   {}\n", options.ledger);
     return none(faults_of(now)) ? exit_fine : exit_check_failed;
   }
   const bool allowed = none(faults_of(now)), equal = none(differences(before, now));
   if (!equal) fmt::print(stderr, "rapt: where the change is wanted: make ledger, and commit {}\n", options.ledger);
-  if (allowed && equal) fmt::print("ledger    {} kernels as in {}\n", now.rows.size(), options.ledger);
+  if (allowed && equal && !options.common.json)
+    fmt::print("ledger    {} kernels as in {}\n", now.rows.size(), options.ledger);
   return allowed && equal ? exit_fine : exit_check_failed;
 }
 
 void print_rows(const Ledger& ledger) {
-  fmt::print("compiled by NVRTC {}\n\n", ledger.nvrtc);
-  fmt::print("{:<7} {:>4} {:>7} {:>6} {:>5} {:>6} {:>7} {:>6} {:>9}  {}\n", "arch", "regs", "threads", "spills",
-             "stack", "static", "dynamic", "blocks", "occupancy", "kernel");
+  fmt::print(
+      "compiled by NVRTC {}; bytes of a thread (spills, stack) and of a block (static, dynamic shared memory)\n\n",
+      ledger.nvrtc);
+  fmt::print("{:<7} {:>4} {:>7} {:>8} {:>6} {:>5} {:>6} {:>7} {:>6} {:>9}  {}\n", "arch", "regs", "threads", "barriers",
+             "spills", "stack", "static", "dynamic", "blocks", "occupancy", "kernel");
   for (const LedgerRow& row : ledger.rows) {
-    fmt::print("{:<7} {:>4} {:>7} {:>6} {:>5} {:>6} {:>7} {:>6} {:>8.1f}%  {} {}\n", row.arch, row.registers,
-               row.threads, row.spill_bytes, row.stack_bytes, row.static_bytes, row.dynamic_bytes, row.blocks_per_sm,
-               100 * row.occupancy, row.family, row.config);
-    if (!row.reason.empty()) fmt::print("{:>63}  so few blocks because {}\n", "", row.reason);
+    std::string marks;
+    for (const size_t reason : ledger.reasons_of(row)) marks += fmt::format(" [{}]", reason + 1);
+    fmt::print("{:<7} {:>4} {:>7} {:>8} {:>6} {:>5} {:>6} {:>7} {:>6} {:>8.1f}%  {} {}{}\n", row.arch, row.registers,
+               row.threads, row.barriers, row.spill_bytes, row.stack_bytes, row.static_bytes, row.dynamic_bytes,
+               row.blocks_per_sm, 100 * row.occupancy, row.family, row.config, marks);
   }
+  for (size_t i = 0; i < ledger.reasons.size(); ++i)
+    fmt::print("{}[{}] {}: {}\n", i == 0 ? "\n" : "", i + 1, ledger.reasons[i].kernels, ledger.reasons[i].reason);
 }
 
 }  // namespace
