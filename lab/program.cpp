@@ -12,6 +12,7 @@
 #include "error.h"
 #include "lab/commands.h"
 #include "lab/file.h"
+#include "lab/pack.h"
 
 namespace rapt::lab {
 namespace {
@@ -33,7 +34,6 @@ struct Pending {
 constexpr Pending pending[] = {
     {"profile", "Where the time of a kernel goes", "the GPU backend and its event timers"},
     {"tune", "Measure configurations and keep the best", "GPU kernels that have configurations to choose from"},
-    {"pack", "Compile kernels ahead of time into one file", "GPU kernels to compile"},
     {"repro", "Bundle a failing problem for a bug report",
      "the GPU backend; on the CPU a failing check prints the one command that repeats it"},
     {"report", "Tables from the rows in results/", "results of more than one device to compare"},
@@ -87,6 +87,7 @@ class Program {
     add_check();
     add_bench();
     add_explain();
+    add_pack();
     for (const Pending& command : pending) add_pending(command);
   }
 
@@ -147,8 +148,12 @@ class Program {
 
   void add_info() {
     CLI::App* sub = add("info", "What this program is, the machine, and what the library can use of it",
-                        "  rapt info\n  rapt info --json", info_);
-    sub->callback([this] { chosen_ = [this] { return info(info_); }; });
+                        "  rapt info\n  rapt info --json\n  rapt info --kernels --arch sm_89", info_);
+    sub->add_flag("--kernels", info_kernels_,
+                  "Registers, spills, shared memory and occupancy of every shipped GPU kernel");
+    sub->add_option("--arch", info_.arch, "With --kernels: of this architecture alone, such as sm_89")
+        ->needs(sub->get_option("--kernels"));
+    sub->callback([this] { chosen_ = [this] { return info_kernels_ ? info_kernels(info_) : info(info_); }; });
   }
 
   void add_run() {
@@ -225,6 +230,26 @@ class Program {
     sub->callback([this] { chosen_ = [this] { return explain(explain_); }; });
   }
 
+  void add_pack() {
+    CLI::App* sub = add("pack", "Compile the GPU kernels of problems into one file, on a machine that needs no GPU",
+                        "  rapt pack \"bf16 b2 h32:8 q4096 d128 causal\" --arch sm_90a -o mine.pack\n"
+                        "  rapt pack --arch sm_89,sm_90a --cases perf --cases my-problems.txt -o perf.pack\n"
+                        "  rapt pack --arch sm_89 --cases shipped --ledger src/kernels/resources.json",
+                        pack_.common);
+    add_problem(sub, pack_.words);
+    sub->add_option("--cases", pack_.cases, "Sets (perf is check/cases/perf.txt) or files of problem lines")
+        ->expected(1)
+        ->allow_extra_args(false);
+    sub->add_option("--arch", pack_.common.arch, "Architectures or cards, with commas between: sm_80,sm_89,h100");
+    sub->add_option("-o,--output", pack_.output, "FILE.pack, to be named in RAPT_PACKS");
+    sub->add_option("--ledger", pack_.ledger, "Compare what the kernels take of a GPU with this file");
+    sub->add_flag("--update", pack_.update, "Write that file anew instead");
+    sub->add_option("--threads", pack_.common.threads,
+                    "Compilers at work; all CPUs that the process may use when left out")
+        ->check(CLI::Range(1, 4096));
+    sub->callback([this] { chosen_ = [this] { return pack(pack_); }; });
+  }
+
   void add_pending(const Pending& command) {
     CLI::App* sub = app_.add_subcommand(command.name, std::string(command.help) + " (not yet)");
     sub->footer(std::string("Examples:\n  none yet: ") + command.name + " waits for " + command.waits_for + ".");
@@ -242,6 +267,8 @@ class Program {
   CheckOptions check_;
   BenchOptions bench_;
   ExplainOptions explain_;
+  PackOptions pack_;
+  bool info_kernels_ = false;
   std::function<int()> chosen_;
 };
 
