@@ -2,9 +2,7 @@
 // touch nothing and use the CPU's sentences, poisoned outputs, NaN around everything.
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <deque>
-#include <new>
 
 #include "check/poison.h"
 #include "error.h"
@@ -263,11 +261,6 @@ TEST_F(GpuRefusal, OfWhatOnlyGpusCanGetWrong) {
   }
 }
 
-// What a warm call must not do.
-namespace {
-thread_local int64_t allocations = 0;
-}
-
 TEST_F(GpuRefusal, AWarmCallAllocatesNothing) {
   for (const char* line : {"f16 b1 h8 q512 k512 d64 lse", "f16 b1 h8 q512 k512 d64 causal", "f32 b2 h2 q40 k70 d33 lse",
                            "f16 varlen=17:40,0:5,90:90 h2 d64 lse", "e4m3 out=f16 b1 h2 q70 k90 d32 scales=head"}) {
@@ -277,26 +270,14 @@ TEST_F(GpuRefusal, AWarmCallAllocatesNothing) {
     GpuCall gpu(call);
     const cuda::Stream stream;
     gpu.expect_enqueue(stream.handle());
-    const int64_t before = allocations;
+    const int64_t before = allocations_of_this_thread();
     rapt_status status = RAPT_OK;
     for (int i = 0; i < 10 && status == RAPT_OK; ++i) status = rapt_sdpa(nullptr, &gpu.args(), stream.handle());
-    EXPECT_EQ(allocations - before, 0) << "host allocations in ten warm calls";
+    const int64_t allocated = allocations_of_this_thread() - before;
+    EXPECT_EQ(allocated, 0) << "host allocations in ten warm calls";
     EXPECT_EQ(status, RAPT_OK) << rapt_last_error();
     stream.synchronize();
   }
 }
 
 }  // namespace rapt::test
-
-// Counted for AWarmCallAllocatesNothing; else what the standard library does.
-void* operator new(size_t bytes) {
-  ++rapt::test::allocations;
-  if (void* memory = std::malloc(bytes > 0 ? bytes : 1)) return memory;
-  throw std::bad_alloc();
-}
-void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
-  ++rapt::test::allocations;
-  return std::malloc(bytes > 0 ? bytes : 1);
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }

@@ -102,6 +102,9 @@ std::unique_ptr<rapt_context> make_context(ContextOptions options = {});
 // Where check/cases lies: here, or in the source tree.
 std::string cases_directory();
 
+// How often operator new has run in this thread (allocations.cpp).
+int64_t allocations_of_this_thread();
+
 // Whether every element still holds the poison of make_outputs.
 bool untouched(const HostTensor& output);
 

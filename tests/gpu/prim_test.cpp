@@ -17,24 +17,24 @@ const std::map<std::string_view, std::string_view>& device_texts();  // of this 
 
 namespace {
 
-// Kernels whose entry calls rapt::test::`call` of `file`.
+// A kernel whose entry calls rapt::test::`call` of `file`, a file of this folder.
+jit::Request request(const std::string& file, const std::string& call, const std::string& arch) {
+  jit::Request request{
+      .unit = concat("#include \"", file, "\"\nextern \"C\" __global__ void rapt_kernel(const __grid_constant__ ",
+                     "rapt::test::PrimArgs args) { rapt::test::", call, "(args); }\n"),
+      .arch = arch,
+      .label = "the test of " + call,
+      .files = {}};
+  for (const auto& [name, text] : device_texts()) request.files.emplace(name, text);
+  return request;
+}
+
 class GpuPrim : public GpuTest {
  protected:
-  static std::map<std::string, std::string> files() {
-    std::map<std::string, std::string> files;
-    for (const auto& [name, text] : device_texts()) files.emplace(name, text);
-    return files;
-  }
-
   static void launch(const std::string& file, const std::string& call, const PrimArgs& args, unsigned blocks,
                      unsigned threads, size_t smem_bytes = 0) {
     static jit::Store store(jit::Store::from_environment());
-    const auto image = store.get(
-        {.unit = concat("#include \"", file, "\"\nextern \"C\" __global__ void rapt_kernel(const __grid_constant__ ",
-                        "rapt::test::PrimArgs args) { rapt::test::", call, "(args); }\n"),
-         .arch = cuda::device(0).arch,
-         .label = "the test of " + call,
-         .files = files()});
+    const auto image = store.get(request(file, call, cuda::device(0).arch));
     cuda::Kernel kernel(image->bytes.data(), image->bytes.size(), "rapt_kernel");
     kernel.prepare(0, smem_bytes);
     const cuda::Stream stream;
@@ -118,6 +118,21 @@ void expect_narrowed(DType type, const std::vector<float>& in, const std::vector
 }
 
 }  // namespace
+
+// Needs NVRTC, but no GPU.
+TEST(PrimText, Compiles) {
+  std::string why;
+  if (jit::find_compiler(&why) == nullptr) GTEST_SKIP() << why;
+  for (const char* arch : {"compute_80", "compute_89"}) {
+    for (DType type : {DType::f16, DType::bf16, DType::e4m3, DType::e5m2, DType::sim8})
+      EXPECT_NO_THROW(jit::compile(request("prim_numeric.cuh", concat("widen<", word(type), ">"), arch)));
+    for (const char* call : {"narrow<rapt::DType::f16>", "pack<rapt::DType::bf16>", "exp2_of", "tanh_of", "quads"})
+      EXPECT_NO_THROW(jit::compile(request("prim_numeric.cuh", call, arch)));
+    for (const char* call : {"read_matrices<true>", "multiply<rapt::DType::f16>", "multiply<rapt::DType::bf16>"})
+      EXPECT_NO_THROW(jit::compile(request("prim_mma.cuh", call, arch)));
+    EXPECT_NO_THROW(jit::compile(request("prim_copy.cuh", "copy_and_read_back<48, 72, 96, 80>", arch)));
+  }
+}
 
 TEST_F(GpuPrim, EveryCodeWidens) {
   for (DType type : {DType::f16, DType::bf16}) {

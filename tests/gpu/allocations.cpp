@@ -1,0 +1,23 @@
+// The program's operator new, which counts; else it does what the standard library's does.
+// For the test that a warm call allocates nothing. In a file of its own, so that no compiler sees both sides of a pair.
+#include <cstdlib>
+#include <new>
+
+#include "gpu_support.h"
+
+namespace {
+thread_local int64_t allocations = 0;
+}
+
+int64_t rapt::test::allocations_of_this_thread() { return allocations; }
+
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
+  ++allocations;
+  return std::malloc(bytes > 0 ? bytes : 1);
+}
+void* operator new(size_t bytes) {
+  if (void* memory = operator new(bytes, std::nothrow)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
