@@ -1,6 +1,6 @@
 # Thin commands over CMake presets; each installs what it misses (Debian 12, Ubuntu 24.04) and says what it does.
 # `make run`: attention on a real sample. `make test`: every test. The work is in CMakeLists.txt and scripts/.
-.PHONY: help run test build pack kit format clean
+.PHONY: help run test build compiler pack ledger kit format clean
 .DEFAULT_GOAL := help
 
 JOBS ?= $(shell nproc)
@@ -16,7 +16,8 @@ help:
 	@echo "make kit     build/carry: program, library and cases, to carry to another machine"
 	@echo "make format  clang-format all sources in place"
 	@echo "make clean   remove the build trees"
-	@echo "make pack    compiled GPU kernels (not yet: needs the GPU backend)"
+	@echo "make pack    build/rapt.pack: the GPU kernels of check/cases/shipped.txt, compiled; needs no GPU"
+	@echo "make ledger  src/kernels/resources.json anew: what those kernels take of each architecture"
 
 run:
 	@scripts/bootstrap.sh run
@@ -38,8 +39,17 @@ kit:
 	@cmake --build --preset release --target rapt_program rapt_shared -j $(JOBS)
 	@scripts/kit.sh build build/carry
 
-pack:
-	@echo "make pack: packs hold compiled GPU kernels, and rapt has no GPU backend yet" >&2; exit 3
+# The program that compiles kernels, and NVRTC.
+compiler:
+	@scripts/bootstrap.sh test
+	@cmake --preset release --log-level=WARNING $(CONFIGURE) >/dev/null
+	@cmake --build --preset release --target rapt_program -j $(JOBS)
+
+pack: compiler
+	@scripts/kernels.sh build pack
+
+ledger: compiler
+	@scripts/kernels.sh build ledger
 
 format:
 	@scripts/bootstrap.sh ci

@@ -41,7 +41,7 @@ struct Ledger {
 // Throws Error naming `where` and what is wrong.
 Ledger parse_ledger(std::string_view text, const std::string& where);
 // One row a line.
-std::string to_text(const Ledger& ledger);
+std::string to_text(Ledger ledger);
 // The one that this program was built with.
 Ledger shipped_ledger();
 

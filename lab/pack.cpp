@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "check/cases.h"
 #include "cpu/threads.h"
@@ -137,15 +138,25 @@ Ledger ledger_before(const PackOptions& options) {
   return before;
 }
 
-int judge_ledger(const PackOptions& options, const Compiled& compiled, const Ledger& before) {
+int judge_ledger(const PackOptions& options, const Compiled& compiled, Ledger before) {
   const Ledger now = ledger_of(compiled.selection.kernels, compiled.images, before);
+  std::set<std::string> archs;  // rows of others are neither compared nor lost
+  for (const PlannedKernel& kernel : compiled.selection.kernels) archs.insert(kernel.device.arch);
+  const auto others = std::stable_partition(before.rows.begin(), before.rows.end(),
+                                            [&](const LedgerRow& row) { return archs.contains(row.arch); });
   if (options.update) {
+    if (others != before.rows.end() && before.nvrtc != now.nvrtc)
+      invalid("--update: ", others->name(), " in ", options.ledger, " is by NVRTC ", before.nvrtc, ", this is ",
+              now.nvrtc, ": give all architectures at once");
+    Ledger all = now;
+    all.rows.insert(all.rows.end(), others, before.rows.end());
     AtomicFile file(options.ledger);
-    file.write(to_text(now));
+    file.write(to_text(all));
     file.commit();
     if (!options.common.json) fmt::print("written   {}\n", options.ledger);
     return none(faults_of(now)) ? exit_fine : exit_check_failed;
   }
+  before.rows.erase(others, before.rows.end());
   const bool allowed = none(faults_of(now)), equal = none(differences(before, now));
   if (!equal) fmt::print(stderr, "rapt: where the change is wanted: make ledger, and commit {}\n", options.ledger);
   if (allowed && equal && !options.common.json)
