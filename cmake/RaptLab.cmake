@@ -51,6 +51,8 @@ elseif(lab_sources)
   target_include_directories(rapt_lab PUBLIC "${PROJECT_BINARY_DIR}/generated")
   rapt_embed(rapt_lab rapt::lab::embedded_ledger "${PROJECT_SOURCE_DIR}/src/kernels"
     "${PROJECT_SOURCE_DIR}/src/kernels/resources.json")
+  file(GLOB_RECURSE lab_device_texts CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/lab/*.cuh")
+  rapt_embed(rapt_lab rapt::lab::device_texts "${PROJECT_SOURCE_DIR}/lab" ${lab_device_texts})
   target_link_libraries(rapt_lab PUBLIC rapt_check fmt::fmt-header-only nlohmann_json::nlohmann_json CLI11::CLI11)
 endif()
 

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "check/cases.h"
@@ -39,6 +40,38 @@ const char* verdict_of(const check::Result& result) {
   return result.pass ? "pass" : result.refused ? "refused" : "FAIL";
 }
 
+// The library on the chosen device; the contexts behind it are kept for all tasks.
+class Subject {
+ public:
+  Subject(const CheckOptions& options, const Device& device)
+      : options_(options.common),
+        device_(device),
+        config_(options.common.configs.empty() ? "" : options.common.configs[0]) {
+    if (options.common.configs.size() > 1) invalid("check --config: give one; bench compares several");
+  }
+
+  check::Kernel kernel(const Problem& problem) {
+    const std::string variant = variant_name(options_, device_, problem);
+    auto& [context, kernel] = made_[variant];
+    if (!kernel) {
+      context = make_context(options_, device_, problem, config_);
+      kernel = check::library_kernel(context.get(), handle_of(device_));
+    }
+    return kernel;
+  }
+  std::string rerun_options() const { return lab::rerun_options(options_, device_, config_); }
+
+ private:
+  struct Made {
+    ContextHandle context;
+    check::Kernel kernel;
+  };
+  const Common& options_;
+  const Device& device_;
+  std::string config_;
+  std::map<std::string, Made> made_;  // by the name that --variant's text stands in for
+};
+
 void print_row(const Task& task, uint64_t seed, const check::Result& r) {
   fmt::print("{:<7} {:>9.2e} / {:<8.2e} {:>9.2e} / {:<8.2e} {:>5.2f}  {} {} seed {}\n", verdict_of(r), r.out.max_abs,
              r.bounds.max_abs, r.out.rel_rms, r.bounds.rel_rms, r.lse_share, to_string(task.problem),
@@ -68,8 +101,7 @@ nlohmann::ordered_json row_of(const Task& task, uint64_t seed, const check::Resu
           {"command", r.command}};
 }
 
-int compare_all(const CheckOptions& options, const std::vector<Task>& tasks, rapt_context* context) {
-  const check::Kernel kernel = check::library_kernel(context);
+int compare_all(const CheckOptions& options, const std::vector<Task>& tasks, Subject& subject) {
   int failed = 0, refused = 0;
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   Progress progress(tasks.size());
@@ -77,7 +109,9 @@ int compare_all(const CheckOptions& options, const std::vector<Task>& tasks, rap
     fmt::print("{:<7} {:>9}   {:<8} {:>9}   {:<8} {:>5}\n", "verdict", "max_abs", "bound", "rel_rms", "bound", "lse");
   for (size_t i = 0; i < tasks.size(); ++i) {
     progress.at(i, to_string(tasks[i].problem));
-    const check::Result result = check::check_problem(tasks[i].problem, tasks[i].fill, options.seed, kernel);
+    check::Result result =
+        check::check_problem(tasks[i].problem, tasks[i].fill, options.seed, subject.kernel(tasks[i].problem));
+    result.command += subject.rerun_options();
     failed += !result.pass && !result.refused;
     refused += result.refused;
     progress.clear();
@@ -98,14 +132,15 @@ int compare_all(const CheckOptions& options, const std::vector<Task>& tasks, rap
   return passed == 0 ? exit_environment : exit_fine;  // nothing could be checked
 }
 
-int compare_stages(const CheckOptions& options, const std::vector<Task>& tasks, rapt_context* context) {
-  const check::TracedKernel kernel = check::probe(check::library_kernel(context));
+int compare_stages(const CheckOptions& options, const std::vector<Task>& tasks, Subject& subject) {
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   Progress progress(tasks.size());
   int failed = 0;
   for (size_t i = 0; i < tasks.size(); ++i) {
     progress.at(i, to_string(tasks[i].problem));
-    const check::StageReport r = check::check_stages(tasks[i].problem, tasks[i].fill, options.seed, kernel);
+    check::StageReport r = check::check_stages(tasks[i].problem, tasks[i].fill, options.seed,
+                                               check::probe(subject.kernel(tasks[i].problem)));
+    r.command += subject.rerun_options();
     failed += !r.pass;
     progress.clear();
     std::string observed;
@@ -136,10 +171,11 @@ int compare_stages(const CheckOptions& options, const std::vector<Task>& tasks, 
 }  // namespace
 
 int check(const CheckOptions& options) {
-  chosen_device(options.common, true);
   const std::vector<Task> tasks = tasks_of(options);
-  const ContextHandle context = make_context(options.common.threads);
-  return options.stages ? compare_stages(options, tasks, context.get()) : compare_all(options, tasks, context.get());
+  const Device device = chosen_device(options.common, true);
+  if (!options.common.json) fmt::print("device  {}\n", title_of(device));
+  Subject subject(options, device);
+  return options.stages ? compare_stages(options, tasks, subject) : compare_all(options, tasks, subject);
 }
 
 }  // namespace rapt::lab

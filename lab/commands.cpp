@@ -2,11 +2,16 @@
 // Called by the commands.
 #include "lab/commands.h"
 
-#include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <filesystem>
 
+#include "context.h"
+#include "cuda/cuda.h"
 #include "error.h"
+#include "jit/jit.h"
+#include "kernels/family.h"
+#include "lab/file.h"
 
 namespace rapt::lab {
 namespace {
@@ -14,18 +19,56 @@ namespace {
 // Operations that the plain loops of oracle and yardstick get through in about two seconds on two cores.
 constexpr double oracle_flops = 1e9;
 
-void require_cpu(const std::string& device) {
-  if (device == "cpu") return;
-  const bool cuda = device.starts_with("cuda:") && device.size() > 5 && device.size() < 9 &&
-                    std::all_of(device.begin() + 5, device.end(), [](char c) { return c >= '0' && c <= '9'; });
-  if (!cuda) invalid("--device ", device, ": must be cpu or cuda:N");
-  throw Error(ErrorCode::environment, concat("--device ", device, ": this build has no GPU kernels; use --device cpu"));
+bool is_cpu(const std::string& name) { return name.starts_with("cpu"); }
+
+// The number of --device cuda:N.
+int gpu_index(const std::string& device) {
+  int index = 0;
+  const char* begin = device.data() + 5;
+  const char* end = device.data() + device.size();
+  if (!device.starts_with("cuda:") || begin == end) invalid("--device ", device, ": must be cpu or cuda:N");
+  const auto [stop, status] = std::from_chars(begin, end, index);
+  if (status != std::errc() || stop != end || index < 0) invalid("--device ", device, ": must be cpu or cuda:N");
+  return index;
 }
 
-}  // namespace
+// "sm_89" and "compute_89": 89. Cards (l4) and anything else: 0.
+int number_of(const std::string& arch) {
+  int number = 0;
+  for (const char* prefix : {"sm_", "compute_"})
+    if (arch.starts_with(prefix))
+      std::from_chars(arch.data() + std::string(prefix).size(), arch.data() + arch.size(), number);
+  return number;
+}
 
-Device chosen_device(const Common& options, bool execute) {
-  require_cpu(options.device);
+// Kernels of another architecture on this card: PTX of an older one, or machine code of its own generation.
+void check_runs(const std::string& arch, const Device& device) {
+  const int number = number_of(arch);
+  if (number == 0)
+    invalid("--arch ", arch,
+            ": a card to plan for, which explain can; to run name an architecture, such as compute_89");
+  const bool runs =
+      arch.starts_with("sm_") ? number / 10 == device.sm / 10 && number <= device.sm : number <= device.sm;
+  if (!runs)
+    invalid("--arch ", arch, ": ", device.name, " is sm_", device.sm, " and does not run it",
+            arch.starts_with("sm_") && number < device.sm ? concat("; compute_", number, " it does") : "");
+}
+
+Device gpu_device(const Common& options, bool execute) {
+  if (options.device.empty() && !options.arch.empty() && !execute) return device_preset(options.arch);
+  const int index = options.device.empty() ? 0 : gpu_index(options.device);
+  std::string why;
+  if (cuda::find_driver(&why) == nullptr)
+    throw Error(ErrorCode::environment, concat("--device cuda:", index, ": ", why));
+  Device device = cuda::device(index);
+  if (options.arch.empty()) return device;
+  device_preset(options.arch);  // throws naming what is known
+  check_runs(options.arch, device);
+  device.arch = options.arch;
+  return device;
+}
+
+Device cpu_device_of(const Common& options, bool execute) {
   Device device = options.arch.empty() ? cpu_device() : device_preset(options.arch);
   if (execute && !options.arch.empty()) {
     set_cpu_isa_limit(device.isa);  // throws where the machine lacks it: other presets can be explained, not run
@@ -33,6 +76,49 @@ Device chosen_device(const Common& options, bool execute) {
   }
   if (options.threads > 0) device.threads = options.threads;
   return device;
+}
+
+bool wants_cpu(const Common& options) {
+  if (!options.device.empty()) return options.device == "cpu";
+  if (!options.arch.empty()) return is_cpu(options.arch);
+  const bool gpu_options = !options.configs.empty() || !options.variant.empty();
+  return options.threads > 0 || (!gpu_options && !usable_gpu());
+}
+
+std::string base_name(const std::string& path) { return std::filesystem::path(path).filename().string(); }
+
+}  // namespace
+
+Device chosen_device(const Common& options, bool execute) {
+  const bool cpu = wants_cpu(options);
+  if (!options.device.empty() && !options.arch.empty() && is_cpu(options.arch) != cpu)
+    invalid("--arch ", options.arch, ": is not an architecture of --device ", options.device);
+  if (cpu && !options.configs.empty())
+    invalid("--config ", options.configs[0], ": is for GPU kernels, not for the CPU");
+  if (cpu && !options.variant.empty()) invalid("--variant ", options.variant, ": is for GPU kernels, not for the CPU");
+  if (!cpu && options.threads > 0) invalid("--threads ", options.threads, ": is for the CPU, not for a GPU");
+  return cpu ? cpu_device_of(options, execute) : gpu_device(options, execute);
+}
+
+bool usable_gpu(std::string* why) {
+  std::string reason;
+  bool usable = cuda::find_driver(&reason) != nullptr;
+  if (usable && cuda::device_count() == 0) {
+    usable = false;
+    reason = "the driver sees no GPU";
+  }
+  if (usable && jit::Store::from_environment().packs.empty()) usable = jit::find_compiler(&reason) != nullptr;
+  if (!usable && why != nullptr) *why = reason;
+  return usable;
+}
+
+rapt_device handle_of(const Device& device) {
+  return device.kind == DeviceKind::cuda ? rapt_device{RAPT_DEVICE_CUDA, device.index}
+                                         : rapt_device{RAPT_DEVICE_CPU, 0};
+}
+
+std::string title_of(const Device& device) {
+  return device.kind == DeviceKind::cuda ? concat("cuda:", device.index, ": ", device.name) : "cpu";
 }
 
 std::string cases_directory() {
@@ -44,13 +130,38 @@ std::string cases_directory() {
   return here.string();
 }
 
-ContextHandle make_context(int threads) {
-  rapt_context_options options{};
-  options.struct_size = sizeof options;
-  options.num_threads = threads;
-  rapt_context* context = nullptr;
-  require_ok(rapt_context_create(&options, &context));
-  return ContextHandle(context);
+std::string variant_name(const Common& options, const Device& device, const Problem& problem) {
+  if (options.variant.empty()) return "";
+  const std::string own = base_name(options.variant);
+  if (jit::embedded_files().count(own) > 0) return own;
+  for (const Family* family : all_families())
+    if (family->accepts(problem, device, nullptr)) return concat(family->name, ".cuh");
+  return own;  // no kernel takes the problem, so that nothing reads the text
+}
+
+ContextHandle make_context(const Common& options, const Device& device, const Problem& problem,
+                           const std::string& config) {
+  ContextOptions context;
+  context.threads = options.threads;
+  if (device.kind == DeviceKind::cuda) {
+    context.arch = options.arch;
+    context.config = config;
+    if (!options.variant.empty()) {
+      const FileSource file(options.variant);
+      std::string text(static_cast<size_t>(file.size()), '\0');
+      file.read(0, file.size(), text.data());
+      context.files[variant_name(options, device, problem)] = std::move(text);
+    }
+  }
+  return ContextHandle(new rapt_context(std::move(context)));
+}
+
+std::string rerun_options(const Common& options, const Device& device, const std::string& config) {
+  std::string words = device.kind == DeviceKind::cuda ? concat(" --device cuda:", device.index) : " --device cpu";
+  if (!options.arch.empty()) words += concat(" --arch ", options.arch);
+  if (!config.empty()) words += concat(" --config \"", config, "\"");
+  if (!options.variant.empty()) words += concat(" --variant ", options.variant);
+  return words;
 }
 
 void require_ok(rapt_status status) {

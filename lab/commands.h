@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "device.h"
+#include "problem.h"
 #include "rapt/rapt.h"
 
 namespace rapt::lab {
@@ -17,10 +18,12 @@ enum Exit : int { exit_fine = 0, exit_check_failed = 1, exit_wrong_input = 2, ex
 
 struct Common {
   bool json = false;
-  std::string device = "cpu";  // cpu | cuda:N
-  std::string arch;            // a preset of device_preset(), "" = the machine's own
-  int threads = 0;             // 0 = all that the process may use
-  std::string command;         // the command line, quoted for a shell
+  std::string device;                // cpu | cuda:N; "" = cuda:0 where a GPU is usable, else cpu
+  std::string arch;                  // a preset of device_preset(), "" = the machine's own
+  std::vector<std::string> configs;  // words over the planner's choice for a GPU kernel; bench: an arm each
+  std::string variant;               // a device text that replaces the family's own
+  int threads = 0;                   // CPU; 0 = all that the process may use
+  std::string command;               // the command line, quoted for a shell
 };
 
 struct RunOptions {
@@ -38,7 +41,7 @@ struct CheckOptions {
 struct BenchOptions {
   Common common;
   std::vector<std::string> words;
-  std::string suite, timer = "host", l2 = "warm", output;
+  std::string suite, timer, l2 = "warm", output;  // timer "" = graph on a GPU, host on the CPU
   int64_t warmup = 5, iterations = 30;
   uint64_t seed = 1;
   bool save = false;
@@ -54,18 +57,33 @@ int check(const CheckOptions& options);
 int bench(const BenchOptions& options);
 int explain(const ExplainOptions& options);
 
-// The device that --device and --arch name. With `execute` it must be this machine's, as the library will use it.
+// The device that --device and --arch name, and where neither says, usable_gpu() decides. With `execute` it is this
+// machine's, as the library will use it; without, a preset too. Contradictions among --device, --arch, --config,
+// --variant and --threads are errors.
 Device chosen_device(const Common& options, bool execute);
+// A driver, a GPU, and kernels for it: NVRTC or packs. If not, `why` gets the sentence.
+bool usable_gpu(std::string* why = nullptr);
+// As rapt.h names it.
+rapt_device handle_of(const Device& device);
+// "cuda:0: NVIDIA H100 80GB HBM3", "cpu".
+std::string title_of(const Device& device);
 
 // Where the named case sets lie: check/cases here, or cases/ or ../check/cases beside the program.
 std::string cases_directory();
 
-// A context of the library with so many threads.
+// A context for one problem, as the options and one of --config's values say.
 struct ContextDeleter {
   void operator()(rapt_context* context) const { rapt_context_destroy(context); }
 };
 using ContextHandle = std::unique_ptr<rapt_context, ContextDeleter>;
-ContextHandle make_context(int threads);
+ContextHandle make_context(const Common& options, const Device& device, const Problem& problem,
+                           const std::string& config = "");
+// The name under which --variant's text enters that context ("attention_sm80.cuh"): its own where the library has a
+// file of that name, else that of the family that takes the problem. "" without --variant.
+std::string variant_name(const Common& options, const Device& device, const Problem& problem);
+
+// What must stand behind a rerun command besides its problem: " --device cuda:0 --arch compute_89".
+std::string rerun_options(const Common& options, const Device& device, const std::string& config = "");
 
 // Throws Error with the library's sentence when status is not RAPT_OK.
 void require_ok(rapt_status status);

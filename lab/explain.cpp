@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "error.h"
+#include "kernels/emit.h"
 #include "kernels/family.h"
 #include "lab/commands.h"
 #include "plan.h"
@@ -22,35 +23,47 @@ nlohmann::ordered_json families_of(const Problem& problem, const Device& device)
   return list;
 }
 
-// The plan's line, or null with the sentence in `why` when no family takes the problem.
-nlohmann::ordered_json plan_of(const Problem& problem, const Device& device) {
+// The plan's line, with --config's words over it, or null when no family takes the problem.
+nlohmann::ordered_json plan_of(const Problem& problem, const Device& device, const std::string& config) {
   try {
-    return to_string(plan(problem, device));
+    Plan chosen = plan(problem, device);
+    for (int i = 0; i < chosen.step_count; ++i)
+      if (!config.empty()) apply_words(config, chosen.steps[static_cast<size_t>(i)].config.attention);
+    return to_string(chosen);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::unsupported) throw;
     return nullptr;
   }
 }
 
+nlohmann::ordered_json facts_of(const Device& device) {
+  if (device.kind == DeviceKind::cpu)
+    return {{"name", device.name}, {"isa", name_of(device.isa)}, {"threads", device.threads}};
+  return {{"name", device.name},         {"arch", device.arch},         {"sm", device.sm},
+          {"sm_count", device.sm_count}, {"l2_bytes", device.l2_bytes}, {"smem_per_block", device.smem_per_block}};
+}
+
 }  // namespace
 
 int explain(const ExplainOptions& options) {
+  if (options.common.configs.size() > 1) invalid("explain --config: give one; bench compares several");
+  const std::string config = options.common.configs.empty() ? "" : options.common.configs[0];
   const Problem problem = parse_problem(joined(options.words));
   const Device device = chosen_device(options.common, false);
-  const nlohmann::ordered_json chosen = plan_of(problem, device);
+  const nlohmann::ordered_json chosen = plan_of(problem, device, config);
   if (options.common.json) {
-    const nlohmann::ordered_json all = {
-        {"problem", to_string(problem)},
-        {"device", {{"name", device.name}, {"isa", name_of(device.isa)}, {"threads", device.threads}}},
-        {"plan", chosen},
-        {"families", families_of(problem, device)},
-        {"flops", flops(problem)},
-        {"bytes", bytes(problem)}};
+    const nlohmann::ordered_json all = {{"problem", to_string(problem)},
+                                        {"device", facts_of(device)},
+                                        {"plan", chosen},
+                                        {"families", families_of(problem, device)},
+                                        {"flops", flops(problem)},
+                                        {"bytes", bytes(problem)}};
     fmt::print("{}\n", all.dump(2));
   } else {
     std::string text = rapt::explain(problem, device);
     while (text.ends_with('\n')) text.pop_back();
     fmt::print("{}\n", text);
+    if (!config.empty() && !chosen.is_null()) fmt::print("config   {}\n", chosen.get<std::string>());
   }
   return chosen.is_null() ? exit_environment : exit_fine;
 }

@@ -3,7 +3,11 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <utility>
 
+#include "cuda/cuda.h"
+#include "error.h"
+#include "jit/jit.h"
 #include "kernels/family.h"
 #include "lab/commands.h"
 #include "lab/machine.h"
@@ -11,8 +15,6 @@
 
 namespace rapt::lab {
 namespace {
-
-constexpr const char* gpu_status = "none used: this build has no GPU kernels";
 
 constexpr CpuIsa all_isas[] = {CpuIsa::scalar, CpuIsa::neon, CpuIsa::avx2, CpuIsa::avx512, CpuIsa::avx512_bf16};
 
@@ -26,6 +28,58 @@ std::vector<std::string> usable_isas(CpuIsa chosen) {
   return names;
 }
 
+// The driver's version or why there is none, and each GPU it sees.
+void add_gpus(nlohmann::ordered_json& all) {
+  std::string why;
+  const bool found = cuda::find_driver(&why) != nullptr;
+  all["driver"] = found ? nlohmann::ordered_json(driver_text()) : nullptr;
+  all["driver_note"] = why;
+  all["gpus"] = nlohmann::ordered_json::array();
+  for (int index = 0; found && index < cuda::device_count(); ++index) {
+    const Device& device = cuda::device(index);
+    all["gpus"].push_back({{"index", index},
+                           {"name", device.name},
+                           {"sm", device.sm},
+                           {"arch", device.arch},
+                           {"sm_count", device.sm_count},
+                           {"l2_bytes", device.l2_bytes},
+                           {"smem_per_block", device.smem_per_block},
+                           {"smem_per_sm", device.smem_per_sm},
+                           {"registers_per_sm", device.registers_per_sm},
+                           {"threads_per_sm", device.threads_per_sm}});
+  }
+}
+
+void add_compiler(nlohmann::ordered_json& all) {
+  std::string why;
+  const jit::Compiler* compiler = jit::find_compiler(&why);
+  all["nvrtc"] = compiler == nullptr ? nlohmann::ordered_json(nullptr)
+                                     : nlohmann::ordered_json{{"version", compiler->version},
+                                                              {"path", compiler->path},
+                                                              {"architectures", compiler->architectures}};
+  all["nvrtc_note"] = why;
+}
+
+// Where compiled kernels come from. A pack that cannot be read says so instead of stopping the report.
+void add_store(nlohmann::ordered_json& all) {
+  jit::Store::Options options = jit::Store::from_environment();
+  const std::vector<std::string> packs = std::exchange(options.packs, {});
+  const jit::Store store(std::move(options));
+  all["cache"] = {{"directory", store.cache_directory()}, {"note", store.cache_note()}};
+  all["packs"] = nlohmann::ordered_json::array();
+  for (const std::string& path : packs) {
+    nlohmann::ordered_json pack = {{"path", path}, {"compiler", nullptr}, {"kernels", nullptr}, {"note", ""}};
+    try {
+      const jit::PackInfo read = jit::read_pack_info(path);
+      pack["compiler"] = read.compiler;
+      pack["kernels"] = read.entries.size();
+    } catch (const Error& error) {
+      pack["note"] = error.what();
+    }
+    all["packs"].push_back(pack);
+  }
+}
+
 nlohmann::ordered_json facts() {
   const Machine machine = this_machine();
   const Device& device = cpu_device();
@@ -33,18 +87,48 @@ nlohmann::ordered_json facts() {
   for (const Cache& cache : machine.caches)
     caches.push_back({{"level", cache.level}, {"type", cache.type}, {"bytes", cache.bytes}});
   for (const Family* family : all_families()) families.push_back(family->name);
-  return {{"version", rapt_version()},  {"commit", build_commit},
-          {"dirty", build_dirty},       {"compiler", build_compiler},
-          {"flags", build_flags},       {"cpu", machine.cpu_name},
-          {"isa", name_of(device.isa)}, {"isas", usable_isas(device.isa)},
-          {"threads", device.threads},  {"caches", caches},
-          {"gpu", gpu_status},          {"families", families}};
+  nlohmann::ordered_json all = {{"version", rapt_version()},  {"commit", build_commit},
+                                {"dirty", build_dirty},       {"compiler", build_compiler},
+                                {"flags", build_flags},       {"cpu", machine.cpu_name},
+                                {"isa", name_of(device.isa)}, {"isas", usable_isas(device.isa)},
+                                {"threads", device.threads},  {"caches", caches}};
+  add_gpus(all);
+  add_compiler(all);
+  add_store(all);
+  std::string why;
+  all["default_device"] = usable_gpu(&why) ? "cuda:0" : "cpu";
+  all["families"] = families;
+  return all;
 }
 
 std::string text_of(const nlohmann::ordered_json& list) {
   std::string text;
   for (const auto& item : list) text += (text.empty() ? "" : " ") + item.get<std::string>();
   return text;
+}
+
+std::string or_note(const std::string& text, const nlohmann::ordered_json& note) {
+  return text.empty() ? "none: " + note.get<std::string>() : text;
+}
+
+void print_gpu_side(const nlohmann::ordered_json& all) {
+  const auto text = [](const nlohmann::ordered_json& value) {
+    return value.is_string() ? value.get<std::string>() : "";
+  };
+  fmt::print("driver    {}\n", or_note(text(all["driver"]), all["driver_note"]));
+  for (const auto& gpu : all["gpus"])
+    fmt::print("gpu       cuda:{} {}: {}, {} multiprocessors, L2 {} MiB, shared memory {} KiB a block\n",
+               gpu["index"].get<int>(), text(gpu["name"]), text(gpu["arch"]), gpu["sm_count"].get<int>(),
+               gpu["l2_bytes"].get<int64_t>() >> 20, gpu["smem_per_block"].get<int>() >> 10);
+  const auto& nvrtc = all["nvrtc"];
+  fmt::print("nvrtc     {}\n",
+             or_note(nvrtc.is_null() ? "" : text(nvrtc["version"]) + ", " + text(nvrtc["path"]), all["nvrtc_note"]));
+  fmt::print("cache     {}\n", or_note(text(all["cache"]["directory"]), all["cache"]["note"]));
+  for (const auto& pack : all["packs"])
+    fmt::print("pack      {}: {}\n", text(pack["path"]),
+               pack["kernels"].is_null()
+                   ? text(pack["note"])
+                   : fmt::format("{} kernels by NVRTC {}", pack["kernels"].get<int64_t>(), text(pack["compiler"])));
 }
 
 }  // namespace
@@ -61,9 +145,10 @@ int info(const Common& options) {
   fmt::print("isa       {} (of {})\n", name_of(cpu_device().isa), text_of(all["isas"]));
   fmt::print("threads   {}\n", cpu_device().threads);
   for (const auto& cache : all["caches"])
-    fmt::print("cache     L{} {} {} KiB\n", cache["level"].get<int>(), cache["type"].get<std::string>(),
+    fmt::print("cpu cache L{} {} {} KiB\n", cache["level"].get<int>(), cache["type"].get<std::string>(),
                cache["bytes"].get<int64_t>() / 1024);
-  fmt::print("gpu       {}\n", gpu_status);
+  print_gpu_side(all);
+  fmt::print("device    {} unless --device says otherwise\n", all["default_device"].get<std::string>());
   fmt::print("kernels   {}\n", text_of(all["families"]));
   return exit_fine;
 }

@@ -6,6 +6,10 @@
 #include <cctype>
 #include <ctime>
 #include <fstream>
+#include <sstream>
+
+#include "cuda/driver.h"
+#include "error.h"
 
 namespace rapt::lab {
 namespace {
@@ -65,6 +69,18 @@ Machine this_machine() {
   machine.caches = caches_of_cpu0();
   machine.available_bytes = size_with_unit(value_of("/proc/meminfo", "MemAvailable")) << 10;
   return machine;
+}
+
+std::string driver_text() {
+  const cuda::Driver* driver = cuda::find_driver();
+  if (driver == nullptr) return "";
+  const std::string text = concat("CUDA ", driver->version / 1000, ".", driver->version % 1000 / 10);
+  // "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.82.07  Wed ..."
+  std::istringstream words(value_of("/proc/driver/nvidia/version", "NVRM version"));
+  for (std::string word; words >> word;)
+    if (std::isdigit(static_cast<unsigned char>(word[0])) && word.find('.') != std::string::npos)
+      return text + ", " + word;
+  return text;
 }
 
 std::string file_safe(const std::string& name) {

@@ -23,6 +23,10 @@ struct Machine {
 
 Machine this_machine();
 
+// The NVIDIA driver: "CUDA 13.0, 580.82.07" (the newest CUDA it supports, its kernel module where the system tells it);
+// "" where there is none.
+std::string driver_text();
+
 // A name fit for a folder: letters, digits, dot and dash; "Intel(R) Xeon(R) Processor" -> "intel-xeon-processor".
 std::string file_safe(const std::string& name);
 

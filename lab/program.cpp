@@ -135,12 +135,23 @@ class Program {
     return sub;
   }
   static void add_device(CLI::App* sub, Common& common) {
-    sub->add_option("--device", common.device, "cpu or cuda:N")->capture_default_str();
-    sub->add_option("--threads", common.threads, "CPU threads; all that the process may use when left out")
+    sub->add_option("--device", common.device, "cpu or cuda:N; cuda:0 where a GPU is usable, else cpu");
+    sub->add_option("--threads", common.threads,
+                    "CPU threads (and the CPU); all that the process may use when left out")
         ->check(CLI::Range(1, 4096));
   }
   static void add_arch(CLI::App* sub, Common& common) {
-    sub->add_option("--arch", common.arch, "A device by preset name, such as cpu-avx2");
+    sub->add_option(
+        "--arch", common.arch,
+        "What to plan and compile for: cpu-avx2, sm_89, compute_89 (PTX); explain also takes cards (l4 h100)");
+  }
+  // What replaces the planner's choice of a GPU kernel.
+  static void add_config(CLI::App* sub, Common& common, const char* help) {
+    sub->add_option("--config", common.configs, help)->expected(1)->allow_extra_args(false);
+  }
+  static void add_variant(CLI::App* sub, Common& common) {
+    sub->add_option("--variant", common.variant,
+                    "FILE.cuh instead of the library's device text of that name, or of the kernel that is chosen");
   }
   static void add_problem(CLI::App* sub, std::vector<std::string>& words) {
     sub->add_option("problem", words, "Words of a problem line, in one argument or several");
@@ -177,7 +188,7 @@ class Program {
     CLI::App* sub = add("check", "The library against the float64 oracle on seeded inputs",
                         "  rapt check \"bf16 b2 h32:8 q128 k512 d128 causal\"\n"
                         "  rapt check \"f32 h2 q64 d64\" --fill outlier --seed 7\n"
-                        "  rapt check --cases smoke\n"
+                        "  rapt check --cases smoke --device cuda:0\n"
                         "  rapt check \"f16 h1 q100 d64 window=16,0\" --stages",
                         check_.common);
     add_problem(sub, check_.words);
@@ -189,6 +200,8 @@ class Program {
                   "Name the first stage (inputs, S, maximum, sum, P, O) that leaves its bound");
     add_device(sub, check_.common);
     add_arch(sub, check_.common);
+    add_config(sub, check_.common, "Words over the planner's choice for a GPU kernel: \"block_m=64 stages=3\"");
+    add_variant(sub, check_.common);
     sub->callback([this] { chosen_ = [this] { return check(check_); }; });
   }
 
@@ -196,6 +209,7 @@ class Program {
     CLI::App* sub = add("bench", "Time a problem or a suite, checked first, beside the roof measured in the same run",
                         "  rapt bench \"f32 h8 q512 d64\"\n"
                         "  rapt bench \"f16 h32 q1 k4096 d128\" --l2 cold --threads 1\n"
+                        "  rapt bench \"f16 h8 q512 d64\" --device cuda:0 --config \"\" --config \"block_m=64\"\n"
                         "  rapt bench --suite perf --save\n"
                         "  rapt bench --suite my-problems.txt --output rows.jsonl",
                         bench_.common);
@@ -205,28 +219,38 @@ class Program {
         ->capture_default_str()
         ->check(CLI::Range(0, 1000000));
     sub->add_option("--iterations", bench_.iterations, "Samples")->capture_default_str()->check(CLI::Range(1, 1000000));
-    sub->add_option("--timer", bench_.timer, "graph, event (both GPU) or host")->capture_default_str();
+    sub->add_option(
+        "--timer", bench_.timer,
+        "graph (default on a GPU: CUDA graphs of many launches), event (loops of launches between events) or "
+        "host (the CPU's own, and what a launch costs)");
     sub->add_option(
            "--l2", bench_.l2,
-           "warm: inputs rotate through more than the private caches; cold: through more than the last-level cache")
+           "cold: inputs rotate through more than the last-level cache (GPU: its L2, twice); warm: through fewer")
         ->capture_default_str();
     sub->add_option("--seed", bench_.seed, "Seed of the inputs")->capture_default_str()->check(seed_text);
     sub->add_flag("--save", bench_.save, "Write results/<card>/<UTC>-<suite>.jsonl");
     sub->add_option("--output", bench_.output, "Write the rows to this file");
     add_device(sub, bench_.common);
     add_arch(sub, bench_.common);
+    add_config(
+        sub, bench_.common,
+        "Words over the planner's choice for a GPU kernel: \"block_m=64 stages=3\"; several are measured side by "
+        "side (\"\" is the planner's own)");
+    add_variant(sub, bench_.common);
     sub->callback([this] { chosen_ = [this] { return bench(bench_); }; });
   }
 
   void add_explain() {
     CLI::App* sub = add("explain", "Which kernel family takes a problem on a device, and why the others do not",
                         "  rapt explain \"bf16 b2 h32:8 q4096 d128 causal\"\n"
+                        "  rapt explain \"f16 h8 q512 d64\" --arch l4\n"
                         "  rapt explain \"f32 h8 q512 d64\" --arch cpu-avx2 --json",
                         explain_.common);
     add_problem(sub, explain_.words);
     sub->get_option("problem")->required();
     add_device(sub, explain_.common);
     add_arch(sub, explain_.common);
+    add_config(sub, explain_.common, "Words over the planner's choice for a GPU kernel: \"block_m=64 stages=3\"");
     sub->callback([this] { chosen_ = [this] { return explain(explain_); }; });
   }
 

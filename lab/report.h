@@ -3,6 +3,7 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,11 +17,14 @@ inline constexpr const char* bench_schema = "rapt.bench/1";
 
 struct BenchRow {
   std::string problem;
-  std::string arm = "rapt";  // who computed: peers come with the peer benchmark
+  std::string arm = "rapt";  // who computed: rapt, "rapt WORDS" with --config WORDS, or a peer
   std::string family, config;
-  std::string signature;  // of a compiled GPU kernel
+  std::string signature;  // of a compiled GPU kernel, and the next three too
+  std::string arch;
+  std::optional<int> registers, spill_bytes;  // of a thread; absent where only the driver knows
   Samples samples;
-  double cold_us = 0;  // plan, compile, load
+  double cold_us = 0;                       // rapt_prepare in a new context: plan, compile or fetch, load
+  std::optional<double> first_us, host_us;  // GPU: the call after that; the host's part of a warm call
   std::string timer = "host", l2 = "warm";
   bool pdl = false;  // programmatic dependent launch
   int64_t input_sets = 1;
@@ -29,12 +33,12 @@ struct BenchRow {
   std::string card, driver, nvrtc, command, version;
   int threads = 1;
   double flops = 0, bytes = 0;
-  bool bf16_products = false;
+  Unit unit = Unit::f32;
   Roof roof;
 
   double gflops() const;  // by the median
   double gbytes() const;
-  double roof_share() const;  // of the time that the measured roof allows: 1 = at the roof
+  double roof_share() const;  // of the time that the measured roof allows: 1 = at the roof, 0 = not measured
 };
 
 nlohmann::ordered_json to_json(const BenchRow& row);

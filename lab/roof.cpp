@@ -162,8 +162,11 @@ Roof measure_roof(int threads, int64_t buffer_bytes) {
   return {threads, rate_of(fma_loop(), threads), rate_of(bf16_loop(), threads), read_rate(threads, buffer_bytes)};
 }
 
-double roof_seconds(const Roof& roof, double flops, double bytes, bool bf16) {
-  const double rate = bf16 ? std::max(roof.bf16_flops, roof.fma_flops) : roof.fma_flops;
+double roof_seconds(const Roof& roof, double flops, double bytes, Unit unit) {
+  double rate = roof.fma_flops;
+  if (unit == Unit::bf16) rate = std::max(rate, roof.bf16_flops);
+  if (unit == Unit::f16) rate = std::max(rate, roof.f16_flops);
+  if (rate == 0 || roof.read_bytes == 0) return 0;
   return std::max(flops / rate, bytes / roof.read_bytes);
 }
 

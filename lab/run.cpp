@@ -8,8 +8,10 @@
 #include <nlohmann/json.hpp>
 
 #include "check/check.h"
+#include "check/device_tensors.h"
 #include "error.h"
 #include "lab/commands.h"
+#include "lab/gpu_timer.h"
 #include "lab/load.h"
 #include "lab/npy.h"
 #include "lab/statistics.h"
@@ -20,15 +22,37 @@ namespace {
 
 constexpr double timing_seconds = 0.5;
 
+int64_t samples_that_fit(double seconds_each) {
+  return std::clamp<int64_t>(static_cast<int64_t>(timing_seconds / std::max(seconds_each, 1e-6)), 5, 200);
+}
+
 // Some runs to warm up, then as many as fit half a second, between 5 and 200.
-Samples time_run(const check::SdpaCall& call, rapt_context* context) {
+Samples run_on_cpu(const LoadedProblem& loaded, const check::Outputs& outputs, rapt_context* context) {
+  const check::SdpaCall call(loaded.problem, loaded.inputs, outputs);
+  require_ok(rapt_prepare(context, &call.args, nullptr));
   const auto once = [&](int64_t) { require_ok(rapt_sdpa(context, &call.args, nullptr)); };
   const auto begin = std::chrono::steady_clock::now();
   once(0);
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  const auto fitting = static_cast<int64_t>(timing_seconds / std::max(seconds, 1e-6));
-  const int64_t iterations = std::clamp<int64_t>(fitting, 5, 200);
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  const int64_t iterations = samples_that_fit(seconds.count());
   return time_calls(std::min<int64_t>(3, iterations), iterations, once);
+}
+
+// The tensors go to the GPU once and the results back once; what is timed is the work between, with warm caches.
+Samples run_on_gpu(const LoadedProblem& loaded, const check::Outputs& outputs, rapt_context* context, int index) {
+  const cuda::ContextScope scope(index, nullptr);
+  const cuda::Stream stream;
+  check::DeviceCall call(index, loaded.problem, loaded.inputs, outputs);
+  require_ok(rapt_prepare(context, &call.args(), stream.handle()));
+  const Enqueue once = [&](int64_t) { require_ok(rapt_sdpa(context, &call.args(), stream.handle())); };
+  const double call_us = rough_call_us(stream, once);
+  const auto sampler = event_sampler(stream, calls_per_sample(call_us), once);
+  const int64_t samples = samples_that_fit(call_us * 1e-6 * static_cast<double>(calls_per_sample(call_us)));
+  sample_interleaved({sampler.get()}, samples, 0);
+  Samples taken = sampler->finish();
+  call.require_untouched();
+  call.download();
+  return taken;
 }
 
 bool is_folder(const std::string& path) { return path.ends_with('/') || std::filesystem::is_directory(path); }
@@ -54,8 +78,8 @@ void check_output_path(const std::string& path, const std::string& input) {
 
 struct Report {
   Problem problem;
+  Device device;
   std::string plan;
-  int threads = 1;
   Samples samples;
   Quartiles time;
   int64_t row_step = 1;
@@ -67,7 +91,10 @@ void print_text(const Report& r, const RunOptions& options, const std::map<std::
   fmt::print("input    {}\n", options.input);
   for (const auto& [key, value] : metadata) fmt::print("         {}: {}\n", key, value);
   fmt::print("problem  {}\n", to_string(r.problem));
-  fmt::print("backend  cpu: {}, {} thread{}\n", r.plan, r.threads, r.threads == 1 ? "" : "s");
+  if (r.device.kind == DeviceKind::cuda)
+    fmt::print("backend  {}; {}\n", title_of(r.device), r.plan);
+  else
+    fmt::print("backend  cpu: {}, {} thread{}\n", r.plan, r.device.threads, r.device.threads == 1 ? "" : "s");
   fmt::print("time     {:.1f} us (median of {}; quartiles {:.1f} and {:.1f})\n", r.time.median, r.samples.us.size(),
              r.time.q1, r.time.q3);
   fmt::print("speed    {:.1f} GFLOP/s\n", r.gflops());
@@ -85,9 +112,9 @@ void print_json(const Report& r, const RunOptions& options) {
   const nlohmann::ordered_json all = {
       {"input", options.input},
       {"problem", to_string(r.problem)},
-      {"device", "cpu"},
+      {"device", title_of(r.device)},
       {"plan", r.plan},
-      {"threads", r.threads},
+      {"threads", r.device.kind == DeviceKind::cuda ? 0 : r.device.threads},
       {"us", {{"median", r.time.median}, {"q1", r.time.q1}, {"q3", r.time.q3}, {"samples", r.samples.us.size()}}},
       {"gflops", r.gflops()},
       {"err",
@@ -105,19 +132,18 @@ void print_json(const Report& r, const RunOptions& options) {
 }  // namespace
 
 int run(const RunOptions& options) {
-  const Device device = chosen_device(options.common, true);
+  Report report;
+  report.device = chosen_device(options.common, true);
   check_output_path(options.output, options.input);
   const LoadedProblem loaded = load_problem(options.input, options.words);
-  const ContextHandle context = make_context(options.common.threads);
+  const ContextHandle context = make_context(options.common, report.device, loaded.problem);
 
-  Report report;
   report.problem = loaded.problem;
+  report.plan = to_string(plan(loaded.problem, report.device));
   const check::Outputs outputs = check::make_outputs(loaded.problem);
-  const check::SdpaCall call(loaded.problem, loaded.inputs, outputs);
-  require_ok(rapt_prepare(context.get(), &call.args, nullptr));
-  report.plan = to_string(plan(loaded.problem, device));
-  report.threads = device.threads;
-  report.samples = time_run(call, context.get());
+  report.samples = report.device.kind == DeviceKind::cuda
+                       ? run_on_gpu(loaded, outputs, context.get(), report.device.index)
+                       : run_on_cpu(loaded, outputs, context.get());
   report.time = quartiles(report.samples.us);
   report.row_step = oracle_row_step(flops(loaded.problem));
   report.verdict = check::judge(loaded.problem, std::nullopt, loaded.inputs, outputs, report.row_step);

@@ -1,0 +1,193 @@
+// bench on a GPU: each arm (a --config) checked, then all sampled in an order drawn anew for every round.
+// Called by bench.cpp.
+#include <fmt/format.h>
+
+#include <chrono>
+#include <deque>
+
+#include "arguments.h"
+#include "check/device_tensors.h"
+#include "context.h"
+#include "cuda/driver.h"
+#include "gpu.h"
+#include "lab/bench.h"
+#include "lab/gpu_timer.h"
+#include "lab/machine.h"
+#include "lab/roof_gpu.h"
+
+namespace rapt::lab {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double us_since(Clock::time_point begin) {
+  return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
+}
+
+// One configuration on one problem, checked and ready to be sampled.
+struct Arm {
+  ContextHandle context;
+  BenchRow row;
+  std::unique_ptr<Sampler> sampler, host;
+};
+
+class GpuBench final : public Bench {
+ public:
+  GpuBench(const BenchOptions& options, const Device& device)
+      : options_(options), device_(device), scope_(device.index, nullptr) {
+    if (const jit::Compiler* compiler = jit::find_compiler()) nvrtc_ = compiler->version;
+    try {
+      roof_ = measure_gpu_roof(cuda::device(device.index));
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::environment) throw;
+      roof_note_ = error.what();  // kernels from packs run without NVRTC, the roof's loops do not
+    }
+  }
+
+  std::string card() const override { return file_safe(device_.name); }
+  std::string headline() const override {
+    const std::string roof =
+        roof_note_.empty()
+            ? fmt::format("roof measured now: {:.1f} TFLOP/s f16 (mma.sync), {:.1f} f32, {:.0f} GB/s read",
+                          roof_.f16_flops / 1e12, roof_.fma_flops / 1e12, roof_.read_bytes / 1e9)
+            : "roof not measured: " + roof_note_;
+    return fmt::format("{}, {}, {}; {}; timer {}, inputs {}", title_of(device_), device_.arch, driver_text(), roof,
+                       timer(), options_.l2);
+  }
+
+  Measured measure(const Problem& problem) override {
+    const check::Inputs inputs = check::make_inputs(problem, check::Fill::normal, options_.seed);
+    Measured measured;
+    std::deque<Arm> arms;
+    for (const std::string& config : configs()) {
+      try {
+        arms.push_back(checked_arm(problem, inputs, config));
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::unsupported && error.code() != ErrorCode::internal) throw;
+        measured.faults.push_back({arm_name(config), error});
+      }
+    }
+    if (!arms.empty()) take_samples(problem, inputs, arms);
+    for (Arm& arm : arms) measured.rows.push_back(std::move(arm.row));
+    return measured;
+  }
+
+ private:
+  std::string timer() const { return options_.timer.empty() ? "graph" : options_.timer; }
+  std::vector<std::string> configs() const {
+    return options_.common.configs.empty() ? std::vector<std::string>{""} : options_.common.configs;
+  }
+  std::string arm_name(const std::string& config) const {
+    return configs().size() == 1 || config.empty() ? "rapt" : "rapt " + config;
+  }
+
+  Arm checked_arm(const Problem& problem, const check::Inputs& inputs, const std::string& config) {
+    Arm arm{make_context(options_.common, device_, problem, config), {}, nullptr, nullptr};
+    const check::Outputs outputs = check::make_outputs(problem);
+    check::DeviceCall call(device_.index, problem, inputs, outputs);
+    const auto begin = Clock::now();
+    require_ok(rapt_prepare(arm.context.get(), &call.args(), stream_.handle()));
+    const double cold_us = us_since(begin);
+    arm.row = described(problem, *arm.context, call.args());
+    arm.row.arm = arm_name(config);
+    arm.row.cold_us = cold_us;
+    const auto first = Clock::now();
+    require_ok(rapt_sdpa(arm.context.get(), &call.args(), stream_.handle()));
+    stream_.synchronize();
+    arm.row.first_us = us_since(first);
+    call.require_untouched();
+    call.download();
+    judge_call(problem, inputs, outputs, options_.seed, rerun_options(options_.common, device_, config), arm.row);
+    return arm;
+  }
+
+  BenchRow described(const Problem& problem, rapt_context& context, const rapt_sdpa_args& args) const {
+    BenchRow row;
+    row.problem = to_string(problem);
+    describe_kernels(*context.impl.gpu().find(problem_from(args), device_.index), row);
+    row.arch = device_.arch;
+    row.unit = problem.q == DType::f32 ? Unit::f32 : Unit::f16;
+    row.timer = timer();
+    row.l2 = options_.l2;
+    row.card = card();
+    row.driver = driver_text();
+    row.command = options_.common.command;
+    row.version = rapt_version();
+    row.threads = 0;
+    row.flops = flops(problem);
+    row.bytes = bytes(problem);
+    row.roof = roof_;
+    return row;
+  }
+
+  void describe_kernels(const LoadedPlan& loaded, BenchRow& row) const {
+    describe_plan(loaded.plan, row);
+    const LoadedKernel* kernel = loaded.kernels[0];
+    if (kernel == nullptr) return;
+    row.signature = kernel->image->signature;
+    row.nvrtc = kernel->image->compiler.empty() ? nvrtc_ : kernel->image->compiler;
+    row.registers = kernel->kernel->attributes(device_.index).registers;
+    const jit::Resources resources = jit::parse_resources(kernel->image->log);
+    if (resources.known) row.spill_bytes = resources.spill_store_bytes + resources.spill_load_bytes;
+  }
+
+  // All arms work on the same sets of inputs.
+  void take_samples(const Problem& problem, const check::Inputs& inputs, std::deque<Arm>& arms) {
+    const check::Outputs outputs = check::make_outputs(problem);
+    std::deque<check::DeviceCall> sets;
+    const auto add_sets = [&](int64_t count) {
+      while (static_cast<int64_t>(sets.size()) < count) sets.emplace_back(device_.index, problem, inputs, outputs, 0);
+    };
+    const int64_t wanted = input_sets(options_.l2 == "cold", bytes(problem), device_.l2_bytes);
+    add_sets(wanted);
+    const auto enqueue_on = [&](const Arm& arm) -> Enqueue {
+      return [&sets, this, context = arm.context.get()](int64_t n) {
+        const check::DeviceCall& set = sets[static_cast<size_t>(n) % sets.size()];
+        require_ok(rapt_sdpa(context, &set.args(), stream_.handle()));
+      };
+    };
+    const double call_us = rough_call_us(stream_, enqueue_on(arms[0]));
+    const GraphShape shape = graph_shape(call_us, wanted);
+    add_sets(shape.sets);
+    std::vector<Sampler*> samplers, hosts;
+    for (Arm& arm : arms) {
+      arm.row.input_sets = static_cast<int64_t>(sets.size());
+      arm.host = launch_sampler(stream_, calls_per_sample(call_us), enqueue_on(arm));
+      arm.sampler = device_sampler(shape, call_us, enqueue_on(arm));
+      hosts.push_back(arm.host.get());
+      samplers.push_back(arm.sampler ? arm.sampler.get() : arm.host.get());
+    }
+    sample_interleaved(samplers, options_.warmup, options_.seed);
+    for (Sampler* sampler : samplers) sampler->finish();
+    sample_interleaved(samplers, options_.iterations, options_.seed + 1);
+    for (size_t i = 0; i < arms.size(); ++i) arms[i].row.samples = samplers[i]->finish();
+    if (timer() != "host") sample_interleaved(hosts, host_samples, options_.seed + 2);
+    for (Arm& arm : arms) {
+      arm.row.host_us = quartiles(timer() == "host" ? arm.row.samples.us : arm.host->finish().us).median;
+      arm.sampler.reset();  // its graphs point into the sets
+    }
+  }
+
+  // Null for --timer host.
+  std::unique_ptr<Sampler> device_sampler(const GraphShape& shape, double call_us, Enqueue enqueue) const {
+    if (timer() == "graph") return graph_sampler(stream_, shape, std::move(enqueue));
+    if (timer() == "event") return event_sampler(stream_, calls_per_sample(call_us), std::move(enqueue));
+    return nullptr;
+  }
+
+  static constexpr int64_t host_samples = 11;
+  const BenchOptions& options_;
+  Device device_;
+  cuda::ContextScope scope_;
+  cuda::Stream stream_;
+  Roof roof_;
+  std::string roof_note_, nvrtc_;
+};
+
+}  // namespace
+
+std::unique_ptr<Bench> gpu_bench(const BenchOptions& options, const Device& device) {
+  return std::make_unique<GpuBench>(options, device);
+}
+
+}  // namespace rapt::lab
