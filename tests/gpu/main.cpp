@@ -32,9 +32,10 @@ class Report : public testing::EmptyTestEventListener {
   static void report(const testing::TestInfo& test) {
     if (!test.should_run() || !test.result()->Failed()) return;
     std::printf("failed: %s.%s\n", test.test_suite_name(), test.name());
-    for (int i = 0; i < test.result()->total_part_count() && i < 3; ++i)
-      if (test.result()->GetTestPartResult(i).failed())
-        std::printf("  %s\n", first_lines(test.result()->GetTestPartResult(i).message(), 6).c_str());
+    for (int i = 0; i < test.result()->total_part_count(); ++i) {
+      const testing::TestPartResult& part = test.result()->GetTestPartResult(i);
+      if (part.failed()) return static_cast<void>(std::printf("  %s\n", first_lines(part.message(), 8).c_str()));
+    }
   }
 };
 
