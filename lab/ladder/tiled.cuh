@@ -138,8 +138,8 @@ struct TiledAttention {
 
 template <AttentionConfig cfg>
 inline void attention_sm80(const AttentionParams& p) {
-  extern __shared__ __align__(16) float shared[];
-  ladder::TiledAttention<cfg>(p, shared).run();
+  extern __shared__ __align__(16) char shared[];
+  ladder::TiledAttention<cfg>(p, reinterpret_cast<float*>(shared)).run();
 }
 
 }  // namespace rapt

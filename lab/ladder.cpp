@@ -1,0 +1,68 @@
+// The rungs, and how each becomes a kernel. ladder_bench.cpp checks and times them.
+#include "lab/ladder.h"
+
+#include "error.h"
+#include "gpu.h"
+#include "kernels/emit.h"
+#include "lab/device_texts.h"
+
+namespace rapt::lab {
+namespace {
+
+const Rung rungs[] = {
+    {"scalar", "D.1", "100-200 us", &attention_scalar, "", ""},
+    {"tiled", "D.2", "< 50 us", &attention_sm80, "ladder/tiled.cuh",
+     "block_m=32 block_n=64 warps_m=4 warps_k=1 q_in_registers=0 min_blocks=1 folded=0 stages=2"},
+    {"tensor", "D.3", "< 20 us", &attention_sm80, "ladder/tensor.cuh",
+     "block_m=64 block_n=64 warps_m=4 warps_k=1 q_in_registers=1 min_blocks=1 folded=0 stages=1"},
+    {"pipelined", "D.4, stage2", "< 10 us", &attention_sm80, "ladder/pipelined.cuh",
+     "block_m=64 block_n=64 warps_m=4 warps_k=1 q_in_registers=1 min_blocks=1 folded=0 stages=2"},
+    {"swizzled", "D.5", "< 5 us", &attention_sm80, "",
+     "block_m=64 block_n=64 warps_m=4 warps_k=1 q_in_registers=1 min_blocks=1 stages=3"},
+    {"shipped", "", "", &attention_sm80, "", ""},
+};
+
+constexpr std::string_view folder = "ladder/";
+
+// All texts of the folder by their own names, and the rung's also under the name that its family's unit includes.
+std::map<std::string, std::string> files_of(const Rung& rung) {
+  std::map<std::string, std::string> files;
+  if (*rung.text == '\0') return files;
+  for (const auto& [path, text] : device_texts())
+    if (path.starts_with(folder)) files.emplace(path.substr(folder.size()), text);
+  files.emplace(concat(rung.family->name, ".cuh"), device_texts().at(rung.text));
+  return files;
+}
+
+}  // namespace
+
+std::span<const Rung> ladder_rungs() { return rungs; }
+
+void require_ladder_problem(const Problem& problem) {
+  const std::string heads =
+      problem.heads_q == problem.heads_k ? concat(problem.heads_q) : concat(problem.heads_q, ":", problem.heads_k);
+  constexpr int64_t tile = 64;  // a multiple of every rung's block_m and block_n
+  const bool whole = problem.seqlen_q >= tile && problem.seqlen_q % tile == 0 && problem.seqlen_k >= tile &&
+                     problem.seqlen_k % tile == 0 && problem.batch > 0 && problem.heads_q > 0;
+  if (whole && problem == parse_problem(concat("f16 b", problem.batch, " h", heads, " q", problem.seqlen_q, " k",
+                                               problem.seqlen_k, " d64")))
+    return;
+  unsupported("--ladder: ", to_string(problem),
+              ": the rungs are experiments that take dense f16 problems of head_dim 64",
+              " with lengths that are multiples of ", tile, " and nothing else, such as \"f16 b1 h8 q512 d64\"");
+}
+
+RungKernel rung_kernel(const Rung& rung, const Problem& problem, const Device& device) {
+  RungKernel kernel;
+  std::string why;
+  if (!rung.family->accepts(problem, device, &why)) unsupported(why);
+  kernel.config = rung.family->configure(problem, device);
+  apply_words(rung.config, kernel.config.attention);
+  kernel.unit = rung.family->unit(kernel.config);
+  kernel.files = files_of(rung);
+  kernel.request = request_for(kernel.unit, device.arch,
+                               concat("rung ", rung.name, " for \"", to_string(problem), "\""), kernel.files);
+  return kernel;
+}
+
+}  // namespace rapt::lab
