@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <utility>
 
@@ -193,6 +194,14 @@ Device cpu_device() {
 // The "a" of sm_90a admits the instructions that only that chip has (wgmma, setmaxnreg). No kernel of
 // rapt uses those of another chip, and without the "a" a cubin runs on later minor versions too.
 std::string arch_of(int sm) { return concat("sm_", sm, sm == 90 ? "a" : ""); }
+
+int arch_number(std::string_view arch) {
+  int number = 0;
+  for (size_t at = std::min(arch.find('_'), arch.size() - 1) + 1;
+       at < arch.size() && arch[at] >= '0' && arch[at] <= '9'; ++at)
+    number = 10 * number + (arch[at] - '0');
+  return number;
+}
 
 Device device_preset(std::string_view name) {
   if (name == "cpu") return cpu_device();

@@ -34,6 +34,8 @@ struct Device {
 
 // The architecture that kernels of compute capability `sm` are compiled for: 90 -> "sm_90a", 89 -> "sm_89".
 std::string arch_of(int sm);
+// "sm_90a", "compute_90" -> 90; 0 for anything else.
+int arch_number(std::string_view arch);
 
 // This machine's CPU. Its isa is the best one, or what set_cpu_isa_limit says.
 Device cpu_device();

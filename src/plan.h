@@ -21,6 +21,7 @@ struct KernelConfig {
   int block_n = 0;     // keys of a tile
   int64_t splits = 1;  // parts that the keys are split in; a function of the Problem, never of the thread count
   AttentionConfig attention;
+  int64_t cached_bytes = 0;  // GPU: keys and values that should fit into L2 together
   bool operator==(const KernelConfig&) const = default;
 };
 

@@ -1,5 +1,6 @@
 // attention_sm80, host half: 16-bit attention on tensor cores, for GPUs of compute capability 8.0 and more.
 // What runs is attention_sm80.cuh. Says when it applies, chooses tiles, launches.
+#include <algorithm>
 #include <cmath>
 
 #include "error.h"
@@ -7,6 +8,7 @@
 #include "kernels/bind.h"
 #include "kernels/emit.h"
 #include "kernels/family.h"
+#include "kernels/shared/sm80.h"
 #include "sdpa.h"
 
 namespace rapt {
@@ -99,6 +101,8 @@ KernelConfig configure(const Problem& p, const Device& device) {
   while (smem_bytes(a) > device.smem_per_block && a.stages > 1) --a.stages;
   while (smem_bytes(a) > device.smem_per_block && a.block_n > 16) a.block_n /= 2;
   while (smem_bytes(a) > device.smem_per_block && a.warps_m > 1) a.block_m /= 2, a.warps_m /= 2;
+  a.programmatic = arch_number(device.arch) >= 90;
+  config.cached_bytes = device.l2_bytes / 2;
   config.block_m = a.block_m, config.block_n = a.block_n;
   return config;
 }
@@ -107,20 +111,32 @@ size_t workspace_bytes(const Problem&, const KernelConfig&) { return 0; }
 
 KernelUnit unit(const KernelConfig& config) {
   const AttentionConfig& a = config.attention;
-  return {emit_unit("attention_sm80.cuh", "attention_sm80", a, a.min_blocks), a.threads(),
+  return {emit_unit("attention_sm80.cuh", "attention_sm80", a, "Sm80Params"), a.threads(),
           static_cast<size_t>(smem_bytes(a))};
+}
+
+// Heads by sections of the cache where rows differ in length; one after another where they do not.
+TileOrder tile_order(const Problem& p, const KernelConfig& config) {
+  const auto u = [](int64_t n) { return static_cast<unsigned>(n); };
+  int64_t fit = 1;
+  if (config.attention.bounded) {
+    const int64_t bytes = 2 * p.seqlen_k * (p.head_dim + p.head_dim_v);  // of a kv head
+    fit = std::clamp<int64_t>(config.cached_bytes / std::max<int64_t>(bytes, 1), 1, p.batch * p.heads_k) * p.group();
+  }
+  return TileOrder::of(u(div_up(p.seqlen_q, config.attention.block_m)), u(p.batch), u(p.heads_q), u(p.group()), u(fit));
 }
 
 void launch(const LaunchScope& scope) {
   const Problem& p = scope.binding.problem;
   const int64_t blocks = p.batch * p.heads_q * div_up(p.seqlen_q, scope.config.attention.block_m);
   if (blocks == 0) return;
-  const AttentionParams params = attention_params(scope.binding);
+  const Sm80Params params{attention_params(scope.binding), tile_order(p, scope.config)};
   cuda::Kernel::Launch launch;
   launch.grid_x = static_cast<unsigned>(blocks);
   launch.threads = static_cast<unsigned>(scope.kernel->unit.threads);
   launch.smem_bytes = scope.kernel->unit.smem_bytes;
   launch.stream = scope.stream;
+  launch.programmatic = scope.config.attention.programmatic;
   scope.kernel->kernel->launch(launch, &params);
 }
 

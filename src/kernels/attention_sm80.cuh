@@ -9,8 +9,7 @@
 #include "prim/score.cuh"
 #include "prim/softmax.cuh"
 #include "prim/tile.cuh"
-#include "shared/config.h"
-#include "shared/params.h"
+#include "shared/sm80.h"
 
 namespace rapt {
 
@@ -36,7 +35,8 @@ struct AttentionSm80 {
   enum Pass : int { plain, sanitised, count_non_finite };
 
   const AttentionParams& p;
-  const int thread, lane = thread % 32, warp_m = thread / 32 % cfg.warps_m, warp_k = thread / 32 / cfg.warps_m;
+  const TileOrder& order;
+  const int thread, lane, warp_m, warp_k;
   const unsigned smem;
   int batch = 0, head = 0, seqlen_q = 0;
   index_t first_q = 0, offset = 0;
@@ -46,15 +46,19 @@ struct AttentionSm80 {
   int inner_begin = 0, inner_end = 0;            // keys that position and length let all of them see
   const char *k_rows = nullptr, *v_rows = nullptr;
 
-  AttentionSm80(const AttentionParams& params, unsigned shared, unsigned thread_index)
-      : p(params), thread(static_cast<int>(thread_index)), smem(shared) {}
+  AttentionSm80(const Sm80Params& params, unsigned shared, unsigned thread_index)
+      : p(params.attention),
+        order(params.order),
+        thread(static_cast<int>(thread_index)),
+        lane(static_cast<int>(thread_index % 32)),
+        warp_m(static_cast<int>(thread_index / 32 % cfg.warps_m)),
+        warp_k(static_cast<int>(thread_index / 32 / cfg.warps_m)),
+        smem(shared) {}
 
-  // Consecutive blocks share a head, so that its keys are in L2; long rows of causal problems come first.
-  bool find_tile(unsigned block) {
-    const unsigned row_tiles = (static_cast<unsigned>(p.seqlen_q) + cfg.block_m - 1) / cfg.block_m;
-    const unsigned heads = static_cast<unsigned>(p.heads_q), rest = block / row_tiles;
-    first_row = static_cast<int>(row_tiles - 1 - block % row_tiles) * cfg.block_m;
-    batch = static_cast<int>(rest / heads), head = static_cast<int>(rest % heads);
+  bool find_tile(unsigned block_index) {
+    const TileOrder::Place place = order.place(block_index);
+    batch = static_cast<int>(place.batch), head = static_cast<int>(place.head);
+    first_row = static_cast<int>(place.tile) * cfg.block_m;
     const Sequence sequence = sequence_of(p, batch);
     seqlen_q = static_cast<int>(sequence.seqlen_q), first_q = sequence.first_q, offset = sequence.offset;
     if (first_row >= seqlen_q) return false;
@@ -65,7 +69,7 @@ struct AttentionSm80 {
     first_step = begin / step_keys;
     steps = end > begin ? (end + step_keys - 1) / step_keys - first_step : 0;
     set_warp_bounds();
-    const unsigned head_k = static_cast<unsigned>(head) / static_cast<unsigned>(p.group);
+    const unsigned head_k = order.group.quotient(place.head);
     k_rows = static_cast<const char*>(p.k.data) + 2 * p.k.index(batch, head_k, sequence.first_k);
     v_rows = static_cast<const char*>(p.v.data) + 2 * p.v.index(batch, head_k, sequence.first_k);
     return true;
@@ -76,6 +80,9 @@ struct AttentionSm80 {
     outer_begin = cfg.bounded ? band.first(row) : 0, outer_end = cfg.bounded ? band.past(last) : band.seqlen_k;
     inner_begin = cfg.bounded ? band.first(last) : 0, inner_end = cfg.bounded ? band.past(row) : band.seqlen_k;
   }
+
+  // The lane, but the compiler cannot compute with it before the loop and hold what it gets in registers.
+  int lane_now() const { return static_cast<int>(volatile_copy(static_cast<unsigned>(lane))); }
 
   // Row (of the sequence) of the accumulator elements c0, c1 (half 0) or c2, c3 (half 1) of m-tile mt.
   int row_of(int mt, int half) const { return first_row + warp_m * warp_rows + mt * 16 + lane / 4 + 8 * half; }
@@ -103,22 +110,33 @@ struct AttentionSm80 {
     copy_tile<QTile, cfg.head_dim, threads>(q_smem(), rows, 2 * p.q.row, seqlen_q - first_row, thread);
   }
 
-  // Fragment of 16 rows x 16 columns of Q at m-tile mt and k-step kk.
-  void read_q(unsigned (&a)[4], int mt, int kk) const {
-    ldmatrix_x4(a, TileAddress<QTile>(q_smem(), warp_m * warp_rows + lane % 16, lane / 16).at(mt * 16, kk));
+  // Where the lane reads fragments of 16 x 16 elements: rows of Q, keys of K (two n-tiles), keys of V (transposed).
+  TileAddress<QTile> q_address() const {
+    const int l = lane_now();
+    return {q_smem(), warp_m * warp_rows + l % 16, l / 16};
+  }
+  TileAddress<KTile> k_address(int step) const {
+    const int l = lane_now();
+    return {k_smem(step), warp_k * cfg.block_n + l % 8 + l / 16 * 8, l / 8 % 2};
+  }
+  TileAddress<VTile> v_address(int step) const {
+    const int l = lane_now();
+    return {v_smem(step), warp_k * cfg.block_n + l % 16, l / 16};
   }
 
   void read_all_q(QFragments& q) const {
+    const TileAddress<QTile> rows = q_address();
 #pragma unroll
     for (int mt = 0; mt < m_tiles; ++mt)
 #pragma unroll
-      for (int kk = 0; kk < k_steps; ++kk) read_q(q[mt][kk], mt, kk);
+      for (int kk = 0; kk < k_steps; ++kk) ldmatrix_x4(q[mt][kk], rows.at(mt * 16, kk));
   }
 
   // s = q k^T for the warp's keys of a step.
-  void scores(Scores& s, const QFragments& q, unsigned k) const {
+  void scores(Scores& s, const QFragments& q, int step) const {
     Accumulator<cfg.f16_accumulate> sum[m_tiles][n_tiles];
-    const TileAddress<KTile> keys(k, warp_k * cfg.block_n + lane % 8 + lane / 16 * 8, lane / 8 % 2);
+    const TileAddress<QTile> rows = q_address();
+    const TileAddress<KTile> keys = k_address(step);
 #pragma unroll
     for (int kk = 0; kk < k_steps; ++kk) {
       unsigned a[m_tiles][4];
@@ -127,7 +145,7 @@ struct AttentionSm80 {
         if constexpr (cfg.q_in_registers)
           for (int i = 0; i < 4; ++i) a[mt][i] = q[mt][kk][i];
         else
-          read_q(a[mt], mt, kk);
+          ldmatrix_x4(a[mt], rows.at(mt * 16, kk));
       }
 #pragma unroll
       for (int n = 0; n < n_tiles; n += 2) {
@@ -150,6 +168,7 @@ struct AttentionSm80 {
 
   // Hides what a row does not see, and turns products into logits where they are not folded.
   void modify(Scores& s, int step) const {
+    const int lane = lane_now(), row0 = first_row + warp_m * warp_rows + lane / 4;
     const int key0 = (first_step + step) * step_keys + warp_k * cfg.block_n;
     const bool edge = key0 + cfg.block_n > inner_end || (cfg.bounded && key0 < inner_begin);
     if (cfg.folded && !edge) return;
@@ -157,7 +176,7 @@ struct AttentionSm80 {
     for (int mt = 0; mt < m_tiles; ++mt)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int row = row_of(mt, half), live_row = row < seqlen_q ? row : first_row;
+        const int row = row0 + mt * 16 + 8 * half, live_row = row < seqlen_q ? row : first_row;
         const int begin = (cfg.bounded ? band.first(row) : 0) - key0,
                   end = (cfg.bounded ? band.past(row) : band.seqlen_k) - key0;
         const RowScore<cfg> logit(p, offset, batch, head, live_row);
@@ -182,12 +201,9 @@ struct AttentionSm80 {
     for (int i = 0; i < 4; ++i)
       a[i] = pack2<cfg.v>(s[mt][2 * kk + i / 2][i % 2 * 2], s[mt][2 * kk + i / 2][i % 2 * 2 + 1]);
   }
-  void read_v(unsigned (&b)[4], unsigned v, int kk, int n) const {
-    ldmatrix_x4_trans(b, TileAddress<VTile>(v, warp_k * cfg.block_n + lane % 16, lane / 16).at(kk * 16, n / 2));
-  }
-
   // o += p v for the warp's keys of a step.
-  void accumulate(Output& o, const Scores& s, unsigned v) const {
+  void accumulate(Output& o, const Scores& s, int step) const {
+    const TileAddress<VTile> keys = v_address(step);
 #pragma unroll
     for (int kk = 0; kk < n_tiles / 2; ++kk) {
       unsigned a[m_tiles][4];
@@ -196,7 +212,7 @@ struct AttentionSm80 {
 #pragma unroll
       for (int n = 0; n < v_tiles; n += 2) {
         unsigned b[4];
-        read_v(b, v, kk, n);
+        ldmatrix_x4_trans(b, keys.at(kk * 16, n / 2));
 #pragma unroll
         for (int mt = 0; mt < m_tiles; ++mt) {
           mma_m16n8k16<cfg.v>(o[mt][n], a[mt], b[0], b[1]);
@@ -207,14 +223,15 @@ struct AttentionSm80 {
   }
 
   // The same with the products of a step summed in f16 before they join o.
-  void accumulate_f16(Output& o, const Scores& s, unsigned v) const {
+  void accumulate_f16(Output& o, const Scores& s, int step) const {
+    const TileAddress<VTile> keys = v_address(step);
 #pragma unroll
     for (int n = 0; n < v_tiles; n += 2) {
       Accumulator<true> sum[m_tiles][2];
 #pragma unroll
       for (int kk = 0; kk < n_tiles / 2; ++kk) {
         unsigned b[4];
-        read_v(b, v, kk, n);
+        ldmatrix_x4_trans(b, keys.at(kk * 16, n / 2));
 #pragma unroll
         for (int mt = 0; mt < m_tiles; ++mt) {
           unsigned a[4];
@@ -263,42 +280,53 @@ struct AttentionSm80 {
     return key0 < outer_end && (!cfg.bounded || key0 + cfg.block_n > outer_begin);
   }
 
-  // The walk over the keys. K and V have a ring of `stages` slots each. A slot of V is free once all warps are past the
-  // barrier that opens the next step, a slot of K once all have their scores; copies into it are issued right there.
+  // The walk over the keys. K and V have a ring of `stages` slots, each key step one; a step's slot is free once all
+  // warps are past the barrier that opens the step after it, and is loaded again right there. K and V are separate
+  // groups of copies, so that the first scores need not wait for the first V.
   void walk(Pass pass, Softmax& softmax, Output& o) {
     QFragments q;
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
-      step == 0 ? cp_async_wait_group<2 * stages - 1>() : cp_async_wait_group<2 * stages - 2>();
+      if (stages == 1 && step > 0) {
+        __syncthreads();
+        load_kv(step);
+      }
+      if (step == 0 || stages == 1)
+        cp_async_wait_group<stages == 1 ? 1 : 2 * stages - 3>();  // this step's K
+      else
+        cp_async_wait_group<stages == 1 ? 0 : 2 * stages - 4>();  // its V, too
       __syncthreads();
-      if (step > 0) load_v(step + stages - 1);
+      if (stages > 1) load_kv(step + stages - 1);
       if constexpr (cfg.q_in_registers) {
         if (step == 0) read_all_q(q);
       }
       const bool sees_some = sees(step);
-      float s[m_tiles][n_tiles][4];
-      if (sees_some) scores(s, q, k_smem(step));
-      cp_async_wait_group<2 * stages - 2>();
-      __syncthreads();
-      load_k(step + stages);
+      Scores s;
+      if (sees_some) scores(s, q, step);
+      if (step == 0 || stages == 1) {
+        cp_async_wait_group<2 * stages - 2>();
+        __syncthreads();
+      }
       if (pass != plain) rewrite_v(pass, step);
       if (!sees_some) continue;
       modify(s, step);
       pass == count_non_finite ? mark_seen(s) : softmax.step(s, o);
       if constexpr (cfg.f16_accumulate)
-        accumulate_f16(o, s, v_smem(step));
+        accumulate_f16(o, s, step);
       else
-        accumulate(o, s, v_smem(step));
+        accumulate(o, s, step);
     }
+  }
+
+  void load_kv(int step) const {
+    load_k(step);
+    load_v(step);
   }
 
   void load_first() const {
     load_q();  // in the group of the first keys
 #pragma unroll 1
-    for (int stage = 0; stage < stages; ++stage) {
-      load_k(stage);
-      load_v(stage);
-    }
+    for (int step = 0; step < stages - 1 || step == 0; ++step) load_kv(step);
   }
 
   struct RowEnd {
@@ -450,6 +478,9 @@ struct AttentionSm80 {
   // Returns whether the tile needs another pass.
   bool run(Pass pass) {
     load_first();
+    if constexpr (cfg.programmatic) {
+      if (pass == plain) launch_dependents();  // after the loads: earlier was measured to be slower
+    }
     Softmax softmax(p.scale);
     Output o;
 #pragma unroll
@@ -460,6 +491,7 @@ struct AttentionSm80 {
         for (int i = 0; i < 4; ++i) o[mt][n][i] = 0.0f;
     walk(pass, softmax, o);
     cp_async_wait_group<0>();
+    find_tile(volatile_copy(blockIdx.x));  // again, so that what only the end needs holds no registers during the walk
     const float finite = merges_output(cfg) ? merge_rows(pass, softmax, o) : store_rows(pass, softmax, o);
     if (!cfg.row_masks() || pass == count_non_finite) return false;
     const bool any = __syncthreads_or(finite != 0.0f);
@@ -468,9 +500,10 @@ struct AttentionSm80 {
 };
 
 template <AttentionConfig cfg>
-void attention_sm80(const AttentionParams& p) {
+void attention_sm80(const Sm80Params& p) {
   using Block = AttentionSm80<cfg>;
   extern __shared__ __align__(1024) char shared[];
+  if constexpr (cfg.programmatic) grid_dependency_wait();  // what ran before on this stream has finished
   bool again = true;
 #pragma unroll 1
   for (int pass = Block::plain; again; ++pass) {

@@ -36,6 +36,7 @@ constexpr Field fields[] = {
     {"alibi", &AttentionConfig::alibi},
     {"mask", &AttentionConfig::mask},
     {"bounded", &AttentionConfig::bounded},
+    {"programmatic", &AttentionConfig::programmatic},
     {"f16_accumulate", &AttentionConfig::f16_accumulate},
 };
 
@@ -89,13 +90,14 @@ void assign(std::string_view word, AttentionConfig& config) {
 
 }  // namespace
 
-std::string emit_unit(const char* file, const char* function, const AttentionConfig& config, int min_blocks) {
+std::string emit_unit(const char* file, const char* function, const AttentionConfig& config, const char* params) {
   std::string value;
   for (const Field& field : fields)
     value += concat(value.empty() ? "" : ", ", ".", field.name, " = ", std::visit(Value{config, true}, field.member));
   return concat("#include \"", file, "\"\nconstexpr rapt::AttentionConfig cfg{", value,
-                "};\nextern \"C\" __global__ void __launch_bounds__(cfg.threads(), ", min_blocks,
-                ") rapt_kernel(const __grid_constant__ rapt::AttentionParams p) { rapt::", function, "<cfg>(p); }\n");
+                "};\nextern \"C\" __global__ void __launch_bounds__(cfg.threads(), cfg.min_blocks) "
+                "rapt_kernel(const __grid_constant__ rapt::",
+                params, " p) { rapt::", function, "<cfg>(p); }\n");
 }
 
 std::string to_string(const AttentionConfig& config) {

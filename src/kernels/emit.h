@@ -9,8 +9,9 @@
 
 namespace rapt {
 
-// A unit that includes `file` and whose entry rapt_kernel calls rapt::`function`<cfg>(const AttentionParams&).
-std::string emit_unit(const char* file, const char* function, const AttentionConfig& config, int min_blocks = 1);
+// A unit that includes `file` and whose entry rapt_kernel calls rapt::`function`<cfg>(const `params`&).
+std::string emit_unit(const char* file, const char* function, const AttentionConfig& config,
+                      const char* params = "AttentionParams");
 
 // "block_m=64 block_n=64 warps_m=4 ...": every field, in order.
 std::string to_string(const AttentionConfig& config);

@@ -60,4 +60,9 @@ inline Bytes16 load_shared_16(unsigned address) {
   return x;
 }
 
+// Programmatic dependent launch (PTX ISA 9.0, section 9.7.13.13), sm_90 and newer: until the kernels that this one
+// depends on have finished and their writes are visible; and permission for the next kernel's blocks to be started.
+inline void grid_dependency_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+inline void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+
 }  // namespace rapt

@@ -44,14 +44,13 @@ template <bool folded, int m_tiles, bool exact_maximum>
 struct OnlineSoftmax {
   static constexpr float headroom = exact_maximum ? 0.0f : 8.0f;  // weights stay below 2^8: far from f16's 65504
 
-  const float c;
+  const float c, room;  // room: by how much a raw score may exceed its reference
   float reference[m_tiles][2], sum[m_tiles][2];
   // Some product reference * c is beyond 2^16, where its rounding would matter: subtract first, multiply then.
   bool wide = !folded;
 
-  explicit OnlineSoftmax(float scale) : c(folded ? scale * log2_e : log2_e) { reset(); }
-
-  void reset() {
+  explicit OnlineSoftmax(float scale)
+      : c(folded ? scale * log2_e : log2_e), room(fminf(__fdividef(headroom, c), 1e30f)) {
 #pragma unroll
     for (int mt = 0; mt < m_tiles; ++mt)
 #pragma unroll
@@ -82,19 +81,20 @@ struct OnlineSoftmax {
 #pragma unroll
         for (int n = 1; n < n_tiles; ++n) x = fmaxf(x, fmaxf(s[mt][n][2 * half], s[mt][n][2 * half + 1]));
         top[mt][half] = x;
-        moves = moves || outgrown(x, reference[mt][half]);
+        moves = moves | outgrown(x, reference[mt][half]);  // no branches
       }
     if (__any_sync(~0u, moves)) move_references(top, o);
     weights(s);
   }
 
  private:
-  bool outgrown(float x, float from) const { return from == minus_infinity ? x > from : (x - from) * c > headroom; }
+  // Whatever is above -inf outgrows a reference of -inf.
+  bool outgrown(float x, float row) const { return x > row + room; }
 
   template <int v_tiles>
   void move_references(const float (&top)[m_tiles][2], float (&o)[m_tiles][v_tiles][4]) {
     float old[m_tiles][2];
-    bool far = false;
+    bool far = false, rescales = false;
 #pragma unroll
     for (int mt = 0; mt < m_tiles; ++mt)
 #pragma unroll
@@ -102,10 +102,12 @@ struct OnlineSoftmax {
         float& row = reference[mt][half];
         old[mt][half] = row;
         const float maximum = quad_max(top[mt][half]);
-        if (outgrown(maximum, row)) row = maximum;
-        far = far || fabsf(row * c) >= 65536.0f && row != minus_infinity;
+        row = outgrown(maximum, row) ? maximum : row;
+        far = far | (fabsf(row * c) >= 65536.0f & row != minus_infinity);
+        rescales = rescales | (row != old[mt][half] & old[mt][half] != minus_infinity);
       }
     wide = !folded || __any_sync(~0u, far);
+    if (!__any_sync(~0u, rescales)) return;  // nothing was summed so far
 #pragma unroll
     for (int mt = 0; mt < m_tiles; ++mt)
 #pragma unroll

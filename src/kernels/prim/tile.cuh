@@ -37,8 +37,10 @@ struct TileAddress {
 // Copies rows [0, rows) of a matrix whose row 0 lies at `from`, `row_bytes` apart: columns from `dim` on and rows from
 // `count` on become zeros. All `threads` take part; commit and wait are the caller's.
 template <class Tile, int dim, int threads>
-inline void copy_tile(unsigned to, const char* from, index_t row_bytes, index_t count, int thread) {
-  constexpr int per_pass = threads / Tile::chunks;  // rows; the last threads may have none
+inline void copy_tile(unsigned to, const char* from, index_t row_bytes, index_t count, int thread_index) {
+  const int thread =
+      static_cast<int>(volatile_copy(static_cast<unsigned>(thread_index)));  // holds no addresses between calls
+  constexpr int per_pass = threads / Tile::chunks;                           // rows; the last threads may have none
   static_assert(per_pass > 0, "a row has more chunks than the block has threads");
   const int first_row = thread / Tile::chunks, chunk = thread % Tile::chunks;
   if (threads % Tile::chunks != 0 && first_row >= per_pass) return;

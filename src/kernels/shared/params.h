@@ -51,27 +51,28 @@ struct ListRef {
   constexpr index_t operator[](index_t i) const { return data[i * stride]; }
 };
 
+// What every call needs comes first: a kernel begins by waiting for the lines of its parameters that it touches.
 struct AttentionParams {
   TensorRef q, k, v, out, lse;  // lse: f32, column unused
+  index_t batch = 1, heads_q = 1;
+  index_t group = 1;                   // query heads per kv head
+  index_t seqlen_q = 0, seqlen_k = 0;  // of every sequence, or the most that one may have
+  float scale = 1.0f;
+  float softcap = 0.0f;  // 0 = none
+  PositionMask position_mask;
+  bool has_starts = false;
+  int block_n = 0;  // CPU: keys per tile; tiles begin at multiples of it from key 0
+  const float* sinks = nullptr;
+  index_t sinks_head = 0;
+  ListRef<int> cu_seqlens_q, cu_seqlens_k, seqused_k;
+  ListRef<index_t> q_starts, k_starts;  // absent: q_start, k_start for the whole batch
+  index_t q_start = 0, k_start = 0;
+  index_t total_q = 0, total_k = 0;  // packed rows
+  index_t head_dim = 0, head_dim_v = 0;
   ScaleRef q_scale, k_scale, v_scale;
   BroadcastRef bias, mask;
   const float* alibi_slopes = nullptr;
   index_t alibi_batch = 0, alibi_head = 0;
-  const float* sinks = nullptr;
-  index_t sinks_head = 0;
-  index_t batch = 1, heads_q = 1;
-  index_t group = 1;                   // query heads per kv head
-  index_t seqlen_q = 0, seqlen_k = 0;  // of every sequence, or the most that one may have
-  index_t total_q = 0, total_k = 0;    // packed rows
-  ListRef<int> cu_seqlens_q, cu_seqlens_k, seqused_k;
-  ListRef<index_t> q_starts, k_starts;  // absent: q_start, k_start for the whole batch
-  index_t q_start = 0, k_start = 0;
-  bool has_starts = false;
-  index_t head_dim = 0, head_dim_v = 0;
-  float scale = 1.0f;
-  float softcap = 0.0f;  // 0 = none
-  PositionMask position_mask;
-  int block_n = 0;  // CPU: keys per tile; tiles begin at multiples of it from key 0
 };
 
 // One sequence of the batch.
