@@ -1,4 +1,4 @@
-// rapt_merge on the CPU: partial states of one set of queries over disjoint keys become one result.
+// rapt_merge: partial states of one set of queries over disjoint keys become one result; checks, and the CPU's work.
 // Called by c_api.cpp. Parts are taken in the order given, in double, so that the result is the same on every run.
 #include <algorithm>
 #include <cmath>
@@ -7,6 +7,7 @@
 
 #include "context.h"
 #include "error.h"
+#include "kernels/merge_gpu.h"
 #include "sdpa.h"
 #include "tensor_rules.h"
 
@@ -43,6 +44,8 @@ void check_state(const rapt_merge_args& a, const rapt_tensor* t, const char* nam
     invalid(name, ".shape = ", shape_text(*t), ": must match out, ", shape_text(*a.out));
 }
 
+bool on_gpu(const rapt_merge_args& args) { return args.out->device.type == RAPT_DEVICE_CUDA; }
+
 void check_merge(const rapt_merge_args& a, void* stream) {
   check_struct_size("args", a.struct_size, &a, sizeof a);
   if (a.has != 0) invalid("has = ", a.has, ": no bits are defined");
@@ -57,9 +60,10 @@ void check_merge(const rapt_merge_args& a, void* stream) {
             ": must be 4 [batch, heads, seqlen, head_dim_v] or 3 [total, heads, head_dim_v]");
   if (!is_attention_output(static_cast<DType>(a.out->dtype)))
     invalid("out.dtype = ", name_of(static_cast<DType>(a.out->dtype)), ": must be f32, f16 or bf16");
-  if (a.out->device.type == RAPT_DEVICE_CUDA) unsupported("out.device: this build merges on the CPU only");
-  if (a.out->device.index != 0) invalid("out.device.index = ", a.out->device.index, ": the CPU has index 0 only");
-  if (stream != nullptr) invalid("stream = ", stream, ": must be NULL for CPU tensors");
+  if (!on_gpu(a)) {
+    if (a.out->device.index != 0) invalid("out.device.index = ", a.out->device.index, ": the CPU has index 0 only");
+    if (stream != nullptr) invalid("stream = ", stream, ": must be NULL for CPU tensors");
+  }
 
   const int64_t* s = a.out->shape;
   const std::vector<int64_t> out_shape(s, s + a.out->rank);
@@ -133,6 +137,7 @@ void merge_row(const rapt_merge_args& a, const Row& row) {
 
 void merge(Context& context, const rapt_merge_args& args, void* stream) {
   check_merge(args, stream);
+  if (on_gpu(args)) return merge_on_gpu(context, args, stream);
   const bool dense = args.out->rank == 4;
   const int64_t batch = dense ? args.out->shape[0] : 1, heads = args.out->shape[1];
   const int64_t rows = dense ? args.out->shape[2] : args.out->shape[0];

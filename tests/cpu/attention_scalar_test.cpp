@@ -1,7 +1,5 @@
 // The text of attention_scalar.cuh run on this CPU and judged by the oracle, without a GPU: a block's threads are
 // fibers (cuda_emulation.h). Mask and score features run in f32 whatever their line says; each dtype runs plain.
-#include "tests/cpu/cuda_emulation.h"
-//
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -9,10 +7,12 @@
 #include "check/cases.h"
 #include "check/check.h"
 #include "error.h"
-#include "kernels/attention_scalar.cuh"
 #include "kernels/bind.h"
 #include "kernels/family.h"
 #include "sdpa.h"
+#include "tests/cpu/cuda_emulation.h"
+// The kernel reads what CUDA declares without any header.
+#include "kernels/attention_scalar.cuh"
 
 namespace rapt {
 
@@ -28,7 +28,8 @@ constexpr AttentionConfig config_of(DType q, DType k, DType v, DType out, int he
   c.q = q, c.k = k, c.v = v, c.out = out;
   c.head_dim = head_dim, c.head_dim_v = head_dim_v;
   c.block_m = 32, c.block_n = 32, c.warps_m = 8;
-  c.min_blocks = head_dim_v <= 128 ? 2 : 1;
+  const bool fp8 = is_fp8(q) || is_fp8(k) || is_fp8(v);
+  c.min_blocks = !fp8 && head_dim_v <= 128 ? 2 : 1;
   c.folded = false;
   return c;
 }
@@ -38,6 +39,7 @@ constexpr AttentionConfig config_of(DType dtype, int head_dim = 64, int head_dim
 constexpr AttentionConfig with(bool mask, bool softcap, bool alibi, DType bias) {
   AttentionConfig c = config_of(DType::f32);
   c.mask = mask, c.softcap = softcap, c.alibi = alibi, c.bias = bias;
+  if (mask || softcap || alibi || bias != DType::none) c.min_blocks = 1;
   return c;
 }
 
