@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <memory>
 #include <thread>
@@ -192,6 +193,47 @@ TEST_F(GpuStreams, OrderWithinAStream) {  // the second call overwrites what the
   }
   stream.synchronize();
   expect_same_bits(gpu.result(), expected);
+}
+
+namespace {
+
+// Each call's output is the next one's query, in two buffers by turns: reads after writes and writes after reads.
+std::vector<std::byte> ping_pong(const Call& call, int rounds, bool wait_between) {
+  const std::array<int64_t, 4> shape{call.in.q.shape[0], call.in.q.shape[1], call.in.q.shape[2], call.in.q.shape[3]};
+  const size_t bytes = static_cast<size_t>(call.in.q.size()) * static_cast<size_t>(bytes_of(call.problem.q));
+  std::array<cuda::Buffer, 4> buffers{cuda::Buffer(bytes), cuda::Buffer(bytes), cuda::Buffer(bytes),
+                                      cuda::Buffer(bytes)};
+  buffers[0].upload(call.in.q.data(), bytes);
+  buffers[2].upload(call.in.k.data(), bytes);
+  buffers[3].upload(call.in.v.data(), bytes);
+  std::array<rapt_tensor, 4> tensors;
+  for (size_t i = 0; i < 4; ++i)
+    tensors[i] = {buffers[i].data(), first_gpu, static_cast<int32_t>(call.problem.q), 4, shape.data(), nullptr};
+  const cuda::Stream stream;
+  for (size_t i = 0; i < static_cast<size_t>(rounds); ++i) {
+    rapt_sdpa_args args{};
+    args.struct_size = sizeof args;
+    args.q = &tensors[i % 2], args.out = &tensors[1 - i % 2], args.k = &tensors[2], args.v = &tensors[3];
+    EXPECT_EQ(rapt_sdpa(nullptr, &args, stream.handle()), RAPT_OK) << rapt_last_error();
+    if (wait_between) stream.synchronize();
+  }
+  stream.synchronize();
+  std::vector<std::byte> result(bytes);
+  buffers[rounds % 2].download(result.data(), bytes);
+  return result;
+}
+
+}  // namespace
+
+TEST_F(GpuStreams, EachCallWaitsForTheOneBefore) {
+  for (const char* line :
+       {"f16 b1 h8 q512 k512 d64", "f16 b1 h1 q16 k16 d64", "bf16 b4 h16 q300 k300 d128", "f32 b1 h4 q100 k100 d64"}) {
+    SCOPED_TRACE(line);
+    Call call = make(line);
+    fill_hash(call);
+    const auto expected = ping_pong(call, 41, true);
+    for (int i = 0; i < 10; ++i) EXPECT_TRUE(ping_pong(call, 41, false) == expected) << "repeat " << i;
+  }
 }
 
 TEST_F(GpuThreads, OnTheDefaultContext) {
