@@ -4,24 +4,23 @@
 #pragma once
 
 #include "prim/numeric.cuh"
-#include "shared/config.h"
-#include "shared/params.h"
+#include "shared/sm80.h"
 
 namespace rapt::ladder {
 
 constexpr float log2_e = 1.4426950408889634f;
 constexpr float minus_infinity = detail::float_of(0xff800000u);
 
-// A block owns block_m query rows of one head; consecutive blocks share a head.
+// A block owns block_m query rows of one head, dealt as in the shipped kernel.
 struct RowTile {
   const unsigned short *q, *k, *v;  // first row
   unsigned short* out;
   int steps;  // of block_n keys
 
-  RowTile(const AttentionParams& p, const AttentionConfig& cfg) {
-    const unsigned row_tiles = static_cast<unsigned>(p.seqlen_q / cfg.block_m);
-    const index_t head = blockIdx.x / row_tiles % p.heads_q, batch = blockIdx.x / row_tiles / p.heads_q;
-    const index_t row = blockIdx.x % row_tiles * static_cast<unsigned>(cfg.block_m);
+  RowTile(const Sm80Params& params, const AttentionConfig& cfg) {
+    const AttentionParams& p = params.attention;
+    const TileOrder::Place place = params.order.place(blockIdx.x);
+    const index_t batch = place.batch, head = place.head, row = static_cast<index_t>(place.tile) * cfg.block_m;
     q = static_cast<const unsigned short*>(p.q.data) + p.q.index(batch, head, row);
     k = static_cast<const unsigned short*>(p.k.data) + p.k.index(batch, head / p.group, 0);
     v = static_cast<const unsigned short*>(p.v.data) + p.v.index(batch, head / p.group, 0);

@@ -27,8 +27,8 @@ struct MmaTiles {
   const unsigned smem;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
 
-  MmaTiles(const AttentionParams& params, const void* shared)
-      : p(params), tile(params, cfg), smem(shared_address(shared)) {}
+  MmaTiles(const Sm80Params& params, const void* shared)
+      : p(params.attention), tile(params, cfg), smem(shared_address(shared)) {}
 
   unsigned k_tile(int step) const { return smem + q_bytes + static_cast<unsigned>(step % cfg.stages) * 2 * kv_bytes; }
   unsigned v_tile(int step) const { return k_tile(step) + kv_bytes; }

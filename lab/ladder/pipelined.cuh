@@ -21,7 +21,7 @@ struct PipelinedAttention : MmaTiles<cfg> {
   float o[dim / 8][4] = {};
   float max[2] = {minus_infinity, minus_infinity}, sum[2] = {};  // of rows lane / 4 and lane / 4 + 8
 
-  PipelinedAttention(const AttentionParams& params, const void* shared) : Tiles(params, shared) {}
+  PipelinedAttention(const Sm80Params& params, const void* shared) : Tiles(params, shared) {}
 
   template <int count>
   void load(unsigned to, const unsigned short* from, index_t row_stride) const {
@@ -78,7 +78,7 @@ struct PipelinedAttention : MmaTiles<cfg> {
     unsigned q[dim / 16][4];
     for (int n = 0; n < tile.steps; ++n) {
       load_keys(n + 1);
-      cp_async_wait_group<1>();
+      cp_async_wait_group(1);
       __syncthreads();
       if (n == 0) this->read_q(q);
       step(q, n);
@@ -96,7 +96,7 @@ struct PipelinedAttention : MmaTiles<cfg> {
 }  // namespace ladder
 
 template <AttentionConfig cfg>
-inline void attention_sm80(const AttentionParams& p) {
+inline void attention_sm80(const Sm80Params& p) {
   extern __shared__ __align__(16) char shared[];
   ladder::PipelinedAttention<cfg>(p, shared).run();
 }

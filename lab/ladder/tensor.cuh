@@ -24,7 +24,7 @@ struct TensorAttention : MmaTiles<cfg> {
   float o[dim / 8][4] = {};                // of rows lane / 4 and lane / 4 + 8
   float max = minus_infinity, sum = 0.0f;  // of row lane / 2
 
-  TensorAttention(const AttentionParams& params, const void* shared, float* scores)
+  TensorAttention(const Sm80Params& params, const void* shared, float* scores)
       : Tiles(params, shared), scratch(scores + this->warp * 16 * pitch) {}
 
   template <int count>
@@ -121,7 +121,7 @@ struct TensorAttention : MmaTiles<cfg> {
 }  // namespace ladder
 
 template <AttentionConfig cfg>
-inline void attention_sm80(const AttentionParams& p) {
+inline void attention_sm80(const Sm80Params& p) {
   extern __shared__ __align__(16) char shared[];
   __shared__ __align__(16) float scores[cfg.block_m * ladder::TensorAttention<cfg>::pitch];
   ladder::TensorAttention<cfg>(p, shared, scores).run(shared);

@@ -16,12 +16,13 @@ struct TiledAttention {
   static_assert(4 * (2 * rows + keys) * pitch <= smem_bytes(cfg), "`stages` only sizes the shared memory here");
 
   const AttentionParams& p;
+  const RowTile tile;
   float *const q, *const kv, *const weights;  // K and V take turns in kv
   const int lane = static_cast<int>(threadIdx.x) % 16, group = static_cast<int>(threadIdx.x) / 16;
   float o[4][4] = {}, max[4], sum[4] = {};
 
-  TiledAttention(const AttentionParams& params, float* shared)
-      : p(params), q(shared), kv(q + rows * pitch), weights(kv + keys * pitch) {
+  TiledAttention(const Sm80Params& params, float* shared)
+      : p(params.attention), tile(params, cfg), q(shared), kv(q + rows * pitch), weights(kv + keys * pitch) {
     for (float& m : max) m = minus_infinity;
   }
 
@@ -104,7 +105,6 @@ struct TiledAttention {
   }
 
   void run() {
-    const RowTile tile(p, cfg);
     load<rows>(q, tile.q, p.q.row);
     for (int step = 0; step < tile.steps; ++step) {
       load<keys>(kv, tile.k + static_cast<index_t>(step) * keys * p.k.row, p.k.row);
@@ -118,10 +118,10 @@ struct TiledAttention {
       accumulate();
       __syncthreads();
     }
-    store(tile);
+    store();
   }
 
-  void store(const RowTile& tile) {
+  void store() {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
 #pragma unroll
@@ -137,7 +137,7 @@ struct TiledAttention {
 }  // namespace ladder
 
 template <AttentionConfig cfg>
-inline void attention_sm80(const AttentionParams& p) {
+inline void attention_sm80(const Sm80Params& p) {
   extern __shared__ __align__(16) char shared[];
   ladder::TiledAttention<cfg>(p, reinterpret_cast<float*>(shared)).run();
 }

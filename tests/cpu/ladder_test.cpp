@@ -33,7 +33,7 @@ std::string repeated(const std::string& text, int times) {
 
 class CubinOn : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Architectures, CubinOn, testing::ValuesIn(architectures),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& test) { return std::string(test.param); });
 
 TEST_P(CubinOn, CountsAsManyAsWereWritten) {
   const std::string address = "  unsigned a = (unsigned)__cvta_generic_to_shared(s + threadIdx.x * 4);\n";
@@ -143,7 +143,7 @@ class RungsOn : public testing::TestWithParam<const char*> {
   }
 };
 INSTANTIATE_TEST_SUITE_P(Architectures, RungsOn, testing::ValuesIn(architectures),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& test) { return std::string(test.param); });
 
 TEST_P(RungsOn, NoRungSpillsAndAllFitTheirCard) {
   const Device device = device_preset(GetParam());
