@@ -60,48 +60,66 @@ bool can_fold(const Problem& p) {
   return !p.softcap && !p.bias.present() && !p.alibi && !p.mask.present() && c > 0.0f && std::isnormal(c);
 }
 
-struct Tiles {
-  int block_m, block_n, warps_m, warps_k, stages, min_blocks;
-  bool q_in_registers;
-};
-
-// Tiles for problems that fill the machine, by the larger of the two head dims.
-Tiles long_tiles(int dim) {
-  if (dim <= 64) return {128, 64, 4, 1, 2, 2, false};
-  if (dim <= 128) return {128, 32, 4, 1, 2, 2, false};
-  return {128, 64, 8, 1, 1, 1, false};
+// Tiles that were measured best on an H100 (docs/lab-notebook.md); `dim` is the larger of the two head dims.
+AttentionConfig tiles(int block_m, int block_n, int warps_m, int warps_k, int stages) {
+  AttentionConfig a;
+  a.block_m = block_m, a.block_n = block_n, a.warps_m = warps_m, a.warps_k = warps_k, a.stages = stages;
+  return a;
 }
 
-// For problems of few rows: small row tiles, and keys dealt to four warps so that no warp walks far.
-Tiles short_tiles(int dim) {
-  if (dim <= 64) return {32, 64, 2, 4, 2, 1, true};
-  if (dim <= 128) return {32, 32, 2, 4, 2, 1, true};
-  return {32, 16, 2, 4, 2, 1, false};
+// For problems that fill the machine. Rows of one's own (`bounded`) cost registers.
+AttentionConfig long_tiles(int dim, bool bounded) {
+  if (dim <= 64) return tiles(128, bounded ? 64 : 128, 4, 1, 2);
+  if (dim <= 128) return tiles(128, 64, 4, 1, 2);
+  return tiles(128, bounded ? 64 : 80, 8, 1, 2);
+}
+
+// For causal ones that fill it once or twice: rows differ in length, and smaller tiles even that out.
+AttentionConfig medium_tiles(int dim) {
+  AttentionConfig a = tiles(64, dim <= 64 ? 128 : 96, 4, 1, 2);
+  a.min_blocks = 2;
+  return a;
+}
+
+// For problems of few rows: small row tiles, and keys dealt to four warps so that no warp walks far. Few keys are all
+// on their way at once.
+AttentionConfig short_tiles(int dim, bool few_keys) {
+  AttentionConfig a = tiles(32, dim <= 64 ? 64 : dim <= 128 ? 32 : 16, 2, 4, 2);
+  if (few_keys && dim <= 64) a.block_n = 128, a.stages = 1, a.parts = 2;
+  a.q_in_registers = dim <= 128;
+  return a;
 }
 
 // `invariant` rules out everything that looks at lengths, batch or heads.
-bool is_short(const Problem& p, const Device& device) {
-  return !p.invariant && p.batch * p.heads_q * div_up(p.seqlen_q, 64) <= device.sm_count;
+AttentionConfig best_tiles(const Problem& p, const Device& device, bool bounded) {
+  const int dim = static_cast<int>(std::max(p.head_dim, p.head_dim_v));
+  if (p.invariant) return long_tiles(dim, bounded);
+  const int64_t heads = p.batch * p.heads_q;
+  if (heads * div_up(p.seqlen_q, 64) <= device.sm_count) return short_tiles(dim, p.seqlen_k <= 512);
+  if (bounded && dim <= 128 && heads * div_up(p.seqlen_q, 128) < 5 * device.sm_count) return medium_tiles(dim);
+  return long_tiles(dim, bounded);
+}
+
+// Cards differ in shared memory: first fewer steps in flight, then smaller ones, then fewer rows.
+void fit(AttentionConfig& a, int bytes) {
+  while (smem_bytes(a) > bytes && a.stages > 1) --a.stages;
+  while (smem_bytes(a) > bytes && a.block_n >= 32 && a.block_n % 32 == 0) a.block_n /= 2, a.parts = 1;
+  while (smem_bytes(a) > bytes && a.warps_m > 1) a.block_m /= 2, a.warps_m /= 2;
 }
 
 KernelConfig configure(const Problem& p, const Device& device) {
   KernelConfig config;
   AttentionConfig& a = config.attention;
+  const bool bounded = p.causal != Causal::none || p.window.has_value();
+  a = best_tiles(p, device, bounded);
   a.q = p.q, a.k = p.k, a.v = p.v, a.out = p.out;
   a.head_dim = static_cast<int>(p.head_dim), a.head_dim_v = static_cast<int>(p.head_dim_v);
-  const int dim = std::max(a.head_dim, a.head_dim_v);
-  const Tiles tiles = is_short(p, device) ? short_tiles(dim) : long_tiles(dim);
-  a.block_m = tiles.block_m, a.block_n = tiles.block_n, a.warps_m = tiles.warps_m, a.warps_k = tiles.warps_k;
-  a.stages = tiles.stages, a.min_blocks = tiles.min_blocks, a.q_in_registers = tiles.q_in_registers;
   a.folded = can_fold(p);
   a.softcap = p.softcap.has_value(), a.bias = p.bias.dtype, a.alibi = p.alibi, a.mask = p.mask.present();
-  a.bounded = p.causal != Causal::none || p.window.has_value();
+  a.bounded = bounded;
+  a.programmatic = a.warps_k > 1 && arch_number(device.arch) >= 90;
   a.f16_accumulate = p.acc == AccMode::f16;
-  // Cards differ in shared memory: first fewer steps in flight, then smaller ones, then fewer rows.
-  while (smem_bytes(a) > device.smem_per_block && a.stages > 1) --a.stages;
-  while (smem_bytes(a) > device.smem_per_block && a.block_n > 16) a.block_n /= 2;
-  while (smem_bytes(a) > device.smem_per_block && a.warps_m > 1) a.block_m /= 2, a.warps_m /= 2;
-  a.programmatic = arch_number(device.arch) >= 90;
+  fit(a, device.smem_per_block);
   config.cached_bytes = device.l2_bytes / 2;
   config.block_m = a.block_m, config.block_n = a.block_n;
   return config;
@@ -132,7 +150,9 @@ void launch(const LaunchScope& scope) {
   if (blocks == 0) return;
   const Sm80Params params{attention_params(scope.binding), tile_order(p, scope.config)};
   cuda::Kernel::Launch launch;
-  launch.grid_x = static_cast<unsigned>(blocks);
+  const bool hurries = scope.config.attention.warps_k > 1;  // place_of_block() in attention_sm80.cuh
+  launch.grid_x = static_cast<unsigned>(hurries ? blocks / (p.batch * p.heads_q) : blocks);
+  if (hurries) launch.grid_y = static_cast<unsigned>(p.heads_q), launch.grid_z = static_cast<unsigned>(p.batch);
   launch.threads = static_cast<unsigned>(scope.kernel->unit.threads);
   launch.smem_bytes = scope.kernel->unit.smem_bytes;
   launch.stream = scope.stream;

@@ -20,10 +20,13 @@ inline void cp_async_16(unsigned to, const void* from, bool inside) {
 
 inline void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Until at most n of this thread's groups are under way.
-template <int n>
-inline void cp_async_wait_group() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
+// Until at most n of this thread's groups are under way. The instruction wants a literal: unrolled loops leave one.
+template <int most = 7>
+inline void cp_async_wait_group(int n) {
+  if (n >= most)
+    asm volatile("cp.async.wait_group %0;" ::"n"(most) : "memory");
+  else if constexpr (most > 0)
+    cp_async_wait_group<most - 1>(n);
 }
 
 // Shared memory by address: 4, 8 and 16 bytes.
@@ -62,7 +65,13 @@ inline Bytes16 load_shared_16(unsigned address) {
 
 // Programmatic dependent launch (PTX ISA 9.0, section 9.7.13.13), sm_90 and newer: until the kernels that this one
 // depends on have finished and their writes are visible; and permission for the next kernel's blocks to be started.
-inline void grid_dependency_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-inline void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+template <bool programmatic>
+inline void wait_for_earlier_kernels() {
+  if constexpr (programmatic) asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+template <bool programmatic>
+inline void let_later_kernels_start() {
+  if constexpr (programmatic) asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
 
 }  // namespace rapt
