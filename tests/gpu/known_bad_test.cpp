@@ -29,7 +29,7 @@ const std::vector<Edit> edits = {
     // attention_sm80
     {"sm80_dropped_tail_step", &attention_sm80, "attention_sm80.cuh", "(end + step_keys - 1) / step_keys - first_step",
      "end / step_keys - first_step", "f16 b1 h2 q40 k300 d64"},
-    {"sm80_padding_seen", &attention_sm80, "attention_sm80.cuh", "key0 + cfg.block_n > inner_end", "key0 > inner_end",
+    {"sm80_padding_seen", &attention_sm80, "attention_sm80.cuh", "> inner_end ||", "> inner_end + 1000 ||",
      "bf16 b1 h2 q40 k100 d64"},
     {"sm80_diagonal_off_by_one", &attention_sm80, "attention_sm80.cuh",
      "cfg.bounded ? band.past(row) : band.seqlen_k) - key0", "cfg.bounded ? band.past(row + 1) : band.seqlen_k) - key0",

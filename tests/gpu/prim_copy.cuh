@@ -15,8 +15,7 @@ __device__ void copy_and_read_back(const PrimArgs& args) {
   for (int i = thread; i < Tile::bytes; i += threads) smem[i] = 0xff;  // NaN where the copy leaves a hole
   __syncthreads();
   copy_tile<Tile, dim, threads>(shared_address(smem), static_cast<const char*>(args.a), 2 * pitch, args.n, thread);
-  cp_async_commit_group();
-  cp_async_wait_group<0>();
+  asm volatile("cp.async.wait_all;" ::: "memory");
   __syncthreads();
   unsigned short* out = static_cast<unsigned short*>(args.out);
   for (int i = thread; i < rows * Tile::dim; i += threads) {
