@@ -85,7 +85,7 @@ AttentionConfig medium_tiles(int dim) {
 // on their way at once.
 AttentionConfig short_tiles(int dim, bool few_keys) {
   AttentionConfig a = tiles(32, dim <= 64 ? 64 : dim <= 128 ? 32 : 16, 2, 4, 2);
-  if (few_keys && dim <= 64) a.block_n = 128, a.stages = 1, a.parts = 2;
+  if (few_keys && dim <= 64) a.block_n = 128, a.stages = 1;
   a.q_in_registers = dim <= 128;
   return a;
 }
@@ -103,7 +103,7 @@ AttentionConfig best_tiles(const Problem& p, const Device& device, bool bounded)
 // Cards differ in shared memory: first fewer steps in flight, then smaller ones, then fewer rows.
 void fit(AttentionConfig& a, int bytes) {
   while (smem_bytes(a) > bytes && a.stages > 1) --a.stages;
-  while (smem_bytes(a) > bytes && a.block_n >= 32 && a.block_n % 32 == 0) a.block_n /= 2, a.parts = 1;
+  while (smem_bytes(a) > bytes && a.block_n >= 32 && a.block_n % 32 == 0) a.block_n /= 2;
   while (smem_bytes(a) > bytes && a.warps_m > 1) a.block_m /= 2, a.warps_m /= 2;
 }
 

@@ -19,16 +19,10 @@ struct AttentionSm80 {
   static constexpr int threads = cfg.threads(), step_keys = cfg.step_keys(), stages = cfg.stages;
   static constexpr int warp_rows = cfg.block_m / cfg.warps_m;
   static constexpr int m_tiles = warp_rows / 16, n_tiles = cfg.block_n / 8, v_tiles = dim_v / 8, k_steps = dim / 16;
-  static constexpr int parts = cfg.parts, part_keys = cfg.block_n / parts;  // keys of a warp in one part of a step
-  static constexpr int part_step = part_keys * cfg.warps_k;                 // keys of all warps in it
-  static constexpr int span = (parts - 1) * part_step + part_keys;          // from a warp's first key to past its last
-  static_assert(warp_rows % 16 == 0 && part_keys % 16 == 0, "warps take whole mma tiles");
-  static_assert(parts == 1 || (parts == 2 && stages == 1), "two parts are for steps that are waited for");
+  static_assert(warp_rows % 16 == 0 && cfg.block_n % 16 == 0, "warps take whole mma tiles");
   using QTile = SmemTile<cfg.block_m, dim>;
   using KTile = SmemTile<step_keys, dim>;
   using VTile = SmemTile<step_keys, dim_v>;
-  using KPart = SmemTile<part_step, dim>;
-  using VPart = SmemTile<part_step, dim_v>;
   using Softmax = OnlineSoftmax<cfg.folded, m_tiles, cfg.f16_accumulate>;
   using QFragments = unsigned[cfg.q_in_registers ? m_tiles : 1][cfg.q_in_registers ? k_steps : 1][4];
   using Scores = float[m_tiles][n_tiles][4];
@@ -105,24 +99,17 @@ struct AttentionSm80 {
   unsigned k_smem(int step) const { return smem + QTile::bytes + step % stages * stage_bytes; }
   unsigned v_smem(int step) const { return k_smem(step) + KTile::bytes; }
 
-  // Place in a step of a warp's j-th key, apart from the warp's own offset of warp_k * part_keys.
-  static constexpr int key_at(int j) { return j / part_keys * part_step + j % part_keys; }
-
-  // One group of copies for each part, empty past the last step, so that groups can be counted.
-  template <class Part, int columns>
-  void load_parts(int step, unsigned to, const char* rows, index_t row_bytes) const {
-#pragma unroll
-    for (int part = 0; part < parts; ++part) {
-      const index_t key = static_cast<index_t>(first_step + step) * step_keys + part * part_step;
-      if (step < steps)
-        copy_tile<Part, columns, threads>(to + part * Part::bytes, rows + key * row_bytes, row_bytes,
-                                          band.seqlen_k - key, thread);
-      cp_async_commit_group();
-    }
+  // One group of copies each, empty past the last step, so that groups can be counted.
+  template <class Tile, int columns>
+  void load(int step, unsigned to, const char* rows, index_t row_bytes) const {
+    const index_t key = static_cast<index_t>(first_step + step) * step_keys;
+    if (step < steps)
+      copy_tile<Tile, columns, threads>(to, rows + key * row_bytes, row_bytes, band.seqlen_k - key, thread);
+    cp_async_commit_group();
   }
   void load_kv(int step) const {
-    load_parts<KPart, cfg.head_dim>(step, k_smem(step), k_rows, 2 * p.k.row);
-    load_parts<VPart, cfg.head_dim_v>(step, v_smem(step), v_rows, 2 * p.v.row);
+    load<KTile, cfg.head_dim>(step, k_smem(step), k_rows, 2 * p.k.row);
+    load<VTile, cfg.head_dim_v>(step, v_smem(step), v_rows, 2 * p.v.row);
   }
   void load_q() const {
     const char* rows = static_cast<const char*>(p.q.data) + 2 * p.q.index(batch, head, first_q + first_row);
@@ -136,11 +123,11 @@ struct AttentionSm80 {
   }
   TileAddress<KTile> k_address(int step) const {
     const int l = lane_now();
-    return {k_smem(step), warp_k * part_keys + l % 8 + l / 16 * 8, l / 8 % 2};
+    return {k_smem(step), warp_k * cfg.block_n + l % 8 + l / 16 * 8, l / 8 % 2};
   }
   TileAddress<VTile> v_address(int step) const {
     const int l = lane_now();
-    return {v_smem(step), warp_k * part_keys + l % 16, l / 16};
+    return {v_smem(step), warp_k * cfg.block_n + l % 16, l / 16};
   }
 
   void read_all_q(QFragments& q) const {
@@ -151,11 +138,9 @@ struct AttentionSm80 {
       for (int kk = 0; kk < k_steps; ++kk) ldmatrix_x4(q[mt][kk], rows.at(mt * 16, kk));
   }
 
-  // s = q k^T for the warp's keys of one part of a step.
-  template <int part>
+  // s = q k^T for the warp's keys of a step.
   void scores(Scores& s, const QFragments& q, int step) const {
-    constexpr int tiles = n_tiles / parts;
-    Accumulator<cfg.f16_accumulate> sum[m_tiles][tiles];
+    Accumulator<cfg.f16_accumulate> sum[m_tiles][n_tiles];
     const TileAddress<QTile> rows = q_address();
     const TileAddress<KTile> keys = k_address(step);
 #pragma unroll
@@ -169,9 +154,9 @@ struct AttentionSm80 {
           ldmatrix_x4(a[mt], rows.at(mt * 16, kk));
       }
 #pragma unroll
-      for (int n = 0; n < tiles; n += 2) {
+      for (int n = 0; n < n_tiles; n += 2) {
         unsigned b[4];
-        ldmatrix_x4(b, keys.at(part * part_step + n * 8, kk));
+        ldmatrix_x4(b, keys.at(n * 8, kk));
 #pragma unroll
         for (int mt = 0; mt < m_tiles; ++mt) {
           sum[mt][n].template mma<cfg.q>(a[mt], b[0], b[1]);
@@ -182,16 +167,16 @@ struct AttentionSm80 {
 #pragma unroll
     for (int mt = 0; mt < m_tiles; ++mt)
 #pragma unroll
-      for (int n = 0; n < tiles; ++n)
+      for (int n = 0; n < n_tiles; ++n)
 #pragma unroll
-        for (int i = 0; i < 4; ++i) s[mt][part * tiles + n][i] = sum[mt][n].get(i);
+        for (int i = 0; i < 4; ++i) s[mt][n][i] = sum[mt][n].get(i);
   }
 
   // Hides what a row does not see, and turns products into logits where they are not folded.
   void modify(Scores& s, int step) const {
     const int lane = lane_now(), row0 = first_row + warp_m * warp_rows + lane / 4;
-    const int key0 = (first_step + step) * step_keys + warp_k * part_keys;
-    const bool edge = key0 + span > inner_end || (cfg.bounded && key0 < inner_begin);
+    const int key0 = (first_step + step) * step_keys + warp_k * cfg.block_n;
+    const bool edge = key0 + cfg.block_n > inner_end || (cfg.bounded && key0 < inner_begin);
     if (cfg.folded && !edge) return;
 #pragma unroll
     for (int mt = 0; mt < m_tiles; ++mt)
@@ -206,7 +191,7 @@ struct AttentionSm80 {
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
             float& x = s[mt][n][2 * half + i];
-            const int j = key_at(n * 8) + lane % 4 * 2 + i;
+            const int j = n * 8 + lane % 4 * 2 + i;
             const bool visible = j < end && (!cfg.bounded || j >= begin);
             if constexpr (cfg.folded)
               x = visible ? x : minus_infinity;
@@ -222,19 +207,18 @@ struct AttentionSm80 {
     for (int i = 0; i < 4; ++i)
       a[i] = pack2<cfg.v>(s[mt][2 * kk + i / 2][i % 2 * 2], s[mt][2 * kk + i / 2][i % 2 * 2 + 1]);
   }
-  // o += p v for the warp's keys of one part of a step.
-  template <int part>
+  // o += p v for the warp's keys of a step.
   void accumulate(Output& o, const Scores& s, int step) const {
     const TileAddress<VTile> keys = v_address(step);
 #pragma unroll
-    for (int kk = part * part_keys / 16; kk < (part + 1) * part_keys / 16; ++kk) {
+    for (int kk = 0; kk < n_tiles / 2; ++kk) {
       unsigned a[m_tiles][4];
 #pragma unroll
       for (int mt = 0; mt < m_tiles; ++mt) read_p(a[mt], s, mt, kk);
 #pragma unroll
       for (int n = 0; n < v_tiles; n += 2) {
         unsigned b[4];
-        ldmatrix_x4_trans(b, keys.at(key_at(kk * 16), n / 2));
+        ldmatrix_x4_trans(b, keys.at(kk * 16, n / 2));
 #pragma unroll
         for (int mt = 0; mt < m_tiles; ++mt) {
           mma_m16n8k16<cfg.v>(o[mt][n], a[mt], b[0], b[1]);
@@ -245,16 +229,15 @@ struct AttentionSm80 {
   }
 
   // The same with the products of a step summed in f16 before they join o.
-  template <int part>
   void accumulate_f16(Output& o, const Scores& s, int step) const {
     const TileAddress<VTile> keys = v_address(step);
 #pragma unroll
     for (int n = 0; n < v_tiles; n += 2) {
       Accumulator<true> sum[m_tiles][2];
 #pragma unroll
-      for (int kk = part * part_keys / 16; kk < (part + 1) * part_keys / 16; ++kk) {
+      for (int kk = 0; kk < n_tiles / 2; ++kk) {
         unsigned b[4];
-        ldmatrix_x4_trans(b, keys.at(key_at(kk * 16), n / 2));
+        ldmatrix_x4_trans(b, keys.at(kk * 16, n / 2));
 #pragma unroll
         for (int mt = 0; mt < m_tiles; ++mt) {
           unsigned a[4];
@@ -299,8 +282,8 @@ struct AttentionSm80 {
 
   // Whether any row of the warp sees any of the warp's keys of a step; otherwise the step is only waited for.
   bool sees(int step) const {
-    const int key0 = (first_step + step) * step_keys + warp_k * part_keys;
-    return key0 < outer_end && (!cfg.bounded || key0 + span > outer_begin);
+    const int key0 = (first_step + step) * step_keys + warp_k * cfg.block_n;
+    return key0 < outer_end && (!cfg.bounded || key0 + cfg.block_n > outer_begin);
   }
 
   // The walk over the keys. K and V have a ring of `stages` slots, each key step one; a step's slot is free once all
@@ -314,57 +297,31 @@ struct AttentionSm80 {
         __syncthreads();
         load_kv(step);
       }
+      if (stages == 1)
+        cp_async_wait_group(1);  // this step's K
+      else
+        cp_async_wait_group(step == 0 ? 2 * stages - 3 : 2 * stages - 4);  // from the second step on its V, too
+      __syncthreads();
+      if (stages > 1) load_kv(step + stages - 1);
+      if constexpr (cfg.q_in_registers) {
+        if (step == 0) read_all_q(q);
+      }
       const bool sees_some = sees(step);
       Scores s;
-      all_scores(s, q, step, sees_some);
-      if (step == 0 || stages == 1) wait_for_v(pass == plain ? 0 : parts - 1);
-      if (pass != plain) rewrite_v(pass, step);
-      if (sees_some) {
-        modify(s, step);
-        pass == count_non_finite ? mark_seen(s) : softmax.step(s, o);
+      if (sees_some) scores(s, q, step);
+      if (step == 0 || stages == 1) {
+        cp_async_wait_group(2 * stages - 2);
+        __syncthreads();
       }
-      accumulate_all(o, s, step, sees_some);
-    }
-  }
-
-  // Part by part, as K comes. All warps take part in the barriers, those that see nothing too.
-  template <int part = 0>
-  void all_scores(Scores& s, QFragments& q, int step, bool sees_some) const {
-    if (stages == 1)
-      cp_async_wait_group(2 * parts - 1 - part);
-    else if (step == 0)
-      cp_async_wait_group(2 * stages - 3);
-    else
-      cp_async_wait_group(2 * stages - 4);  // its V, too
-    __syncthreads();
-    if (stages > 1) load_kv(step + stages - 1);
-    if constexpr (cfg.q_in_registers && part == 0) {
-      if (step == 0) read_all_q(q);
-    }
-    if (sees_some) scores<part>(s, q, step);
-    if constexpr (part + 1 < parts) all_scores<part + 1>(s, q, step, sees_some);
-  }
-  template <int part = 0>
-  void accumulate_all(Output& o, const Scores& s, int step, bool sees_some) const {
-    if (part > 0) wait_for_v(part);
-    if (sees_some) {
+      if (pass != plain) rewrite_v(pass, step);
+      if (!sees_some) continue;
+      modify(s, step);
+      pass == count_non_finite ? mark_seen(s) : softmax.step(s, o);
       if constexpr (cfg.f16_accumulate)
-        accumulate_f16<part>(o, s, step);
+        accumulate_f16(o, s, step);
       else
-        accumulate<part>(o, s, step);
+        accumulate(o, s, step);
     }
-    if constexpr (part + 1 < parts) accumulate_all<part + 1>(o, s, step, sees_some);
-  }
-
-  // Until V is there up to this part of the step, for all warps.
-  void wait_for_v(int part) const {
-    if (stages > 1)
-      cp_async_wait_group(2 * stages - 2);
-    else if (part < parts - 1)
-      cp_async_wait_group(parts > 1 ? 1 : 0);
-    else
-      cp_async_wait_group(0);
-    __syncthreads();
   }
 
   void load_first() const {
@@ -534,9 +491,7 @@ struct AttentionSm80 {
         for (int i = 0; i < 4; ++i) o[mt][n][i] = 0.0f;
     walk(pass, softmax, o);
     cp_async_wait_group(0);
-    if (cfg.warps_k == 1)
-      find_tile(
-          volatile_copy(blockIdx.x));  // again, so that what only the end needs holds no registers during the walk
+    if (cfg.warps_k == 1) find_tile();  // again, so that what only the end needs holds no registers during the walk
     const float finite = merges_output(cfg) ? merge_rows(pass, softmax, o) : store_rows(pass, softmax, o);
     if (!cfg.row_masks() || pass == count_non_finite) return false;
     const bool any = __syncthreads_or(finite != 0.0f);

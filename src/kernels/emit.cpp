@@ -28,7 +28,6 @@ constexpr Field fields[] = {
     {"warps_m", &AttentionConfig::warps_m},
     {"warps_k", &AttentionConfig::warps_k},
     {"stages", &AttentionConfig::stages},
-    {"parts", &AttentionConfig::parts},
     {"q_in_registers", &AttentionConfig::q_in_registers},
     {"min_blocks", &AttentionConfig::min_blocks},
     {"folded", &AttentionConfig::folded},

@@ -15,7 +15,6 @@ struct AttentionConfig {
   // Tiles: block_m query rows a thread block; block_n keys that a warp takes at a time; warps_m x warps_k warps, the
   // rows dealt to warps_m of them and the keys of a step (block_n * warps_k) to warps_k; key steps held at once.
   int block_m = 0, block_n = 0, warps_m = 0, warps_k = 1, stages = 2;
-  int parts = 1;  // with one stage: a step's keys come in so many groups, each used as soon as it is there
   bool q_in_registers = false;  // else query fragments are read from shared memory again for each key step
   int min_blocks = 1;           // thread blocks that must fit on an SM: bounds the registers
 
