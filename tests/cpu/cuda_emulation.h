@@ -6,6 +6,7 @@
 
 #include <ucontext.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdio>
@@ -36,14 +37,11 @@ class Block {
     all_.threads = threads;
     while (fibers_.size() < threads) fibers_.push_back(std::make_unique<Fiber>());
     for (unsigned t = 0; t < threads; ++t) fibers_[t]->done = false;
-    for (unsigned live = threads; live > 0;) {
+    // A warp runs until it waits for others: as far ahead of them as a GPU could let it.
+    for (live_ = threads; live_ > 0;) {
       const unsigned long before = progress_;
-      for (unsigned n = 0; n < threads; ++n) {
-        const unsigned t = backwards ? threads - 1 - n : n;
-        if (fibers_[t]->done) continue;
-        resume(t);
-        if (fibers_[t]->done) --live, ++progress_;
-      }
+      const auto warps = static_cast<unsigned>(warps_.size());
+      for (unsigned n = 0; n < warps; ++n) run_warp(backwards ? warps - 1 - n : n, threads, backwards);
       if (progress_ == before) fail("threads wait for each other in different places");
     }
   }
@@ -105,6 +103,19 @@ class Block {
       begin(fiber);
   }
 
+  void run_warp(unsigned warp, unsigned threads, bool backwards) {
+    const unsigned first = warp * lanes, end = std::min(first + lanes, threads);
+    for (unsigned long before = progress_ - 1; progress_ != before;) {
+      before = progress_;
+      for (unsigned n = first; n < end; ++n) {
+        const unsigned t = backwards ? end - 1 - (n - first) : n;
+        if (fibers_[t]->done) continue;
+        resume(t);
+        if (fibers_[t]->done) --live_, ++progress_;
+      }
+    }
+  }
+
   void wait(Group& group) {
     const unsigned long mine = group.generation;
     Fiber& fiber = *fibers_[threadIdx.x];
@@ -126,7 +137,8 @@ class Block {
   std::vector<Group> warps_;
   Group all_;
   Place scheduler_{};
-  unsigned long progress_ = 0;
+  unsigned live_ = 0;
+  unsigned long progress_ = 0;  // waits that ended, threads that did
 };
 
 inline Block& block() {
