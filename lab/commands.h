@@ -45,6 +45,7 @@ struct BenchOptions {
   int64_t warmup = 5, iterations = 30;
   uint64_t seed = 1;
   bool save = false;
+  bool ladder = false;  // ladder.h instead of bench()
 };
 struct ExplainOptions {
   Common common;

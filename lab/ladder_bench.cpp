@@ -1,0 +1,224 @@
+// rapt bench LINE --ladder: every rung is checked by the oracle, those that are right are timed side by side, and each
+// shows what it is made of. A wrong rung is never timed.
+#include <fmt/format.h>
+
+#include <deque>
+#include <nlohmann/json.hpp>
+
+#include "check/device_tensors.h"
+#include "context.h"
+#include "error.h"
+#include "gpu.h"
+#include "kernels/emit.h"
+#include "lab/bench.h"
+#include "lab/cubin.h"
+#include "lab/file.h"
+#include "lab/gpu_timer.h"
+#include "lab/ladder.h"
+#include "lab/machine.h"
+#include "lab/roof_gpu.h"
+#include "sdpa.h"
+
+namespace rapt::lab {
+namespace {
+
+// A rung that was compiled, loaded and found right.
+struct ReadyRung {
+  const Rung& rung;
+  RungKernel kernel;
+  ContextHandle context;
+  const LoadedKernel* loaded = nullptr;
+  BenchRow row = {};
+  std::unique_ptr<Sampler> sampler = nullptr;
+};
+
+class LadderBench {
+ public:
+  LadderBench(const BenchOptions& options, const Problem& problem, const Device& device)
+      : options_(options), problem_(problem), device_(device), scope_(device.index, nullptr) {}
+
+  int run() {
+    const Roof roof = measure_gpu_roof(cuda::device(device_.index));
+    fmt::print("{}, {}, {}; {}; mma.sync {:.1f} TFLOP/s f16, fused multiply-adds {:.1f} f32, reads {:.0f} GB/s\n",
+               title_of(device_), device_.arch, driver_text(), to_string(problem_), roof.f16_flops / 1e12,
+               roof.fma_flops / 1e12, roof.read_bytes / 1e9);
+    const check::Inputs inputs = check::make_inputs(problem_, check::Fill::normal, options_.seed);
+    bool wrong = false;
+    for (const Rung& rung : ladder_rungs()) {
+      try {
+        ready_.push_back(checked(rung, inputs));
+        ready_.back().row.roof = roof;
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::unsupported && error.code() != ErrorCode::internal) throw;
+        wrong = wrong || error.code() == ErrorCode::internal;
+        fmt::print(stderr, "{}  rung {}\n        {}\n",
+                   error.code() == ErrorCode::internal ? "WRONG, not timed" : "refused", rung.name, error.what());
+      }
+    }
+    if (!ready_.empty()) take_samples(inputs);
+    print_times();
+    print_contents();
+    write();
+    return wrong ? exit_check_failed : ready_.empty() ? exit_environment : exit_fine;
+  }
+
+ private:
+  void launch(const ReadyRung& ready, const check::DeviceCall& call) const {
+    ready.rung.family->launch(
+        {ready.kernel.config, {call.args(), problem_}, ready.context->impl, nullptr, ready.loaded, stream_.handle()});
+  }
+
+  ReadyRung checked(const Rung& rung, const check::Inputs& inputs) {
+    RungKernel kernel = rung_kernel(rung, problem_, device_);
+    ContextOptions options;
+    options.arch = device_.arch;
+    options.files = kernel.files;
+    ReadyRung ready{rung, std::move(kernel), ContextHandle(new rapt_context(std::move(options)))};
+    ready.loaded = &ready.context->impl.gpu().kernel(device_, ready.kernel.unit, ready.kernel.request.label);
+    const check::Outputs outputs = check::make_outputs(problem_);
+    check::DeviceCall call(device_.index, problem_, inputs, outputs);
+    launch(ready, call);
+    stream_.synchronize();
+    call.require_untouched();
+    call.download();
+    describe(ready);
+    judge_call(problem_, inputs, outputs, options_.seed, concat(" (rung ", rung.name, ")"), ready.row);
+    return ready;
+  }
+
+  void describe(ReadyRung& ready) const {
+    BenchRow& row = ready.row;
+    const jit::Image& image = *ready.loaded->image;
+    row.problem = to_string(problem_);
+    row.arm = concat("ladder ", ready.rung.name);
+    row.family = ready.rung.family->name;
+    row.config = to_string(ready.kernel.config.attention);
+    row.signature = image.signature;
+    row.arch = device_.arch;
+    row.registers = ready.loaded->kernel->attributes(device_.index).registers;
+    if (const jit::Resources resources = jit::parse_resources(image.log); resources.known)
+      row.spill_bytes = resources.spill_store_bytes + resources.spill_load_bytes;
+    row.cold_us = image.milliseconds * 1e3;
+    row.timer = "graph";
+    row.l2 = options_.l2;
+    row.pdl = ready.kernel.config.attention.programmatic;
+    row.card = file_safe(device_.name);
+    row.driver = driver_text();
+    row.nvrtc = image.compiler;
+    row.command = options_.common.command;
+    row.version = rapt_version();
+    row.threads = 0;
+    row.flops = flops(problem_);
+    row.bytes = bytes(problem_);
+    row.unit = Unit::f16;
+  }
+
+  void take_samples(const check::Inputs& inputs) {
+    const check::Outputs outputs = check::make_outputs(problem_);
+    std::deque<check::DeviceCall> sets;
+    const int64_t wanted = input_sets(options_.l2 == "cold", bytes(problem_), device_.l2_bytes);
+    std::vector<GraphShape> shapes;
+    const auto add_sets = [&](int64_t count) {
+      while (static_cast<int64_t>(sets.size()) < count) sets.emplace_back(device_.index, problem_, inputs, outputs, 0);
+    };
+    add_sets(wanted);
+    const auto enqueue_on = [&](const ReadyRung& ready) -> Enqueue {
+      return [this, &sets, &ready](int64_t n) { launch(ready, sets[static_cast<size_t>(n) % sets.size()]); };
+    };
+    for (const ReadyRung& ready : ready_) {  // they differ in time by two orders of magnitude
+      shapes.push_back(graph_shape(rough_call_us(stream_, enqueue_on(ready)), wanted));
+      add_sets(shapes.back().sets);
+    }
+    std::vector<Sampler*> samplers;
+    for (size_t i = 0; i < ready_.size(); ++i) {
+      ready_[i].sampler = graph_sampler(stream_, shapes[i], enqueue_on(ready_[i]));
+      ready_[i].row.input_sets = static_cast<int64_t>(sets.size());
+      samplers.push_back(ready_[i].sampler.get());
+    }
+    sample_interleaved(samplers, options_.warmup, options_.seed);
+    for (Sampler* sampler : samplers) sampler->finish();
+    sample_interleaved(samplers, options_.iterations, options_.seed + 1);
+    for (ReadyRung& ready : ready_) {
+      ready.row.samples = ready.sampler->finish();
+      ready.sampler.reset();  // its graphs point into the sets
+    }
+  }
+
+  void print_times() const {
+    fmt::print("\n{:<10} {:<12} {:>10} {:>10} {:>10} {:>10} {:>7} {:>9} {:>6}  max error\n", "rung", "then",
+               "L4 target", "median us", "q1", "q3", "gain", "TFLOP/s", "roof");
+    double before = 0;
+    for (const ReadyRung& ready : ready_) {
+      const Quartiles time = quartiles(ready.row.samples.us);
+      fmt::print("{:<10} {:<12} {:>10} {:>10.2f} {:>10.2f} {:>10.2f} {:>7} {:>9.2f} {:>5.0f}%  {:.1e}\n",
+                 ready.rung.name, ready.rung.then, ready.rung.target, time.median, time.q1, time.q3,
+                 before > 0 ? fmt::format("{:.2f}x", before / time.median) : "", ready.row.gflops() / 1e3,
+                 100 * ready.row.roof_share(), ready.row.err.max_abs);
+      before = time.median;
+    }
+  }
+
+  // Instructions in the code, and what a multiprocessor holds.
+  void print_contents() const {
+    fmt::print("\n{:<10} {:>7} {:>7} {:>9} {:>6} {:>6}  {:>6} {:>6} {:>6} {:>6} {:>6} {:>8} {:>8} {:>6}\n", "rung",
+               "threads", "regs", "shared", "blocks", "occup", "HMMA", "LDSM", "LDGSTS", "FFMA", "MUFU", "LDG.128",
+               "LDS.128", "spills");
+    for (const ReadyRung& ready : ready_) {
+      const cuda::KernelAttributes attributes = ready.loaded->kernel->attributes(device_.index);
+      const KernelUnit& unit = ready.kernel.unit;
+      const int blocks = ready.loaded->kernel->blocks_per_sm(device_.index, unit.threads, unit.smem_bytes);
+      const auto shared = static_cast<int64_t>(unit.smem_bytes) + attributes.static_shared_bytes;
+      fmt::print("{:<10} {:>7} {:>7} {:>9} {:>6} {:>5.0f}%  {}\n", ready.rung.name, unit.threads, attributes.registers,
+                 shared, blocks, 100.0 * blocks * unit.threads / device_.threads_per_sm, contents_of(ready));
+    }
+  }
+
+  static std::string contents_of(const ReadyRung& ready) {
+    const std::string& image = ready.loaded->image->bytes;
+    if (!image.starts_with("\x7f"
+                           "ELF"))
+      return "PTX: its instructions are the driver's choice";
+    const InstructionCounts n = count_instructions(image);
+    return fmt::format("{:>6} {:>6} {:>6} {:>6} {:>6} {:>8} {:>8} {:>6}", n.hmma, n.ldsm, n.ldgsts, n.ffma, n.mufu,
+                       fmt::format("{}/{}", n.ldg_16, n.ldg), fmt::format("{}/{}", n.lds_16, n.lds), n.local);
+  }
+
+  void write() const {
+    std::string path = options_.output;
+    if (path.empty() && options_.save) {
+      const std::string folder = "results/" + file_safe(device_.name);
+      make_directories(folder);
+      path = folder + "/" + utc_stamp() + "-ladder.jsonl";
+    }
+    if (path.empty() || ready_.empty()) return;
+    AtomicFile file(path);
+    for (const ReadyRung& ready : ready_) file.write(to_json(ready.row).dump() + "\n");
+    file.commit();
+    fmt::print("wrote {}\n", path);
+  }
+
+  const BenchOptions& options_;
+  const Problem& problem_;
+  const Device device_;
+  cuda::ContextScope scope_;
+  cuda::Stream stream_;
+  std::deque<ReadyRung> ready_;
+};
+
+}  // namespace
+
+int ladder(const BenchOptions& options) {
+  if (options.words.empty() || !options.suite.empty()) invalid("--ladder: give one problem line, and no --suite");
+  if (!options.common.configs.empty()) invalid("--ladder --config: the rungs have configurations of their own");
+  if (!options.common.variant.empty()) invalid("--ladder --variant: the rungs have texts of their own");
+  if (!options.timer.empty() && options.timer != "graph")
+    invalid("--ladder --timer ", options.timer, ": rungs are timed by graph");
+  if (options.common.json) invalid("--ladder --json: write the rows with --output FILE");
+  const Problem problem = parse_problem(joined(options.words));
+  require_ladder_problem(problem);
+  const Device device = chosen_device(options.common, true);
+  if (device.kind != DeviceKind::cuda) throw Error(ErrorCode::environment, "--ladder: needs a GPU");
+  return LadderBench(options, problem, device).run();
+}
+
+}  // namespace rapt::lab
