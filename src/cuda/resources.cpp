@@ -83,6 +83,14 @@ void Buffer::upload(const void* from, size_t bytes, size_t offset) {
   finish_default_stream(driver);
 }
 
+void copy_to_host(void* to, const void* from, size_t bytes, StreamHandle stream) {
+  const Driver& driver = cuda::driver();
+  check(driver, driver.cuStreamSynchronize(stream), "waiting for a stream (cuStreamSynchronize)");
+  if (bytes == 0) return;
+  check(driver, driver.cuMemcpyDtoH(to, reinterpret_cast<DevicePtr>(from), bytes),
+        "copying from the GPU (cuMemcpyDtoH)");
+}
+
 void Buffer::download(void* to, size_t bytes, size_t offset) const {
   check_range(bytes, offset, bytes_);
   if (bytes == 0) return;
