@@ -12,6 +12,7 @@
 #include "error.h"
 #include "lab/commands.h"
 #include "lab/file.h"
+#include "lab/ladder.h"
 #include "lab/pack.h"
 
 namespace rapt::lab {
@@ -147,7 +148,7 @@ class Program {
   }
   // What replaces the planner's choice of a GPU kernel.
   static void add_config(CLI::App* sub, Common& common, const char* help) {
-    sub->add_option("--config", common.configs, help)->expected(1)->allow_extra_args(false);
+    sub->add_option("--config", common.configs, help)->allow_extra_args(false);
   }
   static void add_variant(CLI::App* sub, Common& common) {
     sub->add_option("--variant", common.variant,
@@ -210,6 +211,7 @@ class Program {
                         "  rapt bench \"f32 h8 q512 d64\"\n"
                         "  rapt bench \"f16 h32 q1 k4096 d128\" --l2 cold --threads 1\n"
                         "  rapt bench \"f16 h8 q512 d64\" --device cuda:0 --config \"\" --config \"block_m=64\"\n"
+                        "  rapt bench \"f16 h8 q512 d64\" --ladder\n"
                         "  rapt bench --suite perf --save\n"
                         "  rapt bench --suite my-problems.txt --output rows.jsonl",
                         bench_.common);
@@ -237,7 +239,9 @@ class Program {
         "Words over the planner's choice for a GPU kernel: \"block_m=64 stages=3\"; several are measured side by "
         "side (\"\" is the planner's own)");
     add_variant(sub, bench_.common);
-    sub->callback([this] { chosen_ = [this] { return bench(bench_); }; });
+    sub->add_flag("--ladder", bench_.ladder,
+                  "Every step from a scalar kernel to the shipped one, side by side (docs/ladder.md)");
+    sub->callback([this] { chosen_ = [this] { return bench_.ladder ? ladder(bench_) : bench(bench_); }; });
   }
 
   void add_explain() {

@@ -14,11 +14,15 @@
 
 #include "check/fill.h"
 #include "error.h"
+#include "jit/jit.h"
+#include "lab/commands.h"
+#include "lab/gpu_timer.h"
 #include "lab/load.h"
 #include "lab/machine.h"
 #include "lab/npy.h"
 #include "lab/report.h"
 #include "lab/roof.h"
+#include "lab/roof_gpu.h"
 
 namespace rapt::lab {
 namespace {
@@ -118,16 +122,34 @@ BenchRow a_row() {
 TEST(LabReport, RowsFollowTheSchema) {
   const json row = json::parse(to_json(a_row()).dump());
   EXPECT_EQ(faults_of(row), std::vector<std::string>{});
+  // What came with GPUs is not in older rows.
+  const std::set<std::string> optional = {"arch", "registers", "spill_bytes", "first_us", "host_us"};
   for (const auto& [name, value] : row.items()) {  // and the schema tells when they do not
     json without = row, other = row;
     without.erase(name);
     other[name] = json::array({json::object()});
-    EXPECT_FALSE(faults_of(without).empty()) << name;
+    EXPECT_EQ(faults_of(without).empty(), optional.count(name) == 1) << name;
     EXPECT_FALSE(faults_of(other).empty()) << name;
   }
+  for (const std::string& name : optional) EXPECT_TRUE(row.contains(name)) << name;
   json more = row;
   more["unknown"] = 1;
   EXPECT_EQ(faults_of(more), std::vector<std::string>{"row: additionalProperties"});
+}
+
+TEST(LabReport, RowsOfGpusFollowTheSchemaAndWhatWasNotMeasuredIsNull) {
+  BenchRow row = a_row();
+  row.roof = {.threads = 0, .fma_flops = 5e13, .read_bytes = 3e12, .f16_flops = 6e14};
+  row.threads = 0, row.unit = Unit::f16, row.timer = "graph";
+  row.registers = 128, row.spill_bytes = 0, row.first_us = 40, row.host_us = 2.5;
+  json json_row = json::parse(to_json(row).dump());
+  EXPECT_EQ(faults_of(json_row), std::vector<std::string>{});
+  EXPECT_EQ(json_row["gemm_tflops"], (json{{"f32", 50.0}, {"bf16", nullptr}, {"f16", 600.0}, {"fp8", nullptr}}));
+  EXPECT_EQ(json_row["registers"], 128);
+  row.roof = {};
+  json_row = json::parse(to_json(row).dump());
+  EXPECT_EQ(faults_of(json_row), std::vector<std::string>{});
+  for (const char* name : {"bandwidth", "roof_share"}) EXPECT_TRUE(json_row[name].is_null()) << name;
 }
 
 // What is checked in as evidence, too: results/<card>/<UTC>-<suite>.jsonl.
@@ -169,13 +191,89 @@ TEST(LabStatistics, ShortCallsAreTimedInGroupsAndLongOnesAlone) {
   for (const double us : slow.us) EXPECT_GE(us, 2000);
 }
 
+TEST(LabGpuTimer, GraphsAreLongEnoughAndMeetEverySetEquallyOften) {
+  for (const double call_us : {0.0, 0.5, 1.9, 4.5, 70.0, 299.0, 300.0, 1e4})
+    for (const int64_t sets : {4, 7, 50, 150, 199, 201, 1601, 2048}) {
+      const GraphShape shape = graph_shape(call_us, sets);
+      EXPECT_GE(shape.launches, 1);
+      EXPECT_LE(shape.launches, 200) << call_us << " " << sets;
+      EXPECT_GE(shape.sets, sets);
+      EXPECT_LE(shape.sets, sets + shape.graphs);
+      EXPECT_EQ(shape.launches * shape.graphs % shape.sets, 0) << call_us << " " << sets;
+    }
+  const GraphShape mission = graph_shape(4.5, 4);
+  EXPECT_EQ(mission.graphs, 1);
+  EXPECT_GE(static_cast<double>(mission.launches) * 4.5, 300);
+  EXPECT_EQ(graph_shape(1e4, 4).graphs, 4);
+}
+
+TEST(LabGpuTimer, ColdInputsExceedTheCacheTwice) {
+  constexpr int64_t l2 = int64_t{50} << 20;
+  EXPECT_EQ(input_sets(false, 1e3, l2), 4);
+  EXPECT_EQ(input_sets(true, 1e9, l2), 4);
+  const double bytes = 2.1e6;
+  EXPECT_GE(static_cast<double>(input_sets(true, bytes, l2)) * bytes, 2.0 * static_cast<double>(l2));
+  try {
+    input_sets(true, 1e3, l2);
+    FAIL() << "100 MB in sets of 1 KB";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::unsupported);
+    EXPECT_NE(std::string(error.what()).find("50 MiB"), std::string::npos) << error.what();
+  }
+}
+
+struct CountingSampler final : Sampler {
+  CountingSampler(std::vector<int>& into, int as) : order(into), name(as) {}
+  void sample() override { order.push_back(name); }
+  Samples finish() override { return {}; }
+  std::vector<int>& order;
+  int name;
+};
+
+TEST(LabGpuTimer, EachRoundSamplesEachArmOnceInAnOrderOfItsOwn) {
+  const auto order_of = [](uint64_t seed) {
+    std::vector<int> order;
+    CountingSampler a(order, 0), b(order, 1), c(order, 2);
+    sample_interleaved({&a, &b, &c}, 60, seed);
+    return order;
+  };
+  const std::vector<int> order = order_of(1);
+  ASSERT_EQ(order.size(), 180u);
+  std::set<std::vector<int>> seen;
+  for (size_t round = 0; round < 60; ++round) {
+    const std::vector<int> one(order.begin() + static_cast<long>(3 * round),
+                               order.begin() + static_cast<long>(3 * round + 3));
+    EXPECT_EQ(std::set<int>(one.begin(), one.end()).size(), 3u);
+    seen.insert(one);
+  }
+  EXPECT_EQ(seen.size(), 6u);  // all permutations
+  EXPECT_EQ(order, order_of(1));
+  EXPECT_NE(order, order_of(2));
+}
+
+TEST(LabRoof, TheGpuLoopsCompileWithoutSpills) {
+  std::string why;
+  if (jit::find_compiler(&why) == nullptr) GTEST_SKIP() << why;
+  for (const char* loop : {"multiply_f16", "multiply_f32", "read"})
+    for (const char* arch : {"sm_80", "sm_89", "sm_90a"}) {
+      const jit::Image image = jit::compile(
+          {.unit = roof_unit(loop), .arch = arch, .label = "the roof", .files = {{"roof_gpu.cuh", roof_text()}}});
+      const jit::Resources resources = jit::parse_resources(image.log);
+      ASSERT_TRUE(resources.known) << image.log;
+      EXPECT_EQ(resources.spill_store_bytes + resources.stack_bytes, 0) << loop << " " << arch;
+      EXPECT_LE(resources.registers, 64) << loop << " " << arch;  // four blocks of 256 threads on a multiprocessor
+    }
+}
+
 TEST(LabRoof, TheRoofIsAboveWhatPlainLoopsReach) {
   const Roof roof = measure_roof(1, int64_t{64} << 20);
   EXPECT_GT(roof.fma_flops, 1e8);
   EXPECT_GT(roof.read_bytes, 1e7);
-  EXPECT_DOUBLE_EQ(roof_seconds({1, 1e9, 4e9, 1e9}, 8e9, 1e9, false), 8);
-  EXPECT_DOUBLE_EQ(roof_seconds({1, 1e9, 4e9, 1e9}, 8e9, 1e9, true), 2);
-  EXPECT_DOUBLE_EQ(roof_seconds({1, 1e9, 4e9, 1e9}, 8e9, 9e9, true), 9);
+  EXPECT_DOUBLE_EQ(roof_seconds({1, 1e9, 4e9, 1e9}, 8e9, 1e9, Unit::f32), 8);
+  EXPECT_DOUBLE_EQ(roof_seconds({1, 1e9, 4e9, 1e9}, 8e9, 1e9, Unit::bf16), 2);
+  EXPECT_DOUBLE_EQ(roof_seconds({1, 1e9, 4e9, 1e9}, 8e9, 9e9, Unit::bf16), 9);
+  EXPECT_DOUBLE_EQ(roof_seconds({0, 1e9, 0, 1e9, 8e9}, 8e9, 0, Unit::f16), 1);
+  EXPECT_DOUBLE_EQ(roof_seconds({}, 8e9, 9e9, Unit::f16), 0);  // not measured
 }
 
 TEST(LabMachine, NamesAreFitForFolders) {
@@ -344,7 +442,17 @@ TEST_F(LabProgram, ExitCodesAndSentences) {
       {"run", 2, "input is required"},
       {"run missing.safetensors", 2, "missing.safetensors: cannot be opened"},
       {"run '" + sample + "' -o out.txt", 2, "must end with .safetensors"},
-      {"run '" + sample + "' --device cuda:0", 3, "this build has no GPU kernels"},
+      {"run '" + sample + "' --device cuda:63", 3, "cuda:63"},
+      {"run '" + sample + "' --device cuda:", 2, "must be cpu or cuda:N"},
+      {"run '" + sample + "' --device cuda:-1", 2, "must be cpu or cuda:N"},
+      {"run '" + sample + "' --device cuda:99999999999", 2, "must be cpu or cuda:N"},
+      {"check 'f32 q8 d8' --device cpu --arch sm_89", 2, "is not an architecture of --device cpu"},
+      {"check 'f32 q8 d8' --device cuda:0 --arch cpu-scalar", 2, "is not an architecture of --device cuda:0"},
+      {"check 'f32 q8 d8' --device cpu --config block_m=8", 2, "is for GPU kernels"},
+      {"check 'f32 q8 d8' --device cpu --variant x.cuh", 2, "is for GPU kernels"},
+      {"check 'f32 q8 d8' --device cuda:0 --threads 2", 2, "is for the CPU"},
+      {"explain 'f16 q8 d64' --arch l4 --config block_m=16 --config block_m=32", 2, "give one"},
+      {"explain 'f16 q8 d64' --arch l4 --config block_q=16", 2, "block_q"},
       {"run '" + sample + "' --device tpu", 2, "must be cpu or cuda:N"},
       {"check", 2, "one of them"},
       {"check 'f32 q8 d8' --cases smoke", 2, "one of them"},
@@ -354,7 +462,7 @@ TEST_F(LabProgram, ExitCodesAndSentences) {
       {"check 'f32 q8 d8' --threads 0", 2, "threads"},
       {"explain 'f32 q8'", 2, "head_dim missing"},
       {"explain 'f32 q8 d8' --arch z80", 2, "z80"},
-      {"bench 'f32 q8 d8' --timer graph", 3, "waits for the GPU backend"},
+      {"bench 'f32 q8 d8' --timer graph --device cpu", 2, "is for GPUs"},
       {"bench 'f32 q8 d8' --timer sundial", 2, "must be graph, event or host"},
       {"bench 'f32 q8 d8' --iterations 0", 2, "iterations"},
       {"bench 'f32 q8 d8' --l2 tepid", 2, "must be warm or cold"},
@@ -406,12 +514,37 @@ TEST_F(LabProgram, BenchWritesRowsOfTheSchema) {
 
 TEST_F(LabProgram, InfoAndExplainSpeakJson) {
   const json info = json::parse(rapt("info --json").out);
-  for (const char* key :
-       {"version", "commit", "compiler", "cpu", "isa", "isas", "threads", "caches", "gpu", "families"})
+  for (const char* key : {"version", "commit", "compiler", "cpu", "isa", "isas", "threads", "caches", "driver",
+                          "driver_note", "gpus", "nvrtc", "nvrtc_note", "cache", "packs", "default_device", "families"})
     EXPECT_TRUE(info.contains(key)) << key;
   const json explain = json::parse(rapt("explain 'f32 h8 q512 d64' --arch cpu-scalar --json").out);
   EXPECT_EQ(explain["device"]["isa"], "scalar");
   EXPECT_TRUE(explain["families"][0]["accepts"]);
+}
+
+TEST_F(LabProgram, ExplainsAGpuThatIsNotThere) {
+  const json planned = json::parse(rapt("explain 'f16 h8 q512 d64' --arch l4 --json").out);
+  EXPECT_EQ(planned["device"]["arch"], "sm_89");
+  EXPECT_EQ(planned["device"]["sm_count"], 58);
+  const std::string plan = planned["plan"];
+  EXPECT_EQ(plan.find("attention_cpu"), std::string::npos) << plan;
+  const json changed = json::parse(rapt("explain 'f16 h8 q512 d64' --arch l4 --config stages=7 --json").out);
+  EXPECT_NE(changed["plan"], planned["plan"]);
+  EXPECT_NE(changed["plan"].get<std::string>().find("stages=7"), std::string::npos) << changed;
+}
+
+TEST_F(LabProgram, WithoutADriverTheDefaultIsTheCpuAndCudaSaysWhy) {
+  const json info = json::parse(rapt("info --json").out);
+  if (!info["driver"].is_null()) GTEST_SKIP() << "a driver: " << info["driver"];
+  EXPECT_EQ(info["default_device"], "cpu");
+  EXPECT_NE(info["driver_note"].get<std::string>().find("libcuda"), std::string::npos) << info;
+  for (const char* words : {"check 'f16 q8 d64' --device cuda:0", "bench 'f16 q8 d64' --device cuda:0",
+                            "explain 'f16 q8 d64' --device cuda:0", "check 'f16 q8 d64' --arch compute_80"}) {
+    const Outcome outcome = rapt(words);
+    EXPECT_EQ(outcome.code, 3) << words << outcome.err;
+    EXPECT_NE(outcome.err.find("--device cuda:0: libcuda"), std::string::npos) << words << outcome.err;
+  }
+  EXPECT_NE(rapt("check 'f32 q8 d8'").out.find("device  cpu"), std::string::npos);
 }
 
 TEST_F(LabProgram, CtrlCLeavesNoHalfWrittenFile) {
