@@ -29,7 +29,7 @@ if(RAPT_BUILD_TESTS)
     message(WARNING "rapt: tests are left out: they need GoogleTest and what the program needs (Debian and Ubuntu: "
       "libgtest-dev libfmt-dev nlohmann-json3-dev libcli11-dev)")
   elseif(test_sources)
-    rapt_test_program(rapt_tests ${test_sources})
+    rapt_test_program(rapt_tests ${test_sources} tests/gpu/allocations.cpp)
     target_link_libraries(rapt_tests PRIVATE rapt_lab GTest::gtest_main)
     if(TARGET rapt_program)
       add_dependencies(rapt_tests rapt_program)  # tests of the command line run build/rapt

@@ -11,6 +11,7 @@
 #include "error.h"
 #include "gpu.h"
 #include "kernels/emit.h"
+#include "kernels/merge_gpu.h"
 #include "lab/progress.h"
 #include "plan.h"
 
@@ -36,16 +37,27 @@ std::string chosen_words(const AttentionConfig& config) {
   return text;
 }
 
-PlannedKernel planned_kernel(const Step& step, const Device& device, const Problem& problem) {
-  PlannedKernel kernel;
-  kernel.device = device;
-  kernel.family = step.family->name;
-  kernel.config = chosen_words(step.config.attention);
-  kernel.problem = to_string(problem);
-  kernel.unit = step.family->unit(step.config);
-  kernel.request = request_for(kernel.unit, device.arch, concat(kernel.family, " for \"", kernel.problem, "\""));
+PlannedKernel planned_kernel(const char* family, const std::string& config, const KernelUnit& unit,
+                             const Device& device, const Problem& problem) {
+  PlannedKernel kernel{device, family, config, to_string(problem), unit, {}, {}};
+  kernel.request = request_for(unit, device.arch, concat(family, " for \"", kernel.problem, "\""));
   kernel.signature = jit::signature(kernel.request);
   return kernel;
+}
+
+std::vector<PlannedKernel> kernels_of(const Problem& problem, const Device& device) {
+  std::vector<PlannedKernel> kernels;
+  const Plan chosen = plan(problem, device);
+  for (int i = 0; i < chosen.step_count; ++i) {
+    const Step& step = chosen.steps[static_cast<size_t>(i)];
+    kernels.push_back(planned_kernel(step.family->name, chosen_words(step.config.attention),
+                                     step.family->unit(step.config), device, problem));
+  }
+  // Partial states are there to be merged, into whatever their caller wants.
+  if (problem.partial)
+    for (const DType out : {DType::f16, DType::bf16, DType::f32})
+      kernels.push_back(planned_kernel("merge", concat("out=", name_of(out)), merge_unit(out), device, problem));
+  return kernels;
 }
 
 // What limits the blocks of a multiprocessor beside its registers, threads and shared memory: NVIDIA's
@@ -82,10 +94,9 @@ KernelSelection select_kernels(const std::vector<Problem>& problems, const std::
         selection.skipped.push_back({to_string(problem), device.arch, why});
       };
       try {
-        const Plan chosen = plan(problem, device);
-        if (chosen.step_count == 0) skip("its plan has no steps");
-        for (int i = 0; i < chosen.step_count; ++i) {
-          PlannedKernel kernel = planned_kernel(chosen.steps[static_cast<size_t>(i)], device, problem);
+        std::vector<PlannedKernel> kernels = kernels_of(problem, device);
+        if (kernels.empty()) skip("its plan has no steps");
+        for (PlannedKernel& kernel : kernels) {
           if (met.emplace(kernel.signature, true).second) selection.kernels.push_back(std::move(kernel));
         }
       } catch (const Error& error) {

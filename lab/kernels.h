@@ -13,10 +13,10 @@
 
 namespace rapt::lab {
 
-// A kernel that some problem's plan launches on some architecture.
+// A kernel that some problem's plan launches on some architecture, or that merges the partial states it leaves.
 struct PlannedKernel {
   Device device;
-  std::string family, config;  // config: the words of AttentionConfig that differ from its defaults
+  std::string family, config;  // config: the words that differ from AttentionConfig's defaults
   std::string problem;         // the first line that needs it
   KernelUnit unit;
   jit::Request request;  // as the library asks for it at run time
@@ -26,7 +26,7 @@ struct PlannedKernel {
 struct KernelSelection {
   std::vector<PlannedKernel> kernels;  // one for each signature: by device, then in the order of the problems
   struct Skipped {
-    std::string problem, device, why;
+    std::string problem, arch, why;
   };
   std::vector<Skipped> skipped;
 };

@@ -68,27 +68,12 @@ std::map<std::string, Total> totals_of(const Compiled& compiled) {
   return totals;
 }
 
-// Each problem once, with the architectures that skip it for the same reason.
-std::vector<KernelSelection::Skipped> merged(const std::vector<KernelSelection::Skipped>& skipped) {
-  std::vector<KernelSelection::Skipped> list;
-  for (const KernelSelection::Skipped& one : skipped) {
-    const auto same = std::find_if(list.begin(), list.end(), [&](const KernelSelection::Skipped& other) {
-      return other.problem == one.problem && other.why == one.why;
-    });
-    if (same == list.end())
-      list.push_back(one);
-    else
-      same->device += ", " + one.device;
-  }
-  return list;
-}
-
 void print_table(const Compiled& compiled) {
   fmt::print("{:<12} {:>8} {:>12} {:>18}\n", "arch", "kernels", "bytes", "compile seconds");
   for (const auto& [arch, total] : totals_of(compiled))
     fmt::print("{:<12} {:>8} {:>12} {:>18.1f}\n", arch, total.kernels, total.bytes, total.seconds);
-  for (const KernelSelection::Skipped& skipped : merged(compiled.selection.skipped))
-    fmt::print("skipped   {} on {}: {}\n", skipped.problem, skipped.device, skipped.why);
+  for (const KernelSelection::Skipped& skipped : compiled.selection.skipped)
+    fmt::print("skipped   {} on {}: {}\n", skipped.problem, skipped.arch, skipped.why);
   const std::string compiler = compiled.images.empty() ? "none" : compiled.images[0].compiler;
   fmt::print("compiled  {} kernels in {:.1f} s with NVRTC {}\n", compiled.images.size(), compiled.seconds, compiler);
 }
@@ -107,8 +92,8 @@ nlohmann::ordered_json to_json(const Compiled& compiled) {
                        {"compiler", image.compiler},
                        {"compile_ms", image.milliseconds}});
   }
-  for (const KernelSelection::Skipped& one : merged(compiled.selection.skipped))
-    skipped.push_back({{"problem", one.problem}, {"arch", one.device}, {"why", one.why}});
+  for (const KernelSelection::Skipped& one : compiled.selection.skipped)
+    skipped.push_back({{"problem", one.problem}, {"arch", one.arch}, {"why", one.why}});
   return {{"kernels", kernels}, {"skipped", skipped}, {"seconds", compiled.seconds}};
 }
 
