@@ -51,10 +51,11 @@ void write_rows(const std::string& path, const std::vector<BenchRow>& rows) {
 void print_row(const BenchRow& row, const BenchRow& first, bool several) {
   const Quartiles time = quartiles(row.samples.us);
   const std::string ratio = several ? fmt::format("{:>6.2f}x ", quartiles(first.samples.us).median / time.median) : "";
+  const std::string who = several ? row.arm : row.family + " " + row.config;
   const std::string host = row.host_us ? fmt::format("  host {:.2f} us", *row.host_us) : "";
-  fmt::print("{:>10.2f} {:>10.2f} {:>10.2f} {}{:>9.1f} {:>8.2f} {:>5.0f}%  {:.1e}  {}  [{} {}]{}\n", time.median,
-             time.q1, time.q3, ratio, row.gflops(), row.gbytes(), 100 * row.roof_share(), row.err.max_abs, row.problem,
-             row.family, row.config, host);
+  fmt::print("{:>10.2f} {:>10.2f} {:>10.2f} {}{:>9.1f} {:>8.2f} {:>5.0f}%  {:.1e}  {}  [{}]{}\n", time.median, time.q1,
+             time.q3, ratio, row.gflops(), row.gbytes(), 100 * row.roof_share(), row.err.max_abs, row.problem, who,
+             host);
 }
 
 void print_fault(const Problem& problem, const Measured::Fault& fault) {

@@ -58,6 +58,13 @@ class GpuBench final : public Bench {
   Measured measure(const Problem& problem) override {
     const check::Inputs inputs = check::make_inputs(problem, check::Fill::normal, options_.seed);
     Measured measured;
+    int64_t sets = 0;
+    try {
+      sets = input_sets(options_.l2 == "cold", bytes(problem), device_.l2_bytes);
+    } catch (const Error& error) {
+      measured.faults.push_back({"rapt", error});
+      return measured;
+    }
     std::deque<Arm> arms;
     for (const std::string& config : configs()) {
       try {
@@ -67,7 +74,7 @@ class GpuBench final : public Bench {
         measured.faults.push_back({arm_name(config), error});
       }
     }
-    if (!arms.empty()) take_samples(problem, inputs, arms);
+    if (!arms.empty()) take_samples(problem, inputs, sets, arms);
     for (Arm& arm : arms) measured.rows.push_back(std::move(arm.row));
     return measured;
   }
@@ -132,14 +139,13 @@ class GpuBench final : public Bench {
     if (resources.known) row.spill_bytes = resources.spill_store_bytes + resources.spill_load_bytes;
   }
 
-  // All arms work on the same sets of inputs.
-  void take_samples(const Problem& problem, const check::Inputs& inputs, std::deque<Arm>& arms) {
+  // All arms work on the same sets of inputs, `wanted` or a few more.
+  void take_samples(const Problem& problem, const check::Inputs& inputs, int64_t wanted, std::deque<Arm>& arms) {
     const check::Outputs outputs = check::make_outputs(problem);
     std::deque<check::DeviceCall> sets;
     const auto add_sets = [&](int64_t count) {
       while (static_cast<int64_t>(sets.size()) < count) sets.emplace_back(device_.index, problem, inputs, outputs, 0);
     };
-    const int64_t wanted = input_sets(options_.l2 == "cold", bytes(problem), device_.l2_bytes);
     add_sets(wanted);
     const auto enqueue_on = [&](const Arm& arm) -> Enqueue {
       return [&sets, this, context = arm.context.get()](int64_t n) {

@@ -123,7 +123,8 @@ void print_gpu_side(const nlohmann::ordered_json& all) {
   const auto& nvrtc = all["nvrtc"];
   fmt::print("nvrtc     {}\n",
              or_note(nvrtc.is_null() ? "" : text(nvrtc["version"]) + ", " + text(nvrtc["path"]), all["nvrtc_note"]));
-  fmt::print("cache     {}\n", or_note(text(all["cache"]["directory"]), all["cache"]["note"]));
+  const std::string cache = text(all["cache"]["directory"]), note = text(all["cache"]["note"]);
+  fmt::print("cache     {}\n", !cache.empty() ? cache : note.empty() ? "off" : "none: " + note);
   for (const auto& pack : all["packs"])
     fmt::print("pack      {}: {}\n", text(pack["path"]),
                pack["kernels"].is_null()
