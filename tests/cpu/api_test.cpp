@@ -210,10 +210,8 @@ TEST(Api, ExplainTellsTheProblemAndEveryFamily) {
 TEST(Api, ExplainCutsAtTheCapacity) {
   Call call = make("f32 b1 h1 q2 k2 d8");
   call.out = check::make_outputs(call.problem);
-  const check::View q(call.in.q), k(call.in.k), v(call.in.v), out(call.out.out);
-  rapt_sdpa_args args{};
-  args.struct_size = sizeof(args);
-  args.q = q.get(), args.k = k.get(), args.v = v.get(), args.out = out.get();
+  const check::SdpaCall built(call.problem, call.in, call.out);
+  const rapt_sdpa_args& args = built.args;
   size_t length = 0;
   ASSERT_EQ(rapt_explain(nullptr, &args, nullptr, 0, &length), RAPT_OK) << rapt_last_error();
   ASSERT_GT(length, 12u);

@@ -46,8 +46,7 @@ struct OnlineSoftmax {
 
   const float c, room;  // room: by how much a raw score may exceed its reference
   float reference[m_tiles][2], sum[m_tiles][2];
-  // Some product reference * c is beyond 2^16, where its rounding would matter: subtract first, multiply then.
-  bool wide = !folded;
+  bool wide = !folded;  // some row of the warp is far
 
   explicit OnlineSoftmax(float scale)
       : c(folded ? scale * log2_e : log2_e), room(fminf(__fdividef(headroom, c), 1e30f)) {
@@ -57,16 +56,17 @@ struct OnlineSoftmax {
       for (int half = 0; half < 2; ++half) reference[mt][half] = minus_infinity, sum[mt][half] = 0.0f;
   }
 
-  // exp2((a - b) * c). While not wide both products are rounded as in weights(), so that they cancel exactly.
+  // A row whose product reference * c is so large that its rounding would matter: subtracts first, multiplies then.
+  bool far(float row) const { return !folded || fabsf(row * c) >= 65536.0f; }
+
+  // exp2((a - b) * c), b being the row's new reference. Unless it is far both products are rounded as in weights(), so
+  // that they cancel exactly.
   float ratio(float a, float b) const {
-    return exp2_approx(wide ? (a - b) * c : __fadd_rn(__fmul_rn(a, c), -__fmul_rn(b, c)));
+    return exp2_approx(far(b) ? (a - b) * c : __fadd_rn(__fmul_rn(a, c), -__fmul_rn(b, c)));
   }
 
-  // A reference as a natural logit, as weights() used it.
-  float natural(float row) const {
-    if constexpr (!folded) return row;
-    return (wide ? row * c : __fmul_rn(row, c)) * ln_2;
-  }
+  // A reference as a natural logit.
+  float natural(float row) const { return folded ? __fmul_rn(row, c) * ln_2 : row; }
 
   // Scores become weights; sums and, where the reference moves, earlier output follow.
   template <int n_tiles, int v_tiles>
@@ -94,7 +94,7 @@ struct OnlineSoftmax {
   template <int v_tiles>
   void move_references(const float (&top)[m_tiles][2], float (&o)[m_tiles][v_tiles][4]) {
     float old[m_tiles][2];
-    bool far = false, rescales = false;
+    bool any_far = false, rescales = false;
 #pragma unroll
     for (int mt = 0; mt < m_tiles; ++mt)
 #pragma unroll
@@ -103,10 +103,10 @@ struct OnlineSoftmax {
         old[mt][half] = row;
         const float maximum = quad_max(top[mt][half]);
         row = outgrown(maximum, row) ? maximum : row;
-        far = far | (fabsf(row * c) >= 65536.0f & row != minus_infinity);
+        any_far = any_far | (far(row) & row != minus_infinity);
         rescales = rescales | (row != old[mt][half] & old[mt][half] != minus_infinity);
       }
-    wide = !folded || __any_sync(~0u, far);
+    wide = !folded || __any_sync(~0u, any_far);
     if (!__any_sync(~0u, rescales)) return;  // nothing was summed so far
 #pragma unroll
     for (int mt = 0; mt < m_tiles; ++mt)
@@ -127,8 +127,9 @@ struct OnlineSoftmax {
     for (int mt = 0; mt < m_tiles; ++mt)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float row = reference[mt][half], shift = wide || row == minus_infinity ? 0.0f : -__fmul_rn(row, c);
-        float even = 0.0f, odd = 0.0f;  // the step's own sum, in two chains
+        const float row = reference[mt][half];
+        const float shift = far(row) ? 0.0f : -__fmul_rn(row, c);  // -inf is far, too
+        float even = 0.0f, odd = 0.0f;                             // the step's own sum, in two chains
 #pragma unroll
         for (int n = 0; n < n_tiles; ++n) {
           float &x = s[mt][n][2 * half], &y = s[mt][n][2 * half + 1];
@@ -145,9 +146,9 @@ struct OnlineSoftmax {
     for (int mt = 0; mt < m_tiles; ++mt)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float row = reference[mt][i / 2] == minus_infinity ? 0.0f : reference[mt][i / 2];
+        const float row = reference[mt][i / 2], shift = far(row) & row != minus_infinity ? row : 0.0f;
 #pragma unroll
-        for (int n = 0; n < n_tiles; ++n) s[mt][n][i] -= row;
+        for (int n = 0; n < n_tiles; ++n) s[mt][n][i] -= shift;
       }
   }
 };
