@@ -674,7 +674,8 @@ TEST(BadInput, NotYetSupported) {
   a.zero(v_descale, DType::f32, {1});
   HostTensor stored = make_tensor(DType::e4m3, a[q].shape);
   a.build();
-  const check::View output(stored), descale(a[v_descale]);
+  const check::View output("output", stored, check::in_host_memory),
+      descale("descale", a[v_descale], check::in_host_memory);
   rapt_quantize_args quantize{};
   quantize.struct_size = sizeof(quantize);
   quantize.input = a.args.q;
