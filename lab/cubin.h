@@ -7,7 +7,7 @@
 
 namespace rapt::lab {
 
-// Instructions in the code, not executions. Widths count 16-byte accesses among their kind.
+// Instructions in the code, not executions; kinds without those that can never run. _16: the 16-byte ones among them.
 struct InstructionCounts {
   int total = 0;
   int ffma = 0;             // fused multiply-add of floats

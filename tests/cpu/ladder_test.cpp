@@ -53,8 +53,8 @@ TEST_P(CubinOn, CountsAsManyAsWereWritten) {
       "%5}, "
       "{%0, %1, %2, %3};\" : \"+f\"(d[0]), \"+f\"(d[1]), \"+f\"(d[2]), \"+f\"(d[3]) : \"r\"(r[0]), \"r\"(r[1]), "
       "\"r\"(r[2]), \"r\"(r[3]));\n";
-  const auto tensor = counts_of(address + "  unsigned r[4]; float d[4] = {};\n" + repeated(load, 2) +
-                                    repeated(product, 5) + "  p[threadIdx.x] = d[0] + d[1] + d[2] + d[3];\n",
+  const auto tensor = counts_of(address + "  unsigned r[4]; float d[4] = {};\n" + load + repeated(product, 3) + load +
+                                    repeated(product, 2) + "  p[threadIdx.x] = d[0] + d[1] + d[2] + d[3];\n",
                                 GetParam());
   EXPECT_EQ(tensor.ldsm, 2);
   EXPECT_EQ(tensor.hmma, 5);
@@ -95,9 +95,13 @@ TEST_P(CubinOn, TellsWideAccessesFromNarrow) {
 }
 
 TEST_P(CubinOn, SeesLocalMemory) {
-  const std::string fill = "  float x[32];\n  for (int i = 0; i < 32; ++i) x[i] = p[i];\n";
-  EXPECT_GT(counts_of(fill + "  p[0] = x[(int)p[40] & 31];\n", GetParam()).local, 0);
-  EXPECT_EQ(counts_of(fill + "  p[0] = x[5];\n", GetParam()).local, 0);
+  // Elements chosen at run time cannot lie in registers.
+  const auto kernel = [](const std::string& chosen) {
+    return "  float x[32];\n  for (int i = 0; i < 32; ++i) x[i] = p[i];\n  x[" + chosen +
+           "] = p[40];\n  for (int i = 0; i < 32; ++i) p[100 + i] = x[i];\n";
+  };
+  EXPECT_GT(counts_of(kernel("(int)p[41] & 31"), GetParam()).local, 0);
+  EXPECT_EQ(counts_of(kernel("5"), GetParam()).local, 0);
 }
 
 TEST(Cubin, RefusesWhatIsNone) {
@@ -204,7 +208,9 @@ TEST_P(RungsOn, SwizzledFoldsTheScaleIntoTheExponent) {
   EXPECT_GT(one.counts.ldgsts, 0);
   EXPECT_EQ(one.kernel.config.attention.stages, 3);
   EXPECT_TRUE(one.kernel.config.attention.folded);
-  EXPECT_GE(one.counts.ffma, rung("pipelined").counts.ffma + 32) << "a fused operation for each of a lane's 32 scores";
+  constexpr int scores = 32;  // of a lane in a step, a fused operation each
+  EXPECT_GE(one.counts.ffma, scores);
+  EXPECT_LT(rung("pipelined").counts.ffma, scores);
 }
 
 TEST_P(RungsOn, ShippedIsWhatThePlannerChooses) {
