@@ -18,6 +18,7 @@
 #include "host_overhead_front.h"
 #include "kernels/bind.h"
 #include "kernels/family.h"
+#include "kernels/shared/sm80.h"
 #include "problem.h"
 #include "sdpa.h"
 
@@ -58,8 +59,8 @@ struct MissionCall {
 // The kernel of a plan's step, launched by the driver alone.
 class BareLaunch {
  public:
-  BareLaunch(const jit::Image& image, const KernelUnit& unit, unsigned blocks, const AttentionParams& params,
-             cuda::StreamHandle stream)
+  BareLaunch(const jit::Image& image, const KernelUnit& unit, unsigned blocks, bool programmatic,
+             const Sm80Params& params, cuda::StreamHandle stream)
       : params_(params) {
     cuda::LibraryHandle library = nullptr;
     cuda::KernelHandle kernel = nullptr;
@@ -68,9 +69,20 @@ class BareLaunch {
     check(driver_.cuKernelSetAttribute(cuda::FunctionAttribute::max_dynamic_smem_bytes,
                                        static_cast<int>(unit.smem_bytes), kernel, cuda::device_handle(0)));
     check(driver_.cuKernelGetFunction(&function_, kernel));
-    config_ = {blocks, 1,       1, static_cast<unsigned>(unit.threads), 1, 1, static_cast<unsigned>(unit.smem_bytes),
-               stream, nullptr, 0};
+    programmatic_.value.programmatic_stream_serialization_allowed = 1;
+    config_ = {blocks,
+               1,
+               1,
+               static_cast<unsigned>(unit.threads),
+               1,
+               1,
+               static_cast<unsigned>(unit.smem_bytes),
+               stream,
+               programmatic ? &programmatic_ : nullptr,
+               programmatic ? 1u : 0u};
   }
+  BareLaunch(const BareLaunch&) = delete;
+  BareLaunch& operator=(const BareLaunch&) = delete;
   void operator()() {
     void* parameters[] = {&params_};
     check(driver_.cuLaunchKernelEx(&config_, function_, parameters, nullptr));
@@ -79,8 +91,9 @@ class BareLaunch {
  private:
   void check(cuda::Result result) const { cuda::check(driver_, result, "bare launch"); }
   const cuda::Driver& driver_ = cuda::driver();
-  AttentionParams params_;
+  Sm80Params params_;
   cuda::FunctionHandle function_ = nullptr;
+  cuda::LaunchAttribute programmatic_{cuda::LaunchAttributeId::programmatic_stream_serialization, {}};
   cuda::LaunchConfig config_{};
 };
 
@@ -171,9 +184,11 @@ int measure(int blocks, double limit) {
   report_store(request);
 
   MissionCall call(0);
-  const auto blocks_of = [&](int block_m) { return static_cast<unsigned>((512 + block_m - 1) / block_m * 8); };
-  BareLaunch bare(jit::compile(request), unit, blocks_of(step.config.attention.block_m),
-                  attention_params({call.args, problem}), stream.handle());
+  const unsigned row_tiles =
+      static_cast<unsigned>((512 + step.config.attention.block_m - 1) / step.config.attention.block_m);
+  const Sm80Params params{attention_params({call.args, problem}), TileOrder::of(row_tiles, 1, 8, 1, 1)};
+  BareLaunch bare(jit::compile(request), unit, row_tiles * 8, step.config.attention.programmatic, params,
+                  stream.handle());
   const auto sdpa = [&] {
     if (rapt_sdpa(nullptr, &call.args, stream.handle()) != RAPT_OK) throw Error(ErrorCode::internal, rapt_last_error());
   };

@@ -45,17 +45,19 @@ TEST_P(CubinOn, CountsAsManyAsWereWritten) {
   EXPECT_EQ(copies.ldgsts, 3);
   EXPECT_EQ(copies.ldsm + copies.hmma + copies.ldg, 0);
 
-  const std::string load =
-      "  asm volatile(\"ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\"\n"
-      "    : \"=r\"(r[0]), \"=r\"(r[1]), \"=r\"(r[2]), \"=r\"(r[3]) : \"r\"(a));\n";
+  const auto load = [](int offset) {  // equal ones would be one
+    return concat("  asm volatile(\"ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4 + ", offset,
+                  "];\" : \"=r\"(r[0]), \"=r\"(r[1]), \"=r\"(r[2]), \"=r\"(r[3]) : \"r\"(a));\n");
+  };
   const std::string product =
       "  asm volatile(\"mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%4, "
       "%5}, "
       "{%0, %1, %2, %3};\" : \"+f\"(d[0]), \"+f\"(d[1]), \"+f\"(d[2]), \"+f\"(d[3]) : \"r\"(r[0]), \"r\"(r[1]), "
       "\"r\"(r[2]), \"r\"(r[3]));\n";
-  const auto tensor = counts_of(address + "  unsigned r[4]; float d[4] = {};\n" + load + repeated(product, 3) + load +
-                                    repeated(product, 2) + "  p[threadIdx.x] = d[0] + d[1] + d[2] + d[3];\n",
-                                GetParam());
+  const auto tensor =
+      counts_of(address + "  unsigned r[4]; float d[4] = {};\n" + load(0) + repeated(product, 3) + load(512) +
+                    repeated(product, 2) + "  p[threadIdx.x] = d[0] + d[1] + d[2] + d[3];\n",
+                GetParam());
   EXPECT_EQ(tensor.ldsm, 2);
   EXPECT_EQ(tensor.hmma, 5);
   EXPECT_EQ(tensor.ldgsts, 0);
@@ -95,13 +97,13 @@ TEST_P(CubinOn, TellsWideAccessesFromNarrow) {
 }
 
 TEST_P(CubinOn, SeesLocalMemory) {
-  // Elements chosen at run time cannot lie in registers.
-  const auto kernel = [](const std::string& chosen) {
-    return "  float x[32];\n  for (int i = 0; i < 32; ++i) x[i] = p[i];\n  x[" + chosen +
-           "] = p[40];\n  for (int i = 0; i < 32; ++i) p[100 + i] = x[i];\n";
+  // Registers have no run-time index: an array that is written at many such places lies in local memory.
+  const auto kernel = [](const std::string& place) {
+    return "  float x[32];\n  for (int i = 0; i < 32; ++i) x[i] = p[i];\n  for (int i = 0; i < 20; ++i) x[" + place +
+           "] = p[40] * i;\n  for (int i = 0; i < 32; ++i) p[100 + i] = x[i];\n";
   };
-  EXPECT_GT(counts_of(kernel("(int)p[41] & 31"), GetParam()).local, 0);
-  EXPECT_EQ(counts_of(kernel("5"), GetParam()).local, 0);
+  EXPECT_GT(counts_of(kernel("(int)p[41 + i] & 31"), GetParam()).local, 0);
+  EXPECT_EQ(counts_of(kernel("i"), GetParam()).local, 0);
 }
 
 TEST(Cubin, RefusesWhatIsNone) {
