@@ -17,6 +17,20 @@
 
 #define __shared__
 
+// The thread sanitizer follows calls and returns, which fibers break.
+#if defined(__SANITIZE_THREAD__)
+#define RAPT_NO_FIBERS 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define RAPT_NO_FIBERS 1
+#endif
+#endif
+#if defined(RAPT_NO_FIBERS)
+#define RAPT_NEEDS_FIBERS() GTEST_SKIP() << "fibers cannot run under the thread sanitizer"
+#else
+#define RAPT_NEEDS_FIBERS() static_cast<void>(0)
+#endif
+
 struct CudaIndex {
   unsigned x = 0;
 };

@@ -111,6 +111,7 @@ void expect_same(const States& states, bool sinks, DType dtype, int64_t channels
 }
 
 TEST(MergeText, SameBitsAsTheCpu) {
+  RAPT_NEEDS_FIBERS();
   for (const int64_t count : {1, 2, 5, 48})
     for (const bool sinks : {false, true})
       for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
@@ -120,6 +121,7 @@ TEST(MergeText, SameBitsAsTheCpu) {
 }
 
 TEST(MergeText, AnEmptyPartChangesNoBit) {
+  RAPT_NEEDS_FIBERS();
   const States states = make_states(2, 1, 2, 9, 24);
   const HostTensor out = check::make_tensor(DType::f32, {1, 2, 9, 24}), lse = check::make_tensor(DType::f32, {1, 2, 9});
   emulate(MergeCall(states, false, out, lse).args);
