@@ -56,8 +56,9 @@ struct OnlineSoftmax {
       for (int half = 0; half < 2; ++half) reference[mt][half] = minus_infinity, sum[mt][half] = 0.0f;
   }
 
-  // A row whose product reference * c is so large that its rounding would matter: subtracts first, multiplies then.
-  bool far(float row) const { return !folded || fabsf(row * c) >= 65536.0f; }
+  // A row whose product reference * c is so large that its rounding would matter subtracts first and multiplies then:
+  // from 2^12 on the weight of the maximum would no longer round to 1, and a row that sees one key lose a bit by it.
+  bool far(float row) const { return !folded || fabsf(row * c) >= 4096.0f; }
 
   // exp2((a - b) * c), b being the row's new reference. Unless it is far both products are rounded as in weights(), so
   // that they cancel exactly.
