@@ -12,12 +12,24 @@ INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]', re.MULTILINE)
 SUFFIXES = {".h", ".hpp", ".cpp", ".c", ".cuh"}
 PROBLEM = ["src/problem.h", "src/error.h", "include/rapt/"]
 
+DEVICE = ["src/kernels/shared/", "src/kernels/prim/"]
+# Device texts of each room: no header of a toolkit or the standard library, which NVRTC would need paths for.
+DEVICE_RULES = [
+    ("src/kernels/", DEVICE, "device code includes shared/ and prim/ alone"),
+    ("lab/", ["lab/", *DEVICE], "device code of the lab includes shared/ and prim/ and its own"),
+    ("tests/", ["tests/", *DEVICE], "device code of the tests includes shared/ and prim/ and its own"),
+]
 # (files, what they may include, why). The first rule whose prefix fits a file holds; system headers count as "<name>".
 RULES = [
     ("include/rapt/", ["include/rapt/", "<"], "the public headers stand alone"),
     ("src/kernels/shared/", ["src/kernels/shared/"], "shared/ is compiled by NVRTC too, which has no other headers"),
+    ("src/jit/", ["src/jit/", "src/error.h", "src/log.h", "<"], "jit/ knows nothing of attention and of the driver"),
+    ("src/cuda/", ["src/cuda/", "src/device.h", "src/error.h", "src/log.h", "src/cpu/threads.h", "<"],
+     "cuda/ knows nothing of compilation and of attention"),
     ("src/", ["src/", "include/rapt/", "<"], "the library never sees check, lab or tests"),
     ("check/oracle", ["check/", *PROBLEM, "<"], "the oracle shares only the problem with what it judges"),
+    ("check/device_tensors", ["check/", "src/kernels/shared/dtype.h", "src/cuda/cuda.h", *PROBLEM, "<"],
+     "of the library, tensors on a GPU need the driver alone"),
     ("check/", ["check/", "src/kernels/shared/dtype.h", *PROBLEM, "<"], "check is independent of what it judges"),
     ("lab/", ["lab/", "check/", "src/", "include/rapt/", "generated/", "<"], "lab never needs tests"),
     ("tests/", ["tests/", "lab/", "check/", "src/", "include/rapt/", "generated/", "<"], ""),
@@ -28,6 +40,8 @@ RULES = [
 def resolve(source, bracket, name):
     """The included file relative to the root, or "<name>" when no file of this project fits."""
     folders = [source.parent, ROOT, ROOT / "src", ROOT / "include"]
+    if source.suffix == ".cuh":
+        folders.append(ROOT / "src/kernels")  # what "prim/tile.cuh" is relative to when NVRTC compiles
     for folder in folders[1:] if bracket == "<" else folders:
         path = (folder / name).resolve()
         if path.is_file() and path.is_relative_to(ROOT):
@@ -39,7 +53,8 @@ def resolve(source, bracket, name):
 
 def wrong_arrows(source):
     path = source.relative_to(ROOT).as_posix()
-    prefix, allowed, why = next((rule for rule in RULES if path.startswith(rule[0])), (None, None, None))
+    rules = DEVICE_RULES if source.suffix == ".cuh" else RULES
+    prefix, allowed, why = next((rule for rule in rules if path.startswith(rule[0])), (None, None, None))
     if prefix is None:
         return [f"{path}: no rule of scripts/check_arrows.py covers this file"]
     includes = [resolve(source, *match) for match in INCLUDE.findall(source.read_text(encoding="utf-8"))]
