@@ -108,7 +108,7 @@ void check_set(const char* set, bool as_f32, int at_least) {
       EXPECT_TRUE(result.pass) << item.where() << " " << name_of(fill) << ": " << result.message;
     }
   }
-  EXPECT_GE(checked, quick ? at_least / 10 : at_least);
+  EXPECT_GE(checked, quick ? at_least / 20 : at_least);
 }
 
 TEST(AttentionScalarText, SmokeSet) {
