@@ -31,6 +31,11 @@ if(RAPT_BUILD_TESTS)
   elseif(test_sources)
     rapt_test_program(rapt_tests ${test_sources} tests/gpu/allocations.cpp)
     target_link_libraries(rapt_tests PRIVATE rapt_lab GTest::gtest_main)
+    # Device texts on the CPU: stand-ins (tests/cpu/emulated) come before the instructions that they stand for.
+    set_source_files_properties(tests/cpu/ladder_text_test.cpp PROPERTIES
+      INCLUDE_DIRECTORIES
+        "${PROJECT_SOURCE_DIR}/tests/cpu/emulated;${PROJECT_SOURCE_DIR}/lab/ladder;${PROJECT_SOURCE_DIR}/src/kernels"
+      COMPILE_OPTIONS "-fno-strict-aliasing;-Wno-unknown-pragmas")
     if(TARGET rapt_program)
       add_dependencies(rapt_tests rapt_program)  # tests of the command line run build/rapt
     endif()

@@ -88,9 +88,9 @@ struct TensorAttention : MmaTiles<cfg> {
     float rescale[2];
     spread(softmax(), rescale);
 #pragma unroll
-    for (float(&tile)[4] : o)
+    for (float(&part)[4] : o)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) tile[i] *= rescale[i / 2];
+      for (int i = 0; i < 4; ++i) part[i] *= rescale[i / 2];
 #pragma unroll
     for (int key = 0; key < keys; key += 16) {
       unsigned weights[4];

@@ -1,0 +1,52 @@
+// Stand-ins of prim/ptx_mma.cuh for kernels' texts on a CPU (cuda_emulation.h), by the fragment layouts of the PTX ISA.
+// Found before the real file by the test's include path.
+#pragma once
+
+#include <array>
+#include <cstring>
+
+#include "prim/ptx_copy.cuh"
+#include "shared/dtype.h"
+
+namespace rapt {
+
+inline unsigned short shared_half(unsigned address) {
+  unsigned short x;
+  std::memcpy(&x, emulated_shared + address, 2);
+  return x;
+}
+
+inline void ldmatrix_x4(unsigned (&r)[4], unsigned address) {
+  const auto rows = cuda_emulation::block().exchange(address);
+  const unsigned lane = threadIdx.x % 32;
+  for (unsigned i = 0; i < 4; ++i) std::memcpy(&r[i], emulated_shared + rows[8 * i + lane / 4] + lane % 4 * 4, 4);
+}
+inline void ldmatrix_x4_trans(unsigned (&r)[4], unsigned address) {
+  const auto rows = cuda_emulation::block().exchange(address);
+  const unsigned lane = threadIdx.x % 32;
+  for (unsigned i = 0; i < 4; ++i) {
+    const unsigned row = 8 * i + lane % 4 * 2, column = lane / 4 * 2;
+    r[i] = shared_half(rows[row] + column) | unsigned{shared_half(rows[row + 1] + column)} << 16;
+  }
+}
+
+template <DType dtype>
+inline void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  static_assert(dtype == DType::f16);
+  std::array<std::array<unsigned, 32>, 6> words;
+  const unsigned mine[6] = {a[0], a[1], a[2], a[3], b0, b1};
+  for (size_t i = 0; i < 6; ++i) words[i] = cuda_emulation::block().exchange(mine[i]);
+  const auto half = [](unsigned word, unsigned which) {
+    return f16_to_float(static_cast<unsigned short>(word >> (which * 16)));
+  };
+  const unsigned lane = threadIdx.x % 32;
+  for (unsigned i = 0; i < 4; ++i) {
+    const unsigned row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+    for (unsigned k = 0; k < 16; ++k) {
+      const unsigned source_a = row % 8 * 4 + k % 8 / 2, source_b = column * 4 + k % 8 / 2;
+      d[i] += half(words[row / 8 + k / 8 * 2][source_a], k % 2) * half(words[4 + k / 8][source_b], k % 2);
+    }
+  }
+}
+
+}  // namespace rapt

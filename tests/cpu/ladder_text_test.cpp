@@ -1,0 +1,95 @@
+// The texts of the ladder's own rungs run on this CPU and judged by the oracle, without a GPU: a block's threads are
+// fibers (cuda_emulation.h), matrix instructions and copies are stand-ins (emulated/prim, which the build puts before
+// the real ones). Compiled without strict aliasing, as device code is: shared memory is bytes there.
+#include "tests/cpu/cuda_emulation.h"
+//
+#include <gtest/gtest.h>
+
+#include "check/check.h"
+#include "kernels/bind.h"
+#include "sdpa.h"
+
+#define __align__(bytes) __attribute__((aligned(bytes)))
+struct uint2 {
+  unsigned x, y;
+};
+struct uint4 {
+  unsigned x, y, z, w;
+};
+struct float2 {
+  float x, y;
+};
+struct float4 {
+  float x, y, z, w;
+};
+inline float __shfl_sync(unsigned, float x, int lane) {
+  const auto& values = rapt::cuda_emulation::block().exchange(__builtin_bit_cast(unsigned, x));
+  return __builtin_bit_cast(float, values[static_cast<unsigned>(lane)]);
+}
+
+// Every rung calls its entry by the same name, since it takes the same file's place.
+#define attention_sm80 tiled_entry
+#include "tiled.cuh"
+#undef attention_sm80
+#define attention_sm80 tensor_entry
+#include "tensor.cuh"
+#undef attention_sm80
+#define attention_sm80 pipelined_entry
+#include "pipelined.cuh"
+#undef attention_sm80
+
+namespace rapt::test {
+namespace {
+
+constexpr AttentionConfig config_of(int block_m, int stages) {
+  AttentionConfig c;
+  c.head_dim = 64, c.head_dim_v = 64, c.block_m = block_m, c.block_n = 64, c.warps_m = 4, c.stages = stages;
+  return c;
+}
+
+// Runs `rung(params, shared memory)` as every thread of every block, and judges what it wrote.
+template <class Rung>
+void expect_right(const std::string& line, const AttentionConfig& config, Rung rung) {
+  const Problem problem = parse_problem(line);
+  const check::Inputs inputs = check::make_inputs(problem, check::Fill::normal, 7);
+  const check::Outputs outputs = check::make_outputs(problem);
+  const check::SdpaCall call(problem, inputs, outputs);
+  const auto row_tiles = static_cast<unsigned>(problem.seqlen_q / config.block_m);
+  const auto heads = static_cast<unsigned>(problem.heads_q), batch = static_cast<unsigned>(problem.batch);
+  const Sm80Params params{attention_params({call.args, problem}),
+                          TileOrder::of(row_tiles, batch, heads, static_cast<unsigned>(problem.group()), 1)};
+  alignas(16) static float shared[99 * 1024 / sizeof(float)];
+  emulated_shared = reinterpret_cast<char*>(shared);
+  cuda_emulation::launch(row_tiles * heads * batch, static_cast<unsigned>(config.threads()), shared, std::size(shared),
+                         [&] { rung(params, emulated_shared); });
+  const check::Result result = check::judge(problem, check::Fill::normal, inputs, outputs);
+  EXPECT_TRUE(result.pass) << result.message;
+}
+
+constexpr const char* lines[] = {"f16 b1 h2 q64 k64 d64", "f16 b2 h4:2 q128 k192 d64"};
+
+TEST(LadderText, Tiled) {
+  static constexpr AttentionConfig cfg = config_of(32, 2);
+  for (const char* line : lines)
+    expect_right(line, cfg, [](const Sm80Params& p, char* shared) {
+      ladder::TiledAttention<cfg>(p, reinterpret_cast<float*>(shared)).run();
+    });
+}
+
+TEST(LadderText, Tensor) {
+  static constexpr AttentionConfig cfg = config_of(64, 1);
+  for (const char* line : lines)
+    expect_right(line, cfg, [](const Sm80Params& p, char* shared) {
+      ladder::TensorAttention<cfg>(p, shared, reinterpret_cast<float*>(shared + smem_bytes(cfg))).run(shared);
+    });
+}
+
+TEST(LadderText, Pipelined) {
+  static constexpr AttentionConfig cfg = config_of(64, 2);
+  for (const char* line : lines)
+    expect_right(line, cfg,
+                 [](const Sm80Params& p, char* shared) { ladder::PipelinedAttention<cfg>(p, shared).run(); });
+}
+
+}  // namespace
+}  // namespace rapt::test
