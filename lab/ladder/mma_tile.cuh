@@ -9,7 +9,7 @@
 
 namespace rapt::ladder {
 
-constexpr int dim = 64, tile_pitch = dim * 2;  // bytes of a row
+constexpr int dim = 64, tile_pitch = dim * 2 + 16;  // bytes from row to row
 
 inline unsigned tile_address(unsigned tile, int row, int column) {
   return tile + static_cast<unsigned>(row * tile_pitch + column * 2);
@@ -18,19 +18,19 @@ inline unsigned tile_address(unsigned tile, int row, int column) {
 template <AttentionConfig cfg>
 struct MmaTiles {
   static constexpr int rows = cfg.block_m, keys = cfg.block_n, threads = cfg.threads(), n_tiles = keys / 8;
-  static constexpr unsigned q_bytes = rows * tile_pitch, kv_bytes = keys * tile_pitch;
+  static constexpr int q_bytes = rows * tile_pitch, kv_bytes = keys * tile_pitch;
   static_assert(cfg.head_dim == dim && cfg.head_dim_v == dim && cfg.warps_k == 1 && rows == 16 * cfg.warps_m);
-  static_assert(q_bytes + cfg.stages * 2 * kv_bytes == smem_bytes(cfg));
+  static_assert(cfg.stages * 2 * kv_bytes <= smem_bytes(cfg), "K and V with their padding take the place of Q");
 
   const AttentionParams& p;
   const RowTile tile;
-  const unsigned smem;
+  const unsigned q_tile, kv_tiles;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
 
-  MmaTiles(const Sm80Params& params, const void* shared)
-      : p(params.attention), tile(params, cfg), smem(shared_address(shared)) {}
+  MmaTiles(const Sm80Params& params, const void* q, const void* kv)
+      : p(params.attention), tile(params, cfg), q_tile(shared_address(q)), kv_tiles(shared_address(kv)) {}
 
-  unsigned k_tile(int step) const { return smem + q_bytes + static_cast<unsigned>(step % cfg.stages) * 2 * kv_bytes; }
+  unsigned k_tile(int step) const { return kv_tiles + static_cast<unsigned>(step % cfg.stages * 2 * kv_bytes); }
   unsigned v_tile(int step) const { return k_tile(step) + kv_bytes; }
 
   // Address of this lane's row for the fragment of 16 rows x 16 columns at (row, column): also of P and of V, which
@@ -41,7 +41,7 @@ struct MmaTiles {
 
   void read_q(unsigned (&q)[dim / 16][4]) const {
 #pragma unroll
-    for (int d = 0; d < dim; d += 16) ldmatrix_x4(q[d / 16], fragment(smem, warp * 16, d));
+    for (int d = 0; d < dim; d += 16) ldmatrix_x4(q[d / 16], fragment(q_tile, warp * 16, d));
   }
 
   // s = q k^T, raw products: s[n] holds keys 8 n .. 8 n + 7.

@@ -21,7 +21,7 @@ struct PipelinedAttention : MmaTiles<cfg> {
   float o[dim / 8][4] = {};
   float max[2] = {minus_infinity, minus_infinity}, sum[2] = {};  // of rows lane / 4 and lane / 4 + 8
 
-  PipelinedAttention(const Sm80Params& params, const void* shared) : Tiles(params, shared) {}
+  PipelinedAttention(const Sm80Params& params, const void* q, const void* kv) : Tiles(params, q, kv) {}
 
   template <int count>
   void load(unsigned to, const unsigned short* from, index_t row_stride) const {
@@ -73,7 +73,7 @@ struct PipelinedAttention : MmaTiles<cfg> {
   }
 
   void run() {
-    load<rows>(this->smem, tile.q, p.q.row);
+    load<rows>(this->q_tile, tile.q, p.q.row);
     load_keys(0);
     unsigned q[dim / 16][4];
     for (int n = 0; n < tile.steps; ++n) {
@@ -98,7 +98,8 @@ struct PipelinedAttention : MmaTiles<cfg> {
 template <AttentionConfig cfg>
 inline void attention_sm80(const Sm80Params& p) {
   extern __shared__ __align__(16) char shared[];
-  ladder::PipelinedAttention<cfg>(p, shared).run();
+  __shared__ __align__(16) char q[ladder::PipelinedAttention<cfg>::q_bytes];
+  ladder::PipelinedAttention<cfg>(p, q, shared).run();
 }
 
 }  // namespace rapt

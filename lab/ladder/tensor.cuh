@@ -24,8 +24,8 @@ struct TensorAttention : MmaTiles<cfg> {
   float o[dim / 8][4] = {};                // of rows lane / 4 and lane / 4 + 8
   float max = minus_infinity, sum = 0.0f;  // of row lane / 2
 
-  TensorAttention(const Sm80Params& params, const void* shared, float* scores)
-      : Tiles(params, shared), scratch(scores + this->warp * 16 * pitch) {}
+  TensorAttention(const Sm80Params& params, const void* kv, float* scores)
+      : Tiles(params, scores, kv), scratch(scores + this->warp * 16 * pitch) {}
 
   template <int count>
   void load(void* to, const unsigned short* from, index_t row_stride) const {
@@ -100,15 +100,16 @@ struct TensorAttention : MmaTiles<cfg> {
     }
   }
 
-  void run(char* shared) {
-    load<rows>(shared, this->tile.q, p.q.row);
-    char* const k = shared + Tiles::q_bytes;
+  // Q passes through the room of the scores on its way into registers.
+  void run(char* kv, float* scores) {
+    load<rows>(scores, this->tile.q, p.q.row);
+    __syncthreads();
     unsigned q[dim / 16][4];
+    this->read_q(q);
     for (int n = 0; n < this->tile.steps; ++n) {
-      load<keys>(k, this->tile.k + static_cast<index_t>(n) * keys * p.k.row, p.k.row);
-      load<keys>(k + Tiles::kv_bytes, this->tile.v + static_cast<index_t>(n) * keys * p.v.row, p.v.row);
+      load<keys>(kv, this->tile.k + static_cast<index_t>(n) * keys * p.k.row, p.k.row);
+      load<keys>(kv + Tiles::kv_bytes, this->tile.v + static_cast<index_t>(n) * keys * p.v.row, p.v.row);
       __syncthreads();
-      if (n == 0) this->read_q(q);
       step(q);
       __syncthreads();  // all have read K and V
     }
@@ -124,7 +125,7 @@ template <AttentionConfig cfg>
 inline void attention_sm80(const Sm80Params& p) {
   extern __shared__ __align__(16) char shared[];
   __shared__ __align__(16) float scores[cfg.block_m * ladder::TensorAttention<cfg>::pitch];
-  ladder::TensorAttention<cfg>(p, shared, scores).run(shared);
+  ladder::TensorAttention<cfg>(p, shared, scores).run(shared, scores);
 }
 
 }  // namespace rapt

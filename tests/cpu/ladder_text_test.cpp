@@ -80,15 +80,17 @@ TEST(LadderText, Tensor) {
   static constexpr AttentionConfig cfg = config_of(64, 1);
   for (const char* line : lines)
     expect_right(line, cfg, [](const Sm80Params& p, char* shared) {
-      ladder::TensorAttention<cfg>(p, shared, reinterpret_cast<float*>(shared + smem_bytes(cfg))).run(shared);
+      const auto scores = reinterpret_cast<float*>(shared + smem_bytes(cfg));
+      ladder::TensorAttention<cfg>(p, shared, scores).run(shared, scores);
     });
 }
 
 TEST(LadderText, Pipelined) {
   static constexpr AttentionConfig cfg = config_of(64, 2);
   for (const char* line : lines)
-    expect_right(line, cfg,
-                 [](const Sm80Params& p, char* shared) { ladder::PipelinedAttention<cfg>(p, shared).run(); });
+    expect_right(line, cfg, [](const Sm80Params& p, char* shared) {
+      ladder::PipelinedAttention<cfg>(p, shared + smem_bytes(cfg), shared).run();
+    });
 }
 
 }  // namespace
