@@ -14,8 +14,16 @@ jit::Request request_for(const KernelUnit& unit, const std::string& arch, const 
   return {.unit = unit.text, .arch = arch, .label = label, .files = files};
 }
 
+namespace {
+uint64_t next_id() {
+  static std::atomic<uint64_t> last{0};
+  return ++last;
+}
+}  // namespace
+
 GpuResources::GpuResources(const ContextOptions& options)
-    : arch_(options.arch),
+    : id_(next_id()),
+      arch_(options.arch),
       config_(options.config),
       files_(options.files),
       store_(options.store ? *options.store : jit::Store::from_environment()) {}

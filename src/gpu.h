@@ -43,6 +43,8 @@ class GpuResources {
   ~GpuResources();
 
   jit::Store& store() { return store_; }
+  // Never that of another one, not even of one that is gone.
+  uint64_t id() const { return id_; }
 
   // The facts of GPU `index` that this context plans for (its arch may be overridden).
   Device device(int index) const;
@@ -83,6 +85,7 @@ class GpuResources {
   const LoadedKernel& kernel_of(const Step& step, const Device& device, const Problem& problem);
   void remember(const Problem& problem, int device_index, std::shared_ptr<const LoadedPlan> plan);
 
+  const uint64_t id_;
   const std::string arch_, config_;
   const std::map<std::string, std::string> files_;
   jit::Store store_;

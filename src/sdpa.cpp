@@ -9,6 +9,7 @@
 #include "gpu.h"
 #include "kernels/family.h"
 #include "plan.h"
+#include "recent_calls.h"
 
 namespace rapt {
 namespace {
@@ -55,16 +56,31 @@ void sdpa_on_cpu(Context& context, const rapt_sdpa_args& args, const Problem& pr
   }
 }
 
+void launch_steps(Context& context, const rapt_sdpa_args& args, const Problem& problem, const LoadedPlan& loaded,
+                  void* stream) {
+  for (size_t i = 0; i < static_cast<size_t>(loaded.plan.step_count); ++i) {
+    const Step& step = loaded.plan.steps[i];
+    step.family->launch({step.config, {args, problem}, context, args.workspace, loaded.kernels[i], stream});
+  }
+}
+
+// A call that this thread has made lately, on other addresses perhaps.
+bool sdpa_again(Context& context, const rapt_sdpa_args& args, void* stream) {
+  const RecentCall* const known = RecentCalls::of_this_thread().find(context.gpu().id(), args);
+  if (known == nullptr) return false;
+  const cuda::ContextScope scope(args.q->device.index, stream);
+  launch_steps(context, args, known->problem(), known->plan(), stream);
+  return true;
+}
+
 void sdpa_on_gpu(Context& context, const rapt_sdpa_args& args, const Problem& problem, void* stream) {
   const int index = args.q->device.index;
   const cuda::ContextScope scope(index, stream);
   const auto loaded = ready_plan(context.gpu(), problem, index, stream);
   check_workspace(args, loaded->plan);
   if ((args.flags & RAPT_CHECK_CONTENTS) != 0) check_device_contents(args, problem, stream);
-  for (size_t i = 0; i < static_cast<size_t>(loaded->plan.step_count); ++i) {
-    const Step& step = loaded->plan.steps[i];
-    step.family->launch({step.config, {args, problem}, context, args.workspace, loaded->kernels[i], stream});
-  }
+  launch_steps(context, args, problem, *loaded, stream);
+  if (RecentCall::can_remember(args)) RecentCalls::of_this_thread().add({context.gpu().id(), args, problem, loaded});
 }
 
 // The device to plan for; of a GPU nothing is needed but its facts.
@@ -77,6 +93,8 @@ Device device_of(Context& context, const rapt_sdpa_args& args) {
 }  // namespace
 
 void sdpa(Context& context, const rapt_sdpa_args& args, void* stream) {
+  const bool known_struct = args.struct_size == sizeof args && args.q != nullptr;
+  if (known_struct && args.q->device.type == RAPT_DEVICE_CUDA && sdpa_again(context, args, stream)) return;
   const Problem problem = problem_from(args);
   on_gpu(args) ? sdpa_on_gpu(context, args, problem, stream) : sdpa_on_cpu(context, args, problem, stream);
 }
