@@ -5,17 +5,18 @@
 #include <deque>
 #include <nlohmann/json.hpp>
 
+#include "check/check.h"
 #include "check/device_tensors.h"
 #include "context.h"
 #include "error.h"
 #include "gpu.h"
 #include "kernels/emit.h"
-#include "lab/bench.h"
 #include "lab/cubin.h"
 #include "lab/file.h"
 #include "lab/gpu_timer.h"
 #include "lab/ladder.h"
 #include "lab/machine.h"
+#include "lab/report.h"
 #include "lab/roof_gpu.h"
 #include "sdpa.h"
 
@@ -55,11 +56,12 @@ class LadderBench {
                    error.code() == ErrorCode::internal ? "WRONG, not timed" : "refused", rung.name, error.what());
       }
     }
-    if (!ready_.empty()) take_samples(inputs);
+    if (ready_.empty()) return wrong ? exit_check_failed : exit_environment;
+    take_samples(inputs);
     print_times();
     print_contents();
     write();
-    return wrong ? exit_check_failed : ready_.empty() ? exit_environment : exit_fine;
+    return wrong ? exit_check_failed : exit_fine;
   }
 
  private:
@@ -82,8 +84,17 @@ class LadderBench {
     call.require_untouched();
     call.download();
     describe(ready);
-    judge_call(problem_, inputs, outputs, options_.seed, concat(" (rung ", rung.name, ")"), ready.row);
+    judge(ready.row, inputs, outputs);
     return ready;
+  }
+
+  void judge(BenchRow& row, const check::Inputs& inputs, const check::Outputs& outputs) const {
+    row.row_step = oracle_row_step(flops(problem_));
+    const check::Result result = check::judge(problem_, check::Fill::normal, inputs, outputs, row.row_step);
+    row.err = result.out;
+    if (!result.pass)
+      throw Error(ErrorCode::internal, concat(result.message, "\n        again: rapt bench \"", to_string(problem_),
+                                              "\" --ladder --seed ", options_.seed));
   }
 
   void describe(ReadyRung& ready) const {
@@ -190,7 +201,7 @@ class LadderBench {
       make_directories(folder);
       path = folder + "/" + utc_stamp() + "-ladder.jsonl";
     }
-    if (path.empty() || ready_.empty()) return;
+    if (path.empty()) return;
     AtomicFile file(path);
     for (const ReadyRung& ready : ready_) file.write(to_json(ready.row).dump() + "\n");
     file.commit();
