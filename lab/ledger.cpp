@@ -15,9 +15,8 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-// Where a kernel that fills less of a multiprocessor needs a written reason: on the smallest cards it is meant for.
+// Where a kernel that fills less than least_occupancy needs a written reason: the smallest cards it is meant for.
 constexpr const char* judged_arch = "sm_89";
-constexpr double least_occupancy = 0.25;
 
 // One table of the columns of a row: written, read and compared by it.
 template <class Row, class Visit>
@@ -128,7 +127,7 @@ Ledger parse_ledger(std::string_view text, const std::string& where) {
 
 std::vector<size_t> Ledger::reasons_of(const LedgerRow& row) const {
   std::vector<size_t> found;
-  for (size_t i = 0; i < reasons.size(); ++i)
+  for (size_t i = 0; i < reasons.size() && row.occupancy < least_occupancy; ++i)
     if (has_words(row.name(), reasons[i].kernels)) found.push_back(i);
   return found;
 }

@@ -23,7 +23,9 @@ struct LedgerRow {
   std::string name() const { return arch + " " + family + " " + config; }
 };
 
-// Why some kernels fill little of a multiprocessor. Written by hand, kept when the ledger is written again.
+constexpr double least_occupancy = 0.25;  // without a reason
+
+// Why some kernels fill less of a multiprocessor. Written by hand, kept when the ledger is written again.
 struct LedgerReason {
   std::string kernels;  // words that all stand in the names of those kernels: "sm_89 attention_sm80 head_dim=256"
   std::string reason;
@@ -34,7 +36,7 @@ struct Ledger {
   std::vector<LedgerReason> reasons;
   std::vector<LedgerRow> rows;  // sorted by name
 
-  // Indices of the reasons that speak of a row.
+  // Indices of the reasons that speak of a row; none where it fills enough.
   std::vector<size_t> reasons_of(const LedgerRow& row) const;
 };
 

@@ -14,7 +14,7 @@ compile() { "$tree/rapt" pack --cases shipped "$@"; }
 
 check_size() {
   local bytes
-  bytes=$(stat -c %s "$tree/rapt.pack")
+  bytes=$(stat -c %s "$tree/rapt.pack") || return 1
   [ "$bytes" -le $bytes_allowed ] || {
     echo "$tree/rapt.pack is $bytes bytes: at most $bytes_allowed are allowed"
     return 1
@@ -31,6 +31,7 @@ case "${2:-}" in
     RAPT_NVRTC=$(scripts/nvrtc.sh)
     export RAPT_NVRTC
     failed=0
+    rm -f "$tree/rapt.pack"
     if [ "$2" = pack ]; then
       compile --arch $packed -o "$tree/rapt.pack"
     else
