@@ -19,6 +19,12 @@ uint64_t next_id() {
   static std::atomic<uint64_t> last{0};
   return ++last;
 }
+
+jit::Store::Options store_options(const ContextOptions& options) {
+  jit::Store::Options store = options.store ? *options.store : jit::Store::from_environment();
+  if (const cuda::Driver* driver = cuda::find_driver()) store.newest_major = cuda::supported_cuda_major(*driver);
+  return store;
+}
 }  // namespace
 
 GpuResources::GpuResources(const ContextOptions& options)
@@ -26,7 +32,7 @@ GpuResources::GpuResources(const ContextOptions& options)
       arch_(options.arch),
       config_(options.config),
       files_(options.files),
-      store_(options.store ? *options.store : jit::Store::from_environment()) {}
+      store_(store_options(options)) {}
 
 GpuResources::~GpuResources() = default;
 

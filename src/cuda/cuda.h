@@ -21,6 +21,9 @@ const Driver* find_driver(std::string* why = nullptr);
 // The same, but throws Error{environment}.
 const Driver& driver();
 
+// The newest CUDA whose code it loads: 12 for a driver of CUDA 12.4.
+int supported_cuda_major(const Driver& driver);
+
 // Number of GPUs (0 without a driver).
 int device_count();
 // Facts of GPU `index`, read once. Throws Error when there is no such GPU.

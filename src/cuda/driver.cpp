@@ -205,4 +205,6 @@ void fail(const Driver& driver, Result result, const std::string& doing, const s
   throw Error(code, concat(doing, ": ", result_text(driver, result), note, detail));
 }
 
+int supported_cuda_major(const Driver& driver) { return driver.version / 1000; }
+
 }  // namespace rapt::cuda

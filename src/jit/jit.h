@@ -66,6 +66,7 @@ class Store {
     std::vector<std::string> packs;
     bool use_compiler = true;
     std::string cache_note = {};  // why there is no cache directory, where that is nobody's wish
+    int newest_major = 0;         // an NVRTC of a later CUDA is not used: the driver could not load its code; 0 = any
   };
   // $RAPT_CACHE ("off" = none; default $XDG_CACHE_HOME/rapt or ~/.cache/rapt), $RAPT_PACKS (paths with ':' between).
   static Options from_environment();

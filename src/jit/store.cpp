@@ -148,6 +148,13 @@ Image Store::Impl::fetch(const Request& request, const std::string& key) {
   std::string complaints, why = "This store may not compile";
   if (!read_packs(request, key, image, complaints)) {
     const Compiler* compiler = options.use_compiler ? find_compiler(&why) : nullptr;
+    if (compiler && options.newest_major > 0 && compiler->major > options.newest_major) {
+      why =
+          concat("NVRTC ", compiler->version, " at ", compiler->path, " is newer than the driver, which supports CUDA ",
+                 options.newest_major, ".x: its code would not load; let RAPT_NVRTC name an NVRTC of CUDA ",
+                 options.newest_major, " or older, or update the driver");
+      compiler = nullptr;
+    }
     if (!compiler) missing(request, complaints, why);
     begin = std::chrono::steady_clock::now();  // opening NVRTC is once a process, not part of this image
     image = compile_and_keep(request, key, *compiler);

@@ -263,5 +263,19 @@ TEST(Store, OptionsComeFromTheEnvironment) {
   EXPECT_EQ(none.packs, (std::vector<std::string>{"/a b/x.pack", "y.pack"}));
 }
 
+TEST(Store, CompilersNewerThanTheDriverAreRefused) {
+  jit::Store::Options options;
+  options.newest_major = 11;  // older than any NVRTC that rapt takes
+  jit::Store store(options);
+  try {
+    store.get(small_kernel(1));
+    FAIL() << "compiled for a driver that cannot load it";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::environment);
+    EXPECT_TRUE(contains(error.what(), "NVRTC " + jit::find_compiler()->version)) << error.what();
+    EXPECT_TRUE(contains(error.what(), "CUDA 11.x")) << error.what();
+  }
+}
+
 }  // namespace
 }  // namespace rapt::test
