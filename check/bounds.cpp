@@ -34,6 +34,8 @@ DType probability_format(const Problem& p) {
 Bounds output_bounds(const Problem& p, Fill fill, const Errors& plain, const Condition& condition) {
   const DType out = p.partial ? DType::f32 : p.out;
   const double u = std::max(unit_roundoff(out), unit_roundoff(probability_format(p)));
+  // acc=f16: scores and the output of a tile of keys carry a few roundings to f16 each, whatever their number.
+  if (p.acc == AccMode::f16) return {2 * plain.max_abs + 8 * u * plain.max_reference, 1.1 * plain.rel_rms + 4 * u};
   if (u > u32) return {2 * plain.max_abs + u * plain.max_reference, 1.1 * plain.rel_rms + u / 4};
   const double max_abs = 2 * plain.max_abs + 2 * u32 * condition.largest_slack;
   if ((fill == Fill::normal || fill == Fill::outlier) && p.seqlen_k <= 4096 && condition.ordinary_logits)
@@ -46,7 +48,8 @@ Bounds output_bounds(const Problem& p, Fill fill, const Errors& plain, const Con
 double lse_bound(const Problem& p, double logit_size, double lse) {
   const double dot = (4 + std::sqrt(static_cast<double>(p.head_dim))) * logit_size;
   const double sum = 8 + std::sqrt(static_cast<double>(p.seqlen_k));
-  return u32 * (dot + sum + 2 * std::fabs(lse));
+  const double u = p.acc == AccMode::f16 ? unit_roundoff(DType::f16) : u32;
+  return u * dot + u32 * (sum + 2 * std::fabs(lse));
 }
 
 }  // namespace rapt::check

@@ -116,11 +116,9 @@ void check_tensor(const char* name, const rapt_tensor& t) {
 }
 
 void require_dtype(const char* name, const rapt_tensor& t, std::initializer_list<DType> allowed) {
+  if (std::find(allowed.begin(), allowed.end(), dtype_of(t)) != allowed.end()) return;
   std::string list;
-  for (const DType d : allowed) {
-    if (dtype_of(t) == d) return;
-    list += concat(list.empty() ? "" : ", ", name_of(d));
-  }
+  for (const DType d : allowed) list += concat(list.empty() ? "" : ", ", name_of(d));
   invalid(name, ".dtype = ", name_of(dtype_of(t)), ": must be ", allowed.size() > 1 ? "one of " : "", list);
 }
 

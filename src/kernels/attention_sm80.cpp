@@ -67,16 +67,30 @@ AttentionConfig tiles(int block_m, int block_n, int warps_m, int warps_k, int st
   return a;
 }
 
-// For problems that fill the machine. Rows of one's own (`bounded`) cost registers.
-AttentionConfig long_tiles(int dim, bool bounded) {
-  if (dim <= 64) return tiles(128, bounded ? 64 : 128, 4, 1, 2);
-  if (dim <= 128) return tiles(128, 64, 4, 1, 2);
-  return tiles(128, bounded ? 64 : 80, 8, 1, 2);
+// What bounds the tiles: the larger head dim, what costs registers beside it, and the machine.
+struct Demand {
+  int dim;
+  bool general;    // scores pass through more than one operation, or products are summed in f16
+  bool bounded;    // each row has its own range of keys
+  bool hopper;     // where the tiles were measured; elsewhere they are smaller, so that no compiler spills
+  int smem_bytes;  // of a thread block
+};
+
+AttentionConfig long_tiles(const Demand& d) {
+  const bool small = d.smem_bytes < 128 << 10;  // Ada and consumer Blackwell
+  if (d.dim <= 64) return d.general ? tiles(64, 64, 4, 1, 2) : tiles(128, d.bounded || !d.hopper ? 64 : 128, 4, 1, 2);
+  if (d.dim <= 128) {
+    if (d.hopper && !d.general) return tiles(128, 64, 4, 1, 2);
+    return tiles(64, small ? 32 : 64, 4, 1, 2);
+  }
+  if (small) return tiles(64, 32, 4, 1, 2);
+  if (!d.hopper) return tiles(128, 32, 8, 1, 2);
+  return tiles(128, d.general ? 32 : d.bounded ? 64 : 80, 8, 1, 2);
 }
 
-// For causal ones that fill it once or twice: rows differ in length, and smaller tiles even that out.
-AttentionConfig medium_tiles(int dim) {
-  AttentionConfig a = tiles(64, dim <= 64 ? 128 : 96, 4, 1, 2);
+// For causal problems that fill the machine once or twice: rows differ in length, and smaller tiles even that out.
+AttentionConfig medium_tiles(const Demand& d) {
+  AttentionConfig a = tiles(64, d.general || !d.hopper ? 64 : d.dim <= 64 ? 128 : 96, 4, 1, 2);
   a.min_blocks = 2;
   return a;
 }
@@ -91,13 +105,13 @@ AttentionConfig short_tiles(int dim, bool few_keys) {
 }
 
 // `invariant` rules out everything that looks at lengths, batch or heads.
-AttentionConfig best_tiles(const Problem& p, const Device& device, bool bounded) {
-  const int dim = static_cast<int>(std::max(p.head_dim, p.head_dim_v));
-  if (p.invariant) return long_tiles(dim, bounded);
+AttentionConfig best_tiles(const Problem& p, const Device& device, const Demand& demand) {
+  if (p.invariant) return long_tiles(demand);
   const int64_t heads = p.batch * p.heads_q;
-  if (heads * div_up(p.seqlen_q, 64) <= device.sm_count) return short_tiles(dim, p.seqlen_k <= 512);
-  if (bounded && dim <= 128 && heads * div_up(p.seqlen_q, 128) < 5 * device.sm_count) return medium_tiles(dim);
-  return long_tiles(dim, bounded);
+  if (4 * heads * div_up(p.seqlen_q, 64) <= 5 * device.sm_count) return short_tiles(demand.dim, p.seqlen_k <= 512);
+  if (demand.bounded && demand.dim <= 128 && heads * div_up(p.seqlen_q, 128) < 5 * device.sm_count)
+    return medium_tiles(demand);
+  return long_tiles(demand);
 }
 
 // Cards differ in shared memory: first fewer steps in flight, then smaller ones, then fewer rows.
@@ -110,11 +124,12 @@ void fit(AttentionConfig& a, int bytes) {
 KernelConfig configure(const Problem& p, const Device& device) {
   KernelConfig config;
   AttentionConfig& a = config.attention;
-  const bool bounded = p.causal != Causal::none || p.window.has_value();
-  a = best_tiles(p, device, bounded);
+  const bool bounded = p.causal != Causal::none || p.window.has_value(), folded = can_fold(p);
+  const int dim = static_cast<int>(std::max(p.head_dim, p.head_dim_v));
+  a = best_tiles(p, device, {dim, !folded || p.acc == AccMode::f16, bounded, device.sm == 90, device.smem_per_block});
   a.q = p.q, a.k = p.k, a.v = p.v, a.out = p.out;
   a.head_dim = static_cast<int>(p.head_dim), a.head_dim_v = static_cast<int>(p.head_dim_v);
-  a.folded = can_fold(p);
+  a.folded = folded;
   a.softcap = p.softcap.has_value(), a.bias = p.bias.dtype, a.alibi = p.alibi, a.mask = p.mask.present();
   a.bounded = bounded;
   a.programmatic = a.warps_k > 1 && arch_number(device.arch) >= 90;

@@ -492,7 +492,11 @@ struct AttentionSm80 {
     walk(pass, softmax, o);
     cp_async_wait_group(0);
     if (cfg.warps_k == 1) find_tile();  // again, so that what only the end needs holds no registers during the walk
-    const float finite = merges_output(cfg) ? merge_rows(pass, softmax, o) : store_rows(pass, softmax, o);
+    float finite = 0.0f;
+    if constexpr (merges_output(cfg))
+      finite = merge_rows(pass, softmax, o);
+    else
+      finite = store_rows(pass, softmax, o);
     if (!cfg.row_masks() || pass == count_non_finite) return false;
     const bool any = __syncthreads_or(finite != 0.0f);
     return pass == sanitised || any;
