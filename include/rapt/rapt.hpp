@@ -298,48 +298,18 @@ inline rapt_context* handle(const Context* context) { return context ? context->
 // rapt_sdpa_args of one call, with everything that they point to. The tensors given must outlive it.
 class SdpaCall {
  public:
-  SdpaCall(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const SdpaOptions& options)
-      : arguments_{Argument(q),
-                   Argument(k),
-                   Argument(v),
-                   Argument(out),
-                   Argument(options.lse),
-                   Argument(options.bias),
-                   Argument(options.mask),
-                   Argument(options.alibi_slopes),
-                   Argument(options.sinks),
-                   Argument(options.cu_seqlens_q),
-                   Argument(options.cu_seqlens_k),
-                   Argument(options.seqused_k),
-                   Argument(options.block_table),
-                   Argument(options.q_descale),
-                   Argument(options.k_descale),
-                   Argument(options.v_descale),
-                   Argument(options.q_starts),
-                   Argument(options.k_starts)} {
+  SdpaCall(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const SdpaOptions& options) {
     check_writable("out", out);
     check_writable("lse", options.lse);
     args_.struct_size = sizeof(args_);
-    const rapt_tensor** const targets[] = {&args_.q,
-                                           &args_.k,
-                                           &args_.v,
-                                           &args_.out,
-                                           &args_.lse,
-                                           &args_.bias,
-                                           &args_.mask,
-                                           &args_.alibi_slopes,
-                                           &args_.sinks,
-                                           &args_.cu_seqlens_q,
-                                           &args_.cu_seqlens_k,
-                                           &args_.seqused_k,
-                                           &args_.block_table,
-                                           &args_.q_descale,
-                                           &args_.k_descale,
-                                           &args_.v_descale,
-                                           &args_.q_starts,
-                                           &args_.k_starts};
-    static_assert(std::size(targets) == argument_count);
-    for (size_t i = 0; i < argument_count; ++i) *targets[i] = arguments_[i].get();
+    args_.q = view(q), args_.k = view(k), args_.v = view(v), args_.out = view(out), args_.lse = view(options.lse);
+    args_.bias = view(options.bias), args_.mask = view(options.mask);
+    args_.alibi_slopes = view(options.alibi_slopes), args_.sinks = view(options.sinks);
+    args_.cu_seqlens_q = view(options.cu_seqlens_q), args_.cu_seqlens_k = view(options.cu_seqlens_k);
+    args_.seqused_k = view(options.seqused_k), args_.block_table = view(options.block_table);
+    args_.q_descale = view(options.q_descale), args_.k_descale = view(options.k_descale);
+    args_.v_descale = view(options.v_descale);
+    args_.q_starts = view(options.q_starts), args_.k_starts = view(options.k_starts);
     set_values(options);
     set_score_mod(options);
   }
@@ -349,6 +319,14 @@ class SdpaCall {
   const rapt_sdpa_args* args() const { return &args_; }
 
  private:
+  // A C view, kept where a pointer to it stays valid for the call; null for an absent tensor.
+  const rapt_tensor* view(const Tensor& tensor) {
+    if (!tensor.present()) return nullptr;
+    rapt_tensor& kept = views_[used_++];
+    kept = tensor.view();
+    return &kept;
+  }
+
   template <class T>
   void set(uint64_t bit, T& field, const std::optional<T>& value) {
     if (!value) return;
@@ -393,8 +371,8 @@ class SdpaCall {
     args_.score_mod = &mod_;
   }
 
-  static constexpr size_t argument_count = 18;
-  std::array<Argument, argument_count> arguments_;
+  std::array<rapt_tensor, 18> views_;  // the first used_ of them
+  size_t used_ = 0;
   rapt_score_mod mod_{};
   rapt_sdpa_args args_{};
 };

@@ -151,6 +151,9 @@ KernelUnit unit(const KernelConfig& config) {
 // Heads by sections of the cache where rows differ in length; one after another where they do not.
 TileOrder tile_order(const Problem& p, const KernelConfig& config) {
   const auto u = [](int64_t n) { return static_cast<unsigned>(n); };
+  TileOrder order;
+  order.group = Divisor::by(u(p.group()));
+  if (config.attention.warps_k > 1) return order;  // the grid says it all
   int64_t fit = 1;
   if (config.attention.bounded) {
     const int64_t bytes = 2 * p.seqlen_k * (p.head_dim + p.head_dim_v);  // of a kv head
