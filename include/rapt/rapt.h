@@ -57,7 +57,7 @@ typedef enum rapt_dtype {
   RAPT_E4M3 = 4, /* OCP FP8 E4M3 (no infinity, max 448) */
   RAPT_E5M2 = 5, /* OCP FP8 E5M2 (max 57344) */
   RAPT_SIM8 = 6, /* [-448, 448] linearly onto 0..255: the reference format of the first experiments */
-  RAPT_U8 = 7,   /* boolean masks: 0 hides, anything else is an error but 1, which keeps */
+  RAPT_U8 = 7,   /* boolean masks: 0 hides, 1 keeps, other values are errors (GPUs: with RAPT_CHECK_CONTENTS) */
   RAPT_I32 = 8,  /* lengths and offsets */
   RAPT_I64 = 9   /* starts */
 } rapt_dtype;
@@ -89,7 +89,7 @@ typedef struct rapt_tensor {
 #define RAPT_CAUSAL_TOP_LEFT (UINT64_C(1) << 1) /* j <= i, and off = 0 */
 #define RAPT_PARTIAL (UINT64_C(1) << 2)         /* out is f32 and lse is required: a state for rapt_merge */
 #define RAPT_INVARIANT (UINT64_C(1) << 3)       /* a row's bits depend on nothing else in the call */
-#define RAPT_CHECK_CONTENTS (UINT64_C(1) << 4)  /* GPUs: read lengths back and check them (synchronises) */
+#define RAPT_CHECK_CONTENTS (UINT64_C(1) << 4)  /* GPUs: read lists and mask back, check (synchronises) */
 
 /* How P.V is computed when V is FP8; AUTO is the fastest mode that keeps the documented error. */
 typedef enum rapt_pv_mode { RAPT_PV_AUTO = 0, RAPT_PV_F16 = 1, RAPT_PV_FP8 = 2, RAPT_PV_FP8X2 = 3 } rapt_pv_mode;
@@ -181,7 +181,8 @@ typedef enum rapt_scale_kind {
 } rapt_scale_kind;
 
 /* A context owns threads, plans and workspaces. NULL means the process default, made at first use.
- * Contexts are thread-safe; calls on one context from several threads run one after another on its CPU pool. */
+ * Contexts are thread-safe; CPU calls on one context run one after another on its pool, GPU calls side by side.
+ * A forked child may use it on the CPU, and on GPUs unless the parent had used one: RAPT_ERROR_ENVIRONMENT then. */
 typedef struct rapt_context rapt_context;
 
 typedef struct rapt_context_options {
@@ -196,11 +197,12 @@ RAPT_API rapt_status rapt_context_create(const rapt_context_options* options, ra
 RAPT_API void rapt_context_destroy(rapt_context* context);
 
 /* Attention, as described above. CPU tensors: done on return, stream must be NULL. CUDA tensors: enqueued on stream
- * (a CUstream; NULL is the default stream). A refused call leaves its outputs untouched. */
+ * (a CUstream of the tensors' GPU; NULL is the legacy default stream). A refused call leaves its outputs untouched. */
 RAPT_API rapt_status rapt_sdpa(rapt_context* context, const rapt_sdpa_args* args, void* stream);
 
-/* Does everything of rapt_sdpa but the launch: plan, compile, load, size the workspace. Warm with it before graph
- * capture or serving. Reads shapes, strides, dtypes and alignment, never contents. */
+/* Does everything of rapt_sdpa but the launch: plan, compile, load, size the workspace. Warm with it before serving.
+ * Graph capture requires it, before capture begins: a call that must load a kernel on a captured stream is refused.
+ * Reads shapes, strides, dtypes and alignment, never contents. */
 RAPT_API rapt_status rapt_prepare(rapt_context* context, const rapt_sdpa_args* args, void* stream);
 
 /* Bytes of workspace that rapt_sdpa(args) needs (0 is possible), and how many of its first bytes the caller must zero
@@ -217,7 +219,7 @@ RAPT_API rapt_status rapt_explain(rapt_context* context, const rapt_sdpa_args* a
  *   lse = ln sum_p exp(lses[p]);  out = sum_p exp(lses[p] - lse) * outs[p];  then the sink joins lse once.
  * outs[p]: f32 [batch, heads, seqlen, head_dim_v] or packed [total, heads, head_dim_v]; lses[p]: f32, lse's shape.
  * out: f32, f16 or bf16; lse optional f32; sinks optional f32 [heads]. A part with lse = -inf counts nothing: merging
- * with an empty part returns the other part bit for bit. */
+ * with an empty part returns the other part bit for bit. GPUs: at most 48 parts; merge once before graph capture. */
 typedef struct rapt_merge_args {
   size_t struct_size;
   uint64_t has;   /* no bits yet */

@@ -276,7 +276,7 @@ struct SdpaOptions {
 
   bool partial = false;         // a state for merge(): out is f32 and lse is required
   bool invariant = false;       // a row's bits depend on nothing else in the call
-  bool check_contents = false;  // GPUs: read lengths back and check them
+  bool check_contents = false;  // GPUs: read lists and mask back, check (synchronises)
   std::optional<int64_t> splits = {};
   const ScoreMod* score_mod = nullptr;
 
@@ -379,7 +379,7 @@ class SdpaCall {
 
 }  // namespace api_detail
 
-// Attention: out = softmax(scale * q k^T, masked) v. CPU tensors: done on return.
+// Attention: out = softmax(scale * q k^T, masked) v. CPU tensors: done on return; CUDA tensors: enqueued on the stream.
 inline void sdpa(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                  const SdpaOptions& options = {}) {
   const api_detail::SdpaCall call(q, k, v, out, options);
@@ -387,6 +387,7 @@ inline void sdpa(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor
 }
 
 // Everything of sdpa() but the launch: plan, compile, load, size the workspace. Never reads contents.
+// Required before graph capture.
 inline void prepare(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                     const SdpaOptions& options = {}) {
   const api_detail::SdpaCall call(q, k, v, out, options);
