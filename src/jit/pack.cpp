@@ -17,7 +17,9 @@ namespace {
 constexpr std::string_view pack_magic = "raptpak\n";
 constexpr uint64_t pack_format = 1;
 
-[[noreturn]] void bad_pack(const std::string& path, const std::string& wrong) { invalid("pack '", path, "' ", wrong); }
+[[noreturn]] void bad_pack(const std::string& path, const std::string& wrong) {
+  throw Error(ErrorCode::environment, concat("pack '", path, "' ", wrong));
+}
 
 // The index as bytes. Offsets count from its end, so that they do not depend on its length.
 std::string encode_index(const std::string& compiler, const std::map<std::string, Pack::Place>& places,
@@ -126,7 +128,7 @@ PackInfo read_pack_info(const std::string& path) {
   for (const auto& [signature, place] : pack->places()) {
     Image image;
     std::string why;
-    if (!pack->read(signature, place.arch, image, why)) throw Error(ErrorCode::invalid_argument, why);
+    if (!pack->read(signature, place.arch, image, why)) throw Error(ErrorCode::environment, why);
     info.entries.push_back({signature, place.arch, image.bytes.size()});
   }
   return info;

@@ -180,7 +180,7 @@ TEST(Api, WhatIsRefusedArrivesAsAnException) {
   expect_exception(RAPT_ERROR_UNSUPPORTED, "", [&] {
     quantize(x, Tensor(stored, {1, 1, 8, 8}), Tensor(&scale, {1}), Scales::tensor);
   });
-  expect_exception(RAPT_ERROR_UNSUPPORTED, "", [&] { load_pack("kernels.pack"); });
+  expect_exception(RAPT_ERROR_ENVIRONMENT, "no-such.pack", [&] { load_pack("no-such.pack"); });
   expect_exception(RAPT_ERROR_INVALID_ARGUMENT, "count", [&] { merge({}, y); });
   expect_exception(RAPT_ERROR_INVALID_ARGUMENT, "num_threads", [&] { (void)Context({.num_threads = -4}); });
 }
