@@ -104,6 +104,11 @@ const LoadedKernel& GpuResources::kernel(const Device& device, const KernelUnit&
   return *found;
 }
 
+bool GpuResources::has_kernel(const Device& device, const KernelUnit& unit) {
+  const std::lock_guard lock(kernels_mutex_);
+  return kernels_.contains({unit.text, device.arch});
+}
+
 void GpuResources::remember(const Problem& problem, int device_index, std::shared_ptr<const LoadedPlan> plan) {
   const std::unique_lock lock(plans_mutex_);
   if (plans_.size() >= remembered_plans) {

@@ -56,6 +56,9 @@ class GpuResources {
   // A kernel that belongs to no plan. In a ContextScope of the device.
   const LoadedKernel& kernel(const Device& device, const KernelUnit& unit, const std::string& label);
 
+  // Whether kernel() would find it in memory.
+  bool has_kernel(const Device& device, const KernelUnit& unit);
+
   static constexpr size_t remembered_plans = 1024;
 
  private:

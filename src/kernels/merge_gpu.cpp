@@ -78,7 +78,12 @@ void merge_on_gpu(Context& context, const rapt_merge_args& args, void* stream) {
   const cuda::ContextScope scope(index, stream);
   const Device device = context.gpu().device(index);
   if (device.sm < 80) unsupported("out.device: ", device.name, " is sm_", device.sm, ", must be sm_80 or newer");
-  const LoadedKernel& loaded = context.gpu().kernel(device, merge_unit(params.out.dtype), "rapt_merge");
+  const KernelUnit unit = merge_unit(params.out.dtype);
+  if (!context.gpu().has_kernel(device, unit) && cuda::is_capturing(stream))
+    invalid("stream = ", stream,
+            ": is being captured, and the kernel of this merge is not loaded yet; merge once into ",
+            name_of(params.out.dtype), " before the capture");
+  const LoadedKernel& loaded = context.gpu().kernel(device, unit, "rapt_merge");
   constexpr index_t most_blocks = 0x7fffffff;  // grid.x of every GPU; the kernel strides over the rest
   cuda::Kernel::Launch launch;
   launch.grid_x = static_cast<unsigned>(std::min((rows - 1) / MergeParams::warps + 1, most_blocks));

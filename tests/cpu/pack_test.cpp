@@ -93,13 +93,13 @@ TEST(Pack, TruncatedAnywhereIsRefused) {
   jit::Store store(only_packs({}));
   for (size_t length = 0; length < whole.size(); length += 64) {
     write_file(path, whole.substr(0, length));
-    const std::string message = error_of([&] { store.load_pack(path); }, ErrorCode::invalid_argument);
+    const std::string message = error_of([&] { store.load_pack(path); }, ErrorCode::environment);
     EXPECT_TRUE(contains(message, path) && contains(message, "truncated")) << length << ": " << message;
   }
   write_file(path, whole + "x");
-  EXPECT_TRUE(contains(error_of([&] { store.load_pack(path); }, ErrorCode::invalid_argument), "too long"));
-  EXPECT_TRUE(contains(error_of([&] { store.load_pack(folder / "none"); }, ErrorCode::invalid_argument), "none"));
-  EXPECT_TRUE(contains(error_of([&] { store.load_pack(folder.path()); }, ErrorCode::invalid_argument), "not a file"));
+  EXPECT_TRUE(contains(error_of([&] { store.load_pack(path); }, ErrorCode::environment), "too long"));
+  EXPECT_TRUE(contains(error_of([&] { store.load_pack(folder / "none"); }, ErrorCode::environment), "none"));
+  EXPECT_TRUE(contains(error_of([&] { store.load_pack(folder.path()); }, ErrorCode::environment), "not a file"));
 }
 
 TEST(Pack, OneFlippedBitAnywhereIsFound) {
@@ -110,7 +110,7 @@ TEST(Pack, OneFlippedBitAnywhereIsFound) {
     std::string flipped = whole;
     flipped[at] = static_cast<char>(flipped[at] ^ (1 << at % 8));
     write_file(path, flipped);
-    const std::string message = error_of([&] { jit::read_pack_info(path); }, ErrorCode::invalid_argument);
+    const std::string message = error_of([&] { jit::read_pack_info(path); }, ErrorCode::environment);
     EXPECT_TRUE(contains(message, path)) << at << ": " << message;
   }
 }
