@@ -205,6 +205,7 @@ def row(problem, arm, us, **more):
         "gemm_tflops": {"f32": None, "bf16": None, "f16": None, "fp8": None}}
     operations, moved = more.pop("flops"), more.pop("bytes")
     found.update(more)
+    found["pdl"] = "programmatic=1" in found["config"]
     found["gflops"], found["gbytes"] = operations / median * 1e-3, moved / median * 1e-3
     return found
 

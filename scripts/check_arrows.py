@@ -17,6 +17,7 @@ DEVICE = ["src/kernels/shared/", "src/kernels/prim/"]
 DEVICE_RULES = [
     ("src/kernels/", DEVICE, "device code includes shared/ and prim/ alone"),
     ("lab/", ["lab/", *DEVICE], "device code of the lab includes shared/ and prim/ and its own"),
+    ("tests/cpu/emulated/", ["tests/", *DEVICE, "<"], "what stands in for device code on a CPU is host code"),
     ("tests/", ["tests/", *DEVICE], "device code of the tests includes shared/ and prim/ and its own"),
 ]
 # (files, what they may include, why). The first rule whose prefix fits a file holds; system headers count as "<name>".
@@ -39,7 +40,7 @@ RULES = [
 
 def resolve(source, bracket, name):
     """The included file relative to the root, or "<name>" when no file of this project fits."""
-    folders = [source.parent, ROOT, ROOT / "src", ROOT / "include"]
+    folders = [source.parent, ROOT, ROOT / "src", ROOT / "include", ROOT / "lab/ladder"]
     if source.suffix == ".cuh":
         folders.append(ROOT / "src/kernels")  # what "prim/tile.cuh" is relative to when NVRTC compiles
     for folder in folders[1:] if bracket == "<" else folders:

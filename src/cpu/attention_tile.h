@@ -231,8 +231,8 @@ void attend(const AttentionParams& call, const Tile& tile, int block_m, void* me
 }
 
 // States of `parts` splits, `stride` floats apart, merged in order: the same bits whoever computed them.
-inline void combine_tile(const AttentionParams& call, const Tile& tile, int block_m, const float* states, int64_t stride,
-                         int64_t parts, float* row) {
+inline void combine_tile(const AttentionParams& call, const Tile& tile, int block_m, const float* states,
+                         int64_t stride, int64_t parts, float* row) {
   for (int r = 0; r < tile.rows; ++r) {
     float max = minus_infinity, sum = 0.0f;
     for (int64_t p = 0; p < parts; ++p) {
