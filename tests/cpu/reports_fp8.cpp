@@ -1,5 +1,5 @@
 // Reports R40 and R126..R140: FP8 storage, its conversion and its scales, as far as the caller supplies the scales.
-// What each was about stands in reports_table.cpp.
+// What each was about stands in reports.h.
 #include "check/format.h"
 #include "check/oracle.h"
 #include "kernels/shared/dtype.h"

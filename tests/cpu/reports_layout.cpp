@@ -1,5 +1,5 @@
 // Reports R35..R58 and R73, R180: ragged lengths, head dimensions, strides, alignment, head mapping.
-// What each was about stands in reports_table.cpp.
+// What each was about stands in reports.h.
 #include <array>
 
 #include "rapt/rapt.hpp"

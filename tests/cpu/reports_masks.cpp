@@ -1,5 +1,5 @@
 // Reports R01..R17, R74..R80, R151..R163: empty rows, biases, causal offsets, windows, ALiBi, masks.
-// Each test is named by the report's id; what it was about stands in reports_table.cpp.
+// Each test is named by the report's id; what it was about stands in reports.h.
 #include <array>
 
 #include "rapt/rapt.hpp"

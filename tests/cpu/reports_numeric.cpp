@@ -1,5 +1,5 @@
 // Reports R82..R96 and R143..R147: soft cap, large logits, scale, NaN and Inf, accuracy, base of lse.
-// What each was about stands in reports_table.cpp.
+// What each was about stands in reports.h.
 #include <array>
 
 #include "check/check.h"

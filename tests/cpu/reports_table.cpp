@@ -1,5 +1,5 @@
-// The 93 reports, their state, and the tally at the end of a test run: `reports: N run, M pending`.
-// Source names a public thread; inputs and expectations are this project's own.
+// The 93 reports, their state, and the tally at the end of a test run:
+// `reports: N run, G need a GPU (S skipped here), M pending`. Run by rapt_tests.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,120 +7,18 @@
 #include <set>
 #include <string>
 
+#include "cuda/cuda.h"
 #include "reports.h"
 
 namespace rapt::test {
 namespace {
 
-constexpr Where both = Where::cpu_and_gpu, gpu = Where::gpu, cpu = Where::cpu, host = Where::host;
-constexpr Runs all = Runs::all, part = Runs::part, none = Runs::none;
-constexpr std::string_view paged = "paged KV", quantiser = "in-library quantisation", smoothing = "K smoothing",
-                           gpu_backend = "GPU backend", several_gpus = "GPU backend, several devices",
-                           kernel_cache = "run-time compiler and kernel cache", torch_op = "PyTorch operator",
-                           dlpack = "Python module (DLPack)";
-
-constexpr Report table[] = {
-    {"R01", "pytorch/pytorch#103749", "a query that sees nothing gives NaN", both, all, ""},
-    {"R04", "Dao-AILab/flash-attention#978", "lse of an empty row is +inf", both, all, ""},
-    {"R06", "vllm-project/vllm#39148", "merging two empty parts gives NaN", both, all, ""},
-    {"R08", "pytorch/pytorch#127055", "first key tiles wholly -inf give NaN", both, all, ""},
-    {"R10", "NVIDIA-NeMo/Automodel#2658", "-inf and lowest finite bias in one row", both, all, ""},
-    {"R12", "pytorch/pytorch#109517", "first tile holds only the lowest finite bias", both, all, ""},
-    {"R13", "pytorch/pytorch#103082", "causal decode sees key 0 only", both, all, ""},
-    {"R15", "Dao-AILab/flash-attention#1778", "bottom-right causal with more queries than keys", both, all, ""},
-    {"R17", "gittensor-ai-lab/sparkinfer#3", "chunked prefill ignores the offset", both, all, ""},
-    {"R20", "Dao-AILab/flash-attention#1537", "empty sequence among single queries", both, all, ""},
-    {"R22", "Dao-AILab/flash-attention#1713", "a sequence without queries shifts the next one's keys", both, all, ""},
-    {"R24", "Dao-AILab/flash-attention#2862", "cu_seqlens read one past its end", both, all, ""},
-    {"R26", "Dao-AILab/flash-attention#1228", "rows past cu_seqlens[-1] are garbage", both, all, ""},
-    {"R28", "facebookresearch/xformers#1122", "lengths beyond the tensor are read", both, all, ""},
-    {"R30", "Dao-AILab/flash-attention#742", "cu_seqlens of wrong length or rank", both, all, ""},
-    {"R31", "pytorch/pytorch#174939", "zero-sized inputs kill the process", both, all, ""},
-    {"R33", "pytorch/pytorch#191325", "zero kv heads: modulo by zero", both, all, ""},
-    {"R35", "meta-pytorch/attention-gym#50", "rows after the last full tile drift", both, all, ""},
-    {"R37", "ggml-org/llama.cpp#29034", "tile padding passes through the soft cap", both, all, ""},
-    {"R40", "flashinfer-ai/flashinfer#4654", "last partial scale block", both, part, quantiser},
-    {"R41", "triton-lang/triton#621", "only 64 of 128 channels used", both, all, ""},
-    {"R43", "Dao-AILab/flash-attention#1645", "head_dim 512 refused late", both, all, ""},
-    {"R45", "thu-ml/SageAttention#105", "head_dim_v differs from head_dim", both, all, ""},
-    {"R47", "pytorch/pytorch#112577", "head-expanded K and V", both, all, ""},
-    {"R49", "NVIDIA/TransformerEngine#1195", "views into one fused buffer", both, all, ""},
-    {"R51", "pytorch/pytorch#187506", "last stride of 2", cpu, all, ""},
-    {"R53", "vllm-project/vllm#40737", "meaningless stride of a size-1 dimension", both, all, ""},
-    {"R55", "pytorch/pytorch#138340", "memory order of the output", both, all, ""},
-    {"R56", "pytorch/pytorch#183484", "base pointers off by some elements", both, all, ""},
-    {"R58", "pytorch/pytorch#188246", "mask rows of odd lengths", both, all, ""},
-    {"R60", "pytorch/pytorch#187227", "mask row offset beyond 2^32", both, all, ""},
-    {"R62", "Dao-AILab/flash-attention#772", "batch offset beyond 2^31", both, all, ""},
-    {"R64", "vllm-project/vllm#50427", "page offset beyond 2^31", both, none, paged},
-    {"R67", "pytorch/pytorch#146704", "65536 batches or heads", both, all, ""},
-    {"R69", "Dao-AILab/flash-attention#1786", "80,000 short sequences", both, all, ""},
-    {"R71", "fla-org/flash-linear-attention#1029", "heads_q not a multiple of heads_k", both, part, paged},
-    {"R73", "PSAL-POSTECH/ONNXim#34", "map from query heads to kv heads", both, all, ""},
-    {"R74", "huggingface/transformers#39408", "window of W or W + 1 keys", both, all, ""},
-    {"R76", "Dao-AILab/flash-attention#1133", "wide window equals causal", both, all, ""},
-    {"R78", "Dao-AILab/flash-attention#2624", "window bound 0 taken for absent", both, all, ""},
-    {"R80", "karpathy/nanochat#452", "decode forgets the window", both, part, paged},
-    {"R82", "vllm-project/vllm#56578", "tanh of two exponentials overflows", both, all, ""},
-    {"R85", "flashinfer-ai/flashinfer#4267", "finite sentinel for minus infinity", both, part, paged},
-    {"R87", "pytorch/pytorch#121558", "huge bf16 inputs", both, all, ""},
-    {"R89", "pytorch/pytorch#196678", "tile padding of score 0 dominates", both, all, ""},
-    {"R90", "SKaiNET-developers/SKaiNET#880", "scale 0 taken for the default", both, all, ""},
-    {"R92", "Dao-AILab/flash-attention#1461", "mask applied before the scale", both, all, ""},
-    {"R94", "pytorch/pytorch#101967", "NaN of a masked key reaches the output", both, all, ""},
-    {"R96", "pytorch/pytorch#141128", "NaN query turned into zeros", cpu, all, ""},
-    {"R98", "huggingface/candle#3596", "kernels on the wrong stream", gpu, none, gpu_backend},
-    {"R100", "Dao-AILab/flash-attention#54", "tensors on another than the current device", gpu, none, several_gpus},
-    {"R102", "flashinfer-ai/flashinfer#3395", "shared-memory opt-in remembered per process", gpu, none, several_gpus},
-    {"R104", "alibaba/rtp-llm#1084", "graph replay with a stale plan", gpu, none, "GPU backend, CUDA graphs, paged KV"},
-    {"R107", "Dao-AILab/flash-attention#1647", "num_splits changes the result", both, all, ""},
-    {"R109", "ROCm/triton#953", "output differs run to run", both, all, ""},
-    {"R111", "flashinfer-ai/flashinfer#2424", "tile size depends on other requests", gpu, part, gpu_backend},
-    {"R112", "flashinfer-ai/flashinfer#1046", "missing barrier in paged prefill", gpu, none, "GPU backend, paged KV"},
-    {"R114", "tile-ai/TileOPs#1215", "append and read race in one launch", gpu, none, "GPU backend, KV append"},
-    {"R116", "vllm-project/vllm#42494", "stale ids in the page table's tail", both, none, paged},
-    {"R118", "Dao-AILab/flash-attention#2711", "length beyond the page table", both, none, paged},
-    {"R121", "Dao-AILab/flash-attention#1720", "page sizes", both, none, paged},
-    {"R123", "NVIDIA/cudnn-frontend#1172", "offset tensors with a stride", both, part, paged},
-    {"R126", "flashinfer-ai/flashinfer#4979", "k and v descales ignored on one path", both, part, paged},
-    {"R128", "vllm-project/vllm#51363", "per-head descales dropped", both, all, ""},
-    {"R131", "jax-ml/ml_dtypes#400", "overflow of e4m3", both, part, quantiser},
-    {"R133", "vllm-project/vllm#49077", "e4m3 NaN decoded as 480", both, all, ""},
-    {"R134", "ROCm/aiter#4289", "all-zero channel: scale 0", both, part, quantiser},
-    {"R137", "NVIDIA/TransformerEngine#3248", "scale computed over future tokens", both, part, quantiser},
-    {"R138", "Comfy-Org/ComfyUI#16035", "keys with a common component", both, none,
-     "in-library quantisation, K smoothing"},
-    {"R140", "thu-ml/SageAttention#401", "inputs modified in place", both, part, smoothing},
-    {"R143", "Dao-AILab/flash-attention#1071", "bf16 compared with an fp16 tolerance", both, all, ""},
-    {"R145", "pytorch/pytorch#108503", "bf16 with a block-diagonal mask", both, all, ""},
-    {"R147", "flashinfer-ai/flashinfer#2113", "lse in base 2", both, all, ""},
-    {"R149", "pytorch/pytorch#187872", "packed lse padded per sequence", both, all, ""},
-    {"R151", "Dao-AILab/flash-attention#1585", "shape and formula of ALiBi", both, all, ""},
-    {"R154", "pytorch/pytorch#120810", "mask broadcasting", both, all, ""},
-    {"R156", "vllm-project/vllm-omni#5865", "key-padding mask selects queries", both, all, ""},
-    {"R158", "NVIDIA/TransformerEngine#614", "true means keep", both, all, ""},
-    {"R160", "pytorch/pytorch#103963", "float and boolean mask differ", both, all, ""},
-    {"R161", "pytorch/pytorch#187801", "mask together with causal", both, all, ""},
-    {"R163", "pytorch/pytorch#191612", "f32 mask with half inputs", both, all, ""},
-    {"R165", "pytorch/pytorch#124464", "dropout 0", both, none,
-     "a front with a dropout argument (the C and C++ APIs have none)"},
-    {"R167", "Comfy-Org/ComfyUI#15044", "fake and real kernel disagree on strides", both, none, torch_op},
-    {"R169", "pytorch/pytorch#110322", "recompiles for every length", both, none, torch_op},
-    {"R172", "kijai/ComfyUI-KJNodes#255", "no kernel for a newer card", gpu, none, gpu_backend},
-    {"R174", "flashinfer-ai/flashinfer#2339", "parallel builds share one log", both, none, kernel_cache},
-    {"R176", "flashinfer-ai/flashinfer#972", "lock of a killed process", host, none, kernel_cache},
-    {"R178", "flashinfer-ai/flashinfer#4490", "stale kernel after a re-install", host, none, kernel_cache},
-    {"R180", "flashinfer-ai/flashinfer#4146", "plan key without strides", both, all, ""},
-    {"R182", "Center-for-AI-Innovation/LLMFlux#124", "read-only cache directory", host, none, kernel_cache},
-    {"R184", "Dao-AILab/flash-attention#1644", "import against another framework version", host, none, "Python module"},
-    {"R186", "tensorflow/tensorflow#36862", "importer ignores strides and byte offset", both, none, dlpack},
-    {"R188", "dmlc/dlpack#156", "fp8 exchange", both, none, dlpack},
-};
-
-int count(bool waiting) {
-  return static_cast<int>(
-      std::count_if(std::begin(table), std::end(table), [&](const Report& r) { return (r.runs != all) == waiting; }));
+template <class Predicate>
+int count(const Predicate& predicate) {
+  return static_cast<int>(std::count_if(std::begin(reports), std::end(reports), predicate));
 }
+
+bool is_pending(const Report& report) { return report.pending(); }
 
 const testing::TestSuite* reports_suite() {
   const testing::UnitTest& unit = *testing::UnitTest::GetInstance();
@@ -129,48 +27,52 @@ const testing::TestSuite* reports_suite() {
   return nullptr;
 }
 
-// Prints the tally when any report ran.
+// Prints the tally when any report ran. What needs GPUs is run by rapt_gpu_tests where there are enough of them.
 class Tally : public testing::Environment {
  public:
   void TearDown() override {
     const testing::TestSuite* suite = reports_suite();
     if (!suite || !suite->should_run()) return;
-    std::printf("reports: %d run, %d pending\n", count(false), count(true));
-    for (const Report& r : table)
-      if (r.runs != all)
+    const int gpus = cuda::device_count();
+    std::printf("reports: %d run, %d need a GPU (%d skipped here), %d pending\n",
+                count([](const Report& r) { return r.runs == Runs::all; }),
+                count([](const Report& r) { return r.gpus() > 0; }),
+                count([&](const Report& r) { return r.gpus() > gpus; }), count(is_pending));
+    for (const Report& r : reports)
+      if (r.pending())
         std::printf("  %-4s waits for %s%s\n", std::string(r.id).c_str(), std::string(r.waits_for).c_str(),
-                    r.runs == part ? " (the rest of it runs)" : "");
+                    r.runs == Runs::part       ? " (the rest of it runs)"
+                    : r.runs == Runs::gpu_part ? " (the rest of it runs on a GPU)"
+                                               : "");
   }
 };
 const testing::Environment* const tally = testing::AddGlobalTestEnvironment(new Tally);
 
 }  // namespace
 
-std::span<const Report> reports() { return table; }
-
 TEST(ReportTable, EveryRunningRowHasItsTestAndEveryTestItsRow) {
   const testing::TestSuite* suite = reports_suite();
   ASSERT_NE(suite, nullptr);
   std::set<std::string> tests, rows;
   for (int i = 0; i < suite->total_test_count(); ++i) tests.insert(suite->GetTestInfo(i)->name());
-  for (const Report& r : table)
-    if (r.runs != none) rows.insert(std::string(r.id));
+  for (const Report& r : reports)
+    if (r.runs != Runs::none && r.runs != Runs::gpu_part) rows.insert(std::string(r.id));
   EXPECT_EQ(tests, rows);
 }
 
 TEST(ReportTable, Has93DistinctRowsAndAReasonForEachThatWaits) {
   std::set<std::string_view> ids;
-  for (const Report& r : table) {
+  for (const Report& r : reports) {
     ids.insert(r.id);
-    EXPECT_EQ(r.runs == all, r.waits_for.empty()) << r.id;
+    EXPECT_EQ(!r.pending(), r.waits_for.empty()) << r.id;
   }
   EXPECT_EQ(ids.size(), 93u);
-  EXPECT_EQ(std::size(table), 93u);
+  EXPECT_EQ(std::size(reports), 93u);
 }
 
 TEST(ReportTable, PendingOnlyFalls) {
-  EXPECT_EQ(count(true), pending_reports) << "a report that starts to run lowers pending_reports in reports.h; "
-                                             "it is never raised";
+  EXPECT_EQ(count(is_pending), pending_reports) << "a report that starts to run lowers pending_reports in reports.h; "
+                                                   "it is never raised";
 }
 
 }  // namespace rapt::test

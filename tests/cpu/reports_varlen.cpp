@@ -1,5 +1,5 @@
 // Reports R20..R33, R111, R123, R149 (packed sequences and their metadata), R60..R69 (offsets and counts beyond 16, 31
-// and 32 bits) and R107, R109 (splits, repeats). What each was about stands in reports_table.cpp.
+// and 32 bits) and R107, R109 (splits, repeats). What each was about stands in reports.h.
 #include <sys/mman.h>
 
 #include <array>

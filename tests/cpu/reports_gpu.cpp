@@ -1,0 +1,226 @@
+// Reports R98..R102, R172 and R182 (streams, devices, cards of any capability, homes that cannot be written) without a
+// GPU: the whole library over the stand-in driver of tests/fake_cuda, which counts calls and records launches. What the
+// kernels compute is in tests/gpu.
+// What each was about stands in reports.h.
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+#include <thread>
+
+#include "arguments.h"
+#include "check/device_tensors.h"
+#include "context.h"
+#include "cuda/driver.h"
+#include "gpu.h"
+#include "jit_support.h"
+#include "reports_process.h"
+#include "support.h"
+#include "tests/fake_cuda/fake_cuda.h"
+
+namespace rapt::test {
+namespace {
+
+const fake_cuda::Control& fake() {
+  static const fake_cuda::Control& control = [&]() -> const fake_cuda::Control& {
+    void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    void* get = library == nullptr ? nullptr : dlsym(library, "fake_cuda_control");
+    if (get == nullptr) std::abort();
+    return *reinterpret_cast<decltype(&fake_cuda_control)>(get)();
+  }();
+  return control;
+}
+
+// body in a process that sees one stand-in GPU for each of `capabilities` ("80,90"). Returns what it printed.
+std::string on_fake_gpus(const std::string& report, const std::string& capabilities, const std::function<void()>& body,
+                         const std::string& environment = "") {
+  if (!report_role().empty()) return body(), "";
+  const auto count = 1 + std::count(capabilities.begin(), capabilities.end(), ',');
+  ReportProcess child(report, "child",
+                      concat(environment, " LD_LIBRARY_PATH='", RAPT_BINARY_DIR, "/fake_cuda' FAKE_CUDA_VERSION=13000",
+                             " FAKE_CUDA_DEVICES=", count, " FAKE_CUDA_SM=", capabilities));
+  return child.finish();
+}
+
+// Compiles what it needs and keeps nothing.
+ContextOptions without_cache() {
+  ContextOptions options;
+  options.store.emplace();
+  return options;
+}
+
+// A call whose tensors lie on a stand-in GPU.
+struct FakeCall {
+  Call call;
+  std::optional<check::DeviceCall> device;
+
+  FakeCall(const std::string& line, int index) : call(make(line)) {
+    const cuda::ContextScope scope(index, nullptr);
+    call.out = check::make_outputs(call.problem);
+    device.emplace(index, call.problem, call.in, call.out);
+  }
+  rapt_status enqueue(rapt_context* context, void* stream) {
+    call.status = rapt_sdpa(context, &device->args(), stream);
+    call.message = rapt_last_error();
+    return call.status;
+  }
+};
+
+// Calls of the driver that wait, or that work on the default stream.
+long calls_beside_the_stream() {
+  long calls = 0;
+  for (const char* function : {"cuMemcpyHtoD", "cuMemcpyDtoH", "cuMemsetD8", "cuStreamSynchronize",
+                               "cuEventSynchronize", "cuEventRecord", "cuStreamCreate"})
+    calls += fake().calls(function);
+  return calls;
+}
+
+}  // namespace
+
+// A call works on the caller's stream and nowhere else, loaded or not, captured or not.
+TEST(Reports, R98) {
+  on_fake_gpus("R98", "80", [] {
+    rapt_context context(without_cache());
+    FakeCall call("f16 b1 h1 q128 k128 d64 lse", 0);
+    const cuda::ContextScope scope(0, nullptr);
+    const cuda::Stream stream;
+    const long before = calls_beside_the_stream();
+    for (int i = 1; i <= 3; ++i) {  // the first one compiles and loads
+      ASSERT_EQ(call.enqueue(&context, stream.handle()), RAPT_OK) << call.call.message;
+      EXPECT_EQ(fake().launches(), i);
+      EXPECT_EQ(fake().last_launch().stream, stream.handle());
+    }
+    EXPECT_EQ(calls_beside_the_stream(), before);
+    cuda::Graph::begin(stream.handle());
+    EXPECT_EQ(call.enqueue(&context, stream.handle()), RAPT_OK) << call.call.message;
+    const cuda::Graph graph(stream.handle());
+    EXPECT_EQ(fake().launches(), 3) << "recorded, not run";
+    graph.replay(stream.handle());
+    EXPECT_EQ(fake().launches(), 4);
+    EXPECT_EQ(calls_beside_the_stream(), before);
+  });
+}
+
+// The tensors' GPU decides; what was current before is current after.
+TEST(Reports, R100) {
+  on_fake_gpus("R100", "80,80", [] {
+    rapt_context context(without_cache());
+    void* const primary[] = {fake().primary(0), fake().primary(1)};
+    const std::string line = "f16 b4 h32 q16 k16 d64 lse";
+    {
+      FakeCall call(line, 1);
+      fake().set_current(primary[0]);
+      for (void* stream : {static_cast<void*>(nullptr), fake().make_stream(primary[1])})
+        for (int i = 0; i < 2; ++i) {
+          ASSERT_EQ(call.enqueue(&context, stream), RAPT_OK) << call.call.message;
+          EXPECT_EQ(fake().last_launch().context, primary[1]);
+          EXPECT_EQ(fake().last_launch().stream, stream);
+          EXPECT_EQ(fake().current(), primary[0]);
+          EXPECT_EQ(fake().depth(), 1);
+        }
+    }
+    const long before = fake().launches();
+    std::vector<std::thread> threads;
+    for (int index : {0, 1})
+      threads.emplace_back([&, index] {
+        FakeCall call(line, index);
+        fake().set_current(primary[1 - index]);
+        void* const stream = fake().make_stream(primary[index]);
+        for (int i = 0; i < 20; ++i) {
+          EXPECT_EQ(call.enqueue(&context, i % 2 == 0 ? stream : nullptr), RAPT_OK) << call.call.message;
+          EXPECT_EQ(fake().current(), primary[1 - index]);
+        }
+      });
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(fake().launches() - before, 40);
+  });
+}
+
+// The stand-in refuses a launch with more shared memory than was opted in on that device.
+TEST(Reports, R102) {
+  on_fake_gpus("R102", "90,90", [] {
+    rapt_context context(without_cache());
+    for (int index : {0, 1, 0}) {
+      FakeCall call("f16 b1 h2 q512 k512 d256 lse", index);
+      ASSERT_EQ(call.enqueue(&context, nullptr), RAPT_OK) << call.call.message;
+      const auto smem_bytes = static_cast<int>(fake().last_launch().smem_bytes);
+      EXPECT_GT(smem_bytes, 48 * 1024) << "this call needs no opt-in and shows nothing";
+      EXPECT_EQ(fake().opt_in_smem(index), smem_bytes);
+    }
+    EXPECT_EQ(fake().launches(), 3);
+  });
+}
+
+namespace {
+
+// Every card is served by code of its own architecture, or refused by a sentence with its capability and the known
+// ones.
+void expect_served_or_refused(rapt_context& context, int index) {
+  FakeCall call("f16 b1 h2 q70 k90 d64 lse", index);
+  const int sm = cuda::device(index).sm;
+  SCOPED_TRACE(sm);
+  const long before = fake().launches();
+  const rapt_status status = call.enqueue(&context, nullptr);
+  const std::string& message = call.call.message;
+  const std::vector<int>& known = jit::find_compiler()->architectures;
+  if (sm < 80) {
+    EXPECT_EQ(status, RAPT_ERROR_UNSUPPORTED);
+    EXPECT_TRUE(contains(message, concat("sm_", sm)) && contains(message, "sm_80 or newer")) << message;
+  } else if (std::find(known.begin(), known.end(), sm) == known.end()) {
+    EXPECT_EQ(status, RAPT_ERROR_ENVIRONMENT);
+    EXPECT_TRUE(contains(message, arch_of(sm))) << message;
+    for (const int each : known) EXPECT_TRUE(contains(message, std::to_string(each))) << each << ": " << message;
+  } else {
+    ASSERT_EQ(status, RAPT_OK) << message;
+    const auto loaded = context.impl.gpu().find(problem_from(call.device->args()), index);
+    ASSERT_NE(loaded, nullptr);
+    EXPECT_EQ(loaded->kernels[0]->image->arch, arch_of(sm));
+    EXPECT_TRUE(contains(loaded->kernels[0]->image->bytes.substr(0, 4), "ELF")) << "machine code";
+  }
+  EXPECT_EQ(fake().launches() - before, status == RAPT_OK ? 1 : 0);
+}
+
+}  // namespace
+
+TEST(Reports, R172) {
+  on_fake_gpus("R172", "70,86,89,103,120,121,130", [] {
+    rapt_context context(without_cache());
+    for (int index = 0; index < cuda::device_count(); ++index) expect_served_or_refused(context, index);
+    EXPECT_GE(fake().launches(), 3) << "NVRTC of CUDA 12 and later knows 8.6, 8.9 and 12.0";
+  });
+  if (!report_role().empty()) return;
+  // Prebuilt kernels for another card: the error says which card, what to do and where to put it.
+  const TemporaryFolder folder;
+  jit::write_pack(folder / "old.pack", {jit::compile(small_kernel(1, "sm_89"))});
+  jit::Store::Options options;
+  options.packs = {folder / "old.pack"};
+  options.use_compiler = false;
+  jit::Store store(options);
+  EXPECT_EQ(store.get(small_kernel(1, "sm_89"))->source, jit::Image::Source::pack);
+  const std::string message = error_of([&] { store.get(small_kernel(1, "sm_120")); }, ErrorCode::environment);
+  for (const char* word : {"sm_120", "rapt pack", "RAPT_PACKS"}) EXPECT_TRUE(contains(message, word)) << message;
+}
+
+// Calls work, compiled anew in each process, and one line says what to set.
+TEST(Reports, R182) {
+  for (const char* home : {"HOME=/proc", "-u HOME"}) {
+    const std::string printed = on_fake_gpus(
+        "R182", "89",
+        [] {
+          for (const char* line : {"f16 b1 h2 q70 k90 d64 lse", "f32 b1 h2 q70 k90 d64"}) {
+            FakeCall call(line, 0);
+            EXPECT_EQ(call.enqueue(nullptr, nullptr), RAPT_OK) << call.call.message;
+          }
+          EXPECT_EQ(fake().launches(), 2);
+        },
+        concat("-u RAPT_CACHE -u XDG_CACHE_HOME -u RAPT_PACKS -u RAPT_LOG ", home));
+    if (!report_role().empty()) return;
+    const size_t first = printed.find("rapt: ");
+    ASSERT_NE(first, std::string::npos) << home << " passed in silence: " << printed;
+    EXPECT_EQ(printed.find("rapt: ", first + 1), std::string::npos) << printed;
+    EXPECT_TRUE(contains(printed, "RAPT_CACHE")) << printed;
+  }
+}
+
+}  // namespace rapt::test

@@ -1,0 +1,337 @@
+// Reports that take a GPU, or two: their rows are in tests/cpu/reports.h, and what of them needs none runs in
+// rapt_tests.
+#include "../cpu/reports.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+#include <thread>
+
+#include "cuda/driver.h"
+#include "error.h"
+#include "gpu_support.h"
+#include "jit/jit.h"
+#include "kernels/family.h"
+#include "prim_args.cuh"
+
+namespace rapt::test {
+
+const std::map<std::string_view, std::string_view>& device_texts();  // of this folder, by name
+
+namespace {
+
+class GpuReports : public GpuTest {};
+
+class GpuTwoDevicesReports : public GpuTest {
+ protected:
+  void SetUp() override {
+    GpuTest::SetUp();
+    if (!IsSkipped() && cuda::device_count() < 2) skip("one GPU");
+  }
+};
+
+std::set<std::string> tests_of(const char* suite_name) {
+  std::set<std::string> names;
+  const testing::UnitTest& unit = *testing::UnitTest::GetInstance();
+  for (int s = 0; s < unit.total_test_suite_count(); ++s) {
+    const testing::TestSuite& suite = *unit.GetTestSuite(s);
+    if (std::string_view(suite.name()) != suite_name) continue;
+    for (int t = 0; t < suite.total_test_count(); ++t) names.insert(suite.GetTestInfo(t)->name());
+  }
+  return names;
+}
+
+// A kernel whose entry calls rapt::test::`call` of reports_kernels.cuh.
+jit::Request request(const std::string& call, const std::string& arch) {
+  jit::Request request{
+      .unit = concat("#include \"reports_kernels.cuh\"\nextern \"C\" __global__ void rapt_kernel(const ",
+                     "__grid_constant__ rapt::test::PrimArgs args) { rapt::test::", call, "(args); }\n"),
+      .arch = arch,
+      .label = "the reports' " + call,
+      .files = {}};
+  for (const auto& [name, text] : device_texts()) request.files.emplace(name, text);
+  return request;
+}
+
+// Such a kernel, loaded on GPU 0.
+class Task {
+ public:
+  explicit Task(const std::string& call, size_t smem_bytes = 0)
+      : image_(jit::Store(jit::Store::from_environment()).get(request(call, cuda::device(0).arch))),
+        kernel_(image_->bytes.data(), image_->bytes.size(), "rapt_kernel"),
+        smem_bytes_(smem_bytes) {
+    kernel_.prepare(0, smem_bytes);
+  }
+  void launch(const PrimArgs& args, cuda::StreamHandle stream, unsigned blocks = 64) const {
+    kernel_.launch({.grid_x = blocks, .threads = 256, .smem_bytes = smem_bytes_, .stream = stream}, &args);
+  }
+
+ private:
+  std::shared_ptr<const jit::Image> image_;
+  cuda::Kernel kernel_;
+  size_t smem_bytes_;
+};
+
+constexpr const char *fill_one = "fill<0x3c00>", *fill_nan = "fill<0x7fff>";  // f16; the second is NaN in bf16 and f32
+
+int64_t elements_that_differ(const HostTensor& tensor, double value) {
+  int64_t different = 0;
+  each_index(tensor.shape, [&](const auto& at) { different += tensor.at(at) == value ? 0 : 1; });
+  return different;
+}
+
+}  // namespace
+
+TEST(GpuReportTable, EveryRowThatTakesAGpuHasItsTest) {
+  std::set<std::string> on_one, on_two;
+  for (const Report& r : reports) {
+    if (r.runs == Runs::gpu || r.runs == Runs::gpu_part) on_one.insert(std::string(r.id));
+    if (r.runs == Runs::two_gpus) on_two.insert(std::string(r.id));
+  }
+  EXPECT_EQ(tests_of("GpuReports"), on_one);
+  EXPECT_EQ(tests_of("GpuTwoDevicesReports"), on_two);
+}
+
+TEST(GpuReportTable, ItsKernelsCompile) {
+  std::string why;
+  if (jit::find_compiler(&why) == nullptr) GTEST_SKIP() << why;
+  for (const char* call : {"spin", fill_one, fill_nan, "copy", "count_differences", "leave_nan"})
+    EXPECT_NO_THROW(jit::compile(request(call, "sm_90a"))) << call;
+}
+
+namespace {
+
+// A call whose q, k and v become 1 on the stream, late, and whose output is copied on the stream.
+class LateInputs {
+ public:
+  LateInputs() : call_(make("f16 b1 h1 q128 k128 d64 lse")), gpu_(call_), copied_(count * 2) {}
+
+  // Everything enqueued on the stream, work of 50 ms before it where asked for.
+  void enqueue(const cuda::Stream& stream, bool late) {
+    const rapt_sdpa_args& args = gpu_.args();
+    if (late) spin_.launch({.n = 50'000'000}, stream.handle(), 1);
+    for (const rapt_tensor* tensor : {args.q, args.k, args.v})
+      fill_.launch({.out = tensor->data, .n = count}, stream.handle());
+    gpu_.expect_enqueue(stream.handle());
+    copy_.launch({.a = args.out->data, .out = copied_.data(), .n = count}, stream.handle());
+  }
+  int wrong_elements() const {
+    std::vector<unsigned short> out(count);
+    copied_.download(out.data(), copied_.bytes());
+    return static_cast<int>(count - std::count(out.begin(), out.end(), 0x3c00));
+  }
+  void restart() {  // inputs of 0, outputs of NaN
+    gpu_.restart();
+    copied_.fill(0xff);
+  }
+  const Task& spin() const { return spin_; }
+
+ private:
+  static constexpr long count = 128 * 64;
+  const Task spin_{"spin"}, fill_{fill_one}, copy_{"copy"};
+  const Call call_;
+  GpuCall gpu_;
+  cuda::Buffer copied_;
+};
+
+}  // namespace
+
+TEST_F(GpuReports, R98) {
+  LateInputs call;
+  const cuda::Stream stream;  // does not wait for the default stream
+  for (int i = 0; i < 100 && !HasFailure(); ++i) {
+    call.restart();
+    call.enqueue(stream, true);
+    stream.synchronize();
+    EXPECT_EQ(call.wrong_elements(), 0) << "repeat " << i;
+  }
+  // While the default stream is busy a call goes on: nothing of it lies there.
+  call.restart();
+  cuda::Event call_done, default_done;
+  call.spin().launch({.n = 200'000'000}, nullptr, 1);
+  default_done.record(nullptr);
+  call.enqueue(stream, false);
+  call_done.record(stream.handle());
+  stream.synchronize();
+  default_done.synchronize();
+  EXPECT_EQ(call.wrong_elements(), 0);
+  EXPECT_GT(cuda::Event::microseconds(call_done, default_done), 0) << "the call waited for the default stream";
+}
+
+// Without pages: the lengths in use grow between recording and replay.
+TEST_F(GpuReports, R104) {
+  Call call = make("f16 b2 h8:2 q1 k8192 d128 seqused=2,2 lse");
+  fill_hash(call);
+  GpuCall gpu(call);
+  const cuda::Stream stream;
+  ASSERT_EQ(rapt_prepare(nullptr, &gpu.args(), stream.handle()), RAPT_OK) << rapt_last_error();
+  cuda::Graph::begin(stream.handle());
+  gpu.expect_enqueue(stream.handle());
+  const cuda::Graph graph(stream.handle());
+  for (const auto& [first, second] : {std::array<int, 2>{2, 2}, {8192, 17}, {0, 8191}, {2, 2}}) {
+    SCOPED_TRACE(concat(first, ", ", second));
+    put(call.in.seqused_k, {0}, first);
+    put(call.in.seqused_k, {1}, second);
+    gpu.restart();
+    graph.replay(stream.handle());
+    stream.synchronize();
+    Call eager = call;
+    expect_same_bits(gpu.result(), run_gpu(eager));
+    expect_oracle(eager);
+  }
+}
+
+TEST_F(GpuReports, R111) {
+  std::string lengths = "513";
+  for (int i = 0; i < 40; ++i) lengths += ",3";
+  for (const char* words : {" h2 d128 lse invariant", " h2 d128 lse"}) {
+    SCOPED_TRACE(words);
+    Call alone = make(concat("bf16 varlen=513", words)), together = make(concat("bf16 varlen=", lengths, words));
+    fill_hash(together);
+    alone.in.q = slice(together.in.q, 0, 0, 513);
+    alone.in.k = slice(together.in.k, 0, 0, 513);
+    alone.in.v = slice(together.in.v, 0, 0, 513);
+    expect_oracle(run_gpu(alone));
+    expect_oracle(run_gpu(together));
+    if (!alone.problem.invariant) continue;
+    expect_same_bits(alone.out.out, slice(together.out.out, 0, 0, 513));
+    expect_same_bits(alone.out.lse, slice(together.out.lse, 1, 0, 513));
+  }
+}
+
+namespace {
+
+// Repeats the call, NaN in the shared memory of every multiprocessor and in the outputs before each time.
+void expect_stable_after_nan(const std::string& line, int times) {
+  SCOPED_TRACE(line);
+  Call call = make(line);
+  fill_hash(call);
+  GpuCall gpu(call);
+  const Device& device = cuda::device(0);
+  const auto smem_bytes = static_cast<size_t>(device.smem_per_block);
+  const Task leave_nan("leave_nan", smem_bytes), fill(fill_nan), copy("copy"), compare("count_differences");
+  const cuda::Stream stream;
+  cuda::Buffer differences(sizeof(unsigned));
+  differences.fill(0);
+  const auto dirty = [&] {
+    leave_nan.launch({.n = static_cast<long>(smem_bytes / 4)}, stream.handle(), static_cast<unsigned>(device.sm_count));
+  };
+
+  dirty();
+  gpu.expect_enqueue(stream.handle());
+  stream.synchronize();
+  const Call& first = gpu.result();
+  expect_oracle(first);
+  expect_finite(first.out.out);
+  expect_finite(first.out.lse);
+
+  struct Output {
+    void* data;
+    long halves;  // elements of 16 bits
+    cuda::Buffer expected;
+  };
+  std::array<Output, 2> outputs;
+  outputs[0] = {gpu.args().out->data, static_cast<long>(first.out.out.size()), {}};
+  outputs[1] = {gpu.args().lse->data, 2 * static_cast<long>(first.out.lse.size()), {}};
+  for (Output& o : outputs) {
+    o.expected = cuda::Buffer(static_cast<size_t>(o.halves) * 2);
+    copy.launch({.a = o.data, .out = o.expected.data(), .n = o.halves}, stream.handle());
+  }
+  for (int i = 0; i < times; ++i) {
+    dirty();
+    for (const Output& o : outputs) fill.launch({.out = o.data, .n = o.halves}, stream.handle());
+    gpu.expect_enqueue(stream.handle());
+    for (const Output& o : outputs)
+      compare.launch({.a = o.data, .b = o.expected.data(), .out = differences.data(), .n = o.halves}, stream.handle());
+  }
+  stream.synchronize();
+  unsigned different = 0;
+  differences.download(&different, sizeof different);
+  gpu.result();  // inputs and guards are whole
+  EXPECT_EQ(different, 0u) << "halves of outputs, over " << times << " calls";
+}
+
+}  // namespace
+
+// Without pages: the lengths are the report's.
+TEST_F(GpuReports, R112) {
+  const std::string line = "bf16 h64:16 d128 varlen=33:272,11:192,11:240,11:64,11:288,11:544,12:448 lse";
+  expect_stable_after_nan(line, 500);
+  expect_stable_after_nan(line + " causal", 500);
+}
+
+namespace {
+
+// All three inputs hold 1, so that every output does.
+Call call_of_ones() {
+  Call call = make("f16 b4 h32 q16 k16 d64 lse");
+  for (HostTensor* tensor : {&call.in.q, &call.in.k, &call.in.v}) fill(*tensor, 1);
+  return call;
+}
+
+// -1: none.
+int current_device() {
+  cuda::DeviceHandle handle = 0;
+  if (cuda::driver().cuCtxGetDevice(&handle) != cuda::result::success) return -1;
+  for (int index = 0; index < cuda::device_count(); ++index)
+    if (cuda::device_handle(index) == handle) return index;
+  return -1;
+}
+
+// Calls on tensors of GPU `index`, on streams of it, while another GPU is current. What goes wrong is added.
+void call_from_another_device(int index, int current, Failures& failures) {
+  const cuda::ContextScope making(index, nullptr);
+  const cuda::Stream own;
+  const Call call = call_of_ones();
+  for (cuda::StreamHandle stream : {static_cast<cuda::StreamHandle>(nullptr), own.handle()})
+    for (int i = 0; i < 10; ++i) {
+      GpuCall gpu(call, index);
+      {
+        const cuda::ContextScope elsewhere(current, nullptr);
+        if (gpu.enqueue(stream) != RAPT_OK) failures.add(gpu.call().message);
+        if (current_device() != current) failures.add(concat("current is ", current_device(), ", was ", current));
+      }
+      float first = 0;
+      cuda::copy_to_host(&first, gpu.args().lse->data, sizeof first, stream);  // waits
+      if (const int64_t wrong = elements_that_differ(gpu.result().out.out, 1.0); wrong != 0)
+        failures.add(concat(wrong, " elements on cuda:", index, " are not 1"));
+    }
+}
+
+}  // namespace
+
+TEST_F(GpuTwoDevicesReports, R100) {
+  Failures failures;
+  call_from_another_device(1, 0, failures);
+  std::vector<std::thread> threads;
+  for (int index : {0, 1})
+    threads.emplace_back([&failures, index] {
+      try {
+        call_from_another_device(index, 1 - index, failures);
+      } catch (const Error& error) {
+        failures.add(error.what());
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  failures.report();
+}
+
+TEST_F(GpuTwoDevicesReports, R102) {
+  Call call = make("f16 b1 h2 q512 k512 d256 lse");
+  fill_hash(call);
+  const Step step = plan(call.problem, cuda::device(0)).steps[0];
+  ASSERT_GT(step.family->unit(step.config).smem_bytes, size_t{48} << 10) << "needs no opt-in and shows nothing";
+  const auto context = make_context();  // that has loaded nothing
+  for (int index : {0, 1, 0}) {
+    SCOPED_TRACE(index);
+    const cuda::ContextScope scope(index, nullptr);
+    const cuda::Stream stream;
+    GpuCall gpu(call, index);
+    gpu.expect_enqueue(stream.handle(), context.get());
+    stream.synchronize();
+    expect_oracle(gpu.result());
+  }
+}
+
+}  // namespace rapt::test
