@@ -47,9 +47,22 @@ constexpr AttentionConfig config_of(int block_m, int stages) {
   return c;
 }
 
+// The address sanitizer gives frames that outlive a switch of fibers to others, and then takes them for freed ones.
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define RAPT_ADDRESS_SANITIZER 1
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(RAPT_ADDRESS_SANITIZER)
+constexpr bool has_address_sanitizer = true;
+#else
+constexpr bool has_address_sanitizer = false;
+#endif
+
 // Runs `rung(params, shared memory)` as every thread of every block, and judges what it wrote.
 template <class Rung>
 void expect_right(const std::string& line, const AttentionConfig& config, Rung rung) {
+  if (has_address_sanitizer) GTEST_SKIP() << "its fake stacks and fibers do not go together";
   const Problem problem = parse_problem(line);
   const check::Inputs inputs = check::make_inputs(problem, check::Fill::normal, 7);
   const check::Outputs outputs = check::make_outputs(problem);
