@@ -14,6 +14,8 @@
 namespace rapt {
 namespace {
 
+// Of checked arguments, whose q is there.
+// NOLINTNEXTLINE(clang-analyzer-core.NullDereference): problem_from() has refused a call without q
 bool on_gpu(const rapt_sdpa_args& args) { return args.q->device.type == RAPT_DEVICE_CUDA; }
 
 void check_cpu(const rapt_sdpa_args& args, void* stream) {
