@@ -4,8 +4,8 @@
 // block_m query rows and walks the keys that any of them sees; scores never leave registers.
 #pragma once
 
+#include "prim/accumulator.cuh"
 #include "prim/ptx_copy.cuh"
-#include "prim/ptx_mma.cuh"
 #include "prim/score.cuh"
 #include "prim/softmax.cuh"
 #include "prim/tile.cuh"
@@ -46,14 +46,14 @@ struct AttentionSm80 {
   int inner_begin = 0, inner_end = 0;            // keys that position and length let all of them see
   const char *k_rows = nullptr, *v_rows = nullptr;
 
-  AttentionSm80(const Sm80Params& params, unsigned shared, unsigned thread_index)
+  AttentionSm80(const Sm80Params& params, unsigned smem_address, unsigned thread_index)
       : p(params.attention),
         order(params.order),
         thread(static_cast<int>(thread_index)),
         lane(static_cast<int>(thread_index % 32)),
         warp_m(static_cast<int>(thread_index / 32 % cfg.warps_m)),
         warp_k(static_cast<int>(thread_index / 32 / cfg.warps_m)),
-        smem(shared) {}
+        smem(smem_address) {}
 
   // Where keys are dealt to several warps, few blocks hurry: their grid is (row tiles, heads, batch), without
   // divisions.
@@ -174,7 +174,7 @@ struct AttentionSm80 {
 
   // Hides what a row does not see, and turns products into logits where they are not folded.
   void modify(Scores& s, int step) const {
-    const int lane = lane_now(), row0 = first_row + warp_m * warp_rows + lane / 4;
+    const int l = lane_now(), row0 = first_row + warp_m * warp_rows + l / 4;
     const int key0 = (first_step + step) * step_keys + warp_k * cfg.block_n;
     const bool edge = key0 + cfg.block_n > inner_end || (cfg.bounded && key0 < inner_begin);
     if (cfg.folded && !edge) return;
@@ -191,7 +191,7 @@ struct AttentionSm80 {
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
             float& x = s[mt][n][2 * half + i];
-            const int j = n * 8 + lane % 4 * 2 + i;
+            const int j = n * 8 + l % 4 * 2 + i;
             const bool visible = j < end && (!cfg.bounded || j >= begin);
             if constexpr (cfg.folded)
               x = visible ? x : minus_infinity;
@@ -443,7 +443,7 @@ struct AttentionSm80 {
 #pragma unroll
       for (int i = 0; i < 8; ++i)
         if (pass != count_non_finite || x[i] > 0.0f)
-          to[i] = pass == count_non_finite ? __uint_as_float(0x7fffffff) : x[i];
+          to[i] = pass == count_non_finite ? detail::float_of(0x7fffffffu) : x[i];
     }
   }
 
@@ -491,6 +491,8 @@ struct AttentionSm80 {
         for (int i = 0; i < 4; ++i) o[mt][n][i] = 0.0f;
     walk(pass, softmax, o);
     cp_async_wait_group(0);
+    if (steps == 0)
+      __syncthreads();  // no step has waited for the rows of Q that other warps copy into this warp's tile
     if (cfg.warps_k == 1) find_tile();  // again, so that what only the end needs holds no registers during the walk
     float finite = 0.0f;
     if constexpr (merges_output(cfg))

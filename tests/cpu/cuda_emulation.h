@@ -32,7 +32,7 @@
 #endif
 
 struct CudaIndex {
-  unsigned x = 0;
+  unsigned x = 0, y = 0, z = 0;
 };
 inline CudaIndex threadIdx, blockIdx, blockDim, gridDim;
 
@@ -42,8 +42,12 @@ class Block {
  public:
   static constexpr int lanes = 32;
 
-  // Runs body() as every thread of a block. Backwards: the last thread goes first.
-  void run(unsigned threads, bool backwards, const std::function<void()>& body) {
+  // Whose turn it is. First and last to come: a warp runs until it waits for others, as far ahead of them as a GPU
+  // could let it. Mixed: some warp runs past a few places where its lanes wait for each other, then another.
+  enum class Turns { first_ahead, last_ahead, mixed };
+
+  // Runs body() as every thread of a block.
+  void run(unsigned threads, Turns turns, const std::function<void()>& body) {
     body_ = &body;
     warps_.assign((threads + lanes - 1) / lanes, {});
     for (unsigned t = 0; t < threads; ++t) ++warps_[t / lanes].threads;
@@ -51,13 +55,8 @@ class Block {
     all_.threads = threads;
     while (fibers_.size() < threads) fibers_.push_back(std::make_unique<Fiber>());
     for (unsigned t = 0; t < threads; ++t) fibers_[t]->done = false;
-    // A warp runs until it waits for others: as far ahead of them as a GPU could let it.
-    for (live_ = threads; live_ > 0;) {
-      const unsigned long before = progress_;
-      const auto warps = static_cast<unsigned>(warps_.size());
-      for (unsigned n = 0; n < warps; ++n) run_warp(backwards ? warps - 1 - n : n, threads, backwards);
-      if (progress_ == before) fail("threads wait for each other in different places");
-    }
+    live_ = threads;
+    turns == Turns::mixed ? run_mixed(threads) : run_ahead(threads, turns == Turns::last_ahead);
   }
 
   void wait_for_block() { wait(all_); }
@@ -117,16 +116,42 @@ class Block {
       begin(fiber);
   }
 
-  void run_warp(unsigned warp, unsigned threads, bool backwards) {
-    const unsigned first = warp * lanes, end = std::min(first + lanes, threads);
-    for (unsigned long before = progress_ - 1; progress_ != before;) {
-      before = progress_;
-      for (unsigned n = first; n < end; ++n) {
-        const unsigned t = backwards ? end - 1 - (n - first) : n;
-        if (fibers_[t]->done) continue;
-        resume(t);
-        if (fibers_[t]->done) --live_, ++progress_;
+  void run_ahead(unsigned threads, bool backwards) {
+    while (live_ > 0) {
+      const unsigned long before = progress_;
+      const auto warps = static_cast<unsigned>(warps_.size());
+      for (unsigned n = 0; n < warps; ++n) {
+        const unsigned warp = backwards ? warps - 1 - n : n;
+        for (unsigned long last = progress_ - 1; progress_ != last;) {
+          last = progress_;
+          run_warp_once(warp, threads, backwards);
+        }
       }
+      if (progress_ == before) fail("threads wait for each other in different places");
+    }
+  }
+
+  void run_mixed(unsigned threads) {
+    const auto warps = static_cast<unsigned>(warps_.size());
+    unsigned idle = 0;
+    while (live_ > 0) {
+      random_ = random_ * 1664525u + 1013904223u;  // Numerical Recipes' generator: the same turns on every run
+      const unsigned long before = progress_;
+      for (unsigned turns = (random_ >> 8) % 8 + 1; turns > 0; --turns)
+        run_warp_once((random_ >> 16) % warps, threads, false);
+      idle = progress_ == before ? idle + 1 : 0;
+      if (idle > 64 * warps) fail("threads wait for each other in different places");
+    }
+  }
+
+  // Every lane of a warp once, to where it waits.
+  void run_warp_once(unsigned warp, unsigned threads, bool backwards) {
+    const unsigned first = warp * lanes, end = std::min(first + lanes, threads);
+    for (unsigned n = first; n < end; ++n) {
+      const unsigned t = backwards ? end - 1 - (n - first) : n;
+      if (fibers_[t]->done) continue;
+      resume(t);
+      if (fibers_[t]->done) --live_, ++progress_;
     }
   }
 
@@ -151,7 +176,7 @@ class Block {
   std::vector<Group> warps_;
   Group all_;
   Place scheduler_{};
-  unsigned live_ = 0;
+  unsigned live_ = 0, random_ = 1;
   unsigned long progress_ = 0;  // waits that ended, threads that did
 };
 
@@ -178,7 +203,7 @@ inline void launch(unsigned blocks, unsigned threads, float* shared, size_t shar
   for (unsigned b = 0; b < blocks; ++b) {
     blockIdx.x = b;
     for (size_t i = 0; i < shared_floats; ++i) shared[i] = __builtin_nanf("");
-    block().run(threads, b % 2 == 1, body);
+    block().run(threads, static_cast<Block::Turns>(b % 3), body);
   }
 }
 
@@ -195,4 +220,14 @@ inline unsigned __ballot_sync(unsigned, bool x) {
   const auto& votes = rapt::cuda_emulation::block().exchange(x ? 1u : 0u);
   for (unsigned lane = 0; lane < 32; ++lane) bits |= votes[lane] << lane;
   return bits;
+}
+inline bool __any_sync(unsigned lanes, bool x) { return __ballot_sync(lanes, x) != 0; }
+inline bool __syncthreads_or(bool x) {
+  static bool any;
+  __syncthreads();
+  if (threadIdx.x == 0) any = false;
+  __syncthreads();
+  if (x) any = true;
+  __syncthreads();
+  return any;
 }

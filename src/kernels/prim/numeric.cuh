@@ -1,6 +1,7 @@
-// Conversions between storage formats and float, and fast exponentials: one function for each PTX instruction.
-// Included by every kernel. Each has a host twin of the same meaning (shared/dtype.h), so that tests can run kernels'
-// text on a CPU. Instructions: PTX ISA, "Data Movement and Conversion Instructions: cvt" and "Floating Point: ex2".
+// Conversions between storage formats and float, fast exponentials and logarithms: one function for each PTX
+// instruction. Included by every kernel. Each has a host twin of the same meaning (shared/dtype.h), so that tests can
+// run kernels' text on a CPU. Instructions: PTX ISA, "Data Movement and Conversion Instructions: cvt" and "Floating
+// Point: ex2, lg2".
 #pragma once
 
 #include "../shared/dtype.h"
@@ -48,6 +49,12 @@ inline float exp2_approx(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+// log2(x) within 2^-22 (absolute, for x of 1 and more).
+inline float log2_approx(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 
 #else
 
@@ -60,6 +67,7 @@ inline float exp2_approx(float x) {
   const float y = __builtin_exp2f(x);
   return y < __FLT_MIN__ ? 0.0f : y;
 }
+inline float log2_approx(float x) { return __builtin_log2f(x); }
 
 #endif
 

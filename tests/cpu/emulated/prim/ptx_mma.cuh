@@ -30,22 +30,40 @@ inline void ldmatrix_x4_trans(unsigned (&r)[4], unsigned address) {
   }
 }
 
+// The sums of the four elements of C that this lane holds, over 16 products each.
 template <DType dtype>
-inline void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-  static_assert(dtype == DType::f16);
+inline std::array<float, 4> emulated_products(const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  static_assert(is_16bit(dtype));
   std::array<std::array<unsigned, 32>, 6> words;
   const unsigned mine[6] = {a[0], a[1], a[2], a[3], b0, b1};
   for (size_t i = 0; i < 6; ++i) words[i] = cuda_emulation::block().exchange(mine[i]);
   const auto half = [](unsigned word, unsigned which) {
-    return f16_to_float(static_cast<unsigned short>(word >> (which * 16)));
+    const auto code = static_cast<unsigned short>(word >> (which * 16));
+    return dtype == DType::f16 ? f16_to_float(code) : bf16_to_float(code);
   };
   const unsigned lane = threadIdx.x % 32;
+  std::array<float, 4> sums{};
   for (unsigned i = 0; i < 4; ++i) {
     const unsigned row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
     for (unsigned k = 0; k < 16; ++k) {
       const unsigned source_a = row % 8 * 4 + k % 8 / 2, source_b = column * 4 + k % 8 / 2;
-      d[i] += half(words[row / 8 + k / 8 * 2][source_a], k % 2) * half(words[4 + k / 8][source_b], k % 2);
+      sums[i] += half(words[row / 8 + k / 8 * 2][source_a], k % 2) * half(words[4 + k / 8][source_b], k % 2);
     }
+  }
+  return sums;
+}
+
+template <DType dtype>
+inline void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  const std::array<float, 4> sums = emulated_products<dtype>(a, b0, b1);
+  for (size_t i = 0; i < 4; ++i) d[i] += sums[i];
+}
+inline void mma_m16n8k16_f16(unsigned (&d)[2], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  const std::array<float, 4> sums = emulated_products<DType::f16>(a, b0, b1);
+  for (size_t i = 0; i < 4; ++i) {
+    unsigned short code = static_cast<unsigned short>(d[i / 2] >> (i % 2 * 16));
+    code = float_to_f16(f16_to_float(code) + sums[i]);
+    d[i / 2] = (d[i / 2] & (i % 2 == 0 ? 0xffff0000u : 0xffffu)) | unsigned{code} << (i % 2 * 16);
   }
 }
 
