@@ -8,10 +8,13 @@
 #include "error.h"
 #include "kernels/bind.h"
 #include "kernels/family.h"
+#include "kernels/rules.h"
 #include "sdpa.h"
 
 namespace rapt {
 namespace {
+
+constexpr const char* name = "attention_cpu";
 
 using cpu::Tile;
 
@@ -19,19 +22,11 @@ constexpr int block_n = 96;              // keys of a tile: divides into blocks 
 constexpr int64_t keys_per_split = 768;  // at least; a multiple of block_n
 
 bool accepts(const Problem& p, const Device& device, std::string* why) {
-  auto refuse = [&](auto... parts) {
-    if (why != nullptr) *why = concat("attention_cpu: ", parts...);
-    return false;
-  };
-  if (device.kind != DeviceKind::cpu) return refuse("device ", device.name, " is not a CPU");
-  if (p.op != Op::forward) return refuse("op is not forward attention");
-  if (p.page_size != 0) return refuse("page=", p.page_size, ": paged KV is not supported");
-  if (!p.mod.empty()) return refuse("mod=", p.mod, ": score modifications are not supported");
-  if (p.smooth_k) return refuse("smooth_k: quantisation inside the call is not supported; pass quantised tensors");
-  if (p.hadamard) return refuse("hadamard: quantisation inside the call is not supported; pass quantised tensors");
+  if (device.kind != DeviceKind::cpu) return refuse(name, why, "device ", device.name, " is not a CPU");
+  if (refused_by_all(name, p, why)) return false;
   if (p.pv == PvMode::fp8 || p.pv == PvMode::fp8x2)
-    return refuse("pv=fp8: P.V is computed in f32 on CPUs; pv=f16 or none");
-  if (p.acc == AccMode::f16) return refuse("acc=f16: CPUs accumulate in f32");
+    return refuse(name, why, "pv=fp8: P.V is computed in f32 on CPUs; pv=f16 or none");
+  if (p.acc == AccMode::f16) return refuse(name, why, "acc=f16: CPUs accumulate in f32");
   return true;
 }
 
@@ -169,6 +164,6 @@ void launch(const LaunchScope& scope) {
 
 }  // namespace
 
-const Family attention_cpu{"attention_cpu", accepts, configure, workspace_bytes, launch};
+const Family attention_cpu{name, accepts, configure, workspace_bytes, launch};
 
 }  // namespace rapt

@@ -7,26 +7,20 @@
 #include "kernels/bind.h"
 #include "kernels/emit.h"
 #include "kernels/family.h"
+#include "kernels/rules.h"
 #include "kernels/shared/scalar_tile.h"
 #include "sdpa.h"
 
 namespace rapt {
 namespace {
 
+constexpr const char* name = "attention_scalar";
+
 bool accepts(const Problem& p, const Device& device, std::string* why) {
-  auto refuse = [&](auto... parts) {
-    if (why != nullptr) *why = concat("attention_scalar: ", parts...);
-    return false;
-  };
-  if (device.kind != DeviceKind::cuda) return refuse("device ", device.name, " is not a GPU");
-  if (device.sm < 80) return refuse("device ", device.name, " is sm_", device.sm, ": must be sm_80 or newer");
-  if (p.op != Op::forward) return refuse("op is not forward attention");
-  if (p.page_size != 0) return refuse("page=", p.page_size, ": paged KV is not supported");
-  if (!p.mod.empty()) return refuse("mod=", p.mod, ": score modifications are not supported");
-  if (p.smooth_k) return refuse("smooth_k: quantisation inside the call is not supported; pass quantised tensors");
-  if (p.hadamard) return refuse("hadamard: quantisation inside the call is not supported; pass quantised tensors");
-  if (p.pv == PvMode::fp8 || p.pv == PvMode::fp8x2) return refuse("pv=fp8: P.V is computed in f32; pv=f16 or none");
-  if (p.acc == AccMode::f16) return refuse("acc=f16: sums are in f32");
+  if (refused_for_gpu(name, device, why) || refused_by_all(name, p, why)) return false;
+  if (p.pv == PvMode::fp8 || p.pv == PvMode::fp8x2)
+    return refuse(name, why, "pv=fp8: P.V is computed in f32; pv=f16 or none");
+  if (p.acc == AccMode::f16) return refuse(name, why, "acc=f16: sums are in f32");
   return true;
 }
 
@@ -75,6 +69,6 @@ void launch(const LaunchScope& scope) {
 
 }  // namespace
 
-const Family attention_scalar{"attention_scalar", accepts, configure, workspace_bytes, launch, unit};
+const Family attention_scalar{name, accepts, configure, workspace_bytes, launch, unit};
 
 }  // namespace rapt

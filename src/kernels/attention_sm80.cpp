@@ -8,11 +8,14 @@
 #include "kernels/bind.h"
 #include "kernels/emit.h"
 #include "kernels/family.h"
+#include "kernels/rules.h"
 #include "kernels/shared/sm80.h"
 #include "sdpa.h"
 
 namespace rapt {
 namespace {
+
+constexpr const char* name = "attention_sm80";
 
 constexpr int largest_dim = 256;
 constexpr int64_t most_blocks = 0x7fffffff;  // grid.x of every GPU
@@ -23,34 +26,29 @@ bool vectors(const Access& access) { return access.unit_last && access.aligned16
 
 // The first rule that a problem breaks, as a sentence; nothing is formatted when nobody asks.
 bool accepts(const Problem& p, const Device& device, std::string* why) {
-  auto refuse = [&](const auto&... parts) {
-    if (why != nullptr) *why = concat("attention_sm80: ", parts...);
-    return false;
-  };
-  if (device.kind != DeviceKind::cuda) return refuse("device ", device.name, " is not a GPU");
-  if (device.sm < 80) return refuse("device ", device.name, " is sm_", device.sm, ": must be sm_80 or newer");
-  if (p.op != Op::forward) return refuse("op is not forward attention");
-  if (p.page_size != 0) return refuse("page=", p.page_size, ": paged KV is not supported");
-  if (!p.mod.empty()) return refuse("mod=", p.mod, ": score modifications are not supported");
-  if (p.smooth_k || p.hadamard) return refuse("smooth_k, hadamard: quantisation inside the call is not supported");
+  if (refused_for_gpu(name, device, why) || refused_by_all(name, p, why)) return false;
   if (!is_16bit(p.q) || p.k != p.q)
-    return refuse("q=", name_of(p.q), " k=", name_of(p.k), ": both must be f16 or both bf16");
-  if (!is_16bit(p.v)) return refuse("v=", name_of(p.v), ": must be f16 or bf16");
+    return refuse(name, why, "q=", name_of(p.q), " k=", name_of(p.k), ": both must be f16 or both bf16");
+  if (!is_16bit(p.v)) return refuse(name, why, "v=", name_of(p.v), ": must be f16 or bf16");
   if (p.q_scales != ScaleKind::none || p.k_scales != ScaleKind::none || p.v_scales != ScaleKind::none)
-    return refuse("descale factors of 16-bit tensors are not supported");
-  if (p.pv == PvMode::fp8 || p.pv == PvMode::fp8x2) return refuse("pv=fp8: P.V is computed in 16 bits; pv=f16 or none");
+    return refuse(name, why, "descale factors of 16-bit tensors are not supported");
+  if (p.pv == PvMode::fp8 || p.pv == PvMode::fp8x2)
+    return refuse(name, why, "pv=fp8: P.V is computed in 16 bits; pv=f16 or none");
   if (p.acc == AccMode::f16 && (p.q != DType::f16 || p.v != DType::f16))
-    return refuse("acc=f16, q=", name_of(p.q), " v=", name_of(p.v), ": only products of f16 are summed in f16");
+    return refuse(name, why, "acc=f16, q=", name_of(p.q), " v=", name_of(p.v),
+                  ": only products of f16 are summed in f16");
   for (const int64_t dim : {p.head_dim, p.head_dim_v})
     if (dim < 8 || dim % 8 != 0 || dim > largest_dim)
-      return refuse("head_dim ", p.head_dim, ":", p.head_dim_v, ": both must be multiples of 8 up to ", largest_dim);
-  for (const auto& [name, access] :
+      return refuse(name, why, "head_dim ", p.head_dim, ":", p.head_dim_v, ": both must be multiples of 8 up to ",
+                    largest_dim);
+  for (const auto& [tensor, access] :
        {std::pair{"q", &p.access_q}, {"k", &p.access_k}, {"v", &p.access_v}, {"out", &p.access_out}})
-    if (!vectors(*access)) return refuse(name, ": rows must be contiguous, and base and strides multiples of 16 bytes");
+    if (!vectors(*access))
+      return refuse(name, why, tensor, ": rows must be contiguous, and base and strides multiples of 16 bytes");
   if (p.seqlen_q >= Band::longest || p.seqlen_k >= Band::longest)
-    return refuse("seqlens ", p.seqlen_q, " and ", p.seqlen_k, ": must be below ", Band::longest);
+    return refuse(name, why, "seqlens ", p.seqlen_q, " and ", p.seqlen_k, ": must be below ", Band::longest);
   if (p.batch * p.heads_q > most_blocks || p.batch * p.heads_q * div_up(p.seqlen_q, 32) > most_blocks)
-    return refuse("batch * heads_q * tiles of rows: must be at most ", most_blocks);
+    return refuse(name, why, "batch * heads_q * tiles of rows: must be at most ", most_blocks);
   return true;
 }
 
@@ -180,6 +178,6 @@ void launch(const LaunchScope& scope) {
 
 }  // namespace
 
-const Family attention_sm80{"attention_sm80", accepts, configure, workspace_bytes, launch, unit};
+const Family attention_sm80{name, accepts, configure, workspace_bytes, launch, unit};
 
 }  // namespace rapt

@@ -1,0 +1,22 @@
+// The sentences of rules.h.
+#include "kernels/rules.h"
+
+namespace rapt {
+
+bool refused_by_all(const char* family, const Problem& p, std::string* why) {
+  if (p.op != Op::forward) return !refuse(family, why, "op is not forward attention");
+  if (p.page_size != 0) return !refuse(family, why, "page=", p.page_size, ": paged KV is not supported");
+  if (!p.mod.empty()) return !refuse(family, why, "mod=", p.mod, ": score modifications are not supported");
+  for (const auto& [given, word] : {std::pair{p.smooth_k, "smooth_k"}, {p.hadamard, "hadamard"}})
+    if (given)
+      return !refuse(family, why, word, ": quantisation inside the call is not supported; pass quantised tensors");
+  return false;
+}
+
+bool refused_for_gpu(const char* family, const Device& device, std::string* why) {
+  if (device.kind != DeviceKind::cuda) return !refuse(family, why, "device ", device.name, " is not a GPU");
+  if (device.sm >= 80) return false;
+  return !refuse(family, why, "device ", device.name, " is sm_", device.sm, ": must be sm_80 or newer");
+}
+
+}  // namespace rapt
