@@ -3,7 +3,6 @@
 // driver came to is remembered for a process.
 #include "cuda/driver.h"
 
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -19,20 +18,12 @@
 #include <vector>
 
 #include "error.h"
-#include "tests/fake_cuda/fake_cuda.h"
+#include "tests/cpu/fake_driver.h"
 
 namespace rapt::cuda {
 namespace {
 
-const fake_cuda::Control& fake() {
-  static const fake_cuda::Control& control = [&]() -> const fake_cuda::Control& {
-    void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    void* get = library == nullptr ? nullptr : dlsym(library, "fake_cuda_control");
-    if (get == nullptr) std::abort();
-    return *reinterpret_cast<decltype(&fake_cuda_control)>(get)();
-  }();
-  return control;
-}
+using test::fake;
 
 // The error that body throws, expected to have this code and to say all of these words.
 void expect_error(ErrorCode code, const std::vector<std::string>& words, const std::function<void()>& body) {

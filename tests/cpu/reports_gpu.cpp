@@ -2,7 +2,6 @@
 // GPU: the whole library over the stand-in driver of tests/fake_cuda, which counts calls and records launches. What the
 // kernels compute is in tests/gpu.
 // What each was about stands in reports.h.
-#include <dlfcn.h>
 
 #include <algorithm>
 #include <functional>
@@ -13,24 +12,14 @@
 #include "check/device_tensors.h"
 #include "context.h"
 #include "cuda/driver.h"
+#include "fake_driver.h"
 #include "gpu.h"
 #include "jit_support.h"
 #include "reports_process.h"
 #include "support.h"
-#include "tests/fake_cuda/fake_cuda.h"
 
 namespace rapt::test {
 namespace {
-
-const fake_cuda::Control& fake() {
-  static const fake_cuda::Control& control = [&]() -> const fake_cuda::Control& {
-    void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    void* get = library == nullptr ? nullptr : dlsym(library, "fake_cuda_control");
-    if (get == nullptr) std::abort();
-    return *reinterpret_cast<decltype(&fake_cuda_control)>(get)();
-  }();
-  return control;
-}
 
 // body in a process that sees one stand-in GPU for each of `capabilities` ("80,90"). Returns what it printed.
 std::string on_fake_gpus(const std::string& report, const std::string& capabilities, const std::function<void()>& body,

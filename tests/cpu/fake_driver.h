@@ -1,0 +1,23 @@
+// The switches and counters of the stand-in driver (tests/fake_cuda) that this process has opened as libcuda.so.1.
+// Used by tests in processes of their own, started with the stand-in first on the loader's path.
+#pragma once
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+
+#include "tests/fake_cuda/fake_cuda.h"
+
+namespace rapt::test {
+
+inline const fake_cuda::Control& fake() {
+  static const fake_cuda::Control& control = [&]() -> const fake_cuda::Control& {
+    void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    void* get = library == nullptr ? nullptr : dlsym(library, "fake_cuda_control");
+    if (get == nullptr) std::abort();
+    return *reinterpret_cast<decltype(&fake_cuda_control)>(get)();
+  }();
+  return control;
+}
+
+}  // namespace rapt::test
