@@ -40,9 +40,8 @@ RULES = [
 
 def resolve(source, bracket, name):
     """The included file relative to the root, or "<name>" when no file of this project fits."""
-    folders = [source.parent, ROOT, ROOT / "src", ROOT / "include", ROOT / "lab/ladder"]
-    if source.suffix == ".cuh":
-        folders.append(ROOT / "src/kernels")  # what "prim/tile.cuh" is relative to when NVRTC compiles
+    folders = [source.parent, ROOT, ROOT / "src", ROOT / "include"]
+    folders += [ROOT / "lab/ladder", ROOT / "src/kernels"]  # device texts, as NVRTC and the tests of texts find them
     for folder in folders[1:] if bracket == "<" else folders:
         path = (folder / name).resolve()
         if path.is_file() and path.is_relative_to(ROOT):
