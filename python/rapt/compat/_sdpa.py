@@ -1,0 +1,149 @@
+"""rapt.compat.sdpa: the signature of torch.nn.functional.scaled_dot_product_attention. Re-exported by rapt.compat.
+
+Any number of leading dimensions becomes [batch, heads, seqlen, head_dim] by views alone: never by a copy.
+"""
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import torch
+from torch.nn.attention.bias import CausalBias, CausalVariant
+
+from .. import sdpa as attention
+from .._errors import InvalidArgument, Unsupported
+
+BIAS_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None,
+         dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None,
+         enable_gqa: bool = False) -> torch.Tensor:
+    """Drop-in for torch.nn.functional.scaled_dot_product_attention: softmax(scale * query key^T, masked) value.
+
+    Args:
+        query: [..., heads, seqlen_q, head_dim], any number of leading dimensions from none (one head) on. float32,
+            float16, bfloat16 or FP8; float64 is refused.
+        key: [..., heads, seqlen_k, head_dim]. Leading dimensions of query, key and value broadcast, by strides of 0.
+        value: [..., heads, seqlen_k, head_dim_v].
+        attn_mask: bool (True keeps) or float32, float16, bfloat16 (added to the scaled scores), whatever query is;
+            broadcasts, right-aligned, to [..., heads, seqlen_q, seqlen_k]. Or a torch.nn.attention.bias.CausalBias.
+        dropout_p: must be 0.
+        is_causal: True: query i sees keys j <= i, from the top left corner, whatever the lengths. Not with attn_mask.
+        scale: any finite number; None is 1 / sqrt(head_dim).
+        enable_gqa: True: query has a multiple of key's and value's heads.
+
+    Returns:
+        [..., heads, seqlen_q, head_dim_v] in query's dtype (rapt.sdpa's rule for FP8), in query's memory order.
+
+    Raises:
+        InvalidArgument (a ValueError and, as PyTorch's own, a RuntimeError): both attn_mask and is_causal; heads that
+            differ without enable_gqa; shapes that do not broadcast; batch dimensions that are not one in memory.
+        Unsupported: dropout_p other than 0.
+        And what rapt.sdpa raises, in its names: a bool attn_mask is `mask`, any other `bias`.
+
+    Differences from PyTorch: a query that sees no key gives 0 on every device and dtype, and what it does not see
+    never reaches it, NaN included. query, key and value may differ in dtype; float16 and bfloat16 masks go with any of
+    them. torch.autocast does not convert the inputs. There is no backward yet: calling it raises.
+    """
+    if dropout_p != 0.0:  # NaN is not 0
+        raise Unsupported(f"dropout_p is {dropout_p!r}: must be 0, rapt has no dropout")
+    if not isinstance(is_causal, bool):
+        raise InvalidArgument(f"is_causal is {is_causal!r}: must be True or False")
+    if is_causal and attn_mask is not None:
+        raise InvalidArgument("attn_mask and is_causal=True are both given: must be one of them")
+    lead = query.shape[:-2]
+    if len(lead) == 2 and key.shape[:-2] == lead and value.shape[:-2] == lead:
+        rank, batch = 4, lead[:1]
+    else:
+        rank = max(query.ndim, key.ndim, value.ndim)
+        batch, heads_q, heads_k = _leading(query, key, value, rank, enable_gqa)
+        query = _folded("query", query, batch, heads_q)
+        key = _folded("key", key, batch, heads_k)
+        value = _folded("value", value, batch, heads_k)
+    masking = _masking(query, key, attn_mask, is_causal, batch)
+    out = attention(query, key, value, scale=scale, **masking)
+    if rank == 4:
+        return out
+    return out.view(batch + out.shape[1:]) if rank > 4 else out[0] if rank == 3 else out[0, 0]
+
+
+def _leading(query, key, value, rank: int, enable_gqa: bool) -> tuple[torch.Size, int, int]:
+    """The batch dimensions of the call and the heads of query, and of key and value."""
+    if min(query.ndim, key.ndim, value.ndim) < 2:
+        raise InvalidArgument(f"query, key, value have {query.ndim}, {key.ndim}, {value.ndim} dimensions: each must "
+                              "have 2 or more, [..., seqlen, head_dim]")
+    leads = [torch.Size((1,) * (rank - one.ndim)) + one.shape[:-2] for one in (query, key, value)]
+    heads_q, heads_k, heads_v = [lead[-1] if lead else 1 for lead in leads]
+    both = heads_v if heads_k == 1 else heads_k
+    if heads_v not in (1, both):
+        raise InvalidArgument(f"key has {heads_k} heads and value {heads_v}: must be equal, or one of them 1")
+    if enable_gqa:
+        if both == 0 and heads_q > 0 or both > 0 and heads_q % both != 0:
+            raise InvalidArgument(f"query has {heads_q} heads, key and value {both}: must be a multiple of them")
+    elif both not in (1, heads_q):
+        if heads_q != 1:
+            raise InvalidArgument(f"query has {heads_q} heads, key and value {both}: must be equal, or pass "
+                                  "enable_gqa=True")
+        heads_q = both
+    return _broadcast([lead[:-1] for lead in leads]), heads_q, both
+
+
+def _broadcast(leads: list[torch.Size]) -> torch.Size:
+    """The common shape of batch dimensions, all of one rank."""
+    sizes = []
+    for column in zip(*leads):
+        others = {size for size in column if size != 1}
+        if len(others) > 1:
+            shown = ", ".join(str(list(lead)) for lead in leads)
+            raise InvalidArgument(f"query, key, value have batch dimensions {shown}: must broadcast")
+        sizes.append(others.pop() if others else 1)
+    return torch.Size(sizes)
+
+
+def _folded(name: str, tensor: torch.Tensor, batch: torch.Size, heads: int) -> torch.Tensor:
+    """[*batch, heads, rows, columns], broadcast, as [prod(batch), heads, rows, columns] over the same memory."""
+    whole = batch + torch.Size((heads,)) + tensor.shape[-2:]
+    if tensor.shape != whole:
+        tensor = tensor.expand(whole)
+    if len(batch) == 1:
+        return tensor
+    if not batch:
+        return tensor.unsqueeze(0)
+    step = None  # elements from one index of the dimensions so far to the next
+    for size, stride in zip(reversed(batch), reversed(tensor.stride()[:len(batch)])):
+        if size == 1:
+            continue
+        if step is not None and stride != step and tensor.numel() > 0:
+            strides = list(tensor.stride()[:len(batch)])
+            raise InvalidArgument(f"{name}'s batch dimensions {list(batch)} have strides {strides}: must be one "
+                                  "dimension in memory, since nothing is copied here; copy or broadcast it yourself")
+        step = size * stride
+    return tensor.view(torch.Size((prod(batch),)) + tensor.shape[len(batch):])
+
+
+def _masking(query, key, attn_mask, is_causal: bool, batch: torch.Size) -> dict[str, Any]:
+    """rapt.sdpa's causal, mask or bias; query and key are folded already."""
+    if attn_mask is None:
+        return {"causal": "top_left" if is_causal else False}
+    if isinstance(attn_mask, CausalBias):
+        given, lengths = (attn_mask.seq_len_q, attn_mask.seq_len_kv), (query.shape[-2], key.shape[-2])
+        if given != lengths:
+            raise InvalidArgument(f"attn_mask is a CausalBias of lengths {given}: must be query's and key's, {lengths}")
+        return {"causal": "top_left" if attn_mask.variant == CausalVariant.UPPER_LEFT else "bottom_right"}
+    if attn_mask.dtype != torch.bool and attn_mask.dtype not in BIAS_DTYPES:
+        raise InvalidArgument(f"attn_mask is {attn_mask.dtype}: must be bool, float32, float16 or bfloat16")
+    if attn_mask.ndim > 3 and len(batch) > 1:
+        attn_mask = _folded_mask(attn_mask, batch)
+    return {"mask" if attn_mask.dtype == torch.bool else "bias": attn_mask}
+
+
+def _folded_mask(attn_mask: torch.Tensor, batch: torch.Size) -> torch.Tensor:
+    """A mask with batch dimensions of its own as [prod(batch) or 1, heads or 1, rows, columns]."""
+    own = attn_mask.shape[:-3]
+    if all(size == 1 for size in own):
+        return attn_mask.view(torch.Size((1,)) + attn_mask.shape[-3:])
+    sizes = torch.Size((1,) * (len(batch) - len(own))) + own
+    if len(sizes) > len(batch) or any(mine not in (1, size) for mine, size in zip(sizes, batch)):
+        raise InvalidArgument(f"attn_mask is {list(attn_mask.shape)}: must broadcast to the batch {list(batch)}")
+    return _folded("attn_mask", attn_mask, batch, attn_mask.shape[-3])
