@@ -1,0 +1,50 @@
+"""CuPy arrays: the GPU they lie on, CuPy's current stream."""
+from __future__ import annotations
+
+import cupy
+
+from . import _core
+from ._dispatch import Front, register
+from ._errors import InvalidArgument
+from ._views import CUDA, RAPT_BF16, allocate_in_order, memory_order, type_code
+
+
+def view(array: cupy.ndarray) -> tuple:
+    """What rapt._core reads of an array: see register_framework there."""
+    size = array.dtype.itemsize
+    if any(stride % size for stride in array.strides):
+        raise InvalidArgument(f"an array of dtype {array.dtype} with strides {array.strides} bytes: must be whole elements")
+    return (array.data.ptr, CUDA, array.device.id, *type_code(array.dtype.name), array.shape,
+            tuple(stride // size for stride in array.strides), False)
+
+
+def dtype_named(name: str):
+    if name == "bfloat16":
+        try:
+            import ml_dtypes
+        except ImportError:
+            raise InvalidArgument("out_dtype = 'bfloat16': CuPy has no such type without the package ml_dtypes") from None
+        return ml_dtypes.bfloat16
+    return name
+
+
+def allocate(like: cupy.ndarray, shape: tuple[int, ...], name: str) -> cupy.ndarray:
+    dtype = dtype_named(name)
+    order = memory_order(like.strides) if len(shape) == like.ndim else list(range(len(shape)))
+    with like.device:
+        return allocate_in_order(lambda sizes: cupy.empty(sizes, dtype), shape, order)
+
+
+def stream(like: cupy.ndarray) -> int:
+    with like.device:
+        return cupy.cuda.get_current_stream().ptr
+
+
+FRONT = Front(_core.sdpa, _core.prepare, _core.explain, _core.merge)
+_core.register_framework((cupy.ndarray,), "cupy", None, view, allocate, None, stream, None, None, RAPT_BF16)
+
+
+def front_of(array) -> Front:
+    if type(array) is cupy.ndarray:
+        return register(array, FRONT)
+    raise InvalidArgument(f"q: a {type(array).__module__}.{type(array).__qualname__}: must be a plain cupy.ndarray")

@@ -1,0 +1,58 @@
+"""Which code takes a call: by the type of q. Used by rapt/__init__.py; the frameworks' modules fill the tables.
+
+A framework is imported only when an array of it arrives, so the caller has imported it already.
+"""
+from __future__ import annotations
+
+import sys
+from typing import Any, Callable, NamedTuple
+
+from ._errors import InvalidArgument
+
+
+class Front(NamedTuple):
+    """The operations for arrays of one framework, all with the positional arguments of rapt._core."""
+    sdpa: Callable[..., Any]
+    prepare: Callable[..., Any]
+    explain: Callable[..., Any]
+    merge: Callable[..., Any]
+
+
+# By the name of the module of the array's type: torch.compile can guard such a look-up, which it can't by type. Filled by
+# eager calls alone, since what changes while it traces breaks its guards.
+fronts: dict[str, Front] = {}
+calls: dict[str, Callable[..., Any]] = {}  # fronts[name].sdpa: one look-up less in the call that counts
+
+
+def register(array, front: Front) -> Front:
+    fronts[type(array).__module__] = front
+    calls[type(array).__module__] = front.sdpa
+    return front
+
+
+def _is_a(array, module: str, name: str) -> bool:
+    """Of a class of a module that somebody has imported."""
+    found = sys.modules.get(module)
+    return found is not None and isinstance(array, getattr(found, name))
+
+
+def front_of(array) -> Front:
+    """The front for this array; loads the framework's module at its first array."""
+    found = fronts.get(type(array).__module__)
+    if found is not None:
+        return found
+    # Of all this torch.compile has to follow the first branch only, which is why it looks as it does.
+    if type(array).__module__ == "torch" or _is_a(array, "torch", "Tensor"):
+        from . import _torch as module
+    elif _is_a(array, "numpy", "ndarray"):
+        from . import _numpy as module
+    elif _is_a(array, "cupy", "ndarray"):
+        from . import _cupy as module
+    elif _is_a(array, "jax", "Array"):
+        from . import _jax as module
+    else:
+        module = None
+    if module is not None:
+        return module.front_of(array)
+    raise InvalidArgument(f"q: a {type(array).__module__}.{type(array).__qualname__}: must be an array of PyTorch, JAX, CuPy "
+                          "or NumPy")

@@ -1,0 +1,255 @@
+"""PyTorch tensors: eager calls go straight to rapt._core, which reads the tensors through DLPack's C exchange; the operators
+rapt::sdpa, rapt::sdpa_out and rapt::merge serve torch.compile, fake tensors, tensor subclasses and autograd.
+
+Loaded by _dispatch.py at the first tensor. There is no backward: the operators' one says so.
+"""
+from __future__ import annotations
+
+import torch
+
+from . import _core
+from ._dispatch import Front, register
+from ._errors import InvalidArgument
+from ._views import CPU, CUDA, RAPT_BF16, allocate_in_order, memory_order, type_code
+
+NAMES = _core.argument_names()
+AT = {name: i for i, name in enumerate(NAMES)}
+TYPES = (torch.Tensor, torch.nn.Parameter)
+
+
+def view(tensor: torch.Tensor) -> tuple:
+    """What rapt._core reads of a tensor where PyTorch has no C exchange (before 2.10): see register_framework there."""
+    kind = {"cpu": CPU, "cuda": CUDA}.get(tensor.device.type, 0)
+    return (tensor.data_ptr(), kind, tensor.device.index or 0, *type_code(str(tensor.dtype).removeprefix("torch.")),
+            tuple(tensor.shape), tensor.stride(), False)
+
+
+def stream(like: torch.Tensor) -> int:
+    return torch.cuda.current_stream(like.device).cuda_stream
+
+
+def dtype_named(name: object) -> torch.dtype:
+    """"f16", "float16" or torch.float16 -> torch.float16"""
+    short = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+    if isinstance(name, torch.dtype):
+        return name
+    found = getattr(torch, short.get(str(name), str(name)), None)
+    if not isinstance(found, torch.dtype):
+        raise InvalidArgument(f"out_dtype = {name!r}: must be float32, float16 or bfloat16")
+    return found
+
+
+def allocate(like: torch.Tensor, shape, name: object) -> torch.Tensor:
+    """An uninitialised tensor in the order of `like`'s dimensions where both have as many."""
+    dtype = dtype_named(name)
+    order = memory_order(like.stride()) if len(shape) == like.dim() else list(range(len(shape)))
+
+    def empty(sizes):
+        return _Transposable(torch.empty(sizes, dtype=dtype, device=like.device))
+
+    made = allocate_in_order(empty, tuple(shape), order)
+    return made.tensor
+
+
+class _Transposable:
+    """torch.Tensor.transpose means something else than numpy.ndarray.transpose."""
+
+    def __init__(self, tensor: torch.Tensor):
+        self.tensor = tensor
+
+    def transpose(self, order) -> "_Transposable":
+        return _Transposable(self.tensor.permute(order))
+
+
+# The operators. Their arguments are those of rapt.sdpa, an array or a number of one name (q_start) being two.
+TENSORS = ("q", "k", "v", "bias", "mask", "alibi_slopes", "sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_k", "q_starts",
+           "k_starts", "q_descale", "k_descale", "v_descale")
+OPTIONS = {"layout": "str", "causal": "str", "window": "SymInt[]?", "softcap": "float?", "scale": "float?", "max_seqlen_q": "SymInt?",
+           "max_seqlen_k": "SymInt?", "q_start": "SymInt?", "k_start": "SymInt?", "q_scales": "str?", "k_scales": "str?",
+           "v_scales": "str?", "q_dtype": "str?", "k_dtype": "str?", "v_dtype": "str?", "pv": "str?", "acc": "str?", "partial": "bool",
+           "invariant": "bool", "check_contents": "bool", "splits": "SymInt?"}
+
+
+def _schema() -> str:
+    tensors = [f"Tensor{'' if name in 'qkv' else '?'} {name}" for name in TENSORS]
+    return ", ".join(tensors + [f"{kind} {name}" for name, kind in OPTIONS.items()])
+
+
+LIBRARY = torch.library.Library("rapt", "DEF")
+LIBRARY.define(f"sdpa({_schema()}, ScalarType? out_dtype, bool lse) -> (Tensor, Tensor)")
+LIBRARY.define(f"sdpa_out({_schema()}, Tensor(a!) out, Tensor(b!)? lse_out) -> ()")
+LIBRARY.define("merge(Tensor[] outs, Tensor[] lses, Tensor? sinks, ScalarType out_dtype, bool lse) -> (Tensor, Tensor)")
+COUNT = len(TENSORS) + len(OPTIONS)
+
+
+def _core_arguments(values, **outputs) -> list:
+    """rapt._core's positional arguments from an operator's."""
+    given = dict(zip((*TENSORS, *OPTIONS), values))
+    for name in ("q_start", "k_start"):
+        starts = given.pop(name + "s")
+        given[name] = given[name] if starts is None else starts
+    causal = given["causal"]
+    given["causal"] = False if causal == "" else causal
+    given.update(context=None, out=None, out_dtype=None, lse=False)
+    given.update(outputs)
+    return [given[name] for name in NAMES]
+
+
+def _run(*values):
+    *shared, out_dtype, lse = values
+    with torch.no_grad():
+        result = _core.sdpa(*_core_arguments(shared, out_dtype=out_dtype, lse=lse))
+    return result if isinstance(result, tuple) else (result, _no_lse(values[0]))
+
+
+def _run_out(*values) -> None:
+    *shared, out, lse_out = values
+    with torch.no_grad():
+        _core.sdpa(*_core_arguments(shared, out=out, lse=False if lse_out is None else lse_out))
+
+
+def _run_merge(outs, lses, sinks, out_dtype, lse):
+    with torch.no_grad():
+        result = _core.merge(outs, lses, sinks, lse, None, out_dtype, None)
+    return result if isinstance(result, tuple) else (result, _no_lse(outs[0]))
+
+
+def _no_lse(like: torch.Tensor) -> torch.Tensor:
+    return torch.empty((0,), dtype=torch.float32, device=like.device)
+
+
+def _fake(*values):
+    *shared, out_dtype, lse = values
+    given = dict(zip((*TENSORS, *OPTIONS), shared))
+    q, v, partial = given["q"], given["v"], given["partial"]
+    dtype = torch.float32 if partial else out_dtype or _default_dtype(q, v)
+    if dtype == q.dtype and v.shape[-1] == q.shape[-1]:
+        out = torch.empty_like(q)
+    else:
+        out = allocate(q, (*q.shape[:-1], v.shape[-1]), dtype)
+    if not lse and not partial:
+        return out, _no_lse(q)
+    if q.dim() == 3:
+        sizes = (q.shape[1], q.shape[0])
+    else:
+        batch, one, two = q.shape[:3]
+        sizes = (batch, two, one) if given["layout"] == "bshd" else (batch, one, two)
+    return out, torch.empty(sizes, dtype=torch.float32, device=q.device)
+
+
+def _default_dtype(q: torch.Tensor, v: torch.Tensor) -> torch.dtype:
+    ordinary = (torch.float32, torch.float16, torch.bfloat16)
+    return q.dtype if q.dtype in ordinary else v.dtype if v.dtype in ordinary else torch.bfloat16
+
+
+def _fake_merge(outs, lses, sinks, out_dtype, lse):
+    out = allocate(outs[0], outs[0].shape, out_dtype)
+    return out, torch.empty(lses[0].shape, dtype=torch.float32, device=out.device) if lse else _no_lse(out)
+
+
+def _no_backward(context, *gradients):
+    raise NotImplementedError("rapt has no backward yet: call it under torch.no_grad() or torch.inference_mode(), or on "
+                              "tensors that need no gradient")
+
+
+for _name, _function in (("sdpa", _run), ("sdpa_out", _run_out), ("merge", _run_merge)):
+    for _key in ("CPU", "CUDA"):
+        LIBRARY.impl(_name, _function, _key)
+torch.library.register_fake("rapt::sdpa", _fake, lib=LIBRARY)
+torch.library.register_fake("rapt::sdpa_out", lambda *values: None, lib=LIBRARY)
+torch.library.register_fake("rapt::merge", _fake_merge, lib=LIBRARY)
+torch.library.register_autograd("rapt::sdpa", _no_backward, lib=LIBRARY)
+torch.library.register_autograd("rapt::merge", _no_backward, lib=LIBRARY)
+
+
+def _text(value):
+    """A dtype's or word's name: operators take strings."""
+    return value if value is None else str(value).removeprefix("torch.")
+
+
+def through_operator(*arguments):
+    """rapt._core.sdpa's arguments, by the operator."""
+    given = dict(zip(NAMES, arguments))
+    if given["context"] is not None:
+        raise InvalidArgument("context: an operator under torch.compile or autograd runs in the process default")
+    causal = given["causal"]
+    given["causal"] = "bottom_right" if causal is True else "" if causal is False else causal
+    for name in ("q_start", "k_start"):
+        is_array = isinstance(given[name], torch.Tensor)
+        given[name + "s"] = given[name] if is_array else None
+        given[name] = None if is_array else given[name]
+    for name in ("q_dtype", "k_dtype", "v_dtype"):
+        given[name] = _text(given[name])
+    shared = [given[name] for name in (*TENSORS, *OPTIONS)]
+    out, lse, out_dtype = given["out"], given["lse"], given["out_dtype"]
+    lse_wanted = lse is not False and lse is not None
+    if out is None and not isinstance(lse, torch.Tensor):
+        made = torch.ops.rapt.sdpa(*shared, None if out_dtype is None else dtype_named(out_dtype), lse_wanted)
+        return made if lse_wanted or given["partial"] else made[0]
+    return _into_outputs(shared, given, lse_wanted or given["partial"])
+
+
+def _into_outputs(shared, given, lse_wanted: bool):
+    """out=, or an array as lse=: the other one, where it is wanted too, is made here."""
+    out, lse, q, v = given["out"], given["lse"], given["q"], given["v"]
+    made = None
+    if out is None or (lse_wanted and not isinstance(lse, torch.Tensor)):
+        dtype = None if given["out_dtype"] is None else dtype_named(given["out_dtype"])
+        made = _fake(*shared, dtype, lse_wanted)
+    out = made[0] if out is None else out
+    if not isinstance(lse, torch.Tensor):
+        lse = made[1] if lse_wanted else None
+    torch.ops.rapt.sdpa_out(*shared, out, lse)
+    return (out, lse) if lse is not None else out
+
+
+def redirect(operation: str, *arguments):
+    """Called by rapt._core for tensors of subclasses (fake tensors among them), and where a gradient is wanted."""
+    for name, value in zip(NAMES, arguments):
+        if name in TENSORS and value is not None and not isinstance(value, torch.Tensor):
+            raise InvalidArgument(f"{name}: a {type(value).__module__}.{type(value).__qualname__}, but q is of torch: all arrays of a "
+                                  "call come from one framework")
+    if operation == "sdpa":
+        return through_operator(*arguments)
+    with torch.no_grad():
+        plain = [value.as_subclass(torch.Tensor) if isinstance(value, torch.Tensor) else value for value in arguments]
+        return getattr(_core, operation)(*plain)
+
+
+def _merge_through_operator(outs, lses, sinks, lse, out, out_dtype, context):
+    if out is not None or isinstance(lse, torch.Tensor) or context is not None:
+        raise InvalidArgument("out, context, or an array as lse: not taken by merge() under torch.compile")
+    made = torch.ops.rapt.merge(list(outs), list(lses), sinks, dtype_named(out_dtype or torch.float32), bool(lse))
+    return made if lse else made[0]
+
+
+def merge(outs, lses, sinks, lse, out, out_dtype, context):
+    plain = all(type(one) in TYPES for one in (*outs, *lses))
+    if not plain or torch.is_grad_enabled() and any(one.requires_grad for one in (*outs, *lses)):
+        return _merge_through_operator(outs, lses, sinks, lse, out, out_dtype, context)
+    return _core.merge(outs, lses, sinks, lse, out, out_dtype, context)
+
+
+FRONT = Front(_core.sdpa, _core.prepare, _core.explain, merge)
+SUBCLASS_FRONT = Front(through_operator, lambda *a: redirect("prepare", *a), lambda *a: redirect("explain", *a), _merge_through_operator)
+_core.register_framework(TYPES, "torch", getattr(torch.Tensor, "__dlpack_c_exchange_api__", None), view, allocate, torch.empty_like,
+                         None if hasattr(torch.Tensor, "__dlpack_c_exchange_api__") else stream, redirect, torch.is_grad_enabled,
+                         RAPT_BF16)
+
+
+def _teach_compiler() -> None:
+    """torch.compile follows Python only: in its eyes rapt._core's functions are these."""
+    substitute = getattr(torch.compiler, "substitute_in_graph", None)
+    if substitute is None:  # before 2.6: a call breaks the graph
+        return
+    substitute(_core.sdpa, skip_signature_check=True)(through_operator)
+    substitute(_core.merge, skip_signature_check=True)(_merge_through_operator)
+
+
+_teach_compiler()
+
+
+def front_of(tensor) -> Front:
+    if type(tensor) not in TYPES:
+        return SUBCLASS_FRONT
+    return FRONT if torch.compiler.is_compiling() else register(tensor, FRONT)

@@ -1,0 +1,187 @@
+#include "arrays.h"
+
+#include <array>
+#include <string_view>
+#include <vector>
+
+#include "errors.h"
+
+namespace rapt::python {
+namespace {
+
+struct Known {
+  PyTypeObject* type;
+  const Framework* framework;
+};
+std::vector<Known> known_types;  // guarded by the interpreter's lock, a handful of entries
+
+struct DtypeName {
+  int32_t dtype;
+  std::string_view name;
+};
+constexpr std::array<DtypeName, 13> dtype_names = {{{RAPT_F32, "float32"},
+                                                    {RAPT_F32, "f32"},
+                                                    {RAPT_F16, "float16"},
+                                                    {RAPT_F16, "f16"},
+                                                    {RAPT_BF16, "bfloat16"},
+                                                    {RAPT_BF16, "bf16"},
+                                                    {RAPT_E4M3, "float8_e4m3fn"},
+                                                    {RAPT_E4M3, "e4m3"},
+                                                    {RAPT_E5M2, "float8_e5m2"},
+                                                    {RAPT_E5M2, "e5m2"},
+                                                    {RAPT_SIM8, "sim8"},
+                                                    {RAPT_I32, "int32"},
+                                                    {RAPT_I64, "int64"}}};
+
+std::string dl_name(DLDataType type) {
+  const char* const kinds[] = {"int", "uint", "float", "handle", "bfloat", "complex", "bool"};
+  if (type.code < std::size(kinds)) return kinds[type.code] + std::to_string(type.bits);
+  return "DLPack code " + std::to_string(type.code) + " of " + std::to_string(type.bits) + " bits";
+}
+
+int32_t dtype_of(const char* argument, DLDataType type) {
+  const int kind = type.code << 8 | type.bits;
+  if (type.lanes == 1) switch (kind) {
+      case dl_float << 8 | 32: return RAPT_F32;
+      case dl_float << 8 | 16: return RAPT_F16;
+      case dl_bfloat << 8 | 16: return RAPT_BF16;
+      case dl_float8_e4m3fn << 8 | 8: return RAPT_E4M3;
+      case dl_float8_e5m2 << 8 | 8: return RAPT_E5M2;
+      case dl_uint << 8 | 8:
+      case dl_bool << 8 | 8: return RAPT_U8;
+      case dl_int << 8 | 32: return RAPT_I32;
+      case dl_int << 8 | 64: return RAPT_I64;
+      default: break;
+    }
+  invalid(argument, ": dtype ", dl_name(type),
+          ": rapt reads float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, uint8, bool, int32 and int64");
+}
+
+void fill(const char* argument, const DLTensor& from, Array& array) {
+  if (from.ndim > max_rank) invalid(argument, ": rank ", from.ndim, ": must be ", max_rank, " or less");
+  rapt_tensor& to = array.tensor;
+  to.data = from.data == nullptr ? nullptr : static_cast<char*>(from.data) + from.byte_offset;
+  to.device = {from.device.device_type, from.device.device_type == RAPT_DEVICE_CPU ? 0 : from.device.device_id};
+  to.dtype = dtype_of(argument, from.dtype);
+  array.raw_bytes = from.dtype.code == dl_uint && from.dtype.bits == 8;
+  to.rank = from.ndim;
+  to.shape = from.shape;
+  to.strides = from.strides;
+}
+
+void read_integers(const char* argument, PyObject* tuple, int64_t* to, int32_t& rank) {
+  const Py_ssize_t size = PyTuple_Size(tuple);
+  if (size < 0) throw PythonError{};
+  if (size > max_rank) invalid(argument, ": rank ", size, ": must be ", max_rank, " or less");
+  rank = static_cast<int32_t>(size);
+  for (Py_ssize_t i = 0; i < size; ++i) to[i] = PyLong_AsLongLong(checked(PyTuple_GetItem(tuple, i)));
+  if (PyErr_Occurred() != nullptr) throw PythonError{};
+}
+
+void read_view(const Framework& framework, const char* argument, PyObject* object, Array& array) {
+  const Ref view(checked(PyObject_CallFunctionObjArgs(framework.view.get(), object, nullptr)));
+  unsigned long long address = 0;
+  int device_type = 0, device_index = 0, code = 0, bits = 0, read_only = 0;
+  PyObject *shape = nullptr, *strides = nullptr;
+  if (!PyArg_ParseTuple(view.get(), "KiiiiO!O!p:view", &address, &device_type, &device_index, &code, &bits,
+                        &PyTuple_Type, &shape, &PyTuple_Type, &strides, &read_only))
+    throw PythonError{};
+  DLTensor tensor{};
+  tensor.data = reinterpret_cast<void*>(static_cast<uintptr_t>(address));
+  tensor.device = {device_type, device_index};
+  tensor.dtype = {static_cast<uint8_t>(code), static_cast<uint8_t>(bits), 1};
+  read_integers(argument, shape, array.shape, tensor.ndim);
+  read_integers(argument, strides, array.strides, tensor.ndim);
+  tensor.shape = array.shape;
+  tensor.strides = array.strides;
+  fill(argument, tensor, array);
+  array.read_only = read_only != 0;
+}
+
+// The capsule's table, or the newest older one that this code knows: of major version 1.
+const DLPackExchange* exchange_in(PyObject* capsule) {
+  auto* found = static_cast<const DLPackExchangeHeader*>(PyCapsule_GetPointer(capsule, "dlpack_exchange_api"));
+  if (found == nullptr) throw PythonError{};
+  while (found != nullptr && found->version.major > 1) found = found->older;
+  const auto* const table = reinterpret_cast<const DLPackExchange*>(found);
+  return table != nullptr && table->dltensor_from_py_object_no_sync != nullptr ? table : nullptr;
+}
+
+Ref callable_or_null(PyObject* object) { return object == Py_None ? Ref() : Ref::of(object); }
+
+}  // namespace
+
+const Framework* framework_of(PyObject* array) {
+  PyTypeObject* const type = Py_TYPE(array);
+  for (const Known& known : known_types)
+    if (known.type == type) return known.framework;
+  return nullptr;
+}
+
+PyObject* register_framework(PyObject*, PyObject* args) {
+  PyObject *types, *capsule, *view, *allocate, *empty_like, *stream, *redirect, *grad_enabled;
+  const char* name;
+  int dtype_of_fp8;
+  if (!PyArg_ParseTuple(args, "O!sOOOOOOOi:register_framework", &PyTuple_Type, &types, &name, &capsule, &view,
+                        &allocate, &empty_like, &stream, &redirect, &grad_enabled, &dtype_of_fp8))
+    return nullptr;
+  try {
+    auto* const framework = new Framework;
+    framework->name = name;
+    framework->exchange = capsule == Py_None ? nullptr : exchange_in(capsule);
+    framework->view = callable_or_null(view), framework->allocate = callable_or_null(allocate);
+    framework->empty_like = callable_or_null(empty_like), framework->stream = callable_or_null(stream);
+    framework->redirect = callable_or_null(redirect), framework->grad_enabled = callable_or_null(grad_enabled);
+    framework->dtype_of_fp8 = dtype_of_fp8;
+    for (Py_ssize_t i = 0; i < PyTuple_Size(types); ++i)
+      known_types.push_back({reinterpret_cast<PyTypeObject*>(Py_NewRef(PyTuple_GetItem(types, i))), framework});
+  } catch (const PythonError&) {
+    return nullptr;
+  }
+  Py_RETURN_NONE;
+}
+
+void read_array(const Framework& framework, const char* argument, PyObject* object, Array& array) {
+  const Framework* const its = framework_of(object);
+  if (its != &framework)
+    invalid(argument, ": a ", type_name(object), ", but q is of ", framework.name,
+            ": all arrays of a call come from one framework");
+  if (framework.exchange == nullptr) return read_view(framework, argument, object, array);
+  DLTensor tensor;
+  if (framework.exchange->dltensor_from_py_object_no_sync(object, &tensor) != 0) throw PythonError{};
+  fill(argument, tensor, array);
+}
+
+int32_t dtype_of_name(PyObject* object) {
+  const Ref text(checked(PyObject_Str(object)));
+  const char* const data = PyUnicode_AsUTF8AndSize(text.get(), nullptr);
+  if (data == nullptr) throw PythonError{};
+  std::string_view name(data);
+  if (name.ends_with("'>")) name.remove_suffix(2);                                        // <class 'numpy.float16'>
+  if (const size_t dot = name.rfind('.'); dot != name.npos) name.remove_prefix(dot + 1);  // torch.float16
+  for (const DtypeName& known : dtype_names)
+    if (known.name == name) return known.dtype;
+  return RAPT_DTYPE_NONE;
+}
+
+const char* name_of_dtype(int32_t dtype) {
+  for (const DtypeName& known : dtype_names)
+    if (known.dtype == dtype) return known.name.data();
+  return dtype == RAPT_U8 ? "uint8" : "none";
+}
+
+void* current_stream(const Framework& framework, PyObject* like, rapt_device device) {
+  if (device.type != RAPT_DEVICE_CUDA) return nullptr;
+  if (framework.stream) {
+    const Ref handle(checked(PyObject_CallFunctionObjArgs(framework.stream.get(), like, nullptr)));
+    void* const stream = PyLong_AsVoidPtr(handle.get());
+    if (stream == nullptr && PyErr_Occurred() != nullptr) throw PythonError{};
+    return stream;
+  }
+  void* stream = nullptr;
+  if (framework.exchange == nullptr) return nullptr;
+  if (framework.exchange->current_work_stream(device.type, device.index, &stream) != 0) throw PythonError{};
+  return stream;
+}
+
+}  // namespace rapt::python

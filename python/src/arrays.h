@@ -1,0 +1,54 @@
+// Arrays of Python frameworks as rapt_tensor views: by DLPack's C exchange where the array's type has it (PyTorch from
+// 2.10), else by a tuple that the framework's module in python/rapt makes. Used by call.cpp and merge.cpp.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "dlpack.h"
+#include "python.h"
+#include "rapt/rapt.h"
+
+namespace rapt::python {
+
+inline constexpr int max_rank = 8;
+
+// What rapt needs of a framework; made by register_framework(), never freed.
+struct Framework {
+  std::string name;                          // "torch"
+  const DLPackExchange* exchange = nullptr;  // null: `view` is called
+  Ref view;                          // view(array) -> (address, device type, device index, DLPack code, bits, shape,
+                                     // strides in elements, read-only)
+  Ref allocate;                      // allocate(like, shape, dtype name) -> array, in like's order of dimensions
+  Ref empty_like;                    // the same for like's own shape and dtype; null: there is none
+  Ref stream;                        // stream(array) -> int; null: the exchange tells it
+  Ref redirect;                      // called instead of the call where arrays are of subclasses or need a gradient
+  Ref grad_enabled;                  // grad_enabled() -> bool; null: no autograd
+  int32_t dtype_of_fp8 = RAPT_BF16;  // of an output whose inputs are all FP8
+};
+
+// The framework of an array's exact type; null where it was not registered.
+const Framework* framework_of(PyObject* array);
+// register_framework(types, name, capsule or None, view, allocate, empty_like, stream, redirect, grad_enabled, dtype)
+PyObject* register_framework(PyObject*, PyObject* args);
+
+// A view, with room for the shape and strides that the framework does not keep or that are reordered.
+struct Array {
+  rapt_tensor tensor{};
+  int64_t shape[max_rank];
+  int64_t strides[max_rank];
+  bool read_only = false;
+  bool raw_bytes = false;  // uint8: an FP8 format has to be named
+};
+
+// Fills `array` from an object of `framework`; throws PythonError with a sentence naming `argument`.
+void read_array(const Framework& framework, const char* argument, PyObject* object, Array& array);
+
+// f32, float32, torch.float32, numpy.dtype('float32'), ...: RAPT_F32. RAPT_DTYPE_NONE: unknown.
+int32_t dtype_of_name(PyObject* object);
+// "float32"
+const char* name_of_dtype(int32_t dtype);
+// CUDA: the framework's current stream on that device. CPU: null.
+void* current_stream(const Framework& framework, PyObject* like, rapt_device device);
+
+}  // namespace rapt::python

@@ -1,0 +1,410 @@
+#include "call.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <vector>
+
+#include "arrays.h"
+#include "errors.h"
+#include "rapt/rapt.h"
+#include "values.h"
+
+namespace rapt::python {
+namespace {
+
+enum Parameter : int {
+  p_q,
+  p_k,
+  p_v,
+  p_layout,
+  p_causal,
+  p_window,
+  p_softcap,
+  p_bias,
+  p_mask,
+  p_alibi_slopes,
+  p_sinks,
+  p_scale,
+  p_lse,
+  p_out,
+  p_out_dtype,
+  p_cu_seqlens_q,
+  p_cu_seqlens_k,
+  p_max_seqlen_q,
+  p_max_seqlen_k,
+  p_seqused_k,
+  p_q_start,
+  p_k_start,
+  p_q_descale,
+  p_k_descale,
+  p_v_descale,
+  p_q_scales,
+  p_k_scales,
+  p_v_scales,
+  p_q_dtype,
+  p_k_dtype,
+  p_v_dtype,
+  p_pv,
+  p_acc,
+  p_partial,
+  p_invariant,
+  p_check_contents,
+  p_splits,
+  p_context,
+  parameter_count
+};  // clang-format off would be needed to keep one name a line; the order is what matters
+
+constexpr const char* names[parameter_count] = {"q",
+                                                "k",
+                                                "v",
+                                                "layout",
+                                                "causal",
+                                                "window",
+                                                "softcap",
+                                                "bias",
+                                                "mask",
+                                                "alibi_slopes",
+                                                "sinks",
+                                                "scale",
+                                                "lse",
+                                                "out",
+                                                "out_dtype",
+                                                "cu_seqlens_q",
+                                                "cu_seqlens_k",
+                                                "max_seqlen_q",
+                                                "max_seqlen_k",
+                                                "seqused_k",
+                                                "q_start",
+                                                "k_start",
+                                                "q_descale",
+                                                "k_descale",
+                                                "v_descale",
+                                                "q_scales",
+                                                "k_scales",
+                                                "v_scales",
+                                                "q_dtype",
+                                                "k_dtype",
+                                                "v_dtype",
+                                                "pv",
+                                                "acc",
+                                                "partial",
+                                                "invariant",
+                                                "check_contents",
+                                                "splits",
+                                                "context"};
+
+// Those that autograd would have to follow.
+constexpr Parameter differentiable[] = {p_q, p_k, p_v, p_bias, p_sinks, p_alibi_slopes};
+
+// Arguments of one call, read once; everything that rapt_sdpa_args points to lives here.
+class Call {
+ public:
+  explicit Call(PyObject* const* args) : args_(args), framework_(framework_of(args[p_q])) {}
+
+  // A call that Python has to take: an array of a type not registered, or one that needs a gradient.
+  bool redirected() const {
+    if (framework_ == nullptr) invalid("q: a ", type_name(args_[p_q]), ": not an array of a framework that rapt knows");
+    if (!framework_->redirect) return false;
+    for (const Parameter p : differentiable)
+      if (given(p) && framework_of(args_[p]) != framework_) return true;
+    return framework_->grad_enabled && needs_grad();
+  }
+  PyObject* redirect(const char* operation) const {
+    const Ref tuple(checked(PyTuple_New(parameter_count + 1)));
+    PyTuple_SetItem(tuple.get(), 0, checked(PyUnicode_FromString(operation)));
+    for (int p = 0; p < parameter_count; ++p) PyTuple_SetItem(tuple.get(), p + 1, Py_NewRef(args_[p]));
+    return PyObject_Call(framework_->redirect.get(), tuple.get(), nullptr);
+  }
+
+  void read() {
+    call_.struct_size = sizeof call_;
+    swapped_ = word_value("layout", args_[p_layout], {{"bhsd", 0}, {"bshd", 1}}) != 0;
+    read_inputs();
+    read_options();
+    read_positions();
+    read_scales();
+    read_outputs();
+  }
+
+  const rapt_sdpa_args* c() const { return &call_; }
+  rapt_context* context() const { return context_in(args_[p_context]); }
+  void* stream() const { return current_stream(*framework_, args_[p_q], call_.q->device); }
+
+  PyObject* result() {
+    if (!lse_) return out_.release();
+    Ref pair(checked(PyTuple_New(2)));
+    PyTuple_SetItem(pair.get(), 0, out_.release());
+    PyTuple_SetItem(pair.get(), 1, lse_.release());
+    return pair.release();
+  }
+
+ private:
+  bool given(Parameter p) const { return args_[p] != Py_None; }
+
+  bool needs_grad() const {
+    bool any = false;
+    for (const Parameter p : differentiable)
+      if (given(p)) any |= Ref(checked(PyObject_GetAttrString(args_[p], "requires_grad"))).get() == Py_True;
+    return any && Ref(checked(PyObject_CallFunctionObjArgs(framework_->grad_enabled.get(), nullptr))).get() == Py_True;
+  }
+
+  const rapt_tensor* read(const char* name, PyObject* object) {
+    Array& array = arrays_[used_++];
+    read_array(*framework_, name, object, array);
+    return &array.tensor;
+  }
+  const rapt_tensor* optional(Parameter p) { return given(p) ? read(names[p], args_[p]) : nullptr; }
+
+  // q, k, v and out in the logical order batch, heads, seqlen, dim.
+  const rapt_tensor* in_layout(const rapt_tensor* tensor) {
+    Array& array = arrays_[used_ - 1];
+    if (!swapped_ || tensor->rank != 4) return tensor;
+    std::copy_n(tensor->shape, 4, array.shape);
+    if (tensor->strides != nullptr) {
+      std::copy_n(tensor->strides, 4, array.strides);
+    } else {
+      array.strides[3] = 1;
+      for (int i = 2; i >= 0; --i) array.strides[i] = array.strides[i + 1] * array.shape[i + 1];
+    }
+    std::swap(array.shape[1], array.shape[2]);
+    std::swap(array.strides[1], array.strides[2]);
+    array.tensor.shape = array.shape;
+    array.tensor.strides = array.strides;
+    return tensor;
+  }
+
+  const rapt_tensor* read_stored(Parameter p, Parameter dtype) {
+    read(names[p], args_[p]);
+    Array& array = arrays_[used_ - 1];
+    if (given(dtype)) {
+      const int32_t named = dtype_of_name(args_[dtype]);
+      const bool eight = named == RAPT_E4M3 || named == RAPT_E5M2 || named == RAPT_SIM8;
+      if (!array.raw_bytes && named != array.tensor.dtype)
+        invalid(names[dtype], " = ", shown(args_[dtype]), ", but ", names[p], " is of ",
+                name_of_dtype(array.tensor.dtype), ": only uint8 storage can be given another dtype");
+      if (array.raw_bytes && !eight)
+        invalid(names[dtype], " = ", shown(args_[dtype]), ": must be \"e4m3\", \"e5m2\" or \"sim8\"");
+      array.tensor.dtype = named;
+    } else if (array.raw_bytes) {
+      invalid(names[p], ": uint8 does not say what it holds: pass ", names[dtype], " = \"e4m3\", \"e5m2\" or \"sim8\"");
+    }
+    return in_layout(&array.tensor);
+  }
+
+  void read_inputs() {
+    call_.q = read_stored(p_q, p_q_dtype);
+    call_.k = read_stored(p_k, p_k_dtype);
+    call_.v = read_stored(p_v, p_v_dtype);
+    call_.bias = optional(p_bias), call_.mask = optional(p_mask);
+    call_.alibi_slopes = optional(p_alibi_slopes), call_.sinks = optional(p_sinks);
+    call_.cu_seqlens_q = optional(p_cu_seqlens_q), call_.cu_seqlens_k = optional(p_cu_seqlens_k);
+    call_.seqused_k = optional(p_seqused_k);
+  }
+
+  void set(Parameter p, uint64_t bit, double& field) {
+    if (!given(p)) return;
+    call_.has |= bit;
+    field = number(names[p], args_[p]);
+  }
+  void set(Parameter p, uint64_t bit, int64_t& field) {
+    if (!given(p)) return;
+    call_.has |= bit;
+    field = integer(names[p], args_[p]);
+  }
+  void flag(Parameter p, uint64_t bit) {
+    if (args_[p] != Py_False && boolean(names[p], args_[p])) call_.flags |= bit;
+  }
+
+  void read_options() {
+    PyObject* const causal = args_[p_causal];
+    if (causal == Py_True || is_word(causal, "bottom_right")) {
+      call_.flags |= RAPT_CAUSAL;
+    } else if (is_word(causal, "top_left")) {
+      call_.flags |= RAPT_CAUSAL_TOP_LEFT;
+    } else if (causal != Py_False) {
+      invalid("causal = ", shown(causal), ": must be False, True, \"bottom_right\" or \"top_left\"");
+    }
+    flag(p_partial, RAPT_PARTIAL), flag(p_invariant, RAPT_INVARIANT), flag(p_check_contents, RAPT_CHECK_CONTENTS);
+    set(p_softcap, RAPT_HAS_SOFTCAP, call_.softcap), set(p_scale, RAPT_HAS_SCALE, call_.softmax_scale);
+    set(p_splits, RAPT_HAS_SPLITS, call_.splits);
+    if (given(p_pv))
+      call_.pv = word_value("pv", args_[p_pv], {{"f16", RAPT_PV_F16}, {"fp8", RAPT_PV_FP8}, {"fp8x2", RAPT_PV_FP8X2}});
+    if (given(p_acc)) call_.acc = word_value("acc", args_[p_acc], {{"f32", RAPT_ACC_F32}, {"f16", RAPT_ACC_F16}});
+    if (given(p_window)) read_window();
+  }
+
+  void read_window() {
+    PyObject* const window = args_[p_window];
+    const bool pair = PySequence_Check(window) && !PyUnicode_Check(window) && PySequence_Size(window) == 2;
+    if (!pair) {
+      PyErr_Clear();
+      invalid("window = ", shown(window), ": must be (left, right), -1 for an open side");
+    }
+    const Ref left(checked(PySequence_GetItem(window, 0))), right(checked(PySequence_GetItem(window, 1)));
+    call_.has |= RAPT_HAS_WINDOW;
+    call_.window_left = integer("window", left.get());
+    call_.window_right = integer("window", right.get());
+  }
+
+  void read_start(Parameter p, uint64_t bit, int64_t& host, const rapt_tensor*& array) {
+    if (!given(p)) return;
+    if (framework_of(args_[p]) != nullptr)
+      array = read(names[p], args_[p]);
+    else
+      set(p, bit, host);
+  }
+  void read_positions() {
+    set(p_max_seqlen_q, RAPT_HAS_MAX_SEQLEN_Q, call_.max_seqlen_q);
+    set(p_max_seqlen_k, RAPT_HAS_MAX_SEQLEN_K, call_.max_seqlen_k);
+    read_start(p_q_start, RAPT_HAS_Q_START, call_.q_start, call_.q_starts);
+    read_start(p_k_start, RAPT_HAS_K_START, call_.k_start, call_.k_starts);
+  }
+
+  void read_scales() {
+    const Parameter descales[] = {p_q_descale, p_k_descale, p_v_descale},
+                    kinds[] = {p_q_scales, p_k_scales, p_v_scales};
+    const rapt_tensor** const tensors[] = {&call_.q_descale, &call_.k_descale, &call_.v_descale};
+    int32_t* const values[] = {&call_.q_scales, &call_.k_scales, &call_.v_scales};
+    for (int i = 0; i < 3; ++i) {
+      *tensors[i] = optional(descales[i]);
+      if (given(kinds[i]) != given(descales[i]))
+        invalid(names[given(kinds[i]) ? kinds[i] : descales[i]], " is given without ",
+                names[given(kinds[i]) ? descales[i] : kinds[i]], ": a descale and its granularity come together");
+      if (given(kinds[i])) *values[i] = scale_kind(names[kinds[i]], args_[kinds[i]]);
+    }
+  }
+  static int32_t scale_kind(const char* name, PyObject* object) {
+    return word_value(name, object,
+                      {{"tensor", RAPT_SCALE_TENSOR},
+                       {"head", RAPT_SCALE_HEAD},
+                       {"token", RAPT_SCALE_TOKEN},
+                       {"block64", RAPT_SCALE_BLOCK64},
+                       {"block128", RAPT_SCALE_BLOCK128},
+                       {"channel", RAPT_SCALE_CHANNEL}});
+  }
+
+  // The dtype of an output that rapt allocates.
+  int32_t out_dtype() const {
+    const auto ordinary = [](int32_t dtype) { return dtype == RAPT_F32 || dtype == RAPT_F16 || dtype == RAPT_BF16; };
+    if (given(p_out_dtype)) {
+      const int32_t named = dtype_of_name(args_[p_out_dtype]);
+      if (!ordinary(named))
+        invalid("out_dtype = ", shown(args_[p_out_dtype]), ": must be float32, float16 or bfloat16");
+      if (call_.flags & RAPT_PARTIAL && named != RAPT_F32)
+        invalid("out_dtype = ", shown(args_[p_out_dtype]), " with partial=True: a partial state is float32");
+      return named;
+    }
+    if (call_.flags & RAPT_PARTIAL) return RAPT_F32;
+    if (ordinary(call_.q->dtype)) return call_.q->dtype;
+    return ordinary(call_.v->dtype) ? call_.v->dtype : framework_->dtype_of_fp8;
+  }
+
+  Ref allocate(const std::vector<int64_t>& shape, int32_t dtype) const {
+    const Ref sizes(checked(PyTuple_New(static_cast<Py_ssize_t>(shape.size()))));
+    for (size_t i = 0; i < shape.size(); ++i)
+      PyTuple_SetItem(sizes.get(), static_cast<Py_ssize_t>(i), checked(PyLong_FromLongLong(shape[i])));
+    const Ref name(checked(PyUnicode_FromString(name_of_dtype(dtype))));
+    return Ref(checked(
+        PyObject_CallFunctionObjArgs(framework_->allocate.get(), args_[p_q], sizes.get(), name.get(), nullptr)));
+  }
+
+  Ref allocate_out() const {
+    const rapt_tensor &q = *call_.q, &v = *call_.v;
+    if (q.rank < 1 || v.rank < 1 || q.rank > 4) invalid("q: rank ", q.rank, ": must be 4, or 3 with cu_seqlens_q");
+    const int32_t dtype = out_dtype();
+    const int64_t head_dim_v = v.shape[v.rank - 1];
+    if (framework_->empty_like && dtype == q.dtype && head_dim_v == q.shape[q.rank - 1])
+      return Ref(checked(PyObject_CallFunctionObjArgs(framework_->empty_like.get(), args_[p_q], nullptr)));
+    std::vector<int64_t> shape(q.shape, q.shape + q.rank);
+    if (swapped_ && q.rank == 4) std::swap(shape[1], shape[2]);
+    shape.back() = head_dim_v;
+    return allocate(shape, dtype);
+  }
+
+  Ref allocate_lse() const {
+    const rapt_tensor& q = *call_.q;
+    if (q.rank == 3) return allocate({q.shape[1], q.shape[0]}, RAPT_F32);  // packed: [heads, total]
+    return allocate({q.shape, q.shape + std::max(0, q.rank - 1)}, RAPT_F32);
+  }
+
+  const rapt_tensor* read_output(const char* name, PyObject* object) {
+    read(name, object);
+    if (arrays_[used_ - 1].read_only) invalid(name, ": a read-only array: it is an output");
+    return &arrays_[used_ - 1].tensor;
+  }
+
+  void read_outputs() {
+    if (given(p_out) && given(p_out_dtype))
+      invalid("out_dtype = ", shown(args_[p_out_dtype]), " with out: out has its own dtype; pass one of them");
+    out_ = given(p_out) ? Ref::of(args_[p_out]) : allocate_out();
+    call_.out = in_layout(read_output("out", out_.get()));
+    PyObject* const lse = args_[p_lse];
+    if (lse == Py_True || ((lse == Py_False || lse == Py_None) && call_.flags & RAPT_PARTIAL))
+      lse_ = allocate_lse();
+    else if (lse != Py_False && lse != Py_None)
+      lse_ = Ref::of(lse);
+    if (lse_) call_.lse = read_output("lse", lse_.get());
+  }
+
+  PyObject* const* args_;
+  const Framework* framework_;
+  bool swapped_ = false;
+  Ref out_, lse_;
+  std::array<Array, 18> arrays_;  // the first used_ of them
+  size_t used_ = 0;
+  rapt_sdpa_args call_{};
+};
+
+// Reads the arguments, lets `body` act on them, and turns what it throws into a Python exception.
+template <class Body>
+PyObject* with_call(const char* operation, PyObject* const* args, Py_ssize_t count, const Body& body) {
+  try {
+    if (count != parameter_count) invalid(operation, ": ", count, " arguments: must be ", int{parameter_count});
+    Call call(args);
+    if (call.redirected()) return call.redirect(operation);
+    call.read();
+    return body(call);
+  } catch (const PythonError&) {
+    return nullptr;
+  } catch (const std::bad_alloc&) {
+    return PyErr_NoMemory();
+  }
+}
+
+}  // namespace
+
+PyObject* sdpa(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  return with_call("sdpa", args, count, [](Call& call) {
+    call_c([context = call.context(), c = call.c(), stream = call.stream()] { return rapt_sdpa(context, c, stream); });
+    return call.result();
+  });
+}
+
+PyObject* prepare(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  return with_call("prepare", args, count, [](Call& call) {
+    call_c(
+        [context = call.context(), c = call.c(), stream = call.stream()] { return rapt_prepare(context, c, stream); });
+    return Py_NewRef(Py_None);
+  });
+}
+
+PyObject* explain(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  return with_call("explain", args, count, [](Call& call) {
+    size_t length = 0;
+    rapt_context* const context = call.context();
+    call_c([&] { return rapt_explain(context, call.c(), nullptr, 0, &length); });
+    std::string text(length + 1, '\0');
+    call_c([&] { return rapt_explain(context, call.c(), text.data(), text.size(), &length); });
+    return PyUnicode_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(length));
+  });
+}
+
+PyObject* argument_names(PyObject*, PyObject*) {
+  PyObject* const tuple = PyTuple_New(parameter_count);
+  for (int p = 0; tuple != nullptr && p < parameter_count; ++p)
+    PyTuple_SetItem(tuple, p, PyUnicode_FromString(names[p]));
+  return tuple;
+}
+
+}  // namespace rapt::python

@@ -1,0 +1,100 @@
+// rapt._core: the one compiled module of the Python package, over the C ABI. Only python/rapt imports it.
+#include <string>
+
+#include "arrays.h"
+#include "call.h"
+#include "errors.h"
+#include "rapt/rapt.h"
+#include "values.h"
+#include "xla.h"
+
+namespace rapt::python {
+namespace {
+
+PyObject* version(PyObject*, PyObject*) { return PyUnicode_FromString(rapt_version()); }
+
+PyObject* set_errors(PyObject*, PyObject* classes) {
+  set_error_classes(classes);
+  Py_RETURN_NONE;
+}
+
+void destroy_context(PyObject* capsule) {
+  rapt_context_destroy(static_cast<rapt_context*>(PyCapsule_GetPointer(capsule, context_capsule)));
+}
+
+// make_context(num_threads) -> capsule
+PyObject* make_context(PyObject*, PyObject* threads) {
+  try {
+    rapt_context_options options{};
+    options.struct_size = sizeof options;
+    const int64_t wanted = integer("num_threads", threads);
+    if (wanted < 0 || wanted > 4096) invalid("num_threads = ", wanted, ": must be 0 (automatic) to 4096");
+    options.num_threads = static_cast<int32_t>(wanted);
+    rapt_context* context = nullptr;
+    check(rapt_context_create(&options, &context));
+    PyObject* const capsule = PyCapsule_New(context, context_capsule, destroy_context);
+    if (capsule == nullptr) rapt_context_destroy(context);
+    return capsule;
+  } catch (const PythonError&) {
+    return nullptr;
+  }
+}
+
+// load_pack(context, path as UTF-8 bytes or str)
+PyObject* load_pack(PyObject*, PyObject* args) {
+  PyObject* context;
+  const char* path;
+  if (!PyArg_ParseTuple(args, "Os:load_pack", &context, &path)) return nullptr;
+  try {
+    rapt_context* const handle = context_in(context);
+    call_c([&] { return rapt_load_pack(handle, path); });
+    Py_RETURN_NONE;
+  } catch (const PythonError&) {
+    return nullptr;
+  }
+}
+
+// xla_targets() -> {"cpu": capsule, "CUDA": capsule}, as jax.ffi.register_ffi_target wants them.
+PyObject* xla_targets(PyObject*, PyObject*) {
+  constexpr char capsule_name[] = "xla._CUSTOM_CALL_TARGET";
+  Ref targets(PyDict_New());
+  const Ref cpu(PyCapsule_New(reinterpret_cast<void*>(&xla_sdpa_cpu), capsule_name, nullptr));
+  const Ref cuda(PyCapsule_New(reinterpret_cast<void*>(&xla_sdpa_cuda), capsule_name, nullptr));
+  if (!targets || !cpu || !cuda || PyDict_SetItemString(targets.get(), "cpu", cpu.get()) != 0 ||
+      PyDict_SetItemString(targets.get(), "CUDA", cuda.get()) != 0)
+    return nullptr;
+  return targets.release();
+}
+
+PyCFunction fast(PyObject* (*function)(PyObject*, PyObject* const*, Py_ssize_t)) {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
+}
+
+PyMethodDef methods[] = {
+    {"sdpa", fast(sdpa), METH_FASTCALL, "Attention; positional arguments in the order of argument_names()."},
+    {"prepare", fast(prepare), METH_FASTCALL, "rapt_prepare with the same arguments."},
+    {"explain", fast(explain), METH_FASTCALL, "rapt_explain with the same arguments."},
+    {"merge", fast(merge), METH_FASTCALL, "rapt_merge: (outs, lses, sinks, lse, out, out_dtype, context)."},
+    {"argument_names", argument_names, METH_NOARGS, "Names of sdpa's arguments, in order."},
+    {"register_framework", register_framework, METH_VARARGS, "Tells how to read and make arrays of some types."},
+    {"set_errors", set_errors, METH_O, "The exception classes, a tuple indexed by rapt_status."},
+    {"make_context", make_context, METH_O, "A capsule of a new rapt_context with that many CPU threads."},
+    {"load_pack", load_pack, METH_VARARGS, "rapt_load_pack(context, path)."},
+    {"xla_targets", xla_targets, METH_NOARGS, "Capsules of the XLA foreign functions by platform."},
+    {"version", version, METH_NOARGS, "The library's version."},
+    {nullptr, nullptr, 0, nullptr}};
+
+PyModuleDef definition = {PyModuleDef_HEAD_INIT,
+                          "rapt._core",
+                          "rapt's C ABI for python/rapt.",
+                          -1,
+                          methods,
+                          nullptr,
+                          nullptr,
+                          nullptr,
+                          nullptr};
+
+}  // namespace
+}  // namespace rapt::python
+
+PyMODINIT_FUNC PyInit__core() { return PyModule_Create(&rapt::python::definition); }

@@ -1,0 +1,41 @@
+// Python's C API, limited to what every CPython from 3.10 on has (one abi3 wheel), and an owner of references.
+// Included by every file here, before anything else.
+#pragma once
+
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030A0000
+#include <Python.h>
+
+#include <utility>
+
+namespace rapt::python {
+
+// Owns one reference; null after a failed call, whose Python exception is then set.
+class Ref {
+ public:
+  explicit Ref(PyObject* owned = nullptr) : object_(owned) {}
+  Ref(Ref&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
+  Ref& operator=(Ref&& other) noexcept {
+    std::swap(object_, other.object_);
+    return *this;
+  }
+  ~Ref() { Py_XDECREF(object_); }
+
+  static Ref of(PyObject* borrowed) { return Ref(Py_XNewRef(borrowed)); }
+  PyObject* get() const { return object_; }
+  PyObject* release() { return std::exchange(object_, nullptr); }
+  explicit operator bool() const { return object_ != nullptr; }
+
+ private:
+  PyObject* object_;
+};
+
+// Thrown where a Python exception is set; each entry point catches it and returns null.
+struct PythonError {};
+
+inline PyObject* checked(PyObject* object) {
+  if (object == nullptr) throw PythonError{};
+  return object;
+}
+
+}  // namespace rapt::python

@@ -1,0 +1,68 @@
+#include "values.h"
+
+#include <string>
+
+#include "errors.h"
+
+namespace rapt::python {
+
+bool is_word(PyObject* object, const char* word) {
+  return PyUnicode_Check(object) && PyUnicode_CompareWithASCIIString(object, word) == 0;
+}
+
+int32_t word_value(const char* argument, PyObject* object, std::initializer_list<Word> words) {
+  std::string list;
+  for (const Word& known : words) {
+    if (is_word(object, known.word.data())) return known.value;
+    list.append(list.empty() ? "\"" : ", \"").append(known.word).append("\"");
+  }
+  invalid(argument, " = ", shown(object), ": must be one of ", list);
+}
+
+bool boolean(const char* argument, PyObject* object) {
+  if (object == Py_True) return true;
+  if (object != Py_False) invalid(argument, " = ", shown(object), ": must be True or False");
+  return false;
+}
+
+int64_t integer(const char* argument, PyObject* object) {
+  if (PyBool_Check(object) || PyObject_HasAttrString(object, "__dlpack__"))
+    invalid(argument, " = ", shown(object), ": must be an int");
+  const Ref index(PyNumber_Index(object));
+  const int64_t value = index ? PyLong_AsLongLong(index.get()) : 0;
+  if (PyErr_Occurred() != nullptr) {
+    PyErr_Clear();
+    invalid(argument, " = ", shown(object), ": must be an int of 64 bits");
+  }
+  return value;
+}
+
+double number(const char* argument, PyObject* object) {
+  if (PyBool_Check(object) || PyObject_HasAttrString(object, "__dlpack__"))
+    invalid(argument, " = ", shown(object), ": must be a number");
+  const double value = PyFloat_AsDouble(object);
+  if (value == -1.0 && PyErr_Occurred() != nullptr) {
+    PyErr_Clear();
+    invalid(argument, " = ", shown(object), ": must be a number");
+  }
+  return value;
+}
+
+rapt_context* context_in(PyObject* object) {
+  if (object == Py_None) return nullptr;
+  const Ref handle(PyObject_GetAttrString(object, "_handle"));
+  void* const found = handle ? PyCapsule_GetPointer(handle.get(), context_capsule) : nullptr;
+  if (found == nullptr) {
+    PyErr_Clear();
+    invalid("context = ", shown(object), ": must be a rapt.Context or None");
+  }
+  return static_cast<rapt_context*>(found);
+}
+
+void check(rapt_status status) {
+  if (status == RAPT_OK) return;
+  set_error(status, rapt_last_error());
+  throw PythonError{};
+}
+
+}  // namespace rapt::python

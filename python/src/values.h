@@ -1,0 +1,43 @@
+// Python values as the C ABI's numbers, each refused by a sentence that names the argument. Used by call.cpp,
+// merge.cpp.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <string_view>
+
+#include "python.h"
+#include "rapt/rapt.h"
+
+namespace rapt::python {
+
+struct Word {
+  std::string_view word;
+  int32_t value;
+};
+
+// The value of one of these words; a sentence listing them otherwise.
+int32_t word_value(const char* argument, PyObject* object, std::initializer_list<Word> words);
+bool is_word(PyObject* object, const char* word);
+// True or False, nothing that merely counts as such.
+bool boolean(const char* argument, PyObject* object);
+int64_t integer(const char* argument, PyObject* object);
+// A Python or NumPy number; an array is refused (reading one could wait for a GPU).
+double number(const char* argument, PyObject* object);
+// The handle in a context's capsule; None is null, the process default.
+rapt_context* context_in(PyObject* object);
+inline constexpr char context_capsule[] = "rapt.context";
+// Runs a call of the C ABI without the interpreter's lock; throws PythonError after setting its sentence.
+template <class Body>
+void call_c(const Body& body);
+void check(rapt_status status);
+
+template <class Body>
+void call_c(const Body& body) {
+  PyThreadState* const state = PyEval_SaveThread();
+  const rapt_status status = body();
+  PyEval_RestoreThread(state);
+  check(status);
+}
+
+}  // namespace rapt::python
