@@ -10,10 +10,11 @@ Importing this module imports no framework; the first call with an array of one 
 """
 from __future__ import annotations
 
+import functools
 import os
 from typing import Any
 
-from . import _core
+from . import _core, _signature
 from ._dispatch import calls, front_of
 from ._errors import DeviceError, EnvironmentLacking, Error, InternalError, InvalidArgument, OutOfMemory, Unsupported
 
@@ -22,85 +23,10 @@ __all__ = ["sdpa", "merge", "prepare", "explain", "load_pack", "Context", "Error
            "OutOfMemory", "EnvironmentLacking", "DeviceError", "InternalError", "__version__"]
 
 
-def sdpa(q, k, v, *, layout="bhsd", causal=False, window=None, softcap=None, bias=None, mask=None, alibi_slopes=None,
-         sinks=None, scale=None, lse=False, out=None, out_dtype=None, cu_seqlens_q=None, cu_seqlens_k=None,
-         max_seqlen_q=None, max_seqlen_k=None, seqused_k=None, q_start=None, k_start=None, q_descale=None,
-         k_descale=None, v_descale=None, q_scales=None, k_scales=None, v_scales=None, q_dtype=None, k_dtype=None,
-         v_dtype=None, pv=None, acc=None, partial=False, invariant=False, check_contents=False, splits=None,
-         context=None) -> Any:
-    """Scaled dot-product attention: out = softmax(scale * q k^T + what the options add, masked) v.
-
-    For batch b, query head h, query i and key j, in this order:
-        x = scale * dot(q[i], k[j]);  x = softcap * tanh(x / softcap);  x += bias[i, j];
-        x -= alibi_slopes[h] * |i + off - j|;  masked keys are removed;  out[i] = sum_j softmax(x)[j] v[j]
-    off = seqlen_k - seqlen_q (each sequence's own lengths); 0 for causal="top_left"; q_start - k_start if given.
-    A query that sees no key gives out = 0 and lse = -inf. What a query does not see never reaches it, NaN included.
-
-    Args:
-        q: [batch, heads_q, seqlen_q, head_dim] for layout "bhsd", [batch, seqlen_q, heads_q, head_dim] for "bshd";
-            packed [total_q, heads_q, head_dim] with cu_seqlens (either layout). float32, float16, bfloat16, FP8 (E4M3,
-            E5M2), each of q, k, v its own. Any strides (0 and negative where the framework has them).
-        k: [batch, heads_k, seqlen_k, head_dim], or as above. heads_q is a multiple of heads_k (MQA, GQA).
-        v: [batch, heads_k, seqlen_k, head_dim_v], or as above.
-        layout: "bhsd" or "bshd": the order of the dimensions of q, k, v and out. Everything else keeps its order.
-        causal: False; True or "bottom_right" (query i sees j <= i + off); "top_left" (j <= i).
-        window: (left, right): query i sees i + off - left <= j <= i + off + right, both included; -1 is open.
-        softcap: > 0, in units of x.
-        bias: added to x; float32, float16 or bfloat16, broadcast right-aligned to [batch, heads_q, seqlen_q, seqlen_k]
-            (packed: to [batch, heads_q, max_seqlen_q, max_seqlen_k]).
-        mask: bool (or uint8 of 0 and 1), True keeps; broadcasts like bias.
-        alibi_slopes: float32 [heads_q] or [batch, heads_q].
-        sinks: float32 [heads_q]: a logit (natural, unscaled) that joins the denominator only.
-        scale: any finite number; None is 1 / sqrt(head_dim).
-        lse: True returns (out, lse); an array is written to and returned. float32 [batch, heads_q, seqlen_q], packed
-            [heads_q, total_q]: natural logarithm of the sum of exp(x), the sink included.
-        out: the array to write to, of out's shape; may not overlap an input. None allocates, in q's memory order.
-        out_dtype: of the allocated out: float32, float16 or bfloat16, by name ("f32", "float32", ...) or as the
-            framework's own. None is q's; if q is FP8, v's; if both are, bfloat16 (NumPy: float32).
-        cu_seqlens_q, cu_seqlens_k: int32 [batch + 1], both or neither: sequence b is rows cu[b] to cu[b + 1].
-        max_seqlen_q, max_seqlen_k: int, required with them; a longer sequence counts as this long.
-        seqused_k: int32 [batch]: keys of each sequence that are in use, packed or not.
-        q_start, k_start: position of the first query and key: int, or int64 [batch] (chunked prefill, rings).
-        q_descale, k_descale, v_descale: float32 factors of the stored values, with their granularity in q_scales,
-            k_scales, v_scales: "tensor" [] or [1]; "head" [batch, heads]; "token" [batch, heads, seqlen]; "block64",
-            "block128" [batch, heads, ceil(seqlen / n)]; v also "channel" [batch, heads_k, head_dim_v].
-            Packed: token [heads, total], block by ceil(max_seqlen / n), counted within the sequence.
-        q_dtype, k_dtype, v_dtype: what uint8 storage holds: "e4m3", "e5m2" or "sim8" (uint8 without it is refused).
-        pv: how P V is computed for FP8 v: None, "f16", "fp8", "fp8x2".
-        acc: "f16" sums products of float16 in float16 on GPUs; None and "f32" in float32.
-        partial: True: out is float32 and (out, lse) is a state for merge().
-        invariant: True: the bits of a row depend on nothing else in the call.
-        check_contents: GPUs: reads cu_seqlens, seqused_k and mask back to check them (synchronises).
-        splits: parts that the keys are split in, 1 or more. None is the planner's choice.
-        context: a Context; None is the process default.
-
-    Returns:
-        out, or (out, lse) where lse or partial is asked for: arrays of q's framework, on q's device.
-
-    Raises:
-        InvalidArgument (a ValueError), Unsupported, EnvironmentLacking, DeviceError: a sentence naming argument, value
-        and rule. A refused call has launched nothing and written nothing.
-
-    PyTorch: uses the current stream; may be captured in a CUDA graph after prepare() or one eager call; traced by
-    torch.compile as one operator; has no backward yet: calling backward() through it raises. JAX: works under jit, out=
-    is refused (arrays are immutable). CuPy: the current stream. NumPy: the CPU.
-
-    References: Vaswani et al. 2017; Milakov and Gimelshein 2018 (online softmax); Dao 2023 (FlashAttention-2).
-    """
+@functools.wraps(_signature.sdpa)
+def sdpa(q, k, v, **options):
     call = calls.get(type(q).__module__) or front_of(q).sdpa
-    return call(q, k, v, layout, causal, window, softcap, bias, mask, alibi_slopes, sinks, scale, lse, out, out_dtype,
-                cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_k, q_start, k_start, q_descale,
-                k_descale, v_descale, q_scales, k_scales, v_scales, q_dtype, k_dtype, v_dtype, pv, acc, partial,
-                invariant, check_contents, splits, context)
-
-
-def _positional(q, k, v, options: dict[str, Any]) -> tuple:
-    """The arguments of sdpa() in the order in which the compiled module takes them."""
-    defaults = sdpa.__kwdefaults__
-    for name in options:
-        if name not in defaults:
-            raise TypeError(f"unexpected keyword argument {name!r}: the options are those of rapt.sdpa")
-    return q, k, v, *(options.get(name, default) for name, default in defaults.items())
+    return call(q, k, v, **options)
 
 
 def prepare(q, k, v, **options) -> None:
@@ -109,12 +35,12 @@ def prepare(q, k, v, **options) -> None:
     Reads shapes, strides, dtypes and alignment, never contents. Warm with it before serving or before capturing a CUDA
     graph; another seqlen alone never compiles a new kernel. Returns None; raises as sdpa() does.
     """
-    front_of(q).prepare(*_positional(q, k, v, options))
+    front_of(q).prepare(q, k, v, **options)
 
 
 def explain(q, k, v, **options) -> str:
     """What sdpa() with the same arguments would run: the problem line, and each kernel family with why or why not."""
-    return front_of(q).explain(*_positional(q, k, v, options))
+    return front_of(q).explain(q, k, v, **options)
 
 
 def merge(outs, lses, *, sinks=None, lse=False, out=None, out_dtype=None, context=None) -> Any:

@@ -41,7 +41,7 @@ def stream(like: cupy.ndarray) -> int:
 
 
 FRONT = Front(_core.sdpa, _core.prepare, _core.explain, _core.merge)
-_core.register_framework((cupy.ndarray,), "cupy", None, view, allocate, None, stream, None, None, RAPT_BF16)
+_core.register_framework((cupy.ndarray,), "cupy", None, view, allocate, None, stream, None, None, None, RAPT_BF16)
 
 
 def front_of(array) -> Front:

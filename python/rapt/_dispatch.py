@@ -11,7 +11,7 @@ from ._errors import InvalidArgument
 
 
 class Front(NamedTuple):
-    """The operations for arrays of one framework, all with the positional arguments of rapt._core."""
+    """The operations for arrays of one framework, with the arguments of rapt's own; merge with its positional ones."""
     sdpa: Callable[..., Any]
     prepare: Callable[..., Any]
     explain: Callable[..., Any]

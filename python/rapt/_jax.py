@@ -14,8 +14,8 @@ import numpy
 from . import _core
 from ._dispatch import Front, register
 from ._errors import InvalidArgument, Unsupported
+from ._signature import bind
 
-NAMES = _core.argument_names()
 OPERANDS = ("bias", "mask", "alibi_slopes", "sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_k", "q_descale", "k_descale", "v_descale",
             "q_starts", "k_starts")
 HAS = {"scale": 1 << 0, "softcap": 1 << 1, "window": 1 << 2, "q_start": 1 << 3, "k_start": 1 << 4, "max_seqlen_q": 1 << 5,
@@ -128,8 +128,8 @@ def _compiled(shapes: tuple, integers: tuple, numbers: tuple):
     return jax.jit(sdpa)
 
 
-def sdpa(*arguments):
-    given = dict(zip(NAMES, arguments))
+def sdpa(q, k, v, **options):
+    given = bind(q, k, v, options)
     if given["out"] is not None or given["lse"] not in (True, False, None):
         raise InvalidArgument("out, or an array as lse: JAX arrays are immutable, so rapt returns new ones")
     if given["context"] is not None:
@@ -146,7 +146,7 @@ def sdpa(*arguments):
 
 
 def _refuse(operation: str):
-    def refuse(*arguments):
+    def refuse(*arguments, **options):
         raise Unsupported(f"{operation}: not for JAX arrays, which rapt sees only while XLA runs a program")
 
     return refuse

@@ -38,7 +38,7 @@ def allocate(like: numpy.ndarray, shape: tuple[int, ...], name: str) -> numpy.nd
 
 FRONT = Front(_core.sdpa, _core.prepare, _core.explain, _core.merge)
 TYPES = (numpy.ndarray, numpy.memmap)
-_core.register_framework(TYPES, "numpy", None, view, allocate, None, None, None, None, RAPT_F32)
+_core.register_framework(TYPES, "numpy", None, view, allocate, None, None, None, None, None, RAPT_F32)
 
 
 def front_of(array) -> Front:

@@ -10,10 +10,9 @@ import torch
 from . import _core
 from ._dispatch import Front, register
 from ._errors import InvalidArgument
+from ._signature import bind
 from ._views import CPU, CUDA, RAPT_BF16, allocate_in_order, memory_order, type_code
 
-NAMES = _core.argument_names()
-AT = {name: i for i, name in enumerate(NAMES)}
 TYPES = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -82,36 +81,41 @@ LIBRARY.define("merge(Tensor[] outs, Tensor[] lses, Tensor? sinks, ScalarType ou
 COUNT = len(TENSORS) + len(OPTIONS)
 
 
-def _core_arguments(values, **outputs) -> list:
-    """rapt._core's positional arguments from an operator's."""
-    given = dict(zip((*TENSORS, *OPTIONS), values))
+def _plain(value):
+    """A tensor of a subclass as the torch.Tensor that it is: an operator's implementation meets both."""
+    return value.as_subclass(torch.Tensor) if isinstance(value, torch.Tensor) and type(value) not in TYPES else value
+
+
+def _core_options(values, **outputs) -> tuple[list, dict]:
+    """(q, k, v) and the options of rapt._core.sdpa from an operator's arguments."""
+    given = dict(zip((*TENSORS, *OPTIONS), map(_plain, values)))
     for name in ("q_start", "k_start"):
         starts = given.pop(name + "s")
         given[name] = given[name] if starts is None else starts
-    causal = given["causal"]
-    given["causal"] = False if causal == "" else causal
-    given.update(context=None, out=None, out_dtype=None, lse=False)
+    given["causal"] = given["causal"] or False
     given.update(outputs)
-    return [given[name] for name in NAMES]
+    return [given.pop(name) for name in ("q", "k", "v")], given
 
 
 def _run(*values):
     *shared, out_dtype, lse = values
+    arrays, options = _core_options(shared, out_dtype=out_dtype, lse=lse)
     with torch.no_grad():
-        result = _core.sdpa(*_core_arguments(shared, out_dtype=out_dtype, lse=lse))
-    return result if isinstance(result, tuple) else (result, _no_lse(values[0]))
+        result = _core.sdpa(*arrays, **options)
+    return result if isinstance(result, tuple) else (result, _no_lse(result))
 
 
 def _run_out(*values) -> None:
     *shared, out, lse_out = values
+    arrays, options = _core_options(shared, out=_plain(out), lse=False if lse_out is None else _plain(lse_out))
     with torch.no_grad():
-        _core.sdpa(*_core_arguments(shared, out=out, lse=False if lse_out is None else lse_out))
+        _core.sdpa(*arrays, **options)
 
 
 def _run_merge(outs, lses, sinks, out_dtype, lse):
     with torch.no_grad():
-        result = _core.merge(outs, lses, sinks, lse, None, out_dtype, None)
-    return result if isinstance(result, tuple) else (result, _no_lse(outs[0]))
+        result = _core.merge([_plain(one) for one in outs], [_plain(one) for one in lses], _plain(sinks), lse, None, out_dtype, None)
+    return result if isinstance(result, tuple) else (result, _no_lse(result))
 
 
 def _no_lse(like: torch.Tensor) -> torch.Tensor:
@@ -167,9 +171,9 @@ def _text(value):
     return value if value is None else str(value).removeprefix("torch.")
 
 
-def through_operator(*arguments):
-    """rapt._core.sdpa's arguments, by the operator."""
-    given = dict(zip(NAMES, arguments))
+def through_operator(q, k, v, **options):
+    """rapt.sdpa by the operator."""
+    given = bind(q, k, v, options)
     if given["context"] is not None:
         raise InvalidArgument("context: an operator under torch.compile or autograd runs in the process default")
     causal = given["causal"]
@@ -203,17 +207,22 @@ def _into_outputs(shared, given, lse_wanted: bool):
     return (out, lse) if lse is not None else out
 
 
-def redirect(operation: str, *arguments):
+def redirect(operation: str, q, k, v, **options):
     """Called by rapt._core for tensors of subclasses (fake tensors among them), and where a gradient is wanted."""
-    for name, value in zip(NAMES, arguments):
+    for name, value in (("k", k), ("v", v), *options.items()):
         if name in TENSORS and value is not None and not isinstance(value, torch.Tensor):
             raise InvalidArgument(f"{name}: a {type(value).__module__}.{type(value).__qualname__}, but q is of torch: all arrays of a "
                                   "call come from one framework")
     if operation == "sdpa":
-        return through_operator(*arguments)
+        return through_operator(q, k, v, **options)
+    return _plainly(operation, q, k, v, **options)
+
+
+def _plainly(operation: str, q, k, v, **options):
+    """rapt._core's operation without subclasses and gradients."""
+    plain = {name: _plain(value) for name, value in options.items()}
     with torch.no_grad():
-        plain = [value.as_subclass(torch.Tensor) if isinstance(value, torch.Tensor) else value for value in arguments]
-        return getattr(_core, operation)(*plain)
+        return getattr(_core, operation)(_plain(q), _plain(k), _plain(v), **plain)
 
 
 def _merge_through_operator(outs, lses, sinks, lse, out, out_dtype, context):
@@ -231,9 +240,10 @@ def merge(outs, lses, sinks, lse, out, out_dtype, context):
 
 
 FRONT = Front(_core.sdpa, _core.prepare, _core.explain, merge)
-SUBCLASS_FRONT = Front(through_operator, lambda *a: redirect("prepare", *a), lambda *a: redirect("explain", *a), _merge_through_operator)
+SUBCLASS_FRONT = Front(through_operator, lambda q, k, v, **options: _plainly("prepare", q, k, v, **options),
+                       lambda q, k, v, **options: _plainly("explain", q, k, v, **options), _merge_through_operator)
 _core.register_framework(TYPES, "torch", getattr(torch.Tensor, "__dlpack_c_exchange_api__", None), view, allocate, torch.empty_like,
-                         None if hasattr(torch.Tensor, "__dlpack_c_exchange_api__") else stream, redirect, torch.is_grad_enabled,
+                         None if hasattr(torch.Tensor, "__dlpack_c_exchange_api__") else stream, redirect, torch.is_grad_enabled, torch.Tensor.is_neg,
                          RAPT_BF16)
 
 

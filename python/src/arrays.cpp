@@ -119,11 +119,11 @@ const Framework* framework_of(PyObject* array) {
 }
 
 PyObject* register_framework(PyObject*, PyObject* args) {
-  PyObject *types, *capsule, *view, *allocate, *empty_like, *stream, *redirect, *grad_enabled;
+  PyObject *types, *capsule, *view, *allocate, *empty_like, *stream, *redirect, *grad_enabled, *negated;
   const char* name;
   int dtype_of_fp8;
-  if (!PyArg_ParseTuple(args, "O!sOOOOOOOi:register_framework", &PyTuple_Type, &types, &name, &capsule, &view,
-                        &allocate, &empty_like, &stream, &redirect, &grad_enabled, &dtype_of_fp8))
+  if (!PyArg_ParseTuple(args, "O!sOOOOOOOOi:register_framework", &PyTuple_Type, &types, &name, &capsule, &view,
+                        &allocate, &empty_like, &stream, &redirect, &grad_enabled, &negated, &dtype_of_fp8))
     return nullptr;
   try {
     auto* const framework = new Framework;
@@ -132,6 +132,7 @@ PyObject* register_framework(PyObject*, PyObject* args) {
     framework->view = callable_or_null(view), framework->allocate = callable_or_null(allocate);
     framework->empty_like = callable_or_null(empty_like), framework->stream = callable_or_null(stream);
     framework->redirect = callable_or_null(redirect), framework->grad_enabled = callable_or_null(grad_enabled);
+    framework->negated = callable_or_null(negated);
     framework->dtype_of_fp8 = dtype_of_fp8;
     for (Py_ssize_t i = 0; i < PyTuple_Size(types); ++i)
       known_types.push_back({reinterpret_cast<PyTypeObject*>(Py_NewRef(PyTuple_GetItem(types, i))), framework});
@@ -141,14 +142,33 @@ PyObject* register_framework(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
+namespace {
+
+// The framework's own words (meta, sparse, nested tensors, those of vmap) may be a page long: the first line of them.
+[[noreturn]] void refuse_layout(const char* argument) {
+  PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
+  PyErr_Fetch(&type, &value, &trace);
+  const Ref owned_type(type), owned_value(value), owned_trace(trace);
+  const Ref text(value == nullptr ? nullptr : PyObject_Str(value));
+  const char* const data = text ? PyUnicode_AsUTF8AndSize(text.get(), nullptr) : nullptr;
+  const std::string_view words(data == nullptr ? "" : data);
+  PyErr_Clear();
+  invalid(argument, ": its elements cannot be read where they lie (", words.substr(0, words.find('\n')), ")");
+}
+
+}  // namespace
+
 void read_array(const Framework& framework, const char* argument, PyObject* object, Array& array) {
   const Framework* const its = framework_of(object);
   if (its != &framework)
     invalid(argument, ": a ", type_name(object), ", but q is of ", framework.name,
             ": all arrays of a call come from one framework");
+  if (framework.negated &&
+      Ref(checked(PyObject_CallFunctionObjArgs(framework.negated.get(), object, nullptr))).get() == Py_True)
+    invalid(argument, ": a view with the sign bit of every element flipped on reading: call resolve_neg() on it first");
   if (framework.exchange == nullptr) return read_view(framework, argument, object, array);
   DLTensor tensor;
-  if (framework.exchange->dltensor_from_py_object_no_sync(object, &tensor) != 0) throw PythonError{};
+  if (framework.exchange->dltensor_from_py_object_no_sync(object, &tensor) != 0) refuse_layout(argument);
   fill(argument, tensor, array);
 }
 

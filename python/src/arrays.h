@@ -24,12 +24,14 @@ struct Framework {
   Ref stream;                        // stream(array) -> int; null: the exchange tells it
   Ref redirect;                      // called instead of the call where arrays are of subclasses or need a gradient
   Ref grad_enabled;                  // grad_enabled() -> bool; null: no autograd
+  Ref negated;                       // negated(array) -> bool: its memory holds the other sign; null: never
   int32_t dtype_of_fp8 = RAPT_BF16;  // of an output whose inputs are all FP8
 };
 
 // The framework of an array's exact type; null where it was not registered.
 const Framework* framework_of(PyObject* array);
-// register_framework(types, name, capsule or None, view, allocate, empty_like, stream, redirect, grad_enabled, dtype)
+// register_framework(types, name, capsule or None, view, allocate, empty_like, stream, redirect, grad_enabled, negated,
+// dtype of FP8 outputs)
 PyObject* register_framework(PyObject*, PyObject* args);
 
 // A view, with room for the shape and strides that the framework does not keep or that are reordered.

@@ -13,89 +13,66 @@
 namespace rapt::python {
 namespace {
 
+// In the order of rapt.sdpa's parameters; those before layout are positional.
+// clang-format off
 enum Parameter : int {
-  p_q,
-  p_k,
-  p_v,
-  p_layout,
-  p_causal,
-  p_window,
-  p_softcap,
-  p_bias,
-  p_mask,
-  p_alibi_slopes,
-  p_sinks,
-  p_scale,
-  p_lse,
-  p_out,
-  p_out_dtype,
-  p_cu_seqlens_q,
-  p_cu_seqlens_k,
-  p_max_seqlen_q,
-  p_max_seqlen_k,
-  p_seqused_k,
-  p_q_start,
-  p_k_start,
-  p_q_descale,
-  p_k_descale,
-  p_v_descale,
-  p_q_scales,
-  p_k_scales,
-  p_v_scales,
-  p_q_dtype,
-  p_k_dtype,
-  p_v_dtype,
-  p_pv,
-  p_acc,
-  p_partial,
-  p_invariant,
-  p_check_contents,
-  p_splits,
-  p_context,
-  parameter_count
-};  // clang-format off would be needed to keep one name a line; the order is what matters
-
-constexpr const char* names[parameter_count] = {"q",
-                                                "k",
-                                                "v",
-                                                "layout",
-                                                "causal",
-                                                "window",
-                                                "softcap",
-                                                "bias",
-                                                "mask",
-                                                "alibi_slopes",
-                                                "sinks",
-                                                "scale",
-                                                "lse",
-                                                "out",
-                                                "out_dtype",
-                                                "cu_seqlens_q",
-                                                "cu_seqlens_k",
-                                                "max_seqlen_q",
-                                                "max_seqlen_k",
-                                                "seqused_k",
-                                                "q_start",
-                                                "k_start",
-                                                "q_descale",
-                                                "k_descale",
-                                                "v_descale",
-                                                "q_scales",
-                                                "k_scales",
-                                                "v_scales",
-                                                "q_dtype",
-                                                "k_dtype",
-                                                "v_dtype",
-                                                "pv",
-                                                "acc",
-                                                "partial",
-                                                "invariant",
-                                                "check_contents",
-                                                "splits",
-                                                "context"};
+  p_q, p_k, p_v, p_layout, p_causal, p_window, p_softcap, p_bias, p_mask, p_alibi_slopes, p_sinks, p_scale, p_lse, p_out,
+  p_out_dtype, p_cu_seqlens_q, p_cu_seqlens_k, p_max_seqlen_q, p_max_seqlen_k, p_seqused_k, p_q_start, p_k_start,
+  p_q_descale, p_k_descale, p_v_descale, p_q_scales, p_k_scales, p_v_scales, p_q_dtype, p_k_dtype, p_v_dtype, p_pv, p_acc,
+  p_partial, p_invariant, p_check_contents, p_splits, p_context, parameter_count
+};
+constexpr const char* names[parameter_count] = {
+  "q", "k", "v", "layout", "causal", "window", "softcap", "bias", "mask", "alibi_slopes", "sinks", "scale", "lse", "out",
+  "out_dtype", "cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "seqused_k", "q_start", "k_start",
+  "q_descale", "k_descale", "v_descale", "q_scales", "k_scales", "v_scales", "q_dtype", "k_dtype", "v_dtype", "pv", "acc",
+  "partial", "invariant", "check_contents", "splits", "context"
+};
+// clang-format on
 
 // Those that autograd would have to follow.
 constexpr Parameter differentiable[] = {p_q, p_k, p_v, p_bias, p_sinks, p_alibi_slopes};
+
+// The parameters' names as interned strings, and the defaults of those that do not default to None.
+struct Signature {
+  PyObject* interned[parameter_count];
+  PyObject* defaults[parameter_count];
+
+  Signature() {
+    for (int p = 0; p < parameter_count; ++p) interned[p] = PyUnicode_InternFromString(names[p]), defaults[p] = Py_None;
+    for (const Parameter p : {p_causal, p_lse, p_partial, p_invariant, p_check_contents}) defaults[p] = Py_False;
+    defaults[p_layout] = PyUnicode_InternFromString("bhsd");
+  }
+  static const Signature& instance() {
+    static const Signature signature;  // kept for ever, as interned strings are
+    return signature;
+  }
+
+  Parameter find(PyObject* name) const {
+    for (int p = p_layout; p < parameter_count; ++p)
+      if (interned[p] == name) return static_cast<Parameter>(p);
+    for (int p = p_layout; p < parameter_count; ++p)  // a name that was not interned
+      if (PyUnicode_CompareWithASCIIString(name, names[p]) == 0) return static_cast<Parameter>(p);
+    PyErr_Format(PyExc_TypeError, "unexpected keyword argument %R: the options are those of rapt.sdpa", name);
+    throw PythonError{};
+  }
+};
+
+// Positional q, k, v and keywords, as METH_FASTCALL | METH_KEYWORDS gives them: one value for each parameter.
+struct Arguments {
+  PyObject* values[parameter_count];
+
+  Arguments(PyObject* const* given, Py_ssize_t count, PyObject* keywords) {
+    if (count != p_layout) {
+      PyErr_Format(PyExc_TypeError, "%zd positional arguments: must be q, k and v, and all else by keyword", count);
+      throw PythonError{};
+    }
+    const Signature& signature = Signature::instance();
+    std::copy_n(signature.defaults, int{parameter_count}, values);
+    std::copy_n(given, count, values);
+    const Py_ssize_t more = keywords == nullptr ? 0 : PyTuple_Size(keywords);
+    for (Py_ssize_t i = 0; i < more; ++i) values[signature.find(PyTuple_GetItem(keywords, i))] = given[count + i];
+  }
+};
 
 // Arguments of one call, read once; everything that rapt_sdpa_args points to lives here.
 class Call {
@@ -110,16 +87,20 @@ class Call {
       if (given(p) && framework_of(args_[p]) != framework_) return true;
     return framework_->grad_enabled && needs_grad();
   }
+  // redirect(operation, q, k, v, **all others)
   PyObject* redirect(const char* operation) const {
-    const Ref tuple(checked(PyTuple_New(parameter_count + 1)));
-    PyTuple_SetItem(tuple.get(), 0, checked(PyUnicode_FromString(operation)));
-    for (int p = 0; p < parameter_count; ++p) PyTuple_SetItem(tuple.get(), p + 1, Py_NewRef(args_[p]));
-    return PyObject_Call(framework_->redirect.get(), tuple.get(), nullptr);
+    const Ref positional(checked(PyTuple_New(1 + p_layout))), keywords(checked(PyDict_New()));
+    PyTuple_SetItem(positional.get(), 0, checked(PyUnicode_FromString(operation)));
+    for (int p = 0; p < p_layout; ++p) PyTuple_SetItem(positional.get(), p + 1, Py_NewRef(args_[p]));
+    for (int p = p_layout; p < parameter_count; ++p)
+      if (PyDict_SetItemString(keywords.get(), names[p], args_[p]) != 0) throw PythonError{};
+    return PyObject_Call(framework_->redirect.get(), positional.get(), keywords.get());
   }
 
   void read() {
     call_.struct_size = sizeof call_;
-    swapped_ = word_value("layout", args_[p_layout], {{"bhsd", 0}, {"bshd", 1}}) != 0;
+    if (args_[p_layout] != Signature::instance().defaults[p_layout])
+      swapped_ = word_value("layout", args_[p_layout], {{"bhsd", 0}, {"bshd", 1}}) != 0;
     read_inputs();
     read_options();
     read_positions();
@@ -358,10 +339,11 @@ class Call {
 
 // Reads the arguments, lets `body` act on them, and turns what it throws into a Python exception.
 template <class Body>
-PyObject* with_call(const char* operation, PyObject* const* args, Py_ssize_t count, const Body& body) {
+PyObject* with_call(const char* operation, PyObject* const* given, Py_ssize_t count, PyObject* keywords,
+                    const Body& body) {
   try {
-    if (count != parameter_count) invalid(operation, ": ", count, " arguments: must be ", int{parameter_count});
-    Call call(args);
+    const Arguments arguments(given, count, keywords);
+    Call call(arguments.values);
     if (call.redirected()) return call.redirect(operation);
     call.read();
     return body(call);
@@ -374,23 +356,23 @@ PyObject* with_call(const char* operation, PyObject* const* args, Py_ssize_t cou
 
 }  // namespace
 
-PyObject* sdpa(PyObject*, PyObject* const* args, Py_ssize_t count) {
-  return with_call("sdpa", args, count, [](Call& call) {
+PyObject* sdpa(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
+  return with_call("sdpa", args, count, keywords, [](Call& call) {
     call_c([context = call.context(), c = call.c(), stream = call.stream()] { return rapt_sdpa(context, c, stream); });
     return call.result();
   });
 }
 
-PyObject* prepare(PyObject*, PyObject* const* args, Py_ssize_t count) {
-  return with_call("prepare", args, count, [](Call& call) {
+PyObject* prepare(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
+  return with_call("prepare", args, count, keywords, [](Call& call) {
     call_c(
         [context = call.context(), c = call.c(), stream = call.stream()] { return rapt_prepare(context, c, stream); });
     return Py_NewRef(Py_None);
   });
 }
 
-PyObject* explain(PyObject*, PyObject* const* args, Py_ssize_t count) {
-  return with_call("explain", args, count, [](Call& call) {
+PyObject* explain(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
+  return with_call("explain", args, count, keywords, [](Call& call) {
     size_t length = 0;
     rapt_context* const context = call.context();
     call_c([&] { return rapt_explain(context, call.c(), nullptr, 0, &length); });
@@ -400,11 +382,12 @@ PyObject* explain(PyObject*, PyObject* const* args, Py_ssize_t count) {
   });
 }
 
-PyObject* argument_names(PyObject*, PyObject*) {
-  PyObject* const tuple = PyTuple_New(parameter_count);
-  for (int p = 0; tuple != nullptr && p < parameter_count; ++p)
-    PyTuple_SetItem(tuple, p, PyUnicode_FromString(names[p]));
-  return tuple;
+PyObject* defaults(PyObject*, PyObject*) {
+  Ref dict(PyDict_New());
+  const Signature& signature = Signature::instance();
+  for (int p = p_layout; dict && p < parameter_count; ++p)
+    if (PyDict_SetItem(dict.get(), signature.interned[p], signature.defaults[p]) != 0) return nullptr;
+  return dict.release();
 }
 
 }  // namespace rapt::python

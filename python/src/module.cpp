@@ -66,16 +66,17 @@ PyObject* xla_targets(PyObject*, PyObject*) {
   return targets.release();
 }
 
-PyCFunction fast(PyObject* (*function)(PyObject*, PyObject* const*, Py_ssize_t)) {
+template <class Function>
+PyCFunction fast(Function* function) {
   return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
 }
 
 PyMethodDef methods[] = {
-    {"sdpa", fast(sdpa), METH_FASTCALL, "Attention; positional arguments in the order of argument_names()."},
-    {"prepare", fast(prepare), METH_FASTCALL, "rapt_prepare with the same arguments."},
-    {"explain", fast(explain), METH_FASTCALL, "rapt_explain with the same arguments."},
+    {"sdpa", fast(sdpa), METH_FASTCALL | METH_KEYWORDS, "Attention: rapt.sdpa, for arrays of registered types."},
+    {"prepare", fast(prepare), METH_FASTCALL | METH_KEYWORDS, "rapt_prepare with the same arguments."},
+    {"explain", fast(explain), METH_FASTCALL | METH_KEYWORDS, "rapt_explain with the same arguments."},
     {"merge", fast(merge), METH_FASTCALL, "rapt_merge: (outs, lses, sinks, lse, out, out_dtype, context)."},
-    {"argument_names", argument_names, METH_NOARGS, "Names of sdpa's arguments, in order."},
+    {"defaults", defaults, METH_NOARGS, "{option: default} of sdpa."},
     {"register_framework", register_framework, METH_VARARGS, "Tells how to read and make arrays of some types."},
     {"set_errors", set_errors, METH_O, "The exception classes, a tuple indexed by rapt_status."},
     {"make_context", make_context, METH_O, "A capsule of a new rapt_context with that many CPU threads."},

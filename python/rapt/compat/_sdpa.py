@@ -52,11 +52,11 @@ def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask:
         raise InvalidArgument(f"is_causal is {is_causal!r}: must be True or False")
     if is_causal and attn_mask is not None:
         raise InvalidArgument("attn_mask and is_causal=True are both given: must be one of them")
-    lead = query.shape[:-2]
-    if len(lead) == 2 and key.shape[:-2] == lead and value.shape[:-2] == lead:
-        rank, batch = 4, lead[:1]
+    q, k, v = query.shape, key.shape, value.shape
+    rank = max(len(q), len(k), len(v))
+    if len(q) == len(k) == len(v) == 4 and q[0] == k[0] == v[0] and q[1] == k[1] == v[1]:
+        batch = q[:1]
     else:
-        rank = max(query.ndim, key.ndim, value.ndim)
         batch, heads_q, heads_k = _leading(query, key, value, rank, enable_gqa)
         query = _folded("query", query, batch, heads_q)
         key = _folded("key", key, batch, heads_k)
@@ -125,7 +125,7 @@ def _folded(name: str, tensor: torch.Tensor, batch: torch.Size, heads: int) -> t
 def _masking(query, key, attn_mask, is_causal: bool, batch: torch.Size) -> dict[str, Any]:
     """rapt.sdpa's causal, mask or bias; query and key are folded already."""
     if attn_mask is None:
-        return {"causal": "top_left" if is_causal else False}
+        return {"causal": "top_left"} if is_causal else {}
     if isinstance(attn_mask, CausalBias):
         given, lengths = (attn_mask.seq_len_q, attn_mask.seq_len_kv), (query.shape[-2], key.shape[-2])
         if given != lengths:

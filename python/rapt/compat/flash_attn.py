@@ -45,7 +45,7 @@ def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, wi
     _refuse_dropout(dropout_p)
     result = attention(q, k, v, layout="bshd", causal=causal, scale=softmax_scale, lse=return_attn_probs,
                        **_scores(window_size, softcap, alibi_slopes),
-                       **_descales(q.shape[2], k.shape[2], q_descale, k_descale, v_descale))
+                       **_descales(q, k, q_descale, k_descale, v_descale))
     return (*result, None) if return_attn_probs else result
 
 
@@ -87,7 +87,7 @@ def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, ma
     result = attention(q, k, v, causal=causal, scale=softmax_scale, lse=return_attn_probs, cu_seqlens_q=cu_seqlens_q,
                        cu_seqlens_k=cu_seqlens_k, max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k,
                        **_scores(window_size, softcap, alibi_slopes),
-                       **_descales(q.shape[1], k.shape[1], q_descale, k_descale, v_descale))
+                       **_descales(q, k, q_descale, k_descale, v_descale))
     return (*result, None) if return_attn_probs else result
 
 
@@ -149,7 +149,7 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
     return attention(q, k_cache, v_cache, layout="bshd", causal=causal, scale=softmax_scale, lse=return_softmax_lse,
                      seqused_k=used, splits=None if num_splits == 0 else num_splits,
                      **_scores(window_size, softcap, alibi_slopes),
-                     **_descales(q.shape[2], k_cache.shape[2], q_descale, k_descale, v_descale))
+                     **_descales(q, k_cache, q_descale, k_descale, v_descale))
 
 
 def _append(k_cache, v_cache, k, v, start):
@@ -205,18 +205,26 @@ def _refuse(**arguments) -> None:
 
 
 def _scores(window_size, softcap, alibi_slopes) -> dict[str, Any]:
-    window = tuple(window_size)
-    return {"window": None if window == (-1, -1) else window, "softcap": None if softcap == 0.0 else softcap,
-            "alibi_slopes": alibi_slopes}
+    options: dict[str, Any] = {}
+    if tuple(window_size) != (-1, -1):
+        options["window"] = tuple(window_size)
+    if softcap != 0.0:
+        options["softcap"] = softcap
+    if alibi_slopes is not None:
+        options["alibi_slopes"] = alibi_slopes
+    return options
 
 
-def _descales(heads_q: int, heads_k: int, q_descale, k_descale, v_descale) -> dict[str, Any]:
+def _descales(q, k, q_descale, k_descale, v_descale) -> dict[str, Any]:
     """rapt.sdpa's per-head factors: q has one for each of its own heads there."""
+    heads_q, heads_k = q.shape[-2], k.shape[-2]
     if q_descale is not None and q_descale.ndim == 2 and 0 < heads_k == q_descale.shape[1] != heads_q:
         q_descale = q_descale.repeat_interleave(heads_q // heads_k, dim=1)
-    given = {"q": q_descale, "k": k_descale, "v": v_descale}
-    scales = {f"{name}_scales": "head" for name, factors in given.items() if factors is not None}
-    return {**{f"{name}_descale": factors for name, factors in given.items() if factors is not None}, **scales}
+    options: dict[str, Any] = {}
+    for name, factors in (("q", q_descale), ("k", k_descale), ("v", v_descale)):
+        if factors is not None:
+            options.update({f"{name}_descale": factors, f"{name}_scales": "head"})
+    return options
 
 
 def _expect(name: str, packed: torch.Tensor, rank: int, dim: int, size: int) -> None:

@@ -1,0 +1,84 @@
+"""rapt on JAX arrays: eager and under jit, on JAX's default device (a GPU where it has one)."""
+import cases
+import numpy as np
+import pytest
+from conftest import assert_near, reference
+
+import rapt
+
+jax = pytest.importorskip("jax")
+jnp = jax.numpy
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("name", cases.NAMES)
+def test_option_eager_and_jitted(qkv, rng, name, dtype):
+    q, k, v = (jnp.asarray(x, dtype) for x in qkv())
+    options = cases.options(rng, 2, 4, 17, 29)[name]
+    expected, expected_lse = reference(*(np.asarray(x, np.float64) for x in (q, k, v)), **options)
+    arrays = {key: jnp.asarray(x) for key, x in options.items() if isinstance(x, np.ndarray)}
+    rest = {key: x for key, x in options.items() if key not in arrays}
+    out, lse = rapt.sdpa(q, k, v, lse=True, **arrays, **rest)
+    assert isinstance(out, jax.Array) and out.dtype == dtype
+    assert_near(np.asarray(out, np.float64), expected, dtype)
+    finite = np.isfinite(expected_lse)
+    assert np.abs(np.asarray(lse, np.float64)[finite] - expected_lse[finite]).max() <= 1e-4 * max(1, np.abs(expected_lse[finite]).max())
+    jitted = jax.jit(lambda q, k, v, arrays: rapt.sdpa(q + 0, k, v, **arrays, **rest))
+    assert np.array_equal(jitted(q, k, v, arrays), out)
+
+
+def test_bshd_packed_and_partial(qkv, rng):
+    q, k, v = qkv(head_dim_v=16)
+    out, lse = rapt.sdpa(*(jnp.asarray(x.swapaxes(1, 2)) for x in (q, k, v)), layout="bshd", lse=True, partial=True)
+    assert out.shape == (2, 17, 4, 16) and lse.shape == (2, 4, 17)
+    assert_near(np.asarray(out).swapaxes(1, 2), reference(q, k, v)[0])
+    x = rng.standard_normal((14, 2, 16), dtype=np.float32)
+    cu = jnp.asarray([0, 5, 14], "int32")
+    out = rapt.sdpa(*[jnp.asarray(x)] * 3, cu_seqlens_q=cu, cu_seqlens_k=cu, max_seqlen_q=9, max_seqlen_k=9)
+    for a, b in ((0, 5), (5, 14)):
+        one = x[a:b].swapaxes(0, 1)[None]
+        assert_near(np.asarray(out)[a:b].swapaxes(0, 1)[None], reference(one, one, one)[0])
+
+
+def test_float8_and_uint8(qkv):
+    q, k, v = (jnp.asarray(x).astype(jnp.float8_e4m3fn) for x in qkv())
+    out = rapt.sdpa(q, k, v)
+    assert out.dtype == jnp.bfloat16
+    raw = [jax.lax.bitcast_convert_type(x, jnp.uint8) for x in (q, k, v)]
+    assert np.array_equal(out, rapt.sdpa(*raw, q_dtype="e4m3", k_dtype=jnp.float8_e4m3fn, v_dtype="e4m3"))
+    with pytest.raises(rapt.InvalidArgument, match="q: uint8 does not say what it holds"):
+        rapt.sdpa(*raw)
+
+
+def test_gradients_and_vmap(qkv):
+    q, k, v = (jnp.asarray(x) for x in qkv())
+    with pytest.raises(ValueError, match="cannot be differentiated"):
+        jax.grad(lambda x: rapt.sdpa(x, k, v).sum())(q)
+    mapped = jax.vmap(lambda q, k, v: rapt.sdpa(q[None], k[None], v[None])[0])(q, k, v)
+    assert np.array_equal(mapped, rapt.sdpa(q, k, v))
+
+
+@pytest.mark.parametrize("arguments, sentence", [
+    ({"softcap": -1.0}, "softcap = -1"),
+    ({"scale": "a"}, "scale = 'a': must be a number"),
+    ({"causal": 1}, "causal = 1"),
+    ({"window": (1.5, 0)}, "window = 1.5: must be an int"),
+    ({"q_scales": "head"}, "come together"),
+    ({"bias": np.zeros(29, np.float32)}, "bias: a numpy.ndarray, but q is of jax"),
+    ({"out_dtype": "int8"}, "out_dtype = 'int8'"),
+    ({"splits": 1.0}, "splits = 1.0: must be an int"),
+    ({"layout": "sbhd"}, "layout = 'sbhd'"),
+])
+def test_wrong_arguments_get_a_sentence(qkv, arguments, sentence):
+    q, k, v = (jnp.asarray(x) for x in qkv())
+    with pytest.raises(Exception, match=sentence):
+        jax.block_until_ready(rapt.sdpa(q, k, v, **arguments))
+
+
+def test_what_jax_cannot_have_is_refused(qkv):
+    q, k, v = (jnp.asarray(x) for x in qkv())
+    with pytest.raises(rapt.InvalidArgument, match="immutable"):
+        rapt.sdpa(q, k, v, out=q)
+    for operation in (rapt.prepare, rapt.explain):
+        with pytest.raises(rapt.Unsupported, match="not for JAX arrays"):
+            operation(q, k, v)
