@@ -1,0 +1,177 @@
+"""What an arm of the peer benchmark is, rapt's own arm, and which arms can be had here.
+
+Called by peers.py. The peers' arms are in arms_torch.py, arms_flash.py, arms_cudnn.py and arms_more.py; each says
+which problems it computes to the letter of docs/semantics.md, and with which call.
+"""
+from __future__ import annotations
+
+import contextlib
+import importlib
+import math
+import re
+import time
+from typing import Callable, ContextManager, NamedTuple
+
+import torch
+
+from inputs import TORCH, Inputs
+from suites import Problem
+
+
+class Absent(NamedTuple):
+    """An arm that has no time, and why. Nothing is claimed against it."""
+    arm: str
+    why: str
+
+
+class Arm:
+    """One implementation. load() imports it and raises what hinders; bind() makes the call for one set of inputs.
+
+    A bound call takes nothing, enqueues on PyTorch's current stream and returns its output, which logical() turns to
+    the order that the judge takes. `lossy`: quantises by design. `layout`: the memory order of its inputs.
+    """
+    name = ""
+    layout = "bhsd"
+    lossy = False
+    family = ""
+
+    def load(self) -> None:
+        """Imports what the arm needs."""
+
+    def version(self) -> str:
+        return torch.__version__
+
+    def concerns(self, problem: Problem) -> bool:
+        """False: not even worth a line."""
+        return True
+
+    def refusal(self, problem: Problem) -> str:
+        """Why this arm does not compute this problem; empty if it does."""
+        return ""
+
+    def config(self, problem: Problem) -> str:
+        """What distinguishes the call, for the result row."""
+        return ""
+
+    def bind(self, inputs: Inputs) -> Callable[[], torch.Tensor]:
+        raise NotImplementedError
+
+    def scope(self) -> ContextManager:
+        """Held around calls and captures."""
+        return contextlib.nullcontext()
+
+    def logical(self, out: torch.Tensor, problem: Problem) -> torch.Tensor:
+        return out.transpose(1, 2) if self.layout == "bshd" and problem.varlen is None else out
+
+    def begin(self, problem: Problem) -> dict:
+        """Facts for the row that are known before the first call; may compile."""
+        return {}
+
+    def end(self) -> None:
+        """The problem is over: nothing of it is needed any more."""
+
+
+def only(problem: Problem, **allowed) -> str:
+    """The sentence for the first feature of the problem that is not allowed; allowed: name=True or a list of values."""
+    has = {"dtype": problem.dtype, "varlen": bool(problem.varlen), "window": bool(problem.window),
+           "softcap": bool(problem.softcap), "alibi": problem.alibi, "bias": bool(problem.bias),
+           "mask": bool(problem.mask), "sinks": problem.sinks}
+    for name, value in has.items():
+        permitted = allowed.get(name, False)
+        if name == "dtype":
+            if value not in permitted:
+                return f"no {value}"
+        elif value and not permitted:
+            return f"no {name}"
+    if problem.causal == "top_left" and any(q != k for q, k in problem.sequences):
+        return "causal is bottom-right there, the problem is top-left with other lengths of keys than of queries"
+    return ""
+
+
+class RaptArm(Arm):
+    """rapt.sdpa with out= given."""
+    name = "rapt"
+
+    def __init__(self, threads: int = 0):
+        self.threads, self.rapt, self.context = threads, None, None
+
+    def load(self) -> None:
+        self.rapt = importlib.import_module("rapt")
+        if self.threads:
+            self.context = self.rapt.Context(num_threads=self.threads)
+
+    def version(self) -> str:
+        return self.rapt.__version__
+
+    def call(self, inputs: Inputs) -> tuple[tuple, dict]:
+        """Arguments of rapt.sdpa for one set, without out=."""
+        problem = inputs.problem
+        options = {"causal": problem.causal or None, "window": problem.window, "softcap": problem.softcap,
+                   "bias": inputs.bias, "mask": inputs.mask, "alibi_slopes": inputs.slopes, "sinks": inputs.sinks,
+                   "context": self.context}
+        if problem.varlen:
+            options.update(cu_seqlens_q=inputs.cu_q, cu_seqlens_k=inputs.cu_k, max_seqlen_q=problem.q,
+                           max_seqlen_k=problem.k)
+        if problem.scales:
+            for name in ("q", "k", "v"):
+                options[f"{name}_descale"], options[f"{name}_scales"] = getattr(inputs, f"{name}_descale"), problem.scales
+        return (inputs.q, inputs.k, inputs.v), {name: value for name, value in options.items() if value is not None}
+
+    def output(self, inputs: Inputs) -> torch.Tensor:
+        shape = (*inputs.q.shape[:-1], inputs.problem.dv)
+        return torch.full(shape, math.nan, dtype=TORCH[inputs.problem.out], device=inputs.device)
+
+    def bind(self, inputs: Inputs) -> Callable[[], torch.Tensor]:
+        (q, k, v), options = self.call(inputs)
+        out, sdpa = self.output(inputs), self.rapt.sdpa
+        if not options:  # as a user writes it: host time counts
+            return lambda: sdpa(q, k, v, out=out)
+        return lambda: sdpa(q, k, v, out=out, **options)
+
+    def facts(self, inputs: Inputs) -> dict:
+        """cold_us (plan, compile or fetch, load) and what rapt.explain says was chosen. Raises where it refuses."""
+        tensors, options = self.call(inputs)
+        options["out"] = self.output(inputs)
+        start = time.perf_counter()
+        self.rapt.prepare(*tensors, **options)
+        cold_us = (time.perf_counter() - start) * 1e6
+        family, config, signature = chosen(self.rapt.explain(*tensors, **options))
+        return {"cold_us": cold_us, "family": family, "config": config, "signature": signature}
+
+
+def chosen(explained: str) -> tuple[str, str, str]:
+    """(family, configuration, signature) of the text of rapt.explain; empty where it does not say."""
+    line = next((line.split("chosen,", 1)[1].strip() for line in explained.splitlines() if "chosen," in line), "")
+    family, _, config = line.partition(" ")
+    signature = re.search(r"signature[= ]([0-9a-f]+)", explained)
+    return family, config.strip(), signature[1] if signature else ""
+
+
+def all_arms(device: str, threads: int = 0) -> list[Arm]:
+    """Every arm for this device, rapt first."""
+    from arms_cudnn import CudnnFrontend
+    from arms_flash import FlashAttention2, FlashAttention3, FlashAttention4
+    from arms_more import FlashInfer, SageAttention, Xformers
+    from arms_torch import Flex, TorchCpu, TorchSdpa
+    if device == "cpu":
+        return [RaptArm(threads), TorchCpu(), TorchCpu("f16"), TorchSdpa("math"), Flex(compiled=False)]
+    return [RaptArm(), *[TorchSdpa(backend) for backend in ("flash", "efficient", "cudnn", "math")], Flex(),
+            CudnnFrontend(), FlashAttention2(), FlashAttention3(), FlashAttention4(), Xformers(), FlashInfer(),
+            SageAttention()]
+
+
+def available(arms: list[Arm]) -> tuple[list[Arm], list[Absent]]:
+    """Those that can be imported, and the others with the reason."""
+    loaded, absent = [], []
+    for arm in arms:
+        try:
+            arm.load()
+            loaded.append(arm)
+        except Exception as error:  # a broken binary raises anything
+            absent.append(Absent(arm.name, f"could not be imported: {first_line(error)}"))
+    return loaded, absent
+
+
+def first_line(error: BaseException) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0][:300]

@@ -1,0 +1,125 @@
+"""Arms of the flash-attention family: flash_attn (2), flash_attn_interface (3) and flash_attn.cute (4).
+
+Called through arms.py; used where importable. All take [batch, seqlen, heads, dim] and are bottom-right causal; windows
+are inclusive on both sides, as in docs/semantics.md.
+"""
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import inspect
+
+from arms import Arm, only
+from inputs import Inputs
+from suites import Problem
+
+
+def installed_version(module, *distributions: str) -> str:
+    """Of the module, else of the first of these distributions that is installed."""
+    for name in distributions:
+        try:
+            return f"{name} {importlib.metadata.version(name)}"
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return str(getattr(module, "__version__", "unknown"))
+
+
+class FlashAttention2(Arm):
+    """flash_attn.flash_attn_func and flash_attn_varlen_func."""
+    name, layout, family = "flash-attn-2", "bshd", "flash_attn"
+
+    def load(self) -> None:
+        module = importlib.import_module("flash_attn")
+        self.dense, self.packed, self.module = module.flash_attn_func, module.flash_attn_varlen_func, module
+
+    def version(self) -> str:
+        return installed_version(self.module, "flash-attn")
+
+    def refusal(self, problem: Problem) -> str:
+        return only(problem, dtype=["f16", "bf16"], varlen=True, window=True, softcap=True, alibi=True)
+
+    def options(self, inputs: Inputs) -> dict:
+        problem = inputs.problem
+        options: dict = {"causal": bool(problem.causal)}
+        if problem.window:
+            options["window_size"] = problem.window
+        if problem.softcap:
+            options["softcap"] = problem.softcap
+        if inputs.slopes is not None:
+            options["alibi_slopes"] = inputs.slopes
+        return options
+
+    def bind(self, inputs: Inputs):
+        problem, options = inputs.problem, self.options(inputs)
+        if not problem.varlen:
+            function, tensors = self.dense, inputs.bshd()
+            return lambda: function(*tensors, **options)
+        function, tensors = self.packed, (inputs.q, inputs.k, inputs.v)
+        options.update(cu_seqlens_q=inputs.cu_q, cu_seqlens_k=inputs.cu_k, max_seqlen_q=problem.q, max_seqlen_k=problem.k)
+        return lambda: function(*tensors, **options)
+
+    def logical(self, out, problem):
+        return super().logical(out[0] if isinstance(out, (tuple, list)) else out, problem)
+
+
+class FlashAttention3(FlashAttention2):
+    """flash_attn_interface: Hopper. Splits are left to its own heuristic (num_splits=0), which helps it in decoding."""
+    name, family = "flash-attn-3", "flash_attn_interface"
+
+    def load(self) -> None:
+        module = importlib.import_module("flash_attn_interface")
+        self.dense, self.packed, self.module = module.flash_attn_func, module.flash_attn_varlen_func, module
+        self.has_sinks = "sinks" in inspect.signature(self.dense).parameters
+
+    def version(self) -> str:
+        return installed_version(self.module, "flash-attn-3", "tokenspeed-fa3")
+
+    @property
+    def lossy(self) -> bool:
+        return self._fp8
+
+    _fp8 = False
+
+    def begin(self, problem: Problem) -> dict:
+        self._fp8 = problem.dtype == "e4m3"
+        return {}
+
+    def refusal(self, problem: Problem) -> str:
+        if problem.dtype == "e4m3" and problem.out != "bf16":
+            return f"FP8 gives bf16, the problem asks for {problem.out}"
+        return only(problem, dtype=["f16", "bf16", "e4m3"], varlen=True, window=True, softcap=True,
+                    sinks=self.has_sinks)
+
+    def options(self, inputs: Inputs) -> dict:
+        options = super().options(inputs)
+        options["num_splits"] = 0
+        if inputs.sinks is not None:
+            options["sinks"] = inputs.sinks.to(inputs.q.dtype)
+        if inputs.q_descale is not None:  # one factor a tensor, as one a batch and head
+            shape = (inputs.problem.b, inputs.problem.hk)
+            options.update(q_descale=inputs.q_descale.expand(shape), k_descale=inputs.k_descale.expand(shape),
+                           v_descale=inputs.v_descale.expand(shape))
+        return options
+
+
+class FlashAttention4(FlashAttention2):
+    """flash_attn.cute: compiled at its first call for a kind of problem; open window sides are None."""
+    name, family = "flash-attn-4", "flash_attn.cute"
+
+    def load(self) -> None:
+        module = importlib.import_module("flash_attn.cute")
+        self.dense, self.packed, self.module = module.flash_attn_func, module.flash_attn_varlen_func, module
+
+    def version(self) -> str:
+        return installed_version(self.module, "flash-attn-4")
+
+    def refusal(self, problem: Problem) -> str:
+        return only(problem, dtype=["f16", "bf16"], varlen=True, window=True, softcap=True, sinks=True)
+
+    def options(self, inputs: Inputs) -> dict:
+        options = super().options(inputs)
+        if "window_size" in options:
+            options["window_size"] = tuple(None if bound < 0 else bound for bound in options["window_size"])
+        if inputs.sinks is not None:
+            options["learnable_sink"] = inputs.sinks.to(inputs.q.dtype)
+        return options

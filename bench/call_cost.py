@@ -1,0 +1,189 @@
+#!/usr/bin/env python3
+"""What a warm call costs the host: rapt.sdpa with and without out=, other implementations, and a bare cuLaunchKernel.
+
+    python3 bench/call_cost.py [--limit 6] [--output FILE.jsonl]
+    python3 bench/call_cost.py --device cpu --quick       # tries the script: there, calls are done on return
+
+Blocks of calls, the arms of a round in random order, each block short enough not to fill the launch queue; the clock
+stops when the last call has returned, before the GPU is done. The bare launch is timed in the same rounds by a loop in C
+(bench/launch.py); what a call costs above it is the median over rounds of the difference within a round. Python's loop
+and the call of a lambda, about 0.05 us, are counted in. Exit status: 0; 1 if rapt is wrong or refuses, or exceeds --limit
+microseconds above the bare launch; 3 there is no such device, or a limit was asked for and the bare launch not measured.
+"""
+from __future__ import annotations
+
+import argparse
+import gc
+import random
+import shlex
+import statistics
+import sys
+import time
+
+import torch
+
+import arms as arms_module
+import rows as results
+import suites
+from arms import RaptArm, first_line
+from clocks import synchronize
+from inputs import Inputs
+from judge import Judge
+from launch import BareLaunch, NotHere
+from roof import NOTHING, card_name, commit_and_dirty, driver_version, file_safe, nvrtc_version
+
+SHAPES = {name: suites.NAMED[name] for name in ("seed-small-a", "seed-small-b", "mission", "mission-causal", "decode-b1-4k")}
+CALLS = 100
+
+
+class Allocating(RaptArm):
+    """rapt.sdpa without out=."""
+    name = "rapt-alloc"
+
+    def bind(self, inputs: Inputs):
+        (q, k, v), options = self.call(inputs)
+        sdpa = self.rapt.sdpa
+        return (lambda: sdpa(q, k, v, **options)) if options else (lambda: sdpa(q, k, v))
+
+
+def block(call) -> float:
+    """Microseconds of host time per call."""
+    call()
+    synchronize()
+    start = time.perf_counter()
+    for _ in range(CALLS):
+        call()
+    end = time.perf_counter()
+    synchronize()
+    return (end - start) * 1e6 / CALLS
+
+
+def bind(arm, inputs: Inputs, judge: Judge):
+    """(call, errors). Raises what the arm raises."""
+    arm.begin(inputs.problem)
+    call = arm.bind(inputs)
+    with arm.scope():
+        found = judge(arm.logical(call(), inputs.problem), lossy=arm.lossy)
+    return call, found
+
+
+def measure(bound: list, bare, rounds: int, shuffle) -> tuple[dict[str, list[float]], list[float]]:
+    """({arm: microseconds of each round}, those of the bare launch; empty without one)."""
+    us, floor = {arm.name: [] for arm, _, _ in bound}, []
+    for _ in range(rounds):
+        for entry in shuffle([*bound, None]):
+            if entry is not None:
+                with entry[0].scope():
+                    us[entry[0].name].append(block(entry[1]))
+            elif bare is not None:
+                synchronize()
+                floor.append(bare.block(CALLS))
+                synchronize()
+    return us, floor
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--dtype", choices=["f16", "bf16"], default="f16")
+    parser.add_argument("--skip-arms", default="torch-flex,torch-math", metavar="NAME,...", help="default: %(default)s")
+    parser.add_argument("--rounds", type=int, help="default 60; 5 with --quick")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--limit", type=float, metavar="US", help="fail where rapt costs more than this above a bare launch")
+    parser.add_argument("--output", metavar="FILE.jsonl")
+    options = parser.parse_args()
+    if options.device == "cuda" and not torch.cuda.is_available():
+        print("no GPU for PyTorch here (--device cpu --quick tries the script)", file=sys.stderr)
+        return 3
+    return run(options)
+
+
+def run(options) -> int:
+    rounds = options.rounds or (5 if options.quick else 60)
+    gpu = options.device == "cuda"
+    stream = torch.cuda.Stream() if gpu else None
+    with torch.no_grad(), (torch.cuda.stream(stream) if gpu else torch.autograd.set_grad_enabled(False)):
+        bare = bare_launch(stream)
+        if bare is None and options.limit is not None:
+            return 3
+        wanted = [*arms_module.all_arms(options.device)]
+        wanted = [arm for arm in [wanted[0], Allocating(), *wanted[1:]] if arm.name not in options.skip_arms.split(",")]
+        arms, absent = arms_module.available(wanted)
+        for other in absent:
+            print(f"{other.arm}: not measured: {other.why}")
+        found, failures = [], [f"{other.arm}: {other.why}" for other in absent if other.arm.startswith("rapt")]
+        for name, words in SHAPES.items():
+            found += shape(options, name, suites.parse(f"{options.dtype} {words}"), arms, bare, rounds, failures)
+    if options.output and found:
+        results.write(options.output, found)
+        print(f"\nwritten: {options.output}")
+    for failure in failures:
+        print(f"FAILED  {failure}")
+    return 1 if failures else 0
+
+
+def bare_launch(stream):
+    """The floor, or None with the reason printed."""
+    if stream is None:
+        print("bare launch: not measured: no GPU")
+        return None
+    try:
+        torch.zeros(1, device="cuda")  # makes the context current
+        return BareLaunch(stream.cuda_stream)
+    except NotHere as why:
+        print(f"bare launch: not measured: {why}")
+        return None
+
+
+def shape(options, name: str, problem: suites.Problem, arms, bare, rounds: int, failures: list[str]) -> list[dict]:
+    """Measures and prints one problem; its rows."""
+    inputs = Inputs(problem, options.device, torch.Generator(options.device).manual_seed(1))
+    judge = Judge(inputs, torch.Generator().manual_seed(1))
+    print(f"\n{name}  {problem.line}")
+    bound = []
+    for arm in arms:
+        why = arm.refusal(problem) if arm.concerns(problem) else "another dtype"
+        if why:
+            continue
+        try:
+            call, errors = bind(arm, inputs, judge)
+            bound.append((arm, call, errors))
+        except Exception as error:  # peers refuse with anything
+            print(f"  {arm.name:<16}refused: {first_line(error)}")
+            if isinstance(arm, RaptArm):
+                failures.append(f"{name} {arm.name}: {first_line(error)}")
+    gc.collect()
+    gc.disable()
+    try:
+        us, floor = measure(bound, bare, rounds, lambda entries: random.sample(entries, len(entries)))
+    finally:
+        gc.enable()
+    return report(options, name, problem, bound, us, floor, failures, judge.step)
+
+
+def report(options, name, problem, bound, us, floor, failures, step) -> list[dict]:
+    lowest = statistics.median(floor) if floor else None
+    if floor:
+        q1, median, q3 = results.quartiles(floor)
+        print(f"  {'bare launch':<16}{median:8.2f} us ({q1:.2f}-{q3:.2f})")
+    commit, dirty = commit_and_dirty()
+    found = []
+    for arm, _, error in bound:
+        q1, median, q3 = results.quartiles(us[arm.name])
+        above = statistics.median(mine - bare for mine, bare in zip(us[arm.name], floor)) if floor else None
+        print(f"  {arm.name:<16}{median:8.2f} us ({q1:.2f}-{q3:.2f})" + (f"  above the bare launch {above:.2f}" if floor else ""))
+        if options.limit is not None and isinstance(arm, RaptArm) and above > options.limit:
+            failures.append(f"{name} {arm.name}: {above:.2f} us above the bare launch, the limit is {options.limit:g}")
+        error = dict(error)
+        found.append(results.row(
+            problem.line, arm.name, us[arm.name], flops=problem.flops(), moved=problem.bytes_moved(), name=name,
+            suite="call-cost", within_bound=bool(error.pop("within")), err=error, family=arm.family, config=arm.config(problem),
+            calls=CALLS, timer="host", host_us=median, above_launch_us=above, bare_launch_us=lowest, layout=arm.layout,
+            checked_rows=step, card=file_safe(card_name(options.device)), threads=0 if options.device == "cuda" else torch.get_num_threads(),
+            driver=driver_version() if options.device == "cuda" else "", version=arm.version(), commit=commit, dirty=dirty,
+            nvrtc=nvrtc_version() if options.device == "cuda" else "", command=shlex.join(sys.argv), gemm_tflops=dict(NOTHING), bandwidth=None))
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

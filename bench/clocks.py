@@ -1,0 +1,157 @@
+"""Clocks: device time from graph replays, host time from eager loops, and time of calls that are done on return.
+
+Called by peers.py. A clock prepares an arm's calls once (and hands back the outputs of that preparation, to be judged),
+then gives samples, so that the arms of a round can be sampled in random order.
+"""
+from __future__ import annotations
+
+import math
+import statistics
+import time
+
+import torch
+
+GRAPH_US = 500.0  # a graph holds as many calls as take this long...
+MOST_CALLS = 50
+SHORT_US = 2000.0  # below, a replay of its own goes ahead, so that the GPU is busy when the timed ones are enqueued
+PAUSE_S = 0.01  # CPU: lets another arm's threads go to sleep
+
+
+class Bound:
+    """One arm bound to one problem: calls[i]() enqueues set i and returns its raw output."""
+
+    def __init__(self, arm, calls: list, facts: dict):
+        self.arm, self.calls, self.facts = arm, calls, facts
+        self.count = 1  # calls in a sample
+        self.samples: list[float] = []  # microseconds per call
+        self.rounds: list[float] = []  # median of the samples of each round, paired across arms
+        self.host_us: list[float] = []
+        self.wall_us: list[float] = []
+        self.error: dict = {}
+
+    @property
+    def name(self) -> str:
+        return self.arm.name
+
+
+def calls_for(call_us: float, sets: int) -> int:
+    """How many calls a sample takes: a multiple of the sets where that is affordable, so that all count equally."""
+    if call_us * sets > 100 * GRAPH_US:
+        return 1 if call_us > 20 * GRAPH_US else 2
+    wanted = min(max(MOST_CALLS, sets), max(1, math.ceil(GRAPH_US / max(call_us, 0.01))))
+    return max(sets, wanted // sets * sets)
+
+
+def time_once(bound: Bound) -> float:
+    """Microseconds of one call, host and device, after one that warms up."""
+    with bound.arm.scope():
+        bound.calls[0]()
+        synchronize()
+        start = time.perf_counter()
+        bound.calls[-1]()
+        synchronize()
+    return (time.perf_counter() - start) * 1e6
+
+
+def synchronize() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+class GraphClock:
+    """Device time of an arm's calls from replays of one captured graph. Runs on the stream that it was made on."""
+    timer = "graph"
+
+    def __init__(self, stream: torch.cuda.Stream):
+        self.stream, self.graphs = stream, {}
+
+    def prepare(self, bound: Bound, call_us: float) -> dict:
+        sets = len(bound.calls)
+        bound.count = calls_for(call_us, sets)
+        graph, outputs = torch.cuda.CUDAGraph(), {}
+        with torch.cuda.graph(graph, stream=self.stream), bound.arm.scope():
+            for i in range(bound.count):  # outputs stay alive, so that an arm that allocates them rotates them, too
+                outputs[i % sets] = bound.calls[i % sets]()
+        self.graphs[bound.name] = graph, outputs, bound.count * call_us < SHORT_US
+        for out in outputs.values():
+            for tensor in out if isinstance(out, (tuple, list)) else (out,):
+                if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
+                    tensor.fill_(math.nan)
+        graph.replay()
+        synchronize()
+        return outputs
+
+    def sample(self, bound: Bound) -> list[float]:
+        graph, _, short = self.graphs[bound.name]
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        repeats = 2 if short else 1
+        if short:
+            graph.replay()
+        begin.record()
+        for _ in range(repeats):
+            graph.replay()
+        end.record()
+        end.synchronize()
+        return [begin.elapsed_time(end) * 1e3 / (bound.count * repeats)]
+
+    def close(self) -> None:
+        self.graphs.clear()
+
+
+class HostClock:
+    """Time of calls that are done on return: the CPU. A sample is one call; a round lasts `seconds` an arm."""
+    timer = "host"
+
+    def __init__(self, seconds: float):
+        self.seconds = seconds
+
+    def prepare(self, bound: Bound, call_us: float) -> dict:
+        with bound.arm.scope():
+            return {i: call() for i, call in enumerate(bound.calls)}
+
+    def sample(self, bound: Bound) -> list[float]:
+        time.sleep(PAUSE_S)
+        calls, done, us = bound.calls, len(bound.samples), []
+        with bound.arm.scope():
+            calls[0]()
+            end = time.perf_counter() + self.seconds
+            while time.perf_counter() < end or len(us) < 2:
+                start = time.perf_counter()
+                calls[(done + len(us)) % len(calls)]()
+                us.append((time.perf_counter() - start) * 1e6)
+        return us
+
+    def close(self) -> None:
+        pass
+
+
+def time_host(bound: Bound) -> None:
+    """Adds (host, wall) microseconds per call of one eager block, short enough not to fill the launch queue."""
+    calls, n = bound.calls, max(len(bound.calls), min(MOST_CALLS, bound.count))
+    with bound.arm.scope():
+        calls[0]()
+        synchronize()
+        start = time.perf_counter()
+        for i in range(n):
+            calls[i % len(calls)]()
+        enqueued = time.perf_counter()
+        synchronize()
+        done = time.perf_counter()
+    bound.host_us.append((enqueued - start) * 1e6 / n)
+    bound.wall_us.append((done - start) * 1e6 / n)
+
+
+def measure(bounds: list[Bound], clock, rounds: int, shuffle, slow_us: float = 20000.0) -> None:
+    """Rounds of samples, the arms of each in an order drawn anew. An arm slower than slow_us sits out after round 3."""
+    for index in range(rounds):
+        for bound in shuffle(bounds):
+            if index >= 3 and statistics.median(bound.rounds) * bound.count > slow_us:
+                continue
+            us = clock.sample(bound)
+            bound.samples += us
+            bound.rounds.append(statistics.median(us))
+    if clock.timer == "graph":
+        for _ in range(min(rounds, 7)):
+            for bound in shuffle(bounds):
+                if bound.rounds[0] * bound.count <= slow_us or not bound.host_us:
+                    time_host(bound)

@@ -1,0 +1,81 @@
+"""Seeded inputs of a problem, as tensors of PyTorch, in every memory order that an arm asks for.
+
+Called by peers.py, call_cost.py and tests. Values are the same in all orders; copies are made once, before anything
+is timed, so that each arm reads the order that it is made for.
+"""
+from __future__ import annotations
+
+import torch
+
+from suites import Problem
+
+TORCH = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "e4m3": torch.float8_e4m3fn}
+E4M3_MAX = 448.0
+
+
+class Inputs:
+    """One set of inputs. q, k, v: [batch, heads, seqlen, dim], contiguous; packed [total, heads, dim]."""
+
+    def __init__(self, problem: Problem, device: str, generator: torch.Generator):
+        self.problem, self.device = problem, torch.device(device)
+        self._generator, self._bshd = generator, None
+        stored = [self._stored(shape) for shape in problem.shapes()]
+        (self.q, self.q_descale), (self.k, self.k_descale), (self.v, self.v_descale) = stored
+        self.bias = self.mask = self.slopes = self.sinks = self.cu_q = self.cu_k = None
+        if problem.bias:
+            self.bias = self._normal(problem.axes(problem.bias[1])).to(TORCH[problem.bias[0]])
+        if problem.mask:
+            self.mask = self._mask(problem.mask)
+        if problem.alibi:  # the slopes of the paper, which cuDNN has built in
+            heads = torch.arange(1, problem.h + 1, dtype=torch.float32)
+            self.slopes = (2.0 ** (-8.0 * heads / problem.h)).to(self.device)
+        if problem.sinks:  # values that bf16 holds, because some peers store sinks in the dtype of q
+            self.sinks = self._normal((problem.h,)).bfloat16().float()
+        if problem.varlen:
+            self.cu_q, self.cu_k = (self._starts(lengths) for lengths in zip(*problem.varlen))
+
+    def _normal(self, shape) -> torch.Tensor:
+        return torch.randn(shape, generator=self._generator, device=self.device)
+
+    def _stored(self, shape):
+        """(tensor, descale or None): e4m3 is scaled so that its largest value is the format's."""
+        dtype = self.problem.dtype
+        if dtype != "e4m3":
+            return self._normal(shape).to(TORCH[dtype]), None
+        values = self._normal(shape)
+        if not self.problem.scales:
+            return values.to(TORCH[dtype]), None
+        descale = values.abs().max().clamp(min=1e-30) / E4M3_MAX
+        return (values / descale).clamp(-E4M3_MAX, E4M3_MAX).to(TORCH[dtype]), descale.reshape(1)
+
+    def _mask(self, axes: str) -> torch.Tensor:
+        """Key lengths where all queries share a row, else every other key at random; key 0 always stays visible."""
+        b, h, q, k = self.problem.axes(axes)
+        if q == 1:
+            lengths = torch.randint(max(1, k // 2), k + 1, (b, h, 1, 1), generator=self._generator, device=self.device)
+            return torch.arange(k, device=self.device) < lengths
+        mask = torch.rand((b, h, q, k), generator=self._generator, device=self.device) < 0.5
+        mask[..., 0] = True
+        return mask
+
+    def _starts(self, lengths) -> torch.Tensor:
+        return torch.tensor([0, *lengths], device=self.device).cumsum(0).to(torch.int32)
+
+    def bshd(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """q, k, v as [batch, seqlen, heads, dim], contiguous. Packed tensors have one order."""
+        if self.problem.varlen:
+            return self.q, self.k, self.v
+        if self._bshd is None:
+            self._bshd = tuple(t.transpose(1, 2).contiguous() for t in (self.q, self.k, self.v))
+        return self._bshd
+
+    def real(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """q, k, v as the values that they stand for: descales applied, in float32 where stored in e4m3."""
+        if self.problem.dtype != "e4m3":
+            return self.q, self.k, self.v
+        pairs = ((self.q, self.q_descale), (self.k, self.k_descale), (self.v, self.v_descale))
+        return tuple(t.float() if scale is None else t.float() * scale for t, scale in pairs)
+
+    def kept(self) -> float:
+        """The share of pairs that the mask leaves."""
+        return 1.0 if self.mask is None else self.mask.float().mean().item()

@@ -1,0 +1,366 @@
+#!/usr/bin/env python3
+"""Times rapt beside other implementations of attention: one process, the same inputs, one device.
+
+    python3 bench/peers.py [--suite named] [--dtype f16,bf16] [--save]              # one NVIDIA GPU
+    python3 bench/peers.py --device cpu [--threads 1,16] [--save]                   # what PyTorch does on the CPU
+    python3 bench/peers.py --dry-run                                                # tries all of it without a GPU
+
+Before an arm is timed, its outputs on fresh random inputs are judged against float64 on sampled rows, by bounds that an
+unfused implementation sets; outputs are poisoned before. A wrong arm is not timed. Then, in rounds, the arms in random
+order: on a GPU replays of a CUDA graph of many calls over rotating inputs and outputs (device time), and apart from that
+an eager loop (host time: up to the last enqueue; wall: to the end of the work); on the CPU single calls. An arm that
+could not be imported, or does not compute the very same thing, is printed with the reason and compared with nothing.
+Rows follow docs/results-schema.json; docs/benchmarks.md tells what is measured how. Exit status: 0; 1 rapt was wrong or
+refused a problem that is not FP8; 2 usage; 3 there is no such device.
+"""
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import math
+import os
+import random
+import shlex
+import statistics
+import sys
+import time
+import warnings
+
+import torch
+
+import arms as arms_module
+import clocks
+import rows as results
+import suites
+import table
+from arms import Absent, Arm, RaptArm, first_line
+from clocks import Bound, GraphClock, HostClock
+from inputs import Inputs
+from judge import Judge, WrongResult
+from roof import NOTHING, Roof, card_name, commit_and_dirty, driver_version, file_safe, nvrtc_version
+
+WARM_SETS = 4
+TOO_SLOW_US = 2e6  # a call longer than this is told, not timed
+NO_ROOM = 0.6  # share of free memory that unfused scores may take
+
+
+class Run:
+    """One run on one device with one number of threads: what all of its rows share, and the rows."""
+
+    def __init__(self, options, threads: int = 0):
+        self.options, self.threads = options, threads
+        self.device = options.device
+        self.rows: list[dict] = []
+        self.failures: list[str] = []
+        self.random = random.Random(options.seed)
+        self.row_samples = torch.Generator().manual_seed(options.seed)
+        self.values = torch.Generator(self.device).manual_seed(options.seed)
+        self.card = card_name(self.device)
+        self.driver = "" if self.device == "cpu" else driver_version()
+        wanted = [arm for arm in arms_module.all_arms(self.device, threads)
+                  if (not options.arms or arm.name in options.arms) and arm.name not in options.skip_arms]
+        self.arms, self.absent = arms_module.available(wanted)
+        self.stream = None if self.device == "cpu" else torch.cuda.Stream()
+        self.roof: Roof | None = None
+
+    def head(self) -> None:
+        print(f"{self.card}, driver {self.driver or '-'}, PyTorch {torch.__version__}, commit {self.options.commit}"
+              f"{' (dirty)' if self.options.dirty else ''}, seed {self.options.seed}"
+              + (f", {self.threads} threads" if self.threads else ""))
+        for arm in self.arms:
+            print(f"  {arm.name:<16}{arm.version()}")
+        for arm in self.absent:
+            print(f"  {arm.arm:<16}not measured: {arm.why}")
+        self.roof = Roof(self.device, self.options.quick)
+        print(self.roof.text(), flush=True)
+
+    def scope(self):
+        return contextlib.nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
+
+    def all(self, problems: list[tuple[str, str, suites.Problem]], deadline: float) -> None:
+        """Every problem; rows are written after each, so that a crash loses one problem only."""
+        self.head()
+        for index, (suite, name, problem) in enumerate(problems):
+            if time.perf_counter() > deadline:
+                for _, late, _ in problems[index:]:
+                    print(f"\n{late}  not measured: the time budget of {self.options.budget:g} s is spent")
+                break
+            self.problem(suite, name, problem)
+            clocks.synchronize()
+            if self.device != "cpu":
+                torch.cuda.empty_cache()
+
+    def input_sets(self, problem: suites.Problem) -> int:
+        moved = problem.bytes_moved()
+        if self.device == "cpu":  # more than the private caches hold
+            return max(2, min(8, int((256 << 20) // moved)))
+        if self.options.l2 == "warm":
+            return WARM_SETS
+        cache = torch.cuda.get_device_properties(0).L2_cache_size
+        return max(WARM_SETS, min(64, math.ceil(2 * cache / moved) + 1))
+
+    def problem(self, suite: str, name: str, problem: suites.Problem) -> None:
+        sets = [Inputs(problem, self.device, self.values) for _ in range(self.input_sets(problem))]
+        judges = {index: Judge(sets[index], self.row_samples) for index in sorted({0, len(sets) - 1})}
+        clock = HostClock(self.options.seconds) if self.stream is None else GraphClock(self.stream)
+        bounds: list[Bound] = []
+        absent = list(self.absent)
+        for arm in [arm for arm in self.arms if arm.concerns(problem)]:
+            admitted = self.admit(arm, name, sets, judges, clock)
+            (absent if isinstance(admitted, Absent) else bounds).append(admitted)
+        print(f"\n{name}  {problem.line}  ({len(sets)} input sets, every {judges[0].step}. row checked)", flush=True)
+        if bounds:
+            clocks.measure(bounds, clock, self.options.rounds, lambda some: self.random.sample(some, len(some)))
+        new = self.make_rows(suite, name, problem, bounds, absent, clock, sets, judges[0].step)
+        print("\n".join(table.block(new, [other._asdict() for other in absent]) if new else
+                        [f"  {other.arm:<16}{other.why}" for other in absent]), flush=True)
+        self.rows += new
+        clock.close()
+        for arm in self.arms:
+            arm.end()
+
+    def admit(self, arm: Arm, name: str, sets, judges, clock):
+        """The arm's calls, right eager and as prepared by the clock; or an Absent that says why not."""
+        problem = sets[0].problem
+        why = arm.refusal(problem)
+        if why:
+            return Absent(arm.name, f"does not compute this: {why}")
+        too_large = getattr(arm, "score_bytes", lambda problem: 0.0)(problem)
+        if too_large > NO_ROOM * self.free_bytes():
+            return Absent(arm.name, f"not measured: its scores would take {too_large / 1e9:.0f} GB")
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # PyTorch warns why a backend refuses, then raises
+                bound = self.bind(arm, problem, sets)
+                bound.error = self.judged(bound, judges, lambda index: self.eager(bound, sets, index))
+                call_us = clocks.time_once(bound)
+                if call_us > TOO_SLOW_US:
+                    return Absent(arm.name, f"not measured: one call takes {call_us * 1e-6:.1f} s")
+                outputs = clock.prepare(bound, call_us)
+                self.judged(bound, judges, lambda index: outputs[index])
+            return bound
+        except WrongResult as error:
+            if isinstance(arm, RaptArm):
+                self.failures.append(f"{name} {arm.name}: {error}")
+            return Absent(arm.name, f"WRONG, not timed: {error}")
+        except Exception as error:  # peers refuse with anything
+            clocks.synchronize()
+            if isinstance(arm, RaptArm) and problem.dtype != "e4m3":
+                self.failures.append(f"{name} {arm.name}: {first_line(error)}")
+            return Absent(arm.name, f"refused: {first_line(error)}")
+
+    def bind(self, arm: Arm, problem, sets) -> Bound:
+        facts = arm.begin(problem)
+        if isinstance(arm, RaptArm):
+            facts = arm.facts(sets[0])
+        return Bound(arm, [arm.bind(inputs) for inputs in sets], facts)
+
+    def eager(self, bound: Bound, sets, index: int):
+        """One call's output, in memory that was NaN where the allocator gives the same block again."""
+        poison = torch.full_like(sets[index].q, math.nan, dtype=torch.float32 if sets[index].q.dtype == torch.float32 else torch.float16)
+        del poison
+        with bound.arm.scope():
+            return bound.calls[index]()
+
+    def judged(self, bound: Bound, judges, output) -> dict:
+        """The errors of the worst judged set."""
+        problem, found = judges[0].problem, []
+        for index, judge in judges.items():
+            found.append(judge(bound.arm.logical(output(index), problem), lossy=bound.arm.lossy))
+        return max(found, key=lambda errors: errors["rel_rms"])
+
+    def free_bytes(self) -> float:
+        if self.device == "cpu":
+            return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        torch.cuda.empty_cache()
+        return torch.cuda.mem_get_info()[0]
+
+    def make_rows(self, suite, name, problem, bounds, absent, clock, sets, step) -> list[dict]:
+        kept = sets[0].kept()
+        flops, moved = problem.flops(kept), problem.bytes_moved()
+        mine = next((bound for bound in bounds if bound.name == "rapt"), None)
+        found = []
+        for bound in bounds:
+            error = dict(bound.error)
+            shared = {"name": name, "suite": suite, "within_bound": bool(error.pop("within")), "err": error,
+                      "family": bound.arm.family, "config": bound.arm.config(problem), **bound.facts,
+                      "layout": "packed" if problem.varlen else bound.arm.layout,
+                      "host_us": statistics.median(bound.host_us) if bound.host_us else None, **self.facts(bound, len(sets), step)}
+            if mine is not None and bound is not mine:
+                q1, median, q3 = results.quartiles([theirs / ours for theirs, ours in zip(bound.rounds, mine.rounds)])
+                shared["vs_rapt"] = {"median": median, "q1": q1, "q3": q3}
+            line = suites.parse(problem.line.replace("bf16", bound.arm.dtype, 1)).line if getattr(bound.arm, "dtype", "") else problem.line
+            timed = [(clock.timer, bound.samples, bound.count if clock.timer == "graph" else 1)]
+            if bound.wall_us:
+                timed.append(("host", bound.wall_us, max(len(sets), min(clocks.MOST_CALLS, bound.count))))
+            for timer, us, calls in timed:
+                facts = dict(shared)
+                if timer != clock.timer:  # the ratio is of device times
+                    facts.pop("vs_rapt", None)
+                found.append(results.row(line, bound.name, us, flops=flops, moved=moved, timer=timer, calls=calls,
+                                         roof_s=self.roof.seconds(problem.dtype, flops, moved), **facts))
+        if found and absent:
+            found[0]["absent"] = [other._asdict() for other in absent]
+        return found
+
+    def facts(self, bound: Bound, input_sets: int, step: int) -> dict:
+        """Of the run."""
+        mine = isinstance(bound.arm, RaptArm)
+        return {"version": bound.arm.version(), "input_sets": input_sets, "checked_rows": step, "l2": self.options.l2,
+                "card": file_safe(self.card), "threads": self.threads, "driver": self.driver,
+                "nvrtc": nvrtc_version() if mine and self.device != "cpu" else "", "commit": self.options.commit,
+                "dirty": self.options.dirty, "command": shlex.join(sys.argv),
+                "gemm_tflops": {**NOTHING, **self.roof.gemm}, "bandwidth": self.roof.bandwidth}
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--suite", metavar="NAME,...", help=f"of {', '.join(suites.SUITES)} (default: named; cpu on the CPU)")
+    parser.add_argument("--names", default="", metavar="NAME,...", help="only these problems of the suites")
+    parser.add_argument("--problem", action="append", default=[], metavar="LINE", help="a problem line, instead of suites")
+    parser.add_argument("--dtype", default="f16", metavar="f16,bf16", help="of problems that do not say their own")
+    parser.add_argument("--arms", default="", metavar="NAME,...", help="only these")
+    parser.add_argument("--skip-arms", default="", metavar="NAME,...")
+    parser.add_argument("--threads", default="", metavar="N,...", help="CPU only (default: 1 and all)")
+    parser.add_argument("--rounds", type=int, help="default: 15; 5 with --quick; 21 on the CPU")
+    parser.add_argument("--seconds", type=float, help="CPU: time per arm and round (default 0.05; 0.002 with --quick)")
+    parser.add_argument("--l2", choices=["warm", "cold"], default="warm", help="GPU: cold rotates more sets than the L2 holds")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds: a look, not a result")
+    parser.add_argument("--budget", type=float, default=0, metavar="SECONDS", help="begin no problem after this long (0: no limit)")
+    parser.add_argument("--seed", type=int, default=time.time_ns() % 100000, help="of inputs and orders (default: the clock)")
+    parser.add_argument("--output", metavar="FILE.jsonl")
+    parser.add_argument("--save", action="store_true", help="results/<card>/<UTC>-peers-<suite>.jsonl")
+    parser.add_argument("--commit", help="default: git's")
+    parser.add_argument("--dirty", action="store_true", help="with --commit: the tree had changes")
+    parser.add_argument("--dry-run", action="store_true", help="the suite dry on the CPU, quickly")
+    options = parser.parse_args()
+    settle(options, parser)
+    return options
+
+
+def settle(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """Fills defaults that depend on others, and refuses what cannot be."""
+    if options.dry_run:
+        options.device, options.quick, options.suite = "cpu", True, options.suite or "dry"
+    cpu = options.device == "cpu"
+    options.suite = [name for name in (options.suite or ("cpu" if cpu else "named")).split(",")]
+    for name in options.suite:
+        if name not in suites.SUITES:
+            parser.error(f"--suite {name}: there are {', '.join(suites.SUITES)}")
+    options.dtype = options.dtype.split(",")
+    for dtype in options.dtype:
+        if dtype not in ("f16", "bf16", "f32"):
+            parser.error(f"--dtype {dtype}: must be f16, bf16 or f32")
+    options.arms, options.skip_arms, options.names = ([word for word in text.split(",") if word] for text in
+                                                      (options.arms, options.skip_arms, options.names))
+    known = [arm.name for arm in arms_module.all_arms(options.device)]
+    for name in [*options.arms, *options.skip_arms]:
+        if name not in known:
+            parser.error(f"{name}: no such arm; there are {', '.join(known)}")
+    if cpu and not options.arms and not options.dry_run:
+        options.arms = ["rapt", "torch", "torch-f16"]  # the others are there to try the script
+    if options.threads and not cpu:
+        parser.error("--threads: CPU only")
+    if options.l2 == "cold" and cpu:
+        parser.error("--l2 cold: GPU only; on the CPU `rapt bench --l2 cold` does it")
+    everything = len(os.sched_getaffinity(0))
+    counts = options.threads or ("1" if options.dry_run else f"1,{everything}")
+    if not all(word.isdigit() and int(word) > 0 for word in counts.split(",")):
+        parser.error(f"--threads {counts}: must be numbers of 1 or more")
+    options.threads = sorted({int(word) for word in counts.split(",")}) if cpu else [0]
+    options.rounds = options.rounds or (5 if options.quick and not options.dry_run else 3 if options.dry_run else 21 if cpu else 15)
+    if options.rounds < 2:
+        parser.error(f"--rounds {options.rounds}: must be 2 or more")
+    options.seconds = options.seconds or (0.002 if options.quick else 0.05)
+    if options.commit is None:
+        options.commit, options.dirty = commit_and_dirty()
+
+
+def chosen_problems(options: argparse.Namespace) -> list[tuple[str, str, suites.Problem]]:
+    """(suite, name, problem). ValueError for a line or name that is none."""
+    if options.problem:
+        return [("", line, suites.parse(line)) for line in options.problem]
+    found = []
+    for suite in options.suite:
+        seen = set()
+        for dtype in options.dtype:
+            for name, problem in suites.suite(suite, dtype).items():
+                label = f"{name}-{dtype}" if problem.dtype == dtype != options.dtype[0] else name
+                if problem.line not in seen and (not options.names or name in options.names):
+                    found.append((suite, label, problem))
+                seen.add(problem.line)
+    for name in options.names:
+        if not any(label.startswith(name) for _, label, _ in found):
+            raise ValueError(f"--names {name}: no problem of that name in {', '.join(options.suite)}")
+    return found
+
+
+def check_judge() -> None:
+    """The judge must refuse what is wrong: a dropped key, a shifted diagonal, swapped rows, NaN. Exits if it does not."""
+    problem = suites.parse("f16 b1 h2 q64 k64 d32 causal")
+    inputs = Inputs(problem, "cpu", torch.Generator().manual_seed(3))
+    judge = Judge(inputs, torch.Generator().manual_seed(1))
+    causal = torch.ones(64, 64, dtype=torch.bool).tril()
+    shifted = causal.tril(-1)
+    shifted[0, 0] = True
+
+    def with_mask(mask):
+        return torch.nn.functional.scaled_dot_product_attention(inputs.q, inputs.k, inputs.v, attn_mask=mask)
+
+    right = with_mask(causal)
+    judge(right)
+    wrong = {"a key dropped": with_mask(causal & (torch.arange(64) != 5)), "the diagonal shifted": with_mask(shifted),
+             "rows swapped": right.roll(1, 2), "NaN in a row": right.masked_fill(torch.arange(64)[:, None] == 17, math.nan)}
+    for name, out in wrong.items():
+        with contextlib.suppress(WrongResult):
+            judge(out)
+            sys.exit(f"the judge accepts an output with {name}")
+
+
+def output_path(options: argparse.Namespace, card: str) -> str | None:
+    if options.output or not options.save:
+        return options.output
+    root = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "results", file_safe(card))
+    stamp = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+    return os.path.normpath(os.path.join(root, f"{stamp}-peers-{'-'.join(options.suite)}.jsonl"))
+
+
+def main() -> int:
+    options = arguments()
+    if options.device == "cuda" and not torch.cuda.is_available():
+        print("no GPU for PyTorch here (--dry-run tries the script without one, --device cpu times the CPU)", file=sys.stderr)
+        return 3
+    try:
+        problems = chosen_problems(options)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    check_judge()
+    began, found, failures, path = time.perf_counter(), [], [], None
+    deadline = began + options.budget if options.budget else math.inf
+    for threads in options.threads:
+        if threads:
+            torch.set_num_threads(threads)
+        run = Run(options, threads)
+        path = path or output_path(options, run.card)
+        if not any(isinstance(arm, RaptArm) for arm in run.arms):
+            failures += [f"rapt: {other.why}" for other in run.absent if other.arm == "rapt"]
+        try:
+            with run.scope(), torch.no_grad():
+                run.all(problems, deadline)
+        finally:  # what was measured before a crash counts
+            found += run.rows
+            failures += run.failures
+            if path and found:
+                results.write(path, found)
+    print(f"\n{len(problems)} problems in {time.perf_counter() - began:.0f} s, {datetime.datetime.now(datetime.timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+          + (f", written: {path}" if path and found else ""))
+    for failure in failures:
+        print(f"FAILED  {failure}")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,188 @@
+#!/usr/bin/env python3
+"""Plots of the peer benchmark as SVG, from rows alone; needs matplotlib and no GPU.
+
+    python3 bench/plot.py FILE.jsonl [FILE.jsonl ...] -o DIRECTORY
+
+sweep-tflops-DTYPE.svg and sweep-time-DTYPE.svg: over the sequence length, a panel for each head_dim and mask, where the
+rows hold the suite sweep. ratio-SUITE-DTYPE.svg: each arm's time over rapt's, for every problem of the other suites that
+has both. Lossy arms (beyond the error bound of 16-bit kernels) are hatched or dashed and say so.
+"""
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import Iterable
+
+import rows as results
+import suites
+import table
+
+COLOURS = {"rapt": "#d1495b", "torch-flash": "#30638e", "torch-cudnn": "#76b041", "torch-efficient": "#8d99ae",
+           "torch-math": "#bcb8b1", "torch-flex": "#edae49", "cudnn-frontend": "#3a7d44", "flash-attn-2": "#6a4c93",
+           "flash-attn-3": "#003d5b", "flash-attn-4": "#00798c", "xformers": "#b5838d", "flashinfer": "#5f0f40",
+           "sageattention": "#9a8c98", "torch": "#30638e", "torch-f16": "#8d99ae"}
+
+
+def canvas():
+    """matplotlib, set so that the same rows give the same bytes."""
+    import matplotlib
+    matplotlib.use("svg")
+    matplotlib.rcParams.update({"svg.hashsalt": "rapt", "svg.fonttype": "none", "font.size": 9, "axes.grid": True,
+                                "grid.alpha": 0.3, "axes.axisbelow": True, "axes.spines.top": False, "axes.spines.right": False})
+    from matplotlib import pyplot
+    return pyplot
+
+
+def device_rows(found: Iterable[dict]) -> list[dict]:
+    """Device times; on the CPU, where there are no graphs, times of calls."""
+    return [one for one in found if one["timer"] == ("host" if one["threads"] else "graph")]
+
+
+def label(one: dict) -> str:
+    return one["arm"] + ("" if table.compared(one) else " (lossy)")
+
+
+def source(found: list[dict]) -> str:
+    """What ran where: the small line below the title."""
+    commits = sorted({one["commit"] + ("+" if one["dirty"] else "") for one in found})
+    return f"{found[0]['card']}, commit {', '.join(commits)}"
+
+
+def save(pyplot, figure, directory: str, name: str) -> str:
+    path = os.path.join(directory, name)
+    figure.savefig(path, metadata={"Date": None, "Creator": "rapt bench/plot.py"})
+    pyplot.close(figure)
+    return path
+
+
+def dtype_of(one: dict) -> str:
+    return suites.parse(one["problem"]).dtype
+
+
+def sweep_panels(found: list[dict]) -> dict[tuple[int, str], dict[str, list[tuple[int, dict]]]]:
+    """{(head_dim, "full" or "causal"): {label: [(length, row)]}} of the rows of the suite sweep."""
+    panels: dict = {}
+    for one in found:
+        problem = suites.parse(one["problem"])
+        panel = panels.setdefault((problem.d, "causal" if problem.causal else "full"), {})
+        panel.setdefault(label(one), []).append((problem.q, one))
+    return {key: {name: sorted(points, key=lambda point: point[0]) for name, points in panels[key].items()}
+            for key in sorted(panels, key=lambda key: (key[0], key[1] == "causal"))}
+
+
+def plot_sweep(pyplot, found: list[dict], quantity: str, title: str):
+    """One figure, a panel for each head_dim and mask. quantity: "tflops" or "time"."""
+    panels = sweep_panels(found)
+    figure, axes = pyplot.subplots((len(panels) + 1) // 2, 2, figsize=(10, 3.4 * ((len(panels) + 1) // 2)), squeeze=False,
+                                   layout="constrained")
+    for axis in axes.flat[len(panels):]:
+        axis.set_visible(False)
+    shown = {}
+    for axis, ((head_dim, kind), lines) in zip(axes.flat, panels.items()):
+        for name, points in lines.items():
+            arm = points[0][1]["arm"]
+            values = [one["gflops"] * 1e-3 if quantity == "tflops" else one["median"] for _, one in points]
+            shown[name] = axis.plot([n for n, _ in points], values, marker="o", markersize=3, color=COLOURS.get(arm),
+                                    linewidth=2.2 if arm == table.MINE else 1.2, zorder=3 if arm == table.MINE else 2,
+                                    linestyle="-" if name == arm else "--")[0]
+        lengths = sorted({n for points in lines.values() for n, _ in points})
+        axis.set_xscale("log", base=2)
+        axis.set_xticks(lengths, [f"{n // 1024}k" if n >= 1024 else str(n) for n in lengths])
+        axis.set_title(f"head_dim {head_dim}, {kind}")
+        axis.set_xlabel("sequence length")
+        axis.set_ylabel("TFLOP/s" if quantity == "tflops" else "microseconds a call")
+        if quantity == "time":
+            axis.set_yscale("log")
+        else:
+            axis.set_ylim(bottom=0)
+    figure.suptitle(f"{title}\n{source(found)}")
+    figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=min(6, len(shown)))
+    return figure
+
+
+def ratios(found: list[dict]) -> dict[str, dict[str, float]]:
+    """{problem's name: {label of an arm: its time / rapt's}}, where both were measured."""
+    result: dict[str, dict[str, float]] = {}
+    for (name, threads, l2), group in table.by_problem(found).items():
+        mine = next((one for one in group if one["arm"] == table.MINE), None)
+        peers = [one for one in group if one["arm"] != table.MINE]
+        if mine is None or not peers:
+            continue
+        extra = (f", {threads} threads" if threads else "") + (", cold" if l2 == "cold" else "")
+        result[name + extra] = {label(one): (one.get("vs_rapt") or {}).get("median") or one["median"] / mine["median"]
+                                for one in peers}
+    return result
+
+
+def plot_ratios(pyplot, found: list[dict], title: str):
+    """Horizontal bars: to the right of 1, rapt is faster."""
+    bars = ratios(found)
+    names = sorted({name for one in bars.values() for name in one})
+    rows = sum(len(one) for one in bars.values()) + len(bars)
+    figure, axis = pyplot.subplots(figsize=(9, 1.5 + 0.16 * rows), layout="constrained")
+    place, ticks, shown = 0.0, [], {}
+    for problem, values in bars.items():
+        first = place
+        for name in [name for name in names if name in values]:
+            arm = name.removesuffix(" (lossy)")
+            shown[name] = axis.barh(place, values[name] - 1, left=1, height=0.85, color=COLOURS.get(arm, "#444444"),
+                                    hatch=None if arm == name else "///", edgecolor="white", linewidth=0.3)
+            axis.annotate(f"{values[name]:.2f}", (max(values[name], 1), place), textcoords="offset points", xytext=(3, -3), fontsize=7)
+            place -= 1
+        ticks.append((first + place + 1) / 2)
+        place -= 1
+    axis.set_yticks(ticks, list(bars))
+    axis.set_xscale("log", base=2)
+    axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.axvline(1, color=COLOURS[table.MINE], linewidth=1.5)
+    axis.set_xlabel("time of the arm / time of rapt (right of 1: rapt is faster)")
+    axis.set_ylim(place + 1, 1)
+    axis.set_title(f"{title}\n{source(found)}")
+    figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=min(5, len(shown)))
+    return figure
+
+
+def draw(found: list[dict], directory: str) -> list[str]:
+    """Writes every plot that the rows allow; returns the paths."""
+    pyplot = canvas()
+    os.makedirs(directory, exist_ok=True)
+    paths = []
+    found = device_rows(found)
+    for suite in sorted({one.get("suite", "") for one in found}):
+        of_suite = [one for one in found if one.get("suite", "") == suite]
+        kinds = [""] if suite == "cpu" else sorted({dtype_of(one) for one in of_suite})
+        for dtype in kinds:
+            some = [one for one in of_suite if not dtype or dtype_of(one) == dtype]
+            ending = f"-{dtype}.svg" if dtype else ".svg"
+            if suite == "sweep":
+                for quantity, title in (("tflops", "Attention forward, 16k tokens"), ("time", "Attention forward, 16k tokens: time")):
+                    figure = plot_sweep(pyplot, some, quantity, f"{title}, {dtype}")
+                    paths.append(save(pyplot, figure, directory, f"sweep-{quantity}{ending}"))
+            elif ratios(some):
+                figure = plot_ratios(pyplot, some, f"Suite {suite or 'unnamed'}{', ' + dtype if dtype else ''}")
+                paths.append(save(pyplot, figure, directory, f"ratio-{suite or 'unnamed'}{ending}"))
+    return paths
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", metavar="FILE.jsonl")
+    parser.add_argument("-o", "--output", required=True, metavar="DIRECTORY")
+    options = parser.parse_args()
+    try:
+        found = [one for path in options.files for one in results.read(path)]
+    except (OSError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    try:
+        paths = draw(found, options.output)
+    except ImportError as error:
+        print(f"matplotlib is needed for plots: {error}", file=sys.stderr)
+        return 3
+    print("\n".join(paths) if paths else "nothing to draw: no row with rapt and a peer")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""Rows of results: made, validated against docs/results-schema.json, written whole, read back.
+
+Called by every script here; needs nothing but the standard library.
+"""
+from __future__ import annotations
+
+import json
+import os
+import statistics
+from typing import Any, Iterable, Optional
+
+SCHEMA = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "docs", "results-schema.json")
+
+
+def quartiles(values: list[float]) -> tuple[float, float, float]:
+    """(q1, median, q3), linear between neighbours."""
+    if len(values) < 2:
+        return values[0], values[0], values[0]
+    q1, q2, q3 = statistics.quantiles(values, n=4, method="inclusive")
+    return q1, q2, q3
+
+
+def row(problem: str, arm: str, us: list[float], *, flops: float, moved: float, roof_s: Optional[float] = None,
+        **more: Any) -> dict[str, Any]:
+    """A row; `more` gives every field that these defaults do not settle. roof_s: the time that the roof allows."""
+    us = [round(value, 3) for value in us]
+    q1, median, q3 = quartiles(us)
+    found = {"schema": "rapt.bench/1", "problem": problem, "arm": arm, "family": "", "config": "", "signature": "", "us": us,
+             "median": median, "q1": q1, "q3": q3, "calls": 1, "cold_us": None, "timer": "host", "pdl": False, "l2": "warm",
+             "input_sets": 1, "checked_rows": 1, "threads": 0, "driver": "", "nvrtc": ""}
+    found.update(more)
+    found["pdl"] = "programmatic=1" in found["config"]
+    found["gflops"] = flops / median * 1e-3 if median else 0.0
+    found["gbytes"] = moved / median * 1e-3 if median else 0.0
+    found["roof_share"] = roof_s * 1e6 / median if roof_s and median else None
+    return found
+
+
+def faults(value: Any, schema: Optional[dict] = None, where: str = "row") -> list[str]:
+    """What is wrong with a row, by the part of JSON Schema that docs/results-schema.json uses."""
+    if schema is None:
+        with open(SCHEMA) as file:
+            schema = json.load(file)
+    found: list[str] = []
+    for keyword, rule in schema.items():
+        if keyword in ("$schema", "title", "description"):
+            continue
+        if keyword == "items":
+            for item in value if isinstance(value, list) else []:
+                found += faults(item, rule, where + "[]")
+        elif keyword == "properties":
+            for name, inner in rule.items():
+                if isinstance(value, dict) and name in value:
+                    found += faults(value[name], inner, f"{where}.{name}")
+        elif not _holds(keyword, rule, value, schema):
+            found.append(f"{where}: {keyword}")
+    return found
+
+
+def _holds(keyword: str, rule: Any, value: Any, schema: dict) -> bool:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if keyword == "type":
+        return any(_is(kind, value, number) for kind in ([rule] if isinstance(rule, str) else rule))
+    if keyword == "const":
+        return value == rule
+    if keyword == "enum":
+        return value in rule
+    if keyword == "minimum":
+        return not number or value >= rule
+    if keyword == "minLength":
+        return not isinstance(value, str) or len(value) >= rule
+    if keyword == "minItems":
+        return not isinstance(value, list) or len(value) >= rule
+    if keyword == "required":
+        return not isinstance(value, dict) or all(name in value for name in rule)
+    if keyword == "additionalProperties":
+        return not isinstance(value, dict) or all(name in schema["properties"] for name in value)
+    raise ValueError(f"keyword '{keyword}' of the schema: not known to bench/rows.py")
+
+
+def _is(kind: str, value: Any, number: bool) -> bool:
+    return {"integer": isinstance(value, int) and number, "number": number, "string": isinstance(value, str),
+            "boolean": isinstance(value, bool), "null": value is None, "array": isinstance(value, list),
+            "object": isinstance(value, dict)}[kind]
+
+
+def write(path: str, found: Iterable[dict]) -> None:
+    """Whole or absent; a row that breaks the schema is a ValueError and nothing is written."""
+    lines = []
+    for index, one in enumerate(found):
+        wrong = faults(one)
+        if wrong:
+            raise ValueError(f"row {index} ({one.get('arm')}, {one.get('problem')}): {'; '.join(wrong)}")
+        lines.append(json.dumps(one) + "\n")
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    with open(path + ".tmp", "w") as file:
+        file.writelines(lines)
+    os.replace(path + ".tmp", path)
+
+
+def read(path: str) -> list[dict]:
+    """The rows of a file. ValueError names the line that is not one."""
+    found = []
+    with open(path) as file:
+        for number, line in enumerate(file, 1):
+            try:
+                one = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise ValueError(f"{path}:{number}: not JSON: {error}") from None
+            if not isinstance(one, dict) or one.get("schema") != "rapt.bench/1":
+                raise ValueError(f"{path}:{number}: not a row of rapt.bench/1")
+            found.append(one)
+    return found

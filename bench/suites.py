@@ -1,0 +1,269 @@
+"""The problems of the peer benchmark: named suites, and what a problem line (docs/problem-line.md) says.
+
+Used by every script here; needs nothing but the standard library. Lines of suites leave the dtype out: the caller puts
+it in front. A word that these scripts do not know is an error, as everywhere.
+"""
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Optional
+
+DTYPES = ("f32", "f16", "bf16", "e4m3")
+BYTES = {"f32": 4, "f16": 2, "bf16": 2, "e4m3": 1, "bool": 1}
+
+NAMED = {
+    "seed-small-a": "b1 h2 q64 k64 d64",
+    "seed-small-b": "b1 h4 q128 k128 d64",
+    "seed-multi-batch": "b2 h2 q64 k64 d64",
+    "mission": "b1 h8 q512 k512 d64",
+    "mission-causal": "b1 h8 q512 k512 d64 causal",
+    "encoder": "b16 h12 q512 k512 d64",
+    "vit-256d80": "b8 h16 q256 k256 d80",
+    "prefill-1k": "b1 h32 q1024 k1024 d128 causal",
+    "prefill-4k": "b1 h32 q4096 k4096 d128 causal",
+    "prefill-4k-gqa": "b1 h32:8 q4096 k4096 d128 causal",
+    "prefill-16k": "b1 h32 q16384 k16384 d128 causal",
+    "full-4k-d64": "b2 h24 q4096 k4096 d64",
+    "full-16k-d128": "b1 h16 q16384 k16384 d128",
+    "full-8k-d256": "b1 h8 q8192 k8192 d256",
+    "decode-b1-4k": "b1 h32:8 q1 k4096 d128",
+    "decode-b1-32k": "b1 h32:8 q1 k32768 d128",
+    "decode-b16-4k": "b16 h32:8 q1 k4096 d128",
+    "decode-b64-8k": "b64 h32:8 q1 k8192 d128",
+}
+FEATURES = {
+    "window-causal-gqa": "b1 h32:8 q4096 k4096 d128 causal window=1023,0",
+    "window-both": "b2 h16 q4096 k4096 d64 window=256,256",
+    "softcap": "b1 h16:8 q4096 k4096 d128 causal softcap=50",
+    "alibi": "b1 h32 q2048 k2048 d128 causal alibi",
+    "sinks-window": "b1 h64:8 q4096 k4096 d64 causal window=127,0 sinks",
+    "bias": "b8 h16 q1024 k1024 d64 bias=DTYPE[1,h,q,k]",
+    "mask-keys": "b16 h12 q512 k512 d64 mask=[b,1,1,k]",
+    "mask-full": "b4 h16 q1024 k1024 d64 mask=[b,1,q,k]",
+    "chunk-512-of-8k": "b1 h32:8 q512 k8192 d128 causal",
+}
+VARLEN = {
+    "varlen-encoder": "b16 h12 d64 varlen=512,37,201,64,350,128,90,411,17,256,300,75,480,33,150,220",
+    "varlen-prefill": "b6 h32:8 d128 causal varlen=4096,513,1024,2048,77,3000",
+    "varlen-chunks": "b4 h32:8 d128 causal varlen=256:4096,1:2048,512:512,64:8192",
+}
+FP8 = {  # FlashAttention-3 answers FP8 in bf16, so everybody does
+    "mission-fp8": "e4m3 out=bf16 b1 h8 q512 k512 d64 scales=tensor",
+    "prefill-1k-fp8": "e4m3 out=bf16 b1 h32 q1024 k1024 d128 causal scales=tensor",
+    "prefill-4k-fp8": "e4m3 out=bf16 b1 h32 q4096 k4096 d128 causal scales=tensor",
+    "full-4k-d64-fp8": "e4m3 out=bf16 b2 h24 q4096 k4096 d64 scales=tensor",
+    "full-16k-d128-fp8": "e4m3 out=bf16 b1 h16 q16384 k16384 d128 scales=tensor",
+    "full-8k-d256-fp8": "e4m3 out=bf16 b1 h8 q8192 k8192 d256 scales=tensor",
+}
+CPU = {
+    "mission": "f32 b1 h8 q512 k512 d64",
+    "b2-h12": "f32 b2 h12 q512 k512 d64",
+    "q2048": "f32 b1 h8 q2048 k2048 d64",
+    "mission-causal": "f32 b1 h8 q512 k512 d64 causal",
+    "q1024-d128-causal": "f32 b1 h8 q1024 k1024 d128 causal",
+    "decode": "f32 b1 h32 q1 k4096 d128",
+    "mission-bf16": "bf16 b1 h8 q512 k512 d64",
+    "b2-h12-bf16": "bf16 b2 h12 q512 k512 d64",
+    "q2048-bf16": "bf16 b1 h8 q2048 k2048 d64",
+    "mission-f16": "f16 b1 h8 q512 k512 d64",
+    "decode-bf16": "bf16 b1 h32 q1 k4096 d128",
+}
+DRY = {  # every feature once, small: tries the scripts where there is no GPU
+    "plain": "b1 h2 q64 k64 d64",
+    "causal-gqa": "b2 h4:2 q80 k80 d32 causal",
+    "chunk": "b1 h4:2 q16 k80 d32 causal",
+    "decode": "b2 h4:2 q1 k200 d32",
+    "window": "b1 h2 q96 k96 d32 causal window=20,0",
+    "window-both": "b1 h2 q96 k96 d32 window=20,8",
+    "softcap": "b1 h2 q64 k64 d32 softcap=20",
+    "alibi": "b1 h4 q64 k64 d32 causal alibi",
+    "sinks": "b1 h4:2 q64 k64 d32 causal sinks",
+    "bias": "b2 h2 q48 k48 d32 bias=DTYPE[1,h,q,k]",
+    "mask": "b2 h2 q48 k48 d32 mask=[b,1,1,k]",
+    "varlen": "b3 h4:2 d32 causal varlen=40,8:24,17",
+    "fp8": "e4m3 out=bf16 b1 h2 q64 k64 d64 scales=tensor",
+}
+SWEEP_LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
+
+
+def _sweep(lengths=SWEEP_LENGTHS, tokens: int = 16384, width: int = 2048) -> dict[str, str]:
+    """As FlashAttention's charts have it: a fixed number of tokens and a fixed hidden size, over the length."""
+    return {f"sweep-d{d}-{kind}-{n}": f"b{tokens // n} h{width // d} q{n} k{n} d{d}{' causal' if kind == 'causal' else ''}"
+            for d in (64, 128) for kind in ("full", "causal") for n in lengths}
+
+
+SUITES = {"named": NAMED, "sweep": _sweep(), "features": FEATURES, "varlen": VARLEN, "fp8": FP8, "cpu": CPU, "dry": DRY}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One problem line, as far as these scripts go. Sizes of a varlen problem: q and k are the longest lengths."""
+    dtype: str
+    out: str
+    b: int
+    h: int
+    hk: int
+    q: int
+    k: int
+    d: int
+    dv: int
+    causal: str = ""  # "", "bottom_right" or "top_left"
+    window: Optional[tuple[int, int]] = None
+    softcap: Optional[float] = None
+    alibi: bool = False
+    bias: Optional[tuple[str, str]] = None  # (dtype, axes): ("f16", "1,h,q,k")
+    mask: Optional[str] = None  # axes
+    sinks: bool = False
+    varlen: Optional[tuple[tuple[int, int], ...]] = None  # (queries, keys) of each sequence
+    scales: str = ""
+
+    @property
+    def line(self) -> str:
+        """The canonical problem line (docs/problem-line.md, "Printing")."""
+        words = [self.dtype]
+        if self.out != default_out(self.dtype):
+            words.append(f"out={self.out}")
+        words += [f"b{self.b}", f"h{self.h}" + ("" if self.hk == self.h else f":{self.hk}")]
+        if self.varlen is None:
+            words += [f"q{self.q}", f"k{self.k}"]
+        words.append(f"d{self.d}" + ("" if self.dv == self.d else f":{self.dv}"))
+        words += {"": [], "bottom_right": ["causal"], "top_left": ["causal_top_left"]}[self.causal]
+        optional = [self.window and "window=%d,%d" % self.window, self.softcap and f"softcap={self.softcap:g}",
+                    self.alibi and "alibi", self.bias and "bias=%s[%s]" % self.bias, self.mask and f"mask=[{self.mask}]",
+                    self.sinks and "sinks",
+                    self.varlen and "varlen=" + ",".join(str(q) if q == k else f"{q}:{k}" for q, k in self.varlen),
+                    self.scales and f"scales={self.scales}"]
+        return " ".join(words + [word for word in optional if word])
+
+    @property
+    def sequences(self) -> tuple[tuple[int, int], ...]:
+        """(queries, keys) of each sequence."""
+        return self.varlen or ((self.q, self.k),) * self.b
+
+    def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """Of q, k and v: [batch, heads, seqlen, dim], packed [total, heads, dim]."""
+        if self.varlen is None:
+            return (self.b, self.h, self.q, self.d), (self.b, self.hk, self.k, self.d), (self.b, self.hk, self.k, self.dv)
+        total_q, total_k = (sum(lengths) for lengths in zip(*self.varlen))
+        return (total_q, self.h, self.d), (total_k, self.hk, self.d), (total_k, self.hk, self.dv)
+
+    def axes(self, text: str) -> tuple[int, ...]:
+        """The shape of a bias or mask with these axes."""
+        sizes = {"1": 1, "b": self.b, "h": self.h, "q": self.q, "k": self.k}
+        return tuple(sizes[letter] for letter in text.split(","))
+
+    def band(self, queries: int, keys: int) -> tuple[int, Optional[int], Optional[int]]:
+        """(off, left, right) of a sequence: query i sees i + off - left <= j <= i + off + right, None where open."""
+        off = 0 if self.causal == "top_left" else keys - queries
+        left, right = (None if bound < 0 else bound for bound in self.window or (-1, -1))
+        return off, left, 0 if self.causal else right
+
+    def pairs(self) -> int:
+        """(query, key) pairs of one head that causal and window leave, all sequences together."""
+        total = 0
+        for queries, keys in self.sequences:
+            off, left, right = self.band(queries, keys)
+            if left is None and right is None:
+                total += queries * keys
+                continue
+            for i in range(queries):
+                first = 0 if left is None else max(0, i + off - left)
+                last = keys - 1 if right is None else min(keys - 1, i + off + right)
+                total += max(0, last - first + 1)
+        return total
+
+    def flops(self, kept: float = 1.0) -> float:
+        """Operations of the visible pairs: two products. `kept`: the share of them that a mask leaves."""
+        return 2.0 * (self.d + self.dv) * self.h * self.pairs() * kept
+
+    def bytes_moved(self) -> float:
+        """Every tensor read or written once."""
+        total_q, total_k = (sum(lengths) for lengths in zip(*self.sequences))
+        size = BYTES[self.dtype] * (total_q * self.h * self.d + total_k * self.hk * (self.d + self.dv))
+        size += BYTES[self.out] * total_q * self.h * self.dv
+        for axes, dtype in ((self.bias and self.bias[1], self.bias and self.bias[0]), (self.mask, "bool")):
+            if axes:
+                b, h, q, k = self.axes(axes)
+                size += BYTES[dtype] * b * h * q * k
+        return float(size)
+
+
+def default_out(dtype: str) -> str:
+    return "f16" if dtype == "e4m3" else dtype
+
+
+def _lengths(text: str) -> tuple[tuple[int, int], ...]:
+    pairs = [part.split(":") for part in text.split(",")]
+    return tuple((int(pair[0]), int(pair[-1])) for pair in pairs)
+
+
+def parse(line: str) -> Problem:
+    """The problem of a line. ValueError names a word that is missing, repeated or unknown here."""
+    found: dict = {}
+
+    def put(name, value, word):
+        if name in found:
+            raise ValueError(f"'{line}': word '{word}': given twice")
+        found[name] = value
+
+    for word in line.split():
+        name, _, value = word.partition("=")
+        sizes = re.fullmatch(r"([bhqkd])(\d+)(?::(\d+))?", word)
+        if word in DTYPES:
+            put("dtype", word, word)
+        elif sizes and (sizes[3] is None or sizes[1] in "hd"):
+            put(sizes[1], int(sizes[2]), word)
+            if sizes[1] in "hd":
+                put({"h": "hk", "d": "dv"}[sizes[1]], int(sizes[3] or sizes[2]), word)
+        elif word in ("causal", "causal_top_left"):
+            put("causal", "bottom_right" if word == "causal" else "top_left", word)
+        elif word in ("alibi", "sinks"):
+            put(word, True, word)
+        elif name == "window" and re.fullmatch(r"(-1|\d+),(-1|\d+)", value):
+            put("window", tuple(int(bound) for bound in value.split(",")), word)
+        elif name == "softcap" and value:
+            put("softcap", float(value), word)
+        elif name == "bias" and re.fullmatch(r"(f32|f16|bf16)\[[b1],[h1],[q1],[k1]\]", value):
+            put("bias", (value.partition("[")[0], value.partition("[")[2][:-1]), word)
+        elif name == "mask" and re.fullmatch(r"\[[b1],[h1],[q1],[k1]\]", value):
+            put("mask", value[1:-1], word)
+        elif name == "varlen" and re.fullmatch(r"\d+(:\d+)?(,\d+(:\d+)?)*", value):
+            put("varlen", _lengths(value), word)
+        elif name == "out" and value in ("f32", "f16", "bf16"):
+            put("out", value, word)
+        elif word == "scales=tensor":
+            put("scales", "tensor", word)
+        else:
+            raise ValueError(f"'{line}': word '{word}': not known to the peer benchmark (bench/suites.py)")
+    return _complete(found, line)
+
+
+def _complete(found: dict, line: str) -> Problem:
+    if found.get("varlen"):
+        for word in ("q", "k"):
+            if word in found:
+                raise ValueError(f"'{line}': word '{word}{found[word]}': left out when varlen= gives the lengths")
+        if found.setdefault("b", len(found["varlen"])) != len(found["varlen"]):
+            raise ValueError(f"'{line}': word 'b{found['b']}': varlen= gives {len(found['varlen'])} sequences")
+        found["q"], found["k"] = (max(lengths) for lengths in zip(*found["varlen"]))
+    for word in ("dtype", "q", "d"):
+        if word not in found:
+            raise ValueError(f"'{line}': {word} is missing")
+    if found.get("scales") and found["dtype"] != "e4m3":
+        raise ValueError(f"'{line}': scales=tensor needs e4m3")
+    found.setdefault("k", found["q"])
+    found.setdefault("b", 1)
+    found.setdefault("h", 1)
+    found.setdefault("hk", found["h"])
+    found.setdefault("out", default_out(found["dtype"]))
+    return Problem(**found)
+
+
+def suite(name: str, dtype: str) -> dict[str, Problem]:
+    """The suite with its problems in `dtype`, where a line does not say its own."""
+    problems = {}
+    for problem_name, line in SUITES[name].items():
+        own = line.split()[0] in DTYPES
+        problems[problem_name] = parse(line if own else f"{dtype} {line}".replace("DTYPE", dtype))
+    return problems
