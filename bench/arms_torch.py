@@ -229,7 +229,7 @@ def mask_mod(inputs: Inputs):
 
 def flex_function(problem: Problem):
     """The call to compile. Sinks: out * sigmoid(lse - sink), which is what joining the denominator amounts to."""
-    from torch.nn.attention.flex_attention import flex_attention
+    from torch.nn.attention.flex_attention import AuxRequest, flex_attention
     off, softcap = problem.band(problem.q, problem.k)[0], problem.softcap
     plain = not (softcap or problem.bias or problem.alibi)
     gqa = problem.h != problem.hk
@@ -249,7 +249,7 @@ def flex_function(problem: Problem):
         options = dict(score_mod=None if plain else score, block_mask=block_mask, enable_gqa=gqa)
         if sinks is None:
             return flex_attention(q, k, v, **options)
-        out, lse = flex_attention(q, k, v, return_lse=True, **options)
-        return (out * torch.sigmoid(lse - sinks[None, :, None])[..., None]).to(q.dtype)
+        out, more = flex_attention(q, k, v, return_aux=AuxRequest(lse=True), **options)
+        return (out * torch.sigmoid(more.lse - sinks[None, :, None])[..., None]).to(q.dtype)
 
     return function

@@ -137,7 +137,7 @@ class Run:
                 call_us = clocks.time_once(bound)
                 if call_us > TOO_SLOW_US:
                     return Absent(arm.name, f"not measured: one call takes {call_us * 1e-6:.1f} s")
-                outputs = clock.prepare(bound, call_us)
+                outputs = clock.prepare(bound, self.device_us(problem, call_us))
                 self.judged(bound, judges, lambda index: outputs[index])
             return bound
         except WrongResult as error:
@@ -149,6 +149,11 @@ class Run:
             if isinstance(arm, RaptArm) and problem.dtype != "e4m3":
                 self.failures.append(f"{name} {arm.name}: {first_line(error)}")
             return Absent(arm.name, f"refused: {first_line(error)}")
+
+    def device_us(self, problem, call_us: float) -> float:
+        """What a call may take on the device: a short one costs the host more, so no more than ten times the roof."""
+        roof = self.roof.seconds(problem.dtype, problem.flops(), problem.bytes_moved())
+        return call_us if roof is None or call_us > 1000 else min(call_us, max(1.0, 10e6 * roof))
 
     def bind(self, arm: Arm, problem, sets) -> Bound:
         facts = arm.begin(problem)

@@ -252,6 +252,8 @@ def _complete(found: dict, line: str) -> Problem:
             raise ValueError(f"'{line}': {word} is missing")
     if found.get("scales") and found["dtype"] != "e4m3":
         raise ValueError(f"'{line}': scales=tensor needs e4m3")
+    if found.get("mask") and (found.get("causal") or found.get("window")):
+        raise ValueError(f"'{line}': mask= with causal or window=: these scripts could not count the visible pairs")
     found.setdefault("k", found["q"])
     found.setdefault("b", 1)
     found.setdefault("h", 1)

@@ -1,0 +1,706 @@
+"""Tests of bench/: problem lines, rows and schema, verdicts of compare.py, plots, the judge, arms, clocks. No GPU.
+
+Run by pytest with the standard library; what needs PyTorch or matplotlib is skipped where they are not installed.
+Peers that are not installed are stood in for by modules with their documented signatures and semantics, so that a
+wrong argument of an arm is a wrong result here.
+"""
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import types
+
+import pytest
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, os.pardir)
+BENCH = os.path.join(ROOT, "bench")
+sys.path.insert(0, BENCH)
+
+import compare  # noqa: E402
+import rows  # noqa: E402
+import suites  # noqa: E402
+import table  # noqa: E402
+
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="PyTorch is not installed")
+
+
+def a_row(problem="f16 b1 h8 q512 k512 d64", arm="rapt", us=(4.0, 4.1, 4.2, 4.3), **more):
+    found = rows.row(problem, arm, list(us), flops=1e9, moved=1e6, roof_s=1e-6, timer=more.pop("timer", "graph"),
+                     err={"max_abs": 1e-4, "mean_abs": 1e-5, "rel_rms": 2e-4}, card="a-card", version="1", commit="abc",
+                     dirty=False, command="peers.py", gemm_tflops={"f32": None, "bf16": 700.0, "f16": 700.0, "fp8": None},
+                     bandwidth=3000.0, host_us=3.0)
+    found.update(more)
+    return found
+
+
+# Problem lines
+
+@pytest.mark.parametrize("name", suites.SUITES)
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_lines_of_suites_are_canonical(name, dtype):
+    for problem in suites.suite(name, dtype).values():
+        assert suites.parse(problem.line) == problem
+
+
+def test_the_named_suite_is_all_there():
+    assert set(suites.NAMED) == {
+        "seed-small-a", "seed-small-b", "seed-multi-batch", "mission", "mission-causal", "encoder", "vit-256d80", "prefill-1k",
+        "prefill-4k", "prefill-4k-gqa", "prefill-16k", "full-4k-d64", "full-16k-d128", "full-8k-d256", "decode-b1-4k",
+        "decode-b1-32k", "decode-b16-4k", "decode-b64-8k"}
+
+
+def test_lines_print_in_the_documented_order():
+    line = "e4m3 out=bf16 b2 h8:2 q5 k7 d16:8 causal window=3,-1 softcap=30 alibi bias=f32[1,h,q,k] sinks scales=tensor"
+    words = line.split()
+    assert suites.parse(line).line == line
+    assert suites.parse(" ".join(reversed(words))).line == line
+
+
+@pytest.mark.parametrize("line, complaint", [
+    ("f16 q8 d64 casual", "casual"), ("f16 q8 q8 d64", "given twice"), ("q8 d64", "dtype is missing"), ("f16 d64", "q is missing"),
+    ("f16 q8", "d is missing"), ("f16 q8 d64 varlen=3,4", "left out when varlen="), ("f16 b3 d64 varlen=3,4", "2 sequences"),
+    ("f16 q8 d64 scales=tensor", "needs e4m3"), ("f16 q8 d64 window=4", "window=4"), ("f16 q8 d64 page=16", "page=16"),
+    ("f16 b2:1 q8 d64", "b2:1"), ("f16 q8 d64 mask=[1,1,k,q]", "mask"), ("f16 q8 d64 mask=[1,1,q,k] causal", "mask=")])
+def test_lines_that_are_refused_name_the_word(line, complaint):
+    with pytest.raises(ValueError, match=re.escape(complaint)):
+        suites.parse(line)
+
+
+def test_visible_pairs_are_counted_one_by_one():
+    for line in ("f16 q7 k12 d8 causal", "f16 q12 k7 d8 causal", "f16 q12 k7 d8 causal_top_left", "f16 q9 k9 d8 window=2,1",
+                 "f16 q9 k20 d8 causal window=3,5", "f16 d8 causal varlen=5:9,3:0,4"):
+        problem = suites.parse(line)
+        count = 0
+        for queries, keys in problem.sequences:
+            off, left, right = problem.band(queries, keys)
+            count += sum((left is None or j >= i + off - left) and (right is None or j <= i + off + right)
+                         for i in range(queries) for j in range(keys))
+        assert problem.pairs() == count, line
+
+
+def test_operations_and_bytes_of_the_mission_shape():
+    problem = suites.parse("f16 b1 h8 q512 k512 d64")
+    assert problem.flops() == 4 * 8 * 512 * 512 * 64
+    assert problem.bytes_moved() == 4 * 2 * 8 * 512 * 64
+    assert suites.parse("e4m3 out=bf16 b1 h8:2 q512 k512 d64").bytes_moved() == 512 * 64 * (8 + 2 + 2 + 2 * 8)
+
+
+# Rows
+
+def test_a_row_follows_the_schema():
+    assert rows.faults(a_row()) == []
+    assert rows.faults(a_row(absent=[{"arm": "x", "why": "not here"}], vs_rapt={"median": 2, "q1": 1.9, "q3": 2.1},
+                             layout="packed", within_bound=False, above_launch_us=-0.1, bare_launch_us=2.0)) == []
+
+
+@pytest.mark.parametrize("name, value", [
+    ("us", []), ("us", [-1.0]), ("us", ["1"]), ("timer", "sundial"), ("median", None), ("arm", ""), ("calls", 0), ("calls", True),
+    ("calls", 1.5), ("err", {"max_abs": 1.0}), ("dirty", 0), ("schema", "rapt.bench/2"), ("layout", "sbhd"), ("unknown", 1),
+    ("absent", [{"arm": "x"}]), ("absent", [{"arm": "x", "why": ""}]), ("absent", "x"), ("vs_rapt", {"median": 1}),
+    ("within_bound", 1), ("gemm_tflops", {"f16": 1})])
+def test_a_broken_row_is_told(name, value):
+    assert rows.faults({**a_row(), name: value}) != []
+
+
+def test_every_required_field_is_required():
+    for name in json.load(open(rows.SCHEMA))["required"]:
+        broken = a_row()
+        del broken[name]
+        assert rows.faults(broken) == ["row: required"], name
+
+
+def test_checked_in_results_follow_the_schema():
+    count = 0
+    for folder, _, files in os.walk(os.path.join(ROOT, "results")):
+        for name in files:
+            if name.endswith(".jsonl"):
+                for one in rows.read(os.path.join(folder, name)):
+                    assert rows.faults(one) == [], name
+                    count += 1
+    assert count > 0
+
+
+def test_files_are_whole_or_absent(tmp_path):
+    path = str(tmp_path / "new" / "rows.jsonl")
+    rows.write(path, [a_row(), a_row(arm="torch-flash")])
+    assert [one["arm"] for one in rows.read(path)] == ["rapt", "torch-flash"]
+    with pytest.raises(ValueError, match="row 0 .*timer"):
+        rows.write(path, [a_row(timer="sundial")])
+    assert len(rows.read(path)) == 2
+    (tmp_path / "torn.jsonl").write_text('{"schema": "rapt.bench/1"}\n{"sch')
+    with pytest.raises(ValueError, match="torn.jsonl:2"):
+        rows.read(str(tmp_path / "torn.jsonl"))
+    (tmp_path / "other.jsonl").write_text("[1]\n")
+    with pytest.raises(ValueError, match="other.jsonl:1"):
+        rows.read(str(tmp_path / "other.jsonl"))
+
+
+def test_quartiles_interpolate():
+    assert rows.quartiles([4.0, 1.0, 3.0, 2.0]) == (1.75, 2.5, 3.25)
+    assert rows.quartiles([7.0]) == (7.0, 7.0, 7.0)
+
+
+# compare.py
+
+def verdicts(before, after, **options):
+    return {change.key[:3]: change.verdict for change in compare.changes(before, after, **options)}
+
+
+def test_a_change_needs_disjoint_quartiles_and_a_difference():
+    key = ("f16 b1 h8 q512 k512 d64", "rapt", "graph")
+    steady = [10.0, 10.1, 10.2, 10.3]
+    for after, expected in (([10.0, 10.1, 10.2, 10.3], "same"),
+                            ([12.0, 12.1, 12.2, 12.3], "slower"), ([8.0, 8.1, 8.2, 8.3], "faster"),
+                            ([9.0, 10.2, 12.0, 15.0], "same"),  # slower in the median, but the quartiles overlap
+                            ([10.30, 10.31, 10.32, 10.33], "same")):  # disjoint, but by less than two percent
+        assert verdicts([a_row(us=steady)], [a_row(us=after)])[key] == expected, after
+    assert verdicts([a_row(us=steady)], [a_row(us=[10.30, 10.31, 10.32, 10.33])], least=0.01)[key] == "slower"
+
+
+def test_rows_are_paired_by_problem_arm_timer_l2_and_threads():
+    before = [a_row(us=[10.0] * 4), a_row(us=[50.0] * 4, timer="host"), a_row(us=[20.0] * 4, l2="cold")]
+    after = [a_row(us=[50.0] * 4, timer="host"), a_row(us=[10.0] * 4), a_row(us=[30.0] * 4, l2="cold"), a_row(arm="new", us=[1.0])]
+    found = {(c.key[1], c.key[2], c.key[3]): c.verdict for c in compare.changes(before, after)}
+    assert found == {("rapt", "graph", "warm"): "same", ("rapt", "host", "warm"): "same", ("rapt", "graph", "cold"): "slower",
+                     ("new", "graph", "warm"): "new"}
+
+
+def test_only_rapt_regresses_and_a_lost_row_counts():
+    slow_peer = compare.changes([a_row(arm="torch-flash", us=[1.0] * 4)], [a_row(arm="torch-flash", us=[2.0] * 4)])
+    assert slow_peer[0].verdict == "slower" and compare.regressions(slow_peer) == []
+    lost = compare.changes([a_row()], [])
+    assert [c.verdict for c in compare.regressions(lost)] == ["gone"]
+
+
+def run_script(name, *words):
+    return subprocess.run([sys.executable, os.path.join(BENCH, name), *words], capture_output=True, text=True, timeout=300)
+
+
+def test_compare_exits_1_only_where_asked_and_slower(tmp_path):
+    a, b, other = (str(tmp_path / name) for name in ("a.jsonl", "b.jsonl", "other.jsonl"))
+    rows.write(a, [a_row(us=[10.0, 10.1, 10.2]), a_row(arm="torch-flash", us=[20.0, 20.1, 20.2])])
+    rows.write(b, [a_row(us=[12.0, 12.1, 12.2]), a_row(arm="torch-flash", us=[20.0, 20.1, 20.2])])
+    rows.write(other, [a_row(card="another")])
+    assert run_script("compare.py", a, b).returncode == 0
+    failed = run_script("compare.py", a, b, "--fail-on-regression")
+    assert failed.returncode == 1 and "slower" in failed.stdout and "x1.198" in failed.stdout
+    assert run_script("compare.py", b, a, "--fail-on-regression").returncode == 0
+    assert run_script("compare.py", a, a, "--fail-on-regression").returncode == 0
+    assert run_script("compare.py", a, other, "--fail-on-regression").returncode == 2
+    assert run_script("compare.py", a, str(tmp_path / "none.jsonl")).returncode == 2
+
+
+# table.py and plot.py
+
+def made_up():
+    """Rows as peers.py writes them: two named problems and a small sweep."""
+    found = []
+    for name, line, mine, peer in (("mission", "f16 b1 h8 q512 k512 d64", 4.0, 8.0), ("encoder", "f16 b16 h12 q512 k512 d64", 50.0, 40.0)):
+        found.append(a_row(line, us=[mine] * 3, name=name, suite="named", absent=[{"arm": "flash-attn-2", "why": "not measured: no module"}]))
+        found.append(a_row(line, "torch-flash", [peer] * 3, name=name, suite="named",
+                           vs_rapt={"median": peer / mine, "q1": peer / mine, "q3": peer / mine}))
+        found.append(a_row(line, "sageattention", [1.0] * 3, name=name, suite="named", within_bound=False,
+                           vs_rapt={"median": 1 / mine, "q1": 1 / mine, "q3": 1 / mine}))
+        found.append(a_row(line, us=[mine + 3] * 3, name=name, suite="named", timer="host"))
+    for length in (512, 1024):
+        for kind in ("", " causal"):
+            line = f"f16 b{16384 // length} h32 q{length} k{length} d64{kind}"
+            found += [a_row(line, arm, [us], name=f"sweep{length}{kind}", suite="sweep") for arm, us in (("rapt", 90.0), ("torch-flash", 99.0))]
+    return found
+
+
+def test_the_table_names_the_best_peer_but_no_lossy_one():
+    lines = table.markdown(made_up(), "graph")
+    assert lines[0].startswith("| name | problem | rapt |")
+    mission = next(line for line in lines if "mission" in line)
+    assert mission.endswith("| 2.00 (torch-flash) |") and "(1.0)" in mission
+    assert next(line for line in lines if "encoder" in line).endswith("| 0.80 (torch-flash) |")
+
+
+def test_a_block_says_what_was_not_measured():
+    lines = table.block(made_up()[:4], [{"arm": "flash-attn-2", "why": "not measured: no module"}])
+    text = "\n".join(lines)
+    assert "not measured: no module" in text
+    assert "2.000 (2.000-2.000)" in text and "lossy" in text
+    assert re.search(r"rapt +4\.00 .* 3\.00 +7\.00 ", text), text  # host and wall beside device time
+
+
+def test_ratios_and_panels_come_from_rows_alone():
+    plot = pytest.importorskip("plot")
+    assert plot.ratios(plot.device_rows(made_up()))["mission"] == {"torch-flash": 2.0, "sageattention (lossy)": 0.25}
+    panels = plot.sweep_panels([one for one in made_up() if one["suite"] == "sweep"])
+    assert list(panels) == [(64, "full"), (64, "causal")]
+    assert [n for n, _ in panels[64, "full"]["rapt"]] == [512, 1024]
+
+
+def test_plots_are_drawn_and_the_same_twice(tmp_path):
+    pytest.importorskip("matplotlib")
+    rows.write(str(tmp_path / "rows.jsonl"), made_up())
+    for folder in ("one", "two"):
+        done = run_script("plot.py", str(tmp_path / "rows.jsonl"), "-o", str(tmp_path / folder))
+        assert done.returncode == 0, done.stderr
+    names = sorted(os.listdir(tmp_path / "one"))
+    assert names == ["ratio-named-f16.svg", "sweep-tflops-f16.svg", "sweep-time-f16.svg"]
+    for name in names:
+        text = (tmp_path / "one" / name).read_text()
+        assert text == (tmp_path / "two" / name).read_text()
+        assert "a-card" in text and "torch-flash" in text
+    assert "(lossy)" in (tmp_path / "one" / "ratio-named-f16.svg").read_text()
+
+
+# The judge
+
+@pytest.fixture(scope="module")
+def torch():
+    return pytest.importorskip("torch")
+
+
+def a_set(torch, line, seed=1):
+    from inputs import Inputs
+    return Inputs(suites.parse(line), "cpu", torch.Generator().manual_seed(seed))
+
+
+def a_judge(torch, inputs):
+    from judge import Judge
+    return Judge(inputs, torch.Generator().manual_seed(2))
+
+
+DRY = [problem.line for dtype in ("f16", "bf16") for problem in suites.suite("dry", dtype).values()]
+
+
+@needs_torch
+@pytest.mark.parametrize("line", DRY)
+def test_the_judge_accepts_what_is_right(torch, line):
+    from inputs import TORCH
+    from judge import attention
+    inputs = a_set(torch, line)
+    found = a_judge(torch, inputs)(attention(inputs).to(TORCH[inputs.problem.out]))
+    assert found["within"] is True and 0 < found["rel_rms"] < 0.03
+
+
+@needs_torch
+@pytest.mark.parametrize("line, wrong", [
+    ("f16 b1 h2 q64 k64 d32 causal", "f16 b1 h2 q64 k64 d32"), ("f16 b1 h4 q16 k80 d32 causal", "f16 b1 h4 q16 k80 d32 causal_top_left"),
+    ("f16 b1 h2 q96 k96 d32 causal window=20,0", "f16 b1 h2 q96 k96 d32 causal window=19,0"),
+    ("f16 b1 h2 q64 k64 d32 softcap=5", "f16 b1 h2 q64 k64 d32"), ("f16 b1 h4 q64 k64 d32 causal alibi", "f16 b1 h4 q64 k64 d32 causal"),
+    ("f16 b1 h4 q64 k64 d32 sinks", "f16 b1 h4 q64 k64 d32"), ("f16 b2 h2 q48 k48 d32 bias=f16[1,h,q,k]", "f16 b2 h2 q48 k48 d32"),
+    ("f16 b2 h2 q48 k48 d32 mask=[b,1,1,k]", "f16 b2 h2 q48 k48 d32"),
+    ("f16 b2 h4 d32 causal varlen=40,24:60", "f16 b2 h4 d32 varlen=40,24:60")])
+def test_the_judge_refuses_the_answer_to_another_problem(torch, line, wrong):
+    from inputs import TORCH
+    from judge import WrongResult, attention
+    inputs = a_set(torch, line)
+    judge, problem = a_judge(torch, inputs), inputs.problem
+    other = suites.parse(wrong)
+    inputs.problem = other  # the same tensors, read as another problem
+    inputs.slopes = inputs.slopes if other.alibi else None
+    inputs.sinks = inputs.sinks if other.sinks else None
+    inputs.bias = inputs.bias if other.bias else None
+    inputs.mask = inputs.mask if other.mask else None
+    out = attention(inputs).to(TORCH[problem.out])
+    with pytest.raises(WrongResult, match="exceeds its bound"):
+        judge(out)
+
+
+@needs_torch
+def test_the_judge_refuses_nan_shape_dtype_and_lost_precision(torch):
+    from judge import WrongResult, attention
+    inputs = a_set(torch, "f16 b2 h4 q80 k80 d32 causal")
+    judge, right = a_judge(torch, inputs), attention(inputs)
+    judge(right.half())
+    for wrong, complaint in ((right.half().index_fill(2, torch.tensor([17]), math.nan), "NaN"), (right.half()[:1], "out is"),
+                             (right.half().transpose(1, 2), "out is"), (right, "out is"), (right.half().roll(1, 2), "exceeds"),
+                             (right.bfloat16().half(), "rel_rms")):
+        with pytest.raises(WrongResult, match=complaint):
+            judge(wrong)
+
+
+@needs_torch
+def test_a_lossy_arm_is_marked_and_has_a_limit_too(torch):
+    from judge import WrongResult, attention
+    inputs = a_set(torch, "f16 b2 h4 q80 k80 d32")
+    judge, right = a_judge(torch, inputs), attention(inputs)
+    assert judge(right.bfloat16().half(), lossy=True)["within"] is False
+    assert judge(right.half(), lossy=True)["within"] is True
+    with pytest.raises(WrongResult, match="limit of arms that quantise"):
+        judge((right * 1.2).half(), lossy=True)
+
+
+@needs_torch
+def test_long_problems_are_sampled_one_row_of_each_step(torch):
+    inputs = a_set(torch, "f16 b1 h1 q2048 k2048 d8 causal")
+    judge = a_judge(torch, inputs)
+    assert judge.step == 4 and len(judge.rows[0]) == 512
+    assert all(row // 4 == place for place, row in enumerate(judge.rows[0].tolist()))
+
+
+# Arms: what is importable computes the same, what is not is absent
+
+def answer(torch, q, k, v, causal, window=(-1, -1), softcap=0.0, slopes=None, sinks=None, cu=None, layout="bshd"):
+    """Attention by the conventions of flash-attention: bottom-right causal, inclusive windows, -1 open."""
+    from judge import attention
+    window = tuple(-1 if bound is None else bound for bound in window)
+    fake = types.SimpleNamespace(slopes=slopes, sinks=None if sinks is None else sinks.float(), bias=None, mask=None)
+    packed = cu is not None
+    tensors = (q, k, v) if packed or layout == "bhsd" else tuple(t.transpose(1, 2) for t in (q, k, v))
+    fake.real = lambda: tensors
+    words = [] if window == (-1, -1) else ["window=%d,%d" % window]
+    words += [f"softcap={softcap}"] if softcap else []
+    words += ["causal"] if causal else []
+    if packed:
+        lengths = ",".join(f"{a}:{b}" for a, b in zip(cu[0].diff().tolist(), cu[1].diff().tolist()))
+        sizes = f"h{q.shape[1]}:{k.shape[1]} d{q.shape[2]} varlen={lengths}"
+    else:
+        b, h, queries, d = tensors[0].shape
+        sizes = f"b{b} h{h}:{tensors[1].shape[1]} q{queries} k{tensors[1].shape[2]} d{d}"
+    fake.problem = suites.parse(" ".join(["f16", sizes, *words]))
+    out = attention(fake, torch.float32).to(q.dtype)
+    return out if packed or layout == "bhsd" else out.transpose(1, 2)
+
+
+def fake_modules(torch):
+    """Modules of peers by their signatures (flash_attn 2.8, FlashAttention-3 and -4, sageattention 1.0)."""
+    def fa2(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None):
+        return answer(torch, q, k, v, causal, window_size, softcap, alibi_slopes)
+
+    def fa2_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal=False, window_size=(-1, -1), softcap=0.0,
+                   alibi_slopes=None):
+        assert max_seqlen_q == cu_seqlens_q.diff().max() and max_seqlen_k == cu_seqlens_k.diff().max()
+        return answer(torch, q, k, v, causal, window_size, softcap, alibi_slopes, cu=(cu_seqlens_q, cu_seqlens_k))
+
+    def fa3(q, k, v, softmax_scale=None, causal=False, qv=None, q_descale=None, k_descale=None, v_descale=None, window_size=(-1, -1),
+            softcap=0.0, num_splits=1, sinks=None):
+        if q.dtype == torch.float8_e4m3fn:
+            b, hk = k.shape[0], k.shape[2]
+            assert q_descale.shape == k_descale.shape == v_descale.shape == (b, hk)
+            q, k, v = (t.float() * scale[:, None, :1, None] for t, scale in ((q, q_descale), (k, k_descale), (v, v_descale)))
+            return answer(torch, q, k, v, causal).bfloat16()
+        return answer(torch, q, k, v, causal, window_size, softcap, sinks=sinks), None
+
+    def fa3_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal=False, window_size=(-1, -1), softcap=0.0,
+                   num_splits=1, sinks=None):
+        return answer(torch, q, k, v, causal, window_size, softcap, sinks=sinks, cu=(cu_seqlens_q, cu_seqlens_k))
+
+    def fa4(q, k, v, causal=False, window_size=(None, None), learnable_sink=None, softcap=0.0):
+        return answer(torch, q, k, v, causal, window_size, softcap, sinks=learnable_sink), None
+
+    def fa4_varlen(q, k, v, cu_seqlens_q=None, cu_seqlens_k=None, max_seqlen_q=None, max_seqlen_k=None, causal=False,
+                   window_size=(None, None), learnable_sink=None, softcap=0.0):
+        return answer(torch, q, k, v, causal, window_size, softcap, sinks=learnable_sink, cu=(cu_seqlens_q, cu_seqlens_k)), None
+
+    def sage(q, k, v, tensor_layout="HND", is_causal=False, sm_scale=None):
+        k -= k.mean(2, keepdim=True)  # as the real one: in place
+        return answer(torch, q, k, v, is_causal, layout="bhsd")
+
+    def sage_varlen(q, k, v, cu_q, cu_k, max_q, max_k, is_causal=False):
+        return answer(torch, q, k, v, is_causal, cu=(cu_q, cu_k))
+
+    modules = {"flash_attn": (fa2, fa2_varlen), "flash_attn_interface": (fa3, fa3_varlen), "flash_attn.cute": (fa4, fa4_varlen)}
+    found = {name: types.SimpleNamespace(flash_attn_func=dense, flash_attn_varlen_func=packed) for name, (dense, packed) in modules.items()}
+    return {**found, "sageattention": types.SimpleNamespace(sageattn=sage, sageattn_varlen=sage_varlen)}
+
+
+MORE = {"causal-d64": "f16 b1 h2 q64 k64 d64 causal", "varlen-d64": "bf16 b2 h4:2 d64 causal varlen=20,33",
+        "window-left": "f16 b1 h2 q70 k70 d64 window=-1,3"}
+LINES = {**{f"{name}-{dtype}": problem.line for dtype in ("f16", "bf16") for name, problem in suites.suite("dry", dtype).items()}, **MORE}
+EVERY = ["plain", "causal-gqa", "chunk", "decode", "causal-d64"]
+PEERS = {"FlashAttention2": EVERY + ["window", "softcap", "alibi", "varlen"],
+         "FlashAttention3": EVERY + ["window", "softcap", "sinks", "varlen", "fp8"],
+         "FlashAttention4": EVERY + ["window", "softcap", "sinks", "varlen"], "SageAttention": ["plain", "causal-d64", "varlen-d64"]}
+
+
+@needs_torch
+@pytest.mark.parametrize("name", PEERS)
+@pytest.mark.parametrize("kind", LINES)
+def test_an_arm_calls_its_peer_for_the_very_same_thing(torch, monkeypatch, name, kind):
+    import arms_flash
+    import arms_more
+    for module, fake in fake_modules(torch).items():
+        monkeypatch.setitem(sys.modules, module, fake)
+    arm = (getattr(arms_flash, name, None) or getattr(arms_more, name))()
+    arm.load()
+    inputs = a_set(torch, LINES[kind])
+    refusal = arm.refusal(inputs.problem)
+    assert (refusal == "") == any(kind.startswith(word) for word in PEERS[name]), refusal
+    if refusal:
+        return
+    before = [t.clone() for t in (inputs.q, inputs.k, inputs.v)]
+    arm.begin(inputs.problem)
+    out = arm.logical(arm.bind(inputs)(), inputs.problem)
+    assert a_judge(torch, inputs)(out, lossy=arm.lossy)["rel_rms"] < 0.03
+    assert all(torch.equal(a.float(), b.float()) for a, b in zip(before, (inputs.q, inputs.k, inputs.v)))
+
+
+@needs_torch
+@pytest.mark.parametrize("name, line, word", [
+    ("FlashAttention2", "f16 b1 h2 q64 k64 d64 sinks", "sinks"), ("FlashAttention2", "e4m3 b1 h2 q64 k64 d64 scales=tensor", "e4m3"),
+    ("FlashAttention2", "f16 b1 h2 q8 k64 d64 causal_top_left", "top-left"), ("FlashAttention3", "f16 h4 q64 d64 causal alibi", "alibi"),
+    ("FlashAttention3", "e4m3 b1 h2 q64 k64 d64 scales=tensor", "bf16"), ("FlashAttention4", "f16 q64 d64 mask=[1,1,q,k]", "mask"),
+    ("SageAttention", "f16 b1 h2 q8 k64 d64 causal", "as many keys"), ("SageAttention", "f16 q64 d80", "head_dim 80"),
+    ("FlashInfer", "f16 q64 d64 window=3,4", "left only"), ("Xformers", "f16 q64 d64 softcap=3", "softcap"),
+    ("CudnnFrontend", "f16 h3 q64 d64 causal alibi", "power of two"), ("CudnnFrontend", "f16 q64 d64 softcap=3", "score_mod")])
+def test_an_arm_says_what_it_does_not_compute(torch, monkeypatch, name, line, word):
+    import arms_cudnn
+    import arms_flash
+    import arms_more
+    for module, fake in fake_modules(torch).items():
+        monkeypatch.setitem(sys.modules, module, fake)
+    arm = next(getattr(module, name) for module in (arms_flash, arms_more, arms_cudnn) if hasattr(module, name))()
+    if name.startswith("Flash") and name != "FlashInfer":
+        arm.load()
+    assert word in arm.refusal(suites.parse(line))
+
+
+@needs_torch
+@pytest.mark.parametrize("kind", LINES)
+@pytest.mark.parametrize("backend", ["math", "flex"])
+def test_the_arms_of_pytorch_compute_the_very_same_thing(torch, kind, backend):
+    from arms_torch import Flex, TorchSdpa
+    arm = Flex(compiled=False) if backend == "flex" else TorchSdpa(backend)
+    arm.load()
+    inputs = a_set(torch, LINES[kind])
+    cannot = ["fp8"] + (["softcap", "sinks", "varlen"] if backend == "math" else [])
+    assert (arm.refusal(inputs.problem) == "") == (not any(kind.startswith(word) for word in cannot))
+    if arm.refusal(inputs.problem):
+        return
+    arm.begin(inputs.problem)
+    with arm.scope():
+        out = arm.logical(arm.bind(inputs)(), inputs.problem)
+    a_judge(torch, inputs)(out)
+
+
+@needs_torch
+def test_cudnn_graphs_are_valid(torch):
+    cudnn = pytest.importorskip("cudnn")
+    if not hasattr(cudnn, "Handle"):
+        pytest.skip(f"frontend {cudnn.__version__} needs a GPU to validate graphs")
+    from arms_cudnn import CudnnFrontend
+    arm = CudnnFrontend()
+    arm.load()
+    for problem in suites.suite("dry", "f16").values():
+        if not arm.refusal(problem):
+            inputs = a_set(torch, problem.line)
+            graph, pack = arm.new_graph(problem), arm.tensors(inputs)
+            node = arm.build(graph, problem, pack)
+            graph.validate()
+            assert set(pack) <= set(node)
+
+
+@needs_torch
+def test_what_cannot_be_imported_is_absent_with_its_reason(torch, monkeypatch):
+    from arms import Arm, available
+
+    class Broken(Arm):
+        name = "broken"
+
+        def load(self):
+            raise OSError("libcudart.so.99: cannot open shared object file\nand more")
+
+    here = Arm()
+    loaded, absent = available([here, Broken()])
+    assert loaded == [here]
+    assert absent[0].arm == "broken" and absent[0].why.endswith("libcudart.so.99: cannot open shared object file")
+
+
+@needs_torch
+def test_the_plan_is_read_from_what_rapt_explains(torch):
+    from arms import chosen
+    text = "problem  f16 b1\nattention_sm80  chosen, attention_sm80 block_m=32 programmatic=1\n  signature=0a1b2c\ncpu  no: a GPU\n"
+    assert chosen(text) == ("attention_sm80", "block_m=32 programmatic=1", "0a1b2c")
+    assert chosen("nothing") == ("", "", "")
+
+
+# Clocks
+
+@needs_torch
+def test_a_sample_holds_as_many_calls_of_each_set(torch):
+    from clocks import calls_for
+    for call_us in (0.5, 4.0, 30.0, 400.0, 12000.0, 1e6):
+        for sets in (4, 7, 64):
+            count = calls_for(call_us, sets)
+            assert count % sets == 0 or count <= 2
+            assert count * call_us <= 60000 or count == 1
+    assert calls_for(4.0, 4) == 48 and calls_for(30.0, 4) == 16 and calls_for(400.0, 4) == 4 and calls_for(1e6, 4) == 1
+
+
+class Tape:
+    """Stands in for torch.cuda's graphs: what ran while capturing runs again at a replay."""
+
+    def __init__(self):
+        self.recording, self.tape = False, []
+
+    def run(self, work):
+        if self.recording:
+            self.tape.append(work)
+        work()
+
+    def capture(self, graph, stream=None):
+        tape = self
+
+        class Scope:
+            def __enter__(self):
+                tape.recording, tape.tape = True, graph.work
+            def __exit__(self, *error):
+                tape.recording = False
+        return Scope()
+
+
+@needs_torch
+def test_outputs_of_a_graph_are_poisoned_and_come_back(torch, monkeypatch):
+    from arms import Arm
+    from clocks import Bound, GraphClock
+    tape = Tape()
+
+    class Graph:
+        def __init__(self):
+            self.work, self.replays = [], 0
+
+        def replay(self):
+            self.replays += 1
+            for work in self.work:
+                work()
+
+    class Event:
+        def __init__(self, enable_timing):
+            pass
+
+        def record(self):
+            pass
+
+        def synchronize(self):
+            pass
+
+        def elapsed_time(self, end):
+            return 0.8  # ms
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", tape.capture)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    outs = [torch.zeros(3), torch.zeros(3)]
+
+    def call(i):
+        def work():
+            outs[i].fill_(i + 1)
+        return lambda: (tape.run(work), outs[i])[1]
+
+    bound = Bound(Arm(), [call(0), call(1)], {})
+    clock = GraphClock(None)
+    outputs = clock.prepare(bound, 10.0)
+    assert bound.count == 50
+    assert outputs[0].tolist() == [1, 1, 1] and outputs[1].tolist() == [2, 2, 2]
+    graph = clock.graphs[""][0]
+    assert len(graph.work) == 50
+    before = graph.replays
+    assert clock.sample(bound) == [0.8e3 / 100]  # short: two timed replays after one ahead
+    assert graph.replays == before + 3
+    broken = Bound(Arm(), [lambda: outs[0]], {})  # enqueues nothing: only the poison is left
+    assert all(math.isnan(value) for value in clock.prepare(broken, 10.0)[0].tolist())
+
+
+@needs_torch
+def test_rounds_are_paired_and_slow_arms_sit_out(torch):
+    from arms import Arm
+    from clocks import Bound, measure
+
+    class Clock:
+        timer, order = "host", []
+
+        def sample(self, bound):
+            self.order.append(bound.name)
+            return [bound.us]
+
+    fast, slow = Bound(Arm(), [None], {}), Bound(Arm(), [None], {})
+    fast.arm, slow.arm = types.SimpleNamespace(name="fast"), types.SimpleNamespace(name="slow")
+    fast.us, slow.us = 5.0, 90000.0
+    measure([fast, slow], Clock(), 6, lambda some: list(reversed(some)))
+    assert len(fast.rounds) == 6 and len(slow.rounds) == 3
+    assert Clock.order[:4] == ["slow", "fast", "slow", "fast"]
+
+
+@needs_torch
+def test_bare_launches_are_timed_in_c(torch, tmp_path):
+    import ctypes
+    import launch
+    try:
+        loop = launch.compile_loop(str(tmp_path))
+    except launch.NotHere as why:
+        pytest.skip(str(why))
+    loop.time_launches.restype = ctypes.c_double
+    seen = []
+    kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, *[ctypes.c_uint] * 7, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+    fine = kind(lambda function, *words: seen.append((function, words[0], words[3], words[7])) or 0)
+    failing = kind(lambda *words: 700)
+    words = ctypes.c_void_p(11), ctypes.c_void_p(22), ctypes.c_uint(128), ctypes.c_uint(256)
+    assert loop.time_launches(fine, *words, ctypes.c_int(5)) > 0
+    assert seen == [(11, 128, 256, 22)] * 5
+    assert loop.time_launches(failing, *words, ctypes.c_int(5)) == -700
+
+
+# The scripts as they are run
+
+STANDIN = '''
+import torch
+__version__ = "0.0-standin"
+class Context:
+    def __init__(self, num_threads=0): pass
+class Unsupported(Exception): pass
+def sdpa(q, k, v, out=None, context=None, causal=False, **options):
+    if q.dtype == torch.float8_e4m3fn or causal not in (False, "bottom_right"):
+        raise Unsupported("q: float8_e4m3fn: the stand-in has none")
+    found = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=bool(causal), enable_gqa=True) * FACTOR
+    if out is None:
+        return found
+    out.copy_(found)
+    return out
+def prepare(q, k, v, **options): sdpa(q, k, v, **options)
+def explain(q, k, v, **options): return "problem  x\\nstandin  chosen, attention_standin config=1"
+'''
+
+
+def run_peers(tmp_path, factor, *words):
+    (tmp_path / "rapt").mkdir(exist_ok=True)
+    (tmp_path / "rapt" / "__init__.py").write_text(STANDIN.replace("FACTOR", factor))
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    return subprocess.run([sys.executable, os.path.join(BENCH, "peers.py"), "--dry-run", "--skip-arms", "torch-flex", *words],
+                          capture_output=True, text=True, timeout=300, env=environment, cwd=tmp_path)
+
+
+@needs_torch
+def test_a_dry_run_writes_valid_rows_and_says_what_was_refused(torch, tmp_path):
+    done = run_peers(tmp_path, "1.0", "--names", "plain,causal-gqa,fp8", "--output", "rows.jsonl", "--seed", "5")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "refused: q: float8_e4m3fn: the stand-in has none" in done.stdout
+    found = rows.read(str(tmp_path / "rows.jsonl"))
+    assert {(one["name"], one["arm"]) for one in found} == {(name, arm) for name in ("plain", "causal-gqa")
+                                                            for arm in ("rapt", "torch", "torch-math")}
+    mine = next(one for one in found if one["arm"] == "rapt")
+    assert (mine["family"], mine["config"], mine["version"]) == ("attention_standin", "config=1", "0.0-standin")
+    assert all(rows.faults(one) == [] and one["vs_rapt"]["median"] > 0 for one in found if one["arm"] != "rapt")
+
+
+@needs_torch
+def test_a_wrong_arm_is_not_timed_and_the_run_fails(torch, tmp_path):
+    done = run_peers(tmp_path, "1.01", "--names", "plain", "--output", "rows.jsonl")
+    assert done.returncode == 1
+    assert "WRONG, not timed" in done.stdout and "FAILED  plain rapt" in done.stdout
+    found = rows.read(str(tmp_path / "rows.jsonl"))
+    assert {one["arm"] for one in found} == {"torch", "torch-math"}
+    assert any(other["arm"] == "rapt" for other in found[0]["absent"])
+    assert not any("vs_rapt" in one for one in found)
+
+
+@needs_torch
+@pytest.mark.parametrize("words, complaint", [
+    (["--suite", "nemed"], "nemed"), (["--names", "misson"], "misson"), (["--arms", "flash"], "flash"), (["--dtype", "f8"], "f8"),
+    (["--threads", "0"], "--threads 0"), (["--rounds", "1"], "--rounds 1"), (["--problem", "f16 q8 d64 casual"], "casual"),
+    (["--l2", "cold"], "GPU only")])
+def test_wrong_usage_exits_2_and_names_the_word(torch, tmp_path, words, complaint):
+    done = run_peers(tmp_path, "1.0", *words)
+    assert done.returncode == 2 and complaint in done.stderr, done.stderr
+
