@@ -56,4 +56,4 @@ format:
 	clang-format -i $(SOURCES)
 
 clean:
-	rm -rf build build-dev build-asan build-tsan build-scalar
+	rm -rf build build-dev build-asan build-tsan build-scalar build-python

@@ -14,8 +14,8 @@ import functools
 import os
 from typing import Any
 
-from . import _core, _signature
-from ._dispatch import calls, front_of
+from . import _core, _dispatch, _signature
+from ._dispatch import front_of
 from ._errors import DeviceError, EnvironmentLacking, Error, InternalError, InvalidArgument, OutOfMemory, Unsupported
 
 __version__: str = _core.version()
@@ -25,7 +25,9 @@ __all__ = ["sdpa", "merge", "prepare", "explain", "load_pack", "Context", "Error
 
 @functools.wraps(_signature.sdpa)
 def sdpa(q, k, v, **options):
-    call = calls.get(type(q).__module__) or front_of(q).sdpa
+    call = None if _dispatch.tracing() else _dispatch.calls.get(type(q).__module__)
+    if call is None:
+        call = front_of(q).sdpa
     return call(q, k, v, **options)
 
 

@@ -18,6 +18,12 @@ class Front(NamedTuple):
     merge: Callable[..., Any]
 
 
+
+def tracing() -> bool:
+    """Whether torch.compile follows this code: it can't look into the compiled module. _torch.py puts PyTorch's own here."""
+    return False
+
+
 # By the name of the module of the array's type: torch.compile can guard such a look-up, which it can't by type. Filled by
 # eager calls alone, since what changes while it traces breaks its guards.
 fronts: dict[str, Front] = {}
@@ -38,7 +44,7 @@ def _is_a(array, module: str, name: str) -> bool:
 
 def front_of(array) -> Front:
     """The front for this array; loads the framework's module at its first array."""
-    found = fronts.get(type(array).__module__)
+    found = None if tracing() else fronts.get(type(array).__module__)
     if found is not None:
         return found
     # Of all this torch.compile has to follow the first branch only, which is why it looks as it does.

@@ -6,8 +6,9 @@ Loaded by _dispatch.py at the first tensor. There is no backward: the operators'
 from __future__ import annotations
 
 import torch
+from torch.compiler import is_dynamo_compiling
 
-from . import _core
+from . import _core, _dispatch
 from ._dispatch import Front, register
 from ._errors import InvalidArgument
 from ._signature import bind
@@ -234,32 +235,21 @@ def _merge_through_operator(outs, lses, sinks, lse, out, out_dtype, context):
 
 def merge(outs, lses, sinks, lse, out, out_dtype, context):
     plain = all(type(one) in TYPES for one in (*outs, *lses))
-    if not plain or torch.is_grad_enabled() and any(one.requires_grad for one in (*outs, *lses)):
+    if is_dynamo_compiling() or not plain or torch.is_grad_enabled() and any(one.requires_grad for one in (*outs, *lses)):
         return _merge_through_operator(outs, lses, sinks, lse, out, out_dtype, context)
     return _core.merge(outs, lses, sinks, lse, out, out_dtype, context)
 
 
 FRONT = Front(_core.sdpa, _core.prepare, _core.explain, merge)
-SUBCLASS_FRONT = Front(through_operator, lambda q, k, v, **options: _plainly("prepare", q, k, v, **options),
+OPERATOR_FRONT = Front(through_operator, lambda q, k, v, **options: _plainly("prepare", q, k, v, **options),
                        lambda q, k, v, **options: _plainly("explain", q, k, v, **options), _merge_through_operator)
 _core.register_framework(TYPES, "torch", getattr(torch.Tensor, "__dlpack_c_exchange_api__", None), view, allocate, torch.empty_like,
                          None if hasattr(torch.Tensor, "__dlpack_c_exchange_api__") else stream, redirect, torch.is_grad_enabled, torch.Tensor.is_neg,
                          RAPT_BF16)
 
 
-def _teach_compiler() -> None:
-    """torch.compile follows Python only: in its eyes rapt._core's functions are these."""
-    substitute = getattr(torch.compiler, "substitute_in_graph", None)
-    if substitute is None:  # before 2.6: a call breaks the graph
-        return
-    substitute(_core.sdpa, skip_signature_check=True)(through_operator)
-    substitute(_core.merge, skip_signature_check=True)(_merge_through_operator)
-
-
-_teach_compiler()
-
-
 def front_of(tensor) -> Front:
-    if type(tensor) not in TYPES:
-        return SUBCLASS_FRONT
-    return FRONT if torch.compiler.is_compiling() else register(tensor, FRONT)
+    if is_dynamo_compiling() or type(tensor) not in TYPES:
+        return OPERATOR_FRONT
+    _dispatch.tracing = is_dynamo_compiling  # not while tracing: what changes then breaks torch.compile's guards
+    return register(tensor, FRONT)

@@ -156,6 +156,17 @@ namespace {
   invalid(argument, ": its elements cannot be read where they lie (", words.substr(0, words.find('\n')), ")");
 }
 
+// Imaginary parts of conjugated tensors are the other sign of their memory. Part of a pair, their elements never lie
+// side by side, so that ordinary tensors are not asked.
+void refuse_negated(const Framework& framework, const char* argument, PyObject* object, const rapt_tensor& tensor) {
+  const int last = tensor.rank - 1;
+  const bool side_by_side =
+      last >= 0 && tensor.strides != nullptr && tensor.strides[last] == 1 && tensor.shape[last] > 1;
+  if (!framework.negated || side_by_side) return;
+  if (Ref(checked(PyObject_CallFunctionObjArgs(framework.negated.get(), object, nullptr))).get() == Py_True)
+    invalid(argument, ": a view that flips the sign of its memory: call resolve_neg() on it first");
+}
+
 }  // namespace
 
 void read_array(const Framework& framework, const char* argument, PyObject* object, Array& array) {
@@ -163,13 +174,14 @@ void read_array(const Framework& framework, const char* argument, PyObject* obje
   if (its != &framework)
     invalid(argument, ": a ", type_name(object), ", but q is of ", framework.name,
             ": all arrays of a call come from one framework");
-  if (framework.negated &&
-      Ref(checked(PyObject_CallFunctionObjArgs(framework.negated.get(), object, nullptr))).get() == Py_True)
-    invalid(argument, ": a view with the sign bit of every element flipped on reading: call resolve_neg() on it first");
-  if (framework.exchange == nullptr) return read_view(framework, argument, object, array);
+  if (framework.exchange == nullptr) {
+    read_view(framework, argument, object, array);
+    return refuse_negated(framework, argument, object, array.tensor);
+  }
   DLTensor tensor;
   if (framework.exchange->dltensor_from_py_object_no_sync(object, &tensor) != 0) refuse_layout(argument);
   fill(argument, tensor, array);
+  refuse_negated(framework, argument, object, array.tensor);
 }
 
 int32_t dtype_of_name(PyObject* object) {

@@ -123,11 +123,14 @@ class Call {
  private:
   bool given(Parameter p) const { return args_[p] != Py_None; }
 
+  // Asked in the cheaper order: inference mostly runs without gradients.
   bool needs_grad() const {
-    bool any = false;
+    static PyObject* const requires_grad = PyUnicode_InternFromString("requires_grad");
+    if (Ref(checked(PyObject_CallFunctionObjArgs(framework_->grad_enabled.get(), nullptr))).get() != Py_True)
+      return false;
     for (const Parameter p : differentiable)
-      if (given(p)) any |= Ref(checked(PyObject_GetAttrString(args_[p], "requires_grad"))).get() == Py_True;
-    return any && Ref(checked(PyObject_CallFunctionObjArgs(framework_->grad_enabled.get(), nullptr))).get() == Py_True;
+      if (given(p) && Ref(checked(PyObject_GetAttr(args_[p], requires_grad))).get() == Py_True) return true;
+    return false;
   }
 
   const rapt_tensor* read(const char* name, PyObject* object) {

@@ -1,0 +1,53 @@
+"""Types of rapt's public functions. An Array is one of PyTorch, JAX, CuPy or NumPy, and all of a call come from one."""
+import os
+from typing import Any, Literal, Sequence, TypeVar, overload
+
+Array = TypeVar("Array")
+Dtype = Any  # "f16", "float16", torch.float16, numpy.float16, ...
+Granularity = Literal["tensor", "head", "token", "block64", "block128", "channel"]
+Causal = Literal[False, True, "bottom_right", "top_left"]
+
+__version__: str
+
+class Error(RuntimeError): ...
+class InvalidArgument(Error, ValueError): ...
+class Unsupported(Error, NotImplementedError): ...
+class OutOfMemory(Error, MemoryError): ...
+class EnvironmentLacking(Error): ...
+class DeviceError(Error): ...
+class InternalError(Error): ...
+
+class Context:
+    def __init__(self, num_threads: int = 0) -> None: ...
+
+@overload
+def sdpa(q: Array, k: Array, v: Array, *, layout: Literal["bhsd", "bshd"] = "bhsd", causal: Causal = False,
+         window: tuple[int, int] | None = None, softcap: float | None = None, bias: Array | None = None, mask: Array | None = None,
+         alibi_slopes: Array | None = None, sinks: Array | None = None, scale: float | None = None, lse: Literal[False] = False,
+         out: Array | None = None, out_dtype: Dtype | None = None, cu_seqlens_q: Array | None = None,
+         cu_seqlens_k: Array | None = None, max_seqlen_q: int | None = None, max_seqlen_k: int | None = None,
+         seqused_k: Array | None = None, q_start: int | Array | None = None, k_start: int | Array | None = None,
+         q_descale: Array | None = None, k_descale: Array | None = None, v_descale: Array | None = None,
+         q_scales: Granularity | None = None, k_scales: Granularity | None = None, v_scales: Granularity | None = None,
+         q_dtype: Dtype | None = None, k_dtype: Dtype | None = None, v_dtype: Dtype | None = None,
+         pv: Literal["f16", "fp8", "fp8x2"] | None = None, acc: Literal["f32", "f16"] | None = None, partial: Literal[False] = False,
+         invariant: bool = False, check_contents: bool = False, splits: int | None = None, context: Context | None = None) -> Array: ...
+@overload
+def sdpa(q: Array, k: Array, v: Array, *, layout: Literal["bhsd", "bshd"] = "bhsd", causal: Causal = False,
+         window: tuple[int, int] | None = None, softcap: float | None = None, bias: Array | None = None, mask: Array | None = None,
+         alibi_slopes: Array | None = None, sinks: Array | None = None, scale: float | None = None, lse: bool | Array = False,
+         out: Array | None = None, out_dtype: Dtype | None = None, cu_seqlens_q: Array | None = None,
+         cu_seqlens_k: Array | None = None, max_seqlen_q: int | None = None, max_seqlen_k: int | None = None,
+         seqused_k: Array | None = None, q_start: int | Array | None = None, k_start: int | Array | None = None,
+         q_descale: Array | None = None, k_descale: Array | None = None, v_descale: Array | None = None,
+         q_scales: Granularity | None = None, k_scales: Granularity | None = None, v_scales: Granularity | None = None,
+         q_dtype: Dtype | None = None, k_dtype: Dtype | None = None, v_dtype: Dtype | None = None,
+         pv: Literal["f16", "fp8", "fp8x2"] | None = None, acc: Literal["f32", "f16"] | None = None, partial: bool = False,
+         invariant: bool = False, check_contents: bool = False, splits: int | None = None,
+         context: Context | None = None) -> tuple[Array, Array]: ...
+
+def prepare(q: Array, k: Array, v: Array, **options: Any) -> None: ...
+def explain(q: Array, k: Array, v: Array, **options: Any) -> str: ...
+def merge(outs: Sequence[Array], lses: Sequence[Array], *, sinks: Array | None = None, lse: bool | Array = False,
+          out: Array | None = None, out_dtype: Dtype | None = None, context: Context | None = None) -> Any: ...
+def load_pack(path: str | os.PathLike[str], context: Context | None = None) -> None: ...

@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Builds the wheel as `pip install .` does, installs it into a fresh virtual environment with NumPy and pytest, and runs
+# tests/python there: python_tests.sh [BUILD_FOLDER]. Called by .ci/run. Frameworks that are missing skip their tests;
+# on a machine with a GPU: PYTHONPATH=... python3 -m pytest tests/python with PyTorch, JAX and CuPy installed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+tree=${1:-build-python}
+limit_bytes=$((4 << 20))
+rm -rf "$tree/dist" "$tree/venv"
+mkdir -p "$tree"
+python3 -m venv "$tree/venv"
+quiet=(--quiet --disable-pip-version-check)
+"$tree/venv/bin/pip" wheel "${quiet[@]}" --no-deps --wheel-dir "$tree/dist" -Cbuild.verbose=false \
+  -Ccmake.define.RAPT_WERROR=ON .
+wheel=$(echo "$tree"/dist/*.whl)
+case $wheel in
+  *-cp310-abi3-*.whl) ;;
+  *) echo "$wheel: must be one wheel for CPython 3.10 and later (cp310-abi3)" >&2; exit 1 ;;
+esac
+bytes=$(stat -c %s "$wheel")
+echo "$(basename "$wheel"): $bytes bytes"
+[ "$bytes" -le "$limit_bytes" ] || { echo "more than $limit_bytes bytes" >&2; exit 1; }
+"$tree/venv/bin/pip" install "${quiet[@]}" "$wheel" numpy pytest ml_dtypes
+needed=$("$tree/venv/bin/python" -c 'import rapt._core; print(rapt._core.__file__)' | xargs ldd | awk '{print $1}' |
+  grep -vE '^(linux-vdso|libstdc\+\+|libm|libgcc_s|libc|/lib)' || true)
+[ -z "$needed" ] || { echo "rapt._core needs more than the C++ runtime: $needed" >&2; exit 1; }
+"$tree/venv/bin/python" -m pytest -q -rs tests/python

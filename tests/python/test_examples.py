@@ -1,0 +1,35 @@
+"""The examples run as they are, each where its framework is installed; and the type stub keeps to the signature."""
+import ast
+import importlib.util
+import inspect
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import rapt
+
+EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples" / "python"
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in EXAMPLES.glob("*.py")))
+def test_example(name):
+    needed = {"transformers": ("transformers", "torch")}.get(name.split("_")[0], (name.split("_")[0],))
+    for framework in needed:
+        if importlib.util.find_spec(framework) is None:
+            pytest.skip(f"{framework} is not installed")
+    done = subprocess.run([sys.executable, str(EXAMPLES / f"{name}.py")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_stub_has_the_parameters_of_the_signature():
+    stub = pathlib.Path(rapt.__file__).with_name("__init__.pyi")
+    functions = [node for node in ast.parse(stub.read_text()).body if isinstance(node, ast.FunctionDef)]
+    public = {node.name for node in ast.parse(stub.read_text()).body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    assert public | {"__version__"} == set(rapt.__all__)
+    expected = [p.name for p in inspect.signature(rapt.sdpa).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    overloads = [node for node in functions if node.name == "sdpa"]
+    assert len(overloads) == 2
+    for one in overloads:
+        assert [argument.arg for argument in one.args.kwonlyargs] == expected
