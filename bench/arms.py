@@ -168,7 +168,7 @@ def available(arms: list[Arm]) -> tuple[list[Arm], list[Absent]]:
             arm.load()
             loaded.append(arm)
         except Exception as error:  # a broken binary raises anything
-            absent.append(Absent(arm.name, f"could not be imported: {first_line(error)}"))
+            absent.append(Absent(arm.name, f"not measured: could not be imported: {first_line(error)}"))
     return loaded, absent
 
 

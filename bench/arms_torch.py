@@ -152,7 +152,7 @@ class Flex(Arm):
     family = "torch.flex_attention"
 
     def __init__(self, compiled: bool = True):
-        self.compiled, self.name = compiled, "torch-flex"
+        self.compiled, self.name = compiled, "torch-flex" if compiled else "torch-flex-eager"
 
     def load(self) -> None:
         import torch.nn.attention.flex_attention  # noqa: F401

@@ -86,7 +86,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--dtype", choices=["f16", "bf16"], default="f16")
-    parser.add_argument("--skip-arms", default="torch-flex,torch-math", metavar="NAME,...", help="default: %(default)s")
+    parser.add_argument("--skip-arms", default="torch-flex,torch-flex-eager,torch-math", metavar="NAME,...", help="default: %(default)s")
     parser.add_argument("--rounds", type=int, help="default 60; 5 with --quick")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--limit", type=float, metavar="US", help="fail where rapt costs more than this above a bare launch")
@@ -110,7 +110,7 @@ def run(options) -> int:
         wanted = [arm for arm in [wanted[0], Allocating(), *wanted[1:]] if arm.name not in options.skip_arms.split(",")]
         arms, absent = arms_module.available(wanted)
         for other in absent:
-            print(f"{other.arm}: not measured: {other.why}")
+            print(f"{other.arm}: {other.why}")
         found, failures = [], [f"{other.arm}: {other.why}" for other in absent if other.arm.startswith("rapt")]
         for name, words in SHAPES.items():
             found += shape(options, name, suites.parse(f"{options.dtype} {words}"), arms, bare, rounds, failures)

@@ -115,26 +115,34 @@ def ratios(found: list[dict]) -> dict[str, dict[str, float]]:
     return result
 
 
+TICKS = (0.125, 0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4, 6)
+LONGEST_BAR = 6.0  # beyond, a bar is cut and its number tells
+
+
 def plot_ratios(pyplot, found: list[dict], title: str):
     """Horizontal bars: to the right of 1, rapt is faster."""
     bars = ratios(found)
     names = sorted({name for one in bars.values() for name in one})
     rows = sum(len(one) for one in bars.values()) + len(bars)
-    figure, axis = pyplot.subplots(figsize=(9, 1.5 + 0.16 * rows), layout="constrained")
+    figure, axis = pyplot.subplots(figsize=(9, 1.5 + 0.12 * rows), layout="constrained")
     place, ticks, shown = 0.0, [], {}
     for problem, values in bars.items():
         first = place
         for name in [name for name in names if name in values]:
             arm = name.removesuffix(" (lossy)")
-            shown[name] = axis.barh(place, values[name] - 1, left=1, height=0.85, color=COLOURS.get(arm, "#444444"),
+            shown[name] = axis.barh(place, min(values[name], LONGEST_BAR) - 1, left=1, height=0.85, color=COLOURS.get(arm, "#444444"),
                                     hatch=None if arm == name else "///", edgecolor="white", linewidth=0.3)
-            axis.annotate(f"{values[name]:.2f}", (max(values[name], 1), place), textcoords="offset points", xytext=(3, -3), fontsize=7)
+            axis.annotate(f"{values[name]:.2f}", (max(1, min(values[name], LONGEST_BAR)), place), textcoords="offset points",
+                          xytext=(3, -2.5), fontsize=6)
             place -= 1
         ticks.append((first + place + 1) / 2)
         place -= 1
     axis.set_yticks(ticks, list(bars))
     axis.set_xscale("log", base=2)
-    axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    limits = axis.get_xlim()
+    ticks = [tick for tick in TICKS if limits[0] <= tick <= limits[1]]
+    axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axis.minorticks_off()
     axis.axvline(1, color=COLOURS[table.MINE], linewidth=1.5)
     axis.set_xlabel("time of the arm / time of rapt (right of 1: rapt is faster)")
     axis.set_ylim(place + 1, 1)

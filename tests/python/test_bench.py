@@ -511,7 +511,8 @@ def test_what_cannot_be_imported_is_absent_with_its_reason(torch, monkeypatch):
 @needs_torch
 def test_the_plan_is_read_from_what_rapt_explains(torch):
     from arms import chosen
-    text = "problem  f16 b1\nattention_sm80  chosen, attention_sm80 block_m=32 programmatic=1\n  signature=0a1b2c\ncpu  no: a GPU\n"
+    text = ("problem  f16 b1\nfamily   attention_sm80: chosen, attention_sm80 block_m=32 programmatic=1\n  signature=0a1b2c\n"
+            "family   attention_cpu: refused, attention_cpu: device cuda:0 is a GPU\n")
     assert chosen(text) == ("attention_sm80", "block_m=32 programmatic=1", "0a1b2c")
     assert chosen("nothing") == ("", "", "")
 
@@ -604,6 +605,24 @@ def test_outputs_of_a_graph_are_poisoned_and_come_back(torch, monkeypatch):
 
 
 @needs_torch
+def test_an_arm_too_slow_for_all_sets_is_judged_on_those_that_ran(torch):
+    import peers
+    from arms import Absent
+    from arms_torch import TorchSdpa
+    from clocks import Bound
+    run = object.__new__(peers.Run)
+    run.device, run.failures, run.roof = "cpu", [], types.SimpleNamespace(seconds=lambda *words: None)
+    sets = [a_set(torch, "f16 b1 h2 q64 k64 d32 causal", seed) for seed in (1, 2, 3)]
+    judges = {index: a_judge(torch, sets[index]) for index in (0, 2)}
+    first_only = types.SimpleNamespace(prepare=lambda bound, call_us: {0: bound.calls[0]()})
+    bound = run.admit(TorchSdpa("math"), "x", sets, judges, first_only)
+    assert isinstance(bound, Bound) and bound.error["within"]
+    stale = types.SimpleNamespace(prepare=lambda bound, call_us: {0: bound.calls[1]()})  # the output of another set
+    refused = run.admit(TorchSdpa("math"), "x", sets, judges, stale)
+    assert isinstance(refused, Absent) and refused.why.startswith("WRONG, not timed")
+
+
+@needs_torch
 def test_rounds_are_paired_and_slow_arms_sit_out(torch):
     from arms import Arm
     from clocks import Bound, measure
@@ -667,7 +686,7 @@ def run_peers(tmp_path, factor, *words):
     (tmp_path / "rapt").mkdir(exist_ok=True)
     (tmp_path / "rapt" / "__init__.py").write_text(STANDIN.replace("FACTOR", factor))
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    return subprocess.run([sys.executable, os.path.join(BENCH, "peers.py"), "--dry-run", "--skip-arms", "torch-flex", *words],
+    return subprocess.run([sys.executable, os.path.join(BENCH, "peers.py"), "--dry-run", "--skip-arms", "torch-flex-eager", *words],
                           capture_output=True, text=True, timeout=300, env=environment, cwd=tmp_path)
 
 
