@@ -20,7 +20,7 @@ ctest --preset "$preset" "$@" | tee "$summary" | grep -vE '^ +Start '
 status=${PIPESTATUS[0]}
 
 # Where they ran, the reports: how many, and what each pending one waits for.
-grep -E '^(reports: [0-9]+ run, [0-9]+ need a GPU \([0-9]+ skipped here\), [0-9]+ pending|  [A-Z][0-9A-Za-z]* +waits for )' "$log"
+grep -E '^(reports: [0-9]+ run, [0-9]+ in tests/python, [0-9]+ need a GPU \([0-9]+ skipped here\), [0-9]+ pending|  [A-Z][0-9A-Za-z]* +waits for )' "$log"
 awk '/^\[  PASSED  \]/ {passed += $4} /^\[  FAILED  \] .*\([0-9]+ ms\)$/ {failed += 1} /^\[  SKIPPED \] [0-9]+ test/ {skipped += $4}
   END {printf "test cases: %d passed, %d failed, %d skipped\n", passed, failed, skipped}' "$log"
 awk '/^GPU test cases: / {skipped += $4; run += $6} END {printf "GPU tests: %d skipped, %d run\n", skipped, run}' "$log"

@@ -1,8 +1,10 @@
-"""The examples run as they are, each where its framework is installed; and the type stub keeps to the signature."""
+"""The examples run as they are, each where its framework is installed; the type stub keeps to the signature, and the table
+of public bug reports to the tests here."""
 import ast
 import importlib.util
 import inspect
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -33,3 +35,13 @@ def test_stub_has_the_parameters_of_the_signature():
     assert len(overloads) == 2
     for one in overloads:
         assert [argument.arg for argument in one.args.kwonlyargs] == expected
+
+
+def test_every_report_of_the_table_that_runs_here_has_its_test():
+    here = pathlib.Path(__file__).resolve().parent
+    table = here.parent / "cpu" / "reports.h"
+    if not table.exists():
+        pytest.skip("no checkout")
+    rows = set(re.findall(r'\{"(R\d+)",[^}]*\bin_python\b', table.read_text()))
+    tests = set(re.findall(r"def test_report_(R\d+)", "".join(path.read_text() for path in here.glob("test_*.py"))))
+    assert rows and rows <= tests

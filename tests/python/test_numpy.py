@@ -1,5 +1,7 @@
 """rapt on NumPy arrays: the CPU backend, which CI runs."""
 import inspect
+import subprocess
+import sys
 
 import cases
 import numpy as np
@@ -272,7 +274,6 @@ def test_out_may_not_overlap_an_input(qkv):
 
 def test_no_reference_is_lost_or_kept(qkv):
     import gc
-    import sys
     q, k, v = qkv()
     counts = [sys.getrefcount(x) for x in (q, k, v)]
     for _ in range(200):
@@ -281,3 +282,12 @@ def test_no_reference_is_lost_or_kept(qkv):
             rapt.sdpa(q, k, v, scale="x")
     gc.collect()
     assert [sys.getrefcount(x) for x in (q, k, v)] == counts
+
+
+def test_report_R184_the_module_needs_no_framework():
+    """Nor links one: there is no other version of it to be built for."""
+    done = subprocess.run([sys.executable, "-c", "import sys\n"
+                           "for name in ('torch', 'numpy', 'jax', 'cupy'): sys.modules[name] = None\n"
+                           "import rapt; print(rapt.__version__)"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == rapt.__version__

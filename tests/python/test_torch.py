@@ -218,11 +218,13 @@ def test_a_torch_without_dlpacks_c_exchange_is_read_the_long_way():
     assert done.returncode == 0, done.stderr
 
 
-def test_report_R184_the_module_needs_no_framework():
-    done = run_python("import sys\n"
-                      "sys.modules['torch'] = None; sys.modules['numpy'] = None; sys.modules['jax'] = None\n"
-                      "import rapt; print(rapt.__version__)")
-    assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize("dropout", [0.1, -0.1, float("nan"), 1])
+def test_report_R165_dropout_is_zero_or_refused(qkv, device, dropout):
+    from rapt.compat import sdpa
+    q, k, v = tensors(qkv(heads_k=4), device)
+    assert torch.equal(sdpa(q, k, v, dropout_p=0), sdpa(q, k, v, dropout_p=0.0))
+    with pytest.raises(rapt.Unsupported, match="dropout_p"):
+        sdpa(q, k, v, dropout_p=dropout)
 
 
 def test_threads(qkv, device):
