@@ -95,6 +95,7 @@ def main() -> int:
     if options.device == "cuda" and not torch.cuda.is_available():
         print("no GPU for PyTorch here (--device cpu --quick tries the script)", file=sys.stderr)
         return 3
+    results.load_schema()  # raises before anything is measured
     return run(options)
 
 

@@ -133,10 +133,10 @@ class Run:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # PyTorch warns why a backend refuses, then raises
                 bound = self.bind(arm, problem, sets)
-                bound.error = self.judged(bound, judges, lambda index: self.eager(bound, sets, index))
-                call_us = clocks.time_once(bound)
+                call_us = clocks.time_once(bound)  # how many calls a sample can take; no result
                 if call_us > TOO_SLOW_US:
                     return Absent(arm.name, f"not measured: one call takes {call_us * 1e-6:.1f} s")
+                bound.error = self.judged(bound, judges, lambda index: self.eager(bound, sets, index))
                 outputs = clock.prepare(bound, self.device_us(problem, call_us))
                 captured = {index: judge for index, judge in judges.items() if index in outputs}  # slow arms: not all sets
                 self.judged(bound, captured, lambda index: outputs[index])
@@ -340,7 +340,8 @@ def main() -> int:
         return 3
     try:
         problems = chosen_problems(options)
-    except ValueError as error:
+        results.load_schema()
+    except (OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
     check_judge()

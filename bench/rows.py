@@ -36,11 +36,15 @@ def row(problem: str, arm: str, us: list[float], *, flops: float, moved: float, 
     return found
 
 
+def load_schema() -> dict:
+    """docs/results-schema.json, which must lie beside bench/. Called before measuring, too, so that no run is lost."""
+    with open(SCHEMA) as file:
+        return json.load(file)
+
+
 def faults(value: Any, schema: Optional[dict] = None, where: str = "row") -> list[str]:
     """What is wrong with a row, by the part of JSON Schema that docs/results-schema.json uses."""
-    if schema is None:
-        with open(SCHEMA) as file:
-            schema = json.load(file)
+    schema = load_schema() if schema is None else schema
     found: list[str] = []
     for keyword, rule in schema.items():
         if keyword in ("$schema", "title", "description"):

@@ -158,7 +158,7 @@ def test_a_change_needs_disjoint_quartiles_and_a_difference():
     for after, expected in (([10.0, 10.1, 10.2, 10.3], "same"),
                             ([12.0, 12.1, 12.2, 12.3], "slower"), ([8.0, 8.1, 8.2, 8.3], "faster"),
                             ([9.0, 10.2, 12.0, 15.0], "same"),  # slower in the median, but the quartiles overlap
-                            ([10.30, 10.31, 10.32, 10.33], "same")):  # disjoint, but by less than two percent
+                            ([10.30, 10.31, 10.32, 10.33], "same")):  # disjoint, but by less than three percent
         assert verdicts([a_row(us=steady)], [a_row(us=after)])[key] == expected, after
     assert verdicts([a_row(us=steady)], [a_row(us=[10.30, 10.31, 10.32, 10.33])], least=0.01)[key] == "slower"
 
