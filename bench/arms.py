@@ -3,6 +3,7 @@
 Called by peers.py. The peers' arms are in arms_torch.py, arms_flash.py, arms_cudnn.py and arms_more.py; each says
 which problems it computes to the letter of docs/semantics.md, and with which call.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -20,6 +21,7 @@ from suites import Problem
 
 class Absent(NamedTuple):
     """An arm that has no time, and why. Nothing is claimed against it."""
+
     arm: str
     why: str
 
@@ -30,6 +32,7 @@ class Arm:
     A bound call takes nothing, enqueues on PyTorch's current stream and returns its output, which logical() turns to
     the order that the judge takes. `lossy`: quantises by design. `layout`: the memory order of its inputs.
     """
+
     name = ""
     layout = "bhsd"
     lossy = False
@@ -73,9 +76,16 @@ class Arm:
 
 def only(problem: Problem, **allowed) -> str:
     """The sentence for the first feature of the problem that is not allowed; allowed: name=True or a list of values."""
-    has = {"dtype": problem.dtype, "varlen": bool(problem.varlen), "window": bool(problem.window),
-           "softcap": bool(problem.softcap), "alibi": problem.alibi, "bias": bool(problem.bias),
-           "mask": bool(problem.mask), "sinks": problem.sinks}
+    has = {
+        "dtype": problem.dtype,
+        "varlen": bool(problem.varlen),
+        "window": bool(problem.window),
+        "softcap": bool(problem.softcap),
+        "alibi": problem.alibi,
+        "bias": bool(problem.bias),
+        "mask": bool(problem.mask),
+        "sinks": problem.sinks,
+    }
     for name, value in has.items():
         permitted = allowed.get(name, False)
         if name == "dtype":
@@ -90,6 +100,7 @@ def only(problem: Problem, **allowed) -> str:
 
 class RaptArm(Arm):
     """rapt.sdpa with out= given."""
+
     name = "rapt"
 
     def __init__(self, threads: int = 0):
@@ -106,15 +117,26 @@ class RaptArm(Arm):
     def call(self, inputs: Inputs) -> tuple[tuple, dict]:
         """Arguments of rapt.sdpa for one set, without out=."""
         problem = inputs.problem
-        options = {"causal": problem.causal or None, "window": problem.window, "softcap": problem.softcap,
-                   "bias": inputs.bias, "mask": inputs.mask, "alibi_slopes": inputs.slopes, "sinks": inputs.sinks,
-                   "context": self.context}
+        options = {
+            "causal": problem.causal or None,
+            "window": problem.window,
+            "softcap": problem.softcap,
+            "bias": inputs.bias,
+            "mask": inputs.mask,
+            "alibi_slopes": inputs.slopes,
+            "sinks": inputs.sinks,
+            "context": self.context,
+        }
         if problem.varlen:
-            options.update(cu_seqlens_q=inputs.cu_q, cu_seqlens_k=inputs.cu_k, max_seqlen_q=problem.q,
-                           max_seqlen_k=problem.k)
+            options.update(
+                cu_seqlens_q=inputs.cu_q, cu_seqlens_k=inputs.cu_k, max_seqlen_q=problem.q, max_seqlen_k=problem.k
+            )
         if problem.scales:
             for name in ("q", "k", "v"):
-                options[f"{name}_descale"], options[f"{name}_scales"] = getattr(inputs, f"{name}_descale"), problem.scales
+                options[f"{name}_descale"], options[f"{name}_scales"] = (
+                    getattr(inputs, f"{name}_descale"),
+                    problem.scales,
+                )
         return (inputs.q, inputs.k, inputs.v), {name: value for name, value in options.items() if value is not None}
 
     def output(self, inputs: Inputs) -> torch.Tensor:
@@ -153,11 +175,21 @@ def all_arms(device: str, threads: int = 0) -> list[Arm]:
     from arms_flash import FlashAttention2, FlashAttention3, FlashAttention4
     from arms_more import FlashInfer, SageAttention, Xformers
     from arms_torch import Flex, TorchCpu, TorchSdpa
+
     if device == "cpu":
         return [RaptArm(threads), TorchCpu(), TorchCpu("f16"), TorchSdpa("math"), Flex(compiled=False)]
-    return [RaptArm(), *[TorchSdpa(backend) for backend in ("flash", "efficient", "cudnn", "math")], Flex(),
-            CudnnFrontend(), FlashAttention2(), FlashAttention3(), FlashAttention4(), Xformers(), FlashInfer(),
-            SageAttention()]
+    return [
+        RaptArm(),
+        *[TorchSdpa(backend) for backend in ("flash", "efficient", "cudnn", "math")],
+        Flex(),
+        CudnnFrontend(),
+        FlashAttention2(),
+        FlashAttention3(),
+        FlashAttention4(),
+        Xformers(),
+        FlashInfer(),
+        SageAttention(),
+    ]
 
 
 def available(arms: list[Arm]) -> tuple[list[Arm], list[Absent]]:

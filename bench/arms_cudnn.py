@@ -3,6 +3,7 @@
 Called through arms.py; used where importable. The graph is built once a problem (cold_us) and executed with the
 pointers of each set. cuDNN's left bound counts the diagonal: a window of L keys to the left is L + 1.
 """
+
 from __future__ import annotations
 
 import importlib
@@ -18,6 +19,7 @@ from suites import Problem
 
 class CudnnFrontend(Arm):
     """cuDNN's fused attention, forward only."""
+
     name, family = "cudnn-frontend", "cudnn.sdpa"
 
     def load(self) -> None:
@@ -37,7 +39,9 @@ class CudnnFrontend(Arm):
             if problem.scales != "tensor":
                 return "FP8 needs one descale a tensor"
             return only(problem, dtype=["e4m3"])
-        return only(problem, dtype=["f16", "bf16"], varlen=True, window=True, alibi=True, bias=True, mask=True, sinks=True)
+        return only(
+            problem, dtype=["f16", "bf16"], varlen=True, window=True, alibi=True, bias=True, mask=True, sinks=True
+        )
 
     def config(self, problem: Problem) -> str:
         return "sdpa_fp8 scale_s=448" if problem.dtype == "e4m3" else "sdpa" + (" mask as bias" if problem.mask else "")
@@ -77,8 +81,12 @@ class CudnnFrontend(Arm):
         kind = self.cudnn.data_type
         types = {"f16": kind.HALF, "bf16": kind.BFLOAT16, "e4m3": kind.FP8_E4M3}
         options = {"handle": self.handle} if self.handle is not None else {}
-        return self.cudnn.pygraph(io_data_type=types[problem.dtype], intermediate_data_type=kind.FLOAT,
-                                  compute_data_type=kind.FLOAT, **options)
+        return self.cudnn.pygraph(
+            io_data_type=types[problem.dtype],
+            intermediate_data_type=kind.FLOAT,
+            compute_data_type=kind.FLOAT,
+            **options,
+        )
 
     def finish(self) -> None:
         graph, mode = self.graph, self.cudnn.heur_mode
@@ -93,8 +101,12 @@ class CudnnFrontend(Arm):
         """Everything that the graph reads and writes, by name."""
         problem, device = inputs.problem, inputs.device
         shape = (*inputs.q.shape[:-1], problem.dv)
-        pack = {"q": inputs.q, "k": inputs.k, "v": inputs.v,
-                "out": torch.full(shape, math.nan, dtype=TORCH[problem.out], device=device)}
+        pack = {
+            "q": inputs.q,
+            "k": inputs.k,
+            "v": inputs.v,
+            "out": torch.full(shape, math.nan, dtype=TORCH[problem.out], device=device),
+        }
         if problem.varlen:  # the frontend's own tests round packed rows up to 64
             pack = {name: _padded(tensor) for name, tensor in pack.items()}
             for name, cu in (("q", inputs.cu_q), ("k", inputs.cu_k)):
@@ -115,8 +127,11 @@ class CudnnFrontend(Arm):
 
     def build(self, graph, problem: Problem, pack: dict) -> dict:
         """The node of the graph; returns the graph's tensors by name."""
-        node = {name: self._tensor(graph, problem, name, tensor) for name, tensor in pack.items()
-                if name not in ("out", "amax_s", "amax_o")}
+        node = {
+            name: self._tensor(graph, problem, name, tensor)
+            for name, tensor in pack.items()
+            if name not in ("out", "amax_s", "amax_o")
+        }
         options = {"attn_scale": 1.0 / math.sqrt(problem.d), "generate_stats": False, "name": "sdpa"}
         options.update(self._band(problem, fp8=problem.dtype == "e4m3"))
         if problem.varlen:
@@ -130,9 +145,13 @@ class CudnnFrontend(Arm):
                 options[word] = node[name]
         if problem.dtype == "e4m3":
             scales = {name: node[name] for name in node if name.startswith(("descale_", "scale_"))}
-            out, _, node["amax_s"], node["amax_o"] = graph.sdpa_fp8(q=node["q"], k=node["k"], v=node["v"], **scales, **options)
+            out, _, node["amax_s"], node["amax_o"] = graph.sdpa_fp8(
+                q=node["q"], k=node["k"], v=node["v"], **scales, **options
+            )
             for name in ("amax_s", "amax_o"):
-                node[name].set_output(True).set_dim((1, 1, 1, 1)).set_stride((1, 1, 1, 1)).set_data_type(self.cudnn.data_type.FLOAT)
+                node[name].set_output(True).set_dim((1, 1, 1, 1)).set_stride((1, 1, 1, 1)).set_data_type(
+                    self.cudnn.data_type.FLOAT
+                )
             node["sdpa_fp8"] = True
         else:
             out, _ = graph.sdpa(q=node["q"], k=node["k"], v=node["v"], **options)
@@ -145,7 +164,11 @@ class CudnnFrontend(Arm):
             return {}
         alignment = self.cudnn.diagonal_alignment
         square = all(q == k for q, k in problem.sequences)
-        options = {"diagonal_alignment": alignment.TOP_LEFT if square or problem.causal == "top_left" else alignment.BOTTOM_RIGHT}
+        options = {
+            "diagonal_alignment": (
+                alignment.TOP_LEFT if square or problem.causal == "top_left" else alignment.BOTTOM_RIGHT
+            )
+        }
         names = ("left_bound", "right_bound") if fp8 else ("diagonal_band_left_bound", "diagonal_band_right_bound")
         if left is not None:
             options[names[0]] = left + 1
@@ -157,13 +180,20 @@ class CudnnFrontend(Arm):
         if problem.varlen and name in ("q", "k", "v"):
             dims, strides = _padded_view(problem, name, tensor)
             return graph.tensor(dim=dims, stride=strides, data_type=self._type(tensor.dtype), name=name)
-        return graph.tensor(dim=tuple(tensor.shape), stride=tuple(tensor.stride()), data_type=self._type(tensor.dtype),
-                            name=name)
+        return graph.tensor(
+            dim=tuple(tensor.shape), stride=tuple(tensor.stride()), data_type=self._type(tensor.dtype), name=name
+        )
 
     def _type(self, dtype):
         kind = self.cudnn.data_type
-        return {torch.float16: kind.HALF, torch.bfloat16: kind.BFLOAT16, torch.float32: kind.FLOAT,
-                torch.float8_e4m3fn: kind.FP8_E4M3, torch.int32: kind.INT32, torch.int64: kind.INT64}[dtype]
+        return {
+            torch.float16: kind.HALF,
+            torch.bfloat16: kind.BFLOAT16,
+            torch.float32: kind.FLOAT,
+            torch.float8_e4m3fn: kind.FP8_E4M3,
+            torch.int32: kind.INT32,
+            torch.int64: kind.INT64,
+        }[dtype]
 
     def _output(self, problem: Problem, out, tensor: torch.Tensor, node: dict):
         dims, strides = tuple(tensor.shape), tuple(tensor.stride())
@@ -175,13 +205,13 @@ class CudnnFrontend(Arm):
         return out
 
     def logical(self, out, problem):
-        return out[:sum(q for q, _ in problem.varlen)] if problem.varlen else out
+        return out[: sum(q for q, _ in problem.varlen)] if problem.varlen else out
 
 
 def _padded(tensor: torch.Tensor) -> torch.Tensor:
     rows = -(-tensor.shape[0] // 64) * 64
     padded = tensor.new_zeros((rows, *tensor.shape[1:]))
-    padded[:tensor.shape[0]] = tensor
+    padded[: tensor.shape[0]] = tensor
     return padded
 
 

@@ -3,6 +3,7 @@
 Called through arms.py; used where importable. All take [batch, seqlen, heads, dim] and are bottom-right causal; windows
 are inclusive on both sides, as in docs/semantics.md.
 """
+
 from __future__ import annotations
 
 import importlib
@@ -26,6 +27,7 @@ def installed_version(module, *distributions: str) -> str:
 
 class FlashAttention2(Arm):
     """flash_attn.flash_attn_func and flash_attn_varlen_func."""
+
     name, layout, family = "flash-attn-2", "bshd", "flash_attn"
 
     def load(self) -> None:
@@ -55,7 +57,9 @@ class FlashAttention2(Arm):
             function, tensors = self.dense, inputs.bshd()
             return lambda: function(*tensors, **options)
         function, tensors = self.packed, (inputs.q, inputs.k, inputs.v)
-        options.update(cu_seqlens_q=inputs.cu_q, cu_seqlens_k=inputs.cu_k, max_seqlen_q=problem.q, max_seqlen_k=problem.k)
+        options.update(
+            cu_seqlens_q=inputs.cu_q, cu_seqlens_k=inputs.cu_k, max_seqlen_q=problem.q, max_seqlen_k=problem.k
+        )
         return lambda: function(*tensors, **options)
 
     def logical(self, out, problem):
@@ -64,6 +68,7 @@ class FlashAttention2(Arm):
 
 class FlashAttention3(FlashAttention2):
     """flash_attn_interface: Hopper. Splits are left to its own heuristic (num_splits=0), which helps it in decoding."""
+
     name, family = "flash-attn-3", "flash_attn_interface"
 
     def load(self) -> None:
@@ -87,8 +92,9 @@ class FlashAttention3(FlashAttention2):
     def refusal(self, problem: Problem) -> str:
         if problem.dtype == "e4m3" and problem.out != "bf16":
             return f"FP8 gives bf16, the problem asks for {problem.out}"
-        return only(problem, dtype=["f16", "bf16", "e4m3"], varlen=True, window=True, softcap=True,
-                    sinks=self.has_sinks)
+        return only(
+            problem, dtype=["f16", "bf16", "e4m3"], varlen=True, window=True, softcap=True, sinks=self.has_sinks
+        )
 
     def options(self, inputs: Inputs) -> dict:
         options = super().options(inputs)
@@ -97,13 +103,17 @@ class FlashAttention3(FlashAttention2):
             options["sinks"] = inputs.sinks.to(inputs.q.dtype)
         if inputs.q_descale is not None:  # one factor a tensor, as one a batch and head
             shape = (inputs.problem.b, inputs.problem.hk)
-            options.update(q_descale=inputs.q_descale.expand(shape), k_descale=inputs.k_descale.expand(shape),
-                           v_descale=inputs.v_descale.expand(shape))
+            options.update(
+                q_descale=inputs.q_descale.expand(shape),
+                k_descale=inputs.k_descale.expand(shape),
+                v_descale=inputs.v_descale.expand(shape),
+            )
         return options
 
 
 class FlashAttention4(FlashAttention2):
     """flash_attn.cute: compiled at its first call for a kind of problem; open window sides are None."""
+
     name, family = "flash-attn-4", "flash_attn.cute"
 
     def load(self) -> None:

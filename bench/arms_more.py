@@ -3,6 +3,7 @@
 Called through arms.py; used where importable. sageattention multiplies Q K^T in INT8: it is marked as lossy, timed up
 to a looser bound, and its error stands beside its time.
 """
+
 from __future__ import annotations
 
 import importlib
@@ -17,6 +18,7 @@ from suites import Problem
 
 class Xformers(Arm):
     """xformers.ops.memory_efficient_attention, which chooses its operator (PyTorch's kernels, Triton split-K)."""
+
     name, layout, family = "xformers", "bshd", "xformers.memory_efficient_attention"
 
     def load(self) -> None:
@@ -43,7 +45,9 @@ class Xformers(Arm):
         if problem.window and problem.causal and left >= 0:
             return masks.LowerTriangularFromBottomRightLocalAttentionMask(left + 1)
         if problem.window and not problem.causal:
-            return masks.LocalAttentionFromBottomRightMask(left if left >= 0 else problem.k, right if right >= 0 else problem.k)
+            return masks.LocalAttentionFromBottomRightMask(
+                left if left >= 0 else problem.k, right if right >= 0 else problem.k
+            )
         return masks.LowerTriangularFromBottomRightMask() if problem.causal else None
 
     def bind(self, inputs: Inputs):
@@ -64,7 +68,8 @@ class Xformers(Arm):
 
 
 class FlashInfer(Arm):
-    """flashinfer: single_prefill and single_decode for one sequence, else the ragged prefill wrapper, planned before."""
+    """flashinfer: single_prefill and single_decode for one sequence, else the ragged prefill wrapper, planned."""
+
     name, layout, family = "flashinfer", "bshd", "flashinfer"
 
     def load(self) -> None:
@@ -102,11 +107,21 @@ class FlashInfer(Arm):
         problem = inputs.problem
         starts = [inputs.cu_q, inputs.cu_k]
         if not problem.varlen:
-            starts = [torch.arange(problem.b + 1, dtype=torch.int32, device=inputs.device) * n for n in (problem.q, problem.k)]
+            starts = [
+                torch.arange(problem.b + 1, dtype=torch.int32, device=inputs.device) * n for n in (problem.q, problem.k)
+            ]
         space = torch.zeros(256 << 20, dtype=torch.uint8, device=inputs.device)
         wrapper = self.module.BatchPrefillWithRaggedKVCacheWrapper(space, "NHD")
-        wrapper.plan(*starts, problem.h, problem.hk, problem.d, head_dim_vo=problem.dv, causal=bool(problem.causal),
-                     q_data_type=inputs.q.dtype, **options)
+        wrapper.plan(
+            *starts,
+            problem.h,
+            problem.hk,
+            problem.d,
+            head_dim_vo=problem.dv,
+            causal=bool(problem.causal),
+            q_data_type=inputs.q.dtype,
+            **options,
+        )
         return wrapper
 
     def logical(self, out, problem):
@@ -119,6 +134,7 @@ class FlashInfer(Arm):
 
 class SageAttention(Arm):
     """sageattention.sageattn and sageattn_varlen: Q K^T in INT8."""
+
     name, family, lossy = "sageattention", "sageattention", True
 
     def load(self) -> None:

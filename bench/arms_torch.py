@@ -3,6 +3,7 @@
 Called through arms.py. F.scaled_dot_product_attention has no window, softcap, ALiBi or sinks: windows and ALiBi go in
 as a prepared attn_mask, as its users do it, where the backend takes one; the row's config says so.
 """
+
 from __future__ import annotations
 
 import math
@@ -15,8 +16,12 @@ from arms import Arm, only
 from inputs import TORCH, Inputs
 from suites import Problem
 
-BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "efficient": SDPBackend.EFFICIENT_ATTENTION,
-            "cudnn": SDPBackend.CUDNN_ATTENTION, "math": SDPBackend.MATH}
+BACKENDS = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "math": SDPBackend.MATH,
+}
 
 
 def needs_mask(problem: Problem, backend: str) -> bool:
@@ -29,8 +34,11 @@ def attn_mask(inputs: Inputs) -> torch.Tensor:
     """Causal, window, mask (boolean: true keeps) and, where there is one, bias or ALiBi (added) in one tensor."""
     problem = inputs.problem
     off, left, right = problem.band(problem.q, problem.k)
-    place = (torch.arange(problem.k, device=inputs.device)[None, :]
-             - torch.arange(problem.q, device=inputs.device)[:, None] - off)
+    place = (
+        torch.arange(problem.k, device=inputs.device)[None, :]
+        - torch.arange(problem.q, device=inputs.device)[:, None]
+        - off
+    )
     keep = torch.ones_like(place, dtype=torch.bool)
     if right is not None:
         keep &= place <= right
@@ -51,6 +59,7 @@ def attn_mask(inputs: Inputs) -> torch.Tensor:
 
 class TorchSdpa(Arm):
     """F.scaled_dot_product_attention held to one backend; varlen problems by torch.nn.attention.varlen (flash)."""
+
     family = "torch.scaled_dot_product_attention"
 
     def __init__(self, backend: str):
@@ -100,11 +109,13 @@ class TorchSdpa(Arm):
             options["is_causal"] = True
         elif problem.causal and problem.q != 1:  # one query at the end sees every key
             from torch.nn.attention.bias import causal_lower_right
+
             options["attn_mask"] = causal_lower_right(problem.q, problem.k)
         return lambda: functional.scaled_dot_product_attention(q, k, v, **options)
 
     def _bind_varlen(self, inputs: Inputs):
         from torch.nn.attention.varlen import varlen_attn
+
         problem = inputs.problem
         left, right = problem.window or (-1, -1)
         window = (left, 0 if problem.causal else right)
@@ -149,6 +160,7 @@ class TorchCpu(TorchSdpa):
 
 class Flex(Arm):
     """flex_attention, compiled for each problem; the block mask is made beforehand and not timed."""
+
     family = "torch.flex_attention"
 
     def __init__(self, compiled: bool = True):
@@ -159,8 +171,9 @@ class Flex(Arm):
 
     def refusal(self, problem: Problem) -> str:
         dtypes = ["f32", "f16", "bf16"]
-        return only(problem, dtype=dtypes, varlen=True, window=True, softcap=True, alibi=True, bias=True, mask=True,
-                    sinks=True)
+        return only(
+            problem, dtype=dtypes, varlen=True, window=True, softcap=True, alibi=True, bias=True, mask=True, sinks=True
+        )
 
     def config(self, problem: Problem) -> str:
         return ("compiled" if self.compiled else "not compiled") + (", document mask" if problem.varlen else "")
@@ -176,6 +189,7 @@ class Flex(Arm):
 
     def bind(self, inputs: Inputs):
         from torch.nn.attention.flex_attention import create_block_mask
+
         problem = inputs.problem
         q, k, v = inputs.q, inputs.k, inputs.v
         if problem.varlen:
@@ -183,8 +197,14 @@ class Flex(Arm):
         mask = mask_mod(inputs)
         if mask is not None and (self.block_mask is None or inputs.mask is not None):
             batch, heads = inputs.mask.shape[:2] if inputs.mask is not None else (1, 1)
-            self.block_mask = create_block_mask(mask, batch if batch > 1 else None, heads if heads > 1 else None,
-                                                q.shape[2], k.shape[2], device=inputs.device)
+            self.block_mask = create_block_mask(
+                mask,
+                batch if batch > 1 else None,
+                heads if heads > 1 else None,
+                q.shape[2],
+                k.shape[2],
+                device=inputs.device,
+            )
         function = flex_function(problem)
         if self.compiled:
             if self.function is None:
@@ -203,8 +223,10 @@ def mask_mod(inputs: Inputs):
     off, left, right = problem.band(problem.q, problem.k)
     documents = None
     if problem.varlen:
-        documents = [torch.repeat_interleave(torch.arange(problem.b, device=inputs.device), cu.diff())
-                     for cu in (inputs.cu_q, inputs.cu_k)]
+        documents = [
+            torch.repeat_interleave(torch.arange(problem.b, device=inputs.device), cu.diff())
+            for cu in (inputs.cu_q, inputs.cu_k)
+        ]
         shift = (inputs.cu_k.diff() - inputs.cu_q.diff()) + inputs.cu_k[:-1] - inputs.cu_q[:-1]
     mask = inputs.mask
     if left is None and right is None and documents is None and mask is None:
@@ -220,8 +242,15 @@ def mask_mod(inputs: Inputs):
         if left is not None:
             keep = keep & (place >= -left)
         if mask is not None:
-            keep = keep & mask[b if mask.shape[0] > 1 else 0, h if mask.shape[1] > 1 else 0,
-                               q_idx if mask.shape[2] > 1 else 0, kv_idx if mask.shape[3] > 1 else 0]
+            keep = (
+                keep
+                & mask[
+                    b if mask.shape[0] > 1 else 0,
+                    h if mask.shape[1] > 1 else 0,
+                    q_idx if mask.shape[2] > 1 else 0,
+                    kv_idx if mask.shape[3] > 1 else 0,
+                ]
+            )
         return keep
 
     return visible
@@ -230,6 +259,7 @@ def mask_mod(inputs: Inputs):
 def flex_function(problem: Problem):
     """The call to compile. Sinks: out * sigmoid(lse - sink), which is what joining the denominator amounts to."""
     from torch.nn.attention.flex_attention import AuxRequest, flex_attention
+
     off, softcap = problem.band(problem.q, problem.k)[0], problem.softcap
     plain = not (softcap or problem.bias or problem.alibi)
     gqa = problem.h != problem.hk

@@ -5,11 +5,13 @@
     python3 bench/call_cost.py --device cpu --quick       # tries the script: there, calls are done on return
 
 Blocks of calls, the arms of a round in random order, each block short enough not to fill the launch queue; the clock
-stops when the last call has returned, before the GPU is done. The bare launch is timed in the same rounds by a loop in C
-(bench/launch.py); what a call costs above it is the median over rounds of the difference within a round. Python's loop
-and the call of a lambda, about 0.05 us, are counted in. Exit status: 0; 1 if rapt is wrong or refuses, or exceeds --limit
-microseconds above the bare launch; 3 there is no such device, or a limit was asked for and the bare launch not measured.
+stops when the last call has returned, before the GPU is done. The bare launch is timed in the same rounds by a loop in
+C (bench/launch.py); what a call costs above it is the median over rounds of the difference within a round. Python's
+loop and the call of a lambda are counted in. Exit status: 0; 1 if rapt is wrong or refuses, or exceeds --limit
+microseconds above the bare launch; 3 there is no such device, or a limit was asked for and the bare launch not
+measured.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -32,12 +34,15 @@ from judge import Judge
 from launch import BareLaunch, NotHere
 from roof import NOTHING, card_name, commit_and_dirty, driver_version, file_safe, nvrtc_version
 
-SHAPES = {name: suites.NAMED[name] for name in ("seed-small-a", "seed-small-b", "mission", "mission-causal", "decode-b1-4k")}
+SHAPES = {
+    name: suites.NAMED[name] for name in ("seed-small-a", "seed-small-b", "mission", "mission-causal", "decode-b1-4k")
+}
 CALLS = 100
 
 
 class Allocating(RaptArm):
     """rapt.sdpa without out=."""
+
     name = "rapt-alloc"
 
     def bind(self, inputs: Inputs):
@@ -86,10 +91,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--dtype", choices=["f16", "bf16"], default="f16")
-    parser.add_argument("--skip-arms", default="torch-flex,torch-flex-eager,torch-math", metavar="NAME,...", help="default: %(default)s")
+    parser.add_argument(
+        "--skip-arms", default="torch-flex,torch-flex-eager,torch-math", metavar="NAME,...", help="default: %(default)s"
+    )
     parser.add_argument("--rounds", type=int, help="default 60; 5 with --quick")
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--limit", type=float, metavar="US", help="fail where rapt costs more than this above a bare launch")
+    parser.add_argument(
+        "--limit", type=float, metavar="US", help="fail where rapt costs more than this above a bare launch"
+    )
     parser.add_argument("--output", metavar="FILE.jsonl")
     options = parser.parse_args()
     if options.device == "cuda" and not torch.cuda.is_available():
@@ -103,7 +112,7 @@ def run(options) -> int:
     rounds = options.rounds or (5 if options.quick else 60)
     gpu = options.device == "cuda"
     stream = torch.cuda.Stream() if gpu else None
-    with torch.no_grad(), (torch.cuda.stream(stream) if gpu else torch.autograd.set_grad_enabled(False)):
+    with torch.no_grad(), torch.cuda.stream(stream) if gpu else torch.autograd.set_grad_enabled(False):
         bare = bare_launch(stream)
         if bare is None and options.limit is not None:
             return 3
@@ -172,17 +181,45 @@ def report(options, name, problem, bound, us, floor, failures, step) -> list[dic
     for arm, _, error in bound:
         q1, median, q3 = results.quartiles(us[arm.name])
         above = statistics.median(mine - bare for mine, bare in zip(us[arm.name], floor)) if floor else None
-        print(f"  {arm.name:<16}{median:8.2f} us ({q1:.2f}-{q3:.2f})" + (f"  above the bare launch {above:.2f}" if floor else ""))
+        print(
+            f"  {arm.name:<16}{median:8.2f} us ({q1:.2f}-{q3:.2f})"
+            + (f"  above the bare launch {above:.2f}" if floor else "")
+        )
         if options.limit is not None and isinstance(arm, RaptArm) and above > options.limit:
             failures.append(f"{name} {arm.name}: {above:.2f} us above the bare launch, the limit is {options.limit:g}")
         error = dict(error)
-        found.append(results.row(
-            problem.line, arm.name, us[arm.name], flops=problem.flops(), moved=problem.bytes_moved(), name=name,
-            suite="call-cost", within_bound=bool(error.pop("within")), err=error, family=arm.family, config=arm.config(problem),
-            calls=CALLS, timer="host", host_us=median, above_launch_us=above, bare_launch_us=lowest, layout=arm.layout,
-            checked_rows=step, card=file_safe(card_name(options.device)), threads=0 if options.device == "cuda" else torch.get_num_threads(),
-            driver=driver_version() if options.device == "cuda" else "", version=arm.version(), commit=commit, dirty=dirty,
-            nvrtc=nvrtc_version() if options.device == "cuda" else "", command=shlex.join(sys.argv), gemm_tflops=dict(NOTHING), bandwidth=None))
+        found.append(
+            results.row(
+                problem.line,
+                arm.name,
+                us[arm.name],
+                flops=problem.flops(),
+                moved=problem.bytes_moved(),
+                name=name,
+                suite="call-cost",
+                within_bound=bool(error.pop("within")),
+                err=error,
+                family=arm.family,
+                config=arm.config(problem),
+                calls=CALLS,
+                timer="host",
+                host_us=median,
+                above_launch_us=above,
+                bare_launch_us=lowest,
+                layout=arm.layout,
+                checked_rows=step,
+                card=file_safe(card_name(options.device)),
+                threads=0 if options.device == "cuda" else torch.get_num_threads(),
+                driver=driver_version() if options.device == "cuda" else "",
+                version=arm.version(),
+                commit=commit,
+                dirty=dirty,
+                nvrtc=nvrtc_version() if options.device == "cuda" else "",
+                command=shlex.join(sys.argv),
+                gemm_tflops=dict(NOTHING),
+                bandwidth=None,
+            )
+        )
     return found
 
 

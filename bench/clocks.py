@@ -3,6 +3,7 @@
 Called by peers.py. A clock prepares an arm's calls once (and hands back the outputs of that preparation, to be judged),
 then gives samples, so that the arms of a round can be sampled in random order.
 """
+
 from __future__ import annotations
 
 import math
@@ -60,6 +61,7 @@ def synchronize() -> None:
 
 class GraphClock:
     """Device time of an arm's calls from replays of one captured graph. Runs on the stream that it was made on."""
+
     timer = "graph"
 
     def __init__(self, stream: torch.cuda.Stream):
@@ -100,6 +102,7 @@ class GraphClock:
 
 class HostClock:
     """Time of calls that are done on return: the CPU. A sample is one call; a round lasts `seconds` an arm."""
+
     timer = "host"
 
     def __init__(self, seconds: float):

@@ -4,11 +4,13 @@
     python3 bench/compare.py BEFORE.jsonl AFTER.jsonl [--least 0.03] [--arms rapt] [--fail-on-regression]
 
 Rows are paired by problem, arm, timer, L2 and threads; rows of one file with the same key are taken together. A time
-changed if the quartiles of the two do not overlap and the medians differ by --least or more. Peers tell what the machine
-did meanwhile: their median ratio is printed, and no time is corrected by it. Between the two files of one H100 that are in
-results/ with PyTorch's same kernels, 51 of 58 times of peers count as the same at the default of --least. Exit status: 0; with --fail-on-regression
-1 if an arm of rapt became slower, or has no row any more; 2 for files that cannot be compared.
+changed if the quartiles of the two do not overlap and the medians differ by --least or more. Peers tell what the
+machine did meanwhile: their median ratio is printed, and no time is corrected by it. Between the two files of one H100
+that are in results/, with PyTorch's same kernels, 51 of 58 times of peers count as the same at the default of --least.
+Exit status: 0; with --fail-on-regression 1 if an arm of rapt became slower, or has no row any more; 2 for files that
+cannot be compared.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -46,7 +48,7 @@ def spreads(found: list[dict]) -> dict[Key, tuple[float, float, float]]:
 
 
 def verdict(before: tuple[float, float, float], after: tuple[float, float, float], least: float) -> str:
-    """"slower" or "faster" where the quartiles are disjoint and the medians far enough apart, else "same"."""
+    """ "slower" or "faster" where the quartiles are disjoint and the medians far enough apart, else "same"."""
     if after[0] > before[2] and after[1] >= before[1] * (1 + least):
         return "slower"
     if after[2] < before[0] and after[1] <= before[1] / (1 + least):
@@ -84,16 +86,22 @@ def report(found: list[Change], arms: list[str]) -> list[str]:
             continue
         where = f"{timer}{' cold' if l2 == 'cold' else ''}{f' {threads} threads' if threads else ''}"
         if change.before and change.after:
-            detail = (f"{change.before[1]:9.2f} ({change.before[0]:.2f}-{change.before[2]:.2f}) -> {change.after[1]:9.2f} "
-                      f"({change.after[0]:.2f}-{change.after[2]:.2f}) us  x{change.ratio:.3f}")
+            detail = (
+                f"{change.before[1]:9.2f} ({change.before[0]:.2f}-{change.before[2]:.2f}) -> {change.after[1]:9.2f} "
+                f"({change.after[0]:.2f}-{change.after[2]:.2f}) us  x{change.ratio:.3f}"
+            )
         else:
             detail = f"{(change.before or change.after)[1]:9.2f} us"
         lines.append(f"{change.verdict:<7}{arm:<16}{where:<12}{detail}  {problem}")
     paired = [change for change in found if change.before and change.after]
     for who, some in (("rapt", [c for c in paired if c.mine]), ("peers", [c for c in paired if not c.mine])):
         if some:
-            counts = ", ".join(f"{sum(c.verdict == word for c in some)} {word}" for word in ("slower", "faster", "same"))
-            lines.append(f"{who}: {counts}; median of time after / before {statistics.median(c.ratio for c in some):.3f}")
+            counts = ", ".join(
+                f"{sum(c.verdict == word for c in some)} {word}" for word in ("slower", "faster", "same")
+            )
+            lines.append(
+                f"{who}: {counts}; median of time after / before {statistics.median(c.ratio for c in some):.3f}"
+            )
     return lines or ["nothing to compare: no row"]
 
 
@@ -101,7 +109,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("before")
     parser.add_argument("after")
-    parser.add_argument("--least", type=float, default=0.03, help="smallest share that counts as a change (default 0.03)")
+    parser.add_argument(
+        "--least", type=float, default=0.03, help="smallest share that counts as a change (default 0.03)"
+    )
     parser.add_argument("--arms", default="", metavar="NAME,...", help="show only these")
     parser.add_argument("--fail-on-regression", action="store_true")
     options = parser.parse_args()

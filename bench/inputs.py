@@ -3,6 +3,7 @@
 Called by peers.py, call_cost.py and tests. Values are the same in all orders; copies are made once, before anything
 is timed, so that each arm reads the order that it is made for.
 """
+
 from __future__ import annotations
 
 import torch

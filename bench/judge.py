@@ -3,6 +3,7 @@
 Called by peers.py before and after an arm is captured: a wrong arm is never timed. Semantics are those of
 docs/semantics.md; the bounds those of check/bounds.cpp.
 """
+
 from __future__ import annotations
 
 import math
@@ -82,7 +83,7 @@ def _sequences(problem, *tensors) -> Iterator[list[torch.Tensor]]:
     start_q = start_k = 0
     for queries, keys in problem.varlen:
         spans = [(start_q, queries)] + [(start_k, keys)] * 2
-        yield [t[start:start + length].transpose(0, 1) for t, (start, length) in zip(tensors, spans)]
+        yield [t[start : start + length].transpose(0, 1) for t, (start, length) in zip(tensors, spans)]
         start_q, start_k = start_q + queries, start_k + keys
 
 
@@ -101,8 +102,11 @@ def errors(out: torch.Tensor, expected: torch.Tensor) -> dict[str, float]:
     if not bool(torch.isfinite(difference).all()):
         raise WrongResult("NaN or Inf in the output")
     size = expected.norm().item()
-    return {"max_abs": difference.abs().max().item(), "mean_abs": difference.abs().mean().item(),
-            "rel_rms": difference.norm().item() / size if size > 0 else difference.norm().item()}
+    return {
+        "max_abs": difference.abs().max().item(),
+        "mean_abs": difference.abs().mean().item(),
+        "rel_rms": difference.norm().item() / size if size > 0 else difference.norm().item(),
+    }
 
 
 class Judge:
@@ -127,8 +131,10 @@ class Judge:
         return (starts + torch.randint(self.step, starts.shape, generator=generator)).clamp_(max=max(0, queries - 1))
 
     def _of(self, inputs, real, compute, rounded: str = "") -> torch.Tensor:
-        found = [_attention(inputs, index, q, k, v, self.rows[index], compute, rounded).flatten()
-                 for index, (q, k, v) in enumerate(real)]
+        found = [
+            _attention(inputs, index, q, k, v, self.rows[index], compute, rounded).flatten()
+            for index, (q, k, v) in enumerate(real)
+        ]
         return torch.cat(found)
 
     def _bounds(self, plain) -> dict[str, float]:
@@ -148,10 +154,15 @@ class Judge:
             raise WrongResult(f"out is {out.dtype} {list(out.shape)}: must be {TORCH[problem.out]} {list(shape)}")
         taken = [one[0][:, rows].flatten() for one, rows in zip(_sequences(problem, out), self.rows)]
         found = errors(torch.cat(taken), self.expected)
-        beyond = [f"{name} {found[name]:.2e} exceeds its bound {bound:.2e}"
-                  for name, bound in self.bounds.items() if not found[name] <= bound]
+        beyond = [
+            f"{name} {found[name]:.2e} exceeds its bound {bound:.2e}"
+            for name, bound in self.bounds.items()
+            if not found[name] <= bound
+        ]
         if lossy and not found["rel_rms"] <= LOSSY_REL_RMS:
-            raise WrongResult(f"rel_rms {found['rel_rms']:.2e} exceeds {LOSSY_REL_RMS}, the limit of arms that quantise")
+            raise WrongResult(
+                f"rel_rms {found['rel_rms']:.2e} exceeds {LOSSY_REL_RMS}, the limit of arms that quantise"
+            )
         if beyond and not lossy:
             raise WrongResult("; ".join(beyond))
         return {**found, "within": not beyond}

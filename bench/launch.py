@@ -3,6 +3,7 @@
 Called by call_cost.py. A loop in Python through ctypes would put a microsecond of ctypes on every launch and flatter
 whatever is compared with it, so a few lines of C are compiled here with the machine's compiler and called once a block.
 """
+
 from __future__ import annotations
 
 import ctypes
@@ -14,7 +15,8 @@ import tempfile
 PARAMETER_BYTES = 256  # about what an attention kernel takes
 SOURCE = r"""
 #include <time.h>
-typedef int (*launch_t)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**);
+typedef int (*launch_t)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**,
+                        void**);
 /* Microseconds a launch, or minus the driver's error. */
 double time_launches(launch_t launch, void* function, void* stream, unsigned blocks, unsigned threads, int launches) {
   char bytes[%d] = {0};
@@ -29,8 +31,10 @@ double time_launches(launch_t launch, void* function, void* stream, unsigned blo
   return ((end.tv_sec - begin.tv_sec) * 1e9 + (end.tv_nsec - begin.tv_nsec)) / 1e3 / launches;
 }
 """ % PARAMETER_BYTES
-PTX = (".version 7.0\n.target sm_80\n.address_size 64\n"
-       f".visible .entry empty(.param .align 8 .b8 parameters[{PARAMETER_BYTES}]) {{ ret; }}\n").encode()
+PTX = (
+    ".version 7.0\n.target sm_80\n.address_size 64\n"
+    f".visible .entry empty(.param .align 8 .b8 parameters[{PARAMETER_BYTES}]) {{ ret; }}\n"
+).encode()
 
 
 class NotHere(RuntimeError):
@@ -39,7 +43,9 @@ class NotHere(RuntimeError):
 
 def compile_loop(folder: str) -> ctypes.CDLL:
     """The C loop as a shared library in `folder`."""
-    compiler = next((found for found in map(shutil.which, (os.environ.get("CC") or "cc", "gcc", "clang")) if found), None)
+    compiler = next(
+        (found for found in map(shutil.which, (os.environ.get("CC") or "cc", "gcc", "clang")) if found), None
+    )
     if compiler is None:
         raise NotHere("no C compiler (cc, gcc, clang) for the loop of bare launches")
     source, library = os.path.join(folder, "launch.c"), os.path.join(folder, "launch.so")
@@ -74,8 +80,14 @@ class BareLaunch:
 
     def block(self, launches: int) -> float:
         blocks, threads = self.shape
-        us = self.loop.time_launches(self.driver.cuLaunchKernel, self.function, ctypes.c_void_p(self.stream),
-                                     ctypes.c_uint(blocks), ctypes.c_uint(threads), ctypes.c_int(launches))
+        us = self.loop.time_launches(
+            self.driver.cuLaunchKernel,
+            self.function,
+            ctypes.c_void_p(self.stream),
+            ctypes.c_uint(blocks),
+            ctypes.c_uint(threads),
+            ctypes.c_int(launches),
+        )
         if us < 0:
             raise RuntimeError(f"cuLaunchKernel: error {-us:.0f}")
         return us

@@ -5,14 +5,15 @@
     python3 bench/peers.py --device cpu [--threads 1,16] [--save]                   # what PyTorch does on the CPU
     python3 bench/peers.py --dry-run                                                # tries all of it without a GPU
 
-Before an arm is timed, its outputs on fresh random inputs are judged against float64 on sampled rows, by bounds that an
-unfused implementation sets; outputs are poisoned before. A wrong arm is not timed. Then, in rounds, the arms in random
-order: on a GPU replays of a CUDA graph of many calls over rotating inputs and outputs (device time), and apart from that
-an eager loop (host time: up to the last enqueue; wall: to the end of the work); on the CPU single calls. An arm that
+Before an arm is timed, its outputs on fresh random inputs are judged against float64 on sampled rows, by bounds that
+an unfused implementation sets; outputs are poisoned before. A wrong arm is not timed. Then, in rounds, the arms in
+random order: on a GPU replays of a CUDA graph of many calls over rotating inputs and outputs (device time), and apart
+from that an eager loop (host time: up to the last enqueue; wall: to the end of the work); on the CPU single calls. An arm that
 could not be imported, or does not compute the very same thing, is printed with the reason and compared with nothing.
 Rows follow docs/results-schema.json; docs/benchmarks.md tells what is measured how. Exit status: 0; 1 rapt was wrong or
 refused a problem that is not FP8; 2 usage; 3 there is no such device.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -58,16 +59,21 @@ class Run:
         self.values = torch.Generator(self.device).manual_seed(options.seed)
         self.card = card_name(self.device)
         self.driver = "" if self.device == "cpu" else driver_version()
-        wanted = [arm for arm in arms_module.all_arms(self.device, threads)
-                  if (not options.arms or arm.name in options.arms) and arm.name not in options.skip_arms]
+        wanted = [
+            arm
+            for arm in arms_module.all_arms(self.device, threads)
+            if (not options.arms or arm.name in options.arms) and arm.name not in options.skip_arms
+        ]
         self.arms, self.absent = arms_module.available(wanted)
         self.stream = None if self.device == "cpu" else torch.cuda.Stream()
         self.roof: Roof | None = None
 
     def head(self) -> None:
-        print(f"{self.card}, driver {self.driver or '-'}, PyTorch {torch.__version__}, commit {self.options.commit}"
-              f"{' (dirty)' if self.options.dirty else ''}, seed {self.options.seed}"
-              + (f", {self.threads} threads" if self.threads else ""))
+        print(
+            f"{self.card}, driver {self.driver or '-'}, PyTorch {torch.__version__}, commit {self.options.commit}"
+            f"{' (dirty)' if self.options.dirty else ''}, seed {self.options.seed}"
+            + (f", {self.threads} threads" if self.threads else "")
+        )
         for arm in self.arms:
             print(f"  {arm.name:<16}{arm.version()}")
         for arm in self.absent:
@@ -113,8 +119,14 @@ class Run:
         if bounds:
             clocks.measure(bounds, clock, self.options.rounds, lambda some: self.random.sample(some, len(some)))
         new = self.make_rows(suite, name, problem, bounds, absent, clock, sets, judges[0].step)
-        print("\n".join(table.block(new, [other._asdict() for other in absent]) if new else
-                        [f"  {other.arm:<16}{other.why}" for other in absent]), flush=True)
+        print(
+            "\n".join(
+                table.block(new, [other._asdict() for other in absent])
+                if new
+                else [f"  {other.arm:<16}{other.why}" for other in absent]
+            ),
+            flush=True,
+        )
         self.rows += new
         clock.close()
         for arm in self.arms:
@@ -138,7 +150,9 @@ class Run:
                     return Absent(arm.name, f"not measured: one call takes {call_us * 1e-6:.1f} s")
                 bound.error = self.judged(bound, judges, lambda index: self.eager(bound, sets, index))
                 outputs = clock.prepare(bound, self.device_us(problem, call_us))
-                captured = {index: judge for index, judge in judges.items() if index in outputs}  # slow arms: not all sets
+                captured = {
+                    index: judge for index, judge in judges.items() if index in outputs
+                }  # slow arms: not all sets
                 self.judged(bound, captured, lambda index: outputs[index])
             return bound
         except WrongResult as error:
@@ -164,7 +178,9 @@ class Run:
 
     def eager(self, bound: Bound, sets, index: int):
         """One call's output, in memory that was NaN where the allocator gives the same block again."""
-        poison = torch.full_like(sets[index].q, math.nan, dtype=torch.float32 if sets[index].q.dtype == torch.float32 else torch.float16)
+        poison = torch.full_like(
+            sets[index].q, math.nan, dtype=torch.float32 if sets[index].q.dtype == torch.float32 else torch.float16
+        )
         del poison
         with bound.arm.scope():
             return bound.calls[index]()
@@ -189,14 +205,26 @@ class Run:
         found = []
         for bound in bounds:
             error = dict(bound.error)
-            shared = {"name": name, "suite": suite, "within_bound": bool(error.pop("within")), "err": error,
-                      "family": bound.arm.family, "config": bound.arm.config(problem), **bound.facts,
-                      "layout": "packed" if problem.varlen else bound.arm.layout,
-                      "host_us": statistics.median(bound.host_us) if bound.host_us else None, **self.facts(bound, len(sets), step)}
+            shared = {
+                "name": name,
+                "suite": suite,
+                "within_bound": bool(error.pop("within")),
+                "err": error,
+                "family": bound.arm.family,
+                "config": bound.arm.config(problem),
+                **bound.facts,
+                "layout": "packed" if problem.varlen else bound.arm.layout,
+                "host_us": statistics.median(bound.host_us) if bound.host_us else None,
+                **self.facts(bound, len(sets), step),
+            }
             if mine is not None and bound is not mine:
                 q1, median, q3 = results.quartiles([theirs / ours for theirs, ours in zip(bound.rounds, mine.rounds)])
                 shared["vs_rapt"] = {"median": median, "q1": q1, "q3": q3}
-            line = suites.parse(problem.line.replace("bf16", bound.arm.dtype, 1)).line if getattr(bound.arm, "dtype", "") else problem.line
+            line = (
+                suites.parse(problem.line.replace("bf16", bound.arm.dtype, 1)).line
+                if getattr(bound.arm, "dtype", "")
+                else problem.line
+            )
             timed = [(clock.timer, bound.samples, bound.count if clock.timer == "graph" else 1)]
             if bound.wall_us:
                 timed.append(("host", bound.wall_us, max(len(sets), min(clocks.MOST_CALLS, bound.count))))
@@ -204,8 +232,19 @@ class Run:
                 facts = dict(shared)
                 if timer != clock.timer:  # the ratio is of device times
                     facts.pop("vs_rapt", None)
-                found.append(results.row(line, bound.name, us, flops=flops, moved=moved, timer=timer, calls=calls,
-                                         roof_s=self.roof.seconds(problem.dtype, flops, moved), **facts))
+                found.append(
+                    results.row(
+                        line,
+                        bound.name,
+                        us,
+                        flops=flops,
+                        moved=moved,
+                        timer=timer,
+                        calls=calls,
+                        roof_s=self.roof.seconds(problem.dtype, flops, moved),
+                        **facts,
+                    )
+                )
         if found and absent:
             found[0]["absent"] = [other._asdict() for other in absent]
         return found
@@ -213,29 +252,49 @@ class Run:
     def facts(self, bound: Bound, input_sets: int, step: int) -> dict:
         """Of the run."""
         mine = isinstance(bound.arm, RaptArm)
-        return {"version": bound.arm.version(), "input_sets": input_sets, "checked_rows": step, "l2": self.options.l2,
-                "card": file_safe(self.card), "threads": self.threads, "driver": self.driver,
-                "nvrtc": nvrtc_version() if mine and self.device != "cpu" else "", "commit": self.options.commit,
-                "dirty": self.options.dirty, "command": shlex.join(sys.argv),
-                "gemm_tflops": {**NOTHING, **self.roof.gemm}, "bandwidth": self.roof.bandwidth}
+        return {
+            "version": bound.arm.version(),
+            "input_sets": input_sets,
+            "checked_rows": step,
+            "l2": self.options.l2,
+            "card": file_safe(self.card),
+            "threads": self.threads,
+            "driver": self.driver,
+            "nvrtc": nvrtc_version() if mine and self.device != "cpu" else "",
+            "commit": self.options.commit,
+            "dirty": self.options.dirty,
+            "command": shlex.join(sys.argv),
+            "gemm_tflops": {**NOTHING, **self.roof.gemm},
+            "bandwidth": self.roof.bandwidth,
+        }
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--suite", metavar="NAME,...", help=f"of {', '.join(suites.SUITES)} (default: named; cpu on the CPU)")
+    parser.add_argument(
+        "--suite", metavar="NAME,...", help=f"of {', '.join(suites.SUITES)} (default: named; cpu on the CPU)"
+    )
     parser.add_argument("--names", default="", metavar="NAME,...", help="only these problems of the suites")
-    parser.add_argument("--problem", action="append", default=[], metavar="LINE", help="a problem line, instead of suites")
+    parser.add_argument(
+        "--problem", action="append", default=[], metavar="LINE", help="a problem line, instead of suites"
+    )
     parser.add_argument("--dtype", default="f16", metavar="f16,bf16", help="of problems that do not say their own")
     parser.add_argument("--arms", default="", metavar="NAME,...", help="only these")
     parser.add_argument("--skip-arms", default="", metavar="NAME,...")
     parser.add_argument("--threads", default="", metavar="N,...", help="CPU only (default: 1 and all)")
     parser.add_argument("--rounds", type=int, help="default: 15; 5 with --quick; 21 on the CPU")
     parser.add_argument("--seconds", type=float, help="CPU: time per arm and round (default 0.05; 0.002 with --quick)")
-    parser.add_argument("--l2", choices=["warm", "cold"], default="warm", help="GPU: cold rotates more sets than the L2 holds")
+    parser.add_argument(
+        "--l2", choices=["warm", "cold"], default="warm", help="GPU: cold rotates more sets than the L2 holds"
+    )
     parser.add_argument("--quick", action="store_true", help="fewer rounds: a look, not a result")
-    parser.add_argument("--budget", type=float, default=0, metavar="SECONDS", help="begin no problem after this long (0: no limit)")
-    parser.add_argument("--seed", type=int, default=time.time_ns() % 100000, help="of inputs and orders (default: the clock)")
+    parser.add_argument(
+        "--budget", type=float, default=0, metavar="SECONDS", help="begin no problem after this long (0: no limit)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=time.time_ns() % 100000, help="of inputs and orders (default: the clock)"
+    )
     parser.add_argument("--output", metavar="FILE.jsonl")
     parser.add_argument("--save", action="store_true", help="results/<card>/<UTC>-peers-<suite>.jsonl")
     parser.add_argument("--commit", help="default: git's")
@@ -259,8 +318,9 @@ def settle(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None
     for dtype in options.dtype:
         if dtype not in ("f16", "bf16", "f32"):
             parser.error(f"--dtype {dtype}: must be f16, bf16 or f32")
-    options.arms, options.skip_arms, options.names = ([word for word in text.split(",") if word] for text in
-                                                      (options.arms, options.skip_arms, options.names))
+    options.arms, options.skip_arms, options.names = (
+        [word for word in text.split(",") if word] for text in (options.arms, options.skip_arms, options.names)
+    )
     known = [arm.name for arm in arms_module.all_arms(options.device)]
     for name in [*options.arms, *options.skip_arms]:
         if name not in known:
@@ -276,7 +336,9 @@ def settle(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None
     if not all(word.isdigit() and int(word) > 0 for word in counts.split(",")):
         parser.error(f"--threads {counts}: must be numbers of 1 or more")
     options.threads = sorted({int(word) for word in counts.split(",")}) if cpu else [0]
-    options.rounds = options.rounds or (5 if options.quick and not options.dry_run else 3 if options.dry_run else 21 if cpu else 15)
+    options.rounds = options.rounds or (
+        5 if options.quick and not options.dry_run else 3 if options.dry_run else 21 if cpu else 15
+    )
     if options.rounds < 2:
         parser.error(f"--rounds {options.rounds}: must be 2 or more")
     options.seconds = options.seconds or (0.002 if options.quick else 0.05)
@@ -304,7 +366,7 @@ def chosen_problems(options: argparse.Namespace) -> list[tuple[str, str, suites.
 
 
 def check_judge() -> None:
-    """The judge must refuse what is wrong: a dropped key, a shifted diagonal, swapped rows, NaN. Exits if it does not."""
+    """Exits unless the judge refuses what is wrong: a dropped key, a shifted diagonal, swapped rows, NaN."""
     problem = suites.parse("f16 b1 h2 q64 k64 d32 causal")
     inputs = Inputs(problem, "cpu", torch.Generator().manual_seed(3))
     judge = Judge(inputs, torch.Generator().manual_seed(1))
@@ -317,8 +379,12 @@ def check_judge() -> None:
 
     right = with_mask(causal)
     judge(right)
-    wrong = {"a key dropped": with_mask(causal & (torch.arange(64) != 5)), "the diagonal shifted": with_mask(shifted),
-             "rows swapped": right.roll(1, 2), "NaN in a row": right.masked_fill(torch.arange(64)[:, None] == 17, math.nan)}
+    wrong = {
+        "a key dropped": with_mask(causal & (torch.arange(64) != 5)),
+        "the diagonal shifted": with_mask(shifted),
+        "rows swapped": right.roll(1, 2),
+        "NaN in a row": right.masked_fill(torch.arange(64)[:, None] == 17, math.nan),
+    }
     for name, out in wrong.items():
         with contextlib.suppress(WrongResult):
             judge(out)
@@ -336,7 +402,10 @@ def output_path(options: argparse.Namespace, card: str) -> str | None:
 def main() -> int:
     options = arguments()
     if options.device == "cuda" and not torch.cuda.is_available():
-        print("no GPU for PyTorch here (--dry-run tries the script without one, --device cpu times the CPU)", file=sys.stderr)
+        print(
+            "no GPU for PyTorch here (--dry-run tries the script without one, --device cpu times the CPU)",
+            file=sys.stderr,
+        )
         return 3
     try:
         problems = chosen_problems(options)
@@ -362,8 +431,11 @@ def main() -> int:
             failures += run.failures
             if path and found:
                 results.write(path, found)
-    print(f"\n{len(problems)} problems in {time.perf_counter() - began:.0f} s, {datetime.datetime.now(datetime.timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
-          + (f", written: {path}" if path and found else ""))
+    now = datetime.datetime.now(datetime.timezone.utc)
+    print(
+        f"\n{len(problems)} problems in {time.perf_counter() - began:.0f} s, {now:%Y-%m-%dT%H:%M:%SZ}"
+        + (f", written: {path}" if path and found else "")
+    )
     for failure in failures:
         print(f"FAILED  {failure}")
     return 1 if failures else 0

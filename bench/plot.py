@@ -4,9 +4,10 @@
     python3 bench/plot.py FILE.jsonl [FILE.jsonl ...] -o DIRECTORY
 
 sweep-tflops-DTYPE.svg and sweep-time-DTYPE.svg: over the sequence length, a panel for each head_dim and mask, where the
-rows hold the suite sweep. ratio-SUITE-DTYPE.svg: each arm's time over rapt's, for every problem of the other suites that
-has both. Lossy arms (beyond the error bound of 16-bit kernels) are hatched or dashed and say so.
+rows hold the suite sweep. ratio-SUITE-DTYPE.svg: each arm's time over rapt's, for every problem of the other suites
+that has both. Lossy arms (beyond the error bound of 16-bit kernels) are hatched or dashed and say so.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -18,19 +19,44 @@ import rows as results
 import suites
 import table
 
-COLOURS = {"rapt": "#d1495b", "torch-flash": "#30638e", "torch-cudnn": "#76b041", "torch-efficient": "#8d99ae",
-           "torch-math": "#bcb8b1", "torch-flex": "#edae49", "cudnn-frontend": "#3a7d44", "flash-attn-2": "#6a4c93",
-           "flash-attn-3": "#003d5b", "flash-attn-4": "#00798c", "xformers": "#b5838d", "flashinfer": "#5f0f40",
-           "sageattention": "#9a8c98", "torch": "#30638e", "torch-f16": "#8d99ae"}
+COLOURS = {
+    "rapt": "#d1495b",
+    "torch-flash": "#30638e",
+    "torch-cudnn": "#76b041",
+    "torch-efficient": "#8d99ae",
+    "torch-math": "#bcb8b1",
+    "torch-flex": "#edae49",
+    "cudnn-frontend": "#3a7d44",
+    "flash-attn-2": "#6a4c93",
+    "flash-attn-3": "#003d5b",
+    "flash-attn-4": "#00798c",
+    "xformers": "#b5838d",
+    "flashinfer": "#5f0f40",
+    "sageattention": "#9a8c98",
+    "torch": "#30638e",
+    "torch-f16": "#8d99ae",
+}
 
 
 def canvas():
     """matplotlib, set so that the same rows give the same bytes."""
     import matplotlib
+
     matplotlib.use("svg")
-    matplotlib.rcParams.update({"svg.hashsalt": "rapt", "svg.fonttype": "none", "font.size": 9, "axes.grid": True,
-                                "grid.alpha": 0.3, "axes.axisbelow": True, "axes.spines.top": False, "axes.spines.right": False})
+    matplotlib.rcParams.update(
+        {
+            "svg.hashsalt": "rapt",
+            "svg.fonttype": "none",
+            "font.size": 9,
+            "axes.grid": True,
+            "grid.alpha": 0.3,
+            "axes.axisbelow": True,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+        }
+    )
     from matplotlib import pyplot
+
     return pyplot
 
 
@@ -67,25 +93,35 @@ def sweep_panels(found: list[dict]) -> dict[tuple[int, str], dict[str, list[tupl
         problem = suites.parse(one["problem"])
         panel = panels.setdefault((problem.d, "causal" if problem.causal else "full"), {})
         panel.setdefault(label(one), []).append((problem.q, one))
-    return {key: {name: sorted(points, key=lambda point: point[0]) for name, points in panels[key].items()}
-            for key in sorted(panels, key=lambda key: (key[0], key[1] == "causal"))}
+    return {
+        key: {name: sorted(points, key=lambda point: point[0]) for name, points in panels[key].items()}
+        for key in sorted(panels, key=lambda key: (key[0], key[1] == "causal"))
+    }
 
 
 def plot_sweep(pyplot, found: list[dict], quantity: str, title: str):
     """One figure, a panel for each head_dim and mask. quantity: "tflops" or "time"."""
     panels = sweep_panels(found)
-    figure, axes = pyplot.subplots((len(panels) + 1) // 2, 2, figsize=(10, 3.4 * ((len(panels) + 1) // 2)), squeeze=False,
-                                   layout="constrained")
-    for axis in axes.flat[len(panels):]:
+    figure, axes = pyplot.subplots(
+        (len(panels) + 1) // 2, 2, figsize=(10, 3.4 * ((len(panels) + 1) // 2)), squeeze=False, layout="constrained"
+    )
+    for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)
     shown = {}
     for axis, ((head_dim, kind), lines) in zip(axes.flat, panels.items()):
         for name, points in lines.items():
             arm = points[0][1]["arm"]
             values = [one["gflops"] * 1e-3 if quantity == "tflops" else one["median"] for _, one in points]
-            shown[name] = axis.plot([n for n, _ in points], values, marker="o", markersize=3, color=COLOURS.get(arm),
-                                    linewidth=2.2 if arm == table.MINE else 1.2, zorder=3 if arm == table.MINE else 2,
-                                    linestyle="-" if name == arm else "--")[0]
+            shown[name] = axis.plot(
+                [n for n, _ in points],
+                values,
+                marker="o",
+                markersize=3,
+                color=COLOURS.get(arm),
+                linewidth=2.2 if arm == table.MINE else 1.2,
+                zorder=3 if arm == table.MINE else 2,
+                linestyle="-" if name == arm else "--",
+            )[0]
         lengths = sorted({n for points in lines.values() for n, _ in points})
         axis.set_xscale("log", base=2)
         axis.set_xticks(lengths, [f"{n // 1024}k" if n >= 1024 else str(n) for n in lengths])
@@ -110,8 +146,9 @@ def ratios(found: list[dict]) -> dict[str, dict[str, float]]:
         if mine is None or not peers:
             continue
         extra = (f", {threads} threads" if threads else "") + (", cold" if l2 == "cold" else "")
-        result[name + extra] = {label(one): (one.get("vs_rapt") or {}).get("median") or one["median"] / mine["median"]
-                                for one in peers}
+        result[name + extra] = {
+            label(one): (one.get("vs_rapt") or {}).get("median") or one["median"] / mine["median"] for one in peers
+        }
     return result
 
 
@@ -130,10 +167,23 @@ def plot_ratios(pyplot, found: list[dict], title: str):
         first = place
         for name in [name for name in names if name in values]:
             arm = name.removesuffix(" (lossy)")
-            shown[name] = axis.barh(place, min(values[name], LONGEST_BAR) - 1, left=1, height=0.85, color=COLOURS.get(arm, "#444444"),
-                                    hatch=None if arm == name else "///", edgecolor="white", linewidth=0.3)
-            axis.annotate(f"{values[name]:.2f}", (max(1, min(values[name], LONGEST_BAR)), place), textcoords="offset points",
-                          xytext=(3, -2.5), fontsize=6)
+            shown[name] = axis.barh(
+                place,
+                min(values[name], LONGEST_BAR) - 1,
+                left=1,
+                height=0.85,
+                color=COLOURS.get(arm, "#444444"),
+                hatch=None if arm == name else "///",
+                edgecolor="white",
+                linewidth=0.3,
+            )
+            axis.annotate(
+                f"{values[name]:.2f}",
+                (max(1, min(values[name], LONGEST_BAR)), place),
+                textcoords="offset points",
+                xytext=(3, -2.5),
+                fontsize=6,
+            )
             place -= 1
         ticks.append((first + place + 1) / 2)
         place -= 1
@@ -164,7 +214,10 @@ def draw(found: list[dict], directory: str) -> list[str]:
             some = [one for one in of_suite if not dtype or dtype_of(one) == dtype]
             ending = f"-{dtype}.svg" if dtype else ".svg"
             if suite == "sweep":
-                for quantity, title in (("tflops", "Attention forward, 16k tokens"), ("time", "Attention forward, 16k tokens: time")):
+                for quantity, title in (
+                    ("tflops", "Attention forward, 16k tokens"),
+                    ("time", "Attention forward, 16k tokens: time"),
+                ):
                     figure = plot_sweep(pyplot, some, quantity, f"{title}, {dtype}")
                     paths.append(save(pyplot, figure, directory, f"sweep-{quantity}{ending}"))
             elif ratios(some):

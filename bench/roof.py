@@ -2,6 +2,7 @@
 
 Called by peers.py and call_cost.py, once a run.
 """
+
 from __future__ import annotations
 
 import ctypes
@@ -97,7 +98,9 @@ def card_name(device: str) -> str:
     if device != "cpu":
         return torch.cuda.get_device_name()
     with open("/proc/cpuinfo") as lines:
-        return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+        return next(
+            (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine()
+        )
 
 
 def file_safe(name: str) -> str:
@@ -128,8 +131,9 @@ def commit_and_dirty() -> tuple[str, bool]:
     """Of the checkout that this file is in; ("unknown", False) outside one."""
     folder = os.path.dirname(os.path.abspath(__file__))
     try:
-        run = lambda *words: subprocess.run(["git", "-C", folder, *words], capture_output=True, text=True, timeout=10,  # noqa: E731
-                                            check=True).stdout.strip()
+        run = lambda *words: subprocess.run(
+            ["git", "-C", folder, *words], capture_output=True, text=True, timeout=10, check=True  # noqa: E731
+        ).stdout.strip()
         return run("rev-parse", "--short", "HEAD"), bool(run("status", "--porcelain"))
     except (OSError, subprocess.SubprocessError):
         return "unknown", False

@@ -2,6 +2,7 @@
 
 Called by every script here; needs nothing but the standard library.
 """
+
 from __future__ import annotations
 
 import json
@@ -20,14 +21,34 @@ def quartiles(values: list[float]) -> tuple[float, float, float]:
     return q1, q2, q3
 
 
-def row(problem: str, arm: str, us: list[float], *, flops: float, moved: float, roof_s: Optional[float] = None,
-        **more: Any) -> dict[str, Any]:
+def row(
+    problem: str, arm: str, us: list[float], *, flops: float, moved: float, roof_s: Optional[float] = None, **more: Any
+) -> dict[str, Any]:
     """A row; `more` gives every field that these defaults do not settle. roof_s: the time that the roof allows."""
     us = [round(value, 3) for value in us]
     q1, median, q3 = quartiles(us)
-    found = {"schema": "rapt.bench/1", "problem": problem, "arm": arm, "family": "", "config": "", "signature": "", "us": us,
-             "median": median, "q1": q1, "q3": q3, "calls": 1, "cold_us": None, "timer": "host", "pdl": False, "l2": "warm",
-             "input_sets": 1, "checked_rows": 1, "threads": 0, "driver": "", "nvrtc": ""}
+    found = {
+        "schema": "rapt.bench/1",
+        "problem": problem,
+        "arm": arm,
+        "family": "",
+        "config": "",
+        "signature": "",
+        "us": us,
+        "median": median,
+        "q1": q1,
+        "q3": q3,
+        "calls": 1,
+        "cold_us": None,
+        "timer": "host",
+        "pdl": False,
+        "l2": "warm",
+        "input_sets": 1,
+        "checked_rows": 1,
+        "threads": 0,
+        "driver": "",
+        "nvrtc": "",
+    }
     found.update(more)
     found["pdl"] = "programmatic=1" in found["config"]
     found["gflops"] = flops / median * 1e-3 if median else 0.0
@@ -83,9 +104,15 @@ def _holds(keyword: str, rule: Any, value: Any, schema: dict) -> bool:
 
 
 def _is(kind: str, value: Any, number: bool) -> bool:
-    return {"integer": isinstance(value, int) and number, "number": number, "string": isinstance(value, str),
-            "boolean": isinstance(value, bool), "null": value is None, "array": isinstance(value, list),
-            "object": isinstance(value, dict)}[kind]
+    return {
+        "integer": isinstance(value, int) and number,
+        "number": number,
+        "string": isinstance(value, str),
+        "boolean": isinstance(value, bool),
+        "null": value is None,
+        "array": isinstance(value, list),
+        "object": isinstance(value, dict),
+    }[kind]
 
 
 def write(path: str, found: Iterable[dict]) -> None:

@@ -3,6 +3,7 @@
 Used by every script here; needs nothing but the standard library. Lines of suites leave the dtype out: the caller puts
 it in front. A word that these scripts do not know is an error, as everywhere.
 """
+
 from __future__ import annotations
 
 import re
@@ -89,8 +90,12 @@ SWEEP_LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 
 def _sweep(lengths=SWEEP_LENGTHS, tokens: int = 16384, width: int = 2048) -> dict[str, str]:
     """As FlashAttention's charts have it: a fixed number of tokens and a fixed hidden size, over the length."""
-    return {f"sweep-d{d}-{kind}-{n}": f"b{tokens // n} h{width // d} q{n} k{n} d{d}{' causal' if kind == 'causal' else ''}"
-            for d in (64, 128) for kind in ("full", "causal") for n in lengths}
+    return {
+        f"sweep-d{d}-{kind}-{n}": f"b{tokens // n} h{width // d} q{n} k{n} d{d}{' causal' if kind == 'causal' else ''}"
+        for d in (64, 128)
+        for kind in ("full", "causal")
+        for n in lengths
+    }
 
 
 SUITES = {"named": NAMED, "sweep": _sweep(), "features": FEATURES, "varlen": VARLEN, "fp8": FP8, "cpu": CPU, "dry": DRY}
@@ -99,6 +104,7 @@ SUITES = {"named": NAMED, "sweep": _sweep(), "features": FEATURES, "varlen": VAR
 @dataclass(frozen=True)
 class Problem:
     """One problem line, as far as these scripts go. Sizes of a varlen problem: q and k are the longest lengths."""
+
     dtype: str
     out: str
     b: int
@@ -129,11 +135,16 @@ class Problem:
             words += [f"q{self.q}", f"k{self.k}"]
         words.append(f"d{self.d}" + ("" if self.dv == self.d else f":{self.dv}"))
         words += {"": [], "bottom_right": ["causal"], "top_left": ["causal_top_left"]}[self.causal]
-        optional = [self.window and "window=%d,%d" % self.window, self.softcap and f"softcap={self.softcap:g}",
-                    self.alibi and "alibi", self.bias and "bias=%s[%s]" % self.bias, self.mask and f"mask=[{self.mask}]",
-                    self.sinks and "sinks",
-                    self.varlen and "varlen=" + ",".join(str(q) if q == k else f"{q}:{k}" for q, k in self.varlen),
-                    self.scales and f"scales={self.scales}"]
+        optional = [
+            self.window and "window=%d,%d" % self.window,
+            self.softcap and f"softcap={self.softcap:g}",
+            self.alibi and "alibi",
+            self.bias and "bias=%s[%s]" % self.bias,
+            self.mask and f"mask=[{self.mask}]",
+            self.sinks and "sinks",
+            self.varlen and "varlen=" + ",".join(str(q) if q == k else f"{q}:{k}" for q, k in self.varlen),
+            self.scales and f"scales={self.scales}",
+        ]
         return " ".join(words + [word for word in optional if word])
 
     @property
@@ -144,7 +155,11 @@ class Problem:
     def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
         """Of q, k and v: [batch, heads, seqlen, dim], packed [total, heads, dim]."""
         if self.varlen is None:
-            return (self.b, self.h, self.q, self.d), (self.b, self.hk, self.k, self.d), (self.b, self.hk, self.k, self.dv)
+            return (
+                (self.b, self.h, self.q, self.d),
+                (self.b, self.hk, self.k, self.d),
+                (self.b, self.hk, self.k, self.dv),
+            )
         total_q, total_k = (sum(lengths) for lengths in zip(*self.varlen))
         return (total_q, self.h, self.d), (total_k, self.hk, self.d), (total_k, self.hk, self.dv)
 

@@ -5,6 +5,7 @@
 
 --markdown prints one line a problem: microseconds of every arm, and the best peer's time over rapt's.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -17,7 +18,7 @@ MINE = "rapt"
 
 
 def by_problem(found: Iterable[dict]) -> dict[tuple, list[dict]]:
-    """Rows of each (problem, threads, l2), in the order in which they appear. f16 as the peer of bf16 stands with it."""
+    """Rows of each (problem, threads, l2), in order of appearance. f16 as the peer of bf16 stands with it."""
     groups: dict[tuple, list[dict]] = {}
     for one in found:
         groups.setdefault((one.get("name") or one["problem"], one["threads"], one["l2"]), []).append(one)
@@ -34,8 +35,10 @@ def block(found: list[dict], absent: list[dict]) -> list[str]:
     device = [one for one in found if one["timer"] == found[0]["timer"]]
     eager = {one["arm"]: one for one in found if one["timer"] == "host"}
     scale, unit = (1.0, "GFLOP/s") if found[0]["threads"] else (1e-3, "TFLOP/s")
-    lines = [f"  {'':<16}{'us':>10} {'quartiles':>23}{unit:>9}{'GB/s':>7}{'roof':>6}{'its time / rapt':>24}{'host us':>9}"
-             f"{'wall us':>9}  max_abs  rel_rms"]
+    lines = [
+        f"  {'':<16}{'us':>10} {'quartiles':>23}{unit:>9}{'GB/s':>7}{'roof':>6}{'its time / rapt':>24}{'host us':>9}"
+        f"{'wall us':>9}  max_abs  rel_rms"
+    ]
     for one in sorted(device, key=lambda row: (row["arm"] != MINE, row["median"])):
         versus = one.get("vs_rapt")
         ratio = f"{versus['median']:.3f} ({versus['q1']:.3f}-{versus['q3']:.3f})" if versus else ""
@@ -43,9 +46,12 @@ def block(found: list[dict], absent: list[dict]) -> list[str]:
         host = f"{one['host_us']:.2f}" if one.get("host_us") is not None else "-"
         wall = f"{eager[one['arm']]['median']:.2f}" if one["arm"] in eager and one["timer"] != "host" else "-"
         spread = f"({one['q1']:.2f}-{one['q3']:.2f})"
-        lines.append(f"  {one['arm']:<16}{one['median']:>10.2f} {spread:>23}{one['gflops'] * scale:>9.4g}{one['gbytes']:>7.0f}{roof:>6}"
-                     f"{ratio:>24}{host:>9}{wall:>9}  {one['err']['max_abs']:.1e}  {one['err']['rel_rms']:.1e}"
-                     + ("" if compared(one) else "  lossy: beyond the bound of 16-bit kernels"))
+        lines.append(
+            f"  {one['arm']:<16}{one['median']:>10.2f} {spread:>23}{one['gflops'] * scale:>9.4g}"
+            f"{one['gbytes']:>7.0f}{roof:>6}"
+            f"{ratio:>24}{host:>9}{wall:>9}  {one['err']['max_abs']:.1e}  {one['err']['rel_rms']:.1e}"
+            + ("" if compared(one) else "  lossy: beyond the bound of 16-bit kernels")
+        )
     width = max([16] + [len(other["arm"]) + 1 for other in absent])
     return lines + [f"  {other['arm']:<{width}}{other['why']}" for other in absent]
 

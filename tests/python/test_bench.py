@@ -4,6 +4,7 @@ Run by pytest with the standard library; what needs PyTorch or matplotlib is ski
 Peers that are not installed are stood in for by modules with their documented signatures and semantics, so that a
 wrong argument of an arm is a wrong result here.
 """
+
 from __future__ import annotations
 
 import importlib.util
@@ -31,15 +32,30 @@ needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="PyTorch is not installed
 
 
 def a_row(problem="f16 b1 h8 q512 k512 d64", arm="rapt", us=(4.0, 4.1, 4.2, 4.3), **more):
-    found = rows.row(problem, arm, list(us), flops=1e9, moved=1e6, roof_s=1e-6, timer=more.pop("timer", "graph"),
-                     err={"max_abs": 1e-4, "mean_abs": 1e-5, "rel_rms": 2e-4}, card="a-card", version="1", commit="abc",
-                     dirty=False, command="peers.py", gemm_tflops={"f32": None, "bf16": 700.0, "f16": 700.0, "fp8": None},
-                     bandwidth=3000.0, host_us=3.0)
+    found = rows.row(
+        problem,
+        arm,
+        list(us),
+        flops=1e9,
+        moved=1e6,
+        roof_s=1e-6,
+        timer=more.pop("timer", "graph"),
+        err={"max_abs": 1e-4, "mean_abs": 1e-5, "rel_rms": 2e-4},
+        card="a-card",
+        version="1",
+        commit="abc",
+        dirty=False,
+        command="peers.py",
+        gemm_tflops={"f32": None, "bf16": 700.0, "f16": 700.0, "fp8": None},
+        bandwidth=3000.0,
+        host_us=3.0,
+    )
     found.update(more)
     return found
 
 
 # Problem lines
+
 
 @pytest.mark.parametrize("name", suites.SUITES)
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
@@ -50,9 +66,25 @@ def test_lines_of_suites_are_canonical(name, dtype):
 
 def test_the_named_suite_is_all_there():
     assert set(suites.NAMED) == {
-        "seed-small-a", "seed-small-b", "seed-multi-batch", "mission", "mission-causal", "encoder", "vit-256d80", "prefill-1k",
-        "prefill-4k", "prefill-4k-gqa", "prefill-16k", "full-4k-d64", "full-16k-d128", "full-8k-d256", "decode-b1-4k",
-        "decode-b1-32k", "decode-b16-4k", "decode-b64-8k"}
+        "seed-small-a",
+        "seed-small-b",
+        "seed-multi-batch",
+        "mission",
+        "mission-causal",
+        "encoder",
+        "vit-256d80",
+        "prefill-1k",
+        "prefill-4k",
+        "prefill-4k-gqa",
+        "prefill-16k",
+        "full-4k-d64",
+        "full-16k-d128",
+        "full-8k-d256",
+        "decode-b1-4k",
+        "decode-b1-32k",
+        "decode-b16-4k",
+        "decode-b64-8k",
+    }
 
 
 def test_lines_print_in_the_documented_order():
@@ -62,25 +94,47 @@ def test_lines_print_in_the_documented_order():
     assert suites.parse(" ".join(reversed(words))).line == line
 
 
-@pytest.mark.parametrize("line, complaint", [
-    ("f16 q8 d64 casual", "casual"), ("f16 q8 q8 d64", "given twice"), ("q8 d64", "dtype is missing"), ("f16 d64", "q is missing"),
-    ("f16 q8", "d is missing"), ("f16 q8 d64 varlen=3,4", "left out when varlen="), ("f16 b3 d64 varlen=3,4", "2 sequences"),
-    ("f16 q8 d64 scales=tensor", "needs e4m3"), ("f16 q8 d64 window=4", "window=4"), ("f16 q8 d64 page=16", "page=16"),
-    ("f16 b2:1 q8 d64", "b2:1"), ("f16 q8 d64 mask=[1,1,k,q]", "mask"), ("f16 q8 d64 mask=[1,1,q,k] causal", "mask=")])
+@pytest.mark.parametrize(
+    "line, complaint",
+    [
+        ("f16 q8 d64 casual", "casual"),
+        ("f16 q8 q8 d64", "given twice"),
+        ("q8 d64", "dtype is missing"),
+        ("f16 d64", "q is missing"),
+        ("f16 q8", "d is missing"),
+        ("f16 q8 d64 varlen=3,4", "left out when varlen="),
+        ("f16 b3 d64 varlen=3,4", "2 sequences"),
+        ("f16 q8 d64 scales=tensor", "needs e4m3"),
+        ("f16 q8 d64 window=4", "window=4"),
+        ("f16 q8 d64 page=16", "page=16"),
+        ("f16 b2:1 q8 d64", "b2:1"),
+        ("f16 q8 d64 mask=[1,1,k,q]", "mask"),
+        ("f16 q8 d64 mask=[1,1,q,k] causal", "mask="),
+    ],
+)
 def test_lines_that_are_refused_name_the_word(line, complaint):
     with pytest.raises(ValueError, match=re.escape(complaint)):
         suites.parse(line)
 
 
 def test_visible_pairs_are_counted_one_by_one():
-    for line in ("f16 q7 k12 d8 causal", "f16 q12 k7 d8 causal", "f16 q12 k7 d8 causal_top_left", "f16 q9 k9 d8 window=2,1",
-                 "f16 q9 k20 d8 causal window=3,5", "f16 d8 causal varlen=5:9,3:0,4"):
+    for line in (
+        "f16 q7 k12 d8 causal",
+        "f16 q12 k7 d8 causal",
+        "f16 q12 k7 d8 causal_top_left",
+        "f16 q9 k9 d8 window=2,1",
+        "f16 q9 k20 d8 causal window=3,5",
+        "f16 d8 causal varlen=5:9,3:0,4",
+    ):
         problem = suites.parse(line)
         count = 0
         for queries, keys in problem.sequences:
             off, left, right = problem.band(queries, keys)
-            count += sum((left is None or j >= i + off - left) and (right is None or j <= i + off + right)
-                         for i in range(queries) for j in range(keys))
+            count += sum(
+                (left is None or j >= i + off - left) and (right is None or j <= i + off + right)
+                for i in range(queries)
+                for j in range(keys)
+            )
         assert problem.pairs() == count, line
 
 
@@ -93,17 +147,49 @@ def test_operations_and_bytes_of_the_mission_shape():
 
 # Rows
 
+
 def test_a_row_follows_the_schema():
     assert rows.faults(a_row()) == []
-    assert rows.faults(a_row(absent=[{"arm": "x", "why": "not here"}], vs_rapt={"median": 2, "q1": 1.9, "q3": 2.1},
-                             layout="packed", within_bound=False, above_launch_us=-0.1, bare_launch_us=2.0)) == []
+    assert (
+        rows.faults(
+            a_row(
+                absent=[{"arm": "x", "why": "not here"}],
+                vs_rapt={"median": 2, "q1": 1.9, "q3": 2.1},
+                layout="packed",
+                within_bound=False,
+                above_launch_us=-0.1,
+                bare_launch_us=2.0,
+            )
+        )
+        == []
+    )
 
 
-@pytest.mark.parametrize("name, value", [
-    ("us", []), ("us", [-1.0]), ("us", ["1"]), ("timer", "sundial"), ("median", None), ("arm", ""), ("calls", 0), ("calls", True),
-    ("calls", 1.5), ("err", {"max_abs": 1.0}), ("dirty", 0), ("schema", "rapt.bench/2"), ("layout", "sbhd"), ("unknown", 1),
-    ("absent", [{"arm": "x"}]), ("absent", [{"arm": "x", "why": ""}]), ("absent", "x"), ("vs_rapt", {"median": 1}),
-    ("within_bound", 1), ("gemm_tflops", {"f16": 1})])
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("us", []),
+        ("us", [-1.0]),
+        ("us", ["1"]),
+        ("timer", "sundial"),
+        ("median", None),
+        ("arm", ""),
+        ("calls", 0),
+        ("calls", True),
+        ("calls", 1.5),
+        ("err", {"max_abs": 1.0}),
+        ("dirty", 0),
+        ("schema", "rapt.bench/2"),
+        ("layout", "sbhd"),
+        ("unknown", 1),
+        ("absent", [{"arm": "x"}]),
+        ("absent", [{"arm": "x", "why": ""}]),
+        ("absent", "x"),
+        ("vs_rapt", {"median": 1}),
+        ("within_bound", 1),
+        ("gemm_tflops", {"f16": 1}),
+    ],
+)
 def test_a_broken_row_is_told(name, value):
     assert rows.faults({**a_row(), name: value}) != []
 
@@ -148,6 +234,7 @@ def test_quartiles_interpolate():
 
 # compare.py
 
+
 def verdicts(before, after, **options):
     return {change.key[:3]: change.verdict for change in compare.changes(before, after, **options)}
 
@@ -155,20 +242,32 @@ def verdicts(before, after, **options):
 def test_a_change_needs_disjoint_quartiles_and_a_difference():
     key = ("f16 b1 h8 q512 k512 d64", "rapt", "graph")
     steady = [10.0, 10.1, 10.2, 10.3]
-    for after, expected in (([10.0, 10.1, 10.2, 10.3], "same"),
-                            ([12.0, 12.1, 12.2, 12.3], "slower"), ([8.0, 8.1, 8.2, 8.3], "faster"),
-                            ([9.0, 10.2, 12.0, 15.0], "same"),  # slower in the median, but the quartiles overlap
-                            ([10.30, 10.31, 10.32, 10.33], "same")):  # disjoint, but by less than three percent
+    for after, expected in (
+        ([10.0, 10.1, 10.2, 10.3], "same"),
+        ([12.0, 12.1, 12.2, 12.3], "slower"),
+        ([8.0, 8.1, 8.2, 8.3], "faster"),
+        ([9.0, 10.2, 12.0, 15.0], "same"),  # slower in the median, but the quartiles overlap
+        ([10.30, 10.31, 10.32, 10.33], "same"),
+    ):  # disjoint, but by less than three percent
         assert verdicts([a_row(us=steady)], [a_row(us=after)])[key] == expected, after
     assert verdicts([a_row(us=steady)], [a_row(us=[10.30, 10.31, 10.32, 10.33])], least=0.01)[key] == "slower"
 
 
 def test_rows_are_paired_by_problem_arm_timer_l2_and_threads():
     before = [a_row(us=[10.0] * 4), a_row(us=[50.0] * 4, timer="host"), a_row(us=[20.0] * 4, l2="cold")]
-    after = [a_row(us=[50.0] * 4, timer="host"), a_row(us=[10.0] * 4), a_row(us=[30.0] * 4, l2="cold"), a_row(arm="new", us=[1.0])]
+    after = [
+        a_row(us=[50.0] * 4, timer="host"),
+        a_row(us=[10.0] * 4),
+        a_row(us=[30.0] * 4, l2="cold"),
+        a_row(arm="new", us=[1.0]),
+    ]
     found = {(c.key[1], c.key[2], c.key[3]): c.verdict for c in compare.changes(before, after)}
-    assert found == {("rapt", "graph", "warm"): "same", ("rapt", "host", "warm"): "same", ("rapt", "graph", "cold"): "slower",
-                     ("new", "graph", "warm"): "new"}
+    assert found == {
+        ("rapt", "graph", "warm"): "same",
+        ("rapt", "host", "warm"): "same",
+        ("rapt", "graph", "cold"): "slower",
+        ("new", "graph", "warm"): "new",
+    }
 
 
 def test_only_rapt_regresses_and_a_lost_row_counts():
@@ -179,7 +278,9 @@ def test_only_rapt_regresses_and_a_lost_row_counts():
 
 
 def run_script(name, *words):
-    return subprocess.run([sys.executable, os.path.join(BENCH, name), *words], capture_output=True, text=True, timeout=300)
+    return subprocess.run(
+        [sys.executable, os.path.join(BENCH, name), *words], capture_output=True, text=True, timeout=300
+    )
 
 
 def test_compare_exits_1_only_where_asked_and_slower(tmp_path):
@@ -198,20 +299,52 @@ def test_compare_exits_1_only_where_asked_and_slower(tmp_path):
 
 # table.py and plot.py
 
+
 def made_up():
     """Rows as peers.py writes them: two named problems and a small sweep."""
     found = []
-    for name, line, mine, peer in (("mission", "f16 b1 h8 q512 k512 d64", 4.0, 8.0), ("encoder", "f16 b16 h12 q512 k512 d64", 50.0, 40.0)):
-        found.append(a_row(line, us=[mine] * 3, name=name, suite="named", absent=[{"arm": "flash-attn-2", "why": "not measured: no module"}]))
-        found.append(a_row(line, "torch-flash", [peer] * 3, name=name, suite="named",
-                           vs_rapt={"median": peer / mine, "q1": peer / mine, "q3": peer / mine}))
-        found.append(a_row(line, "sageattention", [1.0] * 3, name=name, suite="named", within_bound=False,
-                           vs_rapt={"median": 1 / mine, "q1": 1 / mine, "q3": 1 / mine}))
+    for name, line, mine, peer in (
+        ("mission", "f16 b1 h8 q512 k512 d64", 4.0, 8.0),
+        ("encoder", "f16 b16 h12 q512 k512 d64", 50.0, 40.0),
+    ):
+        found.append(
+            a_row(
+                line,
+                us=[mine] * 3,
+                name=name,
+                suite="named",
+                absent=[{"arm": "flash-attn-2", "why": "not measured: no module"}],
+            )
+        )
+        found.append(
+            a_row(
+                line,
+                "torch-flash",
+                [peer] * 3,
+                name=name,
+                suite="named",
+                vs_rapt={"median": peer / mine, "q1": peer / mine, "q3": peer / mine},
+            )
+        )
+        found.append(
+            a_row(
+                line,
+                "sageattention",
+                [1.0] * 3,
+                name=name,
+                suite="named",
+                within_bound=False,
+                vs_rapt={"median": 1 / mine, "q1": 1 / mine, "q3": 1 / mine},
+            )
+        )
         found.append(a_row(line, us=[mine + 3] * 3, name=name, suite="named", timer="host"))
     for length in (512, 1024):
         for kind in ("", " causal"):
             line = f"f16 b{16384 // length} h32 q{length} k{length} d64{kind}"
-            found += [a_row(line, arm, [us], name=f"sweep{length}{kind}", suite="sweep") for arm, us in (("rapt", 90.0), ("torch-flash", 99.0))]
+            found += [
+                a_row(line, arm, [us], name=f"sweep{length}{kind}", suite="sweep")
+                for arm, us in (("rapt", 90.0), ("torch-flash", 99.0))
+            ]
     return found
 
 
@@ -256,6 +389,7 @@ def test_plots_are_drawn_and_the_same_twice(tmp_path):
 
 # The judge
 
+
 @pytest.fixture(scope="module")
 def torch():
     return pytest.importorskip("torch")
@@ -263,11 +397,13 @@ def torch():
 
 def a_set(torch, line, seed=1):
     from inputs import Inputs
+
     return Inputs(suites.parse(line), "cpu", torch.Generator().manual_seed(seed))
 
 
 def a_judge(torch, inputs):
     from judge import Judge
+
     return Judge(inputs, torch.Generator().manual_seed(2))
 
 
@@ -279,22 +415,31 @@ DRY = [problem.line for dtype in ("f16", "bf16") for problem in suites.suite("dr
 def test_the_judge_accepts_what_is_right(torch, line):
     from inputs import TORCH
     from judge import attention
+
     inputs = a_set(torch, line)
     found = a_judge(torch, inputs)(attention(inputs).to(TORCH[inputs.problem.out]))
     assert found["within"] is True and 0 < found["rel_rms"] < 0.03
 
 
 @needs_torch
-@pytest.mark.parametrize("line, wrong", [
-    ("f16 b1 h2 q64 k64 d32 causal", "f16 b1 h2 q64 k64 d32"), ("f16 b1 h4 q16 k80 d32 causal", "f16 b1 h4 q16 k80 d32 causal_top_left"),
-    ("f16 b1 h2 q96 k96 d32 causal window=20,0", "f16 b1 h2 q96 k96 d32 causal window=19,0"),
-    ("f16 b1 h2 q64 k64 d32 softcap=5", "f16 b1 h2 q64 k64 d32"), ("f16 b1 h4 q64 k64 d32 causal alibi", "f16 b1 h4 q64 k64 d32 causal"),
-    ("f16 b1 h4 q64 k64 d32 sinks", "f16 b1 h4 q64 k64 d32"), ("f16 b2 h2 q48 k48 d32 bias=f16[1,h,q,k]", "f16 b2 h2 q48 k48 d32"),
-    ("f16 b2 h2 q48 k48 d32 mask=[b,1,1,k]", "f16 b2 h2 q48 k48 d32"),
-    ("f16 b2 h4 d32 causal varlen=40,24:60", "f16 b2 h4 d32 varlen=40,24:60")])
+@pytest.mark.parametrize(
+    "line, wrong",
+    [
+        ("f16 b1 h2 q64 k64 d32 causal", "f16 b1 h2 q64 k64 d32"),
+        ("f16 b1 h4 q16 k80 d32 causal", "f16 b1 h4 q16 k80 d32 causal_top_left"),
+        ("f16 b1 h2 q96 k96 d32 causal window=20,0", "f16 b1 h2 q96 k96 d32 causal window=19,0"),
+        ("f16 b1 h2 q64 k64 d32 softcap=5", "f16 b1 h2 q64 k64 d32"),
+        ("f16 b1 h4 q64 k64 d32 causal alibi", "f16 b1 h4 q64 k64 d32 causal"),
+        ("f16 b1 h4 q64 k64 d32 sinks", "f16 b1 h4 q64 k64 d32"),
+        ("f16 b2 h2 q48 k48 d32 bias=f16[1,h,q,k]", "f16 b2 h2 q48 k48 d32"),
+        ("f16 b2 h2 q48 k48 d32 mask=[b,1,1,k]", "f16 b2 h2 q48 k48 d32"),
+        ("f16 b2 h4 d32 causal varlen=40,24:60", "f16 b2 h4 d32 varlen=40,24:60"),
+    ],
+)
 def test_the_judge_refuses_the_answer_to_another_problem(torch, line, wrong):
     from inputs import TORCH
     from judge import WrongResult, attention
+
     inputs = a_set(torch, line)
     judge, problem = a_judge(torch, inputs), inputs.problem
     other = suites.parse(wrong)
@@ -311,12 +456,18 @@ def test_the_judge_refuses_the_answer_to_another_problem(torch, line, wrong):
 @needs_torch
 def test_the_judge_refuses_nan_shape_dtype_and_lost_precision(torch):
     from judge import WrongResult, attention
+
     inputs = a_set(torch, "f16 b2 h4 q80 k80 d32 causal")
     judge, right = a_judge(torch, inputs), attention(inputs)
     judge(right.half())
-    for wrong, complaint in ((right.half().index_fill(2, torch.tensor([17]), math.nan), "NaN"), (right.half()[:1], "out is"),
-                             (right.half().transpose(1, 2), "out is"), (right, "out is"), (right.half().roll(1, 2), "exceeds"),
-                             (right.bfloat16().half(), "rel_rms")):
+    for wrong, complaint in (
+        (right.half().index_fill(2, torch.tensor([17]), math.nan), "NaN"),
+        (right.half()[:1], "out is"),
+        (right.half().transpose(1, 2), "out is"),
+        (right, "out is"),
+        (right.half().roll(1, 2), "exceeds"),
+        (right.bfloat16().half(), "rel_rms"),
+    ):
         with pytest.raises(WrongResult, match=complaint):
             judge(wrong)
 
@@ -324,6 +475,7 @@ def test_the_judge_refuses_nan_shape_dtype_and_lost_precision(torch):
 @needs_torch
 def test_a_lossy_arm_is_marked_and_has_a_limit_too(torch):
     from judge import WrongResult, attention
+
     inputs = a_set(torch, "f16 b2 h4 q80 k80 d32")
     judge, right = a_judge(torch, inputs), attention(inputs)
     assert judge(right.bfloat16().half(), lossy=True)["within"] is False
@@ -342,9 +494,11 @@ def test_long_problems_are_sampled_one_row_of_each_step(torch):
 
 # Arms: what is importable computes the same, what is not is absent
 
+
 def answer(torch, q, k, v, causal, window=(-1, -1), softcap=0.0, slopes=None, sinks=None, cu=None, layout="bshd"):
     """Attention by the conventions of flash-attention: bottom-right causal, inclusive windows, -1 open."""
     from judge import attention
+
     window = tuple(-1 if bound is None else bound for bound in window)
     fake = types.SimpleNamespace(slopes=slopes, sinks=None if sinks is None else sinks.float(), bias=None, mask=None)
     packed = cu is not None
@@ -366,33 +520,88 @@ def answer(torch, q, k, v, causal, window=(-1, -1), softcap=0.0, slopes=None, si
 
 def fake_modules(torch):
     """Modules of peers by their signatures (flash_attn 2.8, FlashAttention-3 and -4, sageattention 1.0)."""
-    def fa2(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None):
+
+    def fa2(
+        q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None
+    ):
         return answer(torch, q, k, v, causal, window_size, softcap, alibi_slopes)
 
-    def fa2_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal=False, window_size=(-1, -1), softcap=0.0,
-                   alibi_slopes=None):
+    def fa2_varlen(
+        q,
+        k,
+        v,
+        cu_seqlens_q,
+        cu_seqlens_k,
+        max_seqlen_q,
+        max_seqlen_k,
+        causal=False,
+        window_size=(-1, -1),
+        softcap=0.0,
+        alibi_slopes=None,
+    ):
         assert max_seqlen_q == cu_seqlens_q.diff().max() and max_seqlen_k == cu_seqlens_k.diff().max()
         return answer(torch, q, k, v, causal, window_size, softcap, alibi_slopes, cu=(cu_seqlens_q, cu_seqlens_k))
 
-    def fa3(q, k, v, softmax_scale=None, causal=False, qv=None, q_descale=None, k_descale=None, v_descale=None, window_size=(-1, -1),
-            softcap=0.0, num_splits=1, sinks=None):
+    def fa3(
+        q,
+        k,
+        v,
+        softmax_scale=None,
+        causal=False,
+        qv=None,
+        q_descale=None,
+        k_descale=None,
+        v_descale=None,
+        window_size=(-1, -1),
+        softcap=0.0,
+        num_splits=1,
+        sinks=None,
+    ):
         if q.dtype == torch.float8_e4m3fn:
             b, hk = k.shape[0], k.shape[2]
             assert q_descale.shape == k_descale.shape == v_descale.shape == (b, hk)
-            q, k, v = (t.float() * scale[:, None, :1, None] for t, scale in ((q, q_descale), (k, k_descale), (v, v_descale)))
+            q, k, v = (
+                t.float() * scale[:, None, :1, None] for t, scale in ((q, q_descale), (k, k_descale), (v, v_descale))
+            )
             return answer(torch, q, k, v, causal).bfloat16()
         return answer(torch, q, k, v, causal, window_size, softcap, sinks=sinks), None
 
-    def fa3_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal=False, window_size=(-1, -1), softcap=0.0,
-                   num_splits=1, sinks=None):
+    def fa3_varlen(
+        q,
+        k,
+        v,
+        cu_seqlens_q,
+        cu_seqlens_k,
+        max_seqlen_q,
+        max_seqlen_k,
+        causal=False,
+        window_size=(-1, -1),
+        softcap=0.0,
+        num_splits=1,
+        sinks=None,
+    ):
         return answer(torch, q, k, v, causal, window_size, softcap, sinks=sinks, cu=(cu_seqlens_q, cu_seqlens_k))
 
     def fa4(q, k, v, causal=False, window_size=(None, None), learnable_sink=None, softcap=0.0):
         return answer(torch, q, k, v, causal, window_size, softcap, sinks=learnable_sink), None
 
-    def fa4_varlen(q, k, v, cu_seqlens_q=None, cu_seqlens_k=None, max_seqlen_q=None, max_seqlen_k=None, causal=False,
-                   window_size=(None, None), learnable_sink=None, softcap=0.0):
-        return answer(torch, q, k, v, causal, window_size, softcap, sinks=learnable_sink, cu=(cu_seqlens_q, cu_seqlens_k)), None
+    def fa4_varlen(
+        q,
+        k,
+        v,
+        cu_seqlens_q=None,
+        cu_seqlens_k=None,
+        max_seqlen_q=None,
+        max_seqlen_k=None,
+        causal=False,
+        window_size=(None, None),
+        learnable_sink=None,
+        softcap=0.0,
+    ):
+        return (
+            answer(torch, q, k, v, causal, window_size, softcap, sinks=learnable_sink, cu=(cu_seqlens_q, cu_seqlens_k)),
+            None,
+        )
 
     def sage(q, k, v, tensor_layout="HND", is_causal=False, sm_scale=None):
         k -= k.mean(2, keepdim=True)  # as the real one: in place
@@ -401,18 +610,38 @@ def fake_modules(torch):
     def sage_varlen(q, k, v, cu_q, cu_k, max_q, max_k, is_causal=False):
         return answer(torch, q, k, v, is_causal, cu=(cu_q, cu_k))
 
-    modules = {"flash_attn": (fa2, fa2_varlen), "flash_attn_interface": (fa3, fa3_varlen), "flash_attn.cute": (fa4, fa4_varlen)}
-    found = {name: types.SimpleNamespace(flash_attn_func=dense, flash_attn_varlen_func=packed) for name, (dense, packed) in modules.items()}
+    modules = {
+        "flash_attn": (fa2, fa2_varlen),
+        "flash_attn_interface": (fa3, fa3_varlen),
+        "flash_attn.cute": (fa4, fa4_varlen),
+    }
+    found = {
+        name: types.SimpleNamespace(flash_attn_func=dense, flash_attn_varlen_func=packed)
+        for name, (dense, packed) in modules.items()
+    }
     return {**found, "sageattention": types.SimpleNamespace(sageattn=sage, sageattn_varlen=sage_varlen)}
 
 
-MORE = {"causal-d64": "f16 b1 h2 q64 k64 d64 causal", "varlen-d64": "bf16 b2 h4:2 d64 causal varlen=20,33",
-        "window-left": "f16 b1 h2 q70 k70 d64 window=-1,3"}
-LINES = {**{f"{name}-{dtype}": problem.line for dtype in ("f16", "bf16") for name, problem in suites.suite("dry", dtype).items()}, **MORE}
+MORE = {
+    "causal-d64": "f16 b1 h2 q64 k64 d64 causal",
+    "varlen-d64": "bf16 b2 h4:2 d64 causal varlen=20,33",
+    "window-left": "f16 b1 h2 q70 k70 d64 window=-1,3",
+}
+LINES = {
+    **{
+        f"{name}-{dtype}": problem.line
+        for dtype in ("f16", "bf16")
+        for name, problem in suites.suite("dry", dtype).items()
+    },
+    **MORE,
+}
 EVERY = ["plain", "causal-gqa", "chunk", "decode", "causal-d64"]
-PEERS = {"FlashAttention2": EVERY + ["window", "softcap", "alibi", "varlen"],
-         "FlashAttention3": EVERY + ["window", "softcap", "sinks", "varlen", "fp8"],
-         "FlashAttention4": EVERY + ["window", "softcap", "sinks", "varlen"], "SageAttention": ["plain", "causal-d64", "varlen-d64"]}
+PEERS = {
+    "FlashAttention2": EVERY + ["window", "softcap", "alibi", "varlen"],
+    "FlashAttention3": EVERY + ["window", "softcap", "sinks", "varlen", "fp8"],
+    "FlashAttention4": EVERY + ["window", "softcap", "sinks", "varlen"],
+    "SageAttention": ["plain", "causal-d64", "varlen-d64"],
+}
 
 
 @needs_torch
@@ -421,6 +650,7 @@ PEERS = {"FlashAttention2": EVERY + ["window", "softcap", "alibi", "varlen"],
 def test_an_arm_calls_its_peer_for_the_very_same_thing(torch, monkeypatch, name, kind):
     import arms_flash
     import arms_more
+
     for module, fake in fake_modules(torch).items():
         monkeypatch.setitem(sys.modules, module, fake)
     arm = (getattr(arms_flash, name, None) or getattr(arms_more, name))()
@@ -438,17 +668,28 @@ def test_an_arm_calls_its_peer_for_the_very_same_thing(torch, monkeypatch, name,
 
 
 @needs_torch
-@pytest.mark.parametrize("name, line, word", [
-    ("FlashAttention2", "f16 b1 h2 q64 k64 d64 sinks", "sinks"), ("FlashAttention2", "e4m3 b1 h2 q64 k64 d64 scales=tensor", "e4m3"),
-    ("FlashAttention2", "f16 b1 h2 q8 k64 d64 causal_top_left", "top-left"), ("FlashAttention3", "f16 h4 q64 d64 causal alibi", "alibi"),
-    ("FlashAttention3", "e4m3 b1 h2 q64 k64 d64 scales=tensor", "bf16"), ("FlashAttention4", "f16 q64 d64 mask=[1,1,q,k]", "mask"),
-    ("SageAttention", "f16 b1 h2 q8 k64 d64 causal", "as many keys"), ("SageAttention", "f16 q64 d80", "head_dim 80"),
-    ("FlashInfer", "f16 q64 d64 window=3,4", "left only"), ("Xformers", "f16 q64 d64 softcap=3", "softcap"),
-    ("CudnnFrontend", "f16 h3 q64 d64 causal alibi", "power of two"), ("CudnnFrontend", "f16 q64 d64 softcap=3", "score_mod")])
+@pytest.mark.parametrize(
+    "name, line, word",
+    [
+        ("FlashAttention2", "f16 b1 h2 q64 k64 d64 sinks", "sinks"),
+        ("FlashAttention2", "e4m3 b1 h2 q64 k64 d64 scales=tensor", "e4m3"),
+        ("FlashAttention2", "f16 b1 h2 q8 k64 d64 causal_top_left", "top-left"),
+        ("FlashAttention3", "f16 h4 q64 d64 causal alibi", "alibi"),
+        ("FlashAttention3", "e4m3 b1 h2 q64 k64 d64 scales=tensor", "bf16"),
+        ("FlashAttention4", "f16 q64 d64 mask=[1,1,q,k]", "mask"),
+        ("SageAttention", "f16 b1 h2 q8 k64 d64 causal", "as many keys"),
+        ("SageAttention", "f16 q64 d80", "head_dim 80"),
+        ("FlashInfer", "f16 q64 d64 window=3,4", "left only"),
+        ("Xformers", "f16 q64 d64 softcap=3", "softcap"),
+        ("CudnnFrontend", "f16 h3 q64 d64 causal alibi", "power of two"),
+        ("CudnnFrontend", "f16 q64 d64 softcap=3", "score_mod"),
+    ],
+)
 def test_an_arm_says_what_it_does_not_compute(torch, monkeypatch, name, line, word):
     import arms_cudnn
     import arms_flash
     import arms_more
+
     for module, fake in fake_modules(torch).items():
         monkeypatch.setitem(sys.modules, module, fake)
     arm = next(getattr(module, name) for module in (arms_flash, arms_more, arms_cudnn) if hasattr(module, name))()
@@ -462,6 +703,7 @@ def test_an_arm_says_what_it_does_not_compute(torch, monkeypatch, name, line, wo
 @pytest.mark.parametrize("backend", ["math", "flex"])
 def test_the_arms_of_pytorch_compute_the_very_same_thing(torch, kind, backend):
     from arms_torch import Flex, TorchSdpa
+
     arm = Flex(compiled=False) if backend == "flex" else TorchSdpa(backend)
     arm.load()
     inputs = a_set(torch, LINES[kind])
@@ -481,6 +723,7 @@ def test_cudnn_graphs_are_valid(torch):
     if not hasattr(cudnn, "Handle"):
         pytest.skip(f"frontend {cudnn.__version__} needs a GPU to validate graphs")
     from arms_cudnn import CudnnFrontend
+
     arm = CudnnFrontend()
     arm.load()
     for problem in suites.suite("dry", "f16").values():
@@ -511,17 +754,23 @@ def test_what_cannot_be_imported_is_absent_with_its_reason(torch, monkeypatch):
 @needs_torch
 def test_the_plan_is_read_from_what_rapt_explains(torch):
     from arms import chosen
-    text = ("problem  f16 b1\nfamily   attention_sm80: chosen, attention_sm80 block_m=32 programmatic=1\n  signature=0a1b2c\n"
-            "family   attention_cpu: refused, attention_cpu: device cuda:0 is a GPU\n")
+
+    text = (
+        "problem  f16 b1\nfamily   attention_sm80: chosen, attention_sm80 block_m=32 programmatic=1\n"
+        "  signature=0a1b2c\n"
+        "family   attention_cpu: refused, attention_cpu: device cuda:0 is a GPU\n"
+    )
     assert chosen(text) == ("attention_sm80", "block_m=32 programmatic=1", "0a1b2c")
     assert chosen("nothing") == ("", "", "")
 
 
 # Clocks
 
+
 @needs_torch
 def test_a_sample_holds_as_many_calls_of_each_set(torch):
     from clocks import calls_for
+
     for call_us in (0.5, 4.0, 30.0, 400.0, 12000.0, 1e6):
         for sets in (4, 7, 64):
             count = calls_for(call_us, sets)
@@ -547,8 +796,10 @@ class Tape:
         class Scope:
             def __enter__(self):
                 tape.recording, tape.tape = True, graph.work
+
             def __exit__(self, *error):
                 tape.recording = False
+
         return Scope()
 
 
@@ -556,6 +807,7 @@ class Tape:
 def test_outputs_of_a_graph_are_poisoned_and_come_back(torch, monkeypatch):
     from arms import Arm
     from clocks import Bound, GraphClock
+
     tape = Tape()
 
     class Graph:
@@ -588,6 +840,7 @@ def test_outputs_of_a_graph_are_poisoned_and_come_back(torch, monkeypatch):
     def call(i):
         def work():
             outs[i].fill_(i + 1)
+
         return lambda: (tape.run(work), outs[i])[1]
 
     bound = Bound(Arm(), [call(0), call(1)], {})
@@ -610,6 +863,7 @@ def test_an_arm_too_slow_for_all_sets_is_judged_on_those_that_ran(torch):
     from arms import Absent
     from arms_torch import TorchSdpa
     from clocks import Bound
+
     run = object.__new__(peers.Run)
     run.device, run.failures, run.roof = "cpu", [], types.SimpleNamespace(seconds=lambda *words: None)
     sets = [a_set(torch, "f16 b1 h2 q64 k64 d32 causal", seed) for seed in (1, 2, 3)]
@@ -646,13 +900,16 @@ def test_rounds_are_paired_and_slow_arms_sit_out(torch):
 def test_bare_launches_are_timed_in_c(torch, tmp_path):
     import ctypes
     import launch
+
     try:
         loop = launch.compile_loop(str(tmp_path))
     except launch.NotHere as why:
         pytest.skip(str(why))
     loop.time_launches.restype = ctypes.c_double
     seen = []
-    kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, *[ctypes.c_uint] * 7, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+    kind = ctypes.CFUNCTYPE(
+        ctypes.c_int, ctypes.c_void_p, *[ctypes.c_uint] * 7, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p
+    )
     fine = kind(lambda function, *words: seen.append((function, words[0], words[3], words[7])) or 0)
     failing = kind(lambda *words: 700)
     words = ctypes.c_void_p(11), ctypes.c_void_p(22), ctypes.c_uint(128), ctypes.c_uint(256)
@@ -663,7 +920,7 @@ def test_bare_launches_are_timed_in_c(torch, tmp_path):
 
 # The scripts as they are run
 
-STANDIN = '''
+STANDIN = """
 import torch
 __version__ = "0.0-standin"
 class Context:
@@ -679,15 +936,21 @@ def sdpa(q, k, v, out=None, context=None, causal=False, **options):
     return out
 def prepare(q, k, v, **options): sdpa(q, k, v, **options)
 def explain(q, k, v, **options): return "problem  x\\nstandin  chosen, attention_standin config=1"
-'''
+"""
 
 
 def run_peers(tmp_path, factor, *words):
     (tmp_path / "rapt").mkdir(exist_ok=True)
     (tmp_path / "rapt" / "__init__.py").write_text(STANDIN.replace("FACTOR", factor))
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    return subprocess.run([sys.executable, os.path.join(BENCH, "peers.py"), "--dry-run", "--skip-arms", "torch-flex-eager", *words],
-                          capture_output=True, text=True, timeout=300, env=environment, cwd=tmp_path)
+    return subprocess.run(
+        [sys.executable, os.path.join(BENCH, "peers.py"), "--dry-run", "--skip-arms", "torch-flex-eager", *words],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=environment,
+        cwd=tmp_path,
+    )
 
 
 @needs_torch
@@ -696,8 +959,9 @@ def test_a_dry_run_writes_valid_rows_and_says_what_was_refused(torch, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert "refused: q: float8_e4m3fn: the stand-in has none" in done.stdout
     found = rows.read(str(tmp_path / "rows.jsonl"))
-    assert {(one["name"], one["arm"]) for one in found} == {(name, arm) for name in ("plain", "causal-gqa")
-                                                            for arm in ("rapt", "torch", "torch-math")}
+    assert {(one["name"], one["arm"]) for one in found} == {
+        (name, arm) for name in ("plain", "causal-gqa") for arm in ("rapt", "torch", "torch-math")
+    }
     mine = next(one for one in found if one["arm"] == "rapt")
     assert (mine["family"], mine["config"], mine["version"]) == ("attention_standin", "config=1", "0.0-standin")
     assert all(rows.faults(one) == [] and one["vs_rapt"]["median"] > 0 for one in found if one["arm"] != "rapt")
@@ -715,11 +979,19 @@ def test_a_wrong_arm_is_not_timed_and_the_run_fails(torch, tmp_path):
 
 
 @needs_torch
-@pytest.mark.parametrize("words, complaint", [
-    (["--suite", "nemed"], "nemed"), (["--names", "misson"], "misson"), (["--arms", "flash"], "flash"), (["--dtype", "f8"], "f8"),
-    (["--threads", "0"], "--threads 0"), (["--rounds", "1"], "--rounds 1"), (["--problem", "f16 q8 d64 casual"], "casual"),
-    (["--l2", "cold"], "GPU only")])
+@pytest.mark.parametrize(
+    "words, complaint",
+    [
+        (["--suite", "nemed"], "nemed"),
+        (["--names", "misson"], "misson"),
+        (["--arms", "flash"], "flash"),
+        (["--dtype", "f8"], "f8"),
+        (["--threads", "0"], "--threads 0"),
+        (["--rounds", "1"], "--rounds 1"),
+        (["--problem", "f16 q8 d64 casual"], "casual"),
+        (["--l2", "cold"], "GPU only"),
+    ],
+)
 def test_wrong_usage_exits_2_and_names_the_word(torch, tmp_path, words, complaint):
     done = run_peers(tmp_path, "1.0", *words)
     assert done.returncode == 2 and complaint in done.stderr, done.stderr
-
