@@ -8,10 +8,10 @@
 Before an arm is timed, its outputs on fresh random inputs are judged against float64 on sampled rows, by bounds that
 an unfused implementation sets; outputs are poisoned before. A wrong arm is not timed. Then, in rounds, the arms in
 random order: on a GPU replays of a CUDA graph of many calls over rotating inputs and outputs (device time), and apart
-from that an eager loop (host time: up to the last enqueue; wall: to the end of the work); on the CPU single calls. An arm that
-could not be imported, or does not compute the very same thing, is printed with the reason and compared with nothing.
-Rows follow docs/results-schema.json; docs/benchmarks.md tells what is measured how. Exit status: 0; 1 rapt was wrong or
-refused a problem that is not FP8; 2 usage; 3 there is no such device.
+from that an eager loop (host time: up to the last enqueue; wall: to the end of the work); on the CPU single calls. An
+arm that could not be imported, or does not compute the very same thing, is printed with the reason and compared with
+nothing. Rows follow docs/results-schema.json; docs/benchmarks.md tells what is measured how. Exit status: 0; 1 rapt was
+wrong or refused a problem that is not FP8; 2 usage; 3 there is no such device.
 """
 
 from __future__ import annotations
