@@ -13,7 +13,8 @@ import subprocess
 import tempfile
 
 PARAMETER_BYTES = 256  # about what an attention kernel takes
-SOURCE = r"""
+SOURCE = (
+    r"""
 #include <time.h>
 typedef int (*launch_t)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**,
                         void**);
@@ -30,7 +31,9 @@ double time_launches(launch_t launch, void* function, void* stream, unsigned blo
   clock_gettime(CLOCK_MONOTONIC, &end);
   return ((end.tv_sec - begin.tv_sec) * 1e9 + (end.tv_nsec - begin.tv_nsec)) / 1e3 / launches;
 }
-""" % PARAMETER_BYTES
+"""
+    % PARAMETER_BYTES
+)
 PTX = (
     ".version 7.0\n.target sm_80\n.address_size 64\n"
     f".visible .entry empty(.param .align 8 .b8 parameters[{PARAMETER_BYTES}]) {{ ret; }}\n"

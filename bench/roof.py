@@ -127,13 +127,15 @@ def nvrtc_version() -> str:
     return f"{major.value}.{minor.value}"
 
 
+def _git(folder: str, *words: str) -> str:
+    command = ["git", "-C", folder, *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+
+
 def commit_and_dirty() -> tuple[str, bool]:
     """Of the checkout that this file is in; ("unknown", False) outside one."""
     folder = os.path.dirname(os.path.abspath(__file__))
     try:
-        run = lambda *words: subprocess.run(
-            ["git", "-C", folder, *words], capture_output=True, text=True, timeout=10, check=True  # noqa: E731
-        ).stdout.strip()
-        return run("rev-parse", "--short", "HEAD"), bool(run("status", "--porcelain"))
+        return _git(folder, "rev-parse", "--short", "HEAD"), bool(_git(folder, "status", "--porcelain"))
     except (OSError, subprocess.SubprocessError):
         return "unknown", False

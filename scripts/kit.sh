@@ -9,13 +9,21 @@ limit_kib=65536
 size_kib() { du -sck "$@" | tail -n 1 | cut -f1; }
 
 rm -rf "$target"
-mkdir -p "$target/check" "$target/examples" "$target/scripts" "$target/bench"
+mkdir -p "$target/check" "$target/examples" "$target/scripts" "$target/bench" "$target/docs"
 install -s "$tree/rapt" "$target/"
 cp -P "$tree"/librapt.so* "$target/"
 cp -r check/cases "$target/check/"
 cp -r examples/data "$target/examples/"
 cp scripts/gpu_suite.sh "$target/scripts/"
-for file in bench/*.py; do [ ! -e "$file" ] || cp "$file" "$target/bench/"; done
+cp bench/*.py "$target/bench/"
+cp docs/results-schema.json "$target/docs/"  # bench/ validates its rows by it
+cp -r examples/python "$target/examples/"
+if [ -d "$tree/python" ]; then  # built with -DRAPT_BUILD_PYTHON=ON; there: PYTHONPATH=python python3 -m pytest tests/python
+  mkdir -p "$target/tests"
+  cp -r "$tree/python" "$target/"
+  cp -r tests/python "$target/tests/"
+  find "$target" -name __pycache__ -prune -exec rm -r {} +
+fi
 [ ! -e "$tree/rapt_gpu_tests" ] || install -s "$tree/rapt_gpu_tests" "$target/"
 for pack in "$tree"/*.pack; do [ ! -e "$pack" ] || cp "$pack" "$target/"; done
 

@@ -1,4 +1,5 @@
 """Attention on JAX arrays, under jit: packed sequences of 5, 0 and 11 tokens."""
+
 import jax
 import jax.numpy as jnp
 
@@ -11,7 +12,9 @@ cu_seqlens = jnp.asarray([0, 5, 5, 16], jnp.int32)
 
 @jax.jit
 def attend(q, k, v):
-    return rapt.sdpa(q, k, v, causal=True, cu_seqlens_q=cu_seqlens, cu_seqlens_k=cu_seqlens, max_seqlen_q=16, max_seqlen_k=16)
+    return rapt.sdpa(
+        q, k, v, causal=True, cu_seqlens_q=cu_seqlens, cu_seqlens_k=cu_seqlens, max_seqlen_q=16, max_seqlen_k=16
+    )
 
 
 out = attend(q, k, v)

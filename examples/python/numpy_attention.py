@@ -1,4 +1,5 @@
 """Attention on NumPy arrays: grouped heads, causal, with lse; then the same keys in two parts, merged."""
+
 import numpy as np
 
 import rapt
@@ -12,7 +13,10 @@ out, lse = rapt.sdpa(q, k, v, causal=True, lse=True)
 print("out", out.shape, out.dtype, "lse", lse.shape)
 
 # Keys 0 to 39 and 40 to 95 apart, as a ring of machines would hold them. Query 0 stands at position 32.
-parts = [rapt.sdpa(q, k[:, :, a:b], v[:, :, a:b], causal=True, q_start=32, k_start=a, partial=True) for a, b in ((0, 40), (40, 96))]
+parts = [
+    rapt.sdpa(q, k[:, :, a:b], v[:, :, a:b], causal=True, q_start=32, k_start=a, partial=True)
+    for a, b in ((0, 40), (40, 96))
+]
 merged = rapt.merge([part[0] for part in parts], [part[1] for part in parts])
 print("largest difference of the merged parts", np.abs(merged - out).max())
 assert np.abs(merged - out).max() < 1e-5

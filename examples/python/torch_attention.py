@@ -1,4 +1,5 @@
 """Attention on PyTorch tensors: eager, under torch.compile, and on a GPU in a CUDA graph."""
+
 import torch
 
 import rapt
@@ -19,7 +20,9 @@ with torch.inference_mode():
     assert torch.equal(layer(q, k, v), out * 2)
 
     if device == "cuda":
-        graph = torch.cuda.CUDAGraph()  # the calls above have loaded the kernel; rapt.prepare(q, k, v, causal=True) also does
+        graph = (
+            torch.cuda.CUDAGraph()
+        )  # the calls above have loaded the kernel; rapt.prepare(q, k, v, causal=True) also does
         with torch.cuda.graph(graph):
             captured = rapt.sdpa(q, k, v, causal=True)
         graph.replay()

@@ -8,6 +8,7 @@ Nothing is copied and nothing is converted: q, k, v are read where they lie, res
 GPU work is enqueued on the framework's current stream. What is computed, to the letter: docs/semantics.md.
 Importing this module imports no framework; the first call with an array of one does.
 """
+
 from __future__ import annotations
 
 import functools
@@ -19,8 +20,22 @@ from ._dispatch import front_of
 from ._errors import DeviceError, EnvironmentLacking, Error, InternalError, InvalidArgument, OutOfMemory, Unsupported
 
 __version__: str = _core.version()
-__all__ = ["sdpa", "merge", "prepare", "explain", "load_pack", "Context", "Error", "InvalidArgument", "Unsupported",
-           "OutOfMemory", "EnvironmentLacking", "DeviceError", "InternalError", "__version__"]
+__all__ = [
+    "sdpa",
+    "merge",
+    "prepare",
+    "explain",
+    "load_pack",
+    "Context",
+    "Error",
+    "InvalidArgument",
+    "Unsupported",
+    "OutOfMemory",
+    "EnvironmentLacking",
+    "DeviceError",
+    "InternalError",
+    "__version__",
+]
 
 
 @functools.wraps(_signature.sdpa)
@@ -52,8 +67,8 @@ def merge(outs, lses, *, sinks=None, lse=False, out=None, out_dtype=None, contex
     lse = -inf counts nothing: merging with an empty part returns the other one bit for bit.
 
     Args:
-        outs: sequence of float32 [batch, heads, seqlen, head_dim_v] (packed: [total, heads, head_dim_v]), 1 or more; GPUs:
-            at most 48. Always in this order of dimensions: permute the views of a "bshd" call.
+        outs: sequence of float32 [batch, heads, seqlen, head_dim_v] (packed: [total, heads, head_dim_v]), 1 or more;
+            GPUs: at most 48. Always in this order of dimensions: permute the views of a "bshd" call.
         lses: as many float32 [batch, heads, seqlen] (packed: [heads, total]).
         sinks: float32 [heads]; lse: True, or an array to write to, returns (out, lse).
         out: the array to write to; out_dtype: of an allocated one: float32 (the default), float16, bfloat16.

@@ -1,4 +1,5 @@
 """CuPy arrays: the GPU they lie on, CuPy's current stream."""
+
 from __future__ import annotations
 
 import cupy
@@ -13,9 +14,18 @@ def view(array: cupy.ndarray) -> tuple:
     """What rapt._core reads of an array: see register_framework there."""
     size = array.dtype.itemsize
     if any(stride % size for stride in array.strides):
-        raise InvalidArgument(f"an array of dtype {array.dtype} with strides {array.strides} bytes: must be whole elements")
-    return (array.data.ptr, CUDA, array.device.id, *type_code(array.dtype.name), array.shape,
-            tuple(stride // size for stride in array.strides), False)
+        raise InvalidArgument(
+            f"an array of dtype {array.dtype} with strides {array.strides} bytes: must be whole elements"
+        )
+    return (
+        array.data.ptr,
+        CUDA,
+        array.device.id,
+        *type_code(array.dtype.name),
+        array.shape,
+        tuple(stride // size for stride in array.strides),
+        False,
+    )
 
 
 def dtype_named(name: str):
@@ -23,7 +33,9 @@ def dtype_named(name: str):
         try:
             import ml_dtypes
         except ImportError:
-            raise InvalidArgument("out_dtype = 'bfloat16': CuPy has no such type without the package ml_dtypes") from None
+            raise InvalidArgument(
+                "out_dtype = 'bfloat16': CuPy has no such type without the package ml_dtypes"
+            ) from None
         return ml_dtypes.bfloat16
     return name
 
@@ -41,7 +53,7 @@ def stream(like: cupy.ndarray) -> int:
 
 
 FRONT = Front(_core.sdpa, _core.prepare, _core.explain, _core.merge)
-_core.register_framework((cupy.ndarray,), "cupy", None, view, allocate, None, stream, None, None, None, RAPT_BF16)
+_core.register_framework((cupy.ndarray,), "cupy", None, view, allocate, None, None, stream, None, None, None, RAPT_BF16)
 
 
 def front_of(array) -> Front:

@@ -2,6 +2,7 @@
 
 A framework is imported only when an array of it arrives, so the caller has imported it already.
 """
+
 from __future__ import annotations
 
 import sys
@@ -12,20 +13,20 @@ from ._errors import InvalidArgument
 
 class Front(NamedTuple):
     """The operations for arrays of one framework, with the arguments of rapt's own; merge with its positional ones."""
+
     sdpa: Callable[..., Any]
     prepare: Callable[..., Any]
     explain: Callable[..., Any]
     merge: Callable[..., Any]
 
 
-
 def tracing() -> bool:
-    """Whether torch.compile follows this code: it can't look into the compiled module. _torch.py puts PyTorch's own here."""
+    """Whether torch.compile follows this code, which ends at the compiled module. _torch.py puts PyTorch's own here."""
     return False
 
 
-# By the name of the module of the array's type: torch.compile can guard such a look-up, which it can't by type. Filled by
-# eager calls alone, since what changes while it traces breaks its guards.
+# By the name of the module of the array's type: torch.compile can guard such a look-up, and none by type. Filled by eager
+# calls alone, since what changes while it traces breaks its guards.
 fronts: dict[str, Front] = {}
 calls: dict[str, Callable[..., Any]] = {}  # fronts[name].sdpa: one look-up less in the call that counts
 
@@ -60,5 +61,6 @@ def front_of(array) -> Front:
         module = None
     if module is not None:
         return module.front_of(array)
-    raise InvalidArgument(f"q: a {type(array).__module__}.{type(array).__qualname__}: must be an array of PyTorch, JAX, CuPy "
-                          "or NumPy")
+    raise InvalidArgument(
+        f"q: a {type(array).__module__}.{type(array).__qualname__}: must be an array of PyTorch, JAX, CuPy or NumPy"
+    )

@@ -1,4 +1,5 @@
 """The exceptions of rapt: one class for each rapt_status, each also of Python's own kind for it."""
+
 from . import _core
 
 

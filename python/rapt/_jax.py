@@ -3,6 +3,7 @@
 Loaded by _dispatch.py at the first JAX array. The order of operands and attributes is that of python/src/xla.cpp.
 Not differentiable (JAX says so); vmap runs one call after another.
 """
+
 from __future__ import annotations
 
 from functools import lru_cache
@@ -16,10 +17,30 @@ from ._dispatch import Front, register
 from ._errors import InvalidArgument, Unsupported
 from ._signature import bind
 
-OPERANDS = ("bias", "mask", "alibi_slopes", "sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_k", "q_descale", "k_descale", "v_descale",
-            "q_starts", "k_starts")
-HAS = {"scale": 1 << 0, "softcap": 1 << 1, "window": 1 << 2, "q_start": 1 << 3, "k_start": 1 << 4, "max_seqlen_q": 1 << 5,
-       "max_seqlen_k": 1 << 6, "splits": 1 << 7}
+OPERANDS = (
+    "bias",
+    "mask",
+    "alibi_slopes",
+    "sinks",
+    "cu_seqlens_q",
+    "cu_seqlens_k",
+    "seqused_k",
+    "q_descale",
+    "k_descale",
+    "v_descale",
+    "q_starts",
+    "k_starts",
+)
+HAS = {
+    "scale": 1 << 0,
+    "softcap": 1 << 1,
+    "window": 1 << 2,
+    "q_start": 1 << 3,
+    "k_start": 1 << 4,
+    "max_seqlen_q": 1 << 5,
+    "max_seqlen_k": 1 << 6,
+    "splits": 1 << 7,
+}
 FLAGS = {"partial": 1 << 2, "invariant": 1 << 3, "check_contents": 1 << 4}
 CAUSAL = {False: 0, True: 1, "bottom_right": 1, "top_left": 2}
 SCALES = {None: 0, "tensor": 1, "head": 2, "token": 3, "block64": 4, "block128": 5, "channel": 6}
@@ -56,11 +77,15 @@ def _stored(given: dict, name: str) -> int:
     named, dtype = given[name + "_dtype"], given[name].dtype.name
     if named is None:
         if dtype == "uint8":
-            raise InvalidArgument(f"{name}: uint8 does not say what it holds: pass {name}_dtype = \"e4m3\", \"e5m2\" or \"sim8\"")
+            raise InvalidArgument(
+                f'{name}: uint8 does not say what it holds: pass {name}_dtype = "e4m3", "e5m2" or "sim8"'
+            )
         return 0
     code = _word(f"{name}_dtype", named if isinstance(named, str) else jnp.dtype(named).name, STORED)
     if dtype != "uint8" and STORED.get(dtype) != code:
-        raise InvalidArgument(f"{name}_dtype = {named!r}, but {name} is of {dtype}: only uint8 storage can be given another dtype")
+        raise InvalidArgument(
+            f"{name}_dtype = {named!r}, but {name} is of {dtype}: only uint8 storage can be given another dtype"
+        )
     return code
 
 
@@ -69,8 +94,10 @@ def _arrays(given: dict) -> list:
     arrays = [given[name] for name in ("q", "k", "v", *OPERANDS)]
     for name, array in zip(("q", "k", "v", *OPERANDS), arrays):
         if array is not None and not isinstance(array, jax.Array):
-            raise InvalidArgument(f"{name}: a {type(array).__module__}.{type(array).__qualname__}, but q is of jax: all arrays of a call "
-                                  "come from one framework")
+            raise InvalidArgument(
+                f"{name}: a {type(array).__module__}.{type(array).__qualname__}, but q is of jax: all arrays of a call "
+                "come from one framework"
+            )
     return arrays
 
 
@@ -86,11 +113,22 @@ def _attributes(given: dict) -> tuple[tuple[int, ...], tuple[float, ...]]:
     for name in ("q", "k", "v"):
         if (given[name + "_descale"] is None) != (given[name + "_scales"] is None):
             raise InvalidArgument(f"{name}_descale and {name}_scales: a descale and its granularity come together")
-    numbers = [0 if given[name] is None else _integer(name, given[name])
-               for name in ("q_start", "k_start", "max_seqlen_q", "max_seqlen_k", "splits")]
-    integers = (present, _word("layout", given["layout"], {"bhsd": 0, "bshd": 1}), has, flags, *(_integer("window", side) for side in window),
-                *numbers, *(_word(f"{name}_scales", given[f"{name}_scales"], SCALES) for name in "qkv"),
-                _word("pv", given["pv"], PV), _word("acc", given["acc"], ACC), *(_stored(given, name) for name in "qkv"))
+    numbers = [
+        0 if given[name] is None else _integer(name, given[name])
+        for name in ("q_start", "k_start", "max_seqlen_q", "max_seqlen_k", "splits")
+    ]
+    integers = (
+        present,
+        _word("layout", given["layout"], {"bhsd": 0, "bshd": 1}),
+        has,
+        flags,
+        *(_integer("window", side) for side in window),
+        *numbers,
+        *(_word(f"{name}_scales", given[f"{name}_scales"], SCALES) for name in "qkv"),
+        _word("pv", given["pv"], PV),
+        _word("acc", given["acc"], ACC),
+        *(_stored(given, name) for name in "qkv"),
+    )
     return integers, tuple(0.0 if given[name] is None else _number(name, given[name]) for name in ("scale", "softcap"))
 
 
@@ -100,7 +138,9 @@ def _results(given: dict) -> list[jax.ShapeDtypeStruct]:
     if out_dtype is not None:
         out_dtype = SHORT.get(out_dtype, out_dtype) if isinstance(out_dtype, str) else jnp.dtype(out_dtype).name
         if out_dtype not in ORDINARY or (partial and out_dtype != "float32"):
-            raise InvalidArgument(f"out_dtype = {given['out_dtype']!r}: must be float32, float16 or bfloat16 (partial: float32)")
+            raise InvalidArgument(
+                f"out_dtype = {given['out_dtype']!r}: must be float32, float16 or bfloat16 (partial: float32)"
+            )
     elif partial:
         out_dtype = "float32"
     else:
@@ -123,7 +163,8 @@ def _compiled(shapes: tuple, integers: tuple, numbers: tuple):
 
     def sdpa(*arrays):
         return jax.ffi.ffi_call("rapt_sdpa", results, vmap_method="sequential")(
-            *arrays, integers=numpy.array(integers, numpy.int64), numbers=numpy.array(numbers, numpy.float64))
+            *arrays, integers=numpy.array(integers, numpy.int64), numbers=numpy.array(numbers, numpy.float64)
+        )
 
     return jax.jit(sdpa)
 

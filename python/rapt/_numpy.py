@@ -1,5 +1,6 @@
 """NumPy arrays: rapt's CPU backend. Read-only inputs and any strides are read where they lie; float8 and bfloat16 are
 those of ml_dtypes, or uint8 with a named dtype."""
+
 from __future__ import annotations
 
 import numpy
@@ -14,10 +15,19 @@ def view(array: numpy.ndarray) -> tuple:
     """What rapt._core reads of an array: see register_framework there."""
     size = array.dtype.itemsize
     if not array.dtype.isnative or any(stride % size for stride in array.strides):
-        raise InvalidArgument(f"an array of dtype {array.dtype} with strides {array.strides} bytes: elements must be in native byte "
-                              "order, at whole multiples of their size")
-    return (array.ctypes.data, CPU, 0, *type_code(array.dtype.name), array.shape,
-            tuple(stride // size for stride in array.strides), not array.flags.writeable)
+        raise InvalidArgument(
+            f"an array of dtype {array.dtype} with strides {array.strides} bytes: elements must be in native byte "
+            "order, at whole multiples of their size"
+        )
+    return (
+        array.ctypes.data,
+        CPU,
+        0,
+        *type_code(array.dtype.name),
+        array.shape,
+        tuple(stride // size for stride in array.strides),
+        not array.flags.writeable,
+    )
 
 
 def dtype_named(name: str) -> numpy.dtype:
@@ -25,7 +35,9 @@ def dtype_named(name: str) -> numpy.dtype:
         try:
             import ml_dtypes
         except ImportError:
-            raise InvalidArgument("out_dtype = 'bfloat16': NumPy has no such type without the package ml_dtypes") from None
+            raise InvalidArgument(
+                "out_dtype = 'bfloat16': NumPy has no such type without the package ml_dtypes"
+            ) from None
         return numpy.dtype(ml_dtypes.bfloat16)
     return numpy.dtype(name)
 
@@ -38,11 +50,13 @@ def allocate(like: numpy.ndarray, shape: tuple[int, ...], name: str) -> numpy.nd
 
 FRONT = Front(_core.sdpa, _core.prepare, _core.explain, _core.merge)
 TYPES = (numpy.ndarray, numpy.memmap)
-_core.register_framework(TYPES, "numpy", None, view, allocate, None, None, None, None, None, RAPT_F32)
+_core.register_framework(TYPES, "numpy", None, view, allocate, None, None, None, None, None, None, RAPT_F32)
 
 
 def front_of(array) -> Front:
     if type(array) in TYPES:
         return register(array, FRONT)
-    raise InvalidArgument(f"q: a {type(array).__module__}.{type(array).__qualname__}: must be a plain numpy.ndarray "
-                          "(numpy.asarray makes one)")
+    raise InvalidArgument(
+        f"q: a {type(array).__module__}.{type(array).__qualname__}: must be a plain numpy.ndarray "
+        "(numpy.asarray makes one)"
+    )

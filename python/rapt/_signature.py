@@ -3,17 +3,53 @@
 Only described here: a Python function that names 38 parameters takes three times as long as reading four tensors, so
 rapt.sdpa hands what it was given to the compiled module, which knows the names and defaults (a test compares them).
 """
+
 from __future__ import annotations
 
 from typing import Any
 
 
-def sdpa(q, k, v, *, layout="bhsd", causal=False, window=None, softcap=None, bias=None, mask=None, alibi_slopes=None,
-         sinks=None, scale=None, lse=False, out=None, out_dtype=None, cu_seqlens_q=None, cu_seqlens_k=None,
-         max_seqlen_q=None, max_seqlen_k=None, seqused_k=None, q_start=None, k_start=None, q_descale=None,
-         k_descale=None, v_descale=None, q_scales=None, k_scales=None, v_scales=None, q_dtype=None, k_dtype=None,
-         v_dtype=None, pv=None, acc=None, partial=False, invariant=False, check_contents=False, splits=None,
-         context=None) -> Any:
+def sdpa(
+    q,
+    k,
+    v,
+    *,
+    layout="bhsd",
+    causal=False,
+    window=None,
+    softcap=None,
+    bias=None,
+    mask=None,
+    alibi_slopes=None,
+    sinks=None,
+    scale=None,
+    lse=False,
+    out=None,
+    out_dtype=None,
+    cu_seqlens_q=None,
+    cu_seqlens_k=None,
+    max_seqlen_q=None,
+    max_seqlen_k=None,
+    seqused_k=None,
+    q_start=None,
+    k_start=None,
+    q_descale=None,
+    k_descale=None,
+    v_descale=None,
+    q_scales=None,
+    k_scales=None,
+    v_scales=None,
+    q_dtype=None,
+    k_dtype=None,
+    v_dtype=None,
+    pv=None,
+    acc=None,
+    partial=False,
+    invariant=False,
+    check_contents=False,
+    splits=None,
+    context=None,
+) -> Any:
     """Scaled dot-product attention: out = softmax(scale * q k^T + what the options add, masked) v.
 
     For batch b, query head h, query i and key j, in this order:

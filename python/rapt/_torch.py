@@ -1,8 +1,9 @@
-"""PyTorch tensors: eager calls go straight to rapt._core, which reads the tensors through DLPack's C exchange; the operators
-rapt::sdpa, rapt::sdpa_out and rapt::merge serve torch.compile, fake tensors, tensor subclasses and autograd.
+"""PyTorch tensors: eager calls go straight to rapt._core, which reads the tensors through DLPack's C exchange; the
+operators rapt::sdpa, rapt::sdpa_out and rapt::merge serve torch.compile, fake tensors, tensor subclasses and autograd.
 
 Loaded by _dispatch.py at the first tensor. There is no backward: the operators' one says so.
 """
+
 from __future__ import annotations
 
 import torch
@@ -20,8 +21,15 @@ TYPES = (torch.Tensor, torch.nn.Parameter)
 def view(tensor: torch.Tensor) -> tuple:
     """What rapt._core reads of a tensor where PyTorch has no C exchange (before 2.10): see register_framework there."""
     kind = {"cpu": CPU, "cuda": CUDA}.get(tensor.device.type, 0)
-    return (tensor.data_ptr(), kind, tensor.device.index or 0, *type_code(str(tensor.dtype).removeprefix("torch.")),
-            tuple(tensor.shape), tensor.stride(), False)
+    return (
+        tensor.data_ptr(),
+        kind,
+        tensor.device.index or 0,
+        *type_code(str(tensor.dtype).removeprefix("torch.")),
+        tuple(tensor.shape),
+        tensor.stride(),
+        False,
+    )
 
 
 def stream(like: torch.Tensor) -> int:
@@ -29,7 +37,7 @@ def stream(like: torch.Tensor) -> int:
 
 
 def dtype_named(name: object) -> torch.dtype:
-    """"f16", "float16" or torch.float16 -> torch.float16"""
+    """ "f16", "float16" or torch.float16 -> torch.float16"""
     short = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
     if isinstance(name, torch.dtype):
         return name
@@ -62,12 +70,46 @@ class _Transposable:
 
 
 # The operators. Their arguments are those of rapt.sdpa, an array or a number of one name (q_start) being two.
-TENSORS = ("q", "k", "v", "bias", "mask", "alibi_slopes", "sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_k", "q_starts",
-           "k_starts", "q_descale", "k_descale", "v_descale")
-OPTIONS = {"layout": "str", "causal": "str", "window": "SymInt[]?", "softcap": "float?", "scale": "float?", "max_seqlen_q": "SymInt?",
-           "max_seqlen_k": "SymInt?", "q_start": "SymInt?", "k_start": "SymInt?", "q_scales": "str?", "k_scales": "str?",
-           "v_scales": "str?", "q_dtype": "str?", "k_dtype": "str?", "v_dtype": "str?", "pv": "str?", "acc": "str?", "partial": "bool",
-           "invariant": "bool", "check_contents": "bool", "splits": "SymInt?"}
+TENSORS = (
+    "q",
+    "k",
+    "v",
+    "bias",
+    "mask",
+    "alibi_slopes",
+    "sinks",
+    "cu_seqlens_q",
+    "cu_seqlens_k",
+    "seqused_k",
+    "q_starts",
+    "k_starts",
+    "q_descale",
+    "k_descale",
+    "v_descale",
+)
+OPTIONS = {
+    "layout": "str",
+    "causal": "str",
+    "window": "SymInt[]?",
+    "softcap": "float?",
+    "scale": "float?",
+    "max_seqlen_q": "SymInt?",
+    "max_seqlen_k": "SymInt?",
+    "q_start": "SymInt?",
+    "k_start": "SymInt?",
+    "q_scales": "str?",
+    "k_scales": "str?",
+    "v_scales": "str?",
+    "q_dtype": "str?",
+    "k_dtype": "str?",
+    "v_dtype": "str?",
+    "pv": "str?",
+    "acc": "str?",
+    "partial": "bool",
+    "invariant": "bool",
+    "check_contents": "bool",
+    "splits": "SymInt?",
+}
 
 
 def _schema() -> str:
@@ -115,7 +157,9 @@ def _run_out(*values) -> None:
 
 def _run_merge(outs, lses, sinks, out_dtype, lse):
     with torch.no_grad():
-        result = _core.merge([_plain(one) for one in outs], [_plain(one) for one in lses], _plain(sinks), lse, None, out_dtype, None)
+        result = _core.merge(
+            [_plain(one) for one in outs], [_plain(one) for one in lses], _plain(sinks), lse, None, out_dtype, None
+        )
     return result if isinstance(result, tuple) else (result, _no_lse(result))
 
 
@@ -153,8 +197,10 @@ def _fake_merge(outs, lses, sinks, out_dtype, lse):
 
 
 def _no_backward(context, *gradients):
-    raise NotImplementedError("rapt has no backward yet: call it under torch.no_grad() or torch.inference_mode(), or on "
-                              "tensors that need no gradient")
+    raise NotImplementedError(
+        "rapt has no backward yet: call it under torch.no_grad() or torch.inference_mode(), or on "
+        "tensors that need no gradient"
+    )
 
 
 for _name, _function in (("sdpa", _run), ("sdpa_out", _run_out), ("merge", _run_merge)):
@@ -196,8 +242,12 @@ def through_operator(q, k, v, **options):
 
 def _into_outputs(shared, given, lse_wanted: bool):
     """out=, or an array as lse=: the other one, where it is wanted too, is made here."""
-    out, lse, q, v = given["out"], given["lse"], given["q"], given["v"]
-    made = None
+    out, lse, made = given["out"], given["lse"], None
+    inputs = (given[name] for name in ("q", "k", "v", "bias", "sinks", "alibi_slopes"))
+    if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in inputs):
+        raise InvalidArgument(
+            "out, or an array as lse: gradients do not flow through an array of yours, and an input needs one"
+        )
     if out is None or (lse_wanted and not isinstance(lse, torch.Tensor)):
         dtype = None if given["out_dtype"] is None else dtype_named(given["out_dtype"])
         made = _fake(*shared, dtype, lse_wanted)
@@ -212,8 +262,10 @@ def redirect(operation: str, q, k, v, **options):
     """Called by rapt._core for tensors of subclasses (fake tensors among them), and where a gradient is wanted."""
     for name, value in (("k", k), ("v", v), *options.items()):
         if name in TENSORS and value is not None and not isinstance(value, torch.Tensor):
-            raise InvalidArgument(f"{name}: a {type(value).__module__}.{type(value).__qualname__}, but q is of torch: all arrays of a "
-                                  "call come from one framework")
+            raise InvalidArgument(
+                f"{name}: a {type(value).__module__}.{type(value).__qualname__}, but q is of torch: all arrays of a "
+                "call come from one framework"
+            )
     if operation == "sdpa":
         return through_operator(q, k, v, **options)
     return _plainly(operation, q, k, v, **options)
@@ -235,17 +287,50 @@ def _merge_through_operator(outs, lses, sinks, lse, out, out_dtype, context):
 
 def merge(outs, lses, sinks, lse, out, out_dtype, context):
     plain = all(type(one) in TYPES for one in (*outs, *lses))
-    if is_dynamo_compiling() or not plain or torch.is_grad_enabled() and any(one.requires_grad for one in (*outs, *lses)):
+    if (
+        is_dynamo_compiling()
+        or not plain
+        or torch.is_grad_enabled()
+        and any(one.requires_grad for one in (*outs, *lses))
+    ):
         return _merge_through_operator(outs, lses, sinks, lse, out, out_dtype, context)
     return _core.merge(outs, lses, sinks, lse, out, out_dtype, context)
 
 
+def _empty_strided_cuda():
+    """What TorchInductor's programs allocate with, in half of empty_like's time, which is most of a call's.
+
+    Not public, so it may be missing.
+    """
+    return (
+        getattr(getattr(torch._C._dynamo, "guards", None), "_empty_strided_cuda", None)
+        if torch.cuda.is_available()
+        else None
+    )
+
+
 FRONT = Front(_core.sdpa, _core.prepare, _core.explain, merge)
-OPERATOR_FRONT = Front(through_operator, lambda q, k, v, **options: _plainly("prepare", q, k, v, **options),
-                       lambda q, k, v, **options: _plainly("explain", q, k, v, **options), _merge_through_operator)
-_core.register_framework(TYPES, "torch", getattr(torch.Tensor, "__dlpack_c_exchange_api__", None), view, allocate, torch.empty_like,
-                         None if hasattr(torch.Tensor, "__dlpack_c_exchange_api__") else stream, redirect, torch.is_grad_enabled, torch.Tensor.is_neg,
-                         RAPT_BF16)
+OPERATOR_FRONT = Front(
+    through_operator,
+    lambda q, k, v, **options: _plainly("prepare", q, k, v, **options),
+    lambda q, k, v, **options: _plainly("explain", q, k, v, **options),
+    _merge_through_operator,
+)
+EXCHANGE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)  # PyTorch 2.10 and later
+_core.register_framework(
+    TYPES,
+    "torch",
+    EXCHANGE,
+    view,
+    allocate,
+    torch.empty_like,
+    _empty_strided_cuda() if EXCHANGE else None,
+    None if EXCHANGE else stream,
+    redirect,
+    torch.is_grad_enabled,
+    torch.Tensor.is_neg,
+    RAPT_BF16,
+)
 
 
 def front_of(tensor) -> Front:

@@ -1,11 +1,26 @@
 """What the fronts of frameworks share: DLPack's type codes, and arrays allocated in another's order of dimensions."""
+
 from __future__ import annotations
 
 CPU, CUDA = 1, 2
 # DLPack type code and bits by dtype name (https://dmlc.github.io/dlpack/latest/c_api.html)
-DTYPES = {"float32": (2, 32), "float16": (2, 16), "float64": (2, 64), "bfloat16": (4, 16), "float8_e4m3fn": (10, 8),
-          "float8_e5m2": (12, 8), "bool": (6, 8), "uint8": (1, 8), "int8": (0, 8), "int16": (0, 16), "int32": (0, 32),
-          "int64": (0, 64), "uint16": (1, 16), "uint32": (1, 32), "uint64": (1, 64)}
+DTYPES = {
+    "float32": (2, 32),
+    "float16": (2, 16),
+    "float64": (2, 64),
+    "bfloat16": (4, 16),
+    "float8_e4m3fn": (10, 8),
+    "float8_e5m2": (12, 8),
+    "bool": (6, 8),
+    "uint8": (1, 8),
+    "int8": (0, 8),
+    "int16": (0, 16),
+    "int32": (0, 32),
+    "int64": (0, 64),
+    "uint16": (1, 16),
+    "uint32": (1, 32),
+    "uint64": (1, 64),
+}
 RAPT_F32, RAPT_BF16 = 1, 3
 
 

@@ -119,18 +119,20 @@ const Framework* framework_of(PyObject* array) {
 }
 
 PyObject* register_framework(PyObject*, PyObject* args) {
-  PyObject *types, *capsule, *view, *allocate, *empty_like, *stream, *redirect, *grad_enabled, *negated;
+  PyObject *types, *capsule, *view, *allocate, *empty_like, *empty_strided, *stream, *redirect, *grad_enabled, *negated;
   const char* name;
   int dtype_of_fp8;
-  if (!PyArg_ParseTuple(args, "O!sOOOOOOOOi:register_framework", &PyTuple_Type, &types, &name, &capsule, &view,
-                        &allocate, &empty_like, &stream, &redirect, &grad_enabled, &negated, &dtype_of_fp8))
+  if (!PyArg_ParseTuple(args, "O!sOOOOOOOOOi:register_framework", &PyTuple_Type, &types, &name, &capsule, &view,
+                        &allocate, &empty_like, &empty_strided, &stream, &redirect, &grad_enabled, &negated,
+                        &dtype_of_fp8))
     return nullptr;
   try {
     auto* const framework = new Framework;
     framework->name = name;
     framework->exchange = capsule == Py_None ? nullptr : exchange_in(capsule);
     framework->view = callable_or_null(view), framework->allocate = callable_or_null(allocate);
-    framework->empty_like = callable_or_null(empty_like), framework->stream = callable_or_null(stream);
+    framework->empty_like = callable_or_null(empty_like);
+    framework->empty_strided = callable_or_null(empty_strided), framework->stream = callable_or_null(stream);
     framework->redirect = callable_or_null(redirect), framework->grad_enabled = callable_or_null(grad_enabled);
     framework->negated = callable_or_null(negated);
     framework->dtype_of_fp8 = dtype_of_fp8;

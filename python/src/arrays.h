@@ -17,14 +17,15 @@ inline constexpr int max_rank = 8;
 struct Framework {
   std::string name;                          // "torch"
   const DLPackExchange* exchange = nullptr;  // null: `view` is called
-  Ref view;                          // view(array) -> (address, device type, device index, DLPack code, bits, shape,
-                                     // strides in elements, read-only)
-  Ref allocate;                      // allocate(like, shape, dtype name) -> array, in like's order of dimensions
-  Ref empty_like;                    // the same for like's own shape and dtype; null: there is none
-  Ref stream;                        // stream(array) -> int; null: the exchange tells it
-  Ref redirect;                      // called instead of the call where arrays are of subclasses or need a gradient
-  Ref grad_enabled;                  // grad_enabled() -> bool; null: no autograd
-  Ref negated;                       // negated(array) -> bool: its memory holds the other sign; null: never
+  Ref view;           // view(array) -> (address, device type, device index, DLPack code, bits, shape,
+                      // strides in elements, read-only)
+  Ref allocate;       // allocate(like, shape, dtype name) -> array, in like's order of dimensions
+  Ref empty_like;     // the same for like's own shape and dtype; null: there is none
+  Ref empty_strided;  // empty_strided(shape, strides, dtype object) on the current GPU; null: there is none
+  Ref stream;         // stream(array) -> int; null: the exchange tells it
+  Ref redirect;       // called instead of the call where arrays are of subclasses or need a gradient
+  Ref grad_enabled;   // grad_enabled() -> bool; null: no autograd
+  Ref negated;        // negated(array) -> bool: its memory holds the other sign; null: never
   int32_t dtype_of_fp8 = RAPT_BF16;  // of an output whose inputs are all FP8
 };
 

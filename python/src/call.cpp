@@ -74,6 +74,39 @@ struct Arguments {
   }
 };
 
+// The shape and strides of q as the caller sees them, layout undone.
+struct Layout {
+  int rank;
+  int64_t shape[4], strides[4];
+
+  Layout(const rapt_tensor& tensor, bool swapped) : rank(std::min(tensor.rank, 4)) {
+    if (tensor.strides == nullptr) rank = 0;
+    for (int i = 0; i < rank; ++i) {
+      const int from = swapped && rank == 4 && (i == 1 || i == 2) ? 3 - i : i;
+      shape[i] = tensor.shape[from], strides[i] = tensor.strides[from];
+    }
+  }
+  // Every element of a block of memory once, in any order of dimensions.
+  bool is_dense() const {
+    int order[4] = {0, 1, 2, 3};
+    std::sort(order, order + rank, [this](int a, int b) { return strides[a] < strides[b]; });
+    int64_t expected = 1;
+    for (int i = 0; i < rank; ++i) {
+      const int dim = order[i];
+      if (shape[dim] == 1) continue;
+      if (shape[dim] == 0 || strides[dim] != expected) return false;
+      expected *= shape[dim];
+    }
+    return rank > 0;
+  }
+};
+
+Ref integers(const int64_t* values, int count) {
+  Ref tuple(checked(PyTuple_New(count)));
+  for (int i = 0; i < count; ++i) PyTuple_SetItem(tuple.get(), i, checked(PyLong_FromLongLong(values[i])));
+  return tuple;
+}
+
 // Arguments of one call, read once; everything that rapt_sdpa_args points to lives here.
 class Call {
  public:
@@ -285,9 +318,7 @@ class Call {
   }
 
   Ref allocate(const std::vector<int64_t>& shape, int32_t dtype) const {
-    const Ref sizes(checked(PyTuple_New(static_cast<Py_ssize_t>(shape.size()))));
-    for (size_t i = 0; i < shape.size(); ++i)
-      PyTuple_SetItem(sizes.get(), static_cast<Py_ssize_t>(i), checked(PyLong_FromLongLong(shape[i])));
+    const Ref sizes = integers(shape.data(), static_cast<int>(shape.size()));
     const Ref name(checked(PyUnicode_FromString(name_of_dtype(dtype))));
     return Ref(checked(
         PyObject_CallFunctionObjArgs(framework_->allocate.get(), args_[p_q], sizes.get(), name.get(), nullptr)));
@@ -298,12 +329,28 @@ class Call {
     if (q.rank < 1 || v.rank < 1 || q.rank > 4) invalid("q: rank ", q.rank, ": must be 4, or 3 with cu_seqlens_q");
     const int32_t dtype = out_dtype();
     const int64_t head_dim_v = v.shape[v.rank - 1];
-    if (framework_->empty_like && dtype == q.dtype && head_dim_v == q.shape[q.rank - 1])
-      return Ref(checked(PyObject_CallFunctionObjArgs(framework_->empty_like.get(), args_[p_q], nullptr)));
+    if (framework_->empty_like && dtype == q.dtype && head_dim_v == q.shape[q.rank - 1]) return like_q();
     std::vector<int64_t> shape(q.shape, q.shape + q.rank);
     if (swapped_ && q.rank == 4) std::swap(shape[1], shape[2]);
     shape.back() = head_dim_v;
     return allocate(shape, dtype);
+  }
+
+  // An output of q's shape, dtype and order. On GPUs by the shorter way where there is one, which knows only the
+  // current GPU and what lies densely.
+  Ref like_q() const {
+    const Layout q(*call_.q, swapped_);
+    if (call_.q->device.type == RAPT_DEVICE_CUDA && framework_->empty_strided && q.is_dense()) {
+      static PyObject* const dtype = PyUnicode_InternFromString("dtype");
+      const Ref shape = integers(q.shape, q.rank), strides = integers(q.strides, q.rank);
+      const Ref of_q(checked(PyObject_GetAttr(args_[p_q], dtype)));
+      Ref made(checked(PyObject_CallFunctionObjArgs(framework_->empty_strided.get(), shape.get(), strides.get(),
+                                                    of_q.get(), nullptr)));
+      Array array;
+      read_array(*framework_, "out", made.get(), array);
+      if (array.tensor.device.index == call_.q->device.index) return made;
+    }
+    return Ref(checked(PyObject_CallFunctionObjArgs(framework_->empty_like.get(), args_[p_q], nullptr)));
   }
 
   Ref allocate_lse() const {

@@ -1,4 +1,5 @@
 """Options of rapt.sdpa that every framework's tests run through; the arrays among them are made by NumPy."""
+
 import numpy as np
 
 
@@ -20,9 +21,16 @@ def options(rng, batch, heads, seqlen_q, seqlen_k):
         "scale": {"scale": -0.3},
         "scale_zero": {"scale": 0},
         "starts": {"q_start": 5, "k_start": 2, "causal": True},
-        "all": {"causal": True, "window": (9, -1), "softcap": 2.0, "scale": 0.2, "sinks": np.zeros(heads, np.float32),
-                "alibi_slopes": np.full(heads, 0.05, np.float32), "mask": mask,
-                "bias": rng.standard_normal((seqlen_q, seqlen_k), dtype=np.float32)},
+        "all": {
+            "causal": True,
+            "window": (9, -1),
+            "softcap": 2.0,
+            "scale": 0.2,
+            "sinks": np.zeros(heads, np.float32),
+            "alibi_slopes": np.full(heads, 0.05, np.float32),
+            "mask": mask,
+            "bias": rng.standard_normal((seqlen_q, seqlen_k), dtype=np.float32),
+        },
     }
 
 

@@ -3,6 +3,7 @@
 The reference is its own reading of docs/semantics.md in NumPy, one plain formula after another. Frameworks that are
 missing skip their tests, and so do GPU tests without a GPU; pytest counts both.
 """
+
 import math
 
 import numpy as np
@@ -11,8 +12,22 @@ import pytest
 ROUNDOFF = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 
 
-def reference(q, k, v, *, causal=False, window=None, softcap=None, bias=None, mask=None, alibi_slopes=None, sinks=None, scale=None,
-              q_start=None, k_start=None):
+def reference(
+    q,
+    k,
+    v,
+    *,
+    causal=False,
+    window=None,
+    softcap=None,
+    bias=None,
+    mask=None,
+    alibi_slopes=None,
+    sinks=None,
+    scale=None,
+    q_start=None,
+    k_start=None,
+):
     """(out, lse) in float64; q [b, h, s, d], k and v [b, hk, s, d]."""
     q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
     batch, heads, seqlen_q, head_dim = q.shape
@@ -72,8 +87,10 @@ def qkv(rng):
     """make(b, h, hk, sq, sk, d, dv) -> float32 arrays q, k, v"""
 
     def make(batch=2, heads=4, heads_k=2, seqlen_q=17, seqlen_k=29, head_dim=24, head_dim_v=None):
-        return (rng.standard_normal((batch, heads, seqlen_q, head_dim), dtype=np.float32),
-                rng.standard_normal((batch, heads_k, seqlen_k, head_dim), dtype=np.float32),
-                rng.standard_normal((batch, heads_k, seqlen_k, head_dim_v or head_dim), dtype=np.float32))
+        return (
+            rng.standard_normal((batch, heads, seqlen_q, head_dim), dtype=np.float32),
+            rng.standard_normal((batch, heads_k, seqlen_k, head_dim), dtype=np.float32),
+            rng.standard_normal((batch, heads_k, seqlen_k, head_dim_v or head_dim), dtype=np.float32),
+        )
 
     return make

@@ -1,4 +1,5 @@
 """rapt on CuPy arrays: GPUs only."""
+
 import cases
 import numpy as np
 import pytest

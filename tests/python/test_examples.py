@@ -1,5 +1,6 @@
-"""The examples run as they are, each where its framework is installed; the type stub keeps to the signature, and the table
-of public bug reports to the tests here."""
+"""The examples run as they are, each where its framework is installed; the type stub keeps to the signature, and the
+table of public bug reports to the tests here."""
+
 import ast
 import importlib.util
 import inspect
@@ -28,7 +29,9 @@ def test_example(name):
 def test_stub_has_the_parameters_of_the_signature():
     stub = pathlib.Path(rapt.__file__).with_name("__init__.pyi")
     functions = [node for node in ast.parse(stub.read_text()).body if isinstance(node, ast.FunctionDef)]
-    public = {node.name for node in ast.parse(stub.read_text()).body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    public = {
+        node.name for node in ast.parse(stub.read_text()).body if isinstance(node, (ast.FunctionDef, ast.ClassDef))
+    }
     assert public | {"__version__"} == set(rapt.__all__)
     expected = [p.name for p in inspect.signature(rapt.sdpa).parameters.values() if p.kind is p.KEYWORD_ONLY]
     overloads = [node for node in functions if node.name == "sdpa"]

@@ -1,4 +1,5 @@
 """rapt on JAX arrays: eager and under jit, on JAX's default device (a GPU where it has one)."""
+
 import cases
 import numpy as np
 import pytest
@@ -22,7 +23,9 @@ def test_option_eager_and_jitted(qkv, rng, name, dtype):
     assert isinstance(out, jax.Array) and out.dtype == dtype
     assert_near(np.asarray(out, np.float64), expected, dtype)
     finite = np.isfinite(expected_lse)
-    assert np.abs(np.asarray(lse, np.float64)[finite] - expected_lse[finite]).max() <= 1e-4 * max(1, np.abs(expected_lse[finite]).max())
+    assert np.abs(np.asarray(lse, np.float64)[finite] - expected_lse[finite]).max() <= 1e-4 * max(
+        1, np.abs(expected_lse[finite]).max()
+    )
     jitted = jax.jit(lambda q, k, v, arrays: rapt.sdpa(q + 0, k, v, **arrays, **rest))
     assert np.array_equal(jitted(q, k, v, arrays), out)
 
@@ -58,17 +61,20 @@ def test_gradients_and_vmap(qkv):
     assert np.array_equal(mapped, rapt.sdpa(q, k, v))
 
 
-@pytest.mark.parametrize("arguments, sentence", [
-    ({"softcap": -1.0}, "softcap = -1"),
-    ({"scale": "a"}, "scale = 'a': must be a number"),
-    ({"causal": 1}, "causal = 1"),
-    ({"window": (1.5, 0)}, "window = 1.5: must be an int"),
-    ({"q_scales": "head"}, "come together"),
-    ({"bias": np.zeros(29, np.float32)}, "bias: a numpy.ndarray, but q is of jax"),
-    ({"out_dtype": "int8"}, "out_dtype = 'int8'"),
-    ({"splits": 1.0}, "splits = 1.0: must be an int"),
-    ({"layout": "sbhd"}, "layout = 'sbhd'"),
-])
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        ({"softcap": -1.0}, "softcap = -1"),
+        ({"scale": "a"}, "scale = 'a': must be a number"),
+        ({"causal": 1}, "causal = 1"),
+        ({"window": (1.5, 0)}, "window = 1.5: must be an int"),
+        ({"q_scales": "head"}, "come together"),
+        ({"bias": np.zeros(29, np.float32)}, "bias: a numpy.ndarray, but q is of jax"),
+        ({"out_dtype": "int8"}, "out_dtype = 'int8'"),
+        ({"splits": 1.0}, "splits = 1.0: must be an int"),
+        ({"layout": "sbhd"}, "layout = 'sbhd'"),
+    ],
+)
 def test_wrong_arguments_get_a_sentence(qkv, arguments, sentence):
     q, k, v = (jnp.asarray(x) for x in qkv())
     with pytest.raises(Exception, match=sentence):

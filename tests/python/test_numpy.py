@@ -1,4 +1,5 @@
 """rapt on NumPy arrays: the CPU backend, which CI runs."""
+
 import inspect
 import subprocess
 import sys
@@ -58,8 +59,17 @@ def test_allocated_out_follows_the_order_of_q(qkv):
     assert out.swapaxes(1, 2).flags.c_contiguous and not out.flags.c_contiguous
 
 
-@pytest.mark.parametrize("view", [lambda x: x[:, :, ::-1], lambda x: x[:, ::-1], lambda x: x[..., ::-1], lambda x: x[:, :, 1::2],
-                                  lambda x: np.broadcast_to(x[:1], x.shape), lambda x: np.asfortranarray(x)])
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda x: x[:, :, ::-1],
+        lambda x: x[:, ::-1],
+        lambda x: x[..., ::-1],
+        lambda x: x[:, :, 1::2],
+        lambda x: np.broadcast_to(x[:1], x.shape),
+        lambda x: np.asfortranarray(x),
+    ],
+)
 def test_views_are_read_where_they_lie(qkv, view):
     q, k, v = qkv(heads_k=4)
     q, k, v = view(q), view(k), view(v)
@@ -114,13 +124,25 @@ def test_descales_of_every_granularity(qkv, rng):
     q, k, v = qkv(seqlen_q=70, seqlen_k=130, head_dim=16)
     raw = [pack_e4m3(x) for x in (q, k, v)]
     named = {f"{name}_dtype": "e4m3" for name in "qkv"}
-    for kind, shape in {"tensor": lambda x: (1,), "head": lambda x: x.shape[:2], "token": lambda x: x.shape[:3],
-                        "block64": lambda x: (*x.shape[:2], -(-x.shape[2] // 64)),
-                        "block128": lambda x: (*x.shape[:2], -(-x.shape[2] // 128))}.items():
+    for kind, shape in {
+        "tensor": lambda x: (1,),
+        "head": lambda x: x.shape[:2],
+        "token": lambda x: x.shape[:3],
+        "block64": lambda x: (*x.shape[:2], -(-x.shape[2] // 64)),
+        "block128": lambda x: (*x.shape[:2], -(-x.shape[2] // 128)),
+    }.items():
         scales = [rng.uniform(0.5, 2, shape(x)).astype(np.float32) for x in raw]
         values = [unpack_e4m3(x) * spread(s, x.shape, kind) for x, s in zip(raw, scales)]
-        out = rapt.sdpa(*raw, **named, q_descale=scales[0], k_descale=scales[1], v_descale=scales[2], q_scales=kind, k_scales=kind,
-                        v_scales=kind)
+        out = rapt.sdpa(
+            *raw,
+            **named,
+            q_descale=scales[0],
+            k_descale=scales[1],
+            v_descale=scales[2],
+            q_scales=kind,
+            k_scales=kind,
+            v_scales=kind,
+        )
         assert_near(out, reference(*values)[0], "float16")
     channel = rng.uniform(0.5, 2, (2, 2, 16)).astype(np.float32)
     out = rapt.sdpa(*raw, **named, v_descale=channel, v_scales="channel", out_dtype="float32")
@@ -134,7 +156,7 @@ def spread(scales, shape, kind):
     if kind == "head":
         return scales[:, :, None, None]
     if kind.startswith("block"):
-        scales = np.repeat(scales, int(kind[5:]), axis=2)[:, :, :shape[2]]
+        scales = np.repeat(scales, int(kind[5:]), axis=2)[:, :, : shape[2]]
     return scales[..., None]
 
 
@@ -167,8 +189,10 @@ def test_packed_sequences(rng):
 def test_partial_states_merge_to_the_whole(qkv, rng):
     q, k, v = (x.astype(np.float16) for x in qkv(seqlen_k=64))
     sinks = rng.standard_normal(4, dtype=np.float32)
-    parts = [rapt.sdpa(q, k[:, :, a:b], v[:, :, a:b], partial=True, causal=True, q_start=47, k_start=a)
-             for a, b in ((0, 20), (20, 64))]
+    parts = [
+        rapt.sdpa(q, k[:, :, a:b], v[:, :, a:b], partial=True, causal=True, q_start=47, k_start=a)
+        for a, b in ((0, 20), (20, 64))
+    ]
     assert all(out.dtype == np.float32 for out, _ in parts)
     out, lse = rapt.merge([p[0] for p in parts], [p[1] for p in parts], sinks=sinks, lse=True, out_dtype="float16")
     expected, expected_lse = reference(q, k, v, causal=True, sinks=sinks)
@@ -203,38 +227,41 @@ def test_a_context_of_its_own(qkv):
         rapt.Context(num_threads=-1)
 
 
-@pytest.mark.parametrize("arguments, sentence", [
-    ({"scale": "0.1"}, "scale = '0.1': must be a number"),
-    ({"scale": True}, "scale = True: must be a number"),
-    ({"scale": np.ones(1, np.float32)}, "scale = .*: must be a number"),
-    ({"scale": float("nan")}, "scale = nan"),
-    ({"softcap": 0}, "softcap = 0: must be finite and greater than 0"),
-    ({"causal": 1}, "causal = 1: must be False, True, \"bottom_right\" or \"top_left\""),
-    ({"causal": "lower"}, "causal = 'lower'"),
-    ({"layout": "sbhd"}, "layout = 'sbhd': must be one of \"bhsd\", \"bshd\""),
-    ({"window": 3}, r"window = 3: must be \(left, right\)"),
-    ({"window": (1, 2, 3)}, r"window = \(1, 2, 3\)"),
-    ({"window": (1.5, 2)}, "window = 1.5: must be an int"),
-    ({"window": (-2, 0)}, "window"),
-    ({"mask": np.ones((17, 28), bool)}, "mask"),
-    ({"mask": np.full((17, 29), 2, np.uint8)}, "mask"),
-    ({"mask": np.ones((17, 29), np.float32)}, "mask"),
-    ({"bias": np.ones((17, 29), np.int32)}, "bias"),
-    ({"bias": np.ones((17, 29))}, "bias: dtype float64"),
-    ({"bias": [[0.0]]}, "bias: a list, but q is of numpy"),
-    ({"sinks": np.zeros(3, np.float32)}, "sinks"),
-    ({"lse": "yes"}, "lse: a str, but q is of numpy"),
-    ({"out_dtype": "int32"}, "out_dtype = 'int32': must be float32, float16 or bfloat16"),
-    ({"out_dtype": "float16", "out": np.zeros((2, 4, 17, 24), np.float32)}, "out_dtype = 'float16' with out"),
-    ({"out_dtype": "float16", "partial": True}, "a partial state is float32"),
-    ({"max_seqlen_q": 3.0}, "max_seqlen_q = 3.0: must be an int"),
-    ({"splits": 0}, "splits = 0"),
-    ({"pv": "int8"}, "pv = 'int8': must be one of"),
-    ({"invariant": 1}, "invariant = 1: must be True or False"),
-    ({"context": 3}, "context = 3: must be a rapt.Context or None"),
-    ({"q_start": 1, "causal": "top_left"}, "causal_top_left"),
-    ({"cu_seqlens_q": np.zeros(2, np.int32)}, "cu_seqlens"),
-])
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        ({"scale": "0.1"}, "scale = '0.1': must be a number"),
+        ({"scale": True}, "scale = True: must be a number"),
+        ({"scale": np.ones(1, np.float32)}, "scale = .*: must be a number"),
+        ({"scale": float("nan")}, "scale = nan"),
+        ({"softcap": 0}, "softcap = 0: must be finite and greater than 0"),
+        ({"causal": 1}, 'causal = 1: must be False, True, "bottom_right" or "top_left"'),
+        ({"causal": "lower"}, "causal = 'lower'"),
+        ({"layout": "sbhd"}, 'layout = \'sbhd\': must be one of "bhsd", "bshd"'),
+        ({"window": 3}, r"window = 3: must be \(left, right\)"),
+        ({"window": (1, 2, 3)}, r"window = \(1, 2, 3\)"),
+        ({"window": (1.5, 2)}, "window = 1.5: must be an int"),
+        ({"window": (-2, 0)}, "window"),
+        ({"mask": np.ones((17, 28), bool)}, "mask"),
+        ({"mask": np.full((17, 29), 2, np.uint8)}, "mask"),
+        ({"mask": np.ones((17, 29), np.float32)}, "mask"),
+        ({"bias": np.ones((17, 29), np.int32)}, "bias"),
+        ({"bias": np.ones((17, 29))}, "bias: dtype float64"),
+        ({"bias": [[0.0]]}, "bias: a list, but q is of numpy"),
+        ({"sinks": np.zeros(3, np.float32)}, "sinks"),
+        ({"lse": "yes"}, "lse: a str, but q is of numpy"),
+        ({"out_dtype": "int32"}, "out_dtype = 'int32': must be float32, float16 or bfloat16"),
+        ({"out_dtype": "float16", "out": np.zeros((2, 4, 17, 24), np.float32)}, "out_dtype = 'float16' with out"),
+        ({"out_dtype": "float16", "partial": True}, "a partial state is float32"),
+        ({"max_seqlen_q": 3.0}, "max_seqlen_q = 3.0: must be an int"),
+        ({"splits": 0}, "splits = 0"),
+        ({"pv": "int8"}, "pv = 'int8': must be one of"),
+        ({"invariant": 1}, "invariant = 1: must be True or False"),
+        ({"context": 3}, "context = 3: must be a rapt.Context or None"),
+        ({"q_start": 1, "causal": "top_left"}, "causal_top_left"),
+        ({"cu_seqlens_q": np.zeros(2, np.int32)}, "cu_seqlens"),
+    ],
+)
 def test_wrong_arguments_get_a_sentence_and_touch_nothing(qkv, arguments, sentence):
     q, k, v = qkv()
     out = {} if "out" in arguments or "out_dtype" in arguments else {"out": np.full_like(q, 7)}
@@ -244,16 +271,19 @@ def test_wrong_arguments_get_a_sentence_and_touch_nothing(qkv, arguments, senten
         assert (out["out"] == 7).all()
 
 
-@pytest.mark.parametrize("change, sentence", [
-    (lambda q, k, v: (q.astype(np.float64), k, v), "q: dtype float64"),
-    (lambda q, k, v: (q, k[0], v), "k.rank = 3"),
-    (lambda q, k, v: (q, k, v[:, :, 1:]), "v"),
-    (lambda q, k, v: (q[:, :3], k, v), "heads"),
-    (lambda q, k, v: ([1.0], k, v), "q: a builtins.list: must be an array of PyTorch, JAX, CuPy or NumPy"),
-    (lambda q, k, v: (np.ma.masked_array(q), k, v), "must be a plain numpy.ndarray"),
-    (lambda q, k, v: (q.astype(">f4"), k, v), "native byte order"),
-    (lambda q, k, v: (q, None, v), "k: a NoneType, but q is of numpy"),
-])
+@pytest.mark.parametrize(
+    "change, sentence",
+    [
+        (lambda q, k, v: (q.astype(np.float64), k, v), "q: dtype float64"),
+        (lambda q, k, v: (q, k[0], v), "k.rank = 3"),
+        (lambda q, k, v: (q, k, v[:, :, 1:]), "v"),
+        (lambda q, k, v: (q[:, :3], k, v), "heads"),
+        (lambda q, k, v: ([1.0], k, v), "q: a builtins.list: must be an array of PyTorch, JAX, CuPy or NumPy"),
+        (lambda q, k, v: (np.ma.masked_array(q), k, v), "must be a plain numpy.ndarray"),
+        (lambda q, k, v: (q.astype(">f4"), k, v), "native byte order"),
+        (lambda q, k, v: (q, None, v), "k: a NoneType, but q is of numpy"),
+    ],
+)
 def test_wrong_arrays_get_a_sentence(qkv, change, sentence):
     with pytest.raises(rapt.InvalidArgument, match=sentence):
         rapt.sdpa(*change(*qkv()))
@@ -274,6 +304,7 @@ def test_out_may_not_overlap_an_input(qkv):
 
 def test_no_reference_is_lost_or_kept(qkv):
     import gc
+
     q, k, v = qkv()
     counts = [sys.getrefcount(x) for x in (q, k, v)]
     for _ in range(200):
@@ -286,8 +317,16 @@ def test_no_reference_is_lost_or_kept(qkv):
 
 def test_report_R184_the_module_needs_no_framework():
     """Nor links one: there is no other version of it to be built for."""
-    done = subprocess.run([sys.executable, "-c", "import sys\n"
-                           "for name in ('torch', 'numpy', 'jax', 'cupy'): sys.modules[name] = None\n"
-                           "import rapt; print(rapt.__version__)"], capture_output=True, text=True)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys\n"
+            "for name in ('torch', 'numpy', 'jax', 'cupy'): sys.modules[name] = None\n"
+            "import rapt; print(rapt.__version__)",
+        ],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == rapt.__version__
