@@ -2,6 +2,7 @@
 
 Run by pytest; needs PyTorch. Everything runs on the CPU, and on a GPU where there is one.
 """
+
 import inspect
 import math
 
@@ -69,9 +70,16 @@ def assert_close(result, sequences, dtype, **options):
 
 
 OPTIONS = [
-    {}, {"causal": True}, {"softmax_scale": 0.3, "softcap": 4.0}, {"window_size": (3, 2)}, {"window_size": (-1, 1)},
-    {"window_size": (0, -1)}, {"causal": True, "window_size": (4, -1)}, {"causal": True, "window_size": (2, 3)},
-    {"alibi_slopes": 1}, {"alibi_slopes": 2, "causal": True, "softcap": 20.0},
+    {},
+    {"causal": True},
+    {"softmax_scale": 0.3, "softcap": 4.0},
+    {"window_size": (3, 2)},
+    {"window_size": (-1, 1)},
+    {"window_size": (0, -1)},
+    {"causal": True, "window_size": (4, -1)},
+    {"causal": True, "window_size": (2, 3)},
+    {"alibi_slopes": 1},
+    {"alibi_slopes": 2, "causal": True, "softcap": 20.0},
 ]
 
 
@@ -85,8 +93,15 @@ def with_slopes(options, batch, heads, device):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-@pytest.mark.parametrize("dtype, seqlens, heads_k", [
-    (torch.float16, (7, 12), 2), (torch.bfloat16, (12, 7), 4), (torch.float32, (9, 9), 1), (torch.float16, (1, 20), 4)])
+@pytest.mark.parametrize(
+    "dtype, seqlens, heads_k",
+    [
+        (torch.float16, (7, 12), 2),
+        (torch.bfloat16, (12, 7), 4),
+        (torch.float32, (9, 9), 1),
+        (torch.float16, (1, 20), 4),
+    ],
+)
 def test_func(device, options, dtype, seqlens, heads_k):
     q, k, v = draw(device, dtype, (2, seqlens[0], 4, 32), (2, seqlens[1], heads_k, 32), (2, seqlens[1], heads_k, 32))
     options = with_slopes(options, 2, 4, device)
@@ -98,7 +113,7 @@ def test_func(device, options, dtype, seqlens, heads_k):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_packed_tensors_are_read_in_place(device, monkeypatch):
-    qkv, = draw(device, torch.float16, (2, 9, 3, 4, 32))
+    (qkv,) = draw(device, torch.float16, (2, 9, 3, 4, 32))
     seen = []
 
     def spy(q, k, v, **options):
@@ -139,17 +154,29 @@ def test_varlen(device, options):
 def calls():
     q, k, v = draw("cpu", torch.float16, (2, 9, 4, 32), (2, 9, 4, 32), (2, 9, 4, 32))
     cu = torch.tensor([0, 9, 18], dtype=torch.int32)
-    packed = dict(q=q.flatten(0, 1), k=k.flatten(0, 1), v=v.flatten(0, 1), cu_seqlens_q=cu, cu_seqlens_k=cu,
-                  max_seqlen_q=9, max_seqlen_k=9)
-    return {fa.flash_attn_func: dict(q=q, k=k, v=v), fa.flash_attn_varlen_func: packed,
-            fa.flash_attn_with_kvcache: dict(q=q, k_cache=k, v_cache=v)}
+    packed = dict(
+        q=q.flatten(0, 1),
+        k=k.flatten(0, 1),
+        v=v.flatten(0, 1),
+        cu_seqlens_q=cu,
+        cu_seqlens_k=cu,
+        max_seqlen_q=9,
+        max_seqlen_k=9,
+    )
+    return {
+        fa.flash_attn_func: dict(q=q, k=k, v=v),
+        fa.flash_attn_varlen_func: packed,
+        fa.flash_attn_with_kvcache: dict(q=q, k_cache=k, v_cache=v),
+    }
 
 
 KV_CACHE_ONLY = ("block_table", "rotary_cos", "rotary_sin", "cache_batch_idx", "cache_leftpad")
 
 
-@pytest.mark.parametrize("function, name", [(fa.flash_attn_varlen_func, "block_table"),
-                                            *((fa.flash_attn_with_kvcache, name) for name in KV_CACHE_ONLY)])
+@pytest.mark.parametrize(
+    "function, name",
+    [(fa.flash_attn_varlen_func, "block_table"), *((fa.flash_attn_with_kvcache, name) for name in KV_CACHE_ONLY)],
+)
 def test_what_rapt_does_not_have_is_refused_by_name(function, name):
     call = calls()[function]
     function(**call)
@@ -166,9 +193,18 @@ def test_dropout_is_refused(function, dropout_p):
 
 
 @pytest.mark.parametrize("function", list(calls()))
-@pytest.mark.parametrize("change", [dict(softcap=-1.0), dict(softcap=math.nan), dict(window_size=(-2, 0)),
-                                    dict(window_size=(1,)), dict(softmax_scale=math.inf),
-                                    dict(alibi_slopes=torch.ones(4, dtype=torch.float64))], ids=str)
+@pytest.mark.parametrize(
+    "change",
+    [
+        dict(softcap=-1.0),
+        dict(softcap=math.nan),
+        dict(window_size=(-2, 0)),
+        dict(window_size=(1,)),
+        dict(softmax_scale=math.inf),
+        dict(alibi_slopes=torch.ones(4, dtype=torch.float64)),
+    ],
+    ids=str,
+)
 def test_values_without_meaning_are_refused(function, change):
     with pytest.raises(rapt.InvalidArgument):
         function(**calls()[function], **change)
@@ -182,15 +218,18 @@ def test_fp8_with_flash_attention_3s_descales(device):
     descales = dict(zip(("q_descale", "k_descale", "v_descale"), factors))
     out = fa.flash_attn_func(q, k, v, causal=True, **descales)
     assert out.dtype == torch.bfloat16
-    whole = [one.float() * factor.repeat_interleave(one.shape[2] // 2, 1)[:, None, :, None]
-             for one, factor in zip(stored, factors)]
+    whole = [
+        one.float() * factor.repeat_interleave(one.shape[2] // 2, 1)[:, None, :, None]
+        for one, factor in zip(stored, factors)
+    ]
     assert_close(zip(out, [None] * 2), zip(*whole), torch.bfloat16, causal=True)
 
     k_cache, v_cache = k.clone(), v.clone()
     k_cache[:, 10:], v_cache[:, 10:] = k[:, :2], v[:, :2]
     lengths = torch.tensor([10, 10], dtype=torch.int32, device=device)
-    appended = fa.flash_attn_with_kvcache(q, k_cache, v_cache, k[:, 10:], v[:, 10:], cache_seqlens=lengths, causal=True,
-                                          **descales)
+    appended = fa.flash_attn_with_kvcache(
+        q, k_cache, v_cache, k[:, 10:], v[:, 10:], cache_seqlens=lengths, causal=True, **descales
+    )
     assert_close(zip(appended, [None] * 2), zip(*whole), torch.bfloat16, causal=True)
 
     flat = [one.flatten(0, 1) for one in stored]
@@ -202,10 +241,20 @@ def test_fp8_with_flash_attention_3s_descales(device):
 def test_signatures_are_flash_attention_2s():
     common = "dropout_p softmax_scale causal window_size softcap alibi_slopes deterministic return_attn_probs".split()
     varlen = "cu_seqlens_q cu_seqlens_k max_seqlen_q max_seqlen_k".split()
-    defaults = dict(dropout_p=0.0, causal=False, window_size=(-1, -1), softcap=0.0, deterministic=False, num_splits=0,
-                    return_attn_probs=False, rotary_interleaved=True, return_softmax_lse=False)  # all others: None
+    defaults = dict(
+        dropout_p=0.0,
+        causal=False,
+        window_size=(-1, -1),
+        softcap=0.0,
+        deterministic=False,
+        num_splits=0,
+        return_attn_probs=False,
+        rotary_interleaved=True,
+        return_softmax_lse=False,
+    )  # all others: None
     for function, names in {
-        fa.flash_attn_func: ["q", "k", "v", *common], fa.flash_attn_qkvpacked_func: ["qkv", *common],
+        fa.flash_attn_func: ["q", "k", "v", *common],
+        fa.flash_attn_qkvpacked_func: ["qkv", *common],
         fa.flash_attn_kvpacked_func: ["q", "kv", *common],
         fa.flash_attn_varlen_func: ["q", "k", "v", *varlen, *common, "block_table"],
         fa.flash_attn_varlen_qkvpacked_func: ["qkv", "cu_seqlens", "max_seqlen", *common],

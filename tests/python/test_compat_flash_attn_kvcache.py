@@ -2,6 +2,7 @@
 
 Run by pytest; needs PyTorch. Everything runs on the CPU, and on a GPU where there is one.
 """
+
 import math
 
 import pytest
@@ -27,11 +28,12 @@ def caches(device, dtype=torch.float16):
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_kvcache_with_lengths_on_the_device(device, options):
     k_cache, v_cache, lengths = caches(device)
-    q, = draw(device, torch.float16, (3, 2, 4, 32))
+    (q,) = draw(device, torch.float16, (3, 2, 4, 32))
     options = with_slopes(options, 3, 4, device)
     cache_seqlens = torch.tensor(lengths, dtype=torch.int32, device=device)
-    out, lse = fa.flash_attn_with_kvcache(q, k_cache, v_cache, cache_seqlens=cache_seqlens, return_softmax_lse=True,
-                                          **options)
+    out, lse = fa.flash_attn_with_kvcache(
+        q, k_cache, v_cache, cache_seqlens=cache_seqlens, return_softmax_lse=True, **options
+    )
     sequences = [(q[b], k_cache[b, :n], v_cache[b, :n]) for b, n in enumerate(lengths)]
     assert_close(zip(out, lse), sequences, torch.float16, **options)
 
@@ -49,9 +51,9 @@ def test_kvcache_appends(device, dtype, new):
     sequences = []
     for b, n in enumerate(lengths):
         for cache, old, fresh in ((k_cache, before[0], k), (v_cache, before[1], v)):
-            assert torch.equal(cache[b, n:n + new], fresh[b])
-            assert torch.equal(cache[b, :n], old[b, :n]) and bool(cache[b, n + new:].isnan().all())
-        sequences.append((q[b], k_cache[b, :n + new], v_cache[b, :n + new]))
+            assert torch.equal(cache[b, n : n + new], fresh[b])
+            assert torch.equal(cache[b, :n], old[b, :n]) and bool(cache[b, n + new :].isnan().all())
+        sequences.append((q[b], k_cache[b, : n + new], v_cache[b, : n + new]))
     assert_close(zip(out, [None] * 3), sequences, dtype, causal=True)
 
 
@@ -84,9 +86,11 @@ def test_kvcache_refuses_what_does_not_fit_before_it_writes():
     before = k_cache.clone(), v_cache.clone()
     for change, sentence in [
         (dict(cache_seqlens=None), "cache_seqlens is None: must be given with k and v"),
-        (dict(v=None), "k and v: must both be given"), (dict(k=None), "k and v: must both be given"),
+        (dict(v=None), "k and v: must both be given"),
+        (dict(k=None), "k and v: must both be given"),
         (dict(v=v.float()), r"v is torch\.float32 \[2, 2, 2, 32\]: must be torch\.float16"),
-        (dict(v=v[:, :1]), r"v is torch\.float16 \[2, 1, 2, 32\]: must be"), (dict(k=k[:1]), "k is"),
+        (dict(v=v[:, :1]), r"v is torch\.float16 \[2, 1, 2, 32\]: must be"),
+        (dict(k=k[:1]), "k is"),
         (dict(cache_seqlens=lengths.long()), r"cache_seqlens is torch\.int64 \[2\]: must be torch\.int32 \[2\]"),
         (dict(cache_seqlens=lengths[:1]), r"must be torch\.int32 \[2\]"),
         (dict(cache_seqlens=2.0), "cache_seqlens is 2.0: must"),

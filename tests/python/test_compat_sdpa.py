@@ -2,6 +2,7 @@
 
 Run by pytest; needs PyTorch. Everything runs on the CPU, and on a GPU where there is one.
 """
+
 import inspect
 import math
 
@@ -72,15 +73,22 @@ def test_is_causal_starts_at_the_top_left(device, seqlens):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.bool, *DTYPES])
-@pytest.mark.parametrize("shape", [(2, 3, 9, 13), (1, 3, 9, 13), (2, 1, 9, 13), (2, 1, 1, 13), (3, 9, 13), (9, 13),
-                                   (9, 1), (1, 13)])
+@pytest.mark.parametrize(
+    "shape", [(2, 3, 9, 13), (1, 3, 9, 13), (2, 1, 9, 13), (2, 1, 1, 13), (3, 9, 13), (9, 13), (9, 1), (1, 13)]
+)
 def test_masks_broadcast(device, dtype, shape):
     query, key, value = draw(device, torch.float16, (2, 3, 9, 16), (2, 3, 13, 16), (2, 3, 13, 16))
     mask = draw(device, torch.float32, shape, seed=1)[0]
     mask = mask > -1 if dtype == torch.bool else mask.to(dtype)
     assert_close(sdpa(query, key, value, mask), query, key, value, mask)
-    assert_close(sdpa(query, key, value, attn_mask=mask.transpose(-1, -2).contiguous().transpose(-1, -2), scale=-0.5),
-                 query, key, value, mask, scale=-0.5)
+    assert_close(
+        sdpa(query, key, value, attn_mask=mask.transpose(-1, -2).contiguous().transpose(-1, -2), scale=-0.5),
+        query,
+        key,
+        value,
+        mask,
+        scale=-0.5,
+    )
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -189,8 +197,12 @@ def test_heads_that_do_not_divide_are_refused():
         sdpa(query, key, value, enable_gqa=True)
     with pytest.raises(rapt.InvalidArgument, match="key has 4 heads and value 2"):
         sdpa(query, key, value[:, :2], enable_gqa=True)
-    assert_close(sdpa(query, key[:, :3], value[:, :1], enable_gqa=True), query, key[:, :3].repeat_interleave(2, 1),
-                 value[:, :1].expand(-1, 6, -1, -1))
+    assert_close(
+        sdpa(query, key[:, :3], value[:, :1], enable_gqa=True),
+        query,
+        key[:, :3].repeat_interleave(2, 1),
+        value[:, :1].expand(-1, 6, -1, -1),
+    )
     assert_close(sdpa(query[:, :1], key, value), query[:, :1].expand(-1, 4, -1, -1), key, value)
 
 
@@ -223,20 +235,23 @@ def test_dropout_is_refused(dropout_p):
     assert torch.equal(sdpa(query, key, value, None, 0), sdpa(query, key, value, None, -0.0))
 
 
-@pytest.mark.parametrize("change, sentence", [
-    (dict(query=torch.zeros(2, 3, 9, 16, dtype=torch.float64)), "q"),
-    (dict(attn_mask=torch.zeros(9, 9, dtype=torch.int32)), r"attn_mask is torch\.int32: must be bool"),
-    (dict(attn_mask=torch.zeros(9, 9, dtype=torch.uint8)), r"attn_mask is torch\.uint8: must be bool"),
-    (dict(attn_mask=torch.zeros(9, 9, dtype=torch.float64)), r"attn_mask is torch\.float64: must be bool"),
-    (dict(attn_mask=torch.zeros(9, 8)), "bias"),
-    (dict(attn_mask=torch.ones(5, 3, 9, 9, dtype=torch.bool)), "mask"),
-    (dict(key=torch.zeros(3, 3, 9, 16)), r"batch dimensions \[2\], \[3\], \[2\]: must broadcast"),
-    (dict(query=torch.zeros(16)), "each must have 2 or more"),
-    (dict(key=torch.zeros(2, 3, 9, 8)), "k"),
-    (dict(value=torch.zeros(2, 3, 8, 16)), "v"),
-    (dict(is_causal=1), "is_causal is 1: must be True or False"),
-    (dict(scale=math.inf), "scale"),
-])
+@pytest.mark.parametrize(
+    "change, sentence",
+    [
+        (dict(query=torch.zeros(2, 3, 9, 16, dtype=torch.float64)), "q"),
+        (dict(attn_mask=torch.zeros(9, 9, dtype=torch.int32)), r"attn_mask is torch\.int32: must be bool"),
+        (dict(attn_mask=torch.zeros(9, 9, dtype=torch.uint8)), r"attn_mask is torch\.uint8: must be bool"),
+        (dict(attn_mask=torch.zeros(9, 9, dtype=torch.float64)), r"attn_mask is torch\.float64: must be bool"),
+        (dict(attn_mask=torch.zeros(9, 8)), "bias"),
+        (dict(attn_mask=torch.ones(5, 3, 9, 9, dtype=torch.bool)), "mask"),
+        (dict(key=torch.zeros(3, 3, 9, 16)), r"batch dimensions \[2\], \[3\], \[2\]: must broadcast"),
+        (dict(query=torch.zeros(16)), "each must have 2 or more"),
+        (dict(key=torch.zeros(2, 3, 9, 8)), "k"),
+        (dict(value=torch.zeros(2, 3, 8, 16)), "v"),
+        (dict(is_causal=1), "is_causal is 1: must be True or False"),
+        (dict(scale=math.inf), "scale"),
+    ],
+)
 def test_what_is_wrong_is_refused_by_a_sentence(change, sentence):
     call = dict(zip(("query", "key", "value"), draw("cpu", torch.float32, (2, 3, 9, 16), (2, 3, 9, 16), (2, 3, 9, 16))))
     sdpa(**call)

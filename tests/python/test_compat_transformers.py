@@ -2,6 +2,7 @@
 
 Run by pytest; needs PyTorch and transformers. Everything runs on the CPU, and on a GPU where there is one.
 """
+
 import copy
 import math
 import subprocess
@@ -20,8 +21,16 @@ from rapt.compat import transformers as front  # noqa: E402
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
 DTYPES = [torch.float32, torch.bfloat16]
 UNIT = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8}
-SIZES = dict(vocab_size=97, hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4,
-             pad_token_id=0, max_position_embeddings=64, initializer_range=0.25)
+SIZES = dict(
+    vocab_size=97,
+    hidden_size=64,
+    intermediate_size=96,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    pad_token_id=0,
+    max_position_embeddings=64,
+    initializer_range=0.25,
+)
 DECODER = dict(SIZES, num_key_value_heads=2, bos_token_id=1, eos_token_id=2)
 CAUSAL, ENCODER = transformers.AutoModelForCausalLM, transformers.AutoModel
 
@@ -29,21 +38,57 @@ CAUSAL, ENCODER = transformers.AutoModelForCausalLM, transformers.AutoModel
 MODELS = {
     "llama": (CAUSAL, transformers.LlamaConfig(**DECODER), "sdpa"),
     "mistral": (CAUSAL, transformers.MistralConfig(**DECODER, sliding_window=5), "sdpa"),
-    "gemma2": (CAUSAL, transformers.Gemma2Config(**DECODER, head_dim=16, sliding_window=5, query_pre_attn_scalar=16,
-                                                 attn_logit_softcapping=2.0), "eager"),
-    "gpt-oss": (CAUSAL, transformers.GptOssConfig(**DECODER, head_dim=16, sliding_window=5, num_local_experts=2,
-                                                  num_experts_per_tok=2), "eager"),
+    "gemma2": (
+        CAUSAL,
+        transformers.Gemma2Config(
+            **DECODER, head_dim=16, sliding_window=5, query_pre_attn_scalar=16, attn_logit_softcapping=2.0
+        ),
+        "eager",
+    ),
+    "gpt-oss": (
+        CAUSAL,
+        transformers.GptOssConfig(**DECODER, head_dim=16, sliding_window=5, num_local_experts=2, num_experts_per_tok=2),
+        "eager",
+    ),
     "bert": (ENCODER, transformers.BertConfig(**SIZES), "sdpa"),
-    "modernbert": (ENCODER, transformers.ModernBertConfig(**SIZES, local_attention=6, bos_token_id=1, eos_token_id=2,
-                                                          cls_token_id=1, sep_token_id=2), "sdpa"),
-    "t5": (transformers.AutoModelForSeq2SeqLM, transformers.T5Config(
-        vocab_size=97, d_model=64, d_kv=16, d_ff=96, num_layers=2, num_heads=4, decoder_start_token_id=1,
-        pad_token_id=0, tie_word_embeddings=False), "sdpa"),
+    "modernbert": (
+        ENCODER,
+        transformers.ModernBertConfig(
+            **SIZES, local_attention=6, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2
+        ),
+        "sdpa",
+    ),
+    "t5": (
+        transformers.AutoModelForSeq2SeqLM,
+        transformers.T5Config(
+            vocab_size=97,
+            d_model=64,
+            d_kv=16,
+            d_ff=96,
+            num_layers=2,
+            num_heads=4,
+            decoder_start_token_id=1,
+            pad_token_id=0,
+            tie_word_embeddings=False,
+        ),
+        "sdpa",
+    ),
 }
 
 
-def exact_attention(module, query, key, value, attention_mask, scaling=None, is_causal=None, softcap=None, s_aux=None,
-                    position_bias=None, **others):
+def exact_attention(
+    module,
+    query,
+    key,
+    value,
+    attention_mask,
+    scaling=None,
+    is_causal=None,
+    softcap=None,
+    s_aux=None,
+    position_bias=None,
+    **others,
+):
     """A layer of attention in float64 from its definition; masks are those that transformers makes for "sdpa"."""
     group, seqlen_q, seqlen_k = query.shape[1] // key.shape[1], query.shape[2], key.shape[2]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
@@ -101,7 +146,7 @@ def tokens(device, padding=None):
     ids = torch.randint(3, 97, (3, 11), generator=torch.Generator().manual_seed(1))
     real = torch.ones(3, 11, dtype=torch.long)
     for row, count in enumerate((11, 7, 4) if padding else ()):
-        real[row, :11 - count] = 0 if padding == "left" else 1
+        real[row, : 11 - count] = 0 if padding == "left" else 1
         real[row, count:] = 0 if padding == "right" else 1
     return ids.masked_fill(real == 0, 0).to(device), real.to(device)
 
@@ -155,8 +200,9 @@ def test_outputs_depend_on_attention(name, monkeypatch):
 @pytest.mark.parametrize("padding", [None, "left"])
 def test_generate_gives_the_same_tokens(name, cache, padding, device, calls):
     ids, real = tokens(device, padding)
-    options = dict(max_new_tokens=12, min_new_tokens=12, do_sample=False, cache_implementation=cache,
-                   disable_compile=True)
+    options = dict(
+        max_new_tokens=12, min_new_tokens=12, do_sample=False, cache_implementation=cache, disable_compile=True
+    )
     with sdpa_kernel(SDPBackend.MATH):  # float32 throughout, on GPUs too
         theirs = build(name, MODELS[name][2], device).generate(ids, attention_mask=real, **options)
     ours = build(name, "rapt", device).generate(ids, attention_mask=real, **options)
@@ -185,8 +231,8 @@ def test_decoding_with_a_static_cache_compiles_into_one_graph(device):
     model(ids[:, :7], attention_mask=real[:, :7], past_key_values=cache)
     step = torch.compile(model.forward, fullgraph=True, backend="aot_eager")
     for at in range(7, 11):
-        mask = torch.nn.functional.pad(real[:, :at + 1], (0, 15 - at))
-        logits = step(ids[:, at:at + 1], attention_mask=mask, past_key_values=cache).logits
+        mask = torch.nn.functional.pad(real[:, : at + 1], (0, 15 - at))
+        logits = step(ids[:, at : at + 1], attention_mask=mask, past_key_values=cache).logits
         assert rms(logits[:, 0] - whole[:, at]) <= 64 * UNIT[torch.float32] * rms(whole)
 
 
@@ -220,17 +266,27 @@ import rapt, rapt.compat
 """
 
 
-@pytest.mark.parametrize("before, after", [
-    ("", "assert 'transformers' not in sys.modules"),
-    ("import transformers", "assert 'rapt' not in transformers.AttentionInterface().valid_keys()\n"
-     "rapt.compat.transformers.register(); rapt.compat.transformers.register('other')\n"
-     "from transformers.masking_utils import AttentionMaskInterface\n"
-     "assert {'rapt', 'other'} <= set(transformers.AttentionInterface())\n"
-     "assert {'rapt', 'other'} <= set(AttentionMaskInterface())"),
-    ("sys.modules['transformers'] = None", "try: rapt.compat.transformers.register()\n"
-     "except rapt.EnvironmentLacking as error: assert 'register(\\'rapt\\') needs version 5' in str(error), error\n"
-     "else: raise SystemExit('was not refused')"),
-], ids=["imports nothing", "registers when asked", "without transformers"])
+@pytest.mark.parametrize(
+    "before, after",
+    [
+        ("", "assert 'transformers' not in sys.modules"),
+        (
+            "import transformers",
+            "assert 'rapt' not in transformers.AttentionInterface().valid_keys()\n"
+            "rapt.compat.transformers.register(); rapt.compat.transformers.register('other')\n"
+            "from transformers.masking_utils import AttentionMaskInterface\n"
+            "assert {'rapt', 'other'} <= set(transformers.AttentionInterface())\n"
+            "assert {'rapt', 'other'} <= set(AttentionMaskInterface())",
+        ),
+        (
+            "sys.modules['transformers'] = None",
+            "try: rapt.compat.transformers.register()\n"
+            "except rapt.EnvironmentLacking as error: assert 'needs version 5' in str(error), error\n"
+            "else: raise SystemExit('was not refused')",
+        ),
+    ],
+    ids=["imports nothing", "registers when asked", "without transformers"],
+)
 def test_registering(before, after):
     program = PROGRAM.format(before=before, after=after)
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)

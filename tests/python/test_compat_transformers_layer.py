@@ -2,6 +2,7 @@
 
 Run by pytest; needs PyTorch and transformers. Everything runs on the CPU, and on a GPU where there is one.
 """
+
 import math
 
 import pytest

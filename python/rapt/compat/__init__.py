@@ -6,6 +6,7 @@
 
 Imported by the user, never by rapt itself; imports PyTorch, but neither flash_attn nor transformers.
 """
+
 from . import flash_attn, transformers
 from ._sdpa import sdpa
 

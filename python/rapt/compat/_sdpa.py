@@ -2,6 +2,7 @@
 
 Any number of leading dimensions becomes [batch, heads, seqlen, head_dim] by views alone: never by a copy.
 """
+
 from __future__ import annotations
 
 from math import prod
@@ -11,14 +12,23 @@ import torch
 from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from .. import sdpa as attention
-from .._errors import InvalidArgument, Unsupported
+from .._errors import InvalidArgument
+from ._shared import refuse_dropout
 
 BIAS_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None,
-         dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None,
-         enable_gqa: bool = False) -> torch.Tensor:
+def sdpa(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
     """Drop-in for torch.nn.functional.scaled_dot_product_attention: softmax(scale * query key^T, masked) value.
 
     Args:
@@ -46,8 +56,7 @@ def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask:
     never reaches it, NaN included. query, key and value may differ in dtype; float16 and bfloat16 masks go with any of
     them. torch.autocast does not convert the inputs. There is no backward yet: calling it raises.
     """
-    if dropout_p != 0.0:  # NaN is not 0
-        raise Unsupported(f"dropout_p is {dropout_p!r}: must be 0, rapt has no dropout")
+    refuse_dropout("dropout_p", dropout_p)
     if not isinstance(is_causal, bool):
         raise InvalidArgument(f"is_causal is {is_causal!r}: must be True or False")
     if is_causal and attn_mask is not None:
@@ -71,8 +80,10 @@ def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask:
 def _leading(query, key, value, rank: int, enable_gqa: bool) -> tuple[torch.Size, int, int]:
     """The batch dimensions of the call and the heads of query, and of key and value."""
     if min(query.ndim, key.ndim, value.ndim) < 2:
-        raise InvalidArgument(f"query, key, value have {query.ndim}, {key.ndim}, {value.ndim} dimensions: each must "
-                              "have 2 or more, [..., seqlen, head_dim]")
+        raise InvalidArgument(
+            f"query, key, value have {query.ndim}, {key.ndim}, {value.ndim} dimensions: each must "
+            "have 2 or more, [..., seqlen, head_dim]"
+        )
     leads = [torch.Size((1,) * (rank - one.ndim)) + one.shape[:-2] for one in (query, key, value)]
     heads_q, heads_k, heads_v = [lead[-1] if lead else 1 for lead in leads]
     both = heads_v if heads_k == 1 else heads_k
@@ -83,8 +94,9 @@ def _leading(query, key, value, rank: int, enable_gqa: bool) -> tuple[torch.Size
             raise InvalidArgument(f"query has {heads_q} heads, key and value {both}: must be a multiple of them")
     elif both not in (1, heads_q):
         if heads_q != 1:
-            raise InvalidArgument(f"query has {heads_q} heads, key and value {both}: must be equal, or pass "
-                                  "enable_gqa=True")
+            raise InvalidArgument(
+                f"query has {heads_q} heads, key and value {both}: must be equal, or pass enable_gqa=True"
+            )
         heads_q = both
     return _broadcast([lead[:-1] for lead in leads]), heads_q, both
 
@@ -111,15 +123,17 @@ def _folded(name: str, tensor: torch.Tensor, batch: torch.Size, heads: int) -> t
     if not batch:
         return tensor.unsqueeze(0)
     step = None  # elements from one index of the dimensions so far to the next
-    for size, stride in zip(reversed(batch), reversed(tensor.stride()[:len(batch)])):
+    for size, stride in zip(reversed(batch), reversed(tensor.stride()[: len(batch)])):
         if size == 1:
             continue
         if step is not None and stride != step and tensor.numel() > 0:
-            strides = list(tensor.stride()[:len(batch)])
-            raise InvalidArgument(f"{name}'s batch dimensions {list(batch)} have strides {strides}: must be one "
-                                  "dimension in memory, since nothing is copied here; copy or broadcast it yourself")
+            strides = list(tensor.stride()[: len(batch)])
+            raise InvalidArgument(
+                f"{name}'s batch dimensions {list(batch)} have strides {strides}: must be one "
+                "dimension in memory, since nothing is copied here; copy or broadcast it yourself"
+            )
         step = size * stride
-    return tensor.view(torch.Size((prod(batch),)) + tensor.shape[len(batch):])
+    return tensor.view(torch.Size((prod(batch),)) + tensor.shape[len(batch) :])
 
 
 def _masking(query, key, attn_mask, is_causal: bool, batch: torch.Size) -> dict[str, Any]:

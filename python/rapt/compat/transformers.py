@@ -6,6 +6,7 @@
 
 Importing this registers nothing and does not import transformers, whose models then call forward() for each layer.
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 
 from .. import sdpa as attention
 from .._errors import EnvironmentLacking, InvalidArgument, Unsupported
+from ._shared import refuse_dropout
 
 # What models pass to attention that changes its result, and that "rapt" does not have. All else that arrives beyond
 # forward()'s own parameters (position_ids, use_cache, ...) says nothing that attention needs.
@@ -38,17 +40,28 @@ def register(name: str = "rapt") -> None:
         from transformers import AttentionInterface, AttentionMaskInterface
         from transformers.masking_utils import sdpa_mask
     except ImportError as error:
-        raise EnvironmentLacking(f"transformers: register({name!r}) needs version 5, and importing it failed: {error}"
-                                 ) from error
+        raise EnvironmentLacking(
+            f"transformers: register({name!r}) needs version 5, and importing it failed: {error}"
+        ) from error
     AttentionInterface.register(name, forward)
     AttentionMaskInterface.register(name, sdpa_mask)
 
 
-def forward(module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
-            attention_mask: torch.Tensor | None, dropout: float = 0.0, scaling: float | None = None,
-            is_causal: bool | None = None, sliding_window: int | None = None, softcap: float | None = None,
-            s_aux: torch.Tensor | None = None, position_bias: torch.Tensor | None = None,
-            **others: Any) -> tuple[torch.Tensor, None]:
+def forward(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    position_bias: torch.Tensor | None = None,
+    **others: Any,
+) -> tuple[torch.Tensor, None]:
     """One attention layer, called by transformers.
 
     Args:
@@ -93,13 +106,13 @@ def forward(module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, val
 
 
 def _refuse(dropout: float, attention_mask: torch.Tensor | None, others: dict[str, Any]) -> None:
-    if dropout != 0.0:  # NaN is not 0
-        raise Unsupported(f"dropout is {dropout!r}: must be 0, rapt has no dropout; set the model's attention dropout "
-                          "to 0 or call eval()")
+    refuse_dropout("dropout", dropout)
     for name, why in REFUSED.items():
         value = others.get(name)
         if value is not None and value is not False:
             raise Unsupported(f"{name} is given: {why}")
     if attention_mask is None and others.get("cu_seq_lens_q") is not None:
-        raise InvalidArgument("cu_seq_lens_q is given without attention_mask: sequences packed in one row must come "
-                              "with the mask that keeps them apart")
+        raise InvalidArgument(
+            "cu_seq_lens_q is given without attention_mask: sequences packed in one row must come "
+            "with the mask that keeps them apart"
+        )
