@@ -8,7 +8,8 @@ rapt_defaults(rapt_python)
 target_include_directories(rapt_python SYSTEM PRIVATE ${Python_INCLUDE_DIRS})
 target_link_libraries(rapt_python PRIVATE rapt_static)
 # Nothing but PyInit__core is exported: two copies of rapt in one process (this one, an application's) stay apart.
-target_link_options(rapt_python PRIVATE LINKER:--exclude-libs,ALL)
+# The C++ runtime comes along, so that the module loads on systems whose own is older than the compiler's.
+target_link_options(rapt_python PRIVATE LINKER:--exclude-libs,ALL LINKER:--gc-sections -static-libstdc++)
 # Beside a copy of the package's Python files, so that PYTHONPATH=<tree>/python runs what was built.
 set_target_properties(rapt_python PROPERTIES PREFIX "" OUTPUT_NAME _core SUFFIX .abi3.so
   LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/python/rapt")

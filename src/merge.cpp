@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "context.h"
+#include "cpu/arithmetic.h"
 #include "error.h"
 #include "kernels/merge_gpu.h"
 #include "sdpa.h"
@@ -138,6 +139,7 @@ void merge_row(const rapt_merge_args& a, const Row& row) {
 void merge(Context& context, const rapt_merge_args& args, void* stream) {
   check_merge(args, stream);
   if (on_gpu(args)) return merge_on_gpu(context, args, stream);
+  const cpu::DefaultArithmetic scope;
   const bool dense = args.out->rank == 4;
   const int64_t batch = dense ? args.out->shape[0] : 1, heads = args.out->shape[1];
   const int64_t rows = dense ? args.out->shape[2] : args.out->shape[0];

@@ -3,6 +3,7 @@
 
 #include "arguments.h"
 #include "context.h"
+#include "cpu/arithmetic.h"
 #include "cuda/cuda.h"
 #include "device_contents.h"
 #include "error.h"
@@ -97,6 +98,7 @@ Device device_of(Context& context, const rapt_sdpa_args& args) {
 void sdpa(Context& context, const rapt_sdpa_args& args, void* stream) {
   const bool known_struct = args.struct_size == sizeof args && args.q != nullptr;
   if (known_struct && args.q->device.type == RAPT_DEVICE_CUDA && sdpa_again(context, args, stream)) return;
+  const cpu::DefaultArithmetic scope;
   const Problem problem = problem_from(args);
   on_gpu(args) ? sdpa_on_gpu(context, args, problem, stream) : sdpa_on_cpu(context, args, problem, stream);
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import cupy
 
 from . import _core
-from ._dispatch import Front, register
+from ._dispatch import Front, load_default_pack, register
 from ._errors import InvalidArgument
 from ._views import CUDA, RAPT_BF16, allocate_in_order, memory_order, type_code
 
@@ -54,6 +54,8 @@ def stream(like: cupy.ndarray) -> int:
 
 FRONT = Front(_core.sdpa, _core.prepare, _core.explain, _core.merge)
 _core.register_framework((cupy.ndarray,), "cupy", None, view, allocate, None, None, stream, None, None, None, RAPT_BF16)
+
+load_default_pack()
 
 
 def front_of(array) -> Front:

@@ -5,9 +5,12 @@ A framework is imported only when an array of it arrives, so the caller has impo
 
 from __future__ import annotations
 
+import functools
+import pathlib
 import sys
 from typing import Any, Callable, NamedTuple
 
+from . import _core
 from ._errors import InvalidArgument
 
 
@@ -25,10 +28,18 @@ def tracing() -> bool:
     return False
 
 
-# By the name of the module of the array's type: torch.compile can guard such a look-up, and none by type. Filled by eager
-# calls alone, since what changes while it traces breaks its guards.
+# By the name of the module of the array's type: torch.compile can guard such a look-up, and none by type. Filled by
+# eager calls alone, since what changes while it traces breaks its guards.
 fronts: dict[str, Front] = {}
 calls: dict[str, Callable[..., Any]] = {}  # fronts[name].sdpa: one look-up less in the call that counts
+
+
+@functools.cache
+def load_default_pack() -> None:
+    """The compiled kernels that a release's wheel carries, for frameworks that use GPUs."""
+    pack = pathlib.Path(__file__).with_name("default.pack")
+    if pack.exists():
+        _core.load_pack(None, str(pack))
 
 
 def register(array, front: Front) -> Front:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy
 
 from . import _core
-from ._dispatch import Front, register
+from ._dispatch import Front, load_default_pack, register
 from ._errors import InvalidArgument, Unsupported
 from ._signature import bind
 
@@ -194,6 +194,8 @@ def _refuse(operation: str):
 
 
 FRONT = Front(sdpa, _refuse("prepare"), _refuse("explain"), _refuse("merge"))
+
+load_default_pack()
 
 
 def front_of(array) -> Front:

@@ -10,7 +10,7 @@ import torch
 from torch.compiler import is_dynamo_compiling
 
 from . import _core, _dispatch
-from ._dispatch import Front, register
+from ._dispatch import Front, load_default_pack, register
 from ._errors import InvalidArgument
 from ._signature import bind
 from ._views import CPU, CUDA, RAPT_BF16, allocate_in_order, memory_order, type_code
@@ -302,11 +302,8 @@ def _empty_strided_cuda():
 
     Not public, so it may be missing.
     """
-    return (
-        getattr(getattr(torch._C._dynamo, "guards", None), "_empty_strided_cuda", None)
-        if torch.cuda.is_available()
-        else None
-    )
+    guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+    return getattr(guards, "_empty_strided_cuda", None) if torch.version.cuda else None
 
 
 FRONT = Front(_core.sdpa, _core.prepare, _core.explain, merge)
@@ -331,6 +328,9 @@ _core.register_framework(
     torch.Tensor.is_neg,
     RAPT_BF16,
 )
+
+
+load_default_pack()
 
 
 def front_of(tensor) -> Front:

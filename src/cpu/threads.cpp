@@ -9,6 +9,8 @@
 #include <fstream>
 #include <string>
 
+#include "cpu/arithmetic.h"
+
 namespace rapt::cpu {
 namespace {
 
@@ -93,6 +95,7 @@ void ThreadPool::take_indices(int worker) {
 }
 
 void ThreadPool::work(int worker) {
+  const DefaultArithmetic scope;  // a thread starts with the arithmetic of the one that makes it
   uint32_t seen = 0;
   while (!stop_.load()) {
     for (int spin = 0; spin < spins_before_sleep && wake_.load(std::memory_order_relaxed) == seen; ++spin) pause();

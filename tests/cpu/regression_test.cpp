@@ -8,6 +8,7 @@
 #include <array>
 #include <atomic>
 #include <cmath>
+#include <cstring>
 #include <string>
 #include <thread>
 #include <vector>
@@ -112,6 +113,43 @@ TEST_P(RegressionIsa, SubnormalSoftcap) {
 }
 
 // Split states in the caller's workspace would be overwritten by results of other tiles.
+// XLA's threads and torch.set_flush_denormal flush subnormal numbers, and a worker inherits that from the thread that
+// made its pool: bits must not depend on it. Every E4M3 value is in k and v, the subnormal ones in each tile.
+TEST_P(RegressionIsa, CallersArithmeticDoesNotMatter) {
+#if defined(__x86_64__)
+  constexpr int64_t rows = 64, dim = 64;
+  std::vector<uint8_t> bytes(rows * dim);
+  for (size_t i = 0; i < bytes.size(); ++i)
+    bytes[i] = static_cast<uint8_t>(i * 7 % 256 & 0x7F) == 0x7F ? 1 : static_cast<uint8_t>(i * 7);
+  std::vector<float> input(rows * dim, 1e-39f), expected(rows * dim), flushed(rows * dim, 7.f);
+  const std::vector<int64_t> shape = {1, 1, rows, dim};
+  const Array q(input.data(), shape), k(bytes.data(), shape, {}, RAPT_E4M3);
+  const auto call = [&](std::vector<float>& to) {
+    rapt_context_options options{};
+    options.struct_size = sizeof options;
+    options.num_threads = 3;
+    rapt_context* context = nullptr;
+    ASSERT_EQ(rapt_context_create(&options, &context), RAPT_OK);  // its workers start as this thread is
+    const Array out(to.data(), shape);
+    rapt_sdpa_args args = arguments(q, k, k, out);
+    args.has = RAPT_HAS_SCALE;
+    args.softmax_scale = 1e38;
+    EXPECT_EQ(rapt_sdpa(context, &args, nullptr), RAPT_OK) << rapt_last_error();
+    rapt_context_destroy(context);
+  };
+  call(expected);
+  const unsigned before = __builtin_ia32_stmxcsr();
+  __builtin_ia32_ldmxcsr(before | 0x8040 | 0x4000);  // flush results and inputs to zero, round upwards
+  call(flushed);
+  const unsigned after = __builtin_ia32_stmxcsr();
+  __builtin_ia32_ldmxcsr(before);
+  EXPECT_EQ(after & 0xFFC0, (before | 0x8040 | 0x4000) & 0xFFC0) << "the caller's own arithmetic was not put back";
+  EXPECT_EQ(std::memcmp(expected.data(), flushed.data(), expected.size() * sizeof(float)), 0);
+#else
+  GTEST_SKIP() << "the caller's arithmetic is changed by an x86 register here";
+#endif
+}
+
 TEST(Regression, WorkspaceSharesNoByteWithATensor) {
   constexpr int64_t keys = 2000, dim = 16;
   std::vector<float> q(dim, 1.0f), k(keys * dim, 0.5f);
