@@ -9,6 +9,8 @@ has_command() { command -v "$1" >/dev/null; }
 has_header() { [ -e "/usr/include/$1" ] || [ -e "/usr/local/include/$1" ]; }
 has_file() { compgen -G "$1" >/dev/null; }
 has_pip() { python3 -m pip --version >/dev/null 2>&1; }
+has_venv() { python3 -c 'import ensurepip, venv' 2>/dev/null; }
+has_python_headers() { python3 -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null; }
 has_nvrtc() { scripts/nvrtc.sh >/dev/null 2>&1; }
 
 missing=()
@@ -34,6 +36,8 @@ need_ci() {
   need_test
   need git has_command git
   need python3 has_command python3
+  need python3-venv has_venv ""
+  need python3-dev has_python_headers ""
   need pkg-config has_command pkg-config
   need clang has_command clang++
   need clang-format has_command clang-format
