@@ -119,6 +119,17 @@ def test_compiles_into_one_graph(device):
     assert all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(eager, traced))
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_refused_call_appends_nothing(device):
+    q = torch.zeros(1, 1, 2, 16, device=device)
+    k_cache, v_cache = (torch.full((1, 8, 2, 16), 3.0, device=device) for _ in range(2))
+    new = torch.ones(1, 1, 2, 16, device=device)
+    for start in (2, torch.tensor([2], dtype=torch.int32, device=device)):
+        with pytest.raises(rapt.InvalidArgument, match="softcap"):
+            fa.flash_attn_with_kvcache(q, k_cache, v_cache, new, new, cache_seqlens=start, softcap=-1.0)
+    assert (k_cache == 3).all() and (v_cache == 3).all()
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_a_cuda_graph_appends_and_attends_at_the_lengths_of_each_replay():
     k_cache, v_cache, lengths = caches("cuda")

@@ -54,8 +54,8 @@ def descales(q, k, q_descale, k_descale, v_descale) -> dict[str, Any]:
     return options
 
 
-def append(k_cache, v_cache, k, v, start):
-    """Writes k and v, if there are any, to the caches from start on; the length in use then, None for all."""
+def length_in_use(k_cache, v_cache, k, v, start):
+    """That of the caches once k and v, if there are any, are written from start on; None for all. Checks all four."""
     if start is not None and not isinstance(start, (int, Tensor)):
         raise InvalidArgument(f"cache_seqlens is {start!r}: must be an int or an int32 tensor [batch]")
     if k is None:
@@ -81,12 +81,10 @@ def append(k_cache, v_cache, k, v, start):
                 f"{name} is {fresh.dtype} {list(fresh.shape)}: must be {cache.dtype} {expected}, "
                 f"as {name}_cache is {list(cache.shape)}"
             )
-    _write(k_cache, k, start)
-    _write(v_cache, v, start)
     return start + new
 
 
-def _write(cache: Tensor, fresh: Tensor, start) -> None:
+def append(cache: Tensor, fresh: Tensor, start) -> None:
     """cache[b, start[b] + i] = fresh[b, i], without a look at the lengths on the host."""
     if isinstance(start, int):
         cache[:, start : start + fresh.shape[1]].copy_(fresh)

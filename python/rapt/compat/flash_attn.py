@@ -12,10 +12,12 @@ Nothing here looks into a tensor, so everything may be captured in a CUDA graph.
 from __future__ import annotations
 
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 
+from .. import prepare
 from .. import sdpa as attention
 from .._errors import InvalidArgument
-from ._shared import append, descales, expect, refuse, refuse_dropout, scores
+from ._shared import append, descales, expect, length_in_use, refuse, refuse_dropout, scores
 
 __all__ = [
     "flash_attn_func",
@@ -300,7 +302,7 @@ def flash_attn_with_kvcache(
         out [batch, seqlen_q, heads_q, head_dim_v], or (out, softmax_lse float32 [batch, heads_q, seqlen_q]).
 
     Raises: Unsupported for what is refused, InvalidArgument for k, v and cache_seqlens; else what rapt.sdpa raises.
-    A call that rapt.sdpa refuses has appended k and v already: append and attention are two steps.
+    Append and attention are two steps; what rapt.sdpa would refuse is found before the first (not under torch.compile).
     """
     refuse(
         rotary_cos=rotary_cos,
@@ -313,13 +315,11 @@ def flash_attn_with_kvcache(
         raise InvalidArgument("k and v: must both be given, or neither")
     if k_cache.shape[1] != v_cache.shape[1]:
         raise InvalidArgument(f"v_cache has {v_cache.shape[1]} places: must have k_cache's {k_cache.shape[1]}")
-    used = append(k_cache, v_cache, k, v, cache_seqlens)
+    used = length_in_use(k_cache, v_cache, k, v, cache_seqlens)
+    keys, values = k_cache, v_cache
     if isinstance(used, int):  # the same length for all: a view of the cache says it
-        k_cache, v_cache, used = k_cache[:, :used], v_cache[:, :used], None
-    return attention(
-        q,
-        k_cache,
-        v_cache,
+        keys, values, used = k_cache[:, :used], v_cache[:, :used], None
+    options = dict(
         layout="bshd",
         causal=causal,
         scale=softmax_scale,
@@ -327,5 +327,11 @@ def flash_attn_with_kvcache(
         seqused_k=used,
         splits=None if num_splits == 0 else num_splits,
         **scores(window_size, softcap, alibi_slopes),
-        **descales(q, k_cache, q_descale, k_descale, v_descale),
+        **descales(q, keys, q_descale, k_descale, v_descale),
     )
+    if k is not None:
+        if not is_dynamo_compiling():
+            prepare(q, keys, values, **options)
+        append(k_cache, k, cache_seqlens)
+        append(v_cache, v, cache_seqlens)
+    return attention(q, keys, values, **options)
