@@ -100,7 +100,11 @@ def main() -> int:
         "--limit", type=float, metavar="US", help="fail where rapt costs more than this above a bare launch"
     )
     parser.add_argument("--output", metavar="FILE.jsonl")
+    parser.add_argument("--commit", help="default: git's")
+    parser.add_argument("--dirty", action="store_true", help="with --commit: the tree had changes")
     options = parser.parse_args()
+    if options.commit is None:
+        options.commit, options.dirty = commit_and_dirty()
     if options.device == "cuda" and not torch.cuda.is_available():
         print("no GPU for PyTorch here (--device cpu --quick tries the script)", file=sys.stderr)
         return 3
@@ -176,7 +180,6 @@ def report(options, name, problem, bound, us, floor, failures, step) -> list[dic
     if floor:
         q1, median, q3 = results.quartiles(floor)
         print(f"  {'bare launch':<16}{median:8.2f} us ({q1:.2f}-{q3:.2f})")
-    commit, dirty = commit_and_dirty()
     found = []
     for arm, _, error in bound:
         q1, median, q3 = results.quartiles(us[arm.name])
@@ -212,8 +215,8 @@ def report(options, name, problem, bound, us, floor, failures, step) -> list[dic
                 threads=0 if options.device == "cuda" else torch.get_num_threads(),
                 driver=driver_version() if options.device == "cuda" else "",
                 version=arm.version(),
-                commit=commit,
-                dirty=dirty,
+                commit=options.commit,
+                dirty=options.dirty,
                 nvrtc=nvrtc_version() if options.device == "cuda" else "",
                 command=shlex.join(sys.argv),
                 gemm_tflops=dict(NOTHING),
