@@ -40,11 +40,11 @@ def dtype_named(name: str):
     return name
 
 
-def allocate(like: cupy.ndarray, shape: tuple[int, ...], name: str) -> cupy.ndarray:
-    dtype = dtype_named(name)
+def allocate(like: cupy.ndarray, shape: tuple[int, ...], name: str, zeroed: bool) -> cupy.ndarray:
+    dtype, make = dtype_named(name), cupy.zeros if zeroed else cupy.empty
     order = memory_order(like.strides) if len(shape) == like.ndim else list(range(len(shape)))
     with like.device:
-        return allocate_in_order(lambda sizes: cupy.empty(sizes, dtype), shape, order)
+        return allocate_in_order(lambda sizes: make(sizes, dtype), shape, order)
 
 
 def stream(like: cupy.ndarray) -> int:
@@ -53,8 +53,7 @@ def stream(like: cupy.ndarray) -> int:
 
 
 FRONT = Front(_core.sdpa, _core.prepare, _core.explain, _core.merge)
-_core.register_framework((cupy.ndarray,), "cupy", None, view, allocate, None, None, stream, None, None, None, RAPT_BF16)
-
+_core.register_framework((cupy.ndarray,), "cupy", RAPT_BF16, {"view": view, "allocate": allocate, "stream": stream})
 load_default_pack()
 
 

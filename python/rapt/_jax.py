@@ -6,7 +6,7 @@ Not differentiable (JAX says so); vmap runs one call after another.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ from . import _core
 from ._dispatch import Front, load_default_pack, register
 from ._errors import InvalidArgument, Unsupported
 from ._signature import bind
+from ._values import ACC, CAUSAL, LAYOUTS, PV, SCALES, check, integer, word
 
 OPERANDS = (
     "bias",
@@ -42,34 +43,12 @@ HAS = {
     "splits": 1 << 7,
 }
 FLAGS = {"partial": 1 << 2, "invariant": 1 << 3, "check_contents": 1 << 4}
-CAUSAL = {False: 0, True: 1, "bottom_right": 1, "top_left": 2}
-SCALES = {None: 0, "tensor": 1, "head": 2, "token": 3, "block64": 4, "block128": 5, "channel": 6}
-PV = {None: 0, "f16": 1, "fp8": 2, "fp8x2": 3}
-ACC = {None: 0, "f32": 0, "f16": 1}
 STORED = {None: 0, "e4m3": 4, "float8_e4m3fn": 4, "e5m2": 5, "float8_e5m2": 5, "sim8": 6}
 ORDINARY = ("float32", "float16", "bfloat16")
 SHORT = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 
 for _platform, _capsule in _core.xla_targets().items():
     jax.ffi.register_ffi_target("rapt_sdpa", _capsule, platform=_platform)
-
-
-def _word(name: str, value, words: dict):
-    if isinstance(value, (bool, str, type(None))) and value in words:
-        return words[value]
-    raise InvalidArgument(f"{name} = {value!r}: must be one of {', '.join(repr(word) for word in words)}")
-
-
-def _number(name: str, value) -> float:
-    if isinstance(value, (int, float, numpy.number)) and not isinstance(value, bool):
-        return float(value)
-    raise InvalidArgument(f"{name} = {value!r}: must be a number known while tracing")
-
-
-def _integer(name: str, value) -> int:
-    if isinstance(value, (int, numpy.integer)) and not isinstance(value, bool):
-        return int(value)
-    raise InvalidArgument(f"{name} = {value!r}: must be an int known while tracing")
 
 
 def _stored(given: dict, name: str) -> int:
@@ -81,7 +60,7 @@ def _stored(given: dict, name: str) -> int:
                 f'{name}: uint8 does not say what it holds: pass {name}_dtype = "e4m3", "e5m2" or "sim8"'
             )
         return 0
-    code = _word(f"{name}_dtype", named if isinstance(named, str) else jnp.dtype(named).name, STORED)
+    code = word(f"{name}_dtype", named if isinstance(named, str) else jnp.dtype(named).name, STORED)
     if dtype != "uint8" and STORED.get(dtype) != code:
         raise InvalidArgument(
             f"{name}_dtype = {named!r}, but {name} is of {dtype}: only uint8 storage can be given another dtype"
@@ -102,53 +81,44 @@ def _arrays(given: dict) -> list:
 
 
 def _attributes(given: dict) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    def chosen(name: str, words: dict) -> int:
+        return 0 if given[name] is None else word(name, given[name], words)
+
     has = sum(bit for name, bit in HAS.items() if given[name] is not None)
-    flags = _word("causal", given["causal"], CAUSAL)
-    for name, bit in FLAGS.items():
-        flags |= bit if _word(name, given[name], {False: False, True: True}) else 0
-    window = given["window"] if given["window"] is not None else (0, 0)
-    if not isinstance(window, (tuple, list)) or len(window) != 2:
-        raise InvalidArgument(f"window = {window!r}: must be (left, right), -1 for an open side")
-    present = sum(1 << i for i, name in enumerate(OPERANDS) if given[name] is not None)
-    for name in ("q", "k", "v"):
-        if (given[name + "_descale"] is None) != (given[name + "_scales"] is None):
-            raise InvalidArgument(f"{name}_descale and {name}_scales: a descale and its granularity come together")
-    numbers = [
-        0 if given[name] is None else _integer(name, given[name])
-        for name in ("q_start", "k_start", "max_seqlen_q", "max_seqlen_k", "splits")
-    ]
+    flags = word("causal", given["causal"], CAUSAL) + sum(bit for name, bit in FLAGS.items() if given[name])
+    counts = ("q_start", "k_start", "max_seqlen_q", "max_seqlen_k", "splits")
     integers = (
-        present,
-        _word("layout", given["layout"], {"bhsd": 0, "bshd": 1}),
+        sum(1 << i for i, name in enumerate(OPERANDS) if given[name] is not None),
+        word("layout", given["layout"], LAYOUTS),
         has,
         flags,
-        *(_integer("window", side) for side in window),
-        *numbers,
-        *(_word(f"{name}_scales", given[f"{name}_scales"], SCALES) for name in "qkv"),
-        _word("pv", given["pv"], PV),
-        _word("acc", given["acc"], ACC),
+        *(int(side) for side in given["window"] or (0, 0)),
+        *(0 if given[name] is None else int(integer(name, given[name])) for name in counts),
+        *(chosen(f"{name}_scales", SCALES) for name in "qkv"),
+        chosen("pv", PV),
+        chosen("acc", ACC),
         *(_stored(given, name) for name in "qkv"),
     )
-    return integers, tuple(0.0 if given[name] is None else _number(name, given[name]) for name in ("scale", "softcap"))
+    return integers, tuple(0.0 if given[name] is None else float(given[name]) for name in ("scale", "softcap"))
 
 
 def _results(given: dict) -> list[jax.ShapeDtypeStruct]:
-    q, v, partial = given["q"], given["v"], given["partial"]
+    q, v, as_state = given["q"], given["v"], given["partial"]
     out_dtype = given["out_dtype"]
     if out_dtype is not None:
         out_dtype = SHORT.get(out_dtype, out_dtype) if isinstance(out_dtype, str) else jnp.dtype(out_dtype).name
-        if out_dtype not in ORDINARY or (partial and out_dtype != "float32"):
+        if out_dtype not in ORDINARY or (as_state and out_dtype != "float32"):
             raise InvalidArgument(
                 f"out_dtype = {given['out_dtype']!r}: must be float32, float16 or bfloat16 (partial: float32)"
             )
-    elif partial:
+    elif as_state:
         out_dtype = "float32"
     else:
         out_dtype = next((array.dtype.name for array in (q, v) if array.dtype.name in ORDINARY), "bfloat16")
     if q.ndim not in (3, 4) or v.ndim != q.ndim:
         raise InvalidArgument(f"q: rank {q.ndim}, v: rank {v.ndim}: both must be 4, or 3 with cu_seqlens_q")
     results = [jax.ShapeDtypeStruct((*q.shape[:-1], v.shape[-1]), out_dtype)]
-    if given["lse"] is True or partial:
+    if given["lse"] is True or as_state:
         batch_heads_seqlen = (q.shape[1], q.shape[0]) if q.ndim == 3 else q.shape[:3]
         if q.ndim == 4 and given["layout"] == "bshd":
             batch_heads_seqlen = (q.shape[0], q.shape[2], q.shape[1])
@@ -171,10 +141,13 @@ def _compiled(shapes: tuple, integers: tuple, numbers: tuple):
 
 def sdpa(q, k, v, **options):
     given = bind(q, k, v, options)
-    if given["out"] is not None or given["lse"] not in (True, False, None):
-        raise InvalidArgument("out, or an array as lse: JAX arrays are immutable, so rapt returns new ones")
+    if given["out"] is not None or not (given["lse"] is None or isinstance(given["lse"], bool)):
+        raise InvalidArgument(
+            "out, or an array as lse: JAX arrays are immutable, so rapt returns new ones; lse=True asks for it"
+        )
     if given["context"] is not None:
         raise InvalidArgument("context: JAX calls run in the process default")
+    check(given)
     for name in ("q_start", "k_start"):
         is_array = isinstance(given[name], jax.Array)
         given[name + "s"] = given[name] if is_array else None
@@ -183,7 +156,19 @@ def sdpa(q, k, v, **options):
     integers, numbers = _attributes(given)
     shapes = tuple((one.shape, one.dtype.name) for one in _results(given))
     out, *lse = _compiled(shapes, integers, numbers)(*(array for array in arrays if array is not None))
+    if given["cu_seqlens_q"] is not None and given["max_seqlen_q"] is not None:
+        covered = _covered(given["cu_seqlens_q"], out.shape[0], given["max_seqlen_q"])
+        out = jnp.where(covered[:, None, None], out, 0)
+        lse = [jnp.where(covered, one, 0) for one in lse]
     return (out, lse[0]) if lse else out
+
+
+@partial(jax.jit, static_argnums=(1, 2))
+def _covered(cu_seqlens, total: int, max_seqlen: int):
+    """Packed rows that rapt writes; the others are what was in memory, and become 0."""
+    rows = jnp.arange(total)
+    first = cu_seqlens[jnp.searchsorted(cu_seqlens, rows, side="right") - 1]
+    return (rows >= cu_seqlens[0]) & (rows < cu_seqlens[-1]) & (rows - first < max_seqlen)
 
 
 def _refuse(operation: str):

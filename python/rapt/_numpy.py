@@ -13,8 +13,9 @@ from ._views import CPU, RAPT_F32, allocate_in_order, memory_order, type_code
 
 def view(array: numpy.ndarray) -> tuple:
     """What rapt._core reads of an array: see register_framework there."""
-    size = array.dtype.itemsize
-    if not array.dtype.isnative or any(stride % size for stride in array.strides):
+    size = max(array.dtype.itemsize, 1)
+    strides = [stride if extent > 1 else 0 for stride, extent in zip(array.strides, array.shape)]  # of one: no meaning
+    if not array.dtype.isnative or any(stride % size for stride in strides):
         raise InvalidArgument(
             f"an array of dtype {array.dtype} with strides {array.strides} bytes: elements must be in native byte "
             "order, at whole multiples of their size"
@@ -25,7 +26,7 @@ def view(array: numpy.ndarray) -> tuple:
         0,
         *type_code(array.dtype.name),
         array.shape,
-        tuple(stride // size for stride in array.strides),
+        tuple(stride // size for stride in strides),
         not array.flags.writeable,
     )
 
@@ -42,15 +43,15 @@ def dtype_named(name: str) -> numpy.dtype:
     return numpy.dtype(name)
 
 
-def allocate(like: numpy.ndarray, shape: tuple[int, ...], name: str) -> numpy.ndarray:
-    dtype = dtype_named(name)
+def allocate(like: numpy.ndarray, shape: tuple[int, ...], name: str, zeroed: bool) -> numpy.ndarray:
+    dtype, make = dtype_named(name), numpy.zeros if zeroed else numpy.empty
     order = memory_order(like.strides) if len(shape) == like.ndim else list(range(len(shape)))
-    return allocate_in_order(lambda sizes: numpy.empty(sizes, dtype), shape, order)
+    return allocate_in_order(lambda sizes: make(sizes, dtype), shape, order)
 
 
 FRONT = Front(_core.sdpa, _core.prepare, _core.explain, _core.merge)
 TYPES = (numpy.ndarray, numpy.memmap)
-_core.register_framework(TYPES, "numpy", None, view, allocate, None, None, None, None, None, None, RAPT_F32)
+_core.register_framework(TYPES, "numpy", RAPT_F32, {"view": view, "allocate": allocate})
 
 
 def front_of(array) -> Front:

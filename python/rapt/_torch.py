@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch.compiler import is_dynamo_compiling
 
-from . import _core, _dispatch
+from . import _core, _dispatch, _values
 from ._dispatch import Front, load_default_pack, register
 from ._errors import InvalidArgument
 from ._signature import bind
@@ -47,16 +47,15 @@ def dtype_named(name: object) -> torch.dtype:
     return found
 
 
-def allocate(like: torch.Tensor, shape, name: object) -> torch.Tensor:
-    """An uninitialised tensor in the order of `like`'s dimensions where both have as many."""
-    dtype = dtype_named(name)
+def allocate(like: torch.Tensor, shape, name: object, zeroed: bool = False) -> torch.Tensor:
+    """A tensor in the order of `like`'s dimensions where both have as many."""
+    dtype, make = dtype_named(name), torch.zeros if zeroed else torch.empty
     order = memory_order(like.stride()) if len(shape) == like.dim() else list(range(len(shape)))
 
     def empty(sizes):
-        return _Transposable(torch.empty(sizes, dtype=dtype, device=like.device))
+        return _Transposable(make(sizes, dtype=dtype, device=like.device))
 
-    made = allocate_in_order(empty, tuple(shape), order)
-    return made.tensor
+    return allocate_in_order(empty, tuple(shape), order).tensor
 
 
 class _Transposable:
@@ -68,6 +67,8 @@ class _Transposable:
     def transpose(self, order) -> "_Transposable":
         return _Transposable(self.tensor.permute(order))
 
+
+load_default_pack()  # before the operators: a damaged pack says so at every call, and they can be defined but once
 
 # The operators. Their arguments are those of rapt.sdpa, an array or a number of one name (q_start) being two.
 TENSORS = (
@@ -110,6 +111,27 @@ OPTIONS = {
     "check_contents": "bool",
     "splits": "SymInt?",
 }
+
+
+ARRAYS = (
+    "k",
+    "v",
+    "bias",
+    "mask",
+    "alibi_slopes",
+    "sinks",
+    "lse",
+    "out",
+    "cu_seqlens_q",
+    "cu_seqlens_k",
+    "seqused_k",
+    "q_start",
+    "k_start",
+    "q_descale",
+    "k_descale",
+    "v_descale",
+)
+DIFFERENTIABLE = ("q", "k", "v", "bias", "sinks", "alibi_slopes", "q_descale", "k_descale", "v_descale", "out", "lse")
 
 
 def _schema() -> str:
@@ -221,6 +243,7 @@ def _text(value):
 def through_operator(q, k, v, **options):
     """rapt.sdpa by the operator."""
     given = bind(q, k, v, options)
+    _check(given)
     if given["context"] is not None:
         raise InvalidArgument("context: an operator under torch.compile or autograd runs in the process default")
     causal = given["causal"]
@@ -240,11 +263,29 @@ def through_operator(q, k, v, **options):
     return _into_outputs(shared, given, lse_wanted or given["partial"])
 
 
+def _check(given) -> None:
+    """The rules of rapt._core that an operator's schema would bend or break over."""
+    _values.check(given)
+    for name in ARRAYS:
+        value = given[name]
+        scalar = (name == "lse" and (value is True or value is False)) or (
+            name in ("q_start", "k_start") and isinstance(value, int)
+        )
+        if scalar and name != "lse":
+            _values.integer(name, value)
+        if value is not None and not scalar and not isinstance(value, torch.Tensor):
+            kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+            raise InvalidArgument(f"{name}: a {kind}, but q is of torch: all arrays of a call come from one framework")
+    for name in ("q", "k", "v"):
+        if given[name].dim() not in (3, 4):
+            raise InvalidArgument(f"{name}: rank {given[name].dim()}: must be 4, or 3 with cu_seqlens_q")
+
+
 def _into_outputs(shared, given, lse_wanted: bool):
     """out=, or an array as lse=: the other one, where it is wanted too, is made here."""
     out, lse, made = given["out"], given["lse"], None
-    inputs = (given[name] for name in ("q", "k", "v", "bias", "sinks", "alibi_slopes"))
-    if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in inputs):
+    tensors = (given[name] for name in DIFFERENTIABLE)
+    if torch.is_grad_enabled() and any(isinstance(one, torch.Tensor) and one.requires_grad for one in tensors):
         raise InvalidArgument(
             "out, or an array as lse: gradients do not flow through an array of yours, and an input needs one"
         )
@@ -259,15 +300,11 @@ def _into_outputs(shared, given, lse_wanted: bool):
 
 
 def redirect(operation: str, q, k, v, **options):
-    """Called by rapt._core for tensors of subclasses (fake tensors among them), and where a gradient is wanted."""
-    for name, value in (("k", k), ("v", v), *options.items()):
-        if name in TENSORS and value is not None and not isinstance(value, torch.Tensor):
-            raise InvalidArgument(
-                f"{name}: a {type(value).__module__}.{type(value).__qualname__}, but q is of torch: all arrays of a "
-                "call come from one framework"
-            )
+    """Called by rapt._core for tensors of subclasses (fake tensors among them), and where somebody traces or wants a
+    gradient."""
     if operation == "sdpa":
         return through_operator(q, k, v, **options)
+    _check(bind(q, k, v, options))
     return _plainly(operation, q, k, v, **options)
 
 
@@ -286,15 +323,27 @@ def _merge_through_operator(outs, lses, sinks, lse, out, out_dtype, context):
 
 
 def merge(outs, lses, sinks, lse, out, out_dtype, context):
-    plain = all(type(one) in TYPES for one in (*outs, *lses))
-    if (
-        is_dynamo_compiling()
-        or not plain
-        or torch.is_grad_enabled()
-        and any(one.requires_grad for one in (*outs, *lses))
-    ):
+    given = [one for one in (*outs, *lses, sinks) if one is not None]
+    if is_dynamo_compiling() or any(type(one) not in TYPES for one in given) or _is_watched(given):
         return _merge_through_operator(outs, lses, sinks, lse, out, out_dtype, context)
     return _core.merge(outs, lses, sinks, lse, out, out_dtype, context)
+
+
+def _is_watched(tensors) -> bool:
+    """Whether something records what happens to these tensors, or a gradient is wanted."""
+    wanted = torch.is_grad_enabled() and any(one.requires_grad for one in tensors)
+    return wanted or torch.autograd.forward_ad._current_level >= 0 or any(ask() for ask in TRACING)
+
+
+def room(tensor: torch.Tensor) -> int:
+    """Bytes of a tensor's storage from its first element on."""
+    return tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.element_size()
+
+
+def written(tensor: torch.Tensor) -> None:
+    """Autograd finds by the version counter that a tensor which it keeps for a backward pass was overwritten."""
+    if not tensor.is_inference():
+        torch.autograd.graph.increment_version(tensor)
 
 
 def _empty_strided_cuda():
@@ -314,23 +363,32 @@ OPERATOR_FRONT = Front(
     _merge_through_operator,
 )
 EXCHANGE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)  # PyTorch 2.10 and later
+# Modes that see every operation, and torch.jit.trace. Not public: what is missing asks nothing.
+TRACING = tuple(
+    function
+    for function in (getattr(torch._C, name, None) for name in ("_len_torch_dispatch_stack", "_get_tracing_state"))
+    if function is not None
+)
 _core.register_framework(
     TYPES,
     "torch",
-    EXCHANGE,
-    view,
-    allocate,
-    torch.empty_like,
-    _empty_strided_cuda() if EXCHANGE else None,
-    None if EXCHANGE else stream,
-    redirect,
-    torch.is_grad_enabled,
-    torch.Tensor.is_neg,
     RAPT_BF16,
+    {
+        "exchange": EXCHANGE,
+        "view": view,
+        "allocate": allocate,
+        "empty_like": torch.empty_like,
+        "empty_strided": _empty_strided_cuda() if EXCHANGE else None,
+        "stream": None if EXCHANGE else stream,
+        "redirect": redirect,
+        "grad_enabled": torch.is_grad_enabled,
+        "tracing": TRACING,
+        "forward_ad": torch.autograd.forward_ad if hasattr(torch.autograd.forward_ad, "_current_level") else None,
+        "negated": torch.Tensor.is_neg,
+        "room": room,
+        "written": written,
+    },
 )
-
-
-load_default_pack()
 
 
 def front_of(tensor) -> Front:

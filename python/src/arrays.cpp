@@ -33,6 +33,17 @@ constexpr std::array<DtypeName, 13> dtype_names = {{{RAPT_F32, "float32"},
                                                     {RAPT_I32, "int32"},
                                                     {RAPT_I64, "int64"}}};
 
+int64_t size_of_dtype(int32_t dtype) {
+  switch (dtype) {
+    case RAPT_F32:
+    case RAPT_I32: return 4;
+    case RAPT_F16:
+    case RAPT_BF16: return 2;
+    case RAPT_I64: return 8;
+    default: return 1;
+  }
+}
+
 std::string dl_name(DLDataType type) {
   const char* const kinds[] = {"int", "uint", "float", "handle", "bfloat", "complex", "bool"};
   if (type.code < std::size(kinds)) return kinds[type.code] + std::to_string(type.bits);
@@ -107,7 +118,11 @@ const DLPackExchange* exchange_in(PyObject* capsule) {
   return table != nullptr && table->dltensor_from_py_object_no_sync != nullptr ? table : nullptr;
 }
 
-Ref callable_or_null(PyObject* object) { return object == Py_None ? Ref() : Ref::of(object); }
+// The value under a name of a dictionary; null where it is absent or None.
+Ref member(PyObject* parts, const char* name) {
+  PyObject* const found = PyDict_GetItemString(parts, name);
+  return found == nullptr || found == Py_None ? Ref() : Ref::of(found);
+}
 
 }  // namespace
 
@@ -119,27 +134,37 @@ const Framework* framework_of(PyObject* array) {
 }
 
 PyObject* register_framework(PyObject*, PyObject* args) {
-  PyObject *types, *capsule, *view, *allocate, *empty_like, *empty_strided, *stream, *redirect, *grad_enabled, *negated;
+  PyObject *types, *parts;
   const char* name;
   int dtype_of_fp8;
-  if (!PyArg_ParseTuple(args, "O!sOOOOOOOOOi:register_framework", &PyTuple_Type, &types, &name, &capsule, &view,
-                        &allocate, &empty_like, &empty_strided, &stream, &redirect, &grad_enabled, &negated,
-                        &dtype_of_fp8))
+  if (!PyArg_ParseTuple(args, "O!siO!:register_framework", &PyTuple_Type, &types, &name, &dtype_of_fp8, &PyDict_Type,
+                        &parts))
     return nullptr;
   try {
     auto* const framework = new Framework;
     framework->name = name;
-    framework->exchange = capsule == Py_None ? nullptr : exchange_in(capsule);
-    framework->view = callable_or_null(view), framework->allocate = callable_or_null(allocate);
-    framework->empty_like = callable_or_null(empty_like);
-    framework->empty_strided = callable_or_null(empty_strided), framework->stream = callable_or_null(stream);
-    framework->redirect = callable_or_null(redirect), framework->grad_enabled = callable_or_null(grad_enabled);
-    framework->negated = callable_or_null(negated);
     framework->dtype_of_fp8 = dtype_of_fp8;
+    const Ref capsule = member(parts, "exchange");
+    framework->exchange = capsule ? exchange_in(capsule.get()) : nullptr;
+    const std::pair<const char*, Ref*> members[] = {{"view", &framework->view},
+                                                    {"allocate", &framework->allocate},
+                                                    {"empty_like", &framework->empty_like},
+                                                    {"empty_strided", &framework->empty_strided},
+                                                    {"stream", &framework->stream},
+                                                    {"redirect", &framework->redirect},
+                                                    {"grad_enabled", &framework->grad_enabled},
+                                                    {"tracing", &framework->tracing},
+                                                    {"forward_ad", &framework->forward_ad},
+                                                    {"negated", &framework->negated},
+                                                    {"room", &framework->room},
+                                                    {"written", &framework->written}};
+    for (const auto& [key, ref] : members) *ref = member(parts, key);
     for (Py_ssize_t i = 0; i < PyTuple_Size(types); ++i)
       known_types.push_back({reinterpret_cast<PyTypeObject*>(Py_NewRef(PyTuple_GetItem(types, i))), framework});
   } catch (const PythonError&) {
     return nullptr;
+  } catch (const std::bad_alloc&) {
+    return PyErr_NoMemory();
   }
   Py_RETURN_NONE;
 }
@@ -169,6 +194,27 @@ void refuse_negated(const Framework& framework, const char* argument, PyObject* 
     invalid(argument, ": a view that flips the sign of its memory: call resolve_neg() on it first");
 }
 
+// A storage may have been made smaller than the views of it (FSDP frees parameters so). Asked on the CPU, where it
+// costs little beside the call; GPU addresses are far beyond any offset into nothing.
+void refuse_lost_storage(const Framework& framework, const char* argument, PyObject* object,
+                         const rapt_tensor& tensor) {
+  int64_t first = 0, last = 0;
+  for (int32_t i = 0; i < tensor.rank; ++i) {
+    if (tensor.shape[i] == 0) return;
+    const int64_t reach = tensor.strides == nullptr ? 0 : (tensor.shape[i] - 1) * tensor.strides[i];
+    (reach < 0 ? first : last) += reach;
+  }
+  const auto address = reinterpret_cast<uintptr_t>(tensor.data);
+  bool lost = tensor.device.type == RAPT_DEVICE_CUDA && address < uintptr_t{1} << 32;
+  if (tensor.device.type == RAPT_DEVICE_CPU && framework.room) {
+    const Ref room(checked(PyObject_CallFunctionObjArgs(framework.room.get(), object, nullptr)));
+    const int64_t bytes = PyLong_AsLongLong(room.get());
+    if (PyErr_Occurred() != nullptr) throw PythonError{};
+    lost = (last + 1) * size_of_dtype(tensor.dtype) > bytes;
+  }
+  if (lost) invalid(argument, ": its storage is smaller than its shape and strides need");
+}
+
 }  // namespace
 
 void read_array(const Framework& framework, const char* argument, PyObject* object, Array& array) {
@@ -184,6 +230,7 @@ void read_array(const Framework& framework, const char* argument, PyObject* obje
   if (framework.exchange->dltensor_from_py_object_no_sync(object, &tensor) != 0) refuse_layout(argument);
   fill(argument, tensor, array);
   refuse_negated(framework, argument, object, array.tensor);
+  refuse_lost_storage(framework, argument, object, array.tensor);
 }
 
 int32_t dtype_of_name(PyObject* object) {
@@ -202,6 +249,10 @@ const char* name_of_dtype(int32_t dtype) {
   for (const DtypeName& known : dtype_names)
     if (known.dtype == dtype) return known.name.data();
   return dtype == RAPT_U8 ? "uint8" : "none";
+}
+
+void report_written(const Framework& framework, PyObject* array) {
+  if (framework.written) Ref(checked(PyObject_CallFunctionObjArgs(framework.written.get(), array, nullptr)));
 }
 
 void* current_stream(const Framework& framework, PyObject* like, rapt_device device) {

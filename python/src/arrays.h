@@ -13,26 +13,30 @@ namespace rapt::python {
 
 inline constexpr int max_rank = 8;
 
-// What rapt needs of a framework; made by register_framework(), never freed.
+// What rapt needs of a framework; made by register_framework() from a dictionary with these names, never freed. Those
+// that are absent are null.
 struct Framework {
   std::string name;                          // "torch"
   const DLPackExchange* exchange = nullptr;  // null: `view` is called
-  Ref view;           // view(array) -> (address, device type, device index, DLPack code, bits, shape,
-                      // strides in elements, read-only)
-  Ref allocate;       // allocate(like, shape, dtype name) -> array, in like's order of dimensions
-  Ref empty_like;     // the same for like's own shape and dtype; null: there is none
-  Ref empty_strided;  // empty_strided(shape, strides, dtype object) on the current GPU; null: there is none
+  Ref view;           // view(array) -> (address, device type, device index, DLPack code, bits, shape, strides in
+                      // elements, read-only)
+  Ref allocate;       // allocate(like, shape, dtype name, zeroed) -> array, in like's order of dimensions
+  Ref empty_like;     // the same, not zeroed, for like's own shape and dtype
+  Ref empty_strided;  // empty_strided(shape, strides, dtype object) on the current GPU
   Ref stream;         // stream(array) -> int; null: the exchange tells it
-  Ref redirect;       // called instead of the call where arrays are of subclasses or need a gradient
+  Ref redirect;       // called instead of the call where arrays are of subclasses, traced, or need a gradient
   Ref grad_enabled;   // grad_enabled() -> bool; null: no autograd
+  Ref tracing;        // a tuple of functions: one that answers other than None, False or 0 asks for redirect
+  Ref forward_ad;     // a module whose _current_level is not negative while forward-mode derivatives are taken
   Ref negated;        // negated(array) -> bool: its memory holds the other sign; null: never
+  Ref room;           // room(array) -> bytes of memory from its first element on
+  Ref written;        // written(array): after rapt has written to an array of the caller's
   int32_t dtype_of_fp8 = RAPT_BF16;  // of an output whose inputs are all FP8
 };
 
 // The framework of an array's exact type; null where it was not registered.
 const Framework* framework_of(PyObject* array);
-// register_framework(types, name, capsule or None, view, allocate, empty_like, stream, redirect, grad_enabled, negated,
-// dtype of FP8 outputs)
+// register_framework(types, {name of a member above: value})
 PyObject* register_framework(PyObject*, PyObject* args);
 
 // A view, with room for the shape and strides that the framework does not keep or that are reordered.
@@ -51,6 +55,8 @@ void read_array(const Framework& framework, const char* argument, PyObject* obje
 int32_t dtype_of_name(PyObject* object);
 // "float32"
 const char* name_of_dtype(int32_t dtype);
+// Tells the framework that rapt has written to an array of the caller's.
+void report_written(const Framework& framework, PyObject* array);
 // CUDA: the framework's current stream on that device. CPU: null.
 void* current_stream(const Framework& framework, PyObject* like, rapt_device device);
 

@@ -29,8 +29,12 @@ constexpr const char* names[parameter_count] = {
 };
 // clang-format on
 
-// Those that autograd would have to follow.
-constexpr Parameter differentiable[] = {p_q, p_k, p_v, p_bias, p_sinks, p_alibi_slopes};
+// Those that autograd would have to follow, the output among them.
+constexpr Parameter differentiable[] = {p_q,         p_k,         p_v,         p_bias, p_sinks, p_alibi_slopes,
+                                        p_q_descale, p_k_descale, p_v_descale, p_out};
+constexpr Parameter arrays[] = {p_q,       p_k,       p_v,         p_bias,         p_mask,         p_alibi_slopes,
+                                p_sinks,   p_lse,     p_out,       p_cu_seqlens_q, p_cu_seqlens_k, p_seqused_k,
+                                p_q_start, p_k_start, p_q_descale, p_k_descale,    p_v_descale};
 
 // The parameters' names as interned strings, and the defaults of those that do not default to None.
 struct Signature {
@@ -116,9 +120,12 @@ class Call {
   bool redirected() const {
     if (framework_ == nullptr) invalid("q: a ", type_name(args_[p_q]), ": not an array of a framework that rapt knows");
     if (!framework_->redirect) return false;
-    for (const Parameter p : differentiable)
-      if (given(p) && framework_of(args_[p]) != framework_) return true;
-    return framework_->grad_enabled && needs_grad();
+    for (const Parameter p : arrays) {
+      const bool scalar =
+          (p == p_lse && PyBool_Check(args_[p])) || ((p == p_q_start || p == p_k_start) && PyLong_Check(args_[p]));
+      if (given(p) && !scalar && framework_of(args_[p]) != framework_) return true;
+    }
+    return traced() || (framework_->grad_enabled && needs_grad());
   }
   // redirect(operation, q, k, v, **all others)
   PyObject* redirect(const char* operation) const {
@@ -142,7 +149,11 @@ class Call {
   }
 
   const rapt_sdpa_args* c() const { return &call_; }
-  rapt_context* context() const { return context_in(args_[p_context]); }
+  ContextHandle context() const { return ContextHandle(args_[p_context]); }
+  void report_outputs() const {
+    if (given(p_out)) report_written(*framework_, args_[p_out]);
+    if (given(p_lse) && !PyBool_Check(args_[p_lse])) report_written(*framework_, args_[p_lse]);
+  }
   void* stream() const { return current_stream(*framework_, args_[p_q], call_.q->device); }
 
   PyObject* result() {
@@ -155,6 +166,22 @@ class Call {
 
  private:
   bool given(Parameter p) const { return args_[p] != Py_None; }
+
+  // Somebody records what happens to arrays (torch.jit.trace, make_fx, forward-mode derivatives) and would not see the
+  // call.
+  bool traced() const {
+    static PyObject* const current_level = PyUnicode_InternFromString("_current_level");
+    if (framework_->forward_ad) {
+      const Ref level(checked(PyObject_GetAttr(framework_->forward_ad.get(), current_level)));
+      if (PyLong_AsLong(level.get()) >= 0) return true;
+    }
+    const Py_ssize_t count = framework_->tracing ? PyTuple_Size(framework_->tracing.get()) : 0;
+    for (Py_ssize_t i = 0; i < count; ++i) {
+      const Ref answer(checked(PyObject_CallFunctionObjArgs(PyTuple_GetItem(framework_->tracing.get(), i), nullptr)));
+      if (PyObject_IsTrue(answer.get()) != 0) return true;
+    }
+    return false;
+  }
 
   // Asked in the cheaper order: inference mostly runs without gradients.
   bool needs_grad() const {
@@ -320,8 +347,8 @@ class Call {
   Ref allocate(const std::vector<int64_t>& shape, int32_t dtype) const {
     const Ref sizes = integers(shape.data(), static_cast<int>(shape.size()));
     const Ref name(checked(PyUnicode_FromString(name_of_dtype(dtype))));
-    return Ref(checked(
-        PyObject_CallFunctionObjArgs(framework_->allocate.get(), args_[p_q], sizes.get(), name.get(), nullptr)));
+    return Ref(checked(PyObject_CallFunctionObjArgs(framework_->allocate.get(), args_[p_q], sizes.get(), name.get(),
+                                                    call_.q->rank == 3 ? Py_True : Py_False, nullptr)));
   }
 
   Ref allocate_out() const {
@@ -329,7 +356,8 @@ class Call {
     if (q.rank < 1 || v.rank < 1 || q.rank > 4) invalid("q: rank ", q.rank, ": must be 4, or 3 with cu_seqlens_q");
     const int32_t dtype = out_dtype();
     const int64_t head_dim_v = v.shape[v.rank - 1];
-    if (framework_->empty_like && dtype == q.dtype && head_dim_v == q.shape[q.rank - 1]) return like_q();
+    const bool packed = q.rank == 3;  // rows that belong to no sequence are 0
+    if (!packed && framework_->empty_like && dtype == q.dtype && head_dim_v == q.shape[q.rank - 1]) return like_q();
     std::vector<int64_t> shape(q.shape, q.shape + q.rank);
     if (swapped_ && q.rank == 4) std::swap(shape[1], shape[2]);
     shape.back() = head_dim_v;
@@ -408,15 +436,19 @@ PyObject* with_call(const char* operation, PyObject* const* given, Py_ssize_t co
 
 PyObject* sdpa(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
   return with_call("sdpa", args, count, keywords, [](Call& call) {
-    call_c([context = call.context(), c = call.c(), stream = call.stream()] { return rapt_sdpa(context, c, stream); });
+    const ContextHandle context = call.context();
+    void* const stream = call.stream();
+    call_c([&] { return rapt_sdpa(context.get(), call.c(), stream); });
+    call.report_outputs();
     return call.result();
   });
 }
 
 PyObject* prepare(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
   return with_call("prepare", args, count, keywords, [](Call& call) {
-    call_c(
-        [context = call.context(), c = call.c(), stream = call.stream()] { return rapt_prepare(context, c, stream); });
+    const ContextHandle context = call.context();
+    void* const stream = call.stream();
+    call_c([&] { return rapt_prepare(context.get(), call.c(), stream); });
     return Py_NewRef(Py_None);
   });
 }
@@ -424,10 +456,10 @@ PyObject* prepare(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* 
 PyObject* explain(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
   return with_call("explain", args, count, keywords, [](Call& call) {
     size_t length = 0;
-    rapt_context* const context = call.context();
-    call_c([&] { return rapt_explain(context, call.c(), nullptr, 0, &length); });
+    const ContextHandle context = call.context();
+    call_c([&] { return rapt_explain(context.get(), call.c(), nullptr, 0, &length); });
     std::string text(length + 1, '\0');
-    call_c([&] { return rapt_explain(context, call.c(), text.data(), text.size(), &length); });
+    call_c([&] { return rapt_explain(context.get(), call.c(), text.data(), text.size(), &length); });
     return PyUnicode_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(length));
   });
 }

@@ -41,14 +41,18 @@ class Merge {
       invalid("out_dtype = ", shown(out_dtype), " with out: out has its own dtype; pass one of them");
     if (dtype != RAPT_F32 && dtype != RAPT_F16 && dtype != RAPT_BF16)
       invalid("out_dtype = ", shown(out_dtype), ": must be float32, float16 or bfloat16");
+    for (PyObject* const given : {lse, out})
+      if (given != Py_None && !PyBool_Check(given)) given_outputs_.push_back(given);
     out_ = output("out", out != Py_None ? Ref::of(out) : allocate_like(first_.get(), *outs_[0], dtype), call_.out);
     if (lse == Py_False || lse == Py_None) return;
     lse_ = output("lse", lse == Py_True ? allocate_like(first_.get(), *lses_[0], RAPT_F32) : Ref::of(lse), call_.lse);
   }
 
-  PyObject* run(rapt_context* context) {
+  PyObject* run(PyObject* context_object) {
+    const ContextHandle context(context_object);
     void* const stream = current_stream(*framework_, first_.get(), outs_[0]->device);
-    call_c([&] { return rapt_merge(context, &call_, stream); });
+    call_c([&] { return rapt_merge(context.get(), &call_, stream); });
+    for (PyObject* const given : given_outputs_) report_written(*framework_, given);
     return lse_ ? PyTuple_Pack(2, out_.get(), lse_.get()) : out_.release();
   }
 
@@ -68,14 +72,15 @@ class Merge {
     for (int32_t i = 0; i < tensor.rank; ++i)
       PyTuple_SetItem(sizes.get(), i, checked(PyLong_FromLongLong(tensor.shape[i])));
     const Ref name(checked(PyUnicode_FromString(name_of_dtype(dtype))));
-    return Ref(
-        checked(PyObject_CallFunctionObjArgs(framework_->allocate.get(), like, sizes.get(), name.get(), nullptr)));
+    return Ref(checked(
+        PyObject_CallFunctionObjArgs(framework_->allocate.get(), like, sizes.get(), name.get(), Py_False, nullptr)));
   }
 
   const Framework* framework_ = nullptr;
   Ref first_, out_, lse_;
   std::deque<Array> arrays_;  // views point into it
   std::vector<Ref> kept_;
+  std::vector<PyObject*> given_outputs_;  // arrays of the caller's, which holds them during the call
   std::vector<const rapt_tensor*> outs_, lses_;
   rapt_merge_args call_{};
 };
@@ -88,7 +93,7 @@ PyObject* merge(PyObject*, PyObject* const* args, Py_ssize_t count) {
     Merge call(args[0], args[1]);
     call.read_sinks(args[2]);
     call.set_outputs(args[3], args[4], args[5]);
-    return call.run(context_in(args[6]));
+    return call.run(args[6]);
   } catch (const PythonError&) {
     return nullptr;
   } catch (const std::bad_alloc&) {

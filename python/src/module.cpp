@@ -46,8 +46,8 @@ PyObject* load_pack(PyObject*, PyObject* args) {
   const char* path;
   if (!PyArg_ParseTuple(args, "Os:load_pack", &context, &path)) return nullptr;
   try {
-    rapt_context* const handle = context_in(context);
-    call_c([&] { return rapt_load_pack(handle, path); });
+    const ContextHandle handle(context);
+    call_c([&] { return rapt_load_pack(handle.get(), path); });
     Py_RETURN_NONE;
   } catch (const PythonError&) {
     return nullptr;

@@ -5,6 +5,16 @@
 #include "errors.h"
 
 namespace rapt::python {
+namespace {
+
+// Of what a value's own methods raise, the kinds that mean "not such a value"; a KeyboardInterrupt goes on.
+void clear_refusal() {
+  for (PyObject* const kind : {PyExc_TypeError, PyExc_ValueError, PyExc_OverflowError, PyExc_AttributeError})
+    if (PyErr_ExceptionMatches(kind)) return PyErr_Clear();
+  if (PyErr_Occurred() != nullptr) throw PythonError{};
+}
+
+}  // namespace
 
 bool is_word(PyObject* object, const char* word) {
   return PyUnicode_Check(object) && PyUnicode_CompareWithASCIIString(object, word) == 0;
@@ -31,7 +41,7 @@ int64_t integer(const char* argument, PyObject* object) {
   const Ref index(PyNumber_Index(object));
   const int64_t value = index ? PyLong_AsLongLong(index.get()) : 0;
   if (PyErr_Occurred() != nullptr) {
-    PyErr_Clear();
+    clear_refusal();
     invalid(argument, " = ", shown(object), ": must be an int of 64 bits");
   }
   return value;
@@ -42,21 +52,19 @@ double number(const char* argument, PyObject* object) {
     invalid(argument, " = ", shown(object), ": must be a number");
   const double value = PyFloat_AsDouble(object);
   if (value == -1.0 && PyErr_Occurred() != nullptr) {
-    PyErr_Clear();
+    clear_refusal();
     invalid(argument, " = ", shown(object), ": must be a number");
   }
   return value;
 }
 
-rapt_context* context_in(PyObject* object) {
-  if (object == Py_None) return nullptr;
-  const Ref handle(PyObject_GetAttrString(object, "_handle"));
-  void* const found = handle ? PyCapsule_GetPointer(handle.get(), context_capsule) : nullptr;
-  if (found == nullptr) {
-    PyErr_Clear();
-    invalid("context = ", shown(object), ": must be a rapt.Context or None");
-  }
-  return static_cast<rapt_context*>(found);
+ContextHandle::ContextHandle(PyObject* object) {
+  if (object == Py_None) return;
+  capsule_ = Ref(PyObject_GetAttrString(object, "_handle"));
+  context_ = static_cast<rapt_context*>(capsule_ ? PyCapsule_GetPointer(capsule_.get(), context_capsule) : nullptr);
+  if (context_ != nullptr) return;
+  clear_refusal();
+  invalid("context = ", shown(object), ": must be a rapt.Context or None");
 }
 
 void check(rapt_status status) {

@@ -24,9 +24,17 @@ bool boolean(const char* argument, PyObject* object);
 int64_t integer(const char* argument, PyObject* object);
 // A Python or NumPy number; an array is refused (reading one could wait for a GPU).
 double number(const char* argument, PyObject* object);
-// The handle in a context's capsule; None is null, the process default.
-rapt_context* context_in(PyObject* object);
 inline constexpr char context_capsule[] = "rapt.context";
+// The context in the capsule of a rapt.Context, which lives as long as this; None is null, the process default.
+class ContextHandle {
+ public:
+  explicit ContextHandle(PyObject* object);
+  rapt_context* get() const { return context_; }
+
+ private:
+  Ref capsule_;
+  rapt_context* context_ = nullptr;
+};
 // Runs a call of the C ABI without the interpreter's lock; throws PythonError after setting its sentence.
 template <class Body>
 void call_c(const Body& body);

@@ -1,0 +1,64 @@
+"""Rules of the arguments that are no arrays, for calls that are put together in Python (operators, JAX); rapt._core has
+the same rules in C++. torch.compile follows this code, so numbers may be symbolic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ._errors import InvalidArgument
+
+LAYOUTS = {"bhsd": 0, "bshd": 1}
+CAUSAL = {False: 0, True: 1, "bottom_right": 1, "top_left": 2}
+SCALES = {"tensor": 1, "head": 2, "token": 3, "block64": 4, "block128": 5, "channel": 6}
+PV = {"f16": 1, "fp8": 2, "fp8x2": 3}
+ACC = {"f32": 0, "f16": 1}
+BOOLS = {False: 0, True: 1}
+
+
+def word(name: str, value: Any, words: dict) -> int:
+    """The number of one of these words; False and True are words only where the table has them."""
+    for known, number in words.items():
+        if value is known or (isinstance(value, str) and isinstance(known, str) and value == known):
+            return number
+    raise InvalidArgument(f"{name} = {value!r}: must be one of {', '.join(repr(known) for known in words)}")
+
+
+def integer(name: str, value: Any) -> Any:
+    if isinstance(value, bool) or hasattr(value, "__dlpack__") or not hasattr(value, "__index__"):
+        raise InvalidArgument(f"{name} = {value!r}: must be an int")
+    if not -(1 << 63) <= value < 1 << 63:
+        raise InvalidArgument(f"{name} = {value!r}: must be an int of 64 bits")
+    return value
+
+
+def number(name: str, value: Any) -> Any:
+    if isinstance(value, (bool, str, bytes)) or hasattr(value, "__dlpack__") or not hasattr(value, "__float__"):
+        raise InvalidArgument(f"{name} = {value!r}: must be a number")
+    return value
+
+
+def check(given: dict[str, Any]) -> None:
+    """Every option that is neither an array, a dtype nor a context. Raises InvalidArgument."""
+    word("layout", given["layout"], LAYOUTS)
+    word("causal", given["causal"], CAUSAL)
+    for name in ("partial", "invariant", "check_contents"):
+        word(name, given[name], BOOLS)
+    for name, words in (("pv", PV), ("acc", ACC), ("q_scales", SCALES), ("k_scales", SCALES), ("v_scales", SCALES)):
+        if given[name] is not None:
+            word(name, given[name], words)
+    for name in ("scale", "softcap"):
+        if given[name] is not None:
+            number(name, given[name])
+    for name in ("max_seqlen_q", "max_seqlen_k", "splits"):
+        if given[name] is not None:
+            integer(name, given[name])
+    if given["window"] is not None:
+        if not isinstance(given["window"], (tuple, list)) or len(given["window"]) != 2:
+            raise InvalidArgument(f"window = {given['window']!r}: must be (left, right), -1 for an open side")
+        for side in given["window"]:
+            integer("window", side)
+    for name in ("q", "k", "v"):
+        if (given[f"{name}_descale"] is None) != (given[f"{name}_scales"] is None):
+            raise InvalidArgument(f"{name}_descale and {name}_scales: a descale and its granularity come together")
+    if given["out"] is not None and given["out_dtype"] is not None:
+        raise InvalidArgument(f"out_dtype = {given['out_dtype']!r} with out: out has its own dtype; pass one of them")
