@@ -20,7 +20,9 @@ esac
 bytes=$(stat -c %s "$wheel")
 echo "$(basename "$wheel"): $bytes bytes"
 [ "$bytes" -le "$limit_bytes" ] || { echo "more than $limit_bytes bytes" >&2; exit 1; }
-"$tree/venv/bin/pip" install "${quiet[@]}" "$wheel" numpy pytest ml_dtypes
+"$tree/venv/bin/pip" install "${quiet[@]}" "$wheel" numpy pytest ml_dtypes "ruff==0.17.6"
+"$tree/venv/bin/ruff" format --quiet --check python tests/python bench examples/python
+"$tree/venv/bin/ruff" check --quiet python tests/python bench examples/python
 needed=$("$tree/venv/bin/python" -c 'import rapt._core; print(rapt._core.__file__)' | xargs ldd | awk '{print $1}' |
   grep -vE '^(linux-vdso|libstdc\+\+|libm|libgcc_s|libc|/lib)' || true)
 [ -z "$needed" ] || { echo "rapt._core needs more than the C++ runtime: $needed" >&2; exit 1; }
