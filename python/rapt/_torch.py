@@ -340,10 +340,9 @@ def room(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.element_size()
 
 
-def written(tensor: torch.Tensor) -> None:
+def written(tensors: tuple) -> None:
     """Autograd finds by the version counter that a tensor which it keeps for a backward pass was overwritten."""
-    if not tensor.is_inference():
-        torch.autograd.graph.increment_version(tensor)
+    torch.autograd.graph.increment_version(tensors)
 
 
 def _empty_strided_cuda():
@@ -366,7 +365,7 @@ EXCHANGE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)  # PyTorch 2
 # Modes that see every operation, and torch.jit.trace. Not public: what is missing asks nothing.
 TRACING = tuple(
     function
-    for function in (getattr(torch._C, name, None) for name in ("_len_torch_dispatch_stack", "_get_tracing_state"))
+    for function in (getattr(torch._C, name, None) for name in ("_len_torch_dispatch_stack", "_is_tracing"))
     if function is not None
 )
 _core.register_framework(
@@ -386,7 +385,7 @@ _core.register_framework(
         "forward_ad": torch.autograd.forward_ad if hasattr(torch.autograd.forward_ad, "_current_level") else None,
         "negated": torch.Tensor.is_neg,
         "room": room,
-        "written": written,
+        "written": getattr(torch._C, "_increment_version", written),
     },
 )
 

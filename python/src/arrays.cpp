@@ -252,7 +252,11 @@ const char* name_of_dtype(int32_t dtype) {
 }
 
 void report_written(const Framework& framework, PyObject* array) {
-  if (framework.written) Ref(checked(PyObject_CallFunctionObjArgs(framework.written.get(), array, nullptr)));
+  if (!framework.written) return;
+  const Ref one(checked(PyTuple_Pack(1, array)));
+  if (Ref(PyObject_CallFunctionObjArgs(framework.written.get(), one.get(), nullptr))) return;
+  if (!PyErr_ExceptionMatches(PyExc_RuntimeError)) throw PythonError{};
+  PyErr_Clear();  // PyTorch: an inference tensor, which has no version
 }
 
 void* current_stream(const Framework& framework, PyObject* like, rapt_device device) {

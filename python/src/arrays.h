@@ -30,7 +30,7 @@ struct Framework {
   Ref forward_ad;     // a module whose _current_level is not negative while forward-mode derivatives are taken
   Ref negated;        // negated(array) -> bool: its memory holds the other sign; null: never
   Ref room;           // room(array) -> bytes of memory from its first element on
-  Ref written;        // written(array): after rapt has written to an array of the caller's
+  Ref written;  // written((array,)): after rapt has written to an array of the caller's; a RuntimeError is ignored
   int32_t dtype_of_fp8 = RAPT_BF16;  // of an output whose inputs are all FP8
 };
 

@@ -83,12 +83,17 @@ struct Layout {
   int rank;
   int64_t shape[4], strides[4];
 
+  Layout() : rank(0) {}
   Layout(const rapt_tensor& tensor, bool swapped) : rank(std::min(tensor.rank, 4)) {
     if (tensor.strides == nullptr) rank = 0;
     for (int i = 0; i < rank; ++i) {
       const int from = swapped && rank == 4 && (i == 1 || i == 2) ? 3 - i : i;
       shape[i] = tensor.shape[from], strides[i] = tensor.strides[from];
     }
+  }
+  bool operator==(const Layout& other) const {
+    return rank == other.rank && std::equal(shape, shape + rank, other.shape) &&
+           std::equal(strides, strides + rank, other.strides);
   }
   // Every element of a block of memory once, in any order of dimensions.
   bool is_dense() const {
@@ -110,6 +115,26 @@ Ref integers(const int64_t* values, int count) {
   for (int i = 0; i < count; ++i) PyTuple_SetItem(tuple.get(), i, checked(PyLong_FromLongLong(values[i])));
   return tuple;
 }
+
+// The Python objects of the last q that an output was made like, of each dtype: most calls repeat it. Kept for ever;
+// guarded by the interpreter's lock.
+struct Recent {
+  Ref dtype, shape, strides;
+  Layout layout;
+
+  static Recent& of_dtype(PyObject* array, int32_t dtype) {
+    static Recent* const all = new Recent[RAPT_I64 + 1];
+    static PyObject* const name = PyUnicode_InternFromString("dtype");
+    Recent& found = all[dtype];
+    if (!found.dtype) found.dtype = Ref(checked(PyObject_GetAttr(array, name)));
+    return found;
+  }
+  void remember(const Layout& q) {
+    if (shape && layout == q) return;
+    shape = integers(q.shape, q.rank), strides = integers(q.strides, q.rank);
+    layout = q;
+  }
+};
 
 // Arguments of one call, read once; everything that rapt_sdpa_args points to lives here.
 class Call {
@@ -351,32 +376,29 @@ class Call {
                                                     call_.q->rank == 3 ? Py_True : Py_False, nullptr)));
   }
 
-  Ref allocate_out() const {
+  Ref allocate_out(bool shorter) const {
     const rapt_tensor &q = *call_.q, &v = *call_.v;
     if (q.rank < 1 || v.rank < 1 || q.rank > 4) invalid("q: rank ", q.rank, ": must be 4, or 3 with cu_seqlens_q");
     const int32_t dtype = out_dtype();
     const int64_t head_dim_v = v.shape[v.rank - 1];
     const bool packed = q.rank == 3;  // rows that belong to no sequence are 0
-    if (!packed && framework_->empty_like && dtype == q.dtype && head_dim_v == q.shape[q.rank - 1]) return like_q();
+    if (!packed && framework_->empty_like && dtype == q.dtype && head_dim_v == q.shape[q.rank - 1])
+      return like_q(shorter);
     std::vector<int64_t> shape(q.shape, q.shape + q.rank);
     if (swapped_ && q.rank == 4) std::swap(shape[1], shape[2]);
     shape.back() = head_dim_v;
     return allocate(shape, dtype);
   }
 
-  // An output of q's shape, dtype and order. On GPUs by the shorter way where there is one, which knows only the
-  // current GPU and what lies densely.
-  Ref like_q() const {
+  // An output of q's shape, dtype and order. On GPUs by the shorter way where there is one, which knows only what lies
+  // densely, and the current GPU: read_outputs() looks whether that was q's.
+  Ref like_q(bool shorter) const {
     const Layout q(*call_.q, swapped_);
-    if (call_.q->device.type == RAPT_DEVICE_CUDA && framework_->empty_strided && q.is_dense()) {
-      static PyObject* const dtype = PyUnicode_InternFromString("dtype");
-      const Ref shape = integers(q.shape, q.rank), strides = integers(q.strides, q.rank);
-      const Ref of_q(checked(PyObject_GetAttr(args_[p_q], dtype)));
-      Ref made(checked(PyObject_CallFunctionObjArgs(framework_->empty_strided.get(), shape.get(), strides.get(),
-                                                    of_q.get(), nullptr)));
-      Array array;
-      read_array(*framework_, "out", made.get(), array);
-      if (array.tensor.device.index == call_.q->device.index) return made;
+    if (shorter && call_.q->device.type == RAPT_DEVICE_CUDA && framework_->empty_strided && q.is_dense()) {
+      Recent& recent = Recent::of_dtype(args_[p_q], call_.q->dtype);
+      recent.remember(q);
+      return Ref(checked(PyObject_CallFunctionObjArgs(framework_->empty_strided.get(), recent.shape.get(),
+                                                      recent.strides.get(), recent.dtype.get(), nullptr)));
     }
     return Ref(checked(PyObject_CallFunctionObjArgs(framework_->empty_like.get(), args_[p_q], nullptr)));
   }
@@ -396,8 +418,14 @@ class Call {
   void read_outputs() {
     if (given(p_out) && given(p_out_dtype))
       invalid("out_dtype = ", shown(args_[p_out_dtype]), " with out: out has its own dtype; pass one of them");
-    out_ = given(p_out) ? Ref::of(args_[p_out]) : allocate_out();
-    call_.out = in_layout(read_output("out", out_.get()));
+    out_ = given(p_out) ? Ref::of(args_[p_out]) : allocate_out(true);
+    call_.out = read_output("out", out_.get());
+    if (!given(p_out) && call_.out->device.index != call_.q->device.index) {  // another GPU is the current one
+      out_ = allocate_out(false);
+      --used_;
+      call_.out = read_output("out", out_.get());
+    }
+    in_layout(call_.out);
     PyObject* const lse = args_[p_lse];
     if (lse == Py_True || ((lse == Py_False || lse == Py_None) && call_.flags & RAPT_PARTIAL))
       lse_ = allocate_lse();
