@@ -1,4 +1,5 @@
-"""JAX arrays: rapt as an XLA foreign function ("rapt_sdpa"), eager and under jit, on the stream that XLA gives it.
+"""JAX arrays: rapt as XLA foreign functions ("rapt_sdpa", "rapt_merge"), eager and under jit, on the stream that XLA
+gives.
 
 Loaded by _dispatch.py at the first JAX array. The order of operands and attributes is that of python/src/xla.cpp.
 Not differentiable (JAX says so); vmap runs one call after another.
@@ -47,8 +48,8 @@ STORED = {None: 0, "e4m3": 4, "float8_e4m3fn": 4, "e5m2": 5, "float8_e5m2": 5, "
 ORDINARY = ("float32", "float16", "bfloat16")
 SHORT = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 
-for _platform, _capsule in _core.xla_targets().items():
-    jax.ffi.register_ffi_target("rapt_sdpa", _capsule, platform=_platform)
+for _target, _platform, _capsule in _core.xla_targets():
+    jax.ffi.register_ffi_target(_target, _capsule, platform=_platform)
 
 
 def _stored(given: dict, name: str) -> int:
@@ -106,7 +107,7 @@ def _results(given: dict) -> list[jax.ShapeDtypeStruct]:
     q, v, as_state = given["q"], given["v"], given["partial"]
     out_dtype = given["out_dtype"]
     if out_dtype is not None:
-        out_dtype = SHORT.get(out_dtype, out_dtype) if isinstance(out_dtype, str) else jnp.dtype(out_dtype).name
+        out_dtype = _dtype_name(out_dtype)
         if out_dtype not in ORDINARY or (as_state and out_dtype != "float32"):
             raise InvalidArgument(
                 f"out_dtype = {given['out_dtype']!r}: must be float32, float16 or bfloat16 (partial: float32)"
@@ -171,6 +172,31 @@ def _covered(cu_seqlens, total: int, max_seqlen: int):
     return (rows >= cu_seqlens[0]) & (rows < cu_seqlens[-1]) & (rows - first < max_seqlen)
 
 
+def merge(outs, lses, sinks, lse, out, out_dtype, context):
+    if out is not None or not (lse is None or isinstance(lse, bool)) or context is not None:
+        raise InvalidArgument(
+            "out, context, or an array as lse: JAX arrays are immutable, and calls run in the process default"
+        )
+    if len(lses) != len(outs):
+        raise InvalidArgument(f"lses: {len(lses)} arrays for {len(outs)} outs: there must be one for each")
+    arrays = [*outs, *lses] + ([] if sinks is None else [sinks])
+    if not all(isinstance(one, jax.Array) for one in arrays):
+        raise InvalidArgument("outs, lses, sinks: all arrays of a call come from one framework")
+    name = "float32" if out_dtype is None else _dtype_name(out_dtype)
+    if name not in ORDINARY:
+        raise InvalidArgument(f"out_dtype = {out_dtype!r}: must be float32, float16 or bfloat16")
+    results = [jax.ShapeDtypeStruct(outs[0].shape, name)]
+    if lse:
+        results.append(jax.ShapeDtypeStruct(lses[0].shape, "float32"))
+    call = jax.ffi.ffi_call("rapt_merge", results, vmap_method="sequential")
+    merged = call(*arrays, integers=numpy.array([sinks is not None], numpy.int64))
+    return tuple(merged) if lse else merged[0]
+
+
+def _dtype_name(dtype) -> str:
+    return SHORT.get(dtype, dtype) if isinstance(dtype, str) else jnp.dtype(dtype).name
+
+
 def _refuse(operation: str):
     def refuse(*arguments, **options):
         raise Unsupported(f"{operation}: not for JAX arrays, which rapt sees only while XLA runs a program")
@@ -178,7 +204,7 @@ def _refuse(operation: str):
     return refuse
 
 
-FRONT = Front(sdpa, _refuse("prepare"), _refuse("explain"), _refuse("merge"))
+FRONT = Front(sdpa, _refuse("prepare"), _refuse("explain"), merge)
 
 load_default_pack()
 

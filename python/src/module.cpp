@@ -1,4 +1,5 @@
 // rapt._core: the one compiled module of the Python package, over the C ABI. Only python/rapt imports it.
+#include <iterator>
 #include <string>
 
 #include "arrays.h"
@@ -54,16 +55,23 @@ PyObject* load_pack(PyObject*, PyObject* args) {
   }
 }
 
-// xla_targets() -> {"cpu": capsule, "CUDA": capsule}, as jax.ffi.register_ffi_target wants them.
+// xla_targets() -> ((target, platform, capsule), ...), as jax.ffi.register_ffi_target wants them.
 PyObject* xla_targets(PyObject*, PyObject*) {
-  constexpr char capsule_name[] = "xla._CUSTOM_CALL_TARGET";
-  Ref targets(PyDict_New());
-  const Ref cpu(PyCapsule_New(reinterpret_cast<void*>(&xla_sdpa_cpu), capsule_name, nullptr));
-  const Ref cuda(PyCapsule_New(reinterpret_cast<void*>(&xla_sdpa_cuda), capsule_name, nullptr));
-  if (!targets || !cpu || !cuda || PyDict_SetItemString(targets.get(), "cpu", cpu.get()) != 0 ||
-      PyDict_SetItemString(targets.get(), "CUDA", cuda.get()) != 0)
-    return nullptr;
-  return targets.release();
+  struct Target {
+    const char *name, *platform;
+    XlaError* (*handler)(XlaCallFrame*);
+  };
+  constexpr Target targets[] = {{"rapt_sdpa", "cpu", xla_sdpa_cpu},
+                                {"rapt_sdpa", "CUDA", xla_sdpa_cuda},
+                                {"rapt_merge", "cpu", xla_merge_cpu},
+                                {"rapt_merge", "CUDA", xla_merge_cuda}};
+  Ref all(PyTuple_New(std::size(targets)));
+  for (size_t i = 0; all && i < std::size(targets); ++i) {
+    const Ref capsule(PyCapsule_New(reinterpret_cast<void*>(targets[i].handler), "xla._CUSTOM_CALL_TARGET", nullptr));
+    PyObject* const entry = Py_BuildValue("(ssO)", targets[i].name, targets[i].platform, capsule.get());
+    if (entry == nullptr || PyTuple_SetItem(all.get(), static_cast<Py_ssize_t>(i), entry) != 0) return nullptr;
+  }
+  return all.release();
 }
 
 template <class Function>
@@ -81,7 +89,7 @@ PyMethodDef methods[] = {
     {"set_errors", set_errors, METH_O, "The exception classes, a tuple indexed by rapt_status."},
     {"make_context", make_context, METH_O, "A capsule of a new rapt_context with that many CPU threads."},
     {"load_pack", load_pack, METH_VARARGS, "rapt_load_pack(context, path)."},
-    {"xla_targets", xla_targets, METH_NOARGS, "Capsules of the XLA foreign functions by platform."},
+    {"xla_targets", xla_targets, METH_NOARGS, "(target, platform, capsule) of each XLA foreign function."},
     {"version", version, METH_NOARGS, "The library's version."},
     {nullptr, nullptr, 0, nullptr}};
 

@@ -1,12 +1,14 @@
-// XLA's side of rapt.sdpa: a foreign function that JAX calls, under jit too. Operands: q, k, v, then the optional
-// arrays whose bits are set in `arrays`, in the order of Operand below; results: out and, if asked for, lse. Numbers
-// come in two attributes, `integers` (s64) and `numbers` (f64), in the orders below, which python/rapt/_jax.py repeats.
+// XLA's side of rapt.sdpa and rapt.merge: foreign functions that JAX calls, under jit too. Operands of sdpa: q, k, v,
+// then the optional arrays whose bits are set in `arrays`, in the order of Operand below; results: out and, if asked
+// for, lse. Numbers come in two attributes, `integers` (s64) and `numbers` (f64), in the orders below, which
+// python/rapt/_jax.py repeats.
 #include "xla.h"
 
 #include <array>
 #include <iterator>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "rapt/rapt.h"
 
@@ -95,12 +97,26 @@ struct View {
   }
 };
 
+// The values of an array attribute of that name, type and size; null and a sentence where there is none.
+template <class T>
+const T* attribute(const XlaCallFrame& frame, const std::string& name, int dtype, size_t size, std::string& sentence) {
+  const XlaAttributes& attributes = frame.attributes;
+  for (int64_t i = 0; i < attributes.size; ++i) {
+    if (std::string(attributes.names[i]->data, attributes.names[i]->size) != name) continue;
+    const auto* const array = static_cast<const XlaArray*>(attributes.values[i]);
+    if (attributes.types[i] == xla_array_attribute && array->dtype == dtype && array->size == size)
+      return static_cast<const T*>(array->data);
+  }
+  sentence = "attribute " + name + ": missing or of another shape: rapt._jax and rapt._core are of different versions";
+  return nullptr;
+}
+
 // A frame's buffers and attributes as rapt_sdpa_args; sentence() tells what is wrong with them.
 class XlaCall {
  public:
   XlaCall(const XlaCallFrame& frame, rapt_device device) : frame_(frame), device_(device) {
-    integers_ = attribute<int64_t>("integers", xla_s64, integer_count);
-    numbers_ = attribute<double>("numbers", 12, number_count);
+    integers_ = attribute<int64_t>(frame, "integers", xla_s64, integer_count, sentence_);
+    numbers_ = attribute<double>(frame, "numbers", xla_f64, number_count, sentence_);
     if (integers_ == nullptr || numbers_ == nullptr) return;
     args_.struct_size = sizeof args_;
     read_numbers();
@@ -109,23 +125,9 @@ class XlaCall {
   }
 
   const std::string& sentence() const { return sentence_; }
-  const rapt_sdpa_args* c() const { return &args_; }
+  rapt_status call(void* stream) const { return rapt_sdpa(nullptr, &args_, stream); }
 
  private:
-  template <class T>
-  const T* attribute(const std::string& name, int dtype, size_t size) {
-    const XlaAttributes& attributes = frame_.attributes;
-    for (int64_t i = 0; i < attributes.size; ++i) {
-      if (std::string(attributes.names[i]->data, attributes.names[i]->size) != name) continue;
-      const auto* const array = static_cast<const XlaArray*>(attributes.values[i]);
-      if (attributes.types[i] == xla_array_attribute && array->dtype == dtype && array->size == size)
-        return static_cast<const T*>(array->data);
-    }
-    sentence_ =
-        "attribute " + name + ": missing or of another shape: rapt._jax and rapt._core are of different versions";
-    return nullptr;
-  }
-
   const rapt_tensor* next(const XlaBuffers& buffers, int64_t& at, const char* name, int32_t dtype, bool swapped) {
     if (at >= buffers.size) return sentence_ = std::string(name) + ": an array is missing", nullptr;
     View& view = views_[used_++];
@@ -213,6 +215,47 @@ XlaError* find_gpu(const XlaCallFrame& frame, void*& stream, int32_t& index) {
   return nullptr;
 }
 
+// Operands: the parts' outs, their lses, then sinks if the first integer of the attribute is 1; results: out and, if
+// asked for, lse.
+class XlaMerge {
+ public:
+  XlaMerge(const XlaCallFrame& frame, rapt_device device) {
+    const int64_t* const integers = attribute<int64_t>(frame, "integers", xla_s64, 1, sentence_);
+    if (integers == nullptr) return;
+    const bool sinks = integers[0] != 0;
+    const int64_t count = (frame.args.size - (sinks ? 1 : 0)) / 2;
+    views_.resize(static_cast<size_t>(frame.args.size + frame.results.size));
+    for (int64_t i = 0; i < frame.args.size; ++i) read(frame.args.values[i], device);
+    for (int64_t i = 0; i < frame.results.size; ++i) read(frame.results.values[i], device);
+    for (int64_t i = 0; i < 2 * count; ++i)
+      (i < count ? outs_ : lses_).push_back(&views_[static_cast<size_t>(i)].tensor);
+    const rapt_tensor* const first_result = &views_[static_cast<size_t>(frame.args.size)].tensor;
+    args_.struct_size = sizeof args_;
+    args_.count = count;
+    args_.outs = outs_.data(), args_.lses = lses_.data();
+    if (sinks) args_.sinks = &views_[static_cast<size_t>(frame.args.size - 1)].tensor;
+    args_.out = first_result;
+    if (frame.results.size > 1) args_.lse = &views_.back().tensor;
+  }
+
+  const std::string& sentence() const { return sentence_; }
+  rapt_status call(void* stream) const { return rapt_merge(nullptr, &args_, stream); }
+
+ private:
+  void read(const void* buffer, rapt_device device) {
+    if (!views_[used_++].read(*static_cast<const XlaBuffer*>(buffer), device, false))
+      sentence_ = "outs, lses: rank must be 4 or less";
+  }
+
+  std::vector<View> views_;
+  size_t used_ = 0;
+  std::vector<const rapt_tensor*> outs_, lses_;
+  std::string sentence_;
+  rapt_merge_args args_{};
+};
+
+// One execution of a foreign function, whose arguments Call reads.
+template <class Call>
 XlaError* run(XlaCallFrame& frame, int32_t device_type) {
   if (answered_metadata(frame)) return nullptr;
   void* stream = nullptr;
@@ -220,9 +263,9 @@ XlaError* run(XlaCallFrame& frame, int32_t device_type) {
   if (device_type == RAPT_DEVICE_CUDA)
     if (XlaError* const error = find_gpu(frame, stream, device.index)) return error;
   try {
-    const XlaCall call(frame, device);
+    const Call call(frame, device);
     if (!call.sentence().empty()) return fail(frame, invalid_code, call.sentence());
-    const rapt_status status = rapt_sdpa(nullptr, call.c(), stream);
+    const rapt_status status = call.call(stream);
     if (status == RAPT_OK) return nullptr;
     return fail(frame, status == RAPT_ERROR_INVALID_ARGUMENT ? invalid_code : internal_code, rapt_last_error());
   } catch (const std::exception& error) {
@@ -232,7 +275,9 @@ XlaError* run(XlaCallFrame& frame, int32_t device_type) {
 
 }  // namespace
 
-XlaError* xla_sdpa_cpu(XlaCallFrame* frame) { return run(*frame, RAPT_DEVICE_CPU); }
-XlaError* xla_sdpa_cuda(XlaCallFrame* frame) { return run(*frame, RAPT_DEVICE_CUDA); }
+XlaError* xla_sdpa_cpu(XlaCallFrame* frame) { return run<XlaCall>(*frame, RAPT_DEVICE_CPU); }
+XlaError* xla_sdpa_cuda(XlaCallFrame* frame) { return run<XlaCall>(*frame, RAPT_DEVICE_CUDA); }
+XlaError* xla_merge_cpu(XlaCallFrame* frame) { return run<XlaMerge>(*frame, RAPT_DEVICE_CPU); }
+XlaError* xla_merge_cuda(XlaCallFrame* frame) { return run<XlaMerge>(*frame, RAPT_DEVICE_CUDA); }
 
 }  // namespace rapt::python

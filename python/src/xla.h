@@ -39,6 +39,7 @@ enum XlaDtype : int {
   xla_u8 = 6,
   xla_f16 = 10,
   xla_f32 = 11,
+  xla_f64 = 12,
   xla_bf16 = 16,
   xla_f8e5m2 = 19,
   xla_f8e4m3fn = 20
@@ -126,8 +127,10 @@ struct XlaCallFrame {
   XlaAttributes attributes;
 };
 
-// The handlers of targets "rapt_sdpa" on each platform.
+// The handlers of targets "rapt_sdpa" and "rapt_merge" on each platform.
 XlaError* xla_sdpa_cpu(XlaCallFrame* frame);
 XlaError* xla_sdpa_cuda(XlaCallFrame* frame);
+XlaError* xla_merge_cpu(XlaCallFrame* frame);
+XlaError* xla_merge_cuda(XlaCallFrame* frame);
 
 }  // namespace rapt::python

@@ -88,3 +88,48 @@ def test_what_jax_cannot_have_is_refused(qkv):
     for operation in (rapt.prepare, rapt.explain):
         with pytest.raises(rapt.Unsupported, match="not for JAX arrays"):
             operation(q, k, v)
+
+
+def test_partial_states_merge_to_the_whole(qkv, rng):
+    q, k, v = qkv(seqlen_k=64)
+    sinks = jnp.asarray(rng.standard_normal(4, dtype=np.float32))
+    jq, jk, jv = (jnp.asarray(x) for x in (q, k, v))
+
+    def whole(q, k, v):
+        parts = [
+            rapt.sdpa(q, k[:, :, a:b], v[:, :, a:b], partial=True, causal=True, q_start=47, k_start=a)
+            for a, b in ((0, 20), (20, 64))
+        ]
+        return rapt.merge([p[0] for p in parts], [p[1] for p in parts], sinks=sinks, lse=True, out_dtype="bfloat16")
+
+    expected, expected_lse = reference(q, k, v, causal=True, sinks=np.asarray(sinks))
+    for call in (whole, jax.jit(whole)):
+        out, lse = call(jq, jk, jv)
+        assert out.dtype == jnp.bfloat16
+        assert_near(np.asarray(out, np.float64), expected, "bfloat16")
+        assert np.abs(np.asarray(lse) - expected_lse).max() < 1e-5
+    state = rapt.sdpa(jq, jk, jv, partial=True)
+    assert np.array_equal(rapt.merge([state[0]], [state[1]]), state[0])
+    with pytest.raises(rapt.InvalidArgument, match="lses: 2 arrays for 1 outs"):
+        rapt.merge([state[0]], [state[1]] * 2)
+    with pytest.raises(rapt.InvalidArgument, match="one framework"):
+        rapt.merge([state[0]], [np.asarray(state[1])])
+
+
+def test_descales(qkv, rng):
+    q, k, v = qkv(seqlen_k=130)
+    k8, v8 = (jnp.asarray(x).astype(jnp.float8_e4m3fn) for x in (k, v))
+    blocks = rng.uniform(0.5, 2, (2, 2, 2)).astype(np.float32)
+    channels = rng.uniform(0.5, 2, (2, 2, 24)).astype(np.float32)
+    out = rapt.sdpa(
+        jnp.asarray(q),
+        k8,
+        v8,
+        k_descale=jnp.asarray(blocks),
+        k_scales="block128",
+        v_descale=jnp.asarray(channels),
+        v_scales="channel",
+    )
+    values = np.asarray(k8, np.float64) * np.repeat(blocks, 128, axis=2)[:, :, :130, None]
+    expected = reference(q, values, np.asarray(v8, np.float64) * channels[:, :, None])[0]
+    assert_near(np.asarray(out, np.float64), expected, "float16")
