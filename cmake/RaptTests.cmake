@@ -2,6 +2,8 @@
 # included by CMakeLists.txt.
 # ctest runs one process per GoogleTest suite: suites are listed when ctest starts (cmake/gtest_suites.cmake).
 enable_testing()
+set(RAPT_TEST_FILES "" CACHE STRING
+  "Regular expression of files in tests/cpu: build only those tests, without the program, GPU tests and examples")
 
 # rapt_test_program(name sources...): a GoogleTest program of which all but libc is linked statically, so that it can be
 # carried to another machine; ctest knows its suites.
@@ -32,8 +34,17 @@ if(RAPT_BUILD_TESTS)
     message(WARNING "rapt: tests are left out: they need GoogleTest and what the program needs (Debian and Ubuntu: "
       "libgtest-dev libfmt-dev nlohmann-json3-dev libcli11-dev)")
   elseif(test_sources)
-    rapt_test_program(rapt_tests ${test_sources} tests/gpu/allocations.cpp)
-    target_link_libraries(rapt_tests PRIVATE rapt_lab GTest::gtest_main)
+    if(RAPT_TEST_FILES)
+      list(FILTER test_sources INCLUDE REGEX "/tests/cpu/(${RAPT_TEST_FILES})\\.cpp$")
+    endif()
+    # What the others call a million times comes first: of an inline function the linker keeps the first copy, and under
+    # a sanitizer this file's is optimised (rapt_build_quickly).
+    rapt_test_program(rapt_tests tests/cpu/support.cpp ${test_sources} tests/gpu/allocations.cpp)
+    set_source_files_properties(tests/cpu/support.cpp PROPERTIES COMPILE_OPTIONS -O1)
+    target_link_libraries(rapt_tests PRIVATE GTest::gtest_main)
+    if(NOT RAPT_TEST_FILES)
+      target_link_libraries(rapt_tests PRIVATE rapt_lab)
+    endif()
     # Device texts on the CPU: stand-ins (tests/cpu/emulated) come before the instructions that they stand for.
     set_source_files_properties(tests/cpu/ladder_text_test.cpp PROPERTIES
       INCLUDE_DIRECTORIES
@@ -50,7 +61,7 @@ if(RAPT_BUILD_TESTS)
     set_source_files_properties(tests/cpu/attention_sm80_text_test.cpp PROPERTIES
       INCLUDE_DIRECTORIES "${texts};${PROJECT_SOURCE_DIR}/src/kernels;${PROJECT_SOURCE_DIR}/src/kernels/prim"
       COMPILE_OPTIONS "-fno-strict-aliasing;-Wno-unknown-pragmas;-Wno-parentheses")
-    if(TARGET rapt_program)
+    if(TARGET rapt_program AND NOT RAPT_TEST_FILES)
       add_dependencies(rapt_tests rapt_program)  # tests of the command line run build/rapt
     endif()
 
@@ -63,6 +74,11 @@ if(RAPT_BUILD_TESTS)
       LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/fake_cuda")
     add_dependencies(rapt_tests fake_cuda)
 
+  endif()
+endif()
+
+if(RAPT_BUILD_TESTS AND NOT RAPT_TEST_FILES)
+  if(TARGET rapt_tests)
     # Built everywhere: without a GPU every test that needs one is skipped and counted.
     file(GLOB gpu_test_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/gpu/*.cpp")
     file(GLOB gpu_test_kernels CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/gpu/*.cuh")
@@ -100,7 +116,7 @@ if(RAPT_FUZZ)
   endif()
   # What reads foreign bytes tells libFuzzer where it has been; meant for a tree with the address sanitizer.
   set_source_files_properties(src/problem_parse.cpp src/problem_validate.cpp lab/file.cpp lab/npy.cpp lab/safetensors.cpp
-    PROPERTIES COMPILE_OPTIONS -fsanitize=fuzzer-no-link)
+    PROPERTIES COMPILE_OPTIONS "-fsanitize=fuzzer-no-link;-O1")
   file(GLOB fuzz_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/fuzz/*_fuzz.cpp")
   foreach(source ${fuzz_sources})
     cmake_path(GET source STEM name)
