@@ -73,7 +73,6 @@ if(RAPT_BUILD_TESTS)
     set_target_properties(fake_cuda PROPERTIES OUTPUT_NAME cuda SOVERSION 1
       LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/fake_cuda")
     add_dependencies(rapt_tests fake_cuda)
-
   endif()
 endif()
 

@@ -8,7 +8,8 @@ set(left_out "")
 if(NOT "$ENV{RAPT_TEST_LEAVE_OUT}" STREQUAL "")  # GoogleTest's patterns of tests, such as Store.*:Reports.R04
   set(left_out "-$ENV{RAPT_TEST_LEAVE_OUT}")
 endif()
-execute_process(COMMAND "${executable}" --gtest_list_tests "--gtest_filter=*${left_out}" OUTPUT_VARIABLE listing RESULT_VARIABLE result)
+execute_process(COMMAND "${executable}" --gtest_list_tests "--gtest_filter=*${left_out}"
+  OUTPUT_VARIABLE listing RESULT_VARIABLE result)
 if(NOT result EQUAL 0)
   add_test(rapt_tests_cannot_list "${executable}" --gtest_list_tests)
   return()
