@@ -76,7 +76,7 @@ def merge(outs, lses, *, sinks=None, lse=False, out=None, out_dtype=None, contex
     """
     if not isinstance(outs, (list, tuple)) or not isinstance(lses, (list, tuple)) or not outs:
         raise InvalidArgument("outs: must be a list or tuple of one array or more, and lses another of the same length")
-    return front_of(outs[0]).merge(outs, lses, sinks, lse, out, out_dtype, context)
+    return front_of(outs[0], "outs").merge(outs, lses, sinks, lse, out, out_dtype, context)
 
 
 class Context:

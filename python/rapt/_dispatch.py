@@ -54,8 +54,8 @@ def _is_a(array, module: str, name: str) -> bool:
     return found is not None and isinstance(array, getattr(found, name))
 
 
-def front_of(array) -> Front:
-    """The front for this array; loads the framework's module at its first array."""
+def front_of(array, name: str = "q") -> Front:
+    """The front for this array, the argument `name`; loads the framework's module at its first array."""
     found = None if tracing() else fronts.get(type(array).__module__)
     if found is not None:
         return found
@@ -73,5 +73,6 @@ def front_of(array) -> Front:
     if module is not None:
         return module.front_of(array)
     raise InvalidArgument(
-        f"q: a {type(array).__module__}.{type(array).__qualname__}: must be an array of PyTorch, JAX, CuPy or NumPy"
+        f"{name}: a {type(array).__module__}.{type(array).__qualname__}: must be an array of PyTorch, JAX, CuPy "
+        "or NumPy"
     )

@@ -1,7 +1,8 @@
 """JAX arrays: rapt as XLA foreign functions ("rapt_sdpa", "rapt_merge"), eager and under jit, on the stream that XLA
 gives.
 
-Loaded by _dispatch.py at the first JAX array. The order of operands and attributes is that of python/src/xla.cpp.
+Loaded by _dispatch.py at the first JAX array. The order of arrays (_signature.OPERANDS) and of attributes is that of
+python/src/xla.cpp.
 Not differentiable (JAX says so); vmap runs one call after another.
 """
 
@@ -16,23 +17,9 @@ import numpy
 from . import _core
 from ._dispatch import Front, load_default_pack, register
 from ._errors import InvalidArgument, Unsupported
-from ._signature import bind
+from ._signature import OPERANDS, bind, split_starts
 from ._values import ACC, CAUSAL, LAYOUTS, PV, SCALES, check, integer, word
 
-OPERANDS = (
-    "bias",
-    "mask",
-    "alibi_slopes",
-    "sinks",
-    "cu_seqlens_q",
-    "cu_seqlens_k",
-    "seqused_k",
-    "q_descale",
-    "k_descale",
-    "v_descale",
-    "q_starts",
-    "k_starts",
-)
 HAS = {
     "scale": 1 << 0,
     "softcap": 1 << 1,
@@ -149,10 +136,7 @@ def sdpa(q, k, v, **options):
     if given["context"] is not None:
         raise InvalidArgument("context: JAX calls run in the process default")
     check(given)
-    for name in ("q_start", "k_start"):
-        is_array = isinstance(given[name], jax.Array)
-        given[name + "s"] = given[name] if is_array else None
-        given[name] = None if is_array else given[name]
+    split_starts(given, jax.Array)
     arrays = _arrays(given)
     integers, numbers = _attributes(given)
     shapes = tuple((one.shape, one.dtype.name) for one in _results(given))

@@ -112,8 +112,12 @@ def sdpa(
     raise NotImplementedError("a description; rapt.sdpa runs")
 
 
-NAMES: tuple[str, ...] = ("q", "k", "v", *sdpa.__kwdefaults__)
 DEFAULTS: dict[str, Any] = sdpa.__kwdefaults__
+# The arrays among the options, an array q_start being q_starts: operators and XLA take them in this order after q, k, v.
+OPERANDS = (
+    *("bias", "mask", "alibi_slopes", "sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_k"),
+    *("q_descale", "k_descale", "v_descale", "q_starts", "k_starts"),
+)
 
 
 def bind(q, k, v, options: dict[str, Any]) -> dict[str, Any]:
@@ -122,3 +126,11 @@ def bind(q, k, v, options: dict[str, Any]) -> dict[str, Any]:
         if name not in DEFAULTS:
             raise TypeError(f"unexpected keyword argument {name!r}: the options are those of rapt.sdpa")
     return {"q": q, "k": k, "v": v, **DEFAULTS, **options}
+
+
+def split_starts(given: dict[str, Any], array_type: type) -> None:
+    """q_start and k_start, an int or an array, as q_start (int) and q_starts (array), one of them None; k likewise."""
+    for name in ("q_start", "k_start"):
+        is_array = isinstance(given[name], array_type)
+        given[name + "s"] = given[name] if is_array else None
+        given[name] = None if is_array else given[name]

@@ -198,11 +198,10 @@ void refuse_negated(const Framework& framework, const char* argument, PyObject* 
 // costs little beside the call; GPU addresses are far beyond any offset into nothing.
 void refuse_lost_storage(const Framework& framework, const char* argument, PyObject* object,
                          const rapt_tensor& tensor) {
-  int64_t first = 0, last = 0;
+  int64_t last = 0;  // of the elements, from the first one on: PyTorch has no negative strides
   for (int32_t i = 0; i < tensor.rank; ++i) {
     if (tensor.shape[i] == 0) return;
-    const int64_t reach = tensor.strides == nullptr ? 0 : (tensor.shape[i] - 1) * tensor.strides[i];
-    (reach < 0 ? first : last) += reach;
+    last += (tensor.shape[i] - 1) * tensor.strides[i];
   }
   const auto address = reinterpret_cast<uintptr_t>(tensor.data);
   bool lost = tensor.device.type == RAPT_DEVICE_CUDA && address < uintptr_t{1} << 32;
@@ -231,6 +230,20 @@ void read_array(const Framework& framework, const char* argument, PyObject* obje
   fill(argument, tensor, array);
   refuse_negated(framework, argument, object, array.tensor);
   refuse_lost_storage(framework, argument, object, array.tensor);
+}
+
+Ref integers(const int64_t* values, int count) {
+  Ref tuple(checked(PyTuple_New(count)));
+  for (int i = 0; i < count; ++i) PyTuple_SetItem(tuple.get(), i, checked(PyLong_FromLongLong(values[i])));
+  return tuple;
+}
+
+Ref allocate_array(const Framework& framework, PyObject* like, const int64_t* shape, int rank, int32_t dtype,
+                   bool zeroed) {
+  const Ref sizes = integers(shape, rank), name(checked(PyUnicode_FromString(name_of_dtype(dtype))));
+  PyObject* const zero = zeroed ? Py_True : Py_False;
+  return Ref(
+      checked(PyObject_CallFunctionObjArgs(framework.allocate.get(), like, sizes.get(), name.get(), zero, nullptr)));
 }
 
 int32_t dtype_of_name(PyObject* object) {

@@ -51,6 +51,12 @@ struct Array {
 // Fills `array` from an object of `framework`; throws PythonError with a sentence naming `argument`.
 void read_array(const Framework& framework, const char* argument, PyObject* object, Array& array);
 
+// (2, 8, 512, 64) as a tuple.
+Ref integers(const int64_t* values, int count);
+// An array of the framework's, on `like`'s device and in its order of dimensions.
+Ref allocate_array(const Framework& framework, PyObject* like, const int64_t* shape, int rank, int32_t dtype,
+                   bool zeroed);
+
 // f32, float32, torch.float32, numpy.dtype('float32'), ...: RAPT_F32. RAPT_DTYPE_NONE: unknown.
 int32_t dtype_of_name(PyObject* object);
 // "float32"

@@ -2,98 +2,30 @@
 
 #include <algorithm>
 #include <array>
+#include <new>
 #include <string>
 #include <vector>
 
 #include "arrays.h"
 #include "errors.h"
+#include "parameters.h"
 #include "rapt/rapt.h"
 #include "values.h"
 
 namespace rapt::python {
 namespace {
 
-// In the order of rapt.sdpa's parameters; those before layout are positional.
-// clang-format off
-enum Parameter : int {
-  p_q, p_k, p_v, p_layout, p_causal, p_window, p_softcap, p_bias, p_mask, p_alibi_slopes, p_sinks, p_scale, p_lse, p_out,
-  p_out_dtype, p_cu_seqlens_q, p_cu_seqlens_k, p_max_seqlen_q, p_max_seqlen_k, p_seqused_k, p_q_start, p_k_start,
-  p_q_descale, p_k_descale, p_v_descale, p_q_scales, p_k_scales, p_v_scales, p_q_dtype, p_k_dtype, p_v_dtype, p_pv, p_acc,
-  p_partial, p_invariant, p_check_contents, p_splits, p_context, parameter_count
-};
-constexpr const char* names[parameter_count] = {
-  "q", "k", "v", "layout", "causal", "window", "softcap", "bias", "mask", "alibi_slopes", "sinks", "scale", "lse", "out",
-  "out_dtype", "cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "seqused_k", "q_start", "k_start",
-  "q_descale", "k_descale", "v_descale", "q_scales", "k_scales", "v_scales", "q_dtype", "k_dtype", "v_dtype", "pv", "acc",
-  "partial", "invariant", "check_contents", "splits", "context"
-};
-// clang-format on
-
-// Those that autograd would have to follow, the output among them.
-constexpr Parameter differentiable[] = {p_q,         p_k,         p_v,         p_bias, p_sinks, p_alibi_slopes,
-                                        p_q_descale, p_k_descale, p_v_descale, p_out};
-constexpr Parameter arrays[] = {p_q,       p_k,       p_v,         p_bias,         p_mask,         p_alibi_slopes,
-                                p_sinks,   p_lse,     p_out,       p_cu_seqlens_q, p_cu_seqlens_k, p_seqused_k,
-                                p_q_start, p_k_start, p_q_descale, p_k_descale,    p_v_descale};
-
-// The parameters' names as interned strings, and the defaults of those that do not default to None.
-struct Signature {
-  PyObject* interned[parameter_count];
-  PyObject* defaults[parameter_count];
-
-  Signature() {
-    for (int p = 0; p < parameter_count; ++p) interned[p] = PyUnicode_InternFromString(names[p]), defaults[p] = Py_None;
-    for (const Parameter p : {p_causal, p_lse, p_partial, p_invariant, p_check_contents}) defaults[p] = Py_False;
-    defaults[p_layout] = PyUnicode_InternFromString("bhsd");
-  }
-  static const Signature& instance() {
-    static const Signature signature;  // kept for ever, as interned strings are
-    return signature;
-  }
-
-  Parameter find(PyObject* name) const {
-    for (int p = p_layout; p < parameter_count; ++p)
-      if (interned[p] == name) return static_cast<Parameter>(p);
-    for (int p = p_layout; p < parameter_count; ++p)  // a name that was not interned
-      if (PyUnicode_CompareWithASCIIString(name, names[p]) == 0) return static_cast<Parameter>(p);
-    PyErr_Format(PyExc_TypeError, "unexpected keyword argument %R: the options are those of rapt.sdpa", name);
-    throw PythonError{};
-  }
-};
-
-// Positional q, k, v and keywords, as METH_FASTCALL | METH_KEYWORDS gives them: one value for each parameter.
-struct Arguments {
-  PyObject* values[parameter_count];
-
-  Arguments(PyObject* const* given, Py_ssize_t count, PyObject* keywords) {
-    if (count != p_layout) {
-      PyErr_Format(PyExc_TypeError, "%zd positional arguments: must be q, k and v, and all else by keyword", count);
-      throw PythonError{};
-    }
-    const Signature& signature = Signature::instance();
-    std::copy_n(signature.defaults, int{parameter_count}, values);
-    std::copy_n(given, count, values);
-    const Py_ssize_t more = keywords == nullptr ? 0 : PyTuple_Size(keywords);
-    for (Py_ssize_t i = 0; i < more; ++i) values[signature.find(PyTuple_GetItem(keywords, i))] = given[count + i];
-  }
-};
-
 // The shape and strides of q as the caller sees them, layout undone.
 struct Layout {
   int rank;
   int64_t shape[4], strides[4];
 
-  Layout() : rank(0) {}
   Layout(const rapt_tensor& tensor, bool swapped) : rank(std::min(tensor.rank, 4)) {
     if (tensor.strides == nullptr) rank = 0;
     for (int i = 0; i < rank; ++i) {
       const int from = swapped && rank == 4 && (i == 1 || i == 2) ? 3 - i : i;
       shape[i] = tensor.shape[from], strides[i] = tensor.strides[from];
     }
-  }
-  bool operator==(const Layout& other) const {
-    return rank == other.rank && std::equal(shape, shape + rank, other.shape) &&
-           std::equal(strides, strides + rank, other.strides);
   }
   // Every element of a block of memory once, in any order of dimensions.
   bool is_dense() const {
@@ -110,32 +42,6 @@ struct Layout {
   }
 };
 
-Ref integers(const int64_t* values, int count) {
-  Ref tuple(checked(PyTuple_New(count)));
-  for (int i = 0; i < count; ++i) PyTuple_SetItem(tuple.get(), i, checked(PyLong_FromLongLong(values[i])));
-  return tuple;
-}
-
-// The Python objects of the last q that an output was made like, of each dtype: most calls repeat it. Kept for ever;
-// guarded by the interpreter's lock.
-struct Recent {
-  Ref dtype, shape, strides;
-  Layout layout;
-
-  static Recent& of_dtype(PyObject* array, int32_t dtype) {
-    static Recent* const all = new Recent[RAPT_I64 + 1];
-    static PyObject* const name = PyUnicode_InternFromString("dtype");
-    Recent& found = all[dtype];
-    if (!found.dtype) found.dtype = Ref(checked(PyObject_GetAttr(array, name)));
-    return found;
-  }
-  void remember(const Layout& q) {
-    if (shape && layout == q) return;
-    shape = integers(q.shape, q.rank), strides = integers(q.strides, q.rank);
-    layout = q;
-  }
-};
-
 // Arguments of one call, read once; everything that rapt_sdpa_args points to lives here.
 class Call {
  public:
@@ -145,7 +51,7 @@ class Call {
   bool redirected() const {
     if (framework_ == nullptr) invalid("q: a ", type_name(args_[p_q]), ": not an array of a framework that rapt knows");
     if (!framework_->redirect) return false;
-    for (const Parameter p : arrays) {
+    for (const Parameter p : array_parameters) {
       const bool scalar =
           (p == p_lse && PyBool_Check(args_[p])) || ((p == p_q_start || p == p_k_start) && PyLong_Check(args_[p]));
       if (given(p) && !scalar && framework_of(args_[p]) != framework_) return true;
@@ -158,7 +64,7 @@ class Call {
     PyTuple_SetItem(positional.get(), 0, checked(PyUnicode_FromString(operation)));
     for (int p = 0; p < p_layout; ++p) PyTuple_SetItem(positional.get(), p + 1, Py_NewRef(args_[p]));
     for (int p = p_layout; p < parameter_count; ++p)
-      if (PyDict_SetItemString(keywords.get(), names[p], args_[p]) != 0) throw PythonError{};
+      if (PyDict_SetItemString(keywords.get(), parameter_names[p], args_[p]) != 0) throw PythonError{};
     return PyObject_Call(framework_->redirect.get(), positional.get(), keywords.get());
   }
 
@@ -213,7 +119,7 @@ class Call {
     static PyObject* const requires_grad = PyUnicode_InternFromString("requires_grad");
     if (Ref(checked(PyObject_CallFunctionObjArgs(framework_->grad_enabled.get(), nullptr))).get() != Py_True)
       return false;
-    for (const Parameter p : differentiable)
+    for (const Parameter p : differentiable_parameters)
       if (given(p) && Ref(checked(PyObject_GetAttr(args_[p], requires_grad))).get() == Py_True) return true;
     return false;
   }
@@ -223,7 +129,7 @@ class Call {
     read_array(*framework_, name, object, array);
     return &array.tensor;
   }
-  const rapt_tensor* optional(Parameter p) { return given(p) ? read(names[p], args_[p]) : nullptr; }
+  const rapt_tensor* optional(Parameter p) { return given(p) ? read(parameter_names[p], args_[p]) : nullptr; }
 
   // q, k, v and out in the logical order batch, heads, seqlen, dim.
   const rapt_tensor* in_layout(const rapt_tensor* tensor) {
@@ -244,19 +150,20 @@ class Call {
   }
 
   const rapt_tensor* read_stored(Parameter p, Parameter dtype) {
-    read(names[p], args_[p]);
+    read(parameter_names[p], args_[p]);
     Array& array = arrays_[used_ - 1];
     if (given(dtype)) {
       const int32_t named = dtype_of_name(args_[dtype]);
       const bool eight = named == RAPT_E4M3 || named == RAPT_E5M2 || named == RAPT_SIM8;
       if (!array.raw_bytes && named != array.tensor.dtype)
-        invalid(names[dtype], " = ", shown(args_[dtype]), ", but ", names[p], " is of ",
+        invalid(parameter_names[dtype], " = ", shown(args_[dtype]), ", but ", parameter_names[p], " is of ",
                 name_of_dtype(array.tensor.dtype), ": only uint8 storage can be given another dtype");
       if (array.raw_bytes && !eight)
-        invalid(names[dtype], " = ", shown(args_[dtype]), ": must be \"e4m3\", \"e5m2\" or \"sim8\"");
+        invalid(parameter_names[dtype], " = ", shown(args_[dtype]), ": must be \"e4m3\", \"e5m2\" or \"sim8\"");
       array.tensor.dtype = named;
     } else if (array.raw_bytes) {
-      invalid(names[p], ": uint8 does not say what it holds: pass ", names[dtype], " = \"e4m3\", \"e5m2\" or \"sim8\"");
+      invalid(parameter_names[p], ": uint8 does not say what it holds: pass ", parameter_names[dtype],
+              " = \"e4m3\", \"e5m2\" or \"sim8\"");
     }
     return in_layout(&array.tensor);
   }
@@ -274,15 +181,15 @@ class Call {
   void set(Parameter p, uint64_t bit, double& field) {
     if (!given(p)) return;
     call_.has |= bit;
-    field = number(names[p], args_[p]);
+    field = number(parameter_names[p], args_[p]);
   }
   void set(Parameter p, uint64_t bit, int64_t& field) {
     if (!given(p)) return;
     call_.has |= bit;
-    field = integer(names[p], args_[p]);
+    field = integer(parameter_names[p], args_[p]);
   }
   void flag(Parameter p, uint64_t bit) {
-    if (args_[p] != Py_False && boolean(names[p], args_[p])) call_.flags |= bit;
+    if (args_[p] != Py_False && boolean(parameter_names[p], args_[p])) call_.flags |= bit;
   }
 
   void read_options() {
@@ -319,7 +226,7 @@ class Call {
   void read_start(Parameter p, uint64_t bit, int64_t& host, const rapt_tensor*& array) {
     if (!given(p)) return;
     if (framework_of(args_[p]) != nullptr)
-      array = read(names[p], args_[p]);
+      array = read(parameter_names[p], args_[p]);
     else
       set(p, bit, host);
   }
@@ -338,9 +245,10 @@ class Call {
     for (int i = 0; i < 3; ++i) {
       *tensors[i] = optional(descales[i]);
       if (given(kinds[i]) != given(descales[i]))
-        invalid(names[given(kinds[i]) ? kinds[i] : descales[i]], " is given without ",
-                names[given(kinds[i]) ? descales[i] : kinds[i]], ": a descale and its granularity come together");
-      if (given(kinds[i])) *values[i] = scale_kind(names[kinds[i]], args_[kinds[i]]);
+        invalid(parameter_names[given(kinds[i]) ? kinds[i] : descales[i]], " is given without ",
+                parameter_names[given(kinds[i]) ? descales[i] : kinds[i]],
+                ": a descale and its granularity come together");
+      if (given(kinds[i])) *values[i] = scale_kind(parameter_names[kinds[i]], args_[kinds[i]]);
     }
   }
   static int32_t scale_kind(const char* name, PyObject* object) {
@@ -369,36 +277,37 @@ class Call {
     return ordinary(call_.v->dtype) ? call_.v->dtype : framework_->dtype_of_fp8;
   }
 
+  // Packed rows that belong to no sequence are 0 where rapt allocates.
   Ref allocate(const std::vector<int64_t>& shape, int32_t dtype) const {
-    const Ref sizes = integers(shape.data(), static_cast<int>(shape.size()));
-    const Ref name(checked(PyUnicode_FromString(name_of_dtype(dtype))));
-    return Ref(checked(PyObject_CallFunctionObjArgs(framework_->allocate.get(), args_[p_q], sizes.get(), name.get(),
-                                                    call_.q->rank == 3 ? Py_True : Py_False, nullptr)));
+    const bool packed = call_.q->rank == 3;
+    return allocate_array(*framework_, args_[p_q], shape.data(), static_cast<int>(shape.size()), dtype, packed);
   }
 
-  Ref allocate_out(bool shorter) const {
+  Ref allocate_out() const {
     const rapt_tensor &q = *call_.q, &v = *call_.v;
     if (q.rank < 1 || v.rank < 1 || q.rank > 4) invalid("q: rank ", q.rank, ": must be 4, or 3 with cu_seqlens_q");
     const int32_t dtype = out_dtype();
     const int64_t head_dim_v = v.shape[v.rank - 1];
-    const bool packed = q.rank == 3;  // rows that belong to no sequence are 0
-    if (!packed && framework_->empty_like && dtype == q.dtype && head_dim_v == q.shape[q.rank - 1])
-      return like_q(shorter);
+    if (q.rank == 4 && framework_->empty_like && dtype == q.dtype && head_dim_v == q.shape[q.rank - 1]) return like_q();
     std::vector<int64_t> shape(q.shape, q.shape + q.rank);
     if (swapped_ && q.rank == 4) std::swap(shape[1], shape[2]);
     shape.back() = head_dim_v;
     return allocate(shape, dtype);
   }
 
-  // An output of q's shape, dtype and order. On GPUs by the shorter way where there is one, which knows only what lies
-  // densely, and the current GPU: read_outputs() looks whether that was q's.
-  Ref like_q(bool shorter) const {
+  // An output of q's shape, dtype and order. On GPUs by the shorter way where there is one, which knows only the
+  // current GPU and what lies densely.
+  Ref like_q() const {
     const Layout q(*call_.q, swapped_);
-    if (shorter && call_.q->device.type == RAPT_DEVICE_CUDA && framework_->empty_strided && q.is_dense()) {
-      Recent& recent = Recent::of_dtype(args_[p_q], call_.q->dtype);
-      recent.remember(q);
-      return Ref(checked(PyObject_CallFunctionObjArgs(framework_->empty_strided.get(), recent.shape.get(),
-                                                      recent.strides.get(), recent.dtype.get(), nullptr)));
+    if (call_.q->device.type == RAPT_DEVICE_CUDA && framework_->empty_strided && q.is_dense()) {
+      static PyObject* const dtype = PyUnicode_InternFromString("dtype");
+      const Ref shape = integers(q.shape, q.rank), strides = integers(q.strides, q.rank);
+      const Ref of_q(checked(PyObject_GetAttr(args_[p_q], dtype)));
+      Ref made(checked(PyObject_CallFunctionObjArgs(framework_->empty_strided.get(), shape.get(), strides.get(),
+                                                    of_q.get(), nullptr)));
+      Array array;
+      read_array(*framework_, "out", made.get(), array);
+      if (array.tensor.device.index == call_.q->device.index) return made;
     }
     return Ref(checked(PyObject_CallFunctionObjArgs(framework_->empty_like.get(), args_[p_q], nullptr)));
   }
@@ -418,14 +327,8 @@ class Call {
   void read_outputs() {
     if (given(p_out) && given(p_out_dtype))
       invalid("out_dtype = ", shown(args_[p_out_dtype]), " with out: out has its own dtype; pass one of them");
-    out_ = given(p_out) ? Ref::of(args_[p_out]) : allocate_out(true);
-    call_.out = read_output("out", out_.get());
-    if (!given(p_out) && call_.out->device.index != call_.q->device.index) {  // another GPU is the current one
-      out_ = allocate_out(false);
-      --used_;
-      call_.out = read_output("out", out_.get());
-    }
-    in_layout(call_.out);
+    out_ = given(p_out) ? Ref::of(args_[p_out]) : allocate_out();
+    call_.out = in_layout(read_output("out", out_.get()));
     PyObject* const lse = args_[p_lse];
     if (lse == Py_True || ((lse == Py_False || lse == Py_None) && call_.flags & RAPT_PARTIAL))
       lse_ = allocate_lse();

@@ -43,9 +43,9 @@ class Merge {
       invalid("out_dtype = ", shown(out_dtype), ": must be float32, float16 or bfloat16");
     for (PyObject* const given : {lse, out})
       if (given != Py_None && !PyBool_Check(given)) given_outputs_.push_back(given);
-    out_ = output("out", out != Py_None ? Ref::of(out) : allocate_like(first_.get(), *outs_[0], dtype), call_.out);
+    out_ = output("out", out != Py_None ? Ref::of(out) : allocate_like(*outs_[0], dtype), call_.out);
     if (lse == Py_False || lse == Py_None) return;
-    lse_ = output("lse", lse == Py_True ? allocate_like(first_.get(), *lses_[0], RAPT_F32) : Ref::of(lse), call_.lse);
+    lse_ = output("lse", lse == Py_True ? allocate_like(*lses_[0], RAPT_F32) : Ref::of(lse), call_.lse);
   }
 
   PyObject* run(PyObject* context_object) {
@@ -67,13 +67,8 @@ class Merge {
     if (arrays_.back().read_only) invalid(name, ": a read-only array: it is an output");
     return object;
   }
-  Ref allocate_like(PyObject* like, const rapt_tensor& tensor, int32_t dtype) const {
-    const Ref sizes(checked(PyTuple_New(tensor.rank)));
-    for (int32_t i = 0; i < tensor.rank; ++i)
-      PyTuple_SetItem(sizes.get(), i, checked(PyLong_FromLongLong(tensor.shape[i])));
-    const Ref name(checked(PyUnicode_FromString(name_of_dtype(dtype))));
-    return Ref(checked(
-        PyObject_CallFunctionObjArgs(framework_->allocate.get(), like, sizes.get(), name.get(), Py_False, nullptr)));
+  Ref allocate_like(const rapt_tensor& tensor, int32_t dtype) const {
+    return allocate_array(*framework_, first_.get(), tensor.shape, tensor.rank, dtype, false);
   }
 
   const Framework* framework_ = nullptr;

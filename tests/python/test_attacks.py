@@ -197,9 +197,9 @@ class TestTorch:
 
 
 def operator_arguments(x, options):
-    from rapt import _torch
+    from rapt import _torch_operators
 
-    given = dict.fromkeys((*_torch.TENSORS, *_torch.OPTIONS))
+    given = dict.fromkeys((*_torch_operators.TENSORS, *_torch_operators.OPTIONS))
     given.update(
         q=x, k=x, v=x, layout="bhsd", causal="", partial=False, invariant=False, check_contents=False, **options
     )

@@ -153,9 +153,9 @@ def test_a_subclass_goes_through_the_operator(qkv, device):
 
 
 def operator_arguments(q, k, v, layout="bhsd", dtype=None, lse=True, **options):
-    from rapt import _torch
+    from rapt import _torch_operators
 
-    given = dict.fromkeys((*_torch.TENSORS, *_torch.OPTIONS))
+    given = dict.fromkeys((*_torch_operators.TENSORS, *_torch_operators.OPTIONS))
     given.update(q=q, k=k, v=v, layout=layout, causal="", partial=False, invariant=False, check_contents=False)
     given.update(options)
     return [*given.values(), dtype, lse]

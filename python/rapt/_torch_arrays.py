@@ -1,0 +1,85 @@
+"""PyTorch tensors as rapt._core reads and makes them. Used by _torch.py and _torch_operators.py."""
+
+from __future__ import annotations
+
+import torch
+
+from ._errors import InvalidArgument
+from ._views import CPU, CUDA, allocate_in_order, memory_order, type_code
+
+TYPES = (torch.Tensor, torch.nn.Parameter)
+EXCHANGE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)  # PyTorch 2.10 and later
+
+
+def plain(value):
+    """A tensor of a subclass as the torch.Tensor that it is; anything else as it is."""
+    return value.as_subclass(torch.Tensor) if isinstance(value, torch.Tensor) and type(value) not in TYPES else value
+
+
+def view(tensor: torch.Tensor) -> tuple:
+    """What rapt._core reads of a tensor where PyTorch has no C exchange (before 2.10): see register_framework there."""
+    kind = {"cpu": CPU, "cuda": CUDA}.get(tensor.device.type, 0)
+    return (
+        tensor.data_ptr(),
+        kind,
+        tensor.device.index or 0,
+        *type_code(str(tensor.dtype).removeprefix("torch.")),
+        tuple(tensor.shape),
+        tensor.stride(),
+        False,
+    )
+
+
+def stream(like: torch.Tensor) -> int:
+    return torch.cuda.current_stream(like.device).cuda_stream
+
+
+def dtype_named(name: object) -> torch.dtype:
+    """ "f16", "float16" or torch.float16 -> torch.float16"""
+    short = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+    if isinstance(name, torch.dtype):
+        return name
+    found = getattr(torch, short.get(str(name), str(name)), None)
+    if not isinstance(found, torch.dtype):
+        raise InvalidArgument(f"out_dtype = {name!r}: must be float32, float16 or bfloat16")
+    return found
+
+
+def allocate(like: torch.Tensor, shape, name: object, zeroed: bool = False) -> torch.Tensor:
+    """A tensor in the order of `like`'s dimensions where both have as many."""
+    dtype, make = dtype_named(name), torch.zeros if zeroed else torch.empty
+    order = memory_order(like.stride()) if len(shape) == like.dim() else list(range(len(shape)))
+
+    def empty(sizes):
+        return _Transposable(make(sizes, dtype=dtype, device=like.device))
+
+    return allocate_in_order(empty, tuple(shape), order).tensor
+
+
+class _Transposable:
+    """torch.Tensor.transpose means something else than numpy.ndarray.transpose."""
+
+    def __init__(self, tensor: torch.Tensor):
+        self.tensor = tensor
+
+    def transpose(self, order) -> "_Transposable":
+        return _Transposable(self.tensor.permute(order))
+
+
+def room(tensor: torch.Tensor) -> int:
+    """Bytes of a tensor's storage from its first element on."""
+    return tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.element_size()
+
+
+def written(tensors: tuple) -> None:
+    """Autograd finds by the version counter that a tensor which it keeps for a backward pass was overwritten."""
+    torch.autograd.graph.increment_version(tensors)
+
+
+def empty_strided_cuda():
+    """What TorchInductor's programs allocate with, in half of empty_like's time, which is most of a call's.
+
+    Not public, so it may be missing.
+    """
+    guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+    return getattr(guards, "_empty_strided_cuda", None) if torch.version.cuda else None

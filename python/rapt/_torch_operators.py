@@ -1,0 +1,209 @@
+"""PyTorch operators: rapt::sdpa, rapt::sdpa_out and rapt::merge. They serve torch.compile, fake tensors, subclasses of
+tensors, tracers and autograd, for whom an eager call (_torch.py) would be invisible; their implementations end in rapt._core.
+
+There is no backward: the operators' one says so.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from . import _core, _values
+from ._dispatch import load_default_pack
+from ._errors import InvalidArgument
+from ._signature import OPERANDS, bind, split_starts
+from ._torch_arrays import allocate, dtype_named, plain
+
+load_default_pack()  # first: a damaged pack says so at every call, and operators can be defined but once
+
+# Their arguments are those of rapt.sdpa, an array or a number of one name (q_start) being two.
+TENSORS = ("q", "k", "v", *OPERANDS)
+OPTIONS = {
+    "layout": "str",
+    "causal": "str",
+    "window": "SymInt[]?",
+    "softcap": "float?",
+    "scale": "float?",
+    "max_seqlen_q": "SymInt?",
+    "max_seqlen_k": "SymInt?",
+    "q_start": "SymInt?",
+    "k_start": "SymInt?",
+    "q_scales": "str?",
+    "k_scales": "str?",
+    "v_scales": "str?",
+    "q_dtype": "str?",
+    "k_dtype": "str?",
+    "v_dtype": "str?",
+    "pv": "str?",
+    "acc": "str?",
+    "partial": "bool",
+    "invariant": "bool",
+    "check_contents": "bool",
+    "splits": "SymInt?",
+}
+# Where a gradient may be wanted; a caller's output among them.
+DIFFERENTIABLE = ("q", "k", "v", "bias", "sinks", "alibi_slopes", "q_descale", "k_descale", "v_descale", "out", "lse")
+
+
+def _schema() -> str:
+    tensors = [f"Tensor{'' if name in 'qkv' else '?'} {name}" for name in TENSORS]
+    return ", ".join(tensors + [f"{kind} {name}" for name, kind in OPTIONS.items()])
+
+
+LIBRARY = torch.library.Library("rapt", "DEF")
+LIBRARY.define(f"sdpa({_schema()}, ScalarType? out_dtype, bool lse) -> (Tensor, Tensor)")
+LIBRARY.define(f"sdpa_out({_schema()}, Tensor(a!) out, Tensor(b!)? lse_out) -> ()")
+LIBRARY.define("merge(Tensor[] outs, Tensor[] lses, Tensor? sinks, ScalarType out_dtype, bool lse) -> (Tensor, Tensor)")
+
+
+def _core_options(values, **outputs) -> tuple[list, dict]:
+    """(q, k, v) and the options of rapt._core.sdpa from an operator's arguments."""
+    given = dict(zip((*TENSORS, *OPTIONS), map(plain, values)))
+    for name in ("q_start", "k_start"):
+        starts = given.pop(name + "s")
+        given[name] = given[name] if starts is None else starts
+    given["causal"] = given["causal"] or False
+    given.update(outputs)
+    return [given.pop(name) for name in ("q", "k", "v")], given
+
+
+def _run(*values):
+    *shared, out_dtype, lse = values
+    arrays, options = _core_options(shared, out_dtype=out_dtype, lse=lse)
+    with torch.no_grad():
+        result = _core.sdpa(*arrays, **options)
+    return result if isinstance(result, tuple) else (result, _no_lse(result))
+
+
+def _run_out(*values) -> None:
+    *shared, out, lse_out = values
+    arrays, options = _core_options(shared, out=plain(out), lse=False if lse_out is None else plain(lse_out))
+    with torch.no_grad():
+        _core.sdpa(*arrays, **options)
+
+
+def _run_merge(outs, lses, sinks, out_dtype, lse):
+    with torch.no_grad():
+        result = _core.merge(
+            [plain(one) for one in outs], [plain(one) for one in lses], plain(sinks), lse, None, out_dtype, None
+        )
+    return result if isinstance(result, tuple) else (result, _no_lse(result))
+
+
+def _no_lse(like: torch.Tensor) -> torch.Tensor:
+    return torch.empty((0,), dtype=torch.float32, device=like.device)
+
+
+def _fake(*values):
+    *shared, out_dtype, lse = values
+    given = dict(zip((*TENSORS, *OPTIONS), shared))
+    q, v, partial = given["q"], given["v"], given["partial"]
+    dtype = torch.float32 if partial else out_dtype or _default_dtype(q, v)
+    if dtype == q.dtype and v.shape[-1] == q.shape[-1]:
+        out = torch.empty_like(q)
+    else:
+        out = allocate(q, (*q.shape[:-1], v.shape[-1]), dtype)
+    if not lse and not partial:
+        return out, _no_lse(q)
+    if q.dim() == 3:
+        sizes = (q.shape[1], q.shape[0])
+    else:
+        batch, one, two = q.shape[:3]
+        sizes = (batch, two, one) if given["layout"] == "bshd" else (batch, one, two)
+    return out, torch.empty(sizes, dtype=torch.float32, device=q.device)
+
+
+def _default_dtype(q: torch.Tensor, v: torch.Tensor) -> torch.dtype:
+    ordinary = (torch.float32, torch.float16, torch.bfloat16)
+    return q.dtype if q.dtype in ordinary else v.dtype if v.dtype in ordinary else torch.bfloat16
+
+
+def _fake_merge(outs, lses, sinks, out_dtype, lse):
+    out = allocate(outs[0], outs[0].shape, out_dtype)
+    return out, torch.empty(lses[0].shape, dtype=torch.float32, device=out.device) if lse else _no_lse(out)
+
+
+def _no_backward(context, *gradients):
+    raise NotImplementedError(
+        "rapt has no backward yet: call it under torch.no_grad() or torch.inference_mode(), or on "
+        "tensors that need no gradient"
+    )
+
+
+for _name, _function in (("sdpa", _run), ("sdpa_out", _run_out), ("merge", _run_merge)):
+    for _key in ("CPU", "CUDA"):
+        LIBRARY.impl(_name, _function, _key)
+torch.library.register_fake("rapt::sdpa", _fake, lib=LIBRARY)
+torch.library.register_fake("rapt::sdpa_out", lambda *values: None, lib=LIBRARY)
+torch.library.register_fake("rapt::merge", _fake_merge, lib=LIBRARY)
+torch.library.register_autograd("rapt::sdpa", _no_backward, lib=LIBRARY)
+torch.library.register_autograd("rapt::merge", _no_backward, lib=LIBRARY)
+
+
+def _text(value):
+    """A dtype's or word's name: operators take strings."""
+    return value if value is None else str(value).removeprefix("torch.")
+
+
+def through_operator(q, k, v, **options):
+    """rapt.sdpa by the operator."""
+    given = bind(q, k, v, options)
+    check(given)
+    if given["context"] is not None:
+        raise InvalidArgument("context: an operator under torch.compile or autograd runs in the process default")
+    causal = given["causal"]
+    given["causal"] = "bottom_right" if causal is True else "" if causal is False else causal
+    split_starts(given, torch.Tensor)
+    for name in ("q_dtype", "k_dtype", "v_dtype"):
+        given[name] = _text(given[name])
+    shared = [given[name] for name in (*TENSORS, *OPTIONS)]
+    out, lse, out_dtype = given["out"], given["lse"], given["out_dtype"]
+    lse_wanted = lse is not False and lse is not None
+    if out is None and not isinstance(lse, torch.Tensor):
+        made = torch.ops.rapt.sdpa(*shared, None if out_dtype is None else dtype_named(out_dtype), lse_wanted)
+        return made if lse_wanted or given["partial"] else made[0]
+    return _into_outputs(shared, given, lse_wanted or given["partial"])
+
+
+def check(given) -> None:
+    """The rules of rapt._core that an operator's schema would bend or break over."""
+    _values.check(given)
+    for name in ("k", "v", *(operand.replace("_starts", "_start") for operand in OPERANDS), "lse", "out"):
+        value = given[name]
+        if name == "lse" and isinstance(value, bool):
+            continue
+        if name in ("q_start", "k_start") and isinstance(value, int):
+            _values.integer(name, value)
+        elif value is not None and not isinstance(value, torch.Tensor):
+            kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+            raise InvalidArgument(f"{name}: a {kind}, but q is of torch: all arrays of a call come from one framework")
+    for name in ("q", "k", "v"):
+        if given[name].dim() not in (3, 4):
+            raise InvalidArgument(f"{name}: rank {given[name].dim()}: must be 4, or 3 with cu_seqlens_q")
+
+
+def _into_outputs(shared, given, lse_wanted: bool):
+    """out=, or an array as lse=: the other one, where it is wanted too, is made here."""
+    out, lse, made = given["out"], given["lse"], None
+    tensors = (given[name] for name in DIFFERENTIABLE)
+    if torch.is_grad_enabled() and any(isinstance(one, torch.Tensor) and one.requires_grad for one in tensors):
+        raise InvalidArgument(
+            "out, or an array as lse: gradients do not flow through an array of yours, and an input needs one"
+        )
+    if out is None or (lse_wanted and not isinstance(lse, torch.Tensor)):
+        dtype = None if given["out_dtype"] is None else dtype_named(given["out_dtype"])
+        made = _fake(*shared, dtype, lse_wanted)
+    out = made[0] if out is None else out
+    if not isinstance(lse, torch.Tensor):
+        lse = made[1] if lse_wanted else None
+    torch.ops.rapt.sdpa_out(*shared, out, lse)
+    return (out, lse) if lse is not None else out
+
+
+def merge_through_operator(outs, lses, sinks, lse, out, out_dtype, context):
+    if out is not None or isinstance(lse, torch.Tensor) or context is not None:
+        raise InvalidArgument(
+            "out, context, or an array as lse: not taken by merge() where torch.compile, a tracer or autograd looks on"
+        )
+    made = torch.ops.rapt.merge(list(outs), list(lses), sinks, dtype_named(out_dtype or torch.float32), bool(lse))
+    return made if lse else made[0]
