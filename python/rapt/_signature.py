@@ -113,7 +113,7 @@ def sdpa(
 
 
 DEFAULTS: dict[str, Any] = sdpa.__kwdefaults__
-# The arrays among the options, an array q_start being q_starts: operators and XLA take them in this order after q, k, v.
+# The arrays among the options, an array q_start being q_starts: operators and XLA take them so after q, k, v.
 OPERANDS = (
     *("bias", "mask", "alibi_slopes", "sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_k"),
     *("q_descale", "k_descale", "v_descale", "q_starts", "k_starts"),

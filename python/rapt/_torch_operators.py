@@ -1,7 +1,6 @@
 """PyTorch operators: rapt::sdpa, rapt::sdpa_out and rapt::merge. They serve torch.compile, fake tensors, subclasses of
-tensors, tracers and autograd, for whom an eager call (_torch.py) would be invisible; their implementations end in rapt._core.
-
-There is no backward: the operators' one says so.
+tensors, tracers and autograd, for whom an eager call (_torch.py) would be invisible; their implementations end in
+rapt._core. There is no backward: the operators' one says so.
 """
 
 from __future__ import annotations
