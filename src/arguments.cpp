@@ -186,6 +186,17 @@ ScaleKind read_descale(const char* name, const rapt_tensor* t, int32_t kind_code
   return kind;
 }
 
+void read_k_mean(const rapt_sdpa_args& a, Problem& p) {
+  if (a.k_mean == nullptr) return;
+  check_tensor("k_mean", *a.k_mean);
+  require_dtype("k_mean", *a.k_mean, {DType::f32});
+  require_same_device("k_mean", *a.k_mean, *a.q, "q");
+  require_shape("k_mean", *a.k_mean, {p.batch, p.heads_k, p.head_dim}, "[batch, heads_k, head_dim]");
+  if (!is_fp8(p.k))
+    invalid("k_mean: given, but k is ", name_of(p.k), ": only k in e4m3, e5m2 or sim8 is smoothed before it is stored");
+  p.smooth_k = true;
+}
+
 template <class... Name>
 void check_start(int64_t start, const Name&... name) {
   if (start < -words::max_position || start > words::max_position)
@@ -251,7 +262,7 @@ struct Named {
   const rapt_tensor* tensor;
 };
 
-std::array<Named, 15> inputs_of(const rapt_sdpa_args& a) {
+std::array<Named, 16> inputs_of(const rapt_sdpa_args& a) {
   return {{{"q", a.q},
            {"k", a.k},
            {"v", a.v},
@@ -265,6 +276,7 @@ std::array<Named, 15> inputs_of(const rapt_sdpa_args& a) {
            {"q_descale", a.q_descale},
            {"k_descale", a.k_descale},
            {"v_descale", a.v_descale},
+           {"k_mean", a.k_mean},
            {"q_starts", a.q_starts},
            {"k_starts", a.k_starts}}};
 }
@@ -353,6 +365,7 @@ Problem problem_from(const rapt_sdpa_args& args) {
   problem.q_scales = read_descale("q_descale", args.q_descale, args.q_scales, *args.q, args, problem);
   problem.k_scales = read_descale("k_descale", args.k_descale, args.k_scales, *args.k, args, problem);
   problem.v_scales = read_descale("v_descale", args.v_descale, args.v_scales, *args.v, args, problem);
+  read_k_mean(args, problem);
   read_starts(args, problem);
   read_options(args, problem);
   check_outputs(args, problem);

@@ -103,8 +103,16 @@ rapt_status rapt_merge(rapt_context* context, const rapt_merge_args* args, void*
   return guard([&] { rapt::merge(resolve(context), require(args), stream); });
 }
 
-rapt_status rapt_quantize(rapt_context*, const rapt_quantize_args* args, void*) {
-  return guard([&] { rapt::quantize(require(args)); });
+rapt_status rapt_quantize(rapt_context* context, const rapt_quantize_args* args, void* stream) {
+  return guard([&] { rapt::quantize(resolve(context), require(args), stream); });
+}
+
+rapt_status rapt_qk(rapt_context* context, const rapt_qk_args* args, void* stream) {
+  return guard([&] { rapt::qk(resolve(context), require(args), stream); });
+}
+
+rapt_status rapt_gemm(rapt_context* context, const rapt_gemm_args* args, void* stream) {
+  return guard([&] { rapt::gemm(resolve(context), require(args), stream); });
 }
 
 rapt_status rapt_load_pack(rapt_context* context, const char* path) {

@@ -5,7 +5,7 @@
 
 namespace rapt {
 
-void quantize(const rapt_quantize_args& args) {
+void quantize(Context&, const rapt_quantize_args& args, void*) {
   check_struct_size("args", args.struct_size, &args, sizeof args);
   unsupported(
       "rapt_quantize: no kernel family of this build quantises; pass FP8 tensors with their descale factors to "

@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t outputs = 2;  // out and lse come first
 
-std::array<const rapt_tensor*, 18> tensors_of(const rapt_sdpa_args& a) {
+std::array<const rapt_tensor*, 19> tensors_of(const rapt_sdpa_args& a) {
   return {a.out,
           a.lse,
           a.q,
@@ -29,6 +29,7 @@ std::array<const rapt_tensor*, 18> tensors_of(const rapt_sdpa_args& a) {
           a.q_descale,
           a.k_descale,
           a.v_descale,
+          a.k_mean,
           a.q_starts,
           a.k_starts};
 }

@@ -29,7 +29,7 @@ class RecentCall {
   static bool can_remember(const rapt_sdpa_args& args);
 
  private:
-  static constexpr size_t most_tensors = 18;
+  static constexpr size_t most_tensors = 19;
   struct Facts {
     bool present = false, has_strides = false, has_data = false;
     unsigned alignment = 0;  // of the address, up to 16

@@ -21,6 +21,8 @@ void prepare(Context& context, const rapt_sdpa_args& args, void* stream);
 size_t workspace_size(Context& context, const rapt_sdpa_args& args, size_t& zero_bytes);
 std::string explain(Context& context, const rapt_sdpa_args& args);
 void merge(Context& context, const rapt_merge_args& args, void* stream);
-void quantize(const rapt_quantize_args& args);
+void quantize(Context& context, const rapt_quantize_args& args, void* stream);
+void qk(Context& context, const rapt_qk_args& args, void* stream);
+void gemm(Context& context, const rapt_gemm_args& args, void* stream);
 
 }  // namespace rapt

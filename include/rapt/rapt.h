@@ -168,6 +168,10 @@ typedef struct rapt_sdpa_args {
   void* workspace; /* NULL: the context's own. Else at least rapt_workspace_size bytes, aligned to 64, zeroed as it
                       says, and apart from all tensors */
   size_t workspace_bytes;
+
+  const rapt_tensor* k_mean; /* f32 [batch, heads_k, head_dim], FP8 k only: what was subtracted from k before it was
+                                quantised (rapt_quantize's mean). Key j is k[j] * k_descale + k_mean: logits, soft cap,
+                                sinks and lse are those of the unsmoothed k. NULL = nothing was subtracted */
 } rapt_sdpa_args;
 
 typedef enum rapt_scale_kind {
@@ -233,19 +237,80 @@ typedef struct rapt_merge_args {
 } rapt_merge_args;
 RAPT_API rapt_status rapt_merge(rapt_context* context, const rapt_merge_args* args, void* stream);
 
-/* Quantises input [batch, heads, seqlen, dim] (f32, f16, bf16) into output (e4m3, e5m2, sim8) and descale (f32).
- * Its shape is settled; no family carries it out yet, and it says so (RAPT_ERROR_UNSUPPORTED). */
+/* Quantises input (f32, f16 or bf16; [batch, heads, seqlen, dim], or packed [total, heads, dim] with cu_seqlens) into
+ * output (e4m3, e5m2 or sim8, the same shape, any strides: v stored with keys contiguous is a matter of strides) and
+ * descale (f32), so that output * descale is close to input:
+ *   y = input, rotated and smoothed as asked for;  descale = amax / largest number of the format (448, 57344, 448),
+ *   1 where amax is 0 and at least 2^-126;  output = y * (1 / descale), rounded to nearest even and saturated.
+ * amax is the largest finite |y| of what shares the factor; later keys of a block, head or tensor are included.
+ * Finite values and infinities saturate, NaN stays NaN (sim8: 0). CPU and GPU give the same bits.
+ * RAPT_QUANTIZE_HADAMARD: y = H S x / sqrt(n) over each aligned group of n channels, n the largest power of two that
+ *   divides dim, at most 256; H: Sylvester's matrix, S: fixed signs (docs/fp8.md). Do it to q and k, both: their
+ *   products stay what they are.
+ * RAPT_QUANTIZE_SMOOTH: subtracts each channel's mean over the sequence (after the rotation) and writes it to mean;
+ *   give that to rapt_sdpa as k_mean.
+ * RAPT_QUANTIZE_SUPPLIED: descale is an input (offline scales, finite and > 0; on GPUs contents are not checked). */
+#define RAPT_QUANTIZE_HADAMARD (UINT64_C(1) << 0)
+#define RAPT_QUANTIZE_SMOOTH (UINT64_C(1) << 1)
+#define RAPT_QUANTIZE_SUPPLIED (UINT64_C(1) << 2)
+#define RAPT_QUANTIZE_HAS_PERCENTILE (UINT64_C(1) << 0)
+#define RAPT_QUANTIZE_HAS_MAX_SEQLEN (UINT64_C(1) << 1)
 typedef struct rapt_quantize_args {
+  size_t struct_size;
+  uint64_t has;   /* RAPT_QUANTIZE_HAS_* */
+  uint64_t flags; /* RAPT_QUANTIZE_* */
+  const rapt_tensor* input;
+  const rapt_tensor* output;
+  const rapt_tensor* descale; /* tensor [] or [1]; head [B,H]; token [B,H,S], packed [H,total]; block64, block128
+                                 [B,H,ceil(S/n)], packed by max_seqlen; channel [B,H,D] */
+  int32_t scales;             /* rapt_scale_kind, not NONE */
+  int32_t reserved;
+  const rapt_tensor* mean;       /* output, f32 [batch, heads, dim]: with RAPT_QUANTIZE_SMOOTH, and only then */
+  const rapt_tensor* cu_seqlens; /* i32 [batch + 1]: packed input */
+  int64_t max_seqlen;            /* RAPT_QUANTIZE_HAS_MAX_SEQLEN: required with cu_seqlens; a longer sequence is an error
+                                    on the CPU, its rows past max_seqlen stay untouched on GPUs */
+  double percentile; /* RAPT_QUANTIZE_HAS_PERCENTILE, above 0 and at most 100: amax is the smallest finite |y| that at
+                        least so many per cent of the finite |y| do not exceed. Absent: 100 */
+} rapt_quantize_args;
+RAPT_API rapt_status rapt_quantize(rapt_context* context, const rapt_quantize_args* args, void* stream);
+
+/* The first product of attention by itself: out[b,h,i,j] = scale * q_descale * k_descale * dot(q[b,h,i], k[b,h/g,j]).
+ * q [batch, heads_q, seqlen_q, head_dim], k [batch, heads_k, seqlen_k, head_dim]: f32, f16, bf16, e4m3, e5m2 or sim8,
+ * each its own; out [batch, heads_q, seqlen_q, seqlen_k]: f32, f16 or bf16. Sums are f32; out rounds to nearest even
+ * (f16: beyond 65519 it is infinite). Descales as in rapt_sdpa: tensor, head, token, block64, block128. */
+#define RAPT_QK_HAS_SCALE (UINT64_C(1) << 0)
+typedef struct rapt_qk_args {
+  size_t struct_size;
+  uint64_t has;   /* RAPT_QK_HAS_* */
+  uint64_t flags; /* no bits yet */
+  const rapt_tensor* q;
+  const rapt_tensor* k;
+  const rapt_tensor* out;
+  const rapt_tensor* q_descale;
+  const rapt_tensor* k_descale;
+  int32_t q_scales; /* rapt_scale_kind */
+  int32_t k_scales;
+  double scale; /* RAPT_QK_HAS_SCALE: any finite float. Absent: 1, the raw products */
+} rapt_qk_args;
+RAPT_API rapt_status rapt_qk(rapt_context* context, const rapt_qk_args* args, void* stream);
+
+/* out[i,j] = a_descale[i] * b_descale[j] * sum over l of a[i,l] * b[l,j], summed in f32.
+ * a [m, k], b [k, n]: e4m3, e5m2, f16, bf16, f32 or sim8, each its own; out [m, n]: f32, f16 or bf16. Any strides;
+ * fastest where k is contiguous in both, as for torch._scaled_mm. Descales: tensor [] or [1], or token: [m] for a, [n]
+ * for b. */
+typedef struct rapt_gemm_args {
   size_t struct_size;
   uint64_t has;   /* no bits yet */
   uint64_t flags; /* no bits yet */
-  const rapt_tensor* input;
-  const rapt_tensor* output;
-  const rapt_tensor* descale;
-  int32_t scales; /* rapt_scale_kind */
-  int32_t reserved;
-} rapt_quantize_args;
-RAPT_API rapt_status rapt_quantize(rapt_context* context, const rapt_quantize_args* args, void* stream);
+  const rapt_tensor* a;
+  const rapt_tensor* b;
+  const rapt_tensor* out;
+  const rapt_tensor* a_descale;
+  const rapt_tensor* b_descale;
+  int32_t a_scales; /* RAPT_SCALE_NONE, _TENSOR or _TOKEN */
+  int32_t b_scales;
+} rapt_gemm_args;
+RAPT_API rapt_status rapt_gemm(rapt_context* context, const rapt_gemm_args* args, void* stream);
 
 /* Adds a pack of compiled GPU kernels (`rapt pack`, docs/packs.md) to where this context looks for kernels: after
  * memory, before the cache directory and NVRTC. Needs no GPU. RAPT_ERROR_ENVIRONMENT when the file is missing or

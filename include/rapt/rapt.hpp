@@ -271,6 +271,7 @@ struct SdpaOptions {
   Scales q_scales = Scales::none;
   Scales k_scales = Scales::none;
   Scales v_scales = Scales::none;
+  Tensor k_mean = {};  // f32 [batch, heads_k, head_dim]: what was subtracted from k before it was quantised
   Pv pv = Pv::automatic;
   Accumulate acc = Accumulate::f32;
 
@@ -308,7 +309,7 @@ class SdpaCall {
     args_.cu_seqlens_q = view(options.cu_seqlens_q), args_.cu_seqlens_k = view(options.cu_seqlens_k);
     args_.seqused_k = view(options.seqused_k), args_.block_table = view(options.block_table);
     args_.q_descale = view(options.q_descale), args_.k_descale = view(options.k_descale);
-    args_.v_descale = view(options.v_descale);
+    args_.v_descale = view(options.v_descale), args_.k_mean = view(options.k_mean);
     args_.q_starts = view(options.q_starts), args_.k_starts = view(options.k_starts);
     set_values(options);
     set_score_mod(options);
@@ -371,7 +372,7 @@ class SdpaCall {
     args_.score_mod = &mod_;
   }
 
-  std::array<rapt_tensor, 18> views_;  // the first used_ of them
+  std::array<rapt_tensor, 19> views_;  // the first used_ of them
   size_t used_ = 0;
   rapt_score_mod mod_{};
   rapt_sdpa_args args_{};

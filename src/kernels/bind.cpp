@@ -104,6 +104,11 @@ AttentionParams attention_params(const Binding& binding) {
   params.q_scale = scale_ref(a.q_descale, p.q_scales, p.varlen);
   params.k_scale = scale_ref(a.k_descale, p.k_scales, p.varlen);
   params.v_scale = scale_ref(a.v_descale, p.v_scales, p.varlen);
+  if (a.k_mean != nullptr) {
+    const auto s = strides_of(*a.k_mean);
+    params.k_mean = static_cast<const float*>(a.k_mean->data);
+    params.k_mean_batch = s[0], params.k_mean_head = s[1], params.k_mean_channel = s[2];
+  }
   params.head_dim = p.head_dim, params.head_dim_v = p.head_dim_v;
   bind_lengths(a, p, params);
   bind_scores(a, p, params);

@@ -38,6 +38,14 @@ constexpr Field fields[] = {
     {"bounded", &AttentionConfig::bounded},
     {"programmatic", &AttentionConfig::programmatic},
     {"f16_accumulate", &AttentionConfig::f16_accumulate},
+    {"fp8_scores", &AttentionConfig::fp8_scores},
+    {"p_terms", &AttentionConfig::p_terms},
+    {"row_scales", &AttentionConfig::row_scales},
+    {"key_scales", &AttentionConfig::key_scales},
+    {"value_scales", &AttentionConfig::value_scales},
+    {"channel_scales", &AttentionConfig::channel_scales},
+    {"key_mean", &AttentionConfig::key_mean},
+    {"flush_keys", &AttentionConfig::flush_keys},
 };
 
 DType dtype_called(std::string_view text) {

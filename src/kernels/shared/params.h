@@ -70,6 +70,8 @@ struct AttentionParams {
   index_t total_q = 0, total_k = 0;  // packed rows
   index_t head_dim = 0, head_dim_v = 0;
   ScaleRef q_scale, k_scale, v_scale;
+  const float* k_mean = nullptr;  // of k's channels, subtracted before k was quantised
+  index_t k_mean_batch = 0, k_mean_head = 0, k_mean_channel = 0;
   BroadcastRef bias, mask;
   const float* alibi_slopes = nullptr;
   index_t alibi_batch = 0, alibi_head = 0;
