@@ -42,7 +42,36 @@ inline unsigned e4m3x2_to_f16x2(unsigned short x) {  // sm_89
   asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(y) : "h"(x));
   return y;
 }
+inline unsigned short pack_e4m3x2(float low, float high) {  // sm_89
+  unsigned short y;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(y) : "f"(high), "f"(low));
+  return y;
+}
+inline unsigned short pack_e5m2x2(float low, float high) {  // sm_89
+  unsigned short y;
+  asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(y) : "f"(high), "f"(low));
+  return y;
+}
+#else
+// As f16 with the exponent 8 too small, subnormals included. The only NaN is the code after the largest number: times
+// 36000 it alone overflows, and infinity * 0 is NaN.
+inline unsigned e4m3x2_to_f16x2(unsigned short x) {
+  const unsigned spread = __byte_perm(x, 0, 0x1404);
+  const unsigned small = (spread & 0x80008000u) | (spread >> 1 & 0x3f803f80u);
+  unsigned y;
+  asm("{.reg .b32 t;\n mul.rn.f16x2 t, %1, %2;\n mul.rn.f16x2 %0, %1, %3;\n fma.rn.f16x2 %0, t, %4, %0;}"
+      : "=&r"(y)
+      : "r"(small), "r"(0x78657865u), "r"(0x5c005c00u), "r"(0u));
+  return y;
+}
+inline unsigned short pack_e4m3x2(float low, float high) {
+  return static_cast<unsigned short>(float_to_e4m3(low) | float_to_e4m3(high) << 8);
+}
+inline unsigned short pack_e5m2x2(float low, float high) {
+  return static_cast<unsigned short>(float_to_e5m2(low) | float_to_e5m2(high) << 8);
+}
 #endif
+inline unsigned byte_perm(unsigned x, unsigned y, unsigned selector) { return __byte_perm(x, y, selector); }
 // 2^x within 2 ulp; subnormal results are 0, 2^-inf = 0, NaN stays NaN.
 inline float exp2_approx(float x) {
   float y;
@@ -63,6 +92,24 @@ inline unsigned short f32_to_f16(float x) { return float_to_f16(x); }
 inline unsigned short f32_to_bf16(float x) { return float_to_bf16(x); }
 inline unsigned pack_f16x2(float low, float high) { return f32_to_f16(low) | unsigned{f32_to_f16(high)} << 16; }
 inline unsigned pack_bf16x2(float low, float high) { return f32_to_bf16(low) | unsigned{f32_to_bf16(high)} << 16; }
+inline unsigned e4m3x2_to_f16x2(unsigned short x) {
+  return f32_to_f16(e4m3_to_float(static_cast<unsigned char>(x))) |
+         unsigned{f32_to_f16(e4m3_to_float(static_cast<unsigned char>(x >> 8)))} << 16;
+}
+inline unsigned short pack_e4m3x2(float low, float high) {
+  return static_cast<unsigned short>(float_to_e4m3(low) | float_to_e4m3(high) << 8);
+}
+inline unsigned short pack_e5m2x2(float low, float high) {
+  return static_cast<unsigned short>(float_to_e5m2(low) | float_to_e5m2(high) << 8);
+}
+// Four of the eight bytes of x (0 to 3) and y (4 to 7), a hexadecimal digit each, the lowest first.
+inline unsigned byte_perm(unsigned x, unsigned y, unsigned selector) {
+  const unsigned long long bytes = x | static_cast<unsigned long long>(y) << 32;
+  unsigned result = 0;
+  for (unsigned i = 0; i < 4; ++i)
+    result |= static_cast<unsigned>(bytes >> (selector >> 4 * i & 7u) * 8 & 0xffu) << 8 * i;
+  return result;
+}
 inline float exp2_approx(float x) {
   const float y = __builtin_exp2f(x);
   return y < __FLT_MIN__ ? 0.0f : y;
@@ -75,14 +122,20 @@ inline float e5m2_to_f32(unsigned char x) {
   return f16_to_f32(static_cast<unsigned short>(x << 8));
 }  // f16's high byte
 
-inline float e4m3_to_f32(unsigned char x) {
-#if defined(__CUDACC__) && __CUDA_ARCH__ >= 890
-  return f16_to_f32(static_cast<unsigned short>(e4m3x2_to_f16x2(x)));
-#else
-  // As an f16 with the exponent 8 too small, subnormals included; its only NaN is the top code.
-  const unsigned short shifted = static_cast<unsigned short>((x & 0x80) << 8 | (x & 0x7f) << 7);
-  return (x & 0x7f) == 0x7f ? detail::float_of(0x7fc00000u) : f16_to_f32(shifted) * 256.0f;
-#endif
+inline float e4m3_to_f32(unsigned char x) { return f16_to_f32(static_cast<unsigned short>(e4m3x2_to_f16x2(x))); }
+
+// The two codes in the low half of `codes` as two elements of a 16-bit format, exactly: E4M3 and E5M2 fit into both.
+template <DType from, DType to>
+inline unsigned widen2(unsigned codes) {
+  static_assert((from == DType::e4m3 || from == DType::e5m2) && is_16bit(to));
+  unsigned f16x2 = 0;
+  if constexpr (from == DType::e5m2)
+    f16x2 = byte_perm(codes, 0, 0x1404);  // f16's high byte
+  else
+    f16x2 = e4m3x2_to_f16x2(static_cast<unsigned short>(codes));
+  if constexpr (to == DType::f16) return f16x2;
+  return pack_bf16x2(f16_to_f32(static_cast<unsigned short>(f16x2)),
+                     f16_to_f32(static_cast<unsigned short>(f16x2 >> 16)));
 }
 
 // Element `index` of a tensor of one format.

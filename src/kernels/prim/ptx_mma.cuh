@@ -3,6 +3,9 @@
 //   A (16 x 16): a0 row g, columns 2t, 2t+1; a1 row g+8; a2 row g, columns 8+2t..; a3 row g+8, columns 8+2t..
 //   B (16 x 8):  b0 rows 2t, 2t+1 of column g; b1 rows 8+2t..     C (16 x 8): c0, c1 row g, columns 2t, 2t+1; c2, c3
 //   row g+8
+// FP8 (k32): A (16 x 32): a0 row g, columns 4t..4t+3; a1 row g+8; a2 row g, columns 16+4t..; a3 row g+8, columns
+// 16+4t..
+//   B (32 x 8): b0 rows 4t..4t+3 of column g; b1 rows 16+4t..
 #pragma once
 
 #include "../shared/dtype.h"
@@ -46,6 +49,39 @@ inline void mma_m16n8k16_f16(unsigned (&d)[2], const unsigned (&a)[4], unsigned 
   asm("mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {%0, %1}, {%2, %3, %4, %5}, {%6, %7}, {%0, %1};"
       : "+r"(d[0]), "+r"(d[1])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// d += a * b over 32 elements of FP8 formats, accumulated in f32 (sm_89). Ada's tensor cores keep about 13 fraction
+// bits of the sum and truncate; on sm_90 and sm_100 the compiler replaces the instruction by f16 products summed in
+// f32.
+template <DType a_type, DType b_type>
+inline void mma_m16n8k32(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  static_assert((a_type == DType::e4m3 || a_type == DType::e5m2) && (b_type == DType::e4m3 || b_type == DType::e5m2),
+                "mma m16n8k32 multiplies e4m3 or e5m2");
+  if constexpr (a_type == DType::e4m3 && b_type == DType::e4m3)
+    asm("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, "
+        "%2, "
+        "%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  else if constexpr (a_type == DType::e4m3)
+    asm("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e5m2.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, "
+        "%2, "
+        "%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  else if constexpr (b_type == DType::e4m3)
+    asm("mma.sync.aligned.m16n8k32.row.col.f32.e5m2.e4m3.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, "
+        "%2, "
+        "%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  else
+    asm("mma.sync.aligned.m16n8k32.row.col.f32.e5m2.e5m2.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, "
+        "%2, "
+        "%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 }  // namespace rapt

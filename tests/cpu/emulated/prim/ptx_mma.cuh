@@ -58,6 +58,28 @@ inline void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], unsigned b0, uns
   const std::array<float, 4> sums = emulated_products<dtype>(a, b0, b1);
   for (size_t i = 0; i < 4; ++i) d[i] += sums[i];
 }
+// Thirty-two products of FP8 codes for each of the lane's four elements of C.
+template <DType a_type, DType b_type>
+inline void mma_m16n8k32(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  std::array<std::array<unsigned, 32>, 6> words;
+  const unsigned mine[6] = {a[0], a[1], a[2], a[3], b0, b1};
+  for (size_t i = 0; i < 6; ++i) words[i] = cuda_emulation::block().exchange(mine[i]);
+  const auto byte = [](unsigned word, unsigned which) { return static_cast<unsigned char>(word >> (which * 8)); };
+  const auto value = [](DType t, unsigned char code) {
+    return t == DType::e4m3 ? e4m3_to_float(code) : e5m2_to_float(code);
+  };
+  const unsigned lane = threadIdx.x % 32;
+  for (unsigned i = 0; i < 4; ++i) {
+    const unsigned row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+    float sum = 0.0f;
+    for (unsigned k = 0; k < 32; ++k) {
+      const unsigned source_a = row % 8 * 4 + k % 16 / 4, source_b = column * 4 + k % 16 / 4;
+      sum += value(a_type, byte(words[row / 8 + k / 16 * 2][source_a], k % 4)) *
+             value(b_type, byte(words[4 + k / 16][source_b], k % 4));
+    }
+    d[i] += sum;
+  }
+}
 inline void mma_m16n8k16_f16(unsigned (&d)[2], const unsigned (&a)[4], unsigned b0, unsigned b1) {
   const std::array<float, 4> sums = emulated_products<DType::f16>(a, b0, b1);
   for (size_t i = 0; i < 4; ++i) {
