@@ -12,6 +12,7 @@
 #include "format.h"
 #include "oracle.h"
 #include "poison.h"
+#include "rotation.h"
 
 namespace rapt::check {
 namespace {
@@ -203,9 +204,14 @@ int64_t scale_index(const Shape& t, int64_t b, int64_t h, int64_t s, int64_t row
   return (b * t.heads + h) * ((t.seqlen + block - 1) / block) + s / block;
 }
 
-using ElementBody = std::function<void(int64_t index, uint64_t counter, int64_t s, int64_t d, int64_t scale)>;
+// s: position within the sequence; b: the sequence, -1 for rows outside all; scale: of scale_index, -1 for none.
+struct Element {
+  int64_t index = 0;     // in the tensor's memory
+  uint64_t counter = 0;  // logical
+  int64_t b = 0, h = 0, s = 0, d = 0, scale = -1;
+};
 
-void for_each_element(const Shape& t, const HostTensor& tensor, const ElementBody& body) {
+void for_each_element(const Shape& t, const HostTensor& tensor, const std::function<void(const Element&)>& body) {
   const std::vector<int64_t> position = t.packed ? packed_positions(t.lengths, t.total) : std::vector<int64_t>{};
   const std::vector<int64_t> sequence = t.packed ? packed_sequences(t.lengths, t.total) : std::vector<int64_t>{};
   const int64_t outer = t.packed ? t.total : t.batch, inner = t.packed ? 1 : t.seqlen;
@@ -218,30 +224,65 @@ void for_each_element(const Shape& t, const HostTensor& tensor, const ElementBod
           const int64_t index =
               t.packed ? a * st[0] + h * st[1] + d * st[2] : a * st[0] + h * st[1] + row * st[2] + d * st[3];
           const int64_t s = t.packed ? position[a] : row, b = t.packed ? sequence[a] : a;
-          body(index, counter++, s, d, t.kind == ScaleKind::none ? -1 : scale_index(t, b, h, s, a, d));
+          const int64_t scale = t.kind == ScaleKind::none ? -1 : scale_index(t, b, h, s, a, d);
+          body({index, counter++, b, h, s, d, scale});
         }
 }
 
-// Fills tensor and scales: each scale is its group's largest magnitude over the format's largest number (16 and 32 bit
-// formats need none: theirs vary between 1/2 and 2), so that stored * scale is the value.
-void fill_values(const Shape& t, const Maker& maker, bool rank0_scale,
+// Each scale is its group's largest magnitude over the format's largest number (16 and 32 bit formats need none: theirs
+// vary between 1/2 and 2), so that stored * scale is the value.
+HostTensor make_scales(const Shape& t, const Maker& maker, bool rank0, const HostTensor& tensor,
+                       const std::vector<double>& values) {
+  HostTensor scales = make_tensor(DType::f32, scale_shape(t, rank0));
+  std::vector<double> largest(static_cast<size_t>(scales.size()), 0.0);
+  for_each_element(t, tensor, [&](const Element& e) {
+    if (e.scale >= 0) largest[e.scale] = std::max(largest[e.scale], std::fabs(values[e.counter]));
+  });
+  for (size_t n = 0; n < largest.size(); ++n) {
+    double scale = std::ldexp(1.0, static_cast<int>(uniform(maker.seed, scale_values, n) * 3) - 1);
+    if (is_fp8(t.dtype)) scale = largest[n] > 0 ? largest[n] / largest_finite(t.dtype) : 1.0;
+    encode_element(DType::f32, scales.data(), static_cast<int64_t>(n), scale);
+  }
+  return scales;
+}
+
+// Each channel's mean over its sequence, as f32 holds it; taken from the values.
+HostTensor subtract_means(const Shape& t, const HostTensor& tensor, std::vector<double>& values) {
+  HostTensor mean = make_tensor(DType::f32, {t.batch, t.heads, t.dim});
+  std::vector<double> sum(static_cast<size_t>(mean.size()), 0.0), count = sum;
+  const auto group = [&](const Element& e) { return static_cast<size_t>((e.b * t.heads + e.h) * t.dim + e.d); };
+  for_each_element(t, tensor, [&](const Element& e) {
+    if (e.b < 0) return;
+    sum[group(e)] += values[e.counter];
+    count[group(e)] += 1;
+  });
+  for (size_t n = 0; n < sum.size(); ++n)
+    encode_element(DType::f32, mean.data(), static_cast<int64_t>(n), count[n] > 0 ? sum[n] / count[n] : 0.0);
+  for_each_element(t, tensor, [&](const Element& e) {
+    if (e.b >= 0) values[e.counter] -= mean.at({e.b, e.h, e.d});
+  });
+  return mean;
+}
+
+// What becomes of values before they are stored.
+struct Preparation {
+  bool rotated = false;
+  HostTensor* mean = nullptr;  // where the means go that are subtracted; null: none are
+};
+
+void fill_values(const Shape& t, const Maker& maker, bool rank0_scale, const Preparation& preparation,
                  const std::function<double(uint64_t, int64_t, int64_t)>& value, HostTensor& tensor,
                  HostTensor& scales) {
-  if (t.kind != ScaleKind::none) {
-    scales = make_tensor(DType::f32, scale_shape(t, rank0_scale));
-    std::vector<double> largest(static_cast<size_t>(scales.size()), 0.0);
-    for_each_element(t, tensor, [&](int64_t, uint64_t counter, int64_t s, int64_t d, int64_t group) {
-      if (group >= 0) largest[group] = std::max(largest[group], std::fabs(value(counter, s, d)));
-    });
-    for (size_t n = 0; n < largest.size(); ++n) {
-      double scale = std::ldexp(1.0, static_cast<int>(uniform(maker.seed, scale_values, n) * 3) - 1);
-      if (is_fp8(t.dtype)) scale = largest[n] > 0 ? largest[n] / largest_finite(t.dtype) : 1.0;
-      encode_element(DType::f32, scales.data(), static_cast<int64_t>(n), scale);
-    }
-  }
-  for_each_element(t, tensor, [&](int64_t index, uint64_t counter, int64_t s, int64_t d, int64_t group) {
-    const double scale = group >= 0 ? decode_element(DType::f32, scales.data(), group) : 1.0;
-    encode_element(t.dtype, tensor.data(), index, value(counter, s, d) / scale);
+  std::vector<double> values;
+  values.reserve(static_cast<size_t>(tensor.size()));
+  for_each_element(t, tensor, [&](const Element& e) { values.push_back(value(e.counter, e.s, e.d)); });
+  if (preparation.rotated)
+    for (int64_t first = 0; first < std::ssize(values); first += t.dim) rotate(values.data() + first, t.dim);
+  if (preparation.mean != nullptr) *preparation.mean = subtract_means(t, tensor, values);
+  if (t.kind != ScaleKind::none) scales = make_scales(t, maker, rank0_scale, tensor, values);
+  for_each_element(t, tensor, [&](const Element& e) {
+    const double scale = e.scale >= 0 ? decode_element(DType::f32, scales.data(), e.scale) : 1.0;
+    encode_element(t.dtype, tensor.data(), e.index, values[e.counter] / scale);
   });
 }
 
@@ -382,12 +423,13 @@ Inputs Maker::make() const {
   in.q = make_operand(p, q, p.q_strides);
   in.k = make_operand(p, k, p.k_strides);
   in.v = make_operand(p, v, p.v_strides);
-  fill_values(
-      q, *this, true, [&](uint64_t n, int64_t, int64_t) { return q_value(n); }, in.q, in.q_descale);
-  fill_values(
-      k, *this, false, [&](uint64_t n, int64_t s, int64_t d) { return k_value(n, s, d); }, in.k, in.k_descale);
-  fill_values(
-      v, *this, false, [&](uint64_t n, int64_t s, int64_t) { return v_value(n, s); }, in.v, in.v_descale);
+  const auto of_q = [&](uint64_t n, int64_t, int64_t) { return q_value(n); };
+  const auto of_k = [&](uint64_t n, int64_t s, int64_t d) { return k_value(n, s, d); };
+  const auto of_v = [&](uint64_t n, int64_t s, int64_t) { return v_value(n, s); };
+  fill_values(q, *this, true, {.rotated = p.hadamard}, of_q, in.q, in.q_descale);
+  const Preparation of_keys{.rotated = p.hadamard, .mean = p.smooth_k ? &in.k_mean : nullptr};
+  fill_values(k, *this, false, of_keys, of_k, in.k, in.k_descale);
+  fill_values(v, *this, false, {}, of_v, in.v, in.v_descale);
   if (fill == Fill::masked_rows) hide_rows(in);
   if (fill == Fill::hidden_nan) poison_hidden(in);
   if (fill == Fill::seen_nan) poison_seen(in);

@@ -1,4 +1,5 @@
-// Seeded inputs for a problem: every tensor it needs, in its layout, strides, lengths and scales.
+// Seeded inputs for a problem: every tensor it needs, in its layout, strides, lengths and scales; q and k rotated and k
+// smoothed before they are stored where the problem says hadamard and smooth_k.
 // Element values depend only on (fill, seed, tensor, logical index), so layouts and machines agree.
 #pragma once
 

@@ -151,6 +151,14 @@ Inputs first_scales(const Problem& p, const Inputs& inputs) {
   return wrong;
 }
 
+// What the kernel is given to read.
+Inputs misread(Defect defect, const Problem& p, const Inputs& inputs) {
+  if (defect == Defect::head_scale_as_tensor) return first_scales(p, inputs);
+  Inputs wrong = inputs;
+  if (defect == Defect::forgotten_mean) wrong.k_mean = {};
+  return wrong;
+}
+
 void start_trace(const Reading& r, StageTrace& trace) {
   trace.tile_q = tile_q;
   trace.tile_k = tile_k;
@@ -164,7 +172,7 @@ void start_trace(const Reading& r, StageTrace& trace) {
 }
 
 void run_with(Defect defect, const Problem& p, const Inputs& inputs, const Outputs& outputs, StageTrace* trace) {
-  const Reading r(p, defect == Defect::head_scale_as_tensor ? first_scales(p, inputs) : inputs);
+  const Reading r(p, misread(defect, p, inputs));
   if (trace) start_trace(r, *trace);
   Kernel16x64{r, p, outputs, defect, trace}.run();
 }
@@ -182,6 +190,8 @@ const std::vector<KnownBad>& known_bad() {
       {Defect::floored_normaliser, "floored_normaliser", "f32 b1 h1 q64 d64 scale=-1", Fill::constant, "row_max"},
       {Defect::unguarded_infinity, "unguarded_infinity", "f32 b1 h2 q70 k200 d64 window=8,0", Fill::normal, "row_sum"},
       {Defect::saturated_p, "saturated_p", "f16 b1 h2 q64 d64", Fill::normal, "P"},
+      {Defect::forgotten_mean, "forgotten_mean", "e4m3 out=f32 b2 h4:2 q20 k70 d32 scales=head smooth_k", Fill::normal,
+       "inputs"},
       {Defect::softcap_after_padding, "softcap_after_padding", "f16 b1 h2 q100 d64 causal softcap=5", Fill::normal,
        "S"},
   };

@@ -74,6 +74,7 @@ SdpaCall::SdpaCall(const Problem& p, const Inputs& in, const Outputs& outputs, c
       q_descale("q_descale", in.q_descale, place),
       k_descale("k_descale", in.k_descale, place),
       v_descale("v_descale", in.v_descale, place),
+      k_mean("k_mean", in.k_mean, place),
       q_starts("q_starts", in.q_starts, place),
       k_starts("k_starts", in.k_starts, place) {
   args.struct_size = sizeof(args);
@@ -95,6 +96,7 @@ SdpaCall::SdpaCall(const Problem& p, const Inputs& in, const Outputs& outputs, c
   args.q_descale = q_descale.get();
   args.k_descale = k_descale.get();
   args.v_descale = v_descale.get();
+  args.k_mean = k_mean.get();
   if (!(args.has & RAPT_HAS_Q_START)) args.q_starts = q_starts.get();
   if (!(args.has & RAPT_HAS_K_START)) args.k_starts = k_starts.get();
 }

@@ -22,7 +22,7 @@ class Reading {
   Reading(const Problem& problem, const Inputs& inputs);
 
   std::vector<Sequence> sequences;
-  std::vector<double> q, k, v;  // decoded and multiplied by their scales: [row][dim]; rows outside lengths are 0
+  std::vector<double> q, k, v;  // decoded, scaled, k_mean added: [row][dim]; rows outside lengths are 0
   double scale = 1;
   int64_t rows_q = 0, rows_k = 0;
 
@@ -32,6 +32,8 @@ class Reading {
   int64_t row_k(int64_t b, int64_t kv_head, int64_t j) const;
   const double* q_row(int64_t b, int64_t h, int64_t i) const { return &q[row_q(b, h, i) * problem_.head_dim]; }
   const double* k_row(int64_t b, int64_t h, int64_t j) const { return &k[row_k(b, h, j) * problem_.head_dim]; }
+  // Of k[b, h, j, d]: the sum of its |terms|, which is more than |k| where a mean was subtracted.
+  double k_size(int64_t b, int64_t h, int64_t j, int64_t d) const;
   const double* v_row(int64_t b, int64_t h, int64_t j) const { return &v[row_k(b, h, j) * problem_.head_dim_v]; }
 
   bool visible(int64_t b, int64_t h, int64_t i, int64_t j) const;  // lengths, causal, window, mask
@@ -45,7 +47,9 @@ class Reading {
 
  private:
   void read_sequences();
-  Problem problem_;  // copies (of handles, for the tensors), so that a Reading may outlive its arguments
+  void add_k_mean();
+  std::vector<double> k_mean_;  // [batch][heads_k][head_dim]; empty when absent
+  Problem problem_;             // copies (of handles, for the tensors), so that a Reading may outlive its arguments
   Inputs inputs_;
 };
 

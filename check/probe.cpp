@@ -122,6 +122,15 @@ struct Part {
   }
 };
 
+// One sequence's rows of [batch, heads, dim].
+HostTensor of_sequence(const HostTensor& whole, int64_t b) {
+  HostTensor part = whole;
+  if (!part.present()) return part;
+  part.offset += b * whole.strides[0];
+  part.shape[0] = 1;
+  return part;
+}
+
 // A dense problem of one sequence without masks, scale 1 and f32 tensors: lse is the dot product where there is one
 // key.
 Problem bare(const Problem& p, int64_t seqlen_q) {
@@ -178,6 +187,8 @@ void probe_key(const Reading& r, int64_t b, int64_t j, const Inputs& inputs, con
   one.k_scales = p.k_scales;
   changed.k = part.tensor(inputs.k);
   changed.k_descale = part.scales(inputs.k_descale, p.k_scales);
+  one.smooth_k = p.smooth_k;
+  changed.k_mean = of_sequence(inputs.k_mean, b);
   const Outputs key = make_outputs(one);
   kernel(one, changed, key);
 

@@ -60,14 +60,16 @@ struct Walk {
     return false;
   }
 
+  // size(d): the sum of the |terms| that make the value.
+  template <class Size>
   bool input(const char* name, const std::vector<double>& got, const std::vector<double>& want, int64_t row,
-             int64_t dim, const std::string& tile, int64_t b, int64_t h, int64_t s) const {
+             int64_t dim, const std::string& tile, int64_t b, int64_t h, int64_t s, const Size& size) const {
     // A unit query against a key with a NaN gives NaN whichever element it asks for.
     const auto first = want.begin() + row * dim;
     const bool has_nan =
         trace.smallest_p > 0 && !std::all_of(first, first + dim, [](double x) { return std::isfinite(x); });
     for (int64_t d = 0; d < dim; ++d) {
-      const double x = want[row * dim + d], bound = 4 * u * std::fabs(x);
+      const double x = want[row * dim + d], bound = 4 * u * size(d);
       if (std::isnan(got[row * dim + d]) && (has_nan || !std::isfinite(x))) continue;
       if (leaves(got[row * dim + d], x, bound))
         return fail("inputs", tile, concat(name, "[b=", b, ", h=", h, ", s=", s, ", d=", d, "]"), got[row * dim + d], x,
@@ -78,15 +80,19 @@ struct Walk {
 
   bool inputs() const {
     if (any_query([&](int64_t b, int64_t h, int64_t i) {
-          return !trace.q.empty() && input("q", trace.q, r.q, r.row_q(b, h, i), p().head_dim, q_tile(i), b, h, i);
+          const auto size = [&](int64_t d) { return std::fabs(r.q_row(b, h, i)[d]); };
+          return !trace.q.empty() && input("q", trace.q, r.q, r.row_q(b, h, i), p().head_dim, q_tile(i), b, h, i, size);
         }))
       return true;
     for (int64_t b = 0; b < p().batch; ++b)
       for (int64_t h = 0; h < p().heads_k; ++h)
         for (int64_t j = 0; j < r.sequences[b].seqlen_k; ++j) {
           const int64_t row = r.row_k(b, h, j);
-          if (!trace.k.empty() && input("k", trace.k, r.k, row, p().head_dim, k_tile(j), b, h, j)) return true;
-          if (!trace.v.empty() && input("v", trace.v, r.v, row, p().head_dim_v, k_tile(j), b, h, j)) return true;
+          const auto k_size = [&](int64_t d) { return r.k_size(b, h, j, d); };
+          const auto v_size = [&](int64_t d) { return std::fabs(r.v_row(b, h, j)[d]); };
+          if (!trace.k.empty() && input("k", trace.k, r.k, row, p().head_dim, k_tile(j), b, h, j, k_size)) return true;
+          if (!trace.v.empty() && input("v", trace.v, r.v, row, p().head_dim_v, k_tile(j), b, h, j, v_size))
+            return true;
         }
     return false;
   }

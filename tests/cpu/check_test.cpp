@@ -10,6 +10,7 @@
 #include <cstring>
 #include <fstream>
 #include <limits>
+#include <numeric>
 
 #include "check/bounds.h"
 #include "check/cases.h"
@@ -17,6 +18,7 @@
 #include "check/known_bad.h"
 #include "check/plain.h"
 #include "check/poison.h"
+#include "check/rotation.h"
 #include "error.h"
 
 namespace rapt {
@@ -143,6 +145,58 @@ TEST(CheckFill, HiddenNanHidesEverywhereAndNowhereElse) {
         ASSERT_EQ(std::isfinite(in.v.at({b, 1, j, d})), j < (b == 0 ? 6 : 3)) << b << " " << j;
   const Reference r = check::forward(p, in);
   for (const double x : r.out) ASSERT_TRUE(std::isfinite(x));
+}
+
+TEST(CheckFill, RotationIsTheFormula) {
+  const std::array<std::array<int64_t, 2>, 9> groups = {
+      {{64, 64}, {80, 16}, {96, 32}, {128, 128}, {256, 256}, {512, 256}, {72, 8}, {5, 1}, {1, 1}}};
+  for (const auto& [dim, group] : groups) EXPECT_EQ(check::rotation_group(dim), group) << dim;
+  std::string signs;
+  for (int64_t c = 0; c < 16; ++c) signs += check::rotation_sign(c) > 0 ? '+' : '-';
+  EXPECT_EQ(signs, "+-++-++--+++-+--");
+  std::vector<double> row = {3, 0, 0, 0, 0, 5};  // groups of 2
+  check::rotate(row.data(), 6);
+  const double half = std::sqrt(0.5), third = 3 * check::rotation_sign(0), last = 5 * check::rotation_sign(5);
+  EXPECT_NEAR(row[0], third * half, 1e-15);
+  EXPECT_NEAR(row[1], third * half, 1e-15);
+  EXPECT_EQ(row[2], 0);
+  EXPECT_NEAR(row[4], last * half, 1e-15);
+  EXPECT_NEAR(row[5], -last * half, 1e-15);
+}
+
+TEST(CheckFill, RotationKeepsProducts) {
+  std::vector<double> a(96), b(96);
+  for (size_t d = 0; d < 96; ++d) a[d] = check::normal(1, 1, d), b[d] = check::normal(1, 2, d);
+  const auto dot = [&] { return std::inner_product(a.begin(), a.end(), b.begin(), 0.0); };
+  const double before = dot();
+  check::rotate(a.data(), 96);
+  check::rotate(b.data(), 96);
+  EXPECT_NEAR(dot(), before, 1e-12);
+}
+
+// Stored and scaled, with the mean: the rotated original within half a step of the format.
+TEST(CheckFill, SmoothedKeysAreTheOriginalOnes) {
+  const Problem plain = parse_problem("f32 h2 d32 varlen=3:50,0:0,5:7");
+  const Problem smooth = parse_problem("e4m3 out=f32 h2 d32 varlen=3:50,0:0,5:7 scales=token smooth_k hadamard");
+  const Inputs original = make_inputs(plain, Fill::outlier, 4), in = make_inputs(smooth, Fill::outlier, 4);
+  EXPECT_EQ(in.k_mean.shape, (std::vector<int64_t>{3, 2, 32}));
+  const check::Reading want(plain, original), got(smooth, in);
+  for (const int64_t b : {0, 2})
+    for (int64_t h = 0; h < 2; ++h) {
+      std::vector<double> sum(32, 0.0);
+      for (int64_t j = 0; j < got.sequences[b].seqlen_k; ++j) {
+        std::vector<double> key(want.k_row(b, h, j), want.k_row(b, h, j) + 32);
+        check::rotate(key.data(), 32);
+        const double step = in.k_descale.at({h, got.sequences[b].first_k + j}) * 16;
+        for (int64_t d = 0; d < 32; ++d) {
+          EXPECT_NEAR(got.k_row(b, h, j)[d], key[d], step + 1e-6);
+          sum[d] += key[d];
+        }
+      }
+      for (int64_t d = 0; d < 32; ++d)
+        EXPECT_NEAR(in.k_mean.at({b, h, d}), sum[d] / static_cast<double>(got.sequences[b].seqlen_k), 1e-6);
+    }
+  for (int64_t d = 0; d < 32; ++d) EXPECT_EQ(in.k_mean.at({1, 0, d}), 0);
 }
 
 TEST(CheckFill, UnknownNameIsNamed) {
@@ -359,6 +413,30 @@ TEST(Oracle, EveryScaleKindMultipliesItsOwnElements) {
               ASSERT_EQ(r.v[at], raw.v[at] * scale) << kind << " " << packed << " " << j;
             }
     }
+}
+
+// A softmax does not feel what all keys share, but lse does, and the weights too under a soft cap.
+TEST(Oracle, MeanBelongsToEveryKey) {
+  for (const char* words : {"scale=0.5", "softcap=3", "sinks"}) {
+    const std::string line = std::string("q=f32 k=e4m3 v=f32 out=f32 b2 h4:2 q5 k9 d8 k_scales=head smooth_k ") + words;
+    const Problem p = parse_problem(line);
+    Problem whole = p;
+    whole.k = DType::f32;
+    whole.k_scales = ScaleKind::none;
+    whole.smooth_k = false;
+    const Inputs in = make_inputs(p, Fill::normal, 2);
+    Inputs same = in;
+    same.k = check::make_tensor(DType::f32, in.k.shape);
+    same.k_descale = same.k_mean = {};
+    for (int64_t b = 0; b < 2; ++b)
+      for (int64_t h = 0; h < 2; ++h)
+        for (int64_t j = 0; j < 9; ++j)
+          for (int64_t d = 0; d < 8; ++d)
+            same.k.set({b, h, j, d}, in.k.at({b, h, j, d}) * in.k_descale.at({b, h}) + in.k_mean.at({b, h, d}));
+    const Reference a = check::forward(p, in), b = check::forward(whole, same);
+    for (size_t n = 0; n < a.lse.size(); ++n) EXPECT_NEAR(a.lse[n], b.lse[n], 1e-6) << words;
+    for (size_t n = 0; n < a.out.size(); ++n) EXPECT_NEAR(a.out[n], b.out[n], 1e-6) << words;
+  }
 }
 
 TEST(Oracle, MergeOfAnySplitIsTheWhole) {
