@@ -173,7 +173,7 @@ def merge(outs, lses, sinks, lse, out, out_dtype, context):
     if lse:
         results.append(jax.ShapeDtypeStruct(lses[0].shape, "float32"))
     call = jax.ffi.ffi_call("rapt_merge", results, vmap_method="sequential")
-    merged = call(*arrays, integers=numpy.array([sinks is not None], numpy.int64))
+    merged = call(*arrays, integers=numpy.array([len(outs), sinks is not None], numpy.int64))
     return tuple(merged) if lse else merged[0]
 
 

@@ -1,6 +1,6 @@
 """The signature and description of rapt.sdpa, of which prepare() and explain() take the same arguments.
 
-Only described here: a Python function that names 38 parameters takes three times as long as reading four tensors, so
+Only described here: a Python function that names 39 parameters takes three times as long as reading four tensors, so
 rapt.sdpa hands what it was given to the compiled module, which knows the names and defaults (a test compares them).
 """
 
@@ -39,6 +39,7 @@ def sdpa(
     q_scales=None,
     k_scales=None,
     v_scales=None,
+    k_mean=None,
     q_dtype=None,
     k_dtype=None,
     v_dtype=None,
@@ -87,6 +88,8 @@ def sdpa(
             k_scales, v_scales: "tensor" [] or [1]; "head" [batch, heads]; "token" [batch, heads, seqlen]; "block64",
             "block128" [batch, heads, ceil(seqlen / n)]; v also "channel" [batch, heads_k, head_dim_v].
             Packed: token [heads, total], block by ceil(max_seqlen / n), counted within the sequence.
+        k_mean: float32 [batch, heads_k, head_dim]: what was subtracted from k before it was quantised, as quantize(k,
+            smooth=True) does: key j is k[j] * k_descale + k_mean, and x, lse, softcap and sinks are those of it. FP8 k.
         q_dtype, k_dtype, v_dtype: what uint8 storage holds: "e4m3", "e5m2" or "sim8" (uint8 without it is refused).
         pv: how P V is computed for FP8 v: None, "f16", "fp8", "fp8x2".
         acc: "f16" sums products of float16 in float16 on GPUs; None and "f32" in float32.
@@ -116,7 +119,7 @@ DEFAULTS: dict[str, Any] = sdpa.__kwdefaults__
 # The arrays among the options, an array q_start being q_starts: operators and XLA take them so after q, k, v.
 OPERANDS = (
     *("bias", "mask", "alibi_slopes", "sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_k"),
-    *("q_descale", "k_descale", "v_descale", "q_starts", "k_starts"),
+    *("q_descale", "k_descale", "v_descale", "q_starts", "k_starts", "k_mean"),
 )
 
 

@@ -1,5 +1,6 @@
 #include "arrays.h"
 
+#include <algorithm>
 #include <array>
 #include <string_view>
 #include <vector>
@@ -230,6 +231,37 @@ void read_array(const Framework& framework, const char* argument, PyObject* obje
   fill(argument, tensor, array);
   refuse_negated(framework, argument, object, array.tensor);
   refuse_lost_storage(framework, argument, object, array.tensor);
+}
+
+void set_stored_dtype(const char* argument, const char* dtype_argument, PyObject* dtype, Array& array) {
+  if (dtype == Py_None) {
+    if (!array.raw_bytes) return;
+    invalid(argument, ": uint8 does not say what it holds: pass ", dtype_argument, " = \"e4m3\", \"e5m2\" or \"sim8\"");
+  }
+  const int32_t named = dtype_of_name(dtype);
+  const bool eight = named == RAPT_E4M3 || named == RAPT_E5M2 || named == RAPT_SIM8;
+  if (!array.raw_bytes && named != array.tensor.dtype)
+    invalid(dtype_argument, " = ", shown(dtype), ", but ", argument, " is of ", name_of_dtype(array.tensor.dtype),
+            ": only uint8 storage can be given another dtype");
+  if (array.raw_bytes && !eight)
+    invalid(dtype_argument, " = ", shown(dtype), ": must be \"e4m3\", \"e5m2\" or \"sim8\"");
+  array.tensor.dtype = named;
+}
+
+void swap_heads(Array& array) {
+  const rapt_tensor& tensor = array.tensor;
+  if (tensor.rank != 4) return;
+  std::copy_n(tensor.shape, 4, array.shape);
+  if (tensor.strides != nullptr) {
+    std::copy_n(tensor.strides, 4, array.strides);
+  } else {
+    array.strides[3] = 1;
+    for (int i = 2; i >= 0; --i) array.strides[i] = array.strides[i + 1] * array.shape[i + 1];
+  }
+  std::swap(array.shape[1], array.shape[2]);
+  std::swap(array.strides[1], array.strides[2]);
+  array.tensor.shape = array.shape;
+  array.tensor.strides = array.strides;
 }
 
 Ref integers(const int64_t* values, int count) {

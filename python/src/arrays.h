@@ -51,6 +51,11 @@ struct Array {
 // Fills `array` from an object of `framework`; throws PythonError with a sentence naming `argument`.
 void read_array(const Framework& framework, const char* argument, PyObject* object, Array& array);
 
+// What uint8 storage holds, by the value of the argument `dtype_argument`; None: the array's own dtype says it.
+void set_stored_dtype(const char* argument, const char* dtype_argument, PyObject* dtype, Array& array);
+// [batch, seqlen, heads, dim] as [batch, heads, seqlen, dim]; other ranks have one order.
+void swap_heads(Array& array);
+
 // (2, 8, 512, 64) as a tuple.
 Ref integers(const int64_t* values, int count);
 // An array of the framework's, on `like`'s device and in its order of dimensions.

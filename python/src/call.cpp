@@ -133,38 +133,15 @@ class Call {
 
   // q, k, v and out in the logical order batch, heads, seqlen, dim.
   const rapt_tensor* in_layout(const rapt_tensor* tensor) {
-    Array& array = arrays_[used_ - 1];
-    if (!swapped_ || tensor->rank != 4) return tensor;
-    std::copy_n(tensor->shape, 4, array.shape);
-    if (tensor->strides != nullptr) {
-      std::copy_n(tensor->strides, 4, array.strides);
-    } else {
-      array.strides[3] = 1;
-      for (int i = 2; i >= 0; --i) array.strides[i] = array.strides[i + 1] * array.shape[i + 1];
-    }
-    std::swap(array.shape[1], array.shape[2]);
-    std::swap(array.strides[1], array.strides[2]);
-    array.tensor.shape = array.shape;
-    array.tensor.strides = array.strides;
+    if (swapped_) swap_heads(arrays_[used_ - 1]);
     return tensor;
   }
 
   const rapt_tensor* read_stored(Parameter p, Parameter dtype) {
     read(parameter_names[p], args_[p]);
     Array& array = arrays_[used_ - 1];
-    if (given(dtype)) {
-      const int32_t named = dtype_of_name(args_[dtype]);
-      const bool eight = named == RAPT_E4M3 || named == RAPT_E5M2 || named == RAPT_SIM8;
-      if (!array.raw_bytes && named != array.tensor.dtype)
-        invalid(parameter_names[dtype], " = ", shown(args_[dtype]), ", but ", parameter_names[p], " is of ",
-                name_of_dtype(array.tensor.dtype), ": only uint8 storage can be given another dtype");
-      if (array.raw_bytes && !eight)
-        invalid(parameter_names[dtype], " = ", shown(args_[dtype]), ": must be \"e4m3\", \"e5m2\" or \"sim8\"");
-      array.tensor.dtype = named;
-    } else if (array.raw_bytes) {
-      invalid(parameter_names[p], ": uint8 does not say what it holds: pass ", parameter_names[dtype],
-              " = \"e4m3\", \"e5m2\" or \"sim8\"");
-    }
+    if (array.raw_bytes || given(dtype))
+      set_stored_dtype(parameter_names[p], parameter_names[dtype], args_[dtype], array);
     return in_layout(&array.tensor);
   }
 
@@ -250,15 +227,7 @@ class Call {
                 ": a descale and its granularity come together");
       if (given(kinds[i])) *values[i] = scale_kind(parameter_names[kinds[i]], args_[kinds[i]]);
     }
-  }
-  static int32_t scale_kind(const char* name, PyObject* object) {
-    return word_value(name, object,
-                      {{"tensor", RAPT_SCALE_TENSOR},
-                       {"head", RAPT_SCALE_HEAD},
-                       {"token", RAPT_SCALE_TOKEN},
-                       {"block64", RAPT_SCALE_BLOCK64},
-                       {"block128", RAPT_SCALE_BLOCK128},
-                       {"channel", RAPT_SCALE_CHANNEL}});
+    call_.k_mean = optional(p_k_mean);
   }
 
   // The dtype of an output that rapt allocates.

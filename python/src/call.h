@@ -1,4 +1,4 @@
-// One call of rapt.sdpa, rapt.prepare or rapt.explain: its Python arguments as rapt_sdpa_args. Used by module.cpp.
+// Entry points of the operations: Python arguments as structures of the C ABI. Used by module.cpp.
 #pragma once
 
 #include "python.h"
@@ -14,5 +14,10 @@ PyObject* defaults(PyObject* module, PyObject* none);
 
 // (outs, lses, sinks, lse, out, out_dtype, context) -> out or (out, lse)
 PyObject* merge(PyObject* module, PyObject* const* args, Py_ssize_t count);
+
+// These write to arrays that they are given, and return None; their arguments are listed where they are defined.
+PyObject* quantize(PyObject* module, PyObject* const* args, Py_ssize_t count);
+PyObject* qk(PyObject* module, PyObject* const* args, Py_ssize_t count);
+PyObject* gemm(PyObject* module, PyObject* const* args, Py_ssize_t count);
 
 }  // namespace rapt::python

@@ -64,7 +64,13 @@ PyObject* xla_targets(PyObject*, PyObject*) {
   constexpr Target targets[] = {{"rapt_sdpa", "cpu", xla_sdpa_cpu},
                                 {"rapt_sdpa", "CUDA", xla_sdpa_cuda},
                                 {"rapt_merge", "cpu", xla_merge_cpu},
-                                {"rapt_merge", "CUDA", xla_merge_cuda}};
+                                {"rapt_merge", "CUDA", xla_merge_cuda},
+                                {"rapt_quantize", "cpu", xla_quantize_cpu},
+                                {"rapt_quantize", "CUDA", xla_quantize_cuda},
+                                {"rapt_qk", "cpu", xla_qk_cpu},
+                                {"rapt_qk", "CUDA", xla_qk_cuda},
+                                {"rapt_gemm", "cpu", xla_gemm_cpu},
+                                {"rapt_gemm", "CUDA", xla_gemm_cuda}};
   Ref all(PyTuple_New(std::size(targets)));
   for (size_t i = 0; all && i < std::size(targets); ++i) {
     const Ref capsule(PyCapsule_New(reinterpret_cast<void*>(targets[i].handler), "xla._CUSTOM_CALL_TARGET", nullptr));
@@ -84,6 +90,9 @@ PyMethodDef methods[] = {
     {"prepare", fast(prepare), METH_FASTCALL | METH_KEYWORDS, "rapt_prepare with the same arguments."},
     {"explain", fast(explain), METH_FASTCALL | METH_KEYWORDS, "rapt_explain with the same arguments."},
     {"merge", fast(merge), METH_FASTCALL, "rapt_merge: (outs, lses, sinks, lse, out, out_dtype, context)."},
+    {"quantize", fast(quantize), METH_FASTCALL, "rapt_quantize into given arrays: see quantize.cpp."},
+    {"qk", fast(qk), METH_FASTCALL, "rapt_qk into a given array: see products.cpp."},
+    {"gemm", fast(gemm), METH_FASTCALL, "rapt_gemm into a given array: see products.cpp."},
     {"defaults", defaults, METH_NOARGS, "{option: default} of sdpa."},
     {"register_framework", register_framework, METH_VARARGS, "Tells how to read and make arrays of some types."},
     {"set_errors", set_errors, METH_O, "The exception classes, a tuple indexed by rapt_status."},

@@ -29,6 +29,16 @@ int32_t word_value(const char* argument, PyObject* object, std::initializer_list
   invalid(argument, " = ", shown(object), ": must be one of ", list);
 }
 
+int32_t scale_kind(const char* argument, PyObject* object) {
+  return word_value(argument, object,
+                    {{"tensor", RAPT_SCALE_TENSOR},
+                     {"head", RAPT_SCALE_HEAD},
+                     {"token", RAPT_SCALE_TOKEN},
+                     {"block64", RAPT_SCALE_BLOCK64},
+                     {"block128", RAPT_SCALE_BLOCK128},
+                     {"channel", RAPT_SCALE_CHANNEL}});
+}
+
 bool boolean(const char* argument, PyObject* object) {
   if (object == Py_True) return true;
   if (object != Py_False) invalid(argument, " = ", shown(object), ": must be True or False");

@@ -19,6 +19,8 @@ struct Word {
 // The value of one of these words; a sentence listing them otherwise.
 int32_t word_value(const char* argument, PyObject* object, std::initializer_list<Word> words);
 bool is_word(PyObject* object, const char* word);
+// "tensor", "head", ...: a rapt_scale_kind
+int32_t scale_kind(const char* argument, PyObject* object);
 // True or False, nothing that merely counts as such.
 bool boolean(const char* argument, PyObject* object);
 int64_t integer(const char* argument, PyObject* object);

@@ -127,10 +127,16 @@ struct XlaCallFrame {
   XlaAttributes attributes;
 };
 
-// The handlers of targets "rapt_sdpa" and "rapt_merge" on each platform.
+// The handlers of targets "rapt_sdpa", ... on each platform.
 XlaError* xla_sdpa_cpu(XlaCallFrame* frame);
 XlaError* xla_sdpa_cuda(XlaCallFrame* frame);
 XlaError* xla_merge_cpu(XlaCallFrame* frame);
 XlaError* xla_merge_cuda(XlaCallFrame* frame);
+XlaError* xla_quantize_cpu(XlaCallFrame* frame);
+XlaError* xla_quantize_cuda(XlaCallFrame* frame);
+XlaError* xla_qk_cpu(XlaCallFrame* frame);
+XlaError* xla_qk_cuda(XlaCallFrame* frame);
+XlaError* xla_gemm_cpu(XlaCallFrame* frame);
+XlaError* xla_gemm_cuda(XlaCallFrame* frame);
 
 }  // namespace rapt::python

@@ -1,0 +1,69 @@
+// The arrays of one call that is no attention (merge, quantize, qk, gemm): all of one framework, read as views that
+// live as long as this. Used by merge.cpp, quantize.cpp and products.cpp; call.cpp has its own, which costs less.
+#pragma once
+
+#include <deque>
+#include <vector>
+
+#include "arrays.h"
+#include "errors.h"
+#include "values.h"
+
+namespace rapt::python {
+
+class Reading {
+ public:
+  // `first`, the argument `name`, says which framework it is; borrowed.
+  Reading(const char* name, PyObject* first) : first_(first), framework_(framework_of(first)) {
+    if (framework_ == nullptr) invalid(name, ": a ", type_name(first), ": not an array of a framework that rapt knows");
+  }
+  const Framework& framework() const { return *framework_; }
+
+  // Null for None. The caller holds the object.
+  const rapt_tensor* input(const char* name, PyObject* object) {
+    if (object == Py_None) return nullptr;
+    read_array(*framework_, name, object, arrays_.emplace_back());
+    return &arrays_.back().tensor;
+  }
+  // As an input that uint8 may store.
+  const rapt_tensor* stored(const char* name, PyObject* object, const char* dtype_name, PyObject* dtype) {
+    const rapt_tensor* const tensor = input(name, object);
+    if (tensor != nullptr) set_stored_dtype(name, dtype_name, dtype, arrays_.back());
+    return tensor;
+  }
+  const rapt_tensor* output(const char* name, PyObject* object) {
+    const rapt_tensor* const tensor = input(name, object);
+    if (tensor != nullptr && arrays_.back().read_only) invalid(name, ": a read-only array: it is an output");
+    return tensor;
+  }
+  // The array read last.
+  Array& last() { return arrays_.back(); }
+
+  // function(context, args, stream) of the C ABI, on the framework's stream.
+  template <class Function, class Args>
+  void call(PyObject* context_object, Function* function, const Args& args) const {
+    const ContextHandle context(context_object);
+    void* const stream = current_stream(*framework_, first_, arrays_.front().tensor.device);
+    call_c([&] { return function(context.get(), &args, stream); });
+  }
+
+ private:
+  PyObject* first_;
+  const Framework* framework_;
+  std::deque<Array> arrays_;  // views point into it
+};
+
+// An entry point's body, which may throw; null with the exception set where it does.
+template <class Body>
+PyObject* guarded(const char* operation, Py_ssize_t count, Py_ssize_t expected, const Body& body) {
+  try {
+    if (count != expected) invalid(operation, ": ", count, " arguments: must be ", expected);
+    return body();
+  } catch (const PythonError&) {
+    return nullptr;
+  } catch (const std::bad_alloc&) {
+    return PyErr_NoMemory();
+  }
+}
+
+}  // namespace rapt::python

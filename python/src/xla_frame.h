@@ -1,0 +1,61 @@
+// What XLA hands a foreign function, as rapt_tensor views and numbers, and how such a function answers. Used by xla.cpp
+// (attention, merge) and xla_operators.cpp (quantize, qk, gemm).
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rapt/rapt.h"
+#include "xla.h"
+
+namespace rapt::python {
+
+// The arrays and numbers of one call; sentence() tells what is wrong with them.
+class XlaReading {
+ public:
+  XlaReading(const XlaCallFrame& frame, rapt_device device) : frame_(frame), device_(device) {
+    views_.resize(static_cast<size_t>(frame.args.size + frame.results.size));
+  }
+
+  const std::string& sentence() const { return sentence_; }
+  bool fine() const { return sentence_.empty(); }
+  // The next argument or result; dtype: what its bytes are said to hold, or RAPT_DTYPE_NONE for its own; swapped: of
+  // rank 4 and [batch, seqlen, heads, dim]. Null, with a sentence, where there is none.
+  const rapt_tensor* argument(const char* name, int32_t dtype = RAPT_DTYPE_NONE, bool swapped = false) {
+    return next(frame_.args, arguments_, name, dtype, swapped);
+  }
+  const rapt_tensor* result(const char* name, int32_t dtype = RAPT_DTYPE_NONE, bool swapped = false) {
+    return next(frame_.results, results_, name, dtype, swapped);
+  }
+  bool more_results() const { return results_ < frame_.results.size; }
+  void expect_no_more_arguments() {
+    if (fine() && arguments_ != frame_.args.size) sentence_ = "more arrays than the attributes name";
+  }
+  // The values of an array attribute of that name and size; null, with a sentence, where there is none.
+  const int64_t* integers(size_t size) { return static_cast<const int64_t*>(attribute("integers", xla_s64, size)); }
+  const double* numbers(size_t size) { return static_cast<const double*>(attribute("numbers", xla_f64, size)); }
+
+ private:
+  static constexpr int max_rank = 4;
+  struct View {
+    rapt_tensor tensor{};
+    int64_t shape[max_rank], strides[max_rank];
+    bool read(const XlaBuffer& buffer, rapt_device device, bool swapped);
+  };
+  const rapt_tensor* next(const XlaBuffers& buffers, int64_t& at, const char* name, int32_t dtype, bool swapped);
+  const void* attribute(const std::string& name, int dtype, size_t size);
+
+  const XlaCallFrame& frame_;
+  rapt_device device_;
+  std::vector<View> views_;
+  size_t used_ = 0;
+  int64_t arguments_ = 0, results_ = 0;
+  std::string sentence_;
+};
+
+// One execution of a foreign function: body(reading, stream) fills in and calls, unless the reading has a sentence.
+using XlaBody = rapt_status (*)(XlaReading& reading, void* stream);
+XlaError* run_xla(XlaCallFrame& frame, int32_t device_type, XlaBody body);
+
+}  // namespace rapt::python
