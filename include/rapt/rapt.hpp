@@ -473,6 +473,54 @@ inline void quantize(const Tensor& input, const Tensor& output, const Tensor& de
   api_detail::check(rapt_quantize(api_detail::handle(options.context), &args, options.stream));
 }
 
+// Everything optional of qk().
+struct QkOptions {
+  std::optional<double> scale = {};  // absent: 1, the raw products
+  Tensor q_descale = {};             // f32; shape by the kind below: tensor, head, token, block64 or block128
+  Tensor k_descale = {};
+  Scales q_scales = Scales::none;
+  Scales k_scales = Scales::none;
+  const Context* context = nullptr;
+  void* stream = nullptr;
+};
+
+// out[b,h,i,j] = scale * dot(q[b,h,i], k[b,h/g,j]), descaled: the first product of attention by itself.
+inline void qk(const Tensor& q, const Tensor& k, const Tensor& out, const QkOptions& options = {}) {
+  api_detail::check_writable("out", out);
+  const api_detail::Argument from(q), with(k), to(out), q_descale(options.q_descale), k_descale(options.k_descale);
+  rapt_qk_args args{};
+  args.struct_size = sizeof(args);
+  if (options.scale) args.has = RAPT_QK_HAS_SCALE, args.scale = *options.scale;
+  args.q = from.get(), args.k = with.get(), args.out = to.get();
+  args.q_descale = q_descale.get(), args.k_descale = k_descale.get();
+  args.q_scales = static_cast<int32_t>(options.q_scales);
+  args.k_scales = static_cast<int32_t>(options.k_scales);
+  api_detail::check(rapt_qk(api_detail::handle(options.context), &args, options.stream));
+}
+
+// Everything optional of gemm().
+struct GemmOptions {
+  Tensor a_descale = {};  // f32 [] or [1]; by token [m], for b [n]
+  Tensor b_descale = {};
+  Scales a_scales = Scales::none;  // none, tensor or token
+  Scales b_scales = Scales::none;
+  const Context* context = nullptr;
+  void* stream = nullptr;
+};
+
+// out = a b, descaled: a [m, k], b [k, n], out [m, n]. Fastest where k is contiguous in both.
+inline void gemm(const Tensor& a, const Tensor& b, const Tensor& out, const GemmOptions& options = {}) {
+  api_detail::check_writable("out", out);
+  const api_detail::Argument from(a), with(b), to(out), a_descale(options.a_descale), b_descale(options.b_descale);
+  rapt_gemm_args args{};
+  args.struct_size = sizeof(args);
+  args.a = from.get(), args.b = with.get(), args.out = to.get();
+  args.a_descale = a_descale.get(), args.b_descale = b_descale.get();
+  args.a_scales = static_cast<int32_t>(options.a_scales);
+  args.b_scales = static_cast<int32_t>(options.b_scales);
+  api_detail::check(rapt_gemm(api_detail::handle(options.context), &args, options.stream));
+}
+
 // Loads a pack of compiled GPU kernels.
 inline void load_pack(const std::string& path, const Context* context = nullptr) {
   api_detail::check(rapt_load_pack(api_detail::handle(context), path.c_str()));

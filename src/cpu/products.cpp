@@ -1,0 +1,107 @@
+// Products of rows on the CPU: tiles of both sides widened to floats, multiplied four rows by eight columns at a time.
+// Of one instruction set: the operators are there to be checked against and for small work, attention has its own.
+#include "cpu/products.h"
+
+#include <algorithm>
+
+#define RAPT_SCALAR_ISA 1  // as isa_scalar.cpp: this file is compiled for every machine
+#include "cpu/convert.h"
+
+namespace rapt::cpu {
+namespace {
+
+constexpr int64_t block_m = 32, block_n = 64, depth_step = product_flush;
+constexpr int64_t each_m = 4, each_n = 8;  // products that are summed in registers
+typedef float Floats __attribute__((vector_size(16)));
+
+// Of one thread: rows of a as they are, rows of b by depth, sums.
+struct Scratch {
+  float *a, *b, *sums;
+  explicit Scratch(float* from) : a(from), b(a + block_m * depth_step), sums(b + block_n * depth_step) {}
+  static constexpr size_t floats = block_m * depth_step + block_n * depth_step + block_m * block_n;
+};
+
+struct Work {
+  int64_t b, h, row, column, rows, columns;
+};
+
+// Depths [d, d + count) of a row, as floats.
+void widen(const TensorRef& t, int64_t b, int64_t h, int64_t row, int64_t d, int64_t count, float* to) {
+  TensorRef from = t;
+  from.data = static_cast<std::byte*>(t.data) + d * t.column * bytes_of(t.dtype);
+  read_row(from, b, h, row, count, to);
+}
+
+// Both sides of a tile for depths [d, d + count). Rows past the end become zeros, since whole registers are multiplied.
+void widen_tile(const ProductParams& p, const Work& w, int64_t d, int64_t count, const Scratch& s) {
+  for (int64_t i = 0; i < block_m; ++i) {
+    float* row = s.a + i * depth_step;
+    if (i < w.rows)
+      widen(p.a, w.b, w.h, w.row + i, d, count, row);
+    else
+      std::fill_n(row, count, 0.0f);
+  }
+  float row[depth_step];
+  for (int64_t j = 0; j < block_n; ++j) {
+    if (j < w.columns) widen(p.b, w.b, w.h / p.group, w.column + j, d, count, row);
+    for (int64_t k = 0; k < count; ++k) s.b[k * block_n + j] = j < w.columns ? row[k] : 0.0f;
+  }
+}
+
+// Adds a tile's products over `count` depths to its sums, each summed by itself first.
+void multiply_registers(const float* a, const float* b, int64_t count, float* sums) {
+  Floats part[each_m][2] = {};
+  for (int64_t k = 0; k < count; ++k) {
+    Floats x, y;
+    __builtin_memcpy(&x, b + k * block_n, sizeof x);
+    __builtin_memcpy(&y, b + k * block_n + 4, sizeof y);
+    for (int64_t i = 0; i < each_m; ++i) {
+      const float factor = a[i * depth_step + k];
+      part[i][0] += factor * x, part[i][1] += factor * y;
+    }
+  }
+  for (int64_t i = 0; i < each_m; ++i)
+    for (int64_t j = 0; j < each_n; ++j) sums[i * block_n + j] += part[i][j / 4][j % 4];
+}
+
+void store_tile(const ProductParams& p, const Work& w, const float* sums) {
+  for (int64_t i = 0; i < w.rows; ++i) {
+    const float factor = p.scale * p.a_factor.at(w.b, w.h, w.row + i);
+    float row[block_n];
+    for (int64_t j = 0; j < w.columns; ++j)
+      row[j] = sums[i * block_n + j] * factor * p.b_factor.at(w.b, w.h / p.group, w.column + j);
+    TensorRef to = p.out;
+    to.data = static_cast<std::byte*>(p.out.data) + w.column * p.out.column * bytes_of(p.out.dtype);
+    write_row(to, w.b, w.h, w.row + i, w.columns, row);
+  }
+}
+
+void multiply_tile(const ProductParams& p, const Work& w, const Scratch& s) {
+  std::fill_n(s.sums, block_m * block_n, 0.0f);
+  for (int64_t d = 0; d < p.depth; d += depth_step) {
+    const int64_t count = std::min(depth_step, p.depth - d);
+    widen_tile(p, w, d, count, s);
+    for (int64_t i = 0; i < w.rows; i += each_m)
+      for (int64_t j = 0; j < w.columns; j += each_n)
+        multiply_registers(s.a + i * depth_step, s.b + j, count, s.sums + i * block_n + j);
+  }
+  store_tile(p, w, s.sums);
+}
+
+}  // namespace
+
+size_t product_scratch_floats() { return Scratch::floats; }
+
+void multiply(ThreadPool& pool, const ProductParams& p, float* scratch) {
+  const int64_t down = (p.rows_a + block_m - 1) / block_m, right = (p.rows_b + block_n - 1) / block_n;
+  pool.parallel_for(p.batch * p.heads * down * right, [&](int worker, int64_t index) {
+    Work w;
+    w.column = index % right * block_n, index /= right;
+    w.row = index % down * block_m, index /= down;
+    w.h = index % p.heads, w.b = index / p.heads;
+    w.rows = std::min(block_m, p.rows_a - w.row), w.columns = std::min(block_n, p.rows_b - w.column);
+    multiply_tile(p, w, Scratch(scratch + static_cast<size_t>(worker) * Scratch::floats));
+  });
+}
+
+}  // namespace rapt::cpu
