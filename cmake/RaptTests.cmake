@@ -52,13 +52,13 @@ if(RAPT_BUILD_TESTS)
       COMPILE_OPTIONS "-fno-strict-aliasing;-Wno-unknown-pragmas")
     # A shipped kernel includes files beside itself, so its text is copied to where the stand-ins are beside it.
     set(texts "${PROJECT_BINARY_DIR}/emulated_kernels")
-    foreach(file attention_sm80 prim/accumulator prim/numeric prim/score prim/softmax prim/tile)
+    foreach(file attention_sm80 products prim/accumulator prim/numeric prim/score prim/softmax prim/tile)
       configure_file("${PROJECT_SOURCE_DIR}/src/kernels/${file}.cuh" "${texts}/${file}.cuh" COPYONLY)
     endforeach()
     foreach(file ptx_copy ptx_mma)
       configure_file("${PROJECT_SOURCE_DIR}/tests/cpu/emulated/prim/${file}.cuh" "${texts}/prim/${file}.cuh" COPYONLY)
     endforeach()
-    set_source_files_properties(tests/cpu/attention_sm80_text_test.cpp PROPERTIES
+    set_source_files_properties(tests/cpu/attention_sm80_text_test.cpp tests/cpu/products_text_test.cpp PROPERTIES
       INCLUDE_DIRECTORIES "${texts};${PROJECT_SOURCE_DIR}/src/kernels;${PROJECT_SOURCE_DIR}/src/kernels/prim"
       COMPILE_OPTIONS "-fno-strict-aliasing;-Wno-unknown-pragmas;-Wno-parentheses")
     if(TARGET rapt_program AND NOT RAPT_TEST_FILES)

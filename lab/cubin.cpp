@@ -61,6 +61,7 @@ std::string_view code_of(std::string_view elf, std::string_view entry) {
 enum Operation : unsigned {
   ffma = 0x023,
   hmma = 0x03c,
+  qmma = 0x07a,
   ldsm = 0x03b,
   mufu = 0x108,
   ldg = 0x181,
@@ -78,6 +79,7 @@ void count(uint64_t low, uint64_t high, InstructionCounts& counts) {
   switch (low & 0x1ff) {
     case ffma: ++counts.ffma; break;
     case hmma: ++counts.hmma; break;
+    case qmma: ++counts.qmma; break;
     case ldsm: ++counts.ldsm; break;
     case mufu: ++counts.mufu; break;
     case ldgsts: ++counts.ldgsts; break;
