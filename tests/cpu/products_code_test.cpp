@@ -1,6 +1,7 @@
 // The kernels of rapt_qk and rapt_gemm as machine code: FP8 matrix instructions where the architecture has them,
 // everything in registers, within the card's limits. Needs NVRTC, no GPU.
 #include "device.h"
+#include "error.h"
 #include "jit/jit.h"
 #include "kernels/products_gpu.h"
 #include "lab/cubin.h"
