@@ -7,6 +7,7 @@
 
 #include "error.h"
 #include "problem_words.h"
+#include "scale_contents.h"
 #include "tensor_rules.h"
 
 namespace rapt {
@@ -395,6 +396,7 @@ void check_contents(const rapt_sdpa_args& args, const Problem& problem) {
   }
   check_starts("q_starts", args.q_starts);
   check_starts("k_starts", args.k_starts);
+  check_scale_contents(args, problem);
   if (args.mask != nullptr) check_mask_values(*args.mask);
 }
 

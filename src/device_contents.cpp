@@ -50,6 +50,8 @@ void check_device_contents(const rapt_sdpa_args& args, const Problem& problem, v
   host.cu_seqlens_q = copies.of(args.cu_seqlens_q), host.cu_seqlens_k = copies.of(args.cu_seqlens_k);
   host.seqused_k = copies.of(args.seqused_k);
   host.q_starts = copies.of(args.q_starts), host.k_starts = copies.of(args.k_starts);
+  host.q_descale = copies.of(args.q_descale), host.k_descale = copies.of(args.k_descale);
+  host.v_descale = copies.of(args.v_descale), host.k_mean = copies.of(args.k_mean);
   host.mask = copies.of(args.mask);
   check_contents(host, problem);
 }

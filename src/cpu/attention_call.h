@@ -1,4 +1,4 @@
-// How attention_cpu talks to its per-ISA kernels: tiles of work over the AttentionParams of a call.
+// How attention_cpu talks to its per-ISA kernels: a call, and tiles of its work.
 // Filled by kernels/attention_cpu.cpp, read by the per-ISA kernels; plain data, no std types with code.
 #pragma once
 
@@ -8,6 +8,11 @@
 #include "kernels/shared/params.h"
 
 namespace rapt::cpu {
+
+// One call, as the kernels see it.
+struct Call : AttentionParams {
+  int weight_terms = 0;  // weights as so many E4M3 terms (pv=fp8: 1, fp8x2: 2); 0: in f32
+};
 
 // Some rows of one sequence and kv head, over some of its keys. Row f of the sequence belongs to query head
 // head_q + f / seqlen_q and query f % seqlen_q, so that short sequences of grouped heads share one tile.
@@ -25,7 +30,7 @@ struct Tile {
 struct AttentionKernel {
   // Bytes of scratch (64-byte aligned) that one thread needs.
   size_t (*scratch_bytes)(const AttentionParams& call, int block_m);
-  void (*attend)(const AttentionParams& call, const Tile& tile, int block_m, void* scratch);
+  void (*attend)(const Call& call, const Tile& tile, int block_m, void* scratch);
   // Merges the states that `attend` left in `parts` places, `stride` floats apart, and writes the tile's results.
   void (*combine)(const AttentionParams& call, const Tile& tile, int block_m, const float* states, int64_t stride,
                   int64_t parts, void* scratch);

@@ -59,11 +59,14 @@ inline void broadcast_rows(const BroadcastRef& t, const Tile& tile, const Rows& 
     offset[r] = tile.batch * t.batch + rows.head[r] * t.head + rows.query[r] * t.query + first_key * t.key;
 }
 
-// Soft cap, bias, ALiBi, then hidden keys to -inf: the order of docs/semantics.md.
+// The keys' mean where it changes weights, soft cap, bias, ALiBi, then hidden keys to -inf: the order of
+// docs/semantics.md.
 template <class Layout>
 void modify_scores(const AttentionParams& call, const Tile& tile, const KeyTile& keys, Rows& rows, float* scores) {
   int64_t offset[Rows::capacity];
   if (call.softcap > 0.0f) {
+    if (call.k_mean)
+      for_each_score<Layout>(call, rows.count, keys.count, scores, [&](int r, int, float& x) { x += rows.shift[r]; });
     if constexpr (Layout::capacity > narrow_rows) {
       cap_scores(call.softcap, int64_t{keys.count} * Layout::capacity, scores);
     } else {
@@ -140,14 +143,26 @@ void add_nonfinite(const AttentionParams& call, const Tile& tile, const KeyTile&
   }
 }
 
+// Weights to the precision of the product with V, after the row sums have taken them as they are.
 template <class Layout>
-void attend_tile_keys(const AttentionParams& call, const Tile& tile, const KeyTile& keys, bool exact, Rows& rows,
+void round_tile_weights(const Call& call, int count, const Rows& rows, const Scratch& s) {
+  if constexpr (Layout::capacity > narrow_rows) {
+    round_weights(call.weight_terms, int64_t{count} * Layout::capacity, s.scores);
+  } else {
+    for (int r = 0; r < rows.count; ++r)
+      round_weights(call.weight_terms, count, s.scores + Layout::score_index(call, r, 0));
+  }
+}
+
+template <class Layout>
+void attend_tile_keys(const Call& call, const Tile& tile, const KeyTile& keys, bool exact, Rows& rows,
                       const Scratch& s) {
   const Operand k = Layout::keys(call, tile, keys, s);
   Layout::scores(call, k, keys.count, rows, s);
   modify_scores<Layout>(call, tile, keys, rows, s.scores);
   if (exact) __builtin_memcpy(s.hidden, s.scores, sizeof(float) * static_cast<size_t>(call.block_n * Layout::capacity));
   Layout::softmax(call, keys.count, rows, s);
+  if (call.weight_terms > 0) round_tile_weights<Layout>(call, keys.count, rows, s);
   bool nonfinite = false;
   const Operand v = Layout::values(call, tile, keys, exact, nonfinite, s);
   Layout::accumulate(call, v, keys.count, rows, s);
@@ -200,13 +215,21 @@ void store_rows(const AttentionParams& call, const Tile& tile, const Rows& rows,
   });
 }
 
+// Without a soft cap the keys' mean moves all logits of a row alike: weights stay, and the maximum takes it at the end.
+inline void add_shift_to_maxima(const AttentionParams& call, Rows& rows) {
+  if (call.k_mean == nullptr || call.softcap > 0.0f) return;
+  for (int r = 0; r < rows.count; ++r)
+    if (rows.max[r] != minus_infinity) rows.max[r] += rows.shift[r];
+}
+
 template <class Layout>
-void attend(const AttentionParams& call, const Tile& tile, int block_m, void* memory) {
+void attend(const Call& call, const Tile& tile, int block_m, void* memory) {
   const Scratch s(call, Layout::capacity, memory);
   Rows rows;
   init_rows(call, tile, Layout::capacity, rows);
   const TileKeys keys = keys_of_rows(call, tile, rows);
   Layout::load_queries(call, tile, rows, s);
+  if (call.k_mean) Layout::load_shifts(call, tile, rows, s);
   const int64_t o_floats = Scratch::align(call.head_dim_v) * Layout::capacity;
   // A vote: only where the output came out non-finite is the tile redone on the exact path, same tiles, same order.
   for (int pass = 0; pass < 2; ++pass) {
@@ -223,6 +246,7 @@ void attend(const AttentionParams& call, const Tile& tile, int block_m, void* me
     }
     if (exact || all_finite(s.o, o_floats)) break;
   }
+  add_shift_to_maxima(call, rows);
   if (tile.partial) {
     store_partial<Layout>(call, tile, block_m, rows, s);
   } else {
@@ -259,7 +283,7 @@ inline size_t scratch_bytes(const AttentionParams& call, int block_m) {
   return static_cast<size_t>(Scratch::floats(call, block_m)) * sizeof(float);
 }
 
-inline void attend_any(const AttentionParams& call, const Tile& tile, int block_m, void* scratch) {
+inline void attend_any(const Call& call, const Tile& tile, int block_m, void* scratch) {
   switch (block_m) {
     case 64: attend<Wide<64>>(call, tile, block_m, scratch); break;
     case 32: attend<Wide<32>>(call, tile, block_m, scratch); break;

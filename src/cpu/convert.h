@@ -1,10 +1,12 @@
-// Rows of any storage format to float and back, written as plain branchless loops that compilers vectorise.
+// Rows of any storage format to float and back: by the vectors of simd.h where these widen, else by plain branchless
+// loops that compilers vectorise, and 8-bit formats by tables.
 // Included only by the isa_*.cpp units (internal linkage). Same results as kernels/shared/dtype.h, element for element.
 #pragma once
 
 #include <stdint.h>
 
 #include "cpu/attention_call.h"
+#include "cpu/simd.h"
 
 namespace rapt::cpu {
 namespace {
@@ -18,14 +20,15 @@ inline float f16_widen(uint16_t c) {
   return detail::float_of(sign | (magnitude >= 0x0f800000u ? special : finite));
 }
 
-inline float e4m3_widen(uint8_t c) {
-  const uint32_t magnitude = static_cast<uint32_t>(c & 0x7fu) << 20;
-  const uint32_t finite = detail::bits_of(detail::float_of(magnitude) * 0x1p120f);
-  const uint32_t sign = static_cast<uint32_t>(c & 0x80u) << 24;
-  return detail::float_of(sign | (magnitude == 0x07f00000u ? 0x7fc00000u : finite));
-}
-
-inline float e5m2_widen(uint8_t c) { return f16_widen(static_cast<uint16_t>(c << 8)); }
+// The numbers of all codes of an 8-bit format.
+struct CodeTable {
+  float number[256];
+  template <class Widen>
+  explicit constexpr CodeTable(Widen widen) : number() {
+    for (int c = 0; c < 256; ++c) number[c] = widen(static_cast<unsigned char>(c));
+  }
+};
+constexpr CodeTable e4m3_numbers(e4m3_to_float), e5m2_numbers(e5m2_to_float), sim8_numbers(sim8_to_float);
 
 inline uint16_t f16_narrow(float x) {
   const uint32_t bits = detail::bits_of(x), magnitude = bits & 0x7fffffffu;
@@ -48,24 +51,53 @@ inline void widen_row(const Code* src, int64_t stride, int64_t n, float* dst, Wi
   }
 }
 
-// Row (b, h, s) of a tensor, `n` elements, widened to float.
-inline void read_row(const TensorRef& t, int64_t b, int64_t h, int64_t s, int64_t n, float* dst) {
+// The same, `lanes` contiguous elements at a time by load_vector(src).
+template <class Code, class Load, class Widen>
+inline void widen_row(const Code* src, int64_t stride, int64_t n, float* dst, Load load_vector, Widen widen) {
+  int64_t i = 0;
+  if (stride == 1)
+    for (; i + lanes <= n; i += lanes) store(load_vector(src + i), dst + i);
+  widen_row(src + i * stride, stride, n - i, dst + i, widen);
+}
+
+inline void read_f16(const uint16_t* src, int64_t stride, int64_t n, float* dst) {
+#if defined(RAPT_VECTOR_WIDENING)
+  widen_row(src, stride, n, dst, load_f16, f16_widen);
+#else
+  widen_row(src, stride, n, dst, f16_widen);
+#endif
+}
+
+// 8-bit elements, times factor. The linear format is computed where elements are contiguous: compilers vectorise that.
+inline void read_codes(DType dtype, const uint8_t* src, int64_t stride, int64_t n, float* dst, float factor) {
+  const CodeTable& table = dtype == DType::e4m3 ? e4m3_numbers : dtype == DType::e5m2 ? e5m2_numbers : sim8_numbers;
+  auto by_table = [&](uint8_t c) { return table.number[c] * factor; };
+#if defined(RAPT_VECTOR_WIDENING)
+  auto e4m3_vector = [&](const uint8_t* p) { return mul(load_e4m3(p), splat(factor)); };
+  auto e5m2_vector = [&](const uint8_t* p) { return mul(load_e5m2(p), splat(factor)); };
+  if (dtype == DType::e4m3) return widen_row(src, stride, n, dst, e4m3_vector, by_table);
+  if (dtype == DType::e5m2) return widen_row(src, stride, n, dst, e5m2_vector, by_table);
+#endif
+  if (dtype == DType::sim8 && stride == 1)
+    return widen_row(src, 1, n, dst, [&](uint8_t c) { return sim8_to_float(c) * factor; });
+  widen_row(src, stride, n, dst, by_table);
+}
+
+// Row (b, h, s) of a tensor, `n` elements, widened to float; FP8 elements are multiplied by factor.
+inline void read_row(const TensorRef& t, int64_t b, int64_t h, int64_t s, int64_t n, float* dst, float factor = 1.0f) {
   const int64_t first = t.index(b, h, s);
   switch (t.dtype) {
     case DType::f32:
       widen_row(static_cast<const float*>(t.data) + first, t.column, n, dst, [](float x) { return x; });
       break;
-    case DType::f16: widen_row(static_cast<const uint16_t*>(t.data) + first, t.column, n, dst, f16_widen); break;
+    case DType::f16: read_f16(static_cast<const uint16_t*>(t.data) + first, t.column, n, dst); break;
     case DType::bf16:
       widen_row(static_cast<const uint16_t*>(t.data) + first, t.column, n, dst,
                 [](uint16_t c) { return bf16_to_float(c); });
       break;
-    case DType::e4m3: widen_row(static_cast<const uint8_t*>(t.data) + first, t.column, n, dst, e4m3_widen); break;
-    case DType::e5m2: widen_row(static_cast<const uint8_t*>(t.data) + first, t.column, n, dst, e5m2_widen); break;
-    case DType::sim8:
-      widen_row(static_cast<const uint8_t*>(t.data) + first, t.column, n, dst,
-                [](uint8_t c) { return sim8_to_float(c); });
-      break;
+    case DType::e4m3:
+    case DType::e5m2:
+    case DType::sim8: read_codes(t.dtype, static_cast<const uint8_t*>(t.data) + first, t.column, n, dst, factor); break;
     default: break;
   }
 }
@@ -91,6 +123,28 @@ inline void write_row(const TensorRef& t, int64_t b, int64_t h, int64_t s, int64
       narrow_row(src, n, static_cast<uint16_t*>(t.data) + first, t.column, [](float x) { return float_to_bf16(x); });
       break;
     default: break;
+  }
+}
+
+// A weight in [0, 1] as E4M3 holds 256 times it, nearest even; NaN stays NaN. From 2^-14 on that are four bits, below
+// multiples of 2^-17, which adding 64 rounds to.
+inline float nearest_e4m3_weight(float w) {
+  const uint32_t bits = detail::bits_of(w);
+  const float normal = detail::float_of((bits + 0x7ffffu + ((bits >> 20) & 1u)) & 0xfff00000u);
+  const float subnormal = (w + 64.0f) - 64.0f;
+  return w >= 0x1p-14f ? normal : subnormal;
+}
+
+// Weights as one E4M3 number, or as the sum of two: the second, of what the first left, may be negative.
+inline void round_weights(int terms, int64_t n, float* w) {
+  if (terms == 1) {
+    for (int64_t i = 0; i < n; ++i) w[i] = nearest_e4m3_weight(w[i]);
+    return;
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    const float high = nearest_e4m3_weight(w[i]), rest = w[i] - high;
+    const float low = nearest_e4m3_weight(__builtin_fabsf(rest));
+    w[i] = high + (rest < 0.0f ? -low : low);
   }
 }
 

@@ -41,6 +41,30 @@ inline Vec low_bits_to_exponent(Vec x) {
 }
 inline float reduce_add(Vec x) { return hn::GetLane(hn::SumOfLanes(float_tag, x)); }
 inline float reduce_max(Vec x) { return hn::GetLane(hn::MaxOfLanes(float_tag, x)); }
+
+// `lanes` elements of storage, widened exactly by the f16 instructions, which subnormals do not slow down.
+#define RAPT_VECTOR_WIDENING 1
+using HalfBits = hn::Rebind<uint16_t, FloatTag>;
+inline Vec widen_halves(hn::Vec<HalfBits> x) {
+  return hn::PromoteTo(float_tag, hn::BitCast(hn::Rebind<hwy::float16_t, FloatTag>(), x));
+}
+// Bytes as the high halves of 16-bit elements.
+inline hn::Vec<HalfBits> load_high_bytes(const uint8_t* p) {
+  return hn::ShiftLeft<8>(hn::PromoteTo(HalfBits(), hn::LoadU(hn::Rebind<uint8_t, FloatTag>(), p)));
+}
+inline Vec load_f16(const uint16_t* p) { return widen_halves(hn::LoadU(HalfBits(), p)); }
+inline Vec load_e5m2(const uint8_t* p) { return widen_halves(load_high_bytes(p)); }
+// E4M3 is f16 with its exponent 8 too small, subnormals included, but for the one NaN.
+inline Vec load_e4m3(const uint8_t* p) {
+  const HalfBits bits;
+  const hn::RebindToSigned<HalfBits> with_sign;
+  const auto shifted = hn::BitCast(bits, hn::ShiftRight<1>(hn::BitCast(with_sign, load_high_bytes(p))));
+  const auto nan = hn::Set(bits, uint16_t{0x3f80});
+  const auto is_nan = hn::Eq(hn::And(shifted, nan), nan);
+  const auto half =
+      hn::IfThenElse(is_nan, hn::Set(bits, uint16_t{0x7e00}), hn::And(shifted, hn::Set(bits, uint16_t{0xbf80})));
+  return mul(widen_halves(half), splat(256.0f));
+}
 #else
 typedef float Vec __attribute__((vector_size(16)));
 typedef uint32_t UintVec __attribute__((vector_size(16)));

@@ -36,6 +36,8 @@ struct Rows {
   int32_t begin[capacity], end[capacity];  // the same within the current key tile
   int64_t distance[capacity];              // ALiBi: i + off - (first key of the tile), each term within 2^60
   float slope[capacity];                   // of the head
+  // Of smoothed keys: scale * q . (their mean), what it adds to each logit of the row.
+  alignas(64) float shift[capacity];
   alignas(64) float max[capacity], sum[capacity], rescale[capacity];
 };
 
@@ -75,12 +77,14 @@ inline bool readable_in_place(const TensorRef& t, const ScaleRef& scale) {
 // Widens the rows of a key tile into scratch, `padded` floats apart, padding zeroed, descales applied.
 inline void widen_tile(const Tile& tile, const TensorRef& t, const ScaleRef& scale, const KeyTile& keys, int64_t depth,
                        int64_t padded, float* dst) {
+  const bool by_channel = scale.channel != 0;
   for (int n = 0; n < keys.count; ++n) {
     float* row = dst + n * padded;
-    read_row(t, tile.batch, tile.head_k, tile.first_k + keys.first + n, depth, row);
+    const float* factor = scale.present() ? scale.at(tile.batch, tile.head_k, tile.first_k, keys.first + n) : nullptr;
+    read_row(t, tile.batch, tile.head_k, tile.first_k + keys.first + n, depth, row,
+             factor != nullptr && !by_channel ? *factor : 1.0f);
     for (int64_t d = depth; d < padded; ++d) row[d] = 0.0f;
-    if (!scale.present()) continue;
-    const float* factor = scale.at(tile.batch, tile.head_k, tile.first_k, keys.first + n);
+    if (!by_channel) continue;
     for (int64_t d = 0; d < depth; ++d) row[d] *= factor[d * scale.channel];
   }
 }
@@ -101,10 +105,13 @@ inline bool sanitize(int count, int64_t depth, int64_t stride, float* v) {
 
 // One query row, descaled.
 inline void read_query(const AttentionParams& call, const Tile& tile, int64_t head, int64_t query, float* dst) {
-  read_row(call.q, tile.batch, head, tile.first_q + query, call.head_dim, dst);
-  if (!call.q_scale.present()) return;
-  const float factor = *call.q_scale.at(tile.batch, head, tile.first_q, query);
-  for (int64_t d = 0; d < call.head_dim; ++d) dst[d] *= factor;
+  const float factor = call.q_scale.present() ? *call.q_scale.at(tile.batch, head, tile.first_q, query) : 1.0f;
+  read_row(call.q, tile.batch, head, tile.first_q + query, call.head_dim, dst, factor);
+}
+
+// Channel d of the mean of the tile's keys.
+inline float key_mean(const AttentionParams& call, const Tile& tile, int64_t d) {
+  return call.k_mean[tile.batch * call.k_mean_batch + tile.head_k * call.k_mean_head + d * call.k_mean_channel];
 }
 
 // K or V of a key tile as floats: where it lies, or widened into scratch.

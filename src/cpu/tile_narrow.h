@@ -53,6 +53,12 @@ struct Narrow {
     unroll<keys>([&](auto i) { dst[i.value] = reduce_add(sum[i.value]) * scale; });
   }
 
+  static void load_shifts(const AttentionParams& call, const Tile& tile, Rows& rows, const Scratch& s) {
+    const int64_t padded = Scratch::align(call.head_dim);
+    for (int64_t d = 0; d < padded; ++d) s.row[d] = d < call.head_dim ? key_mean(call, tile, d) : 0.0f;
+    for (int r = 0; r < rows.count; ++r) dot<1>(s.q + r * padded, s.row, 0, padded, call.scale, &rows.shift[r]);
+  }
+
   static void scores(const AttentionParams& call, const Operand& k, int count, const Rows& rows, const Scratch& s) {
     constexpr int keys_at_once = 4;
     const int64_t depth = round_up(call.head_dim, lanes), padded = Scratch::align(call.head_dim);

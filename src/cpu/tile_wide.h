@@ -72,6 +72,16 @@ struct Wide {
     }
   }
 
+  static void load_shifts(const AttentionParams& call, const Tile& tile, Rows& rows, const Scratch& s) {
+    const Vec scale = splat(call.scale);
+    for (int r = 0; r < block_m; r += lanes) {
+      Vec sum = zero();
+      for (int64_t d = 0; d < call.head_dim; ++d)
+        sum = fma(load(s.q + d * block_m + r), splat(key_mean(call, tile, d)), sum);
+      store(mul(sum, scale), rows.shift + r);
+    }
+  }
+
   // f(r, floats of output row r) for every row that is stored.
   template <class F>
   static void for_each_output(const AttentionParams& call, const Rows& rows, const Scratch& s, const F& f) {

@@ -107,7 +107,7 @@ struct WideBf16 : Wide<block_m> {
   }
 };
 
-inline void attend_bf16(const AttentionParams& call, const Tile& tile, int block_m, void* scratch) {
+inline void attend_bf16(const Call& call, const Tile& tile, int block_m, void* scratch) {
   switch (block_m) {
     case 64: attend<WideBf16<64>>(call, tile, block_m, scratch); break;
     case 32: attend<WideBf16<32>>(call, tile, block_m, scratch); break;

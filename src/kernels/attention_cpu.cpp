@@ -24,8 +24,6 @@ constexpr int64_t keys_per_split = 768;  // at least; a multiple of block_n
 bool accepts(const Problem& p, const Device& device, std::string* why) {
   if (device.kind != DeviceKind::cpu) return refuse(name, why, "device ", device.name, " is not a CPU");
   if (refused_by_all(name, p, why)) return false;
-  if (p.pv == PvMode::fp8 || p.pv == PvMode::fp8x2)
-    return refuse(name, why, "pv=fp8: P.V is computed in f32 on CPUs; pv=f16 or none");
   if (p.acc == AccMode::f16) return refuse(name, why, "acc=f16: CPUs accumulate in f32");
   return true;
 }
@@ -131,10 +129,13 @@ class TileMap {
   std::vector<int64_t> first_tile_;  // per sequence, and the total
 };
 
+// Weights are f32 unless an FP8 product with V is asked for.
+int weight_terms(PvMode pv) { return pv == PvMode::fp8 ? 1 : pv == PvMode::fp8x2 ? 2 : 0; }
+
 void launch(const LaunchScope& scope) {
   const KernelConfig& config = scope.config;
   const cpu::AttentionKernel& kernel = *cpu_kernel(config.isa);
-  AttentionParams call = attention_params(scope.binding);
+  cpu::Call call{attention_params(scope.binding), weight_terms(scope.binding.problem.pv)};
   call.block_n = config.block_n;
   const TileMap map(scope.binding.problem, call, config);
   CpuResources& cpu = scope.context.cpu();

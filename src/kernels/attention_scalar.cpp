@@ -18,8 +18,6 @@ constexpr const char* name = "attention_scalar";
 
 bool accepts(const Problem& p, const Device& device, std::string* why) {
   if (refused_for_gpu(name, device, why) || refused_by_all(name, p, why)) return false;
-  if (p.pv == PvMode::fp8 || p.pv == PvMode::fp8x2)
-    return refuse(name, why, "pv=fp8: P.V is computed in f32; pv=f16 or none");
   if (p.acc == AccMode::f16) return refuse(name, why, "acc=f16: sums are in f32");
   return true;
 }
@@ -39,6 +37,8 @@ KernelConfig configure(const Problem& p, const Device&) {
   a.bias = p.bias.dtype;
   a.alibi = p.alibi;
   a.mask = p.mask.present();
+  a.p_terms = p.pv == PvMode::fp8 ? 1 : p.pv == PvMode::fp8x2 ? 2 : 0;
+  a.key_mean = p.smooth_k;
   const bool fp8 = is_fp8(p.q) || is_fp8(p.k) || is_fp8(p.v);
   const bool plain = !fp8 && !a.softcap && !p.bias.present() && !a.alibi && !a.mask;
   a.min_blocks = plain && a.head_dim_v <= 128 ? 2 : 1;  // two leave 128 registers a thread, too few for the rest

@@ -28,6 +28,17 @@ inline float warp_sum(float x) {
 inline float exp_from(float x, float shift) { return exp2_approx((x - shift) * log2_e); }
 inline float finite_shift(float max) { return max == minus_infinity ? 0.0f : max; }
 
+inline float nearest_e4m3(float x) { return e4m3_to_f32(static_cast<unsigned char>(pack_e4m3x2(x, 0.0f))); }
+
+// A weight in [0, 1] as `terms` E4M3 numbers hold 256 times it: one, or a second of what the first left.
+template <int terms>
+inline float rounded_weight(float w) {
+  constexpr float headroom = 256.0f;
+  const float high = nearest_e4m3(w * headroom);
+  if constexpr (terms == 1) return high * (1.0f / headroom);
+  return (high + nearest_e4m3(fmaf(w, headroom, -high))) * (1.0f / headroom);
+}
+
 // The values of a warp's rows for one key or one dimension, read at once.
 template <int rows>
 struct alignas(rows == 4 ? 16 : 4) RowValues {
@@ -123,6 +134,7 @@ struct Block {
   float sum[rows];           // of this lane's keys alone
   unsigned seen[rows] = {};  // keys of the tile that a row sees, a bit each
   float rescale[rows] = {};
+  float shift[rows] = {};  // scale * q . (mean of the keys), of smoothed keys
 
   Block(const AttentionParams& params, const Tile& t, float* shared)
       : p(params),
@@ -181,6 +193,18 @@ struct Block {
     stage<cfg.v, cfg.block_n, cfg.head_dim_v, cfg.threads()>(p.v, p.v_scale, part, cfg.head_dim_v, 1, keys);
   }
 
+  // Products of the staged channels of Q with the keys' mean: a lane's channels, summed over lanes.
+  void add_shifts(index_t first_column, int depth) {
+    const float* mean = p.k_mean + tile.batch * p.k_mean_batch + head_k * p.k_mean_head;
+    float part[rows] = {};
+    for (int d = lane; d < depth; d += 32) {
+      const float m = mean[(first_column + d) * p.k_mean_channel];
+      const auto x = *reinterpret_cast<const RowValues<rows>*>(q + d * layout.q_pitch + warp * rows);
+      for (int r = 0; r < rows; ++r) part[r] = fmaf(x.x[r], m, part[r]);
+    }
+    for (int r = 0; r < rows; ++r) shift[r] = fmaf(warp_sum(part[r]), p.scale, shift[r]);
+  }
+
   // Dot products of the rows with this lane's key; head_dim in slices of the staged width.
   void dot_products(index_t first, bool first_tile, float (&dot)[rows]) {
     for (int r = 0; r < rows; ++r) dot[r] = 0.0f;
@@ -190,6 +214,9 @@ struct Block {
       stage_keys(first, column);
       __syncthreads();
       const int depth = static_cast<int>(clamped(p.head_dim - column, 0, cfg.head_dim));
+      if constexpr (cfg.key_mean) {
+        if (first_tile) add_shifts(column, depth);
+      }
       float part[rows] = {};
       for (int d = 0; d < depth; ++d) {
         const float k = keys[lane * layout.k_pitch + d];
@@ -201,8 +228,10 @@ struct Block {
   }
 
   // The logit of a visible key, in the order of docs/semantics.md; -inf where the mask hides it.
-  float logit(float dot, index_t i, index_t j) const {
+  float logit(int r, float dot, index_t j) const {
+    const index_t i = row[r];
     float x = dot * p.scale;
+    if constexpr (cfg.softcap && cfg.key_mean) x += shift[r];
     if constexpr (cfg.softcap) x = p.softcap * tanhf(x / p.softcap);
     if constexpr (cfg.bias != DType::none)
       x += load_element<cfg.bias>(
@@ -224,15 +253,16 @@ struct Block {
     RowValues<rows> weight;
     for (int r = 0; r < rows; ++r) {
       float x = minus_infinity;
-      if (j >= visible[r].begin && j < visible[r].end) x = logit(dot[r], row[r], j);
+      if (j >= visible[r].begin && j < visible[r].end) x = logit(r, dot[r], j);
       seen[r] = __ballot_sync(all_lanes, x != minus_infinity);
       weight.x[r] = 0.0f;
       if (seen[r] == 0) continue;  // the row keeps its bits
-      const float new_max = fmaxf(max[r], warp_max(x)), shift = finite_shift(new_max);
-      weight.x[r] = exp_from(x, shift);
-      rescale[r] = exp_from(max[r], shift);
+      const float new_max = fmaxf(max[r], warp_max(x)), from = finite_shift(new_max);
+      weight.x[r] = exp_from(x, from);
+      rescale[r] = exp_from(max[r], from);
       sum[r] = fmaf(sum[r], rescale[r], weight.x[r]);
       max[r] = new_max;
+      if constexpr (cfg.p_terms > 0) weight.x[r] = rounded_weight<cfg.p_terms>(weight.x[r]);
     }
     *reinterpret_cast<RowValues<rows>*>(weights + lane * rows) = weight;
   }
@@ -256,15 +286,18 @@ struct Block {
     }
   }
 
-  // The sink joins the denominator, the sum divides; an empty row (sum 0) becomes 0 with lse -inf, or the sink's.
+  // Without a soft cap the keys' mean moves all logits of a row alike: weights stay, and the maximum takes it at the
+  // end. The sink joins the denominator, the sum divides; an empty row (sum 0) becomes 0 with lse -inf, or the sink's.
   void store(int r) {
     const float keys_sum = warp_sum(sum[r]);
+    if constexpr (cfg.key_mean && !cfg.softcap)
+      if (max[r] != minus_infinity) max[r] += shift[r];
     float total = keys_sum, top = max[r], factor = total == 0.0f ? 0.0f : 1.0f / total;
     if (p.sinks != nullptr) {
       const float sink = p.sinks[tile.head * p.sinks_head];
       if (sink > top || sink != sink) top = sink;
-      const float shift = finite_shift(top), weight = exp_from(max[r], shift);
-      total = fmaf(total, weight, exp_from(sink, shift));
+      const float from = finite_shift(top), weight = exp_from(max[r], from);
+      total = fmaf(total, weight, exp_from(sink, from));
       factor = keys_sum == 0.0f ? 0.0f : weight / total;
     }
     const index_t s = tile.sequence.first_q + row[r], first = p.out.index(tile.batch, tile.head, s);
