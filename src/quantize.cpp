@@ -1,15 +1,24 @@
-// rapt_quantize: its shape is settled, no family carries it out yet, and it says so.
+// rapt_quantize, top to bottom: rules, then the CPU's work. Called by c_api.cpp.
+#include "cpu/quantize.h"
+
+#include "context.h"
+#include "cpu/arithmetic.h"
 #include "error.h"
+#include "quantize_rules.h"
 #include "sdpa.h"
-#include "tensor_rules.h"
 
 namespace rapt {
 
-void quantize(Context&, const rapt_quantize_args& args, void*) {
-  check_struct_size("args", args.struct_size, &args, sizeof args);
-  unsupported(
-      "rapt_quantize: no kernel family of this build quantises; pass FP8 tensors with their descale factors to "
-      "rapt_sdpa");
+void quantize(Context& context, const rapt_quantize_args& args, void* stream) {
+  check_quantize(args, stream);
+  const QuantizeParams params = quantize_params(args);
+  if (args.input->device.type == RAPT_DEVICE_CUDA)
+    unsupported("input.device: no kernel family of this build quantises on GPUs");
+  check_quantize_contents(params);
+  const cpu::DefaultArithmetic scope;
+  CpuResources& cpu = context.cpu();
+  const std::lock_guard<std::mutex> turn(cpu.turn);
+  cpu::quantize(cpu.pool, params);
 }
 
 }  // namespace rapt

@@ -242,14 +242,16 @@ RAPT_API rapt_status rapt_merge(rapt_context* context, const rapt_merge_args* ar
  * descale (f32), so that output * descale is close to input:
  *   y = input, rotated and smoothed as asked for;  descale = amax / largest number of the format (448, 57344, 448),
  *   1 where amax is 0 and at least 2^-126;  output = y * (1 / descale), rounded to nearest even and saturated.
- * amax is the largest finite |y| of what shares the factor; later keys of a block, head or tensor are included.
- * Finite values and infinities saturate, NaN stays NaN (sim8: 0). CPU and GPU give the same bits.
+ * amax is the largest finite |y| of what shares the factor; later keys of a block, head or tensor are included. A factor
+ * of nothing is 1 (blocks past the end of a packed sequence). Packed rows of no sequence stay untouched.
+ * Finite values and infinities saturate, NaN stays NaN (code 0x7f; sim8: 0). CPU and GPU give the same bits.
  * RAPT_QUANTIZE_HADAMARD: y = H S x / sqrt(n) over each aligned group of n channels, n the largest power of two that
  *   divides dim, at most 256; H: Sylvester's matrix, S: fixed signs (docs/fp8.md). Do it to q and k, both: their
  *   products stay what they are.
- * RAPT_QUANTIZE_SMOOTH: subtracts each channel's mean over the sequence (after the rotation) and writes it to mean;
- *   give that to rapt_sdpa as k_mean.
- * RAPT_QUANTIZE_SUPPLIED: descale is an input (offline scales, finite and > 0; on GPUs contents are not checked). */
+ * RAPT_QUANTIZE_SMOOTH: subtracts each channel's mean over the sequence's finite values (after the rotation) and writes
+ *   it to mean; give that to rapt_sdpa as k_mean.
+ * RAPT_QUANTIZE_SUPPLIED: descale is an input (offline scales, finite and at least 2^-126; on GPUs contents are not
+ *   checked). */
 #define RAPT_QUANTIZE_HADAMARD (UINT64_C(1) << 0)
 #define RAPT_QUANTIZE_SMOOTH (UINT64_C(1) << 1)
 #define RAPT_QUANTIZE_SUPPLIED (UINT64_C(1) << 2)

@@ -453,7 +453,15 @@ inline void merge(std::span<const PartialState> parts, const Tensor& out, const 
   api_detail::check(rapt_merge(api_detail::handle(options.context), &args, options.stream));
 }
 
+// Designated initialisers follow this order.
 struct QuantizeOptions {
+  Tensor mean = {};        // output: f32 [batch, heads, dim]; with smooth, and only then
+  Tensor cu_seqlens = {};  // i32 [batch + 1]: packed input. Needs max_seqlen
+  std::optional<int64_t> max_seqlen = {};
+  std::optional<double> percentile = {};  // above 0, at most 100; absent: the maximum
+  bool hadamard = false;                  // rotates the channels
+  bool smooth = false;                    // subtracts each channel's mean over the sequence
+  bool supplied = false;                  // descale is an input
   const Context* context = nullptr;
   void* stream = nullptr;
 };
@@ -462,14 +470,22 @@ struct QuantizeOptions {
 inline void quantize(const Tensor& input, const Tensor& output, const Tensor& descale, Scales scales,
                      const QuantizeOptions& options = {}) {
   api_detail::check_writable("output", output);
-  api_detail::check_writable("descale", descale);
-  const api_detail::Argument from(input), to(output), factors(descale);
+  if (!options.supplied) api_detail::check_writable("descale", descale);
+  api_detail::check_writable("mean", options.mean);
+  const api_detail::Argument from(input), to(output), factors(descale), mean(options.mean), list(options.cu_seqlens);
   rapt_quantize_args args{};
   args.struct_size = sizeof(args);
   args.input = from.get();
   args.output = to.get();
   args.descale = factors.get();
+  args.mean = mean.get();
+  args.cu_seqlens = list.get();
   args.scales = static_cast<int32_t>(scales);
+  if (options.hadamard) args.flags |= RAPT_QUANTIZE_HADAMARD;
+  if (options.smooth) args.flags |= RAPT_QUANTIZE_SMOOTH;
+  if (options.supplied) args.flags |= RAPT_QUANTIZE_SUPPLIED;
+  if (options.max_seqlen) args.has |= RAPT_QUANTIZE_HAS_MAX_SEQLEN, args.max_seqlen = *options.max_seqlen;
+  if (options.percentile) args.has |= RAPT_QUANTIZE_HAS_PERCENTILE, args.percentile = *options.percentile;
   api_detail::check(rapt_quantize(api_detail::handle(options.context), &args, options.stream));
 }
 

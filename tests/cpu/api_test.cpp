@@ -177,8 +177,18 @@ TEST(Api, WhatIsRefusedArrivesAsAnException) {
   });
   E4m3 stored[64]{};
   float scale = 1;
-  expect_exception(RAPT_ERROR_UNSUPPORTED, "", [&] {
-    quantize(x, Tensor(stored, {1, 1, 8, 8}), Tensor(&scale, {1}), Scales::tensor);
+  const float given = 0;
+  expect_exception(RAPT_ERROR_INVALID_ARGUMENT, "output.shape", [&] {
+    quantize(x, Tensor(stored, {1, 1, 4, 16}), Tensor(&scale, {1}), Scales::tensor);
+  });
+  expect_exception(RAPT_ERROR_INVALID_ARGUMENT, "descale: made from a pointer to const", [&] {
+    quantize(x, Tensor(stored, {1, 1, 8, 8}), Tensor(&given, {1}), Scales::tensor);
+  });
+  expect_exception(RAPT_ERROR_INVALID_ARGUMENT, "descale = 0", [&] {
+    quantize(x, Tensor(stored, {1, 1, 8, 8}), Tensor(&given, {1}), Scales::tensor, {.supplied = true});
+  });
+  expect_exception(RAPT_ERROR_INVALID_ARGUMENT, "mean = NULL", [&] {
+    quantize(x, Tensor(stored, {1, 1, 8, 8}), Tensor(&scale, {1}), Scales::tensor, {.smooth = true});
   });
   expect_exception(RAPT_ERROR_ENVIRONMENT, "no-such.pack", [&] { load_pack("no-such.pack"); });
   expect_exception(RAPT_ERROR_INVALID_ARGUMENT, "count", [&] { merge({}, y); });

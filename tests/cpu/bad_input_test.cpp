@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cuda/cuda.h"
+#include "quantize_call.h"
 #include "support.h"
 
 namespace rapt::test {
@@ -33,6 +34,7 @@ enum Slot : size_t {
   q_descale,
   k_descale,
   v_descale,
+  k_mean,
   q_starts,
   k_starts
 };
@@ -66,6 +68,7 @@ struct Arguments {
                                                &args.q_descale,
                                                &args.k_descale,
                                                &args.v_descale,
+                                               &args.k_mean,
                                                &args.q_starts,
                                                &args.k_starts};
     for (size_t s = 0; s < slots; ++s) {
@@ -653,8 +656,102 @@ TEST(BadInput, Scales) {
          a.args.q_scales = RAPT_SCALE_TENSOR;
        },
        {"q_scales", "f16"}},
+      {"mean of q's heads",
+       [](Arguments& a) {
+         a.zero(k_mean, DType::f32, {2, 4, 8});
+       },
+       {"k_mean", "[2, 4, 8]"}},
+      {"f16 mean",
+       [](Arguments& a) {
+         a.zero(k_mean, DType::f16, {2, 2, 8});
+       },
+       {"k_mean", "f16"}},
+      {"mean of f16 k",
+       [](Arguments& a) {
+         retype(a, k, DType::f16);
+         a.zero(k_mean, DType::f32, {2, 2, 8});
+       },
+       {"k_mean", "f16"}},
   };
   for (const Row& row : rows) expect_refused(quantised(), row);
+}
+
+namespace {
+
+// Scales of a call, all 1 but for one value.
+Arguments with_scales(Arguments a, Slot slot, int32_t kind, const std::vector<int64_t>& shape,
+                      const std::vector<int64_t>& at, double value) {
+  for (Slot s : {q, k, v}) retype(a, s, DType::e4m3);
+  a.zero(slot, DType::f32, shape);
+  fill(a[slot], 1);
+  if (slot != k_mean)
+    (slot == q_descale ? a.args.q_scales : slot == k_descale ? a.args.k_scales : a.args.v_scales) = kind;
+  put(a[slot], at, value);
+  return a;
+}
+
+struct Scales {
+  const char* name;
+  Slot slot;
+  int32_t kind;
+  std::vector<int64_t> shape, at;
+  const char* words;
+};
+
+}  // namespace
+
+// What scales hold: the argument, the index and the value are named, nothing is written.
+TEST(BadInput, ScaleContents) {
+  const Scales of_dense[] = {
+      {"tensor", q_descale, RAPT_SCALE_TENSOR, {1}, {0}, "q_descale[0]"},
+      {"scalar", k_descale, RAPT_SCALE_TENSOR, {}, {}, "k_descale = "},
+      {"head", k_descale, RAPT_SCALE_HEAD, {2, 2}, {1, 0}, "k_descale[1, 0]"},
+      {"token of q", q_descale, RAPT_SCALE_TOKEN, {2, 4, 3}, {1, 3, 2}, "q_descale[1, 3, 2]"},
+      {"token of v", v_descale, RAPT_SCALE_TOKEN, {2, 2, 7}, {0, 1, 6}, "v_descale[0, 1, 6]"},
+      {"block64", k_descale, RAPT_SCALE_BLOCK64, {2, 2, 1}, {1, 1, 0}, "k_descale[1, 1, 0]"},
+      {"block128", q_descale, RAPT_SCALE_BLOCK128, {2, 4, 1}, {0, 2, 0}, "q_descale[0, 2, 0]"},
+      {"channel", v_descale, RAPT_SCALE_CHANNEL, {2, 2, 6}, {1, 0, 5}, "v_descale[1, 0, 5]"},
+      {"mean", k_mean, 0, {2, 2, 8}, {1, 1, 7}, "k_mean[1, 1, 7]"},
+  };
+  const Scales of_packed[] = {
+      {"packed token", v_descale, RAPT_SCALE_TOKEN, {2, 9}, {1, 8}, "v_descale[1, 8]"},
+      {"packed block", k_descale, RAPT_SCALE_BLOCK64, {2, 2, 1}, {1, 1, 0}, "k_descale[1, 1, 0]"},
+      {"packed mean", k_mean, 0, {2, 2, 8}, {0, 1, 3}, "k_mean[0, 1, 3]"},
+  };
+  const auto expect_bad = [](const Arguments& call, const Scales& s) {
+    for (const auto& [value, text] : {std::pair{nan, "nan"}, {infinity, "inf"}, {-infinity, "-inf"}, {-0.5, "-0.5"}}) {
+      if (s.slot == k_mean && std::isfinite(value)) continue;  // a mean may be negative
+      expect_refused(with_scales(call, s.slot, s.kind, s.shape, s.at, value),
+                     {s.name, [](Arguments&) {}, {s.words, text, "finite"}, true});
+    }
+    Arguments zero = with_scales(call, s.slot, s.kind, s.shape, s.at, 0);
+    EXPECT_EQ(rapt_sdpa(nullptr, zero.build(), nullptr), RAPT_OK) << s.name << ": " << rapt_last_error();
+  };
+  for (const Scales& s : of_dense) expect_bad(dense(), s);
+  for (const Scales& s : of_packed) expect_bad(packed(), s);
+}
+
+// What no sequence uses may be anything: rows past the last sequence, keys past seqused_k, blocks past a sequence.
+TEST(BadInput, UnusedScales) {
+  Arguments past_end = packed();
+  put(past_end[cu_seqlens_k], {2}, 8);
+  Arguments unused = dense();
+  unused.zero(seqused_k, DType::i32, {2});
+  put(unused[seqused_k], {0}, 5);
+  Arguments blocks = packed();
+  blocks.args.max_seqlen_k = 65;
+  const std::tuple<Arguments, Slot, int32_t, std::vector<int64_t>, std::vector<int64_t>> calls[] = {
+      {past_end, v_descale, RAPT_SCALE_TOKEN, {2, 9}, {1, 8}},
+      {unused, k_descale, RAPT_SCALE_TOKEN, {2, 2, 7}, {0, 1, 5}},
+      {unused, k_descale, RAPT_SCALE_HEAD, {2, 2}, {1, 1}},  // of a sequence without keys
+      {unused, k_mean, 0, {2, 2, 8}, {1, 0, 2}},
+      {blocks, k_descale, RAPT_SCALE_BLOCK64, {2, 2, 2}, {0, 1, 1}},
+  };
+  for (const auto& [call, slot, kind, shape, at] : calls) {
+    Arguments a = with_scales(call, slot, kind, shape, at, nan);
+    EXPECT_EQ(rapt_sdpa(nullptr, a.build(), nullptr), RAPT_OK) << rapt_last_error();
+    each_index(a[out].shape, [&](const auto& i) { EXPECT_TRUE(std::isfinite(a[out].at(i))); });
+  }
 }
 
 TEST(BadInput, NotYetSupported) {
@@ -672,22 +769,175 @@ TEST(BadInput, NotYetSupported) {
       {"score_mod", [](Arguments& a) { a.args.score_mod = &mod; }, {"score_mod"}, false, RAPT_ERROR_UNSUPPORTED},
   };
   for (const Row& row : rows) expect_refused(dense(), row);
-  Arguments a = dense();
-  a.zero(v_descale, DType::f32, {1});
-  HostTensor stored = make_tensor(DType::e4m3, a[q].shape);
-  a.build();
-  const check::View output("output", stored, check::in_host_memory),
-      descale("descale", a[v_descale], check::in_host_memory);
-  rapt_quantize_args quantize{};
-  quantize.struct_size = sizeof(quantize);
-  quantize.input = a.args.q;
-  quantize.output = output.get();
-  quantize.descale = descale.get();
-  quantize.scales = RAPT_SCALE_TENSOR;
-  EXPECT_EQ(rapt_quantize(nullptr, &quantize, nullptr), RAPT_ERROR_UNSUPPORTED);
-  EXPECT_STRNE(rapt_last_error(), "");
   EXPECT_EQ(rapt_load_pack(nullptr, "no-such.pack"), RAPT_ERROR_ENVIRONMENT);
   expect_words(rapt_last_error(), {"no-such.pack"});
+}
+
+namespace {
+
+struct QuantizeRow {
+  const char* name;
+  std::function<void(QuantizeCall&)> change;
+  std::vector<std::string> words;
+  std::function<void(rapt_quantize_args&)> last = [](rapt_quantize_args&) {};
+};
+
+// Refused with the words, and nothing written.
+void expect_refused(QuantizeCall call, const QuantizeRow& row) {
+  SCOPED_TRACE(row.name);
+  row.change(call);
+  QuantizeArgs args(call);
+  row.last(args.args);
+  EXPECT_EQ(rapt_quantize(nullptr, &args.args, nullptr), RAPT_ERROR_INVALID_ARGUMENT);
+  expect_words(rapt_last_error(), row.words);
+  each_index(call.output.shape, [&](const auto& at) { EXPECT_TRUE(is_poisoned(call.output, at)); });
+}
+
+QuantizeCall quantize_dense() {
+  QuantizeCall call;
+  call.input = make_tensor(DType::f16, {2, 3, 70, 16});
+  call.scales = RAPT_SCALE_HEAD;
+  call.poison(DType::e4m3);
+  return call;
+}
+
+QuantizeCall quantize_packed() {
+  QuantizeCall call;
+  call.input = make_tensor(DType::f16, {20, 3, 16});
+  call.scales = RAPT_SCALE_TOKEN;
+  call.cu_seqlens = make_tensor(DType::i32, {3});
+  put(call.cu_seqlens, {1}, 7), put(call.cu_seqlens, {2}, 15);
+  call.max_seqlen = 8;
+  call.poison(DType::e4m3);
+  return call;
+}
+
+}  // namespace
+
+TEST(BadInput, Quantize) {
+  static const rapt_tensor not_there{nullptr, {RAPT_DEVICE_CPU, 0}, RAPT_F16, 4, nullptr, nullptr};
+  const auto keep = [](QuantizeCall&) {};
+  const QuantizeRow rows[] = {
+      {"struct_size", keep, {"struct_size", "8"}, [](rapt_quantize_args& a) { a.struct_size = 8; }},
+      {"has", keep, {"has", "4"}, [](rapt_quantize_args& a) { a.has = 4; }},
+      {"flags", keep, {"flags", "16"}, [](rapt_quantize_args& a) { a.flags = 16; }},
+      {"reserved", keep, {"reserved", "3"}, [](rapt_quantize_args& a) { a.reserved = 3; }},
+      {"no kind", keep, {"scales", "0"}, [](rapt_quantize_args& a) { a.scales = RAPT_SCALE_NONE; }},
+      {"kind 7", keep, {"scales", "7"}, [](rapt_quantize_args& a) { a.scales = 7; }},
+      {"no input", keep, {"input", "NULL"}, [](rapt_quantize_args& a) { a.input = nullptr; }},
+      {"no output", keep, {"output", "NULL"}, [](rapt_quantize_args& a) { a.output = nullptr; }},
+      {"no descale", keep, {"descale", "NULL"}, [](rapt_quantize_args& a) { a.descale = nullptr; }},
+      {"no shape", keep, {"input", "shape"}, [](rapt_quantize_args& a) { a.input = &not_there; }},
+      {"FP8 input", [](QuantizeCall& c) { c.input = make_tensor(DType::e4m3, c.input.shape); }, {"input", "e4m3"}},
+      {"f16 output", [](QuantizeCall& c) { c.output = make_poisoned(DType::f16, c.output.shape); }, {"output", "f16"}},
+      {"packed without lists",
+       [](QuantizeCall& c) {
+         c.input = make_tensor(DType::f16, {8, 3, 16});
+       },
+       {"input", "[8, 3, 16]"}},
+      {"other shape",
+       [](QuantizeCall& c) {
+         c.output = make_poisoned(DType::e4m3, {2, 3, 16, 70});
+       },
+       {"output", "[2, 3, 16, 70]", "[2, 3, 70, 16]"}},
+      {"descale for a token",
+       [](QuantizeCall& c) {
+         c.descale = make_poisoned(DType::f32, {2, 3, 70});
+       },
+       {"descale", "[2, 3, 70]", "[batch, heads]"}},
+      {"f16 descale",
+       [](QuantizeCall& c) {
+         c.descale = make_poisoned(DType::f16, {2, 3});
+       },
+       {"descale", "f16"}},
+      {"mean unasked",
+       [](QuantizeCall& c) {
+         c.mean = make_poisoned(DType::f32, {2, 3, 16});
+       },
+       {"mean", "RAPT_QUANTIZE_SMOOTH"}},
+      {"no mean", [](QuantizeCall& c) { c.flags = RAPT_QUANTIZE_SMOOTH; }, {"mean", "NULL"}},
+      {"mean of heads",
+       [](QuantizeCall& c) {
+         c.flags = RAPT_QUANTIZE_SMOOTH;
+         c.mean = make_poisoned(DType::f32, {2, 3});
+       },
+       {"mean", "[2, 3]", "[2, 3, 16]"}},
+      {"percentile 0", [](QuantizeCall& c) { c.percentile = 0; }, {"percentile", "0"}},
+      {"percentile 101", [](QuantizeCall& c) { c.percentile = 101; }, {"percentile", "101"}},
+      {"percentile NaN", [](QuantizeCall& c) { c.percentile = nan; }, {"percentile", "nan"}},
+      {"percentile of nothing",
+       [](QuantizeCall& c) {
+         c.percentile = 99;
+         c.flags = RAPT_QUANTIZE_SUPPLIED;
+       },
+       {"percentile", "99", "RAPT_QUANTIZE_SUPPLIED"}},
+      {"max_seqlen of dense", [](QuantizeCall& c) { c.max_seqlen = 70; }, {"max_seqlen", "70"}},
+      {"output overlaps itself", [](QuantizeCall& c) { c.output.strides[2] = 0; }, {"output.strides"}},
+      {"output in input",
+       [](QuantizeCall& c) {
+         c.output.storage = c.input.storage;
+         c.output.offset = 0;
+         std::fill_n(c.input.storage.get(), c.input.size() * 2, poison_byte);
+       },
+       {"output", "input"}},
+      {"supplied 0",
+       [](QuantizeCall& c) {
+         c.flags = RAPT_QUANTIZE_SUPPLIED;
+         fill(c.descale, 1);
+         put(c.descale, {1, 2}, 0);
+       },
+       {"descale[1, 2]", "0"}},
+      {"supplied infinity",
+       [](QuantizeCall& c) {
+         c.flags = RAPT_QUANTIZE_SUPPLIED;
+         fill(c.descale, 1);
+         put(c.descale, {0, 1}, infinity);
+       },
+       {"descale[0, 1]", "inf"}},
+      {"another device",
+       keep,
+       {"output", "cuda:0", "cpu"},
+       [](rapt_quantize_args& a) {
+         static rapt_tensor elsewhere;
+         elsewhere = a.output != nullptr ? *a.output : not_there;
+         elsewhere.device = {RAPT_DEVICE_CUDA, 0};
+         a.output = &elsewhere;
+       }},
+  };
+  for (const QuantizeRow& row : rows) expect_refused(quantize_dense(), row);
+  const QuantizeRow packed_rows[] = {
+      {"no max_seqlen", [](QuantizeCall& c) { c.max_seqlen.reset(); }, {"max_seqlen"}},
+      {"max_seqlen < 0", [](QuantizeCall& c) { c.max_seqlen = -1; }, {"max_seqlen", "-1"}},
+      {"sequence too long", [](QuantizeCall& c) { c.max_seqlen = 7; }, {"cu_seqlens[2]", "8", "max_seqlen = 7"}},
+      {"not from 0", [](QuantizeCall& c) { put(c.cu_seqlens, {0}, 1); }, {"cu_seqlens[0]", "1"}},
+      {"falling", [](QuantizeCall& c) { put(c.cu_seqlens, {2}, 5); }, {"cu_seqlens[2]", "5", "7"}},
+      {"past the end",
+       [](QuantizeCall& c) {
+         put(c.cu_seqlens, {1}, 17), put(c.cu_seqlens, {2}, 21);
+         c.max_seqlen = 17;
+       },
+       {"cu_seqlens[2]", "21", "20 rows"}},
+      {"i64 list", [](QuantizeCall& c) { c.cu_seqlens = make_tensor(DType::i64, {3}); }, {"cu_seqlens", "i64"}},
+      {"supplied NaN",
+       [](QuantizeCall& c) {
+         c.flags = RAPT_QUANTIZE_SUPPLIED;
+         fill(c.descale, 1);
+         put(c.descale, {2, 14}, nan);
+       },
+       {"descale[2, 14]", "nan"}},
+  };
+  for (const QuantizeRow& row : packed_rows) expect_refused(quantize_packed(), row);
+
+  // What no sequence uses may be anything.
+  QuantizeCall call = quantize_packed();
+  call.flags = RAPT_QUANTIZE_SUPPLIED;
+  fill(call.descale, 1);
+  put(call.descale, {2, 15}, nan);
+  quantize_on_cpu(call);
+  int not_a_stream = 0;
+  const QuantizeArgs args(call);
+  EXPECT_EQ(rapt_quantize(nullptr, &args.args, &not_a_stream), RAPT_ERROR_INVALID_ARGUMENT);
+  expect_words(rapt_last_error(), {"stream"});
 }
 
 TEST(BadInput, NullPointers) {

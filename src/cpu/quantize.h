@@ -1,0 +1,12 @@
+// rapt_quantize on the CPU. Called by quantize.cpp with a call whose rules hold, its contents' too.
+#pragma once
+
+#include "cpu/threads.h"
+#include "kernels/shared/quantize.h"
+
+namespace rapt::cpu {
+
+// Throws std::bad_alloc before anything is written.
+void quantize(ThreadPool& pool, const QuantizeParams& params);
+
+}  // namespace rapt::cpu
