@@ -16,7 +16,7 @@
 namespace rapt::test {
 namespace {
 
-constexpr size_t slots = 18;
+constexpr size_t slots = 19;
 enum Slot : size_t {
   q,
   k,
