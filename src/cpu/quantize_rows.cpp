@@ -13,12 +13,18 @@ namespace q = quantizing;
 using detail::bits_of;
 using detail::float_of;
 
+// condition ? a : b by bits: around a float operation compilers would rather branch, and then not vectorise.
+RAPT_ALWAYS_INLINE uint32_t select(bool condition, uint32_t a, uint32_t b) {
+  const uint32_t mask = 0u - static_cast<uint32_t>(condition);
+  return (a & mask) | (b & ~mask);
+}
+
 RAPT_ALWAYS_INLINE float widen_f16(uint16_t c) {
   const uint32_t magnitude = static_cast<uint32_t>(c & 0x7fffu) << 13;
   // Times 2^112 moves the exponent's bias from 15 to 127 and makes subnormals right; infinity and NaN are put back.
   const uint32_t finite = bits_of(float_of(magnitude) * 0x1p112f);
   const uint32_t special = magnitude | 0x7f800000u;
-  return float_of(static_cast<uint32_t>(c & 0x8000u) << 16 | (magnitude >= 0x0f800000u ? special : finite));
+  return float_of(static_cast<uint32_t>(c & 0x8000u) << 16 | select(magnitude >= 0x0f800000u, special, finite));
 }
 
 template <class Code, class Widen>
@@ -86,8 +92,8 @@ RAPT_ALWAYS_INLINE void add_finite_row(const float* __restrict x, int64_t n, dou
                                        int64_t* __restrict counts) {
   for (int64_t i = 0; i < n; ++i) {
     const bool finite = q::is_finite(x[i]);
-    sums[i] += static_cast<double>(finite ? x[i] : 0.0f);
-    counts[i] += finite ? 1 : 0;
+    sums[i] += static_cast<double>(float_of(select(finite, bits_of(x[i]), 0u)));
+    counts[i] += finite;
   }
 }
 
@@ -127,9 +133,9 @@ RAPT_ALWAYS_INLINE uint8_t fp8_code(float x) {
       static_cast<uint32_t>(magnitude < static_cast<int32_t>(largest) ? magnitude : static_cast<int32_t>(largest));
   const uint32_t normal = (held - rebase + ((1u << (shift - 1)) - 1) + ((held >> shift) & 1u)) >> shift;
   const uint32_t subnormal = bits_of(float_of(held) + unit) - bits_of(unit);
-  const uint32_t finite = static_cast<int32_t>(held) < static_cast<int32_t>(first_normal) ? subnormal : normal;
+  const uint32_t finite = select(static_cast<int32_t>(held) < static_cast<int32_t>(first_normal), subnormal, normal);
   const uint32_t code = finite | ((bits >> 24) & 0x80u);
-  return static_cast<uint8_t>(magnitude > static_cast<int32_t>(q::infinity_bits) ? q::nan_code : code);
+  return static_cast<uint8_t>(select(magnitude > static_cast<int32_t>(q::infinity_bits), q::nan_code, code));
 }
 
 // inverse(i) for element i.
