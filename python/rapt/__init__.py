@@ -3,6 +3,7 @@
     import rapt
     out = rapt.sdpa(q, k, v, causal=True)              # [batch, heads, seqlen, head_dim], any of the four frameworks
     out, lse = rapt.sdpa(q, k, v, lse=True)            # lse: float32, natural logarithm, [batch, heads, seqlen]
+    k8 = rapt.quantize(k, scales="block64")            # FP8: rapt.sdpa(q, k8.codes, v, **k8.options("k"))
 
 Nothing is copied and nothing is converted: q, k, v are read where they lie, results belong to the caller's framework,
 GPU work is enqueued on the framework's current stream. What is computed, to the letter: docs/semantics.md.
@@ -18,11 +19,18 @@ from typing import Any
 from . import _core, _dispatch, _signature
 from ._dispatch import front_of
 from ._errors import DeviceError, EnvironmentLacking, Error, InternalError, InvalidArgument, OutOfMemory, Unsupported
+from ._products import gemm, qk
+from ._quantize import Quantized, fake_quantize, quantize
 
 __version__: str = _core.version()
 __all__ = [
     "sdpa",
+    "quantize",
+    "fake_quantize",
+    "Quantized",
     "merge",
+    "qk",
+    "gemm",
     "prepare",
     "explain",
     "load_pack",

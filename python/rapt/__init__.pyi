@@ -1,7 +1,7 @@
 """Types of rapt's public functions. An Array is one of PyTorch, JAX, CuPy or NumPy, and all of a call come from one."""
 
 import os
-from typing import Any, Literal, Sequence, TypeVar, overload
+from typing import Any, Literal, NamedTuple, Sequence, TypeVar, overload
 
 Array = TypeVar("Array")
 Dtype = Any  # "f16", "float16", torch.float16, numpy.float16, ...
@@ -107,6 +107,73 @@ def sdpa(
     splits: int | None = None,
     context: Context | None = None,
 ) -> tuple[Array, Array]: ...
+
+class Quantized(NamedTuple):
+    codes: Any
+    descale: Any
+    mean: Any
+    scales: Granularity
+    dtype: Literal["e4m3", "e5m2", "sim8"]
+    def options(self, name: Literal["q", "k", "v"]) -> dict[str, Any]: ...
+
+def quantize(
+    x: Array,
+    *,
+    scales: Granularity = "head",
+    dtype: Dtype = "e4m3",
+    layout: Literal["bhsd", "bshd"] = "bhsd",
+    hadamard: bool = False,
+    smooth: bool = False,
+    percentile: float | None = None,
+    descale: Array | None = None,
+    cu_seqlens: Array | None = None,
+    max_seqlen: int | None = None,
+    out: Array | Quantized | None = None,
+    context: Context | None = None,
+) -> Quantized: ...
+def fake_quantize(
+    x: Array,
+    *,
+    scales: Granularity = "head",
+    dtype: Dtype = "e4m3",
+    layout: Literal["bhsd", "bshd"] = "bhsd",
+    hadamard: bool = False,
+    smooth: bool = False,
+    percentile: float | None = None,
+    descale: Array | None = None,
+    cu_seqlens: Array | None = None,
+    max_seqlen: int | None = None,
+    clip_gradient: bool = False,
+    context: Context | None = None,
+) -> Array: ...
+def qk(
+    q: Array,
+    k: Array,
+    *,
+    scale: float = 1.0,
+    layout: Literal["bhsd", "bshd"] = "bhsd",
+    q_descale: Array | None = None,
+    k_descale: Array | None = None,
+    q_scales: Granularity | None = None,
+    k_scales: Granularity | None = None,
+    q_dtype: Dtype | None = None,
+    k_dtype: Dtype | None = None,
+    out: Array | None = None,
+    out_dtype: Dtype | None = None,
+    context: Context | None = None,
+) -> Array: ...
+def gemm(
+    a: Array,
+    b: Array,
+    *,
+    a_descale: Array | None = None,
+    b_descale: Array | None = None,
+    a_dtype: Dtype | None = None,
+    b_dtype: Dtype | None = None,
+    out: Array | None = None,
+    out_dtype: Dtype | None = None,
+    context: Context | None = None,
+) -> Array: ...
 def prepare(q: Array, k: Array, v: Array, **options: Any) -> None: ...
 def explain(q: Array, k: Array, v: Array, **options: Any) -> str: ...
 def merge(

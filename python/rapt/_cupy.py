@@ -6,7 +6,9 @@ import cupy
 
 from . import _core
 from ._dispatch import Front, load_default_pack, register
+from ._eager import front
 from ._errors import InvalidArgument
+from ._numbers import Numbers, values_of
 from ._views import CUDA, RAPT_BF16, allocate_in_order, memory_order, type_code
 
 
@@ -28,7 +30,7 @@ def view(array: cupy.ndarray) -> tuple:
     )
 
 
-def dtype_named(name: str):
+def dtype_named(name):
     if name == "bfloat16":
         try:
             import ml_dtypes
@@ -52,7 +54,15 @@ def stream(like: cupy.ndarray) -> int:
         return cupy.cuda.get_current_stream().ptr
 
 
-FRONT = Front(_core.sdpa, _core.prepare, _core.explain, _core.merge)
+NUMBERS = Numbers(
+    cupy,
+    cast=lambda array, dtype: array.astype(dtype),
+    repeat=cupy.repeat,
+    decode=lambda codes, format: cupy.array(values_of(format), cupy.float32)[codes],
+    array=lambda values, like: cupy.array(values, cupy.float32),
+    arange=lambda count, like: cupy.arange(count, dtype=like.dtype),
+)
+FRONT = front(allocate, NUMBERS)
 _core.register_framework((cupy.ndarray,), "cupy", RAPT_BF16, {"view": view, "allocate": allocate, "stream": stream})
 load_default_pack()
 

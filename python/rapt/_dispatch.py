@@ -15,12 +15,17 @@ from ._errors import InvalidArgument
 
 
 class Front(NamedTuple):
-    """The operations for arrays of one framework, with the arguments of rapt's own; merge with its positional ones."""
+    """The operations for arrays of one framework. sdpa, prepare and explain take the arguments of rapt's own, merge
+    rapt._core's; the others their arrays and a dictionary of all options, checked (_quantize.py, _products.py)."""
 
     sdpa: Callable[..., Any]
     prepare: Callable[..., Any]
     explain: Callable[..., Any]
     merge: Callable[..., Any]
+    quantize: Callable[..., Any]
+    fake_quantize: Callable[..., Any]
+    qk: Callable[..., Any]
+    gemm: Callable[..., Any]
 
 
 def tracing() -> bool:

@@ -14,11 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy
 
-from . import _core
+from . import _core, _jax_operators
 from ._dispatch import Front, load_default_pack, register
 from ._errors import InvalidArgument, Unsupported
 from ._signature import OPERANDS, bind, split_starts
-from ._values import ACC, CAUSAL, LAYOUTS, PV, SCALES, check, integer, word
+from ._values import ACC, CAUSAL, LAYOUTS, PV, SCALES, check, integer, stored_code, word
 
 HAS = {
     "scale": 1 << 0,
@@ -31,29 +31,11 @@ HAS = {
     "splits": 1 << 7,
 }
 FLAGS = {"partial": 1 << 2, "invariant": 1 << 3, "check_contents": 1 << 4}
-STORED = {None: 0, "e4m3": 4, "float8_e4m3fn": 4, "e5m2": 5, "float8_e5m2": 5, "sim8": 6}
 ORDINARY = ("float32", "float16", "bfloat16")
 SHORT = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 
 for _target, _platform, _capsule in _core.xla_targets():
     jax.ffi.register_ffi_target(_target, _capsule, platform=_platform)
-
-
-def _stored(given: dict, name: str) -> int:
-    """The rapt_dtype that a uint8 array is said to hold; 0: what its own dtype says."""
-    named, dtype = given[name + "_dtype"], given[name].dtype.name
-    if named is None:
-        if dtype == "uint8":
-            raise InvalidArgument(
-                f'{name}: uint8 does not say what it holds: pass {name}_dtype = "e4m3", "e5m2" or "sim8"'
-            )
-        return 0
-    code = word(f"{name}_dtype", named if isinstance(named, str) else jnp.dtype(named).name, STORED)
-    if dtype != "uint8" and STORED.get(dtype) != code:
-        raise InvalidArgument(
-            f"{name}_dtype = {named!r}, but {name} is of {dtype}: only uint8 storage can be given another dtype"
-        )
-    return code
 
 
 def _arrays(given: dict) -> list:
@@ -85,7 +67,7 @@ def _attributes(given: dict) -> tuple[tuple[int, ...], tuple[float, ...]]:
         *(chosen(f"{name}_scales", SCALES) for name in "qkv"),
         chosen("pv", PV),
         chosen("acc", ACC),
-        *(_stored(given, name) for name in "qkv"),
+        *(stored_code(name, given[name].dtype.name, given[f"{name}_dtype"]) for name in "qkv"),
     )
     return integers, tuple(0.0 if given[name] is None else float(given[name]) for name in ("scale", "softcap"))
 
@@ -188,7 +170,16 @@ def _refuse(operation: str):
     return refuse
 
 
-FRONT = Front(sdpa, _refuse("prepare"), _refuse("explain"), merge)
+FRONT = Front(
+    sdpa,
+    _refuse("prepare"),
+    _refuse("explain"),
+    merge,
+    _jax_operators.quantize,
+    _jax_operators.fake_quantize,
+    _jax_operators.qk,
+    _jax_operators.gemm,
+)
 
 load_default_pack()
 

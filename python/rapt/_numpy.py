@@ -7,7 +7,9 @@ import numpy
 
 from . import _core
 from ._dispatch import Front, register
+from ._eager import front
 from ._errors import InvalidArgument
+from ._numbers import Numbers, values_of
 from ._views import CPU, RAPT_F32, allocate_in_order, memory_order, type_code
 
 
@@ -31,7 +33,7 @@ def view(array: numpy.ndarray) -> tuple:
     )
 
 
-def dtype_named(name: str) -> numpy.dtype:
+def dtype_named(name) -> numpy.dtype:
     if name == "bfloat16":
         try:
             import ml_dtypes
@@ -49,7 +51,15 @@ def allocate(like: numpy.ndarray, shape: tuple[int, ...], name: str, zeroed: boo
     return allocate_in_order(lambda sizes: make(sizes, dtype), shape, order)
 
 
-FRONT = Front(_core.sdpa, _core.prepare, _core.explain, _core.merge)
+NUMBERS = Numbers(
+    numpy,
+    cast=lambda array, dtype: array.astype(dtype),
+    repeat=numpy.repeat,
+    decode=lambda codes, format: numpy.array(values_of(format), numpy.float32)[codes],
+    array=lambda values, like: numpy.array(values, numpy.float32),
+    arange=lambda count, like: numpy.arange(count, dtype=like.dtype),
+)
+FRONT = front(allocate, NUMBERS)
 TYPES = (numpy.ndarray, numpy.memmap)
 _core.register_framework(TYPES, "numpy", RAPT_F32, {"view": view, "allocate": allocate})
 

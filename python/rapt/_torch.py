@@ -9,10 +9,22 @@ from __future__ import annotations
 import torch
 from torch.compiler import is_dynamo_compiling
 
-from . import _core, _dispatch
+from . import _core, _dispatch, _torch_fp8
 from ._dispatch import Front, register
 from ._signature import bind
-from ._torch_arrays import EXCHANGE, TYPES, allocate, empty_strided_cuda, plain, room, stream, view, written
+from ._torch_arrays import (
+    EXCHANGE,
+    TRACING,
+    TYPES,
+    allocate,
+    empty_strided_cuda,
+    plain,
+    room,
+    stream,
+    view,
+    watched,
+    written,
+)
 from ._torch_operators import check, merge_through_operator, through_operator
 from ._views import RAPT_BF16
 
@@ -35,29 +47,19 @@ def _plainly(operation: str, q, k, v, **options):
 
 def merge(outs, lses, sinks, lse, out, out_dtype, context):
     given = [one for one in (*outs, *lses, sinks) if one is not None]
-    if is_dynamo_compiling() or any(type(one) not in TYPES for one in given) or _is_watched(given):
+    if is_dynamo_compiling() or watched(given):
         return merge_through_operator(outs, lses, sinks, lse, out, out_dtype, context)
     return _core.merge(outs, lses, sinks, lse, out, out_dtype, context)
 
 
-def _is_watched(tensors) -> bool:
-    """Whether something records what happens to these tensors, or a gradient is wanted."""
-    wanted = torch.is_grad_enabled() and any(one.requires_grad for one in tensors)
-    return wanted or getattr(torch.autograd.forward_ad, "_current_level", -1) >= 0 or any(ask() for ask in TRACING)
-
-
-FRONT = Front(_core.sdpa, _core.prepare, _core.explain, merge)
+FP8 = (_torch_fp8.quantize, _torch_fp8.fake_quantize, _torch_fp8.qk, _torch_fp8.gemm)
+FRONT = Front(_core.sdpa, _core.prepare, _core.explain, merge, *FP8)
 OPERATOR_FRONT = Front(
     through_operator,
     lambda q, k, v, **options: _plainly("prepare", q, k, v, **options),
     lambda q, k, v, **options: _plainly("explain", q, k, v, **options),
     merge_through_operator,
-)
-# Modes that see every operation, and torch.jit.trace. Not public: what is missing asks nothing.
-TRACING = tuple(
-    function
-    for function in (getattr(torch._C, name, None) for name in ("_len_torch_dispatch_stack", "_is_tracing"))
-    if function is not None
+    *FP8,
 )
 _core.register_framework(
     TYPES,

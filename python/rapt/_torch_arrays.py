@@ -11,6 +11,24 @@ TYPES = (torch.Tensor, torch.nn.Parameter)
 EXCHANGE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)  # PyTorch 2.10 and later
 
 
+# Modes that see every operation, and torch.jit.trace. Not public: what is missing asks nothing.
+TRACING = tuple(
+    function
+    for function in (getattr(torch._C, name, None) for name in ("_len_torch_dispatch_stack", "_is_tracing"))
+    if function is not None
+)
+
+
+def watched(tensors) -> bool:
+    """Whether these are of subclasses, something records what happens to them, or a gradient is wanted."""
+    return (
+        any(type(one) not in TYPES for one in tensors)
+        or (torch.is_grad_enabled() and any(one.requires_grad for one in tensors))
+        or getattr(torch.autograd.forward_ad, "_current_level", -1) >= 0
+        or any(ask() for ask in TRACING)
+    )
+
+
 def plain(value):
     """A tensor of a subclass as the torch.Tensor that it is; anything else as it is."""
     return value.as_subclass(torch.Tensor) if isinstance(value, torch.Tensor) and type(value) not in TYPES else value

@@ -41,7 +41,10 @@ OPTIONS = {
     "splits": "SymInt?",
 }
 # Where a gradient may be wanted; a caller's output among them.
-DIFFERENTIABLE = ("q", "k", "v", "bias", "sinks", "alibi_slopes", "q_descale", "k_descale", "v_descale", "k_mean", "out", "lse")
+DIFFERENTIABLE = (
+    *("q", "k", "v", "bias", "sinks", "alibi_slopes"),
+    *("q_descale", "k_descale", "v_descale", "k_mean", "out", "lse"),
+)
 
 
 def _schema() -> str:

@@ -13,6 +13,7 @@ SCALES = {"tensor": 1, "head": 2, "token": 3, "block64": 4, "block128": 5, "chan
 PV = {"f16": 1, "fp8": 2, "fp8x2": 3}
 ACC = {"f32": 0, "f16": 1}
 BOOLS = {False: 0, True: 1}
+FORMAT_CODES = {"e4m3": 4, "float8_e4m3fn": 4, "e5m2": 5, "float8_e5m2": 5, "sim8": 6}  # rapt_dtype
 
 
 def word(name: str, value: Any, words: dict) -> int:
@@ -32,9 +33,27 @@ def integer(name: str, value: Any) -> Any:
 
 
 def number(name: str, value: Any) -> Any:
+    if isinstance(value, float):  # asked first: of a symbolic one nothing more can be
+        return value
     if isinstance(value, (bool, str, bytes)) or hasattr(value, "__dlpack__") or not hasattr(value, "__float__"):
         raise InvalidArgument(f"{name} = {value!r}: must be a number")
     return value
+
+
+def stored_code(name: str, dtype: str, named: Any) -> int:
+    """The rapt_dtype that the argument `name`, of this dtype, is said to hold by `named`; 0: what its own says."""
+    if named is None:
+        if dtype == "uint8":
+            raise InvalidArgument(
+                f'{name}: uint8 does not say what it holds: pass {name}_dtype = "e4m3", "e5m2" or "sim8"'
+            )
+        return 0
+    code = word(f"{name}_dtype", str(named).removesuffix("'>").rsplit(".", 1)[-1], FORMAT_CODES)
+    if dtype != "uint8" and FORMAT_CODES.get(dtype) != code:
+        raise InvalidArgument(
+            f"{name}_dtype = {named!r}, but {name} is of {dtype}: only uint8 storage can be given another dtype"
+        )
+    return code
 
 
 def check(given: dict[str, Any]) -> None:

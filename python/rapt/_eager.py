@@ -1,0 +1,109 @@
+"""quantize, fake_quantize, qk and gemm on arrays that rapt._core reads where they lie (NumPy, CuPy, PyTorch): outputs
+are made here, the compiled module fills them.
+
+Used by the frameworks' modules.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+from . import _core, _numbers
+from ._dispatch import Front
+from ._products import gemm_shape, out_dtype_name, qk_shape
+from ._quantize import Quantized, descale_shape, given_outputs, mean_shape
+
+Allocate = Callable[..., Any]  # allocate(like, shape, dtype name, zeroed)
+
+
+def quantize(allocate: Allocate, storage: Callable[[dict], Any], x, given: dict) -> Quantized:
+    codes, descale, mean = given_outputs(given)
+    packed = given["cu_seqlens"] is not None  # rows and factors of no sequence are not written
+    if codes is None:
+        codes = allocate(x, tuple(x.shape), storage(given), packed)
+    if descale is None:
+        descale = allocate(x, descale_shape(x.shape, given), "float32", packed)
+    if mean is None and given["smooth"]:
+        mean = allocate(x, mean_shape(x.shape, given), "float32", packed)
+    _core.quantize(
+        x,
+        codes,
+        descale,
+        mean,
+        given["cu_seqlens"],
+        given["layout"],
+        given["scales"],
+        given["format"],
+        given["hadamard"],
+        given["smooth"],
+        given["descale"] is not None,
+        given["percentile"],
+        given["max_seqlen"],
+        given["context"],
+    )
+    return Quantized(codes, descale, mean, given["scales"], given["format"])
+
+
+def qk(allocate: Allocate, q, k, given: dict):
+    out = given["out"]
+    if out is None:
+        out = allocate(q, qk_shape(q.shape, k.shape, given["layout"]), out_dtype_name(q, given), False)
+    _core.qk(
+        q,
+        k,
+        out,
+        given["q_descale"],
+        given["k_descale"],
+        given["q_scales"],
+        given["k_scales"],
+        given["q_dtype"],
+        given["k_dtype"],
+        given["layout"],
+        given["scale"],
+        given["context"],
+    )
+    return out
+
+
+def gemm(allocate: Allocate, a, b, given: dict):
+    out = given["out"]
+    if out is None:
+        out = allocate(a, gemm_shape(a.shape, b.shape), out_dtype_name(a, given), False)
+    _core.gemm(
+        a,
+        b,
+        out,
+        given["a_descale"],
+        given["b_descale"],
+        given["a_scales"],
+        given["b_scales"],
+        given["a_dtype"],
+        given["b_dtype"],
+        given["context"],
+    )
+    return out
+
+
+def front(allocate: Allocate, numbers: "_numbers.Numbers") -> Front:
+    """The operations of a framework without FP8 types of its own, tracers and gradients: NumPy, CuPy."""
+
+    def storage(given: dict):
+        return "uint8" if isinstance(given["dtype"], str) else given["dtype"]
+
+    def quantized(x, given: dict) -> Quantized:
+        return quantize(allocate, storage, x, given)
+
+    def fake_quantized(x, given: dict):
+        made = quantized(x, {**given, "dtype": given["format"]})
+        return _numbers.dequantized(numbers, made, given, x)
+
+    return Front(
+        _core.sdpa,
+        _core.prepare,
+        _core.explain,
+        _core.merge,
+        quantized,
+        fake_quantized,
+        lambda q, k, given: qk(allocate, q, k, given),
+        lambda a, b, given: gemm(allocate, a, b, given),
+    )

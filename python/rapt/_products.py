@@ -1,0 +1,138 @@
+"""rapt.qk and rapt.gemm: their signatures, and the rules that all frameworks share. Exported by rapt/__init__.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ._dispatch import front_of
+from ._errors import InvalidArgument
+from ._values import LAYOUTS, SCALES, number, word
+
+ORDINARY = ("float32", "float16", "bfloat16")
+SHORT = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+
+
+def qk(
+    q,
+    k,
+    *,
+    scale=1.0,
+    layout="bhsd",
+    q_descale=None,
+    k_descale=None,
+    q_scales=None,
+    k_scales=None,
+    q_dtype=None,
+    k_dtype=None,
+    out=None,
+    out_dtype=None,
+    context=None,
+) -> Any:
+    """The first product of attention by itself: out[b, h, i, j] = scale * q_descale * k_descale * dot(q[i], k[j]).
+
+    Args:
+        q: [batch, heads_q, seqlen_q, head_dim] for layout "bhsd", [batch, seqlen_q, heads_q, head_dim] for "bshd".
+            float32, float16, bfloat16 or FP8, q and k each its own.
+        k: [batch, heads_k, seqlen_k, head_dim], or as above. heads_q is a multiple of heads_k.
+        scale: any finite number; 1 gives the raw products.
+        q_descale, k_descale: float32, with their granularity in q_scales, k_scales: "tensor", "head", "token",
+            "block64", "block128", shaped as in sdpa().
+        q_dtype, k_dtype: what uint8 storage holds: "e4m3", "e5m2" or "sim8".
+        out: the array to write to.
+        out_dtype: of an allocated out: float32, float16, bfloat16. None is q's; of FP8 q it is float32, since float16
+            becomes infinite beyond 65519.
+        context: a Context; None is the process default.
+
+    Returns:
+        [batch, heads_q, seqlen_q, seqlen_k], whatever the layout, rounded to nearest even. Sums are float32.
+
+    Of smoothed keys (quantize(smooth=True)) these are the products with what is stored; there is no k_mean here.
+    """
+    given = {"q_descale": q_descale, "k_descale": k_descale, "q_scales": q_scales, "k_scales": k_scales}
+    for name in ("q", "k"):
+        if (given[f"{name}_descale"] is None) != (given[f"{name}_scales"] is None):
+            raise InvalidArgument(f"{name}_descale and {name}_scales: a descale and its granularity come together")
+        if given[f"{name}_scales"] is not None:
+            word(f"{name}_scales", given[f"{name}_scales"], SCALES)
+    word("layout", layout, LAYOUTS)
+    number("scale", scale)
+    _one_of(out, out_dtype)
+    given.update(
+        layout=layout, scale=scale, q_dtype=q_dtype, k_dtype=k_dtype, out=out, out_dtype=out_dtype, context=context
+    )
+    return front_of(q).qk(q, k, given)
+
+
+def gemm(
+    a,
+    b,
+    *,
+    a_descale=None,
+    b_descale=None,
+    a_dtype=None,
+    b_dtype=None,
+    out=None,
+    out_dtype=None,
+    context=None,
+) -> Any:
+    """A product of matrices with factors: out[i, j] = a_descale[i] * b_descale[j] * sum over l of a[i, l] * b[l, j].
+
+    Args:
+        a: [m, k], b: [k, n]: float32, float16, bfloat16 or FP8, each its own; any strides. Fastest where k is
+            contiguous in both, as for torch._scaled_mm: pass weights [n, k] as weights.T.
+        a_descale, b_descale: float32: one factor, [] or [1], or one a row of a [m] and a column of b [n].
+        a_dtype, b_dtype: what uint8 storage holds: "e4m3", "e5m2" or "sim8".
+        out: the array to write to.
+        out_dtype: of an allocated out: float32, float16, bfloat16. None is a's, of FP8 a float32.
+        context: a Context; None is the process default.
+
+    Returns:
+        [m, n]. Sums are float32.
+    """
+    given = {"a_descale": a_descale, "b_descale": b_descale, "a_scales": None, "b_scales": None}
+    for name in ("a", "b"):
+        given[f"{name}_scales"] = _kind(f"{name}_descale", given[f"{name}_descale"])
+    _one_of(out, out_dtype)
+    given.update(a_dtype=a_dtype, b_dtype=b_dtype, out=out, out_dtype=out_dtype, context=context)
+    return front_of(a, "a").gemm(a, b, given)
+
+
+def _one_of(out, out_dtype) -> None:
+    if out is not None and out_dtype is not None:
+        raise InvalidArgument(f"out_dtype = {out_dtype!r} with out: out has its own dtype; pass one of them")
+
+
+def _kind(name: str, descale) -> str | None:
+    """What gemm's factors are shared by: one factor is the same either way."""
+    if descale is None:
+        return None
+    shape = getattr(descale, "shape", None)
+    if shape is None or len(shape) > 1:
+        raise InvalidArgument(f"{name}: must be an array of shape [], [1], or of one factor a row (a) or column (b)")
+    return "tensor" if len(shape) == 0 or shape[0] == 1 else "token"
+
+
+def qk_shape(q, k, layout: str) -> tuple:
+    if len(q) != 4 or len(k) != 4:
+        raise InvalidArgument(f"q, k: ranks {len(q)} and {len(k)}: both must be 4")
+    heads, seqlen = (1, 2) if layout == "bhsd" else (2, 1)
+    return (q[0], q[heads], q[seqlen], k[seqlen])
+
+
+def gemm_shape(a, b) -> tuple:
+    if len(a) != 2 or len(b) != 2:
+        raise InvalidArgument(f"a, b: ranks {len(a)} and {len(b)}: both must be 2, [m, k] and [k, n]")
+    return (a[0], b[1])
+
+
+def out_dtype_name(first, given: dict) -> str:
+    """ "float16": of an out that is allocated for the first factor."""
+    wanted = given["out_dtype"]
+    if wanted is None:
+        name = str(first.dtype).removeprefix("torch.")
+        return name if name in ORDINARY else "float32"
+    name = str(wanted).removesuffix("'>").rsplit(".", 1)[-1]
+    name = SHORT.get(name, name)
+    if name not in ORDINARY:
+        raise InvalidArgument(f"out_dtype = {wanted!r}: must be float32, float16 or bfloat16")
+    return name

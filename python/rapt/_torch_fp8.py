@@ -1,0 +1,264 @@
+"""quantize, fake_quantize, qk and gemm on PyTorch tensors: eager calls go to rapt._core; where somebody looks on
+(_torch_operators.py says who), to the operators rapt::quantize, rapt::qk, rapt::gemm and their _out forms.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.compiler import is_dynamo_compiling
+
+from . import _eager, _numbers
+from ._errors import InvalidArgument
+from ._products import gemm_shape, out_dtype_name, qk_shape
+from ._quantize import STORAGE, Quantized, descale_shape, given_outputs, mean_shape
+from ._torch_arrays import allocate, dtype_named, plain, watched
+from ._torch_operators import LIBRARY
+
+OF_QUANTIZE = {
+    "descale": "Tensor?",
+    "cu_seqlens": "Tensor?",
+    "layout": "str",
+    "scales": "str",
+    "format": "str",
+    "hadamard": "bool",
+    "smooth": "bool",
+    "percentile": "float?",
+    "max_seqlen": "SymInt?",
+}
+OF_QK = {
+    "q_descale": "Tensor?",
+    "k_descale": "Tensor?",
+    "layout": "str",
+    "scale": "float",
+    "q_scales": "str?",
+    "k_scales": "str?",
+    "q_dtype": "str?",
+    "k_dtype": "str?",
+}
+OF_GEMM = {
+    "a_descale": "Tensor?",
+    "b_descale": "Tensor?",
+    "a_scales": "str?",
+    "b_scales": "str?",
+    "a_dtype": "str?",
+    "b_dtype": "str?",
+}
+
+
+def _schema(options: dict[str, str]) -> str:
+    return ", ".join(f"{kind} {name}" for name, kind in options.items())
+
+
+LIBRARY.define(f"quantize(Tensor x, {_schema(OF_QUANTIZE)}) -> (Tensor, Tensor, Tensor)")
+LIBRARY.define(
+    f"quantize_out(Tensor x, {_schema(OF_QUANTIZE)}, Tensor(a!) codes, Tensor(b!)? descale_out, Tensor(c!)? mean) -> ()"
+)
+LIBRARY.define(f"qk(Tensor q, Tensor k, {_schema(OF_QK)}, ScalarType out_dtype) -> Tensor")
+LIBRARY.define(f"qk_out(Tensor q, Tensor k, {_schema(OF_QK)}, Tensor(a!) out) -> ()")
+LIBRARY.define(f"gemm(Tensor a, Tensor b, {_schema(OF_GEMM)}, ScalarType out_dtype) -> Tensor")
+LIBRARY.define(f"gemm_out(Tensor a, Tensor b, {_schema(OF_GEMM)}, Tensor(a!) out) -> ()")
+
+
+def _storage(given: dict) -> str:
+    return STORAGE[given["format"]]
+
+
+def _eagerly(x, given: dict) -> Quantized:
+    return _eager.quantize(allocate, _storage, x, given)
+
+
+def _run_quantize(x, *values):
+    given = {**dict(zip(OF_QUANTIZE, map(plain, values))), "out": None, "context": None}
+    with torch.no_grad():
+        made = _eagerly(plain(x), given)
+    nothing = _nothing(x)
+    descale = made.descale if given["descale"] is None else nothing  # an operator returns no input
+    return made.codes, descale, nothing.clone() if made.mean is None else made.mean
+
+
+def _run_quantize_out(x, *values) -> None:
+    *shared, codes, descale, mean = map(plain, values)
+    given = {**dict(zip(OF_QUANTIZE, shared)), "context": None}
+    descale = given["descale"] if descale is None else descale
+    given["out"] = Quantized(codes, descale, mean, given["scales"], given["format"])
+    with torch.no_grad():
+        _eagerly(plain(x), given)
+
+
+def _fake_quantize_operator(x, *values):
+    given = dict(zip(OF_QUANTIZE, values))
+    codes = allocate(x, tuple(x.shape), _storage(given))
+    descale = _nothing(x) if given["descale"] is not None else allocate(x, descale_shape(x.shape, given), "float32")
+    mean = allocate(x, mean_shape(x.shape, given), "float32") if given["smooth"] else _nothing(x)
+    return codes, descale, mean
+
+
+def _nothing(like: torch.Tensor) -> torch.Tensor:
+    return torch.empty((0,), dtype=torch.float32, device=like.device)
+
+
+def _product(run, options: dict[str, str]):
+    """The implementations of a product's operator and of its _out form."""
+
+    def to_given(first, second, values, out, out_dtype) -> torch.Tensor:
+        given = {**dict(zip(options, map(plain, values))), "out": out, "out_dtype": out_dtype, "context": None}
+        with torch.no_grad():
+            return run(allocate, plain(first), plain(second), given)
+
+    def made(first, second, *values):
+        return to_given(first, second, values[:-1], None, values[-1])
+
+    def into(first, second, *values) -> None:
+        to_given(first, second, values[:-1], plain(values[-1]), None)
+
+    return made, into
+
+
+def _fake_qk(q, k, *values):
+    layout = dict(zip(OF_QK, values))["layout"]
+    return allocate(q, qk_shape(tuple(q.shape), tuple(k.shape), layout), values[-1])
+
+
+def _fake_gemm(a, b, *values):
+    return allocate(a, gemm_shape(tuple(a.shape), tuple(b.shape)), values[-1])
+
+
+def _no_backward(context, *gradients):
+    raise NotImplementedError(
+        "rapt.quantize, qk and gemm have no backward: call them under torch.no_grad() or on tensors that need no "
+        "gradient; rapt.fake_quantize passes gradients through"
+    )
+
+
+_run_qk, _run_qk_out = _product(_eager.qk, OF_QK)
+_run_gemm, _run_gemm_out = _product(_eager.gemm, OF_GEMM)
+for _name, _function, _fake in (
+    ("quantize", _run_quantize, _fake_quantize_operator),
+    ("quantize_out", _run_quantize_out, lambda *values: None),
+    ("qk", _run_qk, _fake_qk),
+    ("qk_out", _run_qk_out, lambda *values: None),
+    ("gemm", _run_gemm, _fake_gemm),
+    ("gemm_out", _run_gemm_out, lambda *values: None),
+):
+    for _key in ("CPU", "CUDA"):
+        LIBRARY.impl(_name, _function, _key)
+    torch.library.register_fake(f"rapt::{_name}", _fake, lib=LIBRARY)
+for _name in ("quantize", "qk", "gemm"):
+    torch.library.register_autograd(f"rapt::{_name}", _no_backward, lib=LIBRARY)
+
+
+def _looked_on(*values) -> bool:
+    """Whether an eager call would not be seen by somebody who has to; checks that all arrays are tensors."""
+    if is_dynamo_compiling():
+        return True
+    return watched([one for one in values if isinstance(one, torch.Tensor)])
+
+
+def _refuse_context(given: dict) -> None:
+    if given["context"] is not None:
+        raise InvalidArgument("context: an operator under torch.compile or autograd runs in the process default")
+
+
+def _refuse_gradients(*values) -> None:
+    if torch.is_grad_enabled() and any(isinstance(one, torch.Tensor) and one.requires_grad for one in values):
+        raise InvalidArgument("out: gradients do not flow through an array of yours, and an input needs one")
+
+
+def _expect_tensors(**values) -> None:
+    for name, value in values.items():
+        if value is not None and not isinstance(value, torch.Tensor):
+            kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+            raise InvalidArgument(f"{name}: a {kind}, but all arrays of a call come from one framework, here torch")
+
+
+def quantize(x, given: dict) -> Quantized:
+    out = given["out"]
+    parts = (out.codes, out.descale, out.mean) if isinstance(out, Quantized) else (out,)
+    if not _looked_on(x, given["descale"], given["cu_seqlens"], *parts):
+        return _eagerly(x, given)
+    _refuse_context(given)
+    _expect_tensors(descale=given["descale"], cu_seqlens=given["cu_seqlens"], out=parts[0])
+    shared = [given[name] for name in OF_QUANTIZE]
+    if out is None:
+        codes, descale, mean = torch.ops.rapt.quantize(x, *shared)
+    else:
+        _refuse_gradients(x, given["descale"], *parts)
+        codes, descale, mean = given_outputs(given)
+        if descale is None:
+            descale = allocate(x, descale_shape(x.shape, given), "float32", True)
+        if mean is None and given["smooth"]:
+            mean = allocate(x, mean_shape(x.shape, given), "float32", True)
+        torch.ops.rapt.quantize_out(x, *shared, codes, None if given["descale"] is not None else descale, mean)
+    descale = descale if given["descale"] is None else given["descale"]
+    return Quantized(codes, descale, mean if given["smooth"] else None, given["scales"], given["format"])
+
+
+def _decode(codes: torch.Tensor, format: str) -> torch.Tensor:
+    numbers = codes.to(torch.float32)
+    return (numbers * 896.0 - 114240.0) / 255.0 if format == "sim8" else numbers
+
+
+NUMBERS = _numbers.Numbers(
+    torch,
+    cast=lambda array, dtype: array.to(torch.float32 if dtype == "float32" else dtype),
+    repeat=torch.repeat_interleave,
+    decode=_decode,
+    array=lambda values, like: torch.tensor(values, dtype=torch.float32, device=like.device),
+    arange=lambda count, like: torch.arange(count, dtype=like.dtype, device=like.device),
+)
+
+
+LIBRARY.define("straight_through(Tensor x, Tensor simulated, Tensor? keep, bool hadamard) -> Tensor")
+LIBRARY.impl("straight_through", lambda x, simulated, keep, hadamard: simulated.clone(), "CompositeExplicitAutograd")
+
+
+def _keep_for_backward(ctx, inputs, output) -> None:
+    _, _, keep, ctx.hadamard = inputs
+    ctx.save_for_backward(*([] if keep is None else [keep]))
+
+
+def _pass_through(ctx, gradient):
+    if ctx.saved_tensors:
+        gradient = _numbers.clipped(NUMBERS, gradient, ctx.saved_tensors[0], ctx.hadamard)
+    return gradient, None, None, None
+
+
+torch.library.register_autograd("rapt::straight_through", _pass_through, setup_context=_keep_for_backward, lib=LIBRARY)
+
+
+def fake_quantize(x, given: dict) -> torch.Tensor:
+    descale = given["descale"]
+    if isinstance(descale, torch.Tensor) and descale.requires_grad and torch.is_grad_enabled():
+        raise InvalidArgument("descale: needs a gradient, but gradients flow to x alone: pass descale.detach()")
+    fixed = x.detach()
+    made = quantize(fixed, given)
+    simulated = _numbers.dequantized(NUMBERS, made, given, fixed)
+    if not (x.requires_grad and torch.is_grad_enabled()):
+        return simulated
+    keep = _numbers.unsaturated(NUMBERS, made, given, fixed) if given["clip_gradient"] else None
+    return torch.ops.rapt.straight_through(x, simulated, keep, given["hadamard"])
+
+
+def _multiply(operator, operator_out, run, first, second, options: dict[str, str], given: dict):
+    descales = [given[name] for name, kind in options.items() if kind == "Tensor?"]
+    if not _looked_on(first, second, given["out"], *descales):
+        return run(allocate, first, second, given)
+    _refuse_context(given)
+    _expect_tensors(second=second, out=given["out"], **dict(zip(("first descale", "second descale"), descales)))
+    shared = [given[name] for name in options]
+    for index, name in enumerate(options):
+        if name.endswith("_dtype") and shared[index] is not None:
+            shared[index] = str(shared[index]).removeprefix("torch.")
+    if given["out"] is None:
+        return operator(first, second, *shared, dtype_named(out_dtype_name(first, given)))
+    _refuse_gradients(first, second, given["out"], *descales)
+    operator_out(first, second, *shared, given["out"])
+    return given["out"]
+
+
+def qk(q, k, given: dict) -> torch.Tensor:
+    return _multiply(torch.ops.rapt.qk, torch.ops.rapt.qk_out, _eager.qk, q, k, OF_QK, given)
+
+
+def gemm(a, b, given: dict) -> torch.Tensor:
+    return _multiply(torch.ops.rapt.gemm, torch.ops.rapt.gemm_out, _eager.gemm, a, b, OF_GEMM, given)
