@@ -18,12 +18,12 @@ Problem with_lse(const Problem& problem) {
 }
 
 // Outputs of one sample against oracle and plain, every row_step-th query.
-void add_outputs(const Problem& p, const Inputs& inputs, const Outputs& outputs, int64_t row_step, Result& result,
-                 Condition& condition) {
+void add_outputs(const Problem& p, const Inputs& inputs, const Outputs& outputs, int64_t row_step, DType fp8_weights,
+                 Result& result, Condition& condition) {
   const Outputs plain_outputs = make_outputs(p);
   const Reading reading(p, inputs);
   const Reference reference = forward(reading, {.row_step = row_step});
-  plain(reading, probability_format(p), plain_outputs, row_step);
+  plain(reading, probability_format(p, fp8_weights), plain_outputs, row_step);
   result.out.add(compare_out(p, outputs.out, reference));
   if (outputs.lse.present()) {
     result.lse.add(compare_lse(p, outputs.lse, reference));
@@ -44,7 +44,7 @@ void add_sample(const Problem& p, Fill fill, uint64_t seed, const Kernel& kernel
   const Inputs inputs = make_inputs(p, fill, seed);
   const Outputs outputs = make_outputs(p);
   kernel(p, inputs, outputs);
-  add_outputs(p, inputs, outputs, 1, result, condition);
+  add_outputs(p, inputs, outputs, 1, kernel.fp8_weights, result, condition);
 }
 
 std::string structural_fault(const Problem& p, const char* name, const Errors& e, int64_t dim) {
@@ -67,6 +67,8 @@ std::string fault(const Problem& p, const Result& r) {
                   r.out.worst_got, " instead of ", r.out.worst_want, "): at most ", r.bounds.max_abs);
   if (!(r.out.rel_rms <= r.bounds.rel_rms))
     return concat("out: rel_rms = ", r.out.rel_rms, ": at most ", r.bounds.rel_rms);
+  if (!(r.out.mean_abs <= r.bounds.mean_abs))
+    return concat("out: mean_abs = ", r.out.mean_abs, ": at most ", r.bounds.mean_abs);
   if (!(r.lse_share <= 1))
     return concat("lse: the error at ", describe_element(p, r.lse_worst, 1), " is ", r.lse_share, " times its bound");
   return {};
@@ -92,19 +94,19 @@ Result check_problem(const Problem& problem, Fill fill, uint64_t seed, const Ker
     result.message = error.what();
     return result;
   }
-  result.bounds = output_bounds(p, fill, result.plain, condition);
+  result.bounds = output_bounds(p, fill, result.plain, condition, kernel.fp8_weights);
   result.message = fault(p, result);
   result.pass = result.message.empty();
   return result;
 }
 
-Result judge(const Problem& p, std::optional<Fill> fill, const Inputs& inputs, const Outputs& outputs,
-             int64_t row_step) {
+Result judge(const Problem& p, std::optional<Fill> fill, const Inputs& inputs, const Outputs& outputs, int64_t row_step,
+             DType fp8_weights) {
   Result result;
   Condition condition;
-  add_outputs(p, inputs, outputs, row_step, result, condition);
+  add_outputs(p, inputs, outputs, row_step, fp8_weights, result, condition);
   // Not normal or outlier: the bounds that hold for any numbers.
-  result.bounds = output_bounds(p, fill.value_or(Fill::huge), result.plain, condition);
+  result.bounds = output_bounds(p, fill.value_or(Fill::huge), result.plain, condition, fp8_weights);
   if (result.out.count < pooled_outputs) result.bounds.rel_rms = INFINITY;
   result.message = fault(p, result);
   result.pass = result.message.empty();

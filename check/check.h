@@ -13,7 +13,11 @@
 namespace rapt::check {
 
 // Computes out (and lse where it is present). Throws Error when it refuses.
-using Kernel = std::function<void(const Problem&, const Inputs&, const Outputs&)>;
+struct Kernel : std::function<void(const Problem&, const Inputs&, const Outputs&)> {
+  using function::function;
+  // What the weights of an FP8 V may be rounded to by pv=f16 and the default: GPUs' matrix instructions take f16.
+  DType fp8_weights = DType::f16;
+};
 
 // rapt_sdpa on the CPU, or on a GPU with a stream of its own: the inputs are uploaded, must come back unchanged, and
 // nothing around any tensor may have been written. context may be NULL. Needs the library at link time.
@@ -38,9 +42,9 @@ inline constexpr int64_t pooled_outputs = 4096;
 
 // Judges one call's outputs (of make_outputs), lse where it is present, on every row_step-th query of each head: for
 // inputs that come from elsewhere (no fill) or problems too large for the whole oracle. With fewer than pooled_outputs
-// elements max_abs alone judges.
+// elements max_abs alone judges. fp8_weights: see Kernel.
 Result judge(const Problem& problem, std::optional<Fill> fill, const Inputs& inputs, const Outputs& outputs,
-             int64_t row_step = 1);
+             int64_t row_step = 1, DType fp8_weights = DType::f16);
 
 std::string rerun_command(const Problem& problem, Fill fill, uint64_t seed);
 

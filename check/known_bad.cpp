@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "error.h"
+#include "format.h"
 #include "plain.h"
 
 namespace rapt::check {
@@ -50,6 +51,12 @@ struct Kernel16x64 {
     return x + static_cast<float>(r.bias(b, h, i, j)) + static_cast<float>(r.alibi(b, h, i, j));
   }
 
+  // A sum as the accumulator holds it.
+  float kept(float sum) const {
+    if (defect != Defect::half_sums) return sum;
+    return static_cast<float>(round_to(DType::f16, static_cast<double>(256 * sum))) / 256;
+  }
+
   double* trace_row(std::vector<double>& stage, int64_t b, int64_t h, int64_t i) const {
     return stage.data() + r.row_q(b, h, i) * p.seqlen_k;
   }
@@ -74,7 +81,7 @@ struct Kernel16x64 {
                   int64_t j0) const {
     for (int64_t j = 0; j < tile_k; ++j) {
       const bool other_lane = defect == Defect::mixed_rows && j >= tile_k / 2;
-      row.sum += weights[other_lane ? c ^ 1 : c][j];
+      row.sum = kept(row.sum + weights[other_lane ? c ^ 1 : c][j]);
       if (j0 + j >= r.sequences[b].seqlen_k) continue;
       float weight = weights[c][j];
       if (defect == Defect::saturated_p) weight = std::fmin(weight * 512.0f, 448.0f) / 512.0f;
@@ -82,9 +89,10 @@ struct Kernel16x64 {
         trace_row(trace->s, b, h, i)[j0 + j] = static_cast<double>(scores[c][j]);
         trace_row(trace->p, b, h, i)[j0 + j] = static_cast<double>(weight);
       }
+      if (p.pv == PvMode::fp8 || p.pv == PvMode::fp8x2) weight = fp8_weight(p.pv, weight);
       if (scores[c][j] == -infinity && weight == 0.0f) continue;  // hidden: V may hold anything
       const double* v = r.v_row(b, r.kv_head(h), j0 + j);
-      for (int64_t d = 0; d < p.head_dim_v; ++d) row.acc[d] += weight * static_cast<float>(v[d]);
+      for (int64_t d = 0; d < p.head_dim_v; ++d) row.acc[d] = kept(row.acc[d] + weight * static_cast<float>(v[d]));
     }
   }
 
@@ -190,6 +198,7 @@ const std::vector<KnownBad>& known_bad() {
       {Defect::floored_normaliser, "floored_normaliser", "f32 b1 h1 q64 d64 scale=-1", Fill::constant, "row_max"},
       {Defect::unguarded_infinity, "unguarded_infinity", "f32 b1 h2 q70 k200 d64 window=8,0", Fill::normal, "row_sum"},
       {Defect::saturated_p, "saturated_p", "f16 b1 h2 q64 d64", Fill::normal, "P"},
+      {Defect::half_sums, "half_sums", "e4m3 out=f32 b1 h1 q16 k384 d64 scales=head pv=fp8", Fill::constant, "row_sum"},
       {Defect::forgotten_mean, "forgotten_mean", "e4m3 out=f32 b2 h4:2 q20 k70 d32 scales=head smooth_k", Fill::normal,
        "inputs"},
       {Defect::softcap_after_padding, "softcap_after_padding", "f16 b1 h2 q100 d64 causal softcap=5", Fill::normal,

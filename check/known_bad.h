@@ -18,6 +18,7 @@ enum class Defect {
   floored_normaliser,     // the sum is floored at 1e-10 and the maximum starts at 0
   unguarded_infinity,     // -inf - (-inf) where a row has seen nothing yet
   saturated_p,            // P scaled by 512 saturates at 448
+  half_sums,              // sums of weights scaled by 256 are kept in f16, which ends at 65504
   forgotten_mean,         // k_mean is left out of the scores, since a softmax does not feel it: lse does
   softcap_after_padding,  // hidden keys are set to -inf before the soft cap, which makes them -cap
 };

@@ -139,9 +139,11 @@ Kernel library_kernel(rapt_context* context, rapt_device device) {
                const Problem& problem, const Inputs& inputs, const Outputs& outputs) {
       run_on_gpu(problem, inputs, outputs, context, index, *stream);
     };
-  return [context](const Problem& problem, const Inputs& inputs, const Outputs& outputs) {
+  Kernel kernel = [context](const Problem& problem, const Inputs& inputs, const Outputs& outputs) {
     require_ok(run_sdpa(problem, inputs, outputs, context));
   };
+  kernel.fp8_weights = DType::f32;
+  return kernel;
 }
 
 }  // namespace rapt::check

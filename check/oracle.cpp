@@ -241,6 +241,21 @@ struct Row {
   int64_t b, h, i, row;
 };
 
+bool fp8_weights(const Problem& p) { return p.pv == PvMode::fp8 || p.pv == PvMode::fp8x2; }
+
+// One key's share of what FP8 weights do (Reference::square_v and so on).
+void add_rounding(const Row& at, double p, double row_sum, const double* v_j, int64_t dim, Reference& reference) {
+  const double floor = std::min(p * row_sum, 0x1p-18) / row_sum;
+  double size = 0;
+  for (int64_t d = 0; d < dim; ++d) {
+    const double square = v_j[d] * v_j[d];
+    reference.square_v[at.row * dim + d] += p * p * square;
+    reference.floor_v[at.row * dim + d] += floor * floor * square;
+    size += square;
+  }
+  reference.quartic_v[at.row] += std::pow(p, 4) * size * size;
+}
+
 std::vector<double> row_logits(const Reading& r, const Row& at, const ForwardOptions& options) {
   const int64_t keys = r.sequences[at.b].seqlen_k;
   std::vector<double> x(keys, -infinity);
@@ -277,6 +292,7 @@ void forward_row(const Reading& r, const Row& at, const ForwardOptions& options,
     const double* v_j = r.v_row(at.b, r.kv_head(at.h), j);
     for (int64_t d = 0; d < dim; ++d) out[d] += p * v_j[d];
     for (int64_t d = 0; d < dim; ++d) weighted[d] += p * std::fabs(v_j[d]);
+    if (fp8_weights(r.problem()) && x[j] != s.max) add_rounding(at, p, s.sum, v_j, dim, reference);
     if (x[j] > s.max - 40)
       reference.logit_size[at.row] = std::max(reference.logit_size[at.row], logit_size(r, at.b, at.h, at.i, j));
   }
@@ -313,6 +329,10 @@ Reference forward(const Reading& r, const ForwardOptions& options) {
   const Problem& p = r.problem();
   Reference reference = empty_reference(r.rows_q, p.head_dim_v);
   if (options.capture) size_capture(r, *options.capture);
+  if (fp8_weights(p)) {
+    for (auto* per_value : {&reference.square_v, &reference.floor_v}) per_value->assign(reference.out.size(), 0.0);
+    reference.quartic_v.assign(reference.lse.size(), 0.0);
+  }
   for_each_parallel(p.batch * p.heads_q, [&](int64_t bh) {
     const int64_t b = bh / p.heads_q, h = bh % p.heads_q;
     for (int64_t i = 0; i < r.sequences[b].seqlen_q; ++i) {

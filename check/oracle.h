@@ -63,6 +63,11 @@ struct Reference {
   // What conditions the problem, for bounds: the largest sum of |terms| of a logit within 40 of the row's maximum;
   // sum_j p |v|; sum_j p |v - out|.
   std::vector<double> logit_size, weighted_v, spread_v;
+  // Where the problem's pv rounds the weights to FP8, what that acts on: sum_j (p v)^2; the same of what rounding may
+  // take from a weight w = p l (l: the row sum) among the smallest numbers, min(w, 2^-18) / l; and of each row
+  // sum_j p^4 |v_j|^4; without the keys at the maximum, whose weight of 1 is exact. Empty
+  // otherwise.
+  std::vector<double> square_v, floor_v, quartic_v;
 };
 
 // Inner values of the computation, [row][seqlen_k]: hidden keys have s = -inf and p = 0.

@@ -22,6 +22,8 @@ float logit(const Reading& r, int64_t b, int64_t h, int64_t i, int64_t j) {
   return x + static_cast<float>(r.bias(b, h, i, j)) + static_cast<float>(r.alibi(b, h, i, j));
 }
 
+float rounded(DType dtype, float x) { return static_cast<float>(round_to(dtype, static_cast<double>(x))); }
+
 float maximum(const std::vector<float>& x, float start) {
   float m = start;
   for (const float x_j : x)
@@ -29,8 +31,11 @@ float maximum(const std::vector<float>& x, float start) {
   return m;
 }
 
+bool is_fp8_mode(PvMode pv) { return pv == PvMode::fp8 || pv == PvMode::fp8x2; }
+
 void plain_row(const Reading& r, int64_t b, int64_t h, int64_t i, DType probability, float* out, float& lse) {
   const int64_t dim = r.problem().head_dim_v;
+  const PvMode pv = r.problem().pv;
   std::vector<float> x(r.sequences[b].seqlen_k);
   for (int64_t j = 0; j < std::ssize(x); ++j) x[j] = logit(r, b, h, i, j);
   const float sink = r.has_sink() ? static_cast<float>(r.sink(h)) : -infinity;
@@ -42,14 +47,22 @@ void plain_row(const Reading& r, int64_t b, int64_t h, int64_t i, DType probabil
     if (x_j != -infinity) sum += std::exp(x_j - m);
   for (int64_t j = 0; j < std::ssize(x); ++j) {
     if (x[j] == -infinity) continue;
-    const auto p = static_cast<float>(round_to(probability, static_cast<double>(std::exp(x[j] - m) / sum)));
+    const float weight = std::exp(x[j] - m);
+    const float p = is_fp8_mode(pv) ? fp8_weight(pv, weight) : rounded(probability, weight / sum);
     const double* v = r.v_row(b, r.kv_head(h), j);
     for (int64_t d = 0; d < dim; ++d) out[d] += p * static_cast<float>(v[d]);
   }
+  if (is_fp8_mode(pv))
+    for (int64_t d = 0; d < dim; ++d) out[d] /= sum;
   lse = m + std::log(sum);
 }
 
 }  // namespace
+
+float fp8_weight(PvMode pv, float weight) {
+  const float scaled = 256 * weight, high = rounded(DType::e4m3, scaled);
+  return (pv == PvMode::fp8x2 ? high + rounded(DType::e4m3, scaled - high) : high) / 256;
+}
 
 void store_row(const Reading& r, int64_t b, int64_t h, int64_t i, const float* out, float lse, const Outputs& outputs) {
   const bool packed = r.problem().varlen;

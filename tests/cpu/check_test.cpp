@@ -517,6 +517,81 @@ TEST(CheckBounds, PlainPassesItsOwnBoundsAndMissesThoseOfABetterFormat) {
   EXPECT_FALSE(check_problem(single, Fill::normal, 1, plain_kernel(DType::f16)).pass);
 }
 
+constexpr const char* mission = "e4m3 out=f32 b1 h8 q512 d64 scales=head";
+
+check::Kernel in_mode(PvMode pv) {
+  return [pv](const Problem& p, const Inputs& in, const Outputs& out) {
+    Problem changed = p;
+    changed.pv = pv;
+    kernel_with(check::Defect::none)(changed, in, out);
+  };
+}
+
+// Exact arithmetic but for the weights: the errors that the bounds of docs/fp8.md were taken from.
+TEST(CheckBounds, WeightsInFp8CostWhatTheGuideSays) {
+  struct Cost {
+    PvMode pv;
+    double max_abs, mean_abs, rel_rms;
+  };
+  for (const Cost& cost : {Cost{PvMode::f16, 1.6e-4, 1.2e-5, 2.1e-4}, Cost{PvMode::fp8x2, 2.4e-4, 3.5e-5, 5.7e-4},
+                           Cost{PvMode::fp8, 9e-3, 1.4e-3, 2.4e-2}}) {
+    Problem p = parse_problem(mission);
+    p.pv = cost.pv;
+    const auto result = check_problem(p, Fill::normal, 1, in_mode(cost.pv));
+    EXPECT_TRUE(result.pass) << result.message;
+    EXPECT_NEAR(result.plain.max_abs, cost.max_abs, 0.2 * cost.max_abs);
+    EXPECT_NEAR(result.plain.mean_abs, cost.mean_abs, 0.2 * cost.mean_abs);
+    EXPECT_NEAR(result.plain.rel_rms, cost.rel_rms, 0.1 * cost.rel_rms);
+  }
+}
+
+TEST(CheckBounds, AModeMissesTheBoundsOfABetterOne) {
+  Problem p = parse_problem(mission);
+  p.pv = PvMode::fp8x2;
+  EXPECT_FALSE(check_problem(p, Fill::normal, 1, in_mode(PvMode::fp8)).pass);
+  p.pv = PvMode::f16;
+  EXPECT_FALSE(check_problem(p, Fill::normal, 1, in_mode(PvMode::fp8x2)).pass);
+}
+
+// The same without numbers of their own, so that it is the derived bounds that notice.
+TEST(CheckBounds, DerivedBoundsTellTheModesApart) {
+  for (const Fill fill : {Fill::normal, Fill::outlier}) {
+    Problem p = parse_problem("e4m3 out=f16 b1 h4 q64 k300 d64 scales=head");
+    EXPECT_EQ(check::required_bounds(p, fill, 1).max_abs, infinity);
+    p.pv = PvMode::fp8x2;
+    EXPECT_TRUE(check_problem(p, fill, 1, in_mode(PvMode::fp8x2)).pass);
+    EXPECT_FALSE(check_problem(p, fill, 1, in_mode(PvMode::fp8)).pass);
+    if (fill == Fill::outlier) continue;  // few keys count: two terms are near f16
+    p.pv = PvMode::f16;
+    EXPECT_FALSE(check_problem(p, fill, 1, in_mode(PvMode::fp8x2)).pass);
+  }
+}
+
+// Weights in E4M3 as they are, without the factor of 256: below 2^-6 they lose bits, below 2^-10 all of them. A key or
+// a sink that stands out makes all others small.
+TEST(CheckBounds, UnscaledWeightsAreNoticed) {
+  const Problem p = parse_problem("e4m3 out=f32 b1 h1 q64 k2000 d64 scales=head sinks pv=fp8");
+  Inputs in = make_inputs(p, Fill::normal, 1);
+  in.sinks.set({0}, 8);
+  const check::Reading r(p, in);
+  const Outputs sound = check::make_outputs(p), unscaled = check::make_outputs(p);
+  kernel_with(check::Defect::none)(p, in, sound);
+  for (int64_t i = 0; i < p.seqlen_q; ++i) {
+    std::vector<float> row(64, 0.0f);
+    double sum = 1;
+    for (int64_t j = 0; j < p.seqlen_k; ++j) {
+      const double weight = std::exp(r.logit(0, 0, i, j) - 8);
+      sum += weight;
+      for (size_t d = 0; d < 64; ++d)
+        row[d] += static_cast<float>(check::round_to(DType::e4m3, weight) * r.v_row(0, 0, j)[d]);
+    }
+    for (float& x : row) x /= static_cast<float>(sum);
+    check::store_row(r, 0, 0, i, row.data(), 0.0f, unscaled);
+  }
+  EXPECT_TRUE(judge(p, Fill::normal, in, sound).pass) << judge(p, Fill::normal, in, sound).message;
+  EXPECT_FALSE(judge(p, Fill::normal, in, unscaled).pass);
+}
+
 TEST(CheckBounds, SmallProblemsPoolAtLeast4096Outputs) {
   const auto result =
       check_problem(parse_problem("f32 b1 h1 q3 k5 d16"), Fill::normal, 1, kernel_with(check::Defect::none));
@@ -645,7 +720,7 @@ TEST(CheckCases, EverySetParses) {
 }
 
 TEST(CheckCases, CheckOwnKernelPassesTheSmallSets) {
-  for (const char* set : {"smoke", "varlen"})
+  for (const char* set : {"smoke", "varlen", "quant"})
     for (const check::Case& c : check::load_cases(set, cases_directory))
       for (const Fill fill : c.fills) {
         const auto result = check_problem(c.problem(), fill, 1, kernel_with(check::Defect::none));
