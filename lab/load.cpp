@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <sstream>
 #include <utility>
 
 #include "check/poison.h"
@@ -31,6 +32,7 @@ constexpr std::pair<const char*, HostTensor Inputs::*> known_tensors[] = {
     {"q_descale", &Inputs::q_descale},
     {"k_descale", &Inputs::k_descale},
     {"v_descale", &Inputs::v_descale},
+    {"k_mean", &Inputs::k_mean},
 };
 
 std::string shape_text(const std::vector<int64_t>& shape) {
@@ -63,6 +65,7 @@ class Loader {
       read_folder();
     else
       take(read_safetensors(FileSource(path_)));
+    adopt_words();
     for (const char* name : {"q", "k", "v"}) require(name);
     for (const char* name : {"q", "k", "v"}) settle_dtype(name);
     packed_ = in().cu_seqlens_q.present() || in().cu_seqlens_k.present();
@@ -95,6 +98,24 @@ class Loader {
       if (entry.path().extension() != ".npy") continue;
       const std::string name = entry.path().stem().string();
       tensor(name) = read_npy(FileSource(entry.path().string()), dtype_in_words(words_, name));
+    }
+  }
+  // What rapt quantize wrote beside its tensors: their formats and granularity, and how they were prepared. What the
+  // user says of the same comes first.
+  void adopt_words() {
+    const auto noted = loaded_.metadata.find("rapt_words");
+    if (noted == loaded_.metadata.end()) return;
+    std::istringstream words(noted->second);
+    for (std::string word; words >> word;) {
+      const size_t equals = word.find('=');
+      const std::string key = word.substr(0, equals == std::string::npos ? equals : equals + 1);
+      const bool is_scale = key == "q_scales=" || key == "k_scales=" || key == "v_scales=";
+      const bool is_dtype = key == "q=" || key == "k=" || key == "v=";
+      if (!is_scale && !is_dtype && key != "layout=" && key != "smooth_k" && key != "hadamard")
+        invalid(path_, ": metadata 'rapt_words' holds ", in_quotes(word), ": must be words that rapt quantize writes");
+      const bool said = has_word(key) || (is_scale && has_word("scales=")) ||
+                        (is_dtype && dtype_in_words(words_, key.substr(0, 1)) != DType::none);
+      if (!said) words_.push_back(word);
     }
   }
   void require(const char* name) {
@@ -161,6 +182,7 @@ class Loader {
     describe_scales("q", in().q_descale, q);
     describe_scales("k", in().k_descale, k);
     describe_scales("v", in().v_descale, v);
+    if (in().k_mean.present()) say("smooth_k");
     say("lse");
   }
 
@@ -307,6 +329,7 @@ class Loader {
         {p.q_scales != ScaleKind::none, "q_scales", "q_descale", &in().q_descale},
         {p.k_scales != ScaleKind::none, "k_scales", "k_descale", &in().k_descale},
         {p.v_scales != ScaleKind::none, "v_scales", "v_descale", &in().v_descale},
+        {p.smooth_k, "smooth_k", "k_mean", &in().k_mean},
     };
     for (const auto& [said, word, name, t] : needs)
       if (said && !t->present()) invalid(path_, ": the words say ", word, ", but tensor '", name, "' is missing");

@@ -14,6 +14,7 @@
 #include "lab/file.h"
 #include "lab/ladder.h"
 #include "lab/pack.h"
+#include "lab/quantize.h"
 
 namespace rapt::lab {
 namespace {
@@ -38,8 +39,6 @@ constexpr Pending pending[] = {
     {"repro", "Bundle a failing problem for a bug report",
      "the GPU backend; on the CPU a failing check prints the one command that repeats it"},
     {"report", "Tables from the rows in results/", "results of more than one device to compare"},
-    {"quantize", "Tensors of a file to FP8 and scales", "FP8 quantisation (rapt_quantize)"},
-    {"calibrate", "Choose scales from recorded tensors", "FP8 quantisation (rapt_quantize)"},
 };
 
 // The command line so that a shell reads it back as it was.
@@ -89,6 +88,8 @@ class Program {
     add_bench();
     add_explain();
     add_pack();
+    add_quantize();
+    add_calibrate();
     for (const Pending& command : pending) add_pending(command);
   }
 
@@ -176,7 +177,7 @@ class Program {
                         run_.common);
     sub->add_option("input", run_.input,
                     "FILE.safetensors or a folder of NAME.npy: q k v, and optionally bias mask alibi_slopes "
-                    "sinks cu_seqlens_q cu_seqlens_k seqused_k q_descale k_descale v_descale")
+                    "sinks cu_seqlens_q cu_seqlens_k seqused_k q_descale k_descale v_descale k_mean")
         ->required();
     sub->add_option("words", run_.words,
                     "What the tensors do not say: causal, window=L,R, softcap=, scale=, layout=bshd ...");
@@ -278,6 +279,57 @@ class Program {
     sub->callback([this] { chosen_ = [this] { return pack(pack_); }; });
   }
 
+  // What quantize and calibrate both are told of the tensors.
+  template <class Options>
+  static void add_preparation(CLI::App* sub, Options& options) {
+    sub->add_option("--tensors", options.tensors, "Which of q, k and v")->capture_default_str();
+    sub->add_option("--layout", options.layout, "bhsd or bshd: how dense tensors are stored")->capture_default_str();
+    sub->add_flag("--hadamard", options.hadamard, "Rotate q and k, which spreads outliers over the channels");
+    sub->add_flag("--smooth-k", options.smooth_k, "Subtract each channel's mean from k, and keep it as k_mean");
+    sub->add_option("--percentile", options.percentile,
+                    "The largest value that counts: so many per cent do not exceed it; 100 when left out");
+  }
+
+  void add_quantize() {
+    CLI::App* sub = add("quantize", "q, k and v of a file as FP8 codes and scales, for rapt run; and their error",
+                        "  rapt quantize examples/data/minilm-layer0.safetensors -o build/fp8.safetensors\n"
+                        "  rapt quantize qkv.safetensors -o fp8.safetensors --scales q=token,k=block64,v=channel "
+                        "--hadamard --smooth-k\n"
+                        "  rapt quantize qkv.safetensors -o kv8.safetensors --tensors k,v --dtype k=e4m3,v=e5m2\n"
+                        "  rapt quantize qkv.safetensors -o fp8.safetensors --scales-file scales.json",
+                        quantize_.common);
+    sub->add_option("input", quantize_.input, "FILE.safetensors with q, k and v (f32, f16 or bf16)")->required();
+    sub->add_option("-o,--output", quantize_.output, "FILE.safetensors, which rapt run takes")->required();
+    CLI::Option* dtype = sub->add_option("--dtype", quantize_.dtype, "e4m3, e5m2 or sim8; or q=e4m3,k=e5m2,v=e4m3")
+                             ->capture_default_str();
+    CLI::Option* scales =
+        sub->add_option("--scales", quantize_.scales,
+                        "tensor, head, token, block64, block128 or, for v, channel; or q=token,k=block64,v=channel")
+            ->capture_default_str();
+    add_preparation(sub, quantize_);
+    CLI::Option* file = sub->add_option("--scales-file", quantize_.scales_file,
+                                        "Scales that rapt calibrate has learned, and all that goes with them");
+    for (CLI::Option* other :
+         {dtype, scales, sub->get_option("--hadamard"), sub->get_option("--smooth-k"), sub->get_option("--percentile")})
+      file->excludes(other);
+    add_device(sub, quantize_.common);
+    sub->callback([this] { chosen_ = [this] { return quantize(quantize_); }; });
+  }
+
+  void add_calibrate() {
+    CLI::App* sub = add("calibrate", "Learn static scales from sample files",
+                        "  rapt calibrate examples/data/minilm-layer0.safetensors -o build/scales.json\n"
+                        "  rapt calibrate samples/*.safetensors -o scales.json --percentile 99.99 --hadamard",
+                        calibrate_.common);
+    sub->add_option("inputs", calibrate_.inputs, "FILE.safetensors with q, k and v, one or more")->required();
+    sub->add_option("-o,--output", calibrate_.output, "FILE.json, for rapt quantize --scales-file")->required();
+    sub->add_option("--dtype", calibrate_.dtype, "e4m3, e5m2 or sim8")->capture_default_str();
+    sub->add_option("--granularity", calibrate_.granularity, "head or tensor: what shares a factor")
+        ->capture_default_str();
+    add_preparation(sub, calibrate_);
+    sub->callback([this] { chosen_ = [this] { return calibrate(calibrate_); }; });
+  }
+
   void add_pending(const Pending& command) {
     CLI::App* sub = app_.add_subcommand(command.name, std::string(command.help) + " (not yet)");
     sub->footer(std::string("Examples:\n  none yet: ") + command.name + " waits for " + command.waits_for + ".");
@@ -296,6 +348,8 @@ class Program {
   BenchOptions bench_;
   ExplainOptions explain_;
   PackOptions pack_;
+  QuantizeOptions quantize_;
+  CalibrateOptions calibrate_;
   bool info_kernels_ = false;
   std::function<int()> chosen_;
 };

@@ -428,7 +428,7 @@ TEST_F(LabProgram, EveryCommandHasHelpWithExamples) {
     EXPECT_EQ(help.code, 0) << name;
     EXPECT_NE(help.out.find("Examples:"), std::string::npos) << name;
   }
-  for (const char* name : {"profile x --y", "tune", "repro", "report", "quantize", "calibrate"}) {
+  for (const char* name : {"profile x --y", "tune", "repro", "report"}) {
     const Outcome pending = rapt(name);
     EXPECT_EQ(pending.code, 3) << name;
     EXPECT_NE(pending.err.find("waits for"), std::string::npos) << name;
