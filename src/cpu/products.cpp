@@ -10,11 +10,11 @@
 namespace rapt::cpu {
 namespace {
 
-constexpr int64_t block_m = 32, block_n = 64, depth_step = product_flush;
+constexpr int64_t block_m = 64, block_n = 64, depth_step = product_flush;
 constexpr int64_t each_m = 4, each_n = 8;  // products that are summed in registers
 typedef float Floats __attribute__((vector_size(16)));
 
-// Of one thread: rows of a as they are, rows of b by depth, sums.
+// Of one thread: rows of a as they are, rows of b by depth, each_n of them side by side, sums.
 struct Scratch {
   float *a, *b, *sums;
   explicit Scratch(float* from) : a(from), b(a + block_m * depth_step), sums(b + block_n * depth_step) {}
@@ -41,10 +41,16 @@ void widen_tile(const ProductParams& p, const Work& w, int64_t d, int64_t count,
     else
       std::fill_n(row, count, 0.0f);
   }
-  float row[depth_step];
-  for (int64_t j = 0; j < block_n; ++j) {
-    if (j < w.columns) widen(p.b, w.b, w.h / p.group, w.column + j, d, count, row);
-    for (int64_t k = 0; k < count; ++k) s.b[k * block_n + j] = j < w.columns ? row[k] : 0.0f;
+  float rows[each_n][depth_step];
+  for (int64_t first = 0; first < w.columns; first += each_n) {
+    for (int64_t j = 0; j < each_n; ++j)
+      if (first + j < w.columns)
+        widen(p.b, w.b, w.h / p.group, w.column + first + j, d, count, rows[j]);
+      else
+        std::fill_n(rows[j], count, 0.0f);
+    float* to = s.b + first * depth_step;
+    for (int64_t k = 0; k < count; ++k)
+      for (int64_t j = 0; j < each_n; ++j) to[k * each_n + j] = rows[j][k];
   }
 }
 
@@ -53,8 +59,8 @@ void multiply_registers(const float* a, const float* b, int64_t count, float* su
   Floats part[each_m][2] = {};
   for (int64_t k = 0; k < count; ++k) {
     Floats x, y;
-    __builtin_memcpy(&x, b + k * block_n, sizeof x);
-    __builtin_memcpy(&y, b + k * block_n + 4, sizeof y);
+    __builtin_memcpy(&x, b + k * each_n, sizeof x);
+    __builtin_memcpy(&y, b + k * each_n + 4, sizeof y);
     for (int64_t i = 0; i < each_m; ++i) {
       const float factor = a[i * depth_step + k];
       part[i][0] += factor * x, part[i][1] += factor * y;
@@ -81,9 +87,9 @@ void multiply_tile(const ProductParams& p, const Work& w, const Scratch& s) {
   for (int64_t d = 0; d < p.depth; d += depth_step) {
     const int64_t count = std::min(depth_step, p.depth - d);
     widen_tile(p, w, d, count, s);
-    for (int64_t i = 0; i < w.rows; i += each_m)
-      for (int64_t j = 0; j < w.columns; j += each_n)
-        multiply_registers(s.a + i * depth_step, s.b + j, count, s.sums + i * block_n + j);
+    for (int64_t j = 0; j < w.columns; j += each_n)
+      for (int64_t i = 0; i < w.rows; i += each_m)
+        multiply_registers(s.a + i * depth_step, s.b + j * depth_step, count, s.sums + i * block_n + j);
   }
   store_tile(p, w, s.sums);
 }
