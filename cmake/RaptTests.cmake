@@ -52,7 +52,8 @@ if(RAPT_BUILD_TESTS)
       COMPILE_OPTIONS "-fno-strict-aliasing;-Wno-unknown-pragmas")
     # A shipped kernel includes files beside itself, so its text is copied to where the stand-ins are beside it.
     set(texts "${PROJECT_BINARY_DIR}/emulated_kernels")
-    foreach(file attention_sm80 products prim/accumulator prim/numeric prim/score prim/softmax prim/tile)
+    foreach(file attention_sm80 products prim/accumulator prim/block_rows prim/descale prim/numeric prim/operands prim/output
+        prim/score prim/softmax prim/tile)
       configure_file("${PROJECT_SOURCE_DIR}/src/kernels/${file}.cuh" "${texts}/${file}.cuh" COPYONLY)
     endforeach()
     foreach(file ptx_copy ptx_mma)

@@ -40,6 +40,7 @@ struct Set {
                .q_descale = clone(from.q_descale),
                .k_descale = clone(from.k_descale),
                .v_descale = clone(from.v_descale),
+               .k_mean = clone(from.k_mean),
                .q_starts = clone(from.q_starts),
                .k_starts = clone(from.k_starts)},
         outputs(check::make_outputs(problem)),

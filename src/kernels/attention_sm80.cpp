@@ -1,5 +1,5 @@
-// attention_sm80, host half: 16-bit attention on tensor cores, for GPUs of compute capability 8.0 and more.
-// What runs is attention_sm80.cuh. Says when it applies, chooses tiles, launches.
+// attention_sm80, host half: attention on 16-bit and FP8 tensors by tensor cores, for GPUs of compute capability 8.0
+// and more. What runs is attention_sm80.cuh. Says when it applies, chooses tiles, launches.
 #include <algorithm>
 #include <cmath>
 
@@ -24,23 +24,44 @@ int64_t div_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
 bool vectors(const Access& access) { return access.unit_last && access.aligned16; }
 
+// FP8 instructions that are the machine's own: Ada's and consumer Blackwell's. Others run them as f16 products.
+bool has_fp8_mma(const Device& device) { return arch_number(device.arch) == 89 || arch_number(device.arch) >= 120; }
+
+bool accepts_formats(const Problem& p, const Device& device, std::string* why) {
+  for (const auto& [tensor, dtype] : {std::pair{"q", p.q}, {"k", p.k}, {"v", p.v}})
+    if (!is_16bit(dtype) && !is_code(dtype))
+      return refuse(name, why, tensor, "=", name_of(dtype), ": must be f16, bf16, e4m3 or e5m2");
+  if (is_16bit(p.q) && is_16bit(p.k) && p.q != p.k)
+    return refuse(name, why, "q=", name_of(p.q), " k=", name_of(p.k), ": where both are 16-bit they must be the same");
+  if ((p.pv == PvMode::fp8 || p.pv == PvMode::fp8x2) && arch_number(device.arch) < 89)
+    return refuse(name, why, "pv=fp8: FP8 products need sm_89 or newer, not ", device.arch);
+  if (p.acc == AccMode::f16 && (p.q != DType::f16 || p.k != DType::f16 || p.v != DType::f16))
+    return refuse(name, why, "acc=f16, q=", name_of(p.q), " k=", name_of(p.k), " v=", name_of(p.v),
+                  ": only products of f16 are summed in f16");
+  if (p.smooth_k && p.softcap) return refuse(name, why, "softcap with smooth_k: the cap needs k_mean for each logit");
+  return true;
+}
+
+// Rows are copied 16 bytes at a time.
+bool accepts_dims(const Problem& p, std::string* why) {
+  const struct {
+    const char* tensor;
+    DType dtype;
+    int64_t dim;
+  } rows[] = {{"q", p.q, p.head_dim}, {"k", p.k, p.head_dim}, {"v", p.v, p.head_dim_v}, {"out", p.out, p.head_dim_v}};
+  for (const auto& row : rows) {
+    const int64_t unit = is_code(row.dtype) ? 16 : 8;
+    if (row.dim < unit || row.dim % unit != 0 || row.dim > largest_dim)
+      return refuse(name, why, "head_dim ", p.head_dim, ":", p.head_dim_v, ", ", row.tensor, "=", name_of(row.dtype),
+                    ": must be multiples of ", unit, " up to ", largest_dim);
+  }
+  return true;
+}
+
 // The first rule that a problem breaks, as a sentence; nothing is formatted when nobody asks.
 bool accepts(const Problem& p, const Device& device, std::string* why) {
   if (refused_for_gpu(name, device, why) || refused_by_all(name, p, why)) return false;
-  if (!is_16bit(p.q) || p.k != p.q)
-    return refuse(name, why, "q=", name_of(p.q), " k=", name_of(p.k), ": both must be f16 or both bf16");
-  if (!is_16bit(p.v)) return refuse(name, why, "v=", name_of(p.v), ": must be f16 or bf16");
-  if (p.q_scales != ScaleKind::none || p.k_scales != ScaleKind::none || p.v_scales != ScaleKind::none)
-    return refuse(name, why, "descale factors of 16-bit tensors are not supported");
-  if (p.pv == PvMode::fp8 || p.pv == PvMode::fp8x2)
-    return refuse(name, why, "pv=fp8: P.V is computed in 16 bits; pv=f16 or none");
-  if (p.acc == AccMode::f16 && (p.q != DType::f16 || p.v != DType::f16))
-    return refuse(name, why, "acc=f16, q=", name_of(p.q), " v=", name_of(p.v),
-                  ": only products of f16 are summed in f16");
-  for (const int64_t dim : {p.head_dim, p.head_dim_v})
-    if (dim < 8 || dim % 8 != 0 || dim > largest_dim)
-      return refuse(name, why, "head_dim ", p.head_dim, ":", p.head_dim_v, ": both must be multiples of 8 up to ",
-                    largest_dim);
+  if (!accepts_formats(p, device, why) || !accepts_dims(p, why)) return false;
   for (const auto& [tensor, access] :
        {std::pair{"q", &p.access_q}, {"k", &p.access_k}, {"v", &p.access_v}, {"out", &p.access_out}})
     if (!vectors(*access))
@@ -71,10 +92,21 @@ struct Demand {
   bool general;    // scores pass through more than one operation, or products are summed in f16
   bool bounded;    // each row has its own range of keys
   bool hopper;     // where the tiles were measured; elsewhere they are smaller, so that no compiler spills
+  bool fp8;        // codes are widened or paired on the way to the products
+  bool by_key;     // descales differ from key to key or row to row
   int smem_bytes;  // of a thread block
 };
 
+// Of FP8 tensors: steps of 32 or 64 keys, which blocks of descales are whole multiples of.
+AttentionConfig long_fp8_tiles(const Demand& d) {
+  const bool plain = d.hopper && !d.general && !d.by_key;
+  if (d.dim <= 64) return plain || (d.hopper && !d.general) ? tiles(128, 64, 4, 1, 2) : tiles(64, 64, 4, 1, 2);
+  if (d.dim <= 128) return plain ? tiles(128, 32, 4, 1, 3) : tiles(64, 32, 4, 1, 2);
+  return tiles(64, 32, 4, 1, 2);
+}
+
 AttentionConfig long_tiles(const Demand& d) {
+  if (d.fp8) return long_fp8_tiles(d);
   const bool small = d.smem_bytes < 128 << 10;  // Ada and consumer Blackwell
   if (d.dim <= 64) return d.general ? tiles(64, 64, 4, 1, 2) : tiles(128, d.bounded || !d.hopper ? 64 : 128, 4, 1, 2);
   if (d.dim <= 128) {
@@ -88,16 +120,16 @@ AttentionConfig long_tiles(const Demand& d) {
 
 // For causal problems that fill the machine once or twice: rows differ in length, and smaller tiles even that out.
 AttentionConfig medium_tiles(const Demand& d) {
-  AttentionConfig a = tiles(64, d.general || !d.hopper ? 64 : d.dim <= 64 ? 128 : 96, 4, 1, 2);
+  AttentionConfig a = tiles(64, d.general || d.fp8 || !d.hopper ? 64 : d.dim <= 64 ? 128 : 96, 4, 1, 2);
   a.min_blocks = 2;
   return a;
 }
 
 // For problems of few rows: small row tiles, and keys dealt to four warps so that no warp walks far. Few keys are all
 // on their way at once.
-AttentionConfig short_tiles(int dim, bool few_keys) {
-  AttentionConfig a = tiles(32, dim <= 64 ? 64 : dim <= 128 ? 32 : 16, 2, 4, 2);
-  if (few_keys && dim <= 64) a.block_n = 128, a.stages = 1;
+AttentionConfig short_tiles(int dim, bool few_keys, bool fp8) {
+  AttentionConfig a = tiles(32, dim <= 64 ? 64 : dim <= 128 || fp8 ? 32 : 16, 2, 4, 2);
+  if (few_keys && dim <= 64 && !fp8) a.block_n = 128, a.stages = 1;
   a.q_in_registers = dim <= 128;
   return a;
 }
@@ -106,7 +138,8 @@ AttentionConfig short_tiles(int dim, bool few_keys) {
 AttentionConfig best_tiles(const Problem& p, const Device& device, const Demand& demand) {
   if (p.invariant) return long_tiles(demand);
   const int64_t heads = p.batch * p.heads_q;
-  if (4 * heads * div_up(p.seqlen_q, 64) <= 5 * device.sm_count) return short_tiles(demand.dim, p.seqlen_k <= 512);
+  if (4 * heads * div_up(p.seqlen_q, 64) <= 5 * device.sm_count)
+    return short_tiles(demand.dim, p.seqlen_k <= 512, demand.fp8);
   if (demand.bounded && demand.dim <= 128 && heads * div_up(p.seqlen_q, 128) < 5 * device.sm_count)
     return medium_tiles(demand);
   return long_tiles(demand);
@@ -114,17 +147,37 @@ AttentionConfig best_tiles(const Problem& p, const Device& device, const Demand&
 
 // Cards differ in shared memory: first fewer steps in flight, then smaller ones, then fewer rows.
 void fit(AttentionConfig& a, int bytes) {
+  const int least = is_code(a.k) || is_code(a.v) ? 32 : 16;
   while (smem_bytes(a) > bytes && a.stages > 1) --a.stages;
-  while (smem_bytes(a) > bytes && a.block_n >= 32 && a.block_n % 32 == 0) a.block_n /= 2;
+  while (smem_bytes(a) > bytes && a.block_n % (2 * least) == 0) a.block_n /= 2;
   while (smem_bytes(a) > bytes && a.warps_m > 1) a.block_m /= 2, a.warps_m /= 2;
+}
+
+// Keys that share a descale: 0 where the whole head does.
+int keys_each(ScaleKind kind) {
+  return kind == ScaleKind::token ? 1 : kind == ScaleKind::block64 ? 64 : kind == ScaleKind::block128 ? 128 : 0;
+}
+
+void configure_quantised(const Problem& p, const Device& device, AttentionConfig& a) {
+  a.fp8_scores = is_code(p.q) && is_code(p.k) && has_fp8_mma(device);
+  a.p_terms = p.pv == PvMode::fp8 ? 1 : p.pv == PvMode::fp8x2 ? 2 : 0;
+  a.row_scales = keys_each(p.q_scales) > 0;
+  a.key_scales = keys_each(p.k_scales), a.value_scales = keys_each(p.v_scales);
+  a.channel_scales = p.v_scales == ScaleKind::channel;
+  a.key_mean = p.smooth_k && (p.lse || p.sinks);  // what it does to nothing else
+  // Ada's tensor cores truncate sums of FP8 products (docs/fp8.md).
+  a.flush_keys = a.p_terms > 0 && arch_number(device.arch) == 89 ? 64 : 0;
 }
 
 KernelConfig configure(const Problem& p, const Device& device) {
   KernelConfig config;
   AttentionConfig& a = config.attention;
   const bool bounded = p.causal != Causal::none || p.window.has_value(), folded = can_fold(p);
+  const bool fp8 = is_code(p.q) || is_code(p.k) || is_code(p.v);
+  const bool by_key = keys_each(p.q_scales) + keys_each(p.k_scales) + keys_each(p.v_scales) > 0;
   const int dim = static_cast<int>(std::max(p.head_dim, p.head_dim_v));
-  a = best_tiles(p, device, {dim, !folded || p.acc == AccMode::f16, bounded, device.sm == 90, device.smem_per_block});
+  a = best_tiles(p, device,
+                 {dim, !folded || p.acc == AccMode::f16, bounded, device.sm == 90, fp8, by_key, device.smem_per_block});
   a.q = p.q, a.k = p.k, a.v = p.v, a.out = p.out;
   a.head_dim = static_cast<int>(p.head_dim), a.head_dim_v = static_cast<int>(p.head_dim_v);
   a.folded = folded;
@@ -132,6 +185,7 @@ KernelConfig configure(const Problem& p, const Device& device) {
   a.bounded = bounded;
   a.programmatic = a.warps_k > 1 && arch_number(device.arch) >= 90;
   a.f16_accumulate = p.acc == AccMode::f16;
+  if (fp8) configure_quantised(p, device, a);
   fit(a, device.smem_per_block);
   config.cached_bytes = device.l2_bytes / 2;
   config.block_m = a.block_m, config.block_n = a.block_n;
@@ -154,7 +208,7 @@ TileOrder tile_order(const Problem& p, const KernelConfig& config) {
   if (config.attention.warps_k > 1) return order;  // the grid says it all
   int64_t fit = 1;
   if (config.attention.bounded) {
-    const int64_t bytes = 2 * p.seqlen_k * (p.head_dim + p.head_dim_v);  // of a kv head
+    const int64_t bytes = p.seqlen_k * (bytes_of(p.k) * p.head_dim + bytes_of(p.v) * p.head_dim_v);  // of a kv head
     fit = std::clamp<int64_t>(config.cached_bytes / std::max<int64_t>(bytes, 1), 1, p.batch * p.heads_k) * p.group();
   }
   return TileOrder::of(u(div_up(p.seqlen_q, config.attention.block_m)), u(p.batch), u(p.heads_q), u(p.group()), u(fit));

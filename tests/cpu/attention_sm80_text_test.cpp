@@ -66,10 +66,9 @@ void launch(const Problem& p, const Sm80Params& params) {
 }
 
 template <AttentionConfig cfg>
-void expect_right(const std::string& line, check::Fill fill = check::Fill::normal, unsigned section = 1) {
-  if (has_address_sanitizer) GTEST_SKIP() << "its fake stacks and fibers do not go together";
+check::Kernel kernel_of(unsigned section) {
   emulated_shared = shared;
-  const auto kernel = [&](const Problem& p, const check::Inputs& in, const check::Outputs& out) {
+  return [section](const Problem& p, const check::Inputs& in, const check::Outputs& out) {
     const check::SdpaCall call(p, in, out);
     const auto u = [](int64_t n) { return static_cast<unsigned>(n); };
     const Sm80Params params{attention_params({call.args, p}),
@@ -77,7 +76,12 @@ void expect_right(const std::string& line, check::Fill fill = check::Fill::norma
                                           u(p.group()), section)};
     launch<cfg>(p, params);
   };
-  const check::Result result = check::check_problem(parse_problem(line), fill, 3, kernel);
+}
+
+template <AttentionConfig cfg>
+void expect_right(const std::string& line, check::Fill fill = check::Fill::normal, unsigned section = 1) {
+  if (has_address_sanitizer) GTEST_SKIP() << "its fake stacks and fibers do not go together";
+  const check::Result result = check::check_problem(parse_problem(line), fill, 3, kernel_of<cfg>(section));
   EXPECT_TRUE(result.pass) << line << " " << check::name_of(fill) << ": " << result.message;
 }
 
@@ -168,6 +172,126 @@ TEST_F(Sm80Text, SumsInHalfPrecision) {
     return c;
   }();
   expect_right<cfg>("f16 b1 h2 q70 k90 d32 acc=f16 lse");
+}
+
+// FP8 by FP8 instructions, as on Ada: scores, and weights in one or two terms.
+TEST_F(Sm80Text, Fp8Instructions) {
+  static constexpr AttentionConfig scores = [] {
+    AttentionConfig c = config_of(DType::e4m3, 64, 64, 32, 32, 2, 1, 2);
+    c.out = DType::f16, c.fp8_scores = true;
+    return c;
+  }();
+  expect_right<scores>("e4m3 out=f16 b2 h4:2 q70 k130 d64 scales=head lse");
+  expect_right<scores>("e4m3 out=f16 b1 h2 q40 k90 d64 sinks lse", huge);
+  static constexpr AttentionConfig one = [] {
+    AttentionConfig c = scores;
+    c.p_terms = 1, c.flush_keys = 32, c.bounded = true;
+    return c;
+  }();
+  expect_right<one>("e4m3 out=f16 b1 h2 q70 k70 d64 causal scales=tensor pv=fp8 lse sinks");
+  expect_right<one>("e4m3 out=f16 b1 h2 q70 k150 d64 window=20,5 scales=head pv=fp8 lse", hidden);
+  static constexpr AttentionConfig two = [] {
+    AttentionConfig c = config_of(DType::e5m2, 96, 80, 64, 64, 2, 1, 1);
+    c.out = DType::bf16, c.fp8_scores = true, c.p_terms = 2;
+    return c;
+  }();
+  expect_right<two>("e5m2 out=bf16 b1 h2 q70 k150 d96:80 scales=head pv=fp8x2 lse");
+}
+
+// FP8 codes widened to 16 bits on the way, each operand by itself and all together.
+TEST_F(Sm80Text, WidenedCodes) {
+  static constexpr AttentionConfig all = [] {
+    AttentionConfig c = config_of(DType::e4m3, 64, 64, 32, 32, 2, 1, 2);
+    c.out = DType::f16;
+    return c;
+  }();
+  expect_right<all>("e4m3 out=f16 b2 h4:2 q70 k130 d64 scales=head lse");
+  expect_right<all>("e4m3 out=f16 b1 h2 q1 k33 d64 scales=tensor lse");
+  static constexpr AttentionConfig cache = [] {
+    AttentionConfig c = config_of(DType::e4m3, 80, 48, 64, 64, 2, 1, 1);
+    c.q = c.out = DType::bf16, c.bounded = true;
+    return c;
+  }();
+  expect_right<cache>(
+      "q=bf16 k=e4m3 v=e4m3 out=bf16 b1 h4:2 q100 k150 d80:48 causal k_scales=head v_scales=tensor lse");
+  static constexpr AttentionConfig keys = [] {
+    AttentionConfig c = config_of(DType::f16, 32, 64, 32, 32, 2, 1, 2);
+    c.k = DType::e5m2;
+    return c;
+  }();
+  expect_right<keys>("q=f16 k=e5m2 v=f16 out=f16 b1 h2 q40 k90 d32:64 k_scales=tensor lse");
+  static constexpr AttentionConfig query = [] {
+    AttentionConfig c = config_of(DType::bf16, 48, 32, 32, 32, 2, 1, 2);
+    c.q = DType::e4m3;
+    return c;
+  }();
+  expect_right<query>("q=e4m3 k=bf16 v=bf16 out=bf16 b1 h2 q40 k90 d48:32 q_scales=head lse");
+  static constexpr AttentionConfig dealt = [] {
+    AttentionConfig c = config_of(DType::e5m2, 64, 64, 32, 32, 2, 4, 1);
+    c.q = c.out = DType::f16, c.q_in_registers = true, c.bounded = true;
+    return c;
+  }();
+  expect_right<dealt>("q=f16 k=e5m2 v=e5m2 out=f16 b2 h4:2 q50 k300 d64 causal k_scales=head v_scales=head lse sinks");
+  expect_right<dealt>("q=f16 k=e5m2 v=e5m2 out=f16 b1 h2 q40 k200 d64 window=50,0 lse", hidden);
+}
+
+// Every kind of scale that is not the whole head's.
+TEST_F(Sm80Text, ScalesByRowKeyAndChannel) {
+  static constexpr AttentionConfig block = [] {
+    AttentionConfig c = config_of(DType::e4m3, 64, 64, 64, 32, 2, 1, 2);
+    c.out = DType::f16, c.row_scales = true, c.key_scales = 64, c.value_scales = 64;
+    return c;
+  }();
+  expect_right<block>("e4m3 out=f16 b2 h4:2 q150 k200 d64 scales=block64 lse", check::Fill::outlier);
+  expect_right<block>("e4m3 out=f16 h2 d64 varlen=17:70,0:9,65:130 scales=block64 lse", check::Fill::outlier);
+  static constexpr AttentionConfig token = [] {
+    AttentionConfig c = config_of(DType::e4m3, 32, 32, 32, 32, 2, 2, 2);
+    c.out = DType::f32, c.row_scales = true, c.key_scales = 1, c.value_scales = 1, c.bounded = true;
+    return c;
+  }();
+  expect_right<token>("e4m3 out=f32 b1 h2 q70 k150 d32 causal scales=token lse", check::Fill::outlier);
+  expect_right<token>("e4m3 out=f32 h2 d32 varlen=17:70,0:9,65:33 causal scales=token lse sinks");
+  expect_right<token>("e4m3 out=f32 b1 h2 q70 k150 d32 window=30,5 scales=token lse", hidden);
+  static constexpr AttentionConfig terms = [] {
+    AttentionConfig c = token;
+    c.p_terms = 2, c.fp8_scores = true;
+    return c;
+  }();
+  expect_right<terms>("e4m3 out=f32 b1 h2 q70 k150 d32 causal scales=token pv=fp8x2 lse", check::Fill::outlier);
+  static constexpr AttentionConfig channel = [] {
+    AttentionConfig c = config_of(DType::e4m3, 32, 80, 32, 64, 2, 1, 2);
+    c.out = DType::bf16, c.key_scales = 128, c.channel_scales = true, c.folded = false, c.softcap = true;
+    return c;
+  }();
+  expect_right<channel>(
+      "e4m3 out=bf16 b2 h4:2 q40 k200 d32:80 softcap=9 q_scales=head k_scales=block128 v_scales=channel lse");
+}
+
+TEST_F(Sm80Text, KeysWithoutTheirMean) {
+  static constexpr AttentionConfig cfg = [] {
+    AttentionConfig c = config_of(DType::e4m3, 64, 64, 32, 32, 2, 1, 2);
+    c.out = DType::f16, c.key_mean = true, c.bounded = true;
+    return c;
+  }();
+  expect_right<cfg>("e4m3 out=f16 b2 h4:2 q40 k90 d64 causal scales=head smooth_k lse sinks");
+  expect_right<cfg>("e4m3 out=f16 h4:2 d64 varlen=17:70,40:33 causal scales=head smooth_k hadamard lse");
+}
+
+// Descales that make the factor of folded logits 0 or subnormal.
+TEST_F(Sm80Text, ScalesOfZero) {
+  static constexpr AttentionConfig cfg = [] {
+    AttentionConfig c = config_of(DType::e4m3, 32, 32, 32, 32, 2, 1, 2);
+    c.out = DType::f16;
+    return c;
+  }();
+  for (const float scale : {0.0f, 1e-40f}) {
+    const Problem p = parse_problem("e4m3 out=f16 b1 h2 q40 k70 d32 q_scales=tensor k_scales=tensor lse");
+    check::Inputs in = check::make_inputs(p, normal, 5);
+    in.q_descale.set({}, scale);
+    const check::Outputs out = check::make_outputs(p);
+    kernel_of<cfg>(1)(p, in, out);
+    EXPECT_TRUE(check::judge(p, normal, in, out).pass) << scale;
+  }
 }
 
 }  // namespace

@@ -6,20 +6,21 @@
 
 namespace rapt::test {
 
-// a: a matrix of 16-bit elements with rows of `pitch`, of which args.n exist; out: [rows][Tile::dim].
+// a: a matrix of 16-bit elements with rows of `pitch`, of which args.n exist; out: [rows][columns].
 template <int rows, int dim, int threads, int pitch>
 __device__ void copy_and_read_back(const PrimArgs& args) {
-  using Tile = SmemTile<rows, (dim + 15) / 16 * 16>;
+  constexpr int columns = (dim + 15) / 16 * 16;
+  using Tile = SmemTile<rows, 2 * columns>;
   extern __shared__ __align__(16) unsigned char smem[];
   const int thread = static_cast<int>(threadIdx.x);
   for (int i = thread; i < Tile::bytes; i += threads) smem[i] = 0xff;  // NaN where the copy leaves a hole
   __syncthreads();
-  copy_tile<Tile, dim, threads>(shared_address(smem), static_cast<const char*>(args.a), 2 * pitch, args.n, thread);
+  copy_tile<Tile, 2 * dim, threads>(shared_address(smem), static_cast<const char*>(args.a), 2 * pitch, args.n, thread);
   asm volatile("cp.async.wait_all;" ::: "memory");
   __syncthreads();
   unsigned short* out = static_cast<unsigned short*>(args.out);
-  for (int i = thread; i < rows * Tile::dim; i += threads) {
-    const int row = i / Tile::dim, column = i % Tile::dim;
+  for (int i = thread; i < rows * columns; i += threads) {
+    const int row = i / columns, column = i % columns;
     out[i] = *reinterpret_cast<const unsigned short*>(smem + Tile::offset(row, column / 8) + column % 8 * 2);
   }
 }

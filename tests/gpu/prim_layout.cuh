@@ -32,8 +32,11 @@ constexpr bool is_free_of_conflicts() {
 
 template <int dim>
 constexpr bool check_layout() {
-  static_assert(is_bijection<SmemTile<64, dim>>(), "two chunks share a place, or one leaves its row");
-  static_assert(is_free_of_conflicts<SmemTile<64, dim>>(), "rows of one ldmatrix phase share a bank");
+  using Wide = SmemTile<64, 2 * dim>;  // of 16-bit elements
+  using Codes = SmemTile<64, dim>;
+  static_assert(is_bijection<Wide>() && is_bijection<Codes>(), "two chunks share a place, or one leaves its row");
+  static_assert(is_free_of_conflicts<Wide>() && is_free_of_conflicts<Codes>(),
+                "rows of one ldmatrix phase share a bank");
   return true;
 }
 

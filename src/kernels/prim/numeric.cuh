@@ -138,6 +138,28 @@ inline unsigned widen2(unsigned codes) {
                      f16_to_f32(static_cast<unsigned short>(f16x2 >> 16)));
 }
 
+// Four codes at once, the lower two to `low`.
+template <DType from, DType to>
+inline void widen4(unsigned codes, unsigned& low, unsigned& high) {
+#if defined(__CUDACC__) && __CUDA_ARCH__ >= 890
+  if constexpr (from == DType::e4m3 && to == DType::f16) {  // takes the halves of a register where they are
+    asm("{.reg .b16 l, h;\n mov.b32 {l, h}, %2;\n cvt.rn.f16x2.e4m3x2 %0, l;\n cvt.rn.f16x2.e4m3x2 %1, h;}"
+        : "=r"(low), "=r"(high)
+        : "r"(codes));
+    return;
+  }
+#endif
+  low = widen2<from, to>(codes), high = widen2<from, to>(codes >> 16);
+}
+
+// Whether the code of an element of a 16-bit or FP8 format is neither infinite nor NaN.
+template <DType t>
+inline bool is_finite_code(unsigned code) {
+  if constexpr (t == DType::e4m3) return (code & 0x7fu) != 0x7fu;
+  constexpr unsigned exponent = t == DType::f16 ? 0x7c00u : t == DType::bf16 ? 0x7f80u : 0x7cu;
+  return (code & exponent) != exponent;
+}
+
 // Element `index` of a tensor of one format.
 template <DType t>
 inline float load_element(const void* data, index_t index) {

@@ -62,6 +62,11 @@ inline Bytes16 load_shared_16(unsigned address) {
                : "memory");
   return x;
 }
+inline void store_shared_16(unsigned address, const Bytes16& x) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x.word[0]), "r"(x.word[1]),
+               "r"(x.word[2]), "r"(x.word[3])
+               : "memory");
+}
 
 // Programmatic dependent launch (PTX ISA 9.0, section 9.7.13.13), sm_90 and newer: until the kernels that this one
 // depends on have finished and their writes are visible; and permission for the next kernel's blocks to be started.

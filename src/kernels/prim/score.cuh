@@ -16,10 +16,11 @@ template <AttentionConfig cfg>
 struct RowScore {
   const AttentionParams& p;
   const char *bias = nullptr, *mask = nullptr;  // of (batch, head, row, key 0)
-  float slope = 0.0f;
+  float scale, slope = 0.0f;
   index_t diagonal = 0;  // i + off
 
-  RowScore(const AttentionParams& params, index_t offset, index_t batch, index_t head, index_t row) : p(params) {
+  RowScore(const AttentionParams& params, float softmax_scale, index_t offset, index_t batch, index_t head, index_t row)
+      : p(params), scale(softmax_scale) {
     if constexpr (cfg.bias != DType::none)
       bias = static_cast<const char*>(p.bias.data) +
              bytes_of(cfg.bias) * (batch * p.bias.batch + head * p.bias.head + row * p.bias.query);
@@ -31,7 +32,7 @@ struct RowScore {
 
   // The natural logit of key j, from the raw product; -inf where bias or mask hide it.
   float operator()(float product, index_t j) const {
-    float x = product * p.scale;
+    float x = product * scale;
     if constexpr (cfg.softcap) x = p.softcap * tanh_by_exp2(x / p.softcap);
     if constexpr (cfg.bias != DType::none) x += load_element<cfg.bias>(bias, j * p.bias.key);
     if constexpr (cfg.alibi) {

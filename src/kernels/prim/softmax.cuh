@@ -9,6 +9,7 @@ namespace rapt {
 
 constexpr float log2_e = 1.4426950408889634f, ln_2 = 0.6931471805599453f;
 constexpr float minus_infinity = detail::float_of(0xff800000u);
+constexpr float smallest_normal = detail::float_of(0x00800000u), largest_finite = detail::float_of(0x7f7fffffu);
 
 inline float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
@@ -31,16 +32,18 @@ inline unsigned pack2(float low, float high) {
 // it gives the same quotient, so it moves only when the maximum has outgrown it by 2^headroom, which spares most
 // rescalings of the output (the idea is FlashAttention-4's). Each row decides for itself; the warp only votes on
 // whether any moves.
-template <bool folded, int m_tiles, bool exact_maximum>
+// Weights are scaled by 2^log2_one: E4M3 holds 448 and falls to subnormals at 2^-6.
+template <bool folded, int m_tiles, bool exact_maximum, int log2_one = 0>
 struct OnlineSoftmax {
   static constexpr float headroom = exact_maximum ? 0.0f : 8.0f;  // weights stay below 2^8: far from f16's 65504
+  static constexpr float one = 1 << log2_one;
 
-  const float c, room;  // room: by how much a raw score may exceed its reference
+  const float c;
   float reference[m_tiles][2], sum[m_tiles][2];
   bool wide = !folded;  // some row of the warp is far
 
-  explicit OnlineSoftmax(float scale)
-      : c(folded ? scale * log2_e : log2_e), room(fminf(__fdividef(headroom, c), 1e30f)) {
+  // c of folded logits.
+  explicit OnlineSoftmax(float factor) : c(folded ? factor : log2_e) {
 #pragma unroll
     for (int mt = 0; mt < m_tiles; ++mt)
 #pragma unroll
@@ -81,7 +84,7 @@ struct OnlineSoftmax {
 
  private:
   // Whatever is above -inf outgrows a reference of -inf.
-  bool outgrown(float x, float row) const { return x > row + room; }
+  bool outgrown(float x, float row) const { return (x - row) * c > headroom; }
 
   template <int v_tiles>
   void move_references(const float (&top)[m_tiles][2], float (&o)[m_tiles][v_tiles][4]) {
@@ -120,8 +123,9 @@ struct OnlineSoftmax {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float row = reference[mt][half];
-        const float shift = far(row) ? 0.0f : -__fmul_rn(row, c);  // -inf is far, too
-        float even = 0.0f, odd = 0.0f;                             // the step's own sum, in two chains
+        const float back = far(row) ? 0.0f : __fmul_rn(row, c);  // -inf is far, too
+        const float shift = log2_one == 0 ? -back : log2_one - back;
+        float even = 0.0f, odd = 0.0f;  // the step's own sum, in two chains
 #pragma unroll
         for (int n = 0; n < n_tiles; ++n) {
           float &x = s[mt][n][2 * half], &y = s[mt][n][2 * half + 1];

@@ -15,19 +15,46 @@ struct Sm80Params {
 
 constexpr int round_up(int n, int multiple) { return (n + multiple - 1) / multiple * multiple; }
 
-// Whether output leaves attention_sm80 through f32 rows in shared memory, to be merged, rather than through Q's tile.
-constexpr bool merges_output(const AttentionConfig& c) {
-  return c.warps_k > 1 || !is_16bit(c.out) || round_up(c.head_dim_v, 16) > round_up(c.head_dim, 16);
-}
+// FP8 codes that tensor cores can take, or that are widened to 16 bits exactly.
+constexpr bool is_code(DType t) { return t == DType::e4m3 || t == DType::e5m2; }
+
+// How the tensors lie in attention_sm80's shared memory. Codes of K and V stay codes; those of Q are widened there
+// unless scores come from FP8 instructions. Dims are rounded up to what one load of a fragment takes: 32 bytes of a row
+// of Q or K, 16 channels of V or 32 where codes of V are widened.
+struct Sm80Layout {
+  bool k_codes, v_codes, widens_q, widens_k, widens_v;
+  int dim, dim_v;           // elements of a row, rounded up
+  int q_row, k_row, v_row;  // bytes of a row
+  DType score, value;       // operands of q.k and of p.v (codes of P are E4M3)
+
+  constexpr explicit Sm80Layout(const AttentionConfig& c)
+      : k_codes(is_code(c.k)),
+        v_codes(is_code(c.v)),
+        widens_q(is_code(c.q) && !c.fp8_scores),
+        widens_k(k_codes && !c.fp8_scores),
+        widens_v(v_codes && c.p_terms == 0),
+        dim(round_up(c.head_dim, k_codes ? 32 : 16)),
+        dim_v(round_up(c.head_dim_v, widens_v ? 32 : 16)),
+        q_row(c.fp8_scores ? dim : 2 * dim),
+        k_row(k_codes ? dim : 2 * dim),
+        v_row(v_codes ? dim_v : 2 * dim_v),
+        score(c.fp8_scores || !is_code(c.q) ? c.q
+              : !k_codes                    ? c.k
+                                            : DType::f16),
+        value(c.p_terms > 0 || !v_codes ? c.v : DType::f16) {}
+};
+
+// Whether output leaves attention_sm80 through f32 rows in shared memory, to be merged, rather than as 16-bit rows.
+constexpr bool merges_output(const AttentionConfig& c) { return c.warps_k > 1 || !is_16bit(c.out); }
 constexpr int merge_pitch(const AttentionConfig& c) { return round_up(c.head_dim_v, 32) + 8; }  // floats of a row
 
-// Dynamic shared memory of attention_sm80: the rows of Q and `stages` steps of K and V, 16-bit, rows padded to whole
-// k-steps; the same bytes later hold what is merged.
+// Dynamic shared memory of attention_sm80: the rows of Q and `stages` steps of K and V; the same bytes later hold the
+// output, or what is merged.
 constexpr int smem_bytes(const AttentionConfig& c) {
-  const int dim = round_up(c.head_dim, 16), dim_v = round_up(c.head_dim_v, 16);
-  const int tiles = 2 * (c.block_m * dim + c.stages * c.step_keys() * (dim + dim_v));
-  const int merge = merges_output(c) ? 4 * c.warps_k * c.block_m * (merge_pitch(c) + 2) : 0;
-  return tiles > merge ? tiles : merge;
+  const Sm80Layout l(c);
+  const int tiles = c.block_m * l.q_row + c.stages * c.step_keys() * (l.k_row + l.v_row);
+  const int out = merges_output(c) ? 4 * c.warps_k * c.block_m * (merge_pitch(c) + 2) : 2 * c.block_m * l.dim_v;
+  return tiles > out ? tiles : out;
 }
 
 }  // namespace rapt

@@ -77,5 +77,6 @@ inline void load_shared_4(unsigned address, float& x, float& y, float& z, float&
   load_shared_2(address, x, y), load_shared_2(address + 8, z, w);
 }
 inline Bytes16 load_shared_16(unsigned address) { return emulated_load<Bytes16>(address); }
+inline void store_shared_16(unsigned address, const Bytes16& x) { emulated_store(address, x); }
 
 }  // namespace rapt

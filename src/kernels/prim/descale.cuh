@@ -1,0 +1,102 @@
+// Descales of FP8 tensors that differ from row to row or key to key, on mma accumulator fragments. Those of a whole
+// tensor or head are no matter of elements: they join the softmax scale and the end of a row. Device only.
+#pragma once
+
+#include "block_rows.cuh"
+#include "ptx_copy.cuh"
+#include "softmax.cuh"
+
+namespace rapt {
+
+// Q's descales of a lane's rows.
+template <bool present, int m_tiles_>
+struct RowScalesOf {
+  static constexpr int m_tiles = present ? m_tiles_ : 0;
+  float factor[present ? m_tiles_ : 1][2] = {};
+  float of(int mt, int half) const { return present ? factor[mt][half] : 1.0f; }
+};
+
+// K's or V's descales of the keys of a warp's step: keys_each keys share one (0: there are none here). A step's keys
+// lie in one block. Past the sequence the last key's is taken: nobody sees what it multiplies.
+template <int keys_each>
+struct KeyScales {
+  const float* first = nullptr;  // of the step's first key
+  index_t stride = 0;
+  int column = 0, last = 0;
+  float block = 1.0f;
+
+  KeyScales(const ScaleRef& ref, const BlockRows& at, int seqlen, int key0) {
+    if constexpr (keys_each > 1) {
+      block = ref.data[at.batch * ref.batch + at.head_k * ref.head + key0 / keys_each * ref.position];
+    } else if constexpr (keys_each == 1) {
+      stride = ref.position, last = seqlen - 1 - key0;
+      column = static_cast<int>(volatile_copy(static_cast<unsigned>(at.lane))) % 4 * 2;
+      first = ref.at(at.batch, at.head_k, at.first_k, key0);
+    }
+  }
+  // Of key `n` of the lane's own: 8 * n-tile + 0 or 1.
+  float of(int n) const {
+    if constexpr (keys_each != 1) return block;
+    const int key = column + n;
+    return first[(key < last ? key : last) * stride];
+  }
+};
+
+// What products of weights with V are multiplied by before they join a row's output. The descale of a block is that
+// factor; those of single keys join the weights, less a power of two of the row that keeps its largest weight within
+// [2^7, 2^8), so that neither f16 nor E4M3 loses them, and that is the factor.
+template <int keys_each, int m_tiles>
+struct ValueFactors {
+  static constexpr int rows = keys_each == 1 ? m_tiles : 1;
+  float factor[rows][2];
+
+  ValueFactors() {
+#pragma unroll
+    for (int mt = 0; mt < rows; ++mt) factor[mt][0] = factor[mt][1] = 1.0f;
+  }
+
+  float join(float sum, float products, int mt, int half) const {
+    if constexpr (keys_each == 0) return sum + products;
+    return fmaf(products, factor[keys_each == 1 ? mt : 0][keys_each == 1 ? half : 0], sum);
+  }
+
+  template <int n_tiles>
+  void weigh(float (&s)[m_tiles][n_tiles][4], const KeyScales<keys_each>& keys) {
+    if constexpr (keys_each > 1) factor[0][0] = keys.block;
+    if constexpr (keys_each == 1) {
+      float top[m_tiles][2] = {};
+#pragma unroll
+      for (int n = 0; n < n_tiles; ++n)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const float key = keys.of(n * 8 + i);
+#pragma unroll
+          for (int mt = 0; mt < m_tiles; ++mt)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+              float& x = s[mt][n][2 * half + i];
+              x *= key, top[mt][half] = fmaxf(top[mt][half], x);
+            }
+        }
+#pragma unroll
+      for (int mt = 0; mt < m_tiles; ++mt)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const float raise = power_to_2_7(quad_max(top[mt][half]));
+          factor[mt][half] = 1.0f / raise;
+#pragma unroll
+          for (int n = 0; n < n_tiles; ++n) s[mt][n][2 * half] *= raise, s[mt][n][2 * half + 1] *= raise;
+        }
+    }
+  }
+
+ private:
+  // The power of two that lifts x to [2^7, 2^8), as far as floats have one whose reciprocal is normal, too.
+  static float power_to_2_7(float x) {
+    const int exponent = static_cast<int>(detail::bits_of(x) >> 23);  // biased
+    const int power = 254 + 7 - exponent;
+    return detail::float_of(static_cast<unsigned>(power < 1 ? 1 : power > 253 ? 253 : power) << 23);
+  }
+};
+
+}  // namespace rapt
