@@ -57,10 +57,9 @@ def stream(like: cupy.ndarray) -> int:
 NUMBERS = Numbers(
     cupy,
     cast=lambda array, dtype: array.astype(dtype),
-    repeat=cupy.repeat,
     decode=lambda codes, format: cupy.array(values_of(format), cupy.float32)[codes],
     array=lambda values, like: cupy.array(values, cupy.float32),
-    arange=lambda count, like: cupy.arange(count, dtype=like.dtype),
+    arange=lambda count, like: cupy.arange(count, dtype=cupy.int32),
 )
 FRONT = front(allocate, NUMBERS)
 _core.register_framework((cupy.ndarray,), "cupy", RAPT_BF16, {"view": view, "allocate": allocate, "stream": stream})

@@ -89,10 +89,9 @@ def _decode(codes, format: str):
 NUMBERS = _numbers.Numbers(
     jnp,
     cast=lambda array, dtype: array.astype(dtype),
-    repeat=jnp.repeat,
     decode=_decode,
     array=lambda values, like: jnp.array(values, jnp.float32),
-    arange=lambda count, like: jnp.arange(count, dtype=like.dtype),
+    arange=lambda count, like: jnp.arange(count, dtype=jnp.int32),
 )
 
 

@@ -22,10 +22,9 @@ class Numbers(NamedTuple):
 
     xp: Any
     cast: Callable  # cast(array, "float32" or a dtype of the framework's)
-    repeat: Callable  # repeat(array, times, axis)
     decode: Callable  # decode(codes, "e4m3", "e5m2" or "sim8") -> float32
     array: Callable  # array(list of floats, like) -> float32, on like's device
-    arange: Callable  # arange(count, like) -> of like's dtype, on its device
+    arange: Callable  # arange(count, like) -> int32, on like's device
 
 
 def _sign(channel: int) -> float:
@@ -115,7 +114,7 @@ def _dense_factors(numbers: Numbers, descale, scales: str, seqlen: int):
     if scales == "head":
         return descale[:, :, None, None]
     if scales.startswith("block"):
-        descale = numbers.repeat(descale, int(scales.removeprefix("block")), 2)[:, :, :seqlen]
+        descale = descale[:, :, numbers.arange(seqlen, descale) // int(scales.removeprefix("block"))]
     return descale[:, :, :, None]
 
 

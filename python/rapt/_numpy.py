@@ -54,10 +54,9 @@ def allocate(like: numpy.ndarray, shape: tuple[int, ...], name: str, zeroed: boo
 NUMBERS = Numbers(
     numpy,
     cast=lambda array, dtype: array.astype(dtype),
-    repeat=numpy.repeat,
     decode=lambda codes, format: numpy.array(values_of(format), numpy.float32)[codes],
     array=lambda values, like: numpy.array(values, numpy.float32),
-    arange=lambda count, like: numpy.arange(count, dtype=like.dtype),
+    arange=lambda count, like: numpy.arange(count, dtype=numpy.int32),
 )
 FRONT = front(allocate, NUMBERS)
 TYPES = (numpy.ndarray, numpy.memmap)

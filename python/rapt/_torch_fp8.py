@@ -201,10 +201,9 @@ def _decode(codes: torch.Tensor, format: str) -> torch.Tensor:
 NUMBERS = _numbers.Numbers(
     torch,
     cast=lambda array, dtype: array.to(torch.float32 if dtype == "float32" else dtype),
-    repeat=torch.repeat_interleave,
     decode=_decode,
     array=lambda values, like: torch.tensor(values, dtype=torch.float32, device=like.device),
-    arange=lambda count, like: torch.arange(count, dtype=like.dtype, device=like.device),
+    arange=lambda count, like: torch.arange(count, dtype=torch.int32, device=like.device),
 )
 
 

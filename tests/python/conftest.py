@@ -8,6 +8,7 @@ import math
 
 import numpy as np
 import pytest
+from frameworks import framework  # noqa: F401
 
 ROUNDOFF = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 
