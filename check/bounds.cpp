@@ -102,6 +102,7 @@ bool is_seed_shape(const Problem& p) {
   bare.pv = p.pv, bare.lse = p.lse, bare.partial = p.partial;
   bare.q_scales = p.q_scales, bare.k_scales = p.k_scales, bare.v_scales = p.v_scales;
   bare.smooth_k = p.smooth_k, bare.hadamard = p.hadamard, bare.layout = p.layout;
+  bare.access_q = p.access_q, bare.access_k = p.access_k, bare.access_v = p.access_v, bare.access_out = p.access_out;
   constexpr std::array<std::array<int64_t, 3>, 4> shapes = {{{1, 2, 64}, {1, 4, 128}, {1, 8, 512}, {2, 2, 64}}};
   return std::any_of(shapes.begin(), shapes.end(), [&](const auto& shape) {
     bare.batch = shape[0], bare.heads_q = bare.heads_k = shape[1], bare.seqlen_q = bare.seqlen_k = shape[2];

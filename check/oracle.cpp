@@ -142,21 +142,19 @@ Reading::Reading(const Problem& problem, const Inputs& inputs) : problem_(proble
 }
 
 void Reading::add_k_mean() {
+  k_size_ = k;
+  for (double& size : k_size_) size = std::fabs(size);
   if (!inputs_.k_mean.present()) return;
   const int64_t dim = problem_.head_dim;
   for (int64_t b = 0; b < problem_.batch; ++b)
     for (int64_t h = 0; h < problem_.heads_k; ++h)
       for (int64_t d = 0; d < dim; ++d) {
-        const double mean = k_mean_.emplace_back(inputs_.k_mean.at({b, h, d}));
-        for (int64_t j = 0; j < sequences[b].seqlen_k; ++j) k[row_k(b, h, j) * dim + d] += mean;
+        const double mean = inputs_.k_mean.at({b, h, d});
+        for (int64_t j = 0; j < sequences[b].seqlen_k; ++j) {
+          k[row_k(b, h, j) * dim + d] += mean;
+          k_size_[row_k(b, h, j) * dim + d] += std::fabs(mean);
+        }
       }
-}
-
-double Reading::k_size(int64_t b, int64_t h, int64_t j, int64_t d) const {
-  const double key = k_row(b, h, j)[d];
-  if (k_mean_.empty()) return std::fabs(key);
-  const double mean = k_mean_[(b * problem_.heads_k + h) * problem_.head_dim + d];
-  return std::fabs(key - mean) + std::fabs(mean);
 }
 
 int64_t Reading::row_q(int64_t b, int64_t h, int64_t i) const {
@@ -214,9 +212,9 @@ namespace {
 
 // The sum of the absolute terms that make a logit: what its rounding errors are proportional to.
 double logit_size(const Reading& r, int64_t b, int64_t h, int64_t i, int64_t j) {
-  const double* q_i = r.q_row(b, h, i);
+  const double *q_i = r.q_row(b, h, i), *k_j = r.k_size_row(b, r.kv_head(h), j);
   double size = 0;
-  for (int64_t d = 0; d < r.problem().head_dim; ++d) size += std::fabs(q_i[d]) * r.k_size(b, r.kv_head(h), j, d);
+  for (int64_t d = 0; d < r.problem().head_dim; ++d) size += std::fabs(q_i[d]) * k_j[d];
   return std::fabs(r.scale) * size + std::fabs(r.bias(b, h, i, j)) + std::fabs(r.alibi(b, h, i, j));
 }
 

@@ -32,8 +32,10 @@ class Reading {
   int64_t row_k(int64_t b, int64_t kv_head, int64_t j) const;
   const double* q_row(int64_t b, int64_t h, int64_t i) const { return &q[row_q(b, h, i) * problem_.head_dim]; }
   const double* k_row(int64_t b, int64_t h, int64_t j) const { return &k[row_k(b, h, j) * problem_.head_dim]; }
-  // Of k[b, h, j, d]: the sum of its |terms|, which is more than |k| where a mean was subtracted.
-  double k_size(int64_t b, int64_t h, int64_t j, int64_t d) const;
+  // The sums of the |terms| of a key's elements: more than |k| where a mean was subtracted.
+  const double* k_size_row(int64_t b, int64_t h, int64_t j) const {
+    return &k_size_[row_k(b, h, j) * problem_.head_dim];
+  }
   const double* v_row(int64_t b, int64_t h, int64_t j) const { return &v[row_k(b, h, j) * problem_.head_dim_v]; }
 
   bool visible(int64_t b, int64_t h, int64_t i, int64_t j) const;  // lengths, causal, window, mask
@@ -48,7 +50,7 @@ class Reading {
  private:
   void read_sequences();
   void add_k_mean();
-  std::vector<double> k_mean_;  // [batch][heads_k][head_dim]; empty when absent
+  std::vector<double> k_size_;  // like k
   Problem problem_;             // copies (of handles, for the tensors), so that a Reading may outlive its arguments
   Inputs inputs_;
 };

@@ -88,7 +88,7 @@ struct Walk {
       for (int64_t h = 0; h < p().heads_k; ++h)
         for (int64_t j = 0; j < r.sequences[b].seqlen_k; ++j) {
           const int64_t row = r.row_k(b, h, j);
-          const auto k_size = [&](int64_t d) { return r.k_size(b, h, j, d); };
+          const auto k_size = [&](int64_t d) { return r.k_size_row(b, h, j)[d]; };
           const auto v_size = [&](int64_t d) { return std::fabs(r.v_row(b, h, j)[d]); };
           if (!trace.k.empty() && input("k", trace.k, r.k, row, p().head_dim, k_tile(j), b, h, j, k_size)) return true;
           if (!trace.v.empty() && input("v", trace.v, r.v, row, p().head_dim_v, k_tile(j), b, h, j, v_size))
