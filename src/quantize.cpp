@@ -1,9 +1,8 @@
-// rapt_quantize, top to bottom: rules, then the CPU's work. Called by c_api.cpp.
-#include "cpu/quantize.h"
-
+// rapt_quantize, top to bottom: rules, then the backend of the tensors. Called by c_api.cpp.
 #include "context.h"
 #include "cpu/arithmetic.h"
-#include "error.h"
+#include "cpu/quantize.h"
+#include "kernels/quantize_gpu.h"
 #include "quantize_rules.h"
 #include "sdpa.h"
 
@@ -13,7 +12,7 @@ void quantize(Context& context, const rapt_quantize_args& args, void* stream) {
   check_quantize(args, stream);
   const QuantizeParams params = quantize_params(args);
   if (args.input->device.type == RAPT_DEVICE_CUDA)
-    unsupported("input.device: no kernel family of this build quantises on GPUs");
+    return quantize_on_gpu(context, params, args.input->device.index, stream);
   check_quantize_contents(params);
   const cpu::DefaultArithmetic scope;
   CpuResources& cpu = context.cpu();
