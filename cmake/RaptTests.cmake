@@ -62,6 +62,8 @@ if(RAPT_BUILD_TESTS)
     set_source_files_properties(tests/cpu/attention_sm80_text_test.cpp tests/cpu/products_text_test.cpp PROPERTIES
       INCLUDE_DIRECTORIES "${texts};${PROJECT_SOURCE_DIR}/src/kernels;${PROJECT_SOURCE_DIR}/src/kernels/prim"
       COMPILE_OPTIONS "-fno-strict-aliasing;-Wno-unknown-pragmas;-Wno-parentheses")
+    set_source_files_properties(tests/cpu/quantize_text_test.cpp PROPERTIES
+      COMPILE_OPTIONS "-fno-strict-aliasing;-Wno-unknown-pragmas")
     if(TARGET rapt_program AND NOT RAPT_TEST_FILES)
       add_dependencies(rapt_tests rapt_program)  # tests of the command line run build/rapt
     endif()
