@@ -1,7 +1,8 @@
 // rapt_quantize, top to bottom: rules, then the backend of the tensors. Called by c_api.cpp.
+#include "cpu/quantize.h"
+
 #include "context.h"
 #include "cpu/arithmetic.h"
-#include "cpu/quantize.h"
 #include "kernels/quantize_gpu.h"
 #include "quantize_rules.h"
 #include "sdpa.h"
