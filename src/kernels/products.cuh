@@ -6,6 +6,7 @@
 #include "prim/numeric.cuh"
 #include "prim/ptx_copy.cuh"
 #include "prim/ptx_mma.cuh"
+#include "prim/tile.cuh"
 #include "shared/products.h"
 
 namespace rapt {
@@ -154,20 +155,10 @@ struct ScalarProduct {
 
 // --- FP8 by tensor cores --------------------------------------------------------------------------------------------
 
-// Rows of codes in shared memory, in 16-byte chunks whose places are mixed so that the eight rows which one ldmatrix
-// phase reads lie in different banks.
-template <int rows_, int row_bytes>
-struct CodeTile {
-  static constexpr int rows = rows_, chunks = row_bytes / 16, bytes = rows * row_bytes;
-  static_assert(chunks == 4 || chunks == 8, "rows of 64 or 128 bytes");
-  static constexpr int swizzle(int row) { return row / (8 / chunks) & (chunks - 1); }
-  static constexpr int offset(int row, int chunk) { return (row * chunks + (chunk ^ swizzle(row))) * 16; }
-};
-
 template <ProductConfig cfg>
 struct Fp8Product {
-  using ATile = CodeTile<cfg.block_m, cfg.depth_step>;
-  using BTile = CodeTile<cfg.block_n, cfg.depth_step>;
+  using ATile = SmemTile<cfg.block_m, cfg.depth_step>;
+  using BTile = SmemTile<cfg.block_n, cfg.depth_step>;
   static constexpr int warp_rows = cfg.block_m / cfg.warps_m, warp_columns = cfg.block_n / cfg.warps_n;
   static constexpr int m_tiles = warp_rows / 16, n_tiles = warp_columns / 8;
   static_assert(warp_rows % 16 == 0 && warp_columns % 16 == 0, "a warp has whole tiles, those of b in pairs");
