@@ -9,7 +9,7 @@ from ._dispatch import Front, load_default_pack, register
 from ._eager import front
 from ._errors import InvalidArgument
 from ._numbers import Numbers, values_of
-from ._views import CUDA, RAPT_BF16, allocate_in_order, memory_order, type_code
+from ._views import CUDA, RAPT_BF16, allocate_in_order, order_for, type_code
 
 
 def view(array: cupy.ndarray) -> tuple:
@@ -42,9 +42,9 @@ def dtype_named(name):
     return name
 
 
-def allocate(like: cupy.ndarray, shape: tuple[int, ...], name: str, zeroed: bool) -> cupy.ndarray:
+def allocate(like: cupy.ndarray, shape: tuple[int, ...], name, zeroed: bool, in_order: bool = True) -> cupy.ndarray:
     dtype, make = dtype_named(name), cupy.zeros if zeroed else cupy.empty
-    order = memory_order(like.strides) if len(shape) == like.ndim else list(range(len(shape)))
+    order = order_for(like.strides, len(shape), in_order)
     with like.device:
         return allocate_in_order(lambda sizes: make(sizes, dtype), shape, order)
 

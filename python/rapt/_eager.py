@@ -13,7 +13,7 @@ from ._dispatch import Front
 from ._products import gemm_shape, out_dtype_name, qk_shape
 from ._quantize import Quantized, descale_shape, given_outputs, mean_shape
 
-Allocate = Callable[..., Any]  # allocate(like, shape, dtype name, zeroed)
+Allocate = Callable[..., Any]  # allocate(like, shape, dtype name, zeroed, in like's order of dimensions)
 
 
 def quantize(allocate: Allocate, storage: Callable[[dict], Any], x, given: dict) -> Quantized:
@@ -22,9 +22,9 @@ def quantize(allocate: Allocate, storage: Callable[[dict], Any], x, given: dict)
     if codes is None:
         codes = allocate(x, tuple(x.shape), storage(given), packed)
     if descale is None:
-        descale = allocate(x, descale_shape(x.shape, given), "float32", packed)
+        descale = allocate(x, descale_shape(x.shape, given), "float32", packed, False)
     if mean is None and given["smooth"]:
-        mean = allocate(x, mean_shape(x.shape, given), "float32", packed)
+        mean = allocate(x, mean_shape(x.shape, given), "float32", packed, False)
     _core.quantize(
         x,
         codes,
@@ -47,7 +47,7 @@ def quantize(allocate: Allocate, storage: Callable[[dict], Any], x, given: dict)
 def qk(allocate: Allocate, q, k, given: dict):
     out = given["out"]
     if out is None:
-        out = allocate(q, qk_shape(q.shape, k.shape, given["layout"]), out_dtype_name(q, given), False)
+        out = allocate(q, qk_shape(q.shape, k.shape, given["layout"]), out_dtype_name(q, given), False, False)
     _core.qk(
         q,
         k,
@@ -68,7 +68,7 @@ def qk(allocate: Allocate, q, k, given: dict):
 def gemm(allocate: Allocate, a, b, given: dict):
     out = given["out"]
     if out is None:
-        out = allocate(a, gemm_shape(a.shape, b.shape), out_dtype_name(a, given), False)
+        out = allocate(a, gemm_shape(a.shape, b.shape), out_dtype_name(a, given), False, False)
     _core.gemm(
         a,
         b,

@@ -10,7 +10,7 @@ from ._dispatch import Front, register
 from ._eager import front
 from ._errors import InvalidArgument
 from ._numbers import Numbers, values_of
-from ._views import CPU, RAPT_F32, allocate_in_order, memory_order, type_code
+from ._views import CPU, RAPT_F32, allocate_in_order, order_for, type_code
 
 
 def view(array: numpy.ndarray) -> tuple:
@@ -45,9 +45,9 @@ def dtype_named(name) -> numpy.dtype:
     return numpy.dtype(name)
 
 
-def allocate(like: numpy.ndarray, shape: tuple[int, ...], name: str, zeroed: bool) -> numpy.ndarray:
+def allocate(like: numpy.ndarray, shape: tuple[int, ...], name, zeroed: bool, in_order: bool = True) -> numpy.ndarray:
     dtype, make = dtype_named(name), numpy.zeros if zeroed else numpy.empty
-    order = memory_order(like.strides) if len(shape) == like.ndim else list(range(len(shape)))
+    order = order_for(like.strides, len(shape), in_order)
     return allocate_in_order(lambda sizes: make(sizes, dtype), shape, order)
 
 

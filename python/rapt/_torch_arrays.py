@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ._errors import InvalidArgument
-from ._views import CPU, CUDA, allocate_in_order, memory_order, type_code
+from ._views import CPU, CUDA, allocate_in_order, order_for, type_code
 
 TYPES = (torch.Tensor, torch.nn.Parameter)
 EXCHANGE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)  # PyTorch 2.10 and later
@@ -63,10 +63,10 @@ def dtype_named(name: object) -> torch.dtype:
     return found
 
 
-def allocate(like: torch.Tensor, shape, name: object, zeroed: bool = False) -> torch.Tensor:
-    """A tensor in the order of `like`'s dimensions where both have as many."""
+def allocate(like: torch.Tensor, shape, name: object, zeroed: bool = False, in_order: bool = True) -> torch.Tensor:
+    """A tensor in the order of `like`'s dimensions where both have as many and in_order asks for it."""
     dtype, make = dtype_named(name), torch.zeros if zeroed else torch.empty
-    order = memory_order(like.stride()) if len(shape) == like.dim() else list(range(len(shape)))
+    order = order_for(like.stride(), len(shape), in_order)
 
     def empty(sizes):
         return _Transposable(make(sizes, dtype=dtype, device=like.device))

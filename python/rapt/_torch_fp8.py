@@ -88,8 +88,12 @@ def _run_quantize_out(x, *values) -> None:
 def _fake_quantize_operator(x, *values):
     given = dict(zip(OF_QUANTIZE, values))
     codes = allocate(x, tuple(x.shape), _storage(given))
-    descale = _nothing(x) if given["descale"] is not None else allocate(x, descale_shape(x.shape, given), "float32")
-    mean = allocate(x, mean_shape(x.shape, given), "float32") if given["smooth"] else _nothing(x)
+    descale = (
+        _nothing(x)
+        if given["descale"] is not None
+        else allocate(x, descale_shape(x.shape, given), "float32", in_order=False)
+    )
+    mean = allocate(x, mean_shape(x.shape, given), "float32", in_order=False) if given["smooth"] else _nothing(x)
     return codes, descale, mean
 
 
@@ -116,11 +120,11 @@ def _product(run, options: dict[str, str]):
 
 def _fake_qk(q, k, *values):
     layout = dict(zip(OF_QK, values))["layout"]
-    return allocate(q, qk_shape(tuple(q.shape), tuple(k.shape), layout), values[-1])
+    return allocate(q, qk_shape(tuple(q.shape), tuple(k.shape), layout), values[-1], in_order=False)
 
 
 def _fake_gemm(a, b, *values):
-    return allocate(a, gemm_shape(tuple(a.shape), tuple(b.shape)), values[-1])
+    return allocate(a, gemm_shape(tuple(a.shape), tuple(b.shape)), values[-1], in_order=False)
 
 
 def _no_backward(context, *gradients):
@@ -185,9 +189,9 @@ def quantize(x, given: dict) -> Quantized:
         _refuse_gradients(x, given["descale"], *parts)
         codes, descale, mean = given_outputs(given)
         if descale is None:
-            descale = allocate(x, descale_shape(x.shape, given), "float32", True)
+            descale = allocate(x, descale_shape(x.shape, given), "float32", True, False)
         if mean is None and given["smooth"]:
-            mean = allocate(x, mean_shape(x.shape, given), "float32", True)
+            mean = allocate(x, mean_shape(x.shape, given), "float32", True, False)
         torch.ops.rapt.quantize_out(x, *shared, codes, None if given["descale"] is not None else descale, mean)
     descale = descale if given["descale"] is None else given["descale"]
     return Quantized(codes, descale, mean if given["smooth"] else None, given["scales"], given["format"])

@@ -36,6 +36,12 @@ def memory_order(strides) -> list[int]:
     return sorted(range(len(strides)), key=lambda dim: -strides[dim])
 
 
+def order_for(strides, rank: int, in_order: bool) -> list[int]:
+    """The order of dimensions of an array of this rank that is made like one of these strides: its own, if it has as
+    many and in_order asks for it."""
+    return memory_order(strides) if in_order and rank == len(strides) else list(range(rank))
+
+
 def allocate_in_order(empty, shape, order: list[int]):
     """empty(shape) -> array with transpose(), made so that its dimensions lie in `order`."""
     if order == list(range(len(shape))):

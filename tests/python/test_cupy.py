@@ -52,3 +52,24 @@ def test_float8_as_uint8_merge_and_errors(qkv):
     parts = [rapt.sdpa(q, k[:, :, a:b], v[:, :, a:b], partial=True) for a, b in ((0, 10), (10, 29))]
     merged = rapt.merge([p[0] for p in parts], [p[1] for p in parts])
     assert_near(merged.get(), reference(q.get(), k.get(), v.get())[0])
+
+
+@pytest.mark.parametrize("kind", ["tensor", "head", "token", "block64", "block128"])
+def test_descales(qkv, kind):
+    q, k, v = (cupy.asarray(x) for x in qkv(seqlen_k=130, head_dim=64))
+    k8, v8 = rapt.quantize(k, scales=kind), rapt.quantize(v, scales="channel")
+    assert k8.codes.dtype == np.uint8 and isinstance(k8.descale, cupy.ndarray)
+    out = rapt.sdpa(q, k8.codes, v8.codes, **k8.options("k"), **v8.options("v"))
+    values = [rapt.fake_quantize(k, scales=kind).get(), rapt.fake_quantize(v, scales="channel").get()]
+    assert_near(out.get(), reference(q.get(), *values)[0], "float16")
+
+
+def test_quantize_uses_the_current_stream(rng):
+    x = cupy.asarray(rng.standard_normal((2, 4, 333, 128)).astype(np.float16))
+    expected = rapt.quantize(x, scales="block64", hadamard=True, smooth=True)
+    cupy.cuda.Device().synchronize()
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        made = rapt.quantize(x, scales="block64", hadamard=True, smooth=True)
+        stream.synchronize()
+    for one, other in zip(made[:3], expected[:3]):
+        assert bool((one == other).all())

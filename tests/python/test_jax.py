@@ -133,3 +133,47 @@ def test_descales(qkv, rng):
     values = np.asarray(k8, np.float64) * np.repeat(blocks, 128, axis=2)[:, :, :130, None]
     expected = reference(q, values, np.asarray(v8, np.float64) * channels[:, :, None])[0]
     assert_near(np.asarray(out, np.float64), expected, "float16")
+
+
+def test_quantized_is_a_tree_of_arrays_with_words_outside(qkv):
+    x = jnp.asarray(qkv()[0])
+    made = jax.jit(lambda x: rapt.quantize(x, scales="token", smooth=True))(x)
+    assert type(made) is rapt.Quantized and (made.scales, made.dtype) == ("token", "e4m3")
+    assert made.codes.dtype == jnp.float8_e4m3fn
+    assert [one.shape for one in jax.tree.leaves(made)] == [(2, 4, 17, 24), (2, 4, 17), (2, 4, 24)]
+    whole = jax.jit(lambda made: made.codes.astype(jnp.float32) * made.descale[..., None] + made.mean[:, :, None])(made)
+    assert np.abs(whole - x).max() < 0.2
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+@pytest.mark.parametrize("options", [{}, {"scales": "block64", "hadamard": True, "smooth": True}, {"dtype": "sim8"}])
+def test_gradients_pass_straight_through_fake_quantize(qkv, options, jitted):
+    x, weights = (jnp.asarray(one) for one in (qkv()[0], qkv()[0]))
+    gradient = jax.grad(lambda x: (rapt.fake_quantize(x, **options) * weights).sum())
+    assert np.array_equal((jax.jit(gradient) if jitted else gradient)(x), weights)
+    half = jax.grad(lambda x: rapt.fake_quantize(x.astype(jnp.bfloat16), **options).sum().astype(jnp.float32))
+    assert np.array_equal(half(x), jnp.ones_like(x))
+
+
+@pytest.mark.parametrize("hadamard", [False, True])
+def test_gradients_of_saturated_values_can_be_clipped(qkv, hadamard):
+    torch = pytest.importorskip("torch")
+    x, weights = qkv()[0], qkv()[0]
+    options = {"scales": "token", "percentile": 80.0, "hadamard": hadamard, "clip_gradient": True}
+    gradient = jax.grad(lambda x: (rapt.fake_quantize(x, **options) * jnp.asarray(weights)).sum())
+    theirs = torch.from_numpy(x).requires_grad_()
+    (rapt.fake_quantize(theirs, **options) * torch.from_numpy(weights)).sum().backward()
+    for found in (gradient(jnp.asarray(x)), jax.jit(gradient)(jnp.asarray(x))):
+        assert np.abs(np.asarray(found) - theirs.grad.numpy()).max() < 1e-5
+    assert hadamard or 0.1 < (theirs.grad.numpy() == 0).mean() < 0.25
+
+
+def test_what_jax_cannot_have_of_the_operators(qkv):
+    x = jnp.asarray(qkv()[0])
+    for call in (
+        lambda: rapt.quantize(x, context=rapt.Context()),
+        lambda: rapt.fake_quantize(x, context=rapt.Context()),
+        lambda: rapt.qk(x, x, context=rapt.Context()),
+    ):
+        with pytest.raises(rapt.InvalidArgument, match="process default"):
+            call()
