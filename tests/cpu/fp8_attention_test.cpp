@@ -7,6 +7,8 @@
 
 #include "check/check.h"
 #include "check/oracle.h"
+#define RAPT_SCALAR_ISA  // of cpu/convert.h only the rounding of weights is wanted, plain loops
+#include "cpu/convert.h"
 #include "isa.h"
 #include "rapt/rapt.hpp"
 #include "support.h"
@@ -167,6 +169,35 @@ TEST_P(Fp8Attention, WeightsAreRoundedToNearestEven) {
       EXPECT_EQ(changed > 0, mode.rounding > 0);
     }
   });
+}
+
+// Where an exponential cannot be made to land: on every tie and beside it, on every code, and at the ends.
+TEST(Fp8Weights, AreRoundedLikeE4m3Everywhere) {
+  std::vector<float> weights = {0.0f,
+                                1.0f,
+                                std::nextafter(1.0f, 0.0f),
+                                1e-30f,
+                                1e-40f,
+                                std::numeric_limits<float>::quiet_NaN(),
+                                detail::float_of(0x7fffffffu)};
+  for (unsigned char code = 0; e4m3_to_float(code) < 256; ++code) {
+    const float low = e4m3_to_float(code) / 256, high = e4m3_to_float(static_cast<unsigned char>(code + 1)) / 256;
+    const float middle = (low + high) / 2;
+    for (const float w : {low, middle})
+      weights.insert(weights.end(), {w, std::nextafter(w, 0.0f), std::nextafter(w, 1.0f)});
+    weights.push_back(middle + (high - low) / 32);  // its second term is on a tie
+  }
+  for (const int terms : {1, 2}) {
+    std::vector<float> got = weights;
+    cpu::round_weights(terms, std::ssize(got), got.data());
+    for (size_t i = 0; i < weights.size(); ++i) {
+      const float high = e4m3_to_float(float_to_e4m3(256 * weights[i]));
+      const float low = terms == 2 ? e4m3_to_float(float_to_e4m3(256 * weights[i] - high)) : 0.0f;
+      const float wanted = (high + low) / 256;
+      EXPECT_TRUE(std::isnan(wanted) ? std::isnan(got[i]) : got[i] == wanted)
+          << weights[i] << " became " << got[i] << " instead of " << wanted;
+    }
+  }
 }
 
 // All codes as a value that takes the whole weight: contiguous, with a tail of every length, and apart in memory.
