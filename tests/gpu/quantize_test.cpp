@@ -1,0 +1,337 @@
+// rapt_quantize on a GPU against the CPU, bit for bit: every kind of factor, format, rotation, mean and percentile,
+// dense and packed, aligned and not; graphs, hostile lists, repeats. What the CPU computes, tests/cpu/quantize_test.cpp
+// holds to its reference.
+#include <deque>
+
+#include "../cpu/quantize_call.h"
+#include "error.h"
+#include "gpu_support.h"
+
+namespace rapt::test {
+namespace {
+
+constexpr int32_t all_scales[] = {RAPT_SCALE_TENSOR,  RAPT_SCALE_HEAD,     RAPT_SCALE_TOKEN,
+                                  RAPT_SCALE_BLOCK64, RAPT_SCALE_BLOCK128, RAPT_SCALE_CHANNEL};
+constexpr uint64_t rotate_and_smooth = RAPT_QUANTIZE_HADAMARD | RAPT_QUANTIZE_SMOOTH;
+
+// The tensors of a call in GPU memory, bytes of 0xff around each. In a ContextScope of GPU 0.
+class OnGpu {
+ public:
+  explicit OnGpu(const QuantizeCall& call, size_t guard_bytes = 4096) : guard_bytes_(guard_bytes) {
+    args_.emplace(call, [this](const char*, const HostTensor& tensor) { return place(tensor); });
+  }
+
+  const rapt_quantize_args& args() const { return args_->args; }
+  rapt_status enqueue(cuda::StreamHandle stream, rapt_context* context = nullptr) const {
+    return rapt_quantize(context, &args(), stream);
+  }
+  // Everything back into the host's tensors, inputs too: what must not change is compared there. The work must be done.
+  void download() {
+    for (const Placed& placed : placed_) {
+      std::vector<std::byte> bytes(placed.buffer.bytes());
+      placed.buffer.download(bytes.data(), bytes.size());
+      for (size_t i = 0; i < bytes.size(); ++i) {
+        const bool inside = i >= placed.begin && i < placed.begin + placed.bytes;
+        if (inside) continue;
+        ASSERT_EQ(bytes[i], std::byte{0xff}) << "written at byte " << i << " of a tensor in [" << placed.begin << ", "
+                                             << placed.begin + placed.bytes << ")";
+      }
+      std::memcpy(placed.host, bytes.data() + placed.begin, placed.bytes);
+    }
+  }
+
+ private:
+  struct Placed {
+    std::byte* host;
+    size_t begin, bytes;
+    cuda::Buffer buffer;
+  };
+
+  check::Address place(const HostTensor& tensor) {
+    const check::Span span = check::reach(tensor.shape, tensor.strides);
+    const int64_t width = bytes_of(tensor.dtype);
+    std::byte* host = tensor.data() + span.first * width;
+    const auto bytes = static_cast<size_t>(std::max<int64_t>(span.last - span.first + 1, 0) * width);
+    const size_t begin = guard_bytes_ + reinterpret_cast<uintptr_t>(host) % 64;  // the host's alignment
+    Placed& placed = placed_.emplace_back(
+        Placed{host, begin, bytes, cuda::Buffer(std::max<size_t>(begin + bytes + guard_bytes_, 1))});
+    placed.buffer.fill(0xff);
+    if (bytes > 0) placed.buffer.upload(host, bytes, begin);
+    return {static_cast<std::byte*>(placed.buffer.data()) + begin - span.first * width, {RAPT_DEVICE_CUDA, 0}};
+  }
+
+  size_t guard_bytes_;
+  std::deque<Placed> placed_;
+  std::optional<QuantizeArgs> args_;
+};
+
+// A copy whose outputs are poisoned anew.
+QuantizeCall fresh(const QuantizeCall& call, DType output, const std::vector<int64_t>& output_strides) {
+  QuantizeCall copy = call;
+  copy.poison(output, output_strides);
+  return copy;
+}
+
+void expect_same_as_cpu(const QuantizeCall& call, DType output, const std::vector<int64_t>& output_strides = {},
+                        size_t guard_bytes = 4096) {
+  const QuantizeCall cpu = fresh(call, output, output_strides), gpu = fresh(call, output, output_strides);
+  quantize_on_cpu(cpu);
+  const std::vector<unsigned char> input = bits(call.input);
+  const cuda::Stream stream;
+  OnGpu tensors(gpu, guard_bytes);
+  ASSERT_EQ(tensors.enqueue(stream.handle()), RAPT_OK) << rapt_last_error();
+  stream.synchronize();
+  tensors.download();
+  expect_same_outputs(gpu, cpu);
+  EXPECT_EQ(bits(call.input), input);
+}
+
+QuantizeCall dense(DType type, const std::vector<int64_t>& shape, int32_t scales, QuantizeFill fill,
+                   uint64_t flags = 0) {
+  QuantizeCall call;
+  call.input = make_tensor(type, shape);
+  fill_quantize(call.input, fill);
+  call.scales = scales, call.flags = flags;
+  return call;
+}
+
+void set_lengths(QuantizeCall& call, const std::vector<int32_t>& values, int64_t longest) {
+  call.cu_seqlens = make_tensor(DType::i32, {static_cast<int64_t>(values.size())});
+  for (size_t i = 0; i < values.size(); ++i) put(call.cu_seqlens, {static_cast<int64_t>(i)}, values[i]);
+  call.max_seqlen = longest;
+}
+
+QuantizeCall packed(DType type, int32_t scales, int64_t dim, uint64_t flags = 0) {
+  QuantizeCall call;
+  call.input = make_tensor(type, {400, 3, dim});
+  fill_quantize(call.input, QuantizeFill::outlier);
+  call.scales = scales, call.flags = flags;
+  set_lengths(call, {0, 17, 17, 300, 391}, 500);
+  return call;
+}
+
+void supply(QuantizeCall& call) {
+  call.flags |= RAPT_QUANTIZE_SUPPLIED;
+  call.descale = make_tensor(DType::f32, call.descale_shape());
+  uint64_t i = 0;
+  each_index(call.descale.shape, [&](const auto& at) { put(call.descale, at, 0.001 + check::uniform(1, 9, i++)); });
+}
+
+class GpuQuantize : public GpuTest {};
+
+// A suite that scripts/gpu_suite.sh runs under compute-sanitizer: no guards, so that tools see where tensors end.
+class SmokeQuantize : public GpuTest {};
+
+}  // namespace
+
+// All finite and special bit patterns of a 16-bit format, and of f32 around every midpoint: the conversion itself.
+TEST_F(GpuQuantize, EveryNumber) {
+  for (const DType type : {DType::f16, DType::bf16})
+    for (const DType output : {DType::e4m3, DType::e5m2, DType::sim8})
+      for (const double factor : {1.0, 0x1p-9, 0x1p+12, 0.7}) {
+        QuantizeCall call;
+        call.input = make_tensor(type, {1, 1, 512, 128});
+        for (int i = 0; i < 65536; ++i) {
+          const auto code = static_cast<uint16_t>(i);
+          std::memcpy(call.input.data() + 2 * i, &code, sizeof code);
+        }
+        call.flags = RAPT_QUANTIZE_SUPPLIED;
+        call.descale = make_tensor(DType::f32, {1});
+        put(call.descale, {0}, factor);
+        SCOPED_TRACE(concat(name_of(type), " to ", name_of(output), ", factor ", factor));
+        expect_same_as_cpu(call, output);
+      }
+  // Each float of 2^18 with the upper bits of every kind, and its neighbours.
+  QuantizeCall call;
+  call.input = make_tensor(DType::f32, {1, 1, 6144, 128});
+  for (uint32_t i = 0; i < 6144 * 128; ++i) {
+    const uint32_t pattern = (i / 3) << 14, code = pattern + i % 3 - 1;
+    std::memcpy(call.input.data() + 4 * i, &code, sizeof code);
+  }
+  call.flags = RAPT_QUANTIZE_SUPPLIED;
+  call.descale = make_tensor(DType::f32, {1});
+  put(call.descale, {0}, 1);
+  for (const DType output : {DType::e4m3, DType::e5m2, DType::sim8}) expect_same_as_cpu(call, output);
+}
+
+TEST_F(GpuQuantize, EveryScaleFormatAndFill) {
+  for (const int32_t scales : all_scales)
+    for (const QuantizeFill fill : all_quantize_fills)
+      for (const uint64_t flags : {uint64_t{0}, rotate_and_smooth}) {
+        SCOPED_TRACE(concat("scales ", scales, ", fill ", static_cast<int>(fill), ", flags ", flags));
+        expect_same_as_cpu(dense(DType::f16, {2, 3, 300, 128}, scales, fill, flags), DType::e4m3);
+      }
+  for (const int32_t scales : all_scales)
+    for (const DType type : float_types)
+      for (const DType output : {DType::e4m3, DType::e5m2, DType::sim8}) {
+        SCOPED_TRACE(concat("scales ", scales, ", ", name_of(type), " to ", name_of(output)));
+        expect_same_as_cpu(dense(type, {2, 2, 200, 64}, scales, QuantizeFill::special), output);
+      }
+}
+
+TEST_F(GpuQuantize, LengthsAndDims) {
+  for (const int32_t scales : all_scales)
+    for (const int64_t dim : {1, 7, 8, 80, 96, 256, 520, 1032}) {
+      SCOPED_TRACE(concat("scales ", scales, ", dim ", dim));
+      for (const int64_t rows : {1, 64, 65, 130, 1000})
+        expect_same_as_cpu(dense(DType::bf16, {1, 2, rows, dim}, scales, QuantizeFill::outlier), DType::e4m3);
+      expect_same_as_cpu(dense(DType::f16, {1, 1, 70, dim}, scales, QuantizeFill::offset, rotate_and_smooth),
+                         DType::e4m3);
+    }
+  for (const int32_t scales : all_scales)  // rows that no registers hold, channels that no shared memory holds
+    expect_same_as_cpu(dense(DType::f16, {1, 2, 5, 40008}, scales, QuantizeFill::outlier), DType::e5m2);
+}
+
+TEST_F(GpuQuantize, Strides) {
+  const std::vector<int64_t> shape{2, 3, 70, 24};
+  const std::vector<std::vector<int64_t>> inputs = {{5040, 24, 72, 1},    {5040, 1680, 1, 70},  {0, 1680, 24, 1},
+                                                    {5040, 1680, -24, 1}, {5040, 1680, 24, -1}, {0, 0, 0, 1},
+                                                    {15120, 5040, 72, 3}};
+  const std::vector<std::vector<int64_t>> outputs = {
+      {}, {5040, 24, 72, 1}, {5040, 1680, 1, 70}, {5040, 1680, -24, 1}, {15120, 5040, 72, 3}};
+  for (const auto& from : inputs)
+    for (const auto& to : outputs)
+      for (const int32_t scales : all_scales) {
+        SCOPED_TRACE(concat("scales ", scales, ", input ", testing::PrintToString(from), ", output ",
+                            testing::PrintToString(to)));
+        QuantizeCall call;
+        call.input = check::make_strided(DType::f16, shape, from);
+        fill_quantize(call.input, QuantizeFill::outlier);
+        call.scales = scales;
+        expect_same_as_cpu(call, DType::e4m3, to);
+      }
+}
+
+TEST_F(GpuQuantize, PackedSequences) {
+  for (const int32_t scales : all_scales)
+    for (const int64_t dim : {20, 64, 128})
+      for (const uint64_t flags : {uint64_t{0}, rotate_and_smooth}) {
+        SCOPED_TRACE(concat("scales ", scales, ", dim ", dim, ", flags ", flags));
+        expect_same_as_cpu(packed(DType::f16, scales, dim, flags), DType::e4m3);
+      }
+}
+
+TEST_F(GpuQuantize, SuppliedFactors) {
+  for (const int32_t scales : all_scales) {
+    SCOPED_TRACE(concat("scales ", scales));
+    QuantizeCall call = dense(DType::f16, {2, 3, 150, 128}, scales, QuantizeFill::special);
+    supply(call);
+    expect_same_as_cpu(call, DType::e4m3);
+    call = packed(DType::bf16, scales, 64);
+    supply(call);
+    expect_same_as_cpu(call, DType::e5m2);
+  }
+}
+
+TEST_F(GpuQuantize, Percentiles) {
+  for (const int32_t scales : all_scales)
+    for (const double percentile : {99.9, 90.0, 1e-6})
+      for (const uint64_t flags : {uint64_t{0}, rotate_and_smooth}) {
+        SCOPED_TRACE(concat("scales ", scales, ", percentile ", percentile, ", flags ", flags));
+        QuantizeCall call = dense(DType::f16, {2, 2, 300, 64}, scales, QuantizeFill::special, flags);
+        call.percentile = percentile;
+        expect_same_as_cpu(call, DType::e4m3);
+        call = packed(DType::f32, scales, 24, flags);
+        call.percentile = percentile;
+        expect_same_as_cpu(call, DType::e4m3);
+      }
+}
+
+TEST_F(GpuQuantize, SizesOfZero) {
+  for (const std::vector<int64_t>& shape :
+       {std::vector<int64_t>{0, 2, 8, 16}, {2, 0, 8, 16}, {2, 2, 0, 16}, {2, 2, 8, 0}})
+    for (const int32_t scales : all_scales)
+      for (const std::optional<double> percentile : {std::optional<double>(), std::optional<double>(50)}) {
+        QuantizeCall call = dense(DType::f16, shape, scales, QuantizeFill::normal, rotate_and_smooth);
+        call.percentile = percentile;
+        expect_same_as_cpu(call, DType::e4m3);
+      }
+}
+
+// Lists that say nonsense are held within the tensors.
+TEST_F(GpuQuantize, HostileLengths) {
+  for (const std::vector<int32_t>& list :
+       {std::vector<int32_t>{0, -5, 20, 40}, {0, 30, 10, 40}, {7, 1000000, -1, 2147483647}, {0, 40, 40, 40}})
+    for (const int32_t scales : all_scales)
+      for (const uint64_t flags : {uint64_t{0}, rotate_and_smooth}) {
+        QuantizeCall call;
+        call.input = make_tensor(DType::f16, {40, 2, 64});
+        fill_quantize(call.input, QuantizeFill::normal);
+        call.scales = scales, call.flags = flags;
+        set_lengths(call, list, 25);
+        call.poison(DType::e4m3);
+        const cuda::Stream stream;
+        OnGpu tensors(call);
+        ASSERT_EQ(tensors.enqueue(stream.handle()), RAPT_OK) << rapt_last_error();
+        stream.synchronize();
+        tensors.download();
+        EXPECT_EQ(written_outside(call.output), 0);
+      }
+}
+
+// Not loaded yet: refused while the stream is captured. Loaded: recorded, and each replay computes anew.
+TEST_F(GpuQuantize, Graphs) {
+  const auto context = make_context();
+  const QuantizeCall call = dense(DType::f16, {1, 2, 150, 72}, RAPT_SCALE_HEAD, QuantizeFill::outlier);
+  const QuantizeCall expected = fresh(call, DType::e4m3, {}), gpu = fresh(call, DType::e4m3, {});
+  quantize_on_cpu(expected);
+  const cuda::Stream stream;
+  OnGpu tensors(gpu);
+  cuda::Graph::begin(stream.handle());
+  EXPECT_EQ(tensors.enqueue(stream.handle(), context.get()), RAPT_ERROR_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(rapt_last_error()).find("captured"), std::string::npos) << rapt_last_error();
+  { const cuda::Graph nothing(stream.handle()); }
+  const QuantizeCall warm = fresh(call, DType::e4m3, {});
+  OnGpu first(warm);
+  ASSERT_EQ(first.enqueue(stream.handle(), context.get()), RAPT_OK) << rapt_last_error();
+  stream.synchronize();
+  cuda::Graph::begin(stream.handle());
+  ASSERT_EQ(tensors.enqueue(stream.handle(), context.get()), RAPT_OK) << rapt_last_error();
+  const cuda::Graph graph(stream.handle());
+  for (int i = 0; i < 3; ++i) graph.replay(stream.handle());
+  stream.synchronize();
+  tensors.download();
+  expect_same_outputs(gpu, expected);
+}
+
+TEST_F(GpuQuantize, RefusalsWriteNothing) {
+  QuantizeCall call = dense(DType::f16, {1, 2, 70, 64}, RAPT_SCALE_HEAD, QuantizeFill::normal);
+  call.poison(DType::e4m3);
+  OnGpu tensors(call);
+  rapt_quantize_args args = tensors.args();
+  args.scales = RAPT_SCALE_TOKEN;
+  EXPECT_EQ(rapt_quantize(nullptr, &args, nullptr), RAPT_ERROR_INVALID_ARGUMENT);
+  tensors.download();
+  each_index(call.output.shape, [&](const auto& at) { EXPECT_TRUE(is_poisoned(call.output, at)); });
+}
+
+// Several gigabytes' worth of offsets in an expanded input, many tiles, and the same bits again.
+TEST_F(GpuQuantize, LargeTensors) {
+  for (const int32_t scales : all_scales) {
+    QuantizeCall call;
+    call.input = make_tensor(DType::f16, {2, 8, 8192, 128});
+    uint32_t random = 1;
+    for (int64_t i = 0; i < call.input.size(); ++i) {
+      random = random * 1664525u + 1013904223u;
+      const auto code = static_cast<uint16_t>((random >> 16 & 0x83ffu) | (random >> 28 | 0x20u) << 9);
+      std::memcpy(call.input.data() + 2 * i, &code, sizeof code);
+    }
+    call.scales = scales;
+    SCOPED_TRACE(concat("scales ", scales));
+    expect_same_as_cpu(call, DType::e4m3);
+  }
+}
+
+TEST_F(SmokeQuantize, EveryKernel) {
+  for (const int32_t scales : all_scales) {
+    SCOPED_TRACE(concat("scales ", scales));
+    expect_same_as_cpu(dense(DType::f16, {1, 2, 70, 64}, scales, QuantizeFill::special), DType::e4m3, {}, 0);
+    expect_same_as_cpu(dense(DType::f32, {1, 1, 33, 20}, scales, QuantizeFill::special, rotate_and_smooth), DType::sim8,
+                       {}, 0);
+    QuantizeCall call = packed(DType::bf16, scales, 40, rotate_and_smooth);
+    call.percentile = 99;
+    expect_same_as_cpu(call, DType::e5m2, {}, 0);
+  }
+}
+
+}  // namespace rapt::test
