@@ -11,6 +11,7 @@ import importlib
 import math
 import re
 import time
+from dataclasses import replace
 from typing import Callable, ContextManager, NamedTuple
 
 import torch
@@ -56,6 +57,10 @@ class Arm:
         """What distinguishes the call, for the result row."""
         return ""
 
+    def computed(self, problem: Problem) -> Problem:
+        """What the arm computes in its stead: the same in another dtype."""
+        return problem
+
     def bind(self, inputs: Inputs) -> Callable[[], torch.Tensor]:
         raise NotImplementedError
 
@@ -76,6 +81,8 @@ class Arm:
 
 def only(problem: Problem, **allowed) -> str:
     """The sentence for the first feature of the problem that is not allowed; allowed: name=True or a list of values."""
+    if problem.kv and not allowed.get("mixed", False):
+        return f"no {problem.kv} keys and values under {problem.dtype} queries"
     has = {
         "dtype": problem.dtype,
         "varlen": bool(problem.varlen),
@@ -131,12 +138,10 @@ class RaptArm(Arm):
             options.update(
                 cu_seqlens_q=inputs.cu_q, cu_seqlens_k=inputs.cu_k, max_seqlen_q=problem.q, max_seqlen_k=problem.k
             )
-        if problem.scales:
-            for name in ("q", "k", "v"):
-                options[f"{name}_descale"], options[f"{name}_scales"] = (
-                    getattr(inputs, f"{name}_descale"),
-                    problem.scales,
-                )
+        for name in ("q", "k", "v"):
+            descale = getattr(inputs, f"{name}_descale")
+            if descale is not None:
+                options.update({f"{name}_descale": descale, f"{name}_scales": problem.scales})
         return (inputs.q, inputs.k, inputs.v), {name: value for name, value in options.items() if value is not None}
 
     def output(self, inputs: Inputs) -> torch.Tensor:
@@ -161,12 +166,51 @@ class RaptArm(Arm):
         return {"cold_us": cold_us, "family": family, "config": config, "signature": signature}
 
 
+class RaptMode(RaptArm):
+    """rapt.sdpa with another precision of P V than its default: FP8 v only. Its weights are rounded by design."""
+
+    lossy = True
+
+    def __init__(self, pv: str, threads: int = 0):
+        super().__init__(threads)
+        self.pv, self.name = pv, f"rapt-pv-{pv}"
+
+    def concerns(self, problem: Problem) -> bool:
+        return problem.stored[2] == "e4m3"
+
+    def call(self, inputs: Inputs) -> tuple[tuple, dict]:
+        tensors, options = super().call(inputs)
+        return tensors, {**options, "pv": self.pv}
+
+
+class RaptWide(RaptArm):
+    """rapt.sdpa on the same keys and values stored in q's 16 bits: what FP8 storage is measured against."""
+
+    name = "rapt-kv16"
+
+    def concerns(self, problem: Problem) -> bool:
+        return bool(problem.kv)
+
+    def computed(self, problem: Problem) -> Problem:
+        return replace(problem, kv="", scales="")
+
+    def call(self, inputs: Inputs) -> tuple[tuple, dict]:
+        (q, _, _), options = super().call(inputs)
+        k, v = (tensor.to(q.dtype) for tensor in inputs.real()[1:])
+        words = ("k_descale", "v_descale", "k_scales", "v_scales")
+        return (q, k, v), {name: value for name, value in options.items() if name not in words}
+
+
 def chosen(explained: str) -> tuple[str, str, str]:
     """(family, configuration, signature) of the text of rapt.explain; empty where it does not say."""
     line = next((line.split("chosen,", 1)[1].strip() for line in explained.splitlines() if "chosen," in line), "")
     family, _, config = line.partition(" ")
     signature = re.search(r"signature[= ]([0-9a-f]+)", explained)
     return family, config.strip(), signature[1] if signature else ""
+
+
+def rapt_arms(threads: int) -> list[Arm]:
+    return [RaptArm(threads), RaptMode("fp8", threads), RaptMode("fp8x2", threads), RaptWide(threads)]
 
 
 def all_arms(device: str, threads: int = 0) -> list[Arm]:
@@ -177,9 +221,9 @@ def all_arms(device: str, threads: int = 0) -> list[Arm]:
     from arms_torch import Flex, TorchCpu, TorchSdpa
 
     if device == "cpu":
-        return [RaptArm(threads), TorchCpu(), TorchCpu("f16"), TorchSdpa("math"), Flex(compiled=False)]
+        return [*rapt_arms(threads), TorchCpu(), TorchCpu("f16"), TorchSdpa("math"), Flex(compiled=False)]
     return [
-        RaptArm(),
+        *rapt_arms(0),
         *[TorchSdpa(backend) for backend in ("flash", "efficient", "cudnn", "math")],
         Flex(),
         CudnnFrontend(),

@@ -92,6 +92,8 @@ class FlashAttention3(FlashAttention2):
     def refusal(self, problem: Problem) -> str:
         if problem.dtype == "e4m3" and problem.out != "bf16":
             return f"FP8 gives bf16, the problem asks for {problem.out}"
+        if problem.dtype == "e4m3" and problem.scales == "head" and problem.h != problem.hk:
+            return "one factor a head of k also for q"
         return only(
             problem, dtype=["f16", "bf16", "e4m3"], varlen=True, window=True, softcap=True, sinks=self.has_sinks
         )
@@ -101,7 +103,7 @@ class FlashAttention3(FlashAttention2):
         options["num_splits"] = 0
         if inputs.sinks is not None:
             options["sinks"] = inputs.sinks.to(inputs.q.dtype)
-        if inputs.q_descale is not None:  # one factor a tensor, as one a batch and head
+        if inputs.q_descale is not None:  # one factor a batch and head of k; one for all is repeated
             shape = (inputs.problem.b, inputs.problem.hk)
             options.update(
                 q_descale=inputs.q_descale.expand(shape),

@@ -7,6 +7,7 @@ as a prepared attn_mask, as its users do it, where the backend takes one; the ro
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as functional
@@ -141,6 +142,9 @@ class TorchCpu(TorchSdpa):
 
     def config(self, problem: Problem) -> str:
         return "default backend" + (f" in {self.dtype}" if self.dtype else "")
+
+    def computed(self, problem: Problem) -> Problem:
+        return replace(problem, dtype=self.dtype, out=self.dtype) if self.dtype else problem
 
     def scope(self):
         return Arm.scope(self)

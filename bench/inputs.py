@@ -20,7 +20,7 @@ class Inputs:
     def __init__(self, problem: Problem, device: str, generator: torch.Generator):
         self.problem, self.device = problem, torch.device(device)
         self._generator, self._bshd = generator, None
-        stored = [self._stored(shape) for shape in problem.shapes()]
+        stored = [self._stored(shape, dtype) for shape, dtype in zip(problem.shapes(), problem.stored)]
         (self.q, self.q_descale), (self.k, self.k_descale), (self.v, self.v_descale) = stored
         self.bias = self.mask = self.slopes = self.sinks = self.cu_q = self.cu_k = None
         if problem.bias:
@@ -38,16 +38,21 @@ class Inputs:
     def _normal(self, shape) -> torch.Tensor:
         return torch.randn(shape, generator=self._generator, device=self.device)
 
-    def _stored(self, shape):
-        """(tensor, descale or None): e4m3 is scaled so that its largest value is the format's."""
-        dtype = self.problem.dtype
+    def _stored(self, shape, dtype: str):
+        """(tensor, descale or None): e4m3 is scaled so that its largest value is the format's, under a 16-bit q by a
+        power of two that 16-bit keys and values hold as well: what rapt-kv16 reads are the very same numbers."""
         if dtype != "e4m3":
             return self._normal(shape).to(TORCH[dtype]), None
         values = self._normal(shape)
         if not self.problem.scales:
             return values.to(TORCH[dtype]), None
-        descale = values.abs().max().clamp(min=1e-30) / E4M3_MAX
-        return (values / descale).clamp(-E4M3_MAX, E4M3_MAX).to(TORCH[dtype]), descale.reshape(1)
+        by_head = self.problem.scales == "head"
+        amax = values.abs().amax((2, 3)) if by_head else values.abs().max().reshape(1)
+        descale = amax.clamp(min=1e-30) / E4M3_MAX
+        if self.problem.kv:
+            descale = descale.log2().ceil().exp2()
+        factor = descale[:, :, None, None] if by_head else descale
+        return (values / factor).clamp(-E4M3_MAX, E4M3_MAX).to(TORCH[dtype]), descale
 
     def _mask(self, axes: str) -> torch.Tensor:
         """Key lengths where all queries share a row, else every other key at random; key 0 always stays visible."""
@@ -72,10 +77,14 @@ class Inputs:
 
     def real(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """q, k, v as the values that they stand for: descales applied, in float32 where stored in e4m3."""
-        if self.problem.dtype != "e4m3":
-            return self.q, self.k, self.v
         pairs = ((self.q, self.q_descale), (self.k, self.k_descale), (self.v, self.v_descale))
-        return tuple(t.float() if scale is None else t.float() * scale for t, scale in pairs)
+        return tuple(self._real(tensor, descale) for tensor, descale in pairs)
+
+    def _real(self, tensor: torch.Tensor, descale) -> torch.Tensor:
+        values = tensor.float() if tensor.dtype == TORCH["e4m3"] else tensor
+        if descale is None:
+            return values
+        return values * (descale[:, :, None, None] if descale.ndim == 2 else descale)
 
     def kept(self) -> float:
         """The share of pairs that the mask leaves."""

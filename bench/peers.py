@@ -11,7 +11,7 @@ random order: on a GPU replays of a CUDA graph of many calls over rotating input
 from that an eager loop (host time: up to the last enqueue; wall: to the end of the work); on the CPU single calls. An
 arm that could not be imported, or does not compute the very same thing, is printed with the reason and compared with
 nothing. Rows follow docs/results-schema.json; docs/benchmarks.md tells what is measured how. Exit status: 0; 1 rapt was
-wrong or refused a problem that is not FP8; 2 usage; 3 there is no such device.
+wrong or refused a problem; 2 usage; 3 there is no such device.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class Run:
             return Absent(arm.name, f"WRONG, not timed: {error}")
         except Exception as error:  # peers refuse with anything
             clocks.synchronize()
-            if isinstance(arm, RaptArm) and problem.dtype != "e4m3":
+            if isinstance(arm, RaptArm):
                 self.failures.append(f"{name} {arm.name}: {first_line(error)}")
             return Absent(arm.name, f"refused: {first_line(error)}")
 
@@ -220,11 +220,7 @@ class Run:
             if mine is not None and bound is not mine:
                 q1, median, q3 = results.quartiles([theirs / ours for theirs, ours in zip(bound.rounds, mine.rounds)])
                 shared["vs_rapt"] = {"median": median, "q1": q1, "q3": q3}
-            line = (
-                suites.parse(problem.line.replace("bf16", bound.arm.dtype, 1)).line
-                if getattr(bound.arm, "dtype", "")
-                else problem.line
-            )
+            computed = bound.arm.computed(problem)
             timed = [(clock.timer, bound.samples, bound.count if clock.timer == "graph" else 1)]
             if bound.wall_us:
                 timed.append(("host", bound.wall_us, max(len(sets), min(clocks.MOST_CALLS, bound.count))))
@@ -234,11 +230,11 @@ class Run:
                     facts.pop("vs_rapt", None)
                 found.append(
                     results.row(
-                        line,
+                        computed.line,
                         bound.name,
                         us,
                         flops=flops,
-                        moved=moved,
+                        moved=computed.bytes_moved(),
                         timer=timer,
                         calls=calls,
                         roof_s=self.roof.seconds(problem.dtype, flops, moved),
@@ -326,7 +322,10 @@ def settle(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None
         if name not in known:
             parser.error(f"{name}: no such arm; there are {', '.join(known)}")
     if cpu and not options.arms and not options.dry_run:
-        options.arms = ["rapt", "torch", "torch-f16"]  # the others are there to try the script
+        options.arms = [arm.name for arm in arms_module.rapt_arms(0)] + [
+            "torch",
+            "torch-f16",
+        ]  # the others are there to try the script
     if options.threads and not cpu:
         parser.error("--threads: CPU only")
     if options.l2 == "cold" and cpu:
@@ -422,7 +421,7 @@ def main() -> int:
         run = Run(options, threads)
         path = path or output_path(options, run.card)
         if not any(isinstance(arm, RaptArm) for arm in run.arms):
-            failures += [f"rapt: {other.why}" for other in run.absent if other.arm == "rapt"]
+            failures += [f"rapt: {other.why}" for other in run.absent if other.arm.startswith("rapt")]
         try:
             with run.scope(), torch.no_grad():
                 run.all(problems, deadline)

@@ -142,7 +142,7 @@ def ratios(found: list[dict]) -> dict[str, dict[str, float]]:
     result: dict[str, dict[str, float]] = {}
     for (name, threads, l2), group in table.by_problem(found).items():
         mine = next((one for one in group if one["arm"] == table.MINE), None)
-        peers = [one for one in group if one["arm"] != table.MINE]
+        peers = [one for one in group if not one["arm"].startswith(table.MINE)]
         if mine is None or not peers:
             continue
         extra = (f", {threads} threads" if threads else "") + (", cold" if l2 == "cold" else "")

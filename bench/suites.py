@@ -49,6 +49,7 @@ VARLEN = {
     "varlen-prefill": "b6 h32:8 d128 causal varlen=4096,513,1024,2048,77,3000",
     "varlen-chunks": "b4 h32:8 d128 causal varlen=256:4096,1:2048,512:512,64:8192",
 }
+FP8_KEYS = "q=f16 k=e4m3 v=e4m3"  # 16-bit queries over FP8 storage: also timed with 16-bit keys and values (rapt-kv16)
 FP8 = {  # FlashAttention-3 answers FP8 in bf16, so everybody does
     "mission-fp8": "e4m3 out=bf16 b1 h8 q512 k512 d64 scales=tensor",
     "prefill-1k-fp8": "e4m3 out=bf16 b1 h32 q1024 k1024 d128 causal scales=tensor",
@@ -56,6 +57,9 @@ FP8 = {  # FlashAttention-3 answers FP8 in bf16, so everybody does
     "full-4k-d64-fp8": "e4m3 out=bf16 b2 h24 q4096 k4096 d64 scales=tensor",
     "full-16k-d128-fp8": "e4m3 out=bf16 b1 h16 q16384 k16384 d128 scales=tensor",
     "full-8k-d256-fp8": "e4m3 out=bf16 b1 h8 q8192 k8192 d256 scales=tensor",
+    "mission-fp8kv": f"{FP8_KEYS} b1 h8 q512 k512 d64 k_scales=head v_scales=head",
+    "prefill-4k-fp8kv": f"{FP8_KEYS} b1 h32 q4096 k4096 d128 causal k_scales=head v_scales=head",
+    "decode-b16-4k-fp8kv": f"{FP8_KEYS} b16 h32:8 q1 k4096 d128 k_scales=head v_scales=head",
 }
 CPU = {
     "mission": "f32 b1 h8 q512 k512 d64",
@@ -69,6 +73,8 @@ CPU = {
     "q2048-bf16": "bf16 b1 h8 q2048 k2048 d64",
     "mission-f16": "f16 b1 h8 q512 k512 d64",
     "decode-bf16": "bf16 b1 h32 q1 k4096 d128",
+    "mission-f16-fp8kv": f"{FP8_KEYS} b1 h8 q512 k512 d64 k_scales=head v_scales=head",
+    "decode-f16-fp8kv": f"{FP8_KEYS} b1 h32 q1 k4096 d128 k_scales=head v_scales=head",
 }
 DRY = {  # every feature once, small: tries the scripts where there is no GPU
     "plain": "b1 h2 q64 k64 d64",
@@ -84,6 +90,7 @@ DRY = {  # every feature once, small: tries the scripts where there is no GPU
     "mask": "b2 h2 q48 k48 d32 mask=[b,1,1,k]",
     "varlen": "b3 h4:2 d32 causal varlen=40,8:24,17",
     "fp8": "e4m3 out=bf16 b1 h2 q64 k64 d64 scales=tensor",
+    "kv-fp8": f"{FP8_KEYS} b1 h4:2 q40 k64 d64 causal k_scales=head v_scales=head",
 }
 SWEEP_LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 
@@ -122,12 +129,18 @@ class Problem:
     mask: Optional[str] = None  # axes
     sinks: bool = False
     varlen: Optional[tuple[tuple[int, int], ...]] = None  # (queries, keys) of each sequence
-    scales: str = ""
+    scales: str = ""  # of all that is stored in e4m3: "tensor" or "head"
+    kv: str = ""  # the dtype of k and v where it is not q's
+
+    @property
+    def stored(self) -> tuple[str, str, str]:
+        """The dtypes of q, k and v."""
+        return self.dtype, self.kv or self.dtype, self.kv or self.dtype
 
     @property
     def line(self) -> str:
         """The canonical problem line (docs/problem-line.md, "Printing")."""
-        words = [self.dtype]
+        words = [f"{name}={dtype}" for name, dtype in zip("qkv", self.stored)] if self.kv else [self.dtype]
         if self.out != default_out(self.dtype):
             words.append(f"out={self.out}")
         words += [f"b{self.b}", f"h{self.h}" + ("" if self.hk == self.h else f":{self.hk}")]
@@ -143,7 +156,7 @@ class Problem:
             self.mask and f"mask=[{self.mask}]",
             self.sinks and "sinks",
             self.varlen and "varlen=" + ",".join(str(q) if q == k else f"{q}:{k}" for q, k in self.varlen),
-            self.scales and f"scales={self.scales}",
+            self.scales and " ".join(f"{name}scales={self.scales}" for name in (("k_", "v_") if self.kv else ("",))),
         ]
         return " ".join(words + [word for word in optional if word])
 
@@ -195,7 +208,8 @@ class Problem:
     def bytes_moved(self) -> float:
         """Every tensor read or written once."""
         total_q, total_k = (sum(lengths) for lengths in zip(*self.sequences))
-        size = BYTES[self.dtype] * (total_q * self.h * self.d + total_k * self.hk * (self.d + self.dv))
+        size = BYTES[self.dtype] * total_q * self.h * self.d
+        size += BYTES[self.kv or self.dtype] * total_k * self.hk * (self.d + self.dv)
         size += BYTES[self.out] * total_q * self.h * self.dv
         for axes, dtype in ((self.bias and self.bias[1], self.bias and self.bias[0]), (self.mask, "bool")):
             if axes:
@@ -247,8 +261,10 @@ def parse(line: str) -> Problem:
             put("varlen", _lengths(value), word)
         elif name == "out" and value in ("f32", "f16", "bf16"):
             put("out", value, word)
-        elif word == "scales=tensor":
-            put("scales", "tensor", word)
+        elif name in ("scales", "k_scales", "v_scales") and value in ("tensor", "head"):
+            put(name, value, word)
+        elif name in ("q", "k", "v") and value in DTYPES:
+            put(name + "_dtype", value, word)
         else:
             raise ValueError(f"'{line}': word '{word}': not known to the peer benchmark (bench/suites.py)")
     return _complete(found, line)
@@ -262,11 +278,10 @@ def _complete(found: dict, line: str) -> Problem:
         if found.setdefault("b", len(found["varlen"])) != len(found["varlen"]):
             raise ValueError(f"'{line}': word 'b{found['b']}': varlen= gives {len(found['varlen'])} sequences")
         found["q"], found["k"] = (max(lengths) for lengths in zip(*found["varlen"]))
+    _settle_dtypes(found, line)
     for word in ("dtype", "q", "d"):
         if word not in found:
             raise ValueError(f"'{line}': {word} is missing")
-    if found.get("scales") and found["dtype"] != "e4m3":
-        raise ValueError(f"'{line}': scales=tensor needs e4m3")
     if found.get("mask") and (found.get("causal") or found.get("window")):
         raise ValueError(f"'{line}': mask= with causal or window=: these scripts could not count the visible pairs")
     found.setdefault("k", found["q"])
@@ -277,10 +292,31 @@ def _complete(found: dict, line: str) -> Problem:
     return Problem(**found)
 
 
+def _settle_dtypes(found: dict, line: str) -> None:
+    """q=, k=, v= and their scales as dtype, kv and scales: k and v alike, and e4m3 or like q."""
+    own = [found.pop(f"{name}_dtype", None) for name in "qkv"]
+    parts = [found.pop(f"{name}_scales", None) for name in "kv"]
+    if any(own):
+        if None in own or "dtype" in found:
+            raise ValueError(f"'{line}': give one dtype for all or each of q=, k= and v=")
+        if own[1] != own[2] or own[1] not in ("e4m3", own[0]):
+            raise ValueError(
+                f"'{line}': k={own[1]} v={own[2]}: not known to the peer benchmark, only e4m3 under a 16-bit q"
+            )
+        found["dtype"], found["kv"] = own[0], "" if own[1] == own[0] else own[1]
+    mixed = bool(found.get("kv"))
+    if parts[0] != parts[1] or (any(parts) and not mixed) or (found.get("scales") and mixed):
+        raise ValueError(f"'{line}': scales= is for one dtype, k_scales= and v_scales=, alike, are for q=, k= and v=")
+    if parts[0]:
+        found["scales"] = parts[0]
+    if found.get("scales") and not mixed and found.get("dtype") != "e4m3":
+        raise ValueError(f"'{line}': scales={found['scales']} needs e4m3")
+
+
 def suite(name: str, dtype: str) -> dict[str, Problem]:
     """The suite with its problems in `dtype`, where a line does not say its own."""
     problems = {}
     for problem_name, line in SUITES[name].items():
-        own = line.split()[0] in DTYPES
+        own = line.split()[0] in DTYPES or line.startswith("q=")
         problems[problem_name] = parse(line if own else f"{dtype} {line}".replace("DTYPE", dtype))
     return problems

@@ -64,7 +64,7 @@ def markdown(found: list[dict], timer: str) -> list[str]:
     for (name, threads, l2), group in by_problem(chosen).items():
         times = {one["arm"]: one for one in group}
         cells = [_cell(times.get(arm)) for arm in arms]
-        peers = {arm: one for arm, one in times.items() if arm != MINE and compared(one)}
+        peers = {arm: one for arm, one in times.items() if not arm.startswith(MINE) and compared(one)}
         best = min(peers, key=lambda arm: peers[arm]["median"], default=None)
         verdict = "-"
         if best and MINE in times:

@@ -105,6 +105,12 @@ def test_lines_print_in_the_documented_order():
         ("f16 q8 d64 varlen=3,4", "left out when varlen="),
         ("f16 b3 d64 varlen=3,4", "2 sequences"),
         ("f16 q8 d64 scales=tensor", "needs e4m3"),
+        ("q=f16 k=e4m3 q8 d64", "each of q=, k= and v="),
+        ("f16 q=f16 k=e4m3 v=e4m3 q8 d64", "one dtype for all"),
+        ("q=f16 k=e4m3 v=f16 q8 d64", "k=e4m3 v=f16"),
+        ("q=f16 k=e4m3 v=e4m3 q8 d64 scales=head", "k_scales= and v_scales="),
+        ("q=f16 k=e4m3 v=e4m3 q8 d64 k_scales=head", "alike"),
+        ("e4m3 q8 d64 k_scales=head v_scales=head", "alike"),
         ("f16 q8 d64 window=4", "window=4"),
         ("f16 q8 d64 page=16", "page=16"),
         ("f16 b2:1 q8 d64", "b2:1"),
@@ -115,6 +121,13 @@ def test_lines_print_in_the_documented_order():
 def test_lines_that_are_refused_name_the_word(line, complaint):
     with pytest.raises(ValueError, match=re.escape(complaint)):
         suites.parse(line)
+
+
+def test_16_bit_queries_over_fp8_keys_have_a_line_of_their_own():
+    problem = suites.parse("v_scales=head k_scales=head d64 h8:2 q512 v=e4m3 k=e4m3 q=f16")
+    assert problem.line == "q=f16 k=e4m3 v=e4m3 b1 h8:2 q512 k512 d64 k_scales=head v_scales=head"
+    assert problem.stored == ("f16", "e4m3", "e4m3") and problem.out == "f16"
+    assert suites.parse("q=f16 k=f16 v=f16 q8 d64") == suites.parse("f16 q8 d64")
 
 
 def test_visible_pairs_are_counted_one_by_one():
@@ -143,6 +156,7 @@ def test_operations_and_bytes_of_the_mission_shape():
     assert problem.flops() == 4 * 8 * 512 * 512 * 64
     assert problem.bytes_moved() == 4 * 2 * 8 * 512 * 64
     assert suites.parse("e4m3 out=bf16 b1 h8:2 q512 k512 d64").bytes_moved() == 512 * 64 * (8 + 2 + 2 + 2 * 8)
+    assert suites.parse("q=f16 k=e4m3 v=e4m3 h8:2 q512 d64").bytes_moved() == 512 * 64 * (2 * 8 + 2 + 2 + 2 * 8)
 
 
 # Rows
@@ -707,7 +721,7 @@ def test_the_arms_of_pytorch_compute_the_very_same_thing(torch, kind, backend):
     arm = Flex(compiled=False) if backend == "flex" else TorchSdpa(backend)
     arm.load()
     inputs = a_set(torch, LINES[kind])
-    cannot = ["fp8"] + (["softcap", "sinks", "varlen"] if backend == "math" else [])
+    cannot = ["fp8", "kv-fp8"] + (["softcap", "sinks", "varlen"] if backend == "math" else [])
     assert (arm.refusal(inputs.problem) == "") == (not any(kind.startswith(word) for word in cannot))
     if arm.refusal(inputs.problem):
         return
@@ -956,8 +970,9 @@ def run_peers(tmp_path, factor, *words):
 @needs_torch
 def test_a_dry_run_writes_valid_rows_and_says_what_was_refused(torch, tmp_path):
     done = run_peers(tmp_path, "1.0", "--names", "plain,causal-gqa,fp8", "--output", "rows.jsonl", "--seed", "5")
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == 1, done.stdout + done.stderr
     assert "refused: q: float8_e4m3fn: the stand-in has none" in done.stdout
+    assert re.findall("FAILED  (.*): q: float8", done.stdout) == ["fp8 rapt", "fp8 rapt-pv-fp8", "fp8 rapt-pv-fp8x2"]
     found = rows.read(str(tmp_path / "rows.jsonl"))
     assert {(one["name"], one["arm"]) for one in found} == {
         (name, arm) for name in ("plain", "causal-gqa") for arm in ("rapt", "torch", "torch-math")
@@ -976,6 +991,50 @@ def test_a_wrong_arm_is_not_timed_and_the_run_fails(torch, tmp_path):
     assert {one["arm"] for one in found} == {"torch", "torch-math"}
     assert any(other["arm"] == "rapt" for other in found[0]["absent"])
     assert not any("vs_rapt" in one for one in found)
+
+
+@needs_torch
+def test_fp8_rows_of_every_mode_beside_16_bit_keys(torch, tmp_path):
+    """With the package itself, where it is installed."""
+    if importlib.util.find_spec("rapt") is None:
+        pytest.skip("rapt is not installed")
+    done = subprocess.run(
+        [sys.executable, os.path.join(BENCH, "peers.py"), "--dry-run", "--skip-arms", "torch-flex-eager"]
+        + ["--names", "fp8,kv-fp8", "--output", str(tmp_path / "rows.jsonl"), "--seed", "5"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = rows.read(str(tmp_path / "rows.jsonl"))
+    arms = {(one["name"], one["arm"]): one for one in found}
+    modes = {"rapt", "rapt-pv-fp8", "rapt-pv-fp8x2"}
+    assert set(arms) == {("fp8", arm) for arm in modes} | {("kv-fp8", arm) for arm in modes | {"rapt-kv16"}}
+    wide = arms["kv-fp8", "rapt-kv16"]
+    assert wide["problem"] == "f16 b1 h4:2 q40 k64 d64 causal" and wide["vs_rapt"]["median"] > 0
+    assert abs(wide["err"]["rel_rms"] / arms["kv-fp8", "rapt"]["err"]["rel_rms"] - 1) < 0.5  # the same numbers
+    assert arms["kv-fp8", "rapt-pv-fp8"]["err"]["rel_rms"] > 10 * wide["err"]["rel_rms"]
+
+
+@needs_torch
+def test_the_quantiser_is_timed_beside_a_copy(torch, tmp_path):
+    if importlib.util.find_spec("rapt") is None:
+        pytest.skip("rapt is not installed")
+    done = subprocess.run(
+        [sys.executable, os.path.join(BENCH, "quantize_bandwidth.py"), "--device", "cpu", "--quick"]
+        + ["--kinds", "token,block64,supplied,channel,block64-smooth", "--output", str(tmp_path / "rows.jsonl")],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = rows.read(str(tmp_path / "rows.jsonl"))
+    kinds = ("token", "block64", "supplied", "channel", "block64-smooth")
+    assert [one["arm"] for one in found] == [*(f"rapt-{kind}" for kind in kinds), "copy"]
+    assert all(rows.faults(one) == [] and one["roof_share"] > 0 for one in found)
+    assert all(0.01 < one["err"]["rel_rms"] < 0.04 for one in found[:-1]) and found[-1]["roof_share"] == pytest.approx(
+        1
+    )
 
 
 @needs_torch
