@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What FP8 costs in accuracy: scale granularity x smoothing x rotation x mode of P.V, on three kinds of inputs.
+"""What FP8 costs in accuracy: scale granularity x smoothing x rotation x mode of P.V, on four kinds of inputs.
 
     python3 bench/fp8_accuracy.py [--device cuda|cpu] [--problems big,mission,sample] [--seeds 5] [--save]
     python3 bench/fp8_accuracy.py --read results/CARD/...-fp8-accuracy.jsonl        # the tables of docs/fp8.md
@@ -7,8 +7,9 @@
 q, k and v are quantised to E4M3 by rapt.quantize and attended to by rapt.sdpa with float32 output. Two errors of each,
 pooled over heads and seeds: `total`, against float64 attention of the inputs themselves, and `kernel`, against float64
 attention of what was stored. Inputs: normal; outlier, N(0,1) + N(0,100) * Bernoulli(0.001) as in the FlashAttention-3
-paper; q, k and v of a real layer (examples/data). Rows follow docs/results-schema.json; `us` is one call a seed, timed
-without care. Exit status: 0; 1 block64 with rotation missed what is required of it; 2 usage; 3 no such device.
+paper; offset, normal with an offset of N(0,64) for each channel of k; q, k and v of a real layer (examples/data). Rows
+follow docs/results-schema.json; `us` is one call a seed, timed without care. Exit status: 0; 1 block64 with rotation
+missed what is required of it; 2 usage; 3 no such device.
 """
 
 from __future__ import annotations
@@ -46,8 +47,10 @@ def inputs(name: str, fill: str, seed: int, device: str) -> list[torch.Tensor]:
         return [tensor.to(device) for tensor in sample()]
     generator = torch.Generator().manual_seed(seed)
     found = []
-    for _ in range(3):
+    for tensor in ("q", "k", "v"):
         x = torch.randn(SHAPES[name], generator=generator)
+        if fill == "offset" and tensor == "k":
+            x = x + 8 * torch.randn(1, SHAPES[name][1], 1, SHAPES[name][3], generator=generator)
         if fill == "outlier":
             rare = torch.rand(SHAPES[name], generator=generator) < 0.001
             x = x + rare * 10 * torch.randn(SHAPES[name], generator=generator)
@@ -272,7 +275,7 @@ def run(options: argparse.Namespace) -> list[dict]:
     results.load_schema()
     found = []
     for name in options.problems:
-        for fill in ("layer0",) if name == "sample" else ("normal", "outlier"):
+        for fill in ("layer0",) if name == "sample" else ("normal", "outlier", "offset"):
             shape, cases = measure(name, fill, 1 if name == "sample" else options.seeds, options.device)
             found += [to_row(name, fill, shape, case, options) for case in cases]
     return found
