@@ -152,8 +152,9 @@ inline void expect_same_outputs(const QuantizeCall& a, const QuantizeCall& b) {
 }
 
 // What inputs hold. Outlier: one element in a hundred 50 times larger. Special: NaN, infinities, zeros and subnormals
-// among the others, and a row of nothing but NaN. Tiny: amax / 448 is subnormal.
-enum class QuantizeFill { normal, outlier, zero, constant, special, tiny, huge, offset };
+// among the others, and a row of nothing but NaN. Tiny: amax / 448 is subnormal. Cancelling: sums whose terms' order
+// shows (not f16, and not among all fills).
+enum class QuantizeFill { normal, outlier, zero, constant, special, tiny, huge, offset, cancelling };
 inline const std::vector<QuantizeFill> all_quantize_fills = {
     QuantizeFill::normal,  QuantizeFill::outlier, QuantizeFill::zero, QuantizeFill::constant,
     QuantizeFill::special, QuantizeFill::tiny,    QuantizeFill::huge, QuantizeFill::offset};
@@ -173,6 +174,7 @@ inline double quantize_value(QuantizeFill fill, DType type, uint64_t seed, uint6
     }
     case QuantizeFill::tiny: return x * (type == DType::f16 ? 1e-7 : 1e-38);
     case QuantizeFill::huge: return x * (type == DType::f16 ? 1e4 : 1e37);
+    case QuantizeFill::cancelling: return s % 4 >= 2 ? x : s % 4 == 0 ? 1e25 : -1e25;
     case QuantizeFill::offset: return x + 8 * check::normal(seed, 4, static_cast<uint64_t>(c));
   }
   return x;

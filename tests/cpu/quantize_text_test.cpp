@@ -174,6 +174,14 @@ TEST_P(QuantizeText, SameBitsAsTheCpu) {
     }
 }
 
+// A mean is the same number whoever adds: in one order.
+TEST(QuantizeMeanText, AddsInOneOrder) {
+  RAPT_NEEDS_FIBERS();
+  const Shape& shape = shapes[5];
+  ASSERT_TRUE(shape.smooth && shape.input == DType::bf16);
+  expect_same_as_cpu(call_of(shape, ScaleGroup::head, {2, 2, 333, 0}, QuantizeFill::cancelling), shape);
+}
+
 TEST_P(QuantizeText, SuppliedFactorsAndPercentiles) {
   RAPT_NEEDS_FIBERS();
   for (size_t s = 0; s < wide; ++s) {

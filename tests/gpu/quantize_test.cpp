@@ -169,6 +169,13 @@ TEST_F(GpuQuantize, EveryScaleFormatAndFill) {
       }
 }
 
+TEST_F(GpuQuantize, MeansAddInOneOrder) {
+  for (const int64_t dim : {24, 128})
+    expect_same_as_cpu(
+        dense(DType::f32, {2, 2, 1000, dim}, RAPT_SCALE_HEAD, QuantizeFill::cancelling, RAPT_QUANTIZE_SMOOTH),
+        DType::e4m3);
+}
+
 TEST_F(GpuQuantize, LengthsAndDims) {
   for (const int32_t scales : all_scales)
     for (const int64_t dim : {1, 7, 8, 80, 96, 256, 520, 1032}) {
