@@ -224,6 +224,11 @@ def test_fp8_with_flash_attention_3s_descales(device):
     ]
     assert_close(zip(out, [None] * 2), zip(*whole), torch.bfloat16, causal=True)
 
+    one = torch.full((1,), 0.75, device=device)  # as FlashAttention-3's users pass a factor for all: expanded, stride 0
+    repeated = fa.flash_attn_func(q, k, v, **{name: one.expand(2, 2) for name in descales})
+    written = fa.flash_attn_func(q, k, v, **{name: torch.full((2, 2), 0.75, device=device) for name in descales})
+    assert torch.equal(repeated, written)
+
     k_cache, v_cache = k.clone(), v.clone()
     k_cache[:, 10:], v_cache[:, 10:] = k[:, :2], v[:, :2]
     lengths = torch.tensor([10, 10], dtype=torch.int32, device=device)
