@@ -103,11 +103,18 @@ inline void values_of(const Stored<cfg>& x, const Column<cfg>& column, float (&y
     for (int i = 0; i < chunk; ++i) y[i] -= column.mean[i];
 }
 
+// The largest finite magnitude as bits. fmaxf passes over NaN; where it finds infinity, which is rare, all are looked
+// at.
 inline unsigned largest_magnitude(const float (&y)[chunk]) {
-  unsigned largest = 0;
-  for (int i = 0; i < chunk; ++i) {
-    const unsigned magnitude = finite_magnitude(y[i]);
-    largest = magnitude > largest ? magnitude : largest;
+  float most = 0.0f;
+  for (int i = 0; i < chunk; ++i) most = fmaxf(most, fabsf(y[i]));
+  unsigned largest = detail::bits_of(most);
+  if (largest == infinity_bits) {
+    largest = 0;
+    for (int i = 0; i < chunk; ++i) {
+      const unsigned magnitude = finite_magnitude(y[i]);
+      largest = magnitude > largest ? magnitude : largest;
+    }
   }
   return largest;
 }
@@ -116,16 +123,26 @@ inline unsigned largest_magnitude(const float (&y)[chunk]) {
 struct QuantizeTile {
   index_t b, h;
   QuantizeRows rows;
-  index_t first;  // of the sequence
-  int count;      // 0: the sequence ends before
+  index_t first;                // of the sequence
+  int count;                    // 0: the sequence ends before
+  index_t input_at, output_at;  // elements before its first row
 };
+
+// item / count, for items that mostly fit into 32 bits, where a division takes a quarter of the instructions.
+inline index_t quotient(index_t item, index_t count) {
+  if (((item | count) >> 32) == 0) return static_cast<unsigned>(item) / static_cast<unsigned>(count);
+  return item / count;
+}
 
 template <QuantizeConfig cfg>
 inline QuantizeTile tile_at(const QuantizeParams& p, index_t item) {
-  const index_t tiles = quantize_tiles(p, cfg), head = item / tiles;
-  const index_t b = head / p.heads, first = (item - head * tiles) * cfg.rows();
+  const index_t tiles = quantize_tiles(p, cfg), head = quotient(item, tiles), b = quotient(head, p.heads);
+  const index_t first = (item - head * tiles) * cfg.rows();
+  const index_t h = head - b * p.heads;
   const QuantizeRows rows = quantize_rows(p, b);
-  return {b, head - b * p.heads, rows, first, static_cast<int>(clamped(rows.count - first, 0, cfg.rows()))};
+  const auto count = static_cast<int>(clamped(rows.count - first, 0, cfg.rows()));
+  const index_t row = rows.first + first;
+  return {b, h, rows, first, count, p.input.index(b, h, row), p.output.index(b, h, row)};
 }
 
 // A tile's chunks that belong to this thread: held where they fit into registers, else read whenever they are asked
@@ -148,7 +165,10 @@ class Chunks {
     }
   }
 
-  int row(int i) const { return (i * cfg.threads() + thread()) / cfg.chunks(); }
+  int row(int i) const {
+    if constexpr (cfg.fixed_column()) return thread() / cfg.chunks() + i * (cfg.threads() / cfg.chunks());
+    return (i * cfg.threads() + thread()) / cfg.chunks();
+  }
   int column(int i) const {
     if constexpr (cfg.fixed_column()) return thread() % cfg.chunks();
     return (i * cfg.threads() + thread()) % cfg.chunks();
@@ -171,9 +191,7 @@ class Chunks {
   }
 
  private:
-  Stored<cfg> load(int i) const {
-    return load_chunk<cfg>(p, p.input.index(tile.b, tile.h, tile.rows.first + tile.first + row(i)), column(i), live(i));
-  }
+  Stored<cfg> load(int i) const { return load_chunk<cfg>(p, tile.input_at + row(i) * p.input.row, column(i), live(i)); }
 
   const QuantizeParams& p;
   const QuantizeTile& tile;
@@ -211,23 +229,26 @@ inline unsigned largest_of_chunks(const Chunks<cfg>& chunks) {
 
 // ---- encode
 
+// Four codes, those of NaN made nan_code: machines choose their sign and payload for themselves. What saturates has no
+// infinity, so that only NaN is above the largest number.
+template <DType output>
+constexpr unsigned with_one_nan(unsigned codes) {
+  constexpr unsigned up = output == DType::e4m3 ? 0x01010101u : 0x04040404u;  // lifts NaN into the sign's place
+  const unsigned nans = ((codes & 0x7f7f7f7fu) + up) & 0x80808080u;
+  return (codes | (output == DType::e4m3 ? 0u : nans - (nans >> 7))) & ~nans;
+}
+
 template <QuantizeConfig cfg>
 inline Codes codes_of(const float (&scaled)[chunk]) {
   Codes codes{};
   if constexpr (cfg.output == DType::sim8) {
     for (int i = 0; i < chunk; ++i) codes.word[i / 4] |= unsigned{sim8_code(scaled[i])} << 8 * (i % 4);
   } else {
-    bool any_nan = false;
-    for (int i = 0; i < chunk; i += 2) {
-      const unsigned pair =
-          cfg.output == DType::e4m3 ? pack_e4m3x2(scaled[i], scaled[i + 1]) : pack_e5m2x2(scaled[i], scaled[i + 1]);
-      codes.word[i / 4] |= pair << 8 * (i % 4);
-      any_nan = any_nan || scaled[i] != scaled[i] || scaled[i + 1] != scaled[i + 1];
-    }
-    if (any_nan)  // whose sign and payload machines choose for themselves
-      for (int i = 0; i < chunk; ++i)
-        if (scaled[i] != scaled[i])
-          codes.word[i / 4] = (codes.word[i / 4] & ~(0xffu << 8 * (i % 4))) | nan_code << 8 * (i % 4);
+    const auto pair = [&](int i) {
+      return unsigned{cfg.output == DType::e4m3 ? pack_e4m3x2(scaled[i], scaled[i + 1])
+                                                : pack_e5m2x2(scaled[i], scaled[i + 1])};
+    };
+    for (int i = 0; i < 2; ++i) codes.word[i] = with_one_nan<cfg.output>(pair(4 * i) | pair(4 * i + 2) << 16);
   }
   return codes;
 }
@@ -318,8 +339,7 @@ inline void store_chunks(const QuantizeParams& p, const QuantizeTile& tile, cons
       const float factor = inverse(i);
       for (int c = 0; c < chunk; ++c) y[c] = multiplied(y[c], factor);
     }
-    store_chunk<cfg>(p, p.output.index(tile.b, tile.h, tile.rows.first + tile.first + chunks.row(i)), chunks.column(i),
-                     codes_of<cfg>(y));
+    store_chunk<cfg>(p, tile.output_at + chunks.row(i) * p.output.row, chunks.column(i), codes_of<cfg>(y));
   }
 }
 
