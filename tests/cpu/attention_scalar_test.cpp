@@ -179,7 +179,7 @@ TEST(AttentionScalarText, Fp8Weights) {
     for (const std::string mean : {"", " smooth_k", " smooth_k softcap=3"})
       for (const auto& [line, fill] : lines) {
         if (mean == "" && mode == " pv=f16") continue;
-        expect_pass(line + mode + mean, fill);
+        expect_pass(concat(line, mode, mean), fill);
       }
   for (const char* line :
        {"e4m3 out=f32 b1 h2 q40 k70 d32 scales=head mask=[1,h,q,k] pv=fp8",

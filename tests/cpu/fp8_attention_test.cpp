@@ -9,6 +9,7 @@
 #include "check/oracle.h"
 #define RAPT_SCALAR_ISA  // of cpu/convert.h only the rounding of weights is wanted, plain loops
 #include "cpu/convert.h"
+#include "error.h"
 #include "isa.h"
 #include "rapt/rapt.hpp"
 #include "support.h"
@@ -349,7 +350,7 @@ TEST_P(Fp8Attention, SmoothedKeysGiveWhatTheKeysGive) {
             " bias=f32[1,h,q,k] softcap=3", " scale=0", " invariant softcap=2"}) {
         if (options == " invariant softcap=2" && shape.find("splits") != std::string::npos) continue;
         SCOPED_TRACE(shape + options);
-        Call call = smoothed_call("e4m3 out=f32 " + shape + " scales=head smooth_k lse" + options + mode.words);
+        Call call = smoothed_call(concat("e4m3 out=f32 ", shape, " scales=head smooth_k lse", options, mode.words));
         expect_near_oracle(run(call), with_keys_themselves(call), mode);
       }
   });
@@ -384,7 +385,7 @@ TEST_P(Fp8Attention, MergingPartsOfSmoothedKeysIsTheWhole) {
     for (const std::string options : {"", " softcap=2", " causal window=150,0"}) {
       SCOPED_TRACE(options);
       Call whole =
-          smoothed_call("e4m3 out=f32 b1 h4:2 q9 k200 d24 scales=head smooth_k sinks lse" + options + mode.words);
+          smoothed_call(concat("e4m3 out=f32 b1 h4:2 q9 k200 d24 scales=head smooth_k sinks lse", options, mode.words));
       std::vector<Call> calls;
       for (const auto& [begin, end] : {std::pair{0, 70}, {70, 70}, {70, 128}, {128, 200}}) {
         Call part = make("e4m3 out=f32 b1 h4:2 q9 k" + std::to_string(end - begin) +
