@@ -36,7 +36,7 @@ struct AttentionSm80 {
   using QFragments = unsigned[cfg.q_in_registers ? m_tiles : 1][cfg.q_in_registers ? q_steps : 1][4];
   using Scores = float[m_tiles][n_tiles][4];
   using Output = float[m_tiles][v_tiles][4];
-  using RowScales = RowScalesOf<cfg.row_scales, m_tiles>;
+  using RowScales = RowScalesOf<cfg.row_scales || layout.rescales_q, m_tiles>;
   static constexpr int stage_bytes = KTile::bytes + VTile::bytes;
 
   // Whether products of a step's weights with V are summed by themselves before they join the output.
@@ -122,6 +122,7 @@ struct AttentionSm80 {
   int first_key(int step) const { return (first_step + step) * step_keys + at.warp_k * cfg.block_n; }  // of the warp
 
   unsigned q_smem() const { return at.smem; }
+  unsigned row_factors() const { return at.smem + QTile::bytes + stages * stage_bytes; }
   unsigned k_smem(int step) const { return at.smem + QTile::bytes + step % stages * stage_bytes; }
   unsigned v_smem(int step) const { return k_smem(step) + KTile::bytes; }
 
@@ -206,22 +207,25 @@ struct AttentionSm80 {
         for (int i = 0; i < 4; ++i) s[mt][n][i] = sum[mt][n].get(i);
   }
 
-  // Descales of single rows (token, block64, block128), once for the walk.
+  // Factors of single rows, once for the walk: descales (token, block64, block128), powers of two of rewritten rows.
   void read_row_scales(RowScales& rows) const {
+    const int lane = lane_now(), row0 = at.warp_m * warp_rows + lane / 4;
 #pragma unroll
     for (int mt = 0; mt < RowScales::m_tiles; ++mt)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int row = at.first_row + at.warp_m * warp_rows + mt * 16 + at.lane / 4 + 8 * half;
-        const bool live = row < at.seqlen_q;
-        rows.factor[mt][half] = live ? *p.q_scale.at(at.batch, at.head, at.first_q, row) : 1.0f;
+        const int row = row0 + mt * 16 + 8 * half;
+        float& factor = rows.factor[mt][half];
+        factor = layout.rescales_q ? detail::float_of(load_shared(row_factors() + 4 * row)) : 1.0f;
+        if (cfg.row_scales && at.first_row + row < at.seqlen_q)
+          factor *= *p.q_scale.at(at.batch, at.head, at.first_q, at.first_row + row);
       }
   }
 
   // Descales that differ from row to row or key to key, and those that folded logits cannot hold.
   void descale(Scores& s, float c, const RowScales& rows, int step) const {
     const bool unheld = cfg.folded && c == 1.0f;
-    if (!cfg.row_scales && cfg.key_scales == 0 && !unheld) return;
+    if (RowScales::m_tiles == 0 && cfg.key_scales == 0 && !unheld) return;
     const float late = unheld ? whole_scale() * log2_e : 1.0f;
     const KeyScales<cfg.key_scales> keys(p.k_scale, at, band.seqlen_k, first_key(step));
 #pragma unroll
@@ -384,7 +388,6 @@ struct AttentionSm80 {
   void walk(Pass pass, Softmax& softmax, Output& o) {
     QFragments q;
     RowScales rows;
-    read_row_scales(rows);
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
       if (stages == 1 && step > 0) {
@@ -398,8 +401,9 @@ struct AttentionSm80 {
       __syncthreads();
       if (stages > 1) load_kv(step + stages - 1);
       if constexpr (Queries::needs_rewriting) {
-        if (step == 0) Queries::rewrite(q_smem(), at.thread);
+        if (step == 0) Queries::rewrite(q_smem(), row_factors(), at.thread);
       }
+      if (RowScales::m_tiles > 0 && step == 0) read_row_scales(rows);
       if constexpr (cfg.q_in_registers) {
         if (step == 0) read_all_q(q);
       }

@@ -214,6 +214,8 @@ TEST_F(Sm80Text, WidenedCodes) {
   }();
   expect_right<cache>(
       "q=bf16 k=e4m3 v=e4m3 out=bf16 b1 h4:2 q100 k150 d80:48 causal k_scales=head v_scales=tensor lse");
+  expect_right<cache>("q=bf16 k=e4m3 v=e4m3 out=bf16 b1 h2 q40 k70 d80:48 causal lse", huge);
+  expect_right<cache>("q=bf16 k=e4m3 v=e4m3 out=bf16 b1 h2 q40 k70 d80:48 causal lse", check::Fill::seen_nan);
   static constexpr AttentionConfig keys = [] {
     AttentionConfig c = config_of(DType::f16, 32, 64, 32, 32, 2, 1, 2);
     c.k = DType::e5m2;

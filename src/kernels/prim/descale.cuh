@@ -43,8 +43,8 @@ struct KeyScales {
 };
 
 // What products of weights with V are multiplied by before they join a row's output. The descale of a block is that
-// factor; those of single keys join the weights, less a power of two of the row that keeps its largest weight within
-// [2^7, 2^8), so that neither f16 nor E4M3 loses them, and that is the factor.
+// factor; those of single keys join the weights, which are then raised so that a row's largest is 256: neither f16 nor
+// E4M3 loses them, and E4M3 has no error where one key takes all. The factor lowers them again.
 template <int keys_each, int m_tiles>
 struct ValueFactors {
   static constexpr int rows = keys_each == 1 ? m_tiles : 1;
@@ -82,20 +82,13 @@ struct ValueFactors {
       for (int mt = 0; mt < m_tiles; ++mt)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const float raise = power_to_2_7(quad_max(top[mt][half]));
-          factor[mt][half] = 1.0f / raise;
+          const float largest = fmaxf(quad_max(top[mt][half]), detail::float_of(0x0d800000u));  // 2^-100
+          const float raise = __fdividef(256.0f, largest);
+          factor[mt][half] = largest * 0x1p-8f;
 #pragma unroll
           for (int n = 0; n < n_tiles; ++n) s[mt][n][2 * half] *= raise, s[mt][n][2 * half + 1] *= raise;
         }
     }
-  }
-
- private:
-  // The power of two that lifts x to [2^7, 2^8), as far as floats have one whose reciprocal is normal, too.
-  static float power_to_2_7(float x) {
-    const int exponent = static_cast<int>(detail::bits_of(x) >> 23);  // biased
-    const int power = 254 + 7 - exponent;
-    return detail::float_of(static_cast<unsigned>(power < 1 ? 1 : power > 253 ? 253 : power) << 23);
   }
 };
 

@@ -37,52 +37,88 @@ struct KeyFragments {
 };
 
 // Q's tile once it has arrived: codes are widened, and channels brought into the order in which widened keys have them.
-// All threads of the block call it, and all rows are ready when it returns.
+// All threads of the block call rewrite(), and all rows are ready when it returns.
 template <AttentionConfig cfg, class Tile>
 struct QueryTile {
   static constexpr Sm80Layout layout{cfg};
   static constexpr bool needs_rewriting = layout.widens_q || layout.widens_k;
-  static constexpr int groups = layout.dim / 16, all = cfg.block_m * groups;  // of 16 channels
 
   // Codes are copied to the second half of the tile. Rows are widened in order: row r takes the place of codes of rows
   // before it and its own, which are read by then.
   using Codes = SmemTile<cfg.block_m, layout.dim>;
   static constexpr int codes_at = Tile::bytes - Codes::bytes;
 
-  static void rewrite(unsigned tile, int thread) {
-#pragma unroll 1
-    for (int first = 0; first < all; first += cfg.threads()) {
-      unsigned words[8];
-      read(tile, first + thread, words);
-      if constexpr (layout.widens_q) __syncthreads();
-      write(tile, first + thread, words);
-    }
+  // row_factors: where the power of two goes that each row's products are to be multiplied by (rescales_q).
+  static void rewrite(unsigned tile, unsigned row_factors, int thread) {
+    if constexpr (layout.rescales_q)
+      rescale_rows(tile, row_factors, thread);
+    else
+      widen_and_permute(tile, thread);
     __syncthreads();
   }
 
  private:
-  static void read(unsigned tile, int at, unsigned (&words)[8]) {
-    if (all % cfg.threads() != 0 && at >= all) return;
-    const int row = at / groups, group = at % groups;
+  // Word i (two channels) of a row, where widened keys want it: the words of 16 channels alternate between two chunks.
+  static int offset(int row, int word) {
+    const int group = word / 8, i = word % 8;
+    return layout.widens_k ? Tile::offset(row, 2 * group + i % 2) + i / 2 * 4 : Tile::offset(row, word / 4) + i % 4 * 4;
+  }
+
+  // A thread takes 16 channels at a time.
+  static void widen_and_permute(unsigned tile, int thread) {
+    constexpr int groups = layout.dim / 16, all = cfg.block_m * groups;
+#pragma unroll 1
+    for (int first = 0; first < all; first += cfg.threads()) {
+      const int row = (first + thread) / groups, group = (first + thread) % groups;
+      const bool live = all % cfg.threads() == 0 || first + thread < all;
+      unsigned words[8];
+      if (live) read_group(tile, row, group, words);
+      if constexpr (layout.widens_q) __syncthreads();
+      for (int i = 0; live && i < 8; ++i) store_shared(tile + offset(row, 8 * group + i), words[i]);
+    }
+  }
+  static void read_group(unsigned tile, int row, int group, unsigned (&words)[8]) {
     if constexpr (layout.widens_q) {
       const Bytes16 codes = load_shared_16(tile + codes_at + Codes::offset(row, group));
       for (int i = 0; i < 4; ++i) widen4<cfg.q, layout.score>(codes.word[i], words[2 * i], words[2 * i + 1]);
     } else {
-      const Bytes16 low = load_shared_16(tile + Tile::offset(row, 2 * group)),
-                    high = load_shared_16(tile + Tile::offset(row, 2 * group + 1));
-      for (int i = 0; i < 4; ++i) words[i] = low.word[i], words[4 + i] = high.word[i];
+      for (int half = 0; half < 2; ++half) {
+        const Bytes16 chunk = load_shared_16(tile + Tile::offset(row, 2 * group + half));
+        for (int i = 0; i < 4; ++i) words[4 * half + i] = chunk.word[i];
+      }
     }
   }
-  static void write(unsigned tile, int at, const unsigned (&words)[8]) {
-    if (all % cfg.threads() != 0 && at >= all) return;
-    const int row = at / groups, group = at % groups;
-    Bytes16 low, high;
-    for (int i = 0; i < 4; ++i) {
-      low.word[i] = words[layout.widens_k ? 2 * i : i];
-      high.word[i] = words[layout.widens_k ? 2 * i + 1 : 4 + i];
+
+  // A warp takes a row at a time: bf16 elements as f16 ones, the row times the power of two that brings its largest
+  // finite element to [2^14, 2^15). What is smaller than that by 2^-39 is lost, far below the rounding of an f32 sum.
+  static void rescale_rows(unsigned tile, unsigned row_factors, int thread) {
+    constexpr int words = layout.dim / 2, each = (words + 31) / 32;
+    const int lane = thread % 32;
+#pragma unroll 1
+    for (int row = thread / 32; row < cfg.block_m; row += cfg.threads() / 32) {
+      float x[each][2], largest = 0.0f;
+#pragma unroll
+      for (int n = 0; n < each; ++n) {
+        const int at = n * 32 + lane;
+        const bool live = words % 32 == 0 || at < words;
+        const unsigned pair = live ? load_shared(tile + Tile::offset(row, at / 4) + at % 4 * 4) : 0u;
+        for (int i = 0; i < 2; ++i) {
+          x[n][i] = bf16_to_float(static_cast<unsigned short>(pair >> 16 * i));
+          if (fabsf(x[n][i]) <= largest_finite) largest = fmaxf(largest, fabsf(x[n][i]));
+        }
+      }
+      for (int step = 16; step > 0; step /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
+      const int exponent = static_cast<int>(detail::bits_of(largest) >> 23);  // biased
+      const int down = exponent < 16 ? 16 : exponent > 252 ? 252 : exponent;  // keeps both powers normal
+      const float raise = detail::float_of(static_cast<unsigned>(254 + 14 - down > 254 ? 254 : 268 - down) << 23);
+#pragma unroll
+      for (int n = 0; n < each; ++n) {
+        const int at = n * 32 + lane;
+        if (words % 32 == 0 || at < words)
+          store_shared(tile + offset(row, at), pack_f16x2(x[n][0] * raise, x[n][1] * raise));
+      }
+      if (lane == 0) store_shared(row_factors + 4 * row, detail::bits_of(1.0f / raise));
     }
-    store_shared_16(tile + Tile::offset(row, 2 * group), low);
-    store_shared_16(tile + Tile::offset(row, 2 * group + 1), high);
   }
 };
 

@@ -23,6 +23,7 @@ constexpr bool is_code(DType t) { return t == DType::e4m3 || t == DType::e5m2; }
 // of Q or K, 16 channels of V or 32 where codes of V are widened.
 struct Sm80Layout {
   bool k_codes, v_codes, widens_q, widens_k, widens_v;
+  bool rescales_q;          // bf16 rows of Q become f16 ones times a power of two, which widened keys are fastest for
   int dim, dim_v;           // elements of a row, rounded up
   int q_row, k_row, v_row;  // bytes of a row
   DType score, value;       // operands of q.k and of p.v (codes of P are E4M3)
@@ -33,14 +34,16 @@ struct Sm80Layout {
         widens_q(is_code(c.q) && !c.fp8_scores),
         widens_k(k_codes && !c.fp8_scores),
         widens_v(v_codes && c.p_terms == 0),
+        rescales_q(widens_k && c.q == DType::bf16),
         dim(round_up(c.head_dim, k_codes ? 32 : 16)),
         dim_v(round_up(c.head_dim_v, widens_v ? 32 : 16)),
         q_row(c.fp8_scores ? dim : 2 * dim),
         k_row(k_codes ? dim : 2 * dim),
         v_row(v_codes ? dim_v : 2 * dim_v),
-        score(c.fp8_scores || !is_code(c.q) ? c.q
-              : !k_codes                    ? c.k
-                                            : DType::f16),
+        score(c.fp8_scores   ? c.q
+              : k_codes      ? DType::f16
+              : is_code(c.q) ? c.k
+                             : c.q),
         value(c.p_terms > 0 || !v_codes ? c.v : DType::f16) {}
 };
 
@@ -52,7 +55,7 @@ constexpr int merge_pitch(const AttentionConfig& c) { return round_up(c.head_dim
 // output, or what is merged.
 constexpr int smem_bytes(const AttentionConfig& c) {
   const Sm80Layout l(c);
-  const int tiles = c.block_m * l.q_row + c.stages * c.step_keys() * (l.k_row + l.v_row);
+  const int tiles = c.block_m * (l.q_row + (l.rescales_q ? 4 : 0)) + c.stages * c.step_keys() * (l.k_row + l.v_row);
   const int out = merges_output(c) ? 4 * c.warps_k * c.block_m * (merge_pitch(c) + 2) : 2 * c.block_m * l.dim_v;
   return tiles > out ? tiles : out;
 }
