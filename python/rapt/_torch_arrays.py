@@ -17,6 +17,13 @@ TRACING = tuple(
     for function in (getattr(torch._C, name, None) for name in ("_len_torch_dispatch_stack", "_is_tracing"))
     if function is not None
 )
+# The levels of torch.func's transformations, whose tensors have no memory to read. Where a call counts (rapt.sdpa) they
+# are not asked for: reading fails, with a sentence.
+TRANSFORMS = tuple(
+    function
+    for function in (getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", None),)
+    if function is not None
+)
 
 
 def watched(tensors) -> bool:
@@ -25,7 +32,7 @@ def watched(tensors) -> bool:
         any(type(one) not in TYPES for one in tensors)
         or (torch.is_grad_enabled() and any(one.requires_grad for one in tensors))
         or getattr(torch.autograd.forward_ad, "_current_level", -1) >= 0
-        or any(ask() for ask in TRACING)
+        or any(ask() for ask in (*TRACING, *TRANSFORMS))
     )
 
 

@@ -5,10 +5,11 @@
 from __future__ import annotations
 
 import torch
+from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 
 from . import _eager, _numbers
-from ._errors import InvalidArgument
+from ._errors import InvalidArgument, Unsupported
 from ._products import gemm_shape, out_dtype_name, qk_shape
 from ._quantize import STORAGE, Quantized, descale_shape, given_outputs, mean_shape
 from ._torch_arrays import allocate, dtype_named, plain, watched
@@ -175,11 +176,18 @@ def _expect_tensors(**values) -> None:
             raise InvalidArgument(f"{name}: a {kind}, but all arrays of a call come from one framework, here torch")
 
 
+def _tangent(x: torch.Tensor):
+    """Of a forward-mode derivative that is being taken."""
+    return forward_ad.unpack_dual(x).tangent if getattr(forward_ad, "_current_level", -1) >= 0 else None
+
+
 def quantize(x, given: dict) -> Quantized:
     out = given["out"]
     parts = (out.codes, out.descale, out.mean) if isinstance(out, Quantized) else (out,)
     if not _looked_on(x, given["descale"], given["cu_seqlens"], *parts):
         return _eagerly(x, given)
+    if not is_dynamo_compiling() and _tangent(x) is not None:
+        raise Unsupported("x: codes have no forward-mode derivatives; rapt.fake_quantize has")
     _refuse_context(given)
     _expect_tensors(descale=given["descale"], cu_seqlens=given["cu_seqlens"], out=parts[0])
     shared = [given[name] for name in OF_QUANTIZE]
@@ -229,17 +237,43 @@ def _pass_through(ctx, gradient):
 torch.library.register_autograd("rapt::straight_through", _pass_through, setup_context=_keep_for_backward, lib=LIBRARY)
 
 
+class _StraightThrough(torch.autograd.Function):
+    """The operator rapt::straight_through for eager calls: with torch.func's transformations and forward derivatives.
+    torch.compile gets the operator, which it takes as it is."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x, simulated, keep, hadamard):
+        return simulated.clone()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        _keep_for_backward(ctx, inputs, output)
+        ctx.save_for_forward(*ctx.to_save)
+
+    backward = staticmethod(_pass_through)
+
+    @staticmethod
+    def jvp(ctx, tangent, *others):
+        return _pass_through(ctx, tangent)[0]
+
+
 def fake_quantize(x, given: dict) -> torch.Tensor:
     descale = given["descale"]
     if isinstance(descale, torch.Tensor) and descale.requires_grad and torch.is_grad_enabled():
         raise InvalidArgument("descale: needs a gradient, but gradients flow to x alone: pass descale.detach()")
     fixed = x.detach()
+    if not is_dynamo_compiling() and _tangent(fixed) is not None:
+        fixed = forward_ad.unpack_dual(fixed).primal
     made = quantize(fixed, given)
     simulated = _numbers.dequantized(NUMBERS, made, given, fixed)
-    if not (x.requires_grad and torch.is_grad_enabled()):
+    wanted = x.requires_grad and torch.is_grad_enabled()
+    if not wanted and (is_dynamo_compiling() or not watched([x])):  # a tracer or a forward derivative has to see it
         return simulated
     keep = _numbers.unsaturated(NUMBERS, made, given, fixed) if given["clip_gradient"] else None
-    return torch.ops.rapt.straight_through(x, simulated, keep, given["hadamard"])
+    through = torch.ops.rapt.straight_through if is_dynamo_compiling() else _StraightThrough.apply
+    return through(x, simulated, keep, given["hadamard"])
 
 
 def _multiply(operator, operator_out, run, first, second, options: dict[str, str], given: dict):

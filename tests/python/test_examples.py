@@ -38,6 +38,13 @@ def test_stub_has_the_parameters_of_the_signature():
     assert len(overloads) == 2
     for one in overloads:
         assert [argument.arg for argument in one.args.kwonlyargs] == expected
+    for one in functions:
+        if one.name in ("quantize", "fake_quantize", "qk", "gemm", "merge"):
+            real = inspect.signature(getattr(rapt, one.name)).parameters
+            given = [argument.arg for argument in one.args.args + one.args.kwonlyargs]
+            assert given == list(real), one.name
+            defaults = [ast.literal_eval(default) for default in one.args.kw_defaults]
+            assert defaults == [p.default for p in real.values() if p.kind is p.KEYWORD_ONLY], one.name
 
 
 def test_every_report_of_the_table_that_runs_here_has_its_test():

@@ -128,6 +128,25 @@ def test_gradients_of_saturated_values_can_be_clipped(x, hadamard):
     assert torch.allclose(gradient, weights, atol=1e-5)
 
 
+@pytest.mark.parametrize("options", [{}, {"percentile": 90.0, "clip_gradient": True, "hadamard": True}], ids=str)
+def test_transformations_of_functions(x, options):
+    def call(x):
+        return rapt.fake_quantize(x, **options)
+
+    ours = x.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(call(ours).sum(), ours)
+    assert torch.equal(torch.func.grad(lambda x: call(x).sum())(x), expected)
+    assert torch.equal(torch.func.vmap(call)(torch.stack([x, x * 2]))[1], call(x * 2))
+    assert torch.equal(torch.func.vmap(torch.func.grad(lambda x: call(x).sum()))(x[None])[0], expected)
+    out, tangent = torch.func.jvp(call, (x,), (torch.ones_like(x),))
+    assert torch.equal(out, call(x)) and torch.equal(tangent, expected)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, torch.ones_like(x))
+        assert torch.equal(torch.autograd.forward_ad.unpack_dual(call(dual)).tangent, expected)
+        with pytest.raises(rapt.Unsupported, match="no forward-mode derivatives"):
+            rapt.quantize(dual)
+
+
 def test_training_through_fake_quantized_weights(device):
     torch.manual_seed(0)
     weights = torch.randn(1, 1, 32, 32, device=device, requires_grad=True)
@@ -171,6 +190,16 @@ def test_subclasses_parameters_and_contexts(x):
     same(rapt.quantize(x, context=context), rapt.quantize(x))
     with pytest.raises(rapt.InvalidArgument, match="context: an operator"):
         rapt.quantize(x.as_subclass(Tagged), context=context)
+
+
+def test_fake_tensors_have_the_shapes_of_real_ones(x):
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode() as mode:
+        fake = rapt.quantize(mode.from_tensor(x.cpu()), scales="block64", smooth=True)
+    real = rapt.quantize(x.cpu(), scales="block64", smooth=True)
+    for a, b in zip(fake[:3], real[:3]):
+        assert (a.shape, a.dtype, a.stride()) == (b.shape, b.dtype, b.stride())
 
 
 def test_make_fx_sees_the_call(x):
