@@ -25,20 +25,32 @@ std::string element_text(const Values& v, std::initializer_list<int64_t> at, int
   return concat(text, last, "]");
 }
 
-// Values begin .. end - 1 of the last dimension, at `at` in the others. Looked at together first: nearly always all
-// are right.
+// Bitwise, without a branch: then compilers vectorise the loop below.
+int right(float x, float least) {
+  return static_cast<int>(x >= least) & static_cast<int>(x <= std::numeric_limits<float>::max());
+}
+
+// Scales by token are many, and are looked at before a call is dealt to threads.
+bool all_right(const float* values, int64_t step, int64_t count, float least) {
+  int all = 1;
+  if (step == 1) {
+    for (int64_t i = 0; i < count; ++i) all &= right(values[i], least);
+  } else {
+    for (int64_t i = 0; i < count; ++i) all &= right(values[i * step], least);
+  }
+  return all != 0;
+}
+
+// Values begin .. end - 1 of the last dimension, at `at` in the others.
 void check_run(const Values& v, std::initializer_list<int64_t> at, int64_t begin, int64_t end) {
   const auto strides = strides_of(v.tensor);
   const auto* values = static_cast<const float*>(v.tensor.data);
   size_t axis = 0;
   for (const int64_t i : at) values += i * strides[axis++];
   const int64_t step = v.tensor.rank == 0 ? 0 : strides[axis];
-  auto right = [&](float x) { return x >= v.least && x <= std::numeric_limits<float>::max(); };
-  bool all = true;
-  for (int64_t i = begin; i < end; ++i) all &= right(values[i * step]);
-  if (all) return;
+  if (all_right(values + begin * step, step, end - begin, v.least)) return;
   for (int64_t i = begin; i < end; ++i)
-    if (!right(values[i * step])) invalid(element_text(v, at, i), " = ", values[i * step], ": ", v.rule);
+    if (right(values[i * step], v.least) == 0) invalid(element_text(v, at, i), " = ", values[i * step], ": ", v.rule);
 }
 
 // Rows of q or keys of a sequence; first: where its packed rows begin, 0 when dense.
