@@ -305,6 +305,7 @@ void Quantizer::encode(Scratch& scratch, const Tile& tile) const {
 
 // Along the output's smaller stride, so that transposed outputs are written in runs, too.
 void Quantizer::store(const Scratch& scratch, const Tile& tile) const {
+  if (p.dim == 0) return;
   const TensorRef& out = p.output;
   const uint8_t* codes = scratch.codes.data();
   auto* to = static_cast<uint8_t*>(out.data) + out.index(tile.b, tile.h, tile.rows.first + tile.first);
