@@ -137,8 +137,8 @@ def _settled(x, scales, dtype, layout, hadamard, smooth, percentile, descale, cu
             raise InvalidArgument(f"percentile = {percentile!r} with descale: supplied factors are taken as they are")
     if (cu_seqlens is None) != (max_seqlen is None):
         raise InvalidArgument("cu_seqlens and max_seqlen: must be given both or neither")
-    if max_seqlen is not None and integer("max_seqlen", max_seqlen) < 0:
-        raise InvalidArgument(f"max_seqlen = {max_seqlen!r}: must be 0 or more")
+    if max_seqlen is not None and not 0 <= integer("max_seqlen", max_seqlen) <= 1 << 40:
+        raise InvalidArgument(f"max_seqlen = {max_seqlen!r}: must be from 0 to 2^40")
     for name, array in (("descale", descale), ("cu_seqlens", cu_seqlens)):
         if array is not None and not hasattr(array, "shape"):
             raise InvalidArgument(f"{name}: a {type(array).__qualname__}: must be an array of x's framework")

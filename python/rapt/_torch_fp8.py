@@ -277,11 +277,12 @@ def fake_quantize(x, given: dict) -> torch.Tensor:
 
 
 def _multiply(operator, operator_out, run, first, second, options: dict[str, str], given: dict):
-    descales = [given[name] for name, kind in options.items() if kind == "Tensor?"]
+    names = [name for name, kind in options.items() if kind == "Tensor?"]  # "q_descale", "k_descale"
+    descales = [given[name] for name in names]
     if not _looked_on(first, second, given["out"], *descales):
         return run(allocate, first, second, given)
     _refuse_context(given)
-    _expect_tensors(second=second, out=given["out"], **dict(zip(("first descale", "second descale"), descales)))
+    _expect_tensors(**{names[1].removesuffix("_descale"): second, "out": given["out"]}, **dict(zip(names, descales)))
     shared = [given[name] for name in options]
     for index, name in enumerate(options):
         if name.endswith("_dtype") and shared[index] is not None:

@@ -14,7 +14,7 @@ namespace rapt::python {
 class Reading {
  public:
   // `first`, the argument `name`, says which framework it is; borrowed.
-  Reading(const char* name, PyObject* first) : first_(first), framework_(framework_of(first)) {
+  Reading(const char* name, PyObject* first) : name_(name), first_(first), framework_(framework_of(first)) {
     if (framework_ == nullptr) invalid(name, ": a ", type_name(first), ": not an array of a framework that rapt knows");
   }
   const Framework& framework() const { return *framework_; }
@@ -22,6 +22,9 @@ class Reading {
   // Null for None. The caller holds the object.
   const rapt_tensor* input(const char* name, PyObject* object) {
     if (object == Py_None) return nullptr;
+    if (framework_of(object) != framework_)
+      invalid(name, ": a ", type_name(object), ", but ", name_, " is of ", framework_->name,
+              ": all arrays of a call come from one framework");
     read_array(*framework_, name, object, arrays_.emplace_back());
     return &arrays_.back().tensor;
   }
@@ -48,6 +51,7 @@ class Reading {
   }
 
  private:
+  const char* name_;
   PyObject* first_;
   const Framework* framework_;
   std::deque<Array> arrays_;  // views point into it

@@ -36,7 +36,7 @@ def test_granularities_and_types(framework, qkv, rng, kind, dtype):
     expected, expected_lse = reference(*values)
     assert_near(framework.numpy(out), expected, "float16")
     assert np.abs(framework.numpy(lse) - expected_lse).max() < 1e-3
-    if dtype == "sim8":
+    if dtype == "sim8" or not framework.has(fp8_name(dtype)):
         return
     own = framework.dtype(fp8_name(dtype))
     view = (lambda x: x.view(own)) if framework.name != "numpy" else (lambda x: x.view(np.dtype(own)))
