@@ -51,18 +51,21 @@ inline void widen_row(const Code* src, int64_t stride, int64_t n, float* dst, Wi
   }
 }
 
-// The same, `lanes` contiguous elements at a time by load_vector(src).
-template <class Code, class Load, class Widen>
-inline void widen_row(const Code* src, int64_t stride, int64_t n, float* dst, Load load_vector, Widen widen) {
-  int64_t i = 0;
-  if (stride == 1)
-    for (; i + lanes <= n; i += lanes) store(load_vector(src + i), dst + i);
-  widen_row(src + i * stride, stride, n - i, dst + i, widen);
+// The same, `2 * lanes` contiguous elements at a time by widen_vectors(src, dst); the last of them overlap.
+template <class Code, class WidenVectors, class Widen>
+inline void widen_row(const Code* src, int64_t stride, int64_t n, float* dst, WidenVectors widen_vectors, Widen widen) {
+  constexpr int64_t width = 2 * lanes;
+  if (stride != 1 || n < width) return widen_row(src, stride, n, dst, widen);
+  for (int64_t i = 0; i < n; i += width) {
+    const int64_t at = i + width <= n ? i : n - width;
+    widen_vectors(src + at, dst + at);
+  }
 }
 
 inline void read_f16(const uint16_t* src, int64_t stride, int64_t n, float* dst) {
 #if defined(RAPT_VECTOR_WIDENING)
-  widen_row(src, stride, n, dst, load_f16, f16_widen);
+  auto vectors = [one = splat(1.0f)](const uint16_t* from, float* to) { widen_f16(from, one, to); };
+  widen_row(src, stride, n, dst, vectors, f16_widen);
 #else
   widen_row(src, stride, n, dst, f16_widen);
 #endif
@@ -73,10 +76,11 @@ inline void read_codes(DType dtype, const uint8_t* src, int64_t stride, int64_t 
   const CodeTable& table = dtype == DType::e4m3 ? e4m3_numbers : dtype == DType::e5m2 ? e5m2_numbers : sim8_numbers;
   auto by_table = [&](uint8_t c) { return table.number[c] * factor; };
 #if defined(RAPT_VECTOR_WIDENING)
-  auto e4m3_vector = [&](const uint8_t* p) { return mul(load_e4m3(p), splat(factor)); };
-  auto e5m2_vector = [&](const uint8_t* p) { return mul(load_e5m2(p), splat(factor)); };
-  if (dtype == DType::e4m3) return widen_row(src, stride, n, dst, e4m3_vector, by_table);
-  if (dtype == DType::e5m2) return widen_row(src, stride, n, dst, e5m2_vector, by_table);
+  auto e4m3 = [by = splat(256 * factor)](const uint8_t* from, float* to) { widen_e4m3_over_256(from, by, to); };
+  auto e5m2 = [by = splat(factor)](const uint8_t* from, float* to) { widen_e5m2(from, by, to); };
+  const bool fits = factor < 0x1p119f;  // 256 times it does not overflow
+  if (dtype == DType::e4m3 && fits) return widen_row(src, stride, n, dst, e4m3, by_table);
+  if (dtype == DType::e5m2) return widen_row(src, stride, n, dst, e5m2, by_table);
 #endif
   if (dtype == DType::sim8 && stride == 1)
     return widen_row(src, 1, n, dst, [&](uint8_t c) { return sim8_to_float(c) * factor; });
@@ -126,13 +130,13 @@ inline void write_row(const TensorRef& t, int64_t b, int64_t h, int64_t s, int64
   }
 }
 
-// A weight in [0, 1] as E4M3 holds 256 times it, nearest even; NaN stays NaN. From 2^-14 on that are four bits, below
-// multiples of 2^-17, which adding 64 rounds to.
-inline float nearest_e4m3_weight(float w) {
-  const uint32_t bits = detail::bits_of(w);
-  const float normal = detail::float_of((bits + 0x7ffffu + ((bits >> 20) & 1u)) & 0xfff00000u);
-  const float subnormal = (w + 64.0f) - 64.0f;
-  return w >= 0x1p-14f ? normal : subnormal;
+// x in [-1, 1] as E4M3 holds 256 times it, nearest even; NaN stays NaN. From 2^-14 on that are four bits, below
+// multiples of 2^-17: adding and taking away a number whose last bit is worth so much rounds to it. No branch, for
+// vectors' sake.
+inline float nearest_e4m3_weight(float x) {
+  const uint32_t exponent = detail::bits_of(x) & 0x7f800000u, least = 0x38800000u;
+  const float shift = detail::float_of(exponent > least ? exponent : least) * 0x1.8p20f;
+  return (x + shift) - shift;
 }
 
 // Weights as one E4M3 number, or as the sum of two: the second, of what the first left, may be negative.
@@ -142,9 +146,8 @@ inline void round_weights(int terms, int64_t n, float* w) {
     return;
   }
   for (int64_t i = 0; i < n; ++i) {
-    const float high = nearest_e4m3_weight(w[i]), rest = w[i] - high;
-    const float low = nearest_e4m3_weight(__builtin_fabsf(rest));
-    w[i] = high + (rest < 0.0f ? -low : low);
+    const float high = nearest_e4m3_weight(w[i]);
+    w[i] = high + nearest_e4m3_weight(w[i] - high);
   }
 }
 

@@ -42,28 +42,33 @@ inline Vec low_bits_to_exponent(Vec x) {
 inline float reduce_add(Vec x) { return hn::GetLane(hn::SumOfLanes(float_tag, x)); }
 inline float reduce_max(Vec x) { return hn::GetLane(hn::MaxOfLanes(float_tag, x)); }
 
-// `lanes` elements of storage, widened exactly by the f16 instructions, which subnormals do not slow down.
+// `2 * lanes` contiguous elements of storage as floats, times factor. By the f16 instructions, which subnormals do not
+// slow down.
 #define RAPT_VECTOR_WIDENING 1
-using HalfBits = hn::Rebind<uint16_t, FloatTag>;
-inline Vec widen_halves(hn::Vec<HalfBits> x) {
-  return hn::PromoteTo(float_tag, hn::BitCast(hn::Rebind<hwy::float16_t, FloatTag>(), x));
+using Halves = hn::Repartition<uint16_t, FloatTag>;
+inline void widen_halves(hn::Vec<Halves> x, Vec factor, float* dst) {
+  const hn::Half<Halves> half;
+  const hn::Rebind<hwy::float16_t, FloatTag> f16;
+  store(mul(hn::PromoteTo(float_tag, hn::BitCast(f16, hn::LowerHalf(half, x))), factor), dst);
+  store(mul(hn::PromoteTo(float_tag, hn::BitCast(f16, hn::UpperHalf(half, x))), factor), dst + lanes);
+}
+inline void widen_f16(const uint16_t* src, Vec factor, float* dst) {
+  widen_halves(hn::LoadU(Halves(), src), factor, dst);
 }
 // Bytes as the high halves of 16-bit elements.
-inline hn::Vec<HalfBits> load_high_bytes(const uint8_t* p) {
-  return hn::ShiftLeft<8>(hn::PromoteTo(HalfBits(), hn::LoadU(hn::Rebind<uint8_t, FloatTag>(), p)));
+inline hn::Vec<Halves> load_high_bytes(const uint8_t* p) {
+  return hn::ShiftLeft<8>(hn::PromoteTo(Halves(), hn::LoadU(hn::Rebind<uint8_t, Halves>(), p)));
 }
-inline Vec load_f16(const uint16_t* p) { return widen_halves(hn::LoadU(HalfBits(), p)); }
-inline Vec load_e5m2(const uint8_t* p) { return widen_halves(load_high_bytes(p)); }
-// E4M3 is f16 with its exponent 8 too small, subnormals included, but for the one NaN.
-inline Vec load_e4m3(const uint8_t* p) {
-  const HalfBits bits;
-  const hn::RebindToSigned<HalfBits> with_sign;
-  const auto shifted = hn::BitCast(bits, hn::ShiftRight<1>(hn::BitCast(with_sign, load_high_bytes(p))));
-  const auto nan = hn::Set(bits, uint16_t{0x3f80});
-  const auto is_nan = hn::Eq(hn::And(shifted, nan), nan);
-  const auto half =
-      hn::IfThenElse(is_nan, hn::Set(bits, uint16_t{0x7e00}), hn::And(shifted, hn::Set(bits, uint16_t{0xbf80})));
-  return mul(widen_halves(half), splat(256.0f));
+inline void widen_e5m2(const uint8_t* src, Vec factor, float* dst) { widen_halves(load_high_bytes(src), factor, dst); }
+// E4M3 is f16 with its exponent 8 too small, subnormals included: factor is to make up for 2^-8. But for the one NaN,
+// the code after the largest number: one step on, it alone carries into the bit above, which makes it a NaN of f16.
+inline void widen_e4m3_over_256(const uint8_t* src, Vec factor, float* dst) {
+  const Halves bits;
+  const hn::RebindToSigned<Halves> with_sign;
+  const auto shifted = hn::BitCast(bits, hn::ShiftRight<1>(hn::BitCast(with_sign, load_high_bytes(src))));
+  const auto half = hn::And(shifted, hn::Set(bits, uint16_t{0xbf80}));
+  const auto carry = hn::And(hn::Add(half, hn::Set(bits, uint16_t{0x0080})), hn::Set(bits, uint16_t{0x4000}));
+  widen_halves(hn::Or(half, carry), factor, dst);
 }
 #else
 typedef float Vec __attribute__((vector_size(16)));

@@ -33,8 +33,6 @@ bool accepts_formats(const Problem& p, const Device& device, std::string* why) {
       return refuse(name, why, tensor, "=", name_of(dtype), ": must be f16, bf16, e4m3 or e5m2");
   if (is_16bit(p.q) && is_16bit(p.k) && p.q != p.k)
     return refuse(name, why, "q=", name_of(p.q), " k=", name_of(p.k), ": where both are 16-bit they must be the same");
-  if ((p.pv == PvMode::fp8 || p.pv == PvMode::fp8x2) && arch_number(device.arch) < 89)
-    return refuse(name, why, "pv=fp8: FP8 products need sm_89 or newer, not ", device.arch);
   if (p.acc == AccMode::f16 && (p.q != DType::f16 || p.k != DType::f16 || p.v != DType::f16))
     return refuse(name, why, "acc=f16, q=", name_of(p.q), " k=", name_of(p.k), " v=", name_of(p.v),
                   ": only products of f16 are summed in f16");
@@ -161,12 +159,13 @@ int keys_each(ScaleKind kind) {
 void configure_quantised(const Problem& p, const Device& device, AttentionConfig& a) {
   a.fp8_scores = is_code(p.q) && is_code(p.k) && has_fp8_mma(device);
   a.p_terms = p.pv == PvMode::fp8 ? 1 : p.pv == PvMode::fp8x2 ? 2 : 0;
+  a.fp8_values = a.p_terms > 0 && has_fp8_mma(device);
   a.row_scales = keys_each(p.q_scales) > 0;
   a.key_scales = keys_each(p.k_scales), a.value_scales = keys_each(p.v_scales);
   a.channel_scales = p.v_scales == ScaleKind::channel;
   a.key_mean = p.smooth_k && (p.lse || p.sinks);  // what it does to nothing else
   // Ada's tensor cores truncate sums of FP8 products (docs/fp8.md).
-  a.flush_keys = a.p_terms > 0 && arch_number(device.arch) == 89 ? 64 : 0;
+  a.flush_keys = a.fp8_values && arch_number(device.arch) == 89 ? 64 : 0;
 }
 
 KernelConfig configure(const Problem& p, const Device& device) {

@@ -107,11 +107,11 @@ struct AttentionSm80 {
       factor *= *p.k_scale.at(at.batch, at.head_k, 0, 0);
     return factor;
   }
-  // c of folded logits, which must be positive and normal. If descales make it anything else it is 1, and descale()
-  // multiplies the products.
+  // c of folded logits, which must be positive and normal. Products of codes are so small that below that every weight
+  // is 1, as it is for a c of 0. Descales that are negative or NaN are no descales, and show.
   static float folded_factor(float whole) {
     const float c = whole * log2_e;
-    return c >= smallest_normal && c <= largest_finite ? c : 1.0f;
+    return c >= 0.0f ? fminf(fmaxf(c, smallest_normal), largest_finite) : minus_infinity - minus_infinity;
   }
 
   // The lane, but the compiler cannot compute with it before the loop and hold what it gets in registers.
@@ -222,17 +222,15 @@ struct AttentionSm80 {
       }
   }
 
-  // Descales that differ from row to row or key to key, and those that folded logits cannot hold.
-  void descale(Scores& s, float c, const RowScales& rows, int step) const {
-    const bool unheld = cfg.folded && c == 1.0f;
-    if (RowScales::m_tiles == 0 && cfg.key_scales == 0 && !unheld) return;
-    const float late = unheld ? whole_scale() * log2_e : 1.0f;
+  // Descales that differ from row to row or key to key.
+  void descale(Scores& s, const RowScales& rows, int step) const {
+    if constexpr (RowScales::m_tiles == 0 && cfg.key_scales == 0) return;
     const KeyScales<cfg.key_scales> keys(p.k_scale, at, band.seqlen_k, first_key(step));
 #pragma unroll
     for (int n = 0; n < n_tiles; ++n)
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const float key = keys.of(n * 8 + i) * late;
+        const float key = keys.of(n * 8 + i);
 #pragma unroll
         for (int mt = 0; mt < m_tiles; ++mt)
           s[mt][n][i] *= key * rows.of(mt, 0), s[mt][n][2 + i] *= key * rows.of(mt, 1);
@@ -369,7 +367,7 @@ struct AttentionSm80 {
   }
 
   void add_step(Pass pass, Softmax& softmax, Output& o, Scores& s, const RowScales& rows, int step) const {
-    if constexpr (is_code(cfg.q) || is_code(cfg.k)) descale(s, softmax.c, rows, step);
+    if constexpr (is_code(cfg.q) || is_code(cfg.k)) descale(s, rows, step);
     modify(s, step);
     pass == count_non_finite ? mark_seen(s) : softmax.step(s, o);
     if constexpr (apart) {
@@ -407,16 +405,24 @@ struct AttentionSm80 {
       if constexpr (cfg.q_in_registers) {
         if (step == 0) read_all_q(q);
       }
-      const bool sees_some = sees(step);
-      Scores s;
-      if (sees_some) scores(s, q, step);
-      if (step == 0 || stages == 1) {
-        cp_async_wait_group(2 * stages - 2);
-        __syncthreads();
+      if (!sees(step)) {  // a path of its own: scores that are only sometimes there would cost registers
+        open_values(pass, step);
+        continue;
       }
-      if (pass != plain) rewrite_v(pass, step);
-      if (sees_some) add_step(pass, softmax, o, s, rows, step);
+      Scores s;
+      scores(s, q, step);
+      open_values(pass, step);
+      add_step(pass, softmax, o, s, rows, step);
     }
+  }
+
+  // Waits until V's tile of a step may be read.
+  void open_values(Pass pass, int step) const {
+    if (step == 0 || stages == 1) {
+      cp_async_wait_group(2 * stages - 2);
+      __syncthreads();
+    }
+    if (pass != plain) rewrite_v(pass, step);
   }
 
   void load_first() const {

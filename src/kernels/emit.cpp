@@ -39,6 +39,7 @@ constexpr Field fields[] = {
     {"programmatic", &AttentionConfig::programmatic},
     {"f16_accumulate", &AttentionConfig::f16_accumulate},
     {"fp8_scores", &AttentionConfig::fp8_scores},
+    {"fp8_values", &AttentionConfig::fp8_values},
     {"p_terms", &AttentionConfig::p_terms},
     {"row_scales", &AttentionConfig::row_scales},
     {"key_scales", &AttentionConfig::key_scales},

@@ -185,14 +185,14 @@ TEST_F(Sm80Text, Fp8Instructions) {
   expect_right<scores>("e4m3 out=f16 b1 h2 q40 k90 d64 sinks lse", huge);
   static constexpr AttentionConfig one = [] {
     AttentionConfig c = scores;
-    c.p_terms = 1, c.flush_keys = 32, c.bounded = true;
+    c.p_terms = 1, c.fp8_values = true, c.flush_keys = 32, c.bounded = true;
     return c;
   }();
   expect_right<one>("e4m3 out=f16 b1 h2 q70 k70 d64 causal scales=tensor pv=fp8 lse sinks");
   expect_right<one>("e4m3 out=f16 b1 h2 q70 k150 d64 window=20,5 scales=head pv=fp8 lse", hidden);
   static constexpr AttentionConfig two = [] {
     AttentionConfig c = config_of(DType::e5m2, 96, 80, 64, 64, 2, 1, 1);
-    c.out = DType::bf16, c.fp8_scores = true, c.p_terms = 2;
+    c.out = DType::bf16, c.fp8_scores = c.fp8_values = true, c.p_terms = 2;
     return c;
   }();
   expect_right<two>("e5m2 out=bf16 b1 h2 q70 k150 d96:80 scales=head pv=fp8x2 lse");
@@ -237,6 +237,23 @@ TEST_F(Sm80Text, WidenedCodes) {
   expect_right<dealt>("q=f16 k=e5m2 v=e5m2 out=f16 b1 h2 q40 k200 d64 window=50,0 lse", hidden);
 }
 
+// Weights in E4M3 terms without FP8 instructions.
+TEST_F(Sm80Text, RoundedWeights) {
+  static constexpr AttentionConfig one = [] {
+    AttentionConfig c = config_of(DType::e4m3, 64, 64, 32, 32, 2, 1, 2);
+    c.q = c.out = DType::f16, c.p_terms = 1, c.bounded = true;
+    return c;
+  }();
+  expect_right<one>(
+      "q=f16 k=e4m3 v=e4m3 out=f16 b1 h2 q70 k150 d64 causal k_scales=head v_scales=head pv=fp8 lse sinks");
+  static constexpr AttentionConfig two = [] {
+    AttentionConfig c = config_of(DType::e5m2, 32, 64, 32, 32, 2, 2, 2);
+    c.out = DType::f32, c.p_terms = 2, c.row_scales = true, c.key_scales = 1, c.value_scales = 1;
+    return c;
+  }();
+  expect_right<two>("e5m2 out=f32 b1 h2 q70 k150 d32:64 scales=token pv=fp8x2 lse", check::Fill::outlier);
+}
+
 // Every kind of scale that is not the whole head's.
 TEST_F(Sm80Text, ScalesByRowKeyAndChannel) {
   static constexpr AttentionConfig block = [] {
@@ -256,7 +273,7 @@ TEST_F(Sm80Text, ScalesByRowKeyAndChannel) {
   expect_right<token>("e4m3 out=f32 b1 h2 q70 k150 d32 window=30,5 scales=token lse", hidden);
   static constexpr AttentionConfig terms = [] {
     AttentionConfig c = token;
-    c.p_terms = 2, c.fp8_scores = true;
+    c.p_terms = 2, c.fp8_scores = c.fp8_values = true;
     return c;
   }();
   expect_right<terms>("e4m3 out=f32 b1 h2 q70 k150 d32 causal scales=token pv=fp8x2 lse", check::Fill::outlier);

@@ -11,6 +11,10 @@
 
 namespace rapt {
 
+struct Pair {
+  float x, y;
+};
+
 // One step of Q.K^T for `tiles` n-tiles of 8 keys: 32 bytes of K's rows, or 16 codes of twice as many keys that are
 // widened. Of channels 4t..4t+3 of 16 a lane then takes the first two as elements 2t, 2t+1 and the others as 8+2t,
 // 9+2t.
@@ -74,16 +78,21 @@ struct QueryTile {
       unsigned words[8];
       if (live) read_group(tile, row, group, words);
       if constexpr (layout.widens_q) __syncthreads();
-      for (int i = 0; live && i < 8; ++i) store_shared(tile + offset(row, 8 * group + i), words[i]);
+      if (!live) continue;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) store_shared(tile + offset(row, 8 * group + i), words[i]);
     }
   }
   static void read_group(unsigned tile, int row, int group, unsigned (&words)[8]) {
     if constexpr (layout.widens_q) {
       const Bytes16 codes = load_shared_16(tile + codes_at + Codes::offset(row, group));
+#pragma unroll
       for (int i = 0; i < 4; ++i) widen4<cfg.q, layout.score>(codes.word[i], words[2 * i], words[2 * i + 1]);
     } else {
+#pragma unroll
       for (int half = 0; half < 2; ++half) {
         const Bytes16 chunk = load_shared_16(tile + Tile::offset(row, 2 * group + half));
+#pragma unroll
         for (int i = 0; i < 4; ++i) words[4 * half + i] = chunk.word[i];
       }
     }
@@ -127,12 +136,12 @@ struct QueryTile {
 template <AttentionConfig cfg>
 struct ValueFragments {
   static constexpr Sm80Layout layout{cfg};
-  static constexpr int keys = cfg.p_terms > 0 ? 32 : 16, tiles = layout.widens_v ? 4 : 2;
+  static constexpr int keys = cfg.fp8_values ? 32 : 16, tiles = layout.widens_v ? 4 : 2;
   unsigned b[tiles][2];
 
   // Where a lane reads: 16 keys x 2 chunks, or 32 keys x 1.
-  static int row_of(int lane) { return cfg.p_terms > 0 ? lane : lane % 16; }
-  static int chunk_of(int lane) { return cfg.p_terms > 0 ? 0 : lane / 16; }
+  static int row_of(int lane) { return cfg.fp8_values ? lane : lane % 16; }
+  static int chunk_of(int lane) { return cfg.fp8_values ? 0 : lane / 16; }
 
   template <class Address>
   void load(const Address& address, int step, int tile) {
@@ -154,11 +163,11 @@ struct ValueFragments {
 };
 
 // A fragments of P for `keys` of the warp's keys: accumulator tiles of scores are operand tiles as they lie. In FP8 as
-// one or two E4M3 terms, the second what the first leaves of a weight.
+// one or two E4M3 terms, the second what the first leaves of a weight; where products are of 16 bits, as their sum.
 template <AttentionConfig cfg>
 struct WeightFragments {
   static constexpr Sm80Layout layout{cfg};
-  static constexpr int terms = cfg.p_terms > 0 ? cfg.p_terms : 1;
+  static constexpr int terms = cfg.fp8_values ? cfg.p_terms : 1;
   unsigned a[terms][4];
 
   // Of the scores s of one m-tile, [n-tile][element].
@@ -166,12 +175,12 @@ struct WeightFragments {
   void read(const float (&s)[n_tiles][4], int step) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      if constexpr (cfg.p_terms == 0) {
+      if constexpr (!cfg.fp8_values) {
         const float(&from)[4] = s[2 * step + i / 2];
-        a[0][i] = pack2<layout.value>(from[i % 2 * 2], from[i % 2 * 2 + 1]);
+        a[0][i] = pack(from[i % 2 * 2], from[i % 2 * 2 + 1]);
       } else {
         const float(&first)[4] = s[4 * step + i / 2 * 2], (&second)[4] = s[4 * step + i / 2 * 2 + 1];
-        unsigned low[terms], high[terms];
+        unsigned low[2], high[2];
         pack_terms(first[i % 2 * 2], first[i % 2 * 2 + 1], low);
         pack_terms(second[i % 2 * 2], second[i % 2 * 2 + 1], high);
         for (int t = 0; t < terms; ++t) a[t][i] = low[t] | high[t] << 16;
@@ -180,13 +189,24 @@ struct WeightFragments {
   }
 
  private:
-  static void pack_terms(float x, float y, unsigned (&codes)[terms]) {
+  static Pair widened(unsigned codes) {
+    const unsigned both = widen2<DType::e4m3, DType::f16>(codes);
+    return {f16_to_f32(static_cast<unsigned short>(both)), f16_to_f32(static_cast<unsigned short>(both >> 16))};
+  }
+  static void pack_terms(float x, float y, unsigned (&codes)[2]) {
     codes[0] = pack_e4m3x2(x, y);
-    if constexpr (terms == 2) {
-      const unsigned taken = widen2<DType::e4m3, DType::f16>(codes[0]);
-      codes[1] = pack_e4m3x2(x - f16_to_f32(static_cast<unsigned short>(taken)),
-                             y - f16_to_f32(static_cast<unsigned short>(taken >> 16)));
+    if constexpr (cfg.p_terms == 2) {
+      const Pair taken = widened(codes[0]);
+      codes[1] = pack_e4m3x2(x - taken.x, y - taken.y);
     }
+  }
+  static unsigned pack(float x, float y) {
+    if constexpr (cfg.p_terms == 0) return pack2<layout.value>(x, y);
+    unsigned codes[2];
+    pack_terms(x, y, codes);
+    if constexpr (cfg.p_terms == 1) return widen2<DType::e4m3, layout.value>(codes[0]);
+    const Pair first = widened(codes[0]), second = widened(codes[1]);
+    return pack2<layout.value>(first.x + second.x, first.y + second.y);
   }
 };
 
@@ -200,14 +220,14 @@ inline void multiply_scores(Sum& sum, const unsigned (&a)[4], unsigned b0, unsig
 }
 template <AttentionConfig cfg, bool in_f16>
 inline void multiply_values(Accumulator<in_f16>& sum, const unsigned (&a)[4], const unsigned (&b)[2]) {
-  if constexpr (cfg.p_terms > 0)
+  if constexpr (cfg.fp8_values)
     mma_m16n8k32<DType::e4m3, cfg.v>(sum.sum, a, b[0], b[1]);
   else
     sum.template mma<Sm80Layout(cfg).value>(a, b[0], b[1]);
 }
 template <AttentionConfig cfg>
 inline void multiply_values(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-  if constexpr (cfg.p_terms > 0)
+  if constexpr (cfg.fp8_values)
     mma_m16n8k32<DType::e4m3, cfg.v>(sum, a, b[0], b[1]);
   else
     mma_m16n8k16<Sm80Layout(cfg).value>(sum, a, b[0], b[1]);

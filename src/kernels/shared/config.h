@@ -34,11 +34,12 @@ struct AttentionConfig {
   bool f16_accumulate = false;  // acc=f16: products of a tile are summed in half precision
 
   // Quantised inputs. Descales of a whole tensor or head are values; these say which others there are.
-  bool fp8_scores = false;  // q.k by FP8 instructions; else codes are widened to 16 bits first
-  int p_terms = 0;          // weights as so many E4M3 terms (pv=fp8, fp8x2); 0: in the format of the products
-  bool row_scales = false;  // q's descale differs from row to row: token, block64, block128
-  int key_scales = 0;       // k's: keys that share a descale (1, 64, 128); 0: all
-  int value_scales = 0;     // v's likewise
+  bool fp8_scores = false;      // q.k by FP8 instructions; else codes are widened to 16 bits first
+  bool fp8_values = false;      // p.v likewise
+  int p_terms = 0;              // weights as so many E4M3 terms (pv=fp8, fp8x2); 0: in the format of the products
+  bool row_scales = false;      // q's descale differs from row to row: token, block64, block128
+  int key_scales = 0;           // k's: keys that share a descale (1, 64, 128); 0: all
+  int value_scales = 0;         // v's likewise
   bool channel_scales = false;  // v's differs from channel to channel
   bool key_mean = false;        // k_mean belongs to the keys
   int flush_keys = 0;           // products with V of so many keys are summed by themselves, then joined in f32; 0: all

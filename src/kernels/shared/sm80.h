@@ -33,7 +33,7 @@ struct Sm80Layout {
         v_codes(is_code(c.v)),
         widens_q(is_code(c.q) && !c.fp8_scores),
         widens_k(k_codes && !c.fp8_scores),
-        widens_v(v_codes && c.p_terms == 0),
+        widens_v(v_codes && !c.fp8_values),
         rescales_q(widens_k && c.q == DType::bf16),
         dim(round_up(c.head_dim, k_codes ? 32 : 16)),
         dim_v(round_up(c.head_dim_v, widens_v ? 32 : 16)),
@@ -44,7 +44,7 @@ struct Sm80Layout {
               : k_codes      ? DType::f16
               : is_code(c.q) ? c.k
                              : c.q),
-        value(c.p_terms > 0 || !v_codes ? c.v : DType::f16) {}
+        value(widens_v ? DType::f16 : c.v) {}
 };
 
 // Whether output leaves attention_sm80 through f32 rows in shared memory, to be merged, rather than as 16-bit rows.
