@@ -27,7 +27,12 @@ bool vectors(const Access& access) { return access.unit_last && access.aligned16
 // FP8 instructions that are the machine's own: Ada's and consumer Blackwell's. Others run them as f16 products.
 bool has_fp8_mma(const Device& device) { return arch_number(device.arch) == 89 || arch_number(device.arch) >= 120; }
 
-bool accepts_formats(const Problem& p, const Device& device, std::string* why) {
+// Keys that share a descale: 0 where the whole head does.
+int keys_each(ScaleKind kind) {
+  return kind == ScaleKind::token ? 1 : kind == ScaleKind::block64 ? 64 : kind == ScaleKind::block128 ? 128 : 0;
+}
+
+bool accepts_formats(const Problem& p, std::string* why) {
   for (const auto& [tensor, dtype] : {std::pair{"q", p.q}, {"k", p.k}, {"v", p.v}})
     if (!is_16bit(dtype) && !is_code(dtype))
       return refuse(name, why, tensor, "=", name_of(dtype), ": must be f16, bf16, e4m3 or e5m2");
@@ -41,7 +46,7 @@ bool accepts_formats(const Problem& p, const Device& device, std::string* why) {
 }
 
 // Rows are copied 16 bytes at a time.
-bool accepts_dims(const Problem& p, std::string* why) {
+bool accepts_dims(const Problem& p, const Device& device, std::string* why) {
   const struct {
     const char* tensor;
     DType dtype;
@@ -53,13 +58,17 @@ bool accepts_dims(const Problem& p, std::string* why) {
       return refuse(name, why, "head_dim ", p.head_dim, ":", p.head_dim_v, ", ", row.tensor, "=", name_of(row.dtype),
                     ": must be multiples of ", unit, " up to ", largest_dim);
   }
+  // Products that are summed apart, beside the widest output: more registers than there are.
+  const bool apart = p.v_scales == ScaleKind::token || (keys_each(p.v_scales) > 0 && !has_fp8_mma(device));
+  if (apart && p.head_dim_v > 192)
+    return refuse(name, why, "head_dim_v ", p.head_dim_v, ", v_scales by keys: must be at most 192 on ", device.arch);
   return true;
 }
 
 // The first rule that a problem breaks, as a sentence; nothing is formatted when nobody asks.
 bool accepts(const Problem& p, const Device& device, std::string* why) {
   if (refused_for_gpu(name, device, why) || refused_by_all(name, p, why)) return false;
-  if (!accepts_formats(p, device, why) || !accepts_dims(p, why)) return false;
+  if (!accepts_formats(p, why) || !accepts_dims(p, device, why)) return false;
   for (const auto& [tensor, access] :
        {std::pair{"q", &p.access_q}, {"k", &p.access_k}, {"v", &p.access_v}, {"out", &p.access_out}})
     if (!vectors(*access))
@@ -149,11 +158,6 @@ void fit(AttentionConfig& a, int bytes) {
   while (smem_bytes(a) > bytes && a.stages > 1) --a.stages;
   while (smem_bytes(a) > bytes && a.block_n % (2 * least) == 0) a.block_n /= 2;
   while (smem_bytes(a) > bytes && a.warps_m > 1) a.block_m /= 2, a.warps_m /= 2;
-}
-
-// Keys that share a descale: 0 where the whole head does.
-int keys_each(ScaleKind kind) {
-  return kind == ScaleKind::token ? 1 : kind == ScaleKind::block64 ? 64 : kind == ScaleKind::block128 ? 128 : 0;
 }
 
 void configure_quantised(const Problem& p, const Device& device, AttentionConfig& a) {
