@@ -100,16 +100,19 @@ struct Demand {
   bool bounded;    // each row has its own range of keys
   bool hopper;     // where the tiles were measured; elsewhere they are smaller, so that no compiler spills
   bool fp8;        // codes are widened or paired on the way to the products
-  bool by_key;     // descales differ from key to key or row to row
+  bool uneven;     // descales differ within a head
+  bool light;      // only q and k in f16 or E4M3, v in E4M3: what FP8 costs the fewest registers
   int smem_bytes;  // of a thread block
 };
 
 // Of FP8 tensors: steps of 32 or 64 keys, which blocks of descales are whole multiples of.
 AttentionConfig long_fp8_tiles(const Demand& d) {
-  const bool plain = d.hopper && !d.general && !d.by_key;
-  if (d.dim <= 64) return plain || (d.hopper && !d.general) ? tiles(128, 64, 4, 1, 2) : tiles(64, 64, 4, 1, 2);
-  if (d.dim <= 128) return plain ? tiles(128, 32, 4, 1, 3) : tiles(64, 32, 4, 1, 2);
-  return tiles(64, 32, 4, 1, 2);
+  const bool roomy = d.hopper && !d.general;
+  if (d.dim <= 64) return tiles(roomy ? 128 : 64, 64, 4, 1, 2);
+  if (!roomy) return tiles(64, 32, 4, 1, 2);
+  if (d.dim > 128) return tiles(128, 64, 8, 1, 2);
+  if (d.uneven) return tiles(64, 64, 4, 1, 2);
+  return d.light && !d.bounded ? tiles(128, 64, 4, 1, 2) : tiles(128, 32, 4, 1, 3);
 }
 
 AttentionConfig long_tiles(const Demand& d) {
@@ -136,7 +139,7 @@ AttentionConfig medium_tiles(const Demand& d) {
 // on their way at once.
 AttentionConfig short_tiles(int dim, bool few_keys, bool fp8) {
   AttentionConfig a = tiles(32, dim <= 64 ? 64 : dim <= 128 || fp8 ? 32 : 16, 2, 4, 2);
-  if (few_keys && dim <= 64 && !fp8) a.block_n = 128, a.stages = 1;
+  if (few_keys && dim <= 64) a.block_n = 128, a.stages = 1;
   a.q_in_registers = dim <= 128;
   return a;
 }
@@ -146,7 +149,7 @@ AttentionConfig best_tiles(const Problem& p, const Device& device, const Demand&
   if (p.invariant) return long_tiles(demand);
   const int64_t heads = p.batch * p.heads_q;
   if (4 * heads * div_up(p.seqlen_q, 64) <= 5 * device.sm_count)
-    return short_tiles(demand.dim, p.seqlen_k <= 512, demand.fp8);
+    return short_tiles(demand.dim, p.seqlen_k <= 512 && !demand.uneven, demand.fp8);
   if (demand.bounded && demand.dim <= 128 && heads * div_up(p.seqlen_q, 128) < 5 * device.sm_count)
     return medium_tiles(demand);
   return long_tiles(demand);
@@ -177,10 +180,13 @@ KernelConfig configure(const Problem& p, const Device& device) {
   AttentionConfig& a = config.attention;
   const bool bounded = p.causal != Causal::none || p.window.has_value(), folded = can_fold(p);
   const bool fp8 = is_code(p.q) || is_code(p.k) || is_code(p.v);
-  const bool by_key = keys_each(p.q_scales) + keys_each(p.k_scales) + keys_each(p.v_scales) > 0;
+  const bool uneven =
+      keys_each(p.q_scales) + keys_each(p.k_scales) + keys_each(p.v_scales) > 0 || p.v_scales == ScaleKind::channel;
+  const bool light = p.q != DType::bf16 && p.q != DType::e5m2 && p.k == DType::e4m3 && p.v == DType::e4m3;
   const int dim = static_cast<int>(std::max(p.head_dim, p.head_dim_v));
-  a = best_tiles(p, device,
-                 {dim, !folded || p.acc == AccMode::f16, bounded, device.sm == 90, fp8, by_key, device.smem_per_block});
+  a = best_tiles(
+      p, device,
+      {dim, !folded || p.acc == AccMode::f16, bounded, device.sm == 90, fp8, uneven, light, device.smem_per_block});
   a.q = p.q, a.k = p.k, a.v = p.v, a.out = p.out;
   a.head_dim = static_cast<int>(p.head_dim), a.head_dim_v = static_cast<int>(p.head_dim_v);
   a.folded = folded;

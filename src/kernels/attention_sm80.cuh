@@ -30,7 +30,8 @@ struct AttentionSm80 {
   using QTile = SmemTile<cfg.block_m, layout.q_row>;
   using KTile = SmemTile<step_keys, layout.k_row>;
   using VTile = SmemTile<step_keys, layout.v_row>;
-  using Softmax = OnlineSoftmax<cfg.folded, m_tiles, cfg.f16_accumulate || (cfg.p_terms > 0), cfg.p_terms == 0 ? 0 : 8>;
+  using Softmax = OnlineSoftmax<cfg.folded, m_tiles, cfg.f16_accumulate || (cfg.p_terms > 0), cfg.p_terms == 0 ? 0 : 8,
+                                has_row_factors(cfg)>;
   using Queries = QueryTile<cfg, QTile>;
   using End = BlockOutput<cfg, Softmax>;
   using QFragments = unsigned[cfg.q_in_registers ? m_tiles : 1][cfg.q_in_registers ? q_steps : 1][4];
@@ -208,37 +209,40 @@ struct AttentionSm80 {
   }
 
   // Factors of single rows, once for the walk: descales (token, block64, block128), powers of two of rewritten rows.
-  void read_row_scales(RowScales& rows) const {
-    const int lane = lane_now(), row0 = at.warp_m * warp_rows + lane / 4;
+  void read_row_scales(RowScales& rows, Softmax& softmax) const {
+    const int row0 = at.warp_m * warp_rows + lane_now() / 4;
 #pragma unroll
     for (int mt = 0; mt < RowScales::m_tiles; ++mt)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int row = row0 + mt * 16 + 8 * half;
-        float& factor = rows.factor[mt][half];
-        factor = layout.rescales_q ? detail::float_of(load_shared(row_factors() + 4 * row)) : 1.0f;
+        float factor = layout.rescales_q ? detail::float_of(load_shared(row_factors() + 4 * row)) : 1.0f;
         if (cfg.row_scales && at.first_row + row < at.seqlen_q)
           factor *= *p.q_scale.at(at.batch, at.head, at.first_q, at.first_row + row);
+        if constexpr (cfg.folded)
+          softmax.factor[mt][half] = folded_factor(scale * factor);
+        else
+          rows.factor[mt][half] = factor;
       }
   }
 
-  // Descales that differ from row to row or key to key.
-  void descale(Scores& s, const RowScales& rows, int step) const {
-    if constexpr (RowScales::m_tiles == 0 && cfg.key_scales == 0) return;
-    const KeyScales<cfg.key_scales> keys(p.k_scale, at, band.seqlen_k, first_key(step));
+  // K's descales that differ from key to key.
+  void descale(Scores& s, int step) const {
+    if constexpr (cfg.key_scales > 0) {
+      const KeyScales<cfg.key_scales> keys(p.k_scale, at, band.seqlen_k, first_key(step));
 #pragma unroll
-    for (int n = 0; n < n_tiles; ++n)
+      for (int n = 0; n < n_tiles; ++n)
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const float key = keys.of(n * 8 + i);
+        for (int i = 0; i < 2; ++i) {
+          const float key = keys.of(n * 8 + i);
 #pragma unroll
-        for (int mt = 0; mt < m_tiles; ++mt)
-          s[mt][n][i] *= key * rows.of(mt, 0), s[mt][n][2 + i] *= key * rows.of(mt, 1);
-      }
+          for (int mt = 0; mt < m_tiles; ++mt) s[mt][n][i] *= key, s[mt][n][2 + i] *= key;
+        }
+    }
   }
 
   // Hides what a row does not see, and turns products into logits where they are not folded.
-  void modify(Scores& s, int step) const {
+  void modify(Scores& s, const RowScales& rows, int step) const {
     const int l = lane_now(), row0 = first_row_now() + l / 4, key0 = first_key(step);
     const IntRange all = keys_of_warp(true);
     const bool edge = key0 + cfg.block_n > all.end || (cfg.bounded && key0 < all.begin);
@@ -250,7 +254,7 @@ struct AttentionSm80 {
         const int row = row0 + mt * 16 + 8 * half, live_row = row < at.seqlen_q ? row : at.first_row;
         const int begin = (cfg.bounded ? band.first(row) : 0) - key0,
                   end = (cfg.bounded ? band.past(row) : band.seqlen_k) - key0;
-        const RowScore<cfg> logit(p, scale, offset, at.batch, at.head, live_row);
+        const RowScore<cfg> logit(p, scale * rows.of(mt, half), offset, at.batch, at.head, live_row);
 #pragma unroll
         for (int n = 0; n < n_tiles; ++n)
 #pragma unroll
@@ -367,8 +371,8 @@ struct AttentionSm80 {
   }
 
   void add_step(Pass pass, Softmax& softmax, Output& o, Scores& s, const RowScales& rows, int step) const {
-    if constexpr (is_code(cfg.q) || is_code(cfg.k)) descale(s, rows, step);
-    modify(s, step);
+    descale(s, step);
+    modify(s, rows, step);
     pass == count_non_finite ? mark_seen(s) : softmax.step(s, o);
     if constexpr (apart) {
       ValueFactors<cfg.value_scales, m_tiles> factors;
@@ -401,7 +405,7 @@ struct AttentionSm80 {
       if constexpr (Queries::needs_rewriting) {
         if (step == 0) Queries::rewrite(q_smem(), row_factors(), at.thread);
       }
-      if (RowScales::m_tiles > 0 && step == 0) read_row_scales(rows);
+      if (RowScales::m_tiles > 0 && step == 0) read_row_scales(rows, softmax);
       if constexpr (cfg.q_in_registers) {
         if (step == 0) read_all_q(q);
       }

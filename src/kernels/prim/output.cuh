@@ -23,6 +23,10 @@ struct BlockOutput {
   static constexpr bool in_q_tile = layout.q_row >= 2 * layout.dim_v;
   using Tile = SmemTile<cfg.block_m, in_q_tile ? layout.q_row : 2 * layout.dim_v>;
 
+  // Where rows have factors of their own (OnlineSoftmax), in shared memory behind the states that are merged.
+  static constexpr bool by_row = has_row_factors(cfg);
+  unsigned factors_at() const { return at.smem + 4 * cfg.warps_k * cfg.block_m * (merge_pitch(cfg) + 2); }
+
   const AttentionParams& p;
   const BlockRows& at;
   const Pass pass;
@@ -51,8 +55,8 @@ struct BlockOutput {
   }
 
   // Closes a row: joins the sink, and gives empty rows 0 and -inf.
-  RowEnd end_row(const Softmax& softmax, int row, float reference, float sum) const {
-    float top = softmax.natural(reference), share = 1.0f / Softmax::one;
+  RowEnd end_row(int row, float c, float reference, float sum) const {
+    float top = Softmax::natural(reference, c), share = 1.0f / Softmax::one;
     sum *= share;
     if (cfg.key_mean && row < at.seqlen_q && top != minus_infinity) top = fmaf(row_shift(row), p.scale, top);
     if (p.sinks != nullptr) {
@@ -107,7 +111,8 @@ struct BlockOutput {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int row = row_of(mt, half);
-        const RowEnd end = end_row(softmax, row, softmax.reference[mt][half], quad_sum(softmax.sum[mt][half]));
+        const RowEnd end =
+            end_row(row, softmax.c_of(mt, half), softmax.reference[mt][half], quad_sum(softmax.sum[mt][half]));
         if (at.lane % 4 == 0 && pass != count_non_finite) store_lse(row, end.lse);
         const float factor = pass == count_non_finite ? 1.0f : end.factor * scale,
                     checked = row < at.seqlen_q ? 0.0f : minus_infinity;
@@ -142,6 +147,8 @@ struct BlockOutput {
       for (int half = 0; half < 2; ++half) {
         const int row = row_of(mt, half) - at.first_row;
         const float sum = quad_sum(softmax.sum[mt][half]);
+        if (by_row && at.warp_k == 0 && at.lane % 4 == 0)
+          store_shared(factors_at() + 4 * row, detail::bits_of(softmax.c_of(mt, half)));
         if (at.lane % 4 == 0)
           store_shared_2(facts + 8 * (at.warp_k * cfg.block_m + row),
                          pass == count_non_finite ? 0.0f : softmax.reference[mt][half],
@@ -185,6 +192,7 @@ struct BlockOutput {
   // Eight channels of one row of the block, over all parts; the first chunk's thread stores the row's lse.
   void merge_chunk(const Softmax& softmax, int row, int chunk, unsigned facts, float scale, float (&merged)[8]) const {
     constexpr int pitch = merge_pitch(cfg), part = cfg.block_m * pitch;
+    const float c = by_row ? detail::float_of(load_shared(factors_at() + 4 * row)) : softmax.c_of(0, 0);
     float reference[cfg.warps_k], part_sum[cfg.warps_k], top = minus_infinity, sum = 0.0f;
 #pragma unroll
     for (int k = 0; k < cfg.warps_k; ++k) {
@@ -195,7 +203,7 @@ struct BlockOutput {
     for (int i = 0; i < 8; ++i) merged[i] = 0.0f;
 #pragma unroll
     for (int k = 0; k < cfg.warps_k; ++k) {
-      const float factor = reference[k] == top ? 1.0f : softmax.ratio(reference[k], top);
+      const float factor = reference[k] == top ? 1.0f : Softmax::ratio(reference[k], top, c);
       sum += part_sum[k] * factor;
       const unsigned from = at.smem + 4 * (k * part + row * pitch + chunk * 8);
       float x[8];
@@ -205,7 +213,7 @@ struct BlockOutput {
       for (int i = 0; i < 8; ++i) merged[i] = fmaf(factor, x[i], merged[i]);
     }
     if (pass == count_non_finite) return;
-    const RowEnd end = end_row(softmax, at.first_row + row, top, sum);
+    const RowEnd end = end_row(at.first_row + row, c, top, sum);
     if (chunk == 0) store_lse(at.first_row + row, end.lse);
 #pragma unroll
     for (int i = 0; i < 8; ++i) merged[i] = descaled(merged[i] * (end.factor * scale), chunk * 8 + i);

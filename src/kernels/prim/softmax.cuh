@@ -33,35 +33,40 @@ inline unsigned pack2(float low, float high) {
 // rescalings of the output (the idea is FlashAttention-4's). Each row decides for itself; the warp only votes on
 // whether any moves.
 // Weights are scaled by 2^log2_one: E4M3 holds 448 and falls to subnormals at 2^-6.
-template <bool folded, int m_tiles, bool exact_maximum, int log2_one = 0>
+// by_row: folded logits of each row have a c of their own.
+template <bool folded, int m_tiles, bool exact_maximum, int log2_one = 0, bool by_row = false>
 struct OnlineSoftmax {
   static constexpr float headroom = exact_maximum ? 0.0f : 8.0f;  // weights stay below 2^8: far from f16's 65504
   static constexpr float one = 1 << log2_one;
 
-  const float c;
+  float factor[by_row ? m_tiles : 1][by_row ? 2 : 1];  // c of folded logits
   float reference[m_tiles][2], sum[m_tiles][2];
   bool wide = !folded;  // some row of the warp is far
 
-  // c of folded logits.
-  explicit OnlineSoftmax(float factor) : c(folded ? factor : log2_e) {
+  explicit OnlineSoftmax(float c) {
 #pragma unroll
     for (int mt = 0; mt < m_tiles; ++mt)
 #pragma unroll
-      for (int half = 0; half < 2; ++half) reference[mt][half] = minus_infinity, sum[mt][half] = 0.0f;
+      for (int half = 0; half < 2; ++half) {
+        reference[mt][half] = minus_infinity, sum[mt][half] = 0.0f;
+        factor[by_row ? mt : 0][by_row ? half : 0] = c;
+      }
   }
+
+  float c_of(int mt, int half) const { return folded ? factor[by_row ? mt : 0][by_row ? half : 0] : log2_e; }
 
   // A row whose product reference * c is so large that its rounding would matter subtracts first and multiplies then:
   // from 2^12 on the weight of the maximum would no longer round to 1, and a row that sees one key lose a bit by it.
-  bool far(float row) const { return !folded || fabsf(row * c) >= 4096.0f; }
+  static bool far(float row, float c) { return !folded || fabsf(row * c) >= 4096.0f; }
 
   // exp2((a - b) * c), b being the row's new reference. Unless it is far both products are rounded as in weights(), so
   // that they cancel exactly.
-  float ratio(float a, float b) const {
-    return exp2_approx(far(b) ? (a - b) * c : __fadd_rn(__fmul_rn(a, c), -__fmul_rn(b, c)));
+  static float ratio(float a, float b, float c) {
+    return exp2_approx(far(b, c) ? (a - b) * c : __fadd_rn(__fmul_rn(a, c), -__fmul_rn(b, c)));
   }
 
   // A reference as a natural logit.
-  float natural(float row) const { return folded ? __fmul_rn(row, c) * ln_2 : row; }
+  static float natural(float row, float c) { return folded ? __fmul_rn(row, c) * ln_2 : row; }
 
   // Scores become weights; sums and, where the reference moves, earlier output follow.
   template <int n_tiles, int v_tiles>
@@ -76,7 +81,7 @@ struct OnlineSoftmax {
 #pragma unroll
         for (int n = 1; n < n_tiles; ++n) x = fmaxf(x, fmaxf(s[mt][n][2 * half], s[mt][n][2 * half + 1]));
         top[mt][half] = x;
-        moves = moves | outgrown(x, reference[mt][half]);  // no branches
+        moves = moves | outgrown(x, reference[mt][half], c_of(mt, half));  // no branches
       }
     if (__any_sync(~0u, moves)) move_references(top, o);
     weights(s);
@@ -84,7 +89,7 @@ struct OnlineSoftmax {
 
  private:
   // Whatever is above -inf outgrows a reference of -inf.
-  bool outgrown(float x, float row) const { return (x - row) * c > headroom; }
+  static bool outgrown(float x, float row, float c) { return (x - row) * c > headroom; }
 
   template <int v_tiles>
   void move_references(const float (&top)[m_tiles][2], float (&o)[m_tiles][v_tiles][4]) {
@@ -97,8 +102,8 @@ struct OnlineSoftmax {
         float& row = reference[mt][half];
         old[mt][half] = row;
         const float maximum = quad_max(top[mt][half]);
-        row = outgrown(maximum, row) ? maximum : row;
-        any_far = any_far | (far(row) & row != minus_infinity);
+        row = outgrown(maximum, row, c_of(mt, half)) ? maximum : row;
+        any_far = any_far | (far(row, c_of(mt, half)) & row != minus_infinity);
         rescales = rescales | (row != old[mt][half] & old[mt][half] != minus_infinity);
       }
     wide = !folded || __any_sync(~0u, any_far);
@@ -108,7 +113,7 @@ struct OnlineSoftmax {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float row = reference[mt][half];
-        const float factor = row == old[mt][half] ? 1.0f : ratio(old[mt][half], row);
+        const float factor = row == old[mt][half] ? 1.0f : ratio(old[mt][half], row, c_of(mt, half));
         sum[mt][half] *= factor;
 #pragma unroll
         for (int n = 0; n < v_tiles; ++n) o[mt][n][2 * half] *= factor, o[mt][n][2 * half + 1] *= factor;
@@ -122,8 +127,8 @@ struct OnlineSoftmax {
     for (int mt = 0; mt < m_tiles; ++mt)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float row = reference[mt][half];
-        const float back = far(row) ? 0.0f : __fmul_rn(row, c);  // -inf is far, too
+        const float row = reference[mt][half], c = c_of(mt, half);
+        const float back = far(row, c) ? 0.0f : __fmul_rn(row, c);  // -inf is far, too
         const float shift = log2_one == 0 ? -back : log2_one - back;
         float even = 0.0f, odd = 0.0f;  // the step's own sum, in two chains
 #pragma unroll
@@ -142,7 +147,7 @@ struct OnlineSoftmax {
     for (int mt = 0; mt < m_tiles; ++mt)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float row = reference[mt][i / 2], shift = far(row) & row != minus_infinity ? row : 0.0f;
+        const float row = reference[mt][i / 2], shift = far(row, c_of(mt, i / 2)) & row != minus_infinity ? row : 0.0f;
 #pragma unroll
         for (int n = 0; n < n_tiles; ++n) s[mt][n][i] -= shift;
       }

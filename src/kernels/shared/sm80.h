@@ -47,6 +47,11 @@ struct Sm80Layout {
         value(widens_v ? DType::f16 : c.v) {}
 };
 
+// Whether folded logits of each row have a factor of their own: descales by row, rewritten rows of Q.
+constexpr bool has_row_factors(const AttentionConfig& c) {
+  return c.folded && (c.row_scales || Sm80Layout(c).rescales_q);
+}
+
 // Whether output leaves attention_sm80 through f32 rows in shared memory, to be merged, rather than as 16-bit rows.
 constexpr bool merges_output(const AttentionConfig& c) { return c.warps_k > 1 || !is_16bit(c.out); }
 constexpr int merge_pitch(const AttentionConfig& c) { return round_up(c.head_dim_v, 32) + 8; }  // floats of a row
@@ -56,7 +61,8 @@ constexpr int merge_pitch(const AttentionConfig& c) { return round_up(c.head_dim
 constexpr int smem_bytes(const AttentionConfig& c) {
   const Sm80Layout l(c);
   const int tiles = c.block_m * (l.q_row + (l.rescales_q ? 4 : 0)) + c.stages * c.step_keys() * (l.k_row + l.v_row);
-  const int out = merges_output(c) ? 4 * c.warps_k * c.block_m * (merge_pitch(c) + 2) : 2 * c.block_m * l.dim_v;
+  const int out = merges_output(c) ? 4 * c.block_m * (c.warps_k * (merge_pitch(c) + 2) + (has_row_factors(c) ? 1 : 0))
+                                   : 2 * c.block_m * l.dim_v;
   return tiles > out ? tiles : out;
 }
 
