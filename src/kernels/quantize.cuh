@@ -24,7 +24,7 @@ struct alignas(8) Codes {
 
 template <QuantizeConfig cfg>
 constexpr bool is_channel(int column, int i) {
-  return cfg.dim % chunk == 0 || column * chunk + i < cfg.dim;
+  return (cfg.dim > 0 && cfg.dim % chunk == 0) || column * chunk + i < cfg.dim;
 }
 
 // What belongs to a chunk's channels in one head: signs of the rotation, means, factors.

@@ -13,7 +13,7 @@ namespace {
 // Whether chunks of 8 channels lie side by side at multiples of so many bytes, in every row.
 bool has_vectors(const TensorRef& t, index_t dim, int alignment) {
   const auto is_multiple = [&](index_t elements) { return elements * bytes_of(t.dtype) % alignment == 0; };
-  return dim % QuantizeConfig::chunk == 0 && t.column == 1 &&
+  return dim > 0 && dim % QuantizeConfig::chunk == 0 && t.column == 1 &&
          reinterpret_cast<uintptr_t>(t.data) % static_cast<uintptr_t>(alignment) == 0 && is_multiple(t.batch) &&
          is_multiple(t.head) && is_multiple(t.row);
 }
@@ -49,13 +49,13 @@ QuantizeConfig config_of(const QuantizeParams& p, QuantizeStep step) {
   }
   c.dim = static_cast<int>(p.dim);
   c.input = p.input.dtype;
-  c.hadamard = p.hadamard;
+  c.hadamard = p.hadamard && p.dim > 0;
   c.input_vectors = has_vectors(p.input, p.dim, 16);
   if (step == QuantizeStep::mean) {
     c.group = ScaleGroup::tensor;
     return c;
   }
-  c.smooth = p.mean != nullptr;
+  c.smooth = p.mean != nullptr && p.dim > 0;
   if (step == QuantizeStep::select || step == QuantizeStep::encode) c.output = p.output.dtype;
   if (step == QuantizeStep::encode) {
     c.output_vectors = has_vectors(p.output, p.dim, QuantizeConfig::chunk);
@@ -63,8 +63,6 @@ QuantizeConfig config_of(const QuantizeParams& p, QuantizeStep step) {
   }
   return c;
 }
-
-bool is_empty(const QuantizeParams& p) { return p.batch * p.heads * p.dim == 0; }
 
 }  // namespace
 
@@ -74,14 +72,17 @@ std::vector<QuantizeConfig> quantize_configs(const QuantizeParams& p) {
   std::vector<QuantizeStep> steps;
   if (p.mean != nullptr) steps.push_back(QuantizeStep::mean);
   if (!p.supplied) {
-    if (p.percentile < 100 && !is_empty(p))
+    if (p.percentile < 100)
       steps.push_back(QuantizeStep::select);
     else if (rows_of(p.group) == 0)
       steps.insert(steps.end(), {QuantizeStep::clear, QuantizeStep::amax, QuantizeStep::finish});
   }
   steps.push_back(QuantizeStep::encode);
   std::vector<QuantizeConfig> configs;
-  for (const QuantizeStep step : steps) configs.push_back(config_of(p, step));
+  for (const QuantizeStep step : steps) {
+    const QuantizeConfig config = config_of(p, step);
+    if (quantize_work_items(p, config) > 0) configs.push_back(config);
+  }
   return configs;
 }
 
@@ -112,7 +113,6 @@ void quantize_on_gpu(Context& context, const QuantizeParams& params, int device_
     index_t blocks = quantize_work_items(params, config);
     if (config.step == QuantizeStep::clear || config.step == QuantizeStep::finish)
       blocks = (blocks + config.threads() - 1) / config.threads();
-    if (blocks == 0) continue;
     constexpr index_t most_blocks = 0x7fffffff;  // grid.x of every GPU; the kernels stride over the rest
     cuda::Kernel::Launch launch;
     launch.grid_x = static_cast<unsigned>(std::min(blocks, most_blocks));

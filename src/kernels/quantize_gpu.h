@@ -1,4 +1,5 @@
-// rapt_quantize for GPU tensors. Called by quantize.cpp with a call whose rules hold; enqueues one to five kernels.
+// rapt_quantize for GPU tensors. Called by quantize.cpp with a call whose rules hold; enqueues at most five
+// kernels, none where nothing is to be written.
 #pragma once
 
 #include <vector>

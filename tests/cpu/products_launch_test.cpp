@@ -1,51 +1,18 @@
 // rapt_qk and rapt_gemm of GPU tensors over the stand-in driver of tests/fake_cuda: which kernel is launched how, what
 // a capture wants beforehand, cards that are too old. Needs NVRTC, no GPU; what kernels compute is in tests/gpu.
-#include <cstdio>
-#include <cstdlib>
-#include <filesystem>
-
 #include "context.h"
 #include "cuda/cuda.h"
 #include "error.h"
 #include "fake_driver.h"
-#include "jit/jit.h"
 #include "kernels/products_gpu.h"
 #include "products.h"
 #include "products_support.h"
+#include "stand_in.h"
 
 namespace rapt::test {
 namespace {
 
 constexpr auto e4m3 = DType::e4m3, f16 = DType::f16;
-constexpr const char* child_mark = "RAPT_PRODUCTS_CHILD";
-
-// This test again, in a process that sees one stand-in GPU of a compute capability; body runs there.
-void on_stand_in(int sm, const std::function<void()>& body) {
-  if (std::getenv(child_mark) != nullptr) {
-    if (std::getenv(child_mark) == std::to_string(sm)) body();
-    return;
-  }
-  std::string why;
-  if (jit::find_compiler(&why) == nullptr) GTEST_SKIP() << "no NVRTC: " << why;
-  const testing::TestInfo& test = *testing::UnitTest::GetInstance()->current_test_info();
-  const std::string command = concat(
-      "env LD_LIBRARY_PATH='", RAPT_BINARY_DIR, "/fake_cuda':\"$LD_LIBRARY_PATH\" FAKE_CUDA_VERSION=13000",
-      " FAKE_CUDA_SM=", sm, " ", child_mark, "=", sm, " '", std::filesystem::read_symlink("/proc/self/exe").string(),
-      "' --gtest_brief=1 --gtest_filter=", test.test_suite_name(), ".", test.name(), " 2>&1");
-  std::FILE* child = popen(command.c_str(), "r");
-  ASSERT_NE(child, nullptr);
-  std::string text;
-  char part[4096];
-  while (const size_t bytes = std::fread(part, 1, sizeof part, child)) text.append(part, bytes);
-  EXPECT_EQ(pclose(child), 0) << text;
-  EXPECT_NE(text.find("1 test from 1 test suite ran"), std::string::npos) << text;
-}
-
-ContextOptions without_cache() {
-  ContextOptions options;
-  options.store.emplace();
-  return options;
-}
 
 // The stand-in's memory is the host's, and nothing runs: tensors stay where they are.
 ProductArgs on_gpu(const ProductCall& call) {

@@ -19,7 +19,7 @@ enum class QuantizeStep : unsigned char {
 struct QuantizeConfig {
   QuantizeStep step = QuantizeStep::encode;
   DType input = DType::f16, output = DType::e4m3;
-  int dim = 0;
+  int dim = 0;  // 0: rows without channels, of which the factors of tokens and blocks are all there is
   ScaleGroup group = ScaleGroup::tensor;
   bool settled = false;  // encode: descale is read, not written
   bool hadamard = false;
@@ -30,9 +30,10 @@ struct QuantizeConfig {
   constexpr bool operator==(const QuantizeConfig&) const = default;
 
   // A thread works on chunks of 8 channels of a row; the chunks of a tile are dealt to threads one after another, so
-  // that neighbours in a warp hold neighbouring channels.
+  // that neighbours in a warp hold neighbouring channels. A row without channels has one chunk, of which nothing is
+  // there.
   static constexpr int chunk = 8, most_held = 8, most_shared_channels = 8192;
-  constexpr int chunks() const { return (dim + chunk - 1) / chunk; }
+  constexpr int chunks() const { return dim == 0 ? 1 : (dim + chunk - 1) / chunk; }
   constexpr int rotated() const { return hadamard ? hadamard::group_of(dim) : 1; }
   // Threads that rotate together: neighbours in a warp.
   constexpr int rotated_chunks() const { return rotated() > chunk ? rotated() / chunk : 1; }
@@ -88,6 +89,8 @@ constexpr index_t quantize_slots(const QuantizeParams& p) {
 }
 // What is there for a kernel's thread blocks to take, one after another; clear and finish: for threads.
 constexpr index_t quantize_work_items(const QuantizeParams& p, const QuantizeConfig& c) {
+  const bool writes_factors = c.step != QuantizeStep::mean && c.step != QuantizeStep::amax && !c.settled;
+  if (c.dim == 0 && !writes_factors) return 0;
   switch (c.step) {
     case QuantizeStep::mean: return p.batch * p.heads * c.mean_slabs();
     case QuantizeStep::clear:
