@@ -51,40 +51,51 @@ inline void widen_row(const Code* src, int64_t stride, int64_t n, float* dst, Wi
   }
 }
 
-// The same, `2 * lanes` contiguous elements at a time by widen_vectors(src, dst); the last of them overlap.
-template <class Code, class WidenVectors, class Widen>
-inline void widen_row(const Code* src, int64_t stride, int64_t n, float* dst, WidenVectors widen_vectors, Widen widen) {
+#if defined(RAPT_VECTOR_WIDENING)
+// Contiguous elements by vectors, times factor, `2 * lanes` at a time, the last of them overlapping. n >= 2 * lanes.
+template <class From, class Code>
+inline void widen_vectors(const Code* src, int64_t n, float factor, float* dst) {
   constexpr int64_t width = 2 * lanes;
-  if (stride != 1 || n < width) return widen_row(src, stride, n, dst, widen);
+  const Vec by = splat(factor);
   for (int64_t i = 0; i < n; i += width) {
     const int64_t at = i + width <= n ? i : n - width;
-    widen_vectors(src + at, dst + at);
+    const Pair x = From::widen(src + at, by);
+    store(x.first, dst + at);
+    store(x.second, dst + at + lanes);
   }
 }
 
+// Whether vectors widen these n contiguous codes, times factor, to the numbers of dtype.h.
+inline bool vectors_widen(DType dtype, const uint8_t* src, int64_t n, float factor) {
+  if (n < 2 * lanes) return false;
+  return dtype != DType::e4m3 || (factor < 0x1p119f && !any_e4m3_nan(src, n));  // 256 * factor does not overflow
+}
+// f(From) with those vectors, which take vector_factor for factor.
+template <class F>
+inline void with_vectors_of(DType dtype, const F& f) {
+  if (dtype == DType::e4m3) return f(FromE4m3Over256());
+  if (dtype == DType::e5m2) return f(FromE5m2());
+  f(FromSim8());
+}
+inline float vector_factor(DType dtype, float factor) { return dtype == DType::e4m3 ? 256.0f * factor : factor; }
+#endif
+
 inline void read_f16(const uint16_t* src, int64_t stride, int64_t n, float* dst) {
 #if defined(RAPT_VECTOR_WIDENING)
-  auto vectors = [one = splat(1.0f)](const uint16_t* from, float* to) { widen_f16(from, one, to); };
-  widen_row(src, stride, n, dst, vectors, f16_widen);
-#else
-  widen_row(src, stride, n, dst, f16_widen);
+  if (stride == 1 && n >= 2 * lanes) return widen_vectors<FromF16>(src, n, 1.0f, dst);
 #endif
+  widen_row(src, stride, n, dst, f16_widen);
 }
 
-// 8-bit elements, times factor. The linear format is computed where elements are contiguous: compilers vectorise that.
+// 8-bit elements, times factor. By table where they lie apart, are few or hold E4M3's NaN.
 inline void read_codes(DType dtype, const uint8_t* src, int64_t stride, int64_t n, float* dst, float factor) {
-  const CodeTable& table = dtype == DType::e4m3 ? e4m3_numbers : dtype == DType::e5m2 ? e5m2_numbers : sim8_numbers;
-  auto by_table = [&](uint8_t c) { return table.number[c] * factor; };
 #if defined(RAPT_VECTOR_WIDENING)
-  auto e4m3 = [by = splat(256 * factor)](const uint8_t* from, float* to) { widen_e4m3_over_256(from, by, to); };
-  auto e5m2 = [by = splat(factor)](const uint8_t* from, float* to) { widen_e5m2(from, by, to); };
-  const bool fits = factor < 0x1p119f;  // 256 times it does not overflow
-  if (dtype == DType::e4m3 && fits) return widen_row(src, stride, n, dst, e4m3, by_table);
-  if (dtype == DType::e5m2) return widen_row(src, stride, n, dst, e5m2, by_table);
+  if (stride == 1 && vectors_widen(dtype, src, n, factor))
+    return with_vectors_of(dtype,
+                           [&]<class From>(From) { widen_vectors<From>(src, n, vector_factor(dtype, factor), dst); });
 #endif
-  if (dtype == DType::sim8 && stride == 1)
-    return widen_row(src, 1, n, dst, [&](uint8_t c) { return sim8_to_float(c) * factor; });
-  widen_row(src, stride, n, dst, by_table);
+  const CodeTable& table = dtype == DType::e4m3 ? e4m3_numbers : dtype == DType::e5m2 ? e5m2_numbers : sim8_numbers;
+  widen_row(src, stride, n, dst, [&](uint8_t c) { return table.number[c] * factor; });
 }
 
 // Row (b, h, s) of a tensor, `n` elements, widened to float; FP8 elements are multiplied by factor.

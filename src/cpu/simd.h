@@ -45,30 +45,60 @@ inline float reduce_max(Vec x) { return hn::GetLane(hn::MaxOfLanes(float_tag, x)
 // `2 * lanes` contiguous elements of storage as floats, times factor. By the f16 instructions, which subnormals do not
 // slow down.
 #define RAPT_VECTOR_WIDENING 1
+struct Pair {
+  Vec first, second;
+};
 using Halves = hn::Repartition<uint16_t, FloatTag>;
-inline void widen_halves(hn::Vec<Halves> x, Vec factor, float* dst) {
+inline Pair widen_halves(hn::Vec<Halves> x, Vec factor) {
   const hn::Half<Halves> half;
   const hn::Rebind<hwy::float16_t, FloatTag> f16;
-  store(mul(hn::PromoteTo(float_tag, hn::BitCast(f16, hn::LowerHalf(half, x))), factor), dst);
-  store(mul(hn::PromoteTo(float_tag, hn::BitCast(f16, hn::UpperHalf(half, x))), factor), dst + lanes);
+  return {mul(hn::PromoteTo(float_tag, hn::BitCast(f16, hn::LowerHalf(half, x))), factor),
+          mul(hn::PromoteTo(float_tag, hn::BitCast(f16, hn::UpperHalf(half, x))), factor)};
 }
-inline void widen_f16(const uint16_t* src, Vec factor, float* dst) {
-  widen_halves(hn::LoadU(Halves(), src), factor, dst);
-}
-// Bytes as the high halves of 16-bit elements.
-inline hn::Vec<Halves> load_high_bytes(const uint8_t* p) {
-  return hn::ShiftLeft<8>(hn::PromoteTo(Halves(), hn::LoadU(hn::Rebind<uint8_t, Halves>(), p)));
-}
-inline void widen_e5m2(const uint8_t* src, Vec factor, float* dst) { widen_halves(load_high_bytes(src), factor, dst); }
-// E4M3 is f16 with its exponent 8 too small, subnormals included: factor is to make up for 2^-8. But for the one NaN,
-// the code after the largest number: one step on, it alone carries into the bit above, which makes it a NaN of f16.
-inline void widen_e4m3_over_256(const uint8_t* src, Vec factor, float* dst) {
-  const Halves bits;
-  const hn::RebindToSigned<Halves> with_sign;
-  const auto shifted = hn::BitCast(bits, hn::ShiftRight<1>(hn::BitCast(with_sign, load_high_bytes(src))));
-  const auto half = hn::And(shifted, hn::Set(bits, uint16_t{0xbf80}));
-  const auto carry = hn::And(hn::Add(half, hn::Set(bits, uint16_t{0x0080})), hn::Set(bits, uint16_t{0x4000}));
-  widen_halves(hn::Or(half, carry), factor, dst);
+struct FromF16 {
+  static Pair widen(const uint16_t* src, Vec factor) { return widen_halves(hn::LoadU(Halves(), src), factor); }
+};
+using Bytes = hn::Rebind<uint8_t, Halves>;
+struct FromE5m2 {
+  static Pair widen(const uint8_t* src, Vec factor) {
+    return widen_halves(hn::ShiftLeft<8>(hn::PromoteTo(Halves(), hn::LoadU(Bytes(), src))), factor);
+  }
+};
+// E4M3 is f16 with its exponent 8 too small, subnormals included: factor is to make up for 2^-8. NaN comes out as a
+// number: see any_e4m3_nan.
+struct FromE4m3Over256 {
+  static Pair widen(const uint8_t* src, Vec factor) {
+    const hn::RebindToSigned<Halves> with_sign;
+    const hn::RebindToSigned<Bytes> codes;
+    const auto wide = hn::PromoteTo(with_sign, hn::BitCast(codes, hn::LoadU(Bytes(), src)));
+    return widen_halves(hn::And(hn::BitCast(Halves(), hn::ShiftLeft<7>(wide)), hn::Set(Halves(), uint16_t{0xbfff})),
+                        factor);
+  }
+};
+// The linear format. The quotient by 255 comes out rounded once, since `low` is what `high` lacks of its reciprocal.
+struct FromSim8 {
+  static Vec widen_one(const uint8_t* src, Vec factor) {
+    constexpr float high = 1.0f / 255.0f, low = static_cast<float>(1.0 / 255.0 - static_cast<double>(high));
+    const hn::Rebind<uint8_t, FloatTag> bytes;
+    const hn::RebindToSigned<FloatTag> integers;
+    const Vec code = hn::ConvertTo(float_tag, hn::PromoteTo(integers, hn::LoadU(bytes, src)));
+    const Vec dividend = fma(code, splat(896.0f), splat(-114240.0f));
+    return mul(fma(dividend, splat(high), mul(dividend, splat(low))), factor);
+  }
+  static Pair widen(const uint8_t* src, Vec factor) { return {widen_one(src, factor), widen_one(src + lanes, factor)}; }
+};
+// Whether there is a NaN among n >= 2 * lanes codes: it is the largest of all once they are doubled, which drops signs.
+inline bool any_e4m3_nan(const uint8_t* src, int64_t n) {
+  constexpr int64_t width = 2 * lanes;
+  const hn::CappedTag<uint8_t, width> tag;
+  auto largest = hn::Zero(tag);
+  const auto see = [&](const uint8_t* at) {
+    const auto codes = hn::LoadU(tag, at);
+    largest = hn::Max(largest, hn::Add(codes, codes));
+  };
+  for (int64_t i = width; i <= n; i += width) see(src + i - width);
+  if (n % width != 0) see(src + n - width);
+  return !hn::AllFalse(tag, hn::Eq(largest, hn::Set(tag, uint8_t{0xfe})));
 }
 #else
 typedef float Vec __attribute__((vector_size(16)));

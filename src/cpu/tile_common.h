@@ -64,10 +64,13 @@ struct KeyTile {
   bool partial = false;  // some row does not see some key of it
 };
 
-// A key tile of K or V as rows of 32-bit elements, in place or in scratch.
+// A key tile of K or V: rows of 32-bit elements, in place or in scratch; or codes of dtype where they lie, and in data
+// the factor of each row (tile_codes.h).
 struct Operand {
   const float* data = nullptr;
   int64_t stride = 0;
+  const uint8_t* codes = nullptr;
+  DType dtype = DType::f32;
 };
 
 inline bool readable_in_place(const TensorRef& t, const ScaleRef& scale) {

@@ -1,8 +1,10 @@
 // Narrow layout: vector lanes are channels, for few rows (decoding), where wide lanes would idle. K and V stream
-// through once per row of the tile. scores[r][block_n], o[r][dv rounded up], q[r][d rounded up], paddings zero.
-// Included only through attention_tile.h by the isa_*.cpp units (internal linkage).
+// through once per row of the tile, FP8 without a stop in scratch where there is one row. scores[r][block_n], o[r][dv
+// rounded up], q[r][d rounded up], paddings zero. Included only through attention_tile.h by the isa_*.cpp units
+// (internal linkage).
 #pragma once
 
+#include "cpu/tile_codes.h"
 #include "cpu/tile_common.h"
 
 namespace rapt::cpu {
@@ -17,13 +19,17 @@ struct Narrow {
   }
 
   static Operand keys(const AttentionParams& call, const Tile& tile, const KeyTile& keys, const Scratch& s) {
+    Operand k;
+    if (code_operand(tile, call.k, call.k_scale, keys, call.head_dim, s.k, k)) return k;
     const bool in_place = readable_in_place(call.k, call.k_scale) && call.head_dim % lanes == 0;
     return float_operand(tile, call.k, call.k_scale, keys, call.head_dim, in_place, s.k);
   }
   static Operand values(const AttentionParams& call, const Tile& tile, const KeyTile& keys, bool exact, bool& nonfinite,
                         const Scratch& s) {
+    Operand v;
+    if (!exact && code_operand(tile, call.v, call.v_scale, keys, call.head_dim_v, s.v, v)) return v;
     const bool in_place = !exact && readable_in_place(call.v, call.v_scale) && call.head_dim_v % lanes == 0;
-    const Operand v = float_operand(tile, call.v, call.v_scale, keys, call.head_dim_v, in_place, s.v);
+    v = float_operand(tile, call.v, call.v_scale, keys, call.head_dim_v, in_place, s.v);
     nonfinite = exact && sanitize(keys.count, call.head_dim_v, v.stride, s.v);
     return v;
   }
@@ -60,6 +66,7 @@ struct Narrow {
   }
 
   static void scores(const AttentionParams& call, const Operand& k, int count, const Rows& rows, const Scratch& s) {
+    if (k.codes != nullptr) return scores_of_codes(k, count, call.head_dim, call.scale, s.q, s.scores);
     constexpr int keys_at_once = 4;
     const int64_t depth = round_up(call.head_dim, lanes), padded = Scratch::align(call.head_dim);
     for (int r = 0; r < rows.count; ++r) {
@@ -112,6 +119,7 @@ struct Narrow {
   }
 
   static void accumulate(const AttentionParams& call, const Operand& v, int count, const Rows& rows, const Scratch& s) {
+    if (v.codes != nullptr) return accumulate_codes(v, count, call.head_dim_v, s.scores, rows.rescale[0], s.o);
     constexpr int vectors_at_once = 8;
     const int64_t vectors = round_up(call.head_dim_v, lanes) / lanes;
     for (int r = 0; r < rows.count; ++r) {
