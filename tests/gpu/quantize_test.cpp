@@ -2,6 +2,7 @@
 // dense and packed, aligned and not; graphs, hostile lists, repeats. What the CPU computes, tests/cpu/quantize_test.cpp
 // holds to its reference.
 #include <deque>
+#include <functional>
 
 #include "../cpu/quantize_call.h"
 #include "error.h"
@@ -117,6 +118,23 @@ void supply(QuantizeCall& call) {
   each_index(call.descale.shape, [&](const auto& at) { put(call.descale, at, 0.001 + check::uniform(1, 9, i++)); });
 }
 
+// Many calls at once: most of their time goes into compiling kernels, which those beside each other do not share.
+struct Case {
+  std::string what;
+  std::function<QuantizeCall()> make;
+  DType output = DType::e4m3;
+  std::vector<int64_t> output_strides = {};
+};
+void expect_same_as_cpu(const std::vector<Case>& cases) {
+  Failures failures;
+  in_parallel(cases.size(), failures, [&](size_t i) {
+    SCOPED_TRACE(cases[i].what);
+    const cuda::ContextScope scope(0, nullptr);
+    expect_same_as_cpu(cases[i].make(), cases[i].output, cases[i].output_strides);
+  });
+  failures.report();
+}
+
 class GpuQuantize : public GpuTest {};
 
 // A suite that scripts/gpu_suite.sh runs under compute-sanitizer: no guards, so that tools see where tensors end.
@@ -155,18 +173,22 @@ TEST_F(GpuQuantize, EveryNumber) {
 }
 
 TEST_F(GpuQuantize, EveryScaleFormatAndFill) {
-  for (const int32_t scales : all_scales)
-    for (const QuantizeFill fill : all_quantize_fills)
-      for (const uint64_t flags : {uint64_t{0}, rotate_and_smooth}) {
-        SCOPED_TRACE(concat("scales ", scales, ", fill ", static_cast<int>(fill), ", flags ", flags));
-        expect_same_as_cpu(dense(DType::f16, {2, 3, 300, 128}, scales, fill, flags), DType::e4m3);
-      }
+  std::vector<Case> cases;
+  for (const QuantizeFill fill : all_quantize_fills)
+    for (const int32_t scales : all_scales)
+      for (const uint64_t flags : {uint64_t{0}, rotate_and_smooth})
+        cases.push_back({concat("scales ", scales, ", fill ", static_cast<int>(fill), ", flags ", flags), [=] {
+                           return dense(DType::f16, {2, 3, 300, 128}, scales, fill, flags);
+                         }});
   for (const int32_t scales : all_scales)
     for (const DType type : float_types)
-      for (const DType output : {DType::e4m3, DType::e5m2, DType::sim8}) {
-        SCOPED_TRACE(concat("scales ", scales, ", ", name_of(type), " to ", name_of(output)));
-        expect_same_as_cpu(dense(type, {2, 2, 200, 64}, scales, QuantizeFill::special), output);
-      }
+      for (const DType output : {DType::e4m3, DType::e5m2, DType::sim8})
+        cases.push_back({concat("scales ", scales, ", ", name_of(type), " to ", name_of(output)),
+                         [=] {
+                           return dense(type, {2, 2, 200, 64}, scales, QuantizeFill::special);
+                         },
+                         output});
+  expect_same_as_cpu(cases);
 }
 
 TEST_F(GpuQuantize, MeansAddInOneOrder) {
@@ -177,16 +199,26 @@ TEST_F(GpuQuantize, MeansAddInOneOrder) {
 }
 
 TEST_F(GpuQuantize, LengthsAndDims) {
-  for (const int32_t scales : all_scales)
-    for (const int64_t dim : {1, 7, 8, 80, 96, 256, 520, 1032}) {
-      SCOPED_TRACE(concat("scales ", scales, ", dim ", dim));
-      for (const int64_t rows : {1, 64, 65, 130, 1000})
-        expect_same_as_cpu(dense(DType::bf16, {1, 2, rows, dim}, scales, QuantizeFill::outlier), DType::e4m3);
-      expect_same_as_cpu(dense(DType::f16, {1, 1, 70, dim}, scales, QuantizeFill::offset, rotate_and_smooth),
-                         DType::e4m3);
-    }
-  for (const int32_t scales : all_scales)  // rows that no registers hold, channels that no shared memory holds
-    expect_same_as_cpu(dense(DType::f16, {1, 2, 5, 40008}, scales, QuantizeFill::outlier), DType::e5m2);
+  std::vector<Case> cases;
+  for (const int32_t scales : all_scales) {
+    for (const int64_t dim : {1, 7, 8, 80, 96, 256, 520, 1032})
+      cases.push_back({concat("scales ", scales, ", dim ", dim, ", rotated and smoothed"), [=] {
+                         return dense(DType::f16, {1, 1, 70, dim}, scales, QuantizeFill::offset, rotate_and_smooth);
+                       }});
+    // Rows that no registers hold, channels that no shared memory holds.
+    cases.push_back({concat("scales ", scales, ", long rows"),
+                     [=] {
+                       return dense(DType::f16, {1, 2, 5, 40008}, scales, QuantizeFill::outlier);
+                     },
+                     DType::e5m2});
+  }
+  for (const int64_t rows : {1, 64, 65, 130, 1000})
+    for (const int32_t scales : all_scales)
+      for (const int64_t dim : {1, 7, 8, 80, 96, 256, 520, 1032})
+        cases.push_back({concat("scales ", scales, ", dim ", dim, ", rows ", rows), [=] {
+                           return dense(DType::bf16, {1, 2, rows, dim}, scales, QuantizeFill::outlier);
+                         }});
+  expect_same_as_cpu(cases);
 }
 
 TEST_F(GpuQuantize, Strides) {
@@ -196,26 +228,31 @@ TEST_F(GpuQuantize, Strides) {
                                                     {15120, 5040, 72, 3}};
   const std::vector<std::vector<int64_t>> outputs = {
       {}, {5040, 24, 72, 1}, {5040, 1680, 1, 70}, {5040, 1680, -24, 1}, {15120, 5040, 72, 3}};
+  std::vector<Case> cases;
   for (const auto& from : inputs)
     for (const auto& to : outputs)
-      for (const int32_t scales : all_scales) {
-        SCOPED_TRACE(concat("scales ", scales, ", input ", testing::PrintToString(from), ", output ",
-                            testing::PrintToString(to)));
-        QuantizeCall call;
-        call.input = check::make_strided(DType::f16, shape, from);
-        fill_quantize(call.input, QuantizeFill::outlier);
-        call.scales = scales;
-        expect_same_as_cpu(call, DType::e4m3, to);
-      }
+      for (const int32_t scales : all_scales)
+        cases.push_back({concat("scales ", scales, ", input ", testing::PrintToString(from), ", output ",
+                                testing::PrintToString(to)),
+                         [=] {
+                           QuantizeCall call;
+                           call.input = check::make_strided(DType::f16, shape, from);
+                           fill_quantize(call.input, QuantizeFill::outlier);
+                           call.scales = scales;
+                           return call;
+                         },
+                         DType::e4m3, to});
+  expect_same_as_cpu(cases);
 }
 
 TEST_F(GpuQuantize, PackedSequences) {
+  std::vector<Case> cases;
   for (const int32_t scales : all_scales)
     for (const int64_t dim : {20, 64, 128})
-      for (const uint64_t flags : {uint64_t{0}, rotate_and_smooth}) {
-        SCOPED_TRACE(concat("scales ", scales, ", dim ", dim, ", flags ", flags));
-        expect_same_as_cpu(packed(DType::f16, scales, dim, flags), DType::e4m3);
-      }
+      for (const uint64_t flags : {uint64_t{0}, rotate_and_smooth})
+        cases.push_back({concat("scales ", scales, ", dim ", dim, ", flags ", flags),
+                         [=] { return packed(DType::f16, scales, dim, flags); }});
+  expect_same_as_cpu(cases);
 }
 
 TEST_F(GpuQuantize, SuppliedFactors) {
@@ -231,28 +268,39 @@ TEST_F(GpuQuantize, SuppliedFactors) {
 }
 
 TEST_F(GpuQuantize, Percentiles) {
-  for (const int32_t scales : all_scales)
-    for (const double percentile : {99.9, 90.0, 1e-6})
+  std::vector<Case> cases;
+  for (const double percentile : {99.9, 90.0, 1e-6})
+    for (const int32_t scales : all_scales)
       for (const uint64_t flags : {uint64_t{0}, rotate_and_smooth}) {
-        SCOPED_TRACE(concat("scales ", scales, ", percentile ", percentile, ", flags ", flags));
-        QuantizeCall call = dense(DType::f16, {2, 2, 300, 64}, scales, QuantizeFill::special, flags);
-        call.percentile = percentile;
-        expect_same_as_cpu(call, DType::e4m3);
-        call = packed(DType::f32, scales, 24, flags);
-        call.percentile = percentile;
-        expect_same_as_cpu(call, DType::e4m3);
+        const std::string what = concat("scales ", scales, ", percentile ", percentile, ", flags ", flags);
+        const auto with_percentile = [=](QuantizeCall call) {
+          call.percentile = percentile;
+          return call;
+        };
+        cases.push_back(
+            {what, [=] {
+               return with_percentile(dense(DType::f16, {2, 2, 300, 64}, scales, QuantizeFill::special, flags));
+             }});
+        cases.push_back({what + ", packed", [=] { return with_percentile(packed(DType::f32, scales, 24, flags)); }});
       }
+  expect_same_as_cpu(cases);
 }
 
 TEST_F(GpuQuantize, SizesOfZero) {
+  std::vector<Case> cases;
   for (const std::vector<int64_t>& shape :
        {std::vector<int64_t>{0, 2, 8, 16}, {2, 0, 8, 16}, {2, 2, 0, 16}, {2, 2, 8, 0}})
     for (const int32_t scales : all_scales)
-      for (const std::optional<double> percentile : {std::optional<double>(), std::optional<double>(50)}) {
-        QuantizeCall call = dense(DType::f16, shape, scales, QuantizeFill::normal, rotate_and_smooth);
-        call.percentile = percentile;
-        expect_same_as_cpu(call, DType::e4m3);
-      }
+      for (const std::optional<double> percentile : {std::optional<double>(), std::optional<double>(50)})
+        for (const uint64_t flags : {uint64_t{0}, rotate_and_smooth})
+          cases.push_back({concat("scales ", scales, ", shape ", testing::PrintToString(shape), ", percentile ",
+                                  percentile.value_or(100), ", flags ", flags),
+                           [=] {
+                             QuantizeCall call = dense(DType::f16, shape, scales, QuantizeFill::normal, flags);
+                             call.percentile = percentile;
+                             return call;
+                           }});
+  expect_same_as_cpu(cases);
 }
 
 // Lists that say nonsense are held within the tensors.
