@@ -40,6 +40,8 @@ struct AttentionSm80 {
   using RowScales = RowScalesOf<cfg.row_scales || layout.rescales_q, m_tiles>;
   static constexpr int stage_bytes = KTile::bytes + VTile::bytes;
 
+  static constexpr bool has_codes = is_code(cfg.q) || is_code(cfg.k) || is_code(cfg.v);
+
   // Whether products of a step's weights with V are summed by themselves before they join the output.
   static constexpr bool apart = cfg.f16_accumulate || cfg.value_scales > 0 || cfg.flush_keys > 0;
 
@@ -409,7 +411,9 @@ struct AttentionSm80 {
       if constexpr (cfg.q_in_registers) {
         if (step == 0) read_all_q(q);
       }
-      if (!sees(step)) {  // a path of its own: scores that are only sometimes there would cost registers
+      // Steps that no row of the warp sees are only waited for. Not where codes are widened: a second way through the
+      // loop costs registers there, and hidden scores weigh nothing.
+      if (!has_codes && !sees(step)) {
         open_values(pass, step);
         continue;
       }
@@ -441,7 +445,7 @@ struct AttentionSm80 {
     load_first();
     if (pass == plain) let_later_kernels_start<cfg.programmatic>();  // after the loads: earlier was measured slower
     scale = whole_scale();
-    Softmax softmax(is_code(cfg.q) || is_code(cfg.k) ? folded_factor(scale) : scale * log2_e);
+    Softmax softmax(has_codes ? folded_factor(scale) : scale * log2_e);
     Output o;
 #pragma unroll
     for (int mt = 0; mt < m_tiles; ++mt)
