@@ -180,14 +180,18 @@ TEST_F(GpuQuantize, EveryScaleFormatAndFill) {
         cases.push_back({concat("scales ", scales, ", fill ", static_cast<int>(fill), ", flags ", flags), [=] {
                            return dense(DType::f16, {2, 3, 300, 128}, scales, fill, flags);
                          }});
-  for (const int32_t scales : all_scales)
-    for (const DType type : float_types)
-      for (const DType output : {DType::e4m3, DType::e5m2, DType::sim8})
-        cases.push_back({concat("scales ", scales, ", ", name_of(type), " to ", name_of(output)),
-                         [=] {
-                           return dense(type, {2, 2, 200, 64}, scales, QuantizeFill::special);
-                         },
-                         output});
+  constexpr DType outputs[] = {DType::e4m3, DType::e5m2, DType::sim8};
+  size_t next = 0;  // each pair of formats twice
+  for (const int32_t scales : all_scales) {
+    for (const DType type : float_types) {
+      const DType output = outputs[(next++ + static_cast<size_t>(scales)) % 3];
+      cases.push_back({concat("scales ", scales, ", ", name_of(type), " to ", name_of(output)),
+                       [=] {
+                         return dense(type, {2, 2, 200, 64}, scales, QuantizeFill::special);
+                       },
+                       output});
+    }
+  }
   expect_same_as_cpu(cases);
 }
 
@@ -198,10 +202,11 @@ TEST_F(GpuQuantize, MeansAddInOneOrder) {
         DType::e4m3);
 }
 
+// Chunks of a row: one with and without a tail, some that do not divide a warp, a warp, more than a block's threads.
 TEST_F(GpuQuantize, LengthsAndDims) {
   std::vector<Case> cases;
   for (const int32_t scales : all_scales) {
-    for (const int64_t dim : {1, 7, 8, 80, 96, 256, 520, 1032})
+    for (const int64_t dim : {7, 80, 256, 520})
       cases.push_back({concat("scales ", scales, ", dim ", dim, ", rotated and smoothed"), [=] {
                          return dense(DType::f16, {1, 1, 70, dim}, scales, QuantizeFill::offset, rotate_and_smooth);
                        }});
@@ -214,7 +219,7 @@ TEST_F(GpuQuantize, LengthsAndDims) {
   }
   for (const int64_t rows : {1, 64, 65, 130, 1000})
     for (const int32_t scales : all_scales)
-      for (const int64_t dim : {1, 7, 8, 80, 96, 256, 520, 1032})
+      for (const int64_t dim : {1, 8, 80, 96, 520, 1032})
         cases.push_back({concat("scales ", scales, ", dim ", dim, ", rows ", rows), [=] {
                            return dense(DType::bf16, {1, 2, rows, dim}, scales, QuantizeFill::outlier);
                          }});
@@ -248,7 +253,7 @@ TEST_F(GpuQuantize, Strides) {
 TEST_F(GpuQuantize, PackedSequences) {
   std::vector<Case> cases;
   for (const int32_t scales : all_scales)
-    for (const int64_t dim : {20, 64, 128})
+    for (const int64_t dim : {20, 128})
       for (const uint64_t flags : {uint64_t{0}, rotate_and_smooth})
         cases.push_back({concat("scales ", scales, ", dim ", dim, ", flags ", flags),
                          [=] { return packed(DType::f16, scales, dim, flags); }});
