@@ -46,7 +46,8 @@ KINDS = {  # of an arm: options of rapt.quantize
 
 
 def factors(x: torch.Tensor, scales: str) -> torch.Tensor:
-    """What rapt.quantize documents: largest magnitude / 448, at least 2^-126, 1 where all is 0."""
+    """What rapt.quantize documents: largest magnitude / 448, at least 2^-126, 1 where all is 0. The quotient is the
+    rounded one on every device: for a divisor that is a Python number PyTorch multiplies by its inverse on a GPU."""
     size = x.abs()
     if scales == "tensor":
         amax = size.amax().reshape(1)
@@ -58,7 +59,8 @@ def factors(x: torch.Tensor, scales: str) -> torch.Tensor:
         amax = size.amax(3)
     else:
         amax = torch.stack([part.amax((2, 3)) for part in size.split(int(scales[5:]), 2)], 2)
-    found = (amax.float() / E4M3_MAX).clamp(min=2.0**-126)
+    largest = torch.full((1,), E4M3_MAX, dtype=torch.float32, device=x.device)
+    found = (amax.float() / largest).clamp(min=2.0**-126)
     return torch.where(amax == 0, torch.ones_like(found), found)
 
 
