@@ -195,11 +195,27 @@ def test_subclasses_parameters_and_contexts(x):
 def test_fake_tensors_have_the_shapes_of_real_ones(x):
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    with FakeTensorMode() as mode:
-        fake = rapt.quantize(mode.from_tensor(x.cpu()), scales="block64", smooth=True)
-    real = rapt.quantize(x.cpu(), scales="block64", smooth=True)
-    for a, b in zip(fake[:3], real[:3]):
-        assert (a.shape, a.dtype, a.stride()) == (b.shape, b.dtype, b.stride())
+    mode = FakeTensorMode()
+    given = mode.from_tensor(x)
+    for options in OPTIONS:
+        with mode:
+            fake, simulated = rapt.quantize(given, **options), rapt.fake_quantize(given, **options)
+        real = rapt.quantize(x, **options)
+        for a, b in zip([*fake[:3], simulated], [*real[:3], rapt.fake_quantize(x, **options)]):
+            assert (a is None) == (b is None)
+            for name in ("shape", "dtype", "device") if a is not None else ():
+                assert getattr(a, name) == getattr(b, name), name
+            assert a is None or a.stride() == b.stride()
+
+
+def test_fake_tensors_of_a_gpu_need_none():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        x = torch.empty(2, 3, 70, 24, dtype=torch.float16, device="cuda")
+        made = rapt.quantize(x, scales="block64", smooth=True)
+        assert {one.device.type for one in made[:3]} == {"cuda"}
+        assert rapt.fake_quantize(x, hadamard=True).device == x.device
 
 
 def test_make_fx_sees_the_call(x):
