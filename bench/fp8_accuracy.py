@@ -1,20 +1,23 @@
 #!/usr/bin/env python3
 """What FP8 costs in accuracy: scale granularity x smoothing x rotation x mode of P.V, on four kinds of inputs.
 
-    python3 bench/fp8_accuracy.py [--device cuda|cpu] [--problems big,mission,sample] [--seeds 5] [--save]
+    python3 bench/fp8_accuracy.py [--device cuda|cpu] [--problems big,mission,sample] [--seeds 5]
+                                  [--save | --output FILE.jsonl] [--commit HASH [--dirty]]
     python3 bench/fp8_accuracy.py --read results/CARD/...-fp8-accuracy.jsonl        # the tables of docs/fp8.md
 
 q, k and v are quantised to E4M3 by rapt.quantize and attended to by rapt.sdpa with float32 output. Two errors of each,
 pooled over heads and seeds: `total`, against float64 attention of the inputs themselves, and `kernel`, against float64
 attention of what was stored. Inputs: normal; outlier, N(0,1) + N(0,100) * Bernoulli(0.001) as in the FlashAttention-3
 paper; offset, normal with an offset of N(0,64) for each channel of k; q, k and v of a real layer (examples/data). Rows
-follow docs/results-schema.json; `us` is one call a seed, timed without care. Exit status: 0; 1 block64 with rotation
+follow docs/results-schema.json; `us` is one call a seed, timed without care. On a GPU most of the time goes into
+compiling kernels, on all cores. Exit status: 0; 1 block64 with rotation
 missed what is required of it; 2 usage; 3 no such device.
 """
 
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import datetime
 import itertools
 import json
@@ -71,10 +74,10 @@ def sample() -> list[torch.Tensor]:
 
 
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """softmax(q k^T / sqrt(d)) v in float64, two heads at a time."""
-    out = []
-    for first in range(0, q.shape[1], 2):
-        a, b, c = (x[:, first : first + 2].double() for x in (q, k, v))
+    """softmax(q k^T / sqrt(d)) v in float64, so many heads at a time as a device has room for."""
+    out, heads = [], 16 if q.device.type == "cuda" else 2
+    for first in range(0, q.shape[1], heads):
+        a, b, c = (x[:, first : first + heads].double() for x in (q, k, v))
         scores = a @ b.transpose(-1, -2) / math.sqrt(q.shape[-1])
         out.append(torch.softmax(scores, -1) @ c)
     return torch.cat(out, 1)
@@ -139,6 +142,27 @@ def synchronise(device: str) -> None:
         torch.cuda.synchronize()
 
 
+def quantise(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kind) -> tuple[list[rapt.Quantized], dict]:
+    """q, k and v as codes, and the options of sdpa that go with them."""
+    scales, (smooth, hadamard) = kind
+    q8 = rapt.quantize(q, scales=scales, hadamard=hadamard)
+    k8 = rapt.quantize(k, scales=scales, hadamard=hadamard, smooth=smooth)
+    v8 = rapt.quantize(v, scales=scales)
+    return [q8, k8, v8], {**q8.options("q"), **k8.options("k"), **v8.options("v"), "out_dtype": torch.float32}
+
+
+def prepare(kinds, tensors: list[torch.Tensor]) -> None:
+    """Compiles the kernels of all cases, on as many threads as there are cores."""
+
+    def prepare_kind(kind) -> None:
+        made, options = quantise(*tensors, kind)
+        for pv in MODES:
+            rapt.prepare(*(one.codes for one in made), pv=pv, **options)
+
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(prepare_kind, kinds))  # raises what a thread raised
+
+
 def measure(name: str, fill: str, seeds: int, device: str) -> tuple[tuple, list[Case]]:
     kinds = list(itertools.product(SCALES, PREPARATIONS))
     cases = {(kind, pv): Case(kind[0], *kind[1], pv) for kind in kinds for pv in MODES}
@@ -146,15 +170,13 @@ def measure(name: str, fill: str, seeds: int, device: str) -> tuple[tuple, list[
     for seed in range(seeds):
         q, k, v = inputs(name, fill, seed, device)
         shape, truth = tuple(q.shape), attention(q, k, v)
+        if seed == 0 and device == "cuda":
+            prepare(kinds, [q, k, v])
         for kind in kinds:
-            scales, (smooth, hadamard) = kind
-            q8 = rapt.quantize(q, scales=scales, hadamard=hadamard)
-            k8 = rapt.quantize(k, scales=scales, hadamard=hadamard, smooth=smooth)
-            v8 = rapt.quantize(v, scales=scales)
-            options = {**q8.options("q"), **k8.options("k"), **v8.options("v"), "out_dtype": torch.float32}
-            of_stored = attention(stored(q8), stored(k8), stored(v8))
+            made, options = quantise(q, k, v, kind)
+            of_stored, call = attention(*(stored(one) for one in made)), [one.codes for one in made]
             for pv in MODES:
-                case, call = cases[kind, pv], (q8.codes, k8.codes, v8.codes)
+                case = cases[kind, pv]
                 if not case.us:
                     rapt.prepare(*call, pv=pv, **options)
                     case.plan = chosen(rapt.explain(*call, pv=pv, **options))
@@ -258,7 +280,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--problems", default="", help="of big, mission, sample; all, without big on a CPU")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--save", action="store_true", help="write results/CARD/TIME-fp8-accuracy.jsonl")
+    parser.add_argument("--output", metavar="FILE.jsonl")
+    parser.add_argument("--save", action="store_true", help="results/CARD/TIME-fp8-accuracy.jsonl")
+    parser.add_argument("--commit", help="default: git's")
+    parser.add_argument("--dirty", action="store_true", help="with --commit: the tree had changes")
     parser.add_argument("--read", metavar="FILE", help="print the tables of a file of results and measure nothing")
     options = parser.parse_args(arguments)
     usual = "mission,sample" if options.device == "cpu" else "big,mission,sample"
@@ -283,18 +308,21 @@ def run(options: argparse.Namespace) -> list[dict]:
 
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
-    options.commit, options.dirty = commit_and_dirty()
+    if options.commit is None:
+        options.commit, options.dirty = commit_and_dirty()
     options.command = " ".join(["python3 bench/fp8_accuracy.py", *arguments])
     if options.device == "cuda" and not torch.cuda.is_available():
         print("fp8_accuracy.py: PyTorch sees no GPU", file=sys.stderr)
         return 3
     found = results.read(options.read) if options.read else run(options)
     print(tables(found))
-    if options.save and not options.read:
+    path = options.output
+    if options.save and path is None:
         stamp = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%SZ")
-        path = os.path.join(ROOT, "results", found[0]["card"], f"{stamp}-fp8-accuracy.jsonl")
+        path = os.path.normpath(os.path.join(ROOT, "results", found[0]["card"], f"{stamp}-fp8-accuracy.jsonl"))
+    if path and not options.read:
         results.write(path, found)
-        print("wrote", os.path.relpath(path, ROOT))
+        print(f"written: {path}")
     faults = verdict(found)
     for fault in faults:
         print("fp8_accuracy.py:", fault, file=sys.stderr)
