@@ -444,14 +444,22 @@ inline void mean_of_slab(const QuantizeParams& p, index_t b, index_t h, int slab
   of_column.load(p, b, h, column);
   double sum[chunk] = {};
   long long count[chunk] = {};
-  for (index_t first = 0; first < rows.count; first += mean_lanes) {
-    const bool live = first + lane < rows.count && column < cfg.chunks();
-    float y[chunk];
-    values_of<cfg>(load_chunk<cfg>(p, p.input.index(b, h, rows.first + first + lane), column, live), of_column, y);
-    for (int i = 0; i < chunk; ++i) {
-      const bool counts_here = live && is_finite(y[i]);
-      sum[i] += counts_here ? static_cast<double>(y[i]) : 0.0;
-      count[i] += counts_here;
+  constexpr int ahead = 64 / sizeof(Stored<cfg>);  // rows on their way at once: there are few blocks
+  for (index_t first = lane; first - lane < rows.count; first += ahead * mean_lanes) {
+    const auto live = [&](int a) { return first + a * mean_lanes < rows.count && column < cfg.chunks(); };
+    Stored<cfg> stored[ahead];
+#pragma unroll
+    for (int a = 0; a < ahead; ++a)
+      stored[a] = load_chunk<cfg>(p, p.input.index(b, h, rows.first + first + a * mean_lanes), column, live(a));
+#pragma unroll
+    for (int a = 0; a < ahead; ++a) {
+      float y[chunk];
+      values_of<cfg>(stored[a], of_column, y);
+      for (int i = 0; i < chunk; ++i) {
+        const bool counts_here = live(a) && is_finite(y[i]);
+        sum[i] += counts_here ? static_cast<double>(y[i]) : 0.0;
+        count[i] += counts_here;
+      }
     }
   }
   for (int i = 0; i < chunk; ++i) {
