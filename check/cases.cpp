@@ -17,7 +17,8 @@ std::string trimmed(const std::string& text) {
 
 std::vector<Fill> parse_fills(const std::string& text, const std::string& where) {
   const std::string key = "fills=";
-  if (!text.starts_with(key)) invalid(where, ": \"", text, "\" after the semicolon: must be fills=NAME,NAME");
+  if (!text.starts_with(key))
+    invalid(where, ": \"", text, "\" after the semicolon: must be fills=NAME,NAME or unpacked");
   std::vector<Fill> fills;
   for (size_t at = key.size(); at <= text.size();) {
     const size_t comma = std::min(text.find(',', at), text.size());
@@ -61,10 +62,12 @@ std::vector<Case> load_cases(const std::string& name, const std::string& directo
     text = trimmed(text.substr(0, text.find('#')));
     const size_t semicolon = text.find(';');
     c.line = trimmed(text.substr(0, semicolon));
-    if (c.line.empty() && semicolon != std::string::npos) invalid(c.where(), ": fills without a problem line");
+    if (c.line.empty() && semicolon != std::string::npos) invalid(c.where(), ": a semicolon without a problem line");
     if (c.line.empty()) continue;
     c.fills = {Fill::normal};
-    if (semicolon != std::string::npos) c.fills = parse_fills(trimmed(text.substr(semicolon + 1)), c.where());
+    const std::string rest = semicolon == std::string::npos ? "" : trimmed(text.substr(semicolon + 1));
+    c.packed = rest != "unpacked";
+    if (c.packed && semicolon != std::string::npos) c.fills = parse_fills(rest, c.where());
     cases.push_back(std::move(c));
   }
   return cases;

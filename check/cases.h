@@ -9,10 +9,11 @@
 
 namespace rapt::check {
 
-// A line of a case file: `problem words [; fills=normal,huge]`, `#` begins a comment. Without fills: normal.
+// A line of a case file: `problem words [; fills=normal,huge | unpacked]`, `#` begins a comment. Without fills: normal.
 struct Case {
   std::string line;  // the problem line alone
   std::vector<Fill> fills;
+  bool packed = true;  // false: `rapt pack` compiles and judges its kernels, and leaves them out of the pack
   std::string file;
   int64_t number = 0;         // of the line in the file, from 1
   std::string where() const;  // "check/cases/smoke.txt:12"

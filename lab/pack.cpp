@@ -23,16 +23,25 @@ namespace {
 struct Compiled {
   KernelSelection selection;
   std::vector<jit::Image> images;  // of selection.kernels
+  std::set<std::string> packed;    // signatures
   double seconds = 0;              // by the clock
 };
 
-std::vector<Problem> problems_of(const PackOptions& options) {
-  std::vector<Problem> problems;
+struct Problems {
+  std::vector<Problem> all, packed;
+};
+
+Problems problems_of(const PackOptions& options) {
+  std::vector<Problem> problems, packed;
   if (!options.words.empty()) problems.push_back(parse_problem(joined(options.words)));
+  packed = problems;
   for (const std::string& cases : options.cases)
-    for (const check::Case& c : check::load_cases(cases, cases_directory())) problems.push_back(c.problem());
+    for (const check::Case& c : check::load_cases(cases, cases_directory())) {
+      problems.push_back(c.problem());
+      if (c.packed) packed.push_back(problems.back());
+    }
   if (problems.empty()) invalid("pack: give a problem line, or --cases with a set that has some");
-  return problems;
+  return {std::move(problems), std::move(packed)};
 }
 
 void require_compiler() {
@@ -43,7 +52,11 @@ void require_compiler() {
 
 Compiled compile(const PackOptions& options) {
   Compiled result;
-  result.selection = select_kernels(problems_of(options), gpu_presets(options.common.arch));
+  const Problems problems = problems_of(options);
+  const std::vector<Device> devices = gpu_presets(options.common.arch);
+  result.selection = select_kernels(problems.all, devices);
+  for (const PlannedKernel& kernel : select_kernels(problems.packed, devices).kernels)
+    result.packed.insert(kernel.signature);
   require_compiler();
   const int threads = options.common.threads > 0 ? options.common.threads : cpu::available_threads();
   const auto begin = std::chrono::steady_clock::now();
@@ -66,6 +79,13 @@ std::map<std::string, Total> totals_of(const Compiled& compiled) {
     total.seconds += image.milliseconds / 1000;
   }
   return totals;
+}
+
+std::vector<jit::Image> packed_images(const Compiled& compiled) {
+  std::vector<jit::Image> images;
+  for (size_t i = 0; i < compiled.images.size(); ++i)
+    if (compiled.packed.contains(compiled.selection.kernels[i].signature)) images.push_back(compiled.images[i]);
+  return images;
 }
 
 void print_table(const Compiled& compiled) {
@@ -179,7 +199,7 @@ int pack(const PackOptions& options) {
   else
     print_table(compiled);
   if (!options.output.empty()) {
-    jit::write_pack(options.output, compiled.images);
+    jit::write_pack(options.output, packed_images(compiled));
     if (!options.common.json)
       fmt::print("written   {}, {} bytes\n", options.output, std::filesystem::file_size(options.output));
   }

@@ -411,16 +411,13 @@ struct AttentionSm80 {
       if constexpr (cfg.q_in_registers) {
         if (step == 0) read_all_q(q);
       }
-      // Steps that no row of the warp sees are only waited for. Not where codes are widened: a second way through the
-      // loop costs registers there, and hidden scores weigh nothing.
-      if (!has_codes && !sees(step)) {
-        open_values(pass, step);
-        continue;
-      }
+      // Steps that no row of the warp sees are only waited for. Not where codes are widened: scores that are only
+      // sometimes there cost registers, and hidden ones weigh nothing.
+      const bool sees_some = has_codes || sees(step);
       Scores s;
-      scores(s, q, step);
+      if (sees_some) scores(s, q, step);
       open_values(pass, step);
-      add_step(pass, softmax, o, s, rows, step);
+      if (sees_some) add_step(pass, softmax, o, s, rows, step);
     }
   }
 
