@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 
 #include "error.h"
 #include "lab/quantize.h"
@@ -15,8 +16,8 @@ class Magnitudes {
  public:
   explicit Magnitudes(double percentile) : percentile_(percentile) {}
   void add(double y) {
-    if (!std::isfinite(y)) return;
     const auto magnitude = static_cast<float>(std::fabs(y));
+    if (!std::isfinite(magnitude)) return;
     if (percentile_ >= 100)
       max_ = std::max(max_, magnitude);
     else
@@ -37,18 +38,18 @@ class Magnitudes {
   std::vector<float> all_;
 };
 
-// What rapt_quantize subtracts: each channel's mean over a sequence's rows. By b * heads + h, then channel.
+// What rapt_quantize subtracts: each channel's mean over a sequence's finite values. By b * heads + h, then channel.
 std::vector<std::vector<double>> means_of(const AttentionInput& input, bool rotated) {
   std::vector<std::vector<double>> means(static_cast<size_t>(input.batch() * input.heads()));
   for (auto& mean : means) mean.assign(static_cast<size_t>(input.dim()), 0.0);
-  std::vector<double> rows(means.size(), 0.0);
+  std::vector<std::vector<double>> counts = means;
   input.each_row(rotated, [&](int64_t b, int64_t h, int64_t, const auto&, const double* row) {
     const auto place = static_cast<size_t>(b * input.heads() + h);
-    rows[place] += 1;
-    for (size_t d = 0; d < means[place].size(); ++d) means[place][d] += row[d];
+    for (size_t d = 0; d < means[place].size(); ++d)
+      if (std::isfinite(row[d])) means[place][d] += row[d], counts[place][d] += 1;
   });
   for (size_t place = 0; place < means.size(); ++place)
-    for (double& mean : means[place]) mean = rows[place] == 0 ? 0 : mean / rows[place];
+    for (size_t d = 0; d < means[place].size(); ++d) means[place][d] /= std::max(counts[place][d], 1.0);
   return means;
 }
 
@@ -75,7 +76,10 @@ class Calibration {
 
   const StaticScales& finish() {
     for (auto& [name, groups] : magnitudes_)
-      for (Magnitudes& group : groups) scales_.descale[name].push_back(descale_of(group.amax(), scales_.dtype));
+      for (Magnitudes& group : groups) {
+        scales_.amax[name].push_back(group.amax());
+        scales_.descale[name].push_back(descale_of(group.amax(), scales_.dtype));
+      }
     return scales_;
   }
 
@@ -104,11 +108,13 @@ class Calibration {
 
 void print_text(const StaticScales& scales, const CalibrateOptions& options) {
   fmt::print("samples  {}\n", scales.samples);
-  for (const auto& [name, factors] : scales.descale) {
-    const auto [low, high] = std::minmax_element(factors.begin(), factors.end());
-    const double largest = largest_code(scales.dtype);
-    fmt::print("{}        {} {}: largest values {:.4g} to {:.4g}\n", name, factors.size(),
-               factors.size() == 1 ? "factor" : "factors", *low * largest, *high * largest);
+  for (const auto& [name, amax] : scales.amax) {
+    const auto [low, high] = std::minmax_element(amax.begin(), amax.end());
+    if (amax.empty())
+      fmt::print("{}        no heads\n", name);
+    else
+      fmt::print("{}        {} {}: largest values {:.4g} to {:.4g}\n", name, amax.size(),
+                 amax.size() == 1 ? "factor" : "factors", *low, *high);
   }
   fmt::print("output   {}\n", options.output);
 }
@@ -117,6 +123,11 @@ void print_text(const StaticScales& scales, const CalibrateOptions& options) {
 
 int calibrate(const CalibrateOptions& options) {
   Calibration calibration(options);
+  for (const std::string& path : options.inputs) {
+    std::error_code ignored;
+    if (std::filesystem::equivalent(options.output, path, ignored))
+      invalid("-o ", options.output, ": is a sample itself; name another file");
+  }
   for (const std::string& path : options.inputs) calibration.add(path);
   const StaticScales& scales = calibration.finish();
   const std::string text = to_json(scales);

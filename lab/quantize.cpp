@@ -9,6 +9,7 @@
 #include <deque>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "cuda/cuda.h"
 #include "error.h"
@@ -125,19 +126,25 @@ void call_library(const AttentionInput& input, const HostTensor& output, const Q
 }
 
 // Errors of what the codes stand for, relative to the tensor itself: rotated, and with what smoothing subtracted.
+// Elements that are not finite have no error; infinite ones saturate.
 void measure(const AttentionInput& input, const HostTensor& output, const Preparation& how, Quantized& q) {
   double error_square = 0, square = 0;
   input.each_row(how.rotates(q.name), [&](int64_t b, int64_t h, int64_t s, const auto& place, const double* row) {
     std::vector<int64_t> at = place;
     at.push_back(0);
+    double length = 0;
+    for (int64_t d = 0; d < input.dim(); ++d)
+      if (std::isfinite(row[d])) length += row[d] * row[d];
+    const double rounding = 1e-6 * std::sqrt(length);  // of the library's y, which is a float
     for (int64_t d = 0; d < input.dim(); ++d) {
+      q.saturated += std::isinf(row[d]);
       if (!std::isfinite(row[d])) continue;
       at.back() = d;
       const double mean = q.mean.present() ? q.mean.at({b, h, d}) : 0, y = row[d] - mean;
       const double descale = descale_at(q, input, b, h, s, place, d), error = output.at(at) * descale - y;
       error_square += error * error, square += row[d] * row[d];
       q.max_abs = std::max(q.max_abs, std::fabs(error));
-      q.saturated += std::fabs(y) > largest_code(q.dtype) * descale * (1 + 1e-6);
+      q.saturated += std::fabs(y) > largest_code(q.dtype) * descale * (1 + 1e-6) + rounding;
       ++q.elements;
     }
   });
@@ -180,10 +187,20 @@ Quantized quantize_one(const AttentionInput& input, DType dtype, ScaleKind kind,
   return q;
 }
 
-// What rapt run must be told beside the tensors; load.cpp reads it.
-std::string words_of(const std::vector<Quantized>& all, const Preparation& how, const std::string& layout) {
+// What rapt run must be told beside the tensors; load.cpp reads it. `before`: what the input said of tensors that were
+// quantised before, which stays true.
+std::string words_of(const std::vector<Quantized>& all, const Preparation& how, const std::string& layout,
+                     const std::string& before) {
   std::string words;
-  const auto say = [&](const std::string& word) { words += (words.empty() ? "" : " ") + word; };
+  const auto say = [&](const std::string& word) {
+    if ((" " + words + " ").find(" " + word + " ") == std::string::npos) words += (words.empty() ? "" : " ") + word;
+  };
+  std::istringstream stream(before);
+  for (std::string word; stream >> word;) {
+    if (word == "layout=bshd" && layout != "bshd")
+      invalid("--layout ", layout, ": but the input's metadata 'rapt_words' says layout=bshd");
+    say(word);
+  }
   for (const Quantized& q : all) {
     if (q.dtype == DType::sim8) say(q.name + "=sim8");
     say(concat(q.name, "_scales=", name_of(q.scales)));
@@ -276,7 +293,8 @@ int quantize(const QuantizeOptions& options) {
     const ScaleKind kind = how.supplied ? how.supplied->granularity : scale_kind_named(scales.at(name));
     all.push_back(quantize_one(input, dtype, kind, how, options, device, context.get()));
   }
-  const std::string words = words_of(all, how, options.layout);
+  const auto before = file.metadata.find("rapt_words");
+  const std::string words = words_of(all, how, options.layout, before == file.metadata.end() ? "" : before->second);
   write_output(options.output, file, all, words);
   if (options.common.json)
     print_json(all, words, options, device);

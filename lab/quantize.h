@@ -81,6 +81,7 @@ struct StaticScales {
   bool hadamard = false, smooth_k = false;
   int64_t samples = 0;                                // files
   std::map<std::string, std::vector<float>> descale;  // of each tensor, by head
+  std::map<std::string, std::vector<float>> amax;     // likewise, what they were made of: written, and not read
 };
 std::string to_json(const StaticScales& scales);
 StaticScales parse_static_scales(const std::string& text, const std::string& where);

@@ -13,11 +13,12 @@ using json = nlohmann::ordered_json;
 constexpr const char* schema = "rapt.scales/1";
 
 std::vector<float> factors_from(const std::string& name, const json& array, ScaleKind granularity) {
+  if (array.is_object()) invalid("tensors.", name, ".descale is ", array.dump(), ": must be a list of numbers");
   std::vector<float> factors;
   for (const json& number : array) {
     const auto factor = static_cast<float>(number.get<double>());
-    if (!std::isfinite(factor) || factor <= 0)
-      invalid("tensors.", name, ".descale holds ", number.dump(), ": must be finite and above 0");
+    if (!std::isfinite(factor) || factor < 0x1p-126f)
+      invalid("tensors.", name, ".descale holds ", number.dump(), ": must be finite and at least 2^-126");
     factors.push_back(factor);
   }
   if (factors.empty() || (granularity == ScaleKind::tensor && factors.size() != 1))
@@ -30,11 +31,7 @@ std::vector<float> factors_from(const std::string& name, const json& array, Scal
 
 std::string to_json(const StaticScales& s) {
   json tensors = json::object();
-  for (const auto& [name, factors] : s.descale) {
-    std::vector<double> amax;
-    for (const float factor : factors) amax.push_back(static_cast<double>(factor) * largest_code(s.dtype));
-    tensors[name] = {{"amax", amax}, {"descale", factors}};
-  }
+  for (const auto& [name, factors] : s.descale) tensors[name] = {{"amax", s.amax.at(name)}, {"descale", factors}};
   const json all = {{"schema", schema},           {"dtype", name_of(s.dtype)}, {"granularity", name_of(s.granularity)},
                     {"percentile", s.percentile}, {"hadamard", s.hadamard},    {"smooth_k", s.smooth_k},
                     {"samples", s.samples},       {"tensors", tensors}};

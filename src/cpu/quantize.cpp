@@ -92,15 +92,28 @@ class Quantizer {
   }
   template <class Body>
   void for_each_tile(const Body& body) {
-    const index_t tiles = (p.seqlen + tile_rows_ - 1) / tile_rows_;
+    if (p.cu_seqlens.present()) return for_each_packed_tile(body);
+    const index_t tiles = tiles_of(p.seqlen);
     pool_.parallel_for(p.batch * p.heads * tiles, [&](int worker, int64_t i) {
-      const index_t b = i / tiles / p.heads, first = i % tiles * tile_rows_;
-      const QuantizeRows rows = quantize_rows(p, b);
-      if (first < rows.count)
-        body(scratch_[static_cast<size_t>(worker)],
-             Tile{b, i / tiles % p.heads, rows, first, std::min(tile_rows_, rows.count - first)});
+      const index_t first = i % tiles * tile_rows_;
+      body(
+          scratch_[static_cast<size_t>(worker)],
+          Tile{i / tiles / p.heads, i / tiles % p.heads, {0, p.seqlen}, first, std::min(tile_rows_, p.seqlen - first)});
     });
   }
+  // By the tiles that there are: sequences may be far shorter than the longest, and that than max_seqlen.
+  template <class Body>
+  void for_each_packed_tile(const Body& body) {
+    pool_.parallel_for(tiles_before_.back() * p.heads, [&](int worker, int64_t i) {
+      const index_t tile = i / p.heads;
+      const auto after = std::upper_bound(tiles_before_.begin(), tiles_before_.end(), tile);
+      const index_t b = after - tiles_before_.begin() - 1, first = (tile - *(after - 1)) * tile_rows_;
+      const QuantizeRows rows = quantize_rows(p, b);
+      body(scratch_[static_cast<size_t>(worker)],
+           Tile{b, i % p.heads, rows, first, std::min(tile_rows_, rows.count - first)});
+    });
+  }
+  index_t tiles_of(index_t rows) const { return (rows + tile_rows_ - 1) / tile_rows_; }
 
   void load(Scratch& scratch, const Tile& tile, bool smooth) const;
   void find_mean(Scratch& scratch, index_t b, index_t h);
@@ -119,6 +132,7 @@ class Quantizer {
   const QuantizeParams& p;
   const RowLoops& loops_;
   index_t tile_rows_;
+  std::vector<index_t> tiles_before_;  // packed: tiles of the sequences before each, and of all
   std::vector<float> signs_;
   std::vector<Scratch> scratch_;             // of each worker
   std::vector<std::atomic<uint32_t>> amax_;  // of a tensor, of heads, of channels
@@ -133,6 +147,9 @@ Quantizer::Quantizer(ThreadPool& pool, const QuantizeParams& params)
   constexpr index_t most_rows = 64, most_elements = 1 << 16;
   tile_rows_ =
       rows_of(p.group) > 1 ? rows_of(p.group) : clamped(most_elements / std::max(p.dim, index_t{1}), 1, most_rows);
+  if (p.cu_seqlens.present()) tiles_before_.push_back(0);
+  for (index_t b = 0; p.cu_seqlens.present() && b < p.batch; ++b)
+    tiles_before_.push_back(tiles_before_.back() + tiles_of(quantize_rows(p, b).count));
   const auto dim = static_cast<size_t>(p.dim), elements = dim * static_cast<size_t>(tile_rows_);
   if (p.hadamard)
     for (index_t c = 0; c < p.dim; ++c) signs_.push_back(hadamard::is_negative(c) ? -1.0f : 1.0f);

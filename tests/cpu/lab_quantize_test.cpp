@@ -299,7 +299,7 @@ TEST_F(LabQuantize, SaysWhatCannotBe) {
       {"quantize a.safetensors -o o.safetensors --scales-file dtype.json", "dtype 'f16'"},
       {"quantize a.safetensors -o o.safetensors --scales-file kind.json", "granularity is token"},
       {"quantize a.safetensors -o o.safetensors --scales-file v.json", "has no scales of v"},
-      {"quantize a.safetensors -o o.safetensors --scales-file negative.json", "must be finite and above 0"},
+      {"quantize a.safetensors -o o.safetensors --scales-file negative.json", "must be finite and at least 2^-126"},
       {"quantize a.safetensors -o o.safetensors --scales-file more.json", "has scales for 3 heads of k, which has 2"},
       {"calibrate a.safetensors -o o.json --granularity token", "must be tensor or head"},
       {"calibrate a.safetensors -o o.json --percentile 101", "must be above 0 and at most 100"},

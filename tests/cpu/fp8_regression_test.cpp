@@ -1,0 +1,144 @@
+// Faults that quantisation once had, each with the smallest call that showed it.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "error.h"
+#include "lab/quantize.h"
+#include "lab/safetensors.h"
+#include "quantize_call.h"
+
+namespace rapt::test {
+namespace {
+
+// max_seqlen is a bound: work goes by the rows that there are. It was dealt to threads by max_seqlen, for hours.
+TEST(Fp8Regression, MaxSeqlenMayBeFarAboveEveryLength) {
+  for (const int32_t scales : {RAPT_SCALE_TENSOR, RAPT_SCALE_HEAD, RAPT_SCALE_TOKEN, RAPT_SCALE_CHANNEL})
+    for (const uint64_t flags : {uint64_t{0}, uint64_t{RAPT_QUANTIZE_SMOOTH}}) {
+      QuantizeCall call;
+      call.input = make_tensor(DType::f32, {150, 2, 24});
+      fill_quantize(call.input, QuantizeFill::normal);
+      call.cu_seqlens = make_tensor(DType::i32, {6});
+      const double ends[] = {0, 70, 70, 71, 140, 140};  // rows 140 to 149 belong to no sequence
+      fill(call.cu_seqlens, [&](const auto& at) { return ends[at[0]]; });
+      call.scales = scales, call.flags = flags, call.max_seqlen = 70;
+      call.poison(DType::e4m3);
+      quantize_on_cpu(call);
+      QuantizeCall bounded = call;
+      bounded.max_seqlen = int64_t{1} << 40;
+      bounded.poison(DType::e4m3);
+      quantize_on_cpu(bounded);
+      expect_same_outputs(call, bounded);
+      EXPECT_FALSE(is_poisoned(call.output, {139, 1, 23}));
+      EXPECT_TRUE(is_poisoned(call.output, {140, 0, 0}));
+    }
+}
+
+class Fp8LabRegression : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder = std::filesystem::path(testing::TempDir()) / ("rapt-fp8-" + std::to_string(getpid()));
+    std::filesystem::create_directories(folder);
+    q = make_tensor(DType::f32, {1, 2, 40, 16}), k = make_tensor(DType::f32, {1, 2, 40, 16}), v = k;
+    v.storage = make_tensor(DType::f32, {1, 2, 40, 16}).storage;
+    fill_hash(q, 1), fill_hash(k, 2), fill_hash(v, 3);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder); }
+
+  int rapt(const std::string& words) const {
+    const int status = std::system(
+        concat("cd '", folder.string(), "' && '", RAPT_BINARY_DIR, "/rapt' ", words, " >out.txt 2>err.txt").c_str());
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+  std::string text(const std::string& name) const {
+    std::ifstream file(folder / name);
+    std::ostringstream all;
+    all << file.rdbuf();
+    return all.str();
+  }
+  nlohmann::json json(const std::string& name) const { return nlohmann::json::parse(text(name)); }
+  void write(const std::string& name) const {
+    lab::write_safetensors(folder / name, {{"q", q}, {"k", k}, {"v", v}}, {});
+  }
+
+  std::filesystem::path folder;
+  HostTensor q, k, v;
+};
+
+// One infinite key made its channel's mean infinite, and so hid the channel from the scales.
+TEST_F(Fp8LabRegression, CalibratedMeansAreOfFiniteKeys) {
+  each_index({40}, [&](const auto& at) { put(k, {0, 1, at[0], 3}, at[0] % 2 == 0 ? 60 : -60); });
+  put(k, {0, 1, 0, 3}, infinity);
+  write("in.safetensors");
+  ASSERT_EQ(rapt("calibrate in.safetensors -o s.json --smooth-k"), 0) << text("err.txt");
+  const double mean = -60.0 / 39;  // 19 times 60 and 20 times -60
+  EXPECT_NEAR(json("s.json")["tensors"]["k"]["amax"][1], 60 - mean, 1e-4);
+}
+
+// Rotated values beyond f32 became an amax of null, which no reader takes.
+TEST_F(Fp8LabRegression, CalibratedScalesAreFinite) {
+  fill(q, 3e38);
+  put(q, {0, 0, 0, 0}, -3e38);
+  write("in.safetensors");
+  ASSERT_EQ(rapt("calibrate in.safetensors -o s.json --hadamard"), 0) << text("err.txt");
+  for (const auto& factor : json("s.json")["tensors"]["q"]["descale"]) EXPECT_TRUE(factor.is_number());
+  EXPECT_EQ(rapt("quantize in.safetensors -o out.safetensors --device cpu --scales-file s.json"), 0) << text("err.txt");
+}
+
+// The amax of zeros was told as 448.
+TEST_F(Fp8LabRegression, CalibratedAmaxOfZerosIsZero) {
+  fill(v, 0);
+  write("in.safetensors");
+  ASSERT_EQ(rapt("calibrate in.safetensors -o s.json"), 0) << text("err.txt");
+  EXPECT_EQ(json("s.json")["tensors"]["v"]["amax"][0], 0);
+  EXPECT_EQ(json("s.json")["tensors"]["v"]["descale"][0], 1);
+}
+
+TEST_F(Fp8LabRegression, CalibrateSparesItsSamples) {
+  write("in.safetensors");
+  const std::string before = text("in.safetensors");
+  EXPECT_EQ(rapt("calibrate in.safetensors -o ./in.safetensors"), 2);
+  EXPECT_NE(text("err.txt").find("is a sample itself"), std::string::npos) << text("err.txt");
+  EXPECT_EQ(text("in.safetensors"), before);
+}
+
+// Factors below 2^-126 were told by the library, which does not know the file; a table of numbers passed as a list.
+TEST_F(Fp8LabRegression, FilesOfScalesSayWhatIsWrong) {
+  write("in.safetensors");
+  for (const char* factors : {"[1e-40, 1]", "{\"a\": 1, \"b\": 1}"}) {
+    std::ofstream(folder / "s.json") << R"({"schema": "rapt.scales/1", "dtype": "e4m3", "granularity": "head",
+      "percentile": 100, "hadamard": false, "smooth_k": false, "samples": 1, "tensors": {"q": {"descale": )"
+                                     << factors << "}}}";
+    EXPECT_EQ(rapt("quantize in.safetensors -o out.safetensors --tensors q --device cpu --scales-file s.json"), 2);
+    EXPECT_EQ(text("err.txt").find("rapt: s.json: is no file of scales: tensors.q.descale"), 0u) << text("err.txt");
+  }
+}
+
+// k first and v later: what was said of k got lost.
+TEST_F(Fp8LabRegression, WordsOfTensorsQuantisedBeforeStay) {
+  write("in.safetensors");
+  ASSERT_EQ(rapt("quantize in.safetensors -o k.safetensors --tensors k --dtype sim8 --smooth-k --device cpu"), 0);
+  ASSERT_EQ(rapt("quantize k.safetensors -o kv.safetensors --tensors v --scales channel --device cpu"), 0);
+  ASSERT_EQ(rapt("run kv.safetensors --device cpu"), 0) << text("err.txt");
+  EXPECT_NE(text("out.txt").find("q=f32 k=sim8 v=e4m3"), std::string::npos) << text("out.txt");
+  EXPECT_NE(text("out.txt").find("k_scales=head v_scales=channel smooth_k"), std::string::npos) << text("out.txt");
+}
+
+// Infinities saturate and were not counted; keys that sit on a large mean do not, and were.
+TEST_F(Fp8LabRegression, SaturatedElementsAreCounted) {
+  each_index(k.shape, [&](const auto& at) { put(k, at, k.at(at) + 50); });
+  put(v, {0, 0, 3, 3}, -infinity);
+  write("in.safetensors");
+  ASSERT_EQ(rapt("quantize in.safetensors -o out.safetensors --hadamard --smooth-k --device cpu --json"), 0);
+  const nlohmann::json tensors = json("out.txt")["tensors"];
+  EXPECT_EQ(tensors["k"]["saturated"], 0);
+  EXPECT_EQ(tensors["v"]["saturated"], 1);
+}
+
+}  // namespace
+}  // namespace rapt::test
