@@ -1,8 +1,9 @@
-// Reports R40 and R126..R140: FP8 storage, its conversion and its scales, as far as the caller supplies the scales.
+// Reports R40 and R126..R140: FP8 storage, its conversion and its scales, supplied by the caller or by rapt_quantize.
 // What each was about stands in reports.h.
 #include "check/format.h"
 #include "check/oracle.h"
 #include "kernels/shared/dtype.h"
+#include "quantize_call.h"
 #include "support.h"
 
 namespace rapt::test {
@@ -19,6 +20,15 @@ void quantise_blocks(const HostTensor& exact, int64_t block, HostTensor& stored,
     const double scale = scales.at({at[0], at[1], at[2] / block});
     return scale == 0 ? 0.0 : exact.at(at) / scale;
   });
+}
+
+// By the library.
+QuantizeCall quantized(const HostTensor& exact, int32_t scales, uint64_t flags = 0) {
+  QuantizeCall call;
+  call.input = exact, call.scales = scales, call.flags = flags;
+  call.poison(DType::e4m3);
+  quantize_on_cpu(call);
+  return call;
 }
 
 double rms_error(const Call& call, const std::vector<double>& expected) {
@@ -53,6 +63,23 @@ TEST(Reports, R40) {
     HostTensor beyond = slice(buffer, 2, lengths[n], 256);
     fill(beyond, 1e4);
     expect_same_bits(run(poisoned), call);
+  }
+  EXPECT_GT(error[1], 0);
+  EXPECT_LE(error[1], 1.5 * std::max(error[0], error[2]));
+
+  for (size_t n = 0; n < 3; ++n) {  // the same, with the library's factors
+    const std::string shape = " b1 h2 q150 k" + std::to_string(lengths[n]) + " d64 lse";
+    Call exact = make("f32" + shape), call = make("q=f32 k=e4m3 v=f32 out=f32 k_scales=block64" + shape);
+    fill_hash(exact);
+    HostTensor buffer = make_tensor(DType::f32, {1, 2, 256, 64});
+    fill(buffer, 1e4);  // rows after the tensor
+    HostTensor keys = slice(buffer, 2, 0, lengths[n]);
+    each_index(keys.shape, [&](const auto& at) { put(keys, at, exact.in.k.at(at)); });
+    const QuantizeCall k = quantized(keys, RAPT_SCALE_BLOCK64);
+    expect_same_bits(k.descale, quantized(exact.in.k, RAPT_SCALE_BLOCK64).descale);
+    call.in.q = exact.in.q, call.in.v = exact.in.v, call.in.k = k.output, call.in.k_descale = k.descale;
+    expect_oracle(run(call));
+    error[n] = rms_error(call, oracle(exact).out);
   }
   EXPECT_GT(error[1], 0);
   EXPECT_LE(error[1], 1.5 * std::max(error[0], error[2]));
@@ -106,6 +133,20 @@ TEST(Reports, R131) {
   EXPECT_EQ(wide(1e6), 57344);
   EXPECT_EQ(wide(-infinity), -57344);
   EXPECT_TRUE(std::isnan(wide(nan)));
+
+  // Through the quantiser, at a factor of 1 that 1000 exceeds.
+  QuantizeCall call;
+  call.input = make_tensor(DType::f32, {1, 1, 1, 7});
+  const double values[] = {448, 464, 465, 1000, -1000, infinity, nan};
+  fill(call.input, [&](const auto& at) { return values[at[3]]; });
+  call.flags = RAPT_QUANTIZE_SUPPLIED;
+  call.descale = make_tensor(DType::f32, {1});
+  fill(call.descale, 1);
+  call.poison(DType::e4m3);
+  quantize_on_cpu(call);
+  for (int64_t d = 0; d < 6; ++d)
+    EXPECT_EQ(call.output.at({0, 0, 0, d}), std::clamp(values[d], -448.0, 448.0)) << values[d];
+  EXPECT_TRUE(std::isnan(call.output.at({0, 0, 0, 6})));
 }
 
 TEST(Reports, R133) {
@@ -159,6 +200,21 @@ TEST(Reports, R134) {
         EXPECT_EQ(call.out.out.at({0, at[0], at[1], at[2]}), 0.0);
       }
     });
+
+    Call own = make("q=f32 k=e4m3 v=e4m3 out=f32 b1 h2 q70 k70 d64 k_scales=block64 v_scales=channel lse");
+    each_index(exact.in.v.shape, [&](const auto& at) {
+      if (hidden(at[3])) put(exact.in.v, at, 0);
+    });
+    const QuantizeCall k = quantized(exact.in.k, RAPT_SCALE_BLOCK64), v = quantized(exact.in.v, RAPT_SCALE_CHANNEL);
+    own.in.q = exact.in.q, own.in.k = k.output, own.in.k_descale = k.descale;
+    own.in.v = v.output, own.in.v_descale = v.descale;
+    expect_oracle(run(own));
+    expect_finite(own.out.out);
+    each_index({2, 70, 64}, [&](const auto& at) {
+      if (hidden(at[2])) {
+        EXPECT_EQ(own.out.out.at({0, at[0], at[1], at[2]}), 0.0);
+      }
+    });
   }
 }
 
@@ -174,6 +230,50 @@ TEST(Reports, R137) {
   expect_oracle(run(b));
   expect_same_bits(slice(a.out.out, 2, 0, 11), slice(b.out.out, 2, 0, 11));
   EXPECT_NE(bits(slice(a.out.out, 2, 11, 64)), bits(slice(b.out.out, 2, 11, 64)));
+
+  // With the library's scales that is so where a factor is a token's own. A head's has seen the later ones, as
+  // docs/semantics.md says.
+  HostTensor exact[2] = {make_tensor(DType::f32, {1, 1, 64, 64}), make_tensor(DType::f32, {1, 1, 64, 64})};
+  fill_hash(exact[0], 3);
+  fill(exact[1], [&](const auto& at) { return exact[0].at(at) * (at[2] > 10 ? 1000 : 1); });
+  for (const bool by_token : {true, false}) {
+    HostTensor out[2];
+    for (int n = 0; n < 2; ++n) {
+      Call call = make(std::string("q=f32 k=e4m3 v=e4m3 out=f32 b1 h1 q64 k64 d64 causal lse v_scales=") +
+                       (by_token ? "token" : "head"));
+      const QuantizeCall v = quantized(exact[n], by_token ? RAPT_SCALE_TOKEN : RAPT_SCALE_HEAD);
+      call.in.q = a.in.q, call.in.k = a.in.k, call.in.v = v.output, call.in.v_descale = v.descale;
+      expect_oracle(run(call));
+      out[n] = slice(call.out.out, 2, 0, 11);
+    }
+    EXPECT_EQ(bits(out[0]) == bits(out[1]), by_token);
+  }
+}
+
+TEST(Reports, R138) {
+  for (const int64_t length : {300, 12}) {
+    SCOPED_TRACE(length);
+    const std::string shape = " b1 h1 q" + std::to_string(length) + " k" + std::to_string(length) + " d128 lse";
+    Call exact = make("f32" + shape);
+    fill_hash(exact);
+    each_index(exact.in.k.shape, [&](const auto& at) {
+      if (at[3] % 16 == 5) put(exact.in.k, at, exact.in.k.at(at) + 50);
+    });
+    double error[2] = {};
+    for (const bool smooth : {false, true}) {
+      const QuantizeCall k = quantized(exact.in.k, RAPT_SCALE_HEAD, smooth ? RAPT_QUANTIZE_SMOOTH : 0);
+      Call call = make("q=f32 k=e4m3 v=f32 out=f32 k_scales=head" + shape + (smooth ? " smooth_k" : ""));
+      call.in.q = exact.in.q, call.in.v = exact.in.v;
+      call.in.k = k.output, call.in.k_descale = k.descale, call.in.k_mean = k.mean;
+      expect_oracle(run(call));
+      expect_finite(call.out.out);
+      error[smooth ? 1 : 0] = rms_error(call, oracle(exact).out);
+    }
+    // The same function of the inputs, lse included, and nearer to it.
+    if (length == 300) {
+      EXPECT_LE(error[1], error[0] / 2);
+    }
+  }
 }
 
 TEST(Reports, R140) {
@@ -190,6 +290,15 @@ TEST(Reports, R140) {
   EXPECT_EQ(before, after);
   expect_same_bits(call.out.out, first.out);
   expect_same_bits(call.out.lse, first.lse);
+
+  // Smoothing subtracts from what it reads, not from the caller's k.
+  HostTensor k = make_tensor(DType::f32, {1, 2, 70, 64});
+  fill_hash(k, 7);
+  const std::vector<unsigned char> unchanged = bits(k);
+  const uint64_t flags = RAPT_QUANTIZE_SMOOTH | RAPT_QUANTIZE_HADAMARD;
+  const QuantizeCall once = quantized(k, RAPT_SCALE_BLOCK64, flags), twice = quantized(k, RAPT_SCALE_BLOCK64, flags);
+  EXPECT_EQ(bits(k), unchanged);
+  expect_same_outputs(once, twice);
 }
 
 }  // namespace rapt::test
