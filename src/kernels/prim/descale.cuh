@@ -27,7 +27,8 @@ struct KeyScales {
 
   KeyScales(const ScaleRef& ref, const BlockRows& at, int seqlen, int key0) {
     if constexpr (keys_each > 1) {
-      block = ref.data[at.batch * ref.batch + at.head_k * ref.head + key0 / keys_each * ref.position];
+      const int key = key0 < seqlen ? key0 : seqlen - 1;
+      block = ref.data[at.batch * ref.batch + at.head_k * ref.head + key / keys_each * ref.position];
     } else if constexpr (keys_each == 1) {
       stride = ref.position, last = seqlen - 1 - key0;
       column = static_cast<int>(volatile_copy(static_cast<unsigned>(at.lane))) % 4 * 2;
