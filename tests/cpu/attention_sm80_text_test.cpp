@@ -285,7 +285,7 @@ TEST_F(Sm80Text, ScalesByRowKeyAndChannel) {
   expect_right<block>("e4m3 out=f16 b2 h4:2 q150 k200 d64 scales=block64 lse", check::Fill::outlier);
   expect_right<block>("e4m3 out=f16 h2 d64 varlen=17:70,0:9,65:130 scales=block64 lse", check::Fill::outlier);
   static constexpr AttentionConfig dealt = [] {  // some warps' keys lie past the sequence
-    AttentionConfig c = config_of(DType::e4m3, 32, 32, 32, 32, 2, 4, 2);
+    AttentionConfig c = config_of(DType::e4m3, 32, 32, 32, 64, 2, 4, 1);
     c.out = DType::f32, c.row_scales = true, c.key_scales = 64, c.value_scales = 64;
     return c;
   }();
