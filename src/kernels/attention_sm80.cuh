@@ -411,8 +411,13 @@ struct AttentionSm80 {
       if constexpr (cfg.q_in_registers) {
         if (step == 0) read_all_q(q);
       }
-      // Steps that no row of the warp sees are only waited for. Not where codes are widened: scores that are only
-      // sometimes there cost registers, and hidden ones weigh nothing.
+      // Steps that no row of the warp sees are only waited for. How that is written decides what the compiler spills
+      // and how fast it makes the loop (docs/lab-notebook.md): beside rewritten rows of Q as a path of its own, beside
+      // other codes not at all, since hidden scores weigh nothing.
+      if (layout.rescales_q && !sees(step)) {
+        open_values(pass, step);
+        continue;
+      }
       const bool sees_some = has_codes || sees(step);
       Scores s;
       if (sees_some) scores(s, q, step);
