@@ -39,6 +39,24 @@ TEST(Fp8Regression, MaxSeqlenMayBeFarAboveEveryLength) {
     }
 }
 
+// One tensor given twice overlaps itself: pairs were told apart by their pointers.
+TEST(Fp8Regression, OneTensorAsMeanAndDescaleIsRefused) {
+  std::vector<float> input(8 * 16, 1.0f), both(16, 3.0f);
+  std::vector<uint8_t> codes(8 * 16, 7);
+  const int64_t rows[] = {1, 1, 8, 16}, channels[] = {1, 1, 16};
+  const rapt_device cpu{RAPT_DEVICE_CPU, 0};
+  const rapt_tensor from{input.data(), cpu, RAPT_F32, 4, rows, nullptr},
+      to{codes.data(), cpu, RAPT_E4M3, 4, rows, nullptr};
+  const rapt_tensor shared{both.data(), cpu, RAPT_F32, 3, channels, nullptr};
+  rapt_quantize_args args{};
+  args.struct_size = sizeof(args), args.flags = RAPT_QUANTIZE_SMOOTH, args.scales = RAPT_SCALE_CHANNEL;
+  args.input = &from, args.output = &to, args.descale = &shared, args.mean = &shared;
+  EXPECT_EQ(rapt_quantize(nullptr, &args, nullptr), RAPT_ERROR_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(rapt_last_error()).find("mean"), std::string::npos) << rapt_last_error();
+  EXPECT_EQ(both, std::vector<float>(16, 3.0f));
+  EXPECT_EQ(codes, std::vector<uint8_t>(8 * 16, 7));
+}
+
 class Fp8LabRegression : public testing::Test {
  protected:
   void SetUp() override {
