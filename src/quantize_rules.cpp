@@ -123,8 +123,7 @@ void check_memory(const rapt_quantize_args& a) {
     if (one.tensor == nullptr || !one.written) continue;
     check_output_layout(one.name, *one.tensor);
     for (const Named& other : tensors)
-      if (other.tensor != nullptr && &other != &one)
-        check_disjoint(one.name, *one.tensor, other.name, *other.tensor);
+      if (other.tensor != nullptr && &other != &one) check_disjoint(one.name, *one.tensor, other.name, *other.tensor);
   }
 }
 

@@ -242,9 +242,9 @@ RAPT_API rapt_status rapt_merge(rapt_context* context, const rapt_merge_args* ar
  * descale (f32), so that output * descale is close to input:
  *   y = input, rotated and smoothed as asked for;  descale = amax / largest number of the format (448, 57344, 448),
  *   1 where amax is 0 and at least 2^-126;  output = y * (1 / descale), rounded to nearest even and saturated.
- * amax is the largest finite |y| of what shares the factor; later keys of a block, head or tensor are included. A factor
- * of nothing is 1 (blocks past the end of a packed sequence). Packed rows of no sequence stay untouched.
- * Finite values and infinities saturate, NaN stays NaN (code 0x7f; sim8: 0). CPU and GPU give the same bits.
+ * amax is the largest finite |y| of what shares the factor; later keys of a block, head or tensor are included. A
+ * factor of nothing is 1 (blocks past the end of a packed sequence). Packed rows of no sequence stay untouched. Finite
+ * values and infinities saturate, NaN stays NaN (code 0x7f; sim8: 0). CPU and GPU give the same bits.
  * RAPT_QUANTIZE_HADAMARD: y = H S x / sqrt(n) over each aligned group of n channels, n the largest power of two that
  *   divides dim, at most 256; H: Sylvester's matrix, S: fixed signs (docs/fp8.md). Do it to q and k, both: their
  *   products stay what they are.
@@ -269,10 +269,10 @@ typedef struct rapt_quantize_args {
   int32_t reserved;
   const rapt_tensor* mean;       /* output, f32 [batch, heads, dim]: with RAPT_QUANTIZE_SMOOTH, and only then */
   const rapt_tensor* cu_seqlens; /* i32 [batch + 1]: packed input */
-  int64_t max_seqlen;            /* RAPT_QUANTIZE_HAS_MAX_SEQLEN: required with cu_seqlens; a longer sequence is an error
-                                    on the CPU, its rows past max_seqlen stay untouched on GPUs */
-  double percentile; /* RAPT_QUANTIZE_HAS_PERCENTILE, above 0 and at most 100: amax is the smallest finite |y| that at
-                        least so many per cent of the finite |y| do not exceed. Absent: 100 */
+  int64_t max_seqlen; /* RAPT_QUANTIZE_HAS_MAX_SEQLEN: required with cu_seqlens; a longer sequence is an error
+                         on the CPU, its rows past max_seqlen stay untouched on GPUs */
+  double percentile;  /* RAPT_QUANTIZE_HAS_PERCENTILE, above 0 and at most 100: amax is the smallest finite |y| that at
+                         least so many per cent of the finite |y| do not exceed. Absent: 100 */
 } rapt_quantize_args;
 RAPT_API rapt_status rapt_quantize(rapt_context* context, const rapt_quantize_args* args, void* stream);
 

@@ -222,7 +222,7 @@ struct AttentionSm80 {
         if (cfg.row_scales && at.first_row + row < at.seqlen_q)
           factor *= *p.q_scale.at(at.batch, at.head, at.first_q, at.first_row + row);
         if constexpr (cfg.folded)
-          softmax.factor[mt][half] = folded_factor(scale * factor);
+          softmax.row_factor[mt][half] = folded_factor(scale * factor);
         else
           rows.factor[mt][half] = factor;
       }

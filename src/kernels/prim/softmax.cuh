@@ -39,7 +39,7 @@ struct OnlineSoftmax {
   static constexpr float headroom = exact_maximum ? 0.0f : 8.0f;  // weights stay below 2^8: far from f16's 65504
   static constexpr float one = 1 << log2_one;
 
-  float factor[by_row ? m_tiles : 1][by_row ? 2 : 1];  // c of folded logits
+  float row_factor[by_row ? m_tiles : 1][by_row ? 2 : 1];  // c of folded logits
   float reference[m_tiles][2], sum[m_tiles][2];
   bool wide = !folded;  // some row of the warp is far
 
@@ -49,11 +49,11 @@ struct OnlineSoftmax {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         reference[mt][half] = minus_infinity, sum[mt][half] = 0.0f;
-        factor[by_row ? mt : 0][by_row ? half : 0] = c;
+        row_factor[by_row ? mt : 0][by_row ? half : 0] = c;
       }
   }
 
-  float c_of(int mt, int half) const { return folded ? factor[by_row ? mt : 0][by_row ? half : 0] : log2_e; }
+  float c_of(int mt, int half) const { return folded ? row_factor[by_row ? mt : 0][by_row ? half : 0] : log2_e; }
 
   // A row whose product reference * c is so large that its rounding would matter subtracts first and multiplies then:
   // from 2^12 on the weight of the maximum would no longer round to 1, and a row that sees one key lose a bit by it.
