@@ -330,6 +330,7 @@ TEST_F(Sm80Text, ScalesOfZero) {
     c.out = DType::f16;
     return c;
   }();
+  if (has_address_sanitizer) GTEST_SKIP() << "its fake stacks and fibers do not go together";
   for (const float scale : {0.0f, 1e-40f}) {
     const Problem p = parse_problem("e4m3 out=f16 b1 h2 q40 k70 d32 q_scales=tensor k_scales=tensor lse");
     check::Inputs in = check::make_inputs(p, normal, 5);

@@ -104,7 +104,8 @@ TEST_F(Fp8LabRegression, CalibratedScalesAreFinite) {
   put(q, {0, 0, 0, 0}, -3e38);
   write("in.safetensors");
   ASSERT_EQ(rapt("calibrate in.safetensors -o s.json --hadamard"), 0) << text("err.txt");
-  for (const auto& factor : json("s.json")["tensors"]["q"]["descale"]) EXPECT_TRUE(factor.is_number());
+  const auto scales = json("s.json");
+  for (const auto& factor : scales["tensors"]["q"]["descale"]) EXPECT_TRUE(factor.is_number());
   EXPECT_EQ(rapt("quantize in.safetensors -o out.safetensors --device cpu --scales-file s.json"), 0) << text("err.txt");
 }
 
