@@ -176,6 +176,9 @@ QuantizeCall supplied(const HostTensor& input, float factor) {
   return call;
 }
 
+// Under sanitizers an eleventh of the combinations: no list here is a multiple of that, so each value is met.
+bool leave_out(int n) { return quick() && n % 11 != 0; }
+
 TEST_P(Quantize, EveryCodeComesBack) {
   for (const DType type : storage_types)
     for (const float factor : {1.0f, 0x1p-100f, 0x1p+90f}) {
@@ -240,10 +243,12 @@ TEST_P(Quantize, NanInfinityAndZero) {
 }
 
 TEST_P(Quantize, EveryScaleFormatAndFill) {
+  int n = 0;
   for (const int32_t scales : all_scales)
     for (const DType type : float_types)
       for (const DType output : storage_types)
         for (const QuantizeFill fill : all_quantize_fills) {
+          if (leave_out(n++)) continue;
           SCOPED_TRACE(testing::Message() << "scales " << scales << ", " << name_of(type) << " to " << name_of(output)
                                           << ", fill " << static_cast<int>(fill));
           QuantizeCall call = dense(type, {2, 2, 70, 20}, scales, fill);
@@ -252,9 +257,11 @@ TEST_P(Quantize, EveryScaleFormatAndFill) {
 }
 
 TEST_P(Quantize, LengthsAndDims) {
+  int n = 0;
   for (const int32_t scales : all_scales)
     for (const int64_t rows : {1, 63, 64, 65, 128, 129, 300})
       for (const int64_t dim : {1, 7, 64, 80}) {
+        if (leave_out(n++)) continue;
         SCOPED_TRACE(testing::Message() << "scales " << scales << ", " << rows << " rows of " << dim);
         QuantizeCall call = dense(DType::bf16, {1, 2, rows, dim}, scales, QuantizeFill::outlier);
         run_and_compare(call, DType::e4m3);
@@ -276,6 +283,7 @@ TEST_P(Quantize, PackedSequences) {
 
 // Input rows and columns in any order, repeated or backwards; outputs transposed, with gaps, backwards.
 TEST_P(Quantize, Strides) {
+  int n = 0;
   const std::vector<int64_t> shape{2, 3, 70, 24};
   const std::vector<std::vector<int64_t>> inputs = {{3 * 70 * 24, 24, 3 * 24, 1},   // b, s, h, d in memory
                                                     {3 * 70 * 24, 70 * 24, 1, 70},  // transposed
@@ -289,6 +297,7 @@ TEST_P(Quantize, Strides) {
   for (const auto& from : inputs)
     for (const auto& to : outputs)
       for (const int32_t scales : all_scales) {
+        if (leave_out(n++)) continue;
         SCOPED_TRACE(testing::Message() << "scales " << scales << ", input " << testing::PrintToString(from)
                                         << ", output " << testing::PrintToString(to));
         QuantizeCall call;
@@ -300,10 +309,12 @@ TEST_P(Quantize, Strides) {
 }
 
 TEST_P(Quantize, Percentiles) {
+  int n = 0;
   for (const int32_t scales : all_scales)
     for (const double percentile : {100.0, 99.9, 99.0, 50.0, 1e-9})
       for (const QuantizeFill fill : {QuantizeFill::outlier, QuantizeFill::special, QuantizeFill::constant,
                                       QuantizeFill::zero, QuantizeFill::tiny}) {
+        if (leave_out(n++)) continue;
         SCOPED_TRACE(testing::Message() << "scales " << scales << ", percentile " << percentile << ", fill "
                                         << static_cast<int>(fill));
         QuantizeCall call = dense(DType::f32, {2, 2, 130, 12}, scales, fill);
@@ -366,9 +377,11 @@ TEST_P(Quantize, Smoothing) {
 
 // Against the rotation as a sum of n terms in float64: factors within 1e-5 of its own, elements within half a step.
 TEST_P(Quantize, Hadamard) {
+  int n = 0;
   for (const int64_t dim : {1, 2, 4, 12, 24, 64, 80, 128, 256, 512}) {
     SCOPED_TRACE(testing::Message() << "dim " << dim);
     for (const int32_t scales : all_scales) {
+      if (leave_out(n++)) continue;
       QuantizeCall call = dense(DType::f16, {1, 2, 66, dim}, scales, QuantizeFill::outlier);
       call.flags = RAPT_QUANTIZE_HADAMARD;
       call.poison(DType::e4m3);
