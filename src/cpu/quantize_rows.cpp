@@ -154,7 +154,8 @@ RAPT_ALWAYS_INLINE void encode_row(DType dtype, const float* __restrict x, int64
   }
 }
 
-// One instruction set's functions of all the loops.
+// One instruction set's functions of all the loops. Attributes cannot stand in parentheses.
+// NOLINTBEGIN(bugprone-macro-parentheses)
 #define RAPT_ROW_LOOPS(set, attributes)                                                                                \
   attributes void widen_##set(DType t, const void* from, int64_t stride, int64_t n, float* to) {                       \
     widen_row(t, from, stride, n, to);                                                                                 \
@@ -178,6 +179,7 @@ RAPT_ALWAYS_INLINE void encode_row(DType dtype, const float* __restrict x, int64
   }                                                                                                                    \
   constexpr RowLoops loops_##set{widen_##set, rotate_##set,       subtract_##set, add_finite_##set,                    \
                                  amax_##set,  amax_of_each_##set, encode_##set,   encode_each_##set};
+// NOLINTEND(bugprone-macro-parentheses)
 
 RAPT_ROW_LOOPS(base, )
 #if defined(__x86_64__)
