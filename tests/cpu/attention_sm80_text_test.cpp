@@ -5,6 +5,7 @@
 //
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "check/check.h"
@@ -273,6 +274,28 @@ TEST_F(Sm80Text, RoundedWeights) {
     return c;
   }();
   expect_right<two>("e5m2 out=f32 b1 h2 q70 k150 d32:64 scales=token pv=fp8x2 lse", check::Fill::outlier);
+}
+
+// Rows of bf16 queries at both ends of their range, which become f16 rows times a power of two.
+TEST_F(Sm80Text, QueriesAtTheEndsOfTheirRange) {
+  if (has_address_sanitizer) GTEST_SKIP() << "its fake stacks and fibers do not go together";
+  static constexpr AttentionConfig cfg = [] {
+    AttentionConfig c = config_of(DType::e4m3, 32, 32, 32, 32, 2, 1, 2);
+    c.q = c.out = DType::bf16;
+    return c;
+  }();
+  const Problem p = parse_problem("q=bf16 k=e4m3 v=e4m3 out=bf16 b1 h2 q40 k70 d32 k_scales=tensor lse");
+  for (const double size : {0x1p127, 0x1p126, 0x1p-110, 0x1p-130}) {
+    check::Inputs in = check::make_inputs(p, normal, 5);
+    for (int64_t h = 0; h < 2; ++h)
+      for (int64_t i = 0; i < 40; ++i)
+        for (int64_t d = 0; d < 32; ++d) in.q.set({0, h, i, d}, std::clamp(in.q.at({0, h, i, d}), -1.9, 1.9) * size);
+    in.k_descale.set({0}, std::clamp(1 / size, 0x1p-126, 0x1p110));
+    const check::Outputs out = check::make_outputs(p);
+    kernel_of<cfg>(1)(p, in, out);
+    const check::Result result = check::judge(p, normal, in, out);
+    EXPECT_TRUE(result.pass) << size << ": " << result.message;
+  }
 }
 
 // Every kind of scale that is not the whole head's.

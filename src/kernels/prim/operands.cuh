@@ -117,9 +117,8 @@ struct QueryTile {
         }
       }
       for (int step = 16; step > 0; step /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
-      const int exponent = static_cast<int>(detail::bits_of(largest) >> 23);  // biased
-      const int down = exponent < 16 ? 16 : exponent > 252 ? 252 : exponent;  // keeps both powers normal
-      const float raise = detail::float_of(static_cast<unsigned>(254 + 14 - down > 254 ? 254 : 268 - down) << 23);
+      const unsigned exponent = detail::bits_of(largest) >> 23;                               // biased, at most 254
+      const float raise = detail::float_of((268u - (exponent < 16 ? 16u : exponent)) << 23);  // its inverse is normal
 #pragma unroll
       for (int n = 0; n < each; ++n) {
         const int at = n * 32 + lane;
