@@ -158,32 +158,11 @@ ScaleKind read_descale(const char* name, const rapt_tensor* t, int32_t kind_code
   check_tensor(name, *t);
   require_dtype(name, *t, {DType::f32});
   require_same_device(name, *t, *a.q, "q");
-  const int64_t heads = of.shape[1], seqlen = which == 'q' ? p.seqlen_q : p.seqlen_k;
-  auto blocks = [&](int64_t n) { return seqlen / n + (seqlen % n != 0); };
-  switch (kind) {
-    case ScaleKind::tensor:
-      if (t->rank > 1 || element_count(*t) != 1)
-        invalid(name, ".shape = ", shape_text(*t), ": per-tensor scales have shape [] or [1]");
-      break;
-    case ScaleKind::head: require_shape(name, *t, {p.batch, heads}, "[batch, heads]"); break;
-    case ScaleKind::token:
-      if (p.varlen)
-        require_shape(name, *t, {heads, of.shape[0]}, "[heads, total]");
-      else
-        require_shape(name, *t, {p.batch, heads, seqlen}, "[batch, heads, seqlen]");
-      break;
-    case ScaleKind::block64:
-      require_shape(name, *t, {p.batch, heads, blocks(64)}, "[batch, heads, ceil(seqlen / 64)]");
-      break;
-    case ScaleKind::block128:
-      require_shape(name, *t, {p.batch, heads, blocks(128)}, "[batch, heads, ceil(seqlen / 128)]");
-      break;
-    case ScaleKind::channel:
-      if (which != 'v') invalid(which, "_scales = channel: per-channel scales are for v only");
-      require_shape(name, *t, {p.batch, heads, p.head_dim_v}, "[batch, heads_k, head_dim_v]");
-      break;
-    case ScaleKind::none: break;
-  }
+  if (kind == ScaleKind::channel && which != 'v')
+    invalid(which, "_scales = channel: per-channel scales are for v only");
+  const int64_t seqlen = which == 'q' ? p.seqlen_q : p.seqlen_k;
+  require_scale_shape(name, *t, kind,
+                      {p.batch, of.shape[1], seqlen, p.varlen ? of.shape[0] : -1, of.shape[of.rank - 1]});
   return kind;
 }
 

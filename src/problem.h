@@ -12,14 +12,14 @@
 #include <vector>
 
 #include "kernels/shared/dtype.h"
+#include "kernels/shared/scale.h"
 
 namespace rapt {
 
 enum class Op : uint8_t { forward, backward, merge, quantize };
 enum class Causal : uint8_t { none, bottom_right, top_left };
-enum class ScaleKind : uint8_t { none, tensor, head, token, block64, block128, channel };  // = rapt_scale_kind
-enum class PvMode : uint8_t { automatic, f16, fp8, fp8x2 };                                // = rapt_pv_mode
-enum class AccMode : uint8_t { f32, f16 };                                                 // = rapt_acc_mode
+enum class PvMode : uint8_t { automatic, f16, fp8, fp8x2 };  // = rapt_pv_mode
+enum class AccMode : uint8_t { f32, f16 };                   // = rapt_acc_mode
 enum class Layout : uint8_t { bhsd, bshd };  // memory order of a tensor without explicit strides; packed: hsd, shd
 
 // How a tensor may be read: decides which kernel may run. Strides of size-1 dimensions are ignored.

@@ -3,6 +3,7 @@
 #include "cpu/products.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -45,7 +46,9 @@ void check_operand(const Side& side, int rank, const char* meaning) {
 }
 
 // Rows that share a factor, by the kind of scales, as a power of two.
-int shift_of(int32_t scales) { return scales == RAPT_SCALE_BLOCK64 ? 6 : scales == RAPT_SCALE_BLOCK128 ? 7 : 0; }
+int shift_of(int32_t scales) {
+  return std::countr_zero(static_cast<unsigned>(std::max(rows_sharing(static_cast<ScaleKind>(scales)), 1)));
+}
 
 std::string text_of(const std::vector<int64_t>& shape) {
   const rapt_tensor view{nullptr, {}, 0, static_cast<int32_t>(shape.size()), shape.data(), nullptr};
@@ -82,7 +85,7 @@ void check_descale(const Side& side, const Rules& rules, const std::vector<int64
     invalid(name, ".shape = ", shape_text(t), ": must be ", text_of(expected));
 }
 
-// Factors are positive: what else they could be is a mistake. Only the CPU can afford to look.
+// A factor that is negative or not finite is a mistake. Only the CPU can afford to look.
 void check_factors(const Side& side) {
   if (side.descale == nullptr || side.descale->device.type != RAPT_DEVICE_CPU) return;
   const rapt_tensor& t = *side.descale;

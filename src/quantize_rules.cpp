@@ -71,28 +71,7 @@ void check_descale(const rapt_quantize_args& a, const QuantizeParams& p) {
   const rapt_tensor& t = required("descale", a.descale);
   require_dtype("descale", t, {DType::f32});
   require_same_device("descale", t, *a.input, "input");
-  switch (p.group) {
-    case ScaleGroup::tensor:
-      if (t.rank > 1 || element_count(t) != 1)
-        invalid("descale.shape = ", shape_text(t), ": per-tensor scales have shape [] or [1]");
-      break;
-    case ScaleGroup::head: require_shape("descale", t, {p.batch, p.heads}, "[batch, heads]"); break;
-    case ScaleGroup::token:
-      if (is_packed(a))
-        require_shape("descale", t, {p.heads, p.total}, "[heads, total]");
-      else
-        require_shape("descale", t, {p.batch, p.heads, p.seqlen}, "[batch, heads, seqlen]");
-      break;
-    case ScaleGroup::block64:
-      require_shape("descale", t, {p.batch, p.heads, p.positions()},
-                    is_packed(a) ? "[batch, heads, ceil(max_seqlen / 64)]" : "[batch, heads, ceil(seqlen / 64)]");
-      break;
-    case ScaleGroup::block128:
-      require_shape("descale", t, {p.batch, p.heads, p.positions()},
-                    is_packed(a) ? "[batch, heads, ceil(max_seqlen / 128)]" : "[batch, heads, ceil(seqlen / 128)]");
-      break;
-    case ScaleGroup::channel: require_shape("descale", t, {p.batch, p.heads, p.dim}, "[batch, heads, dim]"); break;
-  }
+  require_scale_shape("descale", t, p.group, {p.batch, p.heads, p.seqlen, is_packed(a) ? p.total : -1, p.dim});
 }
 
 void check_mean(const rapt_quantize_args& a, const QuantizeParams& p) {
@@ -144,7 +123,7 @@ QuantizeParams sizes_of(const rapt_quantize_args& a) {
   p.batch = is_packed(a) ? a.cu_seqlens->shape[0] - 1 : shape[0];
   p.seqlen = is_packed(a) ? a.max_seqlen : shape[2];
   p.total = is_packed(a) ? shape[0] : 0;
-  p.group = static_cast<ScaleGroup>(a.scales);
+  p.group = static_cast<ScaleKind>(a.scales);
   if (is_packed(a)) p.cu_seqlens = {static_cast<const int*>(a.cu_seqlens->data), strides_of(*a.cu_seqlens)[0]};
   p.hadamard = has_flag(a, RAPT_QUANTIZE_HADAMARD);
   p.supplied = has_flag(a, RAPT_QUANTIZE_SUPPLIED);
@@ -155,13 +134,13 @@ QuantizeParams sizes_of(const rapt_quantize_args& a) {
 void set_descale(QuantizeParams& p, const rapt_tensor& t) {
   const auto s = strides_of(t);
   p.descale = static_cast<float*>(t.data);
-  if (p.group == ScaleGroup::tensor) return;
-  const bool packed_tokens = p.group == ScaleGroup::token && p.cu_seqlens.present();
+  if (p.group == ScaleKind::tensor) return;
+  const bool packed_tokens = p.group == ScaleKind::token && p.cu_seqlens.present();
   p.descale_batch = packed_tokens ? 0 : s[0];
   p.descale_head = packed_tokens ? s[0] : s[1];
-  if (p.group == ScaleGroup::channel)
+  if (p.group == ScaleKind::channel)
     p.descale_channel = s[2];
-  else if (p.group != ScaleGroup::head)
+  else if (p.group != ScaleKind::head)
     p.descale_position = packed_tokens ? s[1] : s[2];
 }
 
@@ -182,10 +161,10 @@ void check_lengths(const QuantizeParams& p) {
 // The index of a factor as its tensor counts.
 std::string descale_index(const QuantizeParams& p, index_t b, index_t h, index_t position, index_t channel) {
   switch (p.group) {
-    case ScaleGroup::tensor: return "";
-    case ScaleGroup::head: return concat("[", b, ", ", h, "]");
-    case ScaleGroup::channel: return concat("[", b, ", ", h, ", ", channel, "]");
-    case ScaleGroup::token:
+    case ScaleKind::tensor: return "";
+    case ScaleKind::head: return concat("[", b, ", ", h, "]");
+    case ScaleKind::channel: return concat("[", b, ", ", h, ", ", channel, "]");
+    case ScaleKind::token:
       if (p.cu_seqlens.present()) return concat("[", h, ", ", position, "]");
       break;
     default: break;
@@ -199,7 +178,7 @@ void check_supplied(const QuantizeParams& p) {
     const QuantizeRows rows = quantize_rows(p, b);
     if (rows.count == 0) continue;
     const index_t first = descale_position(p, rows, 0), last = descale_position(p, rows, rows.count - 1);
-    const index_t channels = p.group == ScaleGroup::channel ? p.dim : 1;
+    const index_t channels = p.group == ScaleKind::channel ? p.dim : 1;
     for (index_t h = 0; h < p.heads; ++h)
       for (index_t position = first; position <= last; ++position)
         for (index_t channel = 0; channel < channels; ++channel) {

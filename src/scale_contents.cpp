@@ -78,8 +78,8 @@ void check_head(const Values& v, ScaleKind kind, bool packed, const Positions& s
     case ScaleKind::head: return check_run(v, {b}, h, h + 1);
     case ScaleKind::token:
       return packed ? check_run(v, {h}, s.first, s.first + s.count) : check_run(v, {b, h}, 0, s.count);
-    case ScaleKind::block64: return check_run(v, {b, h}, 0, (s.count + 63) / 64);
-    case ScaleKind::block128: return check_run(v, {b, h}, 0, (s.count + 127) / 128);
+    case ScaleKind::block64:
+    case ScaleKind::block128: return check_run(v, {b, h}, 0, (s.count - 1) / rows_sharing(kind) + 1);
     case ScaleKind::channel: return check_run(v, {b, h}, 0, v.tensor.shape[2]);
     case ScaleKind::none:
     case ScaleKind::tensor: break;

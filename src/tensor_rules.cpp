@@ -132,6 +132,32 @@ void require_shape(const char* name, const rapt_tensor& t, std::initializer_list
   invalid(name, ".shape = ", shape_text(t), ": must be ", meaning, " = ", shape_text(expected));
 }
 
+void require_scale_shape(const char* name, const rapt_tensor& t, ScaleKind kind, const ScaledShape& of) {
+  const bool packed = of.total >= 0;
+  switch (kind) {
+    case ScaleKind::none: break;
+    case ScaleKind::tensor:
+      if (t.rank > 1 || element_count(t) != 1)
+        invalid(name, ".shape = ", shape_text(t), ": per-tensor scales have shape [] or [1]");
+      break;
+    case ScaleKind::head: require_shape(name, t, {of.batch, of.heads}, "[batch, heads]"); break;
+    case ScaleKind::token:
+      if (packed)
+        require_shape(name, t, {of.heads, of.total}, "[heads, total]");
+      else
+        require_shape(name, t, {of.batch, of.heads, of.seqlen}, "[batch, heads, seqlen]");
+      break;
+    case ScaleKind::block64:
+    case ScaleKind::block128: {
+      const int rows = rows_sharing(kind);
+      const std::string meaning = concat("[batch, heads, ceil(", packed ? "max_seqlen" : "seqlen", " / ", rows, ")]");
+      require_shape(name, t, {of.batch, of.heads, of.seqlen / rows + (of.seqlen % rows != 0)}, meaning.c_str());
+      break;
+    }
+    case ScaleKind::channel: require_shape(name, t, {of.batch, of.heads, of.dim}, "[batch, heads, dim]"); break;
+  }
+}
+
 void require_same_device(const char* name, const rapt_tensor& t, const rapt_tensor& first, const char* first_name) {
   if (t.device.type == first.device.type && t.device.index == first.device.index) return;
   invalid(name, ".device = ", device_text(t.device), ": must be that of ", first_name, ", ", device_text(first.device));

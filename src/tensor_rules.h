@@ -1,5 +1,6 @@
 // Rules of single tensors and pairs of them: shape, dtype, device, memory. Each throws Error naming argument, value,
-// rule. Called by arguments.cpp, merge.cpp and quantize.cpp before anything runs; never reads contents.
+// rule. Called by arguments.cpp, merge.cpp, quantize_rules.cpp and products.cpp before anything runs; never reads
+// contents.
 #pragma once
 
 #include <array>
@@ -27,6 +28,11 @@ void require_dtype(const char* name, const rapt_tensor& tensor, std::initializer
 void require_rank(const char* name, const rapt_tensor& tensor, int rank, const char* meaning);
 void require_shape(const char* name, const rapt_tensor& tensor, std::initializer_list<int64_t> shape,
                    const char* meaning);
+// Of the tensor that a descale belongs to; total: packed rows, -1 when dense (seqlen is then the most of a sequence).
+struct ScaledShape {
+  int64_t batch, heads, seqlen, total, dim;
+};
+void require_scale_shape(const char* name, const rapt_tensor& tensor, ScaleKind kind, const ScaledShape& of);
 void require_same_device(const char* name, const rapt_tensor& tensor, const rapt_tensor& first, const char* first_name);
 
 // An output may not overlap itself, and two tensors may not share a byte (unless neither is written).

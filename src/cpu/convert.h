@@ -1,6 +1,7 @@
 // Rows of any storage format to float and back: by the vectors of simd.h where these widen, else by plain branchless
 // loops that compilers vectorise, and 8-bit formats by tables.
-// Included only by the isa_*.cpp units (internal linkage). Same results as kernels/shared/dtype.h, element for element.
+// Included by the isa_*.cpp units and, as the scalar one, by products.cpp (internal linkage). Same results as
+// kernels/shared/dtype.h, element for element.
 #pragma once
 
 #include <stdint.h>

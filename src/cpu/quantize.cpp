@@ -68,12 +68,12 @@ class Quantizer {
     std::vector<uint64_t> counts;
   };
 
-  bool by_channel() const { return p.group == ScaleGroup::channel; }
-  bool whole_heads() const { return rows_of(p.group) == 0; }  // or more: not settled within a tile
+  bool by_channel() const { return p.group == ScaleKind::channel; }
+  bool whole_heads() const { return rows_sharing(p.group) == 0; }  // or more: not settled within a tile
   bool exact_amax() const { return p.percentile >= 100; }
   index_t slots_per_head() const { return by_channel() ? p.dim : 1; }
   size_t slot_of(index_t b, index_t h) const {
-    return p.group == ScaleGroup::tensor ? 0 : static_cast<size_t>((b * p.heads + h) * slots_per_head());
+    return p.group == ScaleKind::tensor ? 0 : static_cast<size_t>((b * p.heads + h) * slots_per_head());
   }
 
   bool needs_slots() const { return !p.supplied && whole_heads() && exact_amax(); }
@@ -145,8 +145,8 @@ Quantizer::Quantizer(ThreadPool& pool, const QuantizeParams& params)
       scratch_(static_cast<size_t>(pool.size())),
       amax_(needs_slots() ? std::max(slot_of(p.batch, 0), size_t{1}) : 0) {
   constexpr index_t most_rows = 64, most_elements = 1 << 16;
-  tile_rows_ =
-      rows_of(p.group) > 1 ? rows_of(p.group) : clamped(most_elements / std::max(p.dim, index_t{1}), 1, most_rows);
+  tile_rows_ = rows_sharing(p.group) > 1 ? rows_sharing(p.group)
+                                         : clamped(most_elements / std::max(p.dim, index_t{1}), 1, most_rows);
   if (p.cu_seqlens.present()) tiles_before_.push_back(0);
   for (index_t b = 0; p.cu_seqlens.present() && b < p.batch; ++b)
     tiles_before_.push_back(tiles_before_.back() + tiles_of(quantize_rows(p, b).count));
@@ -167,7 +167,7 @@ void Quantizer::run() {
   if (!p.supplied && whole_heads()) {
     if (exact_amax())
       find_amax();
-    else if (p.group == ScaleGroup::tensor)
+    else if (p.group == ScaleKind::tensor)
       select_of_tensor();
     else
       for_each_head([&](Scratch& s, index_t b, index_t h) { select_of_head(s, b, h); });
@@ -232,7 +232,7 @@ void Quantizer::find_amax() {
     for (index_t i = 0; i < tile.count; ++i) loops_.amax_of_each(s.y.data() + i * p.dim, p.dim, s.largest.data());
     for (size_t c = 0; c < s.largest.size(); ++c) join(slot + c, s.largest[c]);
   });
-  if (p.group == ScaleGroup::tensor) return set_factor(0, 0, 0, 0, amax_[0]);
+  if (p.group == ScaleKind::tensor) return set_factor(0, 0, 0, 0, amax_[0]);
   for (index_t b = 0; b < p.batch; ++b)
     for (index_t h = 0; h < p.heads; ++h)
       for (index_t c = 0; c < slots_per_head(); ++c)
@@ -275,7 +275,7 @@ void Quantizer::select_of_head(Scratch& scratch, index_t b, index_t h) {
 
 // Of a block, or of each row.
 void Quantizer::set_factors_of_tile(Scratch& scratch, const Tile& tile) const {
-  const index_t shared = std::min<index_t>(rows_of(p.group), tile.count);
+  const index_t shared = std::min<index_t>(rows_sharing(p.group), tile.count);
   for (index_t i = 0; i < tile.count; i += shared) {
     const float* y = scratch.y.data() + i * p.dim;
     uint32_t amax = 0;
@@ -296,7 +296,7 @@ void Quantizer::set_factors_of_tile(Scratch& scratch, const Tile& tile) const {
 
 // Blocks that a packed sequence does not reach.
 void Quantizer::set_unused_factors() const {
-  const index_t shared = rows_of(p.group);
+  const index_t shared = rows_sharing(p.group);
   if (shared <= 1) return;
   for (index_t b = 0; b < p.batch; ++b)
     for (index_t h = 0; h < p.heads; ++h)

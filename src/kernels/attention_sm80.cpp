@@ -27,11 +27,6 @@ bool vectors(const Access& access) { return access.unit_last && access.aligned16
 // FP8 instructions that are the machine's own: Ada's and consumer Blackwell's. Others run them as f16 products.
 bool has_fp8_mma(const Device& device) { return arch_number(device.arch) == 89 || arch_number(device.arch) >= 120; }
 
-// Keys that share a descale: 0 where the whole head does.
-int keys_each(ScaleKind kind) {
-  return kind == ScaleKind::token ? 1 : kind == ScaleKind::block64 ? 64 : kind == ScaleKind::block128 ? 128 : 0;
-}
-
 bool accepts_formats(const Problem& p, std::string* why) {
   for (const auto& [tensor, dtype] : {std::pair{"q", p.q}, {"k", p.k}, {"v", p.v}})
     if (!is_16bit(dtype) && !is_code(dtype))
@@ -59,7 +54,7 @@ bool accepts_dims(const Problem& p, const Device& device, std::string* why) {
                     ": must be multiples of ", unit, " up to ", largest_dim);
   }
   // Products that are summed apart, beside the widest output: more registers than there are.
-  const bool apart = p.v_scales == ScaleKind::token || (keys_each(p.v_scales) > 0 && !has_fp8_mma(device));
+  const bool apart = p.v_scales == ScaleKind::token || (rows_sharing(p.v_scales) > 0 && !has_fp8_mma(device));
   if (apart && p.head_dim_v > 192)
     return refuse(name, why, "head_dim_v ", p.head_dim_v, ", v_scales by keys: must be at most 192 on ", device.arch);
   return true;
@@ -167,8 +162,8 @@ void configure_quantised(const Problem& p, const Device& device, AttentionConfig
   a.fp8_scores = is_code(p.q) && is_code(p.k) && has_fp8_mma(device);
   a.p_terms = p.pv == PvMode::fp8 ? 1 : p.pv == PvMode::fp8x2 ? 2 : 0;
   a.fp8_values = a.p_terms > 0 && has_fp8_mma(device);
-  a.row_scales = keys_each(p.q_scales) > 0;
-  a.key_scales = keys_each(p.k_scales), a.value_scales = keys_each(p.v_scales);
+  a.row_scales = rows_sharing(p.q_scales) > 0;
+  a.key_scales = rows_sharing(p.k_scales), a.value_scales = rows_sharing(p.v_scales);
   a.channel_scales = p.v_scales == ScaleKind::channel;
   a.key_mean = p.smooth_k && (p.lse || p.sinks);  // what it does to nothing else
   // Ada's tensor cores truncate sums of FP8 products (docs/fp8.md).
@@ -180,8 +175,8 @@ KernelConfig configure(const Problem& p, const Device& device) {
   AttentionConfig& a = config.attention;
   const bool bounded = p.causal != Causal::none || p.window.has_value(), folded = can_fold(p);
   const bool fp8 = is_code(p.q) || is_code(p.k) || is_code(p.v);
-  const bool uneven =
-      keys_each(p.q_scales) + keys_each(p.k_scales) + keys_each(p.v_scales) > 0 || p.v_scales == ScaleKind::channel;
+  const bool uneven = rows_sharing(p.q_scales) + rows_sharing(p.k_scales) + rows_sharing(p.v_scales) > 0 ||
+                      p.v_scales == ScaleKind::channel;
   const bool light = p.q != DType::bf16 && p.q != DType::e5m2 && p.k == DType::e4m3 && p.v == DType::e4m3;
   const int dim = static_cast<int>(std::max(p.head_dim, p.head_dim_v));
   a = best_tiles(

@@ -38,12 +38,12 @@ ScaleRef scale_ref(const rapt_tensor* t, ScaleKind kind, bool varlen) {
   const auto s = strides_of(*t);
   ScaleRef ref;
   ref.data = static_cast<const float*>(t->data);
+  ref.rows = rows_sharing(kind);
   switch (kind) {
     case ScaleKind::none:
     case ScaleKind::tensor: break;
     case ScaleKind::head: ref.batch = s[0], ref.head = s[1]; break;
     case ScaleKind::token:
-      ref.rows = 1;
       ref.packed_rows = varlen;
       if (varlen)
         ref.head = s[0], ref.position = s[1];
@@ -51,10 +51,7 @@ ScaleRef scale_ref(const rapt_tensor* t, ScaleKind kind, bool varlen) {
         ref.batch = s[0], ref.head = s[1], ref.position = s[2];
       break;
     case ScaleKind::block64:
-    case ScaleKind::block128:
-      ref.rows = kind == ScaleKind::block64 ? 64 : 128;
-      ref.batch = s[0], ref.head = s[1], ref.position = s[2];
-      break;
+    case ScaleKind::block128: ref.batch = s[0], ref.head = s[1], ref.position = s[2]; break;
     case ScaleKind::channel: ref.batch = s[0], ref.head = s[1], ref.channel = s[2]; break;
   }
   return ref;

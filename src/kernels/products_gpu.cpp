@@ -10,8 +10,6 @@
 namespace rapt {
 namespace {
 
-bool is_fp8_operand(DType t) { return t == DType::e4m3 || t == DType::e5m2; }
-
 // Rows whose codes lie side by side and begin at multiples of 16 bytes.
 bool copies_by_16(const TensorRef& t) {
   const auto address = reinterpret_cast<uintptr_t>(t.data);
@@ -22,8 +20,8 @@ int arch_for(const Device& device) { return device.arch.empty() ? device.sm : ar
 
 bool fits_tensor_cores(const ProductParams& p, int arch) {
   constexpr index_t most_depth = index_t{1} << 30;  // steps are counted in int
-  return arch >= 89 && is_fp8_operand(p.a.dtype) && is_fp8_operand(p.b.dtype) && p.depth % 16 == 0 &&
-         p.depth <= most_depth && copies_by_16(p.a) && copies_by_16(p.b);
+  return arch >= 89 && is_code(p.a.dtype) && is_code(p.b.dtype) && p.depth % 16 == 0 && p.depth <= most_depth &&
+         copies_by_16(p.a) && copies_by_16(p.b);
 }
 
 std::string code_of(const ProductConfig& c) {

@@ -22,7 +22,7 @@ const char* name_of(QuantizeStep step) {
   constexpr const char* names[] = {"mean", "clear", "amax", "finish", "select", "encode"};
   return names[static_cast<size_t>(step)];
 }
-const char* name_of(ScaleGroup group) {
+const char* name_of(ScaleKind group) {
   constexpr const char* names[] = {"", "tensor", "head", "token", "block64", "block128", "channel"};
   return names[static_cast<size_t>(group)];
 }
@@ -32,7 +32,7 @@ std::string code_of(const QuantizeConfig& c) {
   return concat("rapt::QuantizeConfig{.step = rapt::QuantizeStep::", name_of(c.step),
                 ", .input = rapt::DType::", rapt::name_of(c.input),
                 ", .output = rapt::DType::", rapt::name_of(c.output), ", .dim = ", c.dim,
-                ", .group = rapt::ScaleGroup::", name_of(c.group), ", .settled = ", yes_no(c.settled),
+                ", .group = rapt::ScaleKind::", name_of(c.group), ", .settled = ", yes_no(c.settled),
                 ", .hadamard = ", yes_no(c.hadamard), ", .smooth = ", yes_no(c.smooth),
                 ", .input_vectors = ", yes_no(c.input_vectors), ", .output_vectors = ", yes_no(c.output_vectors), "}");
 }
@@ -52,14 +52,14 @@ QuantizeConfig config_of(const QuantizeParams& p, QuantizeStep step) {
   c.hadamard = p.hadamard && p.dim > 0;
   c.input_vectors = has_vectors(p.input, p.dim, 16);
   if (step == QuantizeStep::mean) {
-    c.group = ScaleGroup::tensor;
+    c.group = ScaleKind::tensor;
     return c;
   }
   c.smooth = p.mean != nullptr && p.dim > 0;
   if (step == QuantizeStep::select || step == QuantizeStep::encode) c.output = p.output.dtype;
   if (step == QuantizeStep::encode) {
     c.output_vectors = has_vectors(p.output, p.dim, QuantizeConfig::chunk);
-    c.settled = p.supplied || rows_of(p.group) == 0 || p.percentile < 100;
+    c.settled = p.supplied || rows_sharing(p.group) == 0 || p.percentile < 100;
   }
   return c;
 }
@@ -74,7 +74,7 @@ std::vector<QuantizeConfig> quantize_configs(const QuantizeParams& p) {
   if (!p.supplied) {
     if (p.percentile < 100)
       steps.push_back(QuantizeStep::select);
-    else if (rows_of(p.group) == 0)
+    else if (rows_sharing(p.group) == 0)
       steps.insert(steps.end(), {QuantizeStep::clear, QuantizeStep::amax, QuantizeStep::finish});
   }
   steps.push_back(QuantizeStep::encode);

@@ -40,8 +40,8 @@ alignas(16) double quantize_shared[QuantizeConfig::most_shared_channels];
 namespace test {
 namespace {
 
-constexpr ScaleGroup all_groups[] = {ScaleGroup::tensor,  ScaleGroup::head,     ScaleGroup::token,
-                                     ScaleGroup::block64, ScaleGroup::block128, ScaleGroup::channel};
+constexpr ScaleKind all_groups[] = {ScaleKind::tensor,  ScaleKind::head,     ScaleKind::token,
+                                    ScaleKind::block64, ScaleKind::block128, ScaleKind::channel};
 
 // What the kernels here are compiled for. Dims: whole chunks in a warp or not, a tail, rotations within a thread and
 // across lanes, no channels, tiles too large to be held, rows longer than that, channels beyond shared memory.
@@ -67,7 +67,7 @@ constexpr QuantizeConfig config_at(size_t i) {
   c.step = i % step_count == 6 ? QuantizeStep::encode : static_cast<QuantizeStep>(i % step_count);
   c.group = all_groups[i / step_count % group_count];
   c.settled = i % step_count == 6;
-  if (c.step == QuantizeStep::encode && rows_of(c.group) == 0) c.settled = true;
+  if (c.step == QuantizeStep::encode && rows_sharing(c.group) == 0) c.settled = true;
   if (c.step == QuantizeStep::clear || c.step == QuantizeStep::finish) {
     c.dim = 1;
     if (c.step == QuantizeStep::finish) c.output = shape.output;
@@ -75,7 +75,7 @@ constexpr QuantizeConfig config_at(size_t i) {
   }
   c.dim = shape.dim, c.input = shape.input, c.hadamard = shape.hadamard, c.input_vectors = shape.vectors;
   if (c.step == QuantizeStep::mean) {
-    c.group = ScaleGroup::tensor;
+    c.group = ScaleKind::tensor;
     return c;
   }
   c.smooth = shape.smooth;
@@ -85,7 +85,7 @@ constexpr QuantizeConfig config_at(size_t i) {
 }
 
 // amax is there for whole heads only.
-constexpr bool is_needed(const QuantizeConfig& c) { return c.step != QuantizeStep::amax || rows_of(c.group) == 0; }
+constexpr bool is_needed(const QuantizeConfig& c) { return c.step != QuantizeStep::amax || rows_sharing(c.group) == 0; }
 
 template <size_t i>
 void run_kernel(const QuantizeParams& p) {
@@ -114,7 +114,7 @@ void emulate(const rapt_quantize_args& args) {
   }
 }
 
-QuantizeCall call_of(const Shape& shape, ScaleGroup group, const std::vector<int64_t>& sizes, QuantizeFill fill) {
+QuantizeCall call_of(const Shape& shape, ScaleKind group, const std::vector<int64_t>& sizes, QuantizeFill fill) {
   QuantizeCall call;
   call.input = make_tensor(shape.input, {sizes[0], sizes[1], sizes[2], shape.dim});
   if (!shape.vectors) {  // channels that do not lie side by side
@@ -157,8 +157,8 @@ HostTensor lengths(const std::vector<int32_t>& values) {
   return list;
 }
 
-class QuantizeText : public testing::TestWithParam<ScaleGroup> {};
-std::string group_name(const testing::TestParamInfo<ScaleGroup>& group) {
+class QuantizeText : public testing::TestWithParam<ScaleKind> {};
+std::string group_name(const testing::TestParamInfo<ScaleKind>& group) {
   constexpr const char* names[] = {"", "tensor", "head", "token", "block64", "block128", "channel"};
   return names[static_cast<size_t>(group.param)];
 }
@@ -179,7 +179,7 @@ TEST(QuantizeMeanText, AddsInOneOrder) {
   RAPT_NEEDS_FIBERS();
   const Shape& shape = shapes[5];
   ASSERT_TRUE(shape.smooth && shape.input == DType::bf16);
-  expect_same_as_cpu(call_of(shape, ScaleGroup::head, {2, 2, 320, 0}, QuantizeFill::cancelling), shape);
+  expect_same_as_cpu(call_of(shape, ScaleKind::head, {2, 2, 320, 0}, QuantizeFill::cancelling), shape);
 }
 
 TEST_P(QuantizeText, SuppliedFactorsAndPercentiles) {
@@ -189,7 +189,7 @@ TEST_P(QuantizeText, SuppliedFactorsAndPercentiles) {
     QuantizeCall call = call_of(shapes[s], GetParam(), {1, 2, 70, 0}, QuantizeFill::special);
     supply(call);
     expect_same_as_cpu(call, shapes[s]);
-    if (GetParam() == ScaleGroup::channel && shapes[s].dim > 64) continue;  // a block for each channel takes long here
+    if (GetParam() == ScaleKind::channel && shapes[s].dim > 64) continue;  // a block for each channel takes long here
     call = call_of(shapes[s], GetParam(), {2, 1, s < 4 ? 67 : 9, 0}, QuantizeFill::special);
     call.percentile = s % 2 == 0 ? 99.0 : 30.0;
     expect_same_as_cpu(call, shapes[s]);
@@ -201,7 +201,7 @@ TEST_P(QuantizeText, PackedSequences) {
   for (const size_t s : {0, 1, 3, 5})
     for (const bool percentile : {false, true}) {
       SCOPED_TRACE(testing::Message() << "shape " << s << ", percentile " << percentile);
-      if (percentile && GetParam() == ScaleGroup::channel && shapes[s].dim > 20) continue;
+      if (percentile && GetParam() == ScaleKind::channel && shapes[s].dim > 20) continue;
       const Shape& shape = shapes[s];
       QuantizeCall call = call_of(shape, GetParam(), {1, 2, 150, 0}, QuantizeFill::outlier);
       const std::vector<int64_t> was = call.input.strides;
@@ -259,20 +259,20 @@ std::vector<QuantizeStep> steps_of(const QuantizeCall& call) {
 
 TEST(QuantizePlan, ReadsOnceWhereOnceIsEnough) {
   using Steps = std::vector<QuantizeStep>;
-  const auto call_for = [](ScaleGroup group) {
+  const auto call_for = [](ScaleKind group) {
     QuantizeCall call = call_of(shapes[0], group, {1, 2, 70, 0}, QuantizeFill::normal);
     call.poison(DType::e4m3);
     return call;
   };
-  for (const ScaleGroup group : {ScaleGroup::token, ScaleGroup::block64, ScaleGroup::block128})
+  for (const ScaleKind group : {ScaleKind::token, ScaleKind::block64, ScaleKind::block128})
     EXPECT_EQ(steps_of(call_for(group)), Steps{QuantizeStep::encode});
-  for (const ScaleGroup group : {ScaleGroup::tensor, ScaleGroup::head, ScaleGroup::channel})
+  for (const ScaleKind group : {ScaleKind::tensor, ScaleKind::head, ScaleKind::channel})
     EXPECT_EQ(steps_of(call_for(group)),
               (Steps{QuantizeStep::clear, QuantizeStep::amax, QuantizeStep::finish, QuantizeStep::encode}));
-  QuantizeCall supplied = call_for(ScaleGroup::head);
+  QuantizeCall supplied = call_for(ScaleKind::head);
   supply(supplied);
   EXPECT_EQ(steps_of(supplied), Steps{QuantizeStep::encode});
-  QuantizeCall percentile = call_for(ScaleGroup::block64);
+  QuantizeCall percentile = call_for(ScaleKind::block64);
   percentile.percentile = 99;
   percentile.flags = RAPT_QUANTIZE_SMOOTH;
   percentile.poison(DType::e4m3);
@@ -284,7 +284,7 @@ TEST(QuantizePlan, VectorsWhereAligned) {
   const auto config = [](const QuantizeCall& call) {
     return quantize_configs(quantize_params(QuantizeArgs(call).args)).back();
   };
-  QuantizeCall call = call_of(shapes[0], ScaleGroup::token, {1, 2, 70, 0}, QuantizeFill::zero);
+  QuantizeCall call = call_of(shapes[0], ScaleKind::token, {1, 2, 70, 0}, QuantizeFill::zero);
   call.poison(DType::e4m3);
   EXPECT_TRUE(config(call).input_vectors && config(call).output_vectors);
   call.input.offset += 1;

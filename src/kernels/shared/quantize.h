@@ -4,16 +4,9 @@
 
 #include "hadamard.h"
 #include "params.h"
+#include "scale.h"
 
 namespace rapt {
-
-// What shares a descale factor. The values are those of rapt_scale_kind.
-enum class ScaleGroup : unsigned char { tensor = 1, head = 2, token = 3, block64 = 4, block128 = 5, channel = 6 };
-
-// Rows of a sequence that share a factor; 0 = all of them.
-constexpr int rows_of(ScaleGroup group) {
-  return group == ScaleGroup::token ? 1 : group == ScaleGroup::block64 ? 64 : group == ScaleGroup::block128 ? 128 : 0;
-}
 
 struct QuantizeParams {
   TensorRef input, output;  // [batch, heads, seqlen, dim]; packed: rows of all sequences, batch stride 0
@@ -26,7 +19,7 @@ struct QuantizeParams {
   index_t seqlen = 0;  // rows of every sequence, or the most that one may have
   index_t total = 0;   // packed rows
   double percentile = 100.0;
-  ScaleGroup group = ScaleGroup::tensor;
+  ScaleKind group = ScaleKind::tensor;
   bool hadamard = false, supplied = false;
 
   constexpr float* descale_at(index_t b, index_t h, index_t position, index_t channel) const {
@@ -37,7 +30,7 @@ struct QuantizeParams {
   }
   // Positions of descale in one head of one sequence: tokens (packed: those of the sequence), blocks or one.
   constexpr index_t positions() const {
-    const int rows = rows_of(group);
+    const int rows = rows_sharing(group);
     return rows == 0 ? 1 : seqlen / rows + (seqlen % rows != 0);
   }
 };
@@ -54,8 +47,8 @@ constexpr QuantizeRows quantize_rows(const QuantizeParams& p, index_t b) {
 }
 // Where the factor of row s of the sequence lies among those of its head: token factors of packed rows count rows.
 constexpr index_t descale_position(const QuantizeParams& p, const QuantizeRows& rows, index_t s) {
-  if (p.group == ScaleGroup::token) return rows.first + s;
-  return rows_of(p.group) == 0 ? 0 : s / rows_of(p.group);
+  if (p.group == ScaleKind::token) return rows.first + s;
+  return rows_sharing(p.group) == 0 ? 0 : s / rows_sharing(p.group);
 }
 
 namespace quantizing {

@@ -20,7 +20,7 @@ struct QuantizeConfig {
   QuantizeStep step = QuantizeStep::encode;
   DType input = DType::f16, output = DType::e4m3;
   int dim = 0;  // 0: rows without channels, of which the factors of tokens and blocks are all there is
-  ScaleGroup group = ScaleGroup::tensor;
+  ScaleKind group = ScaleKind::tensor;
   bool settled = false;  // encode: descale is read, not written
   bool hadamard = false;
   bool smooth = false;          // mean is subtracted
@@ -37,10 +37,10 @@ struct QuantizeConfig {
   constexpr int rotated() const { return hadamard ? hadamard::group_of(dim) : 1; }
   // Threads that rotate together: neighbours in a warp.
   constexpr int rotated_chunks() const { return rotated() > chunk ? rotated() / chunk : 1; }
-  constexpr bool by_channel() const { return group == ScaleGroup::channel; }
+  constexpr bool by_channel() const { return group == ScaleKind::channel; }
 
   constexpr int rows() const {
-    const int shared = rows_of(group);
+    const int shared = rows_sharing(group);
     if (step == QuantizeStep::encode && !settled && shared > 1) return shared;
     const int wanted = (step == QuantizeStep::amax ? 4096 : 1024) / chunks();
     return wanted > 1 ? wanted : 1;
@@ -48,12 +48,12 @@ struct QuantizeConfig {
   constexpr int threads() const {
     if (step == QuantizeStep::mean) return mean_chunks() * quantizing::mean_lanes;
     if (step == QuantizeStep::clear || step == QuantizeStep::finish) return 128;
-    if (step == QuantizeStep::select && group != ScaleGroup::token) return 512;
+    if (step == QuantizeStep::select && group != ScaleKind::token) return 512;
     const index_t work = step == QuantizeStep::select ? chunks() : (index_t{rows()} * chunks() + 3) / 4;
     return static_cast<int>(clamped((work + 31) / 32 * 32, 32, 512));
   }
   // encode: the whole tile shares a factor. Rows too long to be held have tiles of their own.
-  constexpr bool one_factor() const { return group != ScaleGroup::token || rows() == 1; }
+  constexpr bool one_factor() const { return group != ScaleKind::token || rows() == 1; }
   constexpr int warps() const { return threads() / 32; }
   constexpr int chunks_per_thread() const {
     return static_cast<int>((index_t{rows()} * chunks() + threads() - 1) / threads());
@@ -85,7 +85,7 @@ constexpr index_t quantize_tiles(const QuantizeParams& p, const QuantizeConfig& 
 }
 // Factors of a tensor, head or channel.
 constexpr index_t quantize_slots(const QuantizeParams& p) {
-  return p.group == ScaleGroup::tensor ? 1 : p.batch * p.heads * (p.group == ScaleGroup::channel ? p.dim : 1);
+  return p.group == ScaleKind::tensor ? 1 : p.batch * p.heads * (p.group == ScaleKind::channel ? p.dim : 1);
 }
 // What is there for a kernel's thread blocks to take, one after another; clear and finish: for threads.
 constexpr index_t quantize_work_items(const QuantizeParams& p, const QuantizeConfig& c) {
@@ -96,9 +96,9 @@ constexpr index_t quantize_work_items(const QuantizeParams& p, const QuantizeCon
     case QuantizeStep::clear:
     case QuantizeStep::finish: return quantize_slots(p);
     case QuantizeStep::select:
-      return p.group == ScaleGroup::tensor
+      return p.group == ScaleKind::tensor
                  ? 1
-                 : p.batch * p.heads * (p.group == ScaleGroup::token ? p.seqlen : p.positions()) *
+                 : p.batch * p.heads * (p.group == ScaleKind::token ? p.seqlen : p.positions()) *
                        (c.by_channel() ? p.dim : 1);
     default: return p.batch * p.heads * quantize_tiles(p, c);
   }

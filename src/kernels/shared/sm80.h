@@ -15,9 +15,6 @@ struct Sm80Params {
 
 constexpr int round_up(int n, int multiple) { return (n + multiple - 1) / multiple * multiple; }
 
-// FP8 codes that tensor cores can take, or that are widened to 16 bits exactly.
-constexpr bool is_code(DType t) { return t == DType::e4m3 || t == DType::e5m2; }
-
 // How the tensors lie in attention_sm80's shared memory. Codes of K and V stay codes; those of Q are widened there
 // unless scores come from FP8 instructions. Dims are rounded up to what one load of a fragment takes: 32 bytes of a row
 // of Q or K, 16 channels of V or 32 where codes of V are widened.
