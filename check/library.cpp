@@ -11,6 +11,7 @@ namespace rapt::check {
 namespace {
 
 void set_options(const Problem& p, rapt_sdpa_args& args) {
+  if (!p.mod.empty()) unsupported("mod=", p.mod, ": a digest is not the text that a call would need");
   if (p.causal == Causal::bottom_right) args.flags |= RAPT_CAUSAL;
   if (p.causal == Causal::top_left) args.flags |= RAPT_CAUSAL_TOP_LEFT;
   if (p.partial) args.flags |= RAPT_PARTIAL;

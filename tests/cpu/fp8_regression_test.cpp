@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "check/check.h"
 #include "error.h"
 #include "lab/quantize.h"
 #include "lab/safetensors.h"
@@ -55,6 +56,14 @@ TEST(Fp8Regression, OneTensorAsMeanAndDescaleIsRefused) {
   EXPECT_NE(std::string(rapt_last_error()).find("mean"), std::string::npos) << rapt_last_error();
   EXPECT_EQ(both, std::vector<float>(16, 3.0f));
   EXPECT_EQ(codes, std::vector<uint8_t>(8 * 16, 7));
+}
+
+// A line with a modification that no call carried out passed its check.
+TEST(Fp8Regression, ModificationsAreNotCheckedWithoutTheirText) {
+  const check::Result result =
+      check::check_problem(parse_problem("f32 b1 h2 q8 d16 mod=ab"), check::Fill::normal, 1, check::library_kernel());
+  EXPECT_TRUE(result.refused);
+  EXPECT_NE(result.message.find("mod=ab"), std::string::npos) << result.message;
 }
 
 class Fp8LabRegression : public testing::Test {
