@@ -37,24 +37,26 @@ inline Codes codes_of(const float (&scaled)[chunk]) {
 }
 
 template <QuantizeConfig cfg>
-inline void store_chunk(const QuantizeParams& p, index_t at, int column, const Codes& codes) {
-  auto* to = static_cast<unsigned char*>(p.output.data) + at;
+inline void store_chunk(const QuantizeParams& p, unsigned char* row, int column, const Codes& codes) {
   if constexpr (cfg.output_vectors) {
-    *reinterpret_cast<Codes*>(to + index_t{column} * chunk) = codes;
+    *reinterpret_cast<Codes*>(row + index_t{column} * chunk) = codes;
   } else {
     for (int i = 0; i < chunk; ++i)
       if (is_channel<cfg>(column, i))
-        to[(index_t{column} * chunk + i) * p.output.column] =
+        row[(index_t{column} * chunk + i) * p.output.column] =
             static_cast<unsigned char>(codes.word[i / 4] >> 8 * (i % 4));
   }
 }
 
-// Inverses of the factors of the thread's chunks: a tile's, or that of each row. One thread of each writes the factor.
+// Inverses of the factors of the thread's chunks: a tile's, or that of each row. They are there, or found, and then one
+// thread of each writes the factor.
 template <QuantizeConfig cfg>
 class Factors {
  public:
   Factors(const QuantizeParams& p, const QuantizeTile& tile, const Chunks<cfg>& chunks, unsigned* shared) {
-    if constexpr (cfg.one_factor())
+    if constexpr (cfg.settled)
+      read(p, tile, chunks);
+    else if constexpr (cfg.one_factor())
       find_of_tile(p, tile, chunks, shared);
     else
       find_of_rows(p, tile, chunks, shared);
@@ -63,6 +65,19 @@ class Factors {
 
  private:
   static constexpr int count = Chunks<cfg>::count;
+
+  void read(const QuantizeParams& p, const QuantizeTile& tile, const Chunks<cfg>& chunks) {
+    if constexpr (cfg.by_channel()) return;  // Chunks has them
+    const auto inverse_at = [&](int row) {
+      return inverse_of(*p.descale_at(tile.b, tile.h, descale_position(p, tile.rows, tile.first + row), 0));
+    };
+    if constexpr (cfg.one_factor()) {
+      inverses[0] = inverse_at(0);
+    } else {
+#pragma unroll
+      for (int i = 0; i < count; ++i) inverses[i] = chunks.live(i) ? inverse_at(chunks.row(i)) : 0.0f;
+    }
+  }
 
   void find_of_tile(const QuantizeParams& p, const QuantizeTile& tile, const Chunks<cfg>& chunks, unsigned* shared) {
     const float descale = descale_of(block_largest<cfg>(largest_of_chunks<cfg>(chunks), shared), cfg.output);
@@ -79,15 +94,12 @@ class Factors {
     }
 #pragma unroll
     for (int i = 0; i < count; ++i) {
-      float y[chunk];
-      chunks.get(i, y);
-      largest[i] = largest_magnitude(y);
+      largest[i] = largest_of_chunks<cfg>(chunks, i, i + 1);
       if constexpr (!cfg.rows_in_warps()) {
         if (chunks.live(i)) atomicMax(shared + chunks.row(i), largest[i]);
       } else {
         for (int apart = 1; apart < cfg.chunks(); apart *= 2) {
-          const unsigned other = __shfl_xor_sync(0xffffffffu, largest[i], apart);
-          largest[i] = other > largest[i] ? other : largest[i];
+          largest[i] = larger(largest[i], __shfl_xor_sync(0xffffffffu, largest[i], apart));
         }
       }
     }
@@ -103,13 +115,11 @@ class Factors {
     }
   }
 
-  float inverses[cfg.one_factor() ? 1 : count];
+  float inverses[cfg.one_factor() ? 1 : count] = {};
 };
 
-// inverse(i): of the factor of chunk i, where channels have none of their own.
-template <QuantizeConfig cfg, class Inverse>
-inline void store_chunks(const QuantizeParams& p, const QuantizeTile& tile, const Chunks<cfg>& chunks,
-                         const Inverse& inverse) {
+template <QuantizeConfig cfg>
+inline void store_chunks(const QuantizeParams& p, const Chunks<cfg>& chunks, const Factors<cfg>& factors) {
 #pragma unroll(unrolled(cfg))
   for (int i = 0; i < Chunks<cfg>::count; ++i) {
     float y[chunk];
@@ -119,37 +129,29 @@ inline void store_chunks(const QuantizeParams& p, const QuantizeTile& tile, cons
       const Column<cfg> column = chunks.column_of(i);
       for (int c = 0; c < chunk; ++c) y[c] = multiplied(y[c], column.inverse[c]);
     } else {
-      const float factor = inverse(i);
+      const float factor = factors.inverse(i);
       for (int c = 0; c < chunk; ++c) y[c] = multiplied(y[c], factor);
     }
-    store_chunk<cfg>(p, tile.output_at + chunks.row(i) * p.output.row, chunks.column(i), codes_of<cfg>(y));
+    store_chunk<cfg>(p, chunks.output_row(i), chunks.column(i), codes_of<cfg>(y));
   }
 }
 
 template <QuantizeConfig cfg>
 inline void encode_tile(const QuantizeParams& p, const QuantizeTile& tile, unsigned* shared) {
   const Chunks<cfg> chunks(p, tile);
-  if constexpr (cfg.settled) {
-    store_chunks<cfg>(p, tile, chunks, [&](int i) {
-      return inverse_of(*p.descale_at(tile.b, tile.h, descale_position(p, tile.rows, tile.first + chunks.row(i)), 0));
-    });
-  } else {
-    const Factors<cfg> factors(p, tile, chunks, shared);
-    store_chunks<cfg>(p, tile, chunks, [&](int i) { return factors.inverse(i); });
-  }
+  const Factors<cfg> factors(p, tile, chunks, shared);
+  store_chunks<cfg>(p, chunks, factors);
 }
 
 template <QuantizeConfig cfg>
 inline void encode(const QuantizeParams& p, unsigned* shared) {
-  const index_t items = quantize_work_items(p, cfg);
-  for (index_t item = blockIdx.x; item < items; item += gridDim.x) {
-    const QuantizeTile tile = tile_at<cfg>(p, item);
+  for_each_tile<cfg>(p, [&](const QuantizeTile& tile) {
     if (tile.count > 0)
       encode_tile<cfg>(p, tile, shared);
     else if (!cfg.settled && rows_sharing(cfg.group) > 1 && thread() == 0)
       *p.descale_at(tile.b, tile.h, tile.first / cfg.rows(), 0) = 1.0f;
     if constexpr (!cfg.settled) __syncthreads();  // what is shared is used again
-  }
+  });
 }
 
 // ---- amax
@@ -175,7 +177,7 @@ inline void join_channels(const QuantizeParams& p, const QuantizeTile& tile, uns
     for (int c = 0; c < chunk; ++c) {
       const unsigned magnitude = finite_magnitude(y[c]);
       if constexpr (cfg.fixed_column())
-        largest[c] = magnitude > largest[c] ? magnitude : largest[c];
+        largest[c] = larger(largest[c], magnitude);
       else if (is_channel<cfg>(chunks.column(i), c))
         atomicMax(place(chunks.column(i) * chunk + c), magnitude);
     }
@@ -192,10 +194,8 @@ inline void join_channels(const QuantizeParams& p, const QuantizeTile& tile, uns
 
 template <QuantizeConfig cfg>
 inline void amax(const QuantizeParams& p, unsigned* shared) {
-  const index_t items = quantize_work_items(p, cfg);
-  for (index_t item = blockIdx.x; item < items; item += gridDim.x) {
-    const QuantizeTile tile = tile_at<cfg>(p, item);
-    if (tile.count == 0) continue;
+  for_each_tile<cfg>(p, [&](const QuantizeTile& tile) {
+    if (tile.count == 0) return;
     if constexpr (cfg.by_channel()) {
       join_channels<cfg>(p, tile, shared);
     } else {
@@ -203,7 +203,7 @@ inline void amax(const QuantizeParams& p, unsigned* shared) {
       if (thread() == 0) atomicMax(reinterpret_cast<unsigned*>(p.descale_at(tile.b, tile.h, 0, 0)), largest);
     }
     __syncthreads();
-  }
+  });
 }
 
 template <QuantizeConfig cfg>

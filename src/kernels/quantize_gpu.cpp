@@ -68,7 +68,10 @@ QuantizeConfig config_of(const QuantizeParams& p, QuantizeStep step) {
 
 std::vector<QuantizeConfig> quantize_configs(const QuantizeParams& p) {
   constexpr index_t most_channels = index_t{1} << 24;  // chunks of a tile are counted in int
+  constexpr index_t most_rows = index_t{1} << 36;      // a thread counts some of them in unsigned
   if (p.dim > most_channels) unsupported("input: dim = ", p.dim, ": a GPU quantises at most 2^24 channels of a head");
+  if (p.mean != nullptr && p.seqlen > most_rows)
+    unsupported("input: seqlen = ", p.seqlen, ": a GPU finds means of at most 2^36 rows");
   std::vector<QuantizeStep> steps;
   if (p.mean != nullptr) steps.push_back(QuantizeStep::mean);
   if (!p.supplied) {
@@ -88,7 +91,8 @@ std::vector<QuantizeConfig> quantize_configs(const QuantizeParams& p) {
 
 KernelUnit quantize_unit(const QuantizeConfig& c) {
   return {concat("#include \"quantize.cuh\"\nconstexpr rapt::QuantizeConfig cfg = ", code_of(c),
-                 ";\nextern \"C\" __global__ void __launch_bounds__(cfg.threads()) rapt_kernel(const __grid_constant__ "
+                 ";\nextern \"C\" __global__ void __launch_bounds__(cfg.threads(), cfg.min_blocks()) rapt_kernel(const "
+                 "__grid_constant__ "
                  "rapt::QuantizeParams p) { rapt::quantize<cfg>(p); }\n"),
           c.threads(), static_cast<size_t>(c.shared_words()) * sizeof(unsigned)};
 }
@@ -109,13 +113,11 @@ void quantize_on_gpu(Context& context, const QuantizeParams& params, int device_
     kernels.push_back(&context.gpu().kernel(device, unit, "rapt_quantize"));
   }
   for (size_t i = 0; i < configs.size(); ++i) {
-    const QuantizeConfig& config = configs[i];
-    index_t blocks = quantize_work_items(params, config);
-    if (config.step == QuantizeStep::clear || config.step == QuantizeStep::finish)
-      blocks = (blocks + config.threads() - 1) / config.threads();
-    constexpr index_t most_blocks = 0x7fffffff;  // grid.x of every GPU; the kernels stride over the rest
+    const QuantizeGrid grid = quantize_grid(params, configs[i]);
     cuda::Kernel::Launch launch;
-    launch.grid_x = static_cast<unsigned>(std::min(blocks, most_blocks));
+    launch.grid_x = static_cast<unsigned>(grid.x);
+    launch.grid_y = static_cast<unsigned>(grid.y);
+    launch.grid_z = static_cast<unsigned>(grid.z);
     launch.threads = static_cast<unsigned>(kernels[i]->unit.threads);
     launch.smem_bytes = kernels[i]->unit.smem_bytes;
     launch.stream = stream;

@@ -105,12 +105,16 @@ void emulate(const rapt_quantize_args& args) {
     size_t i = 0;
     while (i < kernels.size() && !(config_at(i) == config)) ++i;
     ASSERT_LT(i, kernels.size()) << quantize_unit(config).text << "is not compiled here";
-    const index_t items = quantize_work_items(params, config);
-    if (items == 0) continue;
     ASSERT_LE(static_cast<size_t>(config.shared_words()), 2 * std::size(quantize_shared));
-    cuda_emulation::launch(static_cast<unsigned>(std::min<index_t>(items, 3)), static_cast<unsigned>(config.threads()),
-                           reinterpret_cast<float*>(quantize_shared), static_cast<size_t>(config.shared_words()),
-                           [&] { kernels[i](params); });
+    const QuantizeGrid grid = quantize_grid(params, config);
+    const auto fewer = [](index_t blocks, index_t most) { return static_cast<unsigned>(std::min(blocks, most)); };
+    gridDim.y = fewer(grid.y, 1), gridDim.z = fewer(grid.z, 2);
+    for (blockIdx.z = 0; blockIdx.z < gridDim.z; ++blockIdx.z)
+      for (blockIdx.y = 0; blockIdx.y < gridDim.y; ++blockIdx.y)
+        cuda_emulation::launch(fewer(grid.x, 3), static_cast<unsigned>(config.threads()),
+                               reinterpret_cast<float*>(quantize_shared), static_cast<size_t>(config.shared_words()),
+                               [&] { kernels[i](params); });
+    gridDim.y = gridDim.z = 1, blockIdx.y = blockIdx.z = 0;
   }
 }
 

@@ -215,6 +215,7 @@ def test_every_required_field_is_required():
         assert rows.faults(broken) == ["row: required"], name
 
 
+@pytest.mark.skipif(not os.path.isdir(os.path.join(ROOT, "results")), reason="results/ is not here: a kit")
 def test_checked_in_results_follow_the_schema():
     count = 0
     for folder, _, files in os.walk(os.path.join(ROOT, "results")):

@@ -72,6 +72,18 @@ inline unsigned short pack_e5m2x2(float low, float high) {
 }
 #endif
 inline unsigned byte_perm(unsigned x, unsigned y, unsigned selector) { return __byte_perm(x, y, selector); }
+// max(|x|, |y|) of both halves; of a number and NaN the number.
+template <DType type>
+inline unsigned max_magnitude2(unsigned x, unsigned y) {  // sm_80
+  unsigned most;
+  if constexpr (type == DType::f16)
+    asm("{.reg .b32 s, t;\n abs.f16x2 s, %1;\n abs.f16x2 t, %2;\n max.f16x2 %0, s, t;}" : "=r"(most) : "r"(x), "r"(y));
+  else
+    asm("{.reg .b32 s, t;\n abs.bf16x2 s, %1;\n abs.bf16x2 t, %2;\n max.bf16x2 %0, s, t;}"
+        : "=r"(most)
+        : "r"(x), "r"(y));
+  return most;
+}
 // 2^x within 2 ulp; subnormal results are 0, 2^-inf = 0, NaN stays NaN.
 inline float exp2_approx(float x) {
   float y;
@@ -109,6 +121,16 @@ inline unsigned byte_perm(unsigned x, unsigned y, unsigned selector) {
   for (unsigned i = 0; i < 4; ++i)
     result |= static_cast<unsigned>(bytes >> (selector >> 4 * i & 7u) * 8 & 0xffu) << 8 * i;
   return result;
+}
+template <DType type>
+inline unsigned max_magnitude2(unsigned x, unsigned y) {
+  constexpr unsigned infinity = type == DType::f16 ? 0x7c00u : 0x7f80u;
+  unsigned most = 0;
+  for (int shift = 0; shift < 32; shift += 16) {
+    const unsigned a = x >> shift & 0x7fffu, b = y >> shift & 0x7fffu;
+    most |= (a > infinity || (a < b && b <= infinity) ? b : a) << shift;
+  }
+  return most;
 }
 inline float exp2_approx(float x) {
   const float y = __builtin_exp2f(x);

@@ -44,25 +44,29 @@ struct Column {
   }
 };
 
-// The chunk `column` of the row whose first element is `at`; zeros where there is nothing.
+// The chunk `column` of a row; zeros where there is nothing.
 template <QuantizeConfig cfg>
-inline Stored<cfg> load_chunk(const QuantizeParams& p, index_t at, int column, bool live) {
+inline Stored<cfg> load_chunk(const QuantizeParams& p, const char* row, int column, bool live) {
   Stored<cfg> x{};
   if (!live) return x;
   if constexpr (cfg.input_vectors) {
-    const char* from = static_cast<const char*>(p.input.data) + (at + index_t{column} * chunk) * bytes_of(cfg.input);
-    return *reinterpret_cast<const Stored<cfg>*>(from);
+    return *reinterpret_cast<const Stored<cfg>*>(row + index_t{column} * chunk * bytes_of(cfg.input));
   } else {
     for (int i = 0; i < chunk; ++i) {
       if (!is_channel<cfg>(column, i)) continue;
-      const index_t element = at + (index_t{column} * chunk + i) * p.input.column;
+      const char* at = row + (index_t{column} * chunk + i) * p.input.column * bytes_of(cfg.input);
       if constexpr (cfg.input == DType::f32)
-        x.word[i] = static_cast<const unsigned*>(p.input.data)[element];
+        x.word[i] = *reinterpret_cast<const unsigned*>(at);
       else
-        x.word[i / 2] |= unsigned{static_cast<const unsigned short*>(p.input.data)[element]} << 16 * (i % 2);
+        x.word[i / 2] |= unsigned{*reinterpret_cast<const unsigned short*>(at)} << 16 * (i % 2);
     }
     return x;
   }
+}
+
+template <QuantizeConfig cfg>
+inline const char* input_row(const QuantizeParams& p, index_t b, index_t h, index_t row) {
+  return static_cast<const char*>(p.input.data) + p.input.index(b, h, row) * bytes_of(cfg.input);
 }
 
 template <QuantizeConfig cfg>
@@ -84,11 +88,10 @@ inline void rotate_chunk(const Column<cfg>& column, float (&y)[chunk]) {
   constexpr int group = cfg.rotated(), within = group < chunk ? group : chunk;
   for (int i = 0; i < chunk; ++i) y[i] = detail::float_of(detail::bits_of(y[i]) ^ (column.negative >> i & 1u) << 31);
   for (int first = 0; first < chunk; first += within) hadamard::transform(y + first, within);
-  for (int apart = 1; apart < cfg.rotated_chunks(); apart *= 2)
-    for (int i = 0; i < chunk; ++i) {
-      const float other = __shfl_xor_sync(0xffffffffu, y[i], apart);
-      y[i] = (thread() & apart) == 0 ? y[i] + other : other - y[i];
-    }
+  for (int apart = 1; apart < cfg.rotated_chunks(); apart *= 2) {
+    const float sign = (thread() & apart) == 0 ? 1.0f : -1.0f;  // one instruction for the sum and the difference
+    for (int i = 0; i < chunk; ++i) y[i] = sign * y[i] + __shfl_xor_sync(0xffffffffu, y[i], apart);
+  }
   if constexpr (group > 1)
     for (int i = 0; i < chunk; ++i) y[i] = multiplied(y[i], hadamard::factor_of(group));
 }
@@ -102,6 +105,8 @@ inline void values_of(const Stored<cfg>& x, const Column<cfg>& column, float (&y
     for (int i = 0; i < chunk; ++i) y[i] -= column.mean[i];
 }
 
+inline unsigned larger(unsigned a, unsigned b) { return a > b ? a : b; }
+
 // The largest finite magnitude as bits. fmaxf passes over NaN; where it finds infinity, which is rare, all are looked
 // at.
 inline unsigned largest_magnitude(const float (&y)[chunk]) {
@@ -110,38 +115,46 @@ inline unsigned largest_magnitude(const float (&y)[chunk]) {
   unsigned largest = detail::bits_of(most);
   if (largest == infinity_bits) {
     largest = 0;
-    for (int i = 0; i < chunk; ++i) {
-      const unsigned magnitude = finite_magnitude(y[i]);
-      largest = magnitude > largest ? magnitude : largest;
-    }
+    for (int i = 0; i < chunk; ++i) largest = larger(largest, finite_magnitude(y[i]));
   }
   return largest;
+}
+template <DType type>
+inline unsigned magnitude_of_half(unsigned code) {
+  const auto half = static_cast<unsigned short>(code);
+  return detail::bits_of(type == DType::f16 ? f16_to_f32(half) : bf16_to_float(half));
 }
 
 // Some rows of one head.
 struct QuantizeTile {
   index_t b, h;
   QuantizeRows rows;
-  index_t first;                // of the sequence
-  int count;                    // 0: the sequence ends before
-  index_t input_at, output_at;  // elements before its first row
+  index_t first;  // of the sequence
+  int count;      // 0: the sequence ends before
+  const char* input;
+  unsigned char* output;  // its first row in both
 };
 
-// item / count, for items that mostly fit into 32 bits, where a division takes a quarter of the instructions.
-inline index_t quotient(index_t item, index_t count) {
-  if (((item | count) >> 32) == 0) return static_cast<unsigned>(item) / static_cast<unsigned>(count);
-  return item / count;
+template <QuantizeConfig cfg>
+inline QuantizeTile tile_at(const QuantizeParams& p, index_t b, index_t h, index_t tile) {
+  const QuantizeRows rows = quantize_rows(p, b);
+  const index_t first = tile * cfg.rows(), row = rows.first + first;
+  return {b,
+          h,
+          rows,
+          first,
+          static_cast<int>(clamped(rows.count - first, 0, cfg.rows())),
+          input_row<cfg>(p, b, h, row),
+          static_cast<unsigned char*>(p.output.data) + p.output.index(b, h, row)};
 }
 
-template <QuantizeConfig cfg>
-inline QuantizeTile tile_at(const QuantizeParams& p, index_t item) {
-  const index_t tiles = quantize_tiles(p, cfg), head = quotient(item, tiles), b = quotient(head, p.heads);
-  const index_t first = (item - head * tiles) * cfg.rows();
-  const index_t h = head - b * p.heads;
-  const QuantizeRows rows = quantize_rows(p, b);
-  const auto count = static_cast<int>(clamped(rows.count - first, 0, cfg.rows()));
-  const index_t row = rows.first + first;
-  return {b, h, rows, first, count, p.input.index(b, h, row), p.output.index(b, h, row)};
+// All tiles, dealt to the blocks of a grid of tiles, heads and batches: what a block takes first needs no division.
+template <QuantizeConfig cfg, class Visit>
+inline void for_each_tile(const QuantizeParams& p, const Visit& visit) {
+  const index_t tiles = quantize_tiles(p, cfg);
+  for (index_t b = blockIdx.z; b < p.batch; b += gridDim.z)
+    for (index_t h = blockIdx.y; h < p.heads; h += gridDim.y)
+      for (index_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) visit(tile_at<cfg>(p, b, h, tile));
 }
 
 // A tile's chunks that belong to this thread: held where they fit into registers, else read whenever they are asked
@@ -150,14 +163,17 @@ template <QuantizeConfig cfg>
 class Chunks {
  public:
   static constexpr int count = cfg.chunks_per_thread();
-  static constexpr bool transformed = cfg.hadamard || cfg.smooth;
 
   Chunks(const QuantizeParams& params, const QuantizeTile& one) : p(params), tile(one) {
-    if constexpr (cfg.fixed_column()) fixed.load(p, tile.b, tile.h, column(0));
+    if constexpr (cfg.fixed_column()) {
+      fixed.load(p, tile.b, tile.h, column(0));
+      input = tile.input + row(0) * input_step(1);
+      output = tile.output + row(0) * p.output.row;
+    }
     if constexpr (cfg.held()) {
 #pragma unroll
       for (int i = 0; i < count; ++i) stored[i] = load(i);
-      if constexpr (transformed) {
+      if constexpr (cfg.transformed()) {
 #pragma unroll
         for (int i = 0; i < count; ++i) values_of<cfg>(stored[i], column_of(i), held[i]);
       }
@@ -182,21 +198,36 @@ class Chunks {
   }
   // By all lanes of a warp together.
   void get(int i, float (&y)[chunk]) const {
-    if constexpr (cfg.held() && transformed) {
+    if constexpr (cfg.held() && cfg.transformed()) {
       for (int c = 0; c < chunk; ++c) y[c] = held[i][c];
     } else {
-      values_of<cfg>(cfg.held() ? stored[cfg.held() ? i : 0] : load(i), column_of(i), y);
+      values_of<cfg>(stored_of(i), column_of(i), y);
     }
+  }
+  Stored<cfg> stored_of(int i) const { return cfg.held() ? stored[cfg.held() ? i : 0] : load(i); }
+  unsigned char* output_row(int i) const {
+    if constexpr (cfg.fixed_column()) return output + i * rows_apart * p.output.row;
+    return tile.output + row(i) * p.output.row;
   }
 
  private:
-  Stored<cfg> load(int i) const { return load_chunk<cfg>(p, tile.input_at + row(i) * p.input.row, column(i), live(i)); }
+  static constexpr int rows_apart = cfg.threads() / cfg.chunks();  // of a thread's chunks, where columns are fixed
+
+  index_t input_step(int rows) const { return rows * p.input.row * bytes_of(cfg.input); }
+  Stored<cfg> load(int i) const {
+    if constexpr (cfg.fixed_column())
+      return load_chunk<cfg>(p, input + input_step(i * rows_apart), column(i), live(i));
+    else
+      return load_chunk<cfg>(p, tile.input + row(i) * input_step(1), column(i), live(i));
+  }
 
   const QuantizeParams& p;
   const QuantizeTile& tile;
   Column<cfg> fixed;
+  const char* input;  // rows of the first chunk, where columns are fixed
+  unsigned char* output;
   Stored<cfg> stored[cfg.held() ? count : 1];
-  float held[cfg.held() && transformed ? count : 1][chunk];
+  float held[cfg.held() && cfg.transformed() ? count : 1][chunk];
 };
 
 constexpr int unrolled(const QuantizeConfig& cfg) { return cfg.held() ? cfg.chunks_per_thread() : 1; }
@@ -208,20 +239,28 @@ inline unsigned block_largest(unsigned largest, unsigned* shared) {
   if constexpr (cfg.warps() == 1) return largest;
   if (thread() % 32 == 0) shared[thread() / 32] = largest;
   __syncthreads();
-  for (int warp = 0; warp < cfg.warps(); ++warp) largest = shared[warp] > largest ? shared[warp] : largest;
+  for (int warp = 0; warp < cfg.warps(); ++warp) largest = larger(largest, shared[warp]);
   return largest;
 }
 
-// Of all chunks of a thread.
+// Of a thread's chunks from first to last. Stored numbers of 16 bits are compared two at a time.
 template <QuantizeConfig cfg>
-inline unsigned largest_of_chunks(const Chunks<cfg>& chunks) {
+inline unsigned largest_of_chunks(const Chunks<cfg>& chunks, int first = 0, int last = Chunks<cfg>::count) {
   unsigned largest = 0;
+  if constexpr (!cfg.transformed() && is_16bit(cfg.input)) {
+    unsigned pair = 0;
 #pragma unroll(unrolled(cfg))
-  for (int i = 0; i < Chunks<cfg>::count; ++i) {
+    for (int i = first; i < last; ++i)
+      for (const unsigned word : chunks.stored_of(i).word) pair = max_magnitude2<cfg.input>(pair, word);
+    largest = larger(magnitude_of_half<cfg.input>(pair), magnitude_of_half<cfg.input>(pair >> 16));
+    if (largest != infinity_bits) return largest;
+    largest = 0;
+  }
+#pragma unroll(unrolled(cfg))
+  for (int i = first; i < last; ++i) {
     float y[chunk];
     chunks.get(i, y);
-    const unsigned mine = chunks.live(i) ? largest_magnitude(y) : 0u;
-    largest = mine > largest ? mine : largest;
+    if (!cfg.smooth || chunks.live(i)) largest = larger(largest, largest_magnitude(y));
   }
   return largest;
 }

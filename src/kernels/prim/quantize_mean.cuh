@@ -15,14 +15,14 @@ inline void mean_of_slab(const QuantizeParams& p, index_t b, index_t h, int slab
   Column<cfg> of_column;
   of_column.load(p, b, h, column);
   double sum[chunk] = {};
-  long long count[chunk] = {};
-  constexpr int ahead = 64 / sizeof(Stored<cfg>);  // rows on their way at once: there are few blocks
+  unsigned count[chunk] = {};                                                   // of the 32nd part of at most 2^36 rows
+  constexpr int ahead = (cfg.threads() > 512 ? 32 : 64) / sizeof(Stored<cfg>);  // rows on their way: blocks are few
   for (index_t first = lane; first - lane < rows.count; first += ahead * mean_lanes) {
     const auto live = [&](int a) { return first + a * mean_lanes < rows.count && column < cfg.chunks(); };
     Stored<cfg> stored[ahead];
 #pragma unroll
     for (int a = 0; a < ahead; ++a)
-      stored[a] = load_chunk<cfg>(p, p.input.index(b, h, rows.first + first + a * mean_lanes), column, live(a));
+      stored[a] = load_chunk<cfg>(p, input_row<cfg>(p, b, h, rows.first + first + a * mean_lanes), column, live(a));
 #pragma unroll
     for (int a = 0; a < ahead; ++a) {
       float y[chunk];

@@ -72,7 +72,7 @@ inline void count_group(const QuantizeParams& p, const SelectGroup& group, unsig
       Column<cfg> of_column;
       of_column.load(p, b, h, column);
       float y[chunk];
-      values_of<cfg>(load_chunk<cfg>(p, p.input.index(b, h, rows.first + row), column, live), of_column, y);
+      values_of<cfg>(load_chunk<cfg>(p, input_row<cfg>(p, b, h, rows.first + row), column, live), of_column, y);
       if (!live) continue;
       for (int i = 0; i < chunk; ++i) {
         const bool wanted = cfg.by_channel() ? column * chunk + i == group.channel : is_channel<cfg>(column, i);

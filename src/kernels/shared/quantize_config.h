@@ -32,7 +32,8 @@ struct QuantizeConfig {
   // A thread works on chunks of 8 channels of a row; the chunks of a tile are dealt to threads one after another, so
   // that neighbours in a warp hold neighbouring channels. A row without channels has one chunk, of which nothing is
   // there.
-  static constexpr int chunk = 8, most_held = 8, most_shared_channels = 8192;
+  static constexpr int chunk = 8, most_held = 32, most_threads = 512, most_shared_channels = 8192;
+  constexpr bool transformed() const { return hadamard || smooth; }
   constexpr int chunks() const { return dim == 0 ? 1 : (dim + chunk - 1) / chunk; }
   constexpr int rotated() const { return hadamard ? hadamard::group_of(dim) : 1; }
   // Threads that rotate together: neighbours in a warp.
@@ -41,24 +42,43 @@ struct QuantizeConfig {
 
   constexpr int rows() const {
     const int shared = rows_sharing(group);
-    if (step == QuantizeStep::encode && !settled && shared > 1) return shared;
+    if (step == QuantizeStep::encode && shared > 1) return shared;
     const int wanted = (step == QuantizeStep::amax ? 4096 : 1024) / chunks();
     return wanted > 1 ? wanted : 1;
   }
   constexpr int threads() const {
     if (step == QuantizeStep::mean) return mean_chunks() * quantizing::mean_lanes;
     if (step == QuantizeStep::clear || step == QuantizeStep::finish) return 128;
-    if (step == QuantizeStep::select && group != ScaleKind::token) return 512;
+    if (step == QuantizeStep::select && group != ScaleKind::token) return most_threads;
     const index_t work = step == QuantizeStep::select ? chunks() : (index_t{rows()} * chunks() + 3) / 4;
-    return static_cast<int>(clamped((work + 31) / 32 * 32, 32, 512));
+    const int least = whole_rows();
+    const index_t wanted = (work + least - 1) / least * least;
+    return static_cast<int>(clamped(wanted <= most_threads ? wanted : (work + 31) / 32 * 32, 32, most_threads));
+  }
+  // The fewest threads that are whole warps and whole rows of chunks.
+  constexpr int whole_rows() const {
+    int threads = 32;
+    while (threads % chunks() != 0 && threads < most_threads) threads += 32;
+    return threads % chunks() == 0 ? threads : 32;
   }
   // encode: the whole tile shares a factor. Rows too long to be held have tiles of their own.
   constexpr bool one_factor() const { return group != ScaleKind::token || rows() == 1; }
   constexpr int warps() const { return threads() / 32; }
+  // Of a multiprocessor: it hides memory behind 1024 threads, of 64 registers, where these are enough, else behind 512.
+  constexpr int min_blocks() const {
+    if (step != QuantizeStep::amax && step != QuantizeStep::encode) return 1;
+    const bool small = !transformed() && input != DType::f32 && fixed_column();
+    const int blocks = (small ? 1024 : 512) / threads();
+    return blocks > 1 ? blocks : 1;
+  }
   constexpr int chunks_per_thread() const {
     return static_cast<int>((index_t{rows()} * chunks() + threads() - 1) / threads());
   }
-  constexpr bool held() const { return chunks_per_thread() <= most_held; }
+  // All at once in registers, 8 words a chunk of what is wide; but not beside factors of channels that change.
+  constexpr bool held() const {
+    if (by_channel() && settled && !fixed_column()) return false;
+    return chunks_per_thread() * (transformed() || input == DType::f32 ? 8 : 4) <= most_held;
+  }
   // A thread's chunks are all of the same channels.
   constexpr bool fixed_column() const { return threads() % chunks() == 0; }
   // The chunks of a row are so many lanes of one warp.
@@ -87,7 +107,8 @@ constexpr index_t quantize_tiles(const QuantizeParams& p, const QuantizeConfig& 
 constexpr index_t quantize_slots(const QuantizeParams& p) {
   return p.group == ScaleKind::tensor ? 1 : p.batch * p.heads * (p.group == ScaleKind::channel ? p.dim : 1);
 }
-// What is there for a kernel's thread blocks to take, one after another; clear and finish: for threads.
+// What is there for a kernel's thread blocks to take, one after another; clear and finish: for threads. amax, encode:
+// tiles of heads of batches, which is how their grid is laid out.
 constexpr index_t quantize_work_items(const QuantizeParams& p, const QuantizeConfig& c) {
   const bool writes_factors = c.step != QuantizeStep::mean && c.step != QuantizeStep::amax && !c.settled;
   if (c.dim == 0 && !writes_factors) return 0;
@@ -102,6 +123,19 @@ constexpr index_t quantize_work_items(const QuantizeParams& p, const QuantizeCon
                        (c.by_channel() ? p.dim : 1);
     default: return p.batch * p.heads * quantize_tiles(p, c);
   }
+}
+
+// Thread blocks of a launch. The kernels take what is beyond a GPU's limits after that.
+struct QuantizeGrid {
+  index_t x = 1, y = 1, z = 1;
+};
+constexpr QuantizeGrid quantize_grid(const QuantizeParams& p, const QuantizeConfig& c) {
+  constexpr index_t most_x = 0x7fffffff, most_yz = 0xffff;
+  if (c.step == QuantizeStep::amax || c.step == QuantizeStep::encode)
+    return {clamped(quantize_tiles(p, c), 1, most_x), clamped(p.heads, 1, most_yz), clamped(p.batch, 1, most_yz)};
+  const bool threads = c.step == QuantizeStep::clear || c.step == QuantizeStep::finish;
+  const index_t items = quantize_work_items(p, c);
+  return {clamped(threads ? (items + c.threads() - 1) / c.threads() : items, 1, most_x), 1, 1};
 }
 
 }  // namespace rapt

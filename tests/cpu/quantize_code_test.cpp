@@ -1,0 +1,57 @@
+// The kernels of rapt_quantize as machine code: everything in registers, within the card's limits. Needs NVRTC, no GPU.
+#include "device.h"
+#include "error.h"
+#include "jit/jit.h"
+#include "kernels/quantize_gpu.h"
+#include "lab/cubin.h"
+#include "quantize_call.h"
+#include "quantize_rules.h"
+
+namespace rapt::test {
+namespace {
+
+class QuantizeCode : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    std::string why;
+    if (jit::find_compiler(&why) == nullptr) GTEST_SKIP() << "no NVRTC: " << why;
+  }
+
+  static void expect_sound(const QuantizeConfig& config) {
+    const Device device = device_preset(GetParam());
+    const KernelUnit unit = quantize_unit(config);
+    const jit::Image image = jit::compile({.unit = unit.text, .arch = device.arch, .label = "quantize", .files = {}});
+    const jit::Resources used = jit::parse_resources(image.log);
+    SCOPED_TRACE(unit.text);
+    ASSERT_TRUE(used.known);
+    EXPECT_EQ(used.spill_store_bytes + used.spill_load_bytes + used.stack_bytes, 0);
+    EXPECT_EQ(lab::count_instructions(image.bytes).local, 0);
+    EXPECT_LE(static_cast<int>(unit.smem_bytes), device.smem_per_block);
+    EXPECT_LE(used.registers * unit.threads * config.min_blocks(), device.registers_per_sm);
+  }
+
+  // Every kernel of a call.
+  static void expect_sound(DType input, int64_t dim, int32_t scales, uint64_t flags) {
+    QuantizeCall call;
+    call.input = make_tensor(input, {1, 1, 256, dim});
+    call.scales = scales, call.flags = flags;
+    call.poison(DType::e4m3);
+    for (const QuantizeConfig& config : quantize_configs(quantize_params(QuantizeArgs(call).args)))
+      expect_sound(config);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Architectures, QuantizeCode, testing::Values("sm_80", "sm_89", "sm_90a", "sm_120"),
+                         [](const auto& test) { return std::string(test.param); });
+
+// Rows that threads divide evenly or not, and rows too long to be held.
+TEST_P(QuantizeCode, PlainAndTransformed) {
+  constexpr uint64_t both = RAPT_QUANTIZE_HADAMARD | RAPT_QUANTIZE_SMOOTH;
+  for (const int64_t dim : {24, 128, 256, 776})
+    for (const int32_t scales : {RAPT_SCALE_TOKEN, RAPT_SCALE_BLOCK64, RAPT_SCALE_BLOCK128, RAPT_SCALE_CHANNEL}) {
+      expect_sound(DType::f16, dim, scales, 0);
+      expect_sound(dim == 24 ? DType::bf16 : DType::f32, dim, scales, both);
+    }
+}
+
+}  // namespace
+}  // namespace rapt::test
