@@ -104,14 +104,28 @@ class Factors {
       }
     }
     if constexpr (!cfg.rows_in_warps()) __syncthreads();
+    const auto place = [&](int i) {
+      return p.descale_at(tile.b, tile.h, descale_position(p, tile.rows, tile.first + chunks.row(i)), 0);
+    };
+    if constexpr (cfg.rows_in_warps() && cfg.chunks() >= count) {
+      // A lane divides for one of its rows and tells the others.
+      const int own = chunks.column(0) % count;
+      unsigned mine = 0;
 #pragma unroll
-    for (int i = 0; i < count; ++i) {
-      if (!chunks.live(i)) continue;
-      if constexpr (!cfg.rows_in_warps()) largest[i] = shared[chunks.row(i)];
-      const float descale = descale_of(largest[i], cfg.output);
-      inverses[i] = inverse_of(descale);
-      if (chunks.column(i) == 0)
-        *p.descale_at(tile.b, tile.h, descale_position(p, tile.rows, tile.first + chunks.row(i)), 0) = descale;
+      for (int i = 0; i < count; ++i) mine = i == own ? largest[i] : mine;
+      const float descale = descale_of(mine, cfg.output), inverse = inverse_of(descale);
+      if (chunks.column(0) < count && chunks.live(own)) *place(own) = descale;
+#pragma unroll
+      for (int i = 0; i < count; ++i) inverses[i] = __shfl_sync(0xffffffffu, inverse, i, cfg.chunks());
+    } else {
+#pragma unroll
+      for (int i = 0; i < count; ++i) {
+        if (!chunks.live(i)) continue;
+        if constexpr (!cfg.rows_in_warps()) largest[i] = shared[chunks.row(i)];
+        const float descale = descale_of(largest[i], cfg.output);
+        inverses[i] = inverse_of(descale);
+        if (chunks.column(i) == 0) *place(i) = descale;
+      }
     }
   }
 

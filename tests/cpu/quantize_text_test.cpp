@@ -15,6 +15,11 @@
 inline unsigned __shfl_xor_sync(unsigned, unsigned x, int mask) {
   return rapt::cuda_emulation::block().exchange(x)[(threadIdx.x % 32) ^ static_cast<unsigned>(mask)];
 }
+inline float __shfl_sync(unsigned, float x, int lane, int width) {
+  const auto from = threadIdx.x % 32 / static_cast<unsigned>(width) * static_cast<unsigned>(width);
+  const auto& values = rapt::cuda_emulation::block().exchange(__builtin_bit_cast(unsigned, x));
+  return __builtin_bit_cast(float, values[from + static_cast<unsigned>(lane)]);
+}
 inline unsigned __reduce_max_sync(unsigned, unsigned x) {
   const auto& values = rapt::cuda_emulation::block().exchange(x);
   return *std::max_element(values.begin(), values.end());

@@ -64,12 +64,16 @@ struct QuantizeConfig {
   // encode: the whole tile shares a factor. Rows too long to be held have tiles of their own.
   constexpr bool one_factor() const { return group != ScaleKind::token || rows() == 1; }
   constexpr int warps() const { return threads() / 32; }
-  // Of a multiprocessor: it hides memory behind 1024 threads, of 64 registers, where these are enough, else behind 512.
+  // Thread blocks of a multiprocessor: as many threads hide its memory as their registers allow without spills.
   constexpr int min_blocks() const {
     if (step != QuantizeStep::amax && step != QuantizeStep::encode) return 1;
-    const bool small = !transformed() && input != DType::f32 && fixed_column();
-    const int blocks = (small ? 1024 : 512) / threads();
-    return blocks > 1 ? blocks : 1;
+    const bool light = !transformed() && !by_channel();
+    int wanted = 512;
+    if (fixed_column() && input != DType::f32) {
+      if (one_factor()) wanted = light && chunks_per_thread() <= 4 ? 1536 : 1024;
+      if (!one_factor() && light) wanted = 1280;
+    }
+    return wanted > threads() ? wanted / threads() : 1;
   }
   constexpr int chunks_per_thread() const {
     return static_cast<int>((index_t{rows()} * chunks() + threads() - 1) / threads());
