@@ -46,10 +46,10 @@ INSTANTIATE_TEST_SUITE_P(Architectures, QuantizeCode, testing::Values("sm_80", "
 // Rows that threads divide evenly or not, and rows too long to be held.
 TEST_P(QuantizeCode, PlainAndTransformed) {
   constexpr uint64_t both = RAPT_QUANTIZE_HADAMARD | RAPT_QUANTIZE_SMOOTH;
-  for (const int64_t dim : {24, 128, 256, 776})
+  for (const int64_t dim : {128, 256, 776})
     for (const int32_t scales : {RAPT_SCALE_TOKEN, RAPT_SCALE_BLOCK64, RAPT_SCALE_BLOCK128, RAPT_SCALE_CHANNEL}) {
       expect_sound(DType::f16, dim, scales, 0);
-      expect_sound(dim == 24 ? DType::bf16 : DType::f32, dim, scales, both);
+      expect_sound(dim == 776 ? DType::bf16 : DType::f32, dim, scales, both);
     }
 }
 
