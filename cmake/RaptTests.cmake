@@ -53,7 +53,7 @@ if(RAPT_BUILD_TESTS)
     # A shipped kernel includes files beside itself, so its text is copied to where the stand-ins are beside it.
     set(texts "${PROJECT_BINARY_DIR}/emulated_kernels")
     foreach(file attention_sm80 products prim/accumulator prim/block_rows prim/descale prim/numeric prim/operands prim/output
-        prim/score prim/softmax prim/tile)
+        prim/score prim/softmax prim/step_products prim/tile prim/value_passes)
       configure_file("${PROJECT_SOURCE_DIR}/src/kernels/${file}.cuh" "${texts}/${file}.cuh" COPYONLY)
     endforeach()
     foreach(file ptx_copy ptx_mma)

@@ -5,12 +5,13 @@
 #pragma once
 
 #include "prim/descale.cuh"
-#include "prim/operands.cuh"
 #include "prim/output.cuh"
 #include "prim/ptx_copy.cuh"
 #include "prim/score.cuh"
 #include "prim/softmax.cuh"
+#include "prim/step_products.cuh"
 #include "prim/tile.cuh"
+#include "prim/value_passes.cuh"
 #include "shared/sm80.h"
 
 namespace rapt {
@@ -23,8 +24,7 @@ struct AttentionSm80 {
   static constexpr int m_tiles = warp_rows / 16, n_tiles = cfg.block_n / 8, v_tiles = layout.dim_v / 8;
   using Keys = KeyFragments<cfg>;
   using Values = ValueFragments<cfg>;
-  using Weights = WeightFragments<cfg>;
-  static constexpr int q_steps = layout.q_row / 32, p_steps = cfg.block_n / Values::keys;
+  static constexpr int q_steps = layout.q_row / 32;
   static_assert(warp_rows % 16 == 0 && cfg.block_n % Values::keys == 0 && n_tiles % Keys::tiles == 0,
                 "warps take whole mma tiles");
   using QTile = SmemTile<cfg.block_m, layout.q_row>;
@@ -176,40 +176,6 @@ struct AttentionSm80 {
       for (int kk = 0; kk < q_steps; ++kk) ldmatrix_x4(q[mt][kk], rows.at(mt * 16, 2 * kk));
   }
 
-  // s = q k^T for the warp's keys of a step.
-  void scores(Scores& s, const QFragments& q, int step) const {
-    Accumulator<cfg.f16_accumulate> sum[m_tiles][n_tiles];
-    const TileAddress<QTile> rows = q_address();
-    const TileAddress<KTile> keys = k_address(step);
-#pragma unroll
-    for (int kk = 0; kk < q_steps; ++kk) {
-      unsigned a[m_tiles][4];
-#pragma unroll
-      for (int mt = 0; mt < m_tiles; ++mt) {
-        if constexpr (cfg.q_in_registers)
-          for (int i = 0; i < 4; ++i) a[mt][i] = q[mt][kk][i];
-        else
-          ldmatrix_x4(a[mt], rows.at(mt * 16, 2 * kk));
-      }
-#pragma unroll
-      for (int n = 0; n < n_tiles; n += Keys::tiles) {
-        Keys b;
-        b.load(keys, kk, n);
-#pragma unroll
-        for (int tile = 0; tile < Keys::tiles; ++tile)
-#pragma unroll
-          for (int mt = 0; mt < m_tiles; ++mt)
-            multiply_scores<cfg>(sum[mt][n + tile], a[mt], b.b[tile][0], b.b[tile][1]);
-      }
-    }
-#pragma unroll
-    for (int mt = 0; mt < m_tiles; ++mt)
-#pragma unroll
-      for (int n = 0; n < n_tiles; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) s[mt][n][i] = sum[mt][n].get(i);
-  }
-
   // Factors of single rows, once for the walk: descales (token, block64, block128), powers of two of rewritten rows.
   void read_row_scales(RowScales& rows, Softmax& softmax) const {
     const int row0 = at.warp_m * warp_rows + lane_now() / 4;
@@ -272,99 +238,6 @@ struct AttentionSm80 {
       }
   }
 
-  // o += p v for the warp's keys of a step.
-  void accumulate(Output& o, const Scores& s, int step) const {
-    const TileAddress<VTile> keys = v_address(step);
-#pragma unroll
-    for (int kk = 0; kk < p_steps; ++kk) {
-      Weights a[m_tiles];
-#pragma unroll
-      for (int mt = 0; mt < m_tiles; ++mt) a[mt].read(s[mt], kk);
-#pragma unroll
-      for (int n = 0; n < v_tiles; n += Values::tiles) {
-        Values b;
-        b.load(keys, kk, n);
-#pragma unroll
-        for (int i = 0; i < Values::tiles; ++i)
-#pragma unroll
-          for (int mt = 0; mt < m_tiles; ++mt)
-#pragma unroll
-            for (int term = 0; term < Weights::terms; ++term) multiply_values<cfg>(o[mt][n + i], a[mt].a[term], b.b[i]);
-      }
-    }
-  }
-
-  // The same with the products of some keys summed by themselves, in f16 or in f32, before they join o, times a factor
-  // of the row.
-  void accumulate_apart(Output& o, const Scores& s, const ValueFactors<cfg.value_scales, m_tiles>& factors,
-                        int step) const {
-    constexpr int group = cfg.flush_keys > 0 && cfg.flush_keys < cfg.block_n ? cfg.flush_keys / Values::keys : p_steps;
-    static_assert(p_steps % group == 0, "a step is whole groups of keys");
-    const TileAddress<VTile> keys = v_address(step);
-    Weights a[p_steps][m_tiles];
-#pragma unroll
-    for (int kk = 0; kk < p_steps; ++kk)
-#pragma unroll
-      for (int mt = 0; mt < m_tiles; ++mt) a[kk][mt].read(s[mt], kk);
-#pragma unroll
-    for (int n = 0; n < v_tiles; n += Values::tiles)
-#pragma unroll
-      for (int first = 0; first < p_steps; first += group) {
-        Accumulator<cfg.f16_accumulate> sum[m_tiles][Values::tiles];
-#pragma unroll
-        for (int kk = first; kk < first + group; ++kk) {
-          Values b;
-          b.load(keys, kk, n);
-#pragma unroll
-          for (int i = 0; i < Values::tiles; ++i)
-#pragma unroll
-            for (int mt = 0; mt < m_tiles; ++mt)
-#pragma unroll
-              for (int term = 0; term < Weights::terms; ++term)
-                multiply_values<cfg>(sum[mt][i], a[kk][mt].a[term], b.b[i]);
-        }
-#pragma unroll
-        for (int i = 0; i < Values::tiles; ++i)
-#pragma unroll
-          for (int mt = 0; mt < m_tiles; ++mt)
-#pragma unroll
-            for (int e = 0; e < 4; ++e) {
-              o[mt][n + i][e] = factors.join(o[mt][n + i][e], sum[mt][i].get(e), mt, e / 2);
-            }
-      }
-  }
-
-  // Passes 1 and 2: every thread rewrites what lies in V's tile of this step, element by element.
-  void rewrite_v(Pass pass, int step) const {
-    constexpr int width = 8 * bytes_of(cfg.v);
-    constexpr unsigned all = width == 16 ? 0xffffu : 0xffu;
-    constexpr unsigned one = cfg.v == DType::f16    ? 0x3c00u
-                             : cfg.v == DType::bf16 ? 0x3f80u
-                             : cfg.v == DType::e5m2 ? 0x3cu
-                                                    : 0x38u;
-    for (int byte = at.thread * 4; byte < VTile::bytes; byte += threads * 4) {
-      const unsigned word = load_shared(v_smem(step) + static_cast<unsigned>(byte));
-      unsigned rewritten = 0;
-      for (int shift = 0; shift < 32; shift += width) {
-        const unsigned element = word >> shift & all;
-        const bool finite = is_finite_code<cfg.v>(element);
-        rewritten |= (pass == sanitised ? (finite ? element : 0u) : (finite ? 0u : one)) << shift;
-      }
-      store_shared(v_smem(step) + static_cast<unsigned>(byte), rewritten);
-    }
-    __syncthreads();
-  }
-
-  // Pass 2: 1 where the row sees the key, whatever its weight; NaN scores are seen.
-  static void mark_seen(Scores& s) {
-#pragma unroll
-    for (int mt = 0; mt < m_tiles; ++mt)
-#pragma unroll
-      for (int n = 0; n < n_tiles; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) s[mt][n][i] = s[mt][n][i] == minus_infinity ? 0.0f : 1.0f;
-  }
-
   // Whether any row of the warp sees any of the warp's keys of a step; otherwise the step is only waited for.
   bool sees(int step) const {
     const int key0 = first_key(step);
@@ -380,9 +253,9 @@ struct AttentionSm80 {
       ValueFactors<cfg.value_scales, m_tiles> factors;
       if (pass != count_non_finite)
         factors.weigh(s, KeyScales<cfg.value_scales>(p.v_scale, at, band.seqlen_k, first_key(step)));
-      accumulate_apart(o, s, factors, step);
+      multiply_weights_apart<cfg>(o, s, factors, v_address(step));
     } else {
-      accumulate(o, s, step);
+      multiply_weights<cfg>(o, s, v_address(step));
     }
   }
 
@@ -420,7 +293,7 @@ struct AttentionSm80 {
       }
       const bool sees_some = has_codes || sees(step);
       Scores s;
-      if (sees_some) scores(s, q, step);
+      if (sees_some) multiply_queries<cfg>(s, q, q_address(), k_address(step));
       open_values(pass, step);
       if (sees_some) add_step(pass, softmax, o, s, rows, step);
     }
@@ -432,7 +305,7 @@ struct AttentionSm80 {
       cp_async_wait_group(2 * stages - 2);
       __syncthreads();
     }
-    if (pass != plain) rewrite_v(pass, step);
+    if (pass != plain) rewrite_values<cfg, VTile>(pass, v_smem(step), at.thread);
   }
 
   void load_first() const {
