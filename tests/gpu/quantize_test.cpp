@@ -226,6 +226,15 @@ TEST_F(GpuQuantize, LengthsAndDims) {
   expect_same_as_cpu(cases);
 }
 
+// A grid has at most 65535 blocks along heads and batches.
+TEST_F(GpuQuantize, MoreHeadsAndBatchesThanAGridHas) {
+  for (const int32_t scales : all_scales) {
+    SCOPED_TRACE(concat("scales ", scales));
+    expect_same_as_cpu(dense(DType::f16, {1, 70000, 1, 8}, scales, QuantizeFill::outlier), DType::e4m3);
+    expect_same_as_cpu(dense(DType::f16, {70000, 1, 2, 8}, scales, QuantizeFill::outlier), DType::e4m3);
+  }
+}
+
 TEST_F(GpuQuantize, Strides) {
   const std::vector<int64_t> shape{2, 3, 70, 24};
   const std::vector<std::vector<int64_t>> inputs = {{5040, 24, 72, 1},    {5040, 1680, 1, 70},  {0, 1680, 24, 1},
@@ -263,10 +272,12 @@ TEST_F(GpuQuantize, PackedSequences) {
 TEST_F(GpuQuantize, SuppliedFactors) {
   for (const int32_t scales : all_scales) {
     SCOPED_TRACE(concat("scales ", scales));
-    QuantizeCall call = dense(DType::f16, {2, 3, 150, 128}, scales, QuantizeFill::special);
-    supply(call);
-    expect_same_as_cpu(call, DType::e4m3);
-    call = packed(DType::bf16, scales, 64);
+    for (const int64_t dim : {20, 80, 128, 776}) {
+      QuantizeCall call = dense(DType::f16, {2, 3, 150, dim}, scales, QuantizeFill::special);
+      supply(call);
+      expect_same_as_cpu(call, DType::e4m3);
+    }
+    QuantizeCall call = packed(DType::bf16, scales, 64);
     supply(call);
     expect_same_as_cpu(call, DType::e5m2);
   }
