@@ -85,25 +85,9 @@ class Factors {
     inverses[0] = inverse_of(descale);
   }
 
-  // Where a row lies in one warp its lanes compare by themselves.
   void find_of_rows(const QuantizeParams& p, const QuantizeTile& tile, const Chunks<cfg>& chunks, unsigned* shared) {
     unsigned largest[count];
-    if constexpr (!cfg.rows_in_warps()) {
-      for (int i = thread(); i < cfg.rows(); i += cfg.threads()) shared[i] = 0;
-      __syncthreads();
-    }
-#pragma unroll
-    for (int i = 0; i < count; ++i) {
-      largest[i] = largest_of_chunks<cfg>(chunks, i, i + 1);
-      if constexpr (!cfg.rows_in_warps()) {
-        if (chunks.live(i)) atomicMax(shared + chunks.row(i), largest[i]);
-      } else {
-        for (int apart = 1; apart < cfg.chunks(); apart *= 2) {
-          largest[i] = larger(largest[i], __shfl_xor_sync(0xffffffffu, largest[i], apart));
-        }
-      }
-    }
-    if constexpr (!cfg.rows_in_warps()) __syncthreads();
+    compare_rows(chunks, shared, largest);
     const auto place = [&](int i) {
       return p.descale_at(tile.b, tile.h, descale_position(p, tile.rows, tile.first + chunks.row(i)), 0);
     };
@@ -121,11 +105,33 @@ class Factors {
 #pragma unroll
       for (int i = 0; i < count; ++i) {
         if (!chunks.live(i)) continue;
-        if constexpr (!cfg.rows_in_warps()) largest[i] = shared[chunks.row(i)];
         const float descale = descale_of(largest[i], cfg.output);
         inverses[i] = inverse_of(descale);
         if (chunks.column(i) == 0) *place(i) = descale;
       }
+    }
+  }
+  // The largest of each chunk's row. Where a row lies in one warp its lanes compare by themselves.
+  static void compare_rows(const Chunks<cfg>& chunks, unsigned* shared, unsigned (&largest)[count]) {
+    if constexpr (!cfg.rows_in_warps()) {
+      for (int i = thread(); i < cfg.rows(); i += cfg.threads()) shared[i] = 0;
+      __syncthreads();
+    }
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+      largest[i] = largest_of_chunks<cfg>(chunks, i, i + 1);
+      if constexpr (!cfg.rows_in_warps()) {
+        if (chunks.live(i)) atomicMax(shared + chunks.row(i), largest[i]);
+      } else {
+        for (int apart = 1; apart < cfg.chunks(); apart *= 2) {
+          largest[i] = larger(largest[i], __shfl_xor_sync(0xffffffffu, largest[i], apart));
+        }
+      }
+    }
+    if constexpr (!cfg.rows_in_warps()) {
+      __syncthreads();
+#pragma unroll
+      for (int i = 0; i < count; ++i) largest[i] = chunks.live(i) ? shared[chunks.row(i)] : 0u;
     }
   }
 

@@ -35,6 +35,15 @@ __device__ void pack(const PrimArgs& args) {
   static_cast<unsigned*>(args.out)[i] = dtype == DType::f16 ? pack_f16x2(low, high) : pack_bf16x2(low, high);
 }
 
+// a: pairs of codes [2 n]; out: the larger magnitudes of words 2 i and 2 i + 1 [n].
+template <DType dtype>
+__device__ void magnitudes(const PrimArgs& args) {
+  const long i = element_of_thread();
+  if (i >= args.n) return;
+  const unsigned* x = static_cast<const unsigned*>(args.a);
+  static_cast<unsigned*>(args.out)[i] = max_magnitude2<dtype>(x[2 * i], x[2 * i + 1]);
+}
+
 __device__ inline void exp2_of(const PrimArgs& args) {
   const long i = element_of_thread();
   if (i < args.n) static_cast<float*>(args.out)[i] = exp2_approx(static_cast<const float*>(args.a)[i]);

@@ -126,7 +126,8 @@ TEST(PrimText, Compiles) {
   for (const char* arch : {"compute_80", "compute_89"}) {
     for (DType type : {DType::f16, DType::bf16, DType::e4m3, DType::e5m2, DType::sim8})
       EXPECT_NO_THROW(jit::compile(request("prim_numeric.cuh", concat("widen<", word(type), ">"), arch)));
-    for (const char* call : {"narrow<rapt::DType::f16>", "pack<rapt::DType::bf16>", "exp2_of", "tanh_of", "quads"})
+    for (const char* call : {"narrow<rapt::DType::f16>", "pack<rapt::DType::bf16>", "magnitudes<rapt::DType::f16>",
+                             "magnitudes<rapt::DType::bf16>", "exp2_of", "tanh_of", "quads"})
       EXPECT_NO_THROW(jit::compile(request("prim_numeric.cuh", call, arch)));
     for (const char* call : {"read_matrices<true>", "multiply<rapt::DType::f16>", "multiply<rapt::DType::bf16>"})
       EXPECT_NO_THROW(jit::compile(request("prim_mma.cuh", call, arch)));
@@ -155,6 +156,29 @@ TEST_F(GpuPrim, PairsPackLowFirst) {
   const std::vector<float> in = many_floats();
   for (DType type : {DType::f16, DType::bf16})
     expect_narrowed(type, in, map<unsigned short>(concat("pack<", word(type), ">"), in, in.size() / 2, in.size()));
+}
+
+// Every code beside random ones, in both halves: of a number and NaN the number, infinity as a number.
+TEST_F(GpuPrim, LargerMagnitudesOfPairs) {
+  std::mt19937 random(1);
+  std::vector<unsigned> in;
+  for (unsigned code = 0; code < 65536; ++code)
+    for (const unsigned other : {static_cast<unsigned>(random()), 0x7f807c00u, 0x00010000u, code << 16 | code})
+      in.insert(in.end(), {code | (code ^ 0x5555u) << 16, other});
+  for (const DType type : {DType::f16, DType::bf16}) {
+    const auto value = [type](unsigned code) {
+      const auto half = static_cast<unsigned short>(code & 0x7fffu);
+      return type == DType::f16 ? f16_to_float(half) : bf16_to_float(half);
+    };
+    const auto got = map<unsigned>(concat("magnitudes<", word(type), ">"), in, in.size() / 2, in.size() / 2);
+    int64_t wrong = 0;
+    for (size_t i = 0; i < got.size(); ++i)
+      for (int shift = 0; shift < 32; shift += 16) {
+        const float a = value(in[2 * i] >> shift), b = value(in[2 * i + 1] >> shift);
+        wrong += !same_float(value(got[i] >> shift), std::fmax(a, b)) || (got[i] >> shift & 0x8000u) != 0;
+      }
+    EXPECT_EQ(wrong, 0) << name_of(type);
+  }
 }
 
 TEST_F(GpuPrim, Exp2KeepsItsPromises) {

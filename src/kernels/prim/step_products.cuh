@@ -43,28 +43,35 @@ inline void multiply_queries(float (&s)[m_tiles][n_tiles][4], const unsigned (&q
       for (int i = 0; i < 4; ++i) s[mt][n][i] = sum[mt][n].get(i);
 }
 
+// sum_at(m-tile, i) += weights times the fragments of V at (step, tile), i being a tile of them.
+template <AttentionConfig cfg, int m_tiles, class VTile, class SumAt>
+inline void multiply_fragments(const WeightFragments<cfg> (&weights)[m_tiles], const TileAddress<VTile>& keys, int step,
+                               int tile, const SumAt& sum_at) {
+  ValueFragments<cfg> b;
+  b.load(keys, step, tile);
+#pragma unroll
+  for (int i = 0; i < ValueFragments<cfg>::tiles; ++i)
+#pragma unroll
+    for (int mt = 0; mt < m_tiles; ++mt)
+#pragma unroll
+      for (int term = 0; term < WeightFragments<cfg>::terms; ++term)
+        multiply_values<cfg>(sum_at(mt, i), weights[mt].a[term], b.b[i]);
+}
+
 // o += p v, p being what softmax made of the scores.
 template <AttentionConfig cfg, int m_tiles, int v_tiles, int n_tiles, class VTile>
 inline void multiply_weights(float (&o)[m_tiles][v_tiles][4], const float (&p)[m_tiles][n_tiles][4],
                              const TileAddress<VTile>& keys) {
   using Values = ValueFragments<cfg>;
-  using Weights = WeightFragments<cfg>;
 #pragma unroll
   for (int kk = 0; kk < n_tiles * 8 / Values::keys; ++kk) {
-    Weights a[m_tiles];
+    WeightFragments<cfg> a[m_tiles];
 #pragma unroll
     for (int mt = 0; mt < m_tiles; ++mt) a[mt].read(p[mt], kk);
 #pragma unroll
-    for (int n = 0; n < v_tiles; n += Values::tiles) {
-      Values b;
-      b.load(keys, kk, n);
-#pragma unroll
-      for (int i = 0; i < Values::tiles; ++i)
-#pragma unroll
-        for (int mt = 0; mt < m_tiles; ++mt)
-#pragma unroll
-          for (int term = 0; term < Weights::terms; ++term) multiply_values<cfg>(o[mt][n + i], a[mt].a[term], b.b[i]);
-    }
+    for (int n = 0; n < v_tiles; n += Values::tiles)
+      multiply_fragments<cfg>(
+          a, keys, kk, n, [&](int mt, int i) -> auto& { return o[mt][n + i]; });
   }
 }
 
@@ -74,11 +81,10 @@ template <AttentionConfig cfg, int m_tiles, int v_tiles, int n_tiles, class Fact
 inline void multiply_weights_apart(float (&o)[m_tiles][v_tiles][4], const float (&p)[m_tiles][n_tiles][4],
                                    const Factors& factors, const TileAddress<VTile>& keys) {
   using Values = ValueFragments<cfg>;
-  using Weights = WeightFragments<cfg>;
   constexpr int steps = n_tiles * 8 / Values::keys;
   constexpr int group = cfg.flush_keys > 0 && cfg.flush_keys < cfg.block_n ? cfg.flush_keys / Values::keys : steps;
   static_assert(steps % group == 0, "a step is whole groups of keys");
-  Weights a[steps][m_tiles];
+  WeightFragments<cfg> a[steps][m_tiles];
 #pragma unroll
   for (int kk = 0; kk < steps; ++kk)
 #pragma unroll
@@ -89,17 +95,9 @@ inline void multiply_weights_apart(float (&o)[m_tiles][v_tiles][4], const float 
     for (int first = 0; first < steps; first += group) {
       Accumulator<cfg.f16_accumulate> sum[m_tiles][Values::tiles];
 #pragma unroll
-      for (int kk = first; kk < first + group; ++kk) {
-        Values b;
-        b.load(keys, kk, n);
-#pragma unroll
-        for (int i = 0; i < Values::tiles; ++i)
-#pragma unroll
-          for (int mt = 0; mt < m_tiles; ++mt)
-#pragma unroll
-            for (int term = 0; term < Weights::terms; ++term)
-              multiply_values<cfg>(sum[mt][i], a[kk][mt].a[term], b.b[i]);
-      }
+      for (int kk = first; kk < first + group; ++kk)
+        multiply_fragments<cfg>(
+            a[kk], keys, kk, n, [&](int mt, int i) -> auto& { return sum[mt][i]; });
 #pragma unroll
       for (int i = 0; i < Values::tiles; ++i)
 #pragma unroll
