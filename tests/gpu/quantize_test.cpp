@@ -195,6 +195,20 @@ TEST_F(GpuQuantize, EveryScaleFormatAndFill) {
   expect_same_as_cpu(cases);
 }
 
+// Nothing is flushed to 0, which would make another factor.
+TEST_F(GpuQuantize, SubnormalNumbers) {
+  for (const DType type : float_types)
+    for (const int32_t scales : all_scales) {
+      SCOPED_TRACE(concat(name_of(type), ", scales ", scales));
+      QuantizeCall call = dense(type, {1, 2, 130, 64}, scales, QuantizeFill::zero);
+      const double least = type == DType::f32 ? 0x1p-149 : type == DType::bf16 ? 0x1p-133 : 0x1p-24;
+      uint64_t i = 0;
+      each_index(call.input.shape,
+                 [&](const auto& at) { put(call.input, at, static_cast<double>(i++ % 101) * least); });
+      expect_same_as_cpu(call, DType::e4m3);
+    }
+}
+
 TEST_F(GpuQuantize, MeansAddInOneOrder) {
   for (const int64_t dim : {24, 128})
     expect_same_as_cpu(

@@ -79,9 +79,7 @@ inline unsigned max_magnitude2(unsigned x, unsigned y) {  // sm_80
   if constexpr (type == DType::f16)
     asm("{.reg .b32 s, t;\n abs.f16x2 s, %1;\n abs.f16x2 t, %2;\n max.f16x2 %0, s, t;}" : "=r"(most) : "r"(x), "r"(y));
   else
-    asm("{.reg .b32 s, t;\n abs.bf16x2 s, %1;\n abs.bf16x2 t, %2;\n max.bf16x2 %0, s, t;}"
-        : "=r"(most)
-        : "r"(x), "r"(y));
+    asm("max.bf16x2 %0, %1, %2;" : "=r"(most) : "r"(x & 0x7fff7fffu), "r"(y & 0x7fff7fffu));
   return most;
 }
 // 2^x within 2 ulp; subnormal results are 0, 2^-inf = 0, NaN stays NaN.
