@@ -312,17 +312,19 @@ HostTensor make_starts(const std::vector<int64_t>& starts) {
 }
 
 void Maker::lengths(Inputs& in) const {
+  const auto used = [&](const char* name, const std::vector<int32_t>& lengths) {
+    if (std::ssize(lengths) != p.batch)
+      invalid(name, ": the problem names no lengths per sequence, which a fill needs");
+    return make_lengths(lengths, false);
+  };
   if (p.varlen) {
     if (std::ssize(p.lengths_q) != p.batch || std::ssize(p.lengths_k) != p.batch)
       invalid("varlen: the problem names no lengths per sequence, which a fill needs");
     in.cu_seqlens_q = make_lengths(p.lengths_q, true);
     in.cu_seqlens_k = make_lengths(p.lengths_k, true);
   }
-  if (p.seqused) {
-    if (std::ssize(p.used_k) != p.batch)
-      invalid("seqused: the problem names no lengths per sequence, which a fill needs");
-    in.seqused_k = make_lengths(p.used_k, false);
-  }
+  if (p.seqused) in.seqused_k = used("seqused", p.used_k);
+  if (p.seqused_q) in.seqused_q = used("seqused_q", p.used_q);
   in.q_starts = make_starts(p.q_starts);
   in.k_starts = make_starts(p.k_starts);
 }
@@ -398,6 +400,12 @@ void Maker::poison_hidden(Inputs& in) const {
     const int64_t h = row / rows % p.heads_k, b = row / rows / p.heads_k;
     if (!overlaps(in.k)) poison_row(in.k, p.varlen, b, h, row % rows);
     if (!overlaps(in.v)) poison_row(in.v, p.varlen, b, h, row % rows);
+  }
+  if (overlaps(in.q)) return;
+  for (int64_t b = 0; b < p.batch; ++b) {
+    const Sequence& s = reading.sequences[b];
+    for (int64_t h = 0; h < p.heads_q; ++h)
+      for (int64_t i = s.seqlen_q; i < s.rows_q; ++i) poison_row(in.q, p.varlen, b, h, s.first_q + i);
   }
 }
 

@@ -139,6 +139,7 @@ struct Kernel16x64 {
     for_each_parallel(p.batch * p.heads_q, [this](int64_t bh) {
       for (int64_t i0 = 0; i0 < r.sequences[bh / p.heads_q].seqlen_q; i0 += tile_q)
         run_tile(bh / p.heads_q, bh % p.heads_q, i0);
+      store_unused_rows(r, bh / p.heads_q, bh % p.heads_q, outputs);
     });
   }
 };

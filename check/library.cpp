@@ -71,7 +71,8 @@ SdpaCall::SdpaCall(const Problem& p, const Inputs& in, const Outputs& outputs, c
       sinks("sinks", in.sinks, place),
       cu_q("cu_seqlens_q", in.cu_seqlens_q, place),
       cu_k("cu_seqlens_k", in.cu_seqlens_k, place),
-      used("seqused_k", in.seqused_k, place),
+      used_q("seqused_q", in.seqused_q, place),
+      used_k("seqused_k", in.seqused_k, place),
       q_descale("q_descale", in.q_descale, place),
       k_descale("k_descale", in.k_descale, place),
       v_descale("v_descale", in.v_descale, place),
@@ -93,7 +94,8 @@ SdpaCall::SdpaCall(const Problem& p, const Inputs& in, const Outputs& outputs, c
   args.sinks = p.partial ? nullptr : sinks.get();
   args.cu_seqlens_q = cu_q.get();
   args.cu_seqlens_k = cu_k.get();
-  args.seqused_k = used.get();
+  args.seqused_q = used_q.get();
+  args.seqused_k = used_k.get();
   args.q_descale = q_descale.get();
   args.k_descale = k_descale.get();
   args.v_descale = v_descale.get();

@@ -103,13 +103,15 @@ void for_each_parallel(int64_t count, const std::function<void(int64_t)>& body) 
 void Reading::read_sequences() {
   const Problem& p = problem_;
   for (int64_t b = 0; b < p.batch; ++b) {
-    Sequence s{0, 0, p.seqlen_q, p.seqlen_k, 0};
+    Sequence s{0, 0, p.seqlen_q, p.seqlen_k, 0, 0};
     if (p.varlen) {
       s.first_q = integer_at(inputs_.cu_seqlens_q, b);
       s.first_k = integer_at(inputs_.cu_seqlens_k, b);
       s.seqlen_q = std::min(p.seqlen_q, integer_at(inputs_.cu_seqlens_q, b + 1) - s.first_q);
       s.seqlen_k = std::min(p.seqlen_k, integer_at(inputs_.cu_seqlens_k, b + 1) - s.first_k);
     }
+    s.rows_q = s.seqlen_q;
+    if (inputs_.seqused_q.present()) s.seqlen_q = std::min(s.seqlen_q, integer_at(inputs_.seqused_q, b));
     if (inputs_.seqused_k.present()) s.seqlen_k = std::min(s.seqlen_k, integer_at(inputs_.seqused_k, b));
     s.offset = p.causal == Causal::top_left ? 0 : s.seqlen_k - s.seqlen_q;
     if (p.has_starts) s.offset = start_of(inputs_.q_starts, p.q_starts, b) - start_of(inputs_.k_starts, p.k_starts, b);
@@ -339,6 +341,10 @@ Reference forward(const Reading& r, const ForwardOptions& options) {
         forward_row(r, at, options, reference);
       else
         reference.state[at.row] = RowState::skipped;
+    }
+    for (int64_t i = r.sequences[b].seqlen_q; i < r.sequences[b].rows_q; ++i) {  // unused: out is 0
+      reference.state[r.row_q(b, h, i)] = RowState::computed;
+      reference.lse[r.row_q(b, h, i)] = -infinity;
     }
   });
   return reference;

@@ -9,11 +9,12 @@
 
 namespace rapt::check {
 
-// One sequence as the tensors describe it: lengths clamped to the maxima, keys to those in use.
+// One sequence as the tensors describe it: lengths clamped to the maxima, queries and keys to those in use.
 struct Sequence {
   int64_t first_q = 0, first_k = 0;  // packed rows of its first query and key; 0 when dense
   int64_t seqlen_q = 0, seqlen_k = 0;
   int64_t offset = 0;  // query i stands at key position i + offset
+  int64_t rows_q = 0;  // seqlen_q and the rows behind them that seqused_q leaves unused
 };
 
 // A problem and its tensors, read once. Rows are numbered (b * heads + h) * seqlen + i, or packed h * total + row.

@@ -76,6 +76,12 @@ void store_row(const Reading& r, int64_t b, int64_t h, int64_t i, const float* o
   encode_element(DType::f32, outputs.lse.data(), at, static_cast<double>(lse));
 }
 
+void store_unused_rows(const Reading& r, int64_t b, int64_t h, const Outputs& outputs) {
+  const std::vector<float> zeros(r.problem().head_dim_v, 0.0f);
+  for (int64_t i = r.sequences[b].seqlen_q; i < r.sequences[b].rows_q; ++i)
+    store_row(r, b, h, i, zeros.data(), -infinity, outputs);
+}
+
 void plain(const Reading& r, DType probability, const Outputs& outputs, int64_t row_step) {
   const Problem& p = r.problem();
   if (p.head_dim_v == 0) return;
@@ -87,6 +93,7 @@ void plain(const Reading& r, DType probability, const Outputs& outputs, int64_t 
       plain_row(r, b, h, i, probability, out.data(), lse);
       store_row(r, b, h, i, out.data(), lse, outputs);
     }
+    store_unused_rows(r, b, h, outputs);
   });
 }
 

@@ -13,6 +13,9 @@ void plain(const Reading& reading, DType probability, const Outputs& outputs, in
 // A weight exp(x - max) as pv=fp8 (one E4M3 number) and pv=fp8x2 (the sum of two) hold it, in units of 1/256.
 float fp8_weight(PvMode pv, float weight);
 
+// 0 and -inf into the rows of a head that seqused_q leaves unused.
+void store_unused_rows(const Reading& reading, int64_t b, int64_t h, const Outputs& outputs);
+
 // One row of results into the outputs, at its place, rounded.
 void store_row(const Reading& reading, int64_t b, int64_t h, int64_t i, const float* out, float lse,
                const Outputs& outputs);

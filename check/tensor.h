@@ -61,7 +61,7 @@ class View {
 struct Inputs {
   HostTensor q, k, v;  // shapes of rapt.h: dense [B,H,S,D] or packed [total,H,D]
   HostTensor bias, mask, alibi_slopes, sinks;
-  HostTensor cu_seqlens_q, cu_seqlens_k, seqused_k;
+  HostTensor cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k;
   HostTensor q_descale, k_descale, v_descale;
   HostTensor k_mean;              // f32 [batch, heads_k, head_dim]: key = stored * descale + k_mean
   HostTensor q_starts, k_starts;  // i64 [batch]
@@ -84,8 +84,8 @@ class SdpaCall {
   SdpaCall& operator=(const SdpaCall&) = delete;
 
  private:
-  View q, k, v, out, lse, bias, mask, slopes, sinks, cu_q, cu_k, used, q_descale, k_descale, v_descale, k_mean,
-      q_starts, k_starts;
+  View q, k, v, out, lse, bias, mask, slopes, sinks, cu_q, cu_k, used_q, used_k, q_descale, k_descale, v_descale,
+      k_mean, q_starts, k_starts;
 
  public:
   rapt_sdpa_args args{};

@@ -53,7 +53,7 @@ if(RAPT_BUILD_TESTS)
     # A shipped kernel includes files beside itself, so its text is copied to where the stand-ins are beside it.
     set(texts "${PROJECT_BINARY_DIR}/emulated_kernels")
     foreach(file attention_sm80 products prim/accumulator prim/block_rows prim/descale prim/numeric prim/operands prim/output
-        prim/score prim/softmax prim/step_products prim/tile prim/value_passes)
+        prim/score prim/softmax prim/step_products prim/tile prim/unused_rows prim/value_passes)
       configure_file("${PROJECT_SOURCE_DIR}/src/kernels/${file}.cuh" "${texts}/${file}.cuh" COPYONLY)
     endforeach()
     foreach(file ptx_copy ptx_mma)
@@ -87,6 +87,18 @@ if(RAPT_BUILD_TESTS AND NOT RAPT_TEST_FILES)
     rapt_test_program(rapt_gpu_tests ${gpu_test_sources} tests/cpu/support.cpp)
     rapt_embed(rapt_gpu_tests rapt::test::device_texts "${PROJECT_SOURCE_DIR}/tests/gpu" ${gpu_test_kernels})
   endif()
+
+  # Programs that were compiled against another version's header run against this library.
+  foreach(caller older_caller newer_caller)
+    add_executable(abi_${caller} tests/abi/${caller}.cpp)
+    rapt_defaults(abi_${caller})
+    if(caller STREQUAL "newer_caller")
+      target_include_directories(abi_${caller} PRIVATE "${PROJECT_SOURCE_DIR}/include")
+    endif()
+    target_link_libraries(abi_${caller} PRIVATE "$<TARGET_FILE:rapt_shared>")  # without its include folder
+    add_dependencies(abi_${caller} rapt_shared)
+    add_test(NAME abi_${caller} COMMAND abi_${caller})
+  endforeach()
 
   # What a call costs the host beside a bare launch; run by hand, it needs a GPU or the tests' stand-in for the driver.
   add_executable(bench_host_overhead bench/host_overhead.cpp bench/host_overhead_front.cpp)

@@ -36,6 +36,7 @@ struct Set {
                .sinks = clone(from.sinks),
                .cu_seqlens_q = clone(from.cu_seqlens_q),
                .cu_seqlens_k = clone(from.cu_seqlens_k),
+               .seqused_q = clone(from.seqused_q),
                .seqused_k = clone(from.seqused_k),
                .q_descale = clone(from.q_descale),
                .k_descale = clone(from.k_descale),

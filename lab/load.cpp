@@ -28,6 +28,7 @@ constexpr std::pair<const char*, HostTensor Inputs::*> known_tensors[] = {
     {"sinks", &Inputs::sinks},
     {"cu_seqlens_q", &Inputs::cu_seqlens_q},
     {"cu_seqlens_k", &Inputs::cu_seqlens_k},
+    {"seqused_q", &Inputs::seqused_q},
     {"seqused_k", &Inputs::seqused_k},
     {"q_descale", &Inputs::q_descale},
     {"k_descale", &Inputs::k_descale},
@@ -175,6 +176,7 @@ class Loader {
     say_pair("h", q.shape[1], k.shape[1]);
     say_pair("d", q.shape.back(), v.shape.back());
     if (in().seqused_k.present()) say("seqused=" + join(integers("seqused_k", in().seqused_k)));
+    if (in().seqused_q.present()) say("seqused_q=" + join(integers("seqused_q", in().seqused_q)));
     if (in().alibi_slopes.present()) say("alibi");
     if (in().sinks.present()) say("sinks");
     describe_broadcast("bias", in().bias);
@@ -326,6 +328,7 @@ class Loader {
         {p.mask.present(), "mask=", "mask", &in().mask},
         {p.varlen, "varlen=", "cu_seqlens_q", &in().cu_seqlens_q},
         {p.seqused, "seqused=", "seqused_k", &in().seqused_k},
+        {p.seqused_q, "seqused_q=", "seqused_q", &in().seqused_q},
         {p.q_scales != ScaleKind::none, "q_scales", "q_descale", &in().q_descale},
         {p.k_scales != ScaleKind::none, "k_scales", "k_descale", &in().k_descale},
         {p.v_scales != ScaleKind::none, "v_scales", "v_descale", &in().v_descale},

@@ -177,7 +177,7 @@ class Program {
                         run_.common);
     sub->add_option("input", run_.input,
                     "FILE.safetensors or a folder of NAME.npy: q k v, and optionally bias mask alibi_slopes "
-                    "sinks cu_seqlens_q cu_seqlens_k seqused_k q_descale k_descale v_descale k_mean")
+                    "sinks cu_seqlens_q cu_seqlens_k seqused_q seqused_k q_descale k_descale v_descale k_mean")
         ->required();
     sub->add_option("words", run_.words,
                     "What the tensors do not say: causal, window=L,R, softcap=, scale=, layout=bshd ...");

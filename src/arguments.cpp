@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
 
 #include "error.h"
 #include "problem_words.h"
 #include "scale_contents.h"
+#include "sdpa_arguments.h"
 #include "tensor_rules.h"
 
 namespace rapt {
@@ -58,10 +60,18 @@ void read_main_tensors(const rapt_sdpa_args& a, Problem& p) {
   p.access_out = access_of(*a.out);
 }
 
+// On a GPU a list has one dtype, since kernels read it; on the CPU it is converted first (host_lists.h).
+void require_list_dtype(const char* name, const rapt_tensor& list, DType on_gpus) {
+  if (list.device.type == RAPT_DEVICE_CPU)
+    require_dtype(name, list, {DType::i32, DType::i64});
+  else
+    require_dtype(name, list, {on_gpus});
+}
+
 void read_lengths(const rapt_sdpa_args& a, Problem& p) {
   auto length_tensor = [&](const char* name, const rapt_tensor& t, int64_t size, const char* meaning) {
     check_tensor(name, t);
-    require_dtype(name, t, {DType::i32});
+    require_list_dtype(name, t, DType::i32);
     require_same_device(name, t, *a.q, "q");
     require_shape(name, t, {size}, meaning);
   };
@@ -87,12 +97,14 @@ void read_lengths(const rapt_sdpa_args& a, Problem& p) {
     length_tensor("cu_seqlens_k", *a.cu_seqlens_k, p.batch + 1, "[batch + 1] like cu_seqlens_q");
     p.seqlen_q = max_q, p.seqlen_k = max_k;
   }
+  if (a.seqused_q != nullptr) {
+    length_tensor("seqused_q", *a.seqused_q, p.batch, "[batch]");
+    p.seqused_q = true;
+  }
   if (a.seqused_k != nullptr) {
     length_tensor("seqused_k", *a.seqused_k, p.batch, "[batch]");
     p.seqused = true;
   }
-  if (a.block_table != nullptr)
-    unsupported("block_table: paged KV is not supported by any kernel family of this build");
 }
 
 // bias and mask: right-aligned broadcast to [batch, heads_q, seqlen_q, seqlen_k].
@@ -200,7 +212,7 @@ void read_starts(const rapt_sdpa_args& a, Problem& p) {
     }
     if ((a.has & s.bit) != 0) invalid(s.name, ": given together with the scalar ", s.scalar, "; give one of them");
     check_tensor(s.name, *s.tensor);
-    require_dtype(s.name, *s.tensor, {DType::i64});
+    require_list_dtype(s.name, *s.tensor, DType::i64);
     require_same_device(s.name, *s.tensor, *a.q, "q");
     require_shape(s.name, *s.tensor, {p.batch}, "[batch]");
     p.has_starts = true;
@@ -237,30 +249,6 @@ void read_options(const rapt_sdpa_args& a, Problem& p) {
   if (a.score_mod != nullptr) unsupported("score_mod: no kernel family of this build applies score modifications");
 }
 
-struct Named {
-  const char* name;
-  const rapt_tensor* tensor;
-};
-
-std::array<Named, 16> inputs_of(const rapt_sdpa_args& a) {
-  return {{{"q", a.q},
-           {"k", a.k},
-           {"v", a.v},
-           {"bias", a.bias},
-           {"mask", a.mask},
-           {"alibi_slopes", a.alibi_slopes},
-           {"sinks", a.sinks},
-           {"cu_seqlens_q", a.cu_seqlens_q},
-           {"cu_seqlens_k", a.cu_seqlens_k},
-           {"seqused_k", a.seqused_k},
-           {"q_descale", a.q_descale},
-           {"k_descale", a.k_descale},
-           {"v_descale", a.v_descale},
-           {"k_mean", a.k_mean},
-           {"q_starts", a.q_starts},
-           {"k_starts", a.k_starts}}};
-}
-
 void check_outputs(const rapt_sdpa_args& a, Problem& p) {
   if (a.lse != nullptr) {
     check_tensor("lse", *a.lse);
@@ -272,17 +260,18 @@ void check_outputs(const rapt_sdpa_args& a, Problem& p) {
       require_shape("lse", *a.lse, {p.batch, p.heads_q, p.seqlen_q}, "[batch, heads_q, seqlen_q]");
     p.lse = true;
   }
-  for (const Named& output : {Named{"out", a.out}, Named{"lse", a.lse}}) {
-    if (output.tensor == nullptr) continue;
-    check_output_layout(output.name, *output.tensor);
-    for (const Named& input : inputs_of(a))
-      if (input.tensor != nullptr) check_disjoint(output.name, *output.tensor, input.name, *input.tensor);
+  for (size_t i = 0; i < output_count; ++i) {
+    const TensorArgument& output = tensor_arguments[i];
+    const rapt_tensor* const written = a.*output.member;
+    if (written == nullptr) continue;
+    check_output_layout(output.name, *written);
+    for (const TensorArgument& other : std::span(tensor_arguments).subspan(i + 1))
+      if (const rapt_tensor* const tensor = a.*other.member) check_disjoint(output.name, *written, other.name, *tensor);
   }
-  if (a.lse != nullptr) check_disjoint("out", *a.out, "lse", *a.lse);
 }
 
-// cu_seqlens: begins at 0, never falls, ends within the packed tensor.
-void check_cu_seqlens(const char* name, const rapt_tensor& t, int64_t total, const char* tensor_name) {
+// cu_seqlens: begins at 0, never falls, ends within the packed tensor, and no sequence is longer than its maximum.
+void check_cu_seqlens(const char* name, const rapt_tensor& t, int64_t total, const char* tensor_name, int64_t longest) {
   const auto* values = static_cast<const int32_t*>(t.data);
   const int64_t stride = strides_of(t)[0];
   if (values[0] != 0) invalid(name, "[0] = ", values[0], ": must be 0");
@@ -294,6 +283,27 @@ void check_cu_seqlens(const char* name, const rapt_tensor& t, int64_t total, con
   const int32_t last = values[(t.shape[0] - 1) * stride];
   if (last > total)
     invalid(name, "[", t.shape[0] - 1, "] = ", last, ": reaches past ", tensor_name, ", which has ", total, " rows");
+  for (int64_t b = 1; b < t.shape[0]; ++b) {
+    const int64_t length = values[b * stride] - values[(b - 1) * stride];
+    if (length > longest)
+      invalid(name, ": sequence ", b - 1, " has ", length, " rows: must not exceed max_seqlen_", tensor_name, " = ",
+              longest);
+  }
+}
+
+// seqused: each between 0 and what its sequence has.
+void check_used(const char* name, const rapt_tensor* used, const rapt_tensor* cu_seqlens, int64_t seqlen,
+                const char* what) {
+  if (used == nullptr) return;
+  const auto entry = [](const rapt_tensor& list, int64_t i) {
+    return int64_t{static_cast<const int32_t*>(list.data)[i * strides_of(list)[0]]};
+  };
+  for (int64_t b = 0; b < used->shape[0]; ++b) {
+    const int64_t capacity = cu_seqlens != nullptr ? entry(*cu_seqlens, b + 1) - entry(*cu_seqlens, b) : seqlen;
+    const int64_t value = entry(*used, b);
+    if (value < 0 || value > capacity)
+      invalid(name, "[", b, "] = ", value, ": must be between 0 and the sequence's ", what, ", ", capacity);
+  }
 }
 
 void check_starts(const char* name, const rapt_tensor* starts) {
@@ -327,10 +337,9 @@ void check_mask_values(const rapt_tensor& mask) {
 void check_workspace_disjoint(const rapt_sdpa_args& args, size_t used) {
   const auto bytes = static_cast<int64_t>(used);
   const rapt_tensor workspace{args.workspace, args.q->device, RAPT_U8, 1, &bytes, nullptr};
-  for (const Named& output : {Named{"out", args.out}, Named{"lse", args.lse}})
-    if (output.tensor != nullptr) check_disjoint("workspace", workspace, output.name, *output.tensor);
-  for (const Named& input : inputs_of(args))
-    if (input.tensor != nullptr) check_disjoint("workspace", workspace, input.name, *input.tensor);
+  for (const TensorArgument& argument : tensor_arguments)
+    if (const rapt_tensor* const tensor = args.*argument.member)
+      check_disjoint("workspace", workspace, argument.name, *tensor);
 }
 
 Problem problem_from(const rapt_sdpa_args& args) {
@@ -338,6 +347,9 @@ Problem problem_from(const rapt_sdpa_args& args) {
   constexpr uint64_t known_has = (RAPT_HAS_SPLITS << 1) - 1, known_flags = (RAPT_CHECK_CONTENTS << 1) - 1;
   if ((args.has & ~known_has) != 0) invalid("has = ", args.has, ": unknown bits ", args.has & ~known_has);
   if ((args.flags & ~known_flags) != 0) invalid("flags = ", args.flags, ": unknown bits ", args.flags & ~known_flags);
+  // First, since the tensors of a paged call have other shapes, about which the rules below would complain.
+  if (args.block_table != nullptr)
+    unsupported("block_table: paged KV is not supported by any kernel family of this build");
   Problem problem;
   read_main_tensors(args, problem);
   read_lengths(args, problem);
@@ -355,24 +367,11 @@ Problem problem_from(const rapt_sdpa_args& args) {
 
 void check_contents(const rapt_sdpa_args& args, const Problem& problem) {
   if (problem.varlen) {
-    check_cu_seqlens("cu_seqlens_q", *args.cu_seqlens_q, problem.total_q, "q");
-    check_cu_seqlens("cu_seqlens_k", *args.cu_seqlens_k, problem.total_k, "k");
+    check_cu_seqlens("cu_seqlens_q", *args.cu_seqlens_q, problem.total_q, "q", problem.seqlen_q);
+    check_cu_seqlens("cu_seqlens_k", *args.cu_seqlens_k, problem.total_k, "k", problem.seqlen_k);
   }
-  if (args.seqused_k != nullptr) {
-    const auto* used = static_cast<const int32_t*>(args.seqused_k->data);
-    const int64_t stride = strides_of(*args.seqused_k)[0];
-    for (int64_t b = 0; b < problem.batch; ++b) {
-      int64_t capacity = problem.seqlen_k;
-      if (problem.varlen) {
-        const auto* cu = static_cast<const int32_t*>(args.cu_seqlens_k->data);
-        const int64_t cu_stride = strides_of(*args.cu_seqlens_k)[0];
-        capacity = cu[(b + 1) * cu_stride] - cu[b * cu_stride];
-      }
-      const int32_t value = used[b * stride];
-      if (value < 0 || value > capacity)
-        invalid("seqused_k[", b, "] = ", value, ": must be between 0 and the sequence's keys, ", capacity);
-    }
-  }
+  check_used("seqused_q", args.seqused_q, args.cu_seqlens_q, problem.seqlen_q, "queries");
+  check_used("seqused_k", args.seqused_k, args.cu_seqlens_k, problem.seqlen_k, "keys");
   check_starts("q_starts", args.q_starts);
   check_starts("k_starts", args.k_starts);
   check_scale_contents(args, problem);

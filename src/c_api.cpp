@@ -1,8 +1,11 @@
 // The C ABI: the only exception boundary. Turns Error into a status and the thread's last sentence.
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstring>
 #include <exception>
 #include <new>
+#include <optional>
 #include <string>
 
 #include "context.h"
@@ -41,11 +44,36 @@ rapt_status guard(const Body& body) {
   }
 }
 
+// The sizes that an argument struct had in earlier headers, whose callers this build serves.
 template <class Args>
-const Args& require(const Args* args) {
-  if (args == nullptr) rapt::invalid("args = NULL: must point to the arguments");
-  return *args;
-}
+constexpr std::array<size_t, 0> earlier_sizes{};
+template <>
+constexpr std::array earlier_sizes<rapt_sdpa_args>{offsetof(rapt_sdpa_args, seqused_q)};
+
+// The arguments as this build knows them. A caller that was compiled against an older header gives a shorter struct:
+// the fields that it lacks are 0, which means absent.
+template <class Args>
+class Arguments {
+ public:
+  explicit Arguments(const Args* args) : known_(args) {
+    if (args == nullptr) rapt::invalid("args = NULL: must point to the arguments");
+    if (args->struct_size >= sizeof(Args)) return;
+    const auto& known = earlier_sizes<Args>;
+    if (std::find(known.begin(), known.end(), args->struct_size) == known.end())
+      rapt::invalid("args.struct_size = ", args->struct_size, ": must be at least ", sizeof(Args),
+                    ", or the sizeof of an earlier rapt.h");
+    std::memcpy(&completed_.emplace(), args, args->struct_size);
+    completed_->struct_size = sizeof(Args);
+    known_ = &*completed_;
+  }
+  Arguments(const Arguments&) = delete;
+  Arguments& operator=(const Arguments&) = delete;
+  operator const Args&() const { return *known_; }
+
+ private:
+  const Args* known_;
+  std::optional<Args> completed_;
+};
 
 rapt::Context& resolve(rapt_context* context) {
   return context != nullptr ? context->impl : rapt::Context::process_default();
@@ -70,17 +98,17 @@ rapt_status rapt_context_create(const rapt_context_options* options, rapt_contex
 void rapt_context_destroy(rapt_context* context) { delete context; }
 
 rapt_status rapt_sdpa(rapt_context* context, const rapt_sdpa_args* args, void* stream) {
-  return guard([&] { rapt::sdpa(resolve(context), require(args), stream); });
+  return guard([&] { rapt::sdpa(resolve(context), Arguments(args), stream); });
 }
 
 rapt_status rapt_prepare(rapt_context* context, const rapt_sdpa_args* args, void* stream) {
-  return guard([&] { rapt::prepare(resolve(context), require(args), stream); });
+  return guard([&] { rapt::prepare(resolve(context), Arguments(args), stream); });
 }
 
 rapt_status rapt_workspace_size(rapt_context* context, const rapt_sdpa_args* args, size_t* bytes, size_t* zero_bytes) {
   return guard([&] {
     size_t zero = 0;
-    const size_t total = rapt::workspace_size(resolve(context), require(args), zero);
+    const size_t total = rapt::workspace_size(resolve(context), Arguments(args), zero);
     if (bytes != nullptr) *bytes = total;
     if (zero_bytes != nullptr) *zero_bytes = zero;
   });
@@ -90,7 +118,7 @@ rapt_status rapt_explain(rapt_context* context, const rapt_sdpa_args* args, char
                          size_t* length) {
   return guard([&] {
     if (buffer == nullptr && capacity != 0) rapt::invalid("buffer = NULL: capacity = ", capacity, " must then be 0");
-    const std::string text = rapt::explain(resolve(context), require(args));
+    const std::string text = rapt::explain(resolve(context), Arguments(args));
     if (length != nullptr) *length = text.size();
     if (capacity == 0) return;
     const size_t copied = std::min(text.size(), capacity - 1);
@@ -100,19 +128,19 @@ rapt_status rapt_explain(rapt_context* context, const rapt_sdpa_args* args, char
 }
 
 rapt_status rapt_merge(rapt_context* context, const rapt_merge_args* args, void* stream) {
-  return guard([&] { rapt::merge(resolve(context), require(args), stream); });
+  return guard([&] { rapt::merge(resolve(context), Arguments(args), stream); });
 }
 
 rapt_status rapt_quantize(rapt_context* context, const rapt_quantize_args* args, void* stream) {
-  return guard([&] { rapt::quantize(resolve(context), require(args), stream); });
+  return guard([&] { rapt::quantize(resolve(context), Arguments(args), stream); });
 }
 
 rapt_status rapt_qk(rapt_context* context, const rapt_qk_args* args, void* stream) {
-  return guard([&] { rapt::qk(resolve(context), require(args), stream); });
+  return guard([&] { rapt::qk(resolve(context), Arguments(args), stream); });
 }
 
 rapt_status rapt_gemm(rapt_context* context, const rapt_gemm_args* args, void* stream) {
-  return guard([&] { rapt::gemm(resolve(context), require(args), stream); });
+  return guard([&] { rapt::gemm(resolve(context), Arguments(args), stream); });
 }
 
 rapt_status rapt_load_pack(rapt_context* context, const char* path) {

@@ -7,6 +7,7 @@
 #include "arguments.h"
 #include "cuda/cuda.h"
 #include "error.h"
+#include "sdpa_arguments.h"
 #include "tensor_rules.h"
 
 namespace rapt {
@@ -47,12 +48,8 @@ void check_device_contents(const rapt_sdpa_args& args, const Problem& problem, v
     invalid("flags = RAPT_CHECK_CONTENTS: cannot read contents while stream ", stream, " is being captured");
   HostCopies copies(stream);
   rapt_sdpa_args host = args;
-  host.cu_seqlens_q = copies.of(args.cu_seqlens_q), host.cu_seqlens_k = copies.of(args.cu_seqlens_k);
-  host.seqused_k = copies.of(args.seqused_k);
-  host.q_starts = copies.of(args.q_starts), host.k_starts = copies.of(args.k_starts);
-  host.q_descale = copies.of(args.q_descale), host.k_descale = copies.of(args.k_descale);
-  host.v_descale = copies.of(args.v_descale), host.k_mean = copies.of(args.k_mean);
-  host.mask = copies.of(args.mask);
+  for (const TensorArgument& argument : tensor_arguments)
+    if (argument.has_checked_contents()) host.*argument.member = copies.of(args.*argument.member);
   check_contents(host, problem);
 }
 

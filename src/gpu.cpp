@@ -62,19 +62,33 @@ std::shared_ptr<const LoadedPlan> GpuResources::load(const Problem& problem, con
   return loaded;
 }
 
-const LoadedKernel& GpuResources::kernel_of(const Step& step, const Device& device, const Problem& problem) {
+std::shared_ptr<const LoadedPlan> GpuResources::plan_of_loaded_kernels(const Problem& problem, const Device& device) {
+  auto loaded = std::make_shared<LoadedPlan>();
+  loaded->plan = plan(problem, device);
+  for (int i = 0; i < loaded->plan.step_count; ++i) {
+    Step& step = loaded->plan.steps[static_cast<size_t>(i)];
+    apply_words(config_, step.config.attention);
+    const LoadedKernel* const known = known_kernel(step, device);
+    if (known == nullptr || !known->kernel->is_prepared(device.index, known->unit.smem_bytes)) return nullptr;
+    loaded->kernels[static_cast<size_t>(i)] = known;
+  }
+  remember(problem, device.index, loaded);
+  return loaded;
+}
+
+const LoadedKernel* GpuResources::known_kernel(const Step& step, const Device& device) {
   const auto same = [&](const StepKernel& known) {
     return known.family == step.family && known.config.attention == step.config.attention && known.arch == device.arch;
   };
-  const LoadedKernel* found = nullptr;
-  {
-    const std::lock_guard lock(kernels_mutex_);
-    const auto known = std::find_if(step_kernels_.begin(), step_kernels_.end(), same);
-    if (known != step_kernels_.end()) found = known->kernel;
-  }
-  if (found != nullptr) {
-    found->kernel->prepare(device.index, found->unit.smem_bytes);
-    return *found;
+  const std::lock_guard lock(kernels_mutex_);
+  const auto known = std::find_if(step_kernels_.begin(), step_kernels_.end(), same);
+  return known != step_kernels_.end() ? known->kernel : nullptr;
+}
+
+const LoadedKernel& GpuResources::kernel_of(const Step& step, const Device& device, const Problem& problem) {
+  if (const LoadedKernel* const known = known_kernel(step, device)) {
+    known->kernel->prepare(device.index, known->unit.smem_bytes);
+    return *known;
   }
   const LoadedKernel& fresh =
       kernel(device, step.family->unit(step.config), concat(step.family->name, " for \"", to_string(problem), "\""));

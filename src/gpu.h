@@ -53,6 +53,8 @@ class GpuResources {
   std::shared_ptr<const LoadedPlan> find(const Problem& problem, int device_index) const;
   // Plans, compiles and loads what is missing. In a ContextScope of the device.
   std::shared_ptr<const LoadedPlan> load(const Problem& problem, const Device& device);
+  // The same where nothing has to be compiled or loaded, as under stream capture; else null.
+  std::shared_ptr<const LoadedPlan> plan_of_loaded_kernels(const Problem& problem, const Device& device);
   // A kernel that belongs to no plan. In a ContextScope of the device.
   const LoadedKernel& kernel(const Device& device, const KernelUnit& unit, const std::string& label);
 
@@ -85,6 +87,7 @@ class GpuResources {
     const LoadedKernel* kernel;
   };
 
+  const LoadedKernel* known_kernel(const Step& step, const Device& device);  // null: not loaded
   const LoadedKernel& kernel_of(const Step& step, const Device& device, const Problem& problem);
   void remember(const Problem& problem, int device_index, std::shared_ptr<const LoadedPlan> plan);
 

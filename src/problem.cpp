@@ -132,7 +132,12 @@ PlanKey plan_key(const Problem& p) {
   Bits types, features;
   types.add(p.op, 4).add(p.q, 8).add(p.k, 8).add(p.v, 8).add(p.out, 8).add(p.bias).add(p.mask);
   features.add(p.causal, 2).add(p.window.has_value(), 1).add(p.softcap.has_value(), 1).add(scale_class(p), 2);
-  features.add(p.alibi, 1).add(p.alibi_per_batch, 1).add(p.sinks, 1).add(p.varlen, 1).add(p.seqused, 1);
+  features.add(p.alibi, 1)
+      .add(p.alibi_per_batch, 1)
+      .add(p.sinks, 1)
+      .add(p.varlen, 1)
+      .add(p.seqused, 1)
+      .add(p.seqused_q, 1);
   features.add(p.q_scales, 3).add(p.k_scales, 3).add(p.v_scales, 3).add(p.smooth_k, 1).add(p.hadamard, 1);
   features.add(p.has_starts, 1).add(p.lse, 1).add(p.partial, 1).add(p.invariant, 1).add(p.pv, 2).add(p.acc, 1);
   features.add(access_bits(p.access_q), 3).add(access_bits(p.access_k), 3).add(access_bits(p.access_v), 3);
@@ -172,7 +177,7 @@ int64_t start_of(const std::vector<int64_t>& starts, int64_t b) {
   return starts.size() == 1 ? starts[0] : starts[static_cast<size_t>(b)];
 }
 
-bool lengths_vary(const Problem& p) { return !p.lengths_q.empty() || !p.used_k.empty(); }
+bool lengths_vary(const Problem& p) { return !p.lengths_q.empty() || !p.used_q.empty() || !p.used_k.empty(); }
 
 // Everything of sequence(p, b) but the packed rows; unknown lengths count as the maxima.
 SequenceInfo lengths_of(const Problem& p, int64_t b) {
@@ -180,6 +185,7 @@ SequenceInfo lengths_of(const Problem& p, int64_t b) {
   SequenceInfo s;
   s.seqlen_q = p.lengths_q.empty() ? p.seqlen_q : std::min<int64_t>(p.lengths_q[at], p.seqlen_q);
   s.seqlen_k = p.lengths_k.empty() ? p.seqlen_k : std::min<int64_t>(p.lengths_k[at], p.seqlen_k);
+  if (!p.used_q.empty()) s.seqlen_q = std::min<int64_t>(s.seqlen_q, p.used_q[at]);
   if (!p.used_k.empty()) s.seqlen_k = std::min<int64_t>(s.seqlen_k, p.used_k[at]);
   if (p.has_starts) {
     s.offset = start_of(p.q_starts, b) - start_of(p.k_starts, b);

@@ -58,10 +58,10 @@ struct Problem {
   Broadcast bias, mask;
   bool sinks = false;
 
-  bool varlen = false;               // packed q, k, v with cu_seqlens
-  int64_t total_q = 0, total_k = 0;  // varlen: rows of the packed tensors
-  bool seqused = false;
-  int64_t page_size = 0;  // 0 = not paged
+  bool varlen = false;                      // packed q, k, v with cu_seqlens
+  int64_t total_q = 0, total_k = 0;         // varlen: rows of the packed tensors
+  bool seqused = false, seqused_q = false;  // seqused_k, seqused_q given
+  int64_t page_size = 0;                    // 0 = not paged
   ScaleKind q_scales = ScaleKind::none, k_scales = ScaleKind::none, v_scales = ScaleKind::none;
   bool smooth_k = false, hadamard = false;
   bool has_starts = false;  // q_start or k_start given: off_b = q_start_b - k_start_b
@@ -74,8 +74,8 @@ struct Problem {
 
   // The rest serves fill, check and printing only: plan, == on plans and hash see maxima, totals and access classes.
   Layout layout = Layout::bhsd;
-  std::vector<int32_t> lengths_q, lengths_k, used_k;  // per sequence (varlen=, seqused=)
-  std::vector<int64_t> q_starts, k_starts;            // one value, or one per batch; empty = 0
+  std::vector<int32_t> lengths_q, lengths_k, used_q, used_k;  // per sequence (varlen=, seqused_q=, seqused=)
+  std::vector<int64_t> q_starts, k_starts;                    // one value, or one per batch; empty = 0
   std::optional<std::vector<int64_t>> q_strides, k_strides, v_strides, out_strides;  // elements, logical order
 
   bool operator==(const Problem&) const = default;
@@ -118,8 +118,8 @@ double flops(const Problem& problem);
 // Bytes read once and written once: q, k, v, bias, mask, scales, out, lse.
 double bytes(const Problem& problem);
 
-// Per-sequence facts from the lists above (dense: seqlen_q, seqlen_k; used_k and maxima applied). For check, lab,
-// flops.
+// Per-sequence facts from the lists above (dense: seqlen_q, seqlen_k; used_q, used_k and maxima applied). For check,
+// lab, flops.
 struct SequenceInfo {
   int64_t first_q = 0, first_k = 0;  // packed row of the first query and key; 0 when dense
   int64_t seqlen_q = 0, seqlen_k = 0;

@@ -29,7 +29,7 @@ class LineReader : WordReader {
     std::string_view name;
     void (LineReader::*read)(std::string_view value);
   };
-  static constexpr size_t row_count = 42;
+  static constexpr size_t row_count = 43;
   static const std::array<Row, row_count>& rows();
   static size_t find(Form form, std::string_view name);
 
@@ -77,6 +77,7 @@ class LineReader : WordReader {
   void read_bias(std::string_view value);
   void read_mask(std::string_view value) { problem_.mask = {DType::u8, broadcast_axes(value)}; }
   void read_varlen(std::string_view value);
+  template <bool Problem::*said, std::vector<int32_t> Problem::*lengths>
   void read_seqused(std::string_view value);
   void read_scales(std::string_view value);
   void read_layout(std::string_view value) { problem_.layout = choice<Layout>(words::layouts, value, 0); }
@@ -120,7 +121,8 @@ const std::array<LineReader::Row, LineReader::row_count>& LineReader::rows() {
       {Form::value, "mask", &R::read_mask},
       {Form::flag, "sinks", &R::read_flag<&P::sinks>},
       {Form::value, "varlen", &R::read_varlen},
-      {Form::value, "seqused", &R::read_seqused},
+      {Form::value, "seqused", &R::read_seqused<&P::seqused, &P::used_k>},
+      {Form::value, "seqused_q", &R::read_seqused<&P::seqused_q, &P::used_q>},
       {Form::value, "page", &R::read_count<&P::page_size>},
       {Form::value, "scales", &R::read_scales},
       {Form::value, "q_scales", &R::read_scale_kind<&P::q_scales>},
@@ -203,9 +205,10 @@ void LineReader::read_varlen(std::string_view value) {
   });
 }
 
+template <bool Problem::*said, std::vector<int32_t> Problem::*lengths>
 void LineReader::read_seqused(std::string_view value) {
-  problem_.seqused = true;
-  each_length(value, [&](std::string_view item) { problem_.used_k.push_back(length(item)); });
+  problem_.*said = true;
+  each_length(value, [&](std::string_view item) { (problem_.*lengths).push_back(length(item)); });
 }
 
 void LineReader::read_scales(std::string_view value) {
@@ -269,6 +272,8 @@ void LineReader::settle_sizes() {
     p.seqlen_k = p.seqlen_q;
   }
   if (p.seqused && p.used_k.empty() && p.batch > 0) invalid("word 'seqused=': no lengths for ", p.batch, " sequences");
+  if (p.seqused_q && p.used_q.empty() && p.batch > 0)
+    invalid("word 'seqused_q=': no lengths for ", p.batch, " sequences");
 }
 
 // A problem made from text has no addresses: its tensors begin at multiples of 16 bytes.

@@ -111,6 +111,7 @@ void LineWriter::lengths() {
     }
   }
   if (p_.seqused) word("seqused=").add(std::ssize(p_.used_k) == p_.batch ? "" : "?").numbers(p_.used_k);
+  if (p_.seqused_q) word("seqused_q=").add(std::ssize(p_.used_q) == p_.batch ? "" : "?").numbers(p_.used_q);
   if (p_.page_size > 0) word("page=").number(p_.page_size);
 }
 

@@ -112,6 +112,17 @@ void check_lengths(const Problem& p, const char* name, const std::vector<int32_t
   if (sum > total) invalid(name, " sum = ", sum, ", packed rows = ", total, ": must not exceed the packed tensor");
 }
 
+// Lengths in use: none above what its sequence has.
+void check_used(const Problem& p, const char* name, const std::vector<int32_t>& used,
+                const std::vector<int32_t>& lengths, int64_t seqlen, const char* what) {
+  check_lengths(p, name, used, words::max_elements);
+  for (size_t b = 0; b < used.size(); ++b) {
+    const int64_t most = lengths.empty() ? seqlen : lengths[b];
+    if (used[b] > most)
+      invalid(name, " = ", used[b], ", sequence ", b, " has ", most, " ", what, ": must not exceed them");
+  }
+}
+
 void check_sequences(const Problem& p) {
   if (!p.varlen && (!p.lengths_q.empty() || !p.lengths_k.empty() || p.total_q != 0 || p.total_k != 0))
     invalid("lengths or totals without varlen: only packed tensors have them");
@@ -120,12 +131,9 @@ void check_sequences(const Problem& p) {
   check_lengths(p, "lengths_q", p.lengths_q, p.total_q);
   check_lengths(p, "lengths_k", p.lengths_k, p.total_k);
   if (!p.seqused && !p.used_k.empty()) invalid("used_k: given although seqused is false");
-  check_lengths(p, "seqused", p.used_k, words::max_elements);
-  for (size_t b = 0; b < p.used_k.size(); ++b) {
-    const int64_t keys = p.lengths_k.empty() ? p.seqlen_k : p.lengths_k[b];
-    if (p.used_k[b] > keys)
-      invalid("seqused = ", p.used_k[b], ", sequence ", b, " has ", keys, " keys: must not exceed them");
-  }
+  if (!p.seqused_q && !p.used_q.empty()) invalid("used_q: given although seqused_q is false");
+  check_used(p, "seqused", p.used_k, p.lengths_k, p.seqlen_k, "keys");
+  check_used(p, "seqused_q", p.used_q, p.lengths_q, p.seqlen_q, "queries");
 }
 
 void check_quantisation(const Problem& p) {

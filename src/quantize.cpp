@@ -3,6 +3,7 @@
 
 #include "context.h"
 #include "cpu/arithmetic.h"
+#include "host_lists.h"
 #include "kernels/quantize_gpu.h"
 #include "quantize_rules.h"
 #include "sdpa.h"
@@ -11,9 +12,12 @@ namespace rapt {
 
 void quantize(Context& context, const rapt_quantize_args& args, void* stream) {
   check_quantize(args, stream);
-  const QuantizeParams params = quantize_params(args);
   if (args.input->device.type == RAPT_DEVICE_CUDA)
-    return quantize_on_gpu(context, params, args.input->device.index, stream);
+    return quantize_on_gpu(context, quantize_params(args), args.input->device.index, stream);
+  const HostList cu_seqlens("cu_seqlens", args.cu_seqlens, RAPT_I32);
+  rapt_quantize_args on_host = args;
+  on_host.cu_seqlens = cu_seqlens.get();
+  const QuantizeParams params = quantize_params(on_host);
   check_quantize_contents(params);
   const cpu::DefaultArithmetic scope;
   CpuResources& cpu = context.cpu();

@@ -61,7 +61,10 @@ void check_main_tensors(const rapt_quantize_args& a) {
   if (is_packed(a)) {
     check_tensor("cu_seqlens", *a.cu_seqlens);
     require_rank("cu_seqlens", *a.cu_seqlens, 1, "[batch + 1]");
-    require_dtype("cu_seqlens", *a.cu_seqlens, {DType::i32});
+    if (input.device.type == RAPT_DEVICE_CPU)
+      require_dtype("cu_seqlens", *a.cu_seqlens, {DType::i32, DType::i64});
+    else
+      require_dtype("cu_seqlens", *a.cu_seqlens, {DType::i32});
     require_same_device("cu_seqlens", *a.cu_seqlens, input, "input");
     if (a.cu_seqlens->shape[0] < 1) invalid("cu_seqlens.shape = [0]: must be [batch + 1], at least [1]");
   }

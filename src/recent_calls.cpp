@@ -2,46 +2,23 @@
 #include "recent_calls.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <cstring>
+#include <tuple>
 
+#include "sdpa_arguments.h"
 #include "tensor_rules.h"
 
 namespace rapt {
 namespace {
 
-constexpr size_t outputs = 2;  // out and lse come first
-
-std::array<const rapt_tensor*, 19> tensors_of(const rapt_sdpa_args& a) {
-  return {a.out,
-          a.lse,
-          a.q,
-          a.k,
-          a.v,
-          a.bias,
-          a.mask,
-          a.alibi_slopes,
-          a.sinks,
-          a.cu_seqlens_q,
-          a.cu_seqlens_k,
-          a.seqused_k,
-          a.block_table,
-          a.q_descale,
-          a.k_descale,
-          a.v_descale,
-          a.k_mean,
-          a.q_starts,
-          a.k_starts};
-}
-
 unsigned alignment_of(const void* data) { return static_cast<unsigned>(reinterpret_cast<uintptr_t>(data) % 16); }
 
-// The values between the tensors and the workspace lie one after another; has and flags before them.
+// Bit by bit, so that NaN equals itself and -0 does not equal 0.
 bool same_values(const rapt_sdpa_args& a, const rapt_sdpa_args& b) {
-  constexpr size_t begin = offsetof(rapt_sdpa_args, softmax_scale), end = offsetof(rapt_sdpa_args, score_mod);
-  return a.has == b.has && a.flags == b.flags &&
-         std::memcmp(reinterpret_cast<const char*>(&a) + begin, reinterpret_cast<const char*>(&b) + begin,
-                     end - begin) == 0;
+  const auto same = [&](auto... member) {
+    return (... && (std::memcmp(&(a.*member), &(b.*member), sizeof(a.*member)) == 0));
+  };
+  return std::apply(same, value_arguments);
 }
 
 }  // namespace
@@ -77,15 +54,15 @@ bool RecentCall::same(const Facts& facts, const rapt_tensor* tensor) {
 
 // Slices of one buffer interleave without overlapping; those take the long way.
 bool RecentCall::outputs_apart(const rapt_sdpa_args& args) const {
-  const auto tensors = tensors_of(args);
-  for (size_t i = 0; i < outputs; ++i) {
+  const auto address = [&](size_t i) { return reinterpret_cast<uintptr_t>((args.*tensor_arguments[i].member)->data); };
+  for (size_t i = 0; i < output_count; ++i) {
     if (!facts_[i].present || facts_[i].past_byte == 0) continue;
-    const auto base = reinterpret_cast<uintptr_t>(tensors[i]->data);
+    const uintptr_t base = address(i);
     const uintptr_t first = base + static_cast<uintptr_t>(facts_[i].first_byte),
                     past = base + static_cast<uintptr_t>(facts_[i].past_byte);
-    for (size_t j = i + 1; j < tensors.size(); ++j) {
+    for (size_t j = i + 1; j < facts_.size(); ++j) {
       if (!facts_[j].present || facts_[j].past_byte == 0) continue;
-      const auto other = reinterpret_cast<uintptr_t>(tensors[j]->data);
+      const uintptr_t other = address(j);
       if (first < other + static_cast<uintptr_t>(facts_[j].past_byte) &&
           other + static_cast<uintptr_t>(facts_[j].first_byte) < past)
         return false;
@@ -97,8 +74,7 @@ bool RecentCall::outputs_apart(const rapt_sdpa_args& args) const {
 RecentCall::RecentCall(uint64_t owner, const rapt_sdpa_args& args, const Problem& problem,
                        std::shared_ptr<const LoadedPlan> plan)
     : owner_(owner), args_(args), problem_(problem), plan_(std::move(plan)) {
-  const auto tensors = tensors_of(args);
-  std::transform(tensors.begin(), tensors.end(), facts_.begin(), facts_of);
+  for (size_t i = 0; i < facts_.size(); ++i) facts_[i] = facts_of(args.*tensor_arguments[i].member);
 }
 
 bool RecentCall::can_remember(const rapt_sdpa_args& args) {
@@ -108,9 +84,8 @@ bool RecentCall::can_remember(const rapt_sdpa_args& args) {
 
 bool RecentCall::matches(uint64_t owner, const rapt_sdpa_args& args) const {
   if (owner_ != owner || !can_remember(args) || !same_values(args, args_)) return false;
-  const auto tensors = tensors_of(args);
-  for (size_t i = 0; i < tensors.size(); ++i)
-    if (!same(facts_[i], tensors[i])) return false;
+  for (size_t i = 0; i < facts_.size(); ++i)
+    if (!same(facts_[i], args.*tensor_arguments[i].member)) return false;
   return outputs_apart(args);
 }
 

@@ -9,6 +9,7 @@
 #include "gpu.h"
 #include "problem.h"
 #include "rapt/rapt.h"
+#include "sdpa_arguments.h"
 
 namespace rapt {
 
@@ -29,7 +30,6 @@ class RecentCall {
   static bool can_remember(const rapt_sdpa_args& args);
 
  private:
-  static constexpr size_t most_tensors = 19;
   struct Facts {
     bool present = false, has_strides = false, has_data = false;
     unsigned alignment = 0;  // of the address, up to 16
@@ -43,8 +43,8 @@ class RecentCall {
   bool outputs_apart(const rapt_sdpa_args& args) const;
 
   uint64_t owner_ = 0;
-  rapt_sdpa_args args_{};  // only its values; its pointers are stale
-  std::array<Facts, most_tensors> facts_{};
+  rapt_sdpa_args args_{};                               // only its values; its pointers are stale
+  std::array<Facts, tensor_arguments.size()> facts_{};  // in the order of that table
   Problem problem_;
   std::shared_ptr<const LoadedPlan> plan_;
 };

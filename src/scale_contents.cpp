@@ -68,7 +68,7 @@ Positions positions_of(const rapt_sdpa_args& a, const Problem& p, bool keys, int
     s.first = entry(cu, b);
     s.count = std::min(s.count, entry(cu, b + 1) - s.first);
   }
-  if (keys && a.seqused_k != nullptr) s.count = std::min(s.count, entry(*a.seqused_k, b));
+  if (const rapt_tensor* used = keys ? a.seqused_k : a.seqused_q) s.count = std::min(s.count, entry(*used, b));
   return s;
 }
 

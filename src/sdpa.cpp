@@ -1,6 +1,8 @@
 // The call, top to bottom: arguments -> Problem -> Plan -> workspace -> launch.
 #include "sdpa.h"
 
+#include <deque>
+
 #include "arguments.h"
 #include "context.h"
 #include "cpu/arithmetic.h"
@@ -8,9 +10,11 @@
 #include "device_contents.h"
 #include "error.h"
 #include "gpu.h"
+#include "host_lists.h"
 #include "kernels/family.h"
 #include "plan.h"
 #include "recent_calls.h"
+#include "sdpa_arguments.h"
 
 namespace rapt {
 namespace {
@@ -38,18 +42,35 @@ void check_workspace(const rapt_sdpa_args& args, const Plan& plan) {
 }
 
 // Compiled, loaded and remembered. Loading is not allowed while the stream is captured: it would join the graph or
-// break it, depending on the driver.
+// break it, depending on the driver. New lengths whose kernels are loaded already need no loading.
 std::shared_ptr<const LoadedPlan> ready_plan(GpuResources& gpu, const Problem& problem, int index, void* stream) {
   if (auto known = gpu.find(problem, index)) return known;
-  if (cuda::is_capturing(stream))
-    invalid("stream = ", stream,
-            ": is being captured, and the kernel of this call is not loaded yet; call rapt_prepare with \"",
-            to_string(problem), "\" first");
-  return gpu.load(problem, gpu.device(index));
+  if (!cuda::is_capturing(stream)) return gpu.load(problem, gpu.device(index));
+  if (auto ready = gpu.plan_of_loaded_kernels(problem, gpu.device(index))) return ready;
+  invalid("stream = ", stream,
+          ": is being captured, and the kernel of this call is not loaded yet; call rapt_prepare with \"",
+          to_string(problem), "\" first");
 }
 
-void sdpa_on_cpu(Context& context, const rapt_sdpa_args& args, const Problem& problem, void* stream) {
-  check_cpu(args, stream);
+// The arguments with every list in the dtype that kernels read.
+class HostArguments {
+ public:
+  explicit HostArguments(const rapt_sdpa_args& args) : args_(args) {
+    for (const TensorArgument& argument : tensor_arguments)
+      if (argument.is_list())
+        args_.*argument.member = lists_.emplace_back(argument.name, args.*argument.member, argument.list_dtype()).get();
+  }
+  const rapt_sdpa_args& get() const { return args_; }
+
+ private:
+  rapt_sdpa_args args_;
+  std::deque<HostList> lists_;
+};
+
+void sdpa_on_cpu(Context& context, const rapt_sdpa_args& given, const Problem& problem, void* stream) {
+  check_cpu(given, stream);
+  const HostArguments with_lists(given);
+  const rapt_sdpa_args& args = with_lists.get();
   const Plan chosen = plan(problem, cpu_device());
   check_workspace(args, chosen);
   check_contents(args, problem);

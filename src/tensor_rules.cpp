@@ -203,7 +203,7 @@ void check_disjoint(const char* name_a, const rapt_tensor& a, const char* name_b
 
 void check_struct_size(const char* name, size_t struct_size, const void* data, size_t known) {
   if (struct_size < known)
-    invalid(name, ".struct_size = ", struct_size, ": must be at least ", known, " (sizeof at version 0.1)");
+    invalid(name, ".struct_size = ", struct_size, ": must be at least ", known, " (its sizeof in rapt.h)");
   const auto* bytes = static_cast<const unsigned char*>(data);
   for (size_t i = known; i < struct_size; ++i)
     if (bytes[i] != 0)

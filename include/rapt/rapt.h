@@ -5,8 +5,8 @@
  * The operation (forward), for batch b, query head h, query i, key j (kv head = h / (heads_q / heads_k)):
  *   x[i,j] = softmax_scale * dot(q[i], k[j]);  x = softcap * tanh(x / softcap);  x += bias[i,j];
  *   x -= alibi_slope[h] * |i + off - j|;  masked keys are removed;  o[i] = sum_j softmax(x[i])[j] * v[j]
- * with off = seqlen_k - seqlen_q (each sequence's own lengths), 0 for top-left causal, q_start - k_start if given.
- * A row that sees no key gives o = 0 and lse = -inf. What a row does not see never reaches it, NaN included.
+ * with off = seqlen_k - seqlen_q (each sequence's own lengths in use), 0 for top-left causal, q_start - k_start if
+ * given. A row that sees no key gives o = 0 and lse = -inf. What a row does not see never reaches it, NaN included.
  * References: Vaswani et al. 2017 (attention); Milakov & Gimelshein 2018 (online softmax); Dao 2023
  * (FlashAttention-2); Press et al. 2022 (ALiBi); Gemma 2 report 2024 (soft cap); Xiao et al. 2024 (sinks).
  */
@@ -133,7 +133,7 @@ typedef struct rapt_sdpa_args {
   const rapt_tensor* alibi_slopes; /* f32 [heads_q] or [batch, heads_q] */
   const rapt_tensor* sinks;        /* f32 [heads_q]: a natural-log logit added to the denominator only */
 
-  const rapt_tensor* cu_seqlens_q; /* i32 [batch + 1], starts at 0, non-decreasing */
+  const rapt_tensor* cu_seqlens_q; /* i32 [batch + 1], starts at 0, non-decreasing. CPU: these lists may also be i64 */
   const rapt_tensor* cu_seqlens_k;
   const rapt_tensor* seqused_k;   /* i32 [batch], dense or packed: keys of each sequence that are in use */
   const rapt_tensor* block_table; /* i32 [batch, pages]: paged KV; refused by every family so far */
@@ -142,7 +142,7 @@ typedef struct rapt_sdpa_args {
   const rapt_tensor* k_descale; /* tensor [] or [1]; head [B,H]; token [B,H,S]; block64, block128 [B,H,ceil(S/n)]; */
   const rapt_tensor* v_descale; /* and for v also channel [B,Hk,Dv]. Which one: the *_scales fields below. */
 
-  const rapt_tensor* q_starts; /* i64 [batch]: position of each sequence's first query (chunks, rings) */
+  const rapt_tensor* q_starts; /* i64 [batch] (CPU: or i32): position of each sequence's first query (chunks, rings) */
   const rapt_tensor* k_starts; /* i64 [batch] */
 
   double softmax_scale; /* RAPT_HAS_SCALE; any finite float, 0 and negative included. Default 1/sqrt(head_dim) */
@@ -151,7 +151,9 @@ typedef struct rapt_sdpa_args {
   int64_t window_right;
   int64_t q_start;      /* RAPT_HAS_Q_START */
   int64_t k_start;      /* RAPT_HAS_K_START */
-  int64_t max_seqlen_q; /* RAPT_HAS_MAX_SEQLEN_Q; required with cu_seqlens; a longer sequence counts as this long */
+  int64_t max_seqlen_q; /* RAPT_HAS_MAX_SEQLEN_Q; required with cu_seqlens. A longer sequence is an error on the CPU and
+                           with RAPT_CHECK_CONTENTS; on a GPU otherwise it counts as this long, and its rows past that
+                           stay untouched */
   int64_t max_seqlen_k; /* RAPT_HAS_MAX_SEQLEN_K; likewise */
   int64_t splits;       /* RAPT_HAS_SPLITS; parts that the keys are split in, 1 or more (an upper bound:
                             a part has a tile of keys or more). Default: the planner's */
@@ -172,6 +174,10 @@ typedef struct rapt_sdpa_args {
   const rapt_tensor* k_mean; /* f32 [batch, heads_k, head_dim], FP8 k only: what was subtracted from k before it was
                                 quantised (rapt_quantize's mean). Key j is k[j] * k_descale + k_mean: logits, soft cap,
                                 sinks and lse are those of the unsmoothed k. NULL = nothing was subtracted */
+
+  const rapt_tensor*
+      seqused_q; /* i32 [batch], dense or packed: queries of each sequence that are in use. Rows past them
+                    give out = 0 and lse = -inf, whatever q holds there; off uses the lengths in use */
 } rapt_sdpa_args;
 
 typedef enum rapt_scale_kind {
@@ -268,7 +274,7 @@ typedef struct rapt_quantize_args {
   int32_t scales;             /* rapt_scale_kind, not NONE */
   int32_t reserved;
   const rapt_tensor* mean;       /* output, f32 [batch, heads, dim]: with RAPT_QUANTIZE_SMOOTH, and only then */
-  const rapt_tensor* cu_seqlens; /* i32 [batch + 1]: packed input */
+  const rapt_tensor* cu_seqlens; /* i32 [batch + 1] (CPU: or i64): packed input */
   int64_t max_seqlen; /* RAPT_QUANTIZE_HAS_MAX_SEQLEN: required with cu_seqlens; a longer sequence is an error
                          on the CPU, its rows past max_seqlen stay untouched on GPUs */
   double percentile;  /* RAPT_QUANTIZE_HAS_PERCENTILE, above 0 and at most 100: amax is the smallest finite |y| that at

@@ -257,7 +257,8 @@ struct SdpaOptions {
   Tensor cu_seqlens_k = {};
   std::optional<int64_t> max_seqlen_q = {};
   std::optional<int64_t> max_seqlen_k = {};
-  Tensor seqused_k = {};    // i32 [batch]
+  Tensor seqused_q = {};    // i32 [batch]: queries in use; rows past them give out = 0 and lse = -inf
+  Tensor seqused_k = {};    // i32 [batch]: keys in use
   Tensor block_table = {};  // i32 [batch, pages]
 
   std::optional<int64_t> q_start = {};  // position of the first query and key, for all sequences ...
@@ -307,7 +308,8 @@ class SdpaCall {
     args_.bias = view(options.bias), args_.mask = view(options.mask);
     args_.alibi_slopes = view(options.alibi_slopes), args_.sinks = view(options.sinks);
     args_.cu_seqlens_q = view(options.cu_seqlens_q), args_.cu_seqlens_k = view(options.cu_seqlens_k);
-    args_.seqused_k = view(options.seqused_k), args_.block_table = view(options.block_table);
+    args_.seqused_q = view(options.seqused_q), args_.seqused_k = view(options.seqused_k);
+    args_.block_table = view(options.block_table);
     args_.q_descale = view(options.q_descale), args_.k_descale = view(options.k_descale);
     args_.v_descale = view(options.v_descale), args_.k_mean = view(options.k_mean);
     args_.q_starts = view(options.q_starts), args_.k_starts = view(options.k_starts);
@@ -372,7 +374,7 @@ class SdpaCall {
     args_.score_mod = &mod_;
   }
 
-  std::array<rapt_tensor, 19> views_;  // the first used_ of them
+  std::array<rapt_tensor, 20> views_;  // the first used_ of them
   size_t used_ = 0;
   rapt_score_mod mod_{};
   rapt_sdpa_args args_{};

@@ -30,6 +30,7 @@ def sdpa(
     cu_seqlens_k=None,
     max_seqlen_q=None,
     max_seqlen_k=None,
+    seqused_q=None,
     seqused_k=None,
     q_start=None,
     k_start=None,
@@ -82,6 +83,8 @@ def sdpa(
             framework's own. None is q's; if q is FP8, v's; if both are, bfloat16 (NumPy: float32).
         cu_seqlens_q, cu_seqlens_k: int32 [batch + 1], both or neither: sequence b is rows cu[b] to cu[b + 1].
         max_seqlen_q, max_seqlen_k: int, required with them; a longer sequence counts as this long.
+        seqused_q: int32 [batch]: queries of each sequence that are in use, packed or not. Rows past them give 0
+            (lse: -inf) whatever q holds there.
         seqused_k: int32 [batch]: keys of each sequence that are in use, packed or not.
         q_start, k_start: position of the first query and key: int, or int64 [batch] (chunked prefill, rings).
         q_descale, k_descale, v_descale: float32 factors of the stored values, with their granularity in q_scales,
@@ -118,7 +121,7 @@ def sdpa(
 DEFAULTS: dict[str, Any] = sdpa.__kwdefaults__
 # The arrays among the options, an array q_start being q_starts: operators and XLA take them so after q, k, v.
 OPERANDS = (
-    *("bias", "mask", "alibi_slopes", "sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_k"),
+    *("bias", "mask", "alibi_slopes", "sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k"),
     *("q_descale", "k_descale", "v_descale", "q_starts", "k_starts", "k_mean"),
 )
 

@@ -152,6 +152,7 @@ class Call {
     call_.bias = optional(p_bias), call_.mask = optional(p_mask);
     call_.alibi_slopes = optional(p_alibi_slopes), call_.sinks = optional(p_sinks);
     call_.cu_seqlens_q = optional(p_cu_seqlens_q), call_.cu_seqlens_k = optional(p_cu_seqlens_k);
+    call_.seqused_q = optional(p_seqused_q);
     call_.seqused_k = optional(p_seqused_k);
   }
 

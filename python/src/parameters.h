@@ -12,13 +12,13 @@ namespace rapt::python {
 // clang-format off
 enum Parameter : int {
   p_q, p_k, p_v, p_layout, p_causal, p_window, p_softcap, p_bias, p_mask, p_alibi_slopes, p_sinks, p_scale, p_lse, p_out,
-  p_out_dtype, p_cu_seqlens_q, p_cu_seqlens_k, p_max_seqlen_q, p_max_seqlen_k, p_seqused_k, p_q_start, p_k_start,
+  p_out_dtype, p_cu_seqlens_q, p_cu_seqlens_k, p_max_seqlen_q, p_max_seqlen_k, p_seqused_q, p_seqused_k, p_q_start, p_k_start,
   p_q_descale, p_k_descale, p_v_descale, p_q_scales, p_k_scales, p_v_scales, p_k_mean, p_q_dtype, p_k_dtype, p_v_dtype,
   p_pv, p_acc, p_partial, p_invariant, p_check_contents, p_splits, p_context, parameter_count
 };
 inline constexpr const char* parameter_names[parameter_count] = {
   "q", "k", "v", "layout", "causal", "window", "softcap", "bias", "mask", "alibi_slopes", "sinks", "scale", "lse", "out",
-  "out_dtype", "cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "seqused_k", "q_start", "k_start",
+  "out_dtype", "cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "seqused_q", "seqused_k", "q_start", "k_start",
   "q_descale", "k_descale", "v_descale", "q_scales", "k_scales", "v_scales", "k_mean", "q_dtype", "k_dtype", "v_dtype",
   "pv", "acc", "partial", "invariant", "check_contents", "splits", "context"
 };
@@ -28,9 +28,10 @@ inline constexpr const char* parameter_names[parameter_count] = {
 inline constexpr Parameter differentiable_parameters[] = {
     p_q, p_k, p_v, p_bias, p_sinks, p_alibi_slopes, p_q_descale, p_k_descale, p_v_descale, p_k_mean, p_out};
 inline constexpr Parameter array_parameters[] = {
-    p_q,       p_k,       p_v,         p_bias,         p_mask,         p_alibi_slopes,
-    p_sinks,   p_lse,     p_out,       p_cu_seqlens_q, p_cu_seqlens_k, p_seqused_k,
-    p_q_start, p_k_start, p_q_descale, p_k_descale,    p_v_descale,    p_k_mean};
+    p_q,         p_k,       p_v,       p_bias,         p_mask,         p_alibi_slopes,
+    p_sinks,     p_lse,     p_out,     p_cu_seqlens_q, p_cu_seqlens_k, p_seqused_q,
+    p_seqused_k, p_q_start, p_k_start, p_q_descale,    p_k_descale,    p_v_descale,
+    p_k_mean};
 
 // The parameters' names as interned strings, and the defaults of those that do not default to None.
 struct Signature {

@@ -67,6 +67,8 @@ class Kernel {
 
   // Loads it on the current device and opts in to so much dynamic shared memory. Must have run before launch().
   void prepare(int device_index, size_t smem_bytes);
+  // Whether prepare() would find nothing to do, on the primary context of that device.
+  bool is_prepared(int device_index, size_t smem_bytes) const;
   KernelAttributes attributes(int device_index) const;
   int blocks_per_sm(int device_index, int threads, size_t smem_bytes) const;
 

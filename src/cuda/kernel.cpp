@@ -116,6 +116,14 @@ void Kernel::prepare(int device_index, size_t smem_bytes) {
   if (primary) here.function.store(function, std::memory_order_release);
 }
 
+bool Kernel::is_prepared(int device_index, size_t smem_bytes) const {
+  const ContextScope scope(device_index, nullptr);
+  const Prepared& here = impl_->prepared[static_cast<size_t>(device_index)];
+  const std::lock_guard<std::mutex> lock(impl_->preparing);
+  return primary_in_scope() == device_index && here.function.load(std::memory_order_relaxed) != nullptr &&
+         here.smem_bytes >= smem_bytes;
+}
+
 KernelAttributes Kernel::attributes(int device_index) const {
   const auto read = [&](FunctionAttribute which) { return impl_->attribute(which, device_index); };
   KernelAttributes result;

@@ -1,6 +1,8 @@
 // attention_cpu, host half: takes every legal forward problem on a CPU; chooses tiles, deals them to threads.
 // What runs is src/cpu/attention_tile.h, compiled once for each instruction set.
 #include <algorithm>
+#include <cstring>
+#include <limits>
 #include <vector>
 
 #include "context.h"
@@ -87,7 +89,7 @@ class TileMap {
   TileMap(const Problem& problem, const AttentionParams& params, const KernelConfig& config)
       : p_(problem), block_m_(config.block_m), splits_(config.splits), pack_(packs_heads(p_)) {
     heads_ = pack_ ? p_.heads_k : p_.heads_q;
-    sequences_.reserve(static_cast<size_t>(p_.varlen || p_.seqused || p_.has_starts ? p_.batch : 1));
+    sequences_.reserve(static_cast<size_t>(p_.varlen || p_.seqused || p_.seqused_q || p_.has_starts ? p_.batch : 1));
     first_tile_.push_back(0);
     for (int64_t b = 0; b < p_.batch; ++b) {
       sequences_.push_back(sequence_of(params, b));
@@ -96,6 +98,7 @@ class TileMap {
   }
 
   int64_t tiles() const { return first_tile_.back(); }
+  const Sequence& sequence(int64_t b) const { return sequences_[static_cast<size_t>(b)]; }
 
   // Tile number `index` over part `split` of the keys.
   Tile tile(int64_t index, int64_t split) const {
@@ -129,6 +132,18 @@ class TileMap {
   std::vector<int64_t> first_tile_;  // per sequence, and the total
 };
 
+// Rows of one head that seqused_q leaves unused: out = 0, lse = -inf. All bits zero is 0 in every output dtype.
+void clear_unused_rows(const AttentionParams& p, const Sequence& s, int64_t b, int64_t h) {
+  const int64_t width = bytes_of(p.out.dtype);
+  for (int64_t row = s.first_q + s.seqlen_q; row < s.first_q + s.rows_q; ++row) {
+    char* const out = static_cast<char*>(p.out.data) + p.out.index(b, h, row) * width;
+    for (int64_t c = 0; c < p.head_dim_v; ++c)
+      std::memset(out + c * p.out.column * width, 0, static_cast<size_t>(width));
+    if (p.lse.present())
+      static_cast<float*>(p.lse.data)[p.lse.index(b, h, row)] = -std::numeric_limits<float>::infinity();
+  }
+}
+
 // Weights are f32 unless an FP8 product with V is asked for.
 int weight_terms(PvMode pv) { return pv == PvMode::fp8 ? 1 : pv == PvMode::fp8x2 ? 2 : 0; }
 
@@ -140,6 +155,11 @@ void launch(const LaunchScope& scope) {
   const TileMap map(scope.binding.problem, call, config);
   CpuResources& cpu = scope.context.cpu();
   const std::lock_guard<std::mutex> turn(cpu.turn);
+  if (call.seqused_q.present())
+    cpu.pool.parallel_for(call.batch * call.heads_q, [&](int, int64_t bh) {
+      const int64_t b = bh / call.heads_q;
+      clear_unused_rows(call, map.sequence(b), b, bh % call.heads_q);
+    });
   const size_t scratch_bytes = (kernel.scratch_bytes(call, config.block_m) + 63) / 64 * 64;
   std::byte* const scratch = cpu.scratch.reserve(scratch_bytes * static_cast<size_t>(cpu.pool.size()));
   auto scratch_of = [&](int worker) { return scratch + static_cast<size_t>(worker) * scratch_bytes; };

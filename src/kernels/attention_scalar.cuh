@@ -5,6 +5,7 @@
 #pragma once
 
 #include "prim/numeric.cuh"
+#include "prim/unused_rows.cuh"
 #include "shared/scalar_tile.h"
 
 namespace rapt {
@@ -329,12 +330,31 @@ struct Block {
 
 }  // namespace scalar
 
+namespace scalar {
+
+// Those of the tile that seqused_q leaves unused.
+template <AttentionConfig cfg>
+inline void clear_unused(const AttentionParams& p, const Tile& t) {
+  const index_t first = t.first_row > t.sequence.seqlen_q ? t.first_row : t.sequence.seqlen_q;
+  const index_t past = clamped(t.first_row + cfg.block_m, 0, t.sequence.rows_q);
+  if (t.first_row < 0 || first >= past) return;
+  const index_t channels = clamped(p.head_dim_v - t.first_channel, 0, cfg.head_dim_v);
+  const UnusedRows rows{t.batch, t.head, t.sequence.first_q, first, past, t.first_channel, channels, p.out.column};
+  if constexpr (is_16bit(cfg.out))
+    clear_unused_rows<unsigned short, cfg.threads()>(p, rows, t.first_channel == 0);
+  else
+    clear_unused_rows<float, cfg.threads()>(p, rows, t.first_channel == 0);
+}
+
+}  // namespace scalar
+
 template <AttentionConfig cfg>
 inline void attend_scalar(const AttentionParams& p) {
   extern __shared__ float scalar_shared[];
   const index_t items = scalar_work_items(p, cfg);
   for (index_t item = blockIdx.x; item < items; item += gridDim.x) {
     const scalar::Tile tile = scalar::tile_of<cfg>(p, item);
+    if (p.seqused_q.present()) scalar::clear_unused<cfg>(p, tile);
     if (tile.empty()) continue;
     scalar::Block<cfg>(p, tile, scalar_shared).attend();
   }

@@ -11,6 +11,7 @@
 #include "prim/softmax.cuh"
 #include "prim/step_products.cuh"
 #include "prim/tile.cuh"
+#include "prim/unused_rows.cuh"
 #include "prim/value_passes.cuh"
 #include "shared/sm80.h"
 
@@ -89,6 +90,18 @@ struct AttentionSm80 {
     v_rows = static_cast<const char*>(p.v.data) + bytes_of(cfg.v) * p.v.index(at.batch, head_k, sequence.first_k);
     at.first_k = sequence.first_k;
     return true;
+  }
+
+  // Rows of the block that seqused_q leaves unused.
+  void clear_unused() const {
+    const TileOrder::Place place = place_of_block();
+    const Sequence sequence = sequence_of(p, place.batch);
+    const index_t tile = static_cast<index_t>(place.tile) * cfg.block_m;
+    const index_t first = tile > sequence.seqlen_q ? tile : sequence.seqlen_q;
+    const index_t past = clamped(tile + cfg.block_m, 0, sequence.rows_q);
+    constexpr int words = bytes_of(cfg.out) * cfg.head_dim_v / 16;
+    const UnusedRows rows{place.batch, place.head, sequence.first_q, first, past, 0, words, 1};
+    clear_unused_rows<Bytes16, threads>(p, rows, true);
   }
 
   // Keys that position and length let some row of the warp see, and all of them. Computed anew for each step: they
@@ -350,9 +363,10 @@ void attention_sm80(const Sm80Params& p) {
   using Block = AttentionSm80<cfg>;
   extern __shared__ __align__(1024) char shared[];
   const AttentionParams& a = p.attention;
-  const bool reads_lists =
-      a.cu_seqlens_q.present() || a.seqused_k.present() || a.q_starts.present() || a.k_starts.present();
+  const bool reads_lists = a.cu_seqlens_q.present() || a.seqused_q.present() || a.seqused_k.present() ||
+                           a.q_starts.present() || a.k_starts.present();
   if (cfg.programmatic && reads_lists) wait_for_earlier_kernels<cfg.programmatic>();
+  if (a.seqused_q.present()) Block(p, 0, threadIdx.x).clear_unused();
   bool again = true;
 #pragma unroll 1
   for (int pass = plain; again; ++pass) {

@@ -67,7 +67,7 @@ void bind_lengths(const rapt_sdpa_args& a, const Problem& p, AttentionParams& pa
   params.batch = p.batch, params.heads_q = p.heads_q, params.group = p.group();
   params.seqlen_q = p.seqlen_q, params.seqlen_k = p.seqlen_k, params.total_q = p.total_q, params.total_k = p.total_k;
   params.cu_seqlens_q = list_ref<int>(a.cu_seqlens_q), params.cu_seqlens_k = list_ref<int>(a.cu_seqlens_k);
-  params.seqused_k = list_ref<int>(a.seqused_k);
+  params.seqused_q = list_ref<int>(a.seqused_q), params.seqused_k = list_ref<int>(a.seqused_k);
   params.q_starts = list_ref<index_t>(a.q_starts), params.k_starts = list_ref<index_t>(a.k_starts);
   params.q_start = (a.has & RAPT_HAS_Q_START) != 0 ? a.q_start : 0;
   params.k_start = (a.has & RAPT_HAS_K_START) != 0 ? a.k_start : 0;

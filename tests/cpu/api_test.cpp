@@ -40,6 +40,7 @@ SdpaOptions tensors_of(const Call& call, const check::Outputs& out) {
           .sinks = tensor_of(in.sinks),
           .cu_seqlens_q = tensor_of(in.cu_seqlens_q),
           .cu_seqlens_k = tensor_of(in.cu_seqlens_k),
+          .seqused_q = tensor_of(in.seqused_q),
           .seqused_k = tensor_of(in.seqused_k),
           .q_starts = tensor_of(in.q_starts),
           .k_starts = tensor_of(in.k_starts),

@@ -146,6 +146,18 @@ TEST_F(Sm80Text, NoKeys) {
   expect_right<cfg>("f16 b2 h2 q70 k40 d64 seqused=0,40 lse");
 }
 
+TEST_F(Sm80Text, UnusedQueries) {
+  static constexpr AttentionConfig cfg = config_of(DType::f16, 64, 64, 64, 32, 4, 1, 2);
+  expect_right<cfg>("f16 b3 h2 q140 k40 d64 seqused_q=0,70,140 lse", hidden);
+  expect_right<cfg>("f16 h4:2 d64 varlen=140:40,3:9,65:33 seqused_q=64,0,65 seqused=40,9,0 lse sinks", hidden);
+  static constexpr AttentionConfig dealt = [] {
+    AttentionConfig c = config_of(DType::bf16, 32, 32, 32, 16, 2, 4, 3);
+    c.out = DType::f32, c.bounded = true;
+    return c;
+  }();
+  expect_right<dealt>("bf16 out=f32 b2 h2 q75 k75 d32 causal seqused_q=33,1 lse", hidden);
+}
+
 TEST_F(Sm80Text, EveryOperationOnScores) {
   static constexpr AttentionConfig cfg = [] {
     AttentionConfig c = config_of(DType::bf16, 32, 32, 32, 32, 2, 1, 2);

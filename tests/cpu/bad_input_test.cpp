@@ -16,7 +16,7 @@
 namespace rapt::test {
 namespace {
 
-constexpr size_t slots = 19;
+constexpr size_t slots = 20;
 enum Slot : size_t {
   q,
   k,
@@ -29,6 +29,7 @@ enum Slot : size_t {
   sinks,
   cu_seqlens_q,
   cu_seqlens_k,
+  seqused_q,
   seqused_k,
   block_table,
   q_descale,
@@ -63,6 +64,7 @@ struct Arguments {
                                                &args.sinks,
                                                &args.cu_seqlens_q,
                                                &args.cu_seqlens_k,
+                                               &args.seqused_q,
                                                &args.seqused_k,
                                                &args.block_table,
                                                &args.q_descale,
@@ -283,14 +285,54 @@ TEST(BadInput, Dtypes) {
        {"mask", "f32"}},
       {"alibi f16", [](Arguments& a) { a.zero(alibi_slopes, DType::f16, {4}); }, {"alibi_slopes", "f16"}},
       {"sinks bf16", [](Arguments& a) { a.zero(sinks, DType::bf16, {4}); }, {"sinks", "bf16"}},
-      {"seqused i64", [](Arguments& a) { a.zero(seqused_k, DType::i64, {2}); }, {"seqused_k", "i64"}},
-      {"starts i32", [](Arguments& a) { a.zero(k_starts, DType::i32, {2}); }, {"k_starts", "i32"}},
+      {"seqused u8", [](Arguments& a) { a.zero(seqused_k, DType::u8, {2}); }, {"seqused_k", "u8"}},
+      {"used queries f32", [](Arguments& a) { a.zero(seqused_q, DType::f32, {2}); }, {"seqused_q", "f32"}},
+      {"starts f32", [](Arguments& a) { a.zero(k_starts, DType::f32, {2}); }, {"k_starts", "f32"}},
       {"q of no dtype", [](Arguments& a) { a.last = [](Arguments& x) { x.views[q].dtype = 0; }; }, {"q", "0"}},
       {"q of dtype 99", [](Arguments& a) { a.last = [](Arguments& x) { x.views[q].dtype = 99; }; }, {"q", "99"}},
   };
   for (const Row& row : rows) expect_refused(dense(), row);
-  const Row cu{"cu i64", [](Arguments& a) { retype(a, cu_seqlens_k, DType::i64); }, {"cu_seqlens_k", "i64"}};
+  const Row cu{"cu f32", [](Arguments& a) { retype(a, cu_seqlens_k, DType::f32); }, {"cu_seqlens_k", "f32"}};
   expect_refused(packed(), cu);
+}
+
+// On a GPU kernels read the lists, each in its own width.
+TEST(BadInput, ListsOnGpus) {
+  const auto widen = [](Slot slot, DType type) {
+    return [=](Arguments& a) {
+      a.zero(slot, type, slot == cu_seqlens_q || slot == cu_seqlens_k ? a[slot].shape : std::vector<int64_t>{2});
+      a.devices.fill({RAPT_DEVICE_CUDA, 0});
+    };
+  };
+  const Row rows[] = {{"cu_q i64", widen(cu_seqlens_q, DType::i64), {"cu_seqlens_q", "i64", "i32"}},
+                      {"cu_k i64", widen(cu_seqlens_k, DType::i64), {"cu_seqlens_k", "i64", "i32"}},
+                      {"used q i64", widen(seqused_q, DType::i64), {"seqused_q", "i64", "i32"}},
+                      {"used k i64", widen(seqused_k, DType::i64), {"seqused_k", "i64", "i32"}},
+                      {"q_starts i32", widen(q_starts, DType::i32), {"q_starts", "i32", "i64"}},
+                      {"k_starts i32", widen(k_starts, DType::i32), {"k_starts", "i32", "i64"}}};
+  for (const Row& row : rows) expect_refused(packed(), row);
+}
+
+// On the CPU every list may be i32 or i64, also with strides, and says the same.
+TEST(BadInput, ListsOfEitherWidthAreAccepted) {
+  const auto outputs = [](DType type, int64_t stride) {
+    Arguments a = packed();
+    int64_t value = 0;
+    for (const auto slot : {q, k, v}) fill(a[slot], [&](const auto&) { return static_cast<double>(value++ % 7) - 3; });
+    const auto list = [&](Slot slot, std::vector<double> values) {
+      a[slot] = check::make_strided(type, {std::ssize(values)}, {stride});
+      for (int64_t i = 0; i < std::ssize(values); ++i) put(a[slot], {i}, values[static_cast<size_t>(i)]);
+    };
+    list(cu_seqlens_q, {0, 3, 5}), list(cu_seqlens_k, {0, 5, 9}), list(seqused_q, {2, 2}), list(seqused_k, {4, 1});
+    list(q_starts, {1, 0}), list(k_starts, {0, 1});
+    a.args.flags = RAPT_CAUSAL;
+    EXPECT_EQ(rapt_sdpa(nullptr, a.build(), nullptr), RAPT_OK) << rapt_last_error();
+    return std::pair{bits(a[out]), bits(a[lse])};
+  };
+  Arguments usual = packed();
+  EXPECT_EQ(rapt_sdpa(nullptr, usual.build(), nullptr), RAPT_OK);
+  for (const int64_t stride : {1, 3}) EXPECT_EQ(outputs(DType::i32, stride), outputs(DType::i64, stride));
+  EXPECT_EQ(outputs(DType::i32, 1), outputs(DType::i32, 2));
 }
 
 TEST(BadInput, Shapes) {
@@ -491,6 +533,28 @@ TEST(BadInput, Contents) {
       {"cu_q negative", set(cu_seqlens_q, 1, -2), {"cu_seqlens_q", "-2"}, true},
       {"cu_q past the tensor", set(cu_seqlens_q, 2, 6), {"cu_seqlens_q", "6", "5"}, true},
       {"cu_k past the tensor", set(cu_seqlens_k, 2, 10), {"cu_seqlens_k", "10", "9"}, true},
+      {"queries beyond max_seqlen_q",
+       [](Arguments& a) { a.args.max_seqlen_q = 2; },
+       {"cu_seqlens_q", "sequence 0", "3 rows", "max_seqlen_q = 2"},
+       true},
+      {"keys beyond max_seqlen_k",
+       [](Arguments& a) { a.args.max_seqlen_k = 4; },
+       {"cu_seqlens_k", "sequence 0", "5 rows", "max_seqlen_k = 4"},
+       true},
+      {"used queries above their sequence",
+       [](Arguments& a) {
+         a.zero(seqused_q, DType::i32, {2});
+         put(a[seqused_q], {1}, 3);
+       },
+       {"seqused_q[1]", "3", "2"},
+       true},
+      {"a length beyond 32 bits",
+       [](Arguments& a) {
+         a.zero(cu_seqlens_k, DType::i64, {3});
+         put(a[cu_seqlens_k], {2}, 4294967305.0);
+       },
+       {"cu_seqlens_k[2]", "4294967305", "32 bits"},
+       true},
       {"seqused above its sequence",
        [](Arguments& a) {
          a.zero(seqused_k, DType::i32, {2});
@@ -738,6 +802,9 @@ TEST(BadInput, UnusedScales) {
   Arguments unused = dense();
   unused.zero(seqused_k, DType::i32, {2});
   put(unused[seqused_k], {0}, 5);
+  Arguments queries = dense();
+  queries.zero(seqused_q, DType::i32, {2});
+  put(queries[seqused_q], {0}, 3), put(queries[seqused_q], {1}, 1);
   Arguments blocks = packed();
   blocks.args.max_seqlen_k = 65;
   const std::tuple<Arguments, Slot, int32_t, std::vector<int64_t>, std::vector<int64_t>> calls[] = {
@@ -745,6 +812,7 @@ TEST(BadInput, UnusedScales) {
       {unused, k_descale, RAPT_SCALE_TOKEN, {2, 2, 7}, {0, 1, 5}},
       {unused, k_descale, RAPT_SCALE_HEAD, {2, 2}, {1, 1}},  // of a sequence without keys
       {unused, k_mean, 0, {2, 2, 8}, {1, 0, 2}},
+      {queries, q_descale, RAPT_SCALE_TOKEN, {2, 4, 3}, {1, 3, 1}},
       {blocks, k_descale, RAPT_SCALE_BLOCK64, {2, 2, 2}, {0, 1, 1}},
   };
   for (const auto& [call, slot, kind, shape, at] : calls) {
@@ -764,6 +832,15 @@ TEST(BadInput, NotYetSupported) {
          a.zero(block_table, DType::i32, {2, 3});
        },
        {"block_table"},
+       false,
+       RAPT_ERROR_UNSUPPORTED},
+      {"a pool of pages",  // whose shape is not that of dense keys
+       [](Arguments& a) {
+         a.zero(k, DType::f16, {9, 2, 16, 8});
+         a.zero(v, DType::f16, {9, 2, 16, 6});
+         a.zero(block_table, DType::i32, {2, 3});
+       },
+       {"block_table", "paged"},
        false,
        RAPT_ERROR_UNSUPPORTED},
       {"score_mod", [](Arguments& a) { a.args.score_mod = &mod; }, {"score_mod"}, false, RAPT_ERROR_UNSUPPORTED},
@@ -917,7 +994,7 @@ TEST(BadInput, Quantize) {
          c.max_seqlen = 17;
        },
        {"cu_seqlens[2]", "21", "20 rows"}},
-      {"i64 list", [](QuantizeCall& c) { c.cu_seqlens = make_tensor(DType::i64, {3}); }, {"cu_seqlens", "i64"}},
+      {"f32 list", [](QuantizeCall& c) { c.cu_seqlens = make_tensor(DType::f32, {3}); }, {"cu_seqlens", "f32"}},
       {"supplied NaN",
        [](QuantizeCall& c) {
          c.flags = RAPT_QUANTIZE_SUPPLIED;

@@ -297,6 +297,7 @@ class LabLoad : public Lab {
                                                                                  {"sinks", &in.sinks},
                                                                                  {"cu_seqlens_q", &in.cu_seqlens_q},
                                                                                  {"cu_seqlens_k", &in.cu_seqlens_k},
+                                                                                 {"seqused_q", &in.seqused_q},
                                                                                  {"seqused_k", &in.seqused_k},
                                                                                  {"q_descale", &in.q_descale},
                                                                                  {"k_descale", &in.k_descale},

@@ -59,6 +59,7 @@ TEST(SamePlan, SeesEverythingThatAPlanMayDependOn) {
       [](Problem& p) { p.total_q = 80; },
       [](Problem& p) { p.total_k = 80; },
       [](Problem& p) { p.seqused = true; },
+      [](Problem& p) { p.seqused_q = true; },
       [](Problem& p) { p.page_size = 2; },
       [](Problem& p) { p.q_scales = ScaleKind::head; },
       [](Problem& p) { p.k_scales = ScaleKind::head; },

@@ -106,6 +106,10 @@ const Meaning meanings[] = {
      [](Problem& p) {
        p.seqused = true, p.used_k = {16, 0};
      }},
+    {"seqused_q=8,0",
+     [](Problem& p) {
+       p.seqused_q = true, p.used_q = {8, 0};
+     }},
     {"page=16", [](Problem& p) { p.page_size = 16; }},
     {"!e4m3 b2 h4 q8 k16 d64 scales=block64",
      [](Problem& p) { storage(p, DType::e4m3), p.q_scales = p.k_scales = p.v_scales = ScaleKind::block64; }},
@@ -179,10 +183,12 @@ TEST(ProblemLine, PrintsCanonically) {
       {"f16 h2 d64 varlen=3,4:9 causal", "f16 b2 h2 d64 causal varlen=3:3,4:9"},
       {"e4m3 q8 d64 v_scales=head k_scales=head q_scales=head", "e4m3 b1 h1 q8 k8 d64 scales=head"},
       {"e4m3 q8 d64 acc=f16 pv=fp8 invariant lse mod=ab splits=1 k_start=2 q_start=1 layout=bshd hadamard smooth_k "
-       "scales=token page=4 seqused=2 sinks mask=[b,h,q,k] bias=bf16[1,1,1,1] alibi scale=2 softcap=0.5 window=1,0 "
+       "scales=token page=4 seqused_q=7 seqused=2 sinks mask=[b,h,q,k] bias=bf16[1,1,1,1] alibi scale=2 softcap=0.5 "
+       "window=1,0 "
        "causal",
        "e4m3 b1 h1 q8 k8 d64 causal window=1,0 softcap=0.5 scale=2 alibi bias=bf16[1,1,1,1] mask=[b,h,q,k] sinks "
-       "seqused=2 page=4 scales=token smooth_k hadamard layout=bshd q_start=1 k_start=2 splits=1 mod=ab lse invariant "
+       "seqused=2 seqused_q=7 page=4 scales=token smooth_k hadamard layout=bshd q_start=1 k_start=2 splits=1 mod=ab "
+       "lse invariant "
        "pv=fp8 acc=f16"},
   };
   for (const auto& [line, canonical] : lines) EXPECT_EQ(to_string(parse_problem(line)), canonical);
@@ -190,10 +196,10 @@ TEST(ProblemLine, PrintsCanonically) {
 
 TEST(ProblemLine, PrintsWhatALineCannotSayWithoutHidingIt) {
   Problem p = base_problem();
-  p.varlen = p.seqused = p.has_starts = true, p.total_q = 17, p.total_k = 20, p.op = Op::backward;
+  p.varlen = p.seqused = p.seqused_q = p.has_starts = true, p.total_q = 17, p.total_k = 20, p.op = Op::backward;
   const std::string line = to_string(p);
-  EXPECT_EQ(line, "f16 b2 h4 q8 k16 d64 varlen=?17:20 seqused=? q_start=? op=backward");
-  for (const char* word : {"varlen=?17:20", "seqused=?", "q_start=?", "op=backward"})
+  EXPECT_EQ(line, "f16 b2 h4 q8 k16 d64 varlen=?17:20 seqused=? seqused_q=? q_start=? op=backward");
+  for (const char* word : {"varlen=?17:20", "seqused=?", "seqused_q=?", "q_start=?", "op=backward"})
     EXPECT_NE(refusal(std::string("f16 d64 ") + word), "");
 }
 
@@ -271,6 +277,9 @@ class RandomProblem {
     if ((p.seqused = chance(4)))
       for (size_t b = 0; b < static_cast<size_t>(p.batch); ++b)
         p.used_k.push_back(static_cast<int32_t>(upto(p.varlen ? p.lengths_k[b] : p.seqlen_k)));
+    if ((p.seqused_q = chance(4)))
+      for (size_t b = 0; b < static_cast<size_t>(p.batch); ++b)
+        p.used_q.push_back(static_cast<int32_t>(upto(p.varlen ? p.lengths_q[b] : p.seqlen_q)));
     if (chance(8)) p.page_size = 1 + upto(300);
   }
 
@@ -372,15 +381,16 @@ TEST(ProblemLine, RandomProblemsRoundTripInAnyOrder) {
     ASSERT_TRUE(parse_problem(shuffled) == p) << shuffled;
     ASSERT_EQ(to_string(parse_problem(shuffled)), line);
   }
-  for (const char* word : {"f32",          "f16",       "bf16",       "e4m3",       "e5m2",
-                           "sim8",         "q=",        "k=",         "v=",         "out=",
-                           "b0",           "b3",        "h0",         "causal",     "causal_top_left",
-                           "window=",      "softcap=",  "scale=",     "alibi",      "bias=",
-                           "mask=",        "sinks",     "varlen=",    "seqused=",   "page=",
-                           "scales=",      "q_scales=", "k_scales=",  "v_scales=",  "smooth_k",
-                           "hadamard",     "layout=",   "q_strides=", "k_strides=", "v_strides=",
-                           "out_strides=", "q_start=",  "k_start=",   "splits=",    "mod=",
-                           "lse",          "partial",   "invariant",  "pv=",        "acc="})
+  for (const char* word : {"f32",        "f16",          "bf16",      "e4m3",       "e5m2",
+                           "sim8",       "q=",           "k=",        "v=",         "out=",
+                           "b0",         "b3",           "h0",        "causal",     "causal_top_left",
+                           "window=",    "softcap=",     "scale=",    "alibi",      "bias=",
+                           "mask=",      "sinks",        "varlen=",   "seqused=",   "seqused_q=",
+                           "page=",      "scales=",      "q_scales=", "k_scales=",  "v_scales=",
+                           "smooth_k",   "hadamard",     "layout=",   "q_strides=", "k_strides=",
+                           "v_strides=", "out_strides=", "q_start=",  "k_start=",   "splits=",
+                           "mod=",       "lse",          "partial",   "invariant",  "pv=",
+                           "acc="})
     EXPECT_GE(uses[word], 100) << word;
 }
 
@@ -436,6 +446,8 @@ TEST(ProblemLine, RefusesWithASentence) {
       {"f16 q8 d64 seqused=", "no lengths for 1 sequences"},
       {"f16 d64 varlen=8 seqused=", "no lengths for 1 sequences"},
       {"f16 d64 varlen=8,8 seqused=8,9", "seqused = 9, sequence 1 has 8 keys"},
+      {"f16 d64 varlen=8:2,8:2 seqused_q=8,9", "seqused_q = 9, sequence 1 has 8 queries"},
+      {"f16 q8 d64 seqused_q=", "no lengths for 1 sequences"},
       {"f16 q8 d64 page=-1", "'-1' is outside 1 to"},
       {"f16 q8 d64 scales=none", "'none' is not one of tensor, head, token, block64, block128, channel"},
       {"e4m3 q8 d64 q_scales=channel", "q_scales = channel: only v"},
@@ -492,6 +504,10 @@ TEST(Validate, RefusesWhatALineCannotSay) {
          p.used_k = {1, 2};
        },
        "used_k: given although seqused is false"},
+      {[](Problem& p) {
+         p.used_q = {1, 1};
+       },
+       "used_q: given although seqused_q is false"},
       {[](Problem& p) {
          p.varlen = true, p.lengths_q = {1, 2};
        },

@@ -8,6 +8,7 @@
 
 #include "check/fill.h"
 #include "check/tensor.h"
+#include "sdpa_arguments.h"
 
 namespace rapt {
 namespace {
@@ -87,6 +88,31 @@ TEST(RecentCalls, NothingElseMayDiffer) {
     change(f);
     EXPECT_FALSE(known.matches(owner, f.args)) << name;
   }
+}
+
+// Each field of the struct in turn: a tensor comes or goes, or one bit of a value changes. The table that this walks
+// has a row for every field (sdpa_arguments.h), or it does not compile.
+TEST(RecentCalls, EveryFieldCounts) {
+  const int64_t shape[1] = {2};
+  for (const TensorArgument& argument : tensor_arguments) {
+    Fixture f;
+    const RecentCall known = f.remembered();
+    rapt_tensor extra = f.tensor(9, shape, nullptr, 1);
+    f.args.*argument.member = f.args.*argument.member == nullptr ? &extra : nullptr;
+    EXPECT_FALSE(known.matches(owner, f.args)) << argument.name;
+  }
+  size_t number = 0;
+  const auto flip = [&](auto member) {
+    for (size_t bit = 0; bit < 8 * sizeof(Fixture{}.args.*member); ++bit) {
+      Fixture f;
+      const RecentCall known = f.remembered();
+      reinterpret_cast<unsigned char*>(&(f.args.*member))[bit / 8] ^= static_cast<unsigned char>(1u << bit % 8);
+      EXPECT_FALSE(known.matches(owner, f.args)) << "value " << number << ", bit " << bit;
+    }
+    ++number;
+  };
+  std::apply([&](auto... member) { (flip(member), ...); }, value_arguments);
+  std::apply([&](auto... member) { (flip(member), ...); }, unremembered_arguments);
 }
 
 TEST(RecentCalls, TheOldestIsForgotten) {

@@ -98,6 +98,7 @@ Call make(const std::string& line) {
     in.cu_seqlens_q = cumulative(p.lengths_q);
     in.cu_seqlens_k = cumulative(p.lengths_k);
   }
+  if (p.seqused_q) in.seqused_q = integers(DType::i32, {p.used_q.begin(), p.used_q.end()});
   if (p.seqused) in.seqused_k = integers(DType::i32, {p.used_k.begin(), p.used_k.end()});
   in.q_descale = descale(p, p.q_scales, p.heads_q, p.seqlen_q, p.total_q, p.head_dim);
   in.k_descale = descale(p, p.k_scales, p.heads_k, p.seqlen_k, p.total_k, p.head_dim);

@@ -93,6 +93,20 @@ TEST_F(GpuContents, HostileUsedLengthsAreHeldWithinTheTensors) {
     }
 }
 
+TEST_F(GpuContents, HostileUsedQueriesAreHeldWithinTheTensors) {
+  for (const char* type : {"f16", "f32"})
+    for (const char* shape : {"b3 h2 q70 k40 d32 seqused_q=0,0,0", "h2 d32 varlen=70:40,9:40,70:40 seqused_q=0,0,0"}) {
+      SCOPED_TRACE(concat(type, " ", shape));
+      Call hostile_call = make(concat(type, " ", shape, " lse"));
+      fill_hash(hostile_call);
+      Call honest = hostile_call;
+      honest.in.seqused_q = make_tensor(DType::i32, {3});
+      set(honest.in.seqused_q, {70, 0, 0});
+      set(hostile_call.in.seqused_q, {2147483647, -3, -2147483647 - 1});
+      expect_same_bits(run_gpu(hostile_call), run_gpu(honest));
+    }
+}
+
 TEST_F(GpuContents, CheckedOnRequestWithTheCpusSentence) {
   std::vector<Call> calls;
   for (const Hostile& h : hostile) {
@@ -105,8 +119,14 @@ TEST_F(GpuContents, CheckedOnRequestWithTheCpusSentence) {
   put(used.in.seqused_k, {1}, -1);
   Call mask = make("f16 b2 h2 q9 k40 d32 mask=[b,1,q,k] lse");
   put(mask.in.mask, {1, 0, 3, 7}, 2);
+  Call queries = make("f16 b2 h2 q9 k40 d32 seqused_q=9,9 lse");
+  put(queries.in.seqused_q, {1}, 10);
+  Call longer = make("f16 h2 d32 varlen=20:30,9:41 lse");  // than max_seqlen_k says
+  longer.problem.seqlen_k = 40;
   calls.push_back(used);
   calls.push_back(mask);
+  calls.push_back(queries);
+  calls.push_back(longer);
   int refused = 0;
   for (Call& call : calls) {
     SCOPED_TRACE(to_string(call.problem));
@@ -120,7 +140,7 @@ TEST_F(GpuContents, CheckedOnRequestWithTheCpusSentence) {
     gpu.result();
     EXPECT_TRUE(untouched(gpu.call().out.out) && untouched(gpu.call().out.lse));
   }
-  EXPECT_GE(refused, 8) << "of " << calls.size();
+  EXPECT_GE(refused, 10) << "of " << calls.size();
 }
 
 TEST_F(GpuContents, HonestContentsPassTheCheck) {

@@ -81,6 +81,10 @@ const std::vector<Edit> edits = {
      "cp_async_16(to + (row * Tile::chunks + chunk) * 16", "f16 b1 h2 q64 d64"},
     {"sm80_used_length_ignored", &attention_sm80, "shared/params.h", "clamped(p.seqused_k[b], 0, s.seqlen_k)",
      "s.seqlen_k", "f16 b2 h2 q20 k60 d16 seqused=33,0"},
+    {"sm80_unused_queries_computed", &attention_sm80, "shared/params.h", "clamped(p.seqused_q[b], 0, s.seqlen_q)",
+     "s.seqlen_q", "f16 b2 h2 q70 k60 d16 seqused_q=33,0 lse"},
+    {"sm80_unused_queries_unwritten", &attention_sm80, "attention_sm80.cuh", "a.seqused_q.present()) Block",
+     "false) Block", "f16 b2 h2 q70 k60 d16 seqused_q=33,0 lse"},
     {"sm80_starts_added", &attention_sm80, "shared/params.h", "clamped(q, -limit, limit) - clamped(k, -limit, limit)",
      "clamped(q, -limit, limit) + clamped(k, -limit, limit)", "bf16 b2 h2 q20 k60 d16 causal q_start=40,7 k_start=0,3"},
     // attention_sm80 on FP8 tensors
@@ -117,6 +121,8 @@ const std::vector<Edit> edits = {
     {"sm80_nan_code_of_e4m3_kept", &attention_sm80, "prim/numeric.cuh", "return (code & 0x7fu) != 0x7fu", "return true",
      "e4m3 out=f16 b1 h2 q70 k200 d64 window=8,0", Fill::hidden_nan},
     // attention_scalar
+    {"scalar_unused_queries_unwritten", &attention_scalar, "attention_scalar.cuh",
+     "p.seqused_q.present()) scalar::", "false) scalar::", "f32 b2 h2 q70 k60 d16 seqused_q=33,0 lse"},
     {"scalar_dropped_tail_tile", &attention_scalar, "attention_scalar.cuh", "first < range.end; first += cfg.block_n",
      "first + cfg.block_n <= range.end; first += cfg.block_n", "f32 b1 h2 q40 k100 d32"},
     {"scalar_diagonal_off_by_one", &attention_scalar, "attention_scalar.cuh", "j < visible[r].end",

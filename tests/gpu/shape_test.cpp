@@ -104,7 +104,7 @@ TEST_F(GpuShape, AttentionScalarTakesWhatAttentionSm80Takes) {
     for (const char* words :
          {"b2 h4:2 q33 k90 d64 causal", "b1 h2 q90 k17 d40 window=9,3 softcap=5", "b1 h2 q40 k100 d128 alibi sinks",
           "b2 h2 q33 k77 d32 mask=[b,h,q,k]", "b2 h2 q33 k77 d32 bias=f16[1,h,q,k] causal", "h2 d64 varlen=17,0,64,100",
-          "b1 h2 q64 k300 d256", "b2 h2 q20 k60 d16 seqused=33,0"})
+          "b1 h2 q64 k300 d256", "b2 h2 q20 k60 d16 seqused=33,0", "b2 h2 q70 k60 d16 seqused_q=33,0"})
       for (check::Fill fill : {check::Fill::normal, check::Fill::hidden_nan}) {
         const std::string line = concat(type, " ", words);
         EXPECT_STREQ(chosen_family(parse_problem(line)).name, "attention_sm80") << line;

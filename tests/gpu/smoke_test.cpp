@@ -34,8 +34,9 @@ TEST_F(Smoke, AttentionSm80) {
         "f16 b1 h1 q20 k40 d256 lse", "bf16 b1 h2 q33 k65 d40:72 lse",
         "f16 b2 h4:2 q33 k70 d64 window=9,3 softcap=5 lse", "f16 b1 h2 q33 k70 d64 mask=[1,1,q,k] alibi sinks lse",
         "f16 b1 h2 q33 k70 d64 bias=f32[1,h,q,k] lse", "f16 h2 d64 varlen=17:40,0:5,33:33 causal lse",
-        "f16 b2 h2 q20 k60 d16 seqused=33,0 lse", "f16 b1 h1 q1 k1 d8 lse", "f16 b1 h2 q8 k0 d64 lse",
-        "f16 b1 h2 q33 k70 d64 invariant lse", "bf16 b1 h2 q40 k70 d128 invariant causal lse"})
+        "f16 b2 h2 q20 k60 d16 seqused=33,0 lse", "f16 b2 h2 q70 k60 d16 seqused_q=33,0 lse", "f16 b1 h1 q1 k1 d8 lse",
+        "f16 b1 h2 q8 k0 d64 lse", "f16 b1 h2 q33 k70 d64 invariant lse",
+        "bf16 b1 h2 q40 k70 d128 invariant causal lse"})
     expect_right(line);
 }
 

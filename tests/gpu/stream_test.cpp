@@ -136,6 +136,19 @@ TEST_F(GpuGraph, AnUnpreparedCallIsRefusedAndTheCaptureGoesOn) {
   expect_same_bits(cold.result(), run_gpu(other));
 }
 
+// Lengths that were not met before, of a kernel that is loaded, need no loading: they are recorded.
+TEST_F(GpuGraph, NewLengthsOfALoadedKernelAreRecorded) {
+  Call call = make("f16 b1 h2 q256 k256 d64 lse"), other = make("f16 b1 h2 q256 k320 d64 lse");
+  fill_hash(call), fill_hash(other);
+  const auto context = make_context();
+  GpuCall prepared(call), longer(other);
+  const cuda::Stream stream;
+  ASSERT_EQ(rapt_prepare(context.get(), &prepared.args(), stream.handle()), RAPT_OK) << rapt_last_error();
+  const auto graph = recorded(longer, stream, context.get());
+  replay(*graph, stream);
+  expect_same_bits(longer.result(), run_gpu(other));
+}
+
 TEST_F(GpuGraph, CheckingContentsIsRefusedDuringCapture) {
   Call call = make(lines[2]);
   fill_hash(call);

@@ -42,7 +42,7 @@ struct ScaleRef {
   }
 };
 
-// A list on the tensors' device: cu_seqlens, seqused_k (int) or starts (index_t).
+// A list on the tensors' device: cu_seqlens, seqused (int) or starts (index_t).
 template <class T>
 struct ListRef {
   const T* data = nullptr;
@@ -64,7 +64,7 @@ struct AttentionParams {
   int block_n = 0;  // CPU: keys per tile; tiles begin at multiples of it from key 0
   const float* sinks = nullptr;
   index_t sinks_head = 0;
-  ListRef<int> cu_seqlens_q, cu_seqlens_k, seqused_k;
+  ListRef<int> cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k;
   ListRef<index_t> q_starts, k_starts;  // absent: q_start, k_start for the whole batch
   index_t q_start = 0, k_start = 0;
   index_t total_q = 0, total_k = 0;  // packed rows
@@ -81,6 +81,7 @@ struct AttentionParams {
 struct Sequence {
   index_t seqlen_q = 0, seqlen_k = 0, offset = 0;  // offset: off of docs/semantics.md
   index_t first_q = 0, first_k = 0;                // packed rows where it begins; 0 when dense
+  index_t rows_q = 0;                              // seqlen_q and the rows that seqused_q leaves unused
 };
 
 constexpr index_t clamped(index_t x, index_t low, index_t high) { return x < low ? low : x > high ? high : x; }
@@ -88,13 +89,15 @@ constexpr index_t clamped(index_t x, index_t low, index_t high) { return x < low
 // Lengths as the tensors say, held within the tensors whatever they say: on a GPU nobody has looked at them before.
 // A length above its maximum counts as the maximum.
 constexpr Sequence sequence_of(const AttentionParams& p, index_t b) {
-  Sequence s{p.seqlen_q, p.seqlen_k, 0, 0, 0};
+  Sequence s{p.seqlen_q, p.seqlen_k, 0, 0, 0, 0};
   if (p.cu_seqlens_q.present()) {
     s.first_q = clamped(p.cu_seqlens_q[b], 0, p.total_q);
     s.seqlen_q = clamped(p.cu_seqlens_q[b + 1] - s.first_q, 0, clamped(p.total_q - s.first_q, 0, p.seqlen_q));
     s.first_k = clamped(p.cu_seqlens_k[b], 0, p.total_k);
     s.seqlen_k = clamped(p.cu_seqlens_k[b + 1] - s.first_k, 0, clamped(p.total_k - s.first_k, 0, p.seqlen_k));
   }
+  s.rows_q = s.seqlen_q;
+  if (p.seqused_q.present()) s.seqlen_q = clamped(p.seqused_q[b], 0, s.seqlen_q);
   if (p.seqused_k.present()) s.seqlen_k = clamped(p.seqused_k[b], 0, s.seqlen_k);
   if (p.has_starts) {
     const index_t q = p.q_starts.present() ? p.q_starts[b] : p.q_start;
