@@ -5,7 +5,6 @@
 #pragma once
 
 #include "prim/numeric.cuh"
-#include "prim/unused_rows.cuh"
 #include "shared/scalar_tile.h"
 
 namespace rapt {
@@ -46,11 +45,13 @@ struct alignas(rows == 4 ? 16 : 4) RowValues {
   float x[rows];
 };
 
-// The rows of one thread block: block_m queries of one head, and the channels of its output that it computes.
+// The rows of one thread block: block_m queries of one head, and the channels of its output that it computes. Rows that
+// seqused_q leaves unused are among them: they see no key and are stored like any row that sees none.
 struct Tile {
   index_t batch = 0, head = 0, first_row = 0, first_channel = 0;
   Sequence sequence;
-  bool empty() const { return first_row < 0 || first_row >= sequence.seqlen_q; }
+  int used = 0, stored = 0;  // its first rows: those of queries in use, those with an output
+  bool empty() const { return first_row < 0 || stored == 0; }
 };
 
 inline index_t first_slot(const AttentionParams& p, int block_m, index_t b) {
@@ -85,6 +86,8 @@ inline Tile tile_of(const AttentionParams& p, index_t item) {
     t.batch = item / tiles / p.heads_q;
   }
   t.sequence = sequence_of(p, t.batch);
+  t.used = static_cast<int>(clamped(t.sequence.seqlen_q - t.first_row, 0, cfg.block_m));
+  t.stored = static_cast<int>(clamped(t.sequence.rows_q - t.first_row, 0, cfg.block_m));
   return t;
 }
 
@@ -148,7 +151,7 @@ struct Block {
         head_k(t.head / params.group) {
     for (int r = 0; r < rows; ++r) {
       row[r] = tile.first_row + warp * rows + r;
-      if (row[r] < tile.sequence.seqlen_q) visible[r] = keys_of(row[r]);
+      if (warp * rows + r < tile.used) visible[r] = keys_of(row[r]);
       max[r] = minus_infinity;
       sum[r] = 0.0f;
       for (int c = 0; c < channels; ++c) o[r][c] = 0.0f;
@@ -159,18 +162,13 @@ struct Block {
 
   // Keys that some row of the block may see: both ends of a row's range grow with the row.
   KeyRange keys_of_block() const {
-    const index_t end = clamped(tile.first_row + cfg.block_m, 0, tile.sequence.seqlen_q);
-    return {keys_of(tile.first_row).begin / cfg.block_n * cfg.block_n, keys_of(end - 1).end};
+    if (tile.used == 0) return {};  // only unused rows
+    return {keys_of(tile.first_row).begin / cfg.block_n * cfg.block_n, keys_of(tile.first_row + tile.used - 1).end};
   }
 
   void stage_queries(index_t first_column) {
-    const Part part{tile.batch,
-                    tile.head,
-                    tile.sequence.first_q,
-                    tile.first_row,
-                    first_column,
-                    tile.sequence.seqlen_q - tile.first_row,
-                    p.head_dim - first_column};
+    const Part part{tile.batch,   tile.head, tile.sequence.first_q,    tile.first_row,
+                    first_column, tile.used, p.head_dim - first_column};
     stage<cfg.q, cfg.block_m, cfg.head_dim, cfg.threads()>(p.q, p.q_scale, part, 1, layout.q_pitch, q);
   }
   void stage_keys(index_t first, index_t first_column) {
@@ -294,7 +292,7 @@ struct Block {
     if constexpr (cfg.key_mean && !cfg.softcap)
       if (max[r] != minus_infinity) max[r] += shift[r];
     float total = keys_sum, top = max[r], factor = total == 0.0f ? 0.0f : 1.0f / total;
-    if (p.sinks != nullptr) {
+    if (p.sinks != nullptr && warp * rows + r < tile.used) {
       const float sink = p.sinks[tile.head * p.sinks_head];
       if (sink > top || sink != sink) top = sink;
       const float from = finite_shift(top), weight = exp_from(max[r], from);
@@ -323,28 +321,10 @@ struct Block {
       add_values();
     }
     for (int r = 0; r < rows; ++r)
-      if (row[r] < tile.sequence.seqlen_q) store(r);
+      if (warp * rows + r < tile.stored) store(r);
     __syncthreads();  // the next tile of this block begins with the shared memory
   }
 };
-
-}  // namespace scalar
-
-namespace scalar {
-
-// Those of the tile that seqused_q leaves unused.
-template <AttentionConfig cfg>
-inline void clear_unused(const AttentionParams& p, const Tile& t) {
-  const index_t first = t.first_row > t.sequence.seqlen_q ? t.first_row : t.sequence.seqlen_q;
-  const index_t past = clamped(t.first_row + cfg.block_m, 0, t.sequence.rows_q);
-  if (t.first_row < 0 || first >= past) return;
-  const index_t channels = clamped(p.head_dim_v - t.first_channel, 0, cfg.head_dim_v);
-  const UnusedRows rows{t.batch, t.head, t.sequence.first_q, first, past, t.first_channel, channels, p.out.column};
-  if constexpr (is_16bit(cfg.out))
-    clear_unused_rows<unsigned short, cfg.threads()>(p, rows, t.first_channel == 0);
-  else
-    clear_unused_rows<float, cfg.threads()>(p, rows, t.first_channel == 0);
-}
 
 }  // namespace scalar
 
@@ -354,7 +334,6 @@ inline void attend_scalar(const AttentionParams& p) {
   const index_t items = scalar_work_items(p, cfg);
   for (index_t item = blockIdx.x; item < items; item += gridDim.x) {
     const scalar::Tile tile = scalar::tile_of<cfg>(p, item);
-    if (p.seqused_q.present()) scalar::clear_unused<cfg>(p, tile);
     if (tile.empty()) continue;
     scalar::Block<cfg>(p, tile, scalar_shared).attend();
   }

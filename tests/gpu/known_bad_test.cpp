@@ -122,7 +122,11 @@ const std::vector<Edit> edits = {
      "e4m3 out=f16 b1 h2 q70 k200 d64 window=8,0", Fill::hidden_nan},
     // attention_scalar
     {"scalar_unused_queries_unwritten", &attention_scalar, "attention_scalar.cuh",
-     "p.seqused_q.present()) scalar::", "false) scalar::", "f32 b2 h2 q70 k60 d16 seqused_q=33,0 lse"},
+     "warp * rows + r < tile.stored) store(r)", "warp * rows + r < tile.used) store(r)",
+     "f32 b2 h2 q70 k60 d16 seqused_q=33,0 lse"},
+    {"scalar_unused_queries_get_the_sink", &attention_scalar, "attention_scalar.cuh",
+     "p.sinks != nullptr && warp * rows + r < tile.used", "p.sinks != nullptr",
+     "f32 b2 h2 q70 k60 d16 seqused_q=33,0 sinks lse"},
     {"scalar_dropped_tail_tile", &attention_scalar, "attention_scalar.cuh", "first < range.end; first += cfg.block_n",
      "first + cfg.block_n <= range.end; first += cfg.block_n", "f32 b1 h2 q40 k100 d32"},
     {"scalar_diagonal_off_by_one", &attention_scalar, "attention_scalar.cuh", "j < visible[r].end",
