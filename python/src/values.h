@@ -30,7 +30,7 @@ inline constexpr char context_capsule[] = "rapt.context";
 // The context in the capsule of a rapt.Context, which lives as long as this; None is null, the process default.
 class ContextHandle {
  public:
-  explicit ContextHandle(PyObject* object);
+  explicit ContextHandle(PyObject* object = Py_None);
   rapt_context* get() const { return context_; }
 
  private:
