@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ._dispatch import front_of
 from ._errors import InvalidArgument
-from ._values import BOOLS, LAYOUTS, SCALES, integer, number, word
+from ._values import BOOLS, LAYOUTS, SCALES, integer, number, shape_of, word
 
 FORMATS = {"e4m3": "e4m3", "float8_e4m3fn": "e4m3", "e5m2": "e5m2", "float8_e5m2": "e5m2", "sim8": "sim8"}
 STORAGE = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "sim8": "uint8"}  # where a framework has FP8 types
@@ -145,9 +145,10 @@ def _settled(x, scales, dtype, layout, hadamard, smooth, percentile, descale, cu
     if cu_seqlens is not None and (len(cu_seqlens.shape) != 1 or cu_seqlens.shape[0] < 1):
         raise InvalidArgument(f"cu_seqlens has shape {list(cu_seqlens.shape)}: must be [batch + 1]")
     packed = cu_seqlens is not None
-    if len(getattr(x, "shape", ())) != (3 if packed else 4):
+    rank = len(shape_of("x", x))
+    if rank != (3 if packed else 4):
         rule = "3, [total, heads, dim], with cu_seqlens" if packed else "4, or 3 with cu_seqlens"
-        raise InvalidArgument(f"x: rank {len(getattr(x, 'shape', ()))}: must be {rule}")
+        raise InvalidArgument(f"x: rank {rank}: must be {rule}")
     return {
         "scales": scales,
         "format": format_of(dtype),

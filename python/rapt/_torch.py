@@ -22,7 +22,7 @@ from ._torch_arrays import (
     allocate,
     empty_strided_cuda,
     plain,
-    room,
+    refuse_nested,
     stream,
     transformed,
     view,
@@ -49,9 +49,10 @@ def _plainly(operation: str, q, k, v, **options):
     """rapt._core's prepare or explain without subclasses and gradients."""
     if not is_dynamo_compiling() and transformed():
         raise Unsupported(
-            f"{operation}: not inside of torch.func's transformations (vmap, grad, jvp, functionalize): call it before, "
-            "on ordinary tensors"
+            f"{operation}: not inside of torch.func's transformations (vmap, grad, jvp, functionalize): call it "
+            "before, on ordinary tensors"
         )
+    refuse_nested(q=q, k=k, v=v)
     options = {name: plain(value) for name, value in options.items()}
     with torch.no_grad():
         return getattr(_core, f"{operation}_here")(plain(q), plain(k), plain(v), **options)
@@ -103,12 +104,12 @@ _core.register_framework(
         "tracing": TRACING,
         "transforms": TRANSFORM,
         "forward_ad": vars(torch.autograd.forward_ad),
-        "profiler": None if PROFILER is None else vars(PROFILER),
+        "profiler": dict(vars(PROFILER)) if isinstance(PROFILER, type) else vars(PROFILER),
         "negated": torch.Tensor.is_neg,
         "negated_examples": (torch.empty(1, device="cpu"), torch._neg_view(torch.empty(1, device="cpu"))),
         "num_threads": torch.get_num_threads,
         "context_for": context_for,
-        "room": room,
+        "has_storage": True,
         "written": getattr(torch._C, "_increment_version", written),
     },
 )

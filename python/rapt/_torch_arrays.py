@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from ._errors import InvalidArgument, Unsupported
+from ._values import shape_of
 from ._views import CPU, CUDA, allocate_in_order, order_for, type_code
 
 TYPES = (torch.Tensor, torch.nn.Parameter)
@@ -27,6 +28,12 @@ def transformed() -> bool:
     return TRANSFORM() is not None
 
 
+def functionalized() -> bool:
+    """Whether the innermost of them is torch.func.functionalize."""
+    level = TRANSFORM()
+    return level is not None and level.key() == torch._C._functorch.TransformType.Functionalize
+
+
 def watched(tensors) -> bool:
     """Whether these are of subclasses, something records what happens to them, or a gradient is wanted."""
     return (
@@ -40,11 +47,7 @@ def watched(tensors) -> bool:
 
 def refuse_nested(**values) -> None:
     for name, value in values.items():
-        if isinstance(value, torch.Tensor) and value.is_nested:
-            raise InvalidArgument(
-                f"{name}: a nested tensor: pass its rows, values(), as packed sequences, with its offsets() in int32 "
-                "as cu_seqlens"
-            )
+        shape_of(name, value)
 
 
 def _has_tangent(tensor: torch.Tensor) -> bool:
@@ -117,11 +120,6 @@ class _Transposable:
 
     def transpose(self, order) -> "_Transposable":
         return _Transposable(self.tensor.permute(order))
-
-
-def room(tensor: torch.Tensor) -> int:
-    """Bytes of a tensor's storage from its first element on."""
-    return tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.element_size()
 
 
 def written(tensors: tuple) -> None:

@@ -8,12 +8,13 @@ import torch
 from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 
-from . import _eager, _numbers, _torch_observed, _torch_vmap
+from . import _eager, _numbers, _torch_vmap
 from ._contexts import number_of, numbered
 from ._errors import InvalidArgument, Unsupported
 from ._products import gemm_shape, out_dtype_name, qk_shape
 from ._quantize import STORAGE, Quantized, descale_shape, given_outputs, mean_shape
-from ._torch_arrays import allocate, dtype_named, plain, refuse_nested, watched
+from ._torch_arrays import allocate, dtype_named, functionalized, plain, watched
+from ._torch_observed import PROFILER, recorded, register_product_flops, shapes_line
 from ._torch_operators import CONTEXT, LIBRARY, refuse_outputs, register_no_derivatives, register_vmap
 
 OF_QUANTIZE = {
@@ -67,11 +68,10 @@ def _storage(given: dict) -> str:
 
 
 def _eagerly(x, given: dict) -> Quantized:
-    return _torch_observed.recorded(
-        "quantize",
-        lambda: f"{given['format']} {given['scales']} {_torch_observed.shapes_line(x)}",
-        lambda: _eager.quantize(allocate, _storage, x, given),
-    )
+    if not PROFILER._is_profiler_enabled:
+        return _eager.quantize(allocate, _storage, x, given)
+    line = f"{given['format']} {given['scales']} {shapes_line(x)}"
+    return recorded("quantize", line, _eager.quantize, allocate, _storage, x, given)
 
 
 def _run_quantize(x, *values, context=None):
@@ -143,12 +143,14 @@ def _no_backward(context, *gradients):
 
 
 def _recorded(name: str, run):
-    """The eager product of that name, as run(first, second, given)."""
-    return lambda first, second, given: _torch_observed.recorded(
-        name,
-        lambda: _torch_observed.shapes_line(first, second),
-        lambda: run(allocate, first, second, given),
-    )
+    """The eager product of that name, as product(first, second, given)."""
+
+    def product(first, second, given):
+        if not PROFILER._is_profiler_enabled:
+            return run(allocate, first, second, given)
+        return recorded(name, shapes_line(first, second), run, allocate, first, second, given)
+
+    return product
 
 
 _eager_qk, _eager_gemm = _recorded("qk", _eager.qk), _recorded("gemm", _eager.gemm)
@@ -172,8 +174,7 @@ for _name, _rule, _names in (
 ):
     register_no_derivatives(_name, _no_backward)
     register_vmap(_name, _rule(getattr(torch.ops.rapt, _name), _names))
-for _packet in (torch.ops.rapt.qk, torch.ops.rapt.qk_out, torch.ops.rapt.gemm, torch.ops.rapt.gemm_out):
-    _torch_observed.register_product((_packet,))
+register_product_flops((torch.ops.rapt.qk, torch.ops.rapt.qk_out, torch.ops.rapt.gemm, torch.ops.rapt.gemm_out))
 
 
 def _looked_on(*values) -> bool:
@@ -206,7 +207,6 @@ def quantize(x, given: dict) -> Quantized:
         return _eagerly(x, given)
     if not is_dynamo_compiling() and _tangent(x) is not None:
         raise Unsupported("x: codes have no forward-mode derivatives; rapt.fake_quantize has")
-    refuse_nested(x=x)
     _expect_tensors(descale=given["descale"], cu_seqlens=given["cu_seqlens"], out=parts[0])
     shared, context = [given[name] for name in OF_QUANTIZE], number_of(given["context"])
     if out is None:
@@ -291,7 +291,8 @@ def fake_quantize(x, given: dict) -> torch.Tensor:
     if not wanted and (is_dynamo_compiling() or not watched([x])):  # a tracer or a forward derivative has to see it
         return simulated
     keep = _numbers.unsaturated(NUMBERS, made, given, fixed) if given["clip_gradient"] else None
-    through = torch.ops.rapt.straight_through if is_dynamo_compiling() else _StraightThrough.apply
+    as_operator = is_dynamo_compiling() or functionalized()
+    through = torch.ops.rapt.straight_through if as_operator else _StraightThrough.apply
     return through(x, simulated, keep, given["hadamard"])
 
 
@@ -300,7 +301,6 @@ def _multiply(operator, operator_out, run, first, second, options: dict[str, str
     descales = [given[name] for name in names]
     if not _looked_on(first, second, given["out"], *descales):
         return run(first, second, given)
-    refuse_nested(**{names[0].removesuffix("_descale"): first, names[1].removesuffix("_descale"): second})
     _expect_tensors(**{names[1].removesuffix("_descale"): second, "out": given["out"]}, **dict(zip(names, descales)))
     shared = [given[name] for name in options]
     for index, name in enumerate(options):

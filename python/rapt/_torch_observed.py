@@ -1,5 +1,5 @@
-"""What PyTorch's observers see of rapt: floating-point operations (torch.utils.flop_counter) and the problem of each call
-in a profile (torch.profiler). Used by _torch.py, _torch_operators.py and _torch_fp8.py.
+"""What PyTorch's observers see of rapt: floating-point operations (torch.utils.flop_counter) and the problem of each
+call in a profile (torch.profiler). Used by _torch.py, _torch_operators.py and _torch_fp8.py.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from torch.utils.flop_counter import register_flop_formula
 
 from . import _core
 
-PROFILER = profiler if hasattr(profiler, "_is_profiler_enabled") else None  # not public: missing, nothing is recorded
+
+class _NeverRecording:
+    _is_profiler_enabled = False
 
 
-def profiled() -> bool:
-    return PROFILER is not None and PROFILER._is_profiler_enabled
+# Its _is_profiler_enabled, which is not public, says whether somebody records: ask before recorded().
+PROFILER = profiler if hasattr(profiler, "_is_profiler_enabled") else _NeverRecording
 
 
-def recorded(name: str, line, run):
-    """run() as a range of the profile, "rapt.qk ..." with the words that line() makes."""
-    if not profiled():
-        return run()
-    with profiler.record_function(f"rapt.{name} {line()}"):
-        return run()
+def recorded(name: str, line: str, run, *values, **options):
+    """run(...) as a range of the profile, "rapt.qk ...": `line` says on what."""
+    with profiler.record_function(f"rapt.{name} {line}"):
+        return run(*values, **options)
 
 
 def problem_line(q, k, v, options: dict) -> str:
@@ -48,7 +48,7 @@ def _lengths(cu_seqlens, max_seqlen) -> list[int]:
     return [min(length, max_seqlen) for length in cu_seqlens.diff().tolist()]
 
 
-def register_sdpa(operators, names: tuple[str, ...]) -> None:
+def register_sdpa_flops(operators, names: tuple[str, ...]) -> None:
     """Both products for every query and key, as PyTorch counts its own: masks and windows do not make it less."""
 
     def flops(*values, out_val=None, **others):
@@ -67,7 +67,7 @@ def register_sdpa(operators, names: tuple[str, ...]) -> None:
         register_flop_formula(operator, get_raw=True)(flops)
 
 
-def register_product(operators) -> None:
+def register_product_flops(operators) -> None:
     """Of qk and gemm: every element of the result is a dot product along the first factor's last dimension."""
 
     def flops(first, second, *values, out_val=None, **others):

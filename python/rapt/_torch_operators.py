@@ -8,12 +8,13 @@ from __future__ import annotations
 import torch
 from torch.compiler import is_dynamo_compiling
 
-from . import _core, _torch_observed, _torch_vmap, _values
+from . import _core, _torch_vmap, _values
 from ._contexts import number_of, numbered
 from ._dispatch import load_default_pack
 from ._errors import InvalidArgument, Unsupported
 from ._signature import OPERANDS, bind, split_starts
 from ._torch_arrays import allocate, dtype_named, plain, refuse_nested, refuse_tangents, transformed
+from ._torch_observed import PROFILER, problem_line, recorded, register_sdpa_flops, shapes_line
 
 load_default_pack()  # first: a damaged pack says so at every call, and operators can be defined but once
 
@@ -77,11 +78,9 @@ def _core_options(values, **outputs) -> tuple[list, dict]:
 
 def run_here(q, k, v, options: dict):
     """rapt.sdpa on tensors that rapt._core reads; in a profile, by its problem line."""
-    return _torch_observed.recorded(
-        "sdpa",
-        lambda: _torch_observed.problem_line(q, k, v, options),
-        lambda: _core.sdpa_here(q, k, v, **options),
-    )
+    if not PROFILER._is_profiler_enabled:
+        return _core.sdpa_here(q, k, v, **options)
+    return recorded("sdpa", problem_line(q, k, v, options), _core.sdpa_here, q, k, v, **options)
 
 
 def _run(*values, context=None):
@@ -101,11 +100,9 @@ def _run_out(*values, context=None) -> None:
 
 
 def run_merge(outs, lses, *others):
-    return _torch_observed.recorded(
-        "merge",
-        lambda: f"{len(outs)} parts {_torch_observed.shapes_line(outs[0])}",
-        lambda: _core.merge(outs, lses, *others),
-    )
+    if not PROFILER._is_profiler_enabled:
+        return _core.merge(outs, lses, *others)
+    return recorded("merge", f"{len(outs)} parts {shapes_line(outs[0])}", _core.merge, outs, lses, *others)
 
 
 def _run_merge(outs, lses, sinks, out_dtype, lse, *, context=None):
@@ -167,10 +164,24 @@ def register_no_derivatives(name: str, backward) -> None:
     names = [argument.name for argument in operator._schema.arguments]
 
     def autograd(keyset, *values, **options):
-        refuse_tangents(**dict(zip(names, values)))
+        given = dict(zip(names, values))
+        refuse_tangents(**given)
+        if torch.is_grad_enabled() and transformed():
+            _refuse_gradients(given)
         return differentiable(keyset, *values, **options)
 
     LIBRARY.impl(name, autograd, "Autograd", with_keyset=True)
+
+
+def _refuse_gradients(given: dict) -> None:
+    """Inside of torch.func.grad and the like, before it comes to a backward."""
+    for name, value in given.items():
+        parts = value if isinstance(value, (list, tuple)) else (value,)
+        if any(isinstance(one, torch.Tensor) and one.requires_grad for one in parts):
+            raise Unsupported(
+                f"{name}: torch.func would differentiate by it, but rapt has no backward yet: pass {name}.detach() as "
+                "a constant, or differentiate PyTorch's own operations"
+            )
 
 
 def register_vmap(name: str, rule) -> None:
@@ -189,7 +200,7 @@ register_no_derivatives("merge", _no_backward)
 OPERATORS = torch.ops.rapt
 register_vmap("sdpa", _torch_vmap.sdpa(OPERATORS.sdpa, (*TENSORS, *OPTIONS, "out_dtype", "lse")))
 register_vmap("merge", _torch_vmap.merge(OPERATORS.merge, ("outs", "lses", "sinks", "out_dtype", "lse")))
-_torch_observed.register_sdpa((OPERATORS.sdpa, OPERATORS.sdpa_out), (*TENSORS, *OPTIONS))
+register_sdpa_flops((OPERATORS.sdpa, OPERATORS.sdpa_out), (*TENSORS, *OPTIONS))
 
 
 def _text(value):

@@ -168,16 +168,18 @@ PyObject* register_framework(PyObject*, PyObject* args) {
                                                     {"empty_strided", &framework->empty_strided},
                                                     {"stream", &framework->stream},
                                                     {"redirect", &framework->redirect},
-                                                    {"grad_enabled", &framework->grad_enabled},
-                                                    {"tracing", &framework->tracing},
-                                                    {"transforms", &framework->transforms},
                                                     {"forward_ad", &framework->forward_ad},
                                                     {"profiler", &framework->profiler},
-                                                    {"num_threads", &framework->num_threads},
                                                     {"context_for", &framework->context_for},
-                                                    {"room", &framework->room},
                                                     {"written", &framework->written}};
     for (const auto& [key, ref] : members) *ref = member(parts, key);
+    framework->grad_enabled = Question(member(parts, "grad_enabled"));
+    framework->transforms = Question(member(parts, "transforms"));
+    framework->num_threads = Question(member(parts, "num_threads"));
+    if (const Ref tracing = member(parts, "tracing"))
+      for (Py_ssize_t i = 0; i < PyTuple_Size(tracing.get()); ++i)
+        framework->tracing.emplace_back(Ref::of(PyTuple_GetItem(tracing.get(), i)));
+    framework->has_storage = member(parts, "has_storage").get() == Py_True;
     framework->negated.set(member(parts, "negated"), member(parts, "negated_examples").get());
     for (Py_ssize_t i = 0; i < PyTuple_Size(types); ++i)
       known_types.push_back({reinterpret_cast<PyTypeObject*>(Py_NewRef(PyTuple_GetItem(types, i))), framework});
@@ -209,6 +211,10 @@ bool is_true(PyObject* object, const char* attribute) {
   return found.get() == Py_True;
 }
 
+bool has_elements(const DLTensor& tensor) {
+  return std::all_of(tensor.shape, tensor.shape + tensor.ndim, [](int64_t size) { return size > 0; });
+}
+
 // An array that its framework would not show, the exception being set. Its own words (meta, sparse tensors, those of
 // vmap) may be a page long: the first line of them.
 void refuse_reading(const Framework& framework, const char* argument, PyObject* object) {
@@ -216,8 +222,7 @@ void refuse_reading(const Framework& framework, const char* argument, PyObject* 
   const std::string words = take_error();
   if (by_rapt) invalid(argument, ": ", words);
   if (framework.transforms) {
-    const Ref level(checked(PyObject_CallFunctionObjArgs(framework.transforms.get(), nullptr)));
-    if (level.get() != Py_None) {
+    if (framework.transforms.ask().get() != Py_None) {
       set_error(RAPT_ERROR_UNSUPPORTED,
                 std::string(argument) +
                     ": a tensor of torch.func's transformations (vmap, grad, functionalize), which "
@@ -242,6 +247,12 @@ void refuse_negated(const Framework& framework, const char* argument, PyObject* 
     invalid(argument, ": a view that flips the sign of its memory: call resolve_neg() on it first");
 }
 
+int64_t integer_of(const Ref& answer) {
+  const int64_t value = PyLong_AsLongLong(checked(answer.get()));
+  if (PyErr_Occurred() != nullptr) throw PythonError{};
+  return value;
+}
+
 // A storage may have been made smaller than the views of it (FSDP frees parameters so). Asked on the CPU, where it
 // costs little beside the call; GPU addresses are far beyond any offset into nothing.
 void refuse_lost_storage(const Framework& framework, const char* argument, PyObject* object,
@@ -253,11 +264,14 @@ void refuse_lost_storage(const Framework& framework, const char* argument, PyObj
   }
   const auto address = reinterpret_cast<uintptr_t>(tensor.data);
   bool lost = tensor.device.type == RAPT_DEVICE_CUDA && address < uintptr_t{1} << 32;
-  if (tensor.device.type == RAPT_DEVICE_CPU && framework.room) {
-    const Ref room(checked(PyObject_CallFunctionObjArgs(framework.room.get(), object, nullptr)));
-    const int64_t bytes = PyLong_AsLongLong(room.get());
-    if (PyErr_Occurred() != nullptr) throw PythonError{};
-    lost = (last + 1) * size_of_dtype(tensor.dtype) > bytes;
+  if (tensor.device.type == RAPT_DEVICE_CPU && framework.has_storage) {
+    static PyObject* const untyped_storage = PyUnicode_InternFromString("untyped_storage");
+    static PyObject* const nbytes = PyUnicode_InternFromString("nbytes");
+    static PyObject* const storage_offset = PyUnicode_InternFromString("storage_offset");
+    const Ref storage(checked(PyObject_CallMethodObjArgs(object, untyped_storage, nullptr)));
+    const int64_t bytes = integer_of(Ref(PyObject_CallMethodObjArgs(storage.get(), nbytes, nullptr)));
+    const int64_t first = integer_of(Ref(PyObject_CallMethodObjArgs(object, storage_offset, nullptr)));
+    lost = (first + last + 1) * size_of_dtype(tensor.dtype) > bytes;
   }
   if (lost) invalid(argument, ": its storage is smaller than its shape and strides need");
 }
@@ -275,6 +289,10 @@ void read_array(const Framework& framework, const char* argument, PyObject* obje
     DLTensor tensor;
     if (framework.exchange->dltensor_from_py_object_no_sync(object, &tensor) != 0)
       refuse_reading(framework, argument, object);
+    if (tensor.data == nullptr && has_elements(tensor)) {  // so of torch.func.functionalize
+      PyErr_SetString(PyExc_RuntimeError, "it has no memory");
+      refuse_reading(framework, argument, object);
+    }
     fill(argument, object, tensor, array);
   }
   if (made_here) return;
@@ -359,7 +377,8 @@ void report_written(const Framework& framework, PyObject* array) {
 
 rapt_context* context_of(const Framework& framework, const ContextHandle& given, rapt_device device) {
   if (given.get() != nullptr || device.type != RAPT_DEVICE_CPU || !framework.num_threads) return given.get();
-  const Ref number(checked(PyObject_CallFunctionObjArgs(framework.num_threads.get(), nullptr)));
+  const Ref number = framework.num_threads.ask();
+  checked(number.get());
   const int64_t threads = PyLong_AsLongLong(number.get());
   for (const auto& [known, context] : framework.contexts)
     if (known == threads) return context.get();

@@ -23,23 +23,23 @@ inline constexpr int max_rank = 8;
 struct Framework {
   std::string name;                          // "torch"
   const DLPackExchange* exchange = nullptr;  // null: `view` is called
-  Ref view;           // view(array) -> (address, device type, device index, DLPack code, bits, shape, strides in
-                      // elements, read-only)
-  Ref allocate;       // allocate(like, shape, dtype name, zeroed) -> array, in like's order of dimensions
-  Ref empty_like;     // the same, not zeroed, for like's own shape and dtype
-  Ref empty_strided;  // empty_strided(shape, strides, dtype object) on the current GPU
-  Ref stream;         // stream(array) -> int; null: the exchange tells it
-  Ref redirect;       // called instead of the call where arrays are of subclasses, traced, or need a gradient
-  Ref grad_enabled;   // grad_enabled() -> bool; null: no autograd
-  Ref tracing;        // a tuple of functions: one that answers other than None, False or 0 asks for redirect
-  Ref transforms;     // transforms() -> other than None inside of transformations, whose arrays have no memory
-  Ref forward_ad;     // names of a module whose _current_level is not negative while forward-mode derivatives are taken
-  Ref profiler;       // names of a module whose _is_profiler_enabled is True while a profiler records
-  Negated negated;    // whether an array's memory holds the other sign
-  Ref num_threads;    // num_threads() -> CPU threads that the framework uses; null: rapt's own number
-  Ref context_for;    // context_for(threads) -> rapt.Context, or None for the process default
-  Ref room;           // room(array) -> bytes of memory from its first element on
+  Ref view;               // view(array) -> (address, device type, device index, DLPack code, bits, shape, strides in
+                          // elements, read-only)
+  Ref allocate;           // allocate(like, shape, dtype name, zeroed) -> array, in like's order of dimensions
+  Ref empty_like;         // the same, not zeroed, for like's own shape and dtype
+  Ref empty_strided;      // empty_strided(shape, strides, dtype object) on the current GPU
+  Ref stream;             // stream(array) -> int; null: the exchange tells it
+  Ref redirect;           // called instead of the call where arrays are of subclasses, traced, or need a gradient
+  Question grad_enabled;  // grad_enabled() -> bool; null: no autograd
+  std::vector<Question> tracing;  // one that answers other than None, False or 0 asks for redirect; a tuple
+  Question transforms;  // transforms() -> other than None inside of transformations, whose arrays have no memory
+  Ref forward_ad;   // names of a module whose _current_level is not negative while forward-mode derivatives are taken
+  Ref profiler;     // names of a module whose _is_profiler_enabled is True while a profiler records
+  Negated negated;  // whether an array's memory holds the other sign
+  Question num_threads;  // num_threads() -> CPU threads that the framework uses; null: rapt's own number
+  Ref context_for;       // context_for(threads) -> rapt.Context, or None for the process default
   Ref written;  // written((array,)): after rapt has written to an array of the caller's; a RuntimeError is ignored
+  bool has_storage = false;          // arrays have PyTorch's untyped_storage() and storage_offset()
   int32_t dtype_of_fp8 = RAPT_BF16;  // of an output whose inputs are all FP8
 
   mutable std::vector<std::pair<int64_t, ContextHandle>> contexts;  // by threads, those that context_for() has made

@@ -112,10 +112,9 @@ class Call {
       if (level != nullptr && PyLong_AsLong(level) >= 0) return true;
     }
     if (framework_->profiler && PyDict_GetItemWithError(framework_->profiler.get(), recording) == Py_True) return true;
-    const Py_ssize_t count = framework_->tracing ? PyTuple_Size(framework_->tracing.get()) : 0;
-    for (Py_ssize_t i = 0; i < count; ++i) {
-      const Ref answer(checked(PyObject_CallFunctionObjArgs(PyTuple_GetItem(framework_->tracing.get(), i), nullptr)));
-      if (PyObject_IsTrue(answer.get()) != 0) return true;
+    for (const Question& question : framework_->tracing) {
+      const Ref answer = question.ask();
+      if (checked(answer.get()) != Py_False && PyObject_IsTrue(answer.get()) != 0) return true;
     }
     return false;
   }
@@ -123,8 +122,8 @@ class Call {
   // Asked in the cheaper order: inference mostly runs without gradients.
   bool needs_grad() const {
     static PyObject* const requires_grad = PyUnicode_InternFromString("requires_grad");
-    if (Ref(checked(PyObject_CallFunctionObjArgs(framework_->grad_enabled.get(), nullptr))).get() != Py_True)
-      return false;
+    const Ref enabled = framework_->grad_enabled.ask();
+    if (checked(enabled.get()) != Py_True) return false;
     for (const Parameter p : differentiable_parameters)
       if (given(p) && Ref(checked(PyObject_GetAttr(args_[p], requires_grad))).get() == Py_True) return true;
     return false;
