@@ -1,14 +1,12 @@
-"""rapt.Context, and its numbers, by which operators name one. Exported by rapt/__init__.py."""
+"""rapt.Context, and its number, by which PyTorch operators and XLA name one. Exported by rapt/__init__.py."""
 
 from __future__ import annotations
 
-import itertools
 import weakref
 
 from . import _core
 from ._errors import InvalidArgument, Unsupported
 
-_numbers = itertools.count(1)
 _living = weakref.WeakValueDictionary()  # {number: Context}
 
 
@@ -22,8 +20,7 @@ class Context:
     """
 
     def __init__(self, num_threads: int = 0):
-        self._handle = _core.make_context(num_threads)
-        self._number = next(_numbers)
+        self._handle, self._number = _core.make_context(num_threads)
         _living[self._number] = self
 
     def __copy__(self) -> Context:

@@ -11,12 +11,17 @@ import jax.numpy as jnp
 import numpy
 
 from . import _numbers
+from ._contexts import number_of
 from ._errors import InvalidArgument
 from ._products import gemm_shape, out_dtype_name, qk_shape
 from ._quantize import STORAGE, Quantized, descale_shape, mean_shape
 from ._values import FORMAT_CODES, LAYOUTS, SCALES, stored_code
 
 HADAMARD, SMOOTH, SUPPLIED = 1 << 0, 1 << 1, 1 << 2
+READABLE = (
+    *("float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"),
+    *("uint8", "bool", "int32", "int64"),
+)
 HAS_PERCENTILE, HAS_MAX_SEQLEN = 1 << 0, 1 << 1
 
 
@@ -31,10 +36,14 @@ _register()
 
 
 @lru_cache(maxsize=256)
-def _compiled(target: str, shapes: tuple, integers: tuple, numbers: tuple):
+def _compiled(target: str, shapes: tuple, integers: tuple, numbers: tuple, context: int):
     """The call as one jitted function, so that eager calls do not trace anew."""
     results = [jax.ShapeDtypeStruct(*shape) for shape in shapes]
-    attributes = {"integers": numpy.array(integers, numpy.int64), "numbers": numpy.array(numbers, numpy.float64)}
+    attributes = {
+        "integers": numpy.array(integers, numpy.int64),
+        "numbers": numpy.array(numbers, numpy.float64),
+        "context": numpy.array([context], numpy.int64),
+    }
 
     def call(*arrays):
         return jax.ffi.ffi_call(target, results, vmap_method="sequential")(*arrays, **attributes)
@@ -42,14 +51,24 @@ def _compiled(target: str, shapes: tuple, integers: tuple, numbers: tuple):
     return jax.jit(call)
 
 
+def check_dtypes(arrays: dict) -> None:
+    """Before XLA runs the call, whose error would come late and know the array by its place only."""
+    for name, array in arrays.items():
+        if array is not None and array.dtype.name not in READABLE:
+            raise InvalidArgument(f"{name}.dtype = {array.dtype.name}: rapt reads {', '.join(READABLE)}")
+        if array is not None and array.dtype.name == "bool" and name != "mask":
+            raise InvalidArgument(f"{name}.dtype = bool: only `mask` takes booleans")
+
+
 def _check(given: dict, arrays: dict) -> list:
     """The arrays that are given. JAX makes its own outputs, and runs calls when XLA does."""
-    if given["out"] is not None or given["context"] is not None:
-        raise InvalidArgument("out, context: JAX arrays are immutable, and calls run in the process default")
+    if given["out"] is not None:
+        raise InvalidArgument("out: JAX arrays are immutable, so rapt returns new ones")
     for name, array in arrays.items():
         if array is not None and not isinstance(array, jax.Array):
             kind = f"{type(array).__module__}.{type(array).__qualname__}"
             raise InvalidArgument(f"{name}: a {kind}, but all arrays of a call come from one framework, here jax")
+    check_dtypes(arrays)
     return [array for array in arrays.values() if array is not None]
 
 
@@ -72,7 +91,9 @@ def quantize(x, given: dict) -> Quantized:
         shapes.append((descale_shape(x.shape, given), "float32"))
     if smooth:
         shapes.append((mean_shape(x.shape, given), "float32"))
-    call = _compiled("rapt_quantize", tuple(shapes), integers, (float(percentile or 0),))
+    call = _compiled(
+        "rapt_quantize", tuple(shapes), integers, (float(percentile or 0),), number_of(given["context"]) or 0
+    )
     codes, *others = call(*arrays)
     if packed:  # rows of no sequence are what was in memory
         rows = _numbers.packed_rows(NUMBERS, given["cu_seqlens"], x.shape[0], given["max_seqlen"])
@@ -145,7 +166,8 @@ def _multiply(target: str, names: str, arrays: dict, shape: tuple, given: dict, 
         swapped,
     )
     dtype = out_dtype_name(arrays[names[0]], given)
-    return _compiled(target, ((shape, dtype),), integers, numbers)(*operands)[0]
+    context = number_of(given["context"]) or 0
+    return _compiled(target, ((shape, dtype),), integers, numbers, context)(*operands)[0]
 
 
 def qk(q, k, given: dict):
