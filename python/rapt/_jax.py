@@ -19,7 +19,7 @@ from ._contexts import number_of
 from ._dispatch import Front, load_default_pack, register
 from ._errors import InvalidArgument, Unsupported
 from ._signature import OPERANDS, bind, split_starts
-from ._jax_operators import check_dtypes
+from ._jax_operators import check_dtypes, keep_while
 from ._values import ACC, CAUSAL, LAYOUTS, PV, SCALES, check, integer, stored_code, word
 
 HAS = {
@@ -128,6 +128,7 @@ def sdpa(q, k, v, **options):
     shapes = tuple((one.shape, one.dtype.name) for one in _results(given))
     call = _compiled(shapes, integers, numbers, number_of(given["context"]) or 0)
     out, *lse = call(*(array for array in arrays if array is not None))
+    keep_while(out, given["context"])
     if given["cu_seqlens_q"] is not None and given["max_seqlen_q"] is not None:
         covered = _covered(given["cu_seqlens_q"], out.shape[0], given["max_seqlen_q"])
         out = jnp.where(covered[:, None, None], out, 0)
@@ -166,6 +167,7 @@ def merge(outs, lses, sinks, lse, out, out_dtype, context):
         integers=numpy.array([len(outs), sinks is not None], numpy.int64),
         context=numpy.array([number_of(context) or 0], numpy.int64),
     )
+    keep_while(merged[0], context)
     return tuple(merged) if lse else merged[0]
 
 

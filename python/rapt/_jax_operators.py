@@ -4,6 +4,7 @@ hands them on. The orders of operands and of numbers are those of python/src/xla
 
 from __future__ import annotations
 
+import weakref
 from functools import lru_cache
 
 import jax
@@ -51,6 +52,12 @@ def _compiled(target: str, shapes: tuple, integers: tuple, numbers: tuple, conte
     return jax.jit(call)
 
 
+def keep_while(result, context) -> None:
+    """Keeps a context while its result lives, since XLA may run the call later; a traced call's the caller keeps."""
+    if context is not None and not isinstance(result, jax.core.Tracer):
+        weakref.finalize(result, number_of, context)  # which does nothing
+
+
 def check_dtypes(arrays: dict) -> None:
     """Before XLA runs the call, whose error would come late and know the array by its place only."""
     for name, array in arrays.items():
@@ -91,10 +98,10 @@ def quantize(x, given: dict) -> Quantized:
         shapes.append((descale_shape(x.shape, given), "float32"))
     if smooth:
         shapes.append((mean_shape(x.shape, given), "float32"))
-    call = _compiled(
-        "rapt_quantize", tuple(shapes), integers, (float(percentile or 0),), number_of(given["context"]) or 0
-    )
+    context = number_of(given["context"]) or 0
+    call = _compiled("rapt_quantize", tuple(shapes), integers, (float(percentile or 0),), context)
     codes, *others = call(*arrays)
+    keep_while(codes, given["context"])
     if packed:  # rows of no sequence are what was in memory
         rows = _numbers.packed_rows(NUMBERS, given["cu_seqlens"], x.shape[0], given["max_seqlen"])
         codes = jnp.where(rows.covered[:, None, None], codes, jnp.zeros((), codes.dtype))
@@ -167,7 +174,9 @@ def _multiply(target: str, names: str, arrays: dict, shape: tuple, given: dict, 
     )
     dtype = out_dtype_name(arrays[names[0]], given)
     context = number_of(given["context"]) or 0
-    return _compiled(target, ((shape, dtype),), integers, numbers, context)(*operands)[0]
+    out = _compiled(target, ((shape, dtype),), integers, numbers, context)(*operands)[0]
+    keep_while(out, given["context"])
+    return out
 
 
 def qk(q, k, given: dict):

@@ -6,6 +6,7 @@ _torch_fp8.py, _jax_operators.py. torch.compile follows this code, so sizes may 
 
 from __future__ import annotations
 
+import sys
 from typing import Any, NamedTuple
 
 from ._dispatch import front_of
@@ -29,6 +30,12 @@ class Quantized(NamedTuple):
     scales: str  # "head", ...: the granularity of descale
     dtype: str  # "e4m3", "e5m2" or "sim8": what the codes are
 
+    def __reduce__(self):
+        codes, dtype = self.codes, getattr(self.codes, "dtype", None)
+        if type(dtype).__module__ != "torch" or _dtype_name(dtype) == "uint8":
+            return Quantized, tuple(self)
+        return _with_codes_of, (dtype, codes.view(sys.modules["torch"].uint8), *self[1:])
+
     def options(self, name: str) -> dict[str, Any]:
         """Keyword arguments for these codes as the argument `name` ("q", "k" or "v"): {name}_descale, {name}_scales,
         with uint8 codes {name}_dtype, and of smoothed keys k_mean."""
@@ -42,6 +49,11 @@ class Quantized(NamedTuple):
                 raise InvalidArgument(f"name = {name!r}: smoothed, and only sdpa's k can be: it is told k_mean")
             given["k_mean"] = self.mean
         return given
+
+
+def _with_codes_of(dtype, codes, *others) -> Quantized:
+    """Of a pickle: PyTorch writes its FP8 tensors there, but does not read them again."""
+    return Quantized(codes.view(dtype), *others)
 
 
 def quantize(

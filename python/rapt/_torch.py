@@ -59,7 +59,8 @@ def _plainly(operation: str, q, k, v, **options):
 
 
 def merge(outs, lses, sinks, lse, out, out_dtype, context):
-    given = [one for one in (*outs, *lses, sinks) if one is not None]
+    outputs = [one for one in (lse, out) if isinstance(one, torch.Tensor)]
+    given = [*outs, *lses, *outputs] + ([] if sinks is None else [sinks])
     if is_dynamo_compiling() or watched(given):
         return merge_through_operator(outs, lses, sinks, lse, out, out_dtype, context)
     return run_merge(outs, lses, sinks, lse, out, out_dtype, context)

@@ -63,6 +63,9 @@ LIBRARY.define(f"sdpa_out({_schema()}, Tensor(a!) out, Tensor(b!)? lse_out, {CON
 LIBRARY.define(
     f"merge(Tensor[] outs, Tensor[] lses, Tensor? sinks, ScalarType out_dtype, bool lse, {CONTEXT}) -> (Tensor, Tensor)"
 )
+LIBRARY.define(
+    f"merge_out(Tensor[] outs, Tensor[] lses, Tensor? sinks, Tensor(a!) out, Tensor(b!)? lse_out, {CONTEXT}) -> ()"
+)
 
 
 def _core_options(values, **outputs) -> tuple[list, dict]:
@@ -110,6 +113,12 @@ def _run_merge(outs, lses, sinks, out_dtype, lse, *, context=None):
     with torch.no_grad():
         result = run_merge(outs, lses, plain(sinks), lse, None, out_dtype, numbered(context))
     return result if isinstance(result, tuple) else (result, _no_lse(result))
+
+
+def _run_merge_out(outs, lses, sinks, out, lse_out, *, context=None) -> None:
+    outs, lses = [plain(one) for one in outs], [plain(one) for one in lses]
+    with torch.no_grad():
+        run_merge(outs, lses, plain(sinks), plain(lse_out), plain(out), None, numbered(context))
 
 
 def _no_lse(like: torch.Tensor) -> torch.Tensor:
@@ -173,11 +182,15 @@ def register_no_derivatives(name: str, backward) -> None:
     LIBRARY.impl(name, autograd, "Autograd", with_keyset=True)
 
 
+def _needs_gradient(value) -> bool:
+    parts = value if isinstance(value, (list, tuple)) else (value,)
+    return any(isinstance(one, torch.Tensor) and one.requires_grad for one in parts)
+
+
 def _refuse_gradients(given: dict) -> None:
     """Inside of torch.func.grad and the like, before it comes to a backward."""
     for name, value in given.items():
-        parts = value if isinstance(value, (list, tuple)) else (value,)
-        if any(isinstance(one, torch.Tensor) and one.requires_grad for one in parts):
+        if _needs_gradient(value):
             raise Unsupported(
                 f"{name}: torch.func would differentiate by it, but rapt has no backward yet: pass {name}.detach() as "
                 "a constant, or differentiate PyTorch's own operations"
@@ -189,12 +202,13 @@ def register_vmap(name: str, rule) -> None:
         torch.library.register_vmap(f"rapt::{name}", rule, lib=LIBRARY)
 
 
-for _name, _function in (("sdpa", _run), ("sdpa_out", _run_out), ("merge", _run_merge)):
+for _name, _function in (("sdpa", _run), ("sdpa_out", _run_out), ("merge", _run_merge), ("merge_out", _run_merge_out)):
     for _key in ("CPU", "CUDA"):
         LIBRARY.impl(_name, _function, _key)
 torch.library.register_fake("rapt::sdpa", _fake, lib=LIBRARY)
 torch.library.register_fake("rapt::sdpa_out", lambda *values, context=None: None, lib=LIBRARY)
 torch.library.register_fake("rapt::merge", _fake_merge, lib=LIBRARY)
+torch.library.register_fake("rapt::merge_out", lambda *values, context=None: None, lib=LIBRARY)
 register_no_derivatives("sdpa", _no_backward)
 register_no_derivatives("merge", _no_backward)
 OPERATORS = torch.ops.rapt
@@ -262,7 +276,7 @@ def _into_outputs(shared, given, lse_wanted: bool):
 
 def refuse_outputs(names: str, tensors: dict) -> None:
     """Outputs of the caller's, where these tensors are to be differentiated or mapped."""
-    if torch.is_grad_enabled() and any(one.requires_grad for one in tensors.values()):
+    if torch.is_grad_enabled() and any(_needs_gradient(one) for one in tensors.values()):
         raise InvalidArgument(f"{names}: gradients do not flow through an array of yours, and an input needs one")
     if is_dynamo_compiling():
         return
@@ -275,18 +289,19 @@ def refuse_outputs(names: str, tensors: dict) -> None:
 
 
 def merge_through_operator(outs, lses, sinks, lse, out, out_dtype, context):
-    if out is not None or isinstance(lse, torch.Tensor):
-        raise InvalidArgument(
-            "out, or an array as lse: not taken by merge() where torch.compile, a tracer, a profiler or autograd looks "
-            "on"
-        )
+    outs, lses, context = list(outs), list(lses), number_of(context)
     refuse_nested(outs=outs[0], lses=lses[0])
-    made = torch.ops.rapt.merge(
-        list(outs),
-        list(lses),
-        sinks,
-        dtype_named(out_dtype or torch.float32),
-        bool(lse),
-        context=number_of(context),
-    )
-    return made if lse else made[0]
+    if out is not None and out_dtype is not None:
+        raise InvalidArgument(f"out_dtype = {out_dtype!r} with out: out has its own dtype; pass one of them")
+    dtype = dtype_named(out_dtype or torch.float32)
+    if out is None and not isinstance(lse, torch.Tensor):
+        made = torch.ops.rapt.merge(outs, lses, sinks, dtype, bool(lse), context=context)
+        return made if lse else made[0]
+    given = {"outs": outs, "lses": lses, "sinks": sinks, "out": out, "lse": lse}
+    refuse_outputs("out, or an array as lse", given)
+    out = allocate(outs[0], outs[0].shape, dtype) if out is None else out
+    if lse is True:
+        lse = torch.empty(lses[0].shape, dtype=torch.float32, device=out.device)
+    wanted = lse if isinstance(lse, torch.Tensor) else None
+    torch.ops.rapt.merge_out(outs, lses, sinks, out, wanted, context=context)
+    return out if wanted is None else (out, wanted)

@@ -214,7 +214,7 @@ class Call {
   void read_start(Parameter p, uint64_t bit, int64_t& host, const rapt_tensor*& array) {
     if (!given(p)) return;
     if (framework_of(args_[p]) != nullptr)
-      array = read(parameter_names[p], args_[p]);
+      array = optional(p);
     else
       set(p, bit, host);
   }
