@@ -4,11 +4,9 @@ tensors whose memory is not what they show, derivatives, symbolic integers, tran
 import copy
 import io
 import pickle
-import re
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -271,19 +269,6 @@ def test_report_Q06_functionalize_and_nested_tensors(name):
 # Pickles and copies.
 
 
-@pytest.mark.parametrize("name", [*rapt.__all__, "compat.sdpa", "compat.flash_attn.flash_attn_func"])
-def test_report_Q07_what_is_public_pickles_and_copies(name):
-    found = rapt
-    for part in name.split("."):
-        found = getattr(found, part)
-    for again in (pickle.loads(pickle.dumps(found)), copy.copy(found), copy.deepcopy(found)):
-        assert again is found or again == found
-    if isinstance(found, type) and issubclass(found, Exception):
-        error = found("a sentence")
-        again = pickle.loads(pickle.dumps(error))
-        assert type(again) is found and str(again) == "a sentence"
-
-
 def test_report_Q07_values_and_modules():
     made = rapt.quantize(torch.randn(1, 2, 3, 4), smooth=True)
     for again in (pickle.loads(pickle.dumps(made)), copy.copy(made), copy.deepcopy(made)):
@@ -344,59 +329,13 @@ def test_report_Q08_profiles_show_the_problem():
         assert any(one.startswith(f"rapt.{name} ") for one in found), name
 
 
-# Ranks and dtypes, by NumPy too.
+# Contexts.
 
 
-@pytest.mark.parametrize("kind", ["numpy", "torch"])
-def test_report_Q10_every_rank_that_is_too_high_gets_one_sentence(kind):
-    zeros = (lambda shape: np.zeros(shape, np.float32)) if kind == "numpy" else torch.zeros
-    x = zeros((1,) * 4)
-    for name in ("q", "k", "v", "bias", "mask", "sinks", "out"):
-        sentences = set()
-        for rank in (5, 8, 9, 12):
-            given = {**dict(zip("qkv", (x, x, x))), name: zeros((1,) * rank)}
-            with pytest.raises(rapt.InvalidArgument, match=rf"^{name}\b.*{rank}") as raised:
-                kinds.call("sdpa", given)
-            sentences.add(re.sub(r"\d+", "N", str(raised.value)))
-        assert len(sentences) == 1, sentences
-
-
-@pytest.mark.parametrize("dtype", [np.float64, np.longdouble, np.complex64, np.int16, np.uint64, object])
-def test_report_Q10_numpy_dtypes_keep_their_names(dtype):
-    x, other = np.zeros((1, 1, 2, 4), np.float32), np.zeros((1, 1, 2, 4), dtype)
-    sentence = rf"\.dtype = {np.dtype(dtype).name}: rapt reads float32"
-    for run, name in (
-        (lambda: rapt.sdpa(x, other, x), "k"),
-        (lambda: rapt.sdpa(x, x, x, bias=other), "bias"),
-        (lambda: rapt.quantize(other), "x"),
-        (lambda: rapt.qk(other, x), "q"),
-        (lambda: rapt.merge([other], [x[..., 0]]), "outs"),
-    ):
-        with pytest.raises(rapt.InvalidArgument, match=f"^{name}{sentence}"):
-            run()
-    with pytest.raises(rapt.InvalidArgument, match=r"^bias\.dtype = bool: only `mask` takes booleans"):
-        rapt.sdpa(x, x, x, bias=np.zeros((2, 2), bool))
-
-
-# Imports and contexts.
-
-
-def test_report_Q31_compat_is_there_and_needs_no_torch_for_numpy():
-    text = (
-        "import sys; sys.modules['torch'] = None\n"
-        "import numpy as np, rapt\n"
-        "x = np.random.default_rng(1).standard_normal((2, 3, 4, 5, 8), dtype=np.float32)\n"
-        "out = rapt.compat.sdpa(x, x, x[:1, :1], attn_mask=np.tri(5, dtype=bool))\n"
-        "same = rapt.sdpa(x[1], x[1], x[0, :1].repeat(3, 0), causal=True)\n"
-        "assert out.shape == x.shape and np.abs(out[1] - same).max() < 1e-6\n"
-        "assert rapt.compat.sdpa(x[0, 0, 0], x[0, 0, 1], x[0, 0, 2], is_causal=True).shape == (5, 8)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+def test_report_Q31_compat_is_imported_where_it_is_used():
     text = "import rapt; rapt.compat.sdpa; rapt.compat.flash_attn.flash_attn_func; rapt.compat.transformers.register"
     assert subprocess.run([sys.executable, "-c", text]).returncode == 0
-    with pytest.raises(AttributeError, match="has no attribute 'attention'"):
-        rapt.attention
+    assert pickle.loads(pickle.dumps(rapt.compat.flash_attn.flash_attn_func)) is rapt.compat.flash_attn.flash_attn_func
 
 
 @pytest.mark.parametrize("name", [name for name in kinds.FUNCTIONS if name not in ("prepare", "explain")])
