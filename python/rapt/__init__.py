@@ -13,10 +13,12 @@ Importing this module imports no framework; the first call with an array of one 
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 from typing import Any
 
 from . import _core, _dispatch, _signature
+from ._contexts import Context
 from ._dispatch import front_of
 from ._errors import DeviceError, EnvironmentLacking, Error, InternalError, InvalidArgument, OutOfMemory, Unsupported
 from ._products import gemm, qk
@@ -46,7 +48,7 @@ __all__ = [
 ]
 
 
-@functools.wraps(_signature.sdpa)
+@functools.wraps(_signature.sdpa, assigned=("__doc__", "__annotations__"))
 def sdpa(q, k, v, **options):
     call = None if _dispatch.tracing() else _dispatch.calls.get(type(q).__module__)
     if call is None:
@@ -87,17 +89,13 @@ def merge(outs, lses, *, sinks=None, lse=False, out=None, out_dtype=None, contex
     return front_of(outs[0], "outs").merge(outs, lses, sinks, lse, out, out_dtype, context)
 
 
-class Context:
-    """Threads, plans and workspaces of their own. Thread-safe; without one, calls share the process default.
-
-    Args:
-        num_threads: CPU threads; 0: what affinity and the cgroup quota allow.
-    """
-
-    def __init__(self, num_threads: int = 0):
-        self._handle = _core.make_context(num_threads)
-
-
 def load_pack(path: str | os.PathLike[str], context: Context | None = None) -> None:
     """Adds a file of compiled GPU kernels (`rapt pack`, docs/packs.md) to where the context looks for kernels."""
     _core.load_pack(context, os.fspath(path))
+
+
+def __getattr__(name: str):
+    """rapt.compat is imported where it is first used."""
+    if name == "compat":
+        return importlib.import_module(".compat", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,9 +15,11 @@ import jax.numpy as jnp
 import numpy
 
 from . import _core, _jax_operators
+from ._contexts import number_of
 from ._dispatch import Front, load_default_pack, register
 from ._errors import InvalidArgument, Unsupported
 from ._signature import OPERANDS, bind, split_starts
+from ._jax_operators import check_dtypes, keep_while
 from ._values import ACC, CAUSAL, LAYOUTS, PV, SCALES, check, integer, stored_code, word
 
 HAS = {
@@ -47,6 +49,7 @@ def _arrays(given: dict) -> list:
                 f"{name}: a {type(array).__module__}.{type(array).__qualname__}, but q is of jax: all arrays of a call "
                 "come from one framework"
             )
+    check_dtypes(dict(zip(("q", "k", "v", *OPERANDS), arrays)))
     return arrays
 
 
@@ -97,13 +100,16 @@ def _results(given: dict) -> list[jax.ShapeDtypeStruct]:
 
 
 @lru_cache(maxsize=256)
-def _compiled(shapes: tuple, integers: tuple, numbers: tuple):
+def _compiled(shapes: tuple, integers: tuple, numbers: tuple, context: int):
     """The call as one jitted function, so that eager calls do not trace anew."""
     results = [jax.ShapeDtypeStruct(*shape) for shape in shapes]
 
     def sdpa(*arrays):
         return jax.ffi.ffi_call("rapt_sdpa", results, vmap_method="sequential")(
-            *arrays, integers=numpy.array(integers, numpy.int64), numbers=numpy.array(numbers, numpy.float64)
+            *arrays,
+            integers=numpy.array(integers, numpy.int64),
+            numbers=numpy.array(numbers, numpy.float64),
+            context=numpy.array([context], numpy.int64),
         )
 
     return jax.jit(sdpa)
@@ -115,14 +121,14 @@ def sdpa(q, k, v, **options):
         raise InvalidArgument(
             "out, or an array as lse: JAX arrays are immutable, so rapt returns new ones; lse=True asks for it"
         )
-    if given["context"] is not None:
-        raise InvalidArgument("context: JAX calls run in the process default")
     check(given)
     split_starts(given, jax.Array)
     arrays = _arrays(given)
     integers, numbers = _attributes(given)
     shapes = tuple((one.shape, one.dtype.name) for one in _results(given))
-    out, *lse = _compiled(shapes, integers, numbers)(*(array for array in arrays if array is not None))
+    call = _compiled(shapes, integers, numbers, number_of(given["context"]) or 0)
+    out, *lse = call(*(array for array in arrays if array is not None))
+    keep_while(out, given["context"])
     if given["cu_seqlens_q"] is not None and given["max_seqlen_q"] is not None:
         covered = _covered(given["cu_seqlens_q"], out.shape[0], given["max_seqlen_q"])
         out = jnp.where(covered[:, None, None], out, 0)
@@ -139,15 +145,16 @@ def _covered(cu_seqlens, total: int, max_seqlen: int):
 
 
 def merge(outs, lses, sinks, lse, out, out_dtype, context):
-    if out is not None or not (lse is None or isinstance(lse, bool)) or context is not None:
-        raise InvalidArgument(
-            "out, context, or an array as lse: JAX arrays are immutable, and calls run in the process default"
-        )
+    if out is not None or not (lse is None or isinstance(lse, bool)):
+        raise InvalidArgument("out, or an array as lse: JAX arrays are immutable, so rapt returns new ones")
     if len(lses) != len(outs):
         raise InvalidArgument(f"lses: {len(lses)} arrays for {len(outs)} outs: there must be one for each")
     arrays = [*outs, *lses] + ([] if sinks is None else [sinks])
     if not all(isinstance(one, jax.Array) for one in arrays):
         raise InvalidArgument("outs, lses, sinks: all arrays of a call come from one framework")
+    for names, parts in (("outs", outs), ("lses", lses), ("sinks", [] if sinks is None else [sinks])):
+        for one in parts:
+            check_dtypes({names: one})
     name = "float32" if out_dtype is None else _dtype_name(out_dtype)
     if name not in ORDINARY:
         raise InvalidArgument(f"out_dtype = {out_dtype!r}: must be float32, float16 or bfloat16")
@@ -155,7 +162,12 @@ def merge(outs, lses, sinks, lse, out, out_dtype, context):
     if lse:
         results.append(jax.ShapeDtypeStruct(lses[0].shape, "float32"))
     call = jax.ffi.ffi_call("rapt_merge", results, vmap_method="sequential")
-    merged = call(*arrays, integers=numpy.array([len(outs), sinks is not None], numpy.int64))
+    merged = call(
+        *arrays,
+        integers=numpy.array([len(outs), sinks is not None], numpy.int64),
+        context=numpy.array([number_of(context) or 0], numpy.int64),
+    )
+    keep_while(merged[0], context)
     return tuple(merged) if lse else merged[0]
 
 

@@ -4,6 +4,7 @@ hands them on. The orders of operands and of numbers are those of python/src/xla
 
 from __future__ import annotations
 
+import weakref
 from functools import lru_cache
 
 import jax
@@ -11,12 +12,17 @@ import jax.numpy as jnp
 import numpy
 
 from . import _numbers
+from ._contexts import number_of
 from ._errors import InvalidArgument
 from ._products import gemm_shape, out_dtype_name, qk_shape
 from ._quantize import STORAGE, Quantized, descale_shape, mean_shape
 from ._values import FORMAT_CODES, LAYOUTS, SCALES, stored_code
 
 HADAMARD, SMOOTH, SUPPLIED = 1 << 0, 1 << 1, 1 << 2
+READABLE = (
+    *("float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"),
+    *("uint8", "bool", "int32", "int64"),
+)
 HAS_PERCENTILE, HAS_MAX_SEQLEN = 1 << 0, 1 << 1
 
 
@@ -31,10 +37,14 @@ _register()
 
 
 @lru_cache(maxsize=256)
-def _compiled(target: str, shapes: tuple, integers: tuple, numbers: tuple):
+def _compiled(target: str, shapes: tuple, integers: tuple, numbers: tuple, context: int):
     """The call as one jitted function, so that eager calls do not trace anew."""
     results = [jax.ShapeDtypeStruct(*shape) for shape in shapes]
-    attributes = {"integers": numpy.array(integers, numpy.int64), "numbers": numpy.array(numbers, numpy.float64)}
+    attributes = {
+        "integers": numpy.array(integers, numpy.int64),
+        "numbers": numpy.array(numbers, numpy.float64),
+        "context": numpy.array([context], numpy.int64),
+    }
 
     def call(*arrays):
         return jax.ffi.ffi_call(target, results, vmap_method="sequential")(*arrays, **attributes)
@@ -42,14 +52,30 @@ def _compiled(target: str, shapes: tuple, integers: tuple, numbers: tuple):
     return jax.jit(call)
 
 
+def keep_while(result, context) -> None:
+    """Keeps a context while its result lives, since XLA may run the call later; a traced call's the caller keeps."""
+    if context is not None and not isinstance(result, jax.core.Tracer):
+        weakref.finalize(result, number_of, context)  # which does nothing
+
+
+def check_dtypes(arrays: dict) -> None:
+    """Before XLA runs the call, whose error would come late and know the array by its place only."""
+    for name, array in arrays.items():
+        if array is not None and array.dtype.name not in READABLE:
+            raise InvalidArgument(f"{name}.dtype = {array.dtype.name}: rapt reads {', '.join(READABLE)}")
+        if array is not None and array.dtype.name == "bool" and name != "mask":
+            raise InvalidArgument(f"{name}.dtype = bool: only `mask` takes booleans")
+
+
 def _check(given: dict, arrays: dict) -> list:
     """The arrays that are given. JAX makes its own outputs, and runs calls when XLA does."""
-    if given["out"] is not None or given["context"] is not None:
-        raise InvalidArgument("out, context: JAX arrays are immutable, and calls run in the process default")
+    if given["out"] is not None:
+        raise InvalidArgument("out: JAX arrays are immutable, so rapt returns new ones")
     for name, array in arrays.items():
         if array is not None and not isinstance(array, jax.Array):
             kind = f"{type(array).__module__}.{type(array).__qualname__}"
             raise InvalidArgument(f"{name}: a {kind}, but all arrays of a call come from one framework, here jax")
+    check_dtypes(arrays)
     return [array for array in arrays.values() if array is not None]
 
 
@@ -72,8 +98,10 @@ def quantize(x, given: dict) -> Quantized:
         shapes.append((descale_shape(x.shape, given), "float32"))
     if smooth:
         shapes.append((mean_shape(x.shape, given), "float32"))
-    call = _compiled("rapt_quantize", tuple(shapes), integers, (float(percentile or 0),))
+    context = number_of(given["context"]) or 0
+    call = _compiled("rapt_quantize", tuple(shapes), integers, (float(percentile or 0),), context)
     codes, *others = call(*arrays)
+    keep_while(codes, given["context"])
     if packed:  # rows of no sequence are what was in memory
         rows = _numbers.packed_rows(NUMBERS, given["cu_seqlens"], x.shape[0], given["max_seqlen"])
         codes = jnp.where(rows.covered[:, None, None], codes, jnp.zeros((), codes.dtype))
@@ -145,7 +173,10 @@ def _multiply(target: str, names: str, arrays: dict, shape: tuple, given: dict, 
         swapped,
     )
     dtype = out_dtype_name(arrays[names[0]], given)
-    return _compiled(target, ((shape, dtype),), integers, numbers)(*operands)[0]
+    context = number_of(given["context"]) or 0
+    out = _compiled(target, ((shape, dtype),), integers, numbers, context)(*operands)[0]
+    keep_while(out, given["context"])
+    return out
 
 
 def qk(q, k, given: dict):

@@ -6,7 +6,7 @@ from typing import Any
 
 from ._dispatch import front_of
 from ._errors import InvalidArgument
-from ._values import LAYOUTS, SCALES, number, word
+from ._values import LAYOUTS, SCALES, number, shape_of, word
 
 ORDINARY = ("float32", "float16", "bfloat16")
 SHORT = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
@@ -60,7 +60,11 @@ def qk(
     given.update(
         layout=layout, scale=scale, q_dtype=q_dtype, k_dtype=k_dtype, out=out, out_dtype=out_dtype, context=context
     )
-    return front_of(q).qk(q, k, given)
+    try:
+        return front_of(q).qk(q, k, given)
+    except RuntimeError:
+        shape_of("q", q), shape_of("k", k)  # a nested tensor is of none: the better sentence
+        raise
 
 
 def gemm(
@@ -94,7 +98,11 @@ def gemm(
         given[f"{name}_scales"] = _kind(f"{name}_descale", given[f"{name}_descale"])
     _one_of(out, out_dtype)
     given.update(a_dtype=a_dtype, b_dtype=b_dtype, out=out, out_dtype=out_dtype, context=context)
-    return front_of(a, "a").gemm(a, b, given)
+    try:
+        return front_of(a, "a").gemm(a, b, given)
+    except RuntimeError:
+        shape_of("a", a), shape_of("b", b)
+        raise
 
 
 def _one_of(out, out_dtype) -> None:

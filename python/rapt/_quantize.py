@@ -6,11 +6,12 @@ _torch_fp8.py, _jax_operators.py. torch.compile follows this code, so sizes may 
 
 from __future__ import annotations
 
+import sys
 from typing import Any, NamedTuple
 
 from ._dispatch import front_of
 from ._errors import InvalidArgument
-from ._values import BOOLS, LAYOUTS, SCALES, integer, number, word
+from ._values import BOOLS, LAYOUTS, SCALES, integer, number, shape_of, word
 
 FORMATS = {"e4m3": "e4m3", "float8_e4m3fn": "e4m3", "e5m2": "e5m2", "float8_e5m2": "e5m2", "sim8": "sim8"}
 STORAGE = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "sim8": "uint8"}  # where a framework has FP8 types
@@ -29,6 +30,12 @@ class Quantized(NamedTuple):
     scales: str  # "head", ...: the granularity of descale
     dtype: str  # "e4m3", "e5m2" or "sim8": what the codes are
 
+    def __reduce__(self):
+        codes, dtype = self.codes, getattr(self.codes, "dtype", None)
+        if type(dtype).__module__ != "torch" or _dtype_name(dtype) == "uint8":
+            return Quantized, tuple(self)
+        return _with_codes_of, (dtype, codes.view(sys.modules["torch"].uint8), *self[1:])
+
     def options(self, name: str) -> dict[str, Any]:
         """Keyword arguments for these codes as the argument `name` ("q", "k" or "v"): {name}_descale, {name}_scales,
         with uint8 codes {name}_dtype, and of smoothed keys k_mean."""
@@ -42,6 +49,11 @@ class Quantized(NamedTuple):
                 raise InvalidArgument(f"name = {name!r}: smoothed, and only sdpa's k can be: it is told k_mean")
             given["k_mean"] = self.mean
         return given
+
+
+def _with_codes_of(dtype, codes, *others) -> Quantized:
+    """Of a pickle: PyTorch writes its FP8 tensors there, but does not read them again."""
+    return Quantized(codes.view(dtype), *others)
 
 
 def quantize(
@@ -145,9 +157,10 @@ def _settled(x, scales, dtype, layout, hadamard, smooth, percentile, descale, cu
     if cu_seqlens is not None and (len(cu_seqlens.shape) != 1 or cu_seqlens.shape[0] < 1):
         raise InvalidArgument(f"cu_seqlens has shape {list(cu_seqlens.shape)}: must be [batch + 1]")
     packed = cu_seqlens is not None
-    if len(getattr(x, "shape", ())) != (3 if packed else 4):
+    rank = len(shape_of("x", x))
+    if rank != (3 if packed else 4):
         rule = "3, [total, heads, dim], with cu_seqlens" if packed else "4, or 3 with cu_seqlens"
-        raise InvalidArgument(f"x: rank {len(getattr(x, 'shape', ()))}: must be {rule}")
+        raise InvalidArgument(f"x: rank {rank}: must be {rule}")
     return {
         "scales": scales,
         "format": format_of(dtype),

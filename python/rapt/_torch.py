@@ -10,46 +10,74 @@ import torch
 from torch.compiler import is_dynamo_compiling
 
 from . import _core, _dispatch, _torch_fp8
+from ._contexts import Context
 from ._dispatch import Front, register
+from ._errors import Unsupported
 from ._signature import bind
 from ._torch_arrays import (
     EXCHANGE,
     TRACING,
+    TRANSFORM,
     TYPES,
     allocate,
     empty_strided_cuda,
     plain,
-    room,
+    refuse_nested,
     stream,
+    transformed,
     view,
     watched,
     written,
 )
-from ._torch_operators import check, merge_through_operator, through_operator
+from ._torch_observed import PROFILER
+from ._torch_operators import check, merge_through_operator, run_here, run_merge, through_operator
 from ._views import RAPT_BF16
 
 
 def redirect(operation: str, q, k, v, **options):
-    """Called by rapt._core for tensors of subclasses (fake tensors among them), and where somebody traces or wants a
-    gradient."""
+    """Called by rapt._core for tensors of subclasses (fake tensors among them) and of torch.func's transformations, and
+    where somebody traces, records a profile or wants a gradient."""
     if operation == "sdpa":
-        return through_operator(q, k, v, **options)
+        if watched([one for one in (q, k, v, *options.values()) if one is not None and hasattr(one, "dtype")]):
+            return through_operator(q, k, v, **options)
+        return run_here(q, k, v, options)
     check(bind(q, k, v, options))
     return _plainly(operation, q, k, v, **options)
 
 
 def _plainly(operation: str, q, k, v, **options):
-    """rapt._core's operation without subclasses and gradients."""
+    """rapt._core's prepare or explain without subclasses and gradients."""
+    if not is_dynamo_compiling() and transformed():
+        raise Unsupported(
+            f"{operation}: not inside of torch.func's transformations (vmap, grad, jvp, functionalize): call it "
+            "before, on ordinary tensors"
+        )
+    refuse_nested(q=q, k=k, v=v)
     options = {name: plain(value) for name, value in options.items()}
     with torch.no_grad():
-        return getattr(_core, operation)(plain(q), plain(k), plain(v), **options)
+        return getattr(_core, f"{operation}_here")(plain(q), plain(k), plain(v), **options)
 
 
 def merge(outs, lses, sinks, lse, out, out_dtype, context):
-    given = [one for one in (*outs, *lses, sinks) if one is not None]
+    outputs = [one for one in (lse, out) if isinstance(one, torch.Tensor)]
+    given = [*outs, *lses, *outputs] + ([] if sinks is None else [sinks])
     if is_dynamo_compiling() or watched(given):
         return merge_through_operator(outs, lses, sinks, lse, out, out_dtype, context)
-    return _core.merge(outs, lses, sinks, lse, out, out_dtype, context)
+    return run_merge(outs, lses, sinks, lse, out, out_dtype, context)
+
+
+def _default_threads() -> int:
+    """CPU threads of the process default."""
+    x = torch.empty(1, 1, 1, 1, device="cpu")
+    with torch.no_grad():
+        device = _core.explain_here(x, x, x, context=Context(1)).split("\n")[1]  # "device   cpu (avx2, 8 threads)"
+    return int(device.rsplit(" threads", 1)[0].rsplit(" ", 1)[-1])
+
+
+def context_for(threads: int) -> Context | None:
+    """Of CPU calls without one, while torch.set_num_threads() asks for fewer than rapt would take by itself. rapt._core
+    keeps it for this number of threads."""
+    return Context(threads) if threads < _default_threads() else None
 
 
 FP8 = (_torch_fp8.quantize, _torch_fp8.fake_quantize, _torch_fp8.qk, _torch_fp8.gemm)
@@ -75,9 +103,14 @@ _core.register_framework(
         "redirect": redirect,
         "grad_enabled": torch.is_grad_enabled,
         "tracing": TRACING,
-        "forward_ad": torch.autograd.forward_ad if hasattr(torch.autograd.forward_ad, "_current_level") else None,
+        "transforms": TRANSFORM,
+        "forward_ad": vars(torch.autograd.forward_ad),
+        "profiler": dict(vars(PROFILER)) if isinstance(PROFILER, type) else vars(PROFILER),
         "negated": torch.Tensor.is_neg,
-        "room": room,
+        "negated_examples": (torch.empty(1, device="cpu"), torch._neg_view(torch.empty(1, device="cpu"))),
+        "num_threads": torch.get_num_threads,
+        "context_for": context_for,
+        "has_storage": True,
         "written": getattr(torch._C, "_increment_version", written),
     },
 )

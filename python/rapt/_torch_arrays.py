@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from ._errors import InvalidArgument
+from ._errors import InvalidArgument, Unsupported
+from ._values import shape_of
 from ._views import CPU, CUDA, allocate_in_order, order_for, type_code
 
 TYPES = (torch.Tensor, torch.nn.Parameter)
@@ -17,13 +18,20 @@ TRACING = tuple(
     for function in (getattr(torch._C, name, None) for name in ("_len_torch_dispatch_stack", "_is_tracing"))
     if function is not None
 )
-# The levels of torch.func's transformations, whose tensors have no memory to read. Where a call counts (rapt.sdpa) they
-# are not asked for: reading fails, with a sentence.
-TRANSFORMS = tuple(
-    function
-    for function in (getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", None),)
-    if function is not None
-)
+# The innermost of torch.func's transformations, whose tensors have no memory to read; None outside of them. rapt.sdpa
+# asks for it where reading has failed, so that it costs other calls nothing.
+TRANSFORM = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", lambda: None)
+
+
+def transformed() -> bool:
+    """Whether torch.func's transformations (vmap, grad, jvp, functionalize) look on."""
+    return TRANSFORM() is not None
+
+
+def functionalized() -> bool:
+    """Whether the innermost of them is torch.func.functionalize."""
+    level = TRANSFORM()
+    return level is not None and level.key() == torch._C._functorch.TransformType.Functionalize
 
 
 def watched(tensors) -> bool:
@@ -32,8 +40,31 @@ def watched(tensors) -> bool:
         any(type(one) not in TYPES for one in tensors)
         or (torch.is_grad_enabled() and any(one.requires_grad for one in tensors))
         or getattr(torch.autograd.forward_ad, "_current_level", -1) >= 0
-        or any(ask() for ask in (*TRACING, *TRANSFORMS))
+        or transformed()
+        or any(ask() for ask in TRACING)
     )
+
+
+def refuse_nested(**values) -> None:
+    for name, value in values.items():
+        shape_of(name, value)
+
+
+def _has_tangent(tensor: torch.Tensor) -> bool:
+    return torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None
+
+
+def refuse_tangents(**values) -> None:
+    """There is no forward-mode rule, and PyTorch would take that for a derivative of 0."""
+    if getattr(torch.autograd.forward_ad, "_current_level", -1) < 0:
+        return
+    for name, value in values.items():
+        parts = value if isinstance(value, (list, tuple)) else (value,)
+        if any(isinstance(one, torch.Tensor) and _has_tangent(one) for one in parts):
+            raise Unsupported(
+                f"{name}: has a tangent, but rapt has no forward-mode derivatives: pass {name}.detach() as a constant, "
+                "or differentiate PyTorch's own operations"
+            )
 
 
 def plain(value):
@@ -89,11 +120,6 @@ class _Transposable:
 
     def transpose(self, order) -> "_Transposable":
         return _Transposable(self.tensor.permute(order))
-
-
-def room(tensor: torch.Tensor) -> int:
-    """Bytes of a tensor's storage from its first element on."""
-    return tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.element_size()
 
 
 def written(tensors: tuple) -> None:

@@ -8,12 +8,14 @@ import torch
 from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 
-from . import _eager, _numbers
+from . import _eager, _numbers, _torch_vmap
+from ._contexts import number_of, numbered
 from ._errors import InvalidArgument, Unsupported
 from ._products import gemm_shape, out_dtype_name, qk_shape
 from ._quantize import STORAGE, Quantized, descale_shape, given_outputs, mean_shape
-from ._torch_arrays import allocate, dtype_named, plain, watched
-from ._torch_operators import LIBRARY
+from ._torch_arrays import allocate, dtype_named, functionalized, plain, watched
+from ._torch_observed import PROFILER, recorded, register_product_flops, shapes_line
+from ._torch_operators import CONTEXT, LIBRARY, refuse_outputs, register_no_derivatives, register_vmap
 
 OF_QUANTIZE = {
     "descale": "Tensor?",
@@ -50,14 +52,15 @@ def _schema(options: dict[str, str]) -> str:
     return ", ".join(f"{kind} {name}" for name, kind in options.items())
 
 
-LIBRARY.define(f"quantize(Tensor x, {_schema(OF_QUANTIZE)}) -> (Tensor, Tensor, Tensor)")
+LIBRARY.define(f"quantize(Tensor x, {_schema(OF_QUANTIZE)}, {CONTEXT}) -> (Tensor, Tensor, Tensor)")
 LIBRARY.define(
-    f"quantize_out(Tensor x, {_schema(OF_QUANTIZE)}, Tensor(a!) codes, Tensor(b!)? descale_out, Tensor(c!)? mean) -> ()"
+    f"quantize_out(Tensor x, {_schema(OF_QUANTIZE)}, Tensor(a!) codes, Tensor(b!)? descale_out, Tensor(c!)? mean, "
+    f"{CONTEXT}) -> ()"
 )
-LIBRARY.define(f"qk(Tensor q, Tensor k, {_schema(OF_QK)}, ScalarType out_dtype) -> Tensor")
-LIBRARY.define(f"qk_out(Tensor q, Tensor k, {_schema(OF_QK)}, Tensor(a!) out) -> ()")
-LIBRARY.define(f"gemm(Tensor a, Tensor b, {_schema(OF_GEMM)}, ScalarType out_dtype) -> Tensor")
-LIBRARY.define(f"gemm_out(Tensor a, Tensor b, {_schema(OF_GEMM)}, Tensor(a!) out) -> ()")
+LIBRARY.define(f"qk(Tensor q, Tensor k, {_schema(OF_QK)}, ScalarType out_dtype, {CONTEXT}) -> Tensor")
+LIBRARY.define(f"qk_out(Tensor q, Tensor k, {_schema(OF_QK)}, Tensor(a!) out, {CONTEXT}) -> ()")
+LIBRARY.define(f"gemm(Tensor a, Tensor b, {_schema(OF_GEMM)}, ScalarType out_dtype, {CONTEXT}) -> Tensor")
+LIBRARY.define(f"gemm_out(Tensor a, Tensor b, {_schema(OF_GEMM)}, Tensor(a!) out, {CONTEXT}) -> ()")
 
 
 def _storage(given: dict) -> str:
@@ -65,11 +68,14 @@ def _storage(given: dict) -> str:
 
 
 def _eagerly(x, given: dict) -> Quantized:
-    return _eager.quantize(allocate, _storage, x, given)
+    if not PROFILER._is_profiler_enabled:
+        return _eager.quantize(allocate, _storage, x, given)
+    line = f"{given['format']} {given['scales']} {shapes_line(x)}"
+    return recorded("quantize", line, _eager.quantize, allocate, _storage, x, given)
 
 
-def _run_quantize(x, *values):
-    given = {**dict(zip(OF_QUANTIZE, map(plain, values))), "out": None, "context": None}
+def _run_quantize(x, *values, context=None):
+    given = {**dict(zip(OF_QUANTIZE, map(plain, values))), "out": None, "context": numbered(context)}
     with torch.no_grad():
         made = _eagerly(plain(x), given)
     nothing = _nothing(x)
@@ -77,16 +83,16 @@ def _run_quantize(x, *values):
     return made.codes, descale, nothing.clone() if made.mean is None else made.mean
 
 
-def _run_quantize_out(x, *values) -> None:
+def _run_quantize_out(x, *values, context=None) -> None:
     *shared, codes, descale, mean = map(plain, values)
-    given = {**dict(zip(OF_QUANTIZE, shared)), "context": None}
+    given = {**dict(zip(OF_QUANTIZE, shared)), "context": numbered(context)}
     descale = given["descale"] if descale is None else descale
     given["out"] = Quantized(codes, descale, mean, given["scales"], given["format"])
     with torch.no_grad():
         _eagerly(plain(x), given)
 
 
-def _fake_quantize_operator(x, *values):
+def _fake_quantize_operator(x, *values, context=None):
     given = dict(zip(OF_QUANTIZE, values))
     codes = allocate(x, tuple(x.shape), _storage(given))
     descale = (
@@ -105,51 +111,70 @@ def _nothing(like: torch.Tensor) -> torch.Tensor:
 def _product(run, options: dict[str, str]):
     """The implementations of a product's operator and of its _out form."""
 
-    def to_given(first, second, values, out, out_dtype) -> torch.Tensor:
-        given = {**dict(zip(options, map(plain, values))), "out": out, "out_dtype": out_dtype, "context": None}
+    def to_given(first, second, values, out, out_dtype, context) -> torch.Tensor:
+        given = {**dict(zip(options, map(plain, values))), "out": out, "out_dtype": out_dtype}
+        given["context"] = numbered(context)
         with torch.no_grad():
-            return run(allocate, plain(first), plain(second), given)
+            return run(plain(first), plain(second), given)
 
-    def made(first, second, *values):
-        return to_given(first, second, values[:-1], None, values[-1])
+    def made(first, second, *values, context=None):
+        return to_given(first, second, values[:-1], None, values[-1], context)
 
-    def into(first, second, *values) -> None:
-        to_given(first, second, values[:-1], plain(values[-1]), None)
+    def into(first, second, *values, context=None) -> None:
+        to_given(first, second, values[:-1], plain(values[-1]), None, context)
 
     return made, into
 
 
-def _fake_qk(q, k, *values):
+def _fake_qk(q, k, *values, context=None):
     layout = dict(zip(OF_QK, values))["layout"]
     return allocate(q, qk_shape(tuple(q.shape), tuple(k.shape), layout), values[-1], in_order=False)
 
 
-def _fake_gemm(a, b, *values):
+def _fake_gemm(a, b, *values, context=None):
     return allocate(a, gemm_shape(tuple(a.shape), tuple(b.shape)), values[-1], in_order=False)
 
 
 def _no_backward(context, *gradients):
-    raise NotImplementedError(
+    raise Unsupported(
         "rapt.quantize, qk and gemm have no backward: call them under torch.no_grad() or on tensors that need no "
         "gradient; rapt.fake_quantize passes gradients through"
     )
 
 
-_run_qk, _run_qk_out = _product(_eager.qk, OF_QK)
-_run_gemm, _run_gemm_out = _product(_eager.gemm, OF_GEMM)
+def _recorded(name: str, run):
+    """The eager product of that name, as product(first, second, given)."""
+
+    def product(first, second, given):
+        if not PROFILER._is_profiler_enabled:
+            return run(allocate, first, second, given)
+        return recorded(name, shapes_line(first, second), run, allocate, first, second, given)
+
+    return product
+
+
+_eager_qk, _eager_gemm = _recorded("qk", _eager.qk), _recorded("gemm", _eager.gemm)
+_run_qk, _run_qk_out = _product(_eager_qk, OF_QK)
+_run_gemm, _run_gemm_out = _product(_eager_gemm, OF_GEMM)
 for _name, _function, _fake in (
     ("quantize", _run_quantize, _fake_quantize_operator),
-    ("quantize_out", _run_quantize_out, lambda *values: None),
+    ("quantize_out", _run_quantize_out, lambda *values, context=None: None),
     ("qk", _run_qk, _fake_qk),
-    ("qk_out", _run_qk_out, lambda *values: None),
+    ("qk_out", _run_qk_out, lambda *values, context=None: None),
     ("gemm", _run_gemm, _fake_gemm),
-    ("gemm_out", _run_gemm_out, lambda *values: None),
+    ("gemm_out", _run_gemm_out, lambda *values, context=None: None),
 ):
     for _key in ("CPU", "CUDA"):
         LIBRARY.impl(_name, _function, _key)
     torch.library.register_fake(f"rapt::{_name}", _fake, lib=LIBRARY)
-for _name in ("quantize", "qk", "gemm"):
-    torch.library.register_autograd(f"rapt::{_name}", _no_backward, lib=LIBRARY)
+for _name, _rule, _names in (
+    ("quantize", _torch_vmap.quantize, ("x", *OF_QUANTIZE)),
+    ("qk", _torch_vmap.qk, ("q", "k", *OF_QK, "out_dtype")),
+    ("gemm", _torch_vmap.gemm, ("a", "b", *OF_GEMM, "out_dtype")),
+):
+    register_no_derivatives(_name, _no_backward)
+    register_vmap(_name, _rule(getattr(torch.ops.rapt, _name), _names))
+register_product_flops((torch.ops.rapt.qk, torch.ops.rapt.qk_out, torch.ops.rapt.gemm, torch.ops.rapt.gemm_out))
 
 
 def _looked_on(*values) -> bool:
@@ -159,14 +184,8 @@ def _looked_on(*values) -> bool:
     return watched([one for one in values if isinstance(one, torch.Tensor)])
 
 
-def _refuse_context(given: dict) -> None:
-    if given["context"] is not None:
-        raise InvalidArgument("context: an operator under torch.compile or autograd runs in the process default")
-
-
-def _refuse_gradients(*values) -> None:
-    if torch.is_grad_enabled() and any(isinstance(one, torch.Tensor) and one.requires_grad for one in values):
-        raise InvalidArgument("out: gradients do not flow through an array of yours, and an input needs one")
+def _refuse_out(**values) -> None:
+    refuse_outputs("out", {name: one for name, one in values.items() if isinstance(one, torch.Tensor)})
 
 
 def _expect_tensors(**values) -> None:
@@ -188,19 +207,19 @@ def quantize(x, given: dict) -> Quantized:
         return _eagerly(x, given)
     if not is_dynamo_compiling() and _tangent(x) is not None:
         raise Unsupported("x: codes have no forward-mode derivatives; rapt.fake_quantize has")
-    _refuse_context(given)
     _expect_tensors(descale=given["descale"], cu_seqlens=given["cu_seqlens"], out=parts[0])
-    shared = [given[name] for name in OF_QUANTIZE]
+    shared, context = [given[name] for name in OF_QUANTIZE], number_of(given["context"])
     if out is None:
-        codes, descale, mean = torch.ops.rapt.quantize(x, *shared)
+        codes, descale, mean = torch.ops.rapt.quantize(x, *shared, context=context)
     else:
-        _refuse_gradients(x, given["descale"], *parts)
+        _refuse_out(x=x, descale=given["descale"], **dict(zip(("codes", "out.descale", "mean"), parts)))
         codes, descale, mean = given_outputs(given)
         if descale is None:
             descale = allocate(x, descale_shape(x.shape, given), "float32", True, False)
         if mean is None and given["smooth"]:
             mean = allocate(x, mean_shape(x.shape, given), "float32", True, False)
-        torch.ops.rapt.quantize_out(x, *shared, codes, None if given["descale"] is not None else descale, mean)
+        made = None if given["descale"] is not None else descale
+        torch.ops.rapt.quantize_out(x, *shared, codes, made, mean, context=context)
     descale = descale if given["descale"] is None else given["descale"]
     return Quantized(codes, descale, mean if given["smooth"] else None, given["scales"], given["format"])
 
@@ -272,7 +291,8 @@ def fake_quantize(x, given: dict) -> torch.Tensor:
     if not wanted and (is_dynamo_compiling() or not watched([x])):  # a tracer or a forward derivative has to see it
         return simulated
     keep = _numbers.unsaturated(NUMBERS, made, given, fixed) if given["clip_gradient"] else None
-    through = torch.ops.rapt.straight_through if is_dynamo_compiling() else _StraightThrough.apply
+    as_operator = is_dynamo_compiling() or functionalized()
+    through = torch.ops.rapt.straight_through if as_operator else _StraightThrough.apply
     return through(x, simulated, keep, given["hadamard"])
 
 
@@ -280,23 +300,23 @@ def _multiply(operator, operator_out, run, first, second, options: dict[str, str
     names = [name for name, kind in options.items() if kind == "Tensor?"]  # "q_descale", "k_descale"
     descales = [given[name] for name in names]
     if not _looked_on(first, second, given["out"], *descales):
-        return run(allocate, first, second, given)
-    _refuse_context(given)
+        return run(first, second, given)
     _expect_tensors(**{names[1].removesuffix("_descale"): second, "out": given["out"]}, **dict(zip(names, descales)))
     shared = [given[name] for name in options]
     for index, name in enumerate(options):
         if name.endswith("_dtype") and shared[index] is not None:
             shared[index] = str(shared[index]).removeprefix("torch.")
+    context = number_of(given["context"])
     if given["out"] is None:
-        return operator(first, second, *shared, dtype_named(out_dtype_name(first, given)))
-    _refuse_gradients(first, second, given["out"], *descales)
-    operator_out(first, second, *shared, given["out"])
+        return operator(first, second, *shared, dtype_named(out_dtype_name(first, given)), context=context)
+    _refuse_out(**{names[0][0]: first, names[1][0]: second, "out": given["out"]}, **dict(zip(names, descales)))
+    operator_out(first, second, *shared, given["out"], context=context)
     return given["out"]
 
 
 def qk(q, k, given: dict) -> torch.Tensor:
-    return _multiply(torch.ops.rapt.qk, torch.ops.rapt.qk_out, _eager.qk, q, k, OF_QK, given)
+    return _multiply(torch.ops.rapt.qk, torch.ops.rapt.qk_out, _eager_qk, q, k, OF_QK, given)
 
 
 def gemm(a, b, given: dict) -> torch.Tensor:
-    return _multiply(torch.ops.rapt.gemm, torch.ops.rapt.gemm_out, _eager.gemm, a, b, OF_GEMM, given)
+    return _multiply(torch.ops.rapt.gemm, torch.ops.rapt.gemm_out, _eager_gemm, a, b, OF_GEMM, given)

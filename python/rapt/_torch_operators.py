@@ -1,17 +1,20 @@
 """PyTorch operators: rapt::sdpa, rapt::sdpa_out and rapt::merge. They serve torch.compile, fake tensors, subclasses of
-tensors, tracers and autograd, for whom an eager call (_torch.py) would be invisible; their implementations end in
-rapt._core. There is no backward: the operators' one says so.
+tensors, tracers, autograd and torch.func, for whom an eager call (_torch.py) would be invisible; their implementations
+end in rapt._core. There is no backward and no forward-mode derivative: the operators' autograd kernels say so.
 """
 
 from __future__ import annotations
 
 import torch
+from torch.compiler import is_dynamo_compiling
 
-from . import _core, _values
+from . import _core, _torch_vmap, _values
+from ._contexts import number_of, numbered
 from ._dispatch import load_default_pack
-from ._errors import InvalidArgument
+from ._errors import InvalidArgument, Unsupported
 from ._signature import OPERANDS, bind, split_starts
-from ._torch_arrays import allocate, dtype_named, plain
+from ._torch_arrays import allocate, dtype_named, plain, refuse_nested, refuse_tangents, transformed
+from ._torch_observed import PROFILER, problem_line, recorded, register_sdpa_flops, shapes_line
 
 load_default_pack()  # first: a damaged pack says so at every call, and operators can be defined but once
 
@@ -53,9 +56,16 @@ def _schema() -> str:
 
 
 LIBRARY = torch.library.Library("rapt", "DEF")
-LIBRARY.define(f"sdpa({_schema()}, ScalarType? out_dtype, bool lse) -> (Tensor, Tensor)")
-LIBRARY.define(f"sdpa_out({_schema()}, Tensor(a!) out, Tensor(b!)? lse_out) -> ()")
-LIBRARY.define("merge(Tensor[] outs, Tensor[] lses, Tensor? sinks, ScalarType out_dtype, bool lse) -> (Tensor, Tensor)")
+# A rapt.Context goes by its number, as an operator takes no objects.
+CONTEXT = "*, int? context=None"
+LIBRARY.define(f"sdpa({_schema()}, ScalarType? out_dtype, bool lse, {CONTEXT}) -> (Tensor, Tensor)")
+LIBRARY.define(f"sdpa_out({_schema()}, Tensor(a!) out, Tensor(b!)? lse_out, {CONTEXT}) -> ()")
+LIBRARY.define(
+    f"merge(Tensor[] outs, Tensor[] lses, Tensor? sinks, ScalarType out_dtype, bool lse, {CONTEXT}) -> (Tensor, Tensor)"
+)
+LIBRARY.define(
+    f"merge_out(Tensor[] outs, Tensor[] lses, Tensor? sinks, Tensor(a!) out, Tensor(b!)? lse_out, {CONTEXT}) -> ()"
+)
 
 
 def _core_options(values, **outputs) -> tuple[list, dict]:
@@ -69,34 +79,53 @@ def _core_options(values, **outputs) -> tuple[list, dict]:
     return [given.pop(name) for name in ("q", "k", "v")], given
 
 
-def _run(*values):
+def run_here(q, k, v, options: dict):
+    """rapt.sdpa on tensors that rapt._core reads; in a profile, by its problem line."""
+    if not PROFILER._is_profiler_enabled:
+        return _core.sdpa_here(q, k, v, **options)
+    return recorded("sdpa", problem_line(q, k, v, options), _core.sdpa_here, q, k, v, **options)
+
+
+def _run(*values, context=None):
     *shared, out_dtype, lse = values
-    arrays, options = _core_options(shared, out_dtype=out_dtype, lse=lse)
+    arrays, options = _core_options(shared, out_dtype=out_dtype, lse=lse, context=numbered(context))
     with torch.no_grad():
-        result = _core.sdpa(*arrays, **options)
+        result = run_here(*arrays, options)
     return result if isinstance(result, tuple) else (result, _no_lse(result))
 
 
-def _run_out(*values) -> None:
+def _run_out(*values, context=None) -> None:
     *shared, out, lse_out = values
-    arrays, options = _core_options(shared, out=plain(out), lse=False if lse_out is None else plain(lse_out))
+    lse = False if lse_out is None else plain(lse_out)
+    arrays, options = _core_options(shared, out=plain(out), lse=lse, context=numbered(context))
     with torch.no_grad():
-        _core.sdpa(*arrays, **options)
+        run_here(*arrays, options)
 
 
-def _run_merge(outs, lses, sinks, out_dtype, lse):
+def run_merge(outs, lses, *others):
+    if not PROFILER._is_profiler_enabled:
+        return _core.merge(outs, lses, *others)
+    return recorded("merge", f"{len(outs)} parts {shapes_line(outs[0])}", _core.merge, outs, lses, *others)
+
+
+def _run_merge(outs, lses, sinks, out_dtype, lse, *, context=None):
+    outs, lses = [plain(one) for one in outs], [plain(one) for one in lses]
     with torch.no_grad():
-        result = _core.merge(
-            [plain(one) for one in outs], [plain(one) for one in lses], plain(sinks), lse, None, out_dtype, None
-        )
+        result = run_merge(outs, lses, plain(sinks), lse, None, out_dtype, numbered(context))
     return result if isinstance(result, tuple) else (result, _no_lse(result))
+
+
+def _run_merge_out(outs, lses, sinks, out, lse_out, *, context=None) -> None:
+    outs, lses = [plain(one) for one in outs], [plain(one) for one in lses]
+    with torch.no_grad():
+        run_merge(outs, lses, plain(sinks), plain(lse_out), plain(out), None, numbered(context))
 
 
 def _no_lse(like: torch.Tensor) -> torch.Tensor:
     return torch.empty((0,), dtype=torch.float32, device=like.device)
 
 
-def _fake(*values):
+def _fake(*values, context=None):
     *shared, out_dtype, lse = values
     given = dict(zip((*TENSORS, *OPTIONS), shared))
     q, v, partial = given["q"], given["v"], given["partial"]
@@ -120,26 +149,72 @@ def _default_dtype(q: torch.Tensor, v: torch.Tensor) -> torch.dtype:
     return q.dtype if q.dtype in ordinary else v.dtype if v.dtype in ordinary else torch.bfloat16
 
 
-def _fake_merge(outs, lses, sinks, out_dtype, lse):
+def _fake_merge(outs, lses, sinks, out_dtype, lse, *, context=None):
     out = allocate(outs[0], outs[0].shape, out_dtype)
     return out, torch.empty(lses[0].shape, dtype=torch.float32, device=out.device) if lse else _no_lse(out)
 
 
 def _no_backward(context, *gradients):
-    raise NotImplementedError(
+    raise Unsupported(
         "rapt has no backward yet: call it under torch.no_grad() or torch.inference_mode(), or on "
         "tensors that need no gradient"
     )
 
 
-for _name, _function in (("sdpa", _run), ("sdpa_out", _run_out), ("merge", _run_merge)):
+def register_no_derivatives(name: str, backward) -> None:
+    """Makes `backward`, which raises, that of an operator, and has tangents refused at every level of torch.func."""
+    qualified, operator = f"rapt::{name}", getattr(torch.ops.rapt, name).default
+    try:
+        from torch._library.autograd import Info, make_autograd_impl
+    except ImportError:  # not public: without it, direct calls of the operator alone go unchecked
+        torch.library.register_autograd(qualified, backward, lib=LIBRARY)
+        return
+    differentiable = make_autograd_impl(operator, Info(backward, None))
+    names = [argument.name for argument in operator._schema.arguments]
+
+    def autograd(keyset, *values, **options):
+        given = dict(zip(names, values))
+        refuse_tangents(**given)
+        if torch.is_grad_enabled() and transformed():
+            _refuse_gradients(given)
+        return differentiable(keyset, *values, **options)
+
+    LIBRARY.impl(name, autograd, "Autograd", with_keyset=True)
+
+
+def _needs_gradient(value) -> bool:
+    parts = value if isinstance(value, (list, tuple)) else (value,)
+    return any(isinstance(one, torch.Tensor) and one.requires_grad for one in parts)
+
+
+def _refuse_gradients(given: dict) -> None:
+    """Inside of torch.func.grad and the like, before it comes to a backward."""
+    for name, value in given.items():
+        if _needs_gradient(value):
+            raise Unsupported(
+                f"{name}: torch.func would differentiate by it, but rapt has no backward yet: pass {name}.detach() as "
+                "a constant, or differentiate PyTorch's own operations"
+            )
+
+
+def register_vmap(name: str, rule) -> None:
+    if hasattr(torch.library, "register_vmap"):  # PyTorch 2.5 and later
+        torch.library.register_vmap(f"rapt::{name}", rule, lib=LIBRARY)
+
+
+for _name, _function in (("sdpa", _run), ("sdpa_out", _run_out), ("merge", _run_merge), ("merge_out", _run_merge_out)):
     for _key in ("CPU", "CUDA"):
         LIBRARY.impl(_name, _function, _key)
 torch.library.register_fake("rapt::sdpa", _fake, lib=LIBRARY)
-torch.library.register_fake("rapt::sdpa_out", lambda *values: None, lib=LIBRARY)
+torch.library.register_fake("rapt::sdpa_out", lambda *values, context=None: None, lib=LIBRARY)
 torch.library.register_fake("rapt::merge", _fake_merge, lib=LIBRARY)
-torch.library.register_autograd("rapt::sdpa", _no_backward, lib=LIBRARY)
-torch.library.register_autograd("rapt::merge", _no_backward, lib=LIBRARY)
+torch.library.register_fake("rapt::merge_out", lambda *values, context=None: None, lib=LIBRARY)
+register_no_derivatives("sdpa", _no_backward)
+register_no_derivatives("merge", _no_backward)
+OPERATORS = torch.ops.rapt
+register_vmap("sdpa", _torch_vmap.sdpa(OPERATORS.sdpa, (*TENSORS, *OPTIONS, "out_dtype", "lse")))
+register_vmap("merge", _torch_vmap.merge(OPERATORS.merge, ("outs", "lses", "sinks", "out_dtype", "lse")))
+register_sdpa_flops((OPERATORS.sdpa, OPERATORS.sdpa_out), (*TENSORS, *OPTIONS))
 
 
 def _text(value):
@@ -151,8 +226,6 @@ def through_operator(q, k, v, **options):
     """rapt.sdpa by the operator."""
     given = bind(q, k, v, options)
     check(given)
-    if given["context"] is not None:
-        raise InvalidArgument("context: an operator under torch.compile or autograd runs in the process default")
     causal = given["causal"]
     given["causal"] = "bottom_right" if causal is True else "" if causal is False else causal
     split_starts(given, torch.Tensor)
@@ -162,7 +235,8 @@ def through_operator(q, k, v, **options):
     out, lse, out_dtype = given["out"], given["lse"], given["out_dtype"]
     lse_wanted = lse is not False and lse is not None
     if out is None and not isinstance(lse, torch.Tensor):
-        made = torch.ops.rapt.sdpa(*shared, None if out_dtype is None else dtype_named(out_dtype), lse_wanted)
+        out_dtype = None if out_dtype is None else dtype_named(out_dtype)
+        made = torch.ops.rapt.sdpa(*shared, out_dtype, lse_wanted, context=number_of(given["context"]))
         return made if lse_wanted or given["partial"] else made[0]
     return _into_outputs(shared, given, lse_wanted or given["partial"])
 
@@ -179,6 +253,7 @@ def check(given) -> None:
         elif value is not None and not isinstance(value, torch.Tensor):
             kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
             raise InvalidArgument(f"{name}: a {kind}, but q is of torch: all arrays of a call come from one framework")
+    refuse_nested(q=given["q"], k=given["k"], v=given["v"])
     for name in ("q", "k", "v"):
         if given[name].dim() not in (3, 4):
             raise InvalidArgument(f"{name}: rank {given[name].dim()}: must be 4, or 3 with cu_seqlens_q")
@@ -187,25 +262,46 @@ def check(given) -> None:
 def _into_outputs(shared, given, lse_wanted: bool):
     """out=, or an array as lse=: the other one, where it is wanted too, is made here."""
     out, lse, made = given["out"], given["lse"], None
-    tensors = (given[name] for name in DIFFERENTIABLE)
-    if torch.is_grad_enabled() and any(isinstance(one, torch.Tensor) and one.requires_grad for one in tensors):
-        raise InvalidArgument(
-            "out, or an array as lse: gradients do not flow through an array of yours, and an input needs one"
-        )
+    tensors = {name: given[name] for name in DIFFERENTIABLE if isinstance(given[name], torch.Tensor)}
+    refuse_outputs("out, or an array as lse", tensors)
     if out is None or (lse_wanted and not isinstance(lse, torch.Tensor)):
         dtype = None if given["out_dtype"] is None else dtype_named(given["out_dtype"])
         made = _fake(*shared, dtype, lse_wanted)
     out = made[0] if out is None else out
     if not isinstance(lse, torch.Tensor):
         lse = made[1] if lse_wanted else None
-    torch.ops.rapt.sdpa_out(*shared, out, lse)
+    torch.ops.rapt.sdpa_out(*shared, out, lse, context=number_of(given["context"]))
     return (out, lse) if lse is not None else out
 
 
-def merge_through_operator(outs, lses, sinks, lse, out, out_dtype, context):
-    if out is not None or isinstance(lse, torch.Tensor) or context is not None:
+def refuse_outputs(names: str, tensors: dict) -> None:
+    """Outputs of the caller's, where these tensors are to be differentiated or mapped."""
+    if torch.is_grad_enabled() and any(_needs_gradient(one) for one in tensors.values()):
+        raise InvalidArgument(f"{names}: gradients do not flow through an array of yours, and an input needs one")
+    if is_dynamo_compiling():
+        return
+    if transformed():
         raise InvalidArgument(
-            "out, context, or an array as lse: not taken by merge() where torch.compile, a tracer or autograd looks on"
+            f"{names}: not inside of torch.func's transformations (vmap, grad, functionalize): take the result that is "
+            "returned"
         )
-    made = torch.ops.rapt.merge(list(outs), list(lses), sinks, dtype_named(out_dtype or torch.float32), bool(lse))
-    return made if lse else made[0]
+    refuse_tangents(**tensors)
+
+
+def merge_through_operator(outs, lses, sinks, lse, out, out_dtype, context):
+    outs, lses, context = list(outs), list(lses), number_of(context)
+    refuse_nested(outs=outs[0], lses=lses[0])
+    if out is not None and out_dtype is not None:
+        raise InvalidArgument(f"out_dtype = {out_dtype!r} with out: out has its own dtype; pass one of them")
+    dtype = dtype_named(out_dtype or torch.float32)
+    if out is None and not isinstance(lse, torch.Tensor):
+        made = torch.ops.rapt.merge(outs, lses, sinks, dtype, bool(lse), context=context)
+        return made if lse else made[0]
+    given = {"outs": outs, "lses": lses, "sinks": sinks, "out": out, "lse": lse}
+    refuse_outputs("out, or an array as lse", given)
+    out = allocate(outs[0], outs[0].shape, dtype) if out is None else out
+    if lse is True:
+        lse = torch.empty(lses[0].shape, dtype=torch.float32, device=out.device)
+    wanted = lse if isinstance(lse, torch.Tensor) else None
+    torch.ops.rapt.merge_out(outs, lses, sinks, out, wanted, context=context)
+    return out if wanted is None else (out, wanted)

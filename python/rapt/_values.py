@@ -25,7 +25,9 @@ def word(name: str, value: Any, words: dict) -> int:
 
 
 def integer(name: str, value: Any) -> Any:
-    if isinstance(value, bool) or hasattr(value, "__dlpack__") or not hasattr(value, "__index__"):
+    # isinstance first: of a symbolic int torch.compile can follow no hasattr
+    other = not isinstance(value, int) and (hasattr(value, "__dlpack__") or not hasattr(value, "__index__"))
+    if other or isinstance(value, bool):
         raise InvalidArgument(f"{name} = {value!r}: must be an int")
     if not -(1 << 63) <= value < 1 << 63:
         raise InvalidArgument(f"{name} = {value!r}: must be an int of 64 bits")
@@ -33,11 +35,21 @@ def integer(name: str, value: Any) -> Any:
 
 
 def number(name: str, value: Any) -> Any:
-    if isinstance(value, float):  # asked first: of a symbolic one nothing more can be
+    if isinstance(value, (float, int)) and not isinstance(value, bool):  # asked first: of a symbolic one no more can be
         return value
     if isinstance(value, (bool, str, bytes)) or hasattr(value, "__dlpack__") or not hasattr(value, "__float__"):
         raise InvalidArgument(f"{name} = {value!r}: must be a number")
     return value
+
+
+def shape_of(name: str, array: Any) -> tuple:
+    """Of the argument `name`; () of what has none."""
+    if getattr(array, "is_nested", False):  # PyTorch: its shape is none
+        raise InvalidArgument(
+            f"{name}: a nested tensor: pass its rows, values(), as packed sequences, with its offsets() in int32 as "
+            "cu_seqlens"
+        )
+    return getattr(array, "shape", ())
 
 
 def stored_code(name: str, dtype: str, named: Any) -> int:

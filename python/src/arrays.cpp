@@ -51,7 +51,13 @@ std::string dl_name(DLDataType type) {
   return "DLPack code " + std::to_string(type.code) + " of " + std::to_string(type.bits) + " bits";
 }
 
-int32_t dtype_of(const char* argument, DLDataType type) {
+[[noreturn]] void refuse_dtype(const char* argument, const std::string& name) {
+  invalid(argument, ".dtype = ", name,
+          ": rapt reads float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, uint8, bool, int32 and int64");
+}
+
+// RAPT_DTYPE_NONE: none of rapt's.
+int32_t dtype_of(DLDataType type) {
   const int kind = type.code << 8 | type.bits;
   if (type.lanes == 1) switch (kind) {
       case dl_float << 8 | 32: return RAPT_F32;
@@ -65,48 +71,57 @@ int32_t dtype_of(const char* argument, DLDataType type) {
       case dl_int << 8 | 64: return RAPT_I64;
       default: break;
     }
-  invalid(argument, ": dtype ", dl_name(type),
-          ": rapt reads float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, uint8, bool, int32 and int64");
+  return RAPT_DTYPE_NONE;
 }
 
-void fill(const char* argument, const DLTensor& from, Array& array) {
-  if (from.ndim > max_rank) invalid(argument, ": rank ", from.ndim, ": must be ", max_rank, " or less");
+void fill(const char* argument, PyObject* object, const DLTensor& from, Array& array) {
   rapt_tensor& to = array.tensor;
   to.data = from.data == nullptr ? nullptr : static_cast<char*>(from.data) + from.byte_offset;
   to.device = {from.device.device_type, from.device.device_type == RAPT_DEVICE_CPU ? 0 : from.device.device_id};
-  to.dtype = dtype_of(argument, from.dtype);
+  to.dtype = dtype_of(from.dtype);
+  if (to.dtype == RAPT_DTYPE_NONE) {
+    const std::string name = own_dtype(object);
+    refuse_dtype(argument, name.empty() ? dl_name(from.dtype) : name);
+  }
+  array.boolean = from.dtype.code == dl_bool;
   array.raw_bytes = from.dtype.code == dl_uint && from.dtype.bits == 8;
   to.rank = from.ndim;
   to.shape = from.shape;
   to.strides = from.strides;
 }
 
-void read_integers(const char* argument, PyObject* tuple, int64_t* to, int32_t& rank) {
-  const Py_ssize_t size = PyTuple_Size(tuple);
-  if (size < 0) throw PythonError{};
-  if (size > max_rank) invalid(argument, ": rank ", size, ": must be ", max_rank, " or less");
-  rank = static_cast<int32_t>(size);
-  for (Py_ssize_t i = 0; i < size; ++i) to[i] = PyLong_AsLongLong(checked(PyTuple_GetItem(tuple, i)));
+void read_integers(PyObject* tuple, int64_t* to) {
+  for (Py_ssize_t i = 0; i < PyTuple_Size(tuple); ++i) to[i] = PyLong_AsLongLong(checked(PyTuple_GetItem(tuple, i)));
   if (PyErr_Occurred() != nullptr) throw PythonError{};
 }
 
+[[noreturn]] void refuse_reading(const Framework& framework, const char* argument, PyObject* object);
+
 void read_view(const Framework& framework, const char* argument, PyObject* object, Array& array) {
-  const Ref view(checked(PyObject_CallFunctionObjArgs(framework.view.get(), object, nullptr)));
+  const Ref view(PyObject_CallFunctionObjArgs(framework.view.get(), object, nullptr));
+  if (!view) refuse_reading(framework, argument, object);
   unsigned long long address = 0;
   int device_type = 0, device_index = 0, code = 0, bits = 0, read_only = 0;
   PyObject *shape = nullptr, *strides = nullptr;
   if (!PyArg_ParseTuple(view.get(), "KiiiiO!O!p:view", &address, &device_type, &device_index, &code, &bits,
                         &PyTuple_Type, &shape, &PyTuple_Type, &strides, &read_only))
     throw PythonError{};
+  const Py_ssize_t rank = PyTuple_Size(shape);
+  int64_t *sizes = array.shape, *steps = array.strides;
+  if (rank > max_rank) {
+    array.of_high_rank = std::make_unique<int64_t[]>(static_cast<size_t>(2 * rank));
+    sizes = array.of_high_rank.get(), steps = sizes + rank;
+  }
+  read_integers(shape, sizes);
+  read_integers(strides, steps);
   DLTensor tensor{};
   tensor.data = reinterpret_cast<void*>(static_cast<uintptr_t>(address));
   tensor.device = {device_type, device_index};
+  tensor.ndim = static_cast<int32_t>(rank);
   tensor.dtype = {static_cast<uint8_t>(code), static_cast<uint8_t>(bits), 1};
-  read_integers(argument, shape, array.shape, tensor.ndim);
-  read_integers(argument, strides, array.strides, tensor.ndim);
-  tensor.shape = array.shape;
-  tensor.strides = array.strides;
-  fill(argument, tensor, array);
+  tensor.shape = sizes;
+  tensor.strides = steps;
+  fill(argument, object, tensor, array);
   array.read_only = read_only != 0;
 }
 
@@ -153,13 +168,19 @@ PyObject* register_framework(PyObject*, PyObject* args) {
                                                     {"empty_strided", &framework->empty_strided},
                                                     {"stream", &framework->stream},
                                                     {"redirect", &framework->redirect},
-                                                    {"grad_enabled", &framework->grad_enabled},
-                                                    {"tracing", &framework->tracing},
                                                     {"forward_ad", &framework->forward_ad},
-                                                    {"negated", &framework->negated},
-                                                    {"room", &framework->room},
+                                                    {"profiler", &framework->profiler},
+                                                    {"context_for", &framework->context_for},
                                                     {"written", &framework->written}};
     for (const auto& [key, ref] : members) *ref = member(parts, key);
+    framework->grad_enabled = Question(member(parts, "grad_enabled"));
+    framework->transforms = Question(member(parts, "transforms"));
+    framework->num_threads = Question(member(parts, "num_threads"));
+    if (const Ref tracing = member(parts, "tracing"))
+      for (Py_ssize_t i = 0; i < PyTuple_Size(tracing.get()); ++i)
+        framework->tracing.emplace_back(Ref::of(PyTuple_GetItem(tracing.get(), i)));
+    framework->has_storage = member(parts, "has_storage").get() == Py_True;
+    framework->negated.set(member(parts, "negated"), member(parts, "negated_examples").get());
     for (Py_ssize_t i = 0; i < PyTuple_Size(types); ++i)
       known_types.push_back({reinterpret_cast<PyTypeObject*>(Py_NewRef(PyTuple_GetItem(types, i))), framework});
   } catch (const PythonError&) {
@@ -172,27 +193,64 @@ PyObject* register_framework(PyObject*, PyObject* args) {
 
 namespace {
 
-// The framework's own words (meta, sparse, nested tensors, those of vmap) may be a page long: the first line of them.
-[[noreturn]] void refuse_layout(const char* argument) {
+// The text of the exception that is set, which is cleared.
+std::string take_error() {
   PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
   PyErr_Fetch(&type, &value, &trace);
   const Ref owned_type(type), owned_value(value), owned_trace(trace);
   const Ref text(value == nullptr ? nullptr : PyObject_Str(value));
   const char* const data = text ? PyUnicode_AsUTF8AndSize(text.get(), nullptr) : nullptr;
-  const std::string_view words(data == nullptr ? "" : data);
+  std::string words(data == nullptr ? "" : data);
   PyErr_Clear();
+  return words;
+}
+
+bool is_true(PyObject* object, const char* attribute) {
+  const Ref found(PyObject_GetAttrString(object, attribute));
+  PyErr_Clear();
+  return found.get() == Py_True;
+}
+
+bool has_elements(const DLTensor& tensor) {
+  return std::all_of(tensor.shape, tensor.shape + tensor.ndim, [](int64_t size) { return size > 0; });
+}
+
+// An array that its framework would not show, the exception being set. Its own words (meta, sparse tensors, those of
+// vmap) may be a page long: the first line of them.
+void refuse_reading(const Framework& framework, const char* argument, PyObject* object) {
+  const bool by_rapt = PyErr_ExceptionMatches(PyExc_ValueError) != 0;  // a sentence of the framework's view()
+  const std::string words = take_error();
+  if (by_rapt) invalid(argument, ": ", words);
+  if (framework.transforms) {
+    if (framework.transforms.ask().get() != Py_None) {
+      set_error(RAPT_ERROR_UNSUPPORTED,
+                std::string(argument) +
+                    ": a tensor of torch.func's transformations (vmap, grad, functionalize), which "
+                    "only rapt's operators can read");
+      throw Transformed{};
+    }
+  }
+  if (is_true(object, "is_nested"))
+    invalid(
+        argument,
+        ": a nested tensor: pass its rows, values(), as packed sequences, with its offsets() in int32 as cu_seqlens");
+  const std::string name = own_dtype(object);
+  const bool unknown =
+      !name.empty() && name != "uint8" && name != "bool" &&
+      std::none_of(dtype_names.begin(), dtype_names.end(), [&](const DtypeName& known) { return known.name == name; });
+  if (unknown) refuse_dtype(argument, name);
   invalid(argument, ": its elements cannot be read where they lie (", words.substr(0, words.find('\n')), ")");
 }
 
-// Imaginary parts of conjugated tensors are the other sign of their memory. Part of a pair, their elements never lie
-// side by side, so that ordinary tensors are not asked.
-void refuse_negated(const Framework& framework, const char* argument, PyObject* object, const rapt_tensor& tensor) {
-  const int last = tensor.rank - 1;
-  const bool side_by_side =
-      last >= 0 && tensor.strides != nullptr && tensor.strides[last] == 1 && tensor.shape[last] > 1;
-  if (!framework.negated || side_by_side) return;
-  if (Ref(checked(PyObject_CallFunctionObjArgs(framework.negated.get(), object, nullptr))).get() == Py_True)
+void refuse_negated(const Framework& framework, const char* argument, PyObject* object) {
+  if (framework.negated(object))
     invalid(argument, ": a view that flips the sign of its memory: call resolve_neg() on it first");
+}
+
+int64_t integer_of(const Ref& answer) {
+  const int64_t value = PyLong_AsLongLong(checked(answer.get()));
+  if (PyErr_Occurred() != nullptr) throw PythonError{};
+  return value;
 }
 
 // A storage may have been made smaller than the views of it (FSDP frees parameters so). Asked on the CPU, where it
@@ -206,31 +264,44 @@ void refuse_lost_storage(const Framework& framework, const char* argument, PyObj
   }
   const auto address = reinterpret_cast<uintptr_t>(tensor.data);
   bool lost = tensor.device.type == RAPT_DEVICE_CUDA && address < uintptr_t{1} << 32;
-  if (tensor.device.type == RAPT_DEVICE_CPU && framework.room) {
-    const Ref room(checked(PyObject_CallFunctionObjArgs(framework.room.get(), object, nullptr)));
-    const int64_t bytes = PyLong_AsLongLong(room.get());
-    if (PyErr_Occurred() != nullptr) throw PythonError{};
-    lost = (last + 1) * size_of_dtype(tensor.dtype) > bytes;
+  if (tensor.device.type == RAPT_DEVICE_CPU && framework.has_storage) {
+    static PyObject* const untyped_storage = PyUnicode_InternFromString("untyped_storage");
+    static PyObject* const nbytes = PyUnicode_InternFromString("nbytes");
+    static PyObject* const storage_offset = PyUnicode_InternFromString("storage_offset");
+    const Ref storage(checked(PyObject_CallMethodObjArgs(object, untyped_storage, nullptr)));
+    const int64_t bytes = integer_of(Ref(PyObject_CallMethodObjArgs(storage.get(), nbytes, nullptr)));
+    const int64_t first = integer_of(Ref(PyObject_CallMethodObjArgs(object, storage_offset, nullptr)));
+    lost = (first + last + 1) * size_of_dtype(tensor.dtype) > bytes;
   }
   if (lost) invalid(argument, ": its storage is smaller than its shape and strides need");
 }
 
 }  // namespace
 
-void read_array(const Framework& framework, const char* argument, PyObject* object, Array& array) {
+void read_array(const Framework& framework, const char* argument, PyObject* object, Array& array, bool made_here) {
   const Framework* const its = framework_of(object);
   if (its != &framework)
     invalid(argument, ": a ", type_name(object), ", but q is of ", framework.name,
             ": all arrays of a call come from one framework");
   if (framework.exchange == nullptr) {
     read_view(framework, argument, object, array);
-    return refuse_negated(framework, argument, object, array.tensor);
+  } else {
+    DLTensor tensor;
+    if (framework.exchange->dltensor_from_py_object_no_sync(object, &tensor) != 0)
+      refuse_reading(framework, argument, object);
+    if (tensor.data == nullptr && has_elements(tensor)) {  // so of torch.func.functionalize
+      PyErr_SetString(PyExc_RuntimeError, "it has no memory");
+      refuse_reading(framework, argument, object);
+    }
+    fill(argument, object, tensor, array);
   }
-  DLTensor tensor;
-  if (framework.exchange->dltensor_from_py_object_no_sync(object, &tensor) != 0) refuse_layout(argument);
-  fill(argument, tensor, array);
-  refuse_negated(framework, argument, object, array.tensor);
-  refuse_lost_storage(framework, argument, object, array.tensor);
+  if (made_here) return;
+  refuse_negated(framework, argument, object);
+  if (framework.exchange != nullptr) refuse_lost_storage(framework, argument, object, array.tensor);
+}
+
+void refuse_boolean(const char* argument, const Array& array) {
+  if (array.boolean) invalid(argument, ".dtype = bool: only `mask` takes booleans");
 }
 
 void set_stored_dtype(const char* argument, const char* dtype_argument, PyObject* dtype, Array& array) {
@@ -302,6 +373,18 @@ void report_written(const Framework& framework, PyObject* array) {
   if (Ref(PyObject_CallFunctionObjArgs(framework.written.get(), one.get(), nullptr))) return;
   if (!PyErr_ExceptionMatches(PyExc_RuntimeError)) throw PythonError{};
   PyErr_Clear();  // PyTorch: an inference tensor, which has no version
+}
+
+rapt_context* context_of(const Framework& framework, const ContextHandle& given, rapt_device device) {
+  if (given.get() != nullptr || device.type != RAPT_DEVICE_CPU || !framework.num_threads) return given.get();
+  const Ref number = framework.num_threads.ask();
+  checked(number.get());
+  const int64_t threads = PyLong_AsLongLong(number.get());
+  for (const auto& [known, context] : framework.contexts)
+    if (known == threads) return context.get();
+  const Ref context(checked(PyObject_CallFunctionObjArgs(framework.context_for.get(), number.get(), nullptr)));
+  framework.contexts.emplace_back(threads, ContextHandle(context.get()));
+  return framework.contexts.back().second.get();
 }
 
 void* current_stream(const Framework& framework, PyObject* like, rapt_device device) {

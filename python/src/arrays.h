@@ -3,11 +3,16 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "dlpack.h"
+#include "negated.h"
 #include "python.h"
 #include "rapt/rapt.h"
+#include "values.h"
 
 namespace rapt::python {
 
@@ -18,20 +23,26 @@ inline constexpr int max_rank = 8;
 struct Framework {
   std::string name;                          // "torch"
   const DLPackExchange* exchange = nullptr;  // null: `view` is called
-  Ref view;           // view(array) -> (address, device type, device index, DLPack code, bits, shape, strides in
-                      // elements, read-only)
-  Ref allocate;       // allocate(like, shape, dtype name, zeroed) -> array, in like's order of dimensions
-  Ref empty_like;     // the same, not zeroed, for like's own shape and dtype
-  Ref empty_strided;  // empty_strided(shape, strides, dtype object) on the current GPU
-  Ref stream;         // stream(array) -> int; null: the exchange tells it
-  Ref redirect;       // called instead of the call where arrays are of subclasses, traced, or need a gradient
-  Ref grad_enabled;   // grad_enabled() -> bool; null: no autograd
-  Ref tracing;        // a tuple of functions: one that answers other than None, False or 0 asks for redirect
-  Ref forward_ad;     // a module whose _current_level is not negative while forward-mode derivatives are taken
-  Ref negated;        // negated(array) -> bool: its memory holds the other sign; null: never
-  Ref room;           // room(array) -> bytes of memory from its first element on
+  Ref view;               // view(array) -> (address, device type, device index, DLPack code, bits, shape, strides in
+                          // elements, read-only)
+  Ref allocate;           // allocate(like, shape, dtype name, zeroed) -> array, in like's order of dimensions
+  Ref empty_like;         // the same, not zeroed, for like's own shape and dtype
+  Ref empty_strided;      // empty_strided(shape, strides, dtype object) on the current GPU
+  Ref stream;             // stream(array) -> int; null: the exchange tells it
+  Ref redirect;           // called instead of the call where arrays are of subclasses, traced, or need a gradient
+  Question grad_enabled;  // grad_enabled() -> bool; null: no autograd
+  std::vector<Question> tracing;  // one that answers other than None, False or 0 asks for redirect; a tuple
+  Question transforms;  // transforms() -> other than None inside of transformations, whose arrays have no memory
+  Ref forward_ad;   // names of a module whose _current_level is not negative while forward-mode derivatives are taken
+  Ref profiler;     // names of a module whose _is_profiler_enabled is True while a profiler records
+  Negated negated;  // whether an array's memory holds the other sign
+  Question num_threads;  // num_threads() -> CPU threads that the framework uses; null: rapt's own number
+  Ref context_for;       // context_for(threads) -> rapt.Context, or None for the process default
   Ref written;  // written((array,)): after rapt has written to an array of the caller's; a RuntimeError is ignored
+  bool has_storage = false;          // arrays have PyTorch's untyped_storage() and storage_offset()
   int32_t dtype_of_fp8 = RAPT_BF16;  // of an output whose inputs are all FP8
+
+  mutable std::vector<std::pair<int64_t, ContextHandle>> contexts;  // by threads, those that context_for() has made
 };
 
 // The framework of an array's exact type; null where it was not registered.
@@ -46,11 +57,21 @@ struct Array {
   int64_t strides[max_rank];
   bool read_only = false;
   bool raw_bytes = false;  // uint8: an FP8 format has to be named
+  bool boolean = false;    // which the C ABI takes as uint8
+
+  std::unique_ptr<int64_t[]> of_high_rank;  // shape and strides that have no room above: refused by their rank
 };
 
-// Fills `array` from an object of `framework`; throws PythonError with a sentence naming `argument`.
-void read_array(const Framework& framework, const char* argument, PyObject* object, Array& array);
+// Thrown for an array inside of a transformation (torch.func.vmap), which only the framework's operators can read.
+struct Transformed : PythonError {};
 
+// Fills `array` from an object of `framework`; throws PythonError with a sentence naming `argument`.
+// `made_here`: an output of allocate_array() and the like, which has nothing to refuse.
+void read_array(const Framework& framework, const char* argument, PyObject* object, Array& array,
+                bool made_here = false);
+
+// Refuses booleans for an argument that is not of them.
+void refuse_boolean(const char* argument, const Array& array);
 // What uint8 storage holds, by the value of the argument `dtype_argument`; None: the array's own dtype says it.
 void set_stored_dtype(const char* argument, const char* dtype_argument, PyObject* dtype, Array& array);
 // [batch, seqlen, heads, dim] as [batch, heads, seqlen, dim]; other ranks have one order.
@@ -68,6 +89,8 @@ int32_t dtype_of_name(PyObject* object);
 const char* name_of_dtype(int32_t dtype);
 // Tells the framework that rapt has written to an array of the caller's.
 void report_written(const Framework& framework, PyObject* array);
+// The context of a call on this device: the given one, else the one with as many CPU threads as the framework uses.
+rapt_context* context_of(const Framework& framework, const ContextHandle& given, rapt_device device);
 // CUDA: the framework's current stream on that device. CPU: null.
 void* current_stream(const Framework& framework, PyObject* like, rapt_device device);
 

@@ -80,7 +80,11 @@ class Call {
   }
 
   const rapt_sdpa_args* c() const { return &call_; }
-  ContextHandle context() const { return ContextHandle(args_[p_context]); }
+  // Its context lives as long as this.
+  rapt_context* context() {
+    given_context_ = ContextHandle(args_[p_context]);
+    return context_of(*framework_, given_context_, call_.q->device);
+  }
   void report_outputs() const {
     if (given(p_out)) report_written(*framework_, args_[p_out]);
     if (given(p_lse) && !PyBool_Check(args_[p_lse])) report_written(*framework_, args_[p_lse]);
@@ -98,18 +102,19 @@ class Call {
  private:
   bool given(Parameter p) const { return args_[p] != Py_None; }
 
-  // Somebody records what happens to arrays (torch.jit.trace, make_fx, forward-mode derivatives) and would not see the
-  // call.
+  // Somebody records what happens to arrays (torch.jit.trace, make_fx, forward-mode derivatives, a profiler) and would
+  // not see the call.
   bool traced() const {
     static PyObject* const current_level = PyUnicode_InternFromString("_current_level");
+    static PyObject* const recording = PyUnicode_InternFromString("_is_profiler_enabled");
     if (framework_->forward_ad) {
-      const Ref level(checked(PyObject_GetAttr(framework_->forward_ad.get(), current_level)));
-      if (PyLong_AsLong(level.get()) >= 0) return true;
+      PyObject* const level = PyDict_GetItemWithError(framework_->forward_ad.get(), current_level);
+      if (level != nullptr && PyLong_AsLong(level) >= 0) return true;
     }
-    const Py_ssize_t count = framework_->tracing ? PyTuple_Size(framework_->tracing.get()) : 0;
-    for (Py_ssize_t i = 0; i < count; ++i) {
-      const Ref answer(checked(PyObject_CallFunctionObjArgs(PyTuple_GetItem(framework_->tracing.get(), i), nullptr)));
-      if (PyObject_IsTrue(answer.get()) != 0) return true;
+    if (framework_->profiler && PyDict_GetItemWithError(framework_->profiler.get(), recording) == Py_True) return true;
+    for (const Question& question : framework_->tracing) {
+      const Ref answer = question.ask();
+      if (checked(answer.get()) != Py_False && PyObject_IsTrue(answer.get()) != 0) return true;
     }
     return false;
   }
@@ -117,19 +122,24 @@ class Call {
   // Asked in the cheaper order: inference mostly runs without gradients.
   bool needs_grad() const {
     static PyObject* const requires_grad = PyUnicode_InternFromString("requires_grad");
-    if (Ref(checked(PyObject_CallFunctionObjArgs(framework_->grad_enabled.get(), nullptr))).get() != Py_True)
-      return false;
+    const Ref enabled = framework_->grad_enabled.ask();
+    if (checked(enabled.get()) != Py_True) return false;
     for (const Parameter p : differentiable_parameters)
       if (given(p) && Ref(checked(PyObject_GetAttr(args_[p], requires_grad))).get() == Py_True) return true;
     return false;
   }
 
-  const rapt_tensor* read(const char* name, PyObject* object) {
+  const rapt_tensor* read(const char* name, PyObject* object, bool made_here = false) {
     Array& array = arrays_[used_++];
-    read_array(*framework_, name, object, array);
+    read_array(*framework_, name, object, array, made_here);
     return &array.tensor;
   }
-  const rapt_tensor* optional(Parameter p) { return given(p) ? read(parameter_names[p], args_[p]) : nullptr; }
+  const rapt_tensor* optional(Parameter p) {
+    if (!given(p)) return nullptr;
+    const rapt_tensor* const tensor = read(parameter_names[p], args_[p]);
+    if (p != p_mask) refuse_boolean(parameter_names[p], arrays_[used_ - 1]);
+    return tensor;
+  }
 
   // q, k, v and out in the logical order batch, heads, seqlen, dim.
   const rapt_tensor* in_layout(const rapt_tensor* tensor) {
@@ -140,6 +150,7 @@ class Call {
   const rapt_tensor* read_stored(Parameter p, Parameter dtype) {
     read(parameter_names[p], args_[p]);
     Array& array = arrays_[used_ - 1];
+    refuse_boolean(parameter_names[p], array);
     if (array.raw_bytes || given(dtype))
       set_stored_dtype(parameter_names[p], parameter_names[dtype], args_[dtype], array);
     return in_layout(&array.tensor);
@@ -204,7 +215,7 @@ class Call {
   void read_start(Parameter p, uint64_t bit, int64_t& host, const rapt_tensor*& array) {
     if (!given(p)) return;
     if (framework_of(args_[p]) != nullptr)
-      array = read(parameter_names[p], args_[p]);
+      array = optional(p);
     else
       set(p, bit, host);
   }
@@ -257,6 +268,7 @@ class Call {
     const rapt_tensor &q = *call_.q, &v = *call_.v;
     if (q.rank < 1 || v.rank < 1 || q.rank > 4) invalid("q: rank ", q.rank, ": must be 4, or 3 with cu_seqlens_q");
     const int32_t dtype = out_dtype();
+    if (v.rank > 4) invalid("v: rank ", v.rank, ": must be 4, or 3 with cu_seqlens_q");
     const int64_t head_dim_v = v.shape[v.rank - 1];
     if (q.rank == 4 && framework_->empty_like && dtype == q.dtype && head_dim_v == q.shape[q.rank - 1]) return like_q();
     std::vector<int64_t> shape(q.shape, q.shape + q.rank);
@@ -276,7 +288,7 @@ class Call {
       Ref made(checked(PyObject_CallFunctionObjArgs(framework_->empty_strided.get(), shape.get(), strides.get(),
                                                     of_q.get(), nullptr)));
       Array array;
-      read_array(*framework_, "out", made.get(), array);
+      read_array(*framework_, "out", made.get(), array, true);
       if (array.tensor.device.index == call_.q->device.index) return made;
     }
     return Ref(checked(PyObject_CallFunctionObjArgs(framework_->empty_like.get(), args_[p_q], nullptr)));
@@ -288,8 +300,9 @@ class Call {
     return allocate({q.shape, q.shape + std::max(0, q.rank - 1)}, RAPT_F32);
   }
 
-  const rapt_tensor* read_output(const char* name, PyObject* object) {
-    read(name, object);
+  const rapt_tensor* read_output(const char* name, PyObject* object, bool made_here) {
+    read(name, object, made_here);
+    refuse_boolean(name, arrays_[used_ - 1]);
     if (arrays_[used_ - 1].read_only) invalid(name, ": a read-only array: it is an output");
     return &arrays_[used_ - 1].tensor;
   }
@@ -298,33 +311,43 @@ class Call {
     if (given(p_out) && given(p_out_dtype))
       invalid("out_dtype = ", shown(args_[p_out_dtype]), " with out: out has its own dtype; pass one of them");
     out_ = given(p_out) ? Ref::of(args_[p_out]) : allocate_out();
-    call_.out = in_layout(read_output("out", out_.get()));
+    call_.out = in_layout(read_output("out", out_.get(), !given(p_out)));
     PyObject* const lse = args_[p_lse];
     if (lse == Py_True || ((lse == Py_False || lse == Py_None) && call_.flags & RAPT_PARTIAL))
       lse_ = allocate_lse();
     else if (lse != Py_False && lse != Py_None)
       lse_ = Ref::of(lse);
-    if (lse_) call_.lse = read_output("lse", lse_.get());
+    if (lse_) call_.lse = read_output("lse", lse_.get(), lse_.get() != lse);
   }
 
   PyObject* const* args_;
   const Framework* framework_;
   bool swapped_ = false;
   Ref out_, lse_;
+  ContextHandle given_context_;
   std::array<Array, 18> arrays_;  // the first used_ of them
   size_t used_ = 0;
   rapt_sdpa_args call_{};
 };
 
+// Whether a call may be handed to Python's redirect(), which ends here again.
+enum class Redirects : bool { no, yes };
+
 // Reads the arguments, lets `body` act on them, and turns what it throws into a Python exception.
 template <class Body>
-PyObject* with_call(const char* operation, PyObject* const* given, Py_ssize_t count, PyObject* keywords,
-                    const Body& body) {
+PyObject* with_call(Redirects redirects, const char* operation, PyObject* const* given, Py_ssize_t count,
+                    PyObject* keywords, const Body& body) {
   try {
     const Arguments arguments(given, count, keywords);
     Call call(arguments.values);
+    if (redirects == Redirects::no) return call.read(), body(call);
     if (call.redirected()) return call.redirect(operation);
-    call.read();
+    try {
+      call.read();
+    } catch (const Transformed&) {
+      PyErr_Clear();
+      return call.redirect(operation);
+    }
     return body(call);
   } catch (const PythonError&) {
     return nullptr;
@@ -333,36 +356,50 @@ PyObject* with_call(const char* operation, PyObject* const* given, Py_ssize_t co
   }
 }
 
+PyObject* run(Call& call) {
+  rapt_context* const context = call.context();
+  void* const stream = call.stream();
+  call_c([&] { return rapt_sdpa(context, call.c(), stream); });
+  call.report_outputs();
+  return call.result();
+}
+
+PyObject* run_prepare(Call& call) {
+  rapt_context* const context = call.context();
+  void* const stream = call.stream();
+  call_c([&] { return rapt_prepare(context, call.c(), stream); });
+  return Py_NewRef(Py_None);
+}
+
+PyObject* run_explain(Call& call) {
+  size_t length = 0;
+  rapt_context* const context = call.context();
+  call_c([&] { return rapt_explain(context, call.c(), nullptr, 0, &length); });
+  std::string text(length + 1, '\0');
+  call_c([&] { return rapt_explain(context, call.c(), text.data(), text.size(), &length); });
+  return PyUnicode_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(length));
+}
+
 }  // namespace
 
 PyObject* sdpa(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
-  return with_call("sdpa", args, count, keywords, [](Call& call) {
-    const ContextHandle context = call.context();
-    void* const stream = call.stream();
-    call_c([&] { return rapt_sdpa(context.get(), call.c(), stream); });
-    call.report_outputs();
-    return call.result();
-  });
+  return with_call(Redirects::yes, "sdpa", args, count, keywords, run);
 }
-
 PyObject* prepare(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
-  return with_call("prepare", args, count, keywords, [](Call& call) {
-    const ContextHandle context = call.context();
-    void* const stream = call.stream();
-    call_c([&] { return rapt_prepare(context.get(), call.c(), stream); });
-    return Py_NewRef(Py_None);
-  });
+  return with_call(Redirects::yes, "prepare", args, count, keywords, run_prepare);
+}
+PyObject* explain(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
+  return with_call(Redirects::yes, "explain", args, count, keywords, run_explain);
 }
 
-PyObject* explain(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
-  return with_call("explain", args, count, keywords, [](Call& call) {
-    size_t length = 0;
-    const ContextHandle context = call.context();
-    call_c([&] { return rapt_explain(context.get(), call.c(), nullptr, 0, &length); });
-    std::string text(length + 1, '\0');
-    call_c([&] { return rapt_explain(context.get(), call.c(), text.data(), text.size(), &length); });
-    return PyUnicode_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(length));
-  });
+PyObject* sdpa_here(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
+  return with_call(Redirects::no, "sdpa", args, count, keywords, run);
+}
+PyObject* prepare_here(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
+  return with_call(Redirects::no, "prepare", args, count, keywords, run_prepare);
+}
+PyObject* explain_here(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
+  return with_call(Redirects::no, "explain", args, count, keywords, run_explain);
 }
 
 PyObject* defaults(PyObject*, PyObject*) {

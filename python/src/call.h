@@ -9,6 +9,10 @@ namespace rapt::python {
 PyObject* sdpa(PyObject* module, PyObject* const* args, Py_ssize_t count, PyObject* keywords);
 PyObject* prepare(PyObject* module, PyObject* const* args, Py_ssize_t count, PyObject* keywords);
 PyObject* explain(PyObject* module, PyObject* const* args, Py_ssize_t count, PyObject* keywords);
+// The same, never handed to the framework's redirect(): what that one calls in the end.
+PyObject* sdpa_here(PyObject* module, PyObject* const* args, Py_ssize_t count, PyObject* keywords);
+PyObject* prepare_here(PyObject* module, PyObject* const* args, Py_ssize_t count, PyObject* keywords);
+PyObject* explain_here(PyObject* module, PyObject* const* args, Py_ssize_t count, PyObject* keywords);
 // {option: default} in order: a test compares it with the signature in python/rapt/_signature.py.
 PyObject* defaults(PyObject* module, PyObject* none);
 

@@ -34,6 +34,13 @@ std::string type_name(PyObject* object) {
   return module == "builtins" ? name : module + "." + name;
 }
 
+std::string own_dtype(PyObject* array) {
+  const Ref dtype(PyObject_GetAttrString(array, "dtype"));
+  std::string name = dtype ? text_of(Ref(PyObject_Str(dtype.get()))) : "";
+  PyErr_Clear();
+  return name.starts_with("torch.") ? name.substr(6) : name;
+}
+
 std::string shown(PyObject* object) {
   const std::string text = text_of(Ref(PyObject_Repr(object)));
   return text.size() <= 60 ? text : "a " + type_name(object);

@@ -26,5 +26,7 @@ template <class... Parts>
 std::string shown(PyObject* object);
 // "numpy.ndarray"
 std::string type_name(PyObject* object);
+// "float32": an array's own name of its dtype; "" where it has none.
+std::string own_dtype(PyObject* array);
 
 }  // namespace rapt::python

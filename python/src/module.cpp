@@ -19,11 +19,7 @@ PyObject* set_errors(PyObject*, PyObject* classes) {
   Py_RETURN_NONE;
 }
 
-void destroy_context(PyObject* capsule) {
-  rapt_context_destroy(static_cast<rapt_context*>(PyCapsule_GetPointer(capsule, context_capsule)));
-}
-
-// make_context(num_threads) -> capsule
+// make_context(num_threads) -> (capsule, number)
 PyObject* make_context(PyObject*, PyObject* threads) {
   try {
     rapt_context_options options{};
@@ -33,9 +29,7 @@ PyObject* make_context(PyObject*, PyObject* threads) {
     options.num_threads = static_cast<int32_t>(wanted);
     rapt_context* context = nullptr;
     check(rapt_context_create(&options, &context));
-    PyObject* const capsule = PyCapsule_New(context, context_capsule, destroy_context);
-    if (capsule == nullptr) rapt_context_destroy(context);
-    return capsule;
+    return wrapped_context(context);
   } catch (const PythonError&) {
     return nullptr;
   }
@@ -89,6 +83,9 @@ PyMethodDef methods[] = {
     {"sdpa", fast(sdpa), METH_FASTCALL | METH_KEYWORDS, "Attention: rapt.sdpa, for arrays of registered types."},
     {"prepare", fast(prepare), METH_FASTCALL | METH_KEYWORDS, "rapt_prepare with the same arguments."},
     {"explain", fast(explain), METH_FASTCALL | METH_KEYWORDS, "rapt_explain with the same arguments."},
+    {"sdpa_here", fast(sdpa_here), METH_FASTCALL | METH_KEYWORDS, "sdpa, never handed to redirect()."},
+    {"prepare_here", fast(prepare_here), METH_FASTCALL | METH_KEYWORDS, "prepare, never handed to redirect()."},
+    {"explain_here", fast(explain_here), METH_FASTCALL | METH_KEYWORDS, "explain, never handed to redirect()."},
     {"merge", fast(merge), METH_FASTCALL, "rapt_merge: (outs, lses, sinks, lse, out, out_dtype, context)."},
     {"quantize", fast(quantize), METH_FASTCALL, "rapt_quantize into given arrays: see quantize.cpp."},
     {"qk", fast(qk), METH_FASTCALL, "rapt_qk into a given array: see products.cpp."},
@@ -96,7 +93,7 @@ PyMethodDef methods[] = {
     {"defaults", defaults, METH_NOARGS, "{option: default} of sdpa."},
     {"register_framework", register_framework, METH_VARARGS, "Tells how to read and make arrays of some types."},
     {"set_errors", set_errors, METH_O, "The exception classes, a tuple indexed by rapt_status."},
-    {"make_context", make_context, METH_O, "A capsule of a new rapt_context with that many CPU threads."},
+    {"make_context", make_context, METH_O, "(capsule, number) of a new rapt_context with that many CPU threads."},
     {"load_pack", load_pack, METH_VARARGS, "rapt_load_pack(context, path)."},
     {"xla_targets", xla_targets, METH_NOARGS, "(target, platform, capsule) of each XLA foreign function."},
     {"version", version, METH_NOARGS, "The library's version."},

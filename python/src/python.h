@@ -30,6 +30,27 @@ class Ref {
   PyObject* object_;
 };
 
+// A Python function without arguments, called by the C function behind it where there is one.
+class Question {
+ public:
+  explicit Question(Ref function = Ref()) : function_(std::move(function)) {
+    PyObject* const object = function_.get();
+    if (object == nullptr || !PyCFunction_Check(object) || PyCFunction_GetFlags(object) != METH_NOARGS) return;
+    direct_ = PyCFunction_GetFunction(object);
+    self_ = PyCFunction_GetSelf(object);
+  }
+  explicit operator bool() const { return bool{function_}; }
+  // Null where it raised.
+  Ref ask() const {
+    return Ref(direct_ != nullptr ? direct_(self_, nullptr) : PyObject_CallFunctionObjArgs(function_.get(), nullptr));
+  }
+
+ private:
+  Ref function_;
+  PyCFunction direct_ = nullptr;
+  PyObject* self_ = nullptr;
+};
+
 // Thrown where a Python exception is set; each entry point catches it and returns null.
 struct PythonError {};
 

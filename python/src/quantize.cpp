@@ -32,11 +32,11 @@ void run(PyObject* const* args) {
   call.struct_size = sizeof call;
   call.input = reading.input("x", args[a_x]);
   if (swapped) swap_heads(reading.last());
-  call.output = reading.output("codes", args[a_codes]);
-  set_stored_dtype("codes", "dtype", args[a_dtype], reading.last());
+  call.output = reading.output("out", args[a_codes]);
+  set_stored_dtype("out", "dtype", args[a_dtype], reading.last());
   if (swapped) swap_heads(reading.last());
-  call.descale = supplied ? reading.input("descale", args[a_descale]) : reading.output("descale", args[a_descale]);
-  call.mean = reading.output("mean", args[a_mean]);
+  call.descale = supplied ? reading.input("descale", args[a_descale]) : reading.output("out.descale", args[a_descale]);
+  call.mean = reading.output("out.mean", args[a_mean]);
   call.cu_seqlens = reading.input("cu_seqlens", args[a_cu_seqlens]);
   call.scales = scale_kind("scales", args[a_scales]);
   if (boolean("hadamard", args[a_hadamard])) call.flags |= RAPT_QUANTIZE_HADAMARD;

@@ -26,6 +26,7 @@ class Reading {
       invalid(name, ": a ", type_name(object), ", but ", name_, " is of ", framework_->name,
               ": all arrays of a call come from one framework");
     read_array(*framework_, name, object, arrays_.emplace_back());
+    refuse_boolean(name, arrays_.back());
     return &arrays_.back().tensor;
   }
   // As an input that uint8 may store.
@@ -45,9 +46,11 @@ class Reading {
   // function(context, args, stream) of the C ABI, on the framework's stream.
   template <class Function, class Args>
   void call(PyObject* context_object, Function* function, const Args& args) const {
-    const ContextHandle context(context_object);
-    void* const stream = current_stream(*framework_, first_, arrays_.front().tensor.device);
-    call_c([&] { return function(context.get(), &args, stream); });
+    const ContextHandle given(context_object);
+    const rapt_device device = arrays_.front().tensor.device;
+    rapt_context* const context = context_of(*framework_, given, device);
+    void* const stream = current_stream(*framework_, first_, device);
+    call_c([&] { return function(context, &args, stream); });
   }
 
  private:

@@ -1,5 +1,8 @@
 #include "values.h"
 
+#include <algorithm>
+#include <map>
+#include <mutex>
 #include <string>
 
 #include "errors.h"
@@ -14,7 +17,46 @@ void clear_refusal() {
   if (PyErr_Occurred() != nullptr) throw PythonError{};
 }
 
+struct Contexts {
+  std::mutex mutex;
+  std::map<int64_t, std::shared_ptr<rapt_context>> living;
+  int64_t last = 0;
+};
+Contexts& contexts() {
+  static Contexts* const all = new Contexts;  // never destroyed: XLA's threads may still run while the process exits
+  return *all;
+}
+
+void release_context(PyObject* capsule) {
+  const void* const context = PyCapsule_GetPointer(capsule, context_capsule);
+  std::shared_ptr<rapt_context> held;  // destroyed after the mutex is free
+  const std::lock_guard lock(contexts().mutex);
+  auto& living = contexts().living;
+  const auto found = std::find_if(living.begin(), living.end(), [&](auto& one) { return one.second.get() == context; });
+  if (found == living.end()) return;
+  held = std::move(found->second);
+  living.erase(found);
+}
+
 }  // namespace
+
+PyObject* wrapped_context(rapt_context* context) {
+  std::shared_ptr<rapt_context> held(context, rapt_context_destroy);
+  const Ref capsule(checked(PyCapsule_New(context, context_capsule, release_context)));
+  int64_t number = 0;
+  {
+    const std::lock_guard lock(contexts().mutex);
+    number = ++contexts().last;
+    contexts().living.emplace(number, std::move(held));
+  }
+  return Py_BuildValue("OL", capsule.get(), static_cast<long long>(number));
+}
+
+std::shared_ptr<rapt_context> context_numbered(int64_t number) {
+  const std::lock_guard lock(contexts().mutex);
+  const auto found = contexts().living.find(number);
+  return found == contexts().living.end() ? nullptr : found->second;
+}
 
 bool is_word(PyObject* object, const char* word) {
   return PyUnicode_Check(object) && PyUnicode_CompareWithASCIIString(object, word) == 0;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <memory>
 #include <string_view>
 
 #include "python.h"
@@ -27,10 +28,15 @@ int64_t integer(const char* argument, PyObject* object);
 // A Python or NumPy number; an array is refused (reading one could wait for a GPU).
 double number(const char* argument, PyObject* object);
 inline constexpr char context_capsule[] = "rapt.context";
+// (capsule, number) of a new context, which lives as long as the capsule and whoever holds what context_numbered()
+// gave.
+PyObject* wrapped_context(rapt_context* context);
+// The context with this number, for callers without the interpreter's lock (XLA); empty: 0, or one that is gone.
+std::shared_ptr<rapt_context> context_numbered(int64_t number);
 // The context in the capsule of a rapt.Context, which lives as long as this; None is null, the process default.
 class ContextHandle {
  public:
-  explicit ContextHandle(PyObject* object);
+  explicit ContextHandle(PyObject* object = Py_None);
   rapt_context* get() const { return context_; }
 
  private:

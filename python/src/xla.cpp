@@ -1,7 +1,7 @@
 // XLA's side of rapt.sdpa and rapt.merge: foreign functions that JAX calls, under jit too. Operands of sdpa: q, k, v,
 // then the optional arrays whose bits are set in `arrays`, in the order of Operand below; results: out and, if asked
 // for, lse. Numbers come in two attributes, `integers` (s64) and `numbers` (f64), in the orders below, which
-// python/rapt/_jax.py repeats.
+// python/rapt/_jax.py repeats. The attribute `context` is a rapt.Context's number, or 0.
 #include "xla.h"
 
 #include <utility>
@@ -102,7 +102,8 @@ rapt_status attend(XlaReading& reading, void* stream) {
   read_inputs(args, reading, integers);
   args.out = reading.result("out", RAPT_DTYPE_NONE, integers[i_bshd] != 0);
   if (reading.more_results()) args.lse = reading.result("lse");
-  return reading.fine() ? rapt_sdpa(nullptr, &args, stream) : RAPT_OK;
+  rapt_context* const context = reading.context();
+  return reading.fine() ? rapt_sdpa(context, &args, stream) : RAPT_OK;
 }
 
 // Operands: the parts' outs, their lses, then sinks if integers[1] is 1; integers[0] is the number of parts; results:
@@ -121,7 +122,8 @@ rapt_status merge_parts(XlaReading& reading, void* stream) {
   reading.expect_no_more_arguments();
   args.out = reading.result("out");
   if (reading.more_results()) args.lse = reading.result("lse");
-  return reading.fine() ? rapt_merge(nullptr, &args, stream) : RAPT_OK;
+  rapt_context* const context = reading.context();
+  return reading.fine() ? rapt_merge(context, &args, stream) : RAPT_OK;
 }
 
 }  // namespace

@@ -2,11 +2,13 @@
 // (attention, merge) and xla_operators.cpp (quantize, qk, gemm).
 #pragma once
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "rapt/rapt.h"
+#include "values.h"
 #include "xla.h"
 
 namespace rapt::python {
@@ -35,6 +37,14 @@ class XlaReading {
   // The values of an array attribute of that name and size; null, with a sentence, where there is none.
   const int64_t* integers(size_t size) { return static_cast<const int64_t*>(attribute("integers", xla_s64, size)); }
   const double* numbers(size_t size) { return static_cast<const double*>(attribute("numbers", xla_f64, size)); }
+  // The rapt.Context whose number is the attribute `context`; null: 0, or with a sentence, one that is gone.
+  rapt_context* context() {
+    const auto* const number = static_cast<const int64_t*>(attribute("context", xla_s64, 1));
+    if (number == nullptr || *number == 0) return nullptr;
+    context_ = context_numbered(*number);
+    if (context_ == nullptr) sentence_ = "context: the rapt.Context that this call was traced with is gone: keep it";
+    return context_.get();
+  }
 
  private:
   static constexpr int max_rank = 4;
@@ -52,6 +62,7 @@ class XlaReading {
   size_t used_ = 0;
   int64_t arguments_ = 0, results_ = 0;
   std::string sentence_;
+  std::shared_ptr<rapt_context> context_;
 };
 
 // One execution of a foreign function: body(reading, stream) fills in and calls, unless the reading has a sentence.

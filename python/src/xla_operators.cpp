@@ -28,7 +28,8 @@ rapt_status quantize_array(XlaReading& reading, void* stream) {
   args.output = reading.result("codes", narrow(integers[i_dtype]), swapped);
   if (integers[i_supplied] == 0) args.descale = reading.result("descale");
   if (args.flags & RAPT_QUANTIZE_SMOOTH) args.mean = reading.result("mean");
-  return reading.fine() ? rapt_quantize(nullptr, &args, stream) : RAPT_OK;
+  rapt_context* const context = reading.context();
+  return reading.fine() ? rapt_quantize(context, &args, stream) : RAPT_OK;
 }
 
 // Operands: the two factors, then the descale of each that has scales; result: out.
@@ -49,7 +50,8 @@ rapt_status multiply_qk(XlaReading& reading, void* stream) {
   if (args.k_scales != RAPT_SCALE_NONE) args.k_descale = reading.argument("k_descale");
   reading.expect_no_more_arguments();
   args.out = reading.result("out");
-  return reading.fine() ? rapt_qk(nullptr, &args, stream) : RAPT_OK;
+  rapt_context* const context = reading.context();
+  return reading.fine() ? rapt_qk(context, &args, stream) : RAPT_OK;
 }
 
 rapt_status multiply_gemm(XlaReading& reading, void* stream) {
@@ -64,7 +66,8 @@ rapt_status multiply_gemm(XlaReading& reading, void* stream) {
   if (args.b_scales != RAPT_SCALE_NONE) args.b_descale = reading.argument("b_descale");
   reading.expect_no_more_arguments();
   args.out = reading.result("out");
-  return reading.fine() ? rapt_gemm(nullptr, &args, stream) : RAPT_OK;
+  rapt_context* const context = reading.context();
+  return reading.fine() ? rapt_gemm(context, &args, stream) : RAPT_OK;
 }
 
 }  // namespace

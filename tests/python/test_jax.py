@@ -170,10 +170,40 @@ def test_gradients_of_saturated_values_can_be_clipped(qkv, hadamard):
 
 def test_what_jax_cannot_have_of_the_operators(qkv):
     x = jnp.asarray(qkv()[0])
-    for call in (
-        lambda: rapt.quantize(x, context=rapt.Context()),
-        lambda: rapt.fake_quantize(x, context=rapt.Context()),
-        lambda: rapt.qk(x, x, context=rapt.Context()),
-    ):
-        with pytest.raises(rapt.InvalidArgument, match="process default"):
+    for call in (lambda: rapt.quantize(x, out=x), lambda: rapt.qk(x, x, out=x)):
+        with pytest.raises(rapt.InvalidArgument, match="out: JAX arrays are immutable"):
             call()
+
+
+def test_report_Q14_every_call_takes_a_context(qkv):
+    x = jnp.asarray(qkv(heads_k=4, seqlen_k=17)[0])
+    for call in (
+        lambda **given: rapt.sdpa(x, x, x, **given),
+        lambda **given: rapt.quantize(x, **given).descale,
+        lambda **given: rapt.fake_quantize(x, **given),
+        lambda **given: rapt.qk(x, x, **given),
+        lambda **given: rapt.gemm(x[0, 0], x[0, 0].T, **given),
+        lambda **given: rapt.merge([x], [x[..., 0]], **given),
+    ):
+        assert np.array_equal(call(context=rapt.Context(1)), call())  # kept until XLA has run the call
+    context = rapt.Context(1)
+    jitted = jax.jit(lambda x, context=context: rapt.sdpa(x, x, x, context=context))
+    assert np.array_equal(jitted(x), rapt.sdpa(x, x, x))
+    with pytest.raises(rapt.InvalidArgument, match="context = 3: must be a rapt.Context"):
+        rapt.sdpa(x, x, x, context=3)
+
+
+def test_report_Q10_dtypes_are_refused_by_their_own_names(qkv):
+    x, other = jnp.asarray(qkv()[0]), jnp.zeros((2, 4, 17, 24), "int16")
+    for call, name in (
+        (lambda: rapt.sdpa(x, other, x), "k"),
+        (lambda: rapt.sdpa(x, x, x, bias=other), "bias"),
+        (lambda: rapt.quantize(other), "x"),
+        (lambda: rapt.qk(x, other), "k"),
+        (lambda: rapt.gemm(other[0, 0], x[0, 0].T), "a"),
+        (lambda: rapt.merge([other], [x[..., 0]]), "outs"),
+    ):
+        with pytest.raises(rapt.InvalidArgument, match=rf"^{name}\.dtype = int16: rapt reads float32"):
+            call()
+    with pytest.raises(rapt.InvalidArgument, match=r"^bias\.dtype = bool: only `mask` takes booleans"):
+        rapt.sdpa(x, x, x, bias=jnp.zeros((17, 17), bool))

@@ -246,7 +246,7 @@ def test_a_context_of_its_own(qkv):
         ({"mask": np.full((17, 29), 2, np.uint8)}, "mask"),
         ({"mask": np.ones((17, 29), np.float32)}, "mask"),
         ({"bias": np.ones((17, 29), np.int32)}, "bias"),
-        ({"bias": np.ones((17, 29))}, "bias: dtype float64"),
+        ({"bias": np.ones((17, 29))}, "bias.dtype = float64: rapt reads"),
         ({"bias": [[0.0]]}, "bias: a list, but q is of numpy"),
         ({"sinks": np.zeros(3, np.float32)}, "sinks"),
         ({"lse": "yes"}, "lse: a str, but q is of numpy"),
@@ -274,7 +274,7 @@ def test_wrong_arguments_get_a_sentence_and_touch_nothing(qkv, arguments, senten
 @pytest.mark.parametrize(
     "change, sentence",
     [
-        (lambda q, k, v: (q.astype(np.float64), k, v), "q: dtype float64"),
+        (lambda q, k, v: (q.astype(np.float64), k, v), "q.dtype = float64: rapt reads"),
         (lambda q, k, v: (q, k[0], v), "k.rank = 3"),
         (lambda q, k, v: (q, k, v[:, :, 1:]), "v"),
         (lambda q, k, v: (q[:, :3], k, v), "heads"),

@@ -120,6 +120,10 @@ def test_what_torch_keeps_elsewhere_than_in_memory_is_refused(qkv, device):
         rapt.sdpa(negated, k, v)
     with pytest.raises(rapt.InvalidArgument, match=r"k: .*resolve_neg"):
         rapt.sdpa(q, negated[:, :2], v)
+    with pytest.raises(rapt.InvalidArgument, match=r"v: .*resolve_neg"):
+        rapt.sdpa(q, k, torch._neg_view(v))  # report Q04: contiguous
+    with pytest.raises(rapt.InvalidArgument, match=r"out: .*resolve_neg"):
+        rapt.sdpa(q, k, v, out=torch._neg_view(torch.zeros_like(q)))
     assert_near(exact(rapt.sdpa(negated.resolve_neg(), k, v)), reference(-exact(q), exact(k), exact(v))[0])
     for other in (q.to("meta"), q.to_sparse()):
         with pytest.raises(rapt.InvalidArgument, match="q: "):
@@ -237,6 +241,12 @@ def test_a_torch_without_dlpacks_c_exchange_is_read_the_long_way():
         "y = rapt.sdpa(x, x, x, causal=True)\n"
         "z = torch.nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)\n"
         "assert (y - z).abs().max() < 1e-5\n"
+        "w = torch.vmap(rapt.sdpa, (0, None, None))(torch.stack([x, x]), x, x)\n"
+        "assert (w[1] - rapt.sdpa(x, x, x)).abs().max() < 1e-5\n"
+        "try: rapt.sdpa(x, x, torch._neg_view(x)); raise SystemExit('computed')\n"
+        "except rapt.InvalidArgument as error: assert 'resolve_neg' in str(error)\n"
+        "try: rapt.sdpa(x, x.double(), x); raise SystemExit('computed')\n"
+        "except rapt.InvalidArgument as error: assert str(error).startswith('k.dtype = float64: ')\n"
         "print('read')"
     )
     assert done.stdout.strip() == "read", done.stderr

@@ -1,13 +1,23 @@
-"""Fronts of rapt.sdpa with other people's signatures, on PyTorch tensors; each says where it differs from its original.
+"""Fronts of rapt.sdpa with other people's signatures; each says where it differs from its original.
 
-    from rapt.compat import sdpa                                  # torch.nn.functional.scaled_dot_product_attention
+    rapt.compat.sdpa(query, key, value)                           # torch.nn.functional.scaled_dot_product_attention
     from rapt.compat.flash_attn import flash_attn_func            # FlashAttention-2, and its varlen and KV-cache calls
     rapt.compat.transformers.register()                           # attn_implementation="rapt" of transformers
 
-Imported by the user, never by rapt itself; imports PyTorch, but neither flash_attn nor transformers.
+Each is imported where it is first used. sdpa takes the arrays of rapt.sdpa and imports no framework; the others import
+PyTorch, but neither flash_attn nor transformers.
 """
 
-from . import flash_attn, transformers
+from __future__ import annotations
+
+import importlib
+
 from ._sdpa import sdpa
 
 __all__ = ["sdpa", "flash_attn", "transformers"]
+
+
+def __getattr__(name: str):
+    if name in ("flash_attn", "transformers"):
+        return importlib.import_module(f".{name}", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,28 +8,28 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-import torch
-from torch.nn.attention.bias import CausalBias, CausalVariant
-
 from .. import sdpa as attention
 from .._errors import InvalidArgument
-from ._shared import refuse_dropout
+from ._dropout import refuse_dropout
 
-BIAS_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+BIAS_DTYPES = ("float32", "float16", "bfloat16")
 
 
 def sdpa(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
     *,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> torch.Tensor:
+    context: Any = None,
+) -> Any:
     """Drop-in for torch.nn.functional.scaled_dot_product_attention: softmax(scale * query key^T, masked) value.
+
+    On PyTorch's tensors and the other arrays of rapt.sdpa: JAX's as [batch, heads, seqlen, head_dim] only.
 
     Args:
         query: [..., heads, seqlen_q, head_dim], any number of leading dimensions from none (one head) on. float32,
@@ -42,6 +42,7 @@ def sdpa(
         is_causal: True: query i sees keys j <= i, from the top left corner, whatever the lengths. Not with attn_mask.
         scale: any finite number; None is 1 / sqrt(head_dim).
         enable_gqa: True: query has a multiple of key's and value's heads.
+        context: a rapt.Context; None is the process default.
 
     Returns:
         [..., heads, seqlen_q, head_dim_v] in query's dtype (rapt.sdpa's rule for FP8), in query's memory order.
@@ -61,7 +62,7 @@ def sdpa(
         raise InvalidArgument(f"is_causal is {is_causal!r}: must be True or False")
     if is_causal and attn_mask is not None:
         raise InvalidArgument("attn_mask and is_causal=True are both given: must be one of them")
-    q, k, v = query.shape, key.shape, value.shape
+    q, k, v = tuple(query.shape), tuple(key.shape), tuple(value.shape)
     rank = max(len(q), len(k), len(v))
     if len(q) == len(k) == len(v) == 4 and q[0] == k[0] == v[0] and q[1] == k[1] == v[1]:
         batch = q[:1]
@@ -71,20 +72,20 @@ def sdpa(
         key = _folded("key", key, batch, heads_k)
         value = _folded("value", value, batch, heads_k)
     masking = _masking(query, key, attn_mask, is_causal, batch)
-    out = attention(query, key, value, scale=scale, **masking)
+    out = attention(query, key, value, scale=scale, context=context, **masking)
     if rank == 4:
         return out
-    return out.view(batch + out.shape[1:]) if rank > 4 else out[0] if rank == 3 else out[0, 0]
+    return _reshaped(out, batch + tuple(out.shape[1:])) if rank > 4 else out[0] if rank == 3 else out[0, 0]
 
 
-def _leading(query, key, value, rank: int, enable_gqa: bool) -> tuple[torch.Size, int, int]:
+def _leading(query, key, value, rank: int, enable_gqa: bool) -> tuple[tuple, int, int]:
     """The batch dimensions of the call and the heads of query, and of key and value."""
     if min(query.ndim, key.ndim, value.ndim) < 2:
         raise InvalidArgument(
             f"query, key, value have {query.ndim}, {key.ndim}, {value.ndim} dimensions: each must "
             "have 2 or more, [..., seqlen, head_dim]"
         )
-    leads = [torch.Size((1,) * (rank - one.ndim)) + one.shape[:-2] for one in (query, key, value)]
+    leads = [(1,) * (rank - one.ndim) + tuple(one.shape[:-2]) for one in (query, key, value)]
     heads_q, heads_k, heads_v = [lead[-1] if lead else 1 for lead in leads]
     both = heads_v if heads_k == 1 else heads_k
     if heads_v not in (1, both):
@@ -101,7 +102,7 @@ def _leading(query, key, value, rank: int, enable_gqa: bool) -> tuple[torch.Size
     return _broadcast([lead[:-1] for lead in leads]), heads_q, both
 
 
-def _broadcast(leads: list[torch.Size]) -> torch.Size:
+def _broadcast(leads: list[tuple]) -> tuple:
     """The common shape of batch dimensions, all of one rank."""
     sizes = []
     for column in zip(*leads):
@@ -110,54 +111,74 @@ def _broadcast(leads: list[torch.Size]) -> torch.Size:
             shown = ", ".join(str(list(lead)) for lead in leads)
             raise InvalidArgument(f"query, key, value have batch dimensions {shown}: must broadcast")
         sizes.append(others.pop() if others else 1)
-    return torch.Size(sizes)
+    return tuple(sizes)
 
 
-def _folded(name: str, tensor: torch.Tensor, batch: torch.Size, heads: int) -> torch.Tensor:
+def _folded(name: str, tensor, batch: tuple, heads: int):
     """[*batch, heads, rows, columns], broadcast, as [prod(batch), heads, rows, columns] over the same memory."""
-    whole = batch + torch.Size((heads,)) + tensor.shape[-2:]
-    if tensor.shape != whole:
-        tensor = tensor.expand(whole)
+    whole = (*batch, heads, *tensor.shape[-2:])
+    if tuple(tensor.shape) != whole:
+        tensor = _expanded(tensor, whole)
     if len(batch) == 1:
         return tensor
     if not batch:
-        return tensor.unsqueeze(0)
+        return tensor[None]
     step = None  # elements from one index of the dimensions so far to the next
-    for size, stride in zip(reversed(batch), reversed(tensor.stride()[: len(batch)])):
+    strides = _strides(tensor)[: len(batch)]
+    for size, stride in zip(reversed(batch), reversed(strides)):
         if size == 1:
             continue
-        if step is not None and stride != step and tensor.numel() > 0:
-            strides = list(tensor.stride()[: len(batch)])
+        if step is not None and stride != step and prod(tensor.shape) > 0:
             raise InvalidArgument(
-                f"{name}'s batch dimensions {list(batch)} have strides {strides}: must be one "
+                f"{name}'s batch dimensions {list(batch)} have strides {list(strides)}: must be one "
                 "dimension in memory, since nothing is copied here; copy or broadcast it yourself"
             )
         step = size * stride
-    return tensor.view(torch.Size((prod(batch),)) + tensor.shape[len(batch) :])
+    return _reshaped(tensor, (prod(batch), *tensor.shape[len(batch) :]))
 
 
-def _masking(query, key, attn_mask, is_causal: bool, batch: torch.Size) -> dict[str, Any]:
+def _strides(array) -> tuple:
+    """PyTorch's in elements, NumPy's in bytes: compared with each other only."""
+    return array.stride() if hasattr(array, "stride") else array.strides
+
+
+def _expanded(array, shape: tuple):
+    if hasattr(array, "expand"):
+        return array.expand(shape)
+    import numpy  # of CuPy's arrays it calls CuPy's
+
+    return numpy.broadcast_to(array, shape)
+
+
+def _reshaped(array, shape: tuple):
+    return array.view(shape) if hasattr(array, "stride") else array.reshape(shape)
+
+
+def _masking(query, key, attn_mask, is_causal: bool, batch: tuple) -> dict[str, Any]:
     """rapt.sdpa's causal, mask or bias; query and key are folded already."""
     if attn_mask is None:
         return {"causal": "top_left"} if is_causal else {}
-    if isinstance(attn_mask, CausalBias):
+    if type(attn_mask).__module__ == "torch.nn.attention.bias":
+        from torch.nn.attention.bias import CausalVariant
+
         given, lengths = (attn_mask.seq_len_q, attn_mask.seq_len_kv), (query.shape[-2], key.shape[-2])
         if given != lengths:
             raise InvalidArgument(f"attn_mask is a CausalBias of lengths {given}: must be query's and key's, {lengths}")
         return {"causal": "top_left" if attn_mask.variant == CausalVariant.UPPER_LEFT else "bottom_right"}
-    if attn_mask.dtype != torch.bool and attn_mask.dtype not in BIAS_DTYPES:
+    dtype = str(attn_mask.dtype).removeprefix("torch.")
+    if dtype != "bool" and dtype not in BIAS_DTYPES:
         raise InvalidArgument(f"attn_mask is {attn_mask.dtype}: must be bool, float32, float16 or bfloat16")
     if attn_mask.ndim > 3 and len(batch) > 1:
         attn_mask = _folded_mask(attn_mask, batch)
-    return {"mask" if attn_mask.dtype == torch.bool else "bias": attn_mask}
+    return {"mask" if dtype == "bool" else "bias": attn_mask}
 
 
-def _folded_mask(attn_mask: torch.Tensor, batch: torch.Size) -> torch.Tensor:
+def _folded_mask(attn_mask, batch: tuple):
     """A mask with batch dimensions of its own as [prod(batch) or 1, heads or 1, rows, columns]."""
-    own = attn_mask.shape[:-3]
+    own = tuple(attn_mask.shape[:-3])
     if all(size == 1 for size in own):
-        return attn_mask.view(torch.Size((1,)) + attn_mask.shape[-3:])
-    sizes = torch.Size((1,) * (len(batch) - len(own))) + own
+        return _reshaped(attn_mask, (1, *attn_mask.shape[-3:]))
+    sizes = (1,) * (len(batch) - len(own)) + own
     if len(sizes) > len(batch) or any(mine not in (1, size) for mine, size in zip(sizes, batch)):
         raise InvalidArgument(f"attn_mask is {list(attn_mask.shape)}: must broadcast to the batch {list(batch)}")
     return _folded("attn_mask", attn_mask, batch, attn_mask.shape[-3])

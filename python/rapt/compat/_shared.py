@@ -11,11 +11,7 @@ import torch
 from torch import Tensor
 
 from .._errors import InvalidArgument, Unsupported
-
-
-def refuse_dropout(name: str, probability) -> None:
-    if probability != 0.0:  # NaN is not 0
-        raise Unsupported(f"{name} is {probability!r}: must be 0, rapt has no dropout")
+from ._dropout import refuse_dropout as refuse_dropout
 
 
 def refuse(**arguments) -> None:

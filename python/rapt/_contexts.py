@@ -1,0 +1,57 @@
+"""rapt.Context, and its number, by which PyTorch operators and XLA name one. Exported by rapt/__init__.py."""
+
+from __future__ import annotations
+
+import weakref
+
+from . import _core
+from ._errors import InvalidArgument, Unsupported
+
+_living = weakref.WeakValueDictionary()  # {number: Context}
+
+
+class Context:
+    """Threads, plans and workspaces of their own. Thread-safe; without one, calls share the process default.
+
+    A copy is the same context. It cannot be pickled: threads and workspaces belong to their process.
+
+    Args:
+        num_threads: CPU threads; 0: what affinity and the cgroup quota allow.
+    """
+
+    def __init__(self, num_threads: int = 0):
+        self._handle, self._number = _core.make_context(num_threads)
+        _living[self._number] = self
+
+    def __copy__(self) -> Context:
+        return self
+
+    def __deepcopy__(self, memo) -> Context:
+        return self
+
+    def __reduce__(self):
+        raise Unsupported(
+            "a rapt.Context cannot be pickled: its threads and workspaces belong to this process; make one with "
+            "rapt.Context(num_threads) where it is needed"
+        )
+
+
+def number_of(context) -> int | None:
+    """What an operator is told. torch.compile follows this: the number becomes a constant of the graph."""
+    if context is None:
+        return None
+    if not isinstance(context, Context):
+        raise InvalidArgument(f"context = {context!r}: must be a rapt.Context or None")
+    return context._number
+
+
+def numbered(number: int | None) -> Context | None:
+    """The context with this number."""
+    if number is None:
+        return None
+    found = _living.get(number)
+    if found is None:
+        raise InvalidArgument(
+            "context: the rapt.Context that this call was traced with is gone: keep it as long as what uses it"
+        )
+    return found

@@ -1,0 +1,78 @@
+"""What PyTorch's observers see of rapt: floating-point operations (torch.utils.flop_counter) and the problem of each
+call in a profile (torch.profiler). Used by _torch.py, _torch_operators.py and _torch_fp8.py.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import torch
+from torch.autograd import profiler
+from torch.utils.flop_counter import register_flop_formula
+
+from . import _core
+
+
+class _NeverRecording:
+    _is_profiler_enabled = False
+
+
+# Its _is_profiler_enabled, which is not public, says whether somebody records: ask before recorded().
+PROFILER = profiler if hasattr(profiler, "_is_profiler_enabled") else _NeverRecording
+
+
+def recorded(name: str, line: str, run, *values, **options):
+    """run(...) as a range of the profile, "rapt.qk ...": `line` says on what."""
+    with profiler.record_function(f"rapt.{name} {line}"):
+        return run(*values, **options)
+
+
+def problem_line(q, k, v, options: dict) -> str:
+    """Of a call to rapt.sdpa; "" where the call is refused, which it says itself."""
+    try:
+        return _core.explain_here(q, k, v, **options).split("\n")[0].removeprefix("problem").strip()
+    except Exception:
+        return ""
+
+
+def shapes_line(*tensors) -> str:
+    """ "float16 [2, 3, 4] float32 [5]" """
+    given = [one for one in tensors if isinstance(one, torch.Tensor)]
+    return " ".join(f"{str(one.dtype).removeprefix('torch.')} {list(one.shape)}" for one in given)
+
+
+def _lengths(cu_seqlens, max_seqlen) -> list[int]:
+    """Of packed sequences; each the longest where contents are not to be had."""
+    if cu_seqlens.device.type == "meta":
+        return [max_seqlen] * (cu_seqlens.shape[0] - 1)
+    return [min(length, max_seqlen) for length in cu_seqlens.diff().tolist()]
+
+
+def register_sdpa_flops(operators, names: tuple[str, ...]) -> None:
+    """Both products for every query and key, as PyTorch counts its own: masks and windows do not make it less."""
+
+    def flops(*values, out_val=None, **others):
+        given = dict(zip(names, values))
+        q, k, v = (given[name] for name in "qkv")
+        if q.dim() == 3:
+            of_q = _lengths(given["cu_seqlens_q"], given["max_seqlen_q"])
+            of_k = _lengths(given["cu_seqlens_k"], given["max_seqlen_k"])
+            pairs = q.shape[1] * sum(map(lambda one, other: one * other, of_q, of_k))
+        else:
+            heads, seqlen = (2, 1) if given["layout"] == "bshd" else (1, 2)
+            pairs = q.shape[0] * q.shape[heads] * q.shape[seqlen] * k.shape[seqlen]
+        return 2 * pairs * (q.shape[-1] + v.shape[-1])
+
+    for operator in operators:
+        register_flop_formula(operator, get_raw=True)(flops)
+
+
+def register_product_flops(operators) -> None:
+    """Of qk and gemm: every element of the result is a dot product along the first factor's last dimension."""
+
+    def flops(first, second, *values, out_val=None, **others):
+        made = out_val if isinstance(out_val, torch.Tensor) else values[-1]  # the _out forms return nothing
+        return 2 * prod(made.shape) * first.shape[-1]
+
+    for operator in operators:
+        register_flop_formula(operator, get_raw=True)(flops)

@@ -1,0 +1,143 @@
+"""The public functions of rapt and a valid call of each, for tests of what every argument of every function has to do.
+
+A function's parameters are those of its signature, so that a new one is covered by itself: test_kinds.py fails where a
+parameter is neither an array (ARRAYS), an integer (INTEGERS) nor one of OTHERS.
+"""
+
+import inspect
+
+import torch
+
+import rapt
+from rapt import _signature
+
+# Parameters that take arrays, integers and all else; of the functions together, as one name means one thing.
+ARRAYS = {
+    *("q", "k", "v", "bias", "mask", "alibi_slopes", "sinks", "cu_seqlens_q", "cu_seqlens_k", "cu_seqlens"),
+    *("seqused_q", "seqused_k", "q_descale", "k_descale", "v_descale", "k_mean", "out", "lse"),
+    *("a", "b", "a_descale", "b_descale", "x", "descale", "outs", "lses", "q_start", "k_start"),
+}
+INTEGERS = {"max_seqlen_q", "max_seqlen_k", "max_seqlen", "q_start", "k_start", "splits", "window"}
+OTHERS = {
+    *("layout", "causal", "softcap", "scale", "out_dtype", "q_scales", "k_scales", "v_scales", "q_dtype", "k_dtype"),
+    *("v_dtype", "pv", "acc", "partial", "invariant", "check_contents", "context", "a_dtype", "b_dtype", "scales"),
+    *("dtype", "hadamard", "smooth", "percentile", "clip_gradient"),
+}
+
+FUNCTIONS = {
+    "sdpa": rapt.sdpa,
+    "prepare": rapt.prepare,
+    "explain": rapt.explain,
+    "merge": rapt.merge,
+    "qk": rapt.qk,
+    "gemm": rapt.gemm,
+    "quantize": rapt.quantize,
+    "fake_quantize": rapt.fake_quantize,
+}
+OF_SDPA = ("sdpa", "prepare", "explain")
+
+
+def parameters(name):
+    function = _signature.sdpa if name in OF_SDPA else FUNCTIONS[name]
+    return list(inspect.signature(function).parameters)
+
+
+def of_kind(kind):
+    """(function, parameter) of every parameter of that kind."""
+    return [(name, one) for name in FUNCTIONS for one in parameters(name) if one in kind]
+
+
+def made(shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+BATCH, HEADS, SEQLEN, DIM = 2, 2, 6, 8
+
+
+def dense():
+    return {name: made((BATCH, HEADS, SEQLEN, DIM), seed) for seed, name in enumerate("qkv")}
+
+
+def packed():
+    cu = torch.tensor([0, 2, SEQLEN], dtype=torch.int32)
+    arrays = {name: made((SEQLEN, HEADS, DIM), seed) for seed, name in enumerate("qkv")}
+    return {**arrays, "cu_seqlens_q": cu, "cu_seqlens_k": cu, "max_seqlen_q": 5, "max_seqlen_k": 5}
+
+
+def attention(parameter):
+    """Arguments of rapt.sdpa among which that parameter is."""
+    if parameter.startswith(("cu_seqlens", "max_seqlen")):
+        return packed()
+    given = dense()
+    lengths = torch.tensor([3, SEQLEN], dtype=torch.int32)
+    options = {
+        "bias": made((SEQLEN, SEQLEN), 4),
+        "mask": torch.ones(SEQLEN, SEQLEN, dtype=torch.bool).tril(),
+        "alibi_slopes": made((HEADS,), 5).abs(),
+        "sinks": made((HEADS,), 6),
+        "seqused_q": lengths,
+        "seqused_k": lengths,
+        "q_start": torch.tensor([1, 2]),
+        "k_start": torch.tensor([1, 0]),
+        "out": torch.zeros(BATCH, HEADS, SEQLEN, DIM),
+        "lse": torch.zeros(BATCH, HEADS, SEQLEN),
+        "splits": 2,
+        "window": (3, 3),
+    }
+    if parameter in options:
+        given[parameter] = options[parameter]
+    if parameter in ("q_start", "k_start"):
+        given["causal"] = True
+    if parameter.endswith("_descale") or parameter == "k_mean":
+        name = parameter[0]
+        given[name] = given[name].to(torch.float8_e4m3fn)
+        given.update({f"{name}_descale": made((BATCH, HEADS), 7).abs(), f"{name}_scales": "head"})
+    if parameter == "k_mean":
+        given["k_mean"] = made((BATCH, HEADS, DIM), 8)
+    return given
+
+
+def arguments(name, parameter):
+    """Keyword arguments of a valid call on PyTorch's tensors in which the parameter is given."""
+    if name in OF_SDPA:
+        return attention(parameter)
+    shape = (BATCH, HEADS, SEQLEN, DIM)
+    if name == "merge":
+        given = {"outs": [made(shape, 0), made(shape, 1)], "lses": [made(shape[:3], 2), made(shape[:3], 3)]}
+        options = {"sinks": made((HEADS,), 4), "out": torch.zeros(shape), "lse": torch.zeros(shape[:3])}
+    elif name == "qk":
+        given = {"q": made(shape, 0), "k": made(shape, 1)}
+        options = {"out": torch.zeros(*shape[:3], SEQLEN)}
+        if parameter.endswith("_descale"):
+            given[f"{parameter[0]}_scales"] = "head"
+            options[parameter] = made((BATCH, HEADS), 3).abs()
+            given[parameter[0]] = given[parameter[0]].to(torch.float8_e4m3fn)
+    elif name == "gemm":
+        given = {"a": made((SEQLEN, DIM), 0), "b": made((DIM, SEQLEN), 1)}
+        options = {"out": torch.zeros(SEQLEN, SEQLEN)}
+        if parameter.endswith("_descale"):
+            options[parameter] = made((SEQLEN,), 3).abs()
+            given[parameter[0]] = given[parameter[0]].to(torch.float8_e4m3fn)
+    elif parameter in ("cu_seqlens", "max_seqlen"):
+        cu = torch.tensor([0, 2, SEQLEN], dtype=torch.int32)
+        return {"x": made((SEQLEN, HEADS, DIM)), "cu_seqlens": cu, "max_seqlen": 5}
+    else:
+        given = {"x": made(shape)}
+        options = {"descale": made((BATCH, HEADS), 3).abs(), "out": torch.zeros(shape, dtype=torch.float8_e4m3fn)}
+    if parameter in options:
+        given[parameter] = options[parameter]
+    return given
+
+
+def call(name, given):
+    """The function on keyword arguments, some of which it takes by place."""
+    given = dict(given)
+    places = {"merge": ("outs", "lses"), "qk": "qk", "gemm": "ab", "quantize": "x", "fake_quantize": "x"}
+    first = [given.pop(one) for one in places.get(name, "qkv")]
+    return FUNCTIONS[name](*first, **given)
+
+
+def tensors(result):
+    """The tensors of what a function returns."""
+    parts = result if isinstance(result, tuple) else (result,)
+    return [one for one in parts if isinstance(one, torch.Tensor)]
