@@ -6,6 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdio>
+#include <filesystem>
 #include <utility>
 
 #include "error.h"
@@ -44,22 +46,50 @@ std::string read_index(const FileHandle& file, size_t file_bytes, const std::str
     bad_pack(path, concat("is truncated: it holds ", file_bytes, " bytes"));
   if (!index.starts_with(pack_magic)) bad_pack(path, "is no pack: its first bytes differ");
   const uint64_t bytes = FieldReader(std::string_view(index).substr(magic_bytes + 8)).number();
+  if (bytes > largest_index)
+    bad_pack(path, concat("has an index of ", bytes, " bytes: must be at most ", largest_index));
   if (bytes > file_bytes || !read_exactly(file, 0, bytes, index))
     bad_pack(path, concat("is truncated or damaged: it holds ", file_bytes, " bytes, and its index alone ", bytes));
   return index;
 }
 
+// "" where only this user or root can have written what `status` describes. In a folder with the sticky bit, as /tmp,
+// others may add files and not replace them.
+std::string why_distrusted(const struct stat& status) {
+  if (status.st_uid != geteuid() && status.st_uid != 0)
+    return concat("belongs to user ", status.st_uid, " and this process is user ", geteuid(),
+                  ": its owner must be that user or root");
+  const bool sticky = S_ISDIR(status.st_mode) && (status.st_mode & S_ISVTX) != 0;
+  if ((status.st_mode & (S_IWGRP | S_IWOTH)) == 0 || sticky) return "";
+  char mode[8];
+  std::snprintf(mode, sizeof mode, "%03o", static_cast<unsigned>(status.st_mode) & 0777u);
+  return concat("may be written by its group or others (mode ", mode, ")");
+}
+
+// Of the opened file, and of the folder in which it lies, whatever links lead there.
+std::string why_distrusted(const FileHandle& file, const std::string& path) {
+  struct stat status {};
+  if (fstat(file.fd(), &status) != 0) return concat("cannot be looked at: ", system_error());
+  if (const std::string why = why_distrusted(status); !why.empty()) return "it " + why;
+  std::error_code failure;
+  const std::string folder = std::filesystem::canonical(path, failure).parent_path().string();
+  if (failure || stat(folder.c_str(), &status) != 0) return "its folder cannot be looked at";
+  const std::string why = why_distrusted(status);
+  return why.empty() ? "" : concat("its folder '", folder, "' ", why);
+}
+
 }  // namespace
 
-std::shared_ptr<const Pack> Pack::open(const std::string& path) {
+std::shared_ptr<const Pack> Pack::open(const std::string& path, bool trust_any) {
   auto pack = std::make_shared<Pack>();
   pack->path_ = path;
-  pack->file_ = open_file(AT_FDCWD, path, O_RDONLY);
-  struct stat status {};
-  if (!pack->file_.is_open() || fstat(pack->file_.fd(), &status) != 0)
-    bad_pack(path, concat("cannot be read: ", system_error()));
-  if (!S_ISREG(status.st_mode)) bad_pack(path, "is not a file");
-  const auto file_bytes = static_cast<size_t>(status.st_size);
+  size_t file_bytes = 0;
+  if (const std::string wrong = open_regular(AT_FDCWD, path, pack->file_, file_bytes); !wrong.empty())
+    bad_pack(path, wrong);
+  if (!trust_any)
+    if (const std::string why = why_distrusted(pack->file_, path); !why.empty())
+      bad_pack(path, concat("is not used: ", why, ", and what lies in it is code that runs here (see docs/packs.md; ",
+                            "RAPT_PACKS_TRUST=any takes packs of anybody)"));
   const std::string index = read_index(pack->file_, file_bytes, path);
   std::string_view content;
   if (const std::string wrong = unframe(index, pack_magic, pack_format, content); !wrong.empty()) bad_pack(path, wrong);
@@ -76,6 +106,10 @@ std::shared_ptr<const Pack> Pack::open(const std::string& path) {
     if (place.offset > file_bytes || place.bytes > file_bytes - place.offset)
       bad_pack(path, concat("is truncated: it holds ", file_bytes, " bytes, and the image ", signature,
                             " should end at byte ", place.offset + place.bytes));
+    if (place.bytes > largest_image)
+      bad_pack(path,
+               concat("holds ", place.bytes, " bytes for the image ", signature, ": must be at most ", largest_image));
+    pack->archs_.insert(place.arch);
     pack->places_.emplace(std::move(signature), std::move(place));
   }
   if (!fields.ok() || !fields.at_end()) bad_pack(path, "is damaged: its fields do not fill its index");
@@ -118,12 +152,12 @@ void write_pack(const std::string& path, const std::vector<Image>& images) {
     content += bytes;
   }
   const std::string file = encode_index(images.front().compiler, places, content.size()) + content;
-  if (const std::string failure = replace_file(AT_FDCWD, path, path + ".tmp", file, 0644); !failure.empty())
+  if (const std::string failure = replace_file(AT_FDCWD, path, file, 0644); !failure.empty())
     throw Error(ErrorCode::environment, concat("pack '", path, "': ", failure));
 }
 
-PackInfo read_pack_info(const std::string& path) {
-  const std::shared_ptr<const Pack> pack = Pack::open(path);
+PackInfo read_pack_info(const std::string& path, bool trust_any) {
+  const std::shared_ptr<const Pack> pack = Pack::open(path, trust_any);
   PackInfo info{pack->compiler(), {}};
   for (const auto& [signature, place] : pack->places()) {
     Image image;
