@@ -72,7 +72,12 @@ FileHandle open_file(int directory, const std::string& name, int flags, unsigned
 std::string open_regular(int directory, const std::string& name, FileHandle& file, size_t& bytes, int flags) {
   file = open_file(directory, name, O_RDONLY | O_NONBLOCK | flags);
   struct stat status {};
-  if (!file.is_open() || fstat(file.fd(), &status) != 0) return concat("cannot be opened: ", system_error());
+  if (!file.is_open() || fstat(file.fd(), &status) != 0) {
+    const int code = errno;
+    std::string wrong = concat("cannot be opened: ", system_error());
+    errno = code;
+    return wrong;
+  }
   if (!S_ISREG(status.st_mode)) return "is not a regular file";
   bytes = static_cast<size_t>(status.st_size);
   return "";

@@ -26,7 +26,7 @@ class FileHandle {
 FileHandle open_file(int directory, const std::string& name, int flags, unsigned mode = 0);
 
 // Opens a regular file for reading, and tells its size. Never waits for a FIFO's writer. "" or what is wrong:
-// "cannot be opened: ...", "is not a regular file". `flags` are added: O_NOFOLLOW.
+// "cannot be opened: ..." (errno tells, too), "is not a regular file". `flags` are added: O_NOFOLLOW.
 std::string open_regular(int directory, const std::string& name, FileHandle& file, size_t& bytes, int flags = 0);
 
 // The whole of a regular file of at most `most` bytes (files of /proc say 0 and hold more). "" or what is wrong.

@@ -114,7 +114,10 @@ Cache::Found Cache::read(const std::string& signature, const std::string& arch, 
   std::string bytes;
   errno = 0;
   why = read_regular(directory_.fd(), name, largest_image, bytes, O_NOFOLLOW);
-  if (!why.empty() && errno == ENOENT) return Found::miss;
+  if (!why.empty() && errno == ENOENT) {
+    why.clear();
+    return Found::miss;
+  }
   if (why.empty()) why = decode_image(bytes, {signature, arch, compiler}, image);
   if (why.empty()) return Found::hit;
   why = concat(path_, "/", name, " ", why);

@@ -101,11 +101,13 @@ std::shared_ptr<const Pack> Pack::open(const std::string& path, bool trust_any) 
     std::string signature = fields.text();
     Place place;
     place.arch = fields.text();
-    place.offset = index.size() + fields.number();
+    place.offset = fields.number();
     place.bytes = fields.number();
-    if (place.offset > file_bytes || place.bytes > file_bytes - place.offset)
-      bad_pack(path, concat("is truncated: it holds ", file_bytes, " bytes, and the image ", signature,
-                            " should end at byte ", place.offset + place.bytes));
+    const size_t behind_index = file_bytes - index.size();
+    if (place.offset > behind_index || place.bytes > behind_index - place.offset)
+      bad_pack(path, concat("is truncated or damaged: it holds ", file_bytes, " bytes, and the image ", signature,
+                            " should lie beyond them"));
+    place.offset += index.size();
     if (place.bytes > largest_image)
       bad_pack(path,
                concat("holds ", place.bytes, " bytes for the image ", signature, ": must be at most ", largest_image));
