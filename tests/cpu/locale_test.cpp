@@ -113,13 +113,16 @@ void add_files(Texts& texts) {
   scales.dtype = DType::e4m3, scales.granularity = ScaleKind::head, scales.percentile = 99.5, scales.samples = 1024;
   scales.descale["q"] = {0.125f, 1234.5f}, scales.amax["q"] = {1.5f, 4096.25f};
   texts.push_back(lab::to_json(scales));
-  texts.push_back(lab::to_json(lab::parse_static_scales(texts.back(), "scales")));
+  const lab::StaticScales read = lab::parse_static_scales(texts.back(), "scales");
+  EXPECT_EQ(read.descale.at("q"), scales.descale.at("q"));
+  EXPECT_EQ(read.percentile, 99.5);
   lab::write_safetensors(folder / "a.safetensors", {{"q", make_tensor(DType::f16, {1, 1, 1024, 128})}}, {});
   texts.push_back(file_bytes(folder / "a.safetensors").substr(0, 200));
 }
 
 void add_sentences(Texts& texts) {
-  for (const char* line : {"f16 b1 h1 q4096 d64 softcap=-1024.5", "f16 q1024 d64 seqused=2000", "f16 q8 d99999999999"})
+  for (const char* line : {"f16 q1024 d64 seqused=4096", "f16 q1024 d64 splits=2199511627776",
+                           "f16 b1024 q8 d64 seqused=3", "f32 h1000000 q1099511627776 d1099511627776"})
     texts.push_back(error_of([&] { validate(parse_problem(line)); }, ErrorCode::invalid_argument));
   texts.push_back(concat(1024, ' ', -4096L, ' ', 1e6, ' ', 0.5, ' ', 12345678ull, ' ', true, ' ', 'x', ' ', 2.5f));
 }
