@@ -2,6 +2,7 @@
 // in its own frame. So a start reads the index alone, and an image is read and checked when it is wanted.
 #include "jit/pack.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -66,16 +67,29 @@ std::string why_distrusted(const struct stat& status) {
   return concat("may be written by its group or others (mode ", mode, ")");
 }
 
+// A wheel's pack, beside the library: whoever may write it may write the library, so it adds no risk.
+bool is_as_safe_as_the_library(const struct stat& pack, const std::filesystem::path& folder) {
+  Dl_info self{};
+  struct stat library {};
+  std::error_code failure;
+  if (dladdr(reinterpret_cast<const void*>(&write_pack), &self) == 0 || self.dli_fname == nullptr) return false;
+  const std::filesystem::path file = std::filesystem::canonical(self.dli_fname, failure);
+  if (failure || file.parent_path() != folder || stat(file.c_str(), &library) != 0) return false;
+  const auto writers = [](const struct stat& status) { return status.st_mode & (S_IWGRP | S_IWOTH); };
+  return pack.st_uid == library.st_uid && pack.st_gid == library.st_gid && (writers(pack) & ~writers(library)) == 0;
+}
+
 // Of the opened file, and of the folder in which it lies, whatever links lead there.
 std::string why_distrusted(const FileHandle& file, const std::string& path) {
   struct stat status {};
-  if (fstat(file.fd(), &status) != 0) return concat("cannot be looked at: ", system_error());
-  if (const std::string why = why_distrusted(status); !why.empty()) return "it " + why;
   std::error_code failure;
-  const std::string folder = std::filesystem::canonical(path, failure).parent_path().string();
-  if (failure || stat(folder.c_str(), &status) != 0) return "its folder cannot be looked at";
+  const std::filesystem::path folder = std::filesystem::canonical(path, failure).parent_path();
+  if (failure || fstat(file.fd(), &status) != 0) return "its owner cannot be told";
+  if (is_as_safe_as_the_library(status, folder)) return "";
+  if (const std::string why = why_distrusted(status); !why.empty()) return "it " + why;
+  if (stat(folder.c_str(), &status) != 0) return "its folder's owner cannot be told";
   const std::string why = why_distrusted(status);
-  return why.empty() ? "" : concat("its folder '", folder, "' ", why);
+  return why.empty() ? "" : concat("its folder '", folder.string(), "' ", why);
 }
 
 }  // namespace

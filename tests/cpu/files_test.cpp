@@ -21,7 +21,7 @@ namespace {
 
 // A test that waits for a FIFO's writer ends the program instead of hanging.
 struct Watchdog {
-  Watchdog() { alarm(60); }
+  Watchdog() { alarm(20); }
   ~Watchdog() { alarm(0); }
 };
 

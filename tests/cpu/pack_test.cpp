@@ -272,6 +272,31 @@ TEST_F(PackTrust, ALinkIsWhatItLeadsTo) {
   EXPECT_THROW(jit::Store(only_packs({folder / "open/link.pack"})), Error);
 }
 
+// As in a shared environment whose group installs packages: a wheel's own pack is as safe as the wheel's library.
+TEST_F(PackTrust, BesideTheLibraryAndNoMoreWritableIsUsed) {
+  if (std::getenv("RAPT_TEST_CHILD") != nullptr) {  // the library is this program
+    const std::filesystem::path own = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "packs/a.pack";
+    for (const auto& [mode, used] : {std::pair(0644, true), std::pair(0664, true), std::pair(0666, false)}) {
+      chmod(own.c_str(), static_cast<mode_t>(mode));
+      const std::string beside = own.parent_path().parent_path() / "beside.pack";
+      std::filesystem::copy_file(own, beside, std::filesystem::copy_options::overwrite_existing);
+      chmod(beside.c_str(), static_cast<mode_t>(mode));
+      if (used)
+        EXPECT_NO_THROW(jit::Store(only_packs({beside}))) << mode;
+      else
+        EXPECT_THROW(jit::Store(only_packs({beside})), Error) << mode;
+    }
+    return;
+  }
+  std::filesystem::copy_file("/proc/self/exe", folder / "program");
+  chmod((folder / "program").c_str(), 0775);
+  chmod(folder.path().c_str(), 0775);
+  const std::string command =
+      concat("RAPT_TEST_CHILD=1 '", folder / "program",
+             "' --gtest_brief=1 --gtest_filter=PackTrust.BesideTheLibraryAndNoMoreWritableIsUsed");
+  EXPECT_EQ(std::system(command.c_str()), 0);
+}
+
 TEST_F(PackTrust, OfAnotherUserIsRefused) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
   ASSERT_EQ(chown(path.c_str(), 12345, 12345), 0);
