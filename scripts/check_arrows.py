@@ -24,7 +24,8 @@ DEVICE_RULES = [
 RULES = [
     ("include/rapt/", ["include/rapt/", "<"], "the public headers stand alone"),
     ("src/kernels/shared/", ["src/kernels/shared/"], "shared/ is compiled by NVRTC too, which has no other headers"),
-    ("src/jit/", ["src/jit/", "src/error.h", "src/files.h", "src/log.h", "<"], "jit/ knows nothing of attention and of the driver"),
+    ("src/jit/", ["src/jit/", "src/error.h", "src/files.h", "src/log.h", "<"],
+     "jit/ knows nothing of attention and of the driver"),
     ("src/cuda/", ["src/cuda/", "src/device.h", "src/error.h", "src/log.h", "src/cpu/threads.h", "<"],
      "cuda/ knows nothing of compilation and of attention"),
     ("src/", ["src/", "include/rapt/", "<"], "the library never sees check, lab or tests"),
