@@ -1,10 +1,13 @@
 // Reads case files line by line.
 #include "cases.h"
 
+#include <fcntl.h>
+
 #include <filesystem>
-#include <fstream>
+#include <sstream>
 
 #include "error.h"
+#include "files.h"
 
 namespace rapt::check {
 namespace {
@@ -51,10 +54,12 @@ Problem Case::problem() const {
 
 std::vector<Case> load_cases(const std::string& name, const std::string& directory) {
   const std::string path = path_of(name, directory);
-  std::ifstream file(path);
-  if (!file) invalid("cases ", name, ": cannot read ", path);
+  constexpr size_t most = size_t{16} << 20;  // a million lines
+  std::string all, text;
+  if (const std::string wrong = read_regular(AT_FDCWD, path, most, all); !wrong.empty())
+    invalid("cases ", name, ": cannot read ", path, ": it ", wrong);
+  std::istringstream file(all);
   std::vector<Case> cases;
-  std::string text;
   for (int64_t number = 1; std::getline(file, text); ++number) {
     Case c;
     c.file = path;

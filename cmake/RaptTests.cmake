@@ -76,6 +76,12 @@ if(RAPT_BUILD_TESTS)
     set_target_properties(fake_cuda PROPERTIES OUTPUT_NAME cuda SOVERSION 1
       LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/fake_cuda")
     add_dependencies(rapt_tests fake_cuda)
+    # One for NVRTC, which tests copy to where they want one to be found.
+    add_library(fake_nvrtc SHARED tests/fake_nvrtc/fake_nvrtc.cpp)
+    rapt_defaults(fake_nvrtc)
+    set_target_properties(fake_nvrtc PROPERTIES OUTPUT_NAME nvrtc
+      LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/fake_nvrtc")
+    add_dependencies(rapt_tests fake_nvrtc)
   endif()
 endif()
 

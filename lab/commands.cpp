@@ -102,12 +102,14 @@ Device chosen_device(const Common& options, bool execute) {
 
 bool usable_gpu(std::string* why) {
   std::string reason;
-  bool usable = cuda::find_driver(&reason) != nullptr;
+  const cuda::Driver* driver = cuda::find_driver(&reason);
+  bool usable = driver != nullptr;
   if (usable && cuda::device_count() == 0) {
     usable = false;
     reason = "the driver sees no GPU";
   }
-  if (usable && jit::Store::from_environment().packs.empty()) usable = jit::find_compiler(&reason) != nullptr;
+  if (usable && jit::Store::from_environment().packs.empty())
+    usable = jit::find_compiler(&reason, cuda::supported_cuda_major(*driver)) != nullptr;
   if (!usable && why != nullptr) *why = reason;
   return usable;
 }
@@ -146,12 +148,8 @@ ContextHandle make_context(const Common& options, const Device& device, const Pr
   if (device.kind == DeviceKind::cuda) {
     context.arch = options.arch;
     context.config = config;
-    if (!options.variant.empty()) {
-      const FileSource file(options.variant);
-      std::string text(static_cast<size_t>(file.size()), '\0');
-      file.read(0, file.size(), text.data());
-      context.files[variant_name(options, device, problem)] = std::move(text);
-    }
+    if (!options.variant.empty())
+      context.files[variant_name(options, device, problem)] = read_text_file(options.variant);
   }
   return ContextHandle(new rapt_context(std::move(context)));
 }

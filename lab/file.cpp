@@ -37,18 +37,9 @@ void announce_unfinished(const std::string& path) {
   throw Error(ErrorCode::environment, concat(path, ": cannot ", verb, ": ", std::strerror(code)));
 }
 
-int open_regular(const std::string& path) {
-  struct stat info {};
-  if (stat(path.c_str(), &info) != 0) invalid(path, ": cannot be opened: ", std::strerror(errno));
-  if (!S_ISREG(info.st_mode)) invalid(path, ": is not a regular file");
-  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) invalid(path, ": cannot be opened: ", std::strerror(errno));
-  return descriptor;
-}
-
-int64_t size_of(int descriptor) {
-  struct stat info {};
-  return fstat(descriptor, &info) == 0 ? static_cast<int64_t>(info.st_size) : 0;
+// `failure` is of NewFile: "" where there was none.
+void require(const std::string& failure, const std::string& path) {
+  if (!failure.empty()) throw Error(ErrorCode::environment, concat(path, ": ", failure));
 }
 
 }  // namespace
@@ -59,15 +50,21 @@ void ByteSource::read(int64_t offset, int64_t count, void* to) const {
   if (count > 0) copy(offset, count, to);
 }
 
-FileSource::FileSource(const std::string& path) : FileSource(path, open_regular(path)) {}
-FileSource::FileSource(const std::string& path, int descriptor)
-    : ByteSource(path, size_of(descriptor)), descriptor_(descriptor) {}
-FileSource::~FileSource() { close(descriptor_); }
+FileSource::FileSource(const std::string& path) : FileSource(path, open(path)) {}
+FileSource::FileSource(const std::string& path, Opened opened)
+    : ByteSource(path, static_cast<int64_t>(opened.bytes)), file_(std::move(opened.file)) {}
+
+FileSource::Opened FileSource::open(const std::string& path) {
+  Opened opened;
+  if (const std::string wrong = open_regular(AT_FDCWD, path, opened.file, opened.bytes); !wrong.empty())
+    invalid(path, ": ", wrong);
+  return opened;
+}
 
 void FileSource::copy(int64_t offset, int64_t count, void* to) const {
   char* next = static_cast<char*>(to);
   while (count > 0) {
-    const ssize_t got = pread(descriptor_, next, static_cast<size_t>(count), offset);
+    const ssize_t got = pread(file_.fd(), next, static_cast<size_t>(count), offset);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) cannot("be read", name(), errno);
     if (got == 0) invalid(name(), ": became shorter than its ", size(), " bytes while it was read");
@@ -79,37 +76,30 @@ void MemorySource::copy(int64_t offset, int64_t count, void* to) const {
   std::memcpy(to, bytes_.data() + offset, static_cast<size_t>(count));
 }
 
-AtomicFile::AtomicFile(std::string path) : path_(std::move(path)), part_(concat(path_, ".part-", getpid())) {
-  announce_unfinished(part_);
-  descriptor_ = open(part_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (descriptor_ < 0) cannot("be written", path_, errno);
+std::string read_text_file(const std::string& path) {
+  constexpr size_t most = size_t{64} << 20;
+  std::string text;
+  if (const std::string wrong = read_regular(AT_FDCWD, path, most, text); !wrong.empty()) invalid(path, ": ", wrong);
+  return text;
+}
+
+AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
+  const std::string part = fresh_name(path_);
+  announce_unfinished(part);
+  file_ = std::make_unique<NewFile>(AT_FDCWD, path_, part);
+  require(file_->create(0666), path_);
 }
 
 AtomicFile::~AtomicFile() {
-  if (descriptor_ < 0) return;
-  close(descriptor_);
-  unlink(part_.c_str());
+  file_.reset();
   announce_unfinished("");
 }
 
 void AtomicFile::write(const void* bytes, size_t count) {
-  const char* next = static_cast<const char*>(bytes);
-  while (count > 0) {
-    const ssize_t put = ::write(descriptor_, next, count);
-    if (put < 0 && errno == EINTR) continue;
-    if (put < 0) cannot("be written", path_, errno);
-    next += put, count -= static_cast<size_t>(put);
-  }
+  require(file_->write({static_cast<const char*>(bytes), count}), path_);
 }
 
-void AtomicFile::commit() {
-  if (fsync(descriptor_) != 0) cannot("be written", path_, errno);
-  if (rename(part_.c_str(), path_.c_str()) != 0) cannot("be put in place", path_, errno);
-  announce_unfinished("");
-  const int finished = descriptor_;
-  descriptor_ = -1;
-  if (close(finished) != 0) cannot("be closed", path_, errno);
-}
+void AtomicFile::commit() { require(file_->commit(), path_); }
 
 void remove_unfinished_file_on_signals() {
   for (const int signal_number : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal_number, remove_unfinished_and_die);

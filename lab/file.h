@@ -4,9 +4,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "files.h"
 
 namespace rapt::lab {
 
@@ -32,13 +35,20 @@ class ByteSource {
 class FileSource final : public ByteSource {
  public:
   explicit FileSource(const std::string& path);
-  ~FileSource() override;
 
  private:
-  FileSource(const std::string& path, int descriptor);
+  struct Opened {
+    FileHandle file;
+    size_t bytes = 0;
+  };
+  static Opened open(const std::string& path);
+  FileSource(const std::string& path, Opened opened);
   void copy(int64_t offset, int64_t count, void* to) const override;
-  int descriptor_;
+  FileHandle file_;
 };
+
+// The whole of a regular file that people write, of at most 64 MiB.
+std::string read_text_file(const std::string& path);
 
 // Bytes that somebody else keeps alive.
 class MemorySource final : public ByteSource {
@@ -51,8 +61,8 @@ class MemorySource final : public ByteSource {
   std::string_view bytes_;
 };
 
-// Writes to a temporary name beside `path`; only commit() makes `path` appear, by rename. Destroyed without commit, or
-// interrupted (see below), nothing is left. One at a time.
+// Writes under a fresh name beside `path` (NewFile of files.h); only commit() makes `path` appear, by rename. Destroyed
+// without commit, or interrupted (see below), nothing is left. One at a time.
 class AtomicFile {
  public:
   explicit AtomicFile(std::string path);
@@ -65,8 +75,8 @@ class AtomicFile {
   void commit();
 
  private:
-  std::string path_, part_;
-  int descriptor_ = -1;
+  std::string path_;
+  std::unique_ptr<NewFile> file_;
 };
 
 // From now on SIGINT, SIGTERM and SIGHUP remove the unfinished AtomicFile, then end the process as they always do.

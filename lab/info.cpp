@@ -11,6 +11,7 @@
 #include "kernels/family.h"
 #include "lab/commands.h"
 #include "lab/machine.h"
+#include "log.h"
 #include "rapt_build_info.h"
 
 namespace rapt::lab {
@@ -52,7 +53,8 @@ void add_gpus(nlohmann::ordered_json& all) {
 
 void add_compiler(nlohmann::ordered_json& all) {
   std::string why;
-  const jit::Compiler* compiler = jit::find_compiler(&why);
+  const cuda::Driver* driver = cuda::find_driver();
+  const jit::Compiler* compiler = jit::find_compiler(&why, driver ? cuda::supported_cuda_major(*driver) : 0);
   all["nvrtc"] = compiler == nullptr ? nlohmann::ordered_json(nullptr)
                                      : nlohmann::ordered_json{{"version", compiler->version},
                                                               {"path", compiler->path},
@@ -64,13 +66,14 @@ void add_compiler(nlohmann::ordered_json& all) {
 void add_store(nlohmann::ordered_json& all) {
   jit::Store::Options options = jit::Store::from_environment();
   const std::vector<std::string> packs = std::exchange(options.packs, {});
+  const bool trust_any = options.trust_any_pack;
   const jit::Store store(std::move(options));
   all["cache"] = {{"directory", store.cache_directory()}, {"note", store.cache_note()}};
   all["packs"] = nlohmann::ordered_json::array();
   for (const std::string& path : packs) {
     nlohmann::ordered_json pack = {{"path", path}, {"compiler", nullptr}, {"kernels", nullptr}, {"note", ""}};
     try {
-      const jit::PackInfo read = jit::read_pack_info(path);
+      const jit::PackInfo read = jit::read_pack_info(path, trust_any);
       pack["compiler"] = read.compiler;
       pack["kernels"] = read.entries.size();
     } catch (const Error& error) {
@@ -81,6 +84,7 @@ void add_store(nlohmann::ordered_json& all) {
 }
 
 nlohmann::ordered_json facts() {
+  log_level();  // a wrong RAPT_LOG is told
   const Machine machine = this_machine();
   const Device& device = cpu_device();
   nlohmann::ordered_json caches = nlohmann::ordered_json::array(), families = nlohmann::ordered_json::array();

@@ -67,8 +67,8 @@ std::vector<PlannedKernel> kernels_of(const Problem& problem, const Device& devi
 struct BlockLimits {
   int sm, blocks, barriers;  // barriers: 0 = they do not limit
 };
-constexpr BlockLimits block_limits[] = {{80, 32, 0},  {86, 16, 0},   {87, 16, 0},  {89, 24, 0},
-                                        {90, 32, 64}, {100, 32, 64}, {120, 24, 24}};
+constexpr BlockLimits block_limits[] = {{80, 32, 0},   {86, 16, 0},   {87, 16, 0},   {89, 24, 0},  {90, 32, 64},
+                                        {100, 32, 64}, {103, 32, 64}, {120, 24, 24}, {121, 24, 24}};
 
 const BlockLimits& limits_of(const Device& device) {
   for (const BlockLimits& row : block_limits)

@@ -117,13 +117,6 @@ nlohmann::ordered_json to_json(const Compiled& compiled) {
   return {{"kernels", kernels}, {"skipped", skipped}, {"seconds", compiled.seconds}};
 }
 
-std::string text_of_file(const std::string& path) {
-  const FileSource file(path);
-  std::string text(static_cast<size_t>(file.size()), '\0');
-  file.read(0, file.size(), text.data());
-  return text;
-}
-
 // True when nothing in `sentences`; else prints them all.
 bool none(const std::vector<std::string>& sentences) {
   for (const std::string& sentence : sentences) fmt::print(stderr, "rapt: {}\n", sentence);
@@ -133,7 +126,7 @@ bool none(const std::vector<std::string>& sentences) {
 // Before anything is compiled: registers and spills compare only within one compiler.
 Ledger ledger_before(const PackOptions& options) {
   if (options.update && !std::filesystem::exists(options.ledger)) return {};
-  Ledger before = parse_ledger(text_of_file(options.ledger), options.ledger);
+  Ledger before = parse_ledger(read_text_file(options.ledger), options.ledger);
   require_compiler();
   const std::string& version = jit::find_compiler()->version;
   if (!options.update && version != before.nvrtc)

@@ -235,10 +235,7 @@ void check_paths(const QuantizeOptions& options) {
 Preparation preparation_of(const QuantizeOptions& options, const std::vector<std::string>& names) {
   Preparation how{options.hadamard, options.smooth_k, options.percentile, {}};
   if (!options.scales_file.empty()) {
-    const FileSource file(options.scales_file);
-    std::string text(static_cast<size_t>(file.size()), '\0');
-    file.read(0, file.size(), text.data());
-    how.supplied = parse_static_scales(text, options.scales_file);
+    how.supplied = parse_static_scales(read_text_file(options.scales_file), options.scales_file);
     how.hadamard = how.supplied->hadamard, how.smooth_k = how.supplied->smooth_k;
   }
   check_preparation(names, how.hadamard, how.smooth_k);

@@ -24,12 +24,18 @@ struct Params {  // as roof_gpu.cuh has it
   int rounds = 0;
 };
 
+jit::Store::Options store_options() {
+  jit::Store::Options options = jit::Store::from_environment();
+  options.newest_major = cuda::supported_cuda_major(cuda::driver());
+  return options;
+}
+
 class Loops {
  public:
   explicit Loops(const Device& device)
       : device_(device),
         blocks_(static_cast<unsigned>(device.sm_count * blocks_per_sm)),
-        store_(jit::Store::from_environment()),
+        store_(store_options()),
         results_(size_t{blocks_} * threads * sizeof(unsigned)) {}
 
   size_t all_threads() const { return size_t{blocks_} * threads; }

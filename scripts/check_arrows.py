@@ -10,7 +10,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]', re.MULTILINE)
 SUFFIXES = {".h", ".hpp", ".cpp", ".c", ".cuh"}
-PROBLEM = ["src/problem.h", "src/error.h", "include/rapt/"]
+PROBLEM = ["src/problem.h", "src/error.h", "src/files.h", "include/rapt/"]
 
 DEVICE = ["src/kernels/shared/", "src/kernels/prim/"]
 # Device texts of each room: no header of a toolkit or the standard library, which NVRTC would need paths for.
@@ -24,7 +24,8 @@ DEVICE_RULES = [
 RULES = [
     ("include/rapt/", ["include/rapt/", "<"], "the public headers stand alone"),
     ("src/kernels/shared/", ["src/kernels/shared/"], "shared/ is compiled by NVRTC too, which has no other headers"),
-    ("src/jit/", ["src/jit/", "src/error.h", "src/log.h", "<"], "jit/ knows nothing of attention and of the driver"),
+    ("src/jit/", ["src/jit/", "src/error.h", "src/files.h", "src/log.h", "<"],
+     "jit/ knows nothing of attention and of the driver"),
     ("src/cuda/", ["src/cuda/", "src/device.h", "src/error.h", "src/log.h", "src/cpu/threads.h", "<"],
      "cuda/ knows nothing of compilation and of attention"),
     ("src/", ["src/", "include/rapt/", "<"], "the library never sees check, lab or tests"),

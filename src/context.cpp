@@ -1,10 +1,12 @@
 // Context and its buffers.
 #include "context.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <new>
 
 #include "gpu.h"
+#include "log.h"
 
 namespace rapt {
 
@@ -22,7 +24,9 @@ std::byte* AlignedBuffer::reserve(size_t bytes) {
   return data_;
 }
 
-Context::Context(ContextOptions options) : options_(std::move(options)) {}
+Context::Context(ContextOptions options) : options_(std::move(options)) {
+  log_level();  // a value of RAPT_LOG that is none is told even where nothing else is
+}
 
 Context::~Context() {
   const CpuResources* const current = cpu_.load();
@@ -39,8 +43,8 @@ CpuResources& Context::cpu() {
   const unsigned generation = cpu::fork_generation();
   CpuResources* current = cpu_.load();
   if (current != nullptr && current->generation == generation) return *current;
-  auto fresh =
-      std::make_unique<CpuResources>(options_.threads > 0 ? options_.threads : cpu::available_threads(), generation);
+  const int threads = options_.threads > 0 ? std::min(options_.threads, cpu::thread_limit()) : cpu::available_threads();
+  auto fresh = std::make_unique<CpuResources>(threads, generation);
   // A forked child abandons the parent's resources: their threads and locks belong to the parent.
   if (cpu_.compare_exchange_strong(current, fresh.get())) return *fresh.release();
   return *current;  // another thread of this process was first

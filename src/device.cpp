@@ -88,11 +88,13 @@ struct Capability {
   int smem_per_sm_kib;
   int threads_per_sm;
 };
-constexpr Capability capabilities[] = {{80, 164, 2048}, {86, 100, 1536},  {89, 100, 1536},
-                                       {90, 228, 2048}, {100, 228, 2048}, {120, 100, 1536}};
+constexpr Capability capabilities[] = {{80, 164, 2048},  {86, 100, 1536},  {87, 164, 1536},
+                                       {89, 100, 1536},  {90, 228, 2048},  {100, 228, 2048},
+                                       {103, 228, 2048}, {120, 100, 1536}, {121, 100, 1536}};
 constexpr int registers_per_sm = 65536;  // of every one of them
 
-// Cards by capability, smallest first. Multiprocessors and L2 as in NVIDIA's whitepapers (A100, GA102, Ada, H100, RTX
+// Cards by capability, smallest first. Those without a name stand for an architecture alone: Jetson AGX Orin, B300 (as
+// the B200), GB10. Multiprocessors and L2 as in NVIDIA's whitepapers (A100, GA102, Ada, H100, RTX
 // Blackwell), data sheets (A10, L4, L40S, H200) and tuning guide (B200); the H100 is the SXM5 one.
 struct Card {
   const char* name;
@@ -100,10 +102,11 @@ struct Card {
   int sm_count;
   int l2_mib;
 };
-constexpr Card cards[] = {{"a100", 80, 108, 40},    {"a10", 86, 72, 6},       {"rtx3090", 86, 82, 6},
-                          {"l4", 89, 58, 48},       {"rtx4090", 89, 128, 72}, {"l40s", 89, 142, 96},
-                          {"h100", 90, 132, 50},    {"h200", 90, 132, 50},    {"b200", 100, 148, 126},
-                          {"rtx5090", 120, 170, 96}};
+constexpr Card cards[] = {{"a100", 80, 108, 40},   {"a10", 86, 72, 6},    {"rtx3090", 86, 82, 6},
+                          {"", 87, 16, 4},         {"l4", 89, 58, 48},    {"rtx4090", 89, 128, 72},
+                          {"l40s", 89, 142, 96},   {"h100", 90, 132, 50}, {"h200", 90, 132, 50},
+                          {"b200", 100, 148, 126}, {"", 103, 148, 126},   {"rtx5090", 120, 170, 96},
+                          {"", 121, 48, 24}};
 
 Device gpu_preset(std::string_view name, const Card& card, std::string_view arch) {
   Device device;
@@ -126,14 +129,15 @@ Device gpu_preset(std::string_view name, const Card& card, std::string_view arch
 // The preset `name`, if it is a card or an architecture; adds the names that it knows to `known`.
 std::optional<Device> find_gpu_preset(std::string_view name, std::string& known) {
   for (const Card& card : cards) {
+    if (*card.name == '\0') continue;
     known += concat(", ", card.name);
     if (name == card.name) return gpu_preset(name, card, arch_of(card.sm));
   }
   int previous = 0;
   for (const Card& card : cards) {
     if (card.sm == std::exchange(previous, card.sm)) continue;
-    for (const std::string& arch : {arch_of(card.sm), concat("compute_", card.sm)}) {
-      known += ", " + arch;
+    for (const std::string& arch : {arch_of(card.sm), concat("sm_", card.sm), concat("compute_", card.sm)}) {
+      if (!known.ends_with(", " + arch)) known += ", " + arch;
       if (name == arch) return gpu_preset(name, card, arch);
     }
   }

@@ -2,10 +2,12 @@
 // Thrown anywhere below c_api.cpp, which turns it into a status and a per-thread message.
 #pragma once
 
-#include <sstream>
+#include <charconv>
+#include <cstdint>
 #include <stdexcept>
 #include <string>
-#include <utility>
+#include <string_view>
+#include <type_traits>
 
 namespace rapt {
 
@@ -28,12 +30,39 @@ class Error : public std::runtime_error {
   ErrorCode code_;
 };
 
+// Text of one part, the same in every locale: kernels are compiled from these texts and files are named by them.
+// Numbers as a stream prints them in the classic locale: floating point with six significant digits, bool as 0 or 1.
+template <class Part>
+void append_part(std::string& text, const Part& part) {
+  if constexpr (std::is_same_v<Part, char>) {
+    text += part;
+  } else if constexpr (std::is_same_v<Part, bool>) {
+    text += part ? '1' : '0';
+  } else if constexpr (std::is_enum_v<Part> && std::is_convertible_v<Part, int64_t>) {
+    append_part(text, static_cast<int64_t>(part));
+  } else if constexpr (std::is_same_v<Part, void*> || std::is_same_v<Part, const void*>) {
+    char digits[2 * sizeof part];
+    const auto address = reinterpret_cast<uintptr_t>(part);
+    text += address == 0 ? "" : "0x";
+    text.append(digits, std::to_chars(digits, digits + sizeof digits, address, 16).ptr);
+  } else if constexpr (std::is_arithmetic_v<Part>) {
+    char digits[64];
+    char* const end = digits + sizeof digits;
+    if constexpr (std::is_floating_point_v<Part>)
+      text.append(digits, std::to_chars(digits, end, part, std::chars_format::general, 6).ptr);
+    else
+      text.append(digits, std::to_chars(digits, end, part).ptr);
+  } else {
+    text += std::string_view(part);
+  }
+}
+
 // concat("head_dim ", 320, ": at most 256") -> std::string.
 template <class... Parts>
 std::string concat(const Parts&... parts) {
-  std::ostringstream out;
-  (out << ... << parts);
-  return std::move(out).str();
+  std::string text;
+  (append_part(text, parts), ...);
+  return text;
 }
 
 // Every sentence names the argument, its value and the rule: invalid("softcap = ", c, ": must be greater than 0").

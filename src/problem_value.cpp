@@ -2,9 +2,11 @@
 // Assumes nothing about the bytes; the only exception it throws is Error.
 #include "problem_value.h"
 
+#include <fcntl.h>
+
 #include <charconv>
-#include <filesystem>
-#include <fstream>
+
+#include "files.h"
 
 namespace rapt {
 
@@ -80,17 +82,9 @@ std::array<bool, 4> WordReader::broadcast_axes(std::string_view text) const {
 }
 
 std::string WordReader::file_text(std::string_view path) const {
-  const std::filesystem::path file{std::string(path)};
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(file, error)) fail("no regular file of that name");
-  std::ifstream in(file, std::ios::binary);
   std::string text;
-  char block[4096];
-  while (in.read(block, sizeof block), in.gcount() > 0) {
-    text.append(block, static_cast<size_t>(in.gcount()));
-    if (text.size() > words::max_line_bytes) fail("the file is larger than ", words::max_line_bytes, " bytes");
-  }
-  if (!in.eof()) fail("the file cannot be read");
+  const std::string wrong = read_regular(AT_FDCWD, std::string(path), words::max_line_bytes, text);
+  if (!wrong.empty()) fail("the file ", wrong);
   return text;
 }
 

@@ -197,7 +197,7 @@ typedef struct rapt_context rapt_context;
 
 typedef struct rapt_context_options {
   size_t struct_size;
-  int32_t num_threads; /* CPU threads; 0 = what affinity and the cgroup quota allow */
+  int32_t num_threads; /* CPU threads; 0 = what affinity, quotas and RAPT_THREADS allow */
   int32_t reserved;
 } rapt_context_options;
 

@@ -188,7 +188,7 @@ struct ScoreMod {
 };
 
 struct ContextOptions {
-  int32_t num_threads = 0;  // 0 = what affinity and the cgroup quota allow
+  int32_t num_threads = 0;  // 0 = what affinity, quotas and RAPT_THREADS allow
 };
 
 namespace api_detail {

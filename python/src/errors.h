@@ -1,6 +1,7 @@
 // Python exceptions: one class for each rapt_status, given by rapt._errors at import. Used by every file here.
 #pragma once
 
+#include <locale>
 #include <sstream>
 #include <string>
 
@@ -17,6 +18,7 @@ void set_error(rapt_status status, const std::string& sentence);
 template <class... Parts>
 [[noreturn]] void invalid(const Parts&... parts) {
   std::ostringstream out;
+  out.imbue(std::locale::classic());  // numbers do not follow the program's locale
   (out << ... << parts);
   set_error(RAPT_ERROR_INVALID_ARGUMENT, out.str());
   throw PythonError{};

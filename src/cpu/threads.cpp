@@ -1,15 +1,19 @@
-// ThreadPool and what the machine allows: affinity, cgroup quota, fork.
+// ThreadPool and what the machine and the user allow: affinity, cgroup quota, $RAPT_THREADS, fork.
 #include "cpu/threads.h"
 
 #include <pthread.h>
 #include <sched.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
-#include <fstream>
-#include <string>
+#include <cstdlib>
+#include <string_view>
 
 #include "cpu/arithmetic.h"
+#include "cpu/quota.h"
+#include "error.h"
+#include "log.h"
 
 namespace rapt::cpu {
 namespace {
@@ -25,18 +29,6 @@ void pause() {
 #endif
 }
 
-// CPUs that the cgroup quota amounts to (v2 cpu.max, else v1), or a large number without one.
-double quota_cpus() {
-  std::string quota;
-  double period = 0;
-  if (std::ifstream file("/sys/fs/cgroup/cpu.max"); file >> quota >> period && quota != "max" && period > 0)
-    return std::stod(quota) / period;
-  double v1_quota = 0, v1_period = 0;
-  std::ifstream quota_file("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), period_file("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
-  if (quota_file >> v1_quota && period_file >> v1_period && v1_quota > 0 && v1_period > 0) return v1_quota / v1_period;
-  return 1e9;
-}
-
 std::atomic<unsigned> forks{0};
 
 }  // namespace
@@ -47,7 +39,18 @@ int available_threads() {
   if (sched_getaffinity(0, sizeof set, &set) == 0) cpus = CPU_COUNT(&set);
   const double quota = std::ceil(quota_cpus());
   if (quota < cpus) cpus = static_cast<int>(quota);
-  return std::max(cpus, 1);
+  return std::clamp(cpus, 1, thread_limit());
+}
+
+int thread_limit() {
+  const char* value = std::getenv("RAPT_THREADS");
+  const std::string_view text = value ? value : "";
+  if (text.empty()) return most_threads;
+  int limit = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), limit);
+  if (error == std::errc() && end == text.data() + text.size() && limit >= 1 && limit <= most_threads) return limit;
+  warn_once(concat("RAPT_THREADS = '", text, "': must be a whole number from 1 to ", most_threads, "; it is ignored"));
+  return most_threads;
 }
 
 unsigned fork_generation() {

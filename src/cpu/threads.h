@@ -10,8 +10,13 @@
 
 namespace rapt::cpu {
 
-// CPUs that this process may use: affinity mask, capped by the cgroup CPU quota (rounded up). At least 1.
+// CPUs that this process may use: affinity mask, capped by the cgroup CPU quota (rounded up) and by thread_limit().
+// At least 1.
 int available_threads();
+
+// The most threads that any pool may have: $RAPT_THREADS, or most_threads without it. A bad value is told once.
+inline constexpr int most_threads = 65536;
+int thread_limit();
 
 // Changes in a forked child, whose pools have no workers: a pool made under another value must be rebuilt.
 unsigned fork_generation();

@@ -1,6 +1,7 @@
 // The cache directory on disk: entries, locks, and who may write there; see cache.h.
 #include "jit/cache.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -55,32 +56,69 @@ std::string why_refused(const FileHandle& directory) {
   return concat("its group or others may write to it (mode ", mode, "), and what lies there is code that runs here");
 }
 
+std::string not_used(const std::string& directory, const std::string& reason) {
+  return concat("cache directory '", directory, "' is not used: ", reason, " (RAPT_CACHE can name another)");
+}
+
+// "" for a name without a folder, and below the root.
+std::string parent_of(const std::string& path) {
+  const size_t slash = path.find_last_of('/');
+  return slash == std::string::npos ? "" : path.substr(0, slash);
+}
+
+// What is left of writers that died. Only the owner of the entry's lock may do this.
+void remove_leftovers(int directory, const std::string& entry) {
+  const int listed = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  DIR* const names = listed < 0 ? nullptr : fdopendir(listed);
+  if (!names) {
+    if (listed >= 0) close(listed);
+    return;
+  }
+  while (const dirent* each = readdir(names)) {
+    const std::string_view name = each->d_name;
+    if (name.starts_with(entry + ".") && name.ends_with(".tmp")) unlinkat(directory, each->d_name, 0);
+  }
+  closedir(names);
+}
+
 }  // namespace
 
 Cache::Cache(const std::string& directory) : path_(directory) {
-  const size_t slash = directory.find_last_of('/');
-  if (slash != std::string::npos && slash > 0) mkdir(directory.substr(0, slash).c_str(), 0700);
+  if (const std::string parent = parent_of(directory); !parent.empty()) mkdir(parent.c_str(), 0700);
   mkdir(directory.c_str(), 0700);
   FileHandle opened = open_file(AT_FDCWD, directory, O_RDONLY | O_DIRECTORY);
   const std::string reason = opened.is_open() ? why_refused(opened) : system_error();
   if (reason.empty()) {
     directory_ = std::move(opened);
   } else {
-    note_ = concat("cache directory '", directory, "' is not used: ", reason, " (RAPT_CACHE can name another)");
+    note_ = not_used(directory, reason);
   }
+}
+
+std::string Cache::why_unusable(const std::string& directory) {
+  const FileHandle opened = open_file(AT_FDCWD, directory, O_RDONLY | O_DIRECTORY);
+  if (opened.is_open() || errno != ENOENT) {
+    const std::string reason = opened.is_open() ? why_refused(opened) : system_error();
+    return reason.empty() ? "" : not_used(directory, reason);
+  }
+  // It would be made, and its parent with it: the nearest folder that is there must let that happen.
+  std::string above = parent_of(directory);
+  if (!above.empty() && access(above.c_str(), F_OK) != 0) above = parent_of(above);
+  if (above.empty()) above = directory.starts_with('/') ? "/" : ".";
+  return access(above.c_str(), W_OK | X_OK) == 0 ? "" : not_used(directory, system_error());
 }
 
 Cache::Found Cache::read(const std::string& signature, const std::string& arch, const std::string& compiler,
                          Image& image, std::string& why) const {
   const std::string name = entry_name(signature, compiler);
-  const FileHandle file = open_file(directory_.fd(), name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
-  if (!file.is_open() && errno == ENOENT) return Found::miss;
   std::string bytes;
-  if (!file.is_open() || !read_all(file, bytes)) {
-    why = "cannot be read";
-  } else {
-    why = decode_image(bytes, {signature, arch, compiler}, image);
+  errno = 0;
+  why = read_regular(directory_.fd(), name, largest_image, bytes, O_NOFOLLOW);
+  if (!why.empty() && errno == ENOENT) {
+    why.clear();
+    return Found::miss;
   }
+  if (why.empty()) why = decode_image(bytes, {signature, arch, compiler}, image);
   if (why.empty()) return Found::hit;
   why = concat(path_, "/", name, " ", why);
   return Found::rejected;
@@ -108,7 +146,8 @@ std::optional<Cache::KeyLock> Cache::lock(const std::string& signature, const st
 
 std::string Cache::write(const Image& image, const KeyLock&) const {
   const std::string name = entry_name(image.signature, image.compiler);
-  return replace_file(directory_.fd(), name, name + ".tmp", encode_image(image), 0600);
+  remove_leftovers(directory_.fd(), name);
+  return replace_file(directory_.fd(), name, encode_image(image), 0600);
 }
 
 }  // namespace rapt::jit

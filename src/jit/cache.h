@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "jit/file.h"
+#include "files.h"
 #include "jit/jit.h"
 
 namespace rapt::jit {
@@ -15,6 +15,9 @@ class Cache {
   // Opens the directory, making it and at most its parent. One that others could write to is refused: its files are
   // code that runs here.
   explicit Cache(const std::string& directory);
+
+  // Why the constructor would not open it, or ""; makes nothing: a directory that is not there can be made or is told.
+  static std::string why_unusable(const std::string& directory);
 
   bool usable() const { return directory_.is_open(); }
   const std::string& note() const { return note_; }  // why it is not usable

@@ -65,7 +65,7 @@ std::string unframe(std::string_view bytes, std::string_view magic, uint64_t for
   if (bytes.size() < frame_head_bytes + checksum_bytes)
     return concat("is truncated: it holds ", bytes.size(), " bytes");
   const std::string_view summed = bytes.substr(0, bytes.size() - checksum_bytes);
-  if (sha256(summed) != bytes.substr(summed.size())) return "is damaged: its checksum differs";
+  if (sha256(summed) != bytes.substr(summed.size())) return "is damaged (checksum mismatch)";
   fields = summed.substr(frame_head_bytes);
   return "";
 }
@@ -84,7 +84,7 @@ std::string decode_image(std::string_view bytes, const WantedImage& wanted, Imag
   Image found;
   for (std::string* text : {&found.signature, &found.arch, &found.compiler, &found.log, &found.bytes})
     *text = fields.text();
-  if (!fields.ok() || !fields.at_end()) return "is damaged: its fields do not fill it";
+  if (!fields.ok() || !fields.at_end()) return "is damaged (its fields do not fill it)";
   if (found.signature != wanted.signature) return concat("holds another kernel, of signature ", found.signature);
   if (found.arch != wanted.arch) return concat("holds a kernel for ", found.arch);
   if (!wanted.compiler.empty() && found.compiler != wanted.compiler)

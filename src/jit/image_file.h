@@ -37,6 +37,9 @@ class FieldReader {
   bool ok_ = true;
 };
 
+// Far more than any kernel takes: a file or an entry that claims more is refused before memory is taken for it.
+constexpr size_t largest_image = size_t{256} << 20, largest_index = size_t{64} << 20;
+
 // Magic, format, length of the whole, fields, SHA-256 of all before it.
 std::string encode_image(const Image& image);
 

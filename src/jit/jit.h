@@ -51,8 +51,9 @@ struct Compiler {
   int major = 0, minor = 0;
   std::vector<int> architectures;  // 75, 80, 86, ...
 };
-// Null where there is none; `why` then lists where it looked and what each place answered.
-const Compiler* find_compiler(std::string* why = nullptr);
+// The first one of at most CUDA `newest_major` (0 = any). Null where there is none; `why` then lists where it looked
+// and what each place answered.
+const Compiler* find_compiler(std::string* why = nullptr, int newest_major = 0);
 // Compiles without any store. Throws Error{environment} without NVRTC, Error{internal} with the log when it fails
 // (Error{invalid_argument} when the unit includes files of the caller's).
 Image compile(const Request& request);
@@ -67,8 +68,10 @@ class Store {
     bool use_compiler = true;
     std::string cache_note = {};  // why there is no cache directory, where that is nobody's wish
     int newest_major = 0;         // an NVRTC of a later CUDA is not used: the driver could not load its code; 0 = any
+    bool trust_any_pack = false;  // else a pack is refused that another user made or may change
   };
-  // $RAPT_CACHE ("off" = none; default $XDG_CACHE_HOME/rapt or ~/.cache/rapt), $RAPT_PACKS (paths with ':' between).
+  // $RAPT_CACHE ("off" = none; default $XDG_CACHE_HOME/rapt or ~/.cache/rapt), $RAPT_PACKS (paths with ':' between),
+  // $RAPT_PACKS_TRUST ("owner" or "any").
   static Options from_environment();
   explicit Store(Options options);
   ~Store();
@@ -80,7 +83,7 @@ class Store {
     int64_t compiled = 0, memory = 0, pack = 0, cache = 0, rejected = 0;  // rejected: corrupt or foreign entries
   };
   Counters counters() const;
-  const std::string& cache_directory() const;  // "" = none
+  const std::string& cache_directory() const;  // "" = none; one that is not there yet is made by the first kernel
   std::string cache_note() const;              // why there is none, or ""
 
  private:
@@ -98,7 +101,8 @@ struct PackInfo {
   };
   std::vector<Entry> entries;
 };
-PackInfo read_pack_info(const std::string& path);
+// What is in it; `trust_any` as in Store::Options (reading alone runs nothing).
+PackInfo read_pack_info(const std::string& path, bool trust_any = true);
 
 // SHA-256 (FIPS 180-4) as 64 hex digits.
 std::string sha256(std::string_view bytes);

@@ -66,30 +66,35 @@ std::string without_times(std::string_view log) {
   return kept;
 }
 
-// The number in "sm_90a" or "compute_89"; throws where `arch` is neither.
-int number_of(const std::string& arch) {
-  const std::string_view digits =
-      std::string_view(arch).substr(std::min(arch.size(), arch.starts_with("sm_") ? size_t{3}
-                                                          : is_ptx_arch(arch)     ? size_t{8}
-                                                                                  : arch.size()));
-  size_t count = 0;
+// "sm_90a" in parts.
+struct Architecture {
+  std::string_view prefix, suffix;
   int number = 0;
+};
+
+Architecture parts_of(const std::string& arch) {
+  Architecture parts;
+  const std::string_view text = arch;
+  parts.prefix = text.substr(0, text.starts_with("sm_") ? 3 : is_ptx_arch(text) ? 8 : text.size());
+  const std::string_view digits = text.substr(parts.prefix.size());
+  size_t count = 0;
   while (count < digits.size() && count < 4 && std::isdigit(static_cast<unsigned char>(digits[count])))
-    number = 10 * number + (digits[count++] - '0');
-  const std::string_view suffix = digits.substr(count);
-  if (count == 0 || !(suffix.empty() || suffix == "a" || suffix == "f"))
+    parts.number = 10 * parts.number + (digits[count++] - '0');
+  parts.suffix = digits.substr(count);
+  if (count == 0 || !(parts.suffix.empty() || parts.suffix == "a" || parts.suffix == "f"))
     invalid("architecture '", arch, "': expected sm_NN or compute_NN, with a or f behind it or not");
-  return number;
+  return parts;
 }
 
+// Chips of Jetson, Drive and other systems on a chip: code for them is not said to run on any other chip.
+bool is_embedded(int number) { return number == 87 || number == 88 || number == 101; }
+
 void require_architecture(const Compiler& compiler, const std::string& arch) {
-  const int number = number_of(arch);
-  const std::vector<int>& known = compiler.architectures;
-  if (std::find(known.begin(), known.end(), number) != known.end()) return;
-  std::string list;
-  for (const int each : known) list += concat(list.empty() ? "" : ", ", each);
+  const std::string best = known_architecture(compiler, arch);
+  if (best == arch) return;
   throw Error(ErrorCode::environment, concat("architecture '", arch, "': NVRTC ", compiler.version, " (", compiler.path,
-                                             ") compiles for ", list, " only"));
+                                             ") compiles for ", list_of(compiler.architectures), " only",
+                                             best.empty() ? "" : concat("; its code for ", best, " runs there")));
 }
 
 // The log's lines from the first error on, at most `most` of them.
@@ -124,28 +129,59 @@ Compiled run_nvrtc(const Nvrtc& nvrtc, const Sources& sources, const std::string
   return compiled;
 }
 
-const Compiler* find_compiler(std::string* why) {
-  const Nvrtc* nvrtc = find_nvrtc(why);
+std::string list_of(const std::vector<int>& numbers) {
+  std::string list;
+  for (const int each : numbers) list += concat(list.empty() ? "" : ", ", each);
+  return list;
+}
+
+std::vector<std::string> architectures_that_run_on(const std::string& arch) {
+  const Architecture own = parts_of(arch);
+  std::vector<std::string> all = {arch};
+  if (!own.suffix.empty()) all.push_back(concat(own.prefix, own.number));
+  for (int number = own.number - 1; number >= own.number / 10 * 10 && !is_ptx_arch(arch); --number)
+    if (!is_embedded(number)) all.push_back(concat(own.prefix, number));
+  return all;
+}
+
+std::string known_architecture(const Compiler& compiler, const std::string& arch) {
+  const auto knows = [&](int number) {
+    return std::find(compiler.architectures.begin(), compiler.architectures.end(), number) !=
+           compiler.architectures.end();
+  };
+  const Architecture own = parts_of(arch);
+  if (knows(own.number)) return arch;
+  for (int number = own.number - 1; number >= own.number / 10 * 10; --number)
+    if (knows(number) && !is_embedded(number)) return concat(own.prefix, number);
+  return "";
+}
+
+const Compiler* find_compiler(std::string* why, int newest_major) {
+  const Nvrtc* nvrtc = find_nvrtc({.newest_major = newest_major}, why);
   return nvrtc ? &nvrtc->about : nullptr;
 }
 
 Image compile(const Request& request) {
-  const auto begin = std::chrono::steady_clock::now();
   std::string why;
-  const Nvrtc* nvrtc = find_nvrtc(&why);
+  const Nvrtc* nvrtc = find_nvrtc({}, &why);
   if (!nvrtc)
     throw Error(ErrorCode::environment, concat("cannot compile ", request.label, " for ", request.arch, ": ", why));
-  require_architecture(nvrtc->about, request.arch);
-  Compiled compiled = run_nvrtc(*nvrtc, collect_sources(request), request.arch);
+  return compile_with(*nvrtc, request);
+}
+
+Image compile_with(const Nvrtc& nvrtc, const Request& request) {
+  const auto begin = std::chrono::steady_clock::now();
+  require_architecture(nvrtc.about, request.arch);
+  Compiled compiled = run_nvrtc(nvrtc, collect_sources(request), request.arch);
   if (!compiled.ok)
     throw Error(request.files.empty() ? ErrorCode::internal : ErrorCode::invalid_argument,
-                concat(request.label, ": NVRTC ", nvrtc->about.version, " does not compile it for ", request.arch, ":",
+                concat(request.label, ": NVRTC ", nvrtc.about.version, " does not compile it for ", request.arch, ":",
                        first_errors(compiled.log, 12)));
   Image image;
   image.signature = signature(request);
   image.arch = request.arch;
   image.bytes = std::move(compiled.image);
-  image.compiler = nvrtc->about.version;
+  image.compiler = nvrtc.about.version;
   image.log = std::move(compiled.log);
   image.source = Image::Source::compiled;
   image.milliseconds = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <string>
+#include <vector>
 
 #include "jit/jit.h"
 
@@ -36,8 +37,26 @@ struct Nvrtc {
   Compiler about;
 };
 
-// Null where there is none; `why` as in find_compiler().
-const Nvrtc* find_nvrtc(std::string* why);
+// What a kernel needs of NVRTC.
+struct CompilerNeeds {
+  int newest_major = 0;   // the driver's CUDA: code of a later one would not load; 0 = any
+  std::string arch = {};  // must be known, itself or an older one that runs as well (known_architecture()); "" = any
+};
+// The first one that fits. Candidates are opened one after another and stay open. Null where none fits; `why` then
+// names every one with its version and what is wrong with it.
+const Nvrtc* find_nvrtc(const CompilerNeeds& needs, std::string* why);
+
+// What to compile for a card of architecture `arch`: that itself if this NVRTC knows it; else the newest of the same
+// major version below it, whose code runs there too; "" if there is none. Throws where `arch` is no architecture.
+std::string known_architecture(const Compiler& compiler, const std::string& arch);
+// `arch` and the older ones whose code runs on its cards, newest first; PTX is compiled for what it says alone.
+std::vector<std::string> architectures_that_run_on(const std::string& arch);
+
+// "80, 90"
+std::string list_of(const std::vector<int>& numbers);
+
+// Compiles with this one for exactly the request's architecture.
+Image compile_with(const Nvrtc& nvrtc, const Request& request);
 
 // Fills the table from a library opened by dlopen. False with the reason in `why` where it cannot be used.
 bool fill_nvrtc(void* library, Nvrtc& nvrtc, std::string& why);

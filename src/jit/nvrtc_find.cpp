@@ -1,6 +1,7 @@
-// Finds NVRTC and opens it, once a process: $RAPT_NVRTC, else the loader's path, pip's package, toolkit folders.
-// Keeps what every place answered, for the error of those who have none.
+// Finds NVRTC and opens it, each one once a process: $RAPT_NVRTC, else the loader's path, pip's package, toolkit
+// folders. Keeps what every place answered, for the error of those who have none that fits.
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <glob.h>
 #include <link.h>
 #include <sys/stat.h>
@@ -11,11 +12,13 @@
 #include <climits>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <memory>
-#include <optional>
+#include <mutex>
 #include <vector>
 
 #include "error.h"
+#include "files.h"
 #include "jit/nvrtc.h"
 #include "jit/sources.h"
 
@@ -50,67 +53,123 @@ std::vector<std::string> folders_like(const std::string& pattern) {
   return folders;
 }
 
+// The candidates, opened one after another until one fits, and what every place answered.
 class Search {
  public:
-  // Tries one file, or a name for the loader.
-  bool try_file(const std::string& path) {
-    void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (!library) {
-      note(path, dlerror());
-      return false;
+  // The first that fits what is needed, or null and in `why` what each one is.
+  const Nvrtc* find(const CompilerNeeds& needs, std::string* why) {
+    const std::lock_guard lock(mutex_);
+    std::string misfits;
+    for (size_t at = 0; at < opened_.size() || open_next();) {
+      if (at == opened_.size()) continue;  // that place had none
+      const Nvrtc& nvrtc = *opened_[at++];
+      const std::string wrong = why_unfit(nvrtc.about, needs);
+      if (wrong.empty()) return &nvrtc;
+      misfits +=
+          concat(misfits.empty() ? "" : "; ", "NVRTC ", nvrtc.about.version, " (", nvrtc.about.path, ") ", wrong);
     }
-    Nvrtc nvrtc{};
-    std::string why;
-    if (!fill_nvrtc(library, nvrtc, why)) {
-      note(path, why);
-      dlclose(library);
-      return false;
-    }
-    found_ = std::move(nvrtc);
+    if (why) *why = opened_.empty() ? nothing_found() : nothing_fits(needs, misfits);
+    return nullptr;
+  }
+
+ private:
+  struct Opened : Nvrtc {
+    void* library = nullptr;
+  };
+  std::mutex mutex_;
+  const std::string given_ = environment("RAPT_NVRTC");  // where it is set nothing else will do
+  bool listed_ = false, listed_all_ = false;
+  std::deque<std::string> places_;  // files, and names for the loader, that are still to be tried
+  std::vector<std::unique_ptr<Opened>> opened_;
+  std::string answers_;              // of libraries that are there and cannot be used
+  std::vector<std::string> absent_;  // where there is none
+
+  // Tries one place more. False where none is left.
+  bool open_next() {
+    if (places_.empty() && !list_places()) return false;
+    if (places_.empty()) return true;
+    const std::string place = places_.front();
+    places_.pop_front();
+    open(place);
     return true;
   }
 
-  bool try_folder(const std::string& folder) {
-    bool any = false;
-    for (const char* name : library_names) {
-      const std::string path = folder + "/" + name;
-      if (access(path.c_str(), F_OK) != 0) continue;
-      any = true;
-      if (try_file(path)) return true;
+  // The loader's names come first; folders are looked through when none of these fits.
+  bool list_places() {
+    if (listed_all_) return false;
+    listed_all_ = listed_ || !given_.empty();
+    if (!given_.empty()) {
+      is_folder(given_) ? add_folder(given_) : places_.push_back(given_);
+    } else if (!listed_) {
+      places_.assign(library_names.begin(), library_names.end());
+    } else {
+      for (const std::string& packages : python_packages())
+        for (const char* folder : {"/nvidia/cu13/lib", "/nvidia/cuda_nvrtc/lib"}) add_pattern(packages + folder);
+      for (const std::string& pattern : toolkit_patterns()) add_pattern(pattern);
     }
-    if (!any) absent_.push_back(folder);
-    return false;
+    listed_ = true;
+    return true;
   }
 
-  bool try_pattern(const std::string& pattern) {
+  void add_folder(const std::string& folder) {
+    const size_t before = places_.size();
+    for (const char* name : library_names)
+      if (const std::string path = folder + "/" + name; access(path.c_str(), F_OK) == 0) places_.push_back(path);
+    if (places_.size() == before) absent_.push_back(folder);
+  }
+
+  void add_pattern(const std::string& pattern) {
     const std::vector<std::string> folders = folders_like(pattern);
     if (folders.empty()) absent_.push_back(pattern);
-    return std::any_of(folders.begin(), folders.end(), [&](const std::string& folder) { return try_folder(folder); });
+    for (const std::string& folder : folders) add_folder(folder);
   }
 
-  bool run() {
-    if (const std::string given = environment("RAPT_NVRTC"); !given.empty())  // then nothing else will do
-      return is_folder(given) ? try_folder(given) : try_file(given);
-    const auto on_loader_path = [&](const char* name) { return try_file(name); };
-    if (std::any_of(library_names.begin(), library_names.end(), on_loader_path)) return true;
-    std::vector<std::string> patterns;
-    for (const std::string& packages : python_packages())
-      for (const char* folder : {"/nvidia/cu13/lib", "/nvidia/cuda_nvrtc/lib"}) patterns.push_back(packages + folder);
-    for (const std::string& pattern : toolkit_patterns()) patterns.push_back(pattern);
-    return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& each) { return try_pattern(each); });
+  // Opens one file, or a name for the loader. A file is looked at before: opening a FIFO would wait for its writer.
+  void open(const std::string& place) {
+    FileHandle file;
+    size_t bytes = 0;
+    if (place.find('/') != std::string::npos) {
+      if (access(place.c_str(), F_OK) != 0) return absent_.push_back(place);
+      if (const std::string wrong = open_regular(AT_FDCWD, place, file, bytes); !wrong.empty())
+        return note(place, wrong);
+    }
+    void* library = dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (!library) return note(place, dlerror());
+    const auto is_same = [&](const auto& other) { return other->library == library; };
+    auto made = std::make_unique<Opened>();
+    std::string why;
+    const bool again = std::any_of(opened_.begin(), opened_.end(), is_same);  // another name of the same file
+    if (!again && fill_nvrtc(library, *made, why)) {
+      made->library = library;
+      opened_.push_back(std::move(made));
+      return;
+    }
+    if (!again) note(place, why);
+    dlclose(library);
   }
 
-  const Nvrtc* found() const { return found_ ? &*found_ : nullptr; }
+  static std::string why_unfit(const Compiler& compiler, const CompilerNeeds& needs) {
+    if (needs.newest_major > 0 && compiler.major > needs.newest_major)
+      return concat("is newer than the driver, which supports CUDA ", needs.newest_major, ".x");
+    if (!needs.arch.empty() && known_architecture(compiler, needs.arch).empty())
+      return concat("compiles for ", list_of(compiler.architectures), " only, not for ", needs.arch);
+    return "";
+  }
 
-  std::string failure() const {
+  std::string nothing_fits(const CompilerNeeds& needs, const std::string& misfits) const {
+    const std::string rule = concat(
+        needs.arch.empty() ? "" : concat(" that compiles for ", needs.arch),
+        needs.newest_major > 0 ? concat(", of CUDA ", needs.newest_major, " or older (or update the driver)") : "");
+    return concat(given_.empty() ? "" : concat("RAPT_NVRTC = '", given_, "': "), misfits, "; install an NVRTC", rule,
+                  ", or let RAPT_NVRTC name it", answers_.empty() ? "" : concat("; not usable: ", answers_));
+  }
+
+  std::string nothing_found() const {
     std::string places;
     for (const std::string& place : absent_) places += (places.empty() ? "there is nothing at " : ", ") + place;
     return concat("NVRTC was not found (pip install nvidia-cuda-nvrtc, or name its file or folder in RAPT_NVRTC): ",
                   answers_, !answers_.empty() && !places.empty() ? "; " : "", places);
   }
-
- private:
-  std::optional<Nvrtc> found_;
 
   // Patterns of the folders that pip installs to, without asking a Python: this library's neighbours (a wheel), the
   // environment that is active, the running program's prefix, the user's and the system's.
@@ -153,9 +212,6 @@ class Search {
       answers_ += answer.starts_with(place) ? answer : concat(place, ": ", answer);
     }
   }
-
-  std::string answers_;              // of libraries that are there and cannot be used
-  std::vector<std::string> absent_;  // where there is none
 };
 
 // "13.0.88" from the banner that NVRTC writes into PTX, "Cuda compilation tools, release 13.0, V13.0.88"; "" without.
@@ -251,16 +307,9 @@ bool fill_nvrtc(void* library, Nvrtc& nvrtc, std::string& why) {
   return true;
 }
 
-const Nvrtc* find_nvrtc(std::string* why) {
-  // Never destroyed: threads may still compile while the process ends.
-  static const Search& search = *[] {
-    auto* made = new Search;
-    made->run();
-    return made;
-  }();
-  if (search.found()) return search.found();
-  if (why) *why = search.failure();
-  return nullptr;
+const Nvrtc* find_nvrtc(const CompilerNeeds& needs, std::string* why) {
+  static Search& search = *new Search;  // never destroyed: threads may still compile while the process ends
+  return search.find(needs, why);
 }
 
 }  // namespace rapt::jit

@@ -2,10 +2,13 @@
 // in its own frame. So a start reads the index alone, and an image is read and checked when it is wanted.
 #include "jit/pack.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdio>
+#include <filesystem>
 #include <utility>
 
 #include "error.h"
@@ -44,22 +47,63 @@ std::string read_index(const FileHandle& file, size_t file_bytes, const std::str
     bad_pack(path, concat("is truncated: it holds ", file_bytes, " bytes"));
   if (!index.starts_with(pack_magic)) bad_pack(path, "is no pack: its first bytes differ");
   const uint64_t bytes = FieldReader(std::string_view(index).substr(magic_bytes + 8)).number();
+  if (bytes > largest_index)
+    bad_pack(path, concat("has an index of ", bytes, " bytes: must be at most ", largest_index));
   if (bytes > file_bytes || !read_exactly(file, 0, bytes, index))
     bad_pack(path, concat("is truncated or damaged: it holds ", file_bytes, " bytes, and its index alone ", bytes));
   return index;
 }
 
+// "" where only this user or root can have written what `status` describes. In a folder with the sticky bit, as /tmp,
+// others may add files and not replace them.
+std::string why_distrusted(const struct stat& status) {
+  if (status.st_uid != geteuid() && status.st_uid != 0)
+    return concat("belongs to user ", status.st_uid, " and this process is user ", geteuid(),
+                  ": its owner must be that user or root");
+  const bool sticky = S_ISDIR(status.st_mode) && (status.st_mode & S_ISVTX) != 0;
+  if ((status.st_mode & (S_IWGRP | S_IWOTH)) == 0 || sticky) return "";
+  char mode[8];
+  std::snprintf(mode, sizeof mode, "%03o", static_cast<unsigned>(status.st_mode) & 0777u);
+  return concat("may be written by its group or others (mode ", mode, ")");
+}
+
+// A wheel's pack, beside the library: whoever may write it may write the library, so it adds no risk.
+bool is_as_safe_as_the_library(const struct stat& pack, const std::filesystem::path& folder) {
+  Dl_info self{};
+  struct stat library {};
+  std::error_code failure;
+  if (dladdr(reinterpret_cast<const void*>(&write_pack), &self) == 0 || self.dli_fname == nullptr) return false;
+  const std::filesystem::path file = std::filesystem::canonical(self.dli_fname, failure);
+  if (failure || file.parent_path() != folder || stat(file.c_str(), &library) != 0) return false;
+  const auto writers = [](const struct stat& status) { return status.st_mode & (S_IWGRP | S_IWOTH); };
+  return pack.st_uid == library.st_uid && pack.st_gid == library.st_gid && (writers(pack) & ~writers(library)) == 0;
+}
+
+// Of the opened file, and of the folder in which it lies, whatever links lead there.
+std::string why_distrusted(const FileHandle& file, const std::string& path) {
+  struct stat status {};
+  std::error_code failure;
+  const std::filesystem::path folder = std::filesystem::canonical(path, failure).parent_path();
+  if (failure || fstat(file.fd(), &status) != 0) return "its owner cannot be told";
+  if (is_as_safe_as_the_library(status, folder)) return "";
+  if (const std::string why = why_distrusted(status); !why.empty()) return "it " + why;
+  if (stat(folder.c_str(), &status) != 0) return "its folder's owner cannot be told";
+  const std::string why = why_distrusted(status);
+  return why.empty() ? "" : concat("its folder '", folder.string(), "' ", why);
+}
+
 }  // namespace
 
-std::shared_ptr<const Pack> Pack::open(const std::string& path) {
+std::shared_ptr<const Pack> Pack::open(const std::string& path, bool trust_any) {
   auto pack = std::make_shared<Pack>();
   pack->path_ = path;
-  pack->file_ = open_file(AT_FDCWD, path, O_RDONLY);
-  struct stat status {};
-  if (!pack->file_.is_open() || fstat(pack->file_.fd(), &status) != 0)
-    bad_pack(path, concat("cannot be read: ", system_error()));
-  if (!S_ISREG(status.st_mode)) bad_pack(path, "is not a file");
-  const auto file_bytes = static_cast<size_t>(status.st_size);
+  size_t file_bytes = 0;
+  if (const std::string wrong = open_regular(AT_FDCWD, path, pack->file_, file_bytes); !wrong.empty())
+    bad_pack(path, wrong);
+  if (!trust_any)
+    if (const std::string why = why_distrusted(pack->file_, path); !why.empty())
+      bad_pack(path, concat("is not used: ", why, ", and what lies in it is code that runs here (see docs/packs.md; ",
+                            "RAPT_PACKS_TRUST=any takes packs of anybody)"));
   const std::string index = read_index(pack->file_, file_bytes, path);
   std::string_view content;
   if (const std::string wrong = unframe(index, pack_magic, pack_format, content); !wrong.empty()) bad_pack(path, wrong);
@@ -71,11 +115,17 @@ std::shared_ptr<const Pack> Pack::open(const std::string& path) {
     std::string signature = fields.text();
     Place place;
     place.arch = fields.text();
-    place.offset = index.size() + fields.number();
+    place.offset = fields.number();
     place.bytes = fields.number();
-    if (place.offset > file_bytes || place.bytes > file_bytes - place.offset)
-      bad_pack(path, concat("is truncated: it holds ", file_bytes, " bytes, and the image ", signature,
-                            " should end at byte ", place.offset + place.bytes));
+    const size_t behind_index = file_bytes - index.size();
+    if (place.offset > behind_index || place.bytes > behind_index - place.offset)
+      bad_pack(path, concat("is truncated or damaged: it holds ", file_bytes, " bytes, and the image ", signature,
+                            " should lie beyond them"));
+    place.offset += index.size();
+    if (place.bytes > largest_image)
+      bad_pack(path,
+               concat("holds ", place.bytes, " bytes for the image ", signature, ": must be at most ", largest_image));
+    pack->archs_.insert(place.arch);
     pack->places_.emplace(std::move(signature), std::move(place));
   }
   if (!fields.ok() || !fields.at_end()) bad_pack(path, "is damaged: its fields do not fill its index");
@@ -118,12 +168,12 @@ void write_pack(const std::string& path, const std::vector<Image>& images) {
     content += bytes;
   }
   const std::string file = encode_index(images.front().compiler, places, content.size()) + content;
-  if (const std::string failure = replace_file(AT_FDCWD, path, path + ".tmp", file, 0644); !failure.empty())
+  if (const std::string failure = replace_file(AT_FDCWD, path, file, 0644); !failure.empty())
     throw Error(ErrorCode::environment, concat("pack '", path, "': ", failure));
 }
 
-PackInfo read_pack_info(const std::string& path) {
-  const std::shared_ptr<const Pack> pack = Pack::open(path);
+PackInfo read_pack_info(const std::string& path, bool trust_any) {
+  const std::shared_ptr<const Pack> pack = Pack::open(path, trust_any);
   PackInfo info{pack->compiler(), {}};
   for (const auto& [signature, place] : pack->places()) {
     Image image;

@@ -4,17 +4,19 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 
-#include "jit/file.h"
+#include "files.h"
 #include "jit/jit.h"
 
 namespace rapt::jit {
 
 class Pack {
  public:
-  // Reads and checks the index. Throws Error{invalid_argument} naming the path and what is wrong.
-  static std::shared_ptr<const Pack> open(const std::string& path);
+  // Reads and checks the index. Throws Error{environment} naming the path and what is wrong. Unless `trust_any`, a pack
+  // is refused that anyone but this user and root may have written.
+  static std::shared_ptr<const Pack> open(const std::string& path, bool trust_any);
 
   // Whether it holds the image and that is sound; `why` says what is wrong where it is not.
   bool read(const std::string& signature, const std::string& arch, Image& image, std::string& why) const;
@@ -26,12 +28,14 @@ class Pack {
     std::string arch;
     size_t offset = 0, bytes = 0;
   };
-  const std::map<std::string, Place>& places() const { return places_; }  // by signature
+  bool holds(const std::string& arch) const { return archs_.contains(arch); }  // any kernel for it
+  const std::map<std::string, Place>& places() const { return places_; }       // by signature
 
  private:
   std::string path_, compiler_;
   FileHandle file_;
   std::map<std::string, Place> places_;
+  std::set<std::string> archs_;
 };
 
 }  // namespace rapt::jit

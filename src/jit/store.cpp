@@ -1,6 +1,7 @@
 // Where images come from: memory, packs, the cache directory, NVRTC; one thread at a time fetches a key, others wait.
 // Made by a context at its first GPU call, and by the lab. Without NVRTC the cache is not asked: its key names the
 // compiler.
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -14,6 +15,7 @@
 #include "error.h"
 #include "jit/cache.h"
 #include "jit/jit.h"
+#include "jit/nvrtc.h"
 #include "jit/pack.h"
 #include "log.h"
 
@@ -63,26 +65,26 @@ struct Store::Impl {
   std::optional<Cache> opened_cache;
   std::atomic<int64_t> compiled{0}, memory{0}, pack{0}, cache{0}, rejected{0};
 
-  // Opened when it is first needed: who uses no GPU gets no directory.
+  // Opened, and made, when it is first needed: who uses no GPU gets no directory.
   const Cache* usable_cache() {
     std::call_once(cache_once, [&] {
       if (!options.cache_directory.empty()) opened_cache.emplace(options.cache_directory);
     });
     return opened_cache && opened_cache->usable() ? &*opened_cache : nullptr;
   }
-  std::string cache_note() {
-    usable_cache();
-    return opened_cache ? opened_cache->note() : options.cache_note;
+  std::string cache_note() const {
+    return options.cache_directory.empty() ? options.cache_note : Cache::why_unusable(options.cache_directory);
   }
 
-  void reject(const std::string& why) {
+  // `outcome`: what is done about it.
+  void reject(const std::string& why, const char* outcome) {
     ++rejected;
-    warn_once(why + "; it is left aside");
+    warn_once(why + outcome);
   }
 
   Image fetch(const Request& request, const std::string& key);
   bool read_packs(const Request& request, const std::string& key, Image& image, std::string& complaints);
-  Image compile_and_keep(const Request& request, const std::string& key, const Compiler& compiler);
+  Image compile_and_keep(const Request& request, const std::string& key, const Nvrtc& nvrtc);
   [[noreturn]] void missing(const Request& request, const std::string& complaints, const std::string& why);
 };
 
@@ -92,16 +94,25 @@ bool Store::Impl::read_packs(const Request& request, const std::string& key, Ima
     const std::lock_guard lock(mutex);
     opened = packs;
   }
-  for (const auto& each : opened) {
-    std::string why;
-    if (each->read(key, request.arch, image, why)) {
-      image.source = Image::Source::pack;
-      ++pack;
-      return true;
+  if (opened.empty()) return false;
+  Request fitting = request;
+  for (const std::string& arch : architectures_that_run_on(request.arch)) {
+    fitting.arch = arch;
+    const auto holds = [&](const auto& each) { return each->holds(arch); };
+    const bool own = arch == request.arch;
+    if (!own && std::none_of(opened.begin(), opened.end(), holds)) continue;
+    const std::string signature_there = own ? key : signature(fitting);
+    for (const auto& each : opened) {
+      std::string why;
+      if (each->read(signature_there, arch, image, why)) {
+        image.source = Image::Source::pack;
+        ++pack;
+        return true;
+      }
+      if (why.empty()) continue;
+      reject(why, "; that entry is not used");
+      complaints += why + "; ";
     }
-    if (why.empty()) continue;
-    reject(why);
-    complaints += why + "; ";
   }
   return false;
 }
@@ -115,11 +126,13 @@ void Store::Impl::missing(const Request& request, const std::string& complaints,
 }
 
 // From the cache, or compiled and put there. Among processes one compiles a key and the others wait for its file.
-Image Store::Impl::compile_and_keep(const Request& request, const std::string& key, const Compiler& compiler) {
+Image Store::Impl::compile_and_keep(const Request& request, const std::string& key, const Nvrtc& nvrtc) {
+  const Compiler& compiler = nvrtc.about;
   const Cache* directory = usable_cache();
   if (!directory) {
-    if (const std::string note = cache_note(); !note.empty()) warn_once(note);
-    return compile(request);
+    if (const std::string& note = opened_cache ? opened_cache->note() : options.cache_note; !note.empty())
+      warn_once(note);
+    return compile_with(nvrtc, request);
   }
   Image image;
   std::string wrong, failure;
@@ -134,8 +147,8 @@ Image Store::Impl::compile_and_keep(const Request& request, const std::string& k
   const std::optional<Cache::KeyLock> lock = directory->lock(key, compiler.version, failure);
   wrong.clear();
   if (hit()) return image;  // somebody else was compiling it
-  if (!wrong.empty()) reject(wrong);
-  image = compile(request);
+  if (!wrong.empty()) reject(wrong, lock ? "; recompiling and replacing it" : "; recompiling it");
+  image = compile_with(nvrtc, request);
   if (lock) failure = directory->write(image, *lock);
   if (!failure.empty())
     warn_once(concat("compiled kernels cannot be kept in '", options.cache_directory, "': ", failure));
@@ -147,20 +160,16 @@ Image Store::Impl::fetch(const Request& request, const std::string& key) {
   Image image;
   std::string complaints, why = "This store may not compile";
   if (!read_packs(request, key, image, complaints)) {
-    const Compiler* compiler = options.use_compiler ? find_compiler(&why) : nullptr;
-    if (compiler && options.newest_major > 0 && compiler->major > options.newest_major) {
-      why =
-          concat("NVRTC ", compiler->version, " at ", compiler->path, " is newer than the driver, which supports CUDA ",
-                 options.newest_major, ".x: its code would not load; let RAPT_NVRTC name an NVRTC of CUDA ",
-                 options.newest_major, " or older, or update the driver");
-      compiler = nullptr;
-    }
-    if (!compiler) missing(request, complaints, why);
+    const CompilerNeeds needs{.newest_major = options.newest_major, .arch = request.arch};
+    const Nvrtc* nvrtc = options.use_compiler ? find_nvrtc(needs, &why) : nullptr;
+    if (!nvrtc) missing(request, complaints, why);
+    Request fitting = request;
+    fitting.arch = known_architecture(nvrtc->about, request.arch);
     begin = std::chrono::steady_clock::now();  // opening NVRTC is once a process, not part of this image
-    image = compile_and_keep(request, key, *compiler);
+    image = compile_and_keep(fitting, fitting.arch == request.arch ? key : signature(fitting), *nvrtc);
     if (image.source == Image::Source::compiled) {
       ++compiled;
-      log_info(concat("compiled ", request.label, " for ", request.arch, " in ", image.milliseconds, " ms"));
+      log_info(concat("compiled ", request.label, " for ", fitting.arch, " in ", image.milliseconds, " ms"));
       return image;
     }
   }
@@ -215,7 +224,7 @@ std::shared_ptr<const Image> Store::get(const Request& request) {
 }
 
 void Store::load_pack(const std::string& path) {
-  std::shared_ptr<const Pack> pack = Pack::open(path);
+  std::shared_ptr<const Pack> pack = Pack::open(path, impl_->options.trust_any_pack);
   const std::lock_guard lock(impl_->mutex);
   impl_->packs.push_back(std::move(pack));
 }
@@ -226,7 +235,7 @@ Store::Counters Store::counters() const {
 
 const std::string& Store::cache_directory() const {
   static const std::string none;
-  return impl_->usable_cache() ? impl_->options.cache_directory : none;
+  return impl_->cache_note().empty() ? impl_->options.cache_directory : none;
 }
 
 std::string Store::cache_note() const { return impl_->cache_note(); }

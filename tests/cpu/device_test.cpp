@@ -39,6 +39,15 @@ TEST(DevicePreset, an_architecture_is_its_smallest_card) {
   EXPECT_EQ(device_preset("sm_80").arch, "sm_80");
   EXPECT_EQ(device_preset("sm_90a").sm, 90);
   EXPECT_EQ(device_preset("sm_120").arch, "sm_120");
+  EXPECT_EQ(device_preset("sm_90").arch, "sm_90");
+  EXPECT_EQ(device_preset("sm_90").sm_count, device_preset("h100").sm_count);
+  for (const int sm : {87, 103, 121})
+    for (const char* prefix : {"sm_", "compute_"}) {
+      const Device device = device_preset(concat(prefix, sm));
+      EXPECT_EQ(device.arch, concat(prefix, sm));
+      EXPECT_EQ(device.sm, sm);
+      EXPECT_GT(device.sm_count, 0);
+    }
   const Device ptx = device_preset("compute_89");
   EXPECT_EQ(ptx.arch, "compute_89");
   EXPECT_EQ(ptx.sm, 89);
@@ -67,9 +76,11 @@ TEST(DevicePreset, an_unknown_name_lists_the_known_ones) {
     EXPECT_GT(device.smem_per_block, 0) << name;
     EXPECT_GT(device.threads_per_sm, 0) << name;
     const bool ptx = name.rfind("compute_", 0) == 0;
-    EXPECT_EQ(device.arch, ptx ? concat("compute_", device.sm) : arch_of(device.sm));
+    const bool architecture = ptx || name.rfind("sm_", 0) == 0;
+    EXPECT_EQ(device.arch, architecture ? name : arch_of(device.sm));
+    EXPECT_EQ(arch_number(device.arch), device.sm);
   }
-  EXPECT_EQ(gpus, 10 + 2 * 6);  // cards; six architectures, each as cubin and as PTX
+  EXPECT_EQ(gpus, 10 + 2 * 9 + 1);  // cards; nine architectures, each as cubin and as PTX; sm_90 without its a
 }
 
 TEST(DevicePreset, arch_of) {

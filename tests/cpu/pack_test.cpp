@@ -1,5 +1,7 @@
 // Packs: byte-identical when repeated, read entry by entry, refused when truncated or flipped, used without a compiler.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "jit/image_file.h"
 #include "jit_support.h"
@@ -99,7 +101,8 @@ TEST(Pack, TruncatedAnywhereIsRefused) {
   write_file(path, whole + "x");
   EXPECT_TRUE(contains(error_of([&] { store.load_pack(path); }, ErrorCode::environment), "too long"));
   EXPECT_TRUE(contains(error_of([&] { store.load_pack(folder / "none"); }, ErrorCode::environment), "none"));
-  EXPECT_TRUE(contains(error_of([&] { store.load_pack(folder.path()); }, ErrorCode::environment), "not a file"));
+  EXPECT_TRUE(
+      contains(error_of([&] { store.load_pack(folder.path()); }, ErrorCode::environment), "not a regular file"));
 }
 
 TEST(Pack, OneFlippedBitAnywhereIsFound) {
@@ -152,6 +155,155 @@ TEST(Pack, WritingRefusesWhatIsNoPack) {
   EXPECT_TRUE(contains(error_of([&] { jit::write_pack(folder / "none/x", two_images()); }, ErrorCode::environment),
                        folder / "none/x"));
   EXPECT_TRUE(names_in(folder.path()).empty());
+}
+
+// A pack whose index says that its one image lies so.
+std::string pack_with_place(uint64_t offset, uint64_t bytes) {
+  const std::string content(100, 'x');
+  jit::FieldWriter fields;
+  fields.text("13.0.88");
+  fields.number(content.size());
+  fields.number(1);
+  fields.text(jit::signature(small_kernel(1)));
+  fields.text("sm_80");
+  fields.number(offset);
+  fields.number(bytes);
+  return jit::framed("raptpak\n", 1, fields.bytes()) + content;
+}
+
+TEST(Pack, PlacesOutsideTheFileAreRefusedWhenItIsOpened) {
+  const TemporaryFolder folder;
+  jit::Store store(only_packs({}));
+  const auto message = [&](uint64_t offset, uint64_t bytes) {
+    write_file(folder / "a.pack", pack_with_place(offset, bytes));
+    return error_of([&] { store.load_pack(folder / "a.pack"); }, ErrorCode::environment);
+  };
+  write_file(folder / "a.pack", pack_with_place(0, 100));
+  EXPECT_NO_THROW(store.load_pack(folder / "a.pack")) << "the image is looked at when it is wanted";
+  for (const auto& [offset, bytes] : std::vector<std::pair<uint64_t, uint64_t>>{
+           {0, 101}, {100, 1}, {101, 0}, {1 << 20, 1}, {1, UINT64_MAX}, {UINT64_MAX, 1}, {UINT64_MAX - 50, 100}}) {
+    const std::string said = message(offset, bytes);
+    EXPECT_TRUE(contains(said, "truncated") && contains(said, folder / "a.pack")) << offset << ", " << bytes << said;
+  }
+}
+
+TEST(Pack, AnIndexThatClaimsTooMuchIsRefused) {
+  const TemporaryFolder folder;
+  jit::FieldWriter head;
+  head.raw("raptpak\n");
+  head.number(1);
+  head.number(uint64_t{1} << 39);
+  write_file(folder / "a.pack", head.bytes());
+  ASSERT_EQ(truncate((folder / "a.pack").c_str(), int64_t{1} << 40), 0);  // sparse
+  const std::string said = error_of([&] { jit::Store(only_packs({folder / "a.pack"})); }, ErrorCode::environment);
+  EXPECT_TRUE(contains(said, "must be at most 67108864")) << said;
+}
+
+// An image for another architecture under this one's signature: the index lies, or the entry does.
+TEST(Pack, AnImageOfAnotherArchitectureIsNotUsed) {
+  const TemporaryFolder folder;
+  jit::Image foreign = two_images()[0];
+  foreign.arch = "sm_89";
+  jit::write_pack(folder / "a.pack", {foreign});
+  jit::Store store(only_packs({folder / "a.pack"}));
+  const std::string said = error_of([&] { store.get(small_kernel(1)); }, ErrorCode::environment);
+  EXPECT_TRUE(contains(said, "holds a kernel for sm_89")) << said;
+  EXPECT_EQ(store.counters().rejected, 1);
+}
+
+class PackTrust : public testing::Test {
+ protected:
+  PackTrust() {
+    std::filesystem::create_directory(folder / "packs");
+    chmod((folder / "packs").c_str(), 0755);
+    jit::write_pack(path, {{jit::signature(small_kernel(1)), "sm_80", "code", "13.0.88", ""}});
+    chmod(path.c_str(), 0644);
+  }
+  void expect_used() const {
+    jit::Store store(only_packs({path}));
+    EXPECT_EQ(store.get(small_kernel(1))->bytes, "code");
+  }
+  // By RAPT_PACKS and by rapt_load_pack; not where anybody is trusted.
+  void expect_refused(const std::string& reason) const {
+    for (const bool at_start : {true, false}) {
+      jit::Store later(only_packs({}));
+      const std::string said = error_of(
+          [&] { at_start ? (void)jit::Store(only_packs({path})) : later.load_pack(path); }, ErrorCode::environment);
+      for (const std::string& part : {path, reason, std::string("RAPT_PACKS_TRUST=any")})
+        EXPECT_TRUE(contains(said, part)) << part << ": " << said;
+    }
+    jit::Store::Options options = only_packs({path});
+    options.trust_any_pack = true;
+    jit::Store store(options);
+    EXPECT_EQ(store.get(small_kernel(1))->bytes, "code");
+    EXPECT_THROW(jit::read_pack_info(path, false), Error);
+    EXPECT_EQ(jit::read_pack_info(path).entries.size(), 1u) << "told about, not run";
+  }
+
+  TemporaryFolder folder;
+  const std::string path = folder / "packs/a.pack";
+};
+
+TEST_F(PackTrust, ThatOthersMayWriteToIsRefused) {
+  expect_used();
+  for (const mode_t mode : {0664, 0646, 0666, 0777}) {
+    chmod(path.c_str(), mode);
+    expect_refused("may be written by its group or others");
+  }
+  chmod(path.c_str(), 0600);
+  expect_used();
+}
+
+TEST_F(PackTrust, InAFolderThatOthersMayWriteToIsRefused) {
+  for (const mode_t mode : {0775, 0757, 0777}) {
+    chmod((folder / "packs").c_str(), mode);
+    expect_refused(concat("its folder '", folder / "packs", "' may be written"));
+  }
+  chmod((folder / "packs").c_str(), 01777);
+  expect_used();
+}
+
+TEST_F(PackTrust, ALinkIsWhatItLeadsTo) {
+  std::filesystem::create_directory(folder / "open");
+  chmod((folder / "open").c_str(), 0777);
+  std::filesystem::create_symlink(path, folder / "open/link.pack");
+  EXPECT_NO_THROW(jit::Store(only_packs({folder / "open/link.pack"})));
+  chmod((folder / "packs").c_str(), 0777);
+  EXPECT_THROW(jit::Store(only_packs({folder / "open/link.pack"})), Error);
+}
+
+// As in a shared environment whose group installs packages: a wheel's own pack is as safe as the wheel's library.
+TEST_F(PackTrust, BesideTheLibraryAndNoMoreWritableIsUsed) {
+  if (std::getenv("RAPT_TEST_CHILD") != nullptr) {  // the library is this program
+    const std::filesystem::path own = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "packs/a.pack";
+    for (const auto& [mode, used] : {std::pair(0644, true), std::pair(0664, true), std::pair(0666, false)}) {
+      chmod(own.c_str(), static_cast<mode_t>(mode));
+      const std::string beside = own.parent_path().parent_path() / "beside.pack";
+      std::filesystem::copy_file(own, beside, std::filesystem::copy_options::overwrite_existing);
+      chmod(beside.c_str(), static_cast<mode_t>(mode));
+      if (used)
+        EXPECT_NO_THROW(jit::Store(only_packs({beside}))) << mode;
+      else
+        EXPECT_THROW(jit::Store(only_packs({beside})), Error) << mode;
+    }
+    return;
+  }
+  std::filesystem::copy_file("/proc/self/exe", folder / "program");
+  chmod((folder / "program").c_str(), 0775);
+  chmod(folder.path().c_str(), 0775);
+  const std::string command =
+      concat("RAPT_TEST_CHILD=1 '", folder / "program",
+             "' --gtest_brief=1 --gtest_filter=PackTrust.BesideTheLibraryAndNoMoreWritableIsUsed");
+  EXPECT_EQ(std::system(command.c_str()), 0);
+}
+
+TEST_F(PackTrust, OfAnotherUserIsRefused) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
+  ASSERT_EQ(chown(path.c_str(), 12345, 12345), 0);
+  expect_refused("belongs to user 12345");
+  ASSERT_EQ(chown(path.c_str(), 0, 0), 0);
+  ASSERT_EQ(chown((folder / "packs").c_str(), 12345, 12345), 0);
+  expect_refused("its folder");
 }
 
 }  // namespace

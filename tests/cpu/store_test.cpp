@@ -256,11 +256,82 @@ TEST(Store, OptionsComeFromTheEnvironment) {
   EXPECT_EQ(options_of(nullptr, "/x", "/h", nullptr).cache_directory, "/x/rapt");
   EXPECT_EQ(options_of("", "x", "/h", nullptr).cache_directory, "/h/.cache/rapt") << "a relative XDG path is none";
   EXPECT_EQ(options_of("off", "/x", "/h", nullptr).cache_directory, "");
+  EXPECT_EQ(options_of("./c", "/x", "/h", nullptr).cache_directory, "./c");
+  for (const char* word : {"OFF", "Off", "none", "0", "cache"}) {
+    const jit::Store::Options wrong = options_of(word, "/x", "/h", nullptr);
+    EXPECT_EQ(wrong.cache_directory, "") << word;
+    EXPECT_TRUE(contains(wrong.cache_note, concat("RAPT_CACHE = '", word, "': must be off or"))) << wrong.cache_note;
+  }
   EXPECT_EQ(options_of("off", nullptr, nullptr, nullptr).cache_note, "");
   const jit::Store::Options none = options_of(nullptr, nullptr, nullptr, ":/a b/x.pack::y.pack");
   EXPECT_EQ(none.cache_directory, "");
   EXPECT_TRUE(contains(none.cache_note, "HOME"));
   EXPECT_EQ(none.packs, (std::vector<std::string>{"/a b/x.pack", "y.pack"}));
+}
+
+TEST(Store, WhosePacksAreTrustedComesFromTheEnvironment) {
+  const auto trusts_any = [](const char* value) {
+    const Environment scope(std::map<std::string, const char*>{{"RAPT_PACKS_TRUST", value}});
+    return jit::Store::from_environment().trust_any_pack;
+  };
+  EXPECT_FALSE(trusts_any(nullptr));
+  EXPECT_FALSE(trusts_any("owner"));
+  EXPECT_TRUE(trusts_any("any"));
+  testing::internal::CaptureStderr();
+  for (const char* wrong : {"ANY", "yes", "1", "any "}) EXPECT_FALSE(trusts_any(wrong)) << wrong;
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(contains(said, "RAPT_PACKS_TRUST = 'yes': must be owner or any; owner is used")) << said;
+}
+
+TEST(Store, AskingWhereKernelsAreKeptMakesNoDirectory) {
+  const TemporaryFolder folder;
+  const jit::Store store(cached_in(folder / "above/cache"));
+  EXPECT_EQ(store.cache_directory(), folder / "above/cache");
+  EXPECT_EQ(store.cache_note(), "");
+  EXPECT_TRUE(names_in(folder.path()).empty());
+  const jit::Store nowhere(cached_in(folder / "no/home/cache"));
+  EXPECT_EQ(nowhere.cache_directory(), "");
+  EXPECT_TRUE(contains(nowhere.cache_note(), "is not used")) << nowhere.cache_note();
+}
+
+// The entry that a link leads to is sound, and could be put there by whoever may write elsewhere.
+TEST(Store, LinksToSoundEntriesAreNotFollowed) {
+  const TemporaryFolder folder;
+  const std::string name = entry_of(small_kernel(1));
+  jit::Store(cached_in(folder / "cache")).get(small_kernel(1));
+  std::filesystem::rename(folder / ("cache/" + name), folder / "elsewhere");
+  std::filesystem::create_symlink(folder / "elsewhere", folder / ("cache/" + name));
+  jit::Store store(cached_in(folder / "cache"));
+  EXPECT_EQ(store.get(small_kernel(1))->source, Source::compiled);
+  EXPECT_EQ(store.counters().rejected, 1);
+  EXPECT_TRUE(std::filesystem::is_regular_file(std::filesystem::symlink_status(folder / ("cache/" + name))));
+}
+
+TEST(Store, AnEntryForAnotherArchitectureIsRejected) {
+  const TemporaryFolder folder;
+  jit::Image foreign = *jit::Store(cached_in(folder.path())).get(small_kernel(1));
+  foreign.arch = "sm_89";
+  write_file(folder / entry_of(small_kernel(1)), jit::encode_image(foreign));
+  jit::Store store(cached_in(folder.path()));
+  const auto image = store.get(small_kernel(1));
+  EXPECT_EQ(image->source, Source::compiled);
+  EXPECT_EQ(image->arch, "sm_80");
+  EXPECT_EQ(store.counters().rejected, 1);
+}
+
+TEST(Store, WhatIsSaidOfADamagedEntryIsTrue) {
+  const TemporaryFolder folder;
+  const std::string path = folder / entry_of(small_kernel(3));
+  jit::Store(cached_in(folder.path())).get(small_kernel(3));
+  const std::string whole = file_bytes(path);
+  std::string flipped = whole;
+  flipped[whole.size() / 2] = static_cast<char>(flipped[whole.size() / 2] ^ 1);
+  write_file(path, flipped);
+  testing::internal::CaptureStderr();
+  jit::Store(cached_in(folder.path())).get(small_kernel(3));
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(contains(said, path + " is damaged (checksum mismatch); recompiling and replacing it")) << said;
+  EXPECT_EQ(file_bytes(path), whole);
 }
 
 TEST(Store, CompilersNewerThanTheDriverAreRefused) {
