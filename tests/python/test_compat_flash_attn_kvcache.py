@@ -150,3 +150,110 @@ def test_a_cuda_graph_appends_and_attends_at_the_lengths_of_each_replay():
         expected = fa.flash_attn_with_kvcache(q, k_cache, v_cache, k, v, cache_seqlens=cache_seqlens, causal=True)
         assert torch.equal(out, expected)
         cache_seqlens += 1
+
+
+WRONG = [
+    ([10, 64], 1, 64),
+    ([-1, 10], 0, -1),
+    ([-2, 10], 0, -2),
+    ([2**31 - 1, 0], 0, 2**31 - 1),
+    ([63, -(2**31)], 1, -(2**31)),
+]
+
+
+def cache_of_64(device, dtype=torch.float32):
+    k_cache, v_cache = draw(device, torch.float32, (2, 64, 2, 16), (2, 64, 2, 16))
+    q, k, v = draw(device, torch.float32, (2, 1, 4, 16), (2, 1, 2, 16), (2, 1, 2, 16), seed=1)
+    return [tensor.to(dtype) for tensor in (q, k_cache, v_cache, k, v)]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("lengths, at, value", WRONG, ids=str)
+def test_a_length_without_a_place_is_an_error_and_nothing_is_written(device, lengths, at, value):
+    q, k_cache, v_cache, k, v = cache_of_64(device)
+    before = k_cache.clone(), v_cache.clone()
+    start = torch.tensor(lengths, dtype=torch.int32, device=device)
+    sentence = rf"cache_seqlens\[{at}\] is {value}: must be 0 to 63, for 1 new tokens and a cache of 64"
+    with pytest.raises(rapt.InvalidArgument, match=sentence):
+        fa.flash_attn_with_kvcache(q, k_cache, v_cache, k, v, cache_seqlens=start, check_contents=device == "cuda")
+    assert torch.equal(k_cache, before[0]) and torch.equal(v_cache, before[1])
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn])
+@pytest.mark.parametrize("lengths, at, value", WRONG, ids=str)
+@pytest.mark.parametrize("new", [1, 3, 64, 65])
+def test_what_writes_to_the_cache_writes_nothing_outside_its_place(device, dtype, lengths, at, value, new):
+    """As a GPU does it, without a look at the lengths; on the CPU too. 65 tokens have no place at all."""
+    from rapt.compat._shared import append
+
+    _, cache, _, _, _ = cache_of_64(device, dtype)
+    fresh = torch.randn(2, new, 2, 16).to(dtype).to(device)
+    expected = cache.clone()
+    for b, length in enumerate(lengths):
+        if 0 <= length <= 64 - new:
+            expected.view(torch.uint8)[b, length : length + new] = fresh.view(torch.uint8)[b]
+    start = torch.tensor(lengths, dtype=torch.int32, device=device)
+    if device == "cuda":
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        append(cache, fresh, start)
+    finally:
+        if device == "cuda":
+            torch.cuda.set_sync_debug_mode("default")
+    assert torch.equal(cache.view(torch.uint8), expected.view(torch.uint8))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("lengths, at, value", WRONG, ids=str)
+def test_on_a_gpu_a_length_without_a_place_gives_nothing_for_its_sequence_alone(lengths, at, value):
+    q, k_cache, v_cache, k, v = cache_of_64("cuda")
+    before = k_cache.clone(), v_cache.clone()
+    start = torch.tensor(lengths, dtype=torch.int32, device="cuda")
+    out, lse = fa.flash_attn_with_kvcache(q, k_cache, v_cache, k, v, cache_seqlens=start, return_softmax_lse=True)
+    good = 1 - at
+    assert torch.equal(k_cache[at], before[0][at]) and torch.equal(v_cache[at], before[1][at])
+    assert torch.equal(k_cache[good, lengths[good]], k[good, 0])
+    assert bool((out[at] == 0).all()) and bool((lse[at] == -math.inf).all())
+    used = lengths[good] + 1
+    expected = fa.flash_attn_func(q[good:][:1], k_cache[good:][:1, :used], v_cache[good:][:1, :used])
+    assert torch.allclose(out[good], expected[0], atol=1e-5)
+
+
+def test_lengths_are_checked_without_an_append_too():
+    q, k_cache, v_cache, _, _ = cache_of_64("cpu")
+    for wrong in (-1, 65):
+        start = torch.tensor([5, wrong], dtype=torch.int32)
+        with pytest.raises(rapt.InvalidArgument, match=rf"cache_seqlens\[1\] is {wrong}: must be 0 to 64"):
+            fa.flash_attn_with_kvcache(q, k_cache, v_cache, cache_seqlens=start)
+    fa.flash_attn_with_kvcache(q, k_cache, v_cache, cache_seqlens=torch.tensor([0, 64], dtype=torch.int32))
+
+
+def test_a_compiled_call_with_a_wrong_length_writes_nothing_for_it_and_raises():
+    torch._dynamo.reset()
+    q, k_cache, v_cache, k, v = cache_of_64("cpu")
+    before = k_cache.clone()
+    compiled = torch.compile(fa.flash_attn_with_kvcache, fullgraph=True, backend="aot_eager")
+    with pytest.raises(rapt.InvalidArgument, match="seqused_k"):
+        compiled(q, k_cache, v_cache, k, v, cache_seqlens=torch.tensor([-1, 10], dtype=torch.int32))
+    assert torch.equal(k_cache[0], before[0])
+
+
+def test_caches_that_cannot_be_written_are_refused_before_anything_is():
+    q, k_cache, v_cache, k, v = cache_of_64("cpu")
+    start = torch.tensor([3, 5], dtype=torch.int32)
+    before = k_cache.clone()
+    shared = v_cache[:1].expand(2, -1, -1, -1)
+    with pytest.raises(rapt.InvalidArgument, match="v_cache has strides .*: must have no stride of 0"):
+        fa.flash_attn_with_kvcache(q, k_cache, shared, k, v, cache_seqlens=start)
+    with pytest.raises(rapt.InvalidArgument, match="v_cache requires a gradient"):
+        fa.flash_attn_with_kvcache(q, k_cache, v_cache.clone().requires_grad_(), k, v, cache_seqlens=start)
+    with pytest.raises(rapt.InvalidArgument, match="v is on meta: must be on the caches' device, cpu"):
+        fa.flash_attn_with_kvcache(q, k_cache, v_cache, k, v.to("meta"), cache_seqlens=start)
+    with pytest.raises(rapt.InvalidArgument, match="cache_seqlens is True"):
+        fa.flash_attn_with_kvcache(q, k_cache, v_cache, k, v, cache_seqlens=True)
+    assert torch.equal(k_cache, before)
+    for name in ("rotary_cos", "rotary_sin", "cache_batch_idx", "cache_leftpad", "block_table"):
+        with pytest.raises(rapt.Unsupported, match=f"{name} is given"):
+            fa.flash_attn_with_kvcache(q, k_cache, v_cache, k, v, cache_seqlens=start, **{name: start})
+    assert torch.equal(k_cache, before)

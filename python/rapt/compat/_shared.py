@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 
 from .._errors import InvalidArgument, Unsupported
 from ._dropout import refuse_dropout as refuse_dropout
@@ -50,9 +51,12 @@ def descales(q, k, q_descale, k_descale, v_descale) -> dict[str, Any]:
     return options
 
 
-def length_in_use(k_cache, v_cache, k, v, start):
-    """That of the caches once k and v, if there are any, are written from start on; None for all. Checks all four."""
-    if start is not None and not isinstance(start, (int, Tensor)):
+def length_in_use(k_cache, v_cache, k, v, start, check_contents: bool):
+    """That of the caches once k and v, if there are any, are written from start on; None for all. Checks all four.
+
+    Of a tensor: -1, which is no length, for a sequence whose place is not in the cache.
+    """
+    if start is not None and (isinstance(start, bool) or not isinstance(start, (int, Tensor))):
         raise InvalidArgument(f"cache_seqlens is {start!r}: must be an int or an int32 tensor [batch]")
     if k is None:
         new = 0
@@ -60,33 +64,83 @@ def length_in_use(k_cache, v_cache, k, v, start):
         raise InvalidArgument("cache_seqlens is None: must be given with k and v, it says where they go")
     else:
         new = k.shape[1]
-    if isinstance(start, int) and not 0 <= start <= k_cache.shape[1] - new:
-        raise InvalidArgument(
-            f"cache_seqlens is {start}: must be 0 to {k_cache.shape[1] - new}, for {new} new tokens "
-            f"and a cache of {k_cache.shape[1]}"
-        )
-    if isinstance(start, Tensor) and (start.dtype != torch.int32 or start.shape != k_cache.shape[:1]):
-        shown = f"{start.dtype} {list(start.shape)}"
-        raise InvalidArgument(f"cache_seqlens is {shown}: must be torch.int32 [{k_cache.shape[0]}]")
+    last = k_cache.shape[1] - new
+    if isinstance(start, int) and not 0 <= start <= last:
+        raise InvalidArgument(_outside("cache_seqlens", start, new, k_cache))
+    if isinstance(start, Tensor):
+        if start.dtype != torch.int32 or start.shape != k_cache.shape[:1]:
+            shown = f"{start.dtype} {list(start.shape)}"
+            raise InvalidArgument(f"cache_seqlens is {shown}: must be torch.int32 [{k_cache.shape[0]}]")
+        _on_one_device("cache_seqlens", start, k_cache)
+        _check_contents(start, new, k_cache, check_contents)
     if k is None:
         return start
     for name, cache, fresh in (("k", k_cache, k), ("v", v_cache, v)):
-        expected = [cache.shape[0], new, *cache.shape[2:]]
-        if list(fresh.shape) != expected or fresh.dtype != cache.dtype:
-            raise InvalidArgument(
-                f"{name} is {fresh.dtype} {list(fresh.shape)}: must be {cache.dtype} {expected}, "
-                f"as {name}_cache is {list(cache.shape)}"
-            )
-    return start + new
+        _check_append(name, cache, fresh, new)
+    return torch.where(_fits(start, last), start + new, -1) if isinstance(start, Tensor) else start + new
+
+
+def _outside(name: str, start: int, new: int, cache: Tensor) -> str:
+    last, capacity = cache.shape[1] - new, cache.shape[1]
+    if last < 0:
+        return f"{name} is {start}: there is no place for {new} new tokens in a cache of {capacity}"
+    return f"{name} is {start}: must be 0 to {last}, for {new} new tokens and a cache of {capacity}"
+
+
+def _check_contents(start: Tensor, new: int, cache: Tensor, check_contents: bool) -> None:
+    """On the CPU always, on a GPU where it is asked for; torch.compile has no contents to look at."""
+    if is_dynamo_compiling() or type(start) is not Tensor or not (check_contents or start.device.type == "cpu"):
+        return
+    if start.is_cuda and torch.cuda.is_current_stream_capturing():
+        raise Unsupported("check_contents is True: must be False while a CUDA graph is captured, it waits for the GPU")
+    for at, length in enumerate(start.tolist()):
+        if not 0 <= length <= cache.shape[1] - new:
+            raise InvalidArgument(_outside(f"cache_seqlens[{at}]", length, new, cache))
+
+
+def _check_append(name: str, cache: Tensor, fresh: Tensor, new: int) -> None:
+    """That PyTorch will not refuse to write it."""
+    expected = [cache.shape[0], new, *cache.shape[2:]]
+    if list(fresh.shape) != expected or fresh.dtype != cache.dtype:
+        raise InvalidArgument(
+            f"{name} is {fresh.dtype} {list(fresh.shape)}: must be {cache.dtype} {expected}, "
+            f"as {name}_cache is {list(cache.shape)}"
+        )
+    _on_one_device(name, fresh, cache)
+    if any(stride == 0 and size > 1 for stride, size in zip(cache.stride(), cache.shape)):
+        raise InvalidArgument(
+            f"{name}_cache has strides {list(cache.stride())}: must have no stride of 0, since each token is written "
+            "to a place of its own"
+        )
+    if cache.requires_grad and torch.is_grad_enabled():
+        raise InvalidArgument(f"{name}_cache requires a gradient: must not, it is written in place")
+
+
+def _on_one_device(name: str, tensor: Tensor, cache: Tensor) -> None:
+    if tensor.device != cache.device:
+        raise InvalidArgument(f"{name} is on {tensor.device}: must be on the caches' device, {cache.device}")
+
+
+def _fits(start: Tensor, last: int) -> Tensor:
+    return (start >= 0) & (start <= last)
 
 
 def append(cache: Tensor, fresh: Tensor, start) -> None:
-    """cache[b, start[b] + i] = fresh[b, i], without a look at the lengths on the host."""
+    """cache[b, start[b] + i] = fresh[b, i], without a look at the lengths on the host.
+
+    Of a sequence whose place is not in the cache, what is there is written once more: nothing changes.
+    """
+    new = fresh.shape[1]
     if isinstance(start, int):
-        cache[:, start : start + fresh.shape[1]].copy_(fresh)
+        cache[:, start : start + new].copy_(fresh)
+        return
+    last = cache.shape[1] - new
+    if last < 0 or new == 0:
         return
     if cache.element_size() == 1:  # FP8: bytes are bytes, and every PyTorch can write them by index
         cache, fresh = cache.view(torch.uint8), fresh.view(torch.uint8)
     rows = torch.arange(cache.shape[0], device=cache.device).unsqueeze(1)
-    places = start.long().unsqueeze(1) + torch.arange(fresh.shape[1], device=cache.device)
-    cache.index_put_((rows, places), fresh)
+    first = start.long().clamp(0, last).unsqueeze(1)
+    places = first + torch.arange(new, device=cache.device)
+    fits = _fits(start, last).view(-1, 1, 1, 1)
+    cache.index_put_((rows, places), torch.where(fits, fresh, cache[rows, places]))

@@ -6,7 +6,7 @@ For code that says `from flash_attn import flash_attn_func`. Differences from th
 - dropout_p must be 0; `deterministic` may be either, since a forward pass always repeats bit for bit;
 - return_attn_probs=True returns (out, softmax_lse, None): the probabilities are never formed;
 - q_descale, k_descale, v_descale, by keyword, are FlashAttention-3's: float32 [batch, heads_k] each, q's too.
-Nothing here looks into a tensor, so everything may be captured in a CUDA graph. Errors speak in rapt.sdpa's names.
+Nothing here looks into a tensor on a GPU unless asked to, so everything may be captured in a CUDA graph. Errors speak in rapt.sdpa's names.
 """
 
 from __future__ import annotations
@@ -282,6 +282,7 @@ def flash_attn_with_kvcache(
     q_descale: Tensor | None = None,
     k_descale: Tensor | None = None,
     v_descale: Tensor | None = None,
+    check_contents: bool = False,
 ) -> Result:
     """Attention over the part of a KV cache that is in use, after k and v, where given, were appended to it in place.
 
@@ -291,8 +292,10 @@ def flash_attn_with_kvcache(
         k, v: [batch, seqlen_new, heads_k, ...], the cache's dtypes: written to k_cache, v_cache at cache_seqlens by
             PyTorch operations on the current stream, before attention. Both or neither.
         cache_seqlens: tokens in the cache before the append: an int for all sequences, or int32 [batch] on q's device;
-            None (without k, v) is all of the cache. An int is checked. In a tensor, cache_seqlens + seqlen_new above
-            seqlen_cache is PyTorch's error for an index out of range, on a GPU its device-side assertion.
+            None (without k, v) is all of the cache. With k and v it must be 0 to seqlen_cache - seqlen_new: an int and
+            a tensor on the CPU are checked before anything is written. On a GPU, and under torch.compile, nothing is
+            written for a sequence whose length is not in that range, and on a GPU its out is 0 and its lse -inf.
+        check_contents: True: a tensor on a GPU is checked as on the CPU (synchronises).
         num_splits: 0 is the planner's choice; else the number of parts the keys are split in.
         rotary_cos, rotary_sin, cache_batch_idx, cache_leftpad: refused; rotary_interleaved without them has no meaning.
         block_table: refused: there is no paged KV yet.
@@ -315,7 +318,7 @@ def flash_attn_with_kvcache(
         raise InvalidArgument("k and v: must both be given, or neither")
     if k_cache.shape[1] != v_cache.shape[1]:
         raise InvalidArgument(f"v_cache has {v_cache.shape[1]} places: must have k_cache's {k_cache.shape[1]}")
-    used = length_in_use(k_cache, v_cache, k, v, cache_seqlens)
+    used = length_in_use(k_cache, v_cache, k, v, cache_seqlens, check_contents)
     keys, values = k_cache, v_cache
     if isinstance(used, int):  # the same length for all: a view of the cache says it
         keys, values, used = k_cache[:, :used], v_cache[:, :used], None
@@ -326,6 +329,7 @@ def flash_attn_with_kvcache(
         lse=return_softmax_lse,
         seqused_k=used,
         splits=None if num_splits == 0 else num_splits,
+        check_contents=check_contents,
         **scores(window_size, softcap, alibi_slopes),
         **descales(q, keys, q_descale, k_descale, v_descale),
     )

@@ -1,0 +1,133 @@
+"""Which model classes of transformers can have attn_implementation="rapt": those that hand their attention over.
+
+A class that computes its scores itself would get the masks that are made for rapt, bool or none at all, and add them.
+transformers refuses such a class for "sdpa", but takes a registered name as it comes. So register() watches the one
+function through which every model passes that an implementation is asked of. Nothing here imports transformers before.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import sys
+from typing import NamedTuple
+
+from torch.compiler import is_dynamo_compiling
+
+from .._errors import Unsupported
+
+NAMES: set[str] = set()  # that rapt is registered under
+ATTENTION = re.compile(r"^class \w*Attention\w*\(", re.MULTILINE)
+OWN_TABLE = re.compile(r"_CLASSES\[\s*(self\.)?(config\._)?attn_implementation\s*\]")
+NAMES_SDPA = re.compile(r"_attn_implementation\s*==\s*[\"']sdpa[\"']")
+
+
+def watch(name: str) -> None:
+    """From now on a model of which attn_implementation=`name` is asked, and that cannot have it, raises Unsupported."""
+    from transformers import PreTrainedModel
+
+    original = PreTrainedModel.get_correct_attn_implementation
+    if not NAMES:
+
+        @functools.wraps(original)
+        def get_correct_attn_implementation(self, *arguments, **options):
+            chosen = original(self, *arguments, **options)
+            if chosen in NAMES:
+                why = refusal(type(self))
+                configured(type(self.config))
+                if why is not None:
+                    raise Unsupported(_sentence(chosen, type(self).__name__, why))
+            return chosen
+
+        PreTrainedModel.get_correct_attn_implementation = get_correct_attn_implementation
+    NAMES.add(name)
+
+
+def _sentence(name: str, model: str, why: str) -> str:
+    return (
+        f"attn_implementation is {name!r}: {model} {why}; use attn_implementation='eager', "
+        f"or, as part of another model, {{'': {name!r}, '<its sub-config>': 'eager'}}"
+    )
+
+
+@functools.lru_cache(maxsize=None)
+def refusal(model: type) -> str | None:
+    """Why a model class cannot have it; None if it can. Judged by the sources of its module and those of its bases.
+
+    What supports "sdpa" is right with rapt's masks, which are the same, wherever it computes its scores.
+    """
+    sources = [source for source in map(_source, _family(model)) if source is not None]
+    if not sources:
+        return "has no source text, which would say how it computes attention"
+    if any(OWN_TABLE.search(source) for source in sources):
+        return "chooses its attention from a table of its own"
+    if model._supports_sdpa:
+        return None
+    with_attention = [source for source in sources if ATTENTION.search(source)]
+    if any("ALL_ATTENTION_FUNCTIONS" not in source for source in with_attention):
+        return "computes its attention scores itself"
+    if with_attention and not model._supports_attention_backend:
+        return "does not declare that its attention can be replaced (_supports_sdpa, _supports_attention_backend)"
+    return None  # what has no attention of its own may have that of other models, which are asked themselves
+
+
+def _family(model: type) -> list[type]:
+    from transformers import PreTrainedModel
+
+    return [one for one in model.__mro__ if issubclass(one, PreTrainedModel) and one is not PreTrainedModel]
+
+
+def _source(model: type) -> str | None:
+    try:
+        return inspect.getsource(sys.modules[model.__module__])
+    except (KeyError, OSError, TypeError):  # made by hand, in a prompt
+        return None
+
+
+class Configured(NamedTuple):
+    """What the model classes of one configuration class have in common."""
+
+    refusal: str | None
+    names_sdpa: bool  # what leaves out a mask it does for "sdpa" alone: so "rapt" always gets masks
+
+
+CONFIGURED: dict[type, Configured] = {}  # filled when models are built, since torch.compile cannot read sources
+
+
+def configured(config: type) -> Configured:
+    if config not in CONFIGURED:
+        if is_dynamo_compiling():
+            return Configured(None, False)
+        models = list(_models_of(config))
+        reasons = [refusal(model) for model in models]
+        names_sdpa = any(NAMES_SDPA.search(_source(model) or "") for model in models)
+        CONFIGURED[config] = Configured(None if None in reasons or not reasons else reasons[0], names_sdpa)
+    return CONFIGURED[config]
+
+
+def _models_of(config: type):
+    from transformers import PreTrainedModel
+
+    classes = [PreTrainedModel]
+    while classes:
+        below = classes.pop().__subclasses__()
+        classes += below
+        yield from (model for model in below if getattr(model, "config_class", None) is config)
+
+
+def mask_maker(name: str):
+    """The function that makes masks for attn_implementation=`name`: that of "sdpa", but see Configured.
+
+    It refuses once more, for implementations that were written into a configuration after its model was built.
+    """
+    from transformers.masking_utils import sdpa_mask
+
+    def mask(*sizes, config=None, allow_is_causal_skip=True, **options):
+        known = Configured(None, False) if config is None else configured(type(config))
+        if known.refusal is not None:
+            raise Unsupported(_sentence(name, f"the model of {type(config).__name__}", known.refusal))
+        skip = allow_is_causal_skip and not known.names_sdpa
+        return sdpa_mask(*sizes, config=config, allow_is_causal_skip=skip, **options)
+
+    return mask

@@ -1,0 +1,508 @@
+"""Every model class of the installed transformers with attn_implementation="rapt", beside its own "eager" path.
+
+    python3 tests/python/transformers_models.py -o docs/transformers-models.md     # all of them: about an hour
+    python3 tests/python/transformers_models.py BertModel LlamaForCausalLM         # some, on the terminal
+
+Each class gets a tiny configuration and random weights, the same for both, and float32 inputs: without padding, padded
+right, padded left, and with another last token, which must not move what came before where it does not with "eager".
+What comes of it: right, refused (a rapt.Error, whose sentence is kept), wrong, or untried with the reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import importlib
+import inspect
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import warnings
+from collections import defaultdict
+
+BATCH, TOKENS, DECODED, VOCABULARY = 2, 11, 7, 128
+HIDDEN, HEADS, HEAD_DIM = 64, 4, 16
+LIMIT_S = 30  # of a class
+LARGEST = 30_000_000  # parameters
+TOLERANCE = 2e-4  # of the largest output
+
+# Fields of configurations and their tiny values: the first pattern that is found counts. None: as it is.
+SIZES = [
+    (r"^(type_vocab_size|num_labels|num_channels|in_channels|num_mel_bins|conv_.*|pad_.*|.*_layerdrop)$", None),
+    (r"vocab_size$|^n_tokens$|^char_vocab|num_embeddings$", VOCABULARY),
+    (r"(key_value|kv)_heads$", 2),
+    (r"(heads|n_head)$", HEADS),
+    (r"^(qk_rope_head_dim|qk_nope_head_dim|v_head_dim|head_dim|d_kv|global_head_dim|.*_head_dim|attention_head_dim)$", 16),
+    (r"lora_rank$", 16),
+    (r"experts_per_tok(en)?$|^moe_topk$|^moe_k$|^top_k_experts$", 2),
+    (r"experts$", 4),
+    (r"^(n_group|topk_group|first_k_dense_replace|moe_layer_freq|decoder_sparse_step)$", 1),
+    (r"^(num_hidden_layers|n_layers?|num_layers)$", 4),
+    (r"layers$|^depth$|_depth$|num_blocks$", 2),
+    (r"(intermediate_size|ffn_dim|d_ff|n_inner|mlp_dim|ffn_hidden_size|intermediate_dim|ffn_embed_dim)$", 96),
+    (r"(hidden_size|hidden_dim|d_model|n_embd|embed_dim|embedding_size|emb_dim|projection_dim|embedding_dim|_proj_dim)$", 64),
+    (r"^(hidden_dim|dim|channels|lm_hidden_size|lru_width|output_dim|text_embed_dim)$", 64),
+    (r"^(max_position_embeddings|n_positions|n_ctx|max_seq_len|max_sequence_length)$", 128),
+    (r"^(max_source_positions|max_target_positions)$", 64),
+    (r"^image_size$", 32),
+    (r"^patch_size$", 8),
+    (r"^(sliding_window|attention_window_size|local_attention|attention_chunk_size)$", 4),
+    (r"^(num_queries|num_denoising)$", 10),
+]
+KEPT_AS_LISTS = ("num_heads", "num_attention_heads", "hidden_sizes", "embed_dims", "encoder_hidden_sizes")
+INDEXES = ("deepstack_visual_indexes", "fullatt_block_indexes", "global_attn_indexes", "full_attn_idxs")
+
+
+def tiny_fields(default, level: int) -> dict:
+    """Smaller values of a default configuration's fields, its sub-configurations included."""
+    fields, ids = {}, iter(range(90, VOCABULARY))
+    own = {name: value for name, value in vars(default).items() if not name.startswith("_")}
+    listed = any(isinstance(own.get(name), (list, tuple)) for name in KEPT_AS_LISTS)
+    for name, value in own.items():
+        if hasattr(value, "to_dict") and hasattr(value, "sub_configs"):
+            fields[name] = {**tiny_fields(value, level), "model_type": value.model_type}
+        elif isinstance(value, bool) or value is None or isinstance(value, float):
+            continue
+        elif isinstance(value, int) and re.search(r"token_(id|index)$", name):
+            if value >= VOCABULARY - 40:
+                fields[name] = next(ids)
+        elif isinstance(value, int):
+            size = tiny_size(name)
+            if size is not None and size < value and not (listed and size == HIDDEN) and not (level and size > 4):
+                fields[name] = size
+        elif isinstance(value, (list, tuple)) and name in INDEXES:
+            fields[name] = type(value)([0, 1])
+        elif isinstance(value, (list, tuple)) and name == "depths":
+            fields[name] = type(value)([1] * len(value))
+    heads, shared = fields.get("num_attention_heads"), own.get("num_key_value_heads")
+    if heads and shared == own.get("num_attention_heads") and "num_key_value_heads" in fields:
+        fields["num_key_value_heads"] = heads
+    return fields
+
+
+def tiny_size(name: str):
+    return next((size for pattern, size in SIZES if re.search(pattern, name)), None)
+
+
+def tiny_configurations(model_class):
+    """Candidates, the smallest first."""
+    config_class = model_class.config_class
+    reason = None
+    for level in (0, 1):
+        try:
+            default = config_class()
+            fields = tiny_fields(default, level)
+            given = {name: value for name, value in fields.items()}
+            yield config_class(**given)
+        except Exception as error:  # a configuration that does not fit together: the next one may
+            reason = error
+    if reason is not None:
+        raise Untried("configuration", reason)
+
+
+class Untried(Exception):
+    def __init__(self, step, error):
+        text = str(error).strip().splitlines()
+        super().__init__(f"{step}: {type(error).__name__}: {text[0][:160] if text else ''}")
+
+
+def build(model_class, configuration, implementation):
+    import torch
+
+    configuration = copy.deepcopy(configuration)
+    configuration._attn_implementation = implementation
+    torch.manual_seed(5)
+    model = model_class(configuration).eval()
+    generator = torch.Generator().manual_seed(6)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if not parameter.is_floating_point() or "A_log" in name or "dt_bias" in name:
+                continue
+            drawn = torch.randn(parameter.shape, generator=generator)
+            if parameter.ndim > 1:  # attention that tells keys apart, and numbers that stay of one size
+                parameter.copy_(drawn * (1.5 / max(1, parameter[0].numel()) ** 0.5))
+            elif "sink" in name:
+                parameter.copy_(drawn)
+            else:
+                parameter.add_(0.1 * drawn)
+    return model
+
+
+def too_large(model_class, configuration) -> bool:
+    import torch
+
+    try:
+        with torch.device("meta"):
+            made = model_class(copy.deepcopy(configuration))
+        return sum(parameter.numel() for parameter in made.parameters()) > LARGEST
+    except Exception:
+        return False  # many cannot be built without numbers
+
+
+def search(configuration, *names, default=None):
+    """The first of these fields in a configuration or, where it has none, in those in it."""
+    for name in names:
+        value = getattr(configuration, name, None)
+        if value is not None and not callable(value):
+            return value
+    for name in getattr(configuration, "sub_configs", {}):
+        inner = getattr(configuration, name, None)
+        found = None if inner is None else search(inner, *names)
+        if found is not None:
+            return found
+    return default
+
+
+def attempts(model_class, configuration):
+    """Sets of inputs that the class may take, by the names of its forward(); the first that runs is used."""
+    import torch
+
+    names = set(inspect.signature(model_class.forward).parameters)
+    generator = torch.Generator().manual_seed(1)
+
+    def numbers(*shape):
+        return torch.randn(*shape, generator=generator)
+
+    def tokens(*shape):
+        return torch.randint(4, 80, shape, generator=generator)
+
+    text = {}
+    if "input_ids" in names:
+        text["input_ids"] = tokens(BATCH, TOKENS)
+    if "decoder_input_ids" in names:
+        text["decoder_input_ids"] = tokens(BATCH, DECODED)
+    if "bbox" in names:
+        text["bbox"] = torch.randint(0, 20, (BATCH, TOKENS, 4), generator=generator).sort(-1)[0]
+    if "entity_ids" in names and "Luke" in model_class.__name__:
+        text["entity_ids"] = tokens(BATCH, 3)
+    size = search(configuration, "image_size", default=32)
+    height, width = (size, size) if isinstance(size, int) else tuple(size)[-2:] if len(size) > 1 else (size[0],) * 2
+    channels = search(configuration, "num_channels", "in_channels", default=3)
+    channels = channels if isinstance(channels, int) else 3
+    pixels, frames = numbers(BATCH, channels, height, width), search(configuration, "num_frames", default=4)
+    mel = search(configuration, "num_mel_bins", "feature_size", "input_feat_per_channel", default=80)
+    length = 2 * search(configuration, "max_source_positions", default=32)
+    hidden = search(configuration, "hidden_size", "d_model", default=HIDDEN)
+    dense = {
+        "pixel_values": [pixels, numbers(BATCH, frames if isinstance(frames, int) else 4, channels, height, width)],
+        "pixel_values_videos": [numbers(BATCH, frames if isinstance(frames, int) else 4, channels, height, width)],
+        "input_values": [numbers(BATCH, 4000), numbers(BATCH, 1024, 128), numbers(BATCH, 1, 4000), numbers(BATCH, 24, mel)],
+        "input_features": [numbers(BATCH, mel, length), numbers(BATCH, length, mel), numbers(BATCH, 1, 1001, 64)],
+        "inputs_embeds": [numbers(BATCH, TOKENS, hidden)] if "input_ids" not in names else [],
+        "hidden_states": [numbers(BATCH, TOKENS, hidden)],
+        "past_values": [numbers(BATCH, search(configuration, "context_length", default=32), 1)],
+    }
+    if text:
+        yield text
+        yield {name: value for name, value in text.items() if name != "decoder_input_ids"}
+        choice = {name: value.unsqueeze(1).expand(-1, 2, *value.shape[1:]) for name, value in text.items()}
+        yield choice
+    for name, values in dense.items():
+        for value in values if name in names else ():
+            yield {name: value}
+            if "decoder_input_ids" in names:
+                yield {name: value, "decoder_input_ids": tokens(BATCH, DECODED)}
+            if text:
+                yield {**text, name: value}
+
+
+def padded(inputs, side):
+    """The same with the first sequence of 11 tokens and the second of 7."""
+    import torch
+
+    real = torch.ones(BATCH, TOKENS, dtype=torch.long)
+    if side == "right":
+        real[1, 7:] = 0
+    else:
+        real[1, : TOKENS - 7] = 0
+    ids = inputs["input_ids"]
+    mask = real.unsqueeze(1).expand(ids.shape) if ids.ndim == 3 else real
+    return {**inputs, "attention_mask": mask}, real
+
+
+def with_another_last_token(inputs):
+    name = "decoder_input_ids" if "decoder_input_ids" in inputs else "input_ids"
+    changed = inputs[name].clone()
+    changed[..., -1] = changed[..., -1] % 70 + 5
+    return {**inputs, name: changed}
+
+
+def run(model, inputs) -> dict:
+    """Floating outputs by name."""
+    import torch
+
+    torch.manual_seed(2)
+    with torch.no_grad():
+        out = model(**copy.deepcopy(inputs))
+    found = {}
+
+    def gather(name, value):
+        if isinstance(value, torch.Tensor):
+            if value.is_floating_point():
+                found[name] = value.float()
+        elif isinstance(value, dict):
+            for key, one in value.items():
+                gather(f"{name}.{key}", one)
+        elif isinstance(value, (tuple, list)):
+            for at, one in enumerate(value):
+                gather(f"{name}.{at}", one)
+
+    gather("out", dict(out) if hasattr(out, "items") else out)
+    if not found:
+        raise ValueError("no floating output")
+    return found
+
+
+def difference(ours, theirs, real=None, tokens_only=False) -> float:
+    """The largest, over outputs, in parts of the largest of theirs; of outputs by token only the real ones."""
+    worst = 0.0
+    for name, expected in theirs.items():
+        got = ours.get(name)
+        if got is None or got.shape != expected.shape:
+            return float("inf")
+        if real is not None and expected.ndim >= 2 and tuple(expected.shape[:2]) == tuple(real.shape):
+            got, expected = got[real.bool()], expected[real.bool()]
+        elif tokens_only:
+            continue
+        finite = expected.isfinite() & (expected.abs() < 1e30)
+        if not bool((got.isfinite() & (got.abs() < 1e30) == finite).all()):
+            return float("inf")
+        if finite.any():
+            got, expected = got[finite], expected[finite]
+            worst = max(worst, float((got - expected).abs().max() / expected.abs().max().clamp(min=1e-6)))
+    return worst
+
+
+def earlier(outputs, length):
+    return {
+        name: value[:, : length - 1]
+        for name, value in outputs.items()
+        if value.ndim >= 3 and value.shape[1] == length
+    }
+
+
+def cases_of(inputs):
+    """(name, inputs, which tokens are real)."""
+    yield "plain", inputs, None
+    if "input_ids" not in inputs:
+        return
+    for side in ("right", "left"):
+        yield (side, *padded(inputs, side))
+
+
+def find_inputs(model, model_class):
+    reason = Untried("inputs", ValueError("none that the script knows"))
+    for inputs in attempts(model_class, model.config):
+        try:
+            outputs = run(model, inputs)
+        except Exception as error:
+            if len(str(reason)) < 45 or "input_ids" in inputs and len(inputs) == 1:
+                reason = Untried("inputs", error)
+            continue
+        if all(bool(value.isfinite().any()) for value in outputs.values() if value.numel()):
+            return inputs
+        reason = Untried("inputs", ValueError("outputs that are not finite"))
+    raise reason
+
+
+def compare(eager, ours, inputs) -> str | None:
+    """What is wrong; None if nothing is."""
+    plain = None
+    for name, given, real in cases_of(inputs):
+        try:
+            theirs = run(eager, given)
+        except Exception:
+            continue  # this model has no such padding
+        got = run(ours, given)
+        error = difference(got, theirs, real, tokens_only=name == "left")
+        if not error <= TOLERANCE:
+            return f"{name}: differs by {error:.1e} of the largest output"
+        if name == "plain":
+            plain = theirs, got
+    last = "decoder_input_ids" if "decoder_input_ids" in inputs else "input_ids"
+    if last in inputs:
+        length, changed = inputs[last].shape[-1], with_another_last_token(inputs)
+        moved = difference(earlier(run(eager, changed), length), earlier(plain[0], length))
+        if moved == 0:
+            moved = difference(earlier(run(ours, changed), length), earlier(plain[1], length))
+            if moved > 1e-6:
+                return f"not causal: an earlier output moves by {moved:.1e}"
+    return None
+
+
+def judge(model_class) -> dict:
+    """One row of the table."""
+    import rapt
+    from rapt.compat import transformers as front
+
+    eager, inputs, reason = None, None, None
+    try:
+        for configuration in tiny_configurations(model_class):
+            try:
+                if too_large(model_class, configuration):
+                    raise Untried("model", ValueError("too large"))
+                ours = build(model_class, configuration, "rapt")
+                eager = build(model_class, configuration, "eager")
+                inputs = find_inputs(eager, model_class)
+                break
+            except (Untried, rapt.Error, TimeoutError) as error:
+                if not isinstance(error, Untried):
+                    raise
+                reason = error
+            except Exception as error:
+                reason = Untried("model", error)
+    except Untried as error:
+        reason = reason or error
+    except rapt.Error as error:
+        return dict(outcome="refused", reason=str(error))
+    try:
+        if inputs is None:
+            raise reason
+        calls, original = [], front.attention
+
+        def counted(*arguments, **options):
+            calls.append(1)
+            return original(*arguments, **options)
+
+        front.attention = counted
+        try:
+            ours.load_state_dict(eager.state_dict(), strict=False)
+            wrong = compare(eager, ours, inputs)
+        finally:
+            front.attention = original
+        if wrong is not None:
+            return dict(outcome="wrong", reason=wrong)
+        return dict(outcome="right" if calls else "right, without a call", reason="")
+    except rapt.Error as error:
+        return dict(outcome="refused", reason=str(error))
+    except Untried as error:
+        return dict(outcome="untried", reason=str(error))
+    except TimeoutError:
+        raise
+    except Exception as error:
+        return dict(outcome="wrong", reason=f"{type(error).__name__}: {str(error)[:200]}")
+
+
+def all_classes() -> dict[str, type]:
+    """Public model classes by name."""
+    import transformers
+    import transformers.models
+    from transformers import PreTrainedModel
+
+    root = os.path.dirname(transformers.models.__file__)
+    for folder in sorted(os.listdir(root)):
+        for file in sorted(os.listdir(f"{root}/{folder}")) if os.path.isdir(f"{root}/{folder}") else ():
+            if file.startswith("modeling_") and file.endswith(".py"):
+                try:
+                    importlib.import_module(f"transformers.models.{folder}.{file[:-3]}")
+                except ImportError:
+                    pass  # needs a package that is not here
+    found, below = {}, [PreTrainedModel]
+    while below:
+        one = below.pop()
+        below += one.__subclasses__()
+        public = one.__name__ in getattr(sys.modules[one.__module__], "__all__", ())
+        if one.__module__.startswith("transformers.models") and public and "PreTrainedModel" not in one.__name__:
+            if "forward" in dir(one) and one.forward is not getattr(PreTrainedModel, "forward", None):
+                found[one.__name__] = one
+    return dict(sorted(found.items(), key=lambda item: (item[1].__module__, item[0])))
+
+
+def prepare():
+    import logging
+
+    import torch
+    import transformers
+
+    import rapt.compat
+
+    warnings.simplefilter("ignore")
+    transformers.logging.set_verbosity(logging.CRITICAL)
+    torch.set_num_threads(1)
+    rapt.compat.transformers.register()
+
+
+def judge_within(model_class, limit_s: int) -> dict:
+    def late(*_):
+        raise TimeoutError
+
+    signal.signal(signal.SIGALRM, late)
+    signal.alarm(limit_s)
+    try:
+        return judge(model_class)
+    except TimeoutError:
+        return dict(outcome="untried", reason=f"more than {limit_s} s")
+    finally:
+        signal.alarm(0)
+
+
+def worker(names):
+    """One JSON line for each class, on the standard output."""
+    prepare()
+    classes = all_classes() if not names or ":" not in names[0] else {}
+    for name in names:
+        if ":" in name:
+            module, name = name.split(":")
+            classes[name] = getattr(importlib.import_module(module), name)
+        row = judge_within(classes[name], LIMIT_S)
+        print("ROW " + json.dumps(dict(name=name, **row)), flush=True)
+
+
+def walk(names, follow=None, size=60):
+    """Rows of all classes, a process for each chunk; what kills its process is untried."""
+    rows, left = {}, list(names)
+    while left:
+        chunk = left[:size]
+        ran = subprocess.run(
+            [sys.executable, __file__, "--worker", *chunk], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        done = [json.loads(line[4:]) for line in ran.stdout.splitlines() if line.startswith("ROW ")]
+        for row in done:
+            rows[row["name"]] = row
+        if follow:
+            with open(follow, "a") as file:
+                file.writelines(json.dumps(row) + "\n" for row in done)
+        if len(done) < len(chunk):
+            name = chunk[len(done)].split(":")[-1]
+            rows[name] = dict(name=name, outcome="untried", reason=f"its process ended with {ran.returncode}")
+            done.append(None)
+        left = left[len(done) :]
+        print(f"{len(rows)} of {len(rows) + len(left)}", file=sys.stderr, flush=True)
+    return rows
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("-o", "--out")
+    parser.add_argument("--rows", help="a file for the rows as JSON lines; read where --page is given")
+    parser.add_argument("--page", action="store_true", help="only write the page again, from --rows")
+    parser.add_argument("--worker", action="store_true")
+    given = parser.parse_args()
+    if given.worker:
+        return worker(given.names)
+    if given.page:
+        with open(given.rows) as file:
+            rows = {row["name"]: row for row in map(json.loads, file)}
+    else:
+        classes = all_classes()
+        names = [f"{classes[name].__module__}:{name}" for name in given.names or classes]
+        rows = walk(names, given.rows)
+    if given.out:
+        with open(given.out, "w") as file:
+            file.write(page(rows))
+    else:
+        for row in rows.values():
+            print(f"{row['name']}: {row['outcome']} {row['reason']}")
+    return any(row["outcome"] == "wrong" for row in rows.values())
+
+
+def page(rows) -> str:
+    return json.dumps(rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
