@@ -29,6 +29,8 @@ add_library(rapt::rapt_static ALIAS rapt_static)
 set_target_properties(rapt_static PROPERTIES OUTPUT_NAME rapt LINKER_LANGUAGE CXX)
 target_compile_definitions(rapt_static INTERFACE RAPT_STATIC)
 target_link_libraries(rapt_static PUBLIC Threads::Threads ${CMAKE_DL_LIBS})
+# A project without C++ links with the C compiler, which does not add the C++ runtime by itself.
+target_link_libraries(rapt_static INTERFACE "$<$<LINK_LANGUAGE:C>:stdc++;m>")
 
 foreach(library rapt_shared rapt_static)
   set_target_properties(${library} PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}"

@@ -174,16 +174,17 @@ void check_regions(const std::string& file, const std::vector<Entry>& entries, i
   int64_t covered = 0;
   for (const Entry* entry : ordered) {
     const int64_t begin = entry->offsets[0], end = entry->offsets[1];
-    const std::string where =
-        concat(file, ": tensor ", in_quotes(entry->name), ", data_offsets [", begin, ", ", end, "]");
-    if (begin > end) invalid(where, ": the first must not exceed the second");
-    if (end > data_bytes) invalid(where, ": end after the ", data_bytes, " bytes of data");
-    if (begin < covered) invalid(where, ": overlap the tensor before, which ends at ", covered);
-    if (begin > covered) invalid(where, ": leave a gap after byte ", covered);
+    const auto refuse = [&](const auto&... rule) {
+      invalid(file, ": tensor ", in_quotes(entry->name), ", data_offsets [", begin, ", ", end, "]", rule...);
+    };
+    if (begin > end) refuse(": the first must not exceed the second");
+    if (end > data_bytes) refuse(": end after the ", data_bytes, " bytes of data");
+    if (begin < covered) refuse(": overlap the tensor before, which ends at ", covered);
+    if (begin > covered) refuse(": leave a gap after byte ", covered);
     const int64_t needed = bytes_of_shape(entry->shape, bytes_of(dtype_of(file, *entry)));
     if (needed != end - begin)
-      invalid(where, ": hold ", end - begin, " bytes, but shape and dtype need ",
-              needed < 0 ? std::string("more than 2^63") : std::to_string(needed));
+      refuse(": hold ", end - begin, " bytes, but shape and dtype need ",
+             needed < 0 ? std::string("more than 2^63") : std::to_string(needed));
     covered = end;
   }
   if (covered != data_bytes) invalid(file, ": ", data_bytes - covered, " bytes of data belong to no tensor");
@@ -237,6 +238,27 @@ TensorFile read_safetensors(const ByteSource& source) {
   return file;
 }
 
+namespace {
+// Put together field by field: an ordered_json looks through all of its names for each new one.
+std::string header_text(const std::vector<const NamedTensor*>& tensors,
+                        const std::map<std::string, std::string>& metadata) {
+  std::string text = "{";
+  const auto field = [&](const std::string& name, const nlohmann::ordered_json& value) {
+    text += concat(text.size() > 1 ? "," : "", json(name).dump(), ":", value.dump());
+  };
+  if (!metadata.empty()) field("__metadata__", metadata);
+  int64_t offset = 0;
+  for (const NamedTensor* named : tensors) {
+    const int64_t size = bytes_of_shape(named->tensor.shape, bytes_of(named->tensor.dtype));
+    field(named->name, {{"dtype", dtype_name(named->tensor.dtype, named->name)},
+                        {"shape", named->tensor.shape},
+                        {"data_offsets", {offset, offset + size}}});
+    offset += size;
+  }
+  return text + "}";
+}
+}  // namespace
+
 void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
                        const std::map<std::string, std::string>& metadata) {
   std::vector<const NamedTensor*> ordered;
@@ -244,17 +266,7 @@ void write_safetensors(const std::string& path, const std::vector<NamedTensor>& 
   std::stable_sort(ordered.begin(), ordered.end(), [](const NamedTensor* a, const NamedTensor* b) {
     return bytes_of(a->tensor.dtype) > bytes_of(b->tensor.dtype);
   });
-  nlohmann::ordered_json header;
-  if (!metadata.empty()) header["__metadata__"] = metadata;
-  int64_t offset = 0;
-  for (const NamedTensor* named : ordered) {
-    const int64_t size = bytes_of_shape(named->tensor.shape, bytes_of(named->tensor.dtype));
-    header[named->name] = {{"dtype", dtype_name(named->tensor.dtype, named->name)},
-                           {"shape", named->tensor.shape},
-                           {"data_offsets", {offset, offset + size}}};
-    offset += size;
-  }
-  std::string text = header.empty() ? "{}" : header.dump();
+  std::string text = header_text(ordered, metadata);
   text.append((64 - (text.size() + length_bytes) % 64) % 64, ' ');
 
   AtomicFile file(path);

@@ -5,6 +5,7 @@
 #define RAPT_HPP_
 
 #include <array>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -122,11 +123,20 @@ class Tensor {
       : Tensor(static_cast<const void*>(data), type_of<std::remove_const_t<T>>, shape, strides, device,
                std::is_const_v<T>) {}
 
+  // The same in a GPU's memory: Tensor(p, shape, cuda_device(0)).
+  template <class T, std::same_as<rapt_device> Device>
+  requires(type_of<std::remove_const_t<T>> != Type::none) Tensor(T* data, const Dims& shape, Device device)
+      : Tensor(data, shape, Dims{}, device) {}
+
   // Element type given, for untyped memory.
   Tensor(void* data, Type type, const Dims& shape, const Dims& strides = {}, rapt_device device = host_device)
       : Tensor(data, type, shape, strides, device, false) {}
   Tensor(const void* data, Type type, const Dims& shape, const Dims& strides = {}, rapt_device device = host_device)
       : Tensor(data, type, shape, strides, device, true) {}
+  template <std::same_as<rapt_device> Device>
+  Tensor(void* data, Type type, const Dims& shape, Device device) : Tensor(data, type, shape, Dims{}, device) {}
+  template <std::same_as<rapt_device> Device>
+  Tensor(const void* data, Type type, const Dims& shape, Device device) : Tensor(data, type, shape, Dims{}, device) {}
 
   bool present() const { return type_ != Type::none; }
   bool read_only() const { return read_only_; }

@@ -31,7 +31,27 @@ with_cmake() {  # with_cmake LABEL BUILD_FOLDER OPTIONS...
   for program in c_rapt cpp_rapt c_rapt_static cpp_rapt_static; do run "$label $program" "$folder/$program"; done
 }
 with_cmake find_package "$work/package" -DRAPT_FROM=package "-DCMAKE_PREFIX_PATH=$prefix"
-with_cmake FetchContent "$work/source" -DRAPT_FROM=source "-DRAPT_SOURCE=$PWD"
+# No build type: rapt is optimised all the same.
+with_cmake FetchContent "$work/source" -DRAPT_FROM=source "-DRAPT_SOURCE=$PWD" -DCMAKE_BUILD_TYPE= \
+  -DCMAKE_EXPORT_COMPILE_COMMANDS=ON
+if grep -q 'src/sdpa.cpp' "$work/source/compile_commands.json" &&
+  ! grep 'src/sdpa.cpp' "$work/source/compile_commands.json" | grep -q -- '-O3'; then
+  echo "FetchContent without a build type compiles rapt without optimisation"
+  exit 1
+fi
+
+# The README's project, C alone: its first cmake block and its c block, shared and static.
+readme_block() { awk -v want="\`\`\`$1" '$0 == want {on = 1; next} on && /^```/ {exit} on' README.md; }
+mkdir "$work/readme"
+readme_block cmake >"$work/readme/CMakeLists.txt"
+readme_block c >"$work/readme/main.c"
+for library in rapt rapt_static; do
+  sed -i "s/rapt::rapt[a-z_]*)/rapt::$library)/" "$work/readme/CMakeLists.txt"
+  cmake -S "$work/readme" -B "$work/readme/$library" -G Ninja --log-level=WARNING "-DCMAKE_PREFIX_PATH=$prefix" >/dev/null
+  cmake --build "$work/readme/$library" >"$work/readme/log" || { cat "$work/readme/log"; exit 1; }
+  [ "$("$work/readme/$library/app")" = 2.5 ] || { echo "README's C example with $library prints something else"; exit 1; }
+  run "README, C alone, $library" "$work/readme/$library/app"
+done
 
 pc_folder=$(dirname "$(find "$prefix" -name rapt.pc)")
 export PKG_CONFIG_PATH=$pc_folder
