@@ -6,6 +6,7 @@
 
 #include "error.h"
 #include "plain.h"
+#include "range.h"
 
 namespace rapt::check {
 namespace {
@@ -18,10 +19,9 @@ Problem with_lse(const Problem& problem) {
 }
 
 // Outputs of one sample against oracle and plain, every row_step-th query.
-void add_outputs(const Problem& p, const Inputs& inputs, const Outputs& outputs, int64_t row_step, DType fp8_weights,
+void add_outputs(const Problem& p, const Reading& reading, const Outputs& outputs, int64_t row_step, DType fp8_weights,
                  Result& result, Condition& condition) {
   const Outputs plain_outputs = make_outputs(p);
-  const Reading reading(p, inputs);
   const Reference reference = forward(reading, {.row_step = row_step});
   plain(reading, probability_format(p, fp8_weights), plain_outputs, row_step);
   result.out.add(compare_out(p, outputs.out, reference));
@@ -44,7 +44,9 @@ void add_sample(const Problem& p, Fill fill, uint64_t seed, const Kernel& kernel
   const Inputs inputs = make_inputs(p, fill, seed);
   const Outputs outputs = make_outputs(p);
   kernel(p, inputs, outputs);
-  add_outputs(p, inputs, outputs, 1, kernel.fp8_weights, result, condition);
+  const Reading reading(p, inputs);
+  if (const std::string sentence = beyond_f32(reading); !sentence.empty()) unsupported(sentence);
+  add_outputs(p, reading, outputs, 1, kernel.fp8_weights, result, condition);
 }
 
 std::string structural_fault(const Problem& p, const char* name, const Errors& e, int64_t dim) {
@@ -104,7 +106,11 @@ Result judge(const Problem& p, std::optional<Fill> fill, const Inputs& inputs, c
              DType fp8_weights) {
   Result result;
   Condition condition;
-  add_outputs(p, inputs, outputs, row_step, fp8_weights, result, condition);
+  const Reading reading(p, inputs);
+  result.message = beyond_f32(reading, row_step);
+  result.refused = !result.message.empty();
+  if (result.refused) return result;
+  add_outputs(p, reading, outputs, row_step, fp8_weights, result, condition);
   // Not normal or outlier: the bounds that hold for any numbers.
   result.bounds = output_bounds(p, fill.value_or(Fill::huge), result.plain, condition, fp8_weights);
   if (result.out.count < pooled_outputs) result.bounds.rel_rms = INFINITY;

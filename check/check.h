@@ -25,7 +25,7 @@ Kernel library_kernel(rapt_context* context = nullptr, rapt_device device = {RAP
 
 struct Result {
   bool pass = false;
-  bool refused = false;  // the kernel threw Error{unsupported}: its sentence is in message
+  bool refused = false;  // the kernel threw Error{unsupported}, or f32 cannot hold it (range.h): see message
   int64_t samples = 0;   // seeds seed, seed + 1, ... pooled: at least 4096 outputs
   Errors out, lse, plain;
   Bounds bounds;

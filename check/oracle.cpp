@@ -293,7 +293,7 @@ void forward_row(const Reading& r, const Row& at, const ForwardOptions& options,
     for (int64_t d = 0; d < dim; ++d) out[d] += p * v_j[d];
     for (int64_t d = 0; d < dim; ++d) weighted[d] += p * std::fabs(v_j[d]);
     if (fp8_weights(r.problem()) && x[j] != s.max) add_rounding(at, p, s.sum, v_j, dim, reference);
-    if (x[j] > s.max - 40)
+    if (x[j] >= s.max - 40)  // beyond 2^57 that is the maximum itself
       reference.logit_size[at.row] = std::max(reference.logit_size[at.row], logit_size(r, at.b, at.h, at.i, j));
   }
   for (int64_t j = 0; j < std::ssize(x); ++j) {

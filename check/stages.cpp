@@ -8,6 +8,7 @@
 #include "error.h"
 #include "format.h"
 #include "plain.h"
+#include "range.h"
 
 namespace rapt::check {
 namespace {
@@ -186,11 +187,15 @@ StageReport check_stages(const Problem& problem, Fill fill, uint64_t seed, const
   try {
     kernel(p, inputs, outputs, trace);
   } catch (const Error& error) {
+    report.refused = error.code() == ErrorCode::unsupported;
     report.message = error.what();
     return report;
   }
   Capture capture;
   const Reading reading(p, inputs);
+  report.message = beyond_f32(reading);
+  report.refused = !report.message.empty();
+  if (report.refused) return report;
   const Reference reference = forward(reading, {.capture = &capture});
   const Walk walk{reading, reference, capture, trace, report};
   const auto stage = [&](const char* name, bool observed, auto fails) {

@@ -27,7 +27,7 @@ using TracedKernel = std::function<void(const Problem&, const Inputs&, const Out
 TracedKernel probe(const Kernel& kernel);
 
 struct StageReport {
-  bool pass = false;
+  bool pass = false, refused = false;  // refused: as in check.h's Result
   std::string stage;  // "inputs", "S", "row_max", "row_sum", "P", "O" - the first that fails; empty when none does
   std::string tile;   // "q tile 1, k tile 3"
   std::string index;  // "[b=0, h=1, i=17, j=201]"

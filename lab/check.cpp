@@ -36,7 +36,8 @@ std::vector<Task> tasks_of(const CheckOptions& options) {
   return tasks;
 }
 
-const char* verdict_of(const check::Result& result) {
+template <class Outcome>
+const char* verdict_of(const Outcome& result) {
   return result.pass ? "pass" : result.refused ? "refused" : "FAIL";
 }
 
@@ -127,7 +128,8 @@ int compare_all(const CheckOptions& options, const std::vector<Task>& tasks, Sub
         nlohmann::ordered_json{{"results", rows}, {"passed", passed}, {"failed", failed}, {"refused", refused}}.dump(
             2));
   else
-    fmt::print("{} passed, {} failed, {} refused (no kernel takes them yet)\n", passed, failed, refused);
+    fmt::print("{} passed, {} failed, {} refused (no kernel takes them yet, or f32 cannot hold them)\n", passed, failed,
+               refused);
   if (failed > 0) return exit_check_failed;
   return passed == 0 ? exit_environment : exit_fine;  // nothing could be checked
 }
@@ -135,13 +137,14 @@ int compare_all(const CheckOptions& options, const std::vector<Task>& tasks, Sub
 int compare_stages(const CheckOptions& options, const std::vector<Task>& tasks, Subject& subject) {
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   Progress progress(tasks.size());
-  int failed = 0;
+  int failed = 0, passed = 0;
   for (size_t i = 0; i < tasks.size(); ++i) {
     progress.at(i, to_string(tasks[i].problem));
     check::StageReport r = check::check_stages(tasks[i].problem, tasks[i].fill, options.seed,
                                                check::probe(subject.kernel(tasks[i].problem)));
     r.command += subject.rerun_options();
-    failed += !r.pass;
+    failed += !r.pass && !r.refused;
+    passed += r.pass;
     progress.clear();
     std::string observed;
     for (const std::string& stage : r.observed) observed += (observed.empty() ? "" : " ") + stage;
@@ -149,6 +152,7 @@ int compare_stages(const CheckOptions& options, const std::vector<Task>& tasks, 
       rows.push_back({{"problem", to_string(tasks[i].problem)},
                       {"fill", check::name_of(tasks[i].fill)},
                       {"pass", r.pass},
+                      {"refused", r.refused},
                       {"observed", r.observed},
                       {"stage", r.stage},
                       {"tile", r.tile},
@@ -160,12 +164,13 @@ int compare_stages(const CheckOptions& options, const std::vector<Task>& tasks, 
                       {"command", r.command}});
       continue;
     }
-    fmt::print("{}  {} {}: compared {}\n", r.pass ? "pass" : "FAIL", to_string(tasks[i].problem),
-               check::name_of(tasks[i].fill), observed);
-    if (!r.pass) fmt::print("      {}\n      again: {}\n", r.message, r.command);
+    fmt::print("{}  {} {}: compared {}\n", verdict_of(r), to_string(tasks[i].problem), check::name_of(tasks[i].fill),
+               observed.empty() ? "nothing" : observed);
+    if (!r.pass) fmt::print("      {}\n", r.message);
+    if (!r.pass && !r.refused) fmt::print("      again: {}\n", r.command);
   }
   if (options.common.json) fmt::print("{}\n", nlohmann::ordered_json{{"stages", rows}, {"failed", failed}}.dump(2));
-  return failed > 0 ? exit_check_failed : exit_fine;
+  return failed > 0 ? exit_check_failed : passed == 0 ? exit_environment : exit_fine;
 }
 
 }  // namespace

@@ -56,6 +56,7 @@ int explain(const ExplainOptions& options) {
                                         {"device", facts_of(device)},
                                         {"plan", chosen},
                                         {"families", families_of(problem, device)},
+                                        {"slow", slow_note(problem, device)},
                                         {"flops", flops(problem)},
                                         {"bytes", bytes(problem)}};
     fmt::print("{}\n", all.dump(2));

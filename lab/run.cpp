@@ -101,9 +101,13 @@ void print_text(const Report& r, const RunOptions& options, const std::map<std::
   const check::Errors& e = r.verdict.out;
   fmt::print("error    against float64: max {:.3g} (bound {:.3g}), mean {:.3g}, rel_rms {:.3g}; {}\n", e.max_abs,
              r.verdict.bounds.max_abs, e.mean_abs, e.rel_rms, rows_checked(r.row_step));
-  if (!r.verdict.pass) fmt::print("WRONG    {}\n         again: {}\n", r.verdict.message, options.common.command);
+  if (r.verdict.refused)
+    fmt::print("UNJUDGED {}\n", r.verdict.message);
+  else if (!r.verdict.pass)
+    fmt::print("WRONG    {}\n         again: {}\n", r.verdict.message, options.common.command);
   fmt::print("output   {}\n", options.output.empty() ? "not written (-o FILE.safetensors writes o and lse)"
                               : r.verdict.pass       ? options.output
+                              : r.verdict.refused    ? "not written, since it was not judged"
                                                      : "not written, since it is wrong");
 }
 
@@ -153,6 +157,7 @@ int run(const RunOptions& options) {
     print_json(report, options);
   else
     print_text(report, options, loaded.metadata);
+  if (report.verdict.refused) return exit_environment;
   return report.verdict.pass ? exit_fine : exit_check_failed;
 }
 

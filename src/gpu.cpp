@@ -6,6 +6,7 @@
 #include "context.h"
 #include "error.h"
 #include "kernels/emit.h"
+#include "log.h"
 
 namespace rapt {
 
@@ -53,6 +54,7 @@ std::shared_ptr<const LoadedPlan> GpuResources::find(const Problem& problem, int
 std::shared_ptr<const LoadedPlan> GpuResources::load(const Problem& problem, const Device& device) {
   auto loaded = std::make_shared<LoadedPlan>();
   loaded->plan = plan(problem, device);
+  if (const std::string note = slow_note(problem, device); !note.empty()) warn_once(note);
   for (int i = 0; i < loaded->plan.step_count; ++i) {
     Step& step = loaded->plan.steps[static_cast<size_t>(i)];
     apply_words(config_, step.config.attention);

@@ -44,6 +44,13 @@ Plan plan(const Problem& problem, const Device& device) {
   return result;
 }
 
+std::string slow_note(const Problem& problem, const Device& device) {
+  std::string why;
+  if (device.kind != DeviceKind::cuda || choose(problem, device) != &attention_scalar) return why;
+  attention_sm80.accepts(problem, device, &why);
+  return concat("attention_scalar, which is slow, was chosen for a call on a GPU, because of ", why);
+}
+
 std::string to_string(const Step& step) {
   const KernelConfig& c = step.config;
   if (step.family->unit == nullptr)
@@ -74,6 +81,7 @@ std::string explain(const Problem& problem, const Device& device) {
       text += concat("refused, ", why, "\n");
   }
   if (chosen == nullptr) text += "no family takes this problem\n";
+  if (const std::string note = slow_note(problem, device); !note.empty()) text += concat("slow     ", note, "\n");
   return text;
 }
 

@@ -40,11 +40,15 @@ struct Plan {
 // Throws Error{unsupported} with every family's sentence when none takes the problem.
 Plan plan(const Problem& problem, const Device& device);
 
+// A sentence where attention_scalar, which is slow, computes a problem on a GPU, with what attention_sm80 refused; else
+// "".
+std::string slow_note(const Problem& problem, const Device& device);
+
 std::string to_string(const Step& step);
 // One line a step: "attention_cpu isa=avx512 block_m=64 block_n=96 splits=1".
 std::string to_string(const Plan& plan);
 
-// The problem line, the device, and every family: chosen, able but slower, or refused with a sentence.
+// The problem line, the device, and every family: chosen, able but slower, or refused with a sentence; slow_note().
 std::string explain(const Problem& problem, const Device& device);
 
 }  // namespace rapt

@@ -3,6 +3,7 @@
 // Included only by the isa_*.cpp units (internal linkage). Bits depend on the call and the tile, never on threads.
 #pragma once
 
+#include "cpu/tile_bias.h"
 #include "cpu/tile_narrow.h"
 #include "cpu/tile_wide.h"
 
@@ -46,24 +47,11 @@ inline void cap_scores(float cap, int64_t count, float* scores) {
   }
 }
 
-inline float load_bias(const BroadcastRef& bias, int64_t index) {
-  if (bias.dtype == DType::f32) return static_cast<const float*>(bias.data)[index];
-  const uint16_t code = static_cast<const uint16_t*>(bias.data)[index];
-  return bias.dtype == DType::f16 ? f16_widen(code) : bf16_to_float(code);
-}
-
-// Element offset of (row's head and query, first key of the tile) in a bias or mask, for every row.
-inline void broadcast_rows(const BroadcastRef& t, const Tile& tile, const Rows& rows, int64_t first_key,
-                           int64_t (&offset)[Rows::capacity]) {
-  for (int r = 0; r < rows.count; ++r)
-    offset[r] = tile.batch * t.batch + rows.head[r] * t.head + rows.query[r] * t.query + first_key * t.key;
-}
-
 // The keys' mean where it changes weights, soft cap, bias, ALiBi, then hidden keys to -inf: the order of
 // docs/semantics.md.
 template <class Layout>
-void modify_scores(const AttentionParams& call, const Tile& tile, const KeyTile& keys, Rows& rows, float* scores) {
-  int64_t offset[Rows::capacity];
+void modify_scores(const AttentionParams& call, const Tile& tile, const KeyTile& keys, Rows& rows, const Scratch& s) {
+  float* const scores = s.scores;
   if (call.softcap > 0.0f) {
     if (call.k_mean)
       for_each_score<Layout>(call, rows.count, keys.count, scores, [&](int r, int, float& x) { x += rows.shift[r]; });
@@ -74,11 +62,7 @@ void modify_scores(const AttentionParams& call, const Tile& tile, const KeyTile&
         cap_scores(call.softcap, round_up(keys.count, lanes), scores + Layout::score_index(call, r, 0));
     }
   }
-  if (call.bias.present()) {
-    broadcast_rows(call.bias, tile, rows, keys.first, offset);
-    for_each_score<Layout>(call, rows.count, keys.count, scores,
-                           [&](int r, int n, float& x) { x += load_bias(call.bias, offset[r] + n * call.bias.key); });
-  }
+  if (call.bias.present()) apply_broadcast<Layout, AddBias>(call, call.bias, rows.bias, keys, rows, s);
   if (call.alibi_slopes) {
     for (int r = 0; r < rows.count; ++r) rows.distance[r] = rows.query[r] + tile.offset - keys.first;
     for_each_score<Layout>(call, rows.count, keys.count, scores, [&](int r, int n, float& x) {
@@ -95,13 +79,7 @@ void modify_scores(const AttentionParams& call, const Tile& tile, const KeyTile&
       x = n >= rows.begin[r] && n < rows.end[r] ? x : minus_infinity;
     });
   }
-  if (call.mask.present()) {
-    broadcast_rows(call.mask, tile, rows, keys.first, offset);
-    const uint8_t* mask = static_cast<const uint8_t*>(call.mask.data);
-    for_each_score<Layout>(call, rows.count, keys.count, scores, [&](int r, int n, float& x) {
-      x = mask[offset[r] + n * call.mask.key] ? x : minus_infinity;
-    });
-  }
+  if (call.mask.present()) apply_broadcast<Layout, HideByMask>(call, call.mask, rows.mask, keys, rows, s);
 }
 
 // The keys that some row of the tile sees, within the tile's own range; `full` is what every row sees.
@@ -158,8 +136,10 @@ template <class Layout>
 void attend_tile_keys(const Call& call, const Tile& tile, const KeyTile& keys, bool exact, Rows& rows,
                       const Scratch& s) {
   const Operand k = Layout::keys(call, tile, keys, s);
+  foresee(call.mask, rows.mask, keys, rows);
+  foresee(call.bias, rows.bias, keys, rows);
   Layout::scores(call, k, keys.count, rows, s);
-  modify_scores<Layout>(call, tile, keys, rows, s.scores);
+  modify_scores<Layout>(call, tile, keys, rows, s);
   if (exact) __builtin_memcpy(s.hidden, s.scores, sizeof(float) * static_cast<size_t>(call.block_n * Layout::capacity));
   Layout::softmax(call, keys.count, rows, s);
   if (call.weight_terms > 0) round_tile_weights<Layout>(call, keys.count, rows, s);
@@ -227,6 +207,8 @@ void attend(const Call& call, const Tile& tile, int block_m, void* memory) {
   const Scratch s(call, Layout::capacity, memory);
   Rows rows;
   init_rows(call, tile, Layout::capacity, rows);
+  init_broadcast(call.bias, tile, rows, rows.bias);
+  init_broadcast(call.mask, tile, rows, rows.mask);
   const TileKeys keys = keys_of_rows(call, tile, rows);
   Layout::load_queries(call, tile, rows, s);
   if (call.k_mean) Layout::load_shifts(call, tile, rows, s);

@@ -99,23 +99,28 @@ inline void read_codes(DType dtype, const uint8_t* src, int64_t stride, int64_t 
   widen_row(src, stride, n, dst, [&](uint8_t c) { return table.number[c] * factor; });
 }
 
-// Row (b, h, s) of a tensor, `n` elements, widened to float; FP8 elements are multiplied by factor.
-inline void read_row(const TensorRef& t, int64_t b, int64_t h, int64_t s, int64_t n, float* dst, float factor = 1.0f) {
-  const int64_t first = t.index(b, h, s);
-  switch (t.dtype) {
+// `n` elements from element `first` on, widened to float; FP8 elements are multiplied by factor.
+inline void read_elements(DType dtype, const void* data, int64_t first, int64_t stride, int64_t n, float* dst,
+                          float factor = 1.0f) {
+  switch (dtype) {
     case DType::f32:
-      widen_row(static_cast<const float*>(t.data) + first, t.column, n, dst, [](float x) { return x; });
+      widen_row(static_cast<const float*>(data) + first, stride, n, dst, [](float x) { return x; });
       break;
-    case DType::f16: read_f16(static_cast<const uint16_t*>(t.data) + first, t.column, n, dst); break;
+    case DType::f16: read_f16(static_cast<const uint16_t*>(data) + first, stride, n, dst); break;
     case DType::bf16:
-      widen_row(static_cast<const uint16_t*>(t.data) + first, t.column, n, dst,
+      widen_row(static_cast<const uint16_t*>(data) + first, stride, n, dst,
                 [](uint16_t c) { return bf16_to_float(c); });
       break;
     case DType::e4m3:
     case DType::e5m2:
-    case DType::sim8: read_codes(t.dtype, static_cast<const uint8_t*>(t.data) + first, t.column, n, dst, factor); break;
+    case DType::sim8: read_codes(dtype, static_cast<const uint8_t*>(data) + first, stride, n, dst, factor); break;
     default: break;
   }
+}
+
+// Row (b, h, s) of a tensor.
+inline void read_row(const TensorRef& t, int64_t b, int64_t h, int64_t s, int64_t n, float* dst, float factor = 1.0f) {
+  read_elements(t.dtype, t.data, t.index(b, h, s), t.column, n, dst, factor);
 }
 
 template <class Code, class Narrow>

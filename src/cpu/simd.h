@@ -34,6 +34,7 @@ inline Vec max(Vec a, Vec b) { return hn::Max(a, b); }
 inline Vec max(Vec a, Vec b) { return hn::IfThenElse(hn::Gt(a, b), a, b); }
 #endif
 inline Vec zero_if_equal(Vec x, Vec value) { return hn::IfThenZeroElse(hn::Eq(x, value), x); }
+inline Vec replace_where_zero(Vec test, Vec a, Vec b) { return hn::IfThenElse(hn::Eq(test, zero()), a, b); }
 // The low 9 bits of each lane moved to the exponent (and sign) field.
 inline Vec low_bits_to_exponent(Vec x) {
   const hn::RebindToUnsigned<FloatTag> bits;
@@ -119,6 +120,7 @@ inline Vec mul(Vec a, Vec b) { return a * b; }
 inline Vec fma(Vec a, Vec b, Vec c) { return a * b + c; }
 inline Vec max(Vec a, Vec b) { return a > b ? a : b; }
 inline Vec zero_if_equal(Vec x, Vec value) { return x == value ? zero() : x; }
+inline Vec replace_where_zero(Vec test, Vec a, Vec b) { return test == zero() ? a : b; }
 inline Vec low_bits_to_exponent(Vec x) { return __builtin_bit_cast(Vec, __builtin_bit_cast(UintVec, x) << 23); }
 inline float reduce_add(Vec x) { return (x[0] + x[1]) + (x[2] + x[3]); }
 inline float reduce_max(Vec x) {
@@ -168,8 +170,9 @@ inline void transpose_4x4(const float* src, int64_t src_stride, float* dst, int6
 }
 
 #if defined(RAPT_HAVE_HIGHWAY) && !defined(RAPT_SCALAR_ISA) && HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
-// dst[c][r] = src[r][c] of a 16x16 block in 64 shuffles: 4x4 within 128-bit blocks, then the blocks among vectors.
-inline void transpose_16x16(const float* src, int64_t src_stride, float* dst, int64_t dst_stride) {
+// put(c, 0, column c) of a 16x16 block in 64 shuffles: 4x4 within 128-bit blocks, then the blocks among vectors.
+template <class Put>
+inline void transpose_16x16(const float* src, int64_t src_stride, const Put& put) {
   const hn::Repartition<double, FloatTag> pairs;
   auto as_pairs = [&](Vec x) { return hn::BitCast(pairs, x); };
   Vec quad[4][4];  // quad[g][j]: block b holds column 4b + j of rows 4g .. 4g + 3
@@ -191,17 +194,29 @@ inline void transpose_16x16(const float* src, int64_t src_stride, float* dst, in
   for (int j = 0; j < 4; ++j) {
     const Vec low_even = even_blocks(quad[0][j], quad[1][j]), low_odd = odd_blocks(quad[0][j], quad[1][j]);
     const Vec high_even = even_blocks(quad[2][j], quad[3][j]), high_odd = odd_blocks(quad[2][j], quad[3][j]);
-    store(hn::ConcatLowerLower(float_tag, high_even, low_even), dst + j * dst_stride);
-    store(hn::ConcatLowerLower(float_tag, high_odd, low_odd), dst + (4 + j) * dst_stride);
-    store(hn::ConcatUpperUpper(float_tag, high_even, low_even), dst + (8 + j) * dst_stride);
-    store(hn::ConcatUpperUpper(float_tag, high_odd, low_odd), dst + (12 + j) * dst_stride);
+    put(j, 0, hn::ConcatLowerLower(float_tag, high_even, low_even));
+    put(4 + j, 0, hn::ConcatLowerLower(float_tag, high_odd, low_odd));
+    put(8 + j, 0, hn::ConcatUpperUpper(float_tag, high_even, low_even));
+    put(12 + j, 0, hn::ConcatUpperUpper(float_tag, high_odd, low_odd));
   }
+}
+// dst[c][r] = src[r][c].
+inline void transpose_16x16(const float* src, int64_t src_stride, float* dst, int64_t dst_stride) {
+  transpose_16x16(src, src_stride, [&](int c, int, Vec column) { store(column, dst + c * dst_stride); });
 }
 #else
 inline void transpose_16x16(const float* src, int64_t src_stride, float* dst, int64_t dst_stride) {
   for (int c = 0; c < 16; c += 4)
     for (int r = 0; r < 16; r += 4)
       transpose_4x4(src + r * src_stride + c, src_stride, dst + c * dst_stride + r, dst_stride);
+}
+// put(c, r, rows r .. r + lanes - 1 of column c).
+template <class Put>
+inline void transpose_16x16(const float* src, int64_t src_stride, const Put& put) {
+  alignas(64) float columns[16 * 16];
+  transpose_16x16(src, src_stride, columns, 16);
+  for (int c = 0; c < 16; ++c)
+    for (int r = 0; r < 16; r += lanes) put(c, r, load(columns + c * 16 + r));
 }
 #endif
 

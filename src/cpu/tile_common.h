@@ -27,6 +27,13 @@ template <int n, int i = 0, class F>
 
 constexpr int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
+// Element offsets of each row's head and query in a bias or mask; even: `step` apart.
+struct BroadcastRows {
+  int64_t offset[64];
+  int64_t step = 0;
+  bool even = true;
+};
+
 // Per-row facts of a tile and its softmax state (running maximum and sum; rescale = exp(old maximum - new)).
 struct Rows {
   static constexpr int capacity = 64;
@@ -36,6 +43,9 @@ struct Rows {
   int32_t begin[capacity], end[capacity];  // the same within the current key tile
   int64_t distance[capacity];              // ALiBi: i + off - (first key of the tile), each term within 2^60
   float slope[capacity];                   // of the head
+  BroadcastRows bias, mask;
+  const char* soon[capacity];  // what of the bias or mask the current key tile takes, soon_bytes a row
+  int64_t soon_bytes = 0;
   // Of smoothed keys: scale * q . (their mean), what it adds to each logit of the row.
   alignas(64) float shift[capacity];
   alignas(64) float max[capacity], sum[capacity], rescale[capacity];
@@ -56,6 +66,13 @@ inline void init_rows(const AttentionParams& call, const Tile& tile, int block_m
       ++head;
     }
   }
+}
+
+// Asks for the soon_bytes of the rows, those of parts first .. end - 1 of `parts`.
+inline void prefetch_soon(const Rows& rows, int64_t first, int64_t end, int parts) {
+  if (rows.soon_bytes == 0) return;
+  for (int64_t r = first * rows.count / parts; r < end * rows.count / parts; ++r)
+    for (int64_t at = 0; at < rows.soon_bytes; at += 64) __builtin_prefetch(rows.soon[r] + at);
 }
 
 struct KeyTile {

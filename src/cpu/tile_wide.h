@@ -101,18 +101,20 @@ struct Wide {
     for (; i < count; ++i) f(i, Index<1>{});
   }
 
-  static void scores(const AttentionParams& call, const Operand& k, int count, const Rows&, const Scratch& s) {
-    scores_by<FloatDot>(call, k, call.head_dim, count, s);
+  static void scores(const AttentionParams& call, const Operand& k, int count, const Rows& rows, const Scratch& s) {
+    scores_by<FloatDot>(call, k, call.head_dim, count, rows, s);
   }
   static void accumulate(const AttentionParams& call, const Operand& v, int count, const Rows& rows, const Scratch& s) {
     accumulate_by<FloatDot>(call, v, s.scores, count, rows, s);
   }
 
   template <class Dot>
-  static void scores_by(const AttentionParams& call, const Operand& k, int64_t depth, int count, const Scratch& s) {
+  static void scores_by(const AttentionParams& call, const Operand& k, int64_t depth, int count, const Rows& rows,
+                        const Scratch& s) {
     const Vec scale = splat(call.scale);
     for (int r = 0; r < block_m; r += chunk * lanes) {
       for_columns(count, [&](int64_t n, auto width) {
+        if (r == 0) prefetch_soon(rows, n, n + width.value, count);
         Vec sum[width.value][chunk];
         product<Dot, chunk, width.value>(s.q + r, block_m, k.data + n * k.stride, k.stride, 1, depth, sum);
         float* dst = s.scores + n * block_m + r;

@@ -58,8 +58,8 @@ struct WideBf16 : Wide<block_m> {
     return {s.k, stride};
   }
 
-  static void scores(const AttentionParams& call, const Operand& k, int count, const Rows&, const Scratch& s) {
-    Wide<block_m>::template scores_by<Bf16Dot>(call, k, pairs(call.head_dim), count, s);
+  static void scores(const AttentionParams& call, const Operand& k, int count, const Rows& rows, const Scratch& s) {
+    Wide<block_m>::template scores_by<Bf16Dot>(call, k, pairs(call.head_dim), count, rows, s);
   }
 
   // Pairs of keys: v[n/2][c] holds V[n][c] and V[n + 1][c]; an odd last key is paired with zero.

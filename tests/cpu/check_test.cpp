@@ -1,5 +1,6 @@
 // Tests of check/ itself: number formats, fills, the oracle against closed forms and finite differences, comparison,
-// bounds and case files. Nothing here calls the library but parse_problem; kernels are check's own.
+// bounds and case files. But for CheckRange nothing here calls the library, parse_problem aside; kernels are check's
+// own.
 #include "check/check.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +19,9 @@
 #include "check/known_bad.h"
 #include "check/plain.h"
 #include "check/poison.h"
+#include "check/range.h"
 #include "check/rotation.h"
+#include "check/stages.h"
 #include "error.h"
 
 namespace rapt {
@@ -704,6 +707,82 @@ TEST(CheckProblem, ARefusalIsNotAPass) {
   EXPECT_TRUE(result.refused);
   EXPECT_EQ(result.message, "head_dim 4: this kernel takes none");
   EXPECT_NE(result.command.find("--seed 3"), std::string::npos);
+}
+
+// ---- inputs that lead beyond f32 (these call the library)
+
+struct Beyond {
+  const char* line;
+  std::function<void(Inputs&)> change;
+  const char* sentence;  // a part of it; "" where f32 holds all
+};
+
+// check and check --stages check::judge the same problems: none whose scores or sums f32 cannot hold.
+TEST(CheckRange, BothChecksRefuseWhatF32CannotHold) {
+  const auto set = [](HostTensor& t, double x) {
+    for (int64_t j = 0; j < 4; ++j) t.set({0, 0, j, 1}, x);
+  };
+  const std::vector<Beyond> cases = {
+      {"f32 b1 h1 q4 d4 scale=3e38", [](Inputs&) {}, "|softmax_scale| times the sum of |q * k| of row [b=0, h=0, i=0]"},
+      {"f32 b1 h1 q4 d4 scale=-3e38 causal", [](Inputs&) {}, "|softmax_scale| times"},
+      {"f32 b1 h1 q4 d4 scale=0", [&](Inputs& in) { set(in.q, 1e25), set(in.k, 1e25); }, "the sum of |q * k|"},
+      {"f32 b1 h1 q4 d4 bias=f32[1,1,1,1]",
+       [](Inputs& in) {
+         in.bias.set({0, 0, 0, 0}, -3.4028234e38);
+       },
+       ""},
+      {"f32 b1 h1 q4 d4 bias=f32[1,1,1,1] scale=3e37",
+       [](Inputs& in) {
+         in.bias.set({0, 0, 0, 0}, 3.4e38);
+       },
+       "beyond f32"},
+      {"f32 b1 h1 q4 d4 alibi", [](Inputs& in) { in.alibi_slopes.set({0}, 3e38); }, "ALiBi of row [b=0, h=0, i=0]"},
+      {"f32 b1 h1 q4 d4 scale=0", [&](Inputs& in) { set(in.v, 1e38); }, "the sum of exp(x - max) * |v|"},
+      {"f32 b1 h1 q4 d4 scale=0", [&](Inputs& in) { set(in.v, 8e37); }, ""},
+      {"f32 b1 h1 q4 d4 scale=0 window=0,0", [&](Inputs& in) { set(in.v, 3e38); }, ""},  // one key a row
+      {"f32 b1 h1 q4 d4", [&](Inputs& in) { set(in.v, infinity), set(in.k, std::nan("")); }, ""},
+      {"f32 b1 h1 q4 d4 scale=1e30", [](Inputs&) {}, ""},
+      {"f16 b1 h2 q9 k0 d8 scale=3e38", [](Inputs&) {}, ""},
+  };
+  for (const Beyond& c : cases) {
+    SCOPED_TRACE(c.line);
+    const Problem problem = parse_problem(c.line);
+    Inputs in = make_inputs(problem, Fill::normal, 1);
+    c.change(in);
+    const std::string sentence = check::beyond_f32(check::Reading(problem, in));
+    if (*c.sentence == 0) {
+      EXPECT_EQ(sentence, "");
+    } else {
+      EXPECT_NE(sentence.find(c.sentence), std::string::npos) << sentence;
+      const check::Result result = check::judge(problem, std::nullopt, in, check::make_outputs(problem));
+      EXPECT_TRUE(result.refused && !result.pass);
+      EXPECT_EQ(result.message, sentence);
+    }
+  }
+}
+
+TEST(CheckRange, BothChecksGiveOneVerdict) {
+  for (const char* scale : {"1e17", "-1e20", "1e30", "1e36"}) {  // large, and held
+    const Problem problem = parse_problem(concat("f32 b1 h1 q8 d16 scale=", scale));
+    const check::Result result = check::check_problem(problem, Fill::normal, 1, check::library_kernel());
+    EXPECT_TRUE(result.pass) << result.message << "\n" << result.command;
+    const check::StageReport stages =
+        check::check_stages(problem, Fill::normal, 1, check::probe(check::library_kernel()));
+    EXPECT_TRUE(stages.pass) << stages.message << "\n" << stages.command;
+  }
+  for (const char* line : {"f32 b1 h1 q8 d16 scale=3e38", "f16 b1 h2 q70 d16 scale=-3e38 causal softcap=30",
+                           "bf16 b2 h2 q3 k200 d8 scale=3e38 lse"}) {
+    const Problem problem = parse_problem(line);
+    const check::Result result = check::check_problem(problem, Fill::normal, 1, check::library_kernel());
+    const check::StageReport stages =
+        check::check_stages(problem, Fill::normal, 1, check::probe(check::library_kernel()));
+    EXPECT_TRUE(result.refused && stages.refused && !result.pass && !stages.pass) << line;
+    EXPECT_EQ(result.message, stages.message) << line;
+    EXPECT_NE(result.message.find("beyond f32: not judged (docs/semantics.md, Limits)"), std::string::npos) << line;
+  }
+  const check::StageReport refused = check::check_stages(parse_problem("f32 b1 h1 q8 d16 mod=ab"), Fill::normal, 1,
+                                                         check::probe(check::library_kernel()));
+  EXPECT_TRUE(refused.refused && !refused.pass) << refused.message;
 }
 
 // ---- case files

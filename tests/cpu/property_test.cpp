@@ -273,6 +273,48 @@ TEST_P(Property, InvariantRowsDependOnNothingElse) {
   });
 }
 
+// How a bias or mask lies in memory changes no bit: broadcast dimensions, keys apart, keys backwards, rows at odd
+// places, against the same elements in whole rows.
+TEST_P(Property, HowABiasOrAMaskLiesChangesNoBit) {
+  struct View {
+    const char* name;
+    std::vector<int64_t> strides;  // of [2, 4, q, k] elements
+    int keys_alike, rows_alike, heads_alike;
+  };
+  for (const int64_t q : {1, 3, 17, 70}) {
+    constexpr int64_t k = 209;
+    const std::vector<View> views = {{"queries innermost", {4 * q * k, q * k, 1, q}, 0, 0, 0},
+                                     {"odd rows", {4 * q * (k + 3), q * (k + 3), k + 3, 1}, 0, 0, 0},
+                                     {"keys backwards", {4 * q * k, q * k, k, -1}, 0, 0, 0},
+                                     {"batch innermost", {1, 2 * q * k, 2 * k, 2}, 0, 0, 0},
+                                     {"keys alike", {4 * q, q, 1, 0}, 1, 0, 0},
+                                     {"rows alike", {4 * k, k, 0, 1}, 0, 1, 0},
+                                     {"rows and keys alike", {4, 1, 0, 0}, 1, 1, 0},
+                                     {"heads alike", {q * k, 0, k, 1}, 0, 0, 1},
+                                     {"key padding", {k, 0, 0, 1}, 0, 1, 1}};
+    for (const char* kind : {"bias=f32", "bias=f16", "bias=bf16", "mask="}) {
+      for (const View& view : views) {
+        SCOPED_TRACE(std::string(kind) + " q" + std::to_string(q) + " " + view.name);
+        Call whole = make("f32 b2 h4:2 q" + std::to_string(q) + " k209 d16 causal lse " + kind + "[b,h,q,k]");
+        fill_hash(whole, 5);
+        const bool is_mask = whole.problem.mask.present();
+        HostTensor& elements = is_mask ? whole.in.mask : whole.in.bias;
+        HostTensor random = make_tensor(DType::f32, elements.shape);
+        fill_hash(random, 6);
+        fill(elements, [&](const std::vector<int64_t>& at) {
+          const double x = random.at(
+              {at[0], view.heads_alike ? 0 : at[1], view.rows_alike ? 0 : at[2], view.keys_alike ? 0 : at[3]});
+          return is_mask ? (x > -0.5 ? 1 : 0) : x < -0.9 ? -infinity : 4 * x;
+        });
+        Call other = whole;
+        (is_mask ? other.in.mask : other.in.bias) = copy_with_strides(elements, view.strides);
+        expect_same_bits(run(other), run(whole));
+        if (&view == &views.front()) expect_oracle(whole);
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Isa, Property, testing::ValuesIn(available_cpu_isas()), isa_name);
 
 }  // namespace rapt::test

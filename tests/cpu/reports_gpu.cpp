@@ -199,7 +199,7 @@ TEST(Reports, R182) {
     const std::string printed = on_fake_gpus(
         "R182", "89",
         [] {
-          for (const char* line : {"f16 b1 h2 q70 k90 d64 lse", "f32 b1 h2 q70 k90 d64"}) {
+          for (const char* line : {"f16 b1 h2 q70 k90 d64 lse", "f16 b1 h2 q70 k90 d64 causal"}) {
             FakeCall call(line, 0);
             EXPECT_EQ(call.enqueue(nullptr, nullptr), RAPT_OK) << call.call.message;
           }

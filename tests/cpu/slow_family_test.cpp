@@ -1,0 +1,72 @@
+// What is said where a GPU problem runs in attention_scalar: by explain, and once a reason in the log. The log's part
+// runs over the stand-in driver of tests/fake_cuda: it needs NVRTC, no GPU.
+#include "check/device_tensors.h"
+#include "context.h"
+#include "cuda/cuda.h"
+#include "device.h"
+#include "plan.h"
+#include "stand_in.h"
+#include "support.h"
+
+namespace rapt::test {
+namespace {
+
+// Calls that attention_sm80 refuses, with a part of its sentence: one of each kind that attention_scalar then takes.
+const std::vector<std::pair<const char*, const char*>> refused = {
+    {"f32 b1 h1 q64 d64", "q=f32: must be f16, bf16, e4m3 or e5m2"},
+    {"q=f32 k=f16 v=f16 out=f32 b1 h1 q64 d64", "q=f32: must be f16, bf16, e4m3 or e5m2"},
+    {"q=f16 k=f16 v=f32 b1 h1 q64 d64", "v=f32: must be f16, bf16, e4m3 or e5m2"},
+    {"q=f16 k=bf16 v=f16 b1 h1 q64 d64", "q=f16 k=bf16: where both are 16-bit they must be the same"},
+    {"e4m3 out=f16 b1 h1 q64 d64 smooth_k softcap=30 k_scales=head", "softcap with smooth_k"},
+    {"f16 b1 h1 q64 d20", "head_dim 20:20"},
+    {"f16 b1 h1 q64 d320", "head_dim 320:320"},
+    {"q=f16 k=e4m3 v=e4m3 b1 h1 q64 d256 v_scales=token", "head_dim_v 256, v_scales by keys"},
+    {"f16 b1 h1 q64 d64 q_strides=4096,4096,1,64", "q: rows must be contiguous"},
+    {"f16 b1 h1 q268435456 k64 d64", "seqlens 268435456 and 64"},
+};
+
+rapt_status prepare(rapt_context& context, const std::string& line) {
+  Call call = make(line);
+  const cuda::ContextScope scope(0, nullptr);
+  call.out = check::make_outputs(call.problem);
+  const check::DeviceCall device(0, call.problem, call.in, call.out);
+  return rapt_prepare(&context, &device.args(), nullptr);
+}
+
+size_t count(const std::string& text, const std::string& part) {
+  size_t found = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
+}  // namespace
+
+TEST(SlowFamily, ExplainSaysWhy) {
+  const Device h100 = device_preset("h100");
+  for (const auto& [line, reason] : refused) {
+    const std::string text = explain(parse_problem(line), h100);
+    const size_t at = text.find("\nslow     attention_scalar, which is slow, was chosen");
+    ASSERT_NE(at, std::string::npos) << text;
+    EXPECT_NE(text.find(concat("because of attention_sm80: ", reason), at), std::string::npos) << text;
+  }
+  for (const char* line : {"f16 b1 h1 q64 d64", "q=f16 k=e4m3 v=e4m3 b1 h1 q64 d64 k_scales=head v_scales=head",
+                           "f16 b1 h1 q64 d320 acc=f16"})  // the last one is refused by all
+    EXPECT_EQ(slow_note(parse_problem(line), h100), "") << line;
+  EXPECT_EQ(slow_note(parse_problem("f32 b1 h1 q64 d64"), device_preset("cpu-avx2")), "");
+}
+
+TEST(SlowFamily, TheLogSaysEachReasonOnce) {
+  on_stand_in(90, [] {
+    rapt_context context(without_cache());
+    testing::internal::CaptureStderr();
+    for (const char* line : {"q=f16 k=bf16 v=f16 b1 h1 q64 d64", "f32 b1 h1 q64 d64",
+                             "q=f16 k=bf16 v=f16 b1 h2 q70 d64 causal", "f32 b2 h1 q64 d64 causal"})
+      EXPECT_EQ(prepare(context, line), RAPT_OK) << line << ": " << rapt_last_error();
+    const std::string log = testing::internal::GetCapturedStderr();
+    EXPECT_EQ(count(log, "attention_scalar, which is slow"), 2u) << log;
+    EXPECT_EQ(count(log, "because of attention_sm80: q=f16 k=bf16: where both are 16-bit"), 1u) << log;
+    EXPECT_EQ(count(log, "because of attention_sm80: q=f32: must be f16"), 1u) << log;
+  });
+}
+
+}  // namespace rapt::test
