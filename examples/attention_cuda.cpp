@@ -1,11 +1,8 @@
-// Attention on a GPU from C++, on memory from cudaMalloc. rapt compiles its kernel at the first call (NVRTC) and keeps
-// it.
+// Attention on a GPU from C++, on memory from cudaMalloc. The first call compiles its kernel with NVRTC and keeps it.
 //
-// With an installed rapt and the CUDA toolkit:
-//   c++ -std=c++20 attention_cuda.cpp $(pkg-config --cflags --libs rapt) -I/usr/local/cuda/include
-//   -L/usr/local/cuda/lib64 -lcudart
-// Prints two results, and exits 1 when one is wrong. Exits 77 where there is no GPU, or no CUDA runtime to compile
-// with.
+// With an installed rapt and the CUDA toolkit in CUDA:
+//   c++ -std=c++20 attention_cuda.cpp -I$CUDA/include -L$CUDA/lib64 -lcudart $(pkg-config --cflags --libs rapt)
+// Prints two results, and exits 1 when one is wrong. Exits 77 without a GPU, or when compiled without the CUDA runtime.
 #include <cstdio>
 
 #if __has_include(<cuda_runtime_api.h>)
