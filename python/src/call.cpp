@@ -325,7 +325,7 @@ class Call {
   bool swapped_ = false;
   Ref out_, lse_;
   ContextHandle given_context_;
-  std::array<Array, 18> arrays_;  // the first used_ of them
+  std::array<Array, std::size(array_parameters)> arrays_;  // the first used_ of them
   size_t used_ = 0;
   rapt_sdpa_args call_{};
 };

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <cstddef>
 #include <cstring>
 
 namespace rapt::python {
@@ -33,8 +34,25 @@ void Negated::set(Ref method, PyObject* examples) {
   const PyGetSetDef* const address = attribute_of(Py_TYPE(ordinary), "_cdata");
   native_ = reinterpret_cast<bool (*)(void* const&)>(native_function());
   if (address != nullptr) address_ = address->get, closure_ = address->closure;
-  if (native_ == nullptr || address_ == nullptr || asked_natively(ordinary) || !asked_natively(negated))
+  if (native_ == nullptr || address_ == nullptr || !find_place(ordinary, negated) || asked_natively(ordinary) ||
+      !asked_natively(negated))
     native_ = nullptr;
+}
+
+// PyTorch's Tensor is one pointer, which its Python object holds behind the head, and `_cdata` is its value. An object
+// that Python can hand over owns its tensor, so that the pointer is there.
+bool Negated::find_place(PyObject* one, PyObject* other) {
+  const auto holds = [this](PyObject* object, size_t place) {
+    const Ref address(checked(address_(object, closure_)));
+    void* held = nullptr;
+    std::memcpy(&held, reinterpret_cast<const char*>(object) + place, sizeof held);
+    return held == PyLong_AsVoidPtr(address.get());
+  };
+  const auto size = static_cast<size_t>(PyLong_AsLong(
+      Ref(checked(PyObject_GetAttrString(reinterpret_cast<PyObject*>(Py_TYPE(one)), "__basicsize__"))).get()));
+  for (place_ = sizeof(PyObject); place_ + sizeof(void*) <= size; place_ += sizeof(void*))
+    if (holds(one, place_) && holds(other, place_)) return true;
+  return false;
 }
 
 bool Negated::operator()(PyObject* array) const {
@@ -44,10 +62,7 @@ bool Negated::operator()(PyObject* array) const {
 }
 
 bool Negated::asked_natively(PyObject* array) const {
-  const Ref address(checked(address_(array, closure_)));
-  void* const tensor = PyLong_AsVoidPtr(address.get());
-  if (tensor == nullptr && PyErr_Occurred() != nullptr) throw PythonError{};
-  return native_(tensor);
+  return native_(*reinterpret_cast<void* const*>(reinterpret_cast<const char*>(array) + place_));
 }
 
 }  // namespace rapt::python

@@ -15,12 +15,14 @@ class Negated {
   bool operator()(PyObject* array) const;
 
  private:
+  bool find_place(PyObject* one, PyObject* other);
   bool asked_natively(PyObject* array) const;
 
   Ref method_;
   bool (*native_)(void* const& tensor) = nullptr;  // at::native::is_neg: an at::Tensor is one pointer to its TensorImpl
   getter address_ = nullptr;                       // of the attribute _cdata: the TensorImpl's address
   void* closure_ = nullptr;
+  size_t place_ = 0;  // of the tensor in its Python object, in bytes
 };
 
 }  // namespace rapt::python
