@@ -20,6 +20,7 @@ import re
 import signal
 import subprocess
 import sys
+import textwrap
 import warnings
 from collections import defaultdict
 
@@ -31,11 +32,15 @@ TOLERANCE = 2e-4  # of the largest output
 
 # Fields of configurations and their tiny values: the first pattern that is found counts. None: as it is.
 SIZES = [
-    (r"^(type_vocab_size|num_labels|num_channels|in_channels|num_mel_bins|conv_.*|pad_.*|.*_layerdrop|num_feat_extract_layers|num_conv_pos.*|num_attn_module)$", None),
+    (
+        r"^(type_vocab_size|num_labels|num_channels|in_channels|num_mel_bins|num_feat_extract_layers|num_attn_module)$",
+        None,
+    ),
+    (r"^(conv_|pad_|num_conv_pos)|_layerdrop$", None),
     (r"vocab_size|^n_tokens$|^char_vocab|num_embeddings$", VOCABULARY),
     (r"(key_value|kv)_heads$", 2),
     (r"(heads|n_head)$", HEADS),
-    (r"^(qk_rope_head_dim|qk_nope_head_dim|v_head_dim|head_dim|d_kv|global_head_dim|.*_head_dim|attention_head_dim)$", 16),
+    (r"^(head_dim|d_kv)$|_head_dim$", HEAD_DIM),
     (r"lora_rank$", 16),
     (r"experts_per_tok(en)?$|^moe_topk$|^moe_k$|^top_k_experts$", 2),
     (r"experts$", 4),
@@ -43,8 +48,8 @@ SIZES = [
     (r"^(num_hidden_layers|n_layers?|num_layers)$", 4),
     (r"layers$|^depth$|_depth$|num_blocks$", 2),
     (r"(intermediate_size|ffn_dim|d_ff|n_inner|mlp_dim|ffn_hidden_size|intermediate_dim|ffn_embed_dim)$", 96),
-    (r"(hidden_size|hidden_dim|d_model|n_embd|embed_dim|embedding_size|emb_dim|projection_dim|embedding_dim|_proj_dim)$", 64),
-    (r"^(hidden_dim|dim|channels|lm_hidden_size|lru_width|output_dim|text_embed_dim)$", 64),
+    (r"(hidden_size|hidden_dim|d_model|n_embd|embed_dim|embedding_size|emb_dim|projection_dim|embedding_dim)$", HIDDEN),
+    (r"_proj_dim$|^(dim|channels|lru_width|output_dim)$", HIDDEN),
     (r"^(max_position_embeddings|n_positions|n_ctx|max_seq_len|max_sequence_length)$", 128),
     (r"^(max_source_positions|max_target_positions)$", 64),
     (r"^rotary_dim$", 8),
@@ -183,6 +188,7 @@ def attempts(model_class, configuration):
     generator = torch.Generator().manual_seed(1)
 
     most = search(configuration, "vocab_size", default=VOCABULARY)
+    most = VOCABULARY if most < 8 else most
 
     def numbers(*shape):
         return torch.randn(*shape, generator=generator)
@@ -210,7 +216,12 @@ def attempts(model_class, configuration):
     dense = {
         "pixel_values": [pixels, numbers(BATCH, frames if isinstance(frames, int) else 4, channels, height, width)],
         "pixel_values_videos": [numbers(BATCH, frames if isinstance(frames, int) else 4, channels, height, width)],
-        "input_values": [numbers(BATCH, 4000), numbers(BATCH, 1024, 128), numbers(BATCH, 1, 4000), numbers(BATCH, 24, mel)],
+        "input_values": [
+            numbers(BATCH, 4000),
+            numbers(BATCH, 1024, 128),
+            numbers(BATCH, 1, 4000),
+            numbers(BATCH, 24, mel),
+        ],
         "input_features": [numbers(BATCH, mel, length), numbers(BATCH, length, mel), numbers(BATCH, 1, 1001, 64)],
         "inputs_embeds": [numbers(BATCH, TOKENS, hidden)] if "input_ids" not in names else [],
         "hidden_states": [numbers(BATCH, TOKENS, hidden)],
@@ -306,9 +317,7 @@ def difference(ours, theirs, real=None, tokens_only=False) -> float:
 
 def earlier(outputs, length):
     return {
-        name: value[:, : length - 1]
-        for name, value in outputs.items()
-        if value.ndim >= 3 and value.shape[1] == length
+        name: value[:, : length - 1] for name, value in outputs.items() if value.ndim >= 3 and value.shape[1] == length
     }
 
 
@@ -532,7 +541,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*")
     parser.add_argument("-o", "--out")
-    parser.add_argument("--rows", help="a file for the rows as JSON lines; read where --page is given")
+    parser.add_argument("--rows", help="a file to which rows are added as JSON lines; read where --page is given")
     parser.add_argument("--page", action="store_true", help="only write the page again, from --rows")
     parser.add_argument("--worker", action="store_true")
     given = parser.parse_args()
@@ -540,7 +549,7 @@ def main():
         return worker(given.names)
     if given.page:
         with open(given.rows) as file:
-            rows = {row["name"]: row for row in map(json.loads, file)}
+            rows = {row["name"]: row for row in map(json.loads, file) if row}
     else:
         classes = all_classes()
         names = [f"{classes[name].__module__}:{name}" for name in given.names or classes]
@@ -554,8 +563,46 @@ def main():
     return any(row["outcome"] == "wrong" for row in rows.values())
 
 
+PAGE = """# Model classes of transformers with attn_implementation="rapt"
+
+Written by `tests/python/transformers_models.py` with transformers {transformers} and PyTorch {torch}, on the CPU, float32.
+It gives each public model class a tiny configuration and random weights and compares "rapt" with "eager": without padding,
+padded right, padded left, and with another last token, which must not move earlier outputs where it does not with "eager".
+
+| outcome | classes |
+|---|---|
+{counts}
+"""
+HEADINGS = {
+    "right": "Right: within {tolerance} of the largest output",
+    "right, without a call": "Right, and their attention, if they have any, does not go through rapt",
+    "refused": "Refused by a sentence",
+    "wrong": "Wrong",
+    "untried": "Untried: the script cannot build them or does not know their inputs",
+}
+
+
 def page(rows) -> str:
-    return json.dumps(rows)
+    import torch
+    import transformers
+
+    groups = defaultdict(lambda: defaultdict(list))  # outcome -> reason -> names
+    for name, row in rows.items():
+        reason = re.sub(r"attn_implementation is 'rapt': \w+ (.*); use .*", r"\1", row["reason"], flags=re.DOTALL)
+        groups[row["outcome"]][reason].append(name)
+    counts = {outcome: sum(map(len, groups[outcome].values())) for outcome in HEADINGS}
+    text = PAGE.format(
+        transformers=transformers.__version__,
+        torch=torch.__version__.partition("+")[0],
+        counts="\n".join(f"| {outcome} | {count} |" for outcome, count in counts.items()),
+    )
+    for outcome, heading in HEADINGS.items():
+        if counts[outcome]:
+            text += f"\n## {heading.format(tolerance=TOLERANCE)}\n"
+        for reason, names in sorted(groups[outcome].items(), key=lambda item: (-len(item[1]), item[0])):
+            before = f"`{reason.replace('`', '').splitlines()[0]}`: " if reason else ""
+            text += "\n" + textwrap.fill(before + ", ".join(sorted(names)), 124, break_long_words=False) + "\n"
+    return text
 
 
 if __name__ == "__main__":
