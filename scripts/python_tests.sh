@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # Builds the wheel as `pip install .` does, installs it into a fresh virtual environment with NumPy and pytest, and runs
-# tests/python there: python_tests.sh [BUILD_FOLDER]. Called by .ci/run. Frameworks that are missing skip their tests;
+# tests/python there: python_tests.sh [BUILD_FOLDER]. Called by .ci/run. First the tests on NumPy, with nothing else to
+# import; then all with PyTorch and transformers (scripts/pytorch.sh), without which this fails. JAX and CuPy skip theirs;
 # on a machine with a GPU: PYTHONPATH=... python3 -m pytest tests/python with PyTorch, JAX and CuPy installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tree=${1:-build-python}
+numpy=$(sed -n 's/^numpy==//p' scripts/pytorch_requirements.txt)
 limit_bytes=$((4 << 20))
 rm -rf "$tree/dist" "$tree/venv"
 mkdir -p "$tree"
@@ -20,10 +22,14 @@ esac
 bytes=$(stat -c %s "$wheel")
 echo "$(basename "$wheel"): $bytes bytes"
 [ "$bytes" -le "$limit_bytes" ] || { echo "more than $limit_bytes bytes" >&2; exit 1; }
-"$tree/venv/bin/pip" install "${quiet[@]}" "$wheel" numpy pytest ml_dtypes "ruff==0.17.6"
+"$tree/venv/bin/pip" install "${quiet[@]}" "$wheel" "numpy==$numpy" pytest pytest-xdist ml_dtypes "ruff==0.17.6"
 "$tree/venv/bin/ruff" format --quiet --check python tests/python bench examples/python
 "$tree/venv/bin/ruff" check --quiet python tests/python bench examples/python
 needed=$("$tree/venv/bin/python" -c 'import rapt._core; print(rapt._core.__file__)' | xargs ldd | awk '{print $1}' |
   grep -vE '^(linux-vdso|libstdc\+\+|libm|libgcc_s|libc|/lib)' || true)
 [ -z "$needed" ] || { echo "rapt._core needs more than the C++ runtime: $needed" >&2; exit 1; }
-"$tree/venv/bin/python" -m pytest -q -rs tests/python
+"$tree/venv/bin/python" -m pytest -q tests/python/test_numpy.py
+pytorch=$(scripts/pytorch.sh)
+echo "$pytorch" >"$(echo "$tree"/venv/lib/python3*/site-packages)/pytorch.pth"
+"$tree/venv/bin/python" -c 'import torch, transformers; print("PyTorch", torch.__version__, "transformers", transformers.__version__)'
+OMP_NUM_THREADS=1 "$tree/venv/bin/python" -m pytest -q -rs --durations=15 -n "$(nproc)" --dist worksteal --ignore tests/python/test_numpy.py tests/python

@@ -20,22 +20,27 @@ import re
 import signal
 import subprocess
 import sys
+import textwrap
 import warnings
 from collections import defaultdict
 
 BATCH, TOKENS, DECODED, VOCABULARY = 2, 11, 7, 128
 HIDDEN, HEADS, HEAD_DIM = 64, 4, 16
 LIMIT_S = 30  # of a class
-LARGEST = 30_000_000  # parameters
+LARGEST = 60_000_000  # parameters
 TOLERANCE = 2e-4  # of the largest output
 
 # Fields of configurations and their tiny values: the first pattern that is found counts. None: as it is.
 SIZES = [
-    (r"^(type_vocab_size|num_labels|num_channels|in_channels|num_mel_bins|conv_.*|pad_.*|.*_layerdrop)$", None),
-    (r"vocab_size$|^n_tokens$|^char_vocab|num_embeddings$", VOCABULARY),
+    (
+        r"^(type_vocab_size|num_labels|num_channels|in_channels|num_mel_bins|num_feat_extract_layers|num_attn_module)$",
+        None,
+    ),
+    (r"^(conv_|pad_|num_conv_pos)|_layerdrop$", None),
+    (r"vocab_size|^n_tokens$|^char_vocab|num_embeddings$", VOCABULARY),
     (r"(key_value|kv)_heads$", 2),
     (r"(heads|n_head)$", HEADS),
-    (r"^(qk_rope_head_dim|qk_nope_head_dim|v_head_dim|head_dim|d_kv|global_head_dim|.*_head_dim|attention_head_dim)$", 16),
+    (r"^(head_dim|d_kv)$|_head_dim$", HEAD_DIM),
     (r"lora_rank$", 16),
     (r"experts_per_tok(en)?$|^moe_topk$|^moe_k$|^top_k_experts$", 2),
     (r"experts$", 4),
@@ -43,28 +48,52 @@ SIZES = [
     (r"^(num_hidden_layers|n_layers?|num_layers)$", 4),
     (r"layers$|^depth$|_depth$|num_blocks$", 2),
     (r"(intermediate_size|ffn_dim|d_ff|n_inner|mlp_dim|ffn_hidden_size|intermediate_dim|ffn_embed_dim)$", 96),
-    (r"(hidden_size|hidden_dim|d_model|n_embd|embed_dim|embedding_size|emb_dim|projection_dim|embedding_dim|_proj_dim)$", 64),
-    (r"^(hidden_dim|dim|channels|lm_hidden_size|lru_width|output_dim|text_embed_dim)$", 64),
+    (r"(hidden_size|hidden_dim|d_model|n_embd|embed_dim|embedding_size|emb_dim|projection_dim|embedding_dim)$", HIDDEN),
+    (r"_proj_dim$|^(dim|channels|lru_width|output_dim)$", HIDDEN),
     (r"^(max_position_embeddings|n_positions|n_ctx|max_seq_len|max_sequence_length)$", 128),
     (r"^(max_source_positions|max_target_positions)$", 64),
+    (r"^rotary_dim$", 8),
+    (r"^attn_layer_(period|offset)$", 2),
     (r"^image_size$", 32),
     (r"^patch_size$", 8),
     (r"^(sliding_window|attention_window_size|local_attention|attention_chunk_size)$", 4),
     (r"^(num_queries|num_denoising)$", 10),
 ]
 KEPT_AS_LISTS = ("num_heads", "num_attention_heads", "hidden_sizes", "embed_dims", "encoder_hidden_sizes")
+FIXED = {"use_timm_backbone": False, "use_pretrained_backbone": False, "attn_layer_offset": 1}
+WHERE_NONE = {"vocab_size": VOCABULARY, "attn_layer_indices": [1], "num_experts_per_tok": 2}
+BACKBONE = {
+    "model_type": "resnet",
+    "embedding_size": 16,
+    "hidden_sizes": [16, 16, 32, 32],
+    "depths": [1, 1, 1, 1],
+    "out_features": ["stage2", "stage3", "stage4"],
+}
 INDEXES = ("deepstack_visual_indexes", "fullatt_block_indexes", "global_attn_indexes", "full_attn_idxs")
 
 
-def tiny_fields(default, level: int) -> dict:
+def tiny_fields(default, level: int, source: str = "") -> dict:
     """Smaller values of a default configuration's fields, its sub-configurations included."""
     fields, ids = {}, iter(range(90, VOCABULARY))
     own = {name: value for name, value in vars(default).items() if not name.startswith("_")}
     listed = any(isinstance(own.get(name), (list, tuple)) for name in KEPT_AS_LISTS)
     for name, value in own.items():
-        if hasattr(value, "to_dict") and hasattr(value, "sub_configs"):
-            fields[name] = {**tiny_fields(value, level), "model_type": value.model_type}
-        elif isinstance(value, bool) or value is None or isinstance(value, float):
+        if name == "backbone_config" and (value is None or "timm" in getattr(value, "model_type", "timm")):
+            fields[name] = BACKBONE
+        elif hasattr(value, "to_dict") and hasattr(value, "sub_configs"):
+            fields[name] = {**tiny_fields(value, level, source), "model_type": value.model_type}
+        elif name in FIXED:
+            fields[name] = FIXED[name]
+        elif name == "pad_token_id" and (value is None or value >= VOCABULARY - 40 or value < 0):
+            fields[name] = 0
+        elif name == "rope_parameters" and "mrope_section" in source:
+            rotated = (value or {}).get("partial_rotary_factor", own.get("partial_rotary_factor") or 1.0)
+            section = [2, 3, 3] if rotated == 1.0 else [1, 1, 2]
+            rope = value or {"rope_type": "default", "rope_theta": 10000.0}
+            fields[name] = {**rope, "mrope_section": section}
+        elif value is None and name in WHERE_NONE:
+            fields[name] = WHERE_NONE[name]
+        elif isinstance(value, (bool, float)) or value is None:
             continue
         elif isinstance(value, int) and re.search(r"token_(id|index)$", name):
             if value >= VOCABULARY - 40:
@@ -88,19 +117,14 @@ def tiny_size(name: str):
 
 
 def tiny_configurations(model_class):
-    """Candidates, the smallest first."""
+    """Candidates, the smallest first: ("made", configuration) or ("configuration", the error)."""
     config_class = model_class.config_class
-    reason = None
     for level in (0, 1):
         try:
-            default = config_class()
-            fields = tiny_fields(default, level)
-            given = {name: value for name, value in fields.items()}
-            yield config_class(**given)
-        except Exception as error:  # a configuration that does not fit together: the next one may
-            reason = error
-    if reason is not None:
-        raise Untried("configuration", reason)
+            source = inspect.getsource(sys.modules[model_class.__module__])
+            yield "made", config_class(**tiny_fields(config_class(), level, source))
+        except Exception as error:  # it does not fit together: the next one may
+            yield "configuration", error
 
 
 class Untried(Exception):
@@ -163,11 +187,14 @@ def attempts(model_class, configuration):
     names = set(inspect.signature(model_class.forward).parameters)
     generator = torch.Generator().manual_seed(1)
 
+    most = search(configuration, "vocab_size", default=VOCABULARY)
+    most = VOCABULARY if most < 8 else most
+
     def numbers(*shape):
         return torch.randn(*shape, generator=generator)
 
     def tokens(*shape):
-        return torch.randint(4, 80, shape, generator=generator)
+        return torch.randint(4, min(80, most), shape, generator=generator)
 
     text = {}
     if "input_ids" in names:
@@ -189,7 +216,12 @@ def attempts(model_class, configuration):
     dense = {
         "pixel_values": [pixels, numbers(BATCH, frames if isinstance(frames, int) else 4, channels, height, width)],
         "pixel_values_videos": [numbers(BATCH, frames if isinstance(frames, int) else 4, channels, height, width)],
-        "input_values": [numbers(BATCH, 4000), numbers(BATCH, 1024, 128), numbers(BATCH, 1, 4000), numbers(BATCH, 24, mel)],
+        "input_values": [
+            numbers(BATCH, 4000),
+            numbers(BATCH, 1024, 128),
+            numbers(BATCH, 1, 4000),
+            numbers(BATCH, 24, mel),
+        ],
         "input_features": [numbers(BATCH, mel, length), numbers(BATCH, length, mel), numbers(BATCH, 1, 1001, 64)],
         "inputs_embeds": [numbers(BATCH, TOKENS, hidden)] if "input_ids" not in names else [],
         "hidden_states": [numbers(BATCH, TOKENS, hidden)],
@@ -198,8 +230,13 @@ def attempts(model_class, configuration):
     if text:
         yield text
         yield {name: value for name, value in text.items() if name != "decoder_input_ids"}
-        choice = {name: value.unsqueeze(1).expand(-1, 2, *value.shape[1:]) for name, value in text.items()}
+        choice = {name: torch.stack([value, value.flip(1)], 1) for name, value in text.items()}
         yield choice
+    if "grid_thw" in names:  # patches of two images in one row
+        patch, time = search(configuration, "patch_size"), search(configuration, "temporal_patch_size", default=1)
+        rows = numbers(32, channels * time * patch * patch)
+        grid = torch.tensor([[1, 4, 4], [1, 2, 8]])
+        yield {"hidden_states" if "hidden_states" in names else "pixel_values": rows, "grid_thw": grid}
     for name, values in dense.items():
         for value in values if name in names else ():
             yield {name: value}
@@ -209,7 +246,7 @@ def attempts(model_class, configuration):
                 yield {**text, name: value}
 
 
-def padded(inputs, side):
+def padded(inputs, side, pad_token):
     """The same with the first sequence of 11 tokens and the second of 7."""
     import torch
 
@@ -219,14 +256,16 @@ def padded(inputs, side):
     else:
         real[1, : TOKENS - 7] = 0
     ids = inputs["input_ids"]
-    mask = real.unsqueeze(1).expand(ids.shape) if ids.ndim == 3 else real
-    return {**inputs, "attention_mask": mask}, real
+    mask = real.unsqueeze(1).expand(ids.shape).contiguous() if ids.ndim == 3 else real
+    if isinstance(pad_token, int) and 0 <= pad_token < VOCABULARY:
+        ids = ids.masked_fill(mask == 0, pad_token)
+    return {**inputs, "input_ids": ids, "attention_mask": mask}, real
 
 
 def with_another_last_token(inputs):
     name = "decoder_input_ids" if "decoder_input_ids" in inputs else "input_ids"
     changed = inputs[name].clone()
-    changed[..., -1] = changed[..., -1] % 70 + 5
+    changed[..., -1] = changed[..., 0] + (changed[..., 0] == changed[..., -1]).long()
     return {**inputs, name: changed}
 
 
@@ -278,40 +317,37 @@ def difference(ours, theirs, real=None, tokens_only=False) -> float:
 
 def earlier(outputs, length):
     return {
-        name: value[:, : length - 1]
-        for name, value in outputs.items()
-        if value.ndim >= 3 and value.shape[1] == length
+        name: value[:, : length - 1] for name, value in outputs.items() if value.ndim >= 3 and value.shape[1] == length
     }
 
 
-def cases_of(inputs):
+def cases_of(inputs, pad_token):
     """(name, inputs, which tokens are real)."""
     yield "plain", inputs, None
     if "input_ids" not in inputs:
         return
     for side in ("right", "left"):
-        yield (side, *padded(inputs, side))
+        yield (side, *padded(inputs, side, pad_token))
 
 
 def find_inputs(model, model_class):
-    reason = Untried("inputs", ValueError("none that the script knows"))
+    reasons = []
     for inputs in attempts(model_class, model.config):
         try:
             outputs = run(model, inputs)
         except Exception as error:
-            if len(str(reason)) < 45 or "input_ids" in inputs and len(inputs) == 1:
-                reason = Untried("inputs", error)
+            reasons.append(error)
             continue
         if all(bool(value.isfinite().any()) for value in outputs.values() if value.numel()):
             return inputs
-        reason = Untried("inputs", ValueError("outputs that are not finite"))
-    raise reason
+        reasons.append(ValueError("outputs that are not finite"))
+    raise Untried("inputs", reasons[0] if reasons else ValueError("none that the script knows"))
 
 
 def compare(eager, ours, inputs) -> str | None:
     """What is wrong; None if nothing is."""
     plain = None
-    for name, given, real in cases_of(inputs):
+    for name, given, real in cases_of(inputs, search(eager.config, "pad_token_id")):
         try:
             theirs = run(eager, given)
         except Exception:
@@ -336,43 +372,10 @@ def compare(eager, ours, inputs) -> str | None:
 def judge(model_class) -> dict:
     """One row of the table."""
     import rapt
-    from rapt.compat import transformers as front
 
-    eager, inputs, reason = None, None, None
     try:
-        for configuration in tiny_configurations(model_class):
-            try:
-                if too_large(model_class, configuration):
-                    raise Untried("model", ValueError("too large"))
-                ours = build(model_class, configuration, "rapt")
-                eager = build(model_class, configuration, "eager")
-                inputs = find_inputs(eager, model_class)
-                break
-            except (Untried, rapt.Error, TimeoutError) as error:
-                if not isinstance(error, Untried):
-                    raise
-                reason = error
-            except Exception as error:
-                reason = Untried("model", error)
-    except Untried as error:
-        reason = reason or error
-    except rapt.Error as error:
-        return dict(outcome="refused", reason=str(error))
-    try:
-        if inputs is None:
-            raise reason
-        calls, original = [], front.attention
-
-        def counted(*arguments, **options):
-            calls.append(1)
-            return original(*arguments, **options)
-
-        front.attention = counted
-        try:
-            ours.load_state_dict(eager.state_dict(), strict=False)
-            wrong = compare(eager, ours, inputs)
-        finally:
-            front.attention = original
+        eager, ours, inputs = construct(model_class)
+        calls, wrong = counted(lambda: compare(eager, ours, inputs))
         if wrong is not None:
             return dict(outcome="wrong", reason=wrong)
         return dict(outcome="right" if calls else "right, without a call", reason="")
@@ -384,6 +387,66 @@ def judge(model_class) -> dict:
         raise
     except Exception as error:
         return dict(outcome="wrong", reason=f"{type(error).__name__}: {str(error)[:200]}")
+
+
+def construct(model_class):
+    """The model with "eager", the same with "rapt", and inputs that it takes; raises Untried, or what "rapt" raises."""
+    import rapt
+
+    reasons = []
+    for step, made in tiny_configurations(model_class):
+        if step == "configuration":
+            reasons.append(Untried(step, made))
+            continue
+        try:
+            if too_large(model_class, made):
+                raise Untried("model", ValueError("too large"))
+            build(model_class, made, "rapt")
+        except (rapt.Error, TimeoutError):
+            raise
+        except Untried as error:
+            reasons.append(error)
+            continue
+        except Exception as error:
+            failure = error
+        else:
+            failure = None
+        try:
+            eager = build(model_class, made, "eager")
+        except TimeoutError:
+            raise
+        except Exception as error:
+            reasons.append(Untried("model", error))
+            continue
+        if failure is not None:
+            raise failure
+        try:
+            inputs = find_inputs(eager, model_class)
+        except Untried as error:
+            reasons.append(error)
+            continue
+        ours = build(model_class, made, "rapt")
+        ours.load_state_dict(eager.state_dict(), strict=False)
+        return eager, ours, inputs
+    raise reasons[0]
+
+
+def counted(work):
+    """How often `work` called rapt's attention, and what it returned."""
+    from rapt.compat import transformers as front
+
+    calls, original = [], front.attention
+
+    def attention(*arguments, **options):
+        calls.append(1)
+        return original(*arguments, **options)
+
+    front.attention = attention
+    try:
+        result = work()
+    finally:
+        front.attention = original
+    return len(calls), result
 
 
 def all_classes() -> dict[str, type]:
@@ -451,7 +514,7 @@ def worker(names):
         print("ROW " + json.dumps(dict(name=name, **row)), flush=True)
 
 
-def walk(names, follow=None, size=60):
+def walk(names, follow=None, size=100):
     """Rows of all classes, a process for each chunk; what kills its process is untried."""
     rows, left = {}, list(names)
     while left:
@@ -478,7 +541,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*")
     parser.add_argument("-o", "--out")
-    parser.add_argument("--rows", help="a file for the rows as JSON lines; read where --page is given")
+    parser.add_argument("--rows", help="a file to which rows are added as JSON lines; read where --page is given")
     parser.add_argument("--page", action="store_true", help="only write the page again, from --rows")
     parser.add_argument("--worker", action="store_true")
     given = parser.parse_args()
@@ -486,7 +549,7 @@ def main():
         return worker(given.names)
     if given.page:
         with open(given.rows) as file:
-            rows = {row["name"]: row for row in map(json.loads, file)}
+            rows = {row["name"]: row for row in map(json.loads, file) if row}
     else:
         classes = all_classes()
         names = [f"{classes[name].__module__}:{name}" for name in given.names or classes]
@@ -500,8 +563,46 @@ def main():
     return any(row["outcome"] == "wrong" for row in rows.values())
 
 
+PAGE = """# Model classes of transformers with attn_implementation="rapt"
+
+Written by `tests/python/transformers_models.py` with transformers {transformers} and PyTorch {torch}, on the CPU, float32.
+It gives each public model class a tiny configuration and random weights and compares "rapt" with "eager": without padding,
+padded right, padded left, and with another last token, which must not move earlier outputs where it does not with "eager".
+
+| outcome | classes |
+|---|---|
+{counts}
+"""
+HEADINGS = {
+    "right": "Right: within {tolerance} of the largest output",
+    "right, without a call": "Right, and their attention, if they have any, does not go through rapt",
+    "refused": "Refused by a sentence",
+    "wrong": "Wrong",
+    "untried": "Untried: the script cannot build them or does not know their inputs",
+}
+
+
 def page(rows) -> str:
-    return json.dumps(rows)
+    import torch
+    import transformers
+
+    groups = defaultdict(lambda: defaultdict(list))  # outcome -> reason -> names
+    for name, row in rows.items():
+        reason = re.sub(r"attn_implementation is 'rapt': \w+ (.*); use .*", r"\1", row["reason"], flags=re.DOTALL)
+        groups[row["outcome"]][reason].append(name)
+    counts = {outcome: sum(map(len, groups[outcome].values())) for outcome in HEADINGS}
+    text = PAGE.format(
+        transformers=transformers.__version__,
+        torch=torch.__version__.partition("+")[0],
+        counts="\n".join(f"| {outcome} | {count} |" for outcome, count in counts.items()),
+    )
+    for outcome, heading in HEADINGS.items():
+        if counts[outcome]:
+            text += f"\n## {heading.format(tolerance=TOLERANCE)}\n"
+        for reason, names in sorted(groups[outcome].items(), key=lambda item: (-len(item[1]), item[0])):
+            before = f"`{reason.replace('`', '').splitlines()[0]}`: " if reason else ""
+            text += "\n" + textwrap.fill(before + ", ".join(sorted(names)), 124, break_long_words=False) + "\n"
+    return text
 
 
 if __name__ == "__main__":

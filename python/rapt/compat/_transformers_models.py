@@ -20,6 +20,7 @@ from .._errors import Unsupported
 NAMES: set[str] = set()  # that rapt is registered under
 ATTENTION = re.compile(r"^class \w*Attention\w*\(", re.MULTILINE)
 OWN_TABLE = re.compile(r"_CLASSES\[\s*(self\.)?(config\._)?attn_implementation\s*\]")
+EXTENDED = re.compile(r"(F\.pad|torch\.cat)\(\[?\s*attention_mask\b")
 NAMES_SDPA = re.compile(r"_attn_implementation\s*==\s*[\"']sdpa[\"']")
 
 
@@ -89,20 +90,24 @@ class Configured(NamedTuple):
     """What the model classes of one configuration class have in common."""
 
     refusal: str | None
-    names_sdpa: bool  # what leaves out a mask it does for "sdpa" alone: so "rapt" always gets masks
+    names_sdpa: bool  # what does without a mask it does for "sdpa" alone: so "rapt" always gets masks
+    additive: bool  # it extends masks as what is added to scores: so it gets those of "eager"
 
 
+UNKNOWN = Configured(None, False, False)
 CONFIGURED: dict[type, Configured] = {}  # filled when models are built, since torch.compile cannot read sources
 
 
 def configured(config: type) -> Configured:
     if config not in CONFIGURED:
         if is_dynamo_compiling():
-            return Configured(None, False)
+            return UNKNOWN
         models = list(_models_of(config))
         reasons = [refusal(model) for model in models]
+        why = None if None in reasons or not reasons else reasons[0]
         names_sdpa = any(NAMES_SDPA.search(_source(model) or "") for model in models)
-        CONFIGURED[config] = Configured(None if None in reasons or not reasons else reasons[0], names_sdpa)
+        additive = any(EXTENDED.search(_source(model) or "") for model in models if not model._supports_sdpa)
+        CONFIGURED[config] = Configured(why, names_sdpa, additive)
     return CONFIGURED[config]
 
 
@@ -121,13 +126,14 @@ def mask_maker(name: str):
 
     It refuses once more, for implementations that were written into a configuration after its model was built.
     """
-    from transformers.masking_utils import sdpa_mask
+    from transformers.masking_utils import eager_mask, sdpa_mask
 
     def mask(*sizes, config=None, allow_is_causal_skip=True, **options):
-        known = Configured(None, False) if config is None else configured(type(config))
+        known = UNKNOWN if config is None else configured(type(config))
         if known.refusal is not None:
             raise Unsupported(_sentence(name, f"the model of {type(config).__name__}", known.refusal))
         skip = allow_is_causal_skip and not known.names_sdpa
-        return sdpa_mask(*sizes, config=config, allow_is_causal_skip=skip, **options)
+        make = eager_mask if known.additive else sdpa_mask
+        return make(*sizes, config=config, allow_is_causal_skip=skip, **options)
 
     return mask
