@@ -565,9 +565,10 @@ def main():
 
 PAGE = """# Model classes of transformers with attn_implementation="rapt"
 
-Written by `tests/python/transformers_models.py` with transformers {transformers} and PyTorch {torch}, on the CPU, float32.
-It gives each public model class a tiny configuration and random weights and compares "rapt" with "eager": without padding,
-padded right, padded left, and with another last token, which must not move earlier outputs where it does not with "eager".
+Written by `tests/python/transformers_models.py` with transformers {transformers} and PyTorch {torch}: CPU, float32.
+It gives each public model class a tiny configuration and random weights and compares "rapt" with "eager": without
+padding, padded right, padded left, and with another last token. That must not move earlier outputs if it does not
+with "eager".
 
 | outcome | classes |
 |---|---|
