@@ -262,6 +262,11 @@ def padded(inputs, side, pad_token):
     return {**inputs, "input_ids": ids, "attention_mask": mask}, real
 
 
+def with_other_padding(inputs):
+    ids, mask = inputs["input_ids"], inputs["attention_mask"]
+    return {**inputs, "input_ids": ids.where(mask != 0, ids + 1)}
+
+
 def with_another_last_token(inputs):
     name = "decoder_input_ids" if "decoder_input_ids" in inputs else "input_ids"
     changed = inputs[name].clone()
@@ -352,6 +357,8 @@ def compare(eager, ours, inputs) -> str | None:
             theirs = run(eager, given)
         except Exception:
             continue  # this model has no such padding
+        if real is not None and difference(run(eager, with_other_padding(given)), theirs, real, True) > 1e-6:
+            continue  # what stands in the padding reaches other tokens: by recurrence, by convolution
         got = run(ours, given)
         error = difference(got, theirs, real, tokens_only=name == "left")
         if not error <= TOLERANCE:
@@ -565,9 +572,10 @@ def main():
 
 PAGE = """# Model classes of transformers with attn_implementation="rapt"
 
-Written by `tests/python/transformers_models.py` with transformers {transformers} and PyTorch {torch}, on the CPU, float32.
-It gives each public model class a tiny configuration and random weights and compares "rapt" with "eager": without padding,
-padded right, padded left, and with another last token, which must not move earlier outputs where it does not with "eager".
+Written by `tests/python/transformers_models.py` with transformers {transformers} and PyTorch {torch}: CPU, float32.
+It gives each public model class a tiny configuration and random weights and compares "rapt" with "eager": without
+padding, padded right, padded left, and with another last token. That must not move earlier outputs if it does not
+with "eager".
 
 | outcome | classes |
 |---|---|

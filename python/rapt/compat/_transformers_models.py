@@ -91,10 +91,11 @@ class Configured(NamedTuple):
 
     refusal: str | None
     names_sdpa: bool  # what does without a mask it does for "sdpa" alone: so "rapt" always gets masks
+    says_causal: bool  # layers say is_causal = True though some see both ways: no mask would be a causal one
     additive: bool  # it extends masks as what is added to scores: so it gets those of "eager"
 
 
-UNKNOWN = Configured(None, False, False)
+UNKNOWN = Configured(None, False, False, False)
 CONFIGURED: dict[type, Configured] = {}  # filled when models are built, since torch.compile cannot read sources
 
 
@@ -105,9 +106,11 @@ def configured(config: type) -> Configured:
         models = list(_models_of(config))
         reasons = [refusal(model) for model in models]
         why = None if None in reasons or not reasons else reasons[0]
-        names_sdpa = any(NAMES_SDPA.search(_source(model) or "") for model in models)
+        sources = [_source(model) or "" for model in models]
+        names_sdpa = any(NAMES_SDPA.search(source) for source in sources)
+        says_causal = any("self.is_causal = True" in one and "create_bidirectional" in one for one in sources)
         additive = any(EXTENDED.search(_source(model) or "") for model in models if not model._supports_sdpa)
-        CONFIGURED[config] = Configured(why, names_sdpa, additive)
+        CONFIGURED[config] = Configured(why, names_sdpa, says_causal, additive)
     return CONFIGURED[config]
 
 
@@ -128,12 +131,13 @@ def mask_maker(name: str):
     """
     from transformers.masking_utils import eager_mask, sdpa_mask
 
-    def mask(*sizes, config=None, allow_is_causal_skip=True, **options):
+    def mask(*sizes, config=None, allow_is_causal_skip=True, allow_is_bidirectional_skip=False, **options):
         known = UNKNOWN if config is None else configured(type(config))
         if known.refusal is not None:
             raise Unsupported(_sentence(name, f"the model of {type(config).__name__}", known.refusal))
-        skip = allow_is_causal_skip and not known.names_sdpa
+        options["allow_is_causal_skip"] = allow_is_causal_skip and not known.names_sdpa
+        options["allow_is_bidirectional_skip"] = allow_is_bidirectional_skip and not known.says_causal
         make = eager_mask if known.additive else sdpa_mask
-        return make(*sizes, config=config, allow_is_causal_skip=skip, **options)
+        return make(*sizes, config=config, **options)
 
     return mask

@@ -6,8 +6,8 @@ For code that says `from flash_attn import flash_attn_func`. Differences from th
 - dropout_p must be 0; `deterministic` may be either, since a forward pass always repeats bit for bit;
 - return_attn_probs=True returns (out, softmax_lse, None): the probabilities are never formed;
 - q_descale, k_descale, v_descale, by keyword, are FlashAttention-3's: float32 [batch, heads_k] each, q's too.
-Nothing here looks into a tensor on a GPU unless asked to, so everything may be captured in a CUDA graph. Errors speak in
-rapt.sdpa's names.
+Nothing here looks into a tensor on a GPU unless asked to, so everything may be captured in a CUDA graph. Errors speak
+in rapt.sdpa's names.
 """
 
 from __future__ import annotations

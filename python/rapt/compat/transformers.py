@@ -42,6 +42,9 @@ WITHOUT_EFFECT = frozenset(
         "output_hidden_states",
         "output_router_logits",
         "num_items_in_batch",
+        "logits_to_keep",
+        "input_ids",
+        "grid_thw",
     )
 )
 
