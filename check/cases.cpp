@@ -33,8 +33,7 @@ std::vector<Fill> parse_fills(const std::string& text, const std::string& where)
 }
 
 std::string path_of(const std::string& name, const std::string& directory) {
-  const bool is_set = name.find('/') == std::string::npos && name.find('.') == std::string::npos;
-  return is_set ? (std::filesystem::path(directory) / (name + ".txt")).string() : name;
+  return is_case_set(name) ? (std::filesystem::path(directory) / (name + ".txt")).string() : name;
 }
 
 }  // namespace
@@ -49,10 +48,18 @@ Problem Case::problem() const {
   }
 }
 
+bool is_case_set(const std::string& name) {
+  return name.find('/') == std::string::npos && name.find('.') == std::string::npos;
+}
+
 std::vector<Case> load_cases(const std::string& name, const std::string& directory) {
   const std::string path = path_of(name, directory);
   std::ifstream file(path);
   if (!file) invalid("cases ", name, ": cannot read ", path);
+  return read_cases(file, path);
+}
+
+std::vector<Case> read_cases(std::istream& file, const std::string& path) {
   std::vector<Case> cases;
   std::string text;
   for (int64_t number = 1; std::getline(file, text); ++number) {

@@ -7,10 +7,10 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "check/cases.h"
 #include "kernels/family.h"
 #include "lab/file.h"
 #include "lab/machine.h"
+#include "lab/output.h"
 #include "lab/progress.h"
 
 namespace rapt::lab {
@@ -20,6 +20,7 @@ void check_options(const BenchOptions& options) {
   if (!options.timer.empty() && options.timer != "graph" && options.timer != "event" && options.timer != "host")
     invalid("--timer ", options.timer, ": must be graph, event or host");
   if (options.l2 != "warm" && options.l2 != "cold") invalid("--l2 ", options.l2, ": must be warm or cold");
+  check_output_file("--output", options.output, "the suite", options.suite);
 }
 
 std::vector<Problem> problems_of(const BenchOptions& options) {
@@ -27,7 +28,7 @@ std::vector<Problem> problems_of(const BenchOptions& options) {
   std::vector<Problem> problems;
   if (options.suite.empty()) problems.push_back(parse_problem(joined(options.words)));
   if (!options.suite.empty())
-    for (const check::Case& c : check::load_cases(options.suite, cases_directory())) problems.push_back(c.problem());
+    for (const check::Case& c : cases_named("--suite", options.suite)) problems.push_back(c.problem());
   if (problems.empty()) invalid("--suite ", options.suite, ": has no problem lines");
   return problems;
 }

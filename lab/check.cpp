@@ -7,7 +7,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "check/cases.h"
 #include "check/stages.h"
 #include "error.h"
 #include "lab/commands.h"
@@ -30,7 +29,7 @@ std::vector<Task> tasks_of(const CheckOptions& options) {
     tasks.push_back({parse_problem(joined(options.words)), chosen.empty() ? check::Fill::normal : chosen[0]});
     return tasks;
   }
-  for (const check::Case& c : check::load_cases(options.cases, cases_directory()))
+  for (const check::Case& c : cases_named("--cases", options.cases))
     for (const check::Fill fill : chosen.empty() ? c.fills : chosen) tasks.push_back({c.problem(), fill});
   if (tasks.empty()) invalid("--cases ", options.cases, ": has no problem lines");
   return tasks;

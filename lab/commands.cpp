@@ -121,15 +121,6 @@ std::string title_of(const Device& device) {
   return device.kind == DeviceKind::cuda ? concat("cuda:", device.index, ": ", device.name) : "cpu";
 }
 
-std::string cases_directory() {
-  std::error_code ignored;
-  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path();
-  const std::filesystem::path here = "check/cases";
-  for (const auto& folder : {here, program / "cases", program.parent_path() / "check/cases"})
-    if (std::filesystem::is_directory(folder, ignored)) return folder.string();
-  return here.string();
-}
-
 std::string variant_name(const Common& options, const Device& device, const Problem& problem) {
   if (options.variant.empty()) return "";
   const std::string own = base_name(options.variant);

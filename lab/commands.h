@@ -6,8 +6,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "check/cases.h"
 #include "device.h"
 #include "problem.h"
 #include "rapt/rapt.h"
@@ -69,8 +71,15 @@ rapt_device handle_of(const Device& device);
 // "cuda:0: NVIDIA H100 80GB HBM3", "cpu".
 std::string title_of(const Device& device);
 
-// Where the named case sets lie: check/cases here, or cases/ or ../check/cases beside the program.
-std::string cases_directory();
+// The cases of a set that the program carries ("smoke" is check/cases/smoke.txt of the checkout it was built from), or
+// of a file. option: "--cases".
+std::vector<check::Case> cases_named(const char* option, const std::string& name);
+
+// Pages of docs/ that the program carries ("problem-line"), and the text of one; "" where there is none.
+std::vector<std::string_view> page_names();
+std::string_view page_named(const std::string& name);
+// "; did you mean check?", or "" where none of `known` is near.
+std::string did_you_mean(std::string_view word, const std::vector<std::string_view>& known);
 
 // A context for one problem, as the options and one of --config's values say.
 struct ContextDeleter {

@@ -11,11 +11,11 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "check/cases.h"
 #include "cpu/threads.h"
 #include "error.h"
 #include "lab/file.h"
 #include "lab/ledger.h"
+#include "lab/output.h"
 
 namespace rapt::lab {
 namespace {
@@ -36,7 +36,7 @@ Problems problems_of(const PackOptions& options) {
   if (!options.words.empty()) problems.push_back(parse_problem(joined(options.words)));
   packed = problems;
   for (const std::string& cases : options.cases)
-    for (const check::Case& c : check::load_cases(cases, cases_directory())) {
+    for (const check::Case& c : cases_named("--cases", cases)) {
       problems.push_back(c.problem());
       if (c.packed) packed.push_back(problems.back());
     }
@@ -192,6 +192,8 @@ int pack(const PackOptions& options) {
   if (options.common.arch.empty()) invalid("pack: give --arch, such as sm_89,sm_90a");
   if (options.output.empty() && options.ledger.empty()) invalid("pack: give -o FILE or --ledger FILE");
   if (options.update && options.ledger.empty()) invalid("--update: writes the file that --ledger names; give that too");
+  check_output_file("-o", options.output, "the ledger", options.ledger);
+  for (const std::string& cases : options.cases) check_output_file("-o", options.output, "a file of cases", cases);
   const Ledger before = options.ledger.empty() ? Ledger{} : ledger_before(options);
   const Compiled compiled = compile(options);
   if (options.common.json)

@@ -7,12 +7,12 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "cuda/cuda.h"
 #include "error.h"
+#include "lab/output.h"
 
 namespace rapt::lab {
 namespace {
@@ -226,10 +226,9 @@ void write_output(const std::string& path, TensorFile file, const std::vector<Qu
 }
 
 void check_paths(const QuantizeOptions& options) {
-  std::error_code ignored;
   if (!options.output.ends_with(".safetensors")) invalid("-o ", options.output, ": must end with .safetensors");
-  if (std::filesystem::equivalent(options.output, options.input, ignored))
-    invalid("-o ", options.output, ": is the input itself; name another file");
+  check_output_file("-o", options.output, "the input", options.input);
+  check_output_file("-o", options.output, "the file of scales", options.scales_file);
 }
 
 Preparation preparation_of(const QuantizeOptions& options, const std::vector<std::string>& names) {

@@ -14,6 +14,7 @@
 #include "lab/gpu_timer.h"
 #include "lab/load.h"
 #include "lab/npy.h"
+#include "lab/output.h"
 #include "lab/statistics.h"
 #include "plan.h"
 
@@ -69,11 +70,20 @@ void write_outputs(const std::string& path, const Problem& problem, const check:
 }
 
 void check_output_path(const std::string& path, const std::string& input) {
+  if (path.empty()) return;
+  if (!is_folder(path)) {
+    if (!path.ends_with(".safetensors"))
+      invalid("-o ", path, ": must end with .safetensors, or be a folder (for o.npy and lse.npy)");
+    return check_output_file("-o", path, "the input", input);
+  }
+  // A folder is read as a whole: o.npy beside q.npy would make the next run refuse it.
   std::error_code ignored;
-  if (!path.empty() && !is_folder(path) && std::filesystem::equivalent(path, input, ignored))
-    invalid("-o ", path, ": is the input itself; name another file");
-  if (!path.empty() && !path.ends_with(".safetensors") && !is_folder(path))
-    invalid("-o ", path, ": must end with .safetensors, or be a folder (for o.npy and lse.npy)");
+  bool of_inputs = std::filesystem::equivalent(path, input, ignored);
+  for (const char* name : {"q.npy", "k.npy", "v.npy"})
+    of_inputs = of_inputs || std::filesystem::exists(std::filesystem::path(path) / name, ignored);
+  if (of_inputs) invalid("-o ", path, ": holds inputs (q.npy, k.npy, v.npy); name another folder");
+  if (std::filesystem::exists(path, ignored) && !std::filesystem::is_directory(path, ignored))
+    invalid("-o ", path, ": is a file, not a folder");
 }
 
 struct Report {
