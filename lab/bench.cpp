@@ -101,6 +101,12 @@ int bench(const BenchOptions& options) {
   check_options(options);
   const std::vector<Problem> problems = problems_of(options);
   const Device device = chosen_device(options.common, true);
+  for (const std::string& config : options.common.configs) {
+    check_config_words(config);
+    const std::string broken =
+        problems.size() == 1 ? broken_config_rule(options.common, device, problems[0], config) : "";
+    if (!broken.empty()) invalid(broken);
+  }
   const auto bench = device.kind == DeviceKind::cuda ? gpu_bench(options, device) : cpu_bench(options, device);
   const bool text = !options.common.json, several = options.common.configs.size() > 1;
   if (text)

@@ -10,8 +10,10 @@
 #include "cuda/cuda.h"
 #include "error.h"
 #include "jit/jit.h"
+#include "kernels/emit.h"
 #include "kernels/family.h"
 #include "lab/file.h"
+#include "plan.h"
 
 namespace rapt::lab {
 namespace {
@@ -121,6 +123,22 @@ std::string title_of(const Device& device) {
   return device.kind == DeviceKind::cuda ? concat("cuda:", device.index, ": ", device.name) : "cpu";
 }
 
+void check_config_words(const std::string& config) {
+  AttentionConfig any;
+  apply_words(config, any);
+}
+
+std::string broken_config_rule(const Common& options, const Device& device, const Problem& problem,
+                               const std::string& config) {
+  if (config.empty()) return "";
+  try {
+    plan_with(problem, device, config, options.variant.empty());
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::invalid_argument) return error.what();
+  }
+  return "";
+}
+
 std::string variant_name(const Common& options, const Device& device, const Problem& problem) {
   if (options.variant.empty()) return "";
   const std::string own = base_name(options.variant);
@@ -130,6 +148,14 @@ std::string variant_name(const Common& options, const Device& device, const Prob
   return own;  // no kernel takes the problem, so that nothing reads the text
 }
 
+std::map<std::string, std::string> variant_files(const Common& options, const Device& device, const Problem& problem) {
+  if (options.variant.empty()) return {};
+  const FileSource file(options.variant);
+  std::string text(static_cast<size_t>(file.size()), '\0');
+  file.read(0, file.size(), text.data());
+  return {{variant_name(options, device, problem), std::move(text)}};
+}
+
 ContextHandle make_context(const Common& options, const Device& device, const Problem& problem,
                            const std::string& config) {
   ContextOptions context;
@@ -137,12 +163,7 @@ ContextHandle make_context(const Common& options, const Device& device, const Pr
   if (device.kind == DeviceKind::cuda) {
     context.arch = options.arch;
     context.config = config;
-    if (!options.variant.empty()) {
-      const FileSource file(options.variant);
-      std::string text(static_cast<size_t>(file.size()), '\0');
-      file.read(0, file.size(), text.data());
-      context.files[variant_name(options, device, problem)] = std::move(text);
-    }
+    context.files = variant_files(options, device, problem);
   }
   return ContextHandle(new rapt_context(std::move(context)));
 }

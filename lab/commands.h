@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -88,9 +89,16 @@ struct ContextDeleter {
 using ContextHandle = std::unique_ptr<rapt_context, ContextDeleter>;
 ContextHandle make_context(const Common& options, const Device& device, const Problem& problem,
                            const std::string& config = "");
+// Throws Error where the words of one of --config's values are none. Whether they break a rule of the kernel that takes
+// `problem`, as a sentence; "" = they do not, or no kernel takes it.
+void check_config_words(const std::string& config);
+std::string broken_config_rule(const Common& options, const Device& device, const Problem& problem,
+                               const std::string& config);
 // The name under which --variant's text enters that context ("attention_sm80.cuh"): its own where the library has a
 // file of that name, else that of the family that takes the problem. "" without --variant.
 std::string variant_name(const Common& options, const Device& device, const Problem& problem);
+// --variant's text by that name; empty without --variant.
+std::map<std::string, std::string> variant_files(const Common& options, const Device& device, const Problem& problem);
 
 // What must stand behind a rerun command besides its problem: " --device cuda:0 --arch compute_89".
 std::string rerun_options(const Common& options, const Device& device, const std::string& config = "");

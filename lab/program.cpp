@@ -229,7 +229,8 @@ class Program {
                         "  rapt check \"bf16 b2 h32:8 q128 k512 d128 causal\"\n"
                         "  rapt check \"f32 h2 q64 d64\" --fill outlier --seed 7\n"
                         "  rapt check --cases smoke --device cuda:0\n"
-                        "  rapt check \"f16 h1 q100 d64 window=16,0\" --stages",
+                        "  rapt check \"f16 h1 q100 d64 window=16,0\" --stages\n"
+                        "  rapt check \"f16 h8 q512 d64\" --variant my/attention_sm80.cuh --arch sm_89",
                         check_.common);
     add_problem(sub, check_.words);
     sub->add_option("--cases", check_.cases, "A set (smoke, which the program carries) or a file of problem lines");
@@ -287,13 +288,15 @@ class Program {
     CLI::App* sub = add("explain", "Which kernel family takes a problem on a device, and why the others do not",
                         "  rapt explain \"bf16 b2 h32:8 q4096 d128 causal\"\n"
                         "  rapt explain \"f16 h8 q512 d64\" --arch l4\n"
-                        "  rapt explain \"f32 h8 q512 d64\" --arch cpu-avx2 --json",
+                        "  rapt explain \"f32 h8 q512 d64\" --arch cpu-avx2 --json\n"
+                        "  rapt explain \"f16 h8 q512 d64\" --arch sm_89 --variant my/attention_sm80.cuh",
                         explain_.common);
     add_problem(sub, explain_.words);
     sub->get_option("problem")->required();
     add_device(sub, explain_.common);
     add_arch(sub, explain_.common);
     add_config(sub, explain_.common, "Words over the planner's choice for a GPU kernel: \"block_m=64 stages=3\"");
+    add_variant(sub, explain_.common);
     sub->callback([this] { chosen_ = [this] { return explain(explain_); }; });
   }
 
@@ -309,6 +312,7 @@ class Program {
         ->allow_extra_args(false);
     sub->add_option("--arch", pack_.common.arch, "Architectures or cards, with commas between: sm_80,sm_89,h100");
     sub->add_option("-o,--output", pack_.output, "FILE.pack, to be named in RAPT_PACKS");
+    add_variant(sub, pack_.common);
     sub->add_option("--ledger", pack_.ledger, "Compare what the kernels take of a GPU with this file");
     sub->add_flag("--update", pack_.update, "Write that file anew instead");
     sub->add_option("--threads", pack_.common.threads,

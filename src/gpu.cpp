@@ -5,7 +5,6 @@
 
 #include "context.h"
 #include "error.h"
-#include "kernels/emit.h"
 
 namespace rapt {
 
@@ -52,11 +51,9 @@ std::shared_ptr<const LoadedPlan> GpuResources::find(const Problem& problem, int
 
 std::shared_ptr<const LoadedPlan> GpuResources::load(const Problem& problem, const Device& device) {
   auto loaded = std::make_shared<LoadedPlan>();
-  loaded->plan = plan(problem, device);
+  loaded->plan = plan_with(problem, device, config_, files_.empty());
   for (int i = 0; i < loaded->plan.step_count; ++i) {
-    Step& step = loaded->plan.steps[static_cast<size_t>(i)];
-    apply_words(config_, step.config.attention);
-    loaded->kernels[static_cast<size_t>(i)] = &kernel_of(step, device, problem);
+    loaded->kernels[static_cast<size_t>(i)] = &kernel_of(loaded->plan.steps[static_cast<size_t>(i)], device, problem);
   }
   remember(problem, device.index, loaded);
   return loaded;

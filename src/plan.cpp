@@ -2,6 +2,7 @@
 #include "plan.h"
 
 #include "error.h"
+#include "kernels/config_rules.h"
 #include "kernels/emit.h"
 #include "kernels/family.h"
 
@@ -41,6 +42,19 @@ Plan plan(const Problem& problem, const Device& device) {
   step.config = family->configure(problem, device);
   result.step_count = 1;
   result.workspace_bytes = family->workspace_bytes(problem, step.config);
+  return result;
+}
+
+Plan plan_with(const Problem& problem, const Device& device, std::string_view words, bool own_text) {
+  Plan result = plan(problem, device);
+  for (int i = 0; i < result.step_count && !words.empty(); ++i) {
+    Step& step = result.steps[static_cast<size_t>(i)];
+    if (step.family->check_config == nullptr) invalid("config: ", words, ": ", step.family->name, " takes none");
+    AttentionConfig changed = step.config.attention;
+    apply_words(words, changed);
+    step.family->check_config({problem, device, step.config.attention, changed, own_text});
+    step.config.attention = changed;
+  }
   return result;
 }
 
