@@ -32,6 +32,7 @@ struct Common {
 struct RunOptions {
   Common common;
   std::string input, output;
+  std::string original;  // of quantised inputs; "" = where the file says
   std::vector<std::string> words;
 };
 struct CheckOptions {

@@ -220,6 +220,9 @@ class Program {
     sub->add_option("words", run_.words,
                     "What the tensors do not say: causal, window=L,R, softcap=, scale=, layout=bshd ...");
     sub->add_option("-o,--output", run_.output, "FILE.safetensors (o and lse) or a folder (o.npy and lse.npy)");
+    sub->add_option(
+        "--original", run_.original,
+        "What FP8 inputs were quantised from, to tell the loss; where rapt quantize noted it when left out");
     add_device(sub, run_.common);
     sub->callback([this] { chosen_ = [this] { return run(run_); }; });
   }

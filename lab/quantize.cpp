@@ -12,6 +12,7 @@
 
 #include "cuda/cuda.h"
 #include "error.h"
+#include "lab/originals.h"
 #include "lab/output.h"
 
 namespace rapt::lab {
@@ -211,8 +212,11 @@ std::string words_of(const std::vector<Quantized>& all, const Preparation& how, 
   return words;
 }
 
-void write_output(const std::string& path, TensorFile file, const std::vector<Quantized>& all,
+void write_output(const QuantizeOptions& options, TensorFile file, const std::vector<Quantized>& all,
                   const std::string& words) {
+  std::map<std::string, std::string> metadata = file.metadata;
+  record_original(options.input, file, options.output, metadata);
+  file.metadata = std::move(metadata);
   for (const Quantized& q : all) {
     file.tensors[q.name] = q.stored;
     file.tensors[q.name + "_descale"] = q.descale;
@@ -222,7 +226,7 @@ void write_output(const std::string& path, TensorFile file, const std::vector<Qu
   file.metadata["rapt_words"] = words;
   std::vector<NamedTensor> tensors;
   for (auto& [name, tensor] : file.tensors) tensors.push_back({name, tensor});
-  write_safetensors(path, tensors, file.metadata);
+  write_safetensors(options.output, tensors, file.metadata);
 }
 
 void check_paths(const QuantizeOptions& options) {
@@ -284,6 +288,10 @@ int quantize(const QuantizeOptions& options) {
   const auto dtypes = for_each_tensor("--dtype", options.dtype, names);
   const auto scales = for_each_tensor("--scales", options.scales, names);
   const TensorFile file = read_safetensors(FileSource(options.input));
+  if (const auto q = file.tensors.find("q"), k = file.tensors.find("k");
+      q != file.tensors.end() && k != file.tensors.end() && options.layout == "bhsd")
+    if (const std::string note = layout_note(q->second, k->second); !note.empty())
+      fmt::print(stderr, "rapt: note: {} (here --layout bshd)\n", note);
   const ContextHandle context = make_context(options.common, device, Problem{});
   std::vector<Quantized> all;
   for (const std::string& name : names) {
@@ -294,7 +302,7 @@ int quantize(const QuantizeOptions& options) {
   }
   const auto before = file.metadata.find("rapt_words");
   const std::string words = words_of(all, how, options.layout, before == file.metadata.end() ? "" : before->second);
-  write_output(options.output, file, all, words);
+  write_output(options, file, all, words);
   if (options.common.json)
     print_json(all, words, options, device);
   else

@@ -109,4 +109,9 @@ std::string word_hint(std::string_view word, const std::vector<std::string_view>
   return found.empty() || found == word ? "" : concat("did you mean ", quoted(found), "? ");
 }
 
+bool looks_like_bshd(int64_t heads_q, int64_t seqlen_q, int64_t heads_k, int64_t seqlen_k) {
+  constexpr int64_t most_heads = 256;  // of k: no model has more
+  return heads_q > 0 && seqlen_k > 0 && heads_k > seqlen_k && seqlen_k <= most_heads && seqlen_q % seqlen_k == 0;
+}
+
 }  // namespace rapt
