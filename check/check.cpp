@@ -6,6 +6,7 @@
 
 #include "error.h"
 #include "plain.h"
+#include "work.h"
 
 namespace rapt::check {
 namespace {
@@ -21,6 +22,7 @@ Problem with_lse(const Problem& problem) {
 void add_outputs(const Problem& p, const Inputs& inputs, const Outputs& outputs, int64_t row_step, DType fp8_weights,
                  Result& result, Condition& condition) {
   const Outputs plain_outputs = make_outputs(p);
+  const Stage stage("reading the tensors");
   const Reading reading(p, inputs);
   const Reference reference = forward(reading, {.row_step = row_step});
   plain(reading, probability_format(p, fp8_weights), plain_outputs, row_step);
@@ -41,9 +43,12 @@ void add_outputs(const Problem& p, const Inputs& inputs, const Outputs& outputs,
 
 void add_sample(const Problem& p, Fill fill, uint64_t seed, const Kernel& kernel, Result& result,
                 Condition& condition) {
+  std::optional<Stage> stage(std::in_place, "making inputs");
   const Inputs inputs = make_inputs(p, fill, seed);
   const Outputs outputs = make_outputs(p);
+  stage.emplace("the kernel");
   kernel(p, inputs, outputs);
+  stage.reset();
   add_outputs(p, inputs, outputs, 1, kernel.fp8_weights, result, condition);
 }
 

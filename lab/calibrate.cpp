@@ -6,6 +6,7 @@
 
 #include "error.h"
 #include "lab/output.h"
+#include "lab/progress.h"
 #include "lab/quantize.h"
 
 namespace rapt::lab {
@@ -124,7 +125,12 @@ void print_text(const StaticScales& scales, const CalibrateOptions& options) {
 int calibrate(const CalibrateOptions& options) {
   Calibration calibration(options);
   for (const std::string& path : options.inputs) check_output_file("-o", options.output, "a sample", path);
-  for (const std::string& path : options.inputs) calibration.add(path);
+  Progress progress(options.inputs.size());
+  for (size_t i = 0; i < options.inputs.size(); ++i) {
+    progress.at(i, options.inputs[i]);
+    calibration.add(options.inputs[i]);
+  }
+  progress.clear();
   const StaticScales& scales = calibration.finish();
   const std::string text = to_json(scales);
   AtomicFile file(options.output);

@@ -9,6 +9,7 @@
 #include <map>
 #include <mutex>
 
+#include "check/work.h"
 #include "cpu/threads.h"
 #include "error.h"
 #include "gpu.h"
@@ -128,6 +129,7 @@ std::vector<jit::Image> compile_kernels(const std::vector<PlannedKernel>& kernel
   std::exception_ptr failure;
   std::mutex mutex;  // of failure and progress
   Progress progress(kernels.size());
+  const check::Stage stage("compiling", static_cast<int64_t>(kernels.size()));
   size_t begun = 0;
   cpu::ThreadPool pool(std::max(1, std::min(threads, static_cast<int>(kernels.size()))));
   pool.parallel_for(static_cast<int64_t>(kernels.size()), [&](int, int64_t at) {
@@ -139,6 +141,7 @@ std::vector<jit::Image> compile_kernels(const std::vector<PlannedKernel>& kernel
     }
     try {
       images[static_cast<size_t>(at)] = jit::compile(kernel.request);
+      check::step_done();
     } catch (...) {
       const std::lock_guard lock(mutex);
       if (!failure) failure = std::current_exception();

@@ -14,6 +14,7 @@
 #include "error.h"
 #include "lab/originals.h"
 #include "lab/output.h"
+#include "lab/progress.h"
 
 namespace rapt::lab {
 namespace {
@@ -294,12 +295,15 @@ int quantize(const QuantizeOptions& options) {
       fmt::print(stderr, "rapt: note: {} (here --layout bshd)\n", note);
   const ContextHandle context = make_context(options.common, device, Problem{});
   std::vector<Quantized> all;
+  Progress progress(names.size());
   for (const std::string& name : names) {
+    progress.at(all.size(), name);
     const AttentionInput input = attention_input(options.input, file, name, options.layout);
     const DType dtype = how.supplied ? how.supplied->dtype : fp8_named(dtypes.at(name));
     const ScaleKind kind = how.supplied ? how.supplied->granularity : scale_kind_named(scales.at(name));
     all.push_back(quantize_one(input, dtype, kind, how, options, device, context.get()));
   }
+  progress.clear();
   const auto before = file.metadata.find("rapt_words");
   const std::string words = words_of(all, how, options.layout, before == file.metadata.end() ? "" : before->second);
   write_output(options, file, all, words);

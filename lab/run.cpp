@@ -16,6 +16,7 @@
 #include "lab/npy.h"
 #include "lab/originals.h"
 #include "lab/output.h"
+#include "lab/progress.h"
 #include "lab/statistics.h"
 #include "plan.h"
 
@@ -187,6 +188,8 @@ int run(const RunOptions& options) {
   const std::optional<Originals> originals = find_originals(options.input, loaded, options.original);
   const ContextHandle context = make_context(options.common, report.device, loaded.problem);
 
+  Progress progress(1);
+  progress.at(0, to_string(loaded.problem));
   report.problem = loaded.problem;
   report.plan = to_string(plan(loaded.problem, report.device));
   const check::Outputs outputs = check::make_outputs(loaded.problem);
@@ -200,6 +203,7 @@ int run(const RunOptions& options) {
     report.total = Total{originals->path, originals->note, std::nullopt};
     if (!originals->path.empty()) report.total->errors = total_errors(originals->loaded, outputs, report.row_step);
   }
+  progress.clear();
   if (!options.output.empty() && report.verdict.pass) write_outputs(options.output, loaded.problem, outputs);
 
   if (options.common.json)
