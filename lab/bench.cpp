@@ -61,8 +61,8 @@ void print_row(const BenchRow& row, const BenchRow& first, bool several) {
 
 void print_fault(const Problem& problem, const Measured::Fault& fault) {
   const bool wrong = fault.error.code() == ErrorCode::internal;
-  fmt::print(stderr, "{}  {}{}\n        {}\n", wrong ? "WRONG, not timed" : "refused", to_string(problem),
-             fault.arm == "rapt" ? "" : " [" + fault.arm + "]", fault.error.what());
+  tell("{}  {}{}\n        {}\n", wrong ? "WRONG, not timed" : "refused", to_string(problem),
+       fault.arm == "rapt" ? "" : " [" + fault.arm + "]", fault.error.what());
 }
 
 void print_measured(const Problem& problem, const Measured& measured, bool several, bool json) {

@@ -42,8 +42,8 @@ int code_of_output(int code, int error) {
   const int at_end = flush_error();
   if (error == 0) error = at_end;
   if (error == 0) return code;
-  fmt::print(stderr, "rapt: stdout: cannot be written: {}; what was printed is not complete\n",
-             error == unknown_error ? "a write failed" : std::strerror(error));
+  tell("rapt: stdout: cannot be written: {}; what was printed is not complete\n",
+       error == unknown_error ? "a write failed" : std::strerror(error));
   return code == exit_fine ? exit_environment : code;
 }
 

@@ -125,7 +125,7 @@ std::string text_of_file(const std::string& path) {
 
 // True when nothing in `sentences`; else prints them all.
 bool none(const std::vector<std::string>& sentences) {
-  for (const std::string& sentence : sentences) fmt::print(stderr, "rapt: {}\n", sentence);
+  for (const std::string& sentence : sentences) tell("rapt: {}\n", sentence);
   return sentences.empty();
 }
 
@@ -162,7 +162,7 @@ int judge_ledger(const PackOptions& options, const Compiled& compiled, Ledger be
   }
   before.rows.erase(others, before.rows.end());
   const bool allowed = none(faults_of(now)), equal = none(differences(before, now));
-  if (!equal) fmt::print(stderr, "rapt: where the change is wanted: make ledger, and commit {}\n", options.ledger);
+  if (!equal) tell("rapt: where the change is wanted: make ledger, and commit {}\n", options.ledger);
   if (allowed && equal && !options.common.json)
     fmt::print("ledger    {} kernels as in {}\n", now.rows.size(), options.ledger);
   return allowed && equal ? exit_fine : exit_check_failed;

@@ -96,6 +96,7 @@ class Program {
     add_calibrate();
     for (const Pending& command : pending) add_pending(command);
     add_help();
+    overview_ = app_.help();  // once a command is met, this is the command's
   }
 
   // The errno of a write to stdout that failed; 0 = none did, or only the end will tell.
@@ -106,7 +107,7 @@ class Program {
       app_.parse(argc_, argv_);
     } catch (const CLI::ParseError& error) {
       if (error.get_exit_code() == 0) return app_.exit(error);  // --help, --version
-      fmt::print(stderr, "rapt: {}\n      {} --help shows how\n", sentence_of(error), usage());
+      tell("rapt: {}\n      {} --help shows how\n", sentence_of(error), usage());
       return exit_wrong_input;
     }
     return guarded();
@@ -117,11 +118,11 @@ class Program {
     try {
       return chosen_();
     } catch (const Error& error) {
-      fmt::print(stderr, "rapt: {}\n", error.what());
-      if (is_failure(error.code())) fmt::print(stderr, "again: {}\n", command_line(argc_, argv_));
+      tell("rapt: {}\n", error.what());
+      if (is_failure(error.code())) tell("again: {}\n", command_line(argc_, argv_));
       return exit_code(error.code());
     } catch (const std::bad_alloc&) {
-      fmt::print(stderr, "rapt: out of memory\nagain: {}\n", command_line(argc_, argv_));
+      tell("rapt: out of memory\nagain: {}\n", command_line(argc_, argv_));
       return exit_environment;
     } catch (const std::system_error& error) {
       if (std::ferror(stdout) == 0) return internal_error(error);
@@ -132,7 +133,7 @@ class Program {
     }
   }
   int internal_error(const std::exception& error) const {
-    fmt::print(stderr, "rapt: internal error: {}\nagain: {}\n", error.what(), command_line(argc_, argv_));
+    tell("rapt: internal error: {}\nagain: {}\n", error.what(), command_line(argc_, argv_));
     return exit_check_failed;
   }
 
@@ -387,9 +388,9 @@ class Program {
   int help() const {
     const std::string_view page = page_named(topic_);
     std::string text(page);
-    if (topic_.empty()) text = app_.help();
+    if (topic_.empty()) text = overview_;
     for (const CLI::App* command : app_.get_subcommands({}))
-      if (page.empty() && command->get_name() == topic_) text = command->help();
+      if (page.empty() && command->get_name() == topic_) text = command->help(app_.get_name());
     if (text.empty()) {
       std::vector<std::string_view> topics = command_names();
       for (const std::string_view name : page_names()) topics.push_back(name);
@@ -421,7 +422,7 @@ class Program {
   PackOptions pack_;
   QuantizeOptions quantize_;
   CalibrateOptions calibrate_;
-  std::string topic_;
+  std::string topic_, overview_;
   bool info_kernels_ = false;
   int output_error_ = 0;
   std::function<int()> chosen_;

@@ -9,6 +9,7 @@
 #include <cstdio>
 
 #include "check/work.h"
+#include "lab/output.h"
 
 namespace rapt::lab {
 namespace {
@@ -78,7 +79,7 @@ void Progress::draw() {
                         total > 0 ? fmt::format(" {}%", std::min<int64_t>(99, 100 * done / total)) : "",
                         std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - item_begin_).count());
   }
-  fmt::print(stderr, "\r\x1b[K{:.100}{}", what_, stage);
+  tell("\r\x1b[K{:.100}{}", what_, stage);
   std::fflush(stderr);
   shown_ = true;
 }

@@ -292,7 +292,7 @@ int quantize(const QuantizeOptions& options) {
   if (const auto q = file.tensors.find("q"), k = file.tensors.find("k");
       q != file.tensors.end() && k != file.tensors.end() && options.layout == "bhsd")
     if (const std::string note = layout_note(q->second, k->second); !note.empty())
-      fmt::print(stderr, "rapt: note: {} (here --layout bshd)\n", note);
+      tell("rapt: note: {} (here --layout bshd)\n", note);
   const ContextHandle context = make_context(options.common, device, Problem{});
   std::vector<Quantized> all;
   Progress progress(names.size());

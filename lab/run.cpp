@@ -184,7 +184,7 @@ int run(const RunOptions& options) {
   report.device = chosen_device(options.common, true);
   check_output_path(options.output, options.input);
   const LoadedProblem loaded = load_problem(options.input, options.words);
-  if (!loaded.note.empty()) fmt::print(stderr, "rapt: note: {}\n", loaded.note);
+  if (!loaded.note.empty()) tell("rapt: note: {}\n", loaded.note);
   const std::optional<Originals> originals = find_originals(options.input, loaded, options.original);
   const ContextHandle context = make_context(options.common, report.device, loaded.problem);
 
