@@ -36,8 +36,7 @@ std::vector<Fill> parse_fills(const std::string& text, const std::string& where)
 }
 
 std::string path_of(const std::string& name, const std::string& directory) {
-  const bool is_set = name.find('/') == std::string::npos && name.find('.') == std::string::npos;
-  return is_set ? (std::filesystem::path(directory) / (name + ".txt")).string() : name;
+  return is_case_set(name) ? (std::filesystem::path(directory) / (name + ".txt")).string() : name;
 }
 
 }  // namespace
@@ -52,13 +51,22 @@ Problem Case::problem() const {
   }
 }
 
+bool is_case_set(const std::string& name) {
+  return name.find('/') == std::string::npos && name.find('.') == std::string::npos;
+}
+
 std::vector<Case> load_cases(const std::string& name, const std::string& directory) {
   const std::string path = path_of(name, directory);
   constexpr size_t most = size_t{16} << 20;  // a million lines
-  std::string all, text;
+  std::string all;
   if (const std::string wrong = read_regular(AT_FDCWD, path, most, all); !wrong.empty())
     invalid("cases ", name, ": cannot read ", path, ": it ", wrong);
   std::istringstream file(all);
+  return read_cases(file, path);
+}
+
+std::vector<Case> read_cases(std::istream& file, const std::string& path) {
+  std::string text;
   std::vector<Case> cases;
   for (int64_t number = 1; std::getline(file, text); ++number) {
     Case c;

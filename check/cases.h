@@ -2,6 +2,7 @@
 // Read by tests, `rapt check --cases` and `rapt bench`.
 #pragma once
 
+#include <iosfwd>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,10 @@ struct Case {
   Problem problem() const;    // parsed; an Error names where()
 };
 
+// Whether `name` is that of a set ("smoke") rather than a path, which has a dot or a slash.
+bool is_case_set(const std::string& name);
+// The cases of a text that is called `path` in errors.
+std::vector<Case> read_cases(std::istream& file, const std::string& path);
 // name: a set ("smoke", looked up in `directory` as smoke.txt) or a path to a file. Errors name file and line.
 std::vector<Case> load_cases(const std::string& name, const std::string& directory = "check/cases");
 

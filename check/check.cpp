@@ -7,6 +7,7 @@
 #include "error.h"
 #include "plain.h"
 #include "range.h"
+#include "work.h"
 
 namespace rapt::check {
 namespace {
@@ -22,6 +23,7 @@ Problem with_lse(const Problem& problem) {
 void add_outputs(const Problem& p, const Reading& reading, const Outputs& outputs, int64_t row_step, DType fp8_weights,
                  Result& result, Condition& condition) {
   const Outputs plain_outputs = make_outputs(p);
+  const Stage stage("the reference");
   const Reference reference = forward(reading, {.row_step = row_step});
   plain(reading, probability_format(p, fp8_weights), plain_outputs, row_step);
   result.out.add(compare_out(p, outputs.out, reference));
@@ -41,11 +43,15 @@ void add_outputs(const Problem& p, const Reading& reading, const Outputs& output
 
 void add_sample(const Problem& p, Fill fill, uint64_t seed, const Kernel& kernel, Result& result,
                 Condition& condition) {
+  std::optional<Stage> stage(std::in_place, "making inputs");
   const Inputs inputs = make_inputs(p, fill, seed);
   const Outputs outputs = make_outputs(p);
+  stage.emplace("the kernel");
   kernel(p, inputs, outputs);
+  stage.emplace("reading the tensors");
   const Reading reading(p, inputs);
   if (const std::string sentence = beyond_f32(reading); !sentence.empty()) unsupported(sentence);
+  stage.reset();
   add_outputs(p, reading, outputs, 1, kernel.fp8_weights, result, condition);
 }
 

@@ -12,6 +12,7 @@
 
 #include "error.h"
 #include "format.h"
+#include "work.h"
 
 namespace rapt::check {
 namespace {
@@ -333,9 +334,10 @@ Reference forward(const Reading& r, const ForwardOptions& options) {
     for (auto* per_value : {&reference.square_v, &reference.floor_v}) per_value->assign(reference.out.size(), 0.0);
     reference.quartic_v.assign(reference.lse.size(), 0.0);
   }
+  const Stage stage("float64 oracle", r.rows_q);
   for_each_parallel(p.batch * p.heads_q, [&](int64_t bh) {
     const int64_t b = bh / p.heads_q, h = bh % p.heads_q;
-    for (int64_t i = 0; i < r.sequences[b].seqlen_q; ++i) {
+    for (int64_t i = 0; i < r.sequences[b].seqlen_q; ++i, step_done()) {
       const Row at{b, h, i, r.row_q(b, h, i)};
       if (i % options.row_step == 0)
         forward_row(r, at, options, reference);

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "format.h"
+#include "work.h"
 
 namespace rapt::check {
 namespace {
@@ -85,9 +86,10 @@ void store_unused_rows(const Reading& r, int64_t b, int64_t h, const Outputs& ou
 void plain(const Reading& r, DType probability, const Outputs& outputs, int64_t row_step) {
   const Problem& p = r.problem();
   if (p.head_dim_v == 0) return;
+  const Stage stage("plain attention", r.rows_q / row_step);
   for_each_parallel(p.batch * p.heads_q, [&](int64_t bh) {
     const int64_t b = bh / p.heads_q, h = bh % p.heads_q;
-    for (int64_t i = 0; i < r.sequences[b].seqlen_q; i += row_step) {
+    for (int64_t i = 0; i < r.sequences[b].seqlen_q; i += row_step, step_done()) {
       std::vector<float> out(p.head_dim_v, 0.0f);
       float lse = 0;
       plain_row(r, b, h, i, probability, out.data(), lse);

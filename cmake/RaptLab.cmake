@@ -51,6 +51,13 @@ elseif(lab_sources)
   target_include_directories(rapt_lab PUBLIC "${PROJECT_BINARY_DIR}/generated")
   rapt_embed(rapt_lab rapt::lab::embedded_ledger "${PROJECT_SOURCE_DIR}/src/kernels"
     "${PROJECT_SOURCE_DIR}/src/kernels/resources.json")
+  # What an installed program needs of the checkout: case sets, and the pages that `rapt help` prints.
+  file(GLOB case_sets CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/check/cases/*.txt")
+  rapt_embed(rapt_lab rapt::lab::embedded_cases "${PROJECT_SOURCE_DIR}/check/cases" ${case_sets})
+  set(help_pages problem-line semantics lab fp8 packs ladder)
+  list(TRANSFORM help_pages PREPEND "${PROJECT_SOURCE_DIR}/docs/")
+  list(TRANSFORM help_pages APPEND ".md")
+  rapt_embed(rapt_lab rapt::lab::embedded_pages "${PROJECT_SOURCE_DIR}/docs" ${help_pages})
   file(GLOB_RECURSE lab_device_texts CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/lab/*.cuh")
   rapt_embed(rapt_lab rapt::lab::device_texts "${PROJECT_SOURCE_DIR}/lab" ${lab_device_texts})
   target_link_libraries(rapt_lab PUBLIC rapt_check fmt::fmt-header-only nlohmann_json::nlohmann_json CLI11::CLI11)

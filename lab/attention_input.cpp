@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "check/rotation.h"
+#include "check/work.h"
 #include "error.h"
 #include "lab/quantize.h"
 
@@ -45,6 +46,7 @@ int64_t AttentionInput::max_seqlen() const {
 }
 
 void AttentionInput::each_row(bool rotated, const Visit& visit) const {
+  const check::Stage stage("reading rows", batch() * heads() * max_seqlen());
   std::vector<double> row(static_cast<size_t>(dim()));
   for (int64_t b = 0; b < batch(); ++b)
     for (int64_t h = 0; h < heads(); ++h) {
@@ -57,6 +59,7 @@ void AttentionInput::each_row(bool rotated, const Visit& visit) const {
         if (rotated) check::rotate(row.data(), dim());
         at.pop_back();
         visit(b, h, s, at, row.data());
+        check::step_done();
       }
     }
 }

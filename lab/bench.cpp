@@ -7,10 +7,10 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "check/cases.h"
 #include "kernels/family.h"
 #include "lab/file.h"
 #include "lab/machine.h"
+#include "lab/output.h"
 #include "lab/progress.h"
 
 namespace rapt::lab {
@@ -20,6 +20,7 @@ void check_options(const BenchOptions& options) {
   if (!options.timer.empty() && options.timer != "graph" && options.timer != "event" && options.timer != "host")
     invalid("--timer ", options.timer, ": must be graph, event or host");
   if (options.l2 != "warm" && options.l2 != "cold") invalid("--l2 ", options.l2, ": must be warm or cold");
+  check_output_file("--output", options.output, "the suite", options.suite);
 }
 
 std::vector<Problem> problems_of(const BenchOptions& options) {
@@ -27,7 +28,7 @@ std::vector<Problem> problems_of(const BenchOptions& options) {
   std::vector<Problem> problems;
   if (options.suite.empty()) problems.push_back(parse_problem(joined(options.words)));
   if (!options.suite.empty())
-    for (const check::Case& c : check::load_cases(options.suite, cases_directory())) problems.push_back(c.problem());
+    for (const check::Case& c : cases_named("--suite", options.suite)) problems.push_back(c.problem());
   if (problems.empty()) invalid("--suite ", options.suite, ": has no problem lines");
   return problems;
 }
@@ -60,8 +61,8 @@ void print_row(const BenchRow& row, const BenchRow& first, bool several) {
 
 void print_fault(const Problem& problem, const Measured::Fault& fault) {
   const bool wrong = fault.error.code() == ErrorCode::internal;
-  fmt::print(stderr, "{}  {}{}\n        {}\n", wrong ? "WRONG, not timed" : "refused", to_string(problem),
-             fault.arm == "rapt" ? "" : " [" + fault.arm + "]", fault.error.what());
+  tell("{}  {}{}\n        {}\n", wrong ? "WRONG, not timed" : "refused", to_string(problem),
+       fault.arm == "rapt" ? "" : " [" + fault.arm + "]", fault.error.what());
 }
 
 void print_measured(const Problem& problem, const Measured& measured, bool several, bool json) {
@@ -100,6 +101,12 @@ int bench(const BenchOptions& options) {
   check_options(options);
   const std::vector<Problem> problems = problems_of(options);
   const Device device = chosen_device(options.common, true);
+  for (const std::string& config : options.common.configs) {
+    check_config_words(config);
+    const std::string broken =
+        problems.size() == 1 ? broken_config_rule(options.common, device, problems[0], config) : "";
+    if (!broken.empty()) invalid(broken);
+  }
   const auto bench = device.kind == DeviceKind::cuda ? gpu_bench(options, device) : cpu_bench(options, device);
   const bool text = !options.common.json, several = options.common.configs.size() > 1;
   if (text)

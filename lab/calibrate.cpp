@@ -3,9 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 
 #include "error.h"
+#include "lab/output.h"
+#include "lab/progress.h"
 #include "lab/quantize.h"
 
 namespace rapt::lab {
@@ -123,12 +124,13 @@ void print_text(const StaticScales& scales, const CalibrateOptions& options) {
 
 int calibrate(const CalibrateOptions& options) {
   Calibration calibration(options);
-  for (const std::string& path : options.inputs) {
-    std::error_code ignored;
-    if (std::filesystem::equivalent(options.output, path, ignored))
-      invalid("-o ", options.output, ": is a sample itself; name another file");
+  for (const std::string& path : options.inputs) check_output_file("-o", options.output, "a sample", path);
+  Progress progress(options.inputs.size());
+  for (size_t i = 0; i < options.inputs.size(); ++i) {
+    progress.at(i, options.inputs[i]);
+    calibration.add(options.inputs[i]);
   }
-  for (const std::string& path : options.inputs) calibration.add(path);
+  progress.clear();
   const StaticScales& scales = calibration.finish();
   const std::string text = to_json(scales);
   AtomicFile file(options.output);

@@ -7,11 +7,11 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "check/cases.h"
 #include "check/stages.h"
 #include "error.h"
 #include "lab/commands.h"
 #include "lab/progress.h"
+#include "lab/variant.h"
 
 namespace rapt::lab {
 namespace {
@@ -30,7 +30,7 @@ std::vector<Task> tasks_of(const CheckOptions& options) {
     tasks.push_back({parse_problem(joined(options.words)), chosen.empty() ? check::Fill::normal : chosen[0]});
     return tasks;
   }
-  for (const check::Case& c : check::load_cases(options.cases, cases_directory()))
+  for (const check::Case& c : cases_named("--cases", options.cases))
     for (const check::Fill fill : chosen.empty() ? c.fills : chosen) tasks.push_back({c.problem(), fill});
   if (tasks.empty()) invalid("--cases ", options.cases, ": has no problem lines");
   return tasks;
@@ -47,8 +47,11 @@ class Subject {
   Subject(const CheckOptions& options, const Device& device)
       : options_(options.common),
         device_(device),
-        config_(options.common.configs.empty() ? "" : options.common.configs[0]) {
-    if (options.common.configs.size() > 1) invalid("check --config: give one; bench compares several");
+        config_(options.common.configs.empty() ? "" : options.common.configs[0]) {}
+
+  // The rule of the problem's kernel that --config breaks, or "".
+  std::string broken_rule(const Problem& problem) const {
+    return broken_config_rule(options_, device_, problem, config_);
   }
 
   check::Kernel kernel(const Problem& problem) {
@@ -102,6 +105,15 @@ nlohmann::ordered_json row_of(const Task& task, uint64_t seed, const check::Resu
           {"command", r.command}};
 }
 
+check::Result compare(const Task& task, uint64_t seed, Subject& subject) {
+  const std::string broken = subject.broken_rule(task.problem);
+  if (broken.empty()) return check::check_problem(task.problem, task.fill, seed, subject.kernel(task.problem));
+  check::Result result;
+  result.command = check::rerun_command(task.problem, task.fill, seed);
+  result.refused = true, result.message = broken;
+  return result;
+}
+
 int compare_all(const CheckOptions& options, const std::vector<Task>& tasks, Subject& subject) {
   int failed = 0, refused = 0;
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
@@ -110,8 +122,7 @@ int compare_all(const CheckOptions& options, const std::vector<Task>& tasks, Sub
     fmt::print("{:<7} {:>9}   {:<8} {:>9}   {:<8} {:>5}\n", "verdict", "max_abs", "bound", "rel_rms", "bound", "lse");
   for (size_t i = 0; i < tasks.size(); ++i) {
     progress.at(i, to_string(tasks[i].problem));
-    check::Result result =
-        check::check_problem(tasks[i].problem, tasks[i].fill, options.seed, subject.kernel(tasks[i].problem));
+    check::Result result = compare(tasks[i], options.seed, subject);
     result.command += subject.rerun_options();
     failed += !result.pass && !result.refused;
     refused += result.refused;
@@ -173,13 +184,52 @@ int compare_stages(const CheckOptions& options, const std::vector<Task>& tasks, 
   return failed > 0 ? exit_check_failed : passed == 0 ? exit_environment : exit_fine;
 }
 
+std::vector<Problem> problems_of(const std::vector<Task>& tasks) {
+  std::vector<Problem> problems;
+  for (const Task& task : tasks) problems.push_back(task.problem);
+  return problems;
+}
+
+// A variant where no GPU can run it: compiled, what its kernels take, and what that leaves open.
+int compile_variant(const CheckOptions& options, const std::vector<Task>& tasks, const std::string& why) {
+  const Common& common = options.common;
+  if (common.arch.empty())
+    throw Error(ErrorCode::environment, concat("--variant ", common.variant, ": ", why,
+                                               "; with --arch, such as --arch sm_89, it is compiled all the same"));
+  const std::vector<Device> device = gpu_presets(common.arch);
+  if (device.size() != 1) invalid("--arch ", common.arch, ": give one");
+  const std::string config = common.configs.empty() ? "" : common.configs[0];
+  const CompiledKernels compiled = compile_for(problems_of(tasks), device[0], common, config, "check --variant");
+  const std::string open =
+      concat("no result was checked: ", why, "; the same command on a machine with a GPU runs the kernels");
+  if (common.json) {
+    const nlohmann::ordered_json all = {{"results", nlohmann::ordered_json::array()},
+                                        {"compiled", to_json(compiled)},
+                                        {"checked", false},
+                                        {"note", open}};
+    fmt::print("{}\n", all.dump(2));
+  } else {
+    print_compiled(compiled);
+    fmt::print("{} kernels compiled; {}\n", compiled.images.size(), open);
+  }
+  return compiled.images.empty() ? exit_environment : exit_fine;
+}
+
 }  // namespace
 
 int check(const CheckOptions& options) {
   const std::vector<Task> tasks = tasks_of(options);
+  if (options.common.configs.size() > 1) invalid("check --config: give one; bench compares several");
+  for (const std::string& config : options.common.configs) check_config_words(config);
+  std::string why;
+  if (!options.common.variant.empty() && options.common.device.empty() && !usable_gpu(&why))
+    return compile_variant(options, tasks, why);
   const Device device = chosen_device(options.common, true);
   if (!options.common.json) fmt::print("device  {}\n", title_of(device));
   Subject subject(options, device);
+  // Of many cases some may break a rule; of one it is wrong input.
+  if (const std::string broken = subject.broken_rule(tasks[0].problem); tasks.size() == 1 && !broken.empty())
+    invalid(broken);
   return options.stages ? compare_stages(options, tasks, subject) : compare_all(options, tasks, subject);
 }
 

@@ -10,8 +10,10 @@
 #include "cuda/cuda.h"
 #include "error.h"
 #include "jit/jit.h"
+#include "kernels/emit.h"
 #include "kernels/family.h"
 #include "lab/file.h"
+#include "plan.h"
 
 namespace rapt::lab {
 namespace {
@@ -123,13 +125,20 @@ std::string title_of(const Device& device) {
   return device.kind == DeviceKind::cuda ? concat("cuda:", device.index, ": ", device.name) : "cpu";
 }
 
-std::string cases_directory() {
-  std::error_code ignored;
-  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path();
-  const std::filesystem::path here = "check/cases";
-  for (const auto& folder : {here, program / "cases", program.parent_path() / "check/cases"})
-    if (std::filesystem::is_directory(folder, ignored)) return folder.string();
-  return here.string();
+void check_config_words(const std::string& config) {
+  AttentionConfig any;
+  apply_words(config, any);
+}
+
+std::string broken_config_rule(const Common& options, const Device& device, const Problem& problem,
+                               const std::string& config) {
+  if (config.empty()) return "";
+  try {
+    plan_with(problem, device, config, options.variant.empty());
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::invalid_argument) return error.what();
+  }
+  return "";
 }
 
 std::string variant_name(const Common& options, const Device& device, const Problem& problem) {
@@ -141,6 +150,11 @@ std::string variant_name(const Common& options, const Device& device, const Prob
   return own;  // no kernel takes the problem, so that nothing reads the text
 }
 
+std::map<std::string, std::string> variant_files(const Common& options, const Device& device, const Problem& problem) {
+  if (options.variant.empty()) return {};
+  return {{variant_name(options, device, problem), read_text_file(options.variant)}};
+}
+
 ContextHandle make_context(const Common& options, const Device& device, const Problem& problem,
                            const std::string& config) {
   ContextOptions context;
@@ -148,8 +162,7 @@ ContextHandle make_context(const Common& options, const Device& device, const Pr
   if (device.kind == DeviceKind::cuda) {
     context.arch = options.arch;
     context.config = config;
-    if (!options.variant.empty())
-      context.files[variant_name(options, device, problem)] = read_text_file(options.variant);
+    context.files = variant_files(options, device, problem);
   }
   return ContextHandle(new rapt_context(std::move(context)));
 }

@@ -3,11 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "check/cases.h"
 #include "device.h"
 #include "problem.h"
 #include "rapt/rapt.h"
@@ -29,6 +32,7 @@ struct Common {
 struct RunOptions {
   Common common;
   std::string input, output;
+  std::string original;  // of quantised inputs; "" = where the file says
   std::vector<std::string> words;
 };
 struct CheckOptions {
@@ -69,8 +73,15 @@ rapt_device handle_of(const Device& device);
 // "cuda:0: NVIDIA H100 80GB HBM3", "cpu".
 std::string title_of(const Device& device);
 
-// Where the named case sets lie: check/cases here, or cases/ or ../check/cases beside the program.
-std::string cases_directory();
+// The cases of a set that the program carries ("smoke" is check/cases/smoke.txt of the checkout it was built from), or
+// of a file. option: "--cases".
+std::vector<check::Case> cases_named(const char* option, const std::string& name);
+
+// Pages of docs/ that the program carries ("problem-line"), and the text of one; "" where there is none.
+std::vector<std::string_view> page_names();
+std::string_view page_named(const std::string& name);
+// "; did you mean check?", or "" where none of `known` is near.
+std::string did_you_mean(std::string_view word, const std::vector<std::string_view>& known);
 
 // A context for one problem, as the options and one of --config's values say.
 struct ContextDeleter {
@@ -79,9 +90,16 @@ struct ContextDeleter {
 using ContextHandle = std::unique_ptr<rapt_context, ContextDeleter>;
 ContextHandle make_context(const Common& options, const Device& device, const Problem& problem,
                            const std::string& config = "");
+// Throws Error where the words of one of --config's values are none. Whether they break a rule of the kernel that takes
+// `problem`, as a sentence; "" = they do not, or no kernel takes it.
+void check_config_words(const std::string& config);
+std::string broken_config_rule(const Common& options, const Device& device, const Problem& problem,
+                               const std::string& config);
 // The name under which --variant's text enters that context ("attention_sm80.cuh"): its own where the library has a
 // file of that name, else that of the family that takes the problem. "" without --variant.
 std::string variant_name(const Common& options, const Device& device, const Problem& problem);
+// --variant's text by that name; empty without --variant.
+std::map<std::string, std::string> variant_files(const Common& options, const Device& device, const Problem& problem);
 
 // What must stand behind a rerun command besides its problem: " --device cuda:0 --arch compute_89".
 std::string rerun_options(const Common& options, const Device& device, const std::string& config = "");

@@ -5,9 +5,9 @@
 #include <nlohmann/json.hpp>
 
 #include "error.h"
-#include "kernels/emit.h"
 #include "kernels/family.h"
 #include "lab/commands.h"
+#include "lab/variant.h"
 #include "plan.h"
 
 namespace rapt::lab {
@@ -24,12 +24,9 @@ nlohmann::ordered_json families_of(const Problem& problem, const Device& device)
 }
 
 // The plan's line, with --config's words over it, or null when no family takes the problem.
-nlohmann::ordered_json plan_of(const Problem& problem, const Device& device, const std::string& config) {
+nlohmann::ordered_json plan_of(const Problem& problem, const Device& device, const std::string& config, bool own_text) {
   try {
-    Plan chosen = plan(problem, device);
-    for (int i = 0; i < chosen.step_count; ++i)
-      if (!config.empty()) apply_words(config, chosen.steps[static_cast<size_t>(i)].config.attention);
-    return to_string(chosen);
+    return to_string(plan_with(problem, device, config, own_text));
   } catch (const Error& error) {
     if (error.code() != ErrorCode::unsupported) throw;
     return nullptr;
@@ -50,21 +47,30 @@ int explain(const ExplainOptions& options) {
   const std::string config = options.common.configs.empty() ? "" : options.common.configs[0];
   const Problem problem = parse_problem(joined(options.words));
   const Device device = chosen_device(options.common, false);
-  const nlohmann::ordered_json chosen = plan_of(problem, device, config);
+  const bool variant = !options.common.variant.empty();
+  const nlohmann::ordered_json chosen = plan_of(problem, device, config, !variant);
+  CompiledKernels compiled;
+  if (variant) compiled = compile_for({problem}, device, options.common, config, "explain --variant");
   if (options.common.json) {
-    const nlohmann::ordered_json all = {{"problem", to_string(problem)},
-                                        {"device", facts_of(device)},
-                                        {"plan", chosen},
-                                        {"families", families_of(problem, device)},
-                                        {"slow", slow_note(problem, device)},
-                                        {"flops", flops(problem)},
-                                        {"bytes", bytes(problem)}};
+    nlohmann::ordered_json all = {{"problem", to_string(problem)},
+                                  {"device", facts_of(device)},
+                                  {"plan", chosen},
+                                  {"families", families_of(problem, device)},
+                                  {"slow", slow_note(problem, device)},
+                                  {"flops", flops(problem)},
+                                  {"bytes", bytes(problem)}};
+    if (variant) all["compiled"] = to_json(compiled);
     fmt::print("{}\n", all.dump(2));
   } else {
     std::string text = rapt::explain(problem, device);
     while (text.ends_with('\n')) text.pop_back();
     fmt::print("{}\n", text);
     if (!config.empty() && !chosen.is_null()) fmt::print("config   {}\n", chosen.get<std::string>());
+    if (variant && !chosen.is_null()) {
+      fmt::print("variant  {} as {}\n", options.common.variant, variant_name(options.common, device, problem));
+      print_compiled(compiled);
+      fmt::print("result   not checked: explain runs nothing; check --variant does, on a GPU\n");
+    }
   }
   return chosen.is_null() ? exit_environment : exit_fine;
 }

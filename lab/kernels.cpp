@@ -2,11 +2,14 @@
 // Used by pack.cpp, ledger.cpp and tests.
 #include "lab/kernels.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <exception>
 #include <map>
 #include <mutex>
 
+#include "check/work.h"
 #include "cpu/threads.h"
 #include "error.h"
 #include "gpu.h"
@@ -37,26 +40,29 @@ std::string chosen_words(const AttentionConfig& config) {
   return text;
 }
 
+using Files = std::map<std::string, std::string>;
+
 PlannedKernel planned_kernel(const char* family, const std::string& config, const KernelUnit& unit,
-                             const Device& device, const Problem& problem) {
+                             const Device& device, const Problem& problem, const Files& files) {
   PlannedKernel kernel{device, family, config, to_string(problem), unit, {}, {}};
-  kernel.request = request_for(unit, device.arch, concat(family, " for \"", kernel.problem, "\""));
+  kernel.request = request_for(unit, device.arch, concat(family, " for \"", kernel.problem, "\""), files);
   kernel.signature = jit::signature(kernel.request);
   return kernel;
 }
 
-std::vector<PlannedKernel> kernels_of(const Problem& problem, const Device& device) {
+std::vector<PlannedKernel> kernels_of(const Problem& problem, const Device& device, const KernelOverrides& overrides) {
   std::vector<PlannedKernel> kernels;
-  const Plan chosen = plan(problem, device);
+  const Files files = overrides.files ? overrides.files(problem, device) : Files{};
+  const Plan chosen = plan_with(problem, device, overrides.config, files.empty());
   for (int i = 0; i < chosen.step_count; ++i) {
     const Step& step = chosen.steps[static_cast<size_t>(i)];
     kernels.push_back(planned_kernel(step.family->name, chosen_words(step.config.attention),
-                                     step.family->unit(step.config), device, problem));
+                                     step.family->unit(step.config), device, problem, files));
   }
   // Partial states are there to be merged, into whatever their caller wants.
   if (problem.partial)
     for (const DType out : {DType::f16, DType::bf16, DType::f32})
-      kernels.push_back(planned_kernel("merge", concat("out=", name_of(out)), merge_unit(out), device, problem));
+      kernels.push_back(planned_kernel("merge", concat("out=", name_of(out)), merge_unit(out), device, problem, files));
   return kernels;
 }
 
@@ -85,7 +91,8 @@ int64_t rounded_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / mu
 
 }  // namespace
 
-KernelSelection select_kernels(const std::vector<Problem>& problems, const std::vector<Device>& devices) {
+KernelSelection select_kernels(const std::vector<Problem>& problems, const std::vector<Device>& devices,
+                               const KernelOverrides& overrides) {
   KernelSelection selection;
   std::map<std::string, bool> met;  // signatures
   for (const Device& device : devices) {
@@ -94,7 +101,7 @@ KernelSelection select_kernels(const std::vector<Problem>& problems, const std::
         selection.skipped.push_back({to_string(problem), device.arch, why});
       };
       try {
-        std::vector<PlannedKernel> kernels = kernels_of(problem, device);
+        std::vector<PlannedKernel> kernels = kernels_of(problem, device, overrides);
         if (kernels.empty()) skip("its plan has no steps");
         for (PlannedKernel& kernel : kernels) {
           if (met.emplace(kernel.signature, true).second) selection.kernels.push_back(std::move(kernel));
@@ -122,6 +129,7 @@ std::vector<jit::Image> compile_kernels(const std::vector<PlannedKernel>& kernel
   std::exception_ptr failure;
   std::mutex mutex;  // of failure and progress
   Progress progress(kernels.size());
+  const check::Stage stage("compiling", static_cast<int64_t>(kernels.size()));
   size_t begun = 0;
   cpu::ThreadPool pool(std::max(1, std::min(threads, static_cast<int>(kernels.size()))));
   pool.parallel_for(static_cast<int64_t>(kernels.size()), [&](int, int64_t at) {
@@ -133,6 +141,7 @@ std::vector<jit::Image> compile_kernels(const std::vector<PlannedKernel>& kernel
     }
     try {
       images[static_cast<size_t>(at)] = jit::compile(kernel.request);
+      check::step_done();
     } catch (...) {
       const std::lock_guard lock(mutex);
       if (!failure) failure = std::current_exception();
@@ -159,6 +168,27 @@ Occupancy occupancy(const Device& device, const KernelNeeds& needs) {
     blocks = std::min(blocks, device.registers_per_sm / partitions / warp_registers * partitions / warps);
   return {static_cast<int>(blocks),
           static_cast<double>(blocks * warps * warp_threads) / static_cast<double>(device.threads_per_sm)};
+}
+
+KernelReport report_of(const PlannedKernel& kernel, const jit::Image& image) {
+  KernelReport report{jit::parse_resources(image.log), {}};
+  const jit::Resources& r = report.resources;
+  if (r.known)
+    report.occupancy = occupancy(kernel.device, {r.registers, kernel.unit.threads, r.barriers,
+                                                 r.shared_bytes + static_cast<int64_t>(kernel.unit.smem_bytes)});
+  return report;
+}
+
+std::string to_string(const PlannedKernel& kernel, const jit::Image& image) {
+  const auto [r, fits] = report_of(kernel, image);
+  const std::string name = concat(image.arch, " ", kernel.family, " ", kernel.config);
+  if (!r.known) return concat(name, ": PTX, whose registers only a driver decides; sm_NN tells them");
+  const int spilled = r.spill_store_bytes + r.spill_load_bytes;
+  return fmt::format(
+      "{}: {} threads, {} registers, {} bytes spilled, {} bytes of stack, {} bytes of shared memory, {} of its blocks "
+      "on a multiprocessor ({:.0f}% of the threads)",
+      name, kernel.unit.threads, r.registers, spilled, r.stack_bytes,
+      r.shared_bytes + static_cast<int64_t>(kernel.unit.smem_bytes), fits.blocks, 100 * fits.share);
 }
 
 }  // namespace rapt::lab

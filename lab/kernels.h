@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -31,14 +33,15 @@ struct KernelSelection {
   std::vector<Skipped> skipped;
 };
 
+// What stands over the planner's choice and the library's texts.
+struct KernelOverrides {
+  std::string config;                                                                                     // words
+  std::function<std::map<std::string, std::string>(const Problem& problem, const Device& device)> files;  // or empty
+};
+
 // Plans every problem for every device. Problems that no family takes, or that launch nothing, are skipped.
-KernelSelection select_kernels(const std::vector<Problem>& problems, const std::vector<Device>& devices);
-
-// "sm_80,sm_89,h100": presets of GPUs, by architecture or card. Throws Error for anything else.
-std::vector<Device> gpu_presets(const std::string& list);
-
-// Images in the order of `kernels`. Throws what the compiler throws first.
-std::vector<jit::Image> compile_kernels(const std::vector<PlannedKernel>& kernels, int threads);
+KernelSelection select_kernels(const std::vector<Problem>& problems, const std::vector<Device>& devices,
+                               const KernelOverrides& overrides = {});
 
 // What a kernel asks of a multiprocessor.
 struct KernelNeeds {
@@ -52,5 +55,20 @@ struct Occupancy {
   double share = 0;  // of the multiprocessor's threads
 };
 Occupancy occupancy(const Device& device, const KernelNeeds& needs);
+
+// What an image takes of its architecture, by the compiler's log.
+struct KernelReport {
+  jit::Resources resources;  // known: false for PTX
+  Occupancy occupancy;       // of the device that was planned for
+};
+KernelReport report_of(const PlannedKernel& kernel, const jit::Image& image);
+// "sm_89 attention_sm80 ...: 128 threads, 168 registers, ...".
+std::string to_string(const PlannedKernel& kernel, const jit::Image& image);
+
+// "sm_80,sm_89,h100": presets of GPUs, by architecture or card. Throws Error for anything else.
+std::vector<Device> gpu_presets(const std::string& list);
+
+// Images in the order of `kernels`. Throws what the compiler throws first.
+std::vector<jit::Image> compile_kernels(const std::vector<PlannedKernel>& kernels, int threads);
 
 }  // namespace rapt::lab

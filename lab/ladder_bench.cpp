@@ -16,6 +16,7 @@
 #include "lab/gpu_timer.h"
 #include "lab/ladder.h"
 #include "lab/machine.h"
+#include "lab/output.h"
 #include "lab/report.h"
 #include "lab/roof_gpu.h"
 #include "sdpa.h"
@@ -52,8 +53,8 @@ class LadderBench {
       } catch (const Error& error) {
         if (error.code() != ErrorCode::unsupported && error.code() != ErrorCode::internal) throw;
         wrong = wrong || error.code() == ErrorCode::internal;
-        fmt::print(stderr, "{}  rung {}\n        {}\n",
-                   error.code() == ErrorCode::internal ? "WRONG, not timed" : "refused", rung.name, error.what());
+        tell("{}  rung {}\n        {}\n", error.code() == ErrorCode::internal ? "WRONG, not timed" : "refused",
+             rung.name, error.what());
       }
     }
     if (ready_.empty()) return wrong ? exit_check_failed : exit_environment;
@@ -220,6 +221,7 @@ class LadderBench {
 
 int ladder(const BenchOptions& options) {
   if (options.words.empty() || !options.suite.empty()) invalid("--ladder: give one problem line, and no --suite");
+  check_output_file("--output", options.output);
   if (!options.common.configs.empty()) invalid("--ladder --config: the rungs have configurations of their own");
   if (!options.common.variant.empty()) invalid("--ladder --variant: the rungs have texts of their own");
   if (!options.timer.empty() && options.timer != "graph")

@@ -11,6 +11,7 @@
 #include "check/poison.h"
 #include "error.h"
 #include "lab/npy.h"
+#include "problem_hint.h"
 
 namespace rapt::lab {
 namespace {
@@ -72,6 +73,7 @@ class Loader {
     packed_ = in().cu_seqlens_q.present() || in().cu_seqlens_k.present();
     if (packed_ && !has_word("layout=")) words_.push_back("layout=bshd");  // packed files are [total, heads, dim]
     arrange();
+    if (!packed_ && !has_word("layout=")) loaded_.note = layout_note(in().q, in().k);
     describe();
     parse();
     refuse_missing_tensors();
@@ -348,6 +350,15 @@ class Loader {
 
 LoadedProblem load_problem(const std::string& path, const std::vector<std::string>& words) {
   return Loader(path, words).load();
+}
+
+std::string layout_note(const check::HostTensor& q, const check::HostTensor& k) {
+  constexpr int64_t unusual_heads = 128;  // more than models have
+  if (q.shape.size() != 4 || k.shape.size() != 4 || q.shape[1] <= q.shape[2] || k.shape[1] <= unusual_heads ||
+      !looks_like_bshd(q.shape[1], q.shape[2], k.shape[1], k.shape[2]))
+    return "";
+  return concat("q ", shape_text(q.shape), ", k ", shape_text(k.shape), ": ", k.shape[1], " heads of ", k.shape[2],
+                " keys? The shape looks like bshd, [batch, seqlen, heads, dim]: say layout=bshd");
 }
 
 check::HostTensor as_stored(const Problem& problem, const check::HostTensor& tensor) {

@@ -15,12 +15,17 @@ struct LoadedProblem {
   Problem problem;
   check::Inputs inputs;
   std::map<std::string, std::string> metadata;
+  std::string note;  // what looks odd; "" = nothing
 };
 
 // path: FILE.safetensors, or a folder in which NAME.npy is tensor NAME. words: of a problem line
 // (docs/problem-line.md). Stored shapes are [batch, heads, seqlen, dim], with the word layout=bshd [batch, seqlen,
 // heads, dim]; with cu_seqlens_q and cu_seqlens_k [total, heads, dim].
 LoadedProblem load_problem(const std::string& path, const std::vector<std::string>& words);
+
+// A sentence where sizes that are allowed look as if another layout was meant; "" where they do not. Of dense q and k
+// as read without a word about their layout.
+std::string layout_note(const check::HostTensor& q, const check::HostTensor& k);
 
 // A result in logical order as it is stored: the inverse of what load_problem does to q.
 check::HostTensor as_stored(const Problem& problem, const check::HostTensor& tensor);

@@ -11,11 +11,12 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "check/cases.h"
 #include "cpu/threads.h"
 #include "error.h"
 #include "lab/file.h"
 #include "lab/ledger.h"
+#include "lab/output.h"
+#include "lab/variant.h"
 
 namespace rapt::lab {
 namespace {
@@ -36,7 +37,7 @@ Problems problems_of(const PackOptions& options) {
   if (!options.words.empty()) problems.push_back(parse_problem(joined(options.words)));
   packed = problems;
   for (const std::string& cases : options.cases)
-    for (const check::Case& c : check::load_cases(cases, cases_directory())) {
+    for (const check::Case& c : cases_named("--cases", cases)) {
       problems.push_back(c.problem());
       if (c.packed) packed.push_back(problems.back());
     }
@@ -44,20 +45,15 @@ Problems problems_of(const PackOptions& options) {
   return {std::move(problems), std::move(packed)};
 }
 
-void require_compiler() {
-  std::string why;
-  if (jit::find_compiler(&why) == nullptr)
-    throw Error(ErrorCode::environment, concat("pack needs NVRTC to compile kernels: ", why));
-}
-
 Compiled compile(const PackOptions& options) {
   Compiled result;
   const Problems problems = problems_of(options);
   const std::vector<Device> devices = gpu_presets(options.common.arch);
-  result.selection = select_kernels(problems.all, devices);
-  for (const PlannedKernel& kernel : select_kernels(problems.packed, devices).kernels)
+  const KernelOverrides overrides = overrides_of(options.common);
+  result.selection = select_kernels(problems.all, devices, overrides);
+  for (const PlannedKernel& kernel : select_kernels(problems.packed, devices, overrides).kernels)
     result.packed.insert(kernel.signature);
-  require_compiler();
+  require_compiler("pack");
   const int threads = options.common.threads > 0 ? options.common.threads : cpu::available_threads();
   const auto begin = std::chrono::steady_clock::now();
   result.images = compile_kernels(result.selection.kernels, threads);
@@ -88,12 +84,15 @@ std::vector<jit::Image> packed_images(const Compiled& compiled) {
   return images;
 }
 
-void print_table(const Compiled& compiled) {
+void print_table(const Compiled& compiled, bool variant) {
   fmt::print("{:<12} {:>8} {:>12} {:>18}\n", "arch", "kernels", "bytes", "compile seconds");
   for (const auto& [arch, total] : totals_of(compiled))
     fmt::print("{:<12} {:>8} {:>12} {:>18.1f}\n", arch, total.kernels, total.bytes, total.seconds);
   for (const KernelSelection::Skipped& skipped : compiled.selection.skipped)
     fmt::print("skipped   {} on {}: {}\n", skipped.problem, skipped.arch, skipped.why);
+  if (variant)
+    for (size_t i = 0; i < compiled.images.size(); ++i)
+      fmt::print("kernel    {}\n", to_string(compiled.selection.kernels[i], compiled.images[i]));
   const std::string compiler = compiled.images.empty() ? "none" : compiled.images[0].compiler;
   fmt::print("compiled  {} kernels in {:.1f} s with NVRTC {}\n", compiled.images.size(), compiled.seconds, compiler);
 }
@@ -119,7 +118,7 @@ nlohmann::ordered_json to_json(const Compiled& compiled) {
 
 // True when nothing in `sentences`; else prints them all.
 bool none(const std::vector<std::string>& sentences) {
-  for (const std::string& sentence : sentences) fmt::print(stderr, "rapt: {}\n", sentence);
+  for (const std::string& sentence : sentences) tell("rapt: {}\n", sentence);
   return sentences.empty();
 }
 
@@ -127,7 +126,7 @@ bool none(const std::vector<std::string>& sentences) {
 Ledger ledger_before(const PackOptions& options) {
   if (options.update && !std::filesystem::exists(options.ledger)) return {};
   Ledger before = parse_ledger(read_text_file(options.ledger), options.ledger);
-  require_compiler();
+  require_compiler("pack");
   const std::string& version = jit::find_compiler()->version;
   if (!options.update && version != before.nvrtc)
     throw Error(ErrorCode::environment, concat("--ledger ", options.ledger, ": was made by NVRTC ", before.nvrtc,
@@ -156,7 +155,7 @@ int judge_ledger(const PackOptions& options, const Compiled& compiled, Ledger be
   }
   before.rows.erase(others, before.rows.end());
   const bool allowed = none(faults_of(now)), equal = none(differences(before, now));
-  if (!equal) fmt::print(stderr, "rapt: where the change is wanted: make ledger, and commit {}\n", options.ledger);
+  if (!equal) tell("rapt: where the change is wanted: make ledger, and commit {}\n", options.ledger);
   if (allowed && equal && !options.common.json)
     fmt::print("ledger    {} kernels as in {}\n", now.rows.size(), options.ledger);
   return allowed && equal ? exit_fine : exit_check_failed;
@@ -184,13 +183,17 @@ void print_rows(const Ledger& ledger) {
 int pack(const PackOptions& options) {
   if (options.common.arch.empty()) invalid("pack: give --arch, such as sm_89,sm_90a");
   if (options.output.empty() && options.ledger.empty()) invalid("pack: give -o FILE or --ledger FILE");
+  if (!options.common.variant.empty() && !options.ledger.empty())
+    invalid("--variant with --ledger: the ledger is of the library's own kernels");
   if (options.update && options.ledger.empty()) invalid("--update: writes the file that --ledger names; give that too");
+  check_output_file("-o", options.output, "the ledger", options.ledger);
+  for (const std::string& cases : options.cases) check_output_file("-o", options.output, "a file of cases", cases);
   const Ledger before = options.ledger.empty() ? Ledger{} : ledger_before(options);
   const Compiled compiled = compile(options);
   if (options.common.json)
     fmt::print("{}\n", to_json(compiled).dump(2));
   else
-    print_table(compiled);
+    print_table(compiled, !options.common.variant.empty());
   if (!options.output.empty()) {
     jit::write_pack(options.output, packed_images(compiled));
     if (!options.common.json)

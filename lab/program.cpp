@@ -5,16 +5,20 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <functional>
 #include <new>
+#include <system_error>
 
 #include "error.h"
 #include "lab/commands.h"
 #include "lab/file.h"
 #include "lab/ladder.h"
+#include "lab/output.h"
 #include "lab/pack.h"
 #include "lab/quantize.h"
+#include "nearest.h"
 
 namespace rapt::lab {
 namespace {
@@ -80,7 +84,7 @@ class Program {
     app_.require_subcommand(1);
     app_.set_version_flag("--version", std::string("rapt ") + rapt_version());
     app_.footer(
-        "rapt COMMAND --help shows each command's options with examples. Problem lines: docs/problem-line.md.\n"
+        "rapt COMMAND --help shows each command's options with examples. Problem lines: rapt help problem-line.\n"
         "Exit codes: 0 fine, 1 a check failed, 2 wrong input or usage, 3 the environment lacks something.");
     add_info();
     add_run();
@@ -91,36 +95,71 @@ class Program {
     add_quantize();
     add_calibrate();
     for (const Pending& command : pending) add_pending(command);
+    add_help();
+    overview_ = app_.help();  // once a command is met, this is the command's
   }
+
+  // The errno of a write to stdout that failed; 0 = none did, or only the end will tell.
+  int output_error() const { return output_error_; }
 
   int execute() {
     try {
       app_.parse(argc_, argv_);
     } catch (const CLI::ParseError& error) {
       if (error.get_exit_code() == 0) return app_.exit(error);  // --help, --version
-      const bool no_command = app_.get_subcommands().empty() && argc_ > 1 && argv_[1][0] != '-';
-      fmt::print(stderr, "rapt: {}\n      {} --help shows how\n",
-                 no_command ? concat("there is no command ", in_quotes(argv_[1])) : error.what(), usage());
+      tell("rapt: {}\n      {} --help shows how\n", sentence_of(error), usage());
       return exit_wrong_input;
     }
     return guarded();
   }
 
  private:
-  int guarded() const {
+  int guarded() {
     try {
       return chosen_();
     } catch (const Error& error) {
-      fmt::print(stderr, "rapt: {}\n", error.what());
-      if (is_failure(error.code())) fmt::print(stderr, "again: {}\n", command_line(argc_, argv_));
+      tell("rapt: {}\n", error.what());
+      if (is_failure(error.code())) tell("again: {}\n", command_line(argc_, argv_));
       return exit_code(error.code());
     } catch (const std::bad_alloc&) {
-      fmt::print(stderr, "rapt: out of memory\nagain: {}\n", command_line(argc_, argv_));
+      tell("rapt: out of memory\nagain: {}\n", command_line(argc_, argv_));
       return exit_environment;
+    } catch (const std::system_error& error) {
+      if (std::ferror(stdout) == 0) return internal_error(error);
+      output_error_ = error.code().value();
+      return exit_fine;  // but for its output
     } catch (const std::exception& error) {
-      fmt::print(stderr, "rapt: internal error: {}\nagain: {}\n", error.what(), command_line(argc_, argv_));
-      return exit_check_failed;
+      return internal_error(error);
     }
+  }
+  int internal_error(const std::exception& error) const {
+    tell("rapt: internal error: {}\nagain: {}\n", error.what(), command_line(argc_, argv_));
+    return exit_check_failed;
+  }
+
+  // With the word that was probably meant.
+  std::string sentence_of(const CLI::ParseError& error) const {
+    const std::vector<CLI::App*> met = app_.get_subcommands();
+    if (met.empty() && argc_ > 1 && argv_[1][0] != '-')
+      return concat("there is no command ", in_quotes(argv_[1]), did_you_mean(argv_[1], command_names()));
+    if (met.empty()) return error.what();
+    std::vector<std::string_view> known;
+    for (const CLI::Option* option : met[0]->get_options())
+      for (const std::string& name : option->get_lnames()) known.push_back(name);
+    std::string hints;
+    for (int i = 2; i < argc_; ++i) {
+      const std::string_view word = argv_[i], name = word.substr(0, word.find('='));
+      if (!name.starts_with("--") || std::find(known.begin(), known.end(), name.substr(2)) != known.end()) continue;
+      const std::string_view near = nearest(name.substr(2), known);
+      if (!near.empty()) hints += concat("; ", name, ": did you mean --", near, "?");
+    }
+    return error.what() + hints;
+  }
+
+  std::vector<std::string_view> command_names() const {
+    std::vector<std::string_view> names;
+    for (const CLI::App* command : app_.get_subcommands({})) names.push_back(command->get_name());
+    return names;
   }
 
   std::string usage() const {
@@ -182,6 +221,9 @@ class Program {
     sub->add_option("words", run_.words,
                     "What the tensors do not say: causal, window=L,R, softcap=, scale=, layout=bshd ...");
     sub->add_option("-o,--output", run_.output, "FILE.safetensors (o and lse) or a folder (o.npy and lse.npy)");
+    sub->add_option(
+        "--original", run_.original,
+        "What FP8 inputs were quantised from, to tell the loss; where rapt quantize noted it when left out");
     add_device(sub, run_.common);
     sub->callback([this] { chosen_ = [this] { return run(run_); }; });
   }
@@ -191,10 +233,11 @@ class Program {
                         "  rapt check \"bf16 b2 h32:8 q128 k512 d128 causal\"\n"
                         "  rapt check \"f32 h2 q64 d64\" --fill outlier --seed 7\n"
                         "  rapt check --cases smoke --device cuda:0\n"
-                        "  rapt check \"f16 h1 q100 d64 window=16,0\" --stages",
+                        "  rapt check \"f16 h1 q100 d64 window=16,0\" --stages\n"
+                        "  rapt check \"f16 h8 q512 d64\" --variant my/attention_sm80.cuh --arch sm_89",
                         check_.common);
     add_problem(sub, check_.words);
-    sub->add_option("--cases", check_.cases, "A set (smoke is check/cases/smoke.txt) or a file of problem lines");
+    sub->add_option("--cases", check_.cases, "A set (smoke, which the program carries) or a file of problem lines");
     sub->add_option("--fill", check_.fill,
                     "normal outlier huge near_ties constant masked_rows hidden_nan seen_nan integers rescale");
     sub->add_option("--seed", check_.seed, "Seed of the inputs")->capture_default_str()->check(seed_text);
@@ -217,7 +260,7 @@ class Program {
                         "  rapt bench --suite my-problems.txt --output rows.jsonl",
                         bench_.common);
     add_problem(sub, bench_.words);
-    sub->add_option("--suite", bench_.suite, "A set (perf is check/cases/perf.txt) or a file of problem lines");
+    sub->add_option("--suite", bench_.suite, "A set (perf, which the program carries) or a file of problem lines");
     sub->add_option("--warmup", bench_.warmup, "Calls before the first sample")
         ->capture_default_str()
         ->check(CLI::Range(0, 1000000));
@@ -241,7 +284,7 @@ class Program {
         "side (\"\" is the planner's own)");
     add_variant(sub, bench_.common);
     sub->add_flag("--ladder", bench_.ladder,
-                  "Every step from a scalar kernel to the shipped one, side by side (docs/ladder.md)");
+                  "Every step from a scalar kernel to the shipped one, side by side (rapt help ladder)");
     sub->callback([this] { chosen_ = [this] { return bench_.ladder ? ladder(bench_) : bench(bench_); }; });
   }
 
@@ -249,13 +292,15 @@ class Program {
     CLI::App* sub = add("explain", "Which kernel family takes a problem on a device, and why the others do not",
                         "  rapt explain \"bf16 b2 h32:8 q4096 d128 causal\"\n"
                         "  rapt explain \"f16 h8 q512 d64\" --arch l4\n"
-                        "  rapt explain \"f32 h8 q512 d64\" --arch cpu-avx2 --json",
+                        "  rapt explain \"f32 h8 q512 d64\" --arch cpu-avx2 --json\n"
+                        "  rapt explain \"f16 h8 q512 d64\" --arch sm_89 --variant my/attention_sm80.cuh",
                         explain_.common);
     add_problem(sub, explain_.words);
     sub->get_option("problem")->required();
     add_device(sub, explain_.common);
     add_arch(sub, explain_.common);
     add_config(sub, explain_.common, "Words over the planner's choice for a GPU kernel: \"block_m=64 stages=3\"");
+    add_variant(sub, explain_.common);
     sub->callback([this] { chosen_ = [this] { return explain(explain_); }; });
   }
 
@@ -266,11 +311,12 @@ class Program {
                         "  rapt pack --arch sm_89 --cases shipped --ledger src/kernels/resources.json",
                         pack_.common);
     add_problem(sub, pack_.words);
-    sub->add_option("--cases", pack_.cases, "Sets (perf is check/cases/perf.txt) or files of problem lines")
+    sub->add_option("--cases", pack_.cases, "Sets (perf, which the program carries) or files of problem lines")
         ->expected(1)
         ->allow_extra_args(false);
     sub->add_option("--arch", pack_.common.arch, "Architectures or cards, with commas between: sm_80,sm_89,h100");
     sub->add_option("-o,--output", pack_.output, "FILE.pack, to be named in RAPT_PACKS");
+    add_variant(sub, pack_.common);
     sub->add_option("--ledger", pack_.ledger, "Compare what the kernels take of a GPU with this file");
     sub->add_flag("--update", pack_.update, "Write that file anew instead");
     sub->add_option("--threads", pack_.common.threads,
@@ -330,6 +376,32 @@ class Program {
     sub->callback([this] { chosen_ = [this] { return calibrate(calibrate_); }; });
   }
 
+  void add_help() {
+    CLI::App* sub = app_.add_subcommand("help", "A page of the manual, or what COMMAND --help prints");
+    std::string pages;
+    for (const std::string_view name : page_names()) pages += concat(pages.empty() ? "" : " ", name);
+    sub->add_option("topic", topic_, "A command, or a page: " + pages);
+    sub->footer("Examples:\n  rapt help problem-line\n  rapt help check");
+    sub->callback([this] { chosen_ = [this] { return help(); }; });
+  }
+
+  int help() const {
+    const std::string_view page = page_named(topic_);
+    std::string text(page);
+    if (topic_.empty()) text = overview_;
+    for (const CLI::App* command : app_.get_subcommands({}))
+      if (page.empty() && command->get_name() == topic_) text = command->help(app_.get_name());
+    if (text.empty()) {
+      std::vector<std::string_view> topics = command_names();
+      for (const std::string_view name : page_names()) topics.push_back(name);
+      std::string all;
+      for (const std::string_view topic : topics) all += concat(all.empty() ? "" : " ", topic);
+      invalid("help ", topic_, ": must be one of ", all, did_you_mean(topic_, topics));
+    }
+    fmt::print("{}", text);
+    return exit_fine;
+  }
+
   void add_pending(const Pending& command) {
     CLI::App* sub = app_.add_subcommand(command.name, std::string(command.help) + " (not yet)");
     sub->footer(std::string("Examples:\n  none yet: ") + command.name + " waits for " + command.waits_for + ".");
@@ -350,15 +422,20 @@ class Program {
   PackOptions pack_;
   QuantizeOptions quantize_;
   CalibrateOptions calibrate_;
+  std::string topic_, overview_;
   bool info_kernels_ = false;
+  int output_error_ = 0;
   std::function<int()> chosen_;
 };
 
 }  // namespace
 
 int run_program(int argc, const char* const* argv) {
+  occupy_standard_streams();
   remove_unfinished_file_on_signals();
-  return Program(argc, argv).execute();
+  Program program(argc, argv);
+  const int code = program.execute();
+  return code_of_output(code, program.output_error());
 }
 
 }  // namespace rapt::lab

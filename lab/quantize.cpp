@@ -7,12 +7,14 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "cuda/cuda.h"
 #include "error.h"
+#include "lab/originals.h"
+#include "lab/output.h"
+#include "lab/progress.h"
 
 namespace rapt::lab {
 namespace {
@@ -211,8 +213,11 @@ std::string words_of(const std::vector<Quantized>& all, const Preparation& how, 
   return words;
 }
 
-void write_output(const std::string& path, TensorFile file, const std::vector<Quantized>& all,
+void write_output(const QuantizeOptions& options, TensorFile file, const std::vector<Quantized>& all,
                   const std::string& words) {
+  std::map<std::string, std::string> metadata = file.metadata;
+  record_original(options.input, file, options.output, metadata);
+  file.metadata = std::move(metadata);
   for (const Quantized& q : all) {
     file.tensors[q.name] = q.stored;
     file.tensors[q.name + "_descale"] = q.descale;
@@ -222,14 +227,13 @@ void write_output(const std::string& path, TensorFile file, const std::vector<Qu
   file.metadata["rapt_words"] = words;
   std::vector<NamedTensor> tensors;
   for (auto& [name, tensor] : file.tensors) tensors.push_back({name, tensor});
-  write_safetensors(path, tensors, file.metadata);
+  write_safetensors(options.output, tensors, file.metadata);
 }
 
 void check_paths(const QuantizeOptions& options) {
-  std::error_code ignored;
   if (!options.output.ends_with(".safetensors")) invalid("-o ", options.output, ": must end with .safetensors");
-  if (std::filesystem::equivalent(options.output, options.input, ignored))
-    invalid("-o ", options.output, ": is the input itself; name another file");
+  check_output_file("-o", options.output, "the input", options.input);
+  check_output_file("-o", options.output, "the file of scales", options.scales_file);
 }
 
 Preparation preparation_of(const QuantizeOptions& options, const std::vector<std::string>& names) {
@@ -282,17 +286,24 @@ int quantize(const QuantizeOptions& options) {
   const auto dtypes = for_each_tensor("--dtype", options.dtype, names);
   const auto scales = for_each_tensor("--scales", options.scales, names);
   const TensorFile file = read_safetensors(FileSource(options.input));
+  if (const auto q = file.tensors.find("q"), k = file.tensors.find("k");
+      q != file.tensors.end() && k != file.tensors.end() && options.layout == "bhsd")
+    if (const std::string note = layout_note(q->second, k->second); !note.empty())
+      tell("rapt: note: {} (here --layout bshd)\n", note);
   const ContextHandle context = make_context(options.common, device, Problem{});
   std::vector<Quantized> all;
+  Progress progress(names.size());
   for (const std::string& name : names) {
+    progress.at(all.size(), name);
     const AttentionInput input = attention_input(options.input, file, name, options.layout);
     const DType dtype = how.supplied ? how.supplied->dtype : fp8_named(dtypes.at(name));
     const ScaleKind kind = how.supplied ? how.supplied->granularity : scale_kind_named(scales.at(name));
     all.push_back(quantize_one(input, dtype, kind, how, options, device, context.get()));
   }
+  progress.clear();
   const auto before = file.metadata.find("rapt_words");
   const std::string words = words_of(all, how, options.layout, before == file.metadata.end() ? "" : before->second);
-  write_output(options.output, file, all, words);
+  write_output(options, file, all, words);
   if (options.common.json)
     print_json(all, words, options, device);
   else

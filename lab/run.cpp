@@ -14,6 +14,9 @@
 #include "lab/gpu_timer.h"
 #include "lab/load.h"
 #include "lab/npy.h"
+#include "lab/originals.h"
+#include "lab/output.h"
+#include "lab/progress.h"
 #include "lab/statistics.h"
 #include "plan.h"
 
@@ -69,12 +72,33 @@ void write_outputs(const std::string& path, const Problem& problem, const check:
 }
 
 void check_output_path(const std::string& path, const std::string& input) {
+  if (path.empty()) return;
+  if (!is_folder(path)) {
+    if (!path.ends_with(".safetensors"))
+      invalid("-o ", path, ": must end with .safetensors, or be a folder (for o.npy and lse.npy)");
+    return check_output_file("-o", path, "the input", input);
+  }
+  // A folder is read as a whole: o.npy beside q.npy would make the next run refuse it.
   std::error_code ignored;
-  if (!path.empty() && !is_folder(path) && std::filesystem::equivalent(path, input, ignored))
-    invalid("-o ", path, ": is the input itself; name another file");
-  if (!path.empty() && !path.ends_with(".safetensors") && !is_folder(path))
-    invalid("-o ", path, ": must end with .safetensors, or be a folder (for o.npy and lse.npy)");
+  bool of_inputs = std::filesystem::equivalent(path, input, ignored);
+  for (const char* name : {"q.npy", "k.npy", "v.npy"})
+    of_inputs = of_inputs || std::filesystem::exists(std::filesystem::path(path) / name, ignored);
+  if (of_inputs) invalid("-o ", path, ": holds inputs (q.npy, k.npy, v.npy); name another folder");
+  if (std::filesystem::exists(path, ignored) && !std::filesystem::is_directory(path, ignored))
+    invalid("-o ", path, ": is a file, not a folder");
 }
+
+// What the originals give, on the same rows.
+check::Errors total_errors(const LoadedProblem& originals, const check::Outputs& outputs, int64_t row_step) {
+  const check::Reading reading(originals.problem, originals.inputs);
+  return check::compare_out(originals.problem, outputs.out, check::forward(reading, {.row_step = row_step}));
+}
+
+// Of FP8 inputs: the error with the loss of quantising in it, or why it is not known.
+struct Total {
+  std::string original, note;
+  std::optional<check::Errors> errors;
+};
 
 struct Report {
   Problem problem;
@@ -84,12 +108,25 @@ struct Report {
   Quartiles time;
   int64_t row_step = 1;
   check::Result verdict;
+  std::optional<Total> total;  // of FP8 inputs
   double gflops() const { return flops(problem) / time.median / 1e3; }
 };
 
+void print_total(const Total& total) {
+  if (total.errors)
+    fmt::print(
+        "         with the loss of quantising, against float64 attention of {}: max {:.3g}, mean {:.3g}, rel_rms "
+        "{:.3g}\n",
+        total.original, total.errors->max_abs, total.errors->mean_abs, total.errors->rel_rms);
+  else
+    fmt::print("         the loss of quantising is not in it and not known: {} (--original FILE names the original)\n",
+               total.note);
+}
+
 void print_text(const Report& r, const RunOptions& options, const std::map<std::string, std::string>& metadata) {
   fmt::print("input    {}\n", options.input);
-  for (const auto& [key, value] : metadata) fmt::print("         {}: {}\n", key, value);
+  for (const auto& [key, value] : metadata)
+    if (!key.ends_with("_sha256")) fmt::print("         {}: {}\n", key, value);
   fmt::print("problem  {}\n", to_string(r.problem));
   if (r.device.kind == DeviceKind::cuda)
     fmt::print("backend  {}; {}\n", title_of(r.device), r.plan);
@@ -99,8 +136,10 @@ void print_text(const Report& r, const RunOptions& options, const std::map<std::
              r.time.q1, r.time.q3);
   fmt::print("speed    {:.1f} GFLOP/s\n", r.gflops());
   const check::Errors& e = r.verdict.out;
-  fmt::print("error    against float64: max {:.3g} (bound {:.3g}), mean {:.3g}, rel_rms {:.3g}; {}\n", e.max_abs,
+  const char* what = r.total ? "kernel alone, against float64 attention of the FP8 numbers" : "against float64";
+  fmt::print("error    {}: max {:.3g} (bound {:.3g}), mean {:.3g}, rel_rms {:.3g}; {}\n", what, e.max_abs,
              r.verdict.bounds.max_abs, e.mean_abs, e.rel_rms, rows_checked(r.row_step));
+  if (r.total) print_total(*r.total);
   if (r.verdict.refused)
     fmt::print("UNJUDGED {}\n", r.verdict.message);
   else if (!r.verdict.pass)
@@ -113,7 +152,7 @@ void print_text(const Report& r, const RunOptions& options, const std::map<std::
 
 void print_json(const Report& r, const RunOptions& options) {
   const check::Errors& e = r.verdict.out;
-  const nlohmann::ordered_json all = {
+  nlohmann::ordered_json all = {
       {"input", options.input},
       {"problem", to_string(r.problem)},
       {"device", title_of(r.device)},
@@ -130,6 +169,15 @@ void print_json(const Report& r, const RunOptions& options) {
       {"pass", r.verdict.pass},
       {"message", r.verdict.message},
       {"output", r.verdict.pass && !options.output.empty() ? nlohmann::ordered_json(options.output) : nullptr}};
+  if (r.total) {  // "err" is then the kernel's alone
+    all["err_with_quantising"] = nullptr;
+    if (const auto& total = r.total->errors)
+      all["err_with_quantising"] = {
+          {"max_abs", total->max_abs}, {"mean_abs", total->mean_abs}, {"rel_rms", total->rel_rms}};
+    all["original"] =
+        r.total->original.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(r.total->original);
+    all["original_note"] = r.total->note;
+  }
   fmt::print("{}\n", all.dump(2));
 }
 
@@ -140,8 +188,12 @@ int run(const RunOptions& options) {
   report.device = chosen_device(options.common, true);
   check_output_path(options.output, options.input);
   const LoadedProblem loaded = load_problem(options.input, options.words);
+  if (!loaded.note.empty()) tell("rapt: note: {}\n", loaded.note);
+  const std::optional<Originals> originals = find_originals(options.input, loaded, options.original);
   const ContextHandle context = make_context(options.common, report.device, loaded.problem);
 
+  Progress progress(1);
+  progress.at(0, to_string(loaded.problem));
   report.problem = loaded.problem;
   report.plan = to_string(plan(loaded.problem, report.device));
   const check::Outputs outputs = check::make_outputs(loaded.problem);
@@ -151,6 +203,11 @@ int run(const RunOptions& options) {
   report.time = quartiles(report.samples.us);
   report.row_step = oracle_row_step(flops(loaded.problem));
   report.verdict = check::judge(loaded.problem, std::nullopt, loaded.inputs, outputs, report.row_step);
+  if (originals) {
+    report.total = Total{originals->path, originals->note, std::nullopt};
+    if (!originals->path.empty()) report.total->errors = total_errors(originals->loaded, outputs, report.row_step);
+  }
+  progress.clear();
   if (!options.output.empty() && report.verdict.pass) write_outputs(options.output, loaded.problem, outputs);
 
   if (options.common.json)

@@ -5,7 +5,6 @@
 
 #include "context.h"
 #include "error.h"
-#include "kernels/emit.h"
 #include "log.h"
 
 namespace rapt {
@@ -53,12 +52,10 @@ std::shared_ptr<const LoadedPlan> GpuResources::find(const Problem& problem, int
 
 std::shared_ptr<const LoadedPlan> GpuResources::load(const Problem& problem, const Device& device) {
   auto loaded = std::make_shared<LoadedPlan>();
-  loaded->plan = plan(problem, device);
+  loaded->plan = plan_with(problem, device, config_, files_.empty());
   if (const std::string note = slow_note(problem, device); !note.empty()) warn_once(note);
   for (int i = 0; i < loaded->plan.step_count; ++i) {
-    Step& step = loaded->plan.steps[static_cast<size_t>(i)];
-    apply_words(config_, step.config.attention);
-    loaded->kernels[static_cast<size_t>(i)] = &kernel_of(step, device, problem);
+    loaded->kernels[static_cast<size_t>(i)] = &kernel_of(loaded->plan.steps[static_cast<size_t>(i)], device, problem);
   }
   remember(problem, device.index, loaded);
   return loaded;
@@ -66,10 +63,9 @@ std::shared_ptr<const LoadedPlan> GpuResources::load(const Problem& problem, con
 
 std::shared_ptr<const LoadedPlan> GpuResources::plan_of_loaded_kernels(const Problem& problem, const Device& device) {
   auto loaded = std::make_shared<LoadedPlan>();
-  loaded->plan = plan(problem, device);
+  loaded->plan = plan_with(problem, device, config_, files_.empty());
   for (int i = 0; i < loaded->plan.step_count; ++i) {
-    Step& step = loaded->plan.steps[static_cast<size_t>(i)];
-    apply_words(config_, step.config.attention);
+    const Step& step = loaded->plan.steps[static_cast<size_t>(i)];
     const LoadedKernel* const known = known_kernel(step, device);
     if (known == nullptr || !known->kernel->is_prepared(device.index, known->unit.smem_bytes)) return nullptr;
     loaded->kernels[static_cast<size_t>(i)] = known;

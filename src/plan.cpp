@@ -2,6 +2,7 @@
 #include "plan.h"
 
 #include "error.h"
+#include "kernels/config_rules.h"
 #include "kernels/emit.h"
 #include "kernels/family.h"
 
@@ -49,6 +50,19 @@ std::string slow_note(const Problem& problem, const Device& device) {
   if (device.kind != DeviceKind::cuda || choose(problem, device) != &attention_scalar) return why;
   attention_sm80.accepts(problem, device, &why);
   return concat("attention_scalar, which is slow, was chosen for a call on a GPU, because of ", why);
+}
+
+Plan plan_with(const Problem& problem, const Device& device, std::string_view words, bool own_text) {
+  Plan result = plan(problem, device);
+  for (int i = 0; i < result.step_count && !words.empty(); ++i) {
+    Step& step = result.steps[static_cast<size_t>(i)];
+    if (step.family->check_config == nullptr) invalid("config: ", words, ": ", step.family->name, " takes none");
+    AttentionConfig changed = step.config.attention;
+    apply_words(words, changed);
+    step.family->check_config({problem, device, step.config.attention, changed, own_text});
+    step.config.attention = changed;
+  }
+  return result;
 }
 
 std::string to_string(const Step& step) {

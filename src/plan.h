@@ -4,6 +4,7 @@
 
 #include <array>
 #include <string>
+#include <string_view>
 
 #include "device.h"
 #include "kernels/shared/config.h"
@@ -43,6 +44,10 @@ Plan plan(const Problem& problem, const Device& device);
 // A sentence where attention_scalar, which is slow, computes a problem on a GPU, with what attention_sm80 refused; else
 // "".
 std::string slow_note(const Problem& problem, const Device& device);
+
+// The plan with `words` of --config ("block_m=64 stages=3") over the configuration of its kernels. Throws Error naming
+// the rule of the family that they break. own_text: false where a variant's device text replaces the library's.
+Plan plan_with(const Problem& problem, const Device& device, std::string_view words, bool own_text = true);
 
 std::string to_string(const Step& step);
 // One line a step: "attention_cpu isa=avx512 block_m=64 block_n=96 splits=1".

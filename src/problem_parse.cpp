@@ -7,6 +7,7 @@
 
 #include "error.h"
 #include "problem.h"
+#include "problem_hint.h"
 #include "problem_value.h"
 #include "problem_words.h"
 
@@ -34,6 +35,7 @@ class LineReader : WordReader {
   static size_t find(Form form, std::string_view name);
 
   void read_word();
+  std::string hint() const;  // of an unknown word
   bool given(Form form, std::string_view name) const { return !seen_[find(form, name)].empty(); }
   bool given(std::string_view name) const { return given(Form::value, name); }
 
@@ -219,6 +221,14 @@ void LineReader::read_scales(std::string_view value) {
 
 // The line.
 
+std::string LineReader::hint() const {
+  std::vector<std::string_view> flags, values;
+  for (const Row& row : rows())
+    if (row.form == Form::flag || row.form == Form::value)
+      (row.form == Form::flag ? flags : values).push_back(row.name);
+  return word_hint(word_, flags, values);
+}
+
 void LineReader::read_word() {
   const size_t equals = word_.find('=');
   const std::string_view name = word_.substr(0, equals);
@@ -233,7 +243,7 @@ void LineReader::read_word() {
     value = word_.substr(1);
     if (dtype_named(word_) != DType::none) row = find(Form::dtype, ""), value = word_;
   }
-  if (row == row_count) fail("unknown; docs/problem-line.md lists every word");
+  if (row == row_count) fail("unknown; ", hint(), "`rapt help problem-line` lists every word");
   if (!seen_[row].empty())
     fail("given twice", seen_[row] == word_ ? std::string() : concat(" (before: ", quoted(seen_[row]), ")"));
   seen_[row] = word_;

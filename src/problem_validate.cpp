@@ -7,6 +7,7 @@
 
 #include "error.h"
 #include "problem.h"
+#include "problem_hint.h"
 #include "problem_words.h"
 
 namespace rapt {
@@ -49,7 +50,10 @@ void check_sizes(const Problem& p) {
   size("page_size", p.page_size, 0);
   size("splits", p.splits, 0);
   if (p.heads_q > 0 && (p.heads_k == 0 || p.heads_q % p.heads_k != 0))
-    invalid("heads_q = ", p.heads_q, ", heads_k = ", p.heads_k, ": heads_q must be a multiple of heads_k");
+    invalid("heads_q = ", p.heads_q, ", heads_k = ", p.heads_k, ": heads_q must be a multiple of heads_k",
+            !p.varlen && p.layout == Layout::bhsd && looks_like_bshd(p.heads_q, p.seqlen_q, p.heads_k, p.seqlen_k)
+                ? "; the shapes look like bshd, [batch, seqlen, heads, head_dim]: say so (layout=bshd, or strides)"
+                : "");
 }
 
 void check_products(const Problem& p) {

@@ -5,6 +5,7 @@
 #include "error.h"
 #include "gpu.h"
 #include "kernels/bind.h"
+#include "kernels/config_rules.h"
 #include "kernels/emit.h"
 #include "kernels/family.h"
 #include "kernels/rules.h"
@@ -54,6 +55,16 @@ KernelUnit unit(const KernelConfig& config) {
   return {emit_unit("attention_scalar.cuh", "attend_scalar", a), a.threads(), floats * sizeof(float)};
 }
 
+void check_config(const ConfigChange& change) {
+  require_planned(name, change, {"block_m", "warps_m", "min_blocks"});
+  const AttentionConfig& c = change.changed;
+  require_range("warps_m", c.warps_m, 1, 32);
+  require_range("block_m", c.block_m, 1, 1024);
+  require_range("min_blocks", c.min_blocks, 1, 32);
+  if (change.own_text) require_multiple("block_m", c.block_m, c.warps_m);  // a warp's rows
+  require_fits(change, int64_t{ScalarTile(c).floats} * static_cast<int64_t>(sizeof(float)));
+}
+
 void launch(const LaunchScope& scope) {
   const AttentionParams params = attention_params(scope.binding);
   const index_t items = scalar_work_items(params, scope.config.attention);
@@ -69,6 +80,6 @@ void launch(const LaunchScope& scope) {
 
 }  // namespace
 
-const Family attention_scalar{name, accepts, configure, workspace_bytes, launch, unit};
+const Family attention_scalar{name, accepts, configure, workspace_bytes, launch, unit, check_config};
 
 }  // namespace rapt

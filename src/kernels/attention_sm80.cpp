@@ -6,6 +6,7 @@
 #include "error.h"
 #include "gpu.h"
 #include "kernels/bind.h"
+#include "kernels/config_rules.h"
 #include "kernels/emit.h"
 #include "kernels/family.h"
 #include "kernels/rules.h"
@@ -204,6 +205,48 @@ KernelUnit unit(const KernelConfig& config) {
           static_cast<size_t>(smem_bytes(a))};
 }
 
+// What attention_sm80.cuh asserts of its tiles, and a step's keys in one block of descales.
+void check_tiles(const AttentionConfig& c) {
+  const Sm80Layout layout(c);
+  require_multiple("block_m", c.block_m, 16 * c.warps_m);  // warps take whole mma tiles
+  const int weights = c.fp8_values ? 32 : 16;              // keys of one product with V
+  require_multiple("block_n", c.block_n, layout.widens_k ? 32 : weights);
+  for (const int sharing : {c.key_scales, c.value_scales})
+    if (sharing > 1 && sharing % c.block_n != 0)
+      bad_config("block_n", c.block_n, "must divide ", sharing, ", the keys that share a descale");
+  require_multiple("flush_keys", c.flush_keys, weights);
+  if (c.flush_keys > 0 && c.flush_keys < c.block_n && c.block_n % c.flush_keys != 0)
+    bad_config("flush_keys", c.flush_keys, "must divide block_n = ", c.block_n, " or be no smaller");
+}
+
+void check_config(const ConfigChange& change) {
+  require_planned(name, change,
+                  {"block_m", "block_n", "warps_m", "warps_k", "stages", "q_in_registers", "min_blocks", "folded",
+                   "bounded", "programmatic", "fp8_scores", "fp8_values", "flush_keys"});
+  const AttentionConfig &c = change.changed, &chosen = change.chosen;
+  require_range("block_m", c.block_m, 1, 1024);
+  require_range("block_n", c.block_n, 1, 1024);
+  require_range("warps_m", c.warps_m, 1, 32);
+  require_range("warps_k", c.warps_k, 1, 32);
+  require_range("stages", c.stages, 1, 16);
+  require_range("min_blocks", c.min_blocks, 1, 32);
+  require_range("flush_keys", c.flush_keys, 0, 1 << 20);
+  if (c.folded && !chosen.folded) bad_config("folded", 1, "this problem's scores pass through more than a scale");
+  if (!c.bounded && chosen.bounded) bad_config("bounded", 0, "this problem is causal or has a window");
+  const int arch = arch_number(change.device.arch);
+  if (c.programmatic && arch < 90) bad_config("programmatic", 1, "must be 0 on ", change.device.arch, "; sm_90 has it");
+  if (c.fp8_scores && !(is_code(c.q) && is_code(c.k))) bad_config("fp8_scores", 1, "q and k must be e4m3 or e5m2");
+  if (c.fp8_values && !(is_code(c.v) && c.p_terms > 0)) bad_config("fp8_values", 1, "needs pv=fp8 or pv=fp8x2");
+  if ((c.fp8_scores || c.fp8_values) && arch < 89)
+    bad_config(c.fp8_scores ? "fp8_scores" : "fp8_values", 1, "must be 0 on ", change.device.arch,
+               ", which has no FP8 instructions");
+  constexpr int64_t most_rows_of_blocks = 65535;  // grid.y and grid.z of every GPU
+  if (c.warps_k > 1 && std::max(change.problem.batch, change.problem.heads_q) > most_rows_of_blocks)
+    bad_config("warps_k", c.warps_k, "must be 1 where batch or heads_q exceed ", most_rows_of_blocks);
+  if (change.own_text) check_tiles(c);
+  require_fits(change, smem_bytes(c));
+}
+
 // Heads by sections of the cache where rows differ in length; one after another where they do not.
 TileOrder tile_order(const Problem& p, const KernelConfig& config) {
   const auto u = [](int64_t n) { return static_cast<unsigned>(n); };
@@ -236,6 +279,6 @@ void launch(const LaunchScope& scope) {
 
 }  // namespace
 
-const Family attention_sm80{name, accepts, configure, workspace_bytes, launch, unit};
+const Family attention_sm80{name, accepts, configure, workspace_bytes, launch, unit, check_config};
 
 }  // namespace rapt

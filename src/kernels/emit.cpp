@@ -1,10 +1,14 @@
 // One table of the fields of AttentionConfig: written as C++, written as words, read from words.
 #include "kernels/emit.h"
 
+#include <algorithm>
 #include <charconv>
 #include <variant>
+#include <vector>
 
 #include "error.h"
+#include "kernels/config_rules.h"
+#include "nearest.h"
 
 namespace rapt {
 namespace {
@@ -94,7 +98,11 @@ void assign(std::string_view word, AttentionConfig& config) {
     if (equals != std::string_view::npos && field.name == word.substr(0, equals))
       return std::visit(Assign{config, field.name, word.substr(equals + 1)}, field.member);
   }
-  invalid("config: word ", word, ": must be FIELD=VALUE with a field of ", known);
+  std::vector<std::string_view> names;
+  for (const Field& field : fields) names.push_back(field.name);
+  const std::string_view near = nearest(word.substr(0, equals), names);
+  invalid("config: word ", word, ": must be FIELD=VALUE with a field of ", known,
+          near.empty() ? "" : concat("; did you mean ", near, "?"));
 }
 
 }  // namespace
@@ -114,6 +122,19 @@ std::string to_string(const AttentionConfig& config) {
   for (const Field& field : fields)
     words += concat(words.empty() ? "" : " ", field.name, "=", std::visit(Value{config, false}, field.member));
   return words;
+}
+
+void require_planned(const char* family, const ConfigChange& change, std::initializer_list<std::string_view> free) {
+  for (const Field& field : fields) {
+    if (std::find(free.begin(), free.end(), field.name) != free.end()) continue;
+    const std::string now = std::visit(Value{change.changed, false}, field.member);
+    const std::string planned = std::visit(Value{change.chosen, false}, field.member);
+    if (now == planned) continue;
+    std::string list;
+    for (const std::string_view name : free) list += concat(list.empty() ? "" : ", ", name);
+    invalid("config: ", field.name, " = ", now, ": must be ", planned, ", as ", family,
+            " computes this problem; what may be changed: ", list);
+  }
 }
 
 void apply_words(std::string_view words, AttentionConfig& config) {

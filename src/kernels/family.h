@@ -10,6 +10,7 @@ namespace rapt {
 
 struct Binding;  // sdpa.h: tensors of one call
 class Context;
+struct ConfigChange;  // kernels/config_rules.h
 struct LoadedKernel;  // gpu.h
 
 // What a family launches with. GPU families use kernel and stream; the CPU's uses context.
@@ -40,6 +41,8 @@ struct Family {
   void (*launch)(const LaunchScope& scope);
   // GPU families: the kernel's text. Null for CPU families.
   KernelUnit (*unit)(const KernelConfig& config) = nullptr;
+  // GPU families: throws Error naming the rule that a changed configuration breaks.
+  void (*check_config)(const ConfigChange& change) = nullptr;
 };
 
 extern const Family attention_cpu, attention_scalar, attention_sm80;

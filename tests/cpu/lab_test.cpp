@@ -529,9 +529,10 @@ TEST_F(LabProgram, ExplainsAGpuThatIsNotThere) {
   EXPECT_EQ(planned["device"]["sm_count"], 58);
   const std::string plan = planned["plan"];
   EXPECT_EQ(plan.find("attention_cpu"), std::string::npos) << plan;
-  const json changed = json::parse(rapt("explain 'f16 h8 q512 d64' --arch l4 --config stages=7 --json").out);
+  const json changed =
+      json::parse(rapt("explain 'f16 h8 q512 d64' --arch l4 --config 'block_n=32 stages=2' --json").out);
   EXPECT_NE(changed["plan"], planned["plan"]);
-  EXPECT_NE(changed["plan"].get<std::string>().find("stages=7"), std::string::npos) << changed;
+  EXPECT_NE(changed["plan"].get<std::string>().find("block_n=32"), std::string::npos) << changed;
 }
 
 TEST_F(LabProgram, WithoutADriverTheDefaultIsTheCpuAndCudaSaysWhy) {

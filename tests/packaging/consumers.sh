@@ -21,6 +21,9 @@ cmake --install "$tree" --prefix "$prefix" >/dev/null
 mv "$prefix" "$work/moved"
 prefix=$work/moved
 "$prefix/bin/rapt" info >/dev/null
+# The program carries its case sets and pages.
+(cd "$work" && "$prefix/bin/rapt" check --cases smoke --fill constant --device cpu >/dev/null &&
+  "$prefix/bin/rapt" help problem-line | cmp - "$OLDPWD/docs/problem-line.md")
 
 with_cmake() {  # with_cmake LABEL BUILD_FOLDER OPTIONS...
   local label=$1 folder=$2

@@ -1,0 +1,35 @@
+// Rules of a configuration that somebody else than the planner chose (`--config`). A rule that is broken is told before
+// anything is compiled. Used by plan.cpp and GPU families.
+#pragma once
+
+#include <initializer_list>
+#include <string_view>
+
+#include "device.h"
+#include "error.h"
+#include "kernels/shared/config.h"
+#include "problem.h"
+
+namespace rapt {
+
+struct ConfigChange {
+  const Problem& problem;
+  const Device& device;
+  const AttentionConfig &chosen, &changed;  // the planner's, and that with words over it
+  bool own_text;                            // the library's device text; a variant's has rules of its own
+};
+
+// "config: block_n = 63: must be a multiple of 16".
+template <class Value, class... Parts>
+[[noreturn]] void bad_config(const char* field, Value value, const Parts&... parts) {
+  invalid("config: ", field, " = ", value, ": ", parts...);
+}
+
+void require_range(const char* field, int value, int least, int most);
+void require_multiple(const char* field, int value, int of);
+// Fields that are not `free` say what is computed: they must be as the planner chose them. Defined in emit.cpp.
+void require_planned(const char* family, const ConfigChange& change, std::initializer_list<std::string_view> free);
+// Threads, shared memory and blocks of a multiprocessor.
+void require_fits(const ConfigChange& change, int64_t smem_bytes);
+
+}  // namespace rapt
