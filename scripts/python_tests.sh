@@ -32,4 +32,7 @@ needed=$("$tree/venv/bin/python" -c 'import rapt._core; print(rapt._core.__file_
 pytorch=$(scripts/pytorch.sh)
 echo "$pytorch" >"$(echo "$tree"/venv/lib/python3*/site-packages)/pytorch.pth"
 "$tree/venv/bin/python" -c 'import torch, transformers; print("PyTorch", torch.__version__, "transformers", transformers.__version__)'
+# Code that torch.compile kept for another build of rapt may call its operators in another way: a cache of its own.
+rm -rf "$tree/inductor"
+export TORCHINDUCTOR_CACHE_DIR=$PWD/$tree/inductor
 OMP_NUM_THREADS=1 "$tree/venv/bin/python" -m pytest -q -rs --durations=15 -n "$(nproc)" --dist worksteal --ignore tests/python/test_numpy.py tests/python

@@ -14,10 +14,11 @@ import rapt  # noqa: E402
 from rapt.compat import _transformers_models as support  # noqa: E402
 
 RIGHT = """
-    BartForConditionalGeneration BertModel CLIPModel DeepseekV3ForCausalLM DistilBertForMaskedLM GPT2LMHeadModel
-    Gemma2ForCausalLM Gemma4ForCausalLM GptOssForCausalLM JambaForCausalLM LlamaForCausalLM
+    BartForConditionalGeneration BertModel CLIPModel DeepseekV3ForCausalLM DistilBertForMaskedLM
+    GPT2LMHeadModel Gemma2ForCausalLM Gemma4ForCausalLM GptOssForCausalLM JambaForCausalLM LlamaForCausalLM
     LlavaForConditionalGeneration MistralForCausalLM ModernBertModel Qwen2VLForConditionalGeneration
-    Qwen3MoeForCausalLM RobertaModel T5ForConditionalGeneration ViTModel Wav2Vec2Model WhisperForConditionalGeneration
+    Qwen3MoeForCausalLM RobertaModel T5ForConditionalGeneration ViTModel Wav2Vec2Model
+    WhisperForConditionalGeneration
 """.split()
 REFUSED = {
     "BloomForCausalLM": "computes its attention scores itself",
