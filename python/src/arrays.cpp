@@ -181,6 +181,8 @@ PyObject* register_framework(PyObject*, PyObject* args) {
         framework->tracing.emplace_back(Ref::of(PyTuple_GetItem(tracing.get(), i)));
     framework->has_storage = member(parts, "has_storage").get() == Py_True;
     framework->negated.set(member(parts, "negated"), member(parts, "negated_examples").get());
+    if (PyTuple_Size(types) > 0)
+      framework->requires_grad = Attribute(reinterpret_cast<PyTypeObject*>(PyTuple_GetItem(types, 0)), "requires_grad");
     for (Py_ssize_t i = 0; i < PyTuple_Size(types); ++i)
       known_types.push_back({reinterpret_cast<PyTypeObject*>(Py_NewRef(PyTuple_GetItem(types, i))), framework});
   } catch (const PythonError&) {

@@ -31,6 +31,7 @@ struct Framework {
   Ref stream;             // stream(array) -> int; null: the exchange tells it
   Ref redirect;           // called instead of the call where arrays are of subclasses, traced, or need a gradient
   Question grad_enabled;  // grad_enabled() -> bool; null: no autograd
+  Attribute requires_grad;
   std::vector<Question> tracing;  // one that answers other than None, False or 0 asks for redirect; a tuple
   Question transforms;  // transforms() -> other than None inside of transformations, whose arrays have no memory
   Ref forward_ad;   // names of a module whose _current_level is not negative while forward-mode derivatives are taken

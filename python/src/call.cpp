@@ -1,7 +1,8 @@
 #include "call.h"
 
 #include <algorithm>
-#include <array>
+#include <cstddef>
+#include <iterator>
 #include <new>
 #include <string>
 #include <vector>
@@ -40,6 +41,29 @@ struct Layout {
     }
     return rank > 0;
   }
+};
+
+// The arrays of a call, one after another; made when they are read, since most calls have four of them.
+class Arrays {
+ public:
+  Arrays() = default;
+  Arrays(const Arrays&) = delete;
+  Arrays& operator=(const Arrays&) = delete;
+  ~Arrays() {
+    while (used_ > 0) place(--used_)->~Array();
+  }
+  Array& add() {
+    Array* const made = new (memory_ + used_ * sizeof(Array)) Array;
+    ++used_;
+    return *made;
+  }
+  Array& last() { return *place(used_ - 1); }
+
+ private:
+  Array* place(size_t i) { return std::launder(reinterpret_cast<Array*>(memory_ + i * sizeof(Array))); }
+
+  alignas(Array) std::byte memory_[std::size(array_parameters) * sizeof(Array)];
+  size_t used_ = 0;
 };
 
 // Arguments of one call, read once; everything that rapt_sdpa_args points to lives here.
@@ -121,35 +145,37 @@ class Call {
 
   // Asked in the cheaper order: inference mostly runs without gradients.
   bool needs_grad() const {
-    static PyObject* const requires_grad = PyUnicode_InternFromString("requires_grad");
     const Ref enabled = framework_->grad_enabled.ask();
     if (checked(enabled.get()) != Py_True) return false;
-    for (const Parameter p : differentiable_parameters)
-      if (given(p) && Ref(checked(PyObject_GetAttr(args_[p], requires_grad))).get() == Py_True) return true;
+    for (const Parameter p : differentiable_parameters) {
+      if (!given(p)) continue;
+      const Ref wanted = framework_->requires_grad.of(args_[p]);
+      if (checked(wanted.get()) == Py_True) return true;
+    }
     return false;
   }
 
   const rapt_tensor* read(const char* name, PyObject* object, bool made_here = false) {
-    Array& array = arrays_[used_++];
+    Array& array = arrays_.add();
     read_array(*framework_, name, object, array, made_here);
     return &array.tensor;
   }
   const rapt_tensor* optional(Parameter p) {
     if (!given(p)) return nullptr;
     const rapt_tensor* const tensor = read(parameter_names[p], args_[p]);
-    if (p != p_mask) refuse_boolean(parameter_names[p], arrays_[used_ - 1]);
+    if (p != p_mask) refuse_boolean(parameter_names[p], arrays_.last());
     return tensor;
   }
 
   // q, k, v and out in the logical order batch, heads, seqlen, dim.
   const rapt_tensor* in_layout(const rapt_tensor* tensor) {
-    if (swapped_) swap_heads(arrays_[used_ - 1]);
+    if (swapped_) swap_heads(arrays_.last());
     return tensor;
   }
 
   const rapt_tensor* read_stored(Parameter p, Parameter dtype) {
     read(parameter_names[p], args_[p]);
-    Array& array = arrays_[used_ - 1];
+    Array& array = arrays_.last();
     refuse_boolean(parameter_names[p], array);
     if (array.raw_bytes || given(dtype))
       set_stored_dtype(parameter_names[p], parameter_names[dtype], args_[dtype], array);
@@ -302,9 +328,9 @@ class Call {
 
   const rapt_tensor* read_output(const char* name, PyObject* object, bool made_here) {
     read(name, object, made_here);
-    refuse_boolean(name, arrays_[used_ - 1]);
-    if (arrays_[used_ - 1].read_only) invalid(name, ": a read-only array: it is an output");
-    return &arrays_[used_ - 1].tensor;
+    refuse_boolean(name, arrays_.last());
+    if (arrays_.last().read_only) invalid(name, ": a read-only array: it is an output");
+    return &arrays_.last().tensor;
   }
 
   void read_outputs() {
@@ -325,8 +351,7 @@ class Call {
   bool swapped_ = false;
   Ref out_, lse_;
   ContextHandle given_context_;
-  std::array<Array, std::size(array_parameters)> arrays_;  // the first used_ of them
-  size_t used_ = 0;
+  Arrays arrays_;
   rapt_sdpa_args call_{};
 };
 

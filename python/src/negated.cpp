@@ -8,16 +8,6 @@
 namespace rapt::python {
 namespace {
 
-// The C function behind an attribute, defined by the type or a base of it; null where there is none.
-const PyGetSetDef* attribute_of(PyTypeObject* type, const char* name) {
-  for (; type != nullptr; type = static_cast<PyTypeObject*>(PyType_GetSlot(type, Py_tp_base))) {
-    const auto* found = static_cast<const PyGetSetDef*>(PyType_GetSlot(type, Py_tp_getset));
-    for (; found != nullptr && found->name != nullptr; ++found)
-      if (std::strcmp(found->name, name) == 0) return found;
-  }
-  return nullptr;
-}
-
 // at::native::is_neg(const at::Tensor&) of the PyTorch that is loaded.
 void* native_function() {
   void* const library = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
@@ -31,19 +21,16 @@ void Negated::set(Ref method, PyObject* examples) {
   if (!method_ || examples == nullptr) return;
   PyObject *ordinary = nullptr, *negated = nullptr;
   if (!PyArg_ParseTuple(examples, "OO:negated", &ordinary, &negated)) throw PythonError{};
-  const PyGetSetDef* const address = attribute_of(Py_TYPE(ordinary), "_cdata");
   native_ = reinterpret_cast<bool (*)(void* const&)>(native_function());
-  if (address != nullptr) address_ = address->get, closure_ = address->closure;
-  if (native_ == nullptr || address_ == nullptr || !find_place(ordinary, negated) || asked_natively(ordinary) ||
-      !asked_natively(negated))
+  if (native_ == nullptr || !find_place(ordinary, negated) || asked_natively(ordinary) || !asked_natively(negated))
     native_ = nullptr;
 }
 
 // PyTorch's Tensor is one pointer, which its Python object holds behind the head, and `_cdata` is its value. An object
 // that Python can hand over owns its tensor, so that the pointer is there.
 bool Negated::find_place(PyObject* one, PyObject* other) {
-  const auto holds = [this](PyObject* object, size_t place) {
-    const Ref address(checked(address_(object, closure_)));
+  const auto holds = [](PyObject* object, size_t place) {
+    const Ref address(checked(PyObject_GetAttrString(object, "_cdata")));
     void* held = nullptr;
     std::memcpy(&held, reinterpret_cast<const char*>(object) + place, sizeof held);
     return held == PyLong_AsVoidPtr(address.get());

@@ -20,9 +20,7 @@ class Negated {
 
   Ref method_;
   bool (*native_)(void* const& tensor) = nullptr;  // at::native::is_neg: an at::Tensor is one pointer to its TensorImpl
-  getter address_ = nullptr;                       // of the attribute _cdata: the TensorImpl's address
-  void* closure_ = nullptr;
-  size_t place_ = 0;  // of the tensor in its Python object, in bytes
+  size_t place_ = 0;                               // of the tensor in its Python object, in bytes
 };
 
 }  // namespace rapt::python

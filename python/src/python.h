@@ -6,6 +6,7 @@
 #define Py_LIMITED_API 0x030A0000
 #include <Python.h>
 
+#include <cstring>
 #include <utility>
 
 namespace rapt::python {
@@ -49,6 +50,33 @@ class Question {
   Ref function_;
   PyCFunction direct_ = nullptr;
   PyObject* self_ = nullptr;
+};
+
+// An attribute of a type written in C and of what is derived from it, read by the C function behind it where there is
+// one.
+class Attribute {
+ public:
+  Attribute() = default;
+  Attribute(PyTypeObject* type, const char* name) : type_(type), name_(PyUnicode_InternFromString(name)) {
+    for (; type != nullptr && getter_ == nullptr; type = static_cast<PyTypeObject*>(PyType_GetSlot(type, Py_tp_base))) {
+      const auto* found = static_cast<const PyGetSetDef*>(PyType_GetSlot(type, Py_tp_getset));
+      for (; found != nullptr && found->name != nullptr; ++found)
+        if (std::strcmp(found->name, name) == 0) getter_ = found->get, closure_ = found->closure;
+    }
+  }
+  bool is_direct() const { return getter_ != nullptr; }
+  // Null where it raised.
+  Ref of(PyObject* object) const {
+    const bool direct =
+        getter_ != nullptr && (Py_TYPE(object) == type_ || PyType_IsSubtype(Py_TYPE(object), type_) != 0);
+    return Ref(direct ? getter_(object, closure_) : PyObject_GetAttr(object, name_.get()));
+  }
+
+ private:
+  PyTypeObject* type_ = nullptr;
+  Ref name_;
+  getter getter_ = nullptr;
+  void* closure_ = nullptr;
 };
 
 // Thrown where a Python exception is set; each entry point catches it and returns null.

@@ -15,14 +15,14 @@ from conftest import assert_near, reference
 def sequences():
     """Arguments of 8 packed rows, of which cu_seqlens covers the first 5."""
     cu_q, cu_k = np.array([0, 3, 5], np.int32), np.array([0, 3, 8], np.int32)
-    return {"cu_seqlens_q": cu_q, "cu_seqlens_k": cu_k, "max_seqlen_q": 2, "max_seqlen_k": 5}
+    return {"cu_seqlens_q": cu_q, "cu_seqlens_k": cu_k, "max_seqlen_q": 3, "max_seqlen_k": 5}
 
 
 def check_uncovered_rows(out, lse):
-    """Row 2 is beyond max_seqlen_q of its sequence, rows 5 to 7 belong to none."""
-    for row in (2, 5, 6, 7):
+    """Rows 5 to 7 belong to no sequence."""
+    for row in (5, 6, 7):
         assert not np.asarray(out, np.float32)[row].any() and not np.asarray(lse, np.float32)[:, row].any()
-    assert np.asarray(out, np.float32)[[0, 1, 3, 4]].any()
+    assert np.asarray(out, np.float32)[[0, 1, 2, 3, 4]].any()
 
 
 def test_packed_rows_of_no_sequence_are_zero_where_rapt_allocates():
@@ -33,7 +33,16 @@ def test_packed_rows_of_no_sequence_are_zero_where_rapt_allocates():
         check_uncovered_rows(*rapt.sdpa(x, x, x, lse=True, **options))
     out = np.full_like(x, 7)
     rapt.sdpa(x, x, x, out=out, **options)
-    assert (out[[2, 5, 6, 7]] == 7).all()
+    assert (out[[5, 6, 7]] == 7).all()
+
+
+def test_report_Q11_a_sequence_beyond_its_maximum_is_refused():
+    x = np.ones((8, 4, 16), np.float32)
+    for short in ({"max_seqlen_q": 2}, {"max_seqlen_k": 4}):
+        out = np.full_like(x, 7)
+        with pytest.raises(rapt.InvalidArgument, match=r"sequence \d has \d rows: must not exceed max_"):
+            rapt.sdpa(x, x, x, out=out, **{**sequences(), **short})
+        assert (out == 7).all()
 
 
 def test_a_context_may_be_replaced_while_a_call_uses_it():
