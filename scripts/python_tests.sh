@@ -35,4 +35,6 @@ echo "$pytorch" >"$(echo "$tree"/venv/lib/python3*/site-packages)/pytorch.pth"
 # Code that torch.compile kept for another build of rapt may call its operators in another way: a cache of its own.
 rm -rf "$tree/inductor"
 export TORCHINDUCTOR_CACHE_DIR=$PWD/$tree/inductor
+# Else torch.compile builds a program for each vector instruction set, a minute in all, to see which ones work.
+export TORCHINDUCTOR_VEC_ISA_OK=0 TORCHINDUCTOR_SIMDLEN=1
 OMP_NUM_THREADS=1 "$tree/venv/bin/python" -m pytest -q -rs --durations=15 -n "$(nproc)" --dist worksteal --ignore tests/python/test_numpy.py tests/python
