@@ -86,8 +86,8 @@ if(RAPT_BUILD_TESTS)
 endif()
 
 if(RAPT_BUILD_TESTS AND NOT RAPT_TEST_FILES)
-  if(TARGET rapt_tests)
-    # Built everywhere: without a GPU every test that needs one is skipped and counted.
+  if(TARGET rapt_tests AND RAPT_BUILD_GPU_TESTS)
+    # Without a GPU every test that needs one is skipped and counted.
     file(GLOB gpu_test_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/gpu/*.cpp")
     file(GLOB gpu_test_kernels CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/gpu/*.cuh")
     rapt_test_program(rapt_gpu_tests ${gpu_test_sources} tests/cpu/support.cpp)
