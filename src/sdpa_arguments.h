@@ -72,7 +72,7 @@ constexpr size_t size_of_member(Value rapt_sdpa_args::*) {
 }
 constexpr size_t listed_bytes() {
   const auto sum = [](auto... member) { return (size_t{0} + ... + size_of_member(member)); };
-  return tensor_arguments.size() * sizeof(rapt_tensor*) + std::apply(sum, value_arguments) +
+  return tensor_arguments.size() * sizeof(void*) + std::apply(sum, value_arguments) +
          std::apply(sum, unremembered_arguments);
 }
 }  // namespace detail

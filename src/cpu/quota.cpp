@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "error.h"
 #include "files.h"
 
 namespace rapt::cpu {
@@ -124,7 +125,7 @@ double quota_cpus(const std::string& root) {
   for (const Mount& mount : cgroup_mounts(text_of(root + "/proc/self/mountinfo"))) {
     std::string below = below_root(group_of(groups, mount.v2), mount.root);
     while (true) {
-      const std::string group = root + mount.point + below;
+      const std::string group = concat(root, mount.point, below);
       tightest = std::min(tightest, mount.v2 ? quota_v2(group) : quota_v1(group));
       if (below.empty()) break;
       below.resize(below.rfind('/'));
