@@ -87,7 +87,7 @@ std::string read_regular(int directory, const std::string& name, size_t most, st
   FileHandle file;
   size_t size = 0;
   if (std::string wrong = open_regular(directory, name, file, size, flags); !wrong.empty()) return wrong;
-  const std::string too_large = concat("is larger than ", most, " bytes, the most that is read");
+  std::string too_large = concat("is larger than ", most, " bytes, the most that is read");
   if (size > most) return too_large;
   bytes.reserve(size);
   if (!read_to_end(file, most, bytes)) return concat("cannot be read: ", system_error());

@@ -16,6 +16,7 @@ unsigned alignment_of(const void* data) { return static_cast<unsigned>(reinterpr
 // Bit by bit, so that NaN equals itself and -0 does not equal 0.
 bool same_values(const rapt_sdpa_args& a, const rapt_sdpa_args& b) {
   const auto same = [&](auto... member) {
+    // NOLINTNEXTLINE(bugprone-suspicious-memory-comparison): the bits of a double are meant
     return (... && (std::memcmp(&(a.*member), &(b.*member), sizeof(a.*member)) == 0));
   };
   return std::apply(same, value_arguments);

@@ -68,7 +68,7 @@ inline constexpr std::tuple unremembered_arguments{&rapt_sdpa_args::struct_size,
 namespace detail {
 template <class Value>
 constexpr size_t size_of_member(Value rapt_sdpa_args::*) {
-  return sizeof(Value);
+  return sizeof(Value);  // NOLINT(bugprone-sizeof-expression): of a field that is a pointer the pointer is meant
 }
 constexpr size_t listed_bytes() {
   const auto sum = [](auto... member) { return (size_t{0} + ... + size_of_member(member)); };
