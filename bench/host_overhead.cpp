@@ -12,15 +12,15 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "cuda/driver.h"
-#include "error.h"
-#include "gpu.h"
 #include "host_overhead_front.h"
 #include "kernels/bind.h"
 #include "kernels/family.h"
-#include "kernels/shared/sm80.h"
-#include "problem.h"
-#include "sdpa.h"
+#include "kernels/sm80/sm80.h"
+#include "operations/sdpa.h"
+#include "problem/problem.h"
+#include "runtime/gpu.h"
 
 namespace rapt {
 namespace {

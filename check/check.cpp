@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "error.h"
+#include "base/error.h"
 #include "plain.h"
 #include "range.h"
 #include "work.h"

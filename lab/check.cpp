@@ -7,8 +7,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "base/error.h"
 #include "check/stages.h"
-#include "error.h"
 #include "lab/commands.h"
 #include "lab/progress.h"
 #include "lab/variant.h"

@@ -5,11 +5,9 @@
 #include <deque>
 #include <nlohmann/json.hpp>
 
+#include "base/error.h"
 #include "check/check.h"
 #include "check/device_tensors.h"
-#include "context.h"
-#include "error.h"
-#include "gpu.h"
 #include "kernels/emit.h"
 #include "lab/cubin.h"
 #include "lab/file.h"
@@ -19,7 +17,9 @@
 #include "lab/output.h"
 #include "lab/report.h"
 #include "lab/roof_gpu.h"
-#include "sdpa.h"
+#include "operations/sdpa.h"
+#include "runtime/context.h"
+#include "runtime/gpu.h"
 
 namespace rapt::lab {
 namespace {

@@ -11,14 +11,14 @@
 #include <new>
 #include <system_error>
 
-#include "error.h"
+#include "base/error.h"
+#include "base/nearest.h"
 #include "lab/commands.h"
 #include "lab/file.h"
 #include "lab/ladder.h"
 #include "lab/output.h"
 #include "lab/pack.h"
 #include "lab/quantize.h"
-#include "nearest.h"
 
 namespace rapt::lab {
 namespace {

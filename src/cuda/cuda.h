@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "device.h"
+#include "device/device.h"
 
 namespace rapt::cuda {
 

@@ -7,8 +7,8 @@
 #include <sstream>
 #include <string>
 
+#include "base/error.h"
 #include "cuda/driver.h"
-#include "error.h"
 
 namespace rapt::cuda {
 namespace {

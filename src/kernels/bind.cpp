@@ -3,9 +3,9 @@
 
 #include <type_traits>
 
-#include "problem.h"
-#include "sdpa.h"
-#include "tensor_rules.h"
+#include "arguments/tensor_rules.h"
+#include "operations/sdpa.h"
+#include "problem/problem.h"
 
 namespace rapt {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "plan.h"
+#include "runtime/plan.h"
 
 namespace rapt {
 

@@ -10,7 +10,7 @@
 
 #include "check/check.h"
 #include "kernels/bind.h"
-#include "sdpa.h"
+#include "operations/sdpa.h"
 
 #define __align__(bytes) __attribute__((aligned(bytes)))
 using std::fabs;
@@ -23,7 +23,7 @@ extern char shared[];  // what the kernel declares
 alignas(1024) char shared[227 << 10];
 }  // namespace rapt
 
-#include "attention_sm80.cuh"
+#include "sm80/attention_sm80.cuh"
 
 namespace rapt::test {
 namespace {

@@ -6,7 +6,8 @@
 
 #include <string>
 
-#include "device.h"
+#include "cpu/isa.h"
+#include "device/device.h"
 
 namespace rapt::test {
 

@@ -15,15 +15,15 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "error.h"
+#include "base/error.h"
+#include "base/nearest.h"
 #include "jit/jit.h"
 #include "lab/commands.h"
 #include "lab/kernels.h"
 #include "lab/load.h"
 #include "lab/npy.h"
-#include "nearest.h"
-#include "plan.h"
-#include "problem_hint.h"
+#include "problem/hint.h"
+#include "runtime/plan.h"
 
 namespace rapt::lab {
 namespace {

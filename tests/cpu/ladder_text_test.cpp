@@ -7,7 +7,7 @@
 
 #include "check/check.h"
 #include "kernels/bind.h"
-#include "sdpa.h"
+#include "operations/sdpa.h"
 
 #define __align__(bytes) __attribute__((aligned(bytes)))
 struct uint2 {

@@ -7,11 +7,11 @@
 #include <memory>
 
 #include "check/fill.h"
-#include "kernels/merge_gpu.h"
+#include "kernels/merge/merge_gpu.h"
 #include "rapt/rapt.h"
 #include "tests/cpu/cuda_emulation.h"
 // The kernel reads what CUDA declares without any header.
-#include "kernels/merge.cuh"
+#include "kernels/merge/merge.cuh"
 
 namespace rapt {
 

@@ -1,13 +1,13 @@
 // The kernels of rapt_quantize as machine code: everything in registers, within the card's limits. Needs NVRTC, no GPU.
 #include <set>
 
-#include "device.h"
-#include "error.h"
+#include "base/error.h"
+#include "device/device.h"
 #include "jit/jit.h"
-#include "kernels/quantize_gpu.h"
+#include "kernels/quantize/quantize_gpu.h"
 #include "lab/cubin.h"
+#include "operations/quantize_rules.h"
 #include "quantize_call.h"
-#include "quantize_rules.h"
 
 namespace rapt::test {
 namespace {

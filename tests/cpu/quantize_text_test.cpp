@@ -5,9 +5,9 @@
 #include <array>
 #include <utility>
 
-#include "kernels/quantize_gpu.h"
+#include "kernels/quantize/quantize_gpu.h"
+#include "operations/quantize_rules.h"
 #include "quantize_call.h"
-#include "quantize_rules.h"
 #include "rapt/rapt.h"
 #include "tests/cpu/cuda_emulation.h"
 
@@ -36,7 +36,7 @@ T atomicAdd(T* place, T x) {
   *place = before + x;
   return before;
 }
-#include "kernels/quantize.cuh"
+#include "kernels/quantize/quantize.cuh"
 
 namespace rapt {
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "check/tensor.h"
-#include "problem.h"
+#include "problem/problem.h"
 
 namespace rapt::test {
 

@@ -1,0 +1,58 @@
+// Context and its buffers.
+#include "runtime/context.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <new>
+
+#include "base/log.h"
+#include "runtime/gpu.h"
+
+namespace rapt {
+
+AlignedBuffer::~AlignedBuffer() { std::free(data_); }
+
+std::byte* AlignedBuffer::reserve(size_t bytes) {
+  if (bytes <= bytes_) return data_;
+  if (bytes > SIZE_MAX - 63) throw std::bad_alloc();
+  const size_t rounded = (bytes + 63) / 64 * 64;
+  void* fresh = std::aligned_alloc(64, rounded);
+  if (fresh == nullptr) throw std::bad_alloc();
+  std::free(data_);
+  data_ = static_cast<std::byte*>(fresh);
+  bytes_ = rounded;
+  return data_;
+}
+
+Context::Context(ContextOptions options) : options_(std::move(options)) {
+  log_level();  // a value of RAPT_LOG that is none is told even where nothing else is
+}
+
+Context::~Context() {
+  const CpuResources* const current = cpu_.load();
+  if (current != nullptr && current->generation == cpu::fork_generation()) delete current;
+}
+
+Context& Context::process_default() {
+  // Never destroyed: calls from other threads may still run while the process exits.
+  static Context* const context = new Context(ContextOptions{});
+  return *context;
+}
+
+CpuResources& Context::cpu() {
+  const unsigned generation = cpu::fork_generation();
+  CpuResources* current = cpu_.load();
+  if (current != nullptr && current->generation == generation) return *current;
+  const int threads = options_.threads > 0 ? std::min(options_.threads, cpu::thread_limit()) : cpu::available_threads();
+  auto fresh = std::make_unique<CpuResources>(threads, generation);
+  // A forked child abandons the parent's resources: their threads and locks belong to the parent.
+  if (cpu_.compare_exchange_strong(current, fresh.get())) return *fresh.release();
+  return *current;  // another thread of this process was first
+}
+
+GpuResources& Context::gpu() {
+  std::call_once(gpu_once_, [&] { gpu_ = std::make_unique<GpuResources>(options_); });
+  return *gpu_;
+}
+
+}  // namespace rapt
