@@ -45,10 +45,10 @@ if(RAPT_BUILD_TESTS)
     if(NOT RAPT_TEST_FILES)
       target_link_libraries(rapt_tests PRIVATE rapt_lab)
     endif()
-    # Device texts on the CPU: stand-ins (tests/cpu/emulated) come before the instructions that they stand for.
+    # Device texts on the CPU: stand-ins (lab/emulation) come before the instructions that they stand for.
     set_source_files_properties(tests/cpu/ladder_text_test.cpp PROPERTIES
       INCLUDE_DIRECTORIES
-        "${PROJECT_SOURCE_DIR}/tests/cpu/emulated;${PROJECT_SOURCE_DIR}/lab/ladder;${PROJECT_SOURCE_DIR}/src/kernels"
+        "${PROJECT_SOURCE_DIR}/lab/emulation;${PROJECT_SOURCE_DIR}/lab/ladder;${PROJECT_SOURCE_DIR}/src/kernels"
       COMPILE_OPTIONS "-fno-strict-aliasing;-Wno-unknown-pragmas")
     # A shipped kernel includes files beside itself, so its text is copied to where the stand-ins are beside it.
     set(texts "${PROJECT_BINARY_DIR}/emulated_kernels")
@@ -57,7 +57,7 @@ if(RAPT_BUILD_TESTS)
       configure_file("${PROJECT_SOURCE_DIR}/src/kernels/${file}.cuh" "${texts}/${file}.cuh" COPYONLY)
     endforeach()
     foreach(file ptx_copy ptx_mma)
-      configure_file("${PROJECT_SOURCE_DIR}/tests/cpu/emulated/prim/${file}.cuh" "${texts}/prim/${file}.cuh" COPYONLY)
+      configure_file("${PROJECT_SOURCE_DIR}/lab/emulation/prim/${file}.cuh" "${texts}/prim/${file}.cuh" COPYONLY)
     endforeach()
     set_source_files_properties(tests/cpu/attention_sm80_text_test.cpp tests/cpu/products_text_test.cpp PROPERTIES
       INCLUDE_DIRECTORIES "${texts};${PROJECT_SOURCE_DIR}/src/kernels;${PROJECT_SOURCE_DIR}/src/kernels/prim"

@@ -16,8 +16,8 @@ DEVICE = ["src/kernels/shared/", "src/kernels/prim/"]
 # Device texts of each room: no header of a toolkit or the standard library, which NVRTC would need paths for.
 DEVICE_RULES = [
     ("src/kernels/", DEVICE, "device code includes shared/ and prim/ alone"),
+    ("lab/emulation/", ["lab/emulation/", *DEVICE, "<"], "what stands in for device code on a CPU is host code"),
     ("lab/", ["lab/", *DEVICE], "device code of the lab includes shared/ and prim/ and its own"),
-    ("tests/cpu/emulated/", ["tests/", *DEVICE, "<"], "what stands in for device code on a CPU is host code"),
     ("tests/", ["tests/", *DEVICE], "device code of the tests includes shared/ and prim/ and its own"),
 ]
 # (files, what they may include, why). The first rule whose prefix fits a file holds; system headers count as "<name>".
@@ -33,6 +33,7 @@ RULES = [
     ("check/device_tensors", ["check/", "src/kernels/shared/dtype.h", "src/cuda/cuda.h", *PROBLEM, "<"],
      "of the library, tensors on a GPU need the driver alone"),
     ("check/", ["check/", "src/kernels/shared/dtype.h", *PROBLEM, "<"], "check is independent of what it judges"),
+    ("lab/emulation/", ["lab/emulation/", "<"], "it stands alone in the program, which compiles it for variants"),
     ("lab/", ["lab/", "check/", "src/", "include/rapt/", "generated/", "<"], "lab never needs tests"),
     ("tests/", ["tests/", "lab/", "check/", "src/", "include/rapt/", "generated/", "<"], ""),
     ("examples/", ["include/rapt/", "<"], "examples show the public interface"),

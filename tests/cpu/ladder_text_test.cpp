@@ -1,7 +1,7 @@
 // The texts of the ladder's own rungs run on this CPU and judged by the oracle, without a GPU: a block's threads are
-// fibers (cuda_emulation.h), matrix instructions and copies are stand-ins (emulated/prim, which the build puts before
+// fibers (emulation.h), matrix instructions and copies are stand-ins (lab/emulation/prim, which the build puts before
 // the real ones). Compiled without strict aliasing, as device code is: shared memory is bytes there.
-#include "tests/cpu/cuda_emulation.h"
+#include "tests/cpu/emulation.h"
 //
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
-// The text of products.cuh run on this CPU and judged in float64, without a GPU: threads are fibers (cuda_emulation.h),
-// matrix instructions and copies are stand-ins (emulated/prim), beside which the build puts the kernel's text.
-#include "tests/cpu/cuda_emulation.h"
+// The text of products.cuh run on this CPU and judged in float64, without a GPU: threads are fibers (emulation.h),
+// matrix instructions and copies are stand-ins (lab/emulation/prim), beside which the build puts the kernel's text.
+#include "tests/cpu/emulation.h"
 //
 #include "kernels/products_gpu.h"
 #include "products.h"

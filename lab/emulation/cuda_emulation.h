@@ -1,5 +1,6 @@
 // Enough of CUDA to run the text of a kernel on a CPU: a block's threads are fibers that take turns, and switch where
-// threads wait for each other. Included before the kernel's .cuh, by tests only; one kernel at a time in a process.
+// threads wait for each other. Included before the kernel's .cuh, by tests and by what lab/emulate.cpp compiles; one
+// kernel at a time in a process.
 // What it shows: indexing, synchronisation that is missing or diverges, arithmetic. What it cannot: speed, races that
 // taking turns hides.
 #pragma once
@@ -24,11 +25,6 @@
 #if __has_feature(thread_sanitizer)
 #define RAPT_NO_FIBERS 1
 #endif
-#endif
-#if defined(RAPT_NO_FIBERS)
-#define RAPT_NEEDS_FIBERS() GTEST_SKIP() << "fibers cannot run under the thread sanitizer"
-#else
-#define RAPT_NEEDS_FIBERS() static_cast<void>(0)
 #endif
 
 struct CudaIndex {
