@@ -54,8 +54,8 @@ std::string read_pipe(int from) {
 
 std::string ending(int status, const std::string& said, unsigned seconds) {
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return "";
-  if (WIFSIGNALED(status) && (WTERMSIG(status) == SIGXCPU || WTERMSIG(status) == SIGKILL))
-    return concat("it did not end within ", seconds, " seconds of processor time");
+  if (WIFSIGNALED(status) && WTERMSIG(status) == SIGXCPU)
+    return concat("it did not end within ", seconds, " s of processor time");
   if (WIFSIGNALED(status) && (WTERMSIG(status) == SIGSEGV || WTERMSIG(status) == SIGBUS))
     return "it read or wrote where there is no memory";
   if (!said.empty()) return said;

@@ -229,6 +229,10 @@ CompiledVariant compile_variant(const CheckOptions& options, const std::vector<T
   }
 }
 
+nlohmann::ordered_json to_json(const CompiledVariant& compiled) {
+  return compiled.kernels ? to_json(*compiled.kernels) : nlohmann::ordered_json::array();
+}
+
 // A variant's kernels on this CPU, where no GPU can run them.
 class EmulatedSubject final : public Subject {
  public:
@@ -269,7 +273,7 @@ class EmulatedSubject final : public Subject {
     return text + left_out() + "\n" + note();
   }
   void describe(nlohmann::ordered_json& all) const override {
-    all["compiled"] = compiled_.kernels ? to_json(*compiled_.kernels) : nlohmann::ordered_json::array();
+    all["compiled"] = to_json(compiled_);
     all["checked"] = true;
     all["emulated"] = {{"compiler", emulator_->compiler()},
                        {"too_large", too_large_},
@@ -296,21 +300,21 @@ class EmulatedSubject final : public Subject {
     return tasks;
   }
 
+  // What was too large, and what was done about it.
   std::string left_out() const {
+    const auto cases = [](int n) {
+      return fmt::format("; {} case{} too large to emulate and ", n, n == 1 ? " was" : "s were");
+    };
     std::string text;
-    if (too_large_ > left_out_)
-      text += fmt::format(
-          "; {} of the problems that were asked for are too large to emulate: their kernels ran on "
-          "shorter ones",
-          too_large_ - left_out_);
-    if (left_out_ > 0) text += fmt::format("; {} are too large to emulate and were left out", left_out_);
-    if (too_large_ > 0) text += fmt::format(" (more than {:g} multiply-adds in whole tiles)", most_emulated);
+    if (too_large_ > left_out_) text += cases(too_large_ - left_out_) + "replaced by shorter ones for the same kernel";
+    if (left_out_ > 0) text += cases(left_out_) + "left out";
+    if (too_large_ > 0)
+      text += fmt::format(" (too large: more than {:g} million multiply-adds in whole tiles)", most_emulated / 1e6);
     return text;
   }
   std::string note() const {
     return concat("no GPU was used: ", why_,
-                  "; an emulation does not show races, speed and the rounding of a card's "
-                  "matrix instructions");
+                  "; the emulation cannot show speed, races, or how a GPU's matrix instructions round");
   }
 
   const Common& options_;
@@ -323,6 +327,14 @@ class EmulatedSubject final : public Subject {
 
 int compare_tasks(const CheckOptions& options, const std::vector<Task>& tasks, Subject& subject) {
   return options.stages ? compare_stages(options, tasks, subject) : compare_all(options, tasks, subject);
+}
+
+void print_unchecked(const CompiledVariant& compiled, const std::string& why) {
+  const nlohmann::ordered_json all = {{"results", nlohmann::ordered_json::array()},
+                                      {"compiled", to_json(compiled)},
+                                      {"checked", false},
+                                      {"note", concat("no result was checked: ", why)}};
+  fmt::print("{}\n", all.dump(2));
 }
 
 // A variant where no GPU can run it: compiled, what its kernels take, and its results on the CPU.
@@ -338,7 +350,14 @@ int check_without_gpu(const CheckOptions& options, const std::vector<Task>& task
   if (!common.json && compiled.kernels) print_compiled(*compiled.kernels);
   if (!common.json && !compiled.kernels) fmt::print("not compiled for {}: {}\n", device[0].arch, compiled.why);
   EmulatedSubject subject(options, device[0], compiled, why);
-  return compare_tasks(options, subject.prepare(tasks), subject);
+  std::vector<Task> prepared;
+  try {
+    prepared = subject.prepare(tasks);
+  } catch (const Error& error) {
+    if (common.json) print_unchecked(compiled, error.what());
+    throw;
+  }
+  return compare_tasks(options, prepared, subject);
 }
 
 }  // namespace

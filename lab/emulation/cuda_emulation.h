@@ -82,7 +82,8 @@ class Block {
   struct Fiber {
     Place place{};
     ucontext_t first{};  // only to get on the stack for the first time
-    std::vector<char> stack = std::vector<char>(256 << 10);
+    static constexpr size_t stack_bytes = 256 << 10;
+    std::unique_ptr<char[]> stack = std::make_unique_for_overwrite<char[]>(stack_bytes);
     bool begun = false, done = true;
   };
   struct Group {  // threads that wait for each other
@@ -96,8 +97,8 @@ class Block {
   [[gnu::noinline]] void begin(Fiber& fiber) {
     fiber.begun = true;
     if (getcontext(&fiber.first) != 0) fail("getcontext failed");
-    fiber.first.uc_stack.ss_sp = fiber.stack.data();
-    fiber.first.uc_stack.ss_size = fiber.stack.size();
+    fiber.first.uc_stack.ss_sp = fiber.stack.get();
+    fiber.first.uc_stack.ss_size = Fiber::stack_bytes;
     makecontext(&fiber.first, entry, 0);
     if (__builtin_setjmp(scheduler_.words) == 0) setcontext(&fiber.first);
     asm volatile("" ::: "memory");

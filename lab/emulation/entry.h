@@ -11,8 +11,6 @@
 
 namespace rapt::cuda_emulation {
 
-constexpr size_t guard_bytes = 4096;  // behind the block's memory
-
 [[noreturn]] inline void give_up(const char* what) {
   std::fprintf(stderr, "%s\n", what);
   std::_Exit(EXIT_FAILURE);
@@ -21,10 +19,10 @@ constexpr size_t guard_bytes = 4096;  // behind the block's memory
 template <class Params>
 void run(void (*kernel)(Params), const Launch& l) {
   if (l.params_bytes != sizeof(Params)) give_up("its parameters are not those of the library");
-  if (l.shared_bytes + guard_bytes > sizeof dynamic_memory) give_up("it asks for too much shared memory");
+  if (l.shared_bytes > sizeof dynamic_memory) give_up("it asks for too much shared memory");
   const Params& params = *static_cast<const Params*>(l.params);
   emulated_shared = dynamic_memory;
-  std::memset(emulated_shared + l.shared_bytes, 0xff, guard_bytes);
+  std::memset(dynamic_memory + l.shared_bytes, 0xff, sizeof dynamic_memory - l.shared_bytes);
   gridDim.y = l.grid[1], gridDim.z = l.grid[2];
   for (blockIdx.z = 0; blockIdx.z < l.grid[2]; ++blockIdx.z)
     for (blockIdx.y = 0; blockIdx.y < l.grid[1]; ++blockIdx.y)
@@ -32,9 +30,8 @@ void run(void (*kernel)(Params), const Launch& l) {
         emulated_copies() = {};  // what a thread of an earlier block did not wait for
         kernel(params);
       });
-  for (size_t i = 0; i < guard_bytes; ++i)
-    if (emulated_shared[l.shared_bytes + i] != static_cast<char>(0xff))
-      give_up("it wrote behind the shared memory of its block");
+  for (size_t i = l.shared_bytes; i < sizeof dynamic_memory; ++i)
+    if (dynamic_memory[i] != static_cast<char>(0xff)) give_up("it wrote behind the shared memory of its block");
 }
 
 }  // namespace rapt::cuda_emulation
