@@ -12,12 +12,6 @@
 #include "kernels/bind.h"
 #include "sdpa.h"
 
-#define __align__(bytes) __attribute__((aligned(bytes)))
-using std::fabs;
-inline float __fmul_rn(float x, float y) { return x * y; }
-inline float __fadd_rn(float x, float y) { return x + y; }
-inline float __fdividef(float x, float y) { return x / y; }
-
 namespace rapt {
 extern char shared[];  // what the kernel declares
 alignas(1024) char shared[227 << 10];

@@ -9,24 +9,6 @@
 #include "kernels/bind.h"
 #include "sdpa.h"
 
-#define __align__(bytes) __attribute__((aligned(bytes)))
-struct uint2 {
-  unsigned x, y;
-};
-struct uint4 {
-  unsigned x, y, z, w;
-};
-struct float2 {
-  float x, y;
-};
-struct float4 {
-  float x, y, z, w;
-};
-inline float __shfl_sync(unsigned, float x, int lane) {
-  const auto& values = rapt::cuda_emulation::block().exchange(__builtin_bit_cast(unsigned, x));
-  return __builtin_bit_cast(float, values[static_cast<unsigned>(lane)]);
-}
-
 // Every rung calls its entry by the same name, since it takes the same file's place.
 #define attention_sm80 tiled_entry
 #include "tiled.cuh"

@@ -6,8 +6,6 @@
 #include "products.h"
 #include "tests/cpu/products_support.h"
 
-#define __align__(bytes) __attribute__((aligned(bytes)))
-
 namespace rapt {
 extern char product_shared[];  // what the kernel declares
 alignas(1024) char product_shared[99 << 10];
