@@ -258,7 +258,7 @@ void Emulator::compile(const std::vector<EmulatedProblem>& problems) {
     try {
       {
         const std::lock_guard lock(mutex);
-        if (failure) return;
+        if (failure || SignalsWait::one_waits()) return;
         progress.at(begun++, unit.request.label);
       }
       const std::string path = build(unit.request, compiler, folder, concat("kernel", at));

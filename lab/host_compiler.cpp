@@ -7,17 +7,21 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 
 #include "error.h"
 #include "files.h"
 
 namespace rapt::lab {
 namespace {
+
+constexpr int ending_signals[] = {SIGINT, SIGTERM, SIGHUP};
 
 std::vector<std::string> words_of(std::string_view text, char separator) {
   std::vector<std::string> words;
@@ -153,10 +157,17 @@ void FreshFolder::write(const std::string& name, std::string_view text) const {
   if (const std::string wrong = replace_file(AT_FDCWD, path, text, 0600); !wrong.empty()) cannot(path, wrong);
 }
 
+bool SignalsWait::one_waits() {
+  sigset_t waiting;
+  sigpending(&waiting);
+  return std::any_of(std::begin(ending_signals), std::end(ending_signals),
+                     [&](int number) { return sigismember(&waiting, number) == 1; });
+}
+
 SignalsWait::SignalsWait() {
   sigset_t ending;
   sigemptyset(&ending);
-  for (const int number : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&ending, number);
+  for (const int number : ending_signals) sigaddset(&ending, number);
   pthread_sigmask(SIG_BLOCK, &ending, &before_);
 }
 SignalsWait::~SignalsWait() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }

@@ -39,6 +39,7 @@ class SignalsWait {
   ~SignalsWait();
   SignalsWait(const SignalsWait&) = delete;
   SignalsWait& operator=(const SignalsWait&) = delete;
+  static bool one_waits();  // so that long work may stop
 
  private:
   sigset_t before_{};
