@@ -45,10 +45,10 @@ if(RAPT_BUILD_TESTS)
     if(NOT RAPT_TEST_FILES)
       target_link_libraries(rapt_tests PRIVATE rapt_lab)
     endif()
-    # Device texts on the CPU: stand-ins (tests/cpu/emulated) come before the instructions that they stand for.
+    # Device texts on the CPU: stand-ins (lab/emulation) come before the instructions that they stand for.
     file(GLOB text_tests CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/cpu/*_text_test.cpp")
     set_source_files_properties(${text_tests} PROPERTIES INCLUDE_DIRECTORIES
-        "${PROJECT_SOURCE_DIR}/tests/cpu/emulated;${PROJECT_SOURCE_DIR}/lab/ladder;${PROJECT_SOURCE_DIR}/src/kernels"
+        "${PROJECT_SOURCE_DIR}/lab/emulation;${PROJECT_SOURCE_DIR}/lab/ladder;${PROJECT_SOURCE_DIR}/src/kernels"
       COMPILE_OPTIONS "-fno-strict-aliasing;-Wno-unknown-pragmas;-Wno-parentheses")
     if(TARGET rapt_program AND NOT RAPT_TEST_FILES)
       add_dependencies(rapt_tests rapt_program)  # tests of the command line run build/rapt

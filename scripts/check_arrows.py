@@ -14,16 +14,14 @@ PROBLEM = ["src/problem/problem.h", "src/base/error.h", "src/base/files.h", "inc
 
 K = "src/kernels/"
 DEVICE = [K + "shared/", K + "device/", K + "ptx/"]  # what every device text may use
-# Headers of a family that its host half and its device text share.
-BOTH = ["config.h", "params.h"]
 # Device texts of each room: no header of a toolkit or the standard library, which NVRTC would need paths for.
 DEVICE_RULES = [
     (K + "ptx/", [K + "ptx/", K + "shared/"], "ptx/ holds single instructions"),
     (K + "device/", DEVICE, "device/ is what several families use"),
     *[(K + family, [K + family, *DEVICE], "a family's device text includes its own folder, device/, ptx/ and shared/")
       for family in ["sm80/", "scalar/", "merge/", "quantize/", "products/"]],
+    ("lab/emulation/", ["lab/emulation/", *DEVICE, "<"], "what stands in for device code on a CPU is host code"),
     ("lab/", ["lab/", *DEVICE, K + "sm80/"], "device code of the lab includes what kernels include, and its own"),
-    ("tests/cpu/emulated/", ["tests/", *DEVICE, "<"], "what stands in for device code on a CPU is host code"),
     ("tests/", ["tests/", *DEVICE], "device code of the tests includes device/, ptx/, shared/ and its own"),
 ]
 BASE = ["src/base/", "include/rapt/", "<"]
@@ -52,6 +50,7 @@ RULES = [
     ("check/device_tensors", ["check/", K + "shared/dtype.h", "src/cuda/cuda.h", *PROBLEM, "<"],
      "of the library, tensors on a GPU need the driver alone"),
     ("check/", ["check/", K + "shared/dtype.h", *PROBLEM, "<"], "check is independent of what it judges"),
+    ("lab/emulation/", ["lab/emulation/", "<"], "it stands alone in the program, which compiles it for variants"),
     ("lab/", ["lab/", "check/", "src/", "include/rapt/", "generated/", "<"], "lab never needs tests"),
     ("tests/", ["tests/", "lab/", "check/", "src/", "include/rapt/", "generated/", "<"], ""),
     ("examples/", ["include/rapt/", "<"], "examples show the public interface"),

@@ -1,5 +1,5 @@
 // The text of attention_scalar.cuh run on this CPU and judged by the oracle, without a GPU: a block's threads are
-// fibers (cuda_emulation.h). Mask and score features run in f32 whatever their line says; each dtype runs plain.
+// fibers (emulation.h). Mask and score features run in f32 whatever their line says; each dtype runs plain.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -10,7 +10,7 @@
 #include "kernels/bind.h"
 #include "kernels/family.h"
 #include "operations/sdpa.h"
-#include "tests/cpu/cuda_emulation.h"
+#include "tests/cpu/emulation.h"
 #include "tests/cpu/support.h"
 // The kernel reads what CUDA declares without any header.
 #include "kernels/scalar/attention_scalar.cuh"

@@ -1,7 +1,7 @@
 // The text of attention_sm80.cuh run on this CPU and judged by the oracle, without a GPU: a block's threads are fibers
-// (cuda_emulation.h), matrix instructions and copies are stand-ins (emulated/prim). The build copies the kernel's text
+// (emulation.h), matrix instructions and copies are stand-ins (lab/emulation/prim). The build copies the kernel's text
 // to where those lie beside it.
-#include "tests/cpu/cuda_emulation.h"
+#include "tests/cpu/emulation.h"
 //
 #include <gtest/gtest.h>
 
@@ -11,12 +11,6 @@
 #include "check/check.h"
 #include "kernels/bind.h"
 #include "operations/sdpa.h"
-
-#define __align__(bytes) __attribute__((aligned(bytes)))
-using std::fabs;
-inline float __fmul_rn(float x, float y) { return x * y; }
-inline float __fadd_rn(float x, float y) { return x + y; }
-inline float __fdividef(float x, float y) { return x / y; }
 
 namespace rapt {
 extern char shared[];  // what the kernel declares

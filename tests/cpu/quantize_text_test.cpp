@@ -1,4 +1,4 @@
-// The text of quantize.cuh run on this CPU (cuda_emulation.h) against rapt_quantize on the CPU: the same bits of codes,
+// The text of quantize.cuh run on this CPU (emulation.h) against rapt_quantize on the CPU: the same bits of codes,
 // factors and means, for every kernel of every call; and that a call asks for the kernels that it needs.
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include "operations/quantize_rules.h"
 #include "quantize_call.h"
 #include "rapt/rapt.h"
-#include "tests/cpu/cuda_emulation.h"
+#include "tests/cpu/emulation.h"
 
 // What CUDA declares without any header and this kernel uses besides.
 inline unsigned __shfl_xor_sync(unsigned, unsigned x, int mask) {

@@ -1,7 +1,7 @@
 // attention_scalar: every legal problem on every GPU, in f32 arithmetic on the ordinary cores. A warp owns a few query
 // rows; keys come in tiles of 32 through shared memory: for scores a lane is a key, for P.V a lane is a channel.
 // Online softmax (Milakov & Gimelshein 2018) by docs/semantics.md. Host half: attention_scalar.cpp. Assumes nothing of
-// strides, sizes or contents; the text also runs on a CPU (tests/cpu/cuda_emulation.h).
+// strides, sizes or contents; the text also runs on a CPU (lab/emulation).
 #pragma once
 
 #include "device/numeric.cuh"

@@ -1,5 +1,5 @@
 // Rows that seqused_q leaves unused: out = 0 and lse = -inf, whatever q holds there. Device only; the text also runs on
-// a CPU (tests/cpu/cuda_emulation.h).
+// a CPU (lab/emulation).
 #pragma once
 
 #include "shared/params.h"

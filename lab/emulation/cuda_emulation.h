@@ -1,5 +1,6 @@
 // Enough of CUDA to run the text of a kernel on a CPU: a block's threads are fibers that take turns, and switch where
-// threads wait for each other. Included before the kernel's .cuh, by tests only; one kernel at a time in a process.
+// threads wait for each other. Included before the kernel's .cuh, by tests and by what lab/emulate.cpp compiles; one
+// kernel at a time in a process.
 // What it shows: indexing, synchronisation that is missing or diverges, arithmetic. What it cannot: speed, races that
 // taking turns hides.
 #pragma once
@@ -24,11 +25,6 @@
 #if __has_feature(thread_sanitizer)
 #define RAPT_NO_FIBERS 1
 #endif
-#endif
-#if defined(RAPT_NO_FIBERS)
-#define RAPT_NEEDS_FIBERS() GTEST_SKIP() << "fibers cannot run under the thread sanitizer"
-#else
-#define RAPT_NEEDS_FIBERS() static_cast<void>(0)
 #endif
 
 struct CudaIndex {
@@ -86,7 +82,8 @@ class Block {
   struct Fiber {
     Place place{};
     ucontext_t first{};  // only to get on the stack for the first time
-    std::vector<char> stack = std::vector<char>(256 << 10);
+    static constexpr size_t stack_bytes = 256 << 10;
+    std::unique_ptr<char[]> stack = std::make_unique_for_overwrite<char[]>(stack_bytes);
     bool begun = false, done = true;
   };
   struct Group {  // threads that wait for each other
@@ -100,8 +97,8 @@ class Block {
   [[gnu::noinline]] void begin(Fiber& fiber) {
     fiber.begun = true;
     if (getcontext(&fiber.first) != 0) fail("getcontext failed");
-    fiber.first.uc_stack.ss_sp = fiber.stack.data();
-    fiber.first.uc_stack.ss_size = fiber.stack.size();
+    fiber.first.uc_stack.ss_sp = fiber.stack.get();
+    fiber.first.uc_stack.ss_size = Fiber::stack_bytes;
     makecontext(&fiber.first, entry, 0);
     if (__builtin_setjmp(scheduler_.words) == 0) setcontext(&fiber.first);
     asm volatile("" ::: "memory");
