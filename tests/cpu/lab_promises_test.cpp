@@ -387,7 +387,7 @@ TEST_F(Compiled, AllowedConfigurationsCompile) {
 }
 
 TEST_F(Compiled, AVariantNeedsNoGpu) {
-  const std::string text = RAPT_SOURCE_DIR "/src/kernels/attention_sm80.cuh";
+  const std::string text = RAPT_SOURCE_DIR "/src/kernels/sm80/attention_sm80.cuh";
   const Outcome explained = rapt("explain 'f16 h8 q512 d64' --arch sm_89 --variant '" + text + "' --json");
   ASSERT_EQ(explained.code, 0) << explained.err;
   const json compiled = json::parse(explained.out)["compiled"][0];
@@ -415,7 +415,7 @@ TEST_F(Compiled, AVariantNeedsNoGpu) {
 // What its emulation finds: emulate_test.cpp.
 TEST_F(Compiled, CheckOfAVariantWithoutAGpuCompilesIt) {
   if (usable_gpu()) GTEST_SKIP() << "a GPU";
-  const std::string variant = "check 'f16 h2 q64 d64' --variant '" RAPT_SOURCE_DIR "/src/kernels/attention_sm80.cuh'";
+  const std::string variant = "check 'f16 h2 q64 d64' --variant '" RAPT_SOURCE_DIR "/src/kernels/sm80/attention_sm80.cuh'";
   const Outcome checked = rapt(variant + " --arch sm_89");
   EXPECT_NE(checked.out.find("registers"), std::string::npos) << checked.out << checked.err;
   expect_refused(variant, 3, "with --arch");
