@@ -15,15 +15,13 @@
 #include "check/work.h"
 #include "cpu/threads.h"
 #include "jit/sources.h"
-#include "kernels/bind.h"
 #include "kernels/emit.h"
 #include "kernels/family.h"
-#include "kernels/scalar/scalar_tile.h"
-#include "kernels/sm80/sm80.h"
 #include "lab/apart.h"
 #include "lab/emulation/launch.h"
 #include "lab/host_compiler.h"
 #include "lab/progress.h"
+#include "operations/bind.h"
 #include "operations/sdpa.h"
 #include "runtime/gpu.h"
 #include "runtime/plan.h"
@@ -58,34 +56,12 @@ struct Prepared {  // a launch and the parameters that it points to
   Launch launch{};
 };
 
-template <class Params>
-Prepared prepared(const Params& params, const KernelUnit& unit) {
-  Prepared p{std::string(reinterpret_cast<const char*>(&params), sizeof params), {}};
-  p.launch = {nullptr, sizeof params, {1, 1, 1}, narrow(unit.threads), unit.smem_bytes};
-  return p;
-}
-
-Prepared sm80_launch(const Problem& p, const KernelConfig& config, const KernelUnit& unit, const Binding& binding) {
-  const AttentionConfig& c = config.attention;
-  const int64_t tiles = div_up(p.seqlen_q, c.block_m), heads = p.batch * p.heads_q;
-  TileOrder order;
-  order.group = Divisor::by(narrow(p.group()));
-  // Where rows differ in length heads go by sections, here of one kv head; else one after another.
-  if (c.warps_k == 1)
-    order = TileOrder::of(narrow(tiles), narrow(p.batch), narrow(p.heads_q), narrow(p.group()),
-                          c.bounded ? narrow(p.group()) : 1);
-  Prepared made = prepared(Sm80Params{attention_params(binding), order}, unit);
-  made.launch.grid[0] = narrow(c.warps_k > 1 ? tiles : tiles * heads);
-  if (c.warps_k > 1) made.launch.grid[1] = narrow(p.heads_q), made.launch.grid[2] = narrow(p.batch);
-  return made;
-}
-
-Prepared launch_of(const Step& step, const KernelUnit& unit, const Binding& binding) {
-  if (step.family == &attention_sm80) return sm80_launch(binding.problem, step.config, unit, binding);
-  if (step.family != &attention_scalar) unsupported(step.family->name, ": its kernels are not emulated");
-  const AttentionParams params = attention_params(binding);
-  Prepared made = prepared(params, unit);
-  made.launch.grid[0] = narrow(scalar_work_items(params, step.config.attention));
+Prepared launch_of(const Step& step, const KernelUnit& unit, const rapt_sdpa_args& args, const Problem& problem) {
+  const AttentionParams params = attention_params(args, problem);
+  const LaunchSpec spec = step.family->launch_spec({step.config, problem, params});
+  Prepared made{std::string(static_cast<const char*>(spec.params()), spec.param_bytes()), {}};
+  made.launch = {
+      nullptr, spec.param_bytes(), {spec.grid_x, spec.grid_y, spec.grid_z}, narrow(unit.threads), unit.smem_bytes};
   return made;
 }
 
@@ -286,7 +262,7 @@ void Emulator::run(const EmulatedProblem& asked, const check::Inputs& inputs, co
   if (!libraries_.contains(unit.kernel.text)) compile({asked});
   const Library& library = *libraries_.at(unit.kernel.text);
   const SharedCall call(asked.problem, inputs, outputs);
-  Prepared made = launch_of(unit.step, unit.kernel, {call.args(), asked.problem});
+  Prepared made = launch_of(unit.step, unit.kernel, call.args(), asked.problem);
   made.launch.params = made.params.data();
   if (made.launch.grid[0] == 0) return;
   const std::string wrong = run_apart([&] { library.entry(made.launch); }, most_seconds);

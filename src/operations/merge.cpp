@@ -9,8 +9,10 @@
 #include "base/error.h"
 #include "cpu/arithmetic.h"
 #include "kernels/merge/merge_gpu.h"
+#include "operations/bind_merge.h"
 #include "operations/sdpa.h"
 #include "runtime/context.h"
+#include "runtime/gpu_call.h"
 
 namespace rapt {
 namespace {
@@ -132,6 +134,13 @@ void merge_row(const rapt_merge_args& a, const Row& row) {
   if (a.lse != nullptr)
     static_cast<float*>(a.lse->data)[lse_offset(*a.lse, row)] =
         static_cast<float>(sum == 0.0 ? minus_infinity : shift + std::log(sum));
+}
+
+void merge_on_gpu(Context& context, const rapt_merge_args& args, void* stream) {
+  const LaunchSpec spec = merge_launch(merge_params(args));
+  if (spec.empty()) return;
+  GpuCall call(context, {"rapt_merge", "out", args.out->device.index}, stream);
+  call.run({{merge_unit(static_cast<DType>(args.out->dtype)), spec}});
 }
 
 }  // namespace

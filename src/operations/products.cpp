@@ -15,6 +15,7 @@
 #include "operations/products.h"
 #include "operations/sdpa.h"
 #include "runtime/context.h"
+#include "runtime/gpu_call.h"
 
 namespace rapt {
 namespace {
@@ -146,6 +147,14 @@ void check_place(const rapt_tensor& first, const char* name, void* stream) {
 void check_bits(uint64_t has, uint64_t known_has, uint64_t flags) {
   if ((has & ~known_has) != 0) invalid("has = ", has, ": unknown bits ", has & ~known_has);
   if (flags != 0) invalid("flags = ", flags, ": no bits are defined");
+}
+
+void multiply_on_gpu(Context& context, const ProductParams& params, int device_index, const char* operation,
+                     void* stream) {
+  if (params.batch * params.heads * params.rows_a * params.rows_b == 0) return;
+  GpuCall call(context, {operation, "out", device_index}, stream);
+  const ProductConfig config = product_config(params, call.device());
+  call.run({{product_unit(config), product_launch(params, config)}});
 }
 
 void multiply(Context& context, const ProductParams& params, const rapt_device& device, const char* operation,

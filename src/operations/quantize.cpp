@@ -7,8 +7,20 @@
 #include "operations/quantize_rules.h"
 #include "operations/sdpa.h"
 #include "runtime/context.h"
+#include "runtime/gpu_call.h"
 
 namespace rapt {
+
+namespace {
+
+void quantize_on_gpu(Context& context, const QuantizeParams& params, int device_index, void* stream) {
+  std::vector<GpuStep> steps;
+  for (const QuantizeConfig& config : quantize_configs(params))
+    steps.push_back({quantize_unit(config), quantize_launch(params, config)});
+  GpuCall(context, {"rapt_quantize", "input", device_index}, stream).run(steps);
+}
+
+}  // namespace
 
 void quantize(Context& context, const rapt_quantize_args& args, void* stream) {
   check_quantize(args, stream);

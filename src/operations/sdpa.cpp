@@ -11,8 +11,10 @@
 #include "cpu/arithmetic.h"
 #include "cuda/cuda.h"
 #include "kernels/family.h"
+#include "operations/bind.h"
 #include "runtime/context.h"
 #include "runtime/gpu.h"
+#include "runtime/gpu_call.h"
 #include "runtime/plan.h"
 #include "runtime/recent_calls.h"
 
@@ -74,17 +76,18 @@ void sdpa_on_cpu(Context& context, const rapt_sdpa_args& given, const Problem& p
   const Plan chosen = plan(problem, cpu_device());
   check_workspace(args, chosen);
   check_contents(args, problem);
+  const AttentionParams params = attention_params(args, problem);
   for (int i = 0; i < chosen.step_count; ++i) {
     const Step& step = chosen.steps[static_cast<size_t>(i)];
-    step.family->launch({step.config, {args, problem}, context, args.workspace});
+    step.family->run({step.config, problem, params}, context.cpu(), args.workspace);
   }
 }
 
-void launch_steps(Context& context, const rapt_sdpa_args& args, const Problem& problem, const LoadedPlan& loaded,
-                  void* stream) {
+void launch_steps(const rapt_sdpa_args& args, const Problem& problem, const LoadedPlan& loaded, void* stream) {
+  const AttentionParams params = attention_params(args, problem);
   for (size_t i = 0; i < static_cast<size_t>(loaded.plan.step_count); ++i) {
     const Step& step = loaded.plan.steps[i];
-    step.family->launch({step.config, {args, problem}, context, args.workspace, loaded.kernels[i], stream});
+    launch(*loaded.kernels[i], step.family->launch_spec({step.config, problem, params}), stream);
   }
 }
 
@@ -93,7 +96,7 @@ bool sdpa_again(Context& context, const rapt_sdpa_args& args, void* stream) {
   const RecentCall* const known = RecentCalls::of_this_thread().find(context.gpu().id(), args);
   if (known == nullptr) return false;
   const cuda::ContextScope scope(args.q->device.index, stream);
-  launch_steps(context, args, known->problem(), known->plan(), stream);
+  launch_steps(args, known->problem(), known->plan(), stream);
   return true;
 }
 
@@ -103,7 +106,7 @@ void sdpa_on_gpu(Context& context, const rapt_sdpa_args& args, const Problem& pr
   const auto loaded = ready_plan(context.gpu(), problem, index, stream);
   check_workspace(args, loaded->plan);
   if ((args.flags & RAPT_CHECK_CONTENTS) != 0) check_device_contents(args, problem, stream);
-  launch_steps(context, args, problem, *loaded, stream);
+  launch_steps(args, problem, *loaded, stream);
   if (RecentCall::can_remember(args)) RecentCalls::of_this_thread().add({context.gpu().id(), args, problem, loaded});
 }
 

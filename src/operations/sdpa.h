@@ -10,12 +10,6 @@ namespace rapt {
 
 class Context;
 
-// The tensors of one validated call, as a kernel family sees them.
-struct Binding {
-  const rapt_sdpa_args& args;
-  const Problem& problem;
-};
-
 void sdpa(Context& context, const rapt_sdpa_args& args, void* stream);
 void prepare(Context& context, const rapt_sdpa_args& args, void* stream);
 size_t workspace_size(Context& context, const rapt_sdpa_args& args, size_t& zero_bytes);

@@ -7,24 +7,10 @@
 #include <string_view>
 
 #include "device/device.h"
-#include "kernels/shared/config.h"
+#include "kernels/family.h"
 #include "problem/problem.h"
 
 namespace rapt {
-
-struct Family;
-
-// Compile-time or dispatch choices of a kernel. CPU families read isa, block_m, block_n and splits; GPU families read
-// `attention`, from which their kernel is compiled.
-struct KernelConfig {
-  CpuIsa isa = CpuIsa::scalar;
-  int block_m = 0;     // query rows of a tile
-  int block_n = 0;     // keys of a tile
-  int64_t splits = 1;  // parts that the keys are split in; a function of the Problem, never of the thread count
-  AttentionConfig attention;
-  int64_t cached_bytes = 0;  // GPU: keys and values that should fit into L2 together
-  bool operator==(const KernelConfig&) const = default;
-};
 
 struct Step {
   const Family* family = nullptr;

@@ -7,8 +7,8 @@
 #include "base/error.h"
 #include "check/cases.h"
 #include "check/check.h"
-#include "kernels/bind.h"
 #include "kernels/family.h"
+#include "operations/bind.h"
 #include "operations/sdpa.h"
 #include "tests/cpu/emulation.h"
 #include "tests/cpu/support.h"
@@ -115,7 +115,7 @@ void emulated(const Problem& problem, const check::Inputs& inputs, const check::
   std::string why;
   if (!attention_scalar.accepts(problem, gpu(), &why)) unsupported(why);
   const check::SdpaCall call(problem, inputs, outputs);
-  const AttentionParams params = attention_params({call.args, problem});
+  const AttentionParams params = attention_params(call.args, problem);
   const AttentionConfig config = attention_scalar.configure(problem, gpu()).attention;
   if (!run_masks(config, params) && !run_types(config, params) && !run_fp8(config, params))
     unsupported("no such kernel in this test");

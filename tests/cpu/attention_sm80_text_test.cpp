@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "check/check.h"
-#include "kernels/bind.h"
+#include "operations/bind.h"
 #include "operations/sdpa.h"
 
 namespace rapt {
@@ -87,7 +87,7 @@ check::Kernel kernel_of(unsigned section) {
     check::SdpaCall call(p, in, out);
     const Guarded q_scales(call.args.q_descale), k_scales(call.args.k_descale), v_scales(call.args.v_descale);
     const auto u = [](int64_t n) { return static_cast<unsigned>(n); };
-    const Sm80Params params{attention_params({call.args, p}),
+    const Sm80Params params{attention_params(call.args, p),
                             TileOrder::of(u((p.seqlen_q + cfg.block_m - 1) / cfg.block_m), u(p.batch), u(p.heads_q),
                                           u(p.group()), section)};
     launch<cfg>(p, params);

@@ -56,7 +56,8 @@ class Emulated : public testing::Test {
 
   // The shipped text with `from` replaced by `to`, as a variant.
   void write_variant(const std::string& name, const std::string& from, const std::string& to) const {
-    std::string text = text_of(std::filesystem::path(RAPT_SOURCE_DIR "/src/kernels") / name);
+    std::string text = text_of(std::filesystem::path(RAPT_SOURCE_DIR "/src/kernels") /
+                               (name.starts_with("attention_sm80") ? "sm80" : "scalar") / name);
     const size_t at = text.find(from);
     ASSERT_NE(at, std::string::npos) << name << " has no " << from;
     std::ofstream(folder / name) << text.replace(at, from.size(), to);

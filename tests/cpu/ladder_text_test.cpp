@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "check/check.h"
-#include "kernels/bind.h"
+#include "operations/bind.h"
 #include "operations/sdpa.h"
 
 // Every rung calls its entry by the same name, since it takes the same file's place.
@@ -51,7 +51,7 @@ void expect_right(const std::string& line, const AttentionConfig& config, Rung r
   const check::SdpaCall call(problem, inputs, outputs);
   const auto row_tiles = static_cast<unsigned>(problem.seqlen_q / config.block_m);
   const auto heads = static_cast<unsigned>(problem.heads_q), batch = static_cast<unsigned>(problem.batch);
-  const Sm80Params params{attention_params({call.args, problem}),
+  const Sm80Params params{attention_params(call.args, problem),
                           TileOrder::of(row_tiles, batch, heads, static_cast<unsigned>(problem.group()), 1)};
   alignas(16) static float shared[99 * 1024 / sizeof(float)];
   emulated_shared = reinterpret_cast<char*>(shared);

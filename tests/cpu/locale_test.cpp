@@ -22,6 +22,7 @@
 #include "operations/quantize_rules.h"
 #include "products_support.h"
 #include "quantize_call.h"
+#include "runtime/plan.h"
 
 namespace rapt::test {
 namespace {

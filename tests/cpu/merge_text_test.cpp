@@ -8,6 +8,7 @@
 
 #include "check/fill.h"
 #include "kernels/merge/merge_gpu.h"
+#include "operations/bind_merge.h"
 #include "rapt/rapt.h"
 #include "tests/cpu/emulation.h"
 // The kernel reads what CUDA declares without any header.

@@ -8,11 +8,9 @@
 #include "base/error.h"
 #include "cpu/attention_call.h"
 #include "cpu/isa.h"
-#include "kernels/bind.h"
+#include "cpu/resources.h"
 #include "kernels/family.h"
 #include "kernels/rules.h"
-#include "operations/sdpa.h"
-#include "runtime/context.h"
 
 namespace rapt {
 namespace {
@@ -148,13 +146,12 @@ void clear_unused_rows(const AttentionParams& p, const Sequence& s, int64_t b, i
 // Weights are f32 unless an FP8 product with V is asked for.
 int weight_terms(PvMode pv) { return pv == PvMode::fp8 ? 1 : pv == PvMode::fp8x2 ? 2 : 0; }
 
-void launch(const LaunchScope& scope) {
-  const KernelConfig& config = scope.config;
+void run(const StepCall& step, CpuResources& cpu, void* workspace) {
+  const KernelConfig& config = step.config;
   const cpu::AttentionKernel& kernel = *cpu_kernel(config.isa);
-  cpu::Call call{attention_params(scope.binding), weight_terms(scope.binding.problem.pv)};
+  cpu::Call call{step.params, weight_terms(step.problem.pv)};
   call.block_n = config.block_n;
-  const TileMap map(scope.binding.problem, call, config);
-  CpuResources& cpu = scope.context.cpu();
+  const TileMap map(step.problem, call, config);
   const std::lock_guard<std::mutex> turn(cpu.turn);
   if (call.seqused_q.present())
     cpu.pool.parallel_for(call.batch * call.heads_q, [&](int, int64_t bh) {
@@ -170,9 +167,9 @@ void launch(const LaunchScope& scope) {
     });
     return;
   }
-  const size_t bytes = workspace_bytes(scope.binding.problem, config);
-  auto* const states = static_cast<float*>(scope.workspace != nullptr ? scope.workspace : cpu.workspace.reserve(bytes));
-  const int64_t stride = state_floats(scope.binding.problem, config);
+  const size_t bytes = workspace_bytes(step.problem, config);
+  auto* const states = static_cast<float*>(workspace != nullptr ? workspace : cpu.workspace.reserve(bytes));
+  const int64_t stride = state_floats(step.problem, config);
   cpu.pool.parallel_for(map.tiles() * config.splits, [&](int worker, int64_t index) {
     Tile tile = map.tile(index / config.splits, index % config.splits);
     tile.partial = states + index * stride;
@@ -186,6 +183,6 @@ void launch(const LaunchScope& scope) {
 
 }  // namespace
 
-const Family attention_cpu{name, accepts, configure, workspace_bytes, launch};
+const Family attention_cpu{name, accepts, configure, workspace_bytes, run};
 
 }  // namespace rapt

@@ -1,11 +1,9 @@
-// Products of rows, host half: which of the two kernels, in which tiles, one launch. What runs is products.cuh.
+// Products of rows, host half: which of the two kernels, in which tiles, its launch. What runs is products.cuh.
 #include "kernels/products/products_gpu.h"
 
 #include <algorithm>
 
 #include "base/error.h"
-#include "runtime/context.h"
-#include "runtime/gpu.h"
 
 namespace rapt {
 namespace {
@@ -60,25 +58,12 @@ KernelUnit product_unit(const ProductConfig& c) {
           c.threads(), static_cast<size_t>(c.shared_bytes())};
 }
 
-void multiply_on_gpu(Context& context, const ProductParams& params, int device_index, const char* operation,
-                     void* stream) {
-  if (params.batch * params.heads * params.rows_a * params.rows_b == 0) return;
-  const cuda::ContextScope scope(device_index, stream);
-  const Device device = context.gpu().device(device_index);
-  if (device.sm < 80) unsupported("out.device: ", device.name, " is sm_", device.sm, ", must be sm_80 or newer");
-  const ProductConfig config = product_config(params, device);
-  const KernelUnit unit = product_unit(config);
-  if (!context.gpu().has_kernel(device, unit) && cuda::is_capturing(stream))
-    invalid("stream = ", stream, ": is being captured, and the kernel of this call is not loaded yet; call ", operation,
-            " once with such tensors before the capture");
-  const LoadedKernel& loaded = context.gpu().kernel(device, unit, operation);
-  constexpr index_t most_blocks = 0x7fffffff;  // grid.x of every GPU; the kernel strides over the rest
-  cuda::Kernel::Launch launch;
-  launch.grid_x = static_cast<unsigned>(std::min(product_tiles(params, config), most_blocks));
-  launch.threads = static_cast<unsigned>(loaded.unit.threads);
-  launch.smem_bytes = loaded.unit.smem_bytes;
-  launch.stream = stream;
-  loaded.kernel->launch(launch, &params);
+LaunchSpec product_launch(const ProductParams& params, const ProductConfig& config) {
+  LaunchSpec spec(params);
+  // The kernel strides over tiles beyond the grid.
+  if (params.batch * params.heads * params.rows_a * params.rows_b > 0)
+    spec.grid_x = static_cast<unsigned>(std::min(product_tiles(params, config), most_blocks));
+  return spec;
 }
 
 }  // namespace rapt

@@ -4,8 +4,6 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "runtime/context.h"
-#include "runtime/gpu.h"
 
 namespace rapt {
 namespace {
@@ -97,32 +95,13 @@ KernelUnit quantize_unit(const QuantizeConfig& c) {
           c.threads(), static_cast<size_t>(c.shared_words()) * sizeof(unsigned)};
 }
 
-void quantize_on_gpu(Context& context, const QuantizeParams& params, int device_index, void* stream) {
-  const std::vector<QuantizeConfig> configs = quantize_configs(params);
-  const cuda::ContextScope scope(device_index, stream);
-  const Device device = context.gpu().device(device_index);
-  if (device.sm < 80) unsupported("input.device: ", device.name, " is sm_", device.sm, ", must be sm_80 or newer");
-  std::vector<const LoadedKernel*> kernels;  // all of them before the first is launched
-  for (const QuantizeConfig& config : configs) {
-    const KernelUnit unit = quantize_unit(config);
-    if (!context.gpu().has_kernel(device, unit) && cuda::is_capturing(stream))
-      invalid(
-          "stream = ", stream,
-          ": is being captured, and a kernel of this call is not loaded yet; quantise once with such tensors before "
-          "the capture");
-    kernels.push_back(&context.gpu().kernel(device, unit, "rapt_quantize"));
-  }
-  for (size_t i = 0; i < configs.size(); ++i) {
-    const QuantizeGrid grid = quantize_grid(params, configs[i]);
-    cuda::Kernel::Launch launch;
-    launch.grid_x = static_cast<unsigned>(grid.x);
-    launch.grid_y = static_cast<unsigned>(grid.y);
-    launch.grid_z = static_cast<unsigned>(grid.z);
-    launch.threads = static_cast<unsigned>(kernels[i]->unit.threads);
-    launch.smem_bytes = kernels[i]->unit.smem_bytes;
-    launch.stream = stream;
-    kernels[i]->kernel->launch(launch, &params);
-  }
+LaunchSpec quantize_launch(const QuantizeParams& params, const QuantizeConfig& config) {
+  LaunchSpec spec(params);
+  const QuantizeGrid grid = quantize_grid(params, config);
+  spec.grid_x = static_cast<unsigned>(grid.x);
+  spec.grid_y = static_cast<unsigned>(grid.y);
+  spec.grid_z = static_cast<unsigned>(grid.z);
+  return spec;
 }
 
 }  // namespace rapt

@@ -1,20 +1,16 @@
-// rapt_quantize for GPU tensors. Called by quantize.cpp with a call whose rules hold; enqueues at most five
-// kernels, none where nothing is to be written.
+// rapt_quantize for GPU tensors: at most five kernels.
 #pragma once
 
 #include <vector>
 
-#include "kernels/family.h"
+#include "kernels/launch_spec.h"
 #include "kernels/quantize/quantize_config.h"
 
 namespace rapt {
 
-class Context;
-
-void quantize_on_gpu(Context& context, const QuantizeParams& params, int device_index, void* stream);
-
-// Its parts, for tests: the kernels of a call in their order, and the text of each.
+// The kernels of a call in their order; none where nothing is to be written. Throws Error beyond a GPU's limits.
 std::vector<QuantizeConfig> quantize_configs(const QuantizeParams& params);
 KernelUnit quantize_unit(const QuantizeConfig& config);
+LaunchSpec quantize_launch(const QuantizeParams& params, const QuantizeConfig& config);
 
 }  // namespace rapt

@@ -3,14 +3,11 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "kernels/bind.h"
 #include "kernels/config_rules.h"
 #include "kernels/emit.h"
 #include "kernels/family.h"
 #include "kernels/rules.h"
 #include "kernels/scalar/scalar_tile.h"
-#include "operations/sdpa.h"
-#include "runtime/gpu.h"
 
 namespace rapt {
 namespace {
@@ -65,21 +62,15 @@ void check_config(const ConfigChange& change) {
   require_fits(change, int64_t{ScalarTile(c).floats} * static_cast<int64_t>(sizeof(float)));
 }
 
-void launch(const LaunchScope& scope) {
-  const AttentionParams params = attention_params(scope.binding);
-  const index_t items = scalar_work_items(params, scope.config.attention);
-  if (items == 0) return;
-  constexpr index_t most_blocks = 0x7fffffff;  // grid.x of every GPU; the kernel strides over the rest
-  cuda::Kernel::Launch launch;
-  launch.grid_x = static_cast<unsigned>(std::min(items, most_blocks));
-  launch.threads = static_cast<unsigned>(scope.kernel->unit.threads);
-  launch.smem_bytes = scope.kernel->unit.smem_bytes;
-  launch.stream = scope.stream;
-  scope.kernel->kernel->launch(launch, &params);
+LaunchSpec launch_spec(const StepCall& call) {
+  LaunchSpec spec(call.params);
+  const index_t items = scalar_work_items(call.params, call.config.attention);
+  spec.grid_x = static_cast<unsigned>(std::min(items, most_blocks));  // the kernel strides over the rest
+  return spec;
 }
 
 }  // namespace
 
-const Family attention_scalar{name, accepts, configure, workspace_bytes, launch, unit, check_config};
+const Family attention_scalar{name, accepts, configure, workspace_bytes, nullptr, unit, launch_spec, check_config};
 
 }  // namespace rapt

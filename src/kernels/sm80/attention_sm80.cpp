@@ -4,14 +4,11 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "kernels/bind.h"
 #include "kernels/config_rules.h"
 #include "kernels/emit.h"
 #include "kernels/family.h"
 #include "kernels/rules.h"
 #include "kernels/sm80/sm80.h"
-#include "operations/sdpa.h"
-#include "runtime/gpu.h"
 
 namespace rapt {
 namespace {
@@ -19,7 +16,6 @@ namespace {
 constexpr const char* name = "attention_sm80";
 
 constexpr int largest_dim = 256;
-constexpr int64_t most_blocks = 0x7fffffff;  // grid.x of every GPU
 
 int64_t div_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
@@ -240,9 +236,8 @@ void check_config(const ConfigChange& change) {
   if ((c.fp8_scores || c.fp8_values) && arch < 89)
     bad_config(c.fp8_scores ? "fp8_scores" : "fp8_values", 1, "must be 0 on ", change.device.arch,
                ", which has no FP8 instructions");
-  constexpr int64_t most_rows_of_blocks = 65535;  // grid.y and grid.z of every GPU
-  if (c.warps_k > 1 && std::max(change.problem.batch, change.problem.heads_q) > most_rows_of_blocks)
-    bad_config("warps_k", c.warps_k, "must be 1 where batch or heads_q exceed ", most_rows_of_blocks);
+  if (c.warps_k > 1 && std::max(change.problem.batch, change.problem.heads_q) > most_blocks_of_a_row)
+    bad_config("warps_k", c.warps_k, "must be 1 where batch or heads_q exceed ", most_blocks_of_a_row);
   if (change.own_text) check_tiles(c);
   require_fits(change, smem_bytes(c));
 }
@@ -261,24 +256,21 @@ TileOrder tile_order(const Problem& p, const KernelConfig& config) {
   return TileOrder::of(u(div_up(p.seqlen_q, config.attention.block_m)), u(p.batch), u(p.heads_q), u(p.group()), u(fit));
 }
 
-void launch(const LaunchScope& scope) {
-  const Problem& p = scope.binding.problem;
-  const int64_t blocks = p.batch * p.heads_q * div_up(p.seqlen_q, scope.config.attention.block_m);
-  if (blocks == 0) return;
-  const Sm80Params params{attention_params(scope.binding), tile_order(p, scope.config)};
-  cuda::Kernel::Launch launch;
-  const bool hurries = scope.config.attention.warps_k > 1;  // place_of_block() in attention_sm80.cuh
-  launch.grid_x = static_cast<unsigned>(hurries ? blocks / (p.batch * p.heads_q) : blocks);
-  if (hurries) launch.grid_y = static_cast<unsigned>(p.heads_q), launch.grid_z = static_cast<unsigned>(p.batch);
-  launch.threads = static_cast<unsigned>(scope.kernel->unit.threads);
-  launch.smem_bytes = scope.kernel->unit.smem_bytes;
-  launch.stream = scope.stream;
-  launch.programmatic = scope.config.attention.programmatic;
-  scope.kernel->kernel->launch(launch, &params);
+LaunchSpec launch_spec(const StepCall& call) {
+  const Problem& p = call.problem;
+  const AttentionConfig& c = call.config.attention;
+  LaunchSpec spec(Sm80Params{call.params, tile_order(p, call.config)});
+  const int64_t tiles = div_up(p.seqlen_q, c.block_m), heads = p.batch * p.heads_q;
+  const bool split_kv = c.warps_k > 1;  // place_of_block() of attention_sm80.cuh: grid = (q tiles, heads, batch)
+  if (heads == 0) return spec;
+  spec.grid_x = static_cast<unsigned>(split_kv ? tiles : tiles * heads);
+  if (split_kv) spec.grid_y = static_cast<unsigned>(p.heads_q), spec.grid_z = static_cast<unsigned>(p.batch);
+  spec.programmatic = c.programmatic;
+  return spec;
 }
 
 }  // namespace
 
-const Family attention_sm80{name, accepts, configure, workspace_bytes, launch, unit, check_config};
+const Family attention_sm80{name, accepts, configure, workspace_bytes, nullptr, unit, launch_spec, check_config};
 
 }  // namespace rapt

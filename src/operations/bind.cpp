@@ -1,10 +1,9 @@
 // Tensors to raw addresses and strides: one place for every backend.
-#include "kernels/bind.h"
+#include "operations/bind.h"
 
 #include <type_traits>
 
 #include "arguments/tensor_rules.h"
-#include "operations/sdpa.h"
 #include "problem/problem.h"
 
 namespace rapt {
@@ -91,9 +90,7 @@ void bind_scores(const rapt_sdpa_args& a, const Problem& p, AttentionParams& par
 
 }  // namespace
 
-AttentionParams attention_params(const Binding& binding) {
-  const rapt_sdpa_args& a = binding.args;
-  const Problem& p = binding.problem;
+AttentionParams attention_params(const rapt_sdpa_args& a, const Problem& p) {
   AttentionParams params;
   params.q = tensor_ref(*a.q, p.varlen), params.k = tensor_ref(*a.k, p.varlen), params.v = tensor_ref(*a.v, p.varlen);
   params.out = tensor_ref(*a.out, p.varlen);
