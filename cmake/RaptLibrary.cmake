@@ -12,7 +12,8 @@ include(RaptEmbed)
 # Device texts, and the headers that host and device share: those of shared/, and a family's config and parameters.
 file(GLOB_RECURSE kernel_files CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/kernels/*.cuh"
   "${PROJECT_SOURCE_DIR}/src/kernels/shared/*.h")
-list(APPEND kernel_files "${PROJECT_SOURCE_DIR}/src/kernels/sm80/sm80.h" "${PROJECT_SOURCE_DIR}/src/kernels/scalar/scalar_tile.h"
+list(APPEND kernel_files "${PROJECT_SOURCE_DIR}/src/kernels/sm80/config.h" "${PROJECT_SOURCE_DIR}/src/kernels/scalar/config.h"
+  "${PROJECT_SOURCE_DIR}/src/kernels/sm80/sm80.h" "${PROJECT_SOURCE_DIR}/src/kernels/scalar/scalar_tile.h"
   "${PROJECT_SOURCE_DIR}/src/kernels/merge/merge_params.h" "${PROJECT_SOURCE_DIR}/src/kernels/quantize/quantize_config.h")
 rapt_embed(rapt_objects rapt::jit::embedded_files "${PROJECT_SOURCE_DIR}/src/kernels" ${kernel_files})
 

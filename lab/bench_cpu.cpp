@@ -109,7 +109,8 @@ class CpuBench final : public Bench {
     row.problem = to_string(problem);
     describe_plan(chosen, row);
     for (int step = 0; step < chosen.step_count; ++step)
-      if (chosen.steps[static_cast<size_t>(step)].config.isa == CpuIsa::avx512_bf16) row.unit = Unit::bf16;
+      if (chosen.steps[static_cast<size_t>(step)].config.word("isa") == name_of(CpuIsa::avx512_bf16))
+        row.unit = Unit::bf16;
     row.timer = "host";
     row.l2 = options_.l2;
     row.card = card();

@@ -133,7 +133,7 @@ class GpuBench final : public Bench {
     describe_plan(loaded.plan, row);
     const LoadedKernel* kernel = loaded.kernels[0];
     if (kernel == nullptr) return;
-    row.pdl = loaded.plan.steps[0].config.attention.programmatic;
+    row.pdl = loaded.plan.steps[0].config.number("programmatic") != 0;
     row.signature = kernel->image->signature;
     row.nvrtc = kernel->image->compiler.empty() ? nvrtc_ : kernel->image->compiler;
     row.registers = kernel->kernel->attributes(device_.index).registers;

@@ -10,7 +10,6 @@
 #include "cpu/isa.h"
 #include "cuda/cuda.h"
 #include "jit/jit.h"
-#include "kernels/emit.h"
 #include "kernels/family.h"
 #include "lab/file.h"
 #include "runtime/context.h"
@@ -127,8 +126,18 @@ std::string title_of(const Device& device) {
 }
 
 void check_config_words(const std::string& config) {
-  AttentionConfig any;
-  apply_words(config, any);
+  // The problem says which family reads them; here a word must belong to some family of GPUs.
+  std::string why;
+  for (const Family* family : all_families()) {
+    if (family->unit == nullptr) continue;
+    try {
+      KernelConfig(family->config_type).apply(config);
+      return;
+    } catch (const Error& error) {
+      if (why.empty()) why = error.what();
+    }
+  }
+  throw Error(ErrorCode::invalid_argument, why);
 }
 
 std::string broken_config_rule(const Common& options, const Device& device, const Problem& problem,

@@ -15,7 +15,6 @@
 #include "check/work.h"
 #include "cpu/threads.h"
 #include "jit/sources.h"
-#include "kernels/emit.h"
 #include "kernels/family.h"
 #include "lab/apart.h"
 #include "lab/emulation/launch.h"
@@ -65,10 +64,13 @@ Prepared launch_of(const Step& step, const KernelUnit& unit, const rapt_sdpa_arg
   return made;
 }
 
+int64_t keys_of_a_step(const KernelConfig& c) { return c.number("block_n") * c.number("warps_k", 1); }
+
 // Multiply-adds of both products, in whole tiles: what a tile leaves empty is computed, too.
-double operations(const Problem& p, const AttentionConfig& c) {
-  const auto rows = static_cast<double>(div_up(p.seqlen_q, c.block_m) * c.block_m),
-             keys = static_cast<double>(div_up(p.seqlen_k, c.step_keys()) * c.step_keys());
+double operations(const Problem& p, const KernelConfig& c) {
+  const int64_t m = c.number("block_m"), n = keys_of_a_step(c);
+  const auto rows = static_cast<double>(div_up(p.seqlen_q, m) * m),
+             keys = static_cast<double>(div_up(p.seqlen_k, n) * n);
   return static_cast<double>(p.batch * p.heads_q * (p.head_dim + p.head_dim_v)) * rows * keys;
 }
 
@@ -88,9 +90,9 @@ bool can_be_shortened(const Problem& p) {
          p.page_size == 0 && !p.q_strides && !p.k_strides && !p.v_strides && !p.out_strides;
 }
 
-std::vector<std::string> words_of(const AttentionConfig& config) {
+std::vector<std::string> words_of(const KernelConfig& config) {
   std::vector<std::string> words{""};
-  for (const char c : to_string(config)) {
+  for (const char c : config.words()) {
     if (c == ' ')
       words.emplace_back();
     else
@@ -100,7 +102,7 @@ std::vector<std::string> words_of(const AttentionConfig& config) {
 }
 
 // `words` and those that make the configuration `to` of `from`.
-std::string with_difference(std::string words, const AttentionConfig& from, const AttentionConfig& to) {
+std::string with_difference(std::string words, const KernelConfig& from, const KernelConfig& to) {
   const std::vector<std::string> now = words_of(from), wanted = words_of(to);
   for (size_t i = 0; i < now.size(); ++i)
     if (now[i] != wanted[i]) words += concat(words.empty() ? "" : " ", wanted[i]);
@@ -127,15 +129,14 @@ std::string with_one_shared_memory(std::string text) {
 
 EmulatedProblems emulated_problems(const EmulatedProblem& asked, const Device& device, bool own_text) {
   const Step step = step_of(asked, device, own_text);
-  if (step.family == nullptr || operations(asked.problem, step.config.attention) <= most_emulated)
-    return {false, {asked}};
+  if (step.family == nullptr || operations(asked.problem, step.config) <= most_emulated) return {false, {asked}};
   EmulatedProblems problems{true, {}};
   if (!can_be_shortened(asked.problem)) return problems;
-  const AttentionConfig& config = step.config.attention;
-  const int64_t m = config.block_m, n = config.step_keys();
+  const KernelConfig& config = step.config;
+  const int64_t m = config.number("block_m"), n = keys_of_a_step(config);
   for (const auto& [rows, keys] : {std::pair{m + m / 2 + 1, 2 * n + 5}, {m / 2 + 1, n / 2 + 1}}) {
     EmulatedProblem shorter{shortened(asked.problem, rows, keys), asked.config};
-    const AttentionConfig& chosen = step_of(shorter, device, own_text).config.attention;
+    const KernelConfig chosen = step_of(shorter, device, own_text).config;
     shorter.config = with_difference(asked.config, chosen, config);
     const bool met = !problems.run.empty() && problems.run[0].problem == shorter.problem;
     if (!met && operations(shorter.problem, config) <= most_emulated) problems.run.push_back(std::move(shorter));

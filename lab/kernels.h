@@ -18,7 +18,7 @@ namespace rapt::lab {
 // A kernel that some problem's plan launches on some architecture, or that merges the partial states it leaves.
 struct PlannedKernel {
   Device device;
-  std::string family, config;  // config: the words that differ from AttentionConfig's defaults
+  std::string family, config;  // config: the words that differ from the defaults
   std::string problem;         // the first line that needs it
   KernelUnit unit;
   jit::Request request;  // as the library asks for it at run time

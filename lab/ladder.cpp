@@ -2,7 +2,6 @@
 #include "lab/ladder.h"
 
 #include "base/error.h"
-#include "kernels/emit.h"
 #include "lab/device_texts.h"
 #include "runtime/gpu.h"
 
@@ -60,7 +59,7 @@ RungKernel rung_kernel(const Rung& rung, const Problem& problem, const Device& d
   std::string why;
   if (!rung.family->accepts(problem, device, &why)) unsupported(why);
   kernel.config = rung.family->configure(problem, device);
-  apply_words(rung.config, kernel.config.attention);
+  kernel.config.apply(rung.config);
   kernel.unit = rung.family->unit(kernel.config);
   kernel.files = files_of(rung);
   kernel.request = request_for(kernel.unit, device.arch,

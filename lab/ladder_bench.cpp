@@ -8,7 +8,6 @@
 #include "base/error.h"
 #include "check/check.h"
 #include "check/device_tensors.h"
-#include "kernels/emit.h"
 #include "lab/cubin.h"
 #include "lab/file.h"
 #include "lab/gpu_timer.h"
@@ -105,7 +104,7 @@ class LadderBench {
     row.problem = to_string(problem_);
     row.arm = concat("ladder ", ready.rung.name);
     row.family = ready.rung.family->name;
-    row.config = to_string(ready.kernel.config.attention);
+    row.config = ready.kernel.config.words();
     row.signature = image.signature;
     row.arch = device_.arch;
     row.registers = ready.loaded->kernel->attributes(device_.index).registers;
@@ -114,7 +113,7 @@ class LadderBench {
     row.cold_us = image.milliseconds * 1e3;
     row.timer = "graph";
     row.l2 = options_.l2;
-    row.pdl = ready.kernel.config.attention.programmatic;
+    row.pdl = ready.kernel.config.number("programmatic") != 0;
     row.card = file_safe(device_.name);
     row.driver = driver_text();
     row.nvrtc = image.compiler;

@@ -17,7 +17,7 @@ struct RowTile {
   unsigned short* out;
   int steps;  // of block_n keys
 
-  RowTile(const Sm80Params& params, const AttentionConfig& cfg) {
+  RowTile(const Sm80Params& params, const Sm80Config& cfg) {
     const AttentionParams& p = params.attention;
     const TileOrder::Place place = params.order.place(blockIdx.x);
     const index_t batch = place.batch, head = place.head, row = static_cast<index_t>(place.tile) * cfg.block_m;

@@ -15,7 +15,7 @@ inline unsigned tile_address(unsigned tile, int row, int column) {
   return tile + static_cast<unsigned>(row * tile_pitch + column * 2);
 }
 
-template <AttentionConfig cfg>
+template <Sm80Config cfg>
 struct MmaTiles {
   static constexpr int rows = cfg.block_m, keys = cfg.block_n, threads = cfg.threads(), n_tiles = keys / 8;
   static constexpr int q_bytes = rows * tile_pitch, kv_bytes = keys * tile_pitch;

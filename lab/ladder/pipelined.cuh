@@ -7,7 +7,7 @@
 namespace rapt {
 namespace ladder {
 
-template <AttentionConfig cfg>
+template <Sm80Config cfg>
 struct PipelinedAttention : MmaTiles<cfg> {
   using Tiles = MmaTiles<cfg>;
   using Tiles::keys;
@@ -95,7 +95,7 @@ struct PipelinedAttention : MmaTiles<cfg> {
 
 }  // namespace ladder
 
-template <AttentionConfig cfg>
+template <Sm80Config cfg>
 inline void attention_sm80(const Sm80Params& p) {
   extern __shared__ __align__(16) char shared[];
   __shared__ __align__(16) char q[ladder::PipelinedAttention<cfg>::q_bytes];

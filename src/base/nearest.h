@@ -1,5 +1,5 @@
 // The known word that somebody probably meant: for sentences about unknown words.
-// Used by problem_hint.cpp, kernels/emit.cpp and the lab.
+// Used by problem_hint.cpp, kernels/config_table.cpp and the lab.
 #pragma once
 
 #include <algorithm>

@@ -1,7 +1,20 @@
 // Rules that GPU families share (config_rules.h).
 #include "kernels/config_rules.h"
 
+#include <algorithm>
+
 namespace rapt {
+namespace {
+
+// "warps_m = 4, warps_k = 1".
+std::string values_of(const KernelConfig& config, std::initializer_list<std::string_view> fields) {
+  std::string text;
+  for (const std::string_view field : fields)
+    text += concat(text.empty() ? "" : ", ", field, " = ", config.word(field));
+  return text;
+}
+
+}  // namespace
 
 void require_range(const char* field, int value, int least, int most) {
   if (value < least || value > most) bad_config(field, value, "must be ", least, " to ", most);
@@ -11,20 +24,30 @@ void require_multiple(const char* field, int value, int of) {
   if (value % of != 0) bad_config(field, value, "must be a multiple of ", of);
 }
 
-void require_fits(const ConfigChange& change, int64_t smem_bytes) {
-  const AttentionConfig& c = change.changed;
+void require_planned(const char* family, const ConfigChange& change, std::initializer_list<std::string_view> free) {
+  for (const ConfigField& field : change.chosen.type().fields) {
+    if (std::find(free.begin(), free.end(), field.name) != free.end()) continue;
+    const std::string now = field.word(change.changed.data()), planned = field.word(change.chosen.data());
+    if (now == planned) continue;
+    std::string list;
+    for (const std::string_view name : free) list += concat(list.empty() ? "" : ", ", name);
+    invalid("config: ", field.name, " = ", now, ": must be ", planned, ", as ", family,
+            " computes this problem; what may be changed: ", list);
+  }
+}
+
+void require_fits(const ConfigChange& change, const BlockDemand& demand) {
   const Device& device = change.device;
   constexpr int most_threads = 1024;  // of a block, on every GPU
-  if (c.threads() > most_threads)
-    invalid("config: warps_m = ", c.warps_m, ", warps_k = ", c.warps_k, ": a block of ", c.threads(),
+  if (demand.threads > most_threads)
+    invalid("config: ", values_of(change.changed, demand.thread_fields), ": a block of ", demand.threads,
             " threads; at most ", most_threads);
-  if (smem_bytes > device.smem_per_block)
-    invalid("config: block_m = ", c.block_m, ", block_n = ", c.block_n, ", warps_k = ", c.warps_k,
-            ", stages = ", c.stages, ": take ", smem_bytes, " bytes of shared memory; a block of ", device.name,
-            " has ", device.smem_per_block);
-  if (c.min_blocks * c.threads() > device.threads_per_sm)
-    bad_config("min_blocks", c.min_blocks, "blocks of ", c.threads(), " threads; a multiprocessor of ", device.name,
-               " has ", device.threads_per_sm, " threads");
+  if (demand.smem_bytes > device.smem_per_block)
+    invalid("config: ", values_of(change.changed, demand.smem_fields), ": take ", demand.smem_bytes,
+            " bytes of shared memory; a block of ", device.name, " has ", device.smem_per_block);
+  if (demand.min_blocks * demand.threads > device.threads_per_sm)
+    bad_config("min_blocks", demand.min_blocks, "blocks of ", demand.threads, " threads; a multiprocessor of ",
+               device.name, " has ", device.threads_per_sm, " threads");
 }
 
 }  // namespace rapt

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "device/device.h"
-#include "kernels/shared/config.h"
+#include "kernels/config_table.h"
 #include "problem/problem.h"
 
 namespace rapt {
@@ -15,8 +15,8 @@ namespace rapt {
 struct ConfigChange {
   const Problem& problem;
   const Device& device;
-  const AttentionConfig &chosen, &changed;  // the planner's, and that with words over it
-  bool own_text;                            // the library's device text; a variant's has rules of its own
+  const KernelConfig &chosen, &changed;  // the planner's, and that with words over it
+  bool own_text;                         // the library's device text; a variant's has rules of its own
 };
 
 // "config: block_n = 63: must be a multiple of 16".
@@ -27,9 +27,17 @@ template <class Value, class... Parts>
 
 void require_range(const char* field, int value, int least, int most);
 void require_multiple(const char* field, int value, int of);
-// Fields that are not `free` say what is computed: they must be as the planner chose them. Defined in emit.cpp.
+// Fields that are not `free` say what is computed: they must be as the planner chose them.
 void require_planned(const char* family, const ConfigChange& change, std::initializer_list<std::string_view> free);
+
+// What a thread block takes, and the fields that say so.
+struct BlockDemand {
+  int threads;
+  int64_t smem_bytes;
+  int min_blocks;
+  std::initializer_list<std::string_view> thread_fields, smem_fields;
+};
 // Threads, shared memory and blocks of a multiprocessor.
-void require_fits(const ConfigChange& change, int64_t smem_bytes);
+void require_fits(const ConfigChange& change, const BlockDemand& demand);
 
 }  // namespace rapt

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "device/device.h"
+#include "kernels/config_table.h"
 #include "kernels/launch_spec.h"
-#include "kernels/shared/config.h"
 #include "kernels/shared/params.h"
 #include "problem/problem.h"
 
@@ -15,18 +15,6 @@ namespace rapt {
 
 struct ConfigChange;  // kernels/config_rules.h
 struct CpuResources;  // cpu/resources.h
-
-// Compile-time or dispatch choices of a kernel. CPU families read isa, block_m, block_n and splits; GPU families read
-// `attention`, from which their kernel is compiled.
-struct KernelConfig {
-  CpuIsa isa = CpuIsa::scalar;
-  int block_m = 0;     // query rows of a tile
-  int block_n = 0;     // keys of a tile
-  int64_t splits = 1;  // parts that the keys are split in; a function of the Problem, never of the thread count
-  AttentionConfig attention;
-  int64_t cached_bytes = 0;  // GPU: keys and values that should fit into L2 together
-  bool operator==(const KernelConfig&) const = default;
-};
 
 // One step of a call: its configuration and the call's values.
 struct StepCall {
@@ -41,6 +29,7 @@ struct Family {
   bool (*accepts)(const Problem& problem, const Device& device, std::string* why);
   // The best configuration (only called when accepted). Allocates nothing.
   KernelConfig (*configure)(const Problem& problem, const Device& device);
+  const ConfigType& config_type;
   size_t (*workspace_bytes)(const Problem& problem, const KernelConfig& config);
 
   // CPU families: computes the step. workspace: the bytes asked for, or null, and then the context's are used.

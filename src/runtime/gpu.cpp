@@ -76,7 +76,7 @@ std::shared_ptr<const LoadedPlan> GpuResources::plan_of_loaded_kernels(const Pro
 
 const LoadedKernel* GpuResources::known_kernel(const Step& step, const Device& device) {
   const auto same = [&](const StepKernel& known) {
-    return known.family == step.family && known.config.attention == step.config.attention && known.arch == device.arch;
+    return known.family == step.family && known.config == step.config && known.arch == device.arch;
   };
   const std::lock_guard lock(kernels_mutex_);
   const auto known = std::find_if(step_kernels_.begin(), step_kernels_.end(), same);

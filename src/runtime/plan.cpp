@@ -3,7 +3,6 @@
 
 #include "base/error.h"
 #include "kernels/config_rules.h"
-#include "kernels/emit.h"
 #include "kernels/family.h"
 
 namespace rapt {
@@ -57,21 +56,15 @@ Plan plan_with(const Problem& problem, const Device& device, std::string_view wo
   for (int i = 0; i < result.step_count && !words.empty(); ++i) {
     Step& step = result.steps[static_cast<size_t>(i)];
     if (step.family->check_config == nullptr) invalid("config: ", words, ": ", step.family->name, " takes none");
-    AttentionConfig changed = step.config.attention;
-    apply_words(words, changed);
-    step.family->check_config({problem, device, step.config.attention, changed, own_text});
-    step.config.attention = changed;
+    KernelConfig changed = step.config;
+    changed.apply(words);
+    step.family->check_config({problem, device, step.config, changed, own_text});
+    step.config = changed;
   }
   return result;
 }
 
-std::string to_string(const Step& step) {
-  const KernelConfig& c = step.config;
-  if (step.family->unit == nullptr)
-    return concat(step.family->name, " isa=", name_of(c.isa), " block_m=", c.block_m, " block_n=", c.block_n,
-                  " splits=", c.splits);
-  return concat(step.family->name, " ", to_string(c.attention));
-}
+std::string to_string(const Step& step) { return concat(step.family->name, " ", step.config.words()); }
 
 std::string to_string(const Plan& plan) {
   std::string text;

@@ -6,6 +6,7 @@
 #include "device/device.h"
 #include "jit/jit.h"
 #include "kernels/family.h"
+#include "kernels/sm80/config.h"
 #include "lab/cubin.h"
 #include "runtime/plan.h"
 
@@ -26,7 +27,7 @@ INSTANTIATE_TEST_SUITE_P(Architectures, AttentionCode, testing::Values("sm_89", 
 struct Products {
   int scores, values;
 };
-Products products_of(const AttentionConfig& c) {
+Products products_of(const Sm80Config& c) {
   const int m_tiles = c.block_m / c.warps_m / 16, dim = (c.head_dim + 31) / 32 * 32;
   return {m_tiles * (c.block_n / 8) * (dim / (c.fp8_scores ? 32 : 16)),
           m_tiles * (c.head_dim_v / 8) * (c.block_n / (c.fp8_values ? 32 : 16)) * (c.fp8_values ? c.p_terms : 1)};
@@ -40,7 +41,7 @@ TEST_P(AttentionCode, Fp8Products) {
     SCOPED_TRACE(line);
     const Step step = plan(parse_problem(line), device).steps[0];
     ASSERT_EQ(step.family, &attention_sm80);
-    const AttentionConfig& config = step.config.attention;
+    const Sm80Config& config = step.config.as<Sm80Config>();
     const KernelUnit unit = step.family->unit(step.config);
     const jit::Image image = jit::compile({.unit = unit.text, .arch = device.arch, .label = line, .files = {}});
     const jit::Resources used = jit::parse_resources(image.log);

@@ -24,27 +24,26 @@ namespace {
 
 using check::Fill;
 
-constexpr AttentionConfig config_of(DType q, DType k, DType v, DType out, int head_dim = 64, int head_dim_v = 64) {
-  AttentionConfig c;
+constexpr ScalarConfig config_of(DType q, DType k, DType v, DType out, int head_dim = 64, int head_dim_v = 64) {
+  ScalarConfig c;
   c.q = q, c.k = k, c.v = v, c.out = out;
   c.head_dim = head_dim, c.head_dim_v = head_dim_v;
   c.block_m = 32, c.block_n = 32, c.warps_m = 8;
   const bool fp8 = is_fp8(q) || is_fp8(k) || is_fp8(v);
   c.min_blocks = !fp8 && head_dim_v <= 128 ? 2 : 1;
-  c.folded = false;
   return c;
 }
-constexpr AttentionConfig config_of(DType dtype, int head_dim = 64, int head_dim_v = 64) {
+constexpr ScalarConfig config_of(DType dtype, int head_dim = 64, int head_dim_v = 64) {
   return config_of(dtype, dtype, dtype, dtype, head_dim, head_dim_v);
 }
-constexpr AttentionConfig with(bool mask, bool softcap, bool alibi, DType bias) {
-  AttentionConfig c = config_of(DType::f32);
+constexpr ScalarConfig with(bool mask, bool softcap, bool alibi, DType bias) {
+  ScalarConfig c = config_of(DType::f32);
   c.mask = mask, c.softcap = softcap, c.alibi = alibi, c.bias = bias;
   if (mask || softcap || alibi || bias != DType::none) c.min_blocks = 1;
   return c;
 }
 
-template <AttentionConfig config>
+template <ScalarConfig config>
 void run(const AttentionParams& params) {
   const auto floats = static_cast<size_t>(ScalarTile(config).floats);
   ASSERT_LE(floats, shared_floats);
@@ -55,15 +54,15 @@ void run(const AttentionParams& params) {
                          [&] { attend_scalar<config>(params); });
 }
 
-template <AttentionConfig... configs>
-bool run_one_of(const AttentionConfig& wanted, const AttentionParams& params) {
+template <ScalarConfig... configs>
+bool run_one_of(const ScalarConfig& wanted, const AttentionParams& params) {
   return ((wanted == configs && (run<configs>(params), true)) || ...);
 }
 
 constexpr auto none = DType::none, f32 = DType::f32, f16 = DType::f16, bf16 = DType::bf16, e4m3 = DType::e4m3,
                e5m2 = DType::e5m2, sim8 = DType::sim8;
 
-bool run_masks(const AttentionConfig& c, const AttentionParams& p) {
+bool run_masks(const ScalarConfig& c, const AttentionParams& p) {
   return run_one_of<with(false, false, false, none), with(false, false, true, none), with(false, true, false, none),
                     with(false, false, false, f32), with(false, false, false, f16), with(false, false, false, bf16),
                     with(false, true, true, f32), with(true, false, false, none), with(true, false, true, none),
@@ -71,21 +70,21 @@ bool run_masks(const AttentionConfig& c, const AttentionParams& p) {
                     with(true, false, false, bf16), with(true, true, true, f32)>(c, p);
 }
 
-constexpr AttentionConfig fp8(DType dtype, DType out, int p_terms, bool key_mean, bool mask = false,
-                              bool softcap = false, bool alibi = false, DType bias = DType::none) {
-  AttentionConfig c = config_of(dtype, dtype, dtype, out);
+constexpr ScalarConfig fp8(DType dtype, DType out, int p_terms, bool key_mean, bool mask = false, bool softcap = false,
+                           bool alibi = false, DType bias = DType::none) {
+  ScalarConfig c = config_of(dtype, dtype, dtype, out);
   c.p_terms = p_terms, c.key_mean = key_mean;
   c.mask = mask, c.softcap = softcap, c.alibi = alibi, c.bias = bias;
   return c;
 }
-constexpr AttentionConfig wide_fp8(int head_dim, int head_dim_v, int p_terms, bool key_mean) {
-  AttentionConfig c = config_of(e4m3, e4m3, e4m3, f16, head_dim, head_dim_v);
+constexpr ScalarConfig wide_fp8(int head_dim, int head_dim_v, int p_terms, bool key_mean) {
+  ScalarConfig c = config_of(e4m3, e4m3, e4m3, f16, head_dim, head_dim_v);
   c.p_terms = p_terms, c.key_mean = key_mean;
   return c;
 }
 
 // FP8 with weights of every number of terms and the mean of smoothed keys.
-bool run_fp8(const AttentionConfig& c, const AttentionParams& p) {
+bool run_fp8(const ScalarConfig& c, const AttentionParams& p) {
   return run_one_of<
       fp8(e4m3, f32, 0, false), fp8(e4m3, f32, 1, false), fp8(e4m3, f32, 2, false), fp8(e4m3, f32, 0, true),
       fp8(e4m3, f32, 1, true), fp8(e4m3, f32, 2, true), fp8(e4m3, f32, 0, true, false, true),
@@ -97,7 +96,7 @@ bool run_fp8(const AttentionConfig& c, const AttentionParams& p) {
       c, p);
 }
 
-bool run_types(const AttentionConfig& c, const AttentionParams& p) {
+bool run_types(const ScalarConfig& c, const AttentionParams& p) {
   return run_one_of<config_of(f16), config_of(bf16), config_of(f32, 128, 64), config_of(f32, 128, 128),
                     config_of(f16, 256, 256), config_of(f32, 256, 128), config_of(f32, 64, 256),
                     config_of(f32, 256, 256), config_of(e4m3, e4m3, e4m3, f16), config_of(e5m2, e5m2, e5m2, f32),
@@ -116,7 +115,7 @@ void emulated(const Problem& problem, const check::Inputs& inputs, const check::
   if (!attention_scalar.accepts(problem, gpu(), &why)) unsupported(why);
   const check::SdpaCall call(problem, inputs, outputs);
   const AttentionParams params = attention_params(call.args, problem);
-  const AttentionConfig config = attention_scalar.configure(problem, gpu()).attention;
+  const ScalarConfig config = attention_scalar.configure(problem, gpu()).as<ScalarConfig>();
   if (!run_masks(config, params) && !run_types(config, params) && !run_fp8(config, params))
     unsupported("no such kernel in this test");
 }

@@ -34,9 +34,9 @@ constexpr bool has_address_sanitizer = true;
 constexpr bool has_address_sanitizer = false;
 #endif
 
-constexpr AttentionConfig config_of(DType dtype, int dim, int dim_v, int block_m, int block_n, int warps_m, int warps_k,
-                                    int stages) {
-  AttentionConfig c;
+constexpr Sm80Config config_of(DType dtype, int dim, int dim_v, int block_m, int block_n, int warps_m, int warps_k,
+                               int stages) {
+  Sm80Config c;
   c.q = c.k = c.v = c.out = dtype;
   c.head_dim = dim, c.head_dim_v = dim_v, c.block_m = block_m, c.block_n = block_n;
   c.warps_m = warps_m, c.warps_k = warps_k, c.stages = stages;
@@ -44,7 +44,7 @@ constexpr AttentionConfig config_of(DType dtype, int dim, int dim_v, int block_m
 }
 
 // Every thread of every block, in the grid that attention_sm80.cpp would launch.
-template <AttentionConfig cfg>
+template <Sm80Config cfg>
 void launch(const Problem& p, const Sm80Params& params) {
   const auto tiles = params.order.row_tiles;
   const auto run = [&](unsigned blocks) {
@@ -80,7 +80,7 @@ class Guarded {
   rapt_tensor view_{};
 };
 
-template <AttentionConfig cfg>
+template <Sm80Config cfg>
 check::Kernel kernel_of(unsigned section) {
   emulated_shared = shared;
   return [section](const Problem& p, const check::Inputs& in, const check::Outputs& out) {
@@ -94,7 +94,7 @@ check::Kernel kernel_of(unsigned section) {
   };
 }
 
-template <AttentionConfig cfg>
+template <Sm80Config cfg>
 void expect_right(const std::string& line, check::Fill fill = check::Fill::normal, unsigned section = 1) {
   if (has_address_sanitizer) GTEST_SKIP() << "its fake stacks and fibers do not go together";
   const check::Result result = check::check_problem(parse_problem(line), fill, 3, kernel_of<cfg>(section));
@@ -109,19 +109,19 @@ class Sm80Text : public ::testing::Test {
 };
 
 TEST_F(Sm80Text, Dense) {
-  static constexpr AttentionConfig cfg = config_of(DType::f16, 64, 64, 32, 32, 2, 1, 2);
+  static constexpr Sm80Config cfg = config_of(DType::f16, 64, 64, 32, 32, 2, 1, 2);
   expect_right<cfg>("f16 b2 h4:2 q70 k130 d64 lse");
   expect_right<cfg>("f16 b1 h2 q33 k64 d64 lse sinks", huge);
 }
 
 TEST_F(Sm80Text, TwoRowTilesAWarpAndOneStage) {
-  static constexpr AttentionConfig cfg = config_of(DType::bf16, 40, 24, 64, 48, 2, 1, 1);
+  static constexpr Sm80Config cfg = config_of(DType::bf16, 40, 24, 64, 48, 2, 1, 1);
   expect_right<cfg>("bf16 b1 h2 q100 k150 d40:24 layout=bshd lse");
 }
 
 TEST_F(Sm80Text, CausalAndWindows) {
-  static constexpr AttentionConfig cfg = [] {
-    AttentionConfig c = config_of(DType::f16, 32, 32, 32, 16, 2, 1, 3);
+  static constexpr Sm80Config cfg = [] {
+    Sm80Config c = config_of(DType::f16, 32, 32, 32, 16, 2, 1, 3);
     c.bounded = true;
     return c;
   }();
@@ -135,17 +135,17 @@ TEST_F(Sm80Text, CausalAndWindows) {
 
 // Sequences without keys: nothing but Q is copied, and it must not land on the zeros that are stored.
 TEST_F(Sm80Text, NoKeys) {
-  static constexpr AttentionConfig cfg = config_of(DType::f16, 64, 64, 64, 32, 4, 1, 2);
+  static constexpr Sm80Config cfg = config_of(DType::f16, 64, 64, 64, 32, 4, 1, 2);
   expect_right<cfg>("f16 h4 d64 varlen=70:0,3:0,130:0,65:33 lse");
   expect_right<cfg>("f16 b2 h2 q70 k40 d64 seqused=0,40 lse");
 }
 
 TEST_F(Sm80Text, UnusedQueries) {
-  static constexpr AttentionConfig cfg = config_of(DType::f16, 64, 64, 64, 32, 4, 1, 2);
+  static constexpr Sm80Config cfg = config_of(DType::f16, 64, 64, 64, 32, 4, 1, 2);
   expect_right<cfg>("f16 b3 h2 q140 k40 d64 seqused_q=0,70,140 lse", hidden);
   expect_right<cfg>("f16 h4:2 d64 varlen=140:40,3:9,65:33 seqused_q=64,0,65 seqused=40,9,0 lse sinks", hidden);
-  static constexpr AttentionConfig dealt = [] {
-    AttentionConfig c = config_of(DType::bf16, 32, 32, 32, 16, 2, 4, 3);
+  static constexpr Sm80Config dealt = [] {
+    Sm80Config c = config_of(DType::bf16, 32, 32, 32, 16, 2, 4, 3);
     c.out = DType::f32, c.bounded = true;
     return c;
   }();
@@ -153,8 +153,8 @@ TEST_F(Sm80Text, UnusedQueries) {
 }
 
 TEST_F(Sm80Text, EveryOperationOnScores) {
-  static constexpr AttentionConfig cfg = [] {
-    AttentionConfig c = config_of(DType::bf16, 32, 32, 32, 32, 2, 1, 2);
+  static constexpr Sm80Config cfg = [] {
+    Sm80Config c = config_of(DType::bf16, 32, 32, 32, 32, 2, 1, 2);
     c.folded = false, c.softcap = true, c.bias = DType::f32, c.alibi = true, c.mask = true, c.bounded = true;
     return c;
   }();
@@ -163,8 +163,8 @@ TEST_F(Sm80Text, EveryOperationOnScores) {
 }
 
 TEST_F(Sm80Text, NegativeAndZeroScale) {
-  static constexpr AttentionConfig cfg = [] {
-    AttentionConfig c = config_of(DType::f16, 32, 32, 32, 32, 2, 1, 2);
+  static constexpr Sm80Config cfg = [] {
+    Sm80Config c = config_of(DType::f16, 32, 32, 32, 32, 2, 1, 2);
     c.folded = false;
     return c;
   }();
@@ -173,8 +173,8 @@ TEST_F(Sm80Text, NegativeAndZeroScale) {
 }
 
 TEST_F(Sm80Text, KeysDealtToWarps) {
-  static constexpr AttentionConfig cfg = [] {
-    AttentionConfig c = config_of(DType::f16, 64, 64, 32, 32, 2, 4, 1);
+  static constexpr Sm80Config cfg = [] {
+    Sm80Config c = config_of(DType::f16, 64, 64, 32, 32, 2, 4, 1);
     c.q_in_registers = true, c.bounded = true;
     return c;
   }();
@@ -184,8 +184,8 @@ TEST_F(Sm80Text, KeysDealtToWarps) {
 }
 
 TEST_F(Sm80Text, OutputsOfAnotherKind) {
-  static constexpr AttentionConfig cfg = [] {
-    AttentionConfig c = config_of(DType::f16, 32, 48, 32, 32, 2, 1, 2);
+  static constexpr Sm80Config cfg = [] {
+    Sm80Config c = config_of(DType::f16, 32, 48, 32, 32, 2, 1, 2);
     c.out = DType::f32, c.bounded = true;
     return c;
   }();
@@ -194,8 +194,8 @@ TEST_F(Sm80Text, OutputsOfAnotherKind) {
 }
 
 TEST_F(Sm80Text, SumsInHalfPrecision) {
-  static constexpr AttentionConfig cfg = [] {
-    AttentionConfig c = config_of(DType::f16, 32, 32, 32, 32, 2, 1, 2);
+  static constexpr Sm80Config cfg = [] {
+    Sm80Config c = config_of(DType::f16, 32, 32, 32, 32, 2, 1, 2);
     c.f16_accumulate = true;
     return c;
   }();
@@ -204,22 +204,22 @@ TEST_F(Sm80Text, SumsInHalfPrecision) {
 
 // FP8 by FP8 instructions, as on Ada: scores, and weights in one or two terms.
 TEST_F(Sm80Text, Fp8Instructions) {
-  static constexpr AttentionConfig scores = [] {
-    AttentionConfig c = config_of(DType::e4m3, 64, 64, 32, 32, 2, 1, 2);
+  static constexpr Sm80Config scores = [] {
+    Sm80Config c = config_of(DType::e4m3, 64, 64, 32, 32, 2, 1, 2);
     c.out = DType::f16, c.fp8_scores = true;
     return c;
   }();
   expect_right<scores>("e4m3 out=f16 b2 h4:2 q70 k130 d64 scales=head lse");
   expect_right<scores>("e4m3 out=f16 b1 h2 q40 k90 d64 sinks lse", huge);
-  static constexpr AttentionConfig one = [] {
-    AttentionConfig c = scores;
+  static constexpr Sm80Config one = [] {
+    Sm80Config c = scores;
     c.p_terms = 1, c.fp8_values = true, c.flush_keys = 32, c.bounded = true;
     return c;
   }();
   expect_right<one>("e4m3 out=f16 b1 h2 q70 k70 d64 causal scales=tensor pv=fp8 lse sinks");
   expect_right<one>("e4m3 out=f16 b1 h2 q70 k150 d64 window=20,5 scales=head pv=fp8 lse", hidden);
-  static constexpr AttentionConfig two = [] {
-    AttentionConfig c = config_of(DType::e5m2, 96, 80, 64, 64, 2, 1, 1);
+  static constexpr Sm80Config two = [] {
+    Sm80Config c = config_of(DType::e5m2, 96, 80, 64, 64, 2, 1, 1);
     c.out = DType::bf16, c.fp8_scores = c.fp8_values = true, c.p_terms = 2;
     return c;
   }();
@@ -228,15 +228,15 @@ TEST_F(Sm80Text, Fp8Instructions) {
 
 // FP8 codes widened to 16 bits on the way, each operand by itself and all together.
 TEST_F(Sm80Text, WidenedCodes) {
-  static constexpr AttentionConfig all = [] {
-    AttentionConfig c = config_of(DType::e4m3, 64, 64, 32, 32, 2, 1, 2);
+  static constexpr Sm80Config all = [] {
+    Sm80Config c = config_of(DType::e4m3, 64, 64, 32, 32, 2, 1, 2);
     c.out = DType::f16;
     return c;
   }();
   expect_right<all>("e4m3 out=f16 b2 h4:2 q70 k130 d64 scales=head lse");
   expect_right<all>("e4m3 out=f16 b1 h2 q1 k33 d64 scales=tensor lse");
-  static constexpr AttentionConfig cache = [] {
-    AttentionConfig c = config_of(DType::e4m3, 80, 48, 64, 64, 2, 1, 1);
+  static constexpr Sm80Config cache = [] {
+    Sm80Config c = config_of(DType::e4m3, 80, 48, 64, 64, 2, 1, 1);
     c.q = c.out = DType::bf16, c.bounded = true;
     return c;
   }();
@@ -244,20 +244,20 @@ TEST_F(Sm80Text, WidenedCodes) {
       "q=bf16 k=e4m3 v=e4m3 out=bf16 b1 h4:2 q100 k150 d80:48 causal k_scales=head v_scales=tensor lse");
   expect_right<cache>("q=bf16 k=e4m3 v=e4m3 out=bf16 b1 h2 q40 k70 d80:48 causal lse", huge);
   expect_right<cache>("q=bf16 k=e4m3 v=e4m3 out=bf16 b1 h2 q40 k70 d80:48 causal lse", check::Fill::seen_nan);
-  static constexpr AttentionConfig keys = [] {
-    AttentionConfig c = config_of(DType::f16, 32, 64, 32, 32, 2, 1, 2);
+  static constexpr Sm80Config keys = [] {
+    Sm80Config c = config_of(DType::f16, 32, 64, 32, 32, 2, 1, 2);
     c.k = DType::e5m2;
     return c;
   }();
   expect_right<keys>("q=f16 k=e5m2 v=f16 out=f16 b1 h2 q40 k90 d32:64 k_scales=tensor lse");
-  static constexpr AttentionConfig query = [] {
-    AttentionConfig c = config_of(DType::bf16, 48, 32, 32, 32, 2, 1, 2);
+  static constexpr Sm80Config query = [] {
+    Sm80Config c = config_of(DType::bf16, 48, 32, 32, 32, 2, 1, 2);
     c.q = DType::e4m3;
     return c;
   }();
   expect_right<query>("q=e4m3 k=bf16 v=bf16 out=bf16 b1 h2 q40 k90 d48:32 q_scales=head lse");
-  static constexpr AttentionConfig dealt = [] {
-    AttentionConfig c = config_of(DType::e5m2, 64, 64, 32, 32, 2, 4, 1);
+  static constexpr Sm80Config dealt = [] {
+    Sm80Config c = config_of(DType::e5m2, 64, 64, 32, 32, 2, 4, 1);
     c.q = c.out = DType::f16, c.q_in_registers = true, c.bounded = true;
     return c;
   }();
@@ -267,15 +267,15 @@ TEST_F(Sm80Text, WidenedCodes) {
 
 // Weights in E4M3 terms without FP8 instructions.
 TEST_F(Sm80Text, RoundedWeights) {
-  static constexpr AttentionConfig one = [] {
-    AttentionConfig c = config_of(DType::e4m3, 64, 64, 32, 32, 2, 1, 2);
+  static constexpr Sm80Config one = [] {
+    Sm80Config c = config_of(DType::e4m3, 64, 64, 32, 32, 2, 1, 2);
     c.q = c.out = DType::f16, c.p_terms = 1, c.bounded = true;
     return c;
   }();
   expect_right<one>(
       "q=f16 k=e4m3 v=e4m3 out=f16 b1 h2 q70 k150 d64 causal k_scales=head v_scales=head pv=fp8 lse sinks");
-  static constexpr AttentionConfig two = [] {
-    AttentionConfig c = config_of(DType::e5m2, 32, 64, 32, 32, 2, 2, 2);
+  static constexpr Sm80Config two = [] {
+    Sm80Config c = config_of(DType::e5m2, 32, 64, 32, 32, 2, 2, 2);
     c.out = DType::f32, c.p_terms = 2, c.row_scales = true, c.key_scales = 1, c.value_scales = 1;
     return c;
   }();
@@ -285,8 +285,8 @@ TEST_F(Sm80Text, RoundedWeights) {
 // Rows of bf16 queries at both ends of their range, which become f16 rows times a power of two.
 TEST_F(Sm80Text, QueriesAtTheEndsOfTheirRange) {
   if (has_address_sanitizer) GTEST_SKIP() << "its fake stacks and fibers do not go together";
-  static constexpr AttentionConfig cfg = [] {
-    AttentionConfig c = config_of(DType::e4m3, 32, 32, 32, 32, 2, 1, 2);
+  static constexpr Sm80Config cfg = [] {
+    Sm80Config c = config_of(DType::e4m3, 32, 32, 32, 32, 2, 1, 2);
     c.q = c.out = DType::bf16;
     return c;
   }();
@@ -306,35 +306,35 @@ TEST_F(Sm80Text, QueriesAtTheEndsOfTheirRange) {
 
 // Every kind of scale that is not the whole head's.
 TEST_F(Sm80Text, ScalesByRowKeyAndChannel) {
-  static constexpr AttentionConfig block = [] {
-    AttentionConfig c = config_of(DType::e4m3, 64, 64, 64, 32, 2, 1, 2);
+  static constexpr Sm80Config block = [] {
+    Sm80Config c = config_of(DType::e4m3, 64, 64, 64, 32, 2, 1, 2);
     c.out = DType::f16, c.row_scales = true, c.key_scales = 64, c.value_scales = 64;
     return c;
   }();
   expect_right<block>("e4m3 out=f16 b2 h4:2 q150 k200 d64 scales=block64 lse", check::Fill::outlier);
   expect_right<block>("e4m3 out=f16 h2 d64 varlen=17:70,0:9,65:130 scales=block64 lse", check::Fill::outlier);
-  static constexpr AttentionConfig dealt = [] {  // some warps' keys lie past the sequence
-    AttentionConfig c = config_of(DType::e4m3, 32, 32, 32, 64, 2, 4, 1);
+  static constexpr Sm80Config dealt = [] {  // some warps' keys lie past the sequence
+    Sm80Config c = config_of(DType::e4m3, 32, 32, 32, 64, 2, 4, 1);
     c.out = DType::f32, c.row_scales = true, c.key_scales = 64, c.value_scales = 64;
     return c;
   }();
   expect_right<dealt>("e4m3 out=f32 b2 h2 d32 varlen=20:130,9:41 scales=block64 lse");
-  static constexpr AttentionConfig token = [] {
-    AttentionConfig c = config_of(DType::e4m3, 32, 32, 32, 32, 2, 2, 2);
+  static constexpr Sm80Config token = [] {
+    Sm80Config c = config_of(DType::e4m3, 32, 32, 32, 32, 2, 2, 2);
     c.out = DType::f32, c.row_scales = true, c.key_scales = 1, c.value_scales = 1, c.bounded = true;
     return c;
   }();
   expect_right<token>("e4m3 out=f32 b1 h2 q70 k150 d32 causal scales=token lse", check::Fill::outlier);
   expect_right<token>("e4m3 out=f32 h2 d32 varlen=17:70,0:9,65:33 causal scales=token lse sinks");
   expect_right<token>("e4m3 out=f32 b1 h2 q70 k150 d32 window=30,5 scales=token lse", hidden);
-  static constexpr AttentionConfig terms = [] {
-    AttentionConfig c = token;
+  static constexpr Sm80Config terms = [] {
+    Sm80Config c = token;
     c.p_terms = 2, c.fp8_scores = c.fp8_values = true;
     return c;
   }();
   expect_right<terms>("e4m3 out=f32 b1 h2 q70 k150 d32 causal scales=token pv=fp8x2 lse", check::Fill::outlier);
-  static constexpr AttentionConfig channel = [] {
-    AttentionConfig c = config_of(DType::e4m3, 32, 80, 32, 64, 2, 1, 2);
+  static constexpr Sm80Config channel = [] {
+    Sm80Config c = config_of(DType::e4m3, 32, 80, 32, 64, 2, 1, 2);
     c.out = DType::bf16, c.key_scales = 128, c.channel_scales = true, c.folded = false, c.softcap = true;
     return c;
   }();
@@ -343,8 +343,8 @@ TEST_F(Sm80Text, ScalesByRowKeyAndChannel) {
 }
 
 TEST_F(Sm80Text, KeysWithoutTheirMean) {
-  static constexpr AttentionConfig cfg = [] {
-    AttentionConfig c = config_of(DType::e4m3, 64, 64, 32, 32, 2, 1, 2);
+  static constexpr Sm80Config cfg = [] {
+    Sm80Config c = config_of(DType::e4m3, 64, 64, 32, 32, 2, 1, 2);
     c.out = DType::f16, c.key_mean = true, c.bounded = true;
     return c;
   }();
@@ -354,8 +354,8 @@ TEST_F(Sm80Text, KeysWithoutTheirMean) {
 
 // Descales that make the factor of folded logits 0 or subnormal.
 TEST_F(Sm80Text, ScalesOfZero) {
-  static constexpr AttentionConfig cfg = [] {
-    AttentionConfig c = config_of(DType::e4m3, 32, 32, 32, 32, 2, 1, 2);
+  static constexpr Sm80Config cfg = [] {
+    Sm80Config c = config_of(DType::e4m3, 32, 32, 32, 32, 2, 1, 2);
     c.out = DType::f16;
     return c;
   }();

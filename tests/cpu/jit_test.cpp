@@ -125,12 +125,12 @@ TEST(Jit, FilesOfTheFolderAreNeverRead) {
 
 TEST(Jit, SharedHeadersAreCarriedAndReachable) {
   const auto& files = jit::embedded_files();
-  ASSERT_TRUE(files.contains("shared/config.h"));
+  ASSERT_TRUE(files.contains("shared/variant.h"));
   ASSERT_TRUE(files.contains("shared/params.h"));
   for (const auto& [name, text] : files)
     EXPECT_TRUE(text == file_bytes(RAPT_SOURCE_DIR "/src/kernels/" + std::string(name))) << name;
   Request request = small_kernel(1);
-  request.unit = "#include \"shared/config.h\"\n" + request.unit;
+  request.unit = "#include \"shared/variant.h\"\n" + request.unit;
   EXPECT_FALSE(jit::compile(request).bytes.empty());
 }
 
@@ -157,7 +157,7 @@ TEST(JitSignature, CoversWhatIsCompiledAndNothingElse) {
 
 TEST(JitSignature, AnEmbeddedFileCanBeReplaced) {
   Request request = small_kernel(1);
-  request.unit = "#include \"shared/config.h\"\n" + request.unit;
+  request.unit = "#include \"shared/variant.h\"\n" + request.unit;
   const std::string original = jit::signature(request);
   request.files["shared/dtype.h"] = std::string(jit::embedded_files().at("shared/dtype.h"));
   EXPECT_EQ(jit::signature(request), original) << "the same text";

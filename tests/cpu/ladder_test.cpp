@@ -209,8 +209,8 @@ TEST_P(RungsOn, SwizzledFoldsTheScaleIntoTheExponent) {
   const CompiledRung& one = rung("swizzled");
   EXPECT_GE(one.counts.hmma, 64);
   EXPECT_GT(one.counts.ldgsts, 0);
-  EXPECT_EQ(one.kernel.config.attention.stages, 3);
-  EXPECT_TRUE(one.kernel.config.attention.folded);
+  EXPECT_EQ(one.kernel.config.number("stages"), 3);
+  EXPECT_EQ(one.kernel.config.number("folded"), 1);
   constexpr int scores = 32;  // of a lane in a step, a fused operation each
   EXPECT_GE(one.counts.ffma, scores);
   EXPECT_LT(rung("pipelined").counts.ffma, scores);

@@ -23,8 +23,8 @@
 namespace rapt::test {
 namespace {
 
-constexpr AttentionConfig config_of(int block_m, int stages) {
-  AttentionConfig c;
+constexpr Sm80Config config_of(int block_m, int stages) {
+  Sm80Config c;
   c.head_dim = 64, c.head_dim_v = 64, c.block_m = block_m, c.block_n = 64, c.warps_m = 4, c.stages = stages;
   return c;
 }
@@ -43,7 +43,7 @@ constexpr bool has_address_sanitizer = false;
 
 // Runs `rung(params, shared memory)` as every thread of every block, and judges what it wrote.
 template <class Rung>
-void expect_right(const std::string& line, const AttentionConfig& config, Rung rung) {
+void expect_right(const std::string& line, const Sm80Config& config, Rung rung) {
   if (has_address_sanitizer) GTEST_SKIP() << "its fake stacks and fibers do not go together";
   const Problem problem = parse_problem(line);
   const check::Inputs inputs = check::make_inputs(problem, check::Fill::normal, 7);
@@ -64,7 +64,7 @@ void expect_right(const std::string& line, const AttentionConfig& config, Rung r
 constexpr const char* lines[] = {"f16 b1 h2 q64 k64 d64", "f16 b2 h4:2 q128 k192 d64"};
 
 TEST(LadderText, Tiled) {
-  static constexpr AttentionConfig cfg = config_of(32, 2);
+  static constexpr Sm80Config cfg = config_of(32, 2);
   for (const char* line : lines)
     expect_right(line, cfg, [](const Sm80Params& p, char* shared) {
       ladder::TiledAttention<cfg>(p, reinterpret_cast<float*>(shared)).run();
@@ -72,7 +72,7 @@ TEST(LadderText, Tiled) {
 }
 
 TEST(LadderText, Tensor) {
-  static constexpr AttentionConfig cfg = config_of(64, 1);
+  static constexpr Sm80Config cfg = config_of(64, 1);
   for (const char* line : lines)
     expect_right(line, cfg, [](const Sm80Params& p, char* shared) {
       const auto scores = reinterpret_cast<float*>(shared + smem_bytes(cfg));
@@ -81,7 +81,7 @@ TEST(LadderText, Tensor) {
 }
 
 TEST(LadderText, Pipelined) {
-  static constexpr AttentionConfig cfg = config_of(64, 2);
+  static constexpr Sm80Config cfg = config_of(64, 2);
   for (const char* line : lines)
     expect_right(line, cfg, [](const Sm80Params& p, char* shared) {
       ladder::PipelinedAttention<cfg>(p, shared + smem_bytes(cfg), shared).run();

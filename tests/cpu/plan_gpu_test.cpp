@@ -91,9 +91,7 @@ size_t kernels_of_lengths(const char* line, const char* preset, const SetLength&
     const Plan chosen = plan(problem, device);
     for (int i = 0; i < chosen.step_count; ++i) {
       const Step& step = chosen.steps[static_cast<size_t>(i)];
-      const auto same = [&](const Step& other) {
-        return other.family == step.family && other.config.attention == step.config.attention;
-      };
+      const auto same = [&](const Step& other) { return other.family == step.family && other.config == step.config; };
       if (std::find_if(met.begin(), met.end(), same) != met.end()) continue;
       met.push_back(step);
       units.insert(step.family->unit(step.config).text);

@@ -180,7 +180,7 @@ TEST(Reports, R178) {
   const jit::Request request = attention_request(slow_line);
   const std::string signature = jit::signature(request);
   for (const char* name : {"sm80/attention_sm80.cuh", "device/softmax.cuh", "ptx/mma.cuh", "shared/params.h",
-                           "shared/config.h", "shared/mask.h"}) {
+                           "shared/variant.h", "shared/mask.h"}) {
     jit::Request edited = request;
     edited.files[name] = std::string(jit::embedded_files().at(name)) + " ";
     EXPECT_NE(jit::signature(edited), signature) << name;

@@ -13,11 +13,26 @@
 #include "kernels/rules.h"
 
 namespace rapt {
+static std::string config_word(CpuIsa isa) { return name_of(isa); }
+static std::string config_code(CpuIsa isa) { return name_of(isa); }
+
 namespace {
 
 constexpr const char* name = "attention_cpu";
 
 using cpu::Tile;
+
+struct CpuConfig {
+  CpuIsa isa = CpuIsa::scalar;
+  int block_m = 0;     // query rows of a tile
+  int block_n = 0;     // keys of a tile
+  int64_t splits = 1;  // parts that the keys are split in; a function of the Problem, never of the thread count
+  bool operator==(const CpuConfig&) const = default;
+};
+constexpr ConfigField config_fields[] = {
+    config_field<CpuConfig, &CpuConfig::isa>("isa"), config_field<CpuConfig, &CpuConfig::block_m>("block_m"),
+    config_field<CpuConfig, &CpuConfig::block_n>("block_n"), config_field<CpuConfig, &CpuConfig::splits>("splits")};
+constexpr ConfigType config_table = config_type<CpuConfig>("CpuConfig", config_fields);
 
 constexpr int block_n = 96;              // keys of a tile: divides into blocks of 12 and into vectors of 16
 constexpr int64_t keys_per_split = 768;  // at least; a multiple of block_n
@@ -52,27 +67,28 @@ CpuIsa choose_isa(const Problem& p, const Device& device, int block_m) {
 }
 
 KernelConfig configure(const Problem& p, const Device& device) {
-  KernelConfig config;
+  CpuConfig config;
   const int64_t rows = rows_per_head_k(p);
   // Wide tiles of any height give a row the same bits; the narrow kernel does not, so invariant mode avoids it.
   config.block_m = rows <= cpu::narrow_rows && !p.invariant ? cpu::narrow_rows : rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
   config.isa = choose_isa(p, device, config.block_m);
   config.block_n = block_n;
   config.splits = choose_splits(p, config.block_m);
-  return config;
+  return {config_table, config};
 }
 
 // Floats of one tile's partial state.
-int64_t state_floats(const Problem& p, const KernelConfig& c) { return c.block_m * (p.head_dim_v + 2); }
+int64_t state_floats(const Problem& p, const CpuConfig& c) { return c.block_m * (p.head_dim_v + 2); }
 
 // Upper bound of tiles: varlen sequences are only known by their maximum and total.
-int64_t tile_bound(const Problem& p, const KernelConfig& c) {
+int64_t tile_bound(const Problem& p, const CpuConfig& c) {
   const int64_t heads = packs_heads(p) ? p.heads_k : p.heads_q, per_row = packs_heads(p) ? p.group() : 1;
   if (!p.varlen) return p.batch * heads * ((rows_per_head_k(p) + c.block_m - 1) / c.block_m);
   return heads * (p.total_q * per_row / c.block_m + std::min(p.batch, p.total_q));  // a tile begins with a row
 }
 
-size_t workspace_bytes(const Problem& p, const KernelConfig& c) {
+size_t workspace_bytes(const Problem& p, const KernelConfig& config) {
+  const auto& c = config.as<CpuConfig>();
   if (c.splits <= 1) return 0;
   size_t states = 0, bytes = 0;
   if (__builtin_mul_overflow(tile_bound(p, c), c.splits, &states) ||
@@ -85,7 +101,7 @@ size_t workspace_bytes(const Problem& p, const KernelConfig& c) {
 // rows come first: under causal masks they are the longest.
 class TileMap {
  public:
-  TileMap(const Problem& problem, const AttentionParams& params, const KernelConfig& config)
+  TileMap(const Problem& problem, const AttentionParams& params, const CpuConfig& config)
       : p_(problem), block_m_(config.block_m), splits_(config.splits), pack_(packs_heads(p_)) {
     heads_ = pack_ ? p_.heads_k : p_.heads_q;
     sequences_.reserve(static_cast<size_t>(p_.varlen || p_.seqused || p_.seqused_q || p_.has_starts ? p_.batch : 1));
@@ -147,7 +163,7 @@ void clear_unused_rows(const AttentionParams& p, const Sequence& s, int64_t b, i
 int weight_terms(PvMode pv) { return pv == PvMode::fp8 ? 1 : pv == PvMode::fp8x2 ? 2 : 0; }
 
 void run(const StepCall& step, CpuResources& cpu, void* workspace) {
-  const KernelConfig& config = step.config;
+  const auto& config = step.config.as<CpuConfig>();
   const cpu::AttentionKernel& kernel = *cpu_kernel(config.isa);
   cpu::Call call{step.params, weight_terms(step.problem.pv)};
   call.block_n = config.block_n;
@@ -167,7 +183,7 @@ void run(const StepCall& step, CpuResources& cpu, void* workspace) {
     });
     return;
   }
-  const size_t bytes = workspace_bytes(step.problem, config);
+  const size_t bytes = workspace_bytes(step.problem, step.config);
   auto* const states = static_cast<float*>(workspace != nullptr ? workspace : cpu.workspace.reserve(bytes));
   const int64_t stride = state_floats(step.problem, config);
   cpu.pool.parallel_for(map.tiles() * config.splits, [&](int worker, int64_t index) {
@@ -183,6 +199,6 @@ void run(const StepCall& step, CpuResources& cpu, void* workspace) {
 
 }  // namespace
 
-const Family attention_cpu{name, accepts, configure, workspace_bytes, run};
+const Family attention_cpu{name, accepts, configure, config_table, workspace_bytes, run};
 
 }  // namespace rapt

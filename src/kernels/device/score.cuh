@@ -2,7 +2,6 @@
 // boolean mask, range of keys. Works on one element; the caller walks its fragment. Device only.
 #pragma once
 
-#include "shared/config.h"
 #include "shared/params.h"
 #include "softmax.cuh"
 
@@ -12,7 +11,7 @@ namespace rapt {
 inline float tanh_by_exp2(float x) { return 1.0f - 2.0f / (exp2_approx(x * (2.0f * log2_e)) + 1.0f); }
 
 // Scores of one row of a head, by key.
-template <AttentionConfig cfg>
+template <auto cfg>
 struct RowScore {
   const AttentionParams& p;
   const char *bias = nullptr, *mask = nullptr;  // of (batch, head, row, key 0)

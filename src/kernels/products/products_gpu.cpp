@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "kernels/config_table.h"
 
 namespace rapt {
 namespace {
@@ -22,14 +23,21 @@ bool fits_tensor_cores(const ProductParams& p, int arch) {
          copies_by_16(p.a) && copies_by_16(p.b);
 }
 
-std::string code_of(const ProductConfig& c) {
-  const auto dtype = [](DType t) { return concat("rapt::DType::", name_of(t)); };
-  return concat("rapt::ProductConfig{.a = ", dtype(c.a), ", .b = ", dtype(c.b), ", .out = ", dtype(c.out),
-                ", .tensor_cores = ", c.tensor_cores ? "true" : "false", ", .block_m = ", c.block_m,
-                ", .block_n = ", c.block_n, ", .warps_m = ", c.warps_m, ", .warps_n = ", c.warps_n,
-                ", .depth_step = ", c.depth_step, ", .stages = ", c.stages, ", .flush = ", c.flush,
-                ", .min_blocks = ", c.min_blocks, "}");
-}
+constexpr ConfigField config_fields[] = {
+    config_field<ProductConfig, &ProductConfig::a>("a"),
+    config_field<ProductConfig, &ProductConfig::b>("b"),
+    config_field<ProductConfig, &ProductConfig::out>("out"),
+    config_field<ProductConfig, &ProductConfig::tensor_cores>("tensor_cores"),
+    config_field<ProductConfig, &ProductConfig::block_m>("block_m"),
+    config_field<ProductConfig, &ProductConfig::block_n>("block_n"),
+    config_field<ProductConfig, &ProductConfig::warps_m>("warps_m"),
+    config_field<ProductConfig, &ProductConfig::warps_n>("warps_n"),
+    config_field<ProductConfig, &ProductConfig::depth_step>("depth_step"),
+    config_field<ProductConfig, &ProductConfig::stages>("stages"),
+    config_field<ProductConfig, &ProductConfig::flush>("flush"),
+    config_field<ProductConfig, &ProductConfig::min_blocks>("min_blocks"),
+};
+constexpr ConfigType config_table = config_type<ProductConfig>("ProductConfig", config_fields);
 
 }  // namespace
 
@@ -52,10 +60,8 @@ ProductConfig product_config(const ProductParams& p, const Device& device) {
 }
 
 KernelUnit product_unit(const ProductConfig& c) {
-  return {concat("#include \"products/products.cuh\"\nconstexpr rapt::ProductConfig cfg = ", code_of(c),
-                 ";\nextern \"C\" __global__ void __launch_bounds__(cfg.threads(), cfg.min_blocks) "
-                 "rapt_kernel(const __grid_constant__ rapt::ProductParams p) { rapt::multiply_rows<cfg>(p); }\n"),
-          c.threads(), static_cast<size_t>(c.shared_bytes())};
+  return {emit_unit("products/products.cuh", "multiply_rows", config_table, &c, "ProductParams"), c.threads(),
+          static_cast<size_t>(c.shared_bytes())};
 }
 
 LaunchSpec product_launch(const ProductParams& params, const ProductConfig& config) {

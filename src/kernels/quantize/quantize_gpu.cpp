@@ -4,8 +4,21 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "kernels/config_table.h"
 
 namespace rapt {
+// Enumerations as their tables write them.
+static std::string config_word(QuantizeStep step) {
+  constexpr const char* names[] = {"mean", "clear", "amax", "finish", "select", "encode"};
+  return names[static_cast<size_t>(step)];
+}
+static std::string config_code(QuantizeStep step) { return concat("rapt::QuantizeStep::", config_word(step)); }
+static std::string config_word(ScaleKind group) {
+  constexpr const char* names[] = {"", "tensor", "head", "token", "block64", "block128", "channel"};
+  return names[static_cast<size_t>(group)];
+}
+static std::string config_code(ScaleKind group) { return concat("rapt::ScaleKind::", config_word(group)); }
+
 namespace {
 
 // Whether chunks of 8 channels lie side by side at multiples of so many bytes, in every row.
@@ -16,24 +29,19 @@ bool has_vectors(const TensorRef& t, index_t dim, int alignment) {
          is_multiple(t.head) && is_multiple(t.row);
 }
 
-const char* name_of(QuantizeStep step) {
-  constexpr const char* names[] = {"mean", "clear", "amax", "finish", "select", "encode"};
-  return names[static_cast<size_t>(step)];
-}
-const char* name_of(ScaleKind group) {
-  constexpr const char* names[] = {"", "tensor", "head", "token", "block64", "block128", "channel"};
-  return names[static_cast<size_t>(group)];
-}
-
-std::string code_of(const QuantizeConfig& c) {
-  const auto yes_no = [](bool value) { return value ? "true" : "false"; };
-  return concat("rapt::QuantizeConfig{.step = rapt::QuantizeStep::", name_of(c.step),
-                ", .input = rapt::DType::", rapt::name_of(c.input),
-                ", .output = rapt::DType::", rapt::name_of(c.output), ", .dim = ", c.dim,
-                ", .group = rapt::ScaleKind::", name_of(c.group), ", .settled = ", yes_no(c.settled),
-                ", .hadamard = ", yes_no(c.hadamard), ", .smooth = ", yes_no(c.smooth),
-                ", .input_vectors = ", yes_no(c.input_vectors), ", .output_vectors = ", yes_no(c.output_vectors), "}");
-}
+constexpr ConfigField config_fields[] = {
+    config_field<QuantizeConfig, &QuantizeConfig::step>("step"),
+    config_field<QuantizeConfig, &QuantizeConfig::input>("input"),
+    config_field<QuantizeConfig, &QuantizeConfig::output>("output"),
+    config_field<QuantizeConfig, &QuantizeConfig::dim>("dim"),
+    config_field<QuantizeConfig, &QuantizeConfig::group>("group"),
+    config_field<QuantizeConfig, &QuantizeConfig::settled>("settled"),
+    config_field<QuantizeConfig, &QuantizeConfig::hadamard>("hadamard"),
+    config_field<QuantizeConfig, &QuantizeConfig::smooth>("smooth"),
+    config_field<QuantizeConfig, &QuantizeConfig::input_vectors>("input_vectors"),
+    config_field<QuantizeConfig, &QuantizeConfig::output_vectors>("output_vectors"),
+};
+constexpr ConfigType config_table = config_type<QuantizeConfig>("QuantizeConfig", config_fields);
 
 // One step of a call, without what that step does not depend on, so that calls share kernels.
 QuantizeConfig config_of(const QuantizeParams& p, QuantizeStep step) {
@@ -88,10 +96,7 @@ std::vector<QuantizeConfig> quantize_configs(const QuantizeParams& p) {
 }
 
 KernelUnit quantize_unit(const QuantizeConfig& c) {
-  return {concat("#include \"quantize/quantize.cuh\"\nconstexpr rapt::QuantizeConfig cfg = ", code_of(c),
-                 ";\nextern \"C\" __global__ void __launch_bounds__(cfg.threads(), cfg.min_blocks()) rapt_kernel(const "
-                 "__grid_constant__ "
-                 "rapt::QuantizeParams p) { rapt::quantize<cfg>(p); }\n"),
+  return {emit_unit("quantize/quantize.cuh", "quantize", config_table, &c, "QuantizeParams", "cfg.min_blocks()"),
           c.threads(), static_cast<size_t>(c.shared_words()) * sizeof(unsigned)};
 }
 

@@ -4,15 +4,35 @@
 
 #include "base/error.h"
 #include "kernels/config_rules.h"
-#include "kernels/emit.h"
 #include "kernels/family.h"
 #include "kernels/rules.h"
+#include "kernels/scalar/config.h"
 #include "kernels/scalar/scalar_tile.h"
 
 namespace rapt {
 namespace {
 
 constexpr const char* name = "attention_scalar";
+
+constexpr ConfigField config_fields[] = {
+    config_field<ScalarConfig, &ScalarConfig::q>("q"),
+    config_field<ScalarConfig, &ScalarConfig::k>("k"),
+    config_field<ScalarConfig, &ScalarConfig::v>("v"),
+    config_field<ScalarConfig, &ScalarConfig::out>("out"),
+    config_field<ScalarConfig, &ScalarConfig::head_dim>("head_dim"),
+    config_field<ScalarConfig, &ScalarConfig::head_dim_v>("head_dim_v"),
+    config_field<ScalarConfig, &ScalarConfig::block_m>("block_m"),
+    config_field<ScalarConfig, &ScalarConfig::block_n>("block_n"),
+    config_field<ScalarConfig, &ScalarConfig::warps_m>("warps_m"),
+    config_field<ScalarConfig, &ScalarConfig::min_blocks>("min_blocks"),
+    config_field<ScalarConfig, &ScalarConfig::softcap>("softcap"),
+    config_field<ScalarConfig, &ScalarConfig::bias>("bias"),
+    config_field<ScalarConfig, &ScalarConfig::alibi>("alibi"),
+    config_field<ScalarConfig, &ScalarConfig::mask>("mask"),
+    config_field<ScalarConfig, &ScalarConfig::p_terms>("p_terms"),
+    config_field<ScalarConfig, &ScalarConfig::key_mean>("key_mean"),
+};
+constexpr ConfigType config_table = config_type<ScalarConfig>("ScalarConfig", config_fields);
 
 bool accepts(const Problem& p, const Device& device, std::string* why) {
   if (refused_for_gpu(name, device, why) || refused_by_all(name, p, why)) return false;
@@ -25,12 +45,10 @@ int width(int64_t head_dim) { return head_dim <= 64 ? 64 : head_dim <= 128 ? 128
 
 // One shape of tile for every problem, so that a row's bits depend on nothing else in the call.
 KernelConfig configure(const Problem& p, const Device&) {
-  KernelConfig config;
-  AttentionConfig& a = config.attention;
+  ScalarConfig a;
   a.q = p.q, a.k = p.k, a.v = p.v, a.out = p.out;
   a.head_dim = width(p.head_dim), a.head_dim_v = width(p.head_dim_v);
   a.block_m = 32, a.block_n = 32, a.warps_m = 8;
-  a.folded = false;
   a.softcap = p.softcap.has_value();
   a.bias = p.bias.dtype;
   a.alibi = p.alibi;
@@ -40,37 +58,42 @@ KernelConfig configure(const Problem& p, const Device&) {
   const bool fp8 = is_fp8(p.q) || is_fp8(p.k) || is_fp8(p.v);
   const bool plain = !fp8 && !a.softcap && !p.bias.present() && !a.alibi && !a.mask;
   a.min_blocks = plain && a.head_dim_v <= 128 ? 2 : 1;  // two leave 128 registers a thread, too few for the rest
-  config.block_m = a.block_m, config.block_n = a.block_n;
-  return config;
+  return {config_table, a};
 }
 
 size_t workspace_bytes(const Problem&, const KernelConfig&) { return 0; }
 
 KernelUnit unit(const KernelConfig& config) {
-  const AttentionConfig& a = config.attention;
+  const auto& a = config.as<ScalarConfig>();
   const auto floats = static_cast<size_t>(ScalarTile(a).floats);
-  return {emit_unit("scalar/attention_scalar.cuh", "attend_scalar", a), a.threads(), floats * sizeof(float)};
+  return {emit_unit("scalar/attention_scalar.cuh", "attend_scalar", config_table, &a, "AttentionParams"), a.threads(),
+          floats * sizeof(float)};
 }
 
 void check_config(const ConfigChange& change) {
   require_planned(name, change, {"block_m", "warps_m", "min_blocks"});
-  const AttentionConfig& c = change.changed;
+  const auto& c = change.changed.as<ScalarConfig>();
   require_range("warps_m", c.warps_m, 1, 32);
   require_range("block_m", c.block_m, 1, 1024);
   require_range("min_blocks", c.min_blocks, 1, 32);
   if (change.own_text) require_multiple("block_m", c.block_m, c.warps_m);  // a warp's rows
-  require_fits(change, int64_t{ScalarTile(c).floats} * static_cast<int64_t>(sizeof(float)));
+  require_fits(change, {c.threads(),
+                        int64_t{ScalarTile(c).floats} * int64_t{sizeof(float)},
+                        c.min_blocks,
+                        {"warps_m"},
+                        {"block_m", "block_n"}});
 }
 
 LaunchSpec launch_spec(const StepCall& call) {
   LaunchSpec spec(call.params);
-  const index_t items = scalar_work_items(call.params, call.config.attention);
+  const index_t items = scalar_work_items(call.params, call.config.as<ScalarConfig>());
   spec.grid_x = static_cast<unsigned>(std::min(items, most_blocks));  // the kernel strides over the rest
   return spec;
 }
 
 }  // namespace
 
-const Family attention_scalar{name, accepts, configure, workspace_bytes, nullptr, unit, launch_spec, check_config};
+const Family attention_scalar{name,    accepts, configure,   config_table, workspace_bytes,
+                              nullptr, unit,    launch_spec, check_config};
 
 }  // namespace rapt

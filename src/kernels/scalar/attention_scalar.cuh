@@ -68,7 +68,7 @@ inline index_t sequence_of_slot(const AttentionParams& p, int block_m, index_t s
   return low;
 }
 
-template <AttentionConfig cfg>
+template <ScalarConfig cfg>
 inline Tile tile_of(const AttentionParams& p, index_t item) {
   const index_t slices = scalar_slices(p, cfg.head_dim_v), slots = scalar_row_tiles(p, cfg.block_m);
   Tile t;
@@ -117,11 +117,11 @@ inline void stage(const TensorRef& t, const ScaleRef& scale, const Part& part, i
 }
 
 // One thread's share of a tile.
-template <AttentionConfig cfg>
+template <ScalarConfig cfg>
 struct Block {
   static constexpr ScalarTile layout{cfg};
   static constexpr int rows = layout.rows, channels = cfg.head_dim_v / 32;  // of a warp; of a lane
-  static_assert(cfg.block_n == 32 && cfg.warps_k == 1, "a lane is a key");
+  static_assert(cfg.block_n == 32, "a lane is a key");
   static_assert(cfg.block_m % cfg.warps_m == 0 && cfg.head_dim_v % 32 == 0);
 
   const AttentionParams& p;
@@ -328,7 +328,7 @@ struct Block {
 
 }  // namespace scalar
 
-template <AttentionConfig cfg>
+template <ScalarConfig cfg>
 inline void attend_scalar(const AttentionParams& p) {
   extern __shared__ float scalar_shared[];
   const index_t items = scalar_work_items(p, cfg);

@@ -2,8 +2,8 @@
 // Read by its host half (grid, bytes) and by the kernel; includes nothing outside shared/.
 #pragma once
 
-#include "../shared/config.h"
 #include "../shared/params.h"
+#include "config.h"
 
 namespace rapt {
 
@@ -15,7 +15,7 @@ struct ScalarTile {
   int k_pitch;  // odd: lanes read different keys
   int weights, keys, floats;
 
-  constexpr explicit ScalarTile(const AttentionConfig& c)
+  constexpr explicit ScalarTile(const ScalarConfig& c)
       : rows(c.block_m / c.warps_m),
         q_pitch(c.block_m + 4),
         k_pitch(c.head_dim + 1),
@@ -36,7 +36,7 @@ constexpr index_t scalar_slices(const AttentionParams& p, int channels) {
   return (p.head_dim_v + channels - 1) / channels;
 }
 
-constexpr index_t scalar_work_items(const AttentionParams& p, const AttentionConfig& c) {
+constexpr index_t scalar_work_items(const AttentionParams& p, const ScalarConfig& c) {
   return scalar_row_tiles(p, c.block_m) * p.heads_q * scalar_slices(p, c.head_dim_v);
 }
 

@@ -5,15 +5,56 @@
 
 #include "base/error.h"
 #include "kernels/config_rules.h"
-#include "kernels/emit.h"
 #include "kernels/family.h"
 #include "kernels/rules.h"
+#include "kernels/sm80/config.h"
 #include "kernels/sm80/sm80.h"
 
 namespace rapt {
 namespace {
 
 constexpr const char* name = "attention_sm80";
+
+// What the planner chose: the kernel's configuration, and how many bytes of keys and values should fit into L2
+// together.
+struct Sm80Choice : Sm80Config {
+  int64_t cached_bytes = 0;
+  bool operator==(const Sm80Choice&) const = default;
+};
+
+constexpr ConfigField config_fields[] = {
+    config_field<Sm80Choice, &Sm80Choice::q>("q"),
+    config_field<Sm80Choice, &Sm80Choice::k>("k"),
+    config_field<Sm80Choice, &Sm80Choice::v>("v"),
+    config_field<Sm80Choice, &Sm80Choice::out>("out"),
+    config_field<Sm80Choice, &Sm80Choice::head_dim>("head_dim"),
+    config_field<Sm80Choice, &Sm80Choice::head_dim_v>("head_dim_v"),
+    config_field<Sm80Choice, &Sm80Choice::block_m>("block_m"),
+    config_field<Sm80Choice, &Sm80Choice::block_n>("block_n"),
+    config_field<Sm80Choice, &Sm80Choice::warps_m>("warps_m"),
+    config_field<Sm80Choice, &Sm80Choice::warps_k>("warps_k"),
+    config_field<Sm80Choice, &Sm80Choice::stages>("stages"),
+    config_field<Sm80Choice, &Sm80Choice::q_in_registers>("q_in_registers"),
+    config_field<Sm80Choice, &Sm80Choice::min_blocks>("min_blocks"),
+    config_field<Sm80Choice, &Sm80Choice::folded>("folded"),
+    config_field<Sm80Choice, &Sm80Choice::softcap>("softcap"),
+    config_field<Sm80Choice, &Sm80Choice::bias>("bias"),
+    config_field<Sm80Choice, &Sm80Choice::alibi>("alibi"),
+    config_field<Sm80Choice, &Sm80Choice::mask>("mask"),
+    config_field<Sm80Choice, &Sm80Choice::bounded>("bounded"),
+    config_field<Sm80Choice, &Sm80Choice::programmatic>("programmatic"),
+    config_field<Sm80Choice, &Sm80Choice::f16_accumulate>("f16_accumulate"),
+    config_field<Sm80Choice, &Sm80Choice::fp8_scores>("fp8_scores"),
+    config_field<Sm80Choice, &Sm80Choice::fp8_values>("fp8_values"),
+    config_field<Sm80Choice, &Sm80Choice::p_terms>("p_terms"),
+    config_field<Sm80Choice, &Sm80Choice::row_scales>("row_scales"),
+    config_field<Sm80Choice, &Sm80Choice::key_scales>("key_scales"),
+    config_field<Sm80Choice, &Sm80Choice::value_scales>("value_scales"),
+    config_field<Sm80Choice, &Sm80Choice::channel_scales>("channel_scales"),
+    config_field<Sm80Choice, &Sm80Choice::key_mean>("key_mean"),
+    config_field<Sm80Choice, &Sm80Choice::flush_keys>("flush_keys"),
+};
+constexpr ConfigType config_table = config_type<Sm80Choice>("Sm80Config", config_fields);
 
 constexpr int largest_dim = 256;
 
@@ -79,8 +120,8 @@ bool can_fold(const Problem& p) {
 }
 
 // Tiles that were measured best on an H100 (docs/lab-notebook.md); `dim` is the larger of the two head dims.
-AttentionConfig tiles(int block_m, int block_n, int warps_m, int warps_k, int stages) {
-  AttentionConfig a;
+Sm80Config tiles(int block_m, int block_n, int warps_m, int warps_k, int stages) {
+  Sm80Config a;
   a.block_m = block_m, a.block_n = block_n, a.warps_m = warps_m, a.warps_k = warps_k, a.stages = stages;
   return a;
 }
@@ -98,7 +139,7 @@ struct Demand {
 };
 
 // Of FP8 tensors: steps of 32 or 64 keys, which blocks of descales are whole multiples of.
-AttentionConfig long_fp8_tiles(const Demand& d) {
+Sm80Config long_fp8_tiles(const Demand& d) {
   const bool roomy = d.hopper && !d.general;
   if (d.dim <= 64) return tiles(roomy ? 128 : 64, 64, 4, 1, 2);
   if (!roomy) return tiles(64, 32, 4, 1, 2);
@@ -107,7 +148,7 @@ AttentionConfig long_fp8_tiles(const Demand& d) {
   return d.light && !d.bounded ? tiles(128, 64, 4, 1, 2) : tiles(128, 32, 4, 1, 3);
 }
 
-AttentionConfig long_tiles(const Demand& d) {
+Sm80Config long_tiles(const Demand& d) {
   if (d.fp8) return long_fp8_tiles(d);
   const bool small = d.smem_bytes < 128 << 10;  // Ada and consumer Blackwell
   if (d.dim <= 64) return d.general ? tiles(64, 64, 4, 1, 2) : tiles(128, d.bounded || !d.hopper ? 64 : 128, 4, 1, 2);
@@ -121,23 +162,23 @@ AttentionConfig long_tiles(const Demand& d) {
 }
 
 // For causal problems that fill the machine once or twice: rows differ in length, and smaller tiles even that out.
-AttentionConfig medium_tiles(const Demand& d) {
-  AttentionConfig a = tiles(64, d.general || d.fp8 || !d.hopper ? 64 : d.dim <= 64 ? 128 : 96, 4, 1, 2);
+Sm80Config medium_tiles(const Demand& d) {
+  Sm80Config a = tiles(64, d.general || d.fp8 || !d.hopper ? 64 : d.dim <= 64 ? 128 : 96, 4, 1, 2);
   a.min_blocks = 2;
   return a;
 }
 
 // For problems of few rows: small row tiles, and keys dealt to four warps so that no warp walks far. Few keys are all
 // on their way at once.
-AttentionConfig short_tiles(int dim, bool few_keys, bool fp8) {
-  AttentionConfig a = tiles(32, dim <= 64 ? 64 : dim <= 128 || fp8 ? 32 : 16, 2, 4, 2);
+Sm80Config short_tiles(int dim, bool few_keys, bool fp8) {
+  Sm80Config a = tiles(32, dim <= 64 ? 64 : dim <= 128 || fp8 ? 32 : 16, 2, 4, 2);
   if (few_keys && dim <= 64) a.block_n = 128, a.stages = 1;
   a.q_in_registers = dim <= 128;
   return a;
 }
 
 // `invariant` rules out everything that looks at lengths, batch or heads.
-AttentionConfig best_tiles(const Problem& p, const Device& device, const Demand& demand) {
+Sm80Config best_tiles(const Problem& p, const Device& device, const Demand& demand) {
   if (p.invariant) return long_tiles(demand);
   const int64_t heads = p.batch * p.heads_q;
   if (4 * heads * div_up(p.seqlen_q, 64) <= 5 * device.sm_count)
@@ -148,14 +189,14 @@ AttentionConfig best_tiles(const Problem& p, const Device& device, const Demand&
 }
 
 // Cards differ in shared memory: first fewer steps in flight, then smaller ones, then fewer rows.
-void fit(AttentionConfig& a, int bytes) {
+void fit(Sm80Config& a, int bytes) {
   const int least = is_code(a.k) || is_code(a.v) ? 32 : 16;
   while (smem_bytes(a) > bytes && a.stages > 1) --a.stages;
   while (smem_bytes(a) > bytes && a.block_n % (2 * least) == 0) a.block_n /= 2;
   while (smem_bytes(a) > bytes && a.warps_m > 1) a.block_m /= 2, a.warps_m /= 2;
 }
 
-void configure_quantised(const Problem& p, const Device& device, AttentionConfig& a) {
+void configure_quantised(const Problem& p, const Device& device, Sm80Config& a) {
   a.fp8_scores = is_code(p.q) && is_code(p.k) && has_fp8_mma(device);
   a.p_terms = p.pv == PvMode::fp8 ? 1 : p.pv == PvMode::fp8x2 ? 2 : 0;
   a.fp8_values = a.p_terms > 0 && has_fp8_mma(device);
@@ -168,17 +209,15 @@ void configure_quantised(const Problem& p, const Device& device, AttentionConfig
 }
 
 KernelConfig configure(const Problem& p, const Device& device) {
-  KernelConfig config;
-  AttentionConfig& a = config.attention;
   const bool bounded = p.causal != Causal::none || p.window.has_value(), folded = can_fold(p);
   const bool fp8 = is_code(p.q) || is_code(p.k) || is_code(p.v);
   const bool uneven = rows_sharing(p.q_scales) + rows_sharing(p.k_scales) + rows_sharing(p.v_scales) > 0 ||
                       p.v_scales == ScaleKind::channel;
   const bool light = p.q != DType::bf16 && p.q != DType::e5m2 && p.k == DType::e4m3 && p.v == DType::e4m3;
   const int dim = static_cast<int>(std::max(p.head_dim, p.head_dim_v));
-  a = best_tiles(
+  Sm80Choice a{best_tiles(
       p, device,
-      {dim, !folded || p.acc == AccMode::f16, bounded, device.sm == 90, fp8, uneven, light, device.smem_per_block});
+      {dim, !folded || p.acc == AccMode::f16, bounded, device.sm == 90, fp8, uneven, light, device.smem_per_block})};
   a.q = p.q, a.k = p.k, a.v = p.v, a.out = p.out;
   a.head_dim = static_cast<int>(p.head_dim), a.head_dim_v = static_cast<int>(p.head_dim_v);
   a.folded = folded;
@@ -188,21 +227,20 @@ KernelConfig configure(const Problem& p, const Device& device) {
   a.f16_accumulate = p.acc == AccMode::f16;
   if (fp8) configure_quantised(p, device, a);
   fit(a, device.smem_per_block);
-  config.cached_bytes = device.l2_bytes / 2;
-  config.block_m = a.block_m, config.block_n = a.block_n;
-  return config;
+  a.cached_bytes = device.l2_bytes / 2;
+  return {config_table, a};
 }
 
 size_t workspace_bytes(const Problem&, const KernelConfig&) { return 0; }
 
 KernelUnit unit(const KernelConfig& config) {
-  const AttentionConfig& a = config.attention;
-  return {emit_unit("sm80/attention_sm80.cuh", "attention_sm80", a, "Sm80Params"), a.threads(),
+  const auto& a = config.as<Sm80Choice>();
+  return {emit_unit("sm80/attention_sm80.cuh", "attention_sm80", config_table, &a, "Sm80Params"), a.threads(),
           static_cast<size_t>(smem_bytes(a))};
 }
 
 // What attention_sm80.cuh asserts of its tiles, and a step's keys in one block of descales.
-void check_tiles(const AttentionConfig& c) {
+void check_tiles(const Sm80Config& c) {
   const Sm80Layout layout(c);
   require_multiple("block_m", c.block_m, 16 * c.warps_m);  // warps take whole mma tiles
   const int weights = c.fp8_values ? 32 : 16;              // keys of one product with V
@@ -219,7 +257,7 @@ void check_config(const ConfigChange& change) {
   require_planned(name, change,
                   {"block_m", "block_n", "warps_m", "warps_k", "stages", "q_in_registers", "min_blocks", "folded",
                    "bounded", "programmatic", "fp8_scores", "fp8_values", "flush_keys"});
-  const AttentionConfig &c = change.changed, &chosen = change.chosen;
+  const auto &c = change.changed.as<Sm80Choice>(), &chosen = change.chosen.as<Sm80Choice>();
   require_range("block_m", c.block_m, 1, 1024);
   require_range("block_n", c.block_n, 1, 1024);
   require_range("warps_m", c.warps_m, 1, 32);
@@ -239,27 +277,29 @@ void check_config(const ConfigChange& change) {
   if (c.warps_k > 1 && std::max(change.problem.batch, change.problem.heads_q) > most_blocks_of_a_row)
     bad_config("warps_k", c.warps_k, "must be 1 where batch or heads_q exceed ", most_blocks_of_a_row);
   if (change.own_text) check_tiles(c);
-  require_fits(change, smem_bytes(c));
+  require_fits(
+      change,
+      {c.threads(), smem_bytes(c), c.min_blocks, {"warps_m", "warps_k"}, {"block_m", "block_n", "warps_k", "stages"}});
 }
 
 // Heads by sections of the cache where rows differ in length; one after another where they do not.
-TileOrder tile_order(const Problem& p, const KernelConfig& config) {
+TileOrder tile_order(const Problem& p, const Sm80Choice& config) {
   const auto u = [](int64_t n) { return static_cast<unsigned>(n); };
   TileOrder order;
   order.group = Divisor::by(u(p.group()));
-  if (config.attention.warps_k > 1) return order;  // the grid says it all
+  if (config.warps_k > 1) return order;  // the grid says it all
   int64_t fit = 1;
-  if (config.attention.bounded) {
+  if (config.bounded) {
     const int64_t bytes = p.seqlen_k * (bytes_of(p.k) * p.head_dim + bytes_of(p.v) * p.head_dim_v);  // of a kv head
     fit = std::clamp<int64_t>(config.cached_bytes / std::max<int64_t>(bytes, 1), 1, p.batch * p.heads_k) * p.group();
   }
-  return TileOrder::of(u(div_up(p.seqlen_q, config.attention.block_m)), u(p.batch), u(p.heads_q), u(p.group()), u(fit));
+  return TileOrder::of(u(div_up(p.seqlen_q, config.block_m)), u(p.batch), u(p.heads_q), u(p.group()), u(fit));
 }
 
 LaunchSpec launch_spec(const StepCall& call) {
   const Problem& p = call.problem;
-  const AttentionConfig& c = call.config.attention;
-  LaunchSpec spec(Sm80Params{call.params, tile_order(p, call.config)});
+  const auto& c = call.config.as<Sm80Choice>();
+  LaunchSpec spec(Sm80Params{call.params, tile_order(p, c)});
   const int64_t tiles = div_up(p.seqlen_q, c.block_m), heads = p.batch * p.heads_q;
   const bool split_kv = c.warps_k > 1;  // place_of_block() of attention_sm80.cuh: grid = (q tiles, heads, batch)
   if (heads == 0) return spec;
@@ -271,6 +311,7 @@ LaunchSpec launch_spec(const StepCall& call) {
 
 }  // namespace
 
-const Family attention_sm80{name, accepts, configure, workspace_bytes, nullptr, unit, launch_spec, check_config};
+const Family attention_sm80{name,    accepts, configure,   config_table, workspace_bytes,
+                            nullptr, unit,    launch_spec, check_config};
 
 }  // namespace rapt

@@ -17,7 +17,7 @@
 
 namespace rapt {
 
-template <AttentionConfig cfg>
+template <Sm80Config cfg>
 struct AttentionSm80 {
   static constexpr Sm80Layout layout{cfg};
   static constexpr int threads = cfg.threads(), step_keys = cfg.step_keys(), stages = cfg.stages;
@@ -358,7 +358,7 @@ struct AttentionSm80 {
   }
 };
 
-template <AttentionConfig cfg>
+template <Sm80Config cfg>
 void attention_sm80(const Sm80Params& p) {
   using Block = AttentionSm80<cfg>;
   extern __shared__ __align__(1024) char shared[];

@@ -18,7 +18,7 @@ struct Pair {
 // One step of Q.K^T for `tiles` n-tiles of 8 keys: 32 bytes of K's rows, or 16 codes of twice as many keys that are
 // widened. Of channels 4t..4t+3 of 16 a lane then takes the first two as elements 2t, 2t+1 and the others as 8+2t,
 // 9+2t.
-template <AttentionConfig cfg>
+template <Sm80Config cfg>
 struct KeyFragments {
   static constexpr Sm80Layout layout{cfg};
   static constexpr int tiles = layout.widens_k ? 4 : 2, chunks = layout.widens_k ? 1 : 2;  // of 16 bytes
@@ -42,7 +42,7 @@ struct KeyFragments {
 
 // Q's tile once it has arrived: codes are widened, and channels brought into the order in which widened keys have them.
 // All threads of the block call rewrite(), and all rows are ready when it returns.
-template <AttentionConfig cfg, class Tile>
+template <Sm80Config cfg, class Tile>
 struct QueryTile {
   static constexpr Sm80Layout layout{cfg};
   static constexpr bool needs_rewriting = layout.widens_q || layout.widens_k;
@@ -132,7 +132,7 @@ struct QueryTile {
 
 // One step of V: `keys` keys of `tiles` accumulator tiles, 8 channels each. Codes come transposed in pairs of channels,
 // so of 16 channels the even ones make one tile and the odd ones the next (column()).
-template <AttentionConfig cfg>
+template <Sm80Config cfg>
 struct ValueFragments {
   static constexpr Sm80Layout layout{cfg};
   static constexpr int keys = cfg.fp8_values ? 32 : 16, tiles = layout.widens_v ? 4 : 2;
@@ -163,7 +163,7 @@ struct ValueFragments {
 
 // A fragments of P for `keys` of the warp's keys: accumulator tiles of scores are operand tiles as they lie. In FP8 as
 // one or two E4M3 terms, the second what the first leaves of a weight; where products are of 16 bits, as their sum.
-template <AttentionConfig cfg>
+template <Sm80Config cfg>
 struct WeightFragments {
   static constexpr Sm80Layout layout{cfg};
   static constexpr int terms = cfg.fp8_values ? cfg.p_terms : 1;
@@ -210,21 +210,21 @@ struct WeightFragments {
 };
 
 // sum += a * b by the instruction of the operands' formats.
-template <AttentionConfig cfg, class Sum>
+template <Sm80Config cfg, class Sum>
 inline void multiply_scores(Sum& sum, const unsigned (&a)[4], unsigned b0, unsigned b1) {
   if constexpr (cfg.fp8_scores)
     mma_m16n8k32<cfg.q, cfg.k>(sum.sum, a, b0, b1);
   else
     sum.template mma<Sm80Layout(cfg).score>(a, b0, b1);
 }
-template <AttentionConfig cfg, bool in_f16>
+template <Sm80Config cfg, bool in_f16>
 inline void multiply_values(Accumulator<in_f16>& sum, const unsigned (&a)[4], const unsigned (&b)[2]) {
   if constexpr (cfg.fp8_values)
     mma_m16n8k32<DType::e4m3, cfg.v>(sum.sum, a, b[0], b[1]);
   else
     sum.template mma<Sm80Layout(cfg).value>(a, b[0], b[1]);
 }
-template <AttentionConfig cfg>
+template <Sm80Config cfg>
 inline void multiply_values(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
   if constexpr (cfg.fp8_values)
     mma_m16n8k32<DType::e4m3, cfg.v>(sum, a, b[0], b[1]);
@@ -233,7 +233,7 @@ inline void multiply_values(float (&sum)[4], const unsigned (&a)[4], const unsig
 }
 
 // Channels of the accumulator elements of n-tiles 2 * pair and 2 * pair + 1, two neighbours at a time (i = 0, 1).
-template <AttentionConfig cfg>
+template <Sm80Config cfg>
 struct ChannelPair {
   float x, y;
   int column;  // of x; y is the next

@@ -12,7 +12,7 @@ namespace rapt {
 // output element, those that its row sees: they make it NaN (docs/semantics.md, "hidden is hidden").
 enum Pass : int { plain, sanitised, count_non_finite };
 
-template <AttentionConfig cfg, class Softmax>
+template <Sm80Config cfg, class Softmax>
 struct BlockOutput {
   static constexpr Sm80Layout layout{cfg};
   static constexpr int warp_rows = cfg.block_m / cfg.warps_m, m_tiles = warp_rows / 16, v_tiles = layout.dim_v / 8;

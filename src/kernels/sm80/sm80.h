@@ -2,9 +2,9 @@
 // Compiled by both; includes nothing outside shared/.
 #pragma once
 
-#include "../shared/config.h"
 #include "../shared/params.h"
 #include "../shared/schedule.h"
+#include "config.h"
 
 namespace rapt {
 
@@ -25,7 +25,7 @@ struct Sm80Layout {
   int q_row, k_row, v_row;  // bytes of a row
   DType score, value;       // operands of q.k and of p.v (codes of P are E4M3)
 
-  constexpr explicit Sm80Layout(const AttentionConfig& c)
+  constexpr explicit Sm80Layout(const Sm80Config& c)
       : k_codes(is_code(c.k)),
         v_codes(is_code(c.v)),
         widens_q(is_code(c.q) && !c.fp8_scores),
@@ -45,17 +45,15 @@ struct Sm80Layout {
 };
 
 // Whether folded logits of each row have a factor of their own: descales by row, rewritten rows of Q.
-constexpr bool has_row_factors(const AttentionConfig& c) {
-  return c.folded && (c.row_scales || Sm80Layout(c).rescales_q);
-}
+constexpr bool has_row_factors(const Sm80Config& c) { return c.folded && (c.row_scales || Sm80Layout(c).rescales_q); }
 
 // Whether output leaves attention_sm80 through f32 rows in shared memory, to be merged, rather than as 16-bit rows.
-constexpr bool merges_output(const AttentionConfig& c) { return c.warps_k > 1 || !is_16bit(c.out); }
-constexpr int merge_pitch(const AttentionConfig& c) { return round_up(c.head_dim_v, 32) + 8; }  // floats of a row
+constexpr bool merges_output(const Sm80Config& c) { return c.warps_k > 1 || !is_16bit(c.out); }
+constexpr int merge_pitch(const Sm80Config& c) { return round_up(c.head_dim_v, 32) + 8; }  // floats of a row
 
 // Dynamic shared memory of attention_sm80: the rows of Q and `stages` steps of K and V; the same bytes later hold the
 // output, or what is merged.
-constexpr int smem_bytes(const AttentionConfig& c) {
+constexpr int smem_bytes(const Sm80Config& c) {
   const Sm80Layout l(c);
   const int tiles = c.block_m * (l.q_row + (l.rescales_q ? 4 : 0)) + c.stages * c.step_keys() * (l.k_row + l.v_row);
   const int out = merges_output(c) ? 4 * c.block_m * (c.warps_k * (merge_pitch(c) + 2) + (has_row_factors(c) ? 1 : 0))

@@ -8,7 +8,7 @@
 namespace rapt {
 
 // s = q k^T. rows, keys: where the lane reads; q: Q's fragments, where they are held in registers.
-template <AttentionConfig cfg, int m_tiles, int n_tiles, int q_held, int q_steps_held, class QTile, class KTile>
+template <Sm80Config cfg, int m_tiles, int n_tiles, int q_held, int q_steps_held, class QTile, class KTile>
 inline void multiply_queries(float (&s)[m_tiles][n_tiles][4], const unsigned (&q)[q_held][q_steps_held][4],
                              const TileAddress<QTile>& rows, const TileAddress<KTile>& keys) {
   using Keys = KeyFragments<cfg>;
@@ -44,7 +44,7 @@ inline void multiply_queries(float (&s)[m_tiles][n_tiles][4], const unsigned (&q
 }
 
 // sum_at(m-tile, i) += weights times the fragments of V at (step, tile), i being a tile of them.
-template <AttentionConfig cfg, int m_tiles, class VTile, class SumAt>
+template <Sm80Config cfg, int m_tiles, class VTile, class SumAt>
 inline void multiply_fragments(const WeightFragments<cfg> (&weights)[m_tiles], const TileAddress<VTile>& keys, int step,
                                int tile, const SumAt& sum_at) {
   ValueFragments<cfg> b;
@@ -59,7 +59,7 @@ inline void multiply_fragments(const WeightFragments<cfg> (&weights)[m_tiles], c
 }
 
 // o += p v, p being what softmax made of the scores.
-template <AttentionConfig cfg, int m_tiles, int v_tiles, int n_tiles, class VTile>
+template <Sm80Config cfg, int m_tiles, int v_tiles, int n_tiles, class VTile>
 inline void multiply_weights(float (&o)[m_tiles][v_tiles][4], const float (&p)[m_tiles][n_tiles][4],
                              const TileAddress<VTile>& keys) {
   using Values = ValueFragments<cfg>;
@@ -77,7 +77,7 @@ inline void multiply_weights(float (&o)[m_tiles][v_tiles][4], const float (&p)[m
 
 // The same with the products of some keys summed by themselves, in f16 or in f32, before they join o, times a factor of
 // the row.
-template <AttentionConfig cfg, int m_tiles, int v_tiles, int n_tiles, class Factors, class VTile>
+template <Sm80Config cfg, int m_tiles, int v_tiles, int n_tiles, class Factors, class VTile>
 inline void multiply_weights_apart(float (&o)[m_tiles][v_tiles][4], const float (&p)[m_tiles][n_tiles][4],
                                    const Factors& factors, const TileAddress<VTile>& keys) {
   using Values = ValueFragments<cfg>;

@@ -8,7 +8,7 @@
 namespace rapt {
 
 // Passes 1 and 2: every thread rewrites what lies in V's tile of a step, element by element.
-template <AttentionConfig cfg, class VTile>
+template <Sm80Config cfg, class VTile>
 inline void rewrite_values(Pass pass, unsigned tile, int thread) {
   constexpr int width = 8 * bytes_of(cfg.v);
   constexpr unsigned all = width == 16 ? 0xffffu : 0xffu;

@@ -1,30 +1,20 @@
-// AttentionConfig: the compile-time choices of a GPU attention kernel, one value instead of twenty template arguments.
-// Chosen by a family's host half, written out by kernels/emit.cpp, read by the kernel; includes nothing outside
-// shared/.
+// Sm80Config: the compile-time choices of attention_sm80. Chosen by attention_sm80.cpp, read by the kernel.
 #pragma once
 
-#include "dtype.h"
+#include "../shared/variant.h"
 
 namespace rapt {
 
-struct AttentionConfig {
-  // Element types of the tensors.
-  DType q = DType::f16, k = DType::f16, v = DType::f16, out = DType::f16;
-  int head_dim = 0, head_dim_v = 0;
-
+struct Sm80Config : AttentionVariant {
   // Tiles: block_m query rows a thread block; block_n keys that a warp takes at a time; warps_m x warps_k warps, the
   // rows dealt to warps_m of them and the keys of a step (block_n * warps_k) to warps_k; key steps held at once.
   int block_m = 0, block_n = 0, warps_m = 0, warps_k = 1, stages = 2;
   bool q_in_registers = false;  // else query fragments are read from shared memory again for each key step
   int min_blocks = 1;           // thread blocks that must fit on an SM: bounds the registers
 
-  // What a score passes through, in this order (docs/semantics.md). With none of them but `bounded` and a positive
-  // scale it is `folded`: exp2(s * c - m * c) in one fused operation, c = scale * log2(e).
+  // With no operation on a score but `bounded` and a positive scale: exp2(s * c - m * c) in one fused operation,
+  // c = scale * log2(e).
   bool folded = true;
-  bool softcap = false;
-  DType bias = DType::none;
-  bool alibi = false;
-  bool mask = false;     // the boolean tensor
   bool bounded = false;  // causal or window: each row has its own range of keys
 
   // sm_90 and newer: programmatic dependent launch. The block waits itself for the kernel before it on the stream, so
@@ -36,12 +26,10 @@ struct AttentionConfig {
   // Quantised inputs. Descales of a whole tensor or head are values; these say which others there are.
   bool fp8_scores = false;      // q.k by FP8 instructions; else codes are widened to 16 bits first
   bool fp8_values = false;      // p.v likewise
-  int p_terms = 0;              // weights as so many E4M3 terms (pv=fp8, fp8x2); 0: in the format of the products
   bool row_scales = false;      // q's descale differs from row to row: token, block64, block128
   int key_scales = 0;           // k's: keys that share a descale (1, 64, 128); 0: all
   int value_scales = 0;         // v's likewise
   bool channel_scales = false;  // v's differs from channel to channel
-  bool key_mean = false;        // k_mean belongs to the keys
   int flush_keys = 0;           // products with V of so many keys are summed by themselves, then joined in f32; 0: all
 
   constexpr int threads() const { return 32 * warps_m * warps_k; }
@@ -49,7 +37,7 @@ struct AttentionConfig {
   // Rows of a tile may see different keys, so that a key can be hidden from one and seen by another.
   constexpr bool row_masks() const { return bounded || mask || bias != DType::none; }
 
-  constexpr bool operator==(const AttentionConfig&) const = default;
+  constexpr bool operator==(const Sm80Config&) const = default;
 };
 
 }  // namespace rapt

@@ -1,0 +1,105 @@
+// Fields of configurations: written as C++, written as words, read from words.
+#include "kernels/config_table.h"
+
+#include <algorithm>
+#include <charconv>
+#include <vector>
+
+#include "base/nearest.h"
+
+namespace rapt {
+
+std::string config_word(int value) { return std::to_string(value); }
+std::string config_word(int64_t value) { return std::to_string(value); }
+std::string config_word(bool value) { return value ? "1" : "0"; }
+std::string config_word(DType value) { return name_of(value); }
+std::string config_code(int value) { return std::to_string(value); }
+std::string config_code(int64_t value) { return std::to_string(value); }
+std::string config_code(bool value) { return value ? "true" : "false"; }
+std::string config_code(DType value) { return concat("rapt::DType::", name_of(value)); }
+
+void parse_config_word(std::string_view field, std::string_view word, int& value) {
+  int parsed = 0;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), parsed);
+  if (error != std::errc() || end != word.data() + word.size() || parsed < 0)
+    invalid("config: ", field, " = ", word, ": must be a whole number");
+  value = parsed;
+}
+
+void parse_config_word(std::string_view field, std::string_view word, bool& value) {
+  if (word != "0" && word != "1") invalid("config: ", field, " = ", word, ": must be 0 or 1");
+  value = word == "1";
+}
+
+void parse_config_word(std::string_view, std::string_view word, DType& value) {
+  for (int i = 0; i <= static_cast<int>(DType::i64); ++i)
+    if (name_of(static_cast<DType>(i)) == word) {
+      value = static_cast<DType>(i);
+      return;
+    }
+  invalid("config: ", word, " is not a dtype");
+}
+
+namespace {
+
+const ConfigField* find_field(const ConfigType& type, std::string_view name) {
+  for (const ConfigField& field : type.fields)
+    if (field.name == name) return &field;
+  return nullptr;
+}
+
+[[noreturn]] void unknown_word(const ConfigType& type, std::string_view word) {
+  std::string known;
+  std::vector<std::string_view> names;
+  for (const ConfigField& field : type.fields) {
+    known += concat(known.empty() ? "" : ", ", field.name);
+    names.push_back(field.name);
+  }
+  const std::string_view near = nearest(word.substr(0, word.find('=')), names);
+  invalid("config: word ", word, ": must be FIELD=VALUE with a field of ", known,
+          near.empty() ? "" : concat("; did you mean ", near, "?"));
+}
+
+}  // namespace
+
+std::string KernelConfig::words() const {
+  std::string text;
+  for (const ConfigField& field : type_->fields)
+    text += concat(text.empty() ? "" : " ", field.name, "=", field.word(bytes_));
+  return text;
+}
+
+void KernelConfig::apply(std::string_view words) {
+  while (!words.empty()) {
+    const size_t end = std::min(words.find(' '), words.size());
+    const std::string_view word = words.substr(0, end);
+    words.remove_prefix(std::min(end + 1, words.size()));
+    if (word.empty()) continue;
+    const size_t equals = word.find('=');
+    const ConfigField* field = equals == std::string_view::npos ? nullptr : find_field(*type_, word.substr(0, equals));
+    if (field == nullptr) unknown_word(*type_, word);
+    field->assign(bytes_, field->name, word.substr(equals + 1));
+  }
+}
+
+std::string KernelConfig::word(std::string_view field) const {
+  const ConfigField* const found = find_field(*type_, field);
+  return found == nullptr ? "" : found->word(bytes_);
+}
+
+int64_t KernelConfig::number(std::string_view field, int64_t otherwise) const {
+  const ConfigField* const found = find_field(*type_, field);
+  return found == nullptr ? otherwise : found->number(bytes_);
+}
+
+std::string emit_unit(const char* file, const char* function, const ConfigType& type, const void* config,
+                      const char* params, const char* min_blocks) {
+  std::string assignments;
+  for (const ConfigField& field : type.fields) assignments += concat(" c.", field.name, " = ", field.code(config), ";");
+  return concat("#include \"", file, "\"\nconstexpr rapt::", type.name, " cfg = [] {\n  rapt::", type.name, " c;\n ",
+                assignments, "\n  return c;\n}();\nextern \"C\" __global__ void __launch_bounds__(cfg.threads(), ",
+                min_blocks, ") rapt_kernel(const __grid_constant__ rapt::", params, " p) { rapt::", function,
+                "<cfg>(p); }\n");
+}
+
+}  // namespace rapt
