@@ -752,7 +752,8 @@ def test_cudnn_graphs_are_valid(torch):
 
 @needs_torch
 def test_what_cannot_be_imported_is_absent_with_its_reason(torch, monkeypatch):
-    from arms import Arm, available
+    from arm import Arm
+    from arms import available
 
     class Broken(Arm):
         name = "broken"
@@ -820,7 +821,7 @@ class Tape:
 
 @needs_torch
 def test_outputs_of_a_graph_are_poisoned_and_come_back(torch, monkeypatch):
-    from arms import Arm
+    from arm import Arm
     from clocks import Bound, GraphClock
 
     tape = Tape()
@@ -875,7 +876,7 @@ def test_outputs_of_a_graph_are_poisoned_and_come_back(torch, monkeypatch):
 @needs_torch
 def test_an_arm_too_slow_for_all_sets_is_judged_on_those_that_ran(torch):
     import peers
-    from arms import Absent
+    from arm import Absent
     from arms_torch import TorchSdpa
     from clocks import Bound
 
@@ -893,7 +894,7 @@ def test_an_arm_too_slow_for_all_sets_is_judged_on_those_that_ran(torch):
 
 @needs_torch
 def test_rounds_are_paired_and_slow_arms_sit_out(torch):
-    from arms import Arm
+    from arm import Arm
     from clocks import Bound, measure
 
     class Clock:
