@@ -1,7 +1,6 @@
-"""The Python files import each other in one direction: no circle in python/rapt or in bench/. Imports in functions
-count.
+"""The Python files import each other in one direction: no circle in python/rapt or in bench/.
 
-Reads the files of the checkout, runs none of them; needs the standard library only.
+Imports inside functions count. Reads the files of the checkout, runs none of them; needs the standard library only.
 """
 
 from __future__ import annotations
