@@ -1,108 +1,27 @@
-"""What an arm of the peer benchmark is, rapt's own arm, and which arms can be had here.
+"""rapt's own arms of the peer benchmark, the list of all arms, and which can be had here.
 
-Called by peers.py. The peers' arms are in arms_torch.py, arms_flash.py, arms_cudnn.py and arms_more.py; each says
-which problems it computes to the letter of docs/semantics.md, and with which call.
+Called by peers.py. What an arm is: arm.py. The peers' arms are in arms_torch.py, arms_flash.py, arms_cudnn.py and
+arms_more.py.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import math
 import re
 import time
 from dataclasses import replace
-from typing import Callable, ContextManager, NamedTuple
+from typing import Callable
 
 import torch
 
+from arm import Absent, Arm, first_line
+from arms_cudnn import CudnnFrontend
+from arms_flash import FlashAttention2, FlashAttention3, FlashAttention4
+from arms_more import FlashInfer, SageAttention, Xformers
+from arms_torch import Flex, TorchCpu, TorchSdpa
 from inputs import TORCH, Inputs
 from suites import Problem
-
-
-class Absent(NamedTuple):
-    """An arm that has no time, and why. Nothing is claimed against it."""
-
-    arm: str
-    why: str
-
-
-class Arm:
-    """One implementation. load() imports it and raises what hinders; bind() makes the call for one set of inputs.
-
-    A bound call takes nothing, enqueues on PyTorch's current stream and returns its output, which logical() turns to
-    the order that the judge takes. `lossy`: quantises by design. `layout`: the memory order of its inputs.
-    """
-
-    name = ""
-    layout = "bhsd"
-    lossy = False
-    family = ""
-
-    def load(self) -> None:
-        """Imports what the arm needs."""
-
-    def version(self) -> str:
-        return torch.__version__
-
-    def concerns(self, problem: Problem) -> bool:
-        """False: not even worth a line."""
-        return True
-
-    def refusal(self, problem: Problem) -> str:
-        """Why this arm does not compute this problem; empty if it does."""
-        return ""
-
-    def config(self, problem: Problem) -> str:
-        """What distinguishes the call, for the result row."""
-        return ""
-
-    def computed(self, problem: Problem) -> Problem:
-        """What the arm computes in its stead: the same in another dtype."""
-        return problem
-
-    def bind(self, inputs: Inputs) -> Callable[[], torch.Tensor]:
-        raise NotImplementedError
-
-    def scope(self) -> ContextManager:
-        """Held around calls and captures."""
-        return contextlib.nullcontext()
-
-    def logical(self, out: torch.Tensor, problem: Problem) -> torch.Tensor:
-        return out.transpose(1, 2) if self.layout == "bshd" and problem.varlen is None else out
-
-    def begin(self, problem: Problem) -> dict:
-        """Facts for the row that are known before the first call; may compile."""
-        return {}
-
-    def end(self) -> None:
-        """The problem is over: nothing of it is needed any more."""
-
-
-def only(problem: Problem, **allowed) -> str:
-    """The sentence for the first feature of the problem that is not allowed; allowed: name=True or a list of values."""
-    if problem.kv and not allowed.get("mixed", False):
-        return f"no {problem.kv} keys and values under {problem.dtype} queries"
-    has = {
-        "dtype": problem.dtype,
-        "varlen": bool(problem.varlen),
-        "window": bool(problem.window),
-        "softcap": bool(problem.softcap),
-        "alibi": problem.alibi,
-        "bias": bool(problem.bias),
-        "mask": bool(problem.mask),
-        "sinks": problem.sinks,
-    }
-    for name, value in has.items():
-        permitted = allowed.get(name, False)
-        if name == "dtype":
-            if value not in permitted:
-                return f"no {value}"
-        elif value and not permitted:
-            return f"no {name}"
-    if problem.causal == "top_left" and any(q != k for q, k in problem.sequences):
-        return "causal is bottom-right there, the problem is top-left with other lengths of keys than of queries"
-    return ""
 
 
 class RaptArm(Arm):
@@ -215,11 +134,6 @@ def rapt_arms(threads: int) -> list[Arm]:
 
 def all_arms(device: str, threads: int = 0) -> list[Arm]:
     """Every arm for this device, rapt first."""
-    from arms_cudnn import CudnnFrontend
-    from arms_flash import FlashAttention2, FlashAttention3, FlashAttention4
-    from arms_more import FlashInfer, SageAttention, Xformers
-    from arms_torch import Flex, TorchCpu, TorchSdpa
-
     if device == "cpu":
         return [*rapt_arms(threads), TorchCpu(), TorchCpu("f16"), TorchSdpa("math"), Flex(compiled=False)]
     return [
@@ -246,8 +160,3 @@ def available(arms: list[Arm]) -> tuple[list[Arm], list[Absent]]:
         except Exception as error:  # a broken binary raises anything
             absent.append(Absent(arm.name, f"not measured: could not be imported: {first_line(error)}"))
     return loaded, absent
-
-
-def first_line(error: BaseException) -> str:
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0][:300]

@@ -12,7 +12,7 @@ import time
 
 import torch
 
-from arms import Arm, only
+from arm import Arm, only
 from inputs import E4M3_MAX, TORCH, Inputs
 from suites import Problem
 

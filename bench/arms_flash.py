@@ -10,7 +10,7 @@ import importlib
 import importlib.metadata
 import inspect
 
-from arms import Arm, only
+from arm import Arm, only
 from inputs import Inputs
 from suites import Problem
 

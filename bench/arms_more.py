@@ -10,7 +10,7 @@ import importlib
 
 import torch
 
-from arms import Arm, only
+from arm import Arm, only
 from arms_flash import installed_version
 from inputs import Inputs
 from suites import Problem

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from arms import Arm, only
+from arm import Arm, only
 from inputs import TORCH, Inputs
 from suites import Problem
 

@@ -27,7 +27,8 @@ import torch
 import arms as arms_module
 import rows as results
 import suites
-from arms import RaptArm, first_line
+from arm import first_line
+from arms import RaptArm
 from clocks import synchronize
 from inputs import Inputs
 from judge import Judge

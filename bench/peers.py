@@ -35,7 +35,8 @@ import clocks
 import rows as results
 import suites
 import table
-from arms import Absent, Arm, RaptArm, first_line
+from arm import Absent, Arm, first_line
+from arms import RaptArm
 from clocks import Bound, GraphClock, HostClock
 from inputs import Inputs
 from judge import Judge, WrongResult

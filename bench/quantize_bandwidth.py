@@ -23,9 +23,9 @@ import sys
 
 import torch
 
-import arms as arms_module
 import clocks
 import rows as results
+from arm import Arm, first_line
 from inputs import E4M3_MAX
 from roof import NOTHING, card_name, commit_and_dirty, driver_version, file_safe, nvrtc_version
 
@@ -92,7 +92,7 @@ class Quantizer:
         self.moved = sets[0].nbytes + sum(one.nbytes for one in self.outs[0][:3] if one is not None)
 
     def scope(self):
-        return arms_module.Arm.scope(self)
+        return Arm.scope(self)
 
     def calls(self) -> list:
         return [self.call(*one) for one in zip(self.sets, self.supplied, self.outs)]
@@ -158,7 +158,7 @@ class Copy:
         ]
 
     def scope(self):
-        return arms_module.Arm.scope(self)
+        return Arm.scope(self)
 
     def calls(self) -> list:
         return [self.call(*pair) for pair in self.pairs]
@@ -209,7 +209,7 @@ def make_arms(rapt, options, sets) -> tuple[list, dict, list[str]]:
             errors[arm.name] = arm.check()
             arms.append(arm)
         except (Wrong, rapt.Error) as error:
-            failures.append(str(error) if isinstance(error, Wrong) else f"rapt-{kind}: {arms_module.first_line(error)}")
+            failures.append(str(error) if isinstance(error, Wrong) else f"rapt-{kind}: {first_line(error)}")
     if arms:
         arms.append(Copy(max(arm.moved for arm in arms), len(sets), options.device))
         errors["copy"] = {"max_abs": 0.0, "mean_abs": 0.0, "rel_rms": 0.0}

@@ -1,14 +1,15 @@
 """The problems of the peer benchmark: named suites, and what a problem line (docs/problem-line.md) says.
 
-Used by every script here; needs nothing but the standard library. Lines of suites leave the dtype out: the caller puts
-it in front. A word that these scripts do not know is an error, as everywhere.
+Used by every script here; lines are read by rapt itself, and nothing but that is needed. Lines of suites leave the
+dtype out: the caller puts it in front. A word that these scripts do not know is an error, as everywhere.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Optional
+
+from rapt import _core
 
 DTYPES = ("f32", "f16", "bf16", "e4m3")
 BYTES = {"f32": 4, "f16": 2, "bf16": 2, "e4m3": 1, "bool": 1}
@@ -141,7 +142,7 @@ class Problem:
     def line(self) -> str:
         """The canonical problem line (docs/problem-line.md, "Printing")."""
         words = [f"{name}={dtype}" for name, dtype in zip("qkv", self.stored)] if self.kv else [self.dtype]
-        if self.out != default_out(self.dtype):
+        if self.out != ("f16" if self.dtype == "e4m3" else self.dtype):
             words.append(f"out={self.out}")
         words += [f"b{self.b}", f"h{self.h}" + ("" if self.hk == self.h else f":{self.hk}")]
         if self.varlen is None:
@@ -218,99 +219,23 @@ class Problem:
         return float(size)
 
 
-def default_out(dtype: str) -> str:
-    return "f16" if dtype == "e4m3" else dtype
-
-
-def _lengths(text: str) -> tuple[tuple[int, int], ...]:
-    pairs = [part.split(":") for part in text.split(",")]
-    return tuple((int(pair[0]), int(pair[-1])) for pair in pairs)
-
-
 def parse(line: str) -> Problem:
-    """The problem of a line. ValueError names a word that is missing, repeated or unknown here."""
-    found: dict = {}
-
-    def put(name, value, word):
-        if name in found:
-            raise ValueError(f"'{line}': word '{word}': given twice")
-        found[name] = value
-
-    for word in line.split():
-        name, _, value = word.partition("=")
-        sizes = re.fullmatch(r"([bhqkd])(\d+)(?::(\d+))?", word)
-        if word in DTYPES:
-            put("dtype", word, word)
-        elif sizes and (sizes[3] is None or sizes[1] in "hd"):
-            put(sizes[1], int(sizes[2]), word)
-            if sizes[1] in "hd":
-                put({"h": "hk", "d": "dv"}[sizes[1]], int(sizes[3] or sizes[2]), word)
-        elif word in ("causal", "causal_top_left"):
-            put("causal", "bottom_right" if word == "causal" else "top_left", word)
-        elif word in ("alibi", "sinks"):
-            put(word, True, word)
-        elif name == "window" and re.fullmatch(r"(-1|\d+),(-1|\d+)", value):
-            put("window", tuple(int(bound) for bound in value.split(",")), word)
-        elif name == "softcap" and value:
-            put("softcap", float(value), word)
-        elif name == "bias" and re.fullmatch(r"(f32|f16|bf16)\[[b1],[h1],[q1],[k1]\]", value):
-            put("bias", (value.partition("[")[0], value.partition("[")[2][:-1]), word)
-        elif name == "mask" and re.fullmatch(r"\[[b1],[h1],[q1],[k1]\]", value):
-            put("mask", value[1:-1], word)
-        elif name == "varlen" and re.fullmatch(r"\d+(:\d+)?(,\d+(:\d+)?)*", value):
-            put("varlen", _lengths(value), word)
-        elif name == "out" and value in ("f32", "f16", "bf16"):
-            put("out", value, word)
-        elif name in ("scales", "k_scales", "v_scales") and value in ("tensor", "head"):
-            put(name, value, word)
-        elif name in ("q", "k", "v") and value in DTYPES:
-            put(name + "_dtype", value, word)
-        else:
-            raise ValueError(f"'{line}': word '{word}': not known to the peer benchmark (bench/suites.py)")
-    return _complete(found, line)
-
-
-def _complete(found: dict, line: str) -> Problem:
-    if found.get("varlen"):
-        for word in ("q", "k"):
-            if word in found:
-                raise ValueError(f"'{line}': word '{word}{found[word]}': left out when varlen= gives the lengths")
-        if found.setdefault("b", len(found["varlen"])) != len(found["varlen"]):
-            raise ValueError(f"'{line}': word 'b{found['b']}': varlen= gives {len(found['varlen'])} sequences")
-        found["q"], found["k"] = (max(lengths) for lengths in zip(*found["varlen"]))
-    _settle_dtypes(found, line)
-    for word in ("dtype", "q", "d"):
-        if word not in found:
-            raise ValueError(f"'{line}': {word} is missing")
-    if found.get("mask") and (found.get("causal") or found.get("window")):
+    """The problem of a line, as rapt reads it. ValueError names a word that is wrong, or unknown to these scripts."""
+    found = _core.parse_problem(line)
+    canonical, stored, scales = found.pop("line"), found.pop("dtypes"), found.pop("scales")
+    if not {*stored} <= {*DTYPES} or stored[1] not in ("e4m3", stored[0]) or scales[1] not in ("", "tensor", "head"):
+        raise ValueError(
+            f"'{line}': not known to the peer benchmark: of FP8 it has e4m3, of q, k and v or of k and v alone, and "
+            "scales by tensor and head (bench/suites.py)"
+        )
+    problem = Problem(dtype=stored[0], kv="" if stored[1] == stored[0] else stored[1], scales=scales[1], **found)
+    kept = _core.parse_problem(problem.line)["line"]
+    if kept != canonical:  # some of it has no place in a Problem of these scripts
+        lost = [word for word in canonical.split() if word not in kept.split()]
+        raise ValueError(f"'{line}': {' '.join(lost)}: not known to the peer benchmark (bench/suites.py)")
+    if problem.mask and (problem.causal or problem.window):
         raise ValueError(f"'{line}': mask= with causal or window=: these scripts could not count the visible pairs")
-    found.setdefault("k", found["q"])
-    found.setdefault("b", 1)
-    found.setdefault("h", 1)
-    found.setdefault("hk", found["h"])
-    found.setdefault("out", default_out(found["dtype"]))
-    return Problem(**found)
-
-
-def _settle_dtypes(found: dict, line: str) -> None:
-    """q=, k=, v= and their scales as dtype, kv and scales: k and v alike, and e4m3 or like q."""
-    own = [found.pop(f"{name}_dtype", None) for name in "qkv"]
-    parts = [found.pop(f"{name}_scales", None) for name in "kv"]
-    if any(own):
-        if None in own or "dtype" in found:
-            raise ValueError(f"'{line}': give one dtype for all or each of q=, k= and v=")
-        if own[1] != own[2] or own[1] not in ("e4m3", own[0]):
-            raise ValueError(
-                f"'{line}': k={own[1]} v={own[2]}: not known to the peer benchmark, only e4m3 under a 16-bit q"
-            )
-        found["dtype"], found["kv"] = own[0], "" if own[1] == own[0] else own[1]
-    mixed = bool(found.get("kv"))
-    if parts[0] != parts[1] or (any(parts) and not mixed) or (found.get("scales") and mixed):
-        raise ValueError(f"'{line}': scales= is for one dtype, k_scales= and v_scales=, alike, are for q=, k= and v=")
-    if parts[0]:
-        found["scales"] = parts[0]
-    if found.get("scales") and not mixed and found.get("dtype") != "e4m3":
-        raise ValueError(f"'{line}': scales={found['scales']} needs e4m3")
+    return problem
 
 
 def suite(name: str, dtype: str) -> dict[str, Problem]:

@@ -6,7 +6,7 @@ file(GLOB python_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/python/src/*.c
 add_library(rapt_python MODULE ${python_sources})
 rapt_defaults(rapt_python)
 target_include_directories(rapt_python SYSTEM PRIVATE ${Python_INCLUDE_DIRS})
-target_link_libraries(rapt_python PRIVATE rapt_static)
+target_link_libraries(rapt_python PRIVATE rapt_core)  # problem_line.cpp reads problem lines
 # Nothing but PyInit__core is exported: two copies of rapt in one process (this one, an application's) stay apart.
 # The C++ runtime comes along, so that the module loads on systems whose own is older than the compiler's.
 target_link_options(rapt_python PRIVATE LINKER:--exclude-libs,ALL LINKER:--gc-sections -static-libstdc++)

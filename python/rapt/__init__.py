@@ -17,12 +17,13 @@ import importlib
 import os
 from typing import Any
 
-from . import _core, _dispatch, _signature
+from . import _backend, _core, _signature
 from ._contexts import Context
 from ._dispatch import front_of
 from ._errors import DeviceError, EnvironmentLacking, Error, InternalError, InvalidArgument, OutOfMemory, Unsupported
+from ._outputs import Quantized
 from ._products import gemm, qk
-from ._quantize import Quantized, fake_quantize, quantize
+from ._quantize import fake_quantize, quantize
 
 __version__: str = _core.version()
 __all__ = [
@@ -50,7 +51,7 @@ __all__ = [
 
 @functools.wraps(_signature.sdpa, assigned=("__doc__", "__annotations__"))
 def sdpa(q, k, v, **options):
-    call = None if _dispatch.tracing() else _dispatch.calls.get(type(q).__module__)
+    call = None if _backend.tracing() else _backend.calls.get(type(q).__module__)
     if call is None:
         call = front_of(q).sdpa
     return call(q, k, v, **options)

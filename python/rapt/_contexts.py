@@ -1,7 +1,10 @@
-"""rapt.Context, and its number, by which PyTorch operators and XLA name one. Exported by rapt/__init__.py."""
+"""rapt.Context, and its number, by which PyTorch operators and XLA name one; the pack of the default context. Exported
+by rapt/__init__.py."""
 
 from __future__ import annotations
 
+import functools
+import os
 import weakref
 
 from . import _core
@@ -55,3 +58,11 @@ def numbered(number: int | None) -> Context | None:
             "context: the rapt.Context that this call was traced with is gone: keep it as long as what uses it"
         )
     return found
+
+
+@functools.cache
+def load_default_pack() -> None:
+    """The compiled kernels that a release's wheel carries, for frameworks that use GPUs."""
+    pack = os.path.join(os.path.dirname(__file__), "default.pack")
+    if os.path.exists(pack):
+        _core.load_pack(None, pack)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import cupy
 
 from . import _core
-from ._dispatch import Front, load_default_pack, register
+from ._backend import Front, register
+from ._contexts import load_default_pack
 from ._eager import front
 from ._errors import InvalidArgument
 from ._numbers import Numbers, values_of

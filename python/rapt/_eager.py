@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import Any, Callable
 
 from . import _core, _numbers
-from ._dispatch import Front
-from ._products import gemm_shape, out_dtype_name, qk_shape
-from ._quantize import Quantized, descale_shape, given_outputs, mean_shape
+from ._backend import Front
+from ._outputs import Quantized, descale_shape, gemm_shape, given_outputs, mean_shape, out_dtype_name, qk_shape
 
 Allocate = Callable[..., Any]  # allocate(like, shape, dtype name, zeroed, in like's order of dimensions)
 

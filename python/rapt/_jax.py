@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy
 
 from . import _core, _jax_operators
-from ._contexts import number_of
-from ._dispatch import Front, load_default_pack, register
+from ._backend import Front, register
+from ._contexts import load_default_pack, number_of
 from ._errors import InvalidArgument, Unsupported
 from ._signature import OPERANDS, bind, split_starts
 from ._jax_operators import check_dtypes, keep_while

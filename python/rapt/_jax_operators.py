@@ -14,8 +14,7 @@ import numpy
 from . import _numbers
 from ._contexts import number_of
 from ._errors import InvalidArgument
-from ._products import gemm_shape, out_dtype_name, qk_shape
-from ._quantize import STORAGE, Quantized, descale_shape, mean_shape
+from ._outputs import STORAGE, Quantized, descale_shape, gemm_shape, mean_shape, out_dtype_name, qk_shape
 from ._values import FORMAT_CODES, LAYOUTS, SCALES, stored_code
 
 HADAMARD, SMOOTH, SUPPLIED = 1 << 0, 1 << 1, 1 << 2

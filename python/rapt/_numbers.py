@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, Callable, NamedTuple
 
-from ._quantize import Quantized, logical_sizes
+from ._outputs import Quantized, logical_sizes
 
 MOST_CHANNELS = 256  # of one rotation
 # Beyond these a value that is rounded to the nearest number of the format, were there larger ones, would not be one of

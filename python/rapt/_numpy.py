@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy
 
 from . import _core
-from ._dispatch import Front, register
+from ._backend import Front, register
 from ._eager import front
 from ._errors import InvalidArgument
 from ._numbers import Numbers, values_of

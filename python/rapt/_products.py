@@ -1,4 +1,5 @@
-"""rapt.qk and rapt.gemm: their signatures, and the rules that all frameworks share. Exported by rapt/__init__.py."""
+"""rapt.qk and rapt.gemm: their signatures, and the checks of arguments before a framework is asked. Exported by
+rapt/__init__.py."""
 
 from __future__ import annotations
 
@@ -7,9 +8,6 @@ from typing import Any
 from ._dispatch import front_of
 from ._errors import InvalidArgument
 from ._values import LAYOUTS, SCALES, number, shape_of, word
-
-ORDINARY = ("float32", "float16", "bfloat16")
-SHORT = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 
 
 def qk(
@@ -118,29 +116,3 @@ def _kind(name: str, descale) -> str | None:
     if shape is None or len(shape) > 1:
         raise InvalidArgument(f"{name}: must be an array of shape [], [1], or of one factor a row (a) or column (b)")
     return "tensor" if len(shape) == 0 or shape[0] == 1 else "token"
-
-
-def qk_shape(q, k, layout: str) -> tuple:
-    if len(q) != 4 or len(k) != 4:
-        raise InvalidArgument(f"q, k: ranks {len(q)} and {len(k)}: both must be 4")
-    heads, seqlen = (1, 2) if layout == "bhsd" else (2, 1)
-    return (q[0], q[heads], q[seqlen], k[seqlen])
-
-
-def gemm_shape(a, b) -> tuple:
-    if len(a) != 2 or len(b) != 2:
-        raise InvalidArgument(f"a, b: ranks {len(a)} and {len(b)}: both must be 2, [m, k] and [k, n]")
-    return (a[0], b[1])
-
-
-def out_dtype_name(first, given: dict) -> str:
-    """ "float16": of an out that is allocated for the first factor."""
-    wanted = given["out_dtype"]
-    if wanted is None:
-        name = str(first.dtype).removeprefix("torch.")
-        return name if name in ORDINARY else "float32"
-    name = str(wanted).removesuffix("'>").rsplit(".", 1)[-1]
-    name = SHORT.get(name, name)
-    if name not in ORDINARY:
-        raise InvalidArgument(f"out_dtype = {wanted!r}: must be float32, float16 or bfloat16")
-    return name

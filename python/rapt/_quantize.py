@@ -1,4 +1,4 @@
-"""rapt.quantize and rapt.fake_quantize: their signatures, what they return, and the rules that all frameworks share.
+"""rapt.quantize and rapt.fake_quantize: their signatures, and the checks of arguments before a framework is asked.
 
 Exported by rapt/__init__.py. The frameworks' modules run them: _eager.py for those that rapt._core reads, and
 _torch_fp8.py, _jax_operators.py. torch.compile follows this code, so sizes may be symbolic.
@@ -6,54 +6,14 @@ _torch_fp8.py, _jax_operators.py. torch.compile follows this code, so sizes may 
 
 from __future__ import annotations
 
-import sys
-from typing import Any, NamedTuple
+from typing import Any
 
 from ._dispatch import front_of
 from ._errors import InvalidArgument
+from ._outputs import Quantized, dtype_name
 from ._values import BOOLS, LAYOUTS, SCALES, integer, number, shape_of, word
 
 FORMATS = {"e4m3": "e4m3", "float8_e4m3fn": "e4m3", "e5m2": "e5m2", "float8_e5m2": "e5m2", "sim8": "sim8"}
-STORAGE = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "sim8": "uint8"}  # where a framework has FP8 types
-
-
-class Quantized(NamedTuple):
-    """What quantize() returns: codes * descale (+ mean) is close to the input, rotated if hadamard was asked for.
-
-    Hand it to sdpa() and qk() as keyword arguments:
-        rapt.sdpa(q8.codes, k8.codes, v8.codes, **q8.options("q"), **k8.options("k"), **v8.options("v"))
-    """
-
-    codes: Any  # of the input's shape
-    descale: Any  # float32
-    mean: Any  # float32 [batch, heads, dim] with smooth=True, else None
-    scales: str  # "head", ...: the granularity of descale
-    dtype: str  # "e4m3", "e5m2" or "sim8": what the codes are
-
-    def __reduce__(self):
-        codes, dtype = self.codes, getattr(self.codes, "dtype", None)
-        if type(dtype).__module__ != "torch" or _dtype_name(dtype) == "uint8":
-            return Quantized, tuple(self)
-        return _with_codes_of, (dtype, codes.view(sys.modules["torch"].uint8), *self[1:])
-
-    def options(self, name: str) -> dict[str, Any]:
-        """Keyword arguments for these codes as the argument `name` ("q", "k" or "v"): {name}_descale, {name}_scales,
-        with uint8 codes {name}_dtype, and of smoothed keys k_mean."""
-        if name not in ("q", "k", "v"):
-            raise InvalidArgument(f"name = {name!r}: must be 'q', 'k' or 'v'")
-        given = {f"{name}_descale": self.descale, f"{name}_scales": self.scales}
-        if _dtype_name(self.codes.dtype) == "uint8":
-            given[f"{name}_dtype"] = self.dtype
-        if self.mean is not None:
-            if name != "k":
-                raise InvalidArgument(f"name = {name!r}: smoothed, and only sdpa's k can be: it is told k_mean")
-            given["k_mean"] = self.mean
-        return given
-
-
-def _with_codes_of(dtype, codes, *others) -> Quantized:
-    """Of a pickle: PyTorch writes its FP8 tensors there, but does not read them again."""
-    return Quantized(codes.view(dtype), *others)
 
 
 def quantize(
@@ -175,59 +135,9 @@ def _settled(x, scales, dtype, layout, hadamard, smooth, percentile, descale, cu
     }
 
 
-def _dtype_name(dtype) -> str:
-    """ "float8_e4m3fn" of a word, torch.float8_e4m3fn, numpy.dtype(...), <class 'ml_dtypes.float8_e4m3fn'>."""
-    return str(dtype).removesuffix("'>").rsplit(".", 1)[-1]
-
-
 def format_of(dtype) -> str:
     """ "e4m3", "e5m2" or "sim8"."""
-    name = _dtype_name(dtype)
+    name = dtype_name(dtype)
     if name not in FORMATS:
         raise InvalidArgument(f"dtype = {dtype!r}: must be 'e4m3', 'e5m2', 'sim8', or the framework's own float8 type")
     return FORMATS[name]
-
-
-def logical_sizes(shape, given) -> tuple:
-    """(batch, heads, seqlen, dim, total): seqlen is max_seqlen of packed arrays, total None of dense ones."""
-    if given["cu_seqlens"] is not None:
-        return given["cu_seqlens"].shape[0] - 1, shape[1], given["max_seqlen"], shape[2], shape[0]
-    batch, one, two, dim = shape
-    return (batch, two, one, dim, None) if given["layout"] == "bshd" else (batch, one, two, dim, None)
-
-
-def descale_shape(shape, given) -> tuple:
-    batch, heads, seqlen, dim, total = logical_sizes(shape, given)
-    scales = given["scales"]
-    if scales == "tensor":
-        return (1,)
-    if scales == "head":
-        return (batch, heads)
-    if scales == "channel":
-        return (batch, heads, dim)
-    if scales == "token":
-        return (batch, heads, seqlen) if total is None else (heads, total)
-    rows = int(scales.removeprefix("block"))
-    return (batch, heads, (seqlen + rows - 1) // rows)
-
-
-def mean_shape(shape, given) -> tuple:
-    batch, heads, _, dim, _ = logical_sizes(shape, given)
-    return (batch, heads, dim)
-
-
-def given_outputs(given) -> tuple:
-    """(codes, descale, mean) that the caller gave as out; None for what is to be made. Supplied factors stay."""
-    out = given["out"]
-    if not isinstance(out, Quantized):
-        return out, given["descale"], None
-    if out.scales != given["scales"] or out.dtype != given["format"]:
-        raise InvalidArgument(
-            f"out is for scales {out.scales!r} and dtype {out.dtype!r}: must be for those of the call, "
-            f"{given['scales']!r} and {given['format']!r}"
-        )
-    if (out.mean is not None) != given["smooth"]:
-        raise InvalidArgument(f"out {'has a' if out.mean is not None else 'has no'} mean: must go with smooth=True")
-    if given["descale"] is not None and out.descale is not given["descale"]:
-        raise InvalidArgument("out.descale is another array than descale: supplied factors are taken as they are")
-    return out.codes, out.descale, out.mean

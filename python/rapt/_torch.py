@@ -9,9 +9,9 @@ from __future__ import annotations
 import torch
 from torch.compiler import is_dynamo_compiling
 
-from . import _core, _dispatch, _torch_fp8
+from . import _backend, _core, _torch_fp8
+from ._backend import Front, register
 from ._contexts import Context
-from ._dispatch import Front, register
 from ._errors import Unsupported
 from ._signature import bind
 from ._torch_arrays import (
@@ -119,5 +119,5 @@ _core.register_framework(
 def front_of(tensor) -> Front:
     if is_dynamo_compiling() or type(tensor) not in TYPES:
         return OPERATOR_FRONT
-    _dispatch.tracing = is_dynamo_compiling  # not while tracing: what changes then breaks torch.compile's guards
+    _backend.tracing = is_dynamo_compiling  # not while tracing: what changes then breaks torch.compile's guards
     return register(tensor, FRONT)

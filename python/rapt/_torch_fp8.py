@@ -11,8 +11,16 @@ from torch.compiler import is_dynamo_compiling
 from . import _eager, _numbers, _torch_vmap
 from ._contexts import number_of, numbered
 from ._errors import InvalidArgument, Unsupported
-from ._products import gemm_shape, out_dtype_name, qk_shape
-from ._quantize import STORAGE, Quantized, descale_shape, given_outputs, mean_shape
+from ._outputs import (
+    STORAGE,
+    Quantized,
+    descale_shape,
+    gemm_shape,
+    given_outputs,
+    mean_shape,
+    out_dtype_name,
+    qk_shape,
+)
 from ._torch_arrays import allocate, dtype_named, functionalized, plain, watched
 from ._torch_observed import PROFILER, recorded, register_product_flops, shapes_line
 from ._torch_operators import CONTEXT, LIBRARY, refuse_outputs, register_no_derivatives, register_vmap

@@ -9,8 +9,7 @@ import torch
 from torch.compiler import is_dynamo_compiling
 
 from . import _core, _torch_vmap, _values
-from ._contexts import number_of, numbered
-from ._dispatch import load_default_pack
+from ._contexts import load_default_pack, number_of, numbered
 from ._errors import InvalidArgument, Unsupported
 from ._signature import OPERANDS, bind, split_starts
 from ._torch_arrays import allocate, dtype_named, plain, refuse_nested, refuse_tangents, transformed

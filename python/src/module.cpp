@@ -1,10 +1,12 @@
-// rapt._core: the one compiled module of the Python package, over the C ABI. Only python/rapt imports it.
+// rapt._core: the one compiled module of the Python package, over the C ABI. Imported by python/rapt, and
+// by bench/suites.py for parse_problem.
 #include <iterator>
 #include <string>
 
 #include "arrays.h"
 #include "call.h"
 #include "errors.h"
+#include "problem_line.h"
 #include "rapt/rapt.h"
 #include "values.h"
 #include "xla.h"
@@ -96,6 +98,7 @@ PyMethodDef methods[] = {
     {"make_context", make_context, METH_O, "(capsule, number) of a new rapt_context with that many CPU threads."},
     {"load_pack", load_pack, METH_VARARGS, "rapt_load_pack(context, path)."},
     {"xla_targets", xla_targets, METH_NOARGS, "(target, platform, capsule) of each XLA foreign function."},
+    {"parse_problem", parse_problem_line, METH_O, "{field: value} of a problem line, for bench/."},
     {"version", version, METH_NOARGS, "The library's version."},
     {nullptr, nullptr, 0, nullptr}};
 
