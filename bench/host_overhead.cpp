@@ -12,15 +12,15 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "cuda/driver.h"
-#include "error.h"
-#include "gpu.h"
 #include "host_overhead_front.h"
-#include "kernels/bind.h"
 #include "kernels/family.h"
-#include "kernels/shared/sm80.h"
-#include "problem.h"
-#include "sdpa.h"
+#include "kernels/sm80/sm80.h"
+#include "operations/bind.h"
+#include "operations/sdpa.h"
+#include "problem/problem.h"
+#include "runtime/gpu.h"
 
 namespace rapt {
 namespace {
@@ -186,7 +186,7 @@ int measure(int blocks, double limit) {
   MissionCall call(0);
   const unsigned row_tiles =
       static_cast<unsigned>((512 + step.config.attention.block_m - 1) / step.config.attention.block_m);
-  const Sm80Params params{attention_params({call.args, problem}), TileOrder::of(row_tiles, 1, 8, 1, 1)};
+  const Sm80Params params{attention_params(call.args, problem), TileOrder::of(row_tiles, 1, 8, 1, 1)};
   BareLaunch bare(jit::compile(request), unit, row_tiles * 8, step.config.attention.programmatic, params,
                   stream.handle());
   const auto sdpa = [&] {

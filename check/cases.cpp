@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <sstream>
 
-#include "error.h"
-#include "files.h"
+#include "base/error.h"
+#include "base/files.h"
 
 namespace rapt::check {
 namespace {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <functional>
 
-#include "error.h"
+#include "base/error.h"
 #include "plain.h"
 #include "range.h"
 #include "work.h"

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/error.h"
 #include "bounds.h"
-#include "error.h"
 #include "format.h"
 #include "poison.h"
 

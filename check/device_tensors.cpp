@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "error.h"
+#include "base/error.h"
 #include "poison.h"
 
 namespace rapt::check {

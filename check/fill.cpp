@@ -8,7 +8,7 @@
 #include <functional>
 #include <limits>
 
-#include "error.h"
+#include "base/error.h"
 #include "format.h"
 #include "oracle.h"
 #include "poison.h"

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "problem.h"
+#include "problem/problem.h"
 
 namespace rapt::check {
 

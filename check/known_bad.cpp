@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "error.h"
+#include "base/error.h"
 #include "format.h"
 #include "plain.h"
 

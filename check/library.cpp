@@ -2,9 +2,9 @@
 // the library to link; everything else can be tried on kernels of check/ itself.
 #include <memory>
 
+#include "base/error.h"
 #include "check.h"
 #include "device_tensors.h"
-#include "error.h"
 #include "tensor.h"
 
 namespace rapt::check {

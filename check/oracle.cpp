@@ -10,7 +10,7 @@
 #include <mutex>
 #include <thread>
 
-#include "error.h"
+#include "base/error.h"
 #include "format.h"
 #include "work.h"
 

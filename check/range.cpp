@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "error.h"
+#include "base/error.h"
 
 namespace rapt::check {
 namespace {

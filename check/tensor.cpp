@@ -9,7 +9,7 @@
 #include <limits>
 #include <new>
 
-#include "error.h"
+#include "base/error.h"
 #include "format.h"
 #include "poison.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "problem.h"
+#include "problem/problem.h"
 #include "rapt/rapt.h"
 
 namespace rapt::check {

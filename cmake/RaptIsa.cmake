@@ -2,7 +2,7 @@
 # Included by RaptLibrary.cmake, whose rapt_objects it gives sources, flags and the definitions RAPT_ISA_<NAME>.
 # The flags are the least that make Highway's static target the one wanted (its hwy/detect_targets.h, 1.0.3 to 1.2.0):
 # AVX2 asks for BMI2, FMA, F16C and, through SSE4, PCLMUL and AES (no code here uses those two); AVX3 adds AVX-512
-# F, BW, DQ and VL; its code also uses CD. src/device.cpp must look for each of them before it picks a set.
+# F, BW, DQ and VL; its code also uses CD. src/device/device.cpp must look for each of them before it picks a set.
 include(CheckCXXCompilerFlag)
 
 set(avx2_flags -mavx2 -mfma -mf16c -mbmi -mbmi2 -maes -mpclmul)

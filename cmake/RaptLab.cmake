@@ -60,7 +60,12 @@ elseif(lab_sources)
   list(TRANSFORM help_pages APPEND ".md")
   rapt_embed(rapt_lab rapt::lab::embedded_pages "${PROJECT_SOURCE_DIR}/docs" ${help_pages})
   file(GLOB_RECURSE lab_device_texts CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/lab/*.cuh")
+  list(FILTER lab_device_texts EXCLUDE REGEX "/lab/emulation/")
   rapt_embed(rapt_lab rapt::lab::device_texts "${PROJECT_SOURCE_DIR}/lab" ${lab_device_texts})
+  # What a variant is compiled with where no GPU runs it (lab/emulate.cpp).
+  file(GLOB_RECURSE emulation_texts CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/lab/emulation/*.h"
+    "${PROJECT_SOURCE_DIR}/lab/emulation/*.cuh")
+  rapt_embed(rapt_lab rapt::lab::emulation_texts "${PROJECT_SOURCE_DIR}/lab/emulation" ${emulation_texts})
   target_link_libraries(rapt_lab PUBLIC rapt_check fmt::fmt-header-only nlohmann_json::nlohmann_json CLI11::CLI11)
 endif()
 

@@ -9,16 +9,19 @@ rapt_defaults(rapt_objects)
 target_include_directories(rapt_objects PRIVATE "${PROJECT_SOURCE_DIR}/include" "${PROJECT_SOURCE_DIR}/src")
 include(RaptIsa)
 include(RaptEmbed)
-file(GLOB kernel_files CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/kernels/*.cuh"
-  "${PROJECT_SOURCE_DIR}/src/kernels/prim/*.cuh" "${PROJECT_SOURCE_DIR}/src/kernels/shared/*.h")
+# Device texts, and the headers that host and device share: those of shared/, and a family's config and parameters.
+file(GLOB_RECURSE kernel_files CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/kernels/*.cuh"
+  "${PROJECT_SOURCE_DIR}/src/kernels/shared/*.h")
+list(APPEND kernel_files "${PROJECT_SOURCE_DIR}/src/kernels/sm80/sm80.h" "${PROJECT_SOURCE_DIR}/src/kernels/scalar/scalar_tile.h"
+  "${PROJECT_SOURCE_DIR}/src/kernels/merge/merge_params.h" "${PROJECT_SOURCE_DIR}/src/kernels/quantize/quantize_config.h")
 rapt_embed(rapt_objects rapt::jit::embedded_files "${PROJECT_SOURCE_DIR}/src/kernels" ${kernel_files})
 
 add_library(rapt_shared SHARED $<TARGET_OBJECTS:rapt_objects>)
 add_library(rapt::rapt ALIAS rapt_shared)
 set_target_properties(rapt_shared PROPERTIES OUTPUT_NAME rapt EXPORT_NAME rapt LINKER_LANGUAGE CXX
   VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}
-  LINK_DEPENDS "${PROJECT_SOURCE_DIR}/src/rapt.map")
-target_link_options(rapt_shared PRIVATE "LINKER:--version-script=${PROJECT_SOURCE_DIR}/src/rapt.map")
+  LINK_DEPENDS "${PROJECT_SOURCE_DIR}/src/api/rapt.map")
+target_link_options(rapt_shared PRIVATE "LINKER:--version-script=${PROJECT_SOURCE_DIR}/src/api/rapt.map")
 if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")  # clang leaves the sanitizer's own symbols to the program
   target_link_options(rapt_shared PRIVATE LINKER:-z,defs)
 endif()

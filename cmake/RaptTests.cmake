@@ -47,25 +47,11 @@ if(RAPT_BUILD_TESTS)
     if(NOT RAPT_TEST_FILES)
       target_link_libraries(rapt_tests PRIVATE rapt_lab)
     endif()
-    # Device texts on the CPU: stand-ins (tests/cpu/emulated) come before the instructions that they stand for.
-    set_source_files_properties(tests/cpu/ladder_text_test.cpp PROPERTIES
-      INCLUDE_DIRECTORIES
-        "${PROJECT_SOURCE_DIR}/tests/cpu/emulated;${PROJECT_SOURCE_DIR}/lab/ladder;${PROJECT_SOURCE_DIR}/src/kernels"
-      COMPILE_OPTIONS "-fno-strict-aliasing;-Wno-unknown-pragmas" SKIP_PRECOMPILE_HEADERS ON)
-    # A shipped kernel includes files beside itself, so its text is copied to where the stand-ins are beside it.
-    set(texts "${PROJECT_BINARY_DIR}/emulated_kernels")
-    foreach(file attention_sm80 products prim/accumulator prim/block_rows prim/descale prim/numeric prim/operands prim/output
-        prim/score prim/softmax prim/step_products prim/tile prim/unused_rows prim/value_passes)
-      configure_file("${PROJECT_SOURCE_DIR}/src/kernels/${file}.cuh" "${texts}/${file}.cuh" COPYONLY)
-    endforeach()
-    foreach(file ptx_copy ptx_mma)
-      configure_file("${PROJECT_SOURCE_DIR}/tests/cpu/emulated/prim/${file}.cuh" "${texts}/prim/${file}.cuh" COPYONLY)
-    endforeach()
-    set_source_files_properties(tests/cpu/attention_sm80_text_test.cpp tests/cpu/products_text_test.cpp PROPERTIES
-      INCLUDE_DIRECTORIES "${texts};${PROJECT_SOURCE_DIR}/src/kernels;${PROJECT_SOURCE_DIR}/src/kernels/prim"
+    # Device texts on the CPU: stand-ins (lab/emulation) come before the instructions that they stand for.
+    file(GLOB text_tests CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/cpu/*_text_test.cpp")
+    set_source_files_properties(${text_tests} PROPERTIES INCLUDE_DIRECTORIES
+        "${PROJECT_SOURCE_DIR}/lab/emulation;${PROJECT_SOURCE_DIR}/lab/ladder;${PROJECT_SOURCE_DIR}/src/kernels"
       COMPILE_OPTIONS "-fno-strict-aliasing;-Wno-unknown-pragmas;-Wno-parentheses" SKIP_PRECOMPILE_HEADERS ON)
-    set_source_files_properties(tests/cpu/quantize_text_test.cpp PROPERTIES
-      COMPILE_OPTIONS "-fno-strict-aliasing;-Wno-unknown-pragmas" SKIP_PRECOMPILE_HEADERS ON)
     if(TARGET rapt_program AND NOT RAPT_TEST_FILES)
       add_dependencies(rapt_tests rapt_program)  # tests of the command line run build/rapt
     endif()
@@ -146,7 +132,7 @@ if(RAPT_FUZZ)
     message(FATAL_ERROR "RAPT_FUZZ: libFuzzer needs clang, CMAKE_CXX_COMPILER is ${CMAKE_CXX_COMPILER_ID}")
   endif()
   # What reads foreign bytes tells libFuzzer where it has been; meant for a tree with the address sanitizer.
-  set_source_files_properties(src/problem_parse.cpp src/problem_validate.cpp lab/file.cpp lab/npy.cpp lab/safetensors.cpp
+  set_source_files_properties(src/problem/parse.cpp src/problem/validate.cpp lab/file.cpp lab/npy.cpp lab/safetensors.cpp
     PROPERTIES COMPILE_OPTIONS "-fsanitize=fuzzer-no-link;-O1" SKIP_PRECOMPILE_HEADERS ON)
   file(GLOB fuzz_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/fuzz/*_fuzz.cpp")
   foreach(source ${fuzz_sources})

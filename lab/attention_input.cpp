@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/error.h"
 #include "check/rotation.h"
 #include "check/work.h"
-#include "error.h"
 #include "lab/quantize.h"
 
 namespace rapt::lab {

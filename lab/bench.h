@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "check/check.h"
-#include "error.h"
 #include "lab/commands.h"
 #include "lab/report.h"
-#include "plan.h"
+#include "runtime/plan.h"
 
 namespace rapt::lab {
 

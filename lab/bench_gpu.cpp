@@ -5,15 +5,15 @@
 #include <chrono>
 #include <deque>
 
-#include "arguments.h"
+#include "arguments/arguments.h"
 #include "check/device_tensors.h"
-#include "context.h"
 #include "cuda/driver.h"
-#include "gpu.h"
 #include "lab/bench.h"
 #include "lab/gpu_timer.h"
 #include "lab/machine.h"
 #include "lab/roof_gpu.h"
+#include "runtime/context.h"
+#include "runtime/gpu.h"
 
 namespace rapt::lab {
 namespace {

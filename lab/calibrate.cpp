@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "error.h"
+#include "base/error.h"
 #include "lab/output.h"
 #include "lab/progress.h"
 #include "lab/quantize.h"

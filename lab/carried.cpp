@@ -3,9 +3,9 @@
 #include <map>
 #include <sstream>
 
-#include "error.h"
+#include "base/error.h"
+#include "base/nearest.h"
 #include "lab/commands.h"
-#include "nearest.h"
 
 namespace rapt::lab {
 

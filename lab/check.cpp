@@ -4,12 +4,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 
+#include "base/error.h"
 #include "check/stages.h"
-#include "error.h"
 #include "lab/commands.h"
+#include "lab/emulate.h"
 #include "lab/progress.h"
 #include "lab/variant.h"
 
@@ -19,6 +22,7 @@ namespace {
 struct Task {
   Problem problem;
   check::Fill fill;
+  std::string config = {};  // of an emulated kernel: words over the planner's choice
 };
 
 std::vector<Task> tasks_of(const CheckOptions& options) {
@@ -41,29 +45,45 @@ const char* verdict_of(const Outcome& result) {
   return result.pass ? "pass" : result.refused ? "refused" : "FAIL";
 }
 
-// The library on the chosen device; the contexts behind it are kept for all tasks.
+// Whose results are checked.
 class Subject {
  public:
-  Subject(const CheckOptions& options, const Device& device)
+  virtual ~Subject() = default;
+  // The rule of the problem's kernel that --config breaks, or "".
+  virtual std::string broken_rule(const Task& task) const = 0;
+  virtual check::Kernel kernel(const Task& task) = 0;
+  // What must stand behind a rerun command besides its problem.
+  virtual std::string rerun_options(const Task& task) const = 0;
+  // The last line of a check.
+  virtual std::string summary(int passed, int failed, int refused) const {
+    return fmt::format("{} passed, {} failed, {} refused (no kernel takes them yet, or f32 cannot hold them)", passed,
+                       failed, refused);
+  }
+  virtual void describe(nlohmann::ordered_json&) const {}  // adds to the JSON of a check
+};
+
+// The library on the chosen device; the contexts behind it are kept for all tasks.
+class LibrarySubject final : public Subject {
+ public:
+  LibrarySubject(const CheckOptions& options, const Device& device)
       : options_(options.common),
         device_(device),
         config_(options.common.configs.empty() ? "" : options.common.configs[0]) {}
 
-  // The rule of the problem's kernel that --config breaks, or "".
-  std::string broken_rule(const Problem& problem) const {
-    return broken_config_rule(options_, device_, problem, config_);
+  std::string broken_rule(const Task& task) const override {
+    return broken_config_rule(options_, device_, task.problem, config_);
   }
 
-  check::Kernel kernel(const Problem& problem) {
-    const std::string variant = variant_name(options_, device_, problem);
+  check::Kernel kernel(const Task& task) override {
+    const std::string variant = variant_name(options_, device_, task.problem);
     auto& [context, kernel] = made_[variant];
     if (!kernel) {
-      context = make_context(options_, device_, problem, config_);
+      context = make_context(options_, device_, task.problem, config_);
       kernel = check::library_kernel(context.get(), handle_of(device_));
     }
     return kernel;
   }
-  std::string rerun_options() const { return lab::rerun_options(options_, device_, config_); }
+  std::string rerun_options(const Task&) const override { return lab::rerun_options(options_, device_, config_); }
 
  private:
   struct Made {
@@ -106,8 +126,8 @@ nlohmann::ordered_json row_of(const Task& task, uint64_t seed, const check::Resu
 }
 
 check::Result compare(const Task& task, uint64_t seed, Subject& subject) {
-  const std::string broken = subject.broken_rule(task.problem);
-  if (broken.empty()) return check::check_problem(task.problem, task.fill, seed, subject.kernel(task.problem));
+  const std::string broken = subject.broken_rule(task);
+  if (broken.empty()) return check::check_problem(task.problem, task.fill, seed, subject.kernel(task));
   check::Result result;
   result.command = check::rerun_command(task.problem, task.fill, seed);
   result.refused = true, result.message = broken;
@@ -123,7 +143,7 @@ int compare_all(const CheckOptions& options, const std::vector<Task>& tasks, Sub
   for (size_t i = 0; i < tasks.size(); ++i) {
     progress.at(i, to_string(tasks[i].problem));
     check::Result result = compare(tasks[i], options.seed, subject);
-    result.command += subject.rerun_options();
+    result.command += subject.rerun_options(tasks[i]);
     failed += !result.pass && !result.refused;
     refused += result.refused;
     progress.clear();
@@ -133,14 +153,13 @@ int compare_all(const CheckOptions& options, const std::vector<Task>& tasks, Sub
       print_row(tasks[i], options.seed, result);
   }
   const auto passed = static_cast<int>(tasks.size()) - failed - refused;
-  if (options.common.json)
-    fmt::print(
-        "{}\n",
-        nlohmann::ordered_json{{"results", rows}, {"passed", passed}, {"failed", failed}, {"refused", refused}}.dump(
-            2));
-  else
-    fmt::print("{} passed, {} failed, {} refused (no kernel takes them yet, or f32 cannot hold them)\n", passed, failed,
-               refused);
+  if (options.common.json) {
+    nlohmann::ordered_json all = {{"results", rows}, {"passed", passed}, {"failed", failed}, {"refused", refused}};
+    subject.describe(all);
+    fmt::print("{}\n", all.dump(2));
+  } else {
+    fmt::print("{}\n", subject.summary(passed, failed, refused));
+  }
   if (failed > 0) return exit_check_failed;
   return passed == 0 ? exit_environment : exit_fine;  // nothing could be checked
 }
@@ -151,9 +170,9 @@ int compare_stages(const CheckOptions& options, const std::vector<Task>& tasks, 
   int failed = 0, passed = 0;
   for (size_t i = 0; i < tasks.size(); ++i) {
     progress.at(i, to_string(tasks[i].problem));
-    check::StageReport r = check::check_stages(tasks[i].problem, tasks[i].fill, options.seed,
-                                               check::probe(subject.kernel(tasks[i].problem)));
-    r.command += subject.rerun_options();
+    check::StageReport r =
+        check::check_stages(tasks[i].problem, tasks[i].fill, options.seed, check::probe(subject.kernel(tasks[i])));
+    r.command += subject.rerun_options(tasks[i]);
     failed += !r.pass && !r.refused;
     passed += r.pass;
     progress.clear();
@@ -180,7 +199,11 @@ int compare_stages(const CheckOptions& options, const std::vector<Task>& tasks, 
     if (!r.pass) fmt::print("      {}\n", r.message);
     if (!r.pass && !r.refused) fmt::print("      again: {}\n", r.command);
   }
-  if (options.common.json) fmt::print("{}\n", nlohmann::ordered_json{{"stages", rows}, {"failed", failed}}.dump(2));
+  if (options.common.json) {
+    nlohmann::ordered_json all = {{"stages", rows}, {"failed", failed}};
+    subject.describe(all);
+    fmt::print("{}\n", all.dump(2));
+  }
   return failed > 0 ? exit_check_failed : passed == 0 ? exit_environment : exit_fine;
 }
 
@@ -190,29 +213,151 @@ std::vector<Problem> problems_of(const std::vector<Task>& tasks) {
   return problems;
 }
 
-// A variant where no GPU can run it: compiled, what its kernels take, and what that leaves open.
-int compile_variant(const CheckOptions& options, const std::vector<Task>& tasks, const std::string& why) {
+// What the compiler makes of a variant's kernels, or why nobody knows.
+struct CompiledVariant {
+  std::optional<CompiledKernels> kernels;
+  std::string why;
+};
+
+CompiledVariant compile_variant(const CheckOptions& options, const std::vector<Task>& tasks, const Device& device) {
+  const std::string config = options.common.configs.empty() ? "" : options.common.configs[0];
+  try {
+    return {compile_for(problems_of(tasks), device, options.common, config, "check --variant"), ""};
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::environment) throw;  // it does not compile
+    return {std::nullopt, error.what()};
+  }
+}
+
+nlohmann::ordered_json to_json(const CompiledVariant& compiled) {
+  return compiled.kernels ? to_json(*compiled.kernels) : nlohmann::ordered_json::array();
+}
+
+// A variant's kernels on this CPU, where no GPU can run them.
+class EmulatedSubject final : public Subject {
+ public:
+  // why: of no GPU.
+  EmulatedSubject(const CheckOptions& options, const Device& device, const CompiledVariant& compiled, std::string why)
+      : options_(options.common), device_(device), compiled_(compiled), why_(std::move(why)) {}
+
+  // The tasks that suit an emulation, in place of those that were asked for; compiles their kernels.
+  std::vector<Task> prepare(const std::vector<Task>& tasks) {
+    std::vector<Task> chosen;
+    std::vector<EmulatedProblem> problems;
+    for (const Task& task : tasks)
+      for (const Task& one : emulated_tasks(task)) {
+        const auto same = [&](const Task& other) {
+          return one.problem == other.problem && one.fill == other.fill && one.config == other.config;
+        };
+        if (std::any_of(chosen.begin(), chosen.end(), same)) continue;
+        chosen.push_back(one);
+        problems.push_back({one.problem, one.config});
+      }
+    emulator_.emplace(options_, device_);
+    emulator_->compile(problems);
+    return chosen;
+  }
+
+  std::string broken_rule(const Task& task) const override {
+    return broken_config_rule(options_, device_, task.problem, task.config);
+  }
+  check::Kernel kernel(const Task& task) override { return emulator_->kernel(task.config); }
+  std::string rerun_options(const Task& task) const override {
+    return concat(" --arch ", device_.arch, task.config.empty() ? "" : concat(" --config \"", task.config, "\""),
+                  " --variant ", options_.variant);
+  }
+
+  std::string summary(int passed, int failed, int refused) const override {
+    std::string text = fmt::format("emulated on the CPU: {} of {} cases passed", passed, passed + failed);
+    if (refused > 0) text += fmt::format("; {} refused (no kernel takes them yet, or f32 cannot hold them)", refused);
+    return text + left_out() + "\n" + note();
+  }
+  void describe(nlohmann::ordered_json& all) const override {
+    all["compiled"] = to_json(compiled_);
+    all["checked"] = true;
+    all["emulated"] = {{"compiler", emulator_->compiler()},
+                       {"too_large", too_large_},
+                       {"left_out", left_out_},
+                       {"most_operations", most_emulated}};
+    all["note"] = note();
+  }
+
+ private:
+  std::vector<Task> emulated_tasks(const Task& task) {
+    const std::string config = options_.configs.empty() ? "" : options_.configs[0];
+    if (!broken_config_rule(options_, device_, task.problem, config).empty())
+      return {{task.problem, task.fill, config}};
+    EmulatedProblems problems{false, {{task.problem, config}}};
+    try {
+      problems = emulated_problems({task.problem, config}, device_, options_.variant.empty());
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::unsupported) throw;  // the check says so of this problem
+    }
+    too_large_ += problems.too_large;
+    left_out_ += problems.run.empty();
+    std::vector<Task> tasks;
+    for (const EmulatedProblem& problem : problems.run) tasks.push_back({problem.problem, task.fill, problem.config});
+    return tasks;
+  }
+
+  // What was too large, and what was done about it.
+  std::string left_out() const {
+    const auto cases = [](int n) {
+      return fmt::format("; {} case{} too large to emulate and ", n, n == 1 ? " was" : "s were");
+    };
+    std::string text;
+    if (too_large_ > left_out_) text += cases(too_large_ - left_out_) + "replaced by shorter ones for the same kernel";
+    if (left_out_ > 0) text += cases(left_out_) + "left out";
+    if (too_large_ > 0)
+      text += fmt::format(" (too large: more than {:g} million multiply-adds in whole tiles)", most_emulated / 1e6);
+    return text;
+  }
+  std::string note() const {
+    return concat("no GPU was used: ", why_,
+                  "; the emulation cannot show speed, races, or how a GPU's matrix instructions round");
+  }
+
+  const Common& options_;
+  const Device device_;
+  const CompiledVariant& compiled_;
+  const std::string why_;
+  std::optional<Emulator> emulator_;
+  int too_large_ = 0, left_out_ = 0;  // problems; left out: those that have no shorter ones, too
+};
+
+int compare_tasks(const CheckOptions& options, const std::vector<Task>& tasks, Subject& subject) {
+  return options.stages ? compare_stages(options, tasks, subject) : compare_all(options, tasks, subject);
+}
+
+void print_unchecked(const CompiledVariant& compiled, const std::string& why) {
+  const nlohmann::ordered_json all = {{"results", nlohmann::ordered_json::array()},
+                                      {"compiled", to_json(compiled)},
+                                      {"checked", false},
+                                      {"note", concat("no result was checked: ", why)}};
+  fmt::print("{}\n", all.dump(2));
+}
+
+// A variant where no GPU can run it: compiled, what its kernels take, and its results on the CPU.
+int check_without_gpu(const CheckOptions& options, const std::vector<Task>& tasks, const std::string& why) {
   const Common& common = options.common;
   if (common.arch.empty())
-    throw Error(ErrorCode::environment, concat("--variant ", common.variant, ": ", why,
-                                               "; with --arch, such as --arch sm_89, it is compiled all the same"));
+    throw Error(ErrorCode::environment,
+                concat("--variant ", common.variant, ": ", why,
+                       "; with --arch, such as --arch sm_89, it is compiled and emulated all the same"));
   const std::vector<Device> device = gpu_presets(common.arch);
   if (device.size() != 1) invalid("--arch ", common.arch, ": give one");
-  const std::string config = common.configs.empty() ? "" : common.configs[0];
-  const CompiledKernels compiled = compile_for(problems_of(tasks), device[0], common, config, "check --variant");
-  const std::string open =
-      concat("no result was checked: ", why, "; the same command on a machine with a GPU runs the kernels");
-  if (common.json) {
-    const nlohmann::ordered_json all = {{"results", nlohmann::ordered_json::array()},
-                                        {"compiled", to_json(compiled)},
-                                        {"checked", false},
-                                        {"note", open}};
-    fmt::print("{}\n", all.dump(2));
-  } else {
-    print_compiled(compiled);
-    fmt::print("{} kernels compiled; {}\n", compiled.images.size(), open);
+  const CompiledVariant compiled = compile_variant(options, tasks, device[0]);
+  if (!common.json && compiled.kernels) print_compiled(*compiled.kernels);
+  if (!common.json && !compiled.kernels) fmt::print("not compiled for {}: {}\n", device[0].arch, compiled.why);
+  EmulatedSubject subject(options, device[0], compiled, why);
+  std::vector<Task> prepared;
+  try {
+    prepared = subject.prepare(tasks);
+  } catch (const Error& error) {
+    if (common.json) print_unchecked(compiled, error.what());
+    throw;
   }
-  return compiled.images.empty() ? exit_environment : exit_fine;
+  return compare_tasks(options, prepared, subject);
 }
 
 }  // namespace
@@ -223,14 +368,13 @@ int check(const CheckOptions& options) {
   for (const std::string& config : options.common.configs) check_config_words(config);
   std::string why;
   if (!options.common.variant.empty() && options.common.device.empty() && !usable_gpu(&why))
-    return compile_variant(options, tasks, why);
+    return check_without_gpu(options, tasks, why);
   const Device device = chosen_device(options.common, true);
   if (!options.common.json) fmt::print("device  {}\n", title_of(device));
-  Subject subject(options, device);
+  LibrarySubject subject(options, device);
   // Of many cases some may break a rule; of one it is wrong input.
-  if (const std::string broken = subject.broken_rule(tasks[0].problem); tasks.size() == 1 && !broken.empty())
-    invalid(broken);
-  return options.stages ? compare_stages(options, tasks, subject) : compare_all(options, tasks, subject);
+  if (const std::string broken = subject.broken_rule(tasks[0]); tasks.size() == 1 && !broken.empty()) invalid(broken);
+  return compare_tasks(options, tasks, subject);
 }
 
 }  // namespace rapt::lab

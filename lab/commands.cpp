@@ -6,14 +6,15 @@
 #include <cmath>
 #include <filesystem>
 
-#include "context.h"
+#include "base/error.h"
+#include "cpu/isa.h"
 #include "cuda/cuda.h"
-#include "error.h"
 #include "jit/jit.h"
 #include "kernels/emit.h"
 #include "kernels/family.h"
 #include "lab/file.h"
-#include "plan.h"
+#include "runtime/context.h"
+#include "runtime/plan.h"
 
 namespace rapt::lab {
 namespace {
@@ -141,13 +142,20 @@ std::string broken_config_rule(const Common& options, const Device& device, cons
   return "";
 }
 
+// The library's text of that file name ("sm80/attention_sm80.cuh"), or "".
+std::string embedded_text(const std::string& file) {
+  for (const auto& [path, text] : jit::embedded_files())
+    if (base_name(std::string(path)) == file) return std::string(path);
+  return "";
+}
+
 std::string variant_name(const Common& options, const Device& device, const Problem& problem) {
   if (options.variant.empty()) return "";
-  const std::string own = base_name(options.variant);
-  if (jit::embedded_files().count(own) > 0) return own;
+  const std::string file = base_name(options.variant);
+  if (const std::string own = embedded_text(file); !own.empty()) return own;
   for (const Family* family : all_families())
-    if (family->accepts(problem, device, nullptr)) return concat(family->name, ".cuh");
-  return own;  // no kernel takes the problem, so that nothing reads the text
+    if (family->accepts(problem, device, nullptr)) return embedded_text(concat(family->name, ".cuh"));
+  return file;  // no kernel takes the problem, so that nothing reads the text
 }
 
 std::map<std::string, std::string> variant_files(const Common& options, const Device& device, const Problem& problem) {

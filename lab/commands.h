@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "check/cases.h"
-#include "device.h"
-#include "problem.h"
+#include "device/device.h"
+#include "problem/problem.h"
 #include "rapt/rapt.h"
 
 namespace rapt::lab {
@@ -95,8 +95,8 @@ ContextHandle make_context(const Common& options, const Device& device, const Pr
 void check_config_words(const std::string& config);
 std::string broken_config_rule(const Common& options, const Device& device, const Problem& problem,
                                const std::string& config);
-// The name under which --variant's text enters that context ("attention_sm80.cuh"): its own where the library has a
-// file of that name, else that of the family that takes the problem. "" without --variant.
+// The name under which --variant's text enters that context ("sm80/attention_sm80.cuh"): its own where the library has
+// a file of that name, else that of the family that takes the problem. "" without --variant.
 std::string variant_name(const Common& options, const Device& device, const Problem& problem);
 // --variant's text by that name; empty without --variant.
 std::map<std::string, std::string> variant_files(const Common& options, const Device& device, const Problem& problem);

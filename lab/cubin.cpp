@@ -7,7 +7,7 @@
 #include <cstring>
 #include <string>
 
-#include "error.h"
+#include "base/error.h"
 
 namespace rapt::lab {
 namespace {

@@ -4,11 +4,11 @@
 
 #include <nlohmann/json.hpp>
 
-#include "error.h"
+#include "base/error.h"
 #include "kernels/family.h"
 #include "lab/commands.h"
 #include "lab/variant.h"
-#include "plan.h"
+#include "runtime/plan.h"
 
 namespace rapt::lab {
 namespace {

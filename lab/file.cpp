@@ -11,7 +11,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "error.h"
+#include "base/error.h"
 
 namespace rapt::lab {
 namespace {

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "files.h"
+#include "base/files.h"
 
 namespace rapt::lab {
 

@@ -8,7 +8,7 @@
 #include <deque>
 #include <utility>
 
-#include "error.h"
+#include "base/error.h"
 
 namespace rapt::lab {
 namespace {

@@ -5,13 +5,13 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/error.h"
+#include "base/log.h"
 #include "cuda/cuda.h"
-#include "error.h"
 #include "jit/jit.h"
 #include "kernels/family.h"
 #include "lab/commands.h"
 #include "lab/machine.h"
-#include "log.h"
 #include "rapt_build_info.h"
 
 namespace rapt::lab {

@@ -9,14 +9,14 @@
 #include <map>
 #include <mutex>
 
+#include "base/error.h"
 #include "check/work.h"
 #include "cpu/threads.h"
-#include "error.h"
-#include "gpu.h"
 #include "kernels/emit.h"
-#include "kernels/merge_gpu.h"
+#include "kernels/merge/merge_gpu.h"
 #include "lab/progress.h"
-#include "plan.h"
+#include "runtime/gpu.h"
+#include "runtime/plan.h"
 
 namespace rapt::lab {
 namespace {

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "device.h"
+#include "device/device.h"
 #include "jit/jit.h"
 #include "kernels/family.h"
-#include "problem.h"
+#include "problem/problem.h"
 
 namespace rapt::lab {
 

@@ -1,10 +1,10 @@
 // The rungs, and how each becomes a kernel. ladder_bench.cpp checks and times them.
 #include "lab/ladder.h"
 
-#include "error.h"
-#include "gpu.h"
+#include "base/error.h"
 #include "kernels/emit.h"
 #include "lab/device_texts.h"
+#include "runtime/gpu.h"
 
 namespace rapt::lab {
 namespace {

@@ -7,11 +7,11 @@
 #include <span>
 #include <string>
 
-#include "device.h"
+#include "device/device.h"
 #include "jit/jit.h"
 #include "kernels/family.h"
 #include "lab/commands.h"
-#include "problem.h"
+#include "problem/problem.h"
 
 namespace rapt::lab {
 

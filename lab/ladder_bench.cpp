@@ -5,11 +5,9 @@
 #include <deque>
 #include <nlohmann/json.hpp>
 
+#include "base/error.h"
 #include "check/check.h"
 #include "check/device_tensors.h"
-#include "context.h"
-#include "error.h"
-#include "gpu.h"
 #include "kernels/emit.h"
 #include "lab/cubin.h"
 #include "lab/file.h"
@@ -19,7 +17,9 @@
 #include "lab/output.h"
 #include "lab/report.h"
 #include "lab/roof_gpu.h"
-#include "sdpa.h"
+#include "operations/bind.h"
+#include "runtime/context.h"
+#include "runtime/gpu_call.h"
 
 namespace rapt::lab {
 namespace {
@@ -67,8 +67,9 @@ class LadderBench {
 
  private:
   void launch(const ReadyRung& ready, const check::DeviceCall& call) const {
-    ready.rung.family->launch(
-        {ready.kernel.config, {call.args(), problem_}, ready.context->impl, nullptr, ready.loaded, stream_.handle()});
+    const AttentionParams params = attention_params(call.args(), problem_);
+    rapt::launch(*ready.loaded, ready.rung.family->launch_spec({ready.kernel.config, problem_, params}),
+                 stream_.handle());
   }
 
   ReadyRung checked(const Rung& rung, const check::Inputs& inputs) {

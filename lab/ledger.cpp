@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "error.h"
+#include "base/error.h"
 
 namespace rapt::lab {
 namespace {

@@ -8,10 +8,10 @@
 #include <sstream>
 #include <utility>
 
+#include "base/error.h"
 #include "check/poison.h"
-#include "error.h"
 #include "lab/npy.h"
-#include "problem_hint.h"
+#include "problem/hint.h"
 
 namespace rapt::lab {
 namespace {

@@ -8,8 +8,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/error.h"
 #include "cuda/driver.h"
-#include "error.h"
 
 namespace rapt::lab {
 namespace {

@@ -1,5 +1,5 @@
 // The machine as reports name it: CPU model, caches, memory. Facts for people and result files, never for planning
-// (that is src/device.h). Called by info and bench; what the system does not tell stays empty or 0.
+// (that is src/device/device.h). Called by info and bench; what the system does not tell stays empty or 0.
 #pragma once
 
 #include <cstdint>

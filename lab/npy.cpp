@@ -6,7 +6,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "error.h"
+#include "base/error.h"
 #include "lab/safetensors.h"
 
 namespace rapt::lab {

@@ -3,7 +3,7 @@
 
 #include <filesystem>
 
-#include "error.h"
+#include "base/error.h"
 #include "jit/jit.h"
 #include "lab/npy.h"
 

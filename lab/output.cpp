@@ -10,7 +10,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "error.h"
+#include "base/error.h"
 #include "lab/commands.h"
 
 namespace rapt::lab {

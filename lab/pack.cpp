@@ -11,8 +11,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/error.h"
 #include "cpu/threads.h"
-#include "error.h"
 #include "lab/file.h"
 #include "lab/ledger.h"
 #include "lab/output.h"

@@ -11,14 +11,14 @@
 #include <new>
 #include <system_error>
 
-#include "error.h"
+#include "base/error.h"
+#include "base/nearest.h"
 #include "lab/commands.h"
 #include "lab/file.h"
 #include "lab/ladder.h"
 #include "lab/output.h"
 #include "lab/pack.h"
 #include "lab/quantize.h"
-#include "nearest.h"
 
 namespace rapt::lab {
 namespace {
@@ -175,9 +175,10 @@ class Program {
   static void add_config(CLI::App* sub, Common& common, const char* help) {
     sub->add_option("--config", common.configs, help)->allow_extra_args(false);
   }
-  static void add_variant(CLI::App* sub, Common& common) {
-    sub->add_option("--variant", common.variant,
-                    "FILE.cuh instead of the library's device text of that name, or of the kernel that is chosen");
+  static void add_variant(CLI::App* sub, Common& common, const char* more = "") {
+    sub->add_option(
+        "--variant", common.variant,
+        concat("FILE.cuh instead of the library's device text of that name, or of the kernel that is chosen", more));
   }
   static void add_problem(CLI::App* sub, std::vector<std::string>& words) {
     sub->add_option("problem", words, "Words of a problem line, in one argument or several");
@@ -231,7 +232,7 @@ class Program {
     add_device(sub, check_.common);
     add_arch(sub, check_.common);
     add_config(sub, check_.common, "Words over the planner's choice for a GPU kernel: \"block_m=64 stages=3\"");
-    add_variant(sub, check_.common);
+    add_variant(sub, check_.common, "; without a GPU, and with --arch sm_NN, its results are emulated on the CPU");
     sub->callback([this] { chosen_ = [this] { return check(check_); }; });
   }
 

@@ -10,8 +10,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "base/error.h"
 #include "cuda/cuda.h"
-#include "error.h"
 #include "lab/originals.h"
 #include "lab/output.h"
 #include "lab/progress.h"

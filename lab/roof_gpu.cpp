@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "cuda/cuda.h"
-#include "error.h"
 #include "jit/jit.h"
 #include "lab/device_texts.h"
 

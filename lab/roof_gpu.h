@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "device.h"
+#include "device/device.h"
 #include "lab/roof.h"
 
 namespace rapt::lab {

@@ -7,9 +7,9 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/error.h"
 #include "check/check.h"
 #include "check/device_tensors.h"
-#include "error.h"
 #include "lab/commands.h"
 #include "lab/gpu_timer.h"
 #include "lab/load.h"
@@ -18,7 +18,7 @@
 #include "lab/output.h"
 #include "lab/progress.h"
 #include "lab/statistics.h"
-#include "plan.h"
+#include "runtime/plan.h"
 
 namespace rapt::lab {
 namespace {

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "error.h"
+#include "base/error.h"
 
 namespace rapt::lab {
 namespace {

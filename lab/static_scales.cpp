@@ -2,8 +2,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "base/error.h"
 #include "check/format.h"
-#include "error.h"
 #include "lab/quantize.h"
 
 namespace rapt::lab {

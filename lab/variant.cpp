@@ -5,8 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/error.h"
 #include "cpu/threads.h"
-#include "error.h"
 
 namespace rapt::lab {
 

@@ -10,29 +10,47 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]', re.MULTILINE)
 SUFFIXES = {".h", ".hpp", ".cpp", ".c", ".cuh"}
-PROBLEM = ["src/problem.h", "src/error.h", "src/files.h", "include/rapt/"]
+PROBLEM = ["src/problem/problem.h", "src/base/error.h", "src/base/files.h", "include/rapt/"]
 
-DEVICE = ["src/kernels/shared/", "src/kernels/prim/"]
+K = "src/kernels/"
+DEVICE = [K + "shared/", K + "device/", K + "ptx/"]  # what every device text may use
 # Device texts of each room: no header of a toolkit or the standard library, which NVRTC would need paths for.
 DEVICE_RULES = [
-    ("src/kernels/", DEVICE, "device code includes shared/ and prim/ alone"),
-    ("lab/", ["lab/", *DEVICE], "device code of the lab includes shared/ and prim/ and its own"),
-    ("tests/cpu/emulated/", ["tests/", *DEVICE, "<"], "what stands in for device code on a CPU is host code"),
-    ("tests/", ["tests/", *DEVICE], "device code of the tests includes shared/ and prim/ and its own"),
+    (K + "ptx/", [K + "ptx/", K + "shared/"], "ptx/ holds single instructions"),
+    (K + "device/", DEVICE, "device/ is what several families use"),
+    *[(K + family, [K + family, *DEVICE], "a family's device text includes its own folder, device/, ptx/ and shared/")
+      for family in ["sm80/", "scalar/", "merge/", "quantize/", "products/"]],
+    ("lab/emulation/", ["lab/emulation/", *DEVICE, "<"], "what stands in for device code on a CPU is host code"),
+    ("lab/", ["lab/", *DEVICE, K + "sm80/"], "device code of the lab includes what kernels include, and its own"),
+    ("tests/", ["tests/", *DEVICE], "device code of the tests includes device/, ptx/, shared/ and its own"),
 ]
+BASE = ["src/base/", "include/rapt/", "<"]
+# What a family's host half may see: what is asked, of which machine, and what the CPU's kernels need. Not the run time,
+# which launches what a family returns.
+HOST_HALF = [K, "src/problem/", "src/device/", *BASE]
 # (files, what they may include, why). The first rule whose prefix fits a file holds; system headers count as "<name>".
 RULES = [
     ("include/rapt/", ["include/rapt/", "<"], "the public headers stand alone"),
-    ("src/kernels/shared/", ["src/kernels/shared/"], "shared/ is compiled by NVRTC too, which has no other headers"),
-    ("src/jit/", ["src/jit/", "src/error.h", "src/files.h", "src/log.h", "<"],
-     "jit/ knows nothing of attention and of the driver"),
-    ("src/cuda/", ["src/cuda/", "src/device.h", "src/error.h", "src/log.h", "src/cpu/threads.h", "<"],
+    (K + "shared/", [K + "shared/"], "shared/ is compiled by NVRTC too, which has no other headers"),
+    ("src/base/", BASE, "base/ includes nothing of the library"),
+    ("src/device/", ["src/device/", *BASE], "device/ is plain facts"),
+    ("src/problem/", ["src/problem/", K + "shared/", *BASE], "a problem is what is asked, whoever computes it"),
+    ("src/jit/", ["src/jit/", *BASE], "jit/ knows nothing of attention and of the driver"),
+    ("src/cuda/", ["src/cuda/", "src/device/", "src/cpu/threads.h", *BASE],
      "cuda/ knows nothing of compilation and of attention"),
+    ("src/cpu/", ["src/cpu/", "src/device/", K + "shared/", *BASE], "cpu/ computes what it is given"),
+    (K + "cpu/", [*HOST_HALF, "src/cpu/"], "a family sees problems and machines, not the run time"),
+    (K, HOST_HALF, "a family sees problems and machines, not the run time"),
+    ("src/arguments/", ["src/arguments/", "src/problem/", "src/cuda/cuda.h", "src/cpu/", K + "shared/", *BASE],
+     "arguments/ turns structs into problems"),
+    ("src/runtime/", ["src/runtime/", "src/kernels/", "src/jit/", "src/cuda/", "src/cpu/", "src/device/",
+                      "src/problem/", "src/arguments/", *BASE], "runtime/ knows no operation"),
     ("src/", ["src/", "include/rapt/", "<"], "the library never sees check, lab or tests"),
     ("check/oracle", ["check/", *PROBLEM, "<"], "the oracle shares only the problem with what it judges"),
-    ("check/device_tensors", ["check/", "src/kernels/shared/dtype.h", "src/cuda/cuda.h", *PROBLEM, "<"],
+    ("check/device_tensors", ["check/", K + "shared/dtype.h", "src/cuda/cuda.h", *PROBLEM, "<"],
      "of the library, tensors on a GPU need the driver alone"),
-    ("check/", ["check/", "src/kernels/shared/dtype.h", *PROBLEM, "<"], "check is independent of what it judges"),
+    ("check/", ["check/", K + "shared/dtype.h", *PROBLEM, "<"], "check is independent of what it judges"),
+    ("lab/emulation/", ["lab/emulation/", "<"], "it stands alone in the program, which compiles it for variants"),
     ("lab/", ["lab/", "check/", "src/", "include/rapt/", "generated/", "<"], "lab never needs tests"),
     ("tests/", ["tests/", "lab/", "check/", "src/", "include/rapt/", "generated/", "<"], ""),
     ("examples/", ["include/rapt/", "<"], "examples show the public interface"),

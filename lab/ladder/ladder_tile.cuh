@@ -3,8 +3,8 @@
 // rows, head_dim 64, no mask, lengths that are multiples of the tiles.
 #pragma once
 
-#include "prim/numeric.cuh"
-#include "shared/sm80.h"
+#include "device/numeric.cuh"
+#include "sm80/sm80.h"
 
 namespace rapt::ladder {
 

@@ -4,8 +4,8 @@
 #pragma once
 
 #include "ladder_tile.cuh"
-#include "prim/ptx_copy.cuh"
-#include "prim/ptx_mma.cuh"
+#include "ptx/copy.cuh"
+#include "ptx/mma.cuh"
 
 namespace rapt::ladder {
 

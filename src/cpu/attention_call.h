@@ -1,5 +1,5 @@
 // How attention_cpu talks to its per-ISA kernels: a call, and tiles of its work.
-// Filled by kernels/attention_cpu.cpp, read by the per-ISA kernels; plain data, no std types with code.
+// Filled by kernels/cpu/attention_cpu.cpp, read by the per-ISA kernels; plain data, no std types with code.
 #pragma once
 
 #include <stddef.h>

@@ -1,5 +1,6 @@
 // The AVX2 + FMA + F16C kernels.
-// Compiled with the flags of that instruction set; entered only after run-time dispatch (src/device.cpp) allows it.
+// Compiled with the flags of that instruction set; entered only after run-time dispatch (src/device/device.cpp) allows
+// it.
 #include "cpu/attention_tile.h"
 
 namespace rapt::cpu {

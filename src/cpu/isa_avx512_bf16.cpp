@@ -1,5 +1,6 @@
 // The AVX-512 BF16 kernels: wide tiles of bf16 q, k and v without descales. All else runs in attention_avx512.
-// Compiled with the flags of that instruction set; entered only after run-time dispatch (src/device.cpp) allows it.
+// Compiled with the flags of that instruction set; entered only after run-time dispatch (src/device/device.cpp) allows
+// it.
 #include "cpu/tile_wide_bf16.h"
 
 namespace rapt::cpu {

@@ -1,5 +1,6 @@
 // The portable kernels: four-lane vectors of the compiler, any architecture, no Highway.
-// Compiled with the flags of that instruction set; entered only after run-time dispatch (src/device.cpp) allows it.
+// Compiled with the flags of that instruction set; entered only after run-time dispatch (src/device/device.cpp) allows
+// it.
 #define RAPT_SCALAR_ISA
 #include "cpu/attention_tile.h"
 

@@ -1,4 +1,5 @@
-// Products of rows on the CPU. Called by src/products.cpp with values that it has checked, while it holds the pool.
+// Products of rows on the CPU. Called by src/operations/products.cpp with values that it has checked, while it holds
+// the pool.
 #pragma once
 
 #include "cpu/threads.h"

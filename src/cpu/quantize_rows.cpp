@@ -2,7 +2,7 @@
 // x86-64, for AVX2 again: see quantize_rows.h. Results are those of kernels/shared/dtype.h, element for element.
 #include "cpu/quantize_rows.h"
 
-#include "device.h"
+#include "device/device.h"
 
 namespace rapt::cpu {
 namespace {

@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "error.h"
-#include "files.h"
+#include "base/error.h"
+#include "base/files.h"
 
 namespace rapt::cpu {
 namespace {

@@ -10,10 +10,10 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "base/error.h"
+#include "base/log.h"
 #include "cpu/arithmetic.h"
 #include "cpu/quota.h"
-#include "error.h"
-#include "log.h"
 
 namespace rapt::cpu {
 namespace {

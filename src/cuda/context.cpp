@@ -6,8 +6,8 @@
 #include <mutex>
 #include <utility>
 
+#include "base/error.h"
 #include "cuda/driver.h"
-#include "error.h"
 
 namespace rapt::cuda {
 namespace {

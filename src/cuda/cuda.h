@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "device.h"
+#include "device/device.h"
 
 namespace rapt::cuda {
 
@@ -76,7 +76,9 @@ class Kernel {
     unsigned grid_x = 1, grid_y = 1, grid_z = 1, threads = 1;
     size_t smem_bytes = 0;
     StreamHandle stream = nullptr;
-    bool programmatic = false;  // programmatic dependent launch
+    bool programmatic = false;                             // programmatic dependent launch
+    unsigned cluster_x = 1, cluster_y = 1, cluster_z = 1;  // thread blocks of a cluster; above 1 needs sm_90
+    bool cooperative = false;                              // all blocks are resident at once
   };
   // cuLaunchKernelEx with one parameter block. Nothing else is called: no attribute, no query.
   void launch(const Launch& launch, const void* params) const;

@@ -8,8 +8,8 @@
 #include <mutex>
 #include <type_traits>
 
+#include "base/error.h"
 #include "cpu/threads.h"
-#include "error.h"
 
 namespace rapt::cuda {
 namespace {

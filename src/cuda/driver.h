@@ -49,10 +49,14 @@ enum class FunctionAttribute : int {  // CUfunction_attribute
   smem_carveout_percent = 9,
 };
 
-enum class JitOption : int { error_log = 5, error_log_bytes = 6 };             // CUjit_option
-enum class CaptureStatus : int { none = 0, active = 1, invalidated = 2 };      // CUstreamCaptureStatus
-enum class CaptureMode : int { global = 0, thread_local_ = 1, relaxed = 2 };   // CUstreamCaptureMode
-enum class LaunchAttributeId : int { programmatic_stream_serialization = 6 };  // CUlaunchAttributeID
+enum class JitOption : int { error_log = 5, error_log_bytes = 6 };            // CUjit_option
+enum class CaptureStatus : int { none = 0, active = 1, invalidated = 2 };     // CUstreamCaptureStatus
+enum class CaptureMode : int { global = 0, thread_local_ = 1, relaxed = 2 };  // CUstreamCaptureMode
+enum class LaunchAttributeId : int {                                          // CUlaunchAttributeID
+  cooperative = 2,
+  cluster_dimension = 4,
+  programmatic_stream_serialization = 6,
+};
 
 inline constexpr unsigned stream_non_blocking = 1;         // CU_STREAM_NON_BLOCKING
 inline constexpr unsigned long long legacy_functions = 1;  // CU_GET_PROC_ADDRESS_LEGACY_STREAM
@@ -62,6 +66,10 @@ struct LaunchAttribute {  // CUlaunchAttribute
   union alignas(8) Value {
     char bytes[64];
     int programmatic_stream_serialization_allowed;
+    int cooperative;
+    struct {
+      unsigned x, y, z;
+    } cluster;
   } value;
 };
 static_assert(sizeof(LaunchAttribute) == 72 && offsetof(LaunchAttribute, value) == 8);

@@ -7,8 +7,8 @@
 #include <sstream>
 #include <string>
 
+#include "base/error.h"
 #include "cuda/driver.h"
-#include "error.h"
 
 namespace rapt::cuda {
 namespace {
@@ -161,6 +161,28 @@ bool within(unsigned value, unsigned limit) { return value - 1 < limit; }  // 1.
 
 }  // namespace
 
+namespace {
+
+// How many attributes of the launch differ from the driver's defaults.
+unsigned fill_attributes(const Kernel::Launch& launch, LaunchAttribute (&attributes)[3]) {
+  unsigned count = 0;
+  if (launch.programmatic) {
+    attributes[count].id = LaunchAttributeId::programmatic_stream_serialization;
+    attributes[count++].value.programmatic_stream_serialization_allowed = 1;
+  }
+  if (launch.cluster_x * launch.cluster_y * launch.cluster_z > 1) {
+    attributes[count].id = LaunchAttributeId::cluster_dimension;
+    attributes[count++].value.cluster = {launch.cluster_x, launch.cluster_y, launch.cluster_z};
+  }
+  if (launch.cooperative) {
+    attributes[count].id = LaunchAttributeId::cooperative;
+    attributes[count++].value.cooperative = 1;
+  }
+  return count;
+}
+
+}  // namespace
+
 void Kernel::launch(const Launch& launch, const void* params) const {
   const Impl& impl = *impl_;
   if (!within(launch.grid_x, grid_x_limit) || !within(launch.grid_y, grid_yz_limit) ||
@@ -172,8 +194,8 @@ void Kernel::launch(const Launch& launch, const void* params) const {
   if (index >= 0) function = impl.prepared[static_cast<size_t>(index)].function.load(std::memory_order_acquire);
   if (function == nullptr) function = reinterpret_cast<FunctionHandle>(impl.kernel);
 
-  LaunchAttribute programmatic{LaunchAttributeId::programmatic_stream_serialization, {}};
-  programmatic.value.programmatic_stream_serialization_allowed = 1;
+  LaunchAttribute attributes[3];
+  const unsigned count = fill_attributes(launch, attributes);
   const LaunchConfig config{launch.grid_x,
                             launch.grid_y,
                             launch.grid_z,
@@ -182,8 +204,8 @@ void Kernel::launch(const Launch& launch, const void* params) const {
                             1,
                             static_cast<unsigned>(launch.smem_bytes),
                             launch.stream,
-                            launch.programmatic ? &programmatic : nullptr,
-                            launch.programmatic ? 1u : 0u};
+                            count > 0 ? attributes : nullptr,
+                            count};
   void* parameters[] = {const_cast<void*>(params)};
   const Result result = impl.driver.cuLaunchKernelEx(&config, function, parameters, nullptr);
   if (result != result::success) fail(impl.driver, result, concat(impl.entry, ": launching it: ", to_string(launch)));

@@ -2,8 +2,8 @@
 // Used by lab, check, tests and the workspaces of calls. Destructors never throw, and do nothing in a forked child.
 #include <utility>
 
+#include "base/error.h"
 #include "cuda/driver.h"
-#include "error.h"
 
 namespace rapt::cuda {
 

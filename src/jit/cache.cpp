@@ -14,7 +14,7 @@
 #include <thread>
 #include <utility>
 
-#include "error.h"
+#include "base/error.h"
 #include "jit/image_file.h"
 
 namespace rapt::jit {

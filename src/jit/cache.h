@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "files.h"
+#include "base/files.h"
 #include "jit/jit.h"
 
 namespace rapt::jit {

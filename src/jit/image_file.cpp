@@ -1,7 +1,7 @@
 // The frame around stored bytes, and images in it; see image_file.h.
 #include "jit/image_file.h"
 
-#include "error.h"
+#include "base/error.h"
 
 namespace rapt::jit {
 namespace {

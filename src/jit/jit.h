@@ -12,7 +12,7 @@
 
 namespace rapt::jit {
 
-// Device files carried in the library: "attention_sm80.cuh", "prim/tile.cuh", "shared/config.h" -> text.
+// Device files carried in the library: "sm80/attention_sm80.cuh", "device/tile.cuh", "shared/config.h" -> text.
 const std::map<std::string_view, std::string_view>& embedded_files();
 
 // One translation unit. Its entry is `extern "C" __global__ ... rapt_kernel`.

@@ -7,7 +7,7 @@
 #include <chrono>
 #include <vector>
 
-#include "error.h"
+#include "base/error.h"
 #include "jit/sources.h"
 
 namespace rapt::jit {

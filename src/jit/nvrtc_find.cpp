@@ -17,8 +17,8 @@
 #include <mutex>
 #include <vector>
 
-#include "error.h"
-#include "files.h"
+#include "base/error.h"
+#include "base/files.h"
 #include "jit/nvrtc.h"
 #include "jit/sources.h"
 

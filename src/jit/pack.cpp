@@ -11,7 +11,7 @@
 #include <filesystem>
 #include <utility>
 
-#include "error.h"
+#include "base/error.h"
 #include "jit/image_file.h"
 
 namespace rapt::jit {

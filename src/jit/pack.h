@@ -7,7 +7,7 @@
 #include <set>
 #include <string>
 
-#include "files.h"
+#include "base/files.h"
 #include "jit/jit.h"
 
 namespace rapt::jit {

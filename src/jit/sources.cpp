@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "error.h"
+#include "base/error.h"
 #include "jit/nvrtc.h"
 
 namespace rapt::jit {

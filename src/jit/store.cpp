@@ -12,12 +12,12 @@
 #include <unordered_map>
 #include <utility>
 
-#include "error.h"
+#include "base/error.h"
+#include "base/log.h"
 #include "jit/cache.h"
 #include "jit/jit.h"
 #include "jit/nvrtc.h"
 #include "jit/pack.h"
-#include "log.h"
 
 namespace rapt::jit {
 namespace {

@@ -5,9 +5,9 @@
 #include <cstdlib>
 #include <string>
 
-#include "error.h"
+#include "base/error.h"
+#include "base/log.h"
 #include "jit/jit.h"
-#include "log.h"
 
 namespace rapt::jit {
 namespace {

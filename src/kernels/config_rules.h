@@ -5,10 +5,10 @@
 #include <initializer_list>
 #include <string_view>
 
-#include "device.h"
-#include "error.h"
+#include "base/error.h"
+#include "device/device.h"
 #include "kernels/shared/config.h"
-#include "problem.h"
+#include "problem/problem.h"
 
 namespace rapt {
 

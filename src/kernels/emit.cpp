@@ -6,9 +6,9 @@
 #include <variant>
 #include <vector>
 
-#include "error.h"
+#include "base/error.h"
+#include "base/nearest.h"
 #include "kernels/config_rules.h"
-#include "nearest.h"
 
 namespace rapt {
 namespace {

@@ -1,33 +1,38 @@
-// Family: one way to compute a problem. The registry is a plain table; the planner walks it in order of preference.
-// A family is a pair of files: name.cpp (when it applies, tiles, launch) beside what runs (src/cpu/ or name.cuh).
+// Family: one way to compute an attention problem. The registry is a plain table; the planner walks it in order of
+// preference. A family has a folder: a host half (when it applies, its configuration, its launch) and what runs.
+// Host halves see problems, machines and parameters. They launch nothing: the run time does.
 #pragma once
 
 #include <string>
 
-#include "plan.h"
+#include "device/device.h"
+#include "kernels/launch_spec.h"
+#include "kernels/shared/config.h"
+#include "kernels/shared/params.h"
+#include "problem/problem.h"
 
 namespace rapt {
 
-struct Binding;  // sdpa.h: tensors of one call
-class Context;
 struct ConfigChange;  // kernels/config_rules.h
-struct LoadedKernel;  // gpu.h
+struct CpuResources;  // cpu/resources.h
 
-// What a family launches with. GPU families use kernel and stream; the CPU's uses context.
-struct LaunchScope {
-  const KernelConfig& config;
-  const Binding& binding;
-  Context& context;
-  void* workspace;  // the bytes asked for, or null where the family asked for none or the CPU call brings none
-  const LoadedKernel* kernel = nullptr;
-  void* stream = nullptr;
+// Compile-time or dispatch choices of a kernel. CPU families read isa, block_m, block_n and splits; GPU families read
+// `attention`, from which their kernel is compiled.
+struct KernelConfig {
+  CpuIsa isa = CpuIsa::scalar;
+  int block_m = 0;     // query rows of a tile
+  int block_n = 0;     // keys of a tile
+  int64_t splits = 1;  // parts that the keys are split in; a function of the Problem, never of the thread count
+  AttentionConfig attention;
+  int64_t cached_bytes = 0;  // GPU: keys and values that should fit into L2 together
+  bool operator==(const KernelConfig&) const = default;
 };
 
-// The kernel of a GPU step: what is compiled, and what it needs when it runs.
-struct KernelUnit {
-  std::string text;  // the translation unit
-  int threads = 0;
-  size_t smem_bytes = 0;  // dynamic
+// One step of a call: its configuration and the call's values.
+struct StepCall {
+  const KernelConfig& config;
+  const Problem& problem;
+  const AttentionParams& params;
 };
 
 struct Family {
@@ -37,10 +42,13 @@ struct Family {
   // The best configuration (only called when accepted). Allocates nothing.
   KernelConfig (*configure)(const Problem& problem, const Device& device);
   size_t (*workspace_bytes)(const Problem& problem, const KernelConfig& config);
-  // Runs (CPU) or enqueues (GPU) the step.
-  void (*launch)(const LaunchScope& scope);
-  // GPU families: the kernel's text. Null for CPU families.
+
+  // CPU families: computes the step. workspace: the bytes asked for, or null, and then the context's are used.
+  void (*run)(const StepCall& call, CpuResources& cpu, void* workspace) = nullptr;
+
+  // GPU families: the kernel's text, and the launch of one call.
   KernelUnit (*unit)(const KernelConfig& config) = nullptr;
+  LaunchSpec (*launch_spec)(const StepCall& call) = nullptr;
   // GPU families: throws Error naming the rule that a changed configuration breaks.
   void (*check_config)(const ConfigChange& change) = nullptr;
 };

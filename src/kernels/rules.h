@@ -4,9 +4,9 @@
 
 #include <string>
 
-#include "device.h"
-#include "error.h"
-#include "problem.h"
+#include "base/error.h"
+#include "device/device.h"
+#include "problem/problem.h"
 
 namespace rapt {
 

@@ -5,10 +5,10 @@
 #include <string>
 #include <thread>
 
+#include "base/error.h"
 #include "check/tensor.h"
-#include "error.h"
-#include "plan.h"
 #include "rapt/rapt.hpp"
+#include "runtime/plan.h"
 #include "support.h"
 
 namespace rapt::test {

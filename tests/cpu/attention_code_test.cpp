@@ -2,12 +2,12 @@
 // product counted; nothing spilled; within the card's limits. Needs NVRTC, no GPU.
 #include <gtest/gtest.h>
 
-#include "device.h"
-#include "error.h"
+#include "base/error.h"
+#include "device/device.h"
 #include "jit/jit.h"
 #include "kernels/family.h"
 #include "lab/cubin.h"
-#include "plan.h"
+#include "runtime/plan.h"
 
 namespace rapt::test {
 namespace {

@@ -1,7 +1,7 @@
 // The text of attention_sm80.cuh run on this CPU and judged by the oracle, without a GPU: a block's threads are fibers
-// (cuda_emulation.h), matrix instructions and copies are stand-ins (emulated/prim). The build copies the kernel's text
+// (emulation.h), matrix instructions and copies are stand-ins (lab/emulation/prim). The build copies the kernel's text
 // to where those lie beside it.
-#include "tests/cpu/cuda_emulation.h"
+#include "tests/cpu/emulation.h"
 //
 #include <gtest/gtest.h>
 
@@ -9,21 +9,15 @@
 #include <vector>
 
 #include "check/check.h"
-#include "kernels/bind.h"
-#include "sdpa.h"
-
-#define __align__(bytes) __attribute__((aligned(bytes)))
-using std::fabs;
-inline float __fmul_rn(float x, float y) { return x * y; }
-inline float __fadd_rn(float x, float y) { return x + y; }
-inline float __fdividef(float x, float y) { return x / y; }
+#include "operations/bind.h"
+#include "operations/sdpa.h"
 
 namespace rapt {
 extern char shared[];  // what the kernel declares
 alignas(1024) char shared[227 << 10];
 }  // namespace rapt
 
-#include "attention_sm80.cuh"
+#include "sm80/attention_sm80.cuh"
 
 namespace rapt::test {
 namespace {
@@ -93,7 +87,7 @@ check::Kernel kernel_of(unsigned section) {
     check::SdpaCall call(p, in, out);
     const Guarded q_scales(call.args.q_descale), k_scales(call.args.k_descale), v_scales(call.args.v_descale);
     const auto u = [](int64_t n) { return static_cast<unsigned>(n); };
-    const Sm80Params params{attention_params({call.args, p}),
+    const Sm80Params params{attention_params(call.args, p),
                             TileOrder::of(u((p.seqlen_q + cfg.block_m - 1) / cfg.block_m), u(p.batch), u(p.heads_q),
                                           u(p.group()), section)};
     launch<cfg>(p, params);

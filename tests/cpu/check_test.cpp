@@ -13,6 +13,7 @@
 #include <limits>
 #include <numeric>
 
+#include "base/error.h"
 #include "check/bounds.h"
 #include "check/cases.h"
 #include "check/format.h"
@@ -22,7 +23,6 @@
 #include "check/range.h"
 #include "check/rotation.h"
 #include "check/stages.h"
-#include "error.h"
 
 namespace rapt {
 namespace {

@@ -10,7 +10,7 @@
 #include <functional>
 #include <string>
 
-#include "error.h"
+#include "base/error.h"
 
 namespace rapt::test {
 

@@ -1,12 +1,12 @@
 // Presets: what planning knows of a card without having one.
-#include "device.h"
+#include "device/device.h"
 
 #include <gtest/gtest.h>
 
 #include <sstream>
 #include <string>
 
-#include "error.h"
+#include "base/error.h"
 
 namespace rapt {
 namespace {

@@ -17,7 +17,7 @@
 #include <thread>
 #include <vector>
 
-#include "error.h"
+#include "base/error.h"
 #include "tests/cpu/fake_driver.h"
 
 namespace rapt::cuda {

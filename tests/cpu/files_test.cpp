@@ -1,5 +1,5 @@
 // Files that rapt writes and reads: fresh temporary names, whole or absent; regular files only, of bounded size.
-#include "files.h"
+#include "base/files.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 #include "jit_support.h"
 #include "lab/file.h"
 #include "lab/safetensors.h"
-#include "problem.h"
+#include "problem/problem.h"
 
 namespace rapt::test {
 namespace {

@@ -7,9 +7,10 @@
 
 #include "check/check.h"
 #include "check/oracle.h"
+#include "cpu/isa.h"
 #define RAPT_SCALAR_ISA  // of cpu/convert.h only the rounding of weights is wanted, plain loops
+#include "base/error.h"
 #include "cpu/convert.h"
-#include "error.h"
 #include "isa.h"
 #include "rapt/rapt.hpp"
 #include "support.h"

@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "base/error.h"
 #include "check/check.h"
-#include "error.h"
 #include "lab/quantize.h"
 #include "lab/safetensors.h"
 #include "quantize_call.h"

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "cpu/isa.h"
 #include "isa.h"
 #include "support.h"
 

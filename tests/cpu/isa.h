@@ -7,7 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "device.h"
+#include "cpu/isa.h"
+#include "device/device.h"
 
 namespace rapt::test {
 

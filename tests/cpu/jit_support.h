@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "error.h"
+#include "base/error.h"
 #include "jit/jit.h"
 
 namespace rapt::test {

@@ -15,15 +15,15 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "error.h"
+#include "base/error.h"
+#include "base/nearest.h"
 #include "jit/jit.h"
 #include "lab/commands.h"
 #include "lab/kernels.h"
 #include "lab/load.h"
 #include "lab/npy.h"
-#include "nearest.h"
-#include "plan.h"
-#include "problem_hint.h"
+#include "problem/hint.h"
+#include "runtime/plan.h"
 
 namespace rapt::lab {
 namespace {
@@ -387,7 +387,7 @@ TEST_F(Compiled, AllowedConfigurationsCompile) {
 }
 
 TEST_F(Compiled, AVariantNeedsNoGpu) {
-  const std::string text = RAPT_SOURCE_DIR "/src/kernels/attention_sm80.cuh";
+  const std::string text = RAPT_SOURCE_DIR "/src/kernels/sm80/attention_sm80.cuh";
   const Outcome explained = rapt("explain 'f16 h8 q512 d64' --arch sm_89 --variant '" + text + "' --json");
   ASSERT_EQ(explained.code, 0) << explained.err;
   const json compiled = json::parse(explained.out)["compiled"][0];
@@ -412,14 +412,12 @@ TEST_F(Compiled, AVariantNeedsNoGpu) {
   EXPECT_NE(variant.entries[0].signature, own.entries[0].signature);
 }
 
+// What its emulation finds: emulate_test.cpp.
 TEST_F(Compiled, CheckOfAVariantWithoutAGpuCompilesIt) {
   if (usable_gpu()) GTEST_SKIP() << "a GPU";
-  const std::string variant = "check 'f16 h8 q512 d64' --variant '" RAPT_SOURCE_DIR "/src/kernels/attention_sm80.cuh'";
+  const std::string variant = "check 'f16 h2 q64 d64' --variant '" RAPT_SOURCE_DIR "/src/kernels/sm80/attention_sm80.cuh'";
   const Outcome checked = rapt(variant + " --arch sm_89");
-  EXPECT_EQ(checked.code, 0) << checked.err;
-  EXPECT_NE(checked.out.find("registers"), std::string::npos) << checked.out;
-  EXPECT_NE(checked.out.find("no result was checked"), std::string::npos) << checked.out;
-  EXPECT_FALSE(json::parse(rapt(variant + " --arch sm_89 --json").out)["checked"]);
+  EXPECT_NE(checked.out.find("registers"), std::string::npos) << checked.out << checked.err;
   expect_refused(variant, 3, "with --arch");
   expect_refused(variant + " --arch sm_89 --device cuda:0", 3, "libcuda");
   expect_refused(variant + " --arch sm_89 --config block_n=63", 2, "does not compile it");  // by its own assertions

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "error.h"
+#include "base/error.h"
 #include "lab/load.h"
 #include "lab/quantize.h"
 #include "tests/cpu/support.h"

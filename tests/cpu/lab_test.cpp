@@ -12,8 +12,8 @@
 #include <sstream>
 #include <thread>
 
+#include "base/error.h"
 #include "check/fill.h"
-#include "error.h"
 #include "jit/jit.h"
 #include "lab/commands.h"
 #include "lab/gpu_timer.h"

@@ -6,6 +6,7 @@
 
 #include "lab/cubin.h"
 #include "lab/kernels.h"
+#include "runtime/plan.h"
 #include "tests/cpu/jit_support.h"
 
 namespace rapt::test {

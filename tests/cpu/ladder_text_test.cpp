@@ -1,31 +1,13 @@
 // The texts of the ladder's own rungs run on this CPU and judged by the oracle, without a GPU: a block's threads are
-// fibers (cuda_emulation.h), matrix instructions and copies are stand-ins (emulated/prim, which the build puts before
+// fibers (emulation.h), matrix instructions and copies are stand-ins (lab/emulation/prim, which the build puts before
 // the real ones). Compiled without strict aliasing, as device code is: shared memory is bytes there.
-#include "tests/cpu/cuda_emulation.h"
+#include "tests/cpu/emulation.h"
 //
 #include <gtest/gtest.h>
 
 #include "check/check.h"
-#include "kernels/bind.h"
-#include "sdpa.h"
-
-#define __align__(bytes) __attribute__((aligned(bytes)))
-struct uint2 {
-  unsigned x, y;
-};
-struct uint4 {
-  unsigned x, y, z, w;
-};
-struct float2 {
-  float x, y;
-};
-struct float4 {
-  float x, y, z, w;
-};
-inline float __shfl_sync(unsigned, float x, int lane) {
-  const auto& values = rapt::cuda_emulation::block().exchange(__builtin_bit_cast(unsigned, x));
-  return __builtin_bit_cast(float, values[static_cast<unsigned>(lane)]);
-}
+#include "operations/bind.h"
+#include "operations/sdpa.h"
 
 // Every rung calls its entry by the same name, since it takes the same file's place.
 #define attention_sm80 tiled_entry
@@ -69,7 +51,7 @@ void expect_right(const std::string& line, const AttentionConfig& config, Rung r
   const check::SdpaCall call(problem, inputs, outputs);
   const auto row_tiles = static_cast<unsigned>(problem.seqlen_q / config.block_m);
   const auto heads = static_cast<unsigned>(problem.heads_q), batch = static_cast<unsigned>(problem.batch);
-  const Sm80Params params{attention_params({call.args, problem}),
+  const Sm80Params params{attention_params(call.args, problem),
                           TileOrder::of(row_tiles, batch, heads, static_cast<unsigned>(problem.group()), 1)};
   alignas(16) static float shared[99 * 1024 / sizeof(float)];
   emulated_shared = reinterpret_cast<char*>(shared);

@@ -11,17 +11,18 @@
 #include "jit/image_file.h"
 #include "jit_support.h"
 #include "kernels/family.h"
-#include "kernels/merge_gpu.h"
-#include "kernels/products_gpu.h"
-#include "kernels/quantize_gpu.h"
+#include "kernels/merge/merge_gpu.h"
+#include "kernels/products/products_gpu.h"
+#include "kernels/quantize/quantize_gpu.h"
 #include "lab/ledger.h"
 #include "lab/quantize.h"
 #include "lab/report.h"
 #include "lab/safetensors.h"
-#include "products.h"
+#include "operations/products.h"
+#include "operations/quantize_rules.h"
 #include "products_support.h"
 #include "quantize_call.h"
-#include "quantize_rules.h"
+#include "runtime/plan.h"
 
 namespace rapt::test {
 namespace {

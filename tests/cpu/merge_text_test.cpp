@@ -1,4 +1,4 @@
-// The text of merge.cuh run on this CPU (cuda_emulation.h) against rapt_merge on the CPU: the same numbers, bit for
+// The text of merge.cuh run on this CPU (emulation.h) against rapt_merge on the CPU: the same numbers, bit for
 // bit, since both compute in double in the order given.
 #include <gtest/gtest.h>
 
@@ -7,11 +7,12 @@
 #include <memory>
 
 #include "check/fill.h"
-#include "kernels/merge_gpu.h"
+#include "kernels/merge/merge_gpu.h"
+#include "operations/bind_merge.h"
 #include "rapt/rapt.h"
-#include "tests/cpu/cuda_emulation.h"
+#include "tests/cpu/emulation.h"
 // The kernel reads what CUDA declares without any header.
-#include "kernels/merge.cuh"
+#include "kernels/merge/merge.cuh"
 
 namespace rapt {
 

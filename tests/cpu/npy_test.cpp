@@ -8,7 +8,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "error.h"
+#include "base/error.h"
 
 namespace rapt::lab {
 namespace {

@@ -6,11 +6,11 @@
 #include <sys/stat.h>
 
 #include "child_process.h"
-#include "context.h"
 #include "cuda/cuda.h"
-#include "gpu.h"
 #include "jit_support.h"
-#include "plan.h"
+#include "runtime/context.h"
+#include "runtime/gpu.h"
+#include "runtime/plan.h"
 
 namespace rapt::test {
 namespace {

@@ -14,7 +14,7 @@
 #include "check/cases.h"
 #include "kernels/family.h"
 #include "lab/kernels.h"
-#include "plan.h"
+#include "runtime/plan.h"
 
 namespace rapt::test {
 namespace {

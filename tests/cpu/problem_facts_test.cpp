@@ -7,8 +7,8 @@
 #include <random>
 #include <set>
 
-#include "error.h"
-#include "problem.h"
+#include "base/error.h"
+#include "problem/problem.h"
 
 namespace rapt {
 namespace {

@@ -1,6 +1,6 @@
 // The problem line: what each word means, canonical printing, exact round trips over seeded random problems, every
 // error sentence, files of lengths, and every line of docs/problem-line.md. Run by rapt_tests.
-#include "problem.h"
+#include "problem/problem.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -16,7 +16,7 @@
 #include <random>
 #include <sstream>
 
-#include "error.h"
+#include "base/error.h"
 
 namespace rapt {
 namespace {

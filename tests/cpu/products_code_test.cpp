@@ -1,11 +1,11 @@
 // The kernels of rapt_qk and rapt_gemm as machine code: FP8 matrix instructions where the architecture has them,
 // everything in registers, within the card's limits. Needs NVRTC, no GPU.
-#include "device.h"
-#include "error.h"
+#include "base/error.h"
+#include "device/device.h"
 #include "jit/jit.h"
-#include "kernels/products_gpu.h"
+#include "kernels/products/products_gpu.h"
 #include "lab/cubin.h"
-#include "products.h"
+#include "operations/products.h"
 #include "products_support.h"
 
 namespace rapt::test {

@@ -1,12 +1,12 @@
 // rapt_qk and rapt_gemm of GPU tensors over the stand-in driver of tests/fake_cuda: which kernel is launched how, what
 // a capture wants beforehand, cards that are too old. Needs NVRTC, no GPU; what kernels compute is in tests/gpu.
-#include "context.h"
+#include "base/error.h"
 #include "cuda/cuda.h"
-#include "error.h"
 #include "fake_driver.h"
-#include "kernels/products_gpu.h"
-#include "products.h"
+#include "kernels/products/products_gpu.h"
+#include "operations/products.h"
 #include "products_support.h"
+#include "runtime/context.h"
 #include "stand_in.h"
 
 namespace rapt::test {

@@ -1,13 +1,13 @@
 // rapt_qk and rapt_gemm on the CPU against float64: accuracy, formats, strides, scales, refusals; and which kernel a
 // GPU gets. Their machine code: products_code_test.cpp.
-#include "products.h"
+#include "operations/products.h"
 
 #include <array>
 #include <memory>
 
-#include "device.h"
-#include "error.h"
-#include "kernels/products_gpu.h"
+#include "base/error.h"
+#include "device/device.h"
+#include "kernels/products/products_gpu.h"
 #include "products_support.h"
 #include "rapt/rapt.hpp"
 

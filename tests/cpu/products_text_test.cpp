@@ -1,19 +1,17 @@
-// The text of products.cuh run on this CPU and judged in float64, without a GPU: threads are fibers (cuda_emulation.h),
-// matrix instructions and copies are stand-ins (emulated/prim), beside which the build puts the kernel's text.
-#include "tests/cpu/cuda_emulation.h"
+// The text of products.cuh run on this CPU and judged in float64, without a GPU: threads are fibers (emulation.h),
+// matrix instructions and copies are stand-ins (lab/emulation/prim), beside which the build puts the kernel's text.
+#include "tests/cpu/emulation.h"
 //
-#include "kernels/products_gpu.h"
-#include "products.h"
+#include "kernels/products/products_gpu.h"
+#include "operations/products.h"
 #include "tests/cpu/products_support.h"
-
-#define __align__(bytes) __attribute__((aligned(bytes)))
 
 namespace rapt {
 extern char product_shared[];  // what the kernel declares
 alignas(1024) char product_shared[99 << 10];
 }  // namespace rapt
 
-#include "products.cuh"
+#include "products/products.cuh"
 
 namespace rapt::test {
 namespace {

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "check/poison.h"
+#include "cpu/isa.h"
 #include "isa.h"
 #include "rapt/rapt.hpp"
 #include "support.h"

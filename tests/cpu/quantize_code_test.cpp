@@ -2,13 +2,13 @@
 #include <set>
 #include <string_view>
 
-#include "device.h"
-#include "error.h"
+#include "base/error.h"
+#include "device/device.h"
 #include "jit/jit.h"
-#include "kernels/quantize_gpu.h"
+#include "kernels/quantize/quantize_gpu.h"
 #include "lab/cubin.h"
+#include "operations/quantize_rules.h"
 #include "quantize_call.h"
-#include "quantize_rules.h"
 
 namespace rapt::test {
 namespace {

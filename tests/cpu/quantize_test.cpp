@@ -9,6 +9,7 @@
 #include <set>
 
 #include "check/rotation.h"
+#include "cpu/isa.h"
 #include "isa.h"
 #include "quantize_call.h"
 #include "rapt/rapt.hpp"

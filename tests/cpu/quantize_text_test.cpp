@@ -1,15 +1,15 @@
-// The text of quantize.cuh run on this CPU (cuda_emulation.h) against rapt_quantize on the CPU: the same bits of codes,
+// The text of quantize.cuh run on this CPU (emulation.h) against rapt_quantize on the CPU: the same bits of codes,
 // factors and means, for every kernel of every call; and that a call asks for the kernels that it needs.
 #include <gtest/gtest.h>
 
 #include <array>
 #include <utility>
 
-#include "kernels/quantize_gpu.h"
+#include "kernels/quantize/quantize_gpu.h"
+#include "operations/quantize_rules.h"
 #include "quantize_call.h"
-#include "quantize_rules.h"
 #include "rapt/rapt.h"
-#include "tests/cpu/cuda_emulation.h"
+#include "tests/cpu/emulation.h"
 
 // What CUDA declares without any header and this kernel uses besides.
 inline unsigned __shfl_xor_sync(unsigned, unsigned x, int mask) {
@@ -36,7 +36,7 @@ T atomicAdd(T* place, T x) {
   *place = before + x;
   return before;
 }
-#include "kernels/quantize.cuh"
+#include "kernels/quantize/quantize.cuh"
 
 namespace rapt {
 

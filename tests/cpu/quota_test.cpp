@@ -5,9 +5,9 @@
 
 #include <filesystem>
 
-#include "context.h"
 #include "cpu/threads.h"
 #include "jit_support.h"
+#include "runtime/context.h"
 
 namespace rapt::test {
 namespace {

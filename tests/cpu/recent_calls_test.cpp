@@ -1,14 +1,14 @@
 // What counts as a repeated GPU call: only the addresses may differ, and never so that a check would fail.
-#include "recent_calls.h"
+#include "runtime/recent_calls.h"
 
 #include <gtest/gtest.h>
 
 #include <functional>
 #include <vector>
 
+#include "arguments/sdpa_arguments.h"
 #include "check/fill.h"
 #include "check/tensor.h"
-#include "sdpa_arguments.h"
 
 namespace rapt {
 namespace {

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "cpu/isa.h"
 #include "isa.h"
 #include "rapt/rapt.h"
 #include "support.h"

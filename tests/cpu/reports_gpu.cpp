@@ -8,15 +8,15 @@
 #include <optional>
 #include <thread>
 
-#include "arguments.h"
+#include "arguments/arguments.h"
 #include "check/device_tensors.h"
-#include "context.h"
 #include "cuda/driver.h"
 #include "fake_driver.h"
-#include "gpu.h"
 #include "jit/nvrtc.h"
 #include "jit_support.h"
 #include "reports_process.h"
+#include "runtime/context.h"
+#include "runtime/gpu.h"
 #include "support.h"
 
 namespace rapt::test {

@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <string>
 
-#include "error.h"
+#include "base/error.h"
 
 namespace rapt::test {
 

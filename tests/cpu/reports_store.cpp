@@ -8,12 +8,12 @@
 #include <map>
 #include <thread>
 
-#include "device.h"
-#include "gpu.h"
+#include "device/device.h"
 #include "jit_support.h"
 #include "kernels/family.h"
-#include "plan.h"
 #include "reports_process.h"
+#include "runtime/gpu.h"
+#include "runtime/plan.h"
 
 namespace rapt::test {
 namespace {
@@ -179,7 +179,7 @@ TEST(Reports, R178) {
   // The library's own texts count as well, what is shared with the host among them; and so does the architecture.
   const jit::Request request = attention_request(slow_line);
   const std::string signature = jit::signature(request);
-  for (const char* name : {"attention_sm80.cuh", "prim/softmax.cuh", "prim/ptx_mma.cuh", "shared/params.h",
+  for (const char* name : {"sm80/attention_sm80.cuh", "device/softmax.cuh", "ptx/mma.cuh", "shared/params.h",
                            "shared/config.h", "shared/mask.h"}) {
     jit::Request edited = request;
     edited.files[name] = std::string(jit::embedded_files().at(name)) + " ";

@@ -11,7 +11,7 @@
 #include <fstream>
 #include <limits>
 
-#include "error.h"
+#include "base/error.h"
 
 namespace rapt::lab {
 namespace {

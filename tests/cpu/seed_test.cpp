@@ -6,6 +6,7 @@
 
 #include "check/bounds.h"
 #include "check/plain.h"
+#include "cpu/isa.h"
 #include "isa.h"
 #include "support.h"
 

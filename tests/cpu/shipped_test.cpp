@@ -5,13 +5,13 @@
 #include <map>
 #include <set>
 
+#include "base/error.h"
 #include "check/cases.h"
-#include "error.h"
-#include "gpu.h"
 #include "jit_support.h"
 #include "lab/ledger.h"
 #include "lab/pack.h"
-#include "plan.h"
+#include "runtime/gpu.h"
+#include "runtime/plan.h"
 
 namespace rapt::test {
 namespace {

@@ -1,10 +1,10 @@
 // What is said where a GPU problem runs in attention_scalar: by explain, and once a reason in the log. The log's part
 // runs over the stand-in driver of tests/fake_cuda: it needs NVRTC, no GPU.
 #include "check/device_tensors.h"
-#include "context.h"
 #include "cuda/cuda.h"
-#include "device.h"
-#include "plan.h"
+#include "device/device.h"
+#include "runtime/context.h"
+#include "runtime/plan.h"
 #include "stand_in.h"
 #include "support.h"
 

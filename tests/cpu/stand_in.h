@@ -10,9 +10,9 @@
 #include <functional>
 #include <string>
 
-#include "context.h"
-#include "error.h"
+#include "base/error.h"
 #include "jit/jit.h"
+#include "runtime/context.h"
 
 namespace rapt::test {
 

@@ -14,7 +14,7 @@
 
 #include "check/oracle.h"
 #include "check/tensor.h"
-#include "problem.h"
+#include "problem/problem.h"
 
 namespace rapt::test {
 

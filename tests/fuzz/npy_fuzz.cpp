@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "error.h"
+#include "base/error.h"
 #include "lab/npy.h"
 #include "lab/safetensors.h"
 

@@ -5,8 +5,8 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "error.h"
-#include "problem.h"
+#include "base/error.h"
+#include "problem/problem.h"
 
 namespace {
 [[noreturn]] void defect(const char* what, const std::string& line) {

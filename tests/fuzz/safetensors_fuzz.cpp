@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "error.h"
+#include "base/error.h"
 #include "lab/safetensors.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

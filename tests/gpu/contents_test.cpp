@@ -4,8 +4,8 @@
 #include <array>
 #include <deque>
 
+#include "base/error.h"
 #include "check/poison.h"
-#include "error.h"
 #include "gpu_support.h"
 
 namespace rapt::test {

@@ -1,9 +1,9 @@
 // Bits: the same call repeats them whatever else runs, and an `invariant` row keeps them whatever else is in the call.
 #include <array>
 
-#include "error.h"
-#include "gpu.h"
+#include "base/error.h"
 #include "gpu_support.h"
+#include "runtime/gpu.h"
 
 namespace rapt::test {
 namespace {

@@ -1,8 +1,8 @@
 // The gates of FP8 attention on GPU 0, of the family that the planner chooses and of attention_scalar: the first
 // experiments' twelve cases in every mode of P.V within what check requires of them, every number of keys from 1 to 640
 // finite and within bounds, and equal bits run to run.
+#include "base/error.h"
 #include "check/bounds.h"
-#include "error.h"
 #include "gpu_support.h"
 
 namespace rapt::test {

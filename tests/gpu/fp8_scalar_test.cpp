@@ -2,7 +2,7 @@
 // weights that are exact, and what scales hold, checked on request.
 #include <cmath>
 
-#include "error.h"
+#include "base/error.h"
 #include "gpu_support.h"
 
 namespace rapt::test {

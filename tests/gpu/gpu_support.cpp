@@ -6,10 +6,10 @@
 #include <filesystem>
 #include <thread>
 
+#include "base/error.h"
 #include "check/poison.h"
 #include "cpu/threads.h"
 #include "cuda/driver.h"
-#include "error.h"
 #include "jit/jit.h"
 #include "kernels/family.h"
 

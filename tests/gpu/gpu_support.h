@@ -11,9 +11,9 @@
 #include "../cpu/support.h"
 #include "check/check.h"
 #include "check/device_tensors.h"
-#include "context.h"
 #include "cuda/cuda.h"
-#include "plan.h"
+#include "runtime/context.h"
+#include "runtime/plan.h"
 
 namespace rapt::test {
 

@@ -4,7 +4,7 @@
 #include <map>
 #include <string_view>
 
-#include "error.h"
+#include "base/error.h"
 #include "jit/jit.h"
 
 namespace rapt::test {
@@ -13,7 +13,7 @@ const std::map<std::string_view, std::string_view>& device_texts();  // of this 
 
 namespace {
 
-// Compiles a check of one dimension's layout, with `edited` in the place of prim/tile.cuh unless it is empty.
+// Compiles a check of one dimension's layout, with `edited` in the place of device/tile.cuh unless it is empty.
 void compile_layout(int dim, const std::string& edited = {}) {
   jit::Request request{.unit = concat("#include \"prim_layout.cuh\"\nstatic_assert(rapt::test::check_layout<", dim,
                                       ">());\nextern \"C\" __global__ void rapt_kernel() {}\n"),
@@ -21,7 +21,7 @@ void compile_layout(int dim, const std::string& edited = {}) {
                        .label = "the layout test",
                        .files = {}};
   for (const auto& [name, text] : device_texts()) request.files.emplace(name, text);
-  if (!edited.empty()) request.files["prim/tile.cuh"] = edited;
+  if (!edited.empty()) request.files["device/tile.cuh"] = edited;
   jit::compile(request);
 }
 
@@ -40,7 +40,7 @@ TEST_F(Layout, EveryDimensionIsABijectionWithoutBankConflicts) {
 }
 
 TEST_F(Layout, ALayoutWithoutSwizzleIsRefused) {
-  std::string text(jit::embedded_files().at("prim/tile.cuh"));
+  std::string text(jit::embedded_files().at("device/tile.cuh"));
   const std::string swizzled = "chunk ^ swizzle(row)";
   ASSERT_NE(text.find(swizzled), std::string::npos);
   text.replace(text.find(swizzled), swizzled.size(), "chunk");

@@ -1,7 +1,7 @@
 // A tile copied from global to shared memory, read back element by element: called by prim_test.cpp with one block.
 #pragma once
 
-#include "prim/tile.cuh"
+#include "device/tile.cuh"
 #include "prim_args.cuh"
 
 namespace rapt::test {

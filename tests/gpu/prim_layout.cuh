@@ -2,7 +2,7 @@
 // the rows that one ldmatrix phase reads lie in different banks. Compiled by layout_test.cpp; needs no GPU.
 #pragma once
 
-#include "prim/tile.cuh"
+#include "device/tile.cuh"
 
 namespace rapt::test {
 

@@ -2,9 +2,9 @@
 // layout. Called by prim_test.cpp.
 #pragma once
 
-#include "prim/ptx_copy.cuh"
-#include "prim/ptx_mma.cuh"
 #include "prim_args.cuh"
+#include "ptx/copy.cuh"
+#include "ptx/mma.cuh"
 
 namespace rapt::test {
 

@@ -1,9 +1,9 @@
 // Conversions and exponentials over arrays, one element a thread. Called by prim_test.cpp.
 #pragma once
 
-#include "prim/numeric.cuh"
-#include "prim/score.cuh"
-#include "prim/softmax.cuh"
+#include "device/numeric.cuh"
+#include "device/score.cuh"
+#include "device/softmax.cuh"
 #include "prim_args.cuh"
 
 namespace rapt::test {

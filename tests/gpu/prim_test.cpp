@@ -6,7 +6,7 @@
 #include <random>
 #include <string_view>
 
-#include "error.h"
+#include "base/error.h"
 #include "gpu_support.h"
 #include "jit/jit.h"
 #include "kernels/shared/dtype.h"

@@ -1,16 +1,16 @@
 // rapt_qk and rapt_gemm on a GPU against float64, with guards around every tensor: the FP8 kernel and the one that
 // takes everything, scales, strides, depth; and what is refused there.
-#include "products.h"
+#include "operations/products.h"
 
 #include <deque>
 #include <memory>
 
 #include "../cpu/products_support.h"
-#include "error.h"
-#include "gpu.h"
+#include "base/error.h"
 #include "gpu_support.h"
 #include "jit/jit.h"
-#include "kernels/products_gpu.h"
+#include "kernels/products/products_gpu.h"
+#include "runtime/gpu.h"
 
 namespace rapt::test {
 namespace {

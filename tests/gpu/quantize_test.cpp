@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "../cpu/quantize_call.h"
-#include "error.h"
+#include "base/error.h"
 #include "gpu_support.h"
 
 namespace rapt::test {

@@ -8,8 +8,8 @@
 #include <set>
 #include <thread>
 
+#include "base/error.h"
 #include "cuda/driver.h"
-#include "error.h"
 #include "gpu_support.h"
 #include "jit/jit.h"
 #include "kernels/family.h"

@@ -2,7 +2,7 @@
 // distances: all against the float64 oracle.
 #include <algorithm>
 
-#include "error.h"
+#include "base/error.h"
 #include "gpu_support.h"
 #include "kernels/family.h"
 

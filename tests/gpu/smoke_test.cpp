@@ -1,7 +1,7 @@
 // What compute-sanitizer watches: everything once, as small as it can be, without guards around tensors, so that the
 // tools see where each allocation ends. `scripts/gpu_suite.sh sanitizer` runs Smoke* under four tools.
+#include "base/error.h"
 #include "check/cases.h"
-#include "error.h"
 #include "gpu_support.h"
 
 namespace rapt::test {

@@ -8,7 +8,7 @@
 #include <memory>
 #include <thread>
 
-#include "error.h"
+#include "base/error.h"
 #include "gpu_support.h"
 
 namespace rapt::test {

@@ -37,8 +37,8 @@ with_cmake find_package "$work/package" -DRAPT_FROM=package "-DCMAKE_PREFIX_PATH
 # No build type: rapt is optimised all the same.
 with_cmake FetchContent "$work/source" -DRAPT_FROM=source "-DRAPT_SOURCE=$PWD" -DCMAKE_BUILD_TYPE= \
   -DCMAKE_EXPORT_COMPILE_COMMANDS=ON
-if grep -q 'src/sdpa.cpp' "$work/source/compile_commands.json" &&
-  ! grep 'src/sdpa.cpp' "$work/source/compile_commands.json" | grep -q -- '-O3'; then
+if grep -q 'src/operations/sdpa.cpp' "$work/source/compile_commands.json" &&
+  ! grep 'src/operations/sdpa.cpp' "$work/source/compile_commands.json" | grep -q -- '-O3'; then
   echo "FetchContent without a build type compiles rapt without optimisation"
   exit 1
 fi

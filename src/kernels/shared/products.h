@@ -1,6 +1,7 @@
 // A batch of products by rows, C[b,h,i,j] = scale * fa(b,h,i) * fb(b,h/g,j) * sum over d of A[b,h,i,d] * B[b,h/g,j,d]:
-// its run-time values, and the compile-time choices of the kernels that compute it. Filled by src/products.cpp, read by
-// cpu/products.cpp and kernels/products.cuh; includes nothing outside shared/.
+// its run-time values, and the compile-time choices of the kernels that compute it. Filled by
+// src/operations/products.cpp, read by cpu/products.cpp and kernels/products/products.cuh; includes nothing outside
+// shared/.
 #pragma once
 
 #include "params.h"

@@ -1,0 +1,230 @@
+// Enough of CUDA to run the text of a kernel on a CPU: a block's threads are fibers that take turns, and switch where
+// threads wait for each other. Included before the kernel's .cuh, by tests and by what lab/emulate.cpp compiles; one
+// kernel at a time in a process.
+// What it shows: indexing, synchronisation that is missing or diverges, arithmetic. What it cannot: speed, races that
+// taking turns hides.
+#pragma once
+
+#include <ucontext.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#define __shared__
+
+// The thread sanitizer follows calls and returns, which fibers break.
+#if defined(__SANITIZE_THREAD__)
+#define RAPT_NO_FIBERS 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define RAPT_NO_FIBERS 1
+#endif
+#endif
+
+struct CudaIndex {
+  unsigned x = 0, y = 0, z = 0;
+};
+inline CudaIndex threadIdx, blockIdx, blockDim, gridDim;
+
+namespace rapt::cuda_emulation {
+
+class Block {
+ public:
+  static constexpr int lanes = 32;
+
+  // Whose turn it is. First and last to come: a warp runs until it waits for others, as far ahead of them as a GPU
+  // could let it. Mixed: some warp runs past a few places where its lanes wait for each other, then another.
+  enum class Turns { first_ahead, last_ahead, mixed };
+
+  // Runs body() as every thread of a block.
+  void run(unsigned threads, Turns turns, const std::function<void()>& body) {
+    body_ = &body;
+    warps_.assign((threads + lanes - 1) / lanes, {});
+    for (unsigned t = 0; t < threads; ++t) ++warps_[t / lanes].threads;
+    all_ = {};
+    all_.threads = threads;
+    while (fibers_.size() < threads) fibers_.push_back(std::make_unique<Fiber>());
+    for (unsigned t = 0; t < threads; ++t) fibers_[t]->done = false;
+    live_ = threads;
+    turns == Turns::mixed ? run_mixed(threads) : run_ahead(threads, turns == Turns::last_ahead);
+  }
+
+  void wait_for_block() { wait(all_); }
+
+  // Every lane's value, once all lanes of the warp have given theirs.
+  const std::array<unsigned, lanes>& exchange(unsigned value) {
+    Group& warp = warps_[threadIdx.x / lanes];
+    std::array<unsigned, lanes>& values = warp.values[warp.generation % 2];
+    values[threadIdx.x % lanes] = value;
+    wait(warp);
+    return values;
+  }
+
+ private:
+  // A place to go on from. The compiler's own setjmp: libc's contexts make a system call for each switch, which takes
+  // ten times as long as all the rest.
+  struct Place {
+    void* words[5];
+  };
+  // In a function of its own: a jump out of the function that holds the setjmp is the only one that compilers keep.
+  [[noreturn, gnu::noinline]] static void go_on_from(Place& to) { __builtin_longjmp(to.words, 1); }
+  [[gnu::noinline]] static void switch_to(Place& from, Place& to) {
+    if (__builtin_setjmp(from.words) == 0) go_on_from(to);
+    asm volatile("" ::: "memory");  // others have run meanwhile
+  }
+
+  struct Fiber {
+    Place place{};
+    ucontext_t first{};  // only to get on the stack for the first time
+    static constexpr size_t stack_bytes = 256 << 10;
+    std::unique_ptr<char[]> stack = std::make_unique_for_overwrite<char[]>(stack_bytes);
+    bool begun = false, done = true;
+  };
+  struct Group {  // threads that wait for each other
+    unsigned threads = 0, arrived = 0;
+    unsigned long generation = 0;
+    std::array<std::array<unsigned, lanes>, 2> values{};  // of this generation and the last
+  };
+
+  static void entry();  // of a fiber: one body after another
+
+  [[gnu::noinline]] void begin(Fiber& fiber) {
+    fiber.begun = true;
+    if (getcontext(&fiber.first) != 0) fail("getcontext failed");
+    fiber.first.uc_stack.ss_sp = fiber.stack.get();
+    fiber.first.uc_stack.ss_size = Fiber::stack_bytes;
+    makecontext(&fiber.first, entry, 0);
+    if (__builtin_setjmp(scheduler_.words) == 0) setcontext(&fiber.first);
+    asm volatile("" ::: "memory");
+  }
+
+  void resume(unsigned thread) {
+    threadIdx.x = thread;
+    Fiber& fiber = *fibers_[thread];
+    if (fiber.begun)
+      switch_to(scheduler_, fiber.place);
+    else
+      begin(fiber);
+  }
+
+  void run_ahead(unsigned threads, bool backwards) {
+    while (live_ > 0) {
+      const unsigned long before = progress_;
+      const auto warps = static_cast<unsigned>(warps_.size());
+      for (unsigned n = 0; n < warps; ++n) {
+        const unsigned warp = backwards ? warps - 1 - n : n;
+        for (unsigned long last = progress_ - 1; progress_ != last;) {
+          last = progress_;
+          run_warp_once(warp, threads, backwards);
+        }
+      }
+      if (progress_ == before) fail("threads wait for each other in different places");
+    }
+  }
+
+  void run_mixed(unsigned threads) {
+    const auto warps = static_cast<unsigned>(warps_.size());
+    unsigned idle = 0;
+    while (live_ > 0) {
+      random_ = random_ * 1664525u + 1013904223u;  // Numerical Recipes' generator: the same turns on every run
+      const unsigned long before = progress_;
+      for (unsigned turns = (random_ >> 8) % 8 + 1; turns > 0; --turns)
+        run_warp_once((random_ >> 16) % warps, threads, false);
+      idle = progress_ == before ? idle + 1 : 0;
+      if (idle > 64 * warps) fail("threads wait for each other in different places");
+    }
+  }
+
+  // Every lane of a warp once, to where it waits.
+  void run_warp_once(unsigned warp, unsigned threads, bool backwards) {
+    const unsigned first = warp * lanes, end = std::min(first + lanes, threads);
+    for (unsigned n = first; n < end; ++n) {
+      const unsigned t = backwards ? end - 1 - (n - first) : n;
+      if (fibers_[t]->done) continue;
+      resume(t);
+      if (fibers_[t]->done) --live_, ++progress_;
+    }
+  }
+
+  void wait(Group& group) {
+    const unsigned long mine = group.generation;
+    Fiber& fiber = *fibers_[threadIdx.x];
+    if (++group.arrived == group.threads) {
+      group.arrived = 0;
+      ++group.generation;
+      ++progress_;
+    }
+    while (group.generation == mine) switch_to(fiber.place, scheduler_);
+  }
+
+  [[noreturn]] static void fail(const char* what) {
+    std::fprintf(stderr, "cuda_emulation: block %u: %s\n", blockIdx.x, what);
+    std::abort();
+  }
+
+  const std::function<void()>* body_ = nullptr;
+  std::vector<std::unique_ptr<Fiber>> fibers_;
+  std::vector<Group> warps_;
+  Group all_;
+  Place scheduler_{};
+  unsigned live_ = 0, random_ = 1;
+  unsigned long progress_ = 0;  // waits that ended, threads that did
+};
+
+inline Block& block() {
+  static Block one;
+  return one;
+}
+
+inline void Block::entry() {
+  Block& all = block();
+  Fiber& fiber = *all.fibers_[threadIdx.x];
+  for (;;) {
+    (*all.body_)();
+    fiber.done = true;
+    switch_to(fiber.place, all.scheduler_);
+  }
+}
+
+// Runs body() as every thread of every block, one block after another, each with shared memory full of NaN.
+inline void launch(unsigned blocks, unsigned threads, float* shared, size_t shared_floats,
+                   const std::function<void()>& body) {
+  gridDim.x = blocks;
+  blockDim.x = threads;
+  for (unsigned b = 0; b < blocks; ++b) {
+    blockIdx.x = b;
+    for (size_t i = 0; i < shared_floats; ++i) shared[i] = __builtin_nanf("");
+    block().run(threads, static_cast<Block::Turns>(b % 3), body);
+  }
+}
+
+}  // namespace rapt::cuda_emulation
+
+inline void __syncthreads() { rapt::cuda_emulation::block().wait_for_block(); }
+inline void __syncwarp(unsigned = 0xffffffffu) { rapt::cuda_emulation::block().exchange(0); }
+inline float __shfl_xor_sync(unsigned, float x, int mask) {
+  const auto lane = (threadIdx.x % 32) ^ static_cast<unsigned>(mask);
+  return __builtin_bit_cast(float, rapt::cuda_emulation::block().exchange(__builtin_bit_cast(unsigned, x))[lane]);
+}
+inline unsigned __ballot_sync(unsigned, bool x) {
+  unsigned bits = 0;
+  const auto& votes = rapt::cuda_emulation::block().exchange(x ? 1u : 0u);
+  for (unsigned lane = 0; lane < 32; ++lane) bits |= votes[lane] << lane;
+  return bits;
+}
+inline bool __any_sync(unsigned lanes, bool x) { return __ballot_sync(lanes, x) != 0; }
+inline bool __syncthreads_or(bool x) {
+  static bool any;
+  __syncthreads();
+  if (threadIdx.x == 0) any = false;
+  __syncthreads();
+  if (x) any = true;
+  __syncthreads();
+  return any;
+}

@@ -1,0 +1,41 @@
+// The entry of a kernel's translation unit that was compiled for the CPU. lab/emulate.cpp puts it behind the unit.
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "launch.h"
+#include "ptx/copy.cuh"
+#include "shared_memory.h"
+
+namespace rapt::cuda_emulation {
+
+[[noreturn]] inline void give_up(const char* what) {
+  std::fprintf(stderr, "%s\n", what);
+  std::_Exit(EXIT_FAILURE);
+}
+
+template <class Params>
+void run(void (*kernel)(Params), const Launch& l) {
+  if (l.params_bytes != sizeof(Params)) give_up("its parameters are not those of the library");
+  if (l.shared_bytes > sizeof dynamic_memory) give_up("it asks for too much shared memory");
+  const Params& params = *static_cast<const Params*>(l.params);
+  emulated_shared = dynamic_memory;
+  std::memset(dynamic_memory + l.shared_bytes, 0xff, sizeof dynamic_memory - l.shared_bytes);
+  gridDim.y = l.grid[1], gridDim.z = l.grid[2];
+  for (blockIdx.z = 0; blockIdx.z < l.grid[2]; ++blockIdx.z)
+    for (blockIdx.y = 0; blockIdx.y < l.grid[1]; ++blockIdx.y)
+      launch(l.grid[0], l.threads, reinterpret_cast<float*>(emulated_shared), l.shared_bytes / sizeof(float), [&] {
+        emulated_copies() = {};  // what a thread of an earlier block did not wait for
+        kernel(params);
+      });
+  for (size_t i = l.shared_bytes; i < sizeof dynamic_memory; ++i)
+    if (dynamic_memory[i] != static_cast<char>(0xff)) give_up("it wrote behind the shared memory of its block");
+}
+
+}  // namespace rapt::cuda_emulation
+
+extern "C" __attribute__((visibility("default"))) void rapt_emulate(const rapt::cuda_emulation::Launch& launch) {
+  rapt::cuda_emulation::run(rapt_kernel, launch);
+}

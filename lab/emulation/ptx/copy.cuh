@@ -1,0 +1,82 @@
+// Stand-ins of ptx/copy.cuh for kernels' texts on a CPU (cuda_emulation.h): addresses in shared memory are offsets
+// from the block's memory. Copies are done as late as the text allows, when their thread waits for them. Found before
+// the real file by the test's include path.
+#pragma once
+
+#include <array>
+#include <cstring>
+#include <deque>
+#include <vector>
+
+namespace rapt {
+
+inline char* emulated_shared = nullptr;
+
+inline unsigned shared_address(const void* p) {
+  return static_cast<unsigned>(static_cast<const char*>(p) - emulated_shared);
+}
+
+struct EmulatedCopy {
+  unsigned to;
+  const void* from;
+  bool inside;
+};
+struct EmulatedCopies {  // of one thread
+  std::vector<EmulatedCopy> open;
+  std::deque<std::vector<EmulatedCopy>> groups;
+};
+inline EmulatedCopies& emulated_copies() {
+  static std::array<EmulatedCopies, 1024> of_threads;
+  return of_threads[threadIdx.x];
+}
+inline void cp_async_16(unsigned to, const void* from, bool inside) {
+  emulated_copies().open.push_back({to, from, inside});
+}
+inline void cp_async_commit_group() {
+  EmulatedCopies& copies = emulated_copies();
+  copies.groups.push_back(std::move(copies.open));
+  copies.open.clear();
+}
+template <int most = 7>
+inline void cp_async_wait_group(int n) {
+  std::deque<std::vector<EmulatedCopy>>& groups = emulated_copies().groups;
+  for (; static_cast<int>(groups.size()) > n; groups.pop_front())
+    for (const EmulatedCopy& copy : groups.front())
+      copy.inside ? std::memcpy(emulated_shared + copy.to, copy.from, 16)
+                  : std::memset(emulated_shared + copy.to, 0, 16);
+}
+
+inline unsigned volatile_copy(unsigned x) { return x; }
+template <bool programmatic>
+inline void wait_for_earlier_kernels() {}
+template <bool programmatic>
+inline void let_later_kernels_start() {}
+
+struct alignas(16) Bytes16 {
+  unsigned word[4];
+};
+template <class T>
+inline T emulated_load(unsigned address) {
+  T x;
+  std::memcpy(&x, emulated_shared + address, sizeof x);
+  return x;
+}
+template <class T>
+inline void emulated_store(unsigned address, T x) {
+  std::memcpy(emulated_shared + address, &x, sizeof x);
+}
+inline unsigned load_shared(unsigned address) { return emulated_load<unsigned>(address); }
+inline void store_shared(unsigned address, unsigned x) { emulated_store(address, x); }
+inline void load_shared_2(unsigned address, float& x, float& y) {
+  x = emulated_load<float>(address), y = emulated_load<float>(address + 4);
+}
+inline void store_shared_2(unsigned address, float x, float y) {
+  emulated_store(address, x), emulated_store(address + 4, y);
+}
+inline void load_shared_4(unsigned address, float& x, float& y, float& z, float& w) {
+  load_shared_2(address, x, y), load_shared_2(address + 8, z, w);
+}
+inline Bytes16 load_shared_16(unsigned address) { return emulated_load<Bytes16>(address); }
+inline void store_shared_16(unsigned address, const Bytes16& x) { emulated_store(address, x); }
+
+}  // namespace rapt

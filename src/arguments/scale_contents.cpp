@@ -1,0 +1,115 @@
+// The rules of scale_contents.h, applied to runs of values along a tensor's last dimension.
+#include "arguments/scale_contents.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "arguments/tensor_rules.h"
+#include "base/error.h"
+
+namespace rapt {
+namespace {
+
+struct Values {
+  const char* name;
+  const rapt_tensor& tensor;
+  float least;
+  const char* rule;
+};
+
+// "k_descale[0, 3, 17]", or the name alone for a scalar.
+std::string element_text(const Values& v, std::initializer_list<int64_t> at, int64_t last) {
+  if (v.tensor.rank == 0) return v.name;
+  std::string text = concat(v.name, "[");
+  for (const int64_t i : at) text += concat(i, ", ");
+  return concat(text, last, "]");
+}
+
+// Bitwise, without a branch: then compilers vectorise the loop below.
+int right(float x, float least) {
+  return static_cast<int>(x >= least) & static_cast<int>(x <= std::numeric_limits<float>::max());
+}
+
+// Scales by token are many, and are looked at before a call is dealt to threads.
+bool all_right(const float* values, int64_t step, int64_t count, float least) {
+  int all = 1;
+  if (step == 1) {
+    for (int64_t i = 0; i < count; ++i) all &= right(values[i], least);
+  } else {
+    for (int64_t i = 0; i < count; ++i) all &= right(values[i * step], least);
+  }
+  return all != 0;
+}
+
+// Values begin .. end - 1 of the last dimension, at `at` in the others.
+void check_run(const Values& v, std::initializer_list<int64_t> at, int64_t begin, int64_t end) {
+  const auto strides = strides_of(v.tensor);
+  const auto* values = static_cast<const float*>(v.tensor.data);
+  size_t axis = 0;
+  for (const int64_t i : at) values += i * strides[axis++];
+  const int64_t step = v.tensor.rank == 0 ? 0 : strides[axis];
+  if (all_right(values + begin * step, step, end - begin, v.least)) return;
+  for (int64_t i = begin; i < end; ++i)
+    if (right(values[i * step], v.least) == 0) invalid(element_text(v, at, i), " = ", values[i * step], ": ", v.rule);
+}
+
+// Rows of q or keys of a sequence; first: where its packed rows begin, 0 when dense.
+struct Positions {
+  int64_t first = 0, count = 0;
+};
+
+Positions positions_of(const rapt_sdpa_args& a, const Problem& p, bool keys, int64_t b) {
+  auto entry = [](const rapt_tensor& list, int64_t i) {
+    return int64_t{static_cast<const int32_t*>(list.data)[i * strides_of(list)[0]]};
+  };
+  Positions s{0, keys ? p.seqlen_k : p.seqlen_q};
+  if (p.varlen) {
+    const rapt_tensor& cu = keys ? *a.cu_seqlens_k : *a.cu_seqlens_q;
+    s.first = entry(cu, b);
+    s.count = std::min(s.count, entry(cu, b + 1) - s.first);
+  }
+  if (const rapt_tensor* used = keys ? a.seqused_k : a.seqused_q) s.count = std::min(s.count, entry(*used, b));
+  return s;
+}
+
+// Those of head h of sequence b.
+void check_head(const Values& v, ScaleKind kind, bool packed, const Positions& s, int64_t b, int64_t h) {
+  switch (kind) {
+    case ScaleKind::head: return check_run(v, {b}, h, h + 1);
+    case ScaleKind::token:
+      return packed ? check_run(v, {h}, s.first, s.first + s.count) : check_run(v, {b, h}, 0, s.count);
+    case ScaleKind::block64:
+    case ScaleKind::block128: return check_run(v, {b, h}, 0, (s.count - 1) / rows_sharing(kind) + 1);
+    case ScaleKind::channel: return check_run(v, {b, h}, 0, v.tensor.shape[2]);
+    case ScaleKind::none:
+    case ScaleKind::tensor: break;
+  }
+}
+
+void check_descale(const rapt_sdpa_args& a, const Problem& p, const char* name, const rapt_tensor* t, ScaleKind kind) {
+  if (t == nullptr) return;
+  const Values v{name, *t, 0.0f, "a descale must be finite and not negative"};
+  if (kind == ScaleKind::tensor) return check_run(v, {}, 0, 1);
+  const bool keys = name[0] != 'q';
+  for (int64_t b = 0; b < p.batch; ++b) {
+    const Positions s = positions_of(a, p, keys, b);
+    if (s.count == 0) continue;
+    for (int64_t h = 0; h < (keys ? p.heads_k : p.heads_q); ++h) check_head(v, kind, p.varlen, s, b, h);
+  }
+}
+
+}  // namespace
+
+void check_scale_contents(const rapt_sdpa_args& a, const Problem& p) {
+  check_descale(a, p, "q_descale", a.q_descale, p.q_scales);
+  check_descale(a, p, "k_descale", a.k_descale, p.k_scales);
+  check_descale(a, p, "v_descale", a.v_descale, p.v_scales);
+  if (a.k_mean == nullptr) return;
+  const Values mean{"k_mean", *a.k_mean, std::numeric_limits<float>::lowest(), "must be finite"};
+  for (int64_t b = 0; b < p.batch; ++b) {
+    if (positions_of(a, p, true, b).count == 0) continue;
+    for (int64_t h = 0; h < p.heads_k; ++h) check_run(mean, {b, h}, 0, p.head_dim);
+  }
+}
+
+}  // namespace rapt

@@ -1,0 +1,45 @@
+// Rules of single tensors and pairs of them: shape, dtype, device, memory. Each throws Error naming argument, value,
+// rule. Called by arguments.cpp, merge.cpp, quantize_rules.cpp and products.cpp before anything runs; never reads
+// contents.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+
+#include "problem/problem.h"
+#include "rapt/rapt.h"
+
+namespace rapt {
+
+constexpr int max_rank = 4;
+
+inline DType dtype_of(const rapt_tensor& tensor) { return static_cast<DType>(tensor.dtype); }
+// Strides of a tensor in elements, contiguous where it gives none.
+std::array<int64_t, max_rank> strides_of(const rapt_tensor& tensor);
+Geometry geometry_of(const rapt_tensor& tensor);
+int64_t element_count(const rapt_tensor& tensor);
+std::string shape_text(const rapt_tensor& tensor);  // "[2, 8, 512, 64]"
+
+// Rank, shape pointer, sizes, dtype code, data pointer and its element alignment.
+void check_tensor(const char* name, const rapt_tensor& tensor);
+void require_dtype(const char* name, const rapt_tensor& tensor, std::initializer_list<DType> allowed);
+void require_rank(const char* name, const rapt_tensor& tensor, int rank, const char* meaning);
+void require_shape(const char* name, const rapt_tensor& tensor, std::initializer_list<int64_t> shape,
+                   const char* meaning);
+// Of the tensor that a descale belongs to; total: packed rows, -1 when dense (seqlen is then the most of a sequence).
+struct ScaledShape {
+  int64_t batch, heads, seqlen, total, dim;
+};
+void require_scale_shape(const char* name, const rapt_tensor& tensor, ScaleKind kind, const ScaledShape& of);
+void require_same_device(const char* name, const rapt_tensor& tensor, const rapt_tensor& first, const char* first_name);
+
+// An output may not overlap itself, and two tensors may not share a byte (unless neither is written).
+void check_output_layout(const char* name, const rapt_tensor& tensor);
+void check_disjoint(const char* name_a, const rapt_tensor& a, const char* name_b, const rapt_tensor& b);
+
+// A struct that may grow: struct_size covers what this build knows, and what it does not know is zero.
+void check_struct_size(const char* name, size_t struct_size, const void* data, size_t known);
+
+}  // namespace rapt

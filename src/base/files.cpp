@@ -1,0 +1,152 @@
+// Whole reads and writes of files; see files.h.
+#include "base/files.h"
+
+#include <fcntl.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <system_error>
+#include <utility>
+
+#include "base/error.h"
+
+namespace rapt {
+namespace {
+
+// Repeats a call that a signal interrupted.
+template <class Call>
+auto uninterrupted(Call call) {
+  auto result = call();
+  while (result < 0 && errno == EINTR) result = call();
+  return result;
+}
+
+bool write_all(const FileHandle& file, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = uninterrupted([&] { return write(file.fd(), bytes.data(), bytes.size()); });
+    if (written < 0) return false;
+    if (written == 0) {
+      errno = ENOSPC;
+      return false;
+    }
+    bytes.remove_prefix(static_cast<size_t>(written));
+  }
+  return true;
+}
+
+// Reads to the end, or past `most` bytes. False with errno where that fails.
+bool read_to_end(const FileHandle& file, size_t most, std::string& out) {
+  size_t done = 0;
+  while (done <= most) {
+    out.resize(done + std::min<size_t>(most + 1 - done, 64 * 1024));
+    const ssize_t got = uninterrupted([&] { return read(file.fd(), out.data() + done, out.size() - done); });
+    if (got < 0) return false;
+    if (got == 0) break;
+    done += static_cast<size_t>(got);
+  }
+  out.resize(done);
+  return true;
+}
+
+}  // namespace
+
+FileHandle::~FileHandle() {
+  if (fd_ >= 0) close(fd_);
+}
+
+FileHandle& FileHandle::operator=(FileHandle&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  return *this;
+}
+
+FileHandle open_file(int directory, const std::string& name, int flags, unsigned mode) {
+  return FileHandle(uninterrupted([&] { return openat(directory, name.c_str(), flags | O_CLOEXEC, mode); }));
+}
+
+std::string open_regular(int directory, const std::string& name, FileHandle& file, size_t& bytes, int flags) {
+  file = open_file(directory, name, O_RDONLY | O_NONBLOCK | flags);
+  struct stat status {};
+  if (!file.is_open() || fstat(file.fd(), &status) != 0) {
+    const int code = errno;
+    std::string wrong = concat("cannot be opened: ", system_error());
+    errno = code;
+    return wrong;
+  }
+  if (!S_ISREG(status.st_mode)) return "is not a regular file";
+  bytes = static_cast<size_t>(status.st_size);
+  return "";
+}
+
+std::string read_regular(int directory, const std::string& name, size_t most, std::string& bytes, int flags) {
+  FileHandle file;
+  size_t size = 0;
+  if (std::string wrong = open_regular(directory, name, file, size, flags); !wrong.empty()) return wrong;
+  std::string too_large = concat("is larger than ", most, " bytes, the most that is read");
+  if (size > most) return too_large;
+  bytes.reserve(size);
+  if (!read_to_end(file, most, bytes)) return concat("cannot be read: ", system_error());
+  return bytes.size() > most ? too_large : "";
+}
+
+bool read_exactly(const FileHandle& file, size_t offset, size_t bytes, std::string& out) {
+  out.resize(bytes);
+  for (size_t done = 0; done < bytes;) {
+    const ssize_t got = uninterrupted(
+        [&] { return pread(file.fd(), out.data() + done, bytes - done, static_cast<off_t>(offset + done)); });
+    if (got <= 0) return false;
+    done += static_cast<size_t>(got);
+  }
+  return true;
+}
+
+std::string fresh_name(const std::string& target) {
+  uint64_t number = 0;
+  if (getrandom(&number, sizeof number, GRND_NONBLOCK) != static_cast<ssize_t>(sizeof number))  // early in a boot
+    number = static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count()) << 20 ^
+             static_cast<uint64_t>(getpid());
+  char digits[17];
+  std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(number));
+  return concat(target, ".", digits, ".tmp");
+}
+
+NewFile::~NewFile() {
+  if (file_.is_open()) unlinkat(directory_, temporary_.c_str(), 0);
+}
+
+std::string NewFile::create(unsigned mode) {
+  struct stat status {};
+  if (fstatat(directory_, target_.c_str(), &status, 0) == 0 && !S_ISREG(status.st_mode))
+    return "what is there is not a regular file and cannot be replaced";
+  file_ = open_file(directory_, temporary_, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, mode);
+  return file_.is_open() ? "" : concat("a file cannot be made: ", system_error());
+}
+
+std::string NewFile::write(std::string_view bytes) {
+  return write_all(file_, bytes) ? "" : concat("a file cannot be written: ", system_error());
+}
+
+std::string NewFile::commit() {
+  if (uninterrupted([&] { return fsync(file_.fd()); }) != 0)
+    return concat("a file cannot be written: ", system_error());
+  if (renameat(directory_, temporary_.c_str(), directory_, target_.c_str()) != 0)
+    return concat("a file cannot be replaced: ", system_error());
+  file_ = FileHandle();
+  return "";
+}
+
+std::string replace_file(int directory, const std::string& target, std::string_view bytes, unsigned mode) {
+  NewFile file(directory, target, fresh_name(target));
+  std::string failure = file.create(mode);
+  if (failure.empty()) failure = file.write(bytes);
+  return failure.empty() ? file.commit() : failure;
+}
+
+std::string system_error() { return std::generic_category().message(errno); }
+
+}  // namespace rapt

@@ -1,0 +1,121 @@
+// Presets: the facts of machines that are not here. This machine's CPU is read in cpu/isa.cpp, a GPU's own facts come
+// from its driver (cuda/context.cpp).
+#include "device/device.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "base/error.h"
+
+namespace rapt {
+namespace {
+
+constexpr std::pair<CpuIsa, const char*> isa_names[] = {{CpuIsa::scalar, "scalar"},
+                                                        {CpuIsa::neon, "neon"},
+                                                        {CpuIsa::avx2, "avx2"},
+                                                        {CpuIsa::avx512, "avx512"},
+                                                        {CpuIsa::avx512_bf16, "avx512-bf16"}};
+
+// What a compute capability fixes: the CUDA C++ Programming Guide's table "Technical Specifications per Compute
+// Capability". A block may ask for 1 KiB less than a multiprocessor's shared memory.
+struct Capability {
+  int sm;
+  int smem_per_sm_kib;
+  int threads_per_sm;
+};
+constexpr Capability capabilities[] = {{80, 164, 2048},  {86, 100, 1536},  {87, 164, 1536},
+                                       {89, 100, 1536},  {90, 228, 2048},  {100, 228, 2048},
+                                       {103, 228, 2048}, {120, 100, 1536}, {121, 100, 1536}};
+constexpr int registers_per_sm = 65536;  // of every one of them
+
+// Cards by capability, smallest first. Those without a name stand for an architecture alone: Jetson AGX Orin, B300 (as
+// the B200), GB10. Multiprocessors and L2 as in NVIDIA's whitepapers (A100, GA102, Ada, H100, RTX
+// Blackwell), data sheets (A10, L4, L40S, H200) and tuning guide (B200); the H100 is the SXM5 one.
+struct Card {
+  const char* name;
+  int sm;
+  int sm_count;
+  int l2_mib;
+};
+constexpr Card cards[] = {{"a100", 80, 108, 40},   {"a10", 86, 72, 6},    {"rtx3090", 86, 82, 6},
+                          {"", 87, 16, 4},         {"l4", 89, 58, 48},    {"rtx4090", 89, 128, 72},
+                          {"l40s", 89, 142, 96},   {"h100", 90, 132, 50}, {"h200", 90, 132, 50},
+                          {"b200", 100, 148, 126}, {"", 103, 148, 126},   {"rtx5090", 120, 170, 96},
+                          {"", 121, 48, 24}};
+
+Device gpu_preset(std::string_view name, const Card& card, std::string_view arch) {
+  Device device;
+  device.kind = DeviceKind::cuda;
+  device.name = name;
+  device.sm = card.sm;
+  device.sm_count = card.sm_count;
+  device.l2_bytes = int64_t{card.l2_mib} << 20;
+  for (const Capability& capability : capabilities)
+    if (capability.sm == card.sm) {
+      device.smem_per_sm = capability.smem_per_sm_kib << 10;
+      device.threads_per_sm = capability.threads_per_sm;
+    }
+  device.smem_per_block = device.smem_per_sm - 1024;
+  device.registers_per_sm = registers_per_sm;
+  device.arch = arch;
+  return device;
+}
+
+// The preset `name`, if it is a card or an architecture; adds the names that it knows to `known`.
+std::optional<Device> find_gpu_preset(std::string_view name, std::string& known) {
+  for (const Card& card : cards) {
+    if (*card.name == '\0') continue;
+    known += concat(", ", card.name);
+    if (name == card.name) return gpu_preset(name, card, arch_of(card.sm));
+  }
+  int previous = 0;
+  for (const Card& card : cards) {
+    if (card.sm == std::exchange(previous, card.sm)) continue;
+    for (const std::string& arch : {arch_of(card.sm), concat("sm_", card.sm), concat("compute_", card.sm)}) {
+      if (!known.ends_with(", " + arch)) known += ", " + arch;
+      if (name == arch) return gpu_preset(name, card, arch);
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+const char* name_of(CpuIsa isa) {
+  for (const auto& [row, name] : isa_names)
+    if (row == isa) return name;
+  return "unknown";
+}
+
+// The "a" of sm_90a admits the instructions that only that chip has (wgmma, setmaxnreg). No kernel of
+// rapt uses those of another chip, and without the "a" a cubin runs on later minor versions too.
+std::string arch_of(int sm) { return concat("sm_", sm, sm == 90 ? "a" : ""); }
+
+int arch_number(std::string_view arch) {
+  int number = 0;
+  for (size_t at = std::min(arch.find('_'), arch.size() - 1) + 1;
+       at < arch.size() && arch[at] >= '0' && arch[at] <= '9'; ++at)
+    number = 10 * number + (arch[at] - '0');
+  return number;
+}
+
+Device device_preset(std::string_view name) {
+  if (name == "cpu") return cpu_device();
+  Device device;
+  device.name = "cpu";
+  device.threads = 16;
+  std::string known = "cpu";
+  for (const auto& [isa, isa_name] : isa_names) {
+    const std::string preset = concat("cpu-", isa_name);
+    known += ", " + preset;
+    if (name == preset) {
+      device.isa = isa;
+      return device;
+    }
+  }
+  if (const std::optional<Device> gpu = find_gpu_preset(name, known)) return *gpu;
+  invalid("device = ", name, ": known presets are ", known);
+}
+
+}  // namespace rapt

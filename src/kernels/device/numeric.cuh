@@ -1,0 +1,208 @@
+// Conversions between storage formats and float, fast exponentials and logarithms: one function for each PTX
+// instruction. Included by every kernel. Each has a host twin of the same meaning (shared/dtype.h), so that tests can
+// run kernels' text on a CPU. Instructions: PTX ISA, "Data Movement and Conversion Instructions: cvt" and "Floating
+// Point: ex2, lg2".
+#pragma once
+
+#include "shared/dtype.h"
+#include "shared/params.h"
+
+namespace rapt {
+
+#if defined(__CUDACC__)
+
+inline float f16_to_f32(unsigned short x) {
+  float y;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));
+  return y;
+}
+inline unsigned short f32_to_f16(float x) {
+  unsigned short y;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x));
+  return y;
+}
+inline unsigned short f32_to_bf16(float x) {  // sm_80
+  unsigned short y;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x));
+  return y;
+}
+inline unsigned pack_f16x2(float low, float high) {  // sm_80
+  unsigned y;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+  return y;
+}
+inline unsigned pack_bf16x2(float low, float high) {  // sm_80
+  unsigned y;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+  return y;
+}
+#if __CUDA_ARCH__ >= 890
+inline unsigned e4m3x2_to_f16x2(unsigned short x) {  // sm_89
+  unsigned y;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(y) : "h"(x));
+  return y;
+}
+inline unsigned short pack_e4m3x2(float low, float high) {  // sm_89
+  unsigned short y;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(y) : "f"(high), "f"(low));
+  return y;
+}
+inline unsigned short pack_e5m2x2(float low, float high) {  // sm_89
+  unsigned short y;
+  asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(y) : "f"(high), "f"(low));
+  return y;
+}
+#else
+// As f16 with the exponent 8 too small, subnormals included. The only NaN is the code after the largest number: times
+// 36000 it alone overflows, and infinity * 0 is NaN.
+inline unsigned e4m3x2_to_f16x2(unsigned short x) {
+  const unsigned spread = __byte_perm(x, 0, 0x1404);
+  const unsigned small = (spread & 0x80008000u) | (spread >> 1 & 0x3f803f80u);
+  unsigned y;
+  asm("{.reg .b32 t;\n mul.rn.f16x2 t, %1, %2;\n mul.rn.f16x2 %0, %1, %3;\n fma.rn.f16x2 %0, t, %4, %0;}"
+      : "=&r"(y)
+      : "r"(small), "r"(0x78657865u), "r"(0x5c005c00u), "r"(0u));
+  return y;
+}
+inline unsigned short pack_e4m3x2(float low, float high) {
+  return static_cast<unsigned short>(float_to_e4m3(low) | float_to_e4m3(high) << 8);
+}
+inline unsigned short pack_e5m2x2(float low, float high) {
+  return static_cast<unsigned short>(float_to_e5m2(low) | float_to_e5m2(high) << 8);
+}
+#endif
+inline unsigned byte_perm(unsigned x, unsigned y, unsigned selector) { return __byte_perm(x, y, selector); }
+// max(|x|, |y|) of both halves; of a number and NaN the number.
+template <DType type>
+inline unsigned max_magnitude2(unsigned x, unsigned y) {  // sm_80
+  unsigned most;
+  if constexpr (type == DType::f16)
+    asm("{.reg .b32 s, t;\n abs.f16x2 s, %1;\n abs.f16x2 t, %2;\n max.f16x2 %0, s, t;}" : "=r"(most) : "r"(x), "r"(y));
+  else
+    asm("max.bf16x2 %0, %1, %2;" : "=r"(most) : "r"(x & 0x7fff7fffu), "r"(y & 0x7fff7fffu));
+  return most;
+}
+// 2^x within 2 ulp; subnormal results are 0, 2^-inf = 0, NaN stays NaN.
+inline float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+// log2(x) within 2^-22 (absolute, for x of 1 and more).
+inline float log2_approx(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+#else
+
+inline float f16_to_f32(unsigned short x) { return f16_to_float(x); }
+inline unsigned short f32_to_f16(float x) { return float_to_f16(x); }
+inline unsigned short f32_to_bf16(float x) { return float_to_bf16(x); }
+inline unsigned pack_f16x2(float low, float high) { return f32_to_f16(low) | unsigned{f32_to_f16(high)} << 16; }
+inline unsigned pack_bf16x2(float low, float high) { return f32_to_bf16(low) | unsigned{f32_to_bf16(high)} << 16; }
+inline unsigned e4m3x2_to_f16x2(unsigned short x) {
+  return f32_to_f16(e4m3_to_float(static_cast<unsigned char>(x))) |
+         unsigned{f32_to_f16(e4m3_to_float(static_cast<unsigned char>(x >> 8)))} << 16;
+}
+inline unsigned short pack_e4m3x2(float low, float high) {
+  return static_cast<unsigned short>(float_to_e4m3(low) | float_to_e4m3(high) << 8);
+}
+inline unsigned short pack_e5m2x2(float low, float high) {
+  return static_cast<unsigned short>(float_to_e5m2(low) | float_to_e5m2(high) << 8);
+}
+// Four of the eight bytes of x (0 to 3) and y (4 to 7), a hexadecimal digit each, the lowest first.
+inline unsigned byte_perm(unsigned x, unsigned y, unsigned selector) {
+  const unsigned long long bytes = x | static_cast<unsigned long long>(y) << 32;
+  unsigned result = 0;
+  for (unsigned i = 0; i < 4; ++i)
+    result |= static_cast<unsigned>(bytes >> (selector >> 4 * i & 7u) * 8 & 0xffu) << 8 * i;
+  return result;
+}
+template <DType type>
+inline unsigned max_magnitude2(unsigned x, unsigned y) {
+  constexpr unsigned infinity = type == DType::f16 ? 0x7c00u : 0x7f80u;
+  unsigned most = 0;
+  for (int shift = 0; shift < 32; shift += 16) {
+    const unsigned a = x >> shift & 0x7fffu, b = y >> shift & 0x7fffu;
+    most |= (a > infinity || (a < b && b <= infinity) ? b : a) << shift;
+  }
+  return most;
+}
+inline float exp2_approx(float x) {
+  const float y = __builtin_exp2f(x);
+  return y < __FLT_MIN__ ? 0.0f : y;
+}
+inline float log2_approx(float x) { return __builtin_log2f(x); }
+
+#endif
+
+inline float e5m2_to_f32(unsigned char x) {
+  return f16_to_f32(static_cast<unsigned short>(x << 8));
+}  // f16's high byte
+
+inline float e4m3_to_f32(unsigned char x) { return f16_to_f32(static_cast<unsigned short>(e4m3x2_to_f16x2(x))); }
+
+// The two codes in the low half of `codes` as two elements of a 16-bit format, exactly: E4M3 and E5M2 fit into both.
+template <DType from, DType to>
+inline unsigned widen2(unsigned codes) {
+  static_assert(is_code(from) && is_16bit(to));
+  unsigned f16x2 = 0;
+  if constexpr (from == DType::e5m2)
+    f16x2 = byte_perm(codes, 0, 0x1404);  // f16's high byte
+  else
+    f16x2 = e4m3x2_to_f16x2(static_cast<unsigned short>(codes));
+  if constexpr (to == DType::f16) return f16x2;
+  return pack_bf16x2(f16_to_f32(static_cast<unsigned short>(f16x2)),
+                     f16_to_f32(static_cast<unsigned short>(f16x2 >> 16)));
+}
+
+// Four codes at once, the lower two to `low`.
+template <DType from, DType to>
+inline void widen4(unsigned codes, unsigned& low, unsigned& high) {
+#if defined(__CUDACC__) && __CUDA_ARCH__ >= 890
+  if constexpr (from == DType::e4m3 && to == DType::f16) {  // takes the halves of a register where they are
+    asm("{.reg .b16 l, h;\n mov.b32 {l, h}, %2;\n cvt.rn.f16x2.e4m3x2 %0, l;\n cvt.rn.f16x2.e4m3x2 %1, h;}"
+        : "=r"(low), "=r"(high)
+        : "r"(codes));
+    return;
+  }
+#endif
+  low = widen2<from, to>(codes), high = widen2<from, to>(codes >> 16);
+}
+
+// Whether the code of an element of a 16-bit or FP8 format is neither infinite nor NaN.
+template <DType t>
+inline bool is_finite_code(unsigned code) {
+  if constexpr (t == DType::e4m3) return (code & 0x7fu) != 0x7fu;
+  constexpr unsigned exponent = t == DType::f16 ? 0x7c00u : t == DType::bf16 ? 0x7f80u : 0x7cu;
+  return (code & exponent) != exponent;
+}
+
+// Element `index` of a tensor of one format.
+template <DType t>
+inline float load_element(const void* data, index_t index) {
+  static_assert(is_attention_input(t));
+  if constexpr (t == DType::f32) {
+    return static_cast<const float*>(data)[index];
+  } else if constexpr (is_16bit(t)) {
+    const unsigned short code = static_cast<const unsigned short*>(data)[index];
+    return t == DType::f16 ? f16_to_f32(code) : bf16_to_float(code);
+  } else {
+    const unsigned char code = static_cast<const unsigned char*>(data)[index];
+    return t == DType::e4m3 ? e4m3_to_f32(code) : t == DType::e5m2 ? e5m2_to_f32(code) : sim8_to_float(code);
+  }
+}
+
+template <DType t>
+inline void store_element(void* data, index_t index, float x) {
+  static_assert(is_attention_output(t));
+  if constexpr (t == DType::f32) {
+    static_cast<float*>(data)[index] = x;
+  } else {
+    static_cast<unsigned short*>(data)[index] = t == DType::f16 ? f32_to_f16(x) : f32_to_bf16(x);
+  }
+}
+
+}  // namespace rapt

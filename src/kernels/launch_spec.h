@@ -1,0 +1,48 @@
+// LaunchSpec: what the host half of a GPU kernel returns and the run time launches.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <type_traits>
+
+namespace rapt {
+
+// The largest grid of every GPU.
+constexpr int64_t most_blocks = 0x7fffffff;      // grid.x
+constexpr int64_t most_blocks_of_a_row = 65535;  // grid.y and grid.z
+
+// What is compiled, and what every launch of it takes.
+struct KernelUnit {
+  std::string text;       // the translation unit
+  int threads = 0;        // of a block
+  size_t smem_bytes = 0;  // dynamic shared memory of a block
+};
+
+// One launch: its grid, its attributes, and the bytes of the kernel's one parameter.
+class LaunchSpec {
+ public:
+  static constexpr size_t most_param_bytes = 4096;  // of kernels before CUDA 12.1, and on every architecture
+
+  unsigned grid_x = 0, grid_y = 1, grid_z = 1;           // blocks; grid_x = 0: there is nothing to launch
+  unsigned cluster_x = 1, cluster_y = 1, cluster_z = 1;  // blocks of a cluster; above 1 needs sm_90
+  bool programmatic = false;  // may start before the kernel ahead of it on the stream has ended (sm_90)
+  bool cooperative = false;   // all blocks are resident at once
+
+  template <class Params>
+  explicit LaunchSpec(const Params& params) {
+    static_assert(std::is_trivially_copyable_v<Params> && sizeof(Params) <= most_param_bytes && alignof(Params) <= 64);
+    std::memcpy(params_, &params, sizeof params);
+    param_bytes_ = sizeof params;
+  }
+  bool empty() const { return grid_x == 0; }
+  const void* params() const { return params_; }
+  size_t param_bytes() const { return param_bytes_; }
+
+ private:
+  size_t param_bytes_;
+  alignas(64) std::byte params_[most_param_bytes];  // tensor maps must lie at multiples of 64 bytes
+};
+
+}  // namespace rapt

@@ -1,0 +1,12 @@
+// rapt_merge for GPU tensors: one kernel.
+#pragma once
+
+#include "kernels/launch_spec.h"
+#include "kernels/merge/merge_params.h"
+
+namespace rapt {
+
+KernelUnit merge_unit(DType out);
+LaunchSpec merge_launch(const MergeParams& params);
+
+}  // namespace rapt

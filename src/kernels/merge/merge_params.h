@@ -1,0 +1,30 @@
+// MergeParams: the run-time values of one merge of partial states, as the GPU kernel sees them.
+// Filled by kernels/merge/merge_gpu.cpp; includes nothing outside shared/.
+#pragma once
+
+#include "../shared/params.h"
+
+namespace rapt {
+
+// A state over some keys: f32 out and lse.
+struct MergePart {
+  const float* out;
+  const float* lse;
+  index_t out_batch, out_head, out_row, out_column, lse_batch, lse_head, lse_row;
+};
+
+struct MergeParams {
+  static constexpr int most_parts = 48;  // kernel parameters are 4 KB on every driver
+  static constexpr int warps = 4;        // of a thread block, each with a row
+  static constexpr int shared_doubles = warps * most_parts;
+
+  TensorRef out, lse;  // lse may be absent
+  const float* sinks = nullptr;
+  index_t sinks_head = 0;
+  index_t batch = 0, heads = 0, rows = 0, channels = 0;
+  int count = 0;
+  MergePart parts[most_parts] = {};
+};
+static_assert(sizeof(MergeParams) <= 4096);
+
+}  // namespace rapt

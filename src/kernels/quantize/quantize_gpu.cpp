@@ -1,0 +1,107 @@
+// Quantisation, host half: which kernels a call needs, their texts, their launches. What runs is quantize.cuh.
+#include "kernels/quantize/quantize_gpu.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace rapt {
+namespace {
+
+// Whether chunks of 8 channels lie side by side at multiples of so many bytes, in every row.
+bool has_vectors(const TensorRef& t, index_t dim, int alignment) {
+  const auto is_multiple = [&](index_t elements) { return elements * bytes_of(t.dtype) % alignment == 0; };
+  return dim > 0 && dim % QuantizeConfig::chunk == 0 && t.column == 1 &&
+         reinterpret_cast<uintptr_t>(t.data) % static_cast<uintptr_t>(alignment) == 0 && is_multiple(t.batch) &&
+         is_multiple(t.head) && is_multiple(t.row);
+}
+
+const char* name_of(QuantizeStep step) {
+  constexpr const char* names[] = {"mean", "clear", "amax", "finish", "select", "encode"};
+  return names[static_cast<size_t>(step)];
+}
+const char* name_of(ScaleKind group) {
+  constexpr const char* names[] = {"", "tensor", "head", "token", "block64", "block128", "channel"};
+  return names[static_cast<size_t>(group)];
+}
+
+std::string code_of(const QuantizeConfig& c) {
+  const auto yes_no = [](bool value) { return value ? "true" : "false"; };
+  return concat("rapt::QuantizeConfig{.step = rapt::QuantizeStep::", name_of(c.step),
+                ", .input = rapt::DType::", rapt::name_of(c.input),
+                ", .output = rapt::DType::", rapt::name_of(c.output), ", .dim = ", c.dim,
+                ", .group = rapt::ScaleKind::", name_of(c.group), ", .settled = ", yes_no(c.settled),
+                ", .hadamard = ", yes_no(c.hadamard), ", .smooth = ", yes_no(c.smooth),
+                ", .input_vectors = ", yes_no(c.input_vectors), ", .output_vectors = ", yes_no(c.output_vectors), "}");
+}
+
+// One step of a call, without what that step does not depend on, so that calls share kernels.
+QuantizeConfig config_of(const QuantizeParams& p, QuantizeStep step) {
+  QuantizeConfig c;
+  c.step = step;
+  c.group = p.group;
+  if (step == QuantizeStep::clear || step == QuantizeStep::finish) {
+    c.dim = 1;
+    if (step == QuantizeStep::finish) c.output = p.output.dtype;
+    return c;
+  }
+  c.dim = static_cast<int>(p.dim);
+  c.input = p.input.dtype;
+  c.hadamard = p.hadamard && p.dim > 0;
+  c.input_vectors = has_vectors(p.input, p.dim, 16);
+  if (step == QuantizeStep::mean) {
+    c.group = ScaleKind::tensor;
+    return c;
+  }
+  c.smooth = p.mean != nullptr && p.dim > 0;
+  if (step == QuantizeStep::select || step == QuantizeStep::encode) c.output = p.output.dtype;
+  if (step == QuantizeStep::encode) {
+    c.output_vectors = has_vectors(p.output, p.dim, QuantizeConfig::chunk);
+    c.settled = p.supplied || rows_sharing(p.group) == 0 || p.percentile < 100;
+  }
+  return c;
+}
+
+}  // namespace
+
+std::vector<QuantizeConfig> quantize_configs(const QuantizeParams& p) {
+  constexpr index_t most_channels = index_t{1} << 24;  // chunks of a tile are counted in int
+  constexpr index_t most_rows = index_t{1} << 36;      // a thread counts some of them in unsigned
+  if (p.dim > most_channels) unsupported("input: dim = ", p.dim, ": a GPU quantises at most 2^24 channels of a head");
+  if (p.mean != nullptr && p.seqlen > most_rows)
+    unsupported("input: seqlen = ", p.seqlen, ": a GPU finds means of at most 2^36 rows");
+  std::vector<QuantizeStep> steps;
+  if (p.mean != nullptr) steps.push_back(QuantizeStep::mean);
+  if (!p.supplied) {
+    if (p.percentile < 100)
+      steps.push_back(QuantizeStep::select);
+    else if (rows_sharing(p.group) == 0)
+      steps.insert(steps.end(), {QuantizeStep::clear, QuantizeStep::amax, QuantizeStep::finish});
+  }
+  steps.push_back(QuantizeStep::encode);
+  std::vector<QuantizeConfig> configs;
+  for (const QuantizeStep step : steps) {
+    const QuantizeConfig config = config_of(p, step);
+    if (quantize_work_items(p, config) > 0) configs.push_back(config);
+  }
+  return configs;
+}
+
+KernelUnit quantize_unit(const QuantizeConfig& c) {
+  return {concat("#include \"quantize/quantize.cuh\"\nconstexpr rapt::QuantizeConfig cfg = ", code_of(c),
+                 ";\nextern \"C\" __global__ void __launch_bounds__(cfg.threads(), cfg.min_blocks()) rapt_kernel(const "
+                 "__grid_constant__ "
+                 "rapt::QuantizeParams p) { rapt::quantize<cfg>(p); }\n"),
+          c.threads(), static_cast<size_t>(c.shared_words()) * sizeof(unsigned)};
+}
+
+LaunchSpec quantize_launch(const QuantizeParams& params, const QuantizeConfig& config) {
+  LaunchSpec spec(params);
+  const QuantizeGrid grid = quantize_grid(params, config);
+  spec.grid_x = static_cast<unsigned>(grid.x);
+  spec.grid_y = static_cast<unsigned>(grid.y);
+  spec.grid_z = static_cast<unsigned>(grid.z);
+  return spec;
+}
+
+}  // namespace rapt

@@ -1,0 +1,16 @@
+// rapt_quantize for GPU tensors: at most five kernels.
+#pragma once
+
+#include <vector>
+
+#include "kernels/launch_spec.h"
+#include "kernels/quantize/quantize_config.h"
+
+namespace rapt {
+
+// The kernels of a call in their order; none where nothing is to be written. Throws Error beyond a GPU's limits.
+std::vector<QuantizeConfig> quantize_configs(const QuantizeParams& params);
+KernelUnit quantize_unit(const QuantizeConfig& config);
+LaunchSpec quantize_launch(const QuantizeParams& params, const QuantizeConfig& config);
+
+}  // namespace rapt

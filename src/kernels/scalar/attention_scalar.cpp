@@ -1,0 +1,76 @@
+// attention_scalar, host half: takes every legal forward problem on a GPU of compute capability 8.0 or more, so that no
+// problem is left without a kernel. What runs is attention_scalar.cuh.
+#include <algorithm>
+
+#include "base/error.h"
+#include "kernels/config_rules.h"
+#include "kernels/emit.h"
+#include "kernels/family.h"
+#include "kernels/rules.h"
+#include "kernels/scalar/scalar_tile.h"
+
+namespace rapt {
+namespace {
+
+constexpr const char* name = "attention_scalar";
+
+bool accepts(const Problem& p, const Device& device, std::string* why) {
+  if (refused_for_gpu(name, device, why) || refused_by_all(name, p, why)) return false;
+  if (p.acc == AccMode::f16) return refuse(name, why, "acc=f16: sums are in f32");
+  return true;
+}
+
+// Widths that kernels are compiled for; what is wider is taken in slices of the widest.
+int width(int64_t head_dim) { return head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : 256; }
+
+// One shape of tile for every problem, so that a row's bits depend on nothing else in the call.
+KernelConfig configure(const Problem& p, const Device&) {
+  KernelConfig config;
+  AttentionConfig& a = config.attention;
+  a.q = p.q, a.k = p.k, a.v = p.v, a.out = p.out;
+  a.head_dim = width(p.head_dim), a.head_dim_v = width(p.head_dim_v);
+  a.block_m = 32, a.block_n = 32, a.warps_m = 8;
+  a.folded = false;
+  a.softcap = p.softcap.has_value();
+  a.bias = p.bias.dtype;
+  a.alibi = p.alibi;
+  a.mask = p.mask.present();
+  a.p_terms = p.pv == PvMode::fp8 ? 1 : p.pv == PvMode::fp8x2 ? 2 : 0;
+  a.key_mean = p.smooth_k;
+  const bool fp8 = is_fp8(p.q) || is_fp8(p.k) || is_fp8(p.v);
+  const bool plain = !fp8 && !a.softcap && !p.bias.present() && !a.alibi && !a.mask;
+  a.min_blocks = plain && a.head_dim_v <= 128 ? 2 : 1;  // two leave 128 registers a thread, too few for the rest
+  config.block_m = a.block_m, config.block_n = a.block_n;
+  return config;
+}
+
+size_t workspace_bytes(const Problem&, const KernelConfig&) { return 0; }
+
+KernelUnit unit(const KernelConfig& config) {
+  const AttentionConfig& a = config.attention;
+  const auto floats = static_cast<size_t>(ScalarTile(a).floats);
+  return {emit_unit("scalar/attention_scalar.cuh", "attend_scalar", a), a.threads(), floats * sizeof(float)};
+}
+
+void check_config(const ConfigChange& change) {
+  require_planned(name, change, {"block_m", "warps_m", "min_blocks"});
+  const AttentionConfig& c = change.changed;
+  require_range("warps_m", c.warps_m, 1, 32);
+  require_range("block_m", c.block_m, 1, 1024);
+  require_range("min_blocks", c.min_blocks, 1, 32);
+  if (change.own_text) require_multiple("block_m", c.block_m, c.warps_m);  // a warp's rows
+  require_fits(change, int64_t{ScalarTile(c).floats} * static_cast<int64_t>(sizeof(float)));
+}
+
+LaunchSpec launch_spec(const StepCall& call) {
+  LaunchSpec spec(call.params);
+  const index_t items = scalar_work_items(call.params, call.config.attention);
+  spec.grid_x = static_cast<unsigned>(std::min(items, most_blocks));  // the kernel strides over the rest
+  return spec;
+}
+
+}  // namespace
+
+const Family attention_scalar{name, accepts, configure, workspace_bytes, nullptr, unit, launch_spec, check_config};
+
+}  // namespace rapt

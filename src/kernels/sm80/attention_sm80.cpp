@@ -1,0 +1,276 @@
+// attention_sm80, host half: attention on 16-bit and FP8 tensors by tensor cores, for GPUs of compute capability 8.0
+// and more. What runs is attention_sm80.cuh. Says when it applies, chooses tiles, launches.
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "kernels/config_rules.h"
+#include "kernels/emit.h"
+#include "kernels/family.h"
+#include "kernels/rules.h"
+#include "kernels/sm80/sm80.h"
+
+namespace rapt {
+namespace {
+
+constexpr const char* name = "attention_sm80";
+
+constexpr int largest_dim = 256;
+
+int64_t div_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
+
+bool vectors(const Access& access) { return access.unit_last && access.aligned16; }
+
+// FP8 instructions that are the machine's own: Ada's and consumer Blackwell's. Others run them as f16 products.
+bool has_fp8_mma(const Device& device) { return arch_number(device.arch) == 89 || arch_number(device.arch) >= 120; }
+
+bool accepts_formats(const Problem& p, std::string* why) {
+  for (const auto& [tensor, dtype] : {std::pair{"q", p.q}, {"k", p.k}, {"v", p.v}})
+    if (!is_16bit(dtype) && !is_code(dtype))
+      return refuse(name, why, tensor, "=", name_of(dtype), ": must be f16, bf16, e4m3 or e5m2");
+  if (is_16bit(p.q) && is_16bit(p.k) && p.q != p.k)
+    return refuse(name, why, "q=", name_of(p.q), " k=", name_of(p.k), ": where both are 16-bit they must be the same");
+  if (p.acc == AccMode::f16 && (p.q != DType::f16 || p.k != DType::f16 || p.v != DType::f16))
+    return refuse(name, why, "acc=f16, q=", name_of(p.q), " k=", name_of(p.k), " v=", name_of(p.v),
+                  ": only products of f16 are summed in f16");
+  if (p.smooth_k && p.softcap) return refuse(name, why, "softcap with smooth_k: the cap needs k_mean for each logit");
+  return true;
+}
+
+// Rows are copied 16 bytes at a time.
+bool accepts_dims(const Problem& p, const Device& device, std::string* why) {
+  const struct {
+    const char* tensor;
+    DType dtype;
+    int64_t dim;
+  } rows[] = {{"q", p.q, p.head_dim}, {"k", p.k, p.head_dim}, {"v", p.v, p.head_dim_v}, {"out", p.out, p.head_dim_v}};
+  for (const auto& row : rows) {
+    const int64_t unit = is_code(row.dtype) ? 16 : 8;
+    if (row.dim < unit || row.dim % unit != 0 || row.dim > largest_dim)
+      return refuse(name, why, "head_dim ", p.head_dim, ":", p.head_dim_v, ", ", row.tensor, "=", name_of(row.dtype),
+                    ": must be multiples of ", unit, " up to ", largest_dim);
+  }
+  // Products that are summed apart, beside the widest output: more registers than there are.
+  const bool apart = p.v_scales == ScaleKind::token || (rows_sharing(p.v_scales) > 0 && !has_fp8_mma(device));
+  if (apart && p.head_dim_v > 192)
+    return refuse(name, why, "head_dim_v ", p.head_dim_v, ", v_scales by keys: must be at most 192 on ", device.arch);
+  return true;
+}
+
+// The first rule that a problem breaks, as a sentence; nothing is formatted when nobody asks.
+bool accepts(const Problem& p, const Device& device, std::string* why) {
+  if (refused_for_gpu(name, device, why) || refused_by_all(name, p, why)) return false;
+  if (!accepts_formats(p, why) || !accepts_dims(p, device, why)) return false;
+  for (const auto& [tensor, access] :
+       {std::pair{"q", &p.access_q}, {"k", &p.access_k}, {"v", &p.access_v}, {"out", &p.access_out}})
+    if (!vectors(*access))
+      return refuse(name, why, tensor, ": rows must be contiguous, and base and strides multiples of 16 bytes");
+  if (p.seqlen_q >= Band::longest || p.seqlen_k >= Band::longest)
+    return refuse(name, why, "seqlens ", p.seqlen_q, " and ", p.seqlen_k, ": must be below ", Band::longest);
+  if (p.batch * p.heads_q > most_blocks || p.batch * p.heads_q * div_up(p.seqlen_q, 32) > most_blocks)
+    return refuse(name, why, "batch * heads_q * tiles of rows: must be at most ", most_blocks);
+  return true;
+}
+
+// exp2(s * c - m * c) in one operation needs nothing between product and softmax, and a positive normal c.
+bool can_fold(const Problem& p) {
+  const float c = p.softmax_scale() * 1.44269504f;
+  return !p.softcap && !p.bias.present() && !p.alibi && !p.mask.present() && c > 0.0f && std::isnormal(c);
+}
+
+// Tiles that were measured best on an H100 (docs/lab-notebook.md); `dim` is the larger of the two head dims.
+AttentionConfig tiles(int block_m, int block_n, int warps_m, int warps_k, int stages) {
+  AttentionConfig a;
+  a.block_m = block_m, a.block_n = block_n, a.warps_m = warps_m, a.warps_k = warps_k, a.stages = stages;
+  return a;
+}
+
+// What bounds the tiles: the larger head dim, what costs registers beside it, and the machine.
+struct Demand {
+  int dim;
+  bool general;    // scores pass through more than one operation, or products are summed in f16
+  bool bounded;    // each row has its own range of keys
+  bool hopper;     // where the tiles were measured; elsewhere they are smaller, so that no compiler spills
+  bool fp8;        // codes are widened or paired on the way to the products
+  bool uneven;     // descales differ within a head
+  bool light;      // only q and k in f16 or E4M3, v in E4M3: what FP8 costs the fewest registers
+  int smem_bytes;  // of a thread block
+};
+
+// Of FP8 tensors: steps of 32 or 64 keys, which blocks of descales are whole multiples of.
+AttentionConfig long_fp8_tiles(const Demand& d) {
+  const bool roomy = d.hopper && !d.general;
+  if (d.dim <= 64) return tiles(roomy ? 128 : 64, 64, 4, 1, 2);
+  if (!roomy) return tiles(64, 32, 4, 1, 2);
+  if (d.dim > 128) return tiles(128, 64, 8, 1, 2);
+  if (d.uneven) return tiles(64, 64, 4, 1, 2);
+  return d.light && !d.bounded ? tiles(128, 64, 4, 1, 2) : tiles(128, 32, 4, 1, 3);
+}
+
+AttentionConfig long_tiles(const Demand& d) {
+  if (d.fp8) return long_fp8_tiles(d);
+  const bool small = d.smem_bytes < 128 << 10;  // Ada and consumer Blackwell
+  if (d.dim <= 64) return d.general ? tiles(64, 64, 4, 1, 2) : tiles(128, d.bounded || !d.hopper ? 64 : 128, 4, 1, 2);
+  if (d.dim <= 128) {
+    if (d.hopper && !d.general) return tiles(128, 64, 4, 1, 2);
+    return tiles(64, small ? 32 : 64, 4, 1, 2);
+  }
+  if (small) return tiles(64, 32, 4, 1, 2);
+  if (!d.hopper) return tiles(128, 32, 8, 1, 2);
+  return tiles(128, d.general ? 32 : d.bounded ? 64 : 80, 8, 1, 2);
+}
+
+// For causal problems that fill the machine once or twice: rows differ in length, and smaller tiles even that out.
+AttentionConfig medium_tiles(const Demand& d) {
+  AttentionConfig a = tiles(64, d.general || d.fp8 || !d.hopper ? 64 : d.dim <= 64 ? 128 : 96, 4, 1, 2);
+  a.min_blocks = 2;
+  return a;
+}
+
+// For problems of few rows: small row tiles, and keys dealt to four warps so that no warp walks far. Few keys are all
+// on their way at once.
+AttentionConfig short_tiles(int dim, bool few_keys, bool fp8) {
+  AttentionConfig a = tiles(32, dim <= 64 ? 64 : dim <= 128 || fp8 ? 32 : 16, 2, 4, 2);
+  if (few_keys && dim <= 64) a.block_n = 128, a.stages = 1;
+  a.q_in_registers = dim <= 128;
+  return a;
+}
+
+// `invariant` rules out everything that looks at lengths, batch or heads.
+AttentionConfig best_tiles(const Problem& p, const Device& device, const Demand& demand) {
+  if (p.invariant) return long_tiles(demand);
+  const int64_t heads = p.batch * p.heads_q;
+  if (4 * heads * div_up(p.seqlen_q, 64) <= 5 * device.sm_count)
+    return short_tiles(demand.dim, p.seqlen_k <= 512 && !demand.uneven, demand.fp8);
+  if (demand.bounded && demand.dim <= 128 && heads * div_up(p.seqlen_q, 128) < 5 * device.sm_count)
+    return medium_tiles(demand);
+  return long_tiles(demand);
+}
+
+// Cards differ in shared memory: first fewer steps in flight, then smaller ones, then fewer rows.
+void fit(AttentionConfig& a, int bytes) {
+  const int least = is_code(a.k) || is_code(a.v) ? 32 : 16;
+  while (smem_bytes(a) > bytes && a.stages > 1) --a.stages;
+  while (smem_bytes(a) > bytes && a.block_n % (2 * least) == 0) a.block_n /= 2;
+  while (smem_bytes(a) > bytes && a.warps_m > 1) a.block_m /= 2, a.warps_m /= 2;
+}
+
+void configure_quantised(const Problem& p, const Device& device, AttentionConfig& a) {
+  a.fp8_scores = is_code(p.q) && is_code(p.k) && has_fp8_mma(device);
+  a.p_terms = p.pv == PvMode::fp8 ? 1 : p.pv == PvMode::fp8x2 ? 2 : 0;
+  a.fp8_values = a.p_terms > 0 && has_fp8_mma(device);
+  a.row_scales = rows_sharing(p.q_scales) > 0;
+  a.key_scales = rows_sharing(p.k_scales), a.value_scales = rows_sharing(p.v_scales);
+  a.channel_scales = p.v_scales == ScaleKind::channel;
+  a.key_mean = p.smooth_k && (p.lse || p.sinks);  // what it does to nothing else
+  // Ada's tensor cores truncate sums of FP8 products (docs/fp8.md).
+  a.flush_keys = a.fp8_values && arch_number(device.arch) == 89 ? 64 : 0;
+}
+
+KernelConfig configure(const Problem& p, const Device& device) {
+  KernelConfig config;
+  AttentionConfig& a = config.attention;
+  const bool bounded = p.causal != Causal::none || p.window.has_value(), folded = can_fold(p);
+  const bool fp8 = is_code(p.q) || is_code(p.k) || is_code(p.v);
+  const bool uneven = rows_sharing(p.q_scales) + rows_sharing(p.k_scales) + rows_sharing(p.v_scales) > 0 ||
+                      p.v_scales == ScaleKind::channel;
+  const bool light = p.q != DType::bf16 && p.q != DType::e5m2 && p.k == DType::e4m3 && p.v == DType::e4m3;
+  const int dim = static_cast<int>(std::max(p.head_dim, p.head_dim_v));
+  a = best_tiles(
+      p, device,
+      {dim, !folded || p.acc == AccMode::f16, bounded, device.sm == 90, fp8, uneven, light, device.smem_per_block});
+  a.q = p.q, a.k = p.k, a.v = p.v, a.out = p.out;
+  a.head_dim = static_cast<int>(p.head_dim), a.head_dim_v = static_cast<int>(p.head_dim_v);
+  a.folded = folded;
+  a.softcap = p.softcap.has_value(), a.bias = p.bias.dtype, a.alibi = p.alibi, a.mask = p.mask.present();
+  a.bounded = bounded;
+  a.programmatic = a.warps_k > 1 && arch_number(device.arch) >= 90;
+  a.f16_accumulate = p.acc == AccMode::f16;
+  if (fp8) configure_quantised(p, device, a);
+  fit(a, device.smem_per_block);
+  config.cached_bytes = device.l2_bytes / 2;
+  config.block_m = a.block_m, config.block_n = a.block_n;
+  return config;
+}
+
+size_t workspace_bytes(const Problem&, const KernelConfig&) { return 0; }
+
+KernelUnit unit(const KernelConfig& config) {
+  const AttentionConfig& a = config.attention;
+  return {emit_unit("sm80/attention_sm80.cuh", "attention_sm80", a, "Sm80Params"), a.threads(),
+          static_cast<size_t>(smem_bytes(a))};
+}
+
+// What attention_sm80.cuh asserts of its tiles, and a step's keys in one block of descales.
+void check_tiles(const AttentionConfig& c) {
+  const Sm80Layout layout(c);
+  require_multiple("block_m", c.block_m, 16 * c.warps_m);  // warps take whole mma tiles
+  const int weights = c.fp8_values ? 32 : 16;              // keys of one product with V
+  require_multiple("block_n", c.block_n, layout.widens_k ? 32 : weights);
+  for (const int sharing : {c.key_scales, c.value_scales})
+    if (sharing > 1 && sharing % c.block_n != 0)
+      bad_config("block_n", c.block_n, "must divide ", sharing, ", the keys that share a descale");
+  require_multiple("flush_keys", c.flush_keys, weights);
+  if (c.flush_keys > 0 && c.flush_keys < c.block_n && c.block_n % c.flush_keys != 0)
+    bad_config("flush_keys", c.flush_keys, "must divide block_n = ", c.block_n, " or be no smaller");
+}
+
+void check_config(const ConfigChange& change) {
+  require_planned(name, change,
+                  {"block_m", "block_n", "warps_m", "warps_k", "stages", "q_in_registers", "min_blocks", "folded",
+                   "bounded", "programmatic", "fp8_scores", "fp8_values", "flush_keys"});
+  const AttentionConfig &c = change.changed, &chosen = change.chosen;
+  require_range("block_m", c.block_m, 1, 1024);
+  require_range("block_n", c.block_n, 1, 1024);
+  require_range("warps_m", c.warps_m, 1, 32);
+  require_range("warps_k", c.warps_k, 1, 32);
+  require_range("stages", c.stages, 1, 16);
+  require_range("min_blocks", c.min_blocks, 1, 32);
+  require_range("flush_keys", c.flush_keys, 0, 1 << 20);
+  if (c.folded && !chosen.folded) bad_config("folded", 1, "this problem's scores pass through more than a scale");
+  if (!c.bounded && chosen.bounded) bad_config("bounded", 0, "this problem is causal or has a window");
+  const int arch = arch_number(change.device.arch);
+  if (c.programmatic && arch < 90) bad_config("programmatic", 1, "must be 0 on ", change.device.arch, "; sm_90 has it");
+  if (c.fp8_scores && !(is_code(c.q) && is_code(c.k))) bad_config("fp8_scores", 1, "q and k must be e4m3 or e5m2");
+  if (c.fp8_values && !(is_code(c.v) && c.p_terms > 0)) bad_config("fp8_values", 1, "needs pv=fp8 or pv=fp8x2");
+  if ((c.fp8_scores || c.fp8_values) && arch < 89)
+    bad_config(c.fp8_scores ? "fp8_scores" : "fp8_values", 1, "must be 0 on ", change.device.arch,
+               ", which has no FP8 instructions");
+  if (c.warps_k > 1 && std::max(change.problem.batch, change.problem.heads_q) > most_blocks_of_a_row)
+    bad_config("warps_k", c.warps_k, "must be 1 where batch or heads_q exceed ", most_blocks_of_a_row);
+  if (change.own_text) check_tiles(c);
+  require_fits(change, smem_bytes(c));
+}
+
+// Heads by sections of the cache where rows differ in length; one after another where they do not.
+TileOrder tile_order(const Problem& p, const KernelConfig& config) {
+  const auto u = [](int64_t n) { return static_cast<unsigned>(n); };
+  TileOrder order;
+  order.group = Divisor::by(u(p.group()));
+  if (config.attention.warps_k > 1) return order;  // the grid says it all
+  int64_t fit = 1;
+  if (config.attention.bounded) {
+    const int64_t bytes = p.seqlen_k * (bytes_of(p.k) * p.head_dim + bytes_of(p.v) * p.head_dim_v);  // of a kv head
+    fit = std::clamp<int64_t>(config.cached_bytes / std::max<int64_t>(bytes, 1), 1, p.batch * p.heads_k) * p.group();
+  }
+  return TileOrder::of(u(div_up(p.seqlen_q, config.attention.block_m)), u(p.batch), u(p.heads_q), u(p.group()), u(fit));
+}
+
+LaunchSpec launch_spec(const StepCall& call) {
+  const Problem& p = call.problem;
+  const AttentionConfig& c = call.config.attention;
+  LaunchSpec spec(Sm80Params{call.params, tile_order(p, call.config)});
+  const int64_t tiles = div_up(p.seqlen_q, c.block_m), heads = p.batch * p.heads_q;
+  const bool split_kv = c.warps_k > 1;  // place_of_block() of attention_sm80.cuh: grid = (q tiles, heads, batch)
+  if (heads == 0) return spec;
+  spec.grid_x = static_cast<unsigned>(split_kv ? tiles : tiles * heads);
+  if (split_kv) spec.grid_y = static_cast<unsigned>(p.heads_q), spec.grid_z = static_cast<unsigned>(p.batch);
+  spec.programmatic = c.programmatic;
+  return spec;
+}
+
+}  // namespace
+
+const Family attention_sm80{name, accepts, configure, workspace_bytes, nullptr, unit, launch_spec, check_config};
+
+}  // namespace rapt

@@ -1,0 +1,253 @@
+// Operands of attention_sm80's two products as they come from shared memory: 16-bit elements, FP8 codes for FP8
+// instructions, and codes that are widened to 16 bits on the way, which is exact. Device only. Q.K^T sums over channels
+// and P.V over keys, so either may be visited in any order that both operands share: codes are taken four and four as
+// they lie, and the other operand follows.
+#pragma once
+
+#include "accumulator.cuh"
+#include "device/softmax.cuh"
+#include "device/tile.cuh"
+#include "sm80.h"
+
+namespace rapt {
+
+struct Pair {
+  float x, y;
+};
+
+// One step of Q.K^T for `tiles` n-tiles of 8 keys: 32 bytes of K's rows, or 16 codes of twice as many keys that are
+// widened. Of channels 4t..4t+3 of 16 a lane then takes the first two as elements 2t, 2t+1 and the others as 8+2t,
+// 9+2t.
+template <AttentionConfig cfg>
+struct KeyFragments {
+  static constexpr Sm80Layout layout{cfg};
+  static constexpr int tiles = layout.widens_k ? 4 : 2, chunks = layout.widens_k ? 1 : 2;  // of 16 bytes
+  unsigned b[tiles][2];
+
+  static int row_of(int lane) { return layout.widens_k ? lane : lane % 8 + lane / 16 * 8; }
+  static int chunk_of(int lane) { return layout.widens_k ? 0 : lane / 8 % 2; }
+
+  template <class Address>
+  void load(const Address& address, int step, int tile) {
+    unsigned r[4];
+    ldmatrix_x4(r, address.at(tile * 8, step * chunks));
+    for (int i = 0; i < 4; ++i) {
+      if constexpr (layout.widens_k)
+        widen4<cfg.k, layout.score>(r[i], b[i][0], b[i][1]);
+      else
+        b[i / 2][i % 2] = r[i];
+    }
+  }
+};
+
+// Q's tile once it has arrived: codes are widened, and channels brought into the order in which widened keys have them.
+// All threads of the block call rewrite(), and all rows are ready when it returns.
+template <AttentionConfig cfg, class Tile>
+struct QueryTile {
+  static constexpr Sm80Layout layout{cfg};
+  static constexpr bool needs_rewriting = layout.widens_q || layout.widens_k;
+
+  // Codes are copied to the second half of the tile. Rows are widened in order: row r takes the place of codes of rows
+  // before it and its own, which are read by then.
+  using Codes = SmemTile<cfg.block_m, layout.dim>;
+  static constexpr int codes_at = Tile::bytes - Codes::bytes;
+
+  // row_factors: where the power of two goes that each row's products are to be multiplied by (rescales_q).
+  static void rewrite(unsigned tile, unsigned row_factors, int thread) {
+    if constexpr (layout.rescales_q)
+      rescale_rows(tile, row_factors, thread);
+    else
+      widen_and_permute(tile, thread);
+    __syncthreads();
+  }
+
+ private:
+  // Word i (two channels) of a row, where widened keys want it: the words of 16 channels alternate between two chunks.
+  static int offset(int row, int word) {
+    const int group = word / 8, i = word % 8;
+    return layout.widens_k ? Tile::offset(row, 2 * group + i % 2) + i / 2 * 4 : Tile::offset(row, word / 4) + i % 4 * 4;
+  }
+
+  // A thread takes 16 channels at a time.
+  static void widen_and_permute(unsigned tile, int thread) {
+    constexpr int groups = layout.dim / 16, all = cfg.block_m * groups;
+#pragma unroll 1
+    for (int first = 0; first < all; first += cfg.threads()) {
+      const int row = (first + thread) / groups, group = (first + thread) % groups;
+      const bool live = all % cfg.threads() == 0 || first + thread < all;
+      unsigned words[8];
+      if (live) read_group(tile, row, group, words);
+      if constexpr (layout.widens_q) __syncthreads();
+      if (!live) continue;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) store_shared(tile + offset(row, 8 * group + i), words[i]);
+    }
+  }
+  static void read_group(unsigned tile, int row, int group, unsigned (&words)[8]) {
+    if constexpr (layout.widens_q) {
+      const Bytes16 codes = load_shared_16(tile + codes_at + Codes::offset(row, group));
+#pragma unroll
+      for (int i = 0; i < 4; ++i) widen4<cfg.q, layout.score>(codes.word[i], words[2 * i], words[2 * i + 1]);
+    } else {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const Bytes16 chunk = load_shared_16(tile + Tile::offset(row, 2 * group + half));
+#pragma unroll
+        for (int i = 0; i < 4; ++i) words[4 * half + i] = chunk.word[i];
+      }
+    }
+  }
+
+  // A warp takes a row at a time: bf16 elements as f16 ones, the row times the power of two that brings its largest
+  // finite element to [2^14, 2^15). What is smaller than that by 2^-39 is lost, far below the rounding of an f32 sum.
+  static void rescale_rows(unsigned tile, unsigned row_factors, int thread) {
+    constexpr int words = layout.dim / 2, each = (words + 31) / 32;
+    const int lane = thread % 32;
+#pragma unroll 1
+    for (int row = thread / 32; row < cfg.block_m; row += cfg.threads() / 32) {
+      float x[each][2], largest = 0.0f;
+#pragma unroll
+      for (int n = 0; n < each; ++n) {
+        const int at = n * 32 + lane;
+        const bool live = words % 32 == 0 || at < words;
+        const unsigned pair = live ? load_shared(tile + Tile::offset(row, at / 4) + at % 4 * 4) : 0u;
+        for (int i = 0; i < 2; ++i) {
+          x[n][i] = bf16_to_float(static_cast<unsigned short>(pair >> 16 * i));
+          if (fabsf(x[n][i]) <= largest_finite) largest = fmaxf(largest, fabsf(x[n][i]));
+        }
+      }
+      for (int step = 16; step > 0; step /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
+      const unsigned exponent = detail::bits_of(largest) >> 23;                               // biased, at most 254
+      const float raise = detail::float_of((268u - (exponent < 16 ? 16u : exponent)) << 23);  // its inverse is normal
+#pragma unroll
+      for (int n = 0; n < each; ++n) {
+        const int at = n * 32 + lane;
+        if (words % 32 == 0 || at < words)
+          store_shared(tile + offset(row, at), pack_f16x2(x[n][0] * raise, x[n][1] * raise));
+      }
+      if (lane == 0) store_shared(row_factors + 4 * row, detail::bits_of(1.0f / raise));
+    }
+  }
+};
+
+// One step of V: `keys` keys of `tiles` accumulator tiles, 8 channels each. Codes come transposed in pairs of channels,
+// so of 16 channels the even ones make one tile and the odd ones the next (column()).
+template <AttentionConfig cfg>
+struct ValueFragments {
+  static constexpr Sm80Layout layout{cfg};
+  static constexpr int keys = cfg.fp8_values ? 32 : 16, tiles = layout.widens_v ? 4 : 2;
+  unsigned b[tiles][2];
+
+  // Where a lane reads: 16 keys x 2 chunks, or 32 keys x 1.
+  static int row_of(int lane) { return cfg.fp8_values ? lane : lane % 16; }
+  static int chunk_of(int lane) { return cfg.fp8_values ? 0 : lane / 16; }
+
+  template <class Address>
+  void load(const Address& address, int step, int tile) {
+    unsigned r[4];
+    ldmatrix_x4_trans(r, address.at(step * keys, layout.v_codes ? tile / 2 : tile));
+    if constexpr (!layout.v_codes) {
+      for (int i = 0; i < 4; ++i) b[i / 2][i % 2] = r[i];
+    } else if constexpr (layout.widens_v) {
+      for (int i = 0; i < 4; ++i) {  // chunk i / 2, keys 8 (i % 2) and up
+        widen4<cfg.v, layout.value>(byte_perm(r[i], 0, 0x3120), b[i / 2 * 2][i % 2], b[i / 2 * 2 + 1][i % 2]);
+      }
+    } else {
+      for (int i = 0; i < 2; ++i) {  // keys 16 i and up: 2t, 2t+1, 8+2t, 9+2t, as WeightFragments has them
+        b[0][i] = byte_perm(r[2 * i], r[2 * i + 1], 0x6420);
+        b[1][i] = byte_perm(r[2 * i], r[2 * i + 1], 0x7531);
+      }
+    }
+  }
+};
+
+// A fragments of P for `keys` of the warp's keys: accumulator tiles of scores are operand tiles as they lie. In FP8 as
+// one or two E4M3 terms, the second what the first leaves of a weight; where products are of 16 bits, as their sum.
+template <AttentionConfig cfg>
+struct WeightFragments {
+  static constexpr Sm80Layout layout{cfg};
+  static constexpr int terms = cfg.fp8_values ? cfg.p_terms : 1;
+  unsigned a[terms][4];
+
+  // Of the scores s of one m-tile, [n-tile][element].
+  template <int n_tiles>
+  void read(const float (&s)[n_tiles][4], int step) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if constexpr (!cfg.fp8_values) {
+        const float(&from)[4] = s[2 * step + i / 2];
+        a[0][i] = pack(from[i % 2 * 2], from[i % 2 * 2 + 1]);
+      } else {
+        const float(&first)[4] = s[4 * step + i / 2 * 2], (&second)[4] = s[4 * step + i / 2 * 2 + 1];
+        unsigned low[2], high[2];
+        pack_terms(first[i % 2 * 2], first[i % 2 * 2 + 1], low);
+        pack_terms(second[i % 2 * 2], second[i % 2 * 2 + 1], high);
+        for (int t = 0; t < terms; ++t) a[t][i] = low[t] | high[t] << 16;
+      }
+    }
+  }
+
+ private:
+  static Pair widened(unsigned codes) {
+    const unsigned both = widen2<DType::e4m3, DType::f16>(codes);
+    return {f16_to_f32(static_cast<unsigned short>(both)), f16_to_f32(static_cast<unsigned short>(both >> 16))};
+  }
+  static void pack_terms(float x, float y, unsigned (&codes)[2]) {
+    codes[0] = pack_e4m3x2(x, y);
+    if constexpr (cfg.p_terms == 2) {
+      const Pair taken = widened(codes[0]);
+      codes[1] = pack_e4m3x2(x - taken.x, y - taken.y);
+    }
+  }
+  static unsigned pack(float x, float y) {
+    if constexpr (cfg.p_terms == 0) return pack2<layout.value>(x, y);
+    unsigned codes[2];
+    pack_terms(x, y, codes);
+    if constexpr (cfg.p_terms == 1) return widen2<DType::e4m3, layout.value>(codes[0]);
+    const Pair first = widened(codes[0]), second = widened(codes[1]);
+    return pack2<layout.value>(first.x + second.x, first.y + second.y);
+  }
+};
+
+// sum += a * b by the instruction of the operands' formats.
+template <AttentionConfig cfg, class Sum>
+inline void multiply_scores(Sum& sum, const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  if constexpr (cfg.fp8_scores)
+    mma_m16n8k32<cfg.q, cfg.k>(sum.sum, a, b0, b1);
+  else
+    sum.template mma<Sm80Layout(cfg).score>(a, b0, b1);
+}
+template <AttentionConfig cfg, bool in_f16>
+inline void multiply_values(Accumulator<in_f16>& sum, const unsigned (&a)[4], const unsigned (&b)[2]) {
+  if constexpr (cfg.fp8_values)
+    mma_m16n8k32<DType::e4m3, cfg.v>(sum.sum, a, b[0], b[1]);
+  else
+    sum.template mma<Sm80Layout(cfg).value>(a, b[0], b[1]);
+}
+template <AttentionConfig cfg>
+inline void multiply_values(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  if constexpr (cfg.fp8_values)
+    mma_m16n8k32<DType::e4m3, cfg.v>(sum, a, b[0], b[1]);
+  else
+    mma_m16n8k16<Sm80Layout(cfg).value>(sum, a, b[0], b[1]);
+}
+
+// Channels of the accumulator elements of n-tiles 2 * pair and 2 * pair + 1, two neighbours at a time (i = 0, 1).
+template <AttentionConfig cfg>
+struct ChannelPair {
+  float x, y;
+  int column;  // of x; y is the next
+
+  ChannelPair(const float (&even)[4], const float (&odd)[4], int pair, int i, int half, int lane) {
+    if constexpr (Sm80Layout(cfg).v_codes) {
+      x = even[2 * half + i], y = odd[2 * half + i];
+      column = pair * 16 + lane % 4 * 4 + 2 * i;
+    } else {
+      x = i == 0 ? even[2 * half] : odd[2 * half];
+      y = i == 0 ? even[2 * half + 1] : odd[2 * half + 1];
+      column = pair * 16 + 8 * i + lane % 4 * 2;
+    }
+  }
+};
+
+}  // namespace rapt

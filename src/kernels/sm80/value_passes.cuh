@@ -1,0 +1,43 @@
+// Attention's further passes over its keys where some value is not finite: a hidden key must not spoil a row by 0 * NaN
+// (Pass, output.cuh). Device only.
+#pragma once
+
+#include "device/tile.cuh"
+#include "output.cuh"
+
+namespace rapt {
+
+// Passes 1 and 2: every thread rewrites what lies in V's tile of a step, element by element.
+template <AttentionConfig cfg, class VTile>
+inline void rewrite_values(Pass pass, unsigned tile, int thread) {
+  constexpr int width = 8 * bytes_of(cfg.v);
+  constexpr unsigned all = width == 16 ? 0xffffu : 0xffu;
+  constexpr unsigned one = cfg.v == DType::f16    ? 0x3c00u
+                           : cfg.v == DType::bf16 ? 0x3f80u
+                           : cfg.v == DType::e5m2 ? 0x3cu
+                                                  : 0x38u;
+  for (int byte = thread * 4; byte < VTile::bytes; byte += cfg.threads() * 4) {
+    const unsigned word = load_shared(tile + static_cast<unsigned>(byte));
+    unsigned rewritten = 0;
+    for (int shift = 0; shift < 32; shift += width) {
+      const unsigned element = word >> shift & all;
+      const bool finite = is_finite_code<cfg.v>(element);
+      rewritten |= (pass == sanitised ? (finite ? element : 0u) : (finite ? 0u : one)) << shift;
+    }
+    store_shared(tile + static_cast<unsigned>(byte), rewritten);
+  }
+  __syncthreads();
+}
+
+// Pass 2: 1 where the row sees the key, whatever its weight; NaN scores are seen.
+template <int m_tiles, int n_tiles>
+inline void mark_seen(float (&s)[m_tiles][n_tiles][4]) {
+#pragma unroll
+  for (int mt = 0; mt < m_tiles; ++mt)
+#pragma unroll
+    for (int n = 0; n < n_tiles; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s[mt][n][i] = s[mt][n][i] == minus_infinity ? 0.0f : 1.0f;
+}
+
+}  // namespace rapt

@@ -1,0 +1,13 @@
+// From the tensors of a call to the AttentionParams that kernels read.
+#pragma once
+
+#include "kernels/shared/params.h"
+#include "problem/problem.h"
+#include "rapt/rapt.h"
+
+namespace rapt {
+
+// Needs a validated call. Reads addresses, shapes and strides, never contents.
+AttentionParams attention_params(const rapt_sdpa_args& args, const Problem& problem);
+
+}  // namespace rapt

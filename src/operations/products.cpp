@@ -1,0 +1,244 @@
+// rapt_qk and rapt_gemm: sums of products by themselves. Checks, and tensors as one batch of products of rows
+// (kernels/shared/products.h), which the CPU or a GPU carries out. Called by c_api.cpp.
+#include "cpu/products.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "arguments/tensor_rules.h"
+#include "base/error.h"
+#include "cpu/arithmetic.h"
+#include "kernels/products/products_gpu.h"
+#include "operations/products.h"
+#include "operations/sdpa.h"
+#include "runtime/context.h"
+#include "runtime/gpu_call.h"
+
+namespace rapt {
+namespace {
+
+// One of the two tensors that are multiplied, with its descale factors.
+struct Side {
+  const char* name;  // "q"
+  const rapt_tensor* tensor;
+  const rapt_tensor* descale;
+  int32_t scales;
+  std::string descale_name() const { return concat(name, "_descale"); }
+};
+
+// What an operation takes: ranks, and kinds of scales besides none and tensor.
+struct Rules {
+  int rank;
+  const char* meaning_a;
+  const char* meaning_b;
+  std::initializer_list<int32_t> kinds;
+  const char* kinds_text;
+};
+
+void check_operand(const Side& side, int rank, const char* meaning) {
+  if (side.tensor == nullptr) invalid(side.name, " = NULL: required");
+  check_tensor(side.name, *side.tensor);
+  require_rank(side.name, *side.tensor, rank, meaning);
+  if (!is_attention_input(dtype_of(*side.tensor)))
+    invalid(side.name, ".dtype = ", name_of(dtype_of(*side.tensor)), ": must be f32, f16, bf16, e4m3, e5m2 or sim8");
+}
+
+// Rows that share a factor, by the kind of scales, as a power of two.
+int shift_of(int32_t scales) {
+  return std::countr_zero(static_cast<unsigned>(std::max(rows_sharing(static_cast<ScaleKind>(scales)), 1)));
+}
+
+std::string text_of(const std::vector<int64_t>& shape) {
+  const rapt_tensor view{nullptr, {}, 0, static_cast<int32_t>(shape.size()), shape.data(), nullptr};
+  return shape_text(view);
+}
+
+void check_descale(const Side& side, const Rules& rules, const std::vector<int64_t>& heads, int64_t rows) {
+  const std::string name = side.descale_name();
+  if (side.scales < RAPT_SCALE_NONE || side.scales > RAPT_SCALE_CHANNEL)
+    invalid(side.name, "_scales = ", side.scales, ": not a rapt_scale_kind");
+  if (side.descale == nullptr) {
+    if (side.scales != RAPT_SCALE_NONE) invalid(side.name, "_scales = ", side.scales, ": given without ", name);
+    return;
+  }
+  if (side.scales == RAPT_SCALE_NONE) invalid(name, ": given, but ", side.name, "_scales says RAPT_SCALE_NONE");
+  if (side.scales != RAPT_SCALE_TENSOR &&
+      std::find(rules.kinds.begin(), rules.kinds.end(), side.scales) == rules.kinds.end())
+    invalid(side.name, "_scales = ", side.scales, ": must be ", rules.kinds_text);
+  const rapt_tensor& t = *side.descale;
+  check_tensor(name.c_str(), t);
+  require_dtype(name.c_str(), t, {DType::f32});
+  require_same_device(name.c_str(), t, *side.tensor, side.name);
+  if (!is_fp8(dtype_of(*side.tensor)))
+    invalid(name, ": given, but ", side.name, " is ", name_of(dtype_of(*side.tensor)), ": scales need FP8 storage");
+  if (side.scales == RAPT_SCALE_TENSOR) {
+    if (t.rank > 1 || element_count(t) != 1)
+      invalid(name, ".shape = ", shape_text(t), ": per-tensor scales have shape [] or [1]");
+    return;
+  }
+  std::vector<int64_t> expected = heads;
+  const int64_t together = int64_t{1} << shift_of(side.scales);
+  if (side.scales != RAPT_SCALE_HEAD) expected.push_back((rows + together - 1) / together);
+  if (t.rank != static_cast<int>(expected.size()) || !std::equal(expected.begin(), expected.end(), t.shape))
+    invalid(name, ".shape = ", shape_text(t), ": must be ", text_of(expected));
+}
+
+// A factor that is negative or not finite is a mistake. Only the CPU can afford to look.
+void check_factors(const Side& side) {
+  if (side.descale == nullptr || side.descale->device.type != RAPT_DEVICE_CPU) return;
+  const rapt_tensor& t = *side.descale;
+  const auto stride = strides_of(t);
+  const auto* data = static_cast<const float*>(t.data);
+  for (int64_t n = 0; n < element_count(t); ++n) {
+    int64_t at = 0, rest = n;
+    for (int d = t.rank - 1; d >= 0; --d) at += rest % t.shape[d] * stride[d], rest /= t.shape[d];
+    if (!std::isfinite(data[at]) || data[at] < 0.0f)
+      invalid(side.descale_name(), ": element ", n, " is ", data[at], ": must be finite and not negative");
+  }
+}
+
+// Element strides, 0 where a size is 1: there they mean nothing, and alignment must not depend on them.
+int64_t stride_of(const rapt_tensor& t, int d) { return t.shape[d] == 1 ? 0 : strides_of(t)[d]; }
+
+FactorRef factor_of(const Side& side) {
+  if (side.descale == nullptr) return {};
+  const rapt_tensor& t = *side.descale;
+  FactorRef factor;
+  factor.data = static_cast<const float*>(t.data);
+  if (side.scales == RAPT_SCALE_TENSOR) return factor;
+  if (t.rank > 1) factor.batch = stride_of(t, 0), factor.head = stride_of(t, 1);
+  if (side.scales != RAPT_SCALE_HEAD) factor.group = stride_of(t, t.rank - 1), factor.shift = shift_of(side.scales);
+  return factor;
+}
+
+// `row` and `column` are dimensions of t. A single column may lie anywhere: it counts as the next to nothing.
+TensorRef rows_of(const rapt_tensor& t, int row, int column) {
+  TensorRef ref{t.data, dtype_of(t), 0, 0, stride_of(t, row), t.shape[column] == 1 ? 1 : strides_of(t)[column]};
+  if (t.rank == 4) ref.batch = stride_of(t, 0), ref.head = stride_of(t, 1);
+  return ref;
+}
+
+// After both sides and the shape of out: what is left to check about out.
+void check_out(const rapt_tensor* out, const std::vector<int64_t>& shape, const char* meaning, const Side& a,
+               const Side& b) {
+  require_same_device(b.name, *b.tensor, *a.tensor, a.name);
+  if (out == nullptr) invalid("out = NULL: required");
+  check_tensor("out", *out);
+  require_dtype("out", *out, {DType::f32, DType::f16, DType::bf16});
+  require_same_device("out", *out, *a.tensor, a.name);
+  if (out->rank != static_cast<int>(shape.size()) || !std::equal(shape.begin(), shape.end(), out->shape))
+    invalid("out.shape = ", shape_text(*out), ": must be ", meaning, " = ", text_of(shape));
+  check_output_layout("out", *out);
+  for (const Side* side : {&a, &b}) {
+    check_disjoint("out", *out, side->name, *side->tensor);
+    if (side->descale != nullptr) check_disjoint("out", *out, side->descale_name().c_str(), *side->descale);
+  }
+}
+
+void check_place(const rapt_tensor& first, const char* name, void* stream) {
+  if (first.device.type != RAPT_DEVICE_CPU) return;
+  if (first.device.index != 0) invalid(name, ".device.index = ", first.device.index, ": the CPU has index 0 only");
+  if (stream != nullptr) invalid("stream = ", stream, ": must be NULL for CPU tensors");
+}
+
+void check_bits(uint64_t has, uint64_t known_has, uint64_t flags) {
+  if ((has & ~known_has) != 0) invalid("has = ", has, ": unknown bits ", has & ~known_has);
+  if (flags != 0) invalid("flags = ", flags, ": no bits are defined");
+}
+
+void multiply_on_gpu(Context& context, const ProductParams& params, int device_index, const char* operation,
+                     void* stream) {
+  if (params.batch * params.heads * params.rows_a * params.rows_b == 0) return;
+  GpuCall call(context, {operation, "out", device_index}, stream);
+  const ProductConfig config = product_config(params, call.device());
+  call.run({{product_unit(config), product_launch(params, config)}});
+}
+
+void multiply(Context& context, const ProductParams& params, const rapt_device& device, const char* operation,
+              void* stream) {
+  if (device.type == RAPT_DEVICE_CUDA) return multiply_on_gpu(context, params, device.index, operation, stream);
+  const cpu::DefaultArithmetic scope;
+  CpuResources& cpu = context.cpu();
+  const std::lock_guard<std::mutex> turn(cpu.turn);
+  const size_t bytes = cpu::product_scratch_floats() * sizeof(float) * static_cast<size_t>(cpu.pool.size());
+  cpu::multiply(cpu.pool, params, reinterpret_cast<float*>(cpu.scratch.reserve(bytes)));
+}
+
+float scale_of(const rapt_qk_args& args) {
+  if ((args.has & RAPT_QK_HAS_SCALE) == 0) return 1.0f;
+  if (!(std::fabs(args.scale) <= std::numeric_limits<float>::max()))
+    invalid("scale = ", args.scale, ": must be a finite float");
+  const auto scale = static_cast<float>(args.scale);
+  if (scale == 0.0f && args.scale != 0.0)
+    invalid("scale = ", args.scale, ": too small for a float, which would make it 0");
+  return scale;
+}
+
+constexpr Rules qk_rules{4,
+                         "[batch, heads_q, seqlen_q, head_dim]",
+                         "[batch, heads_k, seqlen_k, head_dim]",
+                         {RAPT_SCALE_HEAD, RAPT_SCALE_TOKEN, RAPT_SCALE_BLOCK64, RAPT_SCALE_BLOCK128},
+                         "tensor, head, token, block64 or block128"};
+constexpr Rules gemm_rules{2, "[m, k]", "[k, n]", {RAPT_SCALE_TOKEN}, "tensor or token"};
+
+}  // namespace
+
+ProductParams product_of(const rapt_qk_args& args, void* stream) {
+  check_struct_size("args", args.struct_size, &args, sizeof args);
+  check_bits(args.has, RAPT_QK_HAS_SCALE, args.flags);
+  const Side q{"q", args.q, args.q_descale, args.q_scales}, k{"k", args.k, args.k_descale, args.k_scales};
+  check_operand(q, qk_rules.rank, qk_rules.meaning_a);
+  check_operand(k, qk_rules.rank, qk_rules.meaning_b);
+  const int64_t *a = q.tensor->shape, *b = k.tensor->shape;
+  if (b[0] != a[0]) invalid("k.shape[0] = ", b[0], ": must be q's batch, ", a[0]);
+  if (b[1] == 0 ? a[1] != 0 : a[1] % b[1] != 0)
+    invalid("k.shape[1] = ", b[1], ": q's heads, ", a[1], ", must be a multiple of it");
+  if (b[3] != a[3]) invalid("k.shape[3] = ", b[3], ": must be q's head_dim, ", a[3]);
+  check_place(*q.tensor, q.name, stream);
+  check_descale(q, qk_rules, {a[0], a[1]}, a[2]);
+  check_descale(k, qk_rules, {b[0], b[1]}, b[2]);
+  check_out(args.out, {a[0], a[1], a[2], b[2]}, "[batch, heads_q, seqlen_q, seqlen_k]", q, k);
+  ProductParams p;
+  p.scale = scale_of(args);
+  check_factors(q), check_factors(k);
+  p.a = rows_of(*q.tensor, 2, 3), p.b = rows_of(*k.tensor, 2, 3), p.out = rows_of(*args.out, 2, 3);
+  p.batch = a[0], p.heads = a[1], p.group = b[1] == 0 ? 1 : a[1] / b[1];
+  p.rows_a = a[2], p.rows_b = b[2], p.depth = a[3];
+  p.a_factor = factor_of(q), p.b_factor = factor_of(k);
+  return p;
+}
+
+ProductParams product_of(const rapt_gemm_args& args, void* stream) {
+  check_struct_size("args", args.struct_size, &args, sizeof args);
+  check_bits(args.has, 0, args.flags);
+  const Side a{"a", args.a, args.a_descale, args.a_scales}, b{"b", args.b, args.b_descale, args.b_scales};
+  check_operand(a, gemm_rules.rank, gemm_rules.meaning_a);
+  check_operand(b, gemm_rules.rank, gemm_rules.meaning_b);
+  const int64_t m = a.tensor->shape[0], depth = a.tensor->shape[1], n = b.tensor->shape[1];
+  if (b.tensor->shape[0] != depth) invalid("b.shape[0] = ", b.tensor->shape[0], ": must be a's columns, ", depth);
+  check_place(*a.tensor, a.name, stream);
+  check_descale(a, gemm_rules, {}, m);
+  check_descale(b, gemm_rules, {}, n);
+  check_out(args.out, {m, n}, "[m, n]", a, b);
+  check_factors(a), check_factors(b);
+  ProductParams p;
+  p.a = rows_of(*a.tensor, 0, 1), p.b = rows_of(*b.tensor, 1, 0), p.out = rows_of(*args.out, 0, 1);
+  p.rows_a = m, p.rows_b = n, p.depth = depth;
+  p.a_factor = factor_of(a), p.b_factor = factor_of(b);
+  return p;
+}
+
+void qk(Context& context, const rapt_qk_args& args, void* stream) {
+  const ProductParams params = product_of(args, stream);
+  multiply(context, params, args.out->device, "rapt_qk", stream);
+}
+
+void gemm(Context& context, const rapt_gemm_args& args, void* stream) {
+  const ProductParams params = product_of(args, stream);
+  multiply(context, params, args.out->device, "rapt_gemm", stream);
+}
+
+}  // namespace rapt

@@ -1,0 +1,301 @@
+// Facts of a Problem: scale, geometry and access classes, what plans may depend on, sequences, flops and bytes.
+// Called by planner, families, check/ and lab/; the problem has been validated.
+#include "problem/problem.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "base/error.h"
+
+namespace rapt {
+
+float Problem::softmax_scale() const {
+  return scale ? *scale : static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim)));
+}
+
+// Geometry and access.
+
+namespace {
+__extension__ using Wide =
+    __int128;  // products of two int64; counts of pairs are below 2^102, sums on the way included
+
+// Strides of the layout, from the fastest dimension outwards. A size of 0 counts as 1.
+void fill_layout_strides(Geometry& g, Layout layout) {
+  const auto size = [&g](size_t i) { return std::max<int64_t>(g.shape[i], 1); };
+  const size_t dim = static_cast<size_t>(g.rank) - 1;
+  // Where heads and rows lie in the logical order: [batch, heads, seqlen, dim] or [total, heads, dim].
+  const size_t heads = 1, rows = g.rank == 4 ? 2 : 0;
+  const size_t inner = layout == Layout::bhsd ? rows : heads, outer = layout == Layout::bhsd ? heads : rows;
+  g.strides[dim] = 1;
+  g.strides[inner] = size(dim);
+  g.strides[outer] = g.strides[inner] * size(inner);
+  if (g.rank == 4) g.strides[0] = g.strides[outer] * size(outer);
+}
+}  // namespace
+
+Geometry geometry(const Problem& p, Slot slot) {
+  const bool query_side = slot == Slot::q || slot == Slot::out;
+  const int64_t heads = query_side ? p.heads_q : p.heads_k;
+  const int64_t dim = slot == Slot::q || slot == Slot::k ? p.head_dim : p.head_dim_v;
+  Geometry g;
+  if (p.varlen) {
+    g.rank = 3;
+    g.shape = {query_side ? p.total_q : p.total_k, heads, dim, 1};
+  } else {
+    g.shape = {p.batch, heads, query_side ? p.seqlen_q : p.seqlen_k, dim};
+  }
+  const std::optional<std::vector<int64_t>>* given[] = {&p.q_strides, &p.k_strides, &p.v_strides, &p.out_strides};
+  const auto& strides = *given[static_cast<size_t>(slot)];
+  if (strides) {
+    std::copy_n(strides->begin(), std::min(strides->size(), g.strides.size()), g.strides.begin());
+  } else {
+    fill_layout_strides(g, p.layout);
+  }
+  return g;
+}
+
+Access access_of(DType dtype, const Geometry& g, uintptr_t base) {
+  constexpr int64_t tma_limit = int64_t{1} << 40;  // bytes; CUDA driver API, cuTensorMapEncodeTiled
+  const auto last = static_cast<size_t>(g.rank) - 1;
+  const int64_t element = bytes_of(dtype);
+  Access access;
+  access.unit_last = g.shape[last] <= 1 || g.strides[last] == 1;
+  access.aligned16 = base % 16 == 0;
+  bool mappable = true;
+  for (size_t i = 0; i < last; ++i) {
+    if (g.shape[i] <= 1) continue;
+    access.aligned16 = access.aligned16 && g.strides[i] % (16 / element) == 0;
+    mappable = mappable && g.strides[i] > 0 && g.strides[i] < tma_limit / element;
+  }
+  access.tma = access.unit_last && access.aligned16 && mappable;
+  return access;
+}
+
+bool overlaps_itself(const Geometry& g) {
+  std::array<std::pair<Wide, Wide>, 4> moving{};  // |stride|, size - 1
+  size_t count = 0;
+  for (size_t i = 0; i < static_cast<size_t>(g.rank); ++i) {
+    const Wide stride = g.strides[i];
+    if (g.shape[i] == 0) return false;
+    if (g.shape[i] > 1) moving[count++] = {stride < 0 ? -stride : stride, g.shape[i] - 1};
+  }
+  std::sort(moving.begin(), moving.begin() + static_cast<std::ptrdiff_t>(count));
+  Wide reach = 0;
+  for (size_t i = 0; i < count; ++i) {
+    if (moving[i].first <= reach) return true;
+    reach += moving[i].first * moving[i].second;
+  }
+  return false;
+}
+
+// What a plan may depend on.
+
+namespace {
+// Which way of applying the scale is possible (docs/semantics.md, exp2 folding); its value is a run-time value.
+uint64_t scale_class(const Problem& p) {
+  const float folded = std::abs(p.softmax_scale()) * 1.44269504f;
+  if (!std::isnormal(folded)) return 2;
+  return p.softmax_scale() < 0 ? 1 : 0;
+}
+
+uint64_t access_bits(const Access& a) {
+  return static_cast<uint64_t>(a.unit_last) | static_cast<uint64_t>(a.aligned16) << 1 |
+         static_cast<uint64_t>(a.tma) << 2;
+}
+
+// Packs small values into 64-bit words, one after another. The widths of one word's values sum to at most 64.
+class Bits {
+ public:
+  template <class T>
+  Bits& add(T value, int width) {
+    word_ = word_ << width | static_cast<uint64_t>(value);
+    return *this;
+  }
+  Bits& add(const Broadcast& t) {
+    add(t.dtype, 8);
+    for (const bool one : t.one) add(one, 1);
+    return *this;
+  }
+  uint64_t word() const { return word_; }
+
+ private:
+  uint64_t word_ = 0;
+};
+
+// Everything that same_plan compares but mod, which is text. One list for comparison and hash, so that they agree.
+using PlanKey = std::array<uint64_t, 15>;
+
+PlanKey plan_key(const Problem& p) {
+  const Window window = p.window.value_or(Window{});
+  Bits types, features;
+  types.add(p.op, 4).add(p.q, 8).add(p.k, 8).add(p.v, 8).add(p.out, 8).add(p.bias).add(p.mask);
+  features.add(p.causal, 2).add(p.window.has_value(), 1).add(p.softcap.has_value(), 1).add(scale_class(p), 2);
+  features.add(p.alibi, 1)
+      .add(p.alibi_per_batch, 1)
+      .add(p.sinks, 1)
+      .add(p.varlen, 1)
+      .add(p.seqused, 1)
+      .add(p.seqused_q, 1);
+  features.add(p.q_scales, 3).add(p.k_scales, 3).add(p.v_scales, 3).add(p.smooth_k, 1).add(p.hadamard, 1);
+  features.add(p.has_starts, 1).add(p.lse, 1).add(p.partial, 1).add(p.invariant, 1).add(p.pv, 2).add(p.acc, 1);
+  features.add(access_bits(p.access_q), 3).add(access_bits(p.access_k), 3).add(access_bits(p.access_v), 3);
+  features.add(access_bits(p.access_out), 3);
+  const auto u = [](int64_t value) { return static_cast<uint64_t>(value); };
+  return {types.word(),  features.word(), u(p.batch),    u(p.heads_q),    u(p.heads_k),
+          u(p.seqlen_q), u(p.seqlen_k),   u(p.head_dim), u(p.head_dim_v), u(p.total_q),
+          u(p.total_k),  u(p.page_size),  u(p.splits),   u(window.left),  u(window.right)};
+}
+
+// One multiplication a word while hashing; the finaliser of MurmurHash3 (Appleby) then spreads every bit.
+uint64_t step(uint64_t hash, uint64_t word) {
+  hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
+  return hash ^ (hash >> 32);
+}
+uint64_t finish(uint64_t x) {
+  x = (x ^ (x >> 33)) * 0xff51afd7ed558ccdu;
+  x = (x ^ (x >> 33)) * 0xc4ceb9fe1a85ec53u;
+  return x ^ (x >> 33);
+}
+}  // namespace
+
+bool same_plan(const Problem& a, const Problem& b) { return plan_key(a) == plan_key(b) && a.mod == b.mod; }
+
+uint64_t plan_hash(const Problem& problem) {
+  uint64_t hash = problem.mod.size();
+  for (const uint64_t word : plan_key(problem)) hash = step(hash, word);
+  for (const char c : problem.mod) hash = step(hash, static_cast<unsigned char>(c));
+  return finish(hash);
+}
+
+// Sequences.
+
+namespace {
+int64_t start_of(const std::vector<int64_t>& starts, int64_t b) {
+  if (starts.empty()) return 0;
+  return starts.size() == 1 ? starts[0] : starts[static_cast<size_t>(b)];
+}
+
+bool lengths_vary(const Problem& p) { return !p.lengths_q.empty() || !p.used_q.empty() || !p.used_k.empty(); }
+
+// Everything of sequence(p, b) but the packed rows; unknown lengths count as the maxima.
+SequenceInfo lengths_of(const Problem& p, int64_t b) {
+  const auto at = static_cast<size_t>(b);
+  SequenceInfo s;
+  s.seqlen_q = p.lengths_q.empty() ? p.seqlen_q : std::min<int64_t>(p.lengths_q[at], p.seqlen_q);
+  s.seqlen_k = p.lengths_k.empty() ? p.seqlen_k : std::min<int64_t>(p.lengths_k[at], p.seqlen_k);
+  if (!p.used_q.empty()) s.seqlen_q = std::min<int64_t>(s.seqlen_q, p.used_q[at]);
+  if (!p.used_k.empty()) s.seqlen_k = std::min<int64_t>(s.seqlen_k, p.used_k[at]);
+  if (p.has_starts) {
+    s.offset = start_of(p.q_starts, b) - start_of(p.k_starts, b);
+  } else if (p.causal != Causal::top_left) {
+    s.offset = s.seqlen_k - s.seqlen_q;
+  }
+  return s;
+}
+}  // namespace
+
+SequenceInfo sequence(const Problem& p, int64_t b) {
+  if (b < 0 || b >= p.batch) invalid("sequence ", b, ", batch = ", p.batch, ": must be 0 to batch - 1");
+  if (p.varlen && p.lengths_q.empty()) invalid("sequence ", b, ": the lengths of this varlen problem are not known");
+  SequenceInfo s = lengths_of(p, b);
+  s.first_q = std::accumulate(p.lengths_q.begin(), p.lengths_q.begin() + (p.varlen ? b : 0), int64_t{0});
+  s.first_k = std::accumulate(p.lengths_k.begin(), p.lengths_k.begin() + (p.varlen ? b : 0), int64_t{0});
+  return s;
+}
+
+// Arithmetic and traffic.
+
+namespace {
+// The sum over i in [0, rows) of clamp(i + first, 0, keys).
+Wide sum_of_clamped(Wide first, int64_t rows, int64_t keys) {
+  const auto sum_below = [keys](Wide n) -> Wide {  // the sum over x < n of clamp(x, 0, keys)
+    if (n <= 0) return 0;
+    const Wide ramp = std::min<Wide>(n, keys);
+    return ramp * (ramp - 1) / 2 + (n - ramp) * keys;
+  };
+  return sum_below(first + rows) - sum_below(first);
+}
+
+// Query i sees keys i + offset - left to i + offset + right, so the sum over i of the clamped ends is the count.
+Wide visible_pairs(const Problem& p, const SequenceInfo& s) {
+  const Window window = p.window.value_or(Window{});
+  const bool causal = p.causal != Causal::none;
+  const int64_t right = causal ? 0 : window.right;  // of causal and a right bound of 0 or more, causal is narrower
+  const Wide ends =
+      right < 0 ? Wide{s.seqlen_q} * s.seqlen_k : sum_of_clamped(Wide{s.offset} + right + 1, s.seqlen_q, s.seqlen_k);
+  return window.left < 0 ? ends : ends - sum_of_clamped(Wide{s.offset} - window.left, s.seqlen_q, s.seqlen_k);
+}
+
+// Rows that are in use: all of them where the lengths are not known.
+struct Rows {
+  double q = 0, k = 0;
+};
+Rows rows_in_use(const Problem& p) {
+  Rows rows;
+  const auto add = [&rows](const SequenceInfo& s, int64_t times) {
+    rows.q += static_cast<double>(times) * static_cast<double>(s.seqlen_q);
+    rows.k += static_cast<double>(times) * static_cast<double>(s.seqlen_k);
+  };
+  if (lengths_vary(p)) {
+    for (int64_t b = 0; b < p.batch; ++b) add(lengths_of(p, b), 1);
+  } else if (p.batch > 0) {
+    add(lengths_of(p, 0), p.batch);
+  }
+  if (!p.varlen) return rows;
+  return {std::min(rows.q, static_cast<double>(p.total_q)), std::min(rows.k, static_cast<double>(p.total_k))};
+}
+
+double scale_count(const Problem& p, ScaleKind kind, bool query_side) {
+  const double batch = static_cast<double>(p.batch), heads = static_cast<double>(query_side ? p.heads_q : p.heads_k);
+  const int64_t seqlen = query_side ? p.seqlen_q : p.seqlen_k, total = query_side ? p.total_q : p.total_k;
+  const auto blocks = [seqlen](int64_t n) {
+    const int64_t count = (seqlen + n - 1) / n;
+    return static_cast<double>(count);
+  };
+  switch (kind) {
+    case ScaleKind::none: return 0;
+    case ScaleKind::tensor: return 1;
+    case ScaleKind::head: return batch * heads;
+    case ScaleKind::token: return heads * (p.varlen ? static_cast<double>(total) : batch * static_cast<double>(seqlen));
+    case ScaleKind::block64: return batch * heads * blocks(64);
+    case ScaleKind::block128: return batch * heads * blocks(128);
+    case ScaleKind::channel: return batch * heads * static_cast<double>(p.head_dim_v);
+  }
+  return 0;
+}
+
+double broadcast_bytes(const Problem& p, const Broadcast& tensor) {
+  const std::array<int64_t, 4> full{p.batch, p.heads_q, p.seqlen_q, p.seqlen_k};
+  double count = bytes_of(tensor.dtype);
+  for (size_t i = 0; i < 4; ++i) count *= tensor.one[i] ? 1.0 : static_cast<double>(full[i]);
+  return count;
+}
+}  // namespace
+
+double flops(const Problem& p) {
+  const double per_pair = 2.0 * (static_cast<double>(p.head_dim) + static_cast<double>(p.head_dim_v));
+  Wide pairs = 0;
+  if (lengths_vary(p) || p.q_starts.size() > 1 || p.k_starts.size() > 1) {
+    for (int64_t b = 0; b < p.batch; ++b) pairs += visible_pairs(p, lengths_of(p, b));
+  } else if (p.batch > 0) {
+    pairs = visible_pairs(p, lengths_of(p, 0)) * p.batch;
+  }
+  // Packed rows at their fullest: binds only where the lengths are not known.
+  if (p.varlen) pairs = std::min({pairs, Wide{p.total_q} * p.seqlen_k, Wide{p.total_k} * p.seqlen_q});
+  return static_cast<double>(pairs) * static_cast<double>(p.heads_q) * per_pair;
+}
+
+double bytes(const Problem& p) {
+  const Rows rows = rows_in_use(p);
+  const double heads_q = static_cast<double>(p.heads_q), heads_k = static_cast<double>(p.heads_k);
+  const double dim = static_cast<double>(p.head_dim), dim_v = static_cast<double>(p.head_dim_v);
+  const double scales =
+      scale_count(p, p.q_scales, true) + scale_count(p, p.k_scales, false) + scale_count(p, p.v_scales, false);
+  return rows.q * heads_q * (dim * bytes_of(p.q) + dim_v * bytes_of(p.out) + (p.lse ? 4.0 : 0.0)) +
+         rows.k * heads_k * (dim * bytes_of(p.k) + dim_v * bytes_of(p.v)) + 4.0 * scales + broadcast_bytes(p, p.bias) +
+         broadcast_bytes(p, p.mask);
+}
+
+}  // namespace rapt

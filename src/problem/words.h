@@ -1,0 +1,39 @@
+// The words of a problem line that name a choice, each spelt once, and the numbers that bound what a line may say.
+// Included by problem_parse.cpp, problem_print.cpp and problem_validate.cpp only; indexed by the enums of problem.h.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+#include "problem/problem.h"
+
+namespace rapt::words {
+
+inline constexpr std::array<std::string_view, 4> ops{"forward", "backward", "merge", "quantize"};
+inline constexpr std::array<std::string_view, 7> scale_kinds{"none",    "tensor",   "head",   "token",
+                                                             "block64", "block128", "channel"};
+inline constexpr std::array<std::string_view, 4> pv_modes{"auto", "f16", "fp8", "fp8x2"};
+inline constexpr std::array<std::string_view, 2> acc_modes{"f32", "f16"};
+inline constexpr std::array<std::string_view, 2> layouts{"bhsd", "bshd"};
+inline constexpr std::string_view score_axes = "bhqk";  // the letters of bias=f32[1,h,q,k]
+
+inline constexpr size_t max_line_bytes = size_t{1} << 24;  // of a line, and of an @file
+inline constexpr size_t max_list_items = size_t{1} << 20;  // of varlen=, seqused=, q_start=, k_start=
+inline constexpr size_t max_mod_chars = 64;                // SHA-256 in hexadecimal
+inline constexpr int64_t max_size = int64_t{1} << 40;      // of one dimension
+inline constexpr int64_t max_elements =
+    (int64_t{1} << 60) - 1;  // of one tensor: 8-byte elements still have int64 sizes
+inline constexpr int64_t max_position = int64_t{1}
+                                        << 60;  // |window bound|, |start|: sums of three of them stay in int64
+
+template <class Enum, size_t n>
+constexpr std::string_view name(const std::array<std::string_view, n>& names, Enum value) {
+  const auto index = static_cast<size_t>(value);
+  return index < n ? names[index] : std::string_view("?");
+}
+
+// out= when a line leaves it out.
+constexpr DType default_out(DType q) { return is_fp8(q) ? DType::f16 : q; }
+
+}  // namespace rapt::words

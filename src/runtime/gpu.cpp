@@ -1,0 +1,137 @@
+// Plans made ready: planned, compiled or fetched, loaded, remembered.
+#include "runtime/gpu.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "runtime/context.h"
+
+namespace rapt {
+
+jit::Request request_for(const KernelUnit& unit, const std::string& arch, const std::string& label,
+                         const std::map<std::string, std::string>& files) {
+  return {.unit = unit.text, .arch = arch, .label = label, .files = files};
+}
+
+namespace {
+uint64_t next_id() {
+  static std::atomic<uint64_t> last{0};
+  return ++last;
+}
+
+jit::Store::Options store_options(const ContextOptions& options) {
+  jit::Store::Options store = options.store ? *options.store : jit::Store::from_environment();
+  if (const cuda::Driver* driver = cuda::find_driver()) store.newest_major = cuda::supported_cuda_major(*driver);
+  return store;
+}
+}  // namespace
+
+GpuResources::GpuResources(const ContextOptions& options)
+    : id_(next_id()),
+      arch_(options.arch),
+      config_(options.config),
+      files_(options.files),
+      store_(store_options(options)) {}
+
+GpuResources::~GpuResources() = default;
+
+Device GpuResources::device(int index) const {
+  Device device = cuda::device(index);
+  if (!arch_.empty()) device.arch = arch_;
+  return device;
+}
+
+std::shared_ptr<const LoadedPlan> GpuResources::find(const Problem& problem, int device_index) const {
+  const std::shared_lock lock(plans_mutex_);
+  const auto found = plans_.find({problem, device_index});
+  if (found == plans_.end()) return nullptr;
+  found->second.last_use.store(clock_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
+  return found->second.plan;
+}
+
+std::shared_ptr<const LoadedPlan> GpuResources::load(const Problem& problem, const Device& device) {
+  auto loaded = std::make_shared<LoadedPlan>();
+  loaded->plan = plan_with(problem, device, config_, files_.empty());
+  if (const std::string note = slow_note(problem, device); !note.empty()) warn_once(note);
+  for (int i = 0; i < loaded->plan.step_count; ++i) {
+    loaded->kernels[static_cast<size_t>(i)] = &kernel_of(loaded->plan.steps[static_cast<size_t>(i)], device, problem);
+  }
+  remember(problem, device.index, loaded);
+  return loaded;
+}
+
+std::shared_ptr<const LoadedPlan> GpuResources::plan_of_loaded_kernels(const Problem& problem, const Device& device) {
+  auto loaded = std::make_shared<LoadedPlan>();
+  loaded->plan = plan_with(problem, device, config_, files_.empty());
+  for (int i = 0; i < loaded->plan.step_count; ++i) {
+    const Step& step = loaded->plan.steps[static_cast<size_t>(i)];
+    const LoadedKernel* const known = known_kernel(step, device);
+    if (known == nullptr || !known->kernel->is_prepared(device.index, known->unit.smem_bytes)) return nullptr;
+    loaded->kernels[static_cast<size_t>(i)] = known;
+  }
+  remember(problem, device.index, loaded);
+  return loaded;
+}
+
+const LoadedKernel* GpuResources::known_kernel(const Step& step, const Device& device) {
+  const auto same = [&](const StepKernel& known) {
+    return known.family == step.family && known.config.attention == step.config.attention && known.arch == device.arch;
+  };
+  const std::lock_guard lock(kernels_mutex_);
+  const auto known = std::find_if(step_kernels_.begin(), step_kernels_.end(), same);
+  return known != step_kernels_.end() ? known->kernel : nullptr;
+}
+
+const LoadedKernel& GpuResources::kernel_of(const Step& step, const Device& device, const Problem& problem) {
+  if (const LoadedKernel* const known = known_kernel(step, device)) {
+    known->kernel->prepare(device.index, known->unit.smem_bytes);
+    return *known;
+  }
+  const LoadedKernel& fresh =
+      kernel(device, step.family->unit(step.config), concat(step.family->name, " for \"", to_string(problem), "\""));
+  const std::lock_guard lock(kernels_mutex_);
+  step_kernels_.push_back({step.family, step.config, device.arch, &fresh});
+  return fresh;
+}
+
+const LoadedKernel& GpuResources::kernel(const Device& device, const KernelUnit& unit, const std::string& label) {
+  const std::pair<std::string, std::string> key{unit.text, device.arch};
+  const LoadedKernel* found = nullptr;
+  {
+    const std::lock_guard lock(kernels_mutex_);
+    const auto known = kernels_.find(key);
+    if (known != kernels_.end()) found = known->second.get();
+  }
+  if (found == nullptr) {  // compiled and loaded without the lock: the store lets each key be compiled once
+    auto fresh = std::make_unique<LoadedKernel>();
+    fresh->image = store_.get(request_for(unit, device.arch, label, files_));
+    fresh->kernel =
+        std::make_unique<cuda::Kernel>(fresh->image->bytes.data(), fresh->image->bytes.size(), "rapt_kernel");
+    fresh->unit = unit;
+    const std::lock_guard lock(kernels_mutex_);
+    found = kernels_.try_emplace(key, std::move(fresh)).first->second.get();
+  }
+  found->kernel->prepare(device.index, unit.smem_bytes);
+  return *found;
+}
+
+bool GpuResources::has_kernel(const Device& device, const KernelUnit& unit) {
+  const std::lock_guard lock(kernels_mutex_);
+  return kernels_.contains({unit.text, device.arch});
+}
+
+void GpuResources::remember(const Problem& problem, int device_index, std::shared_ptr<const LoadedPlan> plan) {
+  const std::unique_lock lock(plans_mutex_);
+  if (plans_.size() >= remembered_plans) {
+    const auto oldest = std::min_element(plans_.begin(), plans_.end(), [](const auto& a, const auto& b) {
+      return a.second.last_use.load(std::memory_order_relaxed) < b.second.last_use.load(std::memory_order_relaxed);
+    });
+    plans_.erase(oldest);
+  }
+  Remembered& entry = plans_[Key{problem, device_index}];
+  entry.plan = std::move(plan);
+  entry.last_use.store(clock_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
+}
+
+}  // namespace rapt

@@ -1,0 +1,43 @@
+// Launches, and the calls that are a list of kernels.
+#include "runtime/gpu_call.h"
+
+#include "base/error.h"
+#include "runtime/context.h"
+
+namespace rapt {
+
+void launch(const LoadedKernel& kernel, const LaunchSpec& spec, cuda::StreamHandle stream) {
+  if (spec.empty()) return;
+  cuda::Kernel::Launch launch;
+  launch.grid_x = spec.grid_x, launch.grid_y = spec.grid_y, launch.grid_z = spec.grid_z;
+  launch.cluster_x = spec.cluster_x, launch.cluster_y = spec.cluster_y, launch.cluster_z = spec.cluster_z;
+  launch.threads = static_cast<unsigned>(kernel.unit.threads);
+  launch.smem_bytes = kernel.unit.smem_bytes;
+  launch.stream = stream;
+  launch.programmatic = spec.programmatic;
+  launch.cooperative = spec.cooperative;
+  kernel.kernel->launch(launch, spec.params());
+}
+
+GpuCall::GpuCall(Context& context, const GpuOperation& operation, cuda::StreamHandle stream)
+    : gpu_(context.gpu()),
+      operation_(operation),
+      stream_(stream),
+      scope_(operation.device_index, stream),
+      device_(gpu_.device(operation.device_index)) {
+  if (device_.sm < 80)
+    unsupported(operation.tensor, ".device: ", device_.name, " is sm_", device_.sm, ", must be sm_80 or newer");
+}
+
+void GpuCall::run(const std::vector<GpuStep>& steps) {
+  std::vector<const LoadedKernel*> kernels;
+  for (const GpuStep& step : steps) {
+    if (!gpu_.has_kernel(device_, step.unit) && cuda::is_capturing(stream_))
+      invalid("stream = ", stream_, ": is being captured, and a kernel of this call is not loaded yet; call ",
+              operation_.name, " once with such tensors before the capture");
+    kernels.push_back(&gpu_.kernel(device_, step.unit, operation_.name));
+  }
+  for (size_t i = 0; i < steps.size(); ++i) launch(*kernels[i], steps[i].spec, stream_);
+}
+
+}  // namespace rapt

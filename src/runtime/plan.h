@@ -1,0 +1,45 @@
+// Plan: the ordered steps that carry out one Problem on one Device.
+// plan() is a pure function, allocation-free on success; explain() is the same walk told to people.
+#pragma once
+
+#include <array>
+#include <string>
+#include <string_view>
+
+#include "device/device.h"
+#include "kernels/family.h"
+#include "problem/problem.h"
+
+namespace rapt {
+
+struct Step {
+  const Family* family = nullptr;
+  KernelConfig config;
+};
+
+struct Plan {
+  std::array<Step, 2> steps{};
+  int step_count = 0;
+  size_t workspace_bytes = 0;
+  size_t workspace_zero_bytes = 0;
+};
+
+// Throws Error{unsupported} with every family's sentence when none takes the problem.
+Plan plan(const Problem& problem, const Device& device);
+
+// A sentence where attention_scalar, which is slow, computes a problem on a GPU, with what attention_sm80 refused; else
+// "".
+std::string slow_note(const Problem& problem, const Device& device);
+
+// The plan with `words` of --config ("block_m=64 stages=3") over the configuration of its kernels. Throws Error naming
+// the rule of the family that they break. own_text: false where a variant's device text replaces the library's.
+Plan plan_with(const Problem& problem, const Device& device, std::string_view words, bool own_text = true);
+
+std::string to_string(const Step& step);
+// One line a step: "attention_cpu isa=avx512 block_m=64 block_n=96 splits=1".
+std::string to_string(const Plan& plan);
+
+// The problem line, the device, and every family: chosen, able but slower, or refused with a sentence; slow_note().
+std::string explain(const Problem& problem, const Device& device);
+
+}  // namespace rapt

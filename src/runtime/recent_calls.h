@@ -1,0 +1,64 @@
+// Calls that this thread made lately, so that a repeated one is neither checked nor planned again: a warm GPU call
+// costs little more than its launch. Used by sdpa.cpp; a call is the same when all but the addresses of its tensors
+// agree.
+#pragma once
+
+#include <array>
+#include <memory>
+
+#include "arguments/sdpa_arguments.h"
+#include "problem/problem.h"
+#include "rapt/rapt.h"
+#include "runtime/gpu.h"
+
+namespace rapt {
+
+class RecentCall {
+ public:
+  RecentCall() = default;
+  RecentCall(uint64_t owner, const rapt_sdpa_args& args, const Problem& problem,
+             std::shared_ptr<const LoadedPlan> plan);
+
+  // Whether `args` would pass every check and make the same problem: all values, shapes, strides, types, devices and
+  // alignments are those of the remembered call, and its outputs lie wholly apart from its inputs.
+  bool matches(uint64_t owner, const rapt_sdpa_args& args) const;
+
+  const Problem& problem() const { return problem_; }
+  const LoadedPlan& plan() const { return *plan_; }
+
+  // Calls that read contents or bring memory of their own are checked every time.
+  static bool can_remember(const rapt_sdpa_args& args);
+
+ private:
+  struct Facts {
+    bool present = false, has_strides = false, has_data = false;
+    unsigned alignment = 0;  // of the address, up to 16
+    rapt_device device{};
+    int32_t dtype = 0, rank = 0;
+    std::array<int64_t, 4> shape{}, strides{};
+    int64_t first_byte = 0, past_byte = 0;  // relative to the address
+  };
+  static Facts facts_of(const rapt_tensor* tensor);
+  static bool same(const Facts& facts, const rapt_tensor* tensor);
+  bool outputs_apart(const rapt_sdpa_args& args) const;
+
+  uint64_t owner_ = 0;
+  rapt_sdpa_args args_{};                               // only its values; its pointers are stale
+  std::array<Facts, tensor_arguments.size()> facts_{};  // in the order of that table
+  Problem problem_;
+  std::shared_ptr<const LoadedPlan> plan_;
+};
+
+// The thread's own; the newest replaces the oldest.
+class RecentCalls {
+ public:
+  static RecentCalls& of_this_thread();
+  const RecentCall* find(uint64_t owner, const rapt_sdpa_args& args);
+  void add(RecentCall call);
+
+ private:
+  std::array<RecentCall, 4> calls_;
+  size_t newest_ = 0;
+};
+
+}  // namespace rapt

@@ -1,0 +1,175 @@
+// rapt check --variant where no GPU is: the variant's results on this CPU (lab/emulate.h). Commands run in a process of
+// their own (build/rapt), as users run them. Skipped without a C++ compiler.
+#include "lab/emulate.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "base/error.h"
+#include "lab/apart.h"
+#include "lab/commands.h"
+#include "lab/host_compiler.h"
+#include "tests/cpu/emulation.h"
+
+namespace rapt::lab {
+namespace {
+
+using nlohmann::json;
+
+std::string text_of(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+struct Outcome {
+  int code = -1;
+  std::string out, err;
+};
+
+class Emulated : public testing::Test {
+ protected:
+  void SetUp() override {
+    RAPT_NEEDS_FIBERS();
+    if (usable_gpu()) GTEST_SKIP() << "a GPU, which runs variants itself";
+    try {
+      find_host_compiler();
+    } catch (const Error& error) {
+      GTEST_SKIP() << error.what();
+    }
+    folder = std::filesystem::path(testing::TempDir()) / ("rapt-emulated-" + std::to_string(getpid()));
+    std::filesystem::create_directories(folder / "tmp");
+  }
+  void TearDown() override {
+    if (folder.empty()) return;
+    EXPECT_TRUE(std::filesystem::is_empty(folder / "tmp")) << "temporary files are left";
+    std::filesystem::remove_all(folder);
+  }
+
+  // The shipped text with `from` replaced by `to`, as a variant.
+  void write_variant(const std::string& name, const std::string& from, const std::string& to) const {
+    std::string text = text_of(std::filesystem::path(RAPT_SOURCE_DIR "/src/kernels") /
+                               (name.starts_with("attention_sm80") ? "sm80" : "scalar") / name);
+    const size_t at = text.find(from);
+    ASSERT_NE(at, std::string::npos) << name << " has no " << from;
+    std::ofstream(folder / name) << text.replace(at, from.size(), to);
+  }
+
+  // check of the variant, without NVRTC unless the environment says otherwise: that costs seconds.
+  Outcome check(const std::string& words, const std::string& environment = "RAPT_NVRTC=/nowhere") const {
+    const int status =
+        std::system(concat("cd '", folder.string(), "' && TMPDIR='", (folder / "tmp").string(), "' ", environment, " '",
+                           RAPT_BINARY_DIR, "/rapt' check --arch sm_80 ", words, " >stdout 2>stderr")
+                        .c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, text_of(folder / "stdout"), text_of(folder / "stderr")};
+  }
+  void expect(const Outcome& outcome, int code, const std::string& part) const {
+    EXPECT_EQ(outcome.code, code) << outcome.out << outcome.err;
+    EXPECT_NE((outcome.out + outcome.err).find(part), std::string::npos) << part << "\n" << outcome.out << outcome.err;
+  }
+
+  std::filesystem::path folder;
+};
+
+TEST_F(Emulated, ARightVariantPasses) {
+  write_variant("attention_sm80.cuh", "#pragma once", "#pragma once\n// the same");
+  expect(check("'f16 h2:1 q70 k90 d32 causal' --variant attention_sm80.cuh"), 0,
+         "emulated on the CPU: 1 of 1 cases passed\n");
+  write_variant("attention_scalar.cuh", "#pragma once", "#pragma once\n// the same");
+  const json checked = json::parse(check("'f32 h2 q33 d64 causal' --variant attention_scalar.cuh --json").out);
+  EXPECT_TRUE(checked["checked"]);
+  EXPECT_EQ(checked["passed"], 1);
+  EXPECT_EQ(checked["results"][0]["verdict"], "pass");
+}
+
+// Its kernel runs all the same, on shorter problems; the command that repeats one of them names its configuration.
+TEST_F(Emulated, ALargeProblemIsShortened) {
+  write_variant("attention_sm80.cuh", "#pragma once", "#pragma once\n// the same");
+  const Outcome outcome = check("'f16 b2 h32:8 q4096 d64 causal' --variant attention_sm80.cuh --json");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const json checked = json::parse(outcome.out);
+  EXPECT_EQ(checked["emulated"]["too_large"], 1);
+  ASSERT_EQ(checked["results"].size(), 2u);
+  const std::string command = checked["results"][0]["command"];
+  EXPECT_NE(command.find("--config \"block_m="), std::string::npos) << command;
+  EXPECT_NE(command.find("--arch sm_80"), std::string::npos) << command;
+}
+
+TEST_F(Emulated, AWrongVariantFailsAndNamesTheCase) {
+  write_variant("attention_scalar.cuh", "dot * p.scale", "dot");
+  const Outcome wrong = check("'f32 h2 q33 d64' --variant attention_scalar.cuh");
+  expect(wrong, 1, "FAIL");
+  expect(wrong, 1, "emulated on the CPU: 0 of 1 cases passed");
+  expect(wrong, 1, "again: rapt check \"f32 b1 h2 q33 k33 d64\" --fill normal --seed 1 --arch sm_80");
+}
+
+// What would end the program ends a process apart.
+TEST_F(Emulated, AVariantThatCrashesIsASentence) {
+  const std::string begin = "extern __shared__ float scalar_shared[];";
+  const auto fails = [&](const std::string& code, const std::string& part) {
+    write_variant("attention_scalar.cuh", begin, begin + code);
+    expect(check("'f32 q9 d64' --variant attention_scalar.cuh"), 1, "the emulated kernel failed: " + part);
+  };
+  fails("*static_cast<volatile int*>(nullptr) = 1;", "it read or wrote where there is no memory");
+  fails("if (threadIdx.x == 0) __syncthreads();", "cuda_emulation: block 0: threads wait");
+  fails("scalar_shared[64 << 8] = 1;", "it wrote behind the shared memory");
+}
+
+TEST_F(Emulated, WhatDoesNotCompileHereIsASentence) {
+  write_variant(
+      "attention_scalar.cuh", "namespace rapt {",
+      "inline unsigned clock_now() {\n  unsigned x;\n  asm(\"mov.u32 %0, %clock;\" : \"=r\"(x));\n  return x;\n}\n"
+      "namespace rapt {\nconstexpr int wrong = no_such_name;");
+  const std::string words = "'f32 q9 d64' --variant attention_scalar.cuh";
+  const Outcome outcome = check(words);
+  expect(outcome, 3, "cannot be emulated: ");
+  expect(outcome, 3, "does not compile it for this CPU:\n");
+  expect(outcome, 3, "no_such_name");
+  EXPECT_EQ(outcome.err.find("rapt-emulation"), std::string::npos) << outcome.err;  // no temporary names
+  EXPECT_FALSE(json::parse(check(words + " --json").out)["checked"]);
+}
+
+TEST_F(Emulated, AMissingCompilerIsASentence) {
+  write_variant("attention_scalar.cuh", "#pragma once", "#pragma once\n// the same");
+  const std::string words = "'f32 q9 d64' --variant attention_scalar.cuh";
+  expect(check(words, "RAPT_NVRTC=/nowhere PATH=/nowhere CXX="), 3, "no C++ compiler was found");
+  expect(check(words, "RAPT_NVRTC=/nowhere CXX=/nowhere/c++"), 3, "CXX=/nowhere/c++: there is no such C++ compiler");
+}
+
+TEST(RunApart, AnEndlessLoopEnds) {
+  EXPECT_EQ(run_apart([] {}, 1), "");
+  const std::string ending = run_apart(
+      [] {
+        for (volatile int on = 1; on != 0;) static_cast<void>(on);
+      },
+      1);
+  EXPECT_NE(ending.find("did not end within 1 s"), std::string::npos) << ending;
+}
+
+TEST(EmulatedProblems, LargeOnesAreShortenedOrLeftOut) {
+  const Device device = device_preset("sm_80");
+  const auto of = [&](const char* line) { return emulated_problems({parse_problem(line), ""}, device, true); };
+  EXPECT_FALSE(of("f16 h2 q100 d64").too_large);
+  EXPECT_EQ(of("f16 h2 q100 d64").run.size(), 1u);
+  const EmulatedProblems decoding = of("bf16 b8 h32:8 q1 k4096 d128");
+  ASSERT_EQ(decoding.run.size(), 2u);
+  for (const EmulatedProblem& p : decoding.run) {
+    EXPECT_EQ(p.problem.seqlen_q, 1);
+    EXPECT_EQ(p.problem.group(), 4);
+    EXPECT_LT(p.problem.seqlen_k, 600);
+  }
+  const EmulatedProblems packed = of("f16 h8 d64 varlen=4096,4096");
+  EXPECT_TRUE(packed.too_large);
+  EXPECT_TRUE(packed.run.empty());
+}
+
+}  // namespace
+}  // namespace rapt::lab

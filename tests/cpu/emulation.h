@@ -1,0 +1,10 @@
+// The emulation of CUDA (lab/emulation) as tests of kernels' texts use it: included before the kernel's .cuh.
+#pragma once
+
+#include "lab/emulation/cuda_words.h"
+
+#if defined(RAPT_NO_FIBERS)
+#define RAPT_NEEDS_FIBERS() GTEST_SKIP() << "fibers cannot run under the thread sanitizer"
+#else
+#define RAPT_NEEDS_FIBERS() static_cast<void>(0)
+#endif
