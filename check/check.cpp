@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "base/error.h"
 #include "plain.h"
@@ -19,40 +20,75 @@ Problem with_lse(const Problem& problem) {
   return p;
 }
 
-// Outputs of one sample against oracle and plain, every row_step-th query.
-void add_outputs(const Problem& p, const Reading& reading, const Outputs& outputs, int64_t row_step, DType fp8_weights,
-                 Result& result, Condition& condition) {
-  const Outputs plain_outputs = make_outputs(p);
+// What the outputs of one sample are compared to.
+struct Yardstick {
+  Reference reference;
+  Outputs plain;
+};
+
+Yardstick yardstick(const Problem& p, const Reading& reading, int64_t row_step, DType fp8_weights) {
   const Stage stage("the reference");
-  const Reference reference = forward(reading, {.row_step = row_step});
-  plain(reading, probability_format(p, fp8_weights), plain_outputs, row_step);
-  result.out.add(compare_out(p, outputs.out, reference));
-  if (outputs.lse.present()) {
-    result.lse.add(compare_lse(p, outputs.lse, reference));
-    int64_t row = 0;
-    const double share = worst_lse_share(p, outputs.lse, reference, &row);
-    if (share > result.lse_share) {
-      result.lse_share = share;
-      result.lse_worst = row;
-    }
-  }
-  result.plain.add(compare_out(p, plain_outputs.out, reference));
-  condition.add(reference);
-  ++result.samples;
+  Yardstick made{forward(reading, {.row_step = row_step}), make_outputs(p)};
+  plain(reading, probability_format(p, fp8_weights), made.plain, row_step);
+  return made;
 }
 
-void add_sample(const Problem& p, Fill fill, uint64_t seed, const Kernel& kernel, Result& result,
-                Condition& condition) {
+// A kernel's results so far, and what conditions them.
+struct Trial {
+  Result result;
+  Condition condition;
+
+  void add(const Problem& p, const Outputs& outputs, const Yardstick& by) {
+    result.out.add(compare_out(p, outputs.out, by.reference));
+    if (outputs.lse.present()) {
+      result.lse.add(compare_lse(p, outputs.lse, by.reference));
+      int64_t row = 0;
+      const double share = worst_lse_share(p, outputs.lse, by.reference, &row);
+      if (share > result.lse_share) {
+        result.lse_share = share;
+        result.lse_worst = row;
+      }
+    }
+    result.plain.add(compare_out(p, by.plain.out, by.reference));
+    condition.add(by.reference);
+    ++result.samples;
+  }
+  void refuse(const Error& error) {
+    result.refused = error.code() == ErrorCode::unsupported;
+    result.message = error.what();
+  }
+  bool needs_more() const {
+    return result.message.empty() &&
+           (result.samples == 0 ||
+            (result.out.count > 0 && result.out.count < pooled_outputs && result.out.sound() && result.lse.sound()));
+  }
+};
+
+// One sample for each kernel that needs more of them.
+void add_sample(const Problem& p, Fill fill, uint64_t seed, const std::vector<Kernel>& kernels,
+                std::vector<Trial>& trials) {
   std::optional<Stage> stage(std::in_place, "making inputs");
   const Inputs inputs = make_inputs(p, fill, seed);
-  const Outputs outputs = make_outputs(p);
   stage.emplace("the kernel");
-  kernel(p, inputs, outputs);
+  std::vector<Outputs> outputs(kernels.size());
+  std::vector<size_t> ran;
+  for (size_t n = 0; n < kernels.size(); ++n) {
+    if (!trials[n].needs_more()) continue;
+    outputs[n] = make_outputs(p);
+    try {
+      kernels[n](p, inputs, outputs[n]);
+      ran.push_back(n);
+    } catch (const Error& error) {
+      trials[n].refuse(error);
+    }
+  }
+  if (ran.empty()) return;
   stage.emplace("reading the tensors");
   const Reading reading(p, inputs);
   if (const std::string sentence = beyond_f32(reading); !sentence.empty()) unsupported(sentence);
   stage.reset();
-  add_outputs(p, reading, outputs, 1, kernel.fp8_weights, result, condition);
+  const Yardstick by = yardstick(p, reading, 1, kernels[0].fp8_weights);
+  for (const size_t n : ran) trials[n].add(p, outputs[n], by);
 }
 
 std::string structural_fault(const Problem& p, const char* name, const Errors& e, int64_t dim) {
@@ -88,37 +124,44 @@ std::string rerun_command(const Problem& problem, Fill fill, uint64_t seed) {
   return concat("rapt check \"", to_string(problem), "\" --fill ", name_of(fill), " --seed ", seed);
 }
 
-Result check_problem(const Problem& problem, Fill fill, uint64_t seed, const Kernel& kernel) {
+std::vector<Result> check_problem(const Problem& problem, Fill fill, uint64_t seed,
+                                  const std::vector<Kernel>& kernels) {
   const Problem p = with_lse(problem);
-  Result result;
-  result.command = rerun_command(problem, fill, seed);
-  Condition condition;
+  std::vector<Trial> trials(kernels.size());
+  const auto unfinished = [&] { return std::any_of(trials.begin(), trials.end(), std::mem_fn(&Trial::needs_more)); };
   try {
-    do {
-      add_sample(p, fill, seed + static_cast<uint64_t>(result.samples), kernel, result, condition);
-    } while (result.out.count > 0 && result.out.count < pooled_outputs && result.out.sound() && result.lse.sound());
-  } catch (const Error& error) {
-    result.refused = error.code() == ErrorCode::unsupported;
-    result.message = error.what();
-    return result;
+    for (uint64_t sample = 0; unfinished(); ++sample) add_sample(p, fill, seed + sample, kernels, trials);
+  } catch (const Error& error) {  // of the inputs, which all kernels share
+    for (Trial& trial : trials)
+      if (trial.needs_more()) trial.refuse(error);
   }
-  result.bounds = output_bounds(p, fill, result.plain, condition, kernel.fp8_weights);
-  result.message = fault(p, result);
-  result.pass = result.message.empty();
-  return result;
+  std::vector<Result> results;
+  for (Trial& trial : trials) {
+    Result& result = results.emplace_back(std::move(trial.result));
+    result.command = rerun_command(problem, fill, seed);
+    if (!result.message.empty()) continue;
+    result.bounds = output_bounds(p, fill, result.plain, trial.condition, kernels[0].fp8_weights);
+    result.message = fault(p, result);
+    result.pass = result.message.empty();
+  }
+  return results;
+}
+
+Result check_problem(const Problem& problem, Fill fill, uint64_t seed, const Kernel& kernel) {
+  return check_problem(problem, fill, seed, std::vector<Kernel>{kernel}).front();
 }
 
 Result judge(const Problem& p, std::optional<Fill> fill, const Inputs& inputs, const Outputs& outputs, int64_t row_step,
              DType fp8_weights) {
-  Result result;
-  Condition condition;
+  Trial trial;
+  Result& result = trial.result;
   const Reading reading(p, inputs);
   result.message = beyond_f32(reading, row_step);
   result.refused = !result.message.empty();
   if (result.refused) return result;
-  add_outputs(p, reading, outputs, row_step, fp8_weights, result, condition);
+  trial.add(p, outputs, yardstick(p, reading, row_step, fp8_weights));
   // Not normal or outlier: the bounds that hold for any numbers.
-  result.bounds = output_bounds(p, fill.value_or(Fill::huge), result.plain, condition, fp8_weights);
+  result.bounds = output_bounds(p, fill.value_or(Fill::huge), result.plain, trial.condition, fp8_weights);
   if (result.out.count < pooled_outputs) result.bounds.rel_rms = INFINITY;
   result.message = fault(p, result);
   result.pass = result.message.empty();

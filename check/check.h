@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "bounds.h"
 #include "compare.h"
@@ -36,6 +37,9 @@ struct Result {
 };
 
 Result check_problem(const Problem& problem, Fill fill, uint64_t seed, const Kernel& kernel);
+// Several kernels on the same inputs, judged by one reference, which takes longer than they do: a result for each.
+// Their fp8_weights must be alike.
+std::vector<Result> check_problem(const Problem& problem, Fill fill, uint64_t seed, const std::vector<Kernel>& kernels);
 
 // Outputs of at least this many elements are judged on one sample.
 inline constexpr int64_t pooled_outputs = 4096;

@@ -44,8 +44,8 @@ double portable_ln(double x) {
   return 2 * z * sum + exponent * 0.6931471805599453;
 }
 double portable_cos_turns(double t) {
-  t -= std::floor(t + 0.5);               // [-1/2, 1/2)
-  const bool flip = std::fabs(t) > 0.25;  // cos(pi - x) = -cos(x)
+  t -= static_cast<double>(static_cast<int64_t>(t + 0.5));  // t >= 0 becomes [-1/2, 1/2)
+  const bool flip = std::fabs(t) > 0.25;                    // cos(pi - x) = -cos(x)
   const double x = 6.283185307179586 * (flip ? 0.5 - std::fabs(t) : t), x2 = x * x;
   double sum = 1;
   for (int n = 22; n >= 2; n -= 2) sum = 1 - sum * x2 / (n * (n - 1));
@@ -69,14 +69,14 @@ enum Stream : uint64_t {
 
 double uniform(uint64_t seed, uint64_t stream, uint64_t counter) {
   const uint64_t bits = splitmix(splitmix(splitmix(seed) ^ stream) ^ counter);
-  return std::ldexp(static_cast<double>(bits >> 11), -53);
+  return static_cast<double>(bits >> 11) * 0x1p-53;
 }
 
 // Box-Muller. The last bits are cut so that a fused multiply-add somewhere cannot show.
 double normal(uint64_t seed, uint64_t stream, uint64_t counter) {
   const double radius = std::sqrt(-2 * portable_ln(1 - uniform(seed, stream, 2 * counter)));
   const double x = radius * portable_cos_turns(uniform(seed, stream, 2 * counter + 1));
-  return std::ldexp(std::nearbyint(std::ldexp(x, 26)), -26);
+  return std::nearbyint(x * 0x1p26) * 0x1p-26;
 }
 
 Fill parse_fill(std::string_view name) {
@@ -211,7 +211,8 @@ struct Element {
   int64_t b = 0, h = 0, s = 0, d = 0, scale = -1;
 };
 
-void for_each_element(const Shape& t, const HostTensor& tensor, const std::function<void(const Element&)>& body) {
+template <class Body>  // not a std::function: that call would be half of the time
+void for_each_element(const Shape& t, const HostTensor& tensor, const Body& body) {
   const std::vector<int64_t> position = t.packed ? packed_positions(t.lengths, t.total) : std::vector<int64_t>{};
   const std::vector<int64_t> sequence = t.packed ? packed_sequences(t.lengths, t.total) : std::vector<int64_t>{};
   const int64_t outer = t.packed ? t.total : t.batch, inner = t.packed ? 1 : t.seqlen;

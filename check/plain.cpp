@@ -1,8 +1,10 @@
 // plain attention in float, row by row. Masks and lengths come from the oracle's reading: only the arithmetic differs.
 #include "plain.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "format.h"
 #include "work.h"
@@ -12,12 +14,26 @@ namespace {
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
-float logit(const Reading& r, int64_t b, int64_t h, int64_t i, int64_t j) {
+// q, k and v of a Reading in float, in its numbering of rows.
+struct Operands {
+  explicit Operands(const Reading& r) : q(in_float(r.q)), k(in_float(r.k)), v(in_float(r.v)) {}
+  std::vector<float> q, k, v;
+
+ private:
+  static std::vector<float> in_float(const std::vector<double>& values) {
+    std::vector<float> floats(values.size());
+    std::transform(values.begin(), values.end(), floats.begin(), [](double x) { return static_cast<float>(x); });
+    return floats;
+  }
+};
+
+float logit(const Reading& r, const Operands& operands, int64_t b, int64_t h, int64_t i, int64_t j) {
   if (!r.visible(b, h, i, j)) return -infinity;
   const Problem& p = r.problem();
-  const double *q = r.q_row(b, h, i), *k = r.k_row(b, r.kv_head(h), j);
+  const float* q = operands.q.data() + r.row_q(b, h, i) * p.head_dim;
+  const float* k = operands.k.data() + r.row_k(b, r.kv_head(h), j) * p.head_dim;
   float dot = 0;
-  for (int64_t d = 0; d < p.head_dim; ++d) dot += static_cast<float>(q[d]) * static_cast<float>(k[d]);
+  for (int64_t d = 0; d < p.head_dim; ++d) dot += q[d] * k[d];
   float x = static_cast<float>(r.scale) * dot;
   if (p.softcap) x = *p.softcap * std::tanh(x / *p.softcap);
   return x + static_cast<float>(r.bias(b, h, i, j)) + static_cast<float>(r.alibi(b, h, i, j));
@@ -34,11 +50,12 @@ float maximum(const std::vector<float>& x, float start) {
 
 bool is_fp8_mode(PvMode pv) { return pv == PvMode::fp8 || pv == PvMode::fp8x2; }
 
-void plain_row(const Reading& r, int64_t b, int64_t h, int64_t i, DType probability, float* out, float& lse) {
+void plain_row(const Reading& r, const Operands& operands, int64_t b, int64_t h, int64_t i, DType probability,
+               float* out, float& lse) {
   const int64_t dim = r.problem().head_dim_v;
   const PvMode pv = r.problem().pv;
   std::vector<float> x(r.sequences[b].seqlen_k);
-  for (int64_t j = 0; j < std::ssize(x); ++j) x[j] = logit(r, b, h, i, j);
+  for (int64_t j = 0; j < std::ssize(x); ++j) x[j] = logit(r, operands, b, h, i, j);
   const float sink = r.has_sink() ? static_cast<float>(r.sink(h)) : -infinity;
   const float m = maximum(x, sink);
   lse = m;
@@ -50,8 +67,8 @@ void plain_row(const Reading& r, int64_t b, int64_t h, int64_t i, DType probabil
     if (x[j] == -infinity) continue;
     const float weight = std::exp(x[j] - m);
     const float p = is_fp8_mode(pv) ? fp8_weight(pv, weight) : rounded(probability, weight / sum);
-    const double* v = r.v_row(b, r.kv_head(h), j);
-    for (int64_t d = 0; d < dim; ++d) out[d] += p * static_cast<float>(v[d]);
+    const float* v = operands.v.data() + r.row_k(b, r.kv_head(h), j) * dim;
+    for (int64_t d = 0; d < dim; ++d) out[d] += p * v[d];
   }
   if (is_fp8_mode(pv))
     for (int64_t d = 0; d < dim; ++d) out[d] /= sum;
@@ -87,12 +104,13 @@ void plain(const Reading& r, DType probability, const Outputs& outputs, int64_t 
   const Problem& p = r.problem();
   if (p.head_dim_v == 0) return;
   const Stage stage("plain attention", r.rows_q / row_step);
+  const Operands operands(r);
   for_each_parallel(p.batch * p.heads_q, [&](int64_t bh) {
     const int64_t b = bh / p.heads_q, h = bh % p.heads_q;
     for (int64_t i = 0; i < r.sequences[b].seqlen_q; i += row_step, step_done()) {
       std::vector<float> out(p.head_dim_v, 0.0f);
       float lse = 0;
-      plain_row(r, b, h, i, probability, out.data(), lse);
+      plain_row(r, operands, b, h, i, probability, out.data(), lse);
       store_row(r, b, h, i, out.data(), lse, outputs);
     }
     store_unused_rows(r, b, h, outputs);

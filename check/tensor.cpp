@@ -3,6 +3,7 @@
 #include "tensor.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -37,6 +38,11 @@ const Format* small_format(DType dtype) {
   }
 }
 
+// 2^n for n in [-1022, 1023], and the n of the largest 2^n <= x for normal x > 0 (less than -1022 for any other x >=
+// 0). std::ldexp and std::ilogb say the same, and most of every check would be spent in them.
+double power_of_two(int n) { return std::bit_cast<double>(static_cast<uint64_t>(1023 + n) << 52); }
+int exponent_of(double x) { return static_cast<int>(std::bit_cast<uint64_t>(x) >> 52) - 1023; }
+
 double decode_code(const Format& f, unsigned code) {
   const int top = (1 << f.exponent_bits) - 1, all_ones = (1 << f.mantissa_bits) - 1;
   const int mantissa = static_cast<int>(code) & all_ones;
@@ -45,8 +51,8 @@ double decode_code(const Format& f, unsigned code) {
   if (exponent == top && f.ieee)
     return mantissa ? std::numeric_limits<double>::quiet_NaN() : sign * std::numeric_limits<double>::infinity();
   if (exponent == top && mantissa == all_ones) return std::numeric_limits<double>::quiet_NaN();
-  if (exponent == 0) return sign * std::ldexp(mantissa, 1 - f.bias() - f.mantissa_bits);
-  return sign * std::ldexp(mantissa + (1 << f.mantissa_bits), exponent - f.bias() - f.mantissa_bits);
+  if (exponent == 0) return sign * mantissa * power_of_two(1 - f.bias() - f.mantissa_bits);
+  return sign * (mantissa + (1 << f.mantissa_bits)) * power_of_two(exponent - f.bias() - f.mantissa_bits);
 }
 
 unsigned encode_code(const Format& f, double value, bool saturate) {
@@ -56,16 +62,15 @@ unsigned encode_code(const Format& f, double value, bool saturate) {
   double magnitude = std::fabs(value);
   if (magnitude == 0) return sign;
   if (std::isfinite(magnitude)) {
-    const int exponent = std::max(std::ilogb(magnitude), 1 - f.bias());
-    const double step = std::ldexp(1.0, exponent - f.mantissa_bits);
+    const double step = power_of_two(std::max(exponent_of(magnitude), 1 - f.bias()) - f.mantissa_bits);
     magnitude = std::nearbyint(magnitude / step) * step;  // the default rounding mode: ties to even
   }
   if (magnitude > f.largest) {
     if (!saturate) return sign | (top << f.mantissa_bits);
     magnitude = f.largest;
   }
-  const int exponent = magnitude == 0 ? 1 - f.bias() : std::max(std::ilogb(magnitude), 1 - f.bias());
-  const auto significand = static_cast<unsigned>(std::ldexp(magnitude, f.mantissa_bits - exponent));
+  const int exponent = std::max(exponent_of(magnitude), 1 - f.bias());
+  const auto significand = static_cast<unsigned>(magnitude * power_of_two(f.mantissa_bits - exponent));
   const unsigned field = significand >> f.mantissa_bits ? static_cast<unsigned>(exponent + f.bias()) : 0u;
   return sign | (field << f.mantissa_bits) | (significand & all_ones);
 }

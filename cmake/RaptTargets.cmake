@@ -31,3 +31,15 @@ function(rapt_build_quickly target)
     target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
   endif()
 endfunction()
+
+# rapt_precompile(target headers...): parses headers of others once instead of in every file. Files still include what
+# they use. Not under ccache, which would compile every file anew rather than trust a precompiled header.
+function(rapt_precompile target)
+  if(NOT CMAKE_CXX_COMPILER_LAUNCHER MATCHES "ccache")
+    target_precompile_headers(${target} PRIVATE ${ARGN})
+    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+      # In a precompiled header g++ 12 warns about std::string's operator+ (char_traits.h) once more.
+      target_compile_options(${target} PRIVATE -Wno-stringop-overflow -Wno-stringop-overread)
+    endif()
+  endif()
+endfunction()

@@ -11,6 +11,8 @@ function(rapt_test_program name)
   add_executable(${name} ${ARGN})
   rapt_defaults(${name})
   rapt_build_quickly(${name})
+  rapt_precompile(${name} <gtest/gtest.h> <algorithm> <array> <cmath> <filesystem> <fstream> <functional> <map> <memory>
+    <string> <vector>)
   target_compile_definitions(${name} PRIVATE RAPT_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
     RAPT_BINARY_DIR="${PROJECT_BINARY_DIR}")
   if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")  # kernels' texts run on the CPU here, and ask for unrolling as GPUs need it
@@ -40,7 +42,7 @@ if(RAPT_BUILD_TESTS)
     # What the others call a million times comes first: of an inline function the linker keeps the first copy, and under
     # a sanitizer this file's is optimised (rapt_build_quickly).
     rapt_test_program(rapt_tests tests/cpu/support.cpp ${test_sources} tests/gpu/allocations.cpp)
-    set_source_files_properties(tests/cpu/support.cpp PROPERTIES COMPILE_OPTIONS -O1)
+    set_source_files_properties(tests/cpu/support.cpp PROPERTIES COMPILE_OPTIONS -O1 SKIP_PRECOMPILE_HEADERS ON)
     target_link_libraries(rapt_tests PRIVATE GTest::gtest_main)
     if(NOT RAPT_TEST_FILES)
       target_link_libraries(rapt_tests PRIVATE rapt_lab)
@@ -49,7 +51,7 @@ if(RAPT_BUILD_TESTS)
     file(GLOB text_tests CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/cpu/*_text_test.cpp")
     set_source_files_properties(${text_tests} PROPERTIES INCLUDE_DIRECTORIES
         "${PROJECT_SOURCE_DIR}/lab/emulation;${PROJECT_SOURCE_DIR}/lab/ladder;${PROJECT_SOURCE_DIR}/src/kernels"
-      COMPILE_OPTIONS "-fno-strict-aliasing;-Wno-unknown-pragmas;-Wno-parentheses")
+      COMPILE_OPTIONS "-fno-strict-aliasing;-Wno-unknown-pragmas;-Wno-parentheses" SKIP_PRECOMPILE_HEADERS ON)
     if(TARGET rapt_program AND NOT RAPT_TEST_FILES)
       add_dependencies(rapt_tests rapt_program)  # tests of the command line run build/rapt
     endif()
@@ -131,7 +133,7 @@ if(RAPT_FUZZ)
   endif()
   # What reads foreign bytes tells libFuzzer where it has been; meant for a tree with the address sanitizer.
   set_source_files_properties(src/problem/parse.cpp src/problem/validate.cpp lab/file.cpp lab/npy.cpp lab/safetensors.cpp
-    PROPERTIES COMPILE_OPTIONS "-fsanitize=fuzzer-no-link;-O1")
+    PROPERTIES COMPILE_OPTIONS "-fsanitize=fuzzer-no-link;-O1" SKIP_PRECOMPILE_HEADERS ON)
   file(GLOB fuzz_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/fuzz/*_fuzz.cpp")
   foreach(source ${fuzz_sources})
     cmake_path(GET source STEM name)

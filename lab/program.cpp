@@ -31,20 +31,6 @@ std::string seed_text(const std::string& text) {
   return text + " must be a whole number from 0 to 2^64 - 1";
 }
 
-// Subcommands that stand in the help from the first day, and what each waits for.
-struct Pending {
-  const char* name;
-  const char* help;
-  const char* waits_for;
-};
-constexpr Pending pending[] = {
-    {"profile", "Where the time of a kernel goes", "the GPU backend and its event timers"},
-    {"tune", "Measure configurations and keep the best", "GPU kernels that have configurations to choose from"},
-    {"repro", "Bundle a failing problem for a bug report",
-     "the GPU backend; on the CPU a failing check prints the one command that repeats it"},
-    {"report", "Tables from the rows in results/", "results of more than one device to compare"},
-};
-
 // The command line so that a shell reads it back as it was.
 std::string command_line(int argc, const char* const* argv) {
   std::string line = "rapt";
@@ -94,7 +80,6 @@ class Program {
     add_pack();
     add_quantize();
     add_calibrate();
-    for (const Pending& command : pending) add_pending(command);
     add_help();
     overview_ = app_.help();  // once a command is met, this is the command's
   }
@@ -401,15 +386,6 @@ class Program {
     }
     fmt::print("{}", text);
     return exit_fine;
-  }
-
-  void add_pending(const Pending& command) {
-    CLI::App* sub = app_.add_subcommand(command.name, std::string(command.help) + " (not yet)");
-    sub->footer(std::string("Examples:\n  none yet: ") + command.name + " waits for " + command.waits_for + ".");
-    sub->allow_extras();
-    sub->callback([this, command] {
-      chosen_ = [command]() -> int { unsupported(command.name, ": waits for ", command.waits_for); };
-    });
   }
 
   int argc_;

@@ -709,6 +709,26 @@ TEST(CheckProblem, ARefusalIsNotAPass) {
   EXPECT_NE(result.command.find("--seed 3"), std::string::npos);
 }
 
+// In every order, so that neither takes the other's outputs, samples or sentence.
+TEST(CheckProblem, SeveralKernelsAreJudgedEachByItself) {
+  const Problem p = parse_problem("f32 b1 h2 q8 k150 d16");  // 16 samples
+  const check::Kernel good = kernel_with(check::Defect::none), bad = kernel_with(check::Defect::dropped_tail_tile);
+  const check::Kernel none = [](const Problem&, const Inputs&, const Outputs&) { unsupported("takes none"); };
+  for (const std::vector<check::Kernel>& kernels : {std::vector{good, bad, none}, {none, bad, good}}) {
+    const std::vector<check::Result> results = check_problem(p, Fill::normal, 1, kernels);
+    ASSERT_EQ(results.size(), 3u);
+    for (size_t n = 0; n < 3; ++n) {
+      const check::Result alone = check_problem(p, Fill::normal, 1, kernels[n]);
+      EXPECT_EQ(results[n].pass, alone.pass) << n;
+      EXPECT_EQ(results[n].refused, alone.refused) << n;
+      EXPECT_EQ(results[n].message, alone.message) << n;
+      EXPECT_EQ(results[n].samples, alone.samples) << n;
+      EXPECT_EQ(results[n].out.max_abs, alone.out.max_abs) << n;
+    }
+    EXPECT_EQ(results[0].pass + results[1].pass + results[2].pass, 1);
+  }
+}
+
 // ---- inputs that lead beyond f32 (these call the library)
 
 struct Beyond {

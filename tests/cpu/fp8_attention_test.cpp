@@ -18,7 +18,7 @@
 namespace rapt::test {
 namespace {
 
-class Fp8Attention : public testing::TestWithParam<CpuIsa> {
+class Fp8AttentionOn : public testing::TestWithParam<CpuIsa> {
  protected:
   IsaLimit limit_{GetParam()};
 };
@@ -38,9 +38,25 @@ void for_each_mode(const std::function<void(const Mode&)>& body) {
   }
 }
 
+// FP8 never comes to the bf16 products: there a call is planned for avx512.
+std::vector<CpuIsa> isas_for_fp8() {
+  std::vector<CpuIsa> isas = available_cpu_isas();
+  std::erase(isas, CpuIsa::avx512_bf16);
+  return isas;
+}
+
+// On every instruction set.
 void expect_pass(const std::string& line, check::Fill fill = check::Fill::normal) {
-  const check::Result result = check::check_problem(parse_problem(line), fill, 1, check::library_kernel());
-  EXPECT_TRUE(result.pass) << result.message << "\n    " << result.command;
+  const std::vector<CpuIsa> isas = isas_for_fp8();
+  std::vector<check::Kernel> kernels;
+  for (const CpuIsa isa : isas)
+    kernels.push_back([isa, library = check::library_kernel()](const auto& problem, const auto& in, const auto& out) {
+      const IsaLimit limit(isa);
+      library(problem, in, out);
+    });
+  const std::vector<check::Result> results = check::check_problem(parse_problem(line), fill, 1, kernels);
+  for (size_t n = 0; n < isas.size(); ++n)
+    EXPECT_TRUE(results[n].pass) << name_of(isas[n]) << ": " << results[n].message << "\n    " << results[n].command;
 }
 
 // Scales that differ from one to the next by more than any rounding.
@@ -53,13 +69,20 @@ void fill_scales(Call& call) {
 
 // The outputs of a call against the float64 oracle of `truth`, which may say the same otherwise. A weight moves by at
 // most mode.rounding of itself, or by half the distance of subnormal numbers: 2^-18 of the row's largest.
-void expect_near_oracle(const Call& call, const Call& truth, const Mode& mode) {
-  const Problem& p = truth.problem;
-  const check::Reading reading(p, truth.in);
-  const check::Reference reference = check::forward(reading);
+struct Truth {
+  explicit Truth(const Call& call) : problem(call.problem) {
+    const check::Reading reading(problem, call.in);
+    reference = check::forward(reading);
+    for (const double x : reading.v) largest_v = std::max(largest_v, std::abs(x));
+  }
+  Problem problem;
+  check::Reference reference;
   double largest_v = 0;
-  for (const double x : reading.v) largest_v = std::max(largest_v, std::abs(x));
-  const double lost = mode.rounding > 0 ? std::ldexp(static_cast<double>(p.seqlen_k), -18) * largest_v : 0;
+};
+void expect_near_oracle(const Call& call, const Truth& truth, const Mode& mode) {
+  const Problem& p = truth.problem;
+  const check::Reference& reference = truth.reference;
+  const double lost = mode.rounding > 0 ? std::ldexp(static_cast<double>(p.seqlen_k), -18) * truth.largest_v : 0;
   int64_t row = 0, misses = 0;
   double worst = 0;
   const auto within = [&](double got, double wanted, double allowed) {
@@ -86,7 +109,7 @@ void expect_near_oracle(const Call& call, const Call& truth, const Mode& mode) {
 
 }  // namespace
 
-TEST_P(Fp8Attention, EveryStorageScaleAndMode) {
+TEST(Fp8Attention, EveryStorageScaleAndMode) {
   for (const char* storage : {"e4m3", "e5m2", "sim8", "q=bf16 k=e4m3 v=e4m3", "q=f32 k=e5m2 v=sim8"})
     for (const char* kind : {"", "tensor", "head", "token", "block64", "block128", "channel"})
       for (const Mode& mode : modes) {
@@ -102,7 +125,7 @@ TEST_P(Fp8Attention, EveryStorageScaleAndMode) {
       }
 }
 
-TEST_P(Fp8Attention, EveryFeatureInEveryMode) {
+TEST(Fp8Attention, EveryFeatureInEveryMode) {
   using check::Fill;
   const std::pair<const char*, Fill> lines[] = {
       {"b2 h4:2 q1 k700 d64 scales=head", Fill::normal},
@@ -149,7 +172,7 @@ double rounded(const Mode& mode, double w) {
 }  // namespace
 
 // An identity for V shows the weights, a bias makes them: of the largest size 1, down to beyond the smallest subnormal.
-TEST_P(Fp8Attention, WeightsAreRoundedToNearestEven) {
+TEST_P(Fp8AttentionOn, WeightsAreRoundedToNearestEven) {
   for_each_mode([](const Mode& mode) {
     for (const char* rows : {"q1", "q20"}) {
       Call call = make(std::string("q=f32 k=f32 v=e4m3 out=f32 b1 h1 ") + rows + " k200 d8:200 bias=f32[1,1,q,k] lse" +
@@ -203,7 +226,7 @@ TEST(Fp8Weights, AreRoundedLikeE4m3Everywhere) {
 }
 
 // All codes as a value that takes the whole weight: contiguous, with a tail of every length, and apart in memory.
-TEST_P(Fp8Attention, EveryCodeOfV) {
+TEST_P(Fp8AttentionOn, EveryCodeOfV) {
   int n = 0;
   for (DType type : {DType::e4m3, DType::e5m2, DType::sim8})
     for (const char* shape : {"q1 k1 d8:256", "q20 k1 d8:256", "q1 k1 d8:251", "q20 k1 d8:251",
@@ -226,7 +249,7 @@ TEST_P(Fp8Attention, EveryCodeOfV) {
       });
 }
 
-TEST_P(Fp8Attention, OneKeyTakesAll) {
+TEST_P(Fp8AttentionOn, OneKeyTakesAll) {
   const int64_t keys = 300;
   for_each_mode([&](const Mode& mode) {
     for (const char* rows : {"q1", "q20"}) {
@@ -256,34 +279,39 @@ TEST_P(Fp8Attention, OneKeyTakesAll) {
   });
 }
 
-TEST_P(Fp8Attention, EveryLengthOfKeys) {
-  for_each_mode([](const Mode& mode) {
-    if (mode.words.empty()) return;  // pv=f16
-    for (const char* words :
-         {"e4m3 out=f16 b1 h2:1 q3 d24:20 scales=block64", "e5m2 out=f32 b1 h2:1 q20 d16 scales=block128"}) {
-      const std::string options = std::string(words) + " lse" + mode.words;
-      Call longest = make(options + " k640");
-      fill_hash(longest);
-      fill_scales(longest);
-      const int64_t block = longest.problem.k_scales == ScaleKind::block64 ? 64 : 128;
-      for (int64_t keys = 1; keys <= 640; ++keys) {
-        if (quick() && keys % 37 != 0 && keys % 128 > 1) continue;
-        Call call;
-        call.problem = parse_problem(options + " k" + std::to_string(keys));
-        call.in = longest.in;
-        call.in.k = slice(longest.in.k, 2, 0, keys);
-        call.in.v = slice(longest.in.v, 2, 0, keys);
-        call.in.k_descale = slice(longest.in.k_descale, 2, 0, (keys + block - 1) / block);
-        call.in.v_descale = slice(longest.in.v_descale, 2, 0, (keys + block - 1) / block);
-        expect_near_oracle(run(call), call, mode);
-        if (testing::Test::HasFailure()) return;  // one length says enough
-      }
+// One oracle serves all modes and instruction sets.
+TEST(Fp8Attention, EveryLengthOfKeys) {
+  const std::vector<CpuIsa> isas = isas_for_fp8();
+  for (const char* words :
+       {"e4m3 out=f16 b1 h2:1 q3 d24:20 scales=block64", "e5m2 out=f32 b1 h2:1 q20 d16 scales=block128"}) {
+    const std::string options = std::string(words) + " lse";
+    Call longest = make(options + " k640");
+    fill_hash(longest);
+    fill_scales(longest);
+    const int64_t block = longest.problem.k_scales == ScaleKind::block64 ? 64 : 128;
+    for (int64_t keys = 1; keys <= 640; ++keys) {
+      if (quick() && keys % 37 != 0 && keys % 128 > 1) continue;
+      const std::string line = options + " k" + std::to_string(keys);
+      Call call;
+      call.problem = parse_problem(line);
+      call.in = longest.in;
+      call.in.k = slice(longest.in.k, 2, 0, keys);
+      call.in.v = slice(longest.in.v, 2, 0, keys);
+      call.in.k_descale = slice(longest.in.k_descale, 2, 0, (keys + block - 1) / block);
+      call.in.v_descale = slice(longest.in.v_descale, 2, 0, (keys + block - 1) / block);
+      const Truth truth(call);
+      for_each_mode([&](const Mode& mode) {
+        if (mode.words.empty()) return;  // pv=f16
+        call.problem = parse_problem(line + mode.words);
+        for_each_isa(isas, [&] { expect_near_oracle(run(call), truth, mode); });
+      });
+      if (testing::Test::HasFailure()) return;  // one length says enough
     }
-  });
+  }
 }
 
 // Row i sees keys from 128 * (i % 4) on: whole first tiles are hidden, and every fourth row sees nothing.
-TEST_P(Fp8Attention, FirstTilesHidden) {
+TEST_P(Fp8AttentionOn, FirstTilesHidden) {
   for_each_mode([](const Mode& mode) {
     for (const char* rows : {"q8", "q40"}) {
       Call call =
@@ -292,7 +320,7 @@ TEST_P(Fp8Attention, FirstTilesHidden) {
       fill_scales(call);
       fill(call.in.mask, [](const auto& at) { return at[3] >= 128 * (at[2] % 4) ? 1 : 0; });
       run(call);
-      expect_near_oracle(call, call, mode);
+      expect_near_oracle(call, Truth(call), mode);
       for (int64_t i = 3; i < call.problem.seqlen_q; i += 4) expect_empty_row(call, {0, 0, i});
       // What only every fourth row sees turns those rows, and no bit of the others.
       Call poisoned = make(to_string(call.problem));
@@ -343,22 +371,26 @@ Call smoothed_call(const std::string& line) {
 
 }  // namespace
 
-TEST_P(Fp8Attention, SmoothedKeysGiveWhatTheKeysGive) {
-  for_each_mode([](const Mode& mode) {
-    for (const std::string shape :
-         {"b2 h4:2 q2 k200 d24", "b2 h4:2 q37 k200 d24", "b1 h2 q1 k3000 d64 splits=3", "h4:2 d24 varlen=5:150,40:66"})
-      for (const std::string options :
-           {"", " causal sinks", " softcap=2", " softcap=2 sinks scale=-0.3", " alibi window=70,3",
-            " bias=f32[1,h,q,k] softcap=3", " scale=0", " invariant softcap=2"}) {
-        if (options == " invariant softcap=2" && shape.find("splits") != std::string::npos) continue;
-        SCOPED_TRACE(shape + options);
-        Call call = smoothed_call(concat("e4m3 out=f32 ", shape, " scales=head smooth_k lse", options, mode.words));
-        expect_near_oracle(run(call), with_keys_themselves(call), mode);
-      }
-  });
+TEST(Fp8Attention, SmoothedKeysGiveWhatTheKeysGive) {
+  const std::vector<CpuIsa> isas = isas_for_fp8();
+  for (const std::string shape :
+       {"b2 h4:2 q2 k200 d24", "b2 h4:2 q37 k200 d24", "b1 h2 q1 k3000 d64 splits=3", "h4:2 d24 varlen=5:150,40:66"})
+    for (const std::string options :
+         {"", " causal sinks", " softcap=2", " softcap=2 sinks scale=-0.3", " alibi window=70,3",
+          " bias=f32[1,h,q,k] softcap=3", " scale=0", " invariant softcap=2"}) {
+      if (options == " invariant softcap=2" && shape.find("splits") != std::string::npos) continue;
+      SCOPED_TRACE(shape + options);
+      const std::string line = concat("e4m3 out=f32 ", shape, " scales=head smooth_k lse", options);
+      Call call = smoothed_call(line);
+      const Truth truth(with_keys_themselves(call));
+      for_each_mode([&](const Mode& mode) {
+        call.problem = parse_problem(line + mode.words);
+        for_each_isa(isas, [&] { expect_near_oracle(run(call), truth, mode); });
+      });
+    }
 }
 
-TEST_P(Fp8Attention, MeansOfAnyStrides) {
+TEST_P(Fp8AttentionOn, MeansOfAnyStrides) {
   for (const char* shape : {"b2 h4:2 q2 k100 d24", "b2 h4:2 q20 k100 d24"}) {
     Call call = smoothed_call(std::string("e4m3 out=f32 ") + shape + " scales=head smooth_k lse"), strided = call;
     strided.in.k_mean = copy_with_strides(call.in.k_mean, {200, 100, -3});
@@ -382,7 +414,7 @@ Tensor tensor_of(const HostTensor& t) {
 }  // namespace
 
 // Parts of smoothed keys share the mean of all; the sink joins at the merge.
-TEST_P(Fp8Attention, MergingPartsOfSmoothedKeysIsTheWhole) {
+TEST_P(Fp8AttentionOn, MergingPartsOfSmoothedKeysIsTheWhole) {
   for_each_mode([](const Mode& mode) {
     for (const std::string options : {"", " softcap=2", " causal window=150,0"}) {
       SCOPED_TRACE(options);
@@ -403,12 +435,12 @@ TEST_P(Fp8Attention, MergingPartsOfSmoothedKeysIsTheWhole) {
       for (const Call& call : calls) parts.push_back({tensor_of(call.out.out), tensor_of(call.out.lse)});
       whole.out = check::make_outputs(whole.problem);
       merge(parts, tensor_of(whole.out.out), {.lse = tensor_of(whole.out.lse), .sinks = tensor_of(whole.in.sinks)});
-      expect_near_oracle(whole, with_keys_themselves(whole), mode);
+      expect_near_oracle(whole, Truth(with_keys_themselves(whole)), mode);
     }
   });
 }
 
-TEST_P(Fp8Attention, TheSameBitsWheneverAndHoweverManyThreads) {
+TEST_P(Fp8AttentionOn, TheSameBitsWheneverAndHoweverManyThreads) {
   for_each_mode([](const Mode& mode) {
     for (const char* shape : {"b2 h4:2 q150 k150 d32 causal", "b1 h4:2 q1 k3000 d32", "b1 h2 q3 k3000 d32 splits=7"}) {
       Call one = smoothed_call(std::string("e4m3 out=f32 ") + shape + " scales=head smooth_k lse" + mode.words);
@@ -423,7 +455,7 @@ TEST_P(Fp8Attention, TheSameBitsWheneverAndHoweverManyThreads) {
   });
 }
 
-TEST_P(Fp8Attention, InvariantRowsDependOnNothingElse) {
+TEST_P(Fp8AttentionOn, InvariantRowsDependOnNothingElse) {
   for_each_mode([](const Mode& mode) {
     for (const std::string cap : {"", " softcap=2"}) {
       const std::string options = " k300 d32 scales=head smooth_k lse invariant" + cap + mode.words;
@@ -448,17 +480,6 @@ TEST_P(Fp8Attention, InvariantRowsDependOnNothingElse) {
   });
 }
 
-namespace {
-
-// FP8 never comes to the bf16 products: there a call is planned for avx512.
-std::vector<CpuIsa> isas_for_fp8() {
-  std::vector<CpuIsa> isas = available_cpu_isas();
-  std::erase(isas, CpuIsa::avx512_bf16);
-  return isas;
-}
-
-}  // namespace
-
-INSTANTIATE_TEST_SUITE_P(Isa, Fp8Attention, testing::ValuesIn(isas_for_fp8()), isa_name);
+INSTANTIATE_TEST_SUITE_P(Isa, Fp8AttentionOn, testing::ValuesIn(isas_for_fp8()), isa_name);
 
 }  // namespace rapt::test

@@ -1,10 +1,11 @@
-// Tests over every instruction set: a limit that lasts for one scope, and the name of a parameterised test.
-// Included by seed_test.cpp and property_test.cpp.
+// Tests over every instruction set: a limit that lasts for one scope, the name of a parameterised test, and a loop for
+// tests whose oracle takes longer than the calls: it is asked once, and serves all instruction sets.
 #pragma once
 
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 #include "cpu/isa.h"
 #include "device/device.h"
@@ -24,6 +25,16 @@ inline std::string isa_name(const testing::TestParamInfo<CpuIsa>& info) {
   for (char& c : name)
     if (c == '-') c = '_';
   return name;
+}
+
+// Runs body for each of them, naming it in failures.
+template <class Body>
+void for_each_isa(const std::vector<CpuIsa>& isas, const Body& body) {
+  for (const CpuIsa isa : isas) {
+    SCOPED_TRACE(name_of(isa));
+    const IsaLimit limit(isa);
+    body();
+  }
 }
 
 }  // namespace rapt::test

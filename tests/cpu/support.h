@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "check/oracle.h"
 #include "check/tensor.h"
 #include "problem/problem.h"
 
@@ -76,6 +77,7 @@ void expect_lse(const Call& call, const std::vector<int64_t>& at, double expecte
 
 // Every output against the float64 oracle within tolerance(); a non-finite reference accepts any non-finite value.
 void expect_oracle(const Call& call);
+void expect_oracle(const Call& call, const check::Reference& reference);  // of forward(), for several calls
 struct Reference {
   std::vector<double> out, lse;  // logical order of the outputs
 };

@@ -66,29 +66,6 @@ def test_lines_of_suites_are_canonical(name, dtype):
         assert suites.parse(problem.line) == problem
 
 
-def test_the_named_suite_is_all_there():
-    assert set(suites.NAMED) == {
-        "seed-small-a",
-        "seed-small-b",
-        "seed-multi-batch",
-        "mission",
-        "mission-causal",
-        "encoder",
-        "vit-256d80",
-        "prefill-1k",
-        "prefill-4k",
-        "prefill-4k-gqa",
-        "prefill-16k",
-        "full-4k-d64",
-        "full-16k-d128",
-        "full-8k-d256",
-        "decode-b1-4k",
-        "decode-b1-32k",
-        "decode-b16-4k",
-        "decode-b64-8k",
-    }
-
-
 def test_lines_print_in_the_documented_order():
     line = "e4m3 out=bf16 b2 h8:2 q5 k7 d16:8 causal window=3,-1 softcap=30 alibi bias=f32[1,h,q,k] sinks scales=tensor"
     words = line.split()
