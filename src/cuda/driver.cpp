@@ -44,11 +44,15 @@ struct Loader {
   std::string missing;
 
   template <class Function>
-  void load(Function*& slot, const char* name, int version) {
+  void load_if_there(Function*& slot, const char* name, int version) {
     void* address = nullptr;
-    if (get_address(name, &address, version, legacy_functions, nullptr) != result::success || address == nullptr)
-      missing += concat(missing.empty() ? "" : ", ", name);
+    if (get_address(name, &address, version, legacy_functions, nullptr) != result::success) address = nullptr;
     slot = reinterpret_cast<Function*>(address);
+  }
+  template <class Function>
+  void load(Function*& slot, const char* name, int version) {
+    load_if_there(slot, name, version);
+    if (slot == nullptr) missing += concat(missing.empty() ? "" : ", ", name);
   }
 };
 
@@ -103,6 +107,7 @@ void load_memory_and_kernels(Loader& loader, Driver& driver) {
   loader.load(driver.cuKernelSetAttribute, "cuKernelSetAttribute", 12000);
   loader.load(driver.cuOccupancyMaxActiveBlocksPerMultiprocessor, "cuOccupancyMaxActiveBlocksPerMultiprocessor", 6050);
   loader.load(driver.cuLaunchKernelEx, "cuLaunchKernelEx", 11060);
+  loader.load_if_there(driver.cuTensorMapEncodeTiled, "cuTensorMapEncodeTiled", 12000);
 }
 
 template <class Function>
