@@ -1,6 +1,8 @@
 // Makes tensor maps: the driver answers every broken rule with the same invalid value, so the rules are checked here.
 #include "cuda/tensor_map.h"
 
+#include <cstring>
+
 #include "base/error.h"
 #include "cuda/driver.h"
 
@@ -83,13 +85,17 @@ TensorMap make_tensor_map(const TensorMapSpec& spec) {
   for (size_t i = 0; i < spec.sizes.size(); ++i) sizes[i] = spec.sizes[i];
   for (size_t i = 0; i < spec.strides.size(); ++i) strides[i] = spec.strides[i];
   constexpr std::array<unsigned, max_tensor_rank> every_element{1, 1, 1, 1, 1};
-  TensorMap map{};
+  // The driver wants 64-byte alignment, which GCC does not give every temporary that a result is built in.
+  alignas(TensorMap) std::array<unsigned char, sizeof(TensorMap)> encoded{};
   check(table,
-        table.cuTensorMapEncodeTiled(
-            map.bytes, driver_element(spec.element), static_cast<unsigned>(spec.rank), const_cast<void*>(spec.base),
-            sizes.data(), strides.data(), spec.box.data(), every_element.data(), TensorMapInterleave::none,
-            static_cast<TensorMapSwizzle>(spec.swizzle), TensorMapPromotion::bytes_128, TensorMapFill::zero),
+        table.cuTensorMapEncodeTiled(encoded.data(), driver_element(spec.element), static_cast<unsigned>(spec.rank),
+                                     const_cast<void*>(spec.base), sizes.data(), strides.data(), spec.box.data(),
+                                     every_element.data(), TensorMapInterleave::none,
+                                     static_cast<TensorMapSwizzle>(spec.swizzle), TensorMapPromotion::bytes_128,
+                                     TensorMapFill::zero),
         "making a tensor map (cuTensorMapEncodeTiled)");
+  TensorMap map;
+  std::memcpy(map.bytes, encoded.data(), encoded.size());
   return map;
 }
 
