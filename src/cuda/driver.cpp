@@ -204,7 +204,8 @@ const Driver* opened_driver() noexcept {
 
 void fail(const Driver& driver, Result result, const std::string& doing, const std::string& detail) {
   // These come from a kernel that ran before, of rapt or of the program; the context is lost.
-  const bool lost = result >= result::illegal_address && result <= result::tensor_memory_leak;
+  const bool lost = result >= result::illegal_address && result <= result::tensor_memory_leak &&
+                    result != result::cooperative_too_large;
   const char* note = lost ? "; this may come from an earlier kernel of the same process" : "";
   const ErrorCode code = result == result::out_of_memory ? ErrorCode::out_of_memory : ErrorCode::device;
   throw Error(code, concat(doing, ": ", result_text(driver, result), note, detail));

@@ -22,7 +22,7 @@ using EventHandle = void*;
 
 namespace result {
 inline constexpr Result success = 0, out_of_memory = 2, not_initialized = 3, no_device = 100, illegal_address = 700,
-                        tensor_memory_leak = 721, stream_capture_implicit = 906;
+                        cooperative_too_large = 720, tensor_memory_leak = 721, stream_capture_implicit = 906;
 }
 
 // Stream handles that stand for "the default stream of whatever context is current". So does null.

@@ -358,6 +358,11 @@ void cooperative_launches() {  // 132 multiprocessors of 2048 threads and 228 Ki
     expect_error(ErrorCode::device,
                  {"rapt_kernel", "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE (too many blocks in cooperative launch)"},
                  [&] { kernel.launch(launch, &params); });
+    try {
+      kernel.launch(launch, &params);
+    } catch (const Error& error) {  // it comes from this launch alone
+      EXPECT_EQ(std::string(error.what()).find("earlier kernel"), std::string::npos) << error.what();
+    }
   };
   launch.grid_x = 133;
   too_large();

@@ -20,6 +20,7 @@ int main(int argc, char** argv) {
   GTEST_FLAG_SET(brief, true);
   if (std::getenv("RAPT_GPU_TEST_PROBES") != nullptr) rapt::test::register_watchdog_probes();
   testing::InitGoogleTest(&argc, argv);
-  if (GTEST_FLAG_GET(list_tests)) return RUN_ALL_TESTS();
+  const bool asks_help = argc == 2 && std::strcmp(argv[1], "--help") == 0;
+  if (GTEST_FLAG_GET(list_tests) || asks_help) return RUN_ALL_TESTS();  // nothing runs
   return rapt::test::run_watched(rapt::test::seconds_of_a_test());
 }
