@@ -77,10 +77,11 @@ class Kernel {
     size_t smem_bytes = 0;
     StreamHandle stream = nullptr;
     bool programmatic = false;                             // programmatic dependent launch
-    unsigned cluster_x = 1, cluster_y = 1, cluster_z = 1;  // thread blocks of a cluster; above 1 needs sm_90
-    bool cooperative = false;                              // all blocks are resident at once
+    unsigned cluster_x = 1, cluster_y = 1, cluster_z = 1;  // blocks of a cluster, at most 8 in all; needs sm_90
+    bool cooperative = false;                              // all blocks are resident at once, or it fails
   };
   // cuLaunchKernelEx with one parameter block. Nothing else is called: no attribute, no query.
+  // Throws Error{unsupported} where no card takes such a grid, block or cluster.
   void launch(const Launch& launch, const void* params) const;
 
  private:

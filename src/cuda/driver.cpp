@@ -44,11 +44,15 @@ struct Loader {
   std::string missing;
 
   template <class Function>
-  void load(Function*& slot, const char* name, int version) {
+  void load_if_there(Function*& slot, const char* name, int version) {
     void* address = nullptr;
-    if (get_address(name, &address, version, legacy_functions, nullptr) != result::success || address == nullptr)
-      missing += concat(missing.empty() ? "" : ", ", name);
+    if (get_address(name, &address, version, legacy_functions, nullptr) != result::success) address = nullptr;
     slot = reinterpret_cast<Function*>(address);
+  }
+  template <class Function>
+  void load(Function*& slot, const char* name, int version) {
+    load_if_there(slot, name, version);
+    if (slot == nullptr) missing += concat(missing.empty() ? "" : ", ", name);
   }
 };
 
@@ -103,6 +107,7 @@ void load_memory_and_kernels(Loader& loader, Driver& driver) {
   loader.load(driver.cuKernelSetAttribute, "cuKernelSetAttribute", 12000);
   loader.load(driver.cuOccupancyMaxActiveBlocksPerMultiprocessor, "cuOccupancyMaxActiveBlocksPerMultiprocessor", 6050);
   loader.load(driver.cuLaunchKernelEx, "cuLaunchKernelEx", 11060);
+  loader.load_if_there(driver.cuTensorMapEncodeTiled, "cuTensorMapEncodeTiled", 12000);
 }
 
 template <class Function>
@@ -199,7 +204,8 @@ const Driver* opened_driver() noexcept {
 
 void fail(const Driver& driver, Result result, const std::string& doing, const std::string& detail) {
   // These come from a kernel that ran before, of rapt or of the program; the context is lost.
-  const bool lost = result >= result::illegal_address && result <= result::tensor_memory_leak;
+  const bool lost = result >= result::illegal_address && result <= result::tensor_memory_leak &&
+                    result != result::cooperative_too_large;
   const char* note = lost ? "; this may come from an earlier kernel of the same process" : "";
   const ErrorCode code = result == result::out_of_memory ? ErrorCode::out_of_memory : ErrorCode::device;
   throw Error(code, concat(doing, ": ", result_text(driver, result), note, detail));

@@ -22,7 +22,7 @@ using EventHandle = void*;
 
 namespace result {
 inline constexpr Result success = 0, out_of_memory = 2, not_initialized = 3, no_device = 100, illegal_address = 700,
-                        tensor_memory_leak = 721, stream_capture_implicit = 906;
+                        cooperative_too_large = 720, tensor_memory_leak = 721, stream_capture_implicit = 906;
 }
 
 // Stream handles that stand for "the default stream of whatever context is current". So does null.
@@ -57,6 +57,13 @@ enum class LaunchAttributeId : int {                                          //
   cluster_dimension = 4,
   programmatic_stream_serialization = 6,
 };
+
+// CUtensorMapDataType, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill
+enum class TensorMapElement : int { u8 = 0, f16 = 6, f32 = 7, bf16 = 9 };
+enum class TensorMapInterleave : int { none = 0 };
+enum class TensorMapSwizzle : int { none = 0, bytes_32 = 1, bytes_64 = 2, bytes_128 = 3 };
+enum class TensorMapPromotion : int { none = 0, bytes_128 = 2 };
+enum class TensorMapFill : int { zero = 0 };
 
 inline constexpr unsigned stream_non_blocking = 1;         // CU_STREAM_NON_BLOCKING
 inline constexpr unsigned long long legacy_functions = 1;  // CU_GET_PROC_ADDRESS_LEGACY_STREAM
@@ -141,9 +148,16 @@ struct Driver {
   Result (*cuOccupancyMaxActiveBlocksPerMultiprocessor)(int* blocks, FunctionHandle, int threads, size_t smem_bytes);
   // Takes a KernelHandle too, cast: the context is then the stream's, or the current one for a default stream.
   Result (*cuLaunchKernelEx)(const LaunchConfig*, FunctionHandle, void** parameters, void** extra);
+
+  // Null where the driver lacks it: only kernels that load by tensor maps need it. All of sizes, box and
+  // element_strides have `rank` elements, the innermost dimension first; strides (bytes) has one less.
+  Result (*cuTensorMapEncodeTiled)(void* map, TensorMapElement, unsigned rank, void* address,
+                                   const unsigned long long* sizes, const unsigned long long* strides,
+                                   const unsigned* box, const unsigned* element_strides, TensorMapInterleave,
+                                   TensorMapSwizzle, TensorMapPromotion, TensorMapFill);
 };
 
-// The oldest CUDA whose driver has all of the above.
+// The oldest CUDA whose driver has all of the above but what may be null.
 inline constexpr int oldest_version = 12000;
 
 // The most GPUs that one process may use.

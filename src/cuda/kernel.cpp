@@ -16,6 +16,7 @@ namespace {
 constexpr size_t smem_bytes_without_opt_in = 48 * 1024;
 constexpr int carveout_all_shared = 100;  // percent: as little L1 as the card allows
 constexpr unsigned grid_x_limit = 0x7fffffff, grid_yz_limit = 65535, threads_limit = 1024;
+constexpr unsigned cluster_limit = 8;  // blocks of a cluster that every sm_90 takes: more needs an opt-in of the kernel
 
 // Where the driver writes what its PTX compiler says. It may compile later than it loads, so this lives as long as
 // the library.
@@ -159,18 +160,31 @@ bool within(unsigned value, unsigned limit) { return value - 1 < limit; }  // 1.
                      " x ", grid_yz_limit, " blocks of 1 to ", threads_limit, " threads"));
 }
 
-}  // namespace
+bool is_clustered(const Kernel::Launch& launch) {
+  return ((launch.cluster_x - 1) | (launch.cluster_y - 1) | (launch.cluster_z - 1)) != 0;
+}
 
-namespace {
+// The driver says of all of this only that the cluster is misconfigured.
+void require_cluster(const std::string& entry, const Kernel::Launch& launch) {
+  const unsigned x = launch.cluster_x, y = launch.cluster_y, z = launch.cluster_z;
+  const auto refuse_it = [&](const std::string& rule) {
+    throw Error(ErrorCode::unsupported, concat(entry, ": cluster ", x, " x ", y, " x ", z, ": ", rule));
+  };
+  if (!within(x, cluster_limit) || !within(y, cluster_limit) || !within(z, cluster_limit) || x * y * z > cluster_limit)
+    refuse_it(concat("a cluster takes 1 to ", cluster_limit, " blocks"));
+  if (launch.grid_x % x != 0 || launch.grid_y % y != 0 || launch.grid_z % z != 0)
+    refuse_it(concat("it must divide the grid, which is ", launch.grid_x, " x ", launch.grid_y, " x ", launch.grid_z));
+}
 
 // How many attributes of the launch differ from the driver's defaults.
-unsigned fill_attributes(const Kernel::Launch& launch, LaunchAttribute (&attributes)[3]) {
+unsigned fill_attributes(const std::string& entry, const Kernel::Launch& launch, LaunchAttribute (&attributes)[3]) {
   unsigned count = 0;
   if (launch.programmatic) {
     attributes[count].id = LaunchAttributeId::programmatic_stream_serialization;
     attributes[count++].value.programmatic_stream_serialization_allowed = 1;
   }
-  if (launch.cluster_x * launch.cluster_y * launch.cluster_z > 1) {
+  if (is_clustered(launch)) {
+    require_cluster(entry, launch);
     attributes[count].id = LaunchAttributeId::cluster_dimension;
     attributes[count++].value.cluster = {launch.cluster_x, launch.cluster_y, launch.cluster_z};
   }
@@ -195,7 +209,7 @@ void Kernel::launch(const Launch& launch, const void* params) const {
   if (function == nullptr) function = reinterpret_cast<FunctionHandle>(impl.kernel);
 
   LaunchAttribute attributes[3];
-  const unsigned count = fill_attributes(launch, attributes);
+  const unsigned count = fill_attributes(impl.entry, launch, attributes);
   const LaunchConfig config{launch.grid_x,
                             launch.grid_y,
                             launch.grid_z,

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "cuda/tensor_map.h"
 #include "tests/cpu/fake_driver.h"
 
 namespace rapt::cuda {
@@ -274,6 +275,224 @@ void launch_limits() {
   expect_error(ErrorCode::device, {"rapt_kernel", "CUDA_ERROR_INVALID_VALUE", "grid 1 x 1 x 1", "50000 bytes"}, [&] {
     kernel.launch({1, 1, 1, 1, 50000}, &params);
   });  // not opted in
+}
+
+Kernel::Launch clustered(unsigned grid_x, unsigned grid_y, unsigned x, unsigned y, unsigned z = 1) {
+  Kernel::Launch launch{grid_x, grid_y, 1, 128};
+  launch.cluster_x = x;
+  launch.cluster_y = y;
+  launch.cluster_z = z;
+  return launch;
+}
+
+void clusters() {
+  Kernel kernel = make_kernel();
+  kernel.prepare(0, 0);
+  const ContextScope scope(0, nullptr);
+  int params = 0;
+  kernel.launch(Kernel::Launch{}, &params);
+  EXPECT_EQ(fake().last_launch().cluster_x, 1u);
+  EXPECT_EQ(calls_of([&] { kernel.launch(clustered(6, 8, 2, 4), &params); }), 1);
+  const fake_cuda::LaunchRecord seen = fake().last_launch();
+  EXPECT_EQ(seen.cluster_x, 2u);
+  EXPECT_EQ(seen.cluster_y, 4u);
+  EXPECT_EQ(seen.cluster_z, 1u);
+  EXPECT_FALSE(seen.cooperative);
+  const auto refused = [&](const Kernel::Launch& launch, const std::vector<std::string>& words) {
+    EXPECT_EQ(calls_of([&] { expect_error(ErrorCode::unsupported, words, [&] { kernel.launch(launch, &params); }); }),
+              0);
+  };
+  refused(clustered(6, 8, 4, 2), {"rapt_kernel", "cluster 4 x 2 x 1", "divide the grid", "6 x 8 x 1"});
+  refused(clustered(6, 8, 1, 3), {"cluster 1 x 3 x 1", "divide the grid"});
+  refused(clustered(6, 8, 1, 1, 2), {"cluster 1 x 1 x 2", "divide the grid"});
+  refused(clustered(16, 8, 16, 1), {"cluster 16 x 1 x 1", "1 to 8 blocks"});
+  refused(clustered(16, 8, 4, 4), {"cluster 4 x 4 x 1", "1 to 8 blocks"});
+  refused(clustered(16, 8, 0, 1), {"cluster 0 x 1 x 1", "1 to 8 blocks"});
+  refused(clustered(16, 8, 65536, 65536), {"cluster 65536 x 65536 x 1", "1 to 8 blocks"});  // its product wraps to 0
+}
+
+void clusters_need_sm_90() {
+  Kernel kernel = make_kernel();
+  kernel.prepare(0, 0);
+  const ContextScope scope(0, nullptr);
+  int params = 0;
+  expect_error(ErrorCode::device, {"rapt_kernel", "CUDA_ERROR_INVALID_CLUSTER_SIZE (invalid cluster size)"},
+               [&] { kernel.launch(clustered(2, 1, 2, 1), &params); });
+}
+
+// The stand-in's own judgement, past the checks of Kernel::launch.
+void cluster_rules_of_the_driver() {
+  Kernel kernel = make_kernel();
+  const ContextScope scope(0, nullptr);
+  kernel.prepare(0, 0);
+  LibraryHandle library = nullptr;
+  KernelHandle handle = nullptr;
+  ASSERT_EQ(driver().cuLibraryLoadData(&library, image, nullptr, nullptr, 0, nullptr, nullptr, 0), 0);
+  ASSERT_EQ(driver().cuLibraryGetKernel(&handle, library, "rapt_kernel"), 0);
+  const auto launch = [&](LaunchAttributeId id, unsigned x, unsigned y) {
+    LaunchAttribute attribute{};
+    attribute.id = id;
+    attribute.value.cluster = {x, y, 1};
+    const LaunchConfig config{6, 4, 1, 64, 1, 1, 0, nullptr, &attribute, 1};
+    int params = 0;
+    void* parameters[] = {&params};
+    return driver().cuLaunchKernelEx(&config, reinterpret_cast<FunctionHandle>(handle), parameters, nullptr);
+  };
+  EXPECT_EQ(launch(LaunchAttributeId::cluster_dimension, 2, 4), 0);
+  EXPECT_EQ(launch(LaunchAttributeId::cluster_dimension, 4, 1), 912);
+  EXPECT_EQ(launch(LaunchAttributeId::cluster_dimension, 6, 2), 912);
+  EXPECT_EQ(launch(LaunchAttributeId::cluster_dimension, 0, 1), 912);
+  EXPECT_EQ(launch(static_cast<LaunchAttributeId>(63), 1, 1), 1);
+}
+
+void cooperative_launches() {  // 132 multiprocessors of 2048 threads and 228 KiB
+  Kernel kernel = make_kernel();
+  kernel.prepare(0, 60000);
+  const ContextScope scope(0, nullptr);
+  int params = 0;
+  Kernel::Launch launch{132, 2, 1, 1024};
+  launch.cooperative = true;
+  EXPECT_EQ(calls_of([&] { kernel.launch(launch, &params); }), 1);
+  EXPECT_TRUE(fake().last_launch().cooperative);
+  const auto too_large = [&] {
+    expect_error(ErrorCode::device,
+                 {"rapt_kernel", "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE (too many blocks in cooperative launch)"},
+                 [&] { kernel.launch(launch, &params); });
+    try {
+      kernel.launch(launch, &params);
+    } catch (const Error& error) {  // it comes from this launch alone
+      EXPECT_EQ(std::string(error.what()).find("earlier kernel"), std::string::npos) << error.what();
+    }
+  };
+  launch.grid_x = 133;
+  too_large();
+  launch = {132, 3, 1, 64, 60000};
+  launch.cooperative = true;
+  kernel.launch(launch, &params);
+  launch.grid_y = 4;
+  too_large();
+  launch.cooperative = false;
+  kernel.launch(launch, &params);
+  EXPECT_FALSE(fake().last_launch().cooperative);
+}
+
+// ---- Tensor maps.
+
+TensorMapSpec rows_of_64() {
+  TensorMapSpec spec;
+  spec.element = TensorElement::bf16;
+  spec.base = reinterpret_cast<const void*>(size_t{0x10000});
+  spec.rank = 3;
+  spec.sizes = {64, 1000, size_t{1} << 32};
+  spec.strides = {128, 128000};
+  spec.box = {32, 128, 1};
+  spec.swizzle = TensorSwizzle::bytes_64;
+  return spec;
+}
+
+void tensor_maps() {
+  const TensorMap map = make_tensor_map(rows_of_64());
+  fake_cuda::TensorMapRecord seen;
+  static_assert(sizeof seen == sizeof map);
+  std::memcpy(&seen, map.bytes, sizeof seen);
+  EXPECT_EQ(seen.element_type, 9u);
+  EXPECT_EQ(seen.element_bytes(), 2u);
+  EXPECT_EQ(seen.rank, 3u);
+  EXPECT_EQ(seen.address, 0x10000u);
+  EXPECT_EQ(seen.sizes[0], 64u);
+  EXPECT_EQ(seen.sizes[1], 1000u);
+  EXPECT_EQ(seen.sizes[2], 1ull << 32);
+  EXPECT_EQ(seen.strides[0], 128u);
+  EXPECT_EQ(seen.strides[1], 128000u);
+  EXPECT_EQ(seen.box[0], 32u);
+  EXPECT_EQ(seen.box[1], 128u);
+  EXPECT_EQ(seen.box[2], 1u);
+  EXPECT_EQ(seen.swizzle, 2u);
+  EXPECT_EQ(seen.interleave, 0u);
+  EXPECT_EQ(seen.fill, 0u);
+  EXPECT_EQ(fake().calls("cuCtxGetCurrent"), 0);  // it asks for no context
+  const struct {
+    TensorElement element;
+    TensorSwizzle swizzle;
+    uint32_t box;
+    unsigned type;
+  } rows[] = {{TensorElement::u8, TensorSwizzle::bytes_128, 128, 0},
+              {TensorElement::f16, TensorSwizzle::bytes_128, 64, 6},
+              {TensorElement::f32, TensorSwizzle::bytes_32, 8, 7},
+              {TensorElement::f32, TensorSwizzle::none, 256, 7}};
+  for (const auto& row : rows) {
+    TensorMapSpec spec = rows_of_64();
+    spec.element = row.element;
+    spec.swizzle = row.swizzle;
+    spec.box[0] = row.box;
+    const TensorMap made = make_tensor_map(spec);
+    std::memcpy(&seen, made.bytes, sizeof seen);
+    EXPECT_EQ(seen.element_type, row.type);
+    EXPECT_EQ(seen.swizzle, static_cast<unsigned>(row.swizzle));
+  }
+}
+
+void tensor_map_rules() {
+  const auto refused = [](const std::vector<std::string>& words, const std::function<void(TensorMapSpec&)>& spoil) {
+    TensorMapSpec spec = rows_of_64();
+    spoil(spec);
+    expect_error(ErrorCode::invalid_argument, words, [&] { make_tensor_map(spec); });
+  };
+  refused({"rank = 0", "1 to 5"}, [](TensorMapSpec& s) { s.rank = 0; });
+  refused({"rank = 6", "1 to 5"}, [](TensorMapSpec& s) { s.rank = 6; });
+  refused({"base is null"}, [](TensorMapSpec& s) { s.base = nullptr; });
+  refused({"base = 65544", "multiple of 16"},
+          [](TensorMapSpec& s) { s.base = reinterpret_cast<const void*>(size_t{0x10008}); });
+  refused({"sizes[1] = 0", "1 to 4294967296"}, [](TensorMapSpec& s) { s.sizes[1] = 0; });
+  refused({"sizes[2] = 4294967297"}, [](TensorMapSpec& s) { ++s.sizes[2]; });
+  refused({"strides[0] = 120 bytes", "multiple of 16"}, [](TensorMapSpec& s) { s.strides[0] = 120; });
+  refused({"strides[1] = 1099511627776 bytes", "below"}, [](TensorMapSpec& s) { s.strides[1] = uint64_t{1} << 40; });
+  refused({"box[2] = 0", "1 to 256"}, [](TensorMapSpec& s) { s.box[2] = 0; });
+  refused({"box[1] = 257", "1 to 256"}, [](TensorMapSpec& s) { s.box[1] = 257; });
+  refused({"box[0] = 12 elements of 2 bytes", "multiple of 16 bytes"}, [](TensorMapSpec& s) { s.box[0] = 12; });
+  refused({"box[0] = 40 elements of 2 bytes", "at most the 64 bytes"}, [](TensorMapSpec& s) { s.box[0] = 40; });
+  EXPECT_EQ(fake().calls("cuTensorMapEncodeTiled"), 0);
+  TensorMapSpec spec = rows_of_64();
+  spec.rank = 2;
+  spec.sizes[2] = spec.box[2] = 0;  // of no dimension
+  make_tensor_map(spec);
+  EXPECT_EQ(fake().calls("cuTensorMapEncodeTiled"), 1);
+}
+
+// The stand-in's own judgement, past the checks of make_tensor_map.
+void tensor_map_rules_of_the_driver() {
+  const auto encode = [](const std::function<void(TensorMapSpec&)>& spoil, size_t offset = 0) {
+    TensorMapSpec s = rows_of_64();
+    spoil(s);
+    alignas(64) unsigned char map[256];
+    const unsigned long long sizes[] = {s.sizes[0], s.sizes[1], s.sizes[2]}, strides[] = {s.strides[0], s.strides[1]};
+    const unsigned ones[] = {1, 1, 1};
+    return driver().cuTensorMapEncodeTiled(map + offset, TensorMapElement::bf16, static_cast<unsigned>(s.rank),
+                                           const_cast<void*>(s.base), sizes, strides, s.box.data(), ones,
+                                           TensorMapInterleave::none, static_cast<TensorMapSwizzle>(s.swizzle),
+                                           TensorMapPromotion::bytes_128, TensorMapFill::zero);
+  };
+  EXPECT_EQ(encode([](TensorMapSpec&) {}), 0);
+  EXPECT_EQ(encode([](TensorMapSpec&) {}, 16), 1);
+  EXPECT_EQ(encode([](TensorMapSpec& s) { s.rank = 0; }), 1);
+  EXPECT_EQ(encode([](TensorMapSpec& s) { s.base = reinterpret_cast<const void*>(size_t{8}); }), 1);
+  EXPECT_EQ(encode([](TensorMapSpec& s) { s.sizes[0] = 0; }), 1);
+  EXPECT_EQ(encode([](TensorMapSpec& s) { s.strides[1] = 8; }), 1);
+  EXPECT_EQ(encode([](TensorMapSpec& s) { s.box[1] = 257; }), 1);
+  EXPECT_EQ(encode([](TensorMapSpec& s) { s.box[0] = 40; }), 1);
+  EXPECT_EQ(encode([](TensorMapSpec& s) { s.box[0] = 4; }), 1);
+}
+
+void no_tensor_maps() {  // a driver without them serves every other kernel
+  EXPECT_EQ(device_count(), 1);
+  expect_error(ErrorCode::environment, {"no cuTensorMapEncodeTiled", "CUDA 12.0 or later"},
+               [] { make_tensor_map(rows_of_64()); });
+}
+
+void missing_function() {
+  std::string why;
+  EXPECT_EQ(find_driver(&why), nullptr);
+  EXPECT_NE(why.find("lacks cuMemFree, cuLaunchKernelEx"), std::string::npos) << why;
 }
 
 void launch_in_every_context() {  // one kernel, prepared once a device
@@ -636,6 +855,15 @@ const Case all_cases[] = {
     {"warm_scopes", warm_scopes},
     {"launch_is_one_call", launch_is_one_call},
     {"launch_limits", launch_limits},
+    {"clusters", clusters},
+    {"clusters_need_sm_90", clusters_need_sm_90, "FAKE_CUDA_SM=89"},
+    {"cluster_rules_of_the_driver", cluster_rules_of_the_driver},
+    {"cooperative_launches", cooperative_launches},
+    {"tensor_maps", tensor_maps},
+    {"tensor_map_rules", tensor_map_rules},
+    {"tensor_map_rules_of_the_driver", tensor_map_rules_of_the_driver},
+    {"no_tensor_maps", no_tensor_maps, "FAKE_CUDA_LACKS=cuTensorMapEncodeTiled"},
+    {"missing_function", missing_function, "FAKE_CUDA_LACKS=cuLaunchKernelEx,cuMemFree"},
     {"launch_in_every_context", launch_in_every_context, "FAKE_CUDA_DEVICES=2"},
     {"prepared_in_a_context_that_goes", prepared_in_a_context_that_goes},
     {"shared_memory_opt_in", shared_memory_opt_in, "FAKE_CUDA_DEVICES=2"},

@@ -29,7 +29,8 @@ using fake_cuda::LaunchRecord;
 constexpr Result ok = 0, invalid_value = 1, out_of_memory = 2, not_initialized = 3, no_device = 100,
                  invalid_device = 101, invalid_context = 201, context_is_destroyed = 709, invalid_handle = 400,
                  illegal_state = 401, not_ready = 600, capture_unsupported = 900, capture_invalidated = 901,
-                 capture_implicit = 906, capture_wrong_thread = 908;
+                 cooperative_too_large = 720, capture_implicit = 906, capture_wrong_thread = 908,
+                 invalid_cluster_size = 912;
 
 struct ErrorText {
   Result result;
@@ -50,6 +51,7 @@ constexpr ErrorText error_texts[] = {
     {not_ready, "CUDA_ERROR_NOT_READY", "device not ready"},
     {700, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
     {context_is_destroyed, "CUDA_ERROR_CONTEXT_IS_DESTROYED", "context is destroyed"},
+    {cooperative_too_large, "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE", "too many blocks in cooperative launch"},
     {capture_unsupported, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "operation not permitted when stream is capturing"},
     {capture_invalidated, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
      "operation failed due to a previous error during capture"},
@@ -57,6 +59,7 @@ constexpr ErrorText error_texts[] = {
      "operation would make the legacy stream depend on a capturing blocking stream"},
     {capture_wrong_thread, "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD",
      "attempt to terminate a thread-local capture sequence from another thread"},
+    {invalid_cluster_size, "CUDA_ERROR_INVALID_CLUSTER_SIZE", "invalid cluster size"},
 };
 
 // ---- State. Handles are addresses of these, never freed: a stale handle is then recognised.
@@ -684,6 +687,12 @@ Callee callee(FunctionHandle handle) {
   return {nullptr, nullptr};
 }
 
+int blocks_per_sm(const Kernel& kernel, int sm, int threads, size_t smem_bytes) {
+  const int by_threads = plausible(sm, DeviceAttribute::threads_per_sm) / threads;
+  const int a_block = static_cast<int>(smem_bytes) + kernel.static_smem + 1024;
+  return std::min(by_threads, plausible(sm, DeviceAttribute::smem_per_sm) / a_block);
+}
+
 Result cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, FunctionHandle function, int threads,
                                                    size_t smem_bytes) {
   static Entry& self = *find("cuOccupancyMaxActiveBlocksPerMultiprocessor");
@@ -692,10 +701,7 @@ Result cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, FunctionHandle f
   const Kernel* kernel = callee(function).kernel;
   if (kernel == nullptr) return invalid_handle;
   if (current() == nullptr) return invalid_context;
-  const int sm = gpu(current()->device).sm;
-  const int by_threads = plausible(sm, DeviceAttribute::threads_per_sm) / threads;
-  const int a_block = static_cast<int>(smem_bytes) + kernel->static_smem + 1024;
-  *blocks = std::min(by_threads, plausible(sm, DeviceAttribute::smem_per_sm) / a_block);
+  *blocks = blocks_per_sm(*kernel, gpu(current()->device).sm, threads, smem_bytes);
   return ok;
 }
 
@@ -709,6 +715,55 @@ Result check_launch(const LaunchConfig& config, const Kernel& kernel, int device
   return static_cast<int>(config.smem_bytes) <= limit ? ok : invalid_value;
 }
 
+Result check_cluster(const LaunchConfig& config, const decltype(LaunchAttribute::Value::cluster)& cluster, int sm) {
+  constexpr unsigned portable = 8;  // more needs an attribute of the kernel that rapt never sets
+  for (const unsigned side : {cluster.x, cluster.y, cluster.z})
+    if (side == 0 || side > portable) return invalid_cluster_size;
+  const bool divides =
+      config.grid_x % cluster.x == 0 && config.grid_y % cluster.y == 0 && config.grid_z % cluster.z == 0;
+  return sm >= 90 && divides && cluster.x * cluster.y * cluster.z <= portable ? ok : invalid_cluster_size;
+}
+
+// All blocks must be resident at once.
+Result check_cooperative(const LaunchConfig& config, const Kernel& kernel, int sm) {
+  const auto resident =
+      static_cast<unsigned long long>(blocks_per_sm(kernel, sm, static_cast<int>(config.block_x), config.smem_bytes)) *
+      static_cast<unsigned>(plausible(sm, DeviceAttribute::sm_count));
+  const unsigned long long plane = static_cast<unsigned long long>(config.grid_x) * config.grid_y;
+  return plane <= resident && plane * config.grid_z <= resident ? ok : cooperative_too_large;
+}
+
+Result check_attributes(const LaunchConfig& config, const Kernel& kernel, int sm) {
+  for (unsigned i = 0; i < config.attribute_count; ++i) {
+    const LaunchAttribute& attribute = config.attributes[i];
+    Result result = ok;
+    switch (attribute.id) {
+      case LaunchAttributeId::programmatic_stream_serialization: break;
+      case LaunchAttributeId::cluster_dimension: result = check_cluster(config, attribute.value.cluster, sm); break;
+      case LaunchAttributeId::cooperative:
+        if (attribute.value.cooperative != 0) result = check_cooperative(config, kernel, sm);
+        break;
+      default: result = invalid_value;
+    }
+    if (result != ok) return result;
+  }
+  return ok;
+}
+
+void record_attribute(const LaunchAttribute& attribute, LaunchRecord& record) {
+  switch (attribute.id) {
+    case LaunchAttributeId::programmatic_stream_serialization:
+      record.programmatic = attribute.value.programmatic_stream_serialization_allowed != 0;
+      break;
+    case LaunchAttributeId::cluster_dimension:
+      record.cluster_x = attribute.value.cluster.x;
+      record.cluster_y = attribute.value.cluster.y;
+      record.cluster_z = attribute.value.cluster.z;
+      break;
+    case LaunchAttributeId::cooperative: record.cooperative = attribute.value.cooperative != 0; break;
+  }
+}
+
 LaunchRecord record_of(const LaunchConfig& config, const Context* context, bool by_kernel, void** parameters) {
   LaunchRecord record{config.grid_x, config.grid_y, config.grid_z, config.block_x, config.smem_bytes};
   record.stream = config.stream;
@@ -716,9 +771,7 @@ LaunchRecord record_of(const LaunchConfig& config, const Context* context, bool 
   record.params = parameters[0];
   if (parameters[0] != nullptr) std::memcpy(&record.first_word, parameters[0], sizeof record.first_word);
   record.by_kernel = by_kernel;
-  for (unsigned i = 0; i < config.attribute_count; ++i)
-    if (config.attributes[i].id == LaunchAttributeId::programmatic_stream_serialization)
-      record.programmatic = config.attributes[i].value.programmatic_stream_serialization_allowed != 0;
+  for (unsigned i = 0; i < config.attribute_count; ++i) record_attribute(config.attributes[i], record);
   return record;
 }
 
@@ -732,6 +785,7 @@ Result cuLaunchKernelEx(const LaunchConfig* config, FunctionHandle function, voi
   if (context == nullptr) return invalid_context;
   if (called.context != nullptr && called.context != context) return invalid_handle;
   if (const Result result = check_launch(*config, *called.kernel, context->device)) return result;
+  if (const Result result = check_attributes(*config, *called.kernel, gpu(context->device).sm)) return result;
   if (const Result result = legacy_conflict(config->stream, true)) return result;
   const LaunchRecord record = record_of(*config, context, called.context == nullptr, parameters);
   state().last_launch = record;
@@ -741,6 +795,54 @@ Result cuLaunchKernelEx(const LaunchConfig* config, FunctionHandle function, voi
     as_stream(config->stream)->captured.launches.push_back(record);
   else
     ++state().launches;
+  return ok;
+}
+
+// ---- Tensor maps: the rules of cuda.h for elements of whole bytes and no interleaving, which is all that rapt uses.
+
+bool known_tensor_map_words(const fake_cuda::TensorMapRecord& map) {
+  const bool known = map.element_type <= 12 && map.swizzle <= 3 && map.l2_promotion <= 3;
+  return known && map.element_bytes() != 0 && map.interleave == 0 && map.fill <= 1;
+}
+
+// A box's row in shared memory must be of 16-byte pieces, and lie within the span that is swizzled.
+bool box_row_fits(const fake_cuda::TensorMapRecord& map) {
+  const unsigned row = map.box[0] * map.element_bytes(), span = map.swizzle == 0 ? row : 16u << map.swizzle;
+  return row % 16 == 0 && row <= span;
+}
+
+Result judge(const fake_cuda::TensorMapRecord& map, const unsigned* element_strides) {
+  if (map.rank < 1 || map.rank > 5 || !known_tensor_map_words(map) || map.address % 16 != 0) return invalid_value;
+  for (unsigned i = 0; i < map.rank; ++i) {
+    if (map.sizes[i] < 1 || map.sizes[i] > 1ull << 32 || map.box[i] < 1 || map.box[i] > 256) return invalid_value;
+    if (element_strides[i] < 1 || element_strides[i] > 8) return invalid_value;
+    if (i > 0 && (map.strides[i - 1] % 16 != 0 || map.strides[i - 1] >= 1ull << 40)) return invalid_value;
+  }
+  return box_row_fits(map) ? ok : invalid_value;
+}
+
+Result cuTensorMapEncodeTiled(void* to, TensorMapElement type, unsigned rank, void* address,
+                              const unsigned long long* sizes, const unsigned long long* strides, const unsigned* box,
+                              const unsigned* element_strides, TensorMapInterleave interleave, TensorMapSwizzle swizzle,
+                              TensorMapPromotion promotion, TensorMapFill fill) {
+  static Entry& self = *find("cuTensorMapEncodeTiled");
+  if (const Result result = enter(self)) return result;
+  if (reinterpret_cast<size_t>(to) % 64 != 0) return invalid_value;
+  fake_cuda::TensorMapRecord map;
+  map.element_type = static_cast<unsigned>(type);
+  map.rank = rank;
+  map.address = reinterpret_cast<size_t>(address);
+  for (unsigned i = 0; i < std::min(rank, 5u); ++i) {
+    map.sizes[i] = sizes[i];
+    map.box[i] = box[i];
+    if (i > 0) map.strides[i - 1] = strides[i - 1];
+  }
+  map.interleave = static_cast<unsigned>(interleave);
+  map.swizzle = static_cast<unsigned>(swizzle);
+  map.l2_promotion = static_cast<unsigned>(promotion);
+  map.fill = static_cast<unsigned>(fill);
+  if (const Result result = judge(map, element_strides)) return result;
+  std::memcpy(to, &map, sizeof map);
   return ok;
 }
 
@@ -795,6 +897,7 @@ std::vector<std::unique_ptr<Entry>> make_table() {
   add("cuOccupancyMaxActiveBlocksPerMultiprocessor", 6050, &Driver::cuOccupancyMaxActiveBlocksPerMultiprocessor,
       &cuOccupancyMaxActiveBlocksPerMultiprocessor);
   add("cuLaunchKernelEx", 11060, &Driver::cuLaunchKernelEx, &cuLaunchKernelEx);
+  add("cuTensorMapEncodeTiled", 12000, &Driver::cuTensorMapEncodeTiled, &cuTensorMapEncodeTiled);
   return rows;
 }
 
@@ -813,6 +916,14 @@ std::vector<std::unique_ptr<Entry>>& table() {
     return made;
   }();
   return rows;
+}
+
+bool lacks(const std::string& name) {
+  const char* list = std::getenv("FAKE_CUDA_LACKS");
+  std::istringstream words(list == nullptr ? "" : list);
+  for (std::string word; std::getline(words, word, ',');)
+    if (word == name) return true;
+  return false;
 }
 
 int attribute_by_device(const std::map<int, int>& values, int device) {
@@ -887,7 +998,7 @@ extern "C" Result cuGetProcAddress_v2(const char* name, void** address, int vers
   if (status != nullptr) *status = 1;
   if (version > number_from_environment("FAKE_CUDA_VERSION", 13000) || flags != legacy_functions) return invalid_value;
   Entry* entry = find(name);
-  if (entry == nullptr || entry->version > version) return ok;
+  if (entry == nullptr || entry->version > version || lacks(entry->name)) return ok;
   *address = entry->address;
   if (status != nullptr) *status = 0;
   return ok;

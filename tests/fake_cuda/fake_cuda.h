@@ -3,7 +3,8 @@
 // reaches fake_cuda_control by dlopen("libcuda.so.1") and dlsym. None of these calls is counted.
 //
 // Environment: FAKE_CUDA_DEVICES (1), FAKE_CUDA_SM (90; "80,90" by device, the last one repeats), FAKE_CUDA_VERSION
-// (13000), FAKE_CUDA_FAIL ("cuInit=100,cuMemAlloc=2": such functions fail with that result).
+// (13000), FAKE_CUDA_FAIL ("cuInit=100,cuMemAlloc=2": such functions fail with that result), FAKE_CUDA_LACKS
+// ("cuTensorMapEncodeTiled": cuGetProcAddress does not know such functions).
 #pragma once
 
 #include <cstddef>
@@ -18,7 +19,24 @@ struct LaunchRecord {
   int first_word = 0;            // the first four bytes of that
   bool by_kernel = false;        // a CUkernel was given for the CUfunction
   bool programmatic = false;
+  unsigned cluster_x = 1, cluster_y = 1, cluster_z = 1;
+  bool cooperative = false;
 };
+
+// What cuTensorMapEncodeTiled writes here in place of a real map, by the numbers of CUtensorMapDataType and the like.
+struct TensorMapRecord {
+  unsigned element_type = 0, rank = 0;
+  unsigned long long address = 0, sizes[5] = {}, strides[4] = {};
+  unsigned box[5] = {};
+  unsigned interleave = 0, swizzle = 0, l2_promotion = 0, fill = 0;
+  unsigned reserved = 0;
+
+  constexpr unsigned element_bytes() const {
+    constexpr unsigned bytes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4};
+    return element_type < sizeof bytes / sizeof bytes[0] ? bytes[element_type] : 0;
+  }
+};
+static_assert(sizeof(TensorMapRecord) == 128);
 
 struct Control {
   long (*calls)(const char* function);  // null: of all functions

@@ -12,6 +12,7 @@
 #include "cuda/driver.h"
 #include "jit/jit.h"
 #include "kernels/family.h"
+#include "watchdog.h"
 
 namespace rapt::test {
 
@@ -99,6 +100,7 @@ void in_parallel(size_t count, Failures& failures, const std::function<void(size
 void expect_pass(const std::vector<Job>& jobs, rapt_context* context) {
   Failures failures;
   in_parallel(jobs.size(), failures, [&](size_t i) {
+    const WorkOn problem(jobs[i].line);
     const check::Kernel kernel = check::library_kernel(context, first_gpu);
     const check::Result result = check_problem(parse_problem(jobs[i].line), jobs[i].fill, 1, kernel);
     if (!result.pass)
@@ -154,6 +156,7 @@ void GpuCall::restart() {
 }
 
 Call& run_gpu(Call& call, rapt_context* context) {
+  const WorkOn problem(to_string(call.problem));
   const cuda::ContextScope scope(0, nullptr);
   const cuda::Stream stream;
   GpuCall gpu(call);
@@ -168,6 +171,7 @@ Call& run_gpu(Call& call, rapt_context* context) {
 }
 
 bool repeats_on_gpu(const Call& expected, rapt_context* context) {
+  const WorkOn problem(to_string(expected.problem));
   const cuda::ContextScope scope(0, nullptr);
   const cuda::Stream stream;
   GpuCall gpu(expected);

@@ -1,0 +1,107 @@
+// One kernel for each way of launching and loading that sm_90 adds: called by launch_facilities_test.cpp.
+#pragma once
+
+#include "launch_facilities_args.cuh"
+
+namespace rapt::test {
+
+__device__ inline unsigned shared_address_of(const void* pointer) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
+
+// out[block * threads + t]: what element t of the next block of the same cluster holds in its shared memory. Blocks of
+// other clusters hold other numbers, so that a read from the wrong place shows.
+__device__ inline void read_neighbour(const FacilitiesArgs& args) {
+  __shared__ unsigned own[256];
+  const unsigned thread = threadIdx.x, threads = blockDim.x, block = blockIdx.x;
+  own[thread] = 1000 * block + thread;
+  unsigned rank, blocks;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(blocks));
+  // Every block of the cluster runs and has written before any of it is read.
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+  unsigned there, value;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+               : "=r"(there)
+               : "r"(shared_address_of(own + thread)), "r"((rank + 1) % blocks));
+  asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(value) : "r"(there) : "memory");
+  static_cast<unsigned*>(args.out)[block * threads + thread] = value;
+  // No block ends, and gives its shared memory back, while another may still read it.
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+__device__ inline bool is_complete(unsigned barrier, unsigned parity) {
+  unsigned done;
+  asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+               : "=r"(done)
+               : "r"(barrier), "r"(parity)
+               : "memory");
+  return done != 0;
+}
+
+// out: the box of columns x rows 16-bit elements at (args.x, args.y) of a tensor of two dimensions, as it lies in
+// shared memory.
+template <int columns, int rows>
+__device__ void load_box(const FacilitiesArgs& args) {
+  __shared__ alignas(1024) unsigned short box[rows * columns];  // a 128-byte swizzle repeats every 1024 bytes
+  __shared__ alignas(8) unsigned long long barrier;
+  const unsigned barrier_at = shared_address_of(&barrier), box_at = shared_address_of(box);
+  for (unsigned i = threadIdx.x; i < rows * columns; i += blockDim.x) box[i] = 0xffff;
+  if (threadIdx.x == 0) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier_at) : "memory");
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  // The poison above was written by the generic proxy, the box is written by the async one.
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    // All bytes of the box are counted, those filled with zeros too.
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier_at),
+                 "r"(static_cast<unsigned>(sizeof box))
+                 : "memory");
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], "
+        "[%4];" ::"r"(box_at),
+        "l"(&args.map), "r"(args.x), "r"(args.y), "r"(barrier_at)
+        : "memory");
+  }
+  while (!is_complete(barrier_at, 0)) {
+  }
+  for (unsigned i = threadIdx.x; i < rows * columns; i += blockDim.x)
+    static_cast<unsigned short*>(args.out)[i] = box[i];
+}
+
+__device__ inline unsigned read_acquired(const unsigned* address) {
+  unsigned value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
+  return value;
+}
+
+// All blocks of the grid meet: only a cooperative launch promises that they ever do. The counter begins at a multiple
+// of the number of blocks.
+__device__ inline void grid_barrier(unsigned* counter) {
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    const unsigned blocks = gridDim.x;
+    __threadfence();
+    const unsigned goal = (atomicAdd(counter, 1) / blocks + 1) * blocks;
+    while (read_acquired(counter) < goal) {
+    }
+    __threadfence();
+  }
+  __syncthreads();
+}
+
+// out[0, blocks): what each block writes first; out[blocks, 2 * blocks): what the block before it in the ring had
+// written, read behind a barrier; then the same once more, with the second numbers.
+__device__ inline void meet_in_grid(const FacilitiesArgs& args) {
+  unsigned* out = static_cast<unsigned*>(args.out);
+  const unsigned block = blockIdx.x, blocks = gridDim.x, before = (block + blocks - 1) % blocks;
+  if (threadIdx.x == 0) out[block] = 7 * block + 1;
+  grid_barrier(args.counter);
+  if (threadIdx.x == 0) out[blocks + block] = read_acquired(out + before);
+  grid_barrier(args.counter);
+  if (threadIdx.x == 0) out[2 * blocks + block] = read_acquired(out + blocks + before);
+}
+
+}  // namespace rapt::test
