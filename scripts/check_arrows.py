@@ -3,6 +3,7 @@
 
 Called by .ci/run. Reads #include lines only; prints each wrong arrow and exits 1 if there is one.
 """
+
 import pathlib
 import re
 import sys
@@ -18,8 +19,10 @@ DEVICE = [K + "shared/", K + "device/", K + "ptx/"]  # what every device text ma
 DEVICE_RULES = [
     (K + "ptx/", [K + "ptx/", K + "shared/"], "ptx/ holds single instructions"),
     (K + "device/", DEVICE, "device/ is what several families use"),
-    *[(K + family, [K + family, *DEVICE], "a family's device text includes its own folder, device/, ptx/ and shared/")
-      for family in ["sm80/", "scalar/", "merge/", "quantize/", "products/"]],
+    *[
+        (K + family, [K + family, *DEVICE], "a family's device text includes its own folder, device/, ptx/ and shared/")
+        for family in ["sm80/", "scalar/", "merge/", "quantize/", "products/"]
+    ],
     ("lab/emulation/", ["lab/emulation/", *DEVICE, "<"], "what stands in for device code on a CPU is host code"),
     ("lab/", ["lab/", *DEVICE, K + "sm80/"], "device code of the lab includes what kernels include, and its own"),
     ("tests/", ["tests/", *DEVICE], "device code of the tests includes device/, ptx/, shared/ and its own"),
@@ -36,19 +39,41 @@ RULES = [
     ("src/device/", ["src/device/", *BASE], "device/ is plain facts"),
     ("src/problem/", ["src/problem/", K + "shared/", *BASE], "a problem is what is asked, whoever computes it"),
     ("src/jit/", ["src/jit/", *BASE], "jit/ knows nothing of attention and of the driver"),
-    ("src/cuda/", ["src/cuda/", "src/device/", "src/cpu/threads.h", *BASE],
-     "cuda/ knows nothing of compilation and of attention"),
+    (
+        "src/cuda/",
+        ["src/cuda/", "src/device/", "src/cpu/threads.h", *BASE],
+        "cuda/ knows nothing of compilation and of attention",
+    ),
     ("src/cpu/", ["src/cpu/", "src/device/", K + "shared/", *BASE], "cpu/ computes what it is given"),
     (K + "cpu/", [*HOST_HALF, "src/cpu/"], "a family sees problems and machines, not the run time"),
     (K, HOST_HALF, "a family sees problems and machines, not the run time"),
-    ("src/arguments/", ["src/arguments/", "src/problem/", "src/cuda/cuda.h", "src/cpu/", K + "shared/", *BASE],
-     "arguments/ turns structs into problems"),
-    ("src/runtime/", ["src/runtime/", "src/kernels/", "src/jit/", "src/cuda/", "src/cpu/", "src/device/",
-                      "src/problem/", "src/arguments/", *BASE], "runtime/ knows no operation"),
+    (
+        "src/arguments/",
+        ["src/arguments/", "src/problem/", "src/cuda/cuda.h", "src/cpu/", K + "shared/", *BASE],
+        "arguments/ turns structs into problems",
+    ),
+    (
+        "src/runtime/",
+        [
+            "src/runtime/",
+            "src/kernels/",
+            "src/jit/",
+            "src/cuda/",
+            "src/cpu/",
+            "src/device/",
+            "src/problem/",
+            "src/arguments/",
+            *BASE,
+        ],
+        "runtime/ knows no operation",
+    ),
     ("src/", ["src/", "include/rapt/", "<"], "the library never sees check, lab or tests"),
     ("check/oracle", ["check/", *PROBLEM, "<"], "the oracle shares only the problem with what it judges"),
-    ("check/device_tensors", ["check/", K + "shared/dtype.h", "src/cuda/cuda.h", *PROBLEM, "<"],
-     "of the library, tensors on a GPU need the driver alone"),
+    (
+        "check/device_tensors",
+        ["check/", K + "shared/dtype.h", "src/cuda/cuda.h", *PROBLEM, "<"],
+        "of the library, tensors on a GPU need the driver alone",
+    ),
     ("check/", ["check/", K + "shared/dtype.h", *PROBLEM, "<"], "check is independent of what it judges"),
     ("lab/emulation/", ["lab/emulation/", "<"], "it stands alone in the program, which compiles it for variants"),
     ("lab/", ["lab/", "check/", "src/", "include/rapt/", "generated/", "<"], "lab never needs tests"),

@@ -415,7 +415,8 @@ TEST_F(Compiled, AVariantNeedsNoGpu) {
 // What its emulation finds: emulate_test.cpp.
 TEST_F(Compiled, CheckOfAVariantWithoutAGpuCompilesIt) {
   if (usable_gpu()) GTEST_SKIP() << "a GPU";
-  const std::string variant = "check 'f16 h2 q64 d64' --variant '" RAPT_SOURCE_DIR "/src/kernels/sm80/attention_sm80.cuh'";
+  const std::string variant =
+      "check 'f16 h2 q64 d64' --variant '" RAPT_SOURCE_DIR "/src/kernels/sm80/attention_sm80.cuh'";
   const Outcome checked = rapt(variant + " --arch sm_89");
   EXPECT_NE(checked.out.find("registers"), std::string::npos) << checked.out << checked.err;
   expect_refused(variant, 3, "with --arch");
