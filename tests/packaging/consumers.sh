@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Builds and runs tests/consumer in every way that rapt can be used: consumers.sh BUILD_TREE. Called by .ci/run.
-# An install into a new prefix serves find_package and pkg-config; FetchContent builds the checkout itself.
+# Builds and runs tests/consumer in every way that rapt can be used: consumers.sh BUILD_TREE [SOURCE_TREE]. Called by
+# .ci/run. An install into a new prefix serves find_package and pkg-config; FetchContent builds the checkout itself, in
+# SOURCE_TREE if it is given, and without Highway, so that the library without it is compiled but once.
 # Each way, shared and static, from C and from C++, must print the right number.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 tree=$1
 work=$(mktemp -d)
+source_tree=${2:-$work/source}
 trap 'rm -rf "$work"' EXIT
 prefix=$work/prefix
 consumer=tests/consumer
@@ -35,10 +37,11 @@ with_cmake() {  # with_cmake LABEL BUILD_FOLDER OPTIONS...
 }
 with_cmake find_package "$work/package" -DRAPT_FROM=package "-DCMAKE_PREFIX_PATH=$prefix"
 # No build type: rapt is optimised all the same.
-with_cmake FetchContent "$work/source" -DRAPT_FROM=source "-DRAPT_SOURCE=$PWD" -DCMAKE_BUILD_TYPE= \
-  -DCMAKE_EXPORT_COMPILE_COMMANDS=ON
-if grep -q 'src/operations/sdpa.cpp' "$work/source/compile_commands.json" &&
-  ! grep 'src/operations/sdpa.cpp' "$work/source/compile_commands.json" | grep -q -- '-O3'; then
+with_cmake FetchContent "$source_tree" -DRAPT_FROM=source "-DRAPT_SOURCE=$PWD" -DCMAKE_BUILD_TYPE= \
+  -DRAPT_HIGHWAY=OFF -DRAPT_WERROR=ON "-DCMAKE_CXX_FLAGS=-Wall -Wextra" -DCMAKE_EXPORT_COMPILE_COMMANDS=ON
+compiled=$(grep 'src/operations/sdpa.cpp' "$source_tree/compile_commands.json") ||
+  { echo "FetchContent compiles no src/operations/sdpa.cpp"; exit 1; }
+if ! grep -q -- '-O3' <<<"$compiled"; then
   echo "FetchContent without a build type compiles rapt without optimisation"
   exit 1
 fi
