@@ -7,7 +7,8 @@
 
 namespace rapt::cuda {
 
-// CUtensorMap. A kernel takes it by value, as a member of its `const __grid_constant__` parameter block.
+// CUtensorMap. Not proven on a card yet: a probe that loaded a box by one ended with an illegal instruction on an H200.
+// A kernel takes it by value, as a member of its `const __grid_constant__` parameter block.
 struct alignas(64) TensorMap {
   unsigned char bytes[128];
 };

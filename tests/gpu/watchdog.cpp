@@ -15,6 +15,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -42,6 +43,7 @@ std::string first_lines(const std::string& text, int count) {
 class Account {
  public:
   void take(Kind kind, const std::string& text) {
+    const std::lock_guard lock(mutex_);  // without children, a test's own threads tell it
     switch (kind) {
       case Kind::selected: selected_ = std::atoi(text.c_str()); break;
       case Kind::test: begin(text); break;
@@ -101,6 +103,7 @@ class Account {
     if (at != problems_.end()) problems_.erase(at);
   }
 
+  std::mutex mutex_;
   std::vector<std::string> begun_, problems_, failures_;
   std::string running_;
   size_t begun_before_ = 0;

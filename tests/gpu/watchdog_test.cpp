@@ -38,8 +38,9 @@ struct Outcome {
 
 Outcome run_probes(const std::string& seconds, const std::string& filter) {
   const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
-  const std::string command = concat("RAPT_GPU_TEST_PROBES=1 RAPT_GPU_TEST_SECONDS=", seconds, " '", self,
-                                     "' --gtest_filter='", filter, "' 2>&1");
+  const std::string command =
+      concat("env -u GTEST_TOTAL_SHARDS -u GTEST_SHARD_INDEX RAPT_GPU_TEST_PROBES=1 RAPT_GPU_TEST_SECONDS=", seconds,
+             " '", self, "' --gtest_filter='", filter, "' 2>&1");
   Outcome outcome;
   std::FILE* child = popen(command.c_str(), "r");
   if (child == nullptr) return outcome;

@@ -1,5 +1,5 @@
 // AttentionParams: the run-time values of one attention call, as every kernel sees them: raw addresses, strides in
-// elements, lengths. Filled by kernels/bind.cpp; compiled by host and device code; includes nothing outside shared/.
+// elements, lengths. Filled by operations/bind.cpp; compiled by host and device code; includes nothing outside shared/.
 #pragma once
 
 #include "dtype.h"
