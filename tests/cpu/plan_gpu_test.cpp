@@ -181,5 +181,20 @@ TEST(PlanGpu, EveryLegalProblemHasAKernelOnEveryCard) {
   EXPECT_GT(planned, 3000u);
 }
 
+// A call without rows, heads or sequences has a launch of no blocks, whatever the family.
+TEST(PlanGpu, NothingToComputeIsNothingToLaunch) {
+  for (const char* line : {"f16 b0 h2 q64 d64", "f16 b0 h2 q64 d64 causal", "bf16 b1 h2 q0 k64 d64 causal",
+                           "f16 h2 d32 varlen=0,0,0", "f32 h2 d32 b0 varlen=", "f32 b0 h2 q8 d8"}) {
+    const Problem problem = parse_problem(line);
+    for (const char* card : {"l4", "h100"}) {
+      const Step step = plan(problem, device_preset(card)).steps[0];
+      AttentionParams params;
+      params.batch = problem.batch, params.heads_q = problem.heads_q;
+      params.seqlen_q = problem.seqlen_q, params.head_dim_v = problem.head_dim_v;
+      EXPECT_TRUE(step.family->launch_spec({step.config, problem, params}).empty()) << line << " on " << card;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace rapt::test
