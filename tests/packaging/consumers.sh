@@ -36,9 +36,10 @@ with_cmake() {  # with_cmake LABEL BUILD_FOLDER OPTIONS...
   for program in c_rapt cpp_rapt c_rapt_static cpp_rapt_static; do run "$label $program" "$folder/$program"; done
 }
 with_cmake find_package "$work/package" -DRAPT_FROM=package "-DCMAKE_PREFIX_PATH=$prefix"
-# No build type: rapt is optimised all the same.
+# No build type: rapt is optimised all the same. Without the two warnings that g++ 12 gives wrongly (RaptTargets.cmake).
 with_cmake FetchContent "$source_tree" -DRAPT_FROM=source "-DRAPT_SOURCE=$PWD" -DCMAKE_BUILD_TYPE= \
-  -DRAPT_HIGHWAY=OFF -DRAPT_WERROR=ON "-DCMAKE_CXX_FLAGS=-Wall -Wextra" -DCMAKE_EXPORT_COMPILE_COMMANDS=ON
+  -DRAPT_HIGHWAY=OFF -DRAPT_WERROR=ON "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Wno-array-bounds -Wno-restrict" \
+  -DCMAKE_EXPORT_COMPILE_COMMANDS=ON
 compiled=$(grep 'src/operations/sdpa.cpp' "$source_tree/compile_commands.json") ||
   { echo "FetchContent compiles no src/operations/sdpa.cpp"; exit 1; }
 if ! grep -q -- '-O3' <<<"$compiled"; then
