@@ -130,7 +130,9 @@ TEST_F(LabQuantize, RunTakesWhatItWrote) {
        "q=f16 k=e4m3 v=e4m3 b1 h12 q331 k331 d32 k_scales=block128 v_scales=block128 lse"},
       {"--dtype q=sim8,k=e5m2,v=sim8 --scales token", "q=sim8 k=e5m2 v=sim8 b1 h12 q331 k331 d32 scales=token lse"},
   };
+  int n = 0;
   for (const auto& [words, problem] : table) {
+    if (test::quick() && n++ % 2 != 0) continue;
     ASSERT_TRUE(report("quantize '" + sample + "' -o o.safetensors " + words).is_object());
     EXPECT_EQ(to_string(parse_problem(problem_of_run("o.safetensors"))), to_string(parse_problem(problem))) << words;
   }

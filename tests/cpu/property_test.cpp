@@ -285,6 +285,7 @@ TEST_P(PropertyOn, HowABiasOrAMaskLiesChangesNoBit) {
     int keys_alike, rows_alike, heads_alike;
   };
   for (const int64_t q : {1, 3, 17, 70}) {
+    if (quick() && q != 3 && q != 70) continue;  // few rows and many have loops of their own
     constexpr int64_t k = 209;
     const std::vector<View> views = {{"queries innermost", {4 * q * k, q * k, 1, q}, 0, 0, 0},
                                      {"odd rows", {4 * q * (k + 3), q * (k + 3), k + 3, 1}, 0, 0, 0},
