@@ -127,6 +127,9 @@ std::string rerun_command(const Problem& problem, Fill fill, uint64_t seed) {
 std::vector<Result> check_problem(const Problem& problem, Fill fill, uint64_t seed,
                                   const std::vector<Kernel>& kernels) {
   const Problem p = with_lse(problem);
+  for (const Kernel& kernel : kernels)
+    if (kernel.fp8_weights != kernels[0].fp8_weights)
+      throw Error(ErrorCode::internal, "check_problem: kernels of different fp8_weights have different bounds");
   std::vector<Trial> trials(kernels.size());
   const auto unfinished = [&] { return std::any_of(trials.begin(), trials.end(), std::mem_fn(&Trial::needs_more)); };
   try {

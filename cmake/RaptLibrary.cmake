@@ -9,12 +9,10 @@ rapt_defaults(rapt_objects)
 target_include_directories(rapt_objects PRIVATE "${PROJECT_SOURCE_DIR}/include" "${PROJECT_SOURCE_DIR}/src")
 include(RaptIsa)
 include(RaptEmbed)
-# Device texts, and the headers that host and device share: those of shared/, and a family's config and parameters.
+# Device texts and the headers that host and device share: all in the folders of kernels/ but the host halves' own.
 file(GLOB_RECURSE kernel_files CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/kernels/*.cuh"
-  "${PROJECT_SOURCE_DIR}/src/kernels/shared/*.h")
-list(APPEND kernel_files "${PROJECT_SOURCE_DIR}/src/kernels/sm80/config.h" "${PROJECT_SOURCE_DIR}/src/kernels/scalar/config.h"
-  "${PROJECT_SOURCE_DIR}/src/kernels/sm80/sm80.h" "${PROJECT_SOURCE_DIR}/src/kernels/scalar/scalar_tile.h"
-  "${PROJECT_SOURCE_DIR}/src/kernels/merge/merge_params.h" "${PROJECT_SOURCE_DIR}/src/kernels/quantize/quantize_config.h")
+  "${PROJECT_SOURCE_DIR}/src/kernels/*.h")
+list(FILTER kernel_files EXCLUDE REGEX "/kernels/[^/]+\\.h$|_gpu\\.h$")
 rapt_embed(rapt_objects rapt::jit::embedded_files "${PROJECT_SOURCE_DIR}/src/kernels" ${kernel_files})
 
 add_library(rapt_shared SHARED $<TARGET_OBJECTS:rapt_objects>)

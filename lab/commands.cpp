@@ -151,20 +151,27 @@ std::string broken_config_rule(const Common& options, const Device& device, cons
   return "";
 }
 
-// The library's text of that file name ("sm80/attention_sm80.cuh"), or "".
-std::string embedded_text(const std::string& file) {
-  for (const auto& [path, text] : jit::embedded_files())
-    if (base_name(std::string(path)) == file) return std::string(path);
-  return "";
+// The library's text that a variant's path ends with ("sm80/attention_sm80.cuh" of "my/attention_sm80.cuh"), or "".
+// Of several texts of one file name the path must name the folder, too.
+std::string embedded_text(const std::string& variant) {
+  const std::string file = base_name(variant);
+  std::vector<std::string> found;
+  for (const auto& [path, text] : jit::embedded_files()) {
+    if (("/" + variant).ends_with(concat("/", path))) return std::string(path);
+    if (base_name(std::string(path)) == file) found.emplace_back(path);
+  }
+  if (found.size() > 1)
+    invalid("--variant ", variant, ": the library has ", found[0], " and ", found[1],
+            "; its path must end with the one that it replaces");
+  return found.empty() ? "" : found[0];
 }
 
 std::string variant_name(const Common& options, const Device& device, const Problem& problem) {
   if (options.variant.empty()) return "";
-  const std::string file = base_name(options.variant);
-  if (const std::string own = embedded_text(file); !own.empty()) return own;
+  if (const std::string own = embedded_text(options.variant); !own.empty()) return own;
   for (const Family* family : all_families())
     if (family->accepts(problem, device, nullptr)) return embedded_text(concat(family->name, ".cuh"));
-  return file;  // no kernel takes the problem, so that nothing reads the text
+  return base_name(options.variant);  // no kernel takes the problem, so that nothing reads the text
 }
 
 std::map<std::string, std::string> variant_files(const Common& options, const Device& device, const Problem& problem) {

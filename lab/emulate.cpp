@@ -1,5 +1,4 @@
-// From a problem to a kernel that runs on this CPU: plan, text, compiler, dlopen, launch. All that the emulation needs
-// to know of the library's families stands here: each one's parameters and grid, as its launch() has them.
+// From a problem to a kernel that runs on this CPU: plan, text, compiler, dlopen, launch.
 #include "lab/emulate.h"
 
 #include <dlfcn.h>
@@ -90,25 +89,6 @@ bool can_be_shortened(const Problem& p) {
          p.page_size == 0 && !p.q_strides && !p.k_strides && !p.v_strides && !p.out_strides;
 }
 
-std::vector<std::string> words_of(const KernelConfig& config) {
-  std::vector<std::string> words{""};
-  for (const char c : config.words()) {
-    if (c == ' ')
-      words.emplace_back();
-    else
-      words.back() += c;
-  }
-  return words;
-}
-
-// `words` and those that make the configuration `to` of `from`.
-std::string with_difference(std::string words, const KernelConfig& from, const KernelConfig& to) {
-  const std::vector<std::string> now = words_of(from), wanted = words_of(to);
-  for (size_t i = 0; i < now.size(); ++i)
-    if (now[i] != wanted[i]) words += concat(words.empty() ? "" : " ", wanted[i]);
-  return words;
-}
-
 // `extern __shared__ float memory[];` becomes `float* const memory = ...`, the block's one memory (emulation/entry.h).
 std::string with_one_shared_memory(std::string text) {
   constexpr std::string_view word = "__shared__", first = "extern";
@@ -137,7 +117,8 @@ EmulatedProblems emulated_problems(const EmulatedProblem& asked, const Device& d
   for (const auto& [rows, keys] : {std::pair{m + m / 2 + 1, 2 * n + 5}, {m / 2 + 1, n / 2 + 1}}) {
     EmulatedProblem shorter{shortened(asked.problem, rows, keys), asked.config};
     const KernelConfig chosen = step_of(shorter, device, own_text).config;
-    shorter.config = with_difference(asked.config, chosen, config);
+    // Words that come later hold.
+    shorter.config = concat(asked.config, asked.config.empty() ? "" : " ", config.words_unlike(chosen));
     const bool met = !problems.run.empty() && problems.run[0].problem == shorter.problem;
     if (!met && operations(shorter.problem, config) <= most_emulated) problems.run.push_back(std::move(shorter));
   }

@@ -30,16 +30,6 @@ std::vector<std::string> words_of(const std::string& text, char separator) {
   return words;
 }
 
-// The words that differ from the defaults.
-std::string chosen_words(const KernelConfig& config) {
-  const std::vector<std::string> words = words_of(config.words(), ' ');
-  const std::vector<std::string> defaults = words_of(KernelConfig(config.type()).words(), ' ');
-  std::string text;
-  for (size_t i = 0; i < words.size(); ++i)
-    if (words[i] != defaults[i]) text += (text.empty() ? "" : " ") + words[i];
-  return text;
-}
-
 using Files = std::map<std::string, std::string>;
 
 PlannedKernel planned_kernel(const char* family, const std::string& config, const KernelUnit& unit,
@@ -56,8 +46,8 @@ std::vector<PlannedKernel> kernels_of(const Problem& problem, const Device& devi
   const Plan chosen = plan_with(problem, device, overrides.config, files.empty());
   for (int i = 0; i < chosen.step_count; ++i) {
     const Step& step = chosen.steps[static_cast<size_t>(i)];
-    kernels.push_back(planned_kernel(step.family->name, chosen_words(step.config), step.family->unit(step.config),
-                                     device, problem, files));
+    kernels.push_back(planned_kernel(step.family->name, step.config.words_unlike(KernelConfig(step.config.type())),
+                                     step.family->unit(step.config), device, problem, files));
   }
   // Partial states are there to be merged, into whatever their caller wants.
   if (problem.partial)

@@ -15,13 +15,14 @@ PROBLEM = ["src/problem/problem.h", "src/base/error.h", "src/base/files.h", "inc
 
 K = "src/kernels/"
 DEVICE = [K + "shared/", K + "device/", K + "ptx/"]  # what every device text may use
+FAMILIES = sorted(path.name for path in (ROOT / K).iterdir() if path.is_dir() and f"{K}{path.name}/" not in DEVICE)
 # Device texts of each room: no header of a toolkit or the standard library, which NVRTC would need paths for.
 DEVICE_RULES = [
     (K + "ptx/", [K + "ptx/", K + "shared/"], "ptx/ holds single instructions"),
     (K + "device/", DEVICE, "device/ is what several families use"),
     *[
-        (K + family, [K + family, *DEVICE], "a family's device text includes its own folder, device/, ptx/ and shared/")
-        for family in ["sm80/", "scalar/", "merge/", "quantize/", "products/"]
+        (f"{K}{family}/", [f"{K}{family}/", *DEVICE], "a family's device text includes its own folder and what all use")
+        for family in FAMILIES
     ],
     ("lab/emulation/", ["lab/emulation/", *DEVICE, "<"], "what stands in for device code on a CPU is host code"),
     ("lab/", ["lab/", *DEVICE, K + "sm80/"], "device code of the lab includes what kernels include, and its own"),

@@ -69,6 +69,14 @@ std::string KernelConfig::words() const {
   return text;
 }
 
+std::string KernelConfig::words_unlike(const KernelConfig& other) const {
+  std::string text;
+  for (const ConfigField& field : type_->fields)
+    if (const std::string word = field.word(bytes_); word != field.word(other.bytes_))
+      text += concat(text.empty() ? "" : " ", field.name, "=", word);
+  return text;
+}
+
 void KernelConfig::apply(std::string_view words) {
   while (!words.empty()) {
     const size_t end = std::min(words.find(' '), words.size());

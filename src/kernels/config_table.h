@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <new>
 #include <span>
 #include <string>
 #include <string_view>
@@ -67,7 +68,7 @@ template <class Config>
 constexpr ConfigType config_type(const char* name, std::span<const ConfigField> fields) {
   return {name, fields,
           [](const void* a, const void* b) { return *static_cast<const Config*>(a) == *static_cast<const Config*>(b); },
-          [](void* config) { *static_cast<Config*>(config) = Config(); }};
+          [](void* config) { new (config) Config(); }};
 }
 
 // A configuration as plans carry it. Copies are plain bytes; nothing is allocated.
@@ -97,6 +98,8 @@ class KernelConfig {
   // Changes the fields that `words` names ("block_m=32 q_in_registers=1"). Throws Error naming an unknown field or
   // value.
   void apply(std::string_view words);
+  // The words that `other`, a configuration of the same type, has otherwise.
+  std::string words_unlike(const KernelConfig& other) const;
   // The word of a field, or its number; `otherwise` where the configuration has no such field.
   std::string word(std::string_view field) const;
   int64_t number(std::string_view field, int64_t otherwise = 0) const;

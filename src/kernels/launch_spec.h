@@ -20,27 +20,38 @@ struct KernelUnit {
   size_t smem_bytes = 0;  // dynamic shared memory of a block
 };
 
-// One launch: its grid, its attributes, and the bytes of the kernel's one parameter.
-class LaunchSpec {
- public:
-  static constexpr size_t most_param_bytes = 4096;  // of kernels before CUDA 12.1, and on every architecture
-
+// The shape of a launch, and its attributes.
+struct LaunchShape {
   unsigned grid_x = 0, grid_y = 1, grid_z = 1;           // blocks; grid_x = 0: there is nothing to launch
   unsigned cluster_x = 1, cluster_y = 1, cluster_z = 1;  // blocks of a cluster; above 1 needs sm_90
   bool programmatic = false;  // may start before the kernel ahead of it on the stream has ended (sm_90)
   bool cooperative = false;   // all blocks are resident at once
+};
+
+// One launch: its shape, and the bytes of the kernel's one parameter.
+class LaunchSpec : public LaunchShape {
+ public:
+  static constexpr size_t most_param_bytes = 4096;  // on every architecture and with every CUDA
 
   template <class Params>
   explicit LaunchSpec(const Params& params) {
     static_assert(std::is_trivially_copyable_v<Params> && sizeof(Params) <= most_param_bytes && alignof(Params) <= 64);
-    std::memcpy(params_, &params, sizeof params);
-    param_bytes_ = sizeof params;
+    set_params(&params, sizeof params);
   }
+  // A copy takes the parameters that there are, not the room for the largest.
+  LaunchSpec(const LaunchSpec& other) : LaunchShape(other) { set_params(other.params_, other.param_bytes_); }
+  LaunchSpec& operator=(const LaunchSpec&) = delete;
+
   bool empty() const { return grid_x == 0; }
   const void* params() const { return params_; }
   size_t param_bytes() const { return param_bytes_; }
 
  private:
+  void set_params(const void* params, size_t bytes) {
+    std::memcpy(params_, params, bytes);
+    param_bytes_ = bytes;
+  }
+
   size_t param_bytes_;
   alignas(64) std::byte params_[most_param_bytes];  // tensor maps must lie at multiples of 64 bytes
 };

@@ -1,7 +1,6 @@
 // The one path from a host half's LaunchSpec to the driver, for every operation.
 #pragma once
 
-#include <utility>
 #include <vector>
 
 #include "kernels/launch_spec.h"

@@ -17,23 +17,16 @@
 #include "lab/commands.h"
 #include "lab/host_compiler.h"
 #include "tests/cpu/emulation.h"
+#include "tests/cpu/program.h"
 
 namespace rapt::lab {
 namespace {
 
+using test::Outcome;
+using test::run_in;
+using test::text_of;
+
 using nlohmann::json;
-
-std::string text_of(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-struct Outcome {
-  int code = -1;
-  std::string out, err;
-};
 
 class Emulated : public testing::Test {
  protected:
@@ -65,11 +58,8 @@ class Emulated : public testing::Test {
 
   // check of the variant, without NVRTC unless the environment says otherwise: that costs seconds.
   Outcome check(const std::string& words, const std::string& environment = "RAPT_NVRTC=/nowhere") const {
-    const int status =
-        std::system(concat("cd '", folder.string(), "' && TMPDIR='", (folder / "tmp").string(), "' ", environment, " '",
-                           RAPT_BINARY_DIR, "/rapt' check --arch sm_80 ", words, " >stdout 2>stderr")
-                        .c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, text_of(folder / "stdout"), text_of(folder / "stderr")};
+    return run_in(folder, concat("TMPDIR='", (folder / "tmp").string(), "' ", environment, " '", RAPT_BINARY_DIR,
+                                 "/rapt' check --arch sm_80 ", words));
   }
   void expect(const Outcome& outcome, int code, const std::string& part) const {
     EXPECT_EQ(outcome.code, code) << outcome.out << outcome.err;

@@ -24,26 +24,19 @@
 #include "lab/npy.h"
 #include "problem/hint.h"
 #include "runtime/plan.h"
+#include "tests/cpu/program.h"
 
 namespace rapt::lab {
 namespace {
+
+using test::Outcome;
+using test::run_in;
+using test::text_of;
 
 using nlohmann::json;
 
 const std::string program = RAPT_BINARY_DIR "/rapt";
 const std::string sample = RAPT_SOURCE_DIR "/examples/data/minilm-layer0.safetensors";
-
-std::string text_of(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-struct Outcome {
-  int code = -1;
-  std::string out, err;
-};
 
 class LabPromises : public testing::Test {
  protected:
@@ -53,13 +46,8 @@ class LabPromises : public testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(folder); }
 
-  // `words` may redirect; what they do not redirect is returned.
   Outcome rapt(const std::string& words, const std::string& with = program) const {
-    const std::string out = folder / "stdout", err = folder / "stderr";
-    for (const std::string& file : {out, err}) std::filesystem::remove(file);
-    const int status = std::system(
-        concat("cd '", folder.string(), "' && { '", with, "' ", words, " ; } >'", out, "' 2>'", err, "'").c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, text_of(out), text_of(err)};
+    return run_in(folder, concat("'", with, "' ", words));
   }
   void expect_refused(const std::string& words, int code, const std::string& part) const {
     const Outcome outcome = rapt(words);
@@ -401,6 +389,14 @@ TEST_F(Compiled, AVariantNeedsNoGpu) {
   expect_refused("explain 'f16 h8 q512 d64' --arch sm_89 --variant broken.cuh", 2, "does not compile it");
   expect_refused("explain 'f16 h8 q512 d64' --arch sm_89 --variant missing.cuh", 2, "missing.cuh: cannot be opened");
   expect_refused("pack 'f16 h8 q512 d64' --arch sm_89 --variant broken.cuh -o p.pack", 2, "does not compile it");
+
+  // Two families have a config.h: the path must say whose it is.
+  std::filesystem::create_directories(folder / "sm80");
+  for (const char* name : {"config.h", "sm80/config.h"})
+    std::ofstream(folder / name) << text_of(RAPT_SOURCE_DIR "/src/kernels/sm80/config.h") << "// the same\n";
+  expect_refused("explain 'f16 h8 q512 d64' --arch sm_89 --variant config.h", 2,
+                 "--variant config.h: the library has scalar/config.h and sm80/config.h");
+  EXPECT_EQ(rapt("explain 'f16 h8 q512 d64' --arch sm_89 --variant sm80/config.h").code, 0);
 
   // A pack of the variant: its kernel has a signature of its own, since the text is another.
   std::ofstream(folder / "attention_sm80.cuh") << text_of(text) << "// another text\n";

@@ -12,20 +12,20 @@
 #include "base/error.h"
 #include "lab/load.h"
 #include "lab/quantize.h"
+#include "tests/cpu/program.h"
 #include "tests/cpu/support.h"
 
 namespace rapt::lab {
 namespace {
 
+using test::Outcome;
+using test::run_in;
+using test::text_of;
+
 using check::HostTensor;
 using nlohmann::json;
 
 const std::string sample = RAPT_SOURCE_DIR "/examples/data/minilm-layer0.safetensors";
-
-struct Outcome {
-  int code = -1;
-  std::string out, err;
-};
 
 class LabQuantize : public testing::Test {
  protected:
@@ -36,17 +36,7 @@ class LabQuantize : public testing::Test {
   void TearDown() override { std::filesystem::remove_all(folder); }
 
   Outcome rapt(const std::string& words) const {
-    const std::string out = folder / "stdout", err = folder / "stderr";
-    const int status = std::system(
-        concat("cd '", folder.string(), "' && '", RAPT_BINARY_DIR, "/rapt' ", words, " >'", out, "' 2>'", err, "'")
-            .c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, text_of(out), text_of(err)};
-  }
-  static std::string text_of(const std::string& path) {
-    std::ifstream file(path);
-    std::ostringstream text;
-    text << file.rdbuf();
-    return text.str();
+    return run_in(folder, concat("'", RAPT_BINARY_DIR, "/rapt' ", words));
   }
   json report(const std::string& words) const {
     const Outcome outcome = rapt(words + " --device cpu --json");

@@ -23,26 +23,19 @@
 #include "lab/report.h"
 #include "lab/roof.h"
 #include "lab/roof_gpu.h"
+#include "tests/cpu/program.h"
 
 namespace rapt::lab {
 namespace {
+
+using test::Outcome;
+using test::run_in;
+using test::text_of;
 
 using nlohmann::json;
 
 const std::string program = RAPT_BINARY_DIR "/rapt";
 const std::string sample = RAPT_SOURCE_DIR "/examples/data/minilm-layer0.safetensors";
-
-struct Outcome {
-  int code = -1;
-  std::string out, err;
-};
-
-std::string text_of(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 
 class Lab : public testing::Test {
  protected:
@@ -52,12 +45,7 @@ class Lab : public testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(folder); }
 
-  Outcome rapt(const std::string& words) const {
-    const std::string out = folder / "stdout", err = folder / "stderr";
-    const int status = std::system(
-        ("cd '" + folder.string() + "' && '" + program + "' " + words + " >'" + out + "' 2>'" + err + "'").c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, text_of(out), text_of(err)};
-  }
+  Outcome rapt(const std::string& words) const { return run_in(folder, "'" + program + "' " + words); }
 
   std::filesystem::path folder;
 };

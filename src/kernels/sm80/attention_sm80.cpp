@@ -300,8 +300,9 @@ LaunchSpec launch_spec(const StepCall& call) {
   const Problem& p = call.problem;
   const auto& c = call.config.as<Sm80Choice>();
   const int64_t tiles = div_up(p.seqlen_q, c.block_m), heads = p.batch * p.heads_q;
-  if (tiles * heads == 0) return LaunchSpec(Sm80Params{call.params, {}});  // an order of no tiles divides by zero
-  LaunchSpec spec(Sm80Params{call.params, tile_order(p, c)});
+  const bool any = tiles * heads > 0;  // an order of no tiles would divide by zero
+  LaunchSpec spec(Sm80Params{call.params, any ? tile_order(p, c) : TileOrder()});
+  if (!any) return spec;
   const bool split_kv = c.warps_k > 1;  // place_of_block() of attention_sm80.cuh: grid = (q tiles, heads, batch)
   spec.grid_x = static_cast<unsigned>(split_kv ? tiles : tiles * heads);
   if (split_kv) spec.grid_y = static_cast<unsigned>(p.heads_q), spec.grid_z = static_cast<unsigned>(p.batch);

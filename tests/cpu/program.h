@@ -1,0 +1,36 @@
+// Shell commands of tests, with what they printed. Used by the tests of the command line.
+#pragma once
+
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+namespace rapt::test {
+
+struct Outcome {
+  int code = -1;  // -1: it ended by a signal
+  std::string out, err;
+};
+
+inline std::string text_of(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// Runs a command in a folder. It may redirect; what it does not redirect is returned.
+inline Outcome run_in(const std::filesystem::path& folder, const std::string& command) {
+  const std::filesystem::path out = folder / "stdout", err = folder / "stderr";
+  for (const std::filesystem::path& file : {out, err}) std::filesystem::remove(file);
+  const int status = std::system(
+      ("cd '" + folder.string() + "' && { " + command + " ; } >'" + out.string() + "' 2>'" + err.string() + "'")
+          .c_str());
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, text_of(out), text_of(err)};
+}
+
+}  // namespace rapt::test
