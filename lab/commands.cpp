@@ -170,7 +170,7 @@ std::string variant_name(const Common& options, const Device& device, const Prob
   if (options.variant.empty()) return "";
   if (const std::string own = embedded_text(options.variant); !own.empty()) return own;
   for (const Family* family : all_families())
-    if (family->accepts(problem, device, nullptr)) return embedded_text(concat(family->name, ".cuh"));
+    if (family->accepts(problem, device, nullptr)) return family->text;
   return base_name(options.variant);  // no kernel takes the problem, so that nothing reads the text
 }
 

@@ -32,7 +32,7 @@ std::map<std::string, std::string> files_of(const Rung& rung) {
   if (*rung.text == '\0') return files;
   for (const auto& [path, text] : device_texts())
     if (path.starts_with(folder)) files.emplace(path.substr(folder.size()), text);
-  files.emplace(concat(rung.family->name, ".cuh"), device_texts().at(rung.text));
+  files.emplace(rung.family->text, device_texts().at(rung.text));
   return files;
 }
 

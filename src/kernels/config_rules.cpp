@@ -1,8 +1,6 @@
 // Rules that GPU families share (config_rules.h).
 #include "kernels/config_rules.h"
 
-#include <algorithm>
-
 namespace rapt {
 namespace {
 
@@ -24,15 +22,13 @@ void require_multiple(const char* field, int value, int of) {
   if (value % of != 0) bad_config(field, value, "must be a multiple of ", of);
 }
 
-void require_planned(const char* family, const ConfigChange& change, std::initializer_list<std::string_view> free) {
+void require_planned(const char* family, const ConfigChange& change) {
   for (const ConfigField& field : change.chosen.type().fields) {
-    if (std::find(free.begin(), free.end(), field.name) != free.end()) continue;
+    if (field.role == ConfigRole::tunable) continue;
     const std::string now = field.word(change.changed.data()), planned = field.word(change.chosen.data());
-    if (now == planned) continue;
-    std::string list;
-    for (const std::string_view name : free) list += concat(list.empty() ? "" : ", ", name);
-    invalid("config: ", field.name, " = ", now, ": must be ", planned, ", as ", family,
-            " computes this problem; what may be changed: ", list);
+    if (now != planned)
+      invalid("config: ", field.name, " = ", now, ": must be ", planned, ", as ", family,
+              " computes this problem; what may be changed: ", tunable_fields(change.chosen.type()));
   }
 }
 

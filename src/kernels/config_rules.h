@@ -27,8 +27,8 @@ template <class Value, class... Parts>
 
 void require_range(const char* field, int value, int least, int most);
 void require_multiple(const char* field, int value, int of);
-// Fields that are not `free` say what is computed: they must be as the planner chose them.
-void require_planned(const char* family, const ConfigChange& change, std::initializer_list<std::string_view> free);
+// Fields that say what is computed must be as the planner chose them.
+void require_planned(const char* family, const ConfigChange& change);
 
 // What a thread block takes, and the fields that say so.
 struct BlockDemand {

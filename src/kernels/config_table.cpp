@@ -49,18 +49,21 @@ const ConfigField* find_field(const ConfigType& type, std::string_view name) {
 }
 
 [[noreturn]] void unknown_word(const ConfigType& type, std::string_view word) {
-  std::string known;
   std::vector<std::string_view> names;
-  for (const ConfigField& field : type.fields) {
-    known += concat(known.empty() ? "" : ", ", field.name);
-    names.push_back(field.name);
-  }
+  for (const ConfigField& field : type.fields) names.push_back(field.name);
   const std::string_view near = nearest(word.substr(0, word.find('=')), names);
-  invalid("config: word ", word, ": must be FIELD=VALUE with a field of ", known,
+  invalid("config: word ", word, ": must be FIELD=VALUE; what may be changed: ", tunable_fields(type),
           near.empty() ? "" : concat("; did you mean ", near, "?"));
 }
 
 }  // namespace
+
+std::string tunable_fields(const ConfigType& type) {
+  std::string list;
+  for (const ConfigField& field : type.fields)
+    if (field.role == ConfigRole::tunable) list += concat(list.empty() ? "" : ", ", field.name);
+  return list;
+}
 
 std::string KernelConfig::words() const {
   std::string text;

@@ -16,9 +16,13 @@
 
 namespace rapt {
 
+// What a field says: how the problem is computed, which --config may change, or what is computed, which it may not.
+enum class ConfigRole : unsigned char { computed, tunable };
+
 // One field, whatever its type. Pointers are to the whole configuration.
 struct ConfigField {
   std::string_view name;
+  ConfigRole role;
   std::string (*word)(const void* config);                                      // "1", "f16"
   std::string (*code)(const void* config);                                      // "true", "rapt::DType::f16"
   int64_t (*number)(const void* config);                                        // of int and bool; else 0
@@ -31,6 +35,9 @@ struct ConfigType {
   bool (*equal)(const void*, const void*);
   void (*set_defaults)(void*);
 };
+
+// "block_m, warps_m, min_blocks".
+std::string tunable_fields(const ConfigType& type);
 
 // How values of a field are written and read. An enumeration of a family brings its own overloads beside its table.
 std::string config_word(int value);
@@ -49,10 +56,12 @@ void parse_config_word(std::string_view field, std::string_view word, Value&) {
   invalid("config: ", field, " = ", word, ": cannot be changed");
 }
 
-// A row of a family's table: config_field<Sm80Config, &Sm80Config::stages>("stages").
+// A row of a family's table: config_field<Sm80Config, &Sm80Config::stages>("stages", ConfigRole::tunable).
 template <class Config, auto member>
-constexpr ConfigField config_field(std::string_view name) {
-  return {name, [](const void* config) { return config_word(static_cast<const Config*>(config)->*member); },
+constexpr ConfigField config_field(std::string_view name, ConfigRole role = ConfigRole::computed) {
+  return {name,
+          role,
+          [](const void* config) { return config_word(static_cast<const Config*>(config)->*member); },
           [](const void* config) { return config_code(static_cast<const Config*>(config)->*member); },
           [](const void* config) {
             using Value = std::remove_cvref_t<decltype(static_cast<const Config*>(config)->*member)>;

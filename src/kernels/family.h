@@ -35,7 +35,9 @@ struct Family {
   // CPU families: computes the step. workspace: the bytes asked for, or null, and then the context's are used.
   void (*run)(const StepCall& call, CpuResources& cpu, void* workspace) = nullptr;
 
-  // GPU families: the kernel's text, and the launch of one call.
+  // GPU families: the file of the kernel's text ("sm80/attention_sm80.cuh"), the translation unit that includes it, and
+  // the launch of one call.
+  const char* text = nullptr;
   KernelUnit (*unit)(const KernelConfig& config) = nullptr;
   LaunchSpec (*launch_spec)(const StepCall& call) = nullptr;
   // GPU families: throws Error naming the rule that a changed configuration breaks.

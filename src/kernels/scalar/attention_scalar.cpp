@@ -12,7 +12,7 @@
 namespace rapt {
 namespace {
 
-constexpr const char* name = "attention_scalar";
+constexpr const char *name = "attention_scalar", *text = "scalar/attention_scalar.cuh";
 
 constexpr ConfigField config_fields[] = {
     config_field<ScalarConfig, &ScalarConfig::q>("q"),
@@ -21,10 +21,10 @@ constexpr ConfigField config_fields[] = {
     config_field<ScalarConfig, &ScalarConfig::out>("out"),
     config_field<ScalarConfig, &ScalarConfig::head_dim>("head_dim"),
     config_field<ScalarConfig, &ScalarConfig::head_dim_v>("head_dim_v"),
-    config_field<ScalarConfig, &ScalarConfig::block_m>("block_m"),
+    config_field<ScalarConfig, &ScalarConfig::block_m>("block_m", ConfigRole::tunable),
     config_field<ScalarConfig, &ScalarConfig::block_n>("block_n"),
-    config_field<ScalarConfig, &ScalarConfig::warps_m>("warps_m"),
-    config_field<ScalarConfig, &ScalarConfig::min_blocks>("min_blocks"),
+    config_field<ScalarConfig, &ScalarConfig::warps_m>("warps_m", ConfigRole::tunable),
+    config_field<ScalarConfig, &ScalarConfig::min_blocks>("min_blocks", ConfigRole::tunable),
     config_field<ScalarConfig, &ScalarConfig::softcap>("softcap"),
     config_field<ScalarConfig, &ScalarConfig::bias>("bias"),
     config_field<ScalarConfig, &ScalarConfig::alibi>("alibi"),
@@ -66,12 +66,11 @@ size_t workspace_bytes(const Problem&, const KernelConfig&) { return 0; }
 KernelUnit unit(const KernelConfig& config) {
   const auto& a = config.as<ScalarConfig>();
   const auto floats = static_cast<size_t>(ScalarTile(a).floats);
-  return {emit_unit("scalar/attention_scalar.cuh", "attend_scalar", config_table, &a, "AttentionParams"), a.threads(),
-          floats * sizeof(float)};
+  return {emit_unit(text, "attend_scalar", config_table, &a, "AttentionParams"), a.threads(), floats * sizeof(float)};
 }
 
 void check_config(const ConfigChange& change) {
-  require_planned(name, change, {"block_m", "warps_m", "min_blocks"});
+  require_planned(name, change);
   const auto& c = change.changed.as<ScalarConfig>();
   require_range("warps_m", c.warps_m, 1, 32);
   require_range("block_m", c.block_m, 1, 1024);
@@ -93,7 +92,7 @@ LaunchSpec launch_spec(const StepCall& call) {
 
 }  // namespace
 
-const Family attention_scalar{name,    accepts, configure,   config_table, workspace_bytes,
-                              nullptr, unit,    launch_spec, check_config};
+const Family attention_scalar{name,    accepts, configure, config_table, workspace_bytes,
+                              nullptr, text,    unit,      launch_spec,  check_config};
 
 }  // namespace rapt

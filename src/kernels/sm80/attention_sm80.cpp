@@ -13,7 +13,7 @@
 namespace rapt {
 namespace {
 
-constexpr const char* name = "attention_sm80";
+constexpr const char *name = "attention_sm80", *text = "sm80/attention_sm80.cuh";
 
 // What the planner chose: the kernel's configuration, and how many bytes of keys and values should fit into L2
 // together.
@@ -29,30 +29,30 @@ constexpr ConfigField config_fields[] = {
     config_field<Sm80Choice, &Sm80Choice::out>("out"),
     config_field<Sm80Choice, &Sm80Choice::head_dim>("head_dim"),
     config_field<Sm80Choice, &Sm80Choice::head_dim_v>("head_dim_v"),
-    config_field<Sm80Choice, &Sm80Choice::block_m>("block_m"),
-    config_field<Sm80Choice, &Sm80Choice::block_n>("block_n"),
-    config_field<Sm80Choice, &Sm80Choice::warps_m>("warps_m"),
-    config_field<Sm80Choice, &Sm80Choice::warps_k>("warps_k"),
-    config_field<Sm80Choice, &Sm80Choice::stages>("stages"),
-    config_field<Sm80Choice, &Sm80Choice::q_in_registers>("q_in_registers"),
-    config_field<Sm80Choice, &Sm80Choice::min_blocks>("min_blocks"),
-    config_field<Sm80Choice, &Sm80Choice::folded>("folded"),
+    config_field<Sm80Choice, &Sm80Choice::block_m>("block_m", ConfigRole::tunable),
+    config_field<Sm80Choice, &Sm80Choice::block_n>("block_n", ConfigRole::tunable),
+    config_field<Sm80Choice, &Sm80Choice::warps_m>("warps_m", ConfigRole::tunable),
+    config_field<Sm80Choice, &Sm80Choice::warps_k>("warps_k", ConfigRole::tunable),
+    config_field<Sm80Choice, &Sm80Choice::stages>("stages", ConfigRole::tunable),
+    config_field<Sm80Choice, &Sm80Choice::q_in_registers>("q_in_registers", ConfigRole::tunable),
+    config_field<Sm80Choice, &Sm80Choice::min_blocks>("min_blocks", ConfigRole::tunable),
+    config_field<Sm80Choice, &Sm80Choice::folded>("folded", ConfigRole::tunable),
     config_field<Sm80Choice, &Sm80Choice::softcap>("softcap"),
     config_field<Sm80Choice, &Sm80Choice::bias>("bias"),
     config_field<Sm80Choice, &Sm80Choice::alibi>("alibi"),
     config_field<Sm80Choice, &Sm80Choice::mask>("mask"),
-    config_field<Sm80Choice, &Sm80Choice::bounded>("bounded"),
-    config_field<Sm80Choice, &Sm80Choice::programmatic>("programmatic"),
+    config_field<Sm80Choice, &Sm80Choice::bounded>("bounded", ConfigRole::tunable),
+    config_field<Sm80Choice, &Sm80Choice::programmatic>("programmatic", ConfigRole::tunable),
     config_field<Sm80Choice, &Sm80Choice::f16_accumulate>("f16_accumulate"),
-    config_field<Sm80Choice, &Sm80Choice::fp8_scores>("fp8_scores"),
-    config_field<Sm80Choice, &Sm80Choice::fp8_values>("fp8_values"),
+    config_field<Sm80Choice, &Sm80Choice::fp8_scores>("fp8_scores", ConfigRole::tunable),
+    config_field<Sm80Choice, &Sm80Choice::fp8_values>("fp8_values", ConfigRole::tunable),
     config_field<Sm80Choice, &Sm80Choice::p_terms>("p_terms"),
     config_field<Sm80Choice, &Sm80Choice::row_scales>("row_scales"),
     config_field<Sm80Choice, &Sm80Choice::key_scales>("key_scales"),
     config_field<Sm80Choice, &Sm80Choice::value_scales>("value_scales"),
     config_field<Sm80Choice, &Sm80Choice::channel_scales>("channel_scales"),
     config_field<Sm80Choice, &Sm80Choice::key_mean>("key_mean"),
-    config_field<Sm80Choice, &Sm80Choice::flush_keys>("flush_keys"),
+    config_field<Sm80Choice, &Sm80Choice::flush_keys>("flush_keys", ConfigRole::tunable),
 };
 constexpr ConfigType config_table = config_type<Sm80Choice>("Sm80Config", config_fields);
 
@@ -235,7 +235,7 @@ size_t workspace_bytes(const Problem&, const KernelConfig&) { return 0; }
 
 KernelUnit unit(const KernelConfig& config) {
   const auto& a = config.as<Sm80Choice>();
-  return {emit_unit("sm80/attention_sm80.cuh", "attention_sm80", config_table, &a, "Sm80Params"), a.threads(),
+  return {emit_unit(text, "attention_sm80", config_table, &a, "Sm80Params"), a.threads(),
           static_cast<size_t>(smem_bytes(a))};
 }
 
@@ -254,9 +254,7 @@ void check_tiles(const Sm80Config& c) {
 }
 
 void check_config(const ConfigChange& change) {
-  require_planned(name, change,
-                  {"block_m", "block_n", "warps_m", "warps_k", "stages", "q_in_registers", "min_blocks", "folded",
-                   "bounded", "programmatic", "fp8_scores", "fp8_values", "flush_keys"});
+  require_planned(name, change);
   const auto &c = change.changed.as<Sm80Choice>(), &chosen = change.chosen.as<Sm80Choice>();
   require_range("block_m", c.block_m, 1, 1024);
   require_range("block_n", c.block_n, 1, 1024);
@@ -312,7 +310,7 @@ LaunchSpec launch_spec(const StepCall& call) {
 
 }  // namespace
 
-const Family attention_sm80{name,    accepts, configure,   config_table, workspace_bytes,
-                            nullptr, unit,    launch_spec, check_config};
+const Family attention_sm80{name,    accepts, configure, config_table, workspace_bytes,
+                            nullptr, text,    unit,      launch_spec,  check_config};
 
 }  // namespace rapt
