@@ -7,8 +7,7 @@
 
 namespace rapt::cuda {
 
-// CUtensorMap. Not proven on a card yet: a probe that loaded a box by one ended with an illegal instruction on an H200.
-// A kernel takes it by value, as a member of its `const __grid_constant__` parameter block.
+// CUtensorMap. A kernel takes it by value, as a member of its `const __grid_constant__` parameter block.
 struct alignas(64) TensorMap {
   unsigned char bytes[128];
 };
@@ -22,6 +21,8 @@ enum class TensorSwizzle : uint8_t { none, bytes_32, bytes_64, bytes_128 };
 inline constexpr int max_tensor_rank = 5;
 
 // Dimensions go from the innermost, whose elements are adjacent. What a box covers outside the tensor is read as zero.
+// A copy's innermost coordinate must be a multiple of 16 bytes: on an H200 the copy ended otherwise with an illegal
+// instruction.
 struct TensorMapSpec {
   TensorElement element = TensorElement::f16;
   const void* base = nullptr;  // in GPU memory, a multiple of 16 bytes

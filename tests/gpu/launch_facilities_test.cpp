@@ -50,6 +50,44 @@ class GpuLaunchFacilities : public GpuTest {
   }
 };
 
+// A tensor of 16-bit numbers that begins some way into GPU memory; padded with what no copy may show.
+struct Matrix {
+  static constexpr int columns = 40, rows = 20, pitch = 48;
+  static constexpr unsigned short code(int row, int column) {
+    const bool inside = row >= 0 && row < rows && column >= 0 && column < columns;
+    return inside ? static_cast<unsigned short>(row * 256 + column + 1) : static_cast<unsigned short>(0);
+  }
+  cuda::Buffer memory{pitch * rows * 2};
+
+  Matrix() {
+    std::vector<unsigned short> all(pitch * rows, 0xeeee);
+    for (int r = 0; r < rows; ++r)
+      for (int c = 0; c < columns; ++c) all[static_cast<size_t>(r * pitch + c)] = code(r, c);
+    memory.upload(all.data(), memory.bytes());
+  }
+};
+
+constexpr int box_columns = 32, box_rows = 8;
+
+cuda::TensorMapSpec spec_of(const Matrix& matrix, cuda::TensorSwizzle swizzle) {
+  cuda::TensorMapSpec spec;
+  spec.element = cuda::TensorElement::bf16;
+  spec.base = matrix.memory.data();
+  spec.rank = 2;
+  spec.sizes = {Matrix::columns, Matrix::rows};
+  spec.strides = {Matrix::pitch * 2};
+  spec.box = {box_columns, box_rows};
+  spec.swizzle = swizzle;
+  return spec;
+}
+
+// Where element (row, column) of a box lies. In spans of 64 bytes, two of which make a 128-byte line, the 16-byte piece
+// of a row is exchanged with the one whose number differs by the line's.
+size_t place(int row, int column, cuda::TensorSwizzle swizzle) {
+  const int piece = column / 8 ^ (swizzle == cuda::TensorSwizzle::bytes_64 ? row / 2 % 4 : 0);
+  return static_cast<size_t>(row * box_columns + piece * 8 + column % 8);
+}
+
 }  // namespace
 
 // Needs NVRTC, but no GPU.
@@ -79,6 +117,34 @@ TEST_F(GpuLaunchFacilities, ClustersShareTheirMemory) {
     }
     EXPECT_EQ(wrong, 0) << "clusters of " << blocks;
   }
+}
+
+TEST_F(GpuLaunchFacilities, TensorMapsLoadBoxesAndFillWithZeros) {
+  const Matrix matrix;
+  struct Corner {
+    int x, y;
+  };
+  for (const auto swizzle : {cuda::TensorSwizzle::none, cuda::TensorSwizzle::bytes_64})
+    for (const Corner& at : {Corner{0, 0}, {8, 3}, {16, 16}, {-8, -2}, {32, 19}, {104, 0}, {0, -8}}) {
+      SCOPED_TRACE(concat("column ", at.x, ", row ", at.y, ", swizzle ", static_cast<int>(swizzle)));
+      const cuda::TensorMap map = make_tensor_map(spec_of(matrix, swizzle));
+      cuda::Buffer out(box_columns * box_rows * 2);
+      out.fill(0xa5);
+      FacilitiesArgs args{};
+      std::memcpy(args.map.bytes, map.bytes, sizeof map);
+      args.out = out.data();
+      args.x = at.x;
+      args.y = at.y;
+      launch("load_box<32, 8>", {.threads = 64}, args);
+      std::vector<unsigned short> got(box_columns * box_rows);
+      out.download(got.data(), out.bytes());
+      int64_t wrong = 0;
+      for (int r = 0; r < box_rows; ++r)
+        for (int c = 0; c < box_columns; ++c)
+          if (got[place(r, c, swizzle)] != Matrix::code(at.y + r, at.x + c) && wrong++ == 0)
+            ADD_FAILURE() << "row " << r << ", column " << c << ": " << got[place(r, c, swizzle)];
+      EXPECT_EQ(wrong, 0);
+    }
 }
 
 TEST_F(GpuLaunchFacilities, CooperativeGridsMeet) {
