@@ -12,6 +12,7 @@
 #include "lab/machine.h"
 #include "lab/output.h"
 #include "lab/progress.h"
+#include "lab/variant.h"
 
 namespace rapt::lab {
 namespace {
@@ -101,6 +102,7 @@ int bench(const BenchOptions& options) {
   check_options(options);
   const std::vector<Problem> problems = problems_of(options);
   const Device device = chosen_device(options.common, true);
+  require_variant_included(problems, device, options.common);
   for (const std::string& config : options.common.configs) {
     check_config_words(config);
     const std::string broken =

@@ -346,6 +346,7 @@ int check_without_gpu(const CheckOptions& options, const std::vector<Task>& task
                        "; with --arch, such as --arch sm_89, it is compiled and emulated all the same"));
   const std::vector<Device> device = gpu_presets(common.arch);
   if (device.size() != 1) invalid("--arch ", common.arch, ": give one");
+  require_variant_included(problems_of(tasks), device[0], common);
   const CompiledVariant compiled = compile_variant(options, tasks, device[0]);
   if (!common.json && compiled.kernels) print_compiled(*compiled.kernels);
   if (!common.json && !compiled.kernels) fmt::print("not compiled for {}: {}\n", device[0].arch, compiled.why);
@@ -371,6 +372,7 @@ int check(const CheckOptions& options) {
     return check_without_gpu(options, tasks, why);
   const Device device = chosen_device(options.common, true);
   if (!options.common.json) fmt::print("device  {}\n", title_of(device));
+  require_variant_included(problems_of(tasks), device, options.common);
   LibrarySubject subject(options, device);
   // Of many cases some may break a rule; of one it is wrong input.
   if (const std::string broken = subject.broken_rule(tasks[0]); tasks.size() == 1 && !broken.empty()) invalid(broken);

@@ -50,6 +50,7 @@ int explain(const ExplainOptions& options) {
   const bool variant = !options.common.variant.empty();
   const nlohmann::ordered_json chosen = plan_of(problem, device, config, !variant);
   CompiledKernels compiled;
+  if (variant) require_variant_included({problem}, device, options.common);
   if (variant) compiled = compile_for({problem}, device, options.common, config, "explain --variant");
   if (options.common.json) {
     nlohmann::ordered_json all = {{"problem", to_string(problem)},

@@ -7,6 +7,9 @@
 
 #include "base/error.h"
 #include "cpu/threads.h"
+#include "jit/sources.h"
+#include "runtime/gpu.h"
+#include "runtime/plan.h"
 
 namespace rapt::lab {
 
@@ -23,6 +26,28 @@ KernelOverrides overrides_of(const Common& options, const std::string& config) {
       return variant_files(options, device, problem);
     };
   return overrides;
+}
+
+void require_variant_included(const std::vector<Problem>& problems, const Device& device, const Common& options) {
+  if (options.variant.empty() || device.kind != DeviceKind::cuda) return;
+  std::string replaced;
+  for (const Problem& problem : problems) {
+    const auto files = variant_files(options, device, problem);
+    try {
+      const Plan chosen = plan(problem, device);
+      for (int i = 0; i < chosen.step_count; ++i) {
+        const Step& step = chosen.steps[static_cast<size_t>(i)];
+        const jit::Request request = request_for(step.family->unit(step.config), device.arch, step.family->name, files);
+        replaced = files.begin()->first;
+        if (jit::collect_sources(request).headers.contains(replaced)) return;
+      }
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::unsupported) return;  // a wrong text: the compiler says more
+    }
+  }
+  if (!replaced.empty())
+    invalid("--variant ", options.variant, ": takes the place of ", replaced, ", which no kernel of ",
+            problems.size() == 1 ? "this problem" : "these problems", " includes");
 }
 
 CompiledKernels compile_for(const std::vector<Problem>& problems, const Device& device, const Common& options,

@@ -17,6 +17,10 @@ void require_compiler(const std::string& who);
 // --variant's text, and one of --config's values, in the form that select_kernels takes.
 KernelOverrides overrides_of(const Common& options, const std::string& config = "");
 
+// Throws Error where no kernel of the problems includes the text that --variant replaces: its result would say nothing
+// of the variant.
+void require_variant_included(const std::vector<Problem>& problems, const Device& device, const Common& options);
+
 struct CompiledKernels {
   KernelSelection selection;
   std::vector<jit::Image> images;  // of selection.kernels

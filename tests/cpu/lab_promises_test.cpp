@@ -397,6 +397,9 @@ TEST_F(Compiled, AVariantNeedsNoGpu) {
   expect_refused("explain 'f16 h8 q512 d64' --arch sm_89 --variant config.h", 2,
                  "--variant config.h: the library has scalar/config.h and sm80/config.h");
   EXPECT_EQ(rapt("explain 'f16 h8 q512 d64' --arch sm_89 --variant sm80/config.h").code, 0);
+  for (const char* command : {"explain", "check"})
+    expect_refused(concat(command, " 'f32 h8 q9 d64' --arch sm_89 --variant sm80/config.h"), 2,
+                   "takes the place of sm80/config.h, which no kernel of this problem includes");
 
   // A pack of the variant: its kernel has a signature of its own, since the text is another.
   std::ofstream(folder / "attention_sm80.cuh") << text_of(text) << "// another text\n";
