@@ -44,8 +44,8 @@ double portable_ln(double x) {
   return 2 * z * sum + exponent * 0.6931471805599453;
 }
 double portable_cos_turns(double t) {
-  t -= static_cast<double>(static_cast<int64_t>(t + 0.5));  // t >= 0 becomes [-1/2, 1/2)
-  const bool flip = std::fabs(t) > 0.25;                    // cos(pi - x) = -cos(x)
+  t -= std::floor(t + 0.5);               // exact: t >= 0 becomes [-1/2, 1/2)
+  const bool flip = std::fabs(t) > 0.25;  // cos(pi - x) = -cos(x)
   const double x = 6.283185307179586 * (flip ? 0.5 - std::fabs(t) : t), x2 = x * x;
   double sum = 1;
   for (int n = 22; n >= 2; n -= 2) sum = 1 - sum * x2 / (n * (n - 1));

@@ -199,22 +199,30 @@ TEST_F(SafetensorsFile, AFailedWriteLeavesTheOldFileAndNothingElse) {
   EXPECT_EQ(text, "old");
 }
 
-// Time grows with the number of tensors, not with its square (which took 16 s here).
+// Time grows with the number of tensors, not with its square: four times as many take about four times as long, not 16.
 TEST_F(SafetensorsFile, ManyTensors) {
   const std::string path = folder / "many.safetensors";
   const int64_t count = std::getenv("RAPT_TEST_QUICK") != nullptr ? 20'000 : 100'000;
-  std::vector<NamedTensor> tensors;
-  for (int64_t i = 0; i < count; ++i) {
-    tensors.push_back({"tensor." + std::to_string(i), check::make_tensor(DType::i32, {1})});
-    tensors.back().tensor.set({0}, static_cast<double>(i));
-  }
-  const auto begin = std::chrono::steady_clock::now();
-  write_safetensors(path, tensors);
-  const TensorFile file = read_safetensors(FileSource(path));
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-  EXPECT_LT(seconds.count(), 5.0);
-  ASSERT_EQ(std::ssize(file.tensors), count);
-  EXPECT_EQ(file.tensors.at("tensor.17").at({0}), 17.0);
+  const auto seconds_of = [&](int64_t some) {
+    std::vector<NamedTensor> tensors;
+    for (int64_t i = 0; i < some; ++i) {
+      tensors.push_back({"tensor." + std::to_string(i), check::make_tensor(DType::i32, {1})});
+      tensors.back().tensor.set({0}, static_cast<double>(i));
+    }
+    double least = 1e9;
+    for (int round = 0; round < 2; ++round) {
+      const auto begin = std::chrono::steady_clock::now();
+      write_safetensors(path, tensors);
+      const TensorFile file = read_safetensors(FileSource(path));
+      const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+      EXPECT_EQ(std::ssize(file.tensors), some);
+      EXPECT_EQ(file.tensors.at("tensor.17").at({0}), 17.0);
+      least = std::min(least, seconds.count());
+    }
+    return least;
+  };
+  const double quarter = seconds_of(count / 4);
+  EXPECT_LT(seconds_of(count), 10 * quarter);
 }
 
 TEST_F(SafetensorsFile, WhatIsNoReadableFileIsNamed) {
