@@ -6,6 +6,11 @@ list(FILTER rapt_sources EXCLUDE REGEX "/src/cpu/isa_[a-z0-9_]+\\.cpp$")
 
 add_library(rapt_objects OBJECT ${rapt_sources})
 rapt_defaults(rapt_objects)
+# ccache, for builds that compile the library more than once with the same words (.ci/run: the program, the wheel).
+set(RAPT_LIBRARY_LAUNCHER "" CACHE STRING "Compiler launcher of the library's files alone, such as ccache")
+if(RAPT_LIBRARY_LAUNCHER)
+  set_target_properties(rapt_objects PROPERTIES CXX_COMPILER_LAUNCHER "${RAPT_LIBRARY_LAUNCHER}")
+endif()
 target_include_directories(rapt_objects PRIVATE "${PROJECT_SOURCE_DIR}/include" "${PROJECT_SOURCE_DIR}/src")
 include(RaptIsa)
 include(RaptEmbed)

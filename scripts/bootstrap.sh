@@ -39,6 +39,7 @@ need_ci() {
   need python3-venv has_venv ""
   need python3-dev has_python_headers ""
   need pkg-config has_command pkg-config
+  need ccache has_command ccache
   need clang has_command clang++
   need clang-format has_command clang-format
   need clang-tidy has_command clang-tidy
