@@ -52,7 +52,8 @@ std::vector<PlannedKernel> kernels_of(const Problem& problem, const Device& devi
   // Partial states are there to be merged, into whatever their caller wants.
   if (problem.partial)
     for (const DType out : {DType::f16, DType::bf16, DType::f32})
-      kernels.push_back(planned_kernel("merge", concat("out=", name_of(out)), merge_unit(out), device, problem, files));
+      kernels.push_back(
+          planned_kernel("merge", concat("out=", name_of(out)), merge_unit({.out = out}), device, problem, files));
   return kernels;
 }
 

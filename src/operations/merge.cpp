@@ -137,10 +137,11 @@ void merge_row(const rapt_merge_args& a, const Row& row) {
 }
 
 void merge_on_gpu(Context& context, const rapt_merge_args& args, void* stream) {
-  const LaunchSpec spec = merge_launch(merge_params(args));
+  const MergeConfig config{.out = static_cast<DType>(args.out->dtype)};
+  const LaunchSpec spec = merge_launch(merge_params(args), config);
   if (spec.empty()) return;
   GpuCall call(context, {"rapt_merge", "out", args.out->device.index}, stream);
-  call.run({{merge_unit(static_cast<DType>(args.out->dtype)), spec}});
+  call.run({{merge_unit(config), spec}});
 }
 
 }  // namespace

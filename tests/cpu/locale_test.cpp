@@ -73,7 +73,7 @@ void add_plans(Texts& texts) {
 }
 
 void add_operations(Texts& texts) {
-  for (const DType out : {DType::f32, DType::f16, DType::bf16}) texts.push_back(merge_unit(out).text);
+  for (const DType out : {DType::f32, DType::f16, DType::bf16}) texts.push_back(merge_unit({.out = out}).text);
   const ProductCall calls[] = {make_gemm(DType::e4m3, DType::e4m3, DType::f16, 16, 16, 1024),
                                make_qk(DType::f16, DType::f16, DType::f32, {1, 1, 1, 16, 16, 128})};
   for (const ProductCall& call : calls)

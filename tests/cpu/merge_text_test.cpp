@@ -16,7 +16,7 @@
 
 namespace rapt {
 
-alignas(16) double merge_shared[MergeParams::shared_doubles];
+alignas(16) double merge_shared[merge_smem_bytes({}) / sizeof(double)];
 
 namespace {
 
@@ -88,12 +88,12 @@ class MergeCall {
 void emulate(const rapt_merge_args& args) {
   const MergeParams params = merge_params(args);
   // Fewer blocks than rows: they stride.
-  cuda_emulation::launch(2, 32 * MergeParams::warps, reinterpret_cast<float*>(merge_shared),
-                         2 * MergeParams::shared_doubles, [&] {
+  cuda_emulation::launch(2, MergeConfig().threads(), reinterpret_cast<float*>(merge_shared),
+                         merge_smem_bytes({}) / static_cast<int>(sizeof(float)), [&] {
                            switch (params.out.dtype) {
-                             case DType::f32: return merge_states<DType::f32>(params);
-                             case DType::f16: return merge_states<DType::f16>(params);
-                             default: return merge_states<DType::bf16>(params);
+                             case DType::f32: return merge_states<MergeConfig{DType::f32}>(params);
+                             case DType::f16: return merge_states<MergeConfig{DType::f16}>(params);
+                             default: return merge_states<MergeConfig{DType::bf16}>(params);
                            }
                          });
 }

@@ -79,14 +79,14 @@ inline void merge_row(const MergeParams& p, const Row& row, double* weights) {
 
 }  // namespace merging
 
-template <DType dtype>
+template <auto cfg>
 inline void merge_states(const MergeParams& p) {
   extern __shared__ double merge_shared[];
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  const index_t rows = p.batch * p.heads * p.rows, step = index_t{gridDim.x} * MergeParams::warps;
-  for (index_t r = index_t{blockIdx.x} * MergeParams::warps + warp; r < rows; r += step) {
+  const index_t rows = p.batch * p.heads * p.rows, step = index_t{gridDim.x} * cfg.warps;
+  for (index_t r = index_t{blockIdx.x} * cfg.warps + warp; r < rows; r += step) {
     const merging::Row row{r / p.rows / p.heads, r / p.rows % p.heads, r % p.rows};
-    merging::merge_row<dtype>(p, row, merge_shared + warp * MergeParams::most_parts);
+    merging::merge_row<cfg.out>(p, row, merge_shared + warp * MergeParams::most_parts);
   }
 }
 

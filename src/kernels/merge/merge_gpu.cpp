@@ -3,23 +3,27 @@
 
 #include <algorithm>
 
-#include "base/error.h"
+#include "kernels/config_table.h"
 
 namespace rapt {
+namespace {
+constexpr ConfigField config_fields[] = {
+    config_field<MergeConfig, &MergeConfig::out>("out"),
+    config_field<MergeConfig, &MergeConfig::warps>("warps"),
+};
+constexpr ConfigType config_table = config_type<MergeConfig>("MergeConfig", config_fields);
+}  // namespace
 
-KernelUnit merge_unit(DType out) {
-  constexpr int threads = 32 * MergeParams::warps;
-  return {concat("#include \"merge/merge.cuh\"\nextern \"C\" __global__ void __launch_bounds__(", threads,
-                 ") rapt_kernel(const __grid_constant__ rapt::MergeParams p) { rapt::merge_states<rapt::DType::",
-                 name_of(out), ">(p); }\n"),
-          threads, MergeParams::shared_doubles * sizeof(double)};
+KernelUnit merge_unit(const MergeConfig& c) {
+  return {emit_unit("merge/merge.cuh", "merge_states", config_table, &c, "MergeParams", "1"), c.threads(),
+          static_cast<size_t>(merge_smem_bytes(c))};
 }
 
-LaunchSpec merge_launch(const MergeParams& params) {
+LaunchSpec merge_launch(const MergeParams& params, const MergeConfig& config) {
   LaunchSpec spec(params);
   const index_t rows = params.batch * params.heads * params.rows;
-  constexpr index_t warps = MergeParams::warps;  // a row each; the kernel strides over what is left
-  spec.grid_x = static_cast<unsigned>(std::min((rows + warps - 1) / warps, most_blocks));
+  // A warp takes a row; the kernel strides over what is left.
+  spec.grid_x = static_cast<unsigned>(std::min((rows + config.warps - 1) / config.warps, most_blocks));
   return spec;
 }
 

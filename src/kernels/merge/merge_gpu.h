@@ -6,7 +6,7 @@
 
 namespace rapt {
 
-KernelUnit merge_unit(DType out);
-LaunchSpec merge_launch(const MergeParams& params);
+KernelUnit merge_unit(const MergeConfig& config);
+LaunchSpec merge_launch(const MergeParams& params, const MergeConfig& config);
 
 }  // namespace rapt

@@ -1,4 +1,4 @@
-// MergeParams: the run-time values of one merge of partial states, as the GPU kernel sees them.
+// MergeParams: the run-time values of one merge of partial states, as the GPU kernel sees them, and its configuration.
 // Filled by kernels/merge/merge_gpu.cpp; includes nothing outside shared/.
 #pragma once
 
@@ -13,10 +13,17 @@ struct MergePart {
   index_t out_batch, out_head, out_row, out_column, lse_batch, lse_head, lse_row;
 };
 
+// What is compiled.
+struct MergeConfig {
+  DType out = DType::f32;
+  int warps = 4;  // of a thread block, each with a row
+
+  constexpr int threads() const { return 32 * warps; }
+  constexpr bool operator==(const MergeConfig&) const = default;
+};
+
 struct MergeParams {
   static constexpr int most_parts = 48;  // kernel parameters are 4 KB on every driver
-  static constexpr int warps = 4;        // of a thread block, each with a row
-  static constexpr int shared_doubles = warps * most_parts;
 
   TensorRef out, lse;  // lse may be absent
   const float* sinks = nullptr;
@@ -26,5 +33,10 @@ struct MergeParams {
   MergePart parts[most_parts] = {};
 };
 static_assert(sizeof(MergeParams) <= 4096);
+
+// Dynamic shared memory: the weights of each warp's row.
+constexpr int merge_smem_bytes(const MergeConfig& c) {
+  return c.warps * MergeParams::most_parts * static_cast<int>(sizeof(double));
+}
 
 }  // namespace rapt
