@@ -57,22 +57,6 @@ std::vector<PlannedKernel> kernels_of(const Problem& problem, const Device& devi
   return kernels;
 }
 
-// What limits the blocks of a multiprocessor beside its registers, threads and shared memory: NVIDIA's
-// cuda_occupancy.h (CUDA 13.0), cudaOccMaxBlocksPerMultiprocessor and, from sm_90 on, cudaOccMaxBlocksPerSMBlock-
-// BarrierLimit; the same block limits stand in the CUDA C++ Programming Guide, "Technical Specifications per Compute
-// Capability".
-struct BlockLimits {
-  int sm, blocks, barriers;  // barriers: 0 = they do not limit
-};
-constexpr BlockLimits block_limits[] = {{80, 32, 0},   {86, 16, 0},   {87, 16, 0},   {89, 24, 0},  {90, 32, 64},
-                                        {100, 32, 64}, {103, 32, 64}, {120, 24, 24}, {121, 24, 24}};
-
-const BlockLimits& limits_of(const Device& device) {
-  for (const BlockLimits& row : block_limits)
-    if (row.sm == device.sm) return row;
-  unsupported("device ", device.name, ": the block limits of sm_", device.sm, " are not known");
-}
-
 constexpr int warp_threads = 32, partitions = 4;  // of a multiprocessor, each with a quarter of the registers
 constexpr int64_t register_granularity = 256;     // registers of a warp come in so many, on every sm from 3.0 on
 constexpr int64_t shared_granularity = 128;       // sm_80 and up
@@ -144,7 +128,7 @@ std::vector<jit::Image> compile_kernels(const std::vector<PlannedKernel>& kernel
 
 // As cuda_occupancy.h computes it for kernels that prefer shared memory to L1.
 Occupancy occupancy(const Device& device, const KernelNeeds& needs) {
-  const BlockLimits& limits = limits_of(device);
+  const BlockLimits limits = block_limits(device.sm);
   const int64_t warps = (needs.threads + warp_threads - 1) / warp_threads;
   const int64_t warp_registers = rounded_up(int64_t{needs.registers} * warp_threads, register_granularity);
   const int64_t shared = rounded_up(needs.shared_bytes + reserved_shared, shared_granularity);

@@ -18,15 +18,18 @@ constexpr std::pair<CpuIsa, const char*> isa_names[] = {{CpuIsa::scalar, "scalar
                                                         {CpuIsa::avx512_bf16, "avx512-bf16"}};
 
 // What a compute capability fixes: the CUDA C++ Programming Guide's table "Technical Specifications per Compute
-// Capability". A block may ask for 1 KiB less than a multiprocessor's shared memory.
+// Capability". A block may ask for 1 KiB less than a multiprocessor's shared memory. Barriers: cuda_occupancy.h of CUDA
+// 13.0, cudaOccMaxBlocksPerSMBlockBarrierLimit.
 struct Capability {
   int sm;
   int smem_per_sm_kib;
   int threads_per_sm;
+  BlockLimits limits;
 };
-constexpr Capability capabilities[] = {{80, 164, 2048},  {86, 100, 1536},  {87, 164, 1536},
-                                       {89, 100, 1536},  {90, 228, 2048},  {100, 228, 2048},
-                                       {103, 228, 2048}, {120, 100, 1536}, {121, 100, 1536}};
+constexpr Capability capabilities[] = {
+    {80, 164, 2048, {32, 0}},   {86, 100, 1536, {16, 0}},   {87, 164, 1536, {16, 0}},
+    {89, 100, 1536, {24, 0}},   {90, 228, 2048, {32, 64}},  {100, 228, 2048, {32, 64}},
+    {103, 228, 2048, {32, 64}}, {120, 100, 1536, {24, 24}}, {121, 100, 1536, {24, 24}}};
 constexpr int registers_per_sm = 65536;  // of every one of them
 
 // Cards by capability, smallest first. Those without a name stand for an architecture alone: Jetson AGX Orin, B300 (as
@@ -86,6 +89,12 @@ const char* name_of(CpuIsa isa) {
   for (const auto& [row, name] : isa_names)
     if (row == isa) return name;
   return "unknown";
+}
+
+BlockLimits block_limits(int sm) {
+  for (const Capability& capability : capabilities)
+    if (capability.sm == sm) return capability.limits;
+  unsupported("compute capability ", sm / 10, ".", sm % 10, ": its block limits are not known");
 }
 
 // The "a" of sm_90a admits the instructions that only that chip has (wgmma, setmaxnreg). No kernel of

@@ -30,6 +30,13 @@ struct Device {
   std::string arch;  // what kernels are compiled for: "sm_89", "sm_90a"; "compute_89" = PTX for the driver
 };
 
+// What limits the blocks of a multiprocessor beside its registers, threads and shared memory.
+struct BlockLimits {
+  int blocks = 0, barriers = 0;  // barriers: 0 = they do not limit
+};
+// Throws Error where nothing is known of compute capability `sm`.
+BlockLimits block_limits(int sm);
+
 // The architecture that kernels of compute capability `sm` are compiled for: 90 -> "sm_90a", 89 -> "sm_89".
 std::string arch_of(int sm);
 // "sm_90a", "compute_90" -> 90; 0 for anything else.

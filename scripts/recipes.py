@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+"""Follows the recipes of CONTRIBUTING.md ("How to add ..."): each has an example, tests/recipes/NAME.patch.
+
+    recipes.py check            the examples still apply, and touch only what their recipe names (.ci/run; seconds)
+    recipes.py run [NAME ...]   each in a clone of HEAD: applied, built, and its commands run (minutes each)
+
+A patch begins with lines "recipe: WORDS" (those of the recipe's heading), "files: N" (the most files that exist
+already and may be changed) and "run: COMMAND" (each must exit with 0). Exits 1 where one fails.
+"""
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "tests/recipes"
+
+
+class Recipe:
+    def __init__(self, path):
+        self.path, self.name = path, path.stem
+        text = path.read_text(encoding="utf-8")
+        head = text.split("\ndiff --git ", 1)[0].splitlines()
+        values = [line.split(": ", 1) for line in head if ": " in line]
+        self.words = next(value for key, value in values if key == "recipe")
+        self.most_files = int(next(value for key, value in values if key == "files"))
+        self.commands = [value for key, value in values if key == "run"]
+        self.changed = re.findall(r"^diff --git a/(\S+) b/\S+\nindex ", text, re.M)
+        self.created = re.findall(r"^diff --git a/(\S+) b/\S+\nnew file ", text, re.M)
+
+    def paragraph(self):
+        """What CONTRIBUTING.md says, from "**... WORDS" to the next empty line."""
+        text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+        start = text.find(f"**... {self.words}")
+        return "" if start < 0 else text[start:].split("\n\n", 1)[0]
+
+    def faults(self):
+        named = re.findall(r"`([^`\s]+)`", self.paragraph())
+        if not named:
+            yield f'CONTRIBUTING.md has no recipe "... {self.words}" that names files'
+        for file in self.changed + self.created:
+            if not any(pathlib.PurePath(file).match(pattern(name)) for name in named):
+                yield f'{file}: not named in the recipe "... {self.words}"'
+        if len(self.changed) > self.most_files:
+            yield f"changes {len(self.changed)} files: must be at most {self.most_files}"
+        applied = subprocess.run(["git", "apply", "--check", self.path], cwd=ROOT, capture_output=True, text=True)
+        if applied.returncode != 0:
+            yield "no longer applies: " + applied.stderr.strip()
+
+
+def pattern(name):
+    """`src/kernels/NAME/` names everything in such a folder, `src/cpu/isa_NAME.cpp` such a file."""
+    name = name.replace("NAME", "*")
+    return name + "*" if name.endswith("/") else name
+
+
+def run(recipe):
+    with tempfile.TemporaryDirectory() as folder:
+        commands = [f"git clone -q {ROOT} .", f"git apply {recipe.path}", *recipe.commands]
+        for command in commands:
+            done = subprocess.run(["bash", "-euo", "pipefail", "-c", command], cwd=folder, text=True,
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            if done.returncode != 0:
+                yield f"{command}\nended with {done.returncode}:\n{done.stdout[-4000:]}"
+                return
+
+
+def main(words):
+    if not words or words[0] not in ("check", "run"):
+        print(__doc__, file=sys.stderr)
+        return 2
+    recipes = [Recipe(path) for path in sorted(FOLDER.glob("*.patch"))]
+    recipes = [recipe for recipe in recipes if len(words) == 1 or recipe.name in words[1:]]
+    failed = 0
+    for recipe in recipes:
+        faults = list(recipe.faults() if words[0] == "check" else run(recipe))
+        failed += bool(faults)
+        print(f"{recipe.name}: {'FAILED' if faults else 'passed'}; {len(recipe.changed)} files changed, "
+              f"{len(recipe.created)} new")
+        for fault in faults:
+            print("  " + fault)
+    print(f"{len(recipes) - failed} recipes passed, {failed} failed")
+    return 1 if failed or not recipes else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
