@@ -1,5 +1,5 @@
 # Which instruction sets the CPU backend is built for, and the flags of each one's translation unit.
-# Included by RaptLibrary.cmake, whose rapt_objects it gives sources, flags and the definitions RAPT_ISA_<NAME>.
+# Included by RaptLibrary.cmake, whose rapt_objects it gives sources, flags and the definition RAPT_CPU_ISAS.
 # The flags are the least that make Highway's static target the one wanted (its hwy/detect_targets.h, 1.0.3 to 1.2.0):
 # AVX2 asks for BMI2, FMA, F16C and, through SSE4, PCLMUL and AES (no code here uses those two); AVX3 adds AVX-512
 # F, BW, DQ and VL; its code also uses CD. src/device/device.cpp must look for each of them before it picks a set.
@@ -15,7 +15,7 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
   list(APPEND avx512_bf16_flags -Wno-maybe-uninitialized)
 endif()
 
-# Adds src/cpu/isa_<name>.cpp with flags if the compiler knows them, and defines RAPT_ISA_<NAME>=1 for the library.
+# Adds src/cpu/isa_<name>.cpp with flags if the compiler knows them, and its name to rapt_isas.
 function(rapt_isa name)
   set(source "${PROJECT_SOURCE_DIR}/src/cpu/isa_${name}.cpp")
   string(TOUPPER ${name} upper)
@@ -37,9 +37,6 @@ function(rapt_isa name)
     set_source_files_properties("${source}" TARGET_DIRECTORY rapt_objects PROPERTIES
       COMPILE_OPTIONS "${level};-fno-math-errno;${${name}_flags}")
     target_sources(rapt_objects PRIVATE "${source}")
-    if(NOT name STREQUAL "scalar")
-      target_compile_definitions(rapt_objects PRIVATE RAPT_ISA_${upper}=1)
-    endif()
     set(rapt_isas ${rapt_isas} ${name} PARENT_SCOPE)
   endif()
 endfunction()
@@ -63,5 +60,8 @@ elseif(RAPT_HIGHWAY)
   message(WARNING "rapt: hwy/highway.h not found (Debian and Ubuntu: libhwy-dev), so the CPU backend has only the "
     "scalar instruction set and is many times slower. -DRAPT_HIGHWAY=OFF asks for that without this warning.")
 endif()
+list(TRANSFORM rapt_isas REPLACE "(.+)" "ISA(\\1)" OUTPUT_VARIABLE isa_rows)
+string(REPLACE ";" " " isa_rows "${isa_rows}")
+target_compile_definitions(rapt_objects PRIVATE "RAPT_CPU_ISAS=${isa_rows}")
 string(REPLACE ";" ", " isa_list "${rapt_isas}")
 message(STATUS "rapt: CPU instruction sets: ${isa_list}")

@@ -17,14 +17,12 @@
 namespace rapt::lab {
 namespace {
 
-constexpr CpuIsa all_isas[] = {CpuIsa::scalar, CpuIsa::neon, CpuIsa::avx2, CpuIsa::avx512, CpuIsa::avx512_bf16};
-
 // What this build has and the machine runs: everything of its architecture up to the chosen one.
 std::vector<std::string> usable_isas(CpuIsa chosen) {
   std::vector<std::string> names;
-  for (const CpuIsa isa : all_isas) {
+  for (const auto& [isa, name] : cpu_isas) {
     const bool other_architecture = (isa == CpuIsa::neon) != (chosen == CpuIsa::neon) && isa != CpuIsa::scalar;
-    if (isa <= chosen && !other_architecture) names.push_back(name_of(isa));
+    if (isa <= chosen && !other_architecture) names.emplace_back(name);
   }
   return names;
 }

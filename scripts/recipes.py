@@ -44,6 +44,8 @@ class Recipe:
                 yield f'{file}: not named in the recipe "... {self.words}"'
         if len(self.changed) > self.most_files:
             yield f"changes {len(self.changed)} files: must be at most {self.most_files}"
+        if not self.changed + self.created:
+            return
         applied = subprocess.run(["git", "apply", "--check", self.path], cwd=ROOT, capture_output=True, text=True)
         if applied.returncode != 0:
             yield "no longer applies: " + applied.stderr.strip()
@@ -57,7 +59,8 @@ def pattern(name):
 
 def run(recipe):
     with tempfile.TemporaryDirectory() as folder:
-        commands = [f"git clone -q {ROOT} .", f"git apply {recipe.path}", *recipe.commands]
+        changes = [f"git apply {recipe.path}"] if recipe.changed + recipe.created else []
+        commands = [f"git clone -q {ROOT} .", *changes, *recipe.commands]
         for command in commands:
             done = subprocess.run(["bash", "-euo", "pipefail", "-c", command], cwd=folder, text=True,
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT)

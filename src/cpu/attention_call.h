@@ -39,10 +39,10 @@ struct AttentionKernel {
 // block_m: 8 is the kernel whose lanes are channels; 16, 32 and 64 those whose lanes are rows.
 constexpr int narrow_rows = 8;
 
-extern const AttentionKernel attention_scalar;
-extern const AttentionKernel attention_avx2;
-extern const AttentionKernel attention_avx512;
-extern const AttentionKernel attention_avx512_bf16;
-extern const AttentionKernel attention_neon;
+// Those of this build, each in a file isa_NAME.cpp: cmake/RaptIsa.cmake defines RAPT_CPU_ISAS as ISA(scalar) ISA(avx2)
+// ...
+#define ISA(name) extern const AttentionKernel attention_##name;
+RAPT_CPU_ISAS
+#undef ISA
 
 }  // namespace rapt::cpu

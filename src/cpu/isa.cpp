@@ -14,32 +14,13 @@ namespace {
 
 struct IsaRow {
   CpuIsa isa;
-  const cpu::AttentionKernel* kernel;  // null: not in this build
+  const cpu::AttentionKernel* kernel;
 };
 
-const IsaRow isa_table[] = {
-    {CpuIsa::scalar, &cpu::attention_scalar},
-#if defined(RAPT_ISA_NEON)
-    {CpuIsa::neon, &cpu::attention_neon},
-#else
-    {CpuIsa::neon, nullptr},
-#endif
-#if defined(RAPT_ISA_AVX2)
-    {CpuIsa::avx2, &cpu::attention_avx2},
-#else
-    {CpuIsa::avx2, nullptr},
-#endif
-#if defined(RAPT_ISA_AVX512)
-    {CpuIsa::avx512, &cpu::attention_avx512},
-#else
-    {CpuIsa::avx512, nullptr},
-#endif
-#if defined(RAPT_ISA_AVX512_BF16)
-    {CpuIsa::avx512_bf16, &cpu::attention_avx512_bf16},
-#else
-    {CpuIsa::avx512_bf16, nullptr},
-#endif
-};
+// Those of this build.
+#define ISA(name) {CpuIsa::name, &cpu::attention_##name},
+const IsaRow isa_table[] = {RAPT_CPU_ISAS};
+#undef ISA
 
 bool machine_runs(CpuIsa isa) {
   switch (isa) {
@@ -98,7 +79,7 @@ const cpu::AttentionKernel* cpu_kernel(CpuIsa isa) {
 std::vector<CpuIsa> available_cpu_isas() {
   std::vector<CpuIsa> isas;
   for (const IsaRow& row : isa_table)
-    if (row.kernel != nullptr && machine_runs(row.isa)) isas.push_back(row.isa);
+    if (machine_runs(row.isa)) isas.push_back(row.isa);
   return isas;
 }
 

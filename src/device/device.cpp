@@ -11,12 +11,6 @@
 namespace rapt {
 namespace {
 
-constexpr std::pair<CpuIsa, const char*> isa_names[] = {{CpuIsa::scalar, "scalar"},
-                                                        {CpuIsa::neon, "neon"},
-                                                        {CpuIsa::avx2, "avx2"},
-                                                        {CpuIsa::avx512, "avx512"},
-                                                        {CpuIsa::avx512_bf16, "avx512-bf16"}};
-
 // What a compute capability fixes: the CUDA C++ Programming Guide's table "Technical Specifications per Compute
 // Capability". A block may ask for 1 KiB less than a multiprocessor's shared memory. Barriers: cuda_occupancy.h of CUDA
 // 13.0, cudaOccMaxBlocksPerSMBlockBarrierLimit.
@@ -86,7 +80,7 @@ std::optional<Device> find_gpu_preset(std::string_view name, std::string& known)
 }  // namespace
 
 const char* name_of(CpuIsa isa) {
-  for (const auto& [row, name] : isa_names)
+  for (const auto& [row, name] : cpu_isas)
     if (row == isa) return name;
   return "unknown";
 }
@@ -115,7 +109,7 @@ Device device_preset(std::string_view name) {
   device.name = "cpu";
   device.threads = 16;
   std::string known = "cpu";
-  for (const auto& [isa, isa_name] : isa_names) {
+  for (const auto& [isa, isa_name] : cpu_isas) {
     const std::string preset = concat("cpu-", isa_name);
     known += ", " + preset;
     if (name == preset) {

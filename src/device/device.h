@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace rapt {
 
@@ -12,6 +13,11 @@ enum class DeviceKind : uint8_t { cpu, cuda };
 
 // Ordered: a later one may run everything of an earlier one on the same architecture.
 enum class CpuIsa : uint8_t { scalar, neon, avx2, avx512, avx512_bf16 };
+inline constexpr std::pair<CpuIsa, const char*> cpu_isas[] = {{CpuIsa::scalar, "scalar"},
+                                                              {CpuIsa::neon, "neon"},
+                                                              {CpuIsa::avx2, "avx2"},
+                                                              {CpuIsa::avx512, "avx512"},
+                                                              {CpuIsa::avx512_bf16, "avx512-bf16"}};
 
 struct Device {
   DeviceKind kind = DeviceKind::cpu;
