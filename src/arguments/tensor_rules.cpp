@@ -115,11 +115,15 @@ void check_tensor(const char* name, const rapt_tensor& t) {
     invalid(name, ".data = ", t.data, ": must be aligned to its element, ", size, " bytes");
 }
 
-void require_dtype(const char* name, const rapt_tensor& t, std::initializer_list<DType> allowed) {
-  if (std::find(allowed.begin(), allowed.end(), dtype_of(t)) != allowed.end()) return;
+void require_dtype(const char* name, const rapt_tensor& t, Dtypes allowed) {
+  if (allowed.has(dtype_of(t))) return;
   std::string list;
-  for (const DType d : allowed) list += concat(list.empty() ? "" : ", ", name_of(d));
-  invalid(name, ".dtype = ", name_of(dtype_of(t)), ": must be ", allowed.size() > 1 ? "one of " : "", list);
+  int count = 0;
+  for (int32_t code = RAPT_F32; code <= RAPT_I64; ++code) {
+    const auto dtype = static_cast<DType>(code);
+    if (allowed.has(dtype)) list += concat(count++ > 0 ? ", " : "", name_of(dtype));
+  }
+  invalid(name, ".dtype = ", name_of(dtype_of(t)), ": must be ", count > 1 ? "one of " : "", list);
 }
 
 void require_rank(const char* name, const rapt_tensor& t, int rank, const char* meaning) {

@@ -8,6 +8,7 @@
 #include <initializer_list>
 #include <string>
 
+#include "arguments/dtypes.h"
 #include "problem/problem.h"
 #include "rapt/rapt.h"
 
@@ -24,7 +25,7 @@ std::string shape_text(const rapt_tensor& tensor);  // "[2, 8, 512, 64]"
 
 // Rank, shape pointer, sizes, dtype code, data pointer and its element alignment.
 void check_tensor(const char* name, const rapt_tensor& tensor);
-void require_dtype(const char* name, const rapt_tensor& tensor, std::initializer_list<DType> allowed);
+void require_dtype(const char* name, const rapt_tensor& tensor, Dtypes allowed);
 void require_rank(const char* name, const rapt_tensor& tensor, int rank, const char* meaning);
 void require_shape(const char* name, const rapt_tensor& tensor, std::initializer_list<int64_t> shape,
                    const char* meaning);
