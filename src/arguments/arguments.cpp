@@ -135,8 +135,9 @@ void check_outputs(const rapt_sdpa_args& a) {
     const rapt_tensor* const written = a.*output.member;
     if (written == nullptr) continue;
     check_output_layout(output.name, *written);
+    const Bytes bytes(output.name, *written);
     for (const TensorArgument& other : std::span(tensor_arguments).subspan(i + 1))
-      if (const rapt_tensor* const tensor = a.*other.member) check_disjoint(output.name, *written, other.name, *tensor);
+      if (const rapt_tensor* const tensor = a.*other.member) bytes.check_disjoint(other.name, *tensor);
   }
 }
 
@@ -218,9 +219,6 @@ void check_workspace_disjoint(const rapt_sdpa_args& args, size_t used) {
 
 Problem problem_from(const rapt_sdpa_args& args) {
   check_struct_size("args", args.struct_size, &args, sizeof args);
-  uint64_t known_has = 0, known_flags = 0;
-  for (const ScalarArgument& row : scalar_arguments) known_has |= row.has;
-  for (const FlagArgument& row : flag_arguments) known_flags |= row.bit;
   if ((args.has & ~known_has) != 0) invalid("has = ", args.has, ": unknown bits ", args.has & ~known_has);
   if ((args.flags & ~known_flags) != 0) invalid("flags = ", args.flags, ": unknown bits ", args.flags & ~known_flags);
   // First, since the tensors of a paged call have other shapes, about which the rules below would complain.

@@ -201,6 +201,17 @@ inline constexpr std::array flag_arguments{
     FlagArgument{"RAPT_CHECK_CONTENTS", "check_contents", RAPT_CHECK_CONTENTS},
 };
 
+inline constexpr uint64_t known_has = [] {
+  uint64_t bits = 0;
+  for (const ScalarArgument& row : scalar_arguments) bits |= row.has;
+  return bits;
+}();
+inline constexpr uint64_t known_flags = [] {
+  uint64_t bits = 0;
+  for (const FlagArgument& row : flag_arguments) bits |= row.bit;
+  return bits;
+}();
+
 // Fields of which a call that is remembered has none (RecentCall::can_remember).
 inline constexpr std::tuple unremembered_arguments{&rapt_sdpa_args::struct_size, &rapt_sdpa_args::score_mod,
                                                    &rapt_sdpa_args::workspace, &rapt_sdpa_args::workspace_bytes};

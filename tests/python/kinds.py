@@ -9,7 +9,6 @@ import inspect
 import torch
 
 import rapt
-from rapt import _signature
 
 # Parameters that take arrays, integers and all else; of the functions together, as one name means one thing.
 ARRAYS = {
@@ -38,7 +37,7 @@ OF_SDPA = ("sdpa", "prepare", "explain")
 
 
 def parameters(name):
-    function = _signature.sdpa if name in OF_SDPA else FUNCTIONS[name]
+    function = rapt.sdpa if name in OF_SDPA else FUNCTIONS[name]
     return list(inspect.signature(function).parameters)
 
 
