@@ -112,7 +112,7 @@ void check_scalar_rows(const rapt_sdpa_args& args) {
       continue;
     }
     const int64_t value = row.integer != nullptr ? args.*row.integer : args.*row.word;
-    if (value < row.low || value > row.high) invalid(row.name, " = ", value, ": ", row.rule);
+    if (value < row.range.low || value > row.range.high) invalid(row.name, " = ", value, ": ", row.range.rule);
   }
 }
 

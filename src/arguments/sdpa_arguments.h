@@ -133,6 +133,11 @@ inline constexpr Word scale_words[] = {{"tensor", RAPT_SCALE_TENSOR},     {"head
 inline constexpr Word pv_words[] = {{"f16", RAPT_PV_F16}, {"fp8", RAPT_PV_FP8}, {"fp8x2", RAPT_PV_FP8X2}};
 inline constexpr Word acc_words[] = {{"f32", RAPT_ACC_F32}, {"f16", RAPT_ACC_F16}};
 
+struct Range {
+  int64_t low = std::numeric_limits<int64_t>::min(), high = std::numeric_limits<int64_t>::max();
+  const char* rule = "";  // the end of the sentence about a value outside of it
+};
+
 // A plain value: a real number, an integer or one of some words. Real numbers must be finite floats.
 struct ScalarArgument {
   const char* name;
@@ -141,8 +146,7 @@ struct ScalarArgument {
   int64_t rapt_sdpa_args::*integer = nullptr;  // of these three, one is the field
   int32_t rapt_sdpa_args::*word = nullptr;
   uint64_t has = 0;  // its RAPT_HAS bit; 0: it has none
-  int64_t low = std::numeric_limits<int64_t>::min(), high = std::numeric_limits<int64_t>::max();
-  const char* rule = "";  // the end of the sentence about an integer or word outside of [low, high]
+  Range range{};     // of an integer or word
   std::span<const Word> words{};
   int since = 1;
 };
@@ -150,39 +154,36 @@ struct ScalarArgument {
 namespace detail {
 constexpr auto scalar_rows() {
   using A = rapt_sdpa_args;
-  constexpr int64_t none = std::numeric_limits<int64_t>::min(), all = std::numeric_limits<int64_t>::max();
-  constexpr int64_t position = int64_t{1} << 60, size = int64_t{1} << 40;
-  constexpr const char *a_position = "must be within -2^60 to 2^60", *a_size = "must be from 0 to 2^40";
-  const auto real = [](const char* name, const char* keyword, double A::*field, uint64_t has) {
-    return ScalarArgument{.name = name, .keyword = keyword, .real = field, .has = has};
+  constexpr int64_t most = std::numeric_limits<int64_t>::max(), size = int64_t{1} << 40, position = int64_t{1} << 60;
+  constexpr Range any, sizes{0, size, "must be from 0 to 2^40"}, counts{1, most, "must be 1 or more"};
+  constexpr Range positions{-position, position, "must be within -2^60 to 2^60"};
+  const auto real = [](const char* name, const char* keyword, double A::*field, uint64_t has, int since = 1) {
+    return ScalarArgument{name, keyword, field, nullptr, nullptr, has, {}, {}, since};
   };
-  const auto integer = [](const char* name, const char* keyword, int64_t A::*field, uint64_t has, int64_t low,
-                          int64_t high, const char* rule) {
-    return ScalarArgument{
-        .name = name, .keyword = keyword, .integer = field, .has = has, .low = low, .high = high, .rule = rule};
+  const auto integer = [](const char* name, const char* keyword, int64_t A::*field, uint64_t has, Range range,
+                          int since = 1) {
+    return ScalarArgument{name, keyword, nullptr, field, nullptr, has, range, {}, since};
   };
-  const auto word = [](const char* name, int32_t A::*field, std::span<const Word> words, const char* rule) {
-    const int64_t last = words.back().value;
-    return ScalarArgument{
-        .name = name, .keyword = name, .word = field, .low = 0, .high = last, .rule = rule, .words = words};
+  const auto word = [](const char* name, int32_t A::*field, std::span<const Word> words, const char* rule,
+                       int since = 1) {
+    return ScalarArgument{name, name, nullptr, nullptr, field, 0, {0, words.back().value, rule}, words, since};
   };
   return std::array{
       real("softmax_scale", "scale", &A::softmax_scale, RAPT_HAS_SCALE),
       real("softcap", "softcap", &A::softcap, RAPT_HAS_SOFTCAP),
-      integer("window_left", nullptr, &A::window_left, RAPT_HAS_WINDOW, none, all, ""),
-      integer("window_right", nullptr, &A::window_right, RAPT_HAS_WINDOW, none, all, ""),
-      integer("q_start", "q_start", &A::q_start, RAPT_HAS_Q_START, -position, position, a_position),
-      integer("k_start", "k_start", &A::k_start, RAPT_HAS_K_START, -position, position, a_position),
-      integer("max_seqlen_q", "max_seqlen_q", &A::max_seqlen_q, RAPT_HAS_MAX_SEQLEN_Q, 0, size, a_size),
-      integer("max_seqlen_k", "max_seqlen_k", &A::max_seqlen_k, RAPT_HAS_MAX_SEQLEN_K, 0, size, a_size),
-      integer("splits", "splits", &A::splits, RAPT_HAS_SPLITS, 1, all, "must be 1 or more"),
+      integer("window_left", nullptr, &A::window_left, RAPT_HAS_WINDOW, any),
+      integer("window_right", nullptr, &A::window_right, RAPT_HAS_WINDOW, any),
+      integer("q_start", "q_start", &A::q_start, RAPT_HAS_Q_START, positions),
+      integer("k_start", "k_start", &A::k_start, RAPT_HAS_K_START, positions),
+      integer("max_seqlen_q", "max_seqlen_q", &A::max_seqlen_q, RAPT_HAS_MAX_SEQLEN_Q, sizes),
+      integer("max_seqlen_k", "max_seqlen_k", &A::max_seqlen_k, RAPT_HAS_MAX_SEQLEN_K, sizes),
+      integer("splits", "splits", &A::splits, RAPT_HAS_SPLITS, counts),
       word("q_scales", &A::q_scales, scale_words, "not a rapt_scale_kind"),
       word("k_scales", &A::k_scales, scale_words, "not a rapt_scale_kind"),
       word("v_scales", &A::v_scales, scale_words, "not a rapt_scale_kind"),
       word("pv", &A::pv, pv_words, "not a rapt_pv_mode"),
       word("acc", &A::acc, acc_words, "not a rapt_acc_mode"),
-      ScalarArgument{
-          .name = "reserved", .keyword = nullptr, .word = &A::reserved, .low = 0, .high = 0, .rule = "must be 0"},
+      ScalarArgument{"reserved", nullptr, nullptr, nullptr, &A::reserved, 0, {0, 0, "must be 0"}},
   };
 }
 }  // namespace detail

@@ -81,8 +81,8 @@ TEST(SdpaTable, EveryScalarRowRefuses) {
       expect_refused(1e-300, 0);
       continue;
     }
-    if (row.low != std::numeric_limits<int64_t>::min()) expect_refused(0, row.low - 1);
-    if (row.high != std::numeric_limits<int64_t>::max()) expect_refused(0, row.high + 1);
+    if (row.range.low != std::numeric_limits<int64_t>::min()) expect_refused(0, row.range.low - 1);
+    if (row.range.high != std::numeric_limits<int64_t>::max()) expect_refused(0, row.range.high + 1);
   }
 }
 
