@@ -46,30 +46,27 @@ def _value(name: str, kind: str, words: dict | None, value):
     """As the C ABI has it; 0 where there is none."""
     if value is None:
         return 0
-    return (
-        float(value) if kind == "real" else int(integer(name, value)) if kind == "integer" else word(name, value, words)
-    )
+    if kind == "real":
+        return float(value)
+    return int(integer(name, value)) if kind == "integer" else word(name, value, words)
 
 
 def _attributes(given: dict) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """`integers` and `numbers` of python/src/xla.cpp."""
-    sides = dict(zip(("window_left", "window_right"), given["window"] or (None, None)))
-    rows = [(kind, bit, words, parameter or name) for name, parameter, kind, bit, words in SCALARS]
-    values = [({**sides, **given}.get(name), name, kind, bit, words) for kind, bit, words, name in rows]
-    has = 0
-    for value, _, _, bit, _ in values:
+    sides = dict(zip(("window_left", "window_right"), given["window"] or ()))
+    has, integers, numbers = 0, [], []
+    for name, parameter, kind, bit, words in SCALARS:
+        value = given[parameter] if parameter else sides.get(name)
         has |= 0 if value is None else bit
-    integers = (
+        (numbers if kind == "real" else integers).append(_value(parameter or name, kind, words, value))
+    leading = (
         sum(1 << i for i, name in enumerate(OPERANDS) if given[name] is not None),
         word("layout", given["layout"], LAYOUTS),
         has,
         word("causal", given["causal"], CAUSAL) + sum(bit for name, bit in FLAGS if given[name]),
-        *(_value(name, kind, words, value) for value, name, kind, _, words in values if kind != "real"),
-        *(stored_code(name, given[name].dtype.name, given[f"{name}_dtype"]) for name in "qkv"),
     )
-    return integers, tuple(
-        float(_value(name, kind, words, value)) for value, name, kind, _, words in values if kind == "real"
-    )
+    stored = (stored_code(name, given[name].dtype.name, given[f"{name}_dtype"]) for name in "qkv")
+    return (*leading, *integers, *stored), tuple(map(float, numbers))
 
 
 def _results(given: dict) -> list[jax.ShapeDtypeStruct]:
