@@ -57,51 +57,44 @@ void set_scalar_starts(const Problem& p, rapt_sdpa_args& args) {
   }
 }
 
+// Each tensor of a problem and what it is to the library.
+constexpr struct {
+  const char* name;
+  const rapt_tensor* rapt_sdpa_args::*argument;
+  HostTensor Inputs::*tensor;
+} input_tensors[] = {{"q", &rapt_sdpa_args::q, &Inputs::q},
+                     {"k", &rapt_sdpa_args::k, &Inputs::k},
+                     {"v", &rapt_sdpa_args::v, &Inputs::v},
+                     {"bias", &rapt_sdpa_args::bias, &Inputs::bias},
+                     {"mask", &rapt_sdpa_args::mask, &Inputs::mask},
+                     {"alibi_slopes", &rapt_sdpa_args::alibi_slopes, &Inputs::alibi_slopes},
+                     {"sinks", &rapt_sdpa_args::sinks, &Inputs::sinks},
+                     {"cu_seqlens_q", &rapt_sdpa_args::cu_seqlens_q, &Inputs::cu_seqlens_q},
+                     {"cu_seqlens_k", &rapt_sdpa_args::cu_seqlens_k, &Inputs::cu_seqlens_k},
+                     {"seqused_q", &rapt_sdpa_args::seqused_q, &Inputs::seqused_q},
+                     {"seqused_k", &rapt_sdpa_args::seqused_k, &Inputs::seqused_k},
+                     {"q_descale", &rapt_sdpa_args::q_descale, &Inputs::q_descale},
+                     {"k_descale", &rapt_sdpa_args::k_descale, &Inputs::k_descale},
+                     {"v_descale", &rapt_sdpa_args::v_descale, &Inputs::v_descale},
+                     {"k_mean", &rapt_sdpa_args::k_mean, &Inputs::k_mean},
+                     {"q_starts", &rapt_sdpa_args::q_starts, &Inputs::q_starts},
+                     {"k_starts", &rapt_sdpa_args::k_starts, &Inputs::k_starts}};
+
 }  // namespace
 
-SdpaCall::SdpaCall(const Problem& p, const Inputs& in, const Outputs& outputs, const Placement& place)
-    : q("q", in.q, place),
-      k("k", in.k, place),
-      v("v", in.v, place),
-      out("out", outputs.out, place),
-      lse("lse", outputs.lse, place),
-      bias("bias", in.bias, place),
-      mask("mask", in.mask, place),
-      slopes("alibi_slopes", in.alibi_slopes, place),
-      sinks("sinks", in.sinks, place),
-      cu_q("cu_seqlens_q", in.cu_seqlens_q, place),
-      cu_k("cu_seqlens_k", in.cu_seqlens_k, place),
-      used_q("seqused_q", in.seqused_q, place),
-      used_k("seqused_k", in.seqused_k, place),
-      q_descale("q_descale", in.q_descale, place),
-      k_descale("k_descale", in.k_descale, place),
-      v_descale("v_descale", in.v_descale, place),
-      k_mean("k_mean", in.k_mean, place),
-      q_starts("q_starts", in.q_starts, place),
-      k_starts("k_starts", in.k_starts, place) {
+SdpaCall::SdpaCall(const Problem& p, const Inputs& in, const Outputs& outputs, const Placement& place) {
+  const auto view = [&](const char* name, const HostTensor& tensor) {
+    return views_.emplace_back(name, tensor, place).get();
+  };
   args.struct_size = sizeof(args);
   set_options(p, args);
   set_scalar_starts(p, args);
-  args.q = q.get();
-  args.k = k.get();
-  args.v = v.get();
-  args.out = out.get();
-  args.lse = lse.get();
-  args.bias = bias.get();
-  args.mask = mask.get();
-  args.alibi_slopes = slopes.get();
-  // A partial state excludes sinks: merge adds them once.
-  args.sinks = p.partial ? nullptr : sinks.get();
-  args.cu_seqlens_q = cu_q.get();
-  args.cu_seqlens_k = cu_k.get();
-  args.seqused_q = used_q.get();
-  args.seqused_k = used_k.get();
-  args.q_descale = q_descale.get();
-  args.k_descale = k_descale.get();
-  args.v_descale = v_descale.get();
-  args.k_mean = k_mean.get();
-  if (!(args.has & RAPT_HAS_Q_START)) args.q_starts = q_starts.get();
-  if (!(args.has & RAPT_HAS_K_START)) args.k_starts = k_starts.get();
+  args.out = view("out", outputs.out);
+  args.lse = view("lse", outputs.lse);
+  for (const auto& [name, argument, tensor] : input_tensors) args.*argument = view(name, in.*tensor);
+  if (p.partial) args.sinks = nullptr;  // a partial state excludes sinks: merge adds them once
+  if (args.has & RAPT_HAS_Q_START) args.q_starts = nullptr;
+  if (args.has & RAPT_HAS_K_START) args.k_starts = nullptr;
 }
 
 rapt_status run_sdpa(const Problem& problem, const Inputs& inputs, const Outputs& outputs, rapt_context* context) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -83,12 +84,10 @@ class SdpaCall {
   SdpaCall(const SdpaCall&) = delete;
   SdpaCall& operator=(const SdpaCall&) = delete;
 
- private:
-  View q, k, v, out, lse, bias, mask, slopes, sinks, cu_q, cu_k, used_q, used_k, q_descale, k_descale, v_descale,
-      k_mean, q_starts, k_starts;
-
- public:
   rapt_sdpa_args args{};
+
+ private:
+  std::deque<View> views_;  // which args points to
 };
 
 // Calls the library (C ABI, CPU device): fills rapt_sdpa_args from problem and tensors. Returns the status;

@@ -1,8 +1,8 @@
 """JAX arrays: rapt as XLA foreign functions ("rapt_sdpa", "rapt_merge"), eager and under jit, on the stream that XLA
 gives.
 
-Loaded by _dispatch.py at the first JAX array. The order of arrays (_signature.OPERANDS) and of attributes is that of
-python/src/xla.cpp.
+Loaded by _dispatch.py at the first JAX array. Arrays (_signature.OPERANDS) and attributes are in the order of the one
+table, from which python/src/xla.cpp reads them.
 Not differentiable (JAX says so); vmap runs one call after another.
 """
 
@@ -18,21 +18,10 @@ from . import _core, _jax_operators
 from ._backend import Front, register
 from ._contexts import load_default_pack, number_of
 from ._errors import InvalidArgument, Unsupported
-from ._signature import OPERANDS, bind, split_starts
+from ._signature import FLAGS, OPERANDS, SCALARS, bind, split_starts
 from ._jax_operators import check_dtypes, keep_while
-from ._values import ACC, CAUSAL, LAYOUTS, PV, SCALES, check, integer, stored_code, word
+from ._values import CAUSAL, LAYOUTS, check, integer, stored_code, word
 
-HAS = {
-    "scale": 1 << 0,
-    "softcap": 1 << 1,
-    "window": 1 << 2,
-    "q_start": 1 << 3,
-    "k_start": 1 << 4,
-    "max_seqlen_q": 1 << 5,
-    "max_seqlen_k": 1 << 6,
-    "splits": 1 << 7,
-}
-FLAGS = {"partial": 1 << 2, "invariant": 1 << 3, "check_contents": 1 << 4}
 ORDINARY = ("float32", "float16", "bfloat16")
 SHORT = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 
@@ -53,26 +42,31 @@ def _arrays(given: dict) -> list:
     return arrays
 
 
-def _attributes(given: dict) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    def chosen(name: str, words: dict) -> int:
-        return 0 if given[name] is None else word(name, given[name], words)
+def _value(name: str, kind: str, words: dict | None, value):
+    """As the C ABI has it; 0 where there is none."""
+    if value is None:
+        return 0
+    if kind == "real":
+        return float(value)
+    return int(integer(name, value)) if kind == "integer" else word(name, value, words)
 
-    has = sum(bit for name, bit in HAS.items() if given[name] is not None)
-    flags = word("causal", given["causal"], CAUSAL) + sum(bit for name, bit in FLAGS.items() if given[name])
-    counts = ("q_start", "k_start", "max_seqlen_q", "max_seqlen_k", "splits")
-    integers = (
+
+def _attributes(given: dict) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """`integers` and `numbers` of python/src/xla.cpp."""
+    sides = dict(zip(("window_left", "window_right"), given["window"] or ()))
+    has, integers, numbers = 0, [], []
+    for name, parameter, kind, bit, words in SCALARS:
+        value = given[parameter] if parameter else sides.get(name)
+        has |= 0 if value is None else bit
+        (numbers if kind == "real" else integers).append(_value(parameter or name, kind, words, value))
+    leading = (
         sum(1 << i for i, name in enumerate(OPERANDS) if given[name] is not None),
         word("layout", given["layout"], LAYOUTS),
         has,
-        flags,
-        *(int(side) for side in given["window"] or (0, 0)),
-        *(0 if given[name] is None else int(integer(name, given[name])) for name in counts),
-        *(chosen(f"{name}_scales", SCALES) for name in "qkv"),
-        chosen("pv", PV),
-        chosen("acc", ACC),
-        *(stored_code(name, given[name].dtype.name, given[f"{name}_dtype"]) for name in "qkv"),
+        word("causal", given["causal"], CAUSAL) + sum(bit for name, bit in FLAGS if given[name]),
     )
-    return integers, tuple(0.0 if given[name] is None else float(given[name]) for name in ("scale", "softcap"))
+    stored = (stored_code(name, given[name].dtype.name, given[f"{name}_dtype"]) for name in "qkv")
+    return (*leading, *integers, *stored), tuple(map(float, numbers))
 
 
 def _results(given: dict) -> list[jax.ShapeDtypeStruct]:

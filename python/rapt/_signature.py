@@ -1,129 +1,90 @@
-"""The signature and description of rapt.sdpa, of which prepare() and explain() take the same arguments.
+"""The parameters of rapt.sdpa, of which prepare() and explain() take the same, and its description.
 
-Only described here: a Python function that names 39 parameters takes three times as long as reading four tensors, so
-rapt.sdpa hands what it was given to the compiled module, which knows the names and defaults (a test compares them).
+Names, defaults and kinds are those of the compiled module, which has them from one table
+(src/arguments/sdpa_arguments.h); here they are put into the forms that the frameworks' modules need.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from . import _core
 
-def sdpa(
-    q,
-    k,
-    v,
-    *,
-    layout="bhsd",
-    causal=False,
-    window=None,
-    softcap=None,
-    bias=None,
-    mask=None,
-    alibi_slopes=None,
-    sinks=None,
-    scale=None,
-    lse=False,
-    out=None,
-    out_dtype=None,
-    cu_seqlens_q=None,
-    cu_seqlens_k=None,
-    max_seqlen_q=None,
-    max_seqlen_k=None,
-    seqused_q=None,
-    seqused_k=None,
-    q_start=None,
-    k_start=None,
-    q_descale=None,
-    k_descale=None,
-    v_descale=None,
-    q_scales=None,
-    k_scales=None,
-    v_scales=None,
-    k_mean=None,
-    q_dtype=None,
-    k_dtype=None,
-    v_dtype=None,
-    pv=None,
-    acc=None,
-    partial=False,
-    invariant=False,
-    check_contents=False,
-    splits=None,
-    context=None,
-) -> Any:
-    """Scaled dot-product attention: out = softmax(scale * q k^T + what the options add, masked) v.
-
-    For batch b, query head h, query i and key j, in this order:
-        x = scale * dot(q[i], k[j]);  x = softcap * tanh(x / softcap);  x += bias[i, j];
-        x -= alibi_slopes[h] * |i + off - j|;  masked keys are removed;  out[i] = sum_j softmax(x)[j] v[j]
-    off = seqlen_k - seqlen_q (each sequence's own lengths); 0 for causal="top_left"; q_start - k_start if given.
-    A query that sees no key gives out = 0 and lse = -inf. What a query does not see never reaches it, NaN included.
-
-    Args:
-        q: [batch, heads_q, seqlen_q, head_dim] for layout "bhsd", [batch, seqlen_q, heads_q, head_dim] for "bshd";
-            packed [total_q, heads_q, head_dim] with cu_seqlens (either layout). float32, float16, bfloat16, FP8 (E4M3,
-            E5M2), each of q, k, v its own. Any strides (0 and negative where the framework has them).
-        k: [batch, heads_k, seqlen_k, head_dim], or as above. heads_q is a multiple of heads_k (MQA, GQA).
-        v: [batch, heads_k, seqlen_k, head_dim_v], or as above.
-        layout: "bhsd" or "bshd": the order of the dimensions of q, k, v and out. Everything else keeps its order.
-        causal: False; True or "bottom_right" (query i sees j <= i + off); "top_left" (j <= i).
-        window: (left, right): query i sees i + off - left <= j <= i + off + right, both included; -1 is open.
-        softcap: > 0, in units of x.
-        bias: added to x; float32, float16 or bfloat16, broadcast right-aligned to [batch, heads_q, seqlen_q, seqlen_k]
-            (packed: to [batch, heads_q, max_seqlen_q, max_seqlen_k]).
-        mask: bool (or uint8 of 0 and 1), True keeps; broadcasts like bias.
-        alibi_slopes: float32 [heads_q] or [batch, heads_q].
-        sinks: float32 [heads_q]: a logit (natural, unscaled) that joins the denominator only.
-        scale: any finite number; None is 1 / sqrt(head_dim).
-        lse: True returns (out, lse); an array is written to and returned. float32 [batch, heads_q, seqlen_q], packed
-            [heads_q, total_q]: natural logarithm of the sum of exp(x), the sink included.
-        out: the array to write to, of out's shape; may not overlap an input. None allocates, in q's memory order.
-        out_dtype: of the allocated out: float32, float16 or bfloat16, by name ("f32", "float32", ...) or as the
-            framework's own. None is q's; if q is FP8, v's; if both are, bfloat16 (NumPy: float32).
-        cu_seqlens_q, cu_seqlens_k: int32 [batch + 1], both or neither: sequence b is rows cu[b] to cu[b + 1].
-        max_seqlen_q, max_seqlen_k: int, required with them; a longer sequence counts as this long.
-        seqused_q: int32 [batch]: queries of each sequence that are in use, packed or not. Rows past them give 0
-            (lse: -inf) whatever q holds there.
-        seqused_k: int32 [batch]: keys of each sequence that are in use, packed or not.
-        q_start, k_start: position of the first query and key: int, or int64 [batch] (chunked prefill, rings).
-        q_descale, k_descale, v_descale: float32 factors of the stored values, with their granularity in q_scales,
-            k_scales, v_scales: "tensor" [] or [1]; "head" [batch, heads]; "token" [batch, heads, seqlen]; "block64",
-            "block128" [batch, heads, ceil(seqlen / n)]; v also "channel" [batch, heads_k, head_dim_v].
-            Packed: token [heads, total], block by ceil(max_seqlen / n), counted within the sequence.
-        k_mean: float32 [batch, heads_k, head_dim]: what was subtracted from k before it was quantised, as quantize(k,
-            smooth=True) does: key j is k[j] * k_descale + k_mean, and x, lse, softcap and sinks are those of it. FP8 k.
-        q_dtype, k_dtype, v_dtype: what uint8 storage holds: "e4m3", "e5m2" or "sim8" (uint8 without it is refused).
-        pv: how P V is computed for FP8 v: None, "f16", "fp8", "fp8x2".
-        acc: "f16" sums products of float16 in float16 on GPUs; None and "f32" in float32.
-        partial: True: out is float32 and (out, lse) is a state for merge().
-        invariant: True: the bits of a row depend on nothing else in the call.
-        check_contents: GPUs: reads cu_seqlens, seqused_k and mask back to check them (synchronises).
-        splits: parts that the keys are split in, 1 or more. None is the planner's choice.
-        context: a Context; None is the process default.
-
-    Returns:
-        out, or (out, lse) where lse or partial is asked for: arrays of q's framework, on q's device.
-
-    Raises:
-        InvalidArgument (a ValueError), Unsupported, EnvironmentLacking, DeviceError: a sentence naming argument, value
-        and rule. A refused call has launched nothing and written nothing.
-
-    PyTorch: uses the current stream; may be captured in a CUDA graph after prepare() or one eager call; traced by
-    torch.compile as one operator; has no backward yet: calling backward() through it raises. JAX: works under jit, out=
-    is refused (arrays are immutable). CuPy: the current stream. NumPy: the CPU.
-
-    References: Vaswani et al. 2017; Milakov and Gimelshein 2018 (online softmax); Dao 2023 (FlashAttention-2).
-    """
-    raise NotImplementedError("a description; rapt.sdpa runs")
-
-
-DEFAULTS: dict[str, Any] = sdpa.__kwdefaults__
+# Rows of the table in its order: (array, parameter, has a batch dimension, is differentiable); (value, its parameter or
+# None, "real", "integer" or "word", its RAPT_HAS bit, {word: value} or None); (parameter, flag).
+ARRAYS, SCALARS, FLAGS = _core.sdpa_table()
+DEFAULTS: dict[str, Any] = _core.defaults()
 # The arrays among the options, an array q_start being q_starts: operators and XLA take them so after q, k, v.
-OPERANDS = (
-    *("bias", "mask", "alibi_slopes", "sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k"),
-    *("q_descale", "k_descale", "v_descale", "q_starts", "k_starts", "k_mean"),
-)
+OPERANDS = tuple(row[0] for row in ARRAYS)
+PARAMETER_OF = {row[0]: row[1] for row in ARRAYS}
+BATCHED = tuple(row[0] for row in ARRAYS if row[2])
+DIFFERENTIABLE = ("q", "k", "v", *(row[1] for row in ARRAYS if row[3]), "out", "lse")  # a caller's outputs among them
+# Parameters that are an array or an int: q_start is q_starts as an array.
+STARTS = {parameter: name for name, parameter in PARAMETER_OF.items() if name != parameter}
+
+DOC = """Scaled dot-product attention: out = softmax(scale * q k^T + what the options add, masked) v.
+
+For batch b, query head h, query i and key j, in this order:
+    x = scale * dot(q[i], k[j]);  x = softcap * tanh(x / softcap);  x += bias[i, j];
+    x -= alibi_slopes[h] * |i + off - j|;  masked keys are removed;  out[i] = sum_j softmax(x)[j] v[j]
+off = seqlen_k - seqlen_q (each sequence's own lengths); 0 for causal="top_left"; q_start - k_start if given.
+A query that sees no key gives out = 0 and lse = -inf. What a query does not see never reaches it, NaN included.
+
+Args:
+    q: [batch, heads_q, seqlen_q, head_dim] for layout "bhsd", [batch, seqlen_q, heads_q, head_dim] for "bshd";
+        packed [total_q, heads_q, head_dim] with cu_seqlens (either layout). float32, float16, bfloat16, FP8 (E4M3,
+        E5M2), each of q, k, v its own. Any strides (0 and negative where the framework has them).
+    k: [batch, heads_k, seqlen_k, head_dim], or as above. heads_q is a multiple of heads_k (MQA, GQA).
+    v: [batch, heads_k, seqlen_k, head_dim_v], or as above.
+    layout: "bhsd" or "bshd": the order of the dimensions of q, k, v and out. Everything else keeps its order.
+    causal: False; True or "bottom_right" (query i sees j <= i + off); "top_left" (j <= i).
+    window: (left, right): query i sees i + off - left <= j <= i + off + right, both included; -1 is open.
+    softcap: > 0, in units of x.
+    bias: added to x; float32, float16 or bfloat16, broadcast right-aligned to [batch, heads_q, seqlen_q, seqlen_k]
+        (packed: to [batch, heads_q, max_seqlen_q, max_seqlen_k]).
+    mask: bool (or uint8 of 0 and 1), True keeps; broadcasts like bias.
+    alibi_slopes: float32 [heads_q] or [batch, heads_q].
+    sinks: float32 [heads_q]: a logit (natural, unscaled) that joins the denominator only.
+    scale: any finite number; None is 1 / sqrt(head_dim).
+    lse: True returns (out, lse); an array is written to and returned. float32 [batch, heads_q, seqlen_q], packed
+        [heads_q, total_q]: natural logarithm of the sum of exp(x), the sink included.
+    out: the array to write to, of out's shape; may not overlap an input. None allocates, in q's memory order.
+    out_dtype: of the allocated out: float32, float16 or bfloat16, by name ("f32", "float32", ...) or as the
+        framework's own. None is q's; if q is FP8, v's; if both are, bfloat16 (NumPy: float32).
+    cu_seqlens_q, cu_seqlens_k: int32 [batch + 1], both or neither: sequence b is rows cu[b] to cu[b + 1].
+    max_seqlen_q, max_seqlen_k: int, required with them; a longer sequence counts as this long.
+    seqused_q: int32 [batch]: queries of each sequence that are in use, packed or not. Rows past them give 0
+        (lse: -inf) whatever q holds there.
+    seqused_k: int32 [batch]: keys of each sequence that are in use, packed or not.
+    q_start, k_start: position of the first query and key: int, or int64 [batch] (chunked prefill, rings).
+    q_descale, k_descale, v_descale: float32 factors of the stored values, with their granularity in q_scales,
+        k_scales, v_scales: "tensor" [] or [1]; "head" [batch, heads]; "token" [batch, heads, seqlen]; "block64",
+        "block128" [batch, heads, ceil(seqlen / n)]; v also "channel" [batch, heads_k, head_dim_v].
+        Packed: token [heads, total], block by ceil(max_seqlen / n), counted within the sequence.
+    k_mean: float32 [batch, heads_k, head_dim]: what was subtracted from k before it was quantised, as quantize(k,
+        smooth=True) does: key j is k[j] * k_descale + k_mean, and x, lse, softcap and sinks are those of it. FP8 k.
+    q_dtype, k_dtype, v_dtype: what uint8 storage holds: "e4m3", "e5m2" or "sim8" (uint8 without it is refused).
+    pv: how P V is computed for FP8 v: None, "f16", "fp8", "fp8x2".
+    acc: "f16" sums products of float16 in float16 on GPUs; None and "f32" in float32.
+    partial: True: out is float32 and (out, lse) is a state for merge().
+    invariant: True: the bits of a row depend on nothing else in the call.
+    check_contents: GPUs: reads cu_seqlens, seqused_k and mask back to check them (synchronises).
+    splits: parts that the keys are split in, 1 or more. None is the planner's choice.
+    context: a Context; None is the process default.
+
+Returns:
+    out, or (out, lse) where lse or partial is asked for: arrays of q's framework, on q's device.
+
+Raises:
+    InvalidArgument (a ValueError), Unsupported, EnvironmentLacking, DeviceError: a sentence naming argument, value
+    and rule. A refused call has launched nothing and written nothing.
+
+PyTorch: uses the current stream; may be captured in a CUDA graph after prepare() or one eager call; traced by
+torch.compile as one operator; has no backward yet: calling backward() through it raises. JAX: works under jit, out=
+is refused (arrays are immutable). CuPy: the current stream. NumPy: the CPU.
+
+References: Vaswani et al. 2017; Milakov and Gimelshein 2018 (online softmax); Dao 2023 (FlashAttention-2).
+"""
 
 
 def bind(q, k, v, options: dict[str, Any]) -> dict[str, Any]:
@@ -135,8 +96,8 @@ def bind(q, k, v, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def split_starts(given: dict[str, Any], array_type: type) -> None:
-    """q_start and k_start, an int or an array, as q_start (int) and q_starts (array), one of them None; k likewise."""
-    for name in ("q_start", "k_start"):
+    """q_start and k_start, an int or an array, as q_start (int) and q_starts (array), one of them None."""
+    for name, as_array in STARTS.items():
         is_array = isinstance(given[name], array_type)
-        given[name + "s"] = given[name] if is_array else None
+        given[as_array] = given[name] if is_array else None
         given[name] = None if is_array else given[name]

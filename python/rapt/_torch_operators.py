@@ -11,7 +11,7 @@ from torch.compiler import is_dynamo_compiling
 from . import _core, _torch_vmap, _values
 from ._contexts import load_default_pack, number_of, numbered
 from ._errors import InvalidArgument, Unsupported
-from ._signature import OPERANDS, bind, split_starts
+from ._signature import DIFFERENTIABLE, FLAGS, OPERANDS, PARAMETER_OF, SCALARS, STARTS, bind, split_starts
 from ._torch_arrays import allocate, dtype_named, plain, refuse_nested, refuse_tangents, transformed
 from ._torch_observed import PROFILER, problem_line, recorded, register_sdpa_flops, shapes_line
 
@@ -19,34 +19,15 @@ load_default_pack()  # first: a damaged pack says so at every call, and operator
 
 # Their arguments are those of rapt.sdpa, an array or a number of one name (q_start) being two.
 TENSORS = ("q", "k", "v", *OPERANDS)
+KINDS = {"real": "float?", "integer": "SymInt?", "word": "str?"}
 OPTIONS = {
     "layout": "str",
     "causal": "str",
     "window": "SymInt[]?",
-    "softcap": "float?",
-    "scale": "float?",
-    "max_seqlen_q": "SymInt?",
-    "max_seqlen_k": "SymInt?",
-    "q_start": "SymInt?",
-    "k_start": "SymInt?",
-    "q_scales": "str?",
-    "k_scales": "str?",
-    "v_scales": "str?",
-    "q_dtype": "str?",
-    "k_dtype": "str?",
-    "v_dtype": "str?",
-    "pv": "str?",
-    "acc": "str?",
-    "partial": "bool",
-    "invariant": "bool",
-    "check_contents": "bool",
-    "splits": "SymInt?",
+    **{name: "str?" for name in ("q_dtype", "k_dtype", "v_dtype")},
+    **{parameter: KINDS[kind] for _, parameter, kind, *_ in SCALARS if parameter},
+    **{parameter: "bool" for parameter, _ in FLAGS},
 }
-# Where a gradient may be wanted; a caller's output among them.
-DIFFERENTIABLE = (
-    *("q", "k", "v", "bias", "sinks", "alibi_slopes"),
-    *("q_descale", "k_descale", "v_descale", "k_mean", "out", "lse"),
-)
 
 
 def _schema() -> str:
@@ -70,8 +51,8 @@ LIBRARY.define(
 def _core_options(values, **outputs) -> tuple[list, dict]:
     """(q, k, v) and the options of rapt._core.sdpa from an operator's arguments."""
     given = dict(zip((*TENSORS, *OPTIONS), map(plain, values)))
-    for name in ("q_start", "k_start"):
-        starts = given.pop(name + "s")
+    for name, as_array in STARTS.items():
+        starts = given.pop(as_array)
         given[name] = given[name] if starts is None else starts
     given["causal"] = given["causal"] or False
     given.update(outputs)
@@ -243,11 +224,11 @@ def through_operator(q, k, v, **options):
 def check(given) -> None:
     """The rules of rapt._core that an operator's schema would bend or break over."""
     _values.check(given)
-    for name in ("k", "v", *(operand.replace("_starts", "_start") for operand in OPERANDS), "lse", "out"):
+    for name in ("k", "v", *PARAMETER_OF.values(), "lse", "out"):
         value = given[name]
         if name == "lse" and isinstance(value, bool):
             continue
-        if name in ("q_start", "k_start") and isinstance(value, int):
+        if name in STARTS and isinstance(value, int):
             _values.integer(name, value)
         elif value is not None and not isinstance(value, torch.Tensor):
             kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")

@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch.utils import _pytree
 
+from ._signature import BATCHED
+
 
 def _rank(value, dim) -> int:
     """Of one of the mapped arrays."""
@@ -71,7 +73,6 @@ def _whole_tensor_factor(given: dict, dims: dict, names: str) -> bool:
 
 def sdpa(operator, names: tuple[str, ...]):
     """Of rapt::sdpa, whose arguments have these names."""
-    joining = ("seqused_k", "q_starts", "k_starts", "q_descale", "k_descale", "v_descale", "k_mean", "seqused_q")
 
     def joined(size, given, dims, options):
         ranks = [_rank(given[name], dims[name]) for name in "qkv"]
@@ -81,7 +82,7 @@ def sdpa(operator, names: tuple[str, ...]):
         if given["cu_seqlens_q"] is not None or _whole_tensor_factor(given, dims, "qkv"):
             return None
         batch = _batch(given["q"], dims["q"])
-        for name in ("q", "k", "v", *joining):
+        for name in ("q", "k", "v", *BATCHED):
             whole = name.endswith("_descale") and given[f"{name[0]}_scales"] == "tensor"
             if name in given and not whole:
                 given[name] = _join(given[name], dims[name], size)

@@ -6,12 +6,14 @@ from __future__ import annotations
 from typing import Any
 
 from ._errors import InvalidArgument
+from ._signature import FLAGS, SCALARS, STARTS
 
 LAYOUTS = {"bhsd": 0, "bshd": 1}
 CAUSAL = {False: 0, True: 1, "bottom_right": 1, "top_left": 2}
-SCALES = {"tensor": 1, "head": 2, "token": 3, "block64": 4, "block128": 5, "channel": 6}
-PV = {"f16": 1, "fp8": 2, "fp8x2": 3}
-ACC = {"f32": 0, "f16": 1}
+WORDS = {parameter: words for _, parameter, kind, _, words in SCALARS if parameter and kind == "word"}
+NUMBERS = tuple(parameter for _, parameter, kind, *_ in SCALARS if parameter and kind == "real")
+INTEGERS = tuple(row[1] for row in SCALARS if row[1] and row[2] == "integer" and row[1] not in STARTS)
+SCALES = WORDS["q_scales"]
 BOOLS = {False: 0, True: 1}
 FORMAT_CODES = {"e4m3": 4, "float8_e4m3fn": 4, "e5m2": 5, "float8_e5m2": 5, "sim8": 6}  # rapt_dtype
 
@@ -72,15 +74,15 @@ def check(given: dict[str, Any]) -> None:
     """Every option that is neither an array, a dtype nor a context. Raises InvalidArgument."""
     word("layout", given["layout"], LAYOUTS)
     word("causal", given["causal"], CAUSAL)
-    for name in ("partial", "invariant", "check_contents"):
+    for name, _ in FLAGS:
         word(name, given[name], BOOLS)
-    for name, words in (("pv", PV), ("acc", ACC), ("q_scales", SCALES), ("k_scales", SCALES), ("v_scales", SCALES)):
+    for name, words in WORDS.items():
         if given[name] is not None:
             word(name, given[name], words)
-    for name in ("scale", "softcap"):
+    for name in NUMBERS:
         if given[name] is not None:
             number(name, given[name])
-    for name in ("max_seqlen_q", "max_seqlen_k", "splits"):
+    for name in INTEGERS:
         if given[name] is not None:
             integer(name, given[name])
     if given["window"] is not None:

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <iterator>
 #include <new>
 #include <string>
 #include <vector>
@@ -62,7 +61,7 @@ class Arrays {
  private:
   Array* place(size_t i) { return std::launder(reinterpret_cast<Array*>(memory_ + i * sizeof(Array))); }
 
-  alignas(Array) std::byte memory_[std::size(array_parameters) * sizeof(Array)];
+  alignas(Array) std::byte memory_[array_parameters.size() * sizeof(Array)];
   size_t used_ = 0;
 };
 
@@ -75,9 +74,9 @@ class Call {
   bool redirected() const {
     if (framework_ == nullptr) invalid("q: a ", type_name(args_[p_q]), ": not an array of a framework that rapt knows");
     if (!framework_->redirect) return false;
-    for (const Parameter p : array_parameters) {
+    for (const int p : array_parameters) {
       const bool scalar =
-          (p == p_lse && PyBool_Check(args_[p])) || ((p == p_q_start || p == p_k_start) && PyLong_Check(args_[p]));
+          (p == p_lse && PyBool_Check(args_[p])) || (parameter(p).scalar != nullptr && PyLong_Check(args_[p]));
       if (given(p) && !scalar && framework_of(args_[p]) != framework_) return true;
     }
     return traced() || (framework_->grad_enabled && needs_grad());
@@ -88,7 +87,7 @@ class Call {
     PyTuple_SetItem(positional.get(), 0, checked(PyUnicode_FromString(operation)));
     for (int p = 0; p < p_layout; ++p) PyTuple_SetItem(positional.get(), p + 1, Py_NewRef(args_[p]));
     for (int p = p_layout; p < parameter_count; ++p)
-      if (PyDict_SetItemString(keywords.get(), parameter_names[p], args_[p]) != 0) throw PythonError{};
+      if (PyDict_SetItemString(keywords.get(), parameter(p).name, args_[p]) != 0) throw PythonError{};
     return PyObject_Call(framework_->redirect.get(), positional.get(), keywords.get());
   }
 
@@ -96,10 +95,13 @@ class Call {
     call_.struct_size = sizeof call_;
     if (args_[p_layout] != Signature::instance().defaults[p_layout])
       swapped_ = word_value("layout", args_[p_layout], {{"bhsd", 0}, {"bshd", 1}}) != 0;
-    read_inputs();
-    read_options();
-    read_positions();
-    read_scales();
+    call_.q = read_stored(p_q, p_q_dtype);
+    call_.k = read_stored(p_k, p_k_dtype);
+    call_.v = read_stored(p_v, p_v_dtype);
+    for (const int p : row_parameters) read_row(p);
+    read_causal();
+    if (given(p_window)) read_window();
+    check_scales();
     read_outputs();
   }
 
@@ -124,7 +126,7 @@ class Call {
   }
 
  private:
-  bool given(Parameter p) const { return args_[p] != Py_None; }
+  bool given(int p) const { return args_[p] != Py_None; }
 
   // Somebody records what happens to arrays (torch.jit.trace, make_fx, forward-mode derivatives, a profiler) and would
   // not see the call.
@@ -147,7 +149,7 @@ class Call {
   bool needs_grad() const {
     const Ref enabled = framework_->grad_enabled.ask();
     if (checked(enabled.get()) != Py_True) return false;
-    for (const Parameter p : differentiable_parameters) {
+    for (const int p : differentiable_parameters) {
       if (!given(p)) continue;
       const Ref wanted = framework_->requires_grad.of(args_[p]);
       if (checked(wanted.get()) == Py_True) return true;
@@ -160,54 +162,47 @@ class Call {
     read_array(*framework_, name, object, array, made_here);
     return &array.tensor;
   }
-  const rapt_tensor* optional(Parameter p) {
-    if (!given(p)) return nullptr;
-    const rapt_tensor* const tensor = read(parameter_names[p], args_[p]);
-    if (p != p_mask) refuse_boolean(parameter_names[p], arrays_.last());
-    return tensor;
-  }
-
   // q, k, v and out in the logical order batch, heads, seqlen, dim.
   const rapt_tensor* in_layout(const rapt_tensor* tensor) {
     if (swapped_) swap_heads(arrays_.last());
     return tensor;
   }
 
-  const rapt_tensor* read_stored(Parameter p, Parameter dtype) {
-    read(parameter_names[p], args_[p]);
+  const rapt_tensor* read_stored(int p, int dtype) {
+    read(parameter(p).name, args_[p]);
     Array& array = arrays_.last();
-    refuse_boolean(parameter_names[p], array);
+    refuse_boolean(parameter(p).name, array);
     if (array.raw_bytes || given(dtype))
-      set_stored_dtype(parameter_names[p], parameter_names[dtype], args_[dtype], array);
+      set_stored_dtype(parameter(p).name, parameter(dtype).name, args_[dtype], array);
     return in_layout(&array.tensor);
   }
 
-  void read_inputs() {
-    call_.q = read_stored(p_q, p_q_dtype);
-    call_.k = read_stored(p_k, p_k_dtype);
-    call_.v = read_stored(p_v, p_v_dtype);
-    call_.bias = optional(p_bias), call_.mask = optional(p_mask);
-    call_.alibi_slopes = optional(p_alibi_slopes), call_.sinks = optional(p_sinks);
-    call_.cu_seqlens_q = optional(p_cu_seqlens_q), call_.cu_seqlens_k = optional(p_cu_seqlens_k);
-    call_.seqused_q = optional(p_seqused_q);
-    call_.seqused_k = optional(p_seqused_k);
+  // A parameter that is nothing but rows of the table.
+  void read_row(int p) {
+    const Parameter& row = parameter(p);
+    if (row.flag != 0) {
+      if (args_[p] != Py_False && boolean(row.name, args_[p])) call_.flags |= row.flag;
+      return;
+    }
+    if (!given(p)) return;
+    if (row.tensor != nullptr && (row.scalar == nullptr || framework_of(args_[p]) != nullptr)) {
+      call_.*row.tensor->member = read(row.name, args_[p]);
+      if (!row.tensor->dtypes.has(DType::u8)) refuse_boolean(row.name, arrays_.last());
+    } else {
+      set(row.name, *row.scalar, args_[p]);
+    }
+  }
+  void set(const char* name, const ScalarArgument& row, PyObject* value) {
+    call_.has |= row.has;
+    if (row.real != nullptr)
+      call_.*row.real = number(name, value);
+    else if (row.integer != nullptr)
+      call_.*row.integer = integer(name, value);
+    else
+      call_.*row.word = word_value(name, value, row.words);
   }
 
-  void set(Parameter p, uint64_t bit, double& field) {
-    if (!given(p)) return;
-    call_.has |= bit;
-    field = number(parameter_names[p], args_[p]);
-  }
-  void set(Parameter p, uint64_t bit, int64_t& field) {
-    if (!given(p)) return;
-    call_.has |= bit;
-    field = integer(parameter_names[p], args_[p]);
-  }
-  void flag(Parameter p, uint64_t bit) {
-    if (args_[p] != Py_False && boolean(parameter_names[p], args_[p])) call_.flags |= bit;
-  }
-
-  void read_options() {
+  void read_causal() {
     PyObject* const causal = args_[p_causal];
     if (causal == Py_True || is_word(causal, "bottom_right")) {
       call_.flags |= RAPT_CAUSAL;
@@ -216,13 +211,6 @@ class Call {
     } else if (causal != Py_False) {
       invalid("causal = ", shown(causal), ": must be False, True, \"bottom_right\" or \"top_left\"");
     }
-    flag(p_partial, RAPT_PARTIAL), flag(p_invariant, RAPT_INVARIANT), flag(p_check_contents, RAPT_CHECK_CONTENTS);
-    set(p_softcap, RAPT_HAS_SOFTCAP, call_.softcap), set(p_scale, RAPT_HAS_SCALE, call_.softmax_scale);
-    set(p_splits, RAPT_HAS_SPLITS, call_.splits);
-    if (given(p_pv))
-      call_.pv = word_value("pv", args_[p_pv], {{"f16", RAPT_PV_F16}, {"fp8", RAPT_PV_FP8}, {"fp8x2", RAPT_PV_FP8X2}});
-    if (given(p_acc)) call_.acc = word_value("acc", args_[p_acc], {{"f32", RAPT_ACC_F32}, {"f16", RAPT_ACC_F16}});
-    if (given(p_window)) read_window();
   }
 
   void read_window() {
@@ -238,34 +226,20 @@ class Call {
     call_.window_right = integer("window", right.get());
   }
 
-  void read_start(Parameter p, uint64_t bit, int64_t& host, const rapt_tensor*& array) {
-    if (!given(p)) return;
-    if (framework_of(args_[p]) != nullptr)
-      array = optional(p);
-    else
-      set(p, bit, host);
-  }
-  void read_positions() {
-    set(p_max_seqlen_q, RAPT_HAS_MAX_SEQLEN_Q, call_.max_seqlen_q);
-    set(p_max_seqlen_k, RAPT_HAS_MAX_SEQLEN_K, call_.max_seqlen_k);
-    read_start(p_q_start, RAPT_HAS_Q_START, call_.q_start, call_.q_starts);
-    read_start(p_k_start, RAPT_HAS_K_START, call_.k_start, call_.k_starts);
-  }
-
-  void read_scales() {
-    const Parameter descales[] = {p_q_descale, p_k_descale, p_v_descale},
-                    kinds[] = {p_q_scales, p_k_scales, p_v_scales};
-    const rapt_tensor** const tensors[] = {&call_.q_descale, &call_.k_descale, &call_.v_descale};
-    int32_t* const values[] = {&call_.q_scales, &call_.k_scales, &call_.v_scales};
-    for (int i = 0; i < 3; ++i) {
-      *tensors[i] = optional(descales[i]);
-      if (given(kinds[i]) != given(descales[i]))
-        invalid(parameter_names[given(kinds[i]) ? kinds[i] : descales[i]], " is given without ",
-                parameter_names[given(kinds[i]) ? descales[i] : kinds[i]],
+  void check_scales() const {
+    const struct {
+      const char *descale, *scales;
+      const rapt_tensor* tensor;
+      int32_t kind;
+    } pairs[] = {{"q_descale", "q_scales", call_.q_descale, call_.q_scales},
+                 {"k_descale", "k_scales", call_.k_descale, call_.k_scales},
+                 {"v_descale", "v_scales", call_.v_descale, call_.v_scales}};
+    for (const auto& [descale, scales, tensor, kind] : pairs) {
+      const bool alone = tensor == nullptr;
+      if (alone != (kind == RAPT_SCALE_NONE))
+        invalid(alone ? scales : descale, " is given without ", alone ? descale : scales,
                 ": a descale and its granularity come together");
-      if (given(kinds[i])) *values[i] = scale_kind(parameter_names[kinds[i]], args_[kinds[i]]);
     }
-    call_.k_mean = optional(p_k_mean);
   }
 
   // The dtype of an output that rapt allocates.
@@ -425,14 +399,6 @@ PyObject* prepare_here(PyObject*, PyObject* const* args, Py_ssize_t count, PyObj
 }
 PyObject* explain_here(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
   return with_call(Redirects::no, "explain", args, count, keywords, run_explain);
-}
-
-PyObject* defaults(PyObject*, PyObject*) {
-  Ref dict(PyDict_New());
-  const Signature& signature = Signature::instance();
-  for (int p = p_layout; dict && p < parameter_count; ++p)
-    if (PyDict_SetItem(dict.get(), signature.interned[p], signature.defaults[p]) != 0) return nullptr;
-  return dict.release();
 }
 
 }  // namespace rapt::python

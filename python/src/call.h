@@ -13,8 +13,14 @@ PyObject* explain(PyObject* module, PyObject* const* args, Py_ssize_t count, PyO
 PyObject* sdpa_here(PyObject* module, PyObject* const* args, Py_ssize_t count, PyObject* keywords);
 PyObject* prepare_here(PyObject* module, PyObject* const* args, Py_ssize_t count, PyObject* keywords);
 PyObject* explain_here(PyObject* module, PyObject* const* args, Py_ssize_t count, PyObject* keywords);
-// {option: default} in order: a test compares it with the signature in python/rapt/_signature.py.
+
+// Of parameters.cpp: {option: default} in order;
 PyObject* defaults(PyObject* module, PyObject* none);
+// ((array, parameter, has a batch dimension, is differentiable), ...), ((value, parameter or None, "real", "integer" or
+// "word", its RAPT_HAS bit, {word: value} or None), ...), ((parameter, its flag), ...), each in the table's order;
+PyObject* sdpa_table(PyObject* module, PyObject* none);
+// sdpa's docstring, from which inspect takes the signature.
+const char* signature_text();
 
 // (outs, lses, sinks, lse, out, out_dtype, context) -> out or (out, lse)
 PyObject* merge(PyObject* module, PyObject* const* args, Py_ssize_t count);

@@ -82,7 +82,7 @@ PyCFunction fast(Function* function) {
 }
 
 PyMethodDef methods[] = {
-    {"sdpa", fast(sdpa), METH_FASTCALL | METH_KEYWORDS, "Attention: rapt.sdpa, for arrays of registered types."},
+    {"sdpa", fast(sdpa), METH_FASTCALL | METH_KEYWORDS, nullptr},  // signature_text()
     {"prepare", fast(prepare), METH_FASTCALL | METH_KEYWORDS, "rapt_prepare with the same arguments."},
     {"explain", fast(explain), METH_FASTCALL | METH_KEYWORDS, "rapt_explain with the same arguments."},
     {"sdpa_here", fast(sdpa_here), METH_FASTCALL | METH_KEYWORDS, "sdpa, never handed to redirect()."},
@@ -93,6 +93,7 @@ PyMethodDef methods[] = {
     {"qk", fast(qk), METH_FASTCALL, "rapt_qk into a given array: see products.cpp."},
     {"gemm", fast(gemm), METH_FASTCALL, "rapt_gemm into a given array: see products.cpp."},
     {"defaults", defaults, METH_NOARGS, "{option: default} of sdpa."},
+    {"sdpa_table", sdpa_table, METH_NOARGS, "What rapt_sdpa_args has: arrays, values and flags; see _signature.py."},
     {"register_framework", register_framework, METH_VARARGS, "Tells how to read and make arrays of some types."},
     {"set_errors", set_errors, METH_O, "The exception classes, a tuple indexed by rapt_status."},
     {"make_context", make_context, METH_O, "(capsule, number) of a new rapt_context with that many CPU threads."},
@@ -115,4 +116,7 @@ PyModuleDef definition = {PyModuleDef_HEAD_INIT,
 }  // namespace
 }  // namespace rapt::python
 
-PyMODINIT_FUNC PyInit__core() { return PyModule_Create(&rapt::python::definition); }
+PyMODINIT_FUNC PyInit__core() {
+  rapt::python::methods[0].ml_doc = rapt::python::signature_text();
+  return PyModule_Create(&rapt::python::definition);
+}

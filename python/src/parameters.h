@@ -1,37 +1,101 @@
-// The parameters of rapt.sdpa, prepare and explain, and how a vectorcall's values are put in their order. Used by
-// call.cpp; python/rapt/_signature.py describes the same ones, and a test compares the two.
+// The parameters of rapt.sdpa, prepare and explain, and how a vectorcall's values are put in their order: those that
+// call.cpp reads by hand, and one for each row of src/arguments/sdpa_arguments.h. Used by call.cpp and xla.cpp; what
+// Python makes of the same rows (operators, JAX's attributes, rules) it asks sdpa_table() for.
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
+#include <string_view>
 
+#include "arguments/sdpa_arguments.h"
 #include "python.h"
 
 namespace rapt::python {
 
-// In the order of rapt.sdpa's parameters; those before layout are positional.
-// clang-format off
-enum Parameter : int {
-  p_q, p_k, p_v, p_layout, p_causal, p_window, p_softcap, p_bias, p_mask, p_alibi_slopes, p_sinks, p_scale, p_lse, p_out,
-  p_out_dtype, p_cu_seqlens_q, p_cu_seqlens_k, p_max_seqlen_q, p_max_seqlen_k, p_seqused_q, p_seqused_k, p_q_start, p_k_start,
-  p_q_descale, p_k_descale, p_v_descale, p_q_scales, p_k_scales, p_v_scales, p_k_mean, p_q_dtype, p_k_dtype, p_v_dtype,
-  p_pv, p_acc, p_partial, p_invariant, p_check_contents, p_splits, p_context, parameter_count
+struct Parameter {
+  const char* name;
+  const TensorArgument* tensor = nullptr;  // what an array sets
+  const ScalarArgument* scalar = nullptr;  // what a number or word sets
+  uint64_t flag = 0;                       // what True sets
+  bool by_hand = false;                    // call.cpp has code for it
 };
-inline constexpr const char* parameter_names[parameter_count] = {
-  "q", "k", "v", "layout", "causal", "window", "softcap", "bias", "mask", "alibi_slopes", "sinks", "scale", "lse", "out",
-  "out_dtype", "cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "seqused_q", "seqused_k", "q_start", "k_start",
-  "q_descale", "k_descale", "v_descale", "q_scales", "k_scales", "v_scales", "k_mean", "q_dtype", "k_dtype", "v_dtype",
-  "pv", "acc", "partial", "invariant", "check_contents", "splits", "context"
-};
-// clang-format on
 
+namespace detail {
+// q, k, v by place; context comes last.
+inline constexpr const char* by_hand[] = {"q",   "k",   "v",         "layout",  "causal",  "window",
+                                          "lse", "out", "out_dtype", "q_dtype", "k_dtype", "v_dtype"};
+
+struct Parameters {
+  std::array<Parameter, 96> rows{};
+  int count = 0;
+
+  constexpr Parameter& of(const char* name) {
+    for (int p = 0; p < count; ++p)
+      if (std::string_view(rows[static_cast<size_t>(p)].name) == name) return rows[static_cast<size_t>(p)];
+    return rows[static_cast<size_t>(count++)] = Parameter{name};
+  }
+};
+constexpr Parameters all_parameters() {
+  Parameters all;
+  for (const char* const name : by_hand) all.of(name).by_hand = true;
+  for (const TensorArgument& row : tensor_arguments)
+    if (row.keyword != nullptr) all.of(row.keyword).tensor = &row;
+  for (const ScalarArgument& row : scalar_arguments)
+    if (row.keyword != nullptr) all.of(row.keyword).scalar = &row;
+  for (const FlagArgument& row : flag_arguments)
+    if (row.keyword != nullptr) all.of(row.keyword).flag = row.bit;
+  all.of("context").by_hand = true;
+  return all;
+}
+}  // namespace detail
+
+inline constexpr int parameter_count = detail::all_parameters().count;
+inline constexpr auto parameters = [] {
+  std::array<Parameter, parameter_count> rows{};
+  std::copy_n(detail::all_parameters().rows.begin(), parameter_count, rows.begin());
+  return rows;
+}();
+// A parameter's place in that order.
+consteval int place_of(std::string_view name) {
+  int p = 0;
+  while (parameters[static_cast<size_t>(p)].name != name) ++p;
+  return p;
+}
+inline constexpr int p_q = place_of("q"), p_k = place_of("k"), p_v = place_of("v"), p_layout = place_of("layout"),
+                     p_causal = place_of("causal"), p_window = place_of("window"), p_lse = place_of("lse"),
+                     p_out = place_of("out"), p_out_dtype = place_of("out_dtype"), p_q_dtype = place_of("q_dtype"),
+                     p_k_dtype = place_of("k_dtype"), p_v_dtype = place_of("v_dtype"), p_context = place_of("context");
+static_assert(p_layout == 3, "q, k and v are positional");
+
+// The places of the parameters that `wanted` holds of.
+template <class Wanted>
+constexpr auto places(Wanted wanted) {
+  constexpr auto count = [] {
+    size_t found = 0;
+    for (int p = 0; p < parameter_count; ++p) found += Wanted{}(p) ? 1 : 0;
+    return found;
+  }();
+  std::array<int, count> found{};
+  size_t next = 0;
+  for (int p = 0; p < parameter_count; ++p)
+    if (wanted(p)) found[next++] = p;
+  return found;
+}
+inline constexpr const Parameter& parameter(int p) { return parameters[static_cast<size_t>(p)]; }
+inline constexpr auto array_parameters = places([](int p) { return parameter(p).tensor != nullptr; });
 // Those that autograd would have to follow, the output among them.
-inline constexpr Parameter differentiable_parameters[] = {
-    p_q, p_k, p_v, p_bias, p_sinks, p_alibi_slopes, p_q_descale, p_k_descale, p_v_descale, p_k_mean, p_out};
-inline constexpr Parameter array_parameters[] = {
-    p_q,         p_k,       p_v,       p_bias,         p_mask,         p_alibi_slopes,
-    p_sinks,     p_lse,     p_out,     p_cu_seqlens_q, p_cu_seqlens_k, p_seqused_q,
-    p_seqused_k, p_q_start, p_k_start, p_q_descale,    p_k_descale,    p_v_descale,
-    p_k_mean};
+inline constexpr auto differentiable_parameters = places(
+    [](int p) { return p != p_lse && parameter(p).tensor != nullptr && parameter(p).tensor->is_differentiable(); });
+inline constexpr auto row_parameters = places([](int p) { return !parameter(p).by_hand; });
+
+// The arrays that operators and XLA take, in the table's order, after q, k and v.
+constexpr bool is_operand(const TensorArgument& row) {
+  if (row.keyword == nullptr) return false;
+  for (const int p : row_parameters)
+    if (parameter(p).name == std::string_view(row.keyword)) return true;
+  return false;
+}
 
 // The parameters' names as interned strings, and the defaults of those that do not default to None.
 struct Signature {
@@ -39,9 +103,10 @@ struct Signature {
   PyObject* defaults[parameter_count];
 
   Signature() {
-    for (int p = 0; p < parameter_count; ++p)
-      interned[p] = PyUnicode_InternFromString(parameter_names[p]), defaults[p] = Py_None;
-    for (const Parameter p : {p_causal, p_lse, p_partial, p_invariant, p_check_contents}) defaults[p] = Py_False;
+    for (int p = 0; p < parameter_count; ++p) {
+      interned[p] = PyUnicode_InternFromString(parameter(p).name);
+      defaults[p] = p == p_causal || p == p_lse || parameter(p).flag != 0 ? Py_False : Py_None;
+    }
     defaults[p_layout] = PyUnicode_InternFromString("bhsd");
   }
   static const Signature& instance() {
@@ -49,11 +114,11 @@ struct Signature {
     return signature;
   }
 
-  Parameter find(PyObject* name) const {
+  int find(PyObject* name) const {
     for (int p = p_layout; p < parameter_count; ++p)
-      if (interned[p] == name) return static_cast<Parameter>(p);
+      if (interned[p] == name) return p;
     for (int p = p_layout; p < parameter_count; ++p)  // a name that was not interned
-      if (PyUnicode_CompareWithASCIIString(name, parameter_names[p]) == 0) return static_cast<Parameter>(p);
+      if (PyUnicode_CompareWithASCIIString(name, parameter(p).name) == 0) return p;
     PyErr_Format(PyExc_TypeError, "unexpected keyword argument %R: the options are those of rapt.sdpa", name);
     throw PythonError{};
   }

@@ -62,24 +62,16 @@ bool is_word(PyObject* object, const char* word) {
   return PyUnicode_Check(object) && PyUnicode_CompareWithASCIIString(object, word) == 0;
 }
 
-int32_t word_value(const char* argument, PyObject* object, std::initializer_list<Word> words) {
+int32_t word_value(const char* argument, PyObject* object, std::span<const Word> words) {
   std::string list;
   for (const Word& known : words) {
-    if (is_word(object, known.word.data())) return known.value;
+    if (is_word(object, known.word)) return known.value;
     list.append(list.empty() ? "\"" : ", \"").append(known.word).append("\"");
   }
   invalid(argument, " = ", shown(object), ": must be one of ", list);
 }
 
-int32_t scale_kind(const char* argument, PyObject* object) {
-  return word_value(argument, object,
-                    {{"tensor", RAPT_SCALE_TENSOR},
-                     {"head", RAPT_SCALE_HEAD},
-                     {"token", RAPT_SCALE_TOKEN},
-                     {"block64", RAPT_SCALE_BLOCK64},
-                     {"block128", RAPT_SCALE_BLOCK128},
-                     {"channel", RAPT_SCALE_CHANNEL}});
-}
+int32_t scale_kind(const char* argument, PyObject* object) { return word_value(argument, object, scale_words); }
 
 bool boolean(const char* argument, PyObject* object) {
   if (object == Py_True) return true;

@@ -5,20 +5,19 @@
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
-#include <string_view>
+#include <span>
 
+#include "arguments/sdpa_arguments.h"
 #include "python.h"
 #include "rapt/rapt.h"
 
 namespace rapt::python {
 
-struct Word {
-  std::string_view word;
-  int32_t value;
-};
-
 // The value of one of these words; a sentence listing them otherwise.
-int32_t word_value(const char* argument, PyObject* object, std::initializer_list<Word> words);
+int32_t word_value(const char* argument, PyObject* object, std::span<const Word> words);
+inline int32_t word_value(const char* argument, PyObject* object, std::initializer_list<Word> words) {
+  return word_value(argument, object, std::span(words.begin(), words.size()));
+}
 bool is_word(PyObject* object, const char* word);
 // "tensor", "head", ...: a rapt_scale_kind
 int32_t scale_kind(const char* argument, PyObject* object);

@@ -1,13 +1,13 @@
 // The C ABI: the only exception boundary. Turns Error into a status and the thread's last sentence.
 #include <algorithm>
 #include <array>
-#include <cstddef>
 #include <cstring>
 #include <exception>
 #include <new>
 #include <optional>
 #include <string>
 
+#include "arguments/sdpa_arguments.h"
 #include "arguments/tensor_rules.h"
 #include "base/error.h"
 #include "operations/sdpa.h"
@@ -48,7 +48,7 @@ rapt_status guard(const Body& body) {
 template <class Args>
 constexpr std::array<size_t, 0> earlier_sizes{};
 template <>
-constexpr std::array earlier_sizes<rapt_sdpa_args>{offsetof(rapt_sdpa_args, seqused_q)};
+constexpr std::array earlier_sizes<rapt_sdpa_args> = rapt::earlier_struct_sizes;
 
 // The arguments as this build knows them. A caller that was compiled against an older header gives a shorter struct:
 // the fields that it lacks are 0, which means absent.

@@ -2,10 +2,10 @@
 #include "arguments/arguments.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <span>
+#include <utility>
 
+#include "arguments/row_rules.h"
 #include "arguments/scale_contents.h"
 #include "arguments/sdpa_arguments.h"
 #include "arguments/tensor_rules.h"
@@ -19,157 +19,77 @@ Access access_of(const rapt_tensor& t) {
   return access_of(dtype_of(t), geometry_of(t), reinterpret_cast<uintptr_t>(t.data));
 }
 
-// q, k, v, out: ranks, dtypes and the sizes they must share.
-void read_main_tensors(const rapt_sdpa_args& a, Problem& p) {
+// The most rows of a sequence: those of the tensors, packed the maxima.
+void read_maxima(const rapt_sdpa_args& a, bool packed, Sizes& sizes) {
   const struct {
+    Dim dim;
     const char* name;
-    const rapt_tensor* tensor;
-  } required[] = {{"q", a.q}, {"k", a.k}, {"v", a.v}, {"out", a.out}};
-  p.varlen = a.cu_seqlens_q != nullptr || a.cu_seqlens_k != nullptr;
-  const int rank = p.varlen ? 3 : 4;
-  for (const auto& [name, tensor] : required) {
-    if (tensor == nullptr) invalid(name, " = NULL: q, k, v and out are required");
-    check_tensor(name, *tensor);
-    require_rank(name, *tensor, rank,
-                 p.varlen ? "packed [total, heads, head_dim] with cu_seqlens" : "[batch, heads, seqlen, head_dim]");
-    require_same_device(name, *tensor, *a.q, "q");
+    uint64_t bit;
+    int64_t value;
+  } maxima[] = {{Dim::seqlen_q, "max_seqlen_q", RAPT_HAS_MAX_SEQLEN_Q, a.max_seqlen_q},
+                {Dim::seqlen_k, "max_seqlen_k", RAPT_HAS_MAX_SEQLEN_K, a.max_seqlen_k}};
+  for (const auto& [dim, name, bit, value] : maxima) {
+    const bool given = (a.has & bit) != 0;
+    if (packed && !given) invalid(name, ": required with cu_seqlens (set its RAPT_HAS bit)");
+    if (!packed && given) invalid(name, " = ", value, ": only with cu_seqlens; dense tensors carry their lengths");
+    if (packed) sizes.set(dim, value, name);
   }
-  for (int i = 0; i < 3; ++i)
-    require_dtype(required[i].name, *required[i].tensor,
-                  {DType::f32, DType::f16, DType::bf16, DType::e4m3, DType::e5m2, DType::sim8});
-  require_dtype("out", *a.out, {DType::f32, DType::f16, DType::bf16});
+}
 
-  const int64_t *q = a.q->shape, *k = a.k->shape, *v = a.v->shape;
+// Every tensor by its row, and what they say about the sizes of the problem.
+void read_tensors(const rapt_sdpa_args& a, Problem& p) {
+  for (const auto& [name, tensor] : {std::pair{"q", a.q}, {"k", a.k}, {"v", a.v}, {"out", a.out}})
+    if (tensor == nullptr) invalid(name, " = NULL: q, k, v and out are required");
+  p.varlen = a.cu_seqlens_q != nullptr || a.cu_seqlens_k != nullptr;
+  Sizes sizes;
+  read_maxima(a, p.varlen, sizes);
+  if (p.varlen && a.cu_seqlens_q == nullptr) invalid("cu_seqlens_q = NULL: must be given together with cu_seqlens_k");
+  if (p.varlen && a.cu_seqlens_k == nullptr) invalid("cu_seqlens_k = NULL: must be given together with cu_seqlens_q");
+  check_tensor_rows(a, p.varlen, sizes);
   p.q = dtype_of(*a.q), p.k = dtype_of(*a.k), p.v = dtype_of(*a.v), p.out = dtype_of(*a.out);
-  p.heads_q = q[1], p.heads_k = k[1];
-  p.head_dim = q[rank - 1], p.head_dim_v = v[rank - 1];
-  if (k[rank - 1] != p.head_dim) invalid("k.shape = ", shape_text(*a.k), ": head_dim must be that of q, ", p.head_dim);
-  if (v[1] != p.heads_k) invalid("v.shape = ", shape_text(*a.v), ": heads must be those of k, ", p.heads_k);
-  if (p.varlen) {
-    p.total_q = q[0], p.total_k = k[0];
-    if (v[0] != p.total_k) invalid("v.shape = ", shape_text(*a.v), ": total must be that of k, ", p.total_k);
-    require_shape("out", *a.out, {p.total_q, p.heads_q, p.head_dim_v}, "[total_q, heads_q, head_dim_v]");
-  } else {
-    p.batch = q[0], p.seqlen_q = q[2], p.seqlen_k = k[2];
-    if (k[0] != p.batch) invalid("k.shape = ", shape_text(*a.k), ": batch must be that of q, ", p.batch);
-    require_shape("v", *a.v, {p.batch, p.heads_k, p.seqlen_k, p.head_dim_v}, "[batch, heads_k, seqlen_k, head_dim_v]");
-    require_shape("out", *a.out, {p.batch, p.heads_q, p.seqlen_q, p.head_dim_v},
-                  "[batch, heads_q, seqlen_q, head_dim_v]");
-  }
+  p.batch = sizes[Dim::batch], p.heads_q = sizes[Dim::heads_q], p.heads_k = sizes[Dim::heads_k];
+  p.seqlen_q = sizes[Dim::seqlen_q], p.seqlen_k = sizes[Dim::seqlen_k];
+  p.head_dim = sizes[Dim::head_dim], p.head_dim_v = sizes[Dim::head_dim_v];
+  if (p.varlen) p.total_q = sizes[Dim::total_q], p.total_k = sizes[Dim::total_k];
   p.access_q = access_of(*a.q), p.access_k = access_of(*a.k), p.access_v = access_of(*a.v),
   p.access_out = access_of(*a.out);
 }
 
-// On a GPU a list has one dtype, since kernels read it; on the CPU it is converted first (host_lists.h).
-void require_list_dtype(const char* name, const rapt_tensor& list, DType on_gpus) {
-  if (list.device.type == RAPT_DEVICE_CPU)
-    require_dtype(name, list, {DType::i32, DType::i64});
-  else
-    require_dtype(name, list, {on_gpus});
-}
-
-void read_lengths(const rapt_sdpa_args& a, Problem& p) {
-  auto length_tensor = [&](const char* name, const rapt_tensor& t, int64_t size, const char* meaning) {
-    check_tensor(name, t);
-    require_list_dtype(name, t, DType::i32);
-    require_same_device(name, t, *a.q, "q");
-    require_shape(name, t, {size}, meaning);
-  };
-  auto maximum = [&](const char* name, uint64_t bit, int64_t value) {
-    if ((a.has & bit) == 0) {
-      if (p.varlen) invalid(name, ": required with cu_seqlens (set its RAPT_HAS bit)");
-      return int64_t{0};
-    }
-    if (!p.varlen) invalid(name, " = ", value, ": only with cu_seqlens; dense tensors carry their lengths");
-    if (value < 0 || value > words::max_size) invalid(name, " = ", value, ": must be from 0 to 2^40");
-    return value;
-  };
-  const int64_t max_q = maximum("max_seqlen_q", RAPT_HAS_MAX_SEQLEN_Q, a.max_seqlen_q);
-  const int64_t max_k = maximum("max_seqlen_k", RAPT_HAS_MAX_SEQLEN_K, a.max_seqlen_k);
-  if (p.varlen) {
-    if (a.cu_seqlens_q == nullptr) invalid("cu_seqlens_q = NULL: must be given together with cu_seqlens_k");
-    if (a.cu_seqlens_k == nullptr) invalid("cu_seqlens_k = NULL: must be given together with cu_seqlens_q");
-    check_tensor("cu_seqlens_q", *a.cu_seqlens_q);
-    require_rank("cu_seqlens_q", *a.cu_seqlens_q, 1, "[batch + 1]");
-    if (a.cu_seqlens_q->shape[0] < 1) invalid("cu_seqlens_q.shape = [0]: must be [batch + 1], at least [1]");
-    p.batch = a.cu_seqlens_q->shape[0] - 1;
-    length_tensor("cu_seqlens_q", *a.cu_seqlens_q, p.batch + 1, "[batch + 1]");
-    length_tensor("cu_seqlens_k", *a.cu_seqlens_k, p.batch + 1, "[batch + 1] like cu_seqlens_q");
-    p.seqlen_q = max_q, p.seqlen_k = max_k;
-  }
-  if (a.seqused_q != nullptr) {
-    length_tensor("seqused_q", *a.seqused_q, p.batch, "[batch]");
-    p.seqused_q = true;
-  }
-  if (a.seqused_k != nullptr) {
-    length_tensor("seqused_k", *a.seqused_k, p.batch, "[batch]");
-    p.seqused = true;
-  }
-}
-
-// bias and mask: right-aligned broadcast to [batch, heads_q, seqlen_q, seqlen_k].
-Broadcast read_broadcast(const char* name, const rapt_tensor& t, const Problem& p) {
+// Along which axes bias or mask are the same for all.
+Broadcast broadcast_of(const rapt_tensor& t, const Problem& p) {
   const int64_t full[max_rank] = {p.batch, p.heads_q, p.seqlen_q, p.seqlen_k};
   Broadcast result{dtype_of(t), {true, true, true, true}};
-  for (int i = 0; i < t.rank; ++i) {
-    const int axis = max_rank - t.rank + i;
-    if (t.shape[i] != full[axis] && t.shape[i] != 1)
-      invalid(name, ".shape = ", shape_text(t),
-              ": must broadcast, aligned right, to [batch, heads_q, seqlen_q, seqlen_k] = [", full[0], ", ", full[1],
-              ", ", full[2], ", ", full[3], "]");
-    result.one[axis] = t.shape[i] == 1 && full[axis] != 1;
+  for (int axis = 0; axis < max_rank; ++axis) {
+    const int i = axis - (max_rank - t.rank);
+    result.one[static_cast<size_t>(axis)] = (i < 0 || t.shape[i] == 1) && full[axis] != 1;
   }
-  for (int axis = 0; axis < max_rank - t.rank; ++axis) result.one[axis] = full[axis] != 1;
   return result;
 }
 
-void read_score_tensors(const rapt_sdpa_args& a, Problem& p) {
-  if (a.bias != nullptr) {
-    check_tensor("bias", *a.bias);
-    require_dtype("bias", *a.bias, {DType::f32, DType::f16, DType::bf16});
-    require_same_device("bias", *a.bias, *a.q, "q");
-    p.bias = read_broadcast("bias", *a.bias, p);
-  }
-  if (a.mask != nullptr) {
-    check_tensor("mask", *a.mask);
-    require_dtype("mask", *a.mask, {DType::u8});
-    require_same_device("mask", *a.mask, *a.q, "q");
-    p.mask = read_broadcast("mask", *a.mask, p);
-  }
-  if (a.alibi_slopes != nullptr) {
-    check_tensor("alibi_slopes", *a.alibi_slopes);
-    require_dtype("alibi_slopes", *a.alibi_slopes, {DType::f32});
-    require_same_device("alibi_slopes", *a.alibi_slopes, *a.q, "q");
-    p.alibi = true;
-    p.alibi_per_batch = a.alibi_slopes->rank == 2;
-    if (p.alibi_per_batch)
-      require_shape("alibi_slopes", *a.alibi_slopes, {p.batch, p.heads_q}, "[heads_q] or [batch, heads_q]");
-    else
-      require_shape("alibi_slopes", *a.alibi_slopes, {p.heads_q}, "[heads_q] or [batch, heads_q]");
-  }
-  if (a.sinks != nullptr) {
-    check_tensor("sinks", *a.sinks);
-    require_dtype("sinks", *a.sinks, {DType::f32});
-    require_same_device("sinks", *a.sinks, *a.q, "q");
-    require_shape("sinks", *a.sinks, {p.heads_q}, "[heads_q]");
-    p.sinks = true;
-  }
+// Which of the optional tensors there are.
+void read_presence(const rapt_sdpa_args& a, Problem& p) {
+  p.lse = a.lse != nullptr;
+  p.seqused_q = a.seqused_q != nullptr;
+  p.seqused = a.seqused_k != nullptr;
+  p.sinks = a.sinks != nullptr;
+  p.alibi = a.alibi_slopes != nullptr;
+  p.alibi_per_batch = p.alibi && a.alibi_slopes->rank == 2;
+  p.smooth_k = a.k_mean != nullptr;
+  if (a.bias != nullptr) p.bias = broadcast_of(*a.bias, p);
+  if (a.mask != nullptr) p.mask = broadcast_of(*a.mask, p);
+  if (p.smooth_k && !is_fp8(p.k))
+    invalid("k_mean: given, but k is ", name_of(p.k), ": only k in e4m3, e5m2 or sim8 is smoothed before it is stored");
 }
 
 ScaleKind read_descale(const char* name, const rapt_tensor* t, int32_t kind_code, const rapt_tensor& of,
-                       const rapt_sdpa_args& a, const Problem& p) {
+                       const Problem& p) {
   const char which = name[0];
-  if (kind_code < RAPT_SCALE_NONE || kind_code > RAPT_SCALE_CHANNEL)
-    invalid(which, "_scales = ", kind_code, ": not a rapt_scale_kind");
   const auto kind = static_cast<ScaleKind>(kind_code);
   if (t == nullptr) {
     if (kind != ScaleKind::none) invalid(which, "_scales = ", kind_code, ": given without ", name);
     return kind;
   }
   if (kind == ScaleKind::none) invalid(name, ": given, but ", which, "_scales says RAPT_SCALE_NONE");
-  check_tensor(name, *t);
-  require_dtype(name, *t, {DType::f32});
-  require_same_device(name, *t, *a.q, "q");
   if (kind == ScaleKind::channel && which != 'v')
     invalid(which, "_scales = channel: per-channel scales are for v only");
   const int64_t seqlen = which == 'q' ? p.seqlen_q : p.seqlen_k;
@@ -178,44 +98,17 @@ ScaleKind read_descale(const char* name, const rapt_tensor* t, int32_t kind_code
   return kind;
 }
 
-void read_k_mean(const rapt_sdpa_args& a, Problem& p) {
-  if (a.k_mean == nullptr) return;
-  check_tensor("k_mean", *a.k_mean);
-  require_dtype("k_mean", *a.k_mean, {DType::f32});
-  require_same_device("k_mean", *a.k_mean, *a.q, "q");
-  require_shape("k_mean", *a.k_mean, {p.batch, p.heads_k, p.head_dim}, "[batch, heads_k, head_dim]");
-  if (!is_fp8(p.k))
-    invalid("k_mean: given, but k is ", name_of(p.k), ": only k in e4m3, e5m2 or sim8 is smoothed before it is stored");
-  p.smooth_k = true;
-}
-
-template <class... Name>
-void check_start(int64_t start, const Name&... name) {
-  if (start < -words::max_position || start > words::max_position)
-    invalid(name..., " = ", start, ": must be within -2^60 to 2^60");
-}
-
 void read_starts(const rapt_sdpa_args& a, Problem& p) {
   const struct {
     const char *name, *scalar;
     const rapt_tensor* tensor;
     uint64_t bit;
-    int64_t value;
-  } starts[] = {{"q_starts", "q_start", a.q_starts, RAPT_HAS_Q_START, a.q_start},
-                {"k_starts", "k_start", a.k_starts, RAPT_HAS_K_START, a.k_start}};
-  for (const auto& s : starts) {
-    if (s.tensor == nullptr) {
-      if ((a.has & s.bit) == 0) continue;
-      check_start(s.value, s.scalar);
-      p.has_starts = true;
-      continue;
-    }
-    if ((a.has & s.bit) != 0) invalid(s.name, ": given together with the scalar ", s.scalar, "; give one of them");
-    check_tensor(s.name, *s.tensor);
-    require_list_dtype(s.name, *s.tensor, DType::i64);
-    require_same_device(s.name, *s.tensor, *a.q, "q");
-    require_shape(s.name, *s.tensor, {p.batch}, "[batch]");
-    p.has_starts = true;
+  } starts[] = {{"q_starts", "q_start", a.q_starts, RAPT_HAS_Q_START},
+                {"k_starts", "k_start", a.k_starts, RAPT_HAS_K_START}};
+  for (const auto& [name, scalar, tensor, bit] : starts) {
+    const bool given = (a.has & bit) != 0;
+    if (given && tensor != nullptr) invalid(name, ": given together with the scalar ", scalar, "; give one of them");
+    p.has_starts = p.has_starts || given || tensor != nullptr;
   }
 }
 
@@ -228,45 +121,23 @@ void read_options(const rapt_sdpa_args& a, Problem& p) {
   p.partial = (a.flags & RAPT_PARTIAL) != 0;
   p.invariant = (a.flags & RAPT_INVARIANT) != 0;
   if ((a.has & RAPT_HAS_WINDOW) != 0) p.window = Window{a.window_left, a.window_right};
-  auto as_float = [](const char* name, double value) {
-    if (!std::isfinite(value) || std::abs(value) > std::numeric_limits<float>::max())
-      invalid(name, " = ", value, ": must be a finite float");
-    const auto narrowed = static_cast<float>(value);
-    if (narrowed == 0.0f && value != 0.0) invalid(name, " = ", value, ": too small for a float, which would make it 0");
-    return narrowed;
-  };
-  if ((a.has & RAPT_HAS_SCALE) != 0) p.scale = as_float("softmax_scale", a.softmax_scale);
-  if ((a.has & RAPT_HAS_SOFTCAP) != 0) p.softcap = as_float("softcap", a.softcap);
-  if ((a.has & RAPT_HAS_SPLITS) != 0) {
-    if (a.splits < 1) invalid("splits = ", a.splits, ": must be 1 or more");
-    p.splits = a.splits;
-  }
-  if (a.pv < RAPT_PV_AUTO || a.pv > RAPT_PV_FP8X2) invalid("pv = ", a.pv, ": not a rapt_pv_mode");
-  if (a.acc < RAPT_ACC_F32 || a.acc > RAPT_ACC_F16) invalid("acc = ", a.acc, ": not a rapt_acc_mode");
-  if (a.reserved != 0) invalid("reserved = ", a.reserved, ": must be 0");
+  if ((a.has & RAPT_HAS_SCALE) != 0) p.scale = static_cast<float>(a.softmax_scale);
+  if ((a.has & RAPT_HAS_SOFTCAP) != 0) p.softcap = static_cast<float>(a.softcap);
+  if ((a.has & RAPT_HAS_SPLITS) != 0) p.splits = a.splits;
   p.pv = static_cast<PvMode>(a.pv);
   p.acc = static_cast<AccMode>(a.acc);
   if (a.score_mod != nullptr) unsupported("score_mod: no kernel family of this build applies score modifications");
 }
 
-void check_outputs(const rapt_sdpa_args& a, Problem& p) {
-  if (a.lse != nullptr) {
-    check_tensor("lse", *a.lse);
-    require_dtype("lse", *a.lse, {DType::f32});
-    require_same_device("lse", *a.lse, *a.q, "q");
-    if (p.varlen)
-      require_shape("lse", *a.lse, {p.heads_q, p.total_q}, "[heads_q, total_q]");
-    else
-      require_shape("lse", *a.lse, {p.batch, p.heads_q, p.seqlen_q}, "[batch, heads_q, seqlen_q]");
-    p.lse = true;
-  }
+void check_outputs(const rapt_sdpa_args& a) {
   for (size_t i = 0; i < output_count; ++i) {
     const TensorArgument& output = tensor_arguments[i];
     const rapt_tensor* const written = a.*output.member;
     if (written == nullptr) continue;
     check_output_layout(output.name, *written);
+    const Bytes bytes(output.name, *written);
     for (const TensorArgument& other : std::span(tensor_arguments).subspan(i + 1))
-      if (const rapt_tensor* const tensor = a.*other.member) check_disjoint(output.name, *written, other.name, *tensor);
+      if (const rapt_tensor* const tensor = a.*other.member) bytes.check_disjoint(other.name, *tensor);
   }
 }
 
@@ -310,7 +181,11 @@ void check_starts(const char* name, const rapt_tensor* starts) {
   if (starts == nullptr) return;
   const auto* values = static_cast<const int64_t*>(starts->data);
   const int64_t stride = strides_of(*starts)[0];
-  for (int64_t b = 0; b < starts->shape[0]; ++b) check_start(values[b * stride], name, "[", b, "]");
+  for (int64_t b = 0; b < starts->shape[0]; ++b) {
+    const int64_t start = values[b * stride];
+    if (start < -words::max_position || start > words::max_position)
+      invalid(name, "[", b, "] = ", start, ": must be within -2^60 to 2^60");
+  }
 }
 
 void check_mask_values(const rapt_tensor& mask) {
@@ -344,23 +219,21 @@ void check_workspace_disjoint(const rapt_sdpa_args& args, size_t used) {
 
 Problem problem_from(const rapt_sdpa_args& args) {
   check_struct_size("args", args.struct_size, &args, sizeof args);
-  constexpr uint64_t known_has = (RAPT_HAS_SPLITS << 1) - 1, known_flags = (RAPT_CHECK_CONTENTS << 1) - 1;
   if ((args.has & ~known_has) != 0) invalid("has = ", args.has, ": unknown bits ", args.has & ~known_has);
   if ((args.flags & ~known_flags) != 0) invalid("flags = ", args.flags, ": unknown bits ", args.flags & ~known_flags);
   // First, since the tensors of a paged call have other shapes, about which the rules below would complain.
   if (args.block_table != nullptr)
     unsupported("block_table: paged KV is not supported by any kernel family of this build");
+  check_scalar_rows(args);
   Problem problem;
-  read_main_tensors(args, problem);
-  read_lengths(args, problem);
-  read_score_tensors(args, problem);
-  problem.q_scales = read_descale("q_descale", args.q_descale, args.q_scales, *args.q, args, problem);
-  problem.k_scales = read_descale("k_descale", args.k_descale, args.k_scales, *args.k, args, problem);
-  problem.v_scales = read_descale("v_descale", args.v_descale, args.v_scales, *args.v, args, problem);
-  read_k_mean(args, problem);
+  read_tensors(args, problem);
+  read_presence(args, problem);
+  problem.q_scales = read_descale("q_descale", args.q_descale, args.q_scales, *args.q, problem);
+  problem.k_scales = read_descale("k_descale", args.k_descale, args.k_scales, *args.k, problem);
+  problem.v_scales = read_descale("v_descale", args.v_descale, args.v_scales, *args.v, problem);
   read_starts(args, problem);
   read_options(args, problem);
-  check_outputs(args, problem);
+  check_outputs(args);
   validate(problem);
   return problem;
 }

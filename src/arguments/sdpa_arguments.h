@@ -1,12 +1,18 @@
-// The one table of rapt_sdpa_args: every tensor and every plain value, with what the run time does with it.
-// Read by arguments.cpp (overlaps, contents), recent_calls.cpp (equality of calls), device_contents.cpp and
-// host_lists.cpp. A new argument is one row here; a field without a row does not compile.
+// The one table of rapt_sdpa_args: every tensor, plain value and flag, with its rules and what the rest makes of it.
+// Read by arguments.cpp (the rules), recent_calls.cpp (equality of calls), device_contents.cpp, host_lists.cpp,
+// c_api.cpp (structs of earlier headers) and python/src/parameters.h (Python's parameters, PyTorch's operators, JAX's
+// attributes). A new argument is one row here; a field without a row does not compile.
 #pragma once
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
 #include <tuple>
+#include <utility>
 
+#include "arguments/dtypes.h"
 #include "rapt/rapt.h"
 
 namespace rapt {
@@ -19,51 +25,217 @@ enum class Role : unsigned char {
   positions  // checked; i64 on GPUs, on the CPU also i32
 };
 
+// The sizes that tensors of a call share. A call's own are those of the first tensor, in the table's order, that has
+// them.
+enum class Dim : unsigned char {
+  none,
+  batch,
+  batch_plus_1,
+  heads_q,
+  heads_k,
+  seqlen_q,  // packed: the maximum
+  seqlen_k,
+  total_q,
+  total_k,
+  head_dim,
+  head_dim_v,
+  count
+};
+inline constexpr const char* dim_names[] = {"",         "batch",   "batch + 1", "heads_q",  "heads_k",   "seqlen_q",
+                                            "seqlen_k", "total_q", "total_k",   "head_dim", "head_dim_v"};
+using Dims = std::array<Dim, 4>;  // the last ones none
+constexpr int rank_of(const Dims& dims) {
+  int rank = 0;
+  for (const Dim dim : dims) rank += dim != Dim::none;
+  return rank;
+}
+
+struct ShapeRule {
+  enum Kind : unsigned char {
+    dims,
+    broadcast,  // right-aligned to [batch, heads_q, seqlen_q, seqlen_k]
+    scales,     // as its *_scales says
+    refused     // no call with it is accepted
+  };
+  Kind kind = dims;
+  Dims dense{}, packed{};
+  Dims other{};  // allowed as well, told apart by its rank
+};
+
 struct TensorArgument {
   const char* name;
   const rapt_tensor* rapt_sdpa_args::*member;
   Role role;
+  Dtypes dtypes;  // of lists: on the CPU
+  ShapeRule shape;
+  const char* keyword = name;  // Python's parameter, null: none. A value of the same keyword is its other form
+  int since = 1;               // the struct that has it; each release that adds fields makes the next
+
   constexpr bool has_checked_contents() const { return role >= Role::checked; }
   constexpr bool is_list() const { return role >= Role::lengths; }
   constexpr rapt_dtype list_dtype() const { return role == Role::lengths ? RAPT_I32 : RAPT_I64; }  // what kernels read
+  constexpr bool is_differentiable() const { return dtypes.has(DType::f32); }
 };
 
-inline constexpr std::array tensor_arguments{
-    TensorArgument{"out", &rapt_sdpa_args::out, Role::output},  // outputs come first
-    TensorArgument{"lse", &rapt_sdpa_args::lse, Role::output},
-    TensorArgument{"q", &rapt_sdpa_args::q, Role::input},
-    TensorArgument{"k", &rapt_sdpa_args::k, Role::input},
-    TensorArgument{"v", &rapt_sdpa_args::v, Role::input},
-    TensorArgument{"bias", &rapt_sdpa_args::bias, Role::input},
-    TensorArgument{"mask", &rapt_sdpa_args::mask, Role::checked},
-    TensorArgument{"alibi_slopes", &rapt_sdpa_args::alibi_slopes, Role::input},
-    TensorArgument{"sinks", &rapt_sdpa_args::sinks, Role::input},
-    TensorArgument{"cu_seqlens_q", &rapt_sdpa_args::cu_seqlens_q, Role::lengths},
-    TensorArgument{"cu_seqlens_k", &rapt_sdpa_args::cu_seqlens_k, Role::lengths},
-    TensorArgument{"seqused_q", &rapt_sdpa_args::seqused_q, Role::lengths},
-    TensorArgument{"seqused_k", &rapt_sdpa_args::seqused_k, Role::lengths},
-    TensorArgument{"block_table", &rapt_sdpa_args::block_table, Role::input},
-    TensorArgument{"q_descale", &rapt_sdpa_args::q_descale, Role::checked},
-    TensorArgument{"k_descale", &rapt_sdpa_args::k_descale, Role::checked},
-    TensorArgument{"v_descale", &rapt_sdpa_args::v_descale, Role::checked},
-    TensorArgument{"k_mean", &rapt_sdpa_args::k_mean, Role::checked},
-    TensorArgument{"q_starts", &rapt_sdpa_args::q_starts, Role::positions},
-    TensorArgument{"k_starts", &rapt_sdpa_args::k_starts, Role::positions},
-};
+namespace detail {
+constexpr ShapeRule by_layout(Dims dense, Dims packed) { return {ShapeRule::dims, dense, packed, {}}; }
+constexpr ShapeRule always(Dims dims) { return by_layout(dims, dims); }
+constexpr ShapeRule either(Dims one, Dims other) { return {ShapeRule::dims, one, one, other}; }
+
+constexpr auto tensor_rows() {
+  using enum Dim;
+  using enum Role;
+  using A = rapt_sdpa_args;
+  constexpr Dtypes f32{DType::f32}, u8{DType::u8}, i32{DType::i32}, list{DType::i32, DType::i64};
+  constexpr Dtypes floats{DType::f32, DType::f16, DType::bf16};
+  constexpr Dtypes stored{DType::f32, DType::f16, DType::bf16, DType::e4m3, DType::e5m2, DType::sim8};
+  constexpr ShapeRule broadcast{ShapeRule::broadcast}, scales{ShapeRule::scales}, refused{ShapeRule::refused};
+  constexpr ShapeRule of_q = by_layout({batch, heads_q, seqlen_q, head_dim}, {total_q, heads_q, head_dim});
+  constexpr ShapeRule of_k = by_layout({batch, heads_k, seqlen_k, head_dim}, {total_k, heads_k, head_dim});
+  constexpr ShapeRule of_v = by_layout({batch, heads_k, seqlen_k, head_dim_v}, {total_k, heads_k, head_dim_v});
+  constexpr ShapeRule of_out = by_layout({batch, heads_q, seqlen_q, head_dim_v}, {total_q, heads_q, head_dim_v});
+  constexpr ShapeRule of_lse = by_layout({batch, heads_q, seqlen_q}, {heads_q, total_q});
+  return std::array{
+      TensorArgument{"out", &A::out, output, floats, of_out},  // outputs come first
+      TensorArgument{"lse", &A::lse, output, f32, of_lse},
+      TensorArgument{"q", &A::q, input, stored, of_q},
+      TensorArgument{"k", &A::k, input, stored, of_k},
+      TensorArgument{"v", &A::v, input, stored, of_v},
+      TensorArgument{"cu_seqlens_q", &A::cu_seqlens_q, lengths, list, always({batch_plus_1})},
+      TensorArgument{"cu_seqlens_k", &A::cu_seqlens_k, lengths, list, always({batch_plus_1})},
+      TensorArgument{"bias", &A::bias, input, floats, broadcast},
+      TensorArgument{"mask", &A::mask, checked, u8, broadcast},
+      TensorArgument{"alibi_slopes", &A::alibi_slopes, input, f32, either({heads_q}, {batch, heads_q})},
+      TensorArgument{"sinks", &A::sinks, input, f32, always({heads_q})},
+      TensorArgument{"seqused_q", &A::seqused_q, lengths, list, always({batch}), "seqused_q", 2},
+      TensorArgument{"seqused_k", &A::seqused_k, lengths, list, always({batch})},
+      TensorArgument{"block_table", &A::block_table, input, i32, refused, nullptr},
+      TensorArgument{"q_descale", &A::q_descale, checked, f32, scales},
+      TensorArgument{"k_descale", &A::k_descale, checked, f32, scales},
+      TensorArgument{"v_descale", &A::v_descale, checked, f32, scales},
+      TensorArgument{"k_mean", &A::k_mean, checked, f32, always({batch, heads_k, head_dim})},
+      TensorArgument{"q_starts", &A::q_starts, positions, list, always({batch}), "q_start"},
+      TensorArgument{"k_starts", &A::k_starts, positions, list, always({batch}), "k_start"},
+  };
+}
+}  // namespace detail
+inline constexpr std::array tensor_arguments = detail::tensor_rows();
 inline constexpr size_t output_count = 2;
 
-// Plain values that decide what a call computes.
-inline constexpr std::tuple value_arguments{
-    &rapt_sdpa_args::has,          &rapt_sdpa_args::flags,       &rapt_sdpa_args::softmax_scale,
-    &rapt_sdpa_args::softcap,      &rapt_sdpa_args::window_left, &rapt_sdpa_args::window_right,
-    &rapt_sdpa_args::q_start,      &rapt_sdpa_args::k_start,     &rapt_sdpa_args::max_seqlen_q,
-    &rapt_sdpa_args::max_seqlen_k, &rapt_sdpa_args::splits,      &rapt_sdpa_args::q_scales,
-    &rapt_sdpa_args::k_scales,     &rapt_sdpa_args::v_scales,    &rapt_sdpa_args::pv,
-    &rapt_sdpa_args::acc,          &rapt_sdpa_args::reserved};
+// A word of Python's and its value in the C ABI.
+struct Word {
+  const char* word;
+  int32_t value;
+};
+inline constexpr Word scale_words[] = {{"tensor", RAPT_SCALE_TENSOR},     {"head", RAPT_SCALE_HEAD},
+                                       {"token", RAPT_SCALE_TOKEN},       {"block64", RAPT_SCALE_BLOCK64},
+                                       {"block128", RAPT_SCALE_BLOCK128}, {"channel", RAPT_SCALE_CHANNEL}};
+inline constexpr Word pv_words[] = {{"f16", RAPT_PV_F16}, {"fp8", RAPT_PV_FP8}, {"fp8x2", RAPT_PV_FP8X2}};
+inline constexpr Word acc_words[] = {{"f32", RAPT_ACC_F32}, {"f16", RAPT_ACC_F16}};
+
+struct Range {
+  int64_t low = std::numeric_limits<int64_t>::min(), high = std::numeric_limits<int64_t>::max();
+  const char* rule = "";  // the end of the sentence about a value outside of it
+};
+
+// A plain value: a real number, an integer or one of some words. Real numbers must be finite floats.
+struct ScalarArgument {
+  const char* name;
+  const char* keyword;  // Python's parameter, null: none of its own
+  double rapt_sdpa_args::*real = nullptr;
+  int64_t rapt_sdpa_args::*integer = nullptr;  // of these three, one is the field
+  int32_t rapt_sdpa_args::*word = nullptr;
+  uint64_t has = 0;  // its RAPT_HAS bit; 0: it has none
+  Range range{};     // of an integer or word
+  std::span<const Word> words{};
+  int since = 1;
+};
+
+namespace detail {
+constexpr auto scalar_rows() {
+  using A = rapt_sdpa_args;
+  constexpr int64_t most = std::numeric_limits<int64_t>::max(), size = int64_t{1} << 40, position = int64_t{1} << 60;
+  constexpr Range any, sizes{0, size, "must be from 0 to 2^40"}, counts{1, most, "must be 1 or more"};
+  constexpr Range positions{-position, position, "must be within -2^60 to 2^60"};
+  const auto real = [](const char* name, const char* keyword, double A::*field, uint64_t has, int since = 1) {
+    return ScalarArgument{name, keyword, field, nullptr, nullptr, has, {}, {}, since};
+  };
+  const auto integer = [](const char* name, const char* keyword, int64_t A::*field, uint64_t has, Range range,
+                          int since = 1) {
+    return ScalarArgument{name, keyword, nullptr, field, nullptr, has, range, {}, since};
+  };
+  const auto word = [](const char* name, int32_t A::*field, std::span<const Word> words, const char* rule,
+                       int since = 1) {
+    return ScalarArgument{name, name, nullptr, nullptr, field, 0, {0, words.back().value, rule}, words, since};
+  };
+  return std::array{
+      real("softmax_scale", "scale", &A::softmax_scale, RAPT_HAS_SCALE),
+      real("softcap", "softcap", &A::softcap, RAPT_HAS_SOFTCAP),
+      integer("window_left", nullptr, &A::window_left, RAPT_HAS_WINDOW, any),
+      integer("window_right", nullptr, &A::window_right, RAPT_HAS_WINDOW, any),
+      integer("q_start", "q_start", &A::q_start, RAPT_HAS_Q_START, positions),
+      integer("k_start", "k_start", &A::k_start, RAPT_HAS_K_START, positions),
+      integer("max_seqlen_q", "max_seqlen_q", &A::max_seqlen_q, RAPT_HAS_MAX_SEQLEN_Q, sizes),
+      integer("max_seqlen_k", "max_seqlen_k", &A::max_seqlen_k, RAPT_HAS_MAX_SEQLEN_K, sizes),
+      integer("splits", "splits", &A::splits, RAPT_HAS_SPLITS, counts),
+      word("q_scales", &A::q_scales, scale_words, "not a rapt_scale_kind"),
+      word("k_scales", &A::k_scales, scale_words, "not a rapt_scale_kind"),
+      word("v_scales", &A::v_scales, scale_words, "not a rapt_scale_kind"),
+      word("pv", &A::pv, pv_words, "not a rapt_pv_mode"),
+      word("acc", &A::acc, acc_words, "not a rapt_acc_mode"),
+      ScalarArgument{"reserved", nullptr, nullptr, nullptr, &A::reserved, 0, {0, 0, "must be 0"}},
+  };
+}
+}  // namespace detail
+inline constexpr std::array scalar_arguments = detail::scalar_rows();
+
+struct FlagArgument {
+  const char* name;
+  const char* keyword;  // Python's parameter, null: none of its own
+  uint64_t bit;
+};
+inline constexpr std::array flag_arguments{
+    FlagArgument{"RAPT_CAUSAL", nullptr, RAPT_CAUSAL},
+    FlagArgument{"RAPT_CAUSAL_TOP_LEFT", nullptr, RAPT_CAUSAL_TOP_LEFT},
+    FlagArgument{"RAPT_PARTIAL", "partial", RAPT_PARTIAL},
+    FlagArgument{"RAPT_INVARIANT", "invariant", RAPT_INVARIANT},
+    FlagArgument{"RAPT_CHECK_CONTENTS", "check_contents", RAPT_CHECK_CONTENTS},
+};
+
+inline constexpr uint64_t known_has = [] {
+  uint64_t bits = 0;
+  for (const ScalarArgument& row : scalar_arguments) bits |= row.has;
+  return bits;
+}();
+inline constexpr uint64_t known_flags = [] {
+  uint64_t bits = 0;
+  for (const FlagArgument& row : flag_arguments) bits |= row.bit;
+  return bits;
+}();
 
 // Fields of which a call that is remembered has none (RecentCall::can_remember).
 inline constexpr std::tuple unremembered_arguments{&rapt_sdpa_args::struct_size, &rapt_sdpa_args::score_mod,
                                                    &rapt_sdpa_args::workspace, &rapt_sdpa_args::workspace_bytes};
+
+namespace detail {
+template <size_t i>
+constexpr auto field_of() {
+  constexpr ScalarArgument row = scalar_arguments[i];
+  if constexpr (row.real != nullptr)
+    return row.real;
+  else if constexpr (row.integer != nullptr)
+    return row.integer;
+  else
+    return row.word;
+}
+template <size_t... i>
+constexpr auto fields_of(std::index_sequence<i...>) {
+  return std::tuple{&rapt_sdpa_args::has, &rapt_sdpa_args::flags, field_of<i>()...};
+}
+}  // namespace detail
+
+// Plain values that decide what a call computes: a tuple of pointers to fields.
+inline constexpr std::tuple value_arguments = detail::fields_of(std::make_index_sequence<scalar_arguments.size()>{});
 
 namespace detail {
 template <class Value>
@@ -75,7 +247,28 @@ constexpr size_t listed_bytes() {
   return tensor_arguments.size() * sizeof(void*) + std::apply(sum, value_arguments) +
          std::apply(sum, unremembered_arguments);
 }
+// Fields are added at the end: the struct of a release is what it is now without those that came since.
+constexpr size_t size_of_struct(int release) {
+  size_t size = sizeof(rapt_sdpa_args);
+  for (const TensorArgument& row : tensor_arguments) size -= row.since > release ? sizeof(void*) : 0;
+  for (const ScalarArgument& row : scalar_arguments)
+    size -= row.since <= release ? 0 : row.word != nullptr ? sizeof(int32_t) : sizeof(int64_t);
+  return size;
+}
+constexpr int newest() {
+  int newest = 1;
+  for (const TensorArgument& row : tensor_arguments) newest = row.since > newest ? row.since : newest;
+  for (const ScalarArgument& row : scalar_arguments) newest = row.since > newest ? row.since : newest;
+  return newest;
+}
 }  // namespace detail
 static_assert(detail::listed_bytes() == sizeof(rapt_sdpa_args), "every field of rapt_sdpa_args has a row above");
+
+// The sizes that the struct had in earlier headers.
+inline constexpr std::array earlier_struct_sizes = [] {
+  std::array<size_t, detail::newest() - 1> sizes{};
+  for (size_t i = 0; i < sizes.size(); ++i) sizes[i] = detail::size_of_struct(static_cast<int>(i) + 1);
+  return sizes;
+}();
 
 }  // namespace rapt

@@ -115,11 +115,15 @@ void check_tensor(const char* name, const rapt_tensor& t) {
     invalid(name, ".data = ", t.data, ": must be aligned to its element, ", size, " bytes");
 }
 
-void require_dtype(const char* name, const rapt_tensor& t, std::initializer_list<DType> allowed) {
-  if (std::find(allowed.begin(), allowed.end(), dtype_of(t)) != allowed.end()) return;
+void require_dtype(const char* name, const rapt_tensor& t, Dtypes allowed) {
+  if (allowed.has(dtype_of(t))) return;
   std::string list;
-  for (const DType d : allowed) list += concat(list.empty() ? "" : ", ", name_of(d));
-  invalid(name, ".dtype = ", name_of(dtype_of(t)), ": must be ", allowed.size() > 1 ? "one of " : "", list);
+  int count = 0;
+  for (int32_t code = RAPT_F32; code <= RAPT_I64; ++code) {
+    const auto dtype = static_cast<DType>(code);
+    if (allowed.has(dtype)) list += concat(count++ > 0 ? ", " : "", name_of(dtype));
+  }
+  invalid(name, ".dtype = ", name_of(dtype_of(t)), ": must be ", count > 1 ? "one of " : "", list);
 }
 
 void require_rank(const char* name, const rapt_tensor& t, int rank, const char* meaning) {
@@ -185,20 +189,28 @@ void check_output_layout(const char* name, const rapt_tensor& t) {
   }
 }
 
-void check_disjoint(const char* name_a, const rapt_tensor& a, const char* name_b, const rapt_tensor& b) {
-  if (element_count(a) == 0 || element_count(b) == 0) return;
-  const ByteRange ra = byte_range(a), rb = byte_range(b);
-  const auto base_a = static_cast<Int128>(reinterpret_cast<uintptr_t>(a.data));
-  const auto base_b = static_cast<Int128>(reinterpret_cast<uintptr_t>(b.data));
-  if (base_a + ra.end <= base_b + rb.begin || base_b + rb.end <= base_a + ra.begin) return;
-  for (const rapt_tensor* t : {&a, &b}) {
+Bytes::Bytes(const char* name, const rapt_tensor& tensor) : name_(name), tensor_(tensor) {
+  const ByteRange range = byte_range(tensor);
+  const auto base = static_cast<Int128>(reinterpret_cast<uintptr_t>(tensor.data));
+  begin_ = base + range.begin, end_ = base + range.end;
+}
+
+void Bytes::check_disjoint(const char* other_name, const rapt_tensor& other) const {
+  const ByteRange range = byte_range(other);
+  const auto base = static_cast<Int128>(reinterpret_cast<uintptr_t>(other.data));
+  if (begin_ == end_ || range.begin == range.end || end_ <= base + range.begin || base + range.end <= begin_) return;
+  for (const rapt_tensor* t : {&tensor_, &other}) {
     const auto strides = strides_of(*t);
     for (int i = 0; i < t->rank; ++i) {
       const Int128 period = static_cast<Int128>(std::abs(strides[i])) * bytes_of(dtype_of(*t));
-      if (t->shape[i] > 1 && period > 0 && separate_within(period, a, b)) return;
+      if (t->shape[i] > 1 && period > 0 && separate_within(period, tensor_, other)) return;
     }
   }
-  invalid(name_a, ": overlaps ", name_b, " in memory; outputs must not share bytes with other tensors");
+  invalid(name_, ": overlaps ", other_name, " in memory; outputs must not share bytes with other tensors");
+}
+
+void check_disjoint(const char* name_a, const rapt_tensor& a, const char* name_b, const rapt_tensor& b) {
+  Bytes(name_a, a).check_disjoint(name_b, b);
 }
 
 void check_struct_size(const char* name, size_t struct_size, const void* data, size_t known) {

@@ -8,6 +8,7 @@
 #include <initializer_list>
 #include <string>
 
+#include "arguments/dtypes.h"
 #include "problem/problem.h"
 #include "rapt/rapt.h"
 
@@ -24,7 +25,7 @@ std::string shape_text(const rapt_tensor& tensor);  // "[2, 8, 512, 64]"
 
 // Rank, shape pointer, sizes, dtype code, data pointer and its element alignment.
 void check_tensor(const char* name, const rapt_tensor& tensor);
-void require_dtype(const char* name, const rapt_tensor& tensor, std::initializer_list<DType> allowed);
+void require_dtype(const char* name, const rapt_tensor& tensor, Dtypes allowed);
 void require_rank(const char* name, const rapt_tensor& tensor, int rank, const char* meaning);
 void require_shape(const char* name, const rapt_tensor& tensor, std::initializer_list<int64_t> shape,
                    const char* meaning);
@@ -38,6 +39,18 @@ void require_same_device(const char* name, const rapt_tensor& tensor, const rapt
 // An output may not overlap itself, and two tensors may not share a byte (unless neither is written).
 void check_output_layout(const char* name, const rapt_tensor& tensor);
 void check_disjoint(const char* name_a, const rapt_tensor& a, const char* name_b, const rapt_tensor& b);
+// The same of one tensor against several.
+class Bytes {
+ public:
+  Bytes(const char* name, const rapt_tensor& tensor);
+  void check_disjoint(const char* other_name, const rapt_tensor& other) const;
+
+ private:
+  __extension__ typedef __int128 Int128;  // byte distances of 64-bit strides
+  const char* name_;
+  const rapt_tensor& tensor_;
+  Int128 begin_, end_;  // equal: nothing
+};
 
 // A struct that may grow: struct_size covers what this build knows, and what it does not know is zero.
 void check_struct_size(const char* name, size_t struct_size, const void* data, size_t known);

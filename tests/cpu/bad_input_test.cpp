@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "arguments/sdpa_arguments.h"
 #include "cuda/cuda.h"
 #include "quantize_call.h"
 #include "support.h"
@@ -459,7 +460,7 @@ TEST(BadInput, Numbers) {
 TEST(BadInput, BitsAndSizes) {
   const Row rows[] = {
       {"has", [](Arguments& a) { a.args.has |= UINT64_C(1) << 40; }, {"has", "1099511627776"}},
-      {"next has bit", [](Arguments& a) { a.args.has |= RAPT_HAS_SPLITS << 1; }, {"has", "256"}},
+      {"next has bit", [](Arguments& a) { a.args.has |= known_has + 1; }, {"has", std::to_string(known_has + 1)}},
       {"flags", [](Arguments& a) { a.args.flags |= UINT64_C(1) << 33; }, {"flags", "8589934592"}},
       {"next flag", [](Arguments& a) { a.args.flags |= RAPT_CHECK_CONTENTS << 1; }, {"flags", "32"}},
       {"both causal flags",

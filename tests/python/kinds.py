@@ -11,16 +11,21 @@ import torch
 import rapt
 from rapt import _signature
 
-# Parameters that take arrays, integers and all else; of the functions together, as one name means one thing.
-ARRAYS = {
-    *("q", "k", "v", "bias", "mask", "alibi_slopes", "sinks", "cu_seqlens_q", "cu_seqlens_k", "cu_seqlens"),
-    *("seqused_q", "seqused_k", "q_descale", "k_descale", "v_descale", "k_mean", "out", "lse"),
-    *("a", "b", "a_descale", "b_descale", "x", "descale", "outs", "lses", "q_start", "k_start"),
+# Parameters that take arrays, integers and all else; of the functions together, as one name means one thing. Those of
+# sdpa are rows of its table.
+_ROWS = {
+    kind: {row[1] for row in _signature.SCALARS if row[1] and row[2] == kind} for kind in ("integer", "real", "word")
 }
-INTEGERS = {"max_seqlen_q", "max_seqlen_k", "max_seqlen", "q_start", "k_start", "splits", "window"}
+ARRAYS = {
+    *_signature.PARAMETER_OF.values(),
+    *("q", "k", "v", "out", "lse", "a", "b", "a_descale", "b_descale", "x", "descale", "cu_seqlens", "outs", "lses"),
+}
+INTEGERS = {*_ROWS["integer"], "window", "max_seqlen"}
 OTHERS = {
-    *("layout", "causal", "softcap", "scale", "out_dtype", "q_scales", "k_scales", "v_scales", "q_dtype", "k_dtype"),
-    *("v_dtype", "pv", "acc", "partial", "invariant", "check_contents", "context", "a_dtype", "b_dtype", "scales"),
+    *_ROWS["real"],
+    *_ROWS["word"],
+    *(parameter for parameter, _ in _signature.FLAGS),
+    *("layout", "causal", "out_dtype", "q_dtype", "k_dtype", "v_dtype", "context", "a_dtype", "b_dtype", "scales"),
     *("dtype", "hadamard", "smooth", "percentile", "clip_gradient"),
 }
 
@@ -38,7 +43,7 @@ OF_SDPA = ("sdpa", "prepare", "explain")
 
 
 def parameters(name):
-    function = _signature.sdpa if name in OF_SDPA else FUNCTIONS[name]
+    function = rapt.sdpa if name in OF_SDPA else FUNCTIONS[name]
     return list(inspect.signature(function).parameters)
 
 

@@ -1,6 +1,7 @@
 """rapt on NumPy arrays: the CPU backend, which CI runs."""
 
 import inspect
+import re
 import subprocess
 import sys
 
@@ -18,6 +19,8 @@ def test_signature_is_what_the_module_takes():
     assert list(parameters)[:3] == ["q", "k", "v"]
     assert {name: p.default for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY} == _core.defaults()
     assert "Scaled dot-product attention" in rapt.sdpa.__doc__
+    described = set(re.findall(r"\w+", rapt.sdpa.__doc__.split("Args:")[1].split("Returns:")[0]))
+    assert not set(parameters) - described
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

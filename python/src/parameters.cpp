@@ -1,0 +1,79 @@
+// What Python asks of the parameters: their defaults, the rows behind them and the signature.
+#include "parameters.h"
+
+#include <string>
+
+#include "call.h"
+
+namespace rapt::python {
+namespace {
+
+PyObject* words_of(const ScalarArgument& row) {
+  if (row.word == nullptr) return Py_NewRef(Py_None);
+  Ref words(checked(PyDict_New()));
+  for (const Word& one : row.words) {
+    const Ref value(checked(PyLong_FromLong(one.value)));
+    if (PyDict_SetItemString(words.get(), one.word, value.get()) != 0) throw PythonError{};
+  }
+  return words.release();
+}
+
+void append(const Ref& list, PyObject* made) {
+  const Ref row(checked(made));
+  if (PyList_Append(list.get(), row.get()) != 0) throw PythonError{};
+}
+
+// Whether its first dimension counts the batch, bias and mask apart, which broadcast.
+bool has_batch(const TensorArgument& row) {
+  return row.shape.kind == ShapeRule::scales || row.shape.dense[0] == Dim::batch;
+}
+
+}  // namespace
+
+PyObject* defaults(PyObject*, PyObject*) {
+  Ref dict(PyDict_New());
+  const Signature& signature = Signature::instance();
+  for (int p = p_layout; dict && p < parameter_count; ++p)
+    if (PyDict_SetItem(dict.get(), signature.interned[p], signature.defaults[p]) != 0) return nullptr;
+  return dict.release();
+}
+
+PyObject* sdpa_table(PyObject*, PyObject*) {
+  try {
+    const Ref operands(checked(PyList_New(0))), scalars(checked(PyList_New(0))), flags(checked(PyList_New(0)));
+    for (const TensorArgument& row : tensor_arguments)
+      if (is_operand(row))
+        append(operands, Py_BuildValue("(ssNN)", row.name, row.keyword, PyBool_FromLong(has_batch(row)),
+                                       PyBool_FromLong(row.is_differentiable())));
+    for (const ScalarArgument& row : scalar_arguments) {
+      const char* const kind = row.real != nullptr ? "real" : row.integer != nullptr ? "integer" : "word";
+      append(scalars, Py_BuildValue("(szsKN)", row.name, row.keyword, kind, static_cast<unsigned long long>(row.has),
+                                    words_of(row)));
+    }
+    for (const FlagArgument& row : flag_arguments)
+      if (row.keyword != nullptr)
+        append(flags, Py_BuildValue("(sK)", row.keyword, static_cast<unsigned long long>(row.bit)));
+    return Py_BuildValue("(NNN)", PyList_AsTuple(operands.get()), PyList_AsTuple(scalars.get()),
+                         PyList_AsTuple(flags.get()));
+  } catch (const PythonError&) {
+    return nullptr;
+  }
+}
+
+const char* signature_text() {
+  static const std::string text = [] {
+    std::string made = "sdpa(q, k, v, *";
+    for (int p = p_layout; p < parameter_count; ++p) {
+      const PyObject* const value = Signature::instance().defaults[p];
+      made.append(", ")
+          .append(parameter(p).name)
+          .append(p == p_layout       ? "='bhsd'"
+                  : value == Py_False ? "=False"
+                                      : "=None");
+    }
+    return made + ")\n--\n\nAttention: rapt.sdpa, for arrays of registered types.";
+  }();
+  return text.c_str();
+}
+
+}  // namespace rapt::python
