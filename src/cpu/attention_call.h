@@ -39,10 +39,12 @@ struct AttentionKernel {
 // block_m: 8 is the kernel whose lanes are channels; 16, 32 and 64 those whose lanes are rows.
 constexpr int narrow_rows = 8;
 
-// Those of this build, each in a file isa_NAME.cpp: cmake/RaptIsa.cmake defines RAPT_CPU_ISAS as ISA(scalar) ISA(avx2)
-// ...
+// Those of this build, each in a file isa_NAME.cpp. cmake/RaptIsa.cmake defines RAPT_CPU_ISAS for the library's own
+// files as ISA(scalar) ISA(avx2) ...
+#ifdef RAPT_CPU_ISAS
 #define ISA(name) extern const AttentionKernel attention_##name;
 RAPT_CPU_ISAS
 #undef ISA
+#endif
 
 }  // namespace rapt::cpu

@@ -6,6 +6,8 @@
 #include "cpu/tile_bias.h"
 #include "cpu/tile_narrow.h"
 #include "cpu/tile_wide.h"
+#include "kernels/shared/key_tiles.h"
+#include "kernels/shared/score_chain.h"
 
 namespace rapt::cpu {
 namespace {
@@ -47,48 +49,63 @@ inline void cap_scores(float cap, int64_t count, float* scores) {
   }
 }
 
-// The keys' mean where it changes weights, soft cap, bias, ALiBi, then hidden keys to -inf: the order of
-// docs/semantics.md.
+// The steps of score_chain.h for a tile of scores, which the products have already scaled.
 template <class Layout>
-void modify_scores(const AttentionParams& call, const Tile& tile, const KeyTile& keys, Rows& rows, const Scratch& s) {
-  float* const scores = s.scores;
-  if (call.softcap > 0.0f) {
-    if (call.k_mean)
-      for_each_score<Layout>(call, rows.count, keys.count, scores, [&](int r, int, float& x) { x += rows.shift[r]; });
+struct TileSteps {
+  const AttentionParams& call;
+  const Tile& tile;
+  const KeyTile& keys;
+  Rows& rows;
+  const Scratch& s;
+
+  template <class F>
+  void each(const F& f) const {
+    for_each_score<Layout>(call, rows.count, keys.count, s.scores, f);
+  }
+
+  void scale() const {}
+  void add_key_mean() const {
+    if (call.softcap > 0.0f && call.k_mean) each([&](int r, int, float& x) { x += rows.shift[r]; });
+  }
+  void soft_cap() const {
+    if (!(call.softcap > 0.0f)) return;
     if constexpr (Layout::capacity > narrow_rows) {
-      cap_scores(call.softcap, int64_t{keys.count} * Layout::capacity, scores);
+      cap_scores(call.softcap, int64_t{keys.count} * Layout::capacity, s.scores);
     } else {
       for (int r = 0; r < rows.count; ++r)
-        cap_scores(call.softcap, round_up(keys.count, lanes), scores + Layout::score_index(call, r, 0));
+        cap_scores(call.softcap, round_up(keys.count, lanes), s.scores + Layout::score_index(call, r, 0));
     }
   }
-  if (call.bias.present()) apply_broadcast<Layout, AddBias>(call, call.bias, rows.bias, keys, rows, s);
-  if (call.alibi_slopes) {
+  void add_bias() const {
+    if (call.bias.present()) apply_broadcast<Layout, AddBias>(call, call.bias, rows.bias, keys, rows, s);
+  }
+  void subtract_alibi() const {
+    if (!call.alibi_slopes) return;
     for (int r = 0; r < rows.count; ++r) rows.distance[r] = rows.query[r] + tile.offset - keys.first;
-    for_each_score<Layout>(call, rows.count, keys.count, scores, [&](int r, int n, float& x) {
+    each([&](int r, int n, float& x) {
       x -= rows.slope[r] * __builtin_fabsf(static_cast<float>(rows.distance[r] - n));
     });
   }
-  if (keys.partial) {
+  void apply_user_text() const {}  // texts are compiled for GPUs only
+  void hide() const {
+    if (keys.partial) hide_by_position();
+    if (call.mask.present()) apply_broadcast<Layout, HideByMask>(call, call.mask, rows.mask, keys, rows, s);
+  }
+
+  void hide_by_position() const {
     for (int r = 0; r < rows.count; ++r) {
       const int64_t begin = rows.keys[r].begin - keys.first, end = rows.keys[r].end - keys.first;
       rows.begin[r] = static_cast<int32_t>(begin < 0 ? 0 : begin > keys.count ? keys.count : begin);
       rows.end[r] = static_cast<int32_t>(end < 0 ? 0 : end > keys.count ? keys.count : end);
     }
-    for_each_score<Layout>(call, rows.count, keys.count, scores, [&](int r, int n, float& x) {
-      x = n >= rows.begin[r] && n < rows.end[r] ? x : minus_infinity;
-    });
+    each([&](int r, int n, float& x) { x = n >= rows.begin[r] && n < rows.end[r] ? x : minus_infinity; });
   }
-  if (call.mask.present()) apply_broadcast<Layout, HideByMask>(call, call.mask, rows.mask, keys, rows, s);
-}
-
-// The keys that some row of the tile sees, within the tile's own range; `full` is what every row sees.
-struct TileKeys {
-  KeyRange some, full;
 };
 
-inline TileKeys keys_of_rows(const AttentionParams& call, const Tile& tile, const Rows& rows) {
-  TileKeys keys{{tile.key_end, tile.key_begin}, {0, tile.key_end}};
+// Which key tiles the tile's rows visit, within its own range. Rows of several heads may share a tile, so all of them
+// are looked at.
+inline KeyTiles<int64_t> keys_of_rows(const Tile& tile, const Rows& rows) {
+  KeyTiles<int64_t> keys{{tile.key_end, tile.key_begin}, {0, tile.key_end}};
   for (int r = 0; r < rows.count; ++r) {
     const KeyRange& row = rows.keys[r];
     if (row.begin > keys.full.begin) keys.full.begin = row.begin;
@@ -99,8 +116,6 @@ inline TileKeys keys_of_rows(const AttentionParams& call, const Tile& tile, cons
   }
   if (keys.some.begin < tile.key_begin) keys.some.begin = tile.key_begin;
   if (keys.some.end > tile.key_end) keys.some.end = tile.key_end;
-  if (keys.some.empty()) return {};
-  keys.some.begin = keys.some.begin / call.block_n * call.block_n;  // tiles sit at fixed multiples of block_n
   return keys;
 }
 
@@ -139,7 +154,7 @@ void attend_tile_keys(const Call& call, const Tile& tile, const KeyTile& keys, b
   foresee(call.mask, rows.mask, keys, rows);
   foresee(call.bias, rows.bias, keys, rows);
   Layout::scores(call, k, keys.count, rows, s);
-  modify_scores<Layout>(call, tile, keys, rows, s);
+  pass_scores(TileSteps<Layout>{call, tile, keys, rows, s});
   if (exact) __builtin_memcpy(s.hidden, s.scores, sizeof(float) * static_cast<size_t>(call.block_n * Layout::capacity));
   Layout::softmax(call, keys.count, rows, s);
   if (call.weight_terms > 0) round_tile_weights<Layout>(call, keys.count, rows, s);
@@ -209,7 +224,7 @@ void attend(const Call& call, const Tile& tile, int block_m, void* memory) {
   init_rows(call, tile, Layout::capacity, rows);
   init_broadcast(call.bias, tile, rows, rows.bias);
   init_broadcast(call.mask, tile, rows, rows.mask);
-  const TileKeys keys = keys_of_rows(call, tile, rows);
+  const KeyTiles<int64_t> keys = keys_of_rows(tile, rows);
   Layout::load_queries(call, tile, rows, s);
   if (call.k_mean) Layout::load_shifts(call, tile, rows, s);
   const int64_t o_floats = Scratch::align(call.head_dim_v) * Layout::capacity;
@@ -221,9 +236,10 @@ void attend(const Call& call, const Tile& tile, int block_m, void* memory) {
       rows.max[r] = minus_infinity;
       rows.sum[r] = 0.0f;
     }
-    for (int64_t first = keys.some.begin; first < keys.some.end; first += call.block_n) {
+    for (int64_t i = 0; i < keys.count(call.block_n); ++i) {
+      const int64_t first = (keys.first(call.block_n) + i) * call.block_n;
       const int64_t end = first + call.block_n < keys.some.end ? first + call.block_n : keys.some.end;
-      const KeyTile key_tile{first, static_cast<int>(end - first), first < keys.full.begin || end > keys.full.end};
+      const KeyTile key_tile{first, static_cast<int>(end - first), keys.needs_mask(first, end)};
       attend_tile_keys<Layout>(call, tile, key_tile, exact, rows, s);
     }
     if (exact || all_finite(s.o, o_floats)) break;

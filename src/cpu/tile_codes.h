@@ -15,14 +15,14 @@ inline bool code_operand(const Tile& tile, const TensorRef& t, const ScaleRef& s
                          int64_t depth, float* factors, Operand& result) {
   if (tile.rows > 1 || !is_fp8(t.dtype) || t.column != 1 || depth % (2 * lanes) != 0 || scale.channel != 0)
     return false;
-  const uint8_t* codes =
-      static_cast<const uint8_t*>(t.data) + t.index(tile.batch, tile.head_k, tile.first_k + keys.first);
+  const KvView view = view_of(tile, t);
+  const uint8_t* codes = reinterpret_cast<const uint8_t*>(view.rows) + view.row(keys.first);
   for (int n = 0; n < keys.count; ++n) {
     const float factor = scale.present() ? *scale.at(tile.batch, tile.head_k, tile.first_k, keys.first + n) : 1.0f;
-    if (!vectors_widen(t.dtype, codes + n * t.row, depth, factor)) return false;
+    if (!vectors_widen(t.dtype, codes + n * view.pitch(), depth, factor)) return false;
     factors[n] = vector_factor(t.dtype, factor);
   }
-  result = {factors, t.row, codes, t.dtype};
+  result = {factors, view.pitch(), codes, t.dtype};
   return true;
 }
 

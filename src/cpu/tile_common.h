@@ -5,6 +5,7 @@
 #include "cpu/attention_call.h"
 #include "cpu/convert.h"
 #include "cpu/simd.h"
+#include "kernels/shared/kv_view.h"
 
 namespace rapt::cpu {
 namespace {
@@ -90,6 +91,11 @@ struct Operand {
   DType dtype = DType::f32;
 };
 
+// The rows of the tile's keys in k or v.
+inline KvView view_of(const Tile& tile, const TensorRef& t) {
+  return {t, bytes_of(t.dtype), tile.batch, tile.head_k, tile.first_k};
+}
+
 inline bool readable_in_place(const TensorRef& t, const ScaleRef& scale) {
   return t.dtype == DType::f32 && t.column == 1 && !scale.present();
 }
@@ -98,11 +104,12 @@ inline bool readable_in_place(const TensorRef& t, const ScaleRef& scale) {
 inline void widen_tile(const Tile& tile, const TensorRef& t, const ScaleRef& scale, const KeyTile& keys, int64_t depth,
                        int64_t padded, float* dst) {
   const bool by_channel = scale.channel != 0;
+  const KvView view = view_of(tile, t);
   for (int n = 0; n < keys.count; ++n) {
     float* row = dst + n * padded;
     const float* factor = scale.present() ? scale.at(tile.batch, tile.head_k, tile.first_k, keys.first + n) : nullptr;
-    read_row(t, tile.batch, tile.head_k, tile.first_k + keys.first + n, depth, row,
-             factor != nullptr && !by_channel ? *factor : 1.0f);
+    read_elements(t.dtype, view.rows, view.row(keys.first + n), t.column, depth, row,
+                  factor != nullptr && !by_channel ? *factor : 1.0f);
     for (int64_t d = depth; d < padded; ++d) row[d] = 0.0f;
     if (!by_channel) continue;
     for (int64_t d = 0; d < depth; ++d) row[d] *= factor[d * scale.channel];
@@ -137,8 +144,10 @@ inline float key_mean(const AttentionParams& call, const Tile& tile, int64_t d) 
 // K or V of a key tile as floats: where it lies, or widened into scratch.
 inline Operand float_operand(const Tile& tile, const TensorRef& t, const ScaleRef& scale, const KeyTile& keys,
                              int64_t depth, bool in_place, float* scratch) {
-  if (in_place)
-    return {static_cast<const float*>(t.data) + t.index(tile.batch, tile.head_k, tile.first_k + keys.first), t.row};
+  if (in_place) {
+    const KvView view = view_of(tile, t);
+    return {reinterpret_cast<const float*>(view.rows) + view.row(keys.first), view.pitch()};
+  }
   const int64_t padded = round_up(depth, 16);
   widen_tile(tile, t, scale, keys, depth, padded, scratch);
   return {scratch, padded};

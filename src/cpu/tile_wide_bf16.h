@@ -25,6 +25,10 @@ inline float pair_of(uint16_t low, uint16_t high) {
 inline const uint16_t* bf16_row(const TensorRef& t, int64_t b, int64_t h, int64_t s) {
   return static_cast<const uint16_t*>(t.data) + t.index(b, h, s);
 }
+inline const uint16_t* bf16_key(const TensorRef& t, const Tile& tile, int64_t j) {
+  const KvView view = view_of(tile, t);
+  return reinterpret_cast<const uint16_t*>(view.rows) + view.row(j);
+}
 
 template <int block_m>
 struct WideBf16 : Wide<block_m> {
@@ -44,7 +48,7 @@ struct WideBf16 : Wide<block_m> {
 
   // In place where pairs lie on 4-byte steps; else copied, an odd channel padded with zero.
   static Operand keys(const AttentionParams& call, const Tile& tile, const KeyTile& keys, const Scratch& s) {
-    const uint16_t* first = bf16_row(call.k, tile.batch, tile.head_k, tile.first_k + keys.first);
+    const uint16_t* first = bf16_key(call.k, tile, keys.first);
     const bool in_place = call.k.column == 1 && call.k.row % 2 == 0 && call.head_dim % 2 == 0 &&
                           reinterpret_cast<uintptr_t>(first) % 4 == 0;
     if (in_place) return {reinterpret_cast<const float*>(first), call.k.row / 2};
@@ -66,7 +70,7 @@ struct WideBf16 : Wide<block_m> {
   static Operand values(const AttentionParams& call, const Tile& tile, const KeyTile& keys, bool exact, bool& nonfinite,
                         const Scratch& s) {
     const int64_t stride = Scratch::align(call.head_dim_v), column = call.v.column;
-    const uint16_t* first = bf16_row(call.v, tile.batch, tile.head_k, tile.first_k + keys.first);
+    const uint16_t* first = bf16_key(call.v, tile, keys.first);
     auto keep = [&](uint16_t code) {
       if ((code & 0x7f80u) != 0x7f80u) return code;
       nonfinite = true;

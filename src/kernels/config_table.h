@@ -123,7 +123,7 @@ class KernelConfig {
 };
 
 // A unit that includes `file` and whose entry rapt_kernel calls rapt::`function`<cfg>(const `params`&). The blocks of a
-// multiprocessor that bound the registers are `min_blocks`, an expression of cfg.
+// multiprocessor that bound the registers are `min_blocks`, an expression of cfg; "": the compiler decides.
 std::string emit_unit(const char* file, const char* function, const ConfigType& type, const void* config,
                       const char* params, const char* min_blocks = "cfg.min_blocks");
 

@@ -51,7 +51,7 @@ __device__ inline void exp2_of(const PrimArgs& args) {
 
 __device__ inline void tanh_of(const PrimArgs& args) {
   const long i = element_of_thread();
-  if (i < args.n) static_cast<float*>(args.out)[i] = tanh_by_exp2(static_cast<const float*>(args.a)[i]);
+  if (i < args.n) static_cast<float*>(args.out)[i] = FastTanh::of(static_cast<const float*>(args.a)[i]);
 }
 
 // a: f32 [n], n a multiple of 32; out: the sum, then the maximum, of each element's quad: [2][n].

@@ -1,45 +1,74 @@
-// What a score passes through between q.k and softmax, in the order of docs/semantics.md: scale, soft cap, bias, ALiBi,
-// boolean mask, range of keys. Works on one element; the caller walks its fragment. Device only.
+// What a score passes through between q.k and softmax, for one element; the caller walks its fragment. Device only.
 #pragma once
 
+#include "numeric.cuh"
 #include "shared/params.h"
-#include "softmax.cuh"
+#include "shared/score_chain.h"
+
+// The slot of a user's text: a unit that defines the macro RAPT_USER_SCORE before it includes a kernel gets
+//     x = RAPT_USER_SCORE(x, batch, head, i, j)
+// between ALiBi and the mask, for head `head` of the queries, query i and key j of the sequence. Scores must not be
+// folded into the exponent then (cfg.folded).
+#ifndef RAPT_USER_SCORE
+#define RAPT_USER_SCORE(x, batch, head, i, j) (x)
+#endif
 
 namespace rapt {
 
-// tanh by one exponential: exact at 0 and at infinity, absolute error below 3e-7 (tanh.approx: 5e-4).
-inline float tanh_by_exp2(float x) { return 1.0f - 2.0f / (exp2_approx(x * (2.0f * log2_e)) + 1.0f); }
+// By one exponential: exact at 0 and at infinity, absolute error below 3e-7 (tanh.approx: 5e-4).
+struct FastTanh {
+  static float of(float x) {
+    constexpr float two_log2_e = 2.0f * 1.4426950408889634f;
+    return 1.0f - 2.0f / (exp2_approx(x * two_log2_e) + 1.0f);
+  }
+};
 
-// Scores of one row of a head, by key.
-template <auto cfg>
-struct RowScore {
+// The steps of score_chain.h for one row of a head. Tanh: how tanh is computed.
+template <auto cfg, class Tanh>
+struct RowSteps {
   const AttentionParams& p;
+  index_t batch, head, row;
+  float factor;      // the softmax scale, and descales
+  float key_mean;    // scale * q . (mean of the keys), of smoothed keys
+  index_t diagonal;  // i + off
+  float slope = 0.0f;
   const char *bias = nullptr, *mask = nullptr;  // of (batch, head, row, key 0)
-  float scale, slope = 0.0f;
-  index_t diagonal = 0;  // i + off
 
-  RowScore(const AttentionParams& params, float softmax_scale, index_t offset, index_t batch, index_t head, index_t row)
-      : p(params), scale(softmax_scale) {
+  RowSteps(const AttentionParams& params, float scale, float mean, index_t offset, index_t b, index_t h, index_t i)
+      : p(params), batch(b), head(h), row(i), factor(scale), key_mean(mean), diagonal(i + offset) {
     if constexpr (cfg.bias != DType::none)
       bias = static_cast<const char*>(p.bias.data) +
-             bytes_of(cfg.bias) * (batch * p.bias.batch + head * p.bias.head + row * p.bias.query);
+             bytes_of(cfg.bias) * (b * p.bias.batch + h * p.bias.head + i * p.bias.query);
     if constexpr (cfg.mask)
-      mask = static_cast<const char*>(p.mask.data) + batch * p.mask.batch + head * p.mask.head + row * p.mask.query;
-    if constexpr (cfg.alibi) slope = p.alibi_slopes[batch * p.alibi_batch + head * p.alibi_head];
-    diagonal = row + offset;
+      mask = static_cast<const char*>(p.mask.data) + b * p.mask.batch + h * p.mask.head + i * p.mask.query;
+    if constexpr (cfg.alibi) slope = p.alibi_slopes[b * p.alibi_batch + h * p.alibi_head];
   }
 
-  // The natural logit of key j, from the raw product; -inf where bias or mask hide it.
-  float operator()(float product, index_t j) const {
-    float x = product * scale;
-    if constexpr (cfg.softcap) x = p.softcap * tanh_by_exp2(x / p.softcap);
+  void scale(float& x, index_t) const { x *= factor; }
+  void add_key_mean(float& x, index_t) const {
+    if constexpr (cfg.key_mean && cfg.softcap) x += key_mean;
+  }
+  void soft_cap(float& x, index_t) const {
+    if constexpr (cfg.softcap) x = p.softcap * Tanh::of(x / p.softcap);
+  }
+  void add_bias(float& x, index_t j) const {
     if constexpr (cfg.bias != DType::none) x += load_element<cfg.bias>(bias, j * p.bias.key);
+  }
+  void subtract_alibi(float& x, index_t j) const {
     if constexpr (cfg.alibi) {
       const index_t distance = diagonal - j;
       x -= slope * static_cast<float>(distance < 0 ? -distance : distance);
     }
-    if constexpr (cfg.mask) x = mask[j * p.mask.key] != 0 ? x : minus_infinity;
-    return x;
+  }
+  void apply_user_text(float& x, [[maybe_unused]] index_t j) const { x = RAPT_USER_SCORE(x, batch, head, row, j); }
+  void hide(float& x, index_t j) const {
+    if constexpr (cfg.mask) x = mask[j * p.mask.key] != 0 ? x : detail::float_of(0xff800000u);
+  }
+
+  // The natural logit of key j, from the raw product; -inf where the mask hides it.
+  float of(float product, index_t j) const {
+    pass_scores(*this, product, j);
+    return product;
   }
 };
 

@@ -15,7 +15,7 @@ constexpr ConfigType config_table = config_type<MergeConfig>("MergeConfig", conf
 }  // namespace
 
 KernelUnit merge_unit(const MergeConfig& c) {
-  return {emit_unit("merge/merge.cuh", "merge_states", config_table, &c, "MergeParams", "1"), c.threads(),
+  return {emit_unit("merge/merge.cuh", "merge_states", config_table, &c, "MergeParams", ""), c.threads(),
           static_cast<size_t>(merge_smem_bytes(c))};
 }
 

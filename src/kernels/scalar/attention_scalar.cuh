@@ -5,7 +5,10 @@
 #pragma once
 
 #include "device/numeric.cuh"
+#include "device/score.cuh"
 #include "scalar_tile.h"
+#include "shared/key_tiles.h"
+#include "shared/kv_view.h"
 
 namespace rapt {
 namespace scalar {
@@ -27,6 +30,10 @@ inline float warp_sum(float x) {
 // e^(x - shift); 0 for x = -inf. A shift of -inf (no key yet) must have become 0.
 inline float exp_from(float x, float shift) { return exp2_approx((x - shift) * log2_e); }
 inline float finite_shift(float max) { return max == minus_infinity ? 0.0f : max; }
+
+struct ExactTanh {
+  static float of(float x) { return tanhf(x); }
+};
 
 inline float nearest_e4m3(float x) { return e4m3_to_f32(static_cast<unsigned char>(pack_e4m3x2(x, 0.0f))); }
 
@@ -92,7 +99,7 @@ inline Tile tile_of(const AttentionParams& p, index_t item) {
 }
 
 // Part of a tensor to be staged: rows first_row .. of one sequence and head, columns first_column .., of which
-// `rows` and `columns` exist.
+// `rows` and `columns` exist. The rows of queries lie as those of keys do.
 struct Part {
   index_t batch, head, first_packed, first_row, first_column, rows, columns;
 };
@@ -107,7 +114,8 @@ inline void stage(const TensorRef& t, const ScaleRef& scale, const Part& part, i
     float x = 0.0f;
     if (row < part.rows && column < part.columns) {
       const index_t s = part.first_row + row, c = part.first_column + column;
-      x = load_element<dtype>(t.data, t.index(part.batch, part.head, part.first_packed + s) + c * t.column);
+      const KvView view(t, bytes_of(dtype), part.batch, part.head, part.first_packed);
+      x = load_element<dtype>(view.rows, view.element(s, c));
       if constexpr (is_fp8(dtype)) {
         if (scale.present()) x *= scale.at(part.batch, part.head, part.first_packed, s)[c * scale.channel];
       }
@@ -158,12 +166,30 @@ struct Block {
     }
   }
 
+  void attend() {
+    const KeyTiles<long long> tiles = keys_of_block();
+    const index_t begin = tiles.first(cfg.block_n) * cfg.block_n;
+    for (index_t first = begin; first < tiles.some.end; first += cfg.block_n) {
+      float dot[rows];
+      dot_products(first, first == begin, dot);
+      softmax(first, dot);
+      __syncthreads();  // scores are taken from K; weights are written
+      stage_values(first);
+      __syncthreads();
+      add_values();
+    }
+    for (int r = 0; r < rows; ++r)
+      if (warp * rows + r < tile.stored) store(r);
+    __syncthreads();  // the next tile of this block begins with the shared memory
+  }
+
   KeyRange keys_of(index_t i) const { return p.position_mask.visible(i, tile.sequence.offset, tile.sequence.seqlen_k); }
 
-  // Keys that some row of the block may see: both ends of a row's range grow with the row.
-  KeyRange keys_of_block() const {
+  // Every tile is masked key by key.
+  KeyTiles<long long> keys_of_block() const {
     if (tile.used == 0) return {};  // only unused rows
-    return {keys_of(tile.first_row).begin / cfg.block_n * cfg.block_n, keys_of(tile.first_row + tile.used - 1).end};
+    const KeyRange first = keys_of(tile.first_row), last = keys_of(tile.first_row + tile.used - 1);
+    return KeyTiles<long long>::of_rows({first.begin, first.end}, {last.begin, last.end});
   }
 
   void stage_queries(index_t first_column) {
@@ -226,33 +252,15 @@ struct Block {
     }
   }
 
-  // The logit of a visible key, in the order of docs/semantics.md; -inf where the mask hides it.
-  float logit(int r, float dot, index_t j) const {
-    const index_t i = row[r];
-    float x = dot * p.scale;
-    if constexpr (cfg.softcap && cfg.key_mean) x += shift[r];
-    if constexpr (cfg.softcap) x = p.softcap * tanhf(x / p.softcap);
-    if constexpr (cfg.bias != DType::none)
-      x += load_element<cfg.bias>(
-          p.bias.data, tile.batch * p.bias.batch + tile.head * p.bias.head + i * p.bias.query + j * p.bias.key);
-    if constexpr (cfg.alibi) {
-      const float slope = p.alibi_slopes[tile.batch * p.alibi_batch + tile.head * p.alibi_head];
-      x -= slope * fabsf(static_cast<float>(i + tile.sequence.offset - j));
-    }
-    if constexpr (cfg.mask) {
-      const index_t at = tile.batch * p.mask.batch + tile.head * p.mask.head + i * p.mask.query + j * p.mask.key;
-      if (static_cast<const unsigned char*>(p.mask.data)[at] == 0) x = minus_infinity;
-    }
-    return x;
-  }
-
   // Turns dot products into weights, and moves the rows' maximum and sum on.
   void softmax(index_t first, const float (&dot)[rows]) {
     const index_t j = first + lane;
     RowValues<rows> weight;
     for (int r = 0; r < rows; ++r) {
       float x = minus_infinity;
-      if (j >= visible[r].begin && j < visible[r].end) x = logit(r, dot[r], j);
+      if (j >= visible[r].begin && j < visible[r].end)
+        x = RowSteps<cfg, ExactTanh>(p, p.scale, shift[r], tile.sequence.offset, tile.batch, tile.head, row[r])
+                .of(dot[r], j);
       seen[r] = __ballot_sync(all_lanes, x != minus_infinity);
       weight.x[r] = 0.0f;
       if (seen[r] == 0) continue;  // the row keeps its bits
@@ -307,22 +315,6 @@ struct Block {
     if (p.lse.present() && tile.first_channel == 0 && lane == 0)
       static_cast<float*>(p.lse.data)[p.lse.index(tile.batch, tile.head, s)] =
           total == 0.0f ? minus_infinity : top + logf(total);
-  }
-
-  void attend() {
-    const KeyRange range = keys_of_block();
-    for (index_t first = range.begin; first < range.end; first += cfg.block_n) {
-      float dot[rows];
-      dot_products(first, first == range.begin, dot);
-      softmax(first, dot);
-      __syncthreads();  // scores are taken from K; weights are written
-      stage_values(first);
-      __syncthreads();
-      add_values();
-    }
-    for (int r = 0; r < rows; ++r)
-      if (warp * rows + r < tile.stored) store(r);
-    __syncthreads();  // the next tile of this block begins with the shared memory
   }
 };
 

@@ -10,6 +10,8 @@
 #include "device/tile.cuh"
 #include "output.cuh"
 #include "ptx/copy.cuh"
+#include "shared/key_tiles.h"
+#include "shared/kv_view.h"
 #include "sm80.h"
 #include "step_products.cuh"
 #include "unused_rows.cuh"
@@ -38,6 +40,7 @@ struct AttentionSm80 {
   using QFragments = unsigned[cfg.q_in_registers ? m_tiles : 1][cfg.q_in_registers ? q_steps : 1][4];
   using Scores = float[m_tiles][n_tiles][4];
   using Output = float[m_tiles][v_tiles][4];
+  using KeyRanges = KeyTiles<int, cfg.bounded>;
   using RowScales = RowScalesOf<cfg.row_scales || layout.rescales_q, m_tiles>;
   static constexpr int stage_bytes = KTile::bytes + VTile::bytes;
 
@@ -52,7 +55,7 @@ struct AttentionSm80 {
   index_t offset = 0;
   Band band;
   int first_step = 0, steps = 0;  // of the block: key steps from first_step on
-  const char *k_rows = nullptr, *v_rows = nullptr;
+  KvView k_view{p.k}, v_view{p.v};
   float scale = 1.0f;  // of logits that are not folded
 
   AttentionSm80(const Sm80Params& params, unsigned smem_address, unsigned thread_index)
@@ -60,6 +63,105 @@ struct AttentionSm80 {
     at.thread = static_cast<int>(thread_index), at.lane = at.thread % 32;
     at.warp_m = at.thread / 32 % cfg.warps_m, at.warp_k = at.thread / 32 / cfg.warps_m;
     at.smem = smem_address;
+  }
+
+  // Returns whether the tile needs another pass.
+  bool run(Pass pass) {
+    wait_for_earlier_kernels<cfg.programmatic>();
+    load_first();
+    if (pass == plain) let_later_kernels_start<cfg.programmatic>();  // after the loads: earlier was measured slower
+    scale = whole_scale();
+    Softmax softmax(has_codes ? folded_factor(scale) : scale * log2_e);
+    Output o;
+#pragma unroll
+    for (int mt = 0; mt < m_tiles; ++mt)
+#pragma unroll
+      for (int n = 0; n < v_tiles; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) o[mt][n][i] = 0.0f;
+    walk(pass, softmax, o);
+    cp_async_wait_group(0);
+    if (steps == 0)
+      __syncthreads();  // no step has waited for the rows of Q that other warps copy into this warp's tile
+    if (cfg.warps_k == 1) find_tile();  // again, so that what only the end needs holds no registers during the walk
+    const End end{p, at, pass};
+    float finite = 0.0f;
+    if constexpr (merges_output(cfg))
+      finite = end.merge_rows(softmax, o);
+    else
+      finite = end.store_rows(softmax, o);
+    if (!cfg.row_masks() || pass == count_non_finite) return false;
+    const bool any = __syncthreads_or(finite != 0.0f);
+    return pass == sanitised || any;
+  }
+
+  // The walk over the keys. K and V have a ring of `stages` slots, each key step one; a step's slot is free once all
+  // warps are past the barrier that opens the step after it, and is loaded again right there. K and V are separate
+  // groups of copies, so that the first scores need not wait for the first V.
+  void walk(Pass pass, Softmax& softmax, Output& o) {
+    QFragments q;
+    RowScales rows;
+#pragma unroll 1
+    for (int step = 0; step < steps; ++step) {
+      if (stages == 1 && step > 0) {
+        __syncthreads();
+        load_kv(step);
+      }
+      if (stages == 1)
+        cp_async_wait_group(1);  // this step's K
+      else
+        cp_async_wait_group(step == 0 ? 2 * stages - 3 : 2 * stages - 4);  // from the second step on its V, too
+      __syncthreads();
+      if (stages > 1) load_kv(step + stages - 1);
+      if constexpr (Queries::needs_rewriting) {
+        if (step == 0) Queries::rewrite(q_smem(), row_factors(), at.thread);
+      }
+      if (RowScales::m_tiles > 0 && step == 0) read_row_scales(rows, softmax);
+      if constexpr (cfg.q_in_registers) {
+        if (step == 0) read_all_q(q);
+      }
+      // Steps that no row of the warp sees are only waited for. How that is written decides what the compiler spills
+      // and how fast it makes the loop (docs/lab-notebook.md): beside rewritten rows of Q as a path of its own, beside
+      // other codes not at all, since hidden scores weigh nothing.
+      if (layout.rescales_q && !sees(step)) {
+        open_values(pass, step);
+        continue;
+      }
+      const bool sees_some = has_codes || sees(step);
+      Scores s;
+      if (sees_some) multiply_queries<cfg>(s, q, q_address(), k_address(step));
+      open_values(pass, step);
+      if (sees_some) add_step(pass, softmax, o, s, rows, step);
+    }
+  }
+
+  void add_step(Pass pass, Softmax& softmax, Output& o, Scores& s, const RowScales& rows, int step) const {
+    descale(s, step);
+    modify(s, rows, step);
+    pass == count_non_finite ? mark_seen(s) : softmax.step(s, o);
+    if constexpr (apart) {
+      ValueFactors<cfg.value_scales, m_tiles> factors;
+      if (pass != count_non_finite)
+        factors.weigh(s, KeyScales<cfg.value_scales>(p.v_scale, at, band.seqlen_k, first_key(step)));
+      multiply_weights_apart<cfg>(o, s, factors, v_address(step));
+    } else {
+      multiply_weights<cfg>(o, s, v_address(step));
+    }
+  }
+
+  // Waits until V's tile of a step may be read.
+  void open_values(Pass pass, int step) const {
+    if (step == 0 || stages == 1) {
+      cp_async_wait_group(2 * stages - 2);
+      __syncthreads();
+    }
+    if (pass != plain) rewrite_values<cfg, VTile>(pass, v_smem(step), at.thread);
+  }
+
+  void load_first() const {
+    load_q();  // in the group of the first keys
+#pragma unroll 1
+    for (int step = 0; step < stages - 1 || step == 0; ++step) load_kv(step);
   }
 
   // Where keys are dealt to several warps, few blocks hurry: their grid is (row tiles, heads, batch), without
@@ -80,14 +182,12 @@ struct AttentionSm80 {
     if (at.first_row >= at.seqlen_q) return false;
     band = Band::of(p.position_mask, sequence.offset, sequence.seqlen_k);
     const int past_rows = at.first_row + cfg.block_m, end_row = at.seqlen_q < past_rows ? at.seqlen_q : past_rows;
-    const int begin = cfg.bounded ? band.first(at.first_row) : 0,
-              end = cfg.bounded ? band.past(end_row - 1) : band.seqlen_k;
-    first_step = begin / step_keys;
-    steps = end > begin ? (end + step_keys - 1) / step_keys - first_step : 0;
+    const KeyRanges tiles = keys_of_rows(at.first_row, end_row - 1);
+    first_step = tiles.first(step_keys), steps = tiles.count(step_keys);
     const unsigned head_k = order.group.quotient(place.head);
     at.head_k = static_cast<int>(head_k);
-    k_rows = static_cast<const char*>(p.k.data) + bytes_of(cfg.k) * p.k.index(at.batch, head_k, sequence.first_k);
-    v_rows = static_cast<const char*>(p.v.data) + bytes_of(cfg.v) * p.v.index(at.batch, head_k, sequence.first_k);
+    k_view.rows = KvView(p.k, bytes_of(cfg.k), at.batch, head_k, sequence.first_k).rows;
+    v_view.rows = KvView(p.v, bytes_of(cfg.v), at.batch, head_k, sequence.first_k).rows;
     at.first_k = sequence.first_k;
     return true;
   }
@@ -104,15 +204,15 @@ struct AttentionSm80 {
     clear_unused_rows<Bytes16, threads>(p, rows, true);
   }
 
-  // Keys that position and length let some row of the warp see, and all of them. Computed anew for each step: they
-  // would hold registers.
-  struct IntRange {
-    int begin, end;
-  };
-  IntRange keys_of_warp(bool of_all) const {
-    if constexpr (!cfg.bounded) return {0, band.seqlen_k};
-    const int row = first_row_now(), last = row + warp_rows - 1;
-    return {band.first(of_all ? last : row), band.past(of_all ? row : last)};
+  // The keys of the rows from `first` to `last`, both included.
+  KeyRanges keys_of_rows(int first, int last) const {
+    if constexpr (!cfg.bounded) return KeyRanges::of_rows({0, band.seqlen_k}, {0, band.seqlen_k});
+    return KeyRanges::of_rows({band.first(first), band.past(first)}, {band.first(last), band.past(last)});
+  }
+  // Those of the warp's rows. Computed anew for each step: they would hold registers.
+  KeyRanges keys_of_warp() const {
+    const int row = cfg.bounded ? first_row_now() : 0;
+    return keys_of_rows(row, row + warp_rows - 1);
   }
 
   // The softmax scale times the descales that serve the whole head.
@@ -143,17 +243,17 @@ struct AttentionSm80 {
   unsigned v_smem(int step) const { return k_smem(step) + KTile::bytes; }
 
   // One group of copies each, empty past the last step, so that groups can be counted.
-  template <class Tile, int live_bytes>
-  void load(int step, unsigned to, const char* rows, index_t pitch) const {
+  template <class Tile, int live, int size>  // `live` elements of `size` bytes in a row
+  void load(int step, unsigned to, const KvView& view) const {
     const index_t key = static_cast<index_t>(first_step + step) * step_keys;
     if (step < steps)
-      copy_tile<Tile, live_bytes, threads>(to, rows + key * pitch, pitch, band.seqlen_k - key, at.thread);
+      copy_tile<Tile, live * size, threads>(to, view.rows + size * view.row(key), size * view.pitch(),
+                                            band.seqlen_k - key, at.thread);
     cp_async_commit_group();
   }
   void load_kv(int step) const {
-    constexpr int k_size = bytes_of(cfg.k), v_size = bytes_of(cfg.v);
-    load<KTile, k_size * cfg.head_dim>(step, k_smem(step), k_rows, k_size * p.k.row);
-    load<VTile, v_size * cfg.head_dim_v>(step, v_smem(step), v_rows, v_size * p.v.row);
+    load<KTile, cfg.head_dim, bytes_of(cfg.k)>(step, k_smem(step), k_view);
+    load<VTile, cfg.head_dim_v, bytes_of(cfg.v)>(step, v_smem(step), v_view);
   }
   void load_q() const {
     constexpr int size = bytes_of(cfg.q);
@@ -225,9 +325,7 @@ struct AttentionSm80 {
   // Hides what a row does not see, and turns products into logits where they are not folded.
   void modify(Scores& s, const RowScales& rows, int step) const {
     const int l = lane_now(), row0 = first_row_now() + l / 4, key0 = first_key(step);
-    const IntRange all = keys_of_warp(true);
-    const bool edge = key0 + cfg.block_n > all.end || (cfg.bounded && key0 < all.begin);
-    if (cfg.folded && !edge) return;
+    if (cfg.folded && !keys_of_warp().needs_mask(key0, key0 + cfg.block_n)) return;
 #pragma unroll
     for (int mt = 0; mt < m_tiles; ++mt)
 #pragma unroll
@@ -235,7 +333,7 @@ struct AttentionSm80 {
         const int row = row0 + mt * 16 + 8 * half, live_row = row < at.seqlen_q ? row : at.first_row;
         const int begin = (cfg.bounded ? band.first(row) : 0) - key0,
                   end = (cfg.bounded ? band.past(row) : band.seqlen_k) - key0;
-        const RowScore<cfg> logit(p, scale * rows.of(mt, half), offset, at.batch, at.head, live_row);
+        const RowSteps<cfg, FastTanh> logits(p, scale * rows.of(mt, half), 0.0f, offset, at.batch, at.head, live_row);
 #pragma unroll
         for (int n = 0; n < n_tiles; ++n)
 #pragma unroll
@@ -246,7 +344,7 @@ struct AttentionSm80 {
             if constexpr (cfg.folded)
               x = visible ? x : minus_infinity;
             else
-              x = visible ? logit(x, key0 + j) : minus_infinity;
+              x = visible ? logits.of(x, key0 + j) : minus_infinity;
           }
       }
   }
@@ -254,107 +352,7 @@ struct AttentionSm80 {
   // Whether any row of the warp sees any of the warp's keys of a step; otherwise the step is only waited for.
   bool sees(int step) const {
     const int key0 = first_key(step);
-    const IntRange some = keys_of_warp(false);
-    return key0 < some.end && (!cfg.bounded || key0 + cfg.block_n > some.begin);
-  }
-
-  void add_step(Pass pass, Softmax& softmax, Output& o, Scores& s, const RowScales& rows, int step) const {
-    descale(s, step);
-    modify(s, rows, step);
-    pass == count_non_finite ? mark_seen(s) : softmax.step(s, o);
-    if constexpr (apart) {
-      ValueFactors<cfg.value_scales, m_tiles> factors;
-      if (pass != count_non_finite)
-        factors.weigh(s, KeyScales<cfg.value_scales>(p.v_scale, at, band.seqlen_k, first_key(step)));
-      multiply_weights_apart<cfg>(o, s, factors, v_address(step));
-    } else {
-      multiply_weights<cfg>(o, s, v_address(step));
-    }
-  }
-
-  // The walk over the keys. K and V have a ring of `stages` slots, each key step one; a step's slot is free once all
-  // warps are past the barrier that opens the step after it, and is loaded again right there. K and V are separate
-  // groups of copies, so that the first scores need not wait for the first V.
-  void walk(Pass pass, Softmax& softmax, Output& o) {
-    QFragments q;
-    RowScales rows;
-#pragma unroll 1
-    for (int step = 0; step < steps; ++step) {
-      if (stages == 1 && step > 0) {
-        __syncthreads();
-        load_kv(step);
-      }
-      if (stages == 1)
-        cp_async_wait_group(1);  // this step's K
-      else
-        cp_async_wait_group(step == 0 ? 2 * stages - 3 : 2 * stages - 4);  // from the second step on its V, too
-      __syncthreads();
-      if (stages > 1) load_kv(step + stages - 1);
-      if constexpr (Queries::needs_rewriting) {
-        if (step == 0) Queries::rewrite(q_smem(), row_factors(), at.thread);
-      }
-      if (RowScales::m_tiles > 0 && step == 0) read_row_scales(rows, softmax);
-      if constexpr (cfg.q_in_registers) {
-        if (step == 0) read_all_q(q);
-      }
-      // Steps that no row of the warp sees are only waited for. How that is written decides what the compiler spills
-      // and how fast it makes the loop (docs/lab-notebook.md): beside rewritten rows of Q as a path of its own, beside
-      // other codes not at all, since hidden scores weigh nothing.
-      if (layout.rescales_q && !sees(step)) {
-        open_values(pass, step);
-        continue;
-      }
-      const bool sees_some = has_codes || sees(step);
-      Scores s;
-      if (sees_some) multiply_queries<cfg>(s, q, q_address(), k_address(step));
-      open_values(pass, step);
-      if (sees_some) add_step(pass, softmax, o, s, rows, step);
-    }
-  }
-
-  // Waits until V's tile of a step may be read.
-  void open_values(Pass pass, int step) const {
-    if (step == 0 || stages == 1) {
-      cp_async_wait_group(2 * stages - 2);
-      __syncthreads();
-    }
-    if (pass != plain) rewrite_values<cfg, VTile>(pass, v_smem(step), at.thread);
-  }
-
-  void load_first() const {
-    load_q();  // in the group of the first keys
-#pragma unroll 1
-    for (int step = 0; step < stages - 1 || step == 0; ++step) load_kv(step);
-  }
-
-  // Returns whether the tile needs another pass.
-  bool run(Pass pass) {
-    wait_for_earlier_kernels<cfg.programmatic>();
-    load_first();
-    if (pass == plain) let_later_kernels_start<cfg.programmatic>();  // after the loads: earlier was measured slower
-    scale = whole_scale();
-    Softmax softmax(has_codes ? folded_factor(scale) : scale * log2_e);
-    Output o;
-#pragma unroll
-    for (int mt = 0; mt < m_tiles; ++mt)
-#pragma unroll
-      for (int n = 0; n < v_tiles; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) o[mt][n][i] = 0.0f;
-    walk(pass, softmax, o);
-    cp_async_wait_group(0);
-    if (steps == 0)
-      __syncthreads();  // no step has waited for the rows of Q that other warps copy into this warp's tile
-    if (cfg.warps_k == 1) find_tile();  // again, so that what only the end needs holds no registers during the walk
-    const End end{p, at, pass};
-    float finite = 0.0f;
-    if constexpr (merges_output(cfg))
-      finite = end.merge_rows(softmax, o);
-    else
-      finite = end.store_rows(softmax, o);
-    if (!cfg.row_masks() || pass == count_non_finite) return false;
-    const bool any = __syncthreads_or(finite != 0.0f);
-    return pass == sanitised || any;
+    return keys_of_warp().visits(key0, key0 + cfg.block_n);
   }
 };
 

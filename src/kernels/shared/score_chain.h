@@ -1,0 +1,20 @@
+// The order in which a product of a query and a key becomes a logit (docs/semantics.md), for every kernel. Compiled by
+// host and device code; includes nothing outside shared/.
+#pragma once
+
+namespace rapt {
+
+// Steps says how each step acts, on one score (GPUs) or on a tile of them (CPUs); a step that a call does not have does
+// nothing. `at` is handed on to each of them: which scores.
+template <class Steps, class... At>
+constexpr void pass_scores(const Steps& steps, At&&... at) {
+  steps.scale(at...);
+  steps.add_key_mean(at...);  // of smoothed keys, where it changes weights
+  steps.soft_cap(at...);
+  steps.add_bias(at...);
+  steps.subtract_alibi(at...);
+  steps.apply_user_text(at...);
+  steps.hide(at...);
+}
+
+}  // namespace rapt

@@ -1,0 +1,66 @@
+// KeyTiles against a look at every row and key; KvView against the address that strides give.
+#include "kernels/shared/key_tiles.h"
+
+#include <gtest/gtest.h>
+
+#include "kernels/shared/kv_view.h"
+
+namespace rapt::test {
+namespace {
+
+using Tiles = KeyTiles<long long>;
+
+// Rows first .. last of a sequence under a mask.
+Tiles tiles_of(const PositionMask& mask, long long first, long long last, long long offset, long long seqlen_k) {
+  const KeyRange a = mask.visible(first, offset, seqlen_k), b = mask.visible(last, offset, seqlen_k);
+  return Tiles::of_rows({a.begin, a.end}, {b.begin, b.end});
+}
+
+TEST(KeyTiles, VisitsAndMasksWhatSingleKeysSay) {
+  for (const auto& [causal, left, right] : {std::tuple{CausalKind::none, -1LL, -1LL},
+                                            {CausalKind::bottom_right, -1LL, -1LL},
+                                            {CausalKind::none, 5LL, 3LL},
+                                            {CausalKind::bottom_right, 20LL, 0LL},
+                                            {CausalKind::top_left, -1LL, -1LL}})
+    for (const long long keys : {1LL, 15LL, 16LL, 17LL, 50LL})
+      for (const long long offset : {-9LL, 0LL, 7LL, 40LL})
+        for (long long first = 0; first < 24; first += 8) {
+          const PositionMask mask{causal, left, right};
+          const long long last = first + 7, size = 16;
+          const Tiles tiles = tiles_of(mask, first, last, offset, keys);
+          for (long long tile = 0; tile * size < keys; ++tile) {
+            const long long begin = tile * size, past = std::min(begin + size, keys);
+            bool some = false, all = true;
+            for (long long i = first; i <= last; ++i)
+              for (long long j = begin; j < past; ++j) {
+                const KeyRange range = mask.visible(i, offset, keys);
+                const bool sees = j >= range.begin && j < range.end;
+                some = some || sees, all = all && sees;
+              }
+            const bool visited = tile >= tiles.first(size) && tile < tiles.first(size) + tiles.count(size);
+            if (some) EXPECT_TRUE(visited && tiles.visits(begin, past));
+            if (visited && !all) EXPECT_TRUE(tiles.needs_mask(begin, past));
+            if (visited && all) EXPECT_FALSE(tiles.needs_mask(begin, past));
+          }
+        }
+}
+
+TEST(KeyTiles, NothingIsVisitedWhereNoRowSeesAKey) {
+  EXPECT_EQ((Tiles{{5, 5}, {5, 5}}.count(16)), 0);
+  EXPECT_EQ((Tiles{{48, 0}, {48, 0}}.count(16)), 0);
+  EXPECT_EQ((KeyTiles<int, false>::of_rows({0, 33}, {0, 33}).count(16)), 3);
+}
+
+TEST(KvView, DenseAndPackedRows) {
+  float data[1] = {};
+  const TensorRef dense{data, DType::f32, 1000, 100, 10, 2}, packed{data, DType::f32, 0, 100, 10, 2};
+  const KvView a(dense, 4, 2, 3, 0), b(packed, 4, 2, 3, 7);
+  const char* const start = static_cast<const char*>(static_cast<const void*>(data));
+  EXPECT_EQ(a.rows - start, 4 * 2300);
+  EXPECT_EQ(b.rows - start, 4 * (300 + 70));
+  EXPECT_EQ(b.row(4), 40);
+  EXPECT_EQ(b.element(4, 5), 40 + 10);
+}
+
+}  // namespace
+}  // namespace rapt::test
