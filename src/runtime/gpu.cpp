@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "problem/length_class.h"
 #include "runtime/context.h"
 
 namespace rapt {
@@ -43,8 +44,9 @@ Device GpuResources::device(int index) const {
 }
 
 std::shared_ptr<const LoadedPlan> GpuResources::find(const Problem& problem, int device_index) const {
+  const Key key{longest_of_class(problem), device_index};
   const std::shared_lock lock(plans_mutex_);
-  const auto found = plans_.find({problem, device_index});
+  const auto found = plans_.find(key);
   if (found == plans_.end()) return nullptr;
   found->second.last_use.store(clock_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
   return found->second.plan;
@@ -122,6 +124,7 @@ bool GpuResources::has_kernel(const Device& device, const KernelUnit& unit) {
 }
 
 void GpuResources::remember(const Problem& problem, int device_index, std::shared_ptr<const LoadedPlan> plan) {
+  plans_made_.fetch_add(1, std::memory_order_relaxed);
   const std::unique_lock lock(plans_mutex_);
   if (plans_.size() >= remembered_plans) {
     const auto oldest = std::min_element(plans_.begin(), plans_.end(), [](const auto& a, const auto& b) {
@@ -129,7 +132,7 @@ void GpuResources::remember(const Problem& problem, int device_index, std::share
     });
     plans_.erase(oldest);
   }
-  Remembered& entry = plans_[Key{problem, device_index}];
+  Remembered& entry = plans_[Key{longest_of_class(problem), device_index}];
   entry.plan = std::move(plan);
   entry.last_use.store(clock_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
 }

@@ -1,4 +1,4 @@
-// The GPU side of a context: plans that are compiled, loaded and ready, found again by their Problem.
+// The GPU side of a context: plans that are compiled, loaded and ready, found again by a problem of the same class.
 // Used by sdpa.cpp, merge and the lab; made at the first GPU call of a context.
 #pragma once
 
@@ -49,7 +49,7 @@ class GpuResources {
   // The facts of GPU `index` that this context plans for (its arch may be overridden).
   Device device(int index) const;
 
-  // Ready to launch, or null when the problem has not been met (or was forgotten).
+  // Ready to launch, or null when no problem of its class has been met (or it was forgotten).
   std::shared_ptr<const LoadedPlan> find(const Problem& problem, int device_index) const;
   // Plans, compiles and loads what is missing. In a ContextScope of the device.
   std::shared_ptr<const LoadedPlan> load(const Problem& problem, const Device& device);
@@ -62,10 +62,12 @@ class GpuResources {
   bool has_kernel(const Device& device, const KernelUnit& unit);
 
   static constexpr size_t remembered_plans = 1024;
+  // How many plans this context has made: of each class one, unless it was forgotten.
+  uint64_t plans_made() const { return plans_made_.load(std::memory_order_relaxed); }
 
  private:
   struct Key {
-    Problem problem;
+    Problem problem;  // the longest of its class
     int device_index;
   };
   struct KeyHash {
@@ -98,6 +100,7 @@ class GpuResources {
   mutable std::shared_mutex plans_mutex_;
   std::unordered_map<Key, Remembered, KeyHash, KeyEqual> plans_;
   mutable std::atomic<uint64_t> clock_{0};
+  std::atomic<uint64_t> plans_made_{0};
   std::mutex kernels_mutex_;
   std::map<std::pair<std::string, std::string>, std::unique_ptr<LoadedKernel>> kernels_;  // by text and arch
   std::vector<StepKernel> step_kernels_;

@@ -4,23 +4,28 @@
 #include "base/error.h"
 #include "kernels/config_rules.h"
 #include "kernels/family.h"
+#include "problem/length_class.h"
 
 namespace rapt {
 namespace {
 
-const Family* choose(const Problem& problem, const Device& device) {
+const Family* choose(const Problem& planned, const Device& device) {
   for (const Family* family : all_families())
-    if (family->accepts(problem, device, nullptr)) return family;
+    if (family->accepts(planned, device, nullptr)) return family;
   return nullptr;
+}
+
+// Why a family does not take the problem's class; with the problem's own lengths where they break the rule too.
+std::string refusal(const Family& family, const Problem& problem, const Device& device) {
+  std::string why;
+  if (family.accepts(problem, device, &why)) family.accepts(planned_problem(problem, device), device, &why);
+  return why;
 }
 
 std::string refusals(const Problem& problem, const Device& device) {
   std::string text;
-  for (const Family* family : all_families()) {
-    std::string why;
-    family->accepts(problem, device, &why);
-    text += concat(text.empty() ? "" : "; ", why);
-  }
+  for (const Family* family : all_families())
+    text += concat(text.empty() ? "" : "; ", refusal(*family, problem, device));
   return text;
 }
 
@@ -32,23 +37,31 @@ std::string describe(const Device& device) {
 
 }  // namespace
 
+Problem planned_problem(const Problem& problem, const Device& device) {
+  if (device.kind == DeviceKind::cuda) return longest_of_class(problem);
+  Problem planned;
+  static_cast<PlanFacts&>(planned) = problem;
+  return planned;
+}
+
 Plan plan(const Problem& problem, const Device& device) {
-  const Family* family = choose(problem, device);
+  const Problem planned = planned_problem(problem, device);
+  const Family* family = choose(planned, device);
   if (family == nullptr) unsupported(refusals(problem, device));
   Plan result;
   Step& step = result.steps[0];
   step.family = family;
-  step.config = family->configure(problem, device);
+  step.config = family->configure(planned, device);
   result.step_count = 1;
-  result.workspace_bytes = family->workspace_bytes(problem, step.config);
+  result.workspace_bytes = family->workspace_bytes(planned, step.config);
   return result;
 }
 
 std::string slow_note(const Problem& problem, const Device& device) {
-  std::string why;
-  if (device.kind != DeviceKind::cuda || choose(problem, device) != &attention_scalar) return why;
-  attention_sm80.accepts(problem, device, &why);
-  return concat("attention_scalar, which is slow, was chosen for a call on a GPU, because of ", why);
+  if (device.kind != DeviceKind::cuda || choose(planned_problem(problem, device), device) != &attention_scalar)
+    return "";
+  return concat("attention_scalar, which is slow, was chosen for a call on a GPU, because of ",
+                refusal(attention_sm80, problem, device));
 }
 
 Plan plan_with(const Problem& problem, const Device& device, std::string_view words, bool own_text) {
@@ -76,16 +89,16 @@ std::string to_string(const Plan& plan) {
 std::string explain(const Problem& problem, const Device& device) {
   std::string text = concat("problem  ", to_string(problem), "\n");
   text += concat("device   ", describe(device), "\n");
-  const Family* chosen = choose(problem, device);
+  const Problem planned = planned_problem(problem, device);
+  const Family* chosen = choose(planned, device);
   for (const Family* family : all_families()) {
-    std::string why;
     text += concat("family   ", family->name, ": ");
     if (family == chosen)
       text += concat("chosen, ", to_string(plan(problem, device)), "\n");
-    else if (family->accepts(problem, device, &why))
+    else if (family->accepts(planned, device, nullptr))
       text += concat("able, but ", chosen->name, " comes before it\n");
     else
-      text += concat("refused, ", why, "\n");
+      text += concat("refused, ", refusal(*family, problem, device), "\n");
   }
   if (chosen == nullptr) text += "no family takes this problem\n";
   if (const std::string note = slow_note(problem, device); !note.empty()) text += concat("slow     ", note, "\n");

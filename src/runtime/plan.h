@@ -1,5 +1,7 @@
 // Plan: the ordered steps that carry out one Problem on one Device.
 // plan() is a pure function, allocation-free on success; explain() is the same walk told to people.
+// On GPUs it sees classes of lengths, so that problems of one class share a plan; its workspace suffices for all of
+// them.
 #pragma once
 
 #include <array>
@@ -23,6 +25,10 @@ struct Plan {
   size_t workspace_bytes = 0;
   size_t workspace_zero_bytes = 0;
 };
+
+// What a plan is made from: the facts of a problem, with the longest lengths of their classes on a GPU. On a CPU the
+// lengths stay: the parts that keys are split in follow from them, and so do a result's bits.
+Problem planned_problem(const Problem& problem, const Device& device);
 
 // Throws Error{unsupported} with every family's sentence when none takes the problem.
 Plan plan(const Problem& problem, const Device& device);
