@@ -32,6 +32,7 @@ GpuResources::GpuResources(const ContextOptions& options)
     : id_(next_id()),
       arch_(options.arch),
       config_(options.config),
+      family_(options.family),
       files_(options.files),
       store_(store_options(options)) {}
 
@@ -41,6 +42,12 @@ Device GpuResources::device(int index) const {
   Device device = cuda::device(index);
   if (!arch_.empty()) device.arch = arch_;
   return device;
+}
+
+Plan GpuResources::plan(const Problem& problem, const Device& device) const {
+  if (family_ != nullptr && family_->accepts(planned_problem(problem, device), device, nullptr))
+    return plan_by(*family_, problem, device);
+  return plan_with(problem, device, config_, files_.empty());
 }
 
 std::shared_ptr<const LoadedPlan> GpuResources::find(const Problem& problem, int device_index) const {
@@ -54,7 +61,7 @@ std::shared_ptr<const LoadedPlan> GpuResources::find(const Problem& problem, int
 
 std::shared_ptr<const LoadedPlan> GpuResources::load(const Problem& problem, const Device& device) {
   auto loaded = std::make_shared<LoadedPlan>();
-  loaded->plan = plan_with(problem, device, config_, files_.empty());
+  loaded->plan = this->plan(problem, device);
   if (const std::string note = slow_note(problem, device); !note.empty()) warn_once(note);
   for (int i = 0; i < loaded->plan.step_count; ++i) {
     loaded->kernels[static_cast<size_t>(i)] = &kernel_of(loaded->plan.steps[static_cast<size_t>(i)], device, problem);
@@ -65,7 +72,7 @@ std::shared_ptr<const LoadedPlan> GpuResources::load(const Problem& problem, con
 
 std::shared_ptr<const LoadedPlan> GpuResources::plan_of_loaded_kernels(const Problem& problem, const Device& device) {
   auto loaded = std::make_shared<LoadedPlan>();
-  loaded->plan = plan_with(problem, device, config_, files_.empty());
+  loaded->plan = this->plan(problem, device);
   for (int i = 0; i < loaded->plan.step_count; ++i) {
     const Step& step = loaded->plan.steps[static_cast<size_t>(i)];
     const LoadedKernel* const known = known_kernel(step, device);

@@ -16,6 +16,7 @@
 #include "jit/jit.h"
 #include "kernels/family.h"
 #include "runtime/plan.h"
+#include "runtime/workspaces.h"
 
 namespace rapt {
 
@@ -49,12 +50,16 @@ class GpuResources {
   // The facts of GPU `index` that this context plans for (its arch may be overridden).
   Device device(int index) const;
 
+  // By the family and the config words of this context, where it has some.
+  Plan plan(const Problem& problem, const Device& device) const;
   // Ready to launch, or null when no problem of its class has been met (or it was forgotten).
   std::shared_ptr<const LoadedPlan> find(const Problem& problem, int device_index) const;
   // Plans, compiles and loads what is missing. In a ContextScope of the device.
   std::shared_ptr<const LoadedPlan> load(const Problem& problem, const Device& device);
   // The same where nothing has to be compiled or loaded, as under stream capture; else null.
   std::shared_ptr<const LoadedPlan> plan_of_loaded_kernels(const Problem& problem, const Device& device);
+  // Of calls that bring none.
+  Workspaces& workspaces() { return workspaces_; }
   // A kernel that belongs to no plan. In a ContextScope of the device.
   const LoadedKernel& kernel(const Device& device, const KernelUnit& unit, const std::string& label);
 
@@ -95,6 +100,7 @@ class GpuResources {
 
   const uint64_t id_;
   const std::string arch_, config_;
+  const Family* const family_;
   const std::map<std::string, std::string> files_;
   jit::Store store_;
   mutable std::shared_mutex plans_mutex_;
@@ -104,6 +110,7 @@ class GpuResources {
   std::mutex kernels_mutex_;
   std::map<std::pair<std::string, std::string>, std::unique_ptr<LoadedKernel>> kernels_;  // by text and arch
   std::vector<StepKernel> step_kernels_;
+  Workspaces workspaces_;
 };
 
 }  // namespace rapt
