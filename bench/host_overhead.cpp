@@ -56,6 +56,43 @@ struct MissionCall {
   rapt_sdpa_args args{};
 };
 
+// One query over a cache of keys, which holds one more at each call: what decoding does.
+class DecodingCall {
+ public:
+  static constexpr int64_t first = 512, lengths = 10000;
+
+  // whole_cache: the strides are those of the cache; else keys lie densely, and strides grow along.
+  DecodingCall(int device_index, bool grows, bool whole_cache) : grows_(grows) {
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      const bool of_keys = i == 1 || i == 2;
+      buffers_[i] = cuda::Buffer(8 * (of_keys ? first + lengths : 1) * 64 * sizeof(uint16_t));
+      buffers_[i].fill(0);
+      tensors_[i] = {buffers_[i].data(),
+                     {RAPT_DEVICE_CUDA, device_index},
+                     RAPT_F16,
+                     4,
+                     of_keys ? keys_ : rows_,
+                     of_keys && whole_cache ? cache_strides_ : nullptr};
+    }
+    args_.struct_size = sizeof args_;
+    args_.q = &tensors_[0], args_.k = &tensors_[1], args_.v = &tensors_[2], args_.out = &tensors_[3];
+  }
+  DecodingCall(const DecodingCall&) = delete;
+  DecodingCall& operator=(const DecodingCall&) = delete;
+  void operator()(cuda::StreamHandle stream) {
+    if (grows_) keys_[2] = first + ++calls_ % lengths;
+    if (rapt_sdpa(nullptr, &args_, stream) != RAPT_OK) throw Error(ErrorCode::internal, rapt_last_error());
+  }
+
+ private:
+  const bool grows_;
+  int64_t calls_ = 0, rows_[4] = {1, 8, 1, 64}, keys_[4] = {1, 8, first, 64};
+  int64_t cache_strides_[4] = {8 * (first + lengths) * 64, (first + lengths) * 64, 64, 1};
+  std::array<cuda::Buffer, 4> buffers_;
+  std::array<rapt_tensor, 4> tensors_{};
+  rapt_sdpa_args args_{};
+};
+
 // The kernel of a plan's step, launched by the driver alone.
 class BareLaunch {
  public:
@@ -196,9 +233,13 @@ int measure(int blocks, double limit) {
   sdpa();
   stream.synchronize();
   std::printf("first call of the process: %.1f ms\n", microseconds_since(begin) / 1e3);
+  DecodingCall fixed(0, false, false), denser(0, true, false), in_cache(0, true, true);
   std::vector<Arm> arms{
       {"bare cuLaunchKernelEx", std::ref(bare), {}},
       {"rapt_sdpa (rapt.h)", sdpa, {}},
+      {"one query, 512 keys", [&] { fixed(stream.handle()); }, {}},
+      {"one query, a key more each call", [&] { denser(stream.handle()); }, {}},
+      {"the same, in a cache", [&] { in_cache(stream.handle()); }, {}},
       {"rapt::sdpa (rapt.hpp)",
        bench::front_call({call.tensors[0].data, call.tensors[1].data, call.tensors[2].data, call.tensors[3].data},
                          call.shape, stream.handle()),

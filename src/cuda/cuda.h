@@ -46,6 +46,18 @@ class ContextScope {
 };
 
 bool is_capturing(StreamHandle stream);
+void synchronize(StreamHandle stream);
+// While one lives, memory may be allocated and freed in this thread whatever streams are being captured.
+class UncapturedScope {
+ public:
+  UncapturedScope();
+  ~UncapturedScope();
+  UncapturedScope(const UncapturedScope&) = delete;
+  UncapturedScope& operator=(const UncapturedScope&) = delete;
+
+ private:
+  int outer_;  // the thread's capture mode
+};
 // cuStreamGetId: unlike a handle it is never used again.
 uint64_t stream_id(StreamHandle stream);
 
@@ -102,6 +114,7 @@ class Buffer {
   void upload(const void* from, size_t bytes, size_t offset = 0);  // synchronous
   void download(void* to, size_t bytes, size_t offset = 0) const;  // synchronous
   void fill(unsigned char value);                                  // synchronous
+  void clear(StreamHandle stream);                                 // to zeros, in the order of the stream
 
  private:
   void release() noexcept;

@@ -82,6 +82,7 @@ void load_streams_and_graphs(Loader& loader, Driver& driver) {
   loader.load(driver.cuStreamIsCapturing, "cuStreamIsCapturing", 10000);
   loader.load(driver.cuStreamBeginCapture, "cuStreamBeginCapture", 10010);
   loader.load(driver.cuStreamEndCapture, "cuStreamEndCapture", 10000);
+  loader.load(driver.cuThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode", 10010);
   loader.load(driver.cuGraphInstantiateWithFlags, "cuGraphInstantiateWithFlags", 11040);
   loader.load(driver.cuGraphLaunch, "cuGraphLaunch", 10000);
   loader.load(driver.cuGraphExecDestroy, "cuGraphExecDestroy", 10000);
@@ -99,6 +100,7 @@ void load_memory_and_kernels(Loader& loader, Driver& driver) {
   loader.load(driver.cuMemcpyHtoD, "cuMemcpyHtoD", 3020);
   loader.load(driver.cuMemcpyDtoH, "cuMemcpyDtoH", 3020);
   loader.load(driver.cuMemsetD8, "cuMemsetD8", 3020);
+  loader.load(driver.cuMemsetD8Async, "cuMemsetD8Async", 3020);
   loader.load(driver.cuLibraryLoadData, "cuLibraryLoadData", 12000);
   loader.load(driver.cuLibraryUnload, "cuLibraryUnload", 12000);
   loader.load(driver.cuLibraryGetKernel, "cuLibraryGetKernel", 12000);

@@ -119,6 +119,7 @@ struct Driver {
   Result (*cuStreamIsCapturing)(StreamHandle, CaptureStatus*);
   Result (*cuStreamBeginCapture)(StreamHandle, CaptureMode);
   Result (*cuStreamEndCapture)(StreamHandle, GraphHandle*);
+  Result (*cuThreadExchangeStreamCaptureMode)(CaptureMode*);
 
   Result (*cuGraphInstantiateWithFlags)(GraphExecHandle*, GraphHandle, unsigned long long flags);
   Result (*cuGraphLaunch)(GraphExecHandle, StreamHandle);
@@ -136,6 +137,7 @@ struct Driver {
   Result (*cuMemcpyHtoD)(DevicePtr to, const void* from, size_t bytes);
   Result (*cuMemcpyDtoH)(void* to, DevicePtr from, size_t bytes);
   Result (*cuMemsetD8)(DevicePtr, unsigned char value, size_t count);
+  Result (*cuMemsetD8Async)(DevicePtr, unsigned char value, size_t count, StreamHandle);
 
   Result (*cuLibraryLoadData)(LibraryHandle*, const void* image, JitOption* options, void** option_values,
                               unsigned option_count, int* library_options, void** library_option_values,

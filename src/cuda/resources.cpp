@@ -17,6 +17,24 @@ bool is_capturing(StreamHandle stream) {
   return status != CaptureStatus::none;  // an invalidated capture has not ended either
 }
 
+void synchronize(StreamHandle stream) {
+  const Driver& driver = cuda::driver();
+  check(driver, driver.cuStreamSynchronize(stream), "waiting for a stream (cuStreamSynchronize)");
+}
+
+UncapturedScope::UncapturedScope() {
+  const Driver& driver = cuda::driver();
+  CaptureMode mode = CaptureMode::relaxed;
+  check(driver, driver.cuThreadExchangeStreamCaptureMode(&mode),
+        "changing the thread's capture mode (cuThreadExchangeStreamCaptureMode)");
+  outer_ = static_cast<int>(mode);
+}
+
+UncapturedScope::~UncapturedScope() {
+  CaptureMode mode = static_cast<CaptureMode>(outer_);
+  if (const Driver* driver = opened_driver()) driver->cuThreadExchangeStreamCaptureMode(&mode);
+}
+
 uint64_t stream_id(StreamHandle stream) {
   const Driver& driver = cuda::driver();
   unsigned long long id = 0;
@@ -105,6 +123,12 @@ void Buffer::fill(unsigned char value) {
   finish_default_stream(driver);
 }
 
+void Buffer::clear(StreamHandle stream) {
+  if (bytes_ == 0) return;
+  const Driver& driver = cuda::driver();
+  check(driver, driver.cuMemsetD8Async(data_, 0, bytes_, stream), "clearing GPU memory (cuMemsetD8Async)");
+}
+
 Stream::Stream() {
   const Driver& driver = cuda::driver();
   check(driver, driver.cuStreamCreate(&handle_, stream_non_blocking), "making a stream (cuStreamCreate)");
@@ -114,10 +138,7 @@ Stream::~Stream() {
   if (const Driver* driver = opened_driver()) driver->cuStreamDestroy(handle_);
 }
 
-void Stream::synchronize() const {
-  const Driver& driver = cuda::driver();
-  check(driver, driver.cuStreamSynchronize(handle_), "waiting for a stream (cuStreamSynchronize)");
-}
+void Stream::synchronize() const { cuda::synchronize(handle_); }
 
 Event::Event() {
   const Driver& driver = cuda::driver();

@@ -14,13 +14,28 @@
 namespace rapt {
 
 struct ConfigChange;  // kernels/config_rules.h
+struct Family;
 struct CpuResources;  // cpu/resources.h
+
+// A kernel of a plan.
+struct Step {
+  const Family* family = nullptr;
+  KernelConfig config;
+};
+
+// GPU memory of a call, which all of its steps share; null where the plan needs none. Both are aligned to 64 bytes.
+// The call before may use the same: a programmatic launch waits for the kernel ahead of it before it touches them.
+struct Workspace {
+  void* counters = nullptr;  // zero before the first step; the steps leave it so
+  void* scratch = nullptr;   // holds anything
+};
 
 // One step of a call: its configuration and the call's values.
 struct StepCall {
   const KernelConfig& config;
   const Problem& problem;
   const AttentionParams& params;
+  Workspace workspace = {};  // GPU families
 };
 
 struct Family {
@@ -30,6 +45,8 @@ struct Family {
   // The best configuration (only called when accepted). Allocates nothing.
   KernelConfig (*configure)(const Problem& problem, const Device& device);
   const ConfigType& config_type;
+  // Bytes of scratch that the plan of this first step needs; no more for shorter lengths. On GPUs the problem is the
+  // longest of its class, and so here as in accepts() and configure(); launch_spec() sees the call's own.
   size_t (*workspace_bytes)(const Problem& problem, const KernelConfig& config);
 
   // CPU families: computes the step. workspace: the bytes asked for, or null, and then the context's are used.
@@ -42,6 +59,12 @@ struct Family {
   LaunchSpec (*launch_spec)(const StepCall& call) = nullptr;
   // GPU families: throws Error naming the rule that a changed configuration breaks.
   void (*check_config)(const ConfigChange& change) = nullptr;
+  // GPU families of several kernels: the step that follows one of this configuration on the stream, as one that
+  // combines what parts of the keys have left in the workspace; of no family after the last. Steps that only follow are
+  // of families outside the registry.
+  Step (*next)(const Problem& problem, const Device& device, const KernelConfig& config) = nullptr;
+  // Bytes of counters that the plan of this first step needs (Workspace).
+  size_t (*counter_bytes)(const Problem& problem, const KernelConfig& config) = nullptr;
 };
 
 extern const Family attention_cpu, attention_scalar, attention_sm80;

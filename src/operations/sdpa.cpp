@@ -83,11 +83,21 @@ void sdpa_on_cpu(Context& context, const rapt_sdpa_args& given, const Problem& p
   }
 }
 
-void launch_steps(const rapt_sdpa_args& args, const Problem& problem, const LoadedPlan& loaded, void* stream) {
+// The caller's workspace, or the stream's.
+Workspaces::Lease workspace_for(GpuResources& gpu, const rapt_sdpa_args& args, const Problem& problem, const Plan& plan,
+                                void* stream) {
+  if (plan.workspace_bytes == 0) return {};
+  if (args.workspace == nullptr) return gpu.workspaces().lease(problem, plan, args.q->device.index, stream);
+  return Workspaces::Lease({args.workspace, static_cast<std::byte*>(args.workspace) + plan.workspace_zero_bytes});
+}
+
+void launch_steps(GpuResources& gpu, const rapt_sdpa_args& args, const Problem& problem, const LoadedPlan& loaded,
+                  void* stream) {
   const AttentionParams params = attention_params(args, problem);
+  const Workspaces::Lease lease = workspace_for(gpu, args, problem, loaded.plan, stream);
   for (size_t i = 0; i < static_cast<size_t>(loaded.plan.step_count); ++i) {
     const Step& step = loaded.plan.steps[i];
-    launch(*loaded.kernels[i], step.family->launch_spec({step.config, problem, params}), stream);
+    launch(*loaded.kernels[i], step.family->launch_spec({step.config, problem, params, lease.workspace()}), stream);
   }
 }
 
@@ -96,7 +106,7 @@ bool sdpa_again(Context& context, const rapt_sdpa_args& args, void* stream) {
   const RecentCall* const known = RecentCalls::of_this_thread().find(context.gpu().id(), args);
   if (known == nullptr) return false;
   const cuda::ContextScope scope(args.q->device.index, stream);
-  launch_steps(args, known->problem(), known->plan(), stream);
+  launch_steps(context.gpu(), args, known->problem(), known->plan(), stream);
   return true;
 }
 
@@ -106,7 +116,7 @@ void sdpa_on_gpu(Context& context, const rapt_sdpa_args& args, const Problem& pr
   const auto loaded = ready_plan(context.gpu(), problem, index, stream);
   check_workspace(args, loaded->plan);
   if ((args.flags & RAPT_CHECK_CONTENTS) != 0) check_device_contents(args, problem, stream);
-  launch_steps(args, problem, *loaded, stream);
+  launch_steps(context.gpu(), args, problem, *loaded, stream);
   if (RecentCall::can_remember(args)) RecentCalls::of_this_thread().add({context.gpu().id(), args, problem, loaded});
 }
 
@@ -132,7 +142,9 @@ void prepare(Context& context, const rapt_sdpa_args& args, void* stream) {
   if (on_gpu(args)) {
     const int index = args.q->device.index;
     const cuda::ContextScope scope(index, stream);
-    check_workspace(args, ready_plan(context.gpu(), problem, index, stream)->plan);
+    const auto loaded = ready_plan(context.gpu(), problem, index, stream);
+    check_workspace(args, loaded->plan);
+    workspace_for(context.gpu(), args, problem, loaded->plan, stream);
     return;
   }
   check_cpu(args, stream);
@@ -145,7 +157,8 @@ void prepare(Context& context, const rapt_sdpa_args& args, void* stream) {
 
 size_t workspace_size(Context& context, const rapt_sdpa_args& args, size_t& zero_bytes) {
   const Problem problem = problem_from(args);
-  const Plan chosen = plan(problem, device_of(context, args));
+  const Device device = device_of(context, args);
+  const Plan chosen = on_gpu(args) ? context.gpu().plan(problem, device) : plan(problem, device);
   zero_bytes = chosen.workspace_zero_bytes;
   return chosen.workspace_bytes;
 }

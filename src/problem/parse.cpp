@@ -41,31 +41,31 @@ class LineReader : WordReader {
 
   // Readers of one value each; word_ is the whole word.
   void read_dtype(std::string_view value);
-  template <int64_t Problem::*first, int64_t Problem::*second>
+  template <int64_t PlanFacts::*first, int64_t PlanFacts::*second>
   void read_two_sizes(std::string_view value);
-  template <int64_t Problem::*field>
+  template <int64_t PlanFacts::*field>
   void read_size(std::string_view value) {
     problem_.*field = integer(value, 0, words::max_size);
   }
-  template <int64_t Problem::*field>
+  template <int64_t PlanFacts::*field>
   void read_count(std::string_view value) {
     problem_.*field = integer(value, 1, words::max_size);
   }
-  template <bool Problem::*field>
+  template <bool PlanFacts::*field>
   void read_flag(std::string_view) {
     problem_.*field = true;
   }
   template <Causal value>
   void read_causal(std::string_view);
-  template <DType Problem::*field>
+  template <DType PlanFacts::*field>
   void read_one_dtype(std::string_view value) {
     problem_.*field = dtype(value);
   }
-  template <std::optional<float> Problem::*field>
+  template <std::optional<float> PlanFacts::*field>
   void read_real(std::string_view value) {
     problem_.*field = real(value);
   }
-  template <ScaleKind Problem::*field>
+  template <ScaleKind PlanFacts::*field>
   void read_scale_kind(std::string_view value) {
     problem_.*field = choice<ScaleKind>(words::scale_kinds, value, 1);
   }
@@ -79,7 +79,7 @@ class LineReader : WordReader {
   void read_bias(std::string_view value);
   void read_mask(std::string_view value) { problem_.mask = {DType::u8, broadcast_axes(value)}; }
   void read_varlen(std::string_view value);
-  template <bool Problem::*said, std::vector<int32_t> Problem::*lengths>
+  template <bool PlanFacts::*said, std::vector<int32_t> Problem::*lengths>
   void read_seqused(std::string_view value);
   void read_scales(std::string_view value);
   void read_layout(std::string_view value) { problem_.layout = choice<Layout>(words::layouts, value, 0); }
@@ -162,7 +162,7 @@ size_t LineReader::find(Form form, std::string_view name) {
 void LineReader::read_dtype(std::string_view value) { problem_.q = problem_.k = problem_.v = dtype(value); }
 
 // h32:8, and h32 for h32:32.
-template <int64_t Problem::*first, int64_t Problem::*second>
+template <int64_t PlanFacts::*first, int64_t PlanFacts::*second>
 void LineReader::read_two_sizes(std::string_view value) {
   const size_t colon = value.find(':');
   problem_.*first = problem_.*second = integer(value.substr(0, colon), 0, words::max_size);
@@ -207,7 +207,7 @@ void LineReader::read_varlen(std::string_view value) {
   });
 }
 
-template <bool Problem::*said, std::vector<int32_t> Problem::*lengths>
+template <bool PlanFacts::*said, std::vector<int32_t> Problem::*lengths>
 void LineReader::read_seqused(std::string_view value) {
   problem_.*said = true;
   each_length(value, [&](std::string_view item) { (problem_.*lengths).push_back(length(item)); });

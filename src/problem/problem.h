@@ -43,7 +43,8 @@ struct Broadcast {
   bool operator==(const Broadcast&) const = default;
 };
 
-struct Problem {
+// What a plan may depend on, beside the machine.
+struct PlanFacts {
   Op op = Op::forward;
   DType q = DType::f16, k = DType::f16, v = DType::f16, out = DType::f16;
   int64_t batch = 1, heads_q = 1, heads_k = 1;
@@ -72,7 +73,11 @@ struct Problem {
   AccMode acc = AccMode::f32;
   Access access_q, access_k, access_v, access_out;
 
-  // The rest serves fill, check and printing only: plan, == on plans and hash see maxima, totals and access classes.
+  bool operator==(const PlanFacts&) const = default;
+};
+
+struct Problem : PlanFacts {
+  // These serve fill, check and printing only: plan, == on plans and hash see maxima, totals and access classes.
   Layout layout = Layout::bhsd;
   std::vector<int32_t> lengths_q, lengths_k, used_q, used_k;  // per sequence (varlen=, seqused_q=, seqused=)
   std::vector<int64_t> q_starts, k_starts;                    // one value, or one per batch; empty = 0

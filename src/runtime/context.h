@@ -16,6 +16,7 @@
 namespace rapt {
 
 class GpuResources;
+struct Family;
 
 struct ContextOptions {
   int threads = 0;  // CPU; 0 = cpu::available_threads()
@@ -25,6 +26,8 @@ struct ContextOptions {
   std::map<std::string, std::string> files = {};
   std::string config = {};
   std::optional<jit::Store::Options> store = {};
+  // The tests': a family of GPU kernels that is asked before the registry.
+  const Family* family = nullptr;
 };
 
 class Context {

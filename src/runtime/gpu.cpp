@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "problem/length_class.h"
 #include "runtime/context.h"
 
 namespace rapt {
@@ -31,6 +32,7 @@ GpuResources::GpuResources(const ContextOptions& options)
     : id_(next_id()),
       arch_(options.arch),
       config_(options.config),
+      family_(options.family),
       files_(options.files),
       store_(store_options(options)) {}
 
@@ -42,9 +44,16 @@ Device GpuResources::device(int index) const {
   return device;
 }
 
+Plan GpuResources::plan(const Problem& problem, const Device& device) const {
+  if (family_ != nullptr && family_->accepts(planned_problem(problem, device), device, nullptr))
+    return plan_by(*family_, problem, device);
+  return plan_with(problem, device, config_, files_.empty());
+}
+
 std::shared_ptr<const LoadedPlan> GpuResources::find(const Problem& problem, int device_index) const {
+  const Key key{longest_of_class(problem), device_index};
   const std::shared_lock lock(plans_mutex_);
-  const auto found = plans_.find({problem, device_index});
+  const auto found = plans_.find(key);
   if (found == plans_.end()) return nullptr;
   found->second.last_use.store(clock_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
   return found->second.plan;
@@ -52,7 +61,7 @@ std::shared_ptr<const LoadedPlan> GpuResources::find(const Problem& problem, int
 
 std::shared_ptr<const LoadedPlan> GpuResources::load(const Problem& problem, const Device& device) {
   auto loaded = std::make_shared<LoadedPlan>();
-  loaded->plan = plan_with(problem, device, config_, files_.empty());
+  loaded->plan = this->plan(problem, device);
   if (const std::string note = slow_note(problem, device); !note.empty()) warn_once(note);
   for (int i = 0; i < loaded->plan.step_count; ++i) {
     loaded->kernels[static_cast<size_t>(i)] = &kernel_of(loaded->plan.steps[static_cast<size_t>(i)], device, problem);
@@ -63,7 +72,7 @@ std::shared_ptr<const LoadedPlan> GpuResources::load(const Problem& problem, con
 
 std::shared_ptr<const LoadedPlan> GpuResources::plan_of_loaded_kernels(const Problem& problem, const Device& device) {
   auto loaded = std::make_shared<LoadedPlan>();
-  loaded->plan = plan_with(problem, device, config_, files_.empty());
+  loaded->plan = this->plan(problem, device);
   for (int i = 0; i < loaded->plan.step_count; ++i) {
     const Step& step = loaded->plan.steps[static_cast<size_t>(i)];
     const LoadedKernel* const known = known_kernel(step, device);
@@ -122,6 +131,7 @@ bool GpuResources::has_kernel(const Device& device, const KernelUnit& unit) {
 }
 
 void GpuResources::remember(const Problem& problem, int device_index, std::shared_ptr<const LoadedPlan> plan) {
+  plans_made_.fetch_add(1, std::memory_order_relaxed);
   const std::unique_lock lock(plans_mutex_);
   if (plans_.size() >= remembered_plans) {
     const auto oldest = std::min_element(plans_.begin(), plans_.end(), [](const auto& a, const auto& b) {
@@ -129,7 +139,7 @@ void GpuResources::remember(const Problem& problem, int device_index, std::share
     });
     plans_.erase(oldest);
   }
-  Remembered& entry = plans_[Key{problem, device_index}];
+  Remembered& entry = plans_[Key{longest_of_class(problem), device_index}];
   entry.plan = std::move(plan);
   entry.last_use.store(clock_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
 }

@@ -1,4 +1,4 @@
-// The GPU side of a context: plans that are compiled, loaded and ready, found again by their Problem.
+// The GPU side of a context: plans that are compiled, loaded and ready, found again by a problem of the same class.
 // Used by sdpa.cpp, merge and the lab; made at the first GPU call of a context.
 #pragma once
 
@@ -16,6 +16,7 @@
 #include "jit/jit.h"
 #include "kernels/family.h"
 #include "runtime/plan.h"
+#include "runtime/workspaces.h"
 
 namespace rapt {
 
@@ -49,12 +50,16 @@ class GpuResources {
   // The facts of GPU `index` that this context plans for (its arch may be overridden).
   Device device(int index) const;
 
-  // Ready to launch, or null when the problem has not been met (or was forgotten).
+  // By the family and the config words of this context, where it has some.
+  Plan plan(const Problem& problem, const Device& device) const;
+  // Ready to launch, or null when no problem of its class has been met (or it was forgotten).
   std::shared_ptr<const LoadedPlan> find(const Problem& problem, int device_index) const;
   // Plans, compiles and loads what is missing. In a ContextScope of the device.
   std::shared_ptr<const LoadedPlan> load(const Problem& problem, const Device& device);
   // The same where nothing has to be compiled or loaded, as under stream capture; else null.
   std::shared_ptr<const LoadedPlan> plan_of_loaded_kernels(const Problem& problem, const Device& device);
+  // Of calls that bring none.
+  Workspaces& workspaces() { return workspaces_; }
   // A kernel that belongs to no plan. In a ContextScope of the device.
   const LoadedKernel& kernel(const Device& device, const KernelUnit& unit, const std::string& label);
 
@@ -62,10 +67,12 @@ class GpuResources {
   bool has_kernel(const Device& device, const KernelUnit& unit);
 
   static constexpr size_t remembered_plans = 1024;
+  // How many plans this context has made: of each class one, unless it was forgotten.
+  uint64_t plans_made() const { return plans_made_.load(std::memory_order_relaxed); }
 
  private:
   struct Key {
-    Problem problem;
+    Problem problem;  // the longest of its class
     int device_index;
   };
   struct KeyHash {
@@ -93,14 +100,17 @@ class GpuResources {
 
   const uint64_t id_;
   const std::string arch_, config_;
+  const Family* const family_;
   const std::map<std::string, std::string> files_;
   jit::Store store_;
   mutable std::shared_mutex plans_mutex_;
   std::unordered_map<Key, Remembered, KeyHash, KeyEqual> plans_;
   mutable std::atomic<uint64_t> clock_{0};
+  std::atomic<uint64_t> plans_made_{0};
   std::mutex kernels_mutex_;
   std::map<std::pair<std::string, std::string>, std::unique_ptr<LoadedKernel>> kernels_;  // by text and arch
   std::vector<StepKernel> step_kernels_;
+  Workspaces workspaces_;
 };
 
 }  // namespace rapt

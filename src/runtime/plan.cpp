@@ -4,24 +4,46 @@
 #include "base/error.h"
 #include "kernels/config_rules.h"
 #include "kernels/family.h"
+#include "problem/length_class.h"
 
 namespace rapt {
 namespace {
 
-const Family* choose(const Problem& problem, const Device& device) {
+const Family* choose(const Problem& planned, const Device& device) {
   for (const Family* family : all_families())
-    if (family->accepts(problem, device, nullptr)) return family;
+    if (family->accepts(planned, device, nullptr)) return family;
   return nullptr;
+}
+
+// Why a family does not take the problem's class; with the problem's own lengths where they break the rule too.
+std::string refusal(const Family& family, const Problem& problem, const Device& device) {
+  std::string why;
+  if (family.accepts(problem, device, &why)) family.accepts(planned_problem(problem, device), device, &why);
+  return why;
 }
 
 std::string refusals(const Problem& problem, const Device& device) {
   std::string text;
-  for (const Family* family : all_families()) {
-    std::string why;
-    family->accepts(problem, device, &why);
-    text += concat(text.empty() ? "" : "; ", why);
-  }
+  for (const Family* family : all_families())
+    text += concat(text.empty() ? "" : "; ", refusal(*family, problem, device));
   return text;
+}
+
+// What follows from the first step: the steps after it, and the workspace.
+Plan plan_from(const Step& first, const Problem& planned, const Device& device) {
+  Plan result;
+  for (Step step = first; step.family != nullptr;) {
+    if (static_cast<size_t>(result.step_count) == result.steps.size())
+      throw Error(ErrorCode::internal, concat(first.family->name, ": more than ", result.step_count, " steps"));
+    result.steps[static_cast<size_t>(result.step_count++)] = step;
+    step = step.family->next != nullptr ? step.family->next(planned, device, step.config) : Step();
+  }
+  if (first.family->counter_bytes != nullptr)
+    result.workspace_zero_bytes = (first.family->counter_bytes(planned, first.config) + 63) / 64 * 64;
+  const size_t scratch = first.family->workspace_bytes(planned, first.config);
+  if (__builtin_add_overflow(result.workspace_zero_bytes, scratch, &result.workspace_bytes))
+    result.workspace_bytes = SIZE_MAX;  // more than any machine has
+  return result;
 }
 
 std::string describe(const Device& device) {
@@ -30,38 +52,52 @@ std::string describe(const Device& device) {
   return concat(device.name, " (", device.arch, ", ", device.sm_count, " multiprocessors)");
 }
 
+// "" where there is none.
+std::string workspace_line(const Plan& plan) {
+  if (plan.workspace_bytes == 0) return "";
+  const std::string zeroed =
+      plan.workspace_zero_bytes == 0 ? "" : concat(", of which the first ", plan.workspace_zero_bytes, " begin as 0");
+  return concat("memory   ", plan.workspace_bytes, " bytes of workspace", zeroed, "\n");
+}
+
 }  // namespace
 
+Problem planned_problem(const Problem& problem, const Device& device) {
+  if (device.kind == DeviceKind::cuda) return longest_of_class(problem);
+  Problem planned;
+  static_cast<PlanFacts&>(planned) = problem;
+  return planned;
+}
+
 Plan plan(const Problem& problem, const Device& device) {
-  const Family* family = choose(problem, device);
+  const Problem planned = planned_problem(problem, device);
+  const Family* family = choose(planned, device);
   if (family == nullptr) unsupported(refusals(problem, device));
-  Plan result;
-  Step& step = result.steps[0];
-  step.family = family;
-  step.config = family->configure(problem, device);
-  result.step_count = 1;
-  result.workspace_bytes = family->workspace_bytes(problem, step.config);
-  return result;
+  return plan_from({family, family->configure(planned, device)}, planned, device);
+}
+
+Plan plan_by(const Family& family, const Problem& problem, const Device& device) {
+  const Problem planned = planned_problem(problem, device);
+  return plan_from({&family, family.configure(planned, device)}, planned, device);
 }
 
 std::string slow_note(const Problem& problem, const Device& device) {
-  std::string why;
-  if (device.kind != DeviceKind::cuda || choose(problem, device) != &attention_scalar) return why;
-  attention_sm80.accepts(problem, device, &why);
-  return concat("attention_scalar, which is slow, was chosen for a call on a GPU, because of ", why);
+  if (device.kind != DeviceKind::cuda || choose(planned_problem(problem, device), device) != &attention_scalar)
+    return "";
+  return concat("attention_scalar, which is slow, was chosen for a call on a GPU, because of ",
+                refusal(attention_sm80, problem, device));
 }
 
 Plan plan_with(const Problem& problem, const Device& device, std::string_view words, bool own_text) {
-  Plan result = plan(problem, device);
-  for (int i = 0; i < result.step_count && !words.empty(); ++i) {
-    Step& step = result.steps[static_cast<size_t>(i)];
-    if (step.family->check_config == nullptr) invalid("config: ", words, ": ", step.family->name, " takes none");
-    KernelConfig changed = step.config;
-    changed.apply(words);
-    step.family->check_config({problem, device, step.config, changed, own_text});
-    step.config = changed;
-  }
-  return result;
+  const Plan chosen = plan(problem, device);
+  if (words.empty()) return chosen;
+  const Problem planned = planned_problem(problem, device);
+  const Step& first = chosen.steps[0];
+  if (first.family->check_config == nullptr) invalid("config: ", words, ": ", first.family->name, " takes none");
+  KernelConfig changed = first.config;
+  changed.apply(words);
+  first.family->check_config({planned, device, first.config, changed, own_text});
+  return plan_from({first.family, changed}, planned, device);
 }
 
 std::string to_string(const Step& step) { return concat(step.family->name, " ", step.config.words()); }
@@ -76,18 +112,21 @@ std::string to_string(const Plan& plan) {
 std::string explain(const Problem& problem, const Device& device) {
   std::string text = concat("problem  ", to_string(problem), "\n");
   text += concat("device   ", describe(device), "\n");
-  const Family* chosen = choose(problem, device);
+  const Problem planned = planned_problem(problem, device);
+  const Family* chosen = choose(planned, device);
   for (const Family* family : all_families()) {
-    std::string why;
     text += concat("family   ", family->name, ": ");
     if (family == chosen)
       text += concat("chosen, ", to_string(plan(problem, device)), "\n");
-    else if (family->accepts(problem, device, &why))
+    else if (family->accepts(planned, device, nullptr))
       text += concat("able, but ", chosen->name, " comes before it\n");
     else
-      text += concat("refused, ", why, "\n");
+      text += concat("refused, ", refusal(*family, problem, device), "\n");
   }
-  if (chosen == nullptr) text += "no family takes this problem\n";
+  if (chosen == nullptr)
+    text += "no family takes this problem\n";
+  else
+    text += workspace_line(plan(problem, device));
   if (const std::string note = slow_note(problem, device); !note.empty()) text += concat("slow     ", note, "\n");
   return text;
 }

@@ -1,5 +1,7 @@
 // Plan: the ordered steps that carry out one Problem on one Device.
 // plan() is a pure function, allocation-free on success; explain() is the same walk told to people.
+// On GPUs it sees classes of lengths, so that problems of one class share a plan; its workspace suffices for all of
+// them.
 #pragma once
 
 #include <array>
@@ -12,20 +14,22 @@
 
 namespace rapt {
 
-struct Step {
-  const Family* family = nullptr;
-  KernelConfig config;
-};
-
 struct Plan {
   std::array<Step, 2> steps{};
   int step_count = 0;
-  size_t workspace_bytes = 0;
-  size_t workspace_zero_bytes = 0;
+  size_t workspace_bytes = 0;       // in all; of every problem of the class
+  size_t workspace_zero_bytes = 0;  // the counters, which come first; a multiple of 64
 };
+
+// What a plan is made from: the facts of a problem, with the longest lengths of their classes on a GPU. On a CPU the
+// lengths stay: the parts that keys are split in follow from them, and so do a result's bits.
+Problem planned_problem(const Problem& problem, const Device& device);
 
 // Throws Error{unsupported} with every family's sentence when none takes the problem.
 Plan plan(const Problem& problem, const Device& device);
+
+// The same by one family, which need not be in the registry and accepts the problem.
+Plan plan_by(const Family& family, const Problem& problem, const Device& device);
 
 // A sentence where attention_scalar, which is slow, computes a problem on a GPU, with what attention_sm80 refused; else
 // "".

@@ -4,22 +4,41 @@
 #include <algorithm>
 #include <cstring>
 #include <tuple>
+#include <type_traits>
 
 #include "arguments/sdpa_arguments.h"
 #include "arguments/tensor_rules.h"
+#include "kernels/shared/mask.h"
+#include "problem/length_class.h"
 
 namespace rapt {
 namespace {
 
+__extension__ typedef __int128 Int128;
+
+constexpr int64_t most_elements = int64_t{1} << 60;  // that a tensor spans (tensor_rules.h)
+
 unsigned alignment_of(const void* data) { return static_cast<unsigned>(reinterpret_cast<uintptr_t>(data) % 16); }
 
-// Bit by bit, so that NaN equals itself and -0 does not equal 0.
+// Bit by bit, so that NaN equals itself and -0 does not equal 0. The longest sequences' lengths may differ where asked.
+template <bool lengths_count>
 bool same_values(const rapt_sdpa_args& a, const rapt_sdpa_args& b) {
-  const auto same = [&](auto... member) {
+  const auto same_value = [&](auto member) {
+    if constexpr (!lengths_count && std::is_same_v<decltype(member), int64_t rapt_sdpa_args::*>)
+      if (member == &rapt_sdpa_args::max_seqlen_q || member == &rapt_sdpa_args::max_seqlen_k) return true;
     // NOLINTNEXTLINE(bugprone-suspicious-memory-comparison): the bits of a double are meant
-    return (... && (std::memcmp(&(a.*member), &(b.*member), sizeof(a.*member)) == 0));
+    return std::memcmp(&(a.*member), &(b.*member), sizeof(a.*member)) == 0;
   };
-  return std::apply(same, value_arguments);
+  return std::apply([&](auto... member) { return (... && same_value(member)); }, value_arguments);
+}
+
+const Access* access_of_argument(const Problem& p, size_t argument) {
+  const auto member = tensor_arguments[argument].member;
+  if (member == &rapt_sdpa_args::q) return &p.access_q;
+  if (member == &rapt_sdpa_args::k) return &p.access_k;
+  if (member == &rapt_sdpa_args::v) return &p.access_v;
+  if (member == &rapt_sdpa_args::out) return &p.access_out;
+  return nullptr;
 }
 
 }  // namespace
@@ -33,24 +52,116 @@ RecentCall::Facts RecentCall::facts_of(const rapt_tensor* tensor) {
   std::copy_n(tensor->shape, tensor->rank, facts.shape.begin());
   const auto strides = strides_of(*tensor);
   std::copy_n(strides.begin(), tensor->rank, facts.strides.begin());
-  if (element_count(*tensor) == 0) return facts;
-  const int64_t width = bytes_of(dtype_of(*tensor));
-  facts.past_byte = width;
-  for (size_t i = 0; i < static_cast<size_t>(tensor->rank); ++i) {
-    const int64_t reach = (facts.shape[i] - 1) * facts.strides[i] * width;
-    (reach < 0 ? facts.first_byte : facts.past_byte) += reach;
-  }
+  reaches(facts);
   return facts;
 }
 
-bool RecentCall::same(const Facts& facts, const rapt_tensor* tensor) {
+bool RecentCall::reaches(Facts& facts) {
+  const int64_t width = bytes_of(static_cast<DType>(facts.dtype));
+  Int128 span = 0;
+  facts.first_byte = 0, facts.past_byte = width;
+  for (size_t i = 0; i < static_cast<size_t>(facts.rank); ++i) {
+    if (facts.shape[i] == 0) return facts.first_byte = facts.past_byte = 0, true;
+    const Int128 reach = static_cast<Int128>(facts.shape[i] - 1) * facts.strides[i];
+    span += reach < 0 ? -reach : reach;
+    if (span > most_elements) return false;
+    (reach < 0 ? facts.first_byte : facts.past_byte) += static_cast<int64_t>(reach) * width;
+  }
+  return true;
+}
+
+// In all but sizes and strides.
+bool RecentCall::same_kind(const Facts& facts, const rapt_tensor* tensor) {
   if (tensor == nullptr || !facts.present) return (tensor != nullptr) == facts.present;
-  const size_t bytes = static_cast<size_t>(facts.rank) * sizeof(int64_t);
   return tensor->dtype == facts.dtype && tensor->rank == facts.rank && tensor->device.type == facts.device.type &&
          tensor->device.index == facts.device.index && (tensor->data != nullptr) == facts.has_data &&
          alignment_of(tensor->data) == facts.alignment && (tensor->strides != nullptr) == facts.has_strides &&
-         (bytes == 0 || (tensor->shape != nullptr && std::memcmp(tensor->shape, facts.shape.data(), bytes) == 0 &&
-                         (!facts.has_strides || std::memcmp(tensor->strides, facts.strides.data(), bytes) == 0)));
+         (facts.rank == 0 || tensor->shape != nullptr);
+}
+
+bool RecentCall::same(const Facts& facts, const rapt_tensor* tensor) {
+  if (!same_kind(facts, tensor)) return false;
+  const size_t bytes = static_cast<size_t>(facts.rank) * sizeof(int64_t);
+  return bytes == 0 || (std::memcmp(tensor->shape, facts.shape.data(), bytes) == 0 &&
+                        (!facts.has_strides || std::memcmp(tensor->strides, facts.strides.data(), bytes) == 0));
+}
+
+int64_t RecentCall::Extent::of(const Lengths& lengths) const {
+  const int64_t n = lengths[static_cast<size_t>(length)];
+  return rows == 1 ? n : n / rows + (n % rows != 0);
+}
+
+bool RecentCall::has_sizes(const Facts& facts, const rapt_tensor* tensor, const Lengths& lengths) {
+  for (size_t i = 0; i < static_cast<size_t>(facts.rank); ++i) {
+    const bool fixed = facts.extents[i].length < 0;
+    if (tensor->shape[i] != (fixed ? facts.shape[i] : facts.extents[i].of(lengths))) return false;
+  }
+  return true;
+}
+
+RecentCall::Lengths RecentCall::lengths() const {
+  return {problem_.seqlen_q, problem_.seqlen_k, problem_.total_q, problem_.total_k};
+}
+
+// Which sizes of the arguments are lengths (the shapes of rapt.h).
+void RecentCall::find_extents() {
+  const bool varlen = problem_.varlen;
+  const auto facts = [&](auto member) -> Facts& {
+    size_t i = 0;
+    while (tensor_arguments[i].member != member) ++i;
+    return facts_[i];
+  };
+  const auto set = [&](Facts& of, int axis, Extent extent) {
+    if (of.present && axis >= 0 && axis < of.rank) of.extents[static_cast<size_t>(axis)] = extent;
+  };
+  const auto descale = [&](Facts& of, ScaleKind kind, const Extent& rows, int8_t sequence) {
+    const int sharing = rows_sharing(kind);
+    if (sharing == 1) set(of, of.rank - 1, rows);
+    if (sharing > 1) set(of, of.rank - 1, {sequence, static_cast<uint8_t>(sharing)});
+  };
+  const Extent rows_q{static_cast<int8_t>(varlen ? 2 : 0)}, rows_k{static_cast<int8_t>(varlen ? 3 : 1)};
+  const int axis = varlen ? 0 : 2;
+  set(facts(&rapt_sdpa_args::q), axis, rows_q), set(facts(&rapt_sdpa_args::out), axis, rows_q);
+  set(facts(&rapt_sdpa_args::k), axis, rows_k), set(facts(&rapt_sdpa_args::v), axis, rows_k);
+  Facts& lse = facts(&rapt_sdpa_args::lse);
+  set(lse, lse.rank - 1, rows_q);
+  for (Facts* const of : {&facts(&rapt_sdpa_args::bias), &facts(&rapt_sdpa_args::mask)})
+    for (int i = 1; i <= std::min(of->rank, 2); ++i)
+      if (of->shape[static_cast<size_t>(of->rank - i)] != 1) set(*of, of->rank - i, {static_cast<int8_t>(2 - i)});
+  descale(facts(&rapt_sdpa_args::q_descale), problem_.q_scales, rows_q, 0);
+  descale(facts(&rapt_sdpa_args::k_descale), problem_.k_scales, rows_k, 1);
+  descale(facts(&rapt_sdpa_args::v_descale), problem_.v_scales, rows_k, 1);
+}
+
+// The rules about numbers of elements, for the longest lengths of the class; in double, well below the limit.
+bool RecentCall::whole_class_is_legal() const {
+  const Lengths now = lengths();
+  Lengths longest{};
+  for (size_t i = 0; i < now.size(); ++i) {
+    if (now[i] < 0 || now[i] >= Band::longest) return false;
+    longest[i] = longest_of_class(now[i]);
+  }
+  return std::all_of(facts_.begin(), facts_.end(), [&](const Facts& facts) {
+    double elements = static_cast<double>(std::max<int64_t>(problem_.splits, 1));
+    for (size_t i = 0; i < static_cast<size_t>(facts.rank); ++i) {
+      const int64_t size = facts.extents[i].length < 0 ? facts.shape[i] : facts.extents[i].of(longest);
+      elements *= static_cast<double>(std::max<int64_t>(size, 1));
+    }
+    return elements < 0.5 * static_cast<double>(most_elements);
+  });
+}
+
+// Takes over sizes and strides; false where these break a rule, or might.
+bool RecentCall::renew(size_t argument, const rapt_tensor* tensor) {
+  Facts& facts = facts_[argument];
+  if (same(facts, tensor)) return true;
+  std::copy_n(tensor->shape, facts.rank, facts.shape.begin());
+  facts.strides = strides_of(*tensor);
+  if (!reaches(facts)) return false;
+  const Geometry geometry{facts.rank, facts.shape, facts.strides};
+  const Access* const access = access_of_argument(problem_, argument);
+  if (access != nullptr && access_of(dtype_of(*tensor), geometry, facts.alignment) != *access) return false;
+  return argument >= output_count || !overlaps_itself(geometry);
 }
 
 // Slices of one buffer interleave without overlapping; those take the long way.
@@ -76,6 +187,8 @@ RecentCall::RecentCall(uint64_t owner, const rapt_sdpa_args& args, const Problem
                        std::shared_ptr<const LoadedPlan> plan)
     : owner_(owner), args_(args), problem_(problem), plan_(std::move(plan)) {
   for (size_t i = 0; i < facts_.size(); ++i) facts_[i] = facts_of(args.*tensor_arguments[i].member);
+  find_extents();
+  can_follow_ = whole_class_is_legal();
 }
 
 bool RecentCall::can_remember(const rapt_sdpa_args& args) {
@@ -84,9 +197,31 @@ bool RecentCall::can_remember(const rapt_sdpa_args& args) {
 }
 
 bool RecentCall::matches(uint64_t owner, const rapt_sdpa_args& args) const {
-  if (owner_ != owner || !can_remember(args) || !same_values(args, args_)) return false;
+  if (owner_ != owner || !can_remember(args) || !same_values<true>(args, args_)) return false;
   for (size_t i = 0; i < facts_.size(); ++i)
     if (!same(facts_[i], args.*tensor_arguments[i].member)) return false;
+  return outputs_apart(args);
+}
+
+bool RecentCall::follow(uint64_t owner, const rapt_sdpa_args& args) {
+  if (owner_ != owner || !can_follow_ || !can_remember(args) || !same_values<false>(args, args_)) return false;
+  const auto tensor = [&](size_t i) { return args.*tensor_arguments[i].member; };
+  for (size_t i = 0; i < facts_.size(); ++i)
+    if (!same_kind(facts_[i], tensor(i))) return false;
+  const Lengths now = lengths(), asked = problem_.varlen ? Lengths{args.max_seqlen_q, args.max_seqlen_k,
+                                                                   args.q->shape[0], args.k->shape[0]}
+                                                         : Lengths{args.q->shape[2], args.k->shape[2], 0, 0};
+  for (size_t i = 0; i < now.size(); ++i) {
+    if (asked[i] < 0 || asked[i] >= Band::longest) return false;
+    if (asked[i] != now[i] && longest_of_class(asked[i]) != longest_of_class(now[i])) return false;
+  }
+  for (size_t i = 0; i < facts_.size(); ++i)
+    if (facts_[i].present && !has_sizes(facts_[i], tensor(i), asked)) return false;
+
+  for (size_t i = 0; i < facts_.size(); ++i)
+    if (facts_[i].present && !renew(i, tensor(i))) return owner_ = 0, false;
+  args_.max_seqlen_q = args.max_seqlen_q, args_.max_seqlen_k = args.max_seqlen_k;
+  problem_.seqlen_q = asked[0], problem_.seqlen_k = asked[1], problem_.total_q = asked[2], problem_.total_k = asked[3];
   return outputs_apart(args);
 }
 
@@ -100,6 +235,8 @@ const RecentCall* RecentCalls::find(uint64_t owner, const rapt_sdpa_args& args) 
     const RecentCall& call = calls_[(newest_ + i) % calls_.size()];
     if (call.matches(owner, args)) return &call;
   }
+  for (RecentCall& call : calls_)
+    if (call.follow(owner, args)) return &call;
   return nullptr;
 }
 

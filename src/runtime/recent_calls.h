@@ -1,6 +1,7 @@
 // Calls that this thread made lately, so that a repeated one is neither checked nor planned again: a warm GPU call
 // costs little more than its launch. Used by sdpa.cpp; a call is the same when all but the addresses of its tensors
-// agree.
+// agree. A call that differs in lengths of the same classes is followed: only what lengths and strides decide is
+// checked.
 #pragma once
 
 #include <array>
@@ -23,6 +24,10 @@ class RecentCall {
   // alignments are those of the remembered call, and its outputs lie wholly apart from its inputs.
   bool matches(uint64_t owner, const rapt_sdpa_args& args) const;
 
+  // The same for a call with other lengths of the same classes (length_class.h), and so perhaps other strides: if true,
+  // it has become the remembered call. Where its strides break a rule, this call is forgotten.
+  bool follow(uint64_t owner, const rapt_sdpa_args& args);
+
   const Problem& problem() const { return problem_; }
   const LoadedPlan& plan() const { return *plan_; }
 
@@ -30,19 +35,35 @@ class RecentCall {
   static bool can_remember(const rapt_sdpa_args& args);
 
  private:
+  using Lengths = std::array<int64_t, 4>;  // seqlen_q, seqlen_k, total_q, total_k
+  // A size that follows from a length: as many as there are groups of so many rows.
+  struct Extent {
+    int8_t length = -1;  // of Lengths; -1: the size is fixed
+    uint8_t rows = 1;
+    int64_t of(const Lengths& lengths) const;
+  };
   struct Facts {
     bool present = false, has_strides = false, has_data = false;
     unsigned alignment = 0;  // of the address, up to 16
     rapt_device device{};
     int32_t dtype = 0, rank = 0;
+    std::array<Extent, 4> extents{};
     std::array<int64_t, 4> shape{}, strides{};
     int64_t first_byte = 0, past_byte = 0;  // relative to the address
   };
   static Facts facts_of(const rapt_tensor* tensor);
+  static bool reaches(Facts& facts);  // sets the bytes; false: beyond what a tensor may span
+  static bool same_kind(const Facts& facts, const rapt_tensor* tensor);
   static bool same(const Facts& facts, const rapt_tensor* tensor);
+  static bool has_sizes(const Facts& facts, const rapt_tensor* tensor, const Lengths& lengths);
+  Lengths lengths() const;
+  void find_extents();
+  bool whole_class_is_legal() const;
+  bool renew(size_t argument, const rapt_tensor* tensor);
   bool outputs_apart(const rapt_sdpa_args& args) const;
 
   uint64_t owner_ = 0;
+  bool can_follow_ = false;
   rapt_sdpa_args args_{};                               // only its values; its pointers are stale
   std::array<Facts, tensor_arguments.size()> facts_{};  // in the order of that table
   Problem problem_;
@@ -53,6 +74,7 @@ class RecentCall {
 class RecentCalls {
  public:
   static RecentCalls& of_this_thread();
+  // The call that matches, or else one that can follow.
   const RecentCall* find(uint64_t owner, const rapt_sdpa_args& args);
   void add(RecentCall call);
 

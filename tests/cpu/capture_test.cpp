@@ -2,6 +2,7 @@
 #include "check/device_tensors.h"
 #include "cuda/cuda.h"
 #include "fake_driver.h"
+#include "runtime/gpu.h"
 #include "stand_in.h"
 #include "support.h"
 
@@ -42,6 +43,38 @@ TEST(Capture, NewLengthsOfALoadedKernel) {
     EXPECT_EQ(fake().launches(), 0) << "recorded, not run";
     graph.replay(stream.handle());
     EXPECT_EQ(fake().launches(), 1);
+  });
+}
+
+// A key more each call, as in decoding: kernels are loaded for the first call only, and plans made once a class,
+// whether the calls are recorded or run.
+TEST(Capture, TenThousandGrowingLengths) {
+  on_stand_in(90, [] {
+    rapt_context context(without_cache());
+    PlacedCall cache("f16 b1 h2 q1 k10257 d64 lse");
+    const cuda::ContextScope scope(0, nullptr);
+    const cuda::Stream stream;
+    rapt_sdpa_args& args = cache.device->args();
+    rapt_tensor k = *args.k, v = *args.v;
+    int64_t shape[4] = {1, 2, 257, 64};
+    k.shape = v.shape = shape, args.k = &k, args.v = &v;
+    for (const int64_t keys : {257, 10256}) {  // few keys and many have kernels of their own
+      shape[2] = keys;
+      ASSERT_EQ(rapt_prepare(&context, &args, stream.handle()), RAPT_OK) << rapt_last_error();
+    }
+    const long loaded = fake().calls("cuLibraryLoadData");
+    for (const bool captured : {true, false}) {
+      if (captured) cuda::Graph::begin(stream.handle());
+      for (int64_t i = 0; i < 10000; ++i) {
+        shape[2] = 257 + i;
+        ASSERT_EQ(rapt_sdpa(&context, &args, stream.handle()), RAPT_OK) << shape[2] << ": " << rapt_last_error();
+      }
+      if (captured) const cuda::Graph graph(stream.handle());
+    }
+    EXPECT_EQ(fake().launches(), 10000);
+    EXPECT_LE(loaded, 4);
+    EXPECT_EQ(fake().calls("cuLibraryLoadData"), loaded);
+    EXPECT_LE(context.impl.gpu().plans_made(), 8 * 6) << "257 to 10256 keys are in six octaves";
   });
 }
 

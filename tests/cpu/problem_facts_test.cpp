@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "problem/length_class.h"
 #include "problem/problem.h"
 
 namespace rapt {
@@ -124,6 +125,47 @@ TEST(PlanHash, SpreadsNeighbouringSizes) {
   }
   EXPECT_EQ(whole.size(), 1000u);
   EXPECT_GE(low.size(), 970u);  // 1000 random draws of 65536 leave 992.4 on average, standard deviation 2.7
+}
+
+// Classes of lengths.
+
+TEST(LengthClass, EightAnOctave) {
+  for (int64_t n = 0; n <= 16; ++n) EXPECT_EQ(longest_of_class(n), n);
+  const std::pair<int64_t, int64_t> classes[] = {{17, 18},   {18, 18},     {31, 32},     {33, 36},    {65, 72},
+                                                 {77, 80},   {96, 96},     {384, 384},   {385, 416},  {512, 512},
+                                                 {513, 576}, {4095, 4096}, {4096, 4096}, {4097, 4608}};
+  for (const auto& [length, longest] : classes) EXPECT_EQ(longest_of_class(length), longest) << length;
+}
+
+TEST(LengthClass, BordersOfFamiliesAreBordersOfClasses) {
+  constexpr int64_t limit = int64_t{1} << 28, most = int64_t{1} << 40;
+  EXPECT_EQ(longest_of_class(limit - 1), limit - 1);
+  EXPECT_EQ(longest_of_class(limit - 1000), limit - 1);
+  EXPECT_EQ(longest_of_class(limit), limit);
+  EXPECT_GT(longest_of_class(limit + 1), limit);
+  EXPECT_EQ(longest_of_class(most - 1), most);
+  EXPECT_EQ(longest_of_class(most), most);
+  int64_t classes = 0;
+  for (int64_t n = 0, before = -1; n <= 1 << 20; ++n) {
+    const int64_t longest = longest_of_class(n);
+    ASSERT_GE(longest, n);
+    ASSERT_LE(longest, n + n / 8) << n;
+    ASSERT_GE(longest, before);
+    ASSERT_EQ(longest_of_class(longest), longest);
+    classes += longest != before ? 1 : 0;
+    before = longest;
+  }
+  EXPECT_EQ(classes, 17 + 8 * 16);
+}
+
+TEST(LengthClass, ProblemsLoseTheirLists) {
+  const Problem problem = parse_problem("f16 h2 d64 varlen=30,90,40 causal lse layout=bshd");
+  const Problem longest = longest_of_class(problem);
+  EXPECT_EQ(longest.seqlen_q, 96);
+  EXPECT_EQ(longest.total_q, 160);
+  EXPECT_TRUE(longest.lengths_q.empty());
+  EXPECT_TRUE(same_plan(longest, longest_of_class(parse_problem("f16 h2 d64 varlen=95,5,58 causal lse"))));
+  EXPECT_FALSE(same_plan(longest, longest_of_class(parse_problem("f16 h2 d64 varlen=97,5,58 causal lse"))));
 }
 
 // Scale and geometry.

@@ -3,12 +3,19 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <functional>
+#include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
+#include "arguments/arguments.h"
 #include "arguments/sdpa_arguments.h"
+#include "base/error.h"
 #include "check/fill.h"
 #include "check/tensor.h"
+#include "problem/problem.h"
 
 namespace rapt {
 namespace {
@@ -136,6 +143,155 @@ TEST(RecentCalls, RangesFollowStrides) {
   EXPECT_TRUE(known.matches(owner, f.args));
   f.v.data = f.memory.data() + 3 * 4096 - 2 * 256 + 16;  // ends inside the part before out's address
   EXPECT_FALSE(known.matches(owner, f.args));
+}
+
+// A call of any lengths over one piece of memory, dense or packed, with every tensor whose shape has a length in it.
+struct GrowingCall {
+  std::vector<std::byte> memory = std::vector<std::byte>(1 << 16);
+  std::array<std::array<int64_t, 4>, tensor_arguments.size()> shapes{}, strides{};
+  std::array<rapt_tensor, tensor_arguments.size()> tensors{};
+  rapt_sdpa_args args{};
+  size_t used = 0;
+
+  struct Lengths {
+    int64_t q, k, total_q = 0, total_k = 0;
+  };
+  GrowingCall(bool packed, const Lengths& n) {
+    args.struct_size = sizeof args;
+    const int64_t rows_q = packed ? n.total_q : n.q, rows_k = packed ? n.total_k : n.k;
+    const auto of = [&](int64_t heads, int64_t rows, int64_t dim) {
+      return packed ? std::vector<int64_t>{rows, heads, dim} : std::vector<int64_t>{2, heads, rows, dim};
+    };
+    add("q", RAPT_E4M3, of(4, rows_q, 64)), add("k", RAPT_E4M3, of(2, rows_k, 64));
+    add("v", RAPT_E4M3, of(2, rows_k, 32)), add("out", RAPT_F16, of(4, rows_q, 32));
+    add("lse", RAPT_F32, packed ? std::vector<int64_t>{4, rows_q} : std::vector<int64_t>{2, 4, rows_q});
+    add("bias", RAPT_F16, {4, n.q, n.k}), add("mask", RAPT_U8, {n.k}), add("sinks", RAPT_F32, {4});
+    add("q_descale", RAPT_F32, packed ? std::vector<int64_t>{4, rows_q} : std::vector<int64_t>{2, 4, rows_q});
+    add("k_descale", RAPT_F32, {2, 2, (n.k + 63) / 64}), add("v_descale", RAPT_F32, {2, 2, 32});
+    args.q_scales = RAPT_SCALE_TOKEN, args.k_scales = RAPT_SCALE_BLOCK64, args.v_scales = RAPT_SCALE_CHANNEL;
+    add("seqused_k", RAPT_I32, {2});
+    if (!packed) return;
+    add("cu_seqlens_q", RAPT_I32, {3}), add("cu_seqlens_k", RAPT_I32, {3});
+    args.has = RAPT_HAS_MAX_SEQLEN_Q | RAPT_HAS_MAX_SEQLEN_K, args.max_seqlen_q = n.q, args.max_seqlen_k = n.k;
+  }
+  GrowingCall(const GrowingCall&) = delete;
+  GrowingCall& operator=(const GrowingCall&) = delete;
+
+  static size_t index(const std::string& name) {
+    size_t i = 0;
+    while (tensor_arguments[i].name != name) ++i;
+    return i;
+  }
+  // Tensors lie far apart; nothing is read, so the memory need not reach so far.
+  void add(const std::string& name, rapt_dtype dtype, const std::vector<int64_t>& shape) {
+    const size_t i = index(name);
+    std::copy(shape.begin(), shape.end(), shapes[i].begin());
+    int64_t step = 1;
+    for (size_t d = shape.size(); d-- > 0; step *= std::max<int64_t>(shape[d], 1)) strides[i][d] = step;
+    tensors[i] = {memory.data() + (i << 40),          {RAPT_DEVICE_CUDA, 0}, dtype,
+                  static_cast<int32_t>(shape.size()), shapes[i].data(),      strides[i].data()};
+    args.*tensor_arguments[i].member = &tensors[i];
+  }
+};
+
+// What the long way makes of a call; nothing where it refuses.
+std::optional<Problem> the_long_way(const rapt_sdpa_args& args) {
+  try {
+    return problem_from(args);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+constexpr GrowingCall::Lengths short_ones{100, 1000, 190, 1900}, other_ones{103, 1020, 192, 1919};
+
+TEST(RecentCalls, LengthsOfTheSameClassesAreFollowed) {
+  for (const bool packed : {false, true}) {
+    SCOPED_TRACE(packed ? "packed" : "dense");
+    const GrowingCall first(packed, short_ones), second(packed, other_ones);
+    const std::optional<Problem> known = the_long_way(first.args), asked = the_long_way(second.args);
+    ASSERT_TRUE(known && asked);
+    RecentCall call(owner, first.args, *known, nullptr);
+    EXPECT_FALSE(call.matches(owner, second.args));
+    EXPECT_FALSE(call.follow(owner + 1, second.args));
+    ASSERT_TRUE(call.follow(owner, second.args));
+    EXPECT_EQ(call.problem(), *asked);
+    EXPECT_TRUE(call.matches(owner, second.args));
+    EXPECT_FALSE(call.matches(owner, first.args));
+    ASSERT_TRUE(call.follow(owner, first.args)) << "and back";
+    EXPECT_EQ(call.problem(), *known);
+  }
+}
+
+TEST(RecentCalls, OtherClassesAreNotFollowed) {
+  for (const bool packed : {false, true})
+    for (const GrowingCall::Lengths& lengths : {GrowingCall::Lengths{105, 1000, 190, 1900},
+                                                {100, 1025, 190, 1900},
+                                                {96, 1000, 190, 1900},
+                                                {100, 1000, 193, 1900},
+                                                {100, 1000, 190, 1921}}) {
+      if (!packed && lengths.q == short_ones.q && lengths.k == short_ones.k) continue;
+      const GrowingCall first(packed, short_ones), second(packed, lengths);
+      const std::optional<Problem> known = the_long_way(first.args);
+      ASSERT_TRUE(known && the_long_way(second.args));
+      RecentCall call(owner, first.args, *known, nullptr);
+      EXPECT_FALSE(call.follow(owner, second.args)) << lengths.q << " " << lengths.k;
+      EXPECT_TRUE(call.matches(owner, first.args)) << "still remembered";
+    }
+}
+
+// Each size, stride, address and value in turn takes odd values: what is followed passes every check the long way, and
+// makes the problem that is remembered then.
+TEST(RecentCalls, NothingIsFollowedThatWouldBeRefused) {
+  int64_t followed = 0, refused = 0;
+  const auto try_change = [&](bool packed, const std::function<void(GrowingCall&)>& change, const std::string& what) {
+    const GrowingCall first(packed, short_ones);
+    GrowingCall second(packed, other_ones);
+    RecentCall call(owner, first.args, *the_long_way(first.args), nullptr);
+    change(second);
+    const std::optional<Problem> asked = the_long_way(second.args);
+    refused += asked ? 0 : 1;
+    if (!call.follow(owner, second.args)) return;
+    ++followed;
+    ASSERT_TRUE(asked) << what << ": followed, but the long way refuses it";
+    EXPECT_EQ(call.problem(), *asked) << what;
+  };
+  for (const bool packed : {false, true})
+    for (size_t i = 0; i < tensor_arguments.size(); ++i) {
+      const std::string name = concat(tensor_arguments[i].name, packed ? ", packed" : "");
+      for (size_t d = 0; d < 4; ++d)
+        for (const int64_t value : {-1, 0, 1, 2, 3, 4, 8, 16, 32, 64, 100, 103, 104, 192, 1000, 1020, 1 << 28}) {
+          const std::string where = concat(name, ", ", d, ", ", value);
+          try_change(
+              packed, [&](GrowingCall& c) { c.shapes[i][d] = value; }, "shape of " + where);
+          try_change(
+              packed, [&](GrowingCall& c) { c.strides[i][d] = value; }, "stride of " + where);
+          try_change(
+              packed, [&](GrowingCall& c) { c.strides[i][d] *= value; }, "factor of " + where);
+        }
+      for (const int64_t stride : {int64_t{1} << 40, int64_t{1} << 52, int64_t{1} << 58, INT64_MIN, INT64_MAX})
+        for (size_t d = 0; d < 4; ++d)
+          try_change(
+              packed, [&](GrowingCall& c) { c.strides[i][d] = stride; }, concat("stride of ", name));
+      for (size_t other = 0; other < tensor_arguments.size(); ++other)
+        try_change(
+            packed, [&](GrowingCall& c) { c.tensors[i].data = c.tensors[other].data; },
+            concat(name, " at ", tensor_arguments[other].name));
+      try_change(
+          packed, [&](GrowingCall& c) { c.args.*tensor_arguments[i].member = nullptr; }, "no " + name);
+      try_change(
+          packed, [&](GrowingCall& c) { c.tensors[i].strides = nullptr; }, "dense " + name);
+      try_change(
+          packed, [&](GrowingCall& c) { c.tensors[i].dtype = RAPT_F32; }, "f32 " + name);
+    }
+  for (const int64_t length : {int64_t{-1}, int64_t{0}, int64_t{1019}, int64_t{1} << 41}) {
+    try_change(
+        true, [&](GrowingCall& c) { c.args.max_seqlen_k = length; }, "max_seqlen_k");
+    try_change(
+        false, [&](GrowingCall& c) { c.args.max_seqlen_k = length; }, "max_seqlen_k, dense");
+  }
+  EXPECT_GT(followed, 300);
+  EXPECT_GT(refused, 1000);
 }
 
 }  // namespace

@@ -189,9 +189,12 @@ void each_capturing(const Visit& visit) {
 
 void invalidate(Stream& stream) { stream.status = CaptureStatus::invalidated; }
 
+thread_local CaptureMode mode_of_thread = CaptureMode::global;
+
 // What may not be called while this thread captures (or any thread, in global mode): it spoils the capture.
 Result unsafe_while_capturing() {
   Result result = ok;
+  if (mode_of_thread == CaptureMode::relaxed) return result;
   each_capturing([&](Stream& stream) {
     const bool own = stream.owner == std::this_thread::get_id() && stream.mode != CaptureMode::relaxed;
     if (!own && stream.mode != CaptureMode::global) return;
@@ -453,6 +456,13 @@ Result cuStreamEndCapture(StreamHandle handle, GraphHandle* graph) {
   return whole ? ok : capture_invalidated;
 }
 
+Result cuThreadExchangeStreamCaptureMode(CaptureMode* mode) {
+  static Entry& self = *find("cuThreadExchangeStreamCaptureMode");
+  if (const Result result = enter(self)) return result;
+  std::swap(*mode, mode_of_thread);
+  return ok;
+}
+
 Result cuGraphInstantiateWithFlags(GraphExecHandle* executable, GraphHandle graph, unsigned long long) {
   static Entry& self = *find("cuGraphInstantiateWithFlags");
   if (const Result result = enter(self)) return result;
@@ -586,6 +596,18 @@ Result cuMemsetD8(DevicePtr to, unsigned char value, size_t count) {
   const Lock lock(state().mutex);
   if (const Result result = enter_copy(self, to, count)) return result;
   std::memset(reinterpret_cast<void*>(to), value, count);
+  return ok;
+}
+
+Result cuMemsetD8Async(DevicePtr to, unsigned char value, size_t count, StreamHandle stream) {
+  static Entry& self = *find("cuMemsetD8Async");
+  if (const Result result = enter(self)) return result;
+  const Lock lock(state().mutex);
+  if (context_of(stream) == nullptr) return invalid_context;
+  if (const Result result = legacy_conflict(stream, true)) return result;
+  if (!allocated(to, count)) return invalid_value;
+  if (is_default(stream) || as_stream(stream)->status == CaptureStatus::none)
+    std::memset(reinterpret_cast<void*>(to), value, count);
   return ok;
 }
 
@@ -874,6 +896,8 @@ std::vector<std::unique_ptr<Entry>> make_table() {
   add("cuStreamIsCapturing", 10000, &Driver::cuStreamIsCapturing, &cuStreamIsCapturing);
   add("cuStreamBeginCapture", 10010, &Driver::cuStreamBeginCapture, &cuStreamBeginCapture);
   add("cuStreamEndCapture", 10000, &Driver::cuStreamEndCapture, &cuStreamEndCapture);
+  add("cuThreadExchangeStreamCaptureMode", 10010, &Driver::cuThreadExchangeStreamCaptureMode,
+      &cuThreadExchangeStreamCaptureMode);
   add("cuGraphInstantiateWithFlags", 11040, &Driver::cuGraphInstantiateWithFlags, &cuGraphInstantiateWithFlags);
   add("cuGraphLaunch", 10000, &Driver::cuGraphLaunch, &cuGraphLaunch);
   add("cuGraphExecDestroy", 10000, &Driver::cuGraphExecDestroy, &cuGraphExecDestroy);
@@ -888,6 +912,7 @@ std::vector<std::unique_ptr<Entry>> make_table() {
   add("cuMemcpyHtoD", 3020, &Driver::cuMemcpyHtoD, &cuMemcpyHtoD);
   add("cuMemcpyDtoH", 3020, &Driver::cuMemcpyDtoH, &cuMemcpyDtoH);
   add("cuMemsetD8", 3020, &Driver::cuMemsetD8, &cuMemsetD8);
+  add("cuMemsetD8Async", 3020, &Driver::cuMemsetD8Async, &cuMemsetD8Async);
   add("cuLibraryLoadData", 12000, &Driver::cuLibraryLoadData, &cuLibraryLoadData);
   add("cuLibraryUnload", 12000, &Driver::cuLibraryUnload, &cuLibraryUnload);
   add("cuLibraryGetKernel", 12000, &Driver::cuLibraryGetKernel, &cuLibraryGetKernel);

@@ -1,0 +1,83 @@
+// The buffers of workspaces.h: when they grow, and what becomes of the old ones.
+#include "runtime/workspaces.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace rapt {
+namespace {
+
+// Half as much again, so that few growths lead anywhere; where memory is short, what is needed.
+cuda::Buffer larger(const cuda::Buffer& old, size_t bytes) {
+  const size_t roomy = std::max(bytes, old.bytes() + old.bytes() / 2);
+  try {
+    return cuda::Buffer(roomy);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::out_of_memory || roomy == bytes) throw;
+  }
+  return cuda::Buffer(bytes);
+}
+
+}  // namespace
+
+// Counters have memory of their own: what one plan writes into its scratch must not become another's counters.
+struct Workspaces::OfStream {
+  std::mutex turn;
+  cuda::Buffer counters, scratch;
+  bool captured = false;           // a graph may use both
+  std::vector<cuda::Buffer> kept;  // that graphs may use
+
+  bool suffices(size_t counter_bytes, size_t scratch_bytes) const {
+    return counters.bytes() >= counter_bytes && scratch.bytes() >= scratch_bytes;
+  }
+  void grow(size_t counter_bytes, size_t scratch_bytes, cuda::StreamHandle stream);
+  void replace(cuda::Buffer& buffer, cuda::Buffer fresh) {
+    std::swap(buffer, fresh);
+    if (captured && fresh.bytes() > 0) kept.push_back(std::move(fresh));
+  }
+};
+
+void Workspaces::OfStream::grow(size_t counter_bytes, size_t scratch_bytes, cuda::StreamHandle stream) {
+  const cuda::UncapturedScope scope;  // other threads may be capturing
+  cuda::Buffer fresh_counters, fresh_scratch;
+  if (counters.bytes() < counter_bytes) {
+    fresh_counters = larger(counters, counter_bytes);
+    fresh_counters.clear(stream);
+  }
+  if (scratch.bytes() < scratch_bytes) fresh_scratch = larger(scratch, scratch_bytes);
+  cuda::synchronize(stream);  // until the counters are 0, and nothing uses the old buffers any more
+  if (fresh_counters.bytes() > 0) replace(counters, std::move(fresh_counters));
+  if (fresh_scratch.bytes() > 0) replace(scratch, std::move(fresh_scratch));
+}
+
+Workspaces::Workspaces() = default;
+Workspaces::~Workspaces() = default;
+
+Workspaces::OfStream& Workspaces::of_stream(int device_index, uint64_t stream_id) {
+  const std::lock_guard lock(mutex_);
+  std::unique_ptr<OfStream>& entry = streams_[{device_index, stream_id}];
+  if (entry == nullptr) entry = std::make_unique<OfStream>();
+  return *entry;
+}
+
+Workspaces::Lease Workspaces::lease(const Problem& problem, const Plan& plan, int device_index,
+                                    cuda::StreamHandle stream) {
+  const size_t counters = plan.workspace_zero_bytes, scratch = plan.workspace_bytes - counters;
+  OfStream& mine = of_stream(device_index, cuda::stream_id(stream));
+  Lease lease;
+  lease.turn_ = std::unique_lock(mine.turn);
+  const bool capturing = cuda::is_capturing(stream);
+  if (!mine.suffices(counters, scratch)) {
+    if (capturing)
+      invalid("stream = ", stream, ": is being captured, and its workspace has ",
+              mine.counters.bytes() + mine.scratch.bytes(), " bytes where this call needs ", plan.workspace_bytes,
+              "; call rapt_prepare with \"", to_string(problem), "\" on this stream first, or pass workspace");
+    mine.grow(counters, scratch, stream);
+  }
+  mine.captured = mine.captured || capturing;
+  lease.workspace_ = {mine.counters.data(), mine.scratch.data()};
+  return lease;
+}
+
+}  // namespace rapt
