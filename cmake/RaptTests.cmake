@@ -82,7 +82,7 @@ if(RAPT_BUILD_TESTS AND NOT RAPT_TEST_FILES)
     # Without a GPU every test that needs one is skipped and counted.
     file(GLOB gpu_test_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/gpu/*.cpp")
     file(GLOB gpu_test_kernels CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/gpu/*.cuh")
-    rapt_test_program(rapt_gpu_tests ${gpu_test_sources} tests/cpu/support.cpp)
+    rapt_test_program(rapt_gpu_tests ${gpu_test_sources} tests/cpu/support.cpp tests/cpu/two_steps.cpp)
     rapt_embed(rapt_gpu_tests rapt::test::device_texts "${PROJECT_SOURCE_DIR}/tests/gpu" ${gpu_test_kernels})
   endif()
 

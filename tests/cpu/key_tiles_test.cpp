@@ -38,9 +38,12 @@ TEST(KeyTiles, VisitsAndMasksWhatSingleKeysSay) {
                 some = some || sees, all = all && sees;
               }
             const bool visited = tile >= tiles.first(size) && tile < tiles.first(size) + tiles.count(size);
-            if (some) EXPECT_TRUE(visited && tiles.visits(begin, past));
-            if (visited && !all) EXPECT_TRUE(tiles.needs_mask(begin, past));
-            if (visited && all) EXPECT_FALSE(tiles.needs_mask(begin, past));
+            if (some) {
+              EXPECT_TRUE(visited && tiles.visits(begin, past));
+            }
+            if (visited) {
+              EXPECT_EQ(tiles.needs_mask(begin, past), !all);
+            }
           }
         }
 }

@@ -25,7 +25,7 @@ TEST(ScoreChainText, StepsComeInTheOrderOfTheSemantics) {
   AttentionParams p;
   p.softcap = 4.0f;
   p.bias = {bias, DType::f32, 0, 0, 0, 1};
-  p.mask = {mask, DType::boolean, 0, 0, 0, 1};
+  p.mask = {mask, DType::u8, 0, 0, 0, 1};
   p.alibi_slopes = slopes;
   constexpr AllSteps cfg;
   const RowSteps<cfg, Halve> row(p, 2.0f, 1.0f, /*offset=*/5, /*batch=*/0, /*head=*/0, /*row=*/1);
