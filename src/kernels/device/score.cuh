@@ -9,8 +9,15 @@
 //     x = RAPT_USER_SCORE(x, batch, head, i, j)
 // between ALiBi and the mask, for head `head` of the queries, query i and key j of the sequence. Scores must not be
 // folded into the exponent then (cfg.folded).
-#ifndef RAPT_USER_SCORE
+#ifdef RAPT_USER_SCORE
+namespace rapt {
+constexpr bool has_user_score = true;
+}
+#else
 #define RAPT_USER_SCORE(x, batch, head, i, j) (x)
+namespace rapt {
+constexpr bool has_user_score = false;
+}
 #endif
 
 namespace rapt {

@@ -30,6 +30,8 @@ struct AttentionSm80 {
   static constexpr int q_steps = layout.q_row / 32;
   static_assert(warp_rows % 16 == 0 && cfg.block_n % Values::keys == 0 && n_tiles % Keys::tiles == 0,
                 "warps take whole mma tiles");
+  static_assert(!(cfg.folded && has_user_score), "folded scores are changed by nothing but the scale");
+  static_assert(!(cfg.softcap && cfg.key_mean), "a soft cap would need the keys' mean in each logit");
   using QTile = SmemTile<cfg.block_m, layout.q_row>;
   using KTile = SmemTile<step_keys, layout.k_row>;
   using VTile = SmemTile<step_keys, layout.v_row>;
