@@ -400,7 +400,7 @@ inline void sdpa(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor
 }
 
 // Everything of sdpa() but the launch: plan, compile, load, size the workspace. Never reads contents.
-// Required before graph capture.
+// Required before graph capture, on the stream to be captured. On a GPU it prepares a class of lengths: see rapt.h.
 inline void prepare(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                     const SdpaOptions& options = {}) {
   const api_detail::SdpaCall call(q, k, v, out, options);
