@@ -54,9 +54,12 @@ void Workspaces::OfStream::grow(size_t counter_bytes, size_t scratch_bytes, cuda
 Workspaces::Workspaces() = default;
 Workspaces::~Workspaces() = default;
 
-Workspaces::OfStream& Workspaces::of_stream(int device_index, uint64_t stream_id) {
+Workspaces::OfStream& Workspaces::of_stream(int device_index, cuda::StreamHandle stream, bool capturing) {
+  constexpr uint64_t never_seen = UINT64_MAX;
   const std::lock_guard lock(mutex_);
-  std::unique_ptr<OfStream>& entry = streams_[{device_index, stream_id}];
+  uint64_t& id = ids_.try_emplace({device_index, stream}, never_seen).first->second;
+  if (!capturing) id = cuda::stream_id(stream);
+  std::unique_ptr<OfStream>& entry = streams_[{device_index, id}];
   if (entry == nullptr) entry = std::make_unique<OfStream>();
   return *entry;
 }
@@ -64,10 +67,10 @@ Workspaces::OfStream& Workspaces::of_stream(int device_index, uint64_t stream_id
 Workspaces::Lease Workspaces::lease(const Problem& problem, const Plan& plan, int device_index,
                                     cuda::StreamHandle stream) {
   const size_t counters = plan.workspace_zero_bytes, scratch = plan.workspace_bytes - counters;
-  OfStream& mine = of_stream(device_index, cuda::stream_id(stream));
+  const bool capturing = cuda::is_capturing(stream);
+  OfStream& mine = of_stream(device_index, stream, capturing);
   Lease lease;
   lease.turn_ = std::unique_lock(mine.turn);
-  const bool capturing = cuda::is_capturing(stream);
   if (!mine.suffices(counters, scratch)) {
     if (capturing)
       invalid("stream = ", stream, ": is being captured, and its workspace has ",

@@ -42,10 +42,12 @@ class Workspaces {
   Lease lease(const Problem& problem, const Plan& plan, int device_index, cuda::StreamHandle stream);
 
  private:
-  OfStream& of_stream(int device_index, uint64_t stream_id);
+  OfStream& of_stream(int device_index, cuda::StreamHandle stream, bool capturing);
 
   std::mutex mutex_;
-  std::map<std::pair<int, uint64_t>, std::unique_ptr<OfStream>> streams_;  // ids are never used again
+  std::map<std::pair<int, uint64_t>, std::unique_ptr<OfStream>> streams_;  // by id, which is never used again
+  // The id that a handle had at its last call outside a capture: drivers tell none of a stream that is captured.
+  std::map<std::pair<int, cuda::StreamHandle>, uint64_t> ids_;
 };
 
 }  // namespace rapt

@@ -62,7 +62,7 @@ TEST(KvView, DenseAndPackedRows) {
   EXPECT_EQ(a.rows - start, 4 * 2300);
   EXPECT_EQ(b.rows - start, 4 * (300 + 70));
   EXPECT_EQ(b.row(4), 40);
-  EXPECT_EQ(b.element(4, 5), 40 + 10);
+  EXPECT_EQ(kv_row(packed, 2, 3, 7, 4), 300 + 70 + 40);
 }
 
 }  // namespace

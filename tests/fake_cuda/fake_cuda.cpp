@@ -411,6 +411,10 @@ Result cuStreamGetId(StreamHandle stream, unsigned long long* id) {
   static Entry& self = *find("cuStreamGetId");
   if (const Result result = enter(self)) return result;
   if (!is_default(stream)) {
+    if (as_stream(stream)->status != CaptureStatus::none) {
+      invalidate(*as_stream(stream));
+      return capture_unsupported;
+    }
     *id = as_stream(stream)->id;
     return ok;
   }

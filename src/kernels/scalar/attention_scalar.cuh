@@ -114,8 +114,7 @@ inline void stage(const TensorRef& t, const ScaleRef& scale, const Part& part, i
     float x = 0.0f;
     if (row < part.rows && column < part.columns) {
       const index_t s = part.first_row + row, c = part.first_column + column;
-      const KvView view(t, bytes_of(dtype), part.batch, part.head, part.first_packed);
-      x = load_element<dtype>(view.rows, view.element(s, c));
+      x = load_element<dtype>(t.data, kv_row(t, part.batch, part.head, part.first_packed, s) + c * t.column);
       if constexpr (is_fp8(dtype)) {
         if (scale.present()) x *= scale.at(part.batch, part.head, part.first_packed, s)[c * scale.channel];
       }
