@@ -736,7 +736,6 @@ void warm_path_suits_a_capture() {  // what a call does between begin and end mu
     {
       const ContextScope scope(0, stream);
       EXPECT_TRUE(is_capturing(stream));
-      stream_id(stream);
       int params = 0;
       Kernel::Launch launch;
       launch.smem_bytes = 60000;

@@ -94,7 +94,7 @@ TEST_F(Emulated, ALargeProblemIsShortened) {
 }
 
 TEST_F(Emulated, AWrongVariantFailsAndNamesTheCase) {
-  write_variant("attention_scalar.cuh", "dot * p.scale", "dot");
+  write_variant("attention_scalar.cuh", "ExactTanh>(p, p.scale,", "ExactTanh>(p, 1.0f,");
   const Outcome wrong = check("'f32 h2 q33 d64' --variant attention_scalar.cuh");
   expect(wrong, 1, "FAIL");
   expect(wrong, 1, "emulated on the CPU: 0 of 1 cases passed");
