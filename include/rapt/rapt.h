@@ -167,8 +167,8 @@ typedef struct rapt_sdpa_args {
 
   const rapt_score_mod* score_mod;
 
-  void* workspace; /* NULL: the context's own, on GPUs one for each stream. Else at least rapt_workspace_size bytes, aligned to 64, zeroed as it
-                      says, and apart from all tensors */
+  void* workspace; /* NULL: the context's own, on GPUs one for each stream. Else at least rapt_workspace_size bytes,
+                      aligned to 64, zeroed as it says, and apart from all tensors */
   size_t workspace_bytes;
 
   const rapt_tensor* k_mean; /* f32 [batch, heads_k, head_dim], FP8 k only: what was subtracted from k before it was
@@ -211,11 +211,11 @@ RAPT_API void rapt_context_destroy(rapt_context* context);
 RAPT_API rapt_status rapt_sdpa(rapt_context* context, const rapt_sdpa_args* args, void* stream);
 
 /* Does everything of rapt_sdpa but the launch: plan, compile, load, size the workspace. Warm with it before serving.
- * On a GPU it prepares a class of lengths: each length up to 16 is a class of its own; above, the lengths from one power
- * of two to the next form eight equal classes (4097 to 4608 is one). Graph capture requires it, before capture begins,
- * on the stream to be captured. Then other lengths of the class launch under capture, too. A call on a captured stream
- * is refused if it must load a kernel, or if the stream's workspace is too small.
- * Reads shapes, strides, dtypes and alignment, never contents. */
+ * On a GPU it prepares a class of lengths: each length up to 16 is a class of its own; above, the lengths from one
+ * power of two to the next form eight equal classes (4097 to 4608 is one). Graph capture requires it, before capture
+ * begins, on the stream to be captured. Then other lengths of the class launch under capture, too. A call on a captured
+ * stream is refused if it must load a kernel, or if the stream's workspace is too small. Reads shapes, strides, dtypes
+ * and alignment, never contents. */
 RAPT_API rapt_status rapt_prepare(rapt_context* context, const rapt_sdpa_args* args, void* stream);
 
 /* Bytes of workspace that rapt_sdpa(args) needs (0 is possible), and how many of its first bytes the caller must zero
