@@ -5,7 +5,7 @@
     recipes.py run [NAME ...]   each in a clone of HEAD: applied, built, and its commands run (minutes each)
 
 A patch begins with lines "recipe: WORDS" (those of the recipe's heading), "files: N" (the most files that exist
-already and may be changed) and "run: COMMAND" (each must exit with 0). Exits 1 where one fails.
+already and may be changed) and "run: COMMAND" (each must exit with 0). Exits 1 where one fails, 2 for wrong words.
 """
 import pathlib
 import re
@@ -73,8 +73,12 @@ def main(words):
     if not words or words[0] not in ("check", "run"):
         print(__doc__, file=sys.stderr)
         return 2
-    recipes = [Recipe(path) for path in sorted(FOLDER.glob("*.patch"))]
-    recipes = [recipe for recipe in recipes if len(words) == 1 or recipe.name in words[1:]]
+    recipes = {path.stem: Recipe(path) for path in sorted(FOLDER.glob("*.patch"))}
+    for name in words[1:]:
+        if name not in recipes:
+            print(f"NAME {name}: must be one of {', '.join(recipes)}", file=sys.stderr)
+            return 2
+    recipes = [recipes[name] for name in words[1:] or recipes]
     failed = 0
     for recipe in recipes:
         faults = list(recipe.faults() if words[0] == "check" else run(recipe))
@@ -84,7 +88,7 @@ def main(words):
         for fault in faults:
             print("  " + fault)
     print(f"{len(recipes) - failed} recipes passed, {failed} failed")
-    return 1 if failed or not recipes else 0
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -214,8 +214,9 @@ RAPT_API rapt_status rapt_sdpa(rapt_context* context, const rapt_sdpa_args* args
  * On a GPU it prepares a class of lengths: each length up to 16 is a class of its own; above, the lengths from one
  * power of two to the next form eight equal classes (4097 to 4608 is one). Graph capture requires it, before capture
  * begins, on the stream to be captured. Then other lengths of the class launch under capture, too. A call on a captured
- * stream is refused if it must load a kernel, or if the stream's workspace is too small. Reads shapes, strides, dtypes
- * and alignment, never contents. */
+ * stream is refused if it must load a kernel, or if the stream's workspace is too small. A graph and other work that
+ * uses the same stream's workspace must not run at the same time; else give each a workspace of its own. Reads shapes,
+ * strides, dtypes and alignment, never contents. */
 RAPT_API rapt_status rapt_prepare(rapt_context* context, const rapt_sdpa_args* args, void* stream);
 
 /* Bytes of workspace that rapt_sdpa(args) needs (0 is possible), and how many of its first bytes the caller must zero

@@ -21,7 +21,8 @@ std::string text_of(const Dims& dims) {
   return text + "]";
 }
 
-// Of the shape that is wrong at `axis`; the sizes that the call does not know yet are the tensor's own.
+// Throws the error for a shape that is wrong at `axis`. For sizes that the call does not know yet, the sentence has the
+// tensor's own.
 [[noreturn]] void refuse_shape(const TensorArgument& row, const rapt_tensor& t, const Dims& dims, bool packed,
                                const Sizes& sizes, int axis) {
   const int rank = rank_of(dims);

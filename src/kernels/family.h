@@ -45,8 +45,8 @@ struct Family {
   // The best configuration (only called when accepted). Allocates nothing.
   KernelConfig (*configure)(const Problem& problem, const Device& device);
   const ConfigType& config_type;
-  // Bytes of scratch that the plan of this first step needs; no more for shorter lengths. On GPUs the problem is the
-  // longest of its class, and so here as in accepts() and configure(); launch_spec() sees the call's own.
+  // Scratch bytes of a plan that starts with this step. Shorter lengths never need more. On GPUs this function,
+  // accepts() and configure() receive the longest lengths of the class; launch_spec() receives the call's own.
   size_t (*workspace_bytes)(const Problem& problem, const KernelConfig& config);
 
   // CPU families: computes the step. workspace: the bytes asked for, or null, and then the context's are used.
@@ -59,11 +59,10 @@ struct Family {
   LaunchSpec (*launch_spec)(const StepCall& call) = nullptr;
   // GPU families: throws Error naming the rule that a changed configuration breaks.
   void (*check_config)(const ConfigChange& change) = nullptr;
-  // GPU families of several kernels: the step that follows one of this configuration on the stream, as one that
-  // combines what parts of the keys have left in the workspace; of no family after the last. Steps that only follow are
-  // of families outside the registry.
+  // GPU families with several kernels: returns the next step, for example the reduction after split keys. After the
+  // last step it returns a Step without a family. Families of later steps alone are not in the registry.
   Step (*next)(const Problem& problem, const Device& device, const KernelConfig& config) = nullptr;
-  // Bytes of counters that the plan of this first step needs (Workspace).
+  // Bytes of counters of a plan that starts with this step (Workspace).
   size_t (*counter_bytes)(const Problem& problem, const KernelConfig& config) = nullptr;
 };
 

@@ -130,8 +130,12 @@ bool GpuResources::has_kernel(const Device& device, const KernelUnit& unit) {
   return kernels_.contains({unit.text, device.arch});
 }
 
+size_t GpuResources::known_plans() const {
+  const std::shared_lock lock(plans_mutex_);
+  return plans_.size();
+}
+
 void GpuResources::remember(const Problem& problem, int device_index, std::shared_ptr<const LoadedPlan> plan) {
-  plans_made_.fetch_add(1, std::memory_order_relaxed);
   const std::unique_lock lock(plans_mutex_);
   if (plans_.size() >= remembered_plans) {
     const auto oldest = std::min_element(plans_.begin(), plans_.end(), [](const auto& a, const auto& b) {

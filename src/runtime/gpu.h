@@ -67,8 +67,7 @@ class GpuResources {
   bool has_kernel(const Device& device, const KernelUnit& unit);
 
   static constexpr size_t remembered_plans = 1024;
-  // How many plans this context has made: of each class one, unless it was forgotten.
-  uint64_t plans_made() const { return plans_made_.load(std::memory_order_relaxed); }
+  size_t known_plans() const;  // that are remembered
 
  private:
   struct Key {
@@ -106,7 +105,6 @@ class GpuResources {
   mutable std::shared_mutex plans_mutex_;
   std::unordered_map<Key, Remembered, KeyHash, KeyEqual> plans_;
   mutable std::atomic<uint64_t> clock_{0};
-  std::atomic<uint64_t> plans_made_{0};
   std::mutex kernels_mutex_;
   std::map<std::pair<std::string, std::string>, std::unique_ptr<LoadedKernel>> kernels_;  // by text and arch
   std::vector<StepKernel> step_kernels_;

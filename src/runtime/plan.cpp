@@ -15,7 +15,8 @@ const Family* choose(const Problem& planned, const Device& device) {
   return nullptr;
 }
 
-// Why a family does not take the problem's class; with the problem's own lengths where they break the rule too.
+// Why the family refuses the problem. The sentence has the call's own lengths if they break the rule, else the longest
+// lengths of the class.
 std::string refusal(const Family& family, const Problem& problem, const Device& device) {
   std::string why;
   if (family.accepts(problem, device, &why)) family.accepts(planned_problem(problem, device), device, &why);

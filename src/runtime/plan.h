@@ -22,7 +22,7 @@ struct Plan {
 };
 
 // What a plan is made from: the facts of a problem, with the longest lengths of their classes on a GPU. On a CPU the
-// lengths stay: the parts that keys are split in follow from them, and so do a result's bits.
+// lengths are kept: they decide how keys are split, and the split decides the result's bits.
 Problem planned_problem(const Problem& problem, const Device& device);
 
 // Throws Error{unsupported} with every family's sentence when none takes the problem.

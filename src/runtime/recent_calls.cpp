@@ -52,19 +52,21 @@ RecentCall::Facts RecentCall::facts_of(const rapt_tensor* tensor) {
   std::copy_n(tensor->shape, tensor->rank, facts.shape.begin());
   const auto strides = strides_of(*tensor);
   std::copy_n(strides.begin(), tensor->rank, facts.strides.begin());
-  reaches(facts);
   return facts;
 }
 
-bool RecentCall::reaches(Facts& facts) {
+bool RecentCall::set_bytes(Facts& facts) {
   const int64_t width = bytes_of(static_cast<DType>(facts.dtype));
   Int128 span = 0;
   facts.first_byte = 0, facts.past_byte = width;
   for (size_t i = 0; i < static_cast<size_t>(facts.rank); ++i) {
-    if (facts.shape[i] == 0) return facts.first_byte = facts.past_byte = 0, true;
+    if (facts.shape[i] == 0) {
+      facts.first_byte = facts.past_byte = 0;
+      return true;
+    }
     const Int128 reach = static_cast<Int128>(facts.shape[i] - 1) * facts.strides[i];
     span += reach < 0 ? -reach : reach;
-    if (span > most_elements) return false;
+    if (span > most_elements / width) return false;
     (reach < 0 ? facts.first_byte : facts.past_byte) += static_cast<int64_t>(reach) * width;
   }
   return true;
@@ -157,7 +159,7 @@ bool RecentCall::renew(size_t argument, const rapt_tensor* tensor) {
   if (same(facts, tensor)) return true;
   std::copy_n(tensor->shape, facts.rank, facts.shape.begin());
   facts.strides = strides_of(*tensor);
-  if (!reaches(facts)) return false;
+  if (!set_bytes(facts)) return false;
   const Geometry geometry{facts.rank, facts.shape, facts.strides};
   const Access* const access = access_of_argument(problem_, argument);
   if (access != nullptr && access_of(dtype_of(*tensor), geometry, facts.alignment) != *access) return false;
@@ -186,7 +188,10 @@ bool RecentCall::outputs_apart(const rapt_sdpa_args& args) const {
 RecentCall::RecentCall(uint64_t owner, const rapt_sdpa_args& args, const Problem& problem,
                        std::shared_ptr<const LoadedPlan> plan)
     : owner_(owner), args_(args), problem_(problem), plan_(std::move(plan)) {
-  for (size_t i = 0; i < facts_.size(); ++i) facts_[i] = facts_of(args.*tensor_arguments[i].member);
+  for (size_t i = 0; i < facts_.size(); ++i) {
+    facts_[i] = facts_of(args.*tensor_arguments[i].member);
+    if (facts_[i].present && !set_bytes(facts_[i])) owner_ = 0;  // matches no call
+  }
   find_extents();
   can_follow_ = whole_class_is_legal();
 }
@@ -218,8 +223,11 @@ bool RecentCall::follow(uint64_t owner, const rapt_sdpa_args& args) {
   for (size_t i = 0; i < facts_.size(); ++i)
     if (facts_[i].present && !has_sizes(facts_[i], tensor(i), asked)) return false;
 
-  for (size_t i = 0; i < facts_.size(); ++i)
-    if (facts_[i].present && !renew(i, tensor(i))) return owner_ = 0, false;
+  for (size_t i = 0; i < facts_.size(); ++i) {
+    if (!facts_[i].present || renew(i, tensor(i))) continue;
+    owner_ = 0;  // half of its facts are new
+    return false;
+  }
   args_.max_seqlen_q = args.max_seqlen_q, args_.max_seqlen_k = args.max_seqlen_k;
   problem_.seqlen_q = asked[0], problem_.seqlen_k = asked[1], problem_.total_q = asked[2], problem_.total_k = asked[3];
   return outputs_apart(args);

@@ -1,7 +1,7 @@
 // Calls that this thread made lately, so that a repeated one is neither checked nor planned again: a warm GPU call
 // costs little more than its launch. Used by sdpa.cpp; a call is the same when all but the addresses of its tensors
-// agree. A call that differs in lengths of the same classes is followed: only what lengths and strides decide is
-// checked.
+// agree. If only strides and lengths within their classes differ, the plan is reused, and only the rules about lengths
+// and strides are checked (follow()).
 #pragma once
 
 #include <array>
@@ -24,8 +24,8 @@ class RecentCall {
   // alignments are those of the remembered call, and its outputs lie wholly apart from its inputs.
   bool matches(uint64_t owner, const rapt_sdpa_args& args) const;
 
-  // The same for a call with other lengths of the same classes (length_class.h), and so perhaps other strides: if true,
-  // it has become the remembered call. Where its strides break a rule, this call is forgotten.
+  // Like matches(), but lengths may differ within their classes (length_class.h), and strides may differ. If true,
+  // `args` replaces the remembered call. If strides of `args` break a rule, the remembered call is dropped.
   bool follow(uint64_t owner, const rapt_sdpa_args& args);
 
   const Problem& problem() const { return problem_; }
@@ -52,7 +52,7 @@ class RecentCall {
     int64_t first_byte = 0, past_byte = 0;  // relative to the address
   };
   static Facts facts_of(const rapt_tensor* tensor);
-  static bool reaches(Facts& facts);  // sets the bytes; false: beyond what a tensor may span
+  static bool set_bytes(Facts& facts);  // from shape and strides; false: further than memory goes
   static bool same_kind(const Facts& facts, const rapt_tensor* tensor);
   static bool same(const Facts& facts, const rapt_tensor* tensor);
   static bool has_sizes(const Facts& facts, const rapt_tensor* tensor, const Lengths& lengths);

@@ -8,6 +8,8 @@
 namespace rapt {
 namespace {
 
+const cuda::StreamHandle per_thread_stream = reinterpret_cast<cuda::StreamHandle>(2);  // CU_STREAM_PER_THREAD
+
 // Half as much again, so that few growths lead anywhere; where memory is short, what is needed.
 cuda::Buffer larger(const cuda::Buffer& old, size_t bytes) {
   const size_t roomy = std::max(bytes, old.bytes() + old.bytes() / 2);
@@ -57,7 +59,8 @@ Workspaces::~Workspaces() = default;
 Workspaces::OfStream& Workspaces::of_stream(int device_index, cuda::StreamHandle stream, bool capturing) {
   constexpr uint64_t never_seen = UINT64_MAX;
   const std::lock_guard lock(mutex_);
-  uint64_t& id = ids_.try_emplace({device_index, stream}, never_seen).first->second;
+  const auto thread = stream == per_thread_stream ? std::this_thread::get_id() : std::thread::id();
+  uint64_t& id = ids_.try_emplace({device_index, stream, thread}, never_seen).first->second;
   if (!capturing) id = cuda::stream_id(stream);
   std::unique_ptr<OfStream>& entry = streams_[{device_index, id}];
   if (entry == nullptr) entry = std::make_unique<OfStream>();

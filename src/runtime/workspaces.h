@@ -1,11 +1,13 @@
 // GPU memory for calls that bring no workspace: a buffer for each stream that needed one, until the context ends.
-// Used by sdpa.cpp. Thread-safe: calls on one stream take turns while they enqueue their steps.
+// Of GpuResources, used by sdpa.cpp. Thread-safe: calls on one stream take turns while they enqueue their steps.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -45,9 +47,10 @@ class Workspaces {
   OfStream& of_stream(int device_index, cuda::StreamHandle stream, bool capturing);
 
   std::mutex mutex_;
-  std::map<std::pair<int, uint64_t>, std::unique_ptr<OfStream>> streams_;  // by id, which is never used again
-  // The id that a handle had at its last call outside a capture: drivers tell none of a stream that is captured.
-  std::map<std::pair<int, cuda::StreamHandle>, uint64_t> ids_;
+  std::map<std::pair<int, uint64_t>, std::unique_ptr<OfStream>> streams_;  // by stream id
+  // The id of each stream at its last call outside a capture: the driver returns none for a stream that is captured.
+  // The per-thread default stream has one handle in all threads, so the thread belongs to the key.
+  std::map<std::tuple<int, cuda::StreamHandle, std::thread::id>, uint64_t> ids_;
 };
 
 }  // namespace rapt

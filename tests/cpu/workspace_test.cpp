@@ -2,12 +2,11 @@
 // captures may rely on. What the kernels compute is in tests/gpu/workspace_test.cpp.
 #include <thread>
 
-#include "check/device_tensors.h"
 #include "cuda/driver.h"
 #include "fake_driver.h"
+#include "placed_call.h"
 #include "runtime/gpu.h"
 #include "stand_in.h"
-#include "support.h"
 #include "two_steps.h"
 
 namespace rapt::test {
@@ -18,18 +17,6 @@ ContextOptions with_two_steps() {
   options.family = &two_steps;
   return options;
 }
-
-struct PlacedCall {
-  Call call;
-  std::optional<check::DeviceCall> device;
-
-  explicit PlacedCall(const std::string& line) : call(make(line)) {
-    const cuda::ContextScope scope(0, nullptr);
-    call.out = check::make_outputs(call.problem);
-    device.emplace(0, call.problem, call.in, call.out);
-  }
-  rapt_sdpa_args& args() { return device->args(); }
-};
 
 constexpr const char *small_line = "f32 b1 h2 q8 k100 d16", *same_class = "f32 b1 h2 q8 k104 d16",
                      *large_line = "f32 b1 h2 q512 k100 d16";
@@ -62,7 +49,7 @@ TEST(Workspaces, AStreamHasOneBuffer) {
     EXPECT_EQ(fake().launches(), 2);
     EXPECT_EQ(used(call, one.handle()).scratch, first.scratch) << "a call that is remembered";
     EXPECT_EQ(used(longer, one.handle()).scratch, first.scratch) << "one that is followed";
-    EXPECT_EQ(context.impl.gpu().plans_made(), 1u);
+    EXPECT_EQ(context.impl.gpu().known_plans(), 1u);
     EXPECT_EQ(fake().live_bytes() - before, 64 + small_scratch);
     const Workspace second = used(call, other.handle()), legacy = used(call, nullptr);
     EXPECT_NE(second.scratch, first.scratch);

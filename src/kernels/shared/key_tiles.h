@@ -1,5 +1,5 @@
-// KeyTiles: which tiles of keys a tile of query rows visits, and in which of them some row does not see some key. Today
-// both are ranges of keys; a list of tiles would be another way to answer the same questions. Compiled by host and
+// KeyTiles: which key tiles a query tile visits, and which of these need masking. Today both are ranges of keys; a list
+// of tiles could answer the same questions. Compiled by host and
 // device code; includes nothing outside shared/.
 #pragma once
 
@@ -16,7 +16,7 @@ struct KeyTiles {
   Range some;  // keys that some row sees
   Range full;  // keys that every row sees; may be empty
 
-  // Rows whose ranges begin and end later and later: the first and the last row decide.
+  // Requires that begins and ends never decrease from row to row. Then the first and the last row determine both.
   static constexpr KeyTiles of_rows(Range first_row, Range last_row) {
     return {{first_row.begin, last_row.end}, {last_row.begin, first_row.end}};
   }

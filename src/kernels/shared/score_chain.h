@@ -4,8 +4,8 @@
 
 namespace rapt {
 
-// Steps says how each step acts, on one score (GPUs) or on a tile of them (CPUs); a step that a call does not have does
-// nothing. `at` is handed on to each of them: which scores.
+// Steps implements each step, for one score (GPUs) or for a tile of scores (CPUs). A step that the call does not use
+// does nothing. `at` says which scores, and is passed to every step.
 template <class Steps, class... At>
 constexpr void pass_scores(const Steps& steps, At&&... at) {
   steps.scale(at...);

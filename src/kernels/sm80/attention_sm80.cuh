@@ -1,7 +1,8 @@
 // attention_sm80, device half: attention with mma.sync and cp.async, for sm_80 and everything newer, on 16-bit tensors
-// and FP8 ones. Called by the entry that emit.cpp writes; assumes what attention_sm80.cpp accepts: unit last strides,
-// 16-byte aligned rows, sequences shorter than Band::longest. The algorithm is FlashAttention-2's (Dao 2023): a thread
-// block owns block_m query rows and walks the keys that any of them sees; scores never leave registers.
+// and FP8 ones. Called by the entry that emit_unit (config_table.cpp) writes; assumes what attention_sm80.cpp accepts:
+// unit last strides, 16-byte aligned rows, sequences shorter than Band::longest. The algorithm is FlashAttention-2's
+// (Dao 2023): a thread block owns block_m query rows and walks the keys that any of them sees; scores never leave
+// registers.
 #pragma once
 
 #include "descale.cuh"
@@ -122,9 +123,9 @@ struct AttentionSm80 {
       if constexpr (cfg.q_in_registers) {
         if (step == 0) read_all_q(q);
       }
-      // Steps that no row of the warp sees are only waited for. How that is written decides what the compiler spills
-      // and how fast it makes the loop (docs/lab-notebook.md): beside rewritten rows of Q as a path of its own, beside
-      // other codes not at all, since hidden scores weigh nothing.
+      // A warp skips the arithmetic of a step in which none of its rows sees a key; it only waits. The form of this
+      // test decides spills and speed (docs/lab-notebook.md). With rescaled rows of Q it is a branch of its own. With
+      // other FP8 tensors there is no test: hidden scores have weight 0.
       if (layout.rescales_q && !sees(step)) {
         open_values(pass, step);
         continue;
