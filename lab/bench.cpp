@@ -1,5 +1,6 @@
-// rapt bench: the time of one problem or a suite, checked first, with its share of the roof measured in the same run.
-// Called by program.cpp. A wrong kernel is never timed; a result file is whole or absent.
+// rapt bench: checks and times one problem or a suite, and compares with the machine's peak measured in the same run.
+// Called by program.cpp. It never times a kernel with a wrong result. A result file is written completely or not at
+// all.
 #include "lab/bench.h"
 
 #include <fmt/format.h>
@@ -25,7 +26,7 @@ void check_options(const BenchOptions& options) {
 }
 
 std::vector<Problem> problems_of(const BenchOptions& options) {
-  if (options.words.empty() == options.suite.empty()) invalid("bench: give a problem line or --suite, one of them");
+  if (options.words.empty() == options.suite.empty()) invalid("bench: give either a problem line or --suite");
   std::vector<Problem> problems;
   if (options.suite.empty()) problems.push_back(parse_problem(joined(options.words)));
   if (!options.suite.empty())
@@ -49,7 +50,7 @@ void write_rows(const std::string& path, const std::vector<BenchRow>& rows) {
   file.commit();
 }
 
-// vs: the first arm's median over this one's.
+// vs: the median of the first implementation divided by this one's.
 void print_row(const BenchRow& row, const BenchRow& first, bool several) {
   const Quartiles time = quartiles(row.samples.us);
   const std::string ratio = several ? fmt::format("{:>6.2f}x ", quartiles(first.samples.us).median / time.median) : "";

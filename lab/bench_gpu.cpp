@@ -1,5 +1,5 @@
-// bench on a GPU: each arm (a --config) checked, then all sampled in an order drawn anew for every round.
-// Called by bench.cpp.
+// bench on a GPU: checks each implementation (one for each --config), then samples all of them in a new random order
+// in every round. Called by bench.cpp.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -40,17 +40,16 @@ class GpuBench final : public Bench {
       roof_ = measure_gpu_roof(cuda::device(device.index));
     } catch (const Error& error) {
       if (error.code() != ErrorCode::environment) throw;
-      roof_note_ = error.what();  // kernels from packs run without NVRTC, the roof's loops do not
+      roof_note_ = error.what();  // kernels from packs run without NVRTC, but the peak's loops need it
     }
   }
 
   std::string card() const override { return file_safe(device_.name); }
   std::string headline() const override {
     const std::string roof =
-        roof_note_.empty()
-            ? fmt::format("roof measured now: {:.1f} TFLOP/s f16 (mma.sync), {:.1f} f32, {:.0f} GB/s read",
-                          roof_.f16_flops / 1e12, roof_.fma_flops / 1e12, roof_.read_bytes / 1e9)
-            : "roof not measured: " + roof_note_;
+        roof_note_.empty() ? fmt::format("measured peak: {:.1f} TFLOP/s f16 (mma.sync), {:.1f} f32, {:.0f} GB/s read",
+                                         roof_.f16_flops / 1e12, roof_.fma_flops / 1e12, roof_.read_bytes / 1e9)
+                           : "peak not measured: " + roof_note_;
     return fmt::format("{}, {}, {}; {}; timer {}, inputs {}", title_of(device_), device_.arch, driver_text(), roof,
                        timer(), options_.l2);
   }
@@ -70,7 +69,7 @@ class GpuBench final : public Bench {
       try {
         arms.push_back(checked_arm(problem, inputs, config));
       } catch (const Error& error) {
-        // Of a suite some problems may break a rule of their kernel.
+        // In a suite, --config may break a rule of some problem's kernel.
         const bool of_config = error.code() == ErrorCode::invalid_argument && !config.empty();
         if (error.code() != ErrorCode::unsupported && error.code() != ErrorCode::internal && !of_config) throw;
         measured.faults.push_back({arm_name(config), error});
@@ -141,7 +140,7 @@ class GpuBench final : public Bench {
     if (resources.known) row.spill_bytes = resources.spill_store_bytes + resources.spill_load_bytes;
   }
 
-  // All arms work on the same sets of inputs, `wanted` or a few more.
+  // All implementations use the same sets of inputs: `wanted` or a few more.
   void take_samples(const Problem& problem, const check::Inputs& inputs, int64_t wanted, std::deque<Arm>& arms) {
     const check::Outputs outputs = check::make_outputs(problem);
     std::deque<check::DeviceCall> sets;

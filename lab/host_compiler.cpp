@@ -1,4 +1,4 @@
-// Finds the compiler, starts it, reads what it says.
+// Finds the C++ compiler, starts it, and reads its output.
 #include "lab/host_compiler.h"
 
 #include <fcntl.h>
@@ -43,7 +43,7 @@ bool is_program(const std::string& path) {
   return stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) && access(path.c_str(), X_OK) == 0;
 }
 
-// The file that a shell would start, or "".
+// The file that a shell would run for this name, or "".
 std::string found_program(const std::string& name) {
   if (name.find('/') != std::string::npos) return is_program(name) ? name : "";
   for (const std::string& folder : words_of(environment_value("PATH"), ':'))
@@ -55,7 +55,7 @@ std::string found_program(const std::string& name) {
   throw Error(ErrorCode::environment, concat(what, ": ", why));
 }
 
-// A child's standard streams: nothing to read, and one file for all that it prints.
+// A child's standard streams: empty input, and one file for all output.
 class Streams {
  public:
   explicit Streams(const std::string& log) {
@@ -73,7 +73,7 @@ class Streams {
   posix_spawn_file_actions_t actions_;
 };
 
-// Signals as a program finds them that a shell starts.
+// Gives a child the default signal settings, as a shell does.
 class PlainSignals {
  public:
   PlainSignals() {
@@ -93,7 +93,7 @@ class PlainSignals {
   posix_spawnattr_t attributes_;
 };
 
-// The exit status of waitpid().
+// Returns the exit status of waitpid().
 int run_to_end(const std::vector<std::string>& words, const std::string& log) {
   std::vector<char*> arguments;
   for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
@@ -127,7 +127,7 @@ HostCompiler find_host_compiler() {
   HostCompiler compiler{words_of(environment_value("CXX"), ' ')};
   if (!compiler.words.empty()) {
     const std::string path = found_program(compiler.words[0]);
-    if (path.empty()) cannot(concat("CXX=", environment_value("CXX")), "there is no such C++ compiler");
+    if (path.empty()) cannot(concat("CXX=", environment_value("CXX")), "no such C++ compiler");
     compiler.words[0] = path;
     return compiler;
   }
@@ -141,7 +141,7 @@ FreshFolder::FreshFolder() {
   const std::filesystem::path parent = std::filesystem::temp_directory_path(failure);
   if (failure) cannot("the folder for temporary files (TMPDIR)", failure.message());
   path_ = fresh_name(parent / "rapt-emulation");
-  if (mkdir(path_.c_str(), 0700) != 0) cannot(path_, concat("cannot be made: ", system_error()));
+  if (mkdir(path_.c_str(), 0700) != 0) cannot(path_, concat("cannot be created: ", system_error()));
 }
 
 FreshFolder::~FreshFolder() {
@@ -153,7 +153,7 @@ void FreshFolder::write(const std::string& name, std::string_view text) const {
   const std::filesystem::path path = std::filesystem::path(path_) / name;
   std::error_code failure;
   std::filesystem::create_directories(path.parent_path(), failure);
-  if (failure) cannot(path.parent_path(), concat("cannot be made: ", failure.message()));
+  if (failure) cannot(path.parent_path(), concat("cannot be created: ", failure.message()));
   if (const std::string wrong = replace_file(AT_FDCWD, path, text, 0600); !wrong.empty()) cannot(path, wrong);
 }
 

@@ -1,5 +1,6 @@
-// rapt bench LINE --ladder: every rung is checked by the oracle, those that are right are timed side by side, and each
-// shows what it is made of. A wrong rung is never timed.
+// rapt bench LINE --ladder: the oracle checks every step; the correct ones are timed side by side and their
+// instructions
+// are counted. A wrong step is never timed.
 #include <fmt/format.h>
 
 #include <deque>
@@ -23,7 +24,7 @@
 namespace rapt::lab {
 namespace {
 
-// A rung that was compiled, loaded and found right.
+// A step that was compiled, loaded and found correct.
 struct ReadyRung {
   const Rung& rung;
   RungKernel kernel;
@@ -137,7 +138,7 @@ class LadderBench {
     const auto enqueue_on = [&](const ReadyRung& ready) -> Enqueue {
       return [this, &sets, &ready](int64_t n) { launch(ready, sets[static_cast<size_t>(n) % sets.size()]); };
     };
-    for (const ReadyRung& ready : ready_) {  // they differ in time by two orders of magnitude
+    for (const ReadyRung& ready : ready_) {  // their times differ by two orders of magnitude
       shapes.push_back(graph_shape(rough_call_us(stream_, enqueue_on(ready)), wanted));
       add_sets(shapes.back().sets);
     }
@@ -170,7 +171,7 @@ class LadderBench {
     }
   }
 
-  // Instructions in the code, and what a multiprocessor holds.
+  // Prints the instructions in the code and the occupancy.
   void print_contents() const {
     fmt::print("\n{:<10} {:>7} {:>7} {:>9} {:>6} {:>6}  {:>6} {:>6} {:>6} {:>6} {:>6} {:>8} {:>8} {:>6}\n", "rung",
                "threads", "regs", "shared", "blocks", "occup", "HMMA", "LDSM", "LDGSTS", "FFMA", "MUFU", "LDG.128",
@@ -189,7 +190,7 @@ class LadderBench {
     const std::string& image = ready.loaded->image->bytes;
     if (!image.starts_with("\x7f"
                            "ELF"))
-      return "PTX: its instructions are the driver's choice";
+      return "PTX: only the driver knows its instructions";
     const InstructionCounts n = count_instructions(image);
     return fmt::format("{:>6} {:>6} {:>6} {:>6} {:>6} {:>8} {:>8} {:>6}", n.hmma, n.ldsm, n.ldgsts, n.ffma, n.mufu,
                        fmt::format("{}/{}", n.ldg_16, n.ldg), fmt::format("{}/{}", n.lds_16, n.lds), n.local);
@@ -220,13 +221,13 @@ class LadderBench {
 }  // namespace
 
 int ladder(const BenchOptions& options) {
-  if (options.words.empty() || !options.suite.empty()) invalid("--ladder: give one problem line, and no --suite");
+  if (options.words.empty() || !options.suite.empty()) invalid("--ladder: takes one problem line and no --suite");
   check_output_file("--output", options.output);
-  if (!options.common.configs.empty()) invalid("--ladder --config: the rungs have configurations of their own");
-  if (!options.common.variant.empty()) invalid("--ladder --variant: the rungs have texts of their own");
+  if (!options.common.configs.empty()) invalid("--ladder --config: not allowed; each rung has a fixed configuration");
+  if (!options.common.variant.empty()) invalid("--ladder --variant: not allowed; each rung has its own source");
   if (!options.timer.empty() && options.timer != "graph")
-    invalid("--ladder --timer ", options.timer, ": rungs are timed by graph");
-  if (options.common.json) invalid("--ladder --json: write the rows with --output FILE");
+    invalid("--ladder --timer ", options.timer, ": must be graph");
+  if (options.common.json) invalid("--ladder --json: not available; use --output FILE for the rows");
   const Problem problem = parse_problem(joined(options.words));
   require_ladder_problem(problem);
   const Device device = chosen_device(options.common, true);

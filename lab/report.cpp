@@ -20,7 +20,7 @@ template <class T>
 nlohmann::ordered_json or_null(const std::optional<T>& value) {
   return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
 }
-// Rates and shares: 0 = not measured.
+// Rates and shares. 0: not measured.
 nlohmann::ordered_json measured(double value) {
   return value > 0 ? nlohmann::ordered_json(value) : nlohmann::ordered_json(nullptr);
 }

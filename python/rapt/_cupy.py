@@ -1,4 +1,4 @@
-"""CuPy arrays: the GPU they lie on, CuPy's current stream."""
+"""CuPy arrays: on their GPU, on CuPy's current stream."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ._views import CUDA, RAPT_BF16, allocate_in_order, order_for, type_code
 
 
 def view(array: cupy.ndarray) -> tuple:
-    """What rapt._core reads of an array: see register_framework there."""
+    """The description of an array for rapt._core: see register_framework there."""
     size = array.dtype.itemsize
     if any(stride % size for stride in array.strides):
         raise InvalidArgument(

@@ -1,6 +1,5 @@
-"""quantize, fake_quantize, qk and gemm on arrays that rapt._core reads where they lie (NumPy, CuPy, PyTorch): outputs
-are made here, the compiled module fills them.
-
+"""quantize, fake_quantize, qk and gemm on arrays that rapt._core reads in place (NumPy, CuPy, PyTorch): outputs are
+allocated here, the compiled module fills them.
 Used by the frameworks' modules.
 """
 
@@ -17,7 +16,7 @@ Allocate = Callable[..., Any]  # allocate(like, shape, dtype name, zeroed, in li
 
 def quantize(allocate: Allocate, storage: Callable[[dict], Any], x, given: dict) -> Quantized:
     codes, descale, mean = given_outputs(given)
-    packed = given["cu_seqlens"] is not None  # rows and factors of no sequence are not written
+    packed = given["cu_seqlens"] is not None  # rows and scales outside all sequences are not written
     if codes is None:
         codes = allocate(x, tuple(x.shape), storage(given), packed)
     if descale is None:
@@ -84,7 +83,7 @@ def gemm(allocate: Allocate, a, b, given: dict):
 
 
 def front(allocate: Allocate, numbers: "_numbers.Numbers") -> Front:
-    """The operations of a framework without FP8 types of its own, tracers and gradients: NumPy, CuPy."""
+    """The operations of a framework without FP8 types, tracers and gradients: NumPy, CuPy."""
 
     def storage(given: dict):
         return "uint8" if isinstance(given["dtype"], str) else given["dtype"]

@@ -1,5 +1,7 @@
-"""NumPy arrays: rapt's CPU backend. Read-only inputs and any strides are read where they lie; float8 and bfloat16 are
-those of ml_dtypes, or uint8 with a named dtype."""
+"""NumPy arrays on rapt's CPU backend. Read-only inputs and any strides are read in place. float8 and bfloat16 are the
+types
+of ml_dtypes, or uint8 with a named dtype.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,10 @@ from ._views import CPU, RAPT_F32, allocate_in_order, order_for, type_code
 
 
 def view(array: numpy.ndarray) -> tuple:
-    """What rapt._core reads of an array: see register_framework there."""
+    """The description of an array for rapt._core: see register_framework there."""
     size = max(array.dtype.itemsize, 1)
-    strides = [stride if extent > 1 else 0 for stride, extent in zip(array.strides, array.shape)]  # of one: no meaning
+    # the stride of a dimension of size 1 has no meaning
+    strides = [stride if extent > 1 else 0 for stride, extent in zip(array.strides, array.shape)]
     if not array.dtype.isnative or any(stride % size for stride in strides):
         raise InvalidArgument(
             f"an array of dtype {array.dtype} with strides {array.strides} bytes: elements must be in native byte "

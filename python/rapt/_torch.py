@@ -1,6 +1,5 @@
-"""PyTorch tensors: eager calls go straight to rapt._core, which reads the tensors through DLPack's C exchange. Where
-that would not be seen or followed (_torch_operators.py says by whom), the operators take the call.
-
+"""PyTorch tensors. Eager calls go directly to rapt._core, which reads the tensors through DLPack's C exchange. If
+something must trace or differentiate the call (_torch_operators.py lists the cases), the operators take it.
 Loaded by _dispatch.py at the first tensor.
 """
 
@@ -35,8 +34,9 @@ from ._views import RAPT_BF16
 
 
 def redirect(operation: str, q, k, v, **options):
-    """Called by rapt._core for tensors of subclasses (fake tensors among them) and of torch.func's transformations, and
-    where somebody traces, records a profile or wants a gradient."""
+    """Called by rapt._core for tensors of subclasses (such as fake tensors) and of torch.func's transformations, and if
+    something traces or profiles the call or needs a gradient.
+    """
     if operation == "sdpa":
         if watched([one for one in (q, k, v, *options.values()) if one is not None and hasattr(one, "dtype")]):
             return through_operator(q, k, v, **options)
@@ -46,10 +46,10 @@ def redirect(operation: str, q, k, v, **options):
 
 
 def _plainly(operation: str, q, k, v, **options):
-    """rapt._core's prepare or explain without subclasses and gradients."""
+    """rapt._core's prepare or explain for plain tensors."""
     if not is_dynamo_compiling() and transformed():
         raise Unsupported(
-            f"{operation}: not inside of torch.func's transformations (vmap, grad, jvp, functionalize): call it "
+            f"{operation}: not allowed inside torch.func's transformations (vmap, grad, jvp, functionalize): call it "
             "before, on ordinary tensors"
         )
     refuse_nested(q=q, k=k, v=v)
@@ -67,7 +67,7 @@ def merge(outs, lses, sinks, lse, out, out_dtype, context):
 
 
 def _default_threads() -> int:
-    """CPU threads of the process default."""
+    """Number of CPU threads of the process default."""
     x = torch.empty(1, 1, 1, 1, device="cpu")
     with torch.no_grad():
         device = _core.explain_here(x, x, x, context=Context(1)).split("\n")[1]  # "device   cpu (avx2, 8 threads)"
@@ -75,8 +75,10 @@ def _default_threads() -> int:
 
 
 def context_for(threads: int) -> Context | None:
-    """Of CPU calls without one, while torch.set_num_threads() asks for fewer than rapt would take by itself. rapt._core
-    keeps it for this number of threads."""
+    """The context for CPU calls without one, if torch.set_num_threads() sets fewer threads than rapt's default.
+    rapt._core
+    keeps it for this number of threads.
+    """
     return Context(threads) if threads < _default_threads() else None
 
 
@@ -119,5 +121,5 @@ _core.register_framework(
 def front_of(tensor) -> Front:
     if is_dynamo_compiling() or type(tensor) not in TYPES:
         return OPERATOR_FRONT
-    _backend.tracing = is_dynamo_compiling  # not while tracing: what changes then breaks torch.compile's guards
+    _backend.tracing = is_dynamo_compiling  # not while tracing: a change during tracing breaks torch.compile's guards
     return register(tensor, FRONT)

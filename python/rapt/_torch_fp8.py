@@ -1,5 +1,7 @@
-"""quantize, fake_quantize, qk and gemm on PyTorch tensors: eager calls go to rapt._core; where somebody looks on
-(_torch_operators.py says who), to the operators rapt::quantize, rapt::qk, rapt::gemm and their _out forms.
+"""quantize, fake_quantize, qk and gemm on PyTorch tensors. Eager calls go to rapt._core. If something must trace or
+differentiate the call (_torch_operators.py lists the cases), the operators rapt::quantize, rapt::qk, rapt::gemm and
+their
+_out forms take it.
 """
 
 from __future__ import annotations
@@ -87,7 +89,7 @@ def _run_quantize(x, *values, context=None):
     with torch.no_grad():
         made = _eagerly(plain(x), given)
     nothing = _nothing(x)
-    descale = made.descale if given["descale"] is None else nothing  # an operator returns no input
+    descale = made.descale if given["descale"] is None else nothing  # an operator must not return an input
     return made.codes, descale, nothing.clone() if made.mean is None else made.mean
 
 
@@ -145,13 +147,13 @@ def _fake_gemm(a, b, *values, context=None):
 
 def _no_backward(context, *gradients):
     raise Unsupported(
-        "rapt.quantize, qk and gemm have no backward: call them under torch.no_grad() or on tensors that need no "
+        "rapt.quantize, qk and gemm have no backward: call them under torch.no_grad() or on tensors that do not need a "
         "gradient; rapt.fake_quantize passes gradients through"
     )
 
 
 def _recorded(name: str, run):
-    """The eager product of that name, as product(first, second, given)."""
+    """The eager product of that name, called as product(first, second, given)."""
 
     def product(first, second, given):
         if not PROFILER._is_profiler_enabled:
@@ -186,7 +188,9 @@ register_product_flops((torch.ops.rapt.qk, torch.ops.rapt.qk_out, torch.ops.rapt
 
 
 def _looked_on(*values) -> bool:
-    """Whether an eager call would not be seen by somebody who has to; checks that all arrays are tensors."""
+    """Whether a call must go through an operator, so that a tracer or autograd sees it. Checks that all arrays are
+    tensors.
+    """
     if is_dynamo_compiling():
         return True
     return watched([one for one in values if isinstance(one, torch.Tensor)])
@@ -204,7 +208,7 @@ def _expect_tensors(**values) -> None:
 
 
 def _tangent(x: torch.Tensor):
-    """Of a forward-mode derivative that is being taken."""
+    """The tangent of x in a forward-mode derivative."""
     return forward_ad.unpack_dual(x).tangent if getattr(forward_ad, "_current_level", -1) >= 0 else None
 
 
@@ -265,8 +269,9 @@ torch.library.register_autograd("rapt::straight_through", _pass_through, setup_c
 
 
 class _StraightThrough(torch.autograd.Function):
-    """The operator rapt::straight_through for eager calls: with torch.func's transformations and forward derivatives.
-    torch.compile gets the operator, which it takes as it is."""
+    """The operator rapt::straight_through for eager calls, with torch.func's transformations and forward derivatives.
+    torch.compile uses the operator itself.
+    """
 
     generate_vmap_rule = True
 
@@ -289,14 +294,15 @@ class _StraightThrough(torch.autograd.Function):
 def fake_quantize(x, given: dict) -> torch.Tensor:
     descale = given["descale"]
     if isinstance(descale, torch.Tensor) and descale.requires_grad and torch.is_grad_enabled():
-        raise InvalidArgument("descale: needs a gradient, but gradients flow to x alone: pass descale.detach()")
+        raise InvalidArgument("descale: needs a gradient, but only x gets one: pass descale.detach()")
     fixed = x.detach()
     if not is_dynamo_compiling() and _tangent(fixed) is not None:
         fixed = forward_ad.unpack_dual(fixed).primal
     made = quantize(fixed, given)
     simulated = _numbers.dequantized(NUMBERS, made, given, fixed)
     wanted = x.requires_grad and torch.is_grad_enabled()
-    if not wanted and (is_dynamo_compiling() or not watched([x])):  # a tracer or a forward derivative has to see it
+    # a tracer or a forward derivative must see the operator
+    if not wanted and (is_dynamo_compiling() or not watched([x])):
         return simulated
     keep = _numbers.unsaturated(NUMBERS, made, given, fixed) if given["clip_gradient"] else None
     as_operator = is_dynamo_compiling() or functionalized()

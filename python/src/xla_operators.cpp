@@ -1,5 +1,5 @@
-// XLA's side of rapt.quantize, rapt.qk and rapt.gemm: foreign functions as in xla.cpp, whose numbers come in the
-// attributes `integers` and `numbers`, in the orders below, which python/rapt/_jax_operators.py repeats.
+// rapt.quantize, rapt.qk and rapt.gemm for XLA: foreign functions as in xla.cpp. Their numbers come in the attributes
+// `integers` and `numbers`, in the orders below; python/rapt/_jax_operators.py uses the same orders.
 #include "xla.h"
 #include "xla_frame.h"
 
@@ -8,7 +8,7 @@ namespace {
 
 int32_t narrow(int64_t value) { return static_cast<int32_t>(value); }
 
-// Operands: x, then descale (supplied) and cu_seqlens where their numbers are 1; results: codes, descale unless it is
+// Operands: x, then descale (supplied) and cu_seqlens if their numbers are 1. Results: codes, descale unless it is
 // supplied, mean with RAPT_QUANTIZE_SMOOTH.
 rapt_status quantize_array(XlaReading& reading, void* stream) {
   enum { i_supplied, i_packed, i_bshd, i_has, i_flags, i_scales, i_dtype, i_max_seqlen, integer_count };

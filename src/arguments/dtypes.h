@@ -1,4 +1,4 @@
-// Dtypes: a set of DType, as rules of arguments name them. Used by sdpa_arguments.h and tensor_rules.h.
+// Dtypes: a set of DType, for the rules of arguments. Used by sdpa_arguments.h and tensor_rules.h.
 #pragma once
 
 #include <initializer_list>

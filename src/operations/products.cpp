@@ -1,5 +1,5 @@
-// rapt_qk and rapt_gemm: sums of products by themselves. Checks, and tensors as one batch of products of rows
-// (kernels/shared/products.h), which the CPU or a GPU carries out. Called by c_api.cpp.
+// rapt_qk and rapt_gemm. Checks the call, and converts its tensors to one batch of products of rows
+// (kernels/shared/products.h) for the CPU or a GPU. Called by c_api.cpp.
 #include "cpu/products.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@
 namespace rapt {
 namespace {
 
-// One of the two tensors that are multiplied, with its descale factors.
+// One of the two operands, with its descales.
 struct Side {
   const char* name;  // "q"
   const rapt_tensor* tensor;
@@ -29,7 +29,7 @@ struct Side {
   std::string descale_name() const { return concat(name, "_descale"); }
 };
 
-// What an operation takes: ranks, and kinds of scales besides none and tensor.
+// The ranks and kinds of scales that an operation accepts, besides none and tensor.
 struct Rules {
   int rank;
   const char* meaning_a;
@@ -46,7 +46,7 @@ void check_operand(const Side& side, int rank, const char* meaning) {
     invalid(side.name, ".dtype = ", name_of(dtype_of(*side.tensor)), ": must be f32, f16, bf16, e4m3, e5m2 or sim8");
 }
 
-// Rows that share a factor, by the kind of scales, as a power of two.
+// log2 of the number of rows that share a scale, by the kind of scales.
 int shift_of(int32_t scales) {
   return std::countr_zero(static_cast<unsigned>(std::max(rows_sharing(static_cast<ScaleKind>(scales)), 1)));
 }
@@ -86,7 +86,7 @@ void check_descale(const Side& side, const Rules& rules, const std::vector<int64
     invalid(name, ".shape = ", shape_text(t), ": must be ", text_of(expected));
 }
 
-// A factor that is negative or not finite is a mistake. Only the CPU can afford to look.
+// A negative or non-finite scale is an error. Only the CPU checks this; on a GPU it would be too slow.
 void check_factors(const Side& side) {
   if (side.descale == nullptr || side.descale->device.type != RAPT_DEVICE_CPU) return;
   const rapt_tensor& t = *side.descale;
@@ -100,7 +100,7 @@ void check_factors(const Side& side) {
   }
 }
 
-// Element strides, 0 where a size is 1: there they mean nothing, and alignment must not depend on them.
+// Strides in elements, 0 for a size of 1: there a stride has no meaning and must not affect alignment.
 int64_t stride_of(const rapt_tensor& t, int d) { return t.shape[d] == 1 ? 0 : strides_of(t)[d]; }
 
 FactorRef factor_of(const Side& side) {
@@ -114,14 +114,14 @@ FactorRef factor_of(const Side& side) {
   return factor;
 }
 
-// `row` and `column` are dimensions of t. A single column may lie anywhere: it counts as the next to nothing.
+// `row` and `column` are dimensions of t. A single column counts as contiguous, whatever its stride.
 TensorRef rows_of(const rapt_tensor& t, int row, int column) {
   TensorRef ref{t.data, dtype_of(t), 0, 0, stride_of(t, row), t.shape[column] == 1 ? 1 : strides_of(t)[column]};
   if (t.rank == 4) ref.batch = stride_of(t, 0), ref.head = stride_of(t, 1);
   return ref;
 }
 
-// After both sides and the shape of out: what is left to check about out.
+// Checks out after both operands, including its shape.
 void check_out(const rapt_tensor* out, const std::vector<int64_t>& shape, const char* meaning, const Side& a,
                const Side& b) {
   require_same_device(b.name, *b.tensor, *a.tensor, a.name);
