@@ -1,7 +1,7 @@
-"""Arms of xformers, flashinfer and sageattention.
+"""xformers, flashinfer and sageattention.
 
-Called through arms.py; used where importable. sageattention multiplies Q K^T in INT8: it is marked as lossy, timed up
-to a looser bound, and its error stands beside its time.
+Called through implementations.py; used if they can be imported. sageattention multiplies Q K^T in INT8: it is marked as
+lossy, timed within a looser bound, and its error is shown beside its time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from suites import Problem
 
 
 class Xformers(Arm):
-    """xformers.ops.memory_efficient_attention, which chooses its operator (PyTorch's kernels, Triton split-K)."""
+    """xformers.ops.memory_efficient_attention, which selects its operator (PyTorch's kernels, Triton split-K)."""
 
     name, layout, family = "xformers", "bshd", "xformers.memory_efficient_attention"
 
@@ -68,7 +68,7 @@ class Xformers(Arm):
 
 
 class FlashInfer(Arm):
-    """flashinfer: single_prefill and single_decode for one sequence, else the ragged prefill wrapper, planned."""
+    """flashinfer: single_prefill and single_decode for one sequence, else the ragged prefill wrapper with a plan."""
 
     name, layout, family = "flashinfer", "bshd", "flashinfer"
 
@@ -80,7 +80,7 @@ class FlashInfer(Arm):
 
     def refusal(self, problem: Problem) -> str:
         if problem.window and problem.window[1] > 0 and not problem.causal:
-            return "windows are open to the left only"
+            return "supports windows only to the left"
         if problem.window and not problem.causal:
             return "no window without causal"
         return only(problem, dtype=["f16", "bf16"], varlen=True, window=True, softcap=True)

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""What a warm call costs the host: rapt.sdpa with and without out=, other implementations, and a bare cuLaunchKernel.
+"""The host cost of a warm call: rapt.sdpa with and without out=, other implementations, and a bare cuLaunchKernel.
 
     python3 bench/call_cost.py [--limit 6] [--output FILE.jsonl]
-    python3 bench/call_cost.py --device cpu --quick       # tries the script: there, calls are done on return
+    python3 bench/call_cost.py --device cpu --quick       # tests the script: on the CPU, calls finish before they
+    return
 
-Blocks of calls, the arms of a round in random order, each block short enough not to fill the launch queue; the clock
-stops when the last call has returned, before the GPU is done. The bare launch is timed in the same rounds by a loop in
-C (bench/launch.py); what a call costs above it is the median over rounds of the difference within a round. Python's
-loop and the call of a lambda are counted in. Exit status: 0; 1 if rapt is wrong or refuses, or exceeds --limit
-microseconds above the bare launch; 3 there is no such device, or a limit was asked for and the bare launch not
-measured.
+Measures blocks of calls, in each round in random order. A block is short enough not to fill the launch queue; the clock
+stops when the last call has returned, before the GPU is done. A loop in C (bench/launch.py) times the bare launch in
+the same rounds. The reported cost above it is the median over rounds of the difference within a round. It includes
+Python's loop and the call of a lambda. Exit status: 0; 1 if rapt is wrong or refuses, or exceeds --limit microseconds
+above the bare launch; 3 if there is no such device, or with --limit if the bare launch could not be measured.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def block(call) -> float:
 
 
 def bind(arm, inputs: Inputs, judge: Judge):
-    """(call, errors). Raises what the arm raises."""
+    """(call, errors). Raises the errors of the implementation."""
     arm.begin(inputs.problem)
     call = arm.bind(inputs)
     with arm.scope():
@@ -74,7 +74,7 @@ def bind(arm, inputs: Inputs, judge: Judge):
 
 
 def measure(bound: list, bare, rounds: int, shuffle) -> tuple[dict[str, list[float]], list[float]]:
-    """({arm: microseconds of each round}, those of the bare launch; empty without one)."""
+    """({implementation: microseconds of each round}, those of the bare launch; empty without one)."""
     us, floor = {arm.name: [] for arm, _, _ in bound}, []
     for _ in range(rounds):
         for entry in shuffle([*bound, None]):
@@ -98,16 +98,16 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, help="default 60; 5 with --quick")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument(
-        "--limit", type=float, metavar="US", help="fail where rapt costs more than this above a bare launch"
+        "--limit", type=float, metavar="US", help="fail if rapt costs this many microseconds more than a bare launch"
     )
     parser.add_argument("--output", metavar="FILE.jsonl")
-    parser.add_argument("--commit", help="default: git's")
-    parser.add_argument("--dirty", action="store_true", help="with --commit: the tree had changes")
+    parser.add_argument("--commit", help="default: from git")
+    parser.add_argument("--dirty", action="store_true", help="with --commit: the tree had uncommitted changes")
     options = parser.parse_args()
     if options.commit is None:
         options.commit, options.dirty = commit_and_dirty()
     if options.device == "cuda" and not torch.cuda.is_available():
-        print("no GPU for PyTorch here (--device cpu --quick tries the script)", file=sys.stderr)
+        print("PyTorch finds no GPU (use --device cpu --quick to test the script)", file=sys.stderr)
         return 3
     results.load_schema()  # raises before anything is measured
     return run(options)
@@ -138,7 +138,7 @@ def run(options) -> int:
 
 
 def bare_launch(stream):
-    """The floor, or None with the reason printed."""
+    """The bare launch, or None with the reason printed."""
     if stream is None:
         print("bare launch: not measured: no GPU")
         return None
@@ -151,7 +151,7 @@ def bare_launch(stream):
 
 
 def shape(options, name: str, problem: suites.Problem, arms, bare, rounds: int, failures: list[str]) -> list[dict]:
-    """Measures and prints one problem; its rows."""
+    """Measures and prints one problem; returns its rows."""
     inputs = Inputs(problem, options.device, torch.Generator(options.device).manual_seed(1))
     judge = Judge(inputs, torch.Generator().manual_seed(1))
     print(f"\n{name}  {problem.line}")
@@ -163,7 +163,7 @@ def shape(options, name: str, problem: suites.Problem, arms, bare, rounds: int, 
         try:
             call, errors = bind(arm, inputs, judge)
             bound.append((arm, call, errors))
-        except Exception as error:  # peers refuse with anything
+        except Exception as error:  # peers raise all kinds of exceptions
             print(f"  {arm.name:<16}refused: {first_line(error)}")
             if isinstance(arm, RaptArm):
                 failures.append(f"{name} {arm.name}: {first_line(error)}")
@@ -190,7 +190,7 @@ def report(options, name, problem, bound, us, floor, failures, step) -> list[dic
             + (f"  above the bare launch {above:.2f}" if floor else "")
         )
         if options.limit is not None and isinstance(arm, RaptArm) and above > options.limit:
-            failures.append(f"{name} {arm.name}: {above:.2f} us above the bare launch, the limit is {options.limit:g}")
+            failures.append(f"{name} {arm.name}: {above:.2f} us above the bare launch; the limit is {options.limit:g}")
         error = dict(error)
         found.append(
             results.row(

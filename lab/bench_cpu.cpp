@@ -124,8 +124,7 @@ class CpuBench final : public Bench {
   }
 
   // warm: all sets together are twice as large as every core's private cache, so no call finds its own last inputs
-  // there.
-  // cold: they are twice as large as the last-level cache, so every call reads from memory.
+  // there. cold: they are twice as large as the last-level cache, so every call reads from memory.
   int64_t sets_needed(const Problem& problem) const {
     const bool cold = options_.l2 == "cold";
     const int64_t target = cold ? 2 * machine_.last_level_cache() : 2 * device_.l2_bytes * device_.threads;

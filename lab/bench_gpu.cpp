@@ -1,5 +1,5 @@
-// bench on a GPU: checks each implementation (one for each --config), then samples all of them in a new random order
-// in every round. Called by bench.cpp.
+// bench on a GPU: checks each implementation (one for each --config), then samples all of them in a new random order in
+// every round. Called by bench.cpp.
 #include <fmt/format.h>
 
 #include <chrono>

@@ -1,6 +1,5 @@
 // Files of the source tree that are embedded in the program, so an installed program needs no files: case sets and
-// pages
-// of docs/. Called by the commands and by program.cpp.
+// pages of docs/. Called by the commands and by program.cpp.
 #include <map>
 #include <sstream>
 

@@ -1,5 +1,5 @@
-// rapt check: compares the library with the float64 oracle on seeded inputs, for one problem or a file of cases.
-// Called by program.cpp. check/ defines the correct results and the error bounds.
+// rapt check: compares the library with the float64 oracle on seeded inputs, for one problem or a file of cases. Called
+// by program.cpp. check/ defines the correct results and the error bounds.
 #include "check/check.h"
 
 #include <fmt/format.h>

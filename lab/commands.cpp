@@ -1,5 +1,5 @@
-// Helpers of several subcommands: device choice, contexts, option words, and how many rows the oracle computes.
-// Called by the commands.
+// Helpers of several subcommands: device choice, contexts, option words, and how many rows the oracle computes. Called
+// by the commands.
 #include "lab/commands.h"
 
 #include <charconv>
@@ -44,8 +44,7 @@ int number_of(const std::string& arch) {
 }
 
 // Throws if this GPU cannot run kernels for another architecture. It runs PTX of older ones, and machine code of its
-// own
-// generation.
+// own generation.
 void check_runs(const std::string& arch, const Device& device) {
   const int number = number_of(arch);
   if (number == 0)

@@ -1,5 +1,5 @@
-// The subcommands of rapt: their options (set by program.cpp from the command line) and exit codes.
-// Each command prints to stdout, throws Error on failure, and returns an exit code.
+// The subcommands of rapt: their options (set by program.cpp from the command line) and exit codes. Each command prints
+// to stdout, throws Error on failure, and returns an exit code.
 #pragma once
 
 #include <cstdint>
@@ -111,8 +111,7 @@ void require_ok(rapt_status status);
 std::string joined(const std::vector<std::string>& words);
 
 // The step n of the query rows that the oracle computes, chosen to limit its operations. n is odd, so all positions in
-// a
-// tile occur. 1: all rows.
+// a tile occur. 1: all rows.
 int64_t oracle_row_step(double flops);
 // "all 3972 rows", "every 7th row".
 std::string rows_checked(int64_t row_step);

@@ -1,7 +1,6 @@
 // Counts the instructions of a kernel's machine code, read directly from the cubin. This proves that a kernel that
-// claims
-// tensor cores or asynchronous copies uses those instructions. Used by the ladder and its tests. Needs no GPU and no
-// disassembler.
+// claims tensor cores or asynchronous copies uses those instructions. Used by the ladder and its tests. Needs no GPU
+// and no disassembler.
 #pragma once
 
 #include <string_view>

@@ -1,6 +1,6 @@
 // Runs GPU kernels on the CPU without a GPU. This machine's C++ compiler compiles a kernel's translation unit with the
-// sources that it includes and lab/emulation. The result is loaded and run as a check::Kernel. Called by check.cpp.
-// The emulation tests indexing, synchronisation and arithmetic. It cannot show speed, how a GPU's matrix instructions
+// sources that it includes and lab/emulation. The result is loaded and run as a check::Kernel. Called by check.cpp. The
+// emulation tests indexing, synchronisation and arithmetic. It cannot show speed, how a GPU's matrix instructions
 // round, or races that its order of threads hides.
 #pragma once
 
@@ -25,9 +25,8 @@ struct EmulatedProblem {
 inline constexpr double most_emulated = 2e8;
 
 // The problems to run for a given problem: the problem itself, or if it is too large, smaller ones of the same kind
-// with
-// the configuration that the planner chose for it. Empty if it cannot be made smaller. Throws Error{unsupported} if no
-// kernel takes it.
+// with the configuration that the planner chose for it. Empty if it cannot be made smaller. Throws Error{unsupported}
+// if no kernel takes it.
 struct EmulatedProblems {
   bool too_large = false;
   std::vector<EmulatedProblem> run;

@@ -1,7 +1,6 @@
 // Input and output files of the lab: a source of bytes with a name and a size, and a file that is written completely or
 // not at all. Used by safetensors.cpp, npy.cpp and the commands. The readers take any ByteSource, so tests and fuzzers
-// can
-// pass memory. Every failure is a rapt::Error that names the file.
+// can pass memory. Every failure is a rapt::Error that names the file.
 #pragma once
 
 #include <cstdint>
@@ -63,8 +62,7 @@ class MemorySource final : public ByteSource {
 };
 
 // Writes to a temporary name beside `path` (NewFile of files.h). commit() renames it to `path`. Without commit, or
-// after
-// a signal (see below), it leaves no file. Only one can exist at a time.
+// after a signal (see below), it leaves no file. Only one can exist at a time.
 class AtomicFile {
  public:
   explicit AtomicFile(std::string path);

@@ -1,5 +1,5 @@
-// From problem lines to compiled kernels (plan, render, compile), and the computation of occupancy.
-// Used by pack.cpp, ledger.cpp and tests.
+// From problem lines to compiled kernels (plan, render, compile), and the computation of occupancy. Used by pack.cpp,
+// ledger.cpp and tests.
 #include "lab/kernels.h"
 
 #include <fmt/format.h>

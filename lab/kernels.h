@@ -1,6 +1,5 @@
 // The GPU kernels that problem lines need: selected by planning for presets, compiled in parallel, with their
-// occupancy.
-// Used by pack.cpp, ledger.cpp and tests. Compiling needs NVRTC, but no GPU.
+// occupancy. Used by pack.cpp, ledger.cpp and tests. Compiling needs NVRTC, but no GPU.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
-// The ladder: one attention kernel for each step from a scalar loop to the shipped kernel, for the problem
-// "f16 b1 h8 q512 d64". A step's source replaces the source of a shipped family. It is generated, cached, checked and
-// timed like a shipped kernel. Called by bench (--ladder) and tests. Described in docs/ladder.md.
+// The ladder: one attention kernel for each step from a scalar loop to the shipped kernel, for the problem "f16 b1 h8
+// q512 d64". A step's source replaces the source of a shipped family. It is generated, cached, checked and timed like a
+// shipped kernel. Called by bench (--ladder) and tests. Described in docs/ladder.md.
 #pragma once
 
 #include <map>

@@ -1,6 +1,5 @@
 // rapt bench LINE --ladder: the oracle checks every step; the correct ones are timed side by side and their
-// instructions
-// are counted. A wrong step is never timed.
+// instructions are counted. A wrong step is never timed.
 #include <fmt/format.h>
 
 #include <deque>

@@ -1,6 +1,5 @@
 // The ledger: the resources of every shipped kernel on its architecture. It is checked in as
-// src/kernels/resources.json.
-// Used by pack.cpp (compare, write), info.cpp (print) and tests.
+// src/kernels/resources.json. Used by pack.cpp (compare, write), info.cpp (print) and tests.
 #pragma once
 
 #include <string>

@@ -20,8 +20,7 @@ struct LoadedProblem {
 
 // path: FILE.safetensors, or a folder in which NAME.npy is tensor NAME. words: of a problem line
 // (docs/problem-line.md). Stored shapes are [batch, heads, seqlen, dim]; with the word layout=bshd [batch, seqlen,
-// heads,
-// dim]; with cu_seqlens_q and cu_seqlens_k [total, heads, dim].
+// heads, dim]; with cu_seqlens_q and cu_seqlens_k [total, heads, dim].
 LoadedProblem load_problem(const std::string& path, const std::vector<std::string>& words);
 
 // A note if allowed sizes look like another layout, else "". For dense q and k that were read without a layout word.

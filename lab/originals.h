@@ -12,8 +12,7 @@ namespace rapt::lab {
 
 // Writes into the metadata of `output` the path of `input` and a checksum of its q, k and v. `before`: the metadata of
 // `input`; if an earlier file was quantised in part, that earlier file stays the original. Records nothing if `input`
-// holds
-// codes and names no original.
+// holds codes and names no original.
 void record_original(const std::string& input, const TensorFile& before, const std::string& output,
                      std::map<std::string, std::string>& metadata);
 

@@ -25,8 +25,8 @@ void tell(fmt::format_string<Values...> format, Values&&... values) {
   std::fputs(text.c_str(), stderr);
 }
 
-// Refuses an output file that cannot be written: its folder is missing, or it is also an input file.
-// option: "-o"; what: "the input". An empty path means no output.
+// Refuses an output file that cannot be written: its folder is missing, or it is also an input file. option: "-o";
+// what: "the input". An empty path means no output.
 void check_output_file(const char* option, const std::string& path, const char* what = "",
                        const std::string& input = "");
 

@@ -1,6 +1,6 @@
-// The rapt program: parses the command line, runs a command, turns errors into a sentence and an exit code.
-// Called by main(). Exit codes: 0 success, 1 a check failed, 2 wrong input or usage, 3 something in the environment is
-// missing or failed.
+// The rapt program: parses the command line, runs a command, turns errors into a sentence and an exit code. Called by
+// main(). Exit codes: 0 success, 1 a check failed, 2 wrong input or usage, 3 something in the environment is missing or
+// failed.
 #include "lab/program.h"
 
 #include <fmt/format.h>

@@ -1,6 +1,5 @@
 // A progress line on the terminal, shown from the first second on: the current item, and how far the slow loops of
-// check/
-// are. Called by the commands. Prints nothing if stderr is not a terminal.
+// check/ are. Called by the commands. Prints nothing if stderr is not a terminal.
 #pragma once
 
 #include <chrono>

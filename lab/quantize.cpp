@@ -190,8 +190,7 @@ Quantized quantize_one(const AttentionInput& input, DType dtype, ScaleKind kind,
 }
 
 // The words that rapt run needs beside the tensors; load.cpp reads them. `before`: words of the input about tensors
-// that
-// were quantised earlier; they are kept.
+// that were quantised earlier; they are kept.
 std::string words_of(const std::vector<Quantized>& all, const Preparation& how, const std::string& layout,
                      const std::string& before) {
   std::string words;

@@ -1,6 +1,5 @@
 // The options of rapt quantize and rapt calibrate, and their common parts: the q, k and v of a file, and static scales
-// as
-// a file. Called by program.cpp and tests.
+// as a file. Called by program.cpp and tests.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,5 @@
-// BenchRow: one measurement, as bench prints it and as results/ stores it (schema: docs/results-schema.json).
-// Called by bench and tests.
+// BenchRow: one measurement, as bench prints it and as results/ stores it (schema: docs/results-schema.json). Called by
+// bench and tests.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

@@ -1,5 +1,5 @@
-// The measured peak of this machine: fused multiply-adds on registers, and sums over a large buffer.
-// Called by bench. Each loop is compiled for its own instruction set; the CPU's features select one.
+// The measured peak of this machine: fused multiply-adds on registers, and sums over a large buffer. Called by bench.
+// Each loop is compiled for its own instruction set; the CPU's features select one.
 #include "lab/roof.h"
 
 #include <algorithm>

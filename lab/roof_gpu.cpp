@@ -1,5 +1,5 @@
-// Compiles the loops of roof_gpu.cuh and times each several times with events. The fastest run is used.
-// Called by bench.
+// Compiles the loops of roof_gpu.cuh and times each several times with events. The fastest run is used. Called by
+// bench.
 #include "lab/roof_gpu.h"
 
 #include <algorithm>

@@ -1,7 +1,6 @@
 // The part of CUDA that is needed to run a kernel's source on a CPU. The threads of a block are fibers. A fiber runs
-// until
-// it waits for other threads; then the next one runs. Included before the kernel's .cuh, by tests and by the units that
-// lab/emulate.cpp compiles. A process runs one kernel at a time.
+// until it waits for other threads; then the next one runs. Included before the kernel's .cuh, by tests and by the
+// units that lab/emulate.cpp compiles. A process runs one kernel at a time.
 // The emulation tests indexing, missing or divergent synchronisation, and arithmetic. It cannot show speed, or races
 // that its order of threads hides.
 #pragma once
@@ -40,9 +39,8 @@ class Block {
   static constexpr int lanes = 32;
 
   // The order in which warps run. first_ahead, last_ahead: the first or last warp runs until it waits for others, as
-  // far
-  // ahead of them as on a GPU. mixed: a random warp runs past a few places where its lanes wait for each other, then
-  // another.
+  // far ahead of them as on a GPU. mixed: a random warp runs past a few places where its lanes wait for each other,
+  // then another.
   enum class Turns { first_ahead, last_ahead, mixed };
 
   // Runs body() for every thread of a block.
@@ -71,8 +69,7 @@ class Block {
 
  private:
   // A point to resume from. It uses the compiler's setjmp: libc's contexts make a system call for each switch, which
-  // takes
-  // ten times as long as all other work.
+  // takes ten times as long as all other work.
   struct Place {
     void* words[5];
   };

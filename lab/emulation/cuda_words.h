@@ -1,6 +1,5 @@
 // The CUDA keywords, types and functions that kernels and their variants use, for sources that a host compiler
-// compiles.
-// Included before the kernel's .cuh.
+// compiles. Included before the kernel's .cuh.
 #pragma once
 
 #include <algorithm>

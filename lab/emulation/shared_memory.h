@@ -1,7 +1,6 @@
 // Shared memory of kernels that lab/emulate.cpp compiles. Included before the unit's source. Arrays declared in a
-// kernel
-// become static, because one block runs at a time. lab/emulate.cpp turns `extern` arrays into pointers to the array
-// below.
+// kernel become static, because one block runs at a time. lab/emulate.cpp turns `extern` arrays into pointers to the
+// array below.
 #pragma once
 
 #include "cuda_words.h"

@@ -63,9 +63,9 @@ sdpa.__doc__ = _signature.DOC
 
 def prepare(q, k, v, **options) -> None:
     """Does all work of sdpa() with the same arguments except the launch: plans, compiles, loads, sizes the workspace.
+
     Reads shapes, strides, dtypes and alignment, never contents. Use it to warm up before serving or before capturing a
-    CUDA
-    graph. A different seqlen alone never needs a new kernel. Returns None; raises like sdpa().
+    CUDA graph. A different seqlen alone never needs a new kernel. Returns None; raises like sdpa().
     """
     front_of(q).prepare(q, k, v, **options)
 

@@ -1,6 +1,5 @@
 """Types of rapt's public functions. An Array is one of PyTorch, JAX, CuPy or NumPy. All arrays of a call are of the
-same
-framework.
+same framework.
 """
 
 import os

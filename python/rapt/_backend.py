@@ -1,4 +1,5 @@
 """The registered frameworks: for the array types of each, its implementation of every operation (a Front).
+
 The modules of frameworks fill the tables; rapt/__init__.py and _dispatch.py read them. Imports nothing of the package.
 """
 
@@ -9,8 +10,7 @@ from typing import Any, Callable, NamedTuple
 
 class Front(NamedTuple):
     """The operations for arrays of one framework. sdpa, prepare and explain take the arguments of rapt.sdpa; merge
-    those of
-    rapt._core.merge; the others take arrays and a dictionary of checked options (_quantize.py, _products.py).
+    those of rapt._core.merge; the others take arrays and a dictionary of checked options (_quantize.py, _products.py).
     """
 
     sdpa: Callable[..., Any]
@@ -31,8 +31,7 @@ def tracing() -> bool:
 
 
 # Key: the name of the module of the array's type. torch.compile can guard such a look-up, but not one by type. Only
-# eager
-# calls fill the table: a change during tracing would break the guards.
+# eager calls fill the table: a change during tracing would break the guards.
 fronts: dict[str, Front] = {}
 calls: dict[str, Callable[..., Any]] = {}  # fronts[name].sdpa: saves one look-up in the most frequent call
 

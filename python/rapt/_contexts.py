@@ -16,7 +16,9 @@ _living = weakref.WeakValueDictionary()  # {number: Context}
 
 class Context:
     """Owns threads, plans and workspaces. Thread-safe. Calls without a context share the process default.
+
     A copy is the same context. It cannot be pickled, because threads and workspaces belong to their process.
+
     Args:
         num_threads: number of CPU threads. Default: 0, as many as affinity and the cgroup quota allow.
     """

@@ -1,4 +1,5 @@
 """Selects the code for a call by the type of q. Used by rapt/__init__.py, _quantize.py and _products.py.
+
 Reads _backend.py, where the frameworks' modules register. Loads such a module at the first array of its framework. The
 caller has then already imported the framework.
 """

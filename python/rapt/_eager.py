@@ -1,5 +1,6 @@
 """quantize, fake_quantize, qk and gemm on arrays that rapt._core reads in place (NumPy, CuPy, PyTorch): outputs are
 allocated here, the compiled module fills them.
+
 Used by the frameworks' modules.
 """
 

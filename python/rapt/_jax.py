@@ -1,4 +1,5 @@
 """JAX arrays: rapt as XLA foreign functions ("rapt_sdpa", "rapt_merge"), eager and under jit, on XLA's stream.
+
 Loaded by _dispatch.py at the first JAX array. Arrays (_signature.OPERANDS) and attributes have the order of the common
 table; python/src/xla.cpp reads them in that order.
 Not differentiable (JAX raises an error). vmap runs one call after another.

@@ -1,6 +1,5 @@
 """quantize, fake_quantize, qk and gemm on JAX arrays: XLA foreign functions, like attention (_jax.py), which exports
-them.
-The orders of operands and numbers are those of python/src/xla_operators.cpp.
+them. The orders of operands and numbers are those of python/src/xla_operators.cpp.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 """Decodes FP8 codes to numbers and rotates channels, with a framework's own operations: the parts of fake_quantize().
+
 Used by _eager.py, _torch_fp8.py and _jax_operators.py. Each passes a Numbers with the operations that NumPy and the
 other frameworks name differently. torch.compile and jax.jit trace this code.
 """
@@ -12,8 +13,7 @@ from ._outputs import Quantized, logical_sizes
 
 MOST_CHANNELS = 256  # of one rotation
 # The largest values that round to a number of the format if larger numbers existed. E5M2's limit is a tie between an
-# odd
-# and an even number; it rounds to the even one, which is too large.
+# odd and an even number; it rounds to the even one, which is too large.
 LAST_E4M3, LAST_E5M2, LAST_SIM8 = 464.0, 61440.0, 448.0 + 448.0 / 255.0
 
 

@@ -1,4 +1,5 @@
 """Quantized, the result of quantize, and the shapes and dtypes of outputs of quantize, qk and gemm, for all frameworks.
+
 Used by _quantize.py and the modules of frameworks. torch.compile traces this code, so sizes may be symbolic.
 """
 
@@ -35,8 +36,7 @@ class Quantized(NamedTuple):
 
     def options(self, name: str) -> dict[str, Any]:
         """Keyword arguments for these codes as the argument `name` ("q", "k" or "v"): {name}_descale, {name}_scales,
-        for uint8
-        codes {name}_dtype, and for smoothed keys k_mean.
+        for uint8 codes {name}_dtype, and for smoothed keys k_mean.
         """
         if name not in ("q", "k", "v"):
             raise InvalidArgument(f"name = {name!r}: must be 'q', 'k' or 'v'")

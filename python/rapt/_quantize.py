@@ -1,4 +1,5 @@
 """rapt.quantize and rapt.fake_quantize: signatures and checks of arguments, before a framework is called.
+
 Exported by rapt/__init__.py. The frameworks' modules compute them: _eager.py for those that rapt._core reads, and
 _torch_fp8.py, _jax_operators.py. torch.compile traces this code, so sizes may be symbolic.
 """

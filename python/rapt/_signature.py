@@ -1,4 +1,5 @@
 """The parameters of rapt.sdpa (the same for prepare() and explain()), and its docstring.
+
 Names, defaults and kinds come from the compiled module, which has them from one table
 (src/arguments/sdpa_arguments.h). This module converts them to the forms that the frameworks' modules need.
 """

@@ -1,5 +1,6 @@
 """PyTorch tensors. Eager calls go directly to rapt._core, which reads the tensors through DLPack's C exchange. If
 something must trace or differentiate the call (_torch_operators.py lists the cases), the operators take it.
+
 Loaded by _dispatch.py at the first tensor.
 """
 
@@ -76,8 +77,7 @@ def _default_threads() -> int:
 
 def context_for(threads: int) -> Context | None:
     """The context for CPU calls without one, if torch.set_num_threads() sets fewer threads than rapt's default.
-    rapt._core
-    keeps it for this number of threads.
+    rapt._core keeps it for this number of threads.
     """
     return Context(threads) if threads < _default_threads() else None
 

@@ -132,6 +132,7 @@ def written(tensors: tuple) -> None:
 def empty_strided_cuda():
     """The allocation function of TorchInductor's programs. It takes half the time of empty_like, which is most of a
     call's.
+
     It is not public, so it may be missing.
     """
     guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)

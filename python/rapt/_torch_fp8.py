@@ -1,7 +1,6 @@
 """quantize, fake_quantize, qk and gemm on PyTorch tensors. Eager calls go to rapt._core. If something must trace or
 differentiate the call (_torch_operators.py lists the cases), the operators rapt::quantize, rapt::qk, rapt::gemm and
-their
-_out forms take it.
+their _out forms take it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Information for PyTorch's tools: floating-point operations (torch.utils.flop_counter), and the problem of each call
-in a
-profile (torch.profiler). Used by _torch.py, _torch_operators.py and _torch_fp8.py.
+in a profile (torch.profiler). Used by _torch.py, _torch_operators.py and _torch_fp8.py.
 """
 
 from __future__ import annotations

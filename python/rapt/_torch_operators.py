@@ -1,6 +1,5 @@
 """PyTorch operators: rapt::sdpa, rapt::sdpa_out and rapt::merge. They are for torch.compile, fake tensors, subclasses
-of
-tensors, tracers, autograd and torch.func, which cannot see an eager call (_torch.py). Their implementations call
+of tensors, tracers, autograd and torch.func, which cannot see an eager call (_torch.py). Their implementations call
 rapt._core. There is no backward and no forward-mode derivative: the operators' autograd kernels raise.
 """
 

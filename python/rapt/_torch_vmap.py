@@ -1,6 +1,6 @@
 """torch.vmap over rapt's PyTorch operators: the mapped dimension is merged into the batch, so there is one call. If
-that
-is impossible (sinks, scales of a whole tensor, packed sequences), there is one call after another.
+that is impossible (sinks, scales of a whole tensor, packed sequences), there is one call after another.
+
 Registered by _torch_operators.py and _torch_fp8.py, with rules for torch.library.register_vmap.
 """
 
@@ -57,8 +57,7 @@ def _one_by_one(operator, info, in_dims, values, options):
 
 def rule(operator, names: tuple[str, ...], joined):
     """The vmap rule of an operator with these arguments. joined(size, given, dims) -> (outputs, dimensions), or None if
-    the
-    calls cannot become one.
+    the calls cannot become one.
     """
 
     def mapped(info, in_dims, *values, **options):

@@ -38,8 +38,7 @@ def memory_order(strides) -> list[int]:
 
 def order_for(strides, rank: int, in_order: bool) -> list[int]:
     """The order of dimensions of a new array of this rank: that of an array with these strides, if it has the same rank
-    and
-    in_order is true.
+    and in_order is true.
     """
     return memory_order(strides) if in_order and rank == len(strides) else list(range(rank))
 

@@ -218,8 +218,7 @@ bool has_elements(const DLTensor& tensor) {
 }
 
 // Reports an array that its framework could not describe (the exception is set). For some (meta, sparse tensors, those
-// of
-// vmap) the framework's text may be a page long, so only its first line is used.
+// of vmap) the framework's text may be a page long, so only its first line is used.
 void refuse_reading(const Framework& framework, const char* argument, PyObject* object) {
   const bool by_rapt = PyErr_ExceptionMatches(PyExc_ValueError) != 0;  // an error sentence of the framework's view()
   const std::string words = take_error();
@@ -257,8 +256,7 @@ int64_t integer_of(const Ref& answer) {
 }
 
 // A storage can become smaller than its views (FSDP frees parameters in this way). Checked only on the CPU, where it
-// costs
-// little; on GPUs such an address is invalid anyway.
+// costs little; on GPUs such an address is invalid anyway.
 void refuse_lost_storage(const Framework& framework, const char* argument, PyObject* object,
                          const rapt_tensor& tensor) {
   int64_t last = 0;  // offset of the last element; PyTorch has no negative strides

@@ -68,8 +68,8 @@ struct Array {
 // Thrown for an array inside a transformation (torch.func.vmap): only the framework's operators can read it.
 struct Transformed : PythonError {};
 
-// Fills `array` from an object of `framework`. Throws PythonError with a sentence that names `argument`.
-// `made_here`: an output of allocate_array() and similar functions, which needs no checks.
+// Fills `array` from an object of `framework`. Throws PythonError with a sentence that names `argument`. `made_here`:
+// an output of allocate_array() and similar functions, which needs no checks.
 void read_array(const Framework& framework, const char* argument, PyObject* object, Array& array,
                 bool made_here = false);
 

@@ -129,8 +129,7 @@ class Call {
   bool given(int p) const { return args_[p] != Py_None; }
 
   // True if something records operations on arrays (torch.jit.trace, make_fx, forward-mode derivatives, a profiler): it
-  // would
-  // not see the call.
+  // would not see the call.
   bool traced() const {
     static PyObject* const current_level = PyUnicode_InternFromString("_current_level");
     static PyObject* const recording = PyUnicode_InternFromString("_is_profiler_enabled");
@@ -279,8 +278,7 @@ class Call {
   }
 
   // A new output with q's shape, dtype and order. On GPUs it uses a faster function if possible, which supports only
-  // the
-  // current GPU and tensors without gaps.
+  // the current GPU and tensors without gaps.
   Ref like_q() const {
     const Layout q(*call_.q, swapped_);
     if (call_.q->device.type == RAPT_DEVICE_CUDA && framework_->empty_strided && q.is_dense()) {

@@ -1,8 +1,6 @@
 // DLPack 1.3: the structs that PyTorch, CuPy and others use to describe arrays, and the table of C functions that a
-// Python
-// array type can have as `__dlpack_c_exchange_api__` (https://dmlc.github.io/dlpack/latest/c_api.html). Own
-// declarations of
-// the used parts; tests/python/test_abi.py compares them with the header that PyTorch ships.
+// Python array type can have as `__dlpack_c_exchange_api__` (https://dmlc.github.io/dlpack/latest/c_api.html). Own
+// declarations of the used parts; tests/python/test_abi.py compares them with the header that PyTorch ships.
 #pragma once
 
 #include <cstdint>

@@ -27,8 +27,7 @@ void Negated::set(Ref method, PyObject* examples) {
 }
 
 // PyTorch's Tensor is one pointer. The Python object holds it after its header, and `_cdata` is its value. Every object
-// that
-// Python can pass here owns its tensor, so the pointer is there.
+// that Python can pass here owns its tensor, so the pointer is there.
 bool Negated::find_place(PyObject* one, PyObject* other) {
   const auto holds = [](PyObject* object, size_t place) {
     const Ref address(checked(PyObject_GetAttrString(object, "_cdata")));

@@ -1,8 +1,6 @@
 // The parameters of rapt.sdpa, prepare and explain: those that call.cpp reads with its own code, and one for each row
-// of
-// src/arguments/sdpa_arguments.h; and how the values of a vectorcall are ordered. Used by call.cpp and xla.cpp. Python
-// code
-// (operators, JAX's attributes, rules) gets the same rows from sdpa_table().
+// of src/arguments/sdpa_arguments.h; and how the values of a vectorcall are ordered. Used by call.cpp and xla.cpp.
+// Python code (operators, JAX's attributes, rules) gets the same rows from sdpa_table().
 #pragma once
 
 #include <algorithm>

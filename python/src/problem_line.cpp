@@ -1,6 +1,5 @@
 // parse_problem(line): a problem line as a dict for bench/, so the grammar (docs/problem-line.md) has one
-// implementation.
-// In this folder only this file uses the library's own Problem; all others use the C ABI.
+// implementation. In this folder only this file uses the library's own Problem; all others use the C ABI.
 #include "problem_line.h"
 
 #include <new>

@@ -1,10 +1,7 @@
 // rapt.sdpa and rapt.merge for XLA: foreign functions that JAX calls, also under jit. Operands of sdpa: q, k, v, then
-// the
-// optional arrays whose bits are set in `arrays`, in the table's order. Results: out and, on request, lse. Numbers come
-// in
-// two attributes, `integers` (s64: see below) and `numbers` (f64: the table's real numbers); python/rapt/_jax.py makes
-// both
-// from the same rows. The attribute `context` is a rapt.Context's number, or 0.
+// the optional arrays whose bits are set in `arrays`, in the table's order. Results: out and, on request, lse. Numbers
+// come in two attributes, `integers` (s64: see below) and `numbers` (f64: the table's real numbers);
+// python/rapt/_jax.py makes both from the same rows. The attribute `context` is a rapt.Context's number, or 0.
 #include "xla.h"
 
 #include <algorithm>
@@ -64,8 +61,7 @@ rapt_status attend(XlaReading& reading, void* stream) {
 }
 
 // Operands: the parts' outs, their lses, then sinks if integers[1] is 1. integers[0] is the number of parts. Results:
-// out
-// and, on request, lse.
+// out and, on request, lse.
 rapt_status merge_parts(XlaReading& reading, void* stream) {
   const int64_t* const integers = reading.integers(2);
   if (!reading.fine()) return RAPT_OK;

@@ -1,8 +1,6 @@
 // The C interface through which XLA (JAX) calls foreign functions, version 0.x: own declarations of the parts that
-// xla.cpp
-// uses. Layouts: xla/ffi/api/c_api.h of OpenXLA. tests/python/test_abi.py compares sizes and offsets with the header
-// that
-// jaxlib ships.
+// xla.cpp uses. Layouts: xla/ffi/api/c_api.h of OpenXLA. tests/python/test_abi.py compares sizes and offsets with the
+// header that jaxlib ships.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,5 @@
 // Converts XLA's call frame to rapt_tensor views and numbers, and returns the result. Used by xla.cpp (attention,
-// merge)
-// and xla_operators.cpp (quantize, qk, gemm).
+// merge) and xla_operators.cpp (quantize, qk, gemm).
 #pragma once
 
 #include <memory>
@@ -24,8 +23,7 @@ class XlaReading {
   const std::string& sentence() const { return sentence_; }
   bool fine() const { return sentence_.empty(); }
   // The next argument or result. dtype: the format of its bytes, or RAPT_DTYPE_NONE for its own dtype. swapped: of rank
-  // 4 and
-  // [batch, seqlen, heads, dim]. Null, with a sentence, if there is none.
+  // 4 and [batch, seqlen, heads, dim]. Null, with a sentence, if there is none.
   const rapt_tensor* argument(const char* name, int32_t dtype = RAPT_DTYPE_NONE, bool swapped = false) {
     return next(frame_.args, arguments_, name, dtype, swapped);
   }

@@ -1,5 +1,5 @@
-// RAPT_CHECK_CONTENTS: copies lists and masks from the GPU to the host and checks them by the CPU's rules.
-// Called by sdpa.cpp. Synchronises the stream.
+// RAPT_CHECK_CONTENTS: copies lists and masks from the GPU to the host and checks them by the CPU's rules. Called by
+// sdpa.cpp. Synchronises the stream.
 #pragma once
 
 #include "problem/problem.h"

@@ -1,5 +1,5 @@
-// Checks the rules in the rows of sdpa_arguments.h for one call: dtypes, device, shapes, ranges of values.
-// Used by arguments.cpp, which checks rules about several arguments. Throws Error with argument, value and rule.
+// Checks the rules in the rows of sdpa_arguments.h for one call: dtypes, device, shapes, ranges of values. Used by
+// arguments.cpp, which checks rules about several arguments. Throws Error with argument, value and rule.
 #pragma once
 
 #include <array>
@@ -25,8 +25,7 @@ class Sizes {
 };
 
 // Checks each tensor alone, against q's device, and against the sizes. Adds unknown sizes to `sizes`. Does not check
-// the
-// shapes of scales, because they depend on the kinds of scales.
+// the shapes of scales, because they depend on the kinds of scales.
 void check_tensor_rows(const rapt_sdpa_args& args, bool packed, Sizes& sizes);
 // Checks each value that is given.
 void check_scalar_rows(const rapt_sdpa_args& args);

@@ -1,6 +1,5 @@
 // Rules about single tensors and pairs of tensors: shape, dtype, device, memory. Each throws Error with argument, value
-// and
-// rule. Called by arguments.cpp, merge.cpp, quantize_rules.cpp and products.cpp before anything runs. Never reads
+// and rule. Called by arguments.cpp, merge.cpp, quantize_rules.cpp and products.cpp before anything runs. Never reads
 // contents.
 #pragma once
 
@@ -38,8 +37,7 @@ void require_scale_shape(const char* name, const rapt_tensor& tensor, ScaleKind 
 void require_same_device(const char* name, const rapt_tensor& tensor, const rapt_tensor& first, const char* first_name);
 
 // check_output_layout: an output must not overlap itself. check_disjoint: two tensors must not share a byte, unless
-// both
-// are only read.
+// both are only read.
 void check_output_layout(const char* name, const rapt_tensor& tensor);
 void check_disjoint(const char* name_a, const rapt_tensor& a, const char* name_b, const rapt_tensor& b);
 // The same check of one tensor against several.

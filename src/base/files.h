@@ -41,8 +41,7 @@ std::string fresh_name(const std::string& target);
 
 // Replaces `target` completely or not at all. It writes a new temporary file in the same folder, synchronises it, then
 // renames it. Without commit() it leaves no file. Functions return "" or the failure. The failure contains no file
-// names, so
-// that the same failure is reported only once.
+// names, so that the same failure is reported only once.
 class NewFile {
  public:
   // `directory` must stay open. `temporary` is a fresh_name().

@@ -1,6 +1,5 @@
-// The GPUs of this process: their properties, their primary contexts, and the context that a call runs in.
-// Called by sdpa, the context of rapt, check and lab. ContextScope runs in every call, so it makes as few driver calls
-// as
+// The GPUs of this process: their properties, their primary contexts, and the context that a call runs in. Called by
+// sdpa, the context of rapt, check and lab. ContextScope runs in every call, so it makes as few driver calls as
 // possible.
 #include <array>
 #include <atomic>

@@ -1,5 +1,5 @@
-// rapt's interface to the CUDA driver: opens libcuda at run time; functions, contexts, kernels, launches.
-// Used by context.cpp, host halves of kernel families, check/ and lab/. Independent of compilation and attention.
+// rapt's interface to the CUDA driver: opens libcuda at run time; functions, contexts, kernels, launches. Used by
+// context.cpp, host halves of kernel families, check/ and lab/. Independent of compilation and attention.
 #pragma once
 
 #include <cstddef>
@@ -32,8 +32,7 @@ const Device& device(int index);
 // Makes a context of GPU `index` current for a scope. It uses the stream's own context (an error if that belongs to
 // another device); for a default stream the current context if it is of that device, else the device's primary context,
 // which it retains for the process. A default stream (null, 1 or 2) has no context of its own. On one thread, scopes
-// must
-// end in reverse order.
+// must end in reverse order.
 class ContextScope {
  public:
   ContextScope(int index, StreamHandle stream);
@@ -70,8 +69,8 @@ struct KernelAttributes {
 // Waits for the stream, then copies.
 void copy_to_host(void* to, const void* from, size_t bytes, StreamHandle stream);
 
-// One kernel of one image, loaded for every device (cuLibraryLoadData). Its entry is "rapt_kernel".
-// Must be created in a ContextScope. Thread-safe afterwards.
+// One kernel of one image, loaded for every device (cuLibraryLoadData). Its entry is "rapt_kernel". Must be created in
+// a ContextScope. Thread-safe afterwards.
 class Kernel {
  public:
   Kernel(const void* image, size_t bytes, const char* entry);

@@ -1,5 +1,5 @@
-// Opens libcuda once in a process, fills the function table, and turns the driver's results into sentences.
-// All other files of src/cuda use it. Nothing is opened before a GPU is needed.
+// Opens libcuda once in a process, fills the function table, and turns the driver's results into sentences. All other
+// files of src/cuda use it. Nothing is opened before a GPU is needed.
 #include "cuda/driver.h"
 
 #include <dlfcn.h>

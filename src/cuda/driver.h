@@ -1,8 +1,7 @@
 // The part of the CUDA driver API that rapt uses: handles, structs, values, the function table. Declared here, so
-// building
-// rapt does not need cuda.h of a toolkit. Names of functions and values are NVIDIA's; layouts are valid from CUDA 12.0
-// on.
-// Included by src/cuda/*.cpp, the tests' stand-in for libcuda, and lab code that needs calls beyond cuda.h.
+// building rapt does not need cuda.h of a toolkit. Names of functions and values are NVIDIA's; layouts are valid from
+// CUDA 12.0 on. Included by src/cuda/*.cpp, the tests' stand-in for libcuda, and lab code that needs calls beyond
+// cuda.h.
 #pragma once
 
 #include <cstddef>

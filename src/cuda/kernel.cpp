@@ -1,5 +1,5 @@
-// Kernel: loads an image into the driver, prepares it for a device, and launches it with one driver call.
-// Created and prepared by the context of rapt, check and lab.
+// Kernel: loads an image into the driver, prepares it for a device, and launches it with one driver call. Created and
+// prepared by the context of rapt, check and lab.
 #include <array>
 #include <atomic>
 #include <cstdint>

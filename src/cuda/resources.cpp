@@ -1,5 +1,5 @@
-// Owners of driver handles: device memory, streams, events and graphs. Create each in a ContextScope.
-// Used by lab, check, tests and the workspaces of calls. Destructors never throw, and do nothing in a forked child.
+// Owners of driver handles: device memory, streams, events and graphs. Create each in a ContextScope. Used by lab,
+// check, tests and the workspaces of calls. Destructors never throw, and do nothing in a forked child.
 #include <utility>
 
 #include "base/error.h"

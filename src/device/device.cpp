@@ -13,8 +13,7 @@ namespace {
 
 // The properties that a compute capability fixes. Source: the CUDA C++ Programming Guide, "Technical Specifications per
 // Compute Capability". A block can use 1 KiB less than a multiprocessor's shared memory. Barriers: cuda_occupancy.h of
-// CUDA
-// 13.0, cudaOccMaxBlocksPerSMBlockBarrierLimit.
+// CUDA 13.0, cudaOccMaxBlocksPerSMBlockBarrierLimit.
 struct Capability {
   int sm;
   int smem_per_sm_kib;
@@ -28,10 +27,8 @@ constexpr Capability capabilities[] = {
 constexpr int registers_per_sm = 65536;  // the same for all
 
 // GPUs by capability, smallest first. An entry without a name stands for an architecture: Jetson AGX Orin, B300 (same
-// as
-// the B200), GB10. Multiprocessors and L2 are from NVIDIA's whitepapers (A100, GA102, Ada, H100, RTX Blackwell), data
-// sheets
-// (A10, L4, L40S, H200) and tuning guide (B200). The H100 is the SXM5 version.
+// as the B200), GB10. Multiprocessors and L2 are from NVIDIA's whitepapers (A100, GA102, Ada, H100, RTX Blackwell),
+// data sheets (A10, L4, L40S, H200) and tuning guide (B200). The H100 is the SXM5 version.
 struct Card {
   const char* name;
   int sm;

@@ -1,5 +1,5 @@
-// Device: the properties of one machine that planning may use, read from the machine or from a preset.
-// Used by plan.cpp and the kernel families. It is plain data, so tests can plan for any machine.
+// Device: the properties of one machine that planning may use, read from the machine or from a preset. Used by plan.cpp
+// and the kernel families. It is plain data, so tests can plan for any machine.
 #pragma once
 
 #include <cstdint>

@@ -24,8 +24,7 @@ struct Request {
 };
 
 // SHA-256 (64 hex digits) over the unit, every file that it reaches, arch and options. It does not include the
-// compiler:
-// the cache's key adds the NVRTC version, and a pack has it in its manifest.
+// compiler: the cache's key adds the NVRTC version, and a pack has it in its manifest.
 std::string signature(const Request& request);
 
 // The report of ptxas about a kernel (from the log; PTX has none until a driver compiles it).

@@ -1,6 +1,5 @@
 // Compiles a unit with NVRTC: the NVRTC program, options, error sentences. Thread-safe, because NVRTC is thread-safe
-// for
-// different programs. Called by the store, by packs and by the lab.
+// for different programs. Called by the store, by packs and by the lab.
 #include "jit/nvrtc.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Declarations of NVRTC's functions (without a toolkit header), and the opened NVRTC of this process.
-// Used only inside src/jit.
+// Declarations of NVRTC's functions (without a toolkit header), and the opened NVRTC of this process. Used only inside
+// src/jit.
 #pragma once
 
 #include <array>
@@ -47,8 +47,8 @@ struct CompilerNeeds {
 const Nvrtc* find_nvrtc(const CompilerNeeds& needs, std::string* why);
 
 // The architecture to compile for a GPU of architecture `arch`: `arch` itself if this NVRTC supports it, else the
-// newest
-// one below it of the same major version, whose code also runs there; "" if there is none. Throws if `arch` is invalid.
+// newest one below it of the same major version, whose code also runs there; "" if there is none. Throws if `arch` is
+// invalid.
 std::string known_architecture(const Compiler& compiler, const std::string& arch);
 // `arch` and the older ones whose code runs on its GPUs, newest first. For PTX only `arch` itself.
 std::vector<std::string> architectures_that_run_on(const std::string& arch);

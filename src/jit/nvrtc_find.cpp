@@ -1,6 +1,5 @@
 // Finds and opens NVRTC: $RAPT_NVRTC, else the loader's path, pip's package, toolkit folders. Each library is opened
-// once
-// in a process. It keeps the result of each place for the error message.
+// once in a process. It keeps the result of each place for the error message.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <glob.h>

@@ -1,5 +1,5 @@
-// A pack opened for reading. Its index is in memory; its images stay on disk until they are needed.
-// Used by store.cpp. write_pack() of jit.h writes packs.
+// A pack opened for reading. Its index is in memory; its images stay on disk until they are needed. Used by store.cpp.
+// write_pack() of jit.h writes packs.
 #pragma once
 
 #include <map>
@@ -15,8 +15,7 @@ namespace rapt::jit {
 class Pack {
  public:
   // Reads and checks the index. Throws Error{environment} with the path and the fault. Unless `trust_any`, refuses a
-  // pack
-  // that anyone but this user and root could have written.
+  // pack that anyone but this user and root could have written.
   static std::shared_ptr<const Pack> open(const std::string& path, bool trust_any);
 
   // True if the pack has the image and it is sound. Otherwise `why` gets the fault, if there is one.

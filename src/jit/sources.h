@@ -10,8 +10,7 @@
 namespace rapt::jit {
 
 // The sources for NVRTC. Each #include line has the file's full name ("shared/dtype.h"), because NVRTC looks names up
-// as
-// written and does not know the including file's folder.
+// as written and does not know the including file's folder.
 struct Sources {
   std::string unit;
   std::map<std::string, std::string> headers;  // exactly the reachable files

@@ -1,7 +1,6 @@
 // Provides images from memory, packs, the cache directory, or NVRTC. Only one thread fetches a key; others wait for it.
 // Created by a context at its first GPU call, and by the lab. Without NVRTC the cache is not used, because its keys
-// contain
-// the compiler's version.
+// contain the compiler's version.
 #include <algorithm>
 #include <atomic>
 #include <chrono>

@@ -1,6 +1,5 @@
 // rapt_merge: merges partial states of the same queries over disjoint keys. Checks the call, and computes it on the
-// CPU.
-// Called by c_api.cpp. Parts are added in the given order, in double, so every run gives the same result.
+// CPU. Called by c_api.cpp. Parts are added in the given order, in double, so every run gives the same result.
 #include <algorithm>
 #include <cmath>
 #include <limits>

@@ -1,5 +1,5 @@
-// What the user probably meant by an unknown word of a problem line, or by sizes in an unusual order.
-// Used by parse.cpp, validate.cpp and the lab.
+// What the user probably meant by an unknown word of a problem line, or by sizes in an unusual order. Used by
+// parse.cpp, validate.cpp and the lab.
 #pragma once
 
 #include <cstdint>

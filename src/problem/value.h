@@ -1,6 +1,5 @@
 // WordReader: reads the values of a problem line's words (numbers, lists, choices, files of lengths). Its messages
-// contain
-// the word. Base class of LineReader in parse.cpp. It does not know the meaning of the values.
+// contain the word. Base class of LineReader in parse.cpp. It does not know the meaning of the values.
 #pragma once
 
 #include <algorithm>

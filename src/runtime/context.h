@@ -1,6 +1,5 @@
 // Context: all that outlives a call. CPU threads and their scratch memory, workspaces of calls without their own, GPU
-// plans.
-// Created by c_api.cpp (one process default, others by handle). Thread-safe: CPU calls run one at a time.
+// plans. Created by c_api.cpp (one process default, others by handle). Thread-safe: CPU calls run one at a time.
 #pragma once
 
 #include <atomic>
@@ -22,8 +21,7 @@ struct Family;
 struct ContextOptions {
   int threads = 0;  // CPU. 0: cpu::available_threads()
   // For the lab: the target of GPU kernels ("compute_89"), device sources that replace built-in ones of the same name,
-  // config
-  // words that override the planner's choice, and the options of the store.
+  // config words that override the planner's choice, and the options of the store.
   std::string arch = {};
   std::map<std::string, std::string> files = {};
   std::string config = {};
@@ -40,8 +38,7 @@ class Context {
   static Context& process_default();
 
   // Created at first use, and again in a forked child, where the parent's threads do not exist. It uses no lock: a lock
-  // that
-  // another thread holds during a fork would stay locked in the child forever.
+  // that another thread holds during a fork would stay locked in the child forever.
   CpuResources& cpu();
 
   // Created at first use. Needs no GPU until something is loaded.

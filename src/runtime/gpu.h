@@ -1,5 +1,5 @@
-// The GPU part of a context: plans that are compiled, loaded and ready, found by the class of a problem.
-// Used by sdpa.cpp, merge and the lab. Created at the first GPU call of a context.
+// The GPU part of a context: plans that are compiled, loaded and ready, found by the class of a problem. Used by
+// sdpa.cpp, merge and the lab. Created at the first GPU call of a context.
 #pragma once
 
 #include <array>

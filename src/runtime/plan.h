@@ -1,8 +1,7 @@
 // Plan: the ordered steps that compute one Problem on one Device.
-// plan() is a pure function and allocates nothing on success. explain() describes the same search for people.
-// For GPUs it plans for classes of lengths, so problems of one class share a plan. The plan's workspace is sufficient
-// for
-// all of them.
+// plan() is a pure function and allocates nothing on success. explain() describes the same search for people. For GPUs
+// it plans for classes of lengths, so problems of one class share a plan. The plan's workspace is sufficient for all of
+// them.
 #pragma once
 
 #include <array>
@@ -33,13 +32,11 @@ Plan plan(const Problem& problem, const Device& device);
 Plan plan_by(const Family& family, const Problem& problem, const Device& device);
 
 // A sentence if the slow attention_scalar computes a problem on a GPU, with attention_sm80's reason for refusing it;
-// else
-// "".
+// else "".
 std::string slow_note(const Problem& problem, const Device& device);
 
 // The plan with --config `words` ("block_m=64 stages=3") that override its kernels' configuration. Throws Error with
-// the
-// rule of the family that they break. own_text: false if a variant replaces the library's source.
+// the rule of the family that they break. own_text: false if a variant replaces the library's source.
 Plan plan_with(const Problem& problem, const Device& device, std::string_view words, bool own_text = true);
 
 std::string to_string(const Step& step);
@@ -47,8 +44,7 @@ std::string to_string(const Step& step);
 std::string to_string(const Plan& plan);
 
 // The problem line, the device, and for each family: chosen, possible but not chosen, or the reason for refusing it;
-// then
-// slow_note().
+// then slow_note().
 std::string explain(const Problem& problem, const Device& device);
 
 }  // namespace rapt

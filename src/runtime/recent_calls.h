@@ -1,9 +1,7 @@
 // The recent calls of this thread. A repeated call is neither checked nor planned again, so a warm GPU call costs
-// little
-// more than its launch. Used by sdpa.cpp. A call is the same if all but the addresses of its tensors agree. If only
-// strides
-// and lengths within their classes differ, the plan is reused, and only the rules about lengths and strides are checked
-// (follow()).
+// little more than its launch. Used by sdpa.cpp. A call is the same if all but the addresses of its tensors agree. If
+// only strides and lengths within their classes differ, the plan is reused, and only the rules about lengths and
+// strides are checked (follow()).
 #pragma once
 
 #include <array>
@@ -27,8 +25,7 @@ class RecentCall {
   bool matches(uint64_t owner, const rapt_sdpa_args& args) const;
 
   // Like matches(), but lengths may differ within their classes (length_class.h), and strides may differ. If true,
-  // `args`
-  // replaces the remembered call. If strides of `args` break a rule, the remembered call is dropped.
+  // `args` replaces the remembered call. If strides of `args` break a rule, the remembered call is dropped.
   bool follow(uint64_t owner, const rapt_sdpa_args& args);
 
   const Problem& problem() const { return problem_; }

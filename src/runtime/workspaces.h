@@ -1,5 +1,5 @@
-// GPU workspaces for calls without their own: one buffer for each stream that needs it, until the context ends.
-// Part of GpuResources, used by sdpa.cpp. Thread-safe: calls on one stream enqueue their steps one at a time.
+// GPU workspaces for calls without their own: one buffer for each stream that needs it, until the context ends. Part of
+// GpuResources, used by sdpa.cpp. Thread-safe: calls on one stream enqueue their steps one at a time.
 #pragma once
 
 #include <cstdint>
@@ -40,8 +40,7 @@ class Workspaces {
   Workspaces& operator=(const Workspaces&) = delete;
 
   // For a plan that needs workspace. Needs a ContextScope of the stream. Grows a buffer that is too small, which waits
-  // for
-  // the stream; throws Error instead if the stream is captured. Memory that a capture has used is neither moved nor
+  // for the stream; throws Error instead if the stream is captured. Memory that a capture has used is neither moved nor
   // freed.
   Lease lease(const Problem& problem, const Plan& plan, int device_index, cuda::StreamHandle stream);
 

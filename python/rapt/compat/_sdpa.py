@@ -37,7 +37,8 @@ def sdpa(
         key: [..., heads, seqlen_k, head_dim]. Leading dimensions of query, key and value broadcast, by strides of 0.
         value: [..., heads, seqlen_k, head_dim_v].
         attn_mask: bool (True keeps a key) or float32, float16, bfloat16 (added to the scaled scores), for any query
-            dtype; broadcasts, right-aligned, to [..., heads, seqlen_q, seqlen_k]. Or a torch.nn.attention.bias.CausalBias.
+            dtype; broadcasts, right-aligned, to [..., heads, seqlen_q, seqlen_k]; or a CausalBias of
+            torch.nn.attention.bias.
         dropout_p: must be 0.
         is_causal: True: query i sees keys j <= i, aligned to the top left corner for all lengths. Not with attn_mask.
         scale: any finite number. Default: 1 / sqrt(head_dim).
@@ -55,7 +56,7 @@ def sdpa(
 
     Differences from PyTorch: a query that sees no key gives 0 on every device and dtype, and masked keys
     never affect a query, even if they hold NaN. query, key and value may differ in dtype; float16 and bfloat16 masks
-    are allowed with all of them. torch.autocast does not convert the inputs. There is no backward yet: calling it raises.
+    are allowed for all. torch.autocast does not convert the inputs. There is no backward yet: calling it raises.
     """
     refuse_dropout("dropout_p", dropout_p)
     if not isinstance(is_causal, bool):

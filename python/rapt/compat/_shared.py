@@ -1,6 +1,6 @@
 """Common code of these modules: refuses arguments by name, converts FlashAttention's arguments to rapt.sdpa's, appends
-to a
-KV cache.
+to a KV cache.
+
 Used by the modules beside it. Nothing here reads a tensor on the host.
 """
 
@@ -57,6 +57,7 @@ def descales(q, k, q_descale, k_descale, v_descale) -> dict[str, Any]:
 def length_in_use(k_cache, v_cache, k, v, start, check_contents: bool):
     """The length of the caches after k and v, if given, were written from start on; None for the full cache. Checks all
     four.
+
     In a tensor, -1 (not a length) marks a sequence whose new tokens do not fit into the cache.
     """
     if start is not None and (isinstance(start, bool) or not isinstance(start, (int, Tensor))):
@@ -132,6 +133,7 @@ def _fits(start: Tensor, last: int) -> Tensor:
 
 def append(cache: Tensor, fresh: Tensor, start) -> None:
     """cache[b, start[b] + i] = fresh[b, i], without reading the lengths on the host.
+
     For a sequence whose tokens do not fit into the cache, the old values are written again: nothing changes.
     """
     new = fresh.shape[1]

@@ -1,4 +1,5 @@
 """Decides which model classes of transformers can use attn_implementation="rapt": those that delegate their attention.
+
 A class that computes its scores itself would get rapt's masks (bool or none) and add them to its scores. transformers
 refuses such a class for "sdpa", but accepts every registered name. So register() wraps the one function in which every
 model resolves its implementation. Nothing here imports transformers before that.
@@ -54,6 +55,7 @@ def _sentence(name: str, model: str, why: str) -> str:
 @functools.lru_cache(maxsize=None)
 def refusal(model: type) -> str | None:
     """Why a model class cannot use it; None if it can. Judged by the source code of its module and of its base classes.
+
     A class that supports "sdpa" is correct with rapt's masks, which are the same, wherever it computes its scores.
     """
     sources = [source for source in map(_source, _family(model)) if source is not None]
@@ -124,6 +126,7 @@ def _models_of(config: type):
 
 def mask_maker(name: str):
     """The function that makes masks for attn_implementation=`name`: that of "sdpa", but see Configured.
+
     It refuses again, for implementations that were set in a configuration after its model was built.
     """
     from transformers.masking_utils import eager_mask, sdpa_mask
