@@ -1,6 +1,6 @@
-// The text of attention_sm80.cuh run on this CPU and judged by the oracle, without a GPU: a block's threads are fibers
-// (emulation.h), matrix instructions and copies are stand-ins (lab/emulation/prim). The build copies the kernel's text
-// to where those lie beside it.
+// Emulates attention_sm80.cuh on this CPU and compares with the oracle, without a GPU. A block's threads are fibers
+// (emulation.h); matrix instructions and copies are stand-ins (lab/emulation/ptx). The build copies the kernel's source
+// beside the stand-ins.
 #include "tests/cpu/emulation.h"
 //
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 #include "operations/sdpa.h"
 
 namespace rapt {
-extern char shared[];  // what the kernel declares
+extern char shared[];  // declared by the kernel
 alignas(1024) char shared[227 << 10];
 }  // namespace rapt
 
@@ -22,7 +22,7 @@ alignas(1024) char shared[227 << 10];
 namespace rapt::test {
 namespace {
 
-// The address sanitizer gives frames that outlive a switch of fibers to others, and then takes them for freed ones.
+// The address sanitizer reuses stack frames that are still live after a fiber switch, and then reports them as freed.
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)
 #define RAPT_ADDRESS_SANITIZER 1
@@ -43,7 +43,7 @@ constexpr Sm80Config config_of(DType dtype, int dim, int dim_v, int block_m, int
   return c;
 }
 
-// Every thread of every block, in the grid that attention_sm80.cpp would launch.
+// Runs every thread of every block, in the grid of attention_sm80.cpp.
 template <Sm80Config cfg>
 void launch(const Problem& p, const Sm80Params& params) {
   const auto tiles = params.order.row_tiles;
@@ -60,14 +60,14 @@ void launch(const Problem& p, const Sm80Params& params) {
   }
 }
 
-// Descales with NaN behind them, so that one read past the end shows.
+// Descales followed by NaN, so a read past the end changes the result.
 class Guarded {
  public:
   explicit Guarded(const rapt_tensor*& tensor) {
     if (tensor == nullptr) return;
     int64_t count = 1;
     for (int i = 0; i < tensor->rank; ++i) count *= tensor->shape[i];
-    const auto* data = static_cast<const float*>(tensor->data);  // fills make contiguous ones
+    const auto* data = static_cast<const float*>(tensor->data);  // fills create contiguous tensors
     values_.assign(data, data + count);
     values_.resize(static_cast<size_t>(count) + 64, std::nanf(""));
     view_ = *tensor;
@@ -133,7 +133,7 @@ TEST_F(Sm80Text, CausalAndWindows) {
   expect_right<cfg>("f16 b1 h2 q33 k60 d32 causal_top_left lse", huge);
 }
 
-// Sequences without keys: nothing but Q is copied, and it must not land on the zeros that are stored.
+// Sequences without keys: only Q is copied, and it must not overwrite the stored zeros.
 TEST_F(Sm80Text, NoKeys) {
   static constexpr Sm80Config cfg = config_of(DType::f16, 64, 64, 64, 32, 4, 1, 2);
   expect_right<cfg>("f16 h4 d64 varlen=70:0,3:0,130:0,65:33 lse");
@@ -202,7 +202,7 @@ TEST_F(Sm80Text, SumsInHalfPrecision) {
   expect_right<cfg>("f16 b1 h2 q70 k90 d32 acc=f16 lse");
 }
 
-// FP8 by FP8 instructions, as on Ada: scores, and weights in one or two terms.
+// FP8 products with FP8 instructions, as on Ada: scores, and weights in one or two terms.
 TEST_F(Sm80Text, Fp8Instructions) {
   static constexpr Sm80Config scores = [] {
     Sm80Config c = config_of(DType::e4m3, 64, 64, 32, 32, 2, 1, 2);
@@ -226,7 +226,7 @@ TEST_F(Sm80Text, Fp8Instructions) {
   expect_right<two>("e5m2 out=bf16 b1 h2 q70 k150 d96:80 scales=head pv=fp8x2 lse");
 }
 
-// FP8 codes widened to 16 bits on the way, each operand by itself and all together.
+// FP8 codes widened to 16 bits while loading: each operand alone, and all together.
 TEST_F(Sm80Text, WidenedCodes) {
   static constexpr Sm80Config all = [] {
     Sm80Config c = config_of(DType::e4m3, 64, 64, 32, 32, 2, 1, 2);
@@ -304,7 +304,7 @@ TEST_F(Sm80Text, QueriesAtTheEndsOfTheirRange) {
   }
 }
 
-// Every kind of scale that is not the whole head's.
+// Every kind of scale except one per head.
 TEST_F(Sm80Text, ScalesByRowKeyAndChannel) {
   static constexpr Sm80Config block = [] {
     Sm80Config c = config_of(DType::e4m3, 64, 64, 64, 32, 2, 1, 2);
@@ -313,7 +313,7 @@ TEST_F(Sm80Text, ScalesByRowKeyAndChannel) {
   }();
   expect_right<block>("e4m3 out=f16 b2 h4:2 q150 k200 d64 scales=block64 lse", check::Fill::outlier);
   expect_right<block>("e4m3 out=f16 h2 d64 varlen=17:70,0:9,65:130 scales=block64 lse", check::Fill::outlier);
-  static constexpr Sm80Config dealt = [] {  // some warps' keys lie past the sequence
+  static constexpr Sm80Config dealt = [] {  // the keys of some warps are past the end of the sequence
     Sm80Config c = config_of(DType::e4m3, 32, 32, 32, 64, 2, 4, 1);
     c.out = DType::f32, c.row_scales = true, c.key_scales = 64, c.value_scales = 64;
     return c;
@@ -352,7 +352,7 @@ TEST_F(Sm80Text, KeysWithoutTheirMean) {
   expect_right<cfg>("e4m3 out=f16 h4:2 d64 varlen=17:70,40:33 causal scales=head smooth_k hadamard lse");
 }
 
-// Descales that make the factor of folded logits 0 or subnormal.
+// Descales for which the factor of the logits (scale in exp2) becomes 0 or subnormal.
 TEST_F(Sm80Text, ScalesOfZero) {
   static constexpr Sm80Config cfg = [] {
     Sm80Config c = config_of(DType::e4m3, 32, 32, 32, 32, 2, 1, 2);

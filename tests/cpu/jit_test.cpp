@@ -1,5 +1,5 @@
-// NVRTC, includes, signatures and the resources that ptxas reports, on a machine without a GPU.
-// Needs NVRTC: a machine without it fails here and says where it was looked for.
+// NVRTC, includes, signatures and the resources that ptxas reports, without a GPU.
+// Needs NVRTC: without it the tests fail and print the searched places.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -115,7 +115,7 @@ TEST(Jit, IncludesThatLeadNowhereAreErrors) {
 }
 
 TEST(Jit, FilesOfTheFolderAreNeverRead) {
-  // An include must not be satisfied by a file that happens to lie where the process runs.
+  // An include must not use a file from the process's current folder.
   const TemporaryFolder folder;
   write_file(folder / "stray.h", "constexpr int value = 1;\n");
   EXPECT_TRUE(contains(error_of([&] { jit::compile(with_files("#include \"" + (folder / "stray.h") + "\"\n", {})); },

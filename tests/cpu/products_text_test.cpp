@@ -1,5 +1,5 @@
-// The text of products.cuh run on this CPU and judged in float64, without a GPU: threads are fibers (emulation.h),
-// matrix instructions and copies are stand-ins (lab/emulation/prim), beside which the build puts the kernel's text.
+// Emulates products.cuh on this CPU and compares with float64, without a GPU. Threads are fibers (emulation.h); matrix
+// instructions and copies are stand-ins (lab/emulation/ptx). The build copies the kernel's source beside them.
 #include "tests/cpu/emulation.h"
 //
 #include "kernels/products/products_gpu.h"
@@ -7,7 +7,7 @@
 #include "tests/cpu/products_support.h"
 
 namespace rapt {
-extern char product_shared[];  // what the kernel declares
+extern char product_shared[];  // declared by the kernel
 alignas(1024) char product_shared[99 << 10];
 }  // namespace rapt
 
@@ -42,7 +42,7 @@ ProductErrors emulate(ProductCall& call) {
   EXPECT_EQ(params.out.dtype, cfg.out);
   emulated_shared = product_shared;
   const auto tiles = static_cast<unsigned>(product_tiles(params, cfg));
-  const unsigned blocks = tiles > 2 ? (tiles + 1) / 2 : tiles;  // a block strides over several tiles
+  const unsigned blocks = tiles > 2 ? (tiles + 1) / 2 : tiles;  // a block loops over several tiles
   cuda_emulation::launch(blocks, static_cast<unsigned>(cfg.threads()), reinterpret_cast<float*>(product_shared),
                          static_cast<size_t>(cfg.shared_bytes()) / sizeof(float), [&] { multiply_rows<cfg>(params); });
   EXPECT_EQ(check::broken_canaries(call.out), 0);
@@ -54,7 +54,7 @@ void expect_right(ProductCall call) {
   EXPECT_LE(e.worst, 1.0) << "largest error " << e.max_abs;
 }
 
-// The address sanitizer gives frames that outlive a switch of fibers to others, and then takes them for freed ones.
+// The address sanitizer reuses stack frames that are still live after a fiber switch, and then reports them as freed.
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)
 #define RAPT_ADDRESS_SANITIZER 1
@@ -120,7 +120,7 @@ TEST_F(ProductsText, TensorCoresFlush) {
   expect_right<tensor(e4m3, e4m3, f32, 128, 128, 2, 4, 512)>(make_gemm(e4m3, e4m3, f32, 20, 30, 512 + 64));
 }
 
-// Rows whose output begins at odd elements cannot be written by pairs.
+// Rows whose output begins at odd elements cannot be written in pairs.
 TEST_F(ProductsText, OutputsAnywhere) {
   static constexpr ProductConfig cfg = tensor(e4m3, e4m3, f16, 64, 64, 2, 2);
   ProductCall call = make_gemm(e4m3, e4m3, f16, 40, 41, 64);
@@ -130,7 +130,7 @@ TEST_F(ProductsText, OutputsAnywhere) {
   expect_right<cfg>(call);
 }
 
-// Both kernels and the CPU add up the same products: they agree on sums that f32 holds exactly.
+// Both kernels and the CPU sum the same products: they agree on sums that are exact in f32.
 TEST_F(ProductsText, AgreesWithTheCpu) {
   static constexpr ProductConfig cfg = tensor(e4m3, e4m3, f32, 64, 64, 2, 2), plain = scalar(e4m3, e4m3, f32);
   ProductCall call = make_qk(e4m3, e4m3, f32, {1, 2, 1, 30, 40, 64});

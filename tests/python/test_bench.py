@@ -472,7 +472,7 @@ def test_a_lossy_arm_is_marked_and_has_a_limit_too(torch):
     judge, right = a_judge(torch, inputs), attention(inputs)
     assert judge(right.bfloat16().half(), lossy=True)["within"] is False
     assert judge(right.half(), lossy=True)["within"] is True
-    with pytest.raises(WrongResult, match="limit of arms that quantise"):
+    with pytest.raises(WrongResult, match="limit of implementations that quantise"):
         judge((right * 1.2).half(), lossy=True)
 
 

@@ -85,9 +85,9 @@ def test_kvcache_refuses_what_does_not_fit_before_it_writes():
     good = dict(q=q, k_cache=k_cache, v_cache=v_cache, k=k, v=v, cache_seqlens=lengths)
     before = k_cache.clone(), v_cache.clone()
     for change, sentence in [
-        (dict(cache_seqlens=None), "cache_seqlens is None: must be given with k and v"),
-        (dict(v=None), "k and v: must both be given"),
-        (dict(k=None), "k and v: must both be given"),
+        (dict(cache_seqlens=None), "cache_seqlens is None: required with k and v"),
+        (dict(v=None), "k and v: give both or neither"),
+        (dict(k=None), "k and v: give both or neither"),
         (dict(v=v.float()), r"v is torch\.float32 \[2, 2, 2, 32\]: must be torch\.float16"),
         (dict(v=v[:, :1]), r"v is torch\.float16 \[2, 1, 2, 32\]: must be"),
         (dict(k=k[:1]), "k is"),

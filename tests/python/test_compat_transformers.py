@@ -249,7 +249,7 @@ def test_sequences_packed_in_one_row_are_kept_apart():
 def test_a_model_says_what_it_cannot():
     ids, real = tokens("cpu")
     model = build("bert", "rapt")
-    with pytest.raises(rapt.Unsupported, match="output_attentions is given: the weights are never formed"):
+    with pytest.raises(rapt.Unsupported, match="output_attentions is given: the weights are never computed"):
         model(ids, attention_mask=real, output_attentions=True)
     with pytest.raises(rapt.Unsupported, match=r"dropout is 0\.1: must be 0"):
         model.train()(ids, attention_mask=real)

@@ -26,8 +26,8 @@ REFUSED = {
     "RoFormerModel": "computes its attention scores itself",
     "BlipTextModel": "computes its attention scores itself",
     "XLNetModel": "computes its attention scores itself",
-    "FalconForCausalLM": "chooses its attention from a table of its own",
-    "SamModel": "chooses its attention from a table of its own",
+    "FalconForCausalLM": "chooses its attention from its own table",
+    "SamModel": "chooses its attention from its own table",
     "SplinterModel": "does not declare that its attention can be replaced",
 }
 
