@@ -1,8 +1,8 @@
-"""Tests of bench/: problem lines, rows and schema, verdicts of compare.py, plots, the judge, arms, clocks. No GPU.
+"""Tests of bench/: problem lines, rows and schema, verdicts of compare.py, plots, the judge, implementations, clocks.
+No GPU.
 
-Run by pytest with rapt; what needs PyTorch or matplotlib is skipped where they are not installed.
-Peers that are not installed are stood in for by modules with their documented signatures and semantics, so that a
-wrong argument of an arm is a wrong result here.
+Run by pytest with rapt. Tests that need PyTorch or matplotlib are skipped without them. Peers that are not installed
+are replaced by modules with their documented signatures and semantics, so a wrong argument gives a wrong result here.
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ def test_a_change_needs_disjoint_quartiles_and_a_difference():
         ([8.0, 8.1, 8.2, 8.3], "faster"),
         ([9.0, 10.2, 12.0, 15.0], "same"),  # slower in the median, but the quartiles overlap
         ([10.30, 10.31, 10.32, 10.33], "same"),
-    ):  # disjoint, but by less than three percent
+    ):  # disjoint, but by less than three per cent
         assert verdicts([a_row(us=steady)], [a_row(us=after)])[key] == expected, after
     assert verdicts([a_row(us=steady)], [a_row(us=[10.30, 10.31, 10.32, 10.33])], least=0.01)[key] == "slower"
 
@@ -353,7 +353,7 @@ def test_a_block_says_what_was_not_measured():
     text = "\n".join(lines)
     assert "not measured: no module" in text
     assert "2.000 (2.000-2.000)" in text and "lossy" in text
-    assert re.search(r"rapt +4\.00 .* 3\.00 +7\.00 ", text), text  # host and wall beside device time
+    assert re.search(r"rapt +4\.00 .* 3\.00 +7\.00 ", text), text  # host and wall times beside device time
 
 
 def test_ratios_and_panels_come_from_rows_alone():
@@ -484,11 +484,11 @@ def test_long_problems_are_sampled_one_row_of_each_step(torch):
     assert all(row // 4 == place for place, row in enumerate(judge.rows[0].tolist()))
 
 
-# Arms: what is importable computes the same, what is not is absent
+# Implementations: those that can be imported compute the same, the others are absent
 
 
 def answer(torch, q, k, v, causal, window=(-1, -1), softcap=0.0, slopes=None, sinks=None, cu=None, layout="bshd"):
-    """Attention by the conventions of flash-attention: bottom-right causal, inclusive windows, -1 open."""
+    """Attention by the conventions of flash-attention: bottom-right causal, inclusive windows, -1: no limit."""
     from judge import attention
 
     window = tuple(-1 if bound is None else bound for bound in window)
@@ -596,7 +596,7 @@ def fake_modules(torch):
         )
 
     def sage(q, k, v, tensor_layout="HND", is_causal=False, sm_scale=None):
-        k -= k.mean(2, keepdim=True)  # as the real one: in place
+        k -= k.mean(2, keepdim=True)  # in place, like the real one
         return answer(torch, q, k, v, is_causal, layout="bhsd")
 
     def sage_varlen(q, k, v, cu_q, cu_k, max_q, max_k, is_causal=False):
@@ -773,7 +773,7 @@ def test_a_sample_holds_as_many_calls_of_each_set(torch):
 
 
 class Tape:
-    """Stands in for torch.cuda's graphs: what ran while capturing runs again at a replay."""
+    """Replaces torch.cuda's graphs: work that ran during a capture runs again at a replay."""
 
     def __init__(self):
         self.recording, self.tape = False, []
@@ -844,9 +844,9 @@ def test_outputs_of_a_graph_are_poisoned_and_come_back(torch, monkeypatch):
     graph = clock.graphs[""][0]
     assert len(graph.work) == 50
     before = graph.replays
-    assert clock.sample(bound) == [0.8e3 / 100]  # short: two timed replays after one ahead
+    assert clock.sample(bound) == [0.8e3 / 100]  # short: two timed replays after an extra one
     assert graph.replays == before + 3
-    broken = Bound(Arm(), [lambda: outs[0]], {})  # enqueues nothing: only the poison is left
+    broken = Bound(Arm(), [lambda: outs[0]], {})  # enqueues nothing: the poison stays
     assert all(math.isnan(value) for value in clock.prepare(broken, 10.0)[0].tolist())
 
 
@@ -977,7 +977,7 @@ def test_a_wrong_arm_is_not_timed_and_the_run_fails(torch, tmp_path):
 
 @needs_torch
 def test_fp8_rows_of_every_mode_beside_16_bit_keys(torch, tmp_path):
-    """With the package itself, where it is installed."""
+    """With the package itself, if it is installed."""
     if importlib.util.find_spec("rapt") is None:
         pytest.skip("rapt is not installed")
     done = subprocess.run(

@@ -1,6 +1,6 @@
-"""One layer of attn_implementation="rapt": what transformers passes to it, beside what "sdpa" makes of the same.
+"""One layer of attn_implementation="rapt": the arguments from transformers, compared with the result of "sdpa".
 
-Run by pytest; needs PyTorch and transformers. Everything runs on the CPU, and on a GPU where there is one.
+Run by pytest; needs PyTorch and transformers. Everything runs on the CPU, and on a GPU if there is one.
 """
 
 import math
@@ -21,7 +21,7 @@ ROUNDING = 32 * 2.0**-24  # of float32 outputs, times the largest |value|
 
 
 class Layer(torch.nn.Module):
-    """What forward() looks at of a module."""
+    """The attributes of a module that forward() reads."""
 
     def __init__(self, group, is_causal=True):
         super().__init__()

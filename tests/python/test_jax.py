@@ -1,4 +1,4 @@
-"""rapt on JAX arrays: eager and under jit, on JAX's default device (a GPU where it has one)."""
+"""rapt on JAX arrays: eager and under jit, on JAX's default device (a GPU if it has one)."""
 
 import cases
 import numpy as np

@@ -17,8 +17,9 @@ def products(q, k):
 
 
 def assert_close(found, expected, dtype, terms, depth):
-    """Within what float32 sums of `depth` products may be off by (Higham, section 4.2; `terms`: sums of magnitudes),
-    factors and sim8's numbers being rounded, too; then rounded to `dtype`."""
+    """Expects errors within those of float32 sums of `depth` products (Higham, section 4.2; `terms`: sums of
+    magnitudes), with rounded scales and sim8 numbers, then rounded to `dtype`.
+    """
     bound = np.abs(expected) * ROUNDOFF[dtype] + terms * (depth + 6) * 2.0**-24
     assert found.shape == expected.shape and np.all(np.abs(found - expected) <= bound)
 
@@ -104,7 +105,7 @@ def test_gemm_of_codes(framework, rng, kind, dtype):
     ]
     terms = np.abs(stored[0]) @ np.abs(stored[1].T)
     assert_close(framework.numpy(out), stored[0] @ stored[1].T, "float16", terms, 70)
-    raw = rapt.gemm(*matrices, **named)  # beyond what float16 holds
+    raw = rapt.gemm(*matrices, **named)  # above the range of float16
     assert framework.dtype_of(raw) == "float32"
     stored = [fp8.decode(framework.bytes(one.codes), dtype)[0, 0] for one in (a8, b8)]
     assert_close(framework.numpy(raw), stored[0] @ stored[1].T, "float32", np.abs(stored[0]) @ np.abs(stored[1].T), 70)

@@ -1,4 +1,4 @@
-"""rapt on PyTorch tensors, on the CPU and, where there is one, on a GPU: eager, compiled, in CUDA graphs."""
+"""rapt on PyTorch tensors, on the CPU and, if there is one, on a GPU: eager, compiled, in CUDA graphs."""
 
 import subprocess
 import sys
@@ -292,7 +292,7 @@ def test_the_current_stream_is_used(qkv):
     late = torch.zeros_like(q)
     torch.cuda.synchronize()
     with torch.cuda.stream(stream):
-        torch.cuda._sleep(50_000_000)  # q arrives late on this stream: a call on another one would see zeros
+        torch.cuda._sleep(50_000_000)  # q arrives late on this stream: a call on another stream would see zeros
         late.copy_(q)
         out = rapt.sdpa(late, k, v)
     stream.synchronize()

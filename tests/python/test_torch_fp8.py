@@ -1,5 +1,6 @@
-"""rapt.quantize and rapt.fake_quantize on PyTorch tensors beyond what all frameworks have: operators, torch.compile,
-gradients, CUDA graphs, the same bits on the CPU and a GPU."""
+"""rapt.quantize and rapt.fake_quantize on PyTorch tensors, beyond the common tests: operators, torch.compile,
+gradients, CUDA graphs, equal bits on the CPU and a GPU.
+"""
 
 import fp8
 import numpy as np
@@ -123,7 +124,7 @@ def test_gradients_of_saturated_values_can_be_clipped(x, hadamard):
     assert torch.allclose(gradient.double(), expected, atol=1e-5)
     if not hadamard:
         assert torch.equal(gradient != 0, kept)
-    exact = rapt.fake_quantize(x, clip_gradient=True, hadamard=hadamard)  # amax of all: nothing is beyond
+    exact = rapt.fake_quantize(x, clip_gradient=True, hadamard=hadamard)  # amax of all values: nothing is saturated
     (gradient,) = torch.autograd.grad((exact * weights).sum(), x)
     assert torch.allclose(gradient, weights, atol=1e-5)
 
