@@ -24,11 +24,11 @@ import time
 
 import torch
 
-import arms as arms_module
+import implementations
 import rows as results
 import suites
-from arm import first_line
-from arms import RaptArm
+from implementation import first_line
+from implementations import RaptImplementation
 from clocks import synchronize
 from inputs import Inputs
 from judge import Judge
@@ -41,7 +41,7 @@ SHAPES = {
 CALLS = 100
 
 
-class Allocating(RaptArm):
+class Allocating(RaptImplementation):
     """rapt.sdpa without out=."""
 
     name = "rapt-alloc"
@@ -64,18 +64,18 @@ def block(call) -> float:
     return (end - start) * 1e6 / CALLS
 
 
-def bind(arm, inputs: Inputs, judge: Judge):
+def bind(impl, inputs: Inputs, judge: Judge):
     """(call, errors). Raises the errors of the implementation."""
-    arm.begin(inputs.problem)
-    call = arm.bind(inputs)
-    with arm.scope():
-        found = judge(arm.logical(call(), inputs.problem), lossy=arm.lossy)
+    impl.begin(inputs.problem)
+    call = impl.bind(inputs)
+    with impl.scope():
+        found = judge(impl.logical(call(), inputs.problem), lossy=impl.lossy)
     return call, found
 
 
 def measure(bound: list, bare, rounds: int, shuffle) -> tuple[dict[str, list[float]], list[float]]:
     """({implementation: microseconds of each round}, those of the bare launch; empty without one)."""
-    us, floor = {arm.name: [] for arm, _, _ in bound}, []
+    us, floor = {impl.name: [] for impl, _, _ in bound}, []
     for _ in range(rounds):
         for entry in shuffle([*bound, None]):
             if entry is not None:
@@ -93,8 +93,12 @@ def main() -> int:
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--dtype", choices=["f16", "bf16"], default="f16")
     parser.add_argument(
-        "--skip-arms", default="torch-flex,torch-flex-eager,torch-math", metavar="NAME,...", help="default: %(default)s"
+        "--skip-implementations",
+        default="torch-flex,torch-flex-eager,torch-math",
+        metavar="NAME,...",
+        help="default: %(default)s",
     )
+    results.refuse_renamed_options(parser)
     parser.add_argument("--rounds", type=int, help="default 60; 5 with --quick")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument(
@@ -121,14 +125,18 @@ def run(options) -> int:
         bare = bare_launch(stream)
         if bare is None and options.limit is not None:
             return 3
-        wanted = [*arms_module.all_arms(options.device)]
-        wanted = [arm for arm in [wanted[0], Allocating(), *wanted[1:]] if arm.name not in options.skip_arms.split(",")]
-        arms, absent = arms_module.available(wanted)
+        wanted = [*implementations.all_implementations(options.device)]
+        wanted = [
+            impl
+            for impl in [wanted[0], Allocating(), *wanted[1:]]
+            if impl.name not in options.skip_implementations.split(",")
+        ]
+        impls, absent = implementations.available(wanted)
         for other in absent:
-            print(f"{other.arm}: {other.why}")
-        found, failures = [], [f"{other.arm}: {other.why}" for other in absent if other.arm.startswith("rapt")]
+            print(f"{other.name}: {other.why}")
+        found, failures = [], [f"{other.name}: {other.why}" for other in absent if other.name.startswith("rapt")]
         for name, words in SHAPES.items():
-            found += shape(options, name, suites.parse(f"{options.dtype} {words}"), arms, bare, rounds, failures)
+            found += shape(options, name, suites.parse(f"{options.dtype} {words}"), impls, bare, rounds, failures)
     if options.output and found:
         results.write(options.output, found)
         print(f"\nwritten: {options.output}")
@@ -150,23 +158,23 @@ def bare_launch(stream):
         return None
 
 
-def shape(options, name: str, problem: suites.Problem, arms, bare, rounds: int, failures: list[str]) -> list[dict]:
+def shape(options, name: str, problem: suites.Problem, impls, bare, rounds: int, failures: list[str]) -> list[dict]:
     """Measures and prints one problem; returns its rows."""
     inputs = Inputs(problem, options.device, torch.Generator(options.device).manual_seed(1))
     judge = Judge(inputs, torch.Generator().manual_seed(1))
     print(f"\n{name}  {problem.line}")
     bound = []
-    for arm in arms:
-        why = arm.refusal(problem) if arm.concerns(problem) else "another dtype"
+    for impl in impls:
+        why = impl.refusal(problem) if impl.concerns(problem) else "another dtype"
         if why:
             continue
         try:
-            call, errors = bind(arm, inputs, judge)
-            bound.append((arm, call, errors))
+            call, errors = bind(impl, inputs, judge)
+            bound.append((impl, call, errors))
         except Exception as error:  # peers raise all kinds of exceptions
-            print(f"  {arm.name:<16}refused: {first_line(error)}")
-            if isinstance(arm, RaptArm):
-                failures.append(f"{name} {arm.name}: {first_line(error)}")
+            print(f"  {impl.name:<16}refused: {first_line(error)}")
+            if isinstance(impl, RaptImplementation):
+                failures.append(f"{name} {impl.name}: {first_line(error)}")
     gc.collect()
     gc.disable()
     try:
@@ -182,40 +190,40 @@ def report(options, name, problem, bound, us, floor, failures, step) -> list[dic
         q1, median, q3 = results.quartiles(floor)
         print(f"  {'bare launch':<16}{median:8.2f} us ({q1:.2f}-{q3:.2f})")
     found = []
-    for arm, _, error in bound:
-        q1, median, q3 = results.quartiles(us[arm.name])
-        above = statistics.median(mine - bare for mine, bare in zip(us[arm.name], floor)) if floor else None
+    for impl, _, error in bound:
+        q1, median, q3 = results.quartiles(us[impl.name])
+        above = statistics.median(mine - bare for mine, bare in zip(us[impl.name], floor)) if floor else None
         print(
-            f"  {arm.name:<16}{median:8.2f} us ({q1:.2f}-{q3:.2f})"
+            f"  {impl.name:<16}{median:8.2f} us ({q1:.2f}-{q3:.2f})"
             + (f"  above the bare launch {above:.2f}" if floor else "")
         )
-        if options.limit is not None and isinstance(arm, RaptArm) and above > options.limit:
-            failures.append(f"{name} {arm.name}: {above:.2f} us above the bare launch; the limit is {options.limit:g}")
+        if options.limit is not None and isinstance(impl, RaptImplementation) and above > options.limit:
+            failures.append(f"{name} {impl.name}: {above:.2f} us above the bare launch; the limit is {options.limit:g}")
         error = dict(error)
         found.append(
             results.row(
                 problem.line,
-                arm.name,
-                us[arm.name],
+                impl.name,
+                us[impl.name],
                 flops=problem.flops(),
                 moved=problem.bytes_moved(),
                 name=name,
                 suite="call-cost",
                 within_bound=bool(error.pop("within")),
                 err=error,
-                family=arm.family,
-                config=arm.config(problem),
+                family=impl.family,
+                config=impl.config(problem),
                 calls=CALLS,
                 timer="host",
                 host_us=median,
                 above_launch_us=above,
                 bare_launch_us=lowest,
-                layout=arm.layout,
+                layout=impl.layout,
                 checked_rows=step,
                 card=file_safe(card_name(options.device)),
                 threads=0 if options.device == "cuda" else torch.get_num_threads(),
                 driver=driver_version() if options.device == "cuda" else "",
-                version=arm.version(),
+                version=impl.version(),
                 commit=options.commit,
                 dirty=options.dirty,
                 nvrtc=nvrtc_version() if options.device == "cuda" else "",

@@ -21,8 +21,8 @@ PAUSE_S = 0.01  # CPU: the threads of other implementations can go to sleep
 class Bound:
     """One implementation bound to one problem: calls[i]() enqueues set i and returns its raw output."""
 
-    def __init__(self, arm, calls: list, facts: dict):
-        self.arm, self.calls, self.facts = arm, calls, facts
+    def __init__(self, impl, calls: list, facts: dict):
+        self.impl, self.calls, self.facts = impl, calls, facts
         self.count = 1  # calls per sample
         self.samples: list[float] = []  # microseconds per call
         self.rounds: list[float] = []  # median of the samples of each round, paired between implementations
@@ -32,7 +32,7 @@ class Bound:
 
     @property
     def name(self) -> str:
-        return self.arm.name
+        return self.impl.name
 
 
 def calls_for(call_us: float, sets: int) -> int:
@@ -45,7 +45,7 @@ def calls_for(call_us: float, sets: int) -> int:
 
 def time_once(bound: Bound) -> float:
     """Microseconds of one call, host and device, after one warm-up call."""
-    with bound.arm.scope():
+    with bound.impl.scope():
         bound.calls[0]()
         synchronize()
         start = time.perf_counter()
@@ -73,7 +73,7 @@ class GraphClock:
         sets = len(bound.calls)
         bound.count = calls_for(call_us, sets)
         graph, outputs = torch.cuda.CUDAGraph(), {}
-        with torch.cuda.graph(graph, stream=self.stream), bound.arm.scope():
+        with torch.cuda.graph(graph, stream=self.stream), bound.impl.scope():
             # outputs stay alive, so an implementation that allocates them also rotates them
             for i in range(bound.count):
                 outputs[i % sets] = bound.calls[i % sets]()
@@ -114,13 +114,13 @@ class HostClock:
         self.seconds = seconds
 
     def prepare(self, bound: Bound, call_us: float) -> dict:
-        with bound.arm.scope():
+        with bound.impl.scope():
             return {i: call() for i, call in enumerate(bound.calls)}
 
     def sample(self, bound: Bound) -> list[float]:
         time.sleep(PAUSE_S)
         calls, done, us = bound.calls, len(bound.samples), []
-        with bound.arm.scope():
+        with bound.impl.scope():
             calls[0]()
             end = time.perf_counter() + self.seconds
             while time.perf_counter() < end or len(us) < 2:
@@ -136,7 +136,7 @@ class HostClock:
 def time_host(bound: Bound) -> None:
     """Adds (host, wall) microseconds per call of one eager block, short enough not to fill the launch queue."""
     calls, n = bound.calls, max(len(bound.calls), min(MOST_CALLS, bound.count))
-    with bound.arm.scope():
+    with bound.impl.scope():
         calls[0]()
         synchronize()
         start = time.perf_counter()

@@ -20,7 +20,7 @@ from typing import NamedTuple, Optional
 
 import rows as results
 
-Key = tuple[str, str, str, str, int]  # problem, arm, timer, l2, threads
+Key = tuple[str, str, str, str, int]  # problem, implementation, timer, l2, threads
 
 
 class Change(NamedTuple):
@@ -78,11 +78,11 @@ def of_run(found: list[dict], name: str) -> str:
     return ", ".join(sorted({str(one[name]) for one in found}))
 
 
-def report(found: list[Change], arms: list[str]) -> list[str]:
+def report(found: list[Change], impls: list[str]) -> list[str]:
     lines = []
     for change in found:
-        problem, arm, timer, l2, threads = change.key
-        if change.verdict == "same" or (arms and arm not in arms):
+        problem, impl, timer, l2, threads = change.key
+        if change.verdict == "same" or (impls and impl not in impls):
             continue
         where = f"{timer}{' cold' if l2 == 'cold' else ''}{f' {threads} threads' if threads else ''}"
         if change.before and change.after:
@@ -92,7 +92,7 @@ def report(found: list[Change], arms: list[str]) -> list[str]:
             )
         else:
             detail = f"{(change.before or change.after)[1]:9.2f} us"
-        lines.append(f"{change.verdict:<7}{arm:<16}{where:<12}{detail}  {problem}")
+        lines.append(f"{change.verdict:<7}{impl:<16}{where:<12}{detail}  {problem}")
     paired = [change for change in found if change.before and change.after]
     for who, some in (("rapt", [c for c in paired if c.mine]), ("peers", [c for c in paired if not c.mine])):
         if some:
@@ -110,7 +110,8 @@ def main() -> int:
     parser.add_argument("before")
     parser.add_argument("after")
     parser.add_argument("--least", type=float, default=0.03, help="smallest relative change that counts (default 0.03)")
-    parser.add_argument("--arms", default="", metavar="NAME,...", help="show only these")
+    parser.add_argument("--implementations", default="", metavar="NAME,...", help="show only these implementations")
+    results.refuse_renamed_options(parser)
     parser.add_argument("--fail-on-regression", action="store_true")
     options = parser.parse_args()
     try:
@@ -127,7 +128,7 @@ def main() -> int:
             print("--fail-on-regression: both files must be from the same card", file=sys.stderr)
             return 2
     found = changes(before, after, options.least)
-    print("\n".join(report(found, [name for name in options.arms.split(",") if name])))
+    print("\n".join(report(found, [name for name in options.implementations.split(",") if name])))
     return 1 if options.fail_on_regression and (regressions(found) or not found) else 0
 
 

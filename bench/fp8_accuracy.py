@@ -31,7 +31,7 @@ import torch
 
 import rapt
 import rows as results
-from arms import chosen
+from implementations import chosen
 from roof import NOTHING, card_name, commit_and_dirty, driver_version, file_safe, nvrtc_version
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir)

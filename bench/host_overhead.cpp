@@ -134,18 +134,18 @@ class BareLaunch {
   cuda::LaunchConfig config_{};
 };
 
-struct Arm {
+struct TimedCall {
   const char* name;
   std::function<void()> call;
   std::vector<double> us;  // per call, one value for each block
 };
 
-void time_block(Arm& arm, const cuda::Stream& stream) {
-  arm.call();
+void time_block(TimedCall& call, const cuda::Stream& stream) {
+  call.call();
   stream.synchronize();
   const auto begin = Clock::now();
-  for (int i = 0; i < calls_per_block; ++i) arm.call();
-  arm.us.push_back(microseconds_since(begin) / calls_per_block);
+  for (int i = 0; i < calls_per_block; ++i) call.call();
+  call.us.push_back(microseconds_since(begin) / calls_per_block);
   stream.synchronize();
 }
 
@@ -156,20 +156,20 @@ std::vector<double> differences(const std::vector<double>& a, const std::vector<
 }
 
 // Median over the blocks of the cost of the C++ call above the bare launch.
-double report_calls(std::vector<Arm>& arms, const cuda::Stream& stream, int blocks) {
+double report_calls(std::vector<TimedCall>& calls, const cuda::Stream& stream, int blocks) {
   std::mt19937 random(1);
-  std::vector<size_t> order(arms.size());
+  std::vector<size_t> order(calls.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   for (int block = 0; block < blocks; ++block) {
     std::shuffle(order.begin(), order.end(), random);
-    for (const size_t i : order) time_block(arms[i], stream);
+    for (const size_t i : order) time_block(calls[i], stream);
   }
   double above = 0;
-  for (const Arm& arm : arms) {
-    const std::vector<double> over = differences(arm.us, arms[0].us);
+  for (const TimedCall& call : calls) {
+    const std::vector<double> over = differences(call.us, calls[0].us);
     above = quantile(over, 0.5);
-    std::printf("%-34s %7.3f us of host time, above the bare launch %6.3f (quartiles %.3f to %.3f)\n", arm.name,
-                quantile(arm.us, 0.5), above, quantile(over, 0.25), quantile(over, 0.75));
+    std::printf("%-34s %7.3f us of host time, above the bare launch %6.3f (quartiles %.3f to %.3f)\n", call.name,
+                quantile(call.us, 0.5), above, quantile(over, 0.25), quantile(over, 0.75));
   }
   return above;
 }
@@ -235,7 +235,7 @@ int measure(int blocks, double limit) {
   stream.synchronize();
   std::printf("first call of the process: %.1f ms\n", microseconds_since(begin) / 1e3);
   DecodingCall fixed(0, false, false), denser(0, true, false), in_cache(0, true, true);
-  std::vector<Arm> arms{
+  std::vector<TimedCall> calls{
       {"bare cuLaunchKernelEx", std::ref(bare), {}},
       {"rapt_sdpa (rapt.h)", sdpa, {}},
       {"one query, 512 keys", [&] { fixed(stream.handle()); }, {}},
@@ -245,7 +245,7 @@ int measure(int blocks, double limit) {
        bench::front_call({call.tensors[0].data, call.tensors[1].data, call.tensors[2].data, call.tensors[3].data},
                          call.shape, stream.handle()),
        {}}};
-  const double above = report_calls(arms, stream, blocks);
+  const double above = report_calls(calls, stream, blocks);
   if (above <= limit) return 0;
   std::printf("above the limit of %.3f us\n", limit);
   return 1;

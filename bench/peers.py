@@ -30,13 +30,13 @@ import warnings
 
 import torch
 
-import arms as arms_module
+import implementations
 import clocks
 import rows as results
 import suites
 import table
-from arm import Absent, Arm, first_line
-from arms import RaptArm
+from implementation import Absent, Implementation, first_line
+from implementations import RaptImplementation
 from clocks import Bound, GraphClock, HostClock
 from inputs import Inputs
 from judge import Judge, WrongResult
@@ -61,11 +61,12 @@ class Run:
         self.card = card_name(self.device)
         self.driver = "" if self.device == "cpu" else driver_version()
         wanted = [
-            arm
-            for arm in arms_module.all_arms(self.device, threads)
-            if (not options.arms or arm.name in options.arms) and arm.name not in options.skip_arms
+            impl
+            for impl in implementations.all_implementations(self.device, threads)
+            if (not options.implementations or impl.name in options.implementations)
+            and impl.name not in options.skip_implementations
         ]
-        self.arms, self.absent = arms_module.available(wanted)
+        self.impls, self.absent = implementations.available(wanted)
         self.stream = None if self.device == "cpu" else torch.cuda.Stream()
         self.roof: Roof | None = None
 
@@ -75,10 +76,10 @@ class Run:
             f"{' (dirty)' if self.options.dirty else ''}, seed {self.options.seed}"
             + (f", {self.threads} threads" if self.threads else "")
         )
-        for arm in self.arms:
-            print(f"  {arm.name:<16}{arm.version()}")
-        for arm in self.absent:
-            print(f"  {arm.arm:<16}{arm.why}")
+        for impl in self.impls:
+            print(f"  {impl.name:<16}{impl.version()}")
+        for impl in self.absent:
+            print(f"  {impl.name:<16}{impl.why}")
         self.roof = Roof(self.device, self.options.quick)
         print(self.roof.text(), flush=True)
 
@@ -113,8 +114,8 @@ class Run:
         clock = HostClock(self.options.seconds) if self.stream is None else GraphClock(self.stream)
         bounds: list[Bound] = []
         absent = list(self.absent)
-        for arm in [arm for arm in self.arms if arm.concerns(problem)]:
-            admitted = self.admit(arm, name, sets, judges, clock)
+        for impl in [impl for impl in self.impls if impl.concerns(problem)]:
+            admitted = self.admit(impl, name, sets, judges, clock)
             (absent if isinstance(admitted, Absent) else bounds).append(admitted)
         print(f"\n{name}  {problem.line}  ({len(sets)} input sets, every {judges[0].step}. row checked)", flush=True)
         if bounds:
@@ -122,35 +123,35 @@ class Run:
         new = self.make_rows(suite, name, problem, bounds, absent, clock, sets, judges[0].step)
         print(
             "\n".join(
-                table.block(new, [other._asdict() for other in absent])
+                table.block(new, [other.row() for other in absent])
                 if new
-                else [f"  {other.arm:<16}{other.why}" for other in absent]
+                else [f"  {other.name:<16}{other.why}" for other in absent]
             ),
             flush=True,
         )
         self.rows += new
         clock.close()
-        for arm in self.arms:
-            arm.end()
+        for impl in self.impls:
+            impl.end()
 
-    def admit(self, arm: Arm, name: str, sets, judges, clock):
+    def admit(self, impl: Implementation, name: str, sets, judges, clock):
         """The implementation's calls, if they are correct both eager and as prepared by the clock; else an Absent with
         the reason.
         """
         problem = sets[0].problem
-        why = arm.refusal(problem)
+        why = impl.refusal(problem)
         if why:
-            return Absent(arm.name, f"not compared: {why}")
-        too_large = getattr(arm, "score_bytes", lambda problem: 0.0)(problem)
+            return Absent(impl.name, f"not compared: {why}")
+        too_large = getattr(impl, "score_bytes", lambda problem: 0.0)(problem)
         if too_large > NO_ROOM * self.free_bytes():
-            return Absent(arm.name, f"not measured: its scores would take {too_large / 1e9:.0f} GB")
+            return Absent(impl.name, f"not measured: its scores would take {too_large / 1e9:.0f} GB")
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # PyTorch warns why a backend refuses, then raises
-                bound = self.bind(arm, problem, sets)
+                bound = self.bind(impl, problem, sets)
                 call_us = clocks.time_once(bound)  # only to choose the number of calls per sample; not a result
                 if call_us > TOO_SLOW_US:
-                    return Absent(arm.name, f"not measured: one call takes {call_us * 1e-6:.1f} s")
+                    return Absent(impl.name, f"not measured: one call takes {call_us * 1e-6:.1f} s")
                 bound.error = self.judged(bound, judges, lambda index: self.eager(bound, sets, index))
                 outputs = clock.prepare(bound, self.device_us(problem, call_us))
                 captured = {
@@ -159,25 +160,25 @@ class Run:
                 self.judged(bound, captured, lambda index: outputs[index])
             return bound
         except WrongResult as error:
-            if isinstance(arm, RaptArm):
-                self.failures.append(f"{name} {arm.name}: {error}")
-            return Absent(arm.name, f"WRONG, not timed: {error}")
+            if isinstance(impl, RaptImplementation):
+                self.failures.append(f"{name} {impl.name}: {error}")
+            return Absent(impl.name, f"WRONG, not timed: {error}")
         except Exception as error:  # peers raise all kinds of exceptions
             clocks.synchronize()
-            if isinstance(arm, RaptArm):
-                self.failures.append(f"{name} {arm.name}: {first_line(error)}")
-            return Absent(arm.name, f"refused: {first_line(error)}")
+            if isinstance(impl, RaptImplementation):
+                self.failures.append(f"{name} {impl.name}: {first_line(error)}")
+            return Absent(impl.name, f"refused: {first_line(error)}")
 
     def device_us(self, problem, call_us: float) -> float:
         """Maximum time of a call on the device. Short calls cost the host more, so at most ten times the roof."""
         roof = self.roof.seconds(problem.dtype, problem.flops(), problem.bytes_moved())
         return call_us if roof is None or call_us > 1000 else min(call_us, max(1.0, 10e6 * roof))
 
-    def bind(self, arm: Arm, problem, sets) -> Bound:
-        facts = arm.begin(problem)
-        if isinstance(arm, RaptArm):
-            facts = arm.facts(sets[0])
-        return Bound(arm, [arm.bind(inputs) for inputs in sets], facts)
+    def bind(self, impl: Implementation, problem, sets) -> Bound:
+        facts = impl.begin(problem)
+        if isinstance(impl, RaptImplementation):
+            facts = impl.facts(sets[0])
+        return Bound(impl, [impl.bind(inputs) for inputs in sets], facts)
 
     def eager(self, bound: Bound, sets, index: int):
         """One call's output. Its memory held NaN before, if the allocator returns the same block again."""
@@ -185,14 +186,14 @@ class Run:
             sets[index].q, math.nan, dtype=torch.float32 if sets[index].q.dtype == torch.float32 else torch.float16
         )
         del poison
-        with bound.arm.scope():
+        with bound.impl.scope():
             return bound.calls[index]()
 
     def judged(self, bound: Bound, judges, output) -> dict:
         """The largest errors of the judged sets."""
         problem, found = judges[0].problem, []
         for index, judge in judges.items():
-            found.append(judge(bound.arm.logical(output(index), problem), lossy=bound.arm.lossy))
+            found.append(judge(bound.impl.logical(output(index), problem), lossy=bound.impl.lossy))
         return max(found, key=lambda errors: errors["rel_rms"])
 
     def free_bytes(self) -> float:
@@ -213,17 +214,17 @@ class Run:
                 "suite": suite,
                 "within_bound": bool(error.pop("within")),
                 "err": error,
-                "family": bound.arm.family,
-                "config": bound.arm.config(problem),
+                "family": bound.impl.family,
+                "config": bound.impl.config(problem),
                 **bound.facts,
-                "layout": "packed" if problem.varlen else bound.arm.layout,
+                "layout": "packed" if problem.varlen else bound.impl.layout,
                 "host_us": statistics.median(bound.host_us) if bound.host_us else None,
                 **self.facts(bound, len(sets), step),
             }
             if mine is not None and bound is not mine:
                 q1, median, q3 = results.quartiles([theirs / ours for theirs, ours in zip(bound.rounds, mine.rounds)])
                 shared["vs_rapt"] = {"median": median, "q1": q1, "q3": q3}
-            computed = bound.arm.computed(problem)
+            computed = bound.impl.computed(problem)
             timed = [(clock.timer, bound.samples, bound.count if clock.timer == "graph" else 1)]
             if bound.wall_us:
                 timed.append(("host", bound.wall_us, max(len(sets), min(clocks.MOST_CALLS, bound.count))))
@@ -245,14 +246,14 @@ class Run:
                     )
                 )
         if found and absent:
-            found[0]["absent"] = [other._asdict() for other in absent]
+            found[0]["absent"] = [other.row() for other in absent]
         return found
 
     def facts(self, bound: Bound, input_sets: int, step: int) -> dict:
         """The common facts of all rows of the run."""
-        mine = isinstance(bound.arm, RaptArm)
+        mine = isinstance(bound.impl, RaptImplementation)
         return {
-            "version": bound.arm.version(),
+            "version": bound.impl.version(),
             "input_sets": input_sets,
             "checked_rows": step,
             "l2": self.options.l2,
@@ -279,11 +280,14 @@ def arguments() -> argparse.Namespace:
         "--problem", action="append", default=[], metavar="LINE", help="a problem line, instead of --suite"
     )
     parser.add_argument("--dtype", default="f16", metavar="f16,bf16", help="dtype of problems without their own")
-    parser.add_argument("--arms", default="", metavar="NAME,...", help="only these")
-    parser.add_argument("--skip-arms", default="", metavar="NAME,...")
+    parser.add_argument("--implementations", default="", metavar="NAME,...", help="only these implementations")
+    parser.add_argument("--skip-implementations", default="", metavar="NAME,...", help="all except these")
+    results.refuse_renamed_options(parser)
     parser.add_argument("--threads", default="", metavar="N,...", help="CPU only (default: 1 and all)")
     parser.add_argument("--rounds", type=int, help="default: 15; 5 with --quick; 21 on the CPU")
-    parser.add_argument("--seconds", type=float, help="CPU: time per arm and round (default 0.05; 0.002 with --quick)")
+    parser.add_argument(
+        "--seconds", type=float, help="CPU: seconds per implementation and round (default 0.05; 0.002 with --quick)"
+    )
     parser.add_argument(
         "--l2", choices=["warm", "cold"], default="warm", help="GPU: cold rotates more input sets than fit in the L2"
     )
@@ -317,15 +321,16 @@ def settle(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None
     for dtype in options.dtype:
         if dtype not in ("f16", "bf16", "f32"):
             parser.error(f"--dtype {dtype}: must be f16, bf16 or f32")
-    options.arms, options.skip_arms, options.names = (
-        [word for word in text.split(",") if word] for text in (options.arms, options.skip_arms, options.names)
+    options.implementations, options.skip_implementations, options.names = (
+        [word for word in text.split(",") if word]
+        for text in (options.implementations, options.skip_implementations, options.names)
     )
-    known = [arm.name for arm in arms_module.all_arms(options.device)]
-    for name in [*options.arms, *options.skip_arms]:
+    known = [impl.name for impl in implementations.all_implementations(options.device)]
+    for name in [*options.implementations, *options.skip_implementations]:
         if name not in known:
             parser.error(f"{name}: must be one of {', '.join(known)}")
-    if cpu and not options.arms and not options.dry_run:
-        options.arms = [arm.name for arm in arms_module.rapt_arms(0)] + [
+    if cpu and not options.implementations and not options.dry_run:
+        options.implementations = [impl.name for impl in implementations.rapt_implementations(0)] + [
             "torch",
             "torch-f16",
         ]  # the others exist only to test the script
@@ -423,8 +428,8 @@ def main() -> int:
             torch.set_num_threads(threads)
         run = Run(options, threads)
         path = path or output_path(options, run.card)
-        if not any(isinstance(arm, RaptArm) for arm in run.arms):
-            failures += [f"rapt: {other.why}" for other in run.absent if other.arm.startswith("rapt")]
+        if not any(isinstance(impl, RaptImplementation) for impl in run.impls):
+            failures += [f"rapt: {other.why}" for other in run.absent if other.name.startswith("rapt")]
         try:
             with run.scope(), torch.no_grad():
                 run.all(problems, deadline)

@@ -111,17 +111,17 @@ def plot_sweep(pyplot, found: list[dict], quantity: str, title: str):
     shown = {}
     for axis, ((head_dim, kind), lines) in zip(axes.flat, panels.items()):
         for name, points in lines.items():
-            arm = points[0][1]["arm"]
+            impl = points[0][1]["arm"]
             values = [one["gflops"] * 1e-3 if quantity == "tflops" else one["median"] for _, one in points]
             shown[name] = axis.plot(
                 [n for n, _ in points],
                 values,
                 marker="o",
                 markersize=3,
-                color=COLOURS.get(arm),
-                linewidth=2.2 if arm == table.MINE else 1.2,
-                zorder=3 if arm == table.MINE else 2,
-                linestyle="-" if name == arm else "--",
+                color=COLOURS.get(impl),
+                linewidth=2.2 if impl == table.MINE else 1.2,
+                zorder=3 if impl == table.MINE else 2,
+                linestyle="-" if name == impl else "--",
             )[0]
         lengths = sorted({n for points in lines.values() for n, _ in points})
         axis.set_xscale("log", base=2)
@@ -167,14 +167,14 @@ def plot_ratios(pyplot, found: list[dict], title: str):
     for problem, values in bars.items():
         first = place
         for name in [name for name in names if name in values]:
-            arm = name.removesuffix(" (lossy)")
+            impl = name.removesuffix(" (lossy)")
             shown[name] = axis.barh(
                 place,
                 min(values[name], LONGEST_BAR) - 1,
                 left=1,
                 height=0.85,
-                color=COLOURS.get(arm, "#444444"),
-                hatch=None if arm == name else "///",
+                color=COLOURS.get(impl, "#444444"),
+                hatch=None if impl == name else "///",
                 edgecolor="white",
                 linewidth=0.3,
             )

@@ -25,7 +25,7 @@ import torch
 
 import clocks
 import rows as results
-from arm import Arm, first_line
+from implementation import Implementation, first_line
 from inputs import E4M3_MAX
 from roof import NOTHING, card_name, commit_and_dirty, driver_version, file_safe, nvrtc_version
 
@@ -93,7 +93,7 @@ class Quantizer:
         self.moved = sets[0].nbytes + sum(one.nbytes for one in self.outs[0][:3] if one is not None)
 
     def scope(self):
-        return Arm.scope(self)
+        return Implementation.scope(self)
 
     def calls(self) -> list:
         return [self.call(*one) for one in zip(self.sets, self.supplied, self.outs)]
@@ -159,7 +159,7 @@ class Copy:
         ]
 
     def scope(self):
-        return Arm.scope(self)
+        return Implementation.scope(self)
 
     def calls(self) -> list:
         return [self.call(*pair) for pair in self.pairs]
@@ -203,34 +203,34 @@ def arguments() -> argparse.Namespace:
     return options
 
 
-def make_arms(rapt, options, sets) -> tuple[list, dict, list[str]]:
+def make_implementations(rapt, options, sets) -> tuple[list, dict, list[str]]:
     """(correct implementations, their errors, failures)."""
-    arms, errors, failures = [], {}, []
+    impls, errors, failures = [], {}, []
     for kind in options.kinds:
         try:
-            arm = Quantizer(rapt, kind, sets)
-            errors[arm.name] = arm.check()
-            arms.append(arm)
+            impl = Quantizer(rapt, kind, sets)
+            errors[impl.name] = impl.check()
+            impls.append(impl)
         except (Wrong, rapt.Error) as error:
             failures.append(str(error) if isinstance(error, Wrong) else f"rapt-{kind}: {first_line(error)}")
-    if arms:
-        arms.append(Copy(max(arm.moved for arm in arms), len(sets), options.device))
+    if impls:
+        impls.append(Copy(max(impl.moved for impl in impls), len(sets), options.device))
         errors["copy"] = {"max_abs": 0.0, "mean_abs": 0.0, "rel_rms": 0.0}
-    return arms, errors, failures
+    return impls, errors, failures
 
 
-def measure(options, arms) -> tuple[list, str]:
+def measure(options, impls) -> tuple[list, str]:
     """The implementations with their samples, and the timer."""
     gpu = options.device == "cuda"
     clock = clocks.GraphClock(torch.cuda.current_stream()) if gpu else clocks.HostClock(0.02)
     bounds = []
-    for arm in arms:
-        bound = clocks.Bound(arm, arm.calls(), {})
+    for impl in impls:
+        bound = clocks.Bound(impl, impl.calls(), {})
         call_us = clocks.time_once(bound)
-        arm.poison()
+        impl.poison()
         clock.prepare(bound, call_us)
         clocks.synchronize()
-        arm.expect_same()
+        impl.expect_same()
         bounds.append(bound)
     draw = random.Random(options.seed)
     clocks.measure(bounds, clock, options.rounds, lambda some: draw.sample(some, len(some)), slow_us=1e6)
@@ -241,10 +241,10 @@ def measure(options, arms) -> tuple[list, str]:
 def report(options, bounds, timer: str, errors, problem: str, sets: int) -> tuple[list[dict], list[str]]:
     """Prints a line for each implementation; returns (rows, implementations below the limit)."""
     copy = next(bound for bound in bounds if bound.name == "copy")
-    rate = copy.arm.moved / results.quartiles(copy.samples)[1]  # bytes per microsecond
+    rate = copy.impl.moved / results.quartiles(copy.samples)[1]  # bytes per microsecond
     found, failures = [], []
     for bound in bounds:
-        moved = bound.arm.moved
+        moved = bound.impl.moved
         made = results.row(
             problem,
             bound.name,
@@ -257,7 +257,7 @@ def report(options, bounds, timer: str, errors, problem: str, sets: int) -> tupl
             err=errors[bound.name],
             within_bound=True,
             family="quantize" if bound.name != "copy" else "",
-            config=" ".join(f"{name}={value}" for name, value in getattr(bound.arm, "options", {}).items()),
+            config=" ".join(f"{name}={value}" for name, value in getattr(bound.impl, "options", {}).items()),
             calls=bound.count,
             timer=timer,
             host_us=None if timer != "graph" else results.quartiles(bound.host_us)[1],
@@ -309,11 +309,11 @@ def main() -> int:
     ]
     problem = f"{options.dtype} b{shape[0]} h{shape[1]} q{shape[2]} k{shape[2]} d{shape[3]}"
     with torch.no_grad(), torch.cuda.stream(torch.cuda.Stream()) if gpu else torch.autograd.set_grad_enabled(False):
-        arms, errors, failures = make_arms(rapt, options, sets)
+        impls, errors, failures = make_implementations(rapt, options, sets)
         clocks.synchronize()
         found = []
-        if arms:
-            bounds, timer = measure(options, arms)
+        if impls:
+            bounds, timer = measure(options, impls)
             print(
                 f"{card_name(options.device)}, {bytes_each >> 20} MiB of {options.dtype} {list(shape)}, {count} sets, "
                 f"commit {options.commit}{' (dirty)' if options.dirty else ''}"

@@ -5,6 +5,7 @@ Called by every script here; needs only the standard library.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
@@ -22,7 +23,7 @@ def quartiles(values: list[float]) -> tuple[float, float, float]:
 
 
 def row(
-    problem: str, arm: str, us: list[float], *, flops: float, moved: float, roof_s: Optional[float] = None, **more: Any
+    problem: str, impl: str, us: list[float], *, flops: float, moved: float, roof_s: Optional[float] = None, **more: Any
 ) -> dict[str, Any]:
     """A row. `more` gives every field without a default here. roof_s: the minimum time at the measured peak."""
     us = [round(value, 3) for value in us]
@@ -30,7 +31,7 @@ def row(
     found = {
         "schema": "rapt.bench/1",
         "problem": problem,
-        "arm": arm,
+        "arm": impl,
         "family": "",
         "config": "",
         "signature": "",
@@ -55,6 +56,17 @@ def row(
     found["gbytes"] = moved / median * 1e-3 if median else 0.0
     found["roof_share"] = roof_s * 1e6 / median if roof_s and median else None
     return found
+
+
+def refuse_renamed_options(parser: argparse.ArgumentParser) -> None:
+    """--arms and --skip-arms are errors that give the new names."""
+    for old, new in (("--arms", "--implementations"), ("--skip-arms", "--skip-implementations")):
+        refuse = type("Refuse", (argparse.Action,), {"__call__": _refusal(old, new)})
+        parser.add_argument(old, nargs="?", action=refuse, help=argparse.SUPPRESS)
+
+
+def _refusal(old: str, new: str):
+    return lambda action, parser, *_: parser.error(f"{old}: was renamed, use {new}")
 
 
 def load_schema() -> dict:

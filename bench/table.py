@@ -59,13 +59,13 @@ def block(found: list[dict], absent: list[dict]) -> list[str]:
 def markdown(found: list[dict], timer: str) -> list[str]:
     """A table of medians. Lossy implementations are in parentheses and never the best peer."""
     chosen = [one for one in found if one["timer"] == timer]
-    arms = sorted({one["arm"] for one in chosen}, key=lambda arm: (arm != MINE, arm))
-    lines = ["| name | problem | " + " | ".join(arms) + " | best peer / rapt |", "|---" * (len(arms) + 3) + "|"]
+    impls = sorted({one["arm"] for one in chosen}, key=lambda impl: (impl != MINE, impl))
+    lines = ["| name | problem | " + " | ".join(impls) + " | best peer / rapt |", "|---" * (len(impls) + 3) + "|"]
     for (name, threads, l2), group in by_problem(chosen).items():
         times = {one["arm"]: one for one in group}
-        cells = [_cell(times.get(arm)) for arm in arms]
-        peers = {arm: one for arm, one in times.items() if not arm.startswith(MINE) and compared(one)}
-        best = min(peers, key=lambda arm: peers[arm]["median"], default=None)
+        cells = [_cell(times.get(impl)) for impl in impls]
+        peers = {impl: one for impl, one in times.items() if not impl.startswith(MINE) and compared(one)}
+        best = min(peers, key=lambda impl: peers[impl]["median"], default=None)
         verdict = "-"
         if best and MINE in times:
             ratio = peers[best].get("vs_rapt", {}).get("median") or peers[best]["median"] / times[MINE]["median"]

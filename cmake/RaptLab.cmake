@@ -59,13 +59,13 @@ elseif(lab_sources)
   list(TRANSFORM help_pages PREPEND "${PROJECT_SOURCE_DIR}/docs/")
   list(TRANSFORM help_pages APPEND ".md")
   rapt_embed(rapt_lab rapt::lab::embedded_pages "${PROJECT_SOURCE_DIR}/docs" ${help_pages})
-  file(GLOB_RECURSE lab_device_texts CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/lab/*.cuh")
-  list(FILTER lab_device_texts EXCLUDE REGEX "/lab/emulation/")
-  rapt_embed(rapt_lab rapt::lab::device_texts "${PROJECT_SOURCE_DIR}/lab" ${lab_device_texts})
+  file(GLOB_RECURSE lab_device_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/lab/*.cuh")
+  list(FILTER lab_device_sources EXCLUDE REGEX "/lab/emulation/")
+  rapt_embed(rapt_lab rapt::lab::device_sources "${PROJECT_SOURCE_DIR}/lab" ${lab_device_sources})
   # The files for compiling a variant for the CPU (lab/emulate.cpp).
-  file(GLOB_RECURSE emulation_texts CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/lab/emulation/*.h"
+  file(GLOB_RECURSE emulation_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/lab/emulation/*.h"
     "${PROJECT_SOURCE_DIR}/lab/emulation/*.cuh")
-  rapt_embed(rapt_lab rapt::lab::emulation_texts "${PROJECT_SOURCE_DIR}/lab/emulation" ${emulation_texts})
+  rapt_embed(rapt_lab rapt::lab::emulation_sources "${PROJECT_SOURCE_DIR}/lab/emulation" ${emulation_sources})
   target_link_libraries(rapt_lab PUBLIC rapt_check fmt::fmt-header-only nlohmann_json::nlohmann_json CLI11::CLI11)
 endif()
 

@@ -48,8 +48,8 @@ if(RAPT_BUILD_TESTS)
       target_link_libraries(rapt_tests PRIVATE rapt_lab)
     endif()
     # Emulated device sources: the stand-ins (lab/emulation) come before the real instructions in the include path.
-    file(GLOB text_tests CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/cpu/*_text_test.cpp")
-    set_source_files_properties(${text_tests} PROPERTIES INCLUDE_DIRECTORIES
+    file(GLOB emulation_tests CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/cpu/*_emulation_test.cpp")
+    set_source_files_properties(${emulation_tests} PROPERTIES INCLUDE_DIRECTORIES
         "${PROJECT_SOURCE_DIR}/lab/emulation;${PROJECT_SOURCE_DIR}/lab/ladder;${PROJECT_SOURCE_DIR}/src/kernels"
       COMPILE_OPTIONS "-fno-strict-aliasing;-Wno-unknown-pragmas;-Wno-parentheses" SKIP_PRECOMPILE_HEADERS ON)
     if(TARGET rapt_program AND NOT RAPT_TEST_FILES)
@@ -83,7 +83,7 @@ if(RAPT_BUILD_TESTS AND NOT RAPT_TEST_FILES)
     file(GLOB gpu_test_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/gpu/*.cpp")
     file(GLOB gpu_test_kernels CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/gpu/*.cuh")
     rapt_test_program(rapt_gpu_tests ${gpu_test_sources} tests/cpu/support.cpp tests/cpu/two_steps.cpp)
-    rapt_embed(rapt_gpu_tests rapt::test::device_texts "${PROJECT_SOURCE_DIR}/tests/gpu" ${gpu_test_kernels})
+    rapt_embed(rapt_gpu_tests rapt::test::device_sources "${PROJECT_SOURCE_DIR}/tests/gpu" ${gpu_test_kernels})
   endif()
 
   # Programs compiled with another version's header, run with this library.

@@ -18,7 +18,7 @@ string(REGEX MATCHALL "(^|\n)[A-Za-z_][A-Za-z0-9_/]*\\.(\n|  #)" suites "${listi
 foreach(suite ${suites})
   string(REGEX REPLACE "[^A-Za-z0-9_/]" "" suite "${suite}")
   add_test("${suite}" "${executable}" "--gtest_filter=${suite}.*${left_out}" --gtest_brief=1)
-  if(suite MATCHES "^(Isa/.*|.*Quantize.*|Storage/Seed|AttentionScalarText|Reports|Shipped|CheckCases|StoreProcess)$|RungsOn|KnownBad")
+  if(suite MATCHES "^(Isa/.*|.*Quantize.*|Storage/Seed|AttentionScalarEmulated|Reports|Shipped|CheckCases|StoreProcess)$|RungsOn|KnownBad")
     set_tests_properties("${suite}" PROPERTIES COST 10)  # long ones first, so that no long one runs alone at the end
   endif()
 endforeach()

@@ -18,7 +18,7 @@ namespace rapt::lab {
 struct Measured {
   std::vector<BenchRow> rows;
   struct Fault {
-    std::string arm;
+    std::string implementation;
     Error error;  // unsupported: no kernel takes it; internal: its result was wrong
   };
   std::vector<Fault> faults;

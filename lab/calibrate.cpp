@@ -142,7 +142,7 @@ int calibrate(const CalibrateOptions& options) {
     fmt::print("{}", text);
   else
     print_text(scales, options);
-  return exit_fine;
+  return exit_success;
 }
 
 }  // namespace rapt::lab

@@ -161,7 +161,7 @@ int compare_all(const CheckOptions& options, const std::vector<Task>& tasks, Sub
     fmt::print("{}\n", subject.summary(passed, failed, refused));
   }
   if (failed > 0) return exit_check_failed;
-  return passed == 0 ? exit_environment : exit_fine;  // nothing could be checked
+  return passed == 0 ? exit_environment : exit_success;  // nothing could be checked
 }
 
 int compare_stages(const CheckOptions& options, const std::vector<Task>& tasks, Subject& subject) {
@@ -204,7 +204,7 @@ int compare_stages(const CheckOptions& options, const std::vector<Task>& tasks, 
     subject.describe(all);
     fmt::print("{}\n", all.dump(2));
   }
-  return failed > 0 ? exit_check_failed : passed == 0 ? exit_environment : exit_fine;
+  return failed > 0 ? exit_check_failed : passed == 0 ? exit_environment : exit_success;
 }
 
 std::vector<Problem> problems_of(const std::vector<Task>& tasks) {
@@ -278,7 +278,7 @@ class EmulatedSubject final : public Subject {
     all["emulated"] = {{"compiler", emulator_->compiler()},
                        {"too_large", too_large_},
                        {"left_out", left_out_},
-                       {"most_operations", most_emulated}};
+                       {"most_operations", max_emulated_operations}};
     all["note"] = note();
   }
 
@@ -310,7 +310,8 @@ class EmulatedSubject final : public Subject {
       text += cases(too_large_ - left_out_) + "replaced by smaller problems for the same kernel";
     if (left_out_ > 0) text += cases(left_out_) + "left out";
     if (too_large_ > 0)
-      text += fmt::format(" (too large: more than {:g} million multiply-adds in whole tiles)", most_emulated / 1e6);
+      text += fmt::format(" (too large: more than {:g} million multiply-adds in whole tiles)",
+                          max_emulated_operations / 1e6);
     return text;
   }
   std::string note() const {

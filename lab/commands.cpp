@@ -155,7 +155,7 @@ std::string broken_config_rule(const Common& options, const Device& device, cons
 
 // The library's source file whose path ends the variant's path ("sm80/attention_sm80.cuh" for
 // "my/attention_sm80.cuh"), or "". If several sources have the same file name, the path must include the folder.
-std::string embedded_text(const std::string& variant) {
+std::string embedded_source(const std::string& variant) {
   const std::string file = base_name(variant);
   std::vector<std::string> found;
   for (const auto& [path, text] : jit::embedded_files()) {
@@ -170,7 +170,7 @@ std::string embedded_text(const std::string& variant) {
 
 std::string variant_name(const Common& options, const Device& device, const Problem& problem) {
   if (options.variant.empty()) return "";
-  if (const std::string own = embedded_text(options.variant); !own.empty()) return own;
+  if (const std::string own = embedded_source(options.variant); !own.empty()) return own;
   for (const Family* family : all_families())
     if (family->accepts(problem, device, nullptr)) return family->text;
   return base_name(options.variant);  // no kernel takes the problem, so nothing reads the source

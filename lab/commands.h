@@ -17,7 +17,7 @@
 
 namespace rapt::lab {
 
-enum Exit : int { exit_fine = 0, exit_check_failed = 1, exit_wrong_input = 2, exit_environment = 3 };
+enum Exit : int { exit_success = 0, exit_check_failed = 1, exit_wrong_input = 2, exit_environment = 3 };
 
 struct Common {
   bool json = false;

@@ -22,7 +22,7 @@ struct EmulatedProblem {
 };
 
 // The limit of multiply-adds of both products, in whole tiles. Larger problems would take too long.
-inline constexpr double most_emulated = 2e8;
+inline constexpr double max_emulated_operations = 2e8;
 
 // The problems to run for a given problem: the problem itself, or if it is too large, smaller ones of the same kind
 // with the configuration that the planner chose for it. Empty if it cannot be made smaller. Throws Error{unsupported}

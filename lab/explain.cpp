@@ -73,7 +73,7 @@ int explain(const ExplainOptions& options) {
       fmt::print("result   not checked: explain runs no kernel; use check --variant\n");
     }
   }
-  return chosen.is_null() ? exit_environment : exit_fine;
+  return chosen.is_null() ? exit_environment : exit_success;
 }
 
 }  // namespace rapt::lab

@@ -84,7 +84,7 @@ std::string read_text_file(const std::string& path) {
 }
 
 AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
-  const std::string part = fresh_name(path_);
+  const std::string part = temporary_name(path_);
   announce_unfinished(part);
   file_ = std::make_unique<NewFile>(AT_FDCWD, path_, part);
   require(file_->create(0666), path_);

@@ -14,7 +14,7 @@ namespace rapt::lab {
 namespace {
 
 constexpr double replay_us = 300;
-constexpr int64_t most_launches = 200, warm_sets = 4, most_sets = 2048;
+constexpr int64_t most_launches = 200, warm_sets = 4, max_sets = 2048;
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -135,9 +135,9 @@ uint64_t next_random(uint64_t& state) {
 int64_t input_sets(bool cold, double bytes_per_set, int64_t l2_bytes) {
   if (!cold) return warm_sets;
   const auto sets = static_cast<int64_t>(std::ceil(2 * static_cast<double>(l2_bytes) / std::max(bytes_per_set, 1.0)));
-  if (sets > most_sets)
+  if (sets > max_sets)
     unsupported("--l2 cold: the problem needs ", sets, " sets of inputs to exceed twice the L2 of ", l2_bytes >> 20,
-                " MiB; at most ", most_sets, " are allowed: use --l2 warm or a larger batch");
+                " MiB; at most ", max_sets, " are allowed: use --l2 warm or a larger batch");
   return std::max(sets, warm_sets);
 }
 

@@ -17,12 +17,12 @@ struct HostCompiler {
 HostCompiler find_host_compiler();
 
 // A new folder that only this user can access. It is removed with its contents.
-class FreshFolder {
+class TemporaryFolder {
  public:
-  FreshFolder();
-  ~FreshFolder();
-  FreshFolder(const FreshFolder&) = delete;
-  FreshFolder& operator=(const FreshFolder&) = delete;
+  TemporaryFolder();
+  ~TemporaryFolder();
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
   const std::string& path() const { return path_; }
   // name may contain folders: "device/tile.cuh".
   void write(const std::string& name, std::string_view text) const;
@@ -33,13 +33,13 @@ class FreshFolder {
 
 // While this object lives, signals that end the process are held back, also in threads created meanwhile: files must be
 // removed first. Child programs do not inherit this.
-class SignalsWait {
+class DeferredSignals {
  public:
-  SignalsWait();
-  ~SignalsWait();
-  SignalsWait(const SignalsWait&) = delete;
-  SignalsWait& operator=(const SignalsWait&) = delete;
-  static bool one_waits();  // true if a signal waits, so long work can stop
+  DeferredSignals();
+  ~DeferredSignals();
+  DeferredSignals(const DeferredSignals&) = delete;
+  DeferredSignals& operator=(const DeferredSignals&) = delete;
+  static bool one_is_pending();  // true if a signal waits, so long work can stop
 
  private:
   sigset_t before_{};
@@ -47,7 +47,7 @@ class SignalsWait {
 
 // Runs the compiler in the folder with additional words. Returns "" or the first lines of its output, without the
 // folder's name. `name` is the file for its messages; each run needs its own.
-std::string run_compiler(const HostCompiler& compiler, const std::vector<std::string>& words, const FreshFolder& folder,
-                         const std::string& name);
+std::string run_compiler(const HostCompiler& compiler, const std::vector<std::string>& words,
+                         const TemporaryFolder& folder, const std::string& name);
 
 }  // namespace rapt::lab

@@ -140,7 +140,7 @@ int info(const Common& options) {
   const nlohmann::ordered_json all = facts();
   if (options.json) {
     fmt::print("{}\n", all.dump(2));
-    return exit_fine;
+    return exit_success;
   }
   fmt::print("rapt      {}, commit {}{}\n", rapt_version(), build_commit, build_dirty ? " with changes" : "");
   fmt::print("compiler  {} {}\n", build_compiler, build_flags);
@@ -153,7 +153,7 @@ int info(const Common& options) {
   print_gpu_side(all);
   fmt::print("device    {} (default of --device)\n", all["default_device"].get<std::string>());
   fmt::print("kernels   {}\n", text_of(all["families"]));
-  return exit_fine;
+  return exit_success;
 }
 
 }  // namespace rapt::lab

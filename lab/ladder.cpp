@@ -2,7 +2,7 @@
 #include "lab/ladder.h"
 
 #include "base/error.h"
-#include "lab/device_texts.h"
+#include "lab/device_sources.h"
 #include "runtime/gpu.h"
 
 namespace rapt::lab {
@@ -29,10 +29,10 @@ constexpr std::string_view folder = "ladder/";
 // All sources of the folder by their own names. The step's source also has the name that its family's unit includes.
 std::map<std::string, std::string> files_of(const Rung& rung) {
   std::map<std::string, std::string> files;
-  if (*rung.text == '\0') return files;
-  for (const auto& [path, text] : device_texts())
+  if (*rung.source == '\0') return files;
+  for (const auto& [path, text] : device_sources())
     if (path.starts_with(folder)) files.emplace(path.substr(folder.size()), text);
-  files.emplace(rung.family->text, device_texts().at(rung.text));
+  files.emplace(rung.family->text, device_sources().at(rung.source));
   return files;
 }
 

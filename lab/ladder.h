@@ -17,10 +17,10 @@ namespace rapt::lab {
 
 struct Rung {
   const char* name;
-  const char* then;    // its name or names in the project's history; "": none
-  const char* target;  // its target on an L4 at that time; "": none
+  const char* old_name;  // its name or names in the project's history; "": none
+  const char* target;    // its target on an L4 at that time; "": none
   const Family* family;
-  const char* text;    // file name in device_texts(); "": the family's own source
+  const char* source;  // file name in device_sources(); "": the family's own source
   const char* config;  // overrides of the planner's choice
 };
 std::span<const Rung> ladder_rungs();

@@ -52,8 +52,8 @@ class LadderBench {
       } catch (const Error& error) {
         if (error.code() != ErrorCode::unsupported && error.code() != ErrorCode::internal) throw;
         wrong = wrong || error.code() == ErrorCode::internal;
-        tell("{}  rung {}\n        {}\n", error.code() == ErrorCode::internal ? "WRONG, not timed" : "refused",
-             rung.name, error.what());
+        print_error("{}  rung {}\n        {}\n", error.code() == ErrorCode::internal ? "WRONG, not timed" : "refused",
+                    rung.name, error.what());
       }
     }
     if (ready_.empty()) return wrong ? exit_check_failed : exit_environment;
@@ -61,7 +61,7 @@ class LadderBench {
     print_times();
     print_contents();
     write();
-    return wrong ? exit_check_failed : exit_fine;
+    return wrong ? exit_check_failed : exit_success;
   }
 
  private:
@@ -102,7 +102,7 @@ class LadderBench {
     BenchRow& row = ready.row;
     const jit::Image& image = *ready.loaded->image;
     row.problem = to_string(problem_);
-    row.arm = concat("ladder ", ready.rung.name);
+    row.implementation = concat("ladder ", ready.rung.name);
     row.family = ready.rung.family->name;
     row.config = ready.kernel.config.words();
     row.signature = image.signature;
@@ -157,13 +157,13 @@ class LadderBench {
   }
 
   void print_times() const {
-    fmt::print("\n{:<10} {:<12} {:>10} {:>10} {:>10} {:>10} {:>7} {:>9} {:>6}  max error\n", "rung", "then",
+    fmt::print("\n{:<10} {:<12} {:>10} {:>10} {:>10} {:>10} {:>7} {:>9} {:>6}  max error\n", "rung", "old name",
                "L4 target", "median us", "q1", "q3", "gain", "TFLOP/s", "roof");
     double before = 0;
     for (const ReadyRung& ready : ready_) {
       const Quartiles time = quartiles(ready.row.samples.us);
       fmt::print("{:<10} {:<12} {:>10} {:>10.2f} {:>10.2f} {:>10.2f} {:>7} {:>9.2f} {:>5.0f}%  {:.1e}\n",
-                 ready.rung.name, ready.rung.then, ready.rung.target, time.median, time.q1, time.q3,
+                 ready.rung.name, ready.rung.old_name, ready.rung.target, time.median, time.q1, time.q3,
                  before > 0 ? fmt::format("{:.2f}x", before / time.median) : "", ready.row.gflops() / 1e3,
                  100 * ready.row.roof_share(), ready.row.err.max_abs);
       before = time.median;

@@ -43,9 +43,9 @@ int code_of_output(int code, int error) {
   const int at_end = flush_error();
   if (error == 0) error = at_end;
   if (error == 0) return code;
-  tell("rapt: stdout: cannot be written: {}; the output is incomplete\n",
-       error == unknown_error ? "a write failed" : std::strerror(error));
-  return code == exit_fine ? exit_environment : code;
+  print_error("rapt: stdout: cannot be written: {}; the output is incomplete\n",
+              error == unknown_error ? "a write failed" : std::strerror(error));
+  return code == exit_success ? exit_environment : code;
 }
 
 void check_output_file(const char* option, const std::string& path, const char* what, const std::string& input) {

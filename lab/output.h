@@ -20,7 +20,7 @@ int code_of_output(int code, int error);
 
 // Prints a sentence to stderr. If that fails, the command continues; its exit code shows the result.
 template <class... Values>
-void tell(fmt::format_string<Values...> format, Values&&... values) {
+void print_error(fmt::format_string<Values...> format, Values&&... values) {
   const std::string text = fmt::format(format, std::forward<Values>(values)...);
   std::fputs(text.c_str(), stderr);
 }

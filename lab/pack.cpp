@@ -118,7 +118,7 @@ nlohmann::ordered_json to_json(const Compiled& compiled) {
 
 // Returns true if `sentences` is empty; else prints them all.
 bool none(const std::vector<std::string>& sentences) {
-  for (const std::string& sentence : sentences) tell("rapt: {}\n", sentence);
+  for (const std::string& sentence : sentences) print_error("rapt: {}\n", sentence);
   return sentences.empty();
 }
 
@@ -152,14 +152,14 @@ int judge_ledger(const PackOptions& options, const Compiled& compiled, Ledger be
     file.write(to_text(all));
     file.commit();
     if (!options.common.json) fmt::print("written   {}\n", options.ledger);
-    return none(faults_of(now)) ? exit_fine : exit_check_failed;
+    return none(faults_of(now)) ? exit_success : exit_check_failed;
   }
   before.rows.erase(others, before.rows.end());
   const bool allowed = none(faults_of(now)), equal = none(differences(before, now));
-  if (!equal) tell("rapt: if you want this change, run `make ledger` and commit {}\n", options.ledger);
+  if (!equal) print_error("rapt: if you want this change, run `make ledger` and commit {}\n", options.ledger);
   if (allowed && equal && !options.common.json)
     fmt::print("ledger    {} kernels as in {}\n", now.rows.size(), options.ledger);
-  return allowed && equal ? exit_fine : exit_check_failed;
+  return allowed && equal ? exit_success : exit_check_failed;
 }
 
 void print_rows(const Ledger& ledger) {
@@ -201,7 +201,7 @@ int pack(const PackOptions& options) {
     if (!options.common.json)
       fmt::print("written   {}, {} bytes\n", options.output, std::filesystem::file_size(options.output));
   }
-  return options.ledger.empty() ? exit_fine : judge_ledger(options, compiled, before);
+  return options.ledger.empty() ? exit_success : judge_ledger(options, compiled, before);
 }
 
 int info_kernels(const Common& common) {
@@ -212,7 +212,7 @@ int info_kernels(const Common& common) {
     fmt::print("{}", to_text(ledger));
   else
     print_rows(ledger);
-  return exit_fine;
+  return exit_success;
 }
 
 }  // namespace rapt::lab

@@ -95,7 +95,7 @@ class Program {
       app_.parse(argc_, argv_);
     } catch (const CLI::ParseError& error) {
       if (error.get_exit_code() == 0) return app_.exit(error);  // --help, --version
-      tell("rapt: {}\n      see {} --help\n", sentence_of(error), usage());
+      print_error("rapt: {}\n      see {} --help\n", sentence_of(error), usage());
       return exit_wrong_input;
     }
     return guarded();
@@ -106,22 +106,22 @@ class Program {
     try {
       return chosen_();
     } catch (const Error& error) {
-      tell("rapt: {}\n", error.what());
-      if (is_failure(error.code())) tell("again: {}\n", command_line(argc_, argv_));
+      print_error("rapt: {}\n", error.what());
+      if (is_failure(error.code())) print_error("again: {}\n", command_line(argc_, argv_));
       return exit_code(error.code());
     } catch (const std::bad_alloc&) {
-      tell("rapt: out of memory\nagain: {}\n", command_line(argc_, argv_));
+      print_error("rapt: out of memory\nagain: {}\n", command_line(argc_, argv_));
       return exit_environment;
     } catch (const std::system_error& error) {
       if (std::ferror(stdout) == 0) return internal_error(error);
       output_error_ = error.code().value();
-      return exit_fine;  // its output is checked later
+      return exit_success;  // its output is checked later
     } catch (const std::exception& error) {
       return internal_error(error);
     }
   }
   int internal_error(const std::exception& error) const {
-    tell("rapt: internal error: {}\nagain: {}\n", error.what(), command_line(argc_, argv_));
+    print_error("rapt: internal error: {}\nagain: {}\n", error.what(), command_line(argc_, argv_));
     return exit_check_failed;
   }
 
@@ -395,7 +395,7 @@ class Program {
       invalid("help ", topic_, ": must be one of ", all, did_you_mean(topic_, topics));
     }
     fmt::print("{}", text);
-    return exit_fine;
+    return exit_success;
   }
 
   int argc_;

@@ -79,7 +79,7 @@ void Progress::draw() {
                         total > 0 ? fmt::format(" {}%", std::min<int64_t>(99, 100 * done / total)) : "",
                         std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - item_begin_).count());
   }
-  tell("\r\x1b[K{:.100}{}", what_, stage);
+  print_error("\r\x1b[K{:.100}{}", what_, stage);
   std::fflush(stderr);
   shown_ = true;
 }

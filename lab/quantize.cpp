@@ -289,7 +289,7 @@ int quantize(const QuantizeOptions& options) {
   if (const auto q = file.tensors.find("q"), k = file.tensors.find("k");
       q != file.tensors.end() && k != file.tensors.end() && options.layout == "bhsd")
     if (const std::string note = layout_note(q->second, k->second); !note.empty())
-      tell("rapt: note: {} (here --layout bshd)\n", note);
+      print_error("rapt: note: {} (here --layout bshd)\n", note);
   const ContextHandle context = make_context(options.common, device, Problem{});
   std::vector<Quantized> all;
   Progress progress(names.size());
@@ -308,7 +308,7 @@ int quantize(const QuantizeOptions& options) {
     print_json(all, words, options, device);
   else
     print_text(all, words, options, device);
-  return exit_fine;
+  return exit_success;
 }
 
 }  // namespace rapt::lab

@@ -32,7 +32,7 @@ nlohmann::ordered_json to_json(const BenchRow& row) {
   nlohmann::ordered_json json = {
       {"schema", bench_schema},
       {"problem", row.problem},
-      {"arm", row.arm},
+      {"arm", row.implementation},
       {"family", row.family},
       {"config", row.config},
       {"signature", row.signature},

@@ -17,7 +17,7 @@ inline constexpr const char* bench_schema = "rapt.bench/1";
 
 struct BenchRow {
   std::string problem;
-  std::string arm = "rapt";  // the implementation: rapt, "rapt WORDS" with --config WORDS, or a peer
+  std::string implementation = "rapt";  // the implementation: rapt, "rapt WORDS" with --config WORDS, or a peer
   std::string family, config;
   std::string signature;  // of a compiled GPU kernel, like the next three fields
   std::string arch;

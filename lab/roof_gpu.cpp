@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "cuda/cuda.h"
 #include "jit/jit.h"
-#include "lab/device_texts.h"
+#include "lab/device_sources.h"
 
 namespace rapt::lab {
 namespace {
@@ -46,7 +46,7 @@ class Loops {
     const auto image = store_.get({.unit = roof_unit(function),
                                    .arch = device_.arch,
                                    .label = concat("the peak's loop ", function),
-                                   .files = {{"roof_gpu.cuh", roof_text()}}});
+                                   .files = {{"roof_gpu.cuh", roof_source()}}});
     cuda::Kernel kernel(image->bytes.data(), image->bytes.size(), "rapt_kernel");
     kernel.prepare(device_.index, 0);
     double best_us = 0;
@@ -85,8 +85,8 @@ std::string roof_unit(const char* function) {
                 ") rapt_kernel(const __grid_constant__ rapt::roof::Params p) { rapt::roof::", function, "(p); }\n");
 }
 
-const std::string& roof_text() {
-  static const std::string text(device_texts().at("roof_gpu.cuh"));
+const std::string& roof_source() {
+  static const std::string text(device_sources().at("roof_gpu.cuh"));
   return text;
 }
 

@@ -15,6 +15,6 @@ Roof measure_gpu_roof(const Device& device);
 
 // The translation unit that runs `function` of roof_gpu.cuh.
 std::string roof_unit(const char* function);
-const std::string& roof_text();  // the source roof_gpu.cuh
+const std::string& roof_source();  // the source roof_gpu.cuh
 
 }  // namespace rapt::lab

@@ -187,7 +187,7 @@ int run(const RunOptions& options) {
   report.device = chosen_device(options.common, true);
   check_output_path(options.output, options.input);
   const LoadedProblem loaded = load_problem(options.input, options.words);
-  if (!loaded.note.empty()) tell("rapt: note: {}\n", loaded.note);
+  if (!loaded.note.empty()) print_error("rapt: note: {}\n", loaded.note);
   const std::optional<Originals> originals = find_originals(options.input, loaded, options.original);
   const ContextHandle context = make_context(options.common, report.device, loaded.problem);
 
@@ -214,7 +214,7 @@ int run(const RunOptions& options) {
   else
     print_text(report, options, loaded.metadata);
   if (report.verdict.refused) return exit_environment;
-  return report.verdict.pass ? exit_fine : exit_check_failed;
+  return report.verdict.pass ? exit_success : exit_check_failed;
 }
 
 }  // namespace rapt::lab

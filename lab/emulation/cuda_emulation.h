@@ -41,10 +41,10 @@ class Block {
   // The order in which warps run. first_ahead, last_ahead: the first or last warp runs until it waits for others, as
   // far ahead of them as on a GPU. mixed: a random warp runs past a few places where its lanes wait for each other,
   // then another.
-  enum class Turns { first_ahead, last_ahead, mixed };
+  enum class WarpOrder { first_ahead, last_ahead, mixed };
 
   // Runs body() for every thread of a block.
-  void run(unsigned threads, Turns turns, const std::function<void()>& body) {
+  void run(unsigned threads, WarpOrder order, const std::function<void()>& body) {
     body_ = &body;
     warps_.assign((threads + lanes - 1) / lanes, {});
     for (unsigned t = 0; t < threads; ++t) ++warps_[t / lanes].threads;
@@ -53,7 +53,7 @@ class Block {
     while (fibers_.size() < threads) fibers_.push_back(std::make_unique<Fiber>());
     for (unsigned t = 0; t < threads; ++t) fibers_[t]->done = false;
     live_ = threads;
-    turns == Turns::mixed ? run_mixed(threads) : run_ahead(threads, turns == Turns::last_ahead);
+    order == WarpOrder::mixed ? run_mixed(threads) : run_ahead(threads, order == WarpOrder::last_ahead);
   }
 
   void wait_for_block() { wait(all_); }
@@ -70,18 +70,18 @@ class Block {
  private:
   // A point to resume from. It uses the compiler's setjmp: libc's contexts make a system call for each switch, which
   // takes ten times as long as all other work.
-  struct Place {
+  struct ResumePoint {
     void* words[5];
   };
   // A separate function: a compiler keeps this jump only if it leaves the function that calls setjmp.
-  [[noreturn, gnu::noinline]] static void go_on_from(Place& to) { __builtin_longjmp(to.words, 1); }
-  [[gnu::noinline]] static void switch_to(Place& from, Place& to) {
-    if (__builtin_setjmp(from.words) == 0) go_on_from(to);
+  [[noreturn, gnu::noinline]] static void jump_to(ResumePoint& to) { __builtin_longjmp(to.words, 1); }
+  [[gnu::noinline]] static void switch_to(ResumePoint& from, ResumePoint& to) {
+    if (__builtin_setjmp(from.words) == 0) jump_to(to);
     asm volatile("" ::: "memory");  // other threads have run in between
   }
 
   struct Fiber {
-    Place place{};
+    ResumePoint place{};
     ucontext_t first{};  // used only to enter the stack for the first time
     static constexpr size_t stack_bytes = 256 << 10;
     std::unique_ptr<char[]> stack = std::make_unique_for_overwrite<char[]>(stack_bytes);
@@ -173,7 +173,7 @@ class Block {
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<Group> warps_;
   Group all_;
-  Place scheduler_{};
+  ResumePoint scheduler_{};
   unsigned live_ = 0, random_ = 1;
   unsigned long progress_ = 0;  // number of waits and threads that ended
 };
@@ -201,7 +201,7 @@ inline void launch(unsigned blocks, unsigned threads, float* shared, size_t shar
   for (unsigned b = 0; b < blocks; ++b) {
     blockIdx.x = b;
     for (size_t i = 0; i < shared_floats; ++i) shared[i] = __builtin_nanf("");
-    block().run(threads, static_cast<Block::Turns>(b % 3), body);
+    block().run(threads, static_cast<Block::WarpOrder>(b % 3), body);
   }
 }
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from . import _backend, _core, _signature
 from ._contexts import Context
-from ._dispatch import front_of
+from ._dispatch import backend_of
 from ._errors import DeviceError, EnvironmentLacking, Error, InternalError, InvalidArgument, OutOfMemory, Unsupported
 from ._outputs import Quantized
 from ._products import gemm, qk
@@ -54,7 +54,7 @@ __all__ = [
 def sdpa(q, k, v, **options):
     call = None if _backend.tracing() else _backend.calls.get(type(q).__module__)
     if call is None:
-        call = front_of(q).sdpa
+        call = backend_of(q).sdpa
     return call(q, k, v, **options)
 
 
@@ -67,12 +67,12 @@ def prepare(q, k, v, **options) -> None:
     Reads shapes, strides, dtypes and alignment, never contents. Use it to warm up before serving or before capturing a
     CUDA graph. A different seqlen alone never needs a new kernel. Returns None; raises like sdpa().
     """
-    front_of(q).prepare(q, k, v, **options)
+    backend_of(q).prepare(q, k, v, **options)
 
 
 def explain(q, k, v, **options) -> str:
     """What sdpa() with the same arguments would run: the problem line, and for each kernel family why or why not."""
-    return front_of(q).explain(q, k, v, **options)
+    return backend_of(q).explain(q, k, v, **options)
 
 
 def merge(outs, lses, *, sinks=None, lse=False, out=None, out_dtype=None, context=None) -> Any:
@@ -91,7 +91,7 @@ def merge(outs, lses, *, sinks=None, lse=False, out=None, out_dtype=None, contex
     """
     if not isinstance(outs, (list, tuple)) or not isinstance(lses, (list, tuple)) or not outs:
         raise InvalidArgument("outs: must be a list or tuple of at least one array, and lses one of the same length")
-    return front_of(outs[0], "outs").merge(outs, lses, sinks, lse, out, out_dtype, context)
+    return backend_of(outs[0], "outs").merge(outs, lses, sinks, lse, out, out_dtype, context)
 
 
 def load_pack(path: str | os.PathLike[str], context: Context | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The registered frameworks: for the array types of each, its implementation of every operation (a Front).
+"""The registered frameworks: for the array types of each, its implementation of every operation (a Backend).
 
 The modules of frameworks fill the tables; rapt/__init__.py and _dispatch.py read them. Imports nothing of the package.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Callable, NamedTuple
 
 
-class Front(NamedTuple):
+class Backend(NamedTuple):
     """The operations for arrays of one framework. sdpa, prepare and explain take the arguments of rapt.sdpa; merge
     those of rapt._core.merge; the others take arrays and a dictionary of checked options (_quantize.py, _products.py).
     """
@@ -32,16 +32,16 @@ def tracing() -> bool:
 
 # Key: the name of the module of the array's type. torch.compile can guard such a look-up, but not one by type. Only
 # eager calls fill the table: a change during tracing would break the guards.
-fronts: dict[str, Front] = {}
-calls: dict[str, Callable[..., Any]] = {}  # fronts[name].sdpa: saves one look-up in the most frequent call
+backends: dict[str, Backend] = {}
+calls: dict[str, Callable[..., Any]] = {}  # backends[name].sdpa: saves one look-up in the most frequent call
 
 
-def register(array, front: Front) -> Front:
-    fronts[type(array).__module__] = front
-    calls[type(array).__module__] = front.sdpa
-    return front
+def register(array, backend: Backend) -> Backend:
+    backends[type(array).__module__] = backend
+    calls[type(array).__module__] = backend.sdpa
+    return backend
 
 
-def registered(array) -> Front | None:
-    """The Front of this array type. None if it is not registered, or while torch.compile traces."""
-    return None if tracing() else fronts.get(type(array).__module__)
+def registered(array) -> Backend | None:
+    """The Backend of this array type. None if it is not registered, or while torch.compile traces."""
+    return None if tracing() else backends.get(type(array).__module__)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from ._backend import Front, registered
+from ._backend import Backend, registered
 from ._errors import InvalidArgument
 
 
@@ -18,8 +18,8 @@ def _is_a(array, module: str, name: str) -> bool:
     return found is not None and isinstance(array, getattr(found, name))
 
 
-def front_of(array, name: str = "q") -> Front:
-    """The Front for this array, the argument `name`. Loads the framework's module at its first array."""
+def backend_of(array, name: str = "q") -> Backend:
+    """The Backend for this array, the argument `name`. Loads the framework's module at its first array."""
     found = registered(array)
     if found is not None:
         return found
@@ -35,7 +35,7 @@ def front_of(array, name: str = "q") -> Front:
     else:
         module = None
     if module is not None:
-        return module.front_of(array)
+        return module.backend_of(array)
     raise InvalidArgument(
         f"{name}: a {type(array).__module__}.{type(array).__qualname__}: must be an array of PyTorch, JAX, CuPy "
         "or NumPy"

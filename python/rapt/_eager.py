@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Callable
 
 from . import _core, _numbers
-from ._backend import Front
+from ._backend import Backend
 from ._outputs import Quantized, descale_shape, gemm_shape, given_outputs, mean_shape, out_dtype_name, qk_shape
 
 Allocate = Callable[..., Any]  # allocate(like, shape, dtype name, zeroed, in like's order of dimensions)
@@ -83,7 +83,7 @@ def gemm(allocate: Allocate, a, b, given: dict):
     return out
 
 
-def front(allocate: Allocate, numbers: "_numbers.Numbers") -> Front:
+def backend(allocate: Allocate, numbers: "_numbers.Numbers") -> Backend:
     """The operations of a framework without FP8 types, tracers and gradients: NumPy, CuPy."""
 
     def storage(given: dict):
@@ -96,7 +96,7 @@ def front(allocate: Allocate, numbers: "_numbers.Numbers") -> Front:
         made = quantized(x, {**given, "dtype": given["format"]})
         return _numbers.dequantized(numbers, made, given, x)
 
-    return Front(
+    return Backend(
         _core.sdpa,
         _core.prepare,
         _core.explain,

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy
 
 from . import _core, _jax_operators
-from ._backend import Front, register
+from ._backend import Backend, register
 from ._contexts import load_default_pack, number_of
 from ._errors import InvalidArgument, Unsupported
 from ._signature import FLAGS, OPERANDS, SCALARS, bind, split_starts
@@ -175,7 +175,7 @@ def _refuse(operation: str):
     return refuse
 
 
-FRONT = Front(
+BACKEND = Backend(
     sdpa,
     _refuse("prepare"),
     _refuse("explain"),
@@ -189,7 +189,7 @@ FRONT = Front(
 load_default_pack()
 
 
-def front_of(array) -> Front:
+def backend_of(array) -> Backend:
     if not isinstance(array, jax.Array):
         raise InvalidArgument(f"q: a {type(array).__module__}.{type(array).__qualname__}: must be a jax.Array")
-    return register(array, FRONT)
+    return register(array, BACKEND)

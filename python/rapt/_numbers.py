@@ -11,7 +11,7 @@ from typing import Any, Callable, NamedTuple
 
 from ._outputs import Quantized, logical_sizes
 
-MOST_CHANNELS = 256  # of one rotation
+MAX_CHANNELS = 256  # of one rotation
 # The largest values that round to a number of the format if larger numbers existed. E5M2's limit is a tie between an
 # odd and an even number; it rounds to the even one, which is too large.
 LAST_E4M3, LAST_E5M2, LAST_SIM8 = 464.0, 61440.0, 448.0 + 448.0 / 255.0
@@ -73,7 +73,7 @@ def _butterflies(numbers: Numbers, y, n: int):
 def _group(dim: int) -> int:
     """The number of channels that are rotated together: the largest power of two that divides dim, at most 256."""
     n = 1
-    while n < MOST_CHANNELS and dim > 0 and dim % (2 * n) == 0:
+    while n < MAX_CHANNELS and dim > 0 and dim % (2 * n) == 0:
         n *= 2
     return n
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 import numpy
 
 from . import _core
-from ._backend import Front, register
-from ._eager import front
+from ._backend import Backend, register
+from ._eager import backend
 from ._errors import InvalidArgument
 from ._numbers import Numbers, values_of
 from ._views import CPU, RAPT_F32, allocate_in_order, order_for, type_code
@@ -60,14 +60,14 @@ NUMBERS = Numbers(
     array=lambda values, like: numpy.array(values, numpy.float32),
     arange=lambda count, like: numpy.arange(count, dtype=numpy.int32),
 )
-FRONT = front(allocate, NUMBERS)
+BACKEND = backend(allocate, NUMBERS)
 TYPES = (numpy.ndarray, numpy.memmap)
 _core.register_framework(TYPES, "numpy", RAPT_F32, {"view": view, "allocate": allocate})
 
 
-def front_of(array) -> Front:
+def backend_of(array) -> Backend:
     if type(array) in TYPES:
-        return register(array, FRONT)
+        return register(array, BACKEND)
     raise InvalidArgument(
         f"q: a {type(array).__module__}.{type(array).__qualname__}: must be a plain numpy.ndarray "
         "(numpy.asarray makes one)"

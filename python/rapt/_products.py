@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ._dispatch import front_of
+from ._dispatch import backend_of
 from ._errors import InvalidArgument
 from ._values import LAYOUTS, SCALES, number, shape_of, word
 
@@ -60,7 +60,7 @@ def qk(
         layout=layout, scale=scale, q_dtype=q_dtype, k_dtype=k_dtype, out=out, out_dtype=out_dtype, context=context
     )
     try:
-        return front_of(q).qk(q, k, given)
+        return backend_of(q).qk(q, k, given)
     except RuntimeError:
         shape_of("q", q), shape_of("k", k)  # raises the error for nested tensors, which have no shape
         raise
@@ -98,7 +98,7 @@ def gemm(
     _one_of(out, out_dtype)
     given.update(a_dtype=a_dtype, b_dtype=b_dtype, out=out, out_dtype=out_dtype, context=context)
     try:
-        return front_of(a, "a").gemm(a, b, given)
+        return backend_of(a, "a").gemm(a, b, given)
     except RuntimeError:
         shape_of("a", a), shape_of("b", b)
         raise

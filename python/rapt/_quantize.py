@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ._dispatch import front_of
+from ._dispatch import backend_of
 from ._errors import InvalidArgument
 from ._outputs import Quantized, dtype_name
 from ._values import BOOLS, LAYOUTS, SCALES, integer, number, shape_of, word
@@ -60,9 +60,9 @@ def quantize(
     Raises: like sdpa(); error sentences call x `input` and the codes `output`. No gradient flows through codes:
     calling backward() raises. Use fake_quantize() for training.
     """
-    given = _settled(x, scales, dtype, layout, hadamard, smooth, percentile, descale, cu_seqlens, max_seqlen)
+    given = _checked(x, scales, dtype, layout, hadamard, smooth, percentile, descale, cu_seqlens, max_seqlen)
     given.update(out=out, context=context)
-    return front_of(x, "x").quantize(x, given)
+    return backend_of(x, "x").quantize(x, given)
 
 
 def fake_quantize(
@@ -92,12 +92,12 @@ def fake_quantize(
 
     Gradients: PyTorch's autograd and JAX's reverse mode. NumPy and CuPy have none.
     """
-    given = _settled(x, scales, dtype, layout, hadamard, smooth, percentile, descale, cu_seqlens, max_seqlen)
+    given = _checked(x, scales, dtype, layout, hadamard, smooth, percentile, descale, cu_seqlens, max_seqlen)
     given.update(out=None, context=context, clip_gradient=bool(word("clip_gradient", clip_gradient, BOOLS)))
-    return front_of(x, "x").fake_quantize(x, given)
+    return backend_of(x, "x").fake_quantize(x, given)
 
 
-def _settled(x, scales, dtype, layout, hadamard, smooth, percentile, descale, cu_seqlens, max_seqlen) -> dict[str, Any]:
+def _checked(x, scales, dtype, layout, hadamard, smooth, percentile, descale, cu_seqlens, max_seqlen) -> dict[str, Any]:
     """The arguments by name. Checks all that are not arrays. `format` is the word for dtype."""
     word("scales", scales, SCALES)
     word("layout", layout, LAYOUTS)

@@ -10,7 +10,7 @@ import torch
 from torch.compiler import is_dynamo_compiling
 
 from . import _backend, _core, _torch_fp8
-from ._backend import Front, register
+from ._backend import Backend, register
 from ._contexts import Context
 from ._errors import Unsupported
 from ._signature import bind
@@ -26,10 +26,10 @@ from ._torch_arrays import (
     stream,
     transformed,
     view,
-    watched,
+    needs_operator,
     written,
 )
-from ._torch_observed import PROFILER
+from ._torch_profiling import PROFILER
 from ._torch_operators import check, merge_through_operator, run_here, run_merge, through_operator
 from ._views import RAPT_BF16
 
@@ -39,14 +39,14 @@ def redirect(operation: str, q, k, v, **options):
     something traces or profiles the call or needs a gradient.
     """
     if operation == "sdpa":
-        if watched([one for one in (q, k, v, *options.values()) if one is not None and hasattr(one, "dtype")]):
+        if needs_operator([one for one in (q, k, v, *options.values()) if one is not None and hasattr(one, "dtype")]):
             return through_operator(q, k, v, **options)
         return run_here(q, k, v, options)
     check(bind(q, k, v, options))
-    return _plainly(operation, q, k, v, **options)
+    return _on_plain_tensors(operation, q, k, v, **options)
 
 
-def _plainly(operation: str, q, k, v, **options):
+def _on_plain_tensors(operation: str, q, k, v, **options):
     """rapt._core's prepare or explain for plain tensors."""
     if not is_dynamo_compiling() and transformed():
         raise Unsupported(
@@ -62,7 +62,7 @@ def _plainly(operation: str, q, k, v, **options):
 def merge(outs, lses, sinks, lse, out, out_dtype, context):
     outputs = [one for one in (lse, out) if isinstance(one, torch.Tensor)]
     given = [*outs, *lses, *outputs] + ([] if sinks is None else [sinks])
-    if is_dynamo_compiling() or watched(given):
+    if is_dynamo_compiling() or needs_operator(given):
         return merge_through_operator(outs, lses, sinks, lse, out, out_dtype, context)
     return run_merge(outs, lses, sinks, lse, out, out_dtype, context)
 
@@ -83,11 +83,11 @@ def context_for(threads: int) -> Context | None:
 
 
 FP8 = (_torch_fp8.quantize, _torch_fp8.fake_quantize, _torch_fp8.qk, _torch_fp8.gemm)
-FRONT = Front(_core.sdpa, _core.prepare, _core.explain, merge, *FP8)
-OPERATOR_FRONT = Front(
+BACKEND = Backend(_core.sdpa, _core.prepare, _core.explain, merge, *FP8)
+OPERATOR_BACKEND = Backend(
     through_operator,
-    lambda q, k, v, **options: _plainly("prepare", q, k, v, **options),
-    lambda q, k, v, **options: _plainly("explain", q, k, v, **options),
+    lambda q, k, v, **options: _on_plain_tensors("prepare", q, k, v, **options),
+    lambda q, k, v, **options: _on_plain_tensors("explain", q, k, v, **options),
     merge_through_operator,
     *FP8,
 )
@@ -118,8 +118,8 @@ _core.register_framework(
 )
 
 
-def front_of(tensor) -> Front:
+def backend_of(tensor) -> Backend:
     if is_dynamo_compiling() or type(tensor) not in TYPES:
-        return OPERATOR_FRONT
+        return OPERATOR_BACKEND
     _backend.tracing = is_dynamo_compiling  # not while tracing: a change during tracing breaks torch.compile's guards
-    return register(tensor, FRONT)
+    return register(tensor, BACKEND)

@@ -34,7 +34,7 @@ def functionalized() -> bool:
     return level is not None and level.key() == torch._C._functorch.TransformType.Functionalize
 
 
-def watched(tensors) -> bool:
+def needs_operator(tensors) -> bool:
     """Whether a tensor is of a subclass, something records operations, or a gradient is needed."""
     return (
         any(type(one) not in TYPES for one in tensors)

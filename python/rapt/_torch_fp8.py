@@ -22,8 +22,8 @@ from ._outputs import (
     out_dtype_name,
     qk_shape,
 )
-from ._torch_arrays import allocate, dtype_named, functionalized, plain, watched
-from ._torch_observed import PROFILER, recorded, register_product_flops, shapes_line
+from ._torch_arrays import allocate, dtype_named, functionalized, plain, needs_operator
+from ._torch_profiling import PROFILER, recorded, register_product_flops, shapes_line
 from ._torch_operators import CONTEXT, LIBRARY, refuse_outputs, register_no_derivatives, register_vmap
 
 OF_QUANTIZE = {
@@ -186,13 +186,13 @@ for _name, _rule, _names in (
 register_product_flops((torch.ops.rapt.qk, torch.ops.rapt.qk_out, torch.ops.rapt.gemm, torch.ops.rapt.gemm_out))
 
 
-def _looked_on(*values) -> bool:
+def _needs_operator(*values) -> bool:
     """Whether a call must go through an operator, so that a tracer or autograd sees it. Checks that all arrays are
     tensors.
     """
     if is_dynamo_compiling():
         return True
-    return watched([one for one in values if isinstance(one, torch.Tensor)])
+    return needs_operator([one for one in values if isinstance(one, torch.Tensor)])
 
 
 def _refuse_out(**values) -> None:
@@ -214,7 +214,7 @@ def _tangent(x: torch.Tensor):
 def quantize(x, given: dict) -> Quantized:
     out = given["out"]
     parts = (out.codes, out.descale, out.mean) if isinstance(out, Quantized) else (out,)
-    if not _looked_on(x, given["descale"], given["cu_seqlens"], *parts):
+    if not _needs_operator(x, given["descale"], given["cu_seqlens"], *parts):
         return _eagerly(x, given)
     if not is_dynamo_compiling() and _tangent(x) is not None:
         raise Unsupported("x: codes have no forward-mode derivatives; rapt.fake_quantize has")
@@ -301,7 +301,7 @@ def fake_quantize(x, given: dict) -> torch.Tensor:
     simulated = _numbers.dequantized(NUMBERS, made, given, fixed)
     wanted = x.requires_grad and torch.is_grad_enabled()
     # a tracer or a forward derivative must see the operator
-    if not wanted and (is_dynamo_compiling() or not watched([x])):
+    if not wanted and (is_dynamo_compiling() or not needs_operator([x])):
         return simulated
     keep = _numbers.unsaturated(NUMBERS, made, given, fixed) if given["clip_gradient"] else None
     as_operator = is_dynamo_compiling() or functionalized()
@@ -312,7 +312,7 @@ def fake_quantize(x, given: dict) -> torch.Tensor:
 def _multiply(operator, operator_out, run, first, second, options: dict[str, str], given: dict):
     names = [name for name, kind in options.items() if kind == "Tensor?"]  # "q_descale", "k_descale"
     descales = [given[name] for name in names]
-    if not _looked_on(first, second, given["out"], *descales):
+    if not _needs_operator(first, second, given["out"], *descales):
         return run(first, second, given)
     _expect_tensors(**{names[1].removesuffix("_descale"): second, "out": given["out"]}, **dict(zip(names, descales)))
     shared = [given[name] for name in options]

@@ -13,7 +13,7 @@ from ._contexts import load_default_pack, number_of, numbered
 from ._errors import InvalidArgument, Unsupported
 from ._signature import DIFFERENTIABLE, FLAGS, OPERANDS, PARAMETER_OF, SCALARS, STARTS, bind, split_starts
 from ._torch_arrays import allocate, dtype_named, plain, refuse_nested, refuse_tangents, transformed
-from ._torch_observed import PROFILER, problem_line, recorded, register_sdpa_flops, shapes_line
+from ._torch_profiling import PROFILER, problem_line, recorded, register_sdpa_flops, shapes_line
 
 load_default_pack()  # first: a damaged pack raises at every call, but operators can be defined only once
 

@@ -173,9 +173,9 @@ PyObject* register_framework(PyObject*, PyObject* args) {
                                                     {"context_for", &framework->context_for},
                                                     {"written", &framework->written}};
     for (const auto& [key, ref] : members) *ref = member(parts, key);
-    framework->grad_enabled = Question(member(parts, "grad_enabled"));
-    framework->transforms = Question(member(parts, "transforms"));
-    framework->num_threads = Question(member(parts, "num_threads"));
+    framework->grad_enabled = NoArgsFunction(member(parts, "grad_enabled"));
+    framework->transforms = NoArgsFunction(member(parts, "transforms"));
+    framework->num_threads = NoArgsFunction(member(parts, "num_threads"));
     if (const Ref tracing = member(parts, "tracing"))
       for (Py_ssize_t i = 0; i < PyTuple_Size(tracing.get()); ++i)
         framework->tracing.emplace_back(Ref::of(PyTuple_GetItem(tracing.get(), i)));

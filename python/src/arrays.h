@@ -30,15 +30,15 @@ struct Framework {
   Ref empty_strided;      // empty_strided(shape, strides, dtype object) on the current GPU
   Ref stream;             // stream(array) -> int; null: the exchange gives it
   Ref redirect;           // called for arrays of subclasses, and if a call is traced or needs a gradient
-  Question grad_enabled;  // grad_enabled() -> bool; null: no autograd
+  NoArgsFunction grad_enabled;  // grad_enabled() -> bool; null: no autograd
   Attribute requires_grad;
   // functions; if one returns something other than None, False or 0, redirect is called; a tuple
-  std::vector<Question> tracing;
-  Question transforms;   // transforms() -> not None inside transformations, whose arrays have no memory
+  std::vector<NoArgsFunction> tracing;
+  NoArgsFunction transforms;   // transforms() -> not None inside transformations, whose arrays have no memory
   Ref forward_ad;        // names of a module whose _current_level is >= 0 while forward-mode derivatives are taken
   Ref profiler;          // names of a module whose _is_profiler_enabled is True during profiling
   Negated negated;       // detects arrays whose memory holds the negated values
-  Question num_threads;  // num_threads() -> CPU threads that the framework uses; null: rapt's default
+  NoArgsFunction num_threads;  // num_threads() -> CPU threads that the framework uses; null: rapt's default
   Ref context_for;       // context_for(threads) -> rapt.Context, or None for the process default
   Ref written;  // written((array,)): called after rapt has written to a caller's array; a RuntimeError is ignored
   bool has_storage = false;          // arrays have PyTorch's untyped_storage() and storage_offset()

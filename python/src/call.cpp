@@ -138,7 +138,7 @@ class Call {
       if (level != nullptr && PyLong_AsLong(level) >= 0) return true;
     }
     if (framework_->profiler && PyDict_GetItemWithError(framework_->profiler.get(), recording) == Py_True) return true;
-    for (const Question& question : framework_->tracing) {
+    for (const NoArgsFunction& question : framework_->tracing) {
       const Ref answer = question.ask();
       if (checked(answer.get()) != Py_False && PyObject_IsTrue(answer.get()) != 0) return true;
     }

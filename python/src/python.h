@@ -32,9 +32,9 @@ class Ref {
 };
 
 // A Python function without arguments. If it is a C function, that is called directly.
-class Question {
+class NoArgsFunction {
  public:
-  explicit Question(Ref function = Ref()) : function_(std::move(function)) {
+  explicit NoArgsFunction(Ref function = Ref()) : function_(std::move(function)) {
     PyObject* const object = function_.get();
     if (object == nullptr || !PyCFunction_Check(object) || PyCFunction_GetFlags(object) != METH_NOARGS) return;
     direct_ = PyCFunction_GetFunction(object);

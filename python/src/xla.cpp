@@ -48,7 +48,7 @@ void read_inputs(rapt_sdpa_args& args, XlaReading& reading, const int64_t* integ
 rapt_status attend(XlaReading& reading, void* stream) {
   const int64_t* const integers = reading.integers(integer_count);
   const double* const numbers = reading.numbers(real_count);
-  if (!reading.fine()) return RAPT_OK;
+  if (!reading.ok()) return RAPT_OK;
   rapt_sdpa_args args{};
   args.struct_size = sizeof args;
   args.has = static_cast<uint64_t>(integers[i_has]), args.flags = static_cast<uint64_t>(integers[i_flags]);
@@ -57,14 +57,14 @@ rapt_status attend(XlaReading& reading, void* stream) {
   args.out = reading.result("out", RAPT_DTYPE_NONE, integers[i_bshd] != 0);
   if (reading.more_results()) args.lse = reading.result("lse");
   rapt_context* const context = reading.context();
-  return reading.fine() ? rapt_sdpa(context, &args, stream) : RAPT_OK;
+  return reading.ok() ? rapt_sdpa(context, &args, stream) : RAPT_OK;
 }
 
 // Operands: the parts' outs, their lses, then sinks if integers[1] is 1. integers[0] is the number of parts. Results:
 // out and, on request, lse.
 rapt_status merge_parts(XlaReading& reading, void* stream) {
   const int64_t* const integers = reading.integers(2);
-  if (!reading.fine()) return RAPT_OK;
+  if (!reading.ok()) return RAPT_OK;
   std::vector<const rapt_tensor*> outs, lses;
   for (int64_t i = 0; i < integers[0]; ++i) outs.push_back(reading.argument("outs"));
   for (int64_t i = 0; i < integers[0]; ++i) lses.push_back(reading.argument("lses"));
@@ -77,7 +77,7 @@ rapt_status merge_parts(XlaReading& reading, void* stream) {
   args.out = reading.result("out");
   if (reading.more_results()) args.lse = reading.result("lse");
   rapt_context* const context = reading.context();
-  return reading.fine() ? rapt_merge(context, &args, stream) : RAPT_OK;
+  return reading.ok() ? rapt_merge(context, &args, stream) : RAPT_OK;
 }
 
 }  // namespace

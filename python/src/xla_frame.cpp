@@ -97,7 +97,7 @@ XlaError* run_xla(XlaCallFrame& frame, int32_t device_type, XlaBody body) {
   try {
     XlaReading reading(frame, device);
     const rapt_status status = body(reading, stream);
-    if (!reading.fine()) return fail(frame, invalid_code, reading.sentence());
+    if (!reading.ok()) return fail(frame, invalid_code, reading.sentence());
     if (status == RAPT_OK) return nullptr;
     return fail(frame, status == RAPT_ERROR_INVALID_ARGUMENT ? invalid_code : internal_code, rapt_last_error());
   } catch (const std::exception& error) {

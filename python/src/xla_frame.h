@@ -21,7 +21,7 @@ class XlaReading {
   }
 
   const std::string& sentence() const { return sentence_; }
-  bool fine() const { return sentence_.empty(); }
+  bool ok() const { return sentence_.empty(); }
   // The next argument or result. dtype: the format of its bytes, or RAPT_DTYPE_NONE for its own dtype. swapped: of rank
   // 4 and [batch, seqlen, heads, dim]. Null, with a sentence, if there is none.
   const rapt_tensor* argument(const char* name, int32_t dtype = RAPT_DTYPE_NONE, bool swapped = false) {
@@ -32,7 +32,7 @@ class XlaReading {
   }
   bool more_results() const { return results_ < frame_.results.size; }
   void expect_no_more_arguments() {
-    if (fine() && arguments_ != frame_.args.size) sentence_ = "there are more arrays than the attributes need";
+    if (ok() && arguments_ != frame_.args.size) sentence_ = "there are more arrays than the attributes need";
   }
   // The values of the array attribute with this name and size. Null, with a sentence, if there is none.
   const int64_t* integers(size_t size) { return static_cast<const int64_t*>(attribute("integers", xla_s64, size)); }

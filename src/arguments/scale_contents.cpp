@@ -26,17 +26,17 @@ std::string element_text(const Values& v, std::initializer_list<int64_t> at, int
 }
 
 // Bitwise and without a branch, so compilers can vectorise the loop below.
-int right(float x, float least) {
+int is_valid(float x, float least) {
   return static_cast<int>(x >= least) & static_cast<int>(x <= std::numeric_limits<float>::max());
 }
 
 // Scales by token can be many, and one thread checks them before the call's work is distributed.
-bool all_right(const float* values, int64_t step, int64_t count, float least) {
+bool all_valid(const float* values, int64_t step, int64_t count, float least) {
   int all = 1;
   if (step == 1) {
-    for (int64_t i = 0; i < count; ++i) all &= right(values[i], least);
+    for (int64_t i = 0; i < count; ++i) all &= is_valid(values[i], least);
   } else {
-    for (int64_t i = 0; i < count; ++i) all &= right(values[i * step], least);
+    for (int64_t i = 0; i < count; ++i) all &= is_valid(values[i * step], least);
   }
   return all != 0;
 }
@@ -48,9 +48,10 @@ void check_run(const Values& v, std::initializer_list<int64_t> at, int64_t begin
   size_t axis = 0;
   for (const int64_t i : at) values += i * strides[axis++];
   const int64_t step = v.tensor.rank == 0 ? 0 : strides[axis];
-  if (all_right(values + begin * step, step, end - begin, v.least)) return;
+  if (all_valid(values + begin * step, step, end - begin, v.least)) return;
   for (int64_t i = begin; i < end; ++i)
-    if (right(values[i * step], v.least) == 0) invalid(element_text(v, at, i), " = ", values[i * step], ": ", v.rule);
+    if (is_valid(values[i * step], v.least) == 0)
+      invalid(element_text(v, at, i), " = ", values[i * step], ": ", v.rule);
 }
 
 // The rows of q or the keys of a sequence. first: its first packed row, 0 if dense.

@@ -105,7 +105,7 @@ bool read_exactly(const FileHandle& file, size_t offset, size_t bytes, std::stri
   return true;
 }
 
-std::string fresh_name(const std::string& target) {
+std::string temporary_name(const std::string& target) {
   uint64_t number = 0;
   // can fail early in a boot
   if (getrandom(&number, sizeof number, GRND_NONBLOCK) != static_cast<ssize_t>(sizeof number))
@@ -141,7 +141,7 @@ std::string NewFile::commit() {
 }
 
 std::string replace_file(int directory, const std::string& target, std::string_view bytes, unsigned mode) {
-  NewFile file(directory, target, fresh_name(target));
+  NewFile file(directory, target, temporary_name(target));
   std::string failure = file.create(mode);
   if (failure.empty()) failure = file.write(bytes);
   return failure.empty() ? file.commit() : failure;

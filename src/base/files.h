@@ -37,14 +37,14 @@ std::string read_regular(int directory, const std::string& name, size_t most, st
 bool read_exactly(const FileHandle& file, size_t offset, size_t bytes, std::string& out);
 
 // An unpredictable name in the folder of `target`: "target.<16 hex digits>.tmp".
-std::string fresh_name(const std::string& target);
+std::string temporary_name(const std::string& target);
 
 // Replaces `target` completely or not at all. It writes a new temporary file in the same folder, synchronises it, then
 // renames it. Without commit() it leaves no file. Functions return "" or the failure. The failure contains no file
 // names, so that the same failure is reported only once.
 class NewFile {
  public:
-  // `directory` must stay open. `temporary` is a fresh_name().
+  // `directory` must stay open. `temporary` is a temporary_name().
   NewFile(int directory, std::string target, std::string temporary)
       : directory_(directory), target_(std::move(target)), temporary_(std::move(temporary)) {}
   ~NewFile();

@@ -103,7 +103,7 @@ void launch_steps(GpuResources& gpu, const rapt_sdpa_args& args, const Problem& 
 }
 
 // True if this thread made the same call recently (addresses may differ); then it is launched at once.
-bool sdpa_again(Context& context, const rapt_sdpa_args& args, void* stream) {
+bool repeat_recent_call(Context& context, const rapt_sdpa_args& args, void* stream) {
   const RecentCall* const known = RecentCalls::of_this_thread().find(context.gpu().id(), args);
   if (known == nullptr) return false;
   const cuda::ContextScope scope(args.q->device.index, stream);
@@ -132,7 +132,7 @@ Device device_of(Context& context, const rapt_sdpa_args& args) {
 
 void sdpa(Context& context, const rapt_sdpa_args& args, void* stream) {
   const bool known_struct = args.struct_size == sizeof args && args.q != nullptr;
-  if (known_struct && args.q->device.type == RAPT_DEVICE_CUDA && sdpa_again(context, args, stream)) return;
+  if (known_struct && args.q->device.type == RAPT_DEVICE_CUDA && repeat_recent_call(context, args, stream)) return;
   const cpu::DefaultArithmetic scope;
   const Problem problem = problem_from(args);
   on_gpu(args) ? sdpa_on_gpu(context, args, problem, stream) : sdpa_on_cpu(context, args, problem, stream);

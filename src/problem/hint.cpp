@@ -75,8 +75,8 @@ bool has(const std::vector<std::string_view>& words, std::string_view word) {
 }
 
 // The word for `name` (lower case) and an optional `value`; "" = unknown.
-std::string meant(std::string_view name, std::string_view value, const std::vector<std::string_view>& flags,
-                  const std::vector<std::string_view>& values) {
+std::string word_for(std::string_view name, std::string_view value, const std::vector<std::string_view>& flags,
+                     const std::vector<std::string_view>& values) {
   if (has(flags, name)) return std::string(name);
   if (has(values, name)) return concat(name, "=", value);
   if (dtype_named(name) != DType::none) return std::string(name);
@@ -93,9 +93,9 @@ std::string word_hint(std::string_view word, const std::vector<std::string_view>
   std::string name = lower(word.substr(0, equals));
   const std::string_view value = equals == std::string_view::npos ? std::string_view() : word.substr(equals + 1);
   if (name == "dtype" && dtype_named(lower(value)) != DType::none) name = lower(value);
-  std::string found = meant(name, value, flags, values);
+  std::string found = word_for(name, value, flags, values);
   for (const std::string_view prefix : {"is_", "use_", "has_", "with_"})
-    if (found.empty() && name.starts_with(prefix)) found = meant(name.substr(prefix.size()), value, flags, values);
+    if (found.empty() && name.starts_with(prefix)) found = word_for(name.substr(prefix.size()), value, flags, values);
   if (found.empty()) {  // a misspelling: first search words of the same form
     const bool valued = equals != std::string_view::npos;
     std::string_view near = nearest(name, valued ? values : flags);

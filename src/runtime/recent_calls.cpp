@@ -155,7 +155,7 @@ bool RecentCall::whole_class_is_legal() const {
 }
 
 // Takes the sizes and strides of the new call. Returns false if they break a rule or might break one.
-bool RecentCall::renew(size_t argument, const rapt_tensor* tensor) {
+bool RecentCall::update_layout(size_t argument, const rapt_tensor* tensor) {
   Facts& facts = facts_[argument];
   if (same(facts, tensor)) return true;
   std::copy_n(tensor->shape, facts.rank, facts.shape.begin());
@@ -168,7 +168,7 @@ bool RecentCall::renew(size_t argument, const rapt_tensor* tensor) {
 }
 
 // Slices of one buffer can interleave without overlapping; this returns false for them, and the full check runs.
-bool RecentCall::outputs_apart(const rapt_sdpa_args& args) const {
+bool RecentCall::outputs_disjoint(const rapt_sdpa_args& args) const {
   const auto address = [&](size_t i) { return reinterpret_cast<uintptr_t>((args.*tensor_arguments[i].member)->data); };
   for (size_t i = 0; i < output_count; ++i) {
     if (!facts_[i].present || facts_[i].past_byte == 0) continue;
@@ -206,7 +206,7 @@ bool RecentCall::matches(uint64_t owner, const rapt_sdpa_args& args) const {
   if (owner_ != owner || !can_remember(args) || !same_values<true>(args, args_)) return false;
   for (size_t i = 0; i < facts_.size(); ++i)
     if (!same(facts_[i], args.*tensor_arguments[i].member)) return false;
-  return outputs_apart(args);
+  return outputs_disjoint(args);
 }
 
 bool RecentCall::follow(uint64_t owner, const rapt_sdpa_args& args) {
@@ -225,13 +225,13 @@ bool RecentCall::follow(uint64_t owner, const rapt_sdpa_args& args) {
     if (facts_[i].present && !has_sizes(facts_[i], tensor(i), asked)) return false;
 
   for (size_t i = 0; i < facts_.size(); ++i) {
-    if (!facts_[i].present || renew(i, tensor(i))) continue;
+    if (!facts_[i].present || update_layout(i, tensor(i))) continue;
     owner_ = 0;  // its facts are only half updated
     return false;
   }
   args_.max_seqlen_q = args.max_seqlen_q, args_.max_seqlen_k = args.max_seqlen_k;
   problem_.seqlen_q = asked[0], problem_.seqlen_k = asked[1], problem_.total_q = asked[2], problem_.total_k = asked[3];
-  return outputs_apart(args);
+  return outputs_disjoint(args);
 }
 
 RecentCalls& RecentCalls::of_this_thread() {

@@ -59,8 +59,8 @@ class RecentCall {
   Lengths lengths() const;
   void find_extents();
   bool whole_class_is_legal() const;
-  bool renew(size_t argument, const rapt_tensor* tensor);
-  bool outputs_apart(const rapt_sdpa_args& args) const;
+  bool update_layout(size_t argument, const rapt_tensor* tensor);
+  bool outputs_disjoint(const rapt_sdpa_args& args) const;
 
   uint64_t owner_ = 0;
   bool can_follow_ = false;

@@ -13,9 +13,9 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "lab/apart.h"
 #include "lab/commands.h"
 #include "lab/host_compiler.h"
+#include "lab/isolated_call.h"
 #include "tests/cpu/emulation.h"
 #include "tests/cpu/program.h"
 
@@ -135,8 +135,8 @@ TEST_F(Emulated, AMissingCompilerIsASentence) {
 }
 
 TEST(RunApart, AnEndlessLoopEnds) {
-  EXPECT_EQ(run_apart([] {}, 1), "");
-  const std::string ending = run_apart(
+  EXPECT_EQ(run_in_child([] {}, 1), "");
+  const std::string ending = run_in_child(
       [] {
         for (volatile int on = 1; on != 0;) static_cast<void>(on);
       },

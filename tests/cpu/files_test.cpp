@@ -38,7 +38,7 @@ std::string message_of(const std::function<void()>& call) {
 
 TEST(Files, FreshNamesDiffer) {
   std::set<std::string> names;
-  for (int i = 0; i < 1000; ++i) names.insert(fresh_name("a/b.pack"));
+  for (int i = 0; i < 1000; ++i) names.insert(temporary_name("a/b.pack"));
   EXPECT_EQ(names.size(), 1000u);
   for (const std::string& name : names) EXPECT_TRUE(name.starts_with("a/b.pack.") && name.ends_with(".tmp")) << name;
 }

@@ -245,7 +245,7 @@ TEST(LabRoof, TheGpuLoopsCompileWithoutSpills) {
   for (const char* loop : {"multiply_f16", "multiply_f32", "read"})
     for (const char* arch : {"sm_80", "sm_89", "sm_90a"}) {
       const jit::Image image = jit::compile(
-          {.unit = roof_unit(loop), .arch = arch, .label = "the roof", .files = {{"roof_gpu.cuh", roof_text()}}});
+          {.unit = roof_unit(loop), .arch = arch, .label = "the roof", .files = {{"roof_gpu.cuh", roof_source()}}});
       const jit::Resources resources = jit::parse_resources(image.log);
       ASSERT_TRUE(resources.known) << image.log;
       EXPECT_EQ(resources.spill_store_bytes + resources.stack_bytes, 0) << loop << " " << arch;

@@ -1,5 +1,5 @@
-// One call of rapt_quantize as a value, its outputs poisoned; shared by quantize_test.cpp, quantize_text_test.cpp and
-// tests/gpu/quantize_test.cpp.
+// One call of rapt_quantize as a value, its outputs poisoned; shared by quantize_test.cpp, quantize_emulation_test.cpp
+// and tests/gpu/quantize_test.cpp.
 #pragma once
 
 #include <algorithm>

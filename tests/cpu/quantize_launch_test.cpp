@@ -1,5 +1,5 @@
 // rapt_quantize on GPU tensors with the stand-in driver of tests/fake_cuda: sizes of 0, which compute nothing but still
-// must write scales and means. quantize_text_test.cpp and tests/gpu check the results of kernels.
+// must write scales and means. quantize_emulation_test.cpp and tests/gpu check the results of kernels.
 #include "cuda/cuda.h"
 #include "fake_driver.h"
 #include "quantize_call.h"

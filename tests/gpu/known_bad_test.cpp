@@ -195,12 +195,12 @@ class GpuKnownBad : public GpuTest {};
 
 }  // namespace
 
-TEST(KnownBadText, EveryEditOccursOnce) {
+TEST(KnownBadSource, EveryEditOccursOnce) {
   for (const Edit& edit : edits) EXPECT_NO_THROW(edited(edit)) << edit.name;
 }
 
 // With RAPT_TEST_COMPILE=1 every edited source is compiled, without a GPU. It takes half a minute.
-TEST(KnownBadText, EveryEditCompiles) {
+TEST(KnownBadSource, EveryEditCompiles) {
   const char* wanted = std::getenv("RAPT_TEST_COMPILE");
   if (wanted == nullptr || std::string(wanted) != "1") GTEST_SKIP() << "RAPT_TEST_COMPILE is not 1";
   Failures failures;

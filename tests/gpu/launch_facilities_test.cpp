@@ -12,7 +12,7 @@
 
 namespace rapt::test {
 
-const std::map<std::string_view, std::string_view>& device_texts();  // of this folder, by name
+const std::map<std::string_view, std::string_view>& device_sources();  // of this folder, by name
 
 namespace {
 
@@ -26,7 +26,7 @@ jit::Request request(const std::string& call, const std::string& arch) {
       .arch = arch,
       .label = "the test of " + call,
       .files = {}};
-  for (const auto& [name, text] : device_texts()) request.files.emplace(name, text);
+  for (const auto& [name, text] : device_sources()) request.files.emplace(name, text);
   return request;
 }
 
@@ -91,7 +91,7 @@ size_t place(int row, int column, cuda::TensorSwizzle swizzle) {
 }  // namespace
 
 // Needs NVRTC, but no GPU.
-TEST(LaunchFacilitiesText, Compiles) {
+TEST(LaunchFacilitiesSource, Compiles) {
   std::string why;
   if (jit::find_compiler(&why) == nullptr) GTEST_SKIP() << why;
   for (const char* call : {"read_neighbour", "load_box<32, 8>", "meet_in_grid"})

@@ -9,7 +9,7 @@
 
 namespace rapt::test {
 
-const std::map<std::string_view, std::string_view>& device_texts();  // of this folder, by name
+const std::map<std::string_view, std::string_view>& device_sources();  // of this folder, by name
 
 namespace {
 
@@ -20,7 +20,7 @@ void compile_layout(int dim, const std::string& edited = {}) {
                        .arch = "compute_80",
                        .label = "the layout test",
                        .files = {}};
-  for (const auto& [name, text] : device_texts()) request.files.emplace(name, text);
+  for (const auto& [name, text] : device_sources()) request.files.emplace(name, text);
   if (!edited.empty()) request.files["device/tile.cuh"] = edited;
   jit::compile(request);
 }

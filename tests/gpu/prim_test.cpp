@@ -14,7 +14,7 @@
 
 namespace rapt::test {
 
-const std::map<std::string_view, std::string_view>& device_texts();  // of this folder, by name
+const std::map<std::string_view, std::string_view>& device_sources();  // of this folder, by name
 
 namespace {
 
@@ -26,7 +26,7 @@ jit::Request request(const std::string& file, const std::string& call, const std
       .arch = arch,
       .label = "the test of " + call,
       .files = {}};
-  for (const auto& [name, text] : device_texts()) request.files.emplace(name, text);
+  for (const auto& [name, text] : device_sources()) request.files.emplace(name, text);
   return request;
 }
 
@@ -121,7 +121,7 @@ void expect_narrowed(DType type, const std::vector<float>& in, const std::vector
 }  // namespace
 
 // Needs NVRTC, but no GPU.
-TEST(PrimText, Compiles) {
+TEST(PrimSource, Compiles) {
   std::string why;
   if (jit::find_compiler(&why) == nullptr) GTEST_SKIP() << why;
   for (const char* arch : {"compute_80", "compute_89"}) {

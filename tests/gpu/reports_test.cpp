@@ -16,7 +16,7 @@
 
 namespace rapt::test {
 
-const std::map<std::string_view, std::string_view>& device_texts();  // of this folder, by name
+const std::map<std::string_view, std::string_view>& device_sources();  // of this folder, by name
 
 namespace {
 
@@ -49,7 +49,7 @@ jit::Request request(const std::string& call, const std::string& arch) {
       .arch = arch,
       .label = "the reports' " + call,
       .files = {}};
-  for (const auto& [name, text] : device_texts()) request.files.emplace(name, text);
+  for (const auto& [name, text] : device_sources()) request.files.emplace(name, text);
   return request;
 }
 

@@ -16,7 +16,7 @@ transformers = pytest.importorskip("transformers", minversion="5")
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 
 import rapt  # noqa: E402
-from rapt.compat import transformers as front  # noqa: E402
+from rapt.compat import transformers as compat  # noqa: E402
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
 DTYPES = [torch.float32, torch.bfloat16]
@@ -111,7 +111,7 @@ def exact_attention(
 
 @pytest.fixture(autouse=True)
 def registered():
-    front.register()
+    compat.register()
     transformers.AttentionInterface.register("exact", exact_attention)
     transformers.AttentionMaskInterface.register("exact", transformers.masking_utils.sdpa_mask)
 
@@ -125,7 +125,7 @@ def calls(monkeypatch):
         seen.append(dict(options, q=q, k=k, v=v))
         return rapt.sdpa(q, k, v, **options)
 
-    monkeypatch.setattr(front, "attention", spy)
+    monkeypatch.setattr(compat, "attention", spy)
     return seen
 
 
@@ -190,7 +190,7 @@ def test_outputs_depend_on_attention(name, monkeypatch):
     ids, real = tokens("cpu", "left")
     exact = outputs(build(name, "exact", dtype=torch.float64), ids, real)
     theirs = outputs(build(name, MODELS[name][2]), ids, real)
-    monkeypatch.setattr(front, "attention", lambda q, k, v, **options: rapt.sdpa(q * 1.01, k, v, **options))
+    monkeypatch.setattr(compat, "attention", lambda q, k, v, **options: rapt.sdpa(q * 1.01, k, v, **options))
     ours = outputs(build(name, "rapt"), ids, real)
     assert rms(ours - exact) > 10 * (2 * rms(theirs - exact) + UNIT[torch.float32] * rms(exact))
 

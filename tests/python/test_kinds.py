@@ -61,8 +61,8 @@ def test_report_Q04_negated_views_are_refused_or_seen_through(name, parameter):
         return
     # Calls with subclasses go through an operator; PyTorch converts such views to ordinary tensors for it.
     expected = kinds.tensors(kinds.call(name, given))
-    watched = changed(wrong, next(iter(given)), lambda one: one.as_subclass(Tagged))
-    same(kinds.tensors(kinds.call(name, watched)), expected)
+    tagged = changed(wrong, next(iter(given)), lambda one: one.as_subclass(Tagged))
+    same(kinds.tensors(kinds.call(name, tagged)), expected)
 
 
 @pytest.mark.parametrize("name, parameter", ARRAYS)
@@ -347,13 +347,13 @@ def test_report_Q14_every_call_takes_a_context(name):
     given = kinds.arguments(name, first)
     expected = kinds.tensors(kinds.call(name, given))
     same(kinds.tensors(kinds.call(name, {**given, "context": context})), expected)
-    watched = changed(given, first, lambda one: one.as_subclass(Tagged))
-    same(kinds.tensors(kinds.call(name, {**watched, "context": context})), expected)
+    tagged = changed(given, first, lambda one: one.as_subclass(Tagged))
+    same(kinds.tensors(kinds.call(name, {**tagged, "context": context})), expected)
     torch._dynamo.reset()
     run = lambda given: kinds.tensors(kinds.call(name, {**given, "context": context}))  # noqa: E731
     with torch.no_grad():
         same(torch.compile(run, fullgraph=True, backend="aot_eager")(given), expected)
-    for wrong in (given, watched):
+    for wrong in (given, tagged):
         with pytest.raises(rapt.InvalidArgument, match="^context = 3: must be a rapt.Context or None"):
             kinds.call(name, {**wrong, "context": 3})
 

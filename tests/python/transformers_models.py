@@ -442,19 +442,19 @@ def construct(model_class):
 
 def counted(work):
     """The number of calls of rapt's attention in `work`, and the result of `work`."""
-    from rapt.compat import transformers as front
+    from rapt.compat import transformers as compat
 
-    calls, original = [], front.attention
+    calls, original = [], compat.attention
 
     def attention(*arguments, **options):
         calls.append(1)
         return original(*arguments, **options)
 
-    front.attention = attention
+    compat.attention = attention
     try:
         result = work()
     finally:
-        front.attention = original
+        compat.attention = original
     return len(calls), result
 
 

@@ -69,9 +69,9 @@ def sdpa(
         batch = q[:1]
     else:
         batch, heads_q, heads_k = _leading(query, key, value, rank, enable_gqa)
-        query = _folded("query", query, batch, heads_q)
-        key = _folded("key", key, batch, heads_k)
-        value = _folded("value", value, batch, heads_k)
+        query = _merged_batch("query", query, batch, heads_q)
+        key = _merged_batch("key", key, batch, heads_k)
+        value = _merged_batch("value", value, batch, heads_k)
     masking = _masking(query, key, attn_mask, is_causal, batch)
     out = attention(query, key, value, scale=scale, context=context, **masking)
     if rank == 4:
@@ -115,7 +115,7 @@ def _broadcast(leads: list[tuple]) -> tuple:
     return tuple(sizes)
 
 
-def _folded(name: str, tensor, batch: tuple, heads: int):
+def _merged_batch(name: str, tensor, batch: tuple, heads: int):
     """[*batch, heads, rows, columns], broadcast, as [prod(batch), heads, rows, columns] over the same memory."""
     whole = (*batch, heads, *tensor.shape[-2:])
     if tuple(tensor.shape) != whole:
@@ -170,11 +170,11 @@ def _masking(query, key, attn_mask, is_causal: bool, batch: tuple) -> dict[str, 
     if dtype != "bool" and dtype not in BIAS_DTYPES:
         raise InvalidArgument(f"attn_mask is {attn_mask.dtype}: must be bool, float32, float16 or bfloat16")
     if attn_mask.ndim > 3 and len(batch) > 1:
-        attn_mask = _folded_mask(attn_mask, batch)
+        attn_mask = _merged_batch_mask(attn_mask, batch)
     return {"mask" if dtype == "bool" else "bias": attn_mask}
 
 
-def _folded_mask(attn_mask, batch: tuple):
+def _merged_batch_mask(attn_mask, batch: tuple):
     """A mask with its own batch dimensions as [prod(batch) or 1, heads or 1, rows, columns]."""
     own = tuple(attn_mask.shape[:-3])
     if all(size == 1 for size in own):
@@ -182,4 +182,4 @@ def _folded_mask(attn_mask, batch: tuple):
     sizes = (1,) * (len(batch) - len(own)) + own
     if len(sizes) > len(batch) or any(mine not in (1, size) for mine, size in zip(sizes, batch)):
         raise InvalidArgument(f"attn_mask is {list(attn_mask.shape)}: must broadcast to the batch {list(batch)}")
-    return _folded("attn_mask", attn_mask, batch, attn_mask.shape[-3])
+    return _merged_batch("attn_mask", attn_mask, batch, attn_mask.shape[-3])

@@ -123,7 +123,7 @@ def forward(
     """
     _refuse(dropout, attention_mask, others)
     seqlen_q, seqlen_k = query.shape[2], key.shape[2]
-    attention_mask = _apart(attention_mask, query, key, cu_seq_lens_q, cu_seq_lens_k, seq_idx)
+    attention_mask = _separate_sequences(attention_mask, query, key, cu_seq_lens_q, cu_seq_lens_k, seq_idx)
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     options: dict[str, Any] = {}
     if attention_mask is None:
@@ -152,7 +152,7 @@ def _refuse(dropout: float, attention_mask: Any, others: dict[str, Any]) -> None
         raise Unsupported(f"{name} is given: {why}")
 
 
-def _apart(attention_mask, query, key, cu_seq_lens_q, cu_seq_lens_k, seq_idx):
+def _separate_sequences(attention_mask, query, key, cu_seq_lens_q, cu_seq_lens_k, seq_idx):
     """The mask that also separates sequences packed in one row."""
     if cu_seq_lens_q is None and cu_seq_lens_k is None and seq_idx is None:
         return attention_mask

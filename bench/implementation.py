@@ -18,11 +18,15 @@ from suites import Problem
 class Absent(NamedTuple):
     """An implementation without a time, and why. It is not compared with rapt."""
 
-    arm: str
+    name: str
     why: str
 
+    def row(self) -> dict[str, str]:
+        """The entry of a result row (docs/results-schema.json)."""
+        return {"arm": self.name, "why": self.why}
 
-class Arm:
+
+class Implementation:
     """One implementation. load() imports it and raises if that fails. bind() creates the call for one set of inputs.
 
     A bound call takes no arguments, enqueues on PyTorch's current stream and returns its output; logical() reorders

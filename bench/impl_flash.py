@@ -10,7 +10,7 @@ import importlib
 import importlib.metadata
 import inspect
 
-from arm import Arm, only
+from implementation import Implementation, only
 from inputs import Inputs
 from suites import Problem
 
@@ -25,7 +25,7 @@ def installed_version(module, *distributions: str) -> str:
     return str(getattr(module, "__version__", "unknown"))
 
 
-class FlashAttention2(Arm):
+class FlashAttention2(Implementation):
     """flash_attn.flash_attn_func and flash_attn_varlen_func."""
 
     name, layout, family = "flash-attn-2", "bshd", "flash_attn"

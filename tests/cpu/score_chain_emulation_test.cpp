@@ -19,7 +19,7 @@ struct Halve {
   static float of(float x) { return 0.5f * x; }
 };
 
-TEST(ScoreChainText, StepsComeInTheOrderOfTheSemantics) {
+TEST(ScoreChainEmulated, StepsComeInTheOrderOfTheSemantics) {
   float bias[] = {0, 0, 7}, slopes[] = {0.25f};
   unsigned char mask[] = {1, 0, 1};
   AttentionParams p;
@@ -45,7 +45,7 @@ struct Order {
   void hide() const { seen += "hide"; }
 };
 
-TEST(ScoreChainText, OneOrderForEveryKernel) {
+TEST(ScoreChainEmulated, OneOrderForEveryKernel) {
   std::string seen;
   pass_scores(Order{seen});
   EXPECT_EQ(seen, "scale mean cap bias alibi text hide");

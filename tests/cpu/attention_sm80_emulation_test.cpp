@@ -103,23 +103,23 @@ void expect_right(const std::string& line, check::Fill fill = check::Fill::norma
 
 constexpr check::Fill normal = check::Fill::normal, huge = check::Fill::huge, hidden = check::Fill::hidden_nan;
 
-class Sm80Text : public ::testing::Test {
+class Sm80Emulated : public ::testing::Test {
  protected:
   void SetUp() override { RAPT_NEEDS_FIBERS(); }
 };
 
-TEST_F(Sm80Text, Dense) {
+TEST_F(Sm80Emulated, Dense) {
   static constexpr Sm80Config cfg = config_of(DType::f16, 64, 64, 32, 32, 2, 1, 2);
   expect_right<cfg>("f16 b2 h4:2 q70 k130 d64 lse");
   expect_right<cfg>("f16 b1 h2 q33 k64 d64 lse sinks", huge);
 }
 
-TEST_F(Sm80Text, TwoRowTilesAWarpAndOneStage) {
+TEST_F(Sm80Emulated, TwoRowTilesAWarpAndOneStage) {
   static constexpr Sm80Config cfg = config_of(DType::bf16, 40, 24, 64, 48, 2, 1, 1);
   expect_right<cfg>("bf16 b1 h2 q100 k150 d40:24 layout=bshd lse");
 }
 
-TEST_F(Sm80Text, CausalAndWindows) {
+TEST_F(Sm80Emulated, CausalAndWindows) {
   static constexpr Sm80Config cfg = [] {
     Sm80Config c = config_of(DType::f16, 32, 32, 32, 16, 2, 1, 3);
     c.bounded = true;
@@ -134,13 +134,13 @@ TEST_F(Sm80Text, CausalAndWindows) {
 }
 
 // Sequences without keys: only Q is copied, and it must not overwrite the stored zeros.
-TEST_F(Sm80Text, NoKeys) {
+TEST_F(Sm80Emulated, NoKeys) {
   static constexpr Sm80Config cfg = config_of(DType::f16, 64, 64, 64, 32, 4, 1, 2);
   expect_right<cfg>("f16 h4 d64 varlen=70:0,3:0,130:0,65:33 lse");
   expect_right<cfg>("f16 b2 h2 q70 k40 d64 seqused=0,40 lse");
 }
 
-TEST_F(Sm80Text, UnusedQueries) {
+TEST_F(Sm80Emulated, UnusedQueries) {
   static constexpr Sm80Config cfg = config_of(DType::f16, 64, 64, 64, 32, 4, 1, 2);
   expect_right<cfg>("f16 b3 h2 q140 k40 d64 seqused_q=0,70,140 lse", hidden);
   expect_right<cfg>("f16 h4:2 d64 varlen=140:40,3:9,65:33 seqused_q=64,0,65 seqused=40,9,0 lse sinks", hidden);
@@ -152,7 +152,7 @@ TEST_F(Sm80Text, UnusedQueries) {
   expect_right<dealt>("bf16 out=f32 b2 h2 q75 k75 d32 causal seqused_q=33,1 lse", hidden);
 }
 
-TEST_F(Sm80Text, EveryOperationOnScores) {
+TEST_F(Sm80Emulated, EveryOperationOnScores) {
   static constexpr Sm80Config cfg = [] {
     Sm80Config c = config_of(DType::bf16, 32, 32, 32, 32, 2, 1, 2);
     c.folded = false, c.softcap = true, c.bias = DType::f32, c.alibi = true, c.mask = true, c.bounded = true;
@@ -162,7 +162,7 @@ TEST_F(Sm80Text, EveryOperationOnScores) {
   expect_right<cfg>("bf16 b1 h2 q50 k70 d32 window=30,9 softcap=20 alibi bias=f32[1,1,q,k] mask=[b,h,1,k] lse", hidden);
 }
 
-TEST_F(Sm80Text, NegativeAndZeroScale) {
+TEST_F(Sm80Emulated, NegativeAndZeroScale) {
   static constexpr Sm80Config cfg = [] {
     Sm80Config c = config_of(DType::f16, 32, 32, 32, 32, 2, 1, 2);
     c.folded = false;
@@ -172,7 +172,7 @@ TEST_F(Sm80Text, NegativeAndZeroScale) {
   expect_right<cfg>("f16 b1 h2 q40 k70 d32 scale=0 lse");
 }
 
-TEST_F(Sm80Text, KeysDealtToWarps) {
+TEST_F(Sm80Emulated, KeysDealtToWarps) {
   static constexpr Sm80Config cfg = [] {
     Sm80Config c = config_of(DType::f16, 64, 64, 32, 32, 2, 4, 1);
     c.q_in_registers = true, c.bounded = true;
@@ -183,7 +183,7 @@ TEST_F(Sm80Text, KeysDealtToWarps) {
   expect_right<cfg>("f16 h2 d64 varlen=17:5,0:9,33:0 causal lse");
 }
 
-TEST_F(Sm80Text, OutputsOfAnotherKind) {
+TEST_F(Sm80Emulated, OutputsOfAnotherKind) {
   static constexpr Sm80Config cfg = [] {
     Sm80Config c = config_of(DType::f16, 32, 48, 32, 32, 2, 1, 2);
     c.out = DType::f32, c.bounded = true;
@@ -193,7 +193,7 @@ TEST_F(Sm80Text, OutputsOfAnotherKind) {
   expect_right<cfg>("f16 b1 h2 q70 k90 d32:48 out=f32 causal lse", hidden);
 }
 
-TEST_F(Sm80Text, SumsInHalfPrecision) {
+TEST_F(Sm80Emulated, SumsInHalfPrecision) {
   static constexpr Sm80Config cfg = [] {
     Sm80Config c = config_of(DType::f16, 32, 32, 32, 32, 2, 1, 2);
     c.f16_accumulate = true;
@@ -203,7 +203,7 @@ TEST_F(Sm80Text, SumsInHalfPrecision) {
 }
 
 // FP8 products with FP8 instructions, as on Ada: scores, and weights in one or two terms.
-TEST_F(Sm80Text, Fp8Instructions) {
+TEST_F(Sm80Emulated, Fp8Instructions) {
   static constexpr Sm80Config scores = [] {
     Sm80Config c = config_of(DType::e4m3, 64, 64, 32, 32, 2, 1, 2);
     c.out = DType::f16, c.fp8_scores = true;
@@ -227,7 +227,7 @@ TEST_F(Sm80Text, Fp8Instructions) {
 }
 
 // FP8 codes widened to 16 bits while loading: each operand alone, and all together.
-TEST_F(Sm80Text, WidenedCodes) {
+TEST_F(Sm80Emulated, WidenedCodes) {
   static constexpr Sm80Config all = [] {
     Sm80Config c = config_of(DType::e4m3, 64, 64, 32, 32, 2, 1, 2);
     c.out = DType::f16;
@@ -266,7 +266,7 @@ TEST_F(Sm80Text, WidenedCodes) {
 }
 
 // Weights in E4M3 terms without FP8 instructions.
-TEST_F(Sm80Text, RoundedWeights) {
+TEST_F(Sm80Emulated, RoundedWeights) {
   static constexpr Sm80Config one = [] {
     Sm80Config c = config_of(DType::e4m3, 64, 64, 32, 32, 2, 1, 2);
     c.q = c.out = DType::f16, c.p_terms = 1, c.bounded = true;
@@ -283,7 +283,7 @@ TEST_F(Sm80Text, RoundedWeights) {
 }
 
 // Rows of bf16 queries at both ends of their range, which become f16 rows times a power of two.
-TEST_F(Sm80Text, QueriesAtTheEndsOfTheirRange) {
+TEST_F(Sm80Emulated, QueriesAtTheEndsOfTheirRange) {
   if (has_address_sanitizer) GTEST_SKIP() << "its fake stacks and fibers do not go together";
   static constexpr Sm80Config cfg = [] {
     Sm80Config c = config_of(DType::e4m3, 32, 32, 32, 32, 2, 1, 2);
@@ -305,7 +305,7 @@ TEST_F(Sm80Text, QueriesAtTheEndsOfTheirRange) {
 }
 
 // Every kind of scale except one per head.
-TEST_F(Sm80Text, ScalesByRowKeyAndChannel) {
+TEST_F(Sm80Emulated, ScalesByRowKeyAndChannel) {
   static constexpr Sm80Config block = [] {
     Sm80Config c = config_of(DType::e4m3, 64, 64, 64, 32, 2, 1, 2);
     c.out = DType::f16, c.row_scales = true, c.key_scales = 64, c.value_scales = 64;
@@ -342,7 +342,7 @@ TEST_F(Sm80Text, ScalesByRowKeyAndChannel) {
       "e4m3 out=bf16 b2 h4:2 q40 k200 d32:80 softcap=9 q_scales=head k_scales=block128 v_scales=channel lse");
 }
 
-TEST_F(Sm80Text, KeysWithoutTheirMean) {
+TEST_F(Sm80Emulated, KeysWithoutTheirMean) {
   static constexpr Sm80Config cfg = [] {
     Sm80Config c = config_of(DType::e4m3, 64, 64, 32, 32, 2, 1, 2);
     c.out = DType::f16, c.key_mean = true, c.bounded = true;
@@ -353,7 +353,7 @@ TEST_F(Sm80Text, KeysWithoutTheirMean) {
 }
 
 // Descales for which the factor of the logits (scale in exp2) becomes 0 or subnormal.
-TEST_F(Sm80Text, ScalesOfZero) {
+TEST_F(Sm80Emulated, ScalesOfZero) {
   static constexpr Sm80Config cfg = [] {
     Sm80Config c = config_of(DType::e4m3, 32, 32, 32, 32, 2, 1, 2);
     c.out = DType::f16;

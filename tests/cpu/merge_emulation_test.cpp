@@ -111,7 +111,7 @@ void expect_same(const States& states, bool sinks, DType dtype, int64_t channels
   EXPECT_EQ(std::memcmp(lse.data(), want_lse.data(), static_cast<size_t>(lse.size()) * sizeof(float)), 0);
 }
 
-TEST(MergeText, SameBitsAsTheCpu) {
+TEST(MergeEmulated, SameBitsAsTheCpu) {
   RAPT_NEEDS_FIBERS();
   for (const int64_t count : {1, 2, 5, 48})
     for (const bool sinks : {false, true})
@@ -121,7 +121,7 @@ TEST(MergeText, SameBitsAsTheCpu) {
       }
 }
 
-TEST(MergeText, AnEmptyPartChangesNoBit) {
+TEST(MergeEmulated, AnEmptyPartChangesNoBit) {
   RAPT_NEEDS_FIBERS();
   const States states = make_states(2, 1, 2, 9, 24);
   const HostTensor out = check::make_tensor(DType::f32, {1, 2, 9, 24}), lse = check::make_tensor(DType::f32, {1, 2, 9});
@@ -130,7 +130,7 @@ TEST(MergeText, AnEmptyPartChangesNoBit) {
   EXPECT_EQ(std::memcmp(lse.data(), states.lses[0].data(), 1 * 2 * 9 * sizeof(float)), 0);
 }
 
-TEST(MergeText, RefusesMorePartsThanALaunchTakes) {
+TEST(MergeEmulated, RefusesMorePartsThanALaunchTakes) {
   const States states = make_states(49, 1, 1, 1, 1);
   const HostTensor out = check::make_tensor(DType::f32, {1, 1, 1, 1});
   EXPECT_THROW(merge_params(MergeCall(states, false, out, {}).args), std::runtime_error);

@@ -138,22 +138,22 @@ void check_set(const char* set, bool as_f32, int at_least) {
   EXPECT_GE(checked, quick ? at_least / 20 : at_least);
 }
 
-TEST(AttentionScalarText, SmokeSet) {
+TEST(AttentionScalarEmulated, SmokeSet) {
   RAPT_NEEDS_FIBERS();
   check_set("smoke", false, 80);
 }
 
-TEST(AttentionScalarText, MaskSet) {
+TEST(AttentionScalarEmulated, MaskSet) {
   RAPT_NEEDS_FIBERS();
   check_set("mask", true, 410);
 }
 
-TEST(AttentionScalarText, VarlenSet) {
+TEST(AttentionScalarEmulated, VarlenSet) {
   RAPT_NEEDS_FIBERS();
   check_set("varlen", true, 30);
 }
 
-TEST(AttentionScalarText, QuantSet) {
+TEST(AttentionScalarEmulated, QuantSet) {
   RAPT_NEEDS_FIBERS();
   check_set("quant", false, 30);
 }
@@ -165,7 +165,7 @@ void expect_pass(const std::string& line, Fill fill) {
 
 // The modes of the weights and the mean of smoothed keys, with masks, sinks, packed sequences, blocks of scales,
 // slices.
-TEST(AttentionScalarText, Fp8Weights) {
+TEST(AttentionScalarEmulated, Fp8Weights) {
   RAPT_NEEDS_FIBERS();
   const std::pair<const char*, Fill> lines[] = {
       {"e4m3 out=f32 b1 h4:2 q20 k150 d64 scales=head", Fill::normal},
@@ -196,7 +196,7 @@ TEST(AttentionScalarText, Fp8Weights) {
 
 // One key has all the weight, which is exactly 1. Also: a row that sees only this key after masked tiles, and a row
 // that sees no key. Runs twice with equal bits.
-TEST(AttentionScalarText, Fp8WeightOfOne) {
+TEST(AttentionScalarEmulated, Fp8WeightOfOne) {
   RAPT_NEEDS_FIBERS();
   for (const char* mode : {"pv=fp8", "pv=fp8x2 smooth_k"}) {
     test::Call call = test::make(std::string("e4m3 out=f32 b1 h1 q3 k300 d64 scale=1 mask=[1,1,q,k] lse ") + mode);
@@ -223,7 +223,7 @@ TEST(AttentionScalarText, Fp8WeightOfOne) {
 
 // Lengths around every end of a tile of keys, which is also the end of a block of scales. Nearly a full tile of rows,
 // so a few samples give enough outputs.
-TEST(AttentionScalarText, Fp8LengthsOfKeys) {
+TEST(AttentionScalarEmulated, Fp8LengthsOfKeys) {
   RAPT_NEEDS_FIBERS();
   const int step = std::getenv("RAPT_TEST_QUICK") != nullptr ? 128 : 32;
   for (int end = 0; end <= 640; end += step)
@@ -234,7 +234,7 @@ TEST(AttentionScalarText, Fp8LengthsOfKeys) {
 }
 
 // Slices of dimensions and channels that do not fit in one block.
-TEST(AttentionScalarText, WideHeads) {
+TEST(AttentionScalarEmulated, WideHeads) {
   RAPT_NEEDS_FIBERS();
   for (const char* line :
        {"f32 b1 h2 q5 k70 d300:600", "f32 b1 h1 q3 k40 d1000 causal lse", "f32 b1 h1 q40 k33 d257:513 sinks"}) {

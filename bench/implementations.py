@@ -15,16 +15,16 @@ from typing import Callable
 
 import torch
 
-from arm import Absent, Arm, first_line
-from arms_cudnn import CudnnFrontend
-from arms_flash import FlashAttention2, FlashAttention3, FlashAttention4
-from arms_more import FlashInfer, SageAttention, Xformers
-from arms_torch import Flex, TorchCpu, TorchSdpa
+from implementation import Absent, Implementation, first_line
+from impl_cudnn import CudnnFrontend
+from impl_flash import FlashAttention2, FlashAttention3, FlashAttention4
+from impl_more import FlashInfer, SageAttention, Xformers
+from impl_torch import Flex, TorchCpu, TorchSdpa
 from inputs import TORCH, Inputs
 from suites import Problem
 
 
-class RaptArm(Arm):
+class RaptImplementation(Implementation):
     """rapt.sdpa with out=."""
 
     name = "rapt"
@@ -87,7 +87,7 @@ class RaptArm(Arm):
         return {"cold_us": cold_us, "family": family, "config": config, "signature": signature}
 
 
-class RaptMode(RaptArm):
+class RaptMode(RaptImplementation):
     """rapt.sdpa with another precision of P V than its default, for FP8 v only. It rounds the weights by design."""
 
     lossy = True
@@ -104,7 +104,7 @@ class RaptMode(RaptArm):
         return tensors, {**options, "pv": self.pv}
 
 
-class RaptWide(RaptArm):
+class RaptWide(RaptImplementation):
     """rapt.sdpa on the same keys and values stored in q's 16 bits, to compare with FP8 storage."""
 
     name = "rapt-kv16"
@@ -130,16 +130,16 @@ def chosen(explained: str) -> tuple[str, str, str]:
     return family, config.strip(), signature[1] if signature else ""
 
 
-def rapt_arms(threads: int) -> list[Arm]:
-    return [RaptArm(threads), RaptMode("fp8", threads), RaptMode("fp8x2", threads), RaptWide(threads)]
+def rapt_implementations(threads: int) -> list[Implementation]:
+    return [RaptImplementation(threads), RaptMode("fp8", threads), RaptMode("fp8x2", threads), RaptWide(threads)]
 
 
-def all_arms(device: str, threads: int = 0) -> list[Arm]:
+def all_implementations(device: str, threads: int = 0) -> list[Implementation]:
     """All implementations for this device, rapt first."""
     if device == "cpu":
-        return [*rapt_arms(threads), TorchCpu(), TorchCpu("f16"), TorchSdpa("math"), Flex(compiled=False)]
+        return [*rapt_implementations(threads), TorchCpu(), TorchCpu("f16"), TorchSdpa("math"), Flex(compiled=False)]
     return [
-        *rapt_arms(0),
+        *rapt_implementations(0),
         *[TorchSdpa(backend) for backend in ("flash", "efficient", "cudnn", "math")],
         Flex(),
         CudnnFrontend(),
@@ -152,13 +152,13 @@ def all_arms(device: str, threads: int = 0) -> list[Arm]:
     ]
 
 
-def available(arms: list[Arm]) -> tuple[list[Arm], list[Absent]]:
+def available(impls: list[Implementation]) -> tuple[list[Implementation], list[Absent]]:
     """The implementations that can be imported, and the others with the reason."""
     loaded, absent = [], []
-    for arm in arms:
+    for impl in impls:
         try:
-            arm.load()
-            loaded.append(arm)
+            impl.load()
+            loaded.append(impl)
         except Exception as error:  # a broken binary raises anything
-            absent.append(Absent(arm.name, f"not measured: could not be imported: {first_line(error)}"))
+            absent.append(Absent(impl.name, f"not measured: could not be imported: {first_line(error)}"))
     return loaded, absent

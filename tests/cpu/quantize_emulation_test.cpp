@@ -166,14 +166,14 @@ HostTensor lengths(const std::vector<int32_t>& values) {
   return list;
 }
 
-class QuantizeText : public testing::TestWithParam<ScaleKind> {};
+class QuantizeEmulated : public testing::TestWithParam<ScaleKind> {};
 std::string group_name(const testing::TestParamInfo<ScaleKind>& group) {
   constexpr const char* names[] = {"", "tensor", "head", "token", "block64", "block128", "channel"};
   return names[static_cast<size_t>(group.param)];
 }
-INSTANTIATE_TEST_SUITE_P(Group, QuantizeText, testing::ValuesIn(all_groups), group_name);
+INSTANTIATE_TEST_SUITE_P(Group, QuantizeEmulated, testing::ValuesIn(all_groups), group_name);
 
-TEST_P(QuantizeText, SameBitsAsTheCpu) {
+TEST_P(QuantizeEmulated, SameBitsAsTheCpu) {
   RAPT_NEEDS_FIBERS();
   for (size_t s = 0; s < wide; ++s)
     for (const QuantizeFill fill : {QuantizeFill::special, QuantizeFill::tiny, QuantizeFill::offset}) {
@@ -184,14 +184,14 @@ TEST_P(QuantizeText, SameBitsAsTheCpu) {
 }
 
 // A mean has the same bits for all kernels: the order of additions is fixed.
-TEST(QuantizeMeanText, AddsInOneOrder) {
+TEST(QuantizeMeanEmulated, AddsInOneOrder) {
   RAPT_NEEDS_FIBERS();
   const Shape& shape = shapes[5];
   ASSERT_TRUE(shape.smooth && shape.input == DType::bf16);
   expect_same_as_cpu(call_of(shape, ScaleKind::head, {2, 2, 320, 0}, QuantizeFill::cancelling), shape);
 }
 
-TEST_P(QuantizeText, SuppliedFactorsAndPercentiles) {
+TEST_P(QuantizeEmulated, SuppliedFactorsAndPercentiles) {
   RAPT_NEEDS_FIBERS();
   for (size_t s = 0; s < wide; ++s) {
     SCOPED_TRACE(testing::Message() << "shape " << s);
@@ -205,7 +205,7 @@ TEST_P(QuantizeText, SuppliedFactorsAndPercentiles) {
   }
 }
 
-TEST_P(QuantizeText, PackedSequences) {
+TEST_P(QuantizeEmulated, PackedSequences) {
   RAPT_NEEDS_FIBERS();
   for (const size_t s : {0, 1, 3, 5})
     for (const bool percentile : {false, true}) {
@@ -224,7 +224,7 @@ TEST_P(QuantizeText, PackedSequences) {
     }
 }
 
-TEST_P(QuantizeText, LongRows) {
+TEST_P(QuantizeEmulated, LongRows) {
   RAPT_NEEDS_FIBERS();
   for (size_t s = wide; s < shape_count; ++s) {
     SCOPED_TRACE(testing::Message() << "shape " << s);
@@ -233,7 +233,7 @@ TEST_P(QuantizeText, LongRows) {
   }
 }
 
-TEST_P(QuantizeText, SizesOfZero) {
+TEST_P(QuantizeEmulated, SizesOfZero) {
   RAPT_NEEDS_FIBERS();
   for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{0, 2, 8, 0}, {2, 0, 8, 0}, {2, 2, 0, 0}})
     for (const size_t s : {0, 3})
@@ -241,7 +241,7 @@ TEST_P(QuantizeText, SizesOfZero) {
 }
 
 // Wrong lists are limited to the tensors: nothing outside is read or written.
-TEST_P(QuantizeText, HostileLengths) {
+TEST_P(QuantizeEmulated, HostileLengths) {
   RAPT_NEEDS_FIBERS();
   const Shape& shape = shapes[0];
   for (const auto& list :

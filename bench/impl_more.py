@@ -10,13 +10,13 @@ import importlib
 
 import torch
 
-from arm import Arm, only
-from arms_flash import installed_version
+from implementation import Implementation, only
+from impl_flash import installed_version
 from inputs import Inputs
 from suites import Problem
 
 
-class Xformers(Arm):
+class Xformers(Implementation):
     """xformers.ops.memory_efficient_attention, which selects its operator (PyTorch's kernels, Triton split-K)."""
 
     name, layout, family = "xformers", "bshd", "xformers.memory_efficient_attention"
@@ -67,7 +67,7 @@ class Xformers(Arm):
         return super().logical(out.flatten(2, 3) if out.dim() == 5 else out, problem)
 
 
-class FlashInfer(Arm):
+class FlashInfer(Implementation):
     """flashinfer: single_prefill and single_decode for one sequence, else the ragged prefill wrapper with a plan."""
 
     name, layout, family = "flashinfer", "bshd", "flashinfer"
@@ -132,7 +132,7 @@ class FlashInfer(Arm):
         return out.unflatten(0, (problem.b, problem.q)).transpose(1, 2)
 
 
-class SageAttention(Arm):
+class SageAttention(Implementation):
     """sageattention.sageattn and sageattn_varlen: Q K^T in INT8."""
 
     name, family, lossy = "sageattention", "sageattention", True

@@ -13,12 +13,12 @@ import time
 
 import torch
 
-from arm import Arm, only
+from implementation import Implementation, only
 from inputs import E4M3_MAX, TORCH, Inputs
 from suites import Problem
 
 
-class CudnnFrontend(Arm):
+class CudnnFrontend(Implementation):
     """cuDNN's fused attention, forward only."""
 
     name, family = "cudnn-frontend", "cudnn.sdpa"

@@ -63,7 +63,7 @@ void expect_right(const std::string& line, const Sm80Config& config, Rung rung) 
 
 constexpr const char* lines[] = {"f16 b1 h2 q64 k64 d64", "f16 b2 h4:2 q128 k192 d64"};
 
-TEST(LadderText, Tiled) {
+TEST(LadderEmulated, Tiled) {
   static constexpr Sm80Config cfg = config_of(32, 2);
   for (const char* line : lines)
     expect_right(line, cfg, [](const Sm80Params& p, char* shared) {
@@ -71,7 +71,7 @@ TEST(LadderText, Tiled) {
     });
 }
 
-TEST(LadderText, Tensor) {
+TEST(LadderEmulated, Tensor) {
   static constexpr Sm80Config cfg = config_of(64, 1);
   for (const char* line : lines)
     expect_right(line, cfg, [](const Sm80Params& p, char* shared) {
@@ -80,7 +80,7 @@ TEST(LadderText, Tensor) {
     });
 }
 
-TEST(LadderText, Pipelined) {
+TEST(LadderEmulated, Pipelined) {
   static constexpr Sm80Config cfg = config_of(64, 2);
   for (const char* line : lines)
     expect_right(line, cfg, [](const Sm80Params& p, char* shared) {

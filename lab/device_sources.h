@@ -8,6 +8,6 @@
 
 namespace rapt::lab {
 
-const std::map<std::string_view, std::string_view>& device_texts();
+const std::map<std::string_view, std::string_view>& device_sources();
 
 }  // namespace rapt::lab

@@ -1,5 +1,5 @@
 // Shared mappings, fork, and how a process ended.
-#include "lab/apart.h"
+#include "lab/isolated_call.h"
 
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -28,7 +28,7 @@ constexpr std::byte guard{0xff};
 }
 
 // Runs in the child process. It ends when the parent ends, writes no core file, and has a CPU time limit.
-void become_apart(int errors, pid_t parent, unsigned seconds) {
+void set_up_child(int errors, pid_t parent, unsigned seconds) {
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) std::signal(number, SIG_DFL);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1);
@@ -111,14 +111,14 @@ void SharedCall::copy_back() const {
     if (p.is_output() && p.bytes > 0) std::memcpy(p.host, p.memory + p.begin, p.bytes);
 }
 
-std::string run_apart(const std::function<void()>& work, unsigned seconds) {
+std::string run_in_child(const std::function<void()>& work, unsigned seconds) {
   int ends[2];
   if (pipe(ends) != 0) cannot("a pipe");
   FileHandle from(ends[0]), to(ends[1]);
   const pid_t parent = getpid(), child = fork();
   if (child < 0) cannot("a process");
   if (child == 0) {
-    become_apart(to.fd(), parent, seconds);
+    set_up_child(to.fd(), parent, seconds);
     work();
     _exit(0);
   }

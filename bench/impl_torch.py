@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from arm import Arm, only
+from implementation import Implementation, only
 from inputs import TORCH, Inputs
 from suites import Problem
 
@@ -58,7 +58,7 @@ def attn_mask(inputs: Inputs) -> torch.Tensor:
     return added.masked_fill(~keep, -math.inf).to(TORCH[problem.dtype])
 
 
-class TorchSdpa(Arm):
+class TorchSdpa(Implementation):
     """F.scaled_dot_product_attention limited to one backend; varlen problems by torch.nn.attention.varlen (flash)."""
 
     family = "torch.scaled_dot_product_attention"
@@ -148,7 +148,7 @@ class TorchCpu(TorchSdpa):
         return replace(problem, dtype=self.dtype, out=self.dtype) if self.dtype else problem
 
     def scope(self):
-        return Arm.scope(self)
+        return Implementation.scope(self)
 
     def score_bytes(self, problem: Problem) -> float:
         return 0.0
@@ -163,7 +163,7 @@ class TorchCpu(TorchSdpa):
         return out.to(TORCH[problem.out]) if self.dtype else out
 
 
-class Flex(Arm):
+class Flex(Implementation):
     """flex_attention, compiled for each problem. The block mask is created before and not timed."""
 
     family = "torch.flex_attention"
