@@ -190,7 +190,7 @@ std::vector<std::string> differences(const Ledger& before, const Ledger& now) {
     const json is = to_json(*row), was = to_json(*old->second);
     for (const auto& [column, value] : is.items())
       if (was[column] != value)
-        found.push_back(concat(name, ": ", column, " is ", value.dump(), ", the ledger says ", was[column].dump()));
+        found.push_back(concat(name, ": ", column, " is ", value.dump(), ", but in the ledger ", was[column].dump()));
   }
   return found;
 }

@@ -104,7 +104,7 @@ std::optional<Originals> find_originals(const std::string& input, const LoadedPr
   }
   if (!path.empty()) return Originals{path, "", load_originals(path, quantised)};
   const auto noted = quantised.metadata.find(path_key);
-  if (noted == quantised.metadata.end()) return Originals{"", "the file does not say what it was quantised from", {}};
+  if (noted == quantised.metadata.end()) return Originals{"", "the file does not name its original", {}};
   const std::string found = beside(input, noted->second);
   try {
     return Originals{found, "", load_originals(found, quantised)};

@@ -99,7 +99,8 @@ def given_outputs(given) -> tuple:
             f"{given['scales']!r} and {given['format']!r}"
         )
     if (out.mean is not None) != given["smooth"]:
-        raise InvalidArgument(f"out {'has a' if out.mean is not None else 'has no'} mean: must go with smooth=True")
+        rule = "has no mean: required with" if given["smooth"] else "has a mean: allowed only with"
+        raise InvalidArgument(f"out {rule} smooth=True")
     if given["descale"] is not None and out.descale is not given["descale"]:
         raise InvalidArgument("out.descale is another array than descale: must be the same array")
     return out.codes, out.descale, out.mean

@@ -23,6 +23,12 @@ std::string refusal(const Family& family, const Problem& problem, const Device& 
   return why;
 }
 
+// The sentence without the family's name at its beginning.
+std::string without_name(const Family& family, std::string sentence) {
+  const std::string name = concat(family.name, ": ");
+  return sentence.starts_with(name) ? sentence.substr(name.size()) : sentence;
+}
+
 std::string refusals(const Problem& problem, const Device& device) {
   std::string text;
   for (const Family* family : all_families())
@@ -123,7 +129,7 @@ std::string explain(const Problem& problem, const Device& device) {
     else if (family->accepts(planned, device, nullptr))
       text += concat("possible, but ", chosen->name, " has priority\n");
     else
-      text += concat("refused, ", refusal(*family, problem, device), "\n");
+      text += concat("refused, ", without_name(*family, refusal(*family, problem, device)), "\n");
   }
   if (chosen == nullptr)
     text += "no family takes this problem\n";

@@ -751,7 +751,7 @@ def test_the_plan_is_read_from_what_rapt_explains(torch):
     text = (
         "problem  f16 b1\nfamily   attention_sm80: chosen, attention_sm80 block_m=32 programmatic=1\n"
         "  signature=0a1b2c\n"
-        "family   attention_cpu: refused, attention_cpu: device cuda:0 is a GPU\n"
+        "family   attention_cpu: refused, device cuda:0 is a GPU\n"
     )
     assert chosen(text) == ("attention_sm80", "block_m=32 programmatic=1", "0a1b2c")
     assert chosen("nothing") == ("", "", "")
