@@ -75,6 +75,11 @@ RULES = [
         ["check/", K + "shared/dtype.h", "src/cuda/cuda.h", *PROBLEM, "<"],
         "of the library, tensors on a GPU need the driver alone",
     ),
+    (
+        "check/library",
+        ["check/", "src/arguments/sdpa_arguments.h", *PROBLEM, "<"],
+        "the library is called by the table of its arguments",
+    ),
     ("check/", ["check/", K + "shared/dtype.h", *PROBLEM, "<"], "check is independent of what it judges"),
     ("lab/emulation/", ["lab/emulation/", "<"], "it stands alone in the program, which compiles it for variants"),
     ("lab/", ["lab/", "check/", "src/", "include/rapt/", "generated/", "<"], "lab never needs tests"),
