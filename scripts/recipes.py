@@ -5,7 +5,8 @@
     recipes.py run [NAME ...]   each in a clone of HEAD: applied, built, and its commands run (minutes each)
 
 A patch begins with lines "recipe: WORDS" (those of the recipe's heading), "files: N" (the most files that exist
-already and may be changed, lists of cases not counted) and "run: COMMAND" (each must exit with 0). Exits 1 where one fails, 2 for wrong words.
+already and may be changed, lists of cases not counted) and "run: COMMAND" (each must exit with 0). Exits 1 where one
+fails, 2 for wrong words.
 """
 import pathlib
 import re
