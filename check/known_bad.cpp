@@ -35,7 +35,7 @@ struct Kernel16x64 {
   bool sees(int64_t b, int64_t h, int64_t i, int64_t j) const {
     const Sequence& s = r.sequences[b];
     const bool one_too_many =
-        defect == Defect::diagonal_off_by_one && p.causal != Causal::none && j == i + s.offset + 1;
+        defect == Defect::diagonal_off_by_one && p.position_mask.causal != Causal::none && j == i + s.offset + 1;
     return r.visible(b, h, i, j) || (one_too_many && j < s.seqlen_k);
   }
 

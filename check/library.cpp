@@ -2,6 +2,7 @@
 // the library to link; everything else can be tried on kernels of check/ itself.
 #include <memory>
 
+#include "arguments/sdpa_arguments.h"
 #include "base/error.h"
 #include "check.h"
 #include "device_tensors.h"
@@ -10,10 +11,19 @@
 namespace rapt::check {
 namespace {
 
+void set_position_mask(const PositionMask& mask, rapt_sdpa_args& args) {
+  if (mask.causal == Causal::bottom_right) args.flags |= RAPT_CAUSAL;
+  if (mask.causal == Causal::top_left) args.flags |= RAPT_CAUSAL_TOP_LEFT;
+  for (const ScalarArgument& row : scalar_arguments)
+    if (row.position != nullptr) {
+      args.*row.integer = mask.*row.position;
+      if (mask.*row.position != PositionMask{}.*row.position) args.has |= row.has;
+    }
+}
+
 void set_options(const Problem& p, rapt_sdpa_args& args) {
+  set_position_mask(p.position_mask, args);
   if (!p.mod.empty()) unsupported("mod=", p.mod, ": a digest is not the text that a call would need");
-  if (p.causal == Causal::bottom_right) args.flags |= RAPT_CAUSAL;
-  if (p.causal == Causal::top_left) args.flags |= RAPT_CAUSAL_TOP_LEFT;
   if (p.partial) args.flags |= RAPT_PARTIAL;
   if (p.invariant) args.flags |= RAPT_INVARIANT;
   if (p.scale) {
@@ -23,11 +33,6 @@ void set_options(const Problem& p, rapt_sdpa_args& args) {
   if (p.softcap) {
     args.has |= RAPT_HAS_SOFTCAP;
     args.softcap = static_cast<double>(*p.softcap);
-  }
-  if (p.window) {
-    args.has |= RAPT_HAS_WINDOW;
-    args.window_left = p.window->left;
-    args.window_right = p.window->right;
   }
   if (p.varlen) {
     args.has |= RAPT_HAS_MAX_SEQLEN_Q | RAPT_HAS_MAX_SEQLEN_K;

@@ -114,7 +114,7 @@ void Reading::read_sequences() {
     s.rows_q = s.seqlen_q;
     if (inputs_.seqused_q.present()) s.seqlen_q = std::min(s.seqlen_q, integer_at(inputs_.seqused_q, b));
     if (inputs_.seqused_k.present()) s.seqlen_k = std::min(s.seqlen_k, integer_at(inputs_.seqused_k, b));
-    s.offset = p.causal == Causal::top_left ? 0 : s.seqlen_k - s.seqlen_q;
+    s.offset = p.position_mask.causal == Causal::top_left ? 0 : s.seqlen_k - s.seqlen_q;
     if (p.has_starts) s.offset = start_of(inputs_.q_starts, p.q_starts, b) - start_of(inputs_.k_starts, p.k_starts, b);
     sequences.push_back(s);
   }
@@ -174,11 +174,7 @@ bool Reading::visible(int64_t b, int64_t h, int64_t i, int64_t j) const {
   const Sequence& s = sequences[b];
   if (j < 0 || j >= s.seqlen_k) return false;
   const int64_t position = i + s.offset;
-  if (problem_.causal != Causal::none && j > position) return false;
-  if (problem_.window) {
-    if (problem_.window->left >= 0 && j < position - problem_.window->left) return false;
-    if (problem_.window->right >= 0 && j > position + problem_.window->right) return false;
-  }
+  if (!problem_.position_mask.sees(position, j)) return false;
   return !inputs_.mask.present() || broadcast_at(inputs_.mask, {b, h, i, j}) != 0.0;
 }
 

@@ -84,6 +84,11 @@ RULES = [
         ["check/", K + "shared/dtype.h", "src/cuda/cuda.h", *PROBLEM, "<"],
         "tensors on a GPU need only the driver part of the library",
     ),
+    (
+        "check/library",
+        ["check/", "src/arguments/sdpa_arguments.h", *PROBLEM, "<"],
+        "check/library calls the library through the table of its arguments",
+    ),
     ("check/", ["check/", K + "shared/dtype.h", *PROBLEM, "<"], "check is independent of the tested code"),
     ("lab/emulation/", ["lab/emulation/", "<"], "it is embedded in the program, which compiles it for variants"),
     ("lab/", ["lab/", "check/", "src/", "include/rapt/", "generated/", "<"], "lab never needs tests"),

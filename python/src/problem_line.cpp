@@ -20,13 +20,23 @@ Ref made(std::string_view text) {
 Ref made(int64_t value) { return Ref(checked(PyLong_FromLongLong(value))); }
 Ref made(float value) { return Ref(checked(PyFloat_FromDouble(static_cast<double>(value)))); }
 Ref made(bool value) { return Ref::of(value ? Py_True : Py_False); }
-Ref made(const Window& window) {
-  return Ref(checked(Py_BuildValue("(NN)", made(window.left).release(), made(window.right).release())));
-}
 
 template <class Value>
 Ref made(const std::optional<Value>& value) {
   return value ? made(*value) : Ref::of(Py_None);
+}
+
+// The values of a mask's word, as a tuple; None where the mask has none of them.
+Ref made(const PositionMask& mask, const PositionWord& word) {
+  const auto count = static_cast<size_t>(word.count());
+  Ref values(checked(PyTuple_New(word.count())));
+  bool given = false;
+  for (size_t i = 0; i < count; ++i) {
+    const int64_t value = mask.*word.values[i].field;
+    given = given || value != PositionMask{}.*word.values[i].field;
+    if (PyTuple_SetItem(values.get(), static_cast<Py_ssize_t>(i), made(value).release()) != 0) throw PythonError{};
+  }
+  return given ? std::move(values) : Ref::of(Py_None);
 }
 
 std::string_view word_of(Causal causal) {
@@ -84,8 +94,9 @@ PyObject* described(const Problem& p) {
   put("k", made(p.seqlen_k));
   put("d", made(p.head_dim));
   put("dv", made(p.head_dim_v));
-  put("causal", made(word_of(p.causal)));
-  put("window", made(p.window));
+  put("causal", made(word_of(p.position_mask.causal)));
+  for (const PositionWord& word : position_words)
+    if (word.count() > 0) put(word.name, made(p.position_mask, word));
   put("softcap", made(p.softcap));
   put("alibi", made(p.alibi));
   put("bias", bias(p.bias));

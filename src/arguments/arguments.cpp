@@ -115,12 +115,13 @@ void read_starts(const rapt_sdpa_args& a, Problem& p) {
 void read_options(const rapt_sdpa_args& a, Problem& p) {
   if ((a.flags & RAPT_CAUSAL) != 0 && (a.flags & RAPT_CAUSAL_TOP_LEFT) != 0)
     invalid("flags: RAPT_CAUSAL and RAPT_CAUSAL_TOP_LEFT exclude each other");
-  p.causal = (a.flags & RAPT_CAUSAL) != 0            ? Causal::bottom_right
-             : (a.flags & RAPT_CAUSAL_TOP_LEFT) != 0 ? Causal::top_left
-                                                     : Causal::none;
+  p.position_mask.causal = (a.flags & RAPT_CAUSAL) != 0            ? Causal::bottom_right
+                           : (a.flags & RAPT_CAUSAL_TOP_LEFT) != 0 ? Causal::top_left
+                                                                   : Causal::none;
   p.partial = (a.flags & RAPT_PARTIAL) != 0;
   p.invariant = (a.flags & RAPT_INVARIANT) != 0;
-  if ((a.has & RAPT_HAS_WINDOW) != 0) p.window = Window{a.window_left, a.window_right};
+  for (const ScalarArgument& row : scalar_arguments)
+    if (row.position != nullptr && (a.has & row.has) != 0) p.position_mask.*row.position = a.*row.integer;
   if ((a.has & RAPT_HAS_SCALE) != 0) p.scale = static_cast<float>(a.softmax_scale);
   if ((a.has & RAPT_HAS_SOFTCAP) != 0) p.softcap = static_cast<float>(a.softcap);
   if ((a.has & RAPT_HAS_SPLITS) != 0) p.splits = a.splits;

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "arguments/dtypes.h"
+#include "kernels/shared/mask.h"
 #include "rapt/rapt.h"
 
 namespace rapt {
@@ -149,6 +150,7 @@ struct ScalarArgument {
   Range range{};     // of an integer or word
   std::span<const Word> words{};
   int since = 1;
+  long long PositionMask::*position = nullptr;  // of a mask by position: where its value goes
 };
 
 namespace detail {
@@ -164,6 +166,10 @@ constexpr auto scalar_rows() {
                           int since = 1) {
     return ScalarArgument{name, keyword, nullptr, field, nullptr, has, range, {}, since};
   };
+  const auto mask = [](const char* name, const char* keyword, int64_t A::*field, uint64_t has, Range range,
+                       long long PositionMask::*to, int since = 1) {
+    return ScalarArgument{name, keyword, nullptr, field, nullptr, has, range, {}, since, to};
+  };
   const auto word = [](const char* name, int32_t A::*field, std::span<const Word> words, const char* rule,
                        int since = 1) {
     return ScalarArgument{name, name, nullptr, nullptr, field, 0, {0, words.back().value, rule}, words, since};
@@ -171,8 +177,8 @@ constexpr auto scalar_rows() {
   return std::array{
       real("softmax_scale", "scale", &A::softmax_scale, RAPT_HAS_SCALE),
       real("softcap", "softcap", &A::softcap, RAPT_HAS_SOFTCAP),
-      integer("window_left", nullptr, &A::window_left, RAPT_HAS_WINDOW, any),
-      integer("window_right", nullptr, &A::window_right, RAPT_HAS_WINDOW, any),
+      mask("window_left", nullptr, &A::window_left, RAPT_HAS_WINDOW, any, &PositionMask::window_left),
+      mask("window_right", nullptr, &A::window_right, RAPT_HAS_WINDOW, any, &PositionMask::window_right),
       integer("q_start", "q_start", &A::q_start, RAPT_HAS_Q_START, positions),
       integer("k_start", "k_start", &A::k_start, RAPT_HAS_K_START, positions),
       integer("max_seqlen_q", "max_seqlen_q", &A::max_seqlen_q, RAPT_HAS_MAX_SEQLEN_Q, sizes),

@@ -84,8 +84,7 @@ void bind_scores(const rapt_sdpa_args& a, const Problem& p, AttentionParams& par
     params.sinks = static_cast<const float*>(a.sinks->data), params.sinks_head = strides_of(*a.sinks)[0];
   params.scale = p.softmax_scale();
   params.softcap = p.softcap.value_or(0.0f);
-  params.position_mask.causal = static_cast<CausalKind>(p.causal);
-  if (p.window) params.position_mask.window_left = p.window->left, params.position_mask.window_right = p.window->right;
+  params.position_mask = p.position_mask;
 }
 
 }  // namespace

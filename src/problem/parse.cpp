@@ -30,7 +30,7 @@ class LineReader : WordReader {
     std::string_view name;
     void (LineReader::*read)(std::string_view value);
   };
-  static constexpr size_t row_count = 43;
+  static constexpr size_t row_count = 40 + std::size(position_words);
   static const std::array<Row, row_count>& rows();
   static size_t find(Form form, std::string_view name);
 
@@ -55,8 +55,7 @@ class LineReader : WordReader {
   void read_flag(std::string_view) {
     problem_.*field = true;
   }
-  template <Causal value>
-  void read_causal(std::string_view);
+  void read_position(std::string_view value);
   template <DType PlanFacts::*field>
   void read_one_dtype(std::string_view value) {
     problem_.*field = dtype(value);
@@ -75,7 +74,6 @@ class LineReader : WordReader {
   }
   template <std::vector<int64_t> Problem::*field>
   void read_starts(std::string_view value);
-  void read_window(std::string_view value);
   void read_bias(std::string_view value);
   void read_mask(std::string_view value) { problem_.mask = {DType::u8, broadcast_axes(value)}; }
   void read_varlen(std::string_view value);
@@ -102,7 +100,7 @@ class LineReader : WordReader {
 const std::array<LineReader::Row, LineReader::row_count>& LineReader::rows() {
   using R = LineReader;
   using P = Problem;
-  static constexpr std::array<Row, row_count> table{{
+  static constexpr std::array<Row, row_count - std::size(position_words)> own{{
       {Form::dtype, "", &R::read_dtype},
       {Form::value, "q", &R::read_one_dtype<&P::q>},
       {Form::value, "k", &R::read_one_dtype<&P::k>},
@@ -113,9 +111,6 @@ const std::array<LineReader::Row, LineReader::row_count>& LineReader::rows() {
       {Form::size, "q", &R::read_size<&P::seqlen_q>},
       {Form::size, "k", &R::read_size<&P::seqlen_k>},
       {Form::size, "d", &R::read_two_sizes<&P::head_dim, &P::head_dim_v>},
-      {Form::flag, "causal", &R::read_causal<Causal::bottom_right>},
-      {Form::flag, "causal_top_left", &R::read_causal<Causal::top_left>},
-      {Form::value, "window", &R::read_window},
       {Form::value, "softcap", &R::read_real<&P::softcap>},
       {Form::value, "scale", &R::read_real<&P::scale>},
       {Form::flag, "alibi", &R::read_flag<&P::alibi>},
@@ -147,6 +142,13 @@ const std::array<LineReader::Row, LineReader::row_count>& LineReader::rows() {
       {Form::value, "pv", &R::read_pv},
       {Form::value, "acc", &R::read_acc},
   }};
+  static constexpr auto table = [] {
+    std::array<Row, row_count> all;
+    auto next = std::copy(own.begin(), own.end(), all.begin());
+    for (const PositionWord& mask : position_words)
+      *next++ = {mask.count() == 0 ? Form::flag : Form::value, mask.name, &R::read_position};
+    return all;
+  }();
   return table;
 }
 
@@ -169,16 +171,22 @@ void LineReader::read_two_sizes(std::string_view value) {
   if (colon != std::string_view::npos) problem_.*second = integer(value.substr(colon + 1), 0, words::max_size);
 }
 
-template <Causal value>
-void LineReader::read_causal(std::string_view) {
-  if (problem_.causal != Causal::none) fail("contradicts the other causal word; give one of causal, causal_top_left");
-  problem_.causal = value;
-}
-
-void LineReader::read_window(std::string_view value) {
-  const std::vector<int64_t> bounds = integers(value, words::max_position, 2);
-  if (bounds.size() != 2) fail("needs two bounds: window=L,R, -1 for an open side");
-  problem_.window = Window{bounds[0], bounds[1]};
+void LineReader::read_position(std::string_view value) {
+  const std::string_view name = word_.substr(0, word_.find('='));
+  const PositionWord& mask = *std::ranges::find(position_words, name, &PositionWord::name);
+  PositionMask& position = problem_.position_mask;
+  if (mask.count() == 0) {
+    if (position.causal != Causal::none) fail("contradicts the other causal word; give one of causal, causal_top_left");
+    position.causal = mask.causal;
+    return;
+  }
+  const std::vector<int64_t> values = integers(value, words::max_position, PositionWord::most_values);
+  if (std::ssize(values) != mask.count()) fail("needs ", mask.form);
+  for (size_t i = 0; i < values.size(); ++i) {
+    const PositionWord::Value& one = mask.values[i];
+    if (values[i] < one.least) invalid(one.name, " = ", values[i], ": ", one.rule);
+    position.*one.field = values[i];
+  }
 }
 
 void LineReader::read_bias(std::string_view value) {

@@ -1,6 +1,8 @@
 // to_string: a Problem as its canonical line, words in the order of docs/problem-line.md, defaults left out.
 // Called by explain, logs, errors and the program. Locale never matters; floats print shortest with exact round trip.
+#include <algorithm>
 #include <charconv>
+#include <span>
 
 #include "problem/problem.h"
 #include "problem/words.h"
@@ -50,6 +52,7 @@ class LineWriter {
     word(letter).number(first);
     if (first != second) add(":").number(second);
   }
+  void position(const PositionWord& mask);
   void broadcast(std::string_view name, const Broadcast& tensor, std::string_view dtype);
   void strides(std::string_view name, const std::optional<std::vector<int64_t>>& values) {
     if (values) word(name).numbers(*values);
@@ -85,10 +88,17 @@ void LineWriter::broadcast(std::string_view name, const Broadcast& tensor, std::
   add("]");
 }
 
+void LineWriter::position(const PositionWord& mask) {
+  const std::span values(mask.values, static_cast<size_t>(mask.count()));
+  if (values.empty()) return flag(mask.name, p_.position_mask.causal == mask.causal);
+  const auto given = [this](const auto& value) { return p_.position_mask.*value.field != PositionMask{}.*value.field; };
+  if (std::none_of(values.begin(), values.end(), given)) return;
+  word(mask.name);
+  for (const auto& value : values) add(&value == values.data() ? "=" : ",").number(p_.position_mask.*value.field);
+}
+
 void LineWriter::scores() {
-  flag("causal", p_.causal == Causal::bottom_right);
-  flag("causal_top_left", p_.causal == Causal::top_left);
-  if (p_.window) word("window=").number(p_.window->left).add(",").number(p_.window->right);
+  for (const PositionWord& mask : position_words) position(mask);
   if (p_.softcap) word("softcap=").number(*p_.softcap);
   if (p_.scale) word("scale=").number(*p_.scale);
   flag("alibi", p_.alibi);

@@ -125,13 +125,18 @@ class Bits {
 };
 
 // Everything that same_plan compares but mod, which is text. One list for comparison and hash, so that they agree.
-using PlanKey = std::array<uint64_t, 15>;
+constexpr size_t plain_words = 13;
+constexpr size_t position_values = [] {
+  size_t count = 0;
+  for (const PositionWord& mask : position_words) count += static_cast<size_t>(mask.count());
+  return count;
+}();
+using PlanKey = std::array<uint64_t, plain_words + position_values>;
 
 PlanKey plan_key(const Problem& p) {
-  const Window window = p.window.value_or(Window{});
   Bits types, features;
   types.add(p.op, 4).add(p.q, 8).add(p.k, 8).add(p.v, 8).add(p.out, 8).add(p.bias).add(p.mask);
-  features.add(p.causal, 2).add(p.window.has_value(), 1).add(p.softcap.has_value(), 1).add(scale_class(p), 2);
+  features.add(p.position_mask.causal, 2).add(p.softcap.has_value(), 1).add(scale_class(p), 2);
   features.add(p.alibi, 1)
       .add(p.alibi_per_batch, 1)
       .add(p.sinks, 1)
@@ -143,9 +148,12 @@ PlanKey plan_key(const Problem& p) {
   features.add(access_bits(p.access_q), 3).add(access_bits(p.access_k), 3).add(access_bits(p.access_v), 3);
   features.add(access_bits(p.access_out), 3);
   const auto u = [](int64_t value) { return static_cast<uint64_t>(value); };
-  return {types.word(),  features.word(), u(p.batch),    u(p.heads_q),    u(p.heads_k),
-          u(p.seqlen_q), u(p.seqlen_k),   u(p.head_dim), u(p.head_dim_v), u(p.total_q),
-          u(p.total_k),  u(p.page_size),  u(p.splits),   u(window.left),  u(window.right)};
+  PlanKey key{types.word(),  features.word(), u(p.batch),   u(p.heads_q), u(p.heads_k),   u(p.seqlen_q), u(p.seqlen_k),
+              u(p.head_dim), u(p.head_dim_v), u(p.total_q), u(p.total_k), u(p.page_size), u(p.splits)};
+  size_t next = plain_words;
+  for (const PositionWord& mask : position_words)
+    for (int i = 0; i < mask.count(); ++i) key[next++] = u(p.position_mask.*mask.values[i].field);
+  return key;
 }
 
 // One multiplication a word while hashing; the finaliser of MurmurHash3 (Appleby) then spreads every bit.
@@ -189,7 +197,7 @@ SequenceInfo lengths_of(const Problem& p, int64_t b) {
   if (!p.used_k.empty()) s.seqlen_k = std::min<int64_t>(s.seqlen_k, p.used_k[at]);
   if (p.has_starts) {
     s.offset = start_of(p.q_starts, b) - start_of(p.k_starts, b);
-  } else if (p.causal != Causal::top_left) {
+  } else if (p.position_mask.causal != Causal::top_left) {
     s.offset = s.seqlen_k - s.seqlen_q;
   }
   return s;
@@ -208,24 +216,8 @@ SequenceInfo sequence(const Problem& p, int64_t b) {
 // Arithmetic and traffic.
 
 namespace {
-// The sum over i in [0, rows) of clamp(i + first, 0, keys).
-Wide sum_of_clamped(Wide first, int64_t rows, int64_t keys) {
-  const auto sum_below = [keys](Wide n) -> Wide {  // the sum over x < n of clamp(x, 0, keys)
-    if (n <= 0) return 0;
-    const Wide ramp = std::min<Wide>(n, keys);
-    return ramp * (ramp - 1) / 2 + (n - ramp) * keys;
-  };
-  return sum_below(first + rows) - sum_below(first);
-}
-
-// Query i sees keys i + offset - left to i + offset + right, so the sum over i of the clamped ends is the count.
-Wide visible_pairs(const Problem& p, const SequenceInfo& s) {
-  const Window window = p.window.value_or(Window{});
-  const bool causal = p.causal != Causal::none;
-  const int64_t right = causal ? 0 : window.right;  // of causal and a right bound of 0 or more, causal is narrower
-  const Wide ends =
-      right < 0 ? Wide{s.seqlen_q} * s.seqlen_k : sum_of_clamped(Wide{s.offset} + right + 1, s.seqlen_q, s.seqlen_k);
-  return window.left < 0 ? ends : ends - sum_of_clamped(Wide{s.offset} - window.left, s.seqlen_q, s.seqlen_k);
+Wide pairs_of(const Problem& p, const SequenceInfo& s) {
+  return visible_pairs<Wide>(p.position_mask, s.offset, s.seqlen_q, s.seqlen_k);
 }
 
 // Rows that are in use: all of them where the lengths are not known.
@@ -278,9 +270,9 @@ double flops(const Problem& p) {
   const double per_pair = 2.0 * (static_cast<double>(p.head_dim) + static_cast<double>(p.head_dim_v));
   Wide pairs = 0;
   if (lengths_vary(p) || p.q_starts.size() > 1 || p.k_starts.size() > 1) {
-    for (int64_t b = 0; b < p.batch; ++b) pairs += visible_pairs(p, lengths_of(p, b));
+    for (int64_t b = 0; b < p.batch; ++b) pairs += pairs_of(p, lengths_of(p, b));
   } else if (p.batch > 0) {
-    pairs = visible_pairs(p, lengths_of(p, 0)) * p.batch;
+    pairs = pairs_of(p, lengths_of(p, 0)) * p.batch;
   }
   // Packed rows at their fullest: binds only where the lengths are not known.
   if (p.varlen) pairs = std::min({pairs, Wide{p.total_q} * p.seqlen_k, Wide{p.total_k} * p.seqlen_q});

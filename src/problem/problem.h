@@ -12,12 +12,12 @@
 #include <vector>
 
 #include "kernels/shared/dtype.h"
+#include "kernels/shared/mask.h"
 #include "kernels/shared/scale.h"
 
 namespace rapt {
 
 enum class Op : uint8_t { forward, backward, merge, quantize };
-enum class Causal : uint8_t { none, bottom_right, top_left };
 enum class PvMode : uint8_t { automatic, f16, fp8, fp8x2 };  // = rapt_pv_mode
 enum class AccMode : uint8_t { f32, f16 };                   // = rapt_acc_mode
 enum class Layout : uint8_t { bhsd, bshd };  // memory order of a tensor without explicit strides; packed: hsd, shd
@@ -28,11 +28,6 @@ struct Access {
   bool aligned16 = true;  // base address and every other stride are multiples of 16 bytes
   bool tma = true;        // expressible as a tensor map: aligned16, unit_last, positive strides below 2^40 bytes
   bool operator==(const Access&) const = default;
-};
-
-struct Window {
-  int64_t left = -1, right = -1;  // inclusive, -1 = open
-  bool operator==(const Window&) const = default;
 };
 
 // bias and mask: which of [batch, heads_q, seqlen_q, seqlen_k] are broadcast (size 1).
@@ -51,8 +46,7 @@ struct PlanFacts {
   int64_t seqlen_q = 1, seqlen_k = 1;  // varlen: max_seqlen_q, max_seqlen_k
   int64_t head_dim = 64, head_dim_v = 64;
 
-  Causal causal = Causal::none;
-  std::optional<Window> window;
+  PositionMask position_mask;           // causal, windows
   std::optional<float> softcap, scale;  // scale absent = 1/sqrt(head_dim)
   bool alibi = false;
   bool alibi_per_batch = false;  // slopes [batch, heads_q] instead of [heads_q]; not in the problem line

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
+#include <span>
 
 #include "base/error.h"
 #include "problem/hint.h"
@@ -76,11 +77,11 @@ void check_scores(const Problem& p) {
   if (p.scale && !std::isfinite(*p.scale)) invalid("scale = ", *p.scale, ": must be finite");
   if (p.softcap && !(*p.softcap > 0 && std::isfinite(*p.softcap)))
     invalid("softcap = ", *p.softcap, ": must be finite and greater than 0");
-  const auto bound = [](const char* name, int64_t value) {
-    if (value < -1 || value > words::max_position) invalid(name, " = ", value, ": must be -1 (open) or 0 to 2^60");
-  };
-  if (p.window) bound("window_left", p.window->left);
-  if (p.window) bound("window_right", p.window->right);
+  for (const PositionWord& mask : position_words)
+    for (const PositionWord::Value& value : std::span(mask.values, static_cast<size_t>(mask.count())))
+      if (const int64_t given = p.position_mask.*value.field;
+          given != PositionMask{}.*value.field && (given < value.least || given > words::max_position))
+        invalid(value.name, " = ", given, ": ", value.rule);
   if (p.alibi_per_batch && !p.alibi) invalid("alibi_per_batch without alibi: there are no slopes");
   if (p.mod.size() > words::max_mod_chars || p.mod.find_first_not_of("0123456789abcdef") != std::string::npos)
     invalid("mod = '", p.mod.substr(0, words::max_mod_chars), "': must be at most ", words::max_mod_chars,
@@ -88,7 +89,7 @@ void check_scores(const Problem& p) {
 }
 
 void check_starts(const Problem& p) {
-  if (p.causal == Causal::top_left && p.has_starts)
+  if (p.position_mask.causal == Causal::top_left && p.has_starts)
     invalid("causal_top_left with q_start or k_start: top-left fixes the offset at 0; use causal");
   const auto list = [&p](const char* name, const std::vector<int64_t>& starts) {
     if (starts.empty()) return;

@@ -17,11 +17,11 @@ Tiles tiles_of(const PositionMask& mask, long long first, long long last, long l
 }
 
 TEST(KeyTiles, VisitsAndMasksWhatSingleKeysSay) {
-  for (const auto& [causal, left, right] : {std::tuple{CausalKind::none, -1LL, -1LL},
-                                            {CausalKind::bottom_right, -1LL, -1LL},
-                                            {CausalKind::none, 5LL, 3LL},
-                                            {CausalKind::bottom_right, 20LL, 0LL},
-                                            {CausalKind::top_left, -1LL, -1LL}})
+  for (const auto& [causal, left, right] : {std::tuple{Causal::none, -1LL, -1LL},
+                                            {Causal::bottom_right, -1LL, -1LL},
+                                            {Causal::none, 5LL, 3LL},
+                                            {Causal::bottom_right, 20LL, 0LL},
+                                            {Causal::top_left, -1LL, -1LL}})
     for (const long long keys : {1LL, 15LL, 16LL, 17LL, 50LL})
       for (const long long offset : {-9LL, 0LL, 7LL, 40LL})
         for (long long first = 0; first < 24; first += 8) {

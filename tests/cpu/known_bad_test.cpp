@@ -110,9 +110,11 @@ TEST_P(Misread, SomeSmokeCaseFails) {
 }
 
 bool move_window(Problem& p, int64_t left, int64_t right) {
-  if (!p.window || (left != 0 && p.window->left < 0) || (right != 0 && p.window->right < 0)) return false;
-  p.window->left += left;
-  p.window->right += right;
+  PositionMask& mask = p.position_mask;
+  const bool windowed = mask.window_left >= 0 || mask.window_right >= 0;
+  if (!windowed || (left != 0 && mask.window_left < 0) || (right != 0 && mask.window_right < 0)) return false;
+  mask.window_left += left;
+  mask.window_right += right;
   return true;
 }
 
@@ -131,8 +133,9 @@ INSTANTIATE_TEST_SUITE_P(
         Misreading{"window_right", [](Problem& p, check::Inputs&) { return move_window(p, 0, 1); }},
         Misreading{"causal_corner",
                    [](Problem& p, check::Inputs&) {
-                     if (p.causal != Causal::bottom_right || p.has_starts || p.seqlen_q == p.seqlen_k) return false;
-                     p.causal = Causal::top_left;
+                     if (p.position_mask.causal != Causal::bottom_right || p.has_starts || p.seqlen_q == p.seqlen_k)
+                       return false;
+                     p.position_mask.causal = Causal::top_left;
                      return true;
                    }},
         Misreading{"start",

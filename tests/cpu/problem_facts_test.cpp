@@ -32,13 +32,11 @@ TEST(SamePlan, SeesEverythingThatAPlanMayDependOn) {
       [](Problem& p) { p.seqlen_k = 61; },
       [](Problem& p) { p.head_dim = 32; },
       [](Problem& p) { p.head_dim_v = 64; },
-      [](Problem& p) { p.causal = Causal::bottom_right; },
-      [](Problem& p) { p.causal = Causal::top_left; },
-      [](Problem& p) { p.window.reset(); },
-      [](Problem& p) { p.window = Window{}; },
-      [](Problem& p) {
-        p.window = Window{6, 5};
-      },
+      [](Problem& p) { p.position_mask.causal = Causal::bottom_right; },
+      [](Problem& p) { p.position_mask.causal = Causal::top_left; },
+      [](Problem& p) { p.position_mask = {}; },
+      [](Problem& p) { p.position_mask.window_right = -1; },
+      [](Problem& p) { p.position_mask.window_left = 6, p.position_mask.window_right = 5; },
       [](Problem& p) { p.softcap.reset(); },
       [](Problem& p) { p.scale = -0.5f; },
       [](Problem& p) { p.scale = 0.0f; },
@@ -302,9 +300,10 @@ int64_t count_pairs(const Problem& p) {
     const SequenceInfo s = sequence(p, b);
     for (int64_t i = 0; i < s.seqlen_q; ++i)
       for (int64_t j = 0; j < s.seqlen_k; ++j) {
-        bool seen = p.causal == Causal::none || j <= i + (p.causal == Causal::top_left ? 0 : s.offset);
-        if (p.window && p.window->left >= 0) seen = seen && i + s.offset - p.window->left <= j;
-        if (p.window && p.window->right >= 0) seen = seen && j <= i + s.offset + p.window->right;
+        const auto& [causal, left, right] = p.position_mask;
+        bool seen = causal == Causal::none || j <= i + (causal == Causal::top_left ? 0 : s.offset);
+        if (left >= 0) seen = seen && i + s.offset - left <= j;
+        if (right >= 0) seen = seen && j <= i + s.offset + right;
         pairs += seen;
       }
   }

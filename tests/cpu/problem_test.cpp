@@ -67,16 +67,11 @@ const Meaning meanings[] = {
     {"!f16 b2 h8:2 q8 k16 d192:128",
      [](Problem& p) { p.heads_q = 8, p.heads_k = 2, p.head_dim = 192, p.head_dim_v = 128; }},
     {"!f16 b0 h0:3 q0 k0 d64", [](Problem& p) { p.batch = p.heads_q = p.seqlen_q = p.seqlen_k = 0, p.heads_k = 3; }},
-    {"causal", [](Problem& p) { p.causal = Causal::bottom_right; }},
-    {"causal_top_left", [](Problem& p) { p.causal = Causal::top_left; }},
-    {"window=3,-1",
-     [](Problem& p) {
-       p.window = Window{3, -1};
-     }},
+    {"causal", [](Problem& p) { p.position_mask.causal = Causal::bottom_right; }},
+    {"causal_top_left", [](Problem& p) { p.position_mask.causal = Causal::top_left; }},
+    {"window=3,-1", [](Problem& p) { p.position_mask.window_left = 3; }},
     {"window=0,2147483647",
-     [](Problem& p) {
-       p.window = Window{0, 2147483647};
-     }},
+     [](Problem& p) { p.position_mask.window_left = 0, p.position_mask.window_right = 2147483647; }},
     {"softcap=30", [](Problem& p) { p.softcap = 30.0f; }},
     {"scale=0.1", [](Problem& p) { p.scale = 0.1f; }},
     {"scale=0", [](Problem& p) { p.scale = 0.0f; }},
@@ -295,8 +290,11 @@ class RandomProblem {
   }
 
   void scores(Problem& p) {
-    p.causal = pick({Causal::none, Causal::bottom_right, Causal::top_left});
-    if (chance(3)) p.window = Window{upto(300) - 1, chance(9) ? int64_t{1} << 60 : upto(3) - 1};
+    p.position_mask.causal = pick({Causal::none, Causal::bottom_right, Causal::top_left});
+    if (chance(3)) {
+      p.position_mask.window_left = upto(300) - 1;
+      p.position_mask.window_right = chance(9) ? int64_t{1} << 60 : upto(3) - 1;
+    }
     if (chance(4)) do
         p.softcap = std::abs(real());
       while (*p.softcap == 0);
@@ -305,7 +303,7 @@ class RandomProblem {
     if (chance(4)) p.bias = {output(), {chance(2), chance(2), chance(2), chance(2)}};
     if (chance(4)) p.mask = {DType::u8, {chance(2), chance(2), chance(2), chance(2)}};
     p.sinks = chance(4);
-    if (p.causal == Causal::top_left || !chance(3)) return;
+    if (p.position_mask.causal == Causal::top_left || !chance(3)) return;
     p.has_starts = true;
     const auto starts = [&] {
       std::vector<int64_t> values(p.batch > 0 && chance(2) ? static_cast<size_t>(p.batch) : 1);

@@ -101,7 +101,7 @@ int64_t states_of(const Problem& p, const KernelConfig& config) {
 
 bool accepts(const Problem& p, const Device& device, std::string* why) {
   const bool plain = p.q == DType::f32 && p.k == DType::f32 && p.v == DType::f32 && p.out == DType::f32 && !p.varlen &&
-                     p.causal == Causal::none && !p.window && !p.softcap && !p.lse && !p.seqused && !p.seqused_q &&
+                     !p.position_mask.present() && !p.softcap && !p.lse && !p.seqused && !p.seqused_q &&
                      !p.bias.present() && !p.mask.present() && !p.alibi && !p.sinks && p.seqlen_k > 0;
   if (why != nullptr) *why = "two_steps: plain f32 only";
   return plain && device.kind == DeviceKind::cuda;

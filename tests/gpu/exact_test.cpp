@@ -121,7 +121,7 @@ TEST_F(GpuExact, HiddenKeysChangeNoBit) {
       int64_t different = 0;
       each_index(clean.out.out.shape, [&](const auto& at) {
         const bool sees = at[0] == 1 && at[1] == 1 && !clean.in.mask.present() &&
-                          (clean.problem.window ? at[2] >= 140 && at[2] <= 200 : at[2] >= 150);
+                          (clean.problem.position_mask.present() ? at[2] >= 140 && at[2] <= 200 : at[2] >= 150);
         const double before = clean.out.out.at(at), after = dirty.out.out.at(at);
         if (sees ? !std::isnan(after) : before != after) ++different;
       });

@@ -1,10 +1,11 @@
-// Which keys a query sees by position: causal masks, windows and lengths as one half-open range of keys.
-// Compiled by host and device code; includes nothing outside shared/. Definition: docs/semantics.md.
+// Masks by position: which keys a query sees because of where both stand (docs/semantics.md). Everything about such a
+// mask is here: its parameters, its definition, the range of keys that kernels compute from it, its words in a problem
+// line. Compiled by host and device code; includes nothing outside shared/.
 #pragma once
 
 namespace rapt {
 
-enum class CausalKind : unsigned char { none, bottom_right, top_left };  // = rapt::Causal
+enum class Causal : unsigned char { none, bottom_right, top_left };
 
 struct KeyRange {
   long long begin = 0, end = 0;  // begin >= end: no key
@@ -20,15 +21,27 @@ constexpr long long saturating_add(long long a, long long b) {
 }
 
 struct PositionMask {
-  CausalKind causal = CausalKind::none;
+  Causal causal = Causal::none;
   long long window_left = -1, window_right = -1;  // -1 = open
 
-  // Keys that query i sees among seqlen_k; `offset` is off of docs/semantics.md (0 for top-left causal).
+  constexpr bool operator==(const PositionMask&) const = default;
+  constexpr bool present() const { return *this != PositionMask{}; }
+
+  // The definition, for the oracle: whether a query sees key j. position: the query's index plus the offset.
+  constexpr bool sees(long long position, long long j) const {
+    if (causal != Causal::none && j > position) return false;
+    if (window_left >= 0 && j < saturating_add(position, -window_left)) return false;
+    if (window_right >= 0 && j > saturating_add(position, window_right)) return false;
+    return true;
+  }
+
+  // The same as a range, for kernels: keys that query i sees among seqlen_k. `offset` is off of docs/semantics.md (0
+  // for top-left causal). Neither bound decreases as i grows: tiles rely on it (key_tiles.h).
   constexpr KeyRange visible(long long i, long long offset, long long seqlen_k) const {
     const long long diagonal = saturating_add(i, offset);
     KeyRange keys{0, seqlen_k};
     auto limit_end = [&](long long end) { keys.end = end < keys.end ? end : keys.end; };
-    if (causal != CausalKind::none) limit_end(saturating_add(diagonal, 1));
+    if (causal != Causal::none) limit_end(saturating_add(diagonal, 1));
     if (window_right >= 0) limit_end(saturating_add(saturating_add(diagonal, window_right), 1));
     if (window_left >= 0) {
       const long long begin = saturating_add(diagonal, -window_left);
@@ -48,7 +61,7 @@ struct Band {
     Band band;
     band.seqlen_k = static_cast<int>(seqlen_k);
     long long end = open;
-    if (mask.causal != CausalKind::none) end = saturating_add(offset, 1);
+    if (mask.causal != Causal::none) end = saturating_add(offset, 1);
     if (mask.window_right >= 0) {
       const long long right = saturating_add(saturating_add(offset, mask.window_right), 1);
       end = right < end ? right : end;
@@ -62,6 +75,52 @@ struct Band {
 
  private:
   static constexpr int held(long long x) { return static_cast<int>(x < -open ? -open : x > open ? open : x); }
+};
+
+// How many (query, key) pairs a sequence's queries see. Wide: an integer that holds the product of both lengths.
+template <class Wide>
+constexpr Wide visible_pairs(const PositionMask& mask, Wide offset, Wide seqlen_q, Wide seqlen_k) {
+  // The sum over i in [0, seqlen_q) of clamp(i + first, 0, seqlen_k).
+  const auto sum_of_clamped = [=](Wide first) {
+    const auto sum_below = [=](Wide n) -> Wide {  // the sum over x < n of clamp(x, 0, seqlen_k)
+      if (n <= 0) return 0;
+      const Wide ramp = n < seqlen_k ? n : seqlen_k;
+      return ramp * (ramp - 1) / 2 + (n - ramp) * seqlen_k;
+    };
+    return sum_below(first + seqlen_q) - sum_below(first);
+  };
+  // A right bound is 0 or more, so causal is the narrower one.
+  const long long right = mask.causal != Causal::none ? 0 : mask.window_right;
+  const Wide ends = right < 0 ? seqlen_q * seqlen_k : sum_of_clamped(offset + right + 1);
+  return mask.window_left < 0 ? ends : ends - sum_of_clamped(offset - mask.window_left);
+}
+
+// A mask's word in a problem line: a flag that sets `causal`, or a name and its values.
+struct PositionWord {
+  struct Value {
+    const char* name = nullptr;  // in errors
+    long long PositionMask::*field = nullptr;
+    long long least = 0;  // the largest is 2^60
+    const char* rule = nullptr;
+  };
+  static constexpr int most_values = 2;
+
+  const char* name;
+  Causal causal = Causal::none;
+  const char* form = nullptr;  // of its values, for errors
+  Value values[most_values] = {};
+
+  constexpr int count() const { return (values[0].field != nullptr) + (values[1].field != nullptr); }
+};
+
+inline constexpr PositionWord position_words[] = {
+    {"causal", Causal::bottom_right},
+    {"causal_top_left", Causal::top_left},
+    {"window",
+     Causal::none,
+     "two bounds: window=L,R, -1 for an open side",
+     {{"window_left", &PositionMask::window_left, -1, "must be -1 (open) or 0 to 2^60"},
+      {"window_right", &PositionMask::window_right, -1, "must be -1 (open) or 0 to 2^60"}}},
 };
 
 }  // namespace rapt

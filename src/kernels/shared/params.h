@@ -104,7 +104,7 @@ constexpr Sequence sequence_of(const AttentionParams& p, index_t b) {
     const index_t k = p.k_starts.present() ? p.k_starts[b] : p.k_start;
     constexpr index_t limit = index_t{1} << 60;
     s.offset = clamped(q, -limit, limit) - clamped(k, -limit, limit);
-  } else if (p.position_mask.causal != CausalKind::top_left) {
+  } else if (p.position_mask.causal != Causal::top_left) {
     s.offset = s.seqlen_k - s.seqlen_q;
   }
   return s;

@@ -209,7 +209,7 @@ void configure_quantised(const Problem& p, const Device& device, Sm80Config& a) 
 }
 
 KernelConfig configure(const Problem& p, const Device& device) {
-  const bool bounded = p.causal != Causal::none || p.window.has_value(), folded = can_fold(p);
+  const bool bounded = p.position_mask.present(), folded = can_fold(p);
   const bool fp8 = is_code(p.q) || is_code(p.k) || is_code(p.v);
   const bool uneven = rows_sharing(p.q_scales) + rows_sharing(p.k_scales) + rows_sharing(p.v_scales) > 0 ||
                       p.v_scales == ScaleKind::channel;
