@@ -26,7 +26,7 @@ Ref made(const std::optional<Value>& value) {
   return value ? made(*value) : Ref::of(Py_None);
 }
 
-// The values of a mask's word, as a tuple; None where the mask has none of them.
+// The values of a mask's word as a tuple; None if the mask has none of them.
 Ref made(const PositionMask& mask, const PositionWord& word) {
   const auto count = static_cast<size_t>(word.count());
   Ref values(checked(PyTuple_New(word.count())));
