@@ -74,7 +74,7 @@ class GraphClock:
         bound.count = calls_for(call_us, sets)
         graph, outputs = torch.cuda.CUDAGraph(), {}
         with torch.cuda.graph(graph, stream=self.stream), bound.impl.scope():
-            # outputs stay alive, so an implementation that allocates them also rotates them
+            # Outputs stay alive, so an implementation that allocates them also rotates them.
             for i in range(bound.count):
                 outputs[i % sets] = bound.calls[i % sets]()
         self.graphs[bound.name] = graph, outputs, bound.count * call_us < SHORT_US

@@ -39,7 +39,7 @@ def _scores(inputs: Inputs, index: int, q, k, rows, compute) -> torch.Tensor:
     if inputs.bias is not None:
         x = x + _broadcast(inputs.bias, index, rows).to(compute)
     off, left, right = problem.band(queries, keys)
-    # position of a key relative to the diagonal
+    # Position of a key relative to the diagonal.
     place = torch.arange(keys, device=q.device)[None, :] - rows[:, None] - off
     if inputs.slopes is not None:
         x = x - inputs.slopes.to(compute)[:, None, None] * place.abs().to(compute)

@@ -10,7 +10,7 @@ namespace rapt::check {
 struct NarrowAccumulator {
   int fraction_bits = 13;  // kept below the largest exponent of the addends; lower bits are cut off
   int products = 32;       // products that one instruction adds to the accumulator
-  // after this many products the accumulator is added to an f32 sum and restarts from 0; 0: never
+  // After this many products the accumulator is added to an f32 sum and restarts from 0; 0: never.
   int64_t flush = 0;
 };
 

@@ -73,7 +73,7 @@ Device gpu_device(const Common& options, bool execute) {
 Device cpu_device_of(const Common& options, bool execute) {
   Device device = options.arch.empty() ? cpu_device() : device_preset(options.arch);
   if (execute && !options.arch.empty()) {
-    // throws if this machine lacks it: presets of other machines can be explained, not run
+    // Throws if this machine lacks it: presets of other machines can be explained, not run.
     set_cpu_isa_limit(device.isa);
     device = cpu_device();
   }

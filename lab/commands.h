@@ -23,7 +23,7 @@ struct Common {
   bool json = false;
   std::string device;  // cpu | cuda:N. Default: cuda:0 if rapt can use a GPU, else cpu
   std::string arch;    // a preset of device_preset(). Default: that of the device
-  // overrides of the planner's choice for a GPU kernel; bench: each is an implementation to time
+  // Overrides of the planner's choice for a GPU kernel; bench: each is an implementation to time.
   std::vector<std::string> configs;
   std::string variant;  // a kernel source that replaces the family's
   int threads = 0;      // CPU. 0: all CPUs available to the process

@@ -35,7 +35,7 @@ struct KernelSelection {
 
 // Overrides of the planner's choice and of the library's sources.
 struct KernelOverrides {
-  // config words
+  // Config words.
   std::string config;
   std::function<std::map<std::string, std::string>(const Problem& problem, const Device& device)> files;  // or empty
 };

@@ -1,4 +1,4 @@
-// The steps of the ladder and how each becomes a kernel. ladder_bench.cpp checks and times them.
+// The rungs of the ladder and how each becomes a kernel. ladder_bench.cpp checks and times them.
 #include "lab/ladder.h"
 
 #include "base/error.h"
@@ -26,7 +26,7 @@ const Rung rungs[] = {
 
 constexpr std::string_view folder = "ladder/";
 
-// All sources of the folder by their own names. The step's source also has the name that its family's unit includes.
+// All sources of the folder by their own names. The rung's source also has the name that its family's unit includes.
 std::map<std::string, std::string> files_of(const Rung& rung) {
   std::map<std::string, std::string> files;
   if (*rung.source == '\0') return files;
@@ -43,7 +43,7 @@ std::span<const Rung> ladder_rungs() { return rungs; }
 void require_ladder_problem(const Problem& problem) {
   const std::string heads =
       problem.heads_q == problem.heads_k ? concat(problem.heads_q) : concat(problem.heads_q, ":", problem.heads_k);
-  constexpr int64_t tile = 64;  // a multiple of every step's block_m and block_n
+  constexpr int64_t tile = 64;  // a multiple of every rung's block_m and block_n
   const bool whole = problem.seqlen_q >= tile && problem.seqlen_q % tile == 0 && problem.seqlen_k >= tile &&
                      problem.seqlen_k % tile == 0 && problem.batch > 0 && problem.heads_q > 0;
   if (whole && problem == parse_problem(concat("f16 b", problem.batch, " h", heads, " q", problem.seqlen_q, " k",

@@ -1,5 +1,5 @@
-// The ladder: one attention kernel for each step from a scalar loop to the shipped kernel, for the problem "f16 b1 h8
-// q512 d64". A step's source replaces the source of a shipped family. It is generated, cached, checked and timed like a
+// The ladder: one attention kernel for each step ("rung") from a scalar loop to the shipped kernel, for "f16 b1 h8
+// q512 d64". A rung's source replaces the source of a shipped family. It is generated, cached, checked and timed like a
 // shipped kernel. Called by bench (--ladder) and tests. Described in docs/ladder.md.
 #pragma once
 
@@ -25,11 +25,11 @@ struct Rung {
 };
 std::span<const Rung> ladder_rungs();
 
-// Throws Error{unsupported} for a problem that some step would compute wrongly: the steps support no masks, no partial
+// Throws Error{unsupported} for a problem that some rung would compute wrongly: the rungs support no masks, no partial
 // tiles and no caller's strides.
 void require_ladder_problem(const Problem& problem);
 
-// A step that is ready to be compiled for a device.
+// A rung that is ready to be compiled for a device.
 struct RungKernel {
   KernelConfig config;
   KernelUnit unit;
@@ -38,7 +38,7 @@ struct RungKernel {
 };
 RungKernel rung_kernel(const Rung& rung, const Problem& problem, const Device& device);
 
-// rapt bench LINE --ladder: checks every step, times the correct ones side by side, prints a table and writes rows.
+// rapt bench LINE --ladder: checks every rung, times the correct ones side by side, prints a table and writes rows.
 int ladder(const BenchOptions& options);
 
 }  // namespace rapt::lab

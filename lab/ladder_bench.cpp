@@ -1,5 +1,5 @@
-// rapt bench LINE --ladder: the oracle checks every step; the correct ones are timed side by side and their
-// instructions are counted. A wrong step is never timed.
+// rapt bench LINE --ladder: the oracle checks every rung; the correct ones are timed side by side and their
+// instructions are counted. A wrong rung is never timed.
 #include <fmt/format.h>
 
 #include <deque>
@@ -23,7 +23,7 @@
 namespace rapt::lab {
 namespace {
 
-// A step that was compiled, loaded and found correct.
+// A rung that was compiled, loaded and found correct.
 struct ReadyRung {
   const Rung& rung;
   RungKernel kernel;

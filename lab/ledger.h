@@ -27,7 +27,7 @@ constexpr double least_occupancy = 0.25;  // the minimum without a reason
 
 // The reason why some kernels have a low occupancy. Written by hand; kept when the ledger is rewritten.
 struct LedgerReason {
-  // words; the reason is for all kernels whose names contain them: "sm_89 attention_sm80 head_dim=256"
+  // Words; the reason is for all kernels whose names contain them: "sm_89 attention_sm80 head_dim=256"
   std::string kernels;
   std::string reason;
 };

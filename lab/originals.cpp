@@ -48,7 +48,7 @@ HostTensor original_of(const std::string& path, const std::map<std::string, Host
   if (found == tensors.end()) invalid(path, ": tensor '", name, "' is missing");
   if (!is_attention_output(found->second.dtype))
     invalid(path, ": tensor '", name, "' is ", name_of(found->second.dtype), ": must be f32, f16 or bf16");
-  // swaps two dimensions or none, so it is its own inverse
+  // Swaps two dimensions or none, so it is its own inverse.
   const HostTensor original = as_stored(problem, found->second);
   if (original.shape != quantised.shape)
     invalid(path, ": tensor '", name, "' has another shape than the quantised tensor");

@@ -42,7 +42,7 @@ void require_variant_included(const std::vector<Problem>& problems, const Device
         if (jit::collect_sources(request).headers.contains(replaced)) return;
       }
     } catch (const Error& error) {
-      // the source itself is wrong: the compiler's error is more useful
+      // The source itself is wrong: the compiler's error is more useful.
       if (error.code() != ErrorCode::unsupported) return;
     }
   }

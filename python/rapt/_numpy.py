@@ -17,7 +17,7 @@ from ._views import CPU, RAPT_F32, allocate_in_order, order_for, type_code
 def view(array: numpy.ndarray) -> tuple:
     """The description of an array for rapt._core: see register_framework there."""
     size = max(array.dtype.itemsize, 1)
-    # the stride of a dimension of size 1 has no meaning
+    # The stride of a dimension of size 1 has no meaning.
     strides = [stride if extent > 1 else 0 for stride, extent in zip(array.strides, array.shape)]
     if not array.dtype.isnative or any(stride % size for stride in strides):
         raise InvalidArgument(

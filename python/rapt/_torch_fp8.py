@@ -300,7 +300,7 @@ def fake_quantize(x, given: dict) -> torch.Tensor:
     made = quantize(fixed, given)
     simulated = _numbers.dequantized(NUMBERS, made, given, fixed)
     wanted = x.requires_grad and torch.is_grad_enabled()
-    # a tracer or a forward derivative must see the operator
+    # A tracer or a forward derivative must see the operator.
     if not wanted and (is_dynamo_compiling() or not needs_operator([x])):
         return simulated
     keep = _numbers.unsaturated(NUMBERS, made, given, fixed) if given["clip_gradient"] else None

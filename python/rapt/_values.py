@@ -38,7 +38,7 @@ def integer(name: str, value: Any) -> Any:
 
 
 def number(name: str, value: Any) -> Any:
-    # tested first: for a symbolic number torch.compile cannot trace more
+    # Tested first: for a symbolic number torch.compile cannot trace more.
     if isinstance(value, (float, int)) and not isinstance(value, bool):
         return value
     if isinstance(value, (bool, str, bytes)) or hasattr(value, "__dlpack__") or not hasattr(value, "__float__"):

@@ -23,28 +23,28 @@ inline constexpr int max_rank = 8;
 struct Framework {
   std::string name;                          // "torch"
   const DLPackExchange* exchange = nullptr;  // null: `view` is called
-  Ref view;               // view(array) -> (address, device type, device index, DLPack code, bits, shape, strides in
-                          // elements, read-only)
-  Ref allocate;           // allocate(like, shape, dtype name, zeroed) -> array, in like's order of dimensions
-  Ref empty_like;         // the same, not zeroed, for like's own shape and dtype
-  Ref empty_strided;      // empty_strided(shape, strides, dtype object) on the current GPU
-  Ref stream;             // stream(array) -> int; null: the exchange gives it
-  Ref redirect;           // called for arrays of subclasses, and if a call is traced or needs a gradient
+  Ref view;           // view(array) -> (address, device type, device index, DLPack code, bits, shape, strides in
+                      // elements, read-only)
+  Ref allocate;       // allocate(like, shape, dtype name, zeroed) -> array, in like's order of dimensions
+  Ref empty_like;     // the same, not zeroed, for like's own shape and dtype
+  Ref empty_strided;  // empty_strided(shape, strides, dtype object) on the current GPU
+  Ref stream;         // stream(array) -> int; null: the exchange gives it
+  Ref redirect;       // called for arrays of subclasses, and if a call is traced or needs a gradient
   NoArgsFunction grad_enabled;  // grad_enabled() -> bool; null: no autograd
   Attribute requires_grad;
-  // functions; if one returns something other than None, False or 0, redirect is called; a tuple
+  // Functions; if one returns something other than None, False or 0, redirect is called; a tuple.
   std::vector<NoArgsFunction> tracing;
-  NoArgsFunction transforms;   // transforms() -> not None inside transformations, whose arrays have no memory
-  Ref forward_ad;        // names of a module whose _current_level is >= 0 while forward-mode derivatives are taken
-  Ref profiler;          // names of a module whose _is_profiler_enabled is True during profiling
-  Negated negated;       // detects arrays whose memory holds the negated values
+  NoArgsFunction transforms;  // transforms() -> not None inside transformations, whose arrays have no memory
+  Ref forward_ad;             // names of a module whose _current_level is >= 0 while forward-mode derivatives are taken
+  Ref profiler;               // names of a module whose _is_profiler_enabled is True during profiling
+  Negated negated;            // detects arrays whose memory holds the negated values
   NoArgsFunction num_threads;  // num_threads() -> CPU threads that the framework uses; null: rapt's default
-  Ref context_for;       // context_for(threads) -> rapt.Context, or None for the process default
+  Ref context_for;             // context_for(threads) -> rapt.Context, or None for the process default
   Ref written;  // written((array,)): called after rapt has written to a caller's array; a RuntimeError is ignored
   bool has_storage = false;          // arrays have PyTorch's untyped_storage() and storage_offset()
   int32_t dtype_of_fp8 = RAPT_BF16;  // dtype of out if all inputs are FP8
 
-  // contexts made by context_for(), by number of threads
+  // Contexts made by context_for(), by number of threads.
   mutable std::vector<std::pair<int64_t, ContextHandle>> contexts;
 };
 

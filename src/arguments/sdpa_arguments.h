@@ -69,12 +69,12 @@ struct TensorArgument {
   Dtypes dtypes;  // of lists: on the CPU
   ShapeRule shape;
   const char* keyword = name;  // Python's parameter; null: none. A value with the same keyword is its other form
-  // the release of the struct that introduced it; a release that adds fields gets the next number
+  // The release of the struct that introduced it; a release that adds fields gets the next number.
   int since = 1;
 
   constexpr bool has_checked_contents() const { return role >= Role::checked; }
   constexpr bool is_list() const { return role >= Role::lengths; }
-  // the dtype that kernels read
+  // The dtype that kernels read.
   constexpr rapt_dtype list_dtype() const { return role == Role::lengths ? RAPT_I32 : RAPT_I64; }
   constexpr bool is_differentiable() const { return dtypes.has(DType::f32); }
 };

@@ -107,7 +107,7 @@ bool read_exactly(const FileHandle& file, size_t offset, size_t bytes, std::stri
 
 std::string temporary_name(const std::string& target) {
   uint64_t number = 0;
-  // can fail early in a boot
+  // This can fail early in a boot.
   if (getrandom(&number, sizeof number, GRND_NONBLOCK) != static_cast<ssize_t>(sizeof number))
     number = static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count()) << 20 ^
              static_cast<uint64_t>(getpid());

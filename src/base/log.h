@@ -15,7 +15,7 @@ namespace rapt {
 enum class LogLevel { off, warn, info };
 
 inline void log_line(std::string_view sentence) {
-  // one write, so lines of several processes do not mix
+  // One write, so lines of several processes do not mix.
   const std::string line = "rapt: " + std::string(sentence) + "\n";
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
 }

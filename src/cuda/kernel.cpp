@@ -38,7 +38,7 @@ struct JitLog {
 
 // What prepare() has done on one device.
 struct Prepared {
-  // in the primary context, the only one that outlives the kernel for sure
+  // The function in the primary context, the only one that surely outlives the kernel.
   std::atomic<FunctionHandle> function{nullptr};
   size_t smem_bytes = 0;  // dynamic, requested so far; guarded by the mutex
 };

@@ -165,7 +165,7 @@ Image Store::Impl::fetch(const Request& request, const std::string& key) {
     if (!nvrtc) missing(request, complaints, why);
     Request fitting = request;
     fitting.arch = known_architecture(nvrtc->about, request.arch);
-    // opening NVRTC happens once in a process and is not part of this image's time
+    // Opening NVRTC happens once in a process and is not part of this image's time.
     begin = std::chrono::steady_clock::now();
     image = compile_and_keep(fitting, fitting.arch == request.arch ? key : signature(fitting), *nvrtc);
     if (image.source == Image::Source::compiled) {

@@ -50,7 +50,7 @@ TEST(NarrowAccumulator, TheAccumulatorIsOneOfTheAddends) {
 TEST(NarrowAccumulator, EnoughBitsAreExact) {
   const NarrowAccumulator wide{.fraction_bits = 50};
   EXPECT_EQ(sum_of({448 * 256, 0x1p-9 * 0x1p-9, -1, 7.5}, wide), static_cast<double>(448 * 256 - 1 + 7.5f));
-  // the remaining error of adding in f32
+  // The remaining error of adding in f32.
   EXPECT_LT(narrow_pv_error(1024, 1, {.fraction_bits = 50, .flush = 32}), 1e-6);
 }
 

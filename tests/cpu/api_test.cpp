@@ -246,7 +246,7 @@ TEST(Api, ACallersWorkspaceGivesTheSameBits) {
   const Tensor q = tensor_of(call.in.q), k = tensor_of(call.in.k), v = tensor_of(call.in.v),
                out = tensor_of(other.out.out);
   const WorkspaceSize size = workspace_size(q, k, v, out, options);
-  // not zeroed, with margins
+  // Not zeroed, with margins.
   const HostTensor memory = make_tensor(DType::u8, {static_cast<int64_t>(size.bytes) + 128});
   std::memset(memory.data(), 0x77, size.bytes + 128);
   std::byte* const workspace = memory.data() + 64;

@@ -308,7 +308,7 @@ void clusters() {
   refused(clustered(16, 8, 16, 1), {"cluster 16 x 1 x 1", "1 to 8 blocks"});
   refused(clustered(16, 8, 4, 4), {"cluster 4 x 4 x 1", "1 to 8 blocks"});
   refused(clustered(16, 8, 0, 1), {"cluster 0 x 1 x 1", "1 to 8 blocks"});
-  // the product of its sizes wraps to 0
+  // The product of its sizes wraps to 0.
   refused(clustered(16, 8, 65536, 65536), {"cluster 65536 x 65536 x 1", "1 to 8 blocks"});
 }
 

@@ -26,7 +26,7 @@ struct Report {
   std::string_view waits_for;  // the missing feature; empty if nothing waits
 
   constexpr bool pending() const { return runs == Runs::part || runs == Runs::gpu_part || runs == Runs::none; }
-  // the number of GPUs to run it completely
+  // The number of GPUs to run it completely.
   constexpr int gpus() const { return runs == Runs::gpu ? 1 : runs == Runs::two_gpus ? 2 : 0; }
 };
 

@@ -55,7 +55,7 @@ class Worker {
       : log_(log) {
     variables.push_back("RAPT_TEST_MODE=" + mode);
     variables.push_back("RAPT_TEST_FOLDER=" + folder);
-    // of duplicates, the first one counts
+    // Of duplicates, the first one counts.
     for (char** variable = environ; *variable; ++variable) variables.emplace_back(*variable);
     std::vector<std::string> words = {"rapt_tests", "--gtest_filter=StoreProcess.DISABLED_Worker",
                                       "--gtest_also_run_disabled_tests", "--gtest_brief=1"};

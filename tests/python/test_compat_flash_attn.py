@@ -225,7 +225,7 @@ def test_fp8_with_flash_attention_3s_descales(device):
     ]
     assert_close(zip(out, [None] * 2), zip(*whole), torch.bfloat16, causal=True)
 
-    # like FlashAttention-3's users pass one scale for all: expanded, stride 0
+    # Like FlashAttention-3's users pass one scale for all: expanded, stride 0.
     one = torch.full((1,), 0.75, device=device)
     repeated = fa.flash_attn_func(q, k, v, **{name: one.expand(2, 2) for name in descales})
     written = fa.flash_attn_func(q, k, v, **{name: torch.full((2, 2), 0.75, device=device) for name in descales})

@@ -114,7 +114,7 @@ def test_report_Q03_forward_mode_derivatives_are_refused(name, parameter):
     if not floating(given, parameter) or name in ("prepare", "explain"):
         pytest.skip("nothing to differentiate")
     with torch.autograd.forward_ad.dual_level():
-        # no tangent, so it is not refused
+        # No tangent, so it is not refused.
         same(kinds.tensors(kinds.call(name, given)), kinds.tensors(kinds.call(name, given)))
     if (name, parameter) == ("fake_quantize", "x"):
         return  # it has its own derivatives: test_torch_fp8.py
