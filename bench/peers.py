@@ -304,11 +304,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--dirty", action="store_true", help="with --commit: the tree had uncommitted changes")
     parser.add_argument("--dry-run", action="store_true", help="run the suite 'dry' on the CPU, quickly")
     options = parser.parse_args()
-    settle(options, parser)
+    complete_options(options, parser)
     return options
 
 
-def settle(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+def complete_options(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     """Sets defaults that depend on other options, and refuses invalid combinations."""
     if options.dry_run:
         options.device, options.quick, options.suite = "cpu", True, options.suite or "dry"

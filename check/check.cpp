@@ -21,14 +21,14 @@ Problem with_lse(const Problem& problem) {
 }
 
 // The reference values of one sample.
-struct Yardstick {
+struct ReferenceValues {
   Reference reference;
   Outputs plain;
 };
 
-Yardstick yardstick(const Problem& p, const Reading& reading, int64_t row_step, DType fp8_weights) {
+ReferenceValues reference_values(const Problem& p, const Reading& reading, int64_t row_step, DType fp8_weights) {
   const Stage stage("the reference");
-  Yardstick made{forward(reading, {.row_step = row_step}), make_outputs(p)};
+  ReferenceValues made{forward(reading, {.row_step = row_step}), make_outputs(p)};
   plain(reading, probability_format(p, fp8_weights), made.plain, row_step);
   return made;
 }
@@ -38,7 +38,7 @@ struct Trial {
   Result result;
   Condition condition;
 
-  void add(const Problem& p, const Outputs& outputs, const Yardstick& by) {
+  void add(const Problem& p, const Outputs& outputs, const ReferenceValues& by) {
     result.out.add(compare_out(p, outputs.out, by.reference));
     if (outputs.lse.present()) {
       result.lse.add(compare_lse(p, outputs.lse, by.reference));
@@ -87,7 +87,7 @@ void add_sample(const Problem& p, Fill fill, uint64_t seed, const std::vector<Ke
   const Reading reading(p, inputs);
   if (const std::string sentence = beyond_f32(reading); !sentence.empty()) unsupported(sentence);
   stage.reset();
-  const Yardstick by = yardstick(p, reading, 1, kernels[0].fp8_weights);
+  const ReferenceValues by = reference_values(p, reading, 1, kernels[0].fp8_weights);
   for (const size_t n : ran) trials[n].add(p, outputs[n], by);
 }
 
@@ -162,7 +162,7 @@ Result judge(const Problem& p, std::optional<Fill> fill, const Inputs& inputs, c
   result.message = beyond_f32(reading, row_step);
   result.refused = !result.message.empty();
   if (result.refused) return result;
-  trial.add(p, outputs, yardstick(p, reading, row_step, fp8_weights));
+  trial.add(p, outputs, reference_values(p, reading, row_step, fp8_weights));
   // A fill other than normal and outlier: the bounds that hold for all numbers.
   result.bounds = output_bounds(p, fill.value_or(Fill::huge), result.plain, trial.condition, fp8_weights);
   if (result.out.count < pooled_outputs) result.bounds.rel_rms = INFINITY;

@@ -209,7 +209,7 @@ void probe_key(const Reading& r, int64_t b, int64_t j, const Inputs& inputs, con
 
 // Checks the assumption of the input probes: one key e_0 and the query 2 e_0 must give lse = 2, out = v. Otherwise the
 // inputs stay unobserved, and a later stage shows the fault.
-bool lone_key_works(const Problem& p, const Kernel& kernel) {
+bool single_key_works(const Problem& p, const Kernel& kernel) {
   const Problem one = bare(p, 1);
   Inputs inputs = zeros(one);
   for (int64_t h = 0; h < p.heads_q; ++h) inputs.q.set({0, h, 0, 0}, 2.0);
@@ -221,7 +221,7 @@ bool lone_key_works(const Problem& p, const Kernel& kernel) {
 }
 
 void probe_inputs(const Reading& r, const Inputs& inputs, const Kernel& kernel, StageTrace& trace) {
-  if (r.problem().heads_q == 0 || !lone_key_works(r.problem(), kernel)) return;
+  if (r.problem().heads_q == 0 || !single_key_works(r.problem(), kernel)) return;
   trace.q.assign(r.q.size(), 0.0);
   trace.k.assign(r.k.size(), 0.0);
   trace.v.assign(r.v.size(), 0.0);

@@ -22,7 +22,7 @@ bool leaves(double got, double want, double bound) {
   return !(std::fabs(got - want) <= bound);
 }
 
-struct Walk {
+struct StageWalk {
   const Reading& r;
   const Reference& reference;
   const Capture& oracle;
@@ -197,7 +197,7 @@ StageReport check_stages(const Problem& problem, Fill fill, uint64_t seed, const
   report.refused = !report.message.empty();
   if (report.refused) return report;
   const Reference reference = forward(reading, {.capture = &capture});
-  const Walk walk{reading, reference, capture, trace, report};
+  const StageWalk walk{reading, reference, capture, trace, report};
   const auto stage = [&](const char* name, bool observed, auto fails) {
     if (!report.stage.empty() || !observed) return;
     report.observed.emplace_back(name);

@@ -110,7 +110,7 @@ def resolve(source, bracket, name):
     return f"<{name}>" if bracket == "<" else name
 
 
-def wrong_arrows(source):
+def wrong_includes(source):
     path = source.relative_to(ROOT).as_posix()
     rules = DEVICE_RULES if source.suffix == ".cuh" else RULES
     prefix, allowed, why = next((rule for rule in rules if path.startswith(rule[0])), (None, None, None))
@@ -123,7 +123,7 @@ def wrong_arrows(source):
 def main():
     rooms = ["include", "src", "check", "lab", "tests", "examples"]
     sources = sorted(p for room in rooms for p in (ROOT / room).rglob("*") if p.suffix in SUFFIXES)
-    wrong = [line for source in sources for line in wrong_arrows(source)]
+    wrong = [line for source in sources for line in wrong_includes(source)]
     print("\n".join(wrong + [f"{len(sources)} files, {len(wrong)} wrong includes"]))
     return 1 if wrong or not sources else 0
 

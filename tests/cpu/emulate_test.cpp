@@ -141,7 +141,7 @@ TEST(RunApart, AnEndlessLoopEnds) {
         for (volatile int on = 1; on != 0;) static_cast<void>(on);
       },
       1);
-  EXPECT_NE(ending.find("did not end within 1 s"), std::string::npos) << ending;
+  EXPECT_NE(ending.find("did not finish within 1 s"), std::string::npos) << ending;
 }
 
 TEST(EmulatedProblems, LargeOnesAreShortenedOrLeftOut) {

@@ -111,7 +111,7 @@ TEST(Jit, IncludesThatLeadNowhereAreErrors) {
   EXPECT_TRUE(contains(message("#include \"none.h\"\n"), "\"none.h\""));
   EXPECT_TRUE(contains(message("#include \"a.h\"\n"), "a.h includes \"../../b.h\""));
   EXPECT_TRUE(contains(message("#include FILE\n"), "#include FILE"));
-  EXPECT_TRUE(contains(message("#include \"a.h\n"), "between quotes"));
+  EXPECT_TRUE(contains(message("#include \"a.h\n"), "in quotes"));
 }
 
 TEST(Jit, FilesOfTheFolderAreNeverRead) {

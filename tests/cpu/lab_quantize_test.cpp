@@ -281,7 +281,7 @@ TEST_F(LabQuantize, SaysWhatCannotBe) {
       {"quantize a.safetensors -o o.safetensors --tensors q,bias", "must name some of q, k and v"},
       {"quantize a.safetensors -o o.safetensors --tensors q,q", "names q twice"},
       {"quantize a.safetensors -o o.safetensors --tensors k,v --hadamard", "must name both"},
-      {"quantize a.safetensors -o o.safetensors --tensors q,v --smooth-k", "is for k, which"},
+      {"quantize a.safetensors -o o.safetensors --tensors q,v --smooth-k", "--tensors must name k"},
       {"quantize a.safetensors -o o.safetensors --layout sbhd", "must be bhsd or bshd"},
       {"quantize a.safetensors -o o.safetensors --percentile 0", "percentile = 0"},
       {"quantize a.safetensors -o o.safetensors --scales-file s.json --hadamard", "excludes"},

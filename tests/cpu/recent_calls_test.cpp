@@ -195,7 +195,7 @@ struct GrowingCall {
 };
 
 // The result of the full check; nothing if it refuses the call.
-std::optional<Problem> the_long_way(const rapt_sdpa_args& args) {
+std::optional<Problem> full_check(const rapt_sdpa_args& args) {
   try {
     return problem_from(args);
   } catch (const Error&) {
@@ -209,7 +209,7 @@ TEST(RecentCalls, LengthsOfTheSameClassesAreFollowed) {
   for (const bool packed : {false, true}) {
     SCOPED_TRACE(packed ? "packed" : "dense");
     const GrowingCall first(packed, short_ones), second(packed, other_ones);
-    const std::optional<Problem> known = the_long_way(first.args), asked = the_long_way(second.args);
+    const std::optional<Problem> known = full_check(first.args), asked = full_check(second.args);
     ASSERT_TRUE(known && asked);
     RecentCall call(owner, first.args, *known, nullptr);
     EXPECT_FALSE(call.matches(owner, second.args));
@@ -232,8 +232,8 @@ TEST(RecentCalls, OtherClassesAreNotFollowed) {
                                                 {100, 1000, 190, 1921}}) {
       if (!packed && lengths.q == short_ones.q && lengths.k == short_ones.k) continue;
       const GrowingCall first(packed, short_ones), second(packed, lengths);
-      const std::optional<Problem> known = the_long_way(first.args);
-      ASSERT_TRUE(known && the_long_way(second.args));
+      const std::optional<Problem> known = full_check(first.args);
+      ASSERT_TRUE(known && full_check(second.args));
       RecentCall call(owner, first.args, *known, nullptr);
       EXPECT_FALSE(call.follow(owner, second.args)) << lengths.q << " " << lengths.k;
       EXPECT_TRUE(call.matches(owner, first.args)) << "still remembered";
@@ -247,9 +247,9 @@ TEST(RecentCalls, NothingIsFollowedThatWouldBeRefused) {
   const auto try_change = [&](bool packed, const std::function<void(GrowingCall&)>& change, const std::string& what) {
     const GrowingCall first(packed, short_ones);
     GrowingCall second(packed, other_ones);
-    RecentCall call(owner, first.args, *the_long_way(first.args), nullptr);
+    RecentCall call(owner, first.args, *full_check(first.args), nullptr);
     change(second);
-    const std::optional<Problem> asked = the_long_way(second.args);
+    const std::optional<Problem> asked = full_check(second.args);
     refused += asked ? 0 : 1;
     if (!call.follow(owner, second.args)) return;
     ++followed;

@@ -184,7 +184,7 @@ TEST(Shipped, FaultsOfALedger) {
   row.occupancy = 0.25;
   EXPECT_EQ(faults(row), "");
   row.occupancy = 0.249;
-  EXPECT_TRUE(contains(faults(row), "occupancy 0.249 is below 0.25, and no reason"));
+  EXPECT_TRUE(contains(faults(row), "occupancy 0.249 is below 0.25, but the ledger has no reason"));
   EXPECT_EQ(faults(row, {{"attention_x alibi=1", "so it is"}}), "");
   EXPECT_TRUE(contains(faults(row, {{"attention_x alibi", "part of a word is no word"}}), "no reason"));
   EXPECT_TRUE(contains(faults(sound_row(), {{"attention_x", "not needed"}}), "applies to no kernel"));

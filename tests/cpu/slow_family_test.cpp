@@ -64,7 +64,7 @@ TEST(SlowFamily, TheLogSaysEachReasonOnce) {
                              "q=f16 k=bf16 v=f16 b1 h2 q70 d64 causal", "f32 b2 h1 q64 d64 causal"})
       EXPECT_EQ(prepare(context, line), RAPT_OK) << line << ": " << rapt_last_error();
     const std::string log = testing::internal::GetCapturedStderr();
-    EXPECT_EQ(count(log, "attention_scalar, which is slow"), 2u) << log;
+    EXPECT_EQ(count(log, "the slow kernel attention_scalar"), 2u) << log;
     EXPECT_EQ(count(log, "because of attention_sm80: q=f16 k=bf16: where both are 16-bit"), 1u) << log;
     EXPECT_EQ(count(log, "because of attention_sm80: q=f32: must be f16"), 1u) << log;
   });

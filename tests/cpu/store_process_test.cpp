@@ -228,7 +228,7 @@ TEST(StoreProcess, AFullDiskIsSaidOnceAndLeavesNothing) {
   const std::string printed = Worker("three, no room", folder.path(), folder / "log").finish();
   EXPECT_EQ(count(printed, "compiled\n"), 3) << printed;
   EXPECT_EQ(count(printed, "rapt: "), 1) << printed;
-  EXPECT_TRUE(contains(printed, "cannot be kept")) << printed;
+  EXPECT_TRUE(contains(printed, "cannot store compiled kernels")) << printed;
   EXPECT_TRUE(names_in(folder / "cache").empty());
 }
 
