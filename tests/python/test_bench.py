@@ -87,7 +87,7 @@ def test_lines_print_in_the_documented_order():
         ("q=f16 k=bf16 v=bf16 q8 d64", "for q, k and v or only for k and v"),
         ("q=f16 k=e4m3 v=e4m3 q8 d64 k_scales=head", "k_scales=head"),
         ("q=f16 k=e4m3 v=e4m3 q8 d64 k_scales=head v_scales=tensor", "v_scales=tensor"),
-        ("e4m3 q8 d64 k_scales=head v_scales=head", "k_scales=head v_scales=head: not known"),
+        ("e4m3 q8 d64 k_scales=head v_scales=head", "k_scales=head v_scales=head: not supported"),
         ("e4m3 q8 d64 scales=token", "scales by tensor or head"),
         ("f16 q8 d64 page=16", "page=16"),
         ("f16 q8 d64 scale=2 lse", "scale=2 lse"),

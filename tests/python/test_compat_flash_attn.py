@@ -127,9 +127,9 @@ def test_packed_tensors_are_read_in_place(device, monkeypatch):
     assert torch.equal(fa.flash_attn_qkvpacked_func(qkv, causal=True), expected)
     assert torch.equal(fa.flash_attn_kvpacked_func(q, qkv[:, :, 1:], causal=True), expected)
     assert [one.data_ptr() for one in seen] == [one.data_ptr() for one in (q, k, v)] * 2
-    with pytest.raises(rapt.InvalidArgument, match="qkv is .*number 2 being 3"):
+    with pytest.raises(rapt.InvalidArgument, match="qkv is .*dimension 2 must be 3"):
         fa.flash_attn_qkvpacked_func(qkv[:, :, :2])
-    with pytest.raises(rapt.InvalidArgument, match="kv is .*number 2 being 2"):
+    with pytest.raises(rapt.InvalidArgument, match="kv is .*dimension 2 must be 2"):
         fa.flash_attn_kvpacked_func(q, qkv)
 
 
