@@ -326,7 +326,7 @@ TEST(ConfigRules, EachFieldIsHeldToItsRule) {
       {"f32 h8 q512 d64", "l4", "block_m=33", "block_m = 33: must be a multiple of 8"},
       {"f32 h8 q512 d64", "l4", "block_m=1024", "bytes of shared memory"},
       {"f32 h8 q512 d64", "l4", "stages=3", "what may be changed: block_m, warps_m, min_blocks"},
-      {"f32 h8 q512 d64", "cpu-scalar", "block_m=32", "attention_cpu takes none"},
+      {"f32 h8 q512 d64", "cpu-scalar", "block_m=32", "attention_cpu has no configuration"},
   };
   for (const auto& [line, device, words, part] : refused)
     EXPECT_NE(config_fault(line, device, words).find(part), std::string::npos)
@@ -389,9 +389,9 @@ TEST_F(Compiled, AVariantNeedsNoGpu) {
             std::string::npos);
 
   std::ofstream(folder / "broken.cuh") << "this is no kernel\n";
-  expect_refused("explain 'f16 h8 q512 d64' --arch sm_89 --variant broken.cuh", 2, "does not compile it");
+  expect_refused("explain 'f16 h8 q512 d64' --arch sm_89 --variant broken.cuh", 2, "cannot compile it");
   expect_refused("explain 'f16 h8 q512 d64' --arch sm_89 --variant missing.cuh", 2, "missing.cuh: cannot be opened");
-  expect_refused("pack 'f16 h8 q512 d64' --arch sm_89 --variant broken.cuh -o p.pack", 2, "does not compile it");
+  expect_refused("pack 'f16 h8 q512 d64' --arch sm_89 --variant broken.cuh -o p.pack", 2, "cannot compile it");
 
   // Two families have a config.h: the path must show which one is meant.
   std::filesystem::create_directories(folder / "sm80");
@@ -421,9 +421,9 @@ TEST_F(Compiled, CheckOfAVariantWithoutAGpuCompilesIt) {
       "check 'f16 h2 q64 d64' --variant '" RAPT_SOURCE_DIR "/src/kernels/sm80/attention_sm80.cuh'";
   const Outcome checked = rapt(variant + " --arch sm_89");
   EXPECT_NE(checked.out.find("registers"), std::string::npos) << checked.out << checked.err;
-  expect_refused(variant, 3, "with --arch");
+  expect_refused(variant, 3, "add --arch");
   expect_refused(variant + " --arch sm_89 --device cuda:0", 3, "libcuda");
-  expect_refused(variant + " --arch sm_89 --config block_n=63", 2, "does not compile it");  // by its static assertions
+  expect_refused(variant + " --arch sm_89 --config block_n=63", 2, "cannot compile it");  // by its static assertions
   expect_refused(variant + " --arch sm_89 --config mask=1", 2, "mask = 1: must be 0");
 }
 
