@@ -267,7 +267,7 @@ TEST_F(LabPromises, Fp8InputsHaveBothErrors) {
   const json lost = report("qkv.safetensors");
   EXPECT_TRUE(lost["err_with_quantising"].is_null());
   EXPECT_NE(lost["original_note"].get<std::string>().find("in.safetensors"), std::string::npos) << lost;
-  EXPECT_NE(rapt("run qkv.safetensors --device cpu").out.find("not known"), std::string::npos);
+  EXPECT_NE(rapt("run qkv.safetensors --device cpu").out.find("which is unknown"), std::string::npos);
   EXPECT_TRUE(report("qkv.safetensors --original moved.safetensors")["err_with_quantising"].is_object());
 
   TensorFile other = read_safetensors(FileSource(folder / "moved.safetensors"));
