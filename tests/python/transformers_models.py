@@ -572,12 +572,13 @@ def main():
 
 PAGE = """# Model classes of transformers with attn_implementation="rapt"
 
-*For: users of Hugging Face transformers who want to know whether a model class works with rapt ([python.md](python.md)).*
+*For: users of Hugging Face transformers who ask whether a model class works with rapt ([python.md](python.md)).*
 
-`tests/python/transformers_models.py` wrote this page with transformers {transformers} and PyTorch {torch}, on the CPU in float32. It gives
-each public model class a tiny configuration and random weights, and compares "rapt" with "eager" on four inputs: without
-padding, padded on the right, padded on the left, and with another last token. The last input must not change earlier outputs if
-it does not change them with "eager". "Right" means equal within the tolerance. "Refused" means that rapt raises an error.
+`tests/python/transformers_models.py` wrote this page with transformers {transformers} and PyTorch {torch}, on the CPU
+in float32. It gives each public model class a tiny configuration and random weights, and compares "rapt" with "eager"
+on four inputs: without padding, padded on the right, padded on the left, and with another last token. The last input
+must not change earlier outputs if it does not change them with "eager". "Right" means equal within the tolerance.
+"Refused" means that rapt raises an error.
 
 | outcome | classes |
 |---|---|
