@@ -30,10 +30,10 @@ class Recipe:
         self.created = re.findall(r"^diff --git a/(\S+) b/\S+\nnew file ", text, re.M)
 
     def paragraph(self):
-        """What CONTRIBUTING.md says, from "**... WORDS" to the next empty line."""
+        """What CONTRIBUTING.md says, from "**... WORDS" to the next recipe."""
         text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
         start = text.find(f"**... {self.words}")
-        return "" if start < 0 else text[start:].split("\n\n", 1)[0]
+        return "" if start < 0 else text[start:].split("\n\n**... ", 1)[0]
 
     def faults(self):
         named = re.findall(r"`([^`\s]+)`", self.paragraph())
