@@ -21,15 +21,27 @@ inline float f16_widen(uint16_t c) {
   return detail::float_of(sign | (magnitude >= 0x0f800000u ? special : finite));
 }
 
-// The numbers of all codes of an 8-bit format.
-struct CodeTable {
-  float number[256];
-  template <class Widen>
-  explicit constexpr CodeTable(Widen widen) : number() {
-    for (int c = 0; c < 256; ++c) number[c] = widen(static_cast<unsigned char>(c));
+// The numbers of all codes of the 8-bit formats.
+constexpr int count_fp8() {
+  int count = 0;
+  for (int t = 0; t < dtype_count; ++t) count += is_fp8(static_cast<DType>(t));
+  return count;
+}
+struct CodeTables {
+  float number[count_fp8()][256];
+  uint8_t place[dtype_count];  // of a dtype in `number`
+  constexpr CodeTables() : number(), place() {
+    uint8_t next = 0;
+    for (int t = 0; t < dtype_count; ++t) {
+      const auto dtype = static_cast<DType>(t);
+      if (!is_fp8(dtype)) continue;
+      for (int c = 0; c < 256; ++c) number[next][c] = code_to_float(dtype, static_cast<uint8_t>(c));
+      place[t] = next++;
+    }
   }
+  const float* of(DType t) const { return number[place[static_cast<int>(t)]]; }
 };
-constexpr CodeTable e4m3_numbers(e4m3_to_float), e5m2_numbers(e5m2_to_float), sim8_numbers(sim8_to_float);
+constexpr CodeTables code_tables;
 
 inline uint16_t f16_narrow(float x) {
   const uint32_t bits = detail::bits_of(x), magnitude = bits & 0x7fffffffu;
@@ -69,7 +81,8 @@ inline void widen_vectors(const Code* src, int64_t n, float factor, float* dst) 
 // Whether vectors widen these n contiguous codes, times factor, to the numbers of dtype.h.
 inline bool vectors_widen(DType dtype, const uint8_t* src, int64_t n, float factor) {
   if (n < 2 * lanes) return false;
-  return dtype != DType::e4m3 || (factor < 0x1p119f && !any_e4m3_nan(src, n));  // 256 * factor does not overflow
+  if (dtype == DType::e4m3) return factor < 0x1p119f && !any_e4m3_nan(src, n);  // 256 * factor does not overflow
+  return dtype == DType::e5m2 || dtype == DType::sim8;
 }
 // f(From) with those vectors, which take vector_factor for factor.
 template <class F>
@@ -88,15 +101,15 @@ inline void read_f16(const uint16_t* src, int64_t stride, int64_t n, float* dst)
   widen_row(src, stride, n, dst, f16_widen);
 }
 
-// 8-bit elements, times factor. By table where they lie apart, are few or hold E4M3's NaN.
+// 8-bit elements, times factor. By table where they lie apart, are few, hold E4M3's NaN or have no vectors.
 inline void read_codes(DType dtype, const uint8_t* src, int64_t stride, int64_t n, float* dst, float factor) {
 #if defined(RAPT_VECTOR_WIDENING)
   if (stride == 1 && vectors_widen(dtype, src, n, factor))
     return with_vectors_of(dtype,
                            [&]<class From>(From) { widen_vectors<From>(src, n, vector_factor(dtype, factor), dst); });
 #endif
-  const CodeTable& table = dtype == DType::e4m3 ? e4m3_numbers : dtype == DType::e5m2 ? e5m2_numbers : sim8_numbers;
-  widen_row(src, stride, n, dst, [&](uint8_t c) { return table.number[c] * factor; });
+  const float* const numbers = code_tables.of(dtype);
+  widen_row(src, stride, n, dst, [=](uint8_t c) { return numbers[c] * factor; });
 }
 
 // `n` elements from element `first` on, widened to float; FP8 elements are multiplied by factor.
@@ -111,10 +124,8 @@ inline void read_elements(DType dtype, const void* data, int64_t first, int64_t 
       widen_row(static_cast<const uint16_t*>(data) + first, stride, n, dst,
                 [](uint16_t c) { return bf16_to_float(c); });
       break;
-    case DType::e4m3:
-    case DType::e5m2:
-    case DType::sim8: read_codes(dtype, static_cast<const uint8_t*>(data) + first, stride, n, dst, factor); break;
-    default: break;
+    default:
+      if (is_fp8(dtype)) read_codes(dtype, static_cast<const uint8_t*>(data) + first, stride, n, dst, factor);
   }
 }
 

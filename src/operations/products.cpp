@@ -43,7 +43,7 @@ void check_operand(const Side& side, int rank, const char* meaning) {
   check_tensor(side.name, *side.tensor);
   require_rank(side.name, *side.tensor, rank, meaning);
   if (!is_attention_input(dtype_of(*side.tensor)))
-    invalid(side.name, ".dtype = ", name_of(dtype_of(*side.tensor)), ": must be f32, f16, bf16, e4m3, e5m2 or sim8");
+    invalid(side.name, ".dtype = ", name_of(dtype_of(*side.tensor)), ": must be ", input_dtypes.names());
 }
 
 // Rows that share a factor, by the kind of scales, as a power of two.

@@ -191,7 +191,7 @@ inline float load_element(const void* data, index_t index) {
     return t == DType::f16 ? f16_to_f32(code) : bf16_to_float(code);
   } else {
     const unsigned char code = static_cast<const unsigned char*>(data)[index];
-    return t == DType::e4m3 ? e4m3_to_f32(code) : t == DType::e5m2 ? e5m2_to_f32(code) : sim8_to_float(code);
+    return t == DType::e4m3 ? e4m3_to_f32(code) : t == DType::e5m2 ? e5m2_to_f32(code) : code_to_float(t, code);
   }
 }
 

@@ -17,41 +17,39 @@ enum class DType : unsigned char {
   i64 = 9
 };
 
-constexpr int bytes_of(DType t) {
-  switch (t) {
-    case DType::f32:
-    case DType::i32: return 4;
-    case DType::f16:
-    case DType::bf16: return 2;
-    case DType::e4m3:
-    case DType::e5m2:
-    case DType::sim8:
-    case DType::u8: return 1;
-    case DType::i64: return 8;
-    case DType::none: break;
-  }
-  return 0;
+// What a dtype stores: numbers of q, k and v by their width, or something else (masks, lengths).
+enum class Storage : unsigned char { other, f32, half, fp8 };
+
+struct DTypeRow {
+  const char* name;
+  int bytes;
+  Storage storage;
+};
+inline constexpr int dtype_count = 10;
+constexpr DTypeRow row_of(DType t) {
+  constexpr DTypeRow rows[dtype_count] = {
+      {"none", 0, Storage::other}, {"f32", 4, Storage::f32},  {"f16", 2, Storage::half}, {"bf16", 2, Storage::half},
+      {"e4m3", 1, Storage::fp8},   {"e5m2", 1, Storage::fp8}, {"sim8", 1, Storage::fp8}, {"u8", 1, Storage::other},
+      {"i32", 4, Storage::other},  {"i64", 8, Storage::other}};
+  return rows[static_cast<unsigned char>(t) < dtype_count ? static_cast<unsigned char>(t) : 0];
 }
 
-constexpr bool is_fp8(DType t) { return t == DType::e4m3 || t == DType::e5m2 || t == DType::sim8; }
+constexpr int bytes_of(DType t) { return row_of(t).bytes; }
+constexpr const char* name_of(DType t) { return row_of(t).name; }
+constexpr bool is_fp8(DType t) { return row_of(t).storage == Storage::fp8; }
+constexpr bool is_16bit(DType t) { return row_of(t).storage == Storage::half; }
 // FP8 codes that tensor cores can take, and that 16 bits hold exactly.
 constexpr bool is_code(DType t) { return t == DType::e4m3 || t == DType::e5m2; }
-constexpr bool is_16bit(DType t) { return t == DType::f16 || t == DType::bf16; }
 constexpr bool is_attention_input(DType t) { return t == DType::f32 || is_16bit(t) || is_fp8(t); }
 constexpr bool is_attention_output(DType t) { return t == DType::f32 || is_16bit(t); }
-
-constexpr const char* name_of(DType t) {
-  constexpr const char* names[] = {"none", "f32", "f16", "bf16", "e4m3", "e5m2", "sim8", "u8", "i32", "i64"};
-  return names[static_cast<unsigned char>(t)];
-}
 
 namespace detail {
 constexpr unsigned bits_of(float x) { return __builtin_bit_cast(unsigned, x); }
 constexpr float float_of(unsigned bits) { return __builtin_bit_cast(float, bits); }
 
 // A small binary float with `exponent_bits`, `mantissa_bits` and IEEE-like subnormals, widened exactly to float.
-// `special` says what the top exponent holds: IEEE (inf, NaN), or E4M3's single NaN pattern.
-enum class Special { ieee, e4m3 };
+// `special` says what the top exponent holds: IEEE (inf, NaN), or numbers but for one NaN of all ones (E4M3).
+enum class Special { ieee, one_nan };
 
 template <int exponent_bits, int mantissa_bits, Special special>
 constexpr float widen(unsigned code) {
@@ -59,7 +57,7 @@ constexpr float widen(unsigned code) {
   constexpr int bias = (1 << (exponent_bits - 1)) - 1;
   const unsigned sign = (code >> (exponent_bits + mantissa_bits)) << 31;
   const unsigned exponent = (code >> mantissa_bits) & exponent_mask, mantissa = code & mantissa_mask;
-  if (special == Special::e4m3 && exponent == exponent_mask && mantissa == mantissa_mask)
+  if (special == Special::one_nan && exponent == exponent_mask && mantissa == mantissa_mask)
     return float_of(sign | 0x7fc00000u);
   if (special == Special::ieee && exponent == exponent_mask)
     return float_of(sign | 0x7f800000u | (mantissa << (23 - mantissa_bits)) | (mantissa ? 0x400000u : 0u));
@@ -78,11 +76,11 @@ constexpr unsigned narrow(float x) {
   constexpr unsigned exponent_mask = (1u << exponent_bits) - 1, mantissa_mask = (1u << mantissa_bits) - 1;
   constexpr int bias = (1 << (exponent_bits - 1)) - 1;
   constexpr unsigned top = exponent_mask << mantissa_bits;
-  constexpr unsigned largest = special == Special::e4m3 ? (top | mantissa_mask) - 1 : top - 1;
+  constexpr unsigned largest = special == Special::one_nan ? (top | mantissa_mask) - 1 : top - 1;
   const unsigned bits = bits_of(x), sign = (bits >> 31) << (exponent_bits + mantissa_bits);
   const unsigned magnitude = bits & 0x7fffffffu;
   if (magnitude > 0x7f800000u)
-    return sign | (special == Special::e4m3 ? top | mantissa_mask : top | (1u << (mantissa_bits - 1)));
+    return sign | (special == Special::one_nan ? top | mantissa_mask : top | (1u << (mantissa_bits - 1)));
   unsigned code = 0;
   const int exponent = static_cast<int>(magnitude >> 23) - 127;
   if (magnitude == 0x7f800000u) {
@@ -108,7 +106,7 @@ constexpr unsigned narrow(float x) {
 
 constexpr float f16_to_float(unsigned short c) { return detail::widen<5, 10, detail::Special::ieee>(c); }
 constexpr float bf16_to_float(unsigned short c) { return detail::float_of(static_cast<unsigned>(c) << 16); }
-constexpr float e4m3_to_float(unsigned char c) { return detail::widen<4, 3, detail::Special::e4m3>(c); }
+constexpr float e4m3_to_float(unsigned char c) { return detail::widen<4, 3, detail::Special::one_nan>(c); }
 constexpr float e5m2_to_float(unsigned char c) { return detail::widen<5, 2, detail::Special::ieee>(c); }
 // -448 + c * 896 / 255 with one rounding: the same bits whether or not a compiler contracts to fused operations.
 constexpr float sim8_to_float(unsigned char c) { return static_cast<float>(896 * c - 114240) / 255.0f; }
@@ -122,7 +120,7 @@ constexpr unsigned short float_to_bf16(float x) {
   return static_cast<unsigned short>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 constexpr unsigned char float_to_e4m3(float x) {
-  return static_cast<unsigned char>(detail::narrow<4, 3, detail::Special::e4m3, true>(x));
+  return static_cast<unsigned char>(detail::narrow<4, 3, detail::Special::one_nan, true>(x));
 }
 constexpr unsigned char float_to_e5m2(float x) {
   return static_cast<unsigned char>(detail::narrow<5, 2, detail::Special::ieee, true>(x));
@@ -137,16 +135,31 @@ constexpr unsigned char float_to_sim8(float x) {
   return static_cast<unsigned char>(low + (rest > 0.5f || (rest == 0.5f && (low & 1)) ? 1 : 0));
 }
 
+// A number of an 8-bit format.
+constexpr float code_to_float(DType t, unsigned char c) {
+  switch (t) {
+    case DType::e4m3: return e4m3_to_float(c);
+    case DType::e5m2: return e5m2_to_float(c);
+    case DType::sim8: return sim8_to_float(c);
+    default: return 0.0f;
+  }
+}
+constexpr unsigned char float_to_code(DType t, float x) {
+  switch (t) {
+    case DType::e4m3: return float_to_e4m3(x);
+    case DType::e5m2: return float_to_e5m2(x);
+    case DType::sim8: return float_to_sim8(x);
+    default: return 0;
+  }
+}
+
 // One element of any format at `data + index` elements.
 inline float load_float(DType t, const void* data, long long index) {
   switch (t) {
     case DType::f32: return static_cast<const float*>(data)[index];
     case DType::f16: return f16_to_float(static_cast<const unsigned short*>(data)[index]);
     case DType::bf16: return bf16_to_float(static_cast<const unsigned short*>(data)[index]);
-    case DType::e4m3: return e4m3_to_float(static_cast<const unsigned char*>(data)[index]);
-    case DType::e5m2: return e5m2_to_float(static_cast<const unsigned char*>(data)[index]);
-    case DType::sim8: return sim8_to_float(static_cast<const unsigned char*>(data)[index]);
-    default: return 0.0f;
+    default: return is_fp8(t) ? code_to_float(t, static_cast<const unsigned char*>(data)[index]) : 0.0f;
   }
 }
 
@@ -155,10 +168,8 @@ inline void store_float(DType t, void* data, long long index, float x) {
     case DType::f32: static_cast<float*>(data)[index] = x; break;
     case DType::f16: static_cast<unsigned short*>(data)[index] = float_to_f16(x); break;
     case DType::bf16: static_cast<unsigned short*>(data)[index] = float_to_bf16(x); break;
-    case DType::e4m3: static_cast<unsigned char*>(data)[index] = float_to_e4m3(x); break;
-    case DType::e5m2: static_cast<unsigned char*>(data)[index] = float_to_e5m2(x); break;
-    case DType::sim8: static_cast<unsigned char*>(data)[index] = float_to_sim8(x); break;
-    default: break;
+    default:
+      if (is_fp8(t)) static_cast<unsigned char*>(data)[index] = float_to_code(t, x);
   }
 }
 
