@@ -51,7 +51,7 @@ inline void cap_scores(float cap, int64_t count, float* scores) {
 
 // The steps of score_chain.h for a tile of scores, which the products have already scaled.
 template <class Layout>
-struct TileSteps {
+struct TileScoreChain {
   const AttentionParams& call;
   const Tile& tile;
   const KeyTile& keys;
@@ -86,13 +86,13 @@ struct TileSteps {
       x -= rows.slope[r] * __builtin_fabsf(static_cast<float>(rows.distance[r] - n));
     });
   }
-  void apply_user_text() const {}  // texts are compiled for GPUs only
-  void hide() const {
-    if (keys.partial) hide_by_position();
-    if (call.mask.present()) apply_broadcast<Layout, HideByMask>(call, call.mask, rows.mask, keys, rows, s);
+  void apply_score_mod() const {}  // texts are compiled for GPUs only
+  void apply_mask() const {
+    if (keys.partial) mask_by_position();
+    if (call.mask.present()) apply_broadcast<Layout, ApplyMask>(call, call.mask, rows.mask, keys, rows, s);
   }
 
-  void hide_by_position() const {
+  void mask_by_position() const {
     for (int r = 0; r < rows.count; ++r) {
       const int64_t begin = rows.keys[r].begin - keys.first, end = rows.keys[r].end - keys.first;
       rows.begin[r] = static_cast<int32_t>(begin < 0 ? 0 : begin > keys.count ? keys.count : begin);
@@ -154,7 +154,7 @@ void attend_tile_keys(const Call& call, const Tile& tile, const KeyTile& keys, b
   foresee(call.mask, rows.mask, keys, rows);
   foresee(call.bias, rows.bias, keys, rows);
   Layout::scores(call, k, keys.count, rows, s);
-  pass_scores(TileSteps<Layout>{call, tile, keys, rows, s});
+  apply_score_chain(TileScoreChain<Layout>{call, tile, keys, rows, s});
   if (exact) __builtin_memcpy(s.hidden, s.scores, sizeof(float) * static_cast<size_t>(call.block_n * Layout::capacity));
   Layout::softmax(call, keys.count, rows, s);
   if (call.weight_terms > 0) round_tile_weights<Layout>(call, keys.count, rows, s);

@@ -18,7 +18,7 @@ struct AddBias {
 };
 
 // By selection: a hidden NaN becomes -inf, too.
-struct HideByMask {
+struct ApplyMask {
   static constexpr float neutral = 1.0f;
   static void read(const BroadcastRef& mask, int64_t first, int64_t stride, int64_t count, float* dst) {
     widen_row(static_cast<const uint8_t*>(mask.data) + first, stride, count, dst,

@@ -4,7 +4,7 @@
 namespace rapt {
 namespace {
 
-// "warps_m = 4, warps_k = 1".
+// "warps_m = 4, warps_n = 1".
 std::string values_of(const KernelConfig& config, std::initializer_list<std::string_view> fields) {
   std::string text;
   for (const std::string_view field : fields)
@@ -32,7 +32,7 @@ void require_planned(const char* family, const ConfigChange& change) {
   }
 }
 
-void require_fits(const ConfigChange& change, const BlockDemand& demand) {
+void require_fits(const ConfigChange& change, const CtaResources& demand) {
   const Device& device = change.device;
   constexpr int most_threads = 1024;  // of a block, on every GPU
   if (demand.threads > most_threads)

@@ -31,13 +31,13 @@ void require_multiple(const char* field, int value, int of);
 void require_planned(const char* family, const ConfigChange& change);
 
 // What a thread block takes, and the fields that say so.
-struct BlockDemand {
+struct CtaResources {
   int threads;
   int64_t smem_bytes;
   int min_blocks;
   std::initializer_list<std::string_view> thread_fields, smem_fields;
 };
 // Threads, shared memory and blocks of a multiprocessor.
-void require_fits(const ConfigChange& change, const BlockDemand& demand);
+void require_fits(const ConfigChange& change, const CtaResources& demand);
 
 }  // namespace rapt

@@ -10,8 +10,8 @@
 namespace rapt {
 
 // The largest grid of every GPU.
-constexpr int64_t most_blocks = 0x7fffffff;      // grid.x
-constexpr int64_t most_blocks_of_a_row = 65535;  // grid.y and grid.z
+constexpr int64_t max_grid_x = 0x7fffffff;      // grid.x
+constexpr int64_t max_grid_yz = 65535;  // grid.y and grid.z
 
 // What is compiled, and what every launch of it takes.
 struct KernelUnit {

@@ -147,7 +147,7 @@ inline float e4m3_to_f32(unsigned char x) { return f16_to_f32(static_cast<unsign
 // The two codes in the low half of `codes` as two elements of a 16-bit format, exactly: E4M3 and E5M2 fit into both.
 template <DType from, DType to>
 inline unsigned widen2(unsigned codes) {
-  static_assert(is_code(from) && is_16bit(to));
+  static_assert(is_tensor_core_fp8(from) && is_16bit(to));
   unsigned f16x2 = 0;
   if constexpr (from == DType::e5m2)
     f16x2 = byte_perm(codes, 0, 0x1404);  // f16's high byte

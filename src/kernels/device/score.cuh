@@ -8,7 +8,7 @@
 // The slot of a user's text: a unit that defines the macro RAPT_USER_SCORE before it includes a kernel gets
 //     x = RAPT_USER_SCORE(x, batch, head, i, j)
 // between ALiBi and the mask, for head `head` of the queries, query i and key j of the sequence. Scores must not be
-// folded into the exponent then (cfg.folded).
+// scale_in_exp2 into the exponent then (cfg.scale_in_exp2).
 #ifdef RAPT_USER_SCORE
 namespace rapt {
 constexpr bool has_user_score = true;
@@ -32,7 +32,7 @@ struct FastTanh {
 
 // The steps of score_chain.h for one row of a head. Tanh: how tanh is computed.
 template <auto cfg, class Tanh>
-struct RowSteps {
+struct RowScoreChain {
   const AttentionParams& p;
   index_t batch, head, row;
   float factor;      // the softmax scale, and descales
@@ -41,7 +41,7 @@ struct RowSteps {
   float slope = 0.0f;
   const char *bias = nullptr, *mask = nullptr;  // of (batch, head, row, key 0)
 
-  RowSteps(const AttentionParams& params, float scale, float mean, index_t offset, index_t b, index_t h, index_t i)
+  RowScoreChain(const AttentionParams& params, float scale, float mean, index_t offset, index_t b, index_t h, index_t i)
       : p(params), batch(b), head(h), row(i), factor(scale), key_mean(mean), diagonal(i + offset) {
     if constexpr (cfg.bias != DType::none)
       bias = static_cast<const char*>(p.bias.data) +
@@ -67,14 +67,14 @@ struct RowSteps {
       x -= slope * static_cast<float>(distance < 0 ? -distance : distance);
     }
   }
-  void apply_user_text(float& x, [[maybe_unused]] index_t j) const { x = RAPT_USER_SCORE(x, batch, head, row, j); }
-  void hide(float& x, index_t j) const {
+  void apply_score_mod(float& x, [[maybe_unused]] index_t j) const { x = RAPT_USER_SCORE(x, batch, head, row, j); }
+  void apply_mask(float& x, index_t j) const {
     if constexpr (cfg.mask) x = mask[j * p.mask.key] != 0 ? x : detail::float_of(0xff800000u);
   }
 
   // The natural logit of key j, from the raw product; -inf where the mask hides it.
-  float of(float product, index_t j) const {
-    pass_scores(*this, product, j);
+  float logit(float product, index_t j) const {
+    apply_score_chain(*this, product, j);
     return product;
   }
 };

@@ -24,9 +24,9 @@ struct SmemTile {
 // Where a lane's row of an ldmatrix lies, for a row r0 + 8n and a chunk c0 + c with no bit of c in c0: the swizzle
 // depends on r0 alone, so that n and c only move the address by constants.
 template <class Tile>
-struct TileAddress {
+struct LdmatrixAddress {
   unsigned row, flip;
-  TileAddress(unsigned tile, int row0, int chunk0)
+  LdmatrixAddress(unsigned tile, int row0, int chunk0)
       : row(tile + static_cast<unsigned>(row0 * Tile::chunks * 16)),
         flip(static_cast<unsigned>((chunk0 ^ Tile::swizzle(row0)) * 16)) {}
   unsigned at(int rows, int chunk) const {

@@ -23,7 +23,7 @@ LaunchSpec merge_launch(const MergeParams& params, const MergeConfig& config) {
   LaunchSpec spec(params);
   const index_t rows = params.batch * params.heads * params.rows;
   // A warp takes a row; the kernel strides over what is left.
-  spec.grid_x = static_cast<unsigned>(std::min((rows + config.warps - 1) / config.warps, most_blocks));
+  spec.grid_x = static_cast<unsigned>(std::min((rows + config.warps - 1) / config.warps, max_grid_x));
   return spec;
 }
 

@@ -71,11 +71,11 @@ inline void store_shared_16(unsigned address, const Bytes16& x) {
 // Programmatic dependent launch (PTX ISA 9.0, section 9.7.13.13), sm_90 and newer: until the kernels that this one
 // depends on have finished and their writes are visible; and permission for the next kernel's blocks to be started.
 template <bool programmatic>
-inline void wait_for_earlier_kernels() {
+inline void griddepcontrol_wait() {
   if constexpr (programmatic) asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 template <bool programmatic>
-inline void let_later_kernels_start() {
+inline void griddepcontrol_launch_dependents() {
   if constexpr (programmatic) asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 

@@ -56,7 +56,7 @@ inline void mma_m16n8k16_f16(unsigned (&d)[2], const unsigned (&a)[4], unsigned 
 // f32.
 template <DType a_type, DType b_type>
 inline void mma_m16n8k32(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-  static_assert(is_code(a_type) && is_code(b_type), "mma m16n8k32 multiplies e4m3 or e5m2");
+  static_assert(is_tensor_core_fp8(a_type) && is_tensor_core_fp8(b_type), "mma m16n8k32 multiplies e4m3 or e5m2");
   if constexpr (a_type == DType::e4m3 && b_type == DType::e4m3)
     asm("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, "
         "%2, "

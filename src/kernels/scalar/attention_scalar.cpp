@@ -86,7 +86,7 @@ void check_config(const ConfigChange& change) {
 LaunchSpec launch_spec(const StepCall& call) {
   LaunchSpec spec(call.params);
   const index_t items = scalar_work_items(call.params, call.config.as<ScalarConfig>());
-  spec.grid_x = static_cast<unsigned>(std::min(items, most_blocks));  // the kernel strides over the rest
+  spec.grid_x = static_cast<unsigned>(std::min(items, max_grid_x));  // the kernel strides over the rest
   return spec;
 }
 

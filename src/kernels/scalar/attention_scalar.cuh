@@ -258,8 +258,8 @@ struct Block {
     for (int r = 0; r < rows; ++r) {
       float x = minus_infinity;
       if (j >= visible[r].begin && j < visible[r].end)
-        x = RowSteps<cfg, ExactTanh>(p, p.scale, shift[r], tile.sequence.offset, tile.batch, tile.head, row[r])
-                .of(dot[r], j);
+        x = RowScoreChain<cfg, ExactTanh>(p, p.scale, shift[r], tile.sequence.offset, tile.batch, tile.head, row[r])
+                .logit(dot[r], j);
       seen[r] = __ballot_sync(all_lanes, x != minus_infinity);
       weight.x[r] = 0.0f;
       if (seen[r] == 0) continue;  // the row keeps its bits

@@ -35,7 +35,7 @@ constexpr int bytes_of(DType t) {
 
 constexpr bool is_fp8(DType t) { return t == DType::e4m3 || t == DType::e5m2 || t == DType::sim8; }
 // FP8 codes that tensor cores can take, and that 16 bits hold exactly.
-constexpr bool is_code(DType t) { return t == DType::e4m3 || t == DType::e5m2; }
+constexpr bool is_tensor_core_fp8(DType t) { return t == DType::e4m3 || t == DType::e5m2; }
 constexpr bool is_16bit(DType t) { return t == DType::f16 || t == DType::bf16; }
 constexpr bool is_attention_input(DType t) { return t == DType::f32 || is_16bit(t) || is_fp8(t); }
 constexpr bool is_attention_output(DType t) { return t == DType::f32 || is_16bit(t); }

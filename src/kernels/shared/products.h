@@ -29,22 +29,22 @@ struct ProductParams {
 
 // How many products are summed by themselves before that sum joins the others. Sums stay near the error of single
 // products however deep they are, on tensor cores of Ada as well, whose own sums keep about 13 fraction bits.
-constexpr int product_flush = 512;
+constexpr int product_promotion_interval = 512;
 
 struct ProductConfig {
   DType a = DType::none, b = DType::none, out = DType::none;
   bool tensor_cores = false;       // FP8 instructions; else fused multiply-add of floats
   int block_m = 64, block_n = 64;  // rows of a and of b that a thread block multiplies
   int warps_m = 2, warps_n = 4;    // tensor cores: how the block's tile is dealt to warps
-  int depth_step = 16;             // of the depth that is held in shared memory at once ...
+  int block_k = 16;             // of the depth that is held in shared memory at once ...
   int stages = 1;                  // ... so many times
-  int flush = 0;                   // product_flush, or 0 where the depth is at most that
+  int promotion_interval = 0;                   // product_promotion_interval, or 0 where the depth is at most that
   int min_blocks = 1;              // thread blocks that must fit on an SM: bounds the registers
 
   constexpr int threads() const { return 32 * warps_m * warps_n; }
   // Tensor cores hold codes; the others floats, depth by rows with 4 floats between to spread them over the banks.
-  constexpr int a_bytes() const { return tensor_cores ? block_m * depth_step : 4 * (block_m + 4) * depth_step; }
-  constexpr int b_bytes() const { return tensor_cores ? block_n * depth_step : 4 * (block_n + 4) * depth_step; }
+  constexpr int a_bytes() const { return tensor_cores ? block_m * block_k : 4 * (block_m + 4) * block_k; }
+  constexpr int b_bytes() const { return tensor_cores ? block_n * block_k : 4 * (block_n + 4) * block_k; }
   constexpr int shared_bytes() const { return stages * (a_bytes() + b_bytes()); }
 
   constexpr bool operator==(const ProductConfig&) const = default;

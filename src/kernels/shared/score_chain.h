@@ -7,14 +7,14 @@ namespace rapt {
 // Steps implements each step, for one score (GPUs) or for a tile of scores (CPUs). A step that the call does not use
 // does nothing. `at` says which scores, and is passed to every step.
 template <class Steps, class... At>
-constexpr void pass_scores(const Steps& steps, At&&... at) {
+constexpr void apply_score_chain(const Steps& steps, At&&... at) {
   steps.scale(at...);
   steps.add_key_mean(at...);  // of smoothed keys, where it changes weights
   steps.soft_cap(at...);
   steps.add_bias(at...);
   steps.subtract_alibi(at...);
-  steps.apply_user_text(at...);
-  steps.hide(at...);
+  steps.apply_score_mod(at...);
+  steps.apply_mask(at...);
 }
 
 }  // namespace rapt
