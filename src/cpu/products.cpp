@@ -11,10 +11,10 @@ namespace rapt::cpu {
 namespace {
 
 constexpr int64_t block_m = 64, block_n = 64, block_k = product_promotion_interval;
-constexpr int64_t each_m = 4, each_n = 8;  // products that are summed in registers
+constexpr int64_t register_m = 4, register_n = 8;  // products that are summed in registers
 typedef float Floats __attribute__((vector_size(16)));
 
-// Of one thread: rows of a as they are, rows of b by depth, each_n of them side by side, sums.
+// Of one thread: rows of a as they are, rows of b by depth, register_n of them side by side, sums.
 struct Scratch {
   float *a, *b, *sums;
   explicit Scratch(float* from) : a(from), b(a + block_m * block_k), sums(b + block_n * block_k) {}
@@ -41,33 +41,33 @@ void widen_tile(const ProductParams& p, const Work& w, int64_t d, int64_t count,
     else
       std::fill_n(row, count, 0.0f);
   }
-  float rows[each_n][block_k];
-  for (int64_t first = 0; first < w.columns; first += each_n) {
-    for (int64_t j = 0; j < each_n; ++j)
+  float rows[register_n][block_k];
+  for (int64_t first = 0; first < w.columns; first += register_n) {
+    for (int64_t j = 0; j < register_n; ++j)
       if (first + j < w.columns)
         widen(p.b, w.b, w.h / p.group, w.column + first + j, d, count, rows[j]);
       else
         std::fill_n(rows[j], count, 0.0f);
     float* to = s.b + first * block_k;
     for (int64_t k = 0; k < count; ++k)
-      for (int64_t j = 0; j < each_n; ++j) to[k * each_n + j] = rows[j][k];
+      for (int64_t j = 0; j < register_n; ++j) to[k * register_n + j] = rows[j][k];
   }
 }
 
 // Adds a tile's products over `count` depths to its sums, each summed by itself first.
-void multiply_registers(const float* a, const float* b, int64_t count, float* sums) {
-  Floats part[each_m][2] = {};
+void microkernel(const float* a, const float* b, int64_t count, float* sums) {
+  Floats part[register_m][2] = {};
   for (int64_t k = 0; k < count; ++k) {
     Floats x, y;
-    __builtin_memcpy(&x, b + k * each_n, sizeof x);
-    __builtin_memcpy(&y, b + k * each_n + 4, sizeof y);
-    for (int64_t i = 0; i < each_m; ++i) {
+    __builtin_memcpy(&x, b + k * register_n, sizeof x);
+    __builtin_memcpy(&y, b + k * register_n + 4, sizeof y);
+    for (int64_t i = 0; i < register_m; ++i) {
       const float factor = a[i * block_k + k];
       part[i][0] += factor * x, part[i][1] += factor * y;
     }
   }
-  for (int64_t i = 0; i < each_m; ++i)
-    for (int64_t j = 0; j < each_n; ++j) sums[i * block_n + j] += part[i][j / 4][j % 4];
+  for (int64_t i = 0; i < register_m; ++i)
+    for (int64_t j = 0; j < register_n; ++j) sums[i * block_n + j] += part[i][j / 4][j % 4];
 }
 
 void store_tile(const ProductParams& p, const Work& w, const float* sums) {
@@ -87,9 +87,9 @@ void multiply_tile(const ProductParams& p, const Work& w, const Scratch& s) {
   for (int64_t d = 0; d < p.depth; d += block_k) {
     const int64_t count = std::min(block_k, p.depth - d);
     widen_tile(p, w, d, count, s);
-    for (int64_t j = 0; j < w.columns; j += each_n)
-      for (int64_t i = 0; i < w.rows; i += each_m)
-        multiply_registers(s.a + i * block_k, s.b + j * block_k, count, s.sums + i * block_n + j);
+    for (int64_t j = 0; j < w.columns; j += register_n)
+      for (int64_t i = 0; i < w.rows; i += register_m)
+        microkernel(s.a + i * block_k, s.b + j * block_k, count, s.sums + i * block_n + j);
   }
   store_tile(p, w, s.sums);
 }

@@ -17,9 +17,9 @@ namespace {
 
 namespace q = quantizing;
 
-// What is known of one order statistic: its first digits, and its rank among the values that begin with them.
+// What is prefix of one order statistic: its first digits, and its rank among the values that begin with them.
 struct Selection {
-  uint32_t known = 0;
+  uint32_t prefix = 0;
   uint64_t rank = 0;  // 0: there are no values
 
   void descend(const uint64_t* counts, int pass, double percentile) {
@@ -30,17 +30,17 @@ struct Selection {
     }
     uint32_t digit = 0;
     for (; rank > counts[digit]; ++digit) rank -= counts[digit];
-    known = known << q::digit_bits | digit;
+    prefix = prefix << q::digit_bits | digit;
   }
 };
 
-// Counts digit `pass` of the magnitudes that begin with what is known of their slot: one for all, or one for each.
+// Counts digit `pass` of the magnitudes that begin with what is prefix of their slot: one for all, or one for each.
 void count_digits(const float* x, int64_t n, int pass, const Selection* selections, bool one_each, uint64_t* counts) {
   for (int64_t i = 0; i < n; ++i) {
     if (!q::is_finite(x[i])) continue;
     const uint32_t magnitude = q::finite_magnitude(x[i]);
     const int64_t slot = one_each ? i : 0;
-    if (!q::begins_with(magnitude, selections[slot].known, pass)) continue;
+    if (!q::has_prefix(magnitude, selections[slot].prefix, pass)) continue;
     ++counts[slot * q::digits + ((magnitude >> q::shift_of(pass)) & (q::digits - 1))];
   }
 }
@@ -69,7 +69,7 @@ class Quantizer {
   };
 
   bool by_channel() const { return p.group == ScaleKind::channel; }
-  bool whole_heads() const { return rows_sharing(p.group) == 0; }  // or more: not settled within a tile
+  bool whole_heads() const { return rows_sharing(p.group) == 0; }  // or more: not descales_ready within a tile
   bool exact_amax() const { return p.percentile >= 100; }
   index_t slots_per_head() const { return by_channel() ? p.dim : 1; }
   size_t slot_of(index_t b, index_t h) const {
@@ -252,7 +252,7 @@ void Quantizer::select_of_tensor() {
       for (size_t digit = 0; digit < all.size(); ++digit) all[digit] += scratch_[worker].counts[digit];
     selection.descend(all.data(), pass, p.percentile);
   }
-  set_factor(0, 0, 0, 0, selection.known);
+  set_factor(0, 0, 0, 0, selection.prefix);
 }
 
 // Of a head, or of each of its channels.
@@ -270,7 +270,7 @@ void Quantizer::select_of_head(Scratch& scratch, index_t b, index_t h) {
       scratch.selections[slot].descend(scratch.counts.data() + slot * q::digits, pass, p.percentile);
   }
   for (index_t c = 0; c < slots_per_head(); ++c)
-    set_factor(b, h, 0, c, scratch.selections[static_cast<size_t>(c)].known);
+    set_factor(b, h, 0, c, scratch.selections[static_cast<size_t>(c)].prefix);
 }
 
 // Of a block, or of each row.
@@ -288,7 +288,7 @@ void Quantizer::set_factors_of_tile(Scratch& scratch, const Tile& tile) const {
         count_digits(y, shared * p.dim, pass, &selection, false, scratch.counts.data());
         selection.descend(scratch.counts.data(), pass, p.percentile);
       }
-      amax = selection.known;
+      amax = selection.prefix;
     }
     set_factor(tile.b, tile.h, descale_position(p, tile.rows, tile.first + i), 0, amax);
   }

@@ -32,7 +32,7 @@ constexpr int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple -
 struct BroadcastRows {
   int64_t offset[64];
   int64_t step = 0;
-  bool even = true;
+  bool evenly_spaced = true;
 };
 
 // Per-row facts of a tile and its softmax state (running maximum and sum; rescale = exp(old maximum - new)).
@@ -45,10 +45,10 @@ struct Rows {
   int64_t distance[capacity];              // ALiBi: i + off - (first key of the tile), each term within 2^60
   float slope[capacity];                   // of the head
   BroadcastRows bias, mask;
-  const char* soon[capacity];  // what of the bias or mask the current key tile takes, soon_bytes a row
-  int64_t soon_bytes = 0;
+  const char* prefetch_from[capacity];  // what of the bias or mask the current key tile takes, prefetch_bytes a row
+  int64_t prefetch_bytes = 0;
   // Of smoothed keys: scale * q . (their mean), what it adds to each logit of the row.
-  alignas(64) float shift[capacity];
+  alignas(64) float mean_logit[capacity];
   alignas(64) float max[capacity], sum[capacity], rescale[capacity];
 };
 
@@ -69,11 +69,11 @@ inline void init_rows(const AttentionParams& call, const Tile& tile, int block_m
   }
 }
 
-// Asks for the soon_bytes of the rows, those of parts first .. end - 1 of `parts`.
-inline void prefetch_soon(const Rows& rows, int64_t first, int64_t end, int parts) {
-  if (rows.soon_bytes == 0) return;
+// Asks for the prefetch_bytes of the rows, those of parts first .. end - 1 of `parts`.
+inline void prefetch_bias_and_mask(const Rows& rows, int64_t first, int64_t end, int parts) {
+  if (rows.prefetch_bytes == 0) return;
   for (int64_t r = first * rows.count / parts; r < end * rows.count / parts; ++r)
-    for (int64_t at = 0; at < rows.soon_bytes; at += 64) __builtin_prefetch(rows.soon[r] + at);
+    for (int64_t at = 0; at < rows.prefetch_bytes; at += 64) __builtin_prefetch(rows.prefetch_from[r] + at);
 }
 
 struct KeyTile {
@@ -117,7 +117,7 @@ inline void widen_tile(const Tile& tile, const TensorRef& t, const ScaleRef& sca
 }
 
 // Exact path: V's non-finite elements become 0, so that 0 * NaN cannot reach rows that do not see them. Returns whether
-// there were any; add_nonfinite() gives them back to the rows that do.
+// there were any; add_nonfinite_v() gives them back to the rows that do.
 inline bool sanitize(int count, int64_t depth, int64_t stride, float* v) {
   bool any = false;
   for (int n = 0; n < count; ++n) {
@@ -155,7 +155,7 @@ inline Operand float_operand(const Tile& tile, const TensorRef& t, const ScaleRe
 
 // Scratch of one thread, carved from one block.
 struct Scratch {
-  float *q, *scores, *hidden, *pairs, *k, *v, *o, *row;
+  float *q, *scores, *masked_scores, *pairs, *k, *v, *o, *row;
 
   static constexpr int rows_at_once =
       16;  // rows of q and o that are transposed together: a cache line of the other side
@@ -175,7 +175,7 @@ struct Scratch {
     };
     q = take(d * block_m);
     scores = take(n * block_m);
-    hidden = take(n * block_m);
+    masked_scores = take(n * block_m);
     pairs = take(n * block_m);
     k = take(n * d);
     v = take(n * dv);

@@ -24,13 +24,13 @@ struct Narrow {
     const bool in_place = readable_in_place(call.k, call.k_scale) && call.head_dim % lanes == 0;
     return float_operand(tile, call.k, call.k_scale, keys, call.head_dim, in_place, s.k);
   }
-  static Operand values(const AttentionParams& call, const Tile& tile, const KeyTile& keys, bool exact, bool& nonfinite,
+  static Operand values(const AttentionParams& call, const Tile& tile, const KeyTile& keys, bool nan_safe, bool& nonfinite,
                         const Scratch& s) {
     Operand v;
-    if (!exact && code_operand(tile, call.v, call.v_scale, keys, call.head_dim_v, s.v, v)) return v;
-    const bool in_place = !exact && readable_in_place(call.v, call.v_scale) && call.head_dim_v % lanes == 0;
+    if (!nan_safe && code_operand(tile, call.v, call.v_scale, keys, call.head_dim_v, s.v, v)) return v;
+    const bool in_place = !nan_safe && readable_in_place(call.v, call.v_scale) && call.head_dim_v % lanes == 0;
     v = float_operand(tile, call.v, call.v_scale, keys, call.head_dim_v, in_place, s.v);
-    nonfinite = exact && sanitize(keys.count, call.head_dim_v, v.stride, s.v);
+    nonfinite = nan_safe && sanitize(keys.count, call.head_dim_v, v.stride, s.v);
     return v;
   }
 
@@ -59,10 +59,10 @@ struct Narrow {
     unroll<keys>([&](auto i) { dst[i.value] = reduce_add(sum[i.value]) * scale; });
   }
 
-  static void load_shifts(const AttentionParams& call, const Tile& tile, Rows& rows, const Scratch& s) {
+  static void load_mean_logits(const AttentionParams& call, const Tile& tile, Rows& rows, const Scratch& s) {
     const int64_t padded = Scratch::align(call.head_dim);
     for (int64_t d = 0; d < padded; ++d) s.row[d] = d < call.head_dim ? key_mean(call, tile, d) : 0.0f;
-    for (int r = 0; r < rows.count; ++r) dot<1>(s.q + r * padded, s.row, 0, padded, call.scale, &rows.shift[r]);
+    for (int r = 0; r < rows.count; ++r) dot<1>(s.q + r * padded, s.row, 0, padded, call.scale, &rows.mean_logit[r]);
   }
 
   static void scores(const AttentionParams& call, const Operand& k, int count, const Rows& rows, const Scratch& s) {

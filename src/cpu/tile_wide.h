@@ -12,7 +12,7 @@ namespace {
 // registers. Serves Q.K^T (outer = keys, depth = channels) and P.V (outer = channels, depth = keys).
 // Dot::step(a, b, sum) is sum + a * b of what one 32-bit element holds.
 template <class Dot, int vectors, int outer>
-[[gnu::always_inline]] inline void product(const float* a, int64_t a_stride, const float* b, int64_t b_outer,
+[[gnu::always_inline]] inline void microkernel(const float* a, int64_t a_stride, const float* b, int64_t b_outer,
                                            int64_t b_depth, int64_t depth, Vec (&sum)[outer][vectors]) {
   unroll<outer>([&](auto o) { unroll<vectors>([&](auto v) { sum[o.value][v.value] = zero(); }); });
 // Four steps at a time are 2% faster than one.
@@ -49,11 +49,11 @@ struct Wide {
   static Operand keys(const AttentionParams& call, const Tile& tile, const KeyTile& keys, const Scratch& s) {
     return float_operand(tile, call.k, call.k_scale, keys, call.head_dim, readable_in_place(call.k, call.k_scale), s.k);
   }
-  static Operand values(const AttentionParams& call, const Tile& tile, const KeyTile& keys, bool exact, bool& nonfinite,
+  static Operand values(const AttentionParams& call, const Tile& tile, const KeyTile& keys, bool nan_safe, bool& nonfinite,
                         const Scratch& s) {
-    const bool in_place = !exact && readable_in_place(call.v, call.v_scale);
+    const bool in_place = !nan_safe && readable_in_place(call.v, call.v_scale);
     const Operand v = float_operand(tile, call.v, call.v_scale, keys, call.head_dim_v, in_place, s.v);
-    nonfinite = exact && sanitize(keys.count, call.head_dim_v, v.stride, s.v);
+    nonfinite = nan_safe && sanitize(keys.count, call.head_dim_v, v.stride, s.v);
     return v;
   }
 
@@ -72,13 +72,13 @@ struct Wide {
     }
   }
 
-  static void load_shifts(const AttentionParams& call, const Tile& tile, Rows& rows, const Scratch& s) {
+  static void load_mean_logits(const AttentionParams& call, const Tile& tile, Rows& rows, const Scratch& s) {
     const Vec scale = splat(call.scale);
     for (int r = 0; r < block_m; r += lanes) {
       Vec sum = zero();
       for (int64_t d = 0; d < call.head_dim; ++d)
         sum = fma(load(s.q + d * block_m + r), splat(key_mean(call, tile, d)), sum);
-      store(mul(sum, scale), rows.shift + r);
+      store(mul(sum, scale), rows.mean_logit + r);
     }
   }
 
@@ -114,9 +114,9 @@ struct Wide {
     const Vec scale = splat(call.scale);
     for (int r = 0; r < block_m; r += chunk * lanes) {
       for_columns(count, [&](int64_t n, auto width) {
-        if (r == 0) prefetch_soon(rows, n, n + width.value, count);
+        if (r == 0) prefetch_bias_and_mask(rows, n, n + width.value, count);
         Vec sum[width.value][chunk];
-        product<Dot, chunk, width.value>(s.q + r, block_m, k.data + n * k.stride, k.stride, 1, depth, sum);
+        microkernel<Dot, chunk, width.value>(s.q + r, block_m, k.data + n * k.stride, k.stride, 1, depth, sum);
         float* dst = s.scores + n * block_m + r;
         unroll<width.value>([&](auto o) {
           unroll<chunk>(
@@ -163,7 +163,7 @@ struct Wide {
     for (int r = 0; r < block_m; r += chunk * lanes) {
       for_columns(call.head_dim_v, [&](int64_t c, auto width) {
         Vec sum[width.value][chunk];
-        product<Dot, chunk, width.value>(p + r, block_m, v.data + c, 1, v.stride, depth, sum);
+        microkernel<Dot, chunk, width.value>(p + r, block_m, v.data + c, 1, v.stride, depth, sum);
         float* o = s.o + c * block_m + r;
         unroll<width.value>([&](auto i) {
           unroll<chunk>([&](auto j) {

@@ -67,7 +67,7 @@ struct WideBf16 : Wide<block_m> {
   }
 
   // Pairs of keys: v[n/2][c] holds V[n][c] and V[n + 1][c]; an odd last key is paired with zero.
-  static Operand values(const AttentionParams& call, const Tile& tile, const KeyTile& keys, bool exact, bool& nonfinite,
+  static Operand values(const AttentionParams& call, const Tile& tile, const KeyTile& keys, bool nan_safe, bool& nonfinite,
                         const Scratch& s) {
     const int64_t stride = Scratch::align(call.head_dim_v), column = call.v.column;
     const uint16_t* first = bf16_key(call.v, tile, keys.first);
@@ -80,7 +80,7 @@ struct WideBf16 : Wide<block_m> {
       const uint16_t *low = first + n * call.v.row, *high = low + (n + 1 < keys.count ? call.v.row : 0);
       const uint32_t high_bits = n + 1 < keys.count ? 0xffffu : 0u;
       float* dst = s.v + n / 2 * stride;
-      if (exact) {
+      if (nan_safe) {
         for (int64_t c = 0; c < call.head_dim_v; ++c)
           dst[c] = pair_of(keep(low[c * column]), keep(static_cast<uint16_t>(high[c * column] & high_bits)));
       } else {

@@ -1,4 +1,4 @@
-// Rules that GPU families share (config_rules.h).
+// Implements config_rules.h.
 #include "kernels/config_rules.h"
 
 namespace rapt {

@@ -160,12 +160,12 @@ void clear_unused_rows(const AttentionParams& p, const Sequence& s, int64_t b, i
 }
 
 // Weights are f32 unless an FP8 product with V is asked for.
-int weight_terms(PvMode pv) { return pv == PvMode::fp8 ? 1 : pv == PvMode::fp8x2 ? 2 : 0; }
+int p_terms(PvMode pv) { return pv == PvMode::fp8 ? 1 : pv == PvMode::fp8x2 ? 2 : 0; }
 
 void run(const StepCall& step, CpuResources& cpu, void* workspace) {
   const auto& config = step.config.as<CpuConfig>();
   const cpu::AttentionKernel& kernel = *cpu_kernel(config.isa);
-  cpu::Call call{step.params, weight_terms(step.problem.pv)};
+  cpu::Call call{step.params, p_terms(step.problem.pv)};
   call.block_n = config.block_n;
   const TileMap map(step.problem, call, config);
   const std::lock_guard<std::mutex> turn(cpu.turn);

@@ -1,13 +1,13 @@
-// Which tile of rows a thread block takes: the order of blocks over heads and rows. Compiled by host and device code;
-// includes nothing outside shared/.
+// TileScheduler: maps a CTA to its work tile (m block, head, batch). Compiled by host and device code; includes nothing
+// outside shared/.
 #pragma once
 
 #include "params.h"
 
 namespace rapt {
 
-// n / value by one multiplication, for n below 2^31 (Granlund & Montgomery 1994): a thread block begins with a few
-// divisions in a row, and each would take it a hundred cycles.
+// n / value by one multiplication, for n < 2^31 (Granlund & Montgomery 1994). A CTA begins with several dependent
+// divisions, each of which would take about a hundred cycles.
 struct FastDivmod {
   unsigned value = 1, magic = 1u << 31, shift = 31;
 
@@ -20,9 +20,9 @@ struct FastDivmod {
   constexpr unsigned quotient(unsigned n) const { return static_cast<unsigned>((n * 1ull * magic) >> shift); }
 };
 
-// Blocks are numbered section by section. A section is some heads (of all sequences) whose keys and values heads_per_section into the
-// L2 cache together; in it the last row tiles of all heads come first, then the tiles before them, and so on: under
-// causal masks they take longest, and what starts last should be short.
+// CTAs are numbered section by section. A section is a group of heads (of all sequences) whose K and V fit into L2
+// together. Within a section the last m block of every head comes first, then the one before it, and so on. Under causal
+// masks the last m blocks have the most work, and CTAs that start last should be short (longest processing time first).
 struct TileScheduler {
   struct WorkTile {
     unsigned batch = 0, head = 0, tile = 0;
@@ -30,7 +30,7 @@ struct TileScheduler {
   unsigned row_tiles = 1, sections = 1;
   FastDivmod section_blocks, section_heads, last_heads, heads_q, group;
 
-  // For `heads` = batch * heads_q heads, `heads_per_section` of which may share a section.
+  // heads_per_section: at most this many of the batch * heads_q heads share a section.
   static constexpr TileScheduler of(unsigned row_tiles, unsigned batch, unsigned heads_q, unsigned group, unsigned heads_per_section) {
     TileScheduler scheduler;
     const unsigned heads = batch * heads_q, sections = (heads + heads_per_section - 1) / heads_per_section,

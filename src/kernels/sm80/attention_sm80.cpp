@@ -1,5 +1,5 @@
-// attention_sm80, host half: attention on 16-bit and FP8 tensors by tensor cores, for GPUs of compute capability 8.0
-// and more. What runs is attention_sm80.cuh. Says when it applies, chooses tiles, launches.
+// attention_sm80, host half: attention on 16-bit and FP8 tensors by tensor cores, for compute capability 8.0 and newer.
+// Decides which problems it accepts, chooses tiles, and describes the launch. The kernel is attention_sm80.cuh.
 #include <algorithm>
 #include <cmath>
 
@@ -15,8 +15,7 @@ namespace {
 
 constexpr const char *name = "attention_sm80", *text = "sm80/attention_sm80.cuh";
 
-// What the planner chose: the kernel's configuration, and how many bytes of keys and values should fit into L2
-// together.
+// A planned configuration: the kernel's, and the bytes of K and V that should be in L2 at the same time.
 struct Sm80PlanConfig : Sm80Config {
   int64_t l2_kv_bytes = 0;
   bool operator==(const Sm80PlanConfig&) const = default;
@@ -62,7 +61,7 @@ int64_t div_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
 bool has_16_byte_rows(const Access& access) { return access.unit_last && access.aligned16; }
 
-// FP8 instructions that are the machine's own: Ada's and consumer Blackwell's. Others run them as f16 products.
+// Whether mma.sync on FP8 is native: Ada and consumer Blackwell. Elsewhere it is compiled to f16 mma.
 bool has_fp8_mma(const Device& device) { return arch_number(device.arch) == 89 || arch_number(device.arch) >= 120; }
 
 bool accepts_formats(const Problem& p, std::string* why) {
@@ -78,7 +77,7 @@ bool accepts_formats(const Problem& p, std::string* why) {
   return true;
 }
 
-// Rows are copied 16 bytes at a time.
+// Rows are copied in chunks of 16 bytes.
 bool accepts_dims(const Problem& p, const Device& device, std::string* why) {
   const struct {
     const char* tensor;
@@ -91,14 +90,14 @@ bool accepts_dims(const Problem& p, const Device& device, std::string* why) {
       return refuse(name, why, "head_dim ", p.head_dim, ":", p.head_dim_v, ", ", row.tensor, "=", name_of(row.dtype),
                     ": must be multiples of ", unit, " up to ", largest_dim);
   }
-  // Products that are summed two_level_accum, beside the widest output: more registers than there are.
+  // Two-level accumulation needs a second accumulator, for which a wider output leaves no registers.
   const bool two_level_accum = p.v_scales == ScaleKind::token || (rows_sharing(p.v_scales) > 0 && !has_fp8_mma(device));
   if (two_level_accum && p.head_dim_v > 192)
     return refuse(name, why, "head_dim_v ", p.head_dim_v, ", v_scales by keys: must be at most 192 on ", device.arch);
   return true;
 }
 
-// The first rule that a problem breaks, as a sentence; nothing is formatted when nobody asks.
+// *why: the first rule that the problem breaks. Nothing is formatted if why is null.
 bool accepts(const Problem& p, const Device& device, std::string* why) {
   if (refused_for_gpu(name, device, why) || refused_by_all(name, p, why)) return false;
   if (!accepts_formats(p, why) || !accepts_dims(p, device, why)) return false;
@@ -113,32 +112,33 @@ bool accepts(const Problem& p, const Device& device, std::string* why) {
   return true;
 }
 
-// exp2(s * c - m * c) in one operation needs nothing between product and softmax, and a positive normal c.
+// exp2(s * c - m * c) by one FMA requires that nothing but the scale lies between QK^T and softmax, and that c is a
+// positive normal number.
 bool can_scale_in_exp2(const Problem& p) {
   const float c = p.softmax_scale() * 1.44269504f;
   return !p.softcap && !p.bias.present() && !p.alibi && !p.mask.present() && c > 0.0f && std::isnormal(c);
 }
 
-// Tiles that were measured best on an H100 (docs/lab-notebook.md); `dim` is the larger of the two head dims.
+// The tiles below were the fastest on an H100 (docs/lab-notebook.md).
 Sm80Config tiles(int block_m, int block_n, int warps_m, int warps_n, int stages) {
   Sm80Config a;
   a.block_m = block_m, a.block_n = block_n, a.warps_m = warps_m, a.warps_n = warps_n, a.stages = stages;
   return a;
 }
 
-// What bounds the tiles: the larger head dim, what costs registers beside it, and the machine.
+// The properties of problem and device that choose the tiles.
 struct TileTraits {
-  int dim;
-  bool extra_registers;    // scores pass through more than one operation, or products are summed in f16
+  int dim;                    // the larger of head_dim and head_dim_v
+  bool extra_registers;    // a score chain beyond the scale, or f16 accumulation
   bool bounded;    // each row has its own range of keys
-  bool hopper;     // where the tiles were measured; elsewhere they are smaller, so that no compiler spills
-  bool fp8;        // codes are widened or paired on the way to the products
+  bool hopper;     // tiles were measured here; elsewhere they are smaller, to avoid spills
+  bool fp8;        // any FP8 tensor
   bool fine_grained_scales;     // descales differ within a head
-  bool e4m3_kv;      // only q and k in f16 or E4M3, v in E4M3: what FP8 costs the fewest registers
-  int smem_bytes;  // of a thread block
+  bool e4m3_kv;      // k and v E4M3, q f16 or E4M3: the FP8 case with the fewest registers
+  int smem_bytes;  // available to a CTA
 };
 
-// Of FP8 tensors: steps of 32 or 64 keys, which blocks of descales are whole multiples of.
+// FP8 tensors, many rows. block_n is 32 or 64, so that it divides the blocks that share a descale.
 Sm80Config long_fp8_tiles(const TileTraits& d) {
   const bool large_tiles_fit = d.hopper && !d.extra_registers;
   if (d.dim <= 64) return tiles(large_tiles_fit ? 128 : 64, 64, 4, 1, 2);
@@ -161,15 +161,15 @@ Sm80Config long_tiles(const TileTraits& d) {
   return tiles(128, d.extra_registers ? 32 : d.bounded ? 64 : 80, 8, 1, 2);
 }
 
-// For causal problems that fill the machine once or twice: rows differ in length, and smaller tiles even that out.
+// For causal problems of one or two waves of CTAs. Work per CTA differs, and smaller tiles balance it.
 Sm80Config medium_tiles(const TileTraits& d) {
   Sm80Config a = tiles(64, d.extra_registers || d.fp8 || !d.hopper ? 64 : d.dim <= 64 ? 128 : 96, 4, 1, 2);
   a.min_blocks = 2;
   return a;
 }
 
-// For problems of few rows: small row tiles, and keys dealt to four warps so that no warp walks far. Few keys are all
-// on their way at once.
+// For few rows: a small block_m, and keys split among four warps (split-KV in the CTA) to shorten the loop of each. If
+// there are few keys, one stage holds many of them.
 Sm80Config short_tiles(int dim, bool few_keys, bool fp8) {
   Sm80Config a = tiles(32, dim <= 64 ? 64 : dim <= 128 || fp8 ? 32 : 16, 2, 4, 2);
   if (few_keys && dim <= 64) a.block_n = 128, a.stages = 1;
@@ -177,7 +177,7 @@ Sm80Config short_tiles(int dim, bool few_keys, bool fp8) {
   return a;
 }
 
-// `invariant` rules out everything that looks at lengths, batch or heads.
+// With `invariant`, tiles must not depend on lengths, batch or heads.
 Sm80Config best_tiles(const Problem& p, const Device& device, const TileTraits& traits) {
   if (p.invariant) return long_tiles(traits);
   const int64_t heads = p.batch * p.heads_q;
@@ -188,7 +188,7 @@ Sm80Config best_tiles(const Problem& p, const Device& device, const TileTraits& 
   return long_tiles(traits);
 }
 
-// Cards differ in shared memory: first fewer steps in flight, then smaller ones, then fewer rows.
+// Shrinks the tiles until they fit into the GPU's shared memory: first fewer stages, then block_n, then block_m.
 void fit(Sm80Config& a, int bytes) {
   const int min_block_n = is_tensor_core_fp8(a.k) || is_tensor_core_fp8(a.v) ? 32 : 16;
   while (smem_bytes(a) > bytes && a.stages > 1) --a.stages;
@@ -203,8 +203,8 @@ void configure_quantised(const Problem& p, const Device& device, Sm80Config& a) 
   a.q_row_descales = rows_sharing(p.q_scales) > 0;
   a.k_descale_block = rows_sharing(p.k_scales), a.v_descale_block = rows_sharing(p.v_scales);
   a.v_channel_descales = p.v_scales == ScaleKind::channel;
-  a.key_mean = p.smooth_k && (p.lse || p.sinks);  // what it does to nothing else
-  // Ada's tensor cores truncate sums of FP8 products (docs/fp8.md).
+  a.key_mean = p.smooth_k && (p.lse || p.sinks);  // k_mean changes nothing but lse and the sink's weight
+  // Ada's tensor cores truncate FP8 accumulation (docs/fp8.md).
   a.promotion_interval = a.fp8_pv && arch_number(device.arch) == 89 ? 64 : 0;
 }
 
@@ -239,11 +239,11 @@ KernelUnit unit(const KernelConfig& config) {
           static_cast<size_t>(smem_bytes(a))};
 }
 
-// What attention_sm80.cuh asserts of its tiles, and a step's keys in one block of descales.
+// The static_asserts of attention_sm80.cuh; and block_n must divide the keys that share a descale.
 void check_tiles(const Sm80Config& c) {
   const Sm80Layout layout(c);
-  require_multiple("block_m", c.block_m, 16 * c.warps_m);  // warps take whole mma tiles
-  const int mma_k = c.fp8_pv ? 32 : 16;              // keys of one product with V
+  require_multiple("block_m", c.block_m, 16 * c.warps_m);  // a warp has whole m16 tiles
+  const int mma_k = c.fp8_pv ? 32 : 16;              // k of the PV mma
   require_multiple("block_n", c.block_n, layout.widens_k ? 32 : mma_k);
   for (const int sharing : {c.k_descale_block, c.v_descale_block})
     if (sharing > 1 && sharing % c.block_n != 0)
@@ -280,15 +280,15 @@ void check_config(const ConfigChange& change) {
       {c.threads(), smem_bytes(c), c.min_blocks, {"warps_m", "warps_n"}, {"block_m", "block_n", "warps_n", "stages"}});
 }
 
-// Heads by sections of the cache where rows differ in length; one after another where they do not.
+// If work per row differs (causal, window), heads are grouped into sections whose K and V fit into L2.
 TileScheduler tile_scheduler(const Problem& p, const Sm80PlanConfig& config) {
   const auto u = [](int64_t n) { return static_cast<unsigned>(n); };
   TileScheduler scheduler;
   scheduler.group = FastDivmod::by(u(p.group()));
-  if (config.warps_n > 1) return scheduler;  // the grid says it all
+  if (config.warps_n > 1) return scheduler;  // the 3D grid needs no scheduler
   int64_t heads_per_section = 1;
   if (config.bounded) {
-    const int64_t bytes = p.seqlen_k * (bytes_of(p.k) * p.head_dim + bytes_of(p.v) * p.head_dim_v);  // of a kv head
+    const int64_t bytes = p.seqlen_k * (bytes_of(p.k) * p.head_dim + bytes_of(p.v) * p.head_dim_v);  // K and V of one kv head
     heads_per_section = std::clamp<int64_t>(config.l2_kv_bytes / std::max<int64_t>(bytes, 1), 1, p.batch * p.heads_k) * p.group();
   }
   return TileScheduler::of(u(div_up(p.seqlen_q, config.block_m)), u(p.batch), u(p.heads_q), u(p.group()), u(heads_per_section));
@@ -298,7 +298,7 @@ LaunchSpec launch_spec(const StepCall& call) {
   const Problem& p = call.problem;
   const auto& c = call.config.as<Sm80PlanConfig>();
   const int64_t tiles = div_up(p.seqlen_q, c.block_m), heads = p.batch * p.heads_q;
-  const bool any = tiles * heads > 0;  // an order of no tiles would divide by zero
+  const bool any = tiles * heads > 0;  // without tiles the scheduler would divide by zero
   LaunchSpec spec(Sm80Params{call.params, any ? tile_scheduler(p, c) : TileScheduler()});
   if (!any) return spec;
   const bool split_kv = c.warps_n > 1;  // scheduled_tile() of attention_sm80.cuh: grid = (q tiles, heads, batch)

@@ -29,7 +29,7 @@ inline void rewrite_v_for_pass(NanPass pass, unsigned tile, int thread) {
   __syncthreads();
 }
 
-// NanPass 2: 1 where the row sees the key, whatever its weight; NaN scores are seen.
+// count_non_finite: the weight is 1 if the row sees the key, else 0. A NaN score counts as visible.
 template <int m_tiles, int n_tiles>
 inline void mark_visible(float (&s)[m_tiles][n_tiles][4]) {
 #pragma unroll
