@@ -1,5 +1,6 @@
 // The interface between attention_cpu and its per-ISA kernels: a call and its work tiles. Filled by
-// kernels/cpu/attention_cpu.cpp, read by the per-ISA kernels. Plain data: std types with inline code would break the ODR.
+// kernels/cpu/attention_cpu.cpp, read by the per-ISA kernels. Plain data: std types with inline code would break the
+// ODR.
 #pragma once
 
 #include <stddef.h>
@@ -14,8 +15,8 @@ struct Call : AttentionParams {
   int p_terms = 0;  // P is rounded to this many E4M3 terms (pv=fp8: 1, fp8x2: 2); 0: f32
 };
 
-// A work tile: some rows of one sequence and kv head, over a range of keys. Row f of the sequence is query f % seqlen_q of
-// query head head_q + f / seqlen_q, so that several query heads of a kv head can share a tile (pack GQA).
+// A work tile: some rows of one sequence and kv head, over a range of keys. Row f of the sequence is query f % seqlen_q
+// of query head head_q + f / seqlen_q, so that several query heads of a kv head can share a tile (pack GQA).
 struct Tile {
   int64_t batch = 0, head_k = 0, head_q = 0;
   int64_t first_row = 0;

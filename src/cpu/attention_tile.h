@@ -1,6 +1,6 @@
-// The CPU attention kernel: online softmax (Milakov & Gimelshein 2018) over tiles as in FlashAttention-2 (Dao 2023), for two
-// layouts of a tile, Wide and Narrow. Start reading at attend(). Results depend on the call and the tile, never on threads.
-// Included only by the isa_*.cpp units (internal linkage).
+// The CPU attention kernel: online softmax (Milakov & Gimelshein 2018) over tiles as in FlashAttention-2 (Dao 2023),
+// for two layouts of a tile, Wide and Narrow. Start reading at attend(). Results depend on the call and the tile, never
+// on threads. Included only by the isa_*.cpp units (internal linkage).
 #pragma once
 
 #include "cpu/tile_bias.h"
@@ -29,8 +29,8 @@ template <class Layout, class F>
   }
 }
 
-// c * tanh(x / c), u = x / c. For |u| < 0.6: the continued fraction of tanh, truncated at 13, accurate to float. Otherwise
-// (1 - e) / (1 + e) with e = exp(-2|u|), which cannot overflow.
+// c * tanh(x / c), u = x / c. For |u| < 0.6: the continued fraction of tanh, truncated at 13, accurate to float.
+// Otherwise (1 - e) / (1 + e) with e = exp(-2|u|), which cannot overflow.
 inline void cap_scores(float cap, int64_t count, float* scores) {
   const float reciprocal = 1.0f / cap;  // infinite for a subnormal cap; clamped below, so that 0 stays 0
   const Vec inverse = splat(reciprocal > __FLT_MAX__ ? __FLT_MAX__ : reciprocal);
@@ -122,7 +122,7 @@ inline KeyTiles<int64_t> keys_of_rows(const Tile& tile, const Rows& rows) {
 // NaN-safe path: adds each non-finite element of V to the rows that see its key (score above -inf).
 template <class Layout>
 void add_nonfinite_v(const AttentionParams& call, const Tile& tile, const KeyTile& keys, const Rows& rows,
-                   const Scratch& s) {
+                     const Scratch& s) {
   for (int n = 0; n < keys.count; ++n) {
     const KeyTile one{keys.first + n, 1, false};
     widen_tile(tile, call.v, call.v_scale, one, call.head_dim_v, call.head_dim_v, s.row);
@@ -142,8 +142,7 @@ void round_tile_p(const Call& call, int count, const Rows& rows, const Scratch& 
   if constexpr (Layout::capacity > narrow_rows) {
     round_weights(call.p_terms, int64_t{count} * Layout::capacity, s.scores);
   } else {
-    for (int r = 0; r < rows.count; ++r)
-      round_weights(call.p_terms, count, s.scores + Layout::score_index(call, r, 0));
+    for (int r = 0; r < rows.count; ++r) round_weights(call.p_terms, count, s.scores + Layout::score_index(call, r, 0));
   }
 }
 
@@ -155,7 +154,8 @@ void attend_tile_keys(const Call& call, const Tile& tile, const KeyTile& keys, b
   plan_prefetch(call.bias, rows.bias, keys, rows);
   Layout::scores(call, k, keys.count, rows, s);
   apply_score_chain(TileScoreChain<Layout>{call, tile, keys, rows, s});
-  if (nan_safe) __builtin_memcpy(s.masked_scores, s.scores, sizeof(float) * static_cast<size_t>(call.block_n * Layout::capacity));
+  if (nan_safe)
+    __builtin_memcpy(s.masked_scores, s.scores, sizeof(float) * static_cast<size_t>(call.block_n * Layout::capacity));
   Layout::softmax(call, keys.count, rows, s);
   if (call.p_terms > 0) round_tile_p<Layout>(call, keys.count, rows, s);
   bool nonfinite = false;
@@ -181,8 +181,8 @@ void store_partial(const AttentionParams& call, const Tile& tile, int block_m, c
   });
 }
 
-// Adds the sink to the denominator, divides, and writes out and lse. A row without visible keys (sum 0) gets out = 0 and
-// lse = -inf, or the sink as lse.
+// Adds the sink to the denominator, divides, and writes out and lse. A row without visible keys (sum 0) gets out = 0
+// and lse = -inf, or the sink as lse.
 inline void finish_row(const AttentionParams& call, const Tile& tile, int64_t head, int64_t query, float max, float sum,
                        float* o) {
   float factor = sum == 0.0f ? 0.0f : 1.0f / sum;
@@ -211,7 +211,8 @@ void store_rows(const AttentionParams& call, const Tile& tile, const Rows& rows,
   });
 }
 
-// Without softcap, k_mean shifts all logits of a row equally: weights do not change, and the shift is added to the maximum.
+// Without softcap, k_mean shifts all logits of a row equally: weights do not change, and the shift is added to the
+// maximum.
 inline void add_mean_logits_to_max(const AttentionParams& call, Rows& rows) {
   if (call.k_mean == nullptr || call.softcap > 0.0f) return;
   for (int r = 0; r < rows.count; ++r)

@@ -1,6 +1,6 @@
-// Converts rows of any storage format to float and back: by the vectors of simd.h if these can convert, else by branchless
-// loops that compilers vectorise, and 8-bit formats by tables. Same results as kernels/shared/dtype.h for each element.
-// Included by the isa_*.cpp units and, in its scalar form, by products.cpp (internal linkage).
+// Converts rows of any storage format to float and back: by the vectors of simd.h if these can convert, else by
+// branchless loops that compilers vectorise, and 8-bit formats by tables. Same results as kernels/shared/dtype.h for
+// each element. Included by the isa_*.cpp units and, in its scalar form, by products.cpp (internal linkage).
 #pragma once
 
 #include <stdint.h>
@@ -52,7 +52,8 @@ inline void widen_row(const Code* src, int64_t stride, int64_t n, float* dst, Wi
 }
 
 #if defined(RAPT_VECTOR_WIDENING)
-// Converts n >= 2 * lanes contiguous elements and multiplies by factor, 2 * lanes at a time. The last vectors may overlap.
+// Converts n >= 2 * lanes contiguous elements and multiplies by factor, 2 * lanes at a time. The last vectors may
+// overlap.
 template <class From, class Code>
 inline void widen_vectors(const Code* src, int64_t n, float factor, float* dst) {
   constexpr int64_t width = 2 * lanes;
@@ -146,9 +147,9 @@ inline void write_row(const TensorRef& t, int64_t b, int64_t h, int64_t s, int64
   }
 }
 
-// Rounds x in [-1, 1] as E4M3 rounds 256 * x, to nearest even; NaN stays NaN. From 2^-14 on the result has four significant
-// bits; below, it is a multiple of 2^-17. Adding and subtracting a number with that unit in the last place rounds to it.
-// No branch, so that loops vectorise.
+// Rounds x in [-1, 1] as E4M3 rounds 256 * x, to nearest even; NaN stays NaN. From 2^-14 on the result has four
+// significant bits; below, it is a multiple of 2^-17. Adding and subtracting a number with that unit in the last place
+// rounds to it. No branch, so that loops vectorise.
 inline float nearest_e4m3_weight(float x) {
   const uint32_t exponent = detail::bits_of(x) & 0x7f800000u, least = 0x38800000u;
   const float shift = detail::float_of(exponent > least ? exponent : least) * 0x1.8p20f;

@@ -1,5 +1,5 @@
-// The instruction sets of this build and this machine, and their kernels. Used by kernels/cpu; and by tests and the lab,
-// which run every instruction set.
+// The instruction sets of this build and this machine, and their kernels. Used by kernels/cpu; and by tests and the
+// lab, which run every instruction set.
 #pragma once
 
 #include <optional>

@@ -1,20 +1,20 @@
-// Products of rows on the CPU: tiles of both sides widened to floats, multiplied four rows by eight columns at a time.
-// Of one instruction set: the operators are there to be checked against and for small work, attention has its own.
+// rapt_qk and rapt_gemm on the CPU: a blocked GEMM. Tiles of both operands are converted to float; the microkernel
+// computes 4 x 8 products. One instruction set only: these operations are references and serve small problems.
 #include "cpu/products.h"
 
 #include <algorithm>
 
-#define RAPT_SCALAR_ISA 1  // as isa_scalar.cpp: this file is compiled for every machine
+#define RAPT_SCALAR_ISA 1  // as in isa_scalar.cpp: this file must run on every machine
 #include "cpu/convert.h"
 
 namespace rapt::cpu {
 namespace {
 
 constexpr int64_t block_m = 64, block_n = 64, block_k = product_promotion_interval;
-constexpr int64_t register_m = 4, register_n = 8;  // products that are summed in registers
+constexpr int64_t register_m = 4, register_n = 8;  // accumulators in registers
 typedef float Floats __attribute__((vector_size(16)));
 
-// Of one thread: rows of a as they are, rows of b by depth, register_n of them side by side, sums.
+// Scratch of one thread: a [row][depth]; b in panels of register_n rows, [depth][row]; sums.
 struct Scratch {
   float *a, *b, *sums;
   explicit Scratch(float* from) : a(from), b(a + block_m * block_k), sums(b + block_n * block_k) {}
@@ -25,14 +25,14 @@ struct Work {
   int64_t b, h, row, column, rows, columns;
 };
 
-// Depths [d, d + count) of a row, as floats.
+// Converts depths [d, d + count) of a row to float.
 void widen(const TensorRef& t, int64_t b, int64_t h, int64_t row, int64_t d, int64_t count, float* to) {
   TensorRef from = t;
   from.data = static_cast<std::byte*>(t.data) + d * t.column * bytes_of(t.dtype);
   read_row(from, b, h, row, count, to);
 }
 
-// Both sides of a tile for depths [d, d + count). Rows past the end become zeros, since whole registers are multiplied.
+// Packs both operands of a tile for depths [d, d + count). Rows past the end are filled with zeros for the microkernel.
 void widen_tile(const ProductParams& p, const Work& w, int64_t d, int64_t count, const Scratch& s) {
   for (int64_t i = 0; i < block_m; ++i) {
     float* row = s.a + i * block_k;
@@ -54,7 +54,7 @@ void widen_tile(const ProductParams& p, const Work& w, int64_t d, int64_t count,
   }
 }
 
-// Adds a tile's products over `count` depths to its sums, each summed by itself first.
+// Adds 4 x 8 products over `count` depths to the sums, with two-level accumulation.
 void microkernel(const float* a, const float* b, int64_t count, float* sums) {
   Floats part[register_m][2] = {};
   for (int64_t k = 0; k < count; ++k) {

@@ -1,7 +1,6 @@
-// Bias and mask of a tile of scores. Elements are read as they lie, whole vectors where they are contiguous: along the
-// keys of a row, or along rows. The wide layout, whose lanes are rows, transposes what came along the keys. Values only
-// move: the arithmetic is one addition, or one selection, a score.
-// Included only through attention_tile.h by the isa_*.cpp units (internal linkage).
+// Applies bias and mask to a tile of scores: one addition or one selection per score. Elements are read by vectors
+// along their contiguous dimension, keys or rows. The wide layout (lanes are rows) transposes elements that were read
+// along keys. Included only through attention_tile.h by the isa_*.cpp units (internal linkage).
 #pragma once
 
 #include "cpu/tile_common.h"
@@ -17,7 +16,7 @@ struct AddBias {
   static Vec apply(Vec score, Vec bias) { return add(score, bias); }
 };
 
-// By selection: a hidden NaN becomes -inf, too.
+// A selection, so that a masked NaN becomes -inf.
 struct ApplyMask {
   static constexpr float neutral = 1.0f;
   static void read(const BroadcastRef& mask, int64_t first, int64_t stride, int64_t count, float* dst) {
@@ -40,8 +39,8 @@ inline void init_broadcast(const BroadcastRef& t, const Tile& tile, const Rows& 
   }
 }
 
-// Where the tile's elements are likely to be out of cache, one range of bytes a row: Wide::scores() fetches them
-// while it computes, since the rows' ranges are too short for the hardware to foresee.
+// Records the byte range of each row if the elements are probably not in the cache. Wide::scores() prefetches them
+// while it computes; the ranges are too short for the hardware prefetcher.
 inline void plan_prefetch(const BroadcastRef& t, const BroadcastRows& at, const KeyTile& keys, Rows& rows) {
   if (!t.present() || t.key != 1 || (at.evenly_spaced && at.step == 0)) return;
   const int64_t size = t.dtype == DType::f32 ? 4 : t.dtype == DType::u8 ? 1 : 2;
@@ -50,7 +49,7 @@ inline void plan_prefetch(const BroadcastRef& t, const BroadcastRows& at, const 
   rows.prefetch_bytes = keys.count * size;
 }
 
-// Wide layout: scores of 16 rows and of `count` <= 16 keys, with values[row][key].
+// Wide layout: applies values[row][key] to the scores of 16 rows and `count` <= 16 keys.
 template <class Term, int block_m>
 void apply_block(const float* values, int64_t stride, int count, float* scores) {
   const auto apply = [&](int n, int r, Vec x) {
@@ -63,8 +62,7 @@ void apply_block(const float* values, int64_t stride, int count, float* scores) 
   });
 }
 
-// Wide layout: scores of up to 16 rows by blocks of 16 keys; contiguous f32 from where it lies, the rest by way of
-// scratch.
+// Wide layout: up to 16 rows in blocks of 16 keys. Contiguous f32 is read in place, everything else through scratch.
 template <class Term, int block_m>
 void apply_along_keys(const BroadcastRef& t, const BroadcastRows& at, int first_row, int rows, const KeyTile& keys,
                       const Scratch& s) {
@@ -92,7 +90,7 @@ void apply_along_keys(const BroadcastRef& t, const BroadcastRows& at, int first_
                                scores + int64_t{done} * block_m);
 }
 
-// Wide layout, rows evenly spaced: values[row] of one key after another, of all keys at once where they share them.
+// Wide layout, evenly spaced rows: reads values[row] for each key, or once if all keys share them.
 template <class Term, int block_m>
 void apply_along_rows(const BroadcastRef& t, const BroadcastRows& at, int rows, const KeyTile& keys, const Scratch& s) {
   float* const values = s.masked_scores;
@@ -104,7 +102,7 @@ void apply_along_rows(const BroadcastRef& t, const BroadcastRows& at, int rows, 
   }
 }
 
-// Wide layout, all rows alike: one value a key.
+// Wide layout, the same values for all rows: one value per key.
 template <class Term, int block_m>
 void apply_to_all_rows(const BroadcastRef& t, const BroadcastRows& at, int rows, const KeyTile& keys,
                        const Scratch& s) {
@@ -116,8 +114,7 @@ void apply_to_all_rows(const BroadcastRef& t, const BroadcastRows& at, int rows,
   }
 }
 
-// The tile's scores, each with its element of a bias or mask. s.masked_scores serves as scratch: the NaN-safe path fills it
-// later.
+// Applies a bias or mask to the tile's scores. Uses s.masked_scores as scratch; the NaN-safe path fills it later.
 template <class Layout, class Term>
 void apply_broadcast(const AttentionParams& call, const BroadcastRef& t, const BroadcastRows& at, const KeyTile& keys,
                      const Rows& rows, const Scratch& s) {
@@ -131,8 +128,9 @@ void apply_broadcast(const AttentionParams& call, const BroadcastRef& t, const B
       if (r == 0 || at.offset[r] != at.offset[r - 1])
         Term::read(t, at.offset[r] + keys.first * t.key, t.key, keys.count, s.masked_scores);
       float* score_row = s.scores + Layout::score_index(call, r, 0);
-      // What lies past the last key is overwritten by softmax().
-      for (int n = 0; n < keys.count; n += lanes) store(Term::apply(load(score_row + n), load(s.masked_scores + n)), score_row + n);
+      // softmax() overwrites the scores past the last key.
+      for (int n = 0; n < keys.count; n += lanes)
+        store(Term::apply(load(score_row + n), load(s.masked_scores + n)), score_row + n);
     }
   }
 }

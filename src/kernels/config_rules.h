@@ -1,5 +1,5 @@
-// Checks of a configuration that the user changed (`--config`). Errors are reported before anything is compiled. Used by
-// plan.cpp and GPU families.
+// Checks of a configuration that the user changed (`--config`). Errors are reported before anything is compiled. Used
+// by plan.cpp and GPU families.
 #pragma once
 
 #include <initializer_list>

@@ -84,14 +84,14 @@ constexpr ConfigType config_type(const char* name, std::span<const ConfigField> 
 // A configuration in a plan. Copied as plain bytes; allocates nothing.
 class KernelConfig {
  public:
-  static constexpr size_t most_bytes = 160;
+  static constexpr size_t max_bytes = 160;
 
   KernelConfig() = default;
   // All fields have their defaults.
   explicit KernelConfig(const ConfigType& type) : type_(&type) { type.set_defaults(bytes_); }
   template <class Config>
   KernelConfig(const ConfigType& type, const Config& config) : type_(&type) {
-    static_assert(std::is_trivially_copyable_v<Config> && sizeof(Config) <= most_bytes && alignof(Config) <= 8);
+    static_assert(std::is_trivially_copyable_v<Config> && sizeof(Config) <= max_bytes && alignof(Config) <= 8);
     std::memcpy(bytes_, &config, sizeof config);
   }
   // Config must be the type with which it was made.
@@ -119,11 +119,12 @@ class KernelConfig {
 
  private:
   const ConfigType* type_ = nullptr;
-  alignas(8) std::byte bytes_[most_bytes];
+  alignas(8) std::byte bytes_[max_bytes];
 };
 
 // The text of a translation unit. It includes `file` and defines the kernel rapt_kernel, which calls
-// rapt::`function`<cfg>(const `params`&). min_blocks: an expression of cfg for __launch_bounds__ (CTAs per SM); "": none.
+// rapt::`function`<cfg>(const `params`&). min_blocks: an expression of cfg for __launch_bounds__ (CTAs per SM); "":
+// none.
 std::string emit_unit(const char* file, const char* function, const ConfigType& type, const void* config,
                       const char* params, const char* min_blocks = "cfg.min_blocks");
 

@@ -1,6 +1,6 @@
 // Family: one implementation of attention. The planner tries the families of the registry in order of preference. Each
-// family has a folder with a host half (which problems it accepts, its configuration, its launch) and the kernel. The host
-// half launches nothing itself; src/runtime does.
+// family has a folder with a host half (which problems it accepts, its configuration, its launch) and the kernel. The
+// host half launches nothing itself; src/runtime does.
 #pragma once
 
 #include <string>
@@ -47,7 +47,8 @@ struct Family {
   KernelConfig (*configure)(const Problem& problem, const Device& device);
   const ConfigType& config_type;
   // Scratch bytes of a plan that starts with this step. Must not decrease with the lengths. On GPUs this function,
-  // accepts() and configure() receive the longest lengths of the length class; launch_spec() receives the call's lengths.
+  // accepts() and configure() receive the longest lengths of the length class; launch_spec() receives the call's
+  // lengths.
   size_t (*workspace_bytes)(const Problem& problem, const KernelConfig& config);
 
   // CPU families: computes the step. workspace: workspace_bytes() bytes; if null, the context's buffer is used.
@@ -60,8 +61,8 @@ struct Family {
   LaunchSpec (*launch_spec)(const StepCall& call) = nullptr;
   // GPU families: throws Error if a configuration changed by --config is invalid.
   void (*check_config)(const ConfigChange& change) = nullptr;
-  // GPU families with several kernels: the next step, for example the combine kernel after split-KV. After the last step
-  // it returns a Step without a family. A family that is only a later step is not in the registry.
+  // GPU families with several kernels: the next step, for example the combine kernel after split-KV. After the last
+  // step it returns a Step without a family. A family that is only a later step is not in the registry.
   Step (*next)(const Problem& problem, const Device& device, const KernelConfig& config) = nullptr;
   // Bytes of counters of a plan that starts with this step (Workspace).
   size_t (*counter_bytes)(const Problem& problem, const KernelConfig& config) = nullptr;

@@ -10,8 +10,8 @@
 namespace rapt {
 
 // Grid limits of all GPUs.
-constexpr int64_t max_grid_x = 0x7fffffff;      // grid.x
-constexpr int64_t max_grid_yz = 65535;  // grid.y and grid.z
+constexpr int64_t max_grid_x = 0x7fffffff;  // grid.x
+constexpr int64_t max_grid_yz = 65535;      // grid.y and grid.z
 
 // A kernel to compile, and the parts of its launch that never change.
 struct KernelUnit {
@@ -23,18 +23,18 @@ struct KernelUnit {
 struct LaunchShape {
   unsigned grid_x = 0, grid_y = 1, grid_z = 1;           // in CTAs; grid_x = 0: nothing to launch
   unsigned cluster_x = 1, cluster_y = 1, cluster_z = 1;  // in CTAs; above 1 needs sm_90
-  bool programmatic = false;  // programmatic dependent launch (sm_90)
-  bool cooperative = false;   // all CTAs are resident at once
+  bool programmatic = false;                             // programmatic dependent launch (sm_90)
+  bool cooperative = false;                              // all CTAs are resident at once
 };
 
 // The shape of a launch and the bytes of the kernel's single parameter.
 class LaunchSpec : public LaunchShape {
  public:
-  static constexpr size_t most_param_bytes = 4096;  // limit of all architectures and CUDA versions
+  static constexpr size_t max_param_bytes = 4096;  // limit of all architectures and CUDA versions
 
   template <class Params>
   explicit LaunchSpec(const Params& params) {
-    static_assert(std::is_trivially_copyable_v<Params> && sizeof(Params) <= most_param_bytes && alignof(Params) <= 64);
+    static_assert(std::is_trivially_copyable_v<Params> && sizeof(Params) <= max_param_bytes && alignof(Params) <= 64);
     set_params(&params, sizeof params);
   }
   // Copies only param_bytes_ bytes.
@@ -52,7 +52,7 @@ class LaunchSpec : public LaunchShape {
   }
 
   size_t param_bytes_;
-  alignas(64) std::byte params_[most_param_bytes];  // tensor maps must lie at multiples of 64 bytes
+  alignas(64) std::byte params_[max_param_bytes];  // tensor maps must lie at multiples of 64 bytes
 };
 
 }  // namespace rapt

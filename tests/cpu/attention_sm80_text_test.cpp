@@ -89,7 +89,7 @@ check::Kernel kernel_of(unsigned section) {
     const auto u = [](int64_t n) { return static_cast<unsigned>(n); };
     const Sm80Params params{attention_params(call.args, p),
                             TileScheduler::of(u((p.seqlen_q + cfg.block_m - 1) / cfg.block_m), u(p.batch), u(p.heads_q),
-                                          u(p.group()), section)};
+                                              u(p.group()), section)};
     launch<cfg>(p, params);
   };
 }
@@ -335,7 +335,8 @@ TEST_F(Sm80Text, ScalesByRowKeyAndChannel) {
   expect_right<terms>("e4m3 out=f32 b1 h2 q70 k150 d32 causal scales=token pv=fp8x2 lse", check::Fill::outlier);
   static constexpr Sm80Config channel = [] {
     Sm80Config c = config_of(DType::e4m3, 32, 80, 32, 64, 2, 1, 2);
-    c.out = DType::bf16, c.k_descale_block = 128, c.v_channel_descales = true, c.scale_in_exp2 = false, c.softcap = true;
+    c.out = DType::bf16, c.k_descale_block = 128, c.v_channel_descales = true, c.scale_in_exp2 = false,
+    c.softcap = true;
     return c;
   }();
   expect_right<channel>(

@@ -328,8 +328,9 @@ TEST(ConfigRules, EachFieldIsHeldToItsRule) {
   for (const auto& [line, device, words, part] : refused)
     EXPECT_NE(config_fault(line, device, words).find(part), std::string::npos)
         << line << " " << words << ": " << config_fault(line, device, words);
-  for (const char* words : {"", " ", "block_n=32", "scale_in_exp2=0", "bounded=1", "block_m=64 block_n=64 warps_m=4 warps_n=1",
-                            "stages=1 q_in_registers=0", "promotion_interval=32"})
+  for (const char* words :
+       {"", " ", "block_n=32", "scale_in_exp2=0", "bounded=1", "block_m=64 block_n=64 warps_m=4 warps_n=1",
+        "stages=1 q_in_registers=0", "promotion_interval=32"})
     EXPECT_EQ(config_fault(f16, "l4", words), "") << words;
   EXPECT_EQ(config_fault(f16, "h100", "programmatic=1"), "");
   // What tests/gpu/shape_test.cpp runs.
@@ -364,7 +365,8 @@ class Compiled : public LabPromises {
 TEST_F(Compiled, AllowedConfigurationsCompile) {
   const std::tuple<const char*, const char*, const char*> allowed[] = {
       {"f16 h8 q512 d64", "l4", "block_m=48 block_n=16 warps_m=3 warps_n=1 stages=1"},
-      {"e4m3 h8 q512 d64 scales=block64 pv=fp8", "l4", "block_m=32 block_n=32 warps_m=2 warps_n=1 promotion_interval=32"},
+      {"e4m3 h8 q512 d64 scales=block64 pv=fp8", "l4",
+       "block_m=32 block_n=32 warps_m=2 warps_n=1 promotion_interval=32"},
       {"f32 h8 q64 d64", "l4", "block_m=24 warps_m=8"},
   };
   for (const auto& [line, device, words] : allowed) {

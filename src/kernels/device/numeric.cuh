@@ -1,6 +1,6 @@
-// Conversions between storage formats and float, fast exp2 and log2: one function for each PTX instruction (PTX ISA, "Data
-// Movement and Conversion Instructions: cvt" and "Floating Point: ex2, lg2"). Each function has a host version with the
-// same results, so that tests can run the kernels on a CPU.
+// Conversions between storage formats and float, fast exp2 and log2: one function for each PTX instruction (PTX ISA,
+// "Data Movement and Conversion Instructions: cvt" and "Floating Point: ex2, lg2"). Each function has a host version
+// with the same results, so that tests can run the kernels on a CPU.
 #pragma once
 
 #include "shared/dtype.h"
@@ -52,8 +52,8 @@ inline unsigned short pack_e5m2x2(float low, float high) {  // sm_89
   return y;
 }
 #else
-// E4M3 bits, moved into f16, are the number times 2^-8, also for subnormals. NaN is the code after the largest number. It
-// alone overflows when multiplied by 36000; infinity * 0 then gives NaN.
+// E4M3 bits, moved into f16, are the number times 2^-8, also for subnormals. NaN is the code after the largest number.
+// It alone overflows when multiplied by 36000; infinity * 0 then gives NaN.
 inline unsigned e4m3x2_to_f16x2(unsigned short x) {
   const unsigned spread = __byte_perm(x, 0, 0x1404);
   const unsigned small = (spread & 0x80008000u) | (spread >> 1 & 0x3f803f80u);

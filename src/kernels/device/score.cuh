@@ -5,10 +5,11 @@
 #include "shared/params.h"
 #include "shared/score_chain.h"
 
-// Score modification by the user. If a translation unit defines the macro RAPT_USER_SCORE before it includes a kernel, then
+// Score modification by the user. If a translation unit defines the macro RAPT_USER_SCORE before it includes a kernel,
+// then
 //     x = RAPT_USER_SCORE(x, batch, head, i, j)
-// is applied between ALiBi and the mask. head: query head; i, j: query and key of the sequence. cfg.scale_in_exp2 must be
-// false.
+// is applied between ALiBi and the mask. head: query head; i, j: query and key of the sequence. cfg.scale_in_exp2 must
+// be false.
 #ifdef RAPT_USER_SCORE
 namespace rapt {
 constexpr bool has_user_score = true;

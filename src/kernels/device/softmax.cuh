@@ -1,5 +1,5 @@
-// Online softmax (Milakov & Gimelshein 2018) on mma C fragments. A lane holds parts of two rows of each m-tile; the four
-// lanes of a quad hold a row. Device only.
+// Online softmax (Milakov & Gimelshein 2018) on mma C fragments. A lane holds parts of two rows of each m-tile; the
+// four lanes of a quad hold a row. Device only.
 #pragma once
 
 #include "numeric.cuh"
@@ -29,11 +29,11 @@ inline unsigned pack2(float low, float high) {
 
 // row_sum = sum of exp2((x - row_max) * scale_log2). If scale_in_exp2, x are raw products and scale_log2 =
 // scale * log2(e). Otherwise x are natural logits and scale_log2 = log2(e).
-// row_max follows the running maximum lazily. Any value near the maximum gives the same quotient, so row_max changes only
-// when the maximum exceeds it by 2^rescale_threshold. This avoids most rescalings of O (an idea of FlashAttention-4).
-// Each row decides on its own; the warp only votes on whether any row changes.
-// Weights are multiplied by 2^log2_p_scale: E4M3 holds up to 448 and becomes subnormal below 2^-6.
-// per_row_scale: each row has its own scale_log2.
+// row_max follows the running maximum lazily. Any value near the maximum gives the same quotient, so row_max changes
+// only when the maximum exceeds it by 2^rescale_threshold. This avoids most rescalings of O (an idea of
+// FlashAttention-4). Each row decides on its own; the warp only votes on whether any row changes. Weights are
+// multiplied by 2^log2_p_scale: E4M3 holds up to 448 and becomes subnormal below 2^-6. per_row_scale: each row has its
+// own scale_log2.
 template <bool scale_in_exp2, int m_tiles, bool exact_max, int log2_p_scale = 0, bool per_row_scale = false>
 struct OnlineSoftmax {
   static constexpr float rescale_threshold = exact_max ? 0.0f : 8.0f;  // log2; weights stay below 2^8, f16 holds 65504
@@ -53,16 +53,19 @@ struct OnlineSoftmax {
       }
   }
 
-  float row_scale_log2(int mt, int half) const { return scale_in_exp2 ? row_scale[per_row_scale ? mt : 0][per_row_scale ? half : 0] : log2_e; }
+  float row_scale_log2(int mt, int half) const {
+    return scale_in_exp2 ? row_scale[per_row_scale ? mt : 0][per_row_scale ? half : 0] : log2_e;
+  }
 
-  // If |row_max * scale_log2| >= 2^12, the rounding of this product makes exp2(s * c - m * c) inexact: the weight of the
-  // maximum would no longer round to 1. Such a row computes (s - m) * c instead.
+  // If |row_max * scale_log2| >= 2^12, the rounding of this product makes exp2(s * c - m * c) inexact: the weight of
+  // the maximum would no longer round to 1. Such a row computes (s - m) * c instead.
   static bool needs_safe_exp(float m, float scale_log2) { return !scale_in_exp2 || fabsf(m * scale_log2) >= 4096.0f; }
 
-  // exp2((a - b) * scale_log2), where b is the new row_max. Unless the row needs the safe form, both products are rounded
-  // as in exponentiate(), so that they cancel exactly.
+  // exp2((a - b) * scale_log2), where b is the new row_max. Unless the row needs the safe form, both products are
+  // rounded as in exponentiate(), so that they cancel exactly.
   static float rescale_factor(float a, float b, float scale_log2) {
-    return exp2_approx(needs_safe_exp(b, scale_log2) ? (a - b) * scale_log2 : __fadd_rn(__fmul_rn(a, scale_log2), -__fmul_rn(b, scale_log2)));
+    return exp2_approx(needs_safe_exp(b, scale_log2) ? (a - b) * scale_log2
+                                                     : __fadd_rn(__fmul_rn(a, scale_log2), -__fmul_rn(b, scale_log2)));
   }
 
   // A row_max m as a natural logit.
@@ -81,7 +84,8 @@ struct OnlineSoftmax {
 #pragma unroll
         for (int n = 1; n < n_tiles; ++n) x = fmaxf(x, fmaxf(s[mt][n][2 * half], s[mt][n][2 * half + 1]));
         tile_max[mt][half] = x;
-        any_update = any_update | exceeds_threshold(x, row_max[mt][half], row_scale_log2(mt, half));  // bitwise or: no branch
+        any_update =
+            any_update | exceeds_threshold(x, row_max[mt][half], row_scale_log2(mt, half));  // bitwise or: no branch
       }
     if (__any_sync(~0u, any_update)) update_row_max(tile_max, o);
     exponentiate(s);
@@ -113,7 +117,8 @@ struct OnlineSoftmax {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float m = row_max[mt][half];
-        const float factor = m == old_max[mt][half] ? 1.0f : rescale_factor(old_max[mt][half], m, row_scale_log2(mt, half));
+        const float factor =
+            m == old_max[mt][half] ? 1.0f : rescale_factor(old_max[mt][half], m, row_scale_log2(mt, half));
         row_sum[mt][half] *= factor;
 #pragma unroll
         for (int n = 0; n < v_tiles; ++n) o[mt][n][2 * half] *= factor, o[mt][n][2 * half + 1] *= factor;
@@ -128,7 +133,8 @@ struct OnlineSoftmax {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float m = row_max[mt][half], scale_log2 = row_scale_log2(mt, half);
-        const float back = needs_safe_exp(m, scale_log2) ? 0.0f : __fmul_rn(m, scale_log2);  // -inf needs the safe form, too
+        const float back =
+            needs_safe_exp(m, scale_log2) ? 0.0f : __fmul_rn(m, scale_log2);  // -inf needs the safe form, too
         const float shift = log2_p_scale == 0 ? -back : log2_p_scale - back;
         float even = 0.0f, odd = 0.0f;  // two independent chains of additions
 #pragma unroll
@@ -147,7 +153,8 @@ struct OnlineSoftmax {
     for (int mt = 0; mt < m_tiles; ++mt)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float m = row_max[mt][i / 2], shift = needs_safe_exp(m, row_scale_log2(mt, i / 2)) & m != minus_infinity ? m : 0.0f;
+        const float m = row_max[mt][i / 2],
+                    shift = needs_safe_exp(m, row_scale_log2(mt, i / 2)) & m != minus_infinity ? m : 0.0f;
 #pragma unroll
         for (int n = 0; n < n_tiles; ++n) s[mt][n][i] -= shift;
       }

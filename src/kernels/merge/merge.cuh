@@ -1,6 +1,6 @@
 // merge: combines partial results (out, lse) of the same queries over disjoint keys, with the same arithmetic as
-// src/operations/merge.cpp on the CPU: in the given order, in double, skipping empty parts (lse = -inf). One warp per row.
-// Host half: merge_gpu.cpp.
+// src/operations/merge.cpp on the CPU: in the given order, in double, skipping empty parts (lse = -inf). One warp per
+// row. Host half: merge_gpu.cpp.
 #pragma once
 
 #include "device/numeric.cuh"
@@ -86,7 +86,7 @@ inline void merge_states(const MergeParams& p) {
   const index_t rows = p.batch * p.heads * p.rows, step = index_t{gridDim.x} * cfg.warps;
   for (index_t r = index_t{blockIdx.x} * cfg.warps + warp; r < rows; r += step) {
     const merging::Row row{r / p.rows / p.heads, r / p.rows % p.heads, r % p.rows};
-    merging::merge_row<cfg.out>(p, row, merge_shared + warp * MergeParams::most_parts);
+    merging::merge_row<cfg.out>(p, row, merge_shared + warp * MergeParams::max_parts);
   }
 }
 

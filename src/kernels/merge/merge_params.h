@@ -22,20 +22,20 @@ struct MergeConfig {
 };
 
 struct MergeParams {
-  static constexpr int most_parts = 48;  // every driver allows 4 KB of kernel parameters
+  static constexpr int max_parts = 48;  // every driver allows 4 KB of kernel parameters
 
   TensorRef out, lse;  // lse may be absent
   const float* sinks = nullptr;
   index_t sinks_head = 0;
   index_t batch = 0, heads = 0, rows = 0, channels = 0;
   int count = 0;
-  MergePart parts[most_parts] = {};
+  MergePart parts[max_parts] = {};
 };
 static_assert(sizeof(MergeParams) <= 4096);
 
 // Dynamic shared memory: the weights of each warp's row.
 constexpr int merge_smem_bytes(const MergeConfig& c) {
-  return c.warps * MergeParams::most_parts * static_cast<int>(sizeof(double));
+  return c.warps * MergeParams::max_parts * static_cast<int>(sizeof(double));
 }
 
 }  // namespace rapt

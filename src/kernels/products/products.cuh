@@ -1,5 +1,6 @@
 // rapt_qk and rapt_gemm on GPUs: C = A * B^T. SimtGemm takes every dtype and stride. Fp8MmaGemm takes FP8 rows that are
-// contiguous and 16-byte aligned, and uses FP8 mma (sm_89 and newer). Both accumulate in f32. Host half: products_gpu.cpp.
+// contiguous and 16-byte aligned, and uses FP8 mma (sm_89 and newer). Both accumulate in f32. Host half:
+// products_gpu.cpp.
 #pragma once
 
 #include "device/numeric.cuh"
@@ -78,8 +79,8 @@ struct SimtGemm {
   SimtGemm(const ProductParams& params, index_t index, char* shared)
       : p(params), tile(p, cfg, index), a(reinterpret_cast<float*>(shared)), b(a + pitch_a * cfg.block_k) {}
 
-  // Loads rows [first, first + rows) of one operand from depth d on; zeros beyond its end. Neighbouring threads read along
-  // the dimension with the smaller stride.
+  // Loads rows [first, first + rows) of one operand from depth d on; zeros beyond its end. Neighbouring threads read
+  // along the dimension with the smaller stride.
   template <DType dtype, int rows>
   void load(float* to, const TensorRef& from, index_t h, index_t first, index_t count, index_t d) const {
     const bool rows_contiguous = from.row * from.row < from.column * from.column;
@@ -87,7 +88,8 @@ struct SimtGemm {
 #pragma unroll
     for (int n = 0; n < rows * cfg.block_k; n += cfg.threads()) {
       const int at = n + thread;
-      const int row = rows_contiguous ? at % rows : at / cfg.block_k, column = rows_contiguous ? at / rows : at % cfg.block_k;
+      const int row = rows_contiguous ? at % rows : at / cfg.block_k,
+                column = rows_contiguous ? at / rows : at % cfg.block_k;
       const bool inside = first + row < count && d + column < p.depth;
       to[column * (rows + 4) + row] =
           inside ? load_element<dtype>(from.data, start + row * from.row + column * from.column) : 0.0f;

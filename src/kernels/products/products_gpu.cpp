@@ -1,4 +1,5 @@
-// rapt_qk and rapt_gemm on GPUs, host half: chooses the kernel and its tiles, describes the launch. Kernels: products.cuh.
+// rapt_qk and rapt_gemm on GPUs, host half: chooses the kernel and its tiles, describes the launch. Kernels:
+// products.cuh.
 #include "kernels/products/products_gpu.h"
 
 #include <algorithm>
@@ -18,9 +19,9 @@ bool copies_by_16(const TensorRef& t) {
 int arch_for(const Device& device) { return device.arch.empty() ? device.sm : arch_number(device.arch); }
 
 bool fits_tensor_cores(const ProductParams& p, int arch) {
-  constexpr index_t most_depth = index_t{1} << 30;  // k blocks are counted in int
-  return arch >= 89 && is_tensor_core_fp8(p.a.dtype) && is_tensor_core_fp8(p.b.dtype) && p.depth % 16 == 0 && p.depth <= most_depth &&
-         copies_by_16(p.a) && copies_by_16(p.b);
+  constexpr index_t max_depth = index_t{1} << 30;  // k blocks are counted in int
+  return arch >= 89 && is_tensor_core_fp8(p.a.dtype) && is_tensor_core_fp8(p.b.dtype) && p.depth % 16 == 0 &&
+         p.depth <= max_depth && copies_by_16(p.a) && copies_by_16(p.b);
 }
 
 constexpr ConfigField config_fields[] = {

@@ -1,5 +1,5 @@
-// cp.async from global to shared memory (PTX ISA 9.0, section 9.7.9.25.3), loads and stores of shared memory, griddepcontrol.
-// Device only.
+// cp.async from global to shared memory (PTX ISA 9.0, section 9.7.9.25.3), loads and stores of shared memory,
+// griddepcontrol. Device only.
 #pragma once
 
 namespace rapt {
@@ -21,8 +21,8 @@ inline void cp_async_16(unsigned to, const void* from, bool inside) {
 
 inline void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Waits until at most n of this thread's groups are pending. The instruction needs a literal, so n must become a constant
-// after unrolling.
+// Waits until at most n of this thread's groups are pending. The instruction needs a literal, so n must become a
+// constant after unrolling.
 template <int most = 7>
 inline void cp_async_wait_group(int n) {
   if (n >= most)
@@ -70,8 +70,8 @@ inline void store_shared_16(unsigned address, const Bytes16& x) {
                : "memory");
 }
 
-// Programmatic dependent launch (PTX ISA 9.0, section 9.7.13.13), sm_90 and newer. wait: until the preceding kernels have
-// finished and their writes are visible. launch_dependents: lets CTAs of the next kernel start.
+// Programmatic dependent launch (PTX ISA 9.0, section 9.7.13.13), sm_90 and newer. wait: until the preceding kernels
+// have finished and their writes are visible. launch_dependents: lets CTAs of the next kernel start.
 template <bool programmatic>
 inline void griddepcontrol_wait() {
   if constexpr (programmatic) asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -52,8 +52,8 @@ inline void mma_m16n8k16_f16(unsigned (&d)[2], const unsigned (&a)[4], unsigned 
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// d += a * b, k = 32, FP8, accumulated in f32 (sm_89 and newer). Ada's tensor cores truncate the sum to about 13 fraction
-// bits. On sm_90 and sm_100 the compiler emits f16 mma with f32 accumulation instead.
+// d += a * b, k = 32, FP8, accumulated in f32 (sm_89 and newer). Ada's tensor cores truncate the sum to about 13
+// fraction bits. On sm_90 and sm_100 the compiler emits f16 mma with f32 accumulation instead.
 template <DType a_type, DType b_type>
 inline void mma_m16n8k32(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
   static_assert(is_tensor_core_fp8(a_type) && is_tensor_core_fp8(b_type), "mma m16n8k32 multiplies e4m3 or e5m2");

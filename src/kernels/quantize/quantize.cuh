@@ -12,8 +12,8 @@ namespace quantizing {
 
 // ---- encode
 
-// Replaces NaN among four FP8 values by nan_code, since GPUs differ in the sign and payload of NaN. Conversion saturates,
-// so that only NaN is above the largest number.
+// Replaces NaN among four FP8 values by nan_code, since GPUs differ in the sign and payload of NaN. Conversion
+// saturates, so that only NaN is above the largest number.
 template <DType output>
 constexpr unsigned canonical_nan(unsigned codes) {
   constexpr unsigned up = output == DType::e4m3 ? 0x01010101u : 0x04040404u;  // the carry of a NaN reaches the sign bit
@@ -48,8 +48,8 @@ inline void store_chunk(const QuantizeParams& p, unsigned char* row, int column,
   }
 }
 
-// Inverse descales of the thread's chunks: one for the tile, or one for each row. Either read (descales_ready), or computed
-// from amax; then one thread writes each descale.
+// Inverse descales of the thread's chunks: one for the tile, or one for each row. Either read (descales_ready), or
+// computed from amax; then one thread writes each descale.
 template <QuantizeConfig cfg>
 class Descales {
  public:
@@ -79,13 +79,15 @@ class Descales {
     }
   }
 
-  void compute_tile_descale(const QuantizeParams& p, const QuantizeTile& tile, const Chunks<cfg>& chunks, unsigned* shared) {
+  void compute_tile_descale(const QuantizeParams& p, const QuantizeTile& tile, const Chunks<cfg>& chunks,
+                            unsigned* shared) {
     const float descale = descale_of(block_largest<cfg>(largest_of_chunks<cfg>(chunks), shared), cfg.output);
     if (thread() == 0) *p.descale_at(tile.b, tile.h, descale_position(p, tile.rows, tile.first), 0) = descale;
     inverses[0] = inverse_of(descale);
   }
 
-  void compute_row_descales(const QuantizeParams& p, const QuantizeTile& tile, const Chunks<cfg>& chunks, unsigned* shared) {
+  void compute_row_descales(const QuantizeParams& p, const QuantizeTile& tile, const Chunks<cfg>& chunks,
+                            unsigned* shared) {
     unsigned largest[count];
     reduce_rows(chunks, shared, largest);
     const auto place = [&](int i) {
@@ -179,7 +181,7 @@ inline void encode(const QuantizeParams& p, unsigned* shared) {
 // amax of each channel: reduced in registers, then in shared memory (if it fits), then in the descales.
 template <QuantizeConfig cfg>
 inline void channel_amax(const QuantizeParams& p, const QuantizeTile& tile, unsigned* shared) {
-  constexpr bool in_shared = cfg.dim <= QuantizeConfig::most_shared_channels;
+  constexpr bool in_shared = cfg.dim <= QuantizeConfig::max_shared_channels;
   const auto place = [&](int channel) {
     return in_shared ? shared + channel : reinterpret_cast<unsigned*>(p.descale_at(tile.b, tile.h, 0, channel));
   };

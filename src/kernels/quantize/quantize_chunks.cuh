@@ -1,5 +1,5 @@
-// Chunks of 8 channels for quantize.cuh: load, rotate, subtract the mean, keep in registers if they fit; and their amax.
-// Device only.
+// Chunks of 8 channels for quantize.cuh: load, rotate, subtract the mean, keep in registers if they fit; and their
+// amax. Device only.
 #pragma once
 
 #include "device/numeric.cuh"
@@ -26,7 +26,7 @@ constexpr bool is_channel(int column, int i) {
   return (cfg.dim > 0 && cfg.dim % chunk == 0) || column * chunk + i < cfg.dim;
 }
 
-// What belongs to a chunk's channels in one head: signs of the rotation, means, descales.
+// Parameters of a chunk's channels in one head: signs of the rotation, means, inverse descales.
 template <QuantizeConfig cfg>
 struct ChannelParams {
   unsigned negative = 0;  // bit i: sign of channel i is flipped
@@ -81,8 +81,8 @@ inline void widen_chunk(const Stored<cfg>& x, float (&y)[chunk]) {
   }
 }
 
-// hadamard::transform: first the rounds within the chunk, then the rounds between lanes, by shuffles. The upper lane of a
-// pair keeps the difference.
+// hadamard::transform: first the rounds within the chunk, then the rounds between lanes, by shuffles. The upper lane of
+// a pair keeps the difference.
 template <QuantizeConfig cfg>
 inline void rotate_chunk(const ChannelParams<cfg>& column, float (&y)[chunk]) {
   constexpr int group = cfg.hadamard_group(), within = group < chunk ? group : chunk;
@@ -107,8 +107,8 @@ inline void load_values(const Stored<cfg>& x, const ChannelParams<cfg>& column, 
 
 inline unsigned max_of(unsigned a, unsigned b) { return a > b ? a : b; }
 
-// The largest finite magnitude as bits. fmaxf ignores NaN. If the result is infinity (rare), infinities are filtered out
-// one by one.
+// The largest finite magnitude as bits. fmaxf ignores NaN. If the result is infinity (rare), infinities are filtered
+// out one by one.
 inline unsigned largest_magnitude(const float (&y)[chunk]) {
   float most = 0.0f;
   for (int i = 0; i < chunk; ++i) most = fmaxf(most, fabsf(y[i]));
@@ -231,8 +231,8 @@ class Chunks {
 
 constexpr int unroll_count(const QuantizeConfig& cfg) { return cfg.in_registers() ? cfg.chunks_per_thread() : 1; }
 
-// Maximum over all threads of the CTA, returned to all. `shared`: one word per warp. The caller needs a barrier before it
-// reuses `shared`.
+// Maximum over all threads of the CTA, returned to all. `shared`: one word per warp. The caller needs a barrier before
+// it reuses `shared`.
 template <QuantizeConfig cfg>
 inline unsigned block_largest(unsigned largest, unsigned* shared) {
   largest = __reduce_max_sync(0xffffffffu, largest);

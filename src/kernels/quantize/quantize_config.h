@@ -29,9 +29,9 @@ struct QuantizeConfig {
 
   constexpr bool operator==(const QuantizeConfig&) const = default;
 
-  // A thread processes chunks of 8 channels of a row. Consecutive chunks of a tile go to consecutive threads. A row without
-  // channels (dim = 0) has one empty chunk.
-  static constexpr int chunk = 8, max_register_words = 32, most_threads = 512, most_shared_channels = 8192;
+  // A thread processes chunks of 8 channels of a row. Consecutive chunks of a tile go to consecutive threads. A row
+  // without channels (dim = 0) has one empty chunk.
+  static constexpr int chunk = 8, max_register_words = 32, max_threads = 512, max_shared_channels = 8192;
   constexpr bool transformed() const { return hadamard || smooth; }
   constexpr int chunks() const { return dim == 0 ? 1 : (dim + chunk - 1) / chunk; }
   constexpr int hadamard_group() const { return hadamard ? hadamard::group_of(dim) : 1; }
@@ -48,16 +48,16 @@ struct QuantizeConfig {
   constexpr int threads() const {
     if (step == QuantizeStep::mean) return mean_chunks() * quantizing::mean_lanes;
     if (step == QuantizeStep::clear || step == QuantizeStep::finish) return 128;
-    if (step == QuantizeStep::select && group != ScaleKind::token) return most_threads;
+    if (step == QuantizeStep::select && group != ScaleKind::token) return max_threads;
     const index_t work = step == QuantizeStep::select ? chunks() : (index_t{rows()} * chunks() + 3) / 4;
     const int least = row_aligned_threads();
     const index_t wanted = (work + least - 1) / least * least;
-    return static_cast<int>(clamped(wanted <= most_threads ? wanted : (work + 31) / 32 * 32, 32, most_threads));
+    return static_cast<int>(clamped(wanted <= max_threads ? wanted : (work + 31) / 32 * 32, 32, max_threads));
   }
   // The smallest multiple of 32 threads that holds whole rows of chunks.
   constexpr int row_aligned_threads() const {
     int threads = 32;
-    while (threads % chunks() != 0 && threads < most_threads) threads += 32;
+    while (threads % chunks() != 0 && threads < max_threads) threads += 32;
     return threads % chunks() == 0 ? threads : 32;
   }
   // encode: all rows of a tile share one descale. Long rows have a tile of their own.
@@ -96,7 +96,7 @@ struct QuantizeConfig {
     switch (step) {
       case QuantizeStep::mean: return threads() * 4;  // a sum and a count of 8 bytes each
       case QuantizeStep::select: return 2 * (quantizing::digits + 16) + 8;
-      case QuantizeStep::amax: return by_channel() && dim <= most_shared_channels ? dim : 32;
+      case QuantizeStep::amax: return by_channel() && dim <= max_shared_channels ? dim : 32;
       case QuantizeStep::encode: return !one_descale() && rows() > 32 ? rows() : 32;
       default: return 0;
     }
@@ -133,12 +133,12 @@ struct QuantizeGrid {
   index_t x = 1, y = 1, z = 1;
 };
 constexpr QuantizeGrid quantize_grid(const QuantizeParams& p, const QuantizeConfig& c) {
-  constexpr index_t most_x = 0x7fffffff, most_yz = 0xffff;
+  constexpr index_t max_x = 0x7fffffff, max_yz = 0xffff;
   if (c.step == QuantizeStep::amax || c.step == QuantizeStep::encode)
-    return {clamped(quantize_tiles(p, c), 1, most_x), clamped(p.heads, 1, most_yz), clamped(p.batch, 1, most_yz)};
+    return {clamped(quantize_tiles(p, c), 1, max_x), clamped(p.heads, 1, max_yz), clamped(p.batch, 1, max_yz)};
   const bool threads = c.step == QuantizeStep::clear || c.step == QuantizeStep::finish;
   const index_t items = quantize_work_items(p, c);
-  return {clamped(threads ? (items + c.threads() - 1) / c.threads() : items, 1, most_x), 1, 1};
+  return {clamped(threads ? (items + c.threads() - 1) / c.threads() : items, 1, max_x), 1, 1};
 }
 
 }  // namespace rapt

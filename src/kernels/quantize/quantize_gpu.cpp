@@ -1,4 +1,5 @@
-// Quantisation, host half: the kernels of a call, their translation units and launches. The kernels are in quantize.cuh.
+// Quantisation, host half: the kernels of a call, their translation units and launches. The kernels are in
+// quantize.cuh.
 #include "kernels/quantize/quantize_gpu.h"
 
 #include <algorithm>
@@ -73,10 +74,10 @@ QuantizeConfig config_of(const QuantizeParams& p, QuantizeStep step) {
 }  // namespace
 
 std::vector<QuantizeConfig> quantize_configs(const QuantizeParams& p) {
-  constexpr index_t most_channels = index_t{1} << 24;  // chunks of a tile are counted in int
-  constexpr index_t most_rows = index_t{1} << 36;      // a thread counts its rows in unsigned
-  if (p.dim > most_channels) unsupported("input: dim = ", p.dim, ": a GPU quantises at most 2^24 channels of a head");
-  if (p.mean != nullptr && p.seqlen > most_rows)
+  constexpr index_t max_channels = index_t{1} << 24;  // chunks of a tile are counted in int
+  constexpr index_t max_rows = index_t{1} << 36;      // a thread counts its rows in unsigned
+  if (p.dim > max_channels) unsupported("input: dim = ", p.dim, ": a GPU quantises at most 2^24 channels of a head");
+  if (p.mean != nullptr && p.seqlen > max_rows)
     unsupported("input: seqlen = ", p.seqlen, ": a GPU finds means of at most 2^36 rows");
   std::vector<QuantizeStep> steps;
   if (p.mean != nullptr) steps.push_back(QuantizeStep::mean);

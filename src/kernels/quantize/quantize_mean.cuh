@@ -14,8 +14,9 @@ inline void mean_of_slab(const QuantizeParams& p, index_t b, index_t h, int slab
   ChannelParams<cfg> params_of_column;
   params_of_column.load(p, b, h, column);
   double sum[chunk] = {};
-  unsigned count[chunk] = {};                                                   // at most 2^36 / 32 rows
-  constexpr int rows_in_flight = (cfg.threads() > 512 ? 32 : 64) / sizeof(Stored<cfg>);  // many loads in flight, since there are few CTAs
+  unsigned count[chunk] = {};  // at most 2^36 / 32 rows
+  constexpr int rows_in_flight =
+      (cfg.threads() > 512 ? 32 : 64) / sizeof(Stored<cfg>);  // many loads in flight, since there are few CTAs
   for (index_t first = lane; first - lane < rows.count; first += rows_in_flight * mean_lanes) {
     const auto live = [&](int a) { return first + a * mean_lanes < rows.count && column < cfg.chunks(); };
     Stored<cfg> stored[rows_in_flight];

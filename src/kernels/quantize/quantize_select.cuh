@@ -71,7 +71,8 @@ inline void count_group(const QuantizeParams& p, const SelectGroup& group, unsig
       ChannelParams<cfg> params_of_column;
       params_of_column.load(p, b, h, column);
       float y[chunk];
-      load_values<cfg>(load_chunk<cfg>(p, input_row<cfg>(p, b, h, rows.first + row), column, live), params_of_column, y);
+      load_values<cfg>(load_chunk<cfg>(p, input_row<cfg>(p, b, h, rows.first + row), column, live), params_of_column,
+                       y);
       if (!live) continue;
       for (int i = 0; i < chunk; ++i) {
         const bool wanted = cfg.by_channel() ? column * chunk + i == group.channel : is_channel<cfg>(column, i);

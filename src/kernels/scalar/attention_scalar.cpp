@@ -57,7 +57,8 @@ KernelConfig configure(const Problem& p, const Device&) {
   a.key_mean = p.smooth_k;
   const bool fp8 = is_fp8(p.q) || is_fp8(p.k) || is_fp8(p.v);
   const bool plain = !fp8 && !a.softcap && !p.bias.present() && !a.alibi && !a.mask;
-  a.min_blocks = plain && a.head_dim_v <= 128 ? 2 : 1;  // with 2 a thread has 128 registers, too few for the other cases
+  a.min_blocks =
+      plain && a.head_dim_v <= 128 ? 2 : 1;  // with 2 a thread has 128 registers, too few for the other cases
   return {config_table, a};
 }
 

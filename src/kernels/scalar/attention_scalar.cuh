@@ -1,7 +1,7 @@
 // attention_scalar, device half: every legal problem on every GPU, in f32 without tensor cores. A warp owns a few query
 // rows. Tiles of 32 keys pass through shared memory. In QK^T each lane has one key; in PV each lane has some channels.
-// Online softmax (Milakov & Gimelshein 2018) as defined in docs/semantics.md. Any strides, sizes and contents. Host half:
-// attention_scalar.cpp. Also runs on a CPU (lab/emulation).
+// Online softmax (Milakov & Gimelshein 2018) as defined in docs/semantics.md. Any strides, sizes and contents. Host
+// half: attention_scalar.cpp. Also runs on a CPU (lab/emulation).
 #pragma once
 
 #include "device/numeric.cuh"
@@ -37,8 +37,8 @@ struct ExactTanh {
 
 inline float round_to_e4m3(float x) { return e4m3_to_f32(static_cast<unsigned char>(pack_e4m3x2(x, 0.0f))); }
 
-// Rounds a weight in [0, 1], scaled by 256, to one E4M3 number, or to the sum of two: the second holds the rounding error
-// of the first.
+// Rounds a weight in [0, 1], scaled by 256, to one E4M3 number, or to the sum of two: the second holds the rounding
+// error of the first.
 template <int terms>
 inline float round_to_e4m3_terms(float w) {
   constexpr float headroom = 256.0f;
@@ -99,8 +99,8 @@ inline WorkTile work_tile(const AttentionParams& p, index_t item) {
   return t;
 }
 
-// The part of a tensor to copy to shared memory: from first_row and first_column on, in one sequence and head. `rows` and
-// `columns` of it exist.
+// The part of a tensor to copy to shared memory: from first_row and first_column on, in one sequence and head. `rows`
+// and `columns` of it exist.
 struct TileSource {
   index_t batch, head, first_packed, first_row, first_column, rows, columns;
 };
@@ -108,8 +108,8 @@ struct TileSource {
 // Copies it to shared memory as descaled floats, at row * row_pitch + column * column_pitch. Missing elements become 0.
 // Used for Q, K and V, whose rows are addressed in the same way.
 template <DType dtype, int rows, int columns, int threads>
-inline void copy_tile(const TensorRef& t, const ScaleRef& scale, const TileSource& source, int row_pitch, int column_pitch,
-                  float* to) {
+inline void copy_tile(const TensorRef& t, const ScaleRef& scale, const TileSource& source, int row_pitch,
+                      int column_pitch, float* to) {
   for (int e = static_cast<int>(threadIdx.x); e < rows * columns; e += threads) {
     const int row = e / columns, column = e % columns;
     float x = 0.0f;
@@ -135,15 +135,15 @@ struct Cta {
   const AttentionParams& p;
   const WorkTile& tile;
   float* const q;        // [head_dim][q_pitch]
-  float* const p_smem;  // [block_n][rows], of this warp
-  float* const kv_smem;     // a tile of K, later of V
+  float* const p_smem;   // [block_n][rows], of this warp
+  float* const kv_smem;  // a tile of K, later of V
   const int lane, warp;
   const index_t head_k;
 
   index_t row[rows];  // query index
   KeyRange visible[rows];
   float row_max[rows], o[rows][channels];
-  float row_sum[rows];           // of this lane's keys only
+  float row_sum[rows];               // of this lane's keys only
   unsigned visible_keys[rows] = {};  // bit j: the row sees key j of the tile
   float rescale[rows] = {};
   float mean_logit[rows] = {};  // scale * q . k_mean (smooth_k)
@@ -193,28 +193,28 @@ struct Cta {
   }
 
   void load_q(index_t first_column) {
-    const TileSource source{tile.batch,   tile.head, tile.sequence.first_q,    tile.first_row,
-                    first_column, tile.used_rows, p.head_dim - first_column};
+    const TileSource source{tile.batch,   tile.head,      tile.sequence.first_q,    tile.first_row,
+                            first_column, tile.used_rows, p.head_dim - first_column};
     copy_tile<cfg.q, cfg.block_m, cfg.head_dim, cfg.threads()>(p.q, p.q_scale, source, 1, layout.q_pitch, q);
   }
   void load_k(index_t first, index_t first_column) {
     const TileSource source{tile.batch,
-                    head_k,
-                    tile.sequence.first_k,
-                    first,
-                    first_column,
-                    tile.sequence.seqlen_k - first,
-                    p.head_dim - first_column};
+                            head_k,
+                            tile.sequence.first_k,
+                            first,
+                            first_column,
+                            tile.sequence.seqlen_k - first,
+                            p.head_dim - first_column};
     copy_tile<cfg.k, cfg.block_n, cfg.head_dim, cfg.threads()>(p.k, p.k_scale, source, layout.k_pitch, 1, kv_smem);
   }
   void load_v(index_t first) {
     const TileSource source{tile.batch,
-                    head_k,
-                    tile.sequence.first_k,
-                    first,
-                    tile.first_channel,
-                    tile.sequence.seqlen_k - first,
-                    p.head_dim_v - tile.first_channel};
+                            head_k,
+                            tile.sequence.first_k,
+                            first,
+                            tile.first_channel,
+                            tile.sequence.seqlen_k - first,
+                            p.head_dim_v - tile.first_channel};
     copy_tile<cfg.v, cfg.block_n, cfg.head_dim_v, cfg.threads()>(p.v, p.v_scale, source, cfg.head_dim_v, 1, kv_smem);
   }
 
@@ -259,7 +259,8 @@ struct Cta {
     for (int r = 0; r < rows; ++r) {
       float x = minus_infinity;
       if (j >= visible[r].begin && j < visible[r].end)
-        x = RowScoreChain<cfg, ExactTanh>(p, p.scale, mean_logit[r], tile.sequence.offset, tile.batch, tile.head, row[r])
+        x = RowScoreChain<cfg, ExactTanh>(p, p.scale, mean_logit[r], tile.sequence.offset, tile.batch, tile.head,
+                                          row[r])
                 .logit(dot[r], j);
       visible_keys[r] = __ballot_sync(all_lanes, x != minus_infinity);
       weight.x[r] = 0.0f;

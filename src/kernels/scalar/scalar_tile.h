@@ -10,9 +10,9 @@ namespace rapt {
 // Shared memory of a CTA in floats: Q [head_dim][block_m, padded]; P [block_m / rows][block_n][rows]; then K [block_n]
 // [head_dim + 1] and V [block_n][head_dim_v] in the same place.
 struct ScalarTile {
-  int rows;     // query rows per warp
-  int q_pitch;  // 4 floats of padding: 16-byte alignment, no bank conflicts
-  int k_pitch;  // odd: lanes read different keys without bank conflicts
+  int rows;                     // query rows per warp
+  int q_pitch;                  // 4 floats of padding: 16-byte alignment, no bank conflicts
+  int k_pitch;                  // odd: lanes read different keys without bank conflicts
   int p_smem, kv_smem, floats;  // offsets of P and of K or V; total
 
   constexpr explicit ScalarTile(const ScalarConfig& c)

@@ -1,5 +1,5 @@
-// DType, and the scalar conversions between storage formats and float. Shared by host code and kernels. Includes nothing
-// outside shared/.
+// DType, and the scalar conversions between storage formats and float. Shared by host code and kernels. Includes
+// nothing outside shared/.
 #pragma once
 
 namespace rapt {
@@ -49,8 +49,8 @@ namespace detail {
 constexpr unsigned bits_of(float x) { return __builtin_bit_cast(unsigned, x); }
 constexpr float float_of(unsigned bits) { return __builtin_bit_cast(float, bits); }
 
-// Converts a small binary float with IEEE-like subnormals to float, exactly. Special: the meaning of the largest exponent:
-// inf and NaN (ieee), or numbers and one NaN pattern (e4m3).
+// Converts a small binary float with IEEE-like subnormals to float, exactly. Special: the meaning of the largest
+// exponent: inf and NaN (ieee), or numbers and one NaN pattern (e4m3).
 enum class Special { ieee, e4m3 };
 
 template <int exponent_bits, int mantissa_bits, Special special>

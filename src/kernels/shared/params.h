@@ -1,5 +1,5 @@
-// AttentionParams: the run-time parameters of one attention call for all kernels: addresses, strides in elements, lengths.
-// Filled by operations/bind.cpp. Compiled by host and device code; includes nothing outside shared/.
+// AttentionParams: the run-time parameters of one attention call for all kernels: addresses, strides in elements,
+// lengths. Filled by operations/bind.cpp. Compiled by host and device code; includes nothing outside shared/.
 #pragma once
 
 #include "dtype.h"

@@ -1,7 +1,7 @@
-// Batched GEMM with B transposed: C[b,h,i,j] = scale * fa(b,h,i) * fb(b,h/g,j) * sum over d of A[b,h,i,d] * B[b,h/g,j,d].
-// ProductParams: the values of one call, filled by src/operations/products.cpp, read by cpu/products.cpp and
-// kernels/products/products.cuh. ProductConfig: the compile-time choices of the GPU kernels. Includes nothing outside
-// shared/.
+// Batched GEMM with B transposed: C[b,h,i,j] = scale * fa(b,h,i) * fb(b,h/g,j) * sum over d of A[b,h,i,d] *
+// B[b,h/g,j,d]. ProductParams: the values of one call, filled by src/operations/products.cpp, read by cpu/products.cpp
+// and kernels/products/products.cuh. ProductConfig: the compile-time choices of the GPU kernels. Includes nothing
+// outside shared/.
 #pragma once
 
 #include "params.h"
@@ -20,7 +20,7 @@ struct FactorRef {
 };
 
 struct ProductParams {
-  TensorRef a, b, out;  // a: [i, d], b: [j, d], out: [i, j]. A dimension of size 1 has stride 0
+  TensorRef a, b, out;                      // a: [i, d], b: [j, d], out: [i, j]. A dimension of size 1 has stride 0
   index_t batch = 1, heads = 1, group = 1;  // group: heads of a for each head of b
   index_t rows_a = 0, rows_b = 0, depth = 0;
   float scale = 1.0f;
@@ -36,9 +36,9 @@ struct ProductConfig {
   bool tensor_cores = false;       // FP8 mma; else f32 FMA
   int block_m = 64, block_n = 64;  // CTA tile: rows of a, rows of b
   int warps_m = 2, warps_n = 4;    // warps along block_m and block_n
-  int block_k = 16;             // depth of a CTA tile in shared memory
+  int block_k = 16;                // depth of a CTA tile in shared memory
   int stages = 1;                  // buffers of such tiles
-  int promotion_interval = 0;                   // 0: off, for a depth of at most product_promotion_interval
+  int promotion_interval = 0;      // 0: off, for a depth of at most product_promotion_interval
   int min_blocks = 1;              // CTAs per SM in __launch_bounds__; limits registers
 
   constexpr int threads() const { return 32 * warps_m * warps_n; }

@@ -1,5 +1,5 @@
-// The order of the operations that turn a product q.k into a logit (docs/semantics.md), for all kernels. Compiled by host
-// and device code; includes nothing outside shared/.
+// The order of the operations that turn a product q.k into a logit (docs/semantics.md), for all kernels. Compiled by
+// host and device code; includes nothing outside shared/.
 #pragma once
 
 namespace rapt {

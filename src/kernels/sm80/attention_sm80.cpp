@@ -128,14 +128,14 @@ Sm80Config tiles(int block_m, int block_n, int warps_m, int warps_n, int stages)
 
 // The properties of problem and device that choose the tiles.
 struct TileTraits {
-  int dim;                    // the larger of head_dim and head_dim_v
-  bool extra_registers;    // a score chain beyond the scale, or f16 accumulation
-  bool bounded;    // each row has its own range of keys
-  bool hopper;     // tiles were measured here; elsewhere they are smaller, to avoid spills
-  bool fp8;        // any FP8 tensor
-  bool fine_grained_scales;     // descales differ within a head
-  bool e4m3_kv;      // k and v E4M3, q f16 or E4M3: the FP8 case with the fewest registers
-  int smem_bytes;  // available to a CTA
+  int dim;                   // the larger of head_dim and head_dim_v
+  bool extra_registers;      // a score chain beyond the scale, or f16 accumulation
+  bool bounded;              // each row has its own range of keys
+  bool hopper;               // tiles were measured here; elsewhere they are smaller, to avoid spills
+  bool fp8;                  // any FP8 tensor
+  bool fine_grained_scales;  // descales differ within a head
+  bool e4m3_kv;              // k and v E4M3, q f16 or E4M3: the FP8 case with the fewest registers
+  int smem_bytes;            // available to a CTA
 };
 
 // FP8 tensors, many rows. block_n is 32 or 64, so that it divides the blocks that share a descale.
@@ -151,7 +151,8 @@ Sm80Config long_fp8_tiles(const TileTraits& d) {
 Sm80Config long_tiles(const TileTraits& d) {
   if (d.fp8) return long_fp8_tiles(d);
   const bool small_smem = d.smem_bytes < 128 << 10;  // Ada and consumer Blackwell
-  if (d.dim <= 64) return d.extra_registers ? tiles(64, 64, 4, 1, 2) : tiles(128, d.bounded || !d.hopper ? 64 : 128, 4, 1, 2);
+  if (d.dim <= 64)
+    return d.extra_registers ? tiles(64, 64, 4, 1, 2) : tiles(128, d.bounded || !d.hopper ? 64 : 128, 4, 1, 2);
   if (d.dim <= 128) {
     if (d.hopper && !d.extra_registers) return tiles(128, 64, 4, 1, 2);
     return tiles(64, small_smem ? 32 : 64, 4, 1, 2);
@@ -170,7 +171,7 @@ Sm80Config medium_tiles(const TileTraits& d) {
 
 // For few rows: a small block_m, and keys split among four warps (split-KV in the CTA) to shorten the loop of each. If
 // there are few keys, one stage holds many of them.
-Sm80Config short_tiles(int dim, bool few_keys, bool fp8) {
+Sm80Config split_kv_tiles(int dim, bool few_keys, bool fp8) {
   Sm80Config a = tiles(32, dim <= 64 ? 64 : dim <= 128 || fp8 ? 32 : 16, 2, 4, 2);
   if (few_keys && dim <= 64) a.block_n = 128, a.stages = 1;
   a.q_in_registers = dim <= 128;
@@ -182,21 +183,21 @@ Sm80Config best_tiles(const Problem& p, const Device& device, const TileTraits& 
   if (p.invariant) return long_tiles(traits);
   const int64_t heads = p.batch * p.heads_q;
   if (4 * heads * div_up(p.seqlen_q, 64) <= 5 * device.sm_count)
-    return short_tiles(traits.dim, p.seqlen_k <= 512 && !traits.fine_grained_scales, traits.fp8);
+    return split_kv_tiles(traits.dim, p.seqlen_k <= 512 && !traits.fine_grained_scales, traits.fp8);
   if (traits.bounded && traits.dim <= 128 && heads * div_up(p.seqlen_q, 128) < 5 * device.sm_count)
     return medium_tiles(traits);
   return long_tiles(traits);
 }
 
 // Shrinks the tiles until they fit into the GPU's shared memory: first fewer stages, then block_n, then block_m.
-void fit(Sm80Config& a, int bytes) {
+void fit_shared_memory(Sm80Config& a, int bytes) {
   const int min_block_n = is_tensor_core_fp8(a.k) || is_tensor_core_fp8(a.v) ? 32 : 16;
   while (smem_bytes(a) > bytes && a.stages > 1) --a.stages;
   while (smem_bytes(a) > bytes && a.block_n % (2 * min_block_n) == 0) a.block_n /= 2;
   while (smem_bytes(a) > bytes && a.warps_m > 1) a.block_m /= 2, a.warps_m /= 2;
 }
 
-void configure_quantised(const Problem& p, const Device& device, Sm80Config& a) {
+void configure_fp8(const Problem& p, const Device& device, Sm80Config& a) {
   a.fp8_qk = is_tensor_core_fp8(p.q) && is_tensor_core_fp8(p.k) && has_fp8_mma(device);
   a.p_terms = p.pv == PvMode::fp8 ? 1 : p.pv == PvMode::fp8x2 ? 2 : 0;
   a.fp8_pv = a.p_terms > 0 && has_fp8_mma(device);
@@ -212,12 +213,12 @@ KernelConfig configure(const Problem& p, const Device& device) {
   const bool bounded = p.causal != Causal::none || p.window.has_value(), scale_in_exp2 = can_scale_in_exp2(p);
   const bool fp8 = is_tensor_core_fp8(p.q) || is_tensor_core_fp8(p.k) || is_tensor_core_fp8(p.v);
   const bool fine_grained_scales = rows_sharing(p.q_scales) + rows_sharing(p.k_scales) + rows_sharing(p.v_scales) > 0 ||
-                      p.v_scales == ScaleKind::channel;
+                                   p.v_scales == ScaleKind::channel;
   const bool e4m3_kv = p.q != DType::bf16 && p.q != DType::e5m2 && p.k == DType::e4m3 && p.v == DType::e4m3;
   const int dim = static_cast<int>(std::max(p.head_dim, p.head_dim_v));
-  Sm80PlanConfig a{best_tiles(
-      p, device,
-      {dim, !scale_in_exp2 || p.acc == AccMode::f16, bounded, device.sm == 90, fp8, fine_grained_scales, e4m3_kv, device.smem_per_block})};
+  Sm80PlanConfig a{best_tiles(p, device,
+                              {dim, !scale_in_exp2 || p.acc == AccMode::f16, bounded, device.sm == 90, fp8,
+                               fine_grained_scales, e4m3_kv, device.smem_per_block})};
   a.q = p.q, a.k = p.k, a.v = p.v, a.out = p.out;
   a.head_dim = static_cast<int>(p.head_dim), a.head_dim_v = static_cast<int>(p.head_dim_v);
   a.scale_in_exp2 = scale_in_exp2;
@@ -225,8 +226,8 @@ KernelConfig configure(const Problem& p, const Device& device) {
   a.bounded = bounded;
   a.programmatic = a.warps_n > 1 && arch_number(device.arch) >= 90;
   a.f16_accumulate = p.acc == AccMode::f16;
-  if (fp8) configure_quantised(p, device, a);
-  fit(a, device.smem_per_block);
+  if (fp8) configure_fp8(p, device, a);
+  fit_shared_memory(a, device.smem_per_block);
   a.l2_kv_bytes = device.l2_bytes / 2;
   return {config_table, a};
 }
@@ -243,7 +244,7 @@ KernelUnit unit(const KernelConfig& config) {
 void check_tiles(const Sm80Config& c) {
   const Sm80Layout layout(c);
   require_multiple("block_m", c.block_m, 16 * c.warps_m);  // a warp has whole m16 tiles
-  const int mma_k = c.fp8_pv ? 32 : 16;              // k of the PV mma
+  const int mma_k = c.fp8_pv ? 32 : 16;                    // k of the PV mma
   require_multiple("block_n", c.block_n, layout.widens_k ? 32 : mma_k);
   for (const int sharing : {c.k_descale_block, c.v_descale_block})
     if (sharing > 1 && sharing % c.block_n != 0)
@@ -263,11 +264,13 @@ void check_config(const ConfigChange& change) {
   require_range("stages", c.stages, 1, 16);
   require_range("min_blocks", c.min_blocks, 1, 32);
   require_range("promotion_interval", c.promotion_interval, 0, 1 << 20);
-  if (c.scale_in_exp2 && !chosen.scale_in_exp2) bad_config("scale_in_exp2", 1, "this problem's scores pass through more than a scale");
+  if (c.scale_in_exp2 && !chosen.scale_in_exp2)
+    bad_config("scale_in_exp2", 1, "this problem's scores pass through more than a scale");
   if (!c.bounded && chosen.bounded) bad_config("bounded", 0, "this problem is causal or has a window");
   const int arch = arch_number(change.device.arch);
   if (c.programmatic && arch < 90) bad_config("programmatic", 1, "must be 0 on ", change.device.arch, "; sm_90 has it");
-  if (c.fp8_qk && !(is_tensor_core_fp8(c.q) && is_tensor_core_fp8(c.k))) bad_config("fp8_qk", 1, "q and k must be e4m3 or e5m2");
+  if (c.fp8_qk && !(is_tensor_core_fp8(c.q) && is_tensor_core_fp8(c.k)))
+    bad_config("fp8_qk", 1, "q and k must be e4m3 or e5m2");
   if (c.fp8_pv && !(is_tensor_core_fp8(c.v) && c.p_terms > 0)) bad_config("fp8_pv", 1, "needs pv=fp8 or pv=fp8x2");
   if ((c.fp8_qk || c.fp8_pv) && arch < 89)
     bad_config(c.fp8_qk ? "fp8_qk" : "fp8_pv", 1, "must be 0 on ", change.device.arch,
@@ -288,10 +291,13 @@ TileScheduler tile_scheduler(const Problem& p, const Sm80PlanConfig& config) {
   if (config.warps_n > 1) return scheduler;  // the 3D grid needs no scheduler
   int64_t heads_per_section = 1;
   if (config.bounded) {
-    const int64_t bytes = p.seqlen_k * (bytes_of(p.k) * p.head_dim + bytes_of(p.v) * p.head_dim_v);  // K and V of one kv head
-    heads_per_section = std::clamp<int64_t>(config.l2_kv_bytes / std::max<int64_t>(bytes, 1), 1, p.batch * p.heads_k) * p.group();
+    const int64_t bytes =
+        p.seqlen_k * (bytes_of(p.k) * p.head_dim + bytes_of(p.v) * p.head_dim_v);  // K and V of one kv head
+    heads_per_section =
+        std::clamp<int64_t>(config.l2_kv_bytes / std::max<int64_t>(bytes, 1), 1, p.batch * p.heads_k) * p.group();
   }
-  return TileScheduler::of(u(div_up(p.seqlen_q, config.block_m)), u(p.batch), u(p.heads_q), u(p.group()), u(heads_per_section));
+  return TileScheduler::of(u(div_up(p.seqlen_q, config.block_m)), u(p.batch), u(p.heads_q), u(p.group()),
+                           u(heads_per_section));
 }
 
 LaunchSpec launch_spec(const StepCall& call) {

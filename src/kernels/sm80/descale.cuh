@@ -1,5 +1,5 @@
-// Descales of FP8 tensors that differ by row or by key, applied to mma accumulator fragments. Descales of a whole tensor
-// or head are not handled here: they are multiplied into the softmax scale and into the output. Device only.
+// Descales of FP8 tensors that differ by row or by key, applied to mma accumulator fragments. Descales of a whole
+// tensor or head are not handled here: they are multiplied into the softmax scale and into the output. Device only.
 #pragma once
 
 #include "cta_tile.cuh"

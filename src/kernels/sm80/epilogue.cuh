@@ -1,5 +1,5 @@
-// The epilogue of attention_sm80: reduces row sums over lanes and warps, applies the sink and V's descales, divides, and
-// writes out and lse to global memory. Device only.
+// The epilogue of attention_sm80: reduces row sums over lanes and warps, applies the sink and V's descales, divides,
+// and writes out and lse to global memory. Device only.
 #pragma once
 
 #include "cta_tile.cuh"
@@ -7,8 +7,8 @@
 
 namespace rapt {
 
-// Passes over a tile. Finite data needs only the first. A non-finite output may come from a masked key, since 0 * NaN is
-// NaN. Then the second pass takes non-finite elements of V as 0. The third counts, for each output element, the
+// Passes over a tile. Finite data needs only the first. A non-finite output may come from a masked key, since 0 * NaN
+// is NaN. Then the second pass takes non-finite elements of V as 0. The third counts, for each output element, the
 // non-finite elements that its row sees; a count above 0 makes the output NaN (docs/semantics.md, "hidden is hidden").
 enum NanPass : int { normal, zero_non_finite, count_non_finite };
 
@@ -31,7 +31,9 @@ struct Epilogue {
   const CtaTile& cta;
   const NanPass pass;
 
-  int row_of(int mt, int half) const { return cta.first_row + cta.warp_m * warp_rows + mt * 16 + cta.lane / 4 + 8 * half; }
+  int row_of(int mt, int half) const {
+    return cta.first_row + cta.warp_m * warp_rows + mt * 16 + cta.lane / 4 + 8 * half;
+  }
 
   struct RowResult {
     float factor, lse;  // output = factor * accumulator
@@ -50,7 +52,8 @@ struct Epilogue {
 
   // V's descale if it is the same for the whole head, else 1.
   float v_descale() const {
-    const bool uniform = is_tensor_core_fp8(cfg.v) && cfg.v_descale_block == 0 && !cfg.v_channel_descales && p.v_scale.present();
+    const bool uniform =
+        is_tensor_core_fp8(cfg.v) && cfg.v_descale_block == 0 && !cfg.v_channel_descales && p.v_scale.present();
     return uniform && pass != count_non_finite ? *p.v_scale.at(cta.batch, cta.head_k, 0, 0) : 1.0f;
   }
 
@@ -110,15 +113,16 @@ struct Epilogue {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int row = row_of(mt, half);
-        const RowResult end =
-            finalize_row(row, softmax.row_scale_log2(mt, half), softmax.row_max[mt][half], quad_sum(softmax.row_sum[mt][half]));
+        const RowResult end = finalize_row(row, softmax.row_scale_log2(mt, half), softmax.row_max[mt][half],
+                                           quad_sum(softmax.row_sum[mt][half]));
         if (cta.lane % 4 == 0 && pass != count_non_finite) store_lse(row, end.lse);
         const float factor = pass == count_non_finite ? 1.0f : end.factor * scale,
                     checked = row < cta.seqlen_q ? 0.0f : minus_infinity;
 #pragma unroll
         for (int n = 0; n < v_tiles; ++n) {
           const ChannelPair<cfg> pair(o[mt][n / 2 * 2], o[mt][n / 2 * 2 + 1], n / 2, n % 2, half, cta.lane);
-          const float x = apply_v_channel_descale(pair.x * factor, pair.column), y = apply_v_channel_descale(pair.y * factor, pair.column + 1);
+          const float x = apply_v_channel_descale(pair.x * factor, pair.column),
+                      y = apply_v_channel_descale(pair.y * factor, pair.column + 1);
           if (checked == 0.0f) finite = fmaf(x, 0.0f, fmaf(y, 0.0f, finite));
           store_shared(cta.smem + Tile::offset(row - cta.first_row, pair.column / 8) + pair.column % 8 * 2,
                        pack2<cfg.out>(x, y));
@@ -134,8 +138,8 @@ struct Epilogue {
     return finite;
   }
 
-  // For warps_n > 1 or f32 output. Each warp writes row_max, row_sum and O to shared memory. Then all threads combine the
-  // warps' results in a fixed order. Returns as store_rows().
+  // For warps_n > 1 or f32 output. Each warp writes row_max, row_sum and O to shared memory. Then all threads combine
+  // the warps' results in a fixed order. Returns as store_rows().
   float combine_rows(const Softmax& softmax, const OFragment& o) const {
     constexpr int pitch = f32_epilogue_pitch(cfg), part = cfg.block_m * pitch;
     const unsigned stats = cta.smem + 4 * cfg.warps_n * part;
@@ -189,9 +193,11 @@ struct Epilogue {
   }
 
   // Combines 8 channels of one row over all warps. The thread of chunk 0 stores the row's lse.
-  void combine_chunk(const Softmax& softmax, int row, int chunk, unsigned stats, float scale, float (&merged)[8]) const {
+  void combine_chunk(const Softmax& softmax, int row, int chunk, unsigned stats, float scale,
+                     float (&merged)[8]) const {
     constexpr int pitch = f32_epilogue_pitch(cfg), part = cfg.block_m * pitch;
-    const float scale_log2 = per_row_scale ? detail::float_of(load_shared(row_scales_smem() + 4 * row)) : softmax.row_scale_log2(0, 0);
+    const float scale_log2 =
+        per_row_scale ? detail::float_of(load_shared(row_scales_smem() + 4 * row)) : softmax.row_scale_log2(0, 0);
     float row_max[cfg.warps_n], part_sum[cfg.warps_n], top = minus_infinity, sum = 0.0f;
 #pragma unroll
     for (int k = 0; k < cfg.warps_n; ++k) {

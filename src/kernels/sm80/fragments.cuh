@@ -15,8 +15,8 @@ struct Float2 {
   float x, y;
 };
 
-// B fragments of K for one k-step of QK^T and `tiles` n-tiles of 8 keys: 32 bytes of each row, or 16 FP8 elements if they
-// are converted to 16 bits. Converted channels 4t..4t+3 of 16 become elements 2t, 2t+1, 8+2t and 9+2t.
+// B fragments of K for one k-step of QK^T and `tiles` n-tiles of 8 keys: 32 bytes of each row, or 16 FP8 elements if
+// they are converted to 16 bits. Converted channels 4t..4t+3 of 16 become elements 2t, 2t+1, 8+2t and 9+2t.
 template <Sm80Config cfg>
 struct KFragment {
   static constexpr Sm80Layout layout{cfg};
@@ -39,15 +39,15 @@ struct KFragment {
   }
 };
 
-// Rewrites the Q tile in shared memory after it has arrived: converts FP8 to 16 bits, and permutes channels into the order
-// of converted K. All threads of the CTA call rewrite(), which ends with a barrier.
+// Rewrites the Q tile in shared memory after it has arrived: converts FP8 to 16 bits, and permutes channels into the
+// order of converted K. All threads of the CTA call rewrite(), which ends with a barrier.
 template <Sm80Config cfg, class Tile>
 struct QTileRewrite {
   static constexpr Sm80Layout layout{cfg};
   static constexpr bool needs_rewriting = layout.widens_q || layout.widens_k;
 
-  // FP8 Q is copied to the second half of the tile. Rows are converted in order. Row r overwrites only FP8 rows up to r,
-  // which have been read by then.
+  // FP8 Q is copied to the second half of the tile. Rows are converted in order. Row r overwrites only FP8 rows up to
+  // r, which have been read by then.
   using Codes = SmemTile<cfg.block_m, layout.dim>;
   static constexpr int codes_at = Tile::bytes - Codes::bytes;
 
@@ -61,8 +61,8 @@ struct QTileRewrite {
   }
 
  private:
-  // Offset of word i (two channels) of a row in the order of converted K: the 8 words of 16 channels alternate between two
-  // chunks.
+  // Offset of word i (two channels) of a row in the order of converted K: the 8 words of 16 channels alternate between
+  // two chunks.
   static int offset(int row, int word) {
     const int group = word / 8, i = word % 8;
     return layout.widens_k ? Tile::offset(row, 2 * group + i % 2) + i / 2 * 4 : Tile::offset(row, word / 4) + i % 4 * 4;
@@ -98,8 +98,8 @@ struct QTileRewrite {
     }
   }
 
-  // Converts bf16 rows to f16, one warp per row. The row is multiplied by the power of two that brings its largest finite
-  // element to [2^14, 2^15). Elements smaller than that by 2^-39 are lost, far below the rounding of an f32 sum.
+  // Converts bf16 rows to f16, one warp per row. The row is multiplied by the power of two that brings its largest
+  // finite element to [2^14, 2^15). Elements smaller than that by 2^-39 are lost, far below the rounding of an f32 sum.
   static void rescale_rows(unsigned tile, unsigned row_scales_smem, int thread) {
     constexpr int words = layout.dim / 2, each = (words + 31) / 32;
     const int lane = thread % 32;
@@ -117,8 +117,9 @@ struct QTileRewrite {
         }
       }
       for (int step = 16; step > 0; step /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
-      const unsigned exponent = detail::bits_of(largest) >> 23;                               // biased, at most 254
-      const float scale_up = detail::float_of((268u - (exponent < 16 ? 16u : exponent)) << 23);  // its inverse is normal
+      const unsigned exponent = detail::bits_of(largest) >> 23;  // biased, at most 254
+      const float scale_up =
+          detail::float_of((268u - (exponent < 16 ? 16u : exponent)) << 23);  // its inverse is normal
 #pragma unroll
       for (int n = 0; n < each; ++n) {
         const int at = n * 32 + lane;
@@ -130,8 +131,8 @@ struct QTileRewrite {
   }
 };
 
-// B fragments of V for one k-step of PV: `keys` keys and `tiles` n-tiles of 8 channels. ldmatrix transposes pairs of FP8
-// channels together, so of 16 channels the even ones form one n-tile and the odd ones the next (ChannelPair).
+// B fragments of V for one k-step of PV: `keys` keys and `tiles` n-tiles of 8 channels. ldmatrix transposes pairs of
+// FP8 channels together, so of 16 channels the even ones form one n-tile and the odd ones the next (ChannelPair).
 template <Sm80Config cfg>
 struct VFragment {
   static constexpr Sm80Layout layout{cfg};
@@ -161,9 +162,9 @@ struct VFragment {
   }
 };
 
-// A fragments of P. The C fragments of the scores have the layout of A fragments, so no shuffles are needed. With p_terms,
-// P is rounded to one or two E4M3 terms; the second holds the rounding error of the first. FP8 mma takes the terms one by
-// one, 16-bit mma takes their sum.
+// A fragments of P. The C fragments of the scores have the layout of A fragments, so no shuffles are needed. With
+// p_terms, P is rounded to one or two E4M3 terms; the second holds the rounding error of the first. FP8 mma takes the
+// terms one by one, 16-bit mma takes their sum.
 template <Sm80Config cfg>
 struct PFragment {
   static constexpr Sm80Layout layout{cfg};

@@ -9,7 +9,7 @@ namespace rapt {
 // S = QK^T. rows, keys: ldmatrix addresses. q: the fragments of Q if q_in_registers.
 template <Sm80Config cfg, int m_tiles, int n_tiles, int q_held, int q_steps_held, class QTile, class KTile>
 inline void mma_qk(float (&s)[m_tiles][n_tiles][4], const unsigned (&q)[q_held][q_steps_held][4],
-                             const LdmatrixAddress<QTile>& rows, const LdmatrixAddress<KTile>& keys) {
+                   const LdmatrixAddress<QTile>& rows, const LdmatrixAddress<KTile>& keys) {
   using KFrag = KFragment<cfg>;
   constexpr int q_steps = Sm80Layout(cfg).q_row / 32;
   static_assert(n_tiles % KFrag::tiles == 0, "fragments are of whole tiles");
@@ -44,8 +44,8 @@ inline void mma_qk(float (&s)[m_tiles][n_tiles][4], const unsigned (&q)[q_held][
 
 // sum_at(m-tile, i) += P * V for k-step `step` and the n-tiles tile + i of one VFragment.
 template <Sm80Config cfg, int m_tiles, class VTile, class SumAt>
-inline void mma_pv_tile(const PFragment<cfg> (&p)[m_tiles], const LdmatrixAddress<VTile>& keys, int step,
-                               int tile, const SumAt& sum_at) {
+inline void mma_pv_tile(const PFragment<cfg> (&p)[m_tiles], const LdmatrixAddress<VTile>& keys, int step, int tile,
+                        const SumAt& sum_at) {
   VFragment<cfg> b;
   b.load(keys, step, tile);
 #pragma unroll
@@ -53,14 +53,13 @@ inline void mma_pv_tile(const PFragment<cfg> (&p)[m_tiles], const LdmatrixAddres
 #pragma unroll
     for (int mt = 0; mt < m_tiles; ++mt)
 #pragma unroll
-      for (int term = 0; term < PFragment<cfg>::terms; ++term)
-        mma_pv_atom<cfg>(sum_at(mt, i), p[mt].a[term], b.b[i]);
+      for (int term = 0; term < PFragment<cfg>::terms; ++term) mma_pv_atom<cfg>(sum_at(mt, i), p[mt].a[term], b.b[i]);
 }
 
 // O += PV.
 template <Sm80Config cfg, int m_tiles, int v_tiles, int n_tiles, class VTile>
 inline void mma_pv(float (&o)[m_tiles][v_tiles][4], const float (&p)[m_tiles][n_tiles][4],
-                             const LdmatrixAddress<VTile>& keys) {
+                   const LdmatrixAddress<VTile>& keys) {
   using VFrag = VFragment<cfg>;
 #pragma unroll
   for (int kk = 0; kk < n_tiles * 8 / VFrag::keys; ++kk) {
@@ -78,10 +77,11 @@ inline void mma_pv(float (&o)[m_tiles][v_tiles][4], const float (&p)[m_tiles][n_
 // this sum is added to O in f32.
 template <Sm80Config cfg, int m_tiles, int v_tiles, int n_tiles, class Scales, class VTile>
 inline void mma_pv_two_level(float (&o)[m_tiles][v_tiles][4], const float (&p)[m_tiles][n_tiles][4],
-                                   const Scales& scales, const LdmatrixAddress<VTile>& keys) {
+                             const Scales& scales, const LdmatrixAddress<VTile>& keys) {
   using VFrag = VFragment<cfg>;
   constexpr int steps = n_tiles * 8 / VFrag::keys;
-  constexpr int interval = cfg.promotion_interval > 0 && cfg.promotion_interval < cfg.block_n ? cfg.promotion_interval / VFrag::keys : steps;
+  constexpr int interval =
+      cfg.promotion_interval > 0 && cfg.promotion_interval < cfg.block_n ? cfg.promotion_interval / VFrag::keys : steps;
   static_assert(steps % interval == 0, "a step is whole groups of keys");
   PFragment<cfg> a[steps][m_tiles];
 #pragma unroll

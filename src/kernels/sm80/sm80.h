@@ -15,15 +15,15 @@ struct Sm80Params {
 
 constexpr int round_up(int n, int multiple) { return (n + multiple - 1) / multiple * multiple; }
 
-// The layout of Q, K and V in shared memory. FP8 K and V stay FP8. FP8 Q is converted to 16 bits in shared memory unless
-// QK^T uses FP8 mma. Head dims are rounded up to one fragment load: 32 bytes of a row of Q or K; 16 channels of V, or 32
-// if FP8 V is converted to 16 bits.
+// The layout of Q, K and V in shared memory. FP8 K and V stay FP8. FP8 Q is converted to 16 bits in shared memory
+// unless QK^T uses FP8 mma. Head dims are rounded up to one fragment load: 32 bytes of a row of Q or K; 16 channels of
+// V, or 32 if FP8 V is converted to 16 bits.
 struct Sm80Layout {
   bool k_codes, v_codes, widens_q, widens_k, widens_v;
-  bool rescales_q;          // bf16 Q becomes f16, each row times a power of two: FP8 K converts fastest to f16
-  int dim, dim_v;           // elements of a row, rounded up as above
-  int q_row, k_row, v_row;  // bytes of a row
-  DType qk_dtype, pv_dtype;       // mma operand types; FP8 P is E4M3
+  bool rescales_q;           // bf16 Q becomes f16, each row times a power of two: FP8 K converts fastest to f16
+  int dim, dim_v;            // elements of a row, rounded up as above
+  int q_row, k_row, v_row;   // bytes of a row
+  DType qk_dtype, pv_dtype;  // mma operand types; FP8 P is E4M3
 
   constexpr explicit Sm80Layout(const Sm80Config& c)
       : k_codes(is_tensor_core_fp8(c.k)),
@@ -37,15 +37,17 @@ struct Sm80Layout {
         q_row(c.fp8_qk ? dim : 2 * dim),
         k_row(k_codes ? dim : 2 * dim),
         v_row(v_codes ? dim_v : 2 * dim_v),
-        qk_dtype(c.fp8_qk   ? c.q
-              : k_codes      ? DType::f16
-              : is_tensor_core_fp8(c.q) ? c.k
-                             : c.q),
+        qk_dtype(c.fp8_qk                  ? c.q
+                 : k_codes                 ? DType::f16
+                 : is_tensor_core_fp8(c.q) ? c.k
+                                           : c.q),
         pv_dtype(widens_v ? DType::f16 : c.v) {}
 };
 
 // Whether scale_log2 differs from row to row: row descales of Q, or rescaled rows of Q.
-constexpr bool has_row_scales(const Sm80Config& c) { return c.scale_in_exp2 && (c.q_row_descales || Sm80Layout(c).rescales_q); }
+constexpr bool has_row_scales(const Sm80Config& c) {
+  return c.scale_in_exp2 && (c.q_row_descales || Sm80Layout(c).rescales_q);
+}
 
 // Whether the epilogue writes f32 rows to shared memory (to combine warps, or for f32 output) rather than 16-bit rows.
 constexpr bool has_f32_epilogue(const Sm80Config& c) { return c.warps_n > 1 || !is_16bit(c.out); }
@@ -55,8 +57,9 @@ constexpr int f32_epilogue_pitch(const Sm80Config& c) { return round_up(c.head_d
 constexpr int smem_bytes(const Sm80Config& c) {
   const Sm80Layout l(c);
   const int tiles = c.block_m * (l.q_row + (l.rescales_q ? 4 : 0)) + c.stages * c.cta_block_n() * (l.k_row + l.v_row);
-  const int out = has_f32_epilogue(c) ? 4 * c.block_m * (c.warps_n * (f32_epilogue_pitch(c) + 2) + (has_row_scales(c) ? 1 : 0))
-                                   : 2 * c.block_m * l.dim_v;
+  const int out = has_f32_epilogue(c)
+                      ? 4 * c.block_m * (c.warps_n * (f32_epilogue_pitch(c) + 2) + (has_row_scales(c) ? 1 : 0))
+                      : 2 * c.block_m * l.dim_v;
   return tiles > out ? tiles : out;
 }
 
