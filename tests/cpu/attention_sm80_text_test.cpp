@@ -46,7 +46,7 @@ constexpr Sm80Config config_of(DType dtype, int dim, int dim_v, int block_m, int
 // Every thread of every block, in the grid that attention_sm80.cpp would launch.
 template <Sm80Config cfg>
 void launch(const Problem& p, const Sm80Params& params) {
-  const auto tiles = params.scheduler.row_tiles;
+  const auto tiles = params.scheduler.m_blocks;
   const auto run = [&](unsigned blocks) {
     cuda_emulation::launch(blocks, static_cast<unsigned>(cfg.threads()), reinterpret_cast<float*>(shared),
                            static_cast<size_t>(smem_bytes(cfg)) / sizeof(float), [&] { attention_sm80<cfg>(params); });

@@ -81,7 +81,7 @@ class Descales {
 
   void compute_tile_descale(const QuantizeParams& p, const QuantizeTile& tile, const Chunks<cfg>& chunks,
                             unsigned* shared) {
-    const float descale = descale_of(block_largest<cfg>(largest_of_chunks<cfg>(chunks), shared), cfg.output);
+    const float descale = descale_of(cta_amax<cfg>(chunks_amax<cfg>(chunks), shared), cfg.output);
     if (thread() == 0) *p.descale_at(tile.b, tile.h, descale_position(p, tile.rows, tile.first), 0) = descale;
     inverses[0] = inverse_of(descale);
   }
@@ -121,7 +121,7 @@ class Descales {
     }
 #pragma unroll
     for (int i = 0; i < count; ++i) {
-      largest[i] = largest_of_chunks<cfg>(chunks, i, i + 1);
+      largest[i] = chunks_amax<cfg>(chunks, i, i + 1);
       if constexpr (!cfg.row_fits_warp()) {
         if (chunks.live(i)) atomicMax(shared + chunks.row(i), largest[i]);
       } else {
@@ -221,7 +221,7 @@ inline void amax(const QuantizeParams& p, unsigned* shared) {
     if constexpr (cfg.by_channel()) {
       channel_amax<cfg>(p, tile, shared);
     } else {
-      const unsigned largest = block_largest<cfg>(largest_of_chunks<cfg>(Chunks<cfg>(p, tile)), shared);
+      const unsigned largest = cta_amax<cfg>(chunks_amax<cfg>(Chunks<cfg>(p, tile)), shared);
       if (thread() == 0) atomicMax(reinterpret_cast<unsigned*>(p.descale_at(tile.b, tile.h, 0, 0)), largest);
     }
     __syncthreads();

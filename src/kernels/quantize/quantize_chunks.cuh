@@ -109,7 +109,7 @@ inline unsigned max_of(unsigned a, unsigned b) { return a > b ? a : b; }
 
 // The largest finite magnitude as bits. fmaxf ignores NaN. If the result is infinity (rare), infinities are filtered
 // out one by one.
-inline unsigned largest_magnitude(const float (&y)[chunk]) {
+inline unsigned chunk_amax(const float (&y)[chunk]) {
   float most = 0.0f;
   for (int i = 0; i < chunk; ++i) most = fmaxf(most, fabsf(y[i]));
   unsigned largest = detail::bits_of(most);
@@ -234,7 +234,7 @@ constexpr int unroll_count(const QuantizeConfig& cfg) { return cfg.in_registers(
 // Maximum over all threads of the CTA, returned to all. `shared`: one word per warp. The caller needs a barrier before
 // it reuses `shared`.
 template <QuantizeConfig cfg>
-inline unsigned block_largest(unsigned largest, unsigned* shared) {
+inline unsigned cta_amax(unsigned largest, unsigned* shared) {
   largest = __reduce_max_sync(0xffffffffu, largest);
   if constexpr (cfg.warps() == 1) return largest;
   if (thread() % 32 == 0) shared[thread() / 32] = largest;
@@ -245,7 +245,7 @@ inline unsigned block_largest(unsigned largest, unsigned* shared) {
 
 // amax of a thread's chunks [first, last). Untransformed 16-bit values are compared in pairs.
 template <QuantizeConfig cfg>
-inline unsigned largest_of_chunks(const Chunks<cfg>& chunks, int first = 0, int last = Chunks<cfg>::count) {
+inline unsigned chunks_amax(const Chunks<cfg>& chunks, int first = 0, int last = Chunks<cfg>::count) {
   unsigned largest = 0;
   if constexpr (!cfg.transformed() && is_16bit(cfg.input)) {
     unsigned pair = 0;
@@ -260,7 +260,7 @@ inline unsigned largest_of_chunks(const Chunks<cfg>& chunks, int first = 0, int 
   for (int i = first; i < last; ++i) {
     float y[chunk];
     chunks.get(i, y);
-    if (!cfg.smooth || chunks.live(i)) largest = max_of(largest, largest_magnitude(y));
+    if (!cfg.smooth || chunks.live(i)) largest = max_of(largest, chunk_amax(y));
   }
   return largest;
 }

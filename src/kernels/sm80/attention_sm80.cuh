@@ -88,13 +88,13 @@ struct AttentionSm80 {
     if (n_blocks == 0) __syncthreads();  // no loop iteration has waited for the rows of Q that other warps copy
     if (cfg.warps_n == 1) init_tile();   // again: values that only the epilogue needs hold no registers in the mainloop
     const CtaEpilogue epilogue{p, cta, pass};
-    float finite = 0.0f;
+    float nan_if_nonfinite = 0.0f;
     if constexpr (has_f32_epilogue(cfg))
-      finite = epilogue.combine_rows(softmax, o);
+      nan_if_nonfinite = epilogue.combine_rows(softmax, o);
     else
-      finite = epilogue.store_rows(softmax, o);
+      nan_if_nonfinite = epilogue.store_rows(softmax, o);
     if (!cfg.masks_differ_by_row() || pass == count_non_finite) return false;
-    const bool any = __syncthreads_or(finite != 0.0f);
+    const bool any = __syncthreads_or(nan_if_nonfinite != 0.0f);
     return pass == zero_non_finite || any;
   }
 

@@ -40,7 +40,7 @@ struct Epilogue {
   };
 
   // q . k_mean of a row, without the softmax scale: smoothing subtracted it from all logits of the row.
-  float row_shift(int row) const {
+  float mean_logit(int row) const {
     if constexpr (!cfg.key_mean) return 0.0f;
     const index_t from = p.q.index(cta.batch, cta.head, cta.first_q + row);
     const float* mean = p.k_mean + cta.batch * p.k_mean_batch + cta.head_k * p.k_mean_head;
@@ -59,18 +59,20 @@ struct Epilogue {
 
   // The final factor and lse of a row, including the sink. A row with no visible key gets 0 and -inf.
   RowResult finalize_row(int row, float scale_log2, float row_max, float sum) const {
-    float top = Softmax::natural_logit(row_max, scale_log2), share = 1.0f / Softmax::p_scale;
-    sum *= share;
-    if (cfg.key_mean && row < cta.seqlen_q && top != minus_infinity) top = fmaf(row_shift(row), p.scale, top);
+    float max_logit = Softmax::natural_logit(row_max, scale_log2), factor = 1.0f / Softmax::p_scale;
+    sum *= factor;
+    if (cfg.key_mean && row < cta.seqlen_q && max_logit != minus_infinity)
+      max_logit = fmaf(mean_logit(row), p.scale, max_logit);
     if (p.sinks != nullptr) {
-      const float sink = p.sinks[cta.head * p.sinks_head], higher = fmaxf(top, sink);
-      const float base = higher == minus_infinity ? 0.0f : higher, moved = exp2_approx((top - base) * log2_e);
-      sum = sum * moved + exp2_approx((sink - base) * log2_e);
-      share *= moved;
-      top = higher;
+      const float sink = p.sinks[cta.head * p.sinks_head], new_max = fmaxf(max_logit, sink);
+      const float shift = new_max == minus_infinity ? 0.0f : new_max,
+                  rescale = exp2_approx((max_logit - shift) * log2_e);
+      sum = sum * rescale + exp2_approx((sink - shift) * log2_e);
+      factor *= rescale;
+      max_logit = new_max;
     }
     if (sum == 0.0f) return {0.0f, minus_infinity};
-    return {__fdividef(share, sum), top + log2_approx(sum) * ln_2};
+    return {__fdividef(factor, sum), max_logit + log2_approx(sum) * ln_2};
   }
 
   void store_lse(int row, float lse) const {
@@ -102,7 +104,7 @@ struct Epilogue {
 
   // For warps_n = 1 and 16-bit output. Returns 0, or NaN if a stored value is not finite.
   float store_rows(const Softmax& softmax, const OFragment& o) const {
-    float finite = 0.0f;
+    float nan_if_nonfinite = 0.0f;
     const float scale = v_descale();
     if constexpr (in_q_tile)
       __syncwarp();
@@ -123,7 +125,7 @@ struct Epilogue {
           const ChannelPair<cfg> pair(o[mt][n / 2 * 2], o[mt][n / 2 * 2 + 1], n / 2, n % 2, half, cta.lane);
           const float x = apply_v_channel_descale(pair.x * factor, pair.column),
                       y = apply_v_channel_descale(pair.y * factor, pair.column + 1);
-          if (checked == 0.0f) finite = fmaf(x, 0.0f, fmaf(y, 0.0f, finite));
+          if (checked == 0.0f) nan_if_nonfinite = fmaf(x, 0.0f, fmaf(y, 0.0f, nan_if_nonfinite));
           store_shared(cta.smem + Tile::offset(row - cta.first_row, pair.column / 8) + pair.column % 8 * 2,
                        pack2<cfg.out>(x, y));
         }
@@ -135,7 +137,7 @@ struct Epilogue {
       if (cta.first_row + row < cta.seqlen_q)
         store_chunk(cta.first_row + row, chunk, load_shared_16(cta.smem + Tile::offset(row, chunk)));
     }
-    return finite;
+    return nan_if_nonfinite;
   }
 
   // For warps_n > 1 or f32 output. Each warp writes row_max, row_sum and O to shared memory. Then all threads combine
@@ -163,7 +165,7 @@ struct Epilogue {
         }
       }
     __syncthreads();
-    float finite = 0.0f;
+    float nan_if_nonfinite = 0.0f;
     const float scale = v_descale();
     constexpr int chunks = cfg.head_dim_v / 8;
     for (int i = cta.thread; i < cfg.block_m * chunks; i += cfg.threads()) {
@@ -171,10 +173,10 @@ struct Epilogue {
       if (cta.first_row + row >= cta.seqlen_q) continue;
       float merged[8];
       combine_chunk(softmax, row, chunk, stats, scale, merged);
-      for (int j = 0; j < 8; ++j) finite = fmaf(merged[j], 0.0f, finite);
+      for (int j = 0; j < 8; ++j) nan_if_nonfinite = fmaf(merged[j], 0.0f, nan_if_nonfinite);
       store_8(cta.first_row + row, chunk, merged);
     }
-    return finite;
+    return nan_if_nonfinite;
   }
 
   void store_8(int row, int chunk, const float (&x)[8]) const {
@@ -198,17 +200,18 @@ struct Epilogue {
     constexpr int pitch = f32_epilogue_pitch(cfg), part = cfg.block_m * pitch;
     const float scale_log2 =
         per_row_scale ? detail::float_of(load_shared(row_scales_smem() + 4 * row)) : softmax.row_scale_log2(0, 0);
-    float row_max[cfg.warps_n], part_sum[cfg.warps_n], top = minus_infinity, sum = 0.0f;
+    float row_max[cfg.warps_n], part_sum[cfg.warps_n], global_max = minus_infinity, sum = 0.0f;
 #pragma unroll
     for (int k = 0; k < cfg.warps_n; ++k) {
       load_shared_2(stats + 8 * (k * cfg.block_m + row), row_max[k], part_sum[k]);
-      top = fmaxf(top, row_max[k]);
+      global_max = fmaxf(global_max, row_max[k]);
     }
 #pragma unroll
     for (int i = 0; i < 8; ++i) merged[i] = 0.0f;
 #pragma unroll
     for (int k = 0; k < cfg.warps_n; ++k) {
-      const float factor = row_max[k] == top ? 1.0f : Softmax::rescale_factor(row_max[k], top, scale_log2);
+      const float factor =
+          row_max[k] == global_max ? 1.0f : Softmax::rescale_factor(row_max[k], global_max, scale_log2);
       sum += part_sum[k] * factor;
       const unsigned from = cta.smem + 4 * (k * part + row * pitch + chunk * 8);
       float x[8];
@@ -218,7 +221,7 @@ struct Epilogue {
       for (int i = 0; i < 8; ++i) merged[i] = fmaf(factor, x[i], merged[i]);
     }
     if (pass == count_non_finite) return;
-    const RowResult end = finalize_row(cta.first_row + row, scale_log2, top, sum);
+    const RowResult end = finalize_row(cta.first_row + row, scale_log2, global_max, sum);
     if (chunk == 0) store_lse(cta.first_row + row, end.lse);
 #pragma unroll
     for (int i = 0; i < 8; ++i) merged[i] = apply_v_channel_descale(merged[i] * (end.factor * scale), chunk * 8 + i);
