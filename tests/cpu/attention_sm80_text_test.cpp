@@ -122,7 +122,7 @@ TEST_F(Sm80Text, TwoRowTilesAWarpAndOneStage) {
 TEST_F(Sm80Text, CausalAndWindows) {
   static constexpr Sm80Config cfg = [] {
     Sm80Config c = config_of(DType::f16, 32, 32, 32, 16, 2, 1, 3);
-    c.bounded = true;
+    c.causal_or_local = true;
     return c;
   }();
   for (const unsigned section : {1u, 3u, 8u}) expect_right<cfg>("f16 b2 h2 q75 k75 d32 causal lse", normal, section);
@@ -146,7 +146,7 @@ TEST_F(Sm80Text, UnusedQueries) {
   expect_right<cfg>("f16 h4:2 d64 varlen=140:40,3:9,65:33 seqused_q=64,0,65 seqused=40,9,0 lse sinks", hidden);
   static constexpr Sm80Config dealt = [] {
     Sm80Config c = config_of(DType::bf16, 32, 32, 32, 16, 2, 4, 3);
-    c.out = DType::f32, c.bounded = true;
+    c.out = DType::f32, c.causal_or_local = true;
     return c;
   }();
   expect_right<dealt>("bf16 out=f32 b2 h2 q75 k75 d32 causal seqused_q=33,1 lse", hidden);
@@ -155,7 +155,8 @@ TEST_F(Sm80Text, UnusedQueries) {
 TEST_F(Sm80Text, EveryOperationOnScores) {
   static constexpr Sm80Config cfg = [] {
     Sm80Config c = config_of(DType::bf16, 32, 32, 32, 32, 2, 1, 2);
-    c.scale_in_exp2 = false, c.softcap = true, c.bias = DType::f32, c.alibi = true, c.mask = true, c.bounded = true;
+    c.scale_in_exp2 = false, c.softcap = true, c.bias = DType::f32, c.alibi = true, c.mask = true,
+    c.causal_or_local = true;
     return c;
   }();
   expect_right<cfg>("bf16 b2 h2 q50 k70 d32 causal softcap=20 alibi bias=f32[1,h,q,k] mask=[b,1,q,k] sinks lse");
@@ -175,7 +176,7 @@ TEST_F(Sm80Text, NegativeAndZeroScale) {
 TEST_F(Sm80Text, KeysDealtToWarps) {
   static constexpr Sm80Config cfg = [] {
     Sm80Config c = config_of(DType::f16, 64, 64, 32, 32, 2, 4, 1);
-    c.q_in_registers = true, c.bounded = true;
+    c.q_in_registers = true, c.causal_or_local = true;
     return c;
   }();
   expect_right<cfg>("f16 b2 h4:2 q50 k300 d64 causal lse sinks");
@@ -186,7 +187,7 @@ TEST_F(Sm80Text, KeysDealtToWarps) {
 TEST_F(Sm80Text, OutputsOfAnotherKind) {
   static constexpr Sm80Config cfg = [] {
     Sm80Config c = config_of(DType::f16, 32, 48, 32, 32, 2, 1, 2);
-    c.out = DType::f32, c.bounded = true;
+    c.out = DType::f32, c.causal_or_local = true;
     return c;
   }();
   expect_right<cfg>("f16 b1 h2 q70 k90 d32:48 out=f32 causal partial lse");
@@ -213,7 +214,7 @@ TEST_F(Sm80Text, Fp8Instructions) {
   expect_right<scores>("e4m3 out=f16 b1 h2 q40 k90 d64 sinks lse", huge);
   static constexpr Sm80Config one = [] {
     Sm80Config c = scores;
-    c.p_terms = 1, c.fp8_pv = true, c.promotion_interval = 32, c.bounded = true;
+    c.p_terms = 1, c.fp8_pv = true, c.promotion_interval = 32, c.causal_or_local = true;
     return c;
   }();
   expect_right<one>("e4m3 out=f16 b1 h2 q70 k70 d64 causal scales=tensor pv=fp8 lse sinks");
@@ -237,7 +238,7 @@ TEST_F(Sm80Text, WidenedCodes) {
   expect_right<all>("e4m3 out=f16 b1 h2 q1 k33 d64 scales=tensor lse");
   static constexpr Sm80Config cache = [] {
     Sm80Config c = config_of(DType::e4m3, 80, 48, 64, 64, 2, 1, 1);
-    c.q = c.out = DType::bf16, c.bounded = true;
+    c.q = c.out = DType::bf16, c.causal_or_local = true;
     return c;
   }();
   expect_right<cache>(
@@ -258,7 +259,7 @@ TEST_F(Sm80Text, WidenedCodes) {
   expect_right<query>("q=e4m3 k=bf16 v=bf16 out=bf16 b1 h2 q40 k90 d48:32 q_scales=head lse");
   static constexpr Sm80Config dealt = [] {
     Sm80Config c = config_of(DType::e5m2, 64, 64, 32, 32, 2, 4, 1);
-    c.q = c.out = DType::f16, c.q_in_registers = true, c.bounded = true;
+    c.q = c.out = DType::f16, c.q_in_registers = true, c.causal_or_local = true;
     return c;
   }();
   expect_right<dealt>("q=f16 k=e5m2 v=e5m2 out=f16 b2 h4:2 q50 k300 d64 causal k_scales=head v_scales=head lse sinks");
@@ -269,7 +270,7 @@ TEST_F(Sm80Text, WidenedCodes) {
 TEST_F(Sm80Text, RoundedWeights) {
   static constexpr Sm80Config one = [] {
     Sm80Config c = config_of(DType::e4m3, 64, 64, 32, 32, 2, 1, 2);
-    c.q = c.out = DType::f16, c.p_terms = 1, c.bounded = true;
+    c.q = c.out = DType::f16, c.p_terms = 1, c.causal_or_local = true;
     return c;
   }();
   expect_right<one>(
@@ -321,7 +322,7 @@ TEST_F(Sm80Text, ScalesByRowKeyAndChannel) {
   expect_right<dealt>("e4m3 out=f32 b2 h2 d32 varlen=20:130,9:41 scales=block64 lse");
   static constexpr Sm80Config token = [] {
     Sm80Config c = config_of(DType::e4m3, 32, 32, 32, 32, 2, 2, 2);
-    c.out = DType::f32, c.q_row_descales = true, c.k_descale_block = 1, c.v_descale_block = 1, c.bounded = true;
+    c.out = DType::f32, c.q_row_descales = true, c.k_descale_block = 1, c.v_descale_block = 1, c.causal_or_local = true;
     return c;
   }();
   expect_right<token>("e4m3 out=f32 b1 h2 q70 k150 d32 causal scales=token lse", check::Fill::outlier);
@@ -346,7 +347,7 @@ TEST_F(Sm80Text, ScalesByRowKeyAndChannel) {
 TEST_F(Sm80Text, KeysWithoutTheirMean) {
   static constexpr Sm80Config cfg = [] {
     Sm80Config c = config_of(DType::e4m3, 64, 64, 32, 32, 2, 1, 2);
-    c.out = DType::f16, c.key_mean = true, c.bounded = true;
+    c.out = DType::f16, c.key_mean = true, c.causal_or_local = true;
     return c;
   }();
   expect_right<cfg>("e4m3 out=f16 b2 h4:2 q40 k90 d64 causal scales=head smooth_k lse sinks");

@@ -313,7 +313,7 @@ TEST(ConfigRules, EachFieldIsHeldToItsRule) {
       {f16, "l4", "q=bf16", "q = bf16: must be f16"},
       {f16, "l4", "p_terms=1", "p_terms = 1: must be 0"},
       {f16, "l4", "k_descale_block=64", "k_descale_block = 64: must be 0"},
-      {"f16 h8 q512 d64 causal", "l4", "bounded=0", "bounded = 0: this problem is causal"},
+      {"f16 h8 q512 d64 causal", "l4", "causal_or_local=0", "causal_or_local = 0: this problem is causal"},
       {"f16 h8 q512 d64 softcap=3", "l4", "scale_in_exp2=1", "scale_in_exp2 = 1: this problem"},
       {"e4m3 h8 q512 d64", "l4", "block_n=16 fp8_qk=0", "block_n = 16: must be a multiple of 32"},
       {"e4m3 h8 q512 d64", "a100", "fp8_qk=1", "has no FP8 instructions"},
@@ -329,7 +329,7 @@ TEST(ConfigRules, EachFieldIsHeldToItsRule) {
     EXPECT_NE(config_fault(line, device, words).find(part), std::string::npos)
         << line << " " << words << ": " << config_fault(line, device, words);
   for (const char* words :
-       {"", " ", "block_n=32", "scale_in_exp2=0", "bounded=1", "block_m=64 block_n=64 warps_m=4 warps_n=1",
+       {"", " ", "block_n=32", "scale_in_exp2=0", "causal_or_local=1", "block_m=64 block_n=64 warps_m=4 warps_n=1",
         "stages=1 q_in_registers=0", "promotion_interval=32"})
     EXPECT_EQ(config_fault(f16, "l4", words), "") << words;
   EXPECT_EQ(config_fault(f16, "h100", "programmatic=1"), "");

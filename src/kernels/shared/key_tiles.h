@@ -7,9 +7,9 @@
 
 namespace rapt {
 
-// bounded: rows may see different keys (causal, window). Otherwise every row sees [0, some.end). Int: the type of
-// positions.
-template <class Int, bool bounded = true>
+// causal_or_local: rows may see different keys (causal, window). Otherwise every row sees [0, some.end). Int: the type
+// of positions.
+template <class Int, bool causal_or_local = true>
 struct KeyTiles {
   struct Range {
     Int begin, end;
@@ -27,8 +27,10 @@ struct KeyTiles {
   constexpr Int first(Int size) const { return some.begin / size; }
   constexpr Int count(Int size) const { return empty() ? 0 : (some.end + size - 1) / size - first(size); }
   // visits: some row sees a key of [key, past). needs_mask: some row does not see all of them.
-  constexpr bool visits(Int key, Int past) const { return key < some.end && (!bounded || past > some.begin); }
-  constexpr bool needs_mask(Int key, Int past) const { return past > full.end || (bounded && key < full.begin); }
+  constexpr bool visits(Int key, Int past) const { return key < some.end && (!causal_or_local || past > some.begin); }
+  constexpr bool needs_mask(Int key, Int past) const {
+    return past > full.end || (causal_or_local && key < full.begin);
+  }
 };
 
 }  // namespace rapt

@@ -40,7 +40,7 @@ constexpr ConfigField config_fields[] = {
     config_field<Sm80PlanConfig, &Sm80PlanConfig::bias>("bias"),
     config_field<Sm80PlanConfig, &Sm80PlanConfig::alibi>("alibi"),
     config_field<Sm80PlanConfig, &Sm80PlanConfig::mask>("mask"),
-    config_field<Sm80PlanConfig, &Sm80PlanConfig::bounded>("bounded", ConfigRole::tunable),
+    config_field<Sm80PlanConfig, &Sm80PlanConfig::causal_or_local>("causal_or_local", ConfigRole::tunable),
     config_field<Sm80PlanConfig, &Sm80PlanConfig::programmatic>("programmatic", ConfigRole::tunable),
     config_field<Sm80PlanConfig, &Sm80PlanConfig::f16_accumulate>("f16_accumulate"),
     config_field<Sm80PlanConfig, &Sm80PlanConfig::fp8_qk>("fp8_qk", ConfigRole::tunable),
@@ -130,7 +130,7 @@ Sm80Config tiles(int block_m, int block_n, int warps_m, int warps_n, int stages)
 struct TileTraits {
   int dim;                   // the larger of head_dim and head_dim_v
   bool extra_registers;      // a score chain beyond the scale, or f16 accumulation
-  bool bounded;              // each row has its own range of keys
+  bool causal_or_local;      // each row has its own range of keys
   bool hopper;               // tiles were measured here; elsewhere they are smaller, to avoid spills
   bool fp8;                  // any FP8 tensor
   bool fine_grained_scales;  // descales differ within a head
@@ -145,21 +145,21 @@ Sm80Config long_fp8_tiles(const TileTraits& d) {
   if (!large_tiles_fit) return tiles(64, 32, 4, 1, 2);
   if (d.dim > 128) return tiles(128, 64, 8, 1, 2);
   if (d.fine_grained_scales) return tiles(64, 64, 4, 1, 2);
-  return d.e4m3_kv && !d.bounded ? tiles(128, 64, 4, 1, 2) : tiles(128, 32, 4, 1, 3);
+  return d.e4m3_kv && !d.causal_or_local ? tiles(128, 64, 4, 1, 2) : tiles(128, 32, 4, 1, 3);
 }
 
 Sm80Config long_tiles(const TileTraits& d) {
   if (d.fp8) return long_fp8_tiles(d);
   const bool small_smem = d.smem_bytes < 128 << 10;  // Ada and consumer Blackwell
   if (d.dim <= 64)
-    return d.extra_registers ? tiles(64, 64, 4, 1, 2) : tiles(128, d.bounded || !d.hopper ? 64 : 128, 4, 1, 2);
+    return d.extra_registers ? tiles(64, 64, 4, 1, 2) : tiles(128, d.causal_or_local || !d.hopper ? 64 : 128, 4, 1, 2);
   if (d.dim <= 128) {
     if (d.hopper && !d.extra_registers) return tiles(128, 64, 4, 1, 2);
     return tiles(64, small_smem ? 32 : 64, 4, 1, 2);
   }
   if (small_smem) return tiles(64, 32, 4, 1, 2);
   if (!d.hopper) return tiles(128, 32, 8, 1, 2);
-  return tiles(128, d.extra_registers ? 32 : d.bounded ? 64 : 80, 8, 1, 2);
+  return tiles(128, d.extra_registers ? 32 : d.causal_or_local ? 64 : 80, 8, 1, 2);
 }
 
 // For causal problems of one or two waves of CTAs. Work per CTA differs, and smaller tiles balance it.
@@ -184,7 +184,7 @@ Sm80Config best_tiles(const Problem& p, const Device& device, const TileTraits& 
   const int64_t heads = p.batch * p.heads_q;
   if (4 * heads * div_up(p.seqlen_q, 64) <= 5 * device.sm_count)
     return split_kv_tiles(traits.dim, p.seqlen_k <= 512 && !traits.fine_grained_scales, traits.fp8);
-  if (traits.bounded && traits.dim <= 128 && heads * div_up(p.seqlen_q, 128) < 5 * device.sm_count)
+  if (traits.causal_or_local && traits.dim <= 128 && heads * div_up(p.seqlen_q, 128) < 5 * device.sm_count)
     return medium_tiles(traits);
   return long_tiles(traits);
 }
@@ -210,20 +210,20 @@ void configure_fp8(const Problem& p, const Device& device, Sm80Config& a) {
 }
 
 KernelConfig configure(const Problem& p, const Device& device) {
-  const bool bounded = p.causal != Causal::none || p.window.has_value(), scale_in_exp2 = can_scale_in_exp2(p);
+  const bool causal_or_local = p.causal != Causal::none || p.window.has_value(), scale_in_exp2 = can_scale_in_exp2(p);
   const bool fp8 = is_tensor_core_fp8(p.q) || is_tensor_core_fp8(p.k) || is_tensor_core_fp8(p.v);
   const bool fine_grained_scales = rows_sharing(p.q_scales) + rows_sharing(p.k_scales) + rows_sharing(p.v_scales) > 0 ||
                                    p.v_scales == ScaleKind::channel;
   const bool e4m3_kv = p.q != DType::bf16 && p.q != DType::e5m2 && p.k == DType::e4m3 && p.v == DType::e4m3;
   const int dim = static_cast<int>(std::max(p.head_dim, p.head_dim_v));
   Sm80PlanConfig a{best_tiles(p, device,
-                              {dim, !scale_in_exp2 || p.acc == AccMode::f16, bounded, device.sm == 90, fp8,
+                              {dim, !scale_in_exp2 || p.acc == AccMode::f16, causal_or_local, device.sm == 90, fp8,
                                fine_grained_scales, e4m3_kv, device.smem_per_block})};
   a.q = p.q, a.k = p.k, a.v = p.v, a.out = p.out;
   a.head_dim = static_cast<int>(p.head_dim), a.head_dim_v = static_cast<int>(p.head_dim_v);
   a.scale_in_exp2 = scale_in_exp2;
   a.softcap = p.softcap.has_value(), a.bias = p.bias.dtype, a.alibi = p.alibi, a.mask = p.mask.present();
-  a.bounded = bounded;
+  a.causal_or_local = causal_or_local;
   a.programmatic = a.warps_n > 1 && arch_number(device.arch) >= 90;
   a.f16_accumulate = p.acc == AccMode::f16;
   if (fp8) configure_fp8(p, device, a);
@@ -266,7 +266,8 @@ void check_config(const ConfigChange& change) {
   require_range("promotion_interval", c.promotion_interval, 0, 1 << 20);
   if (c.scale_in_exp2 && !chosen.scale_in_exp2)
     bad_config("scale_in_exp2", 1, "this problem's scores pass through more than a scale");
-  if (!c.bounded && chosen.bounded) bad_config("bounded", 0, "this problem is causal or has a window");
+  if (!c.causal_or_local && chosen.causal_or_local)
+    bad_config("causal_or_local", 0, "this problem is causal or has a window");
   const int arch = arch_number(change.device.arch);
   if (c.programmatic && arch < 90) bad_config("programmatic", 1, "must be 0 on ", change.device.arch, "; sm_90 has it");
   if (c.fp8_qk && !(is_tensor_core_fp8(c.q) && is_tensor_core_fp8(c.k)))
@@ -290,7 +291,7 @@ TileScheduler tile_scheduler(const Problem& p, const Sm80PlanConfig& config) {
   scheduler.group = FastDivmod::by(u(p.group()));
   if (config.warps_n > 1) return scheduler;  // the 3D grid needs no scheduler
   int64_t heads_per_section = 1;
-  if (config.bounded) {
+  if (config.causal_or_local) {
     const int64_t bytes =
         p.seqlen_k * (bytes_of(p.k) * p.head_dim + bytes_of(p.v) * p.head_dim_v);  // K and V of one kv head
     heads_per_section =

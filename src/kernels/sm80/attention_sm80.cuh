@@ -43,7 +43,7 @@ struct AttentionSm80 {
   using QFragments = unsigned[cfg.q_in_registers ? m_tiles : 1][cfg.q_in_registers ? q_steps : 1][4];
   using SFragment = float[m_tiles][n_tiles][4];
   using OFragment = float[m_tiles][v_tiles][4];
-  using KeyRanges = KeyTiles<int, cfg.bounded>;
+  using KeyRanges = KeyTiles<int, cfg.causal_or_local>;
   using QRowScale = QRowScales<cfg.q_row_descales || layout.rescales_q, m_tiles>;
   static constexpr int stage_bytes = KTile::bytes + VTile::bytes;
 
@@ -210,12 +210,12 @@ struct AttentionSm80 {
 
   // Key blocks that rows first to last (inclusive) see.
   KeyRanges keys_of_rows(int first, int last) const {
-    if constexpr (!cfg.bounded) return KeyRanges::of_rows({0, band.seqlen_k}, {0, band.seqlen_k});
+    if constexpr (!cfg.causal_or_local) return KeyRanges::of_rows({0, band.seqlen_k}, {0, band.seqlen_k});
     return KeyRanges::of_rows({band.first(first), band.past(first)}, {band.first(last), band.past(last)});
   }
   // Key blocks that the warp's rows see. Recomputed for each block to save registers.
   KeyRanges keys_of_warp() const {
-    const int row = cfg.bounded ? opaque_first_row() : 0;
+    const int row = cfg.causal_or_local ? opaque_first_row() : 0;
     return keys_of_rows(row, row + warp_rows - 1);
   }
 
@@ -338,8 +338,8 @@ struct AttentionSm80 {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int row = row0 + mt * 16 + 8 * half, live_row = row < cta.seqlen_q ? row : cta.first_row;
-        const int begin = (cfg.bounded ? band.first(row) : 0) - key0,
-                  end = (cfg.bounded ? band.past(row) : band.seqlen_k) - key0;
+        const int begin = (cfg.causal_or_local ? band.first(row) : 0) - key0,
+                  end = (cfg.causal_or_local ? band.past(row) : band.seqlen_k) - key0;
         const RowScoreChain<cfg, FastTanh> chain(p, scale * rows.at(mt, half), 0.0f, offset, cta.batch, cta.head,
                                                  live_row);
 #pragma unroll
@@ -348,7 +348,7 @@ struct AttentionSm80 {
           for (int i = 0; i < 2; ++i) {
             float& x = s[mt][n][2 * half + i];
             const int j = n * 8 + l % 4 * 2 + i;
-            const bool visible = j < end && (!cfg.bounded || j >= begin);
+            const bool visible = j < end && (!cfg.causal_or_local || j >= begin);
             if constexpr (cfg.scale_in_exp2)
               x = visible ? x : minus_infinity;
             else

@@ -16,7 +16,7 @@ struct Sm80Config : AttentionVariant {
   // The scale is applied inside exp2 by one FMA: exp2(s * c - m * c), c = scale * log2(e). Only if scores need nothing
   // but the scale and position masks, and the scale is positive.
   bool scale_in_exp2 = true;
-  bool bounded = false;  // causal mask or window: the visible keys differ by row
+  bool causal_or_local = false;  // causal mask or window: the visible keys differ by row
 
   // Programmatic dependent launch (sm_90 and newer). The kernel starts while the previous one on the stream ends, and
   // waits for it by griddepcontrol.
@@ -36,7 +36,7 @@ struct Sm80Config : AttentionVariant {
   constexpr int threads() const { return 32 * warps_m * warps_n; }
   constexpr int cta_block_n() const { return block_n * warps_n; }
   // Whether a key can be visible to one row of a tile and masked for another.
-  constexpr bool masks_differ_by_row() const { return bounded || mask || bias != DType::none; }
+  constexpr bool masks_differ_by_row() const { return causal_or_local || mask || bias != DType::none; }
 
   constexpr bool operator==(const Sm80Config&) const = default;
 };
