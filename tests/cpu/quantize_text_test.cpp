@@ -40,7 +40,7 @@ T atomicAdd(T* place, T x) {
 
 namespace rapt {
 
-alignas(16) double quantize_shared[QuantizeConfig::most_shared_channels];
+alignas(16) double quantize_shared[QuantizeConfig::max_shared_channels];
 
 namespace test {
 namespace {
