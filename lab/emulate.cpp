@@ -63,7 +63,7 @@ Prepared launch_of(const Step& step, const KernelUnit& unit, const rapt_sdpa_arg
   return made;
 }
 
-int64_t keys_of_a_step(const KernelConfig& c) { return c.number("block_n") * c.number("warps_k", 1); }
+int64_t keys_of_a_step(const KernelConfig& c) { return c.number("block_n") * c.number("warps_n", 1); }
 
 // Multiply-adds of both products, in whole tiles: what a tile leaves empty is computed, too.
 double operations(const Problem& p, const KernelConfig& c) {

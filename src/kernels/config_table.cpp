@@ -1,4 +1,4 @@
-// Fields of configurations: written as C++, written as words, read from words.
+// Converts config fields to C++ and to text, and parses them.
 #include "kernels/config_table.h"
 
 #include <algorithm>

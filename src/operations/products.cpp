@@ -162,7 +162,7 @@ void multiply(Context& context, const ProductParams& params, const rapt_device& 
   if (device.type == RAPT_DEVICE_CUDA) return multiply_on_gpu(context, params, device.index, operation, stream);
   const cpu::DefaultArithmetic scope;
   CpuResources& cpu = context.cpu();
-  const std::lock_guard<std::mutex> turn(cpu.turn);
+  const std::lock_guard<std::mutex> lock(cpu.call_mutex);
   const size_t bytes = cpu::product_scratch_floats() * sizeof(float) * static_cast<size_t>(cpu.pool.size());
   cpu::multiply(cpu.pool, params, reinterpret_cast<float*>(cpu.scratch.reserve(bytes)));
 }

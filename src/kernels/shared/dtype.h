@@ -1,5 +1,5 @@
-// DType and the scalar conversions between storage formats and float: the one definition for host and device code.
-// Used by the CPU backend, the planner and (by NVRTC) kernels; includes nothing outside shared/.
+// DType, and the scalar conversions between storage formats and float. Shared by host code and kernels. Includes
+// nothing outside shared/.
 #pragma once
 
 namespace rapt {
@@ -38,8 +38,8 @@ constexpr int bytes_of(DType t) { return row_of(t).bytes; }
 constexpr const char* name_of(DType t) { return row_of(t).name; }
 constexpr bool is_fp8(DType t) { return row_of(t).storage == Storage::fp8; }
 constexpr bool is_16bit(DType t) { return row_of(t).storage == Storage::half; }
-// FP8 codes that tensor cores can take, and that 16 bits hold exactly.
-constexpr bool is_code(DType t) { return t == DType::e4m3 || t == DType::e5m2; }
+// FP8 types that tensor cores multiply. f16 and bf16 represent them exactly.
+constexpr bool is_tensor_core_fp8(DType t) { return t == DType::e4m3 || t == DType::e5m2; }
 constexpr bool is_attention_input(DType t) { return t == DType::f32 || is_16bit(t) || is_fp8(t); }
 constexpr bool is_attention_output(DType t) { return t == DType::f32 || is_16bit(t); }
 
@@ -47,8 +47,8 @@ namespace detail {
 constexpr unsigned bits_of(float x) { return __builtin_bit_cast(unsigned, x); }
 constexpr float float_of(unsigned bits) { return __builtin_bit_cast(float, bits); }
 
-// A small binary float with `exponent_bits`, `mantissa_bits` and IEEE-like subnormals, widened exactly to float.
-// `special` says what the top exponent holds: IEEE (inf, NaN), or numbers but for one NaN of all ones (E4M3).
+// Converts a small binary float with IEEE-like subnormals to float, exactly. Special: the meaning of the largest
+// exponent: inf and NaN (ieee), or numbers and one NaN pattern (one_nan: E4M3).
 enum class Special { ieee, one_nan };
 
 template <int exponent_bits, int mantissa_bits, Special special>
@@ -69,8 +69,8 @@ constexpr float widen(unsigned code) {
   return float_of(sign | ((exponent + 127 - bias) << 23) | (mantissa << (23 - mantissa_bits)));
 }
 
-// Round to nearest even. Overflow: IEEE formats give inf unless `saturate`, then the largest finite value (the FP8 rule
-// of docs/semantics.md: finite values and infinities saturate, NaN stays NaN).
+// Rounds to nearest even. On overflow the result is inf, or with `saturate` the largest finite value. `saturate` is the
+// FP8 rule of docs/semantics.md: finite values and infinities saturate, NaN stays NaN.
 template <int exponent_bits, int mantissa_bits, Special special, bool saturate>
 constexpr unsigned narrow(float x) {
   constexpr unsigned exponent_mask = (1u << exponent_bits) - 1, mantissa_mask = (1u << mantissa_bits) - 1;
@@ -108,7 +108,7 @@ constexpr float f16_to_float(unsigned short c) { return detail::widen<5, 10, det
 constexpr float bf16_to_float(unsigned short c) { return detail::float_of(static_cast<unsigned>(c) << 16); }
 constexpr float e4m3_to_float(unsigned char c) { return detail::widen<4, 3, detail::Special::one_nan>(c); }
 constexpr float e5m2_to_float(unsigned char c) { return detail::widen<5, 2, detail::Special::ieee>(c); }
-// -448 + c * 896 / 255 with one rounding: the same bits whether or not a compiler contracts to fused operations.
+// -448 + c * 896 / 255 with a single rounding, so that FMA contraction cannot change the bits.
 constexpr float sim8_to_float(unsigned char c) { return static_cast<float>(896 * c - 114240) / 255.0f; }
 
 constexpr unsigned short float_to_f16(float x) {
@@ -125,7 +125,7 @@ constexpr unsigned char float_to_e4m3(float x) {
 constexpr unsigned char float_to_e5m2(float x) {
   return static_cast<unsigned char>(detail::narrow<5, 2, detail::Special::ieee, true>(x));
 }
-// NaN has no code in the linear format: it becomes the code of 0 (128), which docs/semantics.md states.
+// sim8 has no NaN: it becomes the code of 0, which is 128 (docs/semantics.md).
 constexpr unsigned char float_to_sim8(float x) {
   if (x != x) return 128;
   const float clamped = x < -448.0f ? -448.0f : x > 448.0f ? 448.0f : x;
@@ -153,7 +153,7 @@ constexpr unsigned char float_to_code(DType t, float x) {
   }
 }
 
-// One element of any format at `data + index` elements.
+// Loads element `index`.
 inline float load_float(DType t, const void* data, long long index) {
   switch (t) {
     case DType::f32: return static_cast<const float*>(data)[index];
