@@ -1,8 +1,8 @@
-// The rungs, and how each becomes a kernel. ladder_bench.cpp checks and times them.
+// The rungs of the ladder and how each becomes a kernel. ladder_bench.cpp checks and times them.
 #include "lab/ladder.h"
 
 #include "base/error.h"
-#include "lab/device_texts.h"
+#include "lab/device_sources.h"
 #include "runtime/gpu.h"
 
 namespace rapt::lab {
@@ -26,13 +26,13 @@ const Rung rungs[] = {
 
 constexpr std::string_view folder = "ladder/";
 
-// All texts of the folder by their own names, and the rung's also under the name that its family's unit includes.
+// All sources of the folder by their own names. The rung's source also has the name that its family's unit includes.
 std::map<std::string, std::string> files_of(const Rung& rung) {
   std::map<std::string, std::string> files;
-  if (*rung.text == '\0') return files;
-  for (const auto& [path, text] : device_texts())
+  if (*rung.source == '\0') return files;
+  for (const auto& [path, text] : device_sources())
     if (path.starts_with(folder)) files.emplace(path.substr(folder.size()), text);
-  files.emplace(rung.family->text, device_texts().at(rung.text));
+  files.emplace(rung.family->text, device_sources().at(rung.source));
   return files;
 }
 
@@ -49,9 +49,8 @@ void require_ladder_problem(const Problem& problem) {
   if (whole && problem == parse_problem(concat("f16 b", problem.batch, " h", heads, " q", problem.seqlen_q, " k",
                                                problem.seqlen_k, " d64")))
     return;
-  unsupported("--ladder: ", to_string(problem),
-              ": the rungs are experiments that take dense f16 problems of head_dim 64",
-              " with lengths that are multiples of ", tile, " and nothing else, such as \"f16 b1 h8 q512 d64\"");
+  unsupported("--ladder: ", to_string(problem), ": must be a dense f16 problem of head_dim 64",
+              " without options, with lengths that are multiples of ", tile, ", such as \"f16 b1 h8 q512 d64\"");
 }
 
 RungKernel rung_kernel(const Rung& rung, const Problem& problem, const Device& device) {

@@ -1,5 +1,5 @@
-// What the rungs of the ladder share: where a thread block works, and plain tiles in shared memory. Included by
-// lab/ladder/*.cuh only. Assumes what the ladder accepts: dense f16 tensors with unit last strides and 16-byte aligned
+// Common code of the ladder's rungs: the position of a thread block, and plain tiles in shared memory. Included by
+// lab/ladder/*.cuh only. Requires the ladder's problems: dense f16 tensors with unit last strides and 16-byte aligned
 // rows, head_dim 64, no mask, lengths that are multiples of the tiles.
 #pragma once
 
@@ -11,7 +11,7 @@ namespace rapt::ladder {
 constexpr float log2_e = 1.4426950408889634f;
 constexpr float minus_infinity = detail::float_of(0xff800000u);
 
-// A block owns block_m query rows of one head, dealt as in the shipped kernel.
+// A block owns block_m query rows of one head, assigned as in the shipped kernel.
 struct RowTile {
   const unsigned short *q, *k, *v;  // first row
   unsigned short* out;
@@ -29,7 +29,7 @@ struct RowTile {
   }
 };
 
-// Calls copy(row, first column, address) for each 16 bytes of a tile of rows x 64 elements; neighbouring threads take
+// Calls copy(row, first column, address) for each 16 bytes of a tile of rows x 64 elements. Neighbouring threads get
 // neighbouring addresses.
 template <int rows, int threads, class Copy>
 inline void for_each_chunk(const unsigned short* from, index_t row_stride, Copy copy) {

@@ -1,4 +1,4 @@
-// rapt_quantize, top to bottom: rules, then the backend of the tensors. Called by c_api.cpp.
+// rapt_quantize: checks the rules, then calls the backend of the tensors. Called by c_api.cpp.
 #include "cpu/quantize.h"
 
 #include "arguments/host_lists.h"

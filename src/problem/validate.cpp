@@ -1,6 +1,5 @@
-// validate: every rule that a Problem must keep, each broken one a sentence with field, value and rule
-// (docs/problem-line.md). Called by parse_problem and, for tensors, by sdpa.cpp; everything behind it may assume these
-// rules.
+// validate: checks every rule of a Problem; an error sentence has field, value and rule (docs/problem-line.md). Called
+// by parse_problem and, for tensors, by sdpa.cpp. All later code may assume these rules.
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
@@ -28,7 +27,7 @@ void check_dtypes(const Problem& p) {
   if (p.mask.present() && p.mask.dtype != DType::u8) invalid("mask dtype = ", name_of(p.mask.dtype), ": must be u8");
 }
 
-// Elements of a tensor. A size of 0 counts as 1, so that strides made from the other sizes stay in range too.
+// The number of elements of a tensor. A size of 0 counts as 1, so that strides from the other sizes stay in range.
 void check_elements(const char* name, std::initializer_list<int64_t> shape) {
   int64_t elements = 1;
   for (const int64_t size : shape)
@@ -105,7 +104,8 @@ void check_starts(const Problem& p) {
   list("k_start", p.k_starts);
 }
 
-// A list of lengths: absent (not known on the host) or one per sequence, none negative, in sum at most total.
+// A list of lengths: either absent (unknown on the host), or one per sequence, none negative, with a sum of at most
+// total.
 void check_lengths(const Problem& p, const char* name, const std::vector<int32_t>& lengths, int64_t total) {
   if (lengths.empty()) return;
   if (std::ssize(lengths) != p.batch)
@@ -118,7 +118,7 @@ void check_lengths(const Problem& p, const char* name, const std::vector<int32_t
   if (sum > total) invalid(name, " sum = ", sum, ", packed rows = ", total, ": must not exceed the packed tensor");
 }
 
-// Lengths in use: none above what its sequence has.
+// Lengths in use: none may exceed the length of its sequence.
 void check_used(const Problem& p, const char* name, const std::vector<int32_t>& used,
                 const std::vector<int32_t>& lengths, int64_t seqlen, const char* what) {
   check_lengths(p, name, used, words::max_elements);
@@ -175,7 +175,7 @@ void check_modes(const Problem& p) {
     invalid("splits = ", p.splits, " with invariant: invariant fixes the splits itself; leave splits out or give 1");
 }
 
-// The farthest element must lie within int64 bytes of the first; size-1 dimensions do not move.
+// The last element must be within int64 bytes of the first one. Dimensions of size 1 do not count.
 void check_strides(const Problem& p, const char* name, Slot slot, const std::optional<std::vector<int64_t>>& strides) {
   if (!strides) return;
   const Geometry g = geometry(p, slot);

@@ -1,5 +1,5 @@
-// Reading of single values of a problem line (see problem_value.h). Called by problem_parse.cpp.
-// Assumes nothing about the bytes; the only exception it throws is Error.
+// Reads single values of a problem line (see value.h). Called by parse.cpp.
+// Accepts any bytes. The only exception that it throws is Error.
 #include "problem/value.h"
 
 #include <fcntl.h>

@@ -1,5 +1,5 @@
-// attention_sm80 on FP8 tensors as machine code: FP8 matrix instructions where the architecture has its own, each
-// product counted; nothing spilled; within the card's limits. Needs NVRTC, no GPU.
+// The machine code of attention_sm80 on FP8 tensors: it uses FP8 matrix instructions if the architecture has them (each
+// product is counted), spills nothing, and stays within the GPU's limits. Needs NVRTC, no GPU.
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -23,7 +23,7 @@ class AttentionCode : public testing::TestWithParam<const char*> {
 INSTANTIATE_TEST_SUITE_P(Architectures, AttentionCode, testing::Values("sm_89", "sm_90a", "sm_120"),
                          [](const auto& test) { return std::string(test.param); });
 
-// Matrix instructions of one step of keys in the kernel's loop, by its tiles.
+// The number of matrix instructions of one step of keys in the kernel's loop, from its tiles.
 struct Products {
   int scores, values;
 };

@@ -1,4 +1,4 @@
-// CPU quotas of control groups, read from trees that the tests make; and RAPT_THREADS.
+// CPU quotas of control groups, read from folders that the tests create; and RAPT_THREADS.
 #include "cpu/quota.h"
 
 #include <gtest/gtest.h>
@@ -64,7 +64,7 @@ TEST_F(Quota, VersionOneByItsController) {
   EXPECT_EQ(quota(), 3);
 }
 
-// A container that sees a part of the hierarchy: the mount's root is the group's own path or a part of it.
+// A container that sees a part of the hierarchy: the mount's root is the group's path or a part of it.
 TEST_F(Quota, RootsOfMountsAreRespected) {
   put("proc/self/cgroup", "0::/docker/abc/inner\n");
   put("proc/self/mountinfo", "30 23 0:26 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup rw\n");

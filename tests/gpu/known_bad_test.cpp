@@ -1,7 +1,7 @@
-// Shows that the checks can fail: defects planted into the kernels' own text, one at a time, must each fail a check
-// that the sound kernel passes. At least one for each family, mask, addition and kind of tensor. An edit names a piece
-// of text that must occur exactly once, whatever its line breaks: that needs no GPU and is tested everywhere, so that
-// whoever changes a kernel learns at once which edit to move along.
+// Proves that the checks can fail: each defect, added to the kernels' source, must fail a check that the correct kernel
+// passes. There is at least one for each family, mask, score option and kind of tensor. An edit names a piece of source
+// that must occur exactly once, ignoring line breaks. That needs no GPU and is tested everywhere, so a change of a
+// kernel shows at once which edit must be adapted.
 #include <cctype>
 #include <map>
 #include <mutex>
@@ -166,7 +166,7 @@ struct Place {
   size_t begin = 0, length = 0;
 };
 
-// Where `piece` occurs in `text`; a space of the piece stands for any white space.
+// The positions of `piece` in `text`. A space in the piece matches any white space.
 std::vector<Place> occurrences(std::string_view text, std::string_view piece) {
   const auto blank = [](char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; };
   std::vector<Place> places;
@@ -197,12 +197,12 @@ class GpuKnownBad : public GpuTest {};
 
 }  // namespace
 
-TEST(KnownBadText, EveryEditOccursOnce) {
+TEST(KnownBadSource, EveryEditOccursOnce) {
   for (const Edit& edit : edits) EXPECT_NO_THROW(edited(edit)) << edit.name;
 }
 
-// With RAPT_TEST_COMPILE=1 every edited text is compiled, without a GPU: it takes half a minute.
-TEST(KnownBadText, EveryEditCompiles) {
+// With RAPT_TEST_COMPILE=1 every edited source is compiled, without a GPU. It takes half a minute.
+TEST(KnownBadSource, EveryEditCompiles) {
   const char* wanted = std::getenv("RAPT_TEST_COMPILE");
   if (wanted == nullptr || std::string(wanted) != "1") GTEST_SKIP() << "RAPT_TEST_COMPILE is not 1";
   Failures failures;

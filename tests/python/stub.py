@@ -1,6 +1,6 @@
-"""rapt.sdpa in the type stub, made from the table of the compiled module; test_examples.py compares.
+"""rapt.sdpa in the type stub, generated from the table of the compiled module; test_examples.py compares.
 
-python3 tests/python/stub.py FILE writes it into that __init__.pyi anew.
+python3 tests/python/stub.py FILE rewrites it in that __init__.pyi.
 """
 
 import pathlib
