@@ -10,7 +10,7 @@
 
 namespace rapt {
 
-static_assert(name_of(static_cast<DType>(dtype_count - 1)) != nullptr, "every number has its row in dtype.h");
+static_assert(name_of(static_cast<DType>(dtype_count - 1)) != nullptr, "every number has its name in dtype.h");
 
 class Dtypes {
  public:

@@ -216,7 +216,7 @@ TEST(Formats, LoadAndStoreUseTheNamedFormat) {
   }
 }
 
-// Whatever dtype.h has a row for, against the decoding of check/, which shares no code with it.
+// Every storage format of dtype.h, against the decoding of check/, which shares no code with it.
 TEST(Formats, EveryCodeIsWhatTheOracleDecodes) {
   for (int number = 0; number < dtype_count; ++number) {
     const auto t = static_cast<DType>(number);

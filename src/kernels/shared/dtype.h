@@ -17,31 +17,35 @@ enum class DType : unsigned char {
   i64 = 9
 };
 
-// What a dtype stores: numbers of q, k and v by their width, or something else (masks, lengths).
-enum class Storage : unsigned char { other, f32, half, fp8 };
-
-struct DTypeRow {
-  const char* name;
-  int bytes;
-  Storage storage;
-};
 inline constexpr int dtype_count = 10;
-constexpr DTypeRow row_of(DType t) {
-  constexpr DTypeRow rows[dtype_count] = {
-      {"none", 0, Storage::other}, {"f32", 4, Storage::f32},  {"f16", 2, Storage::half}, {"bf16", 2, Storage::half},
-      {"e4m3", 1, Storage::fp8},   {"e5m2", 1, Storage::fp8}, {"sim8", 1, Storage::fp8}, {"u8", 1, Storage::other},
-      {"i32", 4, Storage::other},  {"i64", 8, Storage::other}};
-  return rows[static_cast<unsigned char>(t) < dtype_count ? static_cast<unsigned char>(t) : 0];
+
+constexpr int bytes_of(DType t) {
+  switch (t) {
+    case DType::f32:
+    case DType::i32: return 4;
+    case DType::f16:
+    case DType::bf16: return 2;
+    case DType::e4m3:
+    case DType::e5m2:
+    case DType::sim8:
+    case DType::u8: return 1;
+    case DType::i64: return 8;
+    case DType::none: break;
+  }
+  return 0;
 }
 
-constexpr int bytes_of(DType t) { return row_of(t).bytes; }
-constexpr const char* name_of(DType t) { return row_of(t).name; }
-constexpr bool is_fp8(DType t) { return row_of(t).storage == Storage::fp8; }
-constexpr bool is_16bit(DType t) { return row_of(t).storage == Storage::half; }
+constexpr bool is_fp8(DType t) { return t == DType::e4m3 || t == DType::e5m2 || t == DType::sim8; }
 // FP8 types that tensor cores multiply. f16 and bf16 represent them exactly.
 constexpr bool is_tensor_core_fp8(DType t) { return t == DType::e4m3 || t == DType::e5m2; }
+constexpr bool is_16bit(DType t) { return t == DType::f16 || t == DType::bf16; }
 constexpr bool is_attention_input(DType t) { return t == DType::f32 || is_16bit(t) || is_fp8(t); }
 constexpr bool is_attention_output(DType t) { return t == DType::f32 || is_16bit(t); }
+
+constexpr const char* name_of(DType t) {
+  constexpr const char* names[dtype_count] = {"none", "f32", "f16", "bf16", "e4m3", "e5m2", "sim8", "u8", "i32", "i64"};
+  return names[static_cast<unsigned char>(t)];
+}
 
 namespace detail {
 constexpr unsigned bits_of(float x) { return __builtin_bit_cast(unsigned, x); }
