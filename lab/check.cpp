@@ -56,8 +56,8 @@ class Subject {
   virtual std::string rerun_options(const Task& task) const = 0;
   // The last line of a check.
   virtual std::string summary(int passed, int failed, int refused) const {
-    return fmt::format("{} passed, {} failed, {} refused (no kernel supports them yet, or their values overflow f32)", passed,
-                       failed, refused);
+    return fmt::format("{} passed, {} failed, {} refused (no kernel supports them yet, or their values overflow f32)",
+                       passed, failed, refused);
   }
   virtual void describe(nlohmann::ordered_json&) const {}  // adds to the JSON of a check
 };
@@ -269,7 +269,8 @@ class EmulatedSubject final : public Subject {
 
   std::string summary(int passed, int failed, int refused) const override {
     std::string text = fmt::format("emulated on the CPU: {} of {} cases passed", passed, passed + failed);
-    if (refused > 0) text += fmt::format("; {} refused (no kernel supports them yet, or their values overflow f32)", refused);
+    if (refused > 0)
+      text += fmt::format("; {} refused (no kernel supports them yet, or their values overflow f32)", refused);
     return text + left_out() + "\n" + note();
   }
   void describe(nlohmann::ordered_json& all) const override {

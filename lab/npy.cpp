@@ -59,8 +59,7 @@ class DictCursor {
 
  private:
   [[noreturn]] void fail(const char* wanted) const {
-    invalid(file_, ": the header holds ", in_quotes(text_.substr(at_, 12)), " at its byte ", at_, ": must be ", wanted,
-            " must stand");
+    invalid(file_, ": the header holds ", in_quotes(text_.substr(at_, 12)), " at its byte ", at_, ": must be ", wanted);
   }
   void skip_space() {
     while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\n')) ++at_;

@@ -258,13 +258,15 @@ class Program {
     sub->add_option("--warmup", bench_.warmup, "Number of calls before the first sample")
         ->capture_default_str()
         ->check(CLI::Range(0, 1000000));
-    sub->add_option("--iterations", bench_.iterations, "Samples")->capture_default_str()->check(CLI::Range(1, 1000000));
+    sub->add_option("--iterations", bench_.iterations, "Number of samples")
+        ->capture_default_str()
+        ->check(CLI::Range(1, 1000000));
     sub->add_option(
         "--timer", bench_.timer,
         "graph (CUDA graphs of many launches), event (loops of launches between GPU events) or "
         "host (the CPU clock; on a GPU the host's time per launch). Default: graph on a GPU, host on the CPU");
     sub->add_option("--l2", bench_.l2,
-                    "warm: inputs stay in cache; cold: inputs rotate through twice the last-level cache (GPU: L2)")
+                    "warm: inputs stay in the last-level cache (GPU: L2); cold: they rotate through twice its size")
         ->capture_default_str();
     sub->add_option("--seed", bench_.seed, "Seed of the random inputs")->capture_default_str()->check(seed_text);
     sub->add_flag("--save", bench_.save, "Write the rows to results/<card>/<UTC>-<suite>.jsonl");

@@ -756,7 +756,7 @@ TEST(CheckRange, BothChecksRefuseWhatF32CannotHold) {
        [](Inputs& in) {
          in.bias.set({0, 0, 0, 0}, 3.4e38);
        },
-       "beyond f32"},
+       "outside the range of f32"},
       {"f32 b1 h1 q4 d4 alibi", [](Inputs& in) { in.alibi_slopes.set({0}, 3e38); }, "ALiBi of row [b=0, h=0, i=0]"},
       {"f32 b1 h1 q4 d4 scale=0", [&](Inputs& in) { set(in.v, 1e38); }, "the sum of exp(x - max) * |v|"},
       {"f32 b1 h1 q4 d4 scale=0", [&](Inputs& in) { set(in.v, 8e37); }, ""},

@@ -363,7 +363,8 @@ TEST_F(LabLoad, BadInputEndsInOneSentence) {
   EXPECT_NE(failure(saved(plain, {{"block_table", x}}), {}).find("not supported yet"), std::string::npos);
   EXPECT_NE(failure(saved(plain, {{"q_descale", x}}), {}).find("q_scales=block64 or q_scales=block128"),
             std::string::npos);
-  EXPECT_NE(failure(saved(plain, {{"q_descale", check::make_tensor(DType::f32, {9})}}), {}).find("say its granularity"),
+  EXPECT_NE(failure(saved(plain, {{"q_descale", check::make_tensor(DType::f32, {9})}}), {})
+                .find("add one of the words for its granularity"),
             std::string::npos);
   EXPECT_NE(failure(saved(plain, {{"cu_seqlens_q", check::make_tensor(DType::i32, {2})}}), {}).find("rank 3"),
             std::string::npos);
@@ -434,11 +435,11 @@ TEST_F(LabProgram, ExitCodesAndSentences) {
       {"check 'f32 q8 d8' --device cpu --config block_m=8", 2, "only for GPU kernels"},
       {"check 'f32 q8 d8' --device cpu --variant x.cuh", 2, "only for GPU kernels"},
       {"check 'f32 q8 d8' --device cuda:0 --threads 2", 2, "only for the CPU"},
-      {"explain 'f16 q8 d64' --arch l4 --config block_m=16 --config block_m=32", 2, "give one"},
+      {"explain 'f16 q8 d64' --arch l4 --config block_m=16 --config block_m=32", 2, "takes one value"},
       {"explain 'f16 q8 d64' --arch l4 --config block_q=16", 2, "block_q"},
       {"run '" + sample + "' --device tpu", 2, "must be cpu or cuda:N"},
-      {"check", 2, "one of them"},
-      {"check 'f32 q8 d8' --cases smoke", 2, "one of them"},
+      {"check", 2, "give either"},
+      {"check 'f32 q8 d8' --cases smoke", 2, "give either"},
       {"check 'f32 q8 d8' --fill nice", 2, "nice"},
       {"check 'f32 h3:2 q8 d8'", 2, "heads_q"},
       {"check --cases missing.txt", 2, "missing.txt"},

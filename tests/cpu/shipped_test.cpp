@@ -213,7 +213,7 @@ TEST(Shipped, LedgersAreReadBackAsWritten) {
   const auto refusal = [](const std::string& wrong) {
     return error_of([&] { lab::parse_ledger(wrong, "some.json"); }, ErrorCode::invalid_argument);
   };
-  EXPECT_TRUE(contains(refusal("{"), "some.json: is no ledger"));
+  EXPECT_TRUE(contains(refusal("{"), "some.json: not a ledger"));
   EXPECT_TRUE(contains(refusal(R"({"nvrtc": "1", "reasons": [], "kernels": [{"arch": "sm_80"}]})"), "family"));
   ledger.rows[1] = ledger.rows[0];
   EXPECT_TRUE(contains(refusal(lab::to_text(ledger)), "appears twice"));
