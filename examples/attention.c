@@ -10,7 +10,7 @@
 
 enum { batch = 1, heads_q = 8, heads_k = 2, seqlen = 100, head_dim = 64 };
 
-/* A tensor is a view: the caller owns the memory. strides NULL means contiguous, last dimension fastest. */
+/* A tensor is a view: the caller owns the memory. strides = NULL means contiguous, last dimension fastest. */
 static rapt_tensor view(float* data, int32_t rank, const int64_t* shape) {
   rapt_tensor tensor = {0};
   tensor.data = data;

@@ -18,7 +18,7 @@ parts = [
     for a, b in ((0, 40), (40, 96))
 ]
 merged = rapt.merge([part[0] for part in parts], [part[1] for part in parts])
-print("largest difference of the merged parts", np.abs(merged - out).max())
+print("largest difference after the merge", np.abs(merged - out).max())
 assert np.abs(merged - out).max() < 1e-5
 
 print(rapt.explain(q, k, v, causal=True))

@@ -11,7 +11,7 @@ q, k, v = (torch.randn(1, 8, 512, 64, device=device, dtype=dtype) for _ in range
 with torch.inference_mode():
     out = rapt.sdpa(q, k, v, causal=True)
     expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-    print("largest difference to PyTorch's own", (out - expected).abs().max().item())
+    print("largest difference from PyTorch's own", (out - expected).abs().max().item())
     assert (out - expected).abs().max() < 5e-3
 
     rapt.sdpa(q, k, v, causal=True, out=out)  # writes into your tensor
