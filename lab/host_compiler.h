@@ -1,5 +1,5 @@
 // This machine's C++ compiler, run without a shell on texts in a folder of their own.
-// Used by emulate.cpp; assumes POSIX.
+// Used by emulate.cpp, its folders by profile.cpp, too; assumes POSIX.
 #pragma once
 
 #include <csignal>
@@ -19,7 +19,8 @@ HostCompiler find_host_compiler();
 // A new folder of this user's alone, removed with all that is in it.
 class FreshFolder {
  public:
-  FreshFolder();
+  // name: its first part. It stands in the folder for temporary files.
+  explicit FreshFolder(const char* name = "rapt-emulation");
   ~FreshFolder();
   FreshFolder(const FreshFolder&) = delete;
   FreshFolder& operator=(const FreshFolder&) = delete;
