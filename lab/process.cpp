@@ -85,6 +85,16 @@ std::vector<std::string> split_words(std::string_view text, char separator) {
   return words;
 }
 
+std::string shell_word(const std::string& word) {
+  const bool plain = !word.empty() && word.find_first_not_of(
+                                          "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./,:=@+%") ==
+                                          std::string::npos;
+  if (plain) return word;
+  std::string escaped;
+  for (const char c : word) escaped += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return "'" + escaped + "'";
+}
+
 std::string find_program(const std::string& name) {
   if (name.find('/') != std::string::npos) return is_program(name) ? name : "";
   for (const std::string& folder : split_words(environment_value("PATH"), ':'))

@@ -14,6 +14,9 @@ std::string environment_value(const char* name);
 // The words between separators; empty ones are left out.
 std::vector<std::string> split_words(std::string_view text, char separator);
 
+// A word so that a shell reads it back as it was.
+std::string shell_word(const std::string& word);
+
 // The file that a shell would start for `name` (a path, or looked for in $PATH), or "".
 std::string find_program(const std::string& name);
 

@@ -30,8 +30,9 @@
 namespace rapt::lab {
 namespace {
 
-constexpr const char* entry_name = "rapt_kernel";  // of every compiled kernel
-constexpr std::string_view wrong_mark = "WRONG, not profiled";
+constexpr const char* entry_name = "rapt_kernel";                         // of every compiled kernel
+constexpr std::string_view wrong_mark = "WRONG, not profiled";            // of this program
+constexpr std::string_view no_kernel_words = "No kernels were profiled";  // of ncu
 
 [[noreturn]] void lacks(const std::string& what) { throw Error(ErrorCode::environment, "profile: " + what); }
 
@@ -149,7 +150,7 @@ struct Run {
 
 class NcuSession {
  public:
-  explicit NcuSession(Ncu ncu) : ncu_(std::move(ncu)) {}
+  NcuSession(Ncu ncu, std::string command) : ncu_(std::move(ncu)), command_(std::move(command)) {}
 
   // Leaves the report of the launch in the folder. Where ncu calls metrics unknown, they are left out.
   void collect(const std::vector<std::string>& launch, int launches_before, int sm) {
@@ -172,8 +173,12 @@ class NcuSession {
     if (!run.succeeded) run = start(words, {});  // an ncu that is older than that option
     if (!run.succeeded)
       lacks(concat("ncu --import: ", run.end, ". Its last lines:\n", last_lines(run.messages + run.out)));
-    return raw_table(run.out);
+    const std::string table = raw_table(run.out);
+    if (table.empty()) no_kernel_ = (run.out + run.messages).find(no_kernel_words) != std::string::npos;
+    return table;
   }
+  // Whether the report has no launch at all.
+  bool no_kernel() const { return no_kernel_; }
 
   std::string report() const { return folder_.path() + "/report.ncu-rep"; }
   const std::vector<std::string>& unknown() const { return unknown_; }
@@ -226,13 +231,20 @@ class NcuSession {
     const std::string out = concat(folder_.path(), "/sudo");
     return run_program({sudo, "-n", "true"}, out).succeeded();
   }
+  // The user's own command by sudo, which forgets the environment and looks for programs elsewhere.
+  std::string command_as_root() const {
+    std::string words = "sudo env";
+    for (const std::string& entry : kept_environment())
+      if (!entry.starts_with("PATH=") && !entry.starts_with("RAPT_NCU=")) words += " " + shell_word(entry);
+    const std::string rest = command_.substr(std::min(command_.find(' '), command_.size()));  // behind "rapt"
+    return concat(words, " ", shell_word("RAPT_NCU=" + ncu_.path), " ", shell_word(ncu_.self), rest);
+  }
   [[noreturn]] void throw_permission() const {
     lacks(concat(
         "the driver lets only administrators read the counters of GPUs (ERR_NVGPUCTRPERM)",
-        ncu_.by_sudo || geteuid() == 0 ? ", and this system refuses root, too, as containers do without CAP_SYS_ADMIN"
-                                       : concat(". As root: sudo env RAPT_NCU='", ncu_.path, "' ", "'", ncu_.self,
-                                                "' profile ... with the same words"),
-        ". For all users: the line \"options nvidia NVreg_RestrictProfilingToAdminUsers=0\" in "
+        ncu_.by_sudo || geteuid() == 0 ? ", and this system refuses root, too, as containers do without CAP_SYS_ADMIN. "
+                                       : concat(". As root, in this folder:\n  ", command_as_root(), "\n"),
+        "For all users: the line \"options nvidia NVreg_RestrictProfilingToAdminUsers=0\" in "
         "/etc/modprobe.d/nvidia-profiling.conf, then restart. In a container: docker run --cap-add=SYS_ADMIN"));
   }
 
@@ -240,7 +252,7 @@ class NcuSession {
     if (run.out.find(wrong_mark) != std::string::npos)
       throw Error(ErrorCode::internal,
                   concat("profile: the kernel is wrong and was not profiled:\n", last_lines(run.out)));
-    if (run.succeeded || run.out.find("No kernels were profiled") != std::string::npos)
+    if (run.succeeded || run.out.find(no_kernel_words) != std::string::npos)
       lacks(concat("ncu profiled no kernel. Its last lines:\n", last_lines(run.out)));
     lacks(concat("ncu failed: ", run.end, "; nothing was written. Its last lines:\n", last_lines(run.out)));
   }
@@ -248,13 +260,19 @@ class NcuSession {
     while (text.ends_with('\n')) text.pop_back();
     size_t begin = text.size();
     for (; count > 0 && begin != std::string::npos && begin > 0; --count) begin = text.rfind('\n', begin - 1);
-    return "  " + (begin == std::string::npos || begin == 0 ? text : text.substr(begin + 1));
+    std::string lines;
+    for (const std::string& line :
+         split_words(std::string_view(text).substr(begin == std::string::npos ? 0 : begin), '\n'))
+      lines += concat(lines.empty() ? "  " : "\n  ", line);
+    return lines;
   }
 
   Ncu ncu_;
+  std::string command_;  // the user's
   const FreshFolder folder_{"rapt-profile"};
   std::vector<std::string> unknown_;
   int runs_ = 0;
+  bool no_kernel_ = false;
 };
 
 // ---- Results.
@@ -306,13 +324,13 @@ int profile_by_ncu(const ProfileOptions& options, const Problem& problem, const 
       concat("results/", file_safe(device.name), "/", utc_stamp(), "-profile-", result_name(options, problem));
   const Ncu ncu = find_ncu();
   const SignalsWait waits;  // until the folder of the session is removed
-  NcuSession session(ncu);
+  NcuSession session(ncu, options.common.command);
   session.collect(launch_words(options, problem, device, ncu), chosen.step_count, device.sm);
   std::vector<ProfiledKernel> kernels;
   std::string table;
   try {
     table = session.table();
-    kernels = parse_raw_table(table, device.sm);
+    if (!session.no_kernel()) kernels = parse_raw_table(table, device.sm);
   } catch (const Error& error) {
     // The counters are read; their report can be opened with ncu-ui.
     if (SignalsWait::one_waits()) throw;

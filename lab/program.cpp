@@ -18,6 +18,7 @@
 #include "lab/ladder.h"
 #include "lab/output.h"
 #include "lab/pack.h"
+#include "lab/process.h"
 #include "lab/profile.h"
 #include "lab/quantize.h"
 
@@ -35,16 +36,7 @@ std::string seed_text(const std::string& text) {
 // The command line so that a shell reads it back as it was.
 std::string command_line(int argc, const char* const* argv) {
   std::string line = "rapt";
-  for (int i = 1; i < argc; ++i) {
-    const std::string word = argv[i];
-    const bool plain =
-        !word.empty() &&
-        word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./,:=@+%") ==
-            std::string::npos;
-    std::string escaped;
-    for (const char c : word) escaped += c == '\'' ? std::string("'\\''") : std::string(1, c);
-    line += plain ? " " + word : " '" + escaped + "'";
-  }
+  for (int i = 1; i < argc; ++i) line += " " + shell_word(argv[i]);
   return line;
 }
 
@@ -304,7 +296,6 @@ class Program {
     sub->add_option("--gate", profile_.gates,
                     "NAME=VALUE instead of a gate's own rule: tensor=20 occupancy=25 memory=70 (per cent) or off; "
                     "fp8=some, fp8=none or fp8=off")
-        ->expected(1)
         ->allow_extra_args(false);
     sub->add_option("--name", profile_.name, "The last part of the names of the result files; default: the problem");
     sub->add_option("--seed", profile_.seed, "Seed of the inputs")->capture_default_str()->check(seed_text);
