@@ -263,6 +263,7 @@ case "$FAKE_NCU" in
     [ -n "$FAKE_SUDO" ] || { echo "==ERROR== ERR_NVGPUCTRPERM - no permission" >&2; exit 0; } ;;
   half) echo "==PROF== Connected to process 1"; echo half >"$report"; echo "==ERROR== An error occurred while trying to profile."; exit 9 ;;
   killed) kill -9 $$ ;;
+  slow) echo half >"$report"; sleep 60 ;;
   nothing) echo "==WARNING== No kernels were profiled."; exit 0 ;;
   unknown_metric)
     for name in sm__inst_issued sm__pipe_tensor_cycles_active; do
@@ -401,6 +402,14 @@ TEST_F(Profile, ncu_that_fails_half_way) {
   const Outcome killed = profile("killed");
   EXPECT_EQ(killed.code, 3);
   EXPECT_NE(killed.err.find("signal 9"), std::string::npos) << killed.err;
+  expect_nothing_left();
+}
+
+TEST_F(Profile, interrupted) {
+  // To the program and to ncu, as a terminal sends it.
+  const Outcome outcome = run_in(folder, concat("timeout -s INT 1 ", environment("FAKE_NCU=slow"), "'", RAPT_BINARY_DIR,
+                                                "/rapt' profile 'f16 h8 q512 d64' --device cuda:0"));
+  EXPECT_NE(outcome.code, 0);
   expect_nothing_left();
 }
 
