@@ -181,6 +181,9 @@ std::string tensor_line(const ProfiledKernel& kernel) {
     line += fmt::format(" (HMMA {}, HGMMA {}, QMMA {}, QGMMA {})", or_question(kernel.executed({"HMMA"})),
                         or_question(kernel.executed({"HGMMA"})), or_question(kernel.executed({"QMMA"})),
                         or_question(kernel.executed({"QGMMA"})));
+  else if (kernel.sm < 100)
+    line += fmt::format(" (hmma {}, gmma {})", or_question(kernel.value("tensor_hmma_inst")),
+                        kernel.sm == 90 ? or_question(kernel.value("tensor_gmma_inst")) : "0");
   return line + fmt::format("; operations: FP8 {}, f16 {}, bf16 {}", or_question(fp8_executed(kernel)),
                             or_question(kernel.value("f16_ops")), or_question(kernel.value("bf16_ops")));
 }

@@ -225,6 +225,13 @@ TEST(ProfileVerdict, a_screen) {
   EXPECT_LE(std::count(text.begin(), text.end(), '\n'), 24) << text;
 }
 
+TEST(ProfileVerdict, tensor_instructions_without_opcodes) {
+  ProfiledKernel kernel = stored("sm_90_wgmma.csv", 90);
+  kernel.opcodes.clear();
+  const std::string text = to_text(kernel, {}, judge(kernel, {}, {}));
+  EXPECT_NE(text.find("tensor   524288 instructions (hmma 0, gmma 524288)"), std::string::npos) << text;
+}
+
 TEST(ProfileVerdict, wrong_gates) {
   for (const char* word :
        {"speed=1", "tensor", "tensor=", "tensor=fast", "tensor=101", "tensor=-1", "memory=nan", "fp8=3", "fp8", ""}) {
