@@ -171,6 +171,10 @@ class Program {
   // The option that overrides the planner's choice of a GPU kernel.
   static void add_config(CLI::App* sub, Common& common, const char* help) {
     sub->add_option("--config", common.configs, help)->allow_extra_args(false);
+    sub->add_option("--family", common.family,
+                    "Kernel family to use instead of the planner's choice: attention_sm80, attention_scalar")
+        ->allow_extra_args(false);
+    sub->parse_complete_callback([&common] { apply_family_option(common); });
   }
   static void add_variant(CLI::App* sub, Common& common, const char* more = "") {
     sub->add_option("--variant", common.variant,
@@ -270,6 +274,8 @@ class Program {
     add_config(sub, bench_.common,
                "Override the planner's choice for a GPU kernel: \"block_m=64 stages=3\". Repeat it to compare several "
                "(\"\": the planner's choice)");
+    sub->add_option("--against", bench_.common.against, "Also time this kernel family. May be repeated")
+        ->allow_extra_args(false);
     add_variant(sub, bench_.common);
     sub->add_flag("--ladder", bench_.ladder,
                   "Compare each step from a scalar kernel to the shipped kernel (rapt help ladder)");
