@@ -224,7 +224,7 @@ int measure(int blocks, double limit) {
   MissionCall call(0);
   const unsigned row_tiles =
       static_cast<unsigned>((512 + step.config.number("block_m") - 1) / step.config.number("block_m"));
-  const Sm80Params params{attention_params(call.args, problem), TileOrder::of(row_tiles, 1, 8, 1, 1)};
+  const Sm80Params params{attention_params(call.args, problem), TileScheduler::of(row_tiles, 1, 8, 1, 1)};
   BareLaunch bare(jit::compile(request), unit, row_tiles * 8, step.config.number("programmatic") != 0, params,
                   stream.handle());
   const auto sdpa = [&] {

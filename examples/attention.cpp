@@ -1,6 +1,8 @@
-// Attention from C++ on the tensors of a transformer layer: q, k, v are three slices of one fused projection. With an
-// installed rapt:  c++ -std=c++20 attention.cpp $(pkg-config --cflags --libs rapt) -o attention Prints the kernel that
-// the library chose, computes the keys in one part and in two, and exits with 1 if they differ.
+// Attention from C++ on the tensors of a transformer: q, k and v are three slices of one fused projection.
+//
+// With an installed rapt:  c++ -std=c++20 attention.cpp $(pkg-config --cflags --libs rapt) -o attention
+// Prints the kernel that the library chose. Computes attention over all keys, and over two halves that are then merged.
+// Exits with 1 if the two results differ.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -10,8 +12,7 @@
 
 int main() try {
   constexpr int64_t batch = 2, heads = 4, seqlen = 150, dim = 32;
-  // One row per token: heads x (q | k | v) x dim. Nothing is copied or transposed: strides give the positions of
-  // elements.
+  // One row per token: heads x (q | k | v) x dim. Nothing is copied or transposed: the strides give the positions.
   constexpr int64_t row = heads * 3 * dim;
   std::vector<float> fused(batch * seqlen * row);
   for (size_t i = 0; i < fused.size(); ++i) fused[i] = std::sin(0.37f * static_cast<float>(i % 9973));
@@ -25,7 +26,7 @@ int main() try {
   std::cout << rapt::explain(q, k, v, out);
   rapt::sdpa(q, k, v, out);
 
-  // The same over two parts of the keys, as in ring attention or a split cache: partial states, then merge.
+  // The same over two halves of the keys, as in ring attention or with a split cache: partial states, then merge.
   constexpr int64_t first = 90;
   std::array<std::vector<float>, 2> part_out, part_lse;
   std::vector<rapt::PartialState> states;

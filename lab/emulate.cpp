@@ -63,7 +63,7 @@ Prepared launch_of(const Step& step, const KernelUnit& unit, const rapt_sdpa_arg
   return made;
 }
 
-int64_t keys_of_a_step(const KernelConfig& c) { return c.number("block_n") * c.number("warps_k", 1); }
+int64_t keys_of_a_step(const KernelConfig& c) { return c.number("block_n") * c.number("warps_n", 1); }
 
 // Multiply-adds of both products, counted in whole tiles: the kernel also computes the empty parts of a tile.
 double operations(const Problem& p, const KernelConfig& c) {

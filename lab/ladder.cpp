@@ -11,16 +11,16 @@ namespace {
 const Rung rungs[] = {
     {"scalar", "D.1", "100-200 us", &attention_scalar, "", ""},
     {"tiled", "D.2", "< 50 us", &attention_sm80, "ladder/tiled.cuh",
-     "block_m=32 block_n=64 warps_m=4 warps_k=1 q_in_registers=0 min_blocks=1 folded=0 programmatic=0 "
+     "block_m=32 block_n=64 warps_m=4 warps_n=1 q_in_registers=0 min_blocks=1 scale_in_exp2=0 programmatic=0 "
      "stages=2"},
     {"tensor", "D.3", "< 20 us", &attention_sm80, "ladder/tensor.cuh",
-     "block_m=64 block_n=64 warps_m=4 warps_k=1 q_in_registers=1 min_blocks=1 folded=0 programmatic=0 "
+     "block_m=64 block_n=64 warps_m=4 warps_n=1 q_in_registers=1 min_blocks=1 scale_in_exp2=0 programmatic=0 "
      "stages=1"},
     {"pipelined", "D.4, stage2", "< 10 us", &attention_sm80, "ladder/pipelined.cuh",
-     "block_m=64 block_n=64 warps_m=4 warps_k=1 q_in_registers=1 min_blocks=1 folded=0 programmatic=0 "
+     "block_m=64 block_n=64 warps_m=4 warps_n=1 q_in_registers=1 min_blocks=1 scale_in_exp2=0 programmatic=0 "
      "stages=2"},
     {"swizzled", "D.5", "< 5 us", &attention_sm80, "",
-     "block_m=64 block_n=64 warps_m=4 warps_k=1 q_in_registers=1 min_blocks=1 programmatic=0 stages=3"},
+     "block_m=64 block_n=64 warps_m=4 warps_n=1 q_in_registers=1 min_blocks=1 programmatic=0 stages=3"},
     {"shipped", "", "", &attention_sm80, "", ""},
 };
 

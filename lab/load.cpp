@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "check/poison.h"
 #include "lab/npy.h"
+#include "problem/dtypes.h"
 #include "problem/hint.h"
 
 namespace rapt::lab {
@@ -44,17 +45,11 @@ std::string shape_text(const std::vector<int64_t>& shape) {
   return "[" + text + "]";
 }
 
-DType dtype_named(const std::string& name) {
-  for (int code = static_cast<int>(DType::f32); code <= static_cast<int>(DType::sim8); ++code)
-    if (name == name_of(static_cast<DType>(code))) return static_cast<DType>(code);
-  return DType::none;
-}
-
 // The dtype that the words give tensor `name`: q=e4m3, or a dtype alone for q, k and v.
 DType dtype_in_words(const std::vector<std::string>& words, const std::string& name) {
   for (const std::string& word : words) {
-    if (word.starts_with(name + "=")) return dtype_named(word.substr(name.size() + 1));
-    if (name.size() == 1 && dtype_named(word) != DType::none) return dtype_named(word);
+    if (word.starts_with(name + "=")) return input_dtypes.named(word.substr(name.size() + 1));
+    if (name.size() == 1 && input_dtypes.named(word) != DType::none) return input_dtypes.named(word);
   }
   return DType::none;
 }
@@ -134,7 +129,7 @@ class Loader {
     if (!is_attention_input(t.dtype))
       invalid(path_, ": tensor '", name, "' is ", rapt::name_of(t.dtype),
               t.dtype == DType::u8 ? concat(": add a word for the format of its bytes, such as ", name, "=e4m3")
-                                   : std::string(": must be f32, f16, bf16, e4m3, e5m2 or sim8"));
+                                   : ": must be " + input_dtypes.names());
   }
 
   // From the stored order to the logical order: [batch, heads, seqlen, dim], packed [total, heads, dim].
@@ -193,8 +188,8 @@ class Loader {
 
   void describe_dtypes() {
     const DType q = in().q.dtype, k = in().k.dtype, v = in().v.dtype;
-    const bool one_word =
-        std::any_of(words_.begin(), words_.end(), [](const std::string& w) { return dtype_named(w) != DType::none; });
+    const bool one_word = std::any_of(words_.begin(), words_.end(),
+                                      [](const std::string& w) { return input_dtypes.named(w) != DType::none; });
     if (q == k && q == v && (one_word || !(has_word("q=") || has_word("k=") || has_word("v="))))
       return say(rapt::name_of(q));
     say(concat("q=", rapt::name_of(q)));

@@ -2,8 +2,8 @@
 
     pip install torch transformers; python examples/python/transformers_generate.py
 
-The weights are random, so the tokens mean nothing. A real model only needs from_pretrained(name,
-attn_implementation="rapt"). Uses a GPU if there is one. Run by tests/python/test_examples.py.
+The weights are random, so the tokens have no meaning. A real model needs only
+from_pretrained(name, attn_implementation="rapt"). Uses a GPU if there is one. Run by tests/python/test_examples.py.
 """
 
 import torch

@@ -19,8 +19,8 @@ struct RowTile {
 
   RowTile(const Sm80Params& params, const Sm80Config& cfg) {
     const AttentionParams& p = params.attention;
-    const TileOrder::Place place = params.order.place(blockIdx.x);
-    const index_t batch = place.batch, head = place.head, row = static_cast<index_t>(place.tile) * cfg.block_m;
+    const TileScheduler::WorkTile work = params.scheduler.work_tile(blockIdx.x);
+    const index_t batch = work.batch, head = work.head, row = static_cast<index_t>(work.m_block) * cfg.block_m;
     q = static_cast<const unsigned short*>(p.q.data) + p.q.index(batch, head, row);
     k = static_cast<const unsigned short*>(p.k.data) + p.k.index(batch, head / p.group, 0);
     v = static_cast<const unsigned short*>(p.v.data) + p.v.index(batch, head / p.group, 0);

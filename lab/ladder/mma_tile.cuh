@@ -19,7 +19,7 @@ template <Sm80Config cfg>
 struct MmaTiles {
   static constexpr int rows = cfg.block_m, keys = cfg.block_n, threads = cfg.threads(), n_tiles = keys / 8;
   static constexpr int q_bytes = rows * tile_pitch, kv_bytes = keys * tile_pitch;
-  static_assert(cfg.head_dim == dim && cfg.head_dim_v == dim && cfg.warps_k == 1 && rows == 16 * cfg.warps_m);
+  static_assert(cfg.head_dim == dim && cfg.head_dim_v == dim && cfg.warps_n == 1 && rows == 16 * cfg.warps_m);
   static_assert(cfg.stages * 2 * kv_bytes <= smem_bytes(cfg), "K and V with their padding take the place of Q");
 
   const AttentionParams& p;

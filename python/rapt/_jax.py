@@ -19,7 +19,7 @@ from ._contexts import load_default_pack, number_of
 from ._errors import InvalidArgument, Unsupported
 from ._signature import FLAGS, OPERANDS, SCALARS, bind, split_starts
 from ._jax_operators import check_dtypes, keep_while
-from ._values import CAUSAL, LAYOUTS, check, integer, stored_code, word
+from ._values import CAUSAL, LAYOUTS, by_hand, check, integer, stored_code, word
 
 ORDINARY = ("float32", "float16", "bfloat16")
 SHORT = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
@@ -52,10 +52,10 @@ def _value(name: str, kind: str, words: dict | None, value):
 
 def _attributes(given: dict) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """`integers` and `numbers` of python/src/xla.cpp."""
-    sides = dict(zip(("window_left", "window_right"), given["window"] or ()))
+    unnamed = by_hand(given)
     has, integers, numbers = 0, [], []
     for name, parameter, kind, bit, words in SCALARS:
-        value = given[parameter] if parameter else sides.get(name)
+        value = given[parameter] if parameter else unnamed.get(name)
         has |= 0 if value is None else bit
         (numbers if kind == "real" else integers).append(_value(parameter or name, kind, words, value))
     leading = (

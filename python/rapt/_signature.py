@@ -22,6 +22,20 @@ BATCHED = tuple(row[0] for row in ARRAYS if row[2])
 DIFFERENTIABLE = ("q", "k", "v", *(row[1] for row in ARRAYS if row[3]), "out", "lse")  # including a caller's outputs
 # Parameters that are an array or an int: q_start as an array is q_starts.
 STARTS = {parameter: name for name, parameter in PARAMETER_OF.items() if name != parameter}
+# Parameters that call.cpp reads by hand: their type among the options of PyTorch's operator (None: not one of them)
+# and in the stub.
+BY_HAND: dict[str, tuple[str | None, str]] = {
+    "layout": ("str", 'Literal["bhsd", "bshd"]'),
+    "causal": ("str", "Causal"),
+    "window": ("SymInt[]?", "tuple[int, int] | None"),
+    "lse": (None, "bool | Array"),
+    "out": (None, "Array | None"),
+    "out_dtype": (None, "Dtype | None"),
+    "q_dtype": ("str?", "Dtype | None"),
+    "k_dtype": ("str?", "Dtype | None"),
+    "v_dtype": ("str?", "Dtype | None"),
+    "context": (None, "Context | None"),
+}
 
 DOC = """Scaled dot-product attention: out = softmax(scale * q k^T, modified and masked by the options) v.
 

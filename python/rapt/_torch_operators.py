@@ -11,7 +11,7 @@ from torch.compiler import is_dynamo_compiling
 from . import _core, _torch_vmap, _values
 from ._contexts import load_default_pack, number_of, numbered
 from ._errors import InvalidArgument, Unsupported
-from ._signature import DIFFERENTIABLE, FLAGS, OPERANDS, PARAMETER_OF, SCALARS, STARTS, bind, split_starts
+from ._signature import BY_HAND, DIFFERENTIABLE, FLAGS, OPERANDS, PARAMETER_OF, SCALARS, STARTS, bind, split_starts
 from ._torch_arrays import allocate, dtype_named, plain, refuse_nested, refuse_tangents, transformed
 from ._torch_profiling import PROFILER, problem_line, recorded, register_sdpa_flops, shapes_line
 
@@ -21,10 +21,7 @@ load_default_pack()  # first: a damaged pack raises at every call, but operators
 TENSORS = ("q", "k", "v", *OPERANDS)
 KINDS = {"real": "float?", "integer": "SymInt?", "word": "str?"}
 OPTIONS = {
-    "layout": "str",
-    "causal": "str",
-    "window": "SymInt[]?",
-    **{name: "str?" for name in ("q_dtype", "k_dtype", "v_dtype")},
+    **{name: kind for name, (kind, _) in BY_HAND.items() if kind},
     **{parameter: KINDS[kind] for _, parameter, kind, *_ in SCALARS if parameter},
     **{parameter: "bool" for parameter, _ in FLAGS},
 }

@@ -70,6 +70,11 @@ def stored_code(name: str, dtype: str, named: Any) -> int:
     return code
 
 
+def by_hand(given: dict[str, Any]) -> dict[str, Any]:
+    """The table's values that have no parameter of their own, from those parameters that call.cpp reads by hand."""
+    return dict(zip(("window_left", "window_right"), given["window"] or ()))
+
+
 def check(given: dict[str, Any]) -> None:
     """Checks every option that is not an array, a dtype or a context. Raises InvalidArgument."""
     word("layout", given["layout"], LAYOUTS)

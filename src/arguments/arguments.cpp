@@ -78,7 +78,8 @@ void read_presence(const rapt_sdpa_args& a, Problem& p) {
   if (a.bias != nullptr) p.bias = broadcast_of(*a.bias, p);
   if (a.mask != nullptr) p.mask = broadcast_of(*a.mask, p);
   if (p.smooth_k && !is_fp8(p.k))
-    invalid("k_mean: given, but k is ", name_of(p.k), ": only k in e4m3, e5m2 or sim8 is smoothed before it is stored");
+    invalid("k_mean: given, but k is ", name_of(p.k), ": only k in ", fp8_dtypes.names(),
+            " is smoothed before it is stored");
 }
 
 ScaleKind read_descale(const char* name, const rapt_tensor* t, int32_t kind_code, const rapt_tensor& of,

@@ -12,8 +12,8 @@
 #include <tuple>
 #include <utility>
 
-#include "arguments/dtypes.h"
 #include "kernels/shared/mask.h"
+#include "problem/dtypes.h"
 #include "rapt/rapt.h"
 
 namespace rapt {
@@ -90,7 +90,6 @@ constexpr auto tensor_rows() {
   using A = rapt_sdpa_args;
   constexpr Dtypes f32{DType::f32}, u8{DType::u8}, i32{DType::i32}, list{DType::i32, DType::i64};
   constexpr Dtypes floats{DType::f32, DType::f16, DType::bf16};
-  constexpr Dtypes stored{DType::f32, DType::f16, DType::bf16, DType::e4m3, DType::e5m2, DType::sim8};
   constexpr ShapeRule broadcast{ShapeRule::broadcast}, scales{ShapeRule::scales}, refused{ShapeRule::refused};
   constexpr ShapeRule of_q = by_layout({batch, heads_q, seqlen_q, head_dim}, {total_q, heads_q, head_dim});
   constexpr ShapeRule of_k = by_layout({batch, heads_k, seqlen_k, head_dim}, {total_k, heads_k, head_dim});
@@ -100,9 +99,9 @@ constexpr auto tensor_rows() {
   return std::array{
       TensorArgument{"out", &A::out, output, floats, of_out},  // outputs come first
       TensorArgument{"lse", &A::lse, output, f32, of_lse},
-      TensorArgument{"q", &A::q, input, stored, of_q},
-      TensorArgument{"k", &A::k, input, stored, of_k},
-      TensorArgument{"v", &A::v, input, stored, of_v},
+      TensorArgument{"q", &A::q, input, input_dtypes, of_q},
+      TensorArgument{"k", &A::k, input, input_dtypes, of_k},
+      TensorArgument{"v", &A::v, input, input_dtypes, of_v},
       TensorArgument{"cu_seqlens_q", &A::cu_seqlens_q, lengths, list, always({batch_plus_1})},
       TensorArgument{"cu_seqlens_k", &A::cu_seqlens_k, lengths, list, always({batch_plus_1})},
       TensorArgument{"bias", &A::bias, input, floats, broadcast},

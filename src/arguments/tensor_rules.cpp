@@ -90,7 +90,7 @@ std::string shape_text(const rapt_tensor& t) {
 void check_tensor(const char* name, const rapt_tensor& t) {
   if (t.rank < 0 || t.rank > max_rank) invalid(name, ".rank = ", t.rank, ": must be 0 to ", max_rank);
   if (t.rank > 0 && t.shape == nullptr) invalid(name, ".shape = NULL: must point to ", t.rank, " sizes");
-  if (t.dtype <= RAPT_DTYPE_NONE || t.dtype > RAPT_I64) invalid(name, ".dtype = ", t.dtype, ": not a rapt_dtype");
+  if (t.dtype <= RAPT_DTYPE_NONE || t.dtype >= dtype_count) invalid(name, ".dtype = ", t.dtype, ": not a rapt_dtype");
   if (t.device.type != RAPT_DEVICE_CPU && t.device.type != RAPT_DEVICE_CUDA)
     invalid(name, ".device.type = ", t.device.type, ": must be RAPT_DEVICE_CPU or RAPT_DEVICE_CUDA");
   Int128 elements = 1, extent = 0;
@@ -118,13 +118,8 @@ void check_tensor(const char* name, const rapt_tensor& t) {
 
 void require_dtype(const char* name, const rapt_tensor& t, Dtypes allowed) {
   if (allowed.has(dtype_of(t))) return;
-  std::string list;
-  int count = 0;
-  for (int32_t code = RAPT_F32; code <= RAPT_I64; ++code) {
-    const auto dtype = static_cast<DType>(code);
-    if (allowed.has(dtype)) list += concat(count++ > 0 ? ", " : "", name_of(dtype));
-  }
-  invalid(name, ".dtype = ", name_of(dtype_of(t)), ": must be ", count > 1 ? "one of " : "", list);
+  const char* const one_of = allowed.count() > 1 ? "one of " : "";
+  invalid(name, ".dtype = ", name_of(dtype_of(t)), ": must be ", one_of, allowed.names(", "));
 }
 
 void require_rank(const char* name, const rapt_tensor& t, int rank, const char* meaning) {

@@ -8,7 +8,7 @@
 #include <initializer_list>
 #include <string>
 
-#include "arguments/dtypes.h"
+#include "problem/dtypes.h"
 #include "problem/problem.h"
 #include "rapt/rapt.h"
 

@@ -37,8 +37,8 @@ MergePart part_of(const rapt_tensor& out_tensor, const rapt_tensor& lse_tensor) 
 }  // namespace
 
 MergeParams merge_params(const rapt_merge_args& args) {
-  if (args.count > MergeParams::most_parts)
-    unsupported("count = ", args.count, ": a GPU merges at most ", MergeParams::most_parts,
+  if (args.count > MergeParams::max_parts)
+    unsupported("count = ", args.count, ": a GPU merges at most ", MergeParams::max_parts,
                 " parts in one call; merge them in groups, with f32 out and lse");
   MergeParams p;
   p.out = out_ref(*args.out);

@@ -153,7 +153,7 @@ void merge(Context& context, const rapt_merge_args& args, void* stream) {
   const int64_t batch = dense ? args.out->shape[0] : 1, heads = args.out->shape[1];
   const int64_t rows = dense ? args.out->shape[2] : args.out->shape[0];
   CpuResources& cpu = context.cpu();
-  const std::lock_guard<std::mutex> turn(cpu.turn);
+  const std::lock_guard<std::mutex> lock(cpu.call_mutex);
   cpu.pool.parallel_for(batch * heads, [&](int, int64_t index) {
     for (int64_t s = 0; s < rows; ++s) merge_row(args, {index / heads, index % heads, s});
   });

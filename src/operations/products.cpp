@@ -43,8 +43,7 @@ void check_operand(const Operand& operand, int rank, const char* meaning) {
   check_tensor(operand.name, *operand.tensor);
   require_rank(operand.name, *operand.tensor, rank, meaning);
   if (!is_attention_input(dtype_of(*operand.tensor)))
-    invalid(operand.name, ".dtype = ", name_of(dtype_of(*operand.tensor)),
-            ": must be f32, f16, bf16, e4m3, e5m2 or sim8");
+    invalid(operand.name, ".dtype = ", name_of(dtype_of(*operand.tensor)), ": must be ", input_dtypes.names());
 }
 
 // log2 of the number of rows that share a scale, by the kind of scales.
@@ -166,7 +165,7 @@ void multiply(Context& context, const ProductParams& params, const rapt_device& 
   if (device.type == RAPT_DEVICE_CUDA) return multiply_on_gpu(context, params, device.index, operation, stream);
   const cpu::DefaultArithmetic scope;
   CpuResources& cpu = context.cpu();
-  const std::lock_guard<std::mutex> turn(cpu.turn);
+  const std::lock_guard<std::mutex> lock(cpu.call_mutex);
   const size_t bytes = cpu::product_scratch_floats() * sizeof(float) * static_cast<size_t>(cpu.pool.size());
   cpu::multiply(cpu.pool, params, reinterpret_cast<float*>(cpu.scratch.reserve(bytes)));
 }

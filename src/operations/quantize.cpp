@@ -33,7 +33,7 @@ void quantize(Context& context, const rapt_quantize_args& args, void* stream) {
   check_quantize_contents(params);
   const cpu::DefaultArithmetic scope;
   CpuResources& cpu = context.cpu();
-  const std::lock_guard<std::mutex> turn(cpu.turn);
+  const std::lock_guard<std::mutex> lock(cpu.call_mutex);
   cpu::quantize(cpu.pool, params);
 }
 

@@ -152,7 +152,7 @@ void prepare(Context& context, const rapt_sdpa_args& args, void* stream) {
   const Plan chosen = plan(problem, cpu_device());
   check_workspace(args, chosen);
   CpuResources& cpu = context.cpu();
-  const std::lock_guard<std::mutex> turn(cpu.turn);
+  const std::lock_guard<std::mutex> lock(cpu.call_mutex);
   if (args.workspace == nullptr) cpu.workspace.reserve(chosen.workspace_bytes);
 }
 

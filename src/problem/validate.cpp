@@ -6,6 +6,7 @@
 #include <span>
 
 #include "base/error.h"
+#include "problem/dtypes.h"
 #include "problem/hint.h"
 #include "problem/problem.h"
 #include "problem/words.h"
@@ -15,7 +16,7 @@ namespace {
 
 void check_dtypes(const Problem& p) {
   const auto input = [](const char* name, DType t) {
-    if (!is_attention_input(t)) invalid(name, " = ", name_of(t), ": must be one of f32, f16, bf16, e4m3, e5m2, sim8");
+    if (!is_attention_input(t)) invalid(name, " = ", name_of(t), ": must be one of ", input_dtypes.names(", "));
   };
   input("q dtype", p.q);
   input("k dtype", p.k);
@@ -144,20 +145,20 @@ void check_sequences(const Problem& p) {
 void check_quantisation(const Problem& p) {
   const auto scales = [](const char* name, ScaleKind kind, DType t) {
     if (kind == ScaleKind::none || is_fp8(t)) return;
-    invalid(name, "_scales = ", words::name(words::scale_kinds, kind), ", ", name, " = ", name_of(t),
-            ": scales need e4m3, e5m2 or sim8 storage");
+    invalid(name, "_scales = ", words::name(words::scale_kinds, kind), ", ", name, " = ", name_of(t), ": scales need ",
+            fp8_dtypes.names(), " storage");
   };
   scales("q", p.q_scales, p.q);
   scales("k", p.k_scales, p.k);
   scales("v", p.v_scales, p.v);
   if (p.q_scales == ScaleKind::channel) invalid("q_scales = channel: only v has scales by channel");
   if (p.k_scales == ScaleKind::channel) invalid("k_scales = channel: only v has scales by channel");
-  if (p.smooth_k && !is_fp8(p.k)) invalid("smooth_k, k = ", name_of(p.k), ": needs k in e4m3, e5m2 or sim8");
+  if (p.smooth_k && !is_fp8(p.k)) invalid("smooth_k, k = ", name_of(p.k), ": needs k in ", fp8_dtypes.names());
   if (p.hadamard && !(is_fp8(p.q) && is_fp8(p.k)))
-    invalid("hadamard, q = ", name_of(p.q), ", k = ", name_of(p.k), ": needs q and k in e4m3, e5m2 or sim8");
+    invalid("hadamard, q = ", name_of(p.q), ", k = ", name_of(p.k), ": needs q and k in ", fp8_dtypes.names());
   const bool pv_fits = is_fp8(p.v) || (p.pv == PvMode::f16 && p.v == DType::f16);
   if (p.pv != PvMode::automatic && !pv_fits)
-    invalid("pv = ", words::name(words::pv_modes, p.pv), ", v = ", name_of(p.v), ": needs v in e4m3, e5m2 or sim8",
+    invalid("pv = ", words::name(words::pv_modes, p.pv), ", v = ", name_of(p.v), ": needs v in ", fp8_dtypes.names(),
             p.pv == PvMode::f16 ? ", or f16" : "");
   const bool any_f32 = p.q == DType::f32 || p.k == DType::f32 || p.v == DType::f32;
   if (p.acc == AccMode::f16 && any_f32)

@@ -29,8 +29,8 @@ struct Products {
 };
 Products products_of(const Sm80Config& c) {
   const int m_tiles = c.block_m / c.warps_m / 16, dim = (c.head_dim + 31) / 32 * 32;
-  return {m_tiles * (c.block_n / 8) * (dim / (c.fp8_scores ? 32 : 16)),
-          m_tiles * (c.head_dim_v / 8) * (c.block_n / (c.fp8_values ? 32 : 16)) * (c.fp8_values ? c.p_terms : 1)};
+  return {m_tiles * (c.block_n / 8) * (dim / (c.fp8_qk ? 32 : 16)),
+          m_tiles * (c.head_dim_v / 8) * (c.block_n / (c.fp8_pv ? 32 : 16)) * (c.fp8_pv ? c.p_terms : 1)};
 }
 
 TEST_P(AttentionCode, Fp8Products) {
@@ -52,9 +52,9 @@ TEST_P(AttentionCode, Fp8Products) {
     EXPECT_LE(used.registers * unit.threads * config.min_blocks, device.registers_per_sm);
     const Products products = products_of(config);
     const bool own = device.sm != 90;
-    EXPECT_EQ(config.fp8_scores, own);
-    EXPECT_EQ(config.fp8_values, own && config.p_terms > 0);
-    const int in_fp8 = (config.fp8_scores ? products.scores : 0) + (config.fp8_values ? products.values : 0);
+    EXPECT_EQ(config.fp8_qk, own);
+    EXPECT_EQ(config.fp8_pv, own && config.p_terms > 0);
+    const int in_fp8 = (config.fp8_qk ? products.scores : 0) + (config.fp8_pv ? products.values : 0);
     EXPECT_EQ(counts.qmma, in_fp8);
     EXPECT_EQ(counts.hmma, products.scores + products.values - in_fp8);
     RecordProperty(concat(GetParam(), " ", line), concat(counts.qmma, " FP8, ", counts.hmma, " f16"));

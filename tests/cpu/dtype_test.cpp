@@ -10,6 +10,8 @@
 #include <limits>
 #include <string>
 
+#include "check/format.h"
+
 namespace rapt {
 namespace {
 
@@ -211,6 +213,28 @@ TEST(Formats, LoadAndStoreUseTheNamedFormat) {
     std::memset(memory + 2 * size, 0xa5, size);
     for (const unsigned char byte : memory)
       EXPECT_EQ(byte, 0xa5) << name_of(t) << ": only its own bytes may be written";
+  }
+}
+
+// Every storage format of dtype.h, against the decoding of check/, which shares no code with it.
+TEST(Formats, EveryCodeIsWhatTheOracleDecodes) {
+  for (int number = 0; number < dtype_count; ++number) {
+    const auto t = static_cast<DType>(number);
+    if (!is_fp8(t) && !is_16bit(t)) continue;
+    for (unsigned code = 0; code < 1u << 8 * bytes_of(t); ++code) {
+      const auto bits = static_cast<unsigned short>(code);  // little-endian: one byte or both
+      const double expected = check::decode_element(t, &bits, 0);
+      const float x = load_float(t, &bits, 0);
+      if (std::isnan(expected)) {
+        ASSERT_TRUE(std::isnan(x)) << name_of(t) << " code " << code;
+        continue;
+      }
+      ASSERT_EQ(x, static_cast<float>(expected)) << name_of(t) << " code " << code;
+      unsigned short stored = 0, encoded = 0;
+      store_float(t, &stored, 0, x);
+      check::encode_element(t, &encoded, 0, expected);
+      ASSERT_EQ(stored, encoded) << name_of(t) << " code " << code;
+    }
   }
 }
 

@@ -292,6 +292,26 @@ std::string config_fault(const std::string& line, const std::string& device, con
   return "";
 }
 
+TEST(Families, OneCanBeForced) {
+  const Problem problem = parse_problem("f16 h8 q512 d64");
+  const Device card = device_preset("l4");
+  EXPECT_EQ(plan_with(problem, card, "").steps[0].family, &attention_sm80);
+  EXPECT_EQ(plan_with(problem, card, "family=attention_scalar").steps[0].family, &attention_scalar);
+  EXPECT_EQ(plan_with(problem, card, "family=attention_sm80 block_m=64").steps[0].config.number("block_m"), 64);
+  EXPECT_THROW(plan_with(parse_problem("f32 h8 q512 d64"), card, "family=attention_sm80"), Error);
+  EXPECT_THROW(plan_with(problem, card, "family=attention_cpu"), Error);
+}
+
+TEST_F(LabPromises, FamilyOption) {
+  const Outcome forced = rapt("explain 'f16 h8 q512 d64' --arch l4 --family attention_scalar");
+  EXPECT_EQ(forced.code, 0) << forced.err;
+  EXPECT_NE(forced.out.find("config   attention_scalar q=f16"), std::string::npos) << forced.out;
+  expect_refused("explain 'f32 h8 q512 d64' --arch l4 --family attention_sm80", 2, "q=f32: must be f16");
+  expect_refused("check 'f16 h1 q8 d64' --device cpu --family attention_scalar", 2, "only for GPU kernels");
+  expect_refused("bench 'f16 h1 q8 d64' --device cpu --against attention_scalar", 2, "only for GPU kernels");
+  expect_refused("explain 'f16 h8 q512 d64' --arch l4 --family fast", 2, "family = fast: must be one of");
+}
+
 TEST(ConfigRules, EachFieldIsHeldToItsRule) {
   const char* f16 = "f16 h8 q512 d64";
   const std::vector<std::tuple<const char*, const char*, const char*, const char*>> refused = {
@@ -302,45 +322,49 @@ TEST(ConfigRules, EachFieldIsHeldToItsRule) {
       {f16, "l4", "block_m=100000", "block_m = 100000: must be"},
       {f16, "l4", "warps_m=3", "must be a multiple of 48"},
       {f16, "l4", "warps_m=32 block_m=512", "4096 threads; at most 1024"},
-      {f16, "l4", "warps_k=0", "warps_k = 0: must be"},
+      {f16, "l4", "warps_n=0", "warps_n = 0: must be"},
       {f16, "l4", "stages=0", "stages = 0: must be"},
       {f16, "l4", "stages=7", "bytes of shared memory"},
       {f16, "l4", "min_blocks=0", "min_blocks = 0: must be"},
       {f16, "l4", "min_blocks=32", "a multiprocessor of l4 has 1536 threads"},
-      {f16, "l4", "flush_keys=24", "flush_keys = 24: must be a multiple of 16"},
+      {f16, "l4", "promotion_interval=24", "promotion_interval = 24: must be a multiple of 16"},
       {f16, "l4", "programmatic=1", "programmatic = 1: must be 0 on sm_89"},
-      {f16, "l4", "fp8_scores=1", "q and k must be e4m3 or e5m2"},
-      {f16, "l4", "fp8_values=1", "needs pv=fp8"},
+      {f16, "l4", "fp8_qk=1", "q and k must be e4m3 or e5m2"},
+      {f16, "l4", "fp8_pv=1", "needs pv=fp8"},
       {f16, "l4", "mask=1", "mask = 1: must be 0"},
       {f16, "l4", "head_dim=32", "head_dim = 32: must be 64"},
       {f16, "l4", "q=bf16", "q = bf16: must be f16"},
       {f16, "l4", "p_terms=1", "p_terms = 1: must be 0"},
-      {f16, "l4", "key_scales=64", "key_scales = 64: must be 0"},
-      {"f16 h8 q512 d64 causal", "l4", "bounded=0", "bounded = 0: this problem is causal"},
-      {"f16 h8 q512 d64 softcap=3", "l4", "folded=1", "folded = 1: this problem"},
-      {"e4m3 h8 q512 d64", "l4", "block_n=16 fp8_scores=0", "block_n = 16: must be a multiple of 32"},
-      {"e4m3 h8 q512 d64", "a100", "fp8_scores=1", "has no FP8 instructions"},
-      {"e4m3 h8 q512 d64 scales=block64", "h100", "block_n=128 warps_k=1 stages=1", "must divide 64"},
-      {"f16 b70000 h1 q16 d64", "h100", "warps_k=2 stages=1", "must be 1 where batch or heads_q exceed"},
+      {f16, "l4", "k_descale_block=64", "k_descale_block = 64: must be 0"},
+      {"f16 h8 q512 d64 causal", "l4", "causal_or_local=0", "causal_or_local = 0: this problem is causal"},
+      {"f16 h8 q512 d64 softcap=3", "l4", "scale_in_exp2=1", "scale_in_exp2 = 1: this problem"},
+      {"e4m3 h8 q512 d64", "l4", "block_n=16 fp8_qk=0", "block_n = 16: must be a multiple of 32"},
+      {"e4m3 h8 q512 d64", "a100", "fp8_qk=1", "has no FP8 instructions"},
+      {"e4m3 h8 q512 d64 scales=block64", "h100", "block_n=128 warps_n=1 stages=1", "must divide 64"},
+      {"f16 b70000 h1 q16 d64", "h100", "warps_n=2 stages=1", "must be 1 where batch or heads_q exceed"},
       {"f32 h8 q512 d64", "l4", "block_n=64", "block_n = 64: must be 32, as attention_scalar"},
       {"f32 h8 q512 d64", "l4", "block_m=33", "block_m = 33: must be a multiple of 8"},
       {"f32 h8 q512 d64", "l4", "block_m=1024", "bytes of shared memory"},
       {"f32 h8 q512 d64", "l4", "stages=3", "what may be changed: block_m, warps_m, min_blocks"},
       {"f32 h8 q512 d64", "cpu-scalar", "block_m=32", "attention_cpu has no configuration"},
+      {f16, "l4", "family=attention_scalar block_n=64", "block_n = 64: must be 32, as attention_scalar"},
+      {f16, "l4", "family=sm80", "family = sm80: must be one of attention_cpu, attention_sm80"},
+      {f16, "l4", "family=attention_sm80 family=attention_scalar", "attention_sm80 was named before"},
   };
   for (const auto& [line, device, words, part] : refused)
     EXPECT_NE(config_fault(line, device, words).find(part), std::string::npos)
         << line << " " << words << ": " << config_fault(line, device, words);
-  for (const char* words : {"", " ", "block_n=32", "folded=0", "bounded=1", "block_m=64 block_n=64 warps_m=4 warps_k=1",
-                            "stages=1 q_in_registers=0", "flush_keys=32"})
+  for (const char* words :
+       {"", " ", "block_n=32", "scale_in_exp2=0", "causal_or_local=1", "block_m=64 block_n=64 warps_m=4 warps_n=1",
+        "stages=1 q_in_registers=0", "promotion_interval=32"})
     EXPECT_EQ(config_fault(f16, "l4", words), "") << words;
   EXPECT_EQ(config_fault(f16, "h100", "programmatic=1"), "");
   // The configurations that tests/gpu/shape_test.cpp runs.
-  for (const char* words : {"block_m=64 block_n=64 warps_m=4 warps_k=1 stages=2 min_blocks=1",
-                            "block_m=64 block_n=32 warps_m=2 warps_k=2 stages=3",
-                            "block_m=32 block_n=32 warps_m=2 warps_k=4 stages=2 q_in_registers=1",
-                            "block_m=128 block_n=64 warps_m=8 warps_k=1 stages=1 min_blocks=1 q_in_registers=1",
-                            "block_m=16 block_n=16 warps_m=1 warps_k=4 stages=4 min_blocks=1"})
+  for (const char* words : {"block_m=64 block_n=64 warps_m=4 warps_n=1 stages=2 min_blocks=1",
+                            "block_m=64 block_n=32 warps_m=2 warps_n=2 stages=3",
+                            "block_m=32 block_n=32 warps_m=2 warps_n=4 stages=2 q_in_registers=1",
+                            "block_m=128 block_n=64 warps_m=8 warps_n=1 stages=1 min_blocks=1 q_in_registers=1",
+                            "block_m=16 block_n=16 warps_m=1 warps_n=4 stages=4 min_blocks=1"})
     for (const char* line : {"f16 b1 h2 q75 k513 d64", "f16 b1 h2 q75 k100 d40:72 window=20,5"})
       EXPECT_EQ(config_fault(line, "h100", words), "") << line << words;
   EXPECT_EQ(config_fault("f32 h8 q512 d64", "l4", "block_m=64"), "");
@@ -366,8 +390,9 @@ class Compiled : public LabPromises {
 // Every configuration that the rules allow also passes the kernels' static assertions.
 TEST_F(Compiled, AllowedConfigurationsCompile) {
   const std::tuple<const char*, const char*, const char*> allowed[] = {
-      {"f16 h8 q512 d64", "l4", "block_m=48 block_n=16 warps_m=3 warps_k=1 stages=1"},
-      {"e4m3 h8 q512 d64 scales=block64 pv=fp8", "l4", "block_m=32 block_n=32 warps_m=2 warps_k=1 flush_keys=32"},
+      {"f16 h8 q512 d64", "l4", "block_m=48 block_n=16 warps_m=3 warps_n=1 stages=1"},
+      {"e4m3 h8 q512 d64 scales=block64 pv=fp8", "l4",
+       "block_m=32 block_n=32 warps_m=2 warps_n=1 promotion_interval=32"},
       {"f32 h8 q64 d64", "l4", "block_m=24 warps_m=8"},
   };
   for (const auto& [line, device, words] : allowed) {

@@ -52,7 +52,7 @@ void expect_right(const std::string& line, const Sm80Config& config, Rung rung) 
   const auto row_tiles = static_cast<unsigned>(problem.seqlen_q / config.block_m);
   const auto heads = static_cast<unsigned>(problem.heads_q), batch = static_cast<unsigned>(problem.batch);
   const Sm80Params params{attention_params(call.args, problem),
-                          TileOrder::of(row_tiles, batch, heads, static_cast<unsigned>(problem.group()), 1)};
+                          TileScheduler::of(row_tiles, batch, heads, static_cast<unsigned>(problem.group()), 1)};
   alignas(16) static float shared[99 * 1024 / sizeof(float)];
   emulated_shared = reinterpret_cast<char*>(shared);
   cuda_emulation::launch(row_tiles * heads * batch, static_cast<unsigned>(config.threads()), shared, std::size(shared),

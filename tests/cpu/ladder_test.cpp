@@ -210,7 +210,7 @@ TEST_P(RungsOn, SwizzledFoldsTheScaleIntoTheExponent) {
   EXPECT_GE(one.counts.hmma, 64);
   EXPECT_GT(one.counts.ldgsts, 0);
   EXPECT_EQ(one.kernel.config.number("stages"), 3);
-  EXPECT_EQ(one.kernel.config.number("folded"), 1);
+  EXPECT_EQ(one.kernel.config.number("scale_in_exp2"), 1);
   constexpr int scores = 32;  // of a lane in a step, a fused operation each
   EXPECT_GE(one.counts.ffma, scores);
   EXPECT_LT(rung("pipelined").counts.ffma, scores);

@@ -19,15 +19,15 @@ namespace {
 constexpr auto f32 = DType::f32, f16 = DType::f16, bf16 = DType::bf16, e4m3 = DType::e4m3, e5m2 = DType::e5m2,
                sim8 = DType::sim8;
 
-constexpr ProductConfig scalar(DType a, DType b, DType out, int flush = 0) {
+constexpr ProductConfig scalar(DType a, DType b, DType out, int promotion_interval = 0) {
   ProductConfig c;
-  c.a = a, c.b = b, c.out = out, c.flush = flush;
+  c.a = a, c.b = b, c.out = out, c.promotion_interval = promotion_interval;
   return c;
 }
 constexpr ProductConfig tensor(DType a, DType b, DType out, int block_m, int block_n, int warps_m, int warps_n,
-                               int flush = 0) {
-  ProductConfig c = scalar(a, b, out, flush);
-  c.tensor_cores = true, c.depth_step = 64, c.stages = 3;
+                               int promotion_interval = 0) {
+  ProductConfig c = scalar(a, b, out, promotion_interval);
+  c.tensor_cores = true, c.block_k = 64, c.stages = 3;
   c.block_m = block_m, c.block_n = block_n, c.warps_m = warps_m, c.warps_n = warps_n;
   return c;
 }

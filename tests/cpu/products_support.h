@@ -146,11 +146,11 @@ struct ProductErrors {
   double max_abs = 0, worst = 0;  // worst: the largest error relative to its bound
 };
 
-// The bound of one element: products are summed in f32 in parts of product_flush (`slack` roundings of f32 for each
-// addition), scaled by two scales, rounded once to out.
+// The bound of one element: products are summed in f32 in parts of product_promotion_interval (`slack` roundings of f32
+// for each addition), scaled by two scales, rounded once to out.
 inline double product_bound(const ProductCall& c, const ProductReference& r, double slack) {
   const auto depth = static_cast<double>(c.a.shape.back());
-  const double additions = std::min<double>(depth, product_flush) + depth / product_flush + 4;
+  const double additions = std::min<double>(depth, product_promotion_interval) + depth / product_promotion_interval + 4;
   const double least = c.out.dtype == DType::f16 ? 0x1p-25 : 0x1p-134;  // half of the smallest step
   return additions * slack * 0x1p-24 * r.magnitude + check::unit_roundoff(c.out.dtype) * std::fabs(r.value) * 1.001 +
          least;

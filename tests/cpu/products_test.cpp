@@ -314,8 +314,8 @@ TEST(ProductKernels, TensorCoresWhereCodesLieSideBySide) {
 }
 
 TEST(ProductKernels, DeepProductsAreSummedInParts) {
-  EXPECT_EQ(config_on("sm_89", make_gemm(e4m3, e4m3, f16, 16, 16, 512)).flush, 0);
-  EXPECT_EQ(config_on("sm_89", make_gemm(e4m3, e4m3, f16, 16, 16, 528)).flush, product_flush);
+  EXPECT_EQ(config_on("sm_89", make_gemm(e4m3, e4m3, f16, 16, 16, 512)).promotion_interval, 0);
+  EXPECT_EQ(config_on("sm_89", make_gemm(e4m3, e4m3, f16, 16, 16, 528)).promotion_interval, product_promotion_interval);
 }
 
 }  // namespace

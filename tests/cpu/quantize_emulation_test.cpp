@@ -40,7 +40,7 @@ T atomicAdd(T* place, T x) {
 
 namespace rapt {
 
-alignas(16) double quantize_shared[QuantizeConfig::most_shared_channels];
+alignas(16) double quantize_shared[QuantizeConfig::max_shared_channels];
 
 namespace test {
 namespace {
@@ -71,8 +71,8 @@ constexpr QuantizeConfig config_at(size_t i) {
   QuantizeConfig c;
   c.step = i % step_count == 6 ? QuantizeStep::encode : static_cast<QuantizeStep>(i % step_count);
   c.group = all_groups[i / step_count % group_count];
-  c.settled = i % step_count == 6;
-  if (c.step == QuantizeStep::encode && rows_sharing(c.group) == 0) c.settled = true;
+  c.descales_ready = i % step_count == 6;
+  if (c.step == QuantizeStep::encode && rows_sharing(c.group) == 0) c.descales_ready = true;
   if (c.step == QuantizeStep::clear || c.step == QuantizeStep::finish) {
     c.dim = 1;
     if (c.step == QuantizeStep::finish) c.output = shape.output;

@@ -123,7 +123,7 @@ TEST_F(Threads, ABadValueIsToldAndIgnored) {
   for (const char* value : {"0", "-1", "two", "1,5", "2 ", "+2", "0x2", "65537", "99999999999"}) {
     set(value);
     testing::internal::CaptureStderr();
-    EXPECT_EQ(cpu::thread_limit(), cpu::most_threads) << value;
+    EXPECT_EQ(cpu::thread_limit(), cpu::max_threads) << value;
     const std::string said = testing::internal::GetCapturedStderr();
     EXPECT_TRUE(contains(said, concat("RAPT_THREADS = '", value, "': must be a whole number from 1 to 65536"))) << said;
   }

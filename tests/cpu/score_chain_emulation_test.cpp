@@ -28,10 +28,10 @@ TEST(ScoreChainEmulated, StepsComeInTheOrderOfTheSemantics) {
   p.mask = {mask, DType::u8, 0, 0, 0, 1};
   p.alibi_slopes = slopes;
   constexpr AllSteps cfg;
-  const RowSteps<cfg, Halve> row(p, 2.0f, 1.0f, /*offset=*/5, /*batch=*/0, /*head=*/0, /*row=*/1);
+  const RowScoreChain<cfg, Halve> row(p, 2.0f, 1.0f, /*offset=*/5, /*batch=*/0, /*head=*/0, /*row=*/1);
   // scale and mean: 3 * 2 + 1; cap: 4 * (7 / 4) / 2; bias: + 7; ALiBi: - 0.25 * |1 + 5 - 2|; text: * 10 + 1 + 2
-  EXPECT_EQ(row.of(3.0f, 2), (3.5f + 7.0f - 1.0f) * 10.0f + 3.0f);
-  EXPECT_EQ(row.of(3.0f, 1), -std::numeric_limits<float>::infinity());  // masked, whatever the user's code returns
+  EXPECT_EQ(row.logit(3.0f, 2), (3.5f + 7.0f - 1.0f) * 10.0f + 3.0f);
+  EXPECT_EQ(row.logit(3.0f, 1), -std::numeric_limits<float>::infinity());  // masked, whatever the user's code returns
 }
 
 struct Order {
@@ -41,13 +41,13 @@ struct Order {
   void soft_cap() const { seen += "cap "; }
   void add_bias() const { seen += "bias "; }
   void subtract_alibi() const { seen += "alibi "; }
-  void apply_user_text() const { seen += "text "; }
-  void hide() const { seen += "hide"; }
+  void apply_score_mod() const { seen += "text "; }
+  void apply_mask() const { seen += "hide"; }
 };
 
 TEST(ScoreChainEmulated, OneOrderForEveryKernel) {
   std::string seen;
-  pass_scores(Order{seen});
+  apply_score_chain(Order{seen});
   EXPECT_EQ(seen, "scale mean cap bias alibi text hide");
 }
 

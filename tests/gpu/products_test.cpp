@@ -150,7 +150,7 @@ TEST_F(GpuProducts, LargeGemm) {
     const Placed placed(call);
     const ProductConfig config = config_of(placed, true);
     EXPECT_EQ(config.block_m, 128);
-    EXPECT_EQ(config.flush, k > product_flush ? product_flush : 0);
+    EXPECT_EQ(config.promotion_interval, k > product_promotion_interval ? product_promotion_interval : 0);
     const cuda::Stream stream;
     ASSERT_EQ(placed.run(nullptr, stream.handle()), RAPT_OK) << rapt_last_error();
     stream.synchronize();

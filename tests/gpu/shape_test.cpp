@@ -83,11 +83,11 @@ TEST_F(GpuShape, TilesOfLongProblemsAtEveryLength) {
 
 // Tiles that the planner does not choose now, but may choose after tuning.
 TEST_F(GpuShape, OtherTiles) {
-  for (const char* words : {"block_m=64 block_n=64 warps_m=4 warps_k=1 stages=2 min_blocks=1",
-                            "block_m=64 block_n=32 warps_m=2 warps_k=2 stages=3",
-                            "block_m=32 block_n=32 warps_m=2 warps_k=4 stages=2 q_in_registers=1",
-                            "block_m=128 block_n=64 warps_m=8 warps_k=1 stages=1 min_blocks=1 q_in_registers=1",
-                            "block_m=16 block_n=16 warps_m=1 warps_k=4 stages=4 min_blocks=1"}) {
+  for (const char* words : {"block_m=64 block_n=64 warps_m=4 warps_n=1 stages=2 min_blocks=1",
+                            "block_m=64 block_n=32 warps_m=2 warps_n=2 stages=3",
+                            "block_m=32 block_n=32 warps_m=2 warps_n=4 stages=2 q_in_registers=1",
+                            "block_m=128 block_n=64 warps_m=8 warps_n=1 stages=1 min_blocks=1 q_in_registers=1",
+                            "block_m=16 block_n=16 warps_m=1 warps_n=4 stages=4 min_blocks=1"}) {
     SCOPED_TRACE(words);
     const auto context = make_context({.config = words});
     std::vector<Job> jobs;

@@ -47,11 +47,11 @@ if ! grep -q -- '-O3' <<<"$compiled"; then
   exit 1
 fi
 
-# The README's project in C: its first cmake block and its c block, shared and static.
-readme_block() { awk -v want="\`\`\`$1" '$0 == want {on = 1; next} on && /^```/ {exit} on' README.md; }
+# The documented project, C alone: the first cmake block of docs/c.md and the README's c block, shared and static.
+first_block() { awk -v want="\`\`\`$1" '$0 == want {on = 1; next} on && /^```/ {exit} on' "$2"; }
 mkdir "$work/readme"
-readme_block cmake >"$work/readme/CMakeLists.txt"
-readme_block c >"$work/readme/main.c"
+first_block cmake docs/c.md >"$work/readme/CMakeLists.txt"
+first_block c README.md >"$work/readme/main.c"
 for library in rapt rapt_static; do
   sed -i "s/rapt::rapt[a-z_]*)/rapt::$library)/" "$work/readme/CMakeLists.txt"
   cmake -S "$work/readme" -B "$work/readme/$library" -G Ninja --log-level=WARNING "-DCMAKE_PREFIX_PATH=$prefix" >/dev/null

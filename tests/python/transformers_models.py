@@ -574,10 +574,13 @@ def main():
 
 PAGE = """# Model classes of transformers with attn_implementation="rapt"
 
-Written by `tests/python/transformers_models.py` with transformers {transformers} and PyTorch {torch}: CPU, float32.
-It gives each public model class a tiny configuration and random weights and compares "rapt" with "eager": without
-padding, padded right, padded left, and with another last token. That must not move earlier outputs if it does not
-with "eager".
+*For: users of Hugging Face transformers who ask whether a model class works with rapt ([python.md](python.md)).*
+
+`tests/python/transformers_models.py` wrote this page with transformers {transformers} and PyTorch {torch}, on the CPU
+in float32. It gives each public model class a tiny configuration and random weights, and compares "rapt" with "eager"
+on four inputs: without padding, padded on the right, padded on the left, and with another last token. The last input
+must not change earlier outputs if it does not change them with "eager". "Right" means equal within the tolerance.
+"Refused" means that rapt raises an error.
 
 | outcome | classes |
 |---|---|
@@ -585,10 +588,10 @@ with "eager".
 """
 HEADINGS = {
     "right": "Right: within {tolerance} of the largest output",
-    "right, without a call": "Right, and their attention, if they have any, does not go through rapt",
-    "refused": "Refused by a sentence",
+    "right, without a call": "Right, but the model does not call rapt (it has no attention, or its own)",
+    "refused": "Refused: rapt raises an error with this message",
     "wrong": "Wrong",
-    "untried": "Untried: the script cannot build them or does not know their inputs",
+    "untried": "Untried: the script cannot build the model, or does not know its inputs",
 }
 
 

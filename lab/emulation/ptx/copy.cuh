@@ -48,9 +48,9 @@ inline void cp_async_wait_group(int n) {
 
 inline unsigned volatile_copy(unsigned x) { return x; }
 template <bool programmatic>
-inline void wait_for_earlier_kernels() {}
+inline void griddepcontrol_wait() {}
 template <bool programmatic>
-inline void let_later_kernels_start() {}
+inline void griddepcontrol_launch_dependents() {}
 
 struct alignas(16) Bytes16 {
   unsigned word[4];
