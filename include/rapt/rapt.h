@@ -63,7 +63,7 @@ typedef enum rapt_dtype {
   RAPT_U8 = 7,   /* boolean masks: 0 masks a key, 1 keeps it; other values are errors. The CPU always checks this; a GPU
                     only with RAPT_CHECK_CONTENTS */
   RAPT_I32 = 8,  /* lengths and offsets */
-  RAPT_I64 = 9   /* positions */
+  RAPT_I64 = 9   /* starts (positions) */
 } rapt_dtype;
 
 /* A view: rapt never owns, copies or moves the data. Strides are in elements. Strides of inputs may be 0 or negative.
@@ -93,9 +93,7 @@ typedef struct rapt_tensor {
 #define RAPT_CAUSAL_TOP_LEFT (UINT64_C(1) << 1) /* j <= i, and off = 0 */
 #define RAPT_PARTIAL (UINT64_C(1) << 2)         /* a partial state for rapt_merge: out must be f32, lse is required */
 #define RAPT_INVARIANT (UINT64_C(1) << 3)       /* a row's bits do not depend on other rows of the call */
-#define RAPT_CHECK_CONTENTS                                                                 \
-  (UINT64_C(1) << 4) /* GPUs: check the contents of lists (docs/semantics.md); synchronises \
-                      */
+#define RAPT_CHECK_CONTENTS (UINT64_C(1) << 4)  /* GPUs: also check lengths, starts, mask, descales; synchronises */
 
 /* The format of the softmax weights in P.V (their product with V) if V is FP8. AUTO is the same as F16. */
 typedef enum rapt_pv_mode { RAPT_PV_AUTO = 0, RAPT_PV_F16 = 1, RAPT_PV_FP8 = 2, RAPT_PV_FP8X2 = 3 } rapt_pv_mode;
