@@ -311,7 +311,7 @@ RAPT_API rapt_status rapt_quantize(rapt_context* context, const rapt_quantize_ar
  * g = heads_q / heads_k. q [batch, heads_q, seqlen_q, head_dim] and k [batch, heads_k, seqlen_k, head_dim] are f32,
  * f16, bf16, e4m3, e5m2 or sim8; they may differ. out [batch, heads_q, seqlen_q, seqlen_k] is f32, f16 or bf16. Sums
  * are f32, except that the FP8 tensor cores of sm_89 keep fewer bits (docs/api.md). out is rounded to nearest even; in
- * f16, a result of 65520 or more becomes infinite. Descales are those of rapt_sdpa: tensor, head, token, block64,
+ * f16, a magnitude of 65520 or more becomes infinite. Descales are those of rapt_sdpa: tensor, head, token, block64,
  * block128. */
 #define RAPT_QK_HAS_SCALE (UINT64_C(1) << 0)
 typedef struct rapt_qk_args {
@@ -348,8 +348,8 @@ typedef struct rapt_gemm_args {
 RAPT_API rapt_status rapt_gemm(rapt_context* context, const rapt_gemm_args* args, void* stream);
 
 /* Adds a pack of compiled GPU kernels (`rapt pack`, docs/packs.md) to this context. The context searches memory, then
- * packs, then the cache directory, then calls NVRTC. It needs no GPU. It returns RAPT_ERROR_ENVIRONMENT if the file
- * is missing or damaged. */
+ * packs, then the cache directory, then calls NVRTC. The call needs no GPU. It returns RAPT_ERROR_ENVIRONMENT if the
+ * file is missing or damaged. */
 RAPT_API rapt_status rapt_load_pack(rapt_context* context, const char* path);
 
 /* Returns "0.1.0", never NULL. */
