@@ -3,7 +3,8 @@
 
     python3 bench/table.py FILE.jsonl [--markdown] [--timer graph|host]
 
---markdown prints a line for each problem: microseconds of every implementation, and the fastest other time divided by rapt's.
+--markdown prints a line for each problem: microseconds of every implementation, and the fastest other time divided by
+rapt's.
 """
 
 from __future__ import annotations

@@ -90,9 +90,8 @@ typedef struct rapt_tensor {
 #define RAPT_CAUSAL_TOP_LEFT (UINT64_C(1) << 1) /* j <= i, and off = 0 */
 #define RAPT_PARTIAL (UINT64_C(1) << 2)         /* a partial state for rapt_merge: out must be f32, lse is required */
 #define RAPT_INVARIANT (UINT64_C(1) << 3)       /* a row's bits depend on nothing else in the call */
-#define RAPT_CHECK_CONTENTS                                                                 \
-  (UINT64_C(1) << 4) /* GPUs: copy lists and mask to the host and check them (synchronises) \
-                      */
+#define RAPT_CHECK_CONTENTS \
+  (UINT64_C(1) << 4) /* GPUs: check index arrays, mask, descales and k_mean on the host (synchronises) */
 
 /* How P.V is computed if V is FP8. AUTO: the fastest mode whose error stays within the documented bound. */
 typedef enum rapt_pv_mode { RAPT_PV_AUTO = 0, RAPT_PV_F16 = 1, RAPT_PV_FP8 = 2, RAPT_PV_FP8X2 = 3 } rapt_pv_mode;

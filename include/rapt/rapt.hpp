@@ -172,7 +172,8 @@ class Tensor {
 
 enum class CausalMask { none, bottom_right, top_left };
 
-// Row i sees keys i + off - left to i + off + right, both included. -1: no limit on that side.
+// Query i sees keys i + off - left to i + off + right, inclusive; off is the position offset (docs/semantics.md). -1:
+// no limit on that side.
 struct SlidingWindow {
   int64_t left = -1;
   int64_t right = -1;
@@ -190,7 +191,8 @@ enum class Scales : int32_t {
 enum class Pv : int32_t { automatic = RAPT_PV_AUTO, f16 = RAPT_PV_F16, fp8 = RAPT_PV_FP8, fp8x2 = RAPT_PV_FP8X2 };
 enum class Accumulate : int32_t { f32 = RAPT_ACC_F32, f16 = RAPT_ACC_F16 };
 
-// A user-defined score modification: device source for GPUs, the same as a host function for CPUs.
+// A user-defined score modification: device source code for GPUs, and an equivalent host function for CPUs. No kernel
+// supports it yet.
 struct ScoreMod {
   std::string device_source;
   std::vector<std::byte> args;
@@ -263,17 +265,17 @@ struct SdpaOptions {
   Tensor alibi_slopes = {};  // f32 [heads_q] or [batch, heads_q]
   Tensor sinks = {};         // f32 [heads_q]
 
-  Tensor cu_seqlens_q = {};  // i32 [batch + 1]: packed q, k, v. Give both lists and both maxima
+  Tensor cu_seqlens_q = {};  // i32 [batch + 1]: q, k, v are packed. Set both cu_seqlens and both max_seqlen
   Tensor cu_seqlens_k = {};
   std::optional<int64_t> max_seqlen_q = {};
   std::optional<int64_t> max_seqlen_k = {};
-  Tensor seqused_q = {};    // i32 [batch]: queries in use; rows past them get out = 0 and lse = -inf
-  Tensor seqused_k = {};    // i32 [batch]: keys in use
+  Tensor seqused_q = {};    // i32 [batch]: number of valid queries; later rows get out = 0 and lse = -inf
+  Tensor seqused_k = {};    // i32 [batch]: number of valid keys
   Tensor block_table = {};  // i32 [batch, pages]
 
-  std::optional<int64_t> q_start = {};  // position of the first query and key, same for all sequences
-  std::optional<int64_t> k_start = {};
-  Tensor q_starts = {};  // or i64 [batch]: one for each sequence
+  std::optional<int64_t> q_start = {};  // position of the first query, for all sequences
+  std::optional<int64_t> k_start = {};  // position of the first key, for all sequences
+  Tensor q_starts = {};  // or i64 [batch]: one position for each sequence
   Tensor k_starts = {};
 
   Tensor q_descale = {};  // f32; q_scales below gives the shape
@@ -287,8 +289,8 @@ struct SdpaOptions {
   Accumulate acc = Accumulate::f32;
 
   bool partial = false;         // a partial state for merge(): out must be f32, lse is required
-  bool invariant = false;       // a row's bits depend on nothing else in the call
-  bool check_contents = false;  // GPUs: copy lists and mask to the host and check them (synchronises)
+  bool invariant = false;       // batch-invariant: a row's bits do not depend on the rest of the call
+  bool check_contents = false;  // GPUs: check index arrays, mask, descales and k_mean on the host (synchronises)
   std::optional<int64_t> splits = {};
   const ScoreMod* score_mod = nullptr;
 
@@ -392,16 +394,17 @@ class SdpaCall {
 
 }  // namespace api_detail
 
-// Attention: out = softmax(scale * q k^T, masked) v. CPU tensors: ready on return. CUDA tensors: enqueued on the
-// stream.
+// Attention: out = softmax(scale * q k^T, masked) v. With CPU tensors, the result is ready on return. With CUDA
+// tensors, the work is enqueued on the stream.
 inline void sdpa(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                  const SdpaOptions& options = {}) {
   const api_detail::SdpaCall call(q, k, v, out, options);
   api_detail::check(rapt_sdpa(api_detail::handle(options.context), call.args(), options.stream));
 }
 
-// Does all work of sdpa() except the launch: it plans, compiles, loads, sizes the workspace. Never reads contents.
-// Required before graph capture, on the stream to be captured. On a GPU it prepares a class of lengths: see rapt.h.
+// Does all work of sdpa() except the launch: it plans, compiles, loads and sizes the workspace. It never reads the
+// contents of tensors. Required before graph capture, on the stream to be captured. On a GPU it prepares all lengths of
+// the same length class (bucket): see rapt.h.
 inline void prepare(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                     const SdpaOptions& options = {}) {
   const api_detail::SdpaCall call(q, k, v, out, options);
@@ -417,7 +420,7 @@ inline WorkspaceSize workspace_size(const Tensor& q, const Tensor& k, const Tens
   return size;
 }
 
-// The problem line, and for each kernel family "chosen" or the reason why it was not chosen.
+// Returns the problem line, and for each kernel family "chosen" or the reason why it was not chosen.
 inline std::string explain(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                            const SdpaOptions& options = {}) {
   const api_detail::SdpaCall call(q, k, v, out, options);
@@ -466,20 +469,20 @@ inline void merge(std::span<const PartialState> parts, const Tensor& out, const 
   api_detail::check(rapt_merge(api_detail::handle(options.context), &args, options.stream));
 }
 
-// Designated initialisers follow this order.
+// The optional arguments of quantize(). Designated initialisers must follow this order.
 struct QuantizeOptions {
   Tensor mean = {};        // output: f32 [batch, heads, dim]; required with smooth, else absent
   Tensor cu_seqlens = {};  // i32 [batch + 1]: packed input. Needs max_seqlen
   std::optional<int64_t> max_seqlen = {};
   std::optional<double> percentile = {};  // above 0, at most 100; default: 100
-  bool hadamard = false;                  // rotates the channels
+  bool hadamard = false;                  // applies a Hadamard rotation to the channels
   bool smooth = false;                    // subtracts each channel's mean over the sequence
-  bool supplied = false;                  // descale is an input
+  bool supplied = false;                  // uses the given descale instead of computing it
   const Context* context = nullptr;
   void* stream = nullptr;
 };
 
-// Quantises input to output (e4m3, e5m2, sim8) and descale (f32), with scales of the given kind.
+// Quantises input to output (e4m3, e5m2, sim8) and descale (f32), with scales of the given granularity.
 inline void quantize(const Tensor& input, const Tensor& output, const Tensor& descale, Scales scales,
                      const QuantizeOptions& options = {}) {
   api_detail::check_writable("output", output);
@@ -529,7 +532,7 @@ inline void qk(const Tensor& q, const Tensor& k, const Tensor& out, const QkOpti
 
 // The optional arguments of gemm().
 struct GemmOptions {
-  Tensor a_descale = {};  // f32: tensor [] or [1]; token [m], for b [n]
+  Tensor a_descale = {};  // f32; shape [] or [1] if a_scales = tensor, [m] (for b: [n]) if token
   Tensor b_descale = {};
   Scales a_scales = Scales::none;  // none, tensor or token
   Scales b_scales = Scales::none;
