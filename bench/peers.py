@@ -102,7 +102,7 @@ class Run:
 
     def input_sets(self, problem: suites.Problem) -> int:
         bytes_moved = problem.bytes_moved()
-        if self.device == "cpu":  # more than the private caches hold
+        if self.device == "cpu":  # together they exceed the private caches
             return max(2, min(8, int((256 << 20) // bytes_moved)))
         if self.options.l2 == "warm":
             return WARM_SETS

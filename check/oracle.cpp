@@ -224,7 +224,7 @@ struct Softmax {
   double lse() const { return max == -infinity ? -infinity : max + std::log(sum); }
 };
 
-// x[j] = -inf is a masked key. A NaN makes the maximum, and so all results, NaN.
+// x[j] = -inf means that key j is masked. If an x[j] is NaN, the maximum and all results are NaN.
 Softmax softmax_of(const std::vector<double>& x, double sink) {
   Softmax s;
   s.max = sink;
@@ -343,7 +343,7 @@ Reference forward(const Reading& r, const ForwardOptions& options) {
       else
         reference.state[at.row] = RowState::skipped;
     }
-    for (int64_t i = r.sequences[b].seqlen_q; i < r.sequences[b].rows_q; ++i) {  // unused: out is 0
+    for (int64_t i = r.sequences[b].seqlen_q; i < r.sequences[b].rows_q; ++i) {  // unused rows: out is 0
       reference.state[r.row_q(b, h, i)] = RowState::computed;
       reference.lse[r.row_q(b, h, i)] = -infinity;
     }

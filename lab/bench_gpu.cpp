@@ -40,7 +40,7 @@ class GpuBench final : public Bench {
       roof_ = measure_gpu_roof(cuda::device(device.index));
     } catch (const Error& error) {
       if (error.code() != ErrorCode::environment) throw;
-      roof_note_ = error.what();  // kernels from packs run without NVRTC, but the peak's loops need it
+      roof_note_ = error.what();  // kernels from packs run without NVRTC, but measuring the peak needs it
     }
   }
 

@@ -1,6 +1,6 @@
-// The rapt program: parses the command line, runs a command, turns errors into a sentence and an exit code. Called by
-// main(). Exit codes: 0 success, 1 a check failed, 2 wrong input or usage, 3 something in the environment is missing or
-// failed.
+// The rapt program: parses the command line, runs a command, and turns errors into a sentence and an exit code. Called
+// by main(). Exit codes: 0 success, 1 a check failed, 2 wrong input or usage, 3 something in the environment is missing
+// or failed.
 #include "lab/program.h"
 
 #include <fmt/format.h>
@@ -26,7 +26,7 @@
 namespace rapt::lab {
 namespace {
 
-// CLI11 wraps or saturates numbers that do not fit. A seed must be exact or refused.
+// CLI11 wraps or saturates numbers that do not fit. A seed must be exact, or it is rejected.
 std::string seed_text(const std::string& text) {
   uint64_t seed = 0;
   const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), seed);
@@ -82,7 +82,7 @@ class Program {
     overview_ = app_.help();  // app_.help() changes after a command is parsed
   }
 
-  // The errno of a failed write to stdout. 0: no failure known yet; the final flush may find one.
+  // The errno of a failed write to stdout. 0 means that no failure is known yet; the final flush may find one.
   int output_error() const { return output_error_; }
 
   int execute() {
@@ -169,7 +169,7 @@ class Program {
                     "Architecture to plan and compile for: cpu-avx2, sm_89, compute_89 (PTX); explain also takes GPU "
                     "names (l4 h100). Default: that of the device");
   }
-  // The option that overrides the planner's choice of a GPU kernel.
+  // Adds the options that override the planner's choice of a GPU kernel.
   static void add_config(CLI::App* sub, Common& common, const char* help) {
     sub->add_option("--config", common.configs, help)->allow_extra_args(false);
     sub->add_option("--family", common.family,
@@ -353,7 +353,7 @@ class Program {
     sub->callback([this] { action_ = [this] { return pack(pack_); }; });
   }
 
-  // The options about tensors that quantize and calibrate share.
+  // Adds the options for tensors that quantize and calibrate share.
   template <class Options>
   static void add_preparation(CLI::App* sub, Options& options) {
     sub->add_option("--tensors", options.tensors, "The tensors to use: some of q,k,v")->capture_default_str();

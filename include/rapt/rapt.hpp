@@ -1,6 +1,6 @@
-// rapt.hpp: the C++20 API of rapt. It is header only and calls the C ABI of rapt.h. docs/api.md describes all of it.
-// It needs only the standard library and librapt. A failed call throws rapt::Exception.
-// All names are in the inline namespace v0, so inlined code of one release is never mixed with that of another.
+// rapt.hpp: the C++20 API of rapt. It is header only and calls the C ABI of rapt.h. docs/api.md describes the whole
+// API. It needs only the standard library and librapt. A failed call throws rapt::Exception. All names are in the
+// inline namespace v0. So inlined code of one release is never mixed with code of another release.
 #ifndef RAPT_HPP_
 #define RAPT_HPP_
 
@@ -116,19 +116,20 @@ class Tensor {
  public:
   Tensor() = default;
 
-  // The pointer gives the element type. Without strides: contiguous, last dimension fastest.
+  // The pointer's type determines the element type. Without strides, the tensor is contiguous and the last dimension
+  // varies fastest.
   template <class T>
   requires(type_of<std::remove_const_t<T>> != Type::none)
       Tensor(T* data, const Dims& shape, const Dims& strides = {}, rapt_device device = host_device)
       : Tensor(static_cast<const void*>(data), type_of<std::remove_const_t<T>>, shape, strides, device,
                std::is_const_v<T>) {}
 
-  // The same in GPU memory: Tensor(p, shape, cuda_device(0)).
+  // Like the constructor above, for GPU memory: Tensor(p, shape, cuda_device(0)).
   template <class T, std::same_as<rapt_device> Device>
   requires(type_of<std::remove_const_t<T>> != Type::none) Tensor(T* data, const Dims& shape, Device device)
       : Tensor(data, shape, Dims{}, device) {}
 
-  // With an explicit element type, for untyped memory.
+  // Like the constructors above, with an explicit element type, for untyped memory.
   Tensor(void* data, Type type, const Dims& shape, const Dims& strides = {}, rapt_device device = host_device)
       : Tensor(data, type, shape, strides, device, false) {}
   Tensor(const void* data, Type type, const Dims& shape, const Dims& strides = {}, rapt_device device = host_device)
@@ -261,7 +262,7 @@ struct SdpaOptions {
   std::optional<double> softcap = {};  // > 0
 
   Tensor bias = {};          // f32, f16, bf16; broadcasts right-aligned to [batch, heads_q, seqlen_q, seqlen_k]
-  Tensor mask = {};          // u8, 1 keeps a key, 0 masks it; broadcasts likewise
+  Tensor mask = {};          // u8: 1 keeps a key, 0 masks it; broadcasts like bias
   Tensor alibi_slopes = {};  // f32 [heads_q] or [batch, heads_q]
   Tensor sinks = {};         // f32 [heads_q]
 
@@ -271,7 +272,7 @@ struct SdpaOptions {
   std::optional<int64_t> max_seqlen_k = {};
   Tensor seqused_q = {};    // i32 [batch]: number of valid queries; later rows get out = 0 and lse = -inf
   Tensor seqused_k = {};    // i32 [batch]: number of valid keys
-  Tensor block_table = {};  // i32 [batch, pages]
+  Tensor block_table = {};  // i32 [batch, pages]; not supported yet
 
   std::optional<int64_t> q_start = {};  // position of the first query, for all sequences
   std::optional<int64_t> k_start = {};  // position of the first key, for all sequences
@@ -433,7 +434,7 @@ inline std::string explain(const Tensor& q, const Tensor& k, const Tensor& v, co
   return text;
 }
 
-// One partial state: out (f32) and lse of a call with `partial` over a part of the keys.
+// A partial state: out (f32) and lse of a call with `partial` over a part of the keys.
 struct PartialState {
   Tensor out;
   Tensor lse;
@@ -516,7 +517,7 @@ struct QkOptions {
   void* stream = nullptr;
 };
 
-// out[b,h,i,j] = scale * dot(q[b,h,i], k[b,h/g,j]), with descales: only the first product of attention.
+// Computes only the first product of attention, with descales: out[b,h,i,j] = scale * dot(q[b,h,i], k[b,h/g,j]).
 inline void qk(const Tensor& q, const Tensor& k, const Tensor& out, const QkOptions& options = {}) {
   api_detail::check_writable("out", out);
   const api_detail::Argument from(q), with(k), to(out), q_descale(options.q_descale), k_descale(options.k_descale);
@@ -540,7 +541,7 @@ struct GemmOptions {
   void* stream = nullptr;
 };
 
-// out = a b with descales: a [m, k], b [k, n], out [m, n]. Fastest if k is contiguous in both.
+// Computes out = a b with descales: a [m, k], b [k, n], out [m, n]. It is fastest if dimension k is contiguous in both.
 inline void gemm(const Tensor& a, const Tensor& b, const Tensor& out, const GemmOptions& options = {}) {
   api_detail::check_writable("out", out);
   const api_detail::Argument from(a), with(b), to(out), a_descale(options.a_descale), b_descale(options.b_descale);

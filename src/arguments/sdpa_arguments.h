@@ -1,7 +1,7 @@
-// The table of rapt_sdpa_args: every tensor, plain value and flag, with its rules and its uses.
-// Read by arguments.cpp (the rules), recent_calls.cpp (equality of calls), device_contents.cpp, host_lists.cpp,
-// c_api.cpp (structs of earlier headers) and python/src/parameters.h (Python's parameters, PyTorch's operators, JAX's
-// attributes). A new argument is one new row; a field without a row does not compile.
+// The table of rapt_sdpa_args: every tensor, scalar and flag, with its rules and its uses. Read by arguments.cpp (the
+// rules), recent_calls.cpp (equality of calls), device_contents.cpp, host_lists.cpp, c_api.cpp (structs of earlier
+// headers) and python/src/parameters.h (Python's parameters, PyTorch's operators, JAX's attributes). A new argument
+// needs one new row. If a field has no row, this header does not compile.
 #pragma once
 
 #include <array>
@@ -33,7 +33,7 @@ enum class Dim : unsigned char {
   batch_plus_1,
   heads_q,
   heads_k,
-  seqlen_q,  // packed: the maximum
+  seqlen_q,  // for packed tensors: the maximum
   seqlen_k,
   total_q,
   total_k,
@@ -68,8 +68,8 @@ struct TensorArgument {
   Role role;
   Dtypes dtypes;  // for length and position arrays: accepted on the CPU
   ShapeRule shape;
-  const char* keyword =
-      name;  // Python parameter; null: none. If a ScalarArgument has the same keyword, Python accepts either
+  // Python parameter name; null: none. If a ScalarArgument has the same keyword, the parameter accepts either.
+  const char* keyword = name;
   // The struct version that introduced the field. Each release that adds fields increments the version.
   int since = 1;
 
@@ -143,7 +143,7 @@ struct Range {
 // A scalar argument: a real number, an integer or an enumerator. Real numbers must be finite floats.
 struct ScalarArgument {
   const char* name;
-  const char* keyword;  // Python's parameter; null: none
+  const char* keyword;  // Python parameter name; null: none
   double rapt_sdpa_args::*real = nullptr;
   int64_t rapt_sdpa_args::*integer = nullptr;  // exactly one of these three is non-null
   int32_t rapt_sdpa_args::*word = nullptr;
@@ -198,7 +198,7 @@ inline constexpr std::array scalar_arguments = detail::scalar_rows();
 
 struct FlagArgument {
   const char* name;
-  const char* keyword;  // Python's parameter; null: none
+  const char* keyword;  // Python parameter name; null: none
   uint64_t bit;
 };
 inline constexpr std::array flag_arguments{
@@ -241,7 +241,7 @@ constexpr auto fields_of(std::index_sequence<i...>) {
 }
 }  // namespace detail
 
-// Plain values that affect the result of a call: a tuple of pointers to fields.
+// The scalars that affect the result of a call, as a tuple of pointers to fields.
 inline constexpr std::tuple value_arguments = detail::fields_of(std::make_index_sequence<scalar_arguments.size()>{});
 
 namespace detail {
@@ -254,7 +254,8 @@ constexpr size_t listed_bytes() {
   return tensor_arguments.size() * sizeof(void*) + std::apply(sum, value_arguments) +
          std::apply(sum, unremembered_arguments);
 }
-// Fields are added at the end: an earlier release's struct is the current one without the fields added since then.
+// Fields are only added at the end. So an earlier struct version is the current struct without the fields added since
+// then.
 constexpr size_t size_of_struct(int release) {
   size_t size = sizeof(rapt_sdpa_args);
   for (const TensorArgument& row : tensor_arguments) size -= row.since > release ? sizeof(void*) : 0;

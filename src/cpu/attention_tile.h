@@ -195,7 +195,7 @@ inline void finish_row(const AttentionParams& call, const Tile& tile, int64_t he
     sum = with_sink;
     max = new_max;
   }
-  // In a row without visible keys o is all zeros.
+  // In a row without visible keys, all elements of o are 0.
   for (int64_t c = 0; c < call.head_dim_v; ++c) o[c] *= factor;
   const int64_t row = tile.first_q + query;
   write_row(call.out, tile.batch, head, row, call.head_dim_v, o);

@@ -101,7 +101,7 @@ std::string Cache::why_unusable(const std::string& directory) {
     const std::string reason = opened.is_open() ? why_refused(opened) : system_error();
     return reason.empty() ? "" : not_used(directory, reason);
   }
-  // The directory and its parent would be created, so the nearest existing folder must be writable.
+  // rapt would create the directory and its parent, so the nearest existing folder must be writable.
   std::string existing_ancestor = parent_of(directory);
   if (!existing_ancestor.empty() && access(existing_ancestor.c_str(), F_OK) != 0)
     existing_ancestor = parent_of(existing_ancestor);

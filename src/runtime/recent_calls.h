@@ -1,7 +1,7 @@
 // The recent calls of this thread. A repeated call is neither checked nor planned again, so a warm GPU call costs
-// little more than its launch. Used by sdpa.cpp. A call is the same if all but the addresses of its tensors agree. If
-// only strides and lengths within their classes differ, the plan is reused, and only the rules about lengths and
-// strides are checked (follow()).
+// little more than its launch. Used by sdpa.cpp. A call is repeated if it differs at most in the addresses of its
+// tensors. If only strides differ, or lengths that stay in the same length class, the plan is reused. Then only the
+// rules for lengths and strides are checked (follow()).
 #pragma once
 
 #include <array>
@@ -24,8 +24,9 @@ class RecentCall {
   // alignments equal those of the remembered call, and its outputs do not overlap its inputs.
   bool matches(uint64_t context_id, const rapt_sdpa_args& args) const;
 
-  // Like matches(), but lengths may differ within their classes (length_class.h), and strides may differ. If true,
-  // `args` replaces the remembered call. If strides of `args` break a rule, the remembered call is dropped.
+  // Like matches(), but strides may differ, and lengths may differ if they stay in the same length class
+  // (length_class.h). If true, `args` replaces the remembered call. If strides of `args` break a rule, the remembered
+  // call is dropped.
   bool follow(uint64_t context_id, const rapt_sdpa_args& args);
 
   const Problem& problem() const { return problem_; }
@@ -52,7 +53,7 @@ class RecentCall {
     int64_t first_byte = 0, end_byte = 0;  // relative to the address
   };
   static Facts facts_of(const rapt_tensor* tensor);
-  static bool compute_byte_range(Facts& facts);  // from shape and strides; false: larger than the address space
+  static bool compute_byte_range(Facts& facts);  // from shape and strides; false if too large
   static bool same_kind(const Facts& facts, const rapt_tensor* tensor);
   static bool same(const Facts& facts, const rapt_tensor* tensor);
   static bool has_sizes(const Facts& facts, const rapt_tensor* tensor, const Lengths& lengths);
@@ -74,7 +75,7 @@ class RecentCall {
 class RecentCalls {
  public:
   static RecentCalls& of_this_thread();
-  // The call that matches, or else one that can follow.
+  // Returns the call that matches. If there is none, returns one that can follow, or null.
   const RecentCall* find(uint64_t context_id, const rapt_sdpa_args& args);
   void add(RecentCall call);
 

@@ -20,7 +20,7 @@ inline float quad_sum(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-// Packs two elements of a 16-bit type; the first goes into the low half.
+// Packs two elements of a 16-bit type. The first one goes into the low half.
 template <DType dtype>
 inline unsigned pack2(float low, float high) {
   static_assert(dtype == DType::f16 || dtype == DType::bf16, "pack2 packs f16 or bf16");
@@ -61,8 +61,8 @@ struct OnlineSoftmax {
   // the maximum would no longer round to 1. Such a row computes (s - m) * c instead.
   static bool needs_safe_exp(float m, float scale_log2) { return !scale_in_exp2 || fabsf(m * scale_log2) >= 4096.0f; }
 
-  // exp2((a - b) * scale_log2), where b is the new row_max. Unless the row needs the safe form, both products are
-  // rounded as in exponentiate(), so that they cancel exactly.
+  // Returns exp2((a - b) * scale_log2), where b is the new row_max. If the row does not need the safe exponential, both
+  // products are rounded as in exponentiate(), so that they cancel exactly.
   static float rescale_factor(float a, float b, float scale_log2) {
     return exp2_approx(needs_safe_exp(b, scale_log2) ? (a - b) * scale_log2
                                                      : __fadd_rn(__fmul_rn(a, scale_log2), -__fmul_rn(b, scale_log2)));
@@ -134,7 +134,7 @@ struct OnlineSoftmax {
       for (int half = 0; half < 2; ++half) {
         const float m = row_max[mt][half], scale_log2 = row_scale_log2(mt, half);
         const float back =
-            needs_safe_exp(m, scale_log2) ? 0.0f : __fmul_rn(m, scale_log2);  // -inf needs the safe form, too
+            needs_safe_exp(m, scale_log2) ? 0.0f : __fmul_rn(m, scale_log2);  // -inf also needs the safe form
         const float shift = log2_p_scale == 0 ? -back : log2_p_scale - back;
         float even = 0.0f, odd = 0.0f;  // two independent chains of additions
 #pragma unroll

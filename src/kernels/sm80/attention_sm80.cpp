@@ -62,7 +62,8 @@ int64_t ceil_div(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
 bool has_16_byte_rows(const Access& access) { return access.unit_last && access.aligned16; }
 
-// Whether mma.sync on FP8 is native: Ada and consumer Blackwell. Elsewhere it is compiled to f16 mma.
+// Whether the GPU has FP8 mma.sync instructions (Ada and consumer Blackwell). Elsewhere FP8 mma.sync is compiled to f16
+// mma.
 bool has_fp8_mma(const Device& device) { return arch_number(device.arch) == 89 || arch_number(device.arch) >= 120; }
 
 bool accepts_formats(const Problem& p, std::string* why) {
@@ -115,8 +116,8 @@ bool accepts(const Problem& p, const Device& device, std::string* why) {
   return true;
 }
 
-// exp2(s * c - m * c) by one FMA requires that nothing but the scale lies between QK^T and softmax, and that c is a
-// positive normal number.
+// exp2(s * c - m * c) by one FMA has two requirements. The scale is the only operation between QK^T and softmax, and c
+// is a positive normal number.
 bool can_scale_in_exp2(const Problem& p) {
   const float c = p.softmax_scale() * 1.44269504f;
   return !p.softcap && !p.bias.present() && !p.alibi && !p.mask.present() && c > 0.0f && std::isnormal(c);
@@ -129,7 +130,7 @@ Sm80Config tiles(int block_m, int block_n, int warps_m, int warps_n, int stages)
   return a;
 }
 
-// The properties of problem and device that choose the tiles.
+// The properties of problem and device that determine the tiles.
 struct TileTraits {
   int dim;                   // the larger of head_dim and head_dim_v
   bool extra_registers;      // score modifications other than the scale, or f16 accumulation
@@ -209,7 +210,7 @@ void configure_fp8(const Problem& p, const Device& device, Sm80Config& a) {
   a.q_row_descales = rows_sharing(p.q_scales) > 0;
   a.k_descale_block = rows_sharing(p.k_scales), a.v_descale_block = rows_sharing(p.v_scales);
   a.v_channel_descales = p.v_scales == ScaleKind::channel;
-  a.key_mean = p.smooth_k && (p.lse || p.sinks);  // k_mean changes nothing but lse and the sink's weight
+  a.key_mean = p.smooth_k && (p.lse || p.sinks);  // k_mean changes only lse and the sink's weight
   // Ada's tensor cores truncate FP8 accumulation (docs/fp8.md).
   a.promotion_interval = a.fp8_pv && arch_number(device.arch) == 89 ? 64 : 0;
 }
