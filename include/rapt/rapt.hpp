@@ -180,6 +180,7 @@ struct SlidingWindow {
   int64_t right = -1;
 };
 
+// The granularity of the descales: which elements of a tensor share one descale. Not the values.
 enum class Scales : int32_t {
   none = RAPT_SCALE_NONE,
   tensor = RAPT_SCALE_TENSOR,
@@ -282,7 +283,7 @@ struct SdpaOptions {
   Tensor q_descale = {};  // f32; q_scales below gives the shape
   Tensor k_descale = {};
   Tensor v_descale = {};
-  Scales q_scales = Scales::none;
+  Scales q_scales = Scales::none;  // granularity of q_descale; also k_scales, v_scales of theirs
   Scales k_scales = Scales::none;
   Scales v_scales = Scales::none;
   Tensor k_mean = {};  // f32 [batch, heads_k, head_dim]: the mean that quantize() subtracted from k
@@ -511,7 +512,7 @@ struct QkOptions {
   std::optional<double> scale = {};  // default: 1
   Tensor q_descale = {};             // f32; q_scales below gives the shape: tensor, head, token, block64 or block128
   Tensor k_descale = {};
-  Scales q_scales = Scales::none;
+  Scales q_scales = Scales::none;  // granularity of q_descale; also k_scales, v_scales of theirs
   Scales k_scales = Scales::none;
   const Context* context = nullptr;
   void* stream = nullptr;
