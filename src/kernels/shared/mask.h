@@ -96,6 +96,7 @@ constexpr Wide visible_pairs(const PositionMask& mask, Wide offset, Wide seqlen_
   return mask.window_left < 0 ? ends : ends - sum_of_clamped(offset - mask.window_left);
 }
 
+#ifndef __CUDACC_RTC__  // for the host only: NVRTC would copy this table into the image of every kernel
 // A mask's keyword in a problem line. It is a flag that sets `causal`, or a name with values.
 struct PositionWord {
   struct Value {
@@ -123,5 +124,6 @@ inline constexpr PositionWord position_words[] = {
      {{"window_left", &PositionMask::window_left, -1, "must be -1 (open) or 0 to 2^60"},
       {"window_right", &PositionMask::window_right, -1, "must be -1 (open) or 0 to 2^60"}}},
 };
+#endif
 
 }  // namespace rapt
