@@ -8,8 +8,8 @@
  *   x -= alibi_slope[h] * |i + off - j|;  masked keys are removed;  o[i] = sum_j softmax(x[i])[j] * v[j]
  * off is the offset between query and key positions. For each sequence off = seqlen_k - seqlen_q, where only the keys
  * and queries in use count. For top-left causal, off = 0. If q_start or k_start is given, off = q_start - k_start.
- * A row that sees no key gets o = 0 and lse = -inf (with a sink: lse = sink). A masked key never affects a row, even if
- * it holds NaN.
+ * A row that sees no key gets o = 0 and lse = -inf (with a sink: lse = sink). A row after seqused_q gets o = 0 and
+ * lse = -inf, also with a sink. A masked key never affects a row, even if it holds NaN.
  * References: Vaswani et al. 2017 (attention); Milakov & Gimelshein 2018 (online softmax); Dao 2023
  * (FlashAttention-2); Press et al. 2022 (ALiBi); Gemma 2 report 2024 (soft cap); Xiao et al. 2024 (sinks).
  */
@@ -66,7 +66,7 @@ typedef enum rapt_dtype {
   RAPT_I64 = 9   /* starts (positions) */
 } rapt_dtype;
 
-/* A view: rapt never owns, copies or moves the data. Strides are in elements. Strides of inputs may be 0 or negative.
+/* A view: rapt never owns or moves the data. Strides are in elements. Strides of inputs may be 0 or negative.
  * strides = NULL means contiguous (last dimension fastest). A tensor of rank 0 is a scalar. data may be NULL if the
  * tensor has no elements. Functions take a pointer to a tensor; NULL means absent. */
 typedef struct rapt_tensor {
@@ -93,7 +93,7 @@ typedef struct rapt_tensor {
 #define RAPT_CAUSAL_TOP_LEFT (UINT64_C(1) << 1) /* j <= i, and off = 0 */
 #define RAPT_PARTIAL (UINT64_C(1) << 2)         /* a partial state for rapt_merge: out must be f32, lse is required */
 #define RAPT_INVARIANT (UINT64_C(1) << 3)       /* a row's bits do not depend on other rows of the call */
-#define RAPT_CHECK_CONTENTS (UINT64_C(1) << 4)  /* GPUs: also check lengths, starts, mask, descales; synchronises */
+#define RAPT_CHECK_CONTENTS (UINT64_C(1) << 4)  /* GPUs: check values of lengths, masks and scales too; synchronises */
 
 /* The format of the softmax weights in P.V (their product with V) if V is FP8. AUTO is the same as F16. */
 typedef enum rapt_pv_mode { RAPT_PV_AUTO = 0, RAPT_PV_F16 = 1, RAPT_PV_FP8 = 2, RAPT_PV_FP8X2 = 3 } rapt_pv_mode;

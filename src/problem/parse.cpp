@@ -180,7 +180,7 @@ void LineReader::read_position(std::string_view value) {
     position.causal = mask.causal;
     return;
   }
-  const std::vector<int64_t> values = integers(value, words::max_position, PositionWord::most_values);
+  const std::vector<int64_t> values = integers(value, words::max_position, PositionWord::max_values);
   if (std::ssize(values) != mask.count()) fail("needs ", mask.form);
   for (size_t i = 0; i < values.size(); ++i) {
     const PositionWord::Value& one = mask.values[i];

@@ -105,12 +105,12 @@ struct PositionWord {
     long long least = 0;  // the minimum; the maximum is 2^60
     const char* rule = nullptr;
   };
-  static constexpr int most_values = 2;
+  static constexpr int max_values = 2;
 
   const char* name;
   Causal causal = Causal::none;
   const char* form = nullptr;  // how the values are written, for error messages
-  Value values[most_values] = {};
+  Value values[max_values] = {};
 
   constexpr int count() const { return (values[0].field != nullptr) + (values[1].field != nullptr); }
 };
