@@ -15,6 +15,13 @@
 
 namespace rapt::lab {
 
+// How a rung's launch differs from its family's.
+enum class RungLaunch {
+  usual,
+  persistent,  // at most as many blocks as the GPU holds at once
+  l2_window,   // K and V are marked to persist in the L2 cache
+};
+
 struct Rung {
   const char* name;
   const char* old_name;  // its name or names in the project's history; "": none
@@ -22,6 +29,7 @@ struct Rung {
   const Family* family;
   const char* source;  // file name in device_sources(); "": the family's own source
   const char* config;  // overrides of the planner's choice
+  RungLaunch launch = RungLaunch::usual;
 };
 std::span<const Rung> ladder_rungs();
 

@@ -216,18 +216,47 @@ TEST_P(RungsOn, SwizzledFoldsTheScaleIntoTheExponent) {
   EXPECT_LT(rung("pipelined").counts.ffma, scores);
 }
 
+TEST_P(RungsOn, WarpSpecialisedLoadsInItsProducersAndMeetsAtBarriers) {
+  constexpr int copies_of_q = 4;  // of a consumer's lane: 16 rows of 128 bytes
+  for (const int producers : {1, 2}) {
+    const CompiledRung& one = rung(concat("ws_p", producers));
+    EXPECT_EQ(one.kernel.unit.threads, 32 * (4 + producers));
+    EXPECT_EQ(one.counts.hmma, 64);
+    EXPECT_EQ(one.counts.ldgsts, copies_of_q + 2 * 16 / producers) << "the producers share the 16 rows of K and of V";
+    EXPECT_EQ(one.counts.ldg_16, 0);
+    EXPECT_LE(one.counts.ffma, 16);
+  }
+}
+
+TEST_P(RungsOn, PersistentIsWarpSpecialisedWithALoopOverTiles) {
+  const CompiledRung& one = rung("persistent");
+  EXPECT_EQ(one.counts.hmma, 64);
+  EXPECT_EQ(one.kernel.unit.threads, rung("ws_p1").kernel.unit.threads);
+  EXPECT_EQ(one.counts.ldgsts, rung("ws_p1").counts.ldgsts + 4) << "Q of the next tile is loaded early";
+  EXPECT_EQ(one.counts.ldg_16, 0);
+}
+
+const lab::Rung& rung_named(const std::string& name) {
+  for (const lab::Rung& each : lab::ladder_rungs())
+    if (name == each.name) return each;
+  throw std::out_of_range(name);
+}
+
 TEST_P(RungsOn, ShippedIsWhatThePlannerChooses) {
   const Problem problem = parse_problem(mission);
   const Device device = device_preset(GetParam());
   const Plan chosen = plan(problem, device);
-  const lab::RungKernel shipped = lab::rung_kernel(lab::ladder_rungs().back(), problem, device);
-  EXPECT_EQ(chosen.steps[0].family->unit(chosen.steps[0].config).text, shipped.unit.text);
-  EXPECT_TRUE(shipped.files.empty());
+  for (const char* name : {"shipped", "l2_window"}) {  // they differ in the launch only
+    const lab::RungKernel shipped = lab::rung_kernel(rung_named(name), problem, device);
+    EXPECT_EQ(chosen.steps[0].family->unit(chosen.steps[0].config).text, shipped.unit.text);
+    EXPECT_TRUE(shipped.files.empty());
+  }
 }
 
 TEST(Ladder, EveryRungHasASignatureOfItsOwn) {
   std::map<std::string, std::string> met;
   for (const lab::Rung& rung : lab::ladder_rungs()) {
+    if (rung.launch == lab::RungLaunch::l2_window) continue;  // shipped with another launch
     const std::string signature =
         jit::signature(lab::rung_kernel(rung, parse_problem(mission), device_preset("sm_89")).request);
     EXPECT_TRUE(met.emplace(signature, rung.name).second) << rung.name << " is " << met[signature];
