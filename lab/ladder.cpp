@@ -1,6 +1,8 @@
 // The rungs of the ladder and how each becomes a kernel. ladder_bench.cpp checks and times them.
 #include "lab/ladder.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "lab/device_sources.h"
 #include "runtime/gpu.h"
@@ -75,6 +77,18 @@ RungKernel rung_kernel(const Rung& rung, const Problem& problem, const Device& d
   kernel.request = request_for(kernel.unit, device.arch,
                                concat("rung ", rung.name, " for \"", to_string(problem), "\""), kernel.files);
   return kernel;
+}
+
+cuda::L2Window kv_window(const AttentionParams& params, const Problem& problem) {
+  const auto begin_of = [](const TensorRef& tensor) { return static_cast<const char*>(tensor.data); };
+  const auto bytes_of_tensor = [&](DType dtype, int64_t dim) {
+    return problem.batch * problem.heads_k * problem.seqlen_k * dim * bytes_of(dtype);
+  };
+  const char *const k = begin_of(params.k), *const v = begin_of(params.v);
+  const char* const begin = std::min(k, v);
+  const char* const end =
+      std::max(k + bytes_of_tensor(problem.k, problem.head_dim), v + bytes_of_tensor(problem.v, problem.head_dim_v));
+  return {begin, static_cast<size_t>(end - begin)};
 }
 
 }  // namespace rapt::lab

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 
+#include "cuda/cuda.h"
 #include "device/device.h"
 #include "jit/jit.h"
 #include "kernels/family.h"
@@ -45,6 +46,9 @@ struct RungKernel {
   jit::Request request;
 };
 RungKernel rung_kernel(const Rung& rung, const Problem& problem, const Device& device);
+
+// The memory of K and V and what lies between them: a launch has only one window.
+cuda::L2Window kv_window(const AttentionParams& params, const Problem& problem);
 
 // rapt bench LINE --ladder: checks every rung, times the correct ones side by side, prints a table and writes rows.
 int ladder(const BenchOptions& options);

@@ -44,7 +44,14 @@ TEST_P(CubinOn, CountsAsManyAsWereWritten) {
               "  asm volatile(\"cp.async.cg.shared.global [%0], [%1], 16;\" :: \"r\"(a), \"l\"(p) : \"memory\");\n", 3),
       GetParam());
   EXPECT_EQ(copies.ldgsts, 3);
-  EXPECT_EQ(copies.ldsm + copies.hmma + copies.ldg, 0);
+  EXPECT_EQ(copies.ldsm + copies.hmma + copies.ldg + copies.arrives, 0);
+  const auto arrivals = counts_of(
+      address +
+          repeated("  asm volatile(\"cp.async.mbarrier.arrive.noinc.shared.b64 [%0];\" :: \"r\"(a) : \"memory\");\n",
+                   2),
+      GetParam());
+  EXPECT_EQ(arrivals.arrives, 2);
+  EXPECT_EQ(arrivals.ldgsts, 0);
 
   const auto load = [](int offset) {  // equal kernels would be merged
     return concat("  asm volatile(\"ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4 + ", offset,
@@ -202,6 +209,7 @@ TEST_P(RungsOn, PipelinedCopiesAsynchronouslyAndKeepsScoresInRegisters) {
   EXPECT_GE(counts.ldgsts, 12);
   EXPECT_EQ(counts.ldg_16, 0) << "tiles do not pass through registers";
   EXPECT_EQ(counts.sts + counts.lds, 0) << "nor do scores pass through shared memory";
+  EXPECT_EQ(counts.arrives, 0) << "it waits for groups of copies and for the whole block";
   EXPECT_LE(counts.ffma, 16);
 }
 
@@ -223,6 +231,7 @@ TEST_P(RungsOn, WarpSpecialisedLoadsInItsProducersAndMeetsAtBarriers) {
     EXPECT_EQ(one.kernel.unit.threads, 32 * (4 + producers));
     EXPECT_EQ(one.counts.hmma, 64);
     EXPECT_EQ(one.counts.ldgsts, copies_of_q + 2 * 16 / producers) << "the producers share the 16 rows of K and of V";
+    EXPECT_EQ(one.counts.arrives, 2) << "of K and of V";
     EXPECT_EQ(one.counts.ldg_16, 0);
     EXPECT_LE(one.counts.ffma, 16);
   }
@@ -231,6 +240,7 @@ TEST_P(RungsOn, WarpSpecialisedLoadsInItsProducersAndMeetsAtBarriers) {
 TEST_P(RungsOn, PersistentIsWarpSpecialisedWithALoopOverTiles) {
   const CompiledRung& one = rung("persistent");
   EXPECT_EQ(one.counts.hmma, 64);
+  EXPECT_EQ(one.counts.arrives, 2);
   EXPECT_EQ(one.kernel.unit.threads, rung("ws_p1").kernel.unit.threads);
   EXPECT_EQ(one.counts.ldgsts, rung("ws_p1").counts.ldgsts + 4) << "Q of the next tile is loaded early";
   EXPECT_EQ(one.counts.ldg_16, 0);
@@ -261,6 +271,21 @@ TEST(Ladder, EveryRungHasASignatureOfItsOwn) {
         jit::signature(lab::rung_kernel(rung, parse_problem(mission), device_preset("sm_89")).request);
     EXPECT_TRUE(met.emplace(signature, rung.name).second) << rung.name << " is " << met[signature];
   }
+}
+
+TEST(Ladder, TheL2WindowCoversKeysAndValuesOnly) {
+  const Problem problem = parse_problem("f16 b2 h8:4 q128 k448 d64");
+  constexpr size_t tensor = 2 * 4 * 448 * 64 * 2;
+  alignas(16) static char memory[4 * tensor];
+  AttentionParams params;
+  const auto window = [&](size_t k, size_t v) {
+    params.k.data = memory + k, params.v.data = memory + v;
+    return lab::kv_window(params, problem);
+  };
+  EXPECT_EQ(window(tensor, 2 * tensor).begin, memory + tensor);
+  EXPECT_EQ(window(tensor, 2 * tensor).bytes, 2 * tensor);
+  EXPECT_EQ(window(3 * tensor, 0).begin, memory);
+  EXPECT_EQ(window(3 * tensor, 0).bytes, 4 * tensor);  // one window also covers what lies between them
 }
 
 TEST(Ladder, RefusesWhatARungWouldComputeWrongly) {
