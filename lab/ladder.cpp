@@ -24,13 +24,13 @@ const Rung rungs[] = {
     {"swizzled", "D.5", "< 5 us", &attention_sm80, "",
      "block_m=64 block_n=64 warps_m=4 warps_n=1 q_in_registers=1 min_blocks=1 programmatic=0 stages=3"},
     {"ws_p1", "ws_p1", "", &attention_sm80, "ladder/warp_specialised.cuh",
-     "block_m=64 block_n=64 warps_m=5 warps_n=1 q_in_registers=1 min_blocks=1 scale_in_exp2=0 programmatic=0 "
+     "block_m=64 block_n=64 warps_m=5 warps_n=1 q_in_registers=1 min_blocks=2 scale_in_exp2=0 programmatic=0 "
      "stages=2"},
     {"ws_p2", "ws_p2", "", &attention_sm80, "ladder/warp_specialised.cuh",
-     "block_m=64 block_n=64 warps_m=6 warps_n=1 q_in_registers=1 min_blocks=1 scale_in_exp2=0 programmatic=0 "
+     "block_m=64 block_n=64 warps_m=6 warps_n=1 q_in_registers=1 min_blocks=2 scale_in_exp2=0 programmatic=0 "
      "stages=2"},
     {"persistent", "", "", &attention_sm80, "ladder/persistent.cuh",
-     "block_m=64 block_n=64 warps_m=5 warps_n=1 q_in_registers=1 min_blocks=1 scale_in_exp2=0 programmatic=0 "
+     "block_m=64 block_n=64 warps_m=5 warps_n=1 q_in_registers=1 min_blocks=2 scale_in_exp2=0 programmatic=0 "
      "stages=2",
      RungLaunch::persistent},
     {"shipped", "", "", &attention_sm80, "", ""},

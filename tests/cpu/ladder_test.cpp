@@ -155,12 +155,19 @@ class RungsOn : public testing::TestWithParam<const char*> {
     }
     throw std::out_of_range(name);
   }
+
+  // That a multiprocessor holds at once.
+  static int blocks_of(const CompiledRung& one) {
+    const int64_t shared_bytes = one.resources.shared_bytes + static_cast<int64_t>(one.kernel.unit.smem_bytes);
+    return lab::occupancy(device_preset(GetParam()),
+                          {one.resources.registers, one.kernel.unit.threads, one.resources.barriers, shared_bytes})
+        .blocks;
+  }
 };
 INSTANTIATE_TEST_SUITE_P(Architectures, RungsOn, testing::ValuesIn(architectures),
                          [](const auto& test) { return std::string(test.param); });
 
 TEST_P(RungsOn, NoRungSpillsAndAllFitTheirCard) {
-  const Device device = device_preset(GetParam());
   for (const lab::Rung& each : lab::ladder_rungs()) {
     const CompiledRung& one = rung(each.name);
     ASSERT_TRUE(one.resources.known) << each.name;
@@ -168,12 +175,7 @@ TEST_P(RungsOn, NoRungSpillsAndAllFitTheirCard) {
     EXPECT_EQ(one.resources.spill_store_bytes + one.resources.spill_load_bytes + one.resources.stack_bytes, 0)
         << each.name;
     EXPECT_TRUE(one.resources.warnings.empty()) << each.name << ": " << one.resources.warnings[0];
-    const int64_t shared_bytes = one.resources.shared_bytes + static_cast<int64_t>(one.kernel.unit.smem_bytes);
-    EXPECT_GE(
-        lab::occupancy(device, {one.resources.registers, one.kernel.unit.threads, one.resources.barriers, shared_bytes})
-            .blocks,
-        1)
-        << each.name;
+    EXPECT_GE(blocks_of(one), 1) << each.name;
   }
 }
 
@@ -233,7 +235,9 @@ TEST_P(RungsOn, WarpSpecialisedLoadsInItsProducersAndMeetsAtBarriers) {
     EXPECT_EQ(one.counts.ldgsts, copies_of_q + 2 * 16 / producers) << "the producers share the 16 rows of K and of V";
     EXPECT_EQ(one.counts.arrives, 2) << "of K and of V";
     EXPECT_EQ(one.counts.ldg_16, 0);
+    EXPECT_EQ(one.counts.lds_16 + one.counts.sts_16, 0) << "scores stay in registers";
     EXPECT_LE(one.counts.ffma, 16);
+    EXPECT_EQ(blocks_of(one), 2);
   }
 }
 
@@ -243,7 +247,8 @@ TEST_P(RungsOn, PersistentIsWarpSpecialisedWithALoopOverTiles) {
   EXPECT_EQ(one.counts.arrives, 2);
   EXPECT_EQ(one.kernel.unit.threads, rung("ws_p1").kernel.unit.threads);
   EXPECT_EQ(one.counts.ldgsts, rung("ws_p1").counts.ldgsts + 4) << "Q of the next tile is loaded early";
-  EXPECT_EQ(one.counts.ldg_16, 0);
+  EXPECT_EQ(one.counts.ldg_16 + one.counts.lds_16 + one.counts.sts_16, 0);
+  EXPECT_EQ(blocks_of(one), 2);
 }
 
 const lab::Rung& rung_named(const std::string& name) {
