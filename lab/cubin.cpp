@@ -69,7 +69,9 @@ enum Operation : unsigned {
   lds = 0x184,
   stl = 0x187,
   sts = 0x188,
-  ldgsts = 0x1ae
+  ldgsts = 0x1ae,
+  hgmma = 0x1f0,
+  qgmma = 0x1f3
 };
 
 void count(uint64_t low, uint64_t high, InstructionCounts& counts) {
@@ -80,6 +82,8 @@ void count(uint64_t low, uint64_t high, InstructionCounts& counts) {
     case ffma: ++counts.ffma; break;
     case hmma: ++counts.hmma; break;
     case qmma: ++counts.qmma; break;
+    case hgmma: ++counts.hgmma; break;
+    case qgmma: ++counts.qgmma; break;
     case ldsm: ++counts.ldsm; break;
     case mufu: ++counts.mufu; break;
     case ldgsts: ++counts.ldgsts; break;

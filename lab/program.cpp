@@ -262,6 +262,10 @@ class Program {
     sub->add_option("--iterations", bench_.iterations, "Number of samples")
         ->capture_default_str()
         ->check(CLI::Range(1, 1000000));
+    sub->add_option("--budget", bench_.budget,
+                    "Seconds for the samples of a problem. Too little time gives fewer samples, but at least 5")
+        ->capture_default_str()
+        ->check(CLI::Range(0.01, 1e6));
     sub->add_option(
         "--timer", bench_.timer,
         "graph (CUDA graphs of many launches), event (loops of launches between GPU events) or "
