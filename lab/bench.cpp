@@ -156,6 +156,7 @@ int bench(const BenchOptions& options) {
         problems.size() == 1 ? broken_config_rule(options.common, device, problems[0], config) : "";
     if (!broken.empty()) invalid(broken);
   }
+  const auto begin = std::chrono::steady_clock::now();
   const auto bench = device.kind == DeviceKind::cuda ? gpu_bench(options, device) : cpu_bench(options, device);
   const bool text = !options.common.json, several = options.common.configs.size() > 1;
   if (text)
@@ -172,6 +173,9 @@ int bench(const BenchOptions& options) {
     for (const Measured::Fault& fault : measured.faults) wrong = wrong || fault.error.code() == ErrorCode::internal;
     std::move(measured.rows.begin(), measured.rows.end(), std::back_inserter(rows));
   }
+  if (text && problems.size() > 1)
+    fmt::print("{} problems in {:.0f} s\n", problems.size(),
+               std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
   const std::string path = rows.empty() ? "" : output_path(options, bench->card());
   if (!path.empty()) write_rows(path, rows);
   if (!path.empty() && text) fmt::print("wrote {}\n", path);
