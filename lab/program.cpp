@@ -255,7 +255,9 @@ class Program {
             "  rapt bench --suite my-problems.txt --output rows.jsonl",
             bench_.common);
     add_problem(sub, bench_.words);
-    sub->add_option("--suite", bench_.suite, "A built-in set of problems (perf), or a file of problem lines");
+    sub->add_option(
+        "--suite", bench_.suite,
+        "A built-in set of problems (perf: at most 3 minutes on a GPU; perf-long), or a file of problem lines");
     sub->add_option("--warmup", bench_.warmup, "Number of calls before the first sample")
         ->capture_default_str()
         ->check(CLI::Range(0, 1000000));
