@@ -346,7 +346,7 @@ def test_clocks_explain_a_change(tmp_path):
         "clocks limited in 1 of 1 rows: sw_power_cap",
         "spread above 3% in 1 of 1 rows",
     ]
-    assert compare.clock_lines([a_row()], [a_row(clocks=None)]) == []
+    assert compare.clock_lines([a_row()], [a_row(clocks=None, spread=0.0)]) == []
 
 
 @pytest.mark.parametrize("words, complaint", [(["--baseline", "a", "b"], "2 files: must be 1"), (["a"], "must be 2")])
@@ -962,6 +962,55 @@ def test_rounds_are_paired_and_slow_implementations_are_skipped(torch):
     measure([fast, slow], Clock(), 6, lambda some: list(reversed(some)))
     assert len(fast.rounds) == 6 and len(slow.rounds) == 3
     assert Clock.order[:4] == ["slow", "fast", "slow", "fast"]
+
+
+@needs_torch
+@pytest.mark.parametrize(
+    "spreads, attempts, kept", [([0.01, 0.5], 1, 0.01), ([0.2, 0.02, 0.5], 2, 0.02), ([0.3, 0.1, 0.2, 0.0], 3, 0.1)]
+)
+def test_a_noisy_problem_is_measured_again_and_the_best_attempt_kept(torch, spreads, attempts, kept):
+    import clocks
+    import gpu_clocks
+
+    tape = iter(spreads)
+
+    class Clock:
+        timer = "host"
+        spread, left = 0.0, 0
+
+        def sample(self, bound):
+            if self.left == 0:  # the first sample of an attempt is not kept
+                self.spread, self.left = next(tape), 5
+                return [99.0]
+            self.left -= 1
+            return [1.0 if self.left > 1 else 1 + self.spread]
+
+    bound = clocks.Bound(types.SimpleNamespace(name="rapt"), [], {})
+    read = lambda: gpu_clocks.Clocks(1980, 2619, 5)  # noqa: E731
+    fields = clocks.measure_steadily([bound], Clock(), 5, lambda some: some, read)
+    assert fields["attempts"] == attempts and clocks.largest_spread([bound]) == pytest.approx(kept)
+    assert len(bound.samples) == 5 and 99.0 not in bound.samples
+    assert fields["clocks"] == {"sm_mhz": [1980] * 2, "memory_mhz": [2619] * 2, "throttle": ["sw_power_cap"]}
+    assert rows.faults(a_row(**fields)) == []
+
+
+def test_clocks_are_read_from_nvml_or_absent(tmp_path, monkeypatch):
+    gpu_clocks = pytest.importorskip("gpu_clocks")
+    nothing = gpu_clocks.ClockReader("00000000:01:00.0", str(tmp_path / "none.so")).read()
+    assert nothing == gpu_clocks.Clocks(None, None, None)
+    assert rows.faults(a_row(clocks=gpu_clocks.field(nothing, nothing))) == []
+    address = gpu_clocks.pci_address(types.SimpleNamespace(pci_domain_id=2, pci_bus_id=0x3B, pci_device_id=1))
+    assert address == "00000002:3B:01.0" and gpu_clocks.pci_address(types.SimpleNamespace()) == ""
+    compiler = shutil.which("c++") or shutil.which("g++")
+    if compiler is None:
+        pytest.skip("no C++ compiler for the stand-in")
+    library = str(tmp_path / "nvml.so")
+    source = os.path.join(ROOT, "tests", "fake_nvml", "fake_nvml.cpp")
+    subprocess.run([compiler, "-shared", "-fPIC", source, "-o", library], check=True)
+    monkeypatch.setenv("FAKE_NVML_LIMITS", "0x21")
+    assert gpu_clocks.ClockReader(address, library).read() == gpu_clocks.Clocks(1980, 2619, 0x21)
+    assert gpu_clocks.ClockReader("00000000:01:00.0", library).read() == nothing
+    assert gpu_clocks.limit_names(0x21) == ["sw_thermal_slowdown"]
 
 
 @needs_torch
