@@ -25,6 +25,9 @@ from typing import NamedTuple, Optional
 
 import rows as results
 
+RESULTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "results")
+MOST_SPREAD = 0.03  # of a row of a baseline; `rapt bench` measures such rows again
+
 Key = tuple[str, str, str, str, int]  # problem, implementation, timer, l2, threads
 
 
@@ -110,14 +113,6 @@ def report(found: list[Change], impls: list[str]) -> list[str]:
     return lines or ["nothing to compare: no row"]
 
 
-RESULTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "results")
-MOST_SPREAD = 0.03  # of a row of a baseline; `rapt bench` measures such rows again
-
-
-class NoBaseline(ValueError):
-    """The sentence says which card has none, and how to make one."""
-
-
 def folder_of(card: str) -> str:
     """The name of the card's folder, as in roof.py: scripts write names as the driver does."""
     return re.sub(r"[^a-z0-9.]+", "-", re.sub(r"\((r|tm)\)", "", card.lower())).strip("-")
@@ -132,14 +127,13 @@ def baseline_path(found: list[dict], folder: str) -> str:
 
 
 def baseline_for(path: str, folder: str) -> str:
-    """The baseline of the card of a file."""
+    """The baseline of the card of a file. ValueError says which card has none, and how to make one."""
     place = baseline_path(results.read(path), folder)
     if not os.path.exists(place):
         card = os.path.basename(os.path.dirname(place))
-        with_one = sorted(
-            one for one in os.listdir(folder) if os.path.exists(os.path.join(folder, one, "baseline.jsonl"))
-        )
-        raise NoBaseline(
+        names = os.listdir(folder) if os.path.isdir(folder) else []
+        with_one = sorted(one for one in names if os.path.exists(os.path.join(folder, one, "baseline.jsonl")))
+        raise ValueError(
             f"{card} has no baseline: there is no {os.path.relpath(place)} (cards with one: "
             f"{', '.join(with_one) or 'none'}). To make one, run build/rapt bench --suite perf --save on a quiet "
             f"machine at a commit that you trust, then python3 bench/compare.py --set-baseline FILE.jsonl"

@@ -67,7 +67,7 @@ bool GpuClockReader::find(Function& function, const char* name) {
 void GpuClockReader::open(const Device& device, const char* library) {
   const auto fail = [](const std::string& why) { throw Error(ErrorCode::environment, "clocks not read: " + why); };
   library_ = dlopen(library, RTLD_NOW | RTLD_LOCAL);
-  if (library_ == nullptr) fail(concat(library, ": ", dlerror()));
+  if (library_ == nullptr) fail(dlerror());
   Result (*init)() = nullptr;
   Result (*by_address)(const char*, DeviceHandle*) = nullptr;
   if (!find(init, "nvmlInit_v2") || !find(by_address, "nvmlDeviceGetHandleByPciBusId_v2"))

@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "check/fill.h"
+#include "jit/jit.h"
 #include "lab/commands.h"
 #include "lab/gpu_timer.h"
 #include "lab/load.h"
@@ -155,6 +156,28 @@ TEST(LabReport, RowsOfGpusFollowTheSchemaAndWhatWasNotMeasuredIsNull) {
   json_row = json::parse(to_json(row).dump());
   EXPECT_EQ(faults_of(json_row), std::vector<std::string>{});
   for (const char* name : {"bandwidth", "roof_share"}) EXPECT_TRUE(json_row[name].is_null()) << name;
+}
+
+// The stand-in driver runs no kernel, so a problem without elements is the only one with a correct result.
+TEST_F(Lab, ABenchOnAGpuWritesPeaksFloorsAndClocks) {
+  std::string why;
+  if (jit::find_compiler(&why) == nullptr) GTEST_SKIP() << why;
+  const std::string words = concat("env LD_LIBRARY_PATH='", RAPT_BINARY_DIR, "/fake_cuda:", RAPT_BINARY_DIR,
+                                   "/fake_nvml':\"$LD_LIBRARY_PATH\" FAKE_CUDA_SM=90 FAKE_NVML_LIMITS=4 '", program,
+                                   "' bench 'f16 b0 h2 q8 d64' --device cuda:0 --iterations 7 ");
+  const Outcome rows = run_in(folder, words + "--json");
+  ASSERT_EQ(rows.code, 0) << rows.err;
+  const json row = json::parse(rows.out);
+  EXPECT_EQ(faults_of(row), std::vector<std::string>{});
+  EXPECT_EQ(row["clocks"],
+            (json{{"sm_mhz", {1980, 1980}}, {"memory_mhz", {2619, 2619}}, {"throttle", {"sw_power_cap"}}}));
+  EXPECT_EQ(row["roofline"]["kernel"]["bound"], "launch");
+  EXPECT_GT(row["peaks"]["wgmma_f16_tflops"], 0);
+  EXPECT_TRUE(row["peaks"]["mma_fp8_tflops"].is_null());
+  EXPECT_EQ(row["us"].size(), 7u);
+  const Outcome text = run_in(folder, words);
+  for (const char* part : {"wgmma fp8", " us by launch; ", "; spread ", "; SM clock 1980 MHz, sw_power_cap"})
+    EXPECT_NE(text.out.find(part), std::string::npos) << part << "\n" << text.out;
 }
 
 // Also the checked-in results: results/<card>/<UTC>-<suite>.jsonl.

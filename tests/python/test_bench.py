@@ -1002,10 +1002,10 @@ def test_clocks_are_read_from_nvml_or_absent(tmp_path, monkeypatch):
     address = gpu_clocks.pci_address(types.SimpleNamespace(pci_domain_id=2, pci_bus_id=0x3B, pci_device_id=1))
     assert address == "00000002:3B:01.0" and gpu_clocks.pci_address(types.SimpleNamespace()) == ""
     compiler = shutil.which("c++") or shutil.which("g++")
-    if compiler is None:
-        pytest.skip("no C++ compiler for the stand-in")
-    library = str(tmp_path / "nvml.so")
     source = os.path.join(ROOT, "tests", "fake_nvml", "fake_nvml.cpp")
+    if compiler is None or not os.path.exists(source):
+        pytest.skip("no C++ compiler for the stand-in, or a kit without it")
+    library = str(tmp_path / "nvml.so")
     subprocess.run([compiler, "-shared", "-fPIC", source, "-o", library], check=True)
     monkeypatch.setenv("FAKE_NVML_LIMITS", "0x21")
     assert gpu_clocks.ClockReader(address, library).read() == gpu_clocks.Clocks(1980, 2619, 0x21)
