@@ -70,7 +70,9 @@ enum Operation : unsigned {
   stl = 0x187,
   sts = 0x188,
   ldgsts = 0x1ae,
-  arrives = 0x1b0
+  arrives = 0x1b0,
+  hgmma = 0x1f0,
+  qgmma = 0x1f3
 };
 
 void count(uint64_t low, uint64_t high, InstructionCounts& counts) {
@@ -81,6 +83,8 @@ void count(uint64_t low, uint64_t high, InstructionCounts& counts) {
     case ffma: ++counts.ffma; break;
     case hmma: ++counts.hmma; break;
     case qmma: ++counts.qmma; break;
+    case hgmma: ++counts.hgmma; break;
+    case qgmma: ++counts.qgmma; break;
     case ldsm: ++counts.ldsm; break;
     case mufu: ++counts.mufu; break;
     case ldgsts: ++counts.ldgsts; break;

@@ -32,8 +32,11 @@ inline const StreamHandle per_thread_stream = reinterpret_cast<StreamHandle>(siz
 
 enum class DeviceAttribute : int {  // CUdevice_attribute
   sm_count = 16,
+  pci_bus = 33,
+  pci_device = 34,
   l2_bytes = 38,
   threads_per_sm = 39,
+  pci_domain = 50,
   capability_major = 75,
   capability_minor = 76,
   smem_per_sm = 81,

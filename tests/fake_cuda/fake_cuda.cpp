@@ -282,6 +282,9 @@ int plausible(int sm, DeviceAttribute which) {
   const int smem_kib = sm == 80 ? 164 : large ? 228 : 100;
   switch (which) {
     case DeviceAttribute::sm_count: return sm == 80 ? 108 : sm == 86 ? 72 : sm == 89 ? 58 : large ? 132 : 170;
+    case DeviceAttribute::pci_domain: return 2;
+    case DeviceAttribute::pci_bus: return 0x3b;
+    case DeviceAttribute::pci_device: return 1;
     case DeviceAttribute::l2_bytes: return (large ? 50 : 48) << 20;
     case DeviceAttribute::threads_per_sm: return large ? 2048 : 1536;
     case DeviceAttribute::capability_major: return sm / 10;
