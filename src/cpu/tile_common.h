@@ -40,7 +40,7 @@ struct Rows {
   static constexpr int capacity = 64;
   int count = 0;
   int64_t query[capacity], head[capacity];
-  KeyRange keys[capacity];                 // keys visible by position masks and lengths
+  KeyRange keys[capacity];                 // keys that pass position masks and lengths
   int32_t begin[capacity], end[capacity];  // the same within the current key tile
   int64_t distance[capacity];              // ALiBi: i + off - (first key of the tile); each term is below 2^60
   float slope[capacity];                   // ALiBi slope of the head

@@ -460,7 +460,7 @@ TEST(ProblemLine, RefusesWithASentence) {
       {"f16 q8 d64 q_strides=", "needs at least one number"},
       {"f16 q8 d64 v_strides=0,0,9223372036854775807,1", "must reach fewer than 2^60 elements"},
       {"f16 q8 d64 v_strides=0,0,-9223372036854775808,1", "is outside -9223372036854775807"},
-      {"f16 q8 d64 out_strides=512,512,63,1", "elements of out must not overlap"},
+      {"f16 q8 d64 out_strides=512,512,63,1", "elements of out must not share an address"},
       {"f16 q8 d64 v_strides=0,0,1152921504606846976,1", "must reach fewer than 2^60 elements"},
       {"f16 q8 d64 splits=2 invariant", "splits = 2 with invariant"},
       {"f16 q8 k_start=1 d64 causal_top_left", "causal_top_left with q_start or k_start"},
