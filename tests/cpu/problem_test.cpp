@@ -434,7 +434,7 @@ TEST(ProblemLine, RefusesWithASentence) {
       {"f16 q8 d64 mask=[]", "needs [b,h,q,k] with 1"},
       {"f16 q8 d64 mask=u8[b,h,q,k]", "needs [b,h,q,k] with 1"},
       {"f16 q8 d64 mask=[b,h,q,2]", "'2' in place 4"},
-      {"f16 d64 varlen=8 k8", "word 'k8': left out"},
+      {"f16 d64 varlen=8 k8", "word 'k8': not allowed with varlen="},
       {"f16 d64 varlen=3:", "'' is not a whole number"},
       {"f16 d64 varlen=3:4:5", "'4:5' is not a whole number"},
       {"f16 d64 varlen=2147483648", "'2147483648' is outside 0 to 2147483647"},
