@@ -69,7 +69,8 @@ enum Operation : unsigned {
   lds = 0x184,
   stl = 0x187,
   sts = 0x188,
-  ldgsts = 0x1ae
+  ldgsts = 0x1ae,
+  arrives = 0x1b0
 };
 
 void count(uint64_t low, uint64_t high, InstructionCounts& counts) {
@@ -83,6 +84,7 @@ void count(uint64_t low, uint64_t high, InstructionCounts& counts) {
     case ldsm: ++counts.ldsm; break;
     case mufu: ++counts.mufu; break;
     case ldgsts: ++counts.ldgsts; break;
+    case arrives: ++counts.arrives; break;
     case ldg: ++counts.ldg, counts.ldg_16 += is_16; break;
     case lds: ++counts.lds, counts.lds_16 += is_16; break;
     case sts: ++counts.sts, counts.sts_16 += is_16; break;

@@ -58,6 +58,10 @@ class Block {
 
   void wait_for_block() { wait(all_); }
 
+  // For waiting in a loop: lets other threads run. Whatever may end such a wait must be noted as progress.
+  void pause() { switch_to(fibers_[threadIdx.x]->place, scheduler_); }
+  void note_progress() { ++progress_; }
+
   // Returns the values of all lanes, after every lane of the warp has given its value.
   const std::array<unsigned, lanes>& exchange(unsigned value) {
     Group& warp = warps_[threadIdx.x / lanes];
@@ -175,7 +179,7 @@ class Block {
   Group all_;
   ResumePoint scheduler_{};
   unsigned live_ = 0, random_ = 1;
-  unsigned long progress_ = 0;  // number of waits and threads that ended
+  unsigned long progress_ = 0;  // number of waits and threads that ended, and of arrivals at barriers
 };
 
 inline Block& block() {

@@ -10,6 +10,7 @@ namespace rapt {
 
 class Context;
 
+cuda::Kernel::Launch driver_launch(const LoadedKernel& kernel, const LaunchSpec& spec, cuda::StreamHandle stream);
 void launch(const LoadedKernel& kernel, const LaunchSpec& spec, cuda::StreamHandle stream);
 
 // An operation that is a list of kernels without a plan: merge, quantize, qk, gemm.

@@ -379,6 +379,41 @@ def test_plots_are_drawn_and_the_same_twice(tmp_path):
     assert "(lossy)" in (tmp_path / "one" / "ratio-named-f16.svg").read_text()
 
 
+def a_ladder(**more):
+    times = {"scalar": 110.0, "tiled": 25.0, "swizzled": 26.0, "shipped": 5.0}
+    return [a_row(impl=f"ladder {name}", us=[us] * 3, **more) for name, us in times.items()]
+
+
+def test_the_waterfall_has_the_gain_of_every_rung():
+    plot = pytest.importorskip("plot")
+    found = plot.rungs(a_ladder() + a_ladder(l2="cold") + made_up())
+    assert list(found) == ["warm", "cold"]
+    assert plot.steps(found["warm"]) == [
+        ("scalar", 110.0, 1.0),
+        ("tiled", 25.0, 4.4),
+        ("swizzled", 26.0, 25 / 26),
+        ("shipped", 5.0, 5.2),
+    ]
+    for wrong, word in ((a_ladder(card="other"), "cards"), (a_ladder(), "several rows")):
+        with pytest.raises(ValueError, match=word):
+            plot.rungs(a_ladder() + wrong)
+
+
+def test_the_waterfall_is_drawn_and_the_same_twice(tmp_path):
+    pytest.importorskip("matplotlib")
+    rows.write(str(tmp_path / "rows.jsonl"), a_ladder())
+    for folder in ("one", "two"):
+        done = run_script("plot.py", str(tmp_path / "rows.jsonl"), "-o", str(tmp_path / folder))
+        assert done.returncode == 0, done.stderr
+    assert os.listdir(tmp_path / "one") == ["ladder.svg"]
+    text = (tmp_path / "one" / "ladder.svg").read_text()
+    assert text == (tmp_path / "two" / "ladder.svg").read_text()
+    assert "a-card" in text and "25.00 us, 4.40x" in text and "26.00 us, 0.96x" in text
+    rows.write(str(tmp_path / "twice.jsonl"), a_ladder() + a_ladder())
+    done = run_script("plot.py", str(tmp_path / "twice.jsonl"), "-o", str(tmp_path / "none"))
+    assert done.returncode == 2 and "several rows" in done.stderr
+
+
 # The judge
 
 
