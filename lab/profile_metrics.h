@@ -23,18 +23,19 @@ struct ProfiledKernel {
   std::map<std::string, double> opcodes;  // warp instructions executed, by SASS opcode, if ncu reports them
   std::vector<std::string> not_counted;   // columns without a number ("n/a")
 
-  // The first of the table's names for `key` that has a number.
+  // Returns the value of the metric `key`. The metric table (profile_metrics.cpp) lists several names of ncu for a key.
+  // The first name with a number counts.
   std::optional<double> value(std::string_view key) const;
   // Warp instructions executed: the sum over these opcodes. Empty if ncu reported no opcodes.
   std::optional<double> executed(std::initializer_list<std::string_view> some) const;
 };
 
-// Keys of the table without a number. Each has the names that were tried: "fp8_ops (sm__ops_path_... )".
+// Keys of the metric table without a number. Each has the names that were tried: "fp8_ops (sm__ops_path_... )".
 std::vector<std::string> missing_metrics(const ProfiledKernel& kernel);
 // Stall reason ("long_scoreboard") and warps stalled by it per issued instruction; largest first.
 std::vector<std::pair<std::string, double>> stall_reasons(const ProfiledKernel& kernel);
 
-// The table in the output of `ncu --csv --page raw`, without the lines around it (==PROF== and the program's output).
+// ncu's table in the output of `ncu --csv --page raw`, without the lines around it (==PROF== and the program's output).
 // "" if there is no table.
 std::string raw_table(std::string_view text);
 // Parses such a table: column names, units, then one row per launch. Throws Error{environment} if the table is wrong.

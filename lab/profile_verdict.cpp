@@ -44,7 +44,8 @@ std::optional<double> fp8_executed(const ProfiledKernel& kernel) {
   return most;
 }
 
-// The smallest share of bytes used in the sectors of global memory, over the kinds of access that the kernel has.
+// For each kind of access to global memory (loads, stores, copies): the share of the moved bytes that was used. Returns
+// the smallest of these shares.
 std::optional<double> memory_efficiency(const ProfiledKernel& kernel) {
   std::optional<double> least;
   const auto take = [&](const char* share, const char* sectors) {
@@ -70,7 +71,7 @@ std::vector<UnitShare> unit_shares(const ProfiledKernel& kernel) {
 }
 
 std::string bound_sentence(const ProfiledKernel& kernel, const std::vector<UnitShare>& units) {
-  if (units.empty()) return "unknown: ncu reported no unit's share of its peak";
+  if (units.empty()) return "unknown: ncu reported no numbers for any unit";
   const UnitShare& first = units[0];
   const auto duration = kernel.value("duration");
   const std::string roof =

@@ -1,6 +1,6 @@
-// The peak of this machine, measured in the same run as the share that is reported: fused multiply-adds and streaming
-// reads. Called by bench. Uses the widest vectors of the machine, independent of compiler flags. roof_gpu.h: for a GPU.
-// Williams, Waterman, Patterson 2009: "Roofline: an insightful visual performance model".
+// The peak rates of this machine: fused multiply-adds, and streaming reads. bench measures them in the same run in
+// which it reports a share of the peak. Uses the widest vectors of the machine, independent of compiler flags.
+// roof_gpu.h: for a GPU. Williams, Waterman, Patterson 2009: "Roofline: an insightful visual performance model".
 #pragma once
 
 #include <cstdint>
