@@ -3,12 +3,14 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <exception>
 #include <mutex>
+#include <optional>
 
 #include "base/error.h"
 #include "check/work.h"
@@ -146,6 +148,12 @@ struct Emulator::Library {
   Library& operator=(const Library&) = delete;
   void* handle;
   cuda_emulation::Entry entry = nullptr;
+  // Of a kernel with marks.
+  void write_trace_buffer(const TraceBuffer& buffer) const {
+    const auto write = reinterpret_cast<void (*)(const TraceBuffer&)>(dlsym(handle, "rapt_emulate_trace"));
+    if (write == nullptr) throw Error(ErrorCode::internal, "the emulated kernel has no marks");
+    write(buffer);
+  }
 };
 
 namespace {
@@ -184,10 +192,46 @@ Emulator::Unit Emulator::unit_of(const EmulatedProblem& asked) const {
   std::map<std::string, std::string> files = variant_files(options_, device_, asked.problem);
   for (const auto& [name, text] : emulation_sources())
     if (name.starts_with("ptx/")) files.emplace(name, text);
+  if (trace_ != nullptr) files = with_trace(std::move(files));
   unit.request = request_for(unit.kernel, device_.arch,
                              concat(unit.step.family->name, " for \"", to_string(asked.problem), "\""), files);
   return unit;
 }
+
+namespace {
+
+// The memory of marks, shared with the child process that runs the kernel.
+class SharedTrace {
+ public:
+  explicit SharedTrace(const TraceShape& shape)
+      : shape_(shape),
+        bytes_(shape.marks() * sizeof(unsigned long long) + shape.all_warps() * sizeof(TraceWarp) + sizeof(unsigned)),
+        memory_(mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) {
+    if (memory_ == MAP_FAILED) throw Error(ErrorCode::out_of_memory, "no memory for the marks of the emulated kernel");
+  }
+  ~SharedTrace() { munmap(memory_, bytes_); }
+  SharedTrace(const SharedTrace&) = delete;
+  SharedTrace& operator=(const SharedTrace&) = delete;
+
+  TraceBuffer view() const {
+    auto* const marks = static_cast<unsigned long long*>(memory_);
+    auto* const of_warps = reinterpret_cast<TraceWarp*>(marks + shape_.marks());
+    auto* const lost = reinterpret_cast<unsigned*>(of_warps + shape_.all_warps());
+    return {marks, of_warps, lost, shape_.ctas, shape_.warps, shape_.steps, shape_.stages};
+  }
+  TraceMemory memory() const {
+    const TraceBuffer all = view();
+    return {
+        shape_, {all.marks, all.marks + shape_.marks()}, {all.of_warps, all.of_warps + shape_.all_warps()}, *all.lost};
+  }
+
+ private:
+  const TraceShape shape_;
+  const size_t bytes_;
+  void* const memory_;
+};
+
+}  // namespace
 
 void Emulator::compile(const std::vector<EmulatedProblem>& problems) {
   std::map<std::string, Unit> wanted;
@@ -249,10 +293,18 @@ void Emulator::run(const EmulatedProblem& asked, const check::Inputs& inputs, co
   Prepared made = launch_of(unit.step, unit.kernel, call.args(), asked.problem);
   made.launch.params = made.params.data();
   if (made.launch.grid[0] == 0) return;
+  std::optional<SharedTrace> marks;
+  if (trace_ != nullptr) {
+    const LaunchShape grid{made.launch.grid[0], made.launch.grid[1], made.launch.grid[2]};
+    marks.emplace(
+        trace_shape(asked.problem, unit.step.config, grid, unit.kernel.threads, trace_stages(unit.request).size()));
+    library.write_trace_buffer(marks->view());
+  }
   const std::string wrong = run_in_child([&] { library.entry(made.launch); }, max_seconds);
   if (!wrong.empty()) throw Error(ErrorCode::internal, concat("the emulated kernel failed: ", wrong));
   call.require_untouched();
   call.copy_back();
+  if (marks) *trace_ = marks->memory();
 }
 
 }  // namespace rapt::lab

@@ -12,6 +12,7 @@
 #include "check/check.h"
 #include "device/device.h"
 #include "lab/commands.h"
+#include "lab/trace.h"
 
 namespace rapt::lab {
 
@@ -49,6 +50,10 @@ class Emulator {
 
   const std::string& compiler() const { return compiler_; }
 
+  // From now on kernels are compiled with marks (device/trace.cuh). Each run replaces the contents of `into`, which
+  // must outlive the emulator. Cycles are counts of marks.
+  void trace(TraceMemory& into) { trace_ = &into; }
+
  private:
   struct Unit;
   struct Library;
@@ -58,6 +63,7 @@ class Emulator {
   const Common& options_;
   const Device device_;
   std::string compiler_;
+  TraceMemory* trace_ = nullptr;
   std::map<std::string, std::unique_ptr<Library>> libraries_;  // key: the translation unit's source
 };
 

@@ -1,4 +1,5 @@
-// rapt profile: Nsight Compute (ncu) on the GPU kernel of one problem, and a verdict with gates.
+// rapt profile: Nsight Compute (ncu) on the GPU kernel of one problem, and a verdict with gates. Without ncu, or with
+// --trace: time stamps at the borders of the kernel's stages.
 // Called by program.cpp. Counters come from ncu, which starts this program again with --launch-only.
 #pragma once
 
@@ -16,10 +17,16 @@ struct ProfileOptions {
   std::vector<std::string> gates;  // "tensor=10", "memory=off"
   std::string name;                // of the result files; "" = from the problem
   uint64_t seed = 1;
+  bool trace = false;        // time stamps instead of ncu
   bool launch_only = false;  // what ncu starts: a warm call, its check, and the call to be profiled
 };
 
-// Writes results/<card>/<UTC>-profile-<name>.csv and .ncu-rep, each whole or absent.
+// Writes results/<card>/<UTC>-profile-<name>.csv and .ncu-rep, or -trace-<name>.json, each whole or absent.
 int profile(const ProfileOptions& options);
+
+// The part of profile() that uses time stamps (profile_trace.cpp). path: of the file to write; why: ncu is not used, ""
+// if --trace says so.
+int profile_by_trace(const ProfileOptions& options, const Problem& problem, const Device& device,
+                     const std::string& config, const std::string& path, const std::string& why);
 
 }  // namespace rapt::lab

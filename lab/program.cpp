@@ -305,13 +305,15 @@ class Program {
   }
 
   void add_profile() {
-    CLI::App* sub = add(
-        "profile", "Show what limits the speed of a problem's GPU kernel, from the counters of Nsight Compute (ncu)",
-        "  rapt profile \"f16 h8 q512 d64\"\n"
-        "  rapt profile \"f16 b4 h32 q4096 d128 causal\" --gate tensor=40 --gate memory=off\n"
-        "  rapt profile \"f16 h8 q512 d64\" --config \"stages=3\" --name three-stages\n"
-        "  RAPT_NCU=/opt/nvidia/nsight-compute/2025.2.1/ncu rapt profile \"f16 h8 q512 d64\"",
-        profile_.common);
+    CLI::App* sub = add("profile",
+                        "Show what limits the speed of a problem's GPU kernel: counters of Nsight Compute (ncu), or "
+                        "times of its stages",
+                        "  rapt profile \"f16 h8 q512 d64\"\n"
+                        "  rapt profile \"f16 h8 q512 d64\" --trace\n"
+                        "  rapt profile \"f16 b4 h32 q4096 d128 causal\" --gate tensor=40 --gate memory=off\n"
+                        "  rapt profile \"f16 h8 q512 d64\" --config \"stages=3\" --name three-stages\n"
+                        "  RAPT_NCU=/opt/nvidia/nsight-compute/2025.2.1/ncu rapt profile \"f16 h8 q512 d64\"",
+                        profile_.common);
     add_problem(sub, profile_.words);
     sub->get_option("problem")->required();
     sub->add_option(
@@ -321,6 +323,9 @@ class Program {
         ->allow_extra_args(false);
     sub->add_option("--name", profile_.name, "The last part of the names of the result files; default: the problem");
     sub->add_option("--seed", profile_.seed, "Seed of the inputs")->capture_default_str()->check(seed_text);
+    sub->add_flag("--trace", profile_.trace,
+                  "Measure the kernel's stages with time stamps of the kernel itself, without ncu; write a trace for "
+                  "ui.perfetto.dev. Default if there is no ncu");
     sub->add_flag("--launch-only", profile_.launch_only,
                   "Only launch the kernel, as ncu needs it: a warm call, its check, and the call to be profiled");
     add_device(sub, profile_.common);

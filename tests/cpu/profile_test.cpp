@@ -381,7 +381,8 @@ TEST_F(Profile, an_ncu_without_instances) { EXPECT_EQ(profile("old", "--gate occ
 TEST_F(Profile, without_permission) {
   const Outcome outcome = profile("permission");
   EXPECT_EQ(outcome.code, 3);
-  for (const char* part : {"ERR_NVGPUCTRPERM", "options nvidia NVreg_RestrictProfilingToAdminUsers=0", "SYS_ADMIN"})
+  for (const char* part : {"ERR_NVGPUCTRPERM", "options nvidia NVreg_RestrictProfilingToAdminUsers=0", "SYS_ADMIN",
+                           "rapt profile --trace"})
     EXPECT_NE(outcome.err.find(part), std::string::npos) << part << "\n" << outcome.err;
   expect_nothing_left();
 }
@@ -441,10 +442,14 @@ TEST_F(Profile, a_report_outlives_a_failed_export) {
 
 TEST_F(Profile, without_ncu) {
   std::filesystem::remove(folder / "bin" / "ncu");
-  const Outcome outcome = profile("fine");
-  EXPECT_EQ(outcome.code, 3);
+  const Outcome outcome = profile("fine", "--gate tensor=30");
+  EXPECT_EQ(outcome.code, 3) << "gates need counters";
   EXPECT_NE(outcome.err.find("ncu is not in PATH"), std::string::npos) << outcome.err;
   EXPECT_NE(outcome.err.find("RAPT_NCU="), std::string::npos);
+  // Time stamps, which need a compiler.
+  const Outcome stamps = profile("fine RAPT_NVRTC=/nowhere RAPT_PACKS=");
+  EXPECT_EQ(stamps.code, 3);
+  EXPECT_NE(stamps.err.find("profile --trace needs NVRTC to compile kernels"), std::string::npos) << stamps.err;
   const Outcome named = profile("fine RAPT_NCU=/nowhere/ncu");
   EXPECT_EQ(named.code, 3);
   EXPECT_NE(named.err.find("RAPT_NCU=/nowhere/ncu: there is no such program"), std::string::npos) << named.err;
@@ -471,6 +476,29 @@ TEST_F(Profile, a_wrong_kernel_is_not_profiled) {
                                                 "/rapt' profile 'f16 h2 q64 d64' --device cuda:0"));
   EXPECT_EQ(outcome.code, 1) << outcome.err;
   EXPECT_NE(outcome.err.find("WRONG, not profiled"), std::string::npos) << outcome.err;
+  expect_nothing_left();
+  for (const char* words : {" --trace", " --trace --json"}) {
+    const Outcome stamps = run_in(folder, concat(environment("RAPT_CACHE=off"), "'", RAPT_BINARY_DIR,
+                                                 "/rapt' profile 'f16 h2 q64 d64' --device cuda:0", words));
+    EXPECT_EQ(stamps.code, 1) << stamps.err;
+    EXPECT_NE(stamps.err.find("the kernel is wrong and was not profiled"), std::string::npos) << stamps.err;
+    EXPECT_EQ(stamps.out, "");
+    expect_nothing_left();
+  }
+}
+
+TEST_F(Profile, time_stamps_refuse_what_they_cannot_do) {
+  const Outcome gates = profile("fine", "--trace --gate tensor=30");
+  EXPECT_EQ(gates.code, 2);
+  EXPECT_NE(gates.err.find("--gate: needs counters; not with --trace"), std::string::npos) << gates.err;
+  const Outcome scalar = run_in(folder, concat(environment("RAPT_CACHE=off"), "'", RAPT_BINARY_DIR,
+                                               "/rapt' profile 'f32 h2 q64 d64' --device cuda:0 --trace"));
+  EXPECT_EQ(scalar.code, 3);
+  EXPECT_NE(scalar.err.find("attention_scalar has no marks"), std::string::npos) << scalar.err;
+  const Outcome no_gpu = run_in(folder, concat(environment("FAKE_CUDA_FAIL=cuInit=100"), "'", RAPT_BINARY_DIR,
+                                               "/rapt' profile 'f16 h2 q64 d64' --trace"));
+  EXPECT_EQ(no_gpu.code, 3);
+  EXPECT_NE(no_gpu.err.find("profile: needs a GPU: "), std::string::npos) << no_gpu.err;
   expect_nothing_left();
 }
 

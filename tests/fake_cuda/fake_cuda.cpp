@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "cuda/driver.h"
+#include "kernels/shared/trace_buffer.h"
 
 namespace {
 
@@ -82,6 +83,7 @@ struct Stream {
 };
 struct Library {
   bool alive = true;
+  rapt::TraceBuffer trace_buffer{};
 };
 struct Kernel {
   int static_smem;
@@ -660,6 +662,21 @@ Result cuLibraryGetKernel(KernelHandle* kernel, LibraryHandle, const char*) {
   return ok;
 }
 
+// Every image has the variable of kernels with time stamps.
+Result cuLibraryGetGlobal(DevicePtr* address, size_t* bytes, LibraryHandle handle, const char* name) {
+  static Entry& self = *find("cuLibraryGetGlobal");
+  if (const Result result = enter(self)) return result;
+  if (current() == nullptr) return invalid_context;
+  constexpr Result not_found = 500;
+  if (std::strcmp(name, "rapt_trace_buffer") != 0) return not_found;
+  const Lock lock(state().mutex);
+  Library* library = reinterpret_cast<Library*>(handle);
+  *address = reinterpret_cast<DevicePtr>(&library->trace_buffer);
+  *bytes = sizeof library->trace_buffer;
+  state().memory[*address] = *bytes;
+  return ok;
+}
+
 Result cuKernelGetFunction(FunctionHandle* function, KernelHandle kernel) {
   static Entry& self = *find("cuKernelGetFunction");
   if (const Result result = enter(self)) return result;
@@ -920,6 +937,7 @@ std::vector<std::unique_ptr<Entry>> make_table() {
   add("cuLibraryLoadData", 12000, &Driver::cuLibraryLoadData, &cuLibraryLoadData);
   add("cuLibraryUnload", 12000, &Driver::cuLibraryUnload, &cuLibraryUnload);
   add("cuLibraryGetKernel", 12000, &Driver::cuLibraryGetKernel, &cuLibraryGetKernel);
+  add("cuLibraryGetGlobal", 12000, &Driver::cuLibraryGetGlobal, &cuLibraryGetGlobal);
   add("cuKernelGetFunction", 12000, &Driver::cuKernelGetFunction, &cuKernelGetFunction);
   add("cuKernelGetAttribute", 12000, &Driver::cuKernelGetAttribute, &cuKernelGetAttribute);
   add("cuKernelSetAttribute", 12000, &Driver::cuKernelSetAttribute, &cuKernelSetAttribute);

@@ -1,8 +1,6 @@
-// Stand-ins of ptx/clock.cuh for emulated kernels: every read is one cycle and one nanosecond later than the one before,
-// on all multiprocessors. Block b runs on multiprocessor b % 4.
+// Stand-ins of ptx/clock.cuh for emulated kernels: every read is one cycle and one nanosecond later than the one
+// before, on all multiprocessors. Block b runs on multiprocessor b % 4.
 #pragma once
-
-#include "cuda_emulation.h"
 
 namespace rapt {
 

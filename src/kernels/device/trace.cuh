@@ -7,8 +7,9 @@
 //                                       times this warp has begun this stage before
 //   RAPT_TRACE_END();                   at the end, also before an early return
 //
-// The part of a stage's name before ": " is the warp's role. One lane of the warp stores the mark. The compiler may move
-// arithmetic over a mark, but not barriers, waits, or accesses to memory.
+// The part of a stage's name before ": " is the warp's role. One lane of the warp stores the mark. The compiler may
+// move arithmetic over a mark, but not barriers, waits, or accesses to memory. A mark says when the stage's first
+// instruction is issued: the last matrix products of the stage before may still be running.
 #pragma once
 
 #include "ptx/clock.cuh"
@@ -39,9 +40,7 @@ constexpr unsigned trace_stage(const char* list, const char* name) {
 inline bool trace_place(unsigned& place) {
   const unsigned cta = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
   place = cta * rapt_trace_buffer.warps + threadIdx.x / 32;
-  if (cta < rapt_trace_buffer.ctas) return threadIdx.x % 32 == 0;
-  *rapt_trace_buffer.lost = 1;
-  return false;
+  return cta < rapt_trace_buffer.ctas && threadIdx.x % 32 == 0;
 }
 
 inline void trace_mark(unsigned stage, unsigned step) {
@@ -77,11 +76,11 @@ inline void trace_end() {
   namespace rapt {                      \
   constexpr char trace_stages[] = list; \
   }
-#define RAPT_TRACE(name, step)                                                                            \
-  do {                                                                                                    \
-    constexpr unsigned marked_stage = rapt::trace_stage(rapt::trace_stages, name);                        \
+#define RAPT_TRACE(name, step)                                                                              \
+  do {                                                                                                      \
+    constexpr unsigned marked_stage = rapt::trace_stage(rapt::trace_stages, name);                          \
     static_assert(marked_stage != rapt::no_trace_stage, "RAPT_TRACE: must be a name of RAPT_TRACE_STAGES"); \
-    rapt::trace_mark(marked_stage, static_cast<unsigned>(step));                                          \
+    rapt::trace_mark(marked_stage, static_cast<unsigned>(step));                                            \
   } while (false)
 #define RAPT_TRACE_BEGIN(name) \
   do {                         \

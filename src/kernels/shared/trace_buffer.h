@@ -12,9 +12,9 @@ struct TraceWarp {
 // A mark has its own place, so a warp keeps no counter. marks: [cta][warp][step][stage], cycles, 0: not reached.
 struct TraceBuffer {
   unsigned long long* marks;
-  TraceWarp* of_warps;  // [cta][warp]
-  unsigned* lost;       // 1 if a mark had no place
-  unsigned ctas, warps, steps, stages;
+  TraceWarp* of_warps;                  // [cta][warp]
+  unsigned* lost;                       // set to 1 if a step has no place
+  unsigned ctas, warps, steps, stages;  // CTAs beyond `ctas` store nothing
 };
 
 }  // namespace rapt
