@@ -195,13 +195,13 @@ TEST(TraceEmulated, stages_of_attention_sm80) {
   Emulator emulator(options, device);
   TraceMemory memory;
   emulator.trace(memory);
-  const Problem problem = parse_problem("f16 h2 q100 k200 d32");
+  const Problem problem = parse_problem("f16 h2 q100 k1024 d32");
   const check::Result result = check::check_problem(problem, check::Fill::normal, 3, emulator.kernel(""));
   EXPECT_TRUE(result.pass) << result.message;
   const KernelConfig config = plan(problem, device).steps[0].config;
-  const auto blocks = static_cast<size_t>((200 + config.number("block_n") * config.number("warps_n") - 1) /
+  const auto blocks = static_cast<size_t>((1024 + config.number("block_n") * config.number("warps_n") - 1) /
                                           (config.number("block_n") * config.number("warps_n")));
-  const Trace trace = read_trace(trace_stages(request_of("f16 h2 q100 k200 d32", "sm_80", {})), memory);
+  const Trace trace = read_trace(trace_stages(request_of("f16 h2 q100 k1024 d32", "sm_80", {})), memory);
   EXPECT_EQ(trace.warps.size(), memory.shape.all_warps());
   EXPECT_FALSE(trace.lost);
   for (const TracedWarp& warp : trace.warps) {
