@@ -4,12 +4,14 @@
 
 #include <chrono>
 #include <deque>
+#include <optional>
 
 #include "arguments/arguments.h"
 #include "check/device_tensors.h"
 #include "cuda/driver.h"
 #include "lab/bench.h"
 #include "lab/gpu_timer.h"
+#include "lab/kernel_limit.h"
 #include "lab/machine.h"
 #include "lab/roof_gpu.h"
 #include "runtime/context.h"
@@ -93,6 +95,7 @@ class GpuBench final : public Bench {
     Candidate candidate{make_context(options_.common, device_, problem, config), {}, nullptr, nullptr};
     const check::Outputs outputs = check::make_outputs(problem);
     check::DeviceCall call(device_.index, problem, inputs, outputs);
+    std::optional<KernelLimit> limit(std::in_place, to_string(problem), options_.common.command);
     const auto begin = Clock::now();
     require_ok(rapt_prepare(candidate.context.get(), &call.args(), stream_.handle()));
     const double cold_us = us_since(begin);
@@ -105,6 +108,7 @@ class GpuBench final : public Bench {
     candidate.row.first_us = us_since(first);
     call.require_untouched();
     call.download();
+    limit.reset();
     judge_call(problem, inputs, outputs, options_.seed, rerun_options(options_.common, device_, config), candidate.row);
     return candidate;
   }

@@ -18,6 +18,7 @@
 #include "lab/bench.h"
 #include "lab/file.h"
 #include "lab/host_compiler.h"
+#include "lab/kernel_limit.h"
 #include "lab/machine.h"
 #include "lab/output.h"
 #include "lab/process.h"
@@ -62,6 +63,7 @@ void launch_checked(const ProfileOptions& options, const Problem& problem, const
   const check::Outputs outputs = check::make_outputs(problem);
   check::DeviceCall call(device.index, problem, inputs, outputs);
   const auto launch = [&] {
+    const KernelLimit limit(to_string(problem), options.common.command);
     require_ok(rapt_sdpa(context.get(), &call.args(), stream.handle()));
     stream.synchronize();
   };

@@ -12,6 +12,7 @@
 #include "lab/bench.h"
 #include "lab/file.h"
 #include "lab/gpu_timer.h"
+#include "lab/kernel_limit.h"
 #include "lab/machine.h"
 #include "lab/profile.h"
 #include "lab/trace.h"
@@ -118,6 +119,7 @@ class Tracer {
     return *context.impl.gpu().find(problem_from(call_.args()), device_.index)->kernels[0];
   }
   void launch(rapt_context& context) {
+    const KernelLimit limit(to_string(problem_), options_.common.command);
     require_ok(rapt_sdpa(&context, &call_.args(), stream_.handle()));
     stream_.synchronize();
   }

@@ -487,6 +487,26 @@ TEST_F(Profile, a_wrong_kernel_is_not_profiled) {
   }
 }
 
+// A kernel that never ends: every command that launches one tells it and ends.
+TEST_F(Profile, a_kernel_that_hangs_is_told) {
+  if (jit::find_compiler() == nullptr) GTEST_SKIP() << "no NVRTC";
+  const std::string hangs = environment("FAKE_CUDA_HANG=1 RAPT_KERNEL_SECONDS=1 RAPT_CACHE=off FAKE_NCU=launch");
+  for (const std::string command : {"check", "profile --trace", "profile"}) {
+    const std::string words = concat(command, " 'f16 h2 q64 d64' --device cuda:0");
+    const Outcome outcome = run_in(folder, concat(hangs, "timeout 60 '", RAPT_BINARY_DIR, "/rapt' ", words));
+    EXPECT_EQ(outcome.code, command == "profile" ? 3 : 1) << outcome.err;
+    EXPECT_NE(outcome.err.find("did not end within 1 s (RAPT_KERNEL_SECONDS)"), std::string::npos) << command << "\n"
+                                                                                                   << outcome.err;
+    EXPECT_NE(outcome.err.find(command == "profile" ? "nothing was written" : concat("to reproduce: rapt ", command)),
+              std::string::npos)
+        << outcome.err;
+    EXPECT_TRUE(results().empty());
+  }
+  const Outcome wrong = run_in(folder, concat(environment("RAPT_KERNEL_SECONDS=soon RAPT_CACHE=off"), "'",
+                                              RAPT_BINARY_DIR, "/rapt' check 'f16 h2 q64 d64' --device cuda:0"));
+  EXPECT_NE((wrong.out + wrong.err).find("RAPT_KERNEL_SECONDS=soon: must be a whole number"), std::string::npos);
+}
+
 TEST_F(Profile, time_stamps_refuse_what_they_cannot_do) {
   const Outcome gates = profile("fine", "--trace --gate tensor=30");
   EXPECT_EQ(gates.code, 2);

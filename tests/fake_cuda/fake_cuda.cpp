@@ -4,6 +4,7 @@
 #include "fake_cuda.h"
 
 #include <pthread.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -394,6 +395,8 @@ Result cuStreamDestroy(StreamHandle stream) {
 Result cuStreamSynchronize(StreamHandle stream) {
   static Entry& self = *find("cuStreamSynchronize");
   if (const Result result = enter(self)) return result;
+  static const bool hangs = std::getenv("FAKE_CUDA_HANG") != nullptr;
+  while (hangs && state().launches > 0) pause();
   const Lock lock(state().mutex);
   if (context_of(stream) == nullptr) return invalid_context;
   if (const Result result = legacy_conflict(stream, true)) return result;

@@ -3,7 +3,8 @@
 // fake_cuda_control by dlopen("libcuda.so.1") and dlsym. Calls to the control functions are not counted. Environment:
 // FAKE_CUDA_DEVICES (1), FAKE_CUDA_SM (90; "80,90" by device, the last one repeats), FAKE_CUDA_VERSION (13000),
 // FAKE_CUDA_FAIL ("cuInit=100,cuMemAlloc=2": these functions fail with that result), FAKE_CUDA_LACKS
-// ("cuTensorMapEncodeTiled": cuGetProcAddress does not find these functions).
+// ("cuTensorMapEncodeTiled": cuGetProcAddress does not find these functions), FAKE_CUDA_HANG (cuStreamSynchronize never
+// returns after a launch).
 #pragma once
 
 #include <cstddef>
