@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <charconv>
 #include <functional>
+#include <map>
 #include <new>
 #include <system_error>
 
@@ -101,7 +102,7 @@ class Program {
     try {
       return action_();
     } catch (const Error& error) {
-      print_error("rapt: {}\n", error.what());
+      print_error("rapt: {}\n", in_users_words(error.what()));
       if (is_failure(error.code())) print_error("to reproduce: {}\n", command_line(argc_, argv_));
       return exit_code(error.code());
     } catch (const std::bad_alloc&) {
@@ -114,6 +115,10 @@ class Program {
     } catch (const std::exception& error) {
       return internal_error(error);
     }
+  }
+  std::string in_users_words(const char* sentence) const {
+    const auto parsed = commons_.find(app_.get_subcommands().at(0)->get_name());
+    return parsed == commons_.end() ? sentence : with_variant_path(sentence, *parsed->second);
   }
   int internal_error(const std::exception& error) const {
     print_error("rapt: internal error: {}\nto reproduce: {}\n", error.what(), command_line(argc_, argv_));
@@ -156,6 +161,7 @@ class Program {
     sub->footer(std::string("Examples:\n") + examples);
     sub->add_flag("--json", common.json, "Print JSON");
     common.command = command_line(argc_, argv_);
+    commons_[name] = &common;
     return sub;
   }
   static void add_device(CLI::App* sub, Common& common) {
@@ -453,6 +459,7 @@ class Program {
   std::string topic_, overview_;
   bool info_kernels_ = false;
   int output_error_ = 0;
+  std::map<std::string, const Common*> commons_;  // key: the command
   std::function<int()> action_;
 };
 
