@@ -380,6 +380,7 @@ int check_without_gpu(const CheckOptions& options, const std::vector<Task>& task
 
 int check(const CheckOptions& options) {
   const std::vector<Task> tasks = tasks_of(options);
+  kernel_seconds();  // a wrong value is an error of the command, not of each case
   if (options.common.configs.size() > 1) invalid("check --config: takes one value; bench compares several");
   for (const std::string& config : options.common.configs) check_config_words(config);
   std::string why;

@@ -20,6 +20,7 @@
 #include "lab/emulation/launch.h"
 #include "lab/host_compiler.h"
 #include "lab/isolated_call.h"
+#include "lab/kernel_limit.h"
 #include "lab/progress.h"
 #include "operations/bind.h"
 #include "operations/sdpa.h"
@@ -34,8 +35,6 @@ const std::map<std::string_view, std::string_view>& emulation_sources();
 namespace {
 
 using cuda_emulation::Launch;
-
-constexpr unsigned max_seconds = 120;  // limit of one call; a problem that is not too large takes a few seconds
 
 int64_t div_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 unsigned narrow(int64_t n) { return static_cast<unsigned>(n); }
@@ -300,7 +299,7 @@ void Emulator::run(const EmulatedProblem& asked, const check::Inputs& inputs, co
         trace_shape(asked.problem, unit.step.config, grid, unit.kernel.threads, trace_stages(unit.request).size()));
     library.write_trace_buffer(marks->view());
   }
-  const std::string wrong = run_in_child([&] { library.entry(made.launch); }, max_seconds);
+  const std::string wrong = run_in_child([&] { library.entry(made.launch); }, static_cast<unsigned>(kernel_seconds()));
   if (!wrong.empty()) throw Error(ErrorCode::internal, concat("the emulated kernel failed: ", wrong));
   call.require_untouched();
   call.copy_back();

@@ -426,6 +426,9 @@ TEST_F(Compiled, AVariantNeedsNoGpu) {
 
   std::ofstream(folder / "broken.cuh") << "this is no kernel\n";
   expect_refused("explain 'f16 h8 q512 d64' --arch sm_89 --variant broken.cuh", 2, "cannot compile it");
+  expect_refused("explain 'f16 h8 q512 d64' --arch sm_89 --variant broken.cuh", 2, "\n  broken.cuh(1): error");
+  expect_refused("explain 'f16 h8 q512 d64' --arch sm_89 --family attention_scalar --variant broken.cuh", 2,
+                 "attention_scalar for ");
   expect_refused("explain 'f16 h8 q512 d64' --arch sm_89 --variant missing.cuh", 2, "missing.cuh: cannot be opened");
   expect_refused("pack 'f16 h8 q512 d64' --arch sm_89 --variant broken.cuh -o p.pack", 2, "cannot compile it");
 
