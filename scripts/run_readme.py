@@ -3,10 +3,10 @@
 
 Called by .ci/run as run_readme.py BUILD_TREE FILE...; each sh block runs in its own shell at the root of the source
 tree. Each program is compiled with librapt.so of BUILD_TREE and run. The line `<!-- not run: reason -->` directly
-before a block skips it and is printed. The line `<!-- exit code N: reason -->` means that the block must end with N. A
-```text block behind a sh block and the line `<!-- the output has these lines -->` is compared: each of its lines must be in
-the output, where "..." stands for anything. Commands that are steps of .ci/run (OWN_STEPS) are skipped, too. Exits with 1
-at any failure.
+before a block skips it and is printed. The line `<!-- exit code N: reason -->` means that the block must end with N.
+A text block behind a sh block and the line `<!-- the output has these lines -->` is compared: each of its lines must
+be in the output, where "..." stands for anything. Commands that are steps of .ci/run (OWN_STEPS) are skipped, too.
+Exits with 1 at any failure.
 """
 
 import pathlib
