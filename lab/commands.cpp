@@ -199,7 +199,11 @@ std::map<std::string, std::string> variant_files(const Common& options, const De
 std::string with_variant_path(std::string message, const Common& options) {
   if (options.variant.empty()) return message;
   std::vector<std::string> names;
-  if (const std::string own = embedded_source(options.variant); !own.empty()) names.push_back(own);
+  try {
+    if (const std::string own = embedded_source(options.variant); !own.empty()) names.push_back(own);
+  } catch (const Error&) {
+    return message;  // this is the error that is told
+  }
   if (names.empty())
     for (const Family* family : all_families())
       if (family->text != nullptr) names.emplace_back(family->text);

@@ -31,10 +31,11 @@ KernelOverrides overrides_of(const Common& options, const std::string& config) {
 void require_variant_included(const std::vector<Problem>& problems, const Device& device, const Common& options) {
   if (options.variant.empty() || device.kind != DeviceKind::cuda) return;
   std::string replaced;
+  const std::string config = options.configs.empty() ? "" : options.configs[0];
   for (const Problem& problem : problems) {
     const auto files = variant_files(options, device, problem);
     try {
-      const Plan chosen = plan(problem, device);
+      const Plan chosen = plan_with(problem, device, config, false);
       for (int i = 0; i < chosen.step_count; ++i) {
         const Step& step = chosen.steps[static_cast<size_t>(i)];
         const jit::Request request = request_for(step.family->unit(step.config), device.arch, step.family->name, files);
