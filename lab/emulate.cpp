@@ -155,16 +155,19 @@ struct Emulator::Library {
   }
 };
 
-namespace {
+std::map<std::string, std::string> with_stand_ins(std::map<std::string, std::string> files) {
+  for (const auto& [name, text] : emulation_sources())
+    if (name.starts_with("ptx/")) files.emplace(name, text);
+  return files;
+}
 
-// Compiles one translation unit. Returns the path of its library.
-std::string build(const jit::Request& request, const HostCompiler& compiler, const TemporaryFolder& folder,
-                  const std::string& name) {
+std::string build_for_cpu(const jit::Request& request, const HostCompiler& compiler, const TemporaryFolder& folder,
+                          const std::string& name, const std::string& more) {
   const jit::Sources sources = jit::collect_sources(request);
   for (const auto& [file, text] : sources.headers) folder.write(concat(name, "/", file), with_one_shared_memory(text));
   for (const auto& [file, text] : emulation_sources()) folder.write(concat(name, "/", file), text);
   folder.write(concat(name, "/unit.cpp"), concat("#include \"shared_memory.h\"\n", with_one_shared_memory(sources.unit),
-                                                 "#include \"entry.h\"\n"));
+                                                 "#include \"entry.h\"\n", more));
   const std::string root = concat(folder.path(), "/", name), library = root + ".so";
   const std::string said =
       run_compiler(compiler,
@@ -177,8 +180,6 @@ std::string build(const jit::Request& request, const HostCompiler& compiler, con
   return library;
 }
 
-}  // namespace
-
 Emulator::Emulator(const Common& options, const Device& device) : options_(options), device_(device) {
   compiler_ = find_host_compiler().words[0];
 }
@@ -188,9 +189,7 @@ Emulator::Unit Emulator::unit_of(const EmulatedProblem& asked) const {
   Unit unit{step_of(asked, device_, options_.variant.empty()), {}, {}};
   if (unit.step.family == nullptr) return unit;
   unit.kernel = unit.step.family->unit(unit.step.config);
-  std::map<std::string, std::string> files = variant_files(options_, device_, asked.problem);
-  for (const auto& [name, text] : emulation_sources())
-    if (name.starts_with("ptx/")) files.emplace(name, text);
+  std::map<std::string, std::string> files = with_stand_ins(variant_files(options_, device_, asked.problem));
   if (trace_ != nullptr) files = with_trace(std::move(files));
   unit.request = request_for(unit.kernel, device_.arch,
                              concat(unit.step.family->name, " for \"", to_string(asked.problem), "\""), files);
@@ -264,7 +263,7 @@ void Emulator::compile(const std::vector<EmulatedProblem>& problems) {
         if (failure || DeferredSignals::one_is_pending()) return;
         progress.at(begun++, unit.request.label);
       }
-      const std::string path = build(unit.request, compiler, folder, concat("kernel", at));
+      const std::string path = build_for_cpu(unit.request, compiler, folder, concat("kernel", at));
       auto library = std::make_unique<Library>(path);
       const std::lock_guard lock(mutex);
       libraries_[unit.kernel.text] = std::move(library);

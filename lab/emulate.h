@@ -12,6 +12,7 @@
 #include "check/check.h"
 #include "device/device.h"
 #include "lab/commands.h"
+#include "lab/host_compiler.h"
 #include "lab/trace.h"
 
 namespace rapt::lab {
@@ -33,6 +34,13 @@ struct EmulatedProblems {
   std::vector<EmulatedProblem> run;
 };
 EmulatedProblems emulated_problems(const EmulatedProblem& asked, const Device& device, bool own_text);
+
+// The files of a request, and stand-ins for those with single PTX instructions (lab/emulation/ptx).
+std::map<std::string, std::string> with_stand_ins(std::map<std::string, std::string> files);
+// Compiles a request's translation unit, whose files have stand-ins, for this CPU. Returns the path of its library in
+// the folder. more: source text behind the unit. Throws Error{environment} with the compiler's first lines.
+std::string build_for_cpu(const jit::Request& request, const HostCompiler& compiler, const TemporaryFolder& folder,
+                          const std::string& name, const std::string& more = "");
 
 class Emulator {
  public:

@@ -3,6 +3,7 @@
 // Loaded by tests and by programs that run without a GPU. One process, any number of threads.
 #include "fake_cuda.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -21,7 +22,6 @@
 #include <vector>
 
 #include "cuda/driver.h"
-#include "kernels/shared/trace_buffer.h"
 
 namespace {
 
@@ -88,6 +88,7 @@ struct Library {
 };
 struct Kernel {
   int static_smem;
+  Library* library;
   std::map<int, int> smem, carveout;  // by device
 };
 struct Function {
@@ -656,11 +657,12 @@ Result cuLibraryUnload(LibraryHandle handle) {
   return ok;
 }
 
-Result cuLibraryGetKernel(KernelHandle* kernel, LibraryHandle, const char*) {
+Result cuLibraryGetKernel(KernelHandle* kernel, LibraryHandle library, const char*) {
   static Entry& self = *find("cuLibraryGetKernel");
   if (const Result result = enter(self)) return result;
   const Lock lock(state().mutex);
-  state().kernels.push_back(std::make_unique<Kernel>(Kernel{state().static_smem, {}, {}}));
+  state().kernels.push_back(
+      std::make_unique<Kernel>(Kernel{state().static_smem, reinterpret_cast<Library*>(library), {}, {}}));
   *kernel = reinterpret_cast<KernelHandle>(state().kernels.back().get());
   return ok;
 }
@@ -821,6 +823,18 @@ LaunchRecord record_of(const LaunchConfig& config, const Context* context, bool 
   return record;
 }
 
+// Does nothing without $FAKE_CUDA_RUN.
+void run_on_cpu(const LaunchRecord& record, const Kernel& kernel) {
+  static const fake_cuda::Run run = [] {
+    const char* const path = std::getenv("FAKE_CUDA_RUN");
+    void* const library = path == nullptr ? nullptr : dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    return library == nullptr ? nullptr : reinterpret_cast<fake_cuda::Run>(dlsym(library, "fake_cuda_run"));
+  }();
+  if (run != nullptr)
+    run(record.params, record.grid_x, record.grid_y, record.grid_z, record.threads, record.smem_bytes,
+        kernel.library->trace_buffer);
+}
+
 Result cuLaunchKernelEx(const LaunchConfig* config, FunctionHandle function, void** parameters, void**) {
   static Entry& self = *find("cuLaunchKernelEx");
   if (const Result result = enter(self)) return result;
@@ -840,7 +854,7 @@ Result cuLaunchKernelEx(const LaunchConfig* config, FunctionHandle function, voi
   if (status == CaptureStatus::active)
     as_stream(config->stream)->captured.launches.push_back(record);
   else
-    ++state().launches;
+    ++state().launches, run_on_cpu(record, *called.kernel);
   return ok;
 }
 
