@@ -380,7 +380,12 @@ int profile(const ProfileOptions& options) {
   if (!ncu.path.empty()) return profile_by_ncu(options, problem, device, limits, ncu);
   if (!options.gates.empty())
     lacks(concat("--gate needs counters of Nsight Compute, and ncu is not in PATH. ", where_ncu_is));
-  return by_trace(concat("time stamps, because ncu is not in PATH. ", where_ncu_is));
+  try {
+    return by_trace("time stamps, because ncu is not in PATH; for counters set RAPT_NCU=/path/to/ncu");
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::unsupported) throw;
+    lacks(concat(error.what(), ". Counters need Nsight Compute, and ncu is not in PATH. ", where_ncu_is));
+  }
 }
 
 }  // namespace rapt::lab

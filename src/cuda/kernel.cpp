@@ -147,6 +147,7 @@ void Kernel::write_global(const char* name, const void* from, size_t bytes) cons
   if (found != bytes)
     throw Error(ErrorCode::internal, concat(impl_->entry, ": ", name, " has ", found, " bytes: must be ", bytes));
   check(driver, driver.cuMemcpyHtoD(to, from, bytes), "writing a variable of the image (cuMemcpyHtoD)");
+  synchronize(legacy_stream);  // the copy may still be under way
 }
 
 int Kernel::blocks_per_sm(int device_index, int threads, size_t smem_bytes) const {

@@ -560,6 +560,24 @@ TEST_F(Profile, time_stamps_of_a_kernel_that_runs) {
   EXPECT_EQ(stages, 4u * 4 * (2 + 6 * 4)) << "CTAs, warps, stages";
 }
 
+// Both kernels are wrong over the stand-in driver. The command that repeats the check shows which source each has.
+TEST_F(Profile, bench_compares_a_variant_with_the_shipped_source) {
+  if (jit::find_compiler() == nullptr) GTEST_SKIP() << "no NVRTC";
+  const std::string text = text_of(RAPT_SOURCE_DIR "/src/kernels/sm80/attention_sm80.cuh");
+  std::ofstream(folder / "attention_sm80.cuh") << text << "// changed\n";
+  const Outcome outcome = run_in(folder, concat(environment("RAPT_CACHE=off"), "'", RAPT_BINARY_DIR,
+                                                "/rapt' bench 'f16 h2 q64 d64' --device cuda:0 --iterations 1 "
+                                                "--variant attention_sm80.cuh --against attention_sm80"));
+  EXPECT_EQ(outcome.code, 1) << outcome.err;
+  const size_t own = outcome.err.find("WRONG, not timed  f16 b1 h2 q64 k64 d64 [rapt variant]"),
+               shipped = outcome.err.find("[rapt family=attention_sm80]");
+  ASSERT_NE(own, std::string::npos) << outcome.err;
+  ASSERT_NE(shipped, std::string::npos) << outcome.err;
+  ASSERT_LT(own, shipped);
+  EXPECT_NE(outcome.err.substr(own, shipped - own).find("--variant attention_sm80.cuh"), std::string::npos);
+  EXPECT_EQ(outcome.err.find("--variant", shipped), std::string::npos) << outcome.err;
+}
+
 TEST_F(Profile, time_stamps_refuse_what_they_cannot_do) {
   const Outcome gates = profile("fine", "--trace --gate tensor=30");
   EXPECT_EQ(gates.code, 2);
@@ -568,6 +586,12 @@ TEST_F(Profile, time_stamps_refuse_what_they_cannot_do) {
                                                "/rapt' profile 'f32 h2 q64 d64' --device cuda:0 --trace"));
   EXPECT_EQ(scalar.code, 3);
   EXPECT_NE(scalar.err.find("attention_scalar has no marks"), std::string::npos) << scalar.err;
+  std::filesystem::remove(folder / "bin" / "ncu");
+  const Outcome neither = run_in(folder, concat(environment("RAPT_CACHE=off"), "'", RAPT_BINARY_DIR,
+                                                "/rapt' profile 'f32 h2 q64 d64' --device cuda:0"));
+  EXPECT_EQ(neither.code, 3);
+  for (const char* part : {"attention_scalar has no marks", "ncu is not in PATH", "RAPT_NCU=/path/to/ncu"})
+    EXPECT_NE(neither.err.find(part), std::string::npos) << part << "\n" << neither.err;
   const Outcome no_gpu = run_in(folder, concat(environment("FAKE_CUDA_FAIL=cuInit=100"), "'", RAPT_BINARY_DIR,
                                                "/rapt' profile 'f16 h2 q64 d64' --trace"));
   EXPECT_EQ(no_gpu.code, 3);
