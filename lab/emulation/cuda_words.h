@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "cuda_emulation.h"
 
@@ -53,3 +54,6 @@ inline float __shfl_down_sync(unsigned lanes, float x, unsigned by) {
   const unsigned lane = threadIdx.x % 32;
   return __shfl_sync(lanes, x, static_cast<int>(lane + by < 32 ? lane + by : lane));
 }
+
+inline unsigned atomicAdd(unsigned* to, unsigned x) { return std::exchange(*to, *to + x); }
+inline unsigned atomicInc(unsigned* to, unsigned most) { return std::exchange(*to, *to >= most ? 0 : *to + 1); }

@@ -1,0 +1,125 @@
+// How a warpgroup of attention_sm90 closes its 64 rows: sums over the lanes of a row, sink, output and lse to global
+// memory. Device only.
+#pragma once
+
+#include "device/softmax.cuh"
+#include "ptx/copy.cuh"
+#include "rows.cuh"
+#include "softmax.cuh"
+
+namespace rapt {
+
+// A 4 x 4 transposition among the lanes of a quad: lane q has w[i] = M[i][q], and gets w[i] = M[q][i].
+inline void transpose_quad(unsigned (&w)[4]) {
+  const unsigned q = threadIdx.x % 4;
+  const auto swap = [&](int low, int high, int mask, bool upper) {
+    const unsigned got = __shfl_xor_sync(~0u, upper ? w[low] : w[high], mask);
+    if (upper)
+      w[low] = got;
+    else
+      w[high] = got;
+  };
+  swap(0, 1, 1, q & 1), swap(2, 3, 1, q & 1);
+  swap(0, 2, 2, q & 2), swap(1, 3, 2, q & 2);
+}
+
+template <Sm90Config cfg>
+struct Epilogue {
+  static constexpr int v_tiles = Sm90Layout(cfg).dim_v / 8, tiles = (cfg.head_dim_v + 7) / 8;  // of eight columns
+
+  const AttentionParams& p;
+  const RowTile<cfg>& tile;
+  const NanPass pass;
+
+  struct RowEnd {
+    float factor, lse;  // output = factor * accumulated output
+  };
+
+  // Joins the sink, and gives empty rows 0 and -inf.
+  RowEnd end_row(const RowSoftmax& softmax, int half) const {
+    float sum = quad_sum(softmax.sum[half]), share = 1.0f;
+    float top = RowSoftmax::Rules::natural(softmax.reference[half], softmax.c);
+    if (p.sinks != nullptr) {
+      const float sink = p.sinks[tile.head * p.sinks_head], higher = fmaxf(top, sink);
+      const float base = higher == minus_infinity ? 0.0f : higher, moved = exp2_approx((top - base) * log2_e);
+      sum = sum * moved + exp2_approx((sink - base) * log2_e);
+      share = moved;
+      top = higher;
+    }
+    if (sum == 0.0f) return {0.0f, minus_infinity};
+    return {__fdividef(share, sum), top + log2_approx(sum) * ln_2};
+  }
+
+  // Stores the thread's parts of two rows, of which `first_row` begins the warpgroup's. Returns whether all of them
+  // were finite.
+  bool store(const RowSoftmax& softmax, const float (&o)[1][v_tiles][4], int first_row) const {
+    const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32 % 4);
+    float finite = 0.0f;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = first_row + 16 * warp + lane / 4 + 8 * half;
+      const bool live = row < tile.seqlen_q;
+      const RowEnd end = end_row(softmax, half);
+      const bool counts = pass == NanPass::count_non_finite;
+      const float factor = counts ? 1.0f : end.factor;
+      if (lane % 4 == 0 && live && !counts && p.lse.present())
+        static_cast<float*>(p.lse.data)[p.lse.index(tile.batch, tile.head, tile.first_q + row)] = end.lse;
+      const index_t at = p.out.index(tile.batch, tile.head, tile.first_q + row);
+      if constexpr (is_16bit(cfg.out))
+        store_packed(o, half, factor, at, live, finite);
+      else
+        store_floats(o, half, factor, at, live, finite);
+    }
+    return finite == 0.0f;
+  }
+
+ private:
+  // 16 bytes a lane: each takes one of four tiles of columns from the quad's.
+  void store_packed(const float (&o)[1][v_tiles][4], int half, float factor, index_t at, bool live,
+                    float& finite) const {
+    unsigned short* const to = static_cast<unsigned short*>(p.out.data) + at;
+    const int q = static_cast<int>(threadIdx.x % 4);
+#pragma unroll
+    for (int n = 0; n < tiles; n += 4) {
+      Bytes16 x;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int t = n + i < v_tiles ? n + i : v_tiles - 1;
+        const float a = o[0][t][2 * half] * factor, b = o[0][t][2 * half + 1] * factor;
+        if (live && n + i < tiles) finite = fmaf(a, 0.0f, fmaf(b, 0.0f, finite));
+        x.word[i] = pack2<cfg.out>(a, b);
+      }
+      transpose_quad(x.word);
+      if (live && n + q < tiles) store_chunk(to + 8 * (n + q), x);
+    }
+  }
+  // Counts in the place of outputs: elements that counted something become NaN.
+  void store_chunk(unsigned short* to, const Bytes16& x) const {
+    if (pass != NanPass::count_non_finite) {
+      *reinterpret_cast<Bytes16*>(to) = x;
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+      if (x.word[i / 2] >> i % 2 * 16 & 0xffffu) to[i] = 0x7fff;
+  }
+
+  void store_floats(const float (&o)[1][v_tiles][4], int half, float factor, index_t at, bool live,
+                    float& finite) const {
+    float* const to = static_cast<float*>(p.out.data) + at + 2 * (threadIdx.x % 4);
+    if (!live) return;
+#pragma unroll
+    for (int n = 0; n < tiles; ++n)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float x = o[0][n][2 * half + i] * factor;
+        finite = fmaf(x, 0.0f, finite);
+        if (pass != NanPass::count_non_finite)
+          to[8 * n + i] = x;
+        else if (x > 0.0f)
+          to[8 * n + i] = detail::float_of(0x7fffffffu);
+      }
+  }
+};
+
+}  // namespace rapt

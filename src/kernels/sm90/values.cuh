@@ -1,0 +1,36 @@
+// Steps of V in shared memory whose elements must not be taken as they are: rows beyond a sequence's keys, and elements
+// that are not finite (NanPass). Device only.
+#pragma once
+
+#include "device/numeric.cuh"
+#include "ptx/copy.cuh"
+#include "rows.cuh"
+#include "shared_state.cuh"
+
+namespace rapt {
+
+// Rewrites a step: rows from `keys` on become zeros, elements become what the pass wants. By all threads of the
+// warpgroups that compute, which wait for each other.
+template <Sm90Config cfg>
+inline void rewrite_values(const SharedState<cfg>& shared, int stage, int keys, NanPass pass, unsigned thread) {
+  constexpr unsigned one = cfg.v == DType::f16 ? 0x3c00u : 0x3f80u;
+  const unsigned tile = shared.v(stage);
+  for (unsigned byte = thread * 4; byte < SharedState<cfg>::layout.v_bytes; byte += SharedState<cfg>::consumers * 4) {
+    const int row = static_cast<int>(byte / 128) % cfg.block_n;
+    unsigned word = row < keys ? load_shared(tile + byte) : 0;
+    if (pass != NanPass::plain) {
+      unsigned rewritten = 0;
+      for (int shift = 0; shift < 32; shift += 16) {
+        const unsigned element = word >> shift & 0xffffu;
+        const bool finite = is_finite_code<cfg.v>(element);
+        rewritten |= (pass == NanPass::sanitised ? (finite ? element : 0u) : (finite ? 0u : one)) << shift;
+      }
+      word = rewritten;
+    }
+    store_shared(tile + byte, word);
+  }
+  fence_async_proxy();
+  wait_named(SharedState<cfg>::all_consumers, SharedState<cfg>::consumers);
+}
+
+}  // namespace rapt
