@@ -1,11 +1,15 @@
 // LaunchSpec: what the host half of a GPU kernel returns and the run time launches.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <string>
 #include <type_traits>
+
+#include "device/tensor_map_spec.h"
 
 namespace rapt {
 
@@ -38,12 +42,26 @@ class LaunchSpec : public LaunchShape {
     static_assert(std::is_trivially_copyable_v<Params> && sizeof(Params) <= most_param_bytes && alignof(Params) <= 64);
     set_params(&params, sizeof params);
   }
+  // A tensor map that the run time makes, and puts at `offset` of the parameters, just before the launch.
+  static constexpr size_t most_maps = 4, map_bytes = 128;
+  struct Map {
+    size_t offset = 0;  // a multiple of 64
+    TensorMapSpec spec;
+  };
+  void add_map(size_t offset, const TensorMapSpec& spec) { maps_.at(map_count_++) = {offset, spec}; }
+  const Map* begin_maps() const { return maps_.data(); }
+  const Map* end_maps() const { return maps_.data() + map_count_; }
+
   // A copy takes the parameters that there are, not the room for the largest.
-  LaunchSpec(const LaunchSpec& other) : LaunchShape(other) { set_params(other.params_, other.param_bytes_); }
+  LaunchSpec(const LaunchSpec& other) : LaunchShape(other), map_count_(other.map_count_) {
+    set_params(other.params_, other.param_bytes_);
+    std::copy(other.begin_maps(), other.end_maps(), maps_.begin());
+  }
   LaunchSpec& operator=(const LaunchSpec&) = delete;
 
   bool empty() const { return grid_x == 0; }
   const void* params() const { return params_; }
+  std::byte* params() { return params_; }
   size_t param_bytes() const { return param_bytes_; }
 
  private:
@@ -52,7 +70,8 @@ class LaunchSpec : public LaunchShape {
     param_bytes_ = bytes;
   }
 
-  size_t param_bytes_;
+  std::array<Map, most_maps> maps_;
+  size_t map_count_ = 0, param_bytes_;
   alignas(64) std::byte params_[most_param_bytes];  // tensor maps must lie at multiples of 64 bytes
 };
 

@@ -1,13 +1,21 @@
 // Launches, and the calls that are a list of kernels.
 #include "runtime/gpu_call.h"
 
+#include <cstring>
+
 #include "base/error.h"
+#include "cuda/tensor_map.h"
 #include "runtime/context.h"
 
 namespace rapt {
 
-void launch(const LoadedKernel& kernel, const LaunchSpec& spec, cuda::StreamHandle stream) {
+void launch(const LoadedKernel& kernel, LaunchSpec&& spec, cuda::StreamHandle stream) {
   if (spec.empty()) return;
+  for (const LaunchSpec::Map* map = spec.begin_maps(); map != spec.end_maps(); ++map) {
+    const cuda::TensorMap made = cuda::make_tensor_map(map->spec);
+    static_assert(sizeof made == LaunchSpec::map_bytes);
+    std::memcpy(spec.params() + map->offset, &made, sizeof made);
+  }
   cuda::Kernel::Launch launch;
   launch.grid_x = spec.grid_x, launch.grid_y = spec.grid_y, launch.grid_z = spec.grid_z;
   launch.cluster_x = spec.cluster_x, launch.cluster_y = spec.cluster_y, launch.cluster_z = spec.cluster_z;
@@ -37,7 +45,7 @@ void GpuCall::run(const std::vector<GpuStep>& steps) {
               operation_.name, " once with such tensors before the capture");
     kernels.push_back(&gpu_.kernel(device_, step.unit, operation_.name));
   }
-  for (size_t i = 0; i < steps.size(); ++i) launch(*kernels[i], steps[i].spec, stream_);
+  for (size_t i = 0; i < steps.size(); ++i) launch(*kernels[i], LaunchSpec(steps[i].spec), stream_);
 }
 
 }  // namespace rapt

@@ -10,7 +10,8 @@ namespace rapt {
 
 class Context;
 
-void launch(const LoadedKernel& kernel, const LaunchSpec& spec, cuda::StreamHandle stream);
+// Makes the tensor maps in the parameters, too.
+void launch(const LoadedKernel& kernel, LaunchSpec&& spec, cuda::StreamHandle stream);
 
 // An operation that is a list of kernels without a plan: merge, quantize, qk, gemm.
 struct GpuOperation {

@@ -33,7 +33,7 @@ constexpr Sm90Config config_of(DType dtype, int dim, int dim_v, int warpgroups, 
 }
 
 TensorMap map_of(const TensorRef& t, const Problem& p, int64_t rows, int64_t heads, int64_t dim, int box_rows) {
-  EmulatedMap m{};
+  cuda_emulation::EmulatedMap m{};
   m.base = static_cast<const char*>(t.data);
   const int64_t sizes[4] = {dim, rows, heads, p.varlen ? 1 : p.batch};
   std::copy(sizes, sizes + 4, m.sizes);

@@ -5,22 +5,13 @@
 #include <array>
 #include <cstring>
 
+#include "launch.h"
 #include "ptx/copy.cuh"
+#include "shared/tensor_map.h"
 
 namespace rapt {
 
-struct alignas(64) TensorMap {
-  unsigned char bytes[128];
-};
-
-// A tensor of four dimensions of 16-bit elements; strides in bytes, of dimensions 1 to 3; a box of `columns` x `rows`
-// elements under the 128-byte swizzle.
-struct EmulatedMap {
-  const char* base;
-  long sizes[4];
-  long strides[3];
-  int columns, rows;
-};
+using cuda_emulation::EmulatedMap;
 static_assert(sizeof(EmulatedMap) <= sizeof(TensorMap));
 
 inline void prefetch_map(const TensorMap&) {}

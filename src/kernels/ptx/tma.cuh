@@ -2,12 +2,9 @@
 // (PTX ISA 9.0, sections 9.7.9.27, 9.7.13.15). Device only.
 #pragma once
 
-namespace rapt {
+#include "shared/tensor_map.h"
 
-// CUtensorMap: what a copy knows of a tensor. Made by the host (cuda/tensor_map.h); a member of a kernel's parameters.
-struct alignas(64) TensorMap {
-  unsigned char bytes[128];
-};
+namespace rapt {
 
 inline void prefetch_map(const TensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
 

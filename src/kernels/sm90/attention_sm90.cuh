@@ -38,26 +38,27 @@ struct Consumer {
   // waited for and given back, also those of which this warpgroup's rows see nothing. Returns whether all that was
   // stored is finite.
   bool attend(const RowTile<cfg>& tile, NanPass pass) {
-    const int row = tile.first_row + 64 * group;
-    const Steps mine = tile.steps_of(row, 64);
+    const int row = tile.first_row() + 64 * group;
+    const typename RowTile<cfg>::KeyRanges keys = RowTile<cfg>::keys_of(tile.band(), row, 64, tile.seqlen_q());
+    const Steps all = tile.steps(), mine = RowTile<cfg>::steps_of(keys);
     RowSoftmax softmax{p.scale * log2_e};
     Scores s;
     Output o;
     Weights weights;
-    int step = tile.steps.end - 1;
+    int step = all.end - 1;
     wait_barrier(shared.q_full(), q_phase);
-    for (; step >= tile.steps.begin && step >= mine.end; --step) skip(tile, step, pass);
+    for (; step >= all.begin && (mine.empty() || step >= mine.end); --step) skip(tile, step, pass);
     if (mine.empty()) {
       clear(o);
-      release(shared.q_empty());
+      arrive_by_warp(shared.q_empty());
     } else {
       take_turn();
       multiply_qk(s);
       give_turn();
       wgmma_wait_group<0>();
       pin(s);
-      release(shared.k_empty(slot.stage));
-      finish_scores(s, softmax, tile, row, step, pass);
+      arrive_by_warp(shared.k_empty(slot.stage));
+      finish_scores(s, softmax, tile, keys, step, pass);
       pack(weights, s);
       bool adds = false;  // to the output; the first product is written
 #pragma unroll 1
@@ -71,26 +72,26 @@ struct Consumer {
         give_turn();
         wgmma_wait_group<1>();
         pin(s);
-        release(shared.k_empty(slot.stage));
-        const bool rescales = finish_scores(s, softmax, tile, row, step, pass);
+        arrive_by_warp(shared.k_empty(slot.stage));
+        const bool rescales = finish_scores(s, softmax, tile, keys, step, pass);
         wgmma_wait_group<0>();
         pin(o);
-        release(shared.v_empty(last.stage));
+        arrive_by_warp(shared.v_empty(last.stage));
         if (rescales) rescale(o, softmax);
         pack(weights, s);
         adds = true;
       }
-      release(shared.q_empty());
+      arrive_by_warp(shared.q_empty());
       open_values(tile, step + 1, slot, pass);
       multiply_pv(o, weights, slot.stage, adds);
       wgmma_wait_group<0>();
       pin(o);
-      release(shared.v_empty(slot.stage));
+      arrive_by_warp(shared.v_empty(slot.stage));
       slot.advance();
     }
-    for (; step >= tile.steps.begin; --step) skip(tile, step, pass);
+    for (; step >= all.begin; --step) skip(tile, step, pass);
     q_phase ^= 1;
-    return Epilogue<cfg>{p, tile, pass}.store(softmax, o, row);
+    return Epilogue<cfg>{p, tile, pass}.store(softmax, o, tile.first_row() + 64 * group);
   }
 
  private:
@@ -121,9 +122,10 @@ struct Consumer {
   }
 
   // Masks and softmax: scores become weights. Returns whether the output must be rescaled.
-  bool finish_scores(Scores& s, RowSoftmax& softmax, const RowTile<cfg>& tile, int row, int step, NanPass pass) const {
+  bool finish_scores(Scores& s, RowSoftmax& softmax, const RowTile<cfg>& tile,
+                     const typename RowTile<cfg>::KeyRanges& keys, int step, NanPass pass) const {
     const int key = step * cfg.block_n;
-    if (tile.keys_of(row, 64).needs_mask(key, key + cfg.block_n)) mask(s, tile, row, key);
+    if (keys.needs_mask(key, key + cfg.block_n)) mask(s, tile, key);
     if (pass != NanPass::count_non_finite) return softmax.step(s);
 #pragma unroll
     for (int n = 0; n < n_tiles; ++n)
@@ -131,13 +133,15 @@ struct Consumer {
       for (int i = 0; i < 4; ++i) s[0][n][i] = s[0][n][i] == minus_infinity ? 0.0f : 1.0f;
     return false;
   }
-  static void mask(Scores& s, const RowTile<cfg>& tile, int row, int key) {
+  void mask(Scores& s, const RowTile<cfg>& tile, int key) const {
     const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32 % 4);
+    const Band band = tile.band();
+    const int first_row = tile.first_row() + 64 * group;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int i = row + 16 * warp + lane / 4 + 8 * half, shift = key + lane % 4 * 2;
-      const int begin = (cfg.causal_or_local ? tile.band.first(i) : 0) - shift,
-                end = (cfg.causal_or_local ? tile.band.past(i) : tile.band.seqlen_k) - shift;
+      const int i = first_row + 16 * warp + lane / 4 + 8 * half, shift = key + lane % 4 * 2;
+      const int begin = (cfg.causal_or_local ? band.first(i) : 0) - shift,
+                end = (cfg.causal_or_local ? band.past(i) : band.seqlen_k) - shift;
 #pragma unroll
       for (int n = 0; n < n_tiles; ++n)
 #pragma unroll
@@ -172,23 +176,18 @@ struct Consumer {
   // Waits until V of a step may be read. All warpgroups come here once for each step of the tile, in the same order.
   void open_values(const RowTile<cfg>& tile, int step, const StageSlot<cfg.stages>& at, NanPass pass) const {
     wait_barrier(shared.v_full(at.stage), at.phase);
-    const int keys = tile.band.seqlen_k - step * cfg.block_n;
-    if (pass != NanPass::plain || (tile.foreign_tail && keys < cfg.block_n))
+    const int keys = tile.band().seqlen_k - step * cfg.block_n;
+    if (pass != NanPass::plain || (keys < cfg.block_n && tile.foreign_tail()))
       rewrite_values<cfg>(shared, at.stage, keys, pass, threadIdx.x - 128);
   }
   void skip(const RowTile<cfg>& tile, int step, NanPass pass) {
     take_turn(), give_turn();
     open_values(tile, step, slot, pass);
     wait_barrier(shared.k_full(slot.stage), slot.phase);
-    release(shared.k_empty(slot.stage)), release(shared.v_empty(slot.stage));
+    arrive_by_warp(shared.k_empty(slot.stage)), arrive_by_warp(shared.v_empty(slot.stage));
     slot.advance();
   }
 
-  // One arrival a warp, once all of its lanes have read.
-  static void release(unsigned barrier) {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) arrive(barrier);
-  }
   // Products of one warpgroup are issued while another computes its softmax.
   void take_turn() const {
     if constexpr (cfg.ping_pong) wait_named(Shared::first_turn + static_cast<unsigned>(group), 256);
@@ -202,36 +201,35 @@ struct Consumer {
 // All tiles of a block, by the warpgroups that compute.
 template <Sm90Config cfg>
 inline void consume(const Sm90Params& params, const SharedState<cfg>& shared) {
+  using Shared = SharedState<cfg>;
   const AttentionParams& p = params.attention;
   const int group = static_cast<int>(warp_uniform(threadIdx.x / 128)) - 1;
   Consumer<cfg> consumer{p, shared, group};
-  if (cfg.ping_pong && group == cfg.warpgroups - 1) arrive_named(SharedState<cfg>::first_turn, 256);
-  ItemReader<cfg> items{shared};
-  RowTile<cfg> tile;
-  unsigned listed = 0;
-  for (unsigned item = items.next(); item != no_more; item = items.next()) {
-    if (item != redo_round) {
-      const bool found = tile.find(p, params.order, item);
-      if (p.seqused_q.present()) tile.clear_unused(p, params.order, item);
-      if (!found) continue;
-      const bool finite = consumer.attend(tile, NanPass::plain);
-      if (!cfg.causal_or_local) continue;
-      if (any_named(SharedState<cfg>::all_consumers, SharedState<cfg>::consumers, !finite)) {
-        if (threadIdx.x == 128) store_shared(shared.redo(listed), item), store_shared(shared.redo_count(), listed + 1);
+  if (cfg.ping_pong && group == cfg.warpgroups - 1) arrive_named(Shared::first_turn, 256);
+  unsigned listed = 0;  // tiles that must be done again
+#pragma unroll 1
+  for (StageSlot<2> place;; place.advance()) {
+    wait_barrier(shared.tile_full(place.stage), place.phase);
+    const RowTile<cfg> tile{shared.tile(place.stage)};
+    const NanPass pass = tile.pass();
+    if (pass == no_more) return;
+    if (cfg.causal_or_local && pass == list_complete) {
+      wait_named(Shared::all_consumers, Shared::consumers);
+      arrive_by_warp(shared.redo_listed());
+      listed = 0;
+    } else {
+      if (p.seqused_q.present() && pass == NanPass::plain) clear_unused(p, tile);
+      bool finite = true;
+      if (tile.first_row() < tile.seqlen_q()) finite = consumer.attend(tile, pass);
+      if (cfg.causal_or_local && pass == NanPass::plain &&
+          any_named(Shared::all_consumers, Shared::consumers, !finite)) {
+        if (threadIdx.x == 128)
+          store_shared(shared.redo(listed), static_cast<unsigned>(tile.item())),
+              store_shared(shared.redo_count(), listed + 1);
         ++listed;
       }
-      continue;
     }
-    // Tiles that were not finite, once more in two passes.
-    wait_named(SharedState<cfg>::all_consumers, SharedState<cfg>::consumers);
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) arrive(shared.redo_listed());
-    for (unsigned i = 0; i < listed; ++i) {
-      tile.find(p, params.order, load_shared(shared.redo(i)));
-      consumer.attend(tile, NanPass::sanitised);
-      consumer.attend(tile, NanPass::count_non_finite);
-    }
-    listed = 0;
+    arrive_by_warp(shared.tile_empty(place.stage));
   }
 }
 
@@ -241,7 +239,7 @@ void attention_sm90(const Sm90Params& params) {
   const SharedState<cfg> shared{shared_address(memory)};
   if (threadIdx.x == 0) shared.init();
   __syncthreads();
-  constexpr int computing = cfg.warpgroups == 2 ? 240 : 160, loading = cfg.warpgroups == 2 ? 24 : 32;
+  constexpr int computing = cfg.warpgroups == 2 ? 232 : 160, loading = cfg.warpgroups == 2 ? 40 : 32;
   if (warp_uniform(threadIdx.x / 128) == 0) {
     give_registers<loading>();
     if (threadIdx.x == 0) produce<cfg>(params, shared);

@@ -40,7 +40,7 @@ struct Epilogue {
     float sum = quad_sum(softmax.sum[half]), share = 1.0f;
     float top = RowSoftmax::Rules::natural(softmax.reference[half], softmax.c);
     if (p.sinks != nullptr) {
-      const float sink = p.sinks[tile.head * p.sinks_head], higher = fmaxf(top, sink);
+      const float sink = p.sinks[tile.head() * p.sinks_head], higher = fmaxf(top, sink);
       const float base = higher == minus_infinity ? 0.0f : higher, moved = exp2_approx((top - base) * log2_e);
       sum = sum * moved + exp2_approx((sink - base) * log2_e);
       share = moved;
@@ -58,13 +58,13 @@ struct Epilogue {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = first_row + 16 * warp + lane / 4 + 8 * half;
-      const bool live = row < tile.seqlen_q;
+      const bool live = row < tile.seqlen_q();
       const RowEnd end = end_row(softmax, half);
       const bool counts = pass == NanPass::count_non_finite;
       const float factor = counts ? 1.0f : end.factor;
       if (lane % 4 == 0 && live && !counts && p.lse.present())
-        static_cast<float*>(p.lse.data)[p.lse.index(tile.batch, tile.head, tile.first_q + row)] = end.lse;
-      const index_t at = p.out.index(tile.batch, tile.head, tile.first_q + row);
+        static_cast<float*>(p.lse.data)[p.lse.index(tile.batch(), tile.head(), tile.first_q() + row)] = end.lse;
+      const index_t at = p.out.index(tile.batch(), tile.head(), tile.first_q() + row);
       if constexpr (is_16bit(cfg.out))
         store_packed(o, half, factor, at, live, finite);
       else
@@ -121,5 +121,21 @@ struct Epilogue {
       }
   }
 };
+
+// Rows of the tile that seqused_q leaves unused: 0 and -inf, by the warpgroups that compute.
+template <Sm90Config cfg>
+inline void clear_unused(const AttentionParams& p, const RowTile<cfg>& tile) {
+  constexpr int words = bytes_of(cfg.out) * cfg.head_dim_v / 16;
+  const int begin = tile.first_row(), seqlen_q = tile.seqlen_q(), rows_q = tile.rows_q();
+  const int first = begin > seqlen_q ? begin : seqlen_q,
+            past = begin + cfg.block_m() < rows_q ? begin + cfg.block_m() : rows_q;
+  for (int i = static_cast<int>(threadIdx.x) - 128; i < (past - first) * words; i += 128 * cfg.warpgroups) {
+    const int row = tile.first_q() + first + i / words;
+    char* const to = static_cast<char*>(p.out.data) + bytes_of(cfg.out) * p.out.index(tile.batch(), tile.head(), row);
+    reinterpret_cast<Bytes16*>(to)[i % words] = Bytes16{};
+    if (p.lse.present() && i % words == 0)
+      static_cast<float*>(p.lse.data)[p.lse.index(tile.batch(), tile.head(), row)] = minus_infinity;
+  }
+}
 
 }  // namespace rapt

@@ -1,4 +1,4 @@
-// The warp of attention_sm90 that loads, and the order in which a block takes its tiles. Device only.
+// The thread of attention_sm90 that loads, and the order in which a block takes its tiles. Device only.
 #pragma once
 
 #include "ptx/tma.cuh"
@@ -7,35 +7,9 @@
 
 namespace rapt {
 
-struct Sm90Params {
-  TensorMap q, k, v;
-  AttentionParams attention;
-  TileOrder order;
-  unsigned items = 0;            // tiles of query rows of the whole problem
-  unsigned* counters = nullptr;  // of a dynamic schedule: tiles that were taken, blocks that have ended; both end as 0
-};
-
-// What stands in the place of an item: the tiles that were listed are done again; the block ends.
-constexpr unsigned redo_round = ~0u - 1, no_more = ~0u;
-
-// Items as the warpgroups that compute read them.
-template <Sm90Config cfg>
-struct ItemReader {
-  const SharedState<cfg>& shared;
-  StageSlot<2> place{};
-
-  unsigned next() {
-    wait_barrier(shared.item_full(place.stage), place.phase);
-    const unsigned item = load_shared(shared.item(place.stage));
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) arrive(shared.item_empty(place.stage));
-    place.advance();
-    return item;
-  }
-};
-
 template <Sm90Config cfg>
 struct Producer {
+  using Tile = RowTile<cfg>;
   static constexpr Sm90Layout layout{cfg};
 
   const Sm90Params& params;
@@ -44,70 +18,80 @@ struct Producer {
   StageSlot<2> place{};
   unsigned q_phase = 0;
 
-  void publish(unsigned item) {
-    wait_barrier(shared.item_empty(place.stage), place.phase ^ 1);
-    store_shared(shared.item(place.stage), item);
-    arrive(shared.item_full(place.stage));
-    place.advance();
-  }
-
-  // Loads what the warpgroups multiply, in the order in which they need it, as far ahead as stages are empty.
-  void load(unsigned item) {
-    RowTile<cfg> tile;
+  // Announces a tile and loads what the warpgroups multiply, in the order in which they need it, as far ahead as there
+  // is room.
+  void do_tile(unsigned item, NanPass pass) {
+    wait_barrier(shared.tile_empty(place.stage), place.phase ^ 1);
+    const Tile tile{shared.tile(place.stage)};
     if (!tile.find(params.attention, params.order, item)) return;
-    const bool packed_q = params.attention.cu_seqlens_q.present(), packed_k = packed_q;
-    const int row = static_cast<int>(tile.first_q) + tile.first_row, first_k = static_cast<int>(tile.first_k);
-    const int batch_q = packed_q ? 0 : tile.batch, batch_k = packed_k ? 0 : tile.batch;
+    announce(pass);
+    if (tile.first_row() >= tile.seqlen_q()) return;
+    const AttentionParams& p = params.attention;
+    const bool packed = p.cu_seqlens_q.present();
+    const int batch = packed ? 0 : tile.batch(), head = tile.head();
+    const auto head_k = static_cast<int>(params.order.group.quotient(static_cast<unsigned>(head)));
+    const int first_k = packed ? static_cast<int>(clamped(p.cu_seqlens_k[tile.batch()], 0, p.total_k)) : 0;
     wait_barrier(shared.q_empty(), q_phase ^ 1);
     q_phase ^= 1;
-    arrive_expecting(shared.q_full(), layout.q_bytes);
-    for (int column = 0; column < layout.columns; ++column)
-      copy_box(shared.q(0) + static_cast<unsigned>(column * cfg.block_m() * 128), params.q, shared.q_full(),
-               column * 64, row, tile.head, batch_q);
-    for (int step = tile.steps.end - 1; step >= tile.steps.begin; --step, slot.advance()) {
+    load(shared.q_full(), shared.q(0), params.q, layout.columns, cfg.block_m(), tile.first_q() + tile.first_row(), head,
+         batch);
+    const Steps steps = tile.steps();
+#pragma unroll 1
+    for (int step = steps.end - 1; step >= steps.begin; --step, slot.advance()) {
       const int key = first_k + step * cfg.block_n;
-      load_step(shared.k_empty(slot.stage), shared.k_full(slot.stage), shared.k(slot.stage), params.k, layout.columns,
-                key, tile.head_k, batch_k);
-      load_step(shared.v_empty(slot.stage), shared.v_full(slot.stage), shared.v(slot.stage), params.v, layout.columns_v,
-                key, tile.head_k, batch_k);
+      wait_barrier(shared.k_empty(slot.stage), slot.phase ^ 1);
+      load(shared.k_full(slot.stage), shared.k(slot.stage), params.k, layout.columns, cfg.block_n, key, head_k, batch);
+      wait_barrier(shared.v_empty(slot.stage), slot.phase ^ 1);
+      load(shared.v_full(slot.stage), shared.v(slot.stage), params.v, layout.columns_v, cfg.block_n, key, head_k,
+           batch);
     }
   }
 
+  // Something that is no tile.
+  void announce_alone(NanPass what) {
+    wait_barrier(shared.tile_empty(place.stage), place.phase ^ 1);
+    announce(what);
+  }
+
  private:
-  void load_step(unsigned empty, unsigned full, unsigned to, const TensorMap& map, int columns, int key, int head,
-                 int batch) const {
-    wait_barrier(empty, slot.phase ^ 1);
-    arrive_expecting(full, static_cast<unsigned>(columns * cfg.block_n * 128));
+  void announce(NanPass pass) {
+    Tile{shared.tile(place.stage)}.set_pass(pass);
+    arrive(shared.tile_full(place.stage));
+    place.advance();
+  }
+  static void load(unsigned full, unsigned to, const TensorMap& map, int columns, int rows, int row, int head,
+                   int batch) {
+    arrive_expecting(full, static_cast<unsigned>(columns * rows * 128));
+#pragma unroll
     for (int column = 0; column < columns; ++column)
-      copy_box(to + static_cast<unsigned>(column * cfg.block_n * 128), map, full, column * 64, key, head, batch);
+      copy_box(to + static_cast<unsigned>(column * rows * 128), map, full, column * 64, row, head, batch);
   }
 };
 
-// By one thread: takes tiles, tells the warpgroups that compute, and loads.
 template <Sm90Config cfg>
 inline void produce(const Sm90Params& params, const SharedState<cfg>& shared) {
   prefetch_map(params.q), prefetch_map(params.k), prefetch_map(params.v);
   Producer<cfg> producer{params, shared};
-  unsigned round = 0;
-  const auto redo = [&] {
-    producer.publish(redo_round);
-    wait_barrier(shared.redo_listed(), round++ & 1);
-    const unsigned count = load_shared(shared.redo_count());
-    for (unsigned i = 0; i < count; ++i) {
-      const unsigned item = load_shared(shared.redo(i));
-      producer.load(item), producer.load(item);
-    }
-    store_shared(shared.redo_count(), 0);
-  };
-  for (unsigned item = blockIdx.x; item < params.items;) {
-    producer.publish(item);
+  unsigned round = 0, item = blockIdx.x;
+#pragma unroll 1
+  for (bool more = item < params.items; more;) {
     const unsigned next = cfg.dynamic ? gridDim.x + atomicAdd(params.counters, 1u) : params.items;
-    producer.load(item);
-    item = next;
-    if (cfg.causal_or_local && load_shared(shared.redo_count()) > Sm90Layout::redo_capacity - 4) redo();
+    producer.do_tile(item, NanPass::plain);
+    item = next, more = item < params.items;
+    if constexpr (cfg.causal_or_local) {
+      // Tiles that were not finite, once more in two passes: at the end, or when the list may be full.
+      if (more && load_shared(shared.redo_count()) < Sm90Layout::redo_capacity - 4) continue;
+      producer.announce_alone(list_complete);
+      wait_barrier(shared.redo_listed(), round++ & 1);
+      const unsigned count = load_shared(shared.redo_count());
+#pragma unroll 1
+      for (unsigned turn = 0; turn < 2 * count; ++turn)
+        producer.do_tile(load_shared(shared.redo(turn / 2)),
+                         turn % 2 == 0 ? NanPass::sanitised : NanPass::count_non_finite);
+      store_shared(shared.redo_count(), 0);
+    }
   }
-  if (cfg.causal_or_local) redo();
-  producer.publish(no_more);
+  producer.announce_alone(no_more);
   // The last block leaves the counters as it found them.
   if (cfg.dynamic && atomicInc(params.counters + 1, gridDim.x - 1) == gridDim.x - 1) params.counters[0] = 0;
 }

@@ -17,6 +17,12 @@ struct StageSlot {
   }
 };
 
+// One arrival a warp, once all of its lanes have come here.
+inline void arrive_by_warp(unsigned barrier) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) arrive(barrier);
+}
+
 template <Sm90Config cfg>
 struct SharedState {
   static constexpr Sm90Layout layout{cfg};
@@ -37,14 +43,14 @@ struct SharedState {
   unsigned v_full(int stage) const { return barrier(2 + cfg.stages + stage); }
   unsigned k_empty(int stage) const { return barrier(2 + 2 * cfg.stages + stage); }
   unsigned v_empty(int stage) const { return barrier(2 + 3 * cfg.stages + stage); }
-  unsigned item_full(int place) const { return barrier(2 + 4 * cfg.stages + place); }
-  unsigned item_empty(int place) const { return barrier(4 + 4 * cfg.stages + place); }
+  unsigned tile_full(int place) const { return barrier(2 + 4 * cfg.stages + place); }
+  unsigned tile_empty(int place) const { return barrier(4 + 4 * cfg.stages + place); }
   unsigned redo_listed() const { return barrier(6 + 4 * cfg.stages); }
 
-  // Words: items under way, how many tiles are to be done again, and these.
-  unsigned item(int place) const { return base + layout.items_at + 4 * static_cast<unsigned>(place); }
-  unsigned redo_count() const { return item(2); }
-  unsigned redo(unsigned i) const { return item(3) + 4 * i; }
+  // Words: two tiles (RowTile), how many tiles are to be done again, and the numbers of these.
+  unsigned tile(int place) const { return base + layout.tiles_at + 64 * static_cast<unsigned>(place); }
+  unsigned redo_count() const { return tile(2); }
+  unsigned redo(unsigned i) const { return tile(2) + 4 + 4 * i; }
 
   // By one thread, before a barrier of the block. Full barriers count the thread that loads, empty ones the warps that
   // compute.
@@ -55,7 +61,7 @@ struct SharedState {
       init_barrier(k_empty(stage), consumer_warps), init_barrier(v_empty(stage), consumer_warps);
     }
     for (int place = 0; place < 2; ++place)
-      init_barrier(item_full(place), 1), init_barrier(item_empty(place), consumer_warps);
+      init_barrier(tile_full(place), 1), init_barrier(tile_empty(place), consumer_warps);
     init_barrier(redo_listed(), consumer_warps);
     store_shared(redo_count(), 0);
     fence_barrier_init();
