@@ -88,11 +88,25 @@ class Sm90Text : public ::testing::Test {
   }
 };
 
+constexpr Sm90Config with_turns(Sm90Config c, bool ping_pong, bool dynamic) {
+  c.ping_pong = ping_pong, c.dynamic = dynamic;
+  return c;
+}
+
 TEST_F(Sm90Text, Dense) {
   static constexpr Sm90Config cfg = config_of(DType::f16, 64, 64, 2, 64, 2, false);
   expect_right<cfg>("f16 b2 h4:2 q70 k130 d64 lse");
   expect_right<cfg>("f16 b1 h2 q33 k64 d64 lse sinks", huge);
   expect_right<cfg>("f16 b1 h1 q200 k400 d64");
+  expect_right<cfg>("f16 b2 h2 q130 k65 d64 layout=bshd lse");
+}
+
+TEST_F(Sm90Text, EveryEdgeOfATile) {
+  static constexpr Sm90Config cfg = config_of(DType::f16, 16, 16, 2, 32, 3, true);
+  for (const int rows : {1, 64, 65, 129})
+    for (const int keys : {1, 32, 33, 97, 160})
+      for (const char* mask : {"causal", "window=20,7", ""})
+        expect_right<cfg>("f16 h1 q" + std::to_string(rows) + " k" + std::to_string(keys) + " d16 lse " + mask);
 }
 
 TEST_F(Sm90Text, Causal) {
@@ -100,7 +114,64 @@ TEST_F(Sm90Text, Causal) {
   expect_right<cfg>("bf16 b1 h2 q200 k200 d128 causal lse");
   expect_right<cfg>("bf16 b1 h2 q150 k90 d128 causal lse");
   expect_right<cfg>("bf16 b1 h2 q130 k300 d128 window=40,3 lse", huge);
-  expect_right<cfg>("bf16 b1 h2 q130 k130 d128 causal lse", hidden);
+}
+
+TEST_F(Sm90Text, HiddenValuesReachNoRow) {
+  static constexpr Sm90Config cfg = config_of(DType::f16, 64, 64, 2, 64, 2, true),
+                              turns = with_turns(config_of(DType::bf16, 64, 64, 3, 32, 2, true), true, true);
+  for (const char* mask : {"causal", "window=10,20"}) {
+    expect_right<cfg>(std::string("f16 b2 h2 q150 k190 d64 lse ") + mask, hidden);
+    expect_right<turns>(std::string("bf16 b2 h2 q250 k190 d64 lse ") + mask, hidden, 2);
+  }
+}
+
+TEST_F(Sm90Text, PaddedAndUnequalHeadDims) {
+  static constexpr Sm90Config odd = config_of(DType::f16, 80, 80, 2, 48, 2, true),
+                              wide = config_of(DType::bf16, 192, 128, 2, 32, 2, true),
+                              narrow = config_of(DType::f16, 40, 24, 2, 32, 2, false),
+                              widest = config_of(DType::f16, 256, 256, 2, 16, 2, false);
+  expect_right<odd>("f16 b1 h2 q100 k130 d80 causal lse");
+  expect_right<wide>("bf16 b1 h2 q100 k130 d192:128 causal lse");
+  expect_right<narrow>("f16 b1 h2 q100 k130 d40:24 lse");
+  expect_right<widest>("f16 b1 h1 q70 k50 d256 lse");
+}
+
+TEST_F(Sm90Text, WarpgroupsTakeTurns) {
+  static constexpr Sm90Config two = with_turns(config_of(DType::f16, 64, 64, 2, 32, 2, true), true, false),
+                              three = with_turns(config_of(DType::f16, 64, 64, 3, 48, 3, true), true, true);
+  expect_right<two>("f16 b1 h2 q150 k190 d64 causal lse");
+  expect_right<two>("f16 b1 h2 q150 k90 d64 window=9,0 lse");
+  expect_right<three>("f16 b1 h3 q400 k410 d64 causal lse");
+  expect_right<three>("f16 b3 h3 q100 k50 d64 causal lse");
+}
+
+TEST_F(Sm90Text, ADynamicScheduleTakesEveryTileOnce) {
+  static constexpr Sm90Config cfg = with_turns(config_of(DType::bf16, 64, 64, 2, 32, 2, true), false, true);
+  for (const unsigned blocks : {1u, 2u, 7u, 100u})
+    expect_right<cfg>("bf16 b2 h3 q300 k330 d64 causal lse", normal, blocks);
+}
+
+TEST_F(Sm90Text, PackedSequencesAndLengthsInUse) {
+  static constexpr Sm90Config cfg = with_turns(config_of(DType::f16, 64, 64, 2, 48, 2, true), false, true),
+                              plain = config_of(DType::f16, 64, 64, 2, 48, 2, false);
+  for (const auto fill : {normal, hidden}) {
+    expect_right<cfg>("f16 h4:2 d64 varlen=17,0,140,1,64 causal lse", fill);
+    expect_right<plain>("f16 h2 d64 varlen=17:40,0:3,140:1,1:0,64:129 lse", fill);
+    expect_right<plain>("f16 b3 h2 q70 k150 d64 seqused=150,0,33 lse", fill);
+    expect_right<cfg>("f16 b3 h2 q140 k150 d64 causal seqused=150,20,33 seqused_q=140,3,0 lse", fill);
+  }
+  expect_right<cfg>("f16 b2 h2 q70 k150 d64 causal q_start=90,10 lse");
+}
+
+TEST_F(Sm90Text, PartialStatesAndSinks) {
+  static constexpr Sm90Config cfg = [] {
+    Sm90Config c = config_of(DType::bf16, 64, 64, 2, 64, 2, true);
+    c.out = DType::f32;
+    return c;
+  }();
+  expect_right<cfg>("bf16 out=f32 b1 h2 q100 k130 d64 causal lse partial");
+  static constexpr Sm90Config sinks = config_of(DType::bf16, 64, 64, 2, 64, 2, true);
+  expect_right<sinks>("bf16 b1 h2 q100 k50 d64 causal sinks lse");
 }
 
 }  // namespace
