@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "cuda_emulation.h"
+#include "launch.h"
 
 #define __global__
 #define __device__

@@ -5,7 +5,6 @@
 #include <array>
 #include <cstring>
 
-#include "launch.h"
 #include "ptx/copy.cuh"
 #include "shared/tensor_map.h"
 
