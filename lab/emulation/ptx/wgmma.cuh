@@ -50,13 +50,11 @@ struct Wgmma {
     float rows[2][16];
     const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
     for (unsigned half = 0; half < 2; ++half)
-      for (unsigned k = 0; k < 16; ++k)
-        rows[half][k] = emulated_row_major<type>(a, 16 * warp + lane / 4 + 8 * half, k);
+      for (unsigned k = 0; k < 16; ++k) rows[half][k] = emulated_row_major<type>(a, 16 * warp + lane / 4 + 8 * half, k);
     for (unsigned tile = 0; tile < n / 8; ++tile)
       for (unsigned i = 0; i < 2; ++i) {
         float column[16];
-        for (unsigned k = 0; k < 16; ++k)
-          column[k] = emulated_row_major<type>(b, 8 * tile + 2 * (lane % 4) + i, k);
+        for (unsigned k = 0; k < 16; ++k) column[k] = emulated_row_major<type>(b, 8 * tile + 2 * (lane % 4) + i, k);
         sum(d, tile, i, rows, column, add);
       }
   }
@@ -74,8 +72,7 @@ struct Wgmma {
     for (unsigned tile = 0; tile < n / 8; ++tile)
       for (unsigned i = 0; i < 2; ++i) {
         float column[16];
-        for (unsigned k = 0; k < 16; ++k)
-          column[k] = emulated_column_major<type>(b, k, 8 * tile + 2 * (lane % 4) + i);
+        for (unsigned k = 0; k < 16; ++k) column[k] = emulated_column_major<type>(b, k, 8 * tile + 2 * (lane % 4) + i);
         sum(d, tile, i, rows, column, add);
       }
   }
