@@ -1,10 +1,10 @@
-# Thin commands over CMake presets; each installs what it misses (Debian 12, Ubuntu 24.04) and says what it does.
-# `make run`: attention on a real sample. `make test`: every test. The work is in CMakeLists.txt and scripts/.
+# Short commands for CMake presets. Each installs missing packages (Debian 12, Ubuntu 24.04) and prints what it does.
+# `make run`: attention on a real sample. `make test`: all tests. The work is done in CMakeLists.txt and scripts/.
 .PHONY: help run test build compiler pack ledger kit format clean
 .DEFAULT_GOAL := help
 
 JOBS ?= $(shell nproc)
-# Extra words for cmake, e.g. CONFIGURE=-DRAPT_HIGHWAY=OFF.
+# Additional options for cmake, for example CONFIGURE=-DRAPT_HIGHWAY=OFF.
 CONFIGURE ?=
 SAMPLE := examples/data/minilm-layer0.safetensors
 SOURCES = $(shell git ls-files -co --exclude-standard '*.cpp' '*.hpp' '*.h' '*.c' '*.cuh')
@@ -13,11 +13,11 @@ help:
 	@echo "make run     build release and run attention on $(SAMPLE)"
 	@echo "make test    build everything and run every test"
 	@echo "make build   build the library, the program and the tests into build/"
-	@echo "make kit     build/carry: program, library and cases, to carry to another machine"
+	@echo "make kit     build/carry: program, library and cases, to copy to another machine"
 	@echo "make format  clang-format all sources in place"
 	@echo "make clean   remove the build trees"
 	@echo "make pack    build/rapt.pack: the GPU kernels of check/cases/shipped.txt, compiled; needs no GPU"
-	@echo "make ledger  src/kernels/resources.json anew: what those kernels take of each architecture"
+	@echo "make ledger  rewrite src/kernels/resources.json: the resources of those kernels on each architecture"
 
 run:
 	@scripts/bootstrap.sh run
@@ -39,7 +39,7 @@ kit:
 	@cmake --build --preset release --target rapt_program rapt_shared -j $(JOBS)
 	@scripts/kit.sh build build/carry
 
-# The program that compiles kernels, and NVRTC.
+# Builds the program that compiles kernels, and finds NVRTC.
 compiler:
 	@scripts/bootstrap.sh test
 	@cmake --preset release --log-level=WARNING $(CONFIGURE) >/dev/null

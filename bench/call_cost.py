@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""What a warm call costs the host: rapt.sdpa with and without out=, other implementations, and a bare cuLaunchKernel.
+"""The host cost of a warm call: rapt.sdpa with and without out=, other implementations, and a bare cuLaunchKernel.
 
     python3 bench/call_cost.py [--limit 6] [--output FILE.jsonl]
-    python3 bench/call_cost.py --device cpu --quick       # tries the script: there, calls are done on return
+    python3 bench/call_cost.py --device cpu --quick       # tests the script: on the CPU, calls finish before they
+    return
 
-Blocks of calls, the arms of a round in random order, each block short enough not to fill the launch queue; the clock
-stops when the last call has returned, before the GPU is done. The bare launch is timed in the same rounds by a loop in
-C (bench/launch.py); what a call costs above it is the median over rounds of the difference within a round. Python's
-loop and the call of a lambda are counted in. Exit status: 0; 1 if rapt is wrong or refuses, or exceeds --limit
-microseconds above the bare launch; 3 there is no such device, or a limit was asked for and the bare launch not
-measured.
+Measures blocks of calls, in each round in random order. A block is short enough not to fill the launch queue; the clock
+stops when the last call has returned, before the GPU is done. A loop in C (bench/launch.py) times the bare launch in
+the same rounds. The reported cost above it is the median over rounds of the difference within a round. It includes
+Python's loop and the call of a lambda. Exit status: 0; 1 if rapt is wrong or refuses, or exceeds --limit microseconds
+above the bare launch; 3 if there is no such device, or with --limit if the bare launch could not be measured.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ import time
 
 import torch
 
-import arms as arms_module
+import implementations
 import rows as results
 import suites
-from arm import first_line
-from arms import RaptArm
+from implementation import first_line
+from implementations import RaptImplementation
 from clocks import synchronize
 from inputs import Inputs
 from judge import Judge
@@ -41,7 +41,7 @@ SHAPES = {
 CALLS = 100
 
 
-class Allocating(RaptArm):
+class Allocating(RaptImplementation):
     """rapt.sdpa without out=."""
 
     name = "rapt-alloc"
@@ -64,18 +64,18 @@ def block(call) -> float:
     return (end - start) * 1e6 / CALLS
 
 
-def bind(arm, inputs: Inputs, judge: Judge):
-    """(call, errors). Raises what the arm raises."""
-    arm.begin(inputs.problem)
-    call = arm.bind(inputs)
-    with arm.scope():
-        found = judge(arm.logical(call(), inputs.problem), lossy=arm.lossy)
+def bind(impl, inputs: Inputs, judge: Judge):
+    """(call, errors). Raises the errors of the implementation."""
+    impl.begin(inputs.problem)
+    call = impl.bind(inputs)
+    with impl.scope():
+        found = judge(impl.logical(call(), inputs.problem), lossy=impl.lossy)
     return call, found
 
 
 def measure(bound: list, bare, rounds: int, shuffle) -> tuple[dict[str, list[float]], list[float]]:
-    """({arm: microseconds of each round}, those of the bare launch; empty without one)."""
-    us, floor = {arm.name: [] for arm, _, _ in bound}, []
+    """({implementation: microseconds of each round}, those of the bare launch; empty without one)."""
+    us, floor = {impl.name: [] for impl, _, _ in bound}, []
     for _ in range(rounds):
         for entry in shuffle([*bound, None]):
             if entry is not None:
@@ -93,21 +93,25 @@ def main() -> int:
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--dtype", choices=["f16", "bf16"], default="f16")
     parser.add_argument(
-        "--skip-arms", default="torch-flex,torch-flex-eager,torch-math", metavar="NAME,...", help="default: %(default)s"
+        "--skip-implementations",
+        default="torch-flex,torch-flex-eager,torch-math",
+        metavar="NAME,...",
+        help="default: %(default)s",
     )
+    results.refuse_renamed_options(parser)
     parser.add_argument("--rounds", type=int, help="default 60; 5 with --quick")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument(
-        "--limit", type=float, metavar="US", help="fail where rapt costs more than this above a bare launch"
+        "--limit", type=float, metavar="US", help="fail if rapt costs this many microseconds more than a bare launch"
     )
     parser.add_argument("--output", metavar="FILE.jsonl")
-    parser.add_argument("--commit", help="default: git's")
-    parser.add_argument("--dirty", action="store_true", help="with --commit: the tree had changes")
+    parser.add_argument("--commit", help="default: from git")
+    parser.add_argument("--dirty", action="store_true", help="with --commit: the tree had uncommitted changes")
     options = parser.parse_args()
     if options.commit is None:
         options.commit, options.dirty = commit_and_dirty()
     if options.device == "cuda" and not torch.cuda.is_available():
-        print("no GPU for PyTorch here (--device cpu --quick tries the script)", file=sys.stderr)
+        print("PyTorch finds no GPU (use --device cpu --quick to test the script)", file=sys.stderr)
         return 3
     results.load_schema()  # raises before anything is measured
     return run(options)
@@ -121,14 +125,18 @@ def run(options) -> int:
         bare = bare_launch(stream)
         if bare is None and options.limit is not None:
             return 3
-        wanted = [*arms_module.all_arms(options.device)]
-        wanted = [arm for arm in [wanted[0], Allocating(), *wanted[1:]] if arm.name not in options.skip_arms.split(",")]
-        arms, absent = arms_module.available(wanted)
+        wanted = [*implementations.all_implementations(options.device)]
+        wanted = [
+            impl
+            for impl in [wanted[0], Allocating(), *wanted[1:]]
+            if impl.name not in options.skip_implementations.split(",")
+        ]
+        impls, absent = implementations.available(wanted)
         for other in absent:
-            print(f"{other.arm}: {other.why}")
-        found, failures = [], [f"{other.arm}: {other.why}" for other in absent if other.arm.startswith("rapt")]
+            print(f"{other.name}: {other.why}")
+        found, failures = [], [f"{other.name}: {other.why}" for other in absent if other.name.startswith("rapt")]
         for name, words in SHAPES.items():
-            found += shape(options, name, suites.parse(f"{options.dtype} {words}"), arms, bare, rounds, failures)
+            found += shape(options, name, suites.parse(f"{options.dtype} {words}"), impls, bare, rounds, failures)
     if options.output and found:
         results.write(options.output, found)
         print(f"\nwritten: {options.output}")
@@ -138,7 +146,7 @@ def run(options) -> int:
 
 
 def bare_launch(stream):
-    """The floor, or None with the reason printed."""
+    """The bare launch, or None with the reason printed."""
     if stream is None:
         print("bare launch: not measured: no GPU")
         return None
@@ -150,23 +158,23 @@ def bare_launch(stream):
         return None
 
 
-def shape(options, name: str, problem: suites.Problem, arms, bare, rounds: int, failures: list[str]) -> list[dict]:
-    """Measures and prints one problem; its rows."""
+def shape(options, name: str, problem: suites.Problem, impls, bare, rounds: int, failures: list[str]) -> list[dict]:
+    """Measures and prints one problem; returns its rows."""
     inputs = Inputs(problem, options.device, torch.Generator(options.device).manual_seed(1))
     judge = Judge(inputs, torch.Generator().manual_seed(1))
     print(f"\n{name}  {problem.line}")
     bound = []
-    for arm in arms:
-        why = arm.refusal(problem) if arm.concerns(problem) else "another dtype"
+    for impl in impls:
+        why = impl.refusal(problem) if impl.concerns(problem) else "another dtype"
         if why:
             continue
         try:
-            call, errors = bind(arm, inputs, judge)
-            bound.append((arm, call, errors))
-        except Exception as error:  # peers refuse with anything
-            print(f"  {arm.name:<16}refused: {first_line(error)}")
-            if isinstance(arm, RaptArm):
-                failures.append(f"{name} {arm.name}: {first_line(error)}")
+            call, errors = bind(impl, inputs, judge)
+            bound.append((impl, call, errors))
+        except Exception as error:  # peers raise all kinds of exceptions
+            print(f"  {impl.name:<16}refused: {first_line(error)}")
+            if isinstance(impl, RaptImplementation):
+                failures.append(f"{name} {impl.name}: {first_line(error)}")
     gc.collect()
     gc.disable()
     try:
@@ -182,40 +190,40 @@ def report(options, name, problem, bound, us, floor, failures, step) -> list[dic
         q1, median, q3 = results.quartiles(floor)
         print(f"  {'bare launch':<16}{median:8.2f} us ({q1:.2f}-{q3:.2f})")
     found = []
-    for arm, _, error in bound:
-        q1, median, q3 = results.quartiles(us[arm.name])
-        above = statistics.median(mine - bare for mine, bare in zip(us[arm.name], floor)) if floor else None
+    for impl, _, error in bound:
+        q1, median, q3 = results.quartiles(us[impl.name])
+        above = statistics.median(mine - bare for mine, bare in zip(us[impl.name], floor)) if floor else None
         print(
-            f"  {arm.name:<16}{median:8.2f} us ({q1:.2f}-{q3:.2f})"
+            f"  {impl.name:<16}{median:8.2f} us ({q1:.2f}-{q3:.2f})"
             + (f"  above the bare launch {above:.2f}" if floor else "")
         )
-        if options.limit is not None and isinstance(arm, RaptArm) and above > options.limit:
-            failures.append(f"{name} {arm.name}: {above:.2f} us above the bare launch, the limit is {options.limit:g}")
+        if options.limit is not None and isinstance(impl, RaptImplementation) and above > options.limit:
+            failures.append(f"{name} {impl.name}: {above:.2f} us above the bare launch; the limit is {options.limit:g}")
         error = dict(error)
         found.append(
             results.row(
                 problem.line,
-                arm.name,
-                us[arm.name],
+                impl.name,
+                us[impl.name],
                 flops=problem.flops(),
                 moved=problem.bytes_moved(),
                 name=name,
                 suite="call-cost",
                 within_bound=bool(error.pop("within")),
                 err=error,
-                family=arm.family,
-                config=arm.config(problem),
+                family=impl.family,
+                config=impl.config(problem),
                 calls=CALLS,
                 timer="host",
                 host_us=median,
                 above_launch_us=above,
                 bare_launch_us=lowest,
-                layout=arm.layout,
+                layout=impl.layout,
                 checked_rows=step,
                 card=file_safe(card_name(options.device)),
                 threads=0 if options.device == "cuda" else torch.get_num_threads(),
                 driver=driver_version() if options.device == "cuda" else "",
-                version=arm.version(),
+                version=impl.version(),
                 commit=options.commit,
                 dirty=options.dirty,
                 nvrtc=nvrtc_version() if options.device == "cuda" else "",

@@ -1,7 +1,7 @@
-"""Clocks: device time from graph replays, host time from eager loops, and time of calls that are done on return.
+"""Clocks: device time from graph replays, host time from eager loops, and time of calls that finish before they return.
 
-Called by peers.py. A clock prepares an arm's calls once (and hands back the outputs of that preparation, to be judged),
-then gives samples, so that the arms of a round can be sampled in random order.
+Called by peers.py. A clock prepares an implementation's calls once (and returns the outputs of that preparation for the
+judge), then takes samples, so the implementations of a round can be sampled in random order.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ import torch
 
 GRAPH_US = 500.0  # a graph holds as many calls as take this long...
 MOST_CALLS = 50
-SHORT_US = 2000.0  # below, a replay of its own goes ahead, so that the GPU is busy when the timed ones are enqueued
-PAUSE_S = 0.01  # CPU: lets another arm's threads go to sleep
+SHORT_US = 2000.0  # below this, an extra replay comes first, so that the GPU is busy when the timed ones are enqueued
+PAUSE_S = 0.01  # CPU: the threads of other implementations can go to sleep
 
 
 class Bound:
-    """One arm bound to one problem: calls[i]() enqueues set i and returns its raw output."""
+    """One implementation bound to one problem: calls[i]() enqueues set i and returns its raw output."""
 
-    def __init__(self, arm, calls: list, facts: dict):
-        self.arm, self.calls, self.facts = arm, calls, facts
-        self.count = 1  # calls in a sample
+    def __init__(self, impl, calls: list, facts: dict):
+        self.impl, self.calls, self.facts = impl, calls, facts
+        self.count = 1  # calls per sample
         self.samples: list[float] = []  # microseconds per call
-        self.rounds: list[float] = []  # median of the samples of each round, paired across arms
+        self.rounds: list[float] = []  # median of the samples of each round, paired between implementations
         self.host_us: list[float] = []
         self.wall_us: list[float] = []
         self.error: dict = {}
 
     @property
     def name(self) -> str:
-        return self.arm.name
+        return self.impl.name
 
 
 def calls_for(call_us: float, sets: int) -> int:
-    """How many calls a sample takes: a multiple of the sets where that is affordable, so that all count equally."""
+    """The number of calls in a sample: a multiple of the sets if that is affordable, so all sets count equally."""
     if call_us * sets > 100 * GRAPH_US:
         return 1 if call_us > 20 * GRAPH_US else 2
     wanted = min(max(MOST_CALLS, sets), max(1, math.ceil(GRAPH_US / max(call_us, 0.01))))
@@ -44,8 +44,8 @@ def calls_for(call_us: float, sets: int) -> int:
 
 
 def time_once(bound: Bound) -> float:
-    """Microseconds of one call, host and device, after one that warms up."""
-    with bound.arm.scope():
+    """Microseconds of one call, host and device, after one warm-up call."""
+    with bound.impl.scope():
         bound.calls[0]()
         synchronize()
         start = time.perf_counter()
@@ -60,7 +60,9 @@ def synchronize() -> None:
 
 
 class GraphClock:
-    """Device time of an arm's calls from replays of one captured graph. Runs on the stream that it was made on."""
+    """Device time of an implementation's calls, from replays of one captured graph. Runs on the stream that is current
+    at creation.
+    """
 
     timer = "graph"
 
@@ -71,8 +73,9 @@ class GraphClock:
         sets = len(bound.calls)
         bound.count = calls_for(call_us, sets)
         graph, outputs = torch.cuda.CUDAGraph(), {}
-        with torch.cuda.graph(graph, stream=self.stream), bound.arm.scope():
-            for i in range(bound.count):  # outputs stay alive, so that an arm that allocates them rotates them, too
+        with torch.cuda.graph(graph, stream=self.stream), bound.impl.scope():
+            # Outputs stay alive, so an implementation that allocates them also rotates them.
+            for i in range(bound.count):
                 outputs[i % sets] = bound.calls[i % sets]()
         self.graphs[bound.name] = graph, outputs, bound.count * call_us < SHORT_US
         for out in outputs.values():
@@ -101,7 +104,9 @@ class GraphClock:
 
 
 class HostClock:
-    """Time of calls that are done on return: the CPU. A sample is one call; a round lasts `seconds` an arm."""
+    """Time of calls that finish before they return: the CPU. A sample is one call; a round takes `seconds` for each
+    implementation.
+    """
 
     timer = "host"
 
@@ -109,13 +114,13 @@ class HostClock:
         self.seconds = seconds
 
     def prepare(self, bound: Bound, call_us: float) -> dict:
-        with bound.arm.scope():
+        with bound.impl.scope():
             return {i: call() for i, call in enumerate(bound.calls)}
 
     def sample(self, bound: Bound) -> list[float]:
         time.sleep(PAUSE_S)
         calls, done, us = bound.calls, len(bound.samples), []
-        with bound.arm.scope():
+        with bound.impl.scope():
             calls[0]()
             end = time.perf_counter() + self.seconds
             while time.perf_counter() < end or len(us) < 2:
@@ -131,7 +136,7 @@ class HostClock:
 def time_host(bound: Bound) -> None:
     """Adds (host, wall) microseconds per call of one eager block, short enough not to fill the launch queue."""
     calls, n = bound.calls, max(len(bound.calls), min(MOST_CALLS, bound.count))
-    with bound.arm.scope():
+    with bound.impl.scope():
         calls[0]()
         synchronize()
         start = time.perf_counter()
@@ -145,7 +150,9 @@ def time_host(bound: Bound) -> None:
 
 
 def measure(bounds: list[Bound], clock, rounds: int, shuffle, slow_us: float = 20000.0) -> None:
-    """Rounds of samples, the arms of each in an order drawn anew. An arm slower than slow_us sits out after round 3."""
+    """Takes samples in rounds, in a new random order in each round. Skips implementations slower than slow_us after
+    round 3.
+    """
     for index in range(rounds):
         for bound in shuffle(bounds):
             if index >= 3 and statistics.median(bound.rounds) * bound.count > slow_us:

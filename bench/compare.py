@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""What changed between two files of results, beyond noise.
+"""Compares two files of results and lists changes larger than the noise.
 
-    python3 bench/compare.py BEFORE.jsonl AFTER.jsonl [--least 0.03] [--arms rapt] [--fail-on-regression]
+    python3 bench/compare.py BEFORE.jsonl AFTER.jsonl [--least 0.03] [--implementations rapt] [--fail-on-regression]
 
-Rows are paired by problem, arm, timer, L2 and threads; rows of one file with the same key are taken together. A time
-changed if the quartiles of the two do not overlap and the medians differ by --least or more. Peers tell what the
-machine did meanwhile: their median ratio is printed, and no time is corrected by it. Between the two files of one H100
-that are in results/, with PyTorch's same kernels, 51 of 58 times of peers count as the same at the default of --least.
-Exit status: 0; with --fail-on-regression 1 if an arm of rapt became slower, or has no row any more; 2 for files that
-cannot be compared.
+Rows are paired by problem, implementation, timer, L2 and threads; rows of one file with the same key are pooled. A time
+counts as changed if the quartiles of the two do not overlap and the medians differ by --least or more. Peers show how
+the machine itself changed: their median ratio is printed, but times are not corrected by it. For the two files of one
+H100 in results/, with the same PyTorch kernels, 51 of 58 times of peers count as the same with the default --least.
+Exit status: 0; with --fail-on-regression 1 if an implementation of rapt became slower or has no row any more; 2 if the
+files cannot be compared.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import NamedTuple, Optional
 
 import rows as results
 
-Key = tuple[str, str, str, str, int]  # problem, arm, timer, l2, threads
+Key = tuple[str, str, str, str, int]  # problem, implementation, timer, l2, threads
 
 
 class Change(NamedTuple):
@@ -31,7 +31,7 @@ class Change(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """Time after over time before."""
+        """Time after divided by time before."""
         return self.after[1] / self.before[1] if self.before and self.after and self.before[1] > 0 else float("nan")
 
     @property
@@ -48,7 +48,7 @@ def spreads(found: list[dict]) -> dict[Key, tuple[float, float, float]]:
 
 
 def verdict(before: tuple[float, float, float], after: tuple[float, float, float], least: float) -> str:
-    """ "slower" or "faster" where the quartiles are disjoint and the medians far enough apart, else "same"."""
+    """ "slower" or "faster" if the quartiles are disjoint and the medians differ enough, else "same"."""
     if after[0] > before[2] and after[1] >= before[1] * (1 + least):
         return "slower"
     if after[2] < before[0] and after[1] <= before[1] / (1 + least):
@@ -57,7 +57,7 @@ def verdict(before: tuple[float, float, float], after: tuple[float, float, float
 
 
 def changes(before: list[dict], after: list[dict], least: float = 0.03) -> list[Change]:
-    """Every key of either file, in order of the first and then the second."""
+    """Every key of both files, in the order of the first file, then of the second."""
     old, new = spreads(before), spreads(after)
     found = []
     for key in [*old, *(key for key in new if key not in old)]:
@@ -78,11 +78,11 @@ def of_run(found: list[dict], name: str) -> str:
     return ", ".join(sorted({str(one[name]) for one in found}))
 
 
-def report(found: list[Change], arms: list[str]) -> list[str]:
+def report(found: list[Change], impls: list[str]) -> list[str]:
     lines = []
     for change in found:
-        problem, arm, timer, l2, threads = change.key
-        if change.verdict == "same" or (arms and arm not in arms):
+        problem, impl, timer, l2, threads = change.key
+        if change.verdict == "same" or (impls and impl not in impls):
             continue
         where = f"{timer}{' cold' if l2 == 'cold' else ''}{f' {threads} threads' if threads else ''}"
         if change.before and change.after:
@@ -92,7 +92,7 @@ def report(found: list[Change], arms: list[str]) -> list[str]:
             )
         else:
             detail = f"{(change.before or change.after)[1]:9.2f} us"
-        lines.append(f"{change.verdict:<7}{arm:<16}{where:<12}{detail}  {problem}")
+        lines.append(f"{change.verdict:<7}{impl:<16}{where:<12}{detail}  {problem}")
     paired = [change for change in found if change.before and change.after]
     for who, some in (("rapt", [c for c in paired if c.mine]), ("peers", [c for c in paired if not c.mine])):
         if some:
@@ -109,10 +109,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("before")
     parser.add_argument("after")
-    parser.add_argument(
-        "--least", type=float, default=0.03, help="smallest share that counts as a change (default 0.03)"
-    )
-    parser.add_argument("--arms", default="", metavar="NAME,...", help="show only these")
+    parser.add_argument("--least", type=float, default=0.03, help="smallest relative change that counts (default 0.03)")
+    parser.add_argument("--implementations", default="", metavar="NAME,...", help="show only these implementations")
+    results.refuse_renamed_options(parser)
     parser.add_argument("--fail-on-regression", action="store_true")
     options = parser.parse_args()
     try:
@@ -124,12 +123,12 @@ def main() -> int:
     print(f"before: {cards[0]}, commit {of_run(before, 'commit')}, driver {of_run(before, 'driver')}")
     print(f"after:  {cards[1]}, commit {of_run(after, 'commit')}, driver {of_run(after, 'driver')}")
     if cards[0] != cards[1]:
-        print("the cards differ: what follows compares cards, not commits")
+        print("the cards differ: the following compares cards, not commits")
         if options.fail_on_regression:
-            print("--fail-on-regression: needs both files from the same card", file=sys.stderr)
+            print("--fail-on-regression: both files must be from the same card", file=sys.stderr)
             return 2
     found = changes(before, after, options.least)
-    print("\n".join(report(found, [name for name in options.arms.split(",") if name])))
+    print("\n".join(report(found, [name for name in options.implementations.split(",") if name])))
     return 1 if options.fail_on_regression and (regressions(found) or not found) else 0
 
 

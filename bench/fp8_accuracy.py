@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""What FP8 costs in accuracy: scale granularity x smoothing x rotation x mode of P.V, on four kinds of inputs.
+"""The accuracy cost of FP8: scale granularity x smoothing x rotation x mode of P.V, on four kinds of inputs.
 
     python3 bench/fp8_accuracy.py [--device cuda|cpu] [--problems big,mission,sample] [--seeds 5]
                                   [--save | --output FILE.jsonl] [--commit HASH [--dirty]]
     python3 bench/fp8_accuracy.py --read results/CARD/...-fp8-accuracy.jsonl        # the tables of docs/fp8.md
 
-q, k and v are quantised to E4M3 by rapt.quantize and attended to by rapt.sdpa with float32 output. Two errors of each,
-pooled over heads and seeds: `total`, against float64 attention of the inputs themselves, and `kernel`, against float64
-attention of what was stored. Inputs: normal; outlier, N(0,1) + N(0,100) * Bernoulli(0.001) as in the FlashAttention-3
-paper; offset, normal with an offset of N(0,64) for each channel of k; q, k and v of a real layer (examples/data). Rows
-follow docs/results-schema.json; `us` is one call a seed, timed without care. On a GPU most of the time goes into
-compiling kernels, on all cores. Exit status: 0; 1 block64 with rotation
-missed what is required of it; 2 usage; 3 no such device.
+rapt.quantize converts q, k and v to E4M3; rapt.sdpa computes attention with float32 output. Two errors, pooled over
+heads and seeds: `total`, against float64 attention on the original inputs, and `kernel`, against float64 attention on
+the stored FP8 values. Inputs: normal; outlier, N(0,1) + N(0,100) * Bernoulli(0.001) as in the FlashAttention-3 paper;
+offset, normal with an offset of N(0,64) for each channel of k; q, k and v of a real layer (examples/data). Rows follow
+docs/results-schema.json; `us` is one call for each seed, only a rough time. On a GPU most of the time is spent
+compiling kernels, on all cores. Exit status: 0; 1 if block64 with rotation missed its required accuracy; 2 usage; 3 no
+such device.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import torch
 
 import rapt
 import rows as results
-from arms import chosen
+from implementations import chosen
 from roof import NOTHING, card_name, commit_and_dirty, driver_version, file_safe, nvrtc_version
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir)
@@ -40,7 +40,8 @@ SHAPES = {"big": (1, 16, 2048, 128), "mission": (1, 8, 512, 64)}
 SCALES = ("tensor", "head", "token", "block64", "block128")
 MODES = ("fp8", "fp8x2", "f16")
 PREPARATIONS = ((False, False), (True, False), (False, True), (True, True))  # (smooth, hadamard)
-# block64 with rotation on outliers at 2048 keys: RMSE at most this, and at most this share of per-tensor scales.
+# Requirement for block64 with rotation on outliers at 2048 keys: the maximum RMSE, and its maximum ratio to that of
+# per-tensor scales.
 REQUIRED_RMSE, REQUIRED_SHARE = 9.1e-3, 0.6
 
 
@@ -74,7 +75,7 @@ def sample() -> list[torch.Tensor]:
 
 
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """softmax(q k^T / sqrt(d)) v in float64, so many heads at a time as a device has room for."""
+    """softmax(q k^T / sqrt(d)) v in float64, with as many heads at a time as fit in the device's memory."""
     out, heads = [], 16 if q.device.type == "cuda" else 2
     for first in range(0, q.shape[1], heads):
         a, b, c = (x[:, first : first + heads].double() for x in (q, k, v))
@@ -84,7 +85,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor
 
 
 def stored(x: rapt.Quantized) -> torch.Tensor:
-    """The numbers that codes, descale and mean stand for, in float64."""
+    """The dequantised values of codes, descale and mean, in float64."""
     codes, scale = x.codes.float().double(), x.descale.double()
     batch, heads, seqlen, _ = codes.shape
     if x.scales == "tensor":
@@ -143,7 +144,7 @@ def synchronise(device: str) -> None:
 
 
 def quantise(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kind) -> tuple[list[rapt.Quantized], dict]:
-    """q, k and v as codes, and the options of sdpa that go with them."""
+    """q, k and v as codes, with their options for sdpa."""
     scales, (smooth, hadamard) = kind
     q8 = rapt.quantize(q, scales=scales, hadamard=hadamard)
     k8 = rapt.quantize(k, scales=scales, hadamard=hadamard, smooth=smooth)
@@ -160,7 +161,7 @@ def prepare(kinds, tensors: list[torch.Tensor]) -> None:
             rapt.prepare(*(one.codes for one in made), pv=pv, **options)
 
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(prepare_kind, kinds))  # raises what a thread raised
+        list(pool.map(prepare_kind, kinds))  # raises the exceptions of threads
 
 
 def measure(name: str, fill: str, seeds: int, device: str) -> tuple[tuple, list[Case]]:
@@ -229,7 +230,7 @@ def words(row: dict) -> dict[str, str]:
 
 
 def tables(found: list[dict]) -> str:
-    """Markdown: for each kind of inputs the total RMSE, then the kernel's error of each mode."""
+    """Markdown: for each kind of inputs the total RMSE, then the kernel's error for each mode."""
     text = []
     for name in dict.fromkeys(row["name"] for row in found):
         cells = {}
@@ -249,7 +250,7 @@ def tables(found: list[dict]) -> str:
                 for how in made
             ]
             text.append(f"| {scales} | " + " | ".join(pairs) + " |")
-        text.append("\n| pv | max against what is stored | mean | rel_rms |")
+        text.append("\n| pv | max against the stored values | mean | rel_rms |")
         text.append("|---|---|---|---|")
         for pv in MODES:
             of_mode = [row["err"] for (_, _, mode), row in cells.items() if mode == pv]
@@ -260,7 +261,7 @@ def tables(found: list[dict]) -> str:
 
 
 def verdict(found: list[dict]) -> list[str]:
-    """What block64 with rotation must reach on outliers at 2048 keys; empty when it does or was not measured."""
+    """Faults of block64 with rotation on outliers at 2048 keys; empty if the requirement is met or was not measured."""
     rmse = {}
     for row in found:
         w = words(row)
@@ -278,13 +279,15 @@ def verdict(found: list[dict]) -> list[str]:
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--problems", default="", help="of big, mission, sample; all, without big on a CPU")
+    parser.add_argument(
+        "--problems", default="", help="some of big, mission, sample (default: all; on a CPU all but big)"
+    )
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--output", metavar="FILE.jsonl")
     parser.add_argument("--save", action="store_true", help="results/CARD/TIME-fp8-accuracy.jsonl")
-    parser.add_argument("--commit", help="default: git's")
-    parser.add_argument("--dirty", action="store_true", help="with --commit: the tree had changes")
-    parser.add_argument("--read", metavar="FILE", help="print the tables of a file of results and measure nothing")
+    parser.add_argument("--commit", help="default: from git")
+    parser.add_argument("--dirty", action="store_true", help="with --commit: the tree had uncommitted changes")
+    parser.add_argument("--read", metavar="FILE", help="print the tables of a results file, without measuring")
     options = parser.parse_args(arguments)
     usual = "mission,sample" if options.device == "cpu" else "big,mission,sample"
     options.problems = (options.problems or usual).split(",")
@@ -312,7 +315,7 @@ def main(arguments: list[str]) -> int:
         options.commit, options.dirty = commit_and_dirty()
     options.command = " ".join(["python3 bench/fp8_accuracy.py", *arguments])
     if options.device == "cuda" and not torch.cuda.is_available():
-        print("fp8_accuracy.py: PyTorch sees no GPU", file=sys.stderr)
+        print("fp8_accuracy.py: PyTorch finds no GPU", file=sys.stderr)
         return 3
     found = results.read(options.read) if options.read else run(options)
     print(tables(found))

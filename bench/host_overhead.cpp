@@ -1,6 +1,6 @@
-// What the library costs the host: a warm call beside a bare cuLaunchKernelEx of the same kernel with the same
-// parameter bytes; compiling a kernel; fetching it from the store. Run by hand on a machine with a GPU, or on the
-// tests' stand-in for the driver, where a launch itself costs nothing:  bench_host_overhead [--blocks N] [--limit
+// The host cost of the library: a warm call compared with a bare cuLaunchKernelEx of the same kernel with the same
+// parameter bytes; compiling a kernel; fetching it from the store. Run it by hand on a machine with a GPU, or with the
+// tests' stand-in for the driver, in which a launch itself costs nothing:  bench_host_overhead [--blocks N] [--limit
 // MICROSECONDS]
 #include <algorithm>
 #include <chrono>
@@ -28,7 +28,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr const char* mission = "f16 b1 h8 q512 k512 d64";
-constexpr int calls_per_block = 100;  // a launch queue holds about a thousand: it never fills
+constexpr int calls_per_block = 100;  // a launch queue holds about a thousand: it never becomes full
 
 double microseconds_since(Clock::time_point begin) {
   return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
@@ -39,7 +39,7 @@ double quantile(std::vector<double> values, double share) {
   return values[static_cast<size_t>(share * static_cast<double>(values.size() - 1) + 0.5)];
 }
 
-// Tensors of the mission shape on the current GPU, as the C ABI takes them.
+// Tensors of the mission shape on the current GPU, as rapt_tensor.
 struct MissionCall {
   explicit MissionCall(int device_index) {
     for (size_t i = 0; i < tensors.size(); ++i) {
@@ -56,12 +56,12 @@ struct MissionCall {
   rapt_sdpa_args args{};
 };
 
-// One query over a cache of keys, which holds one more at each call: what decoding does.
+// One query over a cache of keys, with one more key at each call, as in decoding.
 class DecodingCall {
  public:
   static constexpr int64_t first = 512, lengths = 10000;
 
-  // whole_cache: the strides are those of the cache; else keys lie densely, and strides grow along.
+  // whole_cache: the strides are those of the cache. Otherwise the keys are contiguous, and strides grow with them.
   DecodingCall(int device_index, bool grows, bool whole_cache) : grows_(grows) {
     for (size_t i = 0; i < tensors_.size(); ++i) {
       const bool of_keys = i == 1 || i == 2;
@@ -93,7 +93,7 @@ class DecodingCall {
   rapt_sdpa_args args_{};
 };
 
-// The kernel of a plan's step, launched by the driver alone.
+// The kernel of a plan's step, launched directly through the driver.
 class BareLaunch {
  public:
   BareLaunch(const jit::Image& image, const KernelUnit& unit, unsigned blocks, bool programmatic,
@@ -134,18 +134,18 @@ class BareLaunch {
   cuda::LaunchConfig config_{};
 };
 
-struct Arm {
+struct TimedCall {
   const char* name;
   std::function<void()> call;
-  std::vector<double> us;  // per call, one value a block
+  std::vector<double> us;  // per call, one value for each block
 };
 
-void time_block(Arm& arm, const cuda::Stream& stream) {
-  arm.call();
+void time_block(TimedCall& call, const cuda::Stream& stream) {
+  call.call();
   stream.synchronize();
   const auto begin = Clock::now();
-  for (int i = 0; i < calls_per_block; ++i) arm.call();
-  arm.us.push_back(microseconds_since(begin) / calls_per_block);
+  for (int i = 0; i < calls_per_block; ++i) call.call();
+  call.us.push_back(microseconds_since(begin) / calls_per_block);
   stream.synchronize();
 }
 
@@ -155,30 +155,30 @@ std::vector<double> differences(const std::vector<double>& a, const std::vector<
   return result;
 }
 
-// Median over the blocks of what the C++ call costs above the bare launch.
-double report_calls(std::vector<Arm>& arms, const cuda::Stream& stream, int blocks) {
+// Median over the blocks of the cost of the C++ call above the bare launch.
+double report_calls(std::vector<TimedCall>& calls, const cuda::Stream& stream, int blocks) {
   std::mt19937 random(1);
-  std::vector<size_t> order(arms.size());
+  std::vector<size_t> order(calls.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   for (int block = 0; block < blocks; ++block) {
     std::shuffle(order.begin(), order.end(), random);
-    for (const size_t i : order) time_block(arms[i], stream);
+    for (const size_t i : order) time_block(calls[i], stream);
   }
   double above = 0;
-  for (const Arm& arm : arms) {
-    const std::vector<double> over = differences(arm.us, arms[0].us);
+  for (const TimedCall& call : calls) {
+    const std::vector<double> over = differences(call.us, calls[0].us);
     above = quantile(over, 0.5);
-    std::printf("%-34s %7.3f us of host time, above the bare launch %6.3f (quartiles %.3f to %.3f)\n", arm.name,
-                quantile(arm.us, 0.5), above, quantile(over, 0.25), quantile(over, 0.75));
+    std::printf("%-34s %7.3f us of host time, above the bare launch %6.3f (quartiles %.3f to %.3f)\n", call.name,
+                quantile(call.us, 0.5), above, quantile(over, 0.25), quantile(over, 0.75));
   }
   return above;
 }
 
-// A folder of its own, removed at the end.
+// A temporary folder, removed at the end.
 struct TemporaryFolder {
   TemporaryFolder() {
     std::string name = (std::filesystem::temp_directory_path() / "rapt-host-overhead-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw Error(ErrorCode::environment, concat(name, ": cannot be made"));
+    if (mkdtemp(name.data()) == nullptr) throw Error(ErrorCode::environment, concat(name, ": cannot be created"));
     path = name;
   }
   ~TemporaryFolder() {
@@ -197,13 +197,14 @@ void report_store(const jit::Request& request) {
     const auto get = [&](jit::Image::Source expected) {
       jit::Store store(options);
       const auto begin = Clock::now();
-      if (store.get(request)->source != expected) throw Error(ErrorCode::internal, "the store took another way");
+      if (store.get(request)->source != expected)
+        throw Error(ErrorCode::internal, "the image came from an unexpected source");
       return microseconds_since(begin) / 1e3;
     };
     compile_ms.push_back(get(jit::Image::Source::compiled));
     for (int n = 0; n < 5; ++n) fetch_ms.push_back(get(jit::Image::Source::cache));
   }
-  std::printf("compile for %s: %.0f ms, the first one, which opens NVRTC, %.0f; from the cache directory %.2f ms\n",
+  std::printf("compile for %s: %.0f ms; the first one, which opens NVRTC, %.0f ms; from the cache directory %.2f ms\n",
               request.arch.c_str(), quantile(compile_ms, 0.5), compile_ms[0], quantile(fetch_ms, 0.5));
 }
 
@@ -223,7 +224,7 @@ int measure(int blocks, double limit) {
   MissionCall call(0);
   const unsigned row_tiles =
       static_cast<unsigned>((512 + step.config.number("block_m") - 1) / step.config.number("block_m"));
-  const Sm80Params params{attention_params(call.args, problem), TileOrder::of(row_tiles, 1, 8, 1, 1)};
+  const Sm80Params params{attention_params(call.args, problem), TileScheduler::of(row_tiles, 1, 8, 1, 1)};
   BareLaunch bare(jit::compile(request), unit, row_tiles * 8, step.config.number("programmatic") != 0, params,
                   stream.handle());
   const auto sdpa = [&] {
@@ -234,17 +235,17 @@ int measure(int blocks, double limit) {
   stream.synchronize();
   std::printf("first call of the process: %.1f ms\n", microseconds_since(begin) / 1e3);
   DecodingCall fixed(0, false, false), denser(0, true, false), in_cache(0, true, true);
-  std::vector<Arm> arms{
+  std::vector<TimedCall> calls{
       {"bare cuLaunchKernelEx", std::ref(bare), {}},
       {"rapt_sdpa (rapt.h)", sdpa, {}},
       {"one query, 512 keys", [&] { fixed(stream.handle()); }, {}},
-      {"one query, a key more each call", [&] { denser(stream.handle()); }, {}},
+      {"one query, one more key each call", [&] { denser(stream.handle()); }, {}},
       {"the same, in a cache", [&] { in_cache(stream.handle()); }, {}},
       {"rapt::sdpa (rapt.hpp)",
        bench::front_call({call.tensors[0].data, call.tensors[1].data, call.tensors[2].data, call.tensors[3].data},
                          call.shape, stream.handle()),
        {}}};
-  const double above = report_calls(arms, stream, blocks);
+  const double above = report_calls(calls, stream, blocks);
   if (above <= limit) return 0;
   std::printf("above the limit of %.3f us\n", limit);
   return 1;

@@ -1,4 +1,4 @@
-// The C++ front's call of host_overhead_front.h. Called by host_overhead.cpp; knows rapt.hpp only.
+// The C++ API call of host_overhead_front.h. Called by host_overhead.cpp. It includes only rapt.hpp.
 #include "host_overhead_front.h"
 
 #include "rapt/rapt.hpp"

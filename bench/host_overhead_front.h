@@ -1,4 +1,4 @@
-// The C++ front for host_overhead.cpp, apart from it: rapt.hpp and the library's internals share names.
+// The C++ API call for host_overhead.cpp, in a separate file because rapt.hpp and the library's internals share names.
 // Called by host_overhead.cpp.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace rapt::bench {
 
-// rapt::sdpa on f16 tensors q, k, v, out of one shape on GPU 0, made anew in each call as an application would.
+// rapt::sdpa on f16 tensors q, k, v, out of one shape on GPU 0. Creates the tensors in each call, like an application.
 std::function<void()> front_call(const std::array<void*, 4>& data, const std::array<int64_t, 4>& shape, void* stream);
 
 }  // namespace rapt::bench

@@ -1,7 +1,7 @@
-"""Seeded inputs of a problem, as tensors of PyTorch, in every memory order that an arm asks for.
+"""Seeded inputs of a problem as PyTorch tensors, in every memory order that an implementation needs.
 
-Called by peers.py, call_cost.py and tests. Values are the same in all orders; copies are made once, before anything
-is timed, so that each arm reads the order that it is made for.
+Called by peers.py, call_cost.py and tests. Values are the same in all orders. Copies are made once, before timing, so
+each implementation reads its preferred order.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Inputs:
             self.bias = self._normal(problem.axes(problem.bias[1])).to(TORCH[problem.bias[0]])
         if problem.mask:
             self.mask = self._mask(problem.mask)
-        if problem.alibi:  # the slopes of the paper, which cuDNN has built in
+        if problem.alibi:  # the slopes of the paper, which are built into cuDNN
             heads = torch.arange(1, problem.h + 1, dtype=torch.float32)
             self.slopes = (2.0 ** (-8.0 * heads / problem.h)).to(self.device)
-        if problem.sinks:  # values that bf16 holds, because some peers store sinks in the dtype of q
+        if problem.sinks:  # values that are exact in bf16, because some peers store sinks in the dtype of q
             self.sinks = self._normal((problem.h,)).bfloat16().float()
         if problem.varlen:
             self.cu_q, self.cu_k = (self._starts(lengths) for lengths in zip(*problem.varlen))
@@ -39,8 +39,9 @@ class Inputs:
         return torch.randn(shape, generator=self._generator, device=self.device)
 
     def _stored(self, shape, dtype: str):
-        """(tensor, descale or None): e4m3 is scaled so that its largest value is the format's, under a 16-bit q by a
-        power of two that 16-bit keys and values hold as well: what rapt-kv16 reads are the very same numbers."""
+        """(tensor, descale or None). e4m3 is scaled so that its largest value is the format's. With a 16-bit q the
+        scale is a power of two, so 16-bit keys and values can hold the same numbers: rapt-kv16 reads exactly those.
+        """
         if dtype != "e4m3":
             return self._normal(shape).to(TORCH[dtype]), None
         values = self._normal(shape)
@@ -55,7 +56,7 @@ class Inputs:
         return (values / factor).clamp(-E4M3_MAX, E4M3_MAX).to(TORCH[dtype]), descale
 
     def _mask(self, axes: str) -> torch.Tensor:
-        """Key lengths where all queries share a row, else every other key at random; key 0 always stays visible."""
+        """Key lengths if all queries share a row, else every other key at random. Key 0 always stays visible."""
         b, h, q, k = self.problem.axes(axes)
         if q == 1:
             lengths = torch.randint(max(1, k // 2), k + 1, (b, h, 1, 1), generator=self._generator, device=self.device)
@@ -68,7 +69,7 @@ class Inputs:
         return torch.tensor([0, *lengths], device=self.device).cumsum(0).to(torch.int32)
 
     def bshd(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """q, k, v as [batch, seqlen, heads, dim], contiguous. Packed tensors have one order."""
+        """q, k, v as [batch, seqlen, heads, dim], contiguous. Packed tensors have only one order."""
         if self.problem.varlen:
             return self.q, self.k, self.v
         if self._bshd is None:
@@ -76,7 +77,7 @@ class Inputs:
         return self._bshd
 
     def real(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """q, k, v as the values that they stand for: descales applied, in float32 where stored in e4m3."""
+        """q, k, v as dequantised values: with descales, in float32 if stored in e4m3."""
         pairs = ((self.q, self.q_descale), (self.k, self.k_descale), (self.v, self.v_descale))
         return tuple(self._real(tensor, descale) for tensor, descale in pairs)
 
@@ -87,5 +88,5 @@ class Inputs:
         return values * (descale[:, :, None, None] if descale.ndim == 2 else descale)
 
     def kept(self) -> float:
-        """The share of pairs that the mask leaves."""
+        """The fraction of pairs that the mask keeps."""
         return 1.0 if self.mask is None else self.mask.float().mean().item()

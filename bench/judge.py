@@ -1,7 +1,7 @@
-"""Whether an output is right: float64 reference on sampled rows, and bounds from an unfused implementation.
+"""Judges outputs: float64 reference on sampled rows, and bounds from an unfused implementation.
 
-Called by peers.py before and after an arm is captured: a wrong arm is never timed. Semantics are those of
-docs/semantics.md; the bounds those of check/bounds.cpp.
+Called by peers.py before and after the calls are captured: a wrong implementation is never timed. Semantics are those
+of docs/semantics.md, bounds those of check/bounds.cpp.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import torch
 from inputs import E4M3_MAX, TORCH, Inputs
 
 ROUNDOFF = {"f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
-LOSSY_REL_RMS = 0.1  # arms that quantise by design are timed up to here, and marked
+LOSSY_REL_RMS = 0.1  # implementations that quantise by design are timed up to this error, and marked
 
 
 class WrongResult(RuntimeError):
-    """An output beyond its bound; the text says by how much."""
+    """An output outside its bound; the text has the values."""
 
 
 def _broadcast(t: torch.Tensor, index: int, rows: torch.Tensor) -> torch.Tensor:
@@ -28,7 +28,7 @@ def _broadcast(t: torch.Tensor, index: int, rows: torch.Tensor) -> torch.Tensor:
 
 
 def _scores(inputs: Inputs, index: int, q, k, rows, compute) -> torch.Tensor:
-    """[heads, rows, keys] of one sequence after everything that comes before the softmax."""
+    """[heads, rows, keys] of one sequence after all steps before the softmax."""
     problem = inputs.problem
     queries, keys = problem.sequences[index]
     group = problem.h // problem.hk
@@ -39,7 +39,8 @@ def _scores(inputs: Inputs, index: int, q, k, rows, compute) -> torch.Tensor:
     if inputs.bias is not None:
         x = x + _broadcast(inputs.bias, index, rows).to(compute)
     off, left, right = problem.band(queries, keys)
-    place = torch.arange(keys, device=q.device)[None, :] - rows[:, None] - off  # of a key, seen from the diagonal
+    # Position of a key relative to the diagonal.
+    place = torch.arange(keys, device=q.device)[None, :] - rows[:, None] - off
     if inputs.slopes is not None:
         x = x - inputs.slopes.to(compute)[:, None, None] * place.abs().to(compute)
     hidden = torch.zeros_like(place, dtype=torch.bool)
@@ -88,7 +89,7 @@ def _sequences(problem, *tensors) -> Iterator[list[torch.Tensor]]:
 
 
 def attention(inputs: Inputs, compute=torch.float64, rounded: str = "") -> torch.Tensor:
-    """All of the output in the logical order, unfused: what tests and stand-ins call."""
+    """The complete output in logical order, unfused. Used by tests and stand-ins."""
     problem = inputs.problem
     found = []
     for index, (q, k, v) in enumerate(_sequences(problem, *inputs.real())):
@@ -112,8 +113,8 @@ def errors(out: torch.Tensor, expected: torch.Tensor) -> dict[str, float]:
 class Judge:
     """Errors of outputs on sampled rows of one set of inputs, and their bounds.
 
-    One random row out of each `step` of every head and sequence. The bounds come from what float scores, weights
-    rounded to the element type, and float sums do on the same rows.
+    Takes one random row out of each `step` of every head and sequence. The bounds are the errors of float scores,
+    weights rounded to the element type, and float sums on the same rows.
     """
 
     def __init__(self, inputs: Inputs, generator: torch.Generator):
@@ -144,9 +145,9 @@ class Judge:
         return {"max_abs": 2 * plain["max_abs"] + u * peak, "rel_rms": 1.1 * plain["rel_rms"] + u / 4}
 
     def __call__(self, out: torch.Tensor, lossy: bool = False) -> dict[str, float]:
-        """The errors of `out` (logical order) and, as 0 or 1, whether they are within the bounds.
+        """The errors of `out` (logical order), and whether they are within the bounds (0 or 1).
 
-        Raises WrongResult where they are not; with `lossy` only where rel_rms exceeds LOSSY_REL_RMS.
+        Raises WrongResult if they are not; with `lossy` only if rel_rms exceeds LOSSY_REL_RMS.
         """
         problem = self.problem
         shape = (*problem.shapes()[0][:-1], problem.dv)
@@ -161,7 +162,7 @@ class Judge:
         ]
         if lossy and not found["rel_rms"] <= LOSSY_REL_RMS:
             raise WrongResult(
-                f"rel_rms {found['rel_rms']:.2e} exceeds {LOSSY_REL_RMS}, the limit of arms that quantise"
+                f"rel_rms {found['rel_rms']:.2e} exceeds {LOSSY_REL_RMS}, the limit of implementations that quantise"
             )
         if beyond and not lossy:
             raise WrongResult("; ".join(beyond))

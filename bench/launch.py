@@ -1,7 +1,7 @@
-"""A bare cuLaunchKernel of an empty kernel, timed in C: the floor of what a call can cost the host.
+"""A bare cuLaunchKernel of an empty kernel, timed in C: the lower bound of the host cost of a call.
 
-Called by call_cost.py. A loop in Python through ctypes would put a microsecond of ctypes on every launch and flatter
-whatever is compared with it, so a few lines of C are compiled here with the machine's compiler and called once a block.
+Called by call_cost.py. A Python loop through ctypes would add a microsecond to every launch and make the compared calls
+look better. So a few lines of C are compiled here with the machine's compiler and called once for each block.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import tempfile
 
-PARAMETER_BYTES = 256  # about what an attention kernel takes
+PARAMETER_BYTES = 256  # similar to an attention kernel
 SOURCE = (
     r"""
 #include <time.h>
@@ -41,7 +41,7 @@ PTX = (
 
 
 class NotHere(RuntimeError):
-    """Why a bare launch cannot be timed on this machine."""
+    """Raised if a bare launch cannot be timed on this machine."""
 
 
 def compile_loop(folder: str) -> ctypes.CDLL:
@@ -61,7 +61,7 @@ def compile_loop(folder: str) -> ctypes.CDLL:
 
 
 class BareLaunch:
-    """An empty kernel in the current CUDA context. block(n) is microseconds of host time a launch."""
+    """An empty kernel in the current CUDA context. block(n) returns microseconds of host time per launch."""
 
     def __init__(self, stream: int, blocks: int = 128, threads: int = 256):
         self.stream, self.shape = stream, (blocks, threads)

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Times rapt beside other implementations of attention: one process, the same inputs, one device.
+"""Times rapt and other implementations of attention: in one process, with the same inputs, on one device.
 
     python3 bench/peers.py [--suite named] [--dtype f16,bf16] [--save]              # one NVIDIA GPU
-    python3 bench/peers.py --device cpu [--threads 1,16] [--save]                   # what PyTorch does on the CPU
-    python3 bench/peers.py --dry-run                                                # tries all of it without a GPU
+    python3 bench/peers.py --device cpu [--threads 1,16] [--save]                   # compares with PyTorch on the CPU
+    python3 bench/peers.py --dry-run                                                # tests the script without a GPU
 
-Before an arm is timed, its outputs on fresh random inputs are judged against float64 on sampled rows, by bounds that
-an unfused implementation sets; outputs are poisoned before. A wrong arm is not timed. Then, in rounds, the arms in
-random order: on a GPU replays of a CUDA graph of many calls over rotating inputs and outputs (device time), and apart
-from that an eager loop (host time: up to the last enqueue; wall: to the end of the work); on the CPU single calls. An
-arm that could not be imported, or does not compute the very same thing, is printed with the reason and compared with
-nothing. Rows follow docs/results-schema.json; docs/benchmarks.md tells what is measured how. Exit status: 0; 1 rapt was
-wrong or refused a problem; 2 usage; 3 there is no such device.
+Before an implementation is timed, its outputs on new random inputs are judged against float64 on sampled rows, with
+bounds from an unfused implementation. Outputs are poisoned before. A wrong implementation is not timed. Then it takes
+samples in rounds, in random order. On a GPU: replays of a CUDA graph of many calls over rotating inputs and outputs
+(device time), and an eager loop (host time: until the last call returns; wall time: until the work is done). On the
+CPU: single calls. An implementation that cannot be imported, or does not compute exactly the same, is printed with the
+reason and not compared. Rows follow docs/results-schema.json; docs/benchmarks.md explains the method. Exit status: 0; 1
+if rapt was wrong or refused a problem; 2 usage; 3 if there is no such device.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ import warnings
 
 import torch
 
-import arms as arms_module
+import implementations
 import clocks
 import rows as results
 import suites
 import table
-from arm import Absent, Arm, first_line
-from arms import RaptArm
+from implementation import Absent, Implementation, first_line
+from implementations import RaptImplementation
 from clocks import Bound, GraphClock, HostClock
 from inputs import Inputs
 from judge import Judge, WrongResult
 from roof import NOTHING, Roof, card_name, commit_and_dirty, driver_version, file_safe, nvrtc_version
 
 WARM_SETS = 4
-TOO_SLOW_US = 2e6  # a call longer than this is told, not timed
-NO_ROOM = 0.6  # share of free memory that unfused scores may take
+TOO_SLOW_US = 2e6  # a longer call is reported, not timed
+NO_ROOM = 0.6  # maximum fraction of free memory for unfused scores
 
 
 class Run:
-    """One run on one device with one number of threads: what all of its rows share, and the rows."""
+    """One run on one device with one number of threads: the common facts of its rows, and the rows."""
 
     def __init__(self, options, threads: int = 0):
         self.options, self.threads = options, threads
@@ -61,11 +61,12 @@ class Run:
         self.card = card_name(self.device)
         self.driver = "" if self.device == "cpu" else driver_version()
         wanted = [
-            arm
-            for arm in arms_module.all_arms(self.device, threads)
-            if (not options.arms or arm.name in options.arms) and arm.name not in options.skip_arms
+            impl
+            for impl in implementations.all_implementations(self.device, threads)
+            if (not options.implementations or impl.name in options.implementations)
+            and impl.name not in options.skip_implementations
         ]
-        self.arms, self.absent = arms_module.available(wanted)
+        self.impls, self.absent = implementations.available(wanted)
         self.stream = None if self.device == "cpu" else torch.cuda.Stream()
         self.roof: Roof | None = None
 
@@ -75,10 +76,10 @@ class Run:
             f"{' (dirty)' if self.options.dirty else ''}, seed {self.options.seed}"
             + (f", {self.threads} threads" if self.threads else "")
         )
-        for arm in self.arms:
-            print(f"  {arm.name:<16}{arm.version()}")
-        for arm in self.absent:
-            print(f"  {arm.arm:<16}{arm.why}")
+        for impl in self.impls:
+            print(f"  {impl.name:<16}{impl.version()}")
+        for impl in self.absent:
+            print(f"  {impl.name:<16}{impl.why}")
         self.roof = Roof(self.device, self.options.quick)
         print(self.roof.text(), flush=True)
 
@@ -86,7 +87,7 @@ class Run:
         return contextlib.nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
 
     def all(self, problems: list[tuple[str, str, suites.Problem]], deadline: float) -> None:
-        """Every problem; rows are written after each, so that a crash loses one problem only."""
+        """Measures every problem. Rows are written after each one, so a crash loses only one problem."""
         self.head()
         for index, (suite, name, problem) in enumerate(problems):
             if time.perf_counter() > deadline:
@@ -113,8 +114,8 @@ class Run:
         clock = HostClock(self.options.seconds) if self.stream is None else GraphClock(self.stream)
         bounds: list[Bound] = []
         absent = list(self.absent)
-        for arm in [arm for arm in self.arms if arm.concerns(problem)]:
-            admitted = self.admit(arm, name, sets, judges, clock)
+        for impl in [impl for impl in self.impls if impl.concerns(problem)]:
+            admitted = self.admit(impl, name, sets, judges, clock)
             (absent if isinstance(admitted, Absent) else bounds).append(admitted)
         print(f"\n{name}  {problem.line}  ({len(sets)} input sets, every {judges[0].step}. row checked)", flush=True)
         if bounds:
@@ -122,75 +123,77 @@ class Run:
         new = self.make_rows(suite, name, problem, bounds, absent, clock, sets, judges[0].step)
         print(
             "\n".join(
-                table.block(new, [other._asdict() for other in absent])
+                table.block(new, [other.row() for other in absent])
                 if new
-                else [f"  {other.arm:<16}{other.why}" for other in absent]
+                else [f"  {other.name:<16}{other.why}" for other in absent]
             ),
             flush=True,
         )
         self.rows += new
         clock.close()
-        for arm in self.arms:
-            arm.end()
+        for impl in self.impls:
+            impl.end()
 
-    def admit(self, arm: Arm, name: str, sets, judges, clock):
-        """The arm's calls, right eager and as prepared by the clock; or an Absent that says why not."""
+    def admit(self, impl: Implementation, name: str, sets, judges, clock):
+        """The implementation's calls, if they are correct both eager and as prepared by the clock; else an Absent with
+        the reason.
+        """
         problem = sets[0].problem
-        why = arm.refusal(problem)
+        why = impl.refusal(problem)
         if why:
-            return Absent(arm.name, f"does not compute this: {why}")
-        too_large = getattr(arm, "score_bytes", lambda problem: 0.0)(problem)
+            return Absent(impl.name, f"not compared: {why}")
+        too_large = getattr(impl, "score_bytes", lambda problem: 0.0)(problem)
         if too_large > NO_ROOM * self.free_bytes():
-            return Absent(arm.name, f"not measured: its scores would take {too_large / 1e9:.0f} GB")
+            return Absent(impl.name, f"not measured: its scores would take {too_large / 1e9:.0f} GB")
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # PyTorch warns why a backend refuses, then raises
-                bound = self.bind(arm, problem, sets)
-                call_us = clocks.time_once(bound)  # how many calls a sample can take; no result
+                bound = self.bind(impl, problem, sets)
+                call_us = clocks.time_once(bound)  # only to choose the number of calls per sample; not a result
                 if call_us > TOO_SLOW_US:
-                    return Absent(arm.name, f"not measured: one call takes {call_us * 1e-6:.1f} s")
+                    return Absent(impl.name, f"not measured: one call takes {call_us * 1e-6:.1f} s")
                 bound.error = self.judged(bound, judges, lambda index: self.eager(bound, sets, index))
                 outputs = clock.prepare(bound, self.device_us(problem, call_us))
                 captured = {
                     index: judge for index, judge in judges.items() if index in outputs
-                }  # slow arms: not all sets
+                }  # slow implementations: not all sets
                 self.judged(bound, captured, lambda index: outputs[index])
             return bound
         except WrongResult as error:
-            if isinstance(arm, RaptArm):
-                self.failures.append(f"{name} {arm.name}: {error}")
-            return Absent(arm.name, f"WRONG, not timed: {error}")
-        except Exception as error:  # peers refuse with anything
+            if isinstance(impl, RaptImplementation):
+                self.failures.append(f"{name} {impl.name}: {error}")
+            return Absent(impl.name, f"WRONG, not timed: {error}")
+        except Exception as error:  # peers raise all kinds of exceptions
             clocks.synchronize()
-            if isinstance(arm, RaptArm):
-                self.failures.append(f"{name} {arm.name}: {first_line(error)}")
-            return Absent(arm.name, f"refused: {first_line(error)}")
+            if isinstance(impl, RaptImplementation):
+                self.failures.append(f"{name} {impl.name}: {first_line(error)}")
+            return Absent(impl.name, f"refused: {first_line(error)}")
 
     def device_us(self, problem, call_us: float) -> float:
-        """What a call may take on the device: a short one costs the host more, so no more than ten times the roof."""
+        """Maximum time of a call on the device. Short calls cost the host more, so at most ten times the roof."""
         roof = self.roof.seconds(problem.dtype, problem.flops(), problem.bytes_moved())
         return call_us if roof is None or call_us > 1000 else min(call_us, max(1.0, 10e6 * roof))
 
-    def bind(self, arm: Arm, problem, sets) -> Bound:
-        facts = arm.begin(problem)
-        if isinstance(arm, RaptArm):
-            facts = arm.facts(sets[0])
-        return Bound(arm, [arm.bind(inputs) for inputs in sets], facts)
+    def bind(self, impl: Implementation, problem, sets) -> Bound:
+        facts = impl.begin(problem)
+        if isinstance(impl, RaptImplementation):
+            facts = impl.facts(sets[0])
+        return Bound(impl, [impl.bind(inputs) for inputs in sets], facts)
 
     def eager(self, bound: Bound, sets, index: int):
-        """One call's output, in memory that was NaN where the allocator gives the same block again."""
+        """One call's output. Its memory held NaN before, if the allocator returns the same block again."""
         poison = torch.full_like(
             sets[index].q, math.nan, dtype=torch.float32 if sets[index].q.dtype == torch.float32 else torch.float16
         )
         del poison
-        with bound.arm.scope():
+        with bound.impl.scope():
             return bound.calls[index]()
 
     def judged(self, bound: Bound, judges, output) -> dict:
-        """The errors of the worst judged set."""
+        """The largest errors of the judged sets."""
         problem, found = judges[0].problem, []
         for index, judge in judges.items():
-            found.append(judge(bound.arm.logical(output(index), problem), lossy=bound.arm.lossy))
+            found.append(judge(bound.impl.logical(output(index), problem), lossy=bound.impl.lossy))
         return max(found, key=lambda errors: errors["rel_rms"])
 
     def free_bytes(self) -> float:
@@ -211,17 +214,17 @@ class Run:
                 "suite": suite,
                 "within_bound": bool(error.pop("within")),
                 "err": error,
-                "family": bound.arm.family,
-                "config": bound.arm.config(problem),
+                "family": bound.impl.family,
+                "config": bound.impl.config(problem),
                 **bound.facts,
-                "layout": "packed" if problem.varlen else bound.arm.layout,
+                "layout": "packed" if problem.varlen else bound.impl.layout,
                 "host_us": statistics.median(bound.host_us) if bound.host_us else None,
                 **self.facts(bound, len(sets), step),
             }
             if mine is not None and bound is not mine:
                 q1, median, q3 = results.quartiles([theirs / ours for theirs, ours in zip(bound.rounds, mine.rounds)])
                 shared["vs_rapt"] = {"median": median, "q1": q1, "q3": q3}
-            computed = bound.arm.computed(problem)
+            computed = bound.impl.computed(problem)
             timed = [(clock.timer, bound.samples, bound.count if clock.timer == "graph" else 1)]
             if bound.wall_us:
                 timed.append(("host", bound.wall_us, max(len(sets), min(clocks.MOST_CALLS, bound.count))))
@@ -243,14 +246,14 @@ class Run:
                     )
                 )
         if found and absent:
-            found[0]["absent"] = [other._asdict() for other in absent]
+            found[0]["absent"] = [other.row() for other in absent]
         return found
 
     def facts(self, bound: Bound, input_sets: int, step: int) -> dict:
-        """Of the run."""
-        mine = isinstance(bound.arm, RaptArm)
+        """The common facts of all rows of the run."""
+        mine = isinstance(bound.impl, RaptImplementation)
         return {
-            "version": bound.arm.version(),
+            "version": bound.impl.version(),
             "input_sets": input_sets,
             "checked_rows": step,
             "l2": self.options.l2,
@@ -270,67 +273,71 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument(
-        "--suite", metavar="NAME,...", help=f"of {', '.join(suites.SUITES)} (default: named; cpu on the CPU)"
+        "--suite", metavar="NAME,...", help=f"some of {', '.join(suites.SUITES)} (default: named; cpu on the CPU)"
     )
     parser.add_argument("--names", default="", metavar="NAME,...", help="only these problems of the suites")
     parser.add_argument(
-        "--problem", action="append", default=[], metavar="LINE", help="a problem line, instead of suites"
+        "--problem", action="append", default=[], metavar="LINE", help="a problem line, instead of --suite"
     )
-    parser.add_argument("--dtype", default="f16", metavar="f16,bf16", help="of problems that do not say their own")
-    parser.add_argument("--arms", default="", metavar="NAME,...", help="only these")
-    parser.add_argument("--skip-arms", default="", metavar="NAME,...")
+    parser.add_argument("--dtype", default="f16", metavar="f16,bf16", help="dtype of problems without their own")
+    parser.add_argument("--implementations", default="", metavar="NAME,...", help="only these implementations")
+    parser.add_argument("--skip-implementations", default="", metavar="NAME,...", help="all except these")
+    results.refuse_renamed_options(parser)
     parser.add_argument("--threads", default="", metavar="N,...", help="CPU only (default: 1 and all)")
     parser.add_argument("--rounds", type=int, help="default: 15; 5 with --quick; 21 on the CPU")
-    parser.add_argument("--seconds", type=float, help="CPU: time per arm and round (default 0.05; 0.002 with --quick)")
     parser.add_argument(
-        "--l2", choices=["warm", "cold"], default="warm", help="GPU: cold rotates more sets than the L2 holds"
-    )
-    parser.add_argument("--quick", action="store_true", help="fewer rounds: a look, not a result")
-    parser.add_argument(
-        "--budget", type=float, default=0, metavar="SECONDS", help="begin no problem after this long (0: no limit)"
+        "--seconds", type=float, help="CPU: seconds per implementation and round (default 0.05; 0.002 with --quick)"
     )
     parser.add_argument(
-        "--seed", type=int, default=time.time_ns() % 100000, help="of inputs and orders (default: the clock)"
+        "--l2", choices=["warm", "cold"], default="warm", help="GPU: cold rotates more input sets than fit in the L2"
+    )
+    parser.add_argument("--quick", action="store_true", help="fewer rounds: for a first look, not for results")
+    parser.add_argument(
+        "--budget", type=float, default=0, metavar="SECONDS", help="start no new problem after this time (0: no limit)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=time.time_ns() % 100000, help="seed of inputs and orders (default: from the clock)"
     )
     parser.add_argument("--output", metavar="FILE.jsonl")
     parser.add_argument("--save", action="store_true", help="results/<card>/<UTC>-peers-<suite>.jsonl")
-    parser.add_argument("--commit", help="default: git's")
-    parser.add_argument("--dirty", action="store_true", help="with --commit: the tree had changes")
-    parser.add_argument("--dry-run", action="store_true", help="the suite dry on the CPU, quickly")
+    parser.add_argument("--commit", help="default: from git")
+    parser.add_argument("--dirty", action="store_true", help="with --commit: the tree had uncommitted changes")
+    parser.add_argument("--dry-run", action="store_true", help="run the suite 'dry' on the CPU, quickly")
     options = parser.parse_args()
-    settle(options, parser)
+    complete_options(options, parser)
     return options
 
 
-def settle(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
-    """Fills defaults that depend on others, and refuses what cannot be."""
+def complete_options(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """Sets defaults that depend on other options, and refuses invalid combinations."""
     if options.dry_run:
         options.device, options.quick, options.suite = "cpu", True, options.suite or "dry"
     cpu = options.device == "cpu"
     options.suite = [name for name in (options.suite or ("cpu" if cpu else "named")).split(",")]
     for name in options.suite:
         if name not in suites.SUITES:
-            parser.error(f"--suite {name}: there are {', '.join(suites.SUITES)}")
+            parser.error(f"--suite {name}: must be one of {', '.join(suites.SUITES)}")
     options.dtype = options.dtype.split(",")
     for dtype in options.dtype:
         if dtype not in ("f16", "bf16", "f32"):
             parser.error(f"--dtype {dtype}: must be f16, bf16 or f32")
-    options.arms, options.skip_arms, options.names = (
-        [word for word in text.split(",") if word] for text in (options.arms, options.skip_arms, options.names)
+    options.implementations, options.skip_implementations, options.names = (
+        [word for word in text.split(",") if word]
+        for text in (options.implementations, options.skip_implementations, options.names)
     )
-    known = [arm.name for arm in arms_module.all_arms(options.device)]
-    for name in [*options.arms, *options.skip_arms]:
+    known = [impl.name for impl in implementations.all_implementations(options.device)]
+    for name in [*options.implementations, *options.skip_implementations]:
         if name not in known:
-            parser.error(f"{name}: no such arm; there are {', '.join(known)}")
-    if cpu and not options.arms and not options.dry_run:
-        options.arms = [arm.name for arm in arms_module.rapt_arms(0)] + [
+            parser.error(f"{name}: must be one of {', '.join(known)}")
+    if cpu and not options.implementations and not options.dry_run:
+        options.implementations = [impl.name for impl in implementations.rapt_implementations(0)] + [
             "torch",
             "torch-f16",
-        ]  # the others are there to try the script
+        ]  # the others exist only to test the script
     if options.threads and not cpu:
         parser.error("--threads: CPU only")
     if options.l2 == "cold" and cpu:
-        parser.error("--l2 cold: GPU only; on the CPU `rapt bench --l2 cold` does it")
+        parser.error("--l2 cold: GPU only; on the CPU use `rapt bench --l2 cold`")
     everything = len(os.sched_getaffinity(0))
     counts = options.threads or ("1" if options.dry_run else f"1,{everything}")
     if not all(word.isdigit() and int(word) > 0 for word in counts.split(",")):
@@ -347,7 +354,7 @@ def settle(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None
 
 
 def chosen_problems(options: argparse.Namespace) -> list[tuple[str, str, suites.Problem]]:
-    """(suite, name, problem). ValueError for a line or name that is none."""
+    """(suite, name, problem). Raises ValueError for a wrong line or name."""
     if options.problem:
         return [("", line, suites.parse(line)) for line in options.problem]
     found = []
@@ -361,12 +368,12 @@ def chosen_problems(options: argparse.Namespace) -> list[tuple[str, str, suites.
                 seen.add(problem.line)
     for name in options.names:
         if not any(name in suites.SUITES[suite] for suite in options.suite):
-            raise ValueError(f"--names {name}: no problem of that name in {', '.join(options.suite)}")
+            raise ValueError(f"--names {name}: no problem with this name in {', '.join(options.suite)}")
     return found
 
 
 def check_judge() -> None:
-    """Exits unless the judge refuses what is wrong: a dropped key, a shifted diagonal, swapped rows, NaN."""
+    """Exits if the judge accepts a wrong result: a dropped key, a shifted diagonal, swapped rows, NaN."""
     problem = suites.parse("f16 b1 h2 q64 k64 d32 causal")
     inputs = Inputs(problem, "cpu", torch.Generator().manual_seed(3))
     judge = Judge(inputs, torch.Generator().manual_seed(1))
@@ -403,7 +410,7 @@ def main() -> int:
     options = arguments()
     if options.device == "cuda" and not torch.cuda.is_available():
         print(
-            "no GPU for PyTorch here (--dry-run tries the script without one, --device cpu times the CPU)",
+            "PyTorch finds no GPU (use --dry-run to test the script, or --device cpu to time the CPU)",
             file=sys.stderr,
         )
         return 3
@@ -421,12 +428,12 @@ def main() -> int:
             torch.set_num_threads(threads)
         run = Run(options, threads)
         path = path or output_path(options, run.card)
-        if not any(isinstance(arm, RaptArm) for arm in run.arms):
-            failures += [f"rapt: {other.why}" for other in run.absent if other.arm.startswith("rapt")]
+        if not any(isinstance(impl, RaptImplementation) for impl in run.impls):
+            failures += [f"rapt: {other.why}" for other in run.absent if other.name.startswith("rapt")]
         try:
             with run.scope(), torch.no_grad():
                 run.all(problems, deadline)
-        finally:  # what was measured before a crash counts
+        finally:  # keep the results before a crash
             found += run.rows
             failures += run.failures
             if path and found:

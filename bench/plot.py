@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Plots of the peer benchmark as SVG, from rows alone; needs matplotlib and no GPU.
+"""Plots of the peer benchmark as SVG, from result rows; needs matplotlib and no GPU.
 
     python3 bench/plot.py FILE.jsonl [FILE.jsonl ...] -o DIRECTORY
 
-sweep-tflops-DTYPE.svg and sweep-time-DTYPE.svg: over the sequence length, a panel for each head_dim and mask, where the
-rows hold the suite sweep. ratio-SUITE-DTYPE.svg: each arm's time over rapt's, for every problem of the other suites
-that has both. Lossy arms (beyond the error bound of 16-bit kernels) are hatched or dashed and say so.
+sweep-tflops-DTYPE.svg and sweep-time-DTYPE.svg: over the sequence length, a panel for each head_dim and mask, for rows
+of the suite sweep. ratio-SUITE-DTYPE.svg: the time of each implementation divided by rapt's, for every problem of the
+other suites with both. Lossy implementations (outside the error bound of 16-bit kernels) are hatched or dashed and
+labelled.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ COLOURS = {
 
 
 def canvas():
-    """matplotlib, set so that the same rows give the same bytes."""
+    """matplotlib, configured so that the same rows give the same bytes."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -61,7 +62,7 @@ def canvas():
 
 
 def device_rows(found: Iterable[dict]) -> list[dict]:
-    """Device times; on the CPU, where there are no graphs, times of calls."""
+    """Device times. On the CPU, which has no graphs, times of calls."""
     return [one for one in found if one["timer"] == ("host" if one["threads"] else "graph")]
 
 
@@ -70,7 +71,7 @@ def label(one: dict) -> str:
 
 
 def source(found: list[dict]) -> str:
-    """What ran where: the small line below the title."""
+    """Card and commits: the small line below the title."""
     commits = sorted({one["commit"] + ("+" if one["dirty"] else "") for one in found})
     return f"{found[0]['card']}, commit {', '.join(commits)}"
 
@@ -100,7 +101,7 @@ def sweep_panels(found: list[dict]) -> dict[tuple[int, str], dict[str, list[tupl
 
 
 def plot_sweep(pyplot, found: list[dict], quantity: str, title: str):
-    """One figure, a panel for each head_dim and mask. quantity: "tflops" or "time"."""
+    """One figure with a panel for each head_dim and mask. quantity: "tflops" or "time"."""
     panels = sweep_panels(found)
     figure, axes = pyplot.subplots(
         (len(panels) + 1) // 2, 2, figsize=(10, 3.4 * ((len(panels) + 1) // 2)), squeeze=False, layout="constrained"
@@ -110,24 +111,24 @@ def plot_sweep(pyplot, found: list[dict], quantity: str, title: str):
     shown = {}
     for axis, ((head_dim, kind), lines) in zip(axes.flat, panels.items()):
         for name, points in lines.items():
-            arm = points[0][1]["arm"]
+            impl = points[0][1]["arm"]
             values = [one["gflops"] * 1e-3 if quantity == "tflops" else one["median"] for _, one in points]
             shown[name] = axis.plot(
                 [n for n, _ in points],
                 values,
                 marker="o",
                 markersize=3,
-                color=COLOURS.get(arm),
-                linewidth=2.2 if arm == table.MINE else 1.2,
-                zorder=3 if arm == table.MINE else 2,
-                linestyle="-" if name == arm else "--",
+                color=COLOURS.get(impl),
+                linewidth=2.2 if impl == table.MINE else 1.2,
+                zorder=3 if impl == table.MINE else 2,
+                linestyle="-" if name == impl else "--",
             )[0]
         lengths = sorted({n for points in lines.values() for n, _ in points})
         axis.set_xscale("log", base=2)
         axis.set_xticks(lengths, [f"{n // 1024}k" if n >= 1024 else str(n) for n in lengths])
         axis.set_title(f"head_dim {head_dim}, {kind}")
         axis.set_xlabel("sequence length")
-        axis.set_ylabel("TFLOP/s" if quantity == "tflops" else "microseconds a call")
+        axis.set_ylabel("TFLOP/s" if quantity == "tflops" else "microseconds per call")
         if quantity == "time":
             axis.set_yscale("log")
         else:
@@ -138,7 +139,7 @@ def plot_sweep(pyplot, found: list[dict], quantity: str, title: str):
 
 
 def ratios(found: list[dict]) -> dict[str, dict[str, float]]:
-    """{problem's name: {label of an arm: its time / rapt's}}, where both were measured."""
+    """{problem's name: {label of an implementation: its time / rapt's}}, if both were measured."""
     result: dict[str, dict[str, float]] = {}
     for (name, threads, l2), group in table.by_problem(found).items():
         mine = next((one for one in group if one["arm"] == table.MINE), None)
@@ -153,11 +154,11 @@ def ratios(found: list[dict]) -> dict[str, dict[str, float]]:
 
 
 TICKS = (0.125, 0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4, 6)
-LONGEST_BAR = 6.0  # beyond, a bar is cut and its number tells
+LONGEST_BAR = 6.0  # a longer bar is cut and shows its number
 
 
 def plot_ratios(pyplot, found: list[dict], title: str):
-    """Horizontal bars: to the right of 1, rapt is faster."""
+    """Horizontal bars. Right of 1: rapt is faster."""
     bars = ratios(found)
     names = sorted({name for one in bars.values() for name in one})
     rows = sum(len(one) for one in bars.values()) + len(bars)
@@ -166,14 +167,14 @@ def plot_ratios(pyplot, found: list[dict], title: str):
     for problem, values in bars.items():
         first = place
         for name in [name for name in names if name in values]:
-            arm = name.removesuffix(" (lossy)")
+            impl = name.removesuffix(" (lossy)")
             shown[name] = axis.barh(
                 place,
                 min(values[name], LONGEST_BAR) - 1,
                 left=1,
                 height=0.85,
-                color=COLOURS.get(arm, "#444444"),
-                hatch=None if arm == name else "///",
+                color=COLOURS.get(impl, "#444444"),
+                hatch=None if impl == name else "///",
                 edgecolor="white",
                 linewidth=0.3,
             )
@@ -194,7 +195,7 @@ def plot_ratios(pyplot, found: list[dict], title: str):
     axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axis.minorticks_off()
     axis.axvline(1, color=COLOURS[table.MINE], linewidth=1.5)
-    axis.set_xlabel("time of the arm / time of rapt (right of 1: rapt is faster)")
+    axis.set_xlabel("time of the implementation / time of rapt (right of 1: rapt is faster)")
     axis.set_ylim(place + 1, 1)
     axis.set_title(f"{title}\n{source(found)}")
     figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=min(5, len(shown)))

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Times rapt.quantize beside a copy that reads and writes as many bytes: how near it is to the memory's bandwidth.
+"""Times rapt.quantize and a copy that reads and writes the same number of bytes, to compare with the memory bandwidth.
 
     python3 bench/quantize_bandwidth.py [--limit 80] [--save]        # one NVIDIA GPU, 256 MiB of float16
-    python3 bench/quantize_bandwidth.py --device cpu --quick         # tries the script
+    python3 bench/quantize_bandwidth.py --device cpu --quick         # tests the script
 
-Codes of every kind of scales are compared bit for bit with PyTorch's own operations, eager and again as captured, in
-memory that held other bytes before; a wrong arm is not timed. Then, in rounds, the arms in random order: replays of a
-CUDA graph whose calls rotate through input sets that together are beyond the L2. Bytes count once: the input read,
-codes and factors written. Scales that are not known within a tile of rows (head, tensor, channel) and means need it
-twice, which the percentage shows. The copy reads half of these bytes and writes the other half. Exit status: 0; 1 codes
-were wrong, or an arm that needs its input once is below --limit per cent of the copy; 3 there is no such device.
+Codes of every kind of scales are compared bit for bit with PyTorch's own operations, both eager and captured, in memory
+that held other bytes before. A wrong result is not timed. Then it takes samples in rounds, in random order: replays of
+a CUDA graph whose calls rotate through input sets larger than the L2. Bytes count once: the input read, codes and
+scales written. Scales over more than a tile of rows (head, tensor, channel) and means need the input twice, which
+lowers their percentage. The copy reads half of these bytes and writes the other half. Exit status: 0; 1 if codes were
+wrong, or if a kind that reads its input once is below --limit per cent of the copy; 3 if there is no such device.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ import torch
 
 import clocks
 import rows as results
-from arm import Arm, first_line
+from implementation import Implementation, first_line
 from inputs import E4M3_MAX
 from roof import NOTHING, card_name, commit_and_dirty, driver_version, file_safe, nvrtc_version
 
 SHAPE = {"cuda": (4, 32, 8192, 128), "cpu": (1, 4, 4096, 128)}  # 256 MiB, 4 MiB
 ONCE = ("token", "block64", "block128", "supplied")
-KINDS = {  # of an arm: options of rapt.quantize
+KINDS = {  # name: options of rapt.quantize
     "token": {"scales": "token"},
     "block64": {"scales": "block64"},
     "block128": {"scales": "block128"},
@@ -46,8 +46,9 @@ KINDS = {  # of an arm: options of rapt.quantize
 
 
 def factors(x: torch.Tensor, scales: str) -> torch.Tensor:
-    """What rapt.quantize documents: largest magnitude / 448, at least 2^-126, 1 where all is 0. The quotient is the
-    rounded one on every device: for a divisor that is a Python number PyTorch multiplies by its inverse on a GPU."""
+    """The documented scales of rapt.quantize: largest magnitude / 448, at least 2^-126, 1 if all are 0. The division is
+    exact on every device: for a divisor that is a Python number PyTorch multiplies by its inverse on a GPU.
+    """
     size = x.abs()
     if scales == "tensor":
         amax = size.amax().reshape(1)
@@ -65,7 +66,7 @@ def factors(x: torch.Tensor, scales: str) -> torch.Tensor:
 
 
 def spread(descale: torch.Tensor, scales: str, shape) -> torch.Tensor:
-    """descale as it broadcasts to [batch, heads, seqlen, dim]."""
+    """descale, broadcast to [batch, heads, seqlen, dim]."""
     if scales == "tensor":
         return descale.view(1, 1, 1, 1)
     if scales == "channel":
@@ -78,11 +79,11 @@ def spread(descale: torch.Tensor, scales: str, shape) -> torch.Tensor:
 
 
 class Wrong(RuntimeError):
-    """Codes that are not what PyTorch's operations give."""
+    """Codes that differ from those of PyTorch's operations."""
 
 
 class Quantizer:
-    """One kind of scales, as an arm of clocks.py."""
+    """One kind of scales, as an implementation for clocks.py."""
 
     def __init__(self, rapt, kind: str, sets: list[torch.Tensor]):
         self.rapt, self.kind, self.options, self.sets = rapt, kind, dict(KINDS[kind]), sets
@@ -92,7 +93,7 @@ class Quantizer:
         self.moved = sets[0].nbytes + sum(one.nbytes for one in self.outs[0][:3] if one is not None)
 
     def scope(self):
-        return Arm.scope(self)
+        return Implementation.scope(self)
 
     def calls(self) -> list:
         return [self.call(*one) for one in zip(self.sets, self.supplied, self.outs)]
@@ -107,7 +108,7 @@ class Quantizer:
         return call
 
     def poison(self) -> None:
-        """So that what is found afterwards was written in between."""
+        """Overwrites the outputs, so that values found later were written after this."""
         for out in self.outs:
             out.codes.view(torch.uint8).fill_(0xA5)
             if self.kind != "supplied":
@@ -118,19 +119,19 @@ class Quantizer:
             raise Wrong(f"{self.name}: codes of a captured call differ from those of an eager one")
 
     def check(self) -> dict[str, float]:
-        """The error of what the codes stand for, after they were found to be the right ones."""
+        """The error of the dequantised values, after the codes were found to be correct."""
         x, out, scales = self.sets[0], self.outs[0], self.options["scales"]
         self.poison()
         self.calls()[0]()
         self.right = out.codes.view(torch.uint8).clone()
-        if len(self.options) > 1:  # rotated or smoothed: no operation of PyTorch's has these bits
+        if len(self.options) > 1:  # rotated or smoothed: no PyTorch operation gives these bits
             simulated = self.rapt.fake_quantize(x, **self.options)
             return error_of(simulated, x)
         descale = factors(x, scales)
         if self.kind != "supplied" and not torch.equal(out.descale, descale):
             raise Wrong(f"{self.name}: factors differ from PyTorch's")
         factor = spread(descale, scales, x.shape)
-        for b in range(x.shape[0]):  # a batch at a time: float32 is twice the input
+        for b in range(x.shape[0]):  # one batch at a time: float32 is twice the input
             own = factor[b % factor.shape[0]]
             codes = (x[b].float() * (1.0 / own)).clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn)
             if not torch.equal(codes.view(torch.uint8), out.codes[b].view(torch.uint8)):
@@ -142,12 +143,12 @@ def error_of(found: torch.Tensor, x: torch.Tensor) -> dict[str, float]:
     off, norm = (found[:1].float() - x[:1].float()), x[:1].float().square().mean().sqrt()
     relative = (off.square().mean().sqrt() / norm).item()
     if not relative < 0.05:  # E4M3 has 3 bits of mantissa
-        raise Wrong(f"what the codes stand for is off by {relative:.2g} of the input")
+        raise Wrong(f"the dequantised values differ by {relative:.2g} of the input")
     return {"max_abs": off.abs().max().item(), "mean_abs": off.abs().mean().item(), "rel_rms": relative}
 
 
 class Copy:
-    """A device copy of half of `moved` bytes, which so reads and writes that many in all."""
+    """A device copy of half of `moved` bytes: it reads and writes `moved` bytes in total."""
 
     name = "copy"
 
@@ -158,7 +159,7 @@ class Copy:
         ]
 
     def scope(self):
-        return Arm.scope(self)
+        return Implementation.scope(self)
 
     def calls(self) -> list:
         return [self.call(*pair) for pair in self.pairs]
@@ -183,51 +184,53 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--dtype", choices=["f16", "bf16", "f32"], default="f16")
     parser.add_argument("--rounds", type=int, help="default 15; 3 with --quick")
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--limit", type=float, metavar="PERCENT", help="of the copy's rate, for " + ", ".join(ONCE))
+    parser.add_argument(
+        "--limit", type=float, metavar="PERCENT", help="minimum share of the copy's rate, for " + ", ".join(ONCE)
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--output", metavar="FILE.jsonl")
     parser.add_argument("--save", action="store_true", help="results/<card>/<UTC>-quantize-bandwidth.jsonl")
-    parser.add_argument("--commit", help="default: git's")
-    parser.add_argument("--dirty", action="store_true", help="with --commit: the tree had changes")
+    parser.add_argument("--commit", help="default: from git")
+    parser.add_argument("--dirty", action="store_true", help="with --commit: the tree had uncommitted changes")
     options = parser.parse_args()
     options.kinds = options.kinds.split(",") if options.kinds else list(KINDS)
     for kind in options.kinds:
         if kind not in KINDS:
-            parser.error(f"--kinds {kind}: there are {', '.join(KINDS)}")
+            parser.error(f"--kinds {kind}: must be one of {', '.join(KINDS)}")
     options.rounds = options.rounds or (3 if options.quick else 15)
     if options.commit is None:
         options.commit, options.dirty = commit_and_dirty()
     return options
 
 
-def make_arms(rapt, options, sets) -> tuple[list, dict, list[str]]:
-    """(arms that are right, their errors, what was wrong)."""
-    arms, errors, failures = [], {}, []
+def make_implementations(rapt, options, sets) -> tuple[list, dict, list[str]]:
+    """(correct implementations, their errors, failures)."""
+    impls, errors, failures = [], {}, []
     for kind in options.kinds:
         try:
-            arm = Quantizer(rapt, kind, sets)
-            errors[arm.name] = arm.check()
-            arms.append(arm)
+            impl = Quantizer(rapt, kind, sets)
+            errors[impl.name] = impl.check()
+            impls.append(impl)
         except (Wrong, rapt.Error) as error:
             failures.append(str(error) if isinstance(error, Wrong) else f"rapt-{kind}: {first_line(error)}")
-    if arms:
-        arms.append(Copy(max(arm.moved for arm in arms), len(sets), options.device))
+    if impls:
+        impls.append(Copy(max(impl.moved for impl in impls), len(sets), options.device))
         errors["copy"] = {"max_abs": 0.0, "mean_abs": 0.0, "rel_rms": 0.0}
-    return arms, errors, failures
+    return impls, errors, failures
 
 
-def measure(options, arms) -> tuple[list, str]:
-    """The arms with their samples, and the timer."""
+def measure(options, impls) -> tuple[list, str]:
+    """The implementations with their samples, and the timer."""
     gpu = options.device == "cuda"
     clock = clocks.GraphClock(torch.cuda.current_stream()) if gpu else clocks.HostClock(0.02)
     bounds = []
-    for arm in arms:
-        bound = clocks.Bound(arm, arm.calls(), {})
+    for impl in impls:
+        bound = clocks.Bound(impl, impl.calls(), {})
         call_us = clocks.time_once(bound)
-        arm.poison()
+        impl.poison()
         clock.prepare(bound, call_us)
         clocks.synchronize()
-        arm.expect_same()
+        impl.expect_same()
         bounds.append(bound)
     draw = random.Random(options.seed)
     clocks.measure(bounds, clock, options.rounds, lambda some: draw.sample(some, len(some)), slow_us=1e6)
@@ -236,12 +239,12 @@ def measure(options, arms) -> tuple[list, str]:
 
 
 def report(options, bounds, timer: str, errors, problem: str, sets: int) -> tuple[list[dict], list[str]]:
-    """Prints a line an arm; (rows, arms below the limit)."""
+    """Prints a line for each implementation; returns (rows, implementations below the limit)."""
     copy = next(bound for bound in bounds if bound.name == "copy")
-    rate = copy.arm.moved / results.quartiles(copy.samples)[1]  # bytes a microsecond
+    rate = copy.impl.moved / results.quartiles(copy.samples)[1]  # bytes per microsecond
     found, failures = [], []
     for bound in bounds:
-        moved = bound.arm.moved
+        moved = bound.impl.moved
         made = results.row(
             problem,
             bound.name,
@@ -254,7 +257,7 @@ def report(options, bounds, timer: str, errors, problem: str, sets: int) -> tupl
             err=errors[bound.name],
             within_bound=True,
             family="quantize" if bound.name != "copy" else "",
-            config=" ".join(f"{name}={value}" for name, value in getattr(bound.arm, "options", {}).items()),
+            config=" ".join(f"{name}={value}" for name, value in getattr(bound.impl, "options", {}).items()),
             calls=bound.count,
             timer=timer,
             host_us=None if timer != "graph" else results.quartiles(bound.host_us)[1],
@@ -280,7 +283,7 @@ def report(options, bounds, timer: str, errors, problem: str, sets: int) -> tupl
         )
         below = options.limit is not None and share < options.limit
         if below and bound.name.removeprefix("rapt-") in ONCE:
-            failures.append(f"{bound.name}: {share:.1f}% of the copy's rate, the limit is {options.limit:g}%")
+            failures.append(f"{bound.name}: {share:.1f}% of the copy's rate; the limit is {options.limit:g}%")
     return found, failures
 
 
@@ -288,7 +291,7 @@ def main() -> int:
     options = arguments()
     gpu = options.device == "cuda"
     if gpu and not torch.cuda.is_available():
-        print("no GPU for PyTorch here (--device cpu --quick tries the script)", file=sys.stderr)
+        print("PyTorch finds no GPU (use --device cpu --quick to test the script)", file=sys.stderr)
         return 3
     results.load_schema()  # raises before anything is measured
     import rapt
@@ -306,11 +309,11 @@ def main() -> int:
     ]
     problem = f"{options.dtype} b{shape[0]} h{shape[1]} q{shape[2]} k{shape[2]} d{shape[3]}"
     with torch.no_grad(), torch.cuda.stream(torch.cuda.Stream()) if gpu else torch.autograd.set_grad_enabled(False):
-        arms, errors, failures = make_arms(rapt, options, sets)
+        impls, errors, failures = make_implementations(rapt, options, sets)
         clocks.synchronize()
         found = []
-        if arms:
-            bounds, timer = measure(options, arms)
+        if impls:
+            bounds, timer = measure(options, impls)
             print(
                 f"{card_name(options.device)}, {bytes_each >> 20} MiB of {options.dtype} {list(shape)}, {count} sets, "
                 f"commit {options.commit}{' (dirty)' if options.dirty else ''}"

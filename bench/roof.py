@@ -1,6 +1,7 @@
-"""What this device does in the same run: rates of matrix products and of streaming reads, and its names and versions.
+"""The measured peak of this device in the same run: rates of matrix products and of streaming reads; names and
+versions.
 
-Called by peers.py and call_cost.py, once a run.
+Called by peers.py and call_cost.py, once in a run.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ NOTHING = {"f32": None, "bf16": None, "f16": None, "fp8": None}
 
 
 def _event_rate(call, work: float, calls: int) -> float:
-    """Work per second of `calls` calls, median of three blocks after one that warms up."""
+    """Work per second of `calls` calls: the median of three blocks after one warm-up block."""
     rates = []
     for _ in range(4):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -44,7 +45,7 @@ def _gpu_gemm(size: int = 8192) -> dict[str, Optional[float]]:
     try:
         a, b = (torch.randn(size, size, device="cuda").to(torch.float8_e4m3fn) for _ in range(2))
         one = torch.ones((), device="cuda")
-        columns = b.t()  # cuBLAS wants the second factor by columns
+        columns = b.t()  # cuBLAS needs the second operand in column order
         product = lambda: torch._scaled_mm(a, columns, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)  # noqa: E731
         found["fp8"] = _event_rate(product, work, 10) * 1e-12
     except RuntimeError:  # the card has no FP8: null in the rows
@@ -68,7 +69,7 @@ def _cpu_rate(call, work: float, repeats: int) -> float:
 
 
 class Roof:
-    """gemm_tflops by dtype and bandwidth in GB/s, of the GPU or of the CPU with PyTorch's current number of threads."""
+    """gemm_tflops by dtype and bandwidth in GB/s, of the GPU, or of the CPU with PyTorch's current threads."""
 
     def __init__(self, device: str, quick: bool = False):
         if device == "cpu":
@@ -84,7 +85,7 @@ class Roof:
             torch.cuda.empty_cache()
 
     def seconds(self, dtype: str, flops: float, moved: float) -> Optional[float]:
-        """The time that the roof allows; None where the product of this dtype was not measured."""
+        """The minimum time at the measured peak; None if the product of this dtype was not measured."""
         rate = self.gemm["fp8" if dtype == "e4m3" else dtype]
         return None if rate is None else max(flops / (rate * 1e12), moved / (self.bandwidth * 1e9))
 
@@ -94,7 +95,7 @@ class Roof:
 
 
 def card_name(device: str) -> str:
-    """The device's own name."""
+    """The device's name."""
     if device != "cpu":
         return torch.cuda.get_device_name()
     with open("/proc/cpuinfo") as lines:
@@ -104,7 +105,7 @@ def card_name(device: str) -> str:
 
 
 def file_safe(name: str) -> str:
-    """As the lab names cards: "Intel(R) Xeon(R) Processor" -> "intel-xeon-processor"."""
+    """The name as the lab writes it: "Intel(R) Xeon(R) Processor" -> "intel-xeon-processor"."""
     return re.sub(r"[^a-z0-9.]+", "-", re.sub(r"\((r|tm)\)", "", name.lower())).strip("-")
 
 
@@ -117,7 +118,7 @@ def driver_version() -> str:
 
 
 def nvrtc_version() -> str:
-    """Of the NVRTC that this process has loaded by now; empty where none."""
+    """The version of the NVRTC that this process has loaded; empty if none."""
     with open("/proc/self/maps") as maps:
         path = next((line.split()[-1] for line in maps if re.search(r"/libnvrtc\.so", line)), "")
     if not path:
@@ -133,7 +134,7 @@ def _git(folder: str, *words: str) -> str:
 
 
 def commit_and_dirty() -> tuple[str, bool]:
-    """Of the checkout that this file is in; ("unknown", False) outside one."""
+    """Of the git tree that contains this file; ("unknown", False) outside a tree."""
     folder = os.path.dirname(os.path.abspath(__file__))
     try:
         return _git(folder, "rev-parse", "--short", "HEAD"), bool(_git(folder, "status", "--porcelain"))

@@ -1,10 +1,11 @@
-"""Rows of results: made, validated against docs/results-schema.json, written whole, read back.
+"""Result rows: creates them, validates them against docs/results-schema.json, writes and reads files.
 
-Called by every script here; needs nothing but the standard library.
+Called by every script here; needs only the standard library.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
@@ -14,7 +15,7 @@ SCHEMA = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "do
 
 
 def quartiles(values: list[float]) -> tuple[float, float, float]:
-    """(q1, median, q3), linear between neighbours."""
+    """(q1, median, q3), with linear interpolation."""
     if len(values) < 2:
         return values[0], values[0], values[0]
     q1, q2, q3 = statistics.quantiles(values, n=4, method="inclusive")
@@ -22,15 +23,15 @@ def quartiles(values: list[float]) -> tuple[float, float, float]:
 
 
 def row(
-    problem: str, arm: str, us: list[float], *, flops: float, moved: float, roof_s: Optional[float] = None, **more: Any
+    problem: str, impl: str, us: list[float], *, flops: float, moved: float, roof_s: Optional[float] = None, **more: Any
 ) -> dict[str, Any]:
-    """A row; `more` gives every field that these defaults do not settle. roof_s: the time that the roof allows."""
+    """A row. `more` gives every field without a default here. roof_s: the minimum time at the measured peak."""
     us = [round(value, 3) for value in us]
     q1, median, q3 = quartiles(us)
     found = {
         "schema": "rapt.bench/1",
         "problem": problem,
-        "arm": arm,
+        "arm": impl,
         "family": "",
         "config": "",
         "signature": "",
@@ -57,14 +58,25 @@ def row(
     return found
 
 
+def refuse_renamed_options(parser: argparse.ArgumentParser) -> None:
+    """--arms and --skip-arms are errors that give the new names."""
+    for old, new in (("--arms", "--implementations"), ("--skip-arms", "--skip-implementations")):
+        refuse = type("Refuse", (argparse.Action,), {"__call__": _refusal(old, new)})
+        parser.add_argument(old, nargs="?", action=refuse, help=argparse.SUPPRESS)
+
+
+def _refusal(old: str, new: str):
+    return lambda action, parser, *_: parser.error(f"{old}: was renamed, use {new}")
+
+
 def load_schema() -> dict:
-    """docs/results-schema.json, which must lie beside bench/. Called before measuring, too, so that no run is lost."""
+    """docs/results-schema.json, which must exist beside bench/. Called before measuring, so that no run is lost."""
     with open(SCHEMA) as file:
         return json.load(file)
 
 
 def faults(value: Any, schema: Optional[dict] = None, where: str = "row") -> list[str]:
-    """What is wrong with a row, by the part of JSON Schema that docs/results-schema.json uses."""
+    """The faults of a row, by the part of JSON Schema that docs/results-schema.json uses."""
     schema = load_schema() if schema is None else schema
     found: list[str] = []
     for keyword, rule in schema.items():
@@ -100,7 +112,7 @@ def _holds(keyword: str, rule: Any, value: Any, schema: dict) -> bool:
         return not isinstance(value, dict) or all(name in value for name in rule)
     if keyword == "additionalProperties":
         return not isinstance(value, dict) or all(name in schema["properties"] for name in value)
-    raise ValueError(f"keyword '{keyword}' of the schema: not known to bench/rows.py")
+    raise ValueError(f"keyword '{keyword}' of the schema: not supported by bench/rows.py")
 
 
 def _is(kind: str, value: Any, number: bool) -> bool:
@@ -116,7 +128,7 @@ def _is(kind: str, value: Any, number: bool) -> bool:
 
 
 def write(path: str, found: Iterable[dict]) -> None:
-    """Whole or absent; a row that breaks the schema is a ValueError and nothing is written."""
+    """Writes the file completely or not at all. A row that breaks the schema raises ValueError."""
     lines = []
     for index, one in enumerate(found):
         wrong = faults(one)
@@ -130,7 +142,7 @@ def write(path: str, found: Iterable[dict]) -> None:
 
 
 def read(path: str) -> list[dict]:
-    """The rows of a file. ValueError names the line that is not one."""
+    """The rows of a file. ValueError contains the number of a wrong line."""
     found = []
     with open(path) as file:
         for number, line in enumerate(file, 1):

@@ -1,7 +1,7 @@
-"""The problems of the peer benchmark: named suites, and what a problem line (docs/problem-line.md) says.
+"""The problems of the peer benchmark: named suites, and problem lines (docs/problem-line.md).
 
-Used by every script here; lines are read by rapt itself, and nothing but that is needed. Lines of suites leave the
-dtype out: the caller puts it in front. A word that these scripts do not know is an error, as everywhere.
+Used by every script here. rapt itself parses the lines; nothing else is needed. Lines of suites have no dtype: the
+caller puts it in front. An unknown word is an error.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ VARLEN = {
     "varlen-chunks": "b4 h32:8 d128 causal varlen=256:4096,1:2048,512:512,64:8192",
 }
 FP8_KEYS = "q=f16 k=e4m3 v=e4m3"  # 16-bit queries over FP8 storage: also timed with 16-bit keys and values (rapt-kv16)
-FP8 = {  # FlashAttention-3 answers FP8 in bf16, so everybody does
+FP8 = {  # FlashAttention-3 returns bf16 for FP8, so all implementations do
     "mission-fp8": "e4m3 out=bf16 b1 h8 q512 k512 d64 scales=tensor",
     "prefill-1k-fp8": "e4m3 out=bf16 b1 h32 q1024 k1024 d128 causal scales=tensor",
     "prefill-4k-fp8": "e4m3 out=bf16 b1 h32 q4096 k4096 d128 causal scales=tensor",
@@ -77,7 +77,7 @@ CPU = {
     "mission-f16-fp8kv": f"{FP8_KEYS} b1 h8 q512 k512 d64 k_scales=head v_scales=head",
     "decode-f16-fp8kv": f"{FP8_KEYS} b1 h32 q1 k4096 d128 k_scales=head v_scales=head",
 }
-DRY = {  # every feature once, small: tries the scripts where there is no GPU
+DRY = {  # every feature once, small: tests the scripts without a GPU
     "plain": "b1 h2 q64 k64 d64",
     "causal-gqa": "b2 h4:2 q80 k80 d32 causal",
     "chunk": "b1 h4:2 q16 k80 d32 causal",
@@ -97,7 +97,7 @@ SWEEP_LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 
 
 def _sweep(lengths=SWEEP_LENGTHS, tokens: int = 16384, width: int = 2048) -> dict[str, str]:
-    """As FlashAttention's charts have it: a fixed number of tokens and a fixed hidden size, over the length."""
+    """As in FlashAttention's charts: a fixed number of tokens and a fixed hidden size, over the length."""
     return {
         f"sweep-d{d}-{kind}-{n}": f"b{tokens // n} h{width // d} q{n} k{n} d{d}{' causal' if kind == 'causal' else ''}"
         for d in (64, 128)
@@ -111,7 +111,7 @@ SUITES = {"named": NAMED, "sweep": _sweep(), "features": FEATURES, "varlen": VAR
 
 @dataclass(frozen=True)
 class Problem:
-    """One problem line, as far as these scripts go. Sizes of a varlen problem: q and k are the longest lengths."""
+    """The part of a problem line that these scripts use. For varlen, q and k are the maximum lengths."""
 
     dtype: str
     out: str
@@ -130,8 +130,8 @@ class Problem:
     mask: Optional[str] = None  # axes
     sinks: bool = False
     varlen: Optional[tuple[tuple[int, int], ...]] = None  # (queries, keys) of each sequence
-    scales: str = ""  # of all that is stored in e4m3: "tensor" or "head"
-    kv: str = ""  # the dtype of k and v where it is not q's
+    scales: str = ""  # of all tensors stored in e4m3: "tensor" or "head"
+    kv: str = ""  # the dtype of k and v if it differs from q's
 
     @property
     def stored(self) -> tuple[str, str, str]:
@@ -167,7 +167,7 @@ class Problem:
         return self.varlen or ((self.q, self.k),) * self.b
 
     def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        """Of q, k and v: [batch, heads, seqlen, dim], packed [total, heads, dim]."""
+        """The shapes of q, k and v: [batch, heads, seqlen, dim], packed [total, heads, dim]."""
         if self.varlen is None:
             return (
                 (self.b, self.h, self.q, self.d),
@@ -183,13 +183,13 @@ class Problem:
         return tuple(sizes[letter] for letter in text.split(","))
 
     def band(self, queries: int, keys: int) -> tuple[int, Optional[int], Optional[int]]:
-        """(off, left, right) of a sequence: query i sees i + off - left <= j <= i + off + right, None where open."""
+        """(off, left, right) of a sequence: query i sees i + off - left <= j <= i + off + right. None: no limit."""
         off = 0 if self.causal == "top_left" else keys - queries
         left, right = (None if bound < 0 else bound for bound in self.window or (-1, -1))
         return off, left, 0 if self.causal else right
 
     def pairs(self) -> int:
-        """(query, key) pairs of one head that causal and window leave, all sequences together."""
+        """(query, key) pairs of one head that are visible by causal and window, over all sequences."""
         total = 0
         for queries, keys in self.sequences:
             off, left, right = self.band(queries, keys)
@@ -203,11 +203,11 @@ class Problem:
         return total
 
     def flops(self, kept: float = 1.0) -> float:
-        """Operations of the visible pairs: two products. `kept`: the share of them that a mask leaves."""
+        """Operations of the visible pairs: two products. `kept`: the fraction that a mask keeps."""
         return 2.0 * (self.d + self.dv) * self.h * self.pairs() * kept
 
     def bytes_moved(self) -> float:
-        """Every tensor read or written once."""
+        """Bytes of all tensors, each read or written once."""
         total_q, total_k = (sum(lengths) for lengths in zip(*self.sequences))
         size = BYTES[self.dtype] * total_q * self.h * self.d
         size += BYTES[self.kv or self.dtype] * total_k * self.hk * (self.d + self.dv)
@@ -220,26 +220,28 @@ class Problem:
 
 
 def parse(line: str) -> Problem:
-    """The problem of a line, as rapt reads it. ValueError names a word that is wrong, or unknown to these scripts."""
+    """The problem of a line, parsed by rapt. ValueError has the word that is wrong or that these scripts do not
+    support.
+    """
     found = _core.parse_problem(line)
     canonical, stored, scales = found.pop("line"), found.pop("dtypes"), found.pop("scales")
     if not {*stored} <= {*DTYPES} or stored[1] not in ("e4m3", stored[0]) or scales[1] not in ("", "tensor", "head"):
         raise ValueError(
-            f"'{line}': not known to the peer benchmark: of FP8 it has e4m3, of q, k and v or of k and v alone, and "
-            "scales by tensor and head (bench/suites.py)"
+            f"'{line}': not supported by the peer benchmark: FP8 must be e4m3, for q, k and v or only for k and v, "
+            "with scales by tensor or head (bench/suites.py)"
         )
     problem = Problem(dtype=stored[0], kv="" if stored[1] == stored[0] else stored[1], scales=scales[1], **found)
     kept = _core.parse_problem(problem.line)["line"]
-    if kept != canonical:  # some of it has no place in a Problem of these scripts
+    if kept != canonical:  # these scripts' Problem cannot hold all of the line
         lost = [word for word in canonical.split() if word not in kept.split()]
-        raise ValueError(f"'{line}': {' '.join(lost)}: not known to the peer benchmark (bench/suites.py)")
+        raise ValueError(f"'{line}': {' '.join(lost)}: not supported by the peer benchmark (bench/suites.py)")
     if problem.mask and (problem.causal or problem.window):
         raise ValueError(f"'{line}': mask= with causal or window=: these scripts could not count the visible pairs")
     return problem
 
 
 def suite(name: str, dtype: str) -> dict[str, Problem]:
-    """The suite with its problems in `dtype`, where a line does not say its own."""
+    """The suite with its problems in `dtype`, if a line has no dtype of its own."""
     problems = {}
     for problem_name, line in SUITES[name].items():
         own = line.split()[0] in DTYPES or line.startswith("q=")

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Tables of the peer benchmark, from rows alone: the block that peers.py prints for each problem, and Markdown.
+"""Tables of the peer benchmark, from result rows: the block that peers.py prints for each problem, and Markdown.
 
     python3 bench/table.py FILE.jsonl [--markdown] [--timer graph|host]
 
---markdown prints one line a problem: microseconds of every arm, and the best peer's time over rapt's.
+--markdown prints a line for each problem: microseconds of every implementation, and the best peer's time / rapt's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MINE = "rapt"
 
 
 def by_problem(found: Iterable[dict]) -> dict[tuple, list[dict]]:
-    """Rows of each (problem, threads, l2), in order of appearance. f16 as the peer of bf16 stands with it."""
+    """Rows of each (problem, threads, l2), in order of appearance. f16 as a peer of bf16 is in the same group."""
     groups: dict[tuple, list[dict]] = {}
     for one in found:
         groups.setdefault((one.get("name") or one["problem"], one["threads"], one["l2"]), []).append(one)
@@ -26,12 +26,12 @@ def by_problem(found: Iterable[dict]) -> dict[tuple, list[dict]]:
 
 
 def compared(one: dict) -> bool:
-    """Whether a row's time may stand beside rapt's without a remark."""
+    """Whether a row's time can be compared with rapt's without a remark."""
     return one.get("within_bound", True)
 
 
 def block(found: list[dict], absent: list[dict]) -> list[str]:
-    """Lines for one problem: every arm's device time beside its eager times, then the arms that have none."""
+    """Lines for one problem: device and eager times of each implementation, then the implementations without a time."""
     device = [one for one in found if one["timer"] == found[0]["timer"]]
     eager = {one["arm"]: one for one in found if one["timer"] == "host"}
     scale, unit = (1.0, "GFLOP/s") if found[0]["threads"] else (1e-3, "TFLOP/s")
@@ -50,22 +50,22 @@ def block(found: list[dict], absent: list[dict]) -> list[str]:
             f"  {one['arm']:<16}{one['median']:>10.2f} {spread:>23}{one['gflops'] * scale:>9.4g}"
             f"{one['gbytes']:>7.0f}{roof:>6}"
             f"{ratio:>24}{host:>9}{wall:>9}  {one['err']['max_abs']:.1e}  {one['err']['rel_rms']:.1e}"
-            + ("" if compared(one) else "  lossy: beyond the bound of 16-bit kernels")
+            + ("" if compared(one) else "  lossy: outside the bound of 16-bit kernels")
         )
     width = max([16] + [len(other["arm"]) + 1 for other in absent])
     return lines + [f"  {other['arm']:<{width}}{other['why']}" for other in absent]
 
 
 def markdown(found: list[dict], timer: str) -> list[str]:
-    """A table of medians. Lossy arms are in parentheses and never the best peer."""
+    """A table of medians. Lossy implementations are in parentheses and never the best peer."""
     chosen = [one for one in found if one["timer"] == timer]
-    arms = sorted({one["arm"] for one in chosen}, key=lambda arm: (arm != MINE, arm))
-    lines = ["| name | problem | " + " | ".join(arms) + " | best peer / rapt |", "|---" * (len(arms) + 3) + "|"]
+    impls = sorted({one["arm"] for one in chosen}, key=lambda impl: (impl != MINE, impl))
+    lines = ["| name | problem | " + " | ".join(impls) + " | best peer / rapt |", "|---" * (len(impls) + 3) + "|"]
     for (name, threads, l2), group in by_problem(chosen).items():
         times = {one["arm"]: one for one in group}
-        cells = [_cell(times.get(arm)) for arm in arms]
-        peers = {arm: one for arm, one in times.items() if not arm.startswith(MINE) and compared(one)}
-        best = min(peers, key=lambda arm: peers[arm]["median"], default=None)
+        cells = [_cell(times.get(impl)) for impl in impls]
+        peers = {impl: one for impl, one in times.items() if not impl.startswith(MINE) and compared(one)}
+        best = min(peers, key=lambda impl: peers[impl]["median"], default=None)
         verdict = "-"
         if best and MINE in times:
             ratio = peers[best].get("vs_rapt", {}).get("median") or peers[best]["median"] / times[MINE]["median"]
@@ -87,7 +87,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file")
     parser.add_argument("--markdown", action="store_true")
-    parser.add_argument("--timer", choices=["graph", "host"], help="default: graph where the file has it")
+    parser.add_argument("--timer", choices=["graph", "host"], help="default: graph if the file has it")
     options = parser.parse_args()
     try:
         found = results.read(options.file)

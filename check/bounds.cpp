@@ -36,19 +36,19 @@ void Condition::add(const Reference& ref) {
 
 namespace {
 
-// What rounding weights to E4M3 does to outputs if it happens at random places, as it does where the logits of a row
-// differ by 1 and more.
-// A weight m * 2^e, 1 <= m < 2, moves by at most 2^-4 / m of itself, uniformly: for a logarithmically uniform m its rms
-// is sqrt(0.541 / 3) * 2^-4 = 2.65e-2 of the weight, a second term leaves as much of the rest. Below 2^-14 numbers are
-// 2^-17 apart (in units of 1/256 they are 2^-9): at most 2^-18, rms 2^-18 / sqrt(3), or all of a smaller weight.
+// The effect of rounding weights to E4M3 on outputs if roundings are random. They are if the logits of a row differ by
+// 1 and more. A weight m * 2^e, 1 <= m < 2, moves by at most 2^-4 / m of itself, uniformly. For a logarithmically
+// uniform m the rms is sqrt(0.541 / 3) * 2^-4 = 2.65e-2 of the weight; with a second term, the same of the rest. Below
+// 2^-14 numbers are 2^-17 apart (2^-9 in units of 1/256): the error is at most 2^-18 with rms 2^-18 / sqrt(3), or all
+// of a smaller weight.
 struct WeightRounding {
   double relative_rms, relative_worst, spread;  // spread: variance of the squared error over its squared mean
 };
 constexpr WeightRounding one_term{2.65e-2, 0x1p-4, 1.1}, two_terms{2.65e-2 * 2.65e-2, 0x1p-8, 3.3};
 
-// At random places errors of single keys add as squares: outputs stay within four of the largest standard deviation,
-// and the pooled square within four of its own. Other fills have rows of equal or of a few distinct weights, whose
-// errors may agree: there every weight may err by its most in the same direction.
+// With random roundings the errors of single keys add as squares: outputs stay within four of the largest standard
+// deviation, and the pooled square within four of its own. Other fills have rows of equal or of a few distinct weights,
+// whose errors may agree: there every weight may have its maximum error in the same direction.
 Bounds rounding_of(const Problem& p, Fill fill, const Condition& c) {
   const WeightRounding& e = p.pv == PvMode::fp8 ? one_term : two_terms;
   const auto variance = [&](double square, double floor) {
@@ -83,18 +83,19 @@ Bounds without_requirements(const Problem& p, Fill fill, const Errors& plain, co
   if (p.pv == PvMode::fp8 || p.pv == PvMode::fp8x2) return fp8_bounds(p, fill, plain, condition);
   const DType out = p.partial ? DType::f32 : p.out;
   const double u = std::max(unit_roundoff(out), unit_roundoff(probability_format(p, fp8_weights)));
-  // acc=f16: scores and the output of a tile of keys carry a few roundings to f16 each, whatever their number.
+  // acc=f16: scores and the output of a tile of keys have a few roundings to f16 each, independent of the number of
+  // tiles.
   if (p.acc == AccMode::f16) return {2 * plain.max_abs + 8 * u * plain.max_reference, 1.1 * plain.rel_rms + 4 * u};
   if (u > u32) return {2 * plain.max_abs + u * plain.max_reference, 1.1 * plain.rel_rms + u / 4};
   const double max_abs = 2 * plain.max_abs + 2 * u32 * condition.largest_slack;
   if ((fill == Fill::normal || fill == Fill::outlier) && p.seqlen_k <= 4096 && condition.ordinary_logits)
     return {max_abs, 1e-6};
-  // Outputs that are all 0 have no relative error: then max_abs alone judges.
+  // Outputs that are all 0 have no relative error; then only max_abs counts.
   if (condition.output_square == 0) return {max_abs, INFINITY};
   return {max_abs, 2 * plain.rel_rms + 4 * u32 * std::sqrt(condition.weighted_square / condition.output_square)};
 }
 
-// The four shapes of the first experiments, with nothing but q, k and v.
+// The four shapes of the first experiments, with only q, k and v.
 bool is_seed_shape(const Problem& p) {
   Problem bare;
   bare.q = p.q, bare.k = p.k, bare.v = p.v, bare.out = p.out;

@@ -10,20 +10,20 @@
 
 namespace rapt::check {
 
-// A line of a case file: `problem words [; fills=normal,huge | unpacked]`, `#` begins a comment. Without fills: normal.
+// A line of a case file: `problem words [; fills=normal,huge | unpacked]`. `#` starts a comment. Default fill: normal.
 struct Case {
-  std::string line;  // the problem line alone
+  std::string line;  // the problem line only
   std::vector<Fill> fills;
-  bool packed = true;  // false: `rapt pack` compiles and judges its kernels, and leaves them out of the pack
+  bool packed = true;  // false: `rapt pack` compiles and checks its kernels, but does not put them into the pack
   std::string file;
-  int64_t number = 0;         // of the line in the file, from 1
+  int64_t number = 0;         // line number in the file, from 1
   std::string where() const;  // "check/cases/smoke.txt:12"
-  Problem problem() const;    // parsed; an Error names where()
+  Problem problem() const;    // parsed; an Error contains where()
 };
 
-// Whether `name` is that of a set ("smoke") rather than a path, which has a dot or a slash.
+// True if `name` is the name of a set ("smoke") and not a path; a path has a dot or a slash.
 bool is_case_set(const std::string& name);
-// The cases of a text that is called `path` in errors.
+// The cases of a text. Errors call it `path`.
 std::vector<Case> read_cases(std::istream& file, const std::string& path);
 // name: a set ("smoke", looked up in `directory` as smoke.txt) or a path to a file. Errors name file and line.
 std::vector<Case> load_cases(const std::string& name, const std::string& directory = "check/cases");

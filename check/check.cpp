@@ -1,4 +1,4 @@
-// One check: samples are added until enough outputs are pooled, then errors meet their bounds.
+// One check: adds samples until there are enough outputs, then compares the errors with their bounds.
 #include "check.h"
 
 #include <algorithm>
@@ -13,32 +13,32 @@
 namespace rapt::check {
 namespace {
 
-// lse is always asked for: it shows errors of the scores that the weighted sum hides.
+// Always asks for lse: it shows errors of the scores that the weighted sum hides.
 Problem with_lse(const Problem& problem) {
   Problem p = problem;
   p.lse = true;
   return p;
 }
 
-// What the outputs of one sample are compared to.
-struct Yardstick {
+// The reference values of one sample.
+struct ReferenceValues {
   Reference reference;
   Outputs plain;
 };
 
-Yardstick yardstick(const Problem& p, const Reading& reading, int64_t row_step, DType fp8_weights) {
+ReferenceValues reference_values(const Problem& p, const Reading& reading, int64_t row_step, DType fp8_weights) {
   const Stage stage("the reference");
-  Yardstick made{forward(reading, {.row_step = row_step}), make_outputs(p)};
+  ReferenceValues made{forward(reading, {.row_step = row_step}), make_outputs(p)};
   plain(reading, probability_format(p, fp8_weights), made.plain, row_step);
   return made;
 }
 
-// A kernel's results so far, and what conditions them.
+// The results of a kernel so far, and their condition numbers.
 struct Trial {
   Result result;
   Condition condition;
 
-  void add(const Problem& p, const Outputs& outputs, const Yardstick& by) {
+  void add(const Problem& p, const Outputs& outputs, const ReferenceValues& by) {
     result.out.add(compare_out(p, outputs.out, by.reference));
     if (outputs.lse.present()) {
       result.lse.add(compare_lse(p, outputs.lse, by.reference));
@@ -64,7 +64,7 @@ struct Trial {
   }
 };
 
-// One sample for each kernel that needs more of them.
+// Adds one sample for each kernel that needs more.
 void add_sample(const Problem& p, Fill fill, uint64_t seed, const std::vector<Kernel>& kernels,
                 std::vector<Trial>& trials) {
   std::optional<Stage> stage(std::in_place, "making inputs");
@@ -87,7 +87,7 @@ void add_sample(const Problem& p, Fill fill, uint64_t seed, const std::vector<Ke
   const Reading reading(p, inputs);
   if (const std::string sentence = beyond_f32(reading); !sentence.empty()) unsupported(sentence);
   stage.reset();
-  const Yardstick by = yardstick(p, reading, 1, kernels[0].fp8_weights);
+  const ReferenceValues by = reference_values(p, reading, 1, kernels[0].fp8_weights);
   for (const size_t n : ran) trials[n].add(p, outputs[n], by);
 }
 
@@ -105,7 +105,7 @@ std::string structural_fault(const Problem& p, const char* name, const Errors& e
 std::string fault(const Problem& p, const Result& r) {
   if (std::string s = structural_fault(p, "out", r.out, std::max<int64_t>(1, p.head_dim_v)); !s.empty()) return s;
   if (std::string s = structural_fault(p, "lse", r.lse, 1); !s.empty()) return s;
-  // Negated comparisons, so that a NaN fails.
+  // Negated comparisons, so a NaN fails.
   if (!(r.out.max_abs <= r.bounds.max_abs))
     return concat("out: max_abs = ", r.out.max_abs, " at ", describe_element(p, r.out.worst, p.head_dim_v), " (",
                   r.out.worst_got, " instead of ", r.out.worst_want, "): at most ", r.bounds.max_abs);
@@ -134,7 +134,7 @@ std::vector<Result> check_problem(const Problem& problem, Fill fill, uint64_t se
   const auto unfinished = [&] { return std::any_of(trials.begin(), trials.end(), std::mem_fn(&Trial::needs_more)); };
   try {
     for (uint64_t sample = 0; unfinished(); ++sample) add_sample(p, fill, seed + sample, kernels, trials);
-  } catch (const Error& error) {  // of the inputs, which all kernels share
+  } catch (const Error& error) {  // caused by the inputs, which all kernels share
     for (Trial& trial : trials)
       if (trial.needs_more()) trial.refuse(error);
   }
@@ -162,8 +162,8 @@ Result judge(const Problem& p, std::optional<Fill> fill, const Inputs& inputs, c
   result.message = beyond_f32(reading, row_step);
   result.refused = !result.message.empty();
   if (result.refused) return result;
-  trial.add(p, outputs, yardstick(p, reading, row_step, fp8_weights));
-  // Not normal or outlier: the bounds that hold for any numbers.
+  trial.add(p, outputs, reference_values(p, reading, row_step, fp8_weights));
+  // A fill other than normal and outlier: the bounds that hold for all numbers.
   result.bounds = output_bounds(p, fill.value_or(Fill::huge), result.plain, trial.condition, fp8_weights);
   if (result.out.count < pooled_outputs) result.bounds.rel_rms = INFINITY;
   result.message = fault(p, result);

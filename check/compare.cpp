@@ -1,4 +1,4 @@
-// Walks the rows of a reference beside an output tensor and adds up errors.
+// Compares the rows of a reference with an output tensor and sums the errors.
 #include "compare.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 int64_t rows_per_head(const Problem& p) { return std::max<int64_t>(1, p.varlen ? p.total_q : p.seqlen_q); }
 
-// Offset of row's first element in out (dim = head_dim_v) or in lse (dim = 1).
+// Offset of the row's first element in out (dim = head_dim_v) or in lse (dim = 1).
 int64_t row_offset(const Problem& p, const HostTensor& tensor, int64_t row, bool is_lse) {
   const std::vector<int64_t> at = row_coordinates(p, row);
   const auto& st = tensor.strides;
@@ -57,7 +57,7 @@ void add_element(Errors& e, int64_t element, double got, double want, bool exact
 
 void finish(Errors& e) {
   e.mean_abs = e.count ? e.sum_abs / static_cast<double>(e.count) : 0.0;
-  // A reference of zeros: any error at all is infinitely large beside it.
+  // For a reference of zeros any error is infinitely large.
   if (e.sum_square == 0)
     e.rel_rms = 0;
   else

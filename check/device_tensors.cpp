@@ -1,5 +1,5 @@
-// DeviceCall: where each tensor lies in device memory, and what must still be there after a call.
-// Called by library.cpp, the lab and tests/gpu; every copy is synchronous.
+// DeviceCall: places each tensor in device memory, and checks after a call which memory changed.
+// Called by library.cpp, the lab and tests/gpu. Every copy is synchronous.
 #include "device_tensors.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr unsigned char guard_byte = 0xff;
 constexpr size_t alignment = 64;
-constexpr size_t chunk_bytes = size_t{16} << 20;  // compared at a time
+constexpr size_t chunk_bytes = size_t{16} << 20;  // compared in chunks of this size
 
 }  // namespace
 

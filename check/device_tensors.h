@@ -1,5 +1,5 @@
-// DeviceCall: all tensors of one call in the memory of a GPU, with guards around each, and the rapt_sdpa_args over
-// them. Used by library.cpp, the lab and tests/gpu. It is this code that copies, never the library.
+// DeviceCall: all tensors of one call in GPU memory, with guard bytes around each, and their rapt_sdpa_args. Used by
+// library.cpp, the lab and tests/gpu. All copies are made here, never by the library.
 #pragma once
 
 #include <deque>
@@ -12,12 +12,12 @@ namespace rapt::check {
 
 class DeviceCall {
  public:
-  // Bytes on each side of a tensor. They are 0xff, a NaN in every float format and -1 in whole numbers, so that what is
-  // read beyond a tensor shows in the result. 0: none, so that a memory checker sees where each allocation ends.
+  // Guard bytes on each side of a tensor. They are 0xff: NaN in every float format and -1 in integers, so a read
+  // outside a tensor shows in the result. 0: none, so a memory checker sees the end of each allocation.
   static constexpr size_t usual_guard_bytes = 4096;
 
-  // Allocates and uploads, the gaps of strides and the poison of outputs (of make_outputs) included; addresses keep the
-  // host's alignment up to 64 bytes. Made, used and destroyed in a ContextScope of the GPU; the host tensors must
+  // Allocates and uploads, including the gaps of strides and the poison of outputs (of make_outputs). Addresses keep
+  // the host's alignment up to 64 bytes. Create, use and destroy it in a ContextScope of the GPU. The host tensors must
   // outlive it.
   DeviceCall(int device_index, const Problem& problem, const Inputs& inputs, const Outputs& outputs,
              size_t guard_bytes = usual_guard_bytes);
@@ -27,11 +27,11 @@ class DeviceCall {
   rapt_sdpa_args& args() { return call_->args; }
   const rapt_sdpa_args& args() const { return call_->args; }
 
-  // The host's present contents, those of the outputs included.
+  // Uploads the current host contents, including the outputs.
   void upload();
-  // Throws Error{internal} naming the tensor where an input, or a guard of any tensor, is no longer what it was.
+  // Throws Error{internal} with the tensor's name if an input or a guard of any tensor changed.
   void require_untouched() const;
-  // Results into the host's outputs, the gaps of their strides included.
+  // Copies the results to the host's outputs, including the gaps of their strides.
   void download() const;
 
  private:
@@ -43,7 +43,7 @@ class DeviceCall {
 
     bool is_output() const;
     std::byte* host_begin() const;
-    // Whether `count` bytes from `offset` on are those at `expected`, or guards where that is null.
+    // True if `count` bytes from `offset` equal those at `expected`, or guards if that is null.
     bool holds(size_t offset, const std::byte* expected, size_t count) const;
   };
   Address place(const char* name, const HostTensor& tensor);

@@ -1,5 +1,5 @@
-// Fills: a counter-based generator, one value function per tensor, quantisation with matching scales, then the
-// special slots (masked rows, NaN). Uses the oracle's reading only to find what no query sees.
+// Fills: a counter-based generator, one value function for each tensor, quantisation with its scales, then special rows
+// (masked rows, NaN). Uses the oracle's reading only to find keys that no query sees.
 #include "fill.h"
 
 #include <algorithm>
@@ -30,7 +30,7 @@ uint64_t splitmix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// ln and cos(2 pi t) from + - * / alone, since a C library's last bit differs between machines.
+// ln and cos(2 pi t) from + - * / only, because the last bit of C libraries differs between machines.
 double portable_ln(double x) {
   int exponent = 0;
   double m = std::frexp(x, &exponent);  // exact
@@ -52,7 +52,7 @@ double portable_cos_turns(double t) {
   return flip ? -sum : sum;
 }
 
-// Streams: which tensor a number is for.
+// Streams: the tensor that a number is for.
 enum Stream : uint64_t {
   q_values = 1,
   k_values,
@@ -72,7 +72,7 @@ double uniform(uint64_t seed, uint64_t stream, uint64_t counter) {
   return static_cast<double>(bits >> 11) * 0x1p-53;
 }
 
-// Box-Muller. The last bits are cut so that a fused multiply-add somewhere cannot show.
+// Box-Muller. The last bits are cut off, so a fused multiply-add cannot change the result.
 double normal(uint64_t seed, uint64_t stream, uint64_t counter) {
   const double radius = std::sqrt(-2 * portable_ln(1 - uniform(seed, stream, 2 * counter)));
   const double x = radius * portable_cos_turns(uniform(seed, stream, 2 * counter + 1));
@@ -154,7 +154,7 @@ bool overlaps(const HostTensor& tensor) {
   return false;
 }
 
-// Position of each packed row within its sequence; rows outside all sequences count on from 0.
+// Position of each packed row within its sequence. Rows outside all sequences are numbered from 0.
 std::vector<int64_t> packed_positions(const std::vector<int32_t>& lengths, int64_t total) {
   std::vector<int64_t> positions;
   for (const int32_t length : lengths)
@@ -170,7 +170,7 @@ std::vector<int64_t> packed_sequences(const std::vector<int32_t>& lengths, int64
   return sequences;
 }
 
-// A tensor of [batch, heads, seqlen, dim] or packed [total, heads, dim] being made.
+// The shape of the tensor to fill: [batch, heads, seqlen, dim] or packed [total, heads, dim].
 struct Shape {
   DType dtype;
   ScaleKind kind;
@@ -204,14 +204,14 @@ int64_t scale_index(const Shape& t, int64_t b, int64_t h, int64_t s, int64_t row
   return (b * t.heads + h) * ((t.seqlen + block - 1) / block) + s / block;
 }
 
-// s: position within the sequence; b: the sequence, -1 for rows outside all; scale: of scale_index, -1 for none.
+// s: position within the sequence; b: the sequence, -1 for rows outside all; scale: from scale_index, -1 for none.
 struct Element {
   int64_t index = 0;     // in the tensor's memory
   uint64_t counter = 0;  // logical
   int64_t b = 0, h = 0, s = 0, d = 0, scale = -1;
 };
 
-template <class Body>  // not a std::function: that call would be half of the time
+template <class Body>  // not a std::function, whose call would take half of the time
 void for_each_element(const Shape& t, const HostTensor& tensor, const Body& body) {
   const std::vector<int64_t> position = t.packed ? packed_positions(t.lengths, t.total) : std::vector<int64_t>{};
   const std::vector<int64_t> sequence = t.packed ? packed_sequences(t.lengths, t.total) : std::vector<int64_t>{};
@@ -230,8 +230,8 @@ void for_each_element(const Shape& t, const HostTensor& tensor, const Body& body
         }
 }
 
-// Each scale is its group's largest magnitude over the format's largest number (16 and 32 bit formats need none: theirs
-// vary between 1/2 and 2), so that stored * scale is the value.
+// Each scale is its group's largest magnitude divided by the format's largest number, so stored * scale is the value.
+// 16- and 32-bit formats need no scales; their scales vary between 1/2 and 2.
 HostTensor make_scales(const Shape& t, const Maker& maker, bool rank0, const HostTensor& tensor,
                        const std::vector<double>& values) {
   HostTensor scales = make_tensor(DType::f32, scale_shape(t, rank0));
@@ -247,7 +247,7 @@ HostTensor make_scales(const Shape& t, const Maker& maker, bool rank0, const Hos
   return scales;
 }
 
-// Each channel's mean over its sequence, as f32 holds it; taken from the values.
+// The mean of each channel over its sequence, rounded to f32. It is subtracted from the values.
 HostTensor subtract_means(const Shape& t, const HostTensor& tensor, std::vector<double>& values) {
   HostTensor mean = make_tensor(DType::f32, {t.batch, t.heads, t.dim});
   std::vector<double> sum(static_cast<size_t>(mean.size()), 0.0), count = sum;
@@ -265,10 +265,10 @@ HostTensor subtract_means(const Shape& t, const HostTensor& tensor, std::vector<
   return mean;
 }
 
-// What becomes of values before they are stored.
+// The transformations of values before they are stored.
 struct Preparation {
   bool rotated = false;
-  HostTensor* mean = nullptr;  // where the means go that are subtracted; null: none are
+  HostTensor* mean = nullptr;  // receives the subtracted means; null: no means are subtracted
 };
 
 void fill_values(const Shape& t, const Maker& maker, bool rank0_scale, const Preparation& preparation,
@@ -315,12 +315,12 @@ HostTensor make_starts(const std::vector<int64_t>& starts) {
 void Maker::lengths(Inputs& in) const {
   const auto used = [&](const char* name, const std::vector<int32_t>& lengths) {
     if (std::ssize(lengths) != p.batch)
-      invalid(name, ": the problem names no lengths per sequence, which a fill needs");
+      invalid(name, ": a fill needs the length of each sequence, but the problem has none");
     return make_lengths(lengths, false);
   };
   if (p.varlen) {
     if (std::ssize(p.lengths_q) != p.batch || std::ssize(p.lengths_k) != p.batch)
-      invalid("varlen: the problem names no lengths per sequence, which a fill needs");
+      invalid("varlen: a fill needs the length of each sequence, but the problem has none");
     in.cu_seqlens_q = make_lengths(p.lengths_q, true);
     in.cu_seqlens_k = make_lengths(p.lengths_k, true);
   }
@@ -337,7 +337,7 @@ std::vector<int64_t> broadcast_shape(const Problem& p, const Broadcast& b) {
   return shape;
 }
 
-// Contiguous tensors, so that an element's logical index is its counter.
+// Contiguous tensors, so the logical index of an element is its counter.
 void Maker::masks(Inputs& in) const {
   if (p.bias.present()) {
     in.bias = make_tensor(p.bias.dtype, broadcast_shape(p, p.bias));
@@ -371,8 +371,7 @@ void Maker::masks(Inputs& in) const {
   }
 }
 
-// Every fourth row of the mask, or else of the bias, hides all of its keys (broadcast rows hide for all they stand
-// for).
+// Every fourth row of the mask, or else of the bias, masks all its keys. A broadcast row does so for all its rows.
 void Maker::hide_rows(Inputs& in) const {
   HostTensor& hider = in.mask.present() ? in.mask : in.bias;
   if (!hider.present() || hider.size() == 0) return;

@@ -1,4 +1,4 @@
-// The number formats as check/ reads them: its own decoding and rounding, by formula, independent of src/.
+// The number formats: check's own decoding and rounding, by formula, independent of src/.
 // Used by tensor.cpp, oracle, fill, plain and compare.
 #pragma once
 
@@ -8,11 +8,11 @@
 
 namespace rapt::check {
 
-// Element `index` of an array of `dtype`; integers and masks come back as their value.
+// Element `index` of an array of `dtype`. Integers and masks are returned as numbers.
 double decode_element(DType dtype, const void* data, int64_t index);
 // Stores `value` rounded to nearest even; FP8 saturates and keeps NaN, sim8 stores NaN as its code of 0.
 void encode_element(DType dtype, void* data, int64_t index, double value);
-// value as `dtype` holds it.
+// The value rounded to `dtype`.
 double round_to(DType dtype, double value);
 
 double largest_finite(DType dtype);  // 65504 for f16, 448 for e4m3 and sim8 ...

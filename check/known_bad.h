@@ -1,5 +1,5 @@
-// Small tiled kernels with one planted defect each, which every check must catch, and the same kernel with none.
-// Used by tests: they show that the cases and bounds can fail.
+// Small tiled kernels with one intentional defect each, which every check must detect, and the same kernel without a
+// defect. Used by tests: they prove that the cases and bounds can fail.
 #pragma once
 
 #include <vector>
@@ -10,23 +10,23 @@ namespace rapt::check {
 
 enum class Defect {
   none,
-  dropped_tail_tile,      // keys after the last whole tile are not visited
+  dropped_tail_tile,      // skips the keys after the last full tile
   diagonal_off_by_one,    // a causal row sees one key too many
-  mixed_rows,             // the row sum's reduction takes half of its lanes from the neighbouring row
+  mixed_rows,             // the row sum's reduction takes half of its lanes from the next row
   head_scale_as_tensor,   // every head reads the first scale
   clamped_rescale,        // the rescale exponent is clamped at -20
   floored_normaliser,     // the sum is floored at 1e-10 and the maximum starts at 0
-  unguarded_infinity,     // -inf - (-inf) where a row has seen nothing yet
+  unguarded_infinity,     // computes -inf - (-inf) if a row has seen no key yet
   saturated_p,            // P scaled by 512 saturates at 448
-  half_sums,              // sums of weights scaled by 256 are kept in f16, which ends at 65504
-  forgotten_mean,         // k_mean is left out of the scores, since a softmax does not feel it: lse does
-  softcap_after_padding,  // hidden keys are set to -inf before the soft cap, which makes them -cap
+  half_sums,              // keeps sums of weights scaled by 256 in f16, whose maximum is 65504
+  forgotten_mean,         // omits k_mean from the scores: softmax does not change, but lse does
+  softcap_after_padding,  // sets masked keys to -inf before the soft cap, which turns them into -cap
 };
 
 struct KnownBad {
   Defect defect;
   const char* name;
-  const char* line;         // a line of check/cases/smoke.txt that it fails
+  const char* line;         // a line of check/cases/smoke.txt that detects it
   Fill fill;                // with this fill
   const char* first_stage;  // the first stage that check_stages must name
 };

@@ -1,5 +1,5 @@
-// The library as check/ calls it: rapt_sdpa_args from a Problem and host tensors. The only file of check/ that needs
-// the library to link; everything else can be tried on kernels of check/ itself.
+// Calls the library for check/: rapt_sdpa_args from a Problem and host tensors. It is the only file of check/ that
+// needs the library to link; all others can be tested with kernels of check/ itself.
 #include <memory>
 
 #include "arguments/sdpa_arguments.h"
@@ -50,7 +50,7 @@ void set_options(const Problem& p, rapt_sdpa_args& args) {
   args.acc = static_cast<int32_t>(p.acc);
 }
 
-// One start for the whole call travels as a scalar (the tensor then has one element and the problem one value).
+// One start for the whole call is passed as a scalar (the tensor then has one element and the problem one value).
 void set_scalar_starts(const Problem& p, rapt_sdpa_args& args) {
   if (p.q_starts.size() == 1) {
     args.has |= RAPT_HAS_Q_START;
@@ -62,7 +62,7 @@ void set_scalar_starts(const Problem& p, rapt_sdpa_args& args) {
   }
 }
 
-// Each tensor of a problem and what it is to the library.
+// Each tensor of a problem and its field in rapt_sdpa_args.
 constexpr struct {
   const char* name;
   const rapt_tensor* rapt_sdpa_args::*argument;
@@ -97,7 +97,7 @@ SdpaCall::SdpaCall(const Problem& p, const Inputs& in, const Outputs& outputs, c
   args.out = view("out", outputs.out);
   args.lse = view("lse", outputs.lse);
   for (const auto& [name, argument, tensor] : input_tensors) args.*argument = view(name, in.*tensor);
-  if (p.partial) args.sinks = nullptr;  // a partial state excludes sinks: merge adds them once
+  if (p.partial) args.sinks = nullptr;  // a partial state excludes sinks: the merge adds them
   if (args.has & RAPT_HAS_Q_START) args.q_starts = nullptr;
   if (args.has & RAPT_HAS_K_START) args.k_starts = nullptr;
 }

@@ -1,5 +1,5 @@
 // The oracle's three plain loops (scores, softmax, weighted sum), its own reading of lengths, masks and scales, and the
-// gradients. Dull on purpose: nothing here is fast, tiled or shared with the library.
+// gradients. It is intentionally simple: not fast, not tiled, and it shares no code with the library.
 #include "oracle.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ constexpr double nan_value = std::numeric_limits<double>::quiet_NaN();
 
 int64_t integer_at(const HostTensor& tensor, int64_t i) { return static_cast<int64_t>(tensor.at({i})); }
 
-// One start for all sequences or one per sequence; the tensor, if there is one, counts.
+// One start for all sequences, or one for each. The tensor, if given, has priority.
 int64_t start_of(const HostTensor& tensor, const std::vector<int64_t>& values, int64_t b) {
   if (tensor.present()) return integer_at(tensor, tensor.size() == 1 ? 0 : b);
   if (values.empty()) return 0;
@@ -38,7 +38,7 @@ double broadcast_at(const HostTensor& tensor, const int64_t (&at)[4]) {
   return decode_element(tensor.dtype, tensor.data(), where);
 }
 
-// Where an element lies: s counts within the sequence, row in the packed tensor.
+// The position of an element: s counts within the sequence, row in the packed tensor.
 struct Place {
   int64_t b, h, s, row, d;
 };
@@ -209,7 +209,7 @@ double Reading::logit(int64_t b, int64_t h, int64_t i, int64_t j) const {
 
 namespace {
 
-// The sum of the absolute terms that make a logit: what its rounding errors are proportional to.
+// The sum of the absolute terms of a logit. The logit's rounding errors are proportional to it.
 double logit_size(const Reading& r, int64_t b, int64_t h, int64_t i, int64_t j) {
   const double *q_i = r.q_row(b, h, i), *k_j = r.k_size_row(b, r.kv_head(h), j);
   double size = 0;
@@ -222,7 +222,7 @@ struct Softmax {
   double lse() const { return max == -infinity ? -infinity : max + std::log(sum); }
 };
 
-// x[j] = -inf is a hidden key. A NaN makes the maximum, and by it everything, NaN.
+// x[j] = -inf is a masked key. A NaN makes the maximum, and so all results, NaN.
 Softmax softmax_of(const std::vector<double>& x, double sink) {
   Softmax s;
   s.max = sink;
@@ -240,7 +240,7 @@ struct Row {
 
 bool fp8_weights(const Problem& p) { return p.pv == PvMode::fp8 || p.pv == PvMode::fp8x2; }
 
-// One key's share of what FP8 weights do (Reference::square_v and so on).
+// One key's part of the effect of FP8 weights (Reference::square_v and the others).
 void add_rounding(const Row& at, double p, double row_sum, const double* v_j, int64_t dim, Reference& reference) {
   const double floor = std::min(p * row_sum, 0x1p-18) / row_sum;
   double size = 0;
@@ -372,7 +372,7 @@ Reference merge_states(const Problem& problem, const std::vector<Reference>& par
 
 namespace {
 
-// One query's share of the gradients. dx = p * (d_out . v - d_out . out), then through the cap and the scale.
+// One query's part of the gradients. dx = p * (d_out . v - d_out . out), then through the cap and the scale.
 void backward_row(const Reading& r, const Row& at, const double* d_out, Gradients& gradients) {
   const Problem& p = r.problem();
   const std::vector<double> x = row_logits(r, at, {});

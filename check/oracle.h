@@ -1,5 +1,5 @@
-// The oracle: attention in float64 with plain loops, from the decoded inputs. What it says is right.
-// Used by compare, plain, known_bad, stages, tests and lab; reads Problem's data and the tensors, no code of src/.
+// The oracle: attention in float64 with plain loops, from the decoded inputs. It defines the correct result. Used by
+// compare, plain, known_bad, stages, tests and lab. Reads Problem's data and the tensors; uses no code of src/.
 #pragma once
 
 #include <functional>
@@ -9,15 +9,15 @@
 
 namespace rapt::check {
 
-// One sequence as the tensors describe it: lengths clamped to the maxima, queries and keys to those in use.
+// One sequence as the tensors describe it: lengths limited to the maxima, queries and keys to those in use.
 struct Sequence {
   int64_t first_q = 0, first_k = 0;  // packed rows of its first query and key; 0 when dense
   int64_t seqlen_q = 0, seqlen_k = 0;
-  int64_t offset = 0;  // query i stands at key position i + offset
-  int64_t rows_q = 0;  // seqlen_q and the rows behind them that seqused_q leaves unused
+  int64_t offset = 0;  // query i is at key position i + offset
+  int64_t rows_q = 0;  // seqlen_q plus the unused rows behind it (seqused_q)
 };
 
-// A problem and its tensors, read once. Rows are numbered (b * heads + h) * seqlen + i, or packed h * total + row.
+// A problem and its tensors, decoded once. Rows are numbered (b * heads + h) * seqlen + i, or packed h * total + row.
 class Reading {
  public:
   Reading(const Problem& problem, const Inputs& inputs);
@@ -33,7 +33,7 @@ class Reading {
   int64_t row_k(int64_t b, int64_t kv_head, int64_t j) const;
   const double* q_row(int64_t b, int64_t h, int64_t i) const { return &q[row_q(b, h, i) * problem_.head_dim]; }
   const double* k_row(int64_t b, int64_t h, int64_t j) const { return &k[row_k(b, h, j) * problem_.head_dim]; }
-  // The sums of the |terms| of a key's elements: more than |k| where a mean was subtracted.
+  // The sums of |terms| of a key's elements: larger than |k| if a mean was subtracted.
   const double* k_size_row(int64_t b, int64_t h, int64_t j) const {
     return &k_size_[row_k(b, h, j) * problem_.head_dim];
   }
@@ -41,10 +41,10 @@ class Reading {
 
   bool visible(int64_t b, int64_t h, int64_t i, int64_t j) const;  // lengths, causal, window, mask
   double bias(int64_t b, int64_t h, int64_t i, int64_t j) const;   // 0 when absent
-  double alibi(int64_t b, int64_t h, int64_t i, int64_t j) const;  // what is added: -slope * |i + off - j|
+  double alibi(int64_t b, int64_t h, int64_t i, int64_t j) const;  // the added term: -slope * |i + off - j|
   bool has_sink() const { return inputs_.sinks.present() && !problem_.partial; }
   double sink(int64_t h) const { return inputs_.sinks.at({h}); }
-  // The logit after scale, cap, bias and ALiBi; -inf for a hidden key. The same, from a given dot product.
+  // The logit after scale, cap, bias and ALiBi; -inf for a masked key. The second one starts from a given dot product.
   double logit(int64_t b, int64_t h, int64_t i, int64_t j) const;
   double logit_of(double dot, int64_t b, int64_t h, int64_t i, int64_t j) const;
 
@@ -52,28 +52,28 @@ class Reading {
   void read_sequences();
   void add_k_mean();
   std::vector<double> k_size_;  // like k
-  Problem problem_;             // copies (of handles, for the tensors), so that a Reading may outlive its arguments
+  Problem problem_;             // copies (of handles, for the tensors), so a Reading may outlive its arguments
   Inputs inputs_;
 };
 
-enum class RowState : char { untouched, computed, skipped };  // in no sequence | in the reference | not asked for
+enum class RowState : char { untouched, computed, skipped };  // in no sequence | in the reference | not requested
 
-// Everything kept per row, in Reading's numbering.
+// The results for each row, in Reading's numbering.
 struct Reference {
   int64_t rows = 0, head_dim_v = 0;
   std::vector<RowState> state;
   std::vector<double> out, lse;  // [row][dim], [row]
-  // What conditions the problem, for bounds: the largest sum of |terms| of a logit within 40 of the row's maximum;
-  // sum_j p |v|; sum_j p |v - out|.
+  // Condition numbers for bounds: the largest sum of |terms| of a logit within 40 of the row's maximum; sum_j p |v|;
+  // sum_j p |v - out|.
   std::vector<double> logit_size, weighted_v, spread_v;
-  // Where the problem's pv rounds the weights to FP8, what that acts on: sum_j (p v)^2; the same of what rounding may
-  // take from a weight w = p l (l: the row sum) among the smallest numbers, min(w, 2^-18) / l; and of each row
-  // sum_j p^4 |v_j|^4; without the keys at the maximum, whose weight of 1 is exact. Empty
-  // otherwise.
+  // Condition numbers for weights rounded to FP8 (by the problem's pv): square_v = sum_j (p v)^2. floor_v = the same
+  // for the error of rounding a weight w = p l (l: the row sum) to the smallest numbers, min(w, 2^-18) / l. quartic_v =
+  // sum_j p^4 |v_j|^4 of each row. Keys at the maximum are left out, because their weight of 1 is exact. Otherwise
+  // empty.
   std::vector<double> square_v, floor_v, quartic_v;
 };
 
-// Inner values of the computation, [row][seqlen_k]: hidden keys have s = -inf and p = 0.
+// Intermediate values, [row][seqlen_k]. Masked keys have s = -inf and p = 0.
 struct Capture {
   int64_t keys = 0;
   std::vector<double> s, s_size, p;  // s_size: sum of |terms|; p: normalised weights
@@ -81,28 +81,28 @@ struct Capture {
 };
 
 struct ForwardOptions {
-  int64_t key_begin = 0, key_end = -1;  // only these keys of each sequence (-1 = to its end): a partial state
+  int64_t key_begin = 0, key_end = -1;  // only these keys of each sequence (-1 = to its end): gives a partial state
   bool sinks = true;                    // false: leave them to merge_states
-  int64_t row_step = 1;                 // compute only every n-th query of each head
+  int64_t row_step = 1;                 // compute only every row_step-th query of each head
   Capture* capture = nullptr;
 };
 
 Reference forward(const Reading& reading, const ForwardOptions& options = {});
 Reference forward(const Problem& problem, const Inputs& inputs, const ForwardOptions& options = {});
 
-// States over disjoint sets of keys to the whole; sinks (f32 [heads_q] or absent) join once.
+// Merges states over disjoint sets of keys. sinks (f32 [heads_q] or absent) are added once.
 Reference merge_states(const Problem& problem, const std::vector<Reference>& parts, const HostTensor& sinks = {});
 
-// Gradients of sum(out * d_out), by the decoded (descaled) q, k, v, in Reading's numbering.
+// Gradients of sum(out * d_out) with respect to the decoded q, k, v, in Reading's numbering.
 struct Gradients {
   std::vector<double> dq, dk, dv;
 };
 Gradients backward(const Problem& problem, const Inputs& inputs, const std::vector<double>& d_out);
 
-// For each key row of Reading: does any query see it through lengths and masks?
+// For each key row of Reading: whether some query sees it through lengths and masks.
 std::vector<char> keys_seen(const Reading& reading);
 
-// Calls body(0 .. count-1) on the machine's threads.
+// Calls body(0 .. count-1) on all threads of the machine.
 void for_each_parallel(int64_t count, const std::function<void(int64_t)>& body);
 
 }  // namespace rapt::check

@@ -1,4 +1,5 @@
-// plain attention in float, row by row. Masks and lengths come from the oracle's reading: only the arithmetic differs.
+// Plain attention in float, row by row. Masks and lengths come from the oracle's reading, so only the arithmetic
+// differs.
 #include "plain.h"
 
 #include <algorithm>
@@ -14,7 +15,7 @@ namespace {
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
-// q, k and v of a Reading in float, in its numbering of rows.
+// q, k and v of a Reading in float, with its numbering of rows.
 struct Operands {
   explicit Operands(const Reading& r) : q(in_float(r.q)), k(in_float(r.k)), v(in_float(r.v)) {}
   std::vector<float> q, k, v;

@@ -1,5 +1,5 @@
-// probe: the inner stages of a kernel that shows only O and lse, from extra calls with chosen tensors.
-// Part of stages.h; the calls keep q, k, masks and lengths, so that the same tiles run.
+// probe: computes the intermediate stages of a kernel that returns only O and lse, by extra calls with special tensors.
+// Part of stages.h. The calls keep q, k, masks and lengths, so the same tiles run.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -22,7 +22,7 @@ void for_each_query(const Reading& r, const Body& body) {
       for (int64_t i = 0; i < r.sequences[b].seqlen_q; ++i) body(b, h, i);
 }
 
-// V in f32 with a one in column j - first of key j, for the keys [first, first + head_dim_v) of every sequence.
+// V in f32 with a 1 in column j - first of key j, for the keys [first, first + head_dim_v) of every sequence.
 HostTensor one_hot(const Reading& r, int64_t first) {
   const Problem& p = r.problem();
   HostTensor v = p.varlen ? make_tensor(DType::f32, {p.total_k, p.heads_k, p.head_dim_v})
@@ -82,7 +82,7 @@ void derive_scores(const Reading& r, const HostTensor& lse, StageTrace& trace) {
   });
 }
 
-// Tensor views of part of one sequence as a dense batch of one.
+// Tensor views of a part of one sequence, as a dense batch of one.
 struct Part {
   const Problem& p;
   int64_t b, packed_first, first, count;
@@ -122,7 +122,7 @@ struct Part {
   }
 };
 
-// One sequence's rows of [batch, heads, dim].
+// The rows of one sequence of [batch, heads, dim].
 HostTensor of_sequence(const HostTensor& whole, int64_t b) {
   HostTensor part = whole;
   if (!part.present()) return part;
@@ -131,8 +131,7 @@ HostTensor of_sequence(const HostTensor& whole, int64_t b) {
   return part;
 }
 
-// A dense problem of one sequence without masks, scale 1 and f32 tensors: lse is the dot product where there is one
-// key.
+// A dense problem of one sequence without masks, with scale 1 and f32 tensors. With one key, lse is the dot product.
 Problem bare(const Problem& p, int64_t seqlen_q) {
   Problem bare;
   bare.q = bare.k = bare.v = bare.out = DType::f32;
@@ -154,7 +153,7 @@ Inputs zeros(const Problem& p) {
   return inputs;
 }
 
-// lse of every query against the unit key e_d is q[d].
+// The lse of every query against the unit key e_d is q[d].
 void probe_q(const Reading& r, int64_t b, const Inputs& inputs, const Kernel& kernel, StageTrace& trace) {
   const Problem& p = r.problem();
   const Sequence& s = r.sequences[b];
@@ -175,7 +174,7 @@ void probe_q(const Reading& r, int64_t b, const Inputs& inputs, const Kernel& ke
   }
 }
 
-// lse of the unit queries against one key is that key; a value that stands alone is the output.
+// The lse of the unit queries against one key is that key. With one key, the output is its value.
 void probe_key(const Reading& r, int64_t b, int64_t j, const Inputs& inputs, const Kernel& kernel, StageTrace& trace) {
   const Problem& p = r.problem();
   const Part part{p, b, r.sequences[b].first_k, j, 1};
@@ -208,9 +207,9 @@ void probe_key(const Reading& r, int64_t b, int64_t j, const Inputs& inputs, con
   }
 }
 
-// Does the kernel carry out what the input probes rest on: one key e_0 and the query 2 e_0 give lse = 2, out = v?
-// If not, inputs stay unobserved and a later stage names the fault.
-bool lone_key_works(const Problem& p, const Kernel& kernel) {
+// Checks the assumption of the input probes: one key e_0 and the query 2 e_0 must give lse = 2, out = v. Otherwise the
+// inputs stay unobserved, and a later stage shows the fault.
+bool single_key_works(const Problem& p, const Kernel& kernel) {
   const Problem one = bare(p, 1);
   Inputs inputs = zeros(one);
   for (int64_t h = 0; h < p.heads_q; ++h) inputs.q.set({0, h, 0, 0}, 2.0);
@@ -222,7 +221,7 @@ bool lone_key_works(const Problem& p, const Kernel& kernel) {
 }
 
 void probe_inputs(const Reading& r, const Inputs& inputs, const Kernel& kernel, StageTrace& trace) {
-  if (r.problem().heads_q == 0 || !lone_key_works(r.problem(), kernel)) return;
+  if (r.problem().heads_q == 0 || !single_key_works(r.problem(), kernel)) return;
   trace.q.assign(r.q.size(), 0.0);
   trace.k.assign(r.k.size(), 0.0);
   trace.v.assign(r.v.size(), 0.0);

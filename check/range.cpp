@@ -1,4 +1,4 @@
-// The magnitudes of range.h: sums of |terms|, since f32 may add them in any order.
+// The magnitudes of range.h: sums of |terms|, because f32 may add them in any order.
 #include "range.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace rapt::check {
 namespace {
 
-constexpr double largest = 0x1.ffffffp127;  // f32 rounds what is smaller to a finite number
+constexpr double largest = 0x1.ffffffp127;  // f32 rounds smaller numbers to a finite number
 
 bool beyond(double size) { return std::isfinite(size) && size >= largest; }
 
@@ -27,10 +27,10 @@ struct Row {
 
   std::string fault(const char* what, double size) const {
     return concat(what, " of row [b=", b, ", h=", h, ", i=", i, "] reaches ", size,
-                  ", beyond f32: not judged (docs/semantics.md, Limits)");
+                  ", outside the range of f32: not judged (docs/semantics.md, Limits)");
   }
 
-  // Of one key: the product of its terms, scaled, and the logit.
+  // For one key: the product of its terms, the scaled product, and the logit.
   std::string score(int64_t j, double* logit) const {
     const double *q = r.q_row(b, h, i), *k = r.k_row(b, r.kv_head(h), j), *k_size = r.k_size_row(b, r.kv_head(h), j);
     double dot = 0, size = 0;
@@ -73,7 +73,7 @@ struct Row {
   }
 };
 
-// body(row) until it returns a sentence, which is returned.
+// Calls body(row) until it returns a sentence, and returns that.
 template <class Body>
 std::string any_row(const Reading& r, int64_t row_step, const Body& body) {
   for (int64_t b = 0; b < r.problem().batch; ++b)
@@ -97,7 +97,7 @@ double largest_added(const Reading& r, int64_t row_step) {
   return most;
 }
 
-// Whether the largest numbers of all leave room, as they nearly always do.
+// True if even the largest numbers of all tensors are small enough, as in almost all cases.
 bool surely_within(const Reading& r, int64_t row_step) {
   const Problem& p = r.problem();
   double k_size = 0;

@@ -1,5 +1,5 @@
-// Where finite inputs lead beyond f32 on the way (docs/semantics.md, Limits): nothing is promised there, so nothing is
-// judged. Called by check.cpp and stages.cpp before any comparison, so that their verdicts agree.
+// Detects finite inputs whose intermediate results overflow f32 (docs/semantics.md, Limits). Nothing is promised for
+// them, so they are not judged. Called by check.cpp and stages.cpp before any comparison, so their verdicts agree.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace rapt::check {
 
-// A sentence with the first row, of every row_step-th query, whose scores, logits or sum of weights times |v| f32
-// cannot hold, or "". Values that are not finite in the inputs do not count.
+// A sentence with the first row (of every row_step-th query) whose scores, logits or sum of weights times |v| overflow
+// f32, or "". Non-finite input values do not count.
 std::string beyond_f32(const Reading& reading, int64_t row_step = 1);
 
 }  // namespace rapt::check

@@ -1,5 +1,5 @@
-// Walks the stages in the order of computation and stops at the first value outside its bound.
-// Bounds: the error that f32 arithmetic explains, from the sizes of the terms (see lse_bound).
+// Checks the stages in the order of computation and stops at the first value outside its bound.
+// Bounds: the error of f32 arithmetic, from the sizes of the terms (see lse_bound).
 #include "stages.h"
 
 #include <algorithm>
@@ -15,14 +15,14 @@ namespace {
 
 const double u = unit_roundoff(DType::f32);
 
-// Minus infinity must be met exactly (a hidden key); other non-finite values count as a class.
+// Minus infinity (a masked key) must match exactly. Other non-finite values only by class.
 bool leaves(double got, double want, double bound) {
   if (std::isinf(want) && want < 0) return got != want;
   if (!std::isfinite(want)) return std::isfinite(got);
   return !(std::fabs(got - want) <= bound);
 }
 
-struct Walk {
+struct StageWalk {
   const Reading& r;
   const Reference& reference;
   const Capture& oracle;
@@ -38,7 +38,7 @@ struct Walk {
     report.got = got;
     report.want = want;
     report.bound = bound;
-    report.message = concat(report.stage, " is the first stage that leaves its bound: ", report.tile,
+    report.message = concat(report.stage, " is the first stage that exceeds its bound: ", report.tile,
                             report.tile.empty() ? "" : ", ", report.index, " = ", got, " instead of ", want,
                             std::isfinite(want) ? concat(": at most ", bound, " apart") : std::string());
     return true;
@@ -51,7 +51,7 @@ struct Walk {
     return concat("[b=", b, ", h=", h, ", i=", i, ", ", last, "=", j, "]");
   }
 
-  // body(b, h, i) says whether it failed; so do all functions below.
+  // body(b, h, i) returns true on failure, like all functions below.
   template <class Body>
   bool any_query(const Body& body) const {
     for (int64_t b = 0; b < p().batch; ++b)
@@ -61,11 +61,11 @@ struct Walk {
     return false;
   }
 
-  // size(d): the sum of the |terms| that make the value.
+  // size(d): the sum of |terms| of the value.
   template <class Size>
   bool input(const char* name, const std::vector<double>& got, const std::vector<double>& want, int64_t row,
              int64_t dim, const std::string& tile, int64_t b, int64_t h, int64_t s, const Size& size) const {
-    // A unit query against a key with a NaN gives NaN whichever element it asks for.
+    // A unit query against a key with a NaN gives NaN for every element.
     const auto first = want.begin() + row * dim;
     const bool has_nan =
         trace.smallest_p > 0 && !std::all_of(first, first + dim, [](double x) { return std::isfinite(x); });
@@ -101,7 +101,7 @@ struct Walk {
   double dot_factor() const { return 4 + std::sqrt(static_cast<double>(p().head_dim)); }
   double sum_factor() const { return 8 + std::sqrt(static_cast<double>(p().seqlen_k)); }
 
-  // Through outputs a row with a NaN shows nothing but NaN; O judges it.
+  // In a row with a NaN the outputs show only NaN; stage O judges such rows.
   bool veiled(int64_t row) const { return trace.smallest_p > 0 && std::isnan(reference.lse[row]); }
 
   bool scores() const {
@@ -197,7 +197,7 @@ StageReport check_stages(const Problem& problem, Fill fill, uint64_t seed, const
   report.refused = !report.message.empty();
   if (report.refused) return report;
   const Reference reference = forward(reading, {.capture = &capture});
-  const Walk walk{reading, reference, capture, trace, report};
+  const StageWalk walk{reading, reference, capture, trace, report};
   const auto stage = [&](const char* name, bool observed, auto fails) {
     if (!report.stage.empty() || !observed) return;
     report.observed.emplace_back(name);

@@ -1,5 +1,5 @@
-// HostTensor: strided storage in host memory, the number formats by formula, and poisoned outputs.
-// Called by everything in check/ and lab/; shares no code with the library.
+// HostTensor: strided storage in host memory, the number formats by formula, and poisoned outputs. Called by all files
+// of check/ and lab/. Shares no code with the library.
 #include "tensor.h"
 
 #include <algorithm>
@@ -38,8 +38,8 @@ const Format* small_format(DType dtype) {
   }
 }
 
-// 2^n for n in [-1022, 1023], and the n of the largest 2^n <= x for normal x > 0 (less than -1022 for any other x >=
-// 0). std::ldexp and std::ilogb say the same, and most of every check would be spent in them.
+// 2^n for n in [-1022, 1023], and the n of the largest 2^n <= x for normal x > 0 (less than -1022 for all other x >=
+// 0). std::ldexp and std::ilogb do the same, but would take most of the time of every check.
 double power_of_two(int n) { return std::bit_cast<double>(static_cast<uint64_t>(1023 + n) << 52); }
 int exponent_of(double x) { return static_cast<int>(std::bit_cast<uint64_t>(x) >> 52) - 1023; }
 
@@ -75,7 +75,7 @@ unsigned encode_code(const Format& f, double value, bool saturate) {
   return sign | (field << f.mantissa_bits) | (significand & all_ones);
 }
 
-// sim8: code c stands for -448 + c * 896 / 255, written with one division so that it is exact up to its rounding.
+// sim8: code c is the number -448 + c * 896 / 255, computed with one division so that only one rounding occurs.
 double decode_sim8(unsigned code) { return (896.0 * code - 114240.0) / 255.0; }
 unsigned encode_sim8(double value) {
   if (std::isnan(value)) return 128;
@@ -236,13 +236,13 @@ View::View(const char* name, const HostTensor& tensor, const Placement& place) :
 }
 
 namespace {
-// NaNs with a payload that no arithmetic makes, so that an unwritten element is told from a computed NaN.
+// NaNs with a payload that no arithmetic produces, so an unwritten element differs from a computed NaN.
 uint32_t poison_bits(DType dtype) {
   switch (dtype) {
     case DType::f32: return 0x7fdead5au;
     case DType::f16: return 0x7e5au;
     case DType::bf16: return 0x7feau;
-    default: invalid("dtype = ", name_of(dtype), ": an output is f32, f16 or bf16");
+    default: invalid("dtype = ", name_of(dtype), ": must be f32, f16 or bf16");
   }
 }
 

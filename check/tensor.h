@@ -1,5 +1,5 @@
-// HostTensor: an owned, strided tensor in host memory, and Inputs/Outputs: all tensors that one Problem needs.
-// Made by fill.h or by the file readers, read by the oracle (float64), handed to the library as rapt_sdpa_args.
+// HostTensor: an owned, strided tensor in host memory; Inputs and Outputs: all tensors of one Problem. Created by
+// fill.h or by the file readers, read by the oracle (float64), passed to the library as rapt_sdpa_args.
 #pragma once
 
 #include <cstdint>
@@ -25,27 +25,27 @@ struct HostTensor {
   std::byte* data() const;                                 // address of element (0, ..., 0)
   int64_t index(std::initializer_list<int64_t> at) const;  // element offset of `at` from data()
 
-  // Decoded by check's own reading of the formats (not src/kernels/shared/dtype.h).
+  // Decoded by check's own code (not src/kernels/shared/dtype.h).
   double at(std::initializer_list<int64_t> at) const;
   double at(const std::vector<int64_t>& at) const;
-  void set(std::initializer_list<int64_t> at, double value);  // round to nearest even; FP8 saturates
+  void set(std::initializer_list<int64_t> at, double value);  // rounds to nearest even; FP8 saturates
 };
 
-// Contiguous (last dimension fastest), 64-byte aligned, zeroed.
+// Contiguous (last dimension fastest), 64-byte aligned, all zeros.
 HostTensor make_tensor(DType dtype, std::vector<int64_t> shape);
-// With explicit strides: storage covers every reachable element, zeroed.
+// With explicit strides. The storage covers every reachable element, all zeros.
 HostTensor make_strided(DType dtype, std::vector<int64_t> shape, std::vector<int64_t> strides);
 
-// Where a tensor's element (0, ..., 0) lies.
+// The address of a tensor's element (0, ..., 0).
 struct Address {
   void* data = nullptr;
   rapt_device device{RAPT_DEVICE_CPU, 0};
 };
-// Asked once for each present tensor of a call, by the name that rapt_sdpa_args gives it.
+// Called once for each present tensor of a call, with its name in rapt_sdpa_args.
 using Placement = std::function<Address(const char* name, const HostTensor& tensor)>;
 Address in_host_memory(const char* name, const HostTensor& tensor);
 
-// A rapt_tensor of a HostTensor's shape; valid while that lives. dtype none gives a null pointer from get().
+// A rapt_tensor for a HostTensor; valid as long as that lives. For dtype none, get() returns a null pointer.
 class View {
  public:
   View() = default;
@@ -72,11 +72,11 @@ struct Outputs {
   HostTensor out, lse;
 };
 
-// Outputs of the shapes that the problem asks for, every element poisoned with NaN, canaries around them.
+// Outputs of the problem's shapes. Every element is poisoned with NaN, with margins around them.
 Outputs make_outputs(const Problem& problem);
 
-// rapt_sdpa_args of one problem and its tensors, filled once: for calls that are repeated or timed. The tensors must
-// outlive it.
+// The rapt_sdpa_args of one problem and its tensors, filled once, for repeated or timed calls. The tensors must outlive
+// it.
 class SdpaCall {
  public:
   SdpaCall(const Problem& problem, const Inputs& inputs, const Outputs& outputs,
@@ -87,11 +87,11 @@ class SdpaCall {
   rapt_sdpa_args args{};
 
  private:
-  std::deque<View> views_;  // which args points to
+  std::deque<View> views_;  // args points to these
 };
 
-// Calls the library (C ABI, CPU device): fills rapt_sdpa_args from problem and tensors. Returns the status;
-// rapt_last_error() has the sentence. context may be NULL.
+// Fills rapt_sdpa_args from problem and tensors and calls the library (C ABI, CPU device). Returns the status;
+// rapt_last_error() has the error sentence. context may be NULL.
 rapt_status run_sdpa(const Problem& problem, const Inputs& inputs, const Outputs& outputs,
                      rapt_context* context = nullptr);
 

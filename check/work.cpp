@@ -1,4 +1,4 @@
-// The one Work of the process.
+// The only Work object of the process.
 #include "work.h"
 
 namespace rapt::check {

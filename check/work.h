@@ -1,5 +1,5 @@
-// What the slow loops of check/ are at, for whoever shows it (lab/progress.h): one stage at a time, and how many of how
-// many steps of it are done. Written by those loops; costs an addition a step.
+// The progress of the slow loops of check/, for display (lab/progress.h): the current stage, and how many of its steps
+// are done. Written by those loops; costs one addition per step.
 #pragma once
 
 #include <atomic>
@@ -8,15 +8,15 @@
 namespace rapt::check {
 
 struct Work {
-  std::atomic<const char*> stage{nullptr};   // "float64 oracle"; null = nothing that is told
-  std::atomic<int64_t> done{0}, total{0};    // total 0 = nobody knows
+  std::atomic<const char*> stage{nullptr};   // "float64 oracle"; null: no stage
+  std::atomic<int64_t> done{0}, total{0};    // total 0: unknown
   std::atomic<void (*)()> changed{nullptr};  // called when a stage begins
 };
 Work& work();
 
 inline void step_done() { work().done.fetch_add(1, std::memory_order_relaxed); }
 
-// A stage as long as it lives. One inside another stands in its place meanwhile.
+// A stage that lasts as long as this object. An inner stage replaces the outer one meanwhile.
 class Stage {
  public:
   explicit Stage(const char* name, int64_t total = 0);

@@ -1,6 +1,6 @@
-# rapt_embed(target symbol base_dir files...): carries text files inside a target.
+# rapt_embed(target symbol base_dir files...): embeds text files in a target.
 # Defines `const std::map<std::string_view, std::string_view>& symbol()` (symbol with its namespaces), which maps each
-# file's path relative to base_dir to its text. Written again when a file changes; used by RaptLibrary and RaptLab.
+# file's path relative to base_dir to its text. Regenerated if a file changes. Used by RaptLibrary and RaptLab.
 function(rapt_embed target symbol base_dir)
   string(MAKE_C_IDENTIFIER "${symbol}" name)
   set(list "${PROJECT_BINARY_DIR}/generated/${name}.list.cmake")
@@ -12,7 +12,7 @@ function(rapt_embed target symbol base_dir)
     cmake_path(RELATIVE_PATH file BASE_DIRECTORY "${base_dir}" OUTPUT_VARIABLE relative)
     list(APPEND names "${relative}")
   endforeach()
-  # The list changes, and the source with it, when a file comes or goes.
+  # The list, and with it the source, changes if a file is added or removed.
   file(CONFIGURE OUTPUT "${list}" @ONLY CONTENT
     "set(symbol [==[@symbol@]==])\nset(base_dir [==[@base_dir@]==])\nset(names [==[@names@]==])\n")
   set(script "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/embed_files.cmake")

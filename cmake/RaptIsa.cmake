@@ -1,21 +1,21 @@
-# Which instruction sets the CPU backend is built for, and the flags of each one's translation unit.
-# Included by RaptLibrary.cmake, whose rapt_objects it gives sources, flags and the definition RAPT_CPU_ISAS.
-# The flags are the least that make Highway's static target the one wanted (its hwy/detect_targets.h, 1.0.3 to 1.2.0):
-# AVX2 asks for BMI2, FMA, F16C and, through SSE4, PCLMUL and AES (no code here uses those two); AVX3 adds AVX-512
-# F, BW, DQ and VL; its code also uses CD. src/device/device.cpp must look for each of them before it picks a set.
+# Selects the instruction sets of the CPU backend, and the compiler flags of each one's translation unit. Included by
+# RaptLibrary.cmake. It adds sources, flags and the definition RAPT_CPU_ISAS to rapt_objects. The flags are the minimum
+# for which Highway selects the wanted static target (its hwy/detect_targets.h, 1.0.3 to 1.2.0): AVX2 needs BMI2, FMA,
+# F16C and, through SSE4, PCLMUL and AES (unused here); AVX3 adds AVX-512 F, BW, DQ and VL; its code also uses CD.
+# src/device/device.cpp must check for each of them before it selects a set.
 include(CheckCXXCompilerFlag)
 
 set(avx2_flags -mavx2 -mfma -mf16c -mbmi -mbmi2 -maes -mpclmul)
 set(avx512_flags ${avx2_flags} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512cd -mprefer-vector-width=512)
 set(avx512_bf16_flags ${avx512_flags} -mavx512bf16)
-set(neon_flags -march=armv8-a+crypto)  # Highway declares its NEON target with crypto; no code here uses it
+set(neon_flags -march=armv8-a+crypto)  # Highway declares its NEON target with crypto; unused here
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   # g++ 12 warns about its own avx512fintrin.h (_mm512_undefined_ps; fixed in 13).
   list(APPEND avx512_flags -Wno-maybe-uninitialized)
   list(APPEND avx512_bf16_flags -Wno-maybe-uninitialized)
 endif()
 
-# Adds src/cpu/isa_<name>.cpp with flags if the compiler knows them, and its name to rapt_isas.
+# Adds src/cpu/isa_<name>.cpp with flags if the compiler supports them, and its name to rapt_isas.
 function(rapt_isa name)
   set(source "${PROJECT_SOURCE_DIR}/src/cpu/isa_${name}.cpp")
   string(TOUPPER ${name} upper)
@@ -27,9 +27,9 @@ function(rapt_isa name)
     set(RAPT_COMPILER_HAS_${upper} ON)
   endif()
   if(RAPT_COMPILER_HAS_${upper} AND EXISTS "${source}")
-    # Always optimised, in debug trees too: an inline function left out of line here would be compiled with these flags,
-    # and the linker could hand that copy to code that runs on lesser machines (scripts/check_isa_symbols.sh).
-    # Under a sanitizer -O2, which takes clang a quarter less.
+    # Always optimised, also in debug trees: an inline function compiled out of line here would have these flags, and
+    # the linker could use that copy in code for older machines (scripts/check_isa_symbols.sh).
+    # Under a sanitizer -O2, which saves clang a quarter of the time.
     set(level -O3)
     if(CMAKE_CXX_FLAGS MATCHES "-fsanitize")
       set(level -O2)

@@ -1,5 +1,5 @@
-# check (what is right) and lab (the `rapt` program); included by CMakeLists.txt when the program or tests are wanted.
-# Both take fmt, nlohmann-json and CLI11 header-only from the system; where one is missing, lab is left out with a message.
+# check (the reference) and lab (the `rapt` program). Included by CMakeLists.txt if the program or tests are built. Both
+# use fmt, nlohmann-json and CLI11 header-only from the system. If one is missing, lab is left out with a message.
 find_package(fmt CONFIG QUIET)
 find_package(nlohmann_json CONFIG QUIET)
 find_package(CLI11 CONFIG QUIET)
@@ -16,7 +16,7 @@ else()
 endif()
 target_include_directories(rapt_check INTERFACE "${PROJECT_SOURCE_DIR}")
 
-# rapt_build_info.h: commit, dirty flag, compiler and flags. Looked at on every build, written only when it changed.
+# rapt_build_info.h: commit, dirty flag, compiler and flags. Checked in every build, written only if changed.
 string(TOUPPER "${CMAKE_BUILD_TYPE}" build_type)
 string(STRIP "${CMAKE_CXX_FLAGS} ${CMAKE_CXX_FLAGS_${build_type}}" build_flags)
 add_custom_target(rapt_build_info BYPRODUCTS "${PROJECT_BINARY_DIR}/generated/rapt_build_info.h"
@@ -52,20 +52,20 @@ elseif(lab_sources)
   target_include_directories(rapt_lab PUBLIC "${PROJECT_BINARY_DIR}/generated")
   rapt_embed(rapt_lab rapt::lab::embedded_ledger "${PROJECT_SOURCE_DIR}/src/kernels"
     "${PROJECT_SOURCE_DIR}/src/kernels/resources.json")
-  # What an installed program needs of the checkout: case sets, and the pages that `rapt help` prints.
+  # Files of the source tree that an installed program needs: case sets, and the pages for `rapt help`.
   file(GLOB case_sets CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/check/cases/*.txt")
   rapt_embed(rapt_lab rapt::lab::embedded_cases "${PROJECT_SOURCE_DIR}/check/cases" ${case_sets})
   set(help_pages problem-line semantics lab fp8 packs ladder)
   list(TRANSFORM help_pages PREPEND "${PROJECT_SOURCE_DIR}/docs/")
   list(TRANSFORM help_pages APPEND ".md")
   rapt_embed(rapt_lab rapt::lab::embedded_pages "${PROJECT_SOURCE_DIR}/docs" ${help_pages})
-  file(GLOB_RECURSE lab_device_texts CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/lab/*.cuh")
-  list(FILTER lab_device_texts EXCLUDE REGEX "/lab/emulation/")
-  rapt_embed(rapt_lab rapt::lab::device_texts "${PROJECT_SOURCE_DIR}/lab" ${lab_device_texts})
-  # What a variant is compiled with where no GPU runs it (lab/emulate.cpp).
-  file(GLOB_RECURSE emulation_texts CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/lab/emulation/*.h"
+  file(GLOB_RECURSE lab_device_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/lab/*.cuh")
+  list(FILTER lab_device_sources EXCLUDE REGEX "/lab/emulation/")
+  rapt_embed(rapt_lab rapt::lab::device_sources "${PROJECT_SOURCE_DIR}/lab" ${lab_device_sources})
+  # The files for compiling a variant for the CPU (lab/emulate.cpp).
+  file(GLOB_RECURSE emulation_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/lab/emulation/*.h"
     "${PROJECT_SOURCE_DIR}/lab/emulation/*.cuh")
-  rapt_embed(rapt_lab rapt::lab::emulation_texts "${PROJECT_SOURCE_DIR}/lab/emulation" ${emulation_texts})
+  rapt_embed(rapt_lab rapt::lab::emulation_sources "${PROJECT_SOURCE_DIR}/lab/emulation" ${emulation_sources})
   target_link_libraries(rapt_lab PUBLIC rapt_check fmt::fmt-header-only nlohmann_json::nlohmann_json CLI11::CLI11)
 endif()
 
@@ -74,7 +74,7 @@ if(RAPT_BUILD_LAB AND rapt_has_lab AND EXISTS "${PROJECT_SOURCE_DIR}/lab/main.cp
   rapt_defaults(rapt_program)
   set_target_properties(rapt_program PROPERTIES OUTPUT_NAME rapt RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}")
   target_link_libraries(rapt_program PRIVATE rapt_lab)
-  if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")  # carried to other machines: only libc and libm stay dynamic
+  if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")  # for use on other machines: only libc and libm stay dynamic
     target_link_options(rapt_program PRIVATE -static-libstdc++ -static-libgcc)
   endif()
 endif()

@@ -1,12 +1,12 @@
-# The library: one set of objects from src/, in a shared and a static library; included by CMakeLists.txt.
-# Targets: rapt::rapt (librapt.so), rapt::rapt_static (librapt.a), and rapt_core, which adds src/ to the include path
-# for check, lab and tests, the only places that may see internals.
+# The library: one set of objects from src/, in a shared and a static library. Included by CMakeLists.txt. Targets:
+# rapt::rapt (librapt.so), rapt::rapt_static (librapt.a), and rapt_core, which adds src/ to the include path for check,
+# lab and tests. Only these may use internals.
 file(GLOB_RECURSE rapt_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/*.cpp")
 list(FILTER rapt_sources EXCLUDE REGEX "/src/cpu/isa_[a-z0-9_]+\\.cpp$")
 
 add_library(rapt_objects OBJECT ${rapt_sources})
 rapt_defaults(rapt_objects)
-# ccache, for builds that compile the library more than once with the same words (.ci/run: the program, the wheel).
+# ccache, for builds that compile the library several times with the same options (.ci/run: the program, the wheel).
 set(RAPT_LIBRARY_LAUNCHER "" CACHE STRING "Compiler launcher of the library's files alone, such as ccache")
 if(RAPT_LIBRARY_LAUNCHER)
   set_target_properties(rapt_objects PROPERTIES CXX_COMPILER_LAUNCHER "${RAPT_LIBRARY_LAUNCHER}")
@@ -14,7 +14,7 @@ endif()
 target_include_directories(rapt_objects PRIVATE "${PROJECT_SOURCE_DIR}/include" "${PROJECT_SOURCE_DIR}/src")
 include(RaptIsa)
 include(RaptEmbed)
-# Device texts and the headers that host and device share: all in the folders of kernels/ but the host halves' own.
+# Device sources and the headers shared by host and device: all folders of kernels/ except the host halves' headers.
 file(GLOB_RECURSE kernel_files CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/kernels/*.cuh"
   "${PROJECT_SOURCE_DIR}/src/kernels/*.h")
 list(FILTER kernel_files EXCLUDE REGEX "/kernels/[^/]+\\.h$|_gpu\\.h$")
@@ -26,7 +26,7 @@ set_target_properties(rapt_shared PROPERTIES OUTPUT_NAME rapt EXPORT_NAME rapt L
   VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}
   LINK_DEPENDS "${PROJECT_SOURCE_DIR}/src/api/rapt.map")
 target_link_options(rapt_shared PRIVATE "LINKER:--version-script=${PROJECT_SOURCE_DIR}/src/api/rapt.map")
-if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")  # clang leaves the sanitizer's own symbols to the program
+if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")  # clang leaves the sanitizer's symbols to the program
   target_link_options(rapt_shared PRIVATE LINKER:-z,defs)
 endif()
 target_link_libraries(rapt_shared PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
@@ -36,7 +36,7 @@ add_library(rapt::rapt_static ALIAS rapt_static)
 set_target_properties(rapt_static PROPERTIES OUTPUT_NAME rapt LINKER_LANGUAGE CXX)
 target_compile_definitions(rapt_static INTERFACE RAPT_STATIC)
 target_link_libraries(rapt_static PUBLIC Threads::Threads ${CMAKE_DL_LIBS})
-# A project without C++ links with the C compiler, which does not add the C++ runtime by itself.
+# A project without C++ links with the C compiler, which does not add the C++ runtime.
 target_link_libraries(rapt_static INTERFACE "$<$<LINK_LANGUAGE:C>:stdc++;m>")
 
 foreach(library rapt_shared rapt_static)

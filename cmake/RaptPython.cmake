@@ -1,5 +1,5 @@
-# rapt._core, the compiled module of the Python package; included by CMakeLists.txt where RAPT_BUILD_PYTHON is on, as
-# `pip install .` does (pyproject.toml). Limited to the stable ABI of CPython 3.10: one module for all later versions.
+# rapt._core, the compiled module of the Python package. Included by CMakeLists.txt if RAPT_BUILD_PYTHON is on, as in
+# `pip install .` (pyproject.toml). It uses only the stable ABI of CPython 3.10: one module for all later versions.
 find_package(Python 3.10 REQUIRED COMPONENTS Interpreter Development.Module)
 
 file(GLOB python_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/python/src/*.cpp")
@@ -7,10 +7,10 @@ add_library(rapt_python MODULE ${python_sources})
 rapt_defaults(rapt_python)
 target_include_directories(rapt_python SYSTEM PRIVATE ${Python_INCLUDE_DIRS})
 target_link_libraries(rapt_python PRIVATE rapt_core)  # problem_line.cpp reads problem lines
-# Nothing but PyInit__core is exported: two copies of rapt in one process (this one, an application's) stay apart.
-# The C++ runtime comes along, so that the module loads on systems whose own is older than the compiler's.
+# Exports only PyInit__core, so two copies of rapt in one process (this one and an application's) do not mix. The C++
+# runtime is linked statically, so the module loads on systems with an older one than the compiler's.
 target_link_options(rapt_python PRIVATE LINKER:--exclude-libs,ALL LINKER:--gc-sections -static-libstdc++)
-# Beside a copy of the package's Python files, so that PYTHONPATH=<tree>/python runs what was built.
+# Beside a copy of the package's Python files, so PYTHONPATH=<tree>/python runs the built package.
 set_target_properties(rapt_python PROPERTIES PREFIX "" OUTPUT_NAME _core SUFFIX .abi3.so
   LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/python/rapt")
 add_custom_command(TARGET rapt_python POST_BUILD
@@ -18,7 +18,7 @@ add_custom_command(TARGET rapt_python POST_BUILD
   VERBATIM)
 
 install(TARGETS rapt_python DESTINATION rapt COMPONENT python)
-# A pack of compiled kernels, so that common first calls compile nothing: -DRAPT_PACK=build/rapt.pack (make pack).
+# A pack of compiled kernels, so common first calls need no compiling: -DRAPT_PACK=build/rapt.pack (make pack).
 set(RAPT_PACK "" CACHE FILEPATH "Pack of GPU kernels that the Python package carries; empty: none")
 if(RAPT_PACK)
   install(FILES "${RAPT_PACK}" DESTINATION rapt RENAME default.pack COMPONENT python)

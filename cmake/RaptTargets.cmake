@@ -1,6 +1,6 @@
-# What every target of this project is compiled with; included once by CMakeLists.txt.
-# Floating point stays IEEE everywhere: no fast-math, and no contraction behind our back (fused products are written
-# out in the kernels), since bits must not depend on which loop the optimiser happened to fuse.
+# Compiler options for every target of this project. Included once by CMakeLists.txt.
+# Floating point follows IEEE everywhere: no fast-math, and no automatic contraction (the kernels contain fused products
+# explicitly), because bits must not depend on the optimiser's choices.
 find_package(Threads REQUIRED)
 
 function(rapt_defaults target)
@@ -8,7 +8,7 @@ function(rapt_defaults target)
     CXX_STANDARD 20 CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF
     CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON POSITION_INDEPENDENT_CODE ON)
   target_compile_options(${target} PRIVATE -ffp-contract=off)
-  # A project that embeds rapt and names no build type would get it at -O0, 20 times slower.
+  # Without this, a project that embeds rapt without a build type would get -O0, 20 times slower.
   target_compile_options(${target} PRIVATE $<$<CONFIG:>:-O3>)
   if(PROJECT_IS_TOP_LEVEL)
     target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion)
@@ -22,8 +22,8 @@ function(rapt_defaults target)
   endif()
 endfunction()
 
-# For command lines, reports and tests: nothing in them is slow, and -O3 would double their build time. Under a sanitizer
-# what -O1 does to the checks in them takes clang several times as long as the rest, so there they are not optimised.
+# For command lines, reports and tests: they need no speed, and -O3 would double their build time. Under a sanitizer
+# clang takes several times longer for -O1, so there they are not optimised.
 function(rapt_build_quickly target)
   if(CMAKE_CXX_FLAGS MATCHES "-fsanitize")
     target_compile_options(${target} PRIVATE -O0)
@@ -32,13 +32,13 @@ function(rapt_build_quickly target)
   endif()
 endfunction()
 
-# rapt_precompile(target headers...): parses headers of others once instead of in every file. Files still include what
-# they use. Not under ccache, which would compile every file anew rather than trust a precompiled header.
+# rapt_precompile(target headers...): parses external headers once instead of in every file. Files still include what
+# they use. Not under ccache, which would recompile every file rather than trust a precompiled header.
 function(rapt_precompile target)
   if(NOT CMAKE_CXX_COMPILER_LAUNCHER MATCHES "ccache")
     target_precompile_headers(${target} PRIVATE ${ARGN})
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-      # In a precompiled header g++ 12 warns about std::string's operator+ (char_traits.h) once more.
+      # In a precompiled header g++ 12 also warns about std::string's operator+ (char_traits.h).
       target_compile_options(${target} PRIVATE -Wno-stringop-overflow -Wno-stringop-overread)
     endif()
   endif()

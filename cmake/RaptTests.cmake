@@ -1,12 +1,12 @@
-# Tests: rapt_tests from tests/cpu and rapt_gpu_tests from tests/gpu (GoogleTest), the examples, the fuzz harnesses;
-# included by CMakeLists.txt.
-# ctest runs one process per GoogleTest suite: suites are listed when ctest starts (cmake/gtest_suites.cmake).
+# Tests: rapt_tests from tests/cpu and rapt_gpu_tests from tests/gpu (GoogleTest), the examples, the fuzz harnesses.
+# Included by CMakeLists.txt.
+# ctest runs one process for each GoogleTest suite. It lists the suites when it starts (cmake/gtest_suites.cmake).
 enable_testing()
 set(RAPT_TEST_FILES "" CACHE STRING
   "Regular expression of files in tests/cpu: build only those tests, without the program, GPU tests and examples")
 
-# rapt_test_program(name sources...): a GoogleTest program of which all but libc is linked statically, so that it can be
-# carried to another machine; ctest knows its suites.
+# rapt_test_program(name sources...): a GoogleTest program that links everything except libc statically, so it can be
+# copied to another machine. ctest knows its suites.
 function(rapt_test_program name)
   add_executable(${name} ${ARGN})
   rapt_defaults(${name})
@@ -15,7 +15,7 @@ function(rapt_test_program name)
     <string> <vector>)
   target_compile_definitions(${name} PRIVATE RAPT_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
     RAPT_BINARY_DIR="${PROJECT_BINARY_DIR}")
-  if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")  # kernels' texts run on the CPU here, and ask for unrolling as GPUs need it
+  if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")  # emulated kernels request loop unrolling for GPUs
     target_compile_options(${name} PRIVATE -Wno-pass-failed)
   endif()
   target_link_libraries(${name} PRIVATE rapt_check GTest::gtest)
@@ -39,24 +39,24 @@ if(RAPT_BUILD_TESTS)
     if(RAPT_TEST_FILES)
       list(FILTER test_sources INCLUDE REGEX "/tests/cpu/(${RAPT_TEST_FILES})\\.cpp$")
     endif()
-    # What the others call a million times comes first: of an inline function the linker keeps the first copy, and under
-    # a sanitizer this file's is optimised (rapt_build_quickly).
+    # support.cpp comes first because all tests call it often: of an inline function the linker keeps the first copy,
+    # and under a sanitizer this file's copy is optimised (rapt_build_quickly).
     rapt_test_program(rapt_tests tests/cpu/support.cpp ${test_sources} tests/gpu/allocations.cpp)
     set_source_files_properties(tests/cpu/support.cpp PROPERTIES COMPILE_OPTIONS -O1 SKIP_PRECOMPILE_HEADERS ON)
     target_link_libraries(rapt_tests PRIVATE GTest::gtest_main)
     if(NOT RAPT_TEST_FILES)
       target_link_libraries(rapt_tests PRIVATE rapt_lab)
     endif()
-    # Device texts on the CPU: stand-ins (lab/emulation) come before the instructions that they stand for.
-    file(GLOB text_tests CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/cpu/*_text_test.cpp")
-    set_source_files_properties(${text_tests} PROPERTIES INCLUDE_DIRECTORIES
+    # Emulated device sources: the stand-ins (lab/emulation) come before the real instructions in the include path.
+    file(GLOB emulation_tests CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/cpu/*_emulation_test.cpp")
+    set_source_files_properties(${emulation_tests} PROPERTIES INCLUDE_DIRECTORIES
         "${PROJECT_SOURCE_DIR}/lab/emulation;${PROJECT_SOURCE_DIR}/lab/ladder;${PROJECT_SOURCE_DIR}/src/kernels"
       COMPILE_OPTIONS "-fno-strict-aliasing;-Wno-unknown-pragmas;-Wno-parentheses" SKIP_PRECOMPILE_HEADERS ON)
     if(TARGET rapt_program AND NOT RAPT_TEST_FILES)
       add_dependencies(rapt_tests rapt_program)  # tests of the command line run build/rapt
     endif()
 
-    # A stand-in for the driver, with which tests start processes; its file name is the one that src/cuda opens.
+    # A stand-in for the driver, used in processes that tests start. Its file name is the one that src/cuda opens.
     add_library(fake_cuda SHARED tests/fake_cuda/fake_cuda.cpp)
     rapt_defaults(fake_cuda)
     target_include_directories(fake_cuda PRIVATE "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}/include")
@@ -64,10 +64,10 @@ if(RAPT_BUILD_TESTS)
     set_target_properties(fake_cuda PROPERTIES OUTPUT_NAME cuda SOVERSION 1
       LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/fake_cuda")
     add_dependencies(rapt_tests fake_cuda)
-    # One for NVRTC, which tests copy to where they want one to be found.
+    # A stand-in for NVRTC. Tests copy it to the places where it should be found.
     add_library(fake_nvrtc SHARED tests/fake_nvrtc/fake_nvrtc.cpp)
     rapt_defaults(fake_nvrtc)
-    # The library looks for a text in all of NVRTC's constants, between which a sanitizer would put what may not be read.
+    # The library searches NVRTC's constants. A sanitizer would put unreadable memory between them.
     if(CMAKE_CXX_FLAGS MATCHES "-fsanitize")
       target_compile_options(fake_nvrtc PRIVATE -fno-sanitize=all)
     endif()
@@ -79,14 +79,14 @@ endif()
 
 if(RAPT_BUILD_TESTS AND NOT RAPT_TEST_FILES)
   if(TARGET rapt_tests AND RAPT_BUILD_GPU_TESTS)
-    # Without a GPU every test that needs one is skipped and counted.
+    # Without a GPU, tests that need one are skipped and counted.
     file(GLOB gpu_test_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/gpu/*.cpp")
     file(GLOB gpu_test_kernels CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/gpu/*.cuh")
     rapt_test_program(rapt_gpu_tests ${gpu_test_sources} tests/cpu/support.cpp tests/cpu/two_steps.cpp)
-    rapt_embed(rapt_gpu_tests rapt::test::device_texts "${PROJECT_SOURCE_DIR}/tests/gpu" ${gpu_test_kernels})
+    rapt_embed(rapt_gpu_tests rapt::test::device_sources "${PROJECT_SOURCE_DIR}/tests/gpu" ${gpu_test_kernels})
   endif()
 
-  # Programs that were compiled against another version's header run against this library.
+  # Programs compiled with another version's header, run with this library.
   foreach(caller older_caller newer_caller)
     add_executable(abi_${caller} tests/abi/${caller}.cpp)
     rapt_defaults(abi_${caller})
@@ -98,24 +98,25 @@ if(RAPT_BUILD_TESTS AND NOT RAPT_TEST_FILES)
     add_test(NAME abi_${caller} COMMAND abi_${caller})
   endforeach()
 
-  # What a call costs the host beside a bare launch; run by hand, it needs a GPU or the tests' stand-in for the driver.
+  # The host cost of a call compared with a bare launch. Run by hand; it needs a GPU or the tests' stand-in for the
+  # driver.
   add_executable(bench_host_overhead bench/host_overhead.cpp bench/host_overhead_front.cpp)
   rapt_defaults(bench_host_overhead)
   target_link_libraries(bench_host_overhead PRIVATE rapt_core)
   set_target_properties(bench_host_overhead PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}")
 
-  # Every example is a program of its own against the shared library, and passes when it exits 0.
+  # Every example is its own program linked to the shared library. It passes if it exits with 0.
   file(GLOB example_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/examples/*.cpp" "${PROJECT_SOURCE_DIR}/examples/*.c")
   if(example_sources MATCHES "\\.c(;|$)")
     enable_language(C)
   endif()
-  find_package(CUDAToolkit QUIET)  # for attention_cuda.cpp alone, which is skipped without
+  find_package(CUDAToolkit QUIET)  # only for attention_cuda.cpp, which is skipped without it
   foreach(source ${example_sources})
     cmake_path(GET source FILENAME file)
     string(REPLACE "." "_" name "example_${file}")
     add_executable(${name} "${source}")
     set_target_properties(${name} PROPERTIES C_STANDARD 99 CXX_STANDARD 20 CXX_EXTENSIONS OFF C_EXTENSIONS OFF
-      LINKER_LANGUAGE CXX  # whose flags name the sanitizers; tests/consumer links C programs with the C compiler
+      LINKER_LANGUAGE CXX  # its flags contain the sanitizers; tests/consumer links C programs with the C compiler
       RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/examples")
     target_compile_options(${name} PRIVATE -Wall -Wextra $<$<BOOL:${RAPT_WERROR}>:-Werror>)
     target_link_libraries(${name} PRIVATE rapt::rapt m)
@@ -131,7 +132,7 @@ if(RAPT_FUZZ)
   if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
     message(FATAL_ERROR "RAPT_FUZZ: libFuzzer needs clang, CMAKE_CXX_COMPILER is ${CMAKE_CXX_COMPILER_ID}")
   endif()
-  # What reads foreign bytes tells libFuzzer where it has been; meant for a tree with the address sanitizer.
+  # Code that parses untrusted bytes reports its coverage to libFuzzer. Use a tree with the address sanitizer.
   set_source_files_properties(src/problem/parse.cpp src/problem/validate.cpp lab/file.cpp lab/npy.cpp lab/safetensors.cpp
     PROPERTIES COMPILE_OPTIONS "-fsanitize=fuzzer-no-link;-O1" SKIP_PRECOMPILE_HEADERS ON)
   file(GLOB fuzz_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/fuzz/*_fuzz.cpp")

@@ -1,10 +1,10 @@
-# Writes the C++ source that holds text files; run with cmake -P by rapt_embed (RaptEmbed.cmake).
-# Given: LIST (a file that sets symbol, base_dir and names), OUTPUT.
+# Writes the C++ source that contains text files. Run with cmake -P by rapt_embed (RaptEmbed.cmake). Given: LIST (a file
+# that sets symbol, base_dir and names), OUTPUT.
 include("${LIST}")
 string(REGEX MATCH "^(.*)::([^:]+)$" unused "${symbol}")
 set(namespace "${CMAKE_MATCH_1}")
 set(function "${CMAKE_MATCH_2}")
-set(piece_bytes 15000)  # compilers promise 64 KB for a literal, some give 16 KB
+set(piece_bytes 15000)  # compilers support literals of 64 KB, some only of 16 KB
 
 set(entries "")
 foreach(name IN LISTS names)

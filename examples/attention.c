@@ -1,7 +1,7 @@
-/* Causal grouped-query attention from C: 8 query heads share 2 key/value heads, and one call computes it.
+/* Causal grouped-query attention from C in one call: 8 query heads share 2 key and value heads.
  *
  * With an installed rapt:  cc attention.c $(pkg-config --cflags --libs rapt) -lm -o attention
- * Prints the log-sum-exp of a few rows, and exits 1 when a row does not come out as it must.
+ * Prints the log-sum-exp of a few rows. Exits with 1 if a row is wrong.
  */
 #include <math.h>
 #include <rapt/rapt.h>
@@ -10,7 +10,7 @@
 
 enum { batch = 1, heads_q = 8, heads_k = 2, seqlen = 100, head_dim = 64 };
 
-/* A tensor is a view: the caller owns the memory. strides NULL means contiguous, last dimension fastest. */
+/* A tensor is a view: the caller owns the memory. strides = NULL means contiguous, last dimension fastest. */
 static rapt_tensor view(float* data, int32_t rank, const int64_t* shape) {
   rapt_tensor tensor = {0};
   tensor.data = data;
@@ -35,15 +35,15 @@ int main(void) {
   float *q = floats(q_count), *k = floats(k_count), *v = floats(k_count), *out = floats(q_count);
   float* lse = floats((size_t)batch * heads_q * seqlen);
 
-  /* Keys of zero give every visible key the same weight; value j is j. So row i is the mean of 0..i, and lse ln(i+1).
-   */
+  /* All keys are zero, so every visible key has the same weight. Value j is j. So row i is the mean of 0..i, and its
+   * lse is ln(i+1). */
   for (size_t i = 0; i < q_count; ++i) q[i] = 1.0f;
   for (size_t i = 0; i < k_count; ++i) v[i] = (float)(i / head_dim % seqlen);
 
   const rapt_tensor q_view = view(q, 4, q_shape), k_view = view(k, 4, k_shape), v_view = view(v, 4, k_shape);
   const rapt_tensor out_view = view(out, 4, q_shape), lse_view = view(lse, 3, q_shape);
 
-  /* Zero everything, set struct_size, fill in what is needed; NULL as context is the process default. */
+  /* Zero the struct, set struct_size, then set the fields you need. A NULL context is the process default. */
   rapt_sdpa_args args = {0};
   args.struct_size = sizeof args;
   args.flags = RAPT_CAUSAL;

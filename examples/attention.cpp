@@ -1,7 +1,8 @@
-// Attention from C++ on tensors as a transformer has them: q, k, v as three slices of one fused projection.
+// Attention from C++ on the tensors of a transformer: q, k and v are three slices of one fused projection.
 //
 // With an installed rapt:  c++ -std=c++20 attention.cpp $(pkg-config --cflags --libs rapt) -o attention
-// Prints what the library chose to run, computes the keys in one piece and in two, and exits 1 if they disagree.
+// Prints the kernel that the library chose. Computes attention over all keys, and over two halves that are then merged.
+// Exits with 1 if the two results differ.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -11,7 +12,7 @@
 
 int main() try {
   constexpr int64_t batch = 2, heads = 4, seqlen = 150, dim = 32;
-  // One row per token: heads x (q | k | v) x dim. Nothing is copied or transposed: strides say where elements lie.
+  // One row per token: heads x (q | k | v) x dim. Nothing is copied or transposed: the strides give the positions.
   constexpr int64_t row = heads * 3 * dim;
   std::vector<float> fused(batch * seqlen * row);
   for (size_t i = 0; i < fused.size(); ++i) fused[i] = std::sin(0.37f * static_cast<float>(i % 9973));
@@ -25,7 +26,7 @@ int main() try {
   std::cout << rapt::explain(q, k, v, out);
   rapt::sdpa(q, k, v, out);
 
-  // The same over two halves of the keys, as rings and split caches do: partial states, then merge.
+  // The same over two halves of the keys, as in ring attention or with a split cache: partial states, then merge.
   constexpr int64_t first = 90;
   std::array<std::vector<float>, 2> part_out, part_lse;
   std::vector<rapt::PartialState> states;

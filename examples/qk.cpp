@@ -1,7 +1,7 @@
-// Q.K^T by itself, in FP8: codes with one scale a head, products scaled, and how far they are from exact ones.
+// The product Q.K^T in FP8, with one scale per head, compared with exact products.
 //
 // With an installed rapt:  c++ -std=c++20 qk.cpp $(pkg-config --cflags --libs rapt) -o qk
-// Prints the largest difference, and exits 1 if it exceeds what rounding to f32 explains.
+// Prints the largest difference. Exits with 1 if it is larger than rounding to f32 can explain.
 #include <algorithm>
 #include <cmath>
 #include <iostream>
@@ -10,7 +10,7 @@
 
 namespace {
 
-// Codes of E4M3 that stand for 1, -1.5, 2 and so on: sign, four bits of exponent (bias 7), three of fraction.
+// E4M3 codes of 1, -1.5, 2 and so on: a sign bit, four exponent bits (bias 7), three fraction bits.
 rapt::E4m3 code(unsigned i) { return {static_cast<uint8_t>((i % 2 << 7) | (5 + i % 5) << 3 | i % 7)}; }
 double value(rapt::E4m3 x) {
   const double magnitude = std::ldexp(1.0 + (x.bits & 7) / 8.0, (x.bits >> 3 & 15) - 7);

@@ -1,4 +1,4 @@
-// q, k and v of a file as quantize and calibrate see them, and the words that both take.
+// Reads q, k and v of a file for quantize and calibrate, and parses the options that both take.
 #include <algorithm>
 #include <cstring>
 
@@ -22,7 +22,7 @@ std::vector<std::string> parts_of(const std::string& list) {
   return parts;
 }
 
-// Ends of the packed sequences that the file's list names, checked.
+// Reads and checks the ends of the packed sequences from the file's cu_seqlens.
 std::vector<int64_t> ends_of(const std::string& where, const check::HostTensor& cu, int64_t rows) {
   if (cu.dtype != DType::i32 || cu.shape.size() != 1 || cu.shape[0] < 1)
     invalid(where, ": must be i32 of rank 1 with at least one element");
@@ -30,7 +30,7 @@ std::vector<int64_t> ends_of(const std::string& where, const check::HostTensor& 
   for (int64_t b = 0; b < cu.shape[0]; ++b) {
     ends.push_back(static_cast<int64_t>(cu.at({b})));
     if (b == 0 ? ends[0] != 0 : ends.back() < ends[static_cast<size_t>(b) - 1])
-      invalid(where, " holds ", ends.back(), " at ", b, ": must start with 0 and not decrease");
+      invalid(where, " holds ", ends.back(), " at ", b, ": must start with 0 and never decrease");
   }
   if (ends.back() > rows) invalid(where, " ends with ", ends.back(), ", but there are ", rows, " rows");
   return ends;
@@ -77,7 +77,7 @@ AttentionInput attention_input(const std::string& path, const TensorFile& file, 
   const size_t rank = cu == file.tensors.end() ? 4 : 3;
   if (input.tensor.shape.size() != rank)
     invalid(path, ": tensor '", name, "' is of rank ", input.tensor.shape.size(), ": must be ", rank,
-            rank == 3 ? concat(", [total, heads, dim], since there is ", list) : ", [batch, heads, seqlen, dim]");
+            rank == 3 ? concat(", [total, heads, dim], because the file has ", list) : ", [batch, heads, seqlen, dim]");
   if (rank == 3) {
     input.cu_seqlens = cu->second;
     input.ends = ends_of(concat(path, ": tensor '", list, "'"), cu->second, input.tensor.shape[0]);
@@ -107,11 +107,11 @@ std::map<std::string, std::string> for_each_tensor(const char* option, const std
   for (const std::string& part : parts_of(value)) {
     const std::string name = part.substr(0, part.find('='));
     if (part.size() < 3 || part[1] != '=' || std::find(names.begin(), names.end(), name) == names.end())
-      invalid(option, " ", value, ": ", in_quotes(part), " is no TENSOR=VALUE of the tensors to quantise");
+      invalid(option, " ", value, ": ", in_quotes(part), ": must be TENSOR=VALUE with one of the tensors to quantise");
     if (!values.emplace(name, part.substr(2)).second) invalid(option, " ", value, ": names ", name, " twice");
   }
   for (const std::string& name : names)
-    if (!values.contains(name)) invalid(option, " ", value, ": says nothing of ", name);
+    if (!values.contains(name)) invalid(option, " ", value, ": has no value for ", name);
   return values;
 }
 
@@ -131,8 +131,8 @@ const char* name_of(ScaleKind kind) { return scale_names[static_cast<int>(kind)]
 
 void check_preparation(const std::vector<std::string>& names, bool hadamard, bool smooth_k) {
   const auto named = [&](const char* name) { return std::find(names.begin(), names.end(), name) != names.end(); };
-  if (hadamard && !(named("q") && named("k"))) invalid("--hadamard: rotates q and k, so that --tensors must name both");
-  if (smooth_k && !named("k")) invalid("--smooth-k: is for k, which --tensors does not name");
+  if (hadamard && !(named("q") && named("k"))) invalid("--hadamard: rotates q and k; --tensors must name both");
+  if (smooth_k && !named("k")) invalid("--smooth-k: smooths k; --tensors must name k");
 }
 
 }  // namespace rapt::lab

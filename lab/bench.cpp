@@ -1,5 +1,6 @@
-// rapt bench: the time of one problem or a suite, checked first, with its share of the roof measured in the same run.
-// Called by program.cpp. A wrong kernel is never timed; a result file is whole or absent.
+// rapt bench: checks and times one problem or a suite, and compares with the machine's peak measured in the same run.
+// Called by program.cpp. It never times a kernel with a wrong result. A result file is written completely or not at
+// all.
 #include "lab/bench.h"
 
 #include <fmt/format.h>
@@ -25,7 +26,7 @@ void check_options(const BenchOptions& options) {
 }
 
 std::vector<Problem> problems_of(const BenchOptions& options) {
-  if (options.words.empty() == options.suite.empty()) invalid("bench: give a problem line or --suite, one of them");
+  if (options.words.empty() == options.suite.empty()) invalid("bench: give either a problem line or --suite");
   std::vector<Problem> problems;
   if (options.suite.empty()) problems.push_back(parse_problem(joined(options.words)));
   if (!options.suite.empty())
@@ -49,11 +50,11 @@ void write_rows(const std::string& path, const std::vector<BenchRow>& rows) {
   file.commit();
 }
 
-// vs: the first arm's median over this one's.
+// vs: the median of the first implementation divided by this one's.
 void print_row(const BenchRow& row, const BenchRow& first, bool several) {
   const Quartiles time = quartiles(row.samples.us);
   const std::string ratio = several ? fmt::format("{:>6.2f}x ", quartiles(first.samples.us).median / time.median) : "";
-  const std::string who = several ? row.arm : row.family + " " + row.config;
+  const std::string who = several ? row.implementation : row.family + " " + row.config;
   const std::string host = row.host_us ? fmt::format("  host {:.2f} us", *row.host_us) : "";
   fmt::print("{:>10.2f} {:>10.2f} {:>10.2f} {}{:>9.1f} {:>8.2f} {:>5.0f}%  {:.1e}  {}  [{}]{}\n", time.median, time.q1,
              time.q3, ratio, row.gflops(), row.gbytes(), 100 * row.roof_share(), row.err.max_abs, row.problem, who,
@@ -62,8 +63,8 @@ void print_row(const BenchRow& row, const BenchRow& first, bool several) {
 
 void print_fault(const Problem& problem, const Measured::Fault& fault) {
   const bool wrong = fault.error.code() == ErrorCode::internal;
-  tell("{}  {}{}\n        {}\n", wrong ? "WRONG, not timed" : "refused", to_string(problem),
-       fault.arm == "rapt" ? "" : " [" + fault.arm + "]", fault.error.what());
+  print_error("{}  {}{}\n        {}\n", wrong ? "WRONG, not timed" : "refused", to_string(problem),
+              fault.implementation == "rapt" ? "" : " [" + fault.implementation + "]", fault.error.what());
 }
 
 void print_measured(const Problem& problem, const Measured& measured, bool several, bool json) {
@@ -129,7 +130,7 @@ int bench(const BenchOptions& options) {
   if (!path.empty()) write_rows(path, rows);
   if (!path.empty() && text) fmt::print("wrote {}\n", path);
   if (wrong) return exit_check_failed;
-  return rows.empty() ? exit_environment : exit_fine;
+  return rows.empty() ? exit_environment : exit_success;
 }
 
 }  // namespace rapt::lab

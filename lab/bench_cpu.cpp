@@ -24,7 +24,7 @@ check::HostTensor clone(const check::HostTensor& tensor) {
   return copy;
 }
 
-// The same values at other addresses, with outputs of their own: what one call touches.
+// A copy of the inputs at other addresses with its own outputs: all memory that one call touches.
 struct Set {
   Set(const Problem& problem, const check::Inputs& from)
       : inputs{.q = clone(from.q),
@@ -62,7 +62,7 @@ class CpuBench final : public Bench {
 
   std::string card() const override { return file_safe(machine_.cpu_name); }
   std::string headline() const override {
-    return fmt::format("{}, {}, {} threads; roof measured now: {:.1f} GFLOP/s f32{}, {:.1f} GB/s read; inputs {}",
+    return fmt::format("{}, {}, {} threads; measured peak: {:.1f} GFLOP/s f32{}, {:.1f} GB/s read; inputs {}",
                        machine_.cpu_name, name_of(device_.isa), device_.threads, roof_.fma_flops / 1e9,
                        roof_.bf16_flops > 0 ? fmt::format(", {:.1f} bf16", roof_.bf16_flops / 1e9) : "",
                        roof_.read_bytes / 1e9, options_.l2);
@@ -81,7 +81,7 @@ class CpuBench final : public Bench {
   BenchRow row_of(const Problem& problem) {
     const check::Inputs inputs = check::make_inputs(problem, check::Fill::normal, options_.seed);
     const ContextHandle context = make_context(options_.common, device_, problem);
-    std::deque<Set> sets;  // a deque, since a Set holds addresses of its own tensors
+    std::deque<Set> sets;  // a deque does not move its elements, and a Set holds addresses of its own tensors
     sets.emplace_back(problem, inputs);
     BenchRow row = described(problem);
     const auto begin = std::chrono::steady_clock::now();
@@ -123,13 +123,13 @@ class CpuBench final : public Bench {
     return row;
   }
 
-  // warm: together the sets exceed every core's private cache twice, so that no call finds its own last inputs there.
-  // cold: they exceed the last-level cache twice, so that every call reads from memory.
+  // warm: all sets together are twice as large as every core's private cache, so no call finds its own last inputs
+  // there. cold: they are twice as large as the last-level cache, so every call reads from memory.
   int64_t sets_needed(const Problem& problem) const {
     const bool cold = options_.l2 == "cold";
     const int64_t target = cold ? 2 * machine_.last_level_cache() : 2 * device_.l2_bytes * device_.threads;
     if (cold && target == 0)
-      throw Error(ErrorCode::environment, "--l2 cold: the system does not tell the size of its caches");
+      throw Error(ErrorCode::environment, "--l2 cold: the system does not report its cache sizes");
     if (machine_.available_bytes > 0 && target > machine_.available_bytes / 2)
       throw Error(ErrorCode::environment,
                   concat("--l2 ", options_.l2, ": needs ", target >> 20, " MiB of inputs, more than half of the ",

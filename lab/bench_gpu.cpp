@@ -1,5 +1,5 @@
-// bench on a GPU: each arm (a --config) checked, then all sampled in an order drawn anew for every round.
-// Called by bench.cpp.
+// bench on a GPU: checks each implementation (one for each --config), then samples all of them in a new random order in
+// every round. Called by bench.cpp.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -25,7 +25,7 @@ double us_since(Clock::time_point begin) {
 }
 
 // One configuration on one problem, checked and ready to be sampled.
-struct Arm {
+struct Candidate {
   ContextHandle context;
   BenchRow row;
   std::unique_ptr<Sampler> sampler, host;
@@ -40,17 +40,16 @@ class GpuBench final : public Bench {
       roof_ = measure_gpu_roof(cuda::device(device.index));
     } catch (const Error& error) {
       if (error.code() != ErrorCode::environment) throw;
-      roof_note_ = error.what();  // kernels from packs run without NVRTC, the roof's loops do not
+      roof_note_ = error.what();  // kernels from packs run without NVRTC, but the peak's loops need it
     }
   }
 
   std::string card() const override { return file_safe(device_.name); }
   std::string headline() const override {
     const std::string roof =
-        roof_note_.empty()
-            ? fmt::format("roof measured now: {:.1f} TFLOP/s f16 (mma.sync), {:.1f} f32, {:.0f} GB/s read",
-                          roof_.f16_flops / 1e12, roof_.fma_flops / 1e12, roof_.read_bytes / 1e9)
-            : "roof not measured: " + roof_note_;
+        roof_note_.empty() ? fmt::format("measured peak: {:.1f} TFLOP/s f16 (mma.sync), {:.1f} f32, {:.0f} GB/s read",
+                                         roof_.f16_flops / 1e12, roof_.fma_flops / 1e12, roof_.read_bytes / 1e9)
+                           : "peak not measured: " + roof_note_;
     return fmt::format("{}, {}, {}; {}; timer {}, inputs {}", title_of(device_), device_.arch, driver_text(), roof,
                        timer(), options_.l2);
   }
@@ -65,19 +64,19 @@ class GpuBench final : public Bench {
       measured.faults.push_back({"rapt", error});
       return measured;
     }
-    std::deque<Arm> arms;
+    std::deque<Candidate> candidates;
     for (const std::string& config : configs()) {
       try {
-        arms.push_back(checked_arm(problem, inputs, config));
+        candidates.push_back(checked_candidate(problem, inputs, config));
       } catch (const Error& error) {
-        // Of a suite some problems may break a rule of their kernel.
+        // In a suite, --config may break a rule of some problem's kernel.
         const bool of_config = error.code() == ErrorCode::invalid_argument && !config.empty();
         if (error.code() != ErrorCode::unsupported && error.code() != ErrorCode::internal && !of_config) throw;
-        measured.faults.push_back({arm_name(config), error});
+        measured.faults.push_back({candidate_name(config), error});
       }
     }
-    if (!arms.empty()) take_samples(problem, inputs, sets, arms);
-    for (Arm& arm : arms) measured.rows.push_back(std::move(arm.row));
+    if (!candidates.empty()) take_samples(problem, inputs, sets, candidates);
+    for (Candidate& candidate : candidates) measured.rows.push_back(std::move(candidate.row));
     return measured;
   }
 
@@ -86,28 +85,28 @@ class GpuBench final : public Bench {
   std::vector<std::string> configs() const {
     return options_.common.configs.empty() ? std::vector<std::string>{""} : options_.common.configs;
   }
-  std::string arm_name(const std::string& config) const {
+  std::string candidate_name(const std::string& config) const {
     return configs().size() == 1 || config.empty() ? "rapt" : "rapt " + config;
   }
 
-  Arm checked_arm(const Problem& problem, const check::Inputs& inputs, const std::string& config) {
-    Arm arm{make_context(options_.common, device_, problem, config), {}, nullptr, nullptr};
+  Candidate checked_candidate(const Problem& problem, const check::Inputs& inputs, const std::string& config) {
+    Candidate candidate{make_context(options_.common, device_, problem, config), {}, nullptr, nullptr};
     const check::Outputs outputs = check::make_outputs(problem);
     check::DeviceCall call(device_.index, problem, inputs, outputs);
     const auto begin = Clock::now();
-    require_ok(rapt_prepare(arm.context.get(), &call.args(), stream_.handle()));
+    require_ok(rapt_prepare(candidate.context.get(), &call.args(), stream_.handle()));
     const double cold_us = us_since(begin);
-    arm.row = described(problem, *arm.context, call.args());
-    arm.row.arm = arm_name(config);
-    arm.row.cold_us = cold_us;
+    candidate.row = described(problem, *candidate.context, call.args());
+    candidate.row.implementation = candidate_name(config);
+    candidate.row.cold_us = cold_us;
     const auto first = Clock::now();
-    require_ok(rapt_sdpa(arm.context.get(), &call.args(), stream_.handle()));
+    require_ok(rapt_sdpa(candidate.context.get(), &call.args(), stream_.handle()));
     stream_.synchronize();
-    arm.row.first_us = us_since(first);
+    candidate.row.first_us = us_since(first);
     call.require_untouched();
     call.download();
-    judge_call(problem, inputs, outputs, options_.seed, rerun_options(options_.common, device_, config), arm.row);
-    return arm;
+    judge_call(problem, inputs, outputs, options_.seed, rerun_options(options_.common, device_, config), candidate.row);
+    return candidate;
   }
 
   BenchRow described(const Problem& problem, rapt_context& context, const rapt_sdpa_args& args) const {
@@ -141,39 +140,41 @@ class GpuBench final : public Bench {
     if (resources.known) row.spill_bytes = resources.spill_store_bytes + resources.spill_load_bytes;
   }
 
-  // All arms work on the same sets of inputs, `wanted` or a few more.
-  void take_samples(const Problem& problem, const check::Inputs& inputs, int64_t wanted, std::deque<Arm>& arms) {
+  // All implementations use the same sets of inputs: `wanted` or a few more.
+  void take_samples(const Problem& problem, const check::Inputs& inputs, int64_t wanted,
+                    std::deque<Candidate>& candidates) {
     const check::Outputs outputs = check::make_outputs(problem);
     std::deque<check::DeviceCall> sets;
     const auto add_sets = [&](int64_t count) {
       while (static_cast<int64_t>(sets.size()) < count) sets.emplace_back(device_.index, problem, inputs, outputs, 0);
     };
     add_sets(wanted);
-    const auto enqueue_on = [&](const Arm& arm) -> Enqueue {
-      return [&sets, this, context = arm.context.get()](int64_t n) {
+    const auto enqueue_on = [&](const Candidate& candidate) -> Enqueue {
+      return [&sets, this, context = candidate.context.get()](int64_t n) {
         const check::DeviceCall& set = sets[static_cast<size_t>(n) % sets.size()];
         require_ok(rapt_sdpa(context, &set.args(), stream_.handle()));
       };
     };
-    const double call_us = rough_call_us(stream_, enqueue_on(arms[0]));
+    const double call_us = rough_call_us(stream_, enqueue_on(candidates[0]));
     const GraphShape shape = graph_shape(call_us, wanted);
     add_sets(shape.sets);
     std::vector<Sampler*> samplers, hosts;
-    for (Arm& arm : arms) {
-      arm.row.input_sets = static_cast<int64_t>(sets.size());
-      arm.host = launch_sampler(stream_, calls_per_sample(call_us), enqueue_on(arm));
-      arm.sampler = device_sampler(shape, call_us, enqueue_on(arm));
-      hosts.push_back(arm.host.get());
-      samplers.push_back(arm.sampler ? arm.sampler.get() : arm.host.get());
+    for (Candidate& candidate : candidates) {
+      candidate.row.input_sets = static_cast<int64_t>(sets.size());
+      candidate.host = launch_sampler(stream_, calls_per_sample(call_us), enqueue_on(candidate));
+      candidate.sampler = device_sampler(shape, call_us, enqueue_on(candidate));
+      hosts.push_back(candidate.host.get());
+      samplers.push_back(candidate.sampler ? candidate.sampler.get() : candidate.host.get());
     }
     sample_interleaved(samplers, options_.warmup, options_.seed);
     for (Sampler* sampler : samplers) sampler->finish();
     sample_interleaved(samplers, options_.iterations, options_.seed + 1);
-    for (size_t i = 0; i < arms.size(); ++i) arms[i].row.samples = samplers[i]->finish();
+    for (size_t i = 0; i < candidates.size(); ++i) candidates[i].row.samples = samplers[i]->finish();
     if (timer() != "host") sample_interleaved(hosts, host_samples, options_.seed + 2);
-    for (Arm& arm : arms) {
-      arm.row.host_us = quartiles(timer() == "host" ? arm.row.samples.us : arm.host->finish().us).median;
-      arm.sampler.reset();  // its graphs point into the sets
+    for (Candidate& candidate : candidates) {
+      candidate.row.host_us =
+          quartiles(timer() == "host" ? candidate.row.samples.us : candidate.host->finish().us).median;
+      candidate.sampler.reset();  // its graphs point into the sets
     }
   }
 

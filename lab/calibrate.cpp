@@ -1,4 +1,4 @@
-// rapt calibrate: static scales from sample files. Called by program.cpp. The output is whole or absent.
+// rapt calibrate: static scales from sample files. Called by program.cpp. Writes its output completely or not at all.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace rapt::lab {
 namespace {
 
-// Magnitudes of what shares a factor, over all samples. For the maximum one number is enough.
+// The magnitudes of all values that share a scale, over all samples. Without a percentile it keeps only the maximum.
 class Magnitudes {
  public:
   explicit Magnitudes(double percentile) : percentile_(percentile) {}
@@ -24,7 +24,7 @@ class Magnitudes {
     else
       all_.push_back(magnitude);
   }
-  // The smallest that at least so many per cent do not exceed, as rapt_quantize takes it.
+  // The percentile of the magnitudes, by the same rule as rapt_quantize.
   float amax() {
     if (percentile_ >= 100 || all_.empty()) return max_;
     const auto count = static_cast<double>(all_.size());
@@ -39,7 +39,8 @@ class Magnitudes {
   std::vector<float> all_;
 };
 
-// What rapt_quantize subtracts: each channel's mean over a sequence's finite values. By b * heads + h, then channel.
+// The means that rapt_quantize subtracts: of each channel over a sequence's finite values. Index: b * heads + h, then
+// channel.
 std::vector<std::vector<double>> means_of(const AttentionInput& input, bool rotated) {
   std::vector<std::vector<double>> means(static_cast<size_t>(input.batch() * input.heads()));
   for (auto& mean : means) mean.assign(static_cast<size_t>(input.dim()), 0.0);
@@ -61,7 +62,8 @@ class Calibration {
     scales_.dtype = fp8_named(options.dtype);
     scales_.granularity = scale_kind_named(options.granularity);
     if (scales_.granularity != ScaleKind::head && scales_.granularity != ScaleKind::tensor)
-      invalid("--granularity ", options.granularity, ": must be tensor or head; finer factors belong to one sequence");
+      invalid("--granularity ", options.granularity,
+              ": must be tensor or head; a finer scale would depend on the sequence");
     scales_.percentile = options.percentile.value_or(100);
     if (!(scales_.percentile > 0 && scales_.percentile <= 100))
       invalid("--percentile ", scales_.percentile, ": must be above 0 and at most 100");
@@ -90,7 +92,7 @@ class Calibration {
     const auto count = static_cast<size_t>(by_head ? input.heads() : 1);
     auto& groups = magnitudes_.try_emplace(input.name, count, Magnitudes(scales_.percentile)).first->second;
     if (groups.size() != count)
-      invalid(path, ": tensor '", input.name, "' has ", count, " heads, but in the files before ", groups.size());
+      invalid(path, ": tensor '", input.name, "' has ", count, " heads, but the files before have ", groups.size());
     const bool rotated = scales_.hadamard && input.name != "v";
     std::vector<std::vector<double>> means;
     if (scales_.smooth_k && input.name == "k") means = means_of(input, rotated);
@@ -140,7 +142,7 @@ int calibrate(const CalibrateOptions& options) {
     fmt::print("{}", text);
   else
     print_text(scales, options);
-  return exit_fine;
+  return exit_success;
 }
 
 }  // namespace rapt::lab

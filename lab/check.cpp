@@ -1,5 +1,5 @@
-// rapt check: the library against the float64 oracle on seeded inputs, for one problem or a file of cases.
-// Called by program.cpp; what is right, and how near it one must come, is check/'s.
+// rapt check: compares the library with the float64 oracle on seeded inputs, for one problem or a file of cases. Called
+// by program.cpp. check/ defines the correct results and the error bounds.
 #include "check/check.h"
 
 #include <fmt/format.h>
@@ -22,11 +22,11 @@ namespace {
 struct Task {
   Problem problem;
   check::Fill fill;
-  std::string config = {};  // of an emulated kernel: words over the planner's choice
+  std::string config = {};  // of an emulated kernel: overrides of the planner's choice
 };
 
 std::vector<Task> tasks_of(const CheckOptions& options) {
-  if (options.words.empty() == options.cases.empty()) invalid("check: give a problem line or --cases, one of them");
+  if (options.words.empty() == options.cases.empty()) invalid("check: give either a problem line or --cases");
   const std::vector<check::Fill> chosen =
       options.fill.empty() ? std::vector<check::Fill>{} : std::vector{check::parse_fill(options.fill)};
   std::vector<Task> tasks;
@@ -45,24 +45,24 @@ const char* verdict_of(const Outcome& result) {
   return result.pass ? "pass" : result.refused ? "refused" : "FAIL";
 }
 
-// Whose results are checked.
+// The implementation whose results are checked.
 class Subject {
  public:
   virtual ~Subject() = default;
-  // The rule of the problem's kernel that --config breaks, or "".
+  // The sentence of the kernel's rule that --config breaks, or "".
   virtual std::string broken_rule(const Task& task) const = 0;
   virtual check::Kernel kernel(const Task& task) = 0;
-  // What must stand behind a rerun command besides its problem.
+  // The options that a rerun command needs besides its problem.
   virtual std::string rerun_options(const Task& task) const = 0;
   // The last line of a check.
   virtual std::string summary(int passed, int failed, int refused) const {
-    return fmt::format("{} passed, {} failed, {} refused (no kernel takes them yet, or f32 cannot hold them)", passed,
-                       failed, refused);
+    return fmt::format("{} passed, {} failed, {} refused (no kernel supports them yet, or their values overflow f32)",
+                       passed, failed, refused);
   }
   virtual void describe(nlohmann::ordered_json&) const {}  // adds to the JSON of a check
 };
 
-// The library on the chosen device; the contexts behind it are kept for all tasks.
+// The library on the chosen device. It keeps its contexts for all tasks.
 class LibrarySubject final : public Subject {
  public:
   LibrarySubject(const CheckOptions& options, const Device& device)
@@ -93,7 +93,7 @@ class LibrarySubject final : public Subject {
   const Common& options_;
   const Device& device_;
   std::string config_;
-  std::map<std::string, Made> made_;  // by the name that --variant's text stands in for
+  std::map<std::string, Made> made_;  // key: the file name that --variant's source replaces
 };
 
 void print_row(const Task& task, uint64_t seed, const check::Result& r) {
@@ -161,7 +161,7 @@ int compare_all(const CheckOptions& options, const std::vector<Task>& tasks, Sub
     fmt::print("{}\n", subject.summary(passed, failed, refused));
   }
   if (failed > 0) return exit_check_failed;
-  return passed == 0 ? exit_environment : exit_fine;  // nothing could be checked
+  return passed == 0 ? exit_environment : exit_success;  // nothing could be checked
 }
 
 int compare_stages(const CheckOptions& options, const std::vector<Task>& tasks, Subject& subject) {
@@ -204,7 +204,7 @@ int compare_stages(const CheckOptions& options, const std::vector<Task>& tasks, 
     subject.describe(all);
     fmt::print("{}\n", all.dump(2));
   }
-  return failed > 0 ? exit_check_failed : passed == 0 ? exit_environment : exit_fine;
+  return failed > 0 ? exit_check_failed : passed == 0 ? exit_environment : exit_success;
 }
 
 std::vector<Problem> problems_of(const std::vector<Task>& tasks) {
@@ -213,7 +213,7 @@ std::vector<Problem> problems_of(const std::vector<Task>& tasks) {
   return problems;
 }
 
-// What the compiler makes of a variant's kernels, or why nobody knows.
+// The compiled kernels of a variant, or why they were not compiled.
 struct CompiledVariant {
   std::optional<CompiledKernels> kernels;
   std::string why;
@@ -224,7 +224,7 @@ CompiledVariant compile_variant(const CheckOptions& options, const std::vector<T
   try {
     return {compile_for(problems_of(tasks), device, options.common, config, "check --variant"), ""};
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::environment) throw;  // it does not compile
+    if (error.code() != ErrorCode::environment) throw;  // a compiler error
     return {std::nullopt, error.what()};
   }
 }
@@ -233,14 +233,14 @@ nlohmann::ordered_json to_json(const CompiledVariant& compiled) {
   return compiled.kernels ? to_json(*compiled.kernels) : nlohmann::ordered_json::array();
 }
 
-// A variant's kernels on this CPU, where no GPU can run them.
+// A variant's kernels, emulated on this CPU because no GPU can run them.
 class EmulatedSubject final : public Subject {
  public:
-  // why: of no GPU.
+  // why: the reason why no GPU is used.
   EmulatedSubject(const CheckOptions& options, const Device& device, const CompiledVariant& compiled, std::string why)
       : options_(options.common), device_(device), compiled_(compiled), why_(std::move(why)) {}
 
-  // The tasks that suit an emulation, in place of those that were asked for; compiles their kernels.
+  // Replaces the given tasks by tasks small enough to emulate, and compiles their kernels.
   std::vector<Task> prepare(const std::vector<Task>& tasks) {
     std::vector<Task> chosen;
     std::vector<EmulatedProblem> problems;
@@ -269,7 +269,8 @@ class EmulatedSubject final : public Subject {
 
   std::string summary(int passed, int failed, int refused) const override {
     std::string text = fmt::format("emulated on the CPU: {} of {} cases passed", passed, passed + failed);
-    if (refused > 0) text += fmt::format("; {} refused (no kernel takes them yet, or f32 cannot hold them)", refused);
+    if (refused > 0)
+      text += fmt::format("; {} refused (no kernel supports them yet, or their values overflow f32)", refused);
     return text + left_out() + "\n" + note();
   }
   void describe(nlohmann::ordered_json& all) const override {
@@ -278,7 +279,7 @@ class EmulatedSubject final : public Subject {
     all["emulated"] = {{"compiler", emulator_->compiler()},
                        {"too_large", too_large_},
                        {"left_out", left_out_},
-                       {"most_operations", most_emulated}};
+                       {"most_operations", max_emulated_operations}};
     all["note"] = note();
   }
 
@@ -291,7 +292,7 @@ class EmulatedSubject final : public Subject {
     try {
       problems = emulated_problems({task.problem, config}, device_, options_.variant.empty());
     } catch (const Error& error) {
-      if (error.code() != ErrorCode::unsupported) throw;  // the check says so of this problem
+      if (error.code() != ErrorCode::unsupported) throw;  // the check itself reports an unsupported problem
     }
     too_large_ += problems.too_large;
     left_out_ += problems.run.empty();
@@ -300,16 +301,18 @@ class EmulatedSubject final : public Subject {
     return tasks;
   }
 
-  // What was too large, and what was done about it.
+  // A sentence about problems that were too large.
   std::string left_out() const {
     const auto cases = [](int n) {
       return fmt::format("; {} case{} too large to emulate and ", n, n == 1 ? " was" : "s were");
     };
     std::string text;
-    if (too_large_ > left_out_) text += cases(too_large_ - left_out_) + "replaced by shorter ones for the same kernel";
+    if (too_large_ > left_out_)
+      text += cases(too_large_ - left_out_) + "replaced by smaller problems for the same kernel";
     if (left_out_ > 0) text += cases(left_out_) + "left out";
     if (too_large_ > 0)
-      text += fmt::format(" (too large: more than {:g} million multiply-adds in whole tiles)", most_emulated / 1e6);
+      text += fmt::format(" (too large: more than {:g} million multiply-adds in whole tiles)",
+                          max_emulated_operations / 1e6);
     return text;
   }
   std::string note() const {
@@ -322,7 +325,7 @@ class EmulatedSubject final : public Subject {
   const CompiledVariant& compiled_;
   const std::string why_;
   std::optional<Emulator> emulator_;
-  int too_large_ = 0, left_out_ = 0;  // problems; left out: those that have no shorter ones, too
+  int too_large_ = 0, left_out_ = 0;  // counts of problems; left_out_: those that could not be made smaller
 };
 
 int compare_tasks(const CheckOptions& options, const std::vector<Task>& tasks, Subject& subject) {
@@ -333,19 +336,19 @@ void print_unchecked(const CompiledVariant& compiled, const std::string& why) {
   const nlohmann::ordered_json all = {{"results", nlohmann::ordered_json::array()},
                                       {"compiled", to_json(compiled)},
                                       {"checked", false},
-                                      {"note", concat("no result was checked: ", why)}};
+                                      {"note", concat("no results were checked: ", why)}};
   fmt::print("{}\n", all.dump(2));
 }
 
-// A variant where no GPU can run it: compiled, what its kernels take, and its results on the CPU.
+// Checks a variant without a GPU: compiles it, reports its resources, and emulates it on the CPU.
 int check_without_gpu(const CheckOptions& options, const std::vector<Task>& tasks, const std::string& why) {
   const Common& common = options.common;
   if (common.arch.empty())
     throw Error(ErrorCode::environment,
                 concat("--variant ", common.variant, ": ", why,
-                       "; with --arch, such as --arch sm_89, it is compiled and emulated all the same"));
+                       "; add --arch, such as --arch sm_89, to compile and emulate it without a GPU"));
   const std::vector<Device> device = gpu_presets(common.arch);
-  if (device.size() != 1) invalid("--arch ", common.arch, ": give one");
+  if (device.size() != 1) invalid("--arch ", common.arch, ": must be a single architecture");
   require_variant_included(problems_of(tasks), device[0], common);
   const CompiledVariant compiled = compile_variant(options, tasks, device[0]);
   if (!common.json && compiled.kernels) print_compiled(*compiled.kernels);
@@ -365,7 +368,7 @@ int check_without_gpu(const CheckOptions& options, const std::vector<Task>& task
 
 int check(const CheckOptions& options) {
   const std::vector<Task> tasks = tasks_of(options);
-  if (options.common.configs.size() > 1) invalid("check --config: give one; bench compares several");
+  if (options.common.configs.size() > 1) invalid("check --config: takes one value; bench compares several");
   for (const std::string& config : options.common.configs) check_config_words(config);
   std::string why;
   if (!options.common.variant.empty() && options.common.device.empty() && !usable_gpu(&why))
@@ -374,7 +377,7 @@ int check(const CheckOptions& options) {
   if (!options.common.json) fmt::print("device  {}\n", title_of(device));
   require_variant_included(problems_of(tasks), device, options.common);
   LibrarySubject subject(options, device);
-  // Of many cases some may break a rule; of one it is wrong input.
+  // In a file of cases some may break a rule of the kernel. For a single problem that is wrong input.
   if (const std::string broken = subject.broken_rule(tasks[0]); tasks.size() == 1 && !broken.empty()) invalid(broken);
   return compare_tasks(options, tasks, subject);
 }

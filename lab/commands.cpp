@@ -1,5 +1,5 @@
-// What several subcommands share: device choice, contexts, words, and how many rows the oracle is asked for.
-// Called by the commands.
+// Helpers of several subcommands: device choice, contexts, option words, and how many rows the oracle computes. Called
+// by the commands.
 #include "lab/commands.h"
 
 #include <charconv>
@@ -18,12 +18,12 @@
 namespace rapt::lab {
 namespace {
 
-// Operations that the plain loops of oracle and yardstick get through in about two seconds on two cores.
+// The number of operations that the oracle's plain loops do in about two seconds on two cores.
 constexpr double oracle_flops = 1e9;
 
 bool is_cpu(const std::string& name) { return name.starts_with("cpu"); }
 
-// The number of --device cuda:N.
+// The N of --device cuda:N.
 int gpu_index(const std::string& device) {
   int index = 0;
   const char* begin = device.data() + 5;
@@ -43,17 +43,17 @@ int number_of(const std::string& arch) {
   return number;
 }
 
-// Kernels of another architecture on this card: PTX of an older one, or machine code of its own generation.
+// Throws if this GPU cannot run kernels for another architecture. It runs PTX of older ones, and machine code of its
+// own generation.
 void check_runs(const std::string& arch, const Device& device) {
   const int number = number_of(arch);
   if (number == 0)
-    invalid("--arch ", arch,
-            ": a card to plan for, which explain can; to run name an architecture, such as compute_89");
+    invalid("--arch ", arch, ": a GPU name, which only explain accepts; use an architecture, such as compute_89");
   const bool runs =
       arch.starts_with("sm_") ? number / 10 == device.sm / 10 && number <= device.sm : number <= device.sm;
   if (!runs)
-    invalid("--arch ", arch, ": ", device.name, " is sm_", device.sm, " and does not run it",
-            arch.starts_with("sm_") && number < device.sm ? concat("; compute_", number, " it does") : "");
+    invalid("--arch ", arch, ": ", device.name, " is sm_", device.sm, " and cannot run it",
+            arch.starts_with("sm_") && number < device.sm ? concat("; use compute_", number) : "");
 }
 
 Device gpu_device(const Common& options, bool execute) {
@@ -64,7 +64,7 @@ Device gpu_device(const Common& options, bool execute) {
     throw Error(ErrorCode::environment, concat("--device cuda:", index, ": ", why));
   Device device = cuda::device(index);
   if (options.arch.empty()) return device;
-  device_preset(options.arch);  // throws naming what is known
+  device_preset(options.arch);  // throws an error that lists the known names
   check_runs(options.arch, device);
   device.arch = options.arch;
   return device;
@@ -73,7 +73,8 @@ Device gpu_device(const Common& options, bool execute) {
 Device cpu_device_of(const Common& options, bool execute) {
   Device device = options.arch.empty() ? cpu_device() : device_preset(options.arch);
   if (execute && !options.arch.empty()) {
-    set_cpu_isa_limit(device.isa);  // throws where the machine lacks it: other presets can be explained, not run
+    // Throws if this machine lacks it: presets of other machines can be explained, not run.
+    set_cpu_isa_limit(device.isa);
     device = cpu_device();
   }
   if (options.threads > 0) device.threads = options.threads;
@@ -94,11 +95,12 @@ std::string base_name(const std::string& path) { return std::filesystem::path(pa
 Device chosen_device(const Common& options, bool execute) {
   const bool cpu = wants_cpu(options);
   if (!options.device.empty() && !options.arch.empty() && is_cpu(options.arch) != cpu)
-    invalid("--arch ", options.arch, ": is not an architecture of --device ", options.device);
+    invalid("--arch ", options.arch, ": is not an architecture for --device ", options.device);
   if (cpu && !options.configs.empty())
-    invalid("--config ", options.configs[0], ": is for GPU kernels, not for the CPU");
-  if (cpu && !options.variant.empty()) invalid("--variant ", options.variant, ": is for GPU kernels, not for the CPU");
-  if (!cpu && options.threads > 0) invalid("--threads ", options.threads, ": is for the CPU, not for a GPU");
+    invalid("--config ", options.configs[0], ": only for GPU kernels, not for the CPU");
+  if (cpu && !options.variant.empty())
+    invalid("--variant ", options.variant, ": only for GPU kernels, not for the CPU");
+  if (!cpu && options.threads > 0) invalid("--threads ", options.threads, ": only for the CPU, not for a GPU");
   return cpu ? cpu_device_of(options, execute) : gpu_device(options, execute);
 }
 
@@ -126,7 +128,7 @@ std::string title_of(const Device& device) {
 }
 
 void check_config_words(const std::string& config) {
-  // The problem says which family reads them; here a word must belong to some family of GPUs.
+  // Here a word must be valid for some GPU family. Which family uses it depends on the problem.
   std::string why;
   for (const Family* family : all_families()) {
     if (family->unit == nullptr) continue;
@@ -151,9 +153,9 @@ std::string broken_config_rule(const Common& options, const Device& device, cons
   return "";
 }
 
-// The library's text that a variant's path ends with ("sm80/attention_sm80.cuh" of "my/attention_sm80.cuh"), or "".
-// Of several texts of one file name the path must name the folder, too.
-std::string embedded_text(const std::string& variant) {
+// The library's source file whose path ends the variant's path ("sm80/attention_sm80.cuh" for
+// "my/attention_sm80.cuh"), or "". If several sources have the same file name, the path must include the folder.
+std::string embedded_source(const std::string& variant) {
   const std::string file = base_name(variant);
   std::vector<std::string> found;
   for (const auto& [path, text] : jit::embedded_files()) {
@@ -162,16 +164,16 @@ std::string embedded_text(const std::string& variant) {
   }
   if (found.size() > 1)
     invalid("--variant ", variant, ": the library has ", found[0], " and ", found[1],
-            "; its path must end with the one that it replaces");
+            "; its path must end with the path of the file to replace");
   return found.empty() ? "" : found[0];
 }
 
 std::string variant_name(const Common& options, const Device& device, const Problem& problem) {
   if (options.variant.empty()) return "";
-  if (const std::string own = embedded_text(options.variant); !own.empty()) return own;
+  if (const std::string own = embedded_source(options.variant); !own.empty()) return own;
   for (const Family* family : all_families())
     if (family->accepts(problem, device, nullptr)) return family->text;
-  return base_name(options.variant);  // no kernel takes the problem, so that nothing reads the text
+  return base_name(options.variant);  // no kernel takes the problem, so nothing reads the source
 }
 
 std::map<std::string, std::string> variant_files(const Common& options, const Device& device, const Problem& problem) {
@@ -220,7 +222,7 @@ std::string rows_checked(int64_t row_step) {
                 row_step % 10 == 3 && row_step % 100 != 13   ? "rd"
                 : row_step % 10 == 1 && row_step % 100 != 11 ? "st"
                                                              : "th",
-                " after it, since the problem is large");
+                " after it, because the problem is large");
 }
 
 }  // namespace rapt::lab

@@ -1,6 +1,6 @@
-// Reads a cubin's section .text.ENTRY and counts what its instructions are. A cubin is a 64-bit little-endian ELF file
-// (System V ABI, "Object Files"); the instruction format is not published: the codes were found by compiling kernels
-// that differ in one instruction (tests/cpu/ladder_test.cpp repeats that).
+// Reads a cubin's section .text.ENTRY and counts its instructions by kind. A cubin is a 64-bit little-endian ELF file
+// (System V ABI, "Object Files"). NVIDIA does not publish the instruction format. The codes below were found by
+// compiling kernels that differ in one instruction; tests/cpu/ladder_test.cpp repeats that.
 #include "lab/cubin.h"
 
 #include <cstdint>
@@ -16,19 +16,19 @@ constexpr size_t instruction_bytes = 16;
 
 template <class T>
 T read(std::string_view bytes, uint64_t at) {
-  if (bytes.size() < sizeof(T) || at > bytes.size() - sizeof(T)) invalid("cubin: ends before byte ", at);
+  if (bytes.size() < sizeof(T) || at > bytes.size() - sizeof(T)) invalid("cubin: file ends before byte ", at);
   T value;
   std::memcpy(&value, bytes.data() + at, sizeof value);
   return value;
 }
 
 std::string_view slice(std::string_view bytes, uint64_t at, uint64_t size) {
-  if (at > bytes.size() || size > bytes.size() - at) invalid("cubin: ends before byte ", at, " + ", size);
+  if (at > bytes.size() || size > bytes.size() - at) invalid("cubin: file ends before byte ", at, " + ", size);
   return bytes.substr(at, size);
 }
 
 struct Section {
-  uint32_t name;  // where it begins among the names
+  uint32_t name;  // offset in the name table
   std::string_view bytes;
 };
 
@@ -36,7 +36,7 @@ struct Section {
 // sh_offset at 24, sh_size at 32.
 Section section(std::string_view elf, uint16_t index) {
   const uint64_t at = read<uint64_t>(elf, 40) + uint64_t{index} * read<uint16_t>(elf, 58);
-  constexpr uint32_t no_bits = 8;  // SHT_NOBITS: takes no room in the file
+  constexpr uint32_t no_bits = 8;  // SHT_NOBITS: has no bytes in the file
   const bool empty = read<uint32_t>(elf, at + 4) == no_bits;
   return {read<uint32_t>(elf, at),
           empty ? std::string_view() : slice(elf, read<uint64_t>(elf, at + 24), read<uint64_t>(elf, at + 32))};
@@ -50,14 +50,14 @@ std::string_view code_of(std::string_view elf, std::string_view entry) {
   const std::string wanted = concat(".text.", entry);
   for (uint16_t i = 0; i < read<uint16_t>(elf, 60); ++i) {
     const Section found = section(elf, i);
-    if (found.name > names.size()) invalid("cubin: the name of section ", i, " lies outside the names");
+    if (found.name > names.size()) invalid("cubin: the name of section ", i, " lies outside the name table");
     const std::string_view rest = names.substr(found.name);
     if (rest.substr(0, rest.find('\0')) == wanted) return found.bytes;
   }
-  invalid("cubin: has no kernel ", entry);
+  invalid("cubin: it has no kernel ", entry);
 }
 
-// The low nine bits say what an instruction does; the next three, where its operands come from.
+// The low nine bits are the operation. The next three bits are the source of the operands.
 enum Operation : unsigned {
   ffma = 0x023,
   hmma = 0x03c,
@@ -73,7 +73,7 @@ enum Operation : unsigned {
 };
 
 void count(uint64_t low, uint64_t high, InstructionCounts& counts) {
-  constexpr uint64_t never = 0xf;  // its condition: not true. ptxas pads with such loads before cp.async
+  constexpr uint64_t never = 0xf;  // predicate that is never true: ptxas pads with such loads before cp.async
   if ((low >> 12 & 0xf) == never) return;
   const bool is_16 = (high >> 9 & 7) == 6;  // bits 73 to 75 of a memory access: 4, 5, 6 for 4, 8, 16 bytes
   switch (low & 0x1ff) {

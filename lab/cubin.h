@@ -1,13 +1,14 @@
-// What a kernel's machine code is made of, read from the cubin itself: a kernel that claims tensor cores or
-// asynchronous copies has the instructions for them. Used by the ladder and its tests; needs neither a GPU nor a
-// disassembler.
+// Counts the instructions of a kernel's machine code, read directly from the cubin. This proves that a kernel that
+// claims tensor cores or asynchronous copies uses those instructions. Used by the ladder and its tests. Needs no GPU
+// and no disassembler.
 #pragma once
 
 #include <string_view>
 
 namespace rapt::lab {
 
-// Instructions in the code, not executions; kinds without those that can never run. _16: the 16-byte ones among them.
+// Instructions in the code, not executions. Instructions that can never execute are not counted. _16: 16-byte accesses
+// only.
 struct InstructionCounts {
   int total = 0;
   int ffma = 0;             // fused multiply-add of floats
@@ -22,8 +23,8 @@ struct InstructionCounts {
   int local = 0;            // loads and stores of local memory: spills, or indexed arrays
 };
 
-// Of the kernel `entry` in a cubin of sm_70 or later (16-byte instructions). Throws Error{invalid_argument} where the
-// bytes are no such cubin or have no such kernel.
+// Counts the instructions of kernel `entry` in a cubin of sm_70 or later (16-byte instructions). Throws
+// Error{invalid_argument} if the bytes are not such a cubin or have no such kernel.
 InstructionCounts count_instructions(std::string_view cubin, std::string_view entry = "rapt_kernel");
 
 }  // namespace rapt::lab

@@ -1,7 +1,7 @@
-// GPU kernels run on this CPU, where no GPU is: a kernel's translation unit and the texts that it includes are compiled
-// by this machine's C++ compiler together with lab/emulation, loaded, and run as a check::Kernel.
-// Called by check.cpp. What it shows: indexing, synchronisation, arithmetic; what it cannot: speed, the rounding of a
-// card's matrix instructions, races that taking turns hides.
+// Runs GPU kernels on the CPU without a GPU. This machine's C++ compiler compiles a kernel's translation unit with the
+// sources that it includes and lab/emulation. The result is loaded and run as a check::Kernel. Called by check.cpp. The
+// emulation tests indexing, synchronisation and arithmetic. It cannot show speed, how a GPU's matrix instructions
+// round, or races that its order of threads hides.
 #pragma once
 
 #include <map>
@@ -15,17 +15,18 @@
 
 namespace rapt::lab {
 
-// A problem, and words of --config over the planner's choice for it.
+// A problem, and --config words that override the planner's choice.
 struct EmulatedProblem {
   Problem problem;
   std::string config;
 };
 
-// Operations in whole tiles (multiply-adds of both products) above which a problem takes too long.
-inline constexpr double most_emulated = 2e8;
+// The limit of multiply-adds of both products, in whole tiles. Larger problems would take too long.
+inline constexpr double max_emulated_operations = 2e8;
 
-// What is run for a problem: itself, or where it is too large shorter ones of its kind with the configuration that the
-// planner chose for it. None where it cannot be shortened. Throws Error{unsupported} where no kernel takes it.
+// The problems to run for a given problem: the problem itself, or if it is too large, smaller ones of the same kind
+// with the configuration that the planner chose for it. Empty if it cannot be made smaller. Throws Error{unsupported}
+// if no kernel takes it.
 struct EmulatedProblems {
   bool too_large = false;
   std::vector<EmulatedProblem> run;
@@ -34,16 +35,16 @@ EmulatedProblems emulated_problems(const EmulatedProblem& asked, const Device& d
 
 class Emulator {
  public:
-  // --variant's text is taken from the options. Throws Error{environment} where no C++ compiler is found.
+  // The options give the --variant source. Throws Error{environment} if no C++ compiler is found.
   Emulator(const Common& options, const Device& device);
   ~Emulator();
 
-  // Compiles the kernels of all problems, several at a time. Problems that no kernel takes are left out. Throws
-  // Error{environment} with the first lines of the compiler where it does not compile one.
+  // Compiles the kernels of all problems, several at a time. Skips problems that no kernel takes. Throws
+  // Error{environment} with the compiler's first lines if a kernel does not compile.
   void compile(const std::vector<EmulatedProblem>& problems);
 
-  // Runs in a process of its own, so that a kernel that crashes or never ends is a sentence. Needs its kernel compiled,
-  // or compiles it. It must not outlive the emulator.
+  // A kernel that runs in a child process, so a crash or an endless loop becomes an error. It compiles its kernel if
+  // needed. It must not outlive the emulator.
   check::Kernel kernel(const std::string& config);
 
   const std::string& compiler() const { return compiler_; }
@@ -57,7 +58,7 @@ class Emulator {
   const Common& options_;
   const Device device_;
   std::string compiler_;
-  std::map<std::string, std::unique_ptr<Library>> libraries_;  // by the unit's text
+  std::map<std::string, std::unique_ptr<Library>> libraries_;  // key: the translation unit's source
 };
 
 }  // namespace rapt::lab

@@ -1,5 +1,5 @@
 // rapt explain: which kernel family takes a problem on a device, and why the others do not.
-// Called by program.cpp; needs neither tensors nor the device itself.
+// Called by program.cpp. Needs no tensors and no GPU.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -23,7 +23,7 @@ nlohmann::ordered_json families_of(const Problem& problem, const Device& device)
   return list;
 }
 
-// The plan's line, with --config's words over it, or null when no family takes the problem.
+// The plan's line with --config's overrides, or null if no family takes the problem.
 nlohmann::ordered_json plan_of(const Problem& problem, const Device& device, const std::string& config, bool own_text) {
   try {
     return to_string(plan_with(problem, device, config, own_text));
@@ -43,7 +43,7 @@ nlohmann::ordered_json facts_of(const Device& device) {
 }  // namespace
 
 int explain(const ExplainOptions& options) {
-  if (options.common.configs.size() > 1) invalid("explain --config: give one; bench compares several");
+  if (options.common.configs.size() > 1) invalid("explain --config: takes one value; bench compares several");
   const std::string config = options.common.configs.empty() ? "" : options.common.configs[0];
   const Problem problem = parse_problem(joined(options.words));
   const Device device = chosen_device(options.common, false);
@@ -70,10 +70,10 @@ int explain(const ExplainOptions& options) {
     if (variant && !chosen.is_null()) {
       fmt::print("variant  {} as {}\n", options.common.variant, variant_name(options.common, device, problem));
       print_compiled(compiled);
-      fmt::print("result   not checked: explain runs nothing; check --variant does, on a GPU\n");
+      fmt::print("result   not checked: explain runs no kernel; use check --variant\n");
     }
   }
-  return chosen.is_null() ? exit_environment : exit_fine;
+  return chosen.is_null() ? exit_environment : exit_success;
 }
 
 }  // namespace rapt::lab

@@ -1,5 +1,5 @@
-// Files of the lab: pread and memory sources, and the file that is whole or absent.
-// Called by the readers, writers and commands; assumes POSIX.
+// Files of the lab: sources that read with pread or from memory, and a file that is written completely or not at all.
+// Called by the readers, writers and commands. Requires POSIX.
 #include "file.h"
 
 #include <fcntl.h>
@@ -16,7 +16,7 @@
 namespace rapt::lab {
 namespace {
 
-// What the signal handler may remove. Written only while no handler may read it (ready == 0).
+// The file that the signal handler removes. It is changed only while ready == 0, when no handler reads it.
 char unfinished_path[4096];
 volatile std::sig_atomic_t unfinished_ready = 0;
 
@@ -37,7 +37,7 @@ void announce_unfinished(const std::string& path) {
   throw Error(ErrorCode::environment, concat(path, ": cannot ", verb, ": ", std::strerror(code)));
 }
 
-// `failure` is of NewFile: "" where there was none.
+// `failure`: as NewFile reports it; "" if there was none.
 void require(const std::string& failure, const std::string& path) {
   if (!failure.empty()) throw Error(ErrorCode::environment, concat(path, ": ", failure));
 }
@@ -46,7 +46,7 @@ void require(const std::string& failure, const std::string& path) {
 
 void ByteSource::read(int64_t offset, int64_t count, void* to) const {
   if (offset < 0 || count < 0 || offset > size_ || count > size_ - offset)
-    invalid(name_, ": bytes ", offset, " to ", offset, " + ", count, " lie outside the file of ", size_, " bytes");
+    invalid(name_, ": bytes ", offset, " to ", offset, " + ", count, " are outside the file of ", size_, " bytes");
   if (count > 0) copy(offset, count, to);
 }
 
@@ -67,7 +67,7 @@ void FileSource::copy(int64_t offset, int64_t count, void* to) const {
     const ssize_t got = pread(file_.fd(), next, static_cast<size_t>(count), offset);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) cannot("be read", name(), errno);
-    if (got == 0) invalid(name(), ": became shorter than its ", size(), " bytes while it was read");
+    if (got == 0) invalid(name(), ": shrank below its ", size(), " bytes while it was read");
     next += got, offset += got, count -= got;
   }
 }
@@ -84,7 +84,7 @@ std::string read_text_file(const std::string& path) {
 }
 
 AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
-  const std::string part = fresh_name(path_);
+  const std::string part = temporary_name(path_);
   announce_unfinished(part);
   file_ = std::make_unique<NewFile>(AT_FDCWD, path_, part);
   require(file_->create(0666), path_);
@@ -108,7 +108,7 @@ void remove_unfinished_file_on_signals() {
 void make_directories(const std::string& path) {
   std::error_code failure;
   std::filesystem::create_directories(path, failure);
-  if (failure) cannot("be made", path, failure.value());
+  if (failure) cannot("be created", path, failure.value());
 }
 
 std::string in_quotes(std::string_view name) {

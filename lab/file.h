@@ -1,6 +1,6 @@
-// Files as the readers and writers of the lab see them: bytes with a name and a size, and a file that is whole or
-// absent. Used by safetensors.cpp, npy.cpp and the commands; the readers take any ByteSource, so tests and fuzzers feed
-// memory. Every failure is a rapt::Error that names the file.
+// Input and output files of the lab: a source of bytes with a name and a size, and a file that is written completely or
+// not at all. Used by safetensors.cpp, npy.cpp and the commands. The readers take any ByteSource, so tests and fuzzers
+// can pass memory. Every failure is a rapt::Error that names the file.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ class ByteSource {
 
   const std::string& name() const { return name_; }
   int64_t size() const { return size_; }
-  // Copies bytes [offset, offset + count) to `to`. A range outside the source is an error, never a short read.
+  // Copies bytes [offset, offset + count) to `to`. Throws if the range is outside the source.
   void read(int64_t offset, int64_t count, void* to) const;
 
  private:
@@ -31,7 +31,7 @@ class ByteSource {
   int64_t size_;
 };
 
-// A regular file, read with pread: a file that shrinks while it is read is an error, not a fault.
+// A regular file, read with pread. If the file shrinks while it is read, read() throws.
 class FileSource final : public ByteSource {
  public:
   explicit FileSource(const std::string& path);
@@ -47,10 +47,10 @@ class FileSource final : public ByteSource {
   FileHandle file_;
 };
 
-// The whole of a regular file that people write, of at most 64 MiB.
+// Reads a regular text file of at most 64 MiB.
 std::string read_text_file(const std::string& path);
 
-// Bytes that somebody else keeps alive.
+// Bytes that the caller keeps alive.
 class MemorySource final : public ByteSource {
  public:
   MemorySource(std::string name, std::string_view bytes)
@@ -61,8 +61,8 @@ class MemorySource final : public ByteSource {
   std::string_view bytes_;
 };
 
-// Writes under a fresh name beside `path` (NewFile of files.h); only commit() makes `path` appear, by rename. Destroyed
-// without commit, or interrupted (see below), nothing is left. One at a time.
+// Writes to a temporary name beside `path` (NewFile of files.h). commit() renames it to `path`. Without commit, or
+// after a signal (see below), it leaves no file. Only one can exist at a time.
 class AtomicFile {
  public:
   explicit AtomicFile(std::string path);
@@ -79,16 +79,16 @@ class AtomicFile {
   std::unique_ptr<NewFile> file_;
 };
 
-// From now on SIGINT, SIGTERM and SIGHUP remove the unfinished AtomicFile, then end the process as they always do.
+// After this call SIGINT, SIGTERM and SIGHUP remove the unfinished AtomicFile, then end the process as usual.
 void remove_unfinished_file_on_signals();
 
-// Makes the folder and its parents.
+// Creates the folder and its parents.
 void make_directories(const std::string& path);
 
-// `name` from a file, fit for a message: in quotes, at most 60 characters, control characters as '?'.
+// `name` from a file, safe to print: in quotes, at most 60 characters, control characters replaced by '?'.
 std::string in_quotes(std::string_view name);
 
-// Product of a shape times `element_bytes`, or -1 where it does not fit 63 bits, sizes of zero left out, so that
+// The product of the sizes times `element_bytes`, or -1 if it does not fit in 63 bits. Sizes of 0 are left out, so
 // strides fit as well. Sizes must not be negative.
 int64_t bytes_of_shape(const std::vector<int64_t>& shape, int64_t element_bytes);
 

@@ -1,5 +1,5 @@
-// Samplers over events and graphs. Samples of device time are enqueued back to back, so that the GPU is never idle
-// between them; only finish() waits.
+// Samplers that use events and graphs. Samples of device time are enqueued without gaps, so the GPU is never idle
+// between them. Only finish() waits.
 #include "lab/gpu_timer.h"
 
 #include <algorithm>
@@ -14,11 +14,11 @@ namespace rapt::lab {
 namespace {
 
 constexpr double replay_us = 300;
-constexpr int64_t most_launches = 200, warm_sets = 4, most_sets = 2048;
+constexpr int64_t most_launches = 200, warm_sets = 4, max_sets = 2048;
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Samples between events, of whatever `enqueue_sample` puts on the stream.
+// Takes samples between events. `enqueue_sample` puts the work of a sample on the stream.
 class EventSampler : public Sampler {
  public:
   EventSampler(const cuda::Stream& stream, int64_t calls) : stream_(stream), calls_(calls) {}
@@ -84,7 +84,7 @@ class GraphSampler final : public EventSampler {
     }
     graphs_.emplace_back(stream_.handle());
   }
-  // A stream left capturing could not even be destroyed in peace.
+  // A stream that is still capturing cannot be destroyed.
   void end_failed_capture() {
     try {
       const cuda::Graph unused(stream_.handle());
@@ -111,7 +111,7 @@ class LaunchSampler final : public Sampler {
     for (int64_t n = 0; n < samples_.calls; ++n) enqueue_(next_++);
     const std::chrono::duration<double, std::micro> us = Clock::now() - begin;
     samples_.us.push_back(us.count() / static_cast<double>(samples_.calls));
-    stream_.synchronize();  // else the queue of launches fills, and a launch waits for the GPU
+    stream_.synchronize();  // otherwise the launch queue fills and a launch waits for the GPU
   }
   Samples finish() override { return std::exchange(samples_, Samples{.us = {}, .calls = samples_.calls}); }
 
@@ -122,7 +122,7 @@ class LaunchSampler final : public Sampler {
   int64_t next_ = 0;
 };
 
-// splitmix64 (Steele, Lea, Flood 2014): the same order on every machine, which std::shuffle does not promise.
+// splitmix64 (Steele, Lea, Flood 2014). It gives the same order on every machine; std::shuffle does not.
 uint64_t next_random(uint64_t& state) {
   uint64_t z = (state += 0x9e3779b97f4a7c15u);
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -135,9 +135,9 @@ uint64_t next_random(uint64_t& state) {
 int64_t input_sets(bool cold, double bytes_per_set, int64_t l2_bytes) {
   if (!cold) return warm_sets;
   const auto sets = static_cast<int64_t>(std::ceil(2 * static_cast<double>(l2_bytes) / std::max(bytes_per_set, 1.0)));
-  if (sets > most_sets)
-    unsupported("--l2 cold: this problem needs ", sets, " sets of inputs to exceed an L2 of ", l2_bytes >> 20,
-                " MiB twice, at most ", most_sets, " are made; take --l2 warm or a larger batch");
+  if (sets > max_sets)
+    unsupported("--l2 cold: the problem needs ", sets, " sets of inputs to exceed twice the L2 of ", l2_bytes >> 20,
+                " MiB; at most ", max_sets, " are allowed: use --l2 warm or a larger batch");
   return std::max(sets, warm_sets);
 }
 

@@ -1,5 +1,5 @@
-// Timing of calls on a GPU: CUDA graphs of many launches, loops of launches between two events, and what a launch costs
-// the host. Called by bench, run and the ladder, in a ContextScope of the GPU.
+// Timing of calls on a GPU: with CUDA graphs of many launches, with loops of launches between two events, and the host
+// time of a launch. Called by bench, run and the ladder, in a ContextScope of the GPU.
 #pragma once
 
 #include <cstdint>
@@ -12,40 +12,40 @@
 
 namespace rapt::lab {
 
-// Enqueues call number n, which works on input set n modulo the number of sets.
+// Enqueues call number n. It uses input set n modulo the number of sets.
 using Enqueue = std::function<void(int64_t n)>;
 
-// Sets of inputs that calls rotate through, at least: four, or cold so many that they exceed the card's L2 twice and no
-// call finds its own there. Throws Error{unsupported} where that takes more than 2048.
+// The minimum number of input sets that calls rotate through: four. If cold: enough that they are larger than twice the
+// GPU's L2, so no call finds its inputs there. Throws Error{unsupported} if that needs more than 2048 sets.
 int64_t input_sets(bool cold, double bytes_per_set, int64_t l2_bytes);
 
-// `graphs` CUDA graphs of `launches` calls each, replayed one after another. Together they call on each of `sets` input
-// sets equally often, so that each is met again only after all the others.
+// `graphs` CUDA graphs of `launches` calls each, replayed one after another. They use each of the `sets` input sets
+// equally often, so a set is used again only after all others.
 struct GraphShape {
   int64_t launches = 1, graphs = 1, sets = 1;
 };
-// Replays last 0.3 ms or more, as far as 200 launches reach, on `sets` sets or a few more.
+// A replay takes 0.3 ms or more if 200 launches are enough for that. It uses `sets` sets or a few more.
 GraphShape graph_shape(double call_us, int64_t sets);
-// Calls of one sample of the other timers, by the same rule.
+// The number of calls in one sample of the other timers, by the same rule.
 int64_t calls_per_sample(double call_us);
 
 class Sampler {
  public:
   virtual ~Sampler() = default;
-  virtual void sample() = 0;     // takes a sample; may return before the GPU has done it
-  virtual Samples finish() = 0;  // waits, and hands over what was sampled since the last finish()
+  virtual void sample() = 0;     // takes a sample; may return before the GPU has finished
+  virtual Samples finish() = 0;  // waits, and returns the samples since the last finish()
 };
-// One sample is one replay. Captures all calls at once: the context must have been prepared.
+// One sample is one replay. Captures all calls at construction: the context must have been prepared.
 std::unique_ptr<Sampler> graph_sampler(const cuda::Stream& stream, const GraphShape& shape, Enqueue enqueue);
-// One sample is a loop of calls; where a call costs the host more than the GPU, this measures the host.
+// One sample is a loop of calls. If a call takes longer on the host than on the GPU, this measures the host.
 std::unique_ptr<Sampler> event_sampler(const cuda::Stream& stream, int64_t calls, Enqueue enqueue);
-// Wall time of the calls alone, while the GPU works behind them.
+// Host time of the calls only; it does not wait for the GPU.
 std::unique_ptr<Sampler> launch_sampler(const cuda::Stream& stream, int64_t calls, Enqueue enqueue);
 
-// About what a call takes on the GPU, to choose the above by.
+// The approximate GPU time of a call, used to choose the numbers above.
 double rough_call_us(const cuda::Stream& stream, const Enqueue& enqueue);
 
-// `rounds` rounds in which each sampler takes one sample, in an order drawn anew for each round from `seed`.
+// Runs `rounds` rounds. In each round every sampler takes one sample; `seed` gives a new order for each round.
 void sample_interleaved(const std::vector<Sampler*>& samplers, int64_t rounds, uint64_t seed);
 
 }  // namespace rapt::lab

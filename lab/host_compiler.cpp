@@ -1,4 +1,4 @@
-// Finds the compiler, starts it, reads what it says.
+// Finds the C++ compiler, starts it, and reads its output.
 #include "lab/host_compiler.h"
 
 #include <fcntl.h>
@@ -43,7 +43,7 @@ bool is_program(const std::string& path) {
   return stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) && access(path.c_str(), X_OK) == 0;
 }
 
-// The file that a shell would start, or "".
+// The file that a shell would run for this name, or "".
 std::string found_program(const std::string& name) {
   if (name.find('/') != std::string::npos) return is_program(name) ? name : "";
   for (const std::string& folder : words_of(environment_value("PATH"), ':'))
@@ -55,7 +55,7 @@ std::string found_program(const std::string& name) {
   throw Error(ErrorCode::environment, concat(what, ": ", why));
 }
 
-// A child's standard streams: nothing to read, and one file for all that it prints.
+// A child's standard streams: empty input, and one file for all output.
 class Streams {
  public:
   explicit Streams(const std::string& log) {
@@ -73,10 +73,10 @@ class Streams {
   posix_spawn_file_actions_t actions_;
 };
 
-// Signals as a program finds them that a shell starts.
-class PlainSignals {
+// Gives a child the default signal settings, as a shell does.
+class DefaultSignals {
  public:
-  PlainSignals() {
+  DefaultSignals() {
     posix_spawnattr_init(&attributes_);
     sigset_t none, all;
     sigemptyset(&none), sigfillset(&all);
@@ -84,22 +84,22 @@ class PlainSignals {
     posix_spawnattr_setsigdefault(&attributes_, &all);
     posix_spawnattr_setflags(&attributes_, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
   }
-  ~PlainSignals() { posix_spawnattr_destroy(&attributes_); }
-  PlainSignals(const PlainSignals&) = delete;
-  PlainSignals& operator=(const PlainSignals&) = delete;
+  ~DefaultSignals() { posix_spawnattr_destroy(&attributes_); }
+  DefaultSignals(const DefaultSignals&) = delete;
+  DefaultSignals& operator=(const DefaultSignals&) = delete;
   const posix_spawnattr_t* get() const { return &attributes_; }
 
  private:
   posix_spawnattr_t attributes_;
 };
 
-// The exit status of waitpid().
+// Returns the exit status of waitpid().
 int run_to_end(const std::vector<std::string>& words, const std::string& log) {
   std::vector<char*> arguments;
   for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
   const Streams streams(log);
-  const PlainSignals signals;
+  const DefaultSignals signals;
   pid_t child = 0;
   if (const int failed = posix_spawn(&child, words[0].c_str(), streams.get(), signals.get(), arguments.data(), environ);
       failed != 0)
@@ -127,7 +127,7 @@ HostCompiler find_host_compiler() {
   HostCompiler compiler{words_of(environment_value("CXX"), ' ')};
   if (!compiler.words.empty()) {
     const std::string path = found_program(compiler.words[0]);
-    if (path.empty()) cannot(concat("CXX=", environment_value("CXX")), "there is no such C++ compiler");
+    if (path.empty()) cannot(concat("CXX=", environment_value("CXX")), "no such C++ compiler");
     compiler.words[0] = path;
     return compiler;
   }
@@ -136,44 +136,44 @@ HostCompiler find_host_compiler() {
   cannot("no C++ compiler was found", "neither c++ nor g++ nor clang++ is in PATH, and CXX is not set");
 }
 
-FreshFolder::FreshFolder() {
+TemporaryFolder::TemporaryFolder() {
   std::error_code failure;
   const std::filesystem::path parent = std::filesystem::temp_directory_path(failure);
   if (failure) cannot("the folder for temporary files (TMPDIR)", failure.message());
-  path_ = fresh_name(parent / "rapt-emulation");
-  if (mkdir(path_.c_str(), 0700) != 0) cannot(path_, concat("cannot be made: ", system_error()));
+  path_ = temporary_name(parent / "rapt-emulation");
+  if (mkdir(path_.c_str(), 0700) != 0) cannot(path_, concat("cannot be created: ", system_error()));
 }
 
-FreshFolder::~FreshFolder() {
+TemporaryFolder::~TemporaryFolder() {
   std::error_code ignored;
   std::filesystem::remove_all(path_, ignored);
 }
 
-void FreshFolder::write(const std::string& name, std::string_view text) const {
+void TemporaryFolder::write(const std::string& name, std::string_view text) const {
   const std::filesystem::path path = std::filesystem::path(path_) / name;
   std::error_code failure;
   std::filesystem::create_directories(path.parent_path(), failure);
-  if (failure) cannot(path.parent_path(), concat("cannot be made: ", failure.message()));
+  if (failure) cannot(path.parent_path(), concat("cannot be created: ", failure.message()));
   if (const std::string wrong = replace_file(AT_FDCWD, path, text, 0600); !wrong.empty()) cannot(path, wrong);
 }
 
-bool SignalsWait::one_waits() {
+bool DeferredSignals::one_is_pending() {
   sigset_t waiting;
   sigpending(&waiting);
   return std::any_of(std::begin(ending_signals), std::end(ending_signals),
                      [&](int number) { return sigismember(&waiting, number) == 1; });
 }
 
-SignalsWait::SignalsWait() {
+DeferredSignals::DeferredSignals() {
   sigset_t ending;
   sigemptyset(&ending);
   for (const int number : ending_signals) sigaddset(&ending, number);
   pthread_sigmask(SIG_BLOCK, &ending, &before_);
 }
-SignalsWait::~SignalsWait() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+DeferredSignals::~DeferredSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
 
-std::string run_compiler(const HostCompiler& compiler, const std::vector<std::string>& words, const FreshFolder& folder,
-                         const std::string& name) {
+std::string run_compiler(const HostCompiler& compiler, const std::vector<std::string>& words,
+                         const TemporaryFolder& folder, const std::string& name) {
   std::vector<std::string> all = compiler.words;
   all.insert(all.end(), words.begin(), words.end());
   const std::string log = concat(folder.path(), "/", name, ".log");

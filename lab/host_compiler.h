@@ -1,5 +1,5 @@
-// This machine's C++ compiler, run without a shell on texts in a folder of their own.
-// Used by emulate.cpp; assumes POSIX.
+// Runs this machine's C++ compiler without a shell, on files in a temporary folder.
+// Used by emulate.cpp. Requires POSIX.
 #pragma once
 
 #include <csignal>
@@ -9,45 +9,45 @@
 
 namespace rapt::lab {
 
-// $CXX (words with blanks between), else c++, g++ or clang++ of $PATH.
+// $CXX (words separated by spaces), else c++, g++ or clang++ of $PATH.
 struct HostCompiler {
-  std::vector<std::string> words;  // the first is the path of its file
+  std::vector<std::string> words;  // the first is the path of the compiler
 };
-// Throws Error{environment} where there is none.
+// Throws Error{environment} if there is no compiler.
 HostCompiler find_host_compiler();
 
-// A new folder of this user's alone, removed with all that is in it.
-class FreshFolder {
+// A new folder that only this user can access. It is removed with its contents.
+class TemporaryFolder {
  public:
-  FreshFolder();
-  ~FreshFolder();
-  FreshFolder(const FreshFolder&) = delete;
-  FreshFolder& operator=(const FreshFolder&) = delete;
+  TemporaryFolder();
+  ~TemporaryFolder();
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
   const std::string& path() const { return path_; }
-  // name may have folders: "device/tile.cuh".
+  // name may contain folders: "device/tile.cuh".
   void write(const std::string& name, std::string_view text) const;
 
  private:
   std::string path_;
 };
 
-// Signals that end the process wait as long as this lives, for the threads that are made meanwhile, too: what must be
-// removed is removed first. Programs that are started do not inherit it.
-class SignalsWait {
+// While this object lives, signals that end the process are held back, also in threads created meanwhile: files must be
+// removed first. Child programs do not inherit this.
+class DeferredSignals {
  public:
-  SignalsWait();
-  ~SignalsWait();
-  SignalsWait(const SignalsWait&) = delete;
-  SignalsWait& operator=(const SignalsWait&) = delete;
-  static bool one_waits();  // so that long work may stop
+  DeferredSignals();
+  ~DeferredSignals();
+  DeferredSignals(const DeferredSignals&) = delete;
+  DeferredSignals& operator=(const DeferredSignals&) = delete;
+  static bool one_is_pending();  // true if a signal waits, so long work can stop
 
  private:
   sigset_t before_{};
 };
 
-// Runs the compiler with more words in the folder. "" or the first lines of what it said, without the folder's name.
-// `name` is that of a file for its messages; each run needs one of its own.
-std::string run_compiler(const HostCompiler& compiler, const std::vector<std::string>& words, const FreshFolder& folder,
-                         const std::string& name);
+// Runs the compiler in the folder with additional words. Returns "" or the first lines of its output, without the
+// folder's name. `name` is the file for its messages; each run needs its own.
+std::string run_compiler(const HostCompiler& compiler, const std::vector<std::string>& words,
+                         const TemporaryFolder& folder, const std::string& name);
 
 }  // namespace rapt::lab

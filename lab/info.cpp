@@ -1,4 +1,4 @@
-// rapt info: what this program is, the machine, and what the library can use of it.
+// rapt info: describes this program, the machine, and what the library can use.
 // Called by program.cpp.
 #include <fmt/format.h>
 
@@ -17,7 +17,7 @@
 namespace rapt::lab {
 namespace {
 
-// What this build has and the machine runs: everything of its architecture up to the chosen one.
+// The instruction sets that this build has and this machine runs, up to the chosen one.
 std::vector<std::string> usable_isas(CpuIsa chosen) {
   std::vector<std::string> names;
   for (const auto& [isa, name] : cpu_isas) {
@@ -27,7 +27,7 @@ std::vector<std::string> usable_isas(CpuIsa chosen) {
   return names;
 }
 
-// The driver's version or why there is none, and each GPU it sees.
+// Adds the driver's version, or why there is none, and each visible GPU.
 void add_gpus(nlohmann::ordered_json& all) {
   std::string why;
   const bool found = cuda::find_driver(&why) != nullptr;
@@ -60,7 +60,7 @@ void add_compiler(nlohmann::ordered_json& all) {
   all["nvrtc_note"] = why;
 }
 
-// Where compiled kernels come from. A pack that cannot be read says so instead of stopping the report.
+// Adds the sources of compiled kernels. An unreadable pack is reported and does not stop the report.
 void add_store(nlohmann::ordered_json& all) {
   jit::Store::Options options = jit::Store::from_environment();
   const std::vector<std::string> packs = std::exchange(options.packs, {});
@@ -82,7 +82,7 @@ void add_store(nlohmann::ordered_json& all) {
 }
 
 nlohmann::ordered_json facts() {
-  log_level();  // a wrong RAPT_LOG is told
+  log_level();  // reports a wrong RAPT_LOG
   const Machine machine = this_machine();
   const Device& device = cpu_device();
   nlohmann::ordered_json caches = nlohmann::ordered_json::array(), families = nlohmann::ordered_json::array();
@@ -119,7 +119,7 @@ void print_gpu_side(const nlohmann::ordered_json& all) {
   };
   fmt::print("driver    {}\n", or_note(text(all["driver"]), all["driver_note"]));
   for (const auto& gpu : all["gpus"])
-    fmt::print("gpu       cuda:{} {}: {}, {} multiprocessors, L2 {} MiB, shared memory {} KiB a block\n",
+    fmt::print("gpu       cuda:{} {}: {}, {} multiprocessors, L2 {} MiB, shared memory {} KiB per block\n",
                gpu["index"].get<int>(), text(gpu["name"]), text(gpu["arch"]), gpu["sm_count"].get<int>(),
                gpu["l2_bytes"].get<int64_t>() >> 20, gpu["smem_per_block"].get<int>() >> 10);
   const auto& nvrtc = all["nvrtc"];
@@ -140,7 +140,7 @@ int info(const Common& options) {
   const nlohmann::ordered_json all = facts();
   if (options.json) {
     fmt::print("{}\n", all.dump(2));
-    return exit_fine;
+    return exit_success;
   }
   fmt::print("rapt      {}, commit {}{}\n", rapt_version(), build_commit, build_dirty ? " with changes" : "");
   fmt::print("compiler  {} {}\n", build_compiler, build_flags);
@@ -151,9 +151,9 @@ int info(const Common& options) {
     fmt::print("cpu cache L{} {} {} KiB\n", cache["level"].get<int>(), cache["type"].get<std::string>(),
                cache["bytes"].get<int64_t>() / 1024);
   print_gpu_side(all);
-  fmt::print("device    {} unless --device says otherwise\n", all["default_device"].get<std::string>());
+  fmt::print("device    {} (default of --device)\n", all["default_device"].get<std::string>());
   fmt::print("kernels   {}\n", text_of(all["families"]));
-  return exit_fine;
+  return exit_success;
 }
 
 }  // namespace rapt::lab

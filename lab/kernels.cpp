@@ -1,5 +1,5 @@
-// Problem lines to kernels: plan, render, compile; and the arithmetic of occupancy.
-// Used by pack.cpp, ledger.cpp and tests.
+// From problem lines to compiled kernels (plan, render, compile), and the computation of occupancy. Used by pack.cpp,
+// ledger.cpp and tests.
 #include "lab/kernels.h"
 
 #include <fmt/format.h>
@@ -49,7 +49,7 @@ std::vector<PlannedKernel> kernels_of(const Problem& problem, const Device& devi
     kernels.push_back(planned_kernel(step.family->name, step.config.words_unlike(KernelConfig(step.config.type())),
                                      step.family->unit(step.config), device, problem, files));
   }
-  // Partial states are there to be merged, into whatever their caller wants.
+  // Partial states will be merged, to any output dtype.
   if (problem.partial)
     for (const DType out : {DType::f16, DType::bf16, DType::f32})
       kernels.push_back(
@@ -57,10 +57,10 @@ std::vector<PlannedKernel> kernels_of(const Problem& problem, const Device& devi
   return kernels;
 }
 
-constexpr int warp_threads = 32, partitions = 4;  // of a multiprocessor, each with a quarter of the registers
-constexpr int64_t register_granularity = 256;     // registers of a warp come in so many, on every sm from 3.0 on
-constexpr int64_t shared_granularity = 128;       // sm_80 and up
-constexpr int64_t reserved_shared = 1024;         // of each block, for the system: sm_80 and up
+constexpr int warp_threads = 32, partitions = 4;  // per multiprocessor; each partition has a quarter of the registers
+constexpr int64_t register_granularity = 256;     // a warp's registers are allocated in this unit, from sm_30 on
+constexpr int64_t shared_granularity = 128;       // from sm_80 on
+constexpr int64_t reserved_shared = 1024;         // reserved by the system for each block, from sm_80 on
 
 int64_t rounded_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
@@ -69,7 +69,7 @@ int64_t rounded_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / mu
 KernelSelection select_kernels(const std::vector<Problem>& problems, const std::vector<Device>& devices,
                                const KernelOverrides& overrides) {
   KernelSelection selection;
-  std::map<std::string, bool> met;  // signatures
+  std::map<std::string, bool> met;  // key: signature
   for (const Device& device : devices) {
     for (const Problem& problem : problems) {
       const auto skip = [&](const std::string& why) {
@@ -102,7 +102,7 @@ std::vector<Device> gpu_presets(const std::string& list) {
 std::vector<jit::Image> compile_kernels(const std::vector<PlannedKernel>& kernels, int threads) {
   std::vector<jit::Image> images(kernels.size());
   std::exception_ptr failure;
-  std::mutex mutex;  // of failure and progress
+  std::mutex mutex;  // guards failure and progress
   Progress progress(kernels.size());
   const check::Stage stage("compiling", static_cast<int64_t>(kernels.size()));
   size_t begun = 0;
@@ -126,14 +126,14 @@ std::vector<jit::Image> compile_kernels(const std::vector<PlannedKernel>& kernel
   return images;
 }
 
-// As cuda_occupancy.h computes it for kernels that prefer shared memory to L1.
+// The same computation as in cuda_occupancy.h for kernels that prefer shared memory to L1.
 Occupancy occupancy(const Device& device, const KernelNeeds& needs) {
   const BlockLimits limits = block_limits(device.sm);
   const int64_t warps = (needs.threads + warp_threads - 1) / warp_threads;
   const int64_t warp_registers = rounded_up(int64_t{needs.registers} * warp_threads, register_granularity);
   const int64_t shared = rounded_up(needs.shared_bytes + reserved_shared, shared_granularity);
   if (warps == 0 || needs.shared_bytes > device.smem_per_block) return {};
-  // A launch is refused by the registers that it would take if its warps filled all partitions evenly.
+  // The driver refuses a launch if the registers would not suffice with warps spread evenly over all partitions.
   if (warp_registers * rounded_up(warps, partitions) > device.registers_per_sm) return {};
 
   int64_t blocks = std::min<int64_t>(limits.blocks, device.threads_per_sm / warp_threads / warps);
@@ -157,11 +157,11 @@ KernelReport report_of(const PlannedKernel& kernel, const jit::Image& image) {
 std::string to_string(const PlannedKernel& kernel, const jit::Image& image) {
   const auto [r, fits] = report_of(kernel, image);
   const std::string name = concat(image.arch, " ", kernel.family, " ", kernel.config);
-  if (!r.known) return concat(name, ": PTX, whose registers only a driver decides; sm_NN tells them");
+  if (!r.known) return concat(name, ": PTX; only the driver knows its registers. Use sm_NN to see them");
   const int spilled = r.spill_store_bytes + r.spill_load_bytes;
   return fmt::format(
-      "{}: {} threads, {} registers, {} bytes spilled, {} bytes of stack, {} bytes of shared memory, {} of its blocks "
-      "on a multiprocessor ({:.0f}% of the threads)",
+      "{}: {} threads, {} registers, {} bytes spilled, {} bytes of stack, {} bytes of shared memory, {} blocks "
+      "per multiprocessor ({:.0f}% of the threads)",
       name, kernel.unit.threads, r.registers, spilled, r.stack_bytes,
       r.shared_bytes + static_cast<int64_t>(kernel.unit.smem_bytes), fits.blocks, 100 * fits.share);
 }

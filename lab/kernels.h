@@ -1,5 +1,5 @@
-// The GPU kernels that problem lines need: chosen by planning for presets, compiled in parallel, and what they occupy.
-// Used by pack.cpp, ledger.cpp and tests; needs NVRTC to compile and never a GPU.
+// The GPU kernels that problem lines need: selected by planning for presets, compiled in parallel, with their
+// occupancy. Used by pack.cpp, ledger.cpp and tests. Compiling needs NVRTC, but no GPU.
 #pragma once
 
 #include <cstddef>
@@ -15,60 +15,61 @@
 
 namespace rapt::lab {
 
-// A kernel that some problem's plan launches on some architecture, or that merges the partial states it leaves.
+// A kernel that the plan of some problem launches on some architecture, or that merges its partial states.
 struct PlannedKernel {
   Device device;
   std::string family, config;  // config: the words that differ from the defaults
-  std::string problem;         // the first line that needs it
+  std::string problem;         // the first problem line that needs it
   KernelUnit unit;
-  jit::Request request;  // as the library asks for it at run time
+  jit::Request request;  // the same request as the library makes at run time
   std::string signature;
 };
 
 struct KernelSelection {
-  std::vector<PlannedKernel> kernels;  // one for each signature: by device, then in the order of the problems
+  std::vector<PlannedKernel> kernels;  // one for each signature, ordered by device, then by problem
   struct Skipped {
     std::string problem, arch, why;
   };
   std::vector<Skipped> skipped;
 };
 
-// What stands over the planner's choice and the library's texts.
+// Overrides of the planner's choice and of the library's sources.
 struct KernelOverrides {
-  std::string config;                                                                                     // words
+  // Config words.
+  std::string config;
   std::function<std::map<std::string, std::string>(const Problem& problem, const Device& device)> files;  // or empty
 };
 
-// Plans every problem for every device. Problems that no family takes, or that launch nothing, are skipped.
+// Plans every problem for every device. Skips problems that no family takes or that launch nothing.
 KernelSelection select_kernels(const std::vector<Problem>& problems, const std::vector<Device>& devices,
                                const KernelOverrides& overrides = {});
 
-// What a kernel asks of a multiprocessor.
+// The resources that a kernel needs.
 struct KernelNeeds {
-  int registers = 0;  // of a thread
-  int threads = 0;    // of a block
+  int registers = 0;  // per thread
+  int threads = 0;    // per block
   int barriers = 0;
   int64_t shared_bytes = 0;  // static and dynamic
 };
 struct Occupancy {
-  int blocks = 0;    // that fit on a multiprocessor at once; 0 = it cannot be launched
-  double share = 0;  // of the multiprocessor's threads
+  int blocks = 0;    // resident blocks per multiprocessor; 0: it cannot be launched
+  double share = 0;  // fraction of the multiprocessor's threads
 };
 Occupancy occupancy(const Device& device, const KernelNeeds& needs);
 
-// What an image takes of its architecture, by the compiler's log.
+// The resources of an image on its architecture, from the compiler's log.
 struct KernelReport {
   jit::Resources resources;  // known: false for PTX
-  Occupancy occupancy;       // of the device that was planned for
+  Occupancy occupancy;       // on the device that it was planned for
 };
 KernelReport report_of(const PlannedKernel& kernel, const jit::Image& image);
 // "sm_89 attention_sm80 ...: 128 threads, 168 registers, ...".
 std::string to_string(const PlannedKernel& kernel, const jit::Image& image);
 
-// "sm_80,sm_89,h100": presets of GPUs, by architecture or card. Throws Error for anything else.
+// "sm_80,sm_89,h100": presets of GPUs, by architecture or GPU name. Throws Error for all other words.
 std::vector<Device> gpu_presets(const std::string& list);
 
-// Images in the order of `kernels`. Throws what the compiler throws first.
+// The images in the order of `kernels`. Throws the first error of the compiler.
 std::vector<jit::Image> compile_kernels(const std::vector<PlannedKernel>& kernels, int threads);
 
 }  // namespace rapt::lab

@@ -1,8 +1,8 @@
-// The rungs, and how each becomes a kernel. ladder_bench.cpp checks and times them.
+// The rungs of the ladder and how each becomes a kernel. ladder_bench.cpp checks and times them.
 #include "lab/ladder.h"
 
 #include "base/error.h"
-#include "lab/device_texts.h"
+#include "lab/device_sources.h"
 #include "runtime/gpu.h"
 
 namespace rapt::lab {
@@ -11,28 +11,28 @@ namespace {
 const Rung rungs[] = {
     {"scalar", "D.1", "100-200 us", &attention_scalar, "", ""},
     {"tiled", "D.2", "< 50 us", &attention_sm80, "ladder/tiled.cuh",
-     "block_m=32 block_n=64 warps_m=4 warps_k=1 q_in_registers=0 min_blocks=1 folded=0 programmatic=0 "
+     "block_m=32 block_n=64 warps_m=4 warps_n=1 q_in_registers=0 min_blocks=1 scale_in_exp2=0 programmatic=0 "
      "stages=2"},
     {"tensor", "D.3", "< 20 us", &attention_sm80, "ladder/tensor.cuh",
-     "block_m=64 block_n=64 warps_m=4 warps_k=1 q_in_registers=1 min_blocks=1 folded=0 programmatic=0 "
+     "block_m=64 block_n=64 warps_m=4 warps_n=1 q_in_registers=1 min_blocks=1 scale_in_exp2=0 programmatic=0 "
      "stages=1"},
     {"pipelined", "D.4, stage2", "< 10 us", &attention_sm80, "ladder/pipelined.cuh",
-     "block_m=64 block_n=64 warps_m=4 warps_k=1 q_in_registers=1 min_blocks=1 folded=0 programmatic=0 "
+     "block_m=64 block_n=64 warps_m=4 warps_n=1 q_in_registers=1 min_blocks=1 scale_in_exp2=0 programmatic=0 "
      "stages=2"},
     {"swizzled", "D.5", "< 5 us", &attention_sm80, "",
-     "block_m=64 block_n=64 warps_m=4 warps_k=1 q_in_registers=1 min_blocks=1 programmatic=0 stages=3"},
+     "block_m=64 block_n=64 warps_m=4 warps_n=1 q_in_registers=1 min_blocks=1 programmatic=0 stages=3"},
     {"shipped", "", "", &attention_sm80, "", ""},
 };
 
 constexpr std::string_view folder = "ladder/";
 
-// All texts of the folder by their own names, and the rung's also under the name that its family's unit includes.
+// All sources of the folder by their own names. The rung's source also has the name that its family's unit includes.
 std::map<std::string, std::string> files_of(const Rung& rung) {
   std::map<std::string, std::string> files;
-  if (*rung.text == '\0') return files;
-  for (const auto& [path, text] : device_texts())
+  if (*rung.source == '\0') return files;
+  for (const auto& [path, text] : device_sources())
     if (path.starts_with(folder)) files.emplace(path.substr(folder.size()), text);
-  files.emplace(rung.family->text, device_texts().at(rung.text));
+  files.emplace(rung.family->text, device_sources().at(rung.source));
   return files;
 }
 
@@ -49,9 +49,8 @@ void require_ladder_problem(const Problem& problem) {
   if (whole && problem == parse_problem(concat("f16 b", problem.batch, " h", heads, " q", problem.seqlen_q, " k",
                                                problem.seqlen_k, " d64")))
     return;
-  unsupported("--ladder: ", to_string(problem),
-              ": the rungs are experiments that take dense f16 problems of head_dim 64",
-              " with lengths that are multiples of ", tile, " and nothing else, such as \"f16 b1 h8 q512 d64\"");
+  unsupported("--ladder: ", to_string(problem), ": must be a dense f16 problem of head_dim 64",
+              " without options, with lengths that are multiples of ", tile, ", such as \"f16 b1 h8 q512 d64\"");
 }
 
 RungKernel rung_kernel(const Rung& rung, const Problem& problem, const Device& device) {

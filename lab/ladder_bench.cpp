@@ -1,5 +1,5 @@
-// rapt bench LINE --ladder: every rung is checked by the oracle, those that are right are timed side by side, and each
-// shows what it is made of. A wrong rung is never timed.
+// rapt bench LINE --ladder: the oracle checks every rung; the correct ones are timed side by side and their
+// instructions are counted. A wrong rung is never timed.
 #include <fmt/format.h>
 
 #include <deque>
@@ -23,7 +23,7 @@
 namespace rapt::lab {
 namespace {
 
-// A rung that was compiled, loaded and found right.
+// A rung that was compiled, loaded and found correct.
 struct ReadyRung {
   const Rung& rung;
   RungKernel kernel;
@@ -52,8 +52,8 @@ class LadderBench {
       } catch (const Error& error) {
         if (error.code() != ErrorCode::unsupported && error.code() != ErrorCode::internal) throw;
         wrong = wrong || error.code() == ErrorCode::internal;
-        tell("{}  rung {}\n        {}\n", error.code() == ErrorCode::internal ? "WRONG, not timed" : "refused",
-             rung.name, error.what());
+        print_error("{}  rung {}\n        {}\n", error.code() == ErrorCode::internal ? "WRONG, not timed" : "refused",
+                    rung.name, error.what());
       }
     }
     if (ready_.empty()) return wrong ? exit_check_failed : exit_environment;
@@ -61,7 +61,7 @@ class LadderBench {
     print_times();
     print_contents();
     write();
-    return wrong ? exit_check_failed : exit_fine;
+    return wrong ? exit_check_failed : exit_success;
   }
 
  private:
@@ -102,7 +102,7 @@ class LadderBench {
     BenchRow& row = ready.row;
     const jit::Image& image = *ready.loaded->image;
     row.problem = to_string(problem_);
-    row.arm = concat("ladder ", ready.rung.name);
+    row.implementation = concat("ladder ", ready.rung.name);
     row.family = ready.rung.family->name;
     row.config = ready.kernel.config.words();
     row.signature = image.signature;
@@ -137,7 +137,7 @@ class LadderBench {
     const auto enqueue_on = [&](const ReadyRung& ready) -> Enqueue {
       return [this, &sets, &ready](int64_t n) { launch(ready, sets[static_cast<size_t>(n) % sets.size()]); };
     };
-    for (const ReadyRung& ready : ready_) {  // they differ in time by two orders of magnitude
+    for (const ReadyRung& ready : ready_) {  // their times differ by two orders of magnitude
       shapes.push_back(graph_shape(rough_call_us(stream_, enqueue_on(ready)), wanted));
       add_sets(shapes.back().sets);
     }
@@ -157,20 +157,20 @@ class LadderBench {
   }
 
   void print_times() const {
-    fmt::print("\n{:<10} {:<12} {:>10} {:>10} {:>10} {:>10} {:>7} {:>9} {:>6}  max error\n", "rung", "then",
+    fmt::print("\n{:<10} {:<12} {:>10} {:>10} {:>10} {:>10} {:>7} {:>9} {:>6}  max error\n", "rung", "old name",
                "L4 target", "median us", "q1", "q3", "gain", "TFLOP/s", "roof");
     double before = 0;
     for (const ReadyRung& ready : ready_) {
       const Quartiles time = quartiles(ready.row.samples.us);
       fmt::print("{:<10} {:<12} {:>10} {:>10.2f} {:>10.2f} {:>10.2f} {:>7} {:>9.2f} {:>5.0f}%  {:.1e}\n",
-                 ready.rung.name, ready.rung.then, ready.rung.target, time.median, time.q1, time.q3,
+                 ready.rung.name, ready.rung.old_name, ready.rung.target, time.median, time.q1, time.q3,
                  before > 0 ? fmt::format("{:.2f}x", before / time.median) : "", ready.row.gflops() / 1e3,
                  100 * ready.row.roof_share(), ready.row.err.max_abs);
       before = time.median;
     }
   }
 
-  // Instructions in the code, and what a multiprocessor holds.
+  // Prints the instructions in the code and the occupancy.
   void print_contents() const {
     fmt::print("\n{:<10} {:>7} {:>7} {:>9} {:>6} {:>6}  {:>6} {:>6} {:>6} {:>6} {:>6} {:>8} {:>8} {:>6}\n", "rung",
                "threads", "regs", "shared", "blocks", "occup", "HMMA", "LDSM", "LDGSTS", "FFMA", "MUFU", "LDG.128",
@@ -189,7 +189,7 @@ class LadderBench {
     const std::string& image = ready.loaded->image->bytes;
     if (!image.starts_with("\x7f"
                            "ELF"))
-      return "PTX: its instructions are the driver's choice";
+      return "PTX: only the driver knows its instructions";
     const InstructionCounts n = count_instructions(image);
     return fmt::format("{:>6} {:>6} {:>6} {:>6} {:>6} {:>8} {:>8} {:>6}", n.hmma, n.ldsm, n.ldgsts, n.ffma, n.mufu,
                        fmt::format("{}/{}", n.ldg_16, n.ldg), fmt::format("{}/{}", n.lds_16, n.lds), n.local);
@@ -220,13 +220,13 @@ class LadderBench {
 }  // namespace
 
 int ladder(const BenchOptions& options) {
-  if (options.words.empty() || !options.suite.empty()) invalid("--ladder: give one problem line, and no --suite");
+  if (options.words.empty() || !options.suite.empty()) invalid("--ladder: takes one problem line and no --suite");
   check_output_file("--output", options.output);
-  if (!options.common.configs.empty()) invalid("--ladder --config: the rungs have configurations of their own");
-  if (!options.common.variant.empty()) invalid("--ladder --variant: the rungs have texts of their own");
+  if (!options.common.configs.empty()) invalid("--ladder --config: not allowed; each rung has a fixed configuration");
+  if (!options.common.variant.empty()) invalid("--ladder --variant: not allowed; each rung has its own source");
   if (!options.timer.empty() && options.timer != "graph")
-    invalid("--ladder --timer ", options.timer, ": rungs are timed by graph");
-  if (options.common.json) invalid("--ladder --json: write the rows with --output FILE");
+    invalid("--ladder --timer ", options.timer, ": must be graph");
+  if (options.common.json) invalid("--ladder --json: not available; use --output FILE for the rows");
   const Problem problem = parse_problem(joined(options.words));
   require_ladder_problem(problem);
   const Device device = chosen_device(options.common, true);

@@ -1,5 +1,6 @@
-// Tensors from files, and the Problem that they and the user's words describe.
-// The words are completed with what the tensors say and parsed as one problem line, so that one grammar rules both.
+// Loads tensors from files, and builds the Problem that they and the user's words describe.
+// It completes the words with the facts of the tensors and parses them as one problem line, so there is only one
+// grammar.
 #include "lab/load.h"
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include "base/error.h"
 #include "check/poison.h"
 #include "lab/npy.h"
+#include "problem/dtypes.h"
 #include "problem/hint.h"
 
 namespace rapt::lab {
@@ -43,17 +45,11 @@ std::string shape_text(const std::vector<int64_t>& shape) {
   return "[" + text + "]";
 }
 
-DType dtype_named(const std::string& name) {
-  for (int code = static_cast<int>(DType::f32); code <= static_cast<int>(DType::sim8); ++code)
-    if (name == name_of(static_cast<DType>(code))) return static_cast<DType>(code);
-  return DType::none;
-}
-
-// What the words say tensor `name` holds: q=e4m3, or a dtype alone for q, k and v.
+// The dtype that the words give tensor `name`: q=e4m3, or a dtype alone for q, k and v.
 DType dtype_in_words(const std::vector<std::string>& words, const std::string& name) {
   for (const std::string& word : words) {
-    if (word.starts_with(name + "=")) return dtype_named(word.substr(name.size() + 1));
-    if (name.size() == 1 && dtype_named(word) != DType::none) return dtype_named(word);
+    if (word.starts_with(name + "=")) return input_dtypes.named(word.substr(name.size() + 1));
+    if (name.size() == 1 && input_dtypes.named(word) != DType::none) return input_dtypes.named(word);
   }
   return DType::none;
 }
@@ -86,7 +82,7 @@ class Loader {
     for (const auto& [known, member] : known_tensors)
       if (name == known) return in().*member;
     if (name == "block_table")
-      unsupported(path_, ": tensor 'block_table': paged keys and values are not carried out yet");
+      unsupported(path_, ": tensor 'block_table': paged keys and values are not supported yet");
     std::string list;
     for (const auto& [known, member] : known_tensors) list += std::string(" ") + known;
     invalid(path_, ": tensor ", in_quotes(name), ": must be one of", list);
@@ -103,8 +99,8 @@ class Loader {
       tensor(name) = read_npy(FileSource(entry.path().string()), dtype_in_words(words_, name));
     }
   }
-  // What rapt quantize wrote beside its tensors: their formats and granularity, and how they were prepared. What the
-  // user says of the same comes first.
+  // Adds the words that rapt quantize wrote into the file: formats, granularity, preparation. The user's own words have
+  // priority.
   void adopt_words() {
     const auto noted = loaded_.metadata.find("rapt_words");
     if (noted == loaded_.metadata.end()) return;
@@ -125,24 +121,24 @@ class Loader {
     if (!tensor(name).present()) invalid(path_, ": tensor '", name, "' is missing: attention needs q, k and v");
   }
 
-  // Bytes become the format that the words name: no file format has one for sim8, and not all have FP8.
+  // Gives raw bytes the format that the words name. No file format has a name for sim8, and some have none for FP8.
   void settle_dtype(const char* name) {
     HostTensor& t = tensor(name);
     const DType named = dtype_in_words(words_, name);
     if (t.dtype == DType::u8 && is_fp8(named)) t.dtype = named;
     if (!is_attention_input(t.dtype))
       invalid(path_, ": tensor '", name, "' is ", rapt::name_of(t.dtype),
-              t.dtype == DType::u8 ? concat(": say what its bytes are, such as ", name, "=e4m3")
-                                   : std::string(": must be f32, f16, bf16, e4m3, e5m2 or sim8"));
+              t.dtype == DType::u8 ? concat(": add a word for the format of its bytes, such as ", name, "=e4m3")
+                                   : ": must be " + input_dtypes.names());
   }
 
-  // From stored to logical order: [batch, heads, seqlen, dim], packed [total, heads, dim].
+  // From the stored order to the logical order: [batch, heads, seqlen, dim], packed [total, heads, dim].
   void arrange() {
     const size_t rank = packed_ ? 3 : 4;
     for (const char* name : {"q", "k", "v"})
       if (tensor(name).shape.size() != rank)
         invalid(path_, ": tensor '", name, "' has shape ", shape_text(tensor(name).shape), ": must be of rank ", rank,
-                packed_ ? " ([total, heads, dim], since cu_seqlens are given)" : " ([batch, heads, seqlen, dim])");
+                packed_ ? " ([total, heads, dim], because cu_seqlens are given)" : " ([batch, heads, seqlen, dim])");
     const bool swap = packed_ ? has_word("layout=bhsd") : has_word("layout=bshd");
     const size_t first = packed_ ? 0 : 1;
     for (const char* name : {"q", "k", "v"}) {
@@ -164,7 +160,7 @@ class Loader {
     if (std::find(words_.begin(), words_.end(), word) == words_.end()) derived_.push_back(word);
   }
 
-  // The words that the tensors speak.
+  // Adds the words that follow from the tensors.
   void describe() {
     const HostTensor &q = in().q, &k = in().k, &v = in().v;
     describe_dtypes();
@@ -192,8 +188,8 @@ class Loader {
 
   void describe_dtypes() {
     const DType q = in().q.dtype, k = in().k.dtype, v = in().v.dtype;
-    const bool one_word =
-        std::any_of(words_.begin(), words_.end(), [](const std::string& w) { return dtype_named(w) != DType::none; });
+    const bool one_word = std::any_of(words_.begin(), words_.end(),
+                                      [](const std::string& w) { return input_dtypes.named(w) != DType::none; });
     if (q == k && q == v && (one_word || !(has_word("q=") || has_word("k=") || has_word("v="))))
       return say(rapt::name_of(q));
     say(concat("q=", rapt::name_of(q)));
@@ -201,7 +197,7 @@ class Loader {
     say(concat("v=", rapt::name_of(v)));
   }
 
-  // h12 or h32:8, in the spelling that the user chose if he did.
+  // Adds h12 or h32:8, in the user's spelling if he gave one.
   void say_pair(const char* letter, int64_t first, int64_t second) {
     const std::string pair = concat(letter, first, ":", second);
     if (first != second || std::find(words_.begin(), words_.end(), pair) != words_.end()) return say(pair);
@@ -227,9 +223,9 @@ class Loader {
     return text;
   }
 
-  // Differences of cu_seqlens, checked as the library checks them, since a length cannot be negative in a word.
+  // Differences of cu_seqlens. Checked here like in the library, because a word cannot hold a negative length.
   std::vector<int64_t> differences(const char* name, const HostTensor& cu, int64_t rows) {
-    if (!cu.present()) invalid(path_, ": tensor '", name, "' is missing: cu_seqlens_q and cu_seqlens_k go together");
+    if (!cu.present()) invalid(path_, ": tensor '", name, "' is missing: give both cu_seqlens_q and cu_seqlens_k");
     const std::vector<int64_t> ends = integers(name, cu);
     if (ends.empty() || ends[0] != 0)
       invalid(path_, ": tensor '", name, "' ", shape_text(cu.shape), ": must start with 0");
@@ -237,7 +233,7 @@ class Loader {
     for (size_t b = 1; b < ends.size(); ++b) {
       if (ends[b] < ends[b - 1])
         invalid(path_, ": tensor '", name, "' holds ", ends[b], " at ", b, " after ", ends[b - 1],
-                ": must not decrease");
+                ": must never decrease");
       lengths.push_back(ends[b] - ends[b - 1]);
     }
     if (ends.back() > rows)
@@ -248,15 +244,14 @@ class Loader {
     const std::vector<int64_t> q = differences("cu_seqlens_q", in().cu_seqlens_q, in().q.shape[0]);
     const std::vector<int64_t> k = differences("cu_seqlens_k", in().cu_seqlens_k, in().k.shape[0]);
     if (q.size() != k.size())
-      invalid(path_, ": cu_seqlens_q is for ", q.size(), " sequences, cu_seqlens_k for ", k.size(),
-              ": must be as many");
+      invalid(path_, ": cu_seqlens_q has ", q.size(), " sequences, cu_seqlens_k for ", k.size(), ": must be equal");
     std::string text;
     for (size_t b = 0; b < q.size(); ++b) text += concat(b == 0 ? "" : ",", q[b], ":", k[b]);
     if (q.empty()) say("b0");
     return text;
   }
 
-  // bias=f32[1,h,q,k], mask=[b,1,q,k]. A size that is neither 1 nor the whole is left for the library's sentence.
+  // Adds bias=f32[1,h,q,k], mask=[b,1,q,k]. The library reports a size that is neither 1 nor the full size.
   void describe_broadcast(const char* name, const HostTensor& t) {
     if (!t.present()) return;
     std::string axes;
@@ -264,7 +259,7 @@ class Loader {
     say(concat(name, "=", t.dtype == DType::u8 ? "" : rapt::name_of(t.dtype), axes, "]"));
   }
 
-  // The granularity of scales, where the words do not name it: the one whose shape fits.
+  // If the words name no granularity of the scales, finds the one whose shape fits.
   void describe_scales(const char* name, const HostTensor& descale, const HostTensor& t) {
     if (!descale.present() || has_word("scales=") || has_word(concat(name, "_scales="))) return;
     const int64_t heads = t.shape[1], batch = packed_ ? in().cu_seqlens_q.shape[0] - 1 : t.shape[0];
@@ -283,8 +278,8 @@ class Loader {
       all += concat(all.empty() ? "" : " or ", name, "_scales=", kind);
     }
     if (count != 1)
-      invalid(path_, ": tensor '", name, "_descale' has shape ", shape_text(descale.shape), ": say ",
-              count > 1 ? all : concat("its granularity, such as ", name, "_scales=block64"));
+      invalid(path_, ": tensor '", name, "_descale' has shape ", shape_text(descale.shape), ": add one of the words ",
+              count > 1 ? all : concat("for its granularity, such as ", name, "_scales=block64"));
     say(concat(name, "_scales=", fitting));
   }
 
@@ -305,7 +300,7 @@ class Loader {
     make_starts(loaded_.problem.k_starts, in().k_starts);
   }
 
-  // Orders that no layout word describes (Fortran order) are said by their strides.
+  // Adds strides for orders that no layout word describes (Fortran order).
   void add_strides(std::string line) {
     const std::string before = line;
     for (const auto& [name, t] :
@@ -316,7 +311,7 @@ class Loader {
   }
 
   static void make_starts(const std::vector<int64_t>& starts, HostTensor& tensor) {
-    if (starts.size() < 2) return;  // one start for all travels as a number
+    if (starts.size() < 2) return;  // one start for all sequences is a number, not a list
     tensor = check::make_tensor(DType::i64, {static_cast<int64_t>(starts.size())});
     std::memcpy(tensor.data(), starts.data(), starts.size() * sizeof(int64_t));
   }
@@ -337,7 +332,7 @@ class Loader {
         {p.smooth_k, "smooth_k", "k_mean", &in().k_mean},
     };
     for (const auto& [said, word, name, t] : needs)
-      if (said && !t->present()) invalid(path_, ": the words say ", word, ", but tensor '", name, "' is missing");
+      if (said && !t->present()) invalid(path_, ": the words have ", word, ", but tensor '", name, "' is missing");
   }
 
   std::string path_;
@@ -353,12 +348,12 @@ LoadedProblem load_problem(const std::string& path, const std::vector<std::strin
 }
 
 std::string layout_note(const check::HostTensor& q, const check::HostTensor& k) {
-  constexpr int64_t unusual_heads = 128;  // more than models have
+  constexpr int64_t unusual_heads = 128;  // models have fewer
   if (q.shape.size() != 4 || k.shape.size() != 4 || q.shape[1] <= q.shape[2] || k.shape[1] <= unusual_heads ||
       !looks_like_bshd(q.shape[1], q.shape[2], k.shape[1], k.shape[2]))
     return "";
   return concat("q ", shape_text(q.shape), ", k ", shape_text(k.shape), ": ", k.shape[1], " heads of ", k.shape[2],
-                " keys? The shape looks like bshd, [batch, seqlen, heads, dim]: say layout=bshd");
+                " keys? The shape looks like bshd, [batch, seqlen, heads, dim]: add layout=bshd");
 }
 
 check::HostTensor as_stored(const Problem& problem, const check::HostTensor& tensor) {

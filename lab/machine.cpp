@@ -1,4 +1,4 @@
-// The machine as reports name it, read from /proc and /sys.
+// Describes the machine for reports. Reads /proc and /sys.
 // Called by info and bench.
 #include "lab/machine.h"
 
@@ -21,7 +21,7 @@ std::string first_line(const std::string& path) {
   return line;
 }
 
-// The value of "key : value" (/proc/cpuinfo, /proc/meminfo), "" when there is none.
+// The value of "key : value" (/proc/cpuinfo, /proc/meminfo), or "".
 std::string value_of(const std::string& path, const std::string& key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {

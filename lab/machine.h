@@ -1,5 +1,5 @@
-// The machine as reports name it: CPU model, caches, memory. Facts for people and result files, never for planning
-// (that is src/device/device.h). Called by info and bench; what the system does not tell stays empty or 0.
+// The machine in reports: CPU model, caches, memory. For people and result files, never for planning (planning uses
+// src/device/device.h). Called by info and bench. Facts that the system does not report are empty or 0.
 #pragma once
 
 #include <cstdint>
@@ -17,17 +17,17 @@ struct Cache {
 struct Machine {
   std::string cpu_name;
   std::vector<Cache> caches;    // of CPU 0
-  int64_t available_bytes = 0;  // of memory, now
+  int64_t available_bytes = 0;  // free memory now
   int64_t last_level_cache() const;
 };
 
 Machine this_machine();
 
-// The NVIDIA driver: "CUDA 13.0, 580.82.07" (the newest CUDA it supports, its kernel module where the system tells it);
-// "" where there is none.
+// The NVIDIA driver, "CUDA 13.0, 580.82.07": the newest CUDA that it supports, and its kernel module's version if the
+// system reports it. "" if there is no driver.
 std::string driver_text();
 
-// A name fit for a folder: letters, digits, dot and dash; "Intel(R) Xeon(R) Processor" -> "intel-xeon-processor".
+// `name` as a folder name of letters, digits, dots and dashes; "Intel(R) Xeon(R) Processor" -> "intel-xeon-processor".
 std::string file_safe(const std::string& name);
 
 // 20261127T093000Z

@@ -1,6 +1,6 @@
 // Reader and writer of .npy files.
-// The dict of the header is read by a cursor that knows its three fields and nothing else of Python.
-// Memory taken is bounded by the file's size: shape and dtype must account for every byte after the header.
+// A small parser reads the header's dict. It knows its three fields and no other Python.
+// The file's size bounds the memory that is taken: shape and dtype must account for every byte after the header.
 #include "lab/npy.h"
 
 #include <cstring>
@@ -23,7 +23,7 @@ struct Header {
   int64_t data_begin = 0;
 };
 
-// Reads the dict: {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }
+// Parses the dict: {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }
 class DictCursor {
  public:
   DictCursor(const std::string& file, std::string_view text) : file_(file), text_(text) {}
@@ -59,8 +59,7 @@ class DictCursor {
 
  private:
   [[noreturn]] void fail(const char* wanted) const {
-    invalid(file_, ": the header holds ", in_quotes(text_.substr(at_, 12)), " at its byte ", at_, " where ", wanted,
-            " must stand");
+    invalid(file_, ": the header holds ", in_quotes(text_.substr(at_, 12)), " at its byte ", at_, ": must be ", wanted);
   }
   void skip_space() {
     while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\n')) ++at_;
@@ -84,9 +83,9 @@ class DictCursor {
 
   std::string quoted_text() {
     const char quote = accept('\'') ? '\'' : accept('"') ? '"' : '\0';
-    if (quote == '\0') fail("a quoted text");
+    if (quote == '\0') fail("a quoted string");
     const size_t end = text_.find_first_of("'\"\\\n", at_);
-    if (end == std::string_view::npos || text_[end] != quote) fail("a plain quoted text");
+    if (end == std::string_view::npos || text_[end] != quote) fail("a plain quoted string");
     std::string text(text_.substr(at_, end - at_));
     at_ = end + 1;
     return text;
@@ -166,7 +165,7 @@ DType dtype_of(const std::string& file, const std::string& descr, DType raw) {
   const bool raw1 = kind == "u1" || kind == "V1", raw2 = kind == "u2" || kind == "V2";
   if (known_order && ((raw1 && is_fp8(raw)) || (raw2 && is_16bit(raw)))) return raw;
   if (known_order && (raw2 || kind == "V1"))
-    invalid(where, ": raw bytes; name what they are in the problem's words, such as q=", raw2 ? "bf16" : "e4m3");
+    invalid(where, ": raw bytes; add a word for their format, such as q=", raw2 ? "bf16" : "e4m3");
   if (known_order && (kind == "u1" || kind == "b1")) return DType::u8;
   if (descr == "<f4") return DType::f32;
   if (descr == "<f2") return DType::f16;
@@ -198,13 +197,12 @@ const char* descr_of(DType dtype) {
     case DType::f32: return "<f4";
     case DType::f16: return "<f2";
     case DType::bf16: return "<V2";
-    case DType::e4m3:
-    case DType::e5m2: return "|V1";
     case DType::sim8:
     case DType::u8: return "|u1";
     case DType::i32: return "<i4";
     case DType::i64: return "<i8";
     case DType::none: break;
+    default: return "|V1";  // FP8, which has no name
   }
   invalid("dtype none: an absent tensor has no .npy file");
 }

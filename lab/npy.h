@@ -1,5 +1,5 @@
 // Reader and writer of .npy files, versions 1, 2 and 3: a magic string, a Python dict as text, then one raw array.
-// Called by the run command and tests; files are untrusted and never evaluated: no pickles, no structured types.
+// Called by the run command and tests. Files are untrusted and never evaluated: no pickles, no structured types.
 // Format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
 #pragma once
 
@@ -10,12 +10,12 @@
 
 namespace rapt::lab {
 
-// Reads it. <f4 <f2 <i4 <i8 |u1 |b1 are f32 f16 i32 i64 u8 u8; a Fortran-order array keeps its order as strides.
-// numpy has no name for bf16, e4m3, e5m2 and sim8: arrays of raw bytes (u1, V1, u2, V2) are read as `raw` when it is
-// one of them and as wide as the element.
+// Reads an array. <f4 <f2 <i4 <i8 |u1 |b1 become f32 f16 i32 i64 u8 u8. An array in Fortran order keeps its order as
+// strides. numpy has no names for bf16, e4m3, e5m2 and sim8: arrays of raw bytes (u1, V1, u2, V2) are read as `raw` if
+// it is one of them and has the same width.
 check::HostTensor read_npy(const ByteSource& source, DType raw = DType::none);
 
-// Writes version 1, C order; whole or not at all. bf16 and FP8 become V2 and V1, as ml_dtypes writes them.
+// Writes version 1 in C order, completely or not at all. bf16 and FP8 become V2 and V1, as ml_dtypes writes them.
 void write_npy(const std::string& path, const check::HostTensor& tensor);
 
 }  // namespace rapt::lab

@@ -1,4 +1,4 @@
-// The tensors before they were quantised: recorded, found, and made sure of.
+// The tensors before quantisation: records their file, finds it again and verifies it.
 #include "lab/originals.h"
 
 #include <filesystem>
@@ -16,7 +16,7 @@ constexpr const char* path_key = "rapt_original";
 constexpr const char* sum_key = "rapt_original_sha256";
 constexpr const char* names[] = {"q", "k", "v"};
 
-// Of q, k and v as they are stored. A change of one byte changes it.
+// A checksum of q, k and v as stored. Changing one byte changes it.
 std::string sum_of(const std::map<std::string, HostTensor>& tensors) {
   std::string sums;
   for (const char* name : names) {
@@ -26,7 +26,7 @@ std::string sum_of(const std::map<std::string, HostTensor>& tensors) {
   return jit::sha256(sums);
 }
 
-// From a file beside `from` to the file `to`.
+// The path of `to` relative to the folder of `from`.
 std::string relative(const std::filesystem::path& to, const std::filesystem::path& from) {
   return std::filesystem::proximate(std::filesystem::absolute(to), std::filesystem::absolute(from).parent_path())
       .string();
@@ -48,9 +48,10 @@ HostTensor original_of(const std::string& path, const std::map<std::string, Host
   if (found == tensors.end()) invalid(path, ": tensor '", name, "' is missing");
   if (!is_attention_output(found->second.dtype))
     invalid(path, ": tensor '", name, "' is ", name_of(found->second.dtype), ": must be f32, f16 or bf16");
-  const HostTensor original = as_stored(problem, found->second);  // swaps two dimensions, or none: its own inverse
+  // Swaps two dimensions or none, so it is its own inverse.
+  const HostTensor original = as_stored(problem, found->second);
   if (original.shape != quantised.shape)
-    invalid(path, ": tensor '", name, "' is of another shape than the quantised one");
+    invalid(path, ": tensor '", name, "' has another shape than the quantised tensor");
   return original;
 }
 
@@ -58,7 +59,7 @@ LoadedProblem load_originals(const std::string& path, const LoadedProblem& quant
   const auto tensors = tensors_of(path);
   const auto noted = quantised.metadata.find(sum_key);
   if (noted != quantised.metadata.end() && noted->second != sum_of(tensors))
-    invalid(path, ": its q, k and v are not those that were quantised");
+    invalid(path, ": its q, k and v are not the tensors that were quantised");
   LoadedProblem loaded = quantised;
   Problem& p = loaded.problem;
   check::Inputs& in = loaded.inputs;
@@ -103,7 +104,7 @@ std::optional<Originals> find_originals(const std::string& input, const LoadedPr
   }
   if (!path.empty()) return Originals{path, "", load_originals(path, quantised)};
   const auto noted = quantised.metadata.find(path_key);
-  if (noted == quantised.metadata.end()) return Originals{"", "the file does not say what it was quantised from", {}};
+  if (noted == quantised.metadata.end()) return Originals{"", "the file does not name its original", {}};
   const std::string found = beside(input, noted->second);
   try {
     return Originals{found, "", load_originals(found, quantised)};

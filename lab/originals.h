@@ -1,4 +1,4 @@
-// What a file of FP8 codes was quantised from, so that the loss of quantising can be told beside the kernel's error.
+// The file from which FP8 codes were quantised. With it, run reports the quantisation error beside the kernel's error.
 // quantize records it, run looks for it.
 #pragma once
 
@@ -10,20 +10,20 @@
 
 namespace rapt::lab {
 
-// Puts into the metadata of `output` where the q, k and v of `input` lie and what their bytes sum to. `before`: what
-// `input` says itself, where it was quantised in part from an earlier file: that one stays the original. Records
-// nothing where `input` holds codes and does not say of what.
+// Writes into the metadata of `output` the path of `input` and a checksum of its q, k and v. `before`: the metadata of
+// `input`; if an earlier file was quantised in part, that earlier file stays the original. Records nothing if `input`
+// holds codes and names no original.
 void record_original(const std::string& input, const TensorFile& before, const std::string& output,
                      std::map<std::string, std::string>& metadata);
 
 struct Originals {
-  std::string path;  // "" = not known, and note says why
+  std::string path;  // "": not known; note has the reason
   std::string note;
-  LoadedProblem loaded;  // the same problem on the tensors as they were
+  LoadedProblem loaded;  // the same problem with the original tensors
 };
 
-// Nothing where neither q, k nor v is quantised. path: what --original names, else what the file says is looked for
-// beside it. Throws Error where --original names a file that is not the one.
+// Returns nothing if none of q, k and v is quantised. path: the file of --original; without it, the recorded file is
+// searched beside the input. Throws Error if --original names a wrong file.
 std::optional<Originals> find_originals(const std::string& input, const LoadedProblem& quantised,
                                         const std::string& path);
 

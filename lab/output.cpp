@@ -1,4 +1,4 @@
-// Output that arrives or is said to be lost. Called by program.cpp and the commands.
+// Detects lost output and reports it. Called by program.cpp and the commands.
 #include "lab/output.h"
 
 #include <fcntl.h>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr int unknown_error = -1;
 
-// 0, or the errno of what did not arrive. Some file systems tell only when a file is closed.
+// Returns 0, or the errno of a failed write. Some file systems report it only when a file is closed.
 int flush_error() {
   errno = 0;
   const bool failed_before = std::ferror(stdout) != 0;
@@ -33,7 +33,8 @@ int flush_error() {
 void occupy_standard_streams() {
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (fcntl(stream, F_GETFD) >= 0 || errno != EBADF) continue;
-    // The wrong way round, so that reading and printing fail. It gets the lowest free number, which is the stream's.
+    // Opened in the wrong direction, so reading and printing fail. It gets the lowest free number, which is the
+    // stream's.
     if (open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY) != stream) return;
   }
 }
@@ -42,9 +43,9 @@ int code_of_output(int code, int error) {
   const int at_end = flush_error();
   if (error == 0) error = at_end;
   if (error == 0) return code;
-  tell("rapt: stdout: cannot be written: {}; what was printed is not complete\n",
-       error == unknown_error ? "a write failed" : std::strerror(error));
-  return code == exit_fine ? exit_environment : code;
+  print_error("rapt: stdout: cannot be written: {}; the output is incomplete\n",
+              error == unknown_error ? "a write failed" : std::strerror(error));
+  return code == exit_success ? exit_environment : code;
 }
 
 void check_output_file(const char* option, const std::string& path, const char* what, const std::string& input) {

@@ -1,5 +1,5 @@
-// What the program prints and the files it is told to write: lost output is a failure, and what cannot be written is
-// said before the work begins. Used by program.cpp and the commands.
+// Output to stdout and to files: lost output is a failure. A file that cannot be written is reported before the work
+// begins. Used by program.cpp and the commands.
 #pragma once
 
 #include <fmt/format.h>
@@ -10,23 +10,23 @@
 
 namespace rapt::lab {
 
-// Opens those of stdin, stdout and stderr that are closed, so that they fail when used. Otherwise the next file that is
-// opened takes their number, and what is printed goes into it.
+// Opens stdin, stdout and stderr if they are closed, so that using them fails. Otherwise the next opened file would get
+// their number, and printed text would go into that file.
 void occupy_standard_streams();
 
-// The exit code of a command that ends with `code`: 3, with the reason on stderr, where something that it printed to
-// stdout is lost. A code other than 0 stays. error: the errno of a write that failed before, 0 = none known.
+// The exit code of a command that ends with `code`. It is 3, with the reason on stderr, if output to stdout was lost; a
+// `code` other than 0 stays. error: the errno of an earlier failed write, 0: none known.
 int code_of_output(int code, int error);
 
-// A sentence on stderr. Where nobody can hear it the command goes on: its exit code tells.
+// Prints a sentence to stderr. If that fails, the command continues; its exit code shows the result.
 template <class... Values>
-void tell(fmt::format_string<Values...> format, Values&&... values) {
+void print_error(fmt::format_string<Values...> format, Values&&... values) {
   const std::string text = fmt::format(format, std::forward<Values>(values)...);
   std::fputs(text.c_str(), stderr);
 }
 
-// Refuses an output file that can never be written: its folder is missing, or it is one of the files that are read.
-// option: "-o"; what: "the input". An empty path is no output.
+// Refuses an output file that cannot be written: its folder is missing, or it is also an input file. option: "-o";
+// what: "the input". An empty path means no output.
 void check_output_file(const char* option, const std::string& path, const char* what = "",
                        const std::string& input = "");
 

@@ -1,5 +1,5 @@
-// rapt pack: the kernels of problem lines compiled ahead of time into one file, on a machine that needs no GPU; the
-// ledger of what they take, compared or written; and the same ledger for rapt info. Called by program.cpp.
+// rapt pack: compiles the kernels of problem lines ahead of time into one file, without a GPU; compares or writes the
+// ledger of their resources; prints the ledger for rapt info. Called by program.cpp.
 #include "lab/pack.h"
 
 #include <fmt/format.h>
@@ -25,7 +25,7 @@ struct Compiled {
   KernelSelection selection;
   std::vector<jit::Image> images;  // of selection.kernels
   std::set<std::string> packed;    // signatures
-  double seconds = 0;              // by the clock
+  double seconds = 0;              // wall time
 };
 
 struct Problems {
@@ -41,7 +41,7 @@ Problems problems_of(const PackOptions& options) {
       problems.push_back(c.problem());
       if (c.packed) packed.push_back(problems.back());
     }
-  if (problems.empty()) invalid("pack: give a problem line, or --cases with a set that has some");
+  if (problems.empty()) invalid("pack: give a problem line, or --cases with a set that is not empty");
   return {std::move(problems), std::move(packed)};
 }
 
@@ -63,7 +63,7 @@ Compiled compile(const PackOptions& options) {
 
 struct Total {
   size_t kernels = 0, bytes = 0;
-  double seconds = 0;  // of all compilations, one after another
+  double seconds = 0;  // sum over all compilations
 };
 
 std::map<std::string, Total> totals_of(const Compiled& compiled) {
@@ -116,28 +116,29 @@ nlohmann::ordered_json to_json(const Compiled& compiled) {
   return {{"kernels", kernels}, {"skipped", skipped}, {"seconds", compiled.seconds}};
 }
 
-// True when nothing in `sentences`; else prints them all.
+// Returns true if `sentences` is empty; else prints them all.
 bool none(const std::vector<std::string>& sentences) {
-  for (const std::string& sentence : sentences) tell("rapt: {}\n", sentence);
+  for (const std::string& sentence : sentences) print_error("rapt: {}\n", sentence);
   return sentences.empty();
 }
 
-// Before anything is compiled: registers and spills compare only within one compiler.
+// Called before compiling: registers and spills can be compared only for the same compiler.
 Ledger ledger_before(const PackOptions& options) {
   if (options.update && !std::filesystem::exists(options.ledger)) return {};
   Ledger before = parse_ledger(read_text_file(options.ledger), options.ledger);
   require_compiler("pack");
   const std::string& version = jit::find_compiler()->version;
   if (!options.update && version != before.nvrtc)
-    throw Error(ErrorCode::environment, concat("--ledger ", options.ledger, ": was made by NVRTC ", before.nvrtc,
-                                               " and compares with that one only; this is NVRTC ", version, " (",
-                                               jit::find_compiler()->path, "): see scripts/nvrtc.sh, RAPT_NVRTC"));
+    throw Error(ErrorCode::environment,
+                concat("--ledger ", options.ledger, ": made by NVRTC ", before.nvrtc,
+                       "; it can be compared only with the same version. This is NVRTC ", version, " (",
+                       jit::find_compiler()->path, "): see scripts/nvrtc.sh, RAPT_NVRTC"));
   return before;
 }
 
 int judge_ledger(const PackOptions& options, const Compiled& compiled, Ledger before) {
   const Ledger now = ledger_of(compiled.selection.kernels, compiled.images, before);
-  std::set<std::string> archs;  // rows of others are neither compared nor lost
+  std::set<std::string> archs;  // rows of other architectures are neither compared nor removed
   for (const PlannedKernel& kernel : compiled.selection.kernels) archs.insert(kernel.device.arch);
   const auto others = std::stable_partition(before.rows.begin(), before.rows.end(),
                                             [&](const LedgerRow& row) { return archs.contains(row.arch); });
@@ -151,19 +152,20 @@ int judge_ledger(const PackOptions& options, const Compiled& compiled, Ledger be
     file.write(to_text(all));
     file.commit();
     if (!options.common.json) fmt::print("written   {}\n", options.ledger);
-    return none(faults_of(now)) ? exit_fine : exit_check_failed;
+    return none(faults_of(now)) ? exit_success : exit_check_failed;
   }
   before.rows.erase(others, before.rows.end());
   const bool allowed = none(faults_of(now)), equal = none(differences(before, now));
-  if (!equal) tell("rapt: where the change is wanted: make ledger, and commit {}\n", options.ledger);
+  if (!equal) print_error("rapt: if you want this change, run `make ledger` and commit {}\n", options.ledger);
   if (allowed && equal && !options.common.json)
     fmt::print("ledger    {} kernels as in {}\n", now.rows.size(), options.ledger);
-  return allowed && equal ? exit_fine : exit_check_failed;
+  return allowed && equal ? exit_success : exit_check_failed;
 }
 
 void print_rows(const Ledger& ledger) {
   fmt::print(
-      "compiled by NVRTC {}; bytes of a thread (spills, stack) and of a block (static, dynamic shared memory)\n\n",
+      "compiled by NVRTC {}; spills and stack in bytes per thread, static and dynamic shared memory in bytes per "
+      "block\n\n",
       ledger.nvrtc);
   fmt::print("{:<7} {:>4} {:>7} {:>8} {:>6} {:>5} {:>6} {:>7} {:>6} {:>9}  {}\n", "arch", "regs", "threads", "barriers",
              "spills", "stack", "static", "dynamic", "blocks", "occupancy", "kernel");
@@ -184,8 +186,8 @@ int pack(const PackOptions& options) {
   if (options.common.arch.empty()) invalid("pack: give --arch, such as sm_89,sm_90a");
   if (options.output.empty() && options.ledger.empty()) invalid("pack: give -o FILE or --ledger FILE");
   if (!options.common.variant.empty() && !options.ledger.empty())
-    invalid("--variant with --ledger: the ledger is of the library's own kernels");
-  if (options.update && options.ledger.empty()) invalid("--update: writes the file that --ledger names; give that too");
+    invalid("--variant with --ledger: not allowed; the ledger is for the library's own kernels");
+  if (options.update && options.ledger.empty()) invalid("--update: needs --ledger FILE, the file to write");
   check_output_file("-o", options.output, "the ledger", options.ledger);
   for (const std::string& cases : options.cases) check_output_file("-o", options.output, "a file of cases", cases);
   const Ledger before = options.ledger.empty() ? Ledger{} : ledger_before(options);
@@ -199,7 +201,7 @@ int pack(const PackOptions& options) {
     if (!options.common.json)
       fmt::print("written   {}, {} bytes\n", options.output, std::filesystem::file_size(options.output));
   }
-  return options.ledger.empty() ? exit_fine : judge_ledger(options, compiled, before);
+  return options.ledger.empty() ? exit_success : judge_ledger(options, compiled, before);
 }
 
 int info_kernels(const Common& common) {
@@ -210,7 +212,7 @@ int info_kernels(const Common& common) {
     fmt::print("{}", to_text(ledger));
   else
     print_rows(ledger);
-  return exit_fine;
+  return exit_success;
 }
 
 }  // namespace rapt::lab

@@ -1,4 +1,4 @@
-// rapt pack, and the kernels' part of rapt info: what each is told by program.cpp.
+// The options of rapt pack, and of the kernels' part of rapt info.
 // Called by program.cpp and tests.
 #pragma once
 
@@ -7,17 +7,17 @@
 namespace rapt::lab {
 
 struct PackOptions {
-  Common common;  // arch: several, with commas between; threads: compilers at work
+  Common common;  // arch: several, separated by commas; threads: number of parallel compilations
   std::vector<std::string> words;
   std::vector<std::string> cases;  // sets or files of problem lines
   std::string output;
-  std::string ledger;   // compare what the kernels take with this file
-  bool update = false;  // write it instead
+  std::string ledger;   // file to compare the kernels' resources with
+  bool update = false;  // write that file instead
 };
 
 int pack(const PackOptions& options);
 
-// The ledger that this program was built with; of common.arch alone where one is given.
+// Prints the ledger that this program was built with; if common.arch is given, only that architecture.
 int info_kernels(const Common& common);
 
 }  // namespace rapt::lab

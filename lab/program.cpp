@@ -1,5 +1,6 @@
-// The rapt program: command line to command, errors to a sentence and an exit code.
-// Called by main(). Exit codes: 0 fine, 1 a check failed, 2 wrong input or usage, 3 the environment lacks something.
+// The rapt program: parses the command line, runs a command, turns errors into a sentence and an exit code. Called by
+// main(). Exit codes: 0 success, 1 a check failed, 2 wrong input or usage, 3 something in the environment is missing or
+// failed.
 #include "lab/program.h"
 
 #include <fmt/format.h>
@@ -23,7 +24,7 @@
 namespace rapt::lab {
 namespace {
 
-// CLI11 wraps and saturates what does not fit an unsigned number; a seed is taken as it stands or not at all.
+// CLI11 wraps or saturates numbers that do not fit. A seed must be exact or refused.
 std::string seed_text(const std::string& text) {
   uint64_t seed = 0;
   const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), seed);
@@ -31,7 +32,7 @@ std::string seed_text(const std::string& text) {
   return text + " must be a whole number from 0 to 2^64 - 1";
 }
 
-// The command line so that a shell reads it back as it was.
+// The command line, quoted for a shell.
 std::string command_line(int argc, const char* const* argv) {
   std::string line = "rapt";
   for (int i = 1; i < argc; ++i) {
@@ -59,7 +60,7 @@ int exit_code(ErrorCode code) {
   return exit_environment;
 }
 
-// Something broke, rather than being asked for wrongly or being absent: then the command that repeats it is printed.
+// True if something failed, rather than being a wrong request or missing. Then the command to repeat it is printed.
 bool is_failure(ErrorCode code) {
   return code == ErrorCode::internal || code == ErrorCode::device || code == ErrorCode::out_of_memory;
 }
@@ -70,8 +71,10 @@ class Program {
     app_.require_subcommand(1);
     app_.set_version_flag("--version", std::string("rapt ") + rapt_version());
     app_.footer(
-        "rapt COMMAND --help shows each command's options with examples. Problem lines: rapt help problem-line.\n"
-        "Exit codes: 0 fine, 1 a check failed, 2 wrong input or usage, 3 the environment lacks something.");
+        "rapt COMMAND --help shows the options of a command, with examples. rapt help problem-line explains problem "
+        "lines.\n"
+        "Exit codes: 0 success, 1 a check failed, 2 wrong input or usage, 3 a problem of the environment (driver, "
+        "NVRTC, file).");
     add_info();
     add_run();
     add_check();
@@ -81,10 +84,10 @@ class Program {
     add_quantize();
     add_calibrate();
     add_help();
-    overview_ = app_.help();  // once a command is met, this is the command's
+    overview_ = app_.help();  // app_.help() changes after a command is parsed
   }
 
-  // The errno of a write to stdout that failed; 0 = none did, or only the end will tell.
+  // The errno of a failed write to stdout. 0: no failure known yet; the final flush may find one.
   int output_error() const { return output_error_; }
 
   int execute() {
@@ -92,7 +95,7 @@ class Program {
       app_.parse(argc_, argv_);
     } catch (const CLI::ParseError& error) {
       if (error.get_exit_code() == 0) return app_.exit(error);  // --help, --version
-      tell("rapt: {}\n      {} --help shows how\n", sentence_of(error), usage());
+      print_error("rapt: {}\n      see {} --help\n", sentence_of(error), usage());
       return exit_wrong_input;
     }
     return guarded();
@@ -103,26 +106,26 @@ class Program {
     try {
       return chosen_();
     } catch (const Error& error) {
-      tell("rapt: {}\n", error.what());
-      if (is_failure(error.code())) tell("again: {}\n", command_line(argc_, argv_));
+      print_error("rapt: {}\n", error.what());
+      if (is_failure(error.code())) print_error("again: {}\n", command_line(argc_, argv_));
       return exit_code(error.code());
     } catch (const std::bad_alloc&) {
-      tell("rapt: out of memory\nagain: {}\n", command_line(argc_, argv_));
+      print_error("rapt: out of memory\nagain: {}\n", command_line(argc_, argv_));
       return exit_environment;
     } catch (const std::system_error& error) {
       if (std::ferror(stdout) == 0) return internal_error(error);
       output_error_ = error.code().value();
-      return exit_fine;  // but for its output
+      return exit_success;  // its output is checked later
     } catch (const std::exception& error) {
       return internal_error(error);
     }
   }
   int internal_error(const std::exception& error) const {
-    tell("rapt: internal error: {}\nagain: {}\n", error.what(), command_line(argc_, argv_));
+    print_error("rapt: internal error: {}\nagain: {}\n", error.what(), command_line(argc_, argv_));
     return exit_check_failed;
   }
 
-  // With the word that was probably meant.
+  // The error sentence, with the word that the user probably meant.
   std::string sentence_of(const CLI::ParseError& error) const {
     const std::vector<CLI::App*> met = app_.get_subcommands();
     if (met.empty() && argc_ > 1 && argv_[1][0] != '-')
@@ -152,7 +155,7 @@ class Program {
     return met.empty() ? "rapt" : "rapt " + met[0]->get_name();
   }
 
-  // A subcommand with --json; `common` is filled with what every command is told.
+  // Adds a subcommand with --json. The parser fills `common`.
   CLI::App* add(const char* name, const char* help, const char* examples, Common& common) {
     CLI::App* sub = app_.add_subcommand(name, help);
     sub->footer(std::string("Examples:\n") + examples);
@@ -161,61 +164,63 @@ class Program {
     return sub;
   }
   static void add_device(CLI::App* sub, Common& common) {
-    sub->add_option("--device", common.device, "cpu or cuda:N; cuda:0 where a GPU is usable, else cpu");
+    sub->add_option("--device", common.device, "cpu or cuda:N. Default: cuda:0 if rapt can use it, else cpu");
     sub->add_option("--threads", common.threads,
-                    "CPU threads (and the CPU); all that the process may use when left out")
+                    "Number of CPU threads; also selects the CPU. Default: all CPUs available to the process")
         ->check(CLI::Range(1, 4096));
   }
   static void add_arch(CLI::App* sub, Common& common) {
-    sub->add_option(
-        "--arch", common.arch,
-        "What to plan and compile for: cpu-avx2, sm_89, compute_89 (PTX); explain also takes cards (l4 h100)");
+    sub->add_option("--arch", common.arch,
+                    "Architecture to plan and compile for: cpu-avx2, sm_89, compute_89 (PTX); explain also takes GPU "
+                    "names (l4 h100). Default: that of the device");
   }
-  // What replaces the planner's choice of a GPU kernel.
+  // The option that overrides the planner's choice of a GPU kernel.
   static void add_config(CLI::App* sub, Common& common, const char* help) {
     sub->add_option("--config", common.configs, help)->allow_extra_args(false);
   }
   static void add_variant(CLI::App* sub, Common& common, const char* more = "") {
-    sub->add_option(
-        "--variant", common.variant,
-        concat("FILE.cuh instead of the library's device text of that name, or of the kernel that is chosen", more));
+    sub->add_option("--variant", common.variant,
+                    concat("Compile FILE.cuh instead of the built-in kernel source with the same name, else instead of "
+                           "the chosen kernel's",
+                           more));
   }
   static void add_problem(CLI::App* sub, std::vector<std::string>& words) {
     sub->add_option("problem", words, "Words of a problem line, in one argument or several");
   }
 
   void add_info() {
-    CLI::App* sub = add("info", "What this program is, the machine, and what the library can use of it",
+    CLI::App* sub = add("info", "Show this program's build, the machine, and what rapt can use",
                         "  rapt info\n  rapt info --json\n  rapt info --kernels --arch sm_89", info_);
     sub->add_flag("--kernels", info_kernels_,
-                  "Registers, spills, shared memory and occupancy of every shipped GPU kernel");
-    sub->add_option("--arch", info_.arch, "With --kernels: of this architecture alone, such as sm_89")
+                  "Show registers, spills, shared memory and occupancy of all shipped GPU kernels");
+    sub->add_option("--arch", info_.arch, "With --kernels: show only this architecture, such as sm_89")
         ->needs(sub->get_option("--kernels"));
     sub->callback([this] { chosen_ = [this] { return info_kernels_ ? info_kernels(info_) : info(info_); }; });
   }
 
   void add_run() {
-    CLI::App* sub = add("run", "Attention on tensors from a file: time, and error against the float64 oracle",
+    CLI::App* sub = add("run", "Run attention on tensors from a file; show its time and its error against float64",
                         "  rapt run examples/data/minilm-layer0.safetensors\n"
                         "  rapt run qkv.safetensors causal window=128,0 -o out.safetensors\n"
                         "  rapt run folder-of-npy/ bf16 layout=bshd -o results/ --threads 4",
                         run_.common);
     sub->add_option("input", run_.input,
-                    "FILE.safetensors or a folder of NAME.npy: q k v, and optionally bias mask alibi_slopes "
+                    "FILE.safetensors or a folder of NAME.npy with q k v; optional: bias mask alibi_slopes "
                     "sinks cu_seqlens_q cu_seqlens_k seqused_q seqused_k q_descale k_descale v_descale k_mean")
         ->required();
     sub->add_option("words", run_.words,
-                    "What the tensors do not say: causal, window=L,R, softcap=, scale=, layout=bshd ...");
-    sub->add_option("-o,--output", run_.output, "FILE.safetensors (o and lse) or a folder (o.npy and lse.npy)");
-    sub->add_option(
-        "--original", run_.original,
-        "What FP8 inputs were quantised from, to tell the loss; where rapt quantize noted it when left out");
+                    "Words that the tensors do not contain: causal, window=L,R, softcap=, scale=, layout=bshd ...");
+    sub->add_option("-o,--output", run_.output,
+                    "Write o and lse to FILE.safetensors, or o.npy and lse.npy to a folder. Default: not written");
+    sub->add_option("--original", run_.original,
+                    "File of the original tensors of FP8 inputs, to report the quantisation error. Default: the file "
+                    "that rapt quantize recorded");
     add_device(sub, run_.common);
     sub->callback([this] { chosen_ = [this] { return run(run_); }; });
   }
 
   void add_check() {
-    CLI::App* sub = add("check", "The library against the float64 oracle on seeded inputs",
+    CLI::App* sub = add("check", "Compare rapt with a float64 reference on seeded random inputs",
                         "  rapt check \"bf16 b2 h32:8 q128 k512 d128 causal\"\n"
                         "  rapt check \"f32 h2 q64 d64\" --fill outlier --seed 7\n"
                         "  rapt check --cases smoke --device cuda:0\n"
@@ -223,59 +228,62 @@ class Program {
                         "  rapt check \"f16 h8 q512 d64\" --variant my/attention_sm80.cuh --arch sm_89",
                         check_.common);
     add_problem(sub, check_.words);
-    sub->add_option("--cases", check_.cases, "A set (smoke, which the program carries) or a file of problem lines");
-    sub->add_option("--fill", check_.fill,
-                    "normal outlier huge near_ties constant masked_rows hidden_nan seen_nan integers rescale");
-    sub->add_option("--seed", check_.seed, "Seed of the inputs")->capture_default_str()->check(seed_text);
+    sub->add_option("--cases", check_.cases, "A built-in set of problems (smoke), or a file of problem lines");
+    sub->add_option(
+        "--fill", check_.fill,
+        "Input values: normal outlier huge near_ties constant masked_rows hidden_nan seen_nan integers rescale");
+    sub->add_option("--seed", check_.seed, "Seed of the random inputs")->capture_default_str()->check(seed_text);
     sub->add_flag("--stages", check_.stages,
-                  "Name the first stage (inputs, S, maximum, sum, P, O) that leaves its bound");
+                  "Show the first stage (inputs, S, maximum, sum, P, O) that exceeds its error bound");
     add_device(sub, check_.common);
     add_arch(sub, check_.common);
-    add_config(sub, check_.common, "Words over the planner's choice for a GPU kernel: \"block_m=64 stages=3\"");
-    add_variant(sub, check_.common, "; without a GPU, and with --arch sm_NN, its results are emulated on the CPU");
+    add_config(sub, check_.common, "Override the planner's choice for a GPU kernel: \"block_m=64 stages=3\"");
+    add_variant(sub, check_.common, ". Without a GPU, with --arch sm_NN, it is emulated on the CPU");
     sub->callback([this] { chosen_ = [this] { return check(check_); }; });
   }
 
   void add_bench() {
-    CLI::App* sub = add("bench", "Time a problem or a suite, checked first, beside the roof measured in the same run",
-                        "  rapt bench \"f32 h8 q512 d64\"\n"
-                        "  rapt bench \"f16 h32 q1 k4096 d128\" --l2 cold --threads 1\n"
-                        "  rapt bench \"f16 h8 q512 d64\" --device cuda:0 --config \"\" --config \"block_m=64\"\n"
-                        "  rapt bench \"f16 h8 q512 d64\" --ladder\n"
-                        "  rapt bench --suite perf --save\n"
-                        "  rapt bench --suite my-problems.txt --output rows.jsonl",
-                        bench_.common);
+    CLI::App* sub =
+        add("bench",
+            "Check a problem or a suite for correctness, then time it and compare with this machine's measured peak",
+            "  rapt bench \"f32 h8 q512 d64\"\n"
+            "  rapt bench \"f16 h32 q1 k4096 d128\" --l2 cold --threads 1\n"
+            "  rapt bench \"f16 h8 q512 d64\" --device cuda:0 --config \"\" --config \"block_m=64\"\n"
+            "  rapt bench \"f16 h8 q512 d64\" --ladder\n"
+            "  rapt bench --suite perf --save\n"
+            "  rapt bench --suite my-problems.txt --output rows.jsonl",
+            bench_.common);
     add_problem(sub, bench_.words);
-    sub->add_option("--suite", bench_.suite, "A set (perf, which the program carries) or a file of problem lines");
-    sub->add_option("--warmup", bench_.warmup, "Calls before the first sample")
+    sub->add_option("--suite", bench_.suite, "A built-in set of problems (perf), or a file of problem lines");
+    sub->add_option("--warmup", bench_.warmup, "Number of calls before the first sample")
         ->capture_default_str()
         ->check(CLI::Range(0, 1000000));
-    sub->add_option("--iterations", bench_.iterations, "Samples")->capture_default_str()->check(CLI::Range(1, 1000000));
+    sub->add_option("--iterations", bench_.iterations, "Number of samples")
+        ->capture_default_str()
+        ->check(CLI::Range(1, 1000000));
     sub->add_option(
         "--timer", bench_.timer,
-        "graph (default on a GPU: CUDA graphs of many launches), event (loops of launches between events) or "
-        "host (the CPU's own, and what a launch costs)");
-    sub->add_option(
-           "--l2", bench_.l2,
-           "cold: inputs rotate through more than the last-level cache (GPU: its L2, twice); warm: through fewer")
+        "graph (CUDA graphs of many launches), event (loops of launches between GPU events) or "
+        "host (the CPU clock; on a GPU the host's time per launch). Default: graph on a GPU, host on the CPU");
+    sub->add_option("--l2", bench_.l2,
+                    "warm: inputs stay in the last-level cache (GPU: L2); cold: they rotate through twice its size")
         ->capture_default_str();
-    sub->add_option("--seed", bench_.seed, "Seed of the inputs")->capture_default_str()->check(seed_text);
-    sub->add_flag("--save", bench_.save, "Write results/<card>/<UTC>-<suite>.jsonl");
+    sub->add_option("--seed", bench_.seed, "Seed of the random inputs")->capture_default_str()->check(seed_text);
+    sub->add_flag("--save", bench_.save, "Write the rows to results/<card>/<UTC>-<suite>.jsonl");
     sub->add_option("--output", bench_.output, "Write the rows to this file");
     add_device(sub, bench_.common);
     add_arch(sub, bench_.common);
-    add_config(
-        sub, bench_.common,
-        "Words over the planner's choice for a GPU kernel: \"block_m=64 stages=3\"; several are measured side by "
-        "side (\"\" is the planner's own)");
+    add_config(sub, bench_.common,
+               "Override the planner's choice for a GPU kernel: \"block_m=64 stages=3\". Repeat it to compare several "
+               "(\"\": the planner's choice)");
     add_variant(sub, bench_.common);
     sub->add_flag("--ladder", bench_.ladder,
-                  "Every step from a scalar kernel to the shipped one, side by side (rapt help ladder)");
+                  "Compare each step from a scalar kernel to the shipped kernel (rapt help ladder)");
     sub->callback([this] { chosen_ = [this] { return bench_.ladder ? ladder(bench_) : bench(bench_); }; });
   }
 
   void add_explain() {
-    CLI::App* sub = add("explain", "Which kernel family takes a problem on a device, and why the others do not",
+    CLI::App* sub = add("explain", "Show which kernel family runs a problem on a device, and why the others do not",
                         "  rapt explain \"bf16 b2 h32:8 q4096 d128 causal\"\n"
                         "  rapt explain \"f16 h8 q512 d64\" --arch l4\n"
                         "  rapt explain \"f32 h8 q512 d64\" --arch cpu-avx2 --json\n"
@@ -285,53 +293,55 @@ class Program {
     sub->get_option("problem")->required();
     add_device(sub, explain_.common);
     add_arch(sub, explain_.common);
-    add_config(sub, explain_.common, "Words over the planner's choice for a GPU kernel: \"block_m=64 stages=3\"");
+    add_config(sub, explain_.common, "Override the planner's choice for a GPU kernel: \"block_m=64 stages=3\"");
     add_variant(sub, explain_.common);
     sub->callback([this] { chosen_ = [this] { return explain(explain_); }; });
   }
 
   void add_pack() {
-    CLI::App* sub = add("pack", "Compile the GPU kernels of problems into one file, on a machine that needs no GPU",
+    CLI::App* sub = add("pack", "Compile the GPU kernels of problems into one file; needs NVRTC, but no GPU",
                         "  rapt pack \"bf16 b2 h32:8 q4096 d128 causal\" --arch sm_90a -o mine.pack\n"
                         "  rapt pack --arch sm_89,sm_90a --cases perf --cases my-problems.txt -o perf.pack\n"
                         "  rapt pack --arch sm_89 --cases shipped --ledger src/kernels/resources.json",
                         pack_.common);
     add_problem(sub, pack_.words);
-    sub->add_option("--cases", pack_.cases, "Sets (perf, which the program carries) or files of problem lines")
+    sub->add_option("--cases", pack_.cases, "Built-in sets of problems (perf) or files of problem lines")
         ->expected(1)
         ->allow_extra_args(false);
-    sub->add_option("--arch", pack_.common.arch, "Architectures or cards, with commas between: sm_80,sm_89,h100");
-    sub->add_option("-o,--output", pack_.output, "FILE.pack, to be named in RAPT_PACKS");
+    sub->add_option("--arch", pack_.common.arch, "Architectures or GPU names, separated by commas: sm_80,sm_89,h100");
+    sub->add_option("-o,--output", pack_.output, "FILE.pack to write. RAPT_PACKS=FILE.pack loads it");
     add_variant(sub, pack_.common);
-    sub->add_option("--ledger", pack_.ledger, "Compare what the kernels take of a GPU with this file");
-    sub->add_flag("--update", pack_.update, "Write that file anew instead");
+    sub->add_option("--ledger", pack_.ledger, "Compare the resources of the kernels with this file");
+    sub->add_flag("--update", pack_.update, "Rewrite the --ledger file instead");
     sub->add_option("--threads", pack_.common.threads,
-                    "Compilers at work; all CPUs that the process may use when left out")
+                    "Number of parallel compilations. Default: all CPUs available to the process")
         ->check(CLI::Range(1, 4096));
     sub->callback([this] { chosen_ = [this] { return pack(pack_); }; });
   }
 
-  // What quantize and calibrate both are told of the tensors.
+  // The options about tensors that quantize and calibrate share.
   template <class Options>
   static void add_preparation(CLI::App* sub, Options& options) {
-    sub->add_option("--tensors", options.tensors, "Which of q, k and v")->capture_default_str();
-    sub->add_option("--layout", options.layout, "bhsd or bshd: how dense tensors are stored")->capture_default_str();
-    sub->add_flag("--hadamard", options.hadamard, "Rotate q and k, which spreads outliers over the channels");
-    sub->add_flag("--smooth-k", options.smooth_k, "Subtract each channel's mean from k, and keep it as k_mean");
+    sub->add_option("--tensors", options.tensors, "The tensors to use: some of q,k,v")->capture_default_str();
+    sub->add_option("--layout", options.layout, "Order of the dimensions of dense tensors: bhsd or bshd")
+        ->capture_default_str();
+    sub->add_flag("--hadamard", options.hadamard, "Rotate q and k, to spread outliers over the channels");
+    sub->add_flag("--smooth-k", options.smooth_k, "Subtract each channel's mean from k, and write it as k_mean");
     sub->add_option("--percentile", options.percentile,
-                    "The largest value that counts: so many per cent do not exceed it; 100 when left out");
+                    "Clip at this percentile of |x|; larger values saturate. Default: 100 (no clipping)");
   }
 
   void add_quantize() {
-    CLI::App* sub = add("quantize", "q, k and v of a file as FP8 codes and scales, for rapt run; and their error",
-                        "  rapt quantize examples/data/minilm-layer0.safetensors -o build/fp8.safetensors\n"
-                        "  rapt quantize qkv.safetensors -o fp8.safetensors --scales q=token,k=block64,v=channel "
-                        "--hadamard --smooth-k\n"
-                        "  rapt quantize qkv.safetensors -o kv8.safetensors --tensors k,v --dtype k=e4m3,v=e5m2\n"
-                        "  rapt quantize qkv.safetensors -o fp8.safetensors --scales-file scales.json",
-                        quantize_.common);
+    CLI::App* sub =
+        add("quantize", "Convert q, k and v in a file to FP8 for rapt run, and report the quantisation error",
+            "  rapt quantize examples/data/minilm-layer0.safetensors -o build/fp8.safetensors\n"
+            "  rapt quantize qkv.safetensors -o fp8.safetensors --scales q=token,k=block64,v=channel "
+            "--hadamard --smooth-k\n"
+            "  rapt quantize qkv.safetensors -o kv8.safetensors --tensors k,v --dtype k=e4m3,v=e5m2\n"
+            "  rapt quantize qkv.safetensors -o fp8.safetensors --scales-file scales.json",
+            quantize_.common);
     sub->add_option("input", quantize_.input, "FILE.safetensors with q, k and v (f32, f16 or bf16)")->required();
-    sub->add_option("-o,--output", quantize_.output, "FILE.safetensors, which rapt run takes")->required();
+    sub->add_option("-o,--output", quantize_.output, "FILE.safetensors to write; input for rapt run")->required();
     CLI::Option* dtype = sub->add_option("--dtype", quantize_.dtype, "e4m3, e5m2 or sim8; or q=e4m3,k=e5m2,v=e4m3")
                              ->capture_default_str();
     CLI::Option* scales =
@@ -340,7 +350,7 @@ class Program {
             ->capture_default_str();
     add_preparation(sub, quantize_);
     CLI::Option* file = sub->add_option("--scales-file", quantize_.scales_file,
-                                        "Scales that rapt calibrate has learned, and all that goes with them");
+                                        "Use the scales and options in this file of rapt calibrate");
     for (CLI::Option* other :
          {dtype, scales, sub->get_option("--hadamard"), sub->get_option("--smooth-k"), sub->get_option("--percentile")})
       file->excludes(other);
@@ -349,21 +359,23 @@ class Program {
   }
 
   void add_calibrate() {
-    CLI::App* sub = add("calibrate", "Learn static scales from sample files",
+    CLI::App* sub = add("calibrate", "Compute static scales from sample files",
                         "  rapt calibrate examples/data/minilm-layer0.safetensors -o build/scales.json\n"
                         "  rapt calibrate samples/*.safetensors -o scales.json --percentile 99.99 --hadamard",
                         calibrate_.common);
     sub->add_option("inputs", calibrate_.inputs, "FILE.safetensors with q, k and v, one or more")->required();
-    sub->add_option("-o,--output", calibrate_.output, "FILE.json, for rapt quantize --scales-file")->required();
+    sub->add_option("-o,--output", calibrate_.output, "FILE.json to write; input for rapt quantize --scales-file")
+        ->required();
     sub->add_option("--dtype", calibrate_.dtype, "e4m3, e5m2 or sim8")->capture_default_str();
-    sub->add_option("--granularity", calibrate_.granularity, "head or tensor: what shares a factor")
+    sub->add_option("--granularity", calibrate_.granularity,
+                    "One scale for each head, or one for the tensor: head or tensor")
         ->capture_default_str();
     add_preparation(sub, calibrate_);
     sub->callback([this] { chosen_ = [this] { return calibrate(calibrate_); }; });
   }
 
   void add_help() {
-    CLI::App* sub = app_.add_subcommand("help", "A page of the manual, or what COMMAND --help prints");
+    CLI::App* sub = app_.add_subcommand("help", "Show a page of the manual, or the help of a command");
     std::string pages;
     for (const std::string_view name : page_names()) pages += concat(pages.empty() ? "" : " ", name);
     sub->add_option("topic", topic_, "A command, or a page: " + pages);
@@ -385,12 +397,12 @@ class Program {
       invalid("help ", topic_, ": must be one of ", all, did_you_mean(topic_, topics));
     }
     fmt::print("{}", text);
-    return exit_fine;
+    return exit_success;
   }
 
   int argc_;
   const char* const* argv_;
-  CLI::App app_{"rapt: scaled dot-product attention that shows its work", "rapt"};
+  CLI::App app_{"rapt: scaled dot-product attention for CPUs and NVIDIA GPUs", "rapt"};
   Common info_;
   RunOptions run_;
   CheckOptions check_;

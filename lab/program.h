@@ -1,5 +1,5 @@
-// The rapt program: command line to command, errors to a sentence and an exit code.
-// Called by main(), and by tests that need no process of their own.
+// The rapt program: parses the command line, runs a command, turns errors into a sentence and an exit code. Called by
+// main(), and by tests without a process of their own.
 #pragma once
 
 namespace rapt::lab {

@@ -1,5 +1,5 @@
-// A line on the terminal that says how far something has come.
-// Called by the commands; check/work.h says what is told within an item.
+// A progress line on the terminal.
+// Called by the commands. check/work.h reports the progress within an item.
 #include "lab/progress.h"
 
 #include <fmt/format.h>
@@ -16,7 +16,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Whom a new stage wakes. The mutex keeps it alive meanwhile.
+// The progress line that a new stage wakes. The mutex keeps it alive meanwhile.
 std::mutex current_mutex;
 Progress* current = nullptr;
 
@@ -56,7 +56,7 @@ Progress::~Progress() {
 bool Progress::told() const { return at_item_ && check::work().stage.load() != nullptr; }
 
 void Progress::wake() {
-  const std::lock_guard lock(mutex_);  // so that no stage begins between the ticker's look and its sleep
+  const std::lock_guard lock(mutex_);  // so no stage can begin between the ticker's check and its sleep
   wake_.notify_all();
 }
 
@@ -79,7 +79,7 @@ void Progress::draw() {
                         total > 0 ? fmt::format(" {}%", std::min<int64_t>(99, 100 * done / total)) : "",
                         std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - item_begin_).count());
   }
-  tell("\r\x1b[K{:.100}{}", what_, stage);
+  print_error("\r\x1b[K{:.100}{}", what_, stage);
   std::fflush(stderr);
   shown_ = true;
 }

@@ -1,5 +1,5 @@
-// A line on the terminal that says how far something has come, from its first second on: which item, and how far the
-// slow loops of check/ are with it. Called by the commands; silent where stderr is no terminal.
+// A progress line on the terminal, shown from the first second on: the current item, and how far the slow loops of
+// check/ are. Called by the commands. Prints nothing if stderr is not a terminal.
 #pragma once
 
 #include <chrono>
@@ -17,22 +17,22 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // About to do item `index` (from 0), called `what`.
+  // Call before item `index` (from 0), called `what`.
   void at(size_t index, const std::string& what);
-  // Takes the line away, before something else is printed; the next item brings it back.
+  // Removes the line before other text is printed. The next item shows it again.
   void clear() noexcept;
   void wake();  // a stage has begun
 
  private:
   using Clock = std::chrono::steady_clock;
-  void tick();  // the thread: it sleeps where no stage is told, so that it disturbs no timing
+  void tick();  // the thread: it sleeps if no stage is active, so it does not disturb timing
   void draw();
   bool told() const;
 
   const Clock::time_point begin_ = Clock::now();
   const size_t total_;
   const bool on_terminal_;
-  std::mutex mutex_;  // of all below
+  std::mutex mutex_;  // guards all members below
   std::condition_variable wake_;
   std::string what_;
   Clock::time_point item_begin_ = begin_;

@@ -1,5 +1,5 @@
-// rapt quantize: q, k and v of a file as FP8 codes with descale factors, in a file that rapt run takes; and how far the
-// codes are from what they stand for. Called by program.cpp. The output is whole or absent.
+// rapt quantize: writes q, k and v of a file as FP8 codes with descales, as input for rapt run, and reports the
+// quantisation error. Called by program.cpp. Writes its output completely or not at all.
 #include "lab/quantize.h"
 
 #include <fmt/format.h>
@@ -21,12 +21,12 @@ namespace {
 
 using check::HostTensor;
 
-// What one tensor becomes.
+// The result for one tensor.
 struct Quantized {
   std::string name;
   DType dtype = DType::none;
   ScaleKind scales = ScaleKind::none;
-  HostTensor stored, descale, mean;  // stored: as the file has it; mean: k, smoothed
+  HostTensor stored, descale, mean;  // stored: in the file's layout; mean: only for smoothed k
   double rel_rms = 0, max_abs = 0;
   int64_t saturated = 0, elements = 0;
 };
@@ -47,7 +47,7 @@ std::vector<int64_t> descale_shape(const AttentionInput& input, ScaleKind kind) 
   return {};
 }
 
-// The factor of channel d of a row.
+// The scale of channel d of a row.
 double descale_at(const Quantized& q, const AttentionInput& input, int64_t b, int64_t h, int64_t s,
                   const std::vector<int64_t>& at, int64_t d) {
   switch (q.scales) {
@@ -62,7 +62,7 @@ double descale_at(const Quantized& q, const AttentionInput& input, int64_t b, in
   return 1;
 }
 
-// Tensors where the device is: on a GPU copies, fetched back when the work is done.
+// Tensors on the device: on a GPU they are copies, and the results are copied back at the end.
 class Places {
  public:
   explicit Places(const Device& device) : device_(device) {}
@@ -85,7 +85,7 @@ class Places {
     const HostTensor* host;
     cuda::Buffer buffer;
   };
-  // All of them are views of whole contiguous tensors.
+  // All of them are contiguous.
   static size_t bytes_of_tensor(const HostTensor& t) { return static_cast<size_t>(t.size() * bytes_of(t.dtype)); }
 
   const Device& device_;
@@ -127,8 +127,8 @@ void call_library(const AttentionInput& input, const HostTensor& output, const Q
   for (const HostTensor* t : {&output, &q.descale, &q.mean}) places.fetch(*t);
 }
 
-// Errors of what the codes stand for, relative to the tensor itself: rotated, and with what smoothing subtracted.
-// Elements that are not finite have no error; infinite ones saturate.
+// Measures the errors of the dequantised values relative to the tensor (rotated, with the subtracted mean added back).
+// Skips elements that are not finite; infinite ones saturate.
 void measure(const AttentionInput& input, const HostTensor& output, const Preparation& how, Quantized& q) {
   double error_square = 0, square = 0;
   input.each_row(how.rotates(q.name), [&](int64_t b, int64_t h, int64_t s, const auto& place, const double* row) {
@@ -153,10 +153,10 @@ void measure(const AttentionInput& input, const HostTensor& output, const Prepar
   q.rel_rms = error_square == 0 ? 0 : std::sqrt(error_square / square);
 }
 
-// Learned factors of a tensor, for each sequence the same.
+// Static scales of a tensor, the same for each sequence.
 HostTensor supplied_descale(const StaticScales& scales, const AttentionInput& input, const std::string& where) {
   const auto found = scales.descale.find(input.name);
-  if (found == scales.descale.end()) invalid(where, ": has no scales of ", input.name);
+  if (found == scales.descale.end()) invalid(where, ": has no scales for ", input.name);
   const std::vector<float>& factors = found->second;
   HostTensor descale = check::make_tensor(DType::f32, descale_shape(input, scales.granularity));
   if (scales.granularity == ScaleKind::tensor) {
@@ -172,7 +172,7 @@ HostTensor supplied_descale(const StaticScales& scales, const AttentionInput& in
 
 Quantized quantize_one(const AttentionInput& input, DType dtype, ScaleKind kind, const Preparation& how,
                        const QuantizeOptions& options, const Device& device, rapt_context* context) {
-  if (kind == ScaleKind::channel && input.name != "v") invalid("--scales: channel is for v, not for ", input.name);
+  if (kind == ScaleKind::channel && input.name != "v") invalid("--scales: channel is only for v, not for ", input.name);
   Quantized q{.name = input.name, .dtype = dtype, .scales = kind, .stored = {}, .descale = {}, .mean = {}};
   q.descale = how.supplied ? supplied_descale(*how.supplied, input, options.scales_file)
                            : check::make_tensor(DType::f32, descale_shape(input, kind));
@@ -185,12 +185,12 @@ Quantized quantize_one(const AttentionInput& input, DType dtype, ScaleKind kind,
     std::swap(q.stored.shape[1], q.stored.shape[2]);
     std::swap(q.stored.strides[1], q.stored.strides[2]);
   }
-  if (dtype == DType::sim8) q.stored.dtype = DType::u8;  // the file format has no name for it; the words have
+  if (dtype == DType::sim8) q.stored.dtype = DType::u8;  // the file format has no name for sim8; the words name it
   return q;
 }
 
-// What rapt run must be told beside the tensors; load.cpp reads it. `before`: what the input said of tensors that were
-// quantised before, which stays true.
+// The words that rapt run needs beside the tensors; load.cpp reads them. `before`: words of the input about tensors
+// that were quantised earlier; they are kept.
 std::string words_of(const std::vector<Quantized>& all, const Preparation& how, const std::string& layout,
                      const std::string& before) {
   std::string words;
@@ -223,7 +223,7 @@ void write_output(const QuantizeOptions& options, TensorFile file, const std::ve
     file.tensors[q.name + "_descale"] = q.descale;
     if (q.mean.present()) file.tensors[q.name + "_mean"] = q.mean;
   }
-  file.metadata.erase("problem");  // it spoke of other dtypes
+  file.metadata.erase("problem");  // it names the old dtypes
   file.metadata["rapt_words"] = words;
   std::vector<NamedTensor> tensors;
   for (auto& [name, tensor] : file.tensors) tensors.push_back({name, tensor});
@@ -289,7 +289,7 @@ int quantize(const QuantizeOptions& options) {
   if (const auto q = file.tensors.find("q"), k = file.tensors.find("k");
       q != file.tensors.end() && k != file.tensors.end() && options.layout == "bhsd")
     if (const std::string note = layout_note(q->second, k->second); !note.empty())
-      tell("rapt: note: {} (here --layout bshd)\n", note);
+      print_error("rapt: note: {} (here --layout bshd)\n", note);
   const ContextHandle context = make_context(options.common, device, Problem{});
   std::vector<Quantized> all;
   Progress progress(names.size());
@@ -308,7 +308,7 @@ int quantize(const QuantizeOptions& options) {
     print_json(all, words, options, device);
   else
     print_text(all, words, options, device);
-  return exit_fine;
+  return exit_success;
 }
 
 }  // namespace rapt::lab

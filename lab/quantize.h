@@ -1,5 +1,5 @@
-// rapt quantize and rapt calibrate: what each is told by program.cpp, and what they share: the q, k and v of a file,
-// and static scales as a file. Called by program.cpp and tests.
+// The options of rapt quantize and rapt calibrate, and their common parts: the q, k and v of a file, and static scales
+// as a file. Called by program.cpp and tests.
 #pragma once
 
 #include <functional>
@@ -18,12 +18,12 @@ struct QuantizeOptions {
   Common common;
   std::string input, output;
   std::string tensors = "q,k,v";
-  std::string dtype = "e4m3";   // for all of them, or q=e4m3,k=e5m2
+  std::string dtype = "e4m3";   // for all tensors, or q=e4m3,k=e5m2
   std::string scales = "head";  // likewise
-  std::string layout = "bhsd";  // of dense tensors as they are stored
+  std::string layout = "bhsd";  // order of the dimensions of dense tensors
   bool hadamard = false, smooth_k = false;
   std::optional<double> percentile;
-  std::string scales_file;  // instead of computed ones
+  std::string scales_file;  // static scales to use instead of computed ones
 };
 struct CalibrateOptions {
   Common common;
@@ -39,49 +39,50 @@ struct CalibrateOptions {
 int quantize(const QuantizeOptions& options);
 int calibrate(const CalibrateOptions& options);
 
-// q, k or v of a file as the library sees it: [batch, heads, seqlen, dim], packed [total, heads, dim].
+// q, k or v of a file in the library's order: [batch, heads, seqlen, dim], packed [total, heads, dim].
 struct AttentionInput {
   std::string name;          // "q"
   check::HostTensor tensor;  // a view of the file's
   std::optional<check::HostTensor> cu_seqlens;
-  std::vector<int64_t> ends;  // of packed sequences, 0 first
+  std::vector<int64_t> ends;  // of packed sequences; the first entry is 0
 
   bool packed() const { return cu_seqlens.has_value(); }
   int64_t batch() const { return packed() ? static_cast<int64_t>(ends.size()) - 1 : tensor.shape[0]; }
   int64_t heads() const { return tensor.shape[1]; }
   int64_t dim() const { return tensor.shape.back(); }
   int64_t max_seqlen() const;
-  // Calls visit(b, h, s, position, row): rows of sequence b and head h in order, as float64, rotated where asked for;
-  // `position` is {b, h, s} or packed {t, h}.
+  // Calls visit(b, h, s, position, row) for the rows of sequence b and head h in order. A row is float64, rotated on
+  // request. `position` is {b, h, s}, packed {t, h}.
   using Visit = std::function<void(int64_t b, int64_t h, int64_t s, const std::vector<int64_t>& at, double* row)>;
   void each_row(bool rotated, const Visit& visit) const;
 };
-// Throws Error naming file and tensor.
+// Throws Error with file and tensor.
 AttentionInput attention_input(const std::string& path, const TensorFile& file, const std::string& name,
                                const std::string& layout);
 std::vector<std::string> tensor_names(const std::string& list);  // "q,k" of --tensors
-// "e4m3", or "q=e4m3,k=e5m2" with a value for each of the names: what --dtype and --scales say.
+// Parses --dtype or --scales: "e4m3", or "q=e4m3,k=e5m2" with a value for each of the names.
 std::map<std::string, std::string> for_each_tensor(const char* option, const std::string& value,
                                                    const std::vector<std::string>& names);
 DType fp8_named(const std::string& name);
 ScaleKind scale_kind_named(const std::string& name);
 const char* name_of(ScaleKind kind);
 double largest_code(DType dtype);
-// q and k are rotated together, and k_mean belongs to k.
+// Checks that q and k are rotated together, and that smoothing is for k.
 void check_preparation(const std::vector<std::string>& names, bool hadamard, bool smooth_k);
 
-// The factor of values whose largest is amax, as rapt_quantize computes it.
+// The scale of values with maximum amax, as rapt_quantize computes it.
 float descale_of(double amax, DType dtype);
 
-// Scales learned beforehand: docs/lab.md has the schema.
+// Static scales. Schema: docs/lab.md.
 struct StaticScales {
   DType dtype = DType::e4m3;
   ScaleKind granularity = ScaleKind::head;  // or tensor
   double percentile = 100;
   bool hadamard = false, smooth_k = false;
-  int64_t samples = 0;                                // files
-  std::map<std::string, std::vector<float>> descale;  // of each tensor, by head
-  std::map<std::string, std::vector<float>> amax;     // likewise, what they were made of: written, and not read
+  int64_t samples = 0;                                // number of files
+  std::map<std::string, std::vector<float>> descale;  // by tensor, then by head
+  // likewise: the maxima that gave the scales; written, but not read
+  std::map<std::string, std::vector<float>> amax;
 };
 std::string to_json(const StaticScales& scales);
 StaticScales parse_static_scales(const std::string& text, const std::string& where);

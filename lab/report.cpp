@@ -20,7 +20,7 @@ template <class T>
 nlohmann::ordered_json or_null(const std::optional<T>& value) {
   return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
 }
-// Rates and shares: 0 = not measured.
+// Rates and shares. 0: not measured.
 nlohmann::ordered_json measured(double value) {
   return value > 0 ? nlohmann::ordered_json(value) : nlohmann::ordered_json(nullptr);
 }
@@ -32,7 +32,7 @@ nlohmann::ordered_json to_json(const BenchRow& row) {
   nlohmann::ordered_json json = {
       {"schema", bench_schema},
       {"problem", row.problem},
-      {"arm", row.arm},
+      {"arm", row.implementation},
       {"family", row.family},
       {"config", row.config},
       {"signature", row.signature},

@@ -1,5 +1,5 @@
-// BenchRow: one measurement, as bench prints it and as it stands in results/ (schema: docs/results-schema.json).
-// Called by bench and tests.
+// BenchRow: one measurement, as bench prints it and as results/ stores it (schema: docs/results-schema.json). Called by
+// bench and tests.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -17,28 +17,28 @@ inline constexpr const char* bench_schema = "rapt.bench/1";
 
 struct BenchRow {
   std::string problem;
-  std::string arm = "rapt";  // who computed: rapt, "rapt WORDS" with --config WORDS, or a peer
+  std::string implementation = "rapt";  // the implementation: rapt, "rapt WORDS" with --config WORDS, or a peer
   std::string family, config;
-  std::string signature;  // of a compiled GPU kernel, and the next three too
+  std::string signature;  // of a compiled GPU kernel, like the next three fields
   std::string arch;
-  std::optional<int> registers, spill_bytes;  // of a thread; absent where only the driver knows
+  std::optional<int> registers, spill_bytes;  // per thread; absent if only the driver knows
   Samples samples;
   double cold_us = 0;                       // rapt_prepare in a new context: plan, compile or fetch, load
-  std::optional<double> first_us, host_us;  // GPU: the call after that; the host's part of a warm call
+  std::optional<double> first_us, host_us;  // GPU: the first call after that; host time of a warm call
   std::string timer = "host", l2 = "warm";
   bool pdl = false;  // programmatic dependent launch
   int64_t input_sets = 1;
   check::Errors err;
-  int64_t row_step = 1;  // queries of each head that were checked: every row_step-th
+  int64_t row_step = 1;  // every row_step-th query of each head was checked
   std::string card, driver, nvrtc, command, version;
   int threads = 1;
   double flops = 0, bytes = 0;
   Unit unit = Unit::f32;
   Roof roof;
 
-  double gflops() const;  // by the median
+  double gflops() const;  // from the median
   double gbytes() const;
-  double roof_share() const;  // of the time that the measured roof allows: 1 = at the roof, 0 = not measured
+  double roof_share() const;  // fraction of the measured peak: 1 = at the peak, 0 = not measured
 };
 
 nlohmann::ordered_json to_json(const BenchRow& row);

@@ -1,5 +1,5 @@
-// The roof of this machine: register-only loops of fused multiply-adds, and sums over a large buffer.
-// Called by bench. Each loop is compiled for its own instruction set and chosen by what the CPU reports.
+// The measured peak of this machine: fused multiply-adds on registers, and sums over a large buffer. Called by bench.
+// Each loop is compiled for its own instruction set; the CPU's features select one.
 #include "lab/roof.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@
 namespace rapt::lab {
 namespace {
 
-// Independent chains per thread: two units times a latency of four or five cycles, and few enough for 16 registers.
+// Independent chains per thread: two units times a latency of four or five cycles, but few enough for 16 registers.
 constexpr int chains = 10;
 constexpr int64_t rounds = 200'000;
 constexpr int repeats = 5;
@@ -31,7 +31,7 @@ struct FmaLoop {
   double flops_per_round;
 };
 
-[[maybe_unused]] float fma_scalar(int64_t count) {  // not where NEON is always there
+[[maybe_unused]] float fma_scalar(int64_t count) {  // unused where NEON is always available
   float sum[chains] = {};
   for (int64_t r = 0; r < count; ++r)
     for (float& x : sum) x = x * 0.5f + 1.0f;
@@ -97,13 +97,13 @@ FmaLoop fma_loop() { return {fma_scalar, chains * 2}; }
 FmaLoop bf16_loop() { return {nullptr, 0}; }
 #endif
 
-// Seconds of the fastest of several runs in which every thread calls body(thread) once, started together.
+// Seconds of the fastest of several runs. In a run all threads start together and call body(thread) once.
 double fastest(int threads, const std::function<void(int)>& body) {
   using Clock = std::chrono::steady_clock;
   std::vector<double> seconds;
   Clock::time_point begin;
   int phase = 0;
-  auto tick = [&]() noexcept {  // runs once whenever all threads have arrived
+  auto tick = [&]() noexcept {  // runs once after all threads have arrived
     if (phase++ % 2 == 0)
       begin = Clock::now();
     else
@@ -124,7 +124,7 @@ double fastest(int threads, const std::function<void(int)>& body) {
   return *std::min_element(seconds.begin(), seconds.end());
 }
 
-std::atomic<uint64_t> unused_result;  // keeps the loops from being optimised away
+std::atomic<uint64_t> unused_result;  // prevents the compiler from removing the loops
 
 double rate_of(const FmaLoop& loop, int threads) {
   if (loop.run == nullptr) return 0;
@@ -142,12 +142,12 @@ uint64_t sum_of(const uint64_t* words, int64_t count) {
 }
 
 double read_rate(int threads, int64_t buffer_bytes) {
-  const int64_t words = buffer_bytes / 8 / threads / 8 * 8;  // of one thread
+  const int64_t words = buffer_bytes / 8 / threads / 8 * 8;  // per thread
   std::vector<std::unique_ptr<uint64_t[]>> parts(static_cast<size_t>(threads));
   std::vector<char> touched(parts.size(), 0);
   const double seconds = fastest(threads, [&](int thread) {
     const auto t = static_cast<size_t>(thread);
-    if (!touched[t]) {  // the first run places the pages; it is the slowest, so it is not the one reported
+    if (!touched[t]) {  // the first run places the pages; it is the slowest, so it is never the reported one
       parts[t] = std::make_unique<uint64_t[]>(static_cast<size_t>(words));
       touched[t] = 1;
     }

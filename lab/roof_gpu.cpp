@@ -1,5 +1,5 @@
-// Compiles the loops of roof_gpu.cuh and times each between events, several times; the fastest counts.
-// Called by bench.
+// Compiles the loops of roof_gpu.cuh and times each several times with events. The fastest run is used. Called by
+// bench.
 #include "lab/roof_gpu.h"
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "cuda/cuda.h"
 #include "jit/jit.h"
-#include "lab/device_texts.h"
+#include "lab/device_sources.h"
 
 namespace rapt::lab {
 namespace {
@@ -15,9 +15,9 @@ namespace {
 constexpr unsigned threads = 256;
 constexpr int repeats = 20, blocks_per_sm = 4;
 constexpr size_t read_bytes = size_t{1} << 30;
-constexpr int loads = 8;  // of roof_gpu.cuh
+constexpr int loads = 8;  // same as in roof_gpu.cuh
 
-struct Params {  // as roof_gpu.cuh has it
+struct Params {  // same as in roof_gpu.cuh
   const void* from = nullptr;
   void* to = nullptr;
   unsigned long count = 0;
@@ -45,8 +45,8 @@ class Loops {
     params.to = results_.data();
     const auto image = store_.get({.unit = roof_unit(function),
                                    .arch = device_.arch,
-                                   .label = concat("the roof's loop ", function),
-                                   .files = {{"roof_gpu.cuh", roof_text()}}});
+                                   .label = concat("the peak's loop ", function),
+                                   .files = {{"roof_gpu.cuh", roof_source()}}});
     cuda::Kernel kernel(image->bytes.data(), image->bytes.size(), "rapt_kernel");
     kernel.prepare(device_.index, 0);
     double best_us = 0;
@@ -85,14 +85,14 @@ std::string roof_unit(const char* function) {
                 ") rapt_kernel(const __grid_constant__ rapt::roof::Params p) { rapt::roof::", function, "(p); }\n");
 }
 
-const std::string& roof_text() {
-  static const std::string text(device_texts().at("roof_gpu.cuh"));
+const std::string& roof_source() {
+  static const std::string text(device_sources().at("roof_gpu.cuh"));
   return text;
 }
 
 Roof measure_gpu_roof(const Device& device) {
   constexpr int f16_rounds = 8192, f32_rounds = 8192;
-  constexpr double f16_round = 8 * 2.0 * 16 * 8 * 16 / 32, f32_round = 16 * 2.0;  // operations of a thread
+  constexpr double f16_round = 8 * 2.0 * 16 * 8 * 16 / 32, f32_round = 16 * 2.0;  // operations per thread
   Loops loops(device);
   const auto all = static_cast<double>(loops.all_threads());
   Roof roof;

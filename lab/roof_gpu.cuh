@@ -1,6 +1,6 @@
-// The loops that measure a card: tensor-core products from registers, fused multiply-adds, and reads of a large buffer.
-// Compiled at run time by roof_gpu.cpp, one loop a unit. Every thread stores what it computed, so that nothing is left
-// out by the compiler.
+// The loops that measure a GPU's peak: tensor-core products from registers, fused multiply-adds, and reads of a large
+// buffer. Compiled at run time by roof_gpu.cpp, one loop per unit. Every thread stores its result, so the compiler
+// cannot remove work.
 #pragma once
 
 namespace rapt::roof {
@@ -19,7 +19,7 @@ __device__ inline void mma_f16(float (&d)[4], const unsigned (&a)[4], const unsi
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// Two halves between 0.5 and 1 with signs: bits that change from lane to lane, since idle bits draw less power.
+// Two halves between 0.5 and 1 with signs. The bits differ between lanes, because constant bits use less power.
 __device__ inline unsigned some_halves(unsigned index) {
   unsigned x = index * 2654435761u + 0x9e3779b9u;
   x ^= x >> 15;

@@ -1,5 +1,5 @@
-// The roof of a GPU, measured in the run that reports a share of it: products from registers, and streaming reads.
-// Called by bench, in a ContextScope of the GPU; the loops are lab/roof_gpu.cuh.
+// The peak of a GPU, measured in the same run as the share that is reported: products from registers, and streaming
+// reads. Called by bench, in a ContextScope of the GPU. The loops are in lab/roof_gpu.cuh.
 #pragma once
 
 #include <string>
@@ -10,11 +10,11 @@
 namespace rapt::lab {
 
 // f16: mma.sync products summed in float, the instruction that attention_sm80 uses (wgmma of sm_90 is faster). Takes
-// about a tenth of a second, and 1 GiB for the reads. Throws Error where the loops cannot be compiled or run.
+// about a tenth of a second, and 1 GiB for the reads. Throws Error if the loops cannot be compiled or run.
 Roof measure_gpu_roof(const Device& device);
 
-// Text of the unit that runs `function` of roof_gpu.cuh.
+// The translation unit that runs `function` of roof_gpu.cuh.
 std::string roof_unit(const char* function);
-const std::string& roof_text();  // of roof_gpu.cuh
+const std::string& roof_source();  // the source roof_gpu.cuh
 
 }  // namespace rapt::lab

@@ -1,5 +1,5 @@
-// rapt run: attention on tensors from a file, its time, and its error against the float64 oracle.
-// Called by program.cpp. The output file is whole or absent.
+// rapt run: computes attention on tensors from a file; reports its time and its error against the float64 oracle.
+// Called by program.cpp. Writes its output completely or not at all.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ int64_t samples_that_fit(double seconds_each) {
   return std::clamp<int64_t>(static_cast<int64_t>(timing_seconds / std::max(seconds_each, 1e-6)), 5, 200);
 }
 
-// Some runs to warm up, then as many as fit half a second, between 5 and 200.
+// A few warm-up runs, then as many as fit in half a second, between 5 and 200.
 Samples run_on_cpu(const LoadedProblem& loaded, const check::Outputs& outputs, rapt_context* context) {
   const check::SdpaCall call(loaded.problem, loaded.inputs, outputs);
   require_ok(rapt_prepare(context, &call.args, nullptr));
@@ -41,7 +41,7 @@ Samples run_on_cpu(const LoadedProblem& loaded, const check::Outputs& outputs, r
   return time_calls(std::min<int64_t>(3, iterations), iterations, once);
 }
 
-// The tensors go to the GPU once and the results back once; what is timed is the work between, with warm caches.
+// Copies the tensors to the GPU and the results back, outside the timing. The calls are timed with warm caches.
 Samples run_on_gpu(const LoadedProblem& loaded, const check::Outputs& outputs, rapt_context* context, int index) {
   const cuda::ContextScope scope(index, nullptr);
   const cuda::Stream stream;
@@ -78,7 +78,7 @@ void check_output_path(const std::string& path, const std::string& input) {
       invalid("-o ", path, ": must end with .safetensors, or be a folder (for o.npy and lse.npy)");
     return check_output_file("-o", path, "the input", input);
   }
-  // A folder is read as a whole: o.npy beside q.npy would make the next run refuse it.
+  // A folder is read as a whole: with o.npy beside q.npy, the next run would refuse it.
   std::error_code ignored;
   bool of_inputs = std::filesystem::equivalent(path, input, ignored);
   for (const char* name : {"q.npy", "k.npy", "v.npy"})
@@ -88,13 +88,13 @@ void check_output_path(const std::string& path, const std::string& input) {
     invalid("-o ", path, ": is a file, not a folder");
 }
 
-// What the originals give, on the same rows.
+// The errors against the original tensors, on the same rows.
 check::Errors total_errors(const LoadedProblem& originals, const check::Outputs& outputs, int64_t row_step) {
   const check::Reading reading(originals.problem, originals.inputs);
   return check::compare_out(originals.problem, outputs.out, check::forward(reading, {.row_step = row_step}));
 }
 
-// Of FP8 inputs: the error with the loss of quantising in it, or why it is not known.
+// For FP8 inputs: the error including the quantisation error, or why it is not known.
 struct Total {
   std::string original, note;
   std::optional<check::Errors> errors;
@@ -108,19 +108,18 @@ struct Report {
   Quartiles time;
   int64_t row_step = 1;
   check::Result verdict;
-  std::optional<Total> total;  // of FP8 inputs
+  std::optional<Total> total;  // for FP8 inputs
   double gflops() const { return flops(problem) / time.median / 1e3; }
 };
 
 void print_total(const Total& total) {
   if (total.errors)
     fmt::print(
-        "         with the loss of quantising, against float64 attention of {}: max {:.3g}, mean {:.3g}, rel_rms "
+        "         with the quantisation error, against float64 attention on {}: max {:.3g}, mean {:.3g}, rel_rms "
         "{:.3g}\n",
         total.original, total.errors->max_abs, total.errors->mean_abs, total.errors->rel_rms);
   else
-    fmt::print("         the loss of quantising is not in it and not known: {} (--original FILE names the original)\n",
-               total.note);
+    fmt::print("         without the quantisation error, which is unknown: {} (pass --original FILE)\n", total.note);
 }
 
 void print_text(const Report& r, const RunOptions& options, const std::map<std::string, std::string>& metadata) {
@@ -136,7 +135,7 @@ void print_text(const Report& r, const RunOptions& options, const std::map<std::
              r.time.q1, r.time.q3);
   fmt::print("speed    {:.1f} GFLOP/s\n", r.gflops());
   const check::Errors& e = r.verdict.out;
-  const char* what = r.total ? "kernel alone, against float64 attention of the FP8 numbers" : "against float64";
+  const char* what = r.total ? "kernel only, against float64 attention on the FP8 values" : "against float64";
   fmt::print("error    {}: max {:.3g} (bound {:.3g}), mean {:.3g}, rel_rms {:.3g}; {}\n", what, e.max_abs,
              r.verdict.bounds.max_abs, e.mean_abs, e.rel_rms, rows_checked(r.row_step));
   if (r.total) print_total(*r.total);
@@ -146,8 +145,8 @@ void print_text(const Report& r, const RunOptions& options, const std::map<std::
     fmt::print("WRONG    {}\n         again: {}\n", r.verdict.message, options.common.command);
   fmt::print("output   {}\n", options.output.empty() ? "not written (-o FILE.safetensors writes o and lse)"
                               : r.verdict.pass       ? options.output
-                              : r.verdict.refused    ? "not written, since it was not judged"
-                                                     : "not written, since it is wrong");
+                              : r.verdict.refused    ? "not written, because it was not checked"
+                                                     : "not written, because it is wrong");
 }
 
 void print_json(const Report& r, const RunOptions& options) {
@@ -169,7 +168,7 @@ void print_json(const Report& r, const RunOptions& options) {
       {"pass", r.verdict.pass},
       {"message", r.verdict.message},
       {"output", r.verdict.pass && !options.output.empty() ? nlohmann::ordered_json(options.output) : nullptr}};
-  if (r.total) {  // "err" is then the kernel's alone
+  if (r.total) {  // then "err" is the kernel's error only
     all["err_with_quantising"] = nullptr;
     if (const auto& total = r.total->errors)
       all["err_with_quantising"] = {
@@ -188,7 +187,7 @@ int run(const RunOptions& options) {
   report.device = chosen_device(options.common, true);
   check_output_path(options.output, options.input);
   const LoadedProblem loaded = load_problem(options.input, options.words);
-  if (!loaded.note.empty()) tell("rapt: note: {}\n", loaded.note);
+  if (!loaded.note.empty()) print_error("rapt: note: {}\n", loaded.note);
   const std::optional<Originals> originals = find_originals(options.input, loaded, options.original);
   const ContextHandle context = make_context(options.common, report.device, loaded.problem);
 
@@ -215,7 +214,7 @@ int run(const RunOptions& options) {
   else
     print_text(report, options, loaded.metadata);
   if (report.verdict.refused) return exit_environment;
-  return report.verdict.pass ? exit_fine : exit_check_failed;
+  return report.verdict.pass ? exit_success : exit_check_failed;
 }
 
 }  // namespace rapt::lab

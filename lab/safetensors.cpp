@@ -1,6 +1,6 @@
 // Reader and writer of .safetensors files.
-// The header is parsed as events, not as a tree: unknown structure, depth and duplicate names stop at once.
-// Memory taken is bounded by the file's size: offsets must cover the data exactly, without gaps or overlaps.
+// The header is parsed as events, not as a tree: unknown structure, depth or duplicate names stop the parser at once.
+// The file's size bounds the memory that is taken: the offsets must cover the data exactly, without gaps or overlaps.
 #include "lab/safetensors.h"
 
 #include <algorithm>
@@ -34,7 +34,7 @@ struct Entry {
   bool has_dtype = false, has_shape = false, has_offsets = false;
 };
 
-// Receives the header's events and allows exactly {name: {dtype, shape, data_offsets}, "__metadata__": {text: text}}.
+// Receives the parser's events and allows only {name: {dtype, shape, data_offsets}, "__metadata__": {text: text}}.
 class HeaderEvents : public nlohmann::json_sax<json> {
  public:
   explicit HeaderEvents(const std::string& file) : file_(file) {}
@@ -166,7 +166,7 @@ DType dtype_of(const std::string& file, const Entry& entry) {
           entry.dtype == "F64" ? " (convert F64 to F32 first)" : "");
 }
 
-// The format's rule: in order of their offsets the tensors cover the data without a gap or an overlap.
+// The format's rule: sorted by offset, the tensors cover the data without a gap or an overlap.
 void check_regions(const std::string& file, const std::vector<Entry>& entries, int64_t data_bytes) {
   std::vector<const Entry*> ordered;
   for (const Entry& entry : entries) ordered.push_back(&entry);
@@ -187,7 +187,7 @@ void check_regions(const std::string& file, const std::vector<Entry>& entries, i
              needed < 0 ? std::string("more than 2^63") : std::to_string(needed));
     covered = end;
   }
-  if (covered != data_bytes) invalid(file, ": ", data_bytes - covered, " bytes of data belong to no tensor");
+  if (covered != data_bytes) invalid(file, ": ", data_bytes - covered, " bytes of data do not belong to any tensor");
 }
 
 const char* dtype_name(DType dtype, const std::string& name) {
@@ -239,7 +239,7 @@ TensorFile read_safetensors(const ByteSource& source) {
 }
 
 namespace {
-// Put together field by field: an ordered_json looks through all of its names for each new one.
+// Builds the header field by field: an ordered_json searches all its names for each new one.
 std::string header_text(const std::vector<const NamedTensor*>& tensors,
                         const std::map<std::string, std::string>& metadata) {
   std::string text = "{";

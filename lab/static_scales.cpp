@@ -55,7 +55,7 @@ StaticScales parse_static_scales(const std::string& text, const std::string& whe
       s.descale[name] = factors_from(name, entry.at("descale"), s.granularity);
     return s;
   } catch (const std::exception& error) {
-    invalid(where, ": is no file of scales: ", error.what());
+    invalid(where, ": not a file of scales: ", error.what());
   }
 }
 

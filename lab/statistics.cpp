@@ -1,4 +1,4 @@
-// Median and quartiles of timings, and the clock that takes them.
+// Median and quartiles of timings, and the clock.
 // Called by run and bench.
 #include "lab/statistics.h"
 
@@ -10,7 +10,7 @@ namespace rapt::lab {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr double shortest_sample_us = 20;  // a thousand times what reading the clock costs
+constexpr double shortest_sample_us = 20;  // a thousand times the cost of reading the clock
 
 double microseconds_since(Clock::time_point begin) {
   return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();

@@ -1,4 +1,4 @@
-// Compile and report; what runs is the GPU's.
+// Compiles and reports variants; it does not run them.
 #include "lab/variant.h"
 
 #include <fmt/format.h>
@@ -42,11 +42,12 @@ void require_variant_included(const std::vector<Problem>& problems, const Device
         if (jit::collect_sources(request).headers.contains(replaced)) return;
       }
     } catch (const Error& error) {
-      if (error.code() != ErrorCode::unsupported) return;  // a wrong text: the compiler says more
+      // The source itself is wrong: the compiler's error is more useful.
+      if (error.code() != ErrorCode::unsupported) return;
     }
   }
   if (!replaced.empty())
-    invalid("--variant ", options.variant, ": takes the place of ", replaced, ", which no kernel of ",
+    invalid("--variant ", options.variant, ": it replaces ", replaced, ", which no kernel of ",
             problems.size() == 1 ? "this problem" : "these problems", " includes");
 }
 

@@ -1,4 +1,4 @@
-// Kernels with --config and --variant compiled and reported where no GPU can run them.
+// Compiles and reports kernels with --config and --variant where no GPU can run them.
 // Called by explain, check and pack; needs NVRTC.
 #pragma once
 
@@ -14,22 +14,22 @@ namespace rapt::lab {
 // Throws Error{environment} without NVRTC.
 void require_compiler(const std::string& who);
 
-// --variant's text, and one of --config's values, in the form that select_kernels takes.
+// --variant's source and one --config value, in the form that select_kernels takes.
 KernelOverrides overrides_of(const Common& options, const std::string& config = "");
 
-// Throws Error where no kernel of the problems includes the text that --variant replaces: its result would say nothing
-// of the variant.
+// Throws Error if no kernel of the problems includes the source that --variant replaces: the result would not depend on
+// the variant.
 void require_variant_included(const std::vector<Problem>& problems, const Device& device, const Common& options);
 
 struct CompiledKernels {
   KernelSelection selection;
   std::vector<jit::Image> images;  // of selection.kernels
 };
-// The kernels of problems for a device, compiled. who: the command, for sentences.
+// The compiled kernels of problems for a device. who: the command, for error sentences.
 CompiledKernels compile_for(const std::vector<Problem>& problems, const Device& device, const Common& options,
                             const std::string& config, const std::string& who);
 
-// A line for each kernel, and for what was skipped.
+// Prints a line for each kernel and for each skipped problem.
 void print_compiled(const CompiledKernels& compiled);
 nlohmann::ordered_json to_json(const CompiledKernels& compiled);
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs what a make target needs and this machine lacks: bootstrap.sh run|test|ci (each includes the ones before).
-# Called by the Makefile and .ci/run. Debian 12 and Ubuntu 24.04 as root or with sudo; elsewhere it names what is missing.
-# A second run only looks for files: no package manager is started.
+# Installs missing packages for a make target: bootstrap.sh run|test|ci (each includes the ones before). Called by the
+# Makefile and .ci/run. Debian 12 and Ubuntu 24.04, as root or with sudo; on other systems it prints the names. A second
+# run only checks files and does not start a package manager.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -30,7 +30,7 @@ need_run() {
 need_test() {
   need_run
   need libgtest-dev has_header gtest/gtest.h
-  has_nvrtc || need python3-pip has_pip ""  # GPU kernels are compiled in tests: scripts/nvrtc.sh install
+  has_nvrtc || need python3-pip has_pip ""  # tests compile GPU kernels: scripts/nvrtc.sh install
 }
 need_ci() {
   need_test
@@ -54,10 +54,10 @@ case "${1:-}" in
     ;;
 esac
 
-# After the packages. Without a network `make test` goes on, and the tests that compile kernels fail one by one.
+# After the packages. Without a network `make test` continues, and the tests that compile kernels fail.
 install_nvrtc() {
   [ "$1" = run ] || has_nvrtc || scripts/nvrtc.sh install || {
-    echo "NVRTC could not be installed; its tests will fail. Any folder that holds it: RAPT_NVRTC=FOLDER" >&2
+    echo "NVRTC could not be installed; its tests will fail. If you have it, set RAPT_NVRTC=FOLDER" >&2
     [ "$1" = test ] || exit 3
   }
 }
@@ -85,10 +85,10 @@ install() {
 echo "Installing ${missing[*]}"
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-# Package lists may be absent or old: refresh them only when the install does not go through as it is.
+# Package lists may be missing or old: they are updated only if the install fails without it.
 install >"$log" 2>&1 || { "${as_root[@]}" apt-get update -q >"$log" 2>&1 && install >"$log" 2>&1; } || {
   tail -n 20 "$log" >&2
-  echo "apt-get could not install ${missing[*]}: its last words stand above." >&2
+  echo "apt-get could not install ${missing[*]}: see its last messages above." >&2
   exit 3
 }
 install_nvrtc "$1"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Checks that include arrows point one way: lab, tests -> check -> problem.h, and src/ sees none of them.
+"""Checks the include rules: lab and tests may include check, check only problem.h of src, and src none of them.
 
-Called by .ci/run. Reads #include lines only; prints each wrong arrow and exits 1 if there is one.
+Called by .ci/run. Reads only #include lines. Prints each wrong include and exits with 1 if there is one.
 """
 
 import pathlib
@@ -14,44 +14,53 @@ SUFFIXES = {".h", ".hpp", ".cpp", ".c", ".cuh"}
 PROBLEM = ["src/problem/problem.h", "src/base/error.h", "src/base/files.h", "include/rapt/"]
 
 K = "src/kernels/"
-DEVICE = [K + "shared/", K + "device/", K + "ptx/"]  # what every device text may use
+DEVICE = [K + "shared/", K + "device/", K + "ptx/"]  # what every device source may include
 FAMILIES = sorted(path.name for path in (ROOT / K).iterdir() if path.is_dir() and f"{K}{path.name}/" not in DEVICE)
-# Device texts of each room: no header of a toolkit or the standard library, which NVRTC would need paths for.
+# Device sources of each folder: no header of a toolkit or the standard library, because NVRTC would need paths for
+# them.
 DEVICE_RULES = [
     (K + "ptx/", [K + "ptx/", K + "shared/"], "ptx/ holds single instructions"),
-    (K + "device/", DEVICE, "device/ is what several families use"),
+    (K + "device/", DEVICE, "device/ is common code of several families"),
     *[
-        (f"{K}{family}/", [f"{K}{family}/", *DEVICE], "a family's device text includes its own folder and what all use")
+        (
+            f"{K}{family}/",
+            [f"{K}{family}/", *DEVICE],
+            "a family's device source may include its own folder and the common ones",
+        )
         for family in FAMILIES
     ],
-    ("lab/emulation/", ["lab/emulation/", *DEVICE, "<"], "what stands in for device code on a CPU is host code"),
-    ("lab/", ["lab/", *DEVICE, K + "sm80/"], "device code of the lab includes what kernels include, and its own"),
-    ("tests/", ["tests/", *DEVICE], "device code of the tests includes device/, ptx/, shared/ and its own"),
+    ("lab/emulation/", ["lab/emulation/", *DEVICE, "<"], "the stand-ins for device code on a CPU are host code"),
+    (
+        "lab/",
+        ["lab/", *DEVICE, K + "sm80/"],
+        "device code of the lab may include what kernels include, and its own folder",
+    ),
+    ("tests/", ["tests/", *DEVICE], "device code of the tests may include device/, ptx/, shared/ and its own folder"),
 ]
 BASE = ["src/base/", "include/rapt/", "<"]
-# What a family's host half may see: what is asked, of which machine, and what the CPU's kernels need. Not the run time,
-# which launches what a family returns.
+# Headers for a family's host half: the problem, the machine, and the needs of the CPU kernels. Not the runtime, which
+# launches the result of a family.
 HOST_HALF = [K, "src/problem/", "src/device/", *BASE]
-# (files, what they may include, why). The first rule whose prefix fits a file holds; system headers count as "<name>".
+# (files, allowed includes, reason). The first rule whose prefix matches a file applies. System headers are "<name>".
 RULES = [
-    ("include/rapt/", ["include/rapt/", "<"], "the public headers stand alone"),
-    (K + "shared/", [K + "shared/"], "shared/ is compiled by NVRTC too, which has no other headers"),
+    ("include/rapt/", ["include/rapt/", "<"], "the public headers include only each other"),
+    (K + "shared/", [K + "shared/"], "NVRTC also compiles shared/ and has no other headers"),
     ("src/base/", BASE, "base/ includes nothing of the library"),
-    ("src/device/", ["src/device/", *BASE], "device/ is plain facts"),
-    ("src/problem/", ["src/problem/", K + "shared/", *BASE], "a problem is what is asked, whoever computes it"),
-    ("src/jit/", ["src/jit/", *BASE], "jit/ knows nothing of attention and of the driver"),
+    ("src/device/", ["src/device/", *BASE], "device/ is plain data"),
+    ("src/problem/", ["src/problem/", K + "shared/", *BASE], "a problem does not depend on who computes it"),
+    ("src/jit/", ["src/jit/", *BASE], "jit/ is independent of attention and of the driver"),
     (
         "src/cuda/",
         ["src/cuda/", "src/device/", "src/cpu/threads.h", *BASE],
-        "cuda/ knows nothing of compilation and of attention",
+        "cuda/ is independent of compilation and of attention",
     ),
-    ("src/cpu/", ["src/cpu/", "src/device/", K + "shared/", *BASE], "cpu/ computes what it is given"),
-    (K + "cpu/", [*HOST_HALF, "src/cpu/"], "a family sees problems and machines, not the run time"),
-    (K, HOST_HALF, "a family sees problems and machines, not the run time"),
+    ("src/cpu/", ["src/cpu/", "src/device/", K + "shared/", *BASE], "cpu/ only computes"),
+    (K + "cpu/", [*HOST_HALF, "src/cpu/"], "a family uses problems and machines, not the runtime"),
+    (K, HOST_HALF, "a family uses problems and machines, not the runtime"),
     (
         "src/arguments/",
         ["src/arguments/", "src/problem/", "src/cuda/cuda.h", "src/cpu/", K + "shared/", *BASE],
-        "arguments/ turns structs into problems",
+        "arguments/ only converts structs to problems",
     ),
     (
         "src/runtime/",
@@ -66,32 +75,32 @@ RULES = [
             "src/arguments/",
             *BASE,
         ],
-        "runtime/ knows no operation",
+        "runtime/ is independent of operations",
     ),
-    ("src/", ["src/", "include/rapt/", "<"], "the library never sees check, lab or tests"),
-    ("check/oracle", ["check/", *PROBLEM, "<"], "the oracle shares only the problem with what it judges"),
+    ("src/", ["src/", "include/rapt/", "<"], "the library never uses check, lab or tests"),
+    ("check/oracle", ["check/", *PROBLEM, "<"], "the oracle shares only the problem with the tested code"),
     (
         "check/device_tensors",
         ["check/", K + "shared/dtype.h", "src/cuda/cuda.h", *PROBLEM, "<"],
-        "of the library, tensors on a GPU need the driver alone",
+        "tensors on a GPU need only the driver part of the library",
     ),
     (
         "check/library",
         ["check/", "src/arguments/sdpa_arguments.h", *PROBLEM, "<"],
-        "the library is called by the table of its arguments",
+        "check/library calls the library through the table of its arguments",
     ),
-    ("check/", ["check/", K + "shared/dtype.h", *PROBLEM, "<"], "check is independent of what it judges"),
-    ("lab/emulation/", ["lab/emulation/", "<"], "it stands alone in the program, which compiles it for variants"),
+    ("check/", ["check/", K + "shared/dtype.h", *PROBLEM, "<"], "check is independent of the tested code"),
+    ("lab/emulation/", ["lab/emulation/", "<"], "it is embedded in the program, which compiles it for variants"),
     ("lab/", ["lab/", "check/", "src/", "include/rapt/", "generated/", "<"], "lab never needs tests"),
     ("tests/", ["tests/", "lab/", "check/", "src/", "include/rapt/", "generated/", "<"], ""),
-    ("examples/", ["include/rapt/", "<"], "examples show the public interface"),
+    ("examples/", ["include/rapt/", "<"], "examples use only the public interface"),
 ]
 
 
 def resolve(source, bracket, name):
-    """The included file relative to the root, or "<name>" when no file of this project fits."""
+    """The included file relative to the root, or "<name>" if it is not a file of this project."""
     folders = [source.parent, ROOT, ROOT / "src", ROOT / "include"]
-    folders += [ROOT / "lab/ladder", ROOT / "src/kernels"]  # device texts, as NVRTC and the tests of texts find them
+    folders += [ROOT / "lab/ladder", ROOT / "src/kernels"]  # device sources, as NVRTC and the emulation tests find them
     for folder in folders[1:] if bracket == "<" else folders:
         path = (folder / name).resolve()
         if path.is_file() and path.is_relative_to(ROOT):
@@ -101,7 +110,7 @@ def resolve(source, bracket, name):
     return f"<{name}>" if bracket == "<" else name
 
 
-def wrong_arrows(source):
+def wrong_includes(source):
     path = source.relative_to(ROOT).as_posix()
     rules = DEVICE_RULES if source.suffix == ".cuh" else RULES
     prefix, allowed, why = next((rule for rule in rules if path.startswith(rule[0])), (None, None, None))
@@ -114,8 +123,8 @@ def wrong_arrows(source):
 def main():
     rooms = ["include", "src", "check", "lab", "tests", "examples"]
     sources = sorted(p for room in rooms for p in (ROOT / room).rglob("*") if p.suffix in SUFFIXES)
-    wrong = [line for source in sources for line in wrong_arrows(source)]
-    print("\n".join(wrong + [f"{len(sources)} files, {len(wrong)} wrong arrows"]))
+    wrong = [line for source in sources for line in wrong_includes(source)]
+    print("\n".join(wrong + [f"{len(sources)} files, {len(wrong)} wrong includes"]))
     return 1 if wrong or not sources else 0
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Checks what librapt.so offers and needs: check_library.sh BUILD_TREE. Called by .ci/run on the release tree.
-# Exports are exactly the functions of include/rapt/rapt.h; needs libc and the C++ runtime only; runs on glibc 2.35 (Ubuntu 22.04);
-# at most 3 MiB.
+# Checks the exports and dependencies of librapt.so: check_library.sh BUILD_TREE. Called by .ci/run on the release tree.
+# It must export exactly the functions of include/rapt/rapt.h, need only libc and the C++ runtime, run on glibc 2.35
+# (Ubuntu 22.04), and have at most 3 MiB.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 library=$1/librapt.so

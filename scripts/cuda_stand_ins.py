@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Empty libraries in place of CUDA's large ones, so that PyTorch of PyPI loads without 2 GB that a CPU never runs.
+"""Creates empty libraries in place of CUDA's large ones, so PyTorch of PyPI loads without 2 GB that a CPU never uses.
 
     cuda_stand_ins.py SITE_PACKAGES    # called by scripts/pytorch.sh
 
-PyPI has PyTorch for x86-64 Linux with CUDA only. Its libraries name cuBLAS, cuDNN and others, and the loader wants a
-file for each, with the functions and symbol versions that they import; none is called on a machine without a GPU.
+PyPI has PyTorch for x86-64 Linux only with CUDA. Its libraries depend on cuBLAS, cuDNN and others. The loader needs a
+file for each, with the imported functions and symbol versions. None of them is called on a machine without a GPU.
 """
 
 import os
@@ -23,7 +23,7 @@ def output(*command):
 
 
 def imports_of(library):
-    """(the libraries it names, {version: its library}, [(function, version or "")])"""
+    """(the libraries it needs, {version: its library}, [(function, version or "")])"""
     needed = re.findall(r"\(NEEDED\).*\[(.+)\]", output("readelf", "-dW", library))
     versions, file = {}, None
     for line in output("readelf", "-VW", library).splitlines():

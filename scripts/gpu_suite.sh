@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Runs the GPU tests on a machine with a GPU, from a kit (scripts/kit.sh) or a build tree: gpu_suite.sh MODE...
-#   tests        everything that one GPU can show                    (words after -- go to rapt_gpu_tests)
-#   two-devices  what needs two GPUs; fails where there is one
-#   sanitizer    compute-sanitizer's four tools over the smoke suite
-# First line: card, driver, NVRTC. Kernels are kept in ./gpu-cache unless RAPT_CACHE says otherwise.
+#   tests        all tests for one GPU                     (words after -- go to rapt_gpu_tests)
+#   two-devices  tests that need two GPUs; fails if there is only one
+#   sanitizer    compute-sanitizer's four tools on the smoke suite
+# The first line has card, driver and NVRTC. Compiled kernels are stored in ./gpu-cache unless RAPT_CACHE is set.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 program=./rapt_gpu_tests
 [ -x "$program" ] || program=build/rapt_gpu_tests
-[ -x "$program" ] || { echo "gpu_suite.sh: rapt_gpu_tests is neither here nor in build/" >&2; exit 3; }
+[ -x "$program" ] || { echo "gpu_suite.sh: rapt_gpu_tests not found here or in build/" >&2; exit 3; }
 export RAPT_CACHE=${RAPT_CACHE:-$PWD/gpu-cache}
 mkdir -p "$RAPT_CACHE" && chmod 700 "$RAPT_CACHE"
 modes=() words=()
@@ -32,11 +32,11 @@ sanitizer() {
   local tool found status=0 began log
   found=$(find_sanitizer)
   [ -n "$found" ] || { echo "sanitizer: compute-sanitizer not found (PATH, /usr/local/cuda*)" >&2; return 3; }
-  "$program" --gtest_filter='Smoke*' >/dev/null 2>&1  # fills the kernel cache, so that the tools watch no compiler
+  "$program" --gtest_filter='Smoke*' >/dev/null 2>&1  # fills the kernel cache, so the tools do not run a compiler
   log=$(mktemp)
   for tool in memcheck racecheck initcheck synccheck; do
     began=$SECONDS
-    # No watchdog: the tools watch the process that they start, not its children.
+    # No watchdog: the tools watch only the process that they start, not its children.
     if RAPT_GPU_TEST_SECONDS=0 timeout 300 "$found" --tool "$tool" --error-exitcode 1 "$program" --gtest_filter='Smoke*' >"$log" 2>&1; then
       echo "$tool: clean, $((SECONDS - began)) s ($(grep -E '^GPU test cases' "$log" | cut -d'(' -f1))"
     else
@@ -56,7 +56,7 @@ for mode in "${modes[@]}"; do
     two-devices)
       out=$("$program" --gtest_filter='GpuTwoDevices*') || status=1
       echo "$out"
-      grep -q '^GPU test cases: 0 skipped, [1-9]' <<<"$out" || { echo "two-devices: something was skipped"; status=1; }
+      grep -q '^GPU test cases: 0 skipped, [1-9]' <<<"$out" || { echo "two-devices: a test was skipped"; status=1; }
       ;;
     sanitizer) sanitizer || status=1 ;;
     *) echo "gpu_suite.sh: mode $mode: must be tests, two-devices or sanitizer" >&2; exit 2 ;;

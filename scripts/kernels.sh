@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The GPU kernels of check/cases/shipped.txt, by exactly the NVRTC of the ledger: kernels.sh TREE pack|check|ledger.
-# pack: TREE/rapt.pack, the default pack (make pack). check: that and the ledger compared, for every architecture (CI).
-# ledger: src/kernels/resources.json anew (make ledger), by the NVRTC that RAPT_NVRTC names, if it does.
+# Compiles the GPU kernels of check/cases/shipped.txt with exactly the NVRTC of the ledger: kernels.sh TREE MODE. pack:
+# writes TREE/rapt.pack, the default pack (make pack). check: the same, and compares the ledger for every architecture
+# (CI). ledger: rewrites src/kernels/resources.json (make ledger), with the NVRTC of RAPT_NVRTC if that is set.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tree=$1
@@ -42,7 +42,7 @@ case "${2:-}" in
     exit $failed
     ;;
   *)
-    echo "kernels.sh TREE '${2:-}': expected pack, check or ledger" >&2
+    echo "kernels.sh TREE '${2:-}': must be pack, check or ledger" >&2
     exit 2
     ;;
 esac

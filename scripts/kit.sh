@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Copies what a bare machine needs to run rapt and its GPU tests: kit.sh BUILD_TREE TARGET. Called by `make kit`.
-# The programs link all but libc and libm statically; the folder stays under 64 MiB. rapt_tests comes along where it
-# still fits, kernel packs (BUILD_TREE/*.pack) and the benchmarks' scripts where they exist.
+# Copies all files that a bare machine needs to run rapt and its GPU tests: kit.sh BUILD_TREE TARGET. Called by `make
+# kit`. The programs link everything except libc and libm statically; the folder stays under 64 MiB. It includes
+# rapt_tests if that fits, and kernel packs (BUILD_TREE/*.pack) and the benchmark scripts if they exist.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tree=$1 target=$2
@@ -16,9 +16,10 @@ cp -r check/cases "$target/check/"
 cp -r examples/data "$target/examples/"
 cp scripts/gpu_suite.sh "$target/scripts/"
 cp bench/*.py "$target/bench/"
-cp docs/results-schema.json "$target/docs/"  # bench/ validates its rows by it
+cp docs/results-schema.json "$target/docs/"  # bench/ validates its rows with it
 cp -r examples/python "$target/examples/"
-if [ -d "$tree/python" ]; then  # built with -DRAPT_BUILD_PYTHON=ON; there: PYTHONPATH=python python3 -m pytest tests/python
+# built with -DRAPT_BUILD_PYTHON=ON; use: PYTHONPATH=python python3 -m pytest tests/python
+if [ -d "$tree/python" ]; then
   mkdir -p "$target/tests"
   cp -r "$tree/python" "$target/"
   cp -r tests/python "$target/tests/"

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Finds the NVRTC that made the ledger of kernels (src/kernels/resources.json), exactly that version: nvrtc.sh
-# prints its folder, or exits 1 where there is none. nvrtc.sh install puts NVIDIA's wheel into build/nvrtc.
-# Called by bootstrap.sh, run_tests.sh, the Makefile and .ci/run. Registers and spills are compared to the last one, and
-# they differ from one compiler to the next; users may have any NVRTC that jit/ takes.
+# Finds exactly the NVRTC version that made the ledger of kernels (src/kernels/resources.json): nvrtc.sh prints its
+# folder, or exits with 1 if there is none. nvrtc.sh install puts NVIDIA's wheel into build/nvrtc.
+# Called by bootstrap.sh, run_tests.sh, the Makefile and .ci/run. Registers and spills must match the ledger exactly,
+# and they differ between compiler versions. Users can have any NVRTC that jit/ supports.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 version=$(sed -n 's/^ *"nvrtc": "\([0-9.]*\)",$/\1/p' src/kernels/resources.json)
 major=${version%%.*}
 wheel=build/nvrtc/nvidia/cu$major/lib
 
-# NVRTC's own version call says 13.0 for every 13.0.x; the text that it writes into each cubin has all three numbers.
+# NVRTC's own version call returns 13.0 for every 13.0.x. The text that it writes into each cubin has all three numbers.
 is_wanted() { [ -e "$1/libnvrtc.so.$major" ] && LC_ALL=C grep -qaF "V$version" "$1/libnvrtc.so.$major"; }
 
 find_folder() {
@@ -39,7 +39,7 @@ case "${1:-}" in
     is_wanted "$wheel" || { echo "nvidia-cuda-nvrtc==$version holds no NVRTC $version in $wheel" >&2; exit 1; }
     ;;
   *)
-    echo "nvrtc.sh '$1': expected nothing or install" >&2
+    echo "nvrtc.sh '$1': must be empty or install" >&2
     exit 2
     ;;
 esac

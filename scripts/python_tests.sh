@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Builds the wheel as `pip install .` does, installs it into a fresh virtual environment with NumPy and pytest, and runs
-# tests/python there: python_tests.sh [BUILD_FOLDER]. Called by .ci/run. First the tests on NumPy, with nothing else to
-# import; then all with PyTorch and transformers (scripts/pytorch.sh), without which this fails. JAX and CuPy skip theirs;
-# on a machine with a GPU: PYTHONPATH=... python3 -m pytest tests/python with PyTorch, JAX and CuPy installed.
+# Builds the wheel like `pip install .`, installs it into a new virtual environment with NumPy and pytest, and runs
+# tests/python there: python_tests.sh [BUILD_FOLDER]. Called by .ci/run. First it runs the tests on NumPy with no other
+# framework installed, then all tests with PyTorch and transformers (scripts/pytorch.sh), which are required. JAX and
+# CuPy tests are skipped. On a machine with a GPU: PYTHONPATH=... python3 -m pytest tests/python with PyTorch, JAX and
+# CuPy.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tree=${1:-build-python}
@@ -32,9 +33,9 @@ needed=$("$tree/venv/bin/python" -c 'import rapt._core; print(rapt._core.__file_
 pytorch=$(scripts/pytorch.sh)
 echo "$pytorch" >"$(echo "$tree"/venv/lib/python3*/site-packages)/pytorch.pth"
 "$tree/venv/bin/python" -c 'import torch, transformers; print("PyTorch", torch.__version__, "transformers", transformers.__version__)'
-# Code that torch.compile kept for another build of rapt may call its operators in another way: a cache of its own.
+# Its own cache: code that torch.compile stored for another build of rapt may call the operators differently.
 rm -rf "$tree/inductor"
 export TORCHINDUCTOR_CACHE_DIR=$PWD/$tree/inductor
-# Else torch.compile builds a program for each vector instruction set, a minute in all, to see which ones work.
+# Otherwise torch.compile builds a test program for each vector instruction set, which takes a minute.
 export TORCHINDUCTOR_VEC_ISA_OK=0 TORCHINDUCTOR_SIMDLEN=1
 OMP_NUM_THREADS=1 "$tree/venv/bin/python" -m pytest -q -rs --durations=15 -n "$(nproc)" --dist worksteal --ignore tests/python/test_numpy.py tests/python

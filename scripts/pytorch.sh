@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Prints a folder of Python packages with PyTorch and transformers for tests on the CPU, and makes it first where it is
+# Prints a folder of Python packages with PyTorch and transformers for tests on the CPU. Creates it first if it is
 # missing: a minute and 600 MB from PyPI. It is kept in RAPT_CI_CACHE or the user's cache, by the versions in
 # pytorch_requirements.txt. Called by .ci/run (early, in the background) and python_tests.sh; a second call waits for
 # the first. Fails unless both can be imported.
@@ -22,7 +22,7 @@ if [ ! -d "$folder" ]; then
   pip=("$new.venv/bin/pip" install --quiet --disable-pip-version-check --only-binary ":all:" --no-compile --target "$new")
   "${pip[@]}" --no-deps -r pytorch_requirements.txt >&2
   python3 cuda_stand_ins.py "$new" >&2 && imports "$new" 2>/dev/null || {
-    echo "PyTorch does not load with empty CUDA libraries: installing all that it asks for" >&2
+    echo "PyTorch does not load with empty CUDA libraries: installing all its requirements" >&2
     rm -rf "$new"
     "${pip[@]}" -r pytorch_requirements.txt >&2
     imports "$new" >&2

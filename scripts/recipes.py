@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Follows the recipes of CONTRIBUTING.md ("How to add ..."): each has an example, tests/recipes/NAME.patch.
+"""Tests the recipes of CONTRIBUTING.md ("How to add ..."): each has an example, tests/recipes/NAME.patch.
 
-    recipes.py check            the examples still apply, and touch only what their recipe names (.ci/run; seconds)
-    recipes.py run [NAME ...]   each in a clone of HEAD: applied, built, and its commands run (minutes each)
+    recipes.py check            the examples still apply, and touch only files that their recipe names (seconds)
+    recipes.py run [NAME ...]   applies, builds and runs each in a clone of HEAD (minutes each)
 
-A patch begins with lines "recipe: WORDS" (those of the recipe's heading), "files: N" (the most files that exist
-already and may be changed, lists of cases not counted) and "run: COMMAND" (each must exit with 0). Exits 1 where one
-fails, 2 for wrong words.
+A patch begins with the lines "recipe: WORDS" (of the recipe's heading), "files: N" (the maximum number of existing
+files that it may change, without lists of cases) and "run: COMMAND" (each must exit with 0). Exits with 1 if a recipe
+fails, with 2 for wrong arguments.
 """
+
 import pathlib
 import re
 import subprocess
@@ -31,7 +32,7 @@ class Recipe:
         self.created = re.findall(r"^diff --git a/(\S+) b/\S+\nnew file ", text, re.M)
 
     def paragraph(self):
-        """What CONTRIBUTING.md says, from "**... WORDS" to the next recipe."""
+        """The paragraphs of CONTRIBUTING.md from "**... WORDS" to the next recipe."""
         text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
         start = text.find(f"**... {self.words}")
         return "" if start < 0 else text[start:].split("\n\n**... ", 1)[0]
@@ -54,7 +55,7 @@ class Recipe:
 
 
 def pattern(name):
-    """`src/kernels/NAME/` names everything in such a folder, `src/cpu/isa_NAME.cpp` such a file."""
+    """A pattern: `src/kernels/NAME/` matches all files of such a folder, `src/cpu/isa_NAME.cpp` such a file."""
     name = name.replace("NAME", "*")
     return name + "*" if name.endswith("/") else name
 
@@ -64,8 +65,13 @@ def run(recipe):
         changes = [f"git apply {recipe.path}"] if recipe.changed + recipe.created else []
         commands = [f"git clone -q {ROOT} .", *changes, *recipe.commands]
         for command in commands:
-            done = subprocess.run(["bash", "-euo", "pipefail", "-c", command], cwd=folder, text=True,
-                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            done = subprocess.run(
+                ["bash", "-euo", "pipefail", "-c", command],
+                cwd=folder,
+                text=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
             if done.returncode != 0:
                 yield f"{command}\nended with {done.returncode}:\n{done.stdout[-4000:]}"
                 return
@@ -85,8 +91,10 @@ def main(words):
     for recipe in recipes:
         faults = list(recipe.faults() if words[0] == "check" else run(recipe))
         failed += bool(faults)
-        print(f"{recipe.name}: {'FAILED' if faults else 'passed'}; {len(recipe.changed)} files changed, "
-              f"{len(recipe.created)} new")
+        print(
+            f"{recipe.name}: {'FAILED' if faults else 'passed'}; {len(recipe.changed)} files changed, "
+            f"{len(recipe.created)} new"
+        )
         for fault in faults:
             print("  " + fault)
     print(f"{len(recipes) - failed} recipes passed, {failed} failed")

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Runs what the documentation shows: every ```sh block, and every ```c and ```cpp block that has a main().
+"""Runs the examples of the documentation: every ```sh block, and every ```c and ```cpp block that has a main().
 
-Called by .ci/run as run_readme.py BUILD_TREE FILE...; each sh block runs in a shell of its own at the root of the checkout, each program is
-compiled against librapt.so of BUILD_TREE and run. The line `<!-- not run: reason -->` right before a block leaves it out
-and is printed; commands that .ci/run runs as steps of their own (OWN_STEPS) are left out too. Exits 1 at any failure.
+Called by .ci/run as run_readme.py BUILD_TREE FILE...; each sh block runs in its own shell at the root of the source
+tree. Each program is compiled with librapt.so of BUILD_TREE and run. The line `<!-- not run: reason -->` directly
+before a block skips it and is printed. Commands that are steps of .ci/run (OWN_STEPS) are skipped, too. Exits with 1 at
+any failure.
 """
+
 import pathlib
 import re
 import subprocess
@@ -12,28 +14,48 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-BLOCK = re.compile(r"(?:<!-- not run: (?P<reason>.*?) -->\n+)?^```(?P<language>sh|c|cpp)\n(?P<text>.*?)^```$", re.M | re.S)
+BLOCK = re.compile(
+    r"(?:<!-- not run: (?P<reason>.*?) -->\n+)?^```(?P<language>sh|c|cpp)\n(?P<text>.*?)^```$", re.M | re.S
+)
 OWN_STEPS = {"make test", ".ci/run"}
 COMPILERS = {"c": ["cc", "-std=c99"], "cpp": ["c++", "-std=c++20"]}
 
 
 def shell(text, log):
     kept = "\n".join(line for line in text.splitlines() if line.split("#")[0].strip() not in OWN_STEPS)
-    return subprocess.run(["bash", "-euo", "pipefail", "-c", kept], cwd=ROOT, stdin=subprocess.DEVNULL,
-                          stdout=log, stderr=log).returncode == 0
+    return (
+        subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", kept], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        ).returncode
+        == 0
+    )
 
 
 def program(language, text, tree, folder, log):
     source, binary = folder / f"snippet.{language}", folder / "snippet"
     source.write_text(text, encoding="utf-8")
-    compile_command = [*COMPILERS[language], "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/include", str(source), "-o",
-                       str(binary), f"-L{tree}", f"-Wl,-rpath,{tree}", "-lrapt", "-lm"]
-    return (subprocess.run(compile_command, stdout=log, stderr=log).returncode == 0
-            and subprocess.run([str(binary)], cwd=folder, stdout=log, stderr=log).returncode == 0)
+    compile_command = [
+        *COMPILERS[language],
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        f"-I{ROOT}/include",
+        str(source),
+        "-o",
+        str(binary),
+        f"-L{tree}",
+        f"-Wl,-rpath,{tree}",
+        "-lrapt",
+        "-lm",
+    ]
+    return (
+        subprocess.run(compile_command, stdout=log, stderr=log).returncode == 0
+        and subprocess.run([str(binary)], cwd=folder, stdout=log, stderr=log).returncode == 0
+    )
 
 
 def run_block(match, tree, folder):
-    """True or False as the block passed, None when it is left out; and what it printed."""
+    """Whether the block passed (True, False), or None if it was skipped; and its output."""
     language, text = match["language"], match["text"]
     if match["reason"] or (language != "sh" and "main(" not in text):
         return None, match["reason"] or "a fragment without main()"

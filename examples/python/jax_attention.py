@@ -19,5 +19,5 @@ def attend(q, k, v):
 
 out = attend(q, k, v)
 alone = rapt.sdpa(*(x[5:].swapaxes(0, 1)[None] for x in (q, k, v)), causal=True)[0].swapaxes(0, 1)
-print("largest difference of a packed sequence to it alone", jnp.abs(out[5:] - alone).max())
+print("largest difference between a packed and a single sequence", jnp.abs(out[5:] - alone).max())
 assert jnp.abs(out[5:] - alone).max() < 1e-5

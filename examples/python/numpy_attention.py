@@ -6,19 +6,19 @@ import rapt
 
 rng = np.random.default_rng(0)
 q = rng.standard_normal((2, 8, 64, 128), dtype=np.float32)  # batch, heads, seqlen, head_dim
-k = rng.standard_normal((2, 2, 96, 128), dtype=np.float32)  # 2 heads of keys serve 8 of queries
+k = rng.standard_normal((2, 2, 96, 128), dtype=np.float32)  # 8 query heads share 2 key heads
 v = rng.standard_normal((2, 2, 96, 128), dtype=np.float32)
 
 out, lse = rapt.sdpa(q, k, v, causal=True, lse=True)
 print("out", out.shape, out.dtype, "lse", lse.shape)
 
-# Keys 0 to 39 and 40 to 95 apart, as a ring of machines would hold them. Query 0 stands at position 32.
+# Keys 0 to 39 and 40 to 95 separately, as two machines of a ring would hold them. Query 0 has position 32.
 parts = [
     rapt.sdpa(q, k[:, :, a:b], v[:, :, a:b], causal=True, q_start=32, k_start=a, partial=True)
     for a, b in ((0, 40), (40, 96))
 ]
 merged = rapt.merge([part[0] for part in parts], [part[1] for part in parts])
-print("largest difference of the merged parts", np.abs(merged - out).max())
+print("largest difference after the merge", np.abs(merged - out).max())
 assert np.abs(merged - out).max() < 1e-5
 
 print(rapt.explain(q, k, v, causal=True))

@@ -11,10 +11,10 @@ q, k, v = (torch.randn(1, 8, 512, 64, device=device, dtype=dtype) for _ in range
 with torch.inference_mode():
     out = rapt.sdpa(q, k, v, causal=True)
     expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-    print("largest difference to PyTorch's own", (out - expected).abs().max().item())
+    print("largest difference from PyTorch's own", (out - expected).abs().max().item())
     assert (out - expected).abs().max() < 5e-3
 
-    rapt.sdpa(q, k, v, causal=True, out=out)  # into a tensor of yours
+    rapt.sdpa(q, k, v, causal=True, out=out)  # writes into your tensor
 
     layer = torch.compile(lambda q, k, v: rapt.sdpa(q, k, v, causal=True) * 2, fullgraph=True)
     assert torch.equal(layer(q, k, v), out * 2)
@@ -22,14 +22,14 @@ with torch.inference_mode():
     if device == "cuda":
         graph = (
             torch.cuda.CUDAGraph()
-        )  # the calls above have loaded the kernel; rapt.prepare(q, k, v, causal=True) also does
+        )  # the calls above have loaded the kernel; rapt.prepare(q, k, v, causal=True) would too
         with torch.cuda.graph(graph):
             captured = rapt.sdpa(q, k, v, causal=True)
         graph.replay()
         torch.cuda.synchronize()
         assert torch.equal(captured, out)
 
-    # FP8 keys and values with one scale a head, 16-bit queries.
+    # FP8 keys with one scale per head, 16-bit queries and values.
     scale = k.abs().amax(dim=(2, 3)).float() / 448
     k8 = (k / scale[..., None, None].to(k.dtype)).to(torch.float8_e4m3fn)
     out8 = rapt.sdpa(q, k8, v, causal=True, k_descale=scale, k_scales="head")

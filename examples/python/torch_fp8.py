@@ -1,4 +1,4 @@
-"""FP8 on PyTorch tensors: attention over quantised keys and values, and training with numbers that FP8 can hold."""
+"""FP8 on PyTorch tensors: attention over quantised keys and values, and training with FP8 rounding."""
 
 import torch
 
@@ -7,13 +7,13 @@ import rapt
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.manual_seed(0)
 q, k, v = (torch.randn(1, 8, 512, 64, device=device) for _ in range(3))
-k[:, :, :, 5] += 8  # a channel that is always large, as models have them
+k[:, :, :, 5] += 8  # a channel that is always large, as in real models
 
 with torch.inference_mode():
     exact = rapt.sdpa(q, k, v, causal=True)
     for options in ({}, {"smooth": True}, {"hadamard": True}):
         hadamard = options.get("hadamard", False)
-        q8 = rapt.quantize(q, scales="head", hadamard=hadamard)  # rotated like k, never smoothed
+        q8 = rapt.quantize(q, scales="head", hadamard=hadamard)  # rotated if k is, never smoothed
         k8 = rapt.quantize(k, scales="head", **options)
         v8 = rapt.quantize(v, scales="channel")
         out = rapt.sdpa(
@@ -29,7 +29,7 @@ with torch.inference_mode():
         print(f"{str(options):<20} largest error {(out - exact).abs().max().item():.3f}")
     assert (out - exact).abs().mean() < 0.05
 
-# Weights that train while they are used as FP8 would hold them.
+# Train weights that are rounded to FP8 in the forward pass.
 layer = torch.nn.Linear(64, 64, device=device)
 teacher = torch.randn(64, 64, device=device)
 optimizer = torch.optim.Adam(layer.parameters(), 0.02)

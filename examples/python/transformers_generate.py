@@ -1,9 +1,9 @@
-"""A Llama-like model of Hugging Face transformers generates with rapt's attention, and with PyTorch's.
+"""A Llama-like model of Hugging Face transformers generates tokens with rapt's attention, and with PyTorch's.
 
     pip install torch transformers; python examples/python/transformers_generate.py
 
-Random weights, so the tokens mean nothing; with a real model, from_pretrained(name, attn_implementation="rapt") is all.
-Uses a GPU where there is one. Run by tests/python/test_examples.py.
+The weights are random, so the tokens have no meaning. A real model needs only
+from_pretrained(name, attn_implementation="rapt"). Uses a GPU if there is one. Run by tests/python/test_examples.py.
 """
 
 import torch
@@ -29,7 +29,7 @@ config = LlamaConfig(
 torch.manual_seed(0)
 model = AutoModelForCausalLM.from_config(config, attn_implementation="rapt").to(device).eval()
 
-# Two prompts of 12 and 7 tokens; the shorter one is padded on the left, as for every decoder.
+# Two prompts of 12 and 7 tokens. The shorter one is padded on the left, as usual for decoders.
 prompts = torch.randint(3, 1000, (2, 12), device=device)
 attention_mask = torch.ones_like(prompts)
 attention_mask[1, :5] = 0
@@ -42,5 +42,5 @@ expected = model.generate(prompts, **options)
 for row in tokens[:, 12:].tolist():
     print(*row)
 if not torch.equal(tokens, expected):
-    raise SystemExit("the tokens differ from those with PyTorch's attention")
+    raise SystemExit("the tokens differ from those of PyTorch's attention")
 print(f"{tokens[:, 12:].numel()} tokens on {device}, the same as with PyTorch's attention")

@@ -1,9 +1,10 @@
-"""Logits of a decoder and an encoder of Hugging Face transformers with rapt's attention, beside PyTorch's and float64.
+"""Logits of a decoder and an encoder of Hugging Face transformers with rapt's attention, PyTorch's, and in float64.
 
     pip install torch transformers; python examples/python/transformers_logits.py
 
-Random weights, one sequence of the batch padded (on the left for the decoder). Uses a GPU, too, where there is one.
-Fails where rapt is more than twice as far from float64 as PyTorch's attention. Run by tests/python/test_examples.py.
+Random weights; one sequence of the batch is padded (on the left for the decoder). Also uses a GPU if there is one.
+Fails if rapt's error against float64 is more than twice that of PyTorch's attention. Run by
+tests/python/test_examples.py.
 """
 
 import torch
@@ -56,4 +57,4 @@ for name, (kind, config) in MODELS.items():
         )
         print(f"rapt - sdpa {apart:.1e}, rapt - float64 {far['rapt']:.1e}, sdpa - float64 {far['sdpa']:.1e} (largest)")
         if not far["rapt"] <= 2 * far["sdpa"]:
-            raise SystemExit("rapt is more than twice as far from float64 as PyTorch's attention")
+            raise SystemExit("rapt's error against float64 is more than twice that of PyTorch's attention")

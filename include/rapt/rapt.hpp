@@ -1,6 +1,6 @@
-// rapt.hpp: the C++20 API of rapt, header only, over the C ABI of rapt.h. Every function and type: docs/api.md.
-// Called by applications; needs nothing but the standard library and librapt. Failures throw rapt::Exception.
-// Names live in the inline namespace v0, so that inlined code of one release never meets that of another.
+// rapt.hpp: the C++20 API of rapt. It is header only and calls the C ABI of rapt.h. docs/api.md describes all of it.
+// It needs only the standard library and librapt. A failed call throws rapt::Exception.
+// All names are in the inline namespace v0, so inlined code of one release is never mixed with that of another.
 #ifndef RAPT_HPP_
 #define RAPT_HPP_
 
@@ -22,7 +22,7 @@
 namespace rapt {
 inline namespace v0 {
 
-// What a failed call throws: the C ABI's status, and its sentence as what().
+// Thrown by a failed call. It holds the C ABI's status; what() is the error sentence.
 class Exception : public std::runtime_error {
  public:
   Exception(rapt_status status, const std::string& message) : std::runtime_error(message), status_(status) {}
@@ -46,7 +46,7 @@ enum class Type : int32_t {
   i64 = RAPT_I64
 };
 
-// Storage tags for formats that C++20 has no type for: a pointer to one of them tells Tensor the format.
+// Storage tags for formats without a C++20 type. A pointer to one of them tells Tensor the format.
 struct Float16 {
   uint16_t bits;
 };
@@ -110,25 +110,25 @@ class Dims {
   size_t rank_ = 0;
 };
 
-// A view of somebody's memory: it owns its shape and strides (counted in elements), never the data.
+// A view of the caller's memory. It owns its shape and strides (in elements), but never the data.
 // A default-constructed Tensor means "absent".
 class Tensor {
  public:
   Tensor() = default;
 
-  // Element type known from the pointer. Without strides: contiguous, last dimension fastest.
+  // The pointer gives the element type. Without strides: contiguous, last dimension fastest.
   template <class T>
   requires(type_of<std::remove_const_t<T>> != Type::none)
       Tensor(T* data, const Dims& shape, const Dims& strides = {}, rapt_device device = host_device)
       : Tensor(static_cast<const void*>(data), type_of<std::remove_const_t<T>>, shape, strides, device,
                std::is_const_v<T>) {}
 
-  // The same in a GPU's memory: Tensor(p, shape, cuda_device(0)).
+  // The same in GPU memory: Tensor(p, shape, cuda_device(0)).
   template <class T, std::same_as<rapt_device> Device>
   requires(type_of<std::remove_const_t<T>> != Type::none) Tensor(T* data, const Dims& shape, Device device)
       : Tensor(data, shape, Dims{}, device) {}
 
-  // Element type given, for untyped memory.
+  // With an explicit element type, for untyped memory.
   Tensor(void* data, Type type, const Dims& shape, const Dims& strides = {}, rapt_device device = host_device)
       : Tensor(data, type, shape, strides, device, false) {}
   Tensor(const void* data, Type type, const Dims& shape, const Dims& strides = {}, rapt_device device = host_device)
@@ -144,7 +144,7 @@ class Tensor {
   const Dims& shape() const { return shape_; }
   void* data() const { return data_; }
 
-  // The C view. It points into this Tensor and is valid while this lives unchanged.
+  // The C view. It points into this Tensor and is valid until this Tensor is changed or destroyed.
   rapt_tensor view() const& {
     const int64_t* strides = strides_ ? strides_->data() : nullptr;
     return {data_, device_, static_cast<int32_t>(type_), static_cast<int32_t>(shape_.rank()), shape_.data(), strides};
@@ -172,7 +172,7 @@ class Tensor {
 
 enum class CausalMask { none, bottom_right, top_left };
 
-// Keys from i + off - left to i + off + right, both ends included; -1 leaves a side open.
+// Row i sees keys i + off - left to i + off + right, both included. -1: no limit on that side.
 struct SlidingWindow {
   int64_t left = -1;
   int64_t right = -1;
@@ -190,7 +190,7 @@ enum class Scales : int32_t {
 enum class Pv : int32_t { automatic = RAPT_PV_AUTO, f16 = RAPT_PV_F16, fp8 = RAPT_PV_FP8, fp8x2 = RAPT_PV_FP8X2 };
 enum class Accumulate : int32_t { f32 = RAPT_ACC_F32, f16 = RAPT_ACC_F16 };
 
-// A user's change of scores: device text for GPUs, the same as a host function for CPUs.
+// A user-defined score modification: device source for GPUs, the same as a host function for CPUs.
 struct ScoreMod {
   std::string device_source;
   std::vector<std::byte> args;
@@ -198,7 +198,7 @@ struct ScoreMod {
 };
 
 struct ContextOptions {
-  int32_t num_threads = 0;  // 0 = what affinity, quotas and RAPT_THREADS allow
+  int32_t num_threads = 0;  // 0: as many as affinity, quotas and RAPT_THREADS allow
 };
 
 namespace api_detail {
@@ -213,7 +213,7 @@ inline void check_writable(const char* name, const Tensor& tensor) {
                     std::string(name) + ": made from a pointer to const, but it is an output");
 }
 
-// A C view and its presence, kept where a pointer to it stays valid for one call.
+// A C view that stays valid for one call; get() is NULL if the tensor is absent.
 class Argument {
  public:
   explicit Argument(const Tensor& tensor) : present_(tensor.present()), view_(tensor.view()) {}
@@ -226,7 +226,7 @@ class Argument {
 
 }  // namespace api_detail
 
-// Threads, plans and workspaces. Thread-safe; no call may be using it when it is destroyed.
+// Owns threads, plans and workspaces. Thread-safe. No call may be running on it when it is destroyed.
 class Context {
  public:
   explicit Context(const ContextOptions& options = {}) {
@@ -248,51 +248,51 @@ class Context {
   rapt_context* handle_ = nullptr;
 };
 
-// Everything optional of a call. Designated initialisers follow this order:
+// The optional arguments of sdpa(). Designated initialisers must follow this order:
 //   rapt::sdpa(q, k, v, out, {.lse = lse, .causal = rapt::CausalMask::bottom_right, .scale = 0.125});
 struct SdpaOptions {
   Tensor lse = {};  // output: f32 [batch, heads_q, seqlen_q], packed [heads_q, total_q]
 
   CausalMask causal = CausalMask::none;
   std::optional<SlidingWindow> window = {};
-  std::optional<double> scale = {};    // absent: 1/sqrt(head_dim)
+  std::optional<double> scale = {};    // default: 1/sqrt(head_dim)
   std::optional<double> softcap = {};  // > 0
 
   Tensor bias = {};          // f32, f16, bf16; broadcasts right-aligned to [batch, heads_q, seqlen_q, seqlen_k]
-  Tensor mask = {};          // u8, 1 keeps; broadcasts likewise
+  Tensor mask = {};          // u8, 1 keeps a key, 0 masks it; broadcasts likewise
   Tensor alibi_slopes = {};  // f32 [heads_q] or [batch, heads_q]
   Tensor sinks = {};         // f32 [heads_q]
 
-  Tensor cu_seqlens_q = {};  // i32 [batch + 1]: packed q, k, v. Needs both of them, and both maxima
+  Tensor cu_seqlens_q = {};  // i32 [batch + 1]: packed q, k, v. Give both lists and both maxima
   Tensor cu_seqlens_k = {};
   std::optional<int64_t> max_seqlen_q = {};
   std::optional<int64_t> max_seqlen_k = {};
-  Tensor seqused_q = {};    // i32 [batch]: queries in use; rows past them give out = 0 and lse = -inf
+  Tensor seqused_q = {};    // i32 [batch]: queries in use; rows past them get out = 0 and lse = -inf
   Tensor seqused_k = {};    // i32 [batch]: keys in use
   Tensor block_table = {};  // i32 [batch, pages]
 
-  std::optional<int64_t> q_start = {};  // position of the first query and key, for all sequences ...
+  std::optional<int64_t> q_start = {};  // position of the first query and key, same for all sequences
   std::optional<int64_t> k_start = {};
-  Tensor q_starts = {};  // ... or i64 [batch], one for each
+  Tensor q_starts = {};  // or i64 [batch]: one for each sequence
   Tensor k_starts = {};
 
-  Tensor q_descale = {};  // f32; shape by the kind below
+  Tensor q_descale = {};  // f32; q_scales below gives the shape
   Tensor k_descale = {};
   Tensor v_descale = {};
   Scales q_scales = Scales::none;
   Scales k_scales = Scales::none;
   Scales v_scales = Scales::none;
-  Tensor k_mean = {};  // f32 [batch, heads_k, head_dim]: what was subtracted from k before it was quantised
+  Tensor k_mean = {};  // f32 [batch, heads_k, head_dim]: the mean that quantize() subtracted from k
   Pv pv = Pv::automatic;
   Accumulate acc = Accumulate::f32;
 
-  bool partial = false;         // a state for merge(): out is f32 and lse is required
+  bool partial = false;         // a partial state for merge(): out must be f32, lse is required
   bool invariant = false;       // a row's bits depend on nothing else in the call
-  bool check_contents = false;  // GPUs: read lists and mask back, check (synchronises)
+  bool check_contents = false;  // GPUs: copy lists and mask to the host and check them (synchronises)
   std::optional<int64_t> splits = {};
   const ScoreMod* score_mod = nullptr;
 
-  void* workspace = nullptr;  // nullptr: the context's own
+  void* workspace = nullptr;  // nullptr: the context's workspace
   size_t workspace_bytes = 0;
   const Context* context = nullptr;  // nullptr: the process default
   void* stream = nullptr;            // CPU tensors: nullptr. CUDA tensors: a CUstream
@@ -300,14 +300,14 @@ struct SdpaOptions {
 
 struct WorkspaceSize {
   size_t bytes = 0;
-  size_t zero_bytes = 0;  // leading bytes that the caller zeroes once before the first use
+  size_t zero_bytes = 0;  // leading bytes that the caller must set to 0 once, before the first use
 };
 
 namespace api_detail {
 
 inline rapt_context* handle(const Context* context) { return context ? context->get() : nullptr; }
 
-// rapt_sdpa_args of one call, with everything that they point to. The tensors given must outlive it.
+// The rapt_sdpa_args of one call and all that they point to. The given tensors must outlive it.
 class SdpaCall {
  public:
   SdpaCall(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const SdpaOptions& options) {
@@ -332,7 +332,7 @@ class SdpaCall {
   const rapt_sdpa_args* args() const { return &args_; }
 
  private:
-  // A C view, kept where a pointer to it stays valid for the call; null for an absent tensor.
+  // A pointer to a C view that stays valid for the call; null for an absent tensor.
   const rapt_tensor* view(const Tensor& tensor) {
     if (!tensor.present()) return nullptr;
     rapt_tensor& kept = views_[used_++];
@@ -384,7 +384,7 @@ class SdpaCall {
     args_.score_mod = &mod_;
   }
 
-  std::array<rapt_tensor, 20> views_;  // the first used_ of them
+  std::array<rapt_tensor, 20> views_;  // the first used_ are in use
   size_t used_ = 0;
   rapt_score_mod mod_{};
   rapt_sdpa_args args_{};
@@ -392,14 +392,15 @@ class SdpaCall {
 
 }  // namespace api_detail
 
-// Attention: out = softmax(scale * q k^T, masked) v. CPU tensors: done on return; CUDA tensors: enqueued on the stream.
+// Attention: out = softmax(scale * q k^T, masked) v. CPU tensors: ready on return. CUDA tensors: enqueued on the
+// stream.
 inline void sdpa(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                  const SdpaOptions& options = {}) {
   const api_detail::SdpaCall call(q, k, v, out, options);
   api_detail::check(rapt_sdpa(api_detail::handle(options.context), call.args(), options.stream));
 }
 
-// Everything of sdpa() but the launch: plan, compile, load, size the workspace. Never reads contents.
+// Does all work of sdpa() except the launch: it plans, compiles, loads, sizes the workspace. Never reads contents.
 // Required before graph capture, on the stream to be captured. On a GPU it prepares a class of lengths: see rapt.h.
 inline void prepare(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                     const SdpaOptions& options = {}) {
@@ -416,7 +417,7 @@ inline WorkspaceSize workspace_size(const Tensor& q, const Tensor& k, const Tens
   return size;
 }
 
-// The problem line, and every kernel family with "chosen" or the sentence why not.
+// The problem line, and for each kernel family "chosen" or the reason why it was not chosen.
 inline std::string explain(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                            const SdpaOptions& options = {}) {
   const api_detail::SdpaCall call(q, k, v, out, options);
@@ -429,7 +430,7 @@ inline std::string explain(const Tensor& q, const Tensor& k, const Tensor& v, co
   return text;
 }
 
-// One partial result: f32 out and lse of a call with `partial` over some of the keys.
+// One partial state: out (f32) and lse of a call with `partial` over a part of the keys.
 struct PartialState {
   Tensor out;
   Tensor lse;
@@ -437,17 +438,17 @@ struct PartialState {
 
 struct MergeOptions {
   Tensor lse = {};    // output, f32
-  Tensor sinks = {};  // f32 [heads_q]; join here, once
+  Tensor sinks = {};  // f32 [heads_q]; pass them here, not to the partial calls
   const Context* context = nullptr;
   void* stream = nullptr;
 };
 
-// Merges states over disjoint sets of keys, in the order given.
+// Merges partial states over disjoint sets of keys in the given order.
 inline void merge(std::span<const PartialState> parts, const Tensor& out, const MergeOptions& options = {}) {
   api_detail::check_writable("out", out);
   api_detail::check_writable("lse", options.lse);
   std::vector<api_detail::Argument> arguments;
-  arguments.reserve(2 * parts.size());  // pointers into it are handed on
+  arguments.reserve(2 * parts.size());  // the pointers below must stay valid
   std::vector<const rapt_tensor*> outs, lses;
   for (const PartialState& part : parts) {
     outs.push_back(arguments.emplace_back(part.out).get());
@@ -467,10 +468,10 @@ inline void merge(std::span<const PartialState> parts, const Tensor& out, const 
 
 // Designated initialisers follow this order.
 struct QuantizeOptions {
-  Tensor mean = {};        // output: f32 [batch, heads, dim]; with smooth, and only then
+  Tensor mean = {};        // output: f32 [batch, heads, dim]; required with smooth, else absent
   Tensor cu_seqlens = {};  // i32 [batch + 1]: packed input. Needs max_seqlen
   std::optional<int64_t> max_seqlen = {};
-  std::optional<double> percentile = {};  // above 0, at most 100; absent: the maximum
+  std::optional<double> percentile = {};  // above 0, at most 100; default: 100
   bool hadamard = false;                  // rotates the channels
   bool smooth = false;                    // subtracts each channel's mean over the sequence
   bool supplied = false;                  // descale is an input
@@ -478,7 +479,7 @@ struct QuantizeOptions {
   void* stream = nullptr;
 };
 
-// Quantises input into output (e4m3, e5m2, sim8) and its descale (f32), by scales of the given kind.
+// Quantises input to output (e4m3, e5m2, sim8) and descale (f32), with scales of the given kind.
 inline void quantize(const Tensor& input, const Tensor& output, const Tensor& descale, Scales scales,
                      const QuantizeOptions& options = {}) {
   api_detail::check_writable("output", output);
@@ -501,10 +502,10 @@ inline void quantize(const Tensor& input, const Tensor& output, const Tensor& de
   api_detail::check(rapt_quantize(api_detail::handle(options.context), &args, options.stream));
 }
 
-// Everything optional of qk().
+// The optional arguments of qk().
 struct QkOptions {
-  std::optional<double> scale = {};  // absent: 1, the raw products
-  Tensor q_descale = {};             // f32; shape by the kind below: tensor, head, token, block64 or block128
+  std::optional<double> scale = {};  // default: 1
+  Tensor q_descale = {};             // f32; q_scales below gives the shape: tensor, head, token, block64 or block128
   Tensor k_descale = {};
   Scales q_scales = Scales::none;
   Scales k_scales = Scales::none;
@@ -512,7 +513,7 @@ struct QkOptions {
   void* stream = nullptr;
 };
 
-// out[b,h,i,j] = scale * dot(q[b,h,i], k[b,h/g,j]), descaled: the first product of attention by itself.
+// out[b,h,i,j] = scale * dot(q[b,h,i], k[b,h/g,j]), with descales: only the first product of attention.
 inline void qk(const Tensor& q, const Tensor& k, const Tensor& out, const QkOptions& options = {}) {
   api_detail::check_writable("out", out);
   const api_detail::Argument from(q), with(k), to(out), q_descale(options.q_descale), k_descale(options.k_descale);
@@ -526,9 +527,9 @@ inline void qk(const Tensor& q, const Tensor& k, const Tensor& out, const QkOpti
   api_detail::check(rapt_qk(api_detail::handle(options.context), &args, options.stream));
 }
 
-// Everything optional of gemm().
+// The optional arguments of gemm().
 struct GemmOptions {
-  Tensor a_descale = {};  // f32 [] or [1]; by token [m], for b [n]
+  Tensor a_descale = {};  // f32: tensor [] or [1]; token [m], for b [n]
   Tensor b_descale = {};
   Scales a_scales = Scales::none;  // none, tensor or token
   Scales b_scales = Scales::none;
@@ -536,7 +537,7 @@ struct GemmOptions {
   void* stream = nullptr;
 };
 
-// out = a b, descaled: a [m, k], b [k, n], out [m, n]. Fastest where k is contiguous in both.
+// out = a b with descales: a [m, k], b [k, n], out [m, n]. Fastest if k is contiguous in both.
 inline void gemm(const Tensor& a, const Tensor& b, const Tensor& out, const GemmOptions& options = {}) {
   api_detail::check_writable("out", out);
   const api_detail::Argument from(a), with(b), to(out), a_descale(options.a_descale), b_descale(options.b_descale);

@@ -1,8 +1,8 @@
-// Enough of CUDA to run the text of a kernel on a CPU: a block's threads are fibers that take turns, and switch where
-// threads wait for each other. Included before the kernel's .cuh, by tests and by what lab/emulate.cpp compiles; one
-// kernel at a time in a process.
-// What it shows: indexing, synchronisation that is missing or diverges, arithmetic. What it cannot: speed, races that
-// taking turns hides.
+// The part of CUDA that is needed to run a kernel's source on a CPU. The threads of a block are fibers. A fiber runs
+// until it waits for other threads; then the next one runs. Included before the kernel's .cuh, by tests and by the
+// units that lab/emulate.cpp compiles. A process runs one kernel at a time.
+// The emulation tests indexing, missing or divergent synchronisation, and arithmetic. It cannot show speed, or races
+// that its order of threads hides.
 #pragma once
 
 #include <ucontext.h>
@@ -18,7 +18,7 @@
 
 #define __shared__
 
-// The thread sanitizer follows calls and returns, which fibers break.
+// The thread sanitizer follows calls and returns. Fibers break that.
 #if defined(__SANITIZE_THREAD__)
 #define RAPT_NO_FIBERS 1
 #elif defined(__has_feature)
@@ -38,12 +38,13 @@ class Block {
  public:
   static constexpr int lanes = 32;
 
-  // Whose turn it is. First and last to come: a warp runs until it waits for others, as far ahead of them as a GPU
-  // could let it. Mixed: some warp runs past a few places where its lanes wait for each other, then another.
-  enum class Turns { first_ahead, last_ahead, mixed };
+  // The order in which warps run. first_ahead, last_ahead: the first or last warp runs until it waits for others, as
+  // far ahead of them as on a GPU. mixed: a random warp runs past a few places where its lanes wait for each other,
+  // then another.
+  enum class WarpOrder { first_ahead, last_ahead, mixed };
 
-  // Runs body() as every thread of a block.
-  void run(unsigned threads, Turns turns, const std::function<void()>& body) {
+  // Runs body() for every thread of a block.
+  void run(unsigned threads, WarpOrder order, const std::function<void()>& body) {
     body_ = &body;
     warps_.assign((threads + lanes - 1) / lanes, {});
     for (unsigned t = 0; t < threads; ++t) ++warps_[t / lanes].threads;
@@ -53,7 +54,7 @@ class Block {
     while (fibers_.size() < threads) fibers_.push_back(std::make_unique<Fiber>());
     for (unsigned t = 0; t < threads; ++t) fibers_[t]->done = false;
     live_ = threads;
-    turns == Turns::mixed ? run_mixed(threads) : run_ahead(threads, turns == Turns::last_ahead);
+    order == WarpOrder::mixed ? run_mixed(threads) : run_ahead(threads, order == WarpOrder::last_ahead);
   }
 
   void wait_for_block() { wait(all_); }
@@ -76,7 +77,7 @@ class Block {
     std::abort();
   }
 
-  // Every lane's value, once all lanes of the warp have given theirs.
+  // Returns the values of all lanes, after every lane of the warp has given its value.
   const std::array<unsigned, lanes>& exchange(unsigned value) {
     Group& warp = warps_[threadIdx.x / lanes];
     std::array<unsigned, lanes>& values = warp.values[warp.generation % 2];
@@ -86,21 +87,21 @@ class Block {
   }
 
  private:
-  // A place to go on from. The compiler's own setjmp: libc's contexts make a system call for each switch, which takes
-  // ten times as long as all the rest.
-  struct Place {
+  // A point to resume from. It uses the compiler's setjmp: libc's contexts make a system call for each switch, which
+  // takes ten times as long as all other work.
+  struct ResumePoint {
     void* words[5];
   };
-  // In a function of its own: a jump out of the function that holds the setjmp is the only one that compilers keep.
-  [[noreturn, gnu::noinline]] static void go_on_from(Place& to) { __builtin_longjmp(to.words, 1); }
-  [[gnu::noinline]] static void switch_to(Place& from, Place& to) {
-    if (__builtin_setjmp(from.words) == 0) go_on_from(to);
-    asm volatile("" ::: "memory");  // others have run meanwhile
+  // A separate function: a compiler keeps this jump only if it leaves the function that calls setjmp.
+  [[noreturn, gnu::noinline]] static void jump_to(ResumePoint& to) { __builtin_longjmp(to.words, 1); }
+  [[gnu::noinline]] static void switch_to(ResumePoint& from, ResumePoint& to) {
+    if (__builtin_setjmp(from.words) == 0) jump_to(to);
+    asm volatile("" ::: "memory");  // other threads have run in between
   }
 
   struct Fiber {
-    Place place{};
-    ucontext_t first{};  // only to get on the stack for the first time
+    ResumePoint place{};
+    ucontext_t first{};  // used only to enter the stack for the first time
     static constexpr size_t stack_bytes = 256 << 10;
     std::unique_ptr<char[]> stack = std::make_unique_for_overwrite<char[]>(stack_bytes);
     bool begun = false, done = true;
@@ -108,10 +109,10 @@ class Block {
   struct Group {  // threads that wait for each other
     unsigned threads = 0, arrived = 0;
     unsigned long generation = 0;
-    std::array<std::array<unsigned, lanes>, 2> values{};  // of this generation and the last
+    std::array<std::array<unsigned, lanes>, 2> values{};  // of this generation and the previous one
   };
 
-  static void entry();  // of a fiber: one body after another
+  static void entry();  // entry of a fiber: it runs one body after another
 
   [[gnu::noinline]] void begin(Fiber& fiber) {
     fiber.begun = true;
@@ -151,7 +152,7 @@ class Block {
     const auto warps = static_cast<unsigned>(warps_.size());
     unsigned idle = 0;
     while (live_ > 0) {
-      random_ = random_ * 1664525u + 1013904223u;  // Numerical Recipes' generator: the same turns on every run
+      random_ = random_ * 1664525u + 1013904223u;  // generator of Numerical Recipes: the same order in every run
       const unsigned long before = progress_;
       for (unsigned turns = (random_ >> 8) % 8 + 1; turns > 0; --turns)
         run_warp_once((random_ >> 16) % warps, threads, false);
@@ -160,7 +161,7 @@ class Block {
     }
   }
 
-  // Every lane of a warp once, to where it waits.
+  // Runs every lane of a warp once, until it waits.
   void run_warp_once(unsigned warp, unsigned threads, bool backwards) {
     const unsigned first = warp * lanes, end = std::min(first + lanes, threads);
     for (unsigned n = first; n < end; ++n) {
@@ -189,9 +190,9 @@ class Block {
   std::vector<Group> warps_;
   Group all_;
   std::array<Group, 16> named_{};
-  Place scheduler_{};
+  ResumePoint scheduler_{};
   unsigned live_ = 0, random_ = 1;
-  unsigned long progress_ = 0;  // waits that ended, threads that did
+  unsigned long progress_ = 0;  // number of waits and threads that ended
 };
 
 inline Block& block() {
@@ -209,7 +210,7 @@ inline void Block::entry() {
   }
 }
 
-// Runs body() as every thread of every block, one block after another, each with shared memory full of NaN.
+// Runs body() for every thread of every block, one block after another. Each block's shared memory is filled with NaN.
 inline void launch(unsigned blocks, unsigned threads, float* shared, size_t shared_floats,
                    const std::function<void()>& body) {
   gridDim.x = blocks;
@@ -217,7 +218,7 @@ inline void launch(unsigned blocks, unsigned threads, float* shared, size_t shar
   for (unsigned b = 0; b < blocks; ++b) {
     blockIdx.x = b;
     for (size_t i = 0; i < shared_floats; ++i) shared[i] = __builtin_nanf("");
-    block().run(threads, static_cast<Block::Turns>(b % 3), body);
+    block().run(threads, static_cast<Block::WarpOrder>(b % 3), body);
   }
 }
 

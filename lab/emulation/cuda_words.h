@@ -1,5 +1,5 @@
-// The words, types and functions that CUDA gives a device text by itself, as far as kernels and their variants use
-// them: for texts that a host compiler compiles. Included before the kernel's .cuh.
+// The CUDA keywords, types and functions that kernels and their variants use, for sources that a host compiler
+// compiles. Included before the kernel's .cuh.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The entry of a kernel's translation unit that was compiled for the CPU. lab/emulate.cpp puts it behind the unit.
+// The entry of a kernel's translation unit that is compiled for the CPU. lab/emulate.cpp appends it to the unit.
 #pragma once
 
 #include <cstdio>
@@ -18,7 +18,7 @@ namespace rapt::cuda_emulation {
 
 template <class Params>
 void run(void (*kernel)(Params), const Launch& l) {
-  if (l.params_bytes != sizeof(Params)) give_up("its parameters are not those of the library");
+  if (l.params_bytes != sizeof(Params)) give_up("its parameters differ from the library's");
   if (l.shared_bytes > sizeof dynamic_memory) give_up("it asks for too much shared memory");
   const Params& params = *static_cast<const Params*>(l.params);
   emulated_shared = dynamic_memory;
@@ -27,11 +27,11 @@ void run(void (*kernel)(Params), const Launch& l) {
   for (blockIdx.z = 0; blockIdx.z < l.grid[2]; ++blockIdx.z)
     for (blockIdx.y = 0; blockIdx.y < l.grid[1]; ++blockIdx.y)
       launch(l.grid[0], l.threads, reinterpret_cast<float*>(emulated_shared), l.shared_bytes / sizeof(float), [&] {
-        emulated_copies() = {};  // what a thread of an earlier block did not wait for
+        emulated_copies() = {};  // drop copies that a thread of an earlier block did not wait for
         kernel(params);
       });
   for (size_t i = l.shared_bytes; i < sizeof dynamic_memory; ++i)
-    if (dynamic_memory[i] != static_cast<char>(0xff)) give_up("it wrote behind the shared memory of its block");
+    if (dynamic_memory[i] != static_cast<char>(0xff)) give_up("it wrote past the end of its block's shared memory");
 }
 
 }  // namespace rapt::cuda_emulation

@@ -1,4 +1,4 @@
-// One launch of a kernel that runs on the CPU: what the program tells the library that it compiled for the kernel.
+// One launch of a kernel that runs on the CPU. The program passes it to the library that it compiled for the kernel.
 // Included by both (lab/emulate.cpp, entry.h).
 #pragma once
 
@@ -10,8 +10,8 @@ struct Launch {
   const void* params;  // the kernel's one parameter
   size_t params_bytes;
   unsigned grid[3];
-  unsigned threads;     // of a block
-  size_t shared_bytes;  // dynamic, of a block
+  unsigned threads;     // per block
+  size_t shared_bytes;  // dynamic, per block
 };
 
 // What the bytes of a tensor map are here. A tensor of four dimensions of 16-bit elements; strides in bytes, of
@@ -22,7 +22,7 @@ struct EmulatedMap {
   int columns, rows;
 };
 
-// Its entry, by the name "rapt_emulate". A mistake of the kernel's synchronisation ends the process with a sentence.
+// The library's function "rapt_emulate". A synchronisation error of the kernel prints a sentence and ends the process.
 using Entry = void (*)(const Launch& launch);
 
 }  // namespace rapt::cuda_emulation

@@ -1,5 +1,6 @@
-// Shared memory of kernels that lab/emulate.cpp compiles: included before the unit's text. What is declared in a kernel
-// is static, since one block runs at a time; of `extern` arrays lab/emulate.cpp makes pointers to the one below.
+// Shared memory of kernels that lab/emulate.cpp compiles. Included before the unit's source. Arrays declared in a
+// kernel become static, because one block runs at a time. lab/emulate.cpp turns `extern` arrays into pointers to the
+// array below.
 #pragma once
 
 #include "cuda_words.h"

@@ -1,5 +1,5 @@
-// What the rungs of the ladder share: where a thread block works, and plain tiles in shared memory. Included by
-// lab/ladder/*.cuh only. Assumes what the ladder accepts: dense f16 tensors with unit last strides and 16-byte aligned
+// Common code of the ladder's rungs: the position of a thread block, and plain tiles in shared memory. Included by
+// lab/ladder/*.cuh only. Requires the ladder's problems: dense f16 tensors with unit last strides and 16-byte aligned
 // rows, head_dim 64, no mask, lengths that are multiples of the tiles.
 #pragma once
 
@@ -11,7 +11,7 @@ namespace rapt::ladder {
 constexpr float log2_e = 1.4426950408889634f;
 constexpr float minus_infinity = detail::float_of(0xff800000u);
 
-// A block owns block_m query rows of one head, dealt as in the shipped kernel.
+// A block owns block_m query rows of one head, assigned as in the shipped kernel.
 struct RowTile {
   const unsigned short *q, *k, *v;  // first row
   unsigned short* out;
@@ -19,8 +19,8 @@ struct RowTile {
 
   RowTile(const Sm80Params& params, const Sm80Config& cfg) {
     const AttentionParams& p = params.attention;
-    const TileOrder::Place place = params.order.place(blockIdx.x);
-    const index_t batch = place.batch, head = place.head, row = static_cast<index_t>(place.tile) * cfg.block_m;
+    const TileScheduler::WorkTile work = params.scheduler.work_tile(blockIdx.x);
+    const index_t batch = work.batch, head = work.head, row = static_cast<index_t>(work.m_block) * cfg.block_m;
     q = static_cast<const unsigned short*>(p.q.data) + p.q.index(batch, head, row);
     k = static_cast<const unsigned short*>(p.k.data) + p.k.index(batch, head / p.group, 0);
     v = static_cast<const unsigned short*>(p.v.data) + p.v.index(batch, head / p.group, 0);
@@ -29,7 +29,7 @@ struct RowTile {
   }
 };
 
-// Calls copy(row, first column, address) for each 16 bytes of a tile of rows x 64 elements; neighbouring threads take
+// Calls copy(row, first column, address) for each 16 bytes of a tile of rows x 64 elements. Neighbouring threads get
 // neighbouring addresses.
 template <int rows, int threads, class Copy>
 inline void for_each_chunk(const unsigned short* from, index_t row_stride, Copy copy) {

@@ -1,5 +1,5 @@
-// What the tensor-core rungs of the ladder share: plain 16-bit tiles in shared memory (no padding, no swizzle: eight
-// rows of an ldmatrix meet the same banks) and the two products of attention on mma.sync fragments. A warp owns 16
+// Common code of the ladder's tensor-core rungs: plain 16-bit tiles in shared memory (no padding, no swizzle: eight
+// rows of an ldmatrix use the same banks), and the two products of attention on mma.sync fragments. A warp owns 16
 // query rows; head_dim is 64. Included by lab/ladder/tensor.cuh and pipelined.cuh.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace rapt::ladder {
 
-constexpr int dim = 64, tile_pitch = dim * 2 + 16;  // bytes from row to row
+constexpr int dim = 64, tile_pitch = dim * 2 + 16;  // bytes between rows
 
 inline unsigned tile_address(unsigned tile, int row, int column) {
   return tile + static_cast<unsigned>(row * tile_pitch + column * 2);
@@ -19,7 +19,7 @@ template <Sm80Config cfg>
 struct MmaTiles {
   static constexpr int rows = cfg.block_m, keys = cfg.block_n, threads = cfg.threads(), n_tiles = keys / 8;
   static constexpr int q_bytes = rows * tile_pitch, kv_bytes = keys * tile_pitch;
-  static_assert(cfg.head_dim == dim && cfg.head_dim_v == dim && cfg.warps_k == 1 && rows == 16 * cfg.warps_m);
+  static_assert(cfg.head_dim == dim && cfg.head_dim_v == dim && cfg.warps_n == 1 && rows == 16 * cfg.warps_m);
   static_assert(cfg.stages * 2 * kv_bytes <= smem_bytes(cfg), "K and V with their padding take the place of Q");
 
   const AttentionParams& p;
@@ -33,8 +33,8 @@ struct MmaTiles {
   unsigned k_tile(int step) const { return kv_tiles + static_cast<unsigned>(step % cfg.stages * 2 * kv_bytes); }
   unsigned v_tile(int step) const { return k_tile(step) + kv_bytes; }
 
-  // Address of this lane's row for the fragment of 16 rows x 16 columns at (row, column): also of P and of V, which
-  // is transposed on the way.
+  // Address of this lane's row for the fragment of 16 rows x 16 columns at (row, column). Also for P and for V, which
+  // is transposed while loading.
   unsigned fragment(unsigned at, int row, int column) const {
     return tile_address(at, row + lane % 16, column + lane / 16 * 8);
   }
@@ -60,7 +60,7 @@ struct MmaTiles {
     }
   }
 
-  // o += weights * v of 16 keys from `key` on.
+  // o += weights * v for 16 keys from `key` on.
   void accumulate(float (&o)[dim / 8][4], const unsigned (&weights)[4], unsigned v, int key) const {
 #pragma unroll
     for (int d = 0; d < dim; d += 16) {

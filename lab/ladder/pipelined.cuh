@@ -1,5 +1,5 @@
-// Rung 4 of the ladder: fused. Scores become weights in the registers where mma.sync left them, and the next keys
-// arrive by cp.async while these are worked on: two stages. Takes the place of attention_sm80.cuh (lab/ladder.cpp).
+// Rung 4 of the ladder: fused. Scores become weights in the registers of mma.sync, and cp.async loads the next keys
+// during the work on the current ones: two stages. Replaces attention_sm80.cuh (lab/ladder.cpp).
 #pragma once
 
 #include "mma_tile.cuh"
@@ -30,7 +30,7 @@ struct PipelinedAttention : MmaTiles<cfg> {
     });
   }
 
-  // One group of copies, empty past the last step.
+  // One group of copies. It is empty after the last step.
   void load_keys(int step) const {
     if (step < tile.steps) {
       load<keys>(this->k_tile(step), tile.k + static_cast<index_t>(step) * keys * p.k.row, p.k.row);
@@ -39,7 +39,7 @@ struct PipelinedAttention : MmaTiles<cfg> {
     cp_async_commit_group();
   }
 
-  // Scores of row half `half` become weights; the output shrinks with the row's old maximum.
+  // Turns the scores of row half `half` into weights, and rescales the output from the old maximum.
   void softmax(float (&s)[n_tiles][4], int half) {
     float m = max[half];
 #pragma unroll
@@ -65,7 +65,7 @@ struct PipelinedAttention : MmaTiles<cfg> {
     softmax(s, 0);
     softmax(s, 1);
 #pragma unroll
-    for (int t = 0; t < n_tiles; t += 2) {  // two accumulator tiles of s are one operand tile, as they lie
+    for (int t = 0; t < n_tiles; t += 2) {  // two accumulator tiles of s have the layout of one operand tile
       const unsigned weights[4] = {pack_f16x2(s[t][0], s[t][1]), pack_f16x2(s[t][2], s[t][3]),
                                    pack_f16x2(s[t + 1][0], s[t + 1][1]), pack_f16x2(s[t + 1][2], s[t + 1][3])};
       this->accumulate(o, weights, this->v_tile(n), t * 8);
@@ -82,7 +82,7 @@ struct PipelinedAttention : MmaTiles<cfg> {
       __syncthreads();
       if (n == 0) this->read_q(q);
       step(q, n);
-      __syncthreads();  // all have read this stage, which the next copies overwrite
+      __syncthreads();  // all threads have read this stage; the next copies overwrite it
     }
 #pragma unroll
     for (float& total : sum) {

@@ -1,5 +1,5 @@
-// Rung 3 of the ladder: tensor cores. One stage, loaded and waited for; scores and weights pass through shared memory,
-// as they must where the layout of a fragment is unknown (WMMA): a lane pair then owns a whole row. Takes the place of
+// Rung 3 of the ladder: tensor cores. One stage, which is loaded and waited for. Scores and weights go through shared
+// memory, which is necessary if the layout of a fragment is unknown (WMMA): a pair of lanes owns a full row. Replaces
 // attention_sm80.cuh (lab/ladder.cpp).
 #pragma once
 
@@ -17,7 +17,7 @@ struct TensorAttention : MmaTiles<cfg> {
   using Tiles::p;
   using Tiles::rows;
   using Tiles::threads;
-  static constexpr int pitch = keys + 4;  // floats of a row of scores; weights later lie in its first half
+  static constexpr int pitch = keys + 4;  // floats of a row of scores; later its first half holds the weights
   static_assert(keys == 64 && cfg.stages == 1);
 
   float* const scratch;                    // this warp's 16 rows of scores
@@ -45,7 +45,7 @@ struct TensorAttention : MmaTiles<cfg> {
     __syncwarp();
   }
 
-  // Scores of row lane / 2 become weights, halves in the same place. The factor that its output shrinks by.
+  // Turns the scores of row lane / 2 into weights (halves in the same place). Returns the factor for its output.
   float softmax() {
     float* const half_row = scratch + lane / 2 * pitch + lane % 2 * 32;
     float x[32];
@@ -75,7 +75,7 @@ struct TensorAttention : MmaTiles<cfg> {
     return rescale;
   }
 
-  // A value of row lane / 2, for the rows of this lane's accumulators.
+  // A value of row lane / 2, converted to the rows of this lane's accumulators.
   void spread(float of_row, float (&of_halves)[2]) const {
     of_halves[0] = __shfl_sync(~0u, of_row, lane / 4 * 2);
     of_halves[1] = __shfl_sync(~0u, of_row, (lane / 4 + 8) * 2);
@@ -100,7 +100,7 @@ struct TensorAttention : MmaTiles<cfg> {
     }
   }
 
-  // Q passes through the room of the scores on its way into registers.
+  // Q is loaded into registers through the memory of the scores.
   void run(char* kv, float* scores) {
     load<rows>(scores, this->tile.q, p.q.row);
     __syncthreads();
@@ -111,7 +111,7 @@ struct TensorAttention : MmaTiles<cfg> {
       load<keys>(kv + Tiles::kv_bytes, this->tile.v + static_cast<index_t>(n) * keys * p.v.row, p.v.row);
       __syncthreads();
       step(q);
-      __syncthreads();  // all have read K and V
+      __syncthreads();  // all threads have read K and V
     }
     float sums[2];
     spread(sum + __shfl_xor_sync(~0u, sum, 1), sums);

@@ -1,6 +1,6 @@
-// Rung 2 of the ladder: tiles in shared memory as floats, read from global memory 16 bytes at a time, unrolled fused
-// multiply-adds on the ordinary cores. Takes the place of attention_sm80.cuh (lab/ladder.cpp). A thread owns 4 x 4
-// scores and 4 x 4 outputs; the 16 threads of a row are half a warp.
+// Rung 2 of the ladder: tiles in shared memory as floats, read from global memory 16 bytes at a time; unrolled fused
+// multiply-adds on the CUDA cores. Replaces attention_sm80.cuh (lab/ladder.cpp). A thread owns 4 x 4 scores and 4 x 4
+// outputs; the 16 threads of a row are half a warp.
 #pragma once
 
 #include "ladder_tile.cuh"
@@ -10,14 +10,14 @@ namespace ladder {
 
 template <Sm80Config cfg>
 struct TiledAttention {
-  static constexpr int dim = 64, pitch = dim + 4;  // floats: 16-byte reads of eight rows meet different banks
+  static constexpr int dim = 64, pitch = dim + 4;  // floats: 16-byte reads of eight rows use different banks
   static constexpr int rows = cfg.block_m, keys = cfg.block_n, threads = cfg.threads();
   static_assert(cfg.head_dim == dim && cfg.head_dim_v == dim && keys == 64 && rows / 4 * 16 == threads);
   static_assert(4 * (2 * rows + keys) * pitch <= smem_bytes(cfg), "`stages` only sizes the shared memory here");
 
   const AttentionParams& p;
   const RowTile tile;
-  float *const q, *const kv, *const weights;  // K and V take turns in kv
+  float *const q, *const kv, *const weights;  // kv holds K, then V
   const int lane = static_cast<int>(threadIdx.x) % 16, group = static_cast<int>(threadIdx.x) / 16;
   float o[4][4] = {}, max[4], sum[4] = {};
 
@@ -62,7 +62,7 @@ struct TiledAttention {
     }
   }
 
-  // Online softmax of the thread's rows; the weights go to shared memory, where all threads of a row read them.
+  // Online softmax of the thread's rows. The weights go to shared memory, where all threads of a row read them.
   void softmax(float (&s)[4][4]) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -112,7 +112,7 @@ struct TiledAttention {
       float s[4][4] = {};
       scores(s);
       softmax(s);
-      __syncthreads();  // all have read K
+      __syncthreads();  // all threads have read K
       load<keys>(kv, tile.v + static_cast<index_t>(step) * keys * p.v.row, p.v.row);
       __syncthreads();
       accumulate();

@@ -5,9 +5,9 @@
     out, lse = rapt.sdpa(q, k, v, lse=True)            # lse: float32, natural logarithm, [batch, heads, seqlen]
     k8 = rapt.quantize(k, scales="block64")            # FP8: rapt.sdpa(q, k8.codes, v, **k8.options("k"))
 
-Nothing is copied and nothing is converted: q, k, v are read where they lie, results belong to the caller's framework,
-GPU work is enqueued on the framework's current stream. What is computed, to the letter: docs/semantics.md.
-Importing this module imports no framework; the first call with an array of one does.
+Nothing is copied or converted: q, k, v are read in place, results are arrays of the caller's framework,
+GPU work is enqueued on the framework's current stream. Exact semantics: docs/semantics.md.
+Importing this module imports no framework; the first call with an array of a framework imports its support.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from . import _backend, _core, _signature
 from ._contexts import Context
-from ._dispatch import front_of
+from ._dispatch import backend_of
 from ._errors import DeviceError, EnvironmentLacking, Error, InternalError, InvalidArgument, OutOfMemory, Unsupported
 from ._outputs import Quantized
 from ._products import gemm, qk
@@ -49,12 +49,12 @@ __all__ = [
 ]
 
 
-# A Python function that names its 40 parameters takes three times as long as reading four tensors.
+# A Python function with 40 named parameters would take three times as long as reading four tensors.
 @functools.wraps(_core.sdpa, assigned=())  # its signature
 def sdpa(q, k, v, **options):
     call = None if _backend.tracing() else _backend.calls.get(type(q).__module__)
     if call is None:
-        call = front_of(q).sdpa
+        call = backend_of(q).sdpa
     return call(q, k, v, **options)
 
 
@@ -62,45 +62,47 @@ sdpa.__doc__ = _signature.DOC
 
 
 def prepare(q, k, v, **options) -> None:
-    """Does everything of sdpa() with the same arguments but the launch: plans, compiles, loads, sizes the workspace.
+    """Does all work of sdpa() with the same arguments except the launch: plans, compiles, loads, sizes the workspace.
 
-    Reads shapes, strides, dtypes and alignment, never contents. Warm with it before serving or before capturing a CUDA
-    graph; another seqlen alone never compiles a new kernel. Returns None; raises as sdpa() does.
+    Reads shapes, strides, dtypes and alignment, never contents. Use it to warm up before serving or before capturing a
+    CUDA graph. A different seqlen alone never needs a new kernel. Returns None; raises like sdpa().
     """
-    front_of(q).prepare(q, k, v, **options)
+    backend_of(q).prepare(q, k, v, **options)
 
 
 def explain(q, k, v, **options) -> str:
-    """What sdpa() with the same arguments would run: the problem line, and each kernel family with why or why not."""
-    return front_of(q).explain(q, k, v, **options)
+    """What sdpa() with the same arguments would run: the problem line, and for each kernel family why or why not."""
+    return backend_of(q).explain(q, k, v, **options)
 
 
 def merge(outs, lses, *, sinks=None, lse=False, out=None, out_dtype=None, context=None) -> Any:
-    """Merges partial states (sdpa(..., partial=True) over disjoint sets of keys), in the order given.
+    """Merges partial states (sdpa(..., partial=True) over disjoint sets of keys), in the given order.
 
-    lse = ln sum_p exp(lses[p]);  out = sum_p exp(lses[p] - lse) * outs[p];  then the sinks join lse once. A part with
-    lse = -inf counts nothing: merging with an empty part returns the other one bit for bit.
+    lse = ln sum_p exp(lses[p]);  out = sum_p exp(lses[p] - lse) * outs[p];  then the sinks are added to lse once.
+    A part with lse = -inf adds nothing: a merge with an empty part returns the other part bit for bit.
 
     Args:
-        outs: sequence of float32 [batch, heads, seqlen, head_dim_v] (packed: [total, heads, head_dim_v]), 1 or more;
+        outs: sequence of at least one float32 [batch, heads, seqlen, head_dim_v] (packed: [total, heads, head_dim_v]);
             GPUs: at most 48. Always in this order of dimensions: permute the views of a "bshd" call.
-        lses: as many float32 [batch, heads, seqlen] (packed: [heads, total]).
-        sinks: float32 [heads]; lse: True, or an array to write to, returns (out, lse).
-        out: the array to write to; out_dtype: of an allocated one: float32 (the default), float16, bfloat16.
-        context: a Context; None is the process default.
+        lses: the same number of float32 [batch, heads, seqlen] (packed: [heads, total]).
+        sinks: float32 [heads]. lse: True, or an array to write to: the call returns (out, lse).
+        out: the array to write to. out_dtype: of an allocated out: float32, float16, bfloat16. Default: float32.
+        context: a Context. Default: the process default.
     """
     if not isinstance(outs, (list, tuple)) or not isinstance(lses, (list, tuple)) or not outs:
-        raise InvalidArgument("outs: must be a list or tuple of one array or more, and lses another of the same length")
-    return front_of(outs[0], "outs").merge(outs, lses, sinks, lse, out, out_dtype, context)
+        raise InvalidArgument("outs: must be a list or tuple of at least one array, and lses one of the same length")
+    return backend_of(outs[0], "outs").merge(outs, lses, sinks, lse, out, out_dtype, context)
 
 
 def load_pack(path: str | os.PathLike[str], context: Context | None = None) -> None:
-    """Adds a file of compiled GPU kernels (`rapt pack`, docs/packs.md) to where the context looks for kernels."""
+    """Adds a file of compiled GPU kernels (`rapt pack`, docs/packs.md) to the places where the context searches
+    kernels.
+    """
     _core.load_pack(context, os.fspath(path))
 
 
 def __getattr__(name: str):
-    """rapt.compat is imported where it is first used."""
+    """rapt.compat is imported at its first use."""
     if name == "compat":
         return importlib.import_module(".compat", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

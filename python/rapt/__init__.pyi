@@ -1,4 +1,6 @@
-"""Types of rapt's public functions. An Array is one of PyTorch, JAX, CuPy or NumPy, and all of a call come from one."""
+"""Types of rapt's public functions. An Array is one of PyTorch, JAX, CuPy or NumPy. All arrays of a call are of the
+same framework.
+"""
 
 import os
 from typing import Any, Literal, NamedTuple, Sequence, TypeVar, overload

@@ -1,6 +1,6 @@
-"""What a framework's module says of itself: its operations, a Front, registered for the types of its arrays.
+"""The registered frameworks: for the array types of each, its implementation of every operation (a Backend).
 
-The modules of frameworks fill the tables; rapt/__init__.py and _dispatch.py look there. Imports nothing of the package.
+The modules of frameworks fill the tables; rapt/__init__.py and _dispatch.py read them. Imports nothing of the package.
 """
 
 from __future__ import annotations
@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import Any, Callable, NamedTuple
 
 
-class Front(NamedTuple):
-    """The operations for arrays of one framework. sdpa, prepare and explain take the arguments of rapt's own, merge
-    rapt._core's; the others their arrays and a dictionary of all options, checked (_quantize.py, _products.py)."""
+class Backend(NamedTuple):
+    """The operations for arrays of one framework. sdpa, prepare and explain take the arguments of rapt.sdpa; merge
+    those of rapt._core.merge; the others take arrays and a dictionary of checked options (_quantize.py, _products.py).
+    """
 
     sdpa: Callable[..., Any]
     prepare: Callable[..., Any]
@@ -23,22 +24,24 @@ class Front(NamedTuple):
 
 
 def tracing() -> bool:
-    """Whether torch.compile follows this code, which ends at the compiled module. _torch.py puts PyTorch's own here."""
+    """Whether torch.compile traces this code. It cannot trace the compiled module. _torch.py sets PyTorch's function
+    here.
+    """
     return False
 
 
-# By the name of the module of the array's type: torch.compile can guard such a look-up, and none by type. Filled by
-# eager calls alone, since what changes while it traces breaks its guards.
-fronts: dict[str, Front] = {}
-calls: dict[str, Callable[..., Any]] = {}  # fronts[name].sdpa: one look-up less in the call that counts
+# Key: the name of the module of the array's type. torch.compile can guard such a look-up, but not one by type. Only
+# eager calls fill the table: a change during tracing would break the guards.
+backends: dict[str, Backend] = {}
+calls: dict[str, Callable[..., Any]] = {}  # backends[name].sdpa: saves one look-up in the most frequent call
 
 
-def register(array, front: Front) -> Front:
-    fronts[type(array).__module__] = front
-    calls[type(array).__module__] = front.sdpa
-    return front
+def register(array, backend: Backend) -> Backend:
+    backends[type(array).__module__] = backend
+    calls[type(array).__module__] = backend.sdpa
+    return backend
 
 
-def registered(array) -> Front | None:
-    """The front that was registered for this type of array; None before that, and while torch.compile traces."""
-    return None if tracing() else fronts.get(type(array).__module__)
+def registered(array) -> Backend | None:
+    """The Backend of this array type. None if it is not registered, or while torch.compile traces."""
+    return None if tracing() else backends.get(type(array).__module__)

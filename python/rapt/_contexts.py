@@ -1,5 +1,6 @@
-"""rapt.Context, and its number, by which PyTorch operators and XLA name one; the pack of the default context. Exported
-by rapt/__init__.py."""
+"""rapt.Context, its number (used by PyTorch operators and XLA), and the pack of the default context. Exported by
+rapt/__init__.py.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +15,12 @@ _living = weakref.WeakValueDictionary()  # {number: Context}
 
 
 class Context:
-    """Threads, plans and workspaces of their own. Thread-safe; without one, calls share the process default.
+    """Owns threads, plans and workspaces. Thread-safe. Calls without a context share the process default.
 
-    A copy is the same context. It cannot be pickled: threads and workspaces belong to their process.
+    A copy is the same context. It cannot be pickled, because threads and workspaces belong to their process.
 
     Args:
-        num_threads: CPU threads; 0: what affinity and the cgroup quota allow.
+        num_threads: number of CPU threads. Default: 0, as many as affinity and the cgroup quota allow.
     """
 
     def __init__(self, num_threads: int = 0):
@@ -34,13 +35,13 @@ class Context:
 
     def __reduce__(self):
         raise Unsupported(
-            "a rapt.Context cannot be pickled: its threads and workspaces belong to this process; make one with "
+            "a rapt.Context cannot be pickled: its threads and workspaces belong to this process; create one with "
             "rapt.Context(num_threads) where it is needed"
         )
 
 
 def number_of(context) -> int | None:
-    """What an operator is told. torch.compile follows this: the number becomes a constant of the graph."""
+    """The number that an operator gets. torch.compile traces this; the number becomes a constant of the graph."""
     if context is None:
         return None
     if not isinstance(context, Context):
@@ -54,15 +55,13 @@ def numbered(number: int | None) -> Context | None:
         return None
     found = _living.get(number)
     if found is None:
-        raise InvalidArgument(
-            "context: the rapt.Context that this call was traced with is gone: keep it as long as what uses it"
-        )
+        raise InvalidArgument("context: the rapt.Context of this traced call was deleted: keep a reference to it")
     return found
 
 
 @functools.cache
 def load_default_pack() -> None:
-    """The compiled kernels that a release's wheel carries, for frameworks that use GPUs."""
+    """Loads the compiled kernels of a release's wheel, for frameworks that use GPUs."""
     pack = os.path.join(os.path.dirname(__file__), "default.pack")
     if os.path.exists(pack):
         _core.load_pack(None, pack)

@@ -1,20 +1,20 @@
-"""CuPy arrays: the GPU they lie on, CuPy's current stream."""
+"""CuPy arrays: on their GPU, on CuPy's current stream."""
 
 from __future__ import annotations
 
 import cupy
 
 from . import _core
-from ._backend import Front, register
+from ._backend import Backend, register
 from ._contexts import load_default_pack
-from ._eager import front
+from ._eager import backend
 from ._errors import InvalidArgument
 from ._numbers import Numbers, values_of
 from ._views import CUDA, RAPT_BF16, allocate_in_order, order_for, type_code
 
 
 def view(array: cupy.ndarray) -> tuple:
-    """What rapt._core reads of an array: see register_framework there."""
+    """The description of an array for rapt._core: see register_framework there."""
     size = array.dtype.itemsize
     if any(stride % size for stride in array.strides):
         raise InvalidArgument(
@@ -62,12 +62,12 @@ NUMBERS = Numbers(
     array=lambda values, like: cupy.array(values, cupy.float32),
     arange=lambda count, like: cupy.arange(count, dtype=cupy.int32),
 )
-FRONT = front(allocate, NUMBERS)
+BACKEND = backend(allocate, NUMBERS)
 _core.register_framework((cupy.ndarray,), "cupy", RAPT_BF16, {"view": view, "allocate": allocate, "stream": stream})
 load_default_pack()
 
 
-def front_of(array) -> Front:
+def backend_of(array) -> Backend:
     if type(array) is cupy.ndarray:
-        return register(array, FRONT)
+        return register(array, BACKEND)
     raise InvalidArgument(f"q: a {type(array).__module__}.{type(array).__qualname__}: must be a plain cupy.ndarray")

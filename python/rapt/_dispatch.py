@@ -1,29 +1,29 @@
-"""Which code takes a call: by the type of q. Used by rapt/__init__.py, _quantize.py and _products.py.
+"""Selects the code for a call by the type of q. Used by rapt/__init__.py, _quantize.py and _products.py.
 
-Asks _backend.py, where the frameworks' modules register, and loads such a module at the first array of its framework,
-so the caller has imported the framework already.
+Reads _backend.py, where the frameworks' modules register. Loads such a module at the first array of its framework. The
+caller has then already imported the framework.
 """
 
 from __future__ import annotations
 
 import sys
 
-from ._backend import Front, registered
+from ._backend import Backend, registered
 from ._errors import InvalidArgument
 
 
 def _is_a(array, module: str, name: str) -> bool:
-    """Of a class of a module that somebody has imported."""
+    """Whether array is of a class of an imported module."""
     found = sys.modules.get(module)
     return found is not None and isinstance(array, getattr(found, name))
 
 
-def front_of(array, name: str = "q") -> Front:
-    """The front for this array, the argument `name`; loads the framework's module at its first array."""
+def backend_of(array, name: str = "q") -> Backend:
+    """The Backend for this array, the argument `name`. Loads the framework's module at its first array."""
     found = registered(array)
     if found is not None:
         return found
-    # Of all this torch.compile has to follow the first branch only, which is why it looks as it does.
+    # torch.compile only has to trace the first branch; the order of the tests is for that.
     if type(array).__module__ == "torch" or _is_a(array, "torch", "Tensor"):
         from . import _torch as module
     elif _is_a(array, "numpy", "ndarray"):
@@ -35,7 +35,7 @@ def front_of(array, name: str = "q") -> Front:
     else:
         module = None
     if module is not None:
-        return module.front_of(array)
+        return module.backend_of(array)
     raise InvalidArgument(
         f"{name}: a {type(array).__module__}.{type(array).__qualname__}: must be an array of PyTorch, JAX, CuPy "
         "or NumPy"

@@ -1,5 +1,5 @@
-"""quantize, fake_quantize, qk and gemm on arrays that rapt._core reads where they lie (NumPy, CuPy, PyTorch): outputs
-are made here, the compiled module fills them.
+"""quantize, fake_quantize, qk and gemm on arrays that rapt._core reads in place (NumPy, CuPy, PyTorch): outputs are
+allocated here, the compiled module fills them.
 
 Used by the frameworks' modules.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Callable
 
 from . import _core, _numbers
-from ._backend import Front
+from ._backend import Backend
 from ._outputs import Quantized, descale_shape, gemm_shape, given_outputs, mean_shape, out_dtype_name, qk_shape
 
 Allocate = Callable[..., Any]  # allocate(like, shape, dtype name, zeroed, in like's order of dimensions)
@@ -17,7 +17,7 @@ Allocate = Callable[..., Any]  # allocate(like, shape, dtype name, zeroed, in li
 
 def quantize(allocate: Allocate, storage: Callable[[dict], Any], x, given: dict) -> Quantized:
     codes, descale, mean = given_outputs(given)
-    packed = given["cu_seqlens"] is not None  # rows and factors of no sequence are not written
+    packed = given["cu_seqlens"] is not None  # rows and scales outside all sequences are not written
     if codes is None:
         codes = allocate(x, tuple(x.shape), storage(given), packed)
     if descale is None:
@@ -83,8 +83,8 @@ def gemm(allocate: Allocate, a, b, given: dict):
     return out
 
 
-def front(allocate: Allocate, numbers: "_numbers.Numbers") -> Front:
-    """The operations of a framework without FP8 types of its own, tracers and gradients: NumPy, CuPy."""
+def backend(allocate: Allocate, numbers: "_numbers.Numbers") -> Backend:
+    """The operations of a framework without FP8 types, tracers and gradients: NumPy, CuPy."""
 
     def storage(given: dict):
         return "uint8" if isinstance(given["dtype"], str) else given["dtype"]
@@ -96,7 +96,7 @@ def front(allocate: Allocate, numbers: "_numbers.Numbers") -> Front:
         made = quantized(x, {**given, "dtype": given["format"]})
         return _numbers.dequantized(numbers, made, given, x)
 
-    return Front(
+    return Backend(
         _core.sdpa,
         _core.prepare,
         _core.explain,

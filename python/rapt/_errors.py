@@ -1,10 +1,10 @@
-"""The exceptions of rapt: one class for each rapt_status, each also of Python's own kind for it."""
+"""The exceptions of rapt: one class for each rapt_status. Each is also a subclass of a matching Python exception."""
 
 from . import _core
 
 
 class Error(RuntimeError):
-    """Base of all: str() is the library's sentence."""
+    """Base class. str() gives the library's error sentence."""
 
 
 class InvalidArgument(Error, ValueError):
@@ -12,7 +12,7 @@ class InvalidArgument(Error, ValueError):
 
 
 class Unsupported(Error, NotImplementedError):
-    """The call is legal, but no kernel of this build takes it."""
+    """The call is legal, but no kernel of this build supports it."""
 
 
 class OutOfMemory(Error, MemoryError):

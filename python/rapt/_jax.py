@@ -1,9 +1,8 @@
-"""JAX arrays: rapt as XLA foreign functions ("rapt_sdpa", "rapt_merge"), eager and under jit, on the stream that XLA
-gives.
+"""JAX arrays: rapt as XLA foreign functions ("rapt_sdpa", "rapt_merge"), eager and under jit, on XLA's stream.
 
-Loaded by _dispatch.py at the first JAX array. Arrays (_signature.OPERANDS) and attributes are in the order of the one
-table, from which python/src/xla.cpp reads them.
-Not differentiable (JAX says so); vmap runs one call after another.
+Loaded by _dispatch.py at the first JAX array. Arrays (_signature.OPERANDS) and attributes have the order of the common
+table; python/src/xla.cpp reads them in that order.
+Not differentiable (JAX raises an error). vmap runs one call after another.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ import jax.numpy as jnp
 import numpy
 
 from . import _core, _jax_operators
-from ._backend import Front, register
+from ._backend import Backend, register
 from ._contexts import load_default_pack, number_of
 from ._errors import InvalidArgument, Unsupported
 from ._signature import FLAGS, OPERANDS, SCALARS, bind, split_starts
 from ._jax_operators import check_dtypes, keep_while
-from ._values import CAUSAL, LAYOUTS, check, integer, stored_code, word
+from ._values import CAUSAL, LAYOUTS, by_hand, check, integer, stored_code, word
 
 ORDINARY = ("float32", "float16", "bfloat16")
 SHORT = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
@@ -30,7 +29,7 @@ for _target, _platform, _capsule in _core.xla_targets():
 
 
 def _arrays(given: dict) -> list:
-    """The operands in order, each a JAX array."""
+    """The operands in order. Checks that each is a JAX array."""
     arrays = [given[name] for name in ("q", "k", "v", *OPERANDS)]
     for name, array in zip(("q", "k", "v", *OPERANDS), arrays):
         if array is not None and not isinstance(array, jax.Array):
@@ -43,7 +42,7 @@ def _arrays(given: dict) -> list:
 
 
 def _value(name: str, kind: str, words: dict | None, value):
-    """As the C ABI has it; 0 where there is none."""
+    """The value in the C ABI; 0 if there is none."""
     if value is None:
         return 0
     if kind == "real":
@@ -53,10 +52,10 @@ def _value(name: str, kind: str, words: dict | None, value):
 
 def _attributes(given: dict) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """`integers` and `numbers` of python/src/xla.cpp."""
-    sides = dict(zip(("window_left", "window_right"), given["window"] or ()))
+    unnamed = by_hand(given)
     has, integers, numbers = 0, [], []
     for name, parameter, kind, bit, words in SCALARS:
-        value = given[parameter] if parameter else sides.get(name)
+        value = given[parameter] if parameter else unnamed.get(name)
         has |= 0 if value is None else bit
         (numbers if kind == "real" else integers).append(_value(parameter or name, kind, words, value))
     leading = (
@@ -95,7 +94,7 @@ def _results(given: dict) -> list[jax.ShapeDtypeStruct]:
 
 @lru_cache(maxsize=256)
 def _compiled(shapes: tuple, integers: tuple, numbers: tuple, context: int):
-    """The call as one jitted function, so that eager calls do not trace anew."""
+    """The call as one jitted function, so eager calls are traced only once."""
     results = [jax.ShapeDtypeStruct(*shape) for shape in shapes]
 
     def sdpa(*arrays):
@@ -113,7 +112,7 @@ def sdpa(q, k, v, **options):
     given = bind(q, k, v, options)
     if given["out"] is not None or not (given["lse"] is None or isinstance(given["lse"], bool)):
         raise InvalidArgument(
-            "out, or an array as lse: JAX arrays are immutable, so rapt returns new ones; lse=True asks for it"
+            "out, or an array as lse: JAX arrays are immutable, so rapt returns new ones; pass lse=True to get lse"
         )
     check(given)
     split_starts(given, jax.Array)
@@ -132,7 +131,7 @@ def sdpa(q, k, v, **options):
 
 @partial(jax.jit, static_argnums=(1, 2))
 def _covered(cu_seqlens, total: int, max_seqlen: int):
-    """Packed rows that rapt writes; the others are what was in memory, and become 0."""
+    """The packed rows that rapt writes. The other rows hold old memory and are set to 0."""
     rows = jnp.arange(total)
     first = cu_seqlens[jnp.searchsorted(cu_seqlens, rows, side="right") - 1]
     return (rows >= cu_seqlens[0]) & (rows < cu_seqlens[-1]) & (rows - first < max_seqlen)
@@ -142,7 +141,7 @@ def merge(outs, lses, sinks, lse, out, out_dtype, context):
     if out is not None or not (lse is None or isinstance(lse, bool)):
         raise InvalidArgument("out, or an array as lse: JAX arrays are immutable, so rapt returns new ones")
     if len(lses) != len(outs):
-        raise InvalidArgument(f"lses: {len(lses)} arrays for {len(outs)} outs: there must be one for each")
+        raise InvalidArgument(f"lses: {len(lses)} arrays for {len(outs)} outs: must be as many")
     arrays = [*outs, *lses] + ([] if sinks is None else [sinks])
     if not all(isinstance(one, jax.Array) for one in arrays):
         raise InvalidArgument("outs, lses, sinks: all arrays of a call come from one framework")
@@ -171,12 +170,12 @@ def _dtype_name(dtype) -> str:
 
 def _refuse(operation: str):
     def refuse(*arguments, **options):
-        raise Unsupported(f"{operation}: not for JAX arrays, which rapt sees only while XLA runs a program")
+        raise Unsupported(f"{operation}: not available for JAX arrays: rapt sees them only while XLA runs a program")
 
     return refuse
 
 
-FRONT = Front(
+BACKEND = Backend(
     sdpa,
     _refuse("prepare"),
     _refuse("explain"),
@@ -190,7 +189,7 @@ FRONT = Front(
 load_default_pack()
 
 
-def front_of(array) -> Front:
+def backend_of(array) -> Backend:
     if not isinstance(array, jax.Array):
         raise InvalidArgument(f"q: a {type(array).__module__}.{type(array).__qualname__}: must be a jax.Array")
-    return register(array, FRONT)
+    return register(array, BACKEND)

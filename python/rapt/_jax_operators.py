@@ -1,5 +1,5 @@
-"""quantize, fake_quantize, qk and gemm on JAX arrays: XLA foreign functions, as attention is (_jax.py), whose front
-hands them on. The orders of operands and of numbers are those of python/src/xla_operators.cpp.
+"""quantize, fake_quantize, qk and gemm on JAX arrays: XLA foreign functions, like attention (_jax.py), which exports
+them. The orders of operands and numbers are those of python/src/xla_operators.cpp.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HAS_PERCENTILE, HAS_MAX_SEQLEN = 1 << 0, 1 << 1
 
 
 def _register() -> None:
-    """Quantized as JAX's transformations take it: arrays inside, words outside."""
+    """Registers Quantized with JAX's transformations: arrays are leaves, words are static."""
     jax.tree_util.register_pytree_node(
         Quantized, lambda made: (tuple(made)[:3], tuple(made)[3:]), lambda words, arrays: Quantized(*arrays, *words)
     )
@@ -37,7 +37,7 @@ _register()
 
 @lru_cache(maxsize=256)
 def _compiled(target: str, shapes: tuple, integers: tuple, numbers: tuple, context: int):
-    """The call as one jitted function, so that eager calls do not trace anew."""
+    """The call as one jitted function, so eager calls are traced only once."""
     results = [jax.ShapeDtypeStruct(*shape) for shape in shapes]
     attributes = {
         "integers": numpy.array(integers, numpy.int64),
@@ -52,13 +52,15 @@ def _compiled(target: str, shapes: tuple, integers: tuple, numbers: tuple, conte
 
 
 def keep_while(result, context) -> None:
-    """Keeps a context while its result lives, since XLA may run the call later; a traced call's the caller keeps."""
+    """Keeps a context alive as long as its result, because XLA may run the call later. In traced calls the caller keeps
+    it.
+    """
     if context is not None and not isinstance(result, jax.core.Tracer):
-        weakref.finalize(result, number_of, context)  # which does nothing
+        weakref.finalize(result, number_of, context)  # the call itself does nothing
 
 
 def check_dtypes(arrays: dict) -> None:
-    """Before XLA runs the call, whose error would come late and know the array by its place only."""
+    """Checks before XLA runs the call: an error of the call would come late and without the array's name."""
     for name, array in arrays.items():
         if array is not None and array.dtype.name not in READABLE:
             raise InvalidArgument(f"{name}.dtype = {array.dtype.name}: rapt reads {', '.join(READABLE)}")
@@ -67,7 +69,7 @@ def check_dtypes(arrays: dict) -> None:
 
 
 def _check(given: dict, arrays: dict) -> list:
-    """The arrays that are given. JAX makes its own outputs, and runs calls when XLA does."""
+    """Returns the arrays that are given. JAX allocates outputs itself and runs calls when XLA does."""
     if given["out"] is not None:
         raise InvalidArgument("out: JAX arrays are immutable, so rapt returns new ones")
     for name, array in arrays.items():
@@ -101,7 +103,7 @@ def quantize(x, given: dict) -> Quantized:
     call = _compiled("rapt_quantize", tuple(shapes), integers, (float(percentile or 0),), context)
     codes, *others = call(*arrays)
     keep_while(codes, given["context"])
-    if packed:  # rows of no sequence are what was in memory
+    if packed:  # rows outside all sequences hold old memory
         rows = _numbers.packed_rows(NUMBERS, given["cu_seqlens"], x.shape[0], given["max_seqlen"])
         codes = jnp.where(rows.covered[:, None, None], codes, jnp.zeros((), codes.dtype))
     descale = given["descale"] if supplied else others.pop(0)
@@ -124,7 +126,7 @@ NUMBERS = _numbers.Numbers(
 
 @jax.custom_vjp
 def _straight_through(x, simulated, keep):
-    """`simulated`, whose derivative by x is taken to be 1."""
+    """Returns `simulated`. Its derivative with respect to x is taken as 1."""
     return simulated
 
 

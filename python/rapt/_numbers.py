@@ -1,7 +1,7 @@
-"""Codes as numbers again, and the rotation of channels, in any framework's own operations: fake_quantize()'s parts.
+"""Decodes FP8 codes to numbers and rotates channels, with a framework's own operations: the parts of fake_quantize().
 
-Used by _eager.py, _torch_fp8.py and _jax_operators.py, which each say in a Numbers how their framework does what NumPy
-and the others spell differently. torch.compile and jax.jit follow this code.
+Used by _eager.py, _torch_fp8.py and _jax_operators.py. Each passes a Numbers with the operations that NumPy and the
+other frameworks name differently. torch.compile and jax.jit trace this code.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any, Callable, NamedTuple
 
 from ._outputs import Quantized, logical_sizes
 
-MOST_CHANNELS = 256  # of one rotation
-# Beyond these a value that is rounded to the nearest number of the format, were there larger ones, would not be one of
-# its own; E5M2's lies between an odd and an even one and belongs to the even one, which is too large.
+MAX_CHANNELS = 256  # of one rotation
+# The largest values that round to a number of the format if larger numbers existed. E5M2's limit is a tie between an
+# odd and an even number; it rounds to the even one, which is too large.
 LAST_E4M3, LAST_E5M2, LAST_SIM8 = 464.0, 61440.0, 448.0 + 448.0 / 255.0
 
 
 class Numbers(NamedTuple):
-    """Of a framework: `xp` has stack, where, swapaxes, searchsorted(side=) and reshape, spelled as NumPy does."""
+    """Operations of a framework. `xp` has NumPy's stack, where, swapaxes, searchsorted(side=) and reshape."""
 
     xp: Any
     cast: Callable  # cast(array, "float32" or a dtype of the framework's)
@@ -28,13 +28,13 @@ class Numbers(NamedTuple):
 
 
 def _sign(channel: int) -> float:
-    """Of a channel of a head, before it is rotated (docs/fp8.md)."""
+    """The sign of a channel of a head before rotation (docs/fp8.md)."""
     u = (channel + 1) * 0x9E3779B1 & 0xFFFFFFFF
     u = (u ^ u >> 15) * 0x85EBCA77 & 0xFFFFFFFF
     return -1.0 if u >> 31 else 1.0
 
 
-SIGNS = tuple(map(_sign, range(512)))  # ready, since torch.compile would follow their making
+SIGNS = tuple(map(_sign, range(512)))  # precomputed, because torch.compile would trace the computation
 
 
 def signs(dim: int) -> tuple[float, ...]:
@@ -43,7 +43,7 @@ def signs(dim: int) -> tuple[float, ...]:
 
 @lru_cache(maxsize=None)
 def values_of(format: str) -> tuple[float, ...]:
-    """The number of each of the 256 codes, for frameworks without FP8 types."""
+    """The numbers of the 256 codes, for frameworks without FP8 types."""
     if format == "sim8":
         return tuple((896.0 * code - 114240.0) / 255.0 for code in range(256))
     exponents, mantissas = (4, 3) if format == "e4m3" else (5, 2)
@@ -60,7 +60,7 @@ def values_of(format: str) -> tuple[float, ...]:
 
 
 def _butterflies(numbers: Numbers, y, n: int):
-    """H y over each aligned group of n of the last dimension, H Sylvester's matrix."""
+    """H y over each aligned group of n of the last dimension; H is Sylvester's matrix."""
     shape, half = tuple(y.shape), 1
     while half < n:
         pairs = numbers.xp.reshape(y, (*shape[:-1], shape[-1] // (2 * half), 2, half))
@@ -71,9 +71,9 @@ def _butterflies(numbers: Numbers, y, n: int):
 
 
 def _group(dim: int) -> int:
-    """Channels that are rotated together: the largest power of two that divides dim, at most 256."""
+    """The number of channels that are rotated together: the largest power of two that divides dim, at most 256."""
     n = 1
-    while n < MOST_CHANNELS and dim > 0 and dim % (2 * n) == 0:
+    while n < MAX_CHANNELS and dim > 0 and dim % (2 * n) == 0:
         n *= 2
     return n
 
@@ -89,7 +89,7 @@ def rotated_back(numbers: Numbers, y):
 
 
 class Rows(NamedTuple):
-    """Packed rows: each one's sequence, its place in it, and whether it belongs to one."""
+    """For each packed row: its sequence, its position in it, and whether it belongs to a sequence."""
 
     sequence: Any
     place: Any
@@ -132,7 +132,7 @@ def _packed_factors(numbers: Numbers, descale, scales: str, rows: Rows):
 
 
 class Spread(NamedTuple):
-    """Factors, means (None: no smoothing) and whether a row counts (None: all do), as broadcast over the array."""
+    """Scales, means (None: no smoothing) and valid rows (None: all), broadcast over the array."""
 
     factors: Any
     means: Any
@@ -148,7 +148,7 @@ def spread(numbers: Numbers, made: Quantized, given: dict, shape) -> Spread:
             factors = numbers.xp.swapaxes(factors, 1, 2)
             means = None if means is None else numbers.xp.swapaxes(means, 1, 2)
         return Spread(factors, means, None)
-    if given["cu_seqlens"].shape[0] < 2:  # no sequence: no row counts
+    if given["cu_seqlens"].shape[0] < 2:  # no sequence, so no valid row
         covered = numbers.arange(total, given["cu_seqlens"]) < given["cu_seqlens"][-1]
         return Spread(1.0, None, covered[:, None, None])
     rows = packed_rows(numbers, given["cu_seqlens"], total, given["max_seqlen"])
@@ -157,7 +157,7 @@ def spread(numbers: Numbers, made: Quantized, given: dict, shape) -> Spread:
 
 
 def dequantized(numbers: Numbers, made: Quantized, given: dict, x):
-    """What the codes stand for, in x's coordinates and dtype; rows of no sequence are 0."""
+    """The dequantised values in x's coordinates and dtype. Rows outside all sequences are 0."""
     about = spread(numbers, made, given, tuple(x.shape))
     y = numbers.decode(made.codes, made.dtype) * about.factors
     if about.means is not None:
@@ -170,7 +170,7 @@ def dequantized(numbers: Numbers, made: Quantized, given: dict, x):
 
 
 def unsaturated(numbers: Numbers, made: Quantized, given: dict, x):
-    """Where a value kept its size: bool, in the coordinates in which it was quantised. NaN did."""
+    """True where a value was not saturated, in the coordinates of the quantisation. NaN counts as True."""
     about = spread(numbers, made, given, tuple(x.shape))
     y = numbers.cast(x, "float32")
     if given["hadamard"]:
@@ -184,7 +184,7 @@ def unsaturated(numbers: Numbers, made: Quantized, given: dict, x):
 
 
 def clipped(numbers: Numbers, gradient, keep, hadamard: bool):
-    """A gradient without what saturated values would get, in the coordinates and dtype that it came in."""
+    """The gradient with 0 for saturated values, in its own coordinates and dtype."""
     if not hadamard:
         return numbers.xp.where(keep, gradient, 0.0)
     turned = rotated(numbers, numbers.cast(gradient, "float32"))

@@ -1,22 +1,24 @@
-"""NumPy arrays: rapt's CPU backend. Read-only inputs and any strides are read where they lie; float8 and bfloat16 are
-those of ml_dtypes, or uint8 with a named dtype."""
+"""NumPy arrays on rapt's CPU backend. Read-only inputs and any strides are read in place. float8 and bfloat16 are the
+types of ml_dtypes, or uint8 with a named dtype.
+"""
 
 from __future__ import annotations
 
 import numpy
 
 from . import _core
-from ._backend import Front, register
-from ._eager import front
+from ._backend import Backend, register
+from ._eager import backend
 from ._errors import InvalidArgument
 from ._numbers import Numbers, values_of
 from ._views import CPU, RAPT_F32, allocate_in_order, order_for, type_code
 
 
 def view(array: numpy.ndarray) -> tuple:
-    """What rapt._core reads of an array: see register_framework there."""
+    """The description of an array for rapt._core: see register_framework there."""
     size = max(array.dtype.itemsize, 1)
-    strides = [stride if extent > 1 else 0 for stride, extent in zip(array.strides, array.shape)]  # of one: no meaning
+    # The stride of a dimension of size 1 has no meaning.
+    strides = [stride if extent > 1 else 0 for stride, extent in zip(array.strides, array.shape)]
     if not array.dtype.isnative or any(stride % size for stride in strides):
         raise InvalidArgument(
             f"an array of dtype {array.dtype} with strides {array.strides} bytes: elements must be in native byte "
@@ -58,14 +60,14 @@ NUMBERS = Numbers(
     array=lambda values, like: numpy.array(values, numpy.float32),
     arange=lambda count, like: numpy.arange(count, dtype=numpy.int32),
 )
-FRONT = front(allocate, NUMBERS)
+BACKEND = backend(allocate, NUMBERS)
 TYPES = (numpy.ndarray, numpy.memmap)
 _core.register_framework(TYPES, "numpy", RAPT_F32, {"view": view, "allocate": allocate})
 
 
-def front_of(array) -> Front:
+def backend_of(array) -> Backend:
     if type(array) in TYPES:
-        return register(array, FRONT)
+        return register(array, BACKEND)
     raise InvalidArgument(
         f"q: a {type(array).__module__}.{type(array).__qualname__}: must be a plain numpy.ndarray "
         "(numpy.asarray makes one)"

@@ -1,6 +1,6 @@
-"""What quantize, qk and gemm return: Quantized, and the shapes and dtypes of outputs, which all frameworks share.
+"""Quantized, the result of quantize, and the shapes and dtypes of outputs of quantize, qk and gemm, for all frameworks.
 
-Used by _quantize.py and the modules of frameworks. torch.compile follows this code, so sizes may be symbolic.
+Used by _quantize.py and the modules of frameworks. torch.compile traces this code, so sizes may be symbolic.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ SHORT = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 
 
 class Quantized(NamedTuple):
-    """What quantize() returns: codes * descale (+ mean) is close to the input, rotated if hadamard was asked for.
+    """What quantize() returns: codes * descale (+ mean) is close to the input (rotated with hadamard=True).
 
-    Hand it to sdpa() and qk() as keyword arguments:
+    Pass it to sdpa() and qk() as keyword arguments:
         rapt.sdpa(q8.codes, k8.codes, v8.codes, **q8.options("q"), **k8.options("k"), **v8.options("v"))
     """
 
@@ -26,7 +26,7 @@ class Quantized(NamedTuple):
     descale: Any  # float32
     mean: Any  # float32 [batch, heads, dim] with smooth=True, else None
     scales: str  # "head", ...: the granularity of descale
-    dtype: str  # "e4m3", "e5m2" or "sim8": what the codes are
+    dtype: str  # format of the codes: "e4m3", "e5m2" or "sim8"
 
     def __reduce__(self):
         codes, dtype = self.codes, getattr(self.codes, "dtype", None)
@@ -36,7 +36,8 @@ class Quantized(NamedTuple):
 
     def options(self, name: str) -> dict[str, Any]:
         """Keyword arguments for these codes as the argument `name` ("q", "k" or "v"): {name}_descale, {name}_scales,
-        with uint8 codes {name}_dtype, and of smoothed keys k_mean."""
+        for uint8 codes {name}_dtype, and for smoothed keys k_mean.
+        """
         if name not in ("q", "k", "v"):
             raise InvalidArgument(f"name = {name!r}: must be 'q', 'k' or 'v'")
         given = {f"{name}_descale": self.descale, f"{name}_scales": self.scales}
@@ -44,13 +45,13 @@ class Quantized(NamedTuple):
             given[f"{name}_dtype"] = self.dtype
         if self.mean is not None:
             if name != "k":
-                raise InvalidArgument(f"name = {name!r}: smoothed, and only sdpa's k can be: it is told k_mean")
+                raise InvalidArgument(f"name = {name!r}: smoothed codes can only be sdpa's k, which has k_mean")
             given["k_mean"] = self.mean
         return given
 
 
 def _with_codes_of(dtype, codes, *others) -> Quantized:
-    """Of a pickle: PyTorch writes its FP8 tensors there, but does not read them again."""
+    """Restores a pickle. PyTorch writes its FP8 tensors to pickles, but cannot read them."""
     return Quantized(codes.view(dtype), *others)
 
 
@@ -60,7 +61,7 @@ def dtype_name(dtype) -> str:
 
 
 def logical_sizes(shape, given) -> tuple:
-    """(batch, heads, seqlen, dim, total): seqlen is max_seqlen of packed arrays, total None of dense ones."""
+    """(batch, heads, seqlen, dim, total). Packed arrays: seqlen is max_seqlen; dense arrays: total is None."""
     if given["cu_seqlens"] is not None:
         return given["cu_seqlens"].shape[0] - 1, shape[1], given["max_seqlen"], shape[2], shape[0]
     batch, one, two, dim = shape
@@ -88,7 +89,7 @@ def mean_shape(shape, given) -> tuple:
 
 
 def given_outputs(given) -> tuple:
-    """(codes, descale, mean) that the caller gave as out; None for what is to be made. Supplied factors stay."""
+    """(codes, descale, mean) of the caller's out; None for arrays to allocate. Supplied scales stay."""
     out = given["out"]
     if not isinstance(out, Quantized):
         return out, given["descale"], None
@@ -98,9 +99,10 @@ def given_outputs(given) -> tuple:
             f"{given['scales']!r} and {given['format']!r}"
         )
     if (out.mean is not None) != given["smooth"]:
-        raise InvalidArgument(f"out {'has a' if out.mean is not None else 'has no'} mean: must go with smooth=True")
+        rule = "has no mean: required with" if given["smooth"] else "has a mean: allowed only with"
+        raise InvalidArgument(f"out {rule} smooth=True")
     if given["descale"] is not None and out.descale is not given["descale"]:
-        raise InvalidArgument("out.descale is another array than descale: supplied factors are taken as they are")
+        raise InvalidArgument("out.descale is another array than descale: must be the same array")
     return out.codes, out.descale, out.mean
 
 
@@ -118,7 +120,7 @@ def gemm_shape(a, b) -> tuple:
 
 
 def out_dtype_name(first, given: dict) -> str:
-    """ "float16": of an out that is allocated for the first factor."""
+    """ "float16": the name of the dtype of an allocated out, from the first operand."""
     wanted = given["out_dtype"]
     if wanted is None:
         name = str(first.dtype).removeprefix("torch.")

@@ -1,11 +1,12 @@
-"""rapt.qk and rapt.gemm: their signatures, and the checks of arguments before a framework is asked. Exported by
-rapt/__init__.py."""
+"""rapt.qk and rapt.gemm: signatures and checks of arguments, before a framework is called. Exported by
+rapt/__init__.py.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ._dispatch import front_of
+from ._dispatch import backend_of
 from ._errors import InvalidArgument
 from ._values import LAYOUTS, SCALES, number, shape_of, word
 
@@ -26,30 +27,30 @@ def qk(
     out_dtype=None,
     context=None,
 ) -> Any:
-    """The first product of attention by itself: out[b, h, i, j] = scale * q_descale * k_descale * dot(q[i], k[j]).
+    """Only the first product of attention: out[b, h, i, j] = scale * q_descale * k_descale * dot(q[i], k[j]).
 
     Args:
         q: [batch, heads_q, seqlen_q, head_dim] for layout "bhsd", [batch, seqlen_q, heads_q, head_dim] for "bshd".
-            float32, float16, bfloat16 or FP8, q and k each its own.
-        k: [batch, heads_k, seqlen_k, head_dim], or as above. heads_q is a multiple of heads_k.
-        scale: any finite number; 1 gives the raw products.
+            float32, float16, bfloat16 or FP8; q and k may differ.
+        k: [batch, heads_k, seqlen_k, head_dim], or as above. heads_q must be a multiple of heads_k.
+        scale: any finite number. Default: 1.
         q_descale, k_descale: float32, with their granularity in q_scales, k_scales: "tensor", "head", "token",
             "block64", "block128", shaped as in sdpa().
-        q_dtype, k_dtype: what uint8 storage holds: "e4m3", "e5m2" or "sim8".
+        q_dtype, k_dtype: the format of uint8 storage: "e4m3", "e5m2" or "sim8".
         out: the array to write to.
-        out_dtype: of an allocated out: float32, float16, bfloat16. None is q's; of FP8 q it is float32, since float16
-            becomes infinite beyond 65519.
-        context: a Context; None is the process default.
+        out_dtype: of an allocated out: float32, float16, bfloat16. Default: q's; float32 for FP8 q, because float16
+            becomes infinite above 65519.
+        context: a Context. Default: the process default.
 
     Returns:
-        [batch, heads_q, seqlen_q, seqlen_k], whatever the layout, rounded to nearest even. Sums are float32.
+        [batch, heads_q, seqlen_q, seqlen_k] for both layouts, rounded to nearest even. Sums are float32.
 
-    Of smoothed keys (quantize(smooth=True)) these are the products with what is stored; there is no k_mean here.
+    For smoothed keys (quantize(smooth=True)) the products use the stored values; there is no k_mean here.
     """
     given = {"q_descale": q_descale, "k_descale": k_descale, "q_scales": q_scales, "k_scales": k_scales}
     for name in ("q", "k"):
         if (given[f"{name}_descale"] is None) != (given[f"{name}_scales"] is None):
-            raise InvalidArgument(f"{name}_descale and {name}_scales: a descale and its granularity come together")
+            raise InvalidArgument(f"{name}_descale and {name}_scales: give both the descale and its granularity")
         if given[f"{name}_scales"] is not None:
             word(f"{name}_scales", given[f"{name}_scales"], SCALES)
     word("layout", layout, LAYOUTS)
@@ -59,9 +60,9 @@ def qk(
         layout=layout, scale=scale, q_dtype=q_dtype, k_dtype=k_dtype, out=out, out_dtype=out_dtype, context=context
     )
     try:
-        return front_of(q).qk(q, k, given)
+        return backend_of(q).qk(q, k, given)
     except RuntimeError:
-        shape_of("q", q), shape_of("k", k)  # a nested tensor is of none: the better sentence
+        shape_of("q", q), shape_of("k", k)  # raises the error for nested tensors, which have no shape
         raise
 
 
@@ -77,16 +78,16 @@ def gemm(
     out_dtype=None,
     context=None,
 ) -> Any:
-    """A product of matrices with factors: out[i, j] = a_descale[i] * b_descale[j] * sum over l of a[i, l] * b[l, j].
+    """A matrix product with scales: out[i, j] = a_descale[i] * b_descale[j] * sum over l of a[i, l] * b[l, j].
 
     Args:
-        a: [m, k], b: [k, n]: float32, float16, bfloat16 or FP8, each its own; any strides. Fastest where k is
-            contiguous in both, as for torch._scaled_mm: pass weights [n, k] as weights.T.
-        a_descale, b_descale: float32: one factor, [] or [1], or one a row of a [m] and a column of b [n].
-        a_dtype, b_dtype: what uint8 storage holds: "e4m3", "e5m2" or "sim8".
+        a: [m, k], b: [k, n]: float32, float16, bfloat16 or FP8; they may differ; any strides. Fastest if k is
+            contiguous in both, as in torch._scaled_mm: pass weights [n, k] as weights.T.
+        a_descale, b_descale: float32: one scale, [] or [1], or one for each row of a, [m], and column of b, [n].
+        a_dtype, b_dtype: the format of uint8 storage: "e4m3", "e5m2" or "sim8".
         out: the array to write to.
-        out_dtype: of an allocated out: float32, float16, bfloat16. None is a's, of FP8 a float32.
-        context: a Context; None is the process default.
+        out_dtype: of an allocated out: float32, float16, bfloat16. Default: a's; float32 for FP8 a.
+        context: a Context. Default: the process default.
 
     Returns:
         [m, n]. Sums are float32.
@@ -97,7 +98,7 @@ def gemm(
     _one_of(out, out_dtype)
     given.update(a_dtype=a_dtype, b_dtype=b_dtype, out=out, out_dtype=out_dtype, context=context)
     try:
-        return front_of(a, "a").gemm(a, b, given)
+        return backend_of(a, "a").gemm(a, b, given)
     except RuntimeError:
         shape_of("a", a), shape_of("b", b)
         raise
@@ -105,14 +106,16 @@ def gemm(
 
 def _one_of(out, out_dtype) -> None:
     if out is not None and out_dtype is not None:
-        raise InvalidArgument(f"out_dtype = {out_dtype!r} with out: out has its own dtype; pass one of them")
+        raise InvalidArgument(f"out_dtype = {out_dtype!r} with out: give only one of them; out has its own dtype")
 
 
 def _kind(name: str, descale) -> str | None:
-    """What gemm's factors are shared by: one factor is the same either way."""
+    """The granularity of gemm's scales. A single scale counts as "tensor"."""
     if descale is None:
         return None
     shape = getattr(descale, "shape", None)
     if shape is None or len(shape) > 1:
-        raise InvalidArgument(f"{name}: must be an array of shape [], [1], or of one factor a row (a) or column (b)")
+        raise InvalidArgument(
+            f"{name}: must be an array of shape [], [1], or of one scale for each row (a) or column (b)"
+        )
     return "tensor" if len(shape) == 0 or shape[0] == 1 else "token"

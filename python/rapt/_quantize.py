@@ -1,14 +1,14 @@
-"""rapt.quantize and rapt.fake_quantize: their signatures, and the checks of arguments before a framework is asked.
+"""rapt.quantize and rapt.fake_quantize: signatures and checks of arguments, before a framework is called.
 
-Exported by rapt/__init__.py. The frameworks' modules run them: _eager.py for those that rapt._core reads, and
-_torch_fp8.py, _jax_operators.py. torch.compile follows this code, so sizes may be symbolic.
+Exported by rapt/__init__.py. The frameworks' modules compute them: _eager.py for those that rapt._core reads, and
+_torch_fp8.py, _jax_operators.py. torch.compile traces this code, so sizes may be symbolic.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from ._dispatch import front_of
+from ._dispatch import backend_of
 from ._errors import InvalidArgument
 from ._outputs import Quantized, dtype_name
 from ._values import BOOLS, LAYOUTS, SCALES, integer, number, shape_of, word
@@ -31,38 +31,38 @@ def quantize(
     out=None,
     context=None,
 ) -> Quantized:
-    """Quantises x to FP8 with scales: codes and descale such that codes * descale is close to x.
+    """Quantises x to FP8: returns codes and descale such that codes * descale is close to x.
 
-    y is x, rotated and smoothed as asked for; descale = amax / the format's largest number, in float32, at least 2^-126
+    y is x, rotated and smoothed on request; descale = amax / the format's largest number, in float32, at least 2^-126,
     and 1 where amax is 0; code = y * (1 / descale), rounded to nearest even and saturated. NaN stays NaN (sim8: 0).
-    amax is the largest finite |y| of all that share the factor: later keys of a block, head or tensor are seen.
+    amax is the largest finite |y| of all that share the scale, including later keys of a block, head or tensor.
 
     Args:
         x: float32, float16 or bfloat16 [batch, heads, seqlen, dim] for layout "bhsd", [batch, seqlen, heads, dim] for
             "bshd"; packed [total, heads, dim] with cu_seqlens. Any strides.
-        scales: what shares a factor: "tensor" (descale [1]), "head" [batch, heads], "token" [batch, heads, seqlen],
+        scales: one scale for each: "tensor" (descale [1]), "head" [batch, heads], "token" [batch, heads, seqlen],
             "block64", "block128" [batch, heads, ceil(seqlen / n)], "channel" [batch, heads, dim] (for v).
             Packed: token [heads, total], block by ceil(max_seqlen / n), counted within the sequence.
         dtype: "e4m3", "e5m2" or "sim8" ([-448, 448] linearly onto 0..255), or the framework's own type.
-        hadamard: rotates the channels first (docs/fp8.md): spreads outliers. q and k both, their products stay.
-        smooth: subtracts each channel's mean over the sequence (after the rotation) and returns it as `mean`, which
-            sdpa takes as k_mean.
-        percentile: above 0, at most 100: amax becomes the smallest finite |y| that so many per cent do not exceed.
-        descale: float32, shaped as above: factors known beforehand, used instead of computed ones. At least 2^-126.
-        cu_seqlens, max_seqlen: int32 [batch + 1] and int, of packed x. Rows of no sequence: codes 0.
+        hadamard: rotates the channels first (docs/fp8.md), to spread outliers. Use it for both q and k.
+        smooth: subtracts the mean of each channel over the sequence (after the rotation) and returns it as
+            `mean`, which sdpa takes as k_mean.
+        percentile: above 0, at most 100: amax becomes this percentile of the finite |y|; larger values saturate.
+        descale: float32, shaped as above: known scales to use instead of computed ones. At least 2^-126.
+        cu_seqlens, max_seqlen: int32 [batch + 1] and int, for packed x. Rows outside all sequences get codes 0.
         out: an array for the codes (of dtype's type or uint8), or a Quantized with arrays for everything.
-        context: a Context; None is the process default.
+        context: a Context. Default: the process default.
 
     Returns:
-        Quantized(codes, descale, mean, scales, dtype). Codes are of PyTorch's and JAX's float8 type; of NumPy and CuPy
-        uint8, or the type of ml_dtypes that `dtype` is; sim8 is uint8. They lie in x's memory order.
+        Quantized(codes, descale, mean, scales, dtype). Codes have the float8 types of PyTorch and JAX; for NumPy and
+        CuPy uint8, or the type of ml_dtypes given as `dtype`; sim8 is uint8. They have x's memory order.
 
-    Raises: as sdpa(); the library's sentences call x `input` and the codes `output`. No gradient flows through codes:
-    calling backward() raises. For that there is fake_quantize().
+    Raises: like sdpa(); error sentences call x `input` and the codes `output`. No gradient flows through codes:
+    calling backward() raises. Use fake_quantize() for training.
     """
-    given = _settled(x, scales, dtype, layout, hadamard, smooth, percentile, descale, cu_seqlens, max_seqlen)
+    given = _checked(x, scales, dtype, layout, hadamard, smooth, percentile, descale, cu_seqlens, max_seqlen)
     given.update(out=out, context=context)
-    return front_of(x, "x").quantize(x, given)
+    return backend_of(x, "x").quantize(x, given)
 
 
 def fake_quantize(
@@ -80,25 +80,25 @@ def fake_quantize(
     clip_gradient=False,
     context=None,
 ) -> Any:
-    """What is left of x after quantize(x, ...): its codes as numbers, in x's own shape, dtype and coordinates.
+    """x after quantize(x, ...) and dequantisation, with x's shape, dtype and coordinates.
 
-    For quantisation-aware training: the gradient passes straight through, as if x itself had been returned; factors and
-    means count as constants. Rotation and smoothing are undone. Rows of no sequence (cu_seqlens) become 0.
+    For quantisation-aware training: the gradient passes straight through, as if x had been returned; scales and
+    means count as constants. Rotation and smoothing are undone. Rows outside all sequences (cu_seqlens) become 0.
 
     Args:
-        clip_gradient: True: no gradient where the value lies so far beyond the format's largest number that it was
+        clip_gradient: True: the gradient is 0 for values so far above the format's largest number that they were
             saturated (with percentile or descale): where |y| / descale would round to a number above it.
-        All others: as quantize().
+        All others: as in quantize().
 
     Gradients: PyTorch's autograd and JAX's reverse mode. NumPy and CuPy have none.
     """
-    given = _settled(x, scales, dtype, layout, hadamard, smooth, percentile, descale, cu_seqlens, max_seqlen)
+    given = _checked(x, scales, dtype, layout, hadamard, smooth, percentile, descale, cu_seqlens, max_seqlen)
     given.update(out=None, context=context, clip_gradient=bool(word("clip_gradient", clip_gradient, BOOLS)))
-    return front_of(x, "x").fake_quantize(x, given)
+    return backend_of(x, "x").fake_quantize(x, given)
 
 
-def _settled(x, scales, dtype, layout, hadamard, smooth, percentile, descale, cu_seqlens, max_seqlen) -> dict[str, Any]:
-    """The arguments by name, checked as far as they are no arrays; `format` is dtype's word."""
+def _checked(x, scales, dtype, layout, hadamard, smooth, percentile, descale, cu_seqlens, max_seqlen) -> dict[str, Any]:
+    """The arguments by name. Checks all that are not arrays. `format` is the word for dtype."""
     word("scales", scales, SCALES)
     word("layout", layout, LAYOUTS)
     word("hadamard", hadamard, BOOLS)
@@ -106,9 +106,11 @@ def _settled(x, scales, dtype, layout, hadamard, smooth, percentile, descale, cu
     if percentile is not None:
         number("percentile", percentile)
         if descale is not None:
-            raise InvalidArgument(f"percentile = {percentile!r} with descale: supplied factors are taken as they are")
+            raise InvalidArgument(
+                f"percentile = {percentile!r} with descale: give only one of them; a supplied descale is not changed"
+            )
     if (cu_seqlens is None) != (max_seqlen is None):
-        raise InvalidArgument("cu_seqlens and max_seqlen: must be given both or neither")
+        raise InvalidArgument("cu_seqlens and max_seqlen: give both or neither")
     if max_seqlen is not None and not 0 <= integer("max_seqlen", max_seqlen) <= 1 << 40:
         raise InvalidArgument(f"max_seqlen = {max_seqlen!r}: must be from 0 to 2^40")
     for name, array in (("descale", descale), ("cu_seqlens", cu_seqlens)):

@@ -1,5 +1,5 @@
-"""PyTorch tensors: eager calls go straight to rapt._core, which reads the tensors through DLPack's C exchange. Where
-that would not be seen or followed (_torch_operators.py says by whom), the operators take the call.
+"""PyTorch tensors. Eager calls go directly to rapt._core, which reads the tensors through DLPack's C exchange. If
+something must trace or differentiate the call (_torch_operators.py lists the cases), the operators take it.
 
 Loaded by _dispatch.py at the first tensor.
 """
@@ -10,7 +10,7 @@ import torch
 from torch.compiler import is_dynamo_compiling
 
 from . import _backend, _core, _torch_fp8
-from ._backend import Front, register
+from ._backend import Backend, register
 from ._contexts import Context
 from ._errors import Unsupported
 from ._signature import bind
@@ -26,30 +26,31 @@ from ._torch_arrays import (
     stream,
     transformed,
     view,
-    watched,
+    needs_operator,
     written,
 )
-from ._torch_observed import PROFILER
+from ._torch_profiling import PROFILER
 from ._torch_operators import check, merge_through_operator, run_here, run_merge, through_operator
 from ._views import RAPT_BF16
 
 
 def redirect(operation: str, q, k, v, **options):
-    """Called by rapt._core for tensors of subclasses (fake tensors among them) and of torch.func's transformations, and
-    where somebody traces, records a profile or wants a gradient."""
+    """Called by rapt._core for tensors of subclasses (such as fake tensors) and of torch.func's transformations, and if
+    something traces or profiles the call or needs a gradient.
+    """
     if operation == "sdpa":
-        if watched([one for one in (q, k, v, *options.values()) if one is not None and hasattr(one, "dtype")]):
+        if needs_operator([one for one in (q, k, v, *options.values()) if one is not None and hasattr(one, "dtype")]):
             return through_operator(q, k, v, **options)
         return run_here(q, k, v, options)
     check(bind(q, k, v, options))
-    return _plainly(operation, q, k, v, **options)
+    return _on_plain_tensors(operation, q, k, v, **options)
 
 
-def _plainly(operation: str, q, k, v, **options):
-    """rapt._core's prepare or explain without subclasses and gradients."""
+def _on_plain_tensors(operation: str, q, k, v, **options):
+    """rapt._core's prepare or explain for plain tensors."""
     if not is_dynamo_compiling() and transformed():
         raise Unsupported(
-            f"{operation}: not inside of torch.func's transformations (vmap, grad, jvp, functionalize): call it "
+            f"{operation}: not allowed inside torch.func's transformations (vmap, grad, jvp, functionalize): call it "
             "before, on ordinary tensors"
         )
     refuse_nested(q=q, k=k, v=v)
@@ -61,13 +62,13 @@ def _plainly(operation: str, q, k, v, **options):
 def merge(outs, lses, sinks, lse, out, out_dtype, context):
     outputs = [one for one in (lse, out) if isinstance(one, torch.Tensor)]
     given = [*outs, *lses, *outputs] + ([] if sinks is None else [sinks])
-    if is_dynamo_compiling() or watched(given):
+    if is_dynamo_compiling() or needs_operator(given):
         return merge_through_operator(outs, lses, sinks, lse, out, out_dtype, context)
     return run_merge(outs, lses, sinks, lse, out, out_dtype, context)
 
 
 def _default_threads() -> int:
-    """CPU threads of the process default."""
+    """Number of CPU threads of the process default."""
     x = torch.empty(1, 1, 1, 1, device="cpu")
     with torch.no_grad():
         device = _core.explain_here(x, x, x, context=Context(1)).split("\n")[1]  # "device   cpu (avx2, 8 threads)"
@@ -75,17 +76,18 @@ def _default_threads() -> int:
 
 
 def context_for(threads: int) -> Context | None:
-    """Of CPU calls without one, while torch.set_num_threads() asks for fewer than rapt would take by itself. rapt._core
-    keeps it for this number of threads."""
+    """The context for CPU calls without one, if torch.set_num_threads() sets fewer threads than rapt's default.
+    rapt._core keeps it for this number of threads.
+    """
     return Context(threads) if threads < _default_threads() else None
 
 
 FP8 = (_torch_fp8.quantize, _torch_fp8.fake_quantize, _torch_fp8.qk, _torch_fp8.gemm)
-FRONT = Front(_core.sdpa, _core.prepare, _core.explain, merge, *FP8)
-OPERATOR_FRONT = Front(
+BACKEND = Backend(_core.sdpa, _core.prepare, _core.explain, merge, *FP8)
+OPERATOR_BACKEND = Backend(
     through_operator,
-    lambda q, k, v, **options: _plainly("prepare", q, k, v, **options),
-    lambda q, k, v, **options: _plainly("explain", q, k, v, **options),
+    lambda q, k, v, **options: _on_plain_tensors("prepare", q, k, v, **options),
+    lambda q, k, v, **options: _on_plain_tensors("explain", q, k, v, **options),
     merge_through_operator,
     *FP8,
 )
@@ -116,8 +118,8 @@ _core.register_framework(
 )
 
 
-def front_of(tensor) -> Front:
+def backend_of(tensor) -> Backend:
     if is_dynamo_compiling() or type(tensor) not in TYPES:
-        return OPERATOR_FRONT
-    _backend.tracing = is_dynamo_compiling  # not while tracing: what changes then breaks torch.compile's guards
-    return register(tensor, FRONT)
+        return OPERATOR_BACKEND
+    _backend.tracing = is_dynamo_compiling  # not while tracing: a change during tracing breaks torch.compile's guards
+    return register(tensor, BACKEND)

@@ -1,4 +1,4 @@
-"""PyTorch tensors as rapt._core reads and makes them. Used by _torch.py and _torch_operators.py."""
+"""How rapt._core reads and allocates PyTorch tensors. Used by _torch.py and _torch_operators.py."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ TYPES = (torch.Tensor, torch.nn.Parameter)
 EXCHANGE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)  # PyTorch 2.10 and later
 
 
-# Modes that see every operation, and torch.jit.trace. Not public: what is missing asks nothing.
+# Modes that see every operation, and torch.jit.trace. These functions are not public; missing ones are skipped.
 TRACING = tuple(
     function
     for function in (getattr(torch._C, name, None) for name in ("_len_torch_dispatch_stack", "_is_tracing"))
     if function is not None
 )
-# The innermost of torch.func's transformations, whose tensors have no memory to read; None outside of them. rapt.sdpa
-# asks for it where reading has failed, so that it costs other calls nothing.
+# The innermost of torch.func's transformations, whose tensors have no readable memory; None outside of them. rapt.sdpa
+# calls it only after reading has failed, so other calls do not pay for it.
 TRANSFORM = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", lambda: None)
 
 
 def transformed() -> bool:
-    """Whether torch.func's transformations (vmap, grad, jvp, functionalize) look on."""
+    """Whether a transformation of torch.func (vmap, grad, jvp, functionalize) is active."""
     return TRANSFORM() is not None
 
 
 def functionalized() -> bool:
-    """Whether the innermost of them is torch.func.functionalize."""
+    """Whether the innermost transformation is torch.func.functionalize."""
     level = TRANSFORM()
     return level is not None and level.key() == torch._C._functorch.TransformType.Functionalize
 
 
-def watched(tensors) -> bool:
-    """Whether these are of subclasses, something records what happens to them, or a gradient is wanted."""
+def needs_operator(tensors) -> bool:
+    """Whether a tensor is of a subclass, something records operations, or a gradient is needed."""
     return (
         any(type(one) not in TYPES for one in tensors)
         or (torch.is_grad_enabled() and any(one.requires_grad for one in tensors))
@@ -55,7 +55,7 @@ def _has_tangent(tensor: torch.Tensor) -> bool:
 
 
 def refuse_tangents(**values) -> None:
-    """There is no forward-mode rule, and PyTorch would take that for a derivative of 0."""
+    """Raises for forward-mode tangents: there is no rule for them, and PyTorch would use a derivative of 0."""
     if getattr(torch.autograd.forward_ad, "_current_level", -1) < 0:
         return
     for name, value in values.items():
@@ -68,12 +68,14 @@ def refuse_tangents(**values) -> None:
 
 
 def plain(value):
-    """A tensor of a subclass as the torch.Tensor that it is; anything else as it is."""
+    """A tensor of a subclass as a torch.Tensor; all other values unchanged."""
     return value.as_subclass(torch.Tensor) if isinstance(value, torch.Tensor) and type(value) not in TYPES else value
 
 
 def view(tensor: torch.Tensor) -> tuple:
-    """What rapt._core reads of a tensor where PyTorch has no C exchange (before 2.10): see register_framework there."""
+    """The description of a tensor for rapt._core if PyTorch has no C exchange (before 2.10): see register_framework
+    there.
+    """
     kind = {"cpu": CPU, "cuda": CUDA}.get(tensor.device.type, 0)
     return (
         tensor.data_ptr(),
@@ -102,7 +104,7 @@ def dtype_named(name: object) -> torch.dtype:
 
 
 def allocate(like: torch.Tensor, shape, name: object, zeroed: bool = False, in_order: bool = True) -> torch.Tensor:
-    """A tensor in the order of `like`'s dimensions where both have as many and in_order asks for it."""
+    """A new tensor; with in_order, in the order of `like`'s dimensions if both have the same number."""
     dtype, make = dtype_named(name), torch.zeros if zeroed else torch.empty
     order = order_for(like.stride(), len(shape), in_order)
 
@@ -113,7 +115,7 @@ def allocate(like: torch.Tensor, shape, name: object, zeroed: bool = False, in_o
 
 
 class _Transposable:
-    """torch.Tensor.transpose means something else than numpy.ndarray.transpose."""
+    """Adapts torch.Tensor.transpose, which differs from numpy.ndarray.transpose."""
 
     def __init__(self, tensor: torch.Tensor):
         self.tensor = tensor
@@ -123,14 +125,15 @@ class _Transposable:
 
 
 def written(tensors: tuple) -> None:
-    """Autograd finds by the version counter that a tensor which it keeps for a backward pass was overwritten."""
+    """Increments the version counter: autograd uses it to detect that a tensor kept for backward was overwritten."""
     torch.autograd.graph.increment_version(tensors)
 
 
 def empty_strided_cuda():
-    """What TorchInductor's programs allocate with, in half of empty_like's time, which is most of a call's.
+    """The allocation function of TorchInductor's programs. It takes half the time of empty_like, which is most of a
+    call's.
 
-    Not public, so it may be missing.
+    It is not public, so it may be missing.
     """
     guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
     return getattr(guards, "_empty_strided_cuda", None) if torch.version.cuda else None

@@ -1,5 +1,6 @@
-"""quantize, fake_quantize, qk and gemm on PyTorch tensors: eager calls go to rapt._core; where somebody looks on
-(_torch_operators.py says who), to the operators rapt::quantize, rapt::qk, rapt::gemm and their _out forms.
+"""quantize, fake_quantize, qk and gemm on PyTorch tensors. Eager calls go to rapt._core. If something must trace or
+differentiate the call (_torch_operators.py lists the cases), the operators rapt::quantize, rapt::qk, rapt::gemm and
+their _out forms take it.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from ._outputs import (
     out_dtype_name,
     qk_shape,
 )
-from ._torch_arrays import allocate, dtype_named, functionalized, plain, watched
-from ._torch_observed import PROFILER, recorded, register_product_flops, shapes_line
+from ._torch_arrays import allocate, dtype_named, functionalized, plain, needs_operator
+from ._torch_profiling import PROFILER, recorded, register_product_flops, shapes_line
 from ._torch_operators import CONTEXT, LIBRARY, refuse_outputs, register_no_derivatives, register_vmap
 
 OF_QUANTIZE = {
@@ -87,7 +88,7 @@ def _run_quantize(x, *values, context=None):
     with torch.no_grad():
         made = _eagerly(plain(x), given)
     nothing = _nothing(x)
-    descale = made.descale if given["descale"] is None else nothing  # an operator returns no input
+    descale = made.descale if given["descale"] is None else nothing  # an operator must not return an input
     return made.codes, descale, nothing.clone() if made.mean is None else made.mean
 
 
@@ -145,13 +146,13 @@ def _fake_gemm(a, b, *values, context=None):
 
 def _no_backward(context, *gradients):
     raise Unsupported(
-        "rapt.quantize, qk and gemm have no backward: call them under torch.no_grad() or on tensors that need no "
+        "rapt.quantize, qk and gemm have no backward: call them under torch.no_grad() or on tensors that do not need a "
         "gradient; rapt.fake_quantize passes gradients through"
     )
 
 
 def _recorded(name: str, run):
-    """The eager product of that name, as product(first, second, given)."""
+    """The eager product of that name, called as product(first, second, given)."""
 
     def product(first, second, given):
         if not PROFILER._is_profiler_enabled:
@@ -185,11 +186,13 @@ for _name, _rule, _names in (
 register_product_flops((torch.ops.rapt.qk, torch.ops.rapt.qk_out, torch.ops.rapt.gemm, torch.ops.rapt.gemm_out))
 
 
-def _looked_on(*values) -> bool:
-    """Whether an eager call would not be seen by somebody who has to; checks that all arrays are tensors."""
+def _needs_operator(*values) -> bool:
+    """Whether a call must go through an operator, so that a tracer or autograd sees it. Checks that all arrays are
+    tensors.
+    """
     if is_dynamo_compiling():
         return True
-    return watched([one for one in values if isinstance(one, torch.Tensor)])
+    return needs_operator([one for one in values if isinstance(one, torch.Tensor)])
 
 
 def _refuse_out(**values) -> None:
@@ -204,14 +207,14 @@ def _expect_tensors(**values) -> None:
 
 
 def _tangent(x: torch.Tensor):
-    """Of a forward-mode derivative that is being taken."""
+    """The tangent of x in a forward-mode derivative."""
     return forward_ad.unpack_dual(x).tangent if getattr(forward_ad, "_current_level", -1) >= 0 else None
 
 
 def quantize(x, given: dict) -> Quantized:
     out = given["out"]
     parts = (out.codes, out.descale, out.mean) if isinstance(out, Quantized) else (out,)
-    if not _looked_on(x, given["descale"], given["cu_seqlens"], *parts):
+    if not _needs_operator(x, given["descale"], given["cu_seqlens"], *parts):
         return _eagerly(x, given)
     if not is_dynamo_compiling() and _tangent(x) is not None:
         raise Unsupported("x: codes have no forward-mode derivatives; rapt.fake_quantize has")
@@ -265,8 +268,9 @@ torch.library.register_autograd("rapt::straight_through", _pass_through, setup_c
 
 
 class _StraightThrough(torch.autograd.Function):
-    """The operator rapt::straight_through for eager calls: with torch.func's transformations and forward derivatives.
-    torch.compile gets the operator, which it takes as it is."""
+    """The operator rapt::straight_through for eager calls, with torch.func's transformations and forward derivatives.
+    torch.compile uses the operator itself.
+    """
 
     generate_vmap_rule = True
 
@@ -289,14 +293,15 @@ class _StraightThrough(torch.autograd.Function):
 def fake_quantize(x, given: dict) -> torch.Tensor:
     descale = given["descale"]
     if isinstance(descale, torch.Tensor) and descale.requires_grad and torch.is_grad_enabled():
-        raise InvalidArgument("descale: needs a gradient, but gradients flow to x alone: pass descale.detach()")
+        raise InvalidArgument("descale: needs a gradient, but only x gets one: pass descale.detach()")
     fixed = x.detach()
     if not is_dynamo_compiling() and _tangent(fixed) is not None:
         fixed = forward_ad.unpack_dual(fixed).primal
     made = quantize(fixed, given)
     simulated = _numbers.dequantized(NUMBERS, made, given, fixed)
     wanted = x.requires_grad and torch.is_grad_enabled()
-    if not wanted and (is_dynamo_compiling() or not watched([x])):  # a tracer or a forward derivative has to see it
+    # A tracer or a forward derivative must see the operator.
+    if not wanted and (is_dynamo_compiling() or not needs_operator([x])):
         return simulated
     keep = _numbers.unsaturated(NUMBERS, made, given, fixed) if given["clip_gradient"] else None
     as_operator = is_dynamo_compiling() or functionalized()
@@ -307,7 +312,7 @@ def fake_quantize(x, given: dict) -> torch.Tensor:
 def _multiply(operator, operator_out, run, first, second, options: dict[str, str], given: dict):
     names = [name for name, kind in options.items() if kind == "Tensor?"]  # "q_descale", "k_descale"
     descales = [given[name] for name in names]
-    if not _looked_on(first, second, given["out"], *descales):
+    if not _needs_operator(first, second, given["out"], *descales):
         return run(first, second, given)
     _expect_tensors(**{names[1].removesuffix("_descale"): second, "out": given["out"]}, **dict(zip(names, descales)))
     shared = [given[name] for name in options]

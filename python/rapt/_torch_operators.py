@@ -1,6 +1,6 @@
-"""PyTorch operators: rapt::sdpa, rapt::sdpa_out and rapt::merge. They serve torch.compile, fake tensors, subclasses of
-tensors, tracers, autograd and torch.func, for whom an eager call (_torch.py) would be invisible; their implementations
-end in rapt._core. There is no backward and no forward-mode derivative: the operators' autograd kernels say so.
+"""PyTorch operators: rapt::sdpa, rapt::sdpa_out and rapt::merge. They are for torch.compile, fake tensors, subclasses
+of tensors, tracers, autograd and torch.func, which cannot see an eager call (_torch.py). Their implementations call
+rapt._core. There is no backward and no forward-mode derivative: the operators' autograd kernels raise.
 """
 
 from __future__ import annotations
@@ -11,20 +11,17 @@ from torch.compiler import is_dynamo_compiling
 from . import _core, _torch_vmap, _values
 from ._contexts import load_default_pack, number_of, numbered
 from ._errors import InvalidArgument, Unsupported
-from ._signature import DIFFERENTIABLE, FLAGS, OPERANDS, PARAMETER_OF, SCALARS, STARTS, bind, split_starts
+from ._signature import BY_HAND, DIFFERENTIABLE, FLAGS, OPERANDS, PARAMETER_OF, SCALARS, STARTS, bind, split_starts
 from ._torch_arrays import allocate, dtype_named, plain, refuse_nested, refuse_tangents, transformed
-from ._torch_observed import PROFILER, problem_line, recorded, register_sdpa_flops, shapes_line
+from ._torch_profiling import PROFILER, problem_line, recorded, register_sdpa_flops, shapes_line
 
-load_default_pack()  # first: a damaged pack says so at every call, and operators can be defined but once
+load_default_pack()  # first: a damaged pack raises at every call, but operators can be defined only once
 
-# Their arguments are those of rapt.sdpa, an array or a number of one name (q_start) being two.
+# Their arguments are those of rapt.sdpa. A parameter that is an array or a number (q_start) becomes two arguments.
 TENSORS = ("q", "k", "v", *OPERANDS)
 KINDS = {"real": "float?", "integer": "SymInt?", "word": "str?"}
 OPTIONS = {
-    "layout": "str",
-    "causal": "str",
-    "window": "SymInt[]?",
-    **{name: "str?" for name in ("q_dtype", "k_dtype", "v_dtype")},
+    **{name: kind for name, (kind, _) in BY_HAND.items() if kind},
     **{parameter: KINDS[kind] for _, parameter, kind, *_ in SCALARS if parameter},
     **{parameter: "bool" for parameter, _ in FLAGS},
 }
@@ -36,7 +33,7 @@ def _schema() -> str:
 
 
 LIBRARY = torch.library.Library("rapt", "DEF")
-# A rapt.Context goes by its number, as an operator takes no objects.
+# A rapt.Context is passed by its number, because operators take no Python objects.
 CONTEXT = "*, int? context=None"
 LIBRARY.define(f"sdpa({_schema()}, ScalarType? out_dtype, bool lse, {CONTEXT}) -> (Tensor, Tensor)")
 LIBRARY.define(f"sdpa_out({_schema()}, Tensor(a!) out, Tensor(b!)? lse_out, {CONTEXT}) -> ()")
@@ -49,7 +46,7 @@ LIBRARY.define(
 
 
 def _core_options(values, **outputs) -> tuple[list, dict]:
-    """(q, k, v) and the options of rapt._core.sdpa from an operator's arguments."""
+    """(q, k, v) and the options of rapt._core.sdpa, from an operator's arguments."""
     given = dict(zip((*TENSORS, *OPTIONS), map(plain, values)))
     for name, as_array in STARTS.items():
         starts = given.pop(as_array)
@@ -60,7 +57,7 @@ def _core_options(values, **outputs) -> tuple[list, dict]:
 
 
 def run_here(q, k, v, options: dict):
-    """rapt.sdpa on tensors that rapt._core reads; in a profile, by its problem line."""
+    """rapt.sdpa on tensors that rapt._core can read; recorded with its problem line in a profile."""
     if not PROFILER._is_profiler_enabled:
         return _core.sdpa_here(q, k, v, **options)
     return recorded("sdpa", problem_line(q, k, v, options), _core.sdpa_here, q, k, v, **options)
@@ -137,16 +134,16 @@ def _fake_merge(outs, lses, sinks, out_dtype, lse, *, context=None):
 def _no_backward(context, *gradients):
     raise Unsupported(
         "rapt has no backward yet: call it under torch.no_grad() or torch.inference_mode(), or on "
-        "tensors that need no gradient"
+        "tensors that do not need a gradient"
     )
 
 
 def register_no_derivatives(name: str, backward) -> None:
-    """Makes `backward`, which raises, that of an operator, and has tangents refused at every level of torch.func."""
+    """Registers `backward`, which raises, for an operator, and refuses tangents at every level of torch.func."""
     qualified, operator = f"rapt::{name}", getattr(torch.ops.rapt, name).default
     try:
         from torch._library.autograd import Info, make_autograd_impl
-    except ImportError:  # not public: without it, direct calls of the operator alone go unchecked
+    except ImportError:  # not public: without it, only direct calls of the operator are not checked
         torch.library.register_autograd(qualified, backward, lib=LIBRARY)
         return
     differentiable = make_autograd_impl(operator, Info(backward, None))
@@ -168,12 +165,12 @@ def _needs_gradient(value) -> bool:
 
 
 def _refuse_gradients(given: dict) -> None:
-    """Inside of torch.func.grad and the like, before it comes to a backward."""
+    """Raises inside torch.func.grad and similar transformations, before a backward is reached."""
     for name, value in given.items():
         if _needs_gradient(value):
             raise Unsupported(
-                f"{name}: torch.func would differentiate by it, but rapt has no backward yet: pass {name}.detach() as "
-                "a constant, or differentiate PyTorch's own operations"
+                f"{name}: torch.func would differentiate with respect to it, but rapt has no backward yet: pass "
+                f"{name}.detach() as a constant, or differentiate PyTorch's own operations"
             )
 
 
@@ -198,12 +195,12 @@ register_sdpa_flops((OPERATORS.sdpa, OPERATORS.sdpa_out), (*TENSORS, *OPTIONS))
 
 
 def _text(value):
-    """A dtype's or word's name: operators take strings."""
+    """The name of a dtype or word: operators take strings."""
     return value if value is None else str(value).removeprefix("torch.")
 
 
 def through_operator(q, k, v, **options):
-    """rapt.sdpa by the operator."""
+    """rapt.sdpa through the operator."""
     given = bind(q, k, v, options)
     check(given)
     causal = given["causal"]
@@ -222,7 +219,7 @@ def through_operator(q, k, v, **options):
 
 
 def check(given) -> None:
-    """The rules of rapt._core that an operator's schema would bend or break over."""
+    """Checks rules of rapt._core that the operator's schema would change or report unclearly."""
     _values.check(given)
     for name in ("k", "v", *PARAMETER_OF.values(), "lse", "out"):
         value = given[name]
@@ -240,7 +237,7 @@ def check(given) -> None:
 
 
 def _into_outputs(shared, given, lse_wanted: bool):
-    """out=, or an array as lse=: the other one, where it is wanted too, is made here."""
+    """Handles out=, or an array as lse=. Allocates the other output if it is needed."""
     out, lse, made = given["out"], given["lse"], None
     tensors = {name: given[name] for name in DIFFERENTIABLE if isinstance(given[name], torch.Tensor)}
     refuse_outputs("out, or an array as lse", tensors)
@@ -255,15 +252,15 @@ def _into_outputs(shared, given, lse_wanted: bool):
 
 
 def refuse_outputs(names: str, tensors: dict) -> None:
-    """Outputs of the caller's, where these tensors are to be differentiated or mapped."""
+    """Refuses the caller's output arrays if the inputs are differentiated or mapped."""
     if torch.is_grad_enabled() and any(_needs_gradient(one) for one in tensors.values()):
-        raise InvalidArgument(f"{names}: gradients do not flow through an array of yours, and an input needs one")
+        raise InvalidArgument(f"{names}: not allowed if an input needs a gradient; use the returned array instead")
     if is_dynamo_compiling():
         return
     if transformed():
         raise InvalidArgument(
-            f"{names}: not inside of torch.func's transformations (vmap, grad, functionalize): take the result that is "
-            "returned"
+            f"{names}: not allowed inside torch.func's transformations (vmap, grad, functionalize): use the "
+            "result that is returned"
         )
     refuse_tangents(**tensors)
 
@@ -272,7 +269,7 @@ def merge_through_operator(outs, lses, sinks, lse, out, out_dtype, context):
     outs, lses, context = list(outs), list(lses), number_of(context)
     refuse_nested(outs=outs[0], lses=lses[0])
     if out is not None and out_dtype is not None:
-        raise InvalidArgument(f"out_dtype = {out_dtype!r} with out: out has its own dtype; pass one of them")
+        raise InvalidArgument(f"out_dtype = {out_dtype!r} with out: give only one of them; out has its own dtype")
     dtype = dtype_named(out_dtype or torch.float32)
     if out is None and not isinstance(lse, torch.Tensor):
         made = torch.ops.rapt.merge(outs, lses, sinks, dtype, bool(lse), context=context)

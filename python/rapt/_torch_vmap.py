@@ -1,7 +1,7 @@
-"""torch.vmap over rapt's PyTorch operators: the mapped dimension joins the batch, so that it is one call. What cannot
-join (sinks, factors of a whole tensor and packed sequences of its own for each) is one call after another.
+"""torch.vmap over rapt's PyTorch operators: the mapped dimension is merged into the batch, so there is one call. If
+that is impossible (sinks, scales of a whole tensor, packed sequences), there is one call after another.
 
-Registered by _torch_operators.py and _torch_fp8.py; rules as torch.library.register_vmap wants them.
+Registered by _torch_operators.py and _torch_fp8.py, with rules for torch.library.register_vmap.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from ._signature import BATCHED
 
 
 def _rank(value, dim) -> int:
-    """Of one of the mapped arrays."""
+    """The rank of one of the mapped arrays."""
     return value.dim() - (dim is not None)
 
 
 def _join(value, dim, size: int):
-    """[batch, ...] of each as [size * batch, ...] of all; a copy where strides do not allow a view."""
+    """Merges the mapped dimension into the batch: [size * batch, ...]. Copies if the strides do not allow a view."""
     if value is None:
         return None
     every = value.expand(size, *value.shape) if dim is None else value.movedim(dim, 0)
@@ -26,7 +26,7 @@ def _join(value, dim, size: int):
 
 
 def _join_broadcast(value, dim, size: int, batch: int, rank: int = 4):
-    """As _join() of an array that broadcasts, right-aligned, to [batch, ...] of this rank."""
+    """Like _join(), for an array that broadcasts, right-aligned, to [batch, ...] of this rank."""
     if value is None or (dim is None and (value.dim() < rank or value.shape[0] == 1)):
         return value
     every = value.expand(size, *value.shape) if dim is None else value.movedim(dim, 0)
@@ -43,7 +43,7 @@ def _batch(value, dim) -> int:
 
 
 def _one_by_one(operator, info, in_dims, values, options):
-    """A call for each, whatever is mapped."""
+    """One call for each element of the mapped dimension."""
     flat, spec = _pytree.tree_flatten(list(values))
     dims = _pytree.tree_flatten(list(in_dims), is_leaf=lambda dim: dim is None)[0]
     calls = []
@@ -56,8 +56,9 @@ def _one_by_one(operator, info, in_dims, values, options):
 
 
 def rule(operator, names: tuple[str, ...], joined):
-    """The rule of an operator with these arguments. joined(size, given, dims) -> (outputs, dimensions), or None where
-    the calls cannot be one."""
+    """The vmap rule of an operator with these arguments. joined(size, given, dims) -> (outputs, dimensions), or None if
+    the calls cannot become one.
+    """
 
     def mapped(info, in_dims, *values, **options):
         given, dims = dict(zip(names, values)), dict(zip(names, in_dims))
@@ -72,7 +73,7 @@ def _whole_tensor_factor(given: dict, dims: dict, names: str) -> bool:
 
 
 def sdpa(operator, names: tuple[str, ...]):
-    """Of rapt::sdpa, whose arguments have these names."""
+    """The vmap rule of rapt::sdpa. Its arguments have these names."""
 
     def joined(size, given, dims, options):
         ranks = [_rank(given[name], dims[name]) for name in "qkv"]
@@ -127,7 +128,7 @@ def qk(operator, names: tuple[str, ...]):
 
 
 def gemm(operator, names: tuple[str, ...]):
-    """Rows of many a by one b are rows of one a."""
+    """The vmap rule of gemm: the rows of several a with one b are rows of one a."""
 
     def joined(size, given, dims, options):
         if dims["b"] is not None or dims["b_descale"] is not None or _rank(given["a"], dims["a"]) != 2:

@@ -1,5 +1,6 @@
-"""Rules of the arguments that are no arrays, for calls that are put together in Python (operators, JAX); rapt._core has
-the same rules in C++. torch.compile follows this code, so numbers may be symbolic."""
+"""Checks arguments that are not arrays, for calls that are prepared in Python (operators, JAX). rapt._core has the same
+rules in C++. torch.compile traces this code, so numbers may be symbolic.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ FORMAT_CODES = {"e4m3": 4, "float8_e4m3fn": 4, "e5m2": 5, "float8_e5m2": 5, "sim
 
 
 def word(name: str, value: Any, words: dict) -> int:
-    """The number of one of these words; False and True are words only where the table has them."""
+    """The number of one of these words. False and True are words only if the table has them."""
     for known, number in words.items():
         if value is known or (isinstance(value, str) and isinstance(known, str) and value == known):
             return number
@@ -27,7 +28,7 @@ def word(name: str, value: Any, words: dict) -> int:
 
 
 def integer(name: str, value: Any) -> Any:
-    # isinstance first: of a symbolic int torch.compile can follow no hasattr
+    # isinstance comes first: torch.compile cannot trace hasattr on a symbolic int
     other = not isinstance(value, int) and (hasattr(value, "__dlpack__") or not hasattr(value, "__index__"))
     if other or isinstance(value, bool):
         raise InvalidArgument(f"{name} = {value!r}: must be an int")
@@ -37,7 +38,8 @@ def integer(name: str, value: Any) -> Any:
 
 
 def number(name: str, value: Any) -> Any:
-    if isinstance(value, (float, int)) and not isinstance(value, bool):  # asked first: of a symbolic one no more can be
+    # Tested first: for a symbolic number torch.compile cannot trace more.
+    if isinstance(value, (float, int)) and not isinstance(value, bool):
         return value
     if isinstance(value, (bool, str, bytes)) or hasattr(value, "__dlpack__") or not hasattr(value, "__float__"):
         raise InvalidArgument(f"{name} = {value!r}: must be a number")
@@ -45,8 +47,8 @@ def number(name: str, value: Any) -> Any:
 
 
 def shape_of(name: str, array: Any) -> tuple:
-    """Of the argument `name`; () of what has none."""
-    if getattr(array, "is_nested", False):  # PyTorch: its shape is none
+    """The shape of the argument `name`; () if it has none."""
+    if getattr(array, "is_nested", False):  # PyTorch: it has no shape
         raise InvalidArgument(
             f"{name}: a nested tensor: pass its rows, values(), as packed sequences, with its offsets() in int32 as "
             "cu_seqlens"
@@ -55,12 +57,10 @@ def shape_of(name: str, array: Any) -> tuple:
 
 
 def stored_code(name: str, dtype: str, named: Any) -> int:
-    """The rapt_dtype that the argument `name`, of this dtype, is said to hold by `named`; 0: what its own says."""
+    """The rapt_dtype of the argument `name` with this dtype, as `named` gives it. 0: its own dtype."""
     if named is None:
         if dtype == "uint8":
-            raise InvalidArgument(
-                f'{name}: uint8 does not say what it holds: pass {name}_dtype = "e4m3", "e5m2" or "sim8"'
-            )
+            raise InvalidArgument(f'{name}: uint8 needs a format: pass {name}_dtype = "e4m3", "e5m2" or "sim8"')
         return 0
     code = word(f"{name}_dtype", str(named).removesuffix("'>").rsplit(".", 1)[-1], FORMAT_CODES)
     if dtype != "uint8" and FORMAT_CODES.get(dtype) != code:
@@ -70,8 +70,13 @@ def stored_code(name: str, dtype: str, named: Any) -> int:
     return code
 
 
+def by_hand(given: dict[str, Any]) -> dict[str, Any]:
+    """The table's values that have no parameter of their own, from those parameters that call.cpp reads by hand."""
+    return dict(zip(("window_left", "window_right"), given["window"] or ()))
+
+
 def check(given: dict[str, Any]) -> None:
-    """Every option that is neither an array, a dtype nor a context. Raises InvalidArgument."""
+    """Checks every option that is not an array, a dtype or a context. Raises InvalidArgument."""
     word("layout", given["layout"], LAYOUTS)
     word("causal", given["causal"], CAUSAL)
     for name, _ in FLAGS:
@@ -87,11 +92,15 @@ def check(given: dict[str, Any]) -> None:
             integer(name, given[name])
     if given["window"] is not None:
         if not isinstance(given["window"], (tuple, list)) or len(given["window"]) != 2:
-            raise InvalidArgument(f"window = {given['window']!r}: must be (left, right), -1 for an open side")
+            raise InvalidArgument(
+                f"window = {given['window']!r}: must be (left, right); -1 means no limit on that side"
+            )
         for side in given["window"]:
             integer("window", side)
     for name in ("q", "k", "v"):
         if (given[f"{name}_descale"] is None) != (given[f"{name}_scales"] is None):
-            raise InvalidArgument(f"{name}_descale and {name}_scales: a descale and its granularity come together")
+            raise InvalidArgument(f"{name}_descale and {name}_scales: give both the descale and its granularity")
     if given["out"] is not None and given["out_dtype"] is not None:
-        raise InvalidArgument(f"out_dtype = {given['out_dtype']!r} with out: out has its own dtype; pass one of them")
+        raise InvalidArgument(
+            f"out_dtype = {given['out_dtype']!r} with out: give only one of them; out has its own dtype"
+        )

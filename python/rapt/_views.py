@@ -1,4 +1,4 @@
-"""What the fronts of frameworks share: DLPack's type codes, and arrays allocated in another's order of dimensions."""
+"""Helpers for all frameworks: DLPack's type codes, and arrays allocated in the order of dimensions of another array."""
 
 from __future__ import annotations
 
@@ -25,25 +25,26 @@ RAPT_F32, RAPT_BF16 = 1, 3
 
 
 def type_code(name: str) -> tuple[int, int]:
-    """DLPack's (code, bits); (255, 0), which rapt refuses, for what has none here."""
+    """DLPack's (code, bits). (255, 0), which rapt refuses, for all other dtypes."""
     return DTYPES.get(name, (255, 0))
 
 
 def memory_order(strides) -> list[int]:
-    """Dimensions from the slowest to the fastest; the given order where strides (any unit) do not tell."""
+    """The dimensions from the slowest to the fastest. The given order if strides (in any unit) are equal."""
     if any(stride <= 0 for stride in strides):
         return list(range(len(strides)))
     return sorted(range(len(strides)), key=lambda dim: -strides[dim])
 
 
 def order_for(strides, rank: int, in_order: bool) -> list[int]:
-    """The order of dimensions of an array of this rank that is made like one of these strides: its own, if it has as
-    many and in_order asks for it."""
+    """The order of dimensions of a new array of this rank: that of an array with these strides, if it has the same rank
+    and in_order is true.
+    """
     return memory_order(strides) if in_order and rank == len(strides) else list(range(rank))
 
 
 def allocate_in_order(empty, shape, order: list[int]):
-    """empty(shape) -> array with transpose(), made so that its dimensions lie in `order`."""
+    """empty(shape) -> array with transpose(), with its dimensions in `order` in memory."""
     if order == list(range(len(shape))):
         return empty(shape)
     back = [order.index(dim) for dim in range(len(shape))]

@@ -56,7 +56,7 @@ std::string dl_name(DLDataType type) {
           ": rapt reads float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, uint8, bool, int32 and int64");
 }
 
-// RAPT_DTYPE_NONE: none of rapt's.
+// RAPT_DTYPE_NONE if rapt has no such dtype.
 int32_t dtype_of(DLDataType type) {
   const int kind = type.code << 8 | type.bits;
   if (type.lanes == 1) switch (kind) {
@@ -125,7 +125,7 @@ void read_view(const Framework& framework, const char* argument, PyObject* objec
   array.read_only = read_only != 0;
 }
 
-// The capsule's table, or the newest older one that this code knows: of major version 1.
+// The capsule's table, or the newest older one that this code supports (major version 1).
 const DLPackExchange* exchange_in(PyObject* capsule) {
   auto* found = static_cast<const DLPackExchangeHeader*>(PyCapsule_GetPointer(capsule, "dlpack_exchange_api"));
   if (found == nullptr) throw PythonError{};
@@ -134,7 +134,7 @@ const DLPackExchange* exchange_in(PyObject* capsule) {
   return table != nullptr && table->dltensor_from_py_object_no_sync != nullptr ? table : nullptr;
 }
 
-// The value under a name of a dictionary; null where it is absent or None.
+// The value of a key in a dictionary; null if it is absent or None.
 Ref member(PyObject* parts, const char* name) {
   PyObject* const found = PyDict_GetItemString(parts, name);
   return found == nullptr || found == Py_None ? Ref() : Ref::of(found);
@@ -173,9 +173,9 @@ PyObject* register_framework(PyObject*, PyObject* args) {
                                                     {"context_for", &framework->context_for},
                                                     {"written", &framework->written}};
     for (const auto& [key, ref] : members) *ref = member(parts, key);
-    framework->grad_enabled = Question(member(parts, "grad_enabled"));
-    framework->transforms = Question(member(parts, "transforms"));
-    framework->num_threads = Question(member(parts, "num_threads"));
+    framework->grad_enabled = NoArgsFunction(member(parts, "grad_enabled"));
+    framework->transforms = NoArgsFunction(member(parts, "transforms"));
+    framework->num_threads = NoArgsFunction(member(parts, "num_threads"));
     if (const Ref tracing = member(parts, "tracing"))
       for (Py_ssize_t i = 0; i < PyTuple_Size(tracing.get()); ++i)
         framework->tracing.emplace_back(Ref::of(PyTuple_GetItem(tracing.get(), i)));
@@ -195,7 +195,7 @@ PyObject* register_framework(PyObject*, PyObject* args) {
 
 namespace {
 
-// The text of the exception that is set, which is cleared.
+// Returns the text of the current exception and clears it.
 std::string take_error() {
   PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
   PyErr_Fetch(&type, &value, &trace);
@@ -217,10 +217,10 @@ bool has_elements(const DLTensor& tensor) {
   return std::all_of(tensor.shape, tensor.shape + tensor.ndim, [](int64_t size) { return size > 0; });
 }
 
-// An array that its framework would not show, the exception being set. Its own words (meta, sparse tensors, those of
-// vmap) may be a page long: the first line of them.
+// Reports an array that its framework could not describe (the exception is set). For some (meta, sparse tensors, those
+// of vmap) the framework's text may be a page long, so only its first line is used.
 void refuse_reading(const Framework& framework, const char* argument, PyObject* object) {
-  const bool by_rapt = PyErr_ExceptionMatches(PyExc_ValueError) != 0;  // a sentence of the framework's view()
+  const bool by_rapt = PyErr_ExceptionMatches(PyExc_ValueError) != 0;  // an error sentence of the framework's view()
   const std::string words = take_error();
   if (by_rapt) invalid(argument, ": ", words);
   if (framework.transforms) {
@@ -241,7 +241,7 @@ void refuse_reading(const Framework& framework, const char* argument, PyObject* 
       !name.empty() && name != "uint8" && name != "bool" &&
       std::none_of(dtype_names.begin(), dtype_names.end(), [&](const DtypeName& known) { return known.name == name; });
   if (unknown) refuse_dtype(argument, name);
-  invalid(argument, ": its elements cannot be read where they lie (", words.substr(0, words.find('\n')), ")");
+  invalid(argument, ": its elements cannot be read in place (", words.substr(0, words.find('\n')), ")");
 }
 
 void refuse_negated(const Framework& framework, const char* argument, PyObject* object) {
@@ -255,11 +255,11 @@ int64_t integer_of(const Ref& answer) {
   return value;
 }
 
-// A storage may have been made smaller than the views of it (FSDP frees parameters so). Asked on the CPU, where it
-// costs little beside the call; GPU addresses are far beyond any offset into nothing.
+// A storage can become smaller than its views (FSDP frees parameters in this way). Checked only on the CPU, where it
+// costs little; on GPUs such an address is invalid anyway.
 void refuse_lost_storage(const Framework& framework, const char* argument, PyObject* object,
                          const rapt_tensor& tensor) {
-  int64_t last = 0;  // of the elements, from the first one on: PyTorch has no negative strides
+  int64_t last = 0;  // offset of the last element; PyTorch has no negative strides
   for (int32_t i = 0; i < tensor.rank; ++i) {
     if (tensor.shape[i] == 0) return;
     last += (tensor.shape[i] - 1) * tensor.strides[i];
@@ -291,7 +291,7 @@ void read_array(const Framework& framework, const char* argument, PyObject* obje
     DLTensor tensor;
     if (framework.exchange->dltensor_from_py_object_no_sync(object, &tensor) != 0)
       refuse_reading(framework, argument, object);
-    if (tensor.data == nullptr && has_elements(tensor)) {  // so of torch.func.functionalize
+    if (tensor.data == nullptr && has_elements(tensor)) {  // as inside torch.func.functionalize
       PyErr_SetString(PyExc_RuntimeError, "it has no memory");
       refuse_reading(framework, argument, object);
     }
@@ -309,7 +309,7 @@ void refuse_boolean(const char* argument, const Array& array) {
 void set_stored_dtype(const char* argument, const char* dtype_argument, PyObject* dtype, Array& array) {
   if (dtype == Py_None) {
     if (!array.raw_bytes) return;
-    invalid(argument, ": uint8 does not say what it holds: pass ", dtype_argument, " = \"e4m3\", \"e5m2\" or \"sim8\"");
+    invalid(argument, ": uint8 needs a format: pass ", dtype_argument, " = \"e4m3\", \"e5m2\" or \"sim8\"");
   }
   const int32_t named = dtype_of_name(dtype);
   const bool eight = named == RAPT_E4M3 || named == RAPT_E5M2 || named == RAPT_SIM8;
@@ -374,7 +374,7 @@ void report_written(const Framework& framework, PyObject* array) {
   const Ref one(checked(PyTuple_Pack(1, array)));
   if (Ref(PyObject_CallFunctionObjArgs(framework.written.get(), one.get(), nullptr))) return;
   if (!PyErr_ExceptionMatches(PyExc_RuntimeError)) throw PythonError{};
-  PyErr_Clear();  // PyTorch: an inference tensor, which has no version
+  PyErr_Clear();  // PyTorch: an inference tensor has no version counter
 }
 
 rapt_context* context_of(const Framework& framework, const ContextHandle& given, rapt_device device) {

@@ -15,7 +15,7 @@
 namespace rapt::python {
 namespace {
 
-// The shape and strides of q as the caller sees them, layout undone.
+// The shape and strides of q in the caller's order of dimensions.
 struct Layout {
   int rank;
   int64_t shape[4], strides[4];
@@ -27,7 +27,7 @@ struct Layout {
       shape[i] = tensor.shape[from], strides[i] = tensor.strides[from];
     }
   }
-  // Every element of a block of memory once, in any order of dimensions.
+  // True if the elements fill a block of memory without gaps, in any order of dimensions.
   bool is_dense() const {
     int order[4] = {0, 1, 2, 3};
     std::sort(order, order + rank, [this](int a, int b) { return strides[a] < strides[b]; });
@@ -42,7 +42,7 @@ struct Layout {
   }
 };
 
-// The arrays of a call, one after another; made when they are read, since most calls have four of them.
+// The arrays of a call. Objects are created when they are read, because most calls have only four arrays.
 class Arrays {
  public:
   Arrays() = default;
@@ -65,12 +65,12 @@ class Arrays {
   size_t used_ = 0;
 };
 
-// Arguments of one call, read once; everything that rapt_sdpa_args points to lives here.
+// The arguments of one call. Owns everything that rapt_sdpa_args points to.
 class Call {
  public:
   explicit Call(PyObject* const* args) : args_(args), framework_(framework_of(args[p_q])) {}
 
-  // A call that Python has to take: an array of a type not registered, or one that needs a gradient.
+  // True if Python must handle the call: an array type is not registered, or an array needs a gradient.
   bool redirected() const {
     if (framework_ == nullptr) invalid("q: a ", type_name(args_[p_q]), ": not an array of a framework that rapt knows");
     if (!framework_->redirect) return false;
@@ -81,7 +81,7 @@ class Call {
     }
     return traced() || (framework_->grad_enabled && needs_grad());
   }
-  // redirect(operation, q, k, v, **all others)
+  // Calls redirect(operation, q, k, v, **all others).
   PyObject* redirect(const char* operation) const {
     const Ref positional(checked(PyTuple_New(1 + p_layout))), keywords(checked(PyDict_New()));
     PyTuple_SetItem(positional.get(), 0, checked(PyUnicode_FromString(operation)));
@@ -106,7 +106,7 @@ class Call {
   }
 
   const rapt_sdpa_args* c() const { return &call_; }
-  // Its context lives as long as this.
+  // The context lives as long as this object.
   rapt_context* context() {
     given_context_ = ContextHandle(args_[p_context]);
     return context_of(*framework_, given_context_, call_.q->device);
@@ -128,8 +128,8 @@ class Call {
  private:
   bool given(int p) const { return args_[p] != Py_None; }
 
-  // Somebody records what happens to arrays (torch.jit.trace, make_fx, forward-mode derivatives, a profiler) and would
-  // not see the call.
+  // True if something records operations on arrays (torch.jit.trace, make_fx, forward-mode derivatives, a profiler): it
+  // would not see the call.
   bool traced() const {
     static PyObject* const current_level = PyUnicode_InternFromString("_current_level");
     static PyObject* const recording = PyUnicode_InternFromString("_is_profiler_enabled");
@@ -138,14 +138,14 @@ class Call {
       if (level != nullptr && PyLong_AsLong(level) >= 0) return true;
     }
     if (framework_->profiler && PyDict_GetItemWithError(framework_->profiler.get(), recording) == Py_True) return true;
-    for (const Question& question : framework_->tracing) {
+    for (const NoArgsFunction& question : framework_->tracing) {
       const Ref answer = question.ask();
       if (checked(answer.get()) != Py_False && PyObject_IsTrue(answer.get()) != 0) return true;
     }
     return false;
   }
 
-  // Asked in the cheaper order: inference mostly runs without gradients.
+  // The cheaper test comes first: inference usually runs without gradients.
   bool needs_grad() const {
     const Ref enabled = framework_->grad_enabled.ask();
     if (checked(enabled.get()) != Py_True) return false;
@@ -177,7 +177,7 @@ class Call {
     return in_layout(&array.tensor);
   }
 
-  // A parameter that is nothing but rows of the table.
+  // Reads a parameter that is described only by rows of the table.
   void read_row(int p) {
     const Parameter& row = parameter(p);
     if (row.flag != 0) {
@@ -218,7 +218,7 @@ class Call {
     const bool pair = PySequence_Check(window) && !PyUnicode_Check(window) && PySequence_Size(window) == 2;
     if (!pair) {
       PyErr_Clear();
-      invalid("window = ", shown(window), ": must be (left, right), -1 for an open side");
+      invalid("window = ", shown(window), ": must be (left, right); -1 means no limit on that side");
     }
     const Ref left(checked(PySequence_GetItem(window, 0))), right(checked(PySequence_GetItem(window, 1)));
     call_.has |= RAPT_HAS_WINDOW;
@@ -238,7 +238,7 @@ class Call {
       const bool alone = tensor == nullptr;
       if (alone != (kind == RAPT_SCALE_NONE))
         invalid(alone ? scales : descale, " is given without ", alone ? descale : scales,
-                ": a descale and its granularity come together");
+                ": give both the descale and its granularity");
     }
   }
 
@@ -258,7 +258,7 @@ class Call {
     return ordinary(call_.v->dtype) ? call_.v->dtype : framework_->dtype_of_fp8;
   }
 
-  // Packed rows that belong to no sequence are 0 where rapt allocates.
+  // In an output that rapt allocates, packed rows outside all sequences are 0.
   Ref allocate(const std::vector<int64_t>& shape, int32_t dtype) const {
     const bool packed = call_.q->rank == 3;
     return allocate_array(*framework_, args_[p_q], shape.data(), static_cast<int>(shape.size()), dtype, packed);
@@ -277,8 +277,8 @@ class Call {
     return allocate(shape, dtype);
   }
 
-  // An output of q's shape, dtype and order. On GPUs by the shorter way where there is one, which knows only the
-  // current GPU and what lies densely.
+  // A new output with q's shape, dtype and order. On GPUs it uses a faster function if possible, which supports only
+  // the current GPU and tensors without gaps.
   Ref like_q() const {
     const Layout q(*call_.q, swapped_);
     if (call_.q->device.type == RAPT_DEVICE_CUDA && framework_->empty_strided && q.is_dense()) {
@@ -303,13 +303,13 @@ class Call {
   const rapt_tensor* read_output(const char* name, PyObject* object, bool made_here) {
     read(name, object, made_here);
     refuse_boolean(name, arrays_.last());
-    if (arrays_.last().read_only) invalid(name, ": a read-only array: it is an output");
+    if (arrays_.last().read_only) invalid(name, ": a read-only array: must be writable, because it is an output");
     return &arrays_.last().tensor;
   }
 
   void read_outputs() {
     if (given(p_out) && given(p_out_dtype))
-      invalid("out_dtype = ", shown(args_[p_out_dtype]), " with out: out has its own dtype; pass one of them");
+      invalid("out_dtype = ", shown(args_[p_out_dtype]), " with out: give only one of them; out has its own dtype");
     out_ = given(p_out) ? Ref::of(args_[p_out]) : allocate_out();
     call_.out = in_layout(read_output("out", out_.get(), !given(p_out)));
     PyObject* const lse = args_[p_lse];
@@ -329,10 +329,10 @@ class Call {
   rapt_sdpa_args call_{};
 };
 
-// Whether a call may be handed to Python's redirect(), which ends here again.
+// Whether a call may go to Python's redirect(), which in the end calls this module again.
 enum class Redirects : bool { no, yes };
 
-// Reads the arguments, lets `body` act on them, and turns what it throws into a Python exception.
+// Reads the arguments, calls `body` with them, and turns C++ exceptions into Python exceptions.
 template <class Body>
 PyObject* with_call(Redirects redirects, const char* operation, PyObject* const* given, Py_ssize_t count,
                     PyObject* keywords, const Body& body) {

@@ -1,6 +1,6 @@
-// DLPack 1.3: the structures that PyTorch, CuPy and others describe arrays with, and the table of C functions that a
-// Python array type may carry as `__dlpack_c_exchange_api__` (https://dmlc.github.io/dlpack/latest/c_api.html).
-// Own declarations of what is used here; tests/python/test_abi.py compares them with the header that PyTorch ships.
+// DLPack 1.3: the structs that PyTorch, CuPy and others use to describe arrays, and the table of C functions that a
+// Python array type can have as `__dlpack_c_exchange_api__` (https://dmlc.github.io/dlpack/latest/c_api.html). Own
+// declarations of the used parts; tests/python/test_abi.py compares them with the header that PyTorch ships.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +49,7 @@ struct DLPackExchangeHeader {
   DLPackExchangeHeader* older;
 };
 
-// The functions return 0, or -1 with a Python exception set. `no_sync`: without waiting for the array's stream.
+// The functions return 0, or -1 with a Python exception set. `no_sync`: they do not wait for the array's stream.
 struct DLPackExchange {
   DLPackExchangeHeader header;
   void* managed_tensor_allocator;

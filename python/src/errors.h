@@ -1,4 +1,4 @@
-// Python exceptions: one class for each rapt_status, given by rapt._errors at import. Used by every file here.
+// Python exceptions: one class for each rapt_status, passed by rapt._errors at import. Used by every file here.
 #pragma once
 
 #include <locale>
@@ -10,25 +10,25 @@
 
 namespace rapt::python {
 
-// classes: a tuple indexed by rapt_status, kept for the life of the process.
+// classes: a tuple indexed by rapt_status, kept until the process ends.
 void set_error_classes(PyObject* classes);
-// Sets the exception of that status. Does not throw.
+// Sets the exception for the status. Does not throw.
 void set_error(rapt_status status, const std::string& sentence);
 
 template <class... Parts>
 [[noreturn]] void invalid(const Parts&... parts) {
   std::ostringstream out;
-  out.imbue(std::locale::classic());  // numbers do not follow the program's locale
+  out.imbue(std::locale::classic());  // numbers must not depend on the program's locale
   (out << ... << parts);
   set_error(RAPT_ERROR_INVALID_ARGUMENT, out.str());
   throw PythonError{};
 }
 
-// A short Python value for a sentence: its repr, or its type where that is long.
+// A Python value for a sentence: its repr, or its type if the repr is long.
 std::string shown(PyObject* object);
 // "numpy.ndarray"
 std::string type_name(PyObject* object);
-// "float32": an array's own name of its dtype; "" where it has none.
+// "float32": the array's own name for its dtype; "" if it has none.
 std::string own_dtype(PyObject* array);
 
 }  // namespace rapt::python

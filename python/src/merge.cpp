@@ -1,4 +1,4 @@
-// rapt.merge: partial states of disjoint sets of keys as one result. Called by python/rapt.
+// rapt.merge: merges partial states over disjoint sets of keys. Called by python/rapt.
 #include <vector>
 
 #include "call.h"
@@ -7,7 +7,7 @@
 namespace rapt::python {
 namespace {
 
-// The items of a sequence, held.
+// The items of a sequence, with references held.
 std::vector<Ref> items(PyObject* sequence) {
   std::vector<Ref> found;
   for (Py_ssize_t i = 0; i < PySequence_Size(sequence); ++i)
@@ -17,10 +17,9 @@ std::vector<Ref> items(PyObject* sequence) {
 
 std::vector<Ref> parts(PyObject* outs, PyObject* lses) {
   if (PySequence_Check(outs) == 0 || PySequence_Check(lses) == 0 || PySequence_Size(outs) < 1)
-    invalid("outs: must be a sequence of one array or more, and lses another of the same length");
+    invalid("outs: must be a sequence of at least one array, and lses a sequence of the same length");
   if (PySequence_Size(lses) != PySequence_Size(outs))
-    invalid("lses: ", PySequence_Size(lses), " arrays for ", PySequence_Size(outs),
-            " outs: there must be one for each");
+    invalid("lses: ", PySequence_Size(lses), " arrays for ", PySequence_Size(outs), " outs: must be as many");
   return items(outs);
 }
 
@@ -42,7 +41,7 @@ class Merge {
   void set_outputs(PyObject* lse, PyObject* out, PyObject* out_dtype) {
     const int32_t dtype = out_dtype == Py_None ? RAPT_F32 : dtype_of_name(out_dtype);
     if (out != Py_None && out_dtype != Py_None)
-      invalid("out_dtype = ", shown(out_dtype), " with out: out has its own dtype; pass one of them");
+      invalid("out_dtype = ", shown(out_dtype), " with out: give only one of them; out has its own dtype");
     if (dtype != RAPT_F32 && dtype != RAPT_F16 && dtype != RAPT_BF16)
       invalid("out_dtype = ", shown(out_dtype), ": must be float32, float16 or bfloat16");
     for (PyObject* const given : {lse, out})
@@ -68,7 +67,7 @@ class Merge {
   std::vector<Ref> held_outs_, held_lses_;
   Reading reading_;
   Ref out_, lse_;
-  std::vector<PyObject*> given_outputs_;  // arrays of the caller's, which holds them during the call
+  std::vector<PyObject*> given_outputs_;  // arrays of the caller, who holds them during the call
   std::vector<const rapt_tensor*> outs_, lses_;
   rapt_merge_args call_{};
 };

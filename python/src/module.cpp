@@ -1,5 +1,5 @@
-// rapt._core: the one compiled module of the Python package, over the C ABI. Imported by python/rapt, and
-// by bench/suites.py for parse_problem.
+// rapt._core: the only compiled module of the Python package. It calls the C ABI. Imported by python/rapt, and by
+// bench/suites.py for parse_problem.
 #include <iterator>
 #include <string>
 
@@ -51,7 +51,7 @@ PyObject* load_pack(PyObject*, PyObject* args) {
   }
 }
 
-// xla_targets() -> ((target, platform, capsule), ...), as jax.ffi.register_ffi_target wants them.
+// xla_targets() -> ((target, platform, capsule), ...), as needed by jax.ffi.register_ffi_target.
 PyObject* xla_targets(PyObject*, PyObject*) {
   struct Target {
     const char *name, *platform;
@@ -85,16 +85,17 @@ PyMethodDef methods[] = {
     {"sdpa", fast(sdpa), METH_FASTCALL | METH_KEYWORDS, nullptr},  // signature_text()
     {"prepare", fast(prepare), METH_FASTCALL | METH_KEYWORDS, "rapt_prepare with the same arguments."},
     {"explain", fast(explain), METH_FASTCALL | METH_KEYWORDS, "rapt_explain with the same arguments."},
-    {"sdpa_here", fast(sdpa_here), METH_FASTCALL | METH_KEYWORDS, "sdpa, never handed to redirect()."},
-    {"prepare_here", fast(prepare_here), METH_FASTCALL | METH_KEYWORDS, "prepare, never handed to redirect()."},
-    {"explain_here", fast(explain_here), METH_FASTCALL | METH_KEYWORDS, "explain, never handed to redirect()."},
+    {"sdpa_here", fast(sdpa_here), METH_FASTCALL | METH_KEYWORDS, "sdpa without redirect()."},
+    {"prepare_here", fast(prepare_here), METH_FASTCALL | METH_KEYWORDS, "prepare without redirect()."},
+    {"explain_here", fast(explain_here), METH_FASTCALL | METH_KEYWORDS, "explain without redirect()."},
     {"merge", fast(merge), METH_FASTCALL, "rapt_merge: (outs, lses, sinks, lse, out, out_dtype, context)."},
     {"quantize", fast(quantize), METH_FASTCALL, "rapt_quantize into given arrays: see quantize.cpp."},
     {"qk", fast(qk), METH_FASTCALL, "rapt_qk into a given array: see products.cpp."},
     {"gemm", fast(gemm), METH_FASTCALL, "rapt_gemm into a given array: see products.cpp."},
     {"defaults", defaults, METH_NOARGS, "{option: default} of sdpa."},
-    {"sdpa_table", sdpa_table, METH_NOARGS, "What rapt_sdpa_args has: arrays, values and flags; see _signature.py."},
-    {"register_framework", register_framework, METH_VARARGS, "Tells how to read and make arrays of some types."},
+    {"sdpa_table", sdpa_table, METH_NOARGS, "The arrays, values and flags of rapt_sdpa_args; see _signature.py."},
+    {"register_framework", register_framework, METH_VARARGS,
+     "Registers the functions of a framework for its array types."},
     {"set_errors", set_errors, METH_O, "The exception classes, a tuple indexed by rapt_status."},
     {"make_context", make_context, METH_O, "(capsule, number) of a new rapt_context with that many CPU threads."},
     {"load_pack", load_pack, METH_VARARGS, "rapt_load_pack(context, path)."},

@@ -1,5 +1,5 @@
-// Whether an array is a view that flips the sign of its memory, as PyTorch's Tensor.is_neg() tells. Asked for every
-// tensor of every call, so by the shortest way there is. Used by arrays.cpp.
+// Detects views that flip the sign of their memory, like PyTorch's Tensor.is_neg(). This runs for every tensor of every
+// call, so it uses the fastest way available. Used by arrays.cpp.
 #pragma once
 
 #include "python.h"
@@ -8,8 +8,9 @@ namespace rapt::python {
 
 class Negated {
  public:
-  // method(array) -> bool, which is right but gives the interpreter's lock away and takes it back; null: never negated.
-  // `examples`, a tuple of an ordinary and a negated tensor, try PyTorch's C++ function instead; null: not tried.
+  // method(array) -> bool: correct, but it releases and reacquires the interpreter's lock. null: never negated.
+  // `examples`, an ordinary and a negated tensor: with them PyTorch's C++ function is tried instead. null: it is not
+  // tried.
   void set(Ref method, PyObject* examples);
   // Throws PythonError.
   bool operator()(PyObject* array) const;
@@ -20,7 +21,7 @@ class Negated {
 
   Ref method_;
   bool (*native_)(void* const& tensor) = nullptr;  // at::native::is_neg: an at::Tensor is one pointer to its TensorImpl
-  size_t place_ = 0;                               // of the tensor in its Python object, in bytes
+  size_t place_ = 0;                               // offset of the tensor in its Python object, in bytes
 };
 
 }  // namespace rapt::python

@@ -1,4 +1,4 @@
-// What Python asks of the parameters: their defaults, the rows behind them and the signature.
+// Facts about the parameters for Python: their defaults, their rows in the table, and the signature.
 #include "parameters.h"
 
 #include <string>
@@ -23,7 +23,7 @@ void append(const Ref& list, PyObject* made) {
   if (PyList_Append(list.get(), row.get()) != 0) throw PythonError{};
 }
 
-// Whether its first dimension counts the batch, bias and mask apart, which broadcast.
+// True if the first dimension is the batch. Not for bias and mask, which broadcast.
 bool has_batch(const TensorArgument& row) {
   return row.shape.kind == ShapeRule::scales || row.shape.dense[0] == Dim::batch;
 }

@@ -1,6 +1,6 @@
-// The parameters of rapt.sdpa, prepare and explain, and how a vectorcall's values are put in their order: those that
-// call.cpp reads by hand, and one for each row of src/arguments/sdpa_arguments.h. Used by call.cpp and xla.cpp; what
-// Python makes of the same rows (operators, JAX's attributes, rules) it asks sdpa_table() for.
+// The parameters of rapt.sdpa, prepare and explain: those that call.cpp reads with its own code, and one for each row
+// of src/arguments/sdpa_arguments.h; and how the values of a vectorcall are ordered. Used by call.cpp and xla.cpp.
+// Python code (operators, JAX's attributes, rules) gets the same rows from sdpa_table().
 #pragma once
 
 #include <algorithm>
@@ -15,14 +15,14 @@ namespace rapt::python {
 
 struct Parameter {
   const char* name;
-  const TensorArgument* tensor = nullptr;  // what an array sets
-  const ScalarArgument* scalar = nullptr;  // what a number or word sets
-  uint64_t flag = 0;                       // what True sets
-  bool by_hand = false;                    // call.cpp has code for it
+  const TensorArgument* tensor = nullptr;  // the field that an array sets
+  const ScalarArgument* scalar = nullptr;  // the field that a number or word sets
+  uint64_t flag = 0;                       // the flag that True sets
+  bool by_hand = false;                    // call.cpp has its own code for it
 };
 
 namespace detail {
-// q, k, v by place; context comes last.
+// q, k, v are positional; context comes last.
 inline constexpr const char* by_hand[] = {"q",   "k",   "v",         "layout",  "causal",  "window",
                                           "lse", "out", "out_dtype", "q_dtype", "k_dtype", "v_dtype"};
 
@@ -56,7 +56,7 @@ inline constexpr auto parameters = [] {
   std::copy_n(detail::all_parameters().rows.begin(), parameter_count, rows.begin());
   return rows;
 }();
-// A parameter's place in that order.
+// The index of a parameter in that order.
 consteval int place_of(std::string_view name) {
   int p = 0;
   while (parameters[static_cast<size_t>(p)].name != name) ++p;
@@ -68,7 +68,7 @@ inline constexpr int p_q = place_of("q"), p_k = place_of("k"), p_v = place_of("v
                      p_k_dtype = place_of("k_dtype"), p_v_dtype = place_of("v_dtype"), p_context = place_of("context");
 static_assert(p_layout == 3, "q, k and v are positional");
 
-// The places of the parameters that `wanted` holds of.
+// The indices of the parameters for which `wanted` is true.
 template <class Wanted>
 constexpr auto places(Wanted wanted) {
   constexpr auto count = [] {
@@ -84,12 +84,12 @@ constexpr auto places(Wanted wanted) {
 }
 inline constexpr const Parameter& parameter(int p) { return parameters[static_cast<size_t>(p)]; }
 inline constexpr auto array_parameters = places([](int p) { return parameter(p).tensor != nullptr; });
-// Those that autograd would have to follow, the output among them.
+// The parameters that autograd would differentiate, including outputs.
 inline constexpr auto differentiable_parameters = places(
     [](int p) { return p != p_lse && parameter(p).tensor != nullptr && parameter(p).tensor->is_differentiable(); });
 inline constexpr auto row_parameters = places([](int p) { return !parameter(p).by_hand; });
 
-// The arrays that operators and XLA take, in the table's order, after q, k and v.
+// The arrays that operators and XLA take after q, k and v, in the table's order.
 constexpr bool is_operand(const TensorArgument& row) {
   if (row.keyword == nullptr) return false;
   for (const int p : row_parameters)
@@ -97,7 +97,7 @@ constexpr bool is_operand(const TensorArgument& row) {
   return false;
 }
 
-// The parameters' names as interned strings, and the defaults of those that do not default to None.
+// The parameters' names as interned strings, and the defaults other than None.
 struct Signature {
   PyObject* interned[parameter_count];
   PyObject* defaults[parameter_count];
@@ -110,27 +110,27 @@ struct Signature {
     defaults[p_layout] = PyUnicode_InternFromString("bhsd");
   }
   static const Signature& instance() {
-    static const Signature signature;  // kept for ever, as interned strings are
+    static const Signature signature;  // never freed, like interned strings
     return signature;
   }
 
   int find(PyObject* name) const {
     for (int p = p_layout; p < parameter_count; ++p)
       if (interned[p] == name) return p;
-    for (int p = p_layout; p < parameter_count; ++p)  // a name that was not interned
+    for (int p = p_layout; p < parameter_count; ++p)  // the name was not interned
       if (PyUnicode_CompareWithASCIIString(name, parameter(p).name) == 0) return p;
-    PyErr_Format(PyExc_TypeError, "unexpected keyword argument %R: the options are those of rapt.sdpa", name);
+    PyErr_Format(PyExc_TypeError, "unexpected keyword argument %R: must be an option of rapt.sdpa", name);
     throw PythonError{};
   }
 };
 
-// Positional q, k, v and keywords, as METH_FASTCALL | METH_KEYWORDS gives them: one value for each parameter.
+// One value for each parameter, from positional q, k, v and keywords (METH_FASTCALL | METH_KEYWORDS).
 struct Arguments {
   PyObject* values[parameter_count];
 
   Arguments(PyObject* const* given, Py_ssize_t count, PyObject* keywords) {
     if (count != p_layout) {
-      PyErr_Format(PyExc_TypeError, "%zd positional arguments: must be q, k and v, and all else by keyword", count);
+      PyErr_Format(PyExc_TypeError, "%zd positional arguments: must be q, k and v; pass all others by keyword", count);
       throw PythonError{};
     }
     const Signature& signature = Signature::instance();

@@ -1,5 +1,5 @@
-// parse_problem(line): what a problem line says, as a dict for bench/: one grammar, docs/problem-line.md, everywhere.
-// Of this folder only this file sees the library's own Problem; the others see the C ABI.
+// parse_problem(line): a problem line as a dict for bench/, so the grammar (docs/problem-line.md) has one
+// implementation. In this folder only this file uses the library's own Problem; all others use the C ABI.
 #include "problem_line.h"
 
 #include <new>
@@ -26,7 +26,7 @@ Ref made(const std::optional<Value>& value) {
   return value ? made(*value) : Ref::of(Py_None);
 }
 
-// The values of a mask's word, as a tuple; None where the mask has none of them.
+// The values of a mask's word as a tuple; None if the mask has none of them.
 Ref made(const PositionMask& mask, const PositionWord& word) {
   const auto count = static_cast<size_t>(word.count());
   Ref values(checked(PyTuple_New(word.count())));
@@ -47,7 +47,7 @@ std::string_view word_of(ScaleKind kind) {
   return kind == ScaleKind::none ? "" : words::name(words::scale_kinds, kind);
 }
 
-// "1,h,q,k"; None where there is no such tensor
+// "1,h,q,k"; None if there is no such tensor
 std::optional<std::string> axes(const Broadcast& tensor) {
   if (!tensor.present()) return std::nullopt;
   std::string text;
@@ -74,7 +74,7 @@ Ref lengths(const Problem& p) {
   return all;
 }
 
-// Of q, k and v.
+// A tuple for q, k and v.
 Ref three(std::string_view q, std::string_view k, std::string_view v) {
   return Ref(checked(Py_BuildValue("(NNN)", made(q).release(), made(k).release(), made(v).release())));
 }
@@ -119,7 +119,7 @@ PyObject* parse_problem_line(PyObject*, PyObject* text) {
     set_error(static_cast<rapt_status>(error.code()), error.what());
   } catch (const std::bad_alloc&) {
     PyErr_NoMemory();
-  } catch (const PythonError&) {  // it is set
+  } catch (const PythonError&) {  // the Python exception is already set
   }
   return nullptr;
 }

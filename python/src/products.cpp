@@ -1,11 +1,11 @@
-// rapt.qk and rapt.gemm into an array that python/rapt/_products.py has made. Called by python/rapt.
+// rapt.qk and rapt.gemm into an array made by python/rapt/_products.py. Called by python/rapt.
 #include "call.h"
 #include "reading.h"
 
 namespace rapt::python {
 namespace {
 
-// A factor and its granularity, by names that python/rapt/_products.py has made agree.
+// The kind of scales. python/rapt/_products.py has checked that descale and scales are given together.
 int32_t scales_of(const char* name, PyObject* kind) {
   return kind == Py_None ? int32_t{RAPT_SCALE_NONE} : scale_kind(name, kind);
 }

@@ -1,5 +1,5 @@
-// Python's C API, limited to what every CPython from 3.10 on has (one abi3 wheel), and an owner of references.
-// Included by every file here, before anything else.
+// Python's C API, limited to the functions of every CPython from 3.10 on (one abi3 wheel), and an owner of references.
+// Included first by every file here.
 #pragma once
 
 #define PY_SSIZE_T_CLEAN
@@ -11,7 +11,7 @@
 
 namespace rapt::python {
 
-// Owns one reference; null after a failed call, whose Python exception is then set.
+// Owns one reference. Null after a failed call, whose Python exception is set.
 class Ref {
  public:
   explicit Ref(PyObject* owned = nullptr) : object_(owned) {}
@@ -31,17 +31,17 @@ class Ref {
   PyObject* object_;
 };
 
-// A Python function without arguments, called by the C function behind it where there is one.
-class Question {
+// A Python function without arguments. If it is a C function, that is called directly.
+class NoArgsFunction {
  public:
-  explicit Question(Ref function = Ref()) : function_(std::move(function)) {
+  explicit NoArgsFunction(Ref function = Ref()) : function_(std::move(function)) {
     PyObject* const object = function_.get();
     if (object == nullptr || !PyCFunction_Check(object) || PyCFunction_GetFlags(object) != METH_NOARGS) return;
     direct_ = PyCFunction_GetFunction(object);
     self_ = PyCFunction_GetSelf(object);
   }
   explicit operator bool() const { return bool{function_}; }
-  // Null where it raised.
+  // Null if it raised.
   Ref ask() const {
     return Ref(direct_ != nullptr ? direct_(self_, nullptr) : PyObject_CallFunctionObjArgs(function_.get(), nullptr));
   }
@@ -52,8 +52,7 @@ class Question {
   PyObject* self_ = nullptr;
 };
 
-// An attribute of a type written in C and of what is derived from it, read by the C function behind it where there is
-// one.
+// An attribute of a type that is written in C, and of its subclasses. If it has a C getter, that is called directly.
 class Attribute {
  public:
   Attribute() = default;
@@ -65,7 +64,7 @@ class Attribute {
     }
   }
   bool is_direct() const { return getter_ != nullptr; }
-  // Null where it raised.
+  // Null if it raised.
   Ref of(PyObject* object) const {
     const bool direct =
         getter_ != nullptr && (Py_TYPE(object) == type_ || PyType_IsSubtype(Py_TYPE(object), type_) != 0);
@@ -79,7 +78,7 @@ class Attribute {
   void* closure_ = nullptr;
 };
 
-// Thrown where a Python exception is set; each entry point catches it and returns null.
+// Thrown if a Python exception is set. Each entry point catches it and returns null.
 struct PythonError {};
 
 inline PyObject* checked(PyObject* object) {

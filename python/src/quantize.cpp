@@ -1,4 +1,4 @@
-// rapt.quantize into arrays that python/rapt/_quantize.py has made. Called by python/rapt.
+// rapt.quantize into arrays made by python/rapt/_quantize.py. Called by python/rapt.
 #include "call.h"
 #include "reading.h"
 

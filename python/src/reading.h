@@ -1,5 +1,5 @@
-// The arrays of one call that is no attention (merge, quantize, qk, gemm): all of one framework, read as views that
-// live as long as this. Used by merge.cpp, quantize.cpp and products.cpp; call.cpp has its own, which costs less.
+// The arrays of one call of merge, quantize, qk or gemm. All must be of one framework; the views live as long as this
+// object. Used by merge.cpp, quantize.cpp and products.cpp; call.cpp has its own code, which is faster.
 #pragma once
 
 #include <deque>
@@ -13,7 +13,7 @@ namespace rapt::python {
 
 class Reading {
  public:
-  // `first`, the argument `name`, says which framework it is; borrowed.
+  // `first`, the argument `name`, selects the framework. It is a borrowed reference.
   Reading(const char* name, PyObject* first) : name_(name), first_(first), framework_(framework_of(first)) {
     if (framework_ == nullptr) invalid(name, ": a ", type_name(first), ": not an array of a framework that rapt knows");
   }
@@ -29,7 +29,7 @@ class Reading {
     refuse_boolean(name, arrays_.back());
     return &arrays_.back().tensor;
   }
-  // As an input that uint8 may store.
+  // An input that may be stored as uint8.
   const rapt_tensor* stored(const char* name, PyObject* object, const char* dtype_name, PyObject* dtype) {
     const rapt_tensor* const tensor = input(name, object);
     if (tensor != nullptr) set_stored_dtype(name, dtype_name, dtype, arrays_.back());
@@ -37,13 +37,14 @@ class Reading {
   }
   const rapt_tensor* output(const char* name, PyObject* object) {
     const rapt_tensor* const tensor = input(name, object);
-    if (tensor != nullptr && arrays_.back().read_only) invalid(name, ": a read-only array: it is an output");
+    if (tensor != nullptr && arrays_.back().read_only)
+      invalid(name, ": a read-only array: must be writable, because it is an output");
     return tensor;
   }
   // The array read last.
   Array& last() { return arrays_.back(); }
 
-  // function(context, args, stream) of the C ABI, on the framework's stream.
+  // Calls function(context, args, stream) of the C ABI on the framework's stream.
   template <class Function, class Args>
   void call(PyObject* context_object, Function* function, const Args& args) const {
     const ContextHandle given(context_object);
@@ -60,7 +61,7 @@ class Reading {
   std::deque<Array> arrays_;  // views point into it
 };
 
-// An entry point's body, which may throw; null with the exception set where it does.
+// Runs the body of an entry point, which may throw. Returns null with the exception set if it does.
 template <class Body>
 PyObject* guarded(const char* operation, Py_ssize_t count, Py_ssize_t expected, const Body& body) {
   try {

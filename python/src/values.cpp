@@ -10,7 +10,7 @@
 namespace rapt::python {
 namespace {
 
-// Of what a value's own methods raise, the kinds that mean "not such a value"; a KeyboardInterrupt goes on.
+// Clears exceptions of a value's own methods that mean "not such a value". A KeyboardInterrupt stays.
 void clear_refusal() {
   for (PyObject* const kind : {PyExc_TypeError, PyExc_ValueError, PyExc_OverflowError, PyExc_AttributeError})
     if (PyErr_ExceptionMatches(kind)) return PyErr_Clear();

@@ -1,7 +1,7 @@
-// XLA's side of rapt.sdpa and rapt.merge: foreign functions that JAX calls, under jit too. Operands of sdpa: q, k, v,
-// then the optional arrays whose bits are set in `arrays`, in the order of the table; results: out and, if asked for,
-// lse. Numbers come in two attributes, `integers` (s64: see below) and `numbers` (f64: the table's real numbers), which
-// python/rapt/_jax.py makes from the same rows. The attribute `context` is a rapt.Context's number, or 0.
+// rapt.sdpa and rapt.merge for XLA: foreign functions that JAX calls, also under jit. Operands of sdpa: q, k, v, then
+// the optional arrays whose bits are set in `arrays`, in the table's order. Results: out and, on request, lse. Numbers
+// come in two attributes, `integers` (s64: see below) and `numbers` (f64: the table's real numbers);
+// python/rapt/_jax.py makes both from the same rows. The attribute `context` is a rapt.Context's number, or 0.
 #include "xla.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace rapt::python {
 namespace {
 
-// `integers`: these, every value of the table that is no real number, and the dtypes of q, k and v.
+// `integers`: these, then every value of the table that is not a real number, then the dtypes of q, k and v.
 enum Leading { i_arrays, i_bshd, i_has, i_flags, leading_count };
 constexpr size_t real_count = static_cast<size_t>(
     std::ranges::count_if(scalar_arguments, [](const ScalarArgument& row) { return row.real != nullptr; }));
@@ -48,7 +48,7 @@ void read_inputs(rapt_sdpa_args& args, XlaReading& reading, const int64_t* integ
 rapt_status attend(XlaReading& reading, void* stream) {
   const int64_t* const integers = reading.integers(integer_count);
   const double* const numbers = reading.numbers(real_count);
-  if (!reading.fine()) return RAPT_OK;
+  if (!reading.ok()) return RAPT_OK;
   rapt_sdpa_args args{};
   args.struct_size = sizeof args;
   args.has = static_cast<uint64_t>(integers[i_has]), args.flags = static_cast<uint64_t>(integers[i_flags]);
@@ -57,14 +57,14 @@ rapt_status attend(XlaReading& reading, void* stream) {
   args.out = reading.result("out", RAPT_DTYPE_NONE, integers[i_bshd] != 0);
   if (reading.more_results()) args.lse = reading.result("lse");
   rapt_context* const context = reading.context();
-  return reading.fine() ? rapt_sdpa(context, &args, stream) : RAPT_OK;
+  return reading.ok() ? rapt_sdpa(context, &args, stream) : RAPT_OK;
 }
 
-// Operands: the parts' outs, their lses, then sinks if integers[1] is 1; integers[0] is the number of parts; results:
-// out and, if asked for, lse.
+// Operands: the parts' outs, their lses, then sinks if integers[1] is 1. integers[0] is the number of parts. Results:
+// out and, on request, lse.
 rapt_status merge_parts(XlaReading& reading, void* stream) {
   const int64_t* const integers = reading.integers(2);
-  if (!reading.fine()) return RAPT_OK;
+  if (!reading.ok()) return RAPT_OK;
   std::vector<const rapt_tensor*> outs, lses;
   for (int64_t i = 0; i < integers[0]; ++i) outs.push_back(reading.argument("outs"));
   for (int64_t i = 0; i < integers[0]; ++i) lses.push_back(reading.argument("lses"));
@@ -77,7 +77,7 @@ rapt_status merge_parts(XlaReading& reading, void* stream) {
   args.out = reading.result("out");
   if (reading.more_results()) args.lse = reading.result("lse");
   rapt_context* const context = reading.context();
-  return reading.fine() ? rapt_merge(context, &args, stream) : RAPT_OK;
+  return reading.ok() ? rapt_merge(context, &args, stream) : RAPT_OK;
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-// The C interface by which XLA (JAX) calls foreign functions, version 0.x: own declarations of what xla.cpp uses.
-// Layouts: xla/ffi/api/c_api.h of OpenXLA; tests/python/test_abi.py compares sizes and offsets with the header that
-// jaxlib ships.
+// The C interface through which XLA (JAX) calls foreign functions, version 0.x: own declarations of the parts that
+// xla.cpp uses. Layouts: xla/ffi/api/c_api.h of OpenXLA. tests/python/test_abi.py compares sizes and offsets with the
+// header that jaxlib ships.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@ namespace rapt::python {
 
 struct XlaExtension {
   size_t struct_size;
-  int type;  // 1: a question for the handler's metadata
+  int type;  // 1: a query for the handler's metadata
   XlaExtension* next;
 };
 inline constexpr int xla_metadata_extension = 1;
@@ -113,7 +113,7 @@ struct XlaApi {
   void* handler_register;
   XlaError* (*stream_get)(XlaStreamArgs*);
   void* not_used[12];                                // types, states, memory, thread pool, futures, run id
-  XlaError* (*device_ordinal_get)(XlaOrdinalArgs*);  // where struct_size reaches this far
+  XlaError* (*device_ordinal_get)(XlaOrdinalArgs*);  // present only if struct_size is large enough
 };
 
 struct XlaCallFrame {

@@ -27,8 +27,8 @@ int32_t dtype_of(int xla) {
   }
 }
 
-// A question for the handler's metadata: the version it was written for is the runtime's own, whose structures only
-// grow at their ends within major version 0.
+// Answers a query for the handler's metadata. The version is the runtime's own: within major version 0 its structs only
+// grow at the end.
 bool answered_metadata(const XlaCallFrame& frame) {
   const XlaExtension* const extension = frame.extension_start;
   if (extension == nullptr || extension->type != xla_metadata_extension) return false;
@@ -39,12 +39,12 @@ bool answered_metadata(const XlaCallFrame& frame) {
   return true;
 }
 
-// The stream and the number of the GPU that XLA runs this call on.
+// Finds the stream and the index of the GPU that XLA runs this call on.
 XlaError* find_gpu(const XlaCallFrame& frame, void*& stream, int32_t& index) {
   XlaStreamArgs of_stream{sizeof(XlaStreamArgs), nullptr, frame.context, nullptr};
   if (XlaError* const error = frame.api->stream_get(&of_stream)) return error;
   stream = of_stream.stream;
-  if (frame.api->struct_size < sizeof(XlaApi)) return nullptr;  // an older JAX: the first GPU
+  if (frame.api->struct_size < sizeof(XlaApi)) return nullptr;  // an older JAX: assume the first GPU
   XlaOrdinalArgs of_gpu{sizeof(XlaOrdinalArgs), nullptr, frame.context, 0};
   if (XlaError* const error = frame.api->device_ordinal_get(&of_gpu)) return error;
   index = of_gpu.ordinal;
@@ -84,7 +84,7 @@ const void* XlaReading::attribute(const std::string& name, int dtype, size_t siz
     const auto* const array = static_cast<const XlaArray*>(attributes.values[i]);
     if (attributes.types[i] == xla_array_attribute && array->dtype == dtype && array->size == size) return array->data;
   }
-  sentence_ = "attribute " + name + ": missing or of another shape: rapt._jax and rapt._core are of different versions";
+  sentence_ = "attribute " + name + ": missing or wrong: rapt._jax and rapt._core are of different versions";
   return nullptr;
 }
 
@@ -97,7 +97,7 @@ XlaError* run_xla(XlaCallFrame& frame, int32_t device_type, XlaBody body) {
   try {
     XlaReading reading(frame, device);
     const rapt_status status = body(reading, stream);
-    if (!reading.fine()) return fail(frame, invalid_code, reading.sentence());
+    if (!reading.ok()) return fail(frame, invalid_code, reading.sentence());
     if (status == RAPT_OK) return nullptr;
     return fail(frame, status == RAPT_ERROR_INVALID_ARGUMENT ? invalid_code : internal_code, rapt_last_error());
   } catch (const std::exception& error) {

@@ -1,5 +1,5 @@
-// What XLA hands a foreign function, as rapt_tensor views and numbers, and how such a function answers. Used by xla.cpp
-// (attention, merge) and xla_operators.cpp (quantize, qk, gemm).
+// Converts XLA's call frame to rapt_tensor views and numbers, and returns the result. Used by xla.cpp (attention,
+// merge) and xla_operators.cpp (quantize, qk, gemm).
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@
 
 namespace rapt::python {
 
-// The arrays and numbers of one call; sentence() tells what is wrong with them.
+// The arrays and numbers of one call. sentence() has the fault, if there is one.
 class XlaReading {
  public:
   XlaReading(const XlaCallFrame& frame, rapt_device device) : frame_(frame), device_(device) {
@@ -21,9 +21,9 @@ class XlaReading {
   }
 
   const std::string& sentence() const { return sentence_; }
-  bool fine() const { return sentence_.empty(); }
-  // The next argument or result; dtype: what its bytes are said to hold, or RAPT_DTYPE_NONE for its own; swapped: of
-  // rank 4 and [batch, seqlen, heads, dim]. Null, with a sentence, where there is none.
+  bool ok() const { return sentence_.empty(); }
+  // The next argument or result. dtype: the format of its bytes, or RAPT_DTYPE_NONE for its own dtype. swapped: of rank
+  // 4 and [batch, seqlen, heads, dim]. Null, with a sentence, if there is none.
   const rapt_tensor* argument(const char* name, int32_t dtype = RAPT_DTYPE_NONE, bool swapped = false) {
     return next(frame_.args, arguments_, name, dtype, swapped);
   }
@@ -32,17 +32,18 @@ class XlaReading {
   }
   bool more_results() const { return results_ < frame_.results.size; }
   void expect_no_more_arguments() {
-    if (fine() && arguments_ != frame_.args.size) sentence_ = "more arrays than the attributes name";
+    if (ok() && arguments_ != frame_.args.size) sentence_ = "there are more arrays than the attributes need";
   }
-  // The values of an array attribute of that name and size; null, with a sentence, where there is none.
+  // The values of the array attribute with this name and size. Null, with a sentence, if there is none.
   const int64_t* integers(size_t size) { return static_cast<const int64_t*>(attribute("integers", xla_s64, size)); }
   const double* numbers(size_t size) { return static_cast<const double*>(attribute("numbers", xla_f64, size)); }
-  // The rapt.Context whose number is the attribute `context`; null: 0, or with a sentence, one that is gone.
+  // The rapt.Context whose number is the attribute `context`. Null for 0; null with a sentence if it was deleted.
   rapt_context* context() {
     const auto* const number = static_cast<const int64_t*>(attribute("context", xla_s64, 1));
     if (number == nullptr || *number == 0) return nullptr;
     context_ = context_numbered(*number);
-    if (context_ == nullptr) sentence_ = "context: the rapt.Context that this call was traced with is gone: keep it";
+    if (context_ == nullptr)
+      sentence_ = "context: the rapt.Context of this traced call was deleted: keep a reference to it";
     return context_.get();
   }
 
@@ -65,7 +66,7 @@ class XlaReading {
   std::shared_ptr<rapt_context> context_;
 };
 
-// One execution of a foreign function: body(reading, stream) fills in and calls, unless the reading has a sentence.
+// One execution of a foreign function. body(reading, stream) reads the arguments and calls rapt if there is no fault.
 using XlaBody = rapt_status (*)(XlaReading& reading, void* stream);
 XlaError* run_xla(XlaCallFrame& frame, int32_t device_type, XlaBody body);
 

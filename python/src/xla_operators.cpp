@@ -1,5 +1,5 @@
-// XLA's side of rapt.quantize, rapt.qk and rapt.gemm: foreign functions as in xla.cpp, whose numbers come in the
-// attributes `integers` and `numbers`, in the orders below, which python/rapt/_jax_operators.py repeats.
+// rapt.quantize, rapt.qk and rapt.gemm for XLA: foreign functions as in xla.cpp. Their numbers come in the attributes
+// `integers` and `numbers`, in the orders below; python/rapt/_jax_operators.py uses the same orders.
 #include "xla.h"
 #include "xla_frame.h"
 
@@ -8,13 +8,13 @@ namespace {
 
 int32_t narrow(int64_t value) { return static_cast<int32_t>(value); }
 
-// Operands: x, then descale (supplied) and cu_seqlens where their numbers are 1; results: codes, descale unless it is
+// Operands: x, then descale (supplied) and cu_seqlens if their numbers are 1. Results: codes, descale unless it is
 // supplied, mean with RAPT_QUANTIZE_SMOOTH.
 rapt_status quantize_array(XlaReading& reading, void* stream) {
   enum { i_supplied, i_packed, i_bshd, i_has, i_flags, i_scales, i_dtype, i_max_seqlen, integer_count };
   const int64_t* const integers = reading.integers(integer_count);
   const double* const numbers = reading.numbers(1);
-  if (!reading.fine()) return RAPT_OK;
+  if (!reading.ok()) return RAPT_OK;
   const bool swapped = integers[i_bshd] != 0;
   rapt_quantize_args args{};
   args.struct_size = sizeof args;
@@ -29,7 +29,7 @@ rapt_status quantize_array(XlaReading& reading, void* stream) {
   if (integers[i_supplied] == 0) args.descale = reading.result("descale");
   if (args.flags & RAPT_QUANTIZE_SMOOTH) args.mean = reading.result("mean");
   rapt_context* const context = reading.context();
-  return reading.fine() ? rapt_quantize(context, &args, stream) : RAPT_OK;
+  return reading.ok() ? rapt_quantize(context, &args, stream) : RAPT_OK;
 }
 
 // Operands: the two factors, then the descale of each that has scales; result: out.
@@ -38,7 +38,7 @@ enum ProductInteger { i_scales_a, i_scales_b, i_dtype_a, i_dtype_b, i_swapped, p
 rapt_status multiply_qk(XlaReading& reading, void* stream) {
   const int64_t* const integers = reading.integers(product_integer_count);
   const double* const numbers = reading.numbers(1);
-  if (!reading.fine()) return RAPT_OK;
+  if (!reading.ok()) return RAPT_OK;
   const bool swapped = integers[i_swapped] != 0;
   rapt_qk_args args{};
   args.struct_size = sizeof args;
@@ -51,12 +51,12 @@ rapt_status multiply_qk(XlaReading& reading, void* stream) {
   reading.expect_no_more_arguments();
   args.out = reading.result("out");
   rapt_context* const context = reading.context();
-  return reading.fine() ? rapt_qk(context, &args, stream) : RAPT_OK;
+  return reading.ok() ? rapt_qk(context, &args, stream) : RAPT_OK;
 }
 
 rapt_status multiply_gemm(XlaReading& reading, void* stream) {
   const int64_t* const integers = reading.integers(product_integer_count);
-  if (!reading.fine()) return RAPT_OK;
+  if (!reading.ok()) return RAPT_OK;
   rapt_gemm_args args{};
   args.struct_size = sizeof args;
   args.a_scales = narrow(integers[i_scales_a]), args.b_scales = narrow(integers[i_scales_b]);
@@ -67,7 +67,7 @@ rapt_status multiply_gemm(XlaReading& reading, void* stream) {
   reading.expect_no_more_arguments();
   args.out = reading.result("out");
   rapt_context* const context = reading.context();
-  return reading.fine() ? rapt_gemm(context, &args, stream) : RAPT_OK;
+  return reading.ok() ? rapt_gemm(context, &args, stream) : RAPT_OK;
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// The C ABI: the only exception boundary. Turns Error into a status and the thread's last sentence.
+// The C ABI, the only place that catches exceptions. It turns Error into a status and this thread's last error
+// sentence.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -17,7 +18,7 @@
 
 namespace {
 
-// A fixed array, so that reporting "out of memory" needs none.
+// A fixed array, so reporting "out of memory" allocates nothing.
 thread_local char last_error[1024] = "";
 
 rapt_status report(rapt_status status, const char* message) {
@@ -44,14 +45,14 @@ rapt_status guard(const Body& body) {
   }
 }
 
-// The sizes that an argument struct had in earlier headers, whose callers this build serves.
+// The sizes that an argument struct had in earlier headers. Callers compiled with them still work.
 template <class Args>
 constexpr std::array<size_t, 0> earlier_sizes{};
 template <>
 constexpr std::array earlier_sizes<rapt_sdpa_args> = rapt::earlier_struct_sizes;
 
-// The arguments as this build knows them. A caller that was compiled against an older header gives a shorter struct:
-// the fields that it lacks are 0, which means absent.
+// The arguments in this build's struct. A caller that was compiled with an older header passes a shorter struct; its
+// missing fields become 0, which means absent.
 template <class Args>
 class Arguments {
  public:
@@ -83,7 +84,7 @@ rapt::Context& resolve(rapt_context* context) {
 
 rapt_status rapt_context_create(const rapt_context_options* options, rapt_context** context) {
   return guard([&] {
-    if (context == nullptr) rapt::invalid("context = NULL: must point to where the context goes");
+    if (context == nullptr) rapt::invalid("context = NULL: must point to a rapt_context*");
     int threads = 0;
     if (options != nullptr) {
       rapt::check_struct_size("options", options->struct_size, options, sizeof *options);

@@ -1,4 +1,4 @@
-// The rules of rapt_sdpa_args. Each sentence names argument, value and rule; docs/semantics.md has them in prose.
+// The rules of rapt_sdpa_args. Each error sentence has argument, value and rule; docs/semantics.md has them in prose.
 #include "arguments/arguments.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ Access access_of(const rapt_tensor& t) {
   return access_of(dtype_of(t), geometry_of(t), reinterpret_cast<uintptr_t>(t.data));
 }
 
-// The most rows of a sequence: those of the tensors, packed the maxima.
+// Reads the maximum numbers of rows of a sequence: the tensors' sizes, or the maxima if packed.
 void read_maxima(const rapt_sdpa_args& a, bool packed, Sizes& sizes) {
   const struct {
     Dim dim;
@@ -36,7 +36,7 @@ void read_maxima(const rapt_sdpa_args& a, bool packed, Sizes& sizes) {
   }
 }
 
-// Every tensor by its row, and what they say about the sizes of the problem.
+// Checks every tensor by its row of the table, and reads the sizes of the problem from them.
 void read_tensors(const rapt_sdpa_args& a, Problem& p) {
   for (const auto& [name, tensor] : {std::pair{"q", a.q}, {"k", a.k}, {"v", a.v}, {"out", a.out}})
     if (tensor == nullptr) invalid(name, " = NULL: q, k, v and out are required");
@@ -55,7 +55,7 @@ void read_tensors(const rapt_sdpa_args& a, Problem& p) {
   p.access_out = access_of(*a.out);
 }
 
-// Along which axes bias or mask are the same for all.
+// The axes in which a bias or mask is broadcast.
 Broadcast broadcast_of(const rapt_tensor& t, const Problem& p) {
   const int64_t full[max_rank] = {p.batch, p.heads_q, p.seqlen_q, p.seqlen_k};
   Broadcast result{dtype_of(t), {true, true, true, true}};
@@ -66,7 +66,7 @@ Broadcast broadcast_of(const rapt_tensor& t, const Problem& p) {
   return result;
 }
 
-// Which of the optional tensors there are.
+// Reads which optional tensors are given.
 void read_presence(const rapt_sdpa_args& a, Problem& p) {
   p.lse = a.lse != nullptr;
   p.seqused_q = a.seqused_q != nullptr;
@@ -78,7 +78,8 @@ void read_presence(const rapt_sdpa_args& a, Problem& p) {
   if (a.bias != nullptr) p.bias = broadcast_of(*a.bias, p);
   if (a.mask != nullptr) p.mask = broadcast_of(*a.mask, p);
   if (p.smooth_k && !is_fp8(p.k))
-    invalid("k_mean: given, but k is ", name_of(p.k), ": only k in e4m3, e5m2 or sim8 is smoothed before it is stored");
+    invalid("k_mean: given, but k is ", name_of(p.k), ": only k in ", fp8_dtypes.names(),
+            " is smoothed before it is stored");
 }
 
 ScaleKind read_descale(const char* name, const rapt_tensor* t, int32_t kind_code, const rapt_tensor& of,
@@ -142,7 +143,7 @@ void check_outputs(const rapt_sdpa_args& a) {
   }
 }
 
-// cu_seqlens: begins at 0, never falls, ends within the packed tensor, and no sequence is longer than its maximum.
+// cu_seqlens must start with 0, never decrease, end within the packed tensor, and have no sequence above its maximum.
 void check_cu_seqlens(const char* name, const rapt_tensor& t, int64_t total, const char* tensor_name, int64_t longest) {
   const auto* values = static_cast<const int32_t*>(t.data);
   const int64_t stride = strides_of(t)[0];
@@ -163,7 +164,7 @@ void check_cu_seqlens(const char* name, const rapt_tensor& t, int64_t total, con
   }
 }
 
-// seqused: each between 0 and what its sequence has.
+// seqused: each value must be from 0 to the length of its sequence.
 void check_used(const char* name, const rapt_tensor* used, const rapt_tensor* cu_seqlens, int64_t seqlen,
                 const char* what) {
   if (used == nullptr) return;
@@ -222,7 +223,7 @@ Problem problem_from(const rapt_sdpa_args& args) {
   check_struct_size("args", args.struct_size, &args, sizeof args);
   if ((args.has & ~known_has) != 0) invalid("has = ", args.has, ": unknown bits ", args.has & ~known_has);
   if ((args.flags & ~known_flags) != 0) invalid("flags = ", args.flags, ": unknown bits ", args.flags & ~known_flags);
-  // First, since the tensors of a paged call have other shapes, about which the rules below would complain.
+  // Checked first: the tensors of a paged call have other shapes, which the rules below would refuse.
   if (args.block_table != nullptr)
     unsupported("block_table: paged KV is not supported by any kernel family of this build");
   check_scalar_rows(args);

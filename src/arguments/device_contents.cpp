@@ -1,4 +1,4 @@
-// Each list is copied as the span of bytes that its elements touch, so that strides stay as they are.
+// Copies each list as one span of bytes, so its strides stay valid.
 #include "arguments/device_contents.h"
 
 #include <deque>
@@ -17,7 +17,7 @@ class HostCopies {
  public:
   explicit HostCopies(void* stream) : stream_(stream) {}
 
-  // A view of a host copy of *tensor; null stays null.
+  // A view of the host copy of *tensor. Null stays null.
   const rapt_tensor* of(const rapt_tensor* tensor) {
     if (tensor == nullptr || element_count(*tensor) == 0) return tensor;
     const auto strides = strides_of(*tensor);

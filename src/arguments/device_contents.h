@@ -1,5 +1,5 @@
-// RAPT_CHECK_CONTENTS: values of lists and masks that lie on a GPU, brought to the host and held to the CPU's rules.
-// Called by sdpa.cpp; synchronises the stream.
+// RAPT_CHECK_CONTENTS: copies lists and masks from the GPU to the host and checks them by the CPU's rules. Called by
+// sdpa.cpp. Synchronises the stream.
 #pragma once
 
 #include "problem/problem.h"
@@ -7,7 +7,7 @@
 
 namespace rapt {
 
-// In a ContextScope of the tensors' device. Throws Error naming the wrong element, or when the stream is captured.
+// Needs a ContextScope of the tensors' device. Throws Error with the wrong element, or if the stream is captured.
 void check_device_contents(const rapt_sdpa_args& args, const Problem& problem, void* stream);
 
 }  // namespace rapt

@@ -1,4 +1,4 @@
-// Conversion of lists between i32 and i64.
+// Converts lists between i32 and i64.
 #include "arguments/host_lists.h"
 
 #include <limits>

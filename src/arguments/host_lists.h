@@ -1,5 +1,5 @@
-// Lists of lengths and positions in host memory, in the one dtype that kernels read. CPU calls accept i32 and i64 for
-// each list, since NumPy and PyTorch make i64 ones by default. Used by sdpa.cpp and quantize.cpp.
+// Lists of lengths and positions in host memory, in the dtype that kernels read. CPU calls accept i32 and i64 lists,
+// because NumPy and PyTorch make i64 lists by default. Used by sdpa.cpp and quantize.cpp.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,10 @@
 
 namespace rapt {
 
-// A list as it is, or a converted copy. An i64 value that i32 cannot hold is an error.
+// The given list, or a converted copy. Throws if an i64 value does not fit in i32.
 class HostList {
  public:
-  // dtype: RAPT_I32 or RAPT_I64, what the reader needs. `list` may be null, and has passed the rules of its shape.
+  // dtype: the one that the reader needs, RAPT_I32 or RAPT_I64. `list` may be null; its shape must have been checked.
   HostList(const char* name, const rapt_tensor* list, rapt_dtype dtype);
   HostList(const HostList&) = delete;
   HostList& operator=(const HostList&) = delete;

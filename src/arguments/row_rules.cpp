@@ -1,4 +1,4 @@
-// One loop over the rows: see row_rules.h.
+// One loop over the rows; see row_rules.h.
 #include "arguments/row_rules.h"
 
 #include <cmath>
@@ -21,8 +21,8 @@ std::string text_of(const Dims& dims) {
   return text + "]";
 }
 
-// Throws the error for a shape that is wrong at `axis`. For sizes that the call does not know yet, the sentence has the
-// tensor's own.
+// Throws the error for a shape that is wrong at `axis`. If the call does not know a size yet, the sentence has the
+// tensor's own size.
 [[noreturn]] void refuse_shape(const TensorArgument& row, const rapt_tensor& t, const Dims& dims, bool packed,
                                const Sizes& sizes, int axis) {
   const int rank = rank_of(dims);
@@ -63,7 +63,7 @@ void match_dims(const TensorArgument& row, const rapt_tensor& t, bool packed, Si
   }
 }
 
-// Right-aligned broadcast to the scores.
+// Checks a right-aligned broadcast to the scores.
 void match_broadcast(const TensorArgument& row, const rapt_tensor& t, const Sizes& sizes) {
   for (int i = 0; i < t.rank; ++i) {
     const Dim dim = score_dims[max_rank - t.rank + i];
@@ -74,7 +74,7 @@ void match_broadcast(const TensorArgument& row, const rapt_tensor& t, const Size
   }
 }
 
-// On a GPU a list has one dtype, since kernels read it; on the CPU it is converted first (host_lists.h).
+// On a GPU a list has one dtype, because kernels read it. On the CPU it is converted first (host_lists.h).
 Dtypes dtypes_on(const rapt_tensor& t, const TensorArgument& row) {
   if (!row.is_list() || t.device.type == RAPT_DEVICE_CPU) return row.dtypes;
   return {static_cast<DType>(row.list_dtype())};

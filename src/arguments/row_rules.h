@@ -1,5 +1,5 @@
-// The rules that rows of sdpa_arguments.h state, checked for one call: dtypes, device, shapes, ranges of values.
-// Used by arguments.cpp, which has the rules that join several arguments. Throws Error naming argument, value, rule.
+// Checks the rules in the rows of sdpa_arguments.h for one call: dtypes, device, shapes, ranges of values. Used by
+// arguments.cpp, which checks rules about several arguments. Throws Error with argument, value and rule.
 #pragma once
 
 #include <array>
@@ -9,7 +9,7 @@
 
 namespace rapt {
 
-// The sizes of one call, each with the tensor that has it first.
+// The sizes of one call, each with the first tensor that has it.
 class Sizes {
  public:
   bool knows(Dim dim) const { return from_[index(dim)] != nullptr; }
@@ -24,10 +24,10 @@ class Sizes {
   std::array<const char*, static_cast<size_t>(Dim::count)> from_{};
 };
 
-// Each tensor by itself and against q's device and the sizes; `sizes` learns those that it does not know yet. The
-// shapes of scales are left to who knows their kinds.
+// Checks each tensor alone, against q's device, and against the sizes. Adds unknown sizes to `sizes`. Does not check
+// the shapes of scales, because they depend on the kinds of scales.
 void check_tensor_rows(const rapt_sdpa_args& args, bool packed, Sizes& sizes);
-// Each value that is given.
+// Checks each value that is given.
 void check_scalar_rows(const rapt_sdpa_args& args);
 
 }  // namespace rapt

@@ -1,4 +1,4 @@
-// The rules of scale_contents.h, applied to runs of values along a tensor's last dimension.
+// Checks the rules of scale_contents.h on runs of values along a tensor's last dimension.
 #include "arguments/scale_contents.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ struct Values {
   const char* rule;
 };
 
-// "k_descale[0, 3, 17]", or the name alone for a scalar.
+// "k_descale[0, 3, 17]", or only the name for a scalar.
 std::string element_text(const Values& v, std::initializer_list<int64_t> at, int64_t last) {
   if (v.tensor.rank == 0) return v.name;
   std::string text = concat(v.name, "[");
@@ -25,35 +25,36 @@ std::string element_text(const Values& v, std::initializer_list<int64_t> at, int
   return concat(text, last, "]");
 }
 
-// Bitwise, without a branch: then compilers vectorise the loop below.
-int right(float x, float least) {
+// Bitwise and without a branch, so compilers can vectorise the loop below.
+int is_valid(float x, float least) {
   return static_cast<int>(x >= least) & static_cast<int>(x <= std::numeric_limits<float>::max());
 }
 
-// Scales by token are many, and are looked at before a call is dealt to threads.
-bool all_right(const float* values, int64_t step, int64_t count, float least) {
+// Scales by token can be many, and one thread checks them before the call's work is distributed.
+bool all_valid(const float* values, int64_t step, int64_t count, float least) {
   int all = 1;
   if (step == 1) {
-    for (int64_t i = 0; i < count; ++i) all &= right(values[i], least);
+    for (int64_t i = 0; i < count; ++i) all &= is_valid(values[i], least);
   } else {
-    for (int64_t i = 0; i < count; ++i) all &= right(values[i * step], least);
+    for (int64_t i = 0; i < count; ++i) all &= is_valid(values[i * step], least);
   }
   return all != 0;
 }
 
-// Values begin .. end - 1 of the last dimension, at `at` in the others.
+// Checks values begin .. end - 1 of the last dimension, at index `at` in the others.
 void check_run(const Values& v, std::initializer_list<int64_t> at, int64_t begin, int64_t end) {
   const auto strides = strides_of(v.tensor);
   const auto* values = static_cast<const float*>(v.tensor.data);
   size_t axis = 0;
   for (const int64_t i : at) values += i * strides[axis++];
   const int64_t step = v.tensor.rank == 0 ? 0 : strides[axis];
-  if (all_right(values + begin * step, step, end - begin, v.least)) return;
+  if (all_valid(values + begin * step, step, end - begin, v.least)) return;
   for (int64_t i = begin; i < end; ++i)
-    if (right(values[i * step], v.least) == 0) invalid(element_text(v, at, i), " = ", values[i * step], ": ", v.rule);
+    if (is_valid(values[i * step], v.least) == 0)
+      invalid(element_text(v, at, i), " = ", values[i * step], ": ", v.rule);
 }
 
-// Rows of q or keys of a sequence; first: where its packed rows begin, 0 when dense.
+// The rows of q or the keys of a sequence. first: its first packed row, 0 if dense.
 struct Positions {
   int64_t first = 0, count = 0;
 };
@@ -72,7 +73,7 @@ Positions positions_of(const rapt_sdpa_args& a, const Problem& p, bool keys, int
   return s;
 }
 
-// Those of head h of sequence b.
+// Checks the scales of head h of one sequence.
 void check_head(const Values& v, ScaleKind kind, bool packed, const Positions& s, int64_t b, int64_t h) {
   switch (kind) {
     case ScaleKind::head: return check_run(v, {b}, h, h + 1);

@@ -1,5 +1,6 @@
-// What descales and k_mean hold. Called by check_contents (arguments.cpp) once lengths are known to be right; the
-// tensors are the host's, or copies of a GPU's. Throws Error naming argument, index, value and rule.
+// Rules about the contents of descales and k_mean. Called by check_contents (arguments.cpp) after the lengths were
+// checked. The tensors are in host memory, or are copies of GPU tensors. Throws Error with argument, index, value and
+// rule.
 #pragma once
 
 #include "problem/problem.h"
@@ -7,8 +8,8 @@
 
 namespace rapt {
 
-// Descales are finite and not negative, the mean of the keys is finite. Only what some row or key of a sequence uses is
-// looked at: not a packed tensor's rows outside all sequences, nor blocks and tokens past a sequence's end.
+// Descales must be finite and not negative; the mean of the keys must be finite. Checks only values that some row or
+// key of a sequence uses: no packed rows outside all sequences, no blocks and tokens past a sequence's end.
 void check_scale_contents(const rapt_sdpa_args& args, const Problem& problem);
 
 }  // namespace rapt

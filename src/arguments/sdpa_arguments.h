@@ -1,7 +1,7 @@
-// The one table of rapt_sdpa_args: every tensor, plain value and flag, with its rules and what the rest makes of it.
+// The table of rapt_sdpa_args: every tensor, plain value and flag, with its rules and its uses.
 // Read by arguments.cpp (the rules), recent_calls.cpp (equality of calls), device_contents.cpp, host_lists.cpp,
 // c_api.cpp (structs of earlier headers) and python/src/parameters.h (Python's parameters, PyTorch's operators, JAX's
-// attributes). A new argument is one row here; a field without a row does not compile.
+// attributes). A new argument is one new row; a field without a row does not compile.
 #pragma once
 
 #include <array>
@@ -12,8 +12,8 @@
 #include <tuple>
 #include <utility>
 
-#include "arguments/dtypes.h"
 #include "kernels/shared/mask.h"
+#include "problem/dtypes.h"
 #include "rapt/rapt.h"
 
 namespace rapt {
@@ -26,8 +26,7 @@ enum class Role : unsigned char {
   positions  // checked; i64 on GPUs, on the CPU also i32
 };
 
-// The sizes that tensors of a call share. A call's own are those of the first tensor, in the table's order, that has
-// them.
+// The sizes that tensors of a call share. The value is that of the first tensor, in the table's order, that has it.
 enum class Dim : unsigned char {
   none,
   batch,
@@ -44,7 +43,7 @@ enum class Dim : unsigned char {
 };
 inline constexpr const char* dim_names[] = {"",         "batch",   "batch + 1", "heads_q",  "heads_k",   "seqlen_q",
                                             "seqlen_k", "total_q", "total_k",   "head_dim", "head_dim_v"};
-using Dims = std::array<Dim, 4>;  // the last ones none
+using Dims = std::array<Dim, 4>;  // unused dimensions at the end are none
 constexpr int rank_of(const Dims& dims) {
   int rank = 0;
   for (const Dim dim : dims) rank += dim != Dim::none;
@@ -55,12 +54,12 @@ struct ShapeRule {
   enum Kind : unsigned char {
     dims,
     broadcast,  // right-aligned to [batch, heads_q, seqlen_q, seqlen_k]
-    scales,     // as its *_scales says
+    scales,     // given by its *_scales
     refused     // no call with it is accepted
   };
   Kind kind = dims;
   Dims dense{}, packed{};
-  Dims other{};  // allowed as well, told apart by its rank
+  Dims other{};  // an alternative shape of another rank
 };
 
 struct TensorArgument {
@@ -69,12 +68,14 @@ struct TensorArgument {
   Role role;
   Dtypes dtypes;  // of lists: on the CPU
   ShapeRule shape;
-  const char* keyword = name;  // Python's parameter, null: none. A value of the same keyword is its other form
-  int since = 1;               // the struct that has it; each release that adds fields makes the next
+  const char* keyword = name;  // Python's parameter; null: none. A value with the same keyword is its other form
+  // The release of the struct that introduced it; a release that adds fields gets the next number.
+  int since = 1;
 
   constexpr bool has_checked_contents() const { return role >= Role::checked; }
   constexpr bool is_list() const { return role >= Role::lengths; }
-  constexpr rapt_dtype list_dtype() const { return role == Role::lengths ? RAPT_I32 : RAPT_I64; }  // what kernels read
+  // The dtype that kernels read.
+  constexpr rapt_dtype list_dtype() const { return role == Role::lengths ? RAPT_I32 : RAPT_I64; }
   constexpr bool is_differentiable() const { return dtypes.has(DType::f32); }
 };
 
@@ -89,7 +90,6 @@ constexpr auto tensor_rows() {
   using A = rapt_sdpa_args;
   constexpr Dtypes f32{DType::f32}, u8{DType::u8}, i32{DType::i32}, list{DType::i32, DType::i64};
   constexpr Dtypes floats{DType::f32, DType::f16, DType::bf16};
-  constexpr Dtypes stored{DType::f32, DType::f16, DType::bf16, DType::e4m3, DType::e5m2, DType::sim8};
   constexpr ShapeRule broadcast{ShapeRule::broadcast}, scales{ShapeRule::scales}, refused{ShapeRule::refused};
   constexpr ShapeRule of_q = by_layout({batch, heads_q, seqlen_q, head_dim}, {total_q, heads_q, head_dim});
   constexpr ShapeRule of_k = by_layout({batch, heads_k, seqlen_k, head_dim}, {total_k, heads_k, head_dim});
@@ -99,9 +99,9 @@ constexpr auto tensor_rows() {
   return std::array{
       TensorArgument{"out", &A::out, output, floats, of_out},  // outputs come first
       TensorArgument{"lse", &A::lse, output, f32, of_lse},
-      TensorArgument{"q", &A::q, input, stored, of_q},
-      TensorArgument{"k", &A::k, input, stored, of_k},
-      TensorArgument{"v", &A::v, input, stored, of_v},
+      TensorArgument{"q", &A::q, input, input_dtypes, of_q},
+      TensorArgument{"k", &A::k, input, input_dtypes, of_k},
+      TensorArgument{"v", &A::v, input, input_dtypes, of_v},
       TensorArgument{"cu_seqlens_q", &A::cu_seqlens_q, lengths, list, always({batch_plus_1})},
       TensorArgument{"cu_seqlens_k", &A::cu_seqlens_k, lengths, list, always({batch_plus_1})},
       TensorArgument{"bias", &A::bias, input, floats, broadcast},
@@ -123,7 +123,7 @@ constexpr auto tensor_rows() {
 inline constexpr std::array tensor_arguments = detail::tensor_rows();
 inline constexpr size_t output_count = 2;
 
-// A word of Python's and its value in the C ABI.
+// A word in Python and its value in the C ABI.
 struct Word {
   const char* word;
   int32_t value;
@@ -136,21 +136,21 @@ inline constexpr Word acc_words[] = {{"f32", RAPT_ACC_F32}, {"f16", RAPT_ACC_F16
 
 struct Range {
   int64_t low = std::numeric_limits<int64_t>::min(), high = std::numeric_limits<int64_t>::max();
-  const char* rule = "";  // the end of the sentence about a value outside of it
+  const char* rule = "";  // the end of the error sentence for a value outside the range
 };
 
-// A plain value: a real number, an integer or one of some words. Real numbers must be finite floats.
+// A plain value: a real number, an integer or one of a list of words. Real numbers must be finite floats.
 struct ScalarArgument {
   const char* name;
-  const char* keyword;  // Python's parameter, null: none of its own
+  const char* keyword;  // Python's parameter; null: none
   double rapt_sdpa_args::*real = nullptr;
-  int64_t rapt_sdpa_args::*integer = nullptr;  // of these three, one is the field
+  int64_t rapt_sdpa_args::*integer = nullptr;  // exactly one of these three is the field
   int32_t rapt_sdpa_args::*word = nullptr;
   uint64_t has = 0;  // its RAPT_HAS bit; 0: it has none
   Range range{};     // of an integer or word
   std::span<const Word> words{};
   int since = 1;
-  long long PositionMask::*position = nullptr;  // of a mask by position: where its value goes
+  long long PositionMask::*position = nullptr;  // for a mask by position: the field for its value
 };
 
 namespace detail {
@@ -197,7 +197,7 @@ inline constexpr std::array scalar_arguments = detail::scalar_rows();
 
 struct FlagArgument {
   const char* name;
-  const char* keyword;  // Python's parameter, null: none of its own
+  const char* keyword;  // Python's parameter; null: none
   uint64_t bit;
 };
 inline constexpr std::array flag_arguments{
@@ -219,7 +219,7 @@ inline constexpr uint64_t known_flags = [] {
   return bits;
 }();
 
-// Fields of which a call that is remembered has none (RecentCall::can_remember).
+// Fields that are empty in a remembered call (RecentCall::can_remember).
 inline constexpr std::tuple unremembered_arguments{&rapt_sdpa_args::struct_size, &rapt_sdpa_args::score_mod,
                                                    &rapt_sdpa_args::workspace, &rapt_sdpa_args::workspace_bytes};
 
@@ -240,7 +240,7 @@ constexpr auto fields_of(std::index_sequence<i...>) {
 }
 }  // namespace detail
 
-// Plain values that decide what a call computes: a tuple of pointers to fields.
+// Plain values that affect the result of a call: a tuple of pointers to fields.
 inline constexpr std::tuple value_arguments = detail::fields_of(std::make_index_sequence<scalar_arguments.size()>{});
 
 namespace detail {
@@ -253,7 +253,7 @@ constexpr size_t listed_bytes() {
   return tensor_arguments.size() * sizeof(void*) + std::apply(sum, value_arguments) +
          std::apply(sum, unremembered_arguments);
 }
-// Fields are added at the end: the struct of a release is what it is now without those that came since.
+// Fields are added at the end: an earlier release's struct is the current one without the fields added since then.
 constexpr size_t size_of_struct(int release) {
   size_t size = sizeof(rapt_sdpa_args);
   for (const TensorArgument& row : tensor_arguments) size -= row.since > release ? sizeof(void*) : 0;
@@ -270,7 +270,7 @@ constexpr int newest() {
 }  // namespace detail
 static_assert(detail::listed_bytes() == sizeof(rapt_sdpa_args), "every field of rapt_sdpa_args has a row above");
 
-// The sizes that the struct had in earlier headers.
+// The sizes of the struct in earlier headers.
 inline constexpr std::array earlier_struct_sizes = [] {
   std::array<size_t, detail::newest() - 1> sizes{};
   for (size_t i = 0; i < sizes.size(); ++i) sizes[i] = detail::size_of_struct(static_cast<int>(i) + 1);

@@ -1,4 +1,4 @@
-// Rules of single tensors and pairs of them: see tensor_rules.h.
+// Rules about single tensors and pairs of tensors; see tensor_rules.h.
 #include "arguments/tensor_rules.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ std::string device_text(rapt_device d) {
   return concat("device type ", d.type);
 }
 
-// Lowest and one-past-highest byte that a tensor touches, relative to its data pointer.
+// The first byte that a tensor touches and the byte after its last one, relative to its data pointer.
 struct ByteRange {
   Int128 begin = 0, end = 0;
 };
@@ -35,7 +35,7 @@ ByteRange byte_range(const rapt_tensor& t) {
   return range;
 }
 
-// Whether both tensors repeat with one period (in bytes) and lie in separate parts of it, as slices of one buffer do.
+// True if both tensors repeat with one period (in bytes) and use disjoint parts of it, like slices of one buffer.
 bool separate_within(Int128 period, const rapt_tensor& a, const rapt_tensor& b) {
   auto part = [&](const rapt_tensor& t, Int128& low, Int128& extent) {
     const auto strides = strides_of(t);
@@ -52,7 +52,7 @@ bool separate_within(Int128 period, const rapt_tensor& a, const rapt_tensor& b) 
   Int128 a_low = 0, a_extent = 0, b_low = 0, b_extent = 0;
   part(a, a_low, a_extent);
   part(b, b_low, b_extent);
-  // Counted from where a begins: at which address a period starts must not matter.
+  // Relative to a's first byte: the address at which a period starts must not matter.
   const Int128 distance = ((b_low - a_low) % period + period) % period;
   return a_extent <= distance && distance + b_extent <= period;
 }
@@ -90,7 +90,7 @@ std::string shape_text(const rapt_tensor& t) {
 void check_tensor(const char* name, const rapt_tensor& t) {
   if (t.rank < 0 || t.rank > max_rank) invalid(name, ".rank = ", t.rank, ": must be 0 to ", max_rank);
   if (t.rank > 0 && t.shape == nullptr) invalid(name, ".shape = NULL: must point to ", t.rank, " sizes");
-  if (t.dtype <= RAPT_DTYPE_NONE || t.dtype > RAPT_I64) invalid(name, ".dtype = ", t.dtype, ": not a rapt_dtype");
+  if (t.dtype <= RAPT_DTYPE_NONE || t.dtype >= dtype_count) invalid(name, ".dtype = ", t.dtype, ": not a rapt_dtype");
   if (t.device.type != RAPT_DEVICE_CPU && t.device.type != RAPT_DEVICE_CUDA)
     invalid(name, ".device.type = ", t.device.type, ": must be RAPT_DEVICE_CPU or RAPT_DEVICE_CUDA");
   Int128 elements = 1, extent = 0;
@@ -109,7 +109,8 @@ void check_tensor(const char* name, const rapt_tensor& t) {
     if (t.shape[i] > 1) extent += static_cast<Int128>(t.shape[i] - 1) * std::abs(strides[i]);
   }
   if (extent > (int64_t{1} << 60)) invalid(name, ".strides: shape ", shape_text(t), " spans more than 2^60 elements");
-  if (t.data == nullptr) invalid(name, ".data = NULL: shape ", shape_text(t), " has elements");
+  if (t.data == nullptr)
+    invalid(name, ".data = NULL: shape ", shape_text(t), " has elements, so data must not be NULL");
   const int size = bytes_of(dtype_of(t));
   if (reinterpret_cast<uintptr_t>(t.data) % static_cast<uintptr_t>(size) != 0)
     invalid(name, ".data = ", t.data, ": must be aligned to its element, ", size, " bytes");
@@ -117,13 +118,8 @@ void check_tensor(const char* name, const rapt_tensor& t) {
 
 void require_dtype(const char* name, const rapt_tensor& t, Dtypes allowed) {
   if (allowed.has(dtype_of(t))) return;
-  std::string list;
-  int count = 0;
-  for (int32_t code = RAPT_F32; code <= RAPT_I64; ++code) {
-    const auto dtype = static_cast<DType>(code);
-    if (allowed.has(dtype)) list += concat(count++ > 0 ? ", " : "", name_of(dtype));
-  }
-  invalid(name, ".dtype = ", name_of(dtype_of(t)), ": must be ", count > 1 ? "one of " : "", list);
+  const char* const one_of = allowed.count() > 1 ? "one of " : "";
+  invalid(name, ".dtype = ", name_of(dtype_of(t)), ": must be ", one_of, allowed.names(", "));
 }
 
 void require_rank(const char* name, const rapt_tensor& t, int rank, const char* meaning) {
@@ -169,7 +165,7 @@ void require_same_device(const char* name, const rapt_tensor& t, const rapt_tens
 
 void check_output_layout(const char* name, const rapt_tensor& t) {
   if (element_count(t) == 0 || !overlaps_itself(geometry_of(t))) return;
-  // Exotic strides may still be distinct: settle small cases by enumeration, refuse large ones.
+  // Unusual strides may still be without overlap: enumerate small cases, refuse large ones.
   const auto strides = strides_of(t);
   bool distinct = element_count(t) <= 1 << 16;
   if (distinct) {

@@ -1,5 +1,5 @@
-// Rules of single tensors and pairs of them: shape, dtype, device, memory. Each throws Error naming argument, value,
-// rule. Called by arguments.cpp, merge.cpp, quantize_rules.cpp and products.cpp before anything runs; never reads
+// Rules about single tensors and pairs of tensors: shape, dtype, device, memory. Each throws Error with argument, value
+// and rule. Called by arguments.cpp, merge.cpp, quantize_rules.cpp and products.cpp before anything runs. Never reads
 // contents.
 #pragma once
 
@@ -8,7 +8,7 @@
 #include <initializer_list>
 #include <string>
 
-#include "arguments/dtypes.h"
+#include "problem/dtypes.h"
 #include "problem/problem.h"
 #include "rapt/rapt.h"
 
@@ -17,29 +17,30 @@ namespace rapt {
 constexpr int max_rank = 4;
 
 inline DType dtype_of(const rapt_tensor& tensor) { return static_cast<DType>(tensor.dtype); }
-// Strides of a tensor in elements, contiguous where it gives none.
+// Strides of a tensor in elements. A tensor without strides is contiguous.
 std::array<int64_t, max_rank> strides_of(const rapt_tensor& tensor);
 Geometry geometry_of(const rapt_tensor& tensor);
 int64_t element_count(const rapt_tensor& tensor);
 std::string shape_text(const rapt_tensor& tensor);  // "[2, 8, 512, 64]"
 
-// Rank, shape pointer, sizes, dtype code, data pointer and its element alignment.
+// Checks rank, shape pointer, sizes, dtype code, data pointer and its alignment.
 void check_tensor(const char* name, const rapt_tensor& tensor);
 void require_dtype(const char* name, const rapt_tensor& tensor, Dtypes allowed);
 void require_rank(const char* name, const rapt_tensor& tensor, int rank, const char* meaning);
 void require_shape(const char* name, const rapt_tensor& tensor, std::initializer_list<int64_t> shape,
                    const char* meaning);
-// Of the tensor that a descale belongs to; total: packed rows, -1 when dense (seqlen is then the most of a sequence).
+// The sizes of the tensor that a descale belongs to. total: packed rows, -1 if dense. seqlen: the longest sequence.
 struct ScaledShape {
   int64_t batch, heads, seqlen, total, dim;
 };
 void require_scale_shape(const char* name, const rapt_tensor& tensor, ScaleKind kind, const ScaledShape& of);
 void require_same_device(const char* name, const rapt_tensor& tensor, const rapt_tensor& first, const char* first_name);
 
-// An output may not overlap itself, and two tensors may not share a byte (unless neither is written).
+// check_output_layout: an output must not overlap itself. check_disjoint: two tensors must not share a byte, unless
+// both are only read.
 void check_output_layout(const char* name, const rapt_tensor& tensor);
 void check_disjoint(const char* name_a, const rapt_tensor& a, const char* name_b, const rapt_tensor& b);
-// The same of one tensor against several.
+// The same check of one tensor against several.
 class Bytes {
  public:
   Bytes(const char* name, const rapt_tensor& tensor);
@@ -49,10 +50,10 @@ class Bytes {
   __extension__ typedef __int128 Int128;  // byte distances of 64-bit strides
   const char* name_;
   const rapt_tensor& tensor_;
-  Int128 begin_, end_;  // equal: nothing
+  Int128 begin_, end_;  // equal: empty
 };
 
-// A struct that may grow: struct_size covers what this build knows, and what it does not know is zero.
+// For a struct that may grow: struct_size must cover the fields that this build knows, and all unknown bytes must be 0.
 void check_struct_size(const char* name, size_t struct_size, const void* data, size_t known);
 
 }  // namespace rapt

@@ -1,5 +1,5 @@
-// Error: the one exception of rapt, and the helper that builds its sentence.
-// Thrown anywhere below c_api.cpp, which turns it into a status and a per-thread message.
+// Error: the only exception type of rapt, and the helper that builds its sentence.
+// c_api.cpp turns it into a status and a message of the thread.
 #pragma once
 
 #include <charconv>
@@ -11,7 +11,7 @@
 
 namespace rapt {
 
-// The values of rapt_status (rapt.h), so that lower rooms need not include the C ABI.
+// Same values as rapt_status (rapt.h), so lower layers need not include the C ABI.
 enum class ErrorCode {
   invalid_argument = 1,
   unsupported = 2,
@@ -30,8 +30,8 @@ class Error : public std::runtime_error {
   ErrorCode code_;
 };
 
-// Text of one part, the same in every locale: kernels are compiled from these texts and files are named by them.
-// Numbers as a stream prints them in the classic locale: floating point with six significant digits, bool as 0 or 1.
+// The text of one part. It is the same in every locale, because kernels are compiled from these texts and files are
+// named by them. Numbers print as in the classic locale: floating point with six significant digits, bool as 0 or 1.
 template <class Part>
 void append_part(std::string& text, const Part& part) {
   if constexpr (std::is_same_v<Part, char>) {
@@ -65,7 +65,7 @@ std::string concat(const Parts&... parts) {
   return text;
 }
 
-// Every sentence names the argument, its value and the rule: invalid("softcap = ", c, ": must be greater than 0").
+// A sentence names the argument, its value and the rule: invalid("softcap = ", c, ": must be greater than 0").
 template <class... Parts>
 [[noreturn]] void invalid(const Parts&... parts) {
   throw Error(ErrorCode::invalid_argument, concat(parts...));

@@ -1,4 +1,4 @@
-// Whole reads and writes of files; see files.h.
+// Reads and writes complete files; see files.h.
 #include "base/files.h"
 
 #include <fcntl.h>
@@ -19,7 +19,7 @@
 namespace rapt {
 namespace {
 
-// Repeats a call that a signal interrupted.
+// Repeats a call if a signal interrupted it.
 template <class Call>
 auto uninterrupted(Call call) {
   auto result = call();
@@ -40,7 +40,7 @@ bool write_all(const FileHandle& file, std::string_view bytes) {
   return true;
 }
 
-// Reads to the end, or past `most` bytes. False with errno where that fails.
+// Reads to the end, or more than `most` bytes. Returns false with errno on failure.
 bool read_to_end(const FileHandle& file, size_t most, std::string& out) {
   size_t done = 0;
   while (done <= most) {
@@ -105,9 +105,10 @@ bool read_exactly(const FileHandle& file, size_t offset, size_t bytes, std::stri
   return true;
 }
 
-std::string fresh_name(const std::string& target) {
+std::string temporary_name(const std::string& target) {
   uint64_t number = 0;
-  if (getrandom(&number, sizeof number, GRND_NONBLOCK) != static_cast<ssize_t>(sizeof number))  // early in a boot
+  // This can fail early in a boot.
+  if (getrandom(&number, sizeof number, GRND_NONBLOCK) != static_cast<ssize_t>(sizeof number))
     number = static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count()) << 20 ^
              static_cast<uint64_t>(getpid());
   char digits[17];
@@ -122,26 +123,25 @@ NewFile::~NewFile() {
 std::string NewFile::create(unsigned mode) {
   struct stat status {};
   if (fstatat(directory_, target_.c_str(), &status, 0) == 0 && !S_ISREG(status.st_mode))
-    return "what is there is not a regular file and cannot be replaced";
+    return "the existing target is not a regular file and cannot be replaced";
   file_ = open_file(directory_, temporary_, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, mode);
-  return file_.is_open() ? "" : concat("a file cannot be made: ", system_error());
+  return file_.is_open() ? "" : concat("cannot create a file: ", system_error());
 }
 
 std::string NewFile::write(std::string_view bytes) {
-  return write_all(file_, bytes) ? "" : concat("a file cannot be written: ", system_error());
+  return write_all(file_, bytes) ? "" : concat("cannot write a file: ", system_error());
 }
 
 std::string NewFile::commit() {
-  if (uninterrupted([&] { return fsync(file_.fd()); }) != 0)
-    return concat("a file cannot be written: ", system_error());
+  if (uninterrupted([&] { return fsync(file_.fd()); }) != 0) return concat("cannot write a file: ", system_error());
   if (renameat(directory_, temporary_.c_str(), directory_, target_.c_str()) != 0)
-    return concat("a file cannot be replaced: ", system_error());
+    return concat("cannot replace a file: ", system_error());
   file_ = FileHandle();
   return "";
 }
 
 std::string replace_file(int directory, const std::string& target, std::string_view bytes, unsigned mode) {
-  NewFile file(directory, target, fresh_name(target));
+  NewFile file(directory, target, temporary_name(target));
   std::string failure = file.create(mode);
   if (failure.empty()) failure = file.write(bytes);
   return failure.empty() ? file.commit() : failure;

@@ -1,5 +1,5 @@
-// Files as rapt reads and writes them: only regular ones, and new ones that are whole or absent.
-// Used by src/jit, problem_value.cpp, check/cases.cpp and lab/file.cpp.
+// File input and output: reads only regular files; writes a new file completely or not at all.
+// Used by src/jit, value.cpp, check/cases.cpp and lab/file.cpp.
 #pragma once
 
 #include <cstddef>
@@ -22,35 +22,36 @@ class FileHandle {
   int fd_ = -1;
 };
 
-// openat() of `name` in `directory` (a descriptor, or AT_FDCWD); errno tells why it is not open.
+// openat() of `name` in `directory` (a descriptor, or AT_FDCWD). On failure errno has the reason.
 FileHandle open_file(int directory, const std::string& name, int flags, unsigned mode = 0);
 
-// Opens a regular file for reading, and tells its size. Never waits for a FIFO's writer. "" or what is wrong:
-// "cannot be opened: ..." (errno tells, too), "is not a regular file". `flags` are added: O_NOFOLLOW.
+// Opens a regular file for reading and returns its size. Never waits for the writer of a FIFO. Returns "" or the error:
+// "cannot be opened: ..." (also in errno), "is not a regular file". `flags` are additional open flags, such as
+// O_NOFOLLOW.
 std::string open_regular(int directory, const std::string& name, FileHandle& file, size_t& bytes, int flags = 0);
 
-// The whole of a regular file of at most `most` bytes (files of /proc say 0 and hold more). "" or what is wrong.
+// Reads a regular file of at most `most` bytes. Files of /proc report size 0 but hold more. Returns "" or the error.
 std::string read_regular(int directory, const std::string& name, size_t most, std::string& bytes, int flags = 0);
 
-// `bytes` bytes from `offset`. False at an early end or an error.
+// Reads `bytes` bytes from `offset`. Returns false at an early end or an error.
 bool read_exactly(const FileHandle& file, size_t offset, size_t bytes, std::string& out);
 
-// A name that nobody can have foreseen, in the folder of `target`: "target.<16 hex digits>.tmp".
-std::string fresh_name(const std::string& target);
+// An unpredictable name in the folder of `target`: "target.<16 hex digits>.tmp".
+std::string temporary_name(const std::string& target);
 
-// A file that takes the place of `target` whole or not at all: written under a fresh name in the same folder, which
-// must not exist before, synchronised, then renamed. Without commit() nothing is left of it.
-// Functions return "" or what failed, without names of files (the same each time: it is told once).
+// Replaces `target` completely or not at all. It writes a new temporary file in the same folder, synchronises it, then
+// renames it. Without commit() it leaves no file. Functions return "" or the failure. The failure contains no file
+// names, so that the same failure is reported only once.
 class NewFile {
  public:
-  // `directory` must stay open; `temporary` is a fresh_name().
+  // `directory` must stay open. `temporary` is a temporary_name().
   NewFile(int directory, std::string target, std::string temporary)
       : directory_(directory), target_(std::move(target)), temporary_(std::move(temporary)) {}
   ~NewFile();
   NewFile(const NewFile&) = delete;
   NewFile& operator=(const NewFile&) = delete;
 
-  // A target that is there and not a regular file (a folder, a device, a link to one) is refused.
+  // Fails if the target exists and is not a regular file (a folder, a device, a link to one).
   std::string create(unsigned mode);
   std::string write(std::string_view bytes);
   std::string commit();
@@ -61,10 +62,10 @@ class NewFile {
   FileHandle file_;
 };
 
-// All of it at once.
+// Creates, writes and commits in one call.
 std::string replace_file(int directory, const std::string& target, std::string_view bytes, unsigned mode);
 
-// strerror() of errno, safe between threads.
+// strerror() of errno, thread-safe.
 std::string system_error();
 
 }  // namespace rapt

@@ -1,5 +1,5 @@
-// The lines that rapt writes to stderr, as $RAPT_LOG says: off, warn (default) or info.
-// Used where something works less well than it could and no error tells; never on the path of a warm call.
+// Log lines on stderr. $RAPT_LOG selects off, warn (default) or info.
+// Used if something works worse than it could and no error reports it. Never used on the path of a warm call.
 #pragma once
 
 #include <unistd.h>
@@ -15,7 +15,8 @@ namespace rapt {
 enum class LogLevel { off, warn, info };
 
 inline void log_line(std::string_view sentence) {
-  const std::string line = "rapt: " + std::string(sentence) + "\n";  // in one write: lines of processes stay whole
+  // One write, so lines of several processes do not mix.
+  const std::string line = "rapt: " + std::string(sentence) + "\n";
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
 }
 
@@ -36,7 +37,7 @@ inline void log_info(std::string_view sentence) {
   if (log_level() >= LogLevel::info) log_line(sentence);
 }
 
-// The same sentence once a process.
+// Logs the same sentence only once in a process.
 inline void warn_once(const std::string& sentence) {
   if (log_level() < LogLevel::warn) return;
   static std::mutex mutex;

@@ -1,5 +1,5 @@
-// The known word that somebody probably meant: for sentences about unknown words.
-// Used by problem_hint.cpp, kernels/config_table.cpp and the lab.
+// Finds the known word that the user probably meant, for error sentences about unknown words.
+// Used by problem/hint.cpp, kernels/config_table.cpp and the lab.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace rapt {
 
-// Insertions, deletions, substitutions and swaps of neighbours that make one word of the other; case does not count.
+// The number of insertions, deletions, substitutions and swaps of neighbours between two words. Ignores case.
 inline size_t edit_distance(std::string_view a, std::string_view b) {
   const auto same = [](char x, char y) {
     const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; };
@@ -28,8 +28,8 @@ inline size_t edit_distance(std::string_view a, std::string_view b) {
   return d[a.size()][b.size()];
 }
 
-// The nearest of `known` (a range of texts), the first of equals; "" where none is near: at most one edit for every
-// three letters. Long words are no slips of a finger.
+// The most similar text of `known` (the first of equals), or "" if none is similar. Allows at most one edit for every
+// three letters: more is not a typing error.
 template <class Known>
 std::string_view nearest(std::string_view word, const Known& known) {
   std::string_view best;

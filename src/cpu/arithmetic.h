@@ -1,13 +1,14 @@
-// DefaultArithmetic: IEEE arithmetic as the language starts with it, for a scope. Held around every call that computes
-// on the CPU and by its workers, since callers may have made something else of their threads.
+// DefaultArithmetic: sets the default floating-point environment for a scope. Used by every call that computes on the
+// CPU and by worker threads, since the caller may have changed the environment of its thread.
 #pragma once
 
 #include <cfenv>
 
 namespace rapt::cpu {
 
-// XLA and torch.set_flush_denormal flush subnormal numbers to zero, of which a sixteenth of all E4M3 values is, and
-// others round another way: bits would depend on who calls. What was is put back.
+// XLA and torch.set_flush_denormal flush subnormal numbers to zero; one sixteenth of all E4M3 values is subnormal.
+// Others change the rounding mode. Without this class results would depend on the caller. Restores the previous
+// environment.
 class DefaultArithmetic {
  public:
   DefaultArithmetic() {

@@ -1,6 +1,6 @@
-// The CPU attention kernel: one online-softmax tile algorithm (Milakov & Gimelshein 2018; tiles as in FlashAttention-2,
-// Dao 2023) over two layouts of a tile, Wide and Narrow. attend() at the end reads like the algorithm.
-// Included only by the isa_*.cpp units (internal linkage). Bits depend on the call and the tile, never on threads.
+// The CPU attention kernel: online softmax (Milakov & Gimelshein 2018) over tiles as in FlashAttention-2 (Dao 2023),
+// for two layouts of a tile, Wide and Narrow. Start reading at attend(). Results depend on the call and the tile, never
+// on threads. Included only by the isa_*.cpp units (internal linkage).
 #pragma once
 
 #include "cpu/tile_bias.h"
@@ -12,27 +12,27 @@
 namespace rapt::cpu {
 namespace {
 
-// f(r, n, score) over a tile, the inner loop along the layout's lanes.
+// Calls f(r, n, score) for a tile. The inner loop runs along the layout's lanes.
 template <class Layout, class F>
 [[gnu::always_inline]] inline void for_each_score(const AttentionParams& call, int rows, int count, float* scores,
                                                   const F& f) {
   if constexpr (Layout::capacity > narrow_rows) {
     for (int n = 0; n < count; ++n) {
-      float* line = scores + Layout::score_index(call, 0, n);
-      for (int r = 0; r < rows; ++r) f(r, n, line[r]);
+      float* score_row = scores + Layout::score_index(call, 0, n);
+      for (int r = 0; r < rows; ++r) f(r, n, score_row[r]);
     }
   } else {
     for (int r = 0; r < rows; ++r) {
-      float* line = scores + Layout::score_index(call, r, 0);
-      for (int n = 0; n < count; ++n) f(r, n, line[n]);
+      float* score_row = scores + Layout::score_index(call, r, 0);
+      for (int n = 0; n < count; ++n) f(r, n, score_row[n]);
     }
   }
 }
 
-// c * tanh(x / c). Near 0 by the continued fraction of tanh, cut at 13, exact to float below 0.6; else by
-// (1 - e) / (1 + e) with e = exp(-2|u|), which cannot overflow.
+// c * tanh(x / c), u = x / c. For |u| < 0.6: the continued fraction of tanh, truncated at 13, accurate to float.
+// Otherwise (1 - e) / (1 + e) with e = exp(-2|u|), which cannot overflow.
 inline void cap_scores(float cap, int64_t count, float* scores) {
-  const float reciprocal = 1.0f / cap;  // infinite for a subnormal cap: held finite, so that 0 stays 0
+  const float reciprocal = 1.0f / cap;  // infinite for a subnormal cap; clamped below, so that 0 stays 0
   const Vec inverse = splat(reciprocal > __FLT_MAX__ ? __FLT_MAX__ : reciprocal);
   for (int64_t i = 0; i < count; i += lanes) {
     alignas(64) float u[lanes], e[lanes];
@@ -49,9 +49,9 @@ inline void cap_scores(float cap, int64_t count, float* scores) {
   }
 }
 
-// The steps of score_chain.h for a tile of scores, which the products have already scaled.
+// score_chain.h for a tile of scores. QK^T has already applied the scale.
 template <class Layout>
-struct TileSteps {
+struct TileScoreChain {
   const AttentionParams& call;
   const Tile& tile;
   const KeyTile& keys;
@@ -65,7 +65,7 @@ struct TileSteps {
 
   void scale() const {}
   void add_key_mean() const {
-    if (call.softcap > 0.0f && call.k_mean) each([&](int r, int, float& x) { x += rows.shift[r]; });
+    if (call.softcap > 0.0f && call.k_mean) each([&](int r, int, float& x) { x += rows.mean_logit[r]; });
   }
   void soft_cap() const {
     if (!(call.softcap > 0.0f)) return;
@@ -86,13 +86,13 @@ struct TileSteps {
       x -= rows.slope[r] * __builtin_fabsf(static_cast<float>(rows.distance[r] - n));
     });
   }
-  void apply_user_text() const {}  // texts are compiled for GPUs only
-  void hide() const {
-    if (keys.partial) hide_by_position();
-    if (call.mask.present()) apply_broadcast<Layout, HideByMask>(call, call.mask, rows.mask, keys, rows, s);
+  void apply_score_mod() const {}  // score modifications exist on GPUs only
+  void apply_mask() const {
+    if (keys.partial) mask_by_position();
+    if (call.mask.present()) apply_broadcast<Layout, ApplyMask>(call, call.mask, rows.mask, keys, rows, s);
   }
 
-  void hide_by_position() const {
+  void mask_by_position() const {
     for (int r = 0; r < rows.count; ++r) {
       const int64_t begin = rows.keys[r].begin - keys.first, end = rows.keys[r].end - keys.first;
       rows.begin[r] = static_cast<int32_t>(begin < 0 ? 0 : begin > keys.count ? keys.count : begin);
@@ -102,8 +102,8 @@ struct TileSteps {
   }
 };
 
-// Which key tiles the tile's rows visit, within its own range. Rows of several heads may share a tile, so all of them
-// are looked at.
+// The key tiles that the rows visit, within the key range of the work tile. Rows of several heads may share a tile, so
+// every row is inspected.
 inline KeyTiles<int64_t> keys_of_rows(const Tile& tile, const Rows& rows) {
   KeyTiles<int64_t> keys{{tile.key_end, tile.key_begin}, {0, tile.key_end}};
   for (int r = 0; r < rows.count; ++r) {
@@ -119,10 +119,10 @@ inline KeyTiles<int64_t> keys_of_rows(const Tile& tile, const Rows& rows) {
   return keys;
 }
 
-// Exact path: each non-finite element of V joins the rows that see its key (x is not -inf there).
+// NaN-safe path: adds each non-finite element of V to the rows that see its key (score above -inf).
 template <class Layout>
-void add_nonfinite(const AttentionParams& call, const Tile& tile, const KeyTile& keys, const Rows& rows,
-                   const Scratch& s) {
+void add_nonfinite_v(const AttentionParams& call, const Tile& tile, const KeyTile& keys, const Rows& rows,
+                     const Scratch& s) {
   for (int n = 0; n < keys.count; ++n) {
     const KeyTile one{keys.first + n, 1, false};
     widen_tile(tile, call.v, call.v_scale, one, call.head_dim_v, call.head_dim_v, s.row);
@@ -130,38 +130,38 @@ void add_nonfinite(const AttentionParams& call, const Tile& tile, const KeyTile&
       if (is_finite(s.row[c])) continue;
       for (int r = 0; r < rows.count; ++r) {
         const int64_t at = Layout::score_index(call, r, n);
-        if (s.hidden[at] != minus_infinity) s.o[Layout::output_index(call, r, c)] += s.scores[at] * s.row[c];
+        if (s.masked_scores[at] != minus_infinity) s.o[Layout::output_index(call, r, c)] += s.scores[at] * s.row[c];
       }
     }
   }
 }
 
-// Weights to the precision of the product with V, after the row sums have taken them as they are.
+// Rounds P to p_terms E4M3 terms. The row sums use the unrounded weights.
 template <class Layout>
-void round_tile_weights(const Call& call, int count, const Rows& rows, const Scratch& s) {
+void round_tile_p(const Call& call, int count, const Rows& rows, const Scratch& s) {
   if constexpr (Layout::capacity > narrow_rows) {
-    round_weights(call.weight_terms, int64_t{count} * Layout::capacity, s.scores);
+    round_weights(call.p_terms, int64_t{count} * Layout::capacity, s.scores);
   } else {
-    for (int r = 0; r < rows.count; ++r)
-      round_weights(call.weight_terms, count, s.scores + Layout::score_index(call, r, 0));
+    for (int r = 0; r < rows.count; ++r) round_weights(call.p_terms, count, s.scores + Layout::score_index(call, r, 0));
   }
 }
 
 template <class Layout>
-void attend_tile_keys(const Call& call, const Tile& tile, const KeyTile& keys, bool exact, Rows& rows,
+void attend_tile_keys(const Call& call, const Tile& tile, const KeyTile& keys, bool nan_safe, Rows& rows,
                       const Scratch& s) {
   const Operand k = Layout::keys(call, tile, keys, s);
-  foresee(call.mask, rows.mask, keys, rows);
-  foresee(call.bias, rows.bias, keys, rows);
+  plan_prefetch(call.mask, rows.mask, keys, rows);
+  plan_prefetch(call.bias, rows.bias, keys, rows);
   Layout::scores(call, k, keys.count, rows, s);
-  pass_scores(TileSteps<Layout>{call, tile, keys, rows, s});
-  if (exact) __builtin_memcpy(s.hidden, s.scores, sizeof(float) * static_cast<size_t>(call.block_n * Layout::capacity));
+  apply_score_chain(TileScoreChain<Layout>{call, tile, keys, rows, s});
+  if (nan_safe)
+    __builtin_memcpy(s.masked_scores, s.scores, sizeof(float) * static_cast<size_t>(call.block_n * Layout::capacity));
   Layout::softmax(call, keys.count, rows, s);
-  if (call.weight_terms > 0) round_tile_weights<Layout>(call, keys.count, rows, s);
+  if (call.p_terms > 0) round_tile_p<Layout>(call, keys.count, rows, s);
   bool nonfinite = false;
-  const Operand v = Layout::values(call, tile, keys, exact, nonfinite, s);
+  const Operand v = Layout::values(call, tile, keys, nan_safe, nonfinite, s);
   Layout::accumulate(call, v, keys.count, rows, s);
-  if (nonfinite) add_nonfinite<Layout>(call, tile, keys, rows, s);
+  if (nonfinite) add_nonfinite_v<Layout>(call, tile, keys, rows, s);
 }
 
 inline bool all_finite(const float* o, int64_t count) {
@@ -170,7 +170,7 @@ inline bool all_finite(const float* o, int64_t count) {
   return bad == 0;
 }
 
-// The state of a part of the keys, for combine(): max[block_m], sum[block_m], o[row][head_dim_v].
+// Stores the partial state for combine(): max[block_m], sum[block_m], o[row][head_dim_v].
 template <class Layout>
 void store_partial(const AttentionParams& call, const Tile& tile, int block_m, const Rows& rows, const Scratch& s) {
   Layout::for_each_output(call, rows, s, [&](int r, const float* o) {
@@ -181,7 +181,8 @@ void store_partial(const AttentionParams& call, const Tile& tile, int block_m, c
   });
 }
 
-// The sink joins the denominator, the sum divides, an empty row (sum 0) becomes 0 with lse -inf (or the sink's).
+// Adds the sink to the denominator, divides, and writes out and lse. A row without visible keys (sum 0) gets out = 0
+// and lse = -inf, or the sink as lse.
 inline void finish_row(const AttentionParams& call, const Tile& tile, int64_t head, int64_t query, float max, float sum,
                        float* o) {
   float factor = sum == 0.0f ? 0.0f : 1.0f / sum;
@@ -194,7 +195,7 @@ inline void finish_row(const AttentionParams& call, const Tile& tile, int64_t he
     sum = with_sink;
     max = new_max;
   }
-  // o is all zeros in an empty row: nothing was added to it.
+  // In a row without visible keys o is all zeros.
   for (int64_t c = 0; c < call.head_dim_v; ++c) o[c] *= factor;
   const int64_t row = tile.first_q + query;
   write_row(call.out, tile.batch, head, row, call.head_dim_v, o);
@@ -210,11 +211,12 @@ void store_rows(const AttentionParams& call, const Tile& tile, const Rows& rows,
   });
 }
 
-// Without a soft cap the keys' mean moves all logits of a row alike: weights stay, and the maximum takes it at the end.
-inline void add_shift_to_maxima(const AttentionParams& call, Rows& rows) {
+// Without softcap, k_mean shifts all logits of a row equally: weights do not change, and the shift is added to the
+// maximum.
+inline void add_mean_logits_to_max(const AttentionParams& call, Rows& rows) {
   if (call.k_mean == nullptr || call.softcap > 0.0f) return;
   for (int r = 0; r < rows.count; ++r)
-    if (rows.max[r] != minus_infinity) rows.max[r] += rows.shift[r];
+    if (rows.max[r] != minus_infinity) rows.max[r] += rows.mean_logit[r];
 }
 
 template <class Layout>
@@ -226,11 +228,12 @@ void attend(const Call& call, const Tile& tile, int block_m, void* memory) {
   init_broadcast(call.mask, tile, rows, rows.mask);
   const KeyTiles<int64_t> keys = keys_of_rows(tile, rows);
   Layout::load_queries(call, tile, rows, s);
-  if (call.k_mean) Layout::load_shifts(call, tile, rows, s);
+  if (call.k_mean) Layout::load_mean_logits(call, tile, rows, s);
   const int64_t o_floats = Scratch::align(call.head_dim_v) * Layout::capacity;
-  // A vote: only where the output came out non-finite is the tile redone on the exact path, same tiles, same order.
+  // The first pass assumes finite V. If the output is not finite, the tile is recomputed on the NaN-safe path, with the
+  // same tiles in the same order.
   for (int pass = 0; pass < 2; ++pass) {
-    const bool exact = pass == 1;
+    const bool nan_safe = pass == 1;
     for (int64_t i = 0; i < o_floats; ++i) s.o[i] = 0.0f;
     for (int r = 0; r < Layout::capacity; ++r) {
       rows.max[r] = minus_infinity;
@@ -240,11 +243,11 @@ void attend(const Call& call, const Tile& tile, int block_m, void* memory) {
       const int64_t first = (keys.first(call.block_n) + i) * call.block_n;
       const int64_t end = first + call.block_n < keys.some.end ? first + call.block_n : keys.some.end;
       const KeyTile key_tile{first, static_cast<int>(end - first), keys.needs_mask(first, end)};
-      attend_tile_keys<Layout>(call, tile, key_tile, exact, rows, s);
+      attend_tile_keys<Layout>(call, tile, key_tile, nan_safe, rows, s);
     }
-    if (exact || all_finite(s.o, o_floats)) break;
+    if (nan_safe || all_finite(s.o, o_floats)) break;
   }
-  add_shift_to_maxima(call, rows);
+  add_mean_logits_to_max(call, rows);
   if (tile.partial) {
     store_partial<Layout>(call, tile, block_m, rows, s);
   } else {
@@ -252,7 +255,7 @@ void attend(const Call& call, const Tile& tile, int block_m, void* memory) {
   }
 }
 
-// States of `parts` splits, `stride` floats apart, merged in order: the same bits whoever computed them.
+// Combines the partial states of `parts` splits, `stride` floats apart, in order, so that results are deterministic.
 inline void combine_tile(const AttentionParams& call, const Tile& tile, int block_m, const float* states,
                          int64_t stride, int64_t parts, float* row) {
   for (int r = 0; r < tile.rows; ++r) {
@@ -276,7 +279,7 @@ inline void combine_tile(const AttentionParams& call, const Tile& tile, int bloc
   }
 }
 
-// The two entries of an AttentionKernel.
+// The functions of an AttentionKernel.
 inline size_t scratch_bytes(const AttentionParams& call, int block_m) {
   return static_cast<size_t>(Scratch::floats(call, block_m)) * sizeof(float);
 }

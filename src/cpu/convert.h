@@ -1,7 +1,6 @@
-// Rows of any storage format to float and back: by the vectors of simd.h where these widen, else by plain branchless
-// loops that compilers vectorise, and 8-bit formats by tables.
-// Included by the isa_*.cpp units and, as the scalar one, by products.cpp (internal linkage). Same results as
-// kernels/shared/dtype.h, element for element.
+// Converts rows of any storage format to float and back: by the vectors of simd.h if these can convert, else by
+// branchless loops that compilers vectorise, and 8-bit formats by tables. Same results as kernels/shared/dtype.h for
+// each element. Included by the isa_*.cpp units and, in its scalar form, by products.cpp (internal linkage).
 #pragma once
 
 #include <stdint.h>
@@ -14,28 +13,40 @@ namespace {
 
 inline float f16_widen(uint16_t c) {
   const uint32_t magnitude = static_cast<uint32_t>(c & 0x7fffu) << 13;
-  // Times 2^112 moves the exponent bias from 15 to 127 and makes subnormals right; inf and NaN are put back after.
+  // A multiplication by 2^112 changes the exponent bias from 15 to 127, also for subnormals. inf and NaN are fixed up.
   const uint32_t finite = detail::bits_of(detail::float_of(magnitude) * 0x1p112f);
   const uint32_t special = magnitude | 0x7f800000u | (magnitude > 0x0f800000u ? 0x400000u : 0u);
   const uint32_t sign = static_cast<uint32_t>(c & 0x8000u) << 16;
   return detail::float_of(sign | (magnitude >= 0x0f800000u ? special : finite));
 }
 
-// The numbers of all codes of an 8-bit format.
-struct CodeTable {
-  float number[256];
-  template <class Widen>
-  explicit constexpr CodeTable(Widen widen) : number() {
-    for (int c = 0; c < 256; ++c) number[c] = widen(static_cast<unsigned char>(c));
+// The values of all bit patterns of the 8-bit formats.
+constexpr int count_fp8() {
+  int count = 0;
+  for (int t = 0; t < dtype_count; ++t) count += is_fp8(static_cast<DType>(t));
+  return count;
+}
+struct CodeTables {
+  float number[count_fp8()][256];
+  uint8_t place[dtype_count];  // of a dtype in `number`
+  constexpr CodeTables() : number(), place() {
+    uint8_t next = 0;
+    for (int t = 0; t < dtype_count; ++t) {
+      const auto dtype = static_cast<DType>(t);
+      if (!is_fp8(dtype)) continue;
+      for (int c = 0; c < 256; ++c) number[next][c] = code_to_float(dtype, static_cast<uint8_t>(c));
+      place[t] = next++;
+    }
   }
+  const float* of(DType t) const { return number[place[static_cast<int>(t)]]; }
 };
-constexpr CodeTable e4m3_numbers(e4m3_to_float), e5m2_numbers(e5m2_to_float), sim8_numbers(sim8_to_float);
+constexpr CodeTables code_tables;
 
 inline uint16_t f16_narrow(float x) {
   const uint32_t bits = detail::bits_of(x), magnitude = bits & 0x7fffffffu;
-  // Normal results: round the 13 dropped bits to nearest even in integer arithmetic, then move the bias.
+  // Normal results: rounds the 13 dropped bits to nearest even in integer arithmetic, and changes the bias.
   const uint32_t normal = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
-  // Subnormal results: adding 0.5 leaves the f16 code in the low bits, rounded by the addition itself.
+  // Subnormal results: adding 0.5 rounds, and leaves the f16 bits in the low bits.
   const uint32_t subnormal = detail::bits_of(detail::float_of(magnitude) + 0.5f) - 0x3f000000u;
   const uint32_t finite = magnitude < 0x38800000u ? subnormal : normal;
   const uint32_t special = magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u;
@@ -53,7 +64,8 @@ inline void widen_row(const Code* src, int64_t stride, int64_t n, float* dst, Wi
 }
 
 #if defined(RAPT_VECTOR_WIDENING)
-// Contiguous elements by vectors, times factor, `2 * lanes` at a time, the last of them overlapping. n >= 2 * lanes.
+// Converts n >= 2 * lanes contiguous elements and multiplies by factor, 2 * lanes at a time. The last vectors may
+// overlap.
 template <class From, class Code>
 inline void widen_vectors(const Code* src, int64_t n, float factor, float* dst) {
   constexpr int64_t width = 2 * lanes;
@@ -66,12 +78,13 @@ inline void widen_vectors(const Code* src, int64_t n, float factor, float* dst) 
   }
 }
 
-// Whether vectors widen these n contiguous codes, times factor, to the numbers of dtype.h.
+// Whether the vector conversion of these n contiguous FP8 elements, times factor, gives the same results as dtype.h.
 inline bool vectors_widen(DType dtype, const uint8_t* src, int64_t n, float factor) {
   if (n < 2 * lanes) return false;
-  return dtype != DType::e4m3 || (factor < 0x1p119f && !any_e4m3_nan(src, n));  // 256 * factor does not overflow
+  if (dtype == DType::e4m3) return factor < 0x1p119f && !any_e4m3_nan(src, n);  // 256 * factor does not overflow
+  return dtype == DType::e5m2 || dtype == DType::sim8;
 }
-// f(From) with those vectors, which take vector_factor for factor.
+// Calls f(From) with the vector converter of a dtype. It needs vector_factor() in place of factor.
 template <class F>
 inline void with_vectors_of(DType dtype, const F& f) {
   if (dtype == DType::e4m3) return f(FromE4m3Over256());
@@ -88,18 +101,19 @@ inline void read_f16(const uint16_t* src, int64_t stride, int64_t n, float* dst)
   widen_row(src, stride, n, dst, f16_widen);
 }
 
-// 8-bit elements, times factor. By table where they lie apart, are few or hold E4M3's NaN.
+// Reads 8-bit elements, times factor. Uses a table if elements are strided, few, include the NaN of E4M3, or have no
+// vector conversion.
 inline void read_codes(DType dtype, const uint8_t* src, int64_t stride, int64_t n, float* dst, float factor) {
 #if defined(RAPT_VECTOR_WIDENING)
   if (stride == 1 && vectors_widen(dtype, src, n, factor))
     return with_vectors_of(dtype,
                            [&]<class From>(From) { widen_vectors<From>(src, n, vector_factor(dtype, factor), dst); });
 #endif
-  const CodeTable& table = dtype == DType::e4m3 ? e4m3_numbers : dtype == DType::e5m2 ? e5m2_numbers : sim8_numbers;
-  widen_row(src, stride, n, dst, [&](uint8_t c) { return table.number[c] * factor; });
+  const float* const numbers = code_tables.of(dtype);
+  widen_row(src, stride, n, dst, [=](uint8_t c) { return numbers[c] * factor; });
 }
 
-// `n` elements from element `first` on, widened to float; FP8 elements are multiplied by factor.
+// Reads n elements from element `first` on as float. FP8 elements are multiplied by factor.
 inline void read_elements(DType dtype, const void* data, int64_t first, int64_t stride, int64_t n, float* dst,
                           float factor = 1.0f) {
   switch (dtype) {
@@ -111,14 +125,12 @@ inline void read_elements(DType dtype, const void* data, int64_t first, int64_t 
       widen_row(static_cast<const uint16_t*>(data) + first, stride, n, dst,
                 [](uint16_t c) { return bf16_to_float(c); });
       break;
-    case DType::e4m3:
-    case DType::e5m2:
-    case DType::sim8: read_codes(dtype, static_cast<const uint8_t*>(data) + first, stride, n, dst, factor); break;
-    default: break;
+    default:
+      if (is_fp8(dtype)) read_codes(dtype, static_cast<const uint8_t*>(data) + first, stride, n, dst, factor);
   }
 }
 
-// Row (b, h, s) of a tensor.
+// Reads row (b, h, s) of a tensor.
 inline void read_row(const TensorRef& t, int64_t b, int64_t h, int64_t s, int64_t n, float* dst, float factor = 1.0f) {
   read_elements(t.dtype, t.data, t.index(b, h, s), t.column, n, dst, factor);
 }
@@ -147,16 +159,17 @@ inline void write_row(const TensorRef& t, int64_t b, int64_t h, int64_t s, int64
   }
 }
 
-// x in [-1, 1] as E4M3 holds 256 times it, nearest even; NaN stays NaN. From 2^-14 on that are four bits, below
-// multiples of 2^-17: adding and taking away a number whose last bit is worth so much rounds to it. No branch, for
-// vectors' sake.
+// Rounds x in [-1, 1] as E4M3 rounds 256 * x, to nearest even; NaN stays NaN. From 2^-14 on the result has four
+// significant bits; below, it is a multiple of 2^-17. Adding and subtracting a number with that unit in the last place
+// rounds to it. No branch, so that loops vectorise.
 inline float nearest_e4m3_weight(float x) {
   const uint32_t exponent = detail::bits_of(x) & 0x7f800000u, least = 0x38800000u;
   const float shift = detail::float_of(exponent > least ? exponent : least) * 0x1.8p20f;
   return (x + shift) - shift;
 }
 
-// Weights as one E4M3 number, or as the sum of two: the second, of what the first left, may be negative.
+// Rounds weights to one E4M3 number, or to the sum of two. The second holds the rounding error of the first and may be
+// negative.
 inline void round_weights(int terms, int64_t n, float* w) {
   if (terms == 1) {
     for (int64_t i = 0; i < n; ++i) w[i] = nearest_e4m3_weight(w[i]);

@@ -1,4 +1,4 @@
-// Which instruction sets this build has and this machine runs (CPUID through the compiler's builtins).
+// The instruction sets that this build contains and this machine supports (CPUID by compiler builtins).
 #include "cpu/isa.h"
 
 #include <unistd.h>
@@ -17,7 +17,7 @@ struct IsaRow {
   const cpu::AttentionKernel* kernel;
 };
 
-// Those of this build.
+// The instruction sets in this build.
 #define ISA(name) {CpuIsa::name, &cpu::attention_##name},
 const IsaRow isa_table[] = {RAPT_CPU_ISAS};
 #undef ISA
@@ -41,8 +41,8 @@ bool machine_runs(CpuIsa isa) {
   }
 }
 
-// vdpbf16ps does twice the work of an FMA, but on Intel's Sapphire and Emerald Rapids it runs at a quarter of its rate
-// (measured: 88 against 177 GFLOP/s a core), so only AMD's cores, with one each cycle, choose it by themselves.
+// One vdpbf16ps does the work of two FMAs. Intel's Sapphire and Emerald Rapids execute it at a quarter of the FMA rate
+// (measured: 88 and 177 GFLOP/s per core). It is therefore the default only on AMD, which executes one per cycle.
 bool prefers_bf16_dot() {
 #if defined(__x86_64__)
   return __builtin_cpu_is("amd");

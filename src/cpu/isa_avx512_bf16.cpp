@@ -1,6 +1,5 @@
-// The AVX-512 BF16 kernels: wide tiles of bf16 q, k and v without descales. All else runs in attention_avx512.
-// Compiled with the flags of that instruction set; entered only after run-time dispatch (src/device/device.cpp) allows
-// it.
+// The AVX-512 BF16 kernels: wide tiles of bf16 q, k and v without descales. Everything else runs in attention_avx512.
+// Compiled with the flags of this instruction set. Called only if run-time dispatch (src/cpu/isa.cpp) selects it.
 #include "cpu/tile_wide_bf16.h"
 
 namespace rapt::cpu {

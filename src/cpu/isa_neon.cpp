@@ -1,6 +1,5 @@
 // The NEON kernels (aarch64).
-// Compiled with the flags of that instruction set; entered only after run-time dispatch (src/device/device.cpp) allows
-// it.
+// Compiled with the flags of this instruction set. Called only if run-time dispatch (src/cpu/isa.cpp) selects it.
 #include "cpu/attention_tile.h"
 
 namespace rapt::cpu {

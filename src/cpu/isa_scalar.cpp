@@ -1,6 +1,5 @@
 // The portable kernels: four-lane vectors of the compiler, any architecture, no Highway.
-// Compiled with the flags of that instruction set; entered only after run-time dispatch (src/device/device.cpp) allows
-// it.
+// Compiled with the flags of this instruction set. Called only if run-time dispatch (src/cpu/isa.cpp) selects it.
 #define RAPT_SCALAR_ISA
 #include "cpu/attention_tile.h"
 

@@ -1,73 +1,73 @@
-// Products of rows on the CPU: tiles of both sides widened to floats, multiplied four rows by eight columns at a time.
-// Of one instruction set: the operators are there to be checked against and for small work, attention has its own.
+// rapt_qk and rapt_gemm on the CPU: a blocked GEMM. Tiles of both operands are converted to float; the microkernel
+// computes 4 x 8 products. One instruction set only: these operations are references and serve small problems.
 #include "cpu/products.h"
 
 #include <algorithm>
 
-#define RAPT_SCALAR_ISA 1  // as isa_scalar.cpp: this file is compiled for every machine
+#define RAPT_SCALAR_ISA 1  // as in isa_scalar.cpp: this file must run on every machine
 #include "cpu/convert.h"
 
 namespace rapt::cpu {
 namespace {
 
-constexpr int64_t block_m = 64, block_n = 64, depth_step = product_flush;
-constexpr int64_t each_m = 4, each_n = 8;  // products that are summed in registers
+constexpr int64_t block_m = 64, block_n = 64, block_k = product_promotion_interval;
+constexpr int64_t register_m = 4, register_n = 8;  // accumulators in registers
 typedef float Floats __attribute__((vector_size(16)));
 
-// Of one thread: rows of a as they are, rows of b by depth, each_n of them side by side, sums.
+// Scratch of one thread: a [row][depth]; b in panels of register_n rows, [depth][row]; sums.
 struct Scratch {
   float *a, *b, *sums;
-  explicit Scratch(float* from) : a(from), b(a + block_m * depth_step), sums(b + block_n * depth_step) {}
-  static constexpr size_t floats = block_m * depth_step + block_n * depth_step + block_m * block_n;
+  explicit Scratch(float* from) : a(from), b(a + block_m * block_k), sums(b + block_n * block_k) {}
+  static constexpr size_t floats = block_m * block_k + block_n * block_k + block_m * block_n;
 };
 
 struct Work {
   int64_t b, h, row, column, rows, columns;
 };
 
-// Depths [d, d + count) of a row, as floats.
+// Converts depths [d, d + count) of a row to float.
 void widen(const TensorRef& t, int64_t b, int64_t h, int64_t row, int64_t d, int64_t count, float* to) {
   TensorRef from = t;
   from.data = static_cast<std::byte*>(t.data) + d * t.column * bytes_of(t.dtype);
   read_row(from, b, h, row, count, to);
 }
 
-// Both sides of a tile for depths [d, d + count). Rows past the end become zeros, since whole registers are multiplied.
+// Packs both operands of a tile for depths [d, d + count). Rows past the end are filled with zeros for the microkernel.
 void widen_tile(const ProductParams& p, const Work& w, int64_t d, int64_t count, const Scratch& s) {
   for (int64_t i = 0; i < block_m; ++i) {
-    float* row = s.a + i * depth_step;
+    float* row = s.a + i * block_k;
     if (i < w.rows)
       widen(p.a, w.b, w.h, w.row + i, d, count, row);
     else
       std::fill_n(row, count, 0.0f);
   }
-  float rows[each_n][depth_step];
-  for (int64_t first = 0; first < w.columns; first += each_n) {
-    for (int64_t j = 0; j < each_n; ++j)
+  float rows[register_n][block_k];
+  for (int64_t first = 0; first < w.columns; first += register_n) {
+    for (int64_t j = 0; j < register_n; ++j)
       if (first + j < w.columns)
         widen(p.b, w.b, w.h / p.group, w.column + first + j, d, count, rows[j]);
       else
         std::fill_n(rows[j], count, 0.0f);
-    float* to = s.b + first * depth_step;
+    float* to = s.b + first * block_k;
     for (int64_t k = 0; k < count; ++k)
-      for (int64_t j = 0; j < each_n; ++j) to[k * each_n + j] = rows[j][k];
+      for (int64_t j = 0; j < register_n; ++j) to[k * register_n + j] = rows[j][k];
   }
 }
 
-// Adds a tile's products over `count` depths to its sums, each summed by itself first.
-void multiply_registers(const float* a, const float* b, int64_t count, float* sums) {
-  Floats part[each_m][2] = {};
+// Adds 4 x 8 products over `count` depths to the sums, with two-level accumulation.
+void microkernel(const float* a, const float* b, int64_t count, float* sums) {
+  Floats part[register_m][2] = {};
   for (int64_t k = 0; k < count; ++k) {
     Floats x, y;
-    __builtin_memcpy(&x, b + k * each_n, sizeof x);
-    __builtin_memcpy(&y, b + k * each_n + 4, sizeof y);
-    for (int64_t i = 0; i < each_m; ++i) {
-      const float factor = a[i * depth_step + k];
+    __builtin_memcpy(&x, b + k * register_n, sizeof x);
+    __builtin_memcpy(&y, b + k * register_n + 4, sizeof y);
+    for (int64_t i = 0; i < register_m; ++i) {
+      const float factor = a[i * block_k + k];
       part[i][0] += factor * x, part[i][1] += factor * y;
     }
   }
-  for (int64_t i = 0; i < each_m; ++i)
-    for (int64_t j = 0; j < each_n; ++j) sums[i * block_n + j] += part[i][j / 4][j % 4];
+  for (int64_t i = 0; i < register_m; ++i)
+    for (int64_t j = 0; j < register_n; ++j) sums[i * block_n + j] += part[i][j / 4][j % 4];
 }
 
 void store_tile(const ProductParams& p, const Work& w, const float* sums) {
@@ -84,12 +84,12 @@ void store_tile(const ProductParams& p, const Work& w, const float* sums) {
 
 void multiply_tile(const ProductParams& p, const Work& w, const Scratch& s) {
   std::fill_n(s.sums, block_m * block_n, 0.0f);
-  for (int64_t d = 0; d < p.depth; d += depth_step) {
-    const int64_t count = std::min(depth_step, p.depth - d);
+  for (int64_t d = 0; d < p.depth; d += block_k) {
+    const int64_t count = std::min(block_k, p.depth - d);
     widen_tile(p, w, d, count, s);
-    for (int64_t j = 0; j < w.columns; j += each_n)
-      for (int64_t i = 0; i < w.rows; i += each_m)
-        multiply_registers(s.a + i * depth_step, s.b + j * depth_step, count, s.sums + i * block_n + j);
+    for (int64_t j = 0; j < w.columns; j += register_n)
+      for (int64_t i = 0; i < w.rows; i += register_m)
+        microkernel(s.a + i * block_k, s.b + j * block_k, count, s.sums + i * block_n + j);
   }
   store_tile(p, w, s.sums);
 }
@@ -99,11 +99,11 @@ void multiply_tile(const ProductParams& p, const Work& w, const Scratch& s) {
 size_t product_scratch_floats() { return Scratch::floats; }
 
 void multiply(ThreadPool& pool, const ProductParams& p, float* scratch) {
-  const int64_t down = (p.rows_a + block_m - 1) / block_m, right = (p.rows_b + block_n - 1) / block_n;
-  pool.parallel_for(p.batch * p.heads * down * right, [&](int worker, int64_t index) {
+  const int64_t tiles_m = (p.rows_a + block_m - 1) / block_m, tiles_n = (p.rows_b + block_n - 1) / block_n;
+  pool.parallel_for(p.batch * p.heads * tiles_m * tiles_n, [&](int worker, int64_t index) {
     Work w;
-    w.column = index % right * block_n, index /= right;
-    w.row = index % down * block_m, index /= down;
+    w.column = index % tiles_n * block_n, index /= tiles_n;
+    w.row = index % tiles_m * block_m, index /= tiles_m;
     w.h = index % p.heads, w.b = index / p.heads;
     w.rows = std::min(block_m, p.rows_a - w.row), w.columns = std::min(block_n, p.rows_b - w.column);
     multiply_tile(p, w, Scratch(scratch + static_cast<size_t>(worker) * Scratch::floats));

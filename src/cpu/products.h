@@ -1,5 +1,5 @@
-// Products of rows on the CPU. Called by src/operations/products.cpp with values that it has checked, while it holds
-// the pool.
+// rapt_qk and rapt_gemm on the CPU. Called by src/operations/products.cpp with validated parameters, while it holds the
+// thread pool.
 #pragma once
 
 #include "cpu/threads.h"
@@ -7,9 +7,10 @@
 
 namespace rapt::cpu {
 
-// Floats of scratch that each thread needs.
+// Floats of scratch per thread.
 size_t product_scratch_floats();
-// `scratch`: that many for each thread of the pool, aligned to 64 bytes. An element's bits depend on its rows alone.
+// scratch: product_scratch_floats() for each thread of the pool, aligned to 64 bytes. An output element depends only on
+// its two rows, not on the rest of the call.
 void multiply(ThreadPool& pool, const ProductParams& params, float* scratch);
 
 }  // namespace rapt::cpu

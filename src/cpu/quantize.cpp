@@ -1,7 +1,7 @@
-// Quantisation on the CPU: means, then factors, then codes, by tiles of rows of one head. Rows that share a factor with
-// no others outside the tile (token, block64, block128) are read once; a tensor, head or channel is read again for its
-// codes. Every number is the same however many threads there are: maxima and counts do not depend on order, sums have
-// one (kernels/shared/quantize.h).
+// Quantisation on the CPU: means, then descales, then FP8 output, in tiles of rows of one head. With descales of tokens
+// or blocks the input is read once; with descales of a tensor, head or channel it is read again for the output. Results
+// do not depend on the number of threads: maxima and counts are independent of the order, and sums have a fixed order
+// (kernels/shared/quantize.h).
 #include "cpu/quantize.h"
 
 #include <algorithm>
@@ -17,10 +17,10 @@ namespace {
 
 namespace q = quantizing;
 
-// What is known of one order statistic: its first digits, and its rank among the values that begin with them.
+// State of a radix selection: the leading digits of the value, and its rank among the values with these digits.
 struct Selection {
-  uint32_t known = 0;
-  uint64_t rank = 0;  // 0: there are no values
+  uint32_t prefix = 0;
+  uint64_t rank = 0;  // 0: no values
 
   void descend(const uint64_t* counts, int pass, double percentile) {
     if (pass == 0) {
@@ -30,26 +30,27 @@ struct Selection {
     }
     uint32_t digit = 0;
     for (; rank > counts[digit]; ++digit) rank -= counts[digit];
-    known = known << q::digit_bits | digit;
+    prefix = prefix << q::digit_bits | digit;
   }
 };
 
-// Counts digit `pass` of the magnitudes that begin with what is known of their slot: one for all, or one for each.
+// Counts digit `pass` of the magnitudes that begin with the prefix of their selection: one for all elements, or one
+// each.
 void count_digits(const float* x, int64_t n, int pass, const Selection* selections, bool one_each, uint64_t* counts) {
   for (int64_t i = 0; i < n; ++i) {
     if (!q::is_finite(x[i])) continue;
     const uint32_t magnitude = q::finite_magnitude(x[i]);
     const int64_t slot = one_each ? i : 0;
-    if (!q::begins_with(magnitude, selections[slot].known, pass)) continue;
+    if (!q::has_prefix(magnitude, selections[slot].prefix, pass)) continue;
     ++counts[slot * q::digits + ((magnitude >> q::shift_of(pass)) & (q::digits - 1))];
   }
 }
 
-// Some rows of one head.
+// A tile: some rows of one head.
 struct Tile {
   index_t b, h;
   QuantizeRows rows;
-  index_t first, count;  // of the sequence
+  index_t first, count;  // rows, counted in the sequence
 };
 
 class Quantizer {
@@ -69,14 +70,14 @@ class Quantizer {
   };
 
   bool by_channel() const { return p.group == ScaleKind::channel; }
-  bool whole_heads() const { return rows_sharing(p.group) == 0; }  // or more: not settled within a tile
+  bool amax_spans_tiles() const { return rows_sharing(p.group) == 0; }  // or a tensor: amax spans several tiles
   bool exact_amax() const { return p.percentile >= 100; }
   index_t slots_per_head() const { return by_channel() ? p.dim : 1; }
   size_t slot_of(index_t b, index_t h) const {
     return p.group == ScaleKind::tensor ? 0 : static_cast<size_t>((b * p.heads + h) * slots_per_head());
   }
 
-  bool needs_slots() const { return !p.supplied && whole_heads() && exact_amax(); }
+  bool needs_slots() const { return !p.supplied && amax_spans_tiles() && exact_amax(); }
 
   template <class Body>
   void for_each_head(const Body& body) {
@@ -101,7 +102,7 @@ class Quantizer {
           Tile{i / tiles / p.heads, i / tiles % p.heads, {0, p.seqlen}, first, std::min(tile_rows_, p.seqlen - first)});
     });
   }
-  // By the tiles that there are: sequences may be far shorter than the longest, and that than max_seqlen.
+  // Enumerates only existing tiles: sequences may be much shorter than max_seqlen.
   template <class Body>
   void for_each_packed_tile(const Body& body) {
     pool_.parallel_for(tiles_before_.back() * p.heads, [&](int worker, int64_t i) {
@@ -120,11 +121,11 @@ class Quantizer {
   void find_amax();
   void select_of_tensor();
   void select_of_head(Scratch& scratch, index_t b, index_t h);
-  void set_factor(index_t b, index_t h, index_t position, index_t channel, uint32_t amax) const {
+  void set_descale(index_t b, index_t h, index_t position, index_t channel, uint32_t amax) const {
     *p.descale_at(b, h, position, channel) = q::descale_of(amax, p.output.dtype);
   }
-  void set_factors_of_tile(Scratch& scratch, const Tile& tile) const;
-  void set_unused_factors() const;
+  void set_tile_descales(Scratch& scratch, const Tile& tile) const;
+  void set_unused_descales() const;
   void encode(Scratch& scratch, const Tile& tile) const;
   void store(const Scratch& scratch, const Tile& tile) const;
 
@@ -132,10 +133,10 @@ class Quantizer {
   const QuantizeParams& p;
   const RowLoops& loops_;
   index_t tile_rows_;
-  std::vector<index_t> tiles_before_;  // packed: tiles of the sequences before each, and of all
+  std::vector<index_t> tiles_before_;  // packed: prefix sums of tiles per sequence
   std::vector<float> signs_;
-  std::vector<Scratch> scratch_;             // of each worker
-  std::vector<std::atomic<uint32_t>> amax_;  // of a tensor, of heads, of channels
+  std::vector<Scratch> scratch_;             // one per worker
+  std::vector<std::atomic<uint32_t>> amax_;  // amax bits of the tensor, of heads or of channels
 };
 
 Quantizer::Quantizer(ThreadPool& pool, const QuantizeParams& params)
@@ -144,9 +145,9 @@ Quantizer::Quantizer(ThreadPool& pool, const QuantizeParams& params)
       loops_(row_loops()),
       scratch_(static_cast<size_t>(pool.size())),
       amax_(needs_slots() ? std::max(slot_of(p.batch, 0), size_t{1}) : 0) {
-  constexpr index_t most_rows = 64, most_elements = 1 << 16;
+  constexpr index_t max_rows = 64, max_elements = 1 << 16;
   tile_rows_ = rows_sharing(p.group) > 1 ? rows_sharing(p.group)
-                                         : clamped(most_elements / std::max(p.dim, index_t{1}), 1, most_rows);
+                                         : clamped(max_elements / std::max(p.dim, index_t{1}), 1, max_rows);
   if (p.cu_seqlens.present()) tiles_before_.push_back(0);
   for (index_t b = 0; p.cu_seqlens.present() && b < p.batch; ++b)
     tiles_before_.push_back(tiles_before_.back() + tiles_of(quantize_rows(p, b).count));
@@ -164,7 +165,7 @@ Quantizer::Quantizer(ThreadPool& pool, const QuantizeParams& params)
 
 void Quantizer::run() {
   if (p.mean != nullptr) for_each_head([&](Scratch& s, index_t b, index_t h) { find_mean(s, b, h); });
-  if (!p.supplied && whole_heads()) {
+  if (!p.supplied && amax_spans_tiles()) {
     if (exact_amax())
       find_amax();
     else if (p.group == ScaleKind::tensor)
@@ -174,14 +175,14 @@ void Quantizer::run() {
   }
   for_each_tile([&](Scratch& s, const Tile& tile) {
     load(s, tile, p.mean != nullptr);
-    if (!p.supplied && !whole_heads()) set_factors_of_tile(s, tile);
+    if (!p.supplied && !amax_spans_tiles()) set_tile_descales(s, tile);
     encode(s, tile);
     store(s, tile);
   });
-  if (!p.supplied && p.cu_seqlens.present()) set_unused_factors();
+  if (!p.supplied && p.cu_seqlens.present()) set_unused_descales();
 }
 
-// The tile's rows as floats, rotated and smoothed.
+// Reads the tile's rows as float, rotates and smooths them.
 void Quantizer::load(Scratch& scratch, const Tile& tile, bool smooth) const {
   const TensorRef& in = p.input;
   if (smooth)
@@ -217,7 +218,7 @@ void Quantizer::find_mean(Scratch& scratch, index_t b, index_t h) {
   }
 }
 
-// Of a tensor, of heads, of channels.
+// For ScaleKind tensor, head and channel.
 void Quantizer::find_amax() {
   const auto join = [&](size_t slot, uint32_t value) {
     uint32_t before = amax_[slot].load(std::memory_order_relaxed);
@@ -232,11 +233,11 @@ void Quantizer::find_amax() {
     for (index_t i = 0; i < tile.count; ++i) loops_.amax_of_each(s.y.data() + i * p.dim, p.dim, s.largest.data());
     for (size_t c = 0; c < s.largest.size(); ++c) join(slot + c, s.largest[c]);
   });
-  if (p.group == ScaleKind::tensor) return set_factor(0, 0, 0, 0, amax_[0]);
+  if (p.group == ScaleKind::tensor) return set_descale(0, 0, 0, 0, amax_[0]);
   for (index_t b = 0; b < p.batch; ++b)
     for (index_t h = 0; h < p.heads; ++h)
       for (index_t c = 0; c < slots_per_head(); ++c)
-        set_factor(b, h, 0, c, amax_[slot_of(b, h) + static_cast<size_t>(c)]);
+        set_descale(b, h, 0, c, amax_[slot_of(b, h) + static_cast<size_t>(c)]);
 }
 
 void Quantizer::select_of_tensor() {
@@ -252,10 +253,10 @@ void Quantizer::select_of_tensor() {
       for (size_t digit = 0; digit < all.size(); ++digit) all[digit] += scratch_[worker].counts[digit];
     selection.descend(all.data(), pass, p.percentile);
   }
-  set_factor(0, 0, 0, 0, selection.known);
+  set_descale(0, 0, 0, 0, selection.prefix);
 }
 
-// Of a head, or of each of its channels.
+// For ScaleKind head and channel.
 void Quantizer::select_of_head(Scratch& scratch, index_t b, index_t h) {
   std::fill(scratch.selections.begin(), scratch.selections.end(), Selection());
   for (int pass = 0; pass < q::digit_passes; ++pass) {
@@ -270,11 +271,11 @@ void Quantizer::select_of_head(Scratch& scratch, index_t b, index_t h) {
       scratch.selections[slot].descend(scratch.counts.data() + slot * q::digits, pass, p.percentile);
   }
   for (index_t c = 0; c < slots_per_head(); ++c)
-    set_factor(b, h, 0, c, scratch.selections[static_cast<size_t>(c)].known);
+    set_descale(b, h, 0, c, scratch.selections[static_cast<size_t>(c)].prefix);
 }
 
-// Of a block, or of each row.
-void Quantizer::set_factors_of_tile(Scratch& scratch, const Tile& tile) const {
+// For ScaleKind block and token.
+void Quantizer::set_tile_descales(Scratch& scratch, const Tile& tile) const {
   const index_t shared = std::min<index_t>(rows_sharing(p.group), tile.count);
   for (index_t i = 0; i < tile.count; i += shared) {
     const float* y = scratch.y.data() + i * p.dim;
@@ -288,20 +289,20 @@ void Quantizer::set_factors_of_tile(Scratch& scratch, const Tile& tile) const {
         count_digits(y, shared * p.dim, pass, &selection, false, scratch.counts.data());
         selection.descend(scratch.counts.data(), pass, p.percentile);
       }
-      amax = selection.known;
+      amax = selection.prefix;
     }
-    set_factor(tile.b, tile.h, descale_position(p, tile.rows, tile.first + i), 0, amax);
+    set_descale(tile.b, tile.h, descale_position(p, tile.rows, tile.first + i), 0, amax);
   }
 }
 
-// Blocks that a packed sequence does not reach.
-void Quantizer::set_unused_factors() const {
+// Sets the descales of blocks beyond the end of a packed sequence to 1.
+void Quantizer::set_unused_descales() const {
   const index_t shared = rows_sharing(p.group);
   if (shared <= 1) return;
   for (index_t b = 0; b < p.batch; ++b)
     for (index_t h = 0; h < p.heads; ++h)
       for (index_t i = (quantize_rows(p, b).count + shared - 1) / shared; i < p.positions(); ++i)
-        set_factor(b, h, i, 0, 0);
+        set_descale(b, h, i, 0, 0);
 }
 
 void Quantizer::encode(Scratch& scratch, const Tile& tile) const {
@@ -320,7 +321,7 @@ void Quantizer::encode(Scratch& scratch, const Tile& tile) const {
   }
 }
 
-// Along the output's smaller stride, so that transposed outputs are written in runs, too.
+// The inner loop runs along the output's smaller stride, so that transposed outputs are written contiguously, too.
 void Quantizer::store(const Scratch& scratch, const Tile& tile) const {
   if (p.dim == 0) return;
   const TensorRef& out = p.output;

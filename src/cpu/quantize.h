@@ -1,4 +1,4 @@
-// rapt_quantize on the CPU. Called by quantize.cpp with a call whose rules hold, its contents' too.
+// rapt_quantize on the CPU. Called by src/operations/quantize.cpp with validated parameters and contents.
 #pragma once
 
 #include "cpu/threads.h"

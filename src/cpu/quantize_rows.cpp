@@ -1,5 +1,5 @@
-// Loops over rows as plain branchless code that compilers vectorise, compiled for the base instruction set and, on
-// x86-64, for AVX2 again: see quantize_rows.h. Results are those of kernels/shared/dtype.h, element for element.
+// The loops of quantize_rows.h as branchless code that compilers vectorise. Compiled for the base instruction set and,
+// on x86-64, also for AVX2. Same results as kernels/shared/dtype.h for each element.
 #include "cpu/quantize_rows.h"
 
 #include "device/device.h"
@@ -13,7 +13,7 @@ namespace q = quantizing;
 using detail::bits_of;
 using detail::float_of;
 
-// condition ? a : b by bits: around a float operation compilers would rather branch, and then not vectorise.
+// condition ? a : b by bit masks. With ?: next to float operations compilers emit branches and do not vectorise.
 RAPT_ALWAYS_INLINE uint32_t select(bool condition, uint32_t a, uint32_t b) {
   const uint32_t mask = 0u - static_cast<uint32_t>(condition);
   return (a & mask) | (b & ~mask);
@@ -21,7 +21,7 @@ RAPT_ALWAYS_INLINE uint32_t select(bool condition, uint32_t a, uint32_t b) {
 
 RAPT_ALWAYS_INLINE float widen_f16(uint16_t c) {
   const uint32_t magnitude = static_cast<uint32_t>(c & 0x7fffu) << 13;
-  // Times 2^112 moves the exponent's bias from 15 to 127 and makes subnormals right; infinity and NaN are put back.
+  // A multiplication by 2^112 changes the exponent bias from 15 to 127, also for subnormals. inf and NaN are fixed up.
   const uint32_t finite = bits_of(float_of(magnitude) * 0x1p112f);
   const uint32_t special = magnitude | 0x7f800000u;
   return float_of(static_cast<uint32_t>(c & 0x8000u) << 16 | select(magnitude >= 0x0f800000u, special, finite));
@@ -48,8 +48,8 @@ RAPT_ALWAYS_INLINE void widen_row(DType dtype, const void* from, int64_t stride,
 
 typedef float Quad __attribute__((vector_size(16)));
 
-// Sums and differences of channels 1 and 2 apart, four channels at a time. Lanes that hold the difference of a pair add
-// the other channel to their own, negated: the same operation.
+// The butterfly rounds with strides 1 and 2, four channels at a time. A lane that computes a difference adds the other
+// channel to its own negated one, which gives the same bits.
 RAPT_ALWAYS_INLINE void first_rounds(float* x, int64_t n) {
   for (int64_t i = 0; i < n; i += 4) {
     Quad v;
@@ -67,10 +67,10 @@ RAPT_ALWAYS_INLINE void rotate_row(float* x, int64_t n, int group, const float* 
     for (int64_t i = 0; i < n; i += 2) hadamard::transform(x + i, 2);
   } else {
     first_rounds(x, n);
-    for (int64_t apart = 4; apart < group; apart *= 2)
-      for (int64_t first = 0; first < n; first += 2 * apart) {
-        float *low = x + first, *high = x + first + apart;
-        for (int64_t i = 0; i < apart; i += 4) {
+    for (int64_t stride = 4; stride < group; stride *= 2)
+      for (int64_t first = 0; first < n; first += 2 * stride) {
+        float *low = x + first, *high = x + first + stride;
+        for (int64_t i = 0; i < stride; i += 4) {
           Quad a, b;
           __builtin_memcpy(&a, low + i, sizeof a);
           __builtin_memcpy(&b, high + i, sizeof b);
@@ -97,7 +97,7 @@ RAPT_ALWAYS_INLINE void add_finite_row(const float* __restrict x, int64_t n, dou
   }
 }
 
-// As signed numbers, which every instruction set compares; magnitudes have no sign bit.
+// Signed, since every instruction set has signed comparisons; magnitudes have no sign bit.
 RAPT_ALWAYS_INLINE int32_t magnitude_of(float x) {
   const auto magnitude = static_cast<int32_t>(bits_of(x) & 0x7fffffffu);
   return magnitude < static_cast<int32_t>(q::infinity_bits) ? magnitude : 0;
@@ -119,9 +119,9 @@ RAPT_ALWAYS_INLINE void amax_of_each_row(const float* __restrict x, int64_t n, u
   }
 }
 
-// An FP8 code by round to nearest even, saturated. Normal results: the dropped bits are rounded by an integer addition,
-// then the exponent's bias moves. Subnormal results: adding a power of two leaves the code in the low bits, rounded by
-// the addition itself.
+// Converts to FP8, rounded to nearest even, saturated. Normal results: an integer addition rounds the dropped bits,
+// then the exponent bias changes. Subnormal results: adding a power of two rounds, and leaves the FP8 bits in the low
+// bits.
 template <int mantissa_bits, int bias, uint32_t largest>
 RAPT_ALWAYS_INLINE uint8_t fp8_code(float x) {
   constexpr int shift = 23 - mantissa_bits;
@@ -138,7 +138,7 @@ RAPT_ALWAYS_INLINE uint8_t fp8_code(float x) {
   return static_cast<uint8_t>(select(magnitude > static_cast<int32_t>(q::infinity_bits), q::nan_code, code));
 }
 
-// inverse(i) for element i.
+// inverse(i): the inverse descale of element i.
 template <class Inverse>
 RAPT_ALWAYS_INLINE void encode_row(DType dtype, const float* __restrict x, int64_t n, Inverse inverse,
                                    uint8_t* __restrict codes) {
@@ -154,7 +154,7 @@ RAPT_ALWAYS_INLINE void encode_row(DType dtype, const float* __restrict x, int64
   }
 }
 
-// One instruction set's functions of all the loops. Attributes cannot stand in parentheses.
+// Defines RowLoops for one instruction set. The macro parameter `attributes` cannot be parenthesised.
 // NOLINTBEGIN(bugprone-macro-parentheses)
 #define RAPT_ROW_LOOPS(set, attributes)                                                                                \
   attributes void widen_##set(DType t, const void* from, int64_t stride, int64_t n, float* to) {                       \

@@ -1,5 +1,5 @@
-// Reads /proc/self/cgroup (the groups), /proc/self/mountinfo (where their files are), cpu.max (v2), cpu.cfs_* (v1).
-// What cannot be read or understood limits nothing.
+// Reads /proc/self/cgroup (the groups), /proc/self/mountinfo (their directories), cpu.max (v2) and cpu.cfs_* (v1).
+// Files that cannot be read or parsed are ignored.
 #include "cpu/quota.h"
 
 #include <fcntl.h>
@@ -16,11 +16,11 @@
 namespace rapt::cpu {
 namespace {
 
-constexpr size_t most_bytes = size_t{4} << 20;  // mountinfo of a machine with many containers
+constexpr size_t max_bytes = size_t{4} << 20;  // mountinfo can be long on a host with many containers
 
 std::string text_of(const std::string& path) {
   std::string text;
-  return read_regular(AT_FDCWD, path, most_bytes, text).empty() ? text : "";
+  return read_regular(AT_FDCWD, path, max_bytes, text).empty() ? text : "";
 }
 
 std::vector<std::string_view> split(std::string_view text, std::string_view separators) {
@@ -38,7 +38,7 @@ bool has_word(std::string_view list, std::string_view word) {
   return std::find(words.begin(), words.end(), word) != words.end();
 }
 
-// A positive whole number, or 0: "max", "-1" (no quota) and everything else.
+// Parses a positive integer. Everything else, such as "max" or "-1" (no quota), gives 0.
 double positive(std::string_view text) {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -47,7 +47,7 @@ double positive(std::string_view text) {
 
 double ratio(double quota, double period) { return quota > 0 && period > 0 ? quota / period : no_quota; }
 
-// Of one group alone.
+// The quota of one group, without its parents.
 double quota_v2(const std::string& group) {
   const std::string text = text_of(group + "/cpu.max");
   const std::vector<std::string_view> words = split(text, " \n");
@@ -60,13 +60,13 @@ double quota_v1(const std::string& group) {
   return quotas.size() == 1 && periods.size() == 1 ? ratio(positive(quotas[0]), positive(periods[0])) : no_quota;
 }
 
-// A cgroup file system: the group that is its root, and where that is mounted.
+// A mounted cgroup file system: its root group and its mount point.
 struct Mount {
   bool v2;
   std::string root, point;
 };
 
-// Blanks and backslashes stand as \040 and \134 in mountinfo.
+// Decodes the octal escapes of mountinfo, for example \040 for a blank.
 std::string unescaped(std::string_view text) {
   const auto is_octal = [](char c) { return c >= '0' && c <= '7'; };
   std::string out;
@@ -82,7 +82,7 @@ std::string unescaped(std::string_view text) {
   return out;
 }
 
-// Lines: number, parent, device, root, mount point, options, any number of tags, "-", type, source, options.
+// Fields of a line: number, parent, device, root, mount point, options, any number of tags, "-", type, source, options.
 std::vector<Mount> cgroup_mounts(const std::string& mountinfo) {
   std::vector<Mount> mounts;
   for (const std::string_view line : split(mountinfo, "\n")) {
@@ -97,7 +97,7 @@ std::vector<Mount> cgroup_mounts(const std::string& mountinfo) {
   return mounts;
 }
 
-// The process's group: "0::/a/b" (v2), "4:cpu,cpuacct:/a/b" (v1); "/" where none is named.
+// The process's group from lines such as "0::/a/b" (v2) and "4:cpu,cpuacct:/a/b" (v1); "/" if there is none.
 std::string group_of(const std::string& list, bool v2) {
   for (const std::string_view line : split(list, "\n")) {
     const size_t first = line.find(':'), second = line.find(':', first + 1);
@@ -109,7 +109,7 @@ std::string group_of(const std::string& list, bool v2) {
   return "/";
 }
 
-// The group's path below the mount's root; "" where it is the root, or outside of what is mounted here.
+// The group's path relative to the mount's root; "" if it is the root, or not below it.
 std::string below_root(const std::string& group, const std::string& root) {
   const std::string top = root == "/" ? "" : root;
   if (!group.starts_with(top + "/") || group.starts_with("/..")) return "";

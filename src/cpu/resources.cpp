@@ -1,4 +1,4 @@
-// The buffers of resources.h.
+// Implements resources.h.
 #include "cpu/resources.h"
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What CPU calls use: worker threads, their scratch memory, the workspace of calls that bring none.
+// CpuResources: the worker threads, scratch memory and default workspace of a context.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace rapt {
 
-// Bytes at 64-byte alignment that only grow. Contents are not kept when it grows.
+// A buffer with 64-byte alignment that only grows. Growing discards the contents.
 class AlignedBuffer {
  public:
   AlignedBuffer() = default;
@@ -22,11 +22,11 @@ class AlignedBuffer {
   size_t bytes_ = 0;
 };
 
-// The CPU side of a context, held for the length of one call.
+// Locked (call_mutex) for the duration of one call.
 struct CpuResources {
   CpuResources(int threads, unsigned fork_generation) : generation(fork_generation), pool(threads) {}
-  const unsigned generation;  // of the process that the pool's workers belong to
-  std::mutex turn;
+  const unsigned generation;  // fork_generation() when the pool was made
+  std::mutex call_mutex;
   cpu::ThreadPool pool;
   AlignedBuffer scratch, workspace;
 };

@@ -1,6 +1,6 @@
-// A dozen operations on one vector of floats: Highway in static mode where its headers exist, GCC vectors of four else.
-// Included only by the isa_*.cpp units, each compiled for its own instruction set; everything has internal linkage, so
-// that the linker can never hand one instruction set's code to another.
+// Operations on one vector of floats: Highway in static mode if its headers are available, else GCC vectors of four.
+// Included only by the isa_*.cpp units, each compiled for its own instruction set. Everything has internal linkage, so
+// that the linker cannot use the code of one instruction set for another.
 #pragma once
 
 #include <stdint.h>
@@ -27,7 +27,7 @@ inline Vec add(Vec a, Vec b) { return hn::Add(a, b); }
 inline Vec sub(Vec a, Vec b) { return hn::Sub(a, b); }
 inline Vec mul(Vec a, Vec b) { return hn::Mul(a, b); }
 inline Vec fma(Vec a, Vec b, Vec c) { return hn::MulAdd(a, b, c); }  // a * b + c
-// a > b ? a : b; the second operand where either is NaN.
+// a > b ? a : b; b if either is NaN.
 #if HWY_ARCH_X86
 inline Vec max(Vec a, Vec b) { return hn::Max(a, b); }
 #else
@@ -35,7 +35,7 @@ inline Vec max(Vec a, Vec b) { return hn::IfThenElse(hn::Gt(a, b), a, b); }
 #endif
 inline Vec zero_if_equal(Vec x, Vec value) { return hn::IfThenZeroElse(hn::Eq(x, value), x); }
 inline Vec replace_where_zero(Vec test, Vec a, Vec b) { return hn::IfThenElse(hn::Eq(test, zero()), a, b); }
-// The low 9 bits of each lane moved to the exponent (and sign) field.
+// Shifts the low 9 bits of each lane into the sign and exponent fields.
 inline Vec low_bits_to_exponent(Vec x) {
   const hn::RebindToUnsigned<FloatTag> bits;
   return hn::BitCast(float_tag, hn::ShiftLeft<23>(hn::BitCast(bits, x)));
@@ -43,8 +43,8 @@ inline Vec low_bits_to_exponent(Vec x) {
 inline float reduce_add(Vec x) { return hn::GetLane(hn::SumOfLanes(float_tag, x)); }
 inline float reduce_max(Vec x) { return hn::GetLane(hn::MaxOfLanes(float_tag, x)); }
 
-// `2 * lanes` contiguous elements of storage as floats, times factor. By the f16 instructions, which subnormals do not
-// slow down.
+// Converts 2 * lanes contiguous elements to float and multiplies by factor. Uses f16 conversion instructions, which
+// subnormals do not slow down.
 #define RAPT_VECTOR_WIDENING 1
 struct Pair {
   Vec first, second;
@@ -65,8 +65,8 @@ struct FromE5m2 {
     return widen_halves(hn::ShiftLeft<8>(hn::PromoteTo(Halves(), hn::LoadU(Bytes(), src))), factor);
   }
 };
-// E4M3 is f16 with its exponent 8 too small, subnormals included: factor is to make up for 2^-8. NaN comes out as a
-// number: see any_e4m3_nan.
+// E4M3 bits, moved into f16, are the number times 2^-8, also for subnormals; factor must include 2^8. NaN is not
+// preserved: check any_e4m3_nan first.
 struct FromE4m3Over256 {
   static Pair widen(const uint8_t* src, Vec factor) {
     const hn::RebindToSigned<Halves> with_sign;
@@ -76,7 +76,7 @@ struct FromE4m3Over256 {
                         factor);
   }
 };
-// The linear format. The quotient by 255 comes out rounded once, since `low` is what `high` lacks of its reciprocal.
+// high + low = 1 / 255 almost exactly, so that the quotient by 255 is rounded only once.
 struct FromSim8 {
   static Vec widen_one(const uint8_t* src, Vec factor) {
     constexpr float high = 1.0f / 255.0f, low = static_cast<float>(1.0 / 255.0 - static_cast<double>(high));
@@ -88,7 +88,7 @@ struct FromSim8 {
   }
   static Pair widen(const uint8_t* src, Vec factor) { return {widen_one(src, factor), widen_one(src + lanes, factor)}; }
 };
-// Whether there is a NaN among n >= 2 * lanes codes: it is the largest of all once they are doubled, which drops signs.
+// Whether there is a NaN among n >= 2 * lanes codes. Doubling a code drops its sign; NaN is then the largest code.
 inline bool any_e4m3_nan(const uint8_t* src, int64_t n) {
   constexpr int64_t width = 2 * lanes;
   const hn::CappedTag<uint8_t, width> tag;
@@ -132,10 +132,11 @@ inline float reduce_max(Vec x) {
 constexpr float exp2_coefficients[] = {1.0f,           0.693147182f,  0.240226507f,   0.0555032715f,
                                        0.00961805694f, 0.0013400428f, 0.000154614449f};
 
-// exp(x) for x <= 0 (and NaN): exactly 0 for -inf and below -88, NaN for NaN, exp(0) = 1 exactly; relative error below
-// 2e-7 near 0. With y = x log2 e = n + f, n integral, |f| <= 1/2: e^x = 2^n * 2^f. Adding 1.5 * 2^23 + 127 to y rounds
-// it to an integer and leaves n + 127 in the low bits of the sum, which moved into the exponent field are 2^n (0 for n
-// = -127). f = fma(x, log2 e, -n) is rounded once; 2^f is the Chebyshev interpolant of degree 6 on [-1/2, 1/2].
+// exp(x) for x <= 0 or NaN. Exactly 0 for -inf and below -88, exactly 1 for 0, NaN for NaN. Relative error below 2e-7
+// near 0. Method: y = x log2 e = n + f with integral n and |f| <= 1/2, so that e^x = 2^n * 2^f. Adding 1.5 * 2^23 + 127
+// rounds y to an integer and leaves n + 127 in the low bits of the sum. Shifted into the exponent field these are 2^n
+// (0 for n = -127). f = fma(x, log2 e, -n) has a single rounding. 2^f is the Chebyshev interpolant of degree 6 on
+// [-1/2, 1/2].
 inline Vec exp_negative(Vec x) {
   const Vec log2e = splat(1.44269504f), shift = splat(12583039.0f);
   x = max(splat(-88.0f), x);
@@ -170,7 +171,8 @@ inline void transpose_4x4(const float* src, int64_t src_stride, float* dst, int6
 }
 
 #if defined(RAPT_HAVE_HIGHWAY) && !defined(RAPT_SCALAR_ISA) && HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
-// put(c, 0, column c) of a 16x16 block in 64 shuffles: 4x4 within 128-bit blocks, then the blocks among vectors.
+// Calls put(c, 0, column c) for a 16x16 block. 64 shuffles: 4x4 transposes within 128-bit blocks, then blocks are
+// exchanged between vectors.
 template <class Put>
 inline void transpose_16x16(const float* src, int64_t src_stride, const Put& put) {
   const hn::Repartition<double, FloatTag> pairs;
@@ -210,7 +212,7 @@ inline void transpose_16x16(const float* src, int64_t src_stride, float* dst, in
     for (int r = 0; r < 16; r += 4)
       transpose_4x4(src + r * src_stride + c, src_stride, dst + c * dst_stride + r, dst_stride);
 }
-// put(c, r, rows r .. r + lanes - 1 of column c).
+// Calls put(c, r, rows r .. r + lanes - 1 of column c).
 template <class Put>
 inline void transpose_16x16(const float* src, int64_t src_stride, const Put& put) {
   alignas(64) float columns[16 * 16];

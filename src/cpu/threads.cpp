@@ -1,4 +1,4 @@
-// ThreadPool and what the machine and the user allow: affinity, cgroup quota, $RAPT_THREADS, fork.
+// ThreadPool, and the number of threads: affinity, cgroup quota, $RAPT_THREADS. Handles fork().
 #include "cpu/threads.h"
 
 #include <pthread.h>
@@ -18,7 +18,7 @@
 namespace rapt::cpu {
 namespace {
 
-// Workers poll for about this long before they sleep, so that back-to-back calls find them awake.
+// Iterations that a worker spins before it sleeps, so that back-to-back calls find it awake.
 constexpr int spins_before_sleep = 4000;
 
 void pause() {
@@ -45,12 +45,12 @@ int available_threads() {
 int thread_limit() {
   const char* value = std::getenv("RAPT_THREADS");
   const std::string_view text = value ? value : "";
-  if (text.empty()) return most_threads;
+  if (text.empty()) return max_threads;
   int limit = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), limit);
-  if (error == std::errc() && end == text.data() + text.size() && limit >= 1 && limit <= most_threads) return limit;
-  warn_once(concat("RAPT_THREADS = '", text, "': must be a whole number from 1 to ", most_threads, "; it is ignored"));
-  return most_threads;
+  if (error == std::errc() && end == text.data() + text.size() && limit >= 1 && limit <= max_threads) return limit;
+  warn_once(concat("RAPT_THREADS = '", text, "': must be a whole number from 1 to ", max_threads, "; it is ignored"));
+  return max_threads;
 }
 
 unsigned fork_generation() {
@@ -64,7 +64,7 @@ ThreadPool::ThreadPool(int threads) {
   try {
     for (int worker = 1; worker < threads; ++worker) workers_.emplace_back([this, worker] { work(worker); });
   } catch (const std::system_error&) {
-    // The system refuses more threads: fewer workers give the same bits, only later.
+    // No more threads available. Fewer workers give the same results, more slowly.
   }
 }
 
@@ -88,7 +88,7 @@ void ThreadPool::run(int64_t count, Call call, const void* body) {
     wake_.notify_all();
   }
   take_indices(0);
-  // Workers still asleep are not waited for: they will find the job closed.
+  // Does not wait for sleeping workers: they will find open_ == false.
   open_.store(false);
   while (inside_.load() != 0) pause();
 }
@@ -98,7 +98,7 @@ void ThreadPool::take_indices(int worker) {
 }
 
 void ThreadPool::work(int worker) {
-  const DefaultArithmetic scope;  // a thread starts with the arithmetic of the one that makes it
+  const DefaultArithmetic scope;  // a new thread inherits the floating-point environment of its creator
   uint32_t seen = 0;
   while (!stop_.load()) {
     for (int spin = 0; spin < spins_before_sleep && wake_.load(std::memory_order_relaxed) == seen; ++spin) pause();

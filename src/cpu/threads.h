@@ -1,5 +1,5 @@
-// ThreadPool: the CPU backend's workers. One job at a time, indices handed out one by one; the caller takes part.
-// Used by context.cpp. Who computes an index never changes its result.
+// ThreadPool: the workers of the CPU backend. Runs one job at a time; threads fetch indices one by one, and the caller
+// participates. The result of an index does not depend on the thread. Used by context.cpp.
 #pragma once
 
 #include <atomic>
@@ -10,20 +10,20 @@
 
 namespace rapt::cpu {
 
-// CPUs that this process may use: affinity mask, capped by the cgroup CPU quota (rounded up) and by thread_limit().
-// At least 1.
+// The number of CPUs in the affinity mask, limited by the cgroup CPU quota (rounded up) and by thread_limit(). At
+// least 1.
 int available_threads();
 
-// The most threads that any pool may have: $RAPT_THREADS, or most_threads without it. A bad value is told once.
-inline constexpr int most_threads = 65536;
+// The maximum number of threads of a pool: $RAPT_THREADS, default max_threads. An invalid value gives one warning.
+inline constexpr int max_threads = 65536;
 int thread_limit();
 
-// Changes in a forked child, whose pools have no workers: a pool made under another value must be rebuilt.
+// A counter that fork() increments in the child. A pool from before the fork has no workers there and must be rebuilt.
 unsigned fork_generation();
 
 class ThreadPool {
  public:
-  explicit ThreadPool(int threads);  // the caller counts as one of them
+  explicit ThreadPool(int threads);  // including the caller
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -46,14 +46,15 @@ class ThreadPool {
 
   std::vector<std::thread> workers_;
   std::mutex one_job_;
-  // The job: written while closed and no worker is inside, read by workers that entered while open.
+  // The current job. Written only while open_ is false and inside_ is 0; read by workers that entered while open_ was
+  // true.
   Call call_ = nullptr;
   const void* body_ = nullptr;
   int64_t count_ = 0;
   std::atomic<int64_t> next_{0};
   std::atomic<bool> open_{false};
   std::atomic<int> inside_{0};
-  std::atomic<uint32_t> wake_{0};  // bumped for every job; workers sleep on it
+  std::atomic<uint32_t> wake_{0};  // incremented for every job; idle workers wait on it
   std::atomic<bool> stop_{false};
 };
 

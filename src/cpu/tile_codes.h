@@ -1,5 +1,5 @@
-// FP8 keys and values for a tile of one row (decoding), widened in registers on their way into the products: with no
-// second row to use them, floats in scratch would cost more than the products. Bits are those of the way by scratch.
+// FP8 K and V for a tile of one row (decoding): converted to float in registers inside the products. With a single row,
+// floats in scratch would cost more than the products. Gives the same bits as the conversion through scratch.
 // Included only by tile_narrow.h (internal linkage).
 #pragma once
 
@@ -9,8 +9,8 @@ namespace rapt::cpu {
 namespace {
 
 #if defined(RAPT_VECTOR_WIDENING)
-// Makes `result` the codes of a key tile where they lie, and fills factors[n] of its rows. False where vectors do not
-// widen all of them, or there are more rows to use them.
+// Sets `result` to the FP8 rows of a key tile, in place, and fills factors[n] of its rows. Returns false if vectors
+// cannot convert all of them, or if the tile has more than one row.
 inline bool code_operand(const Tile& tile, const TensorRef& t, const ScaleRef& scale, const KeyTile& keys,
                          int64_t depth, float* factors, Operand& result) {
   if (tile.rows > 1 || !is_fp8(t.dtype) || t.column != 1 || depth % (2 * lanes) != 0 || scale.channel != 0)
@@ -26,7 +26,7 @@ inline bool code_operand(const Tile& tile, const TensorRef& t, const ScaleRef& s
   return true;
 }
 
-// dst[i] = scale * sum over d of q[d] * k[i][d], i < keys: the sums of Narrow::dot.
+// dst[i] = scale * sum over d of q[d] * k[i][d], i < keys. Same order of additions as Narrow::dot.
 template <class From, int keys>
 inline void dot_codes(const float* q, const uint8_t* k, int64_t k_stride, const float* factors, int64_t depth,
                       float scale, float* dst) {
@@ -45,10 +45,11 @@ inline void dot_codes(const float* q, const uint8_t* k, int64_t k_stride, const 
   unroll<keys>([&](auto i) { dst[i.value] = reduce_add(sum[i.value]) * scale; });
 }
 
-// o = o * rescale + sum over n of p[n] * v[n], for `pairs` pairs of vectors: the sums of Narrow::weigh.
+// o = o * rescale + sum over n of p[n] * v[n], for `pairs` pairs of vectors. Same order of additions as
+// Narrow::accumulate_pv.
 template <class From, int pairs>
-inline void weigh_codes(const float* p, const uint8_t* v, int64_t v_stride, const float* factors, int count,
-                        float rescale, float* o) {
+inline void accumulate_pv_codes(const float* p, const uint8_t* v, int64_t v_stride, const float* factors, int count,
+                                float rescale, float* o) {
   Vec sum[2 * pairs];
   unroll<2 * pairs>([&](auto i) { sum[i.value] = zero(); });
   for (int n = 0; n < count; ++n, v += v_stride) {
@@ -80,7 +81,7 @@ inline void accumulate_codes(const Operand& v, int count, int64_t depth, const f
     int64_t c = 0;
     const auto blocks = [&](auto pairs) {
       for (; c + pairs.value * 2 * lanes <= depth; c += pairs.value * 2 * lanes)
-        weigh_codes<From, pairs.value>(p, v.codes + c, v.stride, v.data, count, rescale, o + c);
+        accumulate_pv_codes<From, pairs.value>(p, v.codes + c, v.stride, v.data, count, rescale, o + c);
     };
     blocks(Index<4>{});
     blocks(Index<2>{});

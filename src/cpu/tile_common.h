@@ -1,5 +1,5 @@
-// What both tile layouts (tile_wide.h, tile_narrow.h) share: row facts, scratch, and tiles of K and V as floats.
-// Included only through attention_tile.h by the isa_*.cpp units (internal linkage).
+// Shared by both tile layouts (tile_wide.h, tile_narrow.h): the state of rows, scratch memory, tiles of K and V as
+// floats. Included only through attention_tile.h by the isa_*.cpp units (internal linkage).
 #pragma once
 
 #include "cpu/attention_call.h"
@@ -17,7 +17,7 @@ struct Index {
   static constexpr int value = i;
 };
 
-// f(Index<0>) ... f(Index<n - 1>), unrolled whatever the optimiser thinks.
+// Calls f(Index<0>) ... f(Index<n - 1>), always unrolled.
 template <int n, int i = 0, class F>
 [[gnu::always_inline]] inline void unroll(const F& f) {
   if constexpr (i < n) {
@@ -28,27 +28,27 @@ template <int n, int i = 0, class F>
 
 constexpr int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
-// Element offsets of each row's head and query in a bias or mask; even: `step` apart.
+// The element offset of each row in a bias or mask. evenly_spaced: offsets are `step` apart.
 struct BroadcastRows {
   int64_t offset[64];
   int64_t step = 0;
-  bool even = true;
+  bool evenly_spaced = true;
 };
 
-// Per-row facts of a tile and its softmax state (running maximum and sum; rescale = exp(old maximum - new)).
+// The rows of a tile: positions, and softmax state (running maximum and sum; rescale = exp(old maximum - new maximum)).
 struct Rows {
   static constexpr int capacity = 64;
   int count = 0;
   int64_t query[capacity], head[capacity];
-  KeyRange keys[capacity];                 // keys that position and length let the row see
+  KeyRange keys[capacity];                 // keys visible by position masks and lengths
   int32_t begin[capacity], end[capacity];  // the same within the current key tile
-  int64_t distance[capacity];              // ALiBi: i + off - (first key of the tile), each term within 2^60
-  float slope[capacity];                   // of the head
+  int64_t distance[capacity];              // ALiBi: i + off - (first key of the tile); each term is below 2^60
+  float slope[capacity];                   // ALiBi slope of the head
   BroadcastRows bias, mask;
-  const char* soon[capacity];  // what of the bias or mask the current key tile takes, soon_bytes a row
-  int64_t soon_bytes = 0;
-  // Of smoothed keys: scale * q . (their mean), what it adds to each logit of the row.
-  alignas(64) float shift[capacity];
+  const char* prefetch_from[capacity];  // bias or mask of the current key tile, prefetch_bytes per row
+  int64_t prefetch_bytes = 0;
+  // smooth_k: scale * q . k_mean, an addend of every logit of the row.
+  alignas(64) float mean_logit[capacity];
   alignas(64) float max[capacity], sum[capacity], rescale[capacity];
 };
 
@@ -56,7 +56,7 @@ inline void init_rows(const AttentionParams& call, const Tile& tile, int block_m
   rows.count = tile.rows;
   int64_t head = tile.head_q + tile.first_row / tile.seqlen_q, query = tile.first_row % tile.seqlen_q;
   for (int r = 0; r < block_m; ++r) {
-    const bool live = r < tile.rows;  // lanes past the last row repeat the first, unread
+    const bool live = r < tile.rows;  // lanes past the last row repeat the first row; their results are unused
     rows.head[r] = live ? head : rows.head[0];
     rows.query[r] = live ? query : rows.query[0];
     rows.keys[r] = call.position_mask.visible(rows.query[r], tile.offset, tile.seqlen_k);
@@ -69,21 +69,21 @@ inline void init_rows(const AttentionParams& call, const Tile& tile, int block_m
   }
 }
 
-// Asks for the soon_bytes of the rows, those of parts first .. end - 1 of `parts`.
-inline void prefetch_soon(const Rows& rows, int64_t first, int64_t end, int parts) {
-  if (rows.soon_bytes == 0) return;
+// Prefetches the bias or mask of the rows in parts [first, end) of `parts`.
+inline void prefetch_bias_and_mask(const Rows& rows, int64_t first, int64_t end, int parts) {
+  if (rows.prefetch_bytes == 0) return;
   for (int64_t r = first * rows.count / parts; r < end * rows.count / parts; ++r)
-    for (int64_t at = 0; at < rows.soon_bytes; at += 64) __builtin_prefetch(rows.soon[r] + at);
+    for (int64_t at = 0; at < rows.prefetch_bytes; at += 64) __builtin_prefetch(rows.prefetch_from[r] + at);
 }
 
 struct KeyTile {
   int64_t first = 0;
   int count = 0;
-  bool partial = false;  // some row does not see some key of it
+  bool partial = false;  // some key of it is masked for some row
 };
 
-// A key tile of K or V: rows of 32-bit elements, in place or in scratch; or codes of dtype where they lie, and in data
-// the factor of each row (tile_codes.h).
+// A key tile of K or V. Either rows of 32-bit elements in `data`, in place or in scratch. Or FP8 rows in `codes`, in
+// place; then `data` holds the factor of each row (tile_codes.h).
 struct Operand {
   const float* data = nullptr;
   int64_t stride = 0;
@@ -91,7 +91,6 @@ struct Operand {
   DType dtype = DType::f32;
 };
 
-// The rows of the tile's keys in k or v.
 inline KvView view_of(const Tile& tile, const TensorRef& t) {
   return {t, bytes_of(t.dtype), tile.batch, tile.head_k, tile.first_k};
 }
@@ -100,7 +99,7 @@ inline bool readable_in_place(const TensorRef& t, const ScaleRef& scale) {
   return t.dtype == DType::f32 && t.column == 1 && !scale.present();
 }
 
-// Widens the rows of a key tile into scratch, `padded` floats apart, padding zeroed, descales applied.
+// Converts the rows of a key tile to float in scratch, `padded` floats apart. Zeroes the padding, applies descales.
 inline void widen_tile(const Tile& tile, const TensorRef& t, const ScaleRef& scale, const KeyTile& keys, int64_t depth,
                        int64_t padded, float* dst) {
   const bool by_channel = scale.channel != 0;
@@ -116,8 +115,8 @@ inline void widen_tile(const Tile& tile, const TensorRef& t, const ScaleRef& sca
   }
 }
 
-// Exact path: V's non-finite elements become 0, so that 0 * NaN cannot reach rows that do not see them. Returns whether
-// there were any; add_nonfinite() gives them back to the rows that do.
+// NaN-safe path: replaces non-finite elements of V by 0, so that 0 * NaN cannot reach rows that do not see them.
+// Returns whether there were any; add_nonfinite_v() adds them to the rows that see them.
 inline bool sanitize(int count, int64_t depth, int64_t stride, float* v) {
   bool any = false;
   for (int n = 0; n < count; ++n) {
@@ -130,18 +129,18 @@ inline bool sanitize(int count, int64_t depth, int64_t stride, float* v) {
   return any;
 }
 
-// One query row, descaled.
+// Reads one query row as float and applies its descale.
 inline void read_query(const AttentionParams& call, const Tile& tile, int64_t head, int64_t query, float* dst) {
   const float factor = call.q_scale.present() ? *call.q_scale.at(tile.batch, head, tile.first_q, query) : 1.0f;
   read_row(call.q, tile.batch, head, tile.first_q + query, call.head_dim, dst, factor);
 }
 
-// Channel d of the mean of the tile's keys.
+// Channel d of k_mean.
 inline float key_mean(const AttentionParams& call, const Tile& tile, int64_t d) {
   return call.k_mean[tile.batch * call.k_mean_batch + tile.head_k * call.k_mean_head + d * call.k_mean_channel];
 }
 
-// K or V of a key tile as floats: where it lies, or widened into scratch.
+// K or V of a key tile as floats: in place, or converted into scratch.
 inline Operand float_operand(const Tile& tile, const TensorRef& t, const ScaleRef& scale, const KeyTile& keys,
                              int64_t depth, bool in_place, float* scratch) {
   if (in_place) {
@@ -153,12 +152,11 @@ inline Operand float_operand(const Tile& tile, const TensorRef& t, const ScaleRe
   return {scratch, padded};
 }
 
-// Scratch of one thread, carved from one block.
+// The scratch arrays of one thread, in one allocation.
 struct Scratch {
-  float *q, *scores, *hidden, *pairs, *k, *v, *o, *row;
+  float *q, *scores, *masked_scores, *pairs, *k, *v, *o, *row;
 
-  static constexpr int rows_at_once =
-      16;  // rows of q and o that are transposed together: a cache line of the other side
+  static constexpr int rows_at_once = 16;  // rows of q and o that are transposed together: one cache line of the result
 
   static int64_t align(int64_t floats) { return round_up(floats, 16); }
   static int64_t floats(const AttentionParams& call, int block_m) {
@@ -175,7 +173,7 @@ struct Scratch {
     };
     q = take(d * block_m);
     scores = take(n * block_m);
-    hidden = take(n * block_m);
+    masked_scores = take(n * block_m);
     pairs = take(n * block_m);
     k = take(n * d);
     v = take(n * dv);

@@ -1,7 +1,7 @@
-// Narrow layout: vector lanes are channels, for few rows (decoding), where wide lanes would idle. K and V stream
-// through once per row of the tile, FP8 without a stop in scratch where there is one row. scores[r][block_n], o[r][dv
-// rounded up], q[r][d rounded up], paddings zero. Included only through attention_tile.h by the isa_*.cpp units
-// (internal linkage).
+// Narrow layout: vector lanes are channels. For at most 8 rows (decoding), where the lanes of the wide layout would be
+// idle. K and V are read once per row of the tile; with one row, FP8 is converted in registers. Arrays:
+// scores[r][block_n], o[r][dv rounded up], q[r][d rounded up], zero padded. Included only through attention_tile.h by
+// the isa_*.cpp units (internal linkage).
 #pragma once
 
 #include "cpu/tile_codes.h"
@@ -24,13 +24,13 @@ struct Narrow {
     const bool in_place = readable_in_place(call.k, call.k_scale) && call.head_dim % lanes == 0;
     return float_operand(tile, call.k, call.k_scale, keys, call.head_dim, in_place, s.k);
   }
-  static Operand values(const AttentionParams& call, const Tile& tile, const KeyTile& keys, bool exact, bool& nonfinite,
-                        const Scratch& s) {
+  static Operand values(const AttentionParams& call, const Tile& tile, const KeyTile& keys, bool nan_safe,
+                        bool& nonfinite, const Scratch& s) {
     Operand v;
-    if (!exact && code_operand(tile, call.v, call.v_scale, keys, call.head_dim_v, s.v, v)) return v;
-    const bool in_place = !exact && readable_in_place(call.v, call.v_scale) && call.head_dim_v % lanes == 0;
+    if (!nan_safe && code_operand(tile, call.v, call.v_scale, keys, call.head_dim_v, s.v, v)) return v;
+    const bool in_place = !nan_safe && readable_in_place(call.v, call.v_scale) && call.head_dim_v % lanes == 0;
     v = float_operand(tile, call.v, call.v_scale, keys, call.head_dim_v, in_place, s.v);
-    nonfinite = exact && sanitize(keys.count, call.head_dim_v, v.stride, s.v);
+    nonfinite = nan_safe && sanitize(keys.count, call.head_dim_v, v.stride, s.v);
     return v;
   }
 
@@ -59,10 +59,10 @@ struct Narrow {
     unroll<keys>([&](auto i) { dst[i.value] = reduce_add(sum[i.value]) * scale; });
   }
 
-  static void load_shifts(const AttentionParams& call, const Tile& tile, Rows& rows, const Scratch& s) {
+  static void load_mean_logits(const AttentionParams& call, const Tile& tile, Rows& rows, const Scratch& s) {
     const int64_t padded = Scratch::align(call.head_dim);
     for (int64_t d = 0; d < padded; ++d) s.row[d] = d < call.head_dim ? key_mean(call, tile, d) : 0.0f;
-    for (int r = 0; r < rows.count; ++r) dot<1>(s.q + r * padded, s.row, 0, padded, call.scale, &rows.shift[r]);
+    for (int r = 0; r < rows.count; ++r) dot<1>(s.q + r * padded, s.row, 0, padded, call.scale, &rows.mean_logit[r]);
   }
 
   static void scores(const AttentionParams& call, const Operand& k, int count, const Rows& rows, const Scratch& s) {
@@ -105,7 +105,7 @@ struct Narrow {
   }
 
   template <int vectors>
-  static void weigh(const float* p, const float* v, int64_t v_stride, int count, float rescale, float* o) {
+  static void accumulate_pv(const float* p, const float* v, int64_t v_stride, int count, float rescale, float* o) {
     Vec sum[vectors];
     unroll<vectors>([&](auto i) { sum[i.value] = zero(); });
     for (int n = 0; n < count; ++n, v += v_stride) {
@@ -127,8 +127,8 @@ struct Narrow {
       float* o = s.o + output_index(call, r, 0);
       int64_t i = 0;
       for (; i + vectors_at_once <= vectors; i += vectors_at_once)
-        weigh<vectors_at_once>(p, v.data + i * lanes, v.stride, count, rows.rescale[r], o + i * lanes);
-      for (; i < vectors; ++i) weigh<1>(p, v.data + i * lanes, v.stride, count, rows.rescale[r], o + i * lanes);
+        accumulate_pv<vectors_at_once>(p, v.data + i * lanes, v.stride, count, rows.rescale[r], o + i * lanes);
+      for (; i < vectors; ++i) accumulate_pv<1>(p, v.data + i * lanes, v.stride, count, rows.rescale[r], o + i * lanes);
     }
   }
 };

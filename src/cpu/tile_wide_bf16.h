@@ -1,7 +1,7 @@
-// Wide layout with bf16 products: two neighbours share a 32-bit element and vdpbf16ps adds both products in one step
-// (Intel SDM, VDPBF16PS: f32 accumulation, subnormals taken as zero). q[d/2][block_m], K read in place, P and V in
-// pairs of keys. P is rounded to bf16, as a plain bf16 implementation does; the row sum keeps the unrounded values.
-// Included only by isa_avx512_bf16.cpp (internal linkage).
+// Wide layout with bf16 products: a 32-bit element holds two bf16 values, and vdpbf16ps adds both products to an f32
+// sum (Intel SDM, VDPBF16PS: subnormals count as zero). q[d/2][block_m]; K is read in place; P and V are in pairs of
+// keys. P is rounded to bf16; the row sum uses the unrounded values. Included only by isa_avx512_bf16.cpp (internal
+// linkage).
 #pragma once
 
 #include <immintrin.h>
@@ -21,7 +21,6 @@ inline float pair_of(uint16_t low, uint16_t high) {
   return detail::float_of(static_cast<uint32_t>(low) | static_cast<uint32_t>(high) << 16);
 }
 
-// Element d of row (b, h, s) of a bf16 tensor.
 inline const uint16_t* bf16_row(const TensorRef& t, int64_t b, int64_t h, int64_t s) {
   return static_cast<const uint16_t*>(t.data) + t.index(b, h, s);
 }
@@ -46,7 +45,7 @@ struct WideBf16 : Wide<block_m> {
     }
   }
 
-  // In place where pairs lie on 4-byte steps; else copied, an odd channel padded with zero.
+  // In place if pairs are 4-byte aligned; else copied. An odd last channel is paired with zero.
   static Operand keys(const AttentionParams& call, const Tile& tile, const KeyTile& keys, const Scratch& s) {
     const uint16_t* first = bf16_key(call.k, tile, keys.first);
     const bool in_place = call.k.column == 1 && call.k.row % 2 == 0 && call.head_dim % 2 == 0 &&
@@ -66,9 +65,9 @@ struct WideBf16 : Wide<block_m> {
     Wide<block_m>::template scores_by<Bf16Dot>(call, k, pairs(call.head_dim), count, rows, s);
   }
 
-  // Pairs of keys: v[n/2][c] holds V[n][c] and V[n + 1][c]; an odd last key is paired with zero.
-  static Operand values(const AttentionParams& call, const Tile& tile, const KeyTile& keys, bool exact, bool& nonfinite,
-                        const Scratch& s) {
+  // v[n/2][c] holds V[n][c] and V[n + 1][c]. An odd last key is paired with zero.
+  static Operand values(const AttentionParams& call, const Tile& tile, const KeyTile& keys, bool nan_safe,
+                        bool& nonfinite, const Scratch& s) {
     const int64_t stride = Scratch::align(call.head_dim_v), column = call.v.column;
     const uint16_t* first = bf16_key(call.v, tile, keys.first);
     auto keep = [&](uint16_t code) {
@@ -80,7 +79,7 @@ struct WideBf16 : Wide<block_m> {
       const uint16_t *low = first + n * call.v.row, *high = low + (n + 1 < keys.count ? call.v.row : 0);
       const uint32_t high_bits = n + 1 < keys.count ? 0xffffu : 0u;
       float* dst = s.v + n / 2 * stride;
-      if (exact) {
+      if (nan_safe) {
         for (int64_t c = 0; c < call.head_dim_v; ++c)
           dst[c] = pair_of(keep(low[c * column]), keep(static_cast<uint16_t>(high[c * column] & high_bits)));
       } else {
@@ -105,7 +104,7 @@ struct WideBf16 : Wide<block_m> {
   }
 
  private:
-  // The masked forms with all lanes on: GCC 12 warns about its own headers' undefined operand in the plain ones.
+  // Masked intrinsics with all lanes enabled: GCC 12 warns about an undefined operand in the headers of the others.
   static __m512i rounded(Vec x) {
     return _mm512_maskz_cvtepu16_epi32(0xffff, __builtin_bit_cast(__m256i, _mm512_cvtneps_pbh(x.raw)));
   }

@@ -1,6 +1,6 @@
-// The GPUs of this process: their facts, their primary contexts, and which context a call runs in.
-// Called by sdpa, the context of rapt, check and lab; ContextScope is on the path of every call, so it counts its
-// calls.
+// The GPUs of this process: their properties, their primary contexts, and the context that a call runs in. Called by
+// sdpa, the context of rapt, check and lab. ContextScope runs in every call, so it makes as few driver calls as
+// possible.
 #include <array>
 #include <atomic>
 #include <mutex>
@@ -15,7 +15,7 @@ namespace {
 struct Gpu {
   Device facts;
   DeviceHandle handle = 0;
-  std::atomic<ContextHandle> primary{nullptr};  // once retained: it then lives as long as the process
+  std::atomic<ContextHandle> primary{nullptr};  // once retained, it lives as long as the process
 };
 
 struct Gpus {
@@ -25,7 +25,8 @@ struct Gpus {
 
 int attribute(const Driver& driver, DeviceHandle handle, DeviceAttribute which) {
   int value = 0;
-  check(driver, driver.cuDeviceGetAttribute(&value, which, handle), "reading a GPU's facts (cuDeviceGetAttribute)");
+  check(driver, driver.cuDeviceGetAttribute(&value, which, handle),
+        "reading a GPU's properties (cuDeviceGetAttribute)");
   return value;
 }
 
@@ -66,7 +67,7 @@ std::unique_ptr<Gpus> read_gpus(const Driver& driver) {
 }
 
 Gpus& all_gpus(const Driver& driver) {
-  static Gpus& gpus = *read_gpus(driver).release();  // for the process
+  static Gpus& gpus = *read_gpus(driver).release();  // kept until the process ends
   return gpus;
 }
 
@@ -74,7 +75,7 @@ Gpu& gpu_at(const Driver& driver, int index) {
   Gpus& gpus = all_gpus(driver);
   if (index >= 0 && index < std::min(gpus.count, max_devices)) return gpus.at[static_cast<size_t>(index)];
   if (index >= max_devices && index < gpus.count)
-    unsupported("device = cuda:", index, ": rapt uses at most ", max_devices, " GPUs of a process");
+    unsupported("device = cuda:", index, ": rapt supports at most ", max_devices, " GPUs of a process");
   throw Error(ErrorCode::environment,
               concat("device = cuda:", index, ": this process sees ", gpus.count, gpus.count == 1 ? " GPU" : " GPUs"));
 }
@@ -102,8 +103,8 @@ ContextHandle primary(const Driver& driver, Gpu& gpu) {
   return known != nullptr ? known : retain_primary(driver, gpu);
 }
 
-// A primary context that another library made is retained when first met, so that its handle cannot come to mean
-// something else; none is made merely to compare.
+// A primary context that another library created is retained at its first use, so its handle stays valid. A comparison
+// alone never creates a context.
 bool is_primary(const Driver& driver, Gpu& gpu, ContextHandle context) {
   if (ContextHandle known = gpu.primary.load(std::memory_order_acquire)) return known == context;
   unsigned flags = 0;
@@ -140,8 +141,8 @@ int primary_in_scope() noexcept { return primary_index_in_scope; }
 
 ContextScope::ContextScope() noexcept : outer_(primary_index_in_scope) {}
 
-// Warm, in the device's primary context: cuCtxGetCurrent for a default stream; cuStreamGetCtx besides for another.
-// Delegates, so that the destructor also runs when what follows the push throws.
+// Warm, in the device's primary context: one cuCtxGetCurrent for a default stream, plus one cuStreamGetCtx for others.
+// Delegates to another constructor, so the destructor also runs if the code after the push throws.
 ContextScope::ContextScope(int index, StreamHandle stream) : ContextScope() {
   const Driver& driver = cuda::driver();
   Gpu& gpu = gpu_at(driver, index);

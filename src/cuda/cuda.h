@@ -1,5 +1,5 @@
-// The CUDA driver as rapt sees it: libcuda opened at run time, the functions in use, contexts, kernels, launches.
-// Used by context.cpp, kernel families' host halves, check/ and lab/; knows nothing of compilation or attention.
+// rapt's interface to the CUDA driver: opens libcuda at run time; functions, contexts, kernels, launches. Used by
+// context.cpp, host halves of kernel families, check/ and lab/. Independent of compilation and attention.
 #pragma once
 
 #include <cstddef>
@@ -16,22 +16,23 @@ using DevicePtr = unsigned long long;  // CUdeviceptr
 using StreamHandle = void*;            // CUstream; nullptr is the legacy default stream
 struct Driver;                         // driver.h: the function table
 
-// The driver, opened once a process. Null where there is none; `why` then says what was looked for and what failed.
+// The driver, opened once in a process. Null if there is none; then `why` gets the searched names and their errors.
 const Driver* find_driver(std::string* why = nullptr);
-// The same, but throws Error{environment}.
+// The same, but throws Error{environment} if there is none.
 const Driver& driver();
 
-// The newest CUDA whose code it loads: 12 for a driver of CUDA 12.4.
+// The newest CUDA major version whose code the driver loads: 12 for a driver of CUDA 12.4.
 int supported_cuda_major(const Driver& driver);
 
-// Number of GPUs (0 without a driver).
+// Number of GPUs. 0 without a driver.
 int device_count();
-// Facts of GPU `index`, read once. Throws Error when there is no such GPU.
+// Properties of GPU `index`, read once. Throws Error if there is no such GPU.
 const Device& device(int index);
 
-// Makes a context of GPU `index` current for a scope: the stream's own (an error if that belongs to another device);
-// else the current one if it is of that device; else the device's primary context, retained for the process.
-// A default stream (null, 1 or 2) has no context of its own. On one thread, scopes end in reverse order.
+// Makes a context of GPU `index` current for a scope. It uses the stream's own context (an error if that belongs to
+// another device); for a default stream the current context if it is of that device, else the device's primary context,
+// which it retains for the process. A default stream (null, 1 or 2) has no context of its own. On one thread, scopes
+// must end in reverse order.
 class ContextScope {
  public:
   ContextScope(int index, StreamHandle stream);
@@ -42,12 +43,12 @@ class ContextScope {
  private:
   ContextScope() noexcept;
   bool pushed_ = false;
-  int outer_;  // the enclosing scope's answer to primary_in_scope()
+  int outer_;  // the primary_in_scope() of the enclosing scope
 };
 
 bool is_capturing(StreamHandle stream);
 void synchronize(StreamHandle stream);
-// While one lives, memory may be allocated and freed in this thread whatever streams are being captured.
+// While this object lives, this thread may allocate and free memory even if a stream is being captured.
 class UncapturedScope {
  public:
   UncapturedScope();
@@ -56,9 +57,9 @@ class UncapturedScope {
   UncapturedScope& operator=(const UncapturedScope&) = delete;
 
  private:
-  int outer_;  // the thread's capture mode
+  int outer_;  // the previous capture mode of the thread
 };
-// cuStreamGetId: unlike a handle it is never used again.
+// cuStreamGetId. Unlike a handle, an id is never reused.
 uint64_t stream_id(StreamHandle stream);
 
 struct KernelAttributes {
@@ -68,8 +69,8 @@ struct KernelAttributes {
 // Waits for the stream, then copies.
 void copy_to_host(void* to, const void* from, size_t bytes, StreamHandle stream);
 
-// One kernel of one image, loaded for every device (cuLibraryLoadData); the entry is "rapt_kernel".
-// Made in a ContextScope; thread-safe afterwards.
+// One kernel of one image, loaded for every device (cuLibraryLoadData). Its entry is "rapt_kernel". Must be created in
+// a ContextScope. Thread-safe afterwards.
 class Kernel {
  public:
   Kernel(const void* image, size_t bytes, const char* entry);
@@ -77,9 +78,9 @@ class Kernel {
   Kernel(const Kernel&) = delete;
   Kernel& operator=(const Kernel&) = delete;
 
-  // Loads it on the current device and opts in to so much dynamic shared memory. Must have run before launch().
+  // Loads the kernel on the current device and requests this much dynamic shared memory. Required before launch().
   void prepare(int device_index, size_t smem_bytes);
-  // Whether prepare() would find nothing to do, on the primary context of that device.
+  // True if prepare() would have nothing to do, for the primary context of that device.
   bool is_prepared(int device_index, size_t smem_bytes) const;
   KernelAttributes attributes(int device_index) const;
   int blocks_per_sm(int device_index, int threads, size_t smem_bytes) const;
@@ -89,11 +90,11 @@ class Kernel {
     size_t smem_bytes = 0;
     StreamHandle stream = nullptr;
     bool programmatic = false;                             // programmatic dependent launch
-    unsigned cluster_x = 1, cluster_y = 1, cluster_z = 1;  // blocks of a cluster, at most 8 in all; needs sm_90
-    bool cooperative = false;                              // all blocks are resident at once, or it fails
+    unsigned cluster_x = 1, cluster_y = 1, cluster_z = 1;  // blocks per cluster, at most 8 in total; needs sm_90
+    bool cooperative = false;                              // the launch fails unless all blocks can be resident at once
   };
-  // cuLaunchKernelEx with one parameter block. Nothing else is called: no attribute, no query.
-  // Throws Error{unsupported} where no card takes such a grid, block or cluster.
+  // cuLaunchKernelEx with one parameter block, and no other driver call.
+  // Throws Error{unsupported} if no GPU accepts such a grid, block or cluster.
   void launch(const Launch& launch, const void* params) const;
 
  private:
@@ -101,7 +102,7 @@ class Kernel {
   std::unique_ptr<Impl> impl_;
 };
 
-// Device memory of the current context, freed on destruction (lab, check, tests, workspaces).
+// Device memory of the current context, freed by the destructor (lab, check, tests, workspaces).
 class Buffer {
  public:
   Buffer() = default;
@@ -114,16 +115,16 @@ class Buffer {
   void upload(const void* from, size_t bytes, size_t offset = 0);  // synchronous
   void download(void* to, size_t bytes, size_t offset = 0) const;  // synchronous
   void fill(unsigned char value);                                  // synchronous
-  void clear(StreamHandle stream);                                 // to zeros, in the order of the stream
+  void clear(StreamHandle stream);                                 // writes zeros, in stream order
 
  private:
   void release() noexcept;
   DevicePtr data_ = 0;
   size_t bytes_ = 0;
-  void* context_ = nullptr;  // where it lives, so that any thread can free it
+  void* context_ = nullptr;  // the context of the memory, so any thread can free it
 };
 
-// A stream of its own, never the legacy default one.
+// A newly created stream, never the legacy default stream.
 class Stream {
  public:
   Stream();
@@ -151,7 +152,7 @@ class Event {
   void* handle_ = nullptr;
 };
 
-// What was launched on `stream` between begin() and the constructor, to be replayed.
+// The work that was launched on `stream` between begin() and the constructor, for replay.
 class Graph {
  public:
   static void begin(StreamHandle stream);  // starts capture, thread-local mode

@@ -1,5 +1,5 @@
-// Opens libcuda once a process, fills the function table, and turns the driver's results into sentences.
-// Everything else in src/cuda comes here first; nothing is opened before a GPU is asked for.
+// Opens libcuda once in a process, fills the function table, and turns the driver's results into sentences. All other
+// files of src/cuda use it. Nothing is opened before a GPU is needed.
 #include "cuda/driver.h"
 
 #include <dlfcn.h>
@@ -20,7 +20,7 @@ constexpr const char* forked_sentence =
     "this process was forked after its parent had used a GPU: CUDA cannot be used in it (start it with exec or spawn, "
     "or use the GPU only after the fork)";
 
-// What opening came to: a driver, or the reason why there is none.
+// The result of opening: a driver, or the reason why there is none.
 struct Opened {
   Driver table;
   bool usable = false;
@@ -37,7 +37,7 @@ std::string result_text(const Driver& driver, Result result) {
   return concat(name, " (", text, ")");
 }
 
-// cuGetProcAddress, and the names that it did not know.
+// Calls cuGetProcAddress, and collects the names that it did not find.
 struct Loader {
   using GetAddress = Result (*)(const char* name, void** address, int version, unsigned long long flags, int* status);
   GetAddress get_address;
@@ -56,7 +56,7 @@ struct Loader {
   }
 };
 
-// The version behind each name is the CUDA that gave the function the signature declared in driver.h.
+// The number behind each name is the CUDA version in which the function got the signature declared in driver.h.
 void load_devices_and_contexts(Loader& loader, Driver& driver) {
   loader.load(driver.cuInit, "cuInit", 2000);
   loader.load(driver.cuGetErrorName, "cuGetErrorName", 6000);
@@ -117,14 +117,14 @@ Function* exported(void* library, const char* name) {
   return reinterpret_cast<Function*>(dlsym(library, name));
 }
 
-// Reads the version; "" if rapt can use this driver.
+// Reads the version. Returns "" if rapt can use this driver.
 std::string refuse_version(void* library, Driver& driver) {
   const auto get_version = exported<Result(int*)>(library, "cuDriverGetVersion");
   if (get_version == nullptr) return "it has no cuDriverGetVersion, so it is not an NVIDIA driver";
   if (const Result result = get_version(&driver.version); result != result::success)
     return concat("cuDriverGetVersion failed with CUDA error ", result);
   if (driver.version < oldest_version)
-    return concat("this driver supports CUDA ", version_text(driver.version), ", rapt needs ",
+    return concat("this driver supports CUDA ", version_text(driver.version), "; rapt needs ",
                   version_text(oldest_version), " or later (driver 525.60 or later)");
   return "";
 }
@@ -147,9 +147,9 @@ std::string initialise(const Driver& driver) {
   return concat("cuInit failed with ", result_text(driver, result), hint);
 }
 
-// "" when `opened` holds a driver that is ready, else what failed.
+// Returns "" if `opened` holds a usable driver, else the failure.
 std::string open_library(Opened& opened) {
-  void* library = dlopen(library_name, RTLD_NOW | RTLD_LOCAL);  // never closed: it keeps threads
+  void* library = dlopen(library_name, RTLD_NOW | RTLD_LOCAL);  // never closed: it has threads
   if (library == nullptr) {
     const char* text = dlerror();
     return concat(text == nullptr ? library_name : text,
@@ -163,8 +163,8 @@ std::string open_library(Opened& opened) {
 
 std::atomic<const Opened*> result_of_opening{nullptr};
 
-// Opens it the first time; failure is remembered too. A thread may fork while another is inside: the child then finds
-// a lock that nobody will release, so who began to open is noted first, and a child of theirs does not try.
+// Opens the driver on the first call. Remembers a failure too. A thread may fork while another thread is opening: the
+// child would find a lock that is never released. So the opener is recorded first, and its child does not try.
 const Opened* open_once() {
   if (const Opened* opened = result_of_opening.load(std::memory_order_acquire)) return opened;
   static std::atomic<unsigned> opener{0};  // 1 + the process's fork generation
@@ -179,7 +179,7 @@ const Opened* open_once() {
   opened->why = open_library(*opened);
   opened->usable = opened->why.empty();
   result_of_opening.store(opened.get(), std::memory_order_release);
-  return opened.release();  // for the process: destructors of statics may still need it
+  return opened.release();  // kept until the process ends: destructors of static objects may still need it
 }
 
 }  // namespace
@@ -205,7 +205,7 @@ const Driver* opened_driver() noexcept {
 }
 
 void fail(const Driver& driver, Result result, const std::string& doing, const std::string& detail) {
-  // These come from a kernel that ran before, of rapt or of the program; the context is lost.
+  // These errors come from an earlier kernel, of rapt or of the program. The context is lost.
   const bool lost = result >= result::illegal_address && result <= result::tensor_memory_leak &&
                     result != result::cooperative_too_large;
   const char* note = lost ? "; this may come from an earlier kernel of the same process" : "";

@@ -1,6 +1,7 @@
-// What rapt uses of the CUDA driver API, declared here (cuda.h of a toolkit is not needed to build rapt): handles,
-// structs, values, the function table. Names of functions and values are NVIDIA's; layouts are those of CUDA 12.0 on.
-// Included by src/cuda/*.cpp, the tests' stand-in for libcuda, and lab code that needs a call cuda.h does not wrap.
+// The part of the CUDA driver API that rapt uses: handles, structs, values, the function table. Declared here, so
+// building rapt does not need cuda.h of a toolkit. Names of functions and values are NVIDIA's; layouts are valid from
+// CUDA 12.0 on. Included by src/cuda/*.cpp, the tests' stand-in for libcuda, and lab code that needs calls beyond
+// cuda.h.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +15,7 @@ using Result = int;        // CUresult
 using DeviceHandle = int;  // CUdevice
 using ContextHandle = struct OpaqueContext*;
 using LibraryHandle = struct OpaqueLibrary*;
-using KernelHandle = struct OpaqueKernel*;      // of no context
+using KernelHandle = struct OpaqueKernel*;      // independent of contexts
 using FunctionHandle = struct OpaqueFunction*;  // a kernel in one context
 using GraphHandle = void*;
 using GraphExecHandle = void*;
@@ -25,7 +26,7 @@ inline constexpr Result success = 0, out_of_memory = 2, not_initialized = 3, no_
                         cooperative_too_large = 720, tensor_memory_leak = 721, stream_capture_implicit = 906;
 }
 
-// Stream handles that stand for "the default stream of whatever context is current". So does null.
+// Stream handles for "the default stream of the current context". Null has the same meaning.
 inline const StreamHandle legacy_stream = reinterpret_cast<StreamHandle>(size_t{1});
 inline const StreamHandle per_thread_stream = reinterpret_cast<StreamHandle>(size_t{2});
 
@@ -91,7 +92,8 @@ struct LaunchConfig {  // CUlaunchConfig
 };
 static_assert(sizeof(LaunchConfig) == 56 && offsetof(LaunchConfig, stream) == 32);
 
-// Asked for by cuGetProcAddress under the version that driver.cpp pins: later drivers may change a name's meaning.
+// cuGetProcAddress gets each function with the version that driver.cpp fixes: later drivers may change a name's
+// meaning.
 struct Driver {
   int version = 0;  // the newest CUDA it supports: 12040 is 12.4
 
@@ -148,38 +150,38 @@ struct Driver {
   Result (*cuKernelGetAttribute)(int* value, FunctionAttribute, KernelHandle, DeviceHandle);
   Result (*cuKernelSetAttribute)(FunctionAttribute, int value, KernelHandle, DeviceHandle);
   Result (*cuOccupancyMaxActiveBlocksPerMultiprocessor)(int* blocks, FunctionHandle, int threads, size_t smem_bytes);
-  // Takes a KernelHandle too, cast: the context is then the stream's, or the current one for a default stream.
+  // Also accepts a KernelHandle, cast. The context is the stream's, or the current one for a default stream.
   Result (*cuLaunchKernelEx)(const LaunchConfig*, FunctionHandle, void** parameters, void** extra);
 
-  // Null where the driver lacks it: only kernels that load by tensor maps need it. All of sizes, box and
-  // element_strides have `rank` elements, the innermost dimension first; strides (bytes) has one less.
+  // Null if the driver lacks it: only kernels that use tensor maps need it. sizes, box and element_strides have `rank`
+  // elements, the innermost dimension first; strides (in bytes) has one element less.
   Result (*cuTensorMapEncodeTiled)(void* map, TensorMapElement, unsigned rank, void* address,
                                    const unsigned long long* sizes, const unsigned long long* strides,
                                    const unsigned* box, const unsigned* element_strides, TensorMapInterleave,
                                    TensorMapSwizzle, TensorMapPromotion, TensorMapFill);
 };
 
-// The oldest CUDA whose driver has all of the above but what may be null.
+// The oldest CUDA version whose driver has all functions above that must not be null.
 inline constexpr int oldest_version = 12000;
 
-// The most GPUs that one process may use.
+// The maximum number of GPUs in one process.
 inline constexpr int max_devices = 64;
 
-// Throws Error{device} (Error{out_of_memory} where that is what the driver says): "DOING: NAME (text)DETAIL".
+// Throws Error{device} (Error{out_of_memory} if the driver reports that): "DOING: NAME (text)DETAIL".
 [[noreturn]] void fail(const Driver& driver, Result result, const std::string& doing, const std::string& detail = "");
 
 inline void check(const Driver& driver, Result result, const char* doing) {
   if (result != result::success) fail(driver, result, doing);
 }
 
-// For destructors: null where the driver must not be called, as in a forked child. Opens nothing, throws nothing.
+// For destructors. Null if the driver must not be called, as in a forked child. Opens and throws nothing.
 const Driver* opened_driver() noexcept;
 
-// The driver's own number of GPU `index`; throws like device().
+// The driver's handle of GPU `index`. Throws like device().
 DeviceHandle device_handle(int index);
 
-// The GPU whose primary context the innermost ContextScope of this thread made current; -1 if there is no scope, or
-// the context is another one of that GPU.
+// The GPU whose primary context was made current by the innermost ContextScope of this thread. -1 if there is no scope
+// or it uses another context.
 int primary_in_scope() noexcept;
 
 }  // namespace rapt::cuda

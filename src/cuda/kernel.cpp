@@ -1,5 +1,5 @@
-// Kernel: an image in the driver, made ready for a device, and launched with one driver call.
-// Made and prepared by the context of rapt, check and lab; launched by the kernel families.
+// Kernel: loads an image into the driver, prepares it for a device, and launches it with one driver call. Created and
+// prepared by the context of rapt, check and lab.
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -14,18 +14,18 @@ namespace rapt::cuda {
 namespace {
 
 constexpr size_t smem_bytes_without_opt_in = 48 * 1024;
-constexpr int carveout_all_shared = 100;  // percent: as little L1 as the card allows
+constexpr int carveout_all_shared = 100;  // percent: the least L1 that the GPU allows
 constexpr unsigned grid_x_limit = 0x7fffffff, grid_yz_limit = 65535, threads_limit = 1024;
-constexpr unsigned cluster_limit = 8;  // blocks of a cluster that every sm_90 takes: more needs an opt-in of the kernel
+constexpr unsigned cluster_limit = 8;  // blocks per cluster on every sm_90; a larger cluster needs a kernel attribute
 
-// Where the driver writes what its PTX compiler says. It may compile later than it loads, so this lives as long as
-// the library.
+// The buffer for messages of the driver's PTX compiler. The driver may compile after loading, so the buffer lives as
+// long as the library.
 struct JitLog {
   std::array<char, 4096> text{};
   std::array<JitOption, 2> options{JitOption::error_log, JitOption::error_log_bytes};
   std::array<void*, 2> values{text.data(), reinterpret_cast<void*>(text.size() - 1)};
 
-  // " [a line | a line]", or "" where it said nothing.
+  // " [a line | a line]", or "" without messages.
   std::string first_lines() const {
     std::istringstream all(text.data());
     std::string lines;
@@ -38,8 +38,9 @@ struct JitLog {
 
 // What prepare() has done on one device.
 struct Prepared {
-  std::atomic<FunctionHandle> function{nullptr};  // in the primary context, the only one sure to outlive the kernel
-  size_t smem_bytes = 0;                          // dynamic, opted in; under the mutex
+  // The function in the primary context, the only one that surely outlives the kernel.
+  std::atomic<FunctionHandle> function{nullptr};
+  size_t smem_bytes = 0;  // dynamic, requested so far; guarded by the mutex
 };
 
 }  // namespace
@@ -77,7 +78,7 @@ struct Kernel::Impl {
 
 Kernel::Kernel(const void* image, size_t bytes, const char* entry) : impl_(std::make_unique<Impl>(driver(), entry)) {
   if (bytes == 0) throw Error(ErrorCode::internal, concat(entry, ": its image is empty"));
-  // The driver looks for the end of PTX by its NUL, which this copy has, and keeps a copy of its own.
+  // The driver finds the end of PTX by its NUL, which this copy has. The driver keeps its own copy.
   const std::string terminated(static_cast<const char*>(image), bytes);
   JitLog& log = impl_->log;
   impl_->check_loading(
@@ -164,7 +165,7 @@ bool is_clustered(const Kernel::Launch& launch) {
   return ((launch.cluster_x - 1) | (launch.cluster_y - 1) | (launch.cluster_z - 1)) != 0;
 }
 
-// The driver says of all of this only that the cluster is misconfigured.
+// The driver reports all these faults only as "misconfigured cluster".
 void require_cluster(const std::string& entry, const Kernel::Launch& launch) {
   const unsigned x = launch.cluster_x, y = launch.cluster_y, z = launch.cluster_z;
   const auto refuse_it = [&](const std::string& rule) {
@@ -176,7 +177,7 @@ void require_cluster(const std::string& entry, const Kernel::Launch& launch) {
     refuse_it(concat("it must divide the grid, which is ", launch.grid_x, " x ", launch.grid_y, " x ", launch.grid_z));
 }
 
-// How many attributes of the launch differ from the driver's defaults.
+// Returns the number of launch attributes that differ from the driver's defaults.
 unsigned fill_attributes(const std::string& entry, const Kernel::Launch& launch, LaunchAttribute (&attributes)[3]) {
   unsigned count = 0;
   if (launch.programmatic) {
@@ -202,7 +203,7 @@ void Kernel::launch(const Launch& launch, const void* params) const {
   if (!within(launch.grid_x, grid_x_limit) || !within(launch.grid_y, grid_yz_limit) ||
       !within(launch.grid_z, grid_yz_limit) || !within(launch.threads, threads_limit))
     refuse(impl.entry, launch);
-  // The function of a primary context, or elsewhere the kernel itself, which the driver looks up in the context.
+  // The function of the primary context. For other contexts the kernel itself; then the driver looks up the function.
   const int index = primary_in_scope();
   FunctionHandle function = nullptr;
   if (index >= 0) function = impl.prepared[static_cast<size_t>(index)].function.load(std::memory_order_acquire);

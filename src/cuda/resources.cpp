@@ -1,5 +1,5 @@
-// Device memory, streams, events and graphs: what owns a driver handle. Each is made in a ContextScope.
-// Used by lab, check, tests and the workspaces of calls. Destructors never throw, and do nothing in a forked child.
+// Owners of driver handles: device memory, streams, events and graphs. Create each in a ContextScope. Used by lab,
+// check, tests and the workspaces of calls. Destructors never throw, and do nothing in a forked child.
 #include <utility>
 
 #include "base/error.h"
@@ -14,7 +14,7 @@ bool is_capturing(StreamHandle stream) {
   if (result == result::stream_capture_implicit)
     fail(driver, result, "using the legacy default stream while a stream that synchronises with it is captured");
   check(driver, result, "asking whether a stream is captured (cuStreamIsCapturing)");
-  return status != CaptureStatus::none;  // an invalidated capture has not ended either
+  return status != CaptureStatus::none;  // an invalidated capture also has not ended
 }
 
 void synchronize(StreamHandle stream) {
@@ -38,7 +38,7 @@ UncapturedScope::~UncapturedScope() {
 uint64_t stream_id(StreamHandle stream) {
   const Driver& driver = cuda::driver();
   unsigned long long id = 0;
-  check(driver, driver.cuStreamGetId(stream, &id), "asking for a stream's number (cuStreamGetId)");
+  check(driver, driver.cuStreamGetId(stream, &id), "asking for a stream's id (cuStreamGetId)");
   return id;
 }
 
@@ -71,7 +71,7 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
 void Buffer::release() noexcept {
   const Driver* driver = opened_driver();
   if (data_ == 0 || driver == nullptr) return;
-  // A context that is gone took its memory along.
+  // A destroyed context has freed its memory.
   if (driver->cuCtxPushCurrent(static_cast<ContextHandle>(context_)) != result::success) return;
   driver->cuMemFree(data_);
   ContextHandle popped = nullptr;
@@ -86,7 +86,7 @@ void check_range(size_t bytes, size_t offset, size_t size) {
                 concat("copy of ", bytes, " bytes at offset ", offset, ": the buffer has ", size, " bytes"));
 }
 
-// Copies of pageable memory and fills may return before the GPU is done, and other streams do not wait for it.
+// Copies of pageable memory and fills may return before the GPU is done, and other streams do not wait for them.
 void finish_default_stream(const Driver& driver) {
   check(driver, driver.cuStreamSynchronize(legacy_stream), "waiting for a copy (cuStreamSynchronize)");
 }

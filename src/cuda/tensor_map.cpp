@@ -1,4 +1,4 @@
-// Makes tensor maps: the driver answers every broken rule with the same invalid value, so the rules are checked here.
+// Creates tensor maps. The driver reports every broken rule as "invalid value", so the rules are checked here.
 #include "cuda/tensor_map.h"
 
 #include <cstring>
@@ -20,7 +20,8 @@ uint32_t bytes_of(TensorElement element) {
     case TensorElement::bf16: return 2;
     case TensorElement::f32: return 4;
   }
-  throw Error(ErrorCode::internal, concat("tensor map: element ", static_cast<int>(element), " is none"));
+  throw Error(ErrorCode::internal,
+              concat("tensor map: element ", static_cast<int>(element), " is not a tensor map element"));
 }
 
 TensorMapElement driver_element(TensorElement element) {
@@ -30,10 +31,11 @@ TensorMapElement driver_element(TensorElement element) {
     case TensorElement::bf16: return TensorMapElement::bf16;
     case TensorElement::f32: return TensorMapElement::f32;
   }
-  throw Error(ErrorCode::internal, concat("tensor map: element ", static_cast<int>(element), " is none"));
+  throw Error(ErrorCode::internal,
+              concat("tensor map: element ", static_cast<int>(element), " is not a tensor map element"));
 }
 
-// The span within which pieces change places; 0: none.
+// The span in bytes within which pieces are permuted. 0: no swizzle.
 uint32_t span_of(TensorSwizzle swizzle) {
   return swizzle == TensorSwizzle::none ? 0 : uint32_t{16} << static_cast<int>(swizzle);
 }
@@ -85,7 +87,7 @@ TensorMap make_tensor_map(const TensorMapSpec& spec) {
   for (size_t i = 0; i < spec.sizes.size(); ++i) sizes[i] = spec.sizes[i];
   for (size_t i = 0; i < spec.strides.size(); ++i) strides[i] = spec.strides[i];
   constexpr std::array<unsigned, max_tensor_rank> every_element{1, 1, 1, 1, 1};
-  // The driver wants 64-byte alignment, which GCC does not give every temporary that a result is built in.
+  // The driver needs 64-byte alignment. GCC does not give it to every temporary object of a return value.
   alignas(TensorMap) std::array<unsigned char, sizeof(TensorMap)> encoded{};
   check(table,
         table.cuTensorMapEncodeTiled(encoded.data(), driver_element(spec.element), static_cast<unsigned>(spec.rank),

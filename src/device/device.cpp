@@ -1,5 +1,5 @@
-// Presets: the facts of machines that are not here. This machine's CPU is read in cpu/isa.cpp, a GPU's own facts come
-// from its driver (cuda/context.cpp).
+// Presets: the properties of other machines. cpu/isa.cpp reads this machine's CPU; cuda/context.cpp reads a GPU's
+// properties from its driver.
 #include "device/device.h"
 
 #include <algorithm>
@@ -11,9 +11,9 @@
 namespace rapt {
 namespace {
 
-// What a compute capability fixes: the CUDA C++ Programming Guide's table "Technical Specifications per Compute
-// Capability". A block may ask for 1 KiB less than a multiprocessor's shared memory. Barriers: cuda_occupancy.h of CUDA
-// 13.0, cudaOccMaxBlocksPerSMBlockBarrierLimit.
+// The properties that a compute capability fixes. Source: the CUDA C++ Programming Guide, "Technical Specifications per
+// Compute Capability". A block can use 1 KiB less than a multiprocessor's shared memory. Barriers: cuda_occupancy.h of
+// CUDA 13.0, cudaOccMaxBlocksPerSMBlockBarrierLimit.
 struct Capability {
   int sm;
   int smem_per_sm_kib;
@@ -24,11 +24,11 @@ constexpr Capability capabilities[] = {
     {80, 164, 2048, {32, 0}},   {86, 100, 1536, {16, 0}},   {87, 164, 1536, {16, 0}},
     {89, 100, 1536, {24, 0}},   {90, 228, 2048, {32, 64}},  {100, 228, 2048, {32, 64}},
     {103, 228, 2048, {32, 64}}, {120, 100, 1536, {24, 24}}, {121, 100, 1536, {24, 24}}};
-constexpr int registers_per_sm = 65536;  // of every one of them
+constexpr int registers_per_sm = 65536;  // the same for all
 
-// Cards by capability, smallest first. Those without a name stand for an architecture alone: Jetson AGX Orin, B300 (as
-// the B200), GB10. Multiprocessors and L2 as in NVIDIA's whitepapers (A100, GA102, Ada, H100, RTX
-// Blackwell), data sheets (A10, L4, L40S, H200) and tuning guide (B200); the H100 is the SXM5 one.
+// GPUs by capability, smallest first. An entry without a name stands for an architecture: Jetson AGX Orin, B300 (same
+// as the B200), GB10. Multiprocessors and L2 are from NVIDIA's whitepapers (A100, GA102, Ada, H100, RTX Blackwell),
+// data sheets (A10, L4, L40S, H200) and tuning guide (B200). The H100 is the SXM5 version.
 struct Card {
   const char* name;
   int sm;
@@ -59,7 +59,7 @@ Device gpu_preset(std::string_view name, const Card& card, std::string_view arch
   return device;
 }
 
-// The preset `name`, if it is a card or an architecture; adds the names that it knows to `known`.
+// The preset `name`, if it is a GPU or an architecture. Adds the known names to `known`.
 std::optional<Device> find_gpu_preset(std::string_view name, std::string& known) {
   for (const Card& card : cards) {
     if (*card.name == '\0') continue;
@@ -88,11 +88,11 @@ const char* name_of(CpuIsa isa) {
 BlockLimits block_limits(int sm) {
   for (const Capability& capability : capabilities)
     if (capability.sm == sm) return capability.limits;
-  unsupported("compute capability ", sm / 10, ".", sm % 10, ": its block limits are not known");
+  unsupported("compute capability ", sm / 10, ".", sm % 10, ": unknown to this build of rapt");
 }
 
-// The "a" of sm_90a admits the instructions that only that chip has (wgmma, setmaxnreg). No kernel of
-// rapt uses those of another chip, and without the "a" a cubin runs on later minor versions too.
+// The "a" of sm_90a allows the instructions of this chip only (wgmma, setmaxnreg). rapt's kernels use such instructions
+// of no other chip, and a cubin without the "a" also runs on later minor versions.
 std::string arch_of(int sm) { return concat("sm_", sm, sm == 90 ? "a" : ""); }
 
 int arch_number(std::string_view arch) {

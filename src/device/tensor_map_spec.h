@@ -9,13 +9,13 @@ namespace rapt {
 
 enum class TensorElement : uint8_t { u8, f16, bf16, f32 };
 
-// How 16-byte pieces of a box's rows change places in shared memory: within spans of so many bytes.
+// How 16-byte pieces of a box's rows are permuted in shared memory: within spans of this many bytes.
 enum class TensorSwizzle : uint8_t { none, bytes_32, bytes_64, bytes_128 };
 
 inline constexpr int max_tensor_rank = 5;
 
-// Dimensions go from the innermost, whose elements are adjacent. What a box covers outside the tensor is read as zero.
-// A copy's innermost coordinate must be a multiple of 16 bytes: on an H200 the copy ended otherwise with an illegal
+// Dimensions start with the innermost, whose elements are adjacent. The part of a box outside the tensor reads as zero.
+// A copy's innermost coordinate must be a multiple of 16 bytes: on an H200 other coordinates caused an illegal
 // instruction.
 struct TensorMapSpec {
   TensorElement element = TensorElement::f16;
@@ -24,7 +24,7 @@ struct TensorMapSpec {
   std::array<uint64_t, max_tensor_rank> sizes{};  // elements, 1 to 2^32
   std::array<uint64_t, max_tensor_rank - 1>
       strides{};                                // bytes, of dimensions 1 to rank - 1: multiples of 16, below 2^40
-  std::array<uint32_t, max_tensor_rank> box{};  // elements that one copy moves, 1 to 256 a dimension
+  std::array<uint32_t, max_tensor_rank> box{};  // elements per copy, 1 to 256 in each dimension
   TensorSwizzle swizzle = TensorSwizzle::none;
 };
 

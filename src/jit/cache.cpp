@@ -1,4 +1,4 @@
-// The cache directory on disk: entries, locks, and who may write there; see cache.h.
+// The cache directory on disk: entries, locks, and write permissions; see cache.h.
 #include "jit/cache.h"
 
 #include <dirent.h>
@@ -20,20 +20,20 @@
 namespace rapt::jit {
 namespace {
 
-constexpr auto longest_wait = std::chrono::seconds(120);  // no kernel takes a hundredth of it
+constexpr auto longest_wait = std::chrono::seconds(120);  // a hundred times longer than any kernel takes
 
 std::string entry_name(const std::string& signature, const std::string& compiler) {
   return signature + "-" + compiler + ".image";
 }
 
-// flock() with a deadline, so that a stopped owner cannot stop everybody.
+// flock() with a deadline, so a stopped owner cannot block all others.
 bool lock_file(const FileHandle& file, std::string& why) {
   const auto deadline = std::chrono::steady_clock::now() + longest_wait;
   for (auto pause = std::chrono::milliseconds(1);; pause = std::min(2 * pause, std::chrono::milliseconds(16))) {
     if (flock(file.fd(), LOCK_EX | LOCK_NB) == 0) return true;
     if (errno == EINTR) continue;
     if (errno != EWOULDBLOCK) {
-      why = concat("a file cannot be locked: ", system_error());
+      why = concat("cannot lock a file: ", system_error());
       return false;
     }
     if (std::chrono::steady_clock::now() > deadline) {
@@ -44,29 +44,29 @@ bool lock_file(const FileHandle& file, std::string& why) {
   }
 }
 
-// "" where only this user can write to the directory.
+// Returns "" if only this user can write to the directory.
 std::string why_refused(const FileHandle& directory) {
   struct stat status {};
   if (fstat(directory.fd(), &status) != 0) return system_error();
   if (status.st_uid != geteuid())
-    return concat("it belongs to user ", status.st_uid, " and this process is user ", geteuid());
+    return concat("it belongs to user ", status.st_uid, " but this process is user ", geteuid());
   if ((status.st_mode & (S_IWGRP | S_IWOTH)) == 0) return "";
   char mode[8];
   std::snprintf(mode, sizeof mode, "%03o", static_cast<unsigned>(status.st_mode) & 0777u);
-  return concat("its group or others may write to it (mode ", mode, "), and what lies there is code that runs here");
+  return concat("its group or others may write to it (mode ", mode, "), but rapt runs the code in it");
 }
 
 std::string not_used(const std::string& directory, const std::string& reason) {
-  return concat("cache directory '", directory, "' is not used: ", reason, " (RAPT_CACHE can name another)");
+  return concat("cache directory '", directory, "' is not used: ", reason, " (RAPT_CACHE can name another directory)");
 }
 
-// "" for a name without a folder, and below the root.
+// Returns "" for a name without a folder and for a folder of the root.
 std::string parent_of(const std::string& path) {
   const size_t slash = path.find_last_of('/');
   return slash == std::string::npos ? "" : path.substr(0, slash);
 }
 
-// What is left of writers that died. Only the owner of the entry's lock may do this.
+// Removes files of writers that died. Only the owner of the entry's lock may call this.
 void remove_leftovers(int directory, const std::string& entry) {
   const int listed = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   DIR* const names = listed < 0 ? nullptr : fdopendir(listed);
@@ -101,7 +101,7 @@ std::string Cache::why_unusable(const std::string& directory) {
     const std::string reason = opened.is_open() ? why_refused(opened) : system_error();
     return reason.empty() ? "" : not_used(directory, reason);
   }
-  // It would be made, and its parent with it: the nearest folder that is there must let that happen.
+  // The directory and its parent would be created, so the nearest existing folder must be writable.
   std::string above = parent_of(directory);
   if (!above.empty() && access(above.c_str(), F_OK) != 0) above = parent_of(above);
   if (above.empty()) above = directory.starts_with('/') ? "/" : ".";
@@ -125,7 +125,7 @@ Cache::Found Cache::read(const std::string& signature, const std::string& arch, 
 }
 
 Cache::KeyLock::~KeyLock() {
-  // Removed while still locked. Whoever waits for this file finds it without a name and opens the next one.
+  // Removed while still locked. A waiting process finds the file without a name and opens the next one.
   if (file_.is_open()) unlinkat(directory_, name_.c_str(), 0);
 }
 
@@ -135,7 +135,7 @@ std::optional<Cache::KeyLock> Cache::lock(const std::string& signature, const st
   while (true) {
     FileHandle file = open_file(directory_.fd(), name, O_RDWR | O_CREAT | O_NOFOLLOW, 0600);
     if (!file.is_open()) {
-      why = concat("a file cannot be made: ", system_error());
+      why = concat("cannot create a file: ", system_error());
       return std::nullopt;
     }
     if (!lock_file(file, why)) return std::nullopt;

@@ -1,5 +1,5 @@
-// The cache directory: one file for each compiled kernel and compiler, shared by all processes of a user.
-// Used by store.cpp. Every failure is a value with its reason: a store works without a cache.
+// The cache directory: one file for each kernel and compiler, shared by all processes of a user.
+// Used by store.cpp. A failure is a returned reason, not an exception: a store works without a cache.
 #pragma once
 
 #include <optional>
@@ -12,22 +12,23 @@ namespace rapt::jit {
 
 class Cache {
  public:
-  // Opens the directory, making it and at most its parent. One that others could write to is refused: its files are
-  // code that runs here.
+  // Opens the directory. Creates it and at most its parent. Refuses a directory that others can write to, because its
+  // files are code that this process runs.
   explicit Cache(const std::string& directory);
 
-  // Why the constructor would not open it, or ""; makes nothing: a directory that is not there can be made or is told.
+  // Why the constructor would not open it, or "". Creates nothing; checks that a missing directory could be created.
   static std::string why_unusable(const std::string& directory);
 
   bool usable() const { return directory_.is_open(); }
   const std::string& note() const { return note_; }  // why it is not usable
 
   enum class Found { hit, miss, rejected };
-  // Looks the kernel up; `why` says what is wrong with a rejected entry.
+  // Looks up a kernel. `why` gets the fault of a rejected entry.
   Found read(const std::string& signature, const std::string& arch, const std::string& compiler, Image& image,
              std::string& why) const;
 
-  // The right to compile one kernel, among all processes. It ends with its owner, however that ends.
+  // The exclusive right to compile one kernel, among all processes. It ends with the owning process, even after a
+  // crash.
   class KeyLock {
    public:
     KeyLock(KeyLock&& other) noexcept = default;
@@ -42,10 +43,10 @@ class Cache {
     std::string name_;
     FileHandle file_;
   };
-  // Waits for it. Nothing with a reason where there is no locking, or where the owner seems to hang.
+  // Waits for the lock. Returns nothing, with a reason, if files cannot be locked or the owner seems to hang.
   std::optional<KeyLock> lock(const std::string& signature, const std::string& compiler, std::string& why) const;
 
-  // Stores or replaces the image's entry; its KeyLock must be held. "" or what failed.
+  // Stores or replaces the image's entry. Its KeyLock must be held. Returns "" or the failure.
   std::string write(const Image& image, const KeyLock& lock) const;
 
  private:

@@ -1,4 +1,4 @@
-// The frame around stored bytes, and images in it; see image_file.h.
+// The frame around stored bytes, and images in a frame; see image_file.h.
 #include "jit/image_file.h"
 
 #include "base/error.h"
@@ -55,13 +55,13 @@ std::string framed(std::string_view magic, uint64_t format, std::string_view fie
 
 std::string unframe(std::string_view bytes, std::string_view magic, uint64_t format, std::string_view& fields) {
   if (bytes.size() < frame_head_bytes) return concat("is truncated: it holds ", bytes.size(), " bytes");
-  if (!bytes.starts_with(magic)) return "is not what it should be: its first bytes differ";
+  if (!bytes.starts_with(magic)) return "is not a file of rapt: its first bytes differ";
   FieldReader head(bytes.substr(magic_bytes, 16));
   if (const uint64_t found = head.number(); found != format)
-    return concat("has format ", found, ", this build reads format ", format);
+    return concat("has format ", found, "; this build reads format ", format);
   if (const uint64_t length = head.number(); length != bytes.size())
     return concat(bytes.size() < length ? "is truncated" : "is too long", ": it holds ", bytes.size(),
-                  " bytes, and says that it has ", length);
+                  " bytes, but its header says ", length);
   if (bytes.size() < frame_head_bytes + checksum_bytes)
     return concat("is truncated: it holds ", bytes.size(), " bytes");
   const std::string_view summed = bytes.substr(0, bytes.size() - checksum_bytes);

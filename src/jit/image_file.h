@@ -1,4 +1,4 @@
-// An image as bytes: what the cache keeps in a file and a pack keeps per entry; and the fields that both are made of.
+// An image as bytes, for a cache file or a pack entry; and the fields of both formats.
 // Used by cache.cpp and pack.cpp.
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace rapt::jit {
 
-// Little-endian numbers, and texts with their lengths before them.
+// Writes little-endian numbers, and texts with their length before them.
 class FieldWriter {
  public:
   void number(uint64_t value);
@@ -22,7 +22,7 @@ class FieldWriter {
   std::string bytes_;
 };
 
-// Reads them back. Past the end it gives zeros and empty texts, and ok() is false.
+// Reads the fields. Past the end it returns zeros and empty texts, and ok() becomes false.
 class FieldReader {
  public:
   explicit FieldReader(std::string_view bytes) : left_(bytes) {}
@@ -37,23 +37,23 @@ class FieldReader {
   bool ok_ = true;
 };
 
-// Far more than any kernel takes: a file or an entry that claims more is refused before memory is taken for it.
+// Far more than any kernel needs. A file or entry that claims more is refused before memory is allocated for it.
 constexpr size_t largest_image = size_t{256} << 20, largest_index = size_t{64} << 20;
 
-// Magic, format, length of the whole, fields, SHA-256 of all before it.
+// Magic, format, total length, fields, SHA-256 of all bytes before it.
 std::string encode_image(const Image& image);
 
-// What an entry must be for: one made for something else is as useless as a damaged one. "" = any compiler.
+// The required properties of an entry. "" = any compiler.
 struct WantedImage {
   std::string signature, arch, compiler;
 };
-// "" and the image, or what is wrong with the bytes ("is truncated: ...").
+// Returns "" and the image, or the fault of the bytes ("is truncated: ...").
 std::string decode_image(std::string_view bytes, const WantedImage& wanted, Image& image);
 
-// The frame alone, of images and of a pack's index: text(8 bytes of magic), format, length, fields, checksum.
+// The frame of images and of a pack's index: text(8 bytes of magic), format, length, fields, checksum.
 constexpr size_t magic_bytes = 8, frame_head_bytes = magic_bytes + 16, checksum_bytes = 64;
 std::string framed(std::string_view magic, uint64_t format, std::string_view fields);
-// Checks a frame; "" and its fields, or what is wrong with it.
+// Checks a frame. Returns "" and its fields, or the fault.
 std::string unframe(std::string_view bytes, std::string_view magic, uint64_t format, std::string_view& fields);
 
 }  // namespace rapt::jit

@@ -1,5 +1,5 @@
-// Compiles a unit with NVRTC: the program's life, options, error sentences. Thread-safe: NVRTC is, program by program.
-// Called by the store, by packs and by the lab.
+// Compiles a unit with NVRTC: the NVRTC program, options, error sentences. Thread-safe, because NVRTC is thread-safe
+// for different programs. Called by the store, by packs and by the lab.
 #include "jit/nvrtc.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace rapt::jit {
 namespace {
 
-// Destroys the program whatever happens in between.
+// Destroys the NVRTC program in all cases.
 class ProgramScope {
  public:
   ProgramScope(const Nvrtc& nvrtc, const Sources& sources) : nvrtc_(nvrtc) {
@@ -54,7 +54,7 @@ class ProgramScope {
 
 bool is_ptx_arch(std::string_view arch) { return arch.starts_with("compute_"); }
 
-// The log without what differs from run to run, so that equal code gives equal images.
+// The log without parts that differ between runs, so equal code gives equal images.
 std::string without_times(std::string_view log) {
   std::string kept;
   log = log.substr(0, log.find('\0'));
@@ -66,7 +66,7 @@ std::string without_times(std::string_view log) {
   return kept;
 }
 
-// "sm_90a" in parts.
+// The parts of "sm_90a".
 struct Architecture {
   std::string_view prefix, suffix;
   int number = 0;
@@ -82,22 +82,23 @@ Architecture parts_of(const std::string& arch) {
     parts.number = 10 * parts.number + (digits[count++] - '0');
   parts.suffix = digits.substr(count);
   if (count == 0 || !(parts.suffix.empty() || parts.suffix == "a" || parts.suffix == "f"))
-    invalid("architecture '", arch, "': expected sm_NN or compute_NN, with a or f behind it or not");
+    invalid("architecture '", arch, "': must be sm_NN or compute_NN, optionally with the suffix a or f");
   return parts;
 }
 
-// Chips of Jetson, Drive and other systems on a chip: code for them is not said to run on any other chip.
+// Jetson, Drive and other systems on a chip: NVIDIA does not promise that their code runs on other chips.
 bool is_embedded(int number) { return number == 87 || number == 88 || number == 101; }
 
 void require_architecture(const Compiler& compiler, const std::string& arch) {
   const std::string best = known_architecture(compiler, arch);
   if (best == arch) return;
-  throw Error(ErrorCode::environment, concat("architecture '", arch, "': NVRTC ", compiler.version, " (", compiler.path,
-                                             ") compiles for ", list_of(compiler.architectures), " only",
-                                             best.empty() ? "" : concat("; its code for ", best, " runs there")));
+  throw Error(ErrorCode::environment,
+              concat("architecture '", arch, "': NVRTC ", compiler.version, " (", compiler.path, ") compiles for ",
+                     list_of(compiler.architectures), " only",
+                     best.empty() ? "" : concat("; its code for ", best, " runs on that GPU, too")));
 }
 
-// The log's lines from the first error on, at most `most` of them.
+// The lines of the log from the first error on, at most `most` lines.
 std::string first_errors(const std::string& log, size_t most) {
   size_t at = log.find("error");
   at = at == std::string::npos ? 0 : log.rfind('\n', at) + 1;  // npos + 1 = 0
@@ -175,7 +176,7 @@ Image compile_with(const Nvrtc& nvrtc, const Request& request) {
   Compiled compiled = run_nvrtc(nvrtc, collect_sources(request), request.arch);
   if (!compiled.ok)
     throw Error(request.files.empty() ? ErrorCode::internal : ErrorCode::invalid_argument,
-                concat(request.label, ": NVRTC ", nvrtc.about.version, " does not compile it for ", request.arch, ":",
+                concat(request.label, ": NVRTC ", nvrtc.about.version, " cannot compile it for ", request.arch, ":",
                        first_errors(compiled.log, 12)));
   Image image;
   image.signature = signature(request);

@@ -1,5 +1,5 @@
-// NVRTC's functions as rapt declares them (no toolkit header), and the one instance that this process has opened.
-// Used inside src/jit only.
+// Declarations of NVRTC's functions (without a toolkit header), and the opened NVRTC of this process. Used only inside
+// src/jit.
 #pragma once
 
 #include <array>
@@ -11,8 +11,8 @@
 
 namespace rapt::jit {
 
-// What every kernel is compiled with, beside --gpu-architecture. They are part of the signature. No -use_fast_math:
-// what is approximate is written out in the kernels. -default-device: files shared with the host need no attributes.
+// The compiler options of every kernel, besides --gpu-architecture. They are part of the signature. No -use_fast_math:
+// the kernels contain their approximations explicitly. -default-device: shared files need no __device__ attributes.
 inline constexpr std::array<const char*, 3> fixed_options = {"--std=c++20", "-default-device", "--ptxas-options=-v"};
 
 struct Nvrtc {
@@ -37,31 +37,32 @@ struct Nvrtc {
   Compiler about;
 };
 
-// What a kernel needs of NVRTC.
+// What a kernel requires from NVRTC.
 struct CompilerNeeds {
-  int newest_major = 0;   // the driver's CUDA: code of a later one would not load; 0 = any
-  std::string arch = {};  // must be known, itself or an older one that runs as well (known_architecture()); "" = any
+  int newest_major = 0;   // of the driver's CUDA: it could not load code of a later one. 0 = any
+  std::string arch = {};  // must be supported, or an older one that runs as well (known_architecture()). "" = any
 };
-// The first one that fits. Candidates are opened one after another and stay open. Null where none fits; `why` then
-// names every one with its version and what is wrong with it.
+// The first NVRTC that fits. Candidates are opened one after another and stay open. Null if none fits; then `why` lists
+// each one with its version and fault.
 const Nvrtc* find_nvrtc(const CompilerNeeds& needs, std::string* why);
 
-// What to compile for a card of architecture `arch`: that itself if this NVRTC knows it; else the newest of the same
-// major version below it, whose code runs there too; "" if there is none. Throws where `arch` is no architecture.
+// The architecture to compile for a GPU of architecture `arch`: `arch` itself if this NVRTC supports it, else the
+// newest one below it of the same major version, whose code also runs there; "" if there is none. Throws if `arch` is
+// invalid.
 std::string known_architecture(const Compiler& compiler, const std::string& arch);
-// `arch` and the older ones whose code runs on its cards, newest first; PTX is compiled for what it says alone.
+// `arch` and the older ones whose code runs on its GPUs, newest first. For PTX only `arch` itself.
 std::vector<std::string> architectures_that_run_on(const std::string& arch);
 
 // "80, 90"
 std::string list_of(const std::vector<int>& numbers);
 
-// Compiles with this one for exactly the request's architecture.
+// Compiles with this NVRTC for exactly the request's architecture.
 Image compile_with(const Nvrtc& nvrtc, const Request& request);
 
-// Fills the table from a library opened by dlopen. False with the reason in `why` where it cannot be used.
+// Fills the table from a library opened by dlopen. Returns false and sets `why` if it cannot be used.
 bool fill_nvrtc(void* library, Nvrtc& nvrtc, std::string& why);
 
-// One program compiled: the log, and the image (empty when it failed).
+// The result of compiling one program: the log, and the image (empty on failure).
 struct Compiled {
   bool ok = false;
   std::string log, image;

@@ -1,5 +1,5 @@
-// Finds NVRTC and opens it, each one once a process: $RAPT_NVRTC, else the loader's path, pip's package, toolkit
-// folders. Keeps what every place answered, for the error of those who have none that fits.
+// Finds and opens NVRTC: $RAPT_NVRTC, else the loader's path, pip's package, toolkit folders. Each library is opened
+// once in a process. It keeps the result of each place for the error message.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <glob.h>
@@ -26,7 +26,7 @@ namespace rapt::jit {
 namespace {
 
 constexpr std::array<const char*, 3> library_names = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"};
-constexpr int oldest_major = 12;  // the first with C++20
+constexpr int oldest_major = 12;  // the first version with C++20
 
 std::string environment(const char* name) {
   const char* value = std::getenv(name);
@@ -43,7 +43,7 @@ bool is_folder(const std::string& path) {
   return stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
 }
 
-// Folders that match the pattern, the last name first: cuda-13.1 before cuda-13.0.
+// Folders that match the pattern, in reverse order: cuda-13.1 before cuda-13.0.
 std::vector<std::string> folders_like(const std::string& pattern) {
   glob_t found{};
   std::vector<std::string> folders;
@@ -53,15 +53,15 @@ std::vector<std::string> folders_like(const std::string& pattern) {
   return folders;
 }
 
-// The candidates, opened one after another until one fits, and what every place answered.
+// Opens the candidates one after another until one fits, and keeps the result of each place.
 class Search {
  public:
-  // The first that fits what is needed, or null and in `why` what each one is.
+  // The first that fits, or null; then `why` describes each.
   const Nvrtc* find(const CompilerNeeds& needs, std::string* why) {
     const std::lock_guard lock(mutex_);
     std::string misfits;
     for (size_t at = 0; at < opened_.size() || open_next();) {
-      if (at == opened_.size()) continue;  // that place had none
+      if (at == opened_.size()) continue;  // there was none in that place
       const Nvrtc& nvrtc = *opened_[at++];
       const std::string wrong = why_unfit(nvrtc.about, needs);
       if (wrong.empty()) return &nvrtc;
@@ -77,14 +77,14 @@ class Search {
     void* library = nullptr;
   };
   std::mutex mutex_;
-  const std::string given_ = environment("RAPT_NVRTC");  // where it is set nothing else will do
+  const std::string given_ = environment("RAPT_NVRTC");  // if it is set, no other place is searched
   bool listed_ = false, listed_all_ = false;
-  std::deque<std::string> places_;  // files, and names for the loader, that are still to be tried
+  std::deque<std::string> places_;  // files, and names for the loader, that were not tried yet
   std::vector<std::unique_ptr<Opened>> opened_;
-  std::string answers_;              // of libraries that are there and cannot be used
-  std::vector<std::string> absent_;  // where there is none
+  std::string answers_;              // faults of libraries that exist but cannot be used
+  std::vector<std::string> absent_;  // places without a library
 
-  // Tries one place more. False where none is left.
+  // Tries one more place. Returns false if none is left.
   bool open_next() {
     if (places_.empty() && !list_places()) return false;
     if (places_.empty()) return true;
@@ -94,7 +94,7 @@ class Search {
     return true;
   }
 
-  // The loader's names come first; folders are looked through when none of these fits.
+  // The loader's names come first. Folders are searched if none of those fits.
   bool list_places() {
     if (listed_all_) return false;
     listed_all_ = listed_ || !given_.empty();
@@ -124,7 +124,7 @@ class Search {
     for (const std::string& folder : folders) add_folder(folder);
   }
 
-  // Opens one file, or a name for the loader. A file is looked at before: opening a FIFO would wait for its writer.
+  // Opens a file, or a name for the loader. A file is examined first: opening a FIFO would wait for its writer.
   void open(const std::string& place) {
     FileHandle file;
     size_t bytes = 0;
@@ -138,7 +138,7 @@ class Search {
     const auto is_same = [&](const auto& other) { return other->library == library; };
     auto made = std::make_unique<Opened>();
     std::string why;
-    const bool again = std::any_of(opened_.begin(), opened_.end(), is_same);  // another name of the same file
+    const bool again = std::any_of(opened_.begin(), opened_.end(), is_same);  // another name for the same file
     if (!again && fill_nvrtc(library, *made, why)) {
       made->library = library;
       opened_.push_back(std::move(made));
@@ -161,18 +161,19 @@ class Search {
         needs.arch.empty() ? "" : concat(" that compiles for ", needs.arch),
         needs.newest_major > 0 ? concat(", of CUDA ", needs.newest_major, " or older (or update the driver)") : "");
     return concat(given_.empty() ? "" : concat("RAPT_NVRTC = '", given_, "': "), misfits, "; install an NVRTC", rule,
-                  ", or let RAPT_NVRTC name it", answers_.empty() ? "" : concat("; not usable: ", answers_));
+                  ", or set RAPT_NVRTC to its file or folder",
+                  answers_.empty() ? "" : concat("; not usable: ", answers_));
   }
 
   std::string nothing_found() const {
     std::string places;
     for (const std::string& place : absent_) places += (places.empty() ? "there is nothing at " : ", ") + place;
-    return concat("NVRTC was not found (pip install nvidia-cuda-nvrtc, or name its file or folder in RAPT_NVRTC): ",
+    return concat("NVRTC was not found (run pip install nvidia-cuda-nvrtc, or set RAPT_NVRTC to its file or folder): ",
                   answers_, !answers_.empty() && !places.empty() ? "; " : "", places);
   }
 
-  // Patterns of the folders that pip installs to, without asking a Python: this library's neighbours (a wheel), the
-  // environment that is active, the running program's prefix, the user's and the system's.
+  // Patterns of pip's folders, found without running Python: beside this library (a wheel), in the active environment,
+  // in the running program's prefix, in the user's and the system's folders.
   static std::vector<std::string> python_packages() {
     std::vector<std::string> patterns;
     Dl_info self{};
@@ -214,7 +215,7 @@ class Search {
   }
 };
 
-// "13.0.88" from the banner that NVRTC writes into PTX, "Cuda compilation tools, release 13.0, V13.0.88"; "" without.
+// "13.0.88" from the banner that NVRTC writes into PTX, "Cuda compilation tools, release 13.0, V13.0.88"; else "".
 std::string version_in(std::string_view text, const std::string& short_version) {
   const std::string mark = "release " + short_version + ", V";
   const size_t at = text.find(mark);
@@ -223,7 +224,7 @@ std::string version_in(std::string_view text, const std::string& short_version) 
   return std::string(rest.substr(0, rest.find_first_not_of("0123456789.")));
 }
 
-// What dl_iterate_phdr() is asked for: the banner among the constants of the library that lies at `base`.
+// The argument of dl_iterate_phdr(): searches the banner among the constants of the library at `base`.
 struct BannerSearch {
   const char* base = nullptr;
   std::string short_version, found;
@@ -245,7 +246,7 @@ int look_for_banner(dl_phdr_info* object, size_t, void* data) {
   return 1;
 }
 
-// Where the banner is not found in the library, PTX is made to read it there (40 ms).
+// If the library does not contain the banner, compiles an empty kernel to PTX and reads it there (40 ms).
 std::string full_version(const Nvrtc& nvrtc) {
   BannerSearch search{nullptr, nvrtc.about.version, {}};
   Dl_info place{};
@@ -259,7 +260,7 @@ std::string full_version(const Nvrtc& nvrtc) {
     const Compiled ptx = run_nvrtc(nvrtc, empty_kernel, concat("compute_", nvrtc.about.architectures.back()));
     return version_in(ptx.image, nvrtc.about.version);
   } catch (const Error&) {
-    return "";  // "13.0" alone is known then
+    return "";  // then only "13.0" is known
   }
 }
 

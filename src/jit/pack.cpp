@@ -1,5 +1,5 @@
-// Packs. A file: the length of the index, the index in a frame with its checksum, then images one after another, each
-// in its own frame. So a start reads the index alone, and an image is read and checked when it is wanted.
+// Packs. File format: the length of the index, the index in a frame with its checksum, then the images, each in its own
+// frame. Opening reads only the index; an image is read and checked when it is needed.
 #include "jit/pack.h"
 
 #include <dlfcn.h>
@@ -24,7 +24,7 @@ constexpr uint64_t pack_format = 1;
   throw Error(ErrorCode::environment, concat("pack '", path, "' ", wrong));
 }
 
-// The index as bytes. Offsets count from its end, so that they do not depend on its length.
+// The index as bytes. Offsets count from its end, so they do not depend on its length.
 std::string encode_index(const std::string& compiler, const std::map<std::string, Pack::Place>& places,
                          size_t images_bytes) {
   FieldWriter fields;
@@ -40,25 +40,25 @@ std::string encode_index(const std::string& compiler, const std::map<std::string
   return framed(pack_magic, pack_format, fields.bytes());
 }
 
-// The frame at the beginning of the file, whose head says how long it is.
+// Reads the frame at the beginning of the file. Its header has its length.
 std::string read_index(const FileHandle& file, size_t file_bytes, const std::string& path) {
   std::string index;
   if (file_bytes < frame_head_bytes || !read_exactly(file, 0, frame_head_bytes, index))
     bad_pack(path, concat("is truncated: it holds ", file_bytes, " bytes"));
-  if (!index.starts_with(pack_magic)) bad_pack(path, "is no pack: its first bytes differ");
+  if (!index.starts_with(pack_magic)) bad_pack(path, "is not a pack: its first bytes differ");
   const uint64_t bytes = FieldReader(std::string_view(index).substr(magic_bytes + 8)).number();
   if (bytes > largest_index)
     bad_pack(path, concat("has an index of ", bytes, " bytes: must be at most ", largest_index));
   if (bytes > file_bytes || !read_exactly(file, 0, bytes, index))
-    bad_pack(path, concat("is truncated or damaged: it holds ", file_bytes, " bytes, and its index alone ", bytes));
+    bad_pack(path, concat("is truncated or damaged: it holds ", file_bytes, " bytes, but its index needs ", bytes));
   return index;
 }
 
-// "" where only this user or root can have written what `status` describes. In a folder with the sticky bit, as /tmp,
-// others may add files and not replace them.
+// Returns "" if only this user or root can have written the file of `status`. In a folder with the sticky bit (/tmp)
+// others can add files, but not replace them.
 std::string why_distrusted(const struct stat& status) {
   if (status.st_uid != geteuid() && status.st_uid != 0)
-    return concat("belongs to user ", status.st_uid, " and this process is user ", geteuid(),
+    return concat("belongs to user ", status.st_uid, ", but this process is user ", geteuid(),
                   ": its owner must be that user or root");
   const bool sticky = S_ISDIR(status.st_mode) && (status.st_mode & S_ISVTX) != 0;
   if ((status.st_mode & (S_IWGRP | S_IWOTH)) == 0 || sticky) return "";
@@ -67,7 +67,7 @@ std::string why_distrusted(const struct stat& status) {
   return concat("may be written by its group or others (mode ", mode, ")");
 }
 
-// A wheel's pack, beside the library: whoever may write it may write the library, so it adds no risk.
+// A wheel's pack beside the library is as safe as the library: whoever can write one can write the other.
 bool is_as_safe_as_the_library(const struct stat& pack, const std::filesystem::path& folder) {
   Dl_info self{};
   struct stat library {};
@@ -79,15 +79,15 @@ bool is_as_safe_as_the_library(const struct stat& pack, const std::filesystem::p
   return pack.st_uid == library.st_uid && pack.st_gid == library.st_gid && (writers(pack) & ~writers(library)) == 0;
 }
 
-// Of the opened file, and of the folder in which it lies, whatever links lead there.
+// Checks the opened file and the folder in which it really lies.
 std::string why_distrusted(const FileHandle& file, const std::string& path) {
   struct stat status {};
   std::error_code failure;
   const std::filesystem::path folder = std::filesystem::canonical(path, failure).parent_path();
-  if (failure || fstat(file.fd(), &status) != 0) return "its owner cannot be told";
+  if (failure || fstat(file.fd(), &status) != 0) return "its owner cannot be determined";
   if (is_as_safe_as_the_library(status, folder)) return "";
   if (const std::string why = why_distrusted(status); !why.empty()) return "it " + why;
-  if (stat(folder.c_str(), &status) != 0) return "its folder's owner cannot be told";
+  if (stat(folder.c_str(), &status) != 0) return "its folder's owner cannot be determined";
   const std::string why = why_distrusted(status);
   return why.empty() ? "" : concat("its folder '", folder.string(), "' ", why);
 }
@@ -102,8 +102,8 @@ std::shared_ptr<const Pack> Pack::open(const std::string& path, bool trust_any) 
     bad_pack(path, wrong);
   if (!trust_any)
     if (const std::string why = why_distrusted(pack->file_, path); !why.empty())
-      bad_pack(path, concat("is not used: ", why, ", and what lies in it is code that runs here (see docs/packs.md; ",
-                            "RAPT_PACKS_TRUST=any takes packs of anybody)"));
+      bad_pack(path, concat("is not used: ", why, ", but rapt runs the code in it (see docs/packs.md; ",
+                            "RAPT_PACKS_TRUST=any accepts every pack)"));
   const std::string index = read_index(pack->file_, file_bytes, path);
   std::string_view content;
   if (const std::string wrong = unframe(index, pack_magic, pack_format, content); !wrong.empty()) bad_pack(path, wrong);
@@ -120,7 +120,7 @@ std::shared_ptr<const Pack> Pack::open(const std::string& path, bool trust_any) 
     const size_t behind_index = file_bytes - index.size();
     if (place.offset > behind_index || place.bytes > behind_index - place.offset)
       bad_pack(path, concat("is truncated or damaged: it holds ", file_bytes, " bytes, and the image ", signature,
-                            " should lie beyond them"));
+                            " is outside of them"));
     place.offset += index.size();
     if (place.bytes > largest_image)
       bad_pack(path,
@@ -131,7 +131,7 @@ std::shared_ptr<const Pack> Pack::open(const std::string& path, bool trust_any) 
   if (!fields.ok() || !fields.at_end()) bad_pack(path, "is damaged: its fields do not fill its index");
   if (index.size() + images_bytes != file_bytes)
     bad_pack(path, concat(file_bytes < index.size() + images_bytes ? "is truncated" : "is too long", ": it holds ",
-                          file_bytes, " bytes, and says that it has ", index.size() + images_bytes));
+                          file_bytes, " bytes, but its header says ", index.size() + images_bytes));
   return pack;
 }
 
@@ -149,13 +149,13 @@ bool Pack::read(const std::string& signature, const std::string& arch, Image& im
 }
 
 void write_pack(const std::string& path, const std::vector<Image>& images) {
-  if (images.empty()) invalid("pack '", path, "': there are no images to put into it");
-  std::map<std::string, std::string> encoded;  // by signature: the order in the file
+  if (images.empty()) invalid("pack '", path, "': there are no images to write");
+  std::map<std::string, std::string> encoded;  // key: signature, which is also the order in the file
   std::map<std::string, Pack::Place> places;
   for (const Image& image : images) {
     if (image.compiler != images.front().compiler)
       invalid("pack '", path, "': one image is by NVRTC ", images.front().compiler, ", another by ", image.compiler,
-              "; a pack is by one compiler");
+              "; all images of a pack must be by the same compiler");
     const auto [at, is_new] = encoded.emplace(image.signature, encode_image(image));
     if (!is_new && at->second != encode_image(image))
       invalid("pack '", path, "': two images of signature ", image.signature, " differ");

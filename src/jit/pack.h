@@ -1,5 +1,5 @@
-// A pack opened for reading: its index in memory, its images on disk until they are asked for.
-// Used by store.cpp; writing is write_pack() of jit.h.
+// A pack opened for reading. Its index is in memory; its images stay on disk until they are needed. Used by store.cpp.
+// write_pack() of jit.h writes packs.
 #pragma once
 
 #include <map>
@@ -14,11 +14,11 @@ namespace rapt::jit {
 
 class Pack {
  public:
-  // Reads and checks the index. Throws Error{environment} naming the path and what is wrong. Unless `trust_any`, a pack
-  // is refused that anyone but this user and root may have written.
+  // Reads and checks the index. Throws Error{environment} with the path and the fault. Unless `trust_any`, refuses a
+  // pack that anyone but this user and root could have written.
   static std::shared_ptr<const Pack> open(const std::string& path, bool trust_any);
 
-  // Whether it holds the image and that is sound; `why` says what is wrong where it is not.
+  // True if the pack has the image and it is sound. Otherwise `why` gets the fault, if there is one.
   bool read(const std::string& signature, const std::string& arch, Image& image, std::string& why) const;
 
   const std::string& path() const { return path_; }
@@ -28,8 +28,8 @@ class Pack {
     std::string arch;
     size_t offset = 0, bytes = 0;
   };
-  bool holds(const std::string& arch) const { return archs_.contains(arch); }  // any kernel for it
-  const std::map<std::string, Place>& places() const { return places_; }       // by signature
+  bool holds(const std::string& arch) const { return archs_.contains(arch); }  // true if it has a kernel for `arch`
+  const std::map<std::string, Place>& places() const { return places_; }       // key: signature
 
  private:
   std::string path_, compiler_;

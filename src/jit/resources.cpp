@@ -1,4 +1,4 @@
-// Reads what ptxas says about a kernel from the compiler's log (--ptxas-options=-v).
+// Reads the report of ptxas about a kernel from the compiler's log (--ptxas-options=-v).
 // Used by the lab's resource ledger and by tests.
 #include <algorithm>
 #include <cctype>
@@ -9,7 +9,7 @@
 namespace rapt::jit {
 namespace {
 
-// The number that stands right before `unit`: "0 bytes spill stores"; 0 without one.
+// The number directly before `unit`: "0 bytes spill stores". 0 if there is none.
 int number_before(std::string_view line, std::string_view unit) {
   const size_t end = line.find(unit);
   if (end == std::string_view::npos) return 0;
@@ -21,7 +21,7 @@ int number_before(std::string_view line, std::string_view unit) {
 }
 
 bool is_warning(std::string_view line) {
-  // Performance notes carry a code, (C7510), and come as "info".
+  // Performance notes have a code such as (C7510), and are printed as "info".
   const size_t code = line.find("(C7");
   return line.find("warning") != std::string_view::npos || (code != std::string_view::npos && code + 3 < line.size() &&
                                                             std::isdigit(static_cast<unsigned char>(line[code + 3])));
@@ -36,7 +36,8 @@ Resources parse_resources(std::string_view log) {
     const std::string_view line = log.substr(at, end - at);
     at = end + 1;
     if (is_warning(line)) found.warnings.emplace_back(line);
-    if (line.find(" bytes stack frame") != std::string_view::npos) {  // of the kernel, and of functions kept apart
+    // Of the kernel, and of functions that are not inlined.
+    if (line.find(" bytes stack frame") != std::string_view::npos) {
       found.stack_bytes = std::max(found.stack_bytes, number_before(line, " bytes stack frame"));
       found.spill_store_bytes += number_before(line, " bytes spill stores");
       found.spill_load_bytes += number_before(line, " bytes spill loads");

@@ -1,5 +1,5 @@
-// SHA-256 as FIPS 180-4 defines it, plain and portable; some 200 MB/s.
-// Used for signatures of what is compiled and for checksums of what is stored.
+// SHA-256 (FIPS 180-4), simple and portable, about 200 MB/s.
+// Used for signatures of compilations and checksums of stored data.
 #include <array>
 #include <bit>
 #include <cstring>

@@ -1,5 +1,6 @@
-// Follows #include lines from a unit through embedded files and the caller's; and the signature over what they reach.
-// A name is first looked up beside the including file, as host compilers do, then from the root (src/kernels).
+// Follows the #include lines of a unit through embedded files and the caller's files, and computes the signature over
+// them. A name is first searched in the including file's folder, as host compilers do, then from the root
+// (src/kernels).
 #include "jit/sources.h"
 
 #include <algorithm>
@@ -23,7 +24,7 @@ class Collector {
       const std::string name = std::move(pending_.back());
       pending_.pop_back();
       if (sources.headers.contains(name)) continue;
-      sources.headers[name];  // known before its own includes are read: files may include each other
+      sources.headers[name];  // added before its own includes are read: files may include each other
       sources.headers[name] = with_full_names(name, *find(name));
     }
     return sources;
@@ -44,11 +45,11 @@ class Collector {
     for (const std::string& path : {normalised(beside), normalised(std::string(name))})
       if (!path.empty() && find(path)) return path;
     invalid(includer.empty() ? "the unit" : includer, " includes \"", name,
-            "\", which is neither a file of the library's kernels nor one of the caller's",
-            request_.label.empty() ? "" : " (", request_.label, request_.label.empty() ? "" : ")");
+            "\", which is neither a built-in kernel file nor a file of the caller", request_.label.empty() ? "" : " (",
+            request_.label, request_.label.empty() ? "" : ")");
   }
 
-  // The text with the names in its include lines made full; what they name is put on the list.
+  // The source with full names in its include lines. Adds the included files to the list.
   std::string with_full_names(const std::string& includer, std::string_view text) {
     std::string out;
     out.reserve(text.size() + 64);
@@ -71,7 +72,7 @@ class Collector {
     size_t begin = 0, end = 0;
   };
 
-  // Where the name between quotes stands; empty for every other line. <...> is NVRTC's own business.
+  // The position of the name between quotes. Empty for every other line; NVRTC itself handles <...>.
   static Span include_name(const std::string& includer, std::string_view line) {
     size_t at = 0;
     const auto skip_blanks = [&] { at = std::min(line.find_first_not_of(" \t", at), line.size()); };
@@ -89,7 +90,7 @@ class Collector {
     const size_t begin = at + 1, end = line.find('"', begin);
     if (!skip_word("\"") || end == std::string_view::npos)
       invalid(includer.empty() ? "the unit" : includer, " has the line '",
-              line.substr(0, line.find_last_not_of("\r\n") + 1), "': an include must name its file between quotes");
+              line.substr(0, line.find_last_not_of("\r\n") + 1), "': an include must have its file name in quotes");
     return {begin, end};
   }
 
@@ -98,7 +99,7 @@ class Collector {
   std::map<std::string, std::string> embedded_copies_;
 };
 
-// Lengths before texts, so that no two different lists of texts give the same bytes.
+// Writes the length before the text, so two different lists never give the same bytes.
 void append_field(std::string& bytes, std::string_view field) {
   bytes += std::to_string(field.size());
   bytes += ':';

@@ -1,6 +1,6 @@
-// Where images come from: memory, packs, the cache directory, NVRTC; one thread at a time fetches a key, others wait.
-// Made by a context at its first GPU call, and by the lab. Without NVRTC the cache is not asked: its key names the
-// compiler.
+// Provides images from memory, packs, the cache directory, or NVRTC. Only one thread fetches a key; others wait for it.
+// Created by a context at its first GPU call, and by the lab. Without NVRTC the cache is not used, because its keys
+// contain the compiler's version.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -26,8 +26,8 @@ double milliseconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// One key's image, or the error that fetching it ended with. A failure is told to all who wait, each with an exception
-// of its own, and then forgotten.
+// The image of one key, or the error of fetching it. All waiting threads get the error, each as its own exception. Then
+// it is forgotten.
 struct Slot {
   std::mutex mutex;
   std::condition_variable done;
@@ -58,14 +58,14 @@ struct Store::Impl {
   explicit Impl(Options given) : options(std::move(given)) {}
 
   const Options options;
-  std::mutex mutex;  // of slots and packs; never held while something is read or compiled
+  std::mutex mutex;  // guards slots and packs; never held while something is read or compiled
   std::unordered_map<std::string, std::shared_ptr<Slot>> slots;
   std::vector<std::shared_ptr<const Pack>> packs;
   std::once_flag cache_once;
   std::optional<Cache> opened_cache;
   std::atomic<int64_t> compiled{0}, memory{0}, pack{0}, cache{0}, rejected{0};
 
-  // Opened, and made, when it is first needed: who uses no GPU gets no directory.
+  // Opens, and if needed creates, the cache at its first use: without GPU use there is no directory.
   const Cache* usable_cache() {
     std::call_once(cache_once, [&] {
       if (!options.cache_directory.empty()) opened_cache.emplace(options.cache_directory);
@@ -76,7 +76,7 @@ struct Store::Impl {
     return options.cache_directory.empty() ? options.cache_note : Cache::why_unusable(options.cache_directory);
   }
 
-  // `outcome`: what is done about it.
+  // `outcome`: the action that follows.
   void reject(const std::string& why, const char* outcome) {
     ++rejected;
     warn_once(why + outcome);
@@ -119,13 +119,13 @@ bool Store::Impl::read_packs(const Request& request, const std::string& key, Ima
 
 void Store::Impl::missing(const Request& request, const std::string& complaints, const std::string& why) {
   const std::lock_guard lock(mutex);
-  throw Error(ErrorCode::environment,
-              concat(packs.empty() ? "no pack is loaded that could hold " : "no loaded pack holds ", request.label,
-                     " (", request.arch, "): add that line to one with 'rapt pack' and name the pack in RAPT_PACKS. ",
-                     complaints, why));
+  throw Error(
+      ErrorCode::environment,
+      concat(packs.empty() ? "no pack is loaded for " : "no loaded pack has ", request.label, " (", request.arch,
+             "): compile that line into a pack with 'rapt pack' and set RAPT_PACKS to its path. ", complaints, why));
 }
 
-// From the cache, or compiled and put there. Among processes one compiles a key and the others wait for its file.
+// Reads the kernel from the cache, or compiles and stores it. Among processes, one compiles a key and the others wait.
 Image Store::Impl::compile_and_keep(const Request& request, const std::string& key, const Nvrtc& nvrtc) {
   const Compiler& compiler = nvrtc.about;
   const Cache* directory = usable_cache();
@@ -146,26 +146,27 @@ Image Store::Impl::compile_and_keep(const Request& request, const std::string& k
   if (hit()) return image;
   const std::optional<Cache::KeyLock> lock = directory->lock(key, compiler.version, failure);
   wrong.clear();
-  if (hit()) return image;  // somebody else was compiling it
+  if (hit()) return image;  // another process compiled it
   if (!wrong.empty()) reject(wrong, lock ? "; recompiling and replacing it" : "; recompiling it");
   image = compile_with(nvrtc, request);
   if (lock) failure = directory->write(image, *lock);
   if (!failure.empty())
-    warn_once(concat("compiled kernels cannot be kept in '", options.cache_directory, "': ", failure));
+    warn_once(concat("cannot store compiled kernels in '", options.cache_directory, "': ", failure));
   return image;
 }
 
 Image Store::Impl::fetch(const Request& request, const std::string& key) {
   auto begin = std::chrono::steady_clock::now();
   Image image;
-  std::string complaints, why = "This store may not compile";
+  std::string complaints, why = "This store is not allowed to compile";
   if (!read_packs(request, key, image, complaints)) {
     const CompilerNeeds needs{.newest_major = options.newest_major, .arch = request.arch};
     const Nvrtc* nvrtc = options.use_compiler ? find_nvrtc(needs, &why) : nullptr;
     if (!nvrtc) missing(request, complaints, why);
     Request fitting = request;
     fitting.arch = known_architecture(nvrtc->about, request.arch);
-    begin = std::chrono::steady_clock::now();  // opening NVRTC is once a process, not part of this image
+    // Opening NVRTC happens once in a process and is not part of this image's time.
+    begin = std::chrono::steady_clock::now();
     image = compile_and_keep(fitting, fitting.arch == request.arch ? key : signature(fitting), *nvrtc);
     if (image.source == Image::Source::compiled) {
       ++compiled;
@@ -215,7 +216,7 @@ std::shared_ptr<const Image> Store::get(const Request& request) {
     forget(error.code(), error.what());
     throw;
   } catch (const std::bad_alloc&) {
-    forget(ErrorCode::out_of_memory, "no memory for a compiled kernel");
+    forget(ErrorCode::out_of_memory, "not enough memory for a compiled kernel");
     throw;
   } catch (const std::exception& error) {
     forget(ErrorCode::internal, error.what());

@@ -1,6 +1,5 @@
-// What the process's environment says about the store: RAPT_CACHE, RAPT_PACKS and
-// RAPT_PACKS_TRUST.
-// Used where a context or the lab makes a store without options of its own.
+// Store options from the environment: RAPT_CACHE, RAPT_PACKS and RAPT_PACKS_TRUST.
+// Used if a context or the lab creates a store without its own options.
 #include <algorithm>
 #include <cstdlib>
 #include <string>
@@ -25,21 +24,21 @@ Store::Options Store::from_environment() {
   if (given == "off") {
     options.cache_directory = "";
   } else if (!given.empty() && given.find('/') == std::string::npos) {
-    options.cache_note = concat("compiled kernels are not kept: RAPT_CACHE = '", given,
+    options.cache_note = concat("compiled kernels are not cached: RAPT_CACHE = '", given,
                                 "': must be off or a directory with a '/' in its name, such as './", given, "'");
   } else if (!given.empty()) {
     options.cache_directory = given;
-  } else if (xdg.starts_with('/')) {  // the XDG rules: a relative path counts as not set
+  } else if (xdg.starts_with('/')) {  // XDG rule: ignore a relative path
     options.cache_directory = xdg + "/rapt";
   } else if (!home.empty()) {
     options.cache_directory = home + "/.cache/rapt";
   } else {
-    options.cache_note = "compiled kernels are not kept: neither RAPT_CACHE nor XDG_CACHE_HOME nor HOME is set";
+    options.cache_note = "compiled kernels are not cached: RAPT_CACHE, XDG_CACHE_HOME and HOME are not set";
   }
   const std::string packs = environment("RAPT_PACKS"), trust = environment("RAPT_PACKS_TRUST");
   options.trust_any_pack = trust == "any";
   if (!trust.empty() && trust != "any" && trust != "owner")
-    warn_once(concat("RAPT_PACKS_TRUST = '", trust, "': must be owner or any; owner is used"));
+    warn_once(concat("RAPT_PACKS_TRUST = '", trust, "': must be owner or any; using owner"));
   for (size_t begin = 0; begin < packs.size();) {
     const size_t end = std::min(packs.find(':', begin), packs.size());
     if (end > begin) options.packs.push_back(packs.substr(begin, end - begin));

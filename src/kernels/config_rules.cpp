@@ -1,10 +1,10 @@
-// Rules that GPU families share (config_rules.h).
+// Implements config_rules.h.
 #include "kernels/config_rules.h"
 
 namespace rapt {
 namespace {
 
-// "warps_m = 4, warps_k = 1".
+// "warps_m = 4, warps_n = 1".
 std::string values_of(const KernelConfig& config, std::initializer_list<std::string_view> fields) {
   std::string text;
   for (const std::string_view field : fields)
@@ -32,12 +32,12 @@ void require_planned(const char* family, const ConfigChange& change) {
   }
 }
 
-void require_fits(const ConfigChange& change, const BlockDemand& demand) {
+void require_fits(const ConfigChange& change, const CtaResources& demand) {
   const Device& device = change.device;
-  constexpr int most_threads = 1024;  // of a block, on every GPU
-  if (demand.threads > most_threads)
+  constexpr int max_threads = 1024;  // of a block, on every GPU
+  if (demand.threads > max_threads)
     invalid("config: ", values_of(change.changed, demand.thread_fields), ": a block of ", demand.threads,
-            " threads; at most ", most_threads);
+            " threads; at most ", max_threads);
   if (demand.smem_bytes > device.smem_per_block)
     invalid("config: ", values_of(change.changed, demand.smem_fields), ": take ", demand.smem_bytes,
             " bytes of shared memory; a block of ", device.name, " has ", device.smem_per_block);

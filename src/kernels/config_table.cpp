@@ -1,4 +1,4 @@
-// Fields of configurations: written as C++, written as words, read from words.
+// Converts config fields to C++ and to text, and parses them.
 #include "kernels/config_table.h"
 
 #include <algorithm>
@@ -32,7 +32,7 @@ void parse_config_word(std::string_view field, std::string_view word, bool& valu
 }
 
 void parse_config_word(std::string_view, std::string_view word, DType& value) {
-  for (int i = 0; i <= static_cast<int>(DType::i64); ++i)
+  for (int i = 0; i < dtype_count; ++i)
     if (name_of(static_cast<DType>(i)) == word) {
       value = static_cast<DType>(i);
       return;

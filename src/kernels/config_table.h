@@ -1,5 +1,5 @@
-// The configuration of a kernel as a value of any type, with a table of its fields: from the table come the text of its
-// translation unit, its words ("block_m=64 stages=2"), and what --config changes.
+// KernelConfig: a kernel configuration of any type with a table of its fields. The table produces the translation unit,
+// the text form ("block_m=64 stages=2"), and the parser of --config.
 #pragma once
 
 #include <cstddef>
@@ -16,30 +16,31 @@
 
 namespace rapt {
 
-// What a field says: how the problem is computed, which --config may change, or what is computed, which it may not.
+// computed: the field follows from the problem; --config may not change it. tunable: it only affects how the problem is
+// computed; --config may change it.
 enum class ConfigRole : unsigned char { computed, tunable };
 
-// One field, whatever its type. Pointers are to the whole configuration.
+// One field of any type. The functions receive a pointer to the whole configuration.
 struct ConfigField {
   std::string_view name;
   ConfigRole role;
   std::string (*word)(const void* config);                                      // "1", "f16"
   std::string (*code)(const void* config);                                      // "true", "rapt::DType::f16"
-  int64_t (*number)(const void* config);                                        // of int and bool; else 0
+  int64_t (*number)(const void* config);                                        // of int and bool fields; else 0
   void (*assign)(void* config, std::string_view field, std::string_view word);  // throws Error
 };
 
 struct ConfigType {
-  const char* name;  // of the C++ type, "Sm80Config"
+  const char* name;  // name of the C++ type: "Sm80Config"
   std::span<const ConfigField> fields;
   bool (*equal)(const void*, const void*);
   void (*set_defaults)(void*);
 };
 
-// "block_m, warps_m, min_blocks".
+// A list for messages: "block_m, warps_m, min_blocks".
 std::string tunable_fields(const ConfigType& type);
 
-// How values of a field are written and read. An enumeration of a family brings its own overloads beside its table.
+// Converters between field values and text. A family adds overloads for its own enumerations.
 std::string config_word(int value);
 std::string config_word(int64_t value);
 std::string config_word(bool value);
@@ -56,7 +57,7 @@ void parse_config_word(std::string_view field, std::string_view word, Value&) {
   invalid("config: ", field, " = ", word, ": cannot be changed");
 }
 
-// A row of a family's table: config_field<Sm80Config, &Sm80Config::stages>("stages", ConfigRole::tunable).
+// One row of a table: config_field<Sm80Config, &Sm80Config::stages>("stages", ConfigRole::tunable).
 template <class Config, auto member>
 constexpr ConfigField config_field(std::string_view name, ConfigRole role = ConfigRole::computed) {
   return {name,
@@ -80,20 +81,20 @@ constexpr ConfigType config_type(const char* name, std::span<const ConfigField> 
           [](void* config) { new (config) Config(); }};
 }
 
-// A configuration as plans carry it. Copies are plain bytes; nothing is allocated.
+// A configuration in a plan. Copied as plain bytes; allocates nothing.
 class KernelConfig {
  public:
-  static constexpr size_t most_bytes = 160;
+  static constexpr size_t max_bytes = 160;
 
   KernelConfig() = default;
-  // Every field with its default, to be changed by words.
+  // All fields have their defaults.
   explicit KernelConfig(const ConfigType& type) : type_(&type) { type.set_defaults(bytes_); }
   template <class Config>
   KernelConfig(const ConfigType& type, const Config& config) : type_(&type) {
-    static_assert(std::is_trivially_copyable_v<Config> && sizeof(Config) <= most_bytes && alignof(Config) <= 8);
+    static_assert(std::is_trivially_copyable_v<Config> && sizeof(Config) <= max_bytes && alignof(Config) <= 8);
     std::memcpy(bytes_, &config, sizeof config);
   }
-  // Only the family that made it knows the type.
+  // Config must be the type with which it was made.
   template <class Config>
   const Config& as() const {
     return *reinterpret_cast<const Config*>(bytes_);
@@ -102,14 +103,13 @@ class KernelConfig {
   const void* data() const { return bytes_; }
   void* data() { return bytes_; }
 
-  // "block_m=64 block_n=64 warps_m=4 ...": every field, in order.
+  // All fields in order: "block_m=64 block_n=64 warps_m=4 ...".
   std::string words() const;
-  // Changes the fields that `words` names ("block_m=32 q_in_registers=1"). Throws Error naming an unknown field or
-  // value.
+  // Sets the fields named in `words` ("block_m=32 q_in_registers=1"). Throws Error for an unknown field or a bad value.
   void apply(std::string_view words);
-  // The words that `other`, a configuration of the same type, has otherwise.
+  // The fields whose values differ from those of `other`, which must have the same type.
   std::string words_unlike(const KernelConfig& other) const;
-  // The word of a field, or its number; `otherwise` where the configuration has no such field.
+  // A field as text ("" if there is no such field) or as a number (`otherwise` if there is no such field).
   std::string word(std::string_view field) const;
   int64_t number(std::string_view field, int64_t otherwise = 0) const;
 
@@ -119,11 +119,12 @@ class KernelConfig {
 
  private:
   const ConfigType* type_ = nullptr;
-  alignas(8) std::byte bytes_[most_bytes];
+  alignas(8) std::byte bytes_[max_bytes];
 };
 
-// A unit that includes `file` and whose entry rapt_kernel calls rapt::`function`<cfg>(const `params`&). The blocks of a
-// multiprocessor that bound the registers are `min_blocks`, an expression of cfg; "": the compiler decides.
+// The text of a translation unit. It includes `file` and defines the kernel rapt_kernel, which calls
+// rapt::`function`<cfg>(const `params`&). min_blocks: an expression of cfg for __launch_bounds__ (CTAs per SM); "":
+// none.
 std::string emit_unit(const char* file, const char* function, const ConfigType& type, const void* config,
                       const char* params, const char* min_blocks = "cfg.min_blocks");
 

@@ -1,5 +1,4 @@
-// The registry: every kernel family, in order of preference. The last row of each device kind takes every legal
-// problem.
+// The registry: all families in order of preference. The last family of each device kind accepts every legal problem.
 #include "kernels/family.h"
 
 namespace rapt {

@@ -1,4 +1,4 @@
-// The sentences of rules.h.
+// Implements rules.h.
 #include "kernels/rules.h"
 
 namespace rapt {

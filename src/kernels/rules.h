@@ -1,5 +1,5 @@
-// Rules that families share: what no kernel carries out yet, and which GPUs kernels are written for.
-// Each returns true when the problem is refused, with a sentence in `why` where it is given; nothing is formatted else.
+// Refusals that families share: features that no kernel supports yet, and unsupported GPUs. Each returns true if the
+// problem is refused and writes the reason to *why (may be null, then nothing is formatted).
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace rapt {
 
-// "attention_sm80: head_dim 320: ...", false: to be returned by accepts().
+// Writes "attention_sm80: head_dim 320: ..." to *why and returns false, the result of accepts().
 template <class... Parts>
 bool refuse(const char* family, std::string* why, const Parts&... parts) {
   if (why != nullptr) *why = concat(family, ": ", parts...);

@@ -1,4 +1,4 @@
-// Tensors to raw addresses and strides: one place for every backend.
+// Converts tensors to raw addresses and strides, for all backends.
 #include "operations/bind.h"
 
 #include <type_traits>

@@ -1,4 +1,4 @@
-// From the tensors of a call to the AttentionParams that kernels read.
+// Converts the tensors of a call to the AttentionParams that kernels read.
 #pragma once
 
 #include "kernels/shared/params.h"
@@ -7,7 +7,7 @@
 
 namespace rapt {
 
-// Needs a validated call. Reads addresses, shapes and strides, never contents.
+// The call must have been validated. Reads addresses, shapes and strides, never contents.
 AttentionParams attention_params(const rapt_sdpa_args& args, const Problem& problem);
 
 }  // namespace rapt

@@ -1,4 +1,4 @@
-// Tensors of rapt_merge to addresses and strides.
+// Converts the tensors of rapt_merge to addresses and strides.
 #include "operations/bind_merge.h"
 
 #include "arguments/tensor_rules.h"
@@ -7,14 +7,14 @@
 namespace rapt {
 namespace {
 
-// Of out [batch, heads, rows, channels] or packed [rows, heads, channels].
+// For out [batch, heads, rows, channels] or packed [rows, heads, channels].
 TensorRef out_ref(const rapt_tensor& t) {
   const auto s = strides_of(t);
   const auto dtype = static_cast<DType>(t.dtype);
   return t.rank == 4 ? TensorRef{t.data, dtype, s[0], s[1], s[2], s[3]} : TensorRef{t.data, dtype, 0, s[1], s[0], s[2]};
 }
 
-// Of lse [batch, heads, rows] or packed [heads, rows].
+// For lse [batch, heads, rows] or packed [heads, rows].
 TensorRef lse_ref(const rapt_tensor& t) {
   const auto s = strides_of(t);
   return t.rank == 3 ? TensorRef{t.data, DType::f32, s[0], s[1], s[2], 0}
@@ -37,9 +37,9 @@ MergePart part_of(const rapt_tensor& out_tensor, const rapt_tensor& lse_tensor) 
 }  // namespace
 
 MergeParams merge_params(const rapt_merge_args& args) {
-  if (args.count > MergeParams::most_parts)
-    unsupported("count = ", args.count, ": a GPU merges at most ", MergeParams::most_parts,
-                " parts in a call; merge groups of them into f32 out and lse first");
+  if (args.count > MergeParams::max_parts)
+    unsupported("count = ", args.count, ": a GPU merges at most ", MergeParams::max_parts,
+                " parts in one call; merge them in groups, with f32 out and lse");
   MergeParams p;
   p.out = out_ref(*args.out);
   if (args.lse != nullptr) p.lse = lse_ref(*args.lse);

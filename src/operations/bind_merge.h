@@ -1,4 +1,4 @@
-// From the tensors of a merge on a GPU to the parameters of its kernel.
+// Converts the tensors of a merge on a GPU to the parameters of its kernel.
 #pragma once
 
 #include "kernels/merge/merge_params.h"
@@ -6,7 +6,7 @@
 
 namespace rapt {
 
-// Needs a validated call. Throws Error when there are more parts than a launch takes.
+// The call must have been validated. Throws Error if there are more parts than a launch can take.
 MergeParams merge_params(const rapt_merge_args& args);
 
 }  // namespace rapt

@@ -1,5 +1,5 @@
-// rapt_merge: partial states of one set of queries over disjoint keys become one result; checks, and the CPU's work.
-// Called by c_api.cpp. Parts are taken in the order given, in double, so that the result is the same on every run.
+// rapt_merge: merges partial states of the same queries over disjoint keys. Checks the call, and computes it on the
+// CPU. Called by c_api.cpp. Parts are added in the given order, in double, so every run gives the same result.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -40,8 +40,7 @@ float lse_at(const rapt_tensor& t, const Row& row) { return static_cast<const fl
 void check_state(const rapt_merge_args& a, const rapt_tensor* t, const char* name, const std::vector<int64_t>& shape) {
   if (t == nullptr) invalid(name, " = NULL: every part needs out and lse");
   check_tensor(name, *t);
-  if (t->dtype != RAPT_F32)
-    invalid(name, ".dtype = ", name_of(static_cast<DType>(t->dtype)), ": partial states are f32");
+  if (t->dtype != RAPT_F32) invalid(name, ".dtype = ", name_of(static_cast<DType>(t->dtype)), ": must be f32");
   require_same_device(name, *t, *a.out, "out");
   if (t->rank != static_cast<int>(shape.size()) || !std::equal(shape.begin(), shape.end(), t->shape))
     invalid(name, ".shape = ", shape_text(*t), ": must match out, ", shape_text(*a.out));
@@ -119,10 +118,10 @@ void merge_row(const rapt_merge_args& a, const Row& row) {
   const int64_t out_first = out_offset(*a.out, row), out_stride = strides_of(*a.out)[last];
   for (int64_t c = 0; c < a.out->shape[last]; ++c) {
     double o = 0.0;
-    bool first = true;  // its sign survives too: 0 + -0 would be 0
+    bool first = true;  // keeps the sign of zero: 0 + -0 would be 0
     for (int64_t p = 0; p < a.count; ++p) {
       const double lse = lse_at(*a.lses[p], row);
-      if (lse == minus_infinity) continue;  // an empty part counts nothing, whatever its out holds
+      if (lse == minus_infinity) continue;  // an empty part adds nothing, whatever its out holds
       const rapt_tensor& part = *a.outs[p];
       const double value = static_cast<const float*>(part.data)[out_offset(part, row) + c * strides_of(part)[last]];
       const double term = value * (std::exp(lse - shift) / sum);
@@ -154,7 +153,7 @@ void merge(Context& context, const rapt_merge_args& args, void* stream) {
   const int64_t batch = dense ? args.out->shape[0] : 1, heads = args.out->shape[1];
   const int64_t rows = dense ? args.out->shape[2] : args.out->shape[0];
   CpuResources& cpu = context.cpu();
-  const std::lock_guard<std::mutex> turn(cpu.turn);
+  const std::lock_guard<std::mutex> lock(cpu.call_mutex);
   cpu.pool.parallel_for(batch * heads, [&](int, int64_t index) {
     for (int64_t s = 0; s < rows; ++s) merge_row(args, {index / heads, index % heads, s});
   });

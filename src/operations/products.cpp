@@ -1,5 +1,5 @@
-// rapt_qk and rapt_gemm: sums of products by themselves. Checks, and tensors as one batch of products of rows
-// (kernels/shared/products.h), which the CPU or a GPU carries out. Called by c_api.cpp.
+// rapt_qk and rapt_gemm. Checks the call, and converts its tensors to one batch of products of rows
+// (kernels/shared/products.h) for the CPU or a GPU. Called by c_api.cpp.
 #include "cpu/products.h"
 
 #include <algorithm>
@@ -20,8 +20,8 @@
 namespace rapt {
 namespace {
 
-// One of the two tensors that are multiplied, with its descale factors.
-struct Side {
+// One of the two operands, with its descales.
+struct Operand {
   const char* name;  // "q"
   const rapt_tensor* tensor;
   const rapt_tensor* descale;
@@ -29,7 +29,7 @@ struct Side {
   std::string descale_name() const { return concat(name, "_descale"); }
 };
 
-// What an operation takes: ranks, and kinds of scales besides none and tensor.
+// The ranks and kinds of scales that an operation accepts, besides none and tensor.
 struct Rules {
   int rank;
   const char* meaning_a;
@@ -38,15 +38,15 @@ struct Rules {
   const char* kinds_text;
 };
 
-void check_operand(const Side& side, int rank, const char* meaning) {
-  if (side.tensor == nullptr) invalid(side.name, " = NULL: required");
-  check_tensor(side.name, *side.tensor);
-  require_rank(side.name, *side.tensor, rank, meaning);
-  if (!is_attention_input(dtype_of(*side.tensor)))
-    invalid(side.name, ".dtype = ", name_of(dtype_of(*side.tensor)), ": must be f32, f16, bf16, e4m3, e5m2 or sim8");
+void check_operand(const Operand& operand, int rank, const char* meaning) {
+  if (operand.tensor == nullptr) invalid(operand.name, " = NULL: required");
+  check_tensor(operand.name, *operand.tensor);
+  require_rank(operand.name, *operand.tensor, rank, meaning);
+  if (!is_attention_input(dtype_of(*operand.tensor)))
+    invalid(operand.name, ".dtype = ", name_of(dtype_of(*operand.tensor)), ": must be ", input_dtypes.names());
 }
 
-// Rows that share a factor, by the kind of scales, as a power of two.
+// log2 of the number of rows that share a scale, by the kind of scales.
 int shift_of(int32_t scales) {
   return std::countr_zero(static_cast<unsigned>(std::max(rows_sharing(static_cast<ScaleKind>(scales)), 1)));
 }
@@ -56,74 +56,77 @@ std::string text_of(const std::vector<int64_t>& shape) {
   return shape_text(view);
 }
 
-void check_descale(const Side& side, const Rules& rules, const std::vector<int64_t>& heads, int64_t rows) {
-  const std::string name = side.descale_name();
-  if (side.scales < RAPT_SCALE_NONE || side.scales > RAPT_SCALE_CHANNEL)
-    invalid(side.name, "_scales = ", side.scales, ": not a rapt_scale_kind");
-  if (side.descale == nullptr) {
-    if (side.scales != RAPT_SCALE_NONE) invalid(side.name, "_scales = ", side.scales, ": given without ", name);
+void check_descale(const Operand& operand, const Rules& rules, const std::vector<int64_t>& heads, int64_t rows) {
+  const std::string name = operand.descale_name();
+  if (operand.scales < RAPT_SCALE_NONE || operand.scales > RAPT_SCALE_CHANNEL)
+    invalid(operand.name, "_scales = ", operand.scales, ": not a rapt_scale_kind");
+  if (operand.descale == nullptr) {
+    if (operand.scales != RAPT_SCALE_NONE)
+      invalid(operand.name, "_scales = ", operand.scales, ": given without ", name);
     return;
   }
-  if (side.scales == RAPT_SCALE_NONE) invalid(name, ": given, but ", side.name, "_scales says RAPT_SCALE_NONE");
-  if (side.scales != RAPT_SCALE_TENSOR &&
-      std::find(rules.kinds.begin(), rules.kinds.end(), side.scales) == rules.kinds.end())
-    invalid(side.name, "_scales = ", side.scales, ": must be ", rules.kinds_text);
-  const rapt_tensor& t = *side.descale;
+  if (operand.scales == RAPT_SCALE_NONE) invalid(name, ": given, but ", operand.name, "_scales says RAPT_SCALE_NONE");
+  if (operand.scales != RAPT_SCALE_TENSOR &&
+      std::find(rules.kinds.begin(), rules.kinds.end(), operand.scales) == rules.kinds.end())
+    invalid(operand.name, "_scales = ", operand.scales, ": must be ", rules.kinds_text);
+  const rapt_tensor& t = *operand.descale;
   check_tensor(name.c_str(), t);
   require_dtype(name.c_str(), t, {DType::f32});
-  require_same_device(name.c_str(), t, *side.tensor, side.name);
-  if (!is_fp8(dtype_of(*side.tensor)))
-    invalid(name, ": given, but ", side.name, " is ", name_of(dtype_of(*side.tensor)), ": scales need FP8 storage");
-  if (side.scales == RAPT_SCALE_TENSOR) {
+  require_same_device(name.c_str(), t, *operand.tensor, operand.name);
+  if (!is_fp8(dtype_of(*operand.tensor)))
+    invalid(name, ": given, but ", operand.name, " is ", name_of(dtype_of(*operand.tensor)),
+            ": scales need FP8 storage");
+  if (operand.scales == RAPT_SCALE_TENSOR) {
     if (t.rank > 1 || element_count(t) != 1)
       invalid(name, ".shape = ", shape_text(t), ": per-tensor scales have shape [] or [1]");
     return;
   }
   std::vector<int64_t> expected = heads;
-  const int64_t together = int64_t{1} << shift_of(side.scales);
-  if (side.scales != RAPT_SCALE_HEAD) expected.push_back((rows + together - 1) / together);
+  const int64_t together = int64_t{1} << shift_of(operand.scales);
+  if (operand.scales != RAPT_SCALE_HEAD) expected.push_back((rows + together - 1) / together);
   if (t.rank != static_cast<int>(expected.size()) || !std::equal(expected.begin(), expected.end(), t.shape))
     invalid(name, ".shape = ", shape_text(t), ": must be ", text_of(expected));
 }
 
-// A factor that is negative or not finite is a mistake. Only the CPU can afford to look.
-void check_factors(const Side& side) {
-  if (side.descale == nullptr || side.descale->device.type != RAPT_DEVICE_CPU) return;
-  const rapt_tensor& t = *side.descale;
+// A negative or non-finite scale is an error. Only the CPU checks this; on a GPU it would be too slow.
+void check_factors(const Operand& operand) {
+  if (operand.descale == nullptr || operand.descale->device.type != RAPT_DEVICE_CPU) return;
+  const rapt_tensor& t = *operand.descale;
   const auto stride = strides_of(t);
   const auto* data = static_cast<const float*>(t.data);
   for (int64_t n = 0; n < element_count(t); ++n) {
     int64_t at = 0, rest = n;
     for (int d = t.rank - 1; d >= 0; --d) at += rest % t.shape[d] * stride[d], rest /= t.shape[d];
     if (!std::isfinite(data[at]) || data[at] < 0.0f)
-      invalid(side.descale_name(), ": element ", n, " is ", data[at], ": must be finite and not negative");
+      invalid(operand.descale_name(), ": element ", n, " is ", data[at], ": must be finite and not negative");
   }
 }
 
-// Element strides, 0 where a size is 1: there they mean nothing, and alignment must not depend on them.
+// Strides in elements, 0 for a size of 1: there a stride has no meaning and must not affect alignment.
 int64_t stride_of(const rapt_tensor& t, int d) { return t.shape[d] == 1 ? 0 : strides_of(t)[d]; }
 
-FactorRef factor_of(const Side& side) {
-  if (side.descale == nullptr) return {};
-  const rapt_tensor& t = *side.descale;
+FactorRef factor_of(const Operand& operand) {
+  if (operand.descale == nullptr) return {};
+  const rapt_tensor& t = *operand.descale;
   FactorRef factor;
   factor.data = static_cast<const float*>(t.data);
-  if (side.scales == RAPT_SCALE_TENSOR) return factor;
+  if (operand.scales == RAPT_SCALE_TENSOR) return factor;
   if (t.rank > 1) factor.batch = stride_of(t, 0), factor.head = stride_of(t, 1);
-  if (side.scales != RAPT_SCALE_HEAD) factor.group = stride_of(t, t.rank - 1), factor.shift = shift_of(side.scales);
+  if (operand.scales != RAPT_SCALE_HEAD)
+    factor.group = stride_of(t, t.rank - 1), factor.shift = shift_of(operand.scales);
   return factor;
 }
 
-// `row` and `column` are dimensions of t. A single column may lie anywhere: it counts as the next to nothing.
+// `row` and `column` are dimensions of t. A single column counts as contiguous, whatever its stride.
 TensorRef rows_of(const rapt_tensor& t, int row, int column) {
   TensorRef ref{t.data, dtype_of(t), 0, 0, stride_of(t, row), t.shape[column] == 1 ? 1 : strides_of(t)[column]};
   if (t.rank == 4) ref.batch = stride_of(t, 0), ref.head = stride_of(t, 1);
   return ref;
 }
 
-// After both sides and the shape of out: what is left to check about out.
-void check_out(const rapt_tensor* out, const std::vector<int64_t>& shape, const char* meaning, const Side& a,
-               const Side& b) {
+// Checks out after both operands, including its shape.
+void check_out(const rapt_tensor* out, const std::vector<int64_t>& shape, const char* meaning, const Operand& a,
+               const Operand& b) {
   require_same_device(b.name, *b.tensor, *a.tensor, a.name);
   if (out == nullptr) invalid("out = NULL: required");
   check_tensor("out", *out);
@@ -132,9 +135,9 @@ void check_out(const rapt_tensor* out, const std::vector<int64_t>& shape, const 
   if (out->rank != static_cast<int>(shape.size()) || !std::equal(shape.begin(), shape.end(), out->shape))
     invalid("out.shape = ", shape_text(*out), ": must be ", meaning, " = ", text_of(shape));
   check_output_layout("out", *out);
-  for (const Side* side : {&a, &b}) {
-    check_disjoint("out", *out, side->name, *side->tensor);
-    if (side->descale != nullptr) check_disjoint("out", *out, side->descale_name().c_str(), *side->descale);
+  for (const Operand* operand : {&a, &b}) {
+    check_disjoint("out", *out, operand->name, *operand->tensor);
+    if (operand->descale != nullptr) check_disjoint("out", *out, operand->descale_name().c_str(), *operand->descale);
   }
 }
 
@@ -162,7 +165,7 @@ void multiply(Context& context, const ProductParams& params, const rapt_device& 
   if (device.type == RAPT_DEVICE_CUDA) return multiply_on_gpu(context, params, device.index, operation, stream);
   const cpu::DefaultArithmetic scope;
   CpuResources& cpu = context.cpu();
-  const std::lock_guard<std::mutex> turn(cpu.turn);
+  const std::lock_guard<std::mutex> lock(cpu.call_mutex);
   const size_t bytes = cpu::product_scratch_floats() * sizeof(float) * static_cast<size_t>(cpu.pool.size());
   cpu::multiply(cpu.pool, params, reinterpret_cast<float*>(cpu.scratch.reserve(bytes)));
 }
@@ -189,7 +192,7 @@ constexpr Rules gemm_rules{2, "[m, k]", "[k, n]", {RAPT_SCALE_TOKEN}, "tensor or
 ProductParams product_of(const rapt_qk_args& args, void* stream) {
   check_struct_size("args", args.struct_size, &args, sizeof args);
   check_bits(args.has, RAPT_QK_HAS_SCALE, args.flags);
-  const Side q{"q", args.q, args.q_descale, args.q_scales}, k{"k", args.k, args.k_descale, args.k_scales};
+  const Operand q{"q", args.q, args.q_descale, args.q_scales}, k{"k", args.k, args.k_descale, args.k_scales};
   check_operand(q, qk_rules.rank, qk_rules.meaning_a);
   check_operand(k, qk_rules.rank, qk_rules.meaning_b);
   const int64_t *a = q.tensor->shape, *b = k.tensor->shape;
@@ -214,7 +217,7 @@ ProductParams product_of(const rapt_qk_args& args, void* stream) {
 ProductParams product_of(const rapt_gemm_args& args, void* stream) {
   check_struct_size("args", args.struct_size, &args, sizeof args);
   check_bits(args.has, 0, args.flags);
-  const Side a{"a", args.a, args.a_descale, args.a_scales}, b{"b", args.b, args.b_descale, args.b_scales};
+  const Operand a{"a", args.a, args.a_descale, args.a_scales}, b{"b", args.b, args.b_descale, args.b_scales};
   check_operand(a, gemm_rules.rank, gemm_rules.meaning_a);
   check_operand(b, gemm_rules.rank, gemm_rules.meaning_b);
   const int64_t m = a.tensor->shape[0], depth = a.tensor->shape[1], n = b.tensor->shape[1];

@@ -1,4 +1,4 @@
-// What rapt_qk and rapt_gemm are to the kernels: both are batches of products of rows. Used by products.cpp and tests.
+// Converts rapt_qk and rapt_gemm to batches of products of rows, for the kernels. Used by products.cpp and tests.
 #pragma once
 
 #include "kernels/shared/products.h"
@@ -6,7 +6,7 @@
 
 namespace rapt {
 
-// Checks everything about a call, factors on the CPU included, and throws Error for the first rule that it breaks.
+// Checks all of a call (on the CPU also its descales). Throws Error for the first broken rule.
 ProductParams product_of(const rapt_qk_args& args, void* stream);
 ProductParams product_of(const rapt_gemm_args& args, void* stream);
 

@@ -1,4 +1,4 @@
-// rapt_quantize, top to bottom: rules, then the backend of the tensors. Called by c_api.cpp.
+// rapt_quantize: checks the rules, then calls the backend of the tensors. Called by c_api.cpp.
 #include "cpu/quantize.h"
 
 #include "arguments/host_lists.h"
@@ -33,7 +33,7 @@ void quantize(Context& context, const rapt_quantize_args& args, void* stream) {
   check_quantize_contents(params);
   const cpu::DefaultArithmetic scope;
   CpuResources& cpu = context.cpu();
-  const std::lock_guard<std::mutex> turn(cpu.turn);
+  const std::lock_guard<std::mutex> lock(cpu.call_mutex);
   cpu::quantize(cpu.pool, params);
 }
 

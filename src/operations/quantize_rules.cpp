@@ -1,4 +1,4 @@
-// The rules of rapt_quantize_args: see quantize_rules.h.
+// The rules of rapt_quantize_args; see quantize_rules.h.
 #include "operations/quantize_rules.h"
 
 #include <cmath>
@@ -79,10 +79,10 @@ void check_descale(const rapt_quantize_args& a, const QuantizeParams& p) {
 
 void check_mean(const rapt_quantize_args& a, const QuantizeParams& p) {
   if (!has_flag(a, RAPT_QUANTIZE_SMOOTH)) {
-    if (a.mean != nullptr) invalid("mean: given, but flags do not say RAPT_QUANTIZE_SMOOTH");
+    if (a.mean != nullptr) invalid("mean: given, but flags lack RAPT_QUANTIZE_SMOOTH");
     return;
   }
-  if (a.mean == nullptr) invalid("mean = NULL: required with RAPT_QUANTIZE_SMOOTH, whose undoing needs it");
+  if (a.mean == nullptr) invalid("mean = NULL: required with RAPT_QUANTIZE_SMOOTH, because rapt_sdpa needs it");
   check_tensor("mean", *a.mean);
   require_dtype("mean", *a.mean, {DType::f32});
   require_same_device("mean", *a.mean, *a.input, "input");
@@ -115,7 +115,7 @@ void set_tensor(TensorRef& ref, const rapt_tensor& t) {
                     : TensorRef{t.data, dtype_of(t), 0, s[1], s[0], s[2]};
 }
 
-// By shape alone: positions() and the rules of descale need no more.
+// Only sizes; positions() and the rules of descale need nothing else.
 QuantizeParams sizes_of(const rapt_quantize_args& a) {
   QuantizeParams p;
   set_tensor(p.input, *a.input);
@@ -161,7 +161,7 @@ void check_lengths(const QuantizeParams& p) {
     invalid("cu_seqlens[", p.batch, "] = ", list[p.batch], ": reaches past input, which has ", p.total, " rows");
 }
 
-// The index of a factor as its tensor counts.
+// The index of a scale in its tensor.
 std::string descale_index(const QuantizeParams& p, index_t b, index_t h, index_t position, index_t channel) {
   switch (p.group) {
     case ScaleKind::tensor: return "";
@@ -175,7 +175,7 @@ std::string descale_index(const QuantizeParams& p, index_t b, index_t h, index_t
   return concat("[", b, ", ", h, ", ", position, "]");
 }
 
-// Factors that some row uses; others may hold anything.
+// Checks the scales that some row uses. Others may hold any value.
 void check_supplied(const QuantizeParams& p) {
   for (index_t b = 0; b < p.batch; ++b) {
     const QuantizeRows rows = quantize_rows(p, b);

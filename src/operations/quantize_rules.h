@@ -1,5 +1,5 @@
-// The rules of rapt_quantize_args, and the call as plain values once they hold.
-// Called by quantize.cpp before anything runs; each sentence names argument, value and rule.
+// The rules of rapt_quantize_args, and the checked call as plain values.
+// Called by quantize.cpp before anything runs. Each error sentence has argument, value and rule.
 #pragma once
 
 #include "kernels/shared/quantize.h"
@@ -7,11 +7,11 @@
 
 namespace rapt {
 
-// Shapes, dtypes, devices, memory. Throws Error; never reads contents.
+// Checks shapes, dtypes, devices, memory. Throws Error. Never reads contents.
 void check_quantize(const rapt_quantize_args& args, void* stream);
-// Of checked arguments.
+// The arguments must have been checked.
 QuantizeParams quantize_params(const rapt_quantize_args& args);
-// What only the CPU can afford to read: cu_seqlens, and supplied factors that are used.
+// Checks contents, on the CPU only: cu_seqlens, and supplied scales that are used.
 void check_quantize_contents(const QuantizeParams& params);
 
 }  // namespace rapt

@@ -1,4 +1,4 @@
-// The call, top to bottom: arguments -> Problem -> Plan -> workspace -> launch.
+// The call from start to end: arguments -> Problem -> Plan -> workspace -> launch.
 #include "operations/sdpa.h"
 
 #include <deque>
@@ -33,28 +33,29 @@ void check_cpu(const rapt_sdpa_args& args, void* stream) {
 void check_workspace(const rapt_sdpa_args& args, const Plan& plan) {
   if (args.workspace == nullptr) {
     if (args.workspace_bytes != 0)
-      invalid("workspace_bytes = ", args.workspace_bytes, ": must be 0 when workspace is NULL");
+      invalid("workspace_bytes = ", args.workspace_bytes, ": must be 0 if workspace is NULL");
     return;
   }
   if (args.workspace_bytes < plan.workspace_bytes)
-    invalid("workspace_bytes = ", args.workspace_bytes, ": rapt_workspace_size asks for ", plan.workspace_bytes);
+    invalid("workspace_bytes = ", args.workspace_bytes, ": must be at least the result of rapt_workspace_size, ",
+            plan.workspace_bytes);
   if (reinterpret_cast<uintptr_t>(args.workspace) % 64 != 0)
     invalid("workspace = ", args.workspace, ": must be aligned to 64 bytes");
   check_workspace_disjoint(args, plan.workspace_bytes);
 }
 
-// Compiled, loaded and remembered. Loading is not allowed while the stream is captured: it would join the graph or
-// break it, depending on the driver. New lengths whose kernels are loaded already need no loading.
+// Returns a compiled, loaded and remembered plan. Loading is not allowed while the stream is captured: depending on the
+// driver it would join the graph or break it. New lengths need no loading if their kernels are loaded.
 std::shared_ptr<const LoadedPlan> ready_plan(GpuResources& gpu, const Problem& problem, int index, void* stream) {
   if (auto known = gpu.find(problem, index)) return known;
   if (!cuda::is_capturing(stream)) return gpu.load(problem, gpu.device(index));
   if (auto ready = gpu.plan_of_loaded_kernels(problem, gpu.device(index))) return ready;
   invalid("stream = ", stream,
-          ": is being captured, and the kernel of this call is not loaded yet; call rapt_prepare with \"",
+          ": is being captured, but the kernel of this call is not loaded yet; call rapt_prepare with \"",
           to_string(problem), "\" first");
 }
 
-// The arguments with every list in the dtype that kernels read.
+// The arguments, with each list in the dtype that kernels read.
 class HostArguments {
  public:
   explicit HostArguments(const rapt_sdpa_args& args) : args_(args) {
@@ -101,8 +102,8 @@ void launch_steps(GpuResources& gpu, const rapt_sdpa_args& args, const Problem& 
   }
 }
 
-// A call that this thread has made lately, on other addresses perhaps.
-bool sdpa_again(Context& context, const rapt_sdpa_args& args, void* stream) {
+// True if this thread made the same call recently (addresses may differ); then it is launched at once.
+bool repeat_recent_call(Context& context, const rapt_sdpa_args& args, void* stream) {
   const RecentCall* const known = RecentCalls::of_this_thread().find(context.gpu().id(), args);
   if (known == nullptr) return false;
   const cuda::ContextScope scope(args.q->device.index, stream);
@@ -120,7 +121,7 @@ void sdpa_on_gpu(Context& context, const rapt_sdpa_args& args, const Problem& pr
   if (RecentCall::can_remember(args)) RecentCalls::of_this_thread().add({context.gpu().id(), args, problem, loaded});
 }
 
-// The device to plan for; of a GPU nothing is needed but its facts.
+// The device to plan for. For a GPU this reads only its properties.
 Device device_of(Context& context, const rapt_sdpa_args& args) {
   if (on_gpu(args)) return context.gpu().device(args.q->device.index);
   check_cpu(args, nullptr);
@@ -131,7 +132,7 @@ Device device_of(Context& context, const rapt_sdpa_args& args) {
 
 void sdpa(Context& context, const rapt_sdpa_args& args, void* stream) {
   const bool known_struct = args.struct_size == sizeof args && args.q != nullptr;
-  if (known_struct && args.q->device.type == RAPT_DEVICE_CUDA && sdpa_again(context, args, stream)) return;
+  if (known_struct && args.q->device.type == RAPT_DEVICE_CUDA && repeat_recent_call(context, args, stream)) return;
   const cpu::DefaultArithmetic scope;
   const Problem problem = problem_from(args);
   on_gpu(args) ? sdpa_on_gpu(context, args, problem, stream) : sdpa_on_cpu(context, args, problem, stream);
@@ -151,7 +152,7 @@ void prepare(Context& context, const rapt_sdpa_args& args, void* stream) {
   const Plan chosen = plan(problem, cpu_device());
   check_workspace(args, chosen);
   CpuResources& cpu = context.cpu();
-  const std::lock_guard<std::mutex> turn(cpu.turn);
+  const std::lock_guard<std::mutex> lock(cpu.call_mutex);
   if (args.workspace == nullptr) cpu.workspace.reserve(chosen.workspace_bytes);
 }
 

@@ -1,4 +1,4 @@
-// The operations, one function each. Called by c_api.cpp; each throws Error and leaves outputs untouched when it does.
+// One function for each operation. Called by c_api.cpp. A function that throws Error has written no output.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Hints for unknown words of a problem line: names that other libraries use, flags with a value, misspellings.
+// Hints for unknown words of a problem line: names from other libraries, flags with a value, misspellings.
 #include "problem/hint.h"
 
 #include <algorithm>
@@ -10,8 +10,7 @@
 namespace rapt {
 namespace {
 
-// Other names of what a line can say. Where the word has a value, it goes behind those that end with '=' or a letter of
-// a size.
+// Other names for words of a line. A value is appended if the word ends with '=' or is the letter of a size.
 struct Alias {
   std::string_view other, word;
   bool takes_value = false;
@@ -75,9 +74,9 @@ bool has(const std::vector<std::string_view>& words, std::string_view word) {
   return std::find(words.begin(), words.end(), word) != words.end();
 }
 
-// The word that says what `name` (in lower case) and perhaps `value` ask for; "" = unknown.
-std::string meant(std::string_view name, std::string_view value, const std::vector<std::string_view>& flags,
-                  const std::vector<std::string_view>& values) {
+// The word for `name` (lower case) and an optional `value`; "" = unknown.
+std::string word_for(std::string_view name, std::string_view value, const std::vector<std::string_view>& flags,
+                     const std::vector<std::string_view>& values) {
   if (has(flags, name)) return std::string(name);
   if (has(values, name)) return concat(name, "=", value);
   if (dtype_named(name) != DType::none) return std::string(name);
@@ -94,10 +93,10 @@ std::string word_hint(std::string_view word, const std::vector<std::string_view>
   std::string name = lower(word.substr(0, equals));
   const std::string_view value = equals == std::string_view::npos ? std::string_view() : word.substr(equals + 1);
   if (name == "dtype" && dtype_named(lower(value)) != DType::none) name = lower(value);
-  std::string found = meant(name, value, flags, values);
+  std::string found = word_for(name, value, flags, values);
   for (const std::string_view prefix : {"is_", "use_", "has_", "with_"})
-    if (found.empty() && name.starts_with(prefix)) found = meant(name.substr(prefix.size()), value, flags, values);
-  if (found.empty()) {  // a slip: among words of the same form first
+    if (found.empty() && name.starts_with(prefix)) found = word_for(name.substr(prefix.size()), value, flags, values);
+  if (found.empty()) {  // a misspelling: first search words of the same form
     const bool valued = equals != std::string_view::npos;
     std::string_view near = nearest(name, valued ? values : flags);
     bool near_valued = valued;
@@ -110,7 +109,7 @@ std::string word_hint(std::string_view word, const std::vector<std::string_view>
 }
 
 bool looks_like_bshd(int64_t heads_q, int64_t seqlen_q, int64_t heads_k, int64_t seqlen_k) {
-  constexpr int64_t most_heads = 256;  // of k: no model has more
+  constexpr int64_t most_heads = 256;  // heads of k; models have fewer
   return heads_q > 0 && seqlen_k > 0 && heads_k > seqlen_k && seqlen_k <= most_heads && seqlen_q % seqlen_k == 0;
 }
 

@@ -1,5 +1,5 @@
-// Classes of lengths: a plan for GPUs is made for the longest lengths of a class, so that a new length of a class that
-// has been met neither plans nor compiles, and needs no more workspace. Used by plan.cpp, gpu.cpp and recent_calls.cpp.
+// Classes of lengths. A GPU plan is made for the longest lengths of a class. A new length of a known class needs no
+// planning, no compiling and no more workspace. Used by plan.cpp, gpu.cpp and recent_calls.cpp.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,12 @@
 
 namespace rapt {
 
-// The longest length of a length's class. Up to 16 each length is a class of its own; above, each octave has eight
-// classes, so that 384, 512 and 4096 are each the longest of their class. No class has lengths on both sides of
-// Band::longest, the limit that families test. `length` must be from 0 to 2^40.
+// The longest length in the class of `length`. Each length up to 16 is its own class. Above 16, each octave has eight
+// classes; 384, 512 and 4096 are each the longest of their class. Band::longest, the limit that families test, is never
+// inside a class. `length` must be from 0 to 2^40.
 int64_t longest_of_class(int64_t length);
 
-// A problem's facts without its lists, with the longest lengths and totals of their classes.
+// The problem without its lists, with the longest lengths and totals of their classes.
 Problem longest_of_class(const Problem& problem);
 
 }  // namespace rapt

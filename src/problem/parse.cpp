@@ -1,5 +1,5 @@
-// parse_problem: one line of text to a validated Problem, whatever the bytes (grammar: docs/problem-line.md).
-// Called by the program, check/ and tests. One table lists every word; whatever it does not list is an error.
+// parse_problem: converts one line of text, with any bytes, to a validated Problem (grammar: docs/problem-line.md).
+// Called by the program, check/ and tests. One table lists every word; all other words are errors.
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -17,7 +17,7 @@ namespace {
 bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// How a word is recognised: a bare dtype, a letter and a size (b2), a flag (causal), or a name and a value (page=16).
+// The form of a word: only a dtype, a letter and a size (b2), a flag (causal), or a name and a value (page=16).
 enum class Form : uint8_t { dtype, size, flag, value };
 
 class LineReader : WordReader {
@@ -35,11 +35,11 @@ class LineReader : WordReader {
   static size_t find(Form form, std::string_view name);
 
   void read_word();
-  std::string hint() const;  // of an unknown word
+  std::string hint() const;  // for an unknown word
   bool given(Form form, std::string_view name) const { return !seen_[find(form, name)].empty(); }
   bool given(std::string_view name) const { return given(Form::value, name); }
 
-  // Readers of one value each; word_ is the whole word.
+  // Each reads one value. word_ is the complete word.
   void read_dtype(std::string_view value);
   template <int64_t PlanFacts::*first, int64_t PlanFacts::*second>
   void read_two_sizes(std::string_view value);
@@ -88,7 +88,7 @@ class LineReader : WordReader {
   void read_pv(std::string_view value) { problem_.pv = choice<PvMode>(words::pv_modes, value, 1); }
   void read_acc(std::string_view value) { problem_.acc = choice<AccMode>(words::acc_modes, value, 0); }
 
-  // What only the whole line can tell.
+  // Rules that need the complete line.
   void settle_dtypes();
   void settle_sizes();
   void settle_access();

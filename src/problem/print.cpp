@@ -1,5 +1,6 @@
-// to_string: a Problem as its canonical line, words in the order of docs/problem-line.md, defaults left out.
-// Called by explain, logs, errors and the program. Locale never matters; floats print shortest with exact round trip.
+// to_string: prints a Problem as its canonical line, words in the order of docs/problem-line.md, without defaults.
+// Called by explain, logs, errors and the program. Independent of the locale; floats print in their shortest exact
+// form.
 #include <algorithm>
 #include <charconv>
 #include <span>
@@ -71,7 +72,7 @@ void LineWriter::dtypes() {
   if (p_.out != words::default_out(p_.q)) word("out=").add(name_of(p_.out));
 }
 
-// Varlen lengths imply seqlen_q and seqlen_k; where the lengths are not known (they live on a device), the maxima stay.
+// The lengths of varlen give seqlen_q and seqlen_k. If the lengths are unknown (on a device), the maxima are printed.
 void LineWriter::sizes() {
   word("b").number(p_.batch);
   two_sizes("h", p_.heads_q, p_.heads_k);

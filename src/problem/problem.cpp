@@ -1,5 +1,5 @@
-// Facts of a Problem: scale, geometry and access classes, what plans may depend on, sequences, flops and bytes.
-// Called by planner, families, check/ and lab/; the problem has been validated.
+// Facts of a Problem: scale, geometry and access classes, inputs of planning, sequences, flops and bytes. Called by
+// planner, families, check/ and lab/. The problem must have been validated.
 #include "problem/problem.h"
 
 #include <algorithm>
@@ -19,13 +19,13 @@ float Problem::softmax_scale() const {
 
 namespace {
 __extension__ using Wide =
-    __int128;  // products of two int64; counts of pairs are below 2^102, sums on the way included
+    __int128;  // products of two int64; counts of pairs are below 2^102, including intermediate sums
 
 // Strides of the layout, from the fastest dimension outwards. A size of 0 counts as 1.
 void fill_layout_strides(Geometry& g, Layout layout) {
   const auto size = [&g](size_t i) { return std::max<int64_t>(g.shape[i], 1); };
   const size_t dim = static_cast<size_t>(g.rank) - 1;
-  // Where heads and rows lie in the logical order: [batch, heads, seqlen, dim] or [total, heads, dim].
+  // The positions of heads and rows in the logical order: [batch, heads, seqlen, dim] or [total, heads, dim].
   const size_t heads = 1, rows = g.rank == 4 ? 2 : 0;
   const size_t inner = layout == Layout::bhsd ? rows : heads, outer = layout == Layout::bhsd ? heads : rows;
   g.strides[dim] = 1;
@@ -90,10 +90,10 @@ bool overlaps_itself(const Geometry& g) {
   return false;
 }
 
-// What a plan may depend on.
+// Inputs of planning.
 
 namespace {
-// Which way of applying the scale is possible (docs/semantics.md, exp2 folding); its value is a run-time value.
+// How the scale can be applied (docs/semantics.md, exp2 folding). The scale itself is a run-time value.
 uint64_t scale_class(const Problem& p) {
   const float folded = std::abs(p.softmax_scale()) * 1.44269504f;
   if (!std::isnormal(folded)) return 2;
@@ -124,7 +124,7 @@ class Bits {
   uint64_t word_ = 0;
 };
 
-// Everything that same_plan compares but mod, which is text. One list for comparison and hash, so that they agree.
+// All facts that same_plan compares, except mod, which is text. Comparison and hash use this list, so they agree.
 constexpr size_t plain_words = 13;
 constexpr size_t position_values = [] {
   size_t count = 0;
@@ -156,7 +156,7 @@ PlanKey plan_key(const Problem& p) {
   return key;
 }
 
-// One multiplication a word while hashing; the finaliser of MurmurHash3 (Appleby) then spreads every bit.
+// One multiplication per word; the finaliser of MurmurHash3 (Appleby) then spreads every bit.
 uint64_t step(uint64_t hash, uint64_t word) {
   hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
   return hash ^ (hash >> 32);
@@ -187,7 +187,7 @@ int64_t start_of(const std::vector<int64_t>& starts, int64_t b) {
 
 bool lengths_vary(const Problem& p) { return !p.lengths_q.empty() || !p.used_q.empty() || !p.used_k.empty(); }
 
-// Everything of sequence(p, b) but the packed rows; unknown lengths count as the maxima.
+// All of sequence(p, b) except the packed rows. Unknown lengths count as the maxima.
 SequenceInfo lengths_of(const Problem& p, int64_t b) {
   const auto at = static_cast<size_t>(b);
   SequenceInfo s;
@@ -220,7 +220,7 @@ Wide pairs_of(const Problem& p, const SequenceInfo& s) {
   return visible_pairs<Wide>(p.position_mask, s.offset, s.seqlen_q, s.seqlen_k);
 }
 
-// Rows that are in use: all of them where the lengths are not known.
+// The rows in use: all of them if the lengths are unknown.
 struct Rows {
   double q = 0, k = 0;
 };
@@ -274,7 +274,7 @@ double flops(const Problem& p) {
   } else if (p.batch > 0) {
     pairs = pairs_of(p, lengths_of(p, 0)) * p.batch;
   }
-  // Packed rows at their fullest: binds only where the lengths are not known.
+  // The upper bound from the packed totals. It matters only if the lengths are unknown.
   if (p.varlen) pairs = std::min({pairs, Wide{p.total_q} * p.seqlen_k, Wide{p.total_k} * p.seqlen_q});
   return static_cast<double>(pairs) * static_cast<double>(p.heads_q) * per_pair;
 }

@@ -1,6 +1,6 @@
-// Problem: what is asked, without pointers. Everything a problem line can say (grammar: docs/problem-line.md).
-// Made from tensors by sdpa.cpp or from text by parse_problem; read by the planner, every kernel family, check/ and
-// lab/.
+// Problem: the description of a call, without pointers: everything that a problem line can express (grammar:
+// docs/problem-line.md). Created from tensors by sdpa.cpp or from text by parse_problem. Read by the planner, every
+// kernel family, check/ and lab/.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@ enum class PvMode : uint8_t { automatic, f16, fp8, fp8x2 };  // = rapt_pv_mode
 enum class AccMode : uint8_t { f32, f16 };                   // = rapt_acc_mode
 enum class Layout : uint8_t { bhsd, bshd };  // memory order of a tensor without explicit strides; packed: hsd, shd
 
-// How a tensor may be read: decides which kernel may run. Strides of size-1 dimensions are ignored.
+// How a tensor can be read. It decides which kernels can run. Strides of dimensions of size 1 are ignored.
 struct Access {
   bool unit_last = true;  // stride of the last dimension is 1
   bool aligned16 = true;  // base address and every other stride are multiples of 16 bytes
@@ -30,7 +30,7 @@ struct Access {
   bool operator==(const Access&) const = default;
 };
 
-// bias and mask: which of [batch, heads_q, seqlen_q, seqlen_k] are broadcast (size 1).
+// bias and mask: which dimensions of [batch, heads_q, seqlen_q, seqlen_k] are broadcast (size 1).
 struct Broadcast {
   DType dtype = DType::none;  // none = the tensor is absent
   std::array<bool, 4> one{};
@@ -38,7 +38,7 @@ struct Broadcast {
   bool operator==(const Broadcast&) const = default;
 };
 
-// What a plan may depend on, beside the machine.
+// The inputs of planning, besides the machine.
 struct PlanFacts {
   Op op = Op::forward;
   DType q = DType::f16, k = DType::f16, v = DType::f16, out = DType::f16;
@@ -71,7 +71,7 @@ struct PlanFacts {
 };
 
 struct Problem : PlanFacts {
-  // These serve fill, check and printing only: plan, == on plans and hash see maxima, totals and access classes.
+  // Used only by fill, check and printing. Plans, their == and hash use maxima, totals and access classes.
   Layout layout = Layout::bhsd;
   std::vector<int32_t> lengths_q, lengths_k, used_q, used_k;  // per sequence (varlen=, seqused_q=, seqused=)
   std::vector<int64_t> q_starts, k_starts;                    // one value, or one per batch; empty = 0
@@ -83,18 +83,18 @@ struct Problem : PlanFacts {
   float softmax_scale() const;                                           // scale, or 1/sqrt(head_dim) in float
 };
 
-// Text to Problem. Unknown, repeated or contradictory words throw Error naming the word. `@file` lengths are read here.
-// The result has been validated.
+// Text to a validated Problem. Unknown, repeated or contradictory words throw Error with the word. Reads the files of
+// `@file` lengths.
 Problem parse_problem(std::string_view line);
 
-// Canonical text; parse_problem(to_string(p)) == p for every Problem that a line can say.
+// Canonical text. parse_problem(to_string(p)) == p for every Problem that a line can express.
 std::string to_string(const Problem& problem);
 
-// Throws Error{invalid_argument} naming field, value and rule.
+// Throws Error{invalid_argument} with field, value and rule.
 void validate(const Problem& problem);
 
 // Shape and strides of one of the four large tensors, in logical order ([batch, heads, seqlen, dim]; packed: rank 3,
-// [total, heads, dim]): what layout= and *_strides= ask for. Needs a validated problem.
+// [total, heads, dim]), from layout= and *_strides=. Needs a validated problem.
 enum class Slot : uint8_t { q, k, v, out };
 struct Geometry {
   int rank = 4;
@@ -102,23 +102,23 @@ struct Geometry {
 };
 Geometry geometry(const Problem& problem, Slot slot);
 
-// The access class of a tensor whose element (0, ..., 0) lies at address base.
+// The access class of a tensor whose element (0, ..., 0) is at address base.
 Access access_of(DType dtype, const Geometry& geometry, uintptr_t base = 0);
-// False only when no two elements share an address; strides that interleave without nesting count as overlapping.
+// False only if no two elements share an address. Strides that interleave without nesting count as overlapping.
 bool overlaps_itself(const Geometry& geometry);
 
-// Equal and hashed by what a plan may depend on: not lengths, starts, explicit strides or layout.
+// Comparison and hash of the inputs of planning: without lengths, starts, explicit strides and layout.
 bool same_plan(const Problem& a, const Problem& b);
 uint64_t plan_hash(const Problem& problem);
 
-// Arithmetic that the visible (query, key) pairs need: 2 * (head_dim + head_dim_v) per pair, causal, window and lengths
-// counted exactly; boolean masks and biases count as visible. Varlen without known lengths counts the upper bound.
+// Operations of the visible (query, key) pairs: 2 * (head_dim + head_dim_v) per pair. Causal, window and lengths count
+// exactly; boolean masks and biases count as visible. For varlen without known lengths: an upper bound.
 double flops(const Problem& problem);
 // Bytes read once and written once: q, k, v, bias, mask, scales, out, lse.
 double bytes(const Problem& problem);
 
-// Per-sequence facts from the lists above (dense: seqlen_q, seqlen_k; used_q, used_k and maxima applied). For check,
-// lab, flops.
+// Facts of one sequence from the lists above (dense: seqlen_q, seqlen_k; with used_q, used_k and maxima applied). For
+// check, lab, flops.
 struct SequenceInfo {
   int64_t first_q = 0, first_k = 0;  // packed row of the first query and key; 0 when dense
   int64_t seqlen_q = 0, seqlen_k = 0;

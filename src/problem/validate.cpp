@@ -1,12 +1,12 @@
-// validate: every rule that a Problem must keep, each broken one a sentence with field, value and rule
-// (docs/problem-line.md). Called by parse_problem and, for tensors, by sdpa.cpp; everything behind it may assume these
-// rules.
+// validate: checks every rule of a Problem; an error sentence has field, value and rule (docs/problem-line.md). Called
+// by parse_problem and, for tensors, by sdpa.cpp. All later code may assume these rules.
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
 #include <span>
 
 #include "base/error.h"
+#include "problem/dtypes.h"
 #include "problem/hint.h"
 #include "problem/problem.h"
 #include "problem/words.h"
@@ -16,7 +16,7 @@ namespace {
 
 void check_dtypes(const Problem& p) {
   const auto input = [](const char* name, DType t) {
-    if (!is_attention_input(t)) invalid(name, " = ", name_of(t), ": must be one of f32, f16, bf16, e4m3, e5m2, sim8");
+    if (!is_attention_input(t)) invalid(name, " = ", name_of(t), ": must be one of ", input_dtypes.names(", "));
   };
   input("q dtype", p.q);
   input("k dtype", p.k);
@@ -27,7 +27,7 @@ void check_dtypes(const Problem& p) {
   if (p.mask.present() && p.mask.dtype != DType::u8) invalid("mask dtype = ", name_of(p.mask.dtype), ": must be u8");
 }
 
-// Elements of a tensor. A size of 0 counts as 1, so that strides made from the other sizes stay in range too.
+// The number of elements of a tensor. A size of 0 counts as 1, so that strides from the other sizes stay in range.
 void check_elements(const char* name, std::initializer_list<int64_t> shape) {
   int64_t elements = 1;
   for (const int64_t size : shape)
@@ -104,7 +104,8 @@ void check_starts(const Problem& p) {
   list("k_start", p.k_starts);
 }
 
-// A list of lengths: absent (not known on the host) or one per sequence, none negative, in sum at most total.
+// A list of lengths: either absent (unknown on the host), or one per sequence, none negative, with a sum of at most
+// total.
 void check_lengths(const Problem& p, const char* name, const std::vector<int32_t>& lengths, int64_t total) {
   if (lengths.empty()) return;
   if (std::ssize(lengths) != p.batch)
@@ -117,7 +118,7 @@ void check_lengths(const Problem& p, const char* name, const std::vector<int32_t
   if (sum > total) invalid(name, " sum = ", sum, ", packed rows = ", total, ": must not exceed the packed tensor");
 }
 
-// Lengths in use: none above what its sequence has.
+// Lengths in use: none may exceed the length of its sequence.
 void check_used(const Problem& p, const char* name, const std::vector<int32_t>& used,
                 const std::vector<int32_t>& lengths, int64_t seqlen, const char* what) {
   check_lengths(p, name, used, words::max_elements);
@@ -144,20 +145,20 @@ void check_sequences(const Problem& p) {
 void check_quantisation(const Problem& p) {
   const auto scales = [](const char* name, ScaleKind kind, DType t) {
     if (kind == ScaleKind::none || is_fp8(t)) return;
-    invalid(name, "_scales = ", words::name(words::scale_kinds, kind), ", ", name, " = ", name_of(t),
-            ": scales need e4m3, e5m2 or sim8 storage");
+    invalid(name, "_scales = ", words::name(words::scale_kinds, kind), ", ", name, " = ", name_of(t), ": scales need ",
+            fp8_dtypes.names(), " storage");
   };
   scales("q", p.q_scales, p.q);
   scales("k", p.k_scales, p.k);
   scales("v", p.v_scales, p.v);
   if (p.q_scales == ScaleKind::channel) invalid("q_scales = channel: only v has scales by channel");
   if (p.k_scales == ScaleKind::channel) invalid("k_scales = channel: only v has scales by channel");
-  if (p.smooth_k && !is_fp8(p.k)) invalid("smooth_k, k = ", name_of(p.k), ": needs k in e4m3, e5m2 or sim8");
+  if (p.smooth_k && !is_fp8(p.k)) invalid("smooth_k, k = ", name_of(p.k), ": needs k in ", fp8_dtypes.names());
   if (p.hadamard && !(is_fp8(p.q) && is_fp8(p.k)))
-    invalid("hadamard, q = ", name_of(p.q), ", k = ", name_of(p.k), ": needs q and k in e4m3, e5m2 or sim8");
+    invalid("hadamard, q = ", name_of(p.q), ", k = ", name_of(p.k), ": needs q and k in ", fp8_dtypes.names());
   const bool pv_fits = is_fp8(p.v) || (p.pv == PvMode::f16 && p.v == DType::f16);
   if (p.pv != PvMode::automatic && !pv_fits)
-    invalid("pv = ", words::name(words::pv_modes, p.pv), ", v = ", name_of(p.v), ": needs v in e4m3, e5m2 or sim8",
+    invalid("pv = ", words::name(words::pv_modes, p.pv), ", v = ", name_of(p.v), ": needs v in ", fp8_dtypes.names(),
             p.pv == PvMode::f16 ? ", or f16" : "");
   const bool any_f32 = p.q == DType::f32 || p.k == DType::f32 || p.v == DType::f32;
   if (p.acc == AccMode::f16 && any_f32)
@@ -174,7 +175,7 @@ void check_modes(const Problem& p) {
     invalid("splits = ", p.splits, " with invariant: invariant fixes the splits itself; leave splits out or give 1");
 }
 
-// The farthest element must lie within int64 bytes of the first; size-1 dimensions do not move.
+// The last element must be within int64 bytes of the first one. Dimensions of size 1 do not count.
 void check_strides(const Problem& p, const char* name, Slot slot, const std::optional<std::vector<int64_t>>& strides) {
   if (!strides) return;
   const Geometry g = geometry(p, slot);

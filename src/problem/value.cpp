@@ -1,5 +1,5 @@
-// Reading of single values of a problem line (see problem_value.h). Called by problem_parse.cpp.
-// Assumes nothing about the bytes; the only exception it throws is Error.
+// Reads single values of a problem line (see value.h). Called by parse.cpp.
+// Accepts any bytes. The only exception that it throws is Error.
 #include "problem/value.h"
 
 #include <fcntl.h>
@@ -7,6 +7,7 @@
 #include <charconv>
 
 #include "base/files.h"
+#include "problem/dtypes.h"
 
 namespace rapt {
 
@@ -25,11 +26,7 @@ std::string quoted(std::string_view word) {
   return out + (word.size() > longest ? "...'" : "'");
 }
 
-DType dtype_named(std::string_view text) {
-  for (const DType t : {DType::f32, DType::f16, DType::bf16, DType::e4m3, DType::e5m2, DType::sim8})
-    if (text == name_of(t)) return t;
-  return DType::none;
-}
+DType dtype_named(std::string_view text) { return input_dtypes.named(text); }
 
 int64_t WordReader::integer(std::string_view text, int64_t lowest, int64_t highest) const {
   int64_t value = 0;
@@ -54,7 +51,7 @@ float WordReader::real(std::string_view text) const {
 
 DType WordReader::dtype(std::string_view text) const {
   if (const DType t = dtype_named(text); t != DType::none) return t;
-  fail(quoted(text), " is not one of f32, f16, bf16, e4m3, e5m2, sim8");
+  fail(quoted(text), " is not one of ", input_dtypes.names(", "));
 }
 
 std::vector<int64_t> WordReader::integers(std::string_view text, int64_t bound, size_t at_most) const {

@@ -1,5 +1,5 @@
-// WordReader: the values of a problem line's words - numbers, lists, choices, files of lengths - with messages that
-// name the word. The base of problem_parse.cpp's LineReader; knows values, not what they mean.
+// WordReader: reads the values of a problem line's words (numbers, lists, choices, files of lengths). Its messages
+// contain the word. Base class of LineReader in parse.cpp. It does not know the meaning of the values.
 #pragma once
 
 #include <algorithm>
@@ -15,13 +15,13 @@
 
 namespace rapt {
 
-// Text for a message: bytes that do not print as \xNN, long words cut.
+// Text for a message: unprintable bytes as \xNN, long words cut.
 std::string quoted(std::string_view word);
 
-// DType::none when the text is no dtype of q, k, v or out.
+// DType::none if the text is not a dtype of q, k, v or out.
 DType dtype_named(std::string_view text);
 
-// Calls take(item) for every item between commas; an empty text has no items.
+// Calls take(item) for every item between commas. An empty text has no items.
 template <class Take>
 void each_item(std::string_view text, Take take) {
   if (text.empty()) return;
@@ -51,7 +51,7 @@ class WordReader {
     invalid("word ", quoted(word_), ": ", parts...);
   }
 
-  std::string_view word_;  // the word being read, whole
+  std::string_view word_;  // the word being read
 
  private:
   std::string file_text(std::string_view path) const;
@@ -67,7 +67,7 @@ Enum WordReader::choice(const std::array<std::string_view, n>& names, std::strin
   fail(quoted(text), " is not one of ", known);
 }
 
-// Calls take(item) for each length of "17,0,512" or of "@file", where any run of white space and commas separates.
+// Calls take(item) for each length of "17,0,512" or of "@file". In a file, white space and commas separate lengths.
 template <class Take>
 void WordReader::each_length(std::string_view value, Take take) const {
   size_t count = 0;

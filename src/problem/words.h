@@ -1,5 +1,5 @@
-// The words of a problem line that name a choice, each spelt once, and the numbers that bound what a line may say.
-// Included by problem_parse.cpp, problem_print.cpp and problem_validate.cpp only; indexed by the enums of problem.h.
+// The words of a problem line that name a choice, and the limits of its numbers.
+// Included by parse.cpp, print.cpp and validate.cpp only. Indexed by the enums of problem.h.
 #pragma once
 
 #include <array>
@@ -33,7 +33,7 @@ constexpr std::string_view name(const std::array<std::string_view, n>& names, En
   return index < n ? names[index] : std::string_view("?");
 }
 
-// out= when a line leaves it out.
+// The dtype of out in a line without out=.
 constexpr DType default_out(DType q) { return is_fp8(q) ? DType::f16 : q; }
 
 }  // namespace rapt::words

@@ -1,4 +1,4 @@
-// Context and its buffers.
+// Context: its threads, memory and GPU resources.
 #include "runtime/context.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace rapt {
 
 Context::Context(ContextOptions options) : options_(std::move(options)) {
-  log_level();  // a value of RAPT_LOG that is none is told even where nothing else is
+  log_level();  // reports a wrong RAPT_LOG even if nothing else is logged
 }
 
 Context::~Context() {
@@ -19,7 +19,7 @@ Context::~Context() {
 }
 
 Context& Context::process_default() {
-  // Never destroyed: calls from other threads may still run while the process exits.
+  // Never destroyed: calls of other threads may still run while the process exits.
   static Context* const context = new Context(ContextOptions{});
   return *context;
 }
@@ -30,9 +30,9 @@ CpuResources& Context::cpu() {
   if (current != nullptr && current->generation == generation) return *current;
   const int threads = options_.threads > 0 ? std::min(options_.threads, cpu::thread_limit()) : cpu::available_threads();
   auto fresh = std::make_unique<CpuResources>(threads, generation);
-  // A forked child abandons the parent's resources: their threads and locks belong to the parent.
+  // A forked child abandons the parent's resources, because their threads and locks belong to the parent.
   if (cpu_.compare_exchange_strong(current, fresh.get())) return *fresh.release();
-  return *current;  // another thread of this process was first
+  return *current;  // another thread of this process was faster
 }
 
 GpuResources& Context::gpu() {

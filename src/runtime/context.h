@@ -1,5 +1,5 @@
-// Context: what outlives a call. CPU workers, their scratch, and the workspace of calls that bring none; GPU plans.
-// Made by c_api.cpp (one process default, others by handle); thread-safe: CPU calls take their turn.
+// Context: all that outlives a call. CPU threads and their scratch memory, workspaces of calls without their own, GPU
+// plans. Created by c_api.cpp (one process default, others by handle). Thread-safe: CPU calls run one at a time.
 #pragma once
 
 #include <atomic>
@@ -19,14 +19,14 @@ class GpuResources;
 struct Family;
 
 struct ContextOptions {
-  int threads = 0;  // CPU; 0 = cpu::available_threads()
-  // The lab's: what GPU kernels are compiled for ("compute_89"), device texts that replace the library's own of the
-  // same name, config words over those that the planner chose (emit.h), and where images come from.
+  int threads = 0;  // CPU. 0: cpu::available_threads()
+  // For the lab: the target of GPU kernels ("compute_89"), device sources that replace built-in ones of the same name,
+  // config words that override the planner's choice, and the options of the store.
   std::string arch = {};
   std::map<std::string, std::string> files = {};
   std::string config = {};
   std::optional<jit::Store::Options> store = {};
-  // The tests': a family of GPU kernels that is asked before the registry.
+  // For tests: a family of GPU kernels that is asked before the registry.
   const Family* family = nullptr;
 };
 
@@ -37,11 +37,11 @@ class Context {
 
   static Context& process_default();
 
-  // Made at first use, and again in a forked child, where the parent's workers do not exist. Without a lock: a thread
-  // that holds one while another forks would leave it locked in the child for ever.
+  // Created at first use, and again in a forked child, where the parent's threads do not exist. It uses no lock: a lock
+  // that another thread holds during a fork would stay locked in the child forever.
   CpuResources& cpu();
 
-  // Made at first use; needs no GPU until something is loaded.
+  // Created at first use. Needs no GPU until something is loaded.
   GpuResources& gpu();
 
  private:
@@ -53,7 +53,7 @@ class Context {
 
 }  // namespace rapt
 
-// The C ABI's handle.
+// The handle of the C ABI.
 struct rapt_context {
   explicit rapt_context(rapt::ContextOptions options) : impl(std::move(options)) {}
   rapt::Context impl;

@@ -1,4 +1,4 @@
-// Plans made ready: planned, compiled or fetched, loaded, remembered.
+// Makes plans ready: plans, compiles or fetches, loads, remembers.
 #include "runtime/gpu.h"
 
 #include <algorithm>
@@ -112,7 +112,7 @@ const LoadedKernel& GpuResources::kernel(const Device& device, const KernelUnit&
     const auto known = kernels_.find(key);
     if (known != kernels_.end()) found = known->second.get();
   }
-  if (found == nullptr) {  // compiled and loaded without the lock: the store lets each key be compiled once
+  if (found == nullptr) {  // without the lock: the store compiles each key only once
     auto fresh = std::make_unique<LoadedKernel>();
     fresh->image = store_.get(request_for(unit, device.arch, label, files_));
     fresh->kernel =

@@ -1,5 +1,5 @@
-// The GPU side of a context: plans that are compiled, loaded and ready, found again by a problem of the same class.
-// Used by sdpa.cpp, merge and the lab; made at the first GPU call of a context.
+// The GPU part of a context: plans that are compiled, loaded and ready, found by the class of a problem. Used by
+// sdpa.cpp, merge and the lab. Created at the first GPU call of a context.
 #pragma once
 
 #include <array>
@@ -22,11 +22,11 @@ namespace rapt {
 
 struct ContextOptions;
 
-// What the store is asked for: the same at run time, in packs and in the ledger. `label` names the user of the kernel.
+// The request to the store: the same at run time, in packs and in the ledger. `label` describes the kernel's user.
 jit::Request request_for(const KernelUnit& unit, const std::string& arch, const std::string& label,
                          const std::map<std::string, std::string>& files = {});
 
-// A kernel on its way to a launch, with what is worth telling about it.
+// A loaded kernel, with the facts that reports show.
 struct LoadedKernel {
   std::unique_ptr<cuda::Kernel> kernel;
   std::shared_ptr<const jit::Image> image;
@@ -44,30 +44,30 @@ class GpuResources {
   ~GpuResources();
 
   jit::Store& store() { return store_; }
-  // Never that of another one, not even of one that is gone.
+  // Unique: never reused, even after the object is destroyed.
   uint64_t id() const { return id_; }
 
-  // The facts of GPU `index` that this context plans for (its arch may be overridden).
+  // The properties of GPU `index` that this context plans for (its arch may be overridden).
   Device device(int index) const;
 
-  // By the family and the config words of this context, where it has some.
+  // Uses the family and the config words of this context, if it has some.
   Plan plan(const Problem& problem, const Device& device) const;
-  // Ready to launch, or null when no problem of its class has been met (or it was forgotten).
+  // A plan ready to launch. Null if no problem of its class was seen yet, or if it was forgotten.
   std::shared_ptr<const LoadedPlan> find(const Problem& problem, int device_index) const;
-  // Plans, compiles and loads what is missing. In a ContextScope of the device.
+  // Plans, compiles and loads whatever is missing. Needs a ContextScope of the device.
   std::shared_ptr<const LoadedPlan> load(const Problem& problem, const Device& device);
-  // The same where nothing has to be compiled or loaded, as under stream capture; else null.
+  // The same if nothing must be compiled or loaded, as during stream capture; else null.
   std::shared_ptr<const LoadedPlan> plan_of_loaded_kernels(const Problem& problem, const Device& device);
-  // Of calls that bring none.
+  // For calls without their own workspace.
   Workspaces& workspaces() { return workspaces_; }
-  // A kernel that belongs to no plan. In a ContextScope of the device.
+  // A kernel that does not belong to a plan. Needs a ContextScope of the device.
   const LoadedKernel& kernel(const Device& device, const KernelUnit& unit, const std::string& label);
 
-  // Whether kernel() would find it in memory.
+  // True if kernel() would find it in memory.
   bool has_kernel(const Device& device, const KernelUnit& unit);
 
   static constexpr size_t remembered_plans = 1024;
-  size_t known_plans() const;  // that are remembered
+  size_t known_plans() const;  // number of remembered plans
 
  private:
   struct Key {
@@ -86,7 +86,7 @@ class GpuResources {
     std::shared_ptr<const LoadedPlan> plan;
     mutable std::atomic<uint64_t> last_use{0};
   };
-  struct StepKernel {  // found by config, so that a new length formats no text
+  struct StepKernel {  // found by config, so a new length builds no source
     const Family* family;
     KernelConfig config;
     std::string arch;
@@ -106,7 +106,7 @@ class GpuResources {
   std::unordered_map<Key, Remembered, KeyHash, KeyEqual> plans_;
   mutable std::atomic<uint64_t> clock_{0};
   std::mutex kernels_mutex_;
-  std::map<std::pair<std::string, std::string>, std::unique_ptr<LoadedKernel>> kernels_;  // by text and arch
+  std::map<std::pair<std::string, std::string>, std::unique_ptr<LoadedKernel>> kernels_;  // key: source and arch
   std::vector<StepKernel> step_kernels_;
   Workspaces workspaces_;
 };

@@ -1,4 +1,4 @@
-// Launches, and the calls that are a list of kernels.
+// Launches kernels, and calls that are a list of kernels.
 #include "runtime/gpu_call.h"
 
 #include <cstring>
@@ -41,7 +41,7 @@ void GpuCall::run(const std::vector<GpuStep>& steps) {
   std::vector<const LoadedKernel*> kernels;
   for (const GpuStep& step : steps) {
     if (!gpu_.has_kernel(device_, step.unit) && cuda::is_capturing(stream_))
-      invalid("stream = ", stream_, ": is being captured, and a kernel of this call is not loaded yet; call ",
+      invalid("stream = ", stream_, ": is being captured, but a kernel of this call is not loaded yet; call ",
               operation_.name, " once with such tensors before the capture");
     kernels.push_back(&gpu_.kernel(device_, step.unit, operation_.name));
   }

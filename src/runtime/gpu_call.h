@@ -1,4 +1,4 @@
-// The one path from a host half's LaunchSpec to the driver, for every operation.
+// The only path from a LaunchSpec to the driver, for every operation.
 #pragma once
 
 #include <vector>
@@ -16,7 +16,7 @@ void launch(const LoadedKernel& kernel, LaunchSpec&& spec, cuda::StreamHandle st
 // An operation that is a list of kernels without a plan: merge, quantize, qk, gemm.
 struct GpuOperation {
   const char* name;    // "rapt_merge"
-  const char* tensor;  // the argument that names the device in refusals: "out"
+  const char* tensor;  // the argument that error sentences name for the device: "out"
   int device_index;
 };
 struct GpuStep {
@@ -24,8 +24,8 @@ struct GpuStep {
   LaunchSpec spec;
 };
 
-// Enters the context of the operation's GPU. run() loads all kernels of the call before it launches the first.
-// Throws Error for a GPU older than sm_80, and under capture where a kernel is not loaded yet.
+// Enters the context of the operation's GPU. run() loads all kernels of the call before it launches the first one.
+// Throws Error for a GPU older than sm_80, and during capture if a kernel is not loaded yet.
 class GpuCall {
  public:
   GpuCall(Context& context, const GpuOperation& operation, cuda::StreamHandle stream);

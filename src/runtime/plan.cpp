@@ -1,4 +1,4 @@
-// The walk over the registry: once to choose, once to tell.
+// Searches the registry: to choose a family, and to explain the choice.
 #include "runtime/plan.h"
 
 #include "base/error.h"
@@ -23,6 +23,12 @@ std::string refusal(const Family& family, const Problem& problem, const Device& 
   return why;
 }
 
+// The sentence without the family's name at its beginning.
+std::string without_name(const Family& family, std::string sentence) {
+  const std::string name = concat(family.name, ": ");
+  return sentence.starts_with(name) ? sentence.substr(name.size()) : sentence;
+}
+
 std::string refusals(const Problem& problem, const Device& device) {
   std::string text;
   for (const Family* family : all_families())
@@ -30,7 +36,7 @@ std::string refusals(const Problem& problem, const Device& device) {
   return text;
 }
 
-// What follows from the first step: the steps after it, and the workspace.
+// Completes a plan from its first step: the steps after it, and the workspace.
 Plan plan_from(const Step& first, const Problem& planned, const Device& device) {
   Plan result;
   for (Step step = first; step.family != nullptr;) {
@@ -53,7 +59,7 @@ std::string describe(const Device& device) {
   return concat(device.name, " (", device.arch, ", ", device.sm_count, " multiprocessors)");
 }
 
-// "" where there is none.
+// "" without workspace.
 std::string workspace_line(const Plan& plan) {
   if (plan.workspace_bytes == 0) return "";
   const std::string zeroed =
@@ -85,7 +91,7 @@ Plan plan_by(const Family& family, const Problem& problem, const Device& device)
 std::string slow_note(const Problem& problem, const Device& device) {
   if (device.kind != DeviceKind::cuda || choose(planned_problem(problem, device), device) != &attention_scalar)
     return "";
-  return concat("attention_scalar, which is slow, was chosen for a call on a GPU, because of ",
+  return concat("the slow kernel attention_scalar was chosen for a GPU call because of ",
                 refusal(attention_sm80, problem, device));
 }
 
@@ -94,7 +100,8 @@ Plan plan_with(const Problem& problem, const Device& device, std::string_view wo
   if (words.empty()) return chosen;
   const Problem planned = planned_problem(problem, device);
   const Step& first = chosen.steps[0];
-  if (first.family->check_config == nullptr) invalid("config: ", words, ": ", first.family->name, " takes none");
+  if (first.family->check_config == nullptr)
+    invalid("config: ", words, ": ", first.family->name, " has no configuration");
   KernelConfig changed = first.config;
   changed.apply(words);
   first.family->check_config({planned, device, first.config, changed, own_text});
@@ -120,9 +127,9 @@ std::string explain(const Problem& problem, const Device& device) {
     if (family == chosen)
       text += concat("chosen, ", to_string(plan(problem, device)), "\n");
     else if (family->accepts(planned, device, nullptr))
-      text += concat("able, but ", chosen->name, " comes before it\n");
+      text += concat("possible, but ", chosen->name, " has priority\n");
     else
-      text += concat("refused, ", refusal(*family, problem, device), "\n");
+      text += concat("refused, ", without_name(*family, refusal(*family, problem, device)), "\n");
   }
   if (chosen == nullptr)
     text += "no family takes this problem\n";

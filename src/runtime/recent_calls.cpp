@@ -1,4 +1,4 @@
-// Comparison of a call with a remembered one.
+// Compares a call with a remembered one.
 #include "runtime/recent_calls.h"
 
 #include <algorithm>
@@ -16,11 +16,11 @@ namespace {
 
 __extension__ typedef __int128 Int128;
 
-constexpr int64_t most_elements = int64_t{1} << 60;  // that a tensor spans (tensor_rules.h)
+constexpr int64_t most_elements = int64_t{1} << 60;  // the largest span of a tensor (tensor_rules.h)
 
 unsigned alignment_of(const void* data) { return static_cast<unsigned>(reinterpret_cast<uintptr_t>(data) % 16); }
 
-// Bit by bit, so that NaN equals itself and -0 does not equal 0. The longest sequences' lengths may differ where asked.
+// Compares bits, so NaN equals NaN and -0 differs from 0. Without lengths_count, the maximum lengths may differ.
 template <bool lengths_count>
 bool same_values(const rapt_sdpa_args& a, const rapt_sdpa_args& b) {
   const auto same_value = [&](auto member) {
@@ -72,7 +72,7 @@ bool RecentCall::set_bytes(Facts& facts) {
   return true;
 }
 
-// In all but sizes and strides.
+// True if both agree in all but sizes and strides.
 bool RecentCall::same_kind(const Facts& facts, const rapt_tensor* tensor) {
   if (tensor == nullptr || !facts.present) return (tensor != nullptr) == facts.present;
   return tensor->dtype == facts.dtype && tensor->rank == facts.rank && tensor->device.type == facts.device.type &&
@@ -105,7 +105,7 @@ RecentCall::Lengths RecentCall::lengths() const {
   return {problem_.seqlen_q, problem_.seqlen_k, problem_.total_q, problem_.total_k};
 }
 
-// Which sizes of the arguments are lengths (the shapes of rapt.h).
+// Finds the sizes of the arguments that are lengths (the shapes of rapt.h).
 void RecentCall::find_extents() {
   const bool varlen = problem_.varlen;
   const auto facts = [&](auto member) -> Facts& {
@@ -135,7 +135,8 @@ void RecentCall::find_extents() {
   descale(facts(&rapt_sdpa_args::v_descale), problem_.v_scales, rows_k, 1);
 }
 
-// The rules about numbers of elements, for the longest lengths of the class; in double, well below the limit.
+// The rules about numbers of elements, for the longest lengths of the class. In double, with the result well below the
+// limit.
 bool RecentCall::whole_class_is_legal() const {
   const Lengths now = lengths();
   Lengths longest{};
@@ -153,8 +154,8 @@ bool RecentCall::whole_class_is_legal() const {
   });
 }
 
-// Takes over sizes and strides; false where these break a rule, or might.
-bool RecentCall::renew(size_t argument, const rapt_tensor* tensor) {
+// Takes the sizes and strides of the new call. Returns false if they break a rule or might break one.
+bool RecentCall::update_layout(size_t argument, const rapt_tensor* tensor) {
   Facts& facts = facts_[argument];
   if (same(facts, tensor)) return true;
   std::copy_n(tensor->shape, facts.rank, facts.shape.begin());
@@ -166,8 +167,8 @@ bool RecentCall::renew(size_t argument, const rapt_tensor* tensor) {
   return argument >= output_count || !overlaps_itself(geometry);
 }
 
-// Slices of one buffer interleave without overlapping; those take the long way.
-bool RecentCall::outputs_apart(const rapt_sdpa_args& args) const {
+// Slices of one buffer can interleave without overlapping; this returns false for them, and the full check runs.
+bool RecentCall::outputs_disjoint(const rapt_sdpa_args& args) const {
   const auto address = [&](size_t i) { return reinterpret_cast<uintptr_t>((args.*tensor_arguments[i].member)->data); };
   for (size_t i = 0; i < output_count; ++i) {
     if (!facts_[i].present || facts_[i].past_byte == 0) continue;
@@ -190,7 +191,7 @@ RecentCall::RecentCall(uint64_t owner, const rapt_sdpa_args& args, const Problem
     : owner_(owner), args_(args), problem_(problem), plan_(std::move(plan)) {
   for (size_t i = 0; i < facts_.size(); ++i) {
     facts_[i] = facts_of(args.*tensor_arguments[i].member);
-    if (facts_[i].present && !set_bytes(facts_[i])) owner_ = 0;  // matches no call
+    if (facts_[i].present && !set_bytes(facts_[i])) owner_ = 0;  // makes it match no call
   }
   find_extents();
   can_follow_ = whole_class_is_legal();
@@ -205,7 +206,7 @@ bool RecentCall::matches(uint64_t owner, const rapt_sdpa_args& args) const {
   if (owner_ != owner || !can_remember(args) || !same_values<true>(args, args_)) return false;
   for (size_t i = 0; i < facts_.size(); ++i)
     if (!same(facts_[i], args.*tensor_arguments[i].member)) return false;
-  return outputs_apart(args);
+  return outputs_disjoint(args);
 }
 
 bool RecentCall::follow(uint64_t owner, const rapt_sdpa_args& args) {
@@ -224,13 +225,13 @@ bool RecentCall::follow(uint64_t owner, const rapt_sdpa_args& args) {
     if (facts_[i].present && !has_sizes(facts_[i], tensor(i), asked)) return false;
 
   for (size_t i = 0; i < facts_.size(); ++i) {
-    if (!facts_[i].present || renew(i, tensor(i))) continue;
-    owner_ = 0;  // half of its facts are new
+    if (!facts_[i].present || update_layout(i, tensor(i))) continue;
+    owner_ = 0;  // its facts are only half updated
     return false;
   }
   args_.max_seqlen_q = args.max_seqlen_q, args_.max_seqlen_k = args.max_seqlen_k;
   problem_.seqlen_q = asked[0], problem_.seqlen_k = asked[1], problem_.total_q = asked[2], problem_.total_k = asked[3];
-  return outputs_apart(args);
+  return outputs_disjoint(args);
 }
 
 RecentCalls& RecentCalls::of_this_thread() {

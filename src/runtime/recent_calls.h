@@ -1,7 +1,7 @@
-// Calls that this thread made lately, so that a repeated one is neither checked nor planned again: a warm GPU call
-// costs little more than its launch. Used by sdpa.cpp; a call is the same when all but the addresses of its tensors
-// agree. If only strides and lengths within their classes differ, the plan is reused, and only the rules about lengths
-// and strides are checked (follow()).
+// The recent calls of this thread. A repeated call is neither checked nor planned again, so a warm GPU call costs
+// little more than its launch. Used by sdpa.cpp. A call is the same if all but the addresses of its tensors agree. If
+// only strides and lengths within their classes differ, the plan is reused, and only the rules about lengths and
+// strides are checked (follow()).
 #pragma once
 
 #include <array>
@@ -20,8 +20,8 @@ class RecentCall {
   RecentCall(uint64_t owner, const rapt_sdpa_args& args, const Problem& problem,
              std::shared_ptr<const LoadedPlan> plan);
 
-  // Whether `args` would pass every check and make the same problem: all values, shapes, strides, types, devices and
-  // alignments are those of the remembered call, and its outputs lie wholly apart from its inputs.
+  // True if `args` would pass every check and give the same problem: all values, shapes, strides, types, devices and
+  // alignments equal those of the remembered call, and its outputs do not overlap its inputs.
   bool matches(uint64_t owner, const rapt_sdpa_args& args) const;
 
   // Like matches(), but lengths may differ within their classes (length_class.h), and strides may differ. If true,
@@ -31,20 +31,20 @@ class RecentCall {
   const Problem& problem() const { return problem_; }
   const LoadedPlan& plan() const { return *plan_; }
 
-  // Calls that read contents or bring memory of their own are checked every time.
+  // False for calls that check contents or bring their own workspace: they are checked every time.
   static bool can_remember(const rapt_sdpa_args& args);
 
  private:
   using Lengths = std::array<int64_t, 4>;  // seqlen_q, seqlen_k, total_q, total_k
-  // A size that follows from a length: as many as there are groups of so many rows.
+  // A size that follows from a length: the number of groups of `rows` rows.
   struct Extent {
-    int8_t length = -1;  // of Lengths; -1: the size is fixed
+    int8_t length = -1;  // index in Lengths; -1: the size is fixed
     uint8_t rows = 1;
     int64_t of(const Lengths& lengths) const;
   };
   struct Facts {
     bool present = false, has_strides = false, has_data = false;
-    unsigned alignment = 0;  // of the address, up to 16
+    unsigned alignment = 0;  // of the address, at most 16
     rapt_device device{};
     int32_t dtype = 0, rank = 0;
     std::array<Extent, 4> extents{};
@@ -52,25 +52,25 @@ class RecentCall {
     int64_t first_byte = 0, past_byte = 0;  // relative to the address
   };
   static Facts facts_of(const rapt_tensor* tensor);
-  static bool set_bytes(Facts& facts);  // from shape and strides; false: further than memory goes
+  static bool set_bytes(Facts& facts);  // from shape and strides; false: larger than the address space
   static bool same_kind(const Facts& facts, const rapt_tensor* tensor);
   static bool same(const Facts& facts, const rapt_tensor* tensor);
   static bool has_sizes(const Facts& facts, const rapt_tensor* tensor, const Lengths& lengths);
   Lengths lengths() const;
   void find_extents();
   bool whole_class_is_legal() const;
-  bool renew(size_t argument, const rapt_tensor* tensor);
-  bool outputs_apart(const rapt_sdpa_args& args) const;
+  bool update_layout(size_t argument, const rapt_tensor* tensor);
+  bool outputs_disjoint(const rapt_sdpa_args& args) const;
 
   uint64_t owner_ = 0;
   bool can_follow_ = false;
-  rapt_sdpa_args args_{};                               // only its values; its pointers are stale
+  rapt_sdpa_args args_{};                               // only its values are valid; its pointers are old
   std::array<Facts, tensor_arguments.size()> facts_{};  // in the order of that table
   Problem problem_;
   std::shared_ptr<const LoadedPlan> plan_;
 };
 
-// The thread's own; the newest replaces the oldest.
+// The calls of this thread; the newest replaces the oldest.
 class RecentCalls {
  public:
   static RecentCalls& of_this_thread();

@@ -1,4 +1,4 @@
-// The buffers of workspaces.h: when they grow, and what becomes of the old ones.
+// The buffers of workspaces.h: when they grow, and when old ones are freed.
 #include "runtime/workspaces.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@ namespace {
 
 const cuda::StreamHandle per_thread_stream = reinterpret_cast<cuda::StreamHandle>(2);  // CU_STREAM_PER_THREAD
 
-// Half as much again, so that few growths lead anywhere; where memory is short, what is needed.
+// Grows by half, so that growth is rare. If memory is short, takes only what is needed.
 cuda::Buffer larger(const cuda::Buffer& old, size_t bytes) {
   const size_t roomy = std::max(bytes, old.bytes() + old.bytes() / 2);
   try {
@@ -23,12 +23,12 @@ cuda::Buffer larger(const cuda::Buffer& old, size_t bytes) {
 
 }  // namespace
 
-// Counters have memory of their own: what one plan writes into its scratch must not become another's counters.
+// Counters have their own memory: the scratch of one plan must not become the counters of another.
 struct Workspaces::OfStream {
   std::mutex turn;
   cuda::Buffer counters, scratch;
   bool captured = false;           // a graph may use both
-  std::vector<cuda::Buffer> kept;  // that graphs may use
+  std::vector<cuda::Buffer> kept;  // old buffers that graphs may use
 
   bool suffices(size_t counter_bytes, size_t scratch_bytes) const {
     return counters.bytes() >= counter_bytes && scratch.bytes() >= scratch_bytes;
@@ -48,7 +48,7 @@ void Workspaces::OfStream::grow(size_t counter_bytes, size_t scratch_bytes, cuda
     fresh_counters.clear(stream);
   }
   if (scratch.bytes() < scratch_bytes) fresh_scratch = larger(scratch, scratch_bytes);
-  cuda::synchronize(stream);  // until the counters are 0, and nothing uses the old buffers any more
+  cuda::synchronize(stream);  // afterwards the counters are 0 and nothing uses the old buffers
   if (fresh_counters.bytes() > 0) replace(counters, std::move(fresh_counters));
   if (fresh_scratch.bytes() > 0) replace(scratch, std::move(fresh_scratch));
 }
@@ -77,7 +77,7 @@ Workspaces::Lease Workspaces::lease(const Problem& problem, const Plan& plan, in
   if (!mine.suffices(counters, scratch)) {
     if (capturing)
       invalid("stream = ", stream, ": is being captured, and its workspace has ",
-              mine.counters.bytes() + mine.scratch.bytes(), " bytes where this call needs ", plan.workspace_bytes,
+              mine.counters.bytes() + mine.scratch.bytes(), " bytes, but this call needs ", plan.workspace_bytes,
               "; call rapt_prepare with \"", to_string(problem), "\" on this stream first, or pass workspace");
     mine.grow(counters, scratch, stream);
   }

@@ -1,5 +1,5 @@
-// GPU memory for calls that bring no workspace: a buffer for each stream that needed one, until the context ends.
-// Of GpuResources, used by sdpa.cpp. Thread-safe: calls on one stream take turns while they enqueue their steps.
+// GPU workspaces for calls without their own: one buffer for each stream that needs it, until the context ends. Part of
+// GpuResources, used by sdpa.cpp. Thread-safe: calls on one stream enqueue their steps one at a time.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ class Workspaces {
   struct OfStream;
 
  public:
-  // The memory of a stream, and the right to enqueue work that uses it: steps of two calls must not mix.
+  // A stream's memory and the exclusive right to enqueue work that uses it: steps of two calls must not mix.
   class Lease {
    public:
     Lease() = default;
@@ -39,17 +39,18 @@ class Workspaces {
   Workspaces(const Workspaces&) = delete;
   Workspaces& operator=(const Workspaces&) = delete;
 
-  // Of a plan that needs workspace. In a ContextScope of the stream. Grows what is too small, which waits for the
-  // stream; throws Error instead where the stream is captured. What a capture has seen is neither moved nor freed.
+  // For a plan that needs workspace. Needs a ContextScope of the stream. Grows a buffer that is too small, which waits
+  // for the stream; throws Error instead if the stream is captured. Memory that a capture has used is neither moved nor
+  // freed.
   Lease lease(const Problem& problem, const Plan& plan, int device_index, cuda::StreamHandle stream);
 
  private:
   OfStream& of_stream(int device_index, cuda::StreamHandle stream, bool capturing);
 
   std::mutex mutex_;
-  std::map<std::pair<int, uint64_t>, std::unique_ptr<OfStream>> streams_;  // by stream id
-  // The id of each stream at its last call outside a capture: the driver returns none for a stream that is captured.
-  // The per-thread default stream has one handle in all threads, so the thread belongs to the key.
+  std::map<std::pair<int, uint64_t>, std::unique_ptr<OfStream>> streams_;  // key: stream id
+  // The id of each stream at its last call outside a capture: the driver returns no id for a captured stream. The
+  // per-thread default stream has the same handle in all threads, so the key contains the thread.
   std::map<std::tuple<int, cuda::StreamHandle, std::thread::id>, uint64_t> ids_;
 };
 

@@ -1,5 +1,5 @@
-// The smallest use of rapt from C++: one query, two keys, an answer that can be worked out by hand.
-// Built and run by tests/packaging/consumers.sh; exits 0 when the number is right.
+// The smallest use of rapt from C++: one query, two keys, a result that can be calculated by hand. Built and run by
+// tests/packaging/consumers.sh; exits with 0 if the number is right.
 #include <cmath>
 #include <cstdio>
 #include <rapt/rapt.hpp>

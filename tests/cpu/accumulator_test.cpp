@@ -1,5 +1,5 @@
-// The model of a narrow FP8 accumulator (check/accumulator.h): its rule on sums done by hand, the trend of its error
-// with the number of keys, and that docs/fp8.md quotes what it gives.
+// The model of a narrow FP8 accumulator (check/accumulator.h): hand-calculated sums, the trend of its error with the
+// number of keys, and the numbers that docs/fp8.md quotes.
 #include "check/accumulator.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ TEST(NarrowAccumulator, CutsWhatLiesBelowTheLargest) {
   const NarrowAccumulator model{.fraction_bits = 13};
   EXPECT_EQ(sum_of({1, 0x1p-13}, model), 1 + 0x1p-13);
   EXPECT_EQ(sum_of({1, 0x1p-14}, model), 1);
-  EXPECT_EQ(sum_of({1, 0x1.8p-13, 0x1.8p-13}, model), 1 + 0x1p-12);  // each by itself
+  EXPECT_EQ(sum_of({1, 0x1.8p-13, 0x1.8p-13}, model), 1 + 0x1p-12);  // each one separately
   EXPECT_EQ(sum_of({-1, -0x1.8p-13}, model), -1 - 0x1p-13);          // towards zero
   EXPECT_EQ(sum_of({1, -0x1p-14}, model), 1);
   EXPECT_EQ(sum_of({1, 1, 0x1p-13}, model), 2);  // the result has 13 bits again
@@ -40,7 +40,7 @@ TEST(NarrowAccumulator, TheAccumulatorIsOneOfTheAddends) {
   const NarrowAccumulator one{.fraction_bits = 13, .products = 1};
   EXPECT_EQ(sum_of(terms, one), 1);
   EXPECT_EQ(sum_of(terms, {.fraction_bits = 14, .products = 1}), 1 + 32 * 0x1p-14);
-  // Flushed after the first: the small ones meet by themselves.
+  // With a flush after the first group, the small products are added separately.
   std::vector<double> two_groups(64, 0x1p-14);
   two_groups[0] = 1;
   EXPECT_EQ(sum_of(two_groups, {.fraction_bits = 13, .products = 32, .flush = 32}), 1 + 32 * 0x1p-14);
@@ -50,7 +50,8 @@ TEST(NarrowAccumulator, TheAccumulatorIsOneOfTheAddends) {
 TEST(NarrowAccumulator, EnoughBitsAreExact) {
   const NarrowAccumulator wide{.fraction_bits = 50};
   EXPECT_EQ(sum_of({448 * 256, 0x1p-9 * 0x1p-9, -1, 7.5}, wide), static_cast<double>(448 * 256 - 1 + 7.5f));
-  EXPECT_LT(narrow_pv_error(1024, 1, {.fraction_bits = 50, .flush = 32}), 1e-6);  // what joining in f32 leaves
+  // The remaining error of adding in f32.
+  EXPECT_LT(narrow_pv_error(1024, 1, {.fraction_bits = 50, .flush = 32}), 1e-6);
 }
 
 TEST(NarrowAccumulator, ErrorGrowsWithTheKeysUnlessItIsFlushed) {
@@ -68,7 +69,7 @@ TEST(NarrowAccumulator, ErrorGrowsWithTheKeysUnlessItIsFlushed) {
   }
 }
 
-// The rows of the guide's two tables, computed and looked for in its text.
+// Computes the rows of docs/fp8.md's two tables and searches for them in its text.
 class Guide : public testing::Test {
  protected:
   static std::string text() {

@@ -1,5 +1,5 @@
-// The C++ header: that it carries every option to the C ABI, keeps its own rules, and lives beside the internals in one
-// translation unit (this one includes both). Also the C functions that only inform.
+// The C++ header: it passes every option to the C ABI, checks its own rules, and can be included together with the
+// library's internals (this file includes both). Also the C functions that only return information.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -30,7 +30,7 @@ void expect_exception(rapt_status status, const std::string& words, Body body) {
   }
 }
 
-// The tensors of a call as options, by the C++ header.
+// The tensors of a call as options of the C++ header.
 SdpaOptions tensors_of(const Call& call, const check::Outputs& out) {
   const check::Inputs& in = call.in;
   return {.lse = tensor_of(out.lse),
@@ -49,7 +49,7 @@ SdpaOptions tensors_of(const Call& call, const check::Outputs& out) {
           .v_descale = tensor_of(in.v_descale)};
 }
 
-// The call by check's own use of the C ABI, and by the C++ header with `options`: the same bits.
+// Compares the call through check's use of the C ABI with the call through the C++ header and `options`: the same bits.
 void expect_same_as_c(const std::string& line, const std::function<void(SdpaOptions&)>& set) {
   SCOPED_TRACE(line);
   Call call = make(line);
@@ -197,7 +197,7 @@ TEST(Api, WhatIsRefusedArrivesAsAnException) {
 }
 
 TEST(Api, PrepareChangesNothingAndAsksNothingOfContents) {
-  const int32_t nonsense[] = {7, -1, 900};  // contents are of no interest to prepare
+  const int32_t nonsense[] = {7, -1, 900};  // prepare does not read contents
   float data[10 * 2 * 8]{}, out[10 * 2 * 8];
   std::fill(std::begin(out), std::end(out), 5.0f);
   const Tensor x(data, {10, 2, 8}), y(out, {10, 2, 8}), cu(nonsense, {3});
@@ -246,7 +246,8 @@ TEST(Api, ACallersWorkspaceGivesTheSameBits) {
   const Tensor q = tensor_of(call.in.q), k = tensor_of(call.in.k), v = tensor_of(call.in.v),
                out = tensor_of(other.out.out);
   const WorkspaceSize size = workspace_size(q, k, v, out, options);
-  const HostTensor memory = make_tensor(DType::u8, {static_cast<int64_t>(size.bytes) + 128});  // dirty, with margins
+  // Not zeroed, with margins.
+  const HostTensor memory = make_tensor(DType::u8, {static_cast<int64_t>(size.bytes) + 128});
   std::memset(memory.data(), 0x77, size.bytes + 128);
   std::byte* const workspace = memory.data() + 64;
   std::memset(workspace, 0, size.zero_bytes);
@@ -271,7 +272,7 @@ TEST(Api, MergeOfOnePartIsThatPart) {
   EXPECT_TRUE(std::equal(lse, lse + 2, merged_lse));
   const float sinks[] = {0.5f};
   merge({&part, 1}, Tensor(merged, {1, 1, 2, 3}), {.lse = Tensor(merged_lse, {1, 1, 2}), .sinks = Tensor(sinks, {1})});
-  EXPECT_NEAR(merged_lse[0], 0.5 + std::log(2.0), 1e-6);  // the sink joins the denominator, never the sum
+  EXPECT_NEAR(merged_lse[0], 0.5 + std::log(2.0), 1e-6);  // the sink is added to the denominator, not to the sum
   for (int d = 0; d < 3; ++d) EXPECT_NEAR(merged[d], out[d] / 2, 1e-6);
 }
 
@@ -282,7 +283,7 @@ TEST(Api, ContextsMoveAndAreUsed) {
   rapt_context* const handle = first.get();
   Context second = std::move(first);
   EXPECT_EQ(second.get(), handle);
-  EXPECT_EQ(first.get(), nullptr);  // NOLINT(bugprone-use-after-move): moved-from is empty by contract
+  EXPECT_EQ(first.get(), nullptr);  // NOLINT(bugprone-use-after-move): a moved-from context is empty by contract
   sdpa(x, x, x, y, {.context = &second});
   EXPECT_EQ(out[0], 0.0f);
   Context third;
@@ -299,7 +300,7 @@ TEST(Api, VersionAndLastError) {
   EXPECT_EQ(fresh, "");
 }
 
-// Both worlds name things in namespace rapt; these would not compile if one hid the other.
+// Both headers use namespace rapt. This does not compile if one name hides another.
 TEST(Api, LivesBesideTheInternals) {
   const Error internal(ErrorCode::unsupported, "internal");
   const Exception external(RAPT_ERROR_UNSUPPORTED, "external");

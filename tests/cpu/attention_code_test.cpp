@@ -1,5 +1,5 @@
-// attention_sm80 on FP8 tensors as machine code: FP8 matrix instructions where the architecture has its own, each
-// product counted; nothing spilled; within the card's limits. Needs NVRTC, no GPU.
+// The machine code of attention_sm80 on FP8 tensors: it uses FP8 matrix instructions if the architecture has them (each
+// product is counted), spills nothing, and stays within the GPU's limits. Needs NVRTC, no GPU.
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -23,14 +23,14 @@ class AttentionCode : public testing::TestWithParam<const char*> {
 INSTANTIATE_TEST_SUITE_P(Architectures, AttentionCode, testing::Values("sm_89", "sm_90a", "sm_120"),
                          [](const auto& test) { return std::string(test.param); });
 
-// Matrix instructions of one step of keys in the kernel's loop, by its tiles.
+// The number of matrix instructions of one step of keys in the kernel's loop, from its tiles.
 struct Products {
   int scores, values;
 };
 Products products_of(const Sm80Config& c) {
   const int m_tiles = c.block_m / c.warps_m / 16, dim = (c.head_dim + 31) / 32 * 32;
-  return {m_tiles * (c.block_n / 8) * (dim / (c.fp8_scores ? 32 : 16)),
-          m_tiles * (c.head_dim_v / 8) * (c.block_n / (c.fp8_values ? 32 : 16)) * (c.fp8_values ? c.p_terms : 1)};
+  return {m_tiles * (c.block_n / 8) * (dim / (c.fp8_qk ? 32 : 16)),
+          m_tiles * (c.head_dim_v / 8) * (c.block_n / (c.fp8_pv ? 32 : 16)) * (c.fp8_pv ? c.p_terms : 1)};
 }
 
 TEST_P(AttentionCode, Fp8Products) {
@@ -52,9 +52,9 @@ TEST_P(AttentionCode, Fp8Products) {
     EXPECT_LE(used.registers * unit.threads * config.min_blocks, device.registers_per_sm);
     const Products products = products_of(config);
     const bool own = device.sm != 90;
-    EXPECT_EQ(config.fp8_scores, own);
-    EXPECT_EQ(config.fp8_values, own && config.p_terms > 0);
-    const int in_fp8 = (config.fp8_scores ? products.scores : 0) + (config.fp8_values ? products.values : 0);
+    EXPECT_EQ(config.fp8_qk, own);
+    EXPECT_EQ(config.fp8_pv, own && config.p_terms > 0);
+    const int in_fp8 = (config.fp8_qk ? products.scores : 0) + (config.fp8_pv ? products.values : 0);
     EXPECT_EQ(counts.qmma, in_fp8);
     EXPECT_EQ(counts.hmma, products.scores + products.values - in_fp8);
     RecordProperty(concat(GetParam(), " ", line), concat(counts.qmma, " FP8, ", counts.hmma, " f16"));

@@ -1,5 +1,5 @@
-// Bad input: every wrong call is refused with a status and a sentence that names argument and value, and writes
-// nothing. One valid dense and one valid packed call; each row of the tables breaks one thing.
+// Bad input: every wrong call is refused with a status and a sentence with argument and value, and writes nothing.
+// There is one valid dense and one valid packed call; each row of the tables breaks one rule.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -41,7 +41,7 @@ enum Slot : size_t {
   k_starts
 };
 
-// rapt_sdpa_args with every tensor at hand. Rows of the tables change tensors, devices, scalars or, last, pointers.
+// rapt_sdpa_args with all tensors accessible. Rows of the tables change tensors, devices, scalars or, last, pointers.
 struct Arguments {
   std::array<HostTensor, slots> tensors;
   std::array<rapt_device, slots> devices;
@@ -124,12 +124,12 @@ Arguments packed() {
 struct Row {
   const char* name;
   std::function<void(Arguments&)> change;
-  std::vector<std::string> words;  // all in the message
-  bool contents = false;           // known only from the values: rapt_prepare accepts it
+  std::vector<std::string> words;  // all must be in the message
+  bool contents = false;           // depends on the values, so rapt_prepare accepts it
   rapt_status status = RAPT_ERROR_INVALID_ARGUMENT;
 };
 
-// Every word stands in the message on its own, not within a longer word or number.
+// Expects every word in the message as a separate word, not inside a longer word or number.
 void expect_words(const std::string& message, const std::vector<std::string>& words) {
   const auto joins = [](char a, char b) {
     const auto in_word = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; };
@@ -146,7 +146,7 @@ void expect_words(const std::string& message, const std::vector<std::string>& wo
   }
 }
 
-// All storage of the outputs, whatever their shape and strides say.
+// All storage of the outputs, independent of their shape and strides.
 void poison(Arguments& a) {
   for (Slot s : {out, lse})
     if (a[s].present()) {
@@ -297,7 +297,7 @@ TEST(BadInput, Dtypes) {
   expect_refused(packed(), cu);
 }
 
-// On a GPU kernels read the lists, each in its own width.
+// On a GPU the kernels read the lists, each with its own width.
 TEST(BadInput, ListsOnGpus) {
   const auto widen = [](Slot slot, DType type) {
     return [=](Arguments& a) {
@@ -314,7 +314,7 @@ TEST(BadInput, ListsOnGpus) {
   for (const Row& row : rows) expect_refused(packed(), row);
 }
 
-// On the CPU every list may be i32 or i64, also with strides, and says the same.
+// On the CPU every list may be i32 or i64, also with strides, with the same result.
 TEST(BadInput, ListsOfEitherWidthAreAccepted) {
   const auto outputs = [](DType type, int64_t stride) {
     Arguments a = packed();
@@ -474,7 +474,7 @@ TEST(BadInput, BitsAndSizes) {
        {"struct_size", std::to_string(sizeof(rapt_sdpa_args) - 1)}},
   };
   for (const Row& row : rows) expect_refused(dense(), row);
-  // A later, longer struct: accepted while what this build does not know is zero.
+  // A later, longer struct is accepted if the bytes that this build does not know are zero.
   Arguments a = dense();
   struct Longer {
     rapt_sdpa_args args;
@@ -593,7 +593,7 @@ TEST(BadInput, Contents) {
 }
 
 TEST(BadInput, Overlaps) {
-  const auto share = [](Slot a, Slot b) {  // slot a lies in b's memory
+  const auto share = [](Slot a, Slot b) {  // places slot a in b's memory
     return [=](Arguments& x) {
       x[a].storage = x[b].storage;
       x[a].offset = x[b].offset;
@@ -625,7 +625,7 @@ TEST(BadInput, Overlaps) {
        {"lse", "mask"}},
   };
   for (const Row& row : rows) expect_refused(dense(), row);
-  // Slices of one buffer interleave without sharing a byte: out beside q, token by token.
+  // Slices of one buffer that interleave without sharing a byte: out beside q, token by token.
   Arguments a = dense();
   HostTensor fused = make_tensor(DType::f16, {2, 4, 3, 14});
   a[q] = slice(fused, 3, 0, 8);
@@ -659,7 +659,7 @@ TEST(BadInput, Devices) {
        {"q", "77"}},
   };
   for (const Row& row : rows) expect_refused(dense(), row);
-  // GPUs that are not there. Their number is an int32 that no machine reaches, so that this holds beside GPUs, too.
+  // A GPU that does not exist. Its index is an int32 larger than any machine's, so the test also works with GPUs.
   const Row all_cuda{"all on a GPU that is not there",
                      [](Arguments& a) {
                        a.devices.fill({RAPT_DEVICE_CUDA, 1000});
@@ -743,7 +743,7 @@ TEST(BadInput, Scales) {
 
 namespace {
 
-// Scales of a call, all 1 but for one value.
+// The scales of a call: all are 1 except one value.
 Arguments with_scales(Arguments a, Slot slot, int32_t kind, const std::vector<int64_t>& shape,
                       const std::vector<int64_t>& at, double value) {
   for (Slot s : {q, k, v}) retype(a, s, DType::e4m3);
@@ -765,7 +765,7 @@ struct Scales {
 
 }  // namespace
 
-// What scales hold: the argument, the index and the value are named, nothing is written.
+// Wrong scales: the sentence has argument, index and value; nothing is written.
 TEST(BadInput, ScaleContents) {
   const Scales of_dense[] = {
       {"tensor", q_descale, RAPT_SCALE_TENSOR, {1}, {0}, "q_descale[0]"},
@@ -796,7 +796,7 @@ TEST(BadInput, ScaleContents) {
   for (const Scales& s : of_packed) expect_bad(packed(), s);
 }
 
-// What no sequence uses may be anything: rows past the last sequence, keys past seqused_k, blocks past a sequence.
+// Unused values may be anything: rows past the last sequence, keys past seqused_k, blocks past a sequence.
 TEST(BadInput, UnusedScales) {
   Arguments past_end = packed();
   put(past_end[cu_seqlens_k], {2}, 8);
@@ -835,7 +835,7 @@ TEST(BadInput, NotYetSupported) {
        {"block_table"},
        false,
        RAPT_ERROR_UNSUPPORTED},
-      {"a pool of pages",  // whose shape is not that of dense keys
+      {"a pool of pages",  // its shape differs from that of dense keys
        [](Arguments& a) {
          a.zero(k, DType::f16, {9, 2, 16, 8});
          a.zero(v, DType::f16, {9, 2, 16, 6});
@@ -860,7 +860,7 @@ struct QuantizeRow {
   std::function<void(rapt_quantize_args&)> last = [](rapt_quantize_args&) {};
 };
 
-// Refused with the words, and nothing written.
+// Expects the call to be refused with these words, and nothing to be written.
 void expect_refused(QuantizeCall call, const QuantizeRow& row) {
   SCOPED_TRACE(row.name);
   row.change(call);
@@ -1006,7 +1006,7 @@ TEST(BadInput, Quantize) {
   };
   for (const QuantizeRow& row : packed_rows) expect_refused(quantize_packed(), row);
 
-  // What no sequence uses may be anything.
+  // Values that no sequence uses may be anything.
   QuantizeCall call = quantize_packed();
   call.flags = RAPT_QUANTIZE_SUPPLIED;
   fill(call.descale, 1);
@@ -1064,7 +1064,7 @@ TEST(BadInput, WorkspaceTooSmall) {
   ASSERT_EQ(rapt_workspace_size(nullptr, a.build(), &bytes, &zero_bytes), RAPT_OK) << rapt_last_error();
   EXPECT_LE(zero_bytes, bytes);
   ASSERT_GT(bytes, 1u) << "eight parts have to be kept somewhere";
-  const HostTensor workspace = make_tensor(DType::u8, {static_cast<int64_t>(bytes)});  // at 64 bytes
+  const HostTensor workspace = make_tensor(DType::u8, {static_cast<int64_t>(bytes)});  // aligned to 64 bytes
   a.args.workspace = workspace.data();
   a.args.workspace_bytes = bytes - 1;
   fill(a[out], 7);

@@ -1,4 +1,4 @@
-// Stream capture over the stand-in driver: which calls may be recorded. What the kernels compute is in tests/gpu.
+// Stream capture with the stand-in driver: which calls may be recorded. tests/gpu checks the results of kernels.
 #include "cuda/cuda.h"
 #include "fake_driver.h"
 #include "placed_call.h"
@@ -7,7 +7,7 @@
 
 namespace rapt::test {
 
-// Lengths that were not met before need no loading where their kernel is loaded; other kernels are refused.
+// New lengths need no loading if their kernel is loaded. Other kernels are refused.
 TEST(Capture, NewLengthsOfALoadedKernel) {
   on_stand_in(90, [] {
     rapt_context context(without_cache());
@@ -30,8 +30,8 @@ TEST(Capture, NewLengthsOfALoadedKernel) {
   });
 }
 
-// A key more each call, as in decoding: kernels are loaded for the first call only, and plans made once a class,
-// whether the calls are recorded or run.
+// One more key in each call, as in decoding: kernels are loaded only for the first call, and one plan is made for each
+// class, both for recorded and for executed calls.
 TEST(Capture, TenThousandGrowingLengths) {
   on_stand_in(90, [] {
     rapt_context context(without_cache());
@@ -42,7 +42,7 @@ TEST(Capture, TenThousandGrowingLengths) {
     rapt_tensor k = *args.k, v = *args.v;
     int64_t shape[4] = {1, 2, 257, 64};
     k.shape = v.shape = shape, args.k = &k, args.v = &v;
-    for (const int64_t keys : {257, 10256}) {  // few keys and many have kernels of their own
+    for (const int64_t keys : {257, 10256}) {  // few keys and many keys use different kernels
       shape[2] = keys;
       ASSERT_EQ(rapt_prepare(&context, &args, stream.handle()), RAPT_OK) << rapt_last_error();
     }

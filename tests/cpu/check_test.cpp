@@ -1,5 +1,5 @@
 // Tests of check/ itself: number formats, fills, the oracle against closed forms and finite differences, comparison,
-// bounds and case files. But for CheckRange nothing here calls the library, parse_problem aside; kernels are check's
+// bounds and case files. Except for CheckRange and parse_problem, nothing here calls the library; kernels are check's
 // own.
 #include "check/check.h"
 
@@ -96,7 +96,7 @@ TEST(CheckFill, SameSeedSameBitsWhateverTheLayout) {
       for (int64_t j = 0; j < 7; ++j) ASSERT_EQ(a.k.at({n, h, j, 3}), b.k.at({n, h, j, 3}));
 }
 
-// Fixed values: these must be the same on every machine and for ever, since results name fill and seed.
+// Fixed values: they must be the same on every machine in every version, because results name fill and seed.
 TEST(CheckFill, GeneratorIsFixed) {
   EXPECT_EQ(check::uniform(1, 2, 3), 0x1.a0e68ea1fbc6cp-1);
   EXPECT_EQ(check::normal(1, 2, 3), 0x1.317184p+0);
@@ -178,7 +178,7 @@ TEST(CheckFill, RotationKeepsProducts) {
   EXPECT_NEAR(dot(), before, 1e-12);
 }
 
-// Stored and scaled, with the mean: the rotated original within half a step of the format.
+// The stored, scaled keys plus the mean equal the rotated original within half a step of the format.
 TEST(CheckFill, SmoothedKeysAreTheOriginalOnes) {
   const Problem plain = parse_problem("f32 h2 d32 varlen=3:50,0:0,5:7");
   const Problem smooth = parse_problem("e4m3 out=f32 h2 d32 varlen=3:50,0:0,5:7 scales=token smooth_k hadamard");
@@ -214,10 +214,10 @@ TEST(CheckFill, UnknownNameIsNamed) {
 
 // ---- the oracle against closed forms
 
-// q = 0: every visible key weighs the same, so out is the mean of visible v and lse the log of their number.
+// q = 0: every visible key has the same weight, so out is the mean of the visible v, and lse the log of their number.
 struct UniformCase {
   const char* line;
-  // Visible keys of query i, as [first, last], from the definitions.
+  // The visible keys of query i, as [first, last], from the definitions.
   int64_t (*first)(int64_t i), (*last)(int64_t i);
 };
 
@@ -419,7 +419,7 @@ TEST(Oracle, EveryScaleKindMultipliesItsOwnElements) {
     }
 }
 
-// A softmax does not feel what all keys share, but lse does, and the weights too under a soft cap.
+// A mean shared by all keys does not change softmax, but it changes lse, and with a soft cap also the weights.
 TEST(Oracle, MeanBelongsToEveryKey) {
   for (const char* words : {"scale=0.5", "softcap=3", "sinks"}) {
     const std::string line = std::string("q=f32 k=e4m3 v=f32 out=f32 b2 h4:2 q5 k9 d8 k_scales=head smooth_k ") + words;
@@ -531,7 +531,7 @@ check::Kernel in_mode(PvMode pv) {
   };
 }
 
-// Exact arithmetic but for the weights: the errors that the bounds of docs/fp8.md were taken from.
+// Exact arithmetic except for the weights: the errors from which the bounds of docs/fp8.md were taken.
 TEST(CheckBounds, WeightsInFp8CostWhatTheGuideSays) {
   struct Cost {
     PvMode pv;
@@ -557,7 +557,7 @@ TEST(CheckBounds, AModeMissesTheBoundsOfABetterOne) {
   EXPECT_FALSE(check_problem(p, Fill::normal, 1, in_mode(PvMode::fp8x2)).pass);
 }
 
-// The same without numbers of their own, so that it is the derived bounds that notice.
+// The same without required_bounds, so the derived bounds must detect the difference.
 TEST(CheckBounds, DerivedBoundsTellTheModesApart) {
   for (const Fill fill : {Fill::normal, Fill::outlier}) {
     Problem p = parse_problem("e4m3 out=f16 b1 h4 q64 k300 d64 scales=head");
@@ -565,14 +565,14 @@ TEST(CheckBounds, DerivedBoundsTellTheModesApart) {
     p.pv = PvMode::fp8x2;
     EXPECT_TRUE(check_problem(p, fill, 1, in_mode(PvMode::fp8x2)).pass);
     EXPECT_FALSE(check_problem(p, fill, 1, in_mode(PvMode::fp8)).pass);
-    if (fill == Fill::outlier) continue;  // few keys count: two terms are near f16
+    if (fill == Fill::outlier) continue;  // few keys matter: two terms are close to f16
     p.pv = PvMode::f16;
     EXPECT_FALSE(check_problem(p, fill, 1, in_mode(PvMode::fp8x2)).pass);
   }
 }
 
-// Weights in E4M3 as they are, without the factor of 256: below 2^-6 they lose bits, below 2^-10 all of them. A key or
-// a sink that stands out makes all others small.
+// Weights in E4M3 without the factor of 256: below 2^-6 they lose bits, below 2^-10 all of them. One key or a sink with
+// a large logit makes all other weights small.
 TEST(CheckBounds, UnscaledWeightsAreNoticed) {
   const Problem p = parse_problem("e4m3 out=f32 b1 h1 q64 k2000 d64 scales=head sinks pv=fp8");
   Inputs in = make_inputs(p, Fill::normal, 1);
@@ -645,7 +645,7 @@ TEST(CheckCompare, AnUnwrittenElementIsToldFromANan) {
 }
 
 TEST(CheckCompare, WritesBesideTheTensorAreFound) {
-  for (const int64_t beside : {-1, 4, 5, 70}) {  // before it, in the gaps of its strides, behind it
+  for (const int64_t beside : {-1, 4, 5, 70}) {  // before it, in the gaps of its strides, after it
     Compared c;
     check::encode_element(DType::f16, c.outputs.out.data(), beside, 0.0);
     EXPECT_EQ(c.out().overwritten, 1) << beside;
@@ -655,7 +655,7 @@ TEST(CheckCompare, WritesBesideTheTensorAreFound) {
 TEST(CheckCompare, RowsOfNoSequenceStayUntouched) {
   Problem p = parse_problem("f32 h1 d4 varlen=6:9,2:3 lse");
   const Inputs in = make_inputs(p, Fill::normal, 1);
-  p.seqlen_q = 4;  // rows 4 and 5 belong to none
+  p.seqlen_q = 4;  // rows 4 and 5 belong to no sequence
   const Outputs outputs = check::make_outputs(p);
   kernel_with(check::Defect::none)(p, in, outputs);
   const Reference r = check::forward(p, in);
@@ -668,7 +668,7 @@ TEST(CheckCompare, RowsOfNoSequenceStayUntouched) {
 TEST(CheckCompare, NonFiniteValuesCountAsAClass) {
   Compared c;
   c.reference.out[0] = infinity;
-  c.reference.out[1] = 1e6;  // more than f16 holds
+  c.reference.out[1] = 1e6;  // larger than f16 can hold
   c.outputs.out.set({0, 0, 0, 0}, std::nan(""));
   c.outputs.out.set({0, 0, 0, 1}, infinity);
   EXPECT_TRUE(c.out().sound());
@@ -710,7 +710,7 @@ TEST(CheckProblem, ARefusalIsNotAPass) {
   EXPECT_NE(result.command.find("--seed 3"), std::string::npos);
 }
 
-// In every order, so that neither takes the other's outputs, samples or sentence.
+// In every order, so a kernel cannot use another's outputs, samples or sentence.
 TEST(CheckProblem, SeveralKernelsAreJudgedEachByItself) {
   const Problem p = parse_problem("f32 b1 h2 q8 k150 d16");  // 16 samples
   const check::Kernel good = kernel_with(check::Defect::none), bad = kernel_with(check::Defect::dropped_tail_tile);
@@ -730,15 +730,15 @@ TEST(CheckProblem, SeveralKernelsAreJudgedEachByItself) {
   }
 }
 
-// ---- inputs that lead beyond f32 (these call the library)
+// ---- inputs that overflow f32 (these call the library)
 
 struct Beyond {
   const char* line;
   std::function<void(Inputs&)> change;
-  const char* sentence;  // a part of it; "" where f32 holds all
+  const char* sentence;  // a part of it; "" if f32 holds all values
 };
 
-// check and check --stages check::judge the same problems: none whose scores or sums f32 cannot hold.
+// check and check --stages judge the same problems: none whose scores or sums overflow f32.
 TEST(CheckRange, BothChecksRefuseWhatF32CannotHold) {
   const auto set = [](HostTensor& t, double x) {
     for (int64_t j = 0; j < 4; ++j) t.set({0, 0, j, 1}, x);
@@ -756,11 +756,11 @@ TEST(CheckRange, BothChecksRefuseWhatF32CannotHold) {
        [](Inputs& in) {
          in.bias.set({0, 0, 0, 0}, 3.4e38);
        },
-       "beyond f32"},
+       "outside the range of f32"},
       {"f32 b1 h1 q4 d4 alibi", [](Inputs& in) { in.alibi_slopes.set({0}, 3e38); }, "ALiBi of row [b=0, h=0, i=0]"},
       {"f32 b1 h1 q4 d4 scale=0", [&](Inputs& in) { set(in.v, 1e38); }, "the sum of exp(x - max) * |v|"},
       {"f32 b1 h1 q4 d4 scale=0", [&](Inputs& in) { set(in.v, 8e37); }, ""},
-      {"f32 b1 h1 q4 d4 scale=0 window=0,0", [&](Inputs& in) { set(in.v, 3e38); }, ""},  // one key a row
+      {"f32 b1 h1 q4 d4 scale=0 window=0,0", [&](Inputs& in) { set(in.v, 3e38); }, ""},  // one key per row
       {"f32 b1 h1 q4 d4", [&](Inputs& in) { set(in.v, infinity), set(in.k, std::nan("")); }, ""},
       {"f32 b1 h1 q4 d4 scale=1e30", [](Inputs&) {}, ""},
       {"f16 b1 h2 q9 k0 d8 scale=3e38", [](Inputs&) {}, ""},
@@ -783,7 +783,7 @@ TEST(CheckRange, BothChecksRefuseWhatF32CannotHold) {
 }
 
 TEST(CheckRange, BothChecksGiveOneVerdict) {
-  for (const char* scale : {"1e17", "-1e20", "1e30", "1e36"}) {  // large, and held
+  for (const char* scale : {"1e17", "-1e20", "1e30", "1e36"}) {  // large, but within f32
     const Problem problem = parse_problem(concat("f32 b1 h1 q8 d16 scale=", scale));
     const check::Result result = check::check_problem(problem, Fill::normal, 1, check::library_kernel());
     EXPECT_TRUE(result.pass) << result.message << "\n" << result.command;
@@ -799,7 +799,9 @@ TEST(CheckRange, BothChecksGiveOneVerdict) {
         check::check_stages(problem, Fill::normal, 1, check::probe(check::library_kernel()));
     EXPECT_TRUE(result.refused && stages.refused && !result.pass && !stages.pass) << line;
     EXPECT_EQ(result.message, stages.message) << line;
-    EXPECT_NE(result.message.find("beyond f32: not judged (docs/semantics.md, Limits)"), std::string::npos) << line;
+    EXPECT_NE(result.message.find("outside the range of f32: not judged (docs/semantics.md, Limits)"),
+              std::string::npos)
+        << line;
   }
   const check::StageReport refused = check::check_stages(parse_problem("f32 b1 h1 q8 d16 mod=ab"), Fill::normal, 1,
                                                          check::probe(check::library_kernel()));
@@ -819,7 +821,7 @@ TEST(CheckCases, EverySetParses) {
   }
 }
 
-// A fourth of them where RAPT_TEST_QUICK is set.
+// Only a fourth of them with RAPT_TEST_QUICK.
 TEST(CheckCases, CheckOwnKernelPassesTheSmallSets) {
   const bool quick = std::getenv("RAPT_TEST_QUICK") != nullptr;
   int n = 0;

@@ -1,5 +1,5 @@
-// A test in a process of its own: this program again, run with that one test and another environment.
-// Included by tests of what a process reads once: environment variables, libraries on the loader's path.
+// Runs a test in its own process: starts this program again with only that test and another environment. Included by
+// tests of facts that a process reads only once: environment variables, libraries in the loader's path.
 #pragma once
 
 #include <gtest/gtest.h>

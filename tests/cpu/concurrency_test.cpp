@@ -30,14 +30,15 @@ constexpr bool under_thread_sanitizer = false;
 constexpr const char* lines[] = {"f32 b1 h4 q96 k96 d32 causal lse", "bf16 b2 h4:2 q1 k2000 d64 lse",
                                  "f16 varlen=17:40,0:5,90:90 h2 d32 lse", "f32 b1 h2 q5 k700 d16 lse splits=3"};
 
-// The problem of number n, filled and computed alone.
+// Problem number n, with inputs and with its result computed alone.
 Call computed(size_t n) {
   Call call = make(lines[n % std::size(lines)]);
   fill_hash(call, n + 1);
   return run(call);
 }
 
-// Computes `expected` again; false where a bit differs. No expectations inside: usable in threads and children.
+// Computes `expected` again; returns false if a bit differs. It has no expectations, so threads and children can use
+// it.
 bool repeats(const Call& expected, rapt_context* context) {
   Call again = expected;
   try_run(again, context);
@@ -45,7 +46,7 @@ bool repeats(const Call& expected, rapt_context* context) {
          bits(again.out.lse) == bits(expected.out.lse);
 }
 
-// Failures of 8 threads that each repeat their own problem `times` times.
+// The number of failures of 8 threads; each repeats its own problem `times` times.
 int failures_of_threads(const std::function<rapt_context*(size_t thread)>& context_of, int times) {
   std::vector<Call> expected;
   for (size_t n = 0; n < 8; ++n) expected.push_back(computed(n));
@@ -59,7 +60,7 @@ int failures_of_threads(const std::function<rapt_context*(size_t thread)>& conte
   return failures;
 }
 
-// Exit status of a child that runs `body`; the child is ended by SIGALRM after half a minute.
+// The exit status of a child that runs `body`. SIGALRM ends the child after half a minute.
 int status_of_child(const std::function<bool()>& body) {
   const pid_t child = fork();
   if (child == 0) {
@@ -97,7 +98,7 @@ TEST(Concurrency, AChildComputesAfterItsParentDid) {
   EXPECT_EQ(status_of_child(
                 [&] { return repeats(expected, nullptr) && repeats(other, context.get()) && repeats(other, nullptr); }),
             0);
-  EXPECT_EQ(status_of_child([&] {  // a grandchild, too
+  EXPECT_EQ(status_of_child([&] {  // also in a grandchild
               return repeats(expected, nullptr) && status_of_child([&] { return repeats(other, nullptr); }) == 0;
             }),
             0);
@@ -124,7 +125,7 @@ TEST(Concurrency, ContextsComeAndGo) {
     Context used({.num_threads = 1 + n % 4});
     ASSERT_TRUE(repeats(expected, used.get())) << n;
     const Context moved = std::move(used);
-    EXPECT_EQ(used.get(), nullptr);  // NOLINT(bugprone-use-after-move): moved-from is empty by contract
+    EXPECT_EQ(used.get(), nullptr);  // NOLINT(bugprone-use-after-move): a moved-from context is empty by contract
     ASSERT_TRUE(repeats(expected, moved.get())) << n;
   }
 }

@@ -1,4 +1,4 @@
-// Presets: what planning knows of a card without having one.
+// Presets: the known properties of GPUs that this machine does not have.
 #include "device/device.h"
 
 #include <gtest/gtest.h>
@@ -54,7 +54,7 @@ TEST(DevicePreset, an_architecture_is_its_smallest_card) {
   EXPECT_EQ(ptx.sm_count, 58);
 }
 
-// Every name that the error lists is one, and a complete one.
+// Every name in the error's list is a valid and complete preset.
 TEST(DevicePreset, an_unknown_name_lists_the_known_ones) {
   std::string known;
   try {
@@ -80,7 +80,7 @@ TEST(DevicePreset, an_unknown_name_lists_the_known_ones) {
     EXPECT_EQ(device.arch, architecture ? name : arch_of(device.sm));
     EXPECT_EQ(arch_number(device.arch), device.sm);
   }
-  EXPECT_EQ(gpus, 10 + 2 * 9 + 1);  // cards; nine architectures, each as cubin and as PTX; sm_90 without its a
+  EXPECT_EQ(gpus, 10 + 2 * 9 + 1);  // GPUs; nine architectures, each as cubin and as PTX; sm_90 without its a
 }
 
 TEST(DevicePreset, arch_of) {

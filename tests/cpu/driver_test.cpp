@@ -1,6 +1,6 @@
-// src/cuda against the stand-in driver of tests/fake_cuda: contexts, errors, launches, captures, forks, by the calls it
-// counts. Each case is a process of its own, started with the stand-in first on the loader's path: what opening the
-// driver came to is remembered for a process.
+// src/cuda with the stand-in driver of tests/fake_cuda: contexts, errors, launches, captures, forks, and the number of
+// driver calls. Each case runs in its own process, started with the stand-in first in the loader's path, because a
+// process opens the driver only once.
 #include "cuda/driver.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ namespace {
 
 using test::fake;
 
-// The error that body throws, expected to have this code and to say all of these words.
+// Expects body to throw an error with this code and all of these words.
 void expect_error(ErrorCode code, const std::vector<std::string>& words, const std::function<void()>& body) {
   try {
     body();
@@ -38,7 +38,7 @@ void expect_error(ErrorCode code, const std::vector<std::string>& words, const s
   }
 }
 
-// Calls of the driver while body runs.
+// The number of driver calls while body runs.
 long calls_of(const std::function<void()>& body, const char* function = nullptr) {
   const long before = fake().calls(function);
   body();
@@ -73,13 +73,13 @@ void facts() {
   EXPECT_EQ(second.sm, 90);
   EXPECT_EQ(second.arch, "sm_90a");
   EXPECT_EQ(second.index, 1);
-  EXPECT_EQ(calls_of([] { device(1); }), 0);  // read once
+  EXPECT_EQ(calls_of([] { device(1); }), 0);  // read only once
   expect_error(ErrorCode::environment, {"cuda:2", "2 GPUs"}, [] { device(2); });
   expect_error(ErrorCode::environment, {"cuda:-1"}, [] { device(-1); });
-  EXPECT_EQ(fake().primary_retains(0) + fake().primary_retains(1), 0);  // facts need no context
+  EXPECT_EQ(fake().primary_retains(0) + fake().primary_retains(1), 0);  // properties need no context
 }
 
-void unreadable_library() {  // a file that is no library stands where the driver is looked for
+void unreadable_library() {  // the driver's file exists, but is not a library
   std::string why;
   EXPECT_EQ(find_driver(&why), nullptr);
   EXPECT_NE(why.find("libcuda.so.1"), std::string::npos) << why;
@@ -98,7 +98,7 @@ void old_driver() {
   expect_error(ErrorCode::environment, {"11.8"}, [] { device(0); });
 }
 
-void oldest_driver() {  // every function is asked for under a version that it has
+void oldest_driver() {  // every function is requested with a version that this driver has
   std::string why;
   ASSERT_NE(find_driver(&why), nullptr) << why;
   EXPECT_EQ(find_driver()->version, 12000);
@@ -139,7 +139,7 @@ void current_of_the_device_stays() {
     EXPECT_EQ(fake().depth(), 1);
     EXPECT_EQ(primary_in_scope(), -1);
   }
-  EXPECT_EQ(fake().primary_retains(0), 0);  // no primary context is made where the program has its own
+  EXPECT_EQ(fake().primary_retains(0), 0);  // no primary context is created if the program has its own
   EXPECT_EQ(fake().calls("cuCtxPushCurrent"), 0);
   EXPECT_EQ(fake().depth(), 1);
 }
@@ -197,7 +197,7 @@ void failures_leave_the_context_alone() {
   const struct {
     const char* function;
     bool with_stream;
-  } cases[] = {{"cuDevicePrimaryCtxGetState", true},  // first: asked only while no primary context is known
+  } cases[] = {{"cuDevicePrimaryCtxGetState", true},  // first: called only while no primary context is known
                {"cuCtxGetCurrent", false},
                {"cuStreamGetCtx", true},
                {"cuCtxGetDevice", false},
@@ -308,7 +308,8 @@ void clusters() {
   refused(clustered(16, 8, 16, 1), {"cluster 16 x 1 x 1", "1 to 8 blocks"});
   refused(clustered(16, 8, 4, 4), {"cluster 4 x 4 x 1", "1 to 8 blocks"});
   refused(clustered(16, 8, 0, 1), {"cluster 0 x 1 x 1", "1 to 8 blocks"});
-  refused(clustered(16, 8, 65536, 65536), {"cluster 65536 x 65536 x 1", "1 to 8 blocks"});  // its product wraps to 0
+  // The product of its sizes wraps to 0.
+  refused(clustered(16, 8, 65536, 65536), {"cluster 65536 x 65536 x 1", "1 to 8 blocks"});
 }
 
 void clusters_need_sm_90() {
@@ -320,7 +321,7 @@ void clusters_need_sm_90() {
                [&] { kernel.launch(clustered(2, 1, 2, 1), &params); });
 }
 
-// The stand-in's own judgement, past the checks of Kernel::launch.
+// The stand-in's own checks, without those of Kernel::launch.
 void cluster_rules_of_the_driver() {
   Kernel kernel = make_kernel();
   const ContextScope scope(0, nullptr);
@@ -360,7 +361,7 @@ void cooperative_launches() {  // 132 multiprocessors of 2048 threads and 228 Ki
                  [&] { kernel.launch(launch, &params); });
     try {
       kernel.launch(launch, &params);
-    } catch (const Error& error) {  // it comes from this launch alone
+    } catch (const Error& error) {  // the error comes from this launch only
       EXPECT_EQ(std::string(error.what()).find("earlier kernel"), std::string::npos) << error.what();
     }
   };
@@ -410,7 +411,7 @@ void tensor_maps() {
   EXPECT_EQ(seen.swizzle, 2u);
   EXPECT_EQ(seen.interleave, 0u);
   EXPECT_EQ(seen.fill, 0u);
-  EXPECT_EQ(fake().calls("cuCtxGetCurrent"), 0);  // it asks for no context
+  EXPECT_EQ(fake().calls("cuCtxGetCurrent"), 0);  // it does not ask for a context
   const struct {
     TensorElement element;
     TensorSwizzle swizzle;
@@ -459,7 +460,7 @@ void tensor_map_rules() {
   EXPECT_EQ(fake().calls("cuTensorMapEncodeTiled"), 1);
 }
 
-// The stand-in's own judgement, past the checks of make_tensor_map.
+// The stand-in's own checks, without those of make_tensor_map.
 void tensor_map_rules_of_the_driver() {
   const auto encode = [](const std::function<void(TensorMapSpec&)>& spoil, size_t offset = 0) {
     TensorMapSpec s = rows_of_64();
@@ -483,7 +484,7 @@ void tensor_map_rules_of_the_driver() {
   EXPECT_EQ(encode([](TensorMapSpec& s) { s.box[0] = 4; }), 1);
 }
 
-void no_tensor_maps() {  // a driver without them serves every other kernel
+void no_tensor_maps() {  // without tensor maps the driver still serves all other kernels
   EXPECT_EQ(device_count(), 1);
   expect_error(ErrorCode::environment, {"no cuTensorMapEncodeTiled", "CUDA 12.0 or later"},
                [] { make_tensor_map(rows_of_64()); });
@@ -495,7 +496,7 @@ void missing_function() {
   EXPECT_NE(why.find("lacks cuMemFree, cuLaunchKernelEx"), std::string::npos) << why;
 }
 
-void launch_in_every_context() {  // one kernel, prepared once a device
+void launch_in_every_context() {  // one kernel, prepared once for each device
   Kernel kernel = make_kernel();
   kernel.prepare(0, 60000);
   kernel.prepare(1, 0);
@@ -505,7 +506,7 @@ void launch_in_every_context() {  // one kernel, prepared once a device
     fake().set_current(contexts[i]);
     const ContextScope scope(i / 2, nullptr);
     Kernel::Launch launch;
-    launch.smem_bytes = i < 2 ? 60000 : 0;  // the opt-in is the device's, whatever the context
+    launch.smem_bytes = i < 2 ? 60000 : 0;  // the opt-in belongs to the device, not to a context
     EXPECT_EQ(calls_of([&] { kernel.launch(launch, &params); }), 1);
     EXPECT_EQ(fake().last_launch().context, contexts[i]);
     EXPECT_EQ(fake().last_launch().by_kernel, i % 2 == 1);
@@ -586,7 +587,7 @@ void loaded_once_a_device() {
 
 void images() {
   std::string text(ptx, sizeof ptx - 1);
-  text += "garbage that lies behind";  // the driver must see the end where the caller says
+  text += "garbage that lies behind";  // the driver must see the end that the caller gives
   { const Kernel kernel(text.data(), sizeof ptx - 1, "rapt_kernel"); }
   EXPECT_TRUE(fake().image_was(ptx, sizeof ptx - 1));
   EXPECT_EQ(fake().live_libraries(), 0);
@@ -657,7 +658,7 @@ void buffers() {
     EXPECT_EQ(fake().live_bytes(), 4000u);
   }
   EXPECT_EQ(fake().depth(), 0);
-  std::thread([&] { kept = Buffer(); }).join();  // no context is current there
+  std::thread([&] { kept = Buffer(); }).join();  // no context is current in that thread
   EXPECT_EQ(fake().live_bytes(), 0u);
 }
 
@@ -726,7 +727,7 @@ void spoiled_capture() {
   EXPECT_FALSE(is_capturing(stream.handle()));
 }
 
-void warm_path_suits_a_capture() {  // what a call does between begin and end must not spoil it
+void warm_path_suits_a_capture() {  // a call between begin and end must not invalidate the capture
   Kernel kernel = make_kernel();
   kernel.prepare(0, 60000);
   void* contexts[] = {fake().primary(0), fake().make_context(0)};
@@ -756,7 +757,7 @@ void legacy_stream_beside_a_capture() {
     expect_error(ErrorCode::device, {"legacy default stream", "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT"},
                  [&] { is_capturing(legacy); });
   EXPECT_FALSE(is_capturing(handle_2));
-  const Graph graph(stream);  // asking did not spoil it
+  const Graph graph(stream);  // the query did not invalidate it
 }
 
 void failing_graph() {
@@ -770,7 +771,7 @@ void failing_graph() {
   EXPECT_EQ(calls_of(end, "cuGraphDestroy"), 1);
 }
 
-// ---- Forks. A child runs body and is expected to exit without failures.
+// ---- Forks. A child runs body and must exit without failures.
 
 void expect_in_child(const std::function<void()>& body) {
   const pid_t child = fork();
@@ -805,9 +806,9 @@ void fork_after_use() {
     buffer.reset();
     scope.reset();
     kernel.reset();
-    EXPECT_EQ(fake().calls(nullptr), 0);  // neither errors nor destructors touched the parent's driver
+    EXPECT_EQ(fake().calls(nullptr), 0);  // neither errors nor destructors used the parent's driver
   });
-  EXPECT_EQ(device_count(), 1);  // the parent goes on
+  EXPECT_EQ(device_count(), 1);  // the parent continues
   buffer->fill(0);
 }
 
@@ -816,7 +817,7 @@ void fork_before_use() {
   EXPECT_EQ(device_count(), 1);
 }
 
-void fork_after_another_library_used_it() {  // which rapt cannot know, but the driver tells
+void fork_after_another_library_used_it() {  // rapt cannot know this, but the driver reports it
   const auto get = reinterpret_cast<Result (*)(const char*, void**, int, unsigned long long, int*)>(
       dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuGetProcAddress_v2"));
   void* address = nullptr;
@@ -830,7 +831,7 @@ void fork_after_another_library_used_it() {  // which rapt cannot know, but the 
   });
 }
 
-// ---- One process a case.
+// ---- One process for each case.
 
 struct Case {
   const char* name;

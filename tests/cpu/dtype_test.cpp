@@ -1,5 +1,5 @@
-// The storage formats, every code of each: widening against a formula in double, narrowing at every code, midpoint and
-// neighbour of a midpoint, overflow, infinities and NaN. Run by rapt_tests; the formulas here know nothing of dtype.h.
+// The storage formats, for every code: widening against a formula in double; narrowing at every code, midpoint and
+// neighbour of a midpoint; overflow, infinities and NaN. The formulas here are independent of dtype.h.
 #include "kernels/shared/dtype.h"
 
 #include <gtest/gtest.h>
@@ -10,12 +10,14 @@
 #include <limits>
 #include <string>
 
+#include "check/format.h"
+
 namespace rapt {
 namespace {
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
-// A binary format: sign, exponent and mantissa bits, and what its top exponent holds.
+// A binary format: sign, exponent and mantissa bits, and the meaning of its top exponent.
 struct Format {
   std::string name;
   int exponent_bits, mantissa_bits;
@@ -42,14 +44,15 @@ struct Format {
     return code;
   }
 
-  // (-1)^s * m * 2^(e - bias - mantissa_bits), m with its hidden one; subnormals without, at the exponent of e = 1.
+  // (-1)^s * m * 2^(e - bias - mantissa_bits), m with its hidden bit. Subnormals have no hidden bit and the exponent of
+  // e = 1.
   double value(unsigned code) const {
     const int e = static_cast<int>(exponent_of(code));
     const double m = mantissa_of(code) + (e > 0 ? std::ldexp(1.0, mantissa_bits) : 0.0);
     const double magnitude = std::ldexp(m, (e > 0 ? e : 1) - bias() - mantissa_bits);
     return code & sign_bit() ? -magnitude : magnitude;
   }
-  // The number that would follow the largest if there were one more: rounding at the end of the range looks at it.
+  // The number after the largest one, if the format continued. Rounding at the end of the range uses it.
   double beyond() const { return 2 * value(largest()) - value(largest() - 1); }
 };
 
@@ -103,7 +106,7 @@ TEST_P(EveryCode, NarrowsBackToItself) {
   }
 }
 
-// Between neighbours: the midpoint goes to the even code, the next float on either side to its neighbour.
+// Between neighbours: the midpoint rounds to the even code, the next float on either side to its nearest neighbour.
 TEST_P(EveryCode, RoundsToNearestEven) {
   for (unsigned code = 0; code <= f.largest(); ++code) {
     const double low = f.value(code), high = code == f.largest() ? f.beyond() : f.value(code + 1);
@@ -138,7 +141,7 @@ TEST_P(EveryCode, UnderflowsToSignedZero) {
   EXPECT_EQ(f.narrow(-std::numeric_limits<float>::denorm_min()), f.sign_bit());
 }
 
-// Also NaNs whose payload lies in the bits that are cut off.
+// Also NaNs whose payload is only in the bits that are cut off.
 TEST_P(EveryCode, KeepsNaN) {
   for (const unsigned payload : {1u, 0x1fffu, 0x200000u, 0x400000u, 0x7fffffu})
     for (const unsigned sign : {0u, 0x80000000u}) {
@@ -149,7 +152,7 @@ TEST_P(EveryCode, KeepsNaN) {
     }
 }
 
-// A sweep over floats of all magnitudes: no other code is nearer than the one chosen.
+// A sweep over floats of all magnitudes: no other code is closer than the chosen one.
 TEST_P(EveryCode, NarrowsToTheNearestOfAllFloats) {
   for (unsigned bits = 0; bits < 0x7f800000u; bits += 8009) {
     float x = 0;
@@ -181,7 +184,7 @@ TEST(Formats, LimitsAreThePublishedOnes) {
   }
 }
 
-// The linear format: code c stands for -448 + c * 896 / 255.
+// The linear format: code c is the number -448 + c * 896 / 255.
 TEST(Sim8, WidensAndNarrowsLinearly) {
   for (unsigned code = 0; code < 256; ++code) {
     const double exact = -448.0 + code * 896.0 / 255.0;
@@ -210,6 +213,28 @@ TEST(Formats, LoadAndStoreUseTheNamedFormat) {
     std::memset(memory + 2 * size, 0xa5, size);
     for (const unsigned char byte : memory)
       EXPECT_EQ(byte, 0xa5) << name_of(t) << ": only its own bytes may be written";
+  }
+}
+
+// Every storage format of dtype.h, against the decoding of check/, which shares no code with it.
+TEST(Formats, EveryCodeIsWhatTheOracleDecodes) {
+  for (int number = 0; number < dtype_count; ++number) {
+    const auto t = static_cast<DType>(number);
+    if (!is_fp8(t) && !is_16bit(t)) continue;
+    for (unsigned code = 0; code < 1u << 8 * bytes_of(t); ++code) {
+      const auto bits = static_cast<unsigned short>(code);  // little-endian: one byte or both
+      const double expected = check::decode_element(t, &bits, 0);
+      const float x = load_float(t, &bits, 0);
+      if (std::isnan(expected)) {
+        ASSERT_TRUE(std::isnan(x)) << name_of(t) << " code " << code;
+        continue;
+      }
+      ASSERT_EQ(x, static_cast<float>(expected)) << name_of(t) << " code " << code;
+      unsigned short stored = 0, encoded = 0;
+      store_float(t, &stored, 0, x);
+      check::encode_element(t, &encoded, 0, expected);
+      ASSERT_EQ(stored, encoded) << name_of(t) << " code " << code;
+    }
   }
 }
 

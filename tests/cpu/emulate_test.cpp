@@ -1,5 +1,5 @@
-// rapt check --variant where no GPU is: the variant's results on this CPU (lab/emulate.h). Commands run in a process of
-// their own (build/rapt), as users run them. Skipped without a C++ compiler.
+// rapt check --variant without a GPU: the variant's results on this CPU (lab/emulate.h). Commands run in their own
+// process (build/rapt), as users run them. Skipped without a C++ compiler.
 #include "lab/emulate.h"
 
 #include <gtest/gtest.h>
@@ -13,9 +13,9 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "lab/apart.h"
 #include "lab/commands.h"
 #include "lab/host_compiler.h"
+#include "lab/isolated_call.h"
 #include "tests/cpu/emulation.h"
 #include "tests/cpu/program.h"
 
@@ -47,7 +47,7 @@ class Emulated : public testing::Test {
     std::filesystem::remove_all(folder);
   }
 
-  // The shipped text with `from` replaced by `to`, as a variant.
+  // Writes the shipped source with `from` replaced by `to`, as a variant.
   void write_variant(const std::string& name, const std::string& from, const std::string& to) const {
     std::string text = text_of(std::filesystem::path(RAPT_SOURCE_DIR "/src/kernels") /
                                (name.starts_with("attention_sm80") ? "sm80" : "scalar") / name);
@@ -56,7 +56,7 @@ class Emulated : public testing::Test {
     std::ofstream(folder / name) << text.replace(at, from.size(), to);
   }
 
-  // check of the variant, without NVRTC unless the environment says otherwise: that costs seconds.
+  // Runs check on the variant, by default without NVRTC, which would take seconds.
   Outcome check(const std::string& words, const std::string& environment = "RAPT_NVRTC=/nowhere") const {
     return run_in(folder, concat("TMPDIR='", (folder / "tmp").string(), "' ", environment, " '", RAPT_BINARY_DIR,
                                  "/rapt' check --arch sm_80 ", words));
@@ -80,7 +80,7 @@ TEST_F(Emulated, ARightVariantPasses) {
   EXPECT_EQ(checked["results"][0]["verdict"], "pass");
 }
 
-// Its kernel runs all the same, on shorter problems; the command that repeats one of them names its configuration.
+// Its kernel still runs, on smaller problems. The command that repeats one of them has its configuration.
 TEST_F(Emulated, ALargeProblemIsShortened) {
   write_variant("attention_sm80.cuh", "#pragma once", "#pragma once\n// the same");
   const Outcome outcome = check("'f16 b2 h32:8 q4096 d64 causal' --variant attention_sm80.cuh --json");
@@ -101,16 +101,16 @@ TEST_F(Emulated, AWrongVariantFailsAndNamesTheCase) {
   expect(wrong, 1, "again: rapt check \"f32 b1 h2 q33 k33 d64\" --fill normal --seed 1 --arch sm_80");
 }
 
-// What would end the program ends a process apart.
+// A crash ends only the child process.
 TEST_F(Emulated, AVariantThatCrashesIsASentence) {
   const std::string begin = "extern __shared__ float scalar_shared[];";
   const auto fails = [&](const std::string& code, const std::string& part) {
     write_variant("attention_scalar.cuh", begin, begin + code);
     expect(check("'f32 q9 d64' --variant attention_scalar.cuh"), 1, "the emulated kernel failed: " + part);
   };
-  fails("*static_cast<volatile int*>(nullptr) = 1;", "it read or wrote where there is no memory");
+  fails("*static_cast<volatile int*>(nullptr) = 1;", "it accessed memory at an invalid address");
   fails("if (threadIdx.x == 0) __syncthreads();", "cuda_emulation: block 0: threads wait");
-  fails("scalar_shared[64 << 8] = 1;", "it wrote behind the shared memory");
+  fails("scalar_shared[64 << 8] = 1;", "it wrote past the end of its block");
 }
 
 TEST_F(Emulated, WhatDoesNotCompileHereIsASentence) {
@@ -131,17 +131,17 @@ TEST_F(Emulated, AMissingCompilerIsASentence) {
   write_variant("attention_scalar.cuh", "#pragma once", "#pragma once\n// the same");
   const std::string words = "'f32 q9 d64' --variant attention_scalar.cuh";
   expect(check(words, "RAPT_NVRTC=/nowhere PATH=/nowhere CXX="), 3, "no C++ compiler was found");
-  expect(check(words, "RAPT_NVRTC=/nowhere CXX=/nowhere/c++"), 3, "CXX=/nowhere/c++: there is no such C++ compiler");
+  expect(check(words, "RAPT_NVRTC=/nowhere CXX=/nowhere/c++"), 3, "CXX=/nowhere/c++: no such C++ compiler");
 }
 
 TEST(RunApart, AnEndlessLoopEnds) {
-  EXPECT_EQ(run_apart([] {}, 1), "");
-  const std::string ending = run_apart(
+  EXPECT_EQ(run_in_child([] {}, 1), "");
+  const std::string ending = run_in_child(
       [] {
         for (volatile int on = 1; on != 0;) static_cast<void>(on);
       },
       1);
-  EXPECT_NE(ending.find("did not end within 1 s"), std::string::npos) << ending;
+  EXPECT_NE(ending.find("did not finish within 1 s"), std::string::npos) << ending;
 }
 
 TEST(EmulatedProblems, LargeOnesAreShortenedOrLeftOut) {

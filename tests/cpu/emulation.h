@@ -1,4 +1,4 @@
-// The emulation of CUDA (lab/emulation) as tests of kernels' texts use it: included before the kernel's .cuh.
+// The emulation of CUDA (lab/emulation) for tests of kernels. Included before the kernel's .cuh.
 #pragma once
 
 #include "lab/emulation/cuda_words.h"

@@ -1,4 +1,4 @@
-// What is said of environment variables that hold something else than they should; what asking leaves behind.
+// Messages for environment variables with wrong values, and side effects of reading them.
 #include <gtest/gtest.h>
 
 #include "child_process.h"
@@ -14,7 +14,7 @@ int times(const std::string& text, const std::string& part) {
   return found;
 }
 
-// A small call on the CPU, which logs nothing of its own.
+// A small call on the CPU, which logs nothing itself.
 void call_on_the_cpu() {
   float numbers[4] = {1, 2, 3, 4}, out[4];
   const int64_t shape[] = {1, 1, 1, 4};
@@ -47,7 +47,7 @@ TEST(Environment, AWrongThreadLimitIsToldOnceByCallsOnTheCpu) {
   EXPECT_EQ(times(said, "RAPT_THREADS = 'none'"), is_child() ? 0 : 1) << said;
 }
 
-// The program, in a folder of its own.
+// Runs the program in its own folder.
 std::string info(const std::string& folder, const std::string& environment) {
   const std::string out = folder + "/../printed-" + std::filesystem::path(folder).filename().string();
   const std::string command = concat("cd '", folder, "' && env -u RAPT_PACKS -u RAPT_LOG -u RAPT_THREADS ", environment,

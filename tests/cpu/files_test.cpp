@@ -1,4 +1,5 @@
-// Files that rapt writes and reads: fresh temporary names, whole or absent; regular files only, of bounded size.
+// Files that rapt writes and reads: unpredictable temporary names; written completely or not at all; only regular files
+// of limited size.
 #include "base/files.h"
 
 #include <fcntl.h>
@@ -19,7 +20,7 @@
 namespace rapt::test {
 namespace {
 
-// A test that waits for a FIFO's writer ends the program instead of hanging.
+// Ends the program if a test waits for the writer of a FIFO, instead of hanging.
 struct Watchdog {
   Watchdog() { alarm(20); }
   ~Watchdog() { alarm(0); }
@@ -37,7 +38,7 @@ std::string message_of(const std::function<void()>& call) {
 
 TEST(Files, FreshNamesDiffer) {
   std::set<std::string> names;
-  for (int i = 0; i < 1000; ++i) names.insert(fresh_name("a/b.pack"));
+  for (int i = 0; i < 1000; ++i) names.insert(temporary_name("a/b.pack"));
   EXPECT_EQ(names.size(), 1000u);
   for (const std::string& name : names) EXPECT_TRUE(name.starts_with("a/b.pack.") && name.ends_with(".tmp")) << name;
 }
@@ -59,7 +60,7 @@ TEST(Files, AnExistingTemporaryIsNotTaken) {
   EXPECT_FALSE(std::filesystem::exists(folder / "nowhere"));
 }
 
-// The names that older versions used, placed by somebody else.
+// The temporary names of older versions, created by another user.
 TEST(Files, LinksPlacedByOthersAreNotFollowed) {
   const TemporaryFolder folder;
   write_file(folder / "victim", "precious");

@@ -1,5 +1,5 @@
-// FP8 attention on the CPU: every storage, scale and way to compute P.V, for every instruction set of the machine.
-// Judged by the oracle within the bounds of check/, by arithmetic that is exact, or by the same problem said otherwise.
+// FP8 attention on the CPU: every storage, scale and mode of P.V, for every instruction set of the machine. Compared
+// with the oracle within the bounds of check/, with exact arithmetic, or with an equivalent problem.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -8,7 +8,7 @@
 #include "check/check.h"
 #include "check/oracle.h"
 #include "cpu/isa.h"
-#define RAPT_SCALAR_ISA  // of cpu/convert.h only the rounding of weights is wanted, plain loops
+#define RAPT_SCALAR_ISA  // only the rounding of weights of cpu/convert.h is needed, as plain loops
 #include "base/error.h"
 #include "cpu/convert.h"
 #include "isa.h"
@@ -23,7 +23,7 @@ class Fp8AttentionOn : public testing::TestWithParam<CpuIsa> {
   IsaLimit limit_{GetParam()};
 };
 
-// A way to compute P.V, and by how much of itself it may move a weight.
+// A mode of P.V, and its maximum relative change of a weight.
 struct Mode {
   std::string words;
   double rounding;
@@ -38,7 +38,7 @@ void for_each_mode(const std::function<void(const Mode&)>& body) {
   }
 }
 
-// FP8 never comes to the bf16 products: there a call is planned for avx512.
+// FP8 never uses the bf16 products: on such a machine a call is planned for avx512.
 std::vector<CpuIsa> isas_for_fp8() {
   std::vector<CpuIsa> isas = available_cpu_isas();
   std::erase(isas, CpuIsa::avx512_bf16);
@@ -59,7 +59,7 @@ void expect_pass(const std::string& line, check::Fill fill = check::Fill::normal
     EXPECT_TRUE(results[n].pass) << name_of(isas[n]) << ": " << results[n].message << "\n    " << results[n].command;
 }
 
-// Scales that differ from one to the next by more than any rounding.
+// Scales that differ from each other by more than any rounding.
 void fill_scales(Call& call) {
   for (HostTensor* scales : {&call.in.q_descale, &call.in.k_descale, &call.in.v_descale}) {
     int64_t n = 0;
@@ -67,8 +67,8 @@ void fill_scales(Call& call) {
   }
 }
 
-// The outputs of a call against the float64 oracle of `truth`, which may say the same otherwise. A weight moves by at
-// most mode.rounding of itself, or by half the distance of subnormal numbers: 2^-18 of the row's largest.
+// Compares the outputs of a call with the float64 oracle of `truth`, which may be an equivalent problem. A weight
+// changes by at most mode.rounding of itself, or by half the distance of subnormal numbers: 2^-18 of the row's largest.
 struct Truth {
   explicit Truth(const Call& call) : problem(call.problem) {
     const check::Reading reading(problem, call.in);
@@ -157,7 +157,7 @@ TEST(Fp8Attention, EveryFeatureInEveryMode) {
 
 namespace {
 
-// The nearest E4M3 number of y >= 0, ties to even, in double and without a word from the library.
+// The nearest E4M3 number of y >= 0, ties to even, in double and without the library's code.
 double nearest_e4m3(double y) {
   const double step = std::ldexp(1, std::max(std::ilogb(std::max(y, 1e-30)), -6) - 3);
   return std::nearbyint(y / step) * step;
@@ -171,7 +171,7 @@ double rounded(const Mode& mode, double w) {
 
 }  // namespace
 
-// An identity for V shows the weights, a bias makes them: of the largest size 1, down to beyond the smallest subnormal.
+// An identity for V makes the weights visible, a bias sets them: from the largest, 1, to below the smallest subnormal.
 TEST_P(Fp8AttentionOn, WeightsAreRoundedToNearestEven) {
   for_each_mode([](const Mode& mode) {
     for (const char* rows : {"q1", "q20"}) {
@@ -196,7 +196,7 @@ TEST_P(Fp8AttentionOn, WeightsAreRoundedToNearestEven) {
   });
 }
 
-// Where an exponential cannot be made to land: on every tie and beside it, on every code, and at the ends.
+// Values that an exponential cannot reach: on every tie and beside it, on every code, and at the ends.
 TEST(Fp8Weights, AreRoundedLikeE4m3Everywhere) {
   std::vector<float> weights = {0.0f,
                                 1.0f,
@@ -225,7 +225,7 @@ TEST(Fp8Weights, AreRoundedLikeE4m3Everywhere) {
   }
 }
 
-// All codes as a value that takes the whole weight: contiguous, with a tail of every length, and apart in memory.
+// All codes as a value with all the weight: contiguous, with a tail of every length, and strided.
 TEST_P(Fp8AttentionOn, EveryCodeOfV) {
   int n = 0;
   for (DType type : {DType::e4m3, DType::e5m2, DType::sim8})
@@ -235,7 +235,7 @@ TEST_P(Fp8AttentionOn, EveryCodeOfV) {
         SCOPED_TRACE(std::string(name_of(type)) + " " + shape);
         Call call = make(std::string("q=f32 k=f32 v=") + name_of(type) + " out=f32 b1 h1 v_scales=tensor " + shape +
                          mode.words);
-        const float factor = n++ % 3 == 0 ? 0x1p120f : 0.37f;  // at times so large that some products overflow
+        const float factor = n++ % 3 == 0 ? 0x1p120f : 0.37f;  // sometimes so large that some products overflow
         fill(call.in.v_descale, static_cast<double>(factor));
         const int64_t stride = call.in.v.strides[3];
         for (int64_t d = 0; d < call.problem.head_dim_v; ++d) call.in.v.data()[d * stride] = static_cast<std::byte>(d);
@@ -268,7 +268,7 @@ TEST_P(Fp8AttentionOn, OneKeyTakesAll) {
         });
         each_index(call.out.lse.shape, [&](const auto& at) { EXPECT_EQ(call.out.lse.at(at), 448.0 * 448.0); });
       }
-      fill(call.in.k, 0);  // and all alike: weights of 1, exactly the mean
+      fill(call.in.k, 0);  // all equal: weights of 1, so the result is exactly the mean
       fill(call.in.v, [](const auto& at) { return static_cast<double>(at[2] % 2 == 0 ? 3 : -1); });
       fill(call.in.v_descale, 1);
       run(call);
@@ -279,7 +279,7 @@ TEST_P(Fp8AttentionOn, OneKeyTakesAll) {
   });
 }
 
-// One oracle serves all modes and instruction sets.
+// One oracle is used for all modes and instruction sets.
 TEST(Fp8Attention, EveryLengthOfKeys) {
   const std::vector<CpuIsa> isas = isas_for_fp8();
   for (const char* words :
@@ -305,12 +305,12 @@ TEST(Fp8Attention, EveryLengthOfKeys) {
         call.problem = parse_problem(line + mode.words);
         for_each_isa(isas, [&] { expect_near_oracle(run(call), truth, mode); });
       });
-      if (testing::Test::HasFailure()) return;  // one length says enough
+      if (testing::Test::HasFailure()) return;  // one failing length is enough
     }
   }
 }
 
-// Row i sees keys from 128 * (i % 4) on: whole first tiles are hidden, and every fourth row sees nothing.
+// Row i sees keys from 128 * (i % 4) on: full first tiles are masked, and every fourth row sees no key.
 TEST_P(Fp8AttentionOn, FirstTilesHidden) {
   for_each_mode([](const Mode& mode) {
     for (const char* rows : {"q8", "q40"}) {
@@ -322,7 +322,7 @@ TEST_P(Fp8AttentionOn, FirstTilesHidden) {
       run(call);
       expect_near_oracle(call, Truth(call), mode);
       for (int64_t i = 3; i < call.problem.seqlen_q; i += 4) expect_empty_row(call, {0, 0, i});
-      // What only every fourth row sees turns those rows, and no bit of the others.
+      // A NaN that only every fourth row sees changes only those rows.
       Call poisoned = make(to_string(call.problem));
       poisoned.in = call.in;
       poisoned.in.v = make_tensor(DType::e4m3, call.in.v.shape);
@@ -341,7 +341,7 @@ TEST_P(Fp8AttentionOn, FirstTilesHidden) {
 
 namespace {
 
-// The same problem with the keys themselves, in f32: k * k_descale + k_mean.
+// The same problem with the original keys in f32: k * k_descale + k_mean.
 Call with_keys_themselves(const Call& smoothed) {
   Call plain = smoothed;
   Problem& p = plain.problem;
@@ -413,7 +413,7 @@ Tensor tensor_of(const HostTensor& t) {
 
 }  // namespace
 
-// Parts of smoothed keys share the mean of all; the sink joins at the merge.
+// Parts of smoothed keys share the mean of all keys. The sink is added at the merge.
 TEST_P(Fp8AttentionOn, MergingPartsOfSmoothedKeysIsTheWhole) {
   for_each_mode([](const Mode& mode) {
     for (const std::string options : {"", " softcap=2", " causal window=150,0"}) {

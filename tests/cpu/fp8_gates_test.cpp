@@ -1,6 +1,5 @@
-// The gates of FP8 attention on the CPU: the first experiments' four shapes with three seeds each, in every mode of
-// P.V, within what check requires of them (required_bounds), finite and equal run to run. GPUs:
-// tests/gpu/fp8_gates_test.cpp.
+// The required accuracy of FP8 attention on the CPU: the four shapes of the first experiments with three seeds each, in
+// every mode of P.V, within required_bounds, finite and equal in every run. GPUs: tests/gpu/fp8_gates_test.cpp.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// Faults that quantisation once had, each with the smallest call that showed it.
+// Fixed defects of quantisation, each with the smallest call that showed it.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,7 +17,8 @@
 namespace rapt::test {
 namespace {
 
-// max_seqlen is a bound: work goes by the rows that there are. It was dealt to threads by max_seqlen, for hours.
+// max_seqlen is only a bound; the work depends on the actual rows. It was divided among threads by max_seqlen, for
+// hours.
 TEST(Fp8Regression, MaxSeqlenMayBeFarAboveEveryLength) {
   for (const int32_t scales : {RAPT_SCALE_TENSOR, RAPT_SCALE_HEAD, RAPT_SCALE_TOKEN, RAPT_SCALE_CHANNEL})
     for (const uint64_t flags : {uint64_t{0}, uint64_t{RAPT_QUANTIZE_SMOOTH}}) {
@@ -40,7 +41,7 @@ TEST(Fp8Regression, MaxSeqlenMayBeFarAboveEveryLength) {
     }
 }
 
-// One tensor given twice overlaps itself: pairs were told apart by their pointers.
+// One tensor passed twice overlaps itself. The check skipped pairs with equal pointers.
 TEST(Fp8Regression, OneTensorAsMeanAndDescaleIsRefused) {
   std::vector<float> input(8 * 16, 1.0f), both(16, 3.0f);
   std::vector<uint8_t> codes(8 * 16, 7);
@@ -58,7 +59,7 @@ TEST(Fp8Regression, OneTensorAsMeanAndDescaleIsRefused) {
   EXPECT_EQ(codes, std::vector<uint8_t>(8 * 16, 7));
 }
 
-// A line with a modification that no call carried out passed its check.
+// A line with a score modification, which no call applied, passed its check.
 TEST(Fp8Regression, ModificationsAreNotCheckedWithoutTheirText) {
   const check::Result result =
       check::check_problem(parse_problem("f32 b1 h2 q8 d16 mod=ab"), check::Fill::normal, 1, check::library_kernel());
@@ -97,7 +98,7 @@ class Fp8LabRegression : public testing::Test {
   HostTensor q, k, v;
 };
 
-// One infinite key made its channel's mean infinite, and so hid the channel from the scales.
+// One infinite key made its channel's mean infinite, so the scales ignored the channel.
 TEST_F(Fp8LabRegression, CalibratedMeansAreOfFiniteKeys) {
   each_index({40}, [&](const auto& at) { put(k, {0, 1, at[0], 3}, at[0] % 2 == 0 ? 60 : -60); });
   put(k, {0, 1, 0, 3}, infinity);
@@ -107,7 +108,7 @@ TEST_F(Fp8LabRegression, CalibratedMeansAreOfFiniteKeys) {
   EXPECT_NEAR(json("s.json")["tensors"]["k"]["amax"][1], 60 - mean, 1e-4);
 }
 
-// Rotated values beyond f32 became an amax of null, which no reader takes.
+// Rotated values that overflow f32 gave an amax of null, which no reader accepts.
 TEST_F(Fp8LabRegression, CalibratedScalesAreFinite) {
   fill(q, 3e38);
   put(q, {0, 0, 0, 0}, -3e38);
@@ -118,7 +119,7 @@ TEST_F(Fp8LabRegression, CalibratedScalesAreFinite) {
   EXPECT_EQ(rapt("quantize in.safetensors -o out.safetensors --device cpu --scales-file s.json"), 0) << text("err.txt");
 }
 
-// The amax of zeros was told as 448.
+// The amax of zeros was reported as 448.
 TEST_F(Fp8LabRegression, CalibratedAmaxOfZerosIsZero) {
   fill(v, 0);
   write("in.safetensors");
@@ -135,7 +136,7 @@ TEST_F(Fp8LabRegression, CalibrateSparesItsSamples) {
   EXPECT_EQ(text("in.safetensors"), before);
 }
 
-// Factors below 2^-126 were told by the library, which does not know the file; a table of numbers passed as a list.
+// The library reported scales below 2^-126, but does not know the file; a table of numbers was accepted as a list.
 TEST_F(Fp8LabRegression, FilesOfScalesSayWhatIsWrong) {
   write("in.safetensors");
   for (const char* factors : {"[1e-40, 1]", "{\"a\": 1, \"b\": 1}"}) {
@@ -143,11 +144,11 @@ TEST_F(Fp8LabRegression, FilesOfScalesSayWhatIsWrong) {
       "percentile": 100, "hadamard": false, "smooth_k": false, "samples": 1, "tensors": {"q": {"descale": )"
                                      << factors << "}}}";
     EXPECT_EQ(rapt("quantize in.safetensors -o out.safetensors --tensors q --device cpu --scales-file s.json"), 2);
-    EXPECT_EQ(text("err.txt").find("rapt: s.json: is no file of scales: tensors.q.descale"), 0u) << text("err.txt");
+    EXPECT_EQ(text("err.txt").find("rapt: s.json: not a file of scales: tensors.q.descale"), 0u) << text("err.txt");
   }
 }
 
-// k first and v later: what was said of k got lost.
+// With k quantised first and v later, the words about k were lost.
 TEST_F(Fp8LabRegression, WordsOfTensorsQuantisedBeforeStay) {
   write("in.safetensors");
   ASSERT_EQ(rapt("quantize in.safetensors -o k.safetensors --tensors k --dtype sim8 --smooth-k --device cpu"), 0);
@@ -157,7 +158,7 @@ TEST_F(Fp8LabRegression, WordsOfTensorsQuantisedBeforeStay) {
   EXPECT_NE(text("out.txt").find("k_scales=head v_scales=channel smooth_k"), std::string::npos) << text("out.txt");
 }
 
-// Infinities saturate and were not counted; keys that sit on a large mean do not, and were.
+// Saturated infinities were not counted, but keys with a large mean were, although they do not saturate.
 TEST_F(Fp8LabRegression, SaturatedElementsAreCounted) {
   each_index(k.shape, [&](const auto& at) { put(k, at, k.at(at) + 50); });
   put(v, {0, 0, 3, 3}, -infinity);

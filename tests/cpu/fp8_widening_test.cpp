@@ -1,6 +1,6 @@
-// Widening of FP8 by vectors on the CPU, for every instruction set of the machine: what they make of every code but
-// E4M3's NaN, that they give way to tables for it wherever it stands, and that one row (decoding), for which codes are
-// widened in registers, has the bits of the way by scratch.
+// Vector widening of FP8 on the CPU, for every instruction set of the machine: every code except E4M3's NaN; for that
+// NaN they use tables, wherever it is; and one row (decoding), whose codes are widened in registers, gives the same
+// bits as with scratch memory.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -21,7 +21,7 @@ unsigned char& code_at(HostTensor& t, int64_t row, int64_t channel) {
   return reinterpret_cast<unsigned char&>(t.data()[row * t.strides[2] + channel * t.strides[3]]);
 }
 
-// Every finite code, in an order that depends on the seed and without E4M3's NaN or E5M2's largest exponent.
+// Every finite code in an order that depends on the seed, without E4M3's NaN and E5M2's largest exponent.
 void fill_finite_codes(HostTensor& t, unsigned seed) {
   for (int64_t row = 0; row < t.shape[2]; ++row)
     for (int64_t d = 0; d < t.shape[3]; ++d) {
@@ -74,7 +74,7 @@ TEST_P(Fp8Widening, NanIsSeenWhereverItStands) {
     }
 }
 
-// Codes that lie apart are widened by table into scratch.
+// Strided codes are widened with a table into scratch memory.
 TEST_P(Fp8Widening, OneRowHasTheBitsOfTheWayByScratch) {
   for (const char* type : {"e4m3", "e5m2", "sim8"})
     for (const char* scales : {"", "head", "token", "block64"})

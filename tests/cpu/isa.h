@@ -1,5 +1,5 @@
-// Tests over every instruction set: a limit that lasts for one scope, the name of a parameterised test, and a loop for
-// tests whose oracle takes longer than the calls: it is asked once, and serves all instruction sets.
+// Tests over every instruction set: a limit for one scope, the name of a parameterised test, and a loop for tests whose
+// oracle takes longer than the calls: the oracle runs once for all instruction sets.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ inline std::string isa_name(const testing::TestParamInfo<CpuIsa>& info) {
   return name;
 }
 
-// Runs body for each of them, naming it in failures.
+// Runs body for each of them, with its name in failures.
 template <class Body>
 void for_each_isa(const std::vector<CpuIsa>& isas, const Body& body) {
   for (const CpuIsa isa : isas) {

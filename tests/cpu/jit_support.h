@@ -1,4 +1,4 @@
-// What the tests of the compiler and the store share: small kernels, folders of their own, files as bytes.
+// Helpers for the tests of the compiler and the store: small kernels, temporary folders, files as bytes.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ class TemporaryFolder {
   std::string path_;
 };
 
-// Kernel number n: a few lines, another text for each n.
+// Kernel number n: a few lines, a different source for each n.
 inline jit::Request small_kernel(int n, const std::string& arch = "sm_80") {
   const std::string number = std::to_string(n);
   return {"extern \"C\" __global__ void rapt_kernel(int* out) { out[threadIdx.x] = " + number + "; }\n",
@@ -61,7 +61,7 @@ inline std::vector<std::string> names_in(const std::string& folder) {
   return names;
 }
 
-// The message of the Error that `call` throws; a failure and "" if it throws none.
+// The message of the Error that `call` throws. If it throws none: a failure and "".
 template <class Call>
 std::string error_of(Call call, ErrorCode code) {
   try {

@@ -1,5 +1,5 @@
-// NVRTC, includes, signatures and the resources that ptxas reports, on a machine without a GPU.
-// Needs NVRTC: a machine without it fails here and says where it was looked for.
+// NVRTC, includes, signatures and the resources that ptxas reports, without a GPU.
+// Needs NVRTC: without it the tests fail and print the searched places.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -111,11 +111,11 @@ TEST(Jit, IncludesThatLeadNowhereAreErrors) {
   EXPECT_TRUE(contains(message("#include \"none.h\"\n"), "\"none.h\""));
   EXPECT_TRUE(contains(message("#include \"a.h\"\n"), "a.h includes \"../../b.h\""));
   EXPECT_TRUE(contains(message("#include FILE\n"), "#include FILE"));
-  EXPECT_TRUE(contains(message("#include \"a.h\n"), "between quotes"));
+  EXPECT_TRUE(contains(message("#include \"a.h\n"), "in quotes"));
 }
 
 TEST(Jit, FilesOfTheFolderAreNeverRead) {
-  // An include must not be satisfied by a file that happens to lie where the process runs.
+  // An include must not use a file from the process's current folder.
   const TemporaryFolder folder;
   write_file(folder / "stray.h", "constexpr int value = 1;\n");
   EXPECT_TRUE(contains(error_of([&] { jit::compile(with_files("#include \"" + (folder / "stray.h") + "\"\n", {})); },

@@ -1,5 +1,5 @@
-// Shows that check can fail: every known-bad kernel fails its named case, and its first bad stage is named.
-// Part of rapt_tests; needs nothing of the library but Problem.
+// Proves that check can fail: every known-bad kernel fails its case, and its first bad stage is found. It uses only
+// Problem from the library.
 #include "check/known_bad.h"
 
 #include <gtest/gtest.h>
@@ -54,7 +54,7 @@ TEST_P(KnownBadKernel, FirstBadStageIsNamed) {
   EXPECT_EQ(good.observed, (std::vector<std::string>{"inputs", "S", "row_max", "row_sum", "P", "O"}));
 }
 
-// Through outputs alone the same defects are found, if not always at the same stage: S is then derived from P.
+// The same defects are found from outputs only, sometimes at another stage, because S is then derived from P.
 TEST_P(KnownBadKernel, ProbeFindsIt) {
   const auto report = check_stages(problem(), GetParam().fill, 1, check::probe(kernel_with(GetParam().defect)));
   EXPECT_FALSE(report.pass);
@@ -82,10 +82,10 @@ TEST(KnownBad, IndexOfADroppedTailIsTheFirstDroppedKey) {
   EXPECT_TRUE(std::isinf(report.got));
 }
 
-// Misreadings of a problem, each carried out by the sound kernel: smoke must notice every one.
+// Wrong readings of a problem, each computed by the correct kernel: smoke must detect every one.
 struct Misreading {
   const char* name;
-  bool (*apply)(Problem&, check::Inputs&);  // false: does not apply to this problem
+  bool (*apply)(Problem&, check::Inputs&);  // false: not applicable to this problem
 };
 
 class Misread : public testing::TestWithParam<Misreading> {};
@@ -162,7 +162,7 @@ INSTANTIATE_TEST_SUITE_P(
         Misreading{"mask_of_another_batch", [](Problem&, check::Inputs& in) { return reverse(in.mask, 0); }}),
     [](const auto& instance) { return std::string(instance.param.name); });
 
-// The probe must work where tensors are packed, scaled per token or block, grouped, masked, and partly NaN.
+// The probe must work for tensors that are packed, scaled per token or block, grouped, masked, and partly NaN.
 TEST(Stages, ProbeOfASoundKernelPasses) {
   for (const char* line :
        {"f32 h4:2 d16:24 varlen=5:9,0:3,12:40 causal", "e4m3 out=f32 h2 d16 varlen=20:70,9:41 scales=token",

@@ -1,6 +1,6 @@
-// What the program promises beside right numbers: output that arrives or exit code 3, files that it carries, hints,
-// configurations that are refused before anything is compiled, progress within a case, variants without a GPU, and both
-// errors of FP8 inputs. Commands run in a process of their own (build/rapt), as users run them.
+// Behaviour of the program besides correct numbers: output arrives or the exit code is 3; embedded files; hints; wrong
+// configurations are refused before compiling; progress within a case; variants without a GPU; both errors of FP8
+// inputs. Commands run in their own process (build/rapt), as users run them.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -74,12 +74,12 @@ TEST_F(LabPromises, LostOutputIsExitCode3) {
       EXPECT_NE(outcome.err.find("rapt: stdout: cannot be written"), std::string::npos) << words << outcome.err;
       EXPECT_EQ(outcome.err.find("internal error"), std::string::npos) << words << outcome.err;
     }
-  EXPECT_EQ(rapt("frobnicate >/dev/full").code, 2);  // nothing was to be printed
+  EXPECT_EQ(rapt("frobnicate >/dev/full").code, 2);  // this command prints nothing to stdout
   EXPECT_EQ(rapt("frobnicate 2>/dev/full").code, 2);
   EXPECT_EQ(rapt("check 'f32 q8 d8 casual' 2>&-").code, 2);
 }
 
-// A file that is opened where stdout is closed would get its number, and the report with it.
+// If stdout is closed, the next opened file would get its number, and the report would go into that file.
 TEST_F(LabPromises, ClosedStandardStreamsDoNotBecomeFiles) {
   const Outcome outcome = rapt("quantize '" + sample + "' -o o.safetensors --device cpu >&- 2>&- <&-");
   EXPECT_EQ(outcome.code, 3);
@@ -95,7 +95,7 @@ TEST_F(LabPromises, OutputsThatCannotBeAreRefusedAtOnce) {
   const std::string here = folder.string();
   for (const std::string& out : {std::string("."), std::string("./"), here + "/", std::string("elsewhere/link/")})
     expect_refused("run . --device cpu -o " + out, 2, "holds inputs");
-  expect_refused("run '" + sample + "' --device cpu -o ./", 2, "holds inputs");  // of another run
+  expect_refused("run '" + sample + "' --device cpu -o ./", 2, "holds inputs");  // from another run
   expect_refused("run . --device cpu -o nowhere/o.safetensors", 3, "there is no folder nowhere");
   expect_refused("quantize '" + sample + "' --device cpu -o nowhere/o.safetensors", 3, "there is no folder nowhere");
   expect_refused("bench --suite ./suite.txt --device cpu --output suite.txt", 2, "is the suite itself");
@@ -148,7 +148,8 @@ TEST_F(LabPromises, CommandLineHints) {
   expect_refused("check 'f16 q8 d64' --Seed=3", 2, "did you mean --seed?");
   expect_refused("check --cases smok", 2, "did you mean smoke?");
   expect_refused("bench --suite perv", 2, "did you mean perf?");
-  expect_refused("check --cases zzz", 2, "the sets are mask perf quant ragged seed shipped smoke varlen");
+  expect_refused("check --cases zzz", 2,
+                 "must be a file or one of the sets mask perf quant ragged seed shipped smoke varlen");
   expect_refused("explain 'f16 q8 d64' --arch l4 --config blok_n=32", 2, "did you mean block_n?");
   EXPECT_EQ(rapt("frobnicate").err.find("did you mean"), std::string::npos);
 }
@@ -210,7 +211,7 @@ TEST(ProblemHints, WhatWasProbablyMeant) {
   EXPECT_EQ(sentence(std::string(100000, 'w')).find("did you mean"), std::string::npos);
 }
 
-// Refused: with a hint; allowed, though unusual: with a note.
+// Wrong shapes are refused with a hint; unusual shapes are allowed with a note.
 TEST_F(LabPromises, ShapesThatLookLikeBshd) {
   const auto write = [&](std::vector<int64_t> q, std::vector<int64_t> k) {
     write_safetensors(folder / "in.safetensors", {{"q", check::make_tensor(DType::f32, std::move(q))},
@@ -222,14 +223,14 @@ TEST_F(LabPromises, ShapesThatLookLikeBshd) {
   EXPECT_EQ(rapt("run in.safetensors layout=bshd --device cpu").code, 0);
   write({1, 1, 8, 16}, {1, 30, 2, 16});  // decoding
   expect_refused("run in.safetensors --device cpu", 2, "look like bshd");
-  write({1, 4, 20, 16}, {1, 3, 30, 16});  // wrong, but not for that
+  write({1, 4, 20, 16}, {1, 3, 30, 16});  // wrong, but for another reason
   const Outcome wrong = rapt("run in.safetensors --device cpu");
   EXPECT_EQ(wrong.code, 2);
   EXPECT_EQ(wrong.err.find("bshd"), std::string::npos) << wrong.err;
   write({1, 200, 8, 16}, {1, 200, 2, 16});
   const Outcome unusual = rapt("run in.safetensors --device cpu");
   EXPECT_EQ(unusual.code, 0) << unusual.err;
-  EXPECT_NE(unusual.err.find("say layout=bshd"), std::string::npos) << unusual.err;
+  EXPECT_NE(unusual.err.find("add layout=bshd"), std::string::npos) << unusual.err;
   EXPECT_EQ(rapt("run in.safetensors layout=bhsd --device cpu").err, "");
   const Outcome quantised = rapt("quantize in.safetensors -o o.safetensors --device cpu");
   EXPECT_NE(quantised.err.find("--layout bshd"), std::string::npos) << quantised.err;
@@ -237,7 +238,8 @@ TEST_F(LabPromises, ShapesThatLookLikeBshd) {
   EXPECT_EQ(rapt("run in.safetensors --device cpu").err, "");
 }
 
-// Of FP8 inputs both errors: of the kernel on the codes, and with the loss of quantising where the originals are there.
+// FP8 inputs have two errors: the kernel's on the codes, and with the quantisation error if the originals are
+// available.
 TEST_F(LabPromises, Fp8InputsHaveBothErrors) {
   std::filesystem::create_directory(folder / "sub");
   const check::Inputs in = check::make_inputs(parse_problem("f16 b1 h4:2 q64 k96 d32"), check::Fill::normal, 1);
@@ -257,8 +259,8 @@ TEST_F(LabPromises, Fp8InputsHaveBothErrors) {
     EXPECT_NE(both["original"].get<std::string>().find("in.safetensors"), std::string::npos) << both;
   }
   const std::string text = rapt("run qkv.safetensors --device cpu").out;
-  EXPECT_NE(text.find("kernel alone, against float64 attention of the FP8 numbers"), std::string::npos) << text;
-  EXPECT_NE(text.find("with the loss of quantising, against float64 attention of in.safetensors"), std::string::npos)
+  EXPECT_NE(text.find("kernel only, against float64 attention on the FP8 values"), std::string::npos) << text;
+  EXPECT_NE(text.find("with the quantisation error, against float64 attention on in.safetensors"), std::string::npos)
       << text;
 
   std::filesystem::rename(folder / "in.safetensors", folder / "moved.safetensors");
@@ -273,7 +275,8 @@ TEST_F(LabPromises, Fp8InputsHaveBothErrors) {
   write_safetensors(folder / "in.safetensors",
                     {{"q", other.tensors.at("q")}, {"k", other.tensors.at("k")}, {"v", other.tensors.at("v")}});
   EXPECT_TRUE(report("qkv.safetensors")["err_with_quantising"].is_null()) << "another file of that name";
-  expect_refused("run qkv.safetensors --device cpu --original in.safetensors", 2, "are not those that were quantised");
+  expect_refused("run qkv.safetensors --device cpu --original in.safetensors", 2,
+                 "are not the tensors that were quantised");
   expect_refused("run moved.safetensors --device cpu --original moved.safetensors", 2, "are not quantised");
   EXPECT_FALSE(report("moved.safetensors").contains("err_with_quantising"));
 }
@@ -299,49 +302,50 @@ TEST(ConfigRules, EachFieldIsHeldToItsRule) {
       {f16, "l4", "block_m=100000", "block_m = 100000: must be"},
       {f16, "l4", "warps_m=3", "must be a multiple of 48"},
       {f16, "l4", "warps_m=32 block_m=512", "4096 threads; at most 1024"},
-      {f16, "l4", "warps_k=0", "warps_k = 0: must be"},
+      {f16, "l4", "warps_n=0", "warps_n = 0: must be"},
       {f16, "l4", "stages=0", "stages = 0: must be"},
       {f16, "l4", "stages=7", "bytes of shared memory"},
       {f16, "l4", "min_blocks=0", "min_blocks = 0: must be"},
       {f16, "l4", "min_blocks=32", "a multiprocessor of l4 has 1536 threads"},
-      {f16, "l4", "flush_keys=24", "flush_keys = 24: must be a multiple of 16"},
+      {f16, "l4", "promotion_interval=24", "promotion_interval = 24: must be a multiple of 16"},
       {f16, "l4", "programmatic=1", "programmatic = 1: must be 0 on sm_89"},
-      {f16, "l4", "fp8_scores=1", "q and k must be e4m3 or e5m2"},
-      {f16, "l4", "fp8_values=1", "needs pv=fp8"},
+      {f16, "l4", "fp8_qk=1", "q and k must be e4m3 or e5m2"},
+      {f16, "l4", "fp8_pv=1", "needs pv=fp8"},
       {f16, "l4", "mask=1", "mask = 1: must be 0"},
       {f16, "l4", "head_dim=32", "head_dim = 32: must be 64"},
       {f16, "l4", "q=bf16", "q = bf16: must be f16"},
       {f16, "l4", "p_terms=1", "p_terms = 1: must be 0"},
-      {f16, "l4", "key_scales=64", "key_scales = 64: must be 0"},
-      {"f16 h8 q512 d64 causal", "l4", "bounded=0", "bounded = 0: this problem is causal"},
-      {"f16 h8 q512 d64 softcap=3", "l4", "folded=1", "folded = 1: this problem"},
-      {"e4m3 h8 q512 d64", "l4", "block_n=16 fp8_scores=0", "block_n = 16: must be a multiple of 32"},
-      {"e4m3 h8 q512 d64", "a100", "fp8_scores=1", "has no FP8 instructions"},
-      {"e4m3 h8 q512 d64 scales=block64", "h100", "block_n=128 warps_k=1 stages=1", "must divide 64"},
-      {"f16 b70000 h1 q16 d64", "h100", "warps_k=2 stages=1", "must be 1 where batch or heads_q exceed"},
+      {f16, "l4", "k_descale_block=64", "k_descale_block = 64: must be 0"},
+      {"f16 h8 q512 d64 causal", "l4", "causal_or_local=0", "causal_or_local = 0: this problem is causal"},
+      {"f16 h8 q512 d64 softcap=3", "l4", "scale_in_exp2=1", "scale_in_exp2 = 1: this problem"},
+      {"e4m3 h8 q512 d64", "l4", "block_n=16 fp8_qk=0", "block_n = 16: must be a multiple of 32"},
+      {"e4m3 h8 q512 d64", "a100", "fp8_qk=1", "has no FP8 instructions"},
+      {"e4m3 h8 q512 d64 scales=block64", "h100", "block_n=128 warps_n=1 stages=1", "must divide 64"},
+      {"f16 b70000 h1 q16 d64", "h100", "warps_n=2 stages=1", "must be 1 where batch or heads_q exceed"},
       {"f32 h8 q512 d64", "l4", "block_n=64", "block_n = 64: must be 32, as attention_scalar"},
       {"f32 h8 q512 d64", "l4", "block_m=33", "block_m = 33: must be a multiple of 8"},
       {"f32 h8 q512 d64", "l4", "block_m=1024", "bytes of shared memory"},
       {"f32 h8 q512 d64", "l4", "stages=3", "what may be changed: block_m, warps_m, min_blocks"},
-      {"f32 h8 q512 d64", "cpu-scalar", "block_m=32", "attention_cpu takes none"},
+      {"f32 h8 q512 d64", "cpu-scalar", "block_m=32", "attention_cpu has no configuration"},
   };
   for (const auto& [line, device, words, part] : refused)
     EXPECT_NE(config_fault(line, device, words).find(part), std::string::npos)
         << line << " " << words << ": " << config_fault(line, device, words);
-  for (const char* words : {"", " ", "block_n=32", "folded=0", "bounded=1", "block_m=64 block_n=64 warps_m=4 warps_k=1",
-                            "stages=1 q_in_registers=0", "flush_keys=32"})
+  for (const char* words :
+       {"", " ", "block_n=32", "scale_in_exp2=0", "causal_or_local=1", "block_m=64 block_n=64 warps_m=4 warps_n=1",
+        "stages=1 q_in_registers=0", "promotion_interval=32"})
     EXPECT_EQ(config_fault(f16, "l4", words), "") << words;
   EXPECT_EQ(config_fault(f16, "h100", "programmatic=1"), "");
-  // What tests/gpu/shape_test.cpp runs.
-  for (const char* words : {"block_m=64 block_n=64 warps_m=4 warps_k=1 stages=2 min_blocks=1",
-                            "block_m=64 block_n=32 warps_m=2 warps_k=2 stages=3",
-                            "block_m=32 block_n=32 warps_m=2 warps_k=4 stages=2 q_in_registers=1",
-                            "block_m=128 block_n=64 warps_m=8 warps_k=1 stages=1 min_blocks=1 q_in_registers=1",
-                            "block_m=16 block_n=16 warps_m=1 warps_k=4 stages=4 min_blocks=1"})
+  // The configurations that tests/gpu/shape_test.cpp runs.
+  for (const char* words : {"block_m=64 block_n=64 warps_m=4 warps_n=1 stages=2 min_blocks=1",
+                            "block_m=64 block_n=32 warps_m=2 warps_n=2 stages=3",
+                            "block_m=32 block_n=32 warps_m=2 warps_n=4 stages=2 q_in_registers=1",
+                            "block_m=128 block_n=64 warps_m=8 warps_n=1 stages=1 min_blocks=1 q_in_registers=1",
+                            "block_m=16 block_n=16 warps_m=1 warps_n=4 stages=4 min_blocks=1"})
     for (const char* line : {"f16 b1 h2 q75 k513 d64", "f16 b1 h2 q75 k100 d40:72 window=20,5"})
       EXPECT_EQ(config_fault(line, "h100", words), "") << line << words;
   EXPECT_EQ(config_fault("f32 h8 q512 d64", "l4", "block_m=64"), "");
-  // A variant's text has tiles of its own, but no more of the machine than there is.
+  // A variant may have its own tiles, but within the limits of the machine.
   EXPECT_EQ(config_fault(f16, "l4", "block_m=24", false), "");
   EXPECT_NE(config_fault(f16, "l4", "block_m=1024 block_n=512", false).find("shared memory"), std::string::npos);
 }
@@ -360,11 +364,12 @@ class Compiled : public LabPromises {
   }
 };
 
-// What the rules allow, the kernels' own assertions allow, too.
+// Every configuration that the rules allow also passes the kernels' static assertions.
 TEST_F(Compiled, AllowedConfigurationsCompile) {
   const std::tuple<const char*, const char*, const char*> allowed[] = {
-      {"f16 h8 q512 d64", "l4", "block_m=48 block_n=16 warps_m=3 warps_k=1 stages=1"},
-      {"e4m3 h8 q512 d64 scales=block64 pv=fp8", "l4", "block_m=32 block_n=32 warps_m=2 warps_k=1 flush_keys=32"},
+      {"f16 h8 q512 d64", "l4", "block_m=48 block_n=16 warps_m=3 warps_n=1 stages=1"},
+      {"e4m3 h8 q512 d64 scales=block64 pv=fp8", "l4",
+       "block_m=32 block_n=32 warps_m=2 warps_n=1 promotion_interval=32"},
       {"f32 h8 q64 d64", "l4", "block_m=24 warps_m=8"},
   };
   for (const auto& [line, device, words] : allowed) {
@@ -386,11 +391,11 @@ TEST_F(Compiled, AVariantNeedsNoGpu) {
             std::string::npos);
 
   std::ofstream(folder / "broken.cuh") << "this is no kernel\n";
-  expect_refused("explain 'f16 h8 q512 d64' --arch sm_89 --variant broken.cuh", 2, "does not compile it");
+  expect_refused("explain 'f16 h8 q512 d64' --arch sm_89 --variant broken.cuh", 2, "cannot compile it");
   expect_refused("explain 'f16 h8 q512 d64' --arch sm_89 --variant missing.cuh", 2, "missing.cuh: cannot be opened");
-  expect_refused("pack 'f16 h8 q512 d64' --arch sm_89 --variant broken.cuh -o p.pack", 2, "does not compile it");
+  expect_refused("pack 'f16 h8 q512 d64' --arch sm_89 --variant broken.cuh -o p.pack", 2, "cannot compile it");
 
-  // Two families have a config.h: the path must say whose it is.
+  // Two families have a config.h: the path must show which one is meant.
   std::filesystem::create_directories(folder / "sm80");
   for (const char* name : {"config.h", "sm80/config.h"})
     std::ofstream(folder / name) << text_of(RAPT_SOURCE_DIR "/src/kernels/sm80/config.h") << "// the same\n";
@@ -399,9 +404,9 @@ TEST_F(Compiled, AVariantNeedsNoGpu) {
   EXPECT_EQ(rapt("explain 'f16 h8 q512 d64' --arch sm_89 --variant sm80/config.h").code, 0);
   for (const char* command : {"explain", "check"})
     expect_refused(concat(command, " 'f32 h8 q9 d64' --arch sm_89 --variant sm80/config.h"), 2,
-                   "takes the place of sm80/config.h, which no kernel of this problem includes");
+                   "it replaces sm80/config.h, which no kernel of this problem includes");
 
-  // A pack of the variant: its kernel has a signature of its own, since the text is another.
+  // A pack of the variant: its kernel has a different signature, because its source differs.
   std::ofstream(folder / "attention_sm80.cuh") << text_of(text) << "// another text\n";
   for (const char* words : {"-o own.pack", "--variant attention_sm80.cuh -o variant.pack"})
     ASSERT_EQ(rapt(concat("pack 'f16 h8 q512 d64' --arch sm_89 ", words)).code, 0);
@@ -411,20 +416,20 @@ TEST_F(Compiled, AVariantNeedsNoGpu) {
   EXPECT_NE(variant.entries[0].signature, own.entries[0].signature);
 }
 
-// What its emulation finds: emulate_test.cpp.
+// emulate_test.cpp tests the results of the emulation.
 TEST_F(Compiled, CheckOfAVariantWithoutAGpuCompilesIt) {
   if (usable_gpu()) GTEST_SKIP() << "a GPU";
   const std::string variant =
       "check 'f16 h2 q64 d64' --variant '" RAPT_SOURCE_DIR "/src/kernels/sm80/attention_sm80.cuh'";
   const Outcome checked = rapt(variant + " --arch sm_89");
   EXPECT_NE(checked.out.find("registers"), std::string::npos) << checked.out << checked.err;
-  expect_refused(variant, 3, "with --arch");
+  expect_refused(variant, 3, "add --arch");
   expect_refused(variant + " --arch sm_89 --device cuda:0", 3, "libcuda");
-  expect_refused(variant + " --arch sm_89 --config block_n=63", 2, "does not compile it");  // by its own assertions
+  expect_refused(variant + " --arch sm_89 --config block_n=63", 2, "cannot compile it");  // by its static assertions
   expect_refused(variant + " --arch sm_89 --config mask=1", 2, "mask = 1: must be 0");
 }
 
-// Progress of one long case on a terminal, and an end that does not wait for it.
+// One long case shows its progress on a terminal, and Ctrl-C ends it without waiting.
 TEST_F(LabPromises, ALongCaseShowsProgressAndCtrlCEndsIt) {
   using Clock = std::chrono::steady_clock;
   const int terminal = posix_openpt(O_RDWR | O_NOCTTY);

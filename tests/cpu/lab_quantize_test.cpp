@@ -1,5 +1,5 @@
-// rapt quantize and rapt calibrate as users run them: what they write is what rapt_quantize computes and what rapt run
-// takes; learned scales; sentences for what cannot be. Commands run in a process of their own (build/rapt).
+// rapt quantize and rapt calibrate as users run them: their output equals the result of rapt_quantize and is accepted
+// by rapt run; static scales; error sentences. Commands run in their own process (build/rapt).
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -54,7 +54,7 @@ class LabQuantize : public testing::Test {
     write_safetensors(folder / name, tensors, metadata);
   }
 
-  // rapt run takes it and finds the result within its bound; returns the problem.
+  // Expects rapt run to accept the file, with a result within its bound. Returns the problem.
   std::string problem_of_run(const std::string& words) const {
     const json run = report("run " + words);
     EXPECT_TRUE(run.is_object() && run["pass"]) << words;
@@ -70,7 +70,7 @@ HostTensor filled(std::vector<int64_t> shape, uint64_t seed, DType dtype = DType
   return t;
 }
 
-// rapt_quantize of a file's tensor.
+// The result of rapt_quantize for a tensor of a file.
 std::pair<HostTensor, HostTensor> by_library(const HostTensor& input, DType dtype, ScaleKind kind,
                                              std::vector<int64_t> descale_shape, uint64_t flags = 0) {
   HostTensor output = check::make_tensor(dtype, input.shape),
@@ -101,7 +101,7 @@ TEST_F(LabQuantize, WritesWhatTheLibraryComputes) {
   EXPECT_EQ(out.metadata.at("rapt_words"), "q_scales=head k_scales=block64 v_scales=channel hadamard");
   EXPECT_FALSE(out.metadata.contains("problem"));
   EXPECT_TRUE(out.metadata.contains("license"));
-  // Rounding to 3 bits behind the point costs 2^-4 / sqrt(3) at most and about 0.7 of that.
+  // Rounding to 3 fraction bits has an error of at most 2^-4 / sqrt(3), typically 0.7 of that.
   for (const char* name : {"q", "k", "v"}) {
     EXPECT_GT(result["tensors"][name]["rel_rms"], 0.02) << name;
     EXPECT_LT(result["tensors"][name]["rel_rms"], 0.03) << name;
@@ -132,8 +132,8 @@ TEST_F(LabQuantize, RunTakesWhatItWrote) {
   EXPECT_NE(problem_of_run("o.safetensors causal").find("causal"), std::string::npos);
 }
 
-// Attention of the quantised tensors is near that of the original ones, smoothed, rotated or not: what was subtracted
-// and how channels were mixed is undone.
+// Attention on the quantised tensors is close to that on the originals, with and without smoothing and rotation: both
+// are undone.
 TEST_F(LabQuantize, ResultsAreNearTheOriginals) {
   ASSERT_TRUE(report("run '" + sample + "' -o exact.safetensors").is_object());
   const TensorFile exact = read("exact.safetensors");
@@ -208,7 +208,7 @@ TEST_F(LabQuantize, CalibratesTheLargestOfAllSamples) {
   EXPECT_EQ(calibrated("1.safetensors 2.safetensors -o t.json --granularity tensor")["tensors"]["q"]["descale"].size(),
             1u);
 
-  // What was learned from a file serves it as what is computed from it, bit for bit.
+  // Scales calibrated on a file give the same bits for that file as computed scales.
   report("quantize 2.safetensors -o computed.safetensors --scales head");
   calibrated("2.safetensors -o 2.json");
   report("quantize 2.safetensors -o learned.safetensors --scales-file 2.json");
@@ -216,7 +216,7 @@ TEST_F(LabQuantize, CalibratesTheLargestOfAllSamples) {
     test::expect_same_bits(read("learned.safetensors").tensors.at(name), tensor);
   EXPECT_NE(problem_of_run("learned.safetensors").find("scales=head"), std::string::npos);
 
-  // And other files: here what the sample does not reach saturates.
+  // They also work for other files: values larger than in the sample saturate.
   const json outside = report("quantize 1.safetensors -o o.safetensors --scales-file 2.json");
   EXPECT_GE(outside["tensors"]["q"]["saturated"], 1);
   report("quantize 1.safetensors -o o.safetensors --scales-file t.json");
@@ -239,7 +239,7 @@ TEST_F(LabQuantize, CalibratesPercentilesAndPreparedTensors) {
     EXPECT_EQ(learned["words"].get<std::string>().find("hadamard") != std::string::npos, s["hadamard"].get<bool>());
     const HostTensor want = read("computed.safetensors").tensors.at("k_descale"),
                      got = read("learned.safetensors").tensors.at("k_descale");
-    for (int64_t h = 0; h < 12; ++h)  // float64 here, float there: the mean and the rotation differ by roundings
+    for (int64_t h = 0; h < 12; ++h)  // float64 here, float in the library: mean and rotation differ by roundings
       EXPECT_NEAR(got.at({0, h}), want.at({0, h}), 1e-6 * want.at({0, h})) << how << " " << h;
   }
   problem_of_run("learned.safetensors");
@@ -274,28 +274,28 @@ TEST_F(LabQuantize, SaysWhatCannotBe) {
       {"quantize done.safetensors -o o.safetensors", "tensor 'q' is e4m3: must be f32, f16 or bf16"},
       {"quantize a.safetensors -o o.safetensors --dtype f16", "dtype 'f16': must be e4m3, e5m2 or sim8"},
       {"quantize a.safetensors -o o.safetensors --scales row", "scales 'row': must be tensor, head"},
-      {"quantize a.safetensors -o o.safetensors --scales channel", "channel is for v, not for q"},
-      {"quantize a.safetensors -o o.safetensors --scales q=head,k=head", "says nothing of v"},
+      {"quantize a.safetensors -o o.safetensors --scales channel", "channel is only for v, not for q"},
+      {"quantize a.safetensors -o o.safetensors --scales q=head,k=head", "has no value for v"},
       {"quantize a.safetensors -o o.safetensors --scales q=head,q=head", "names q twice"},
-      {"quantize a.safetensors -o o.safetensors --scales q=head,x=head", "'x=head' is no TENSOR=VALUE"},
+      {"quantize a.safetensors -o o.safetensors --scales q=head,x=head", "'x=head': must be TENSOR=VALUE"},
       {"quantize a.safetensors -o o.safetensors --tensors q,bias", "must name some of q, k and v"},
       {"quantize a.safetensors -o o.safetensors --tensors q,q", "names q twice"},
       {"quantize a.safetensors -o o.safetensors --tensors k,v --hadamard", "must name both"},
-      {"quantize a.safetensors -o o.safetensors --tensors q,v --smooth-k", "is for k, which"},
+      {"quantize a.safetensors -o o.safetensors --tensors q,v --smooth-k", "--tensors must name k"},
       {"quantize a.safetensors -o o.safetensors --layout sbhd", "must be bhsd or bshd"},
       {"quantize a.safetensors -o o.safetensors --percentile 0", "percentile = 0"},
       {"quantize a.safetensors -o o.safetensors --scales-file s.json --hadamard", "excludes"},
       {"quantize a.safetensors -o o.safetensors --scales-file missing.json", "cannot be opened"},
-      {"quantize a.safetensors -o o.safetensors --scales-file text.json", "text.json: is no file of scales"},
+      {"quantize a.safetensors -o o.safetensors --scales-file text.json", "text.json: not a file of scales"},
       {"quantize a.safetensors -o o.safetensors --scales-file schema.json", "must be \"rapt.scales/1\""},
       {"quantize a.safetensors -o o.safetensors --scales-file dtype.json", "dtype 'f16'"},
       {"quantize a.safetensors -o o.safetensors --scales-file kind.json", "granularity is token"},
-      {"quantize a.safetensors -o o.safetensors --scales-file v.json", "has no scales of v"},
+      {"quantize a.safetensors -o o.safetensors --scales-file v.json", "has no scales for v"},
       {"quantize a.safetensors -o o.safetensors --scales-file negative.json", "must be finite and at least 2^-126"},
       {"quantize a.safetensors -o o.safetensors --scales-file more.json", "has scales for 3 heads of k, which has 2"},
       {"calibrate a.safetensors -o o.json --granularity token", "must be tensor or head"},
       {"calibrate a.safetensors -o o.json --percentile 101", "must be above 0 and at most 100"},
-      {"calibrate a.safetensors '" + sample + "' -o o.json", "has 12 heads, but in the files before 2"},
+      {"calibrate a.safetensors '" + sample + "' -o o.json", "has 12 heads, but the files before have 2"},
       {"calibrate a.safetensors no_v.safetensors -o o.json", "tensor 'v' is missing"},
       {"calibrate -o o.json", "inputs is required"},
   };
@@ -308,7 +308,7 @@ TEST_F(LabQuantize, SaysWhatCannotBe) {
   EXPECT_FALSE(std::filesystem::exists(folder / "o.json"));
 }
 
-// The words beside the tensors: the user's come first, and no file can say more than quantize writes.
+// The words beside the tensors: the user's have priority, and a file may contain only words that quantize writes.
 TEST_F(LabQuantize, WordsOfAFile) {
   const HostTensor t = filled({1, 2, 64, 16}, 1);
   write("a.safetensors", {{"q", t}, {"k", t}, {"v", t}});
@@ -332,7 +332,7 @@ TEST_F(LabQuantize, WordsOfAFile) {
   EXPECT_NE(load({}).find("scales=block64"), std::string::npos);
   EXPECT_NE(load({"scales=block128"}).find("scales=block128"), std::string::npos) << load({"scales=block128"});
   with(noted, false);
-  EXPECT_NE(load({}).find("the words say smooth_k, but tensor 'k_mean' is missing"), std::string::npos) << load({});
+  EXPECT_NE(load({}).find("the words have smooth_k, but tensor 'k_mean' is missing"), std::string::npos) << load({});
   with("k_scales=block64 causal", true);
   EXPECT_NE(load({}).find("holds 'causal': must be words that rapt quantize writes"), std::string::npos) << load({});
   with("q_scales=block64 k_scales=rows v_scales=block64", true);

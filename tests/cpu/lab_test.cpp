@@ -1,5 +1,5 @@
-// The lab below its command line, and the command line itself: files to problems, statistics, result rows against their
-// schema, exit codes. Commands run in a process of their own (build/rapt), as users run them.
+// The lab's functions and its command line: files to problems, statistics, result rows against their schema, exit
+// codes. Commands run in their own process (build/rapt), as users run them.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -50,7 +50,7 @@ class Lab : public testing::Test {
   std::filesystem::path folder;
 };
 
-// A validator of the part of JSON Schema that docs/results-schema.json uses; a keyword it does not know is a failure.
+// A validator for the part of JSON Schema that docs/results-schema.json uses. An unsupported keyword is a failure.
 void validate(const json& schema, const json& value, const std::string& where, std::vector<std::string>& faults) {
   static const std::set<std::string> notes = {"$schema", "title", "description"};
   const auto is = [&](const std::string& type) {
@@ -110,9 +110,9 @@ BenchRow a_row() {
 TEST(LabReport, RowsFollowTheSchema) {
   const json row = json::parse(to_json(a_row()).dump());
   EXPECT_EQ(faults_of(row), std::vector<std::string>{});
-  // What came with GPUs is not in older rows.
+  // Fields that were added for GPUs are missing in older rows.
   const std::set<std::string> optional = {"arch", "registers", "spill_bytes", "first_us", "host_us"};
-  for (const auto& [name, value] : row.items()) {  // and the schema tells when they do not
+  for (const auto& [name, value] : row.items()) {  // the schema check must notice a missing field
     json without = row, other = row;
     without.erase(name);
     other[name] = json::array({json::object()});
@@ -140,7 +140,7 @@ TEST(LabReport, RowsOfGpusFollowTheSchemaAndWhatWasNotMeasuredIsNull) {
   for (const char* name : {"bandwidth", "roof_share"}) EXPECT_TRUE(json_row[name].is_null()) << name;
 }
 
-// What is checked in as evidence, too: results/<card>/<UTC>-<suite>.jsonl.
+// Also the checked-in results: results/<card>/<UTC>-<suite>.jsonl.
 TEST(LabReport, CheckedInResultsFollowTheSchema) {
   int rows = 0;
   for (const auto& file : std::filesystem::recursive_directory_iterator(RAPT_SOURCE_DIR "/results")) {
@@ -245,7 +245,7 @@ TEST(LabRoof, TheGpuLoopsCompileWithoutSpills) {
   for (const char* loop : {"multiply_f16", "multiply_f32", "read"})
     for (const char* arch : {"sm_80", "sm_89", "sm_90a"}) {
       const jit::Image image = jit::compile(
-          {.unit = roof_unit(loop), .arch = arch, .label = "the roof", .files = {{"roof_gpu.cuh", roof_text()}}});
+          {.unit = roof_unit(loop), .arch = arch, .label = "the roof", .files = {{"roof_gpu.cuh", roof_source()}}});
       const jit::Resources resources = jit::parse_resources(image.log);
       ASSERT_TRUE(resources.known) << image.log;
       EXPECT_EQ(resources.spill_store_bytes + resources.stack_bytes, 0) << loop << " " << arch;
@@ -273,7 +273,7 @@ TEST(LabMachine, NamesAreFitForFolders) {
 
 class LabLoad : public Lab {
  protected:
-  // q, k, v and more of a problem line, as check fills them, written as a file.
+  // q, k, v and other tensors of a problem line, filled by check and written to a file.
   std::string saved(const std::string& line, const std::vector<NamedTensor>& more = {}) {
     const Problem problem = parse_problem(line);
     const check::Inputs in = check::make_inputs(problem, check::Fill::normal, 1);
@@ -360,16 +360,17 @@ TEST_F(LabLoad, BadInputEndsInOneSentence) {
   EXPECT_NE(failure(saved(plain), {"nonsense"}).find("'nonsense'"), std::string::npos);
   const check::HostTensor x = check::make_tensor(DType::f32, {1, 2, 1});
   EXPECT_NE(failure(saved(plain, {{"weights", x}}), {}).find("tensor 'weights': must be one of"), std::string::npos);
-  EXPECT_NE(failure(saved(plain, {{"block_table", x}}), {}).find("not carried out yet"), std::string::npos);
+  EXPECT_NE(failure(saved(plain, {{"block_table", x}}), {}).find("not supported yet"), std::string::npos);
   EXPECT_NE(failure(saved(plain, {{"q_descale", x}}), {}).find("q_scales=block64 or q_scales=block128"),
             std::string::npos);
-  EXPECT_NE(failure(saved(plain, {{"q_descale", check::make_tensor(DType::f32, {9})}}), {}).find("say its granularity"),
+  EXPECT_NE(failure(saved(plain, {{"q_descale", check::make_tensor(DType::f32, {9})}}), {})
+                .find("add one of the words for its granularity"),
             std::string::npos);
   EXPECT_NE(failure(saved(plain, {{"cu_seqlens_q", check::make_tensor(DType::i32, {2})}}), {}).find("rank 3"),
             std::string::npos);
   const std::string path = folder / "in.safetensors";
   write_safetensors(path, {{"q", check::make_tensor(DType::u8, {1, 1, 1, 8})}, {"k", x}, {"v", x}});
-  EXPECT_NE(failure(path, {}).find("say what its bytes are, such as q=e4m3"), std::string::npos);
+  EXPECT_NE(failure(path, {}).find("add a word for the format of its bytes, such as q=e4m3"), std::string::npos);
   write_safetensors(path, {{"q", x}, {"k", x}});
   EXPECT_NE(failure(path, {}).find("tensor 'v' is missing"), std::string::npos);
 }
@@ -383,7 +384,7 @@ TEST_F(LabLoad, DecreasingLengthsAreNamed) {
     write_safetensors(path, {{"q", x}, {"k", x}, {"v", x}, {"cu_seqlens_q", cu}, {"cu_seqlens_k", cu}});
   };
   write();
-  EXPECT_NE(failure(path, {}).find("'cu_seqlens_q' holds 2 at 2 after 3: must not decrease"), std::string::npos);
+  EXPECT_NE(failure(path, {}).find("'cu_seqlens_q' holds 2 at 2 after 3: must never decrease"), std::string::npos);
   cu.set({2}, 5);
   write();
   EXPECT_NE(failure(path, {}).find("ends with 5, but there are 4 rows"), std::string::npos);
@@ -405,7 +406,7 @@ TEST_F(LabProgram, RunsTheSampleAndWritesItsResult) {
   const TensorFile file = read_safetensors(FileSource(folder / "o.safetensors"));
   EXPECT_EQ(file.tensors.at("o").shape, (std::vector<int64_t>{1, 12, 331, 32}));
   EXPECT_EQ(file.tensors.at("lse").shape, (std::vector<int64_t>{1, 12, 331}));
-  // A causal row 0 sees key 0 alone.
+  // In causal attention row 0 sees only key 0.
   const TensorFile in = read_safetensors(FileSource(sample));
   EXPECT_EQ(file.tensors.at("o").at({0, 5, 0, 3}), in.tensors.at("v").at({0, 5, 0, 3}));
 }
@@ -429,16 +430,16 @@ TEST_F(LabProgram, ExitCodesAndSentences) {
       {"run '" + sample + "' --device cuda:", 2, "must be cpu or cuda:N"},
       {"run '" + sample + "' --device cuda:-1", 2, "must be cpu or cuda:N"},
       {"run '" + sample + "' --device cuda:99999999999", 2, "must be cpu or cuda:N"},
-      {"check 'f32 q8 d8' --device cpu --arch sm_89", 2, "is not an architecture of --device cpu"},
-      {"check 'f32 q8 d8' --device cuda:0 --arch cpu-scalar", 2, "is not an architecture of --device cuda:0"},
-      {"check 'f32 q8 d8' --device cpu --config block_m=8", 2, "is for GPU kernels"},
-      {"check 'f32 q8 d8' --device cpu --variant x.cuh", 2, "is for GPU kernels"},
-      {"check 'f32 q8 d8' --device cuda:0 --threads 2", 2, "is for the CPU"},
-      {"explain 'f16 q8 d64' --arch l4 --config block_m=16 --config block_m=32", 2, "give one"},
+      {"check 'f32 q8 d8' --device cpu --arch sm_89", 2, "is not an architecture for --device cpu"},
+      {"check 'f32 q8 d8' --device cuda:0 --arch cpu-scalar", 2, "is not an architecture for --device cuda:0"},
+      {"check 'f32 q8 d8' --device cpu --config block_m=8", 2, "only for GPU kernels"},
+      {"check 'f32 q8 d8' --device cpu --variant x.cuh", 2, "only for GPU kernels"},
+      {"check 'f32 q8 d8' --device cuda:0 --threads 2", 2, "only for the CPU"},
+      {"explain 'f16 q8 d64' --arch l4 --config block_m=16 --config block_m=32", 2, "takes one value"},
       {"explain 'f16 q8 d64' --arch l4 --config block_q=16", 2, "block_q"},
       {"run '" + sample + "' --device tpu", 2, "must be cpu or cuda:N"},
-      {"check", 2, "one of them"},
-      {"check 'f32 q8 d8' --cases smoke", 2, "one of them"},
+      {"check", 2, "give either"},
+      {"check 'f32 q8 d8' --cases smoke", 2, "give either"},
       {"check 'f32 q8 d8' --fill nice", 2, "nice"},
       {"check 'f32 h3:2 q8 d8'", 2, "heads_q"},
       {"check --cases missing.txt", 2, "missing.txt"},

@@ -1,5 +1,5 @@
-// The ladder's rungs are what they say: each is compiled as rapt bench --ladder compiles it and its instructions are
-// counted; and the counting itself is tried on kernels of known contents. Needs NVRTC, no GPU.
+// Checks that each rung of the ladder is what its description says: it is compiled like in rapt bench --ladder, and its
+// instructions are counted. The counting is tested on small known kernels. Needs NVRTC, no GPU.
 #include "lab/ladder.h"
 
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ TEST_P(CubinOn, CountsAsManyAsWereWritten) {
   EXPECT_EQ(copies.ldgsts, 3);
   EXPECT_EQ(copies.ldsm + copies.hmma + copies.ldg, 0);
 
-  const auto load = [](int offset) {  // equal ones would be one
+  const auto load = [](int offset) {  // equal kernels would be merged
     return concat("  asm volatile(\"ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4 + ", offset,
                   "];\" : \"=r\"(r[0]), \"=r\"(r[1]), \"=r\"(r[2]), \"=r\"(r[3]) : \"r\"(a));\n");
   };
@@ -98,7 +98,7 @@ TEST_P(CubinOn, TellsWideAccessesFromNarrow) {
 }
 
 TEST_P(CubinOn, SeesLocalMemory) {
-  // Registers have no run-time index: an array that is written at many such places lies in local memory.
+  // Registers have no run-time index: an array written at many such indices is in local memory.
   const auto kernel = [](const std::string& place) {
     return "  float x[32];\n  for (int i = 0; i < 32; ++i) x[i] = p[i];\n  for (int i = 0; i < 20; ++i) x[" + place +
            "] = p[40] * i;\n  for (int i = 0; i < 32; ++i) p[100 + i] = x[i];\n";
@@ -113,7 +113,7 @@ TEST(Cubin, RefusesWhatIsNone) {
   EXPECT_GT(lab::count_instructions(cubin).total, 0);
   EXPECT_THROW(lab::count_instructions(cubin, "another"), Error);
   EXPECT_THROW(lab::count_instructions("// PTX text"), Error);
-  // NVRTC puts the table of sections behind the code, so that no shorter file has all of it.
+  // NVRTC puts the section table after the code, so every shorter file is incomplete.
   for (size_t size = 0; size < 64; ++size) EXPECT_THROW(lab::count_instructions(cubin.substr(0, size)), Error) << size;
   for (size_t size = 64; size < cubin.size(); size += 97) {
     try {
@@ -132,7 +132,7 @@ struct CompiledRung {
 
 class RungsOn : public testing::TestWithParam<const char*> {
  protected:
-  // Each rung is compiled once for an architecture.
+  // Each rung is compiled once for each architecture.
   const CompiledRung& rung(const std::string& name) const {
     static std::map<std::pair<std::string, std::string>, CompiledRung> known;
     const auto key = std::pair(std::string(GetParam()), name);
@@ -210,7 +210,7 @@ TEST_P(RungsOn, SwizzledFoldsTheScaleIntoTheExponent) {
   EXPECT_GE(one.counts.hmma, 64);
   EXPECT_GT(one.counts.ldgsts, 0);
   EXPECT_EQ(one.kernel.config.number("stages"), 3);
-  EXPECT_EQ(one.kernel.config.number("folded"), 1);
+  EXPECT_EQ(one.kernel.config.number("scale_in_exp2"), 1);
   constexpr int scores = 32;  // of a lane in a step, a fused operation each
   EXPECT_GE(one.counts.ffma, scores);
   EXPECT_LT(rung("pipelined").counts.ffma, scores);

@@ -1,5 +1,5 @@
-// Texts that programs read - kernels, problem lines, signatures, files - are the same in every locale of the process:
-// a C++ one that groups every digit, and a C one with a decimal comma where the system can make it.
+// Texts that programs read (kernels, problem lines, signatures, files) are the same in every locale of the process: a
+// C++ locale that groups every digit, and a C locale with a decimal comma if the system has one.
 #include <gtest/gtest.h>
 
 #include <clocale>

@@ -1,5 +1,5 @@
-// The .npy reader and writer: round trips, numpy's own spelling of headers, and hostile files that end in one sentence.
-// Files are built in memory from a dict and data.
+// The .npy reader and writer: round trips, numpy's own forms of headers, and malformed files, which must give one
+// sentence. Files are built in memory from a dict and data.
 #include "lab/npy.h"
 
 #include <gtest/gtest.h>
@@ -52,29 +52,28 @@ std::vector<Hostile> hostile_files() {
       {"another format", "PK\x03\x04 and so on", "does not start with"},
       {"version 4", file_of(4, "{}", ""), "version 4.0"},
       {"version 1.1", magic + std::string("\x01\x01\x02\x00{}", 6), "version 1.1"},
-      {"no length", magic + std::string("\x01\x00", 2), "lie outside the file of 8 bytes"},
+      {"no length", magic + std::string("\x01\x00", 2), "are outside the file of 8 bytes"},
       {"length over the end", magic + std::string("\x01\x00\xff\xff{}", 6), "header length 65535 exceeds the 2 bytes"},
       {"length of 4 GiB", magic + std::string("\x02\x00\xff\xff\xff\xff{}", 8), "header length 4294967295 exceeds"},
       {"header of 1 MB", file_of(3, "{" + std::string(1 << 20, ' ') + "}", ""),
        "header length 1048578: must be at most"},
       {"empty dict", dict("{}"), "lacks descr"},
-      {"no dict", dict("(1,)"), "where '{' must stand"},
-      {"cut dict", dict("{'descr': '<f4'"), "where '}' must stand"},
+      {"no dict", dict("(1,)"), "must be '{'"},
+      {"cut dict", dict("{'descr': '<f4'"), "must be '}'"},
       {"no shape", dict("{'descr': '<f4', 'fortran_order': False}"), "lacks shape"},
       {"unknown field", dict("{'x': 1}"), "header field 'x'"},
       {"field twice", dict("{'descr': '<f4', 'descr': '<f4'}"), "'descr' appears twice"},
-      {"text after the dict", dict("{'descr': '<f4', 'fortran_order': False, 'shape': (1,)} 1"), "where the end"},
-      {"order is a number", dict("{'descr': '<f4', 'fortran_order': 1, 'shape': (1,)}"),
-       "where True or False must stand"},
-      {"an expression", dict("{'descr': '<f4', 'fortran_order': False, 'shape': (2**2,)}"), "where ')' must stand"},
+      {"text after the dict", dict("{'descr': '<f4', 'fortran_order': False, 'shape': (1,)} 1"), "must be the end"},
+      {"order is a number", dict("{'descr': '<f4', 'fortran_order': 1, 'shape': (1,)}"), "must be True or False"},
+      {"an expression", dict("{'descr': '<f4', 'fortran_order': False, 'shape': (2**2,)}"), "must be ')'"},
       {"pickled objects", plain("|O", "(1,)", four), "holds pickled Python objects, which are never loaded"},
       {"structured type", dict("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (1,)}"), "structured type"},
       {"big-endian", plain(">f4", "(1,)", four), "is big-endian"},
       {"f64", plain("<f8", "(1,)", four + four), "convert <f8 to <f4"},
       {"complex", plain("<c8", "(1,)", four + four), "descr '<c8': must be one of"},
       {"no descr", plain("", "(1,)", four), "descr '': must be one of"},
-      {"raw without a name", plain("<V2", "(2,)", four), "name what they are in the problem's words, such as q=bf16"},
-      {"negative size", plain("<f4", "(-1,)", four), "where a whole number must stand"},
+      {"raw without a name", plain("<V2", "(2,)", four), "add a word for their format, such as q=bf16"},
+      {"negative size", plain("<f4", "(-1,)", four), "must be a whole number"},
       {"size of 2^63", plain("<f4", "(9223372036854775808,)", four), "must be below 2^63"},
       {"size of 40 digits", plain("<f4", "(1234567890123456789012345678901234567890,)", four), "must be below 2^63"},
       {"product overflows", plain("<f4", "(4294967296, 4294967296)", four), "needs more than 2^63"},
@@ -133,7 +132,7 @@ TEST(Npy, RawBytesTakeTheNamedDtypeOfTheirWidth) {
   EXPECT_EQ(read(plain("|V1", "(4,)", bf16), DType::e4m3).dtype, DType::e4m3);
   EXPECT_EQ(read(plain("|u1", "(4,)", bf16), DType::e5m2).dtype, DType::e5m2);
   EXPECT_EQ(read(plain("|u1", "(4,)", bf16), DType::bf16).dtype,
-            DType::u8);  // too narrow to be bf16: what it says it is
+            DType::u8);  // too narrow for bf16: it keeps its own dtype
   EXPECT_EQ(read(plain("<f4", "(1,)", bf16), DType::bf16).dtype, DType::f32);
 }
 

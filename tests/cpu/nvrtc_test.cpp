@@ -1,5 +1,5 @@
-// Which NVRTC is used where there are several, and what is compiled for a card that it does not know: stand-ins
-// (tests/fake_nvrtc) in folders that a process of its own looks through. Needs neither NVRTC nor a GPU.
+// Which NVRTC is used if there are several, and how kernels are compiled for a GPU that it does not know: stand-ins
+// (tests/fake_nvrtc) in folders that a separate process searches. Needs neither NVRTC nor a GPU.
 #include "jit/nvrtc.h"
 
 #include <gtest/gtest.h>
@@ -130,7 +130,7 @@ TEST(Nvrtc, AFifoIsRefusedAndNotWaitedFor) {
       "folder");
 }
 
-// Cards of capability x.y run code for x.0: what an NVRTC that knows only some compiles for them.
+// GPUs of capability x.y run code for x.0: the result of an NVRTC that supports only some of them.
 TEST(Nvrtc, CompilesForTheNewestKnownMinorVersion) {
   jit::Compiler compiler;
   compiler.architectures = {75, 80, 86, 87, 89, 90, 100, 101, 120};
@@ -151,7 +151,7 @@ TEST(Nvrtc, CompilesForTheNewestKnownMinorVersion) {
   EXPECT_TRUE(contains(refusal, "'ampere'"));
 }
 
-// The whole way: a card by the stand-in driver, kernels by the stand-in NVRTC.
+// End to end: a GPU of the stand-in driver, kernels of the stand-in NVRTC.
 TEST(Nvrtc, MinorVersionsOfCardsAreServed) {
   const TemporaryFolder folder;
   put_nvrtc(folder.path(), "libnvrtc.so.12", "12 8 80 86 89 90 100 101 120");

@@ -1,4 +1,5 @@
-// Packs: byte-identical when repeated, read entry by entry, refused when truncated or flipped, used without a compiler.
+// Packs: identical bytes when repeated, read entry by entry, refused if truncated or changed, usable without a
+// compiler.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,7 +10,7 @@
 namespace rapt::test {
 namespace {
 
-// Two compiled kernels, made once.
+// Two kernels, compiled only once.
 const std::vector<jit::Image>& two_images() {
   static const std::vector<jit::Image> images = {jit::compile(small_kernel(1)), jit::compile(small_kernel(2, "sm_89"))};
   return images;
@@ -26,7 +27,7 @@ TEST(Pack, IsTheSameBytesForTheSameImages) {
   const TemporaryFolder folder;
   jit::write_pack(folder / "a.pack", two_images());
   const std::vector<jit::Image> again = {jit::compile(small_kernel(2, "sm_89")), jit::compile(small_kernel(1)),
-                                         two_images()[0]};  // compiled anew, in another order, one of them twice
+                                         two_images()[0]};  // compiled again, in another order, one of them twice
   jit::write_pack(folder / "b.pack", again);
   EXPECT_EQ(file_bytes(folder / "a.pack"), file_bytes(folder / "b.pack"));
   EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"a.pack", "b.pack"})) << "nothing else is left";
@@ -157,7 +158,7 @@ TEST(Pack, WritingRefusesWhatIsNoPack) {
   EXPECT_TRUE(names_in(folder.path()).empty());
 }
 
-// A pack whose index says that its one image lies so.
+// A pack whose index gives this place for its only image.
 std::string pack_with_place(uint64_t offset, uint64_t bytes) {
   const std::string content(100, 'x');
   jit::FieldWriter fields;
@@ -199,7 +200,7 @@ TEST(Pack, AnIndexThatClaimsTooMuchIsRefused) {
   EXPECT_TRUE(contains(said, "must be at most 67108864")) << said;
 }
 
-// An image for another architecture under this one's signature: the index lies, or the entry does.
+// An image for another architecture under this signature: either the index or the entry is wrong.
 TEST(Pack, AnImageOfAnotherArchitectureIsNotUsed) {
   const TemporaryFolder folder;
   jit::Image foreign = two_images()[0];
@@ -223,7 +224,7 @@ class PackTrust : public testing::Test {
     jit::Store store(only_packs({path}));
     EXPECT_EQ(store.get(small_kernel(1))->bytes, "code");
   }
-  // By RAPT_PACKS and by rapt_load_pack; not where anybody is trusted.
+  // Through RAPT_PACKS and rapt_load_pack; not if all packs are trusted.
   void expect_refused(const std::string& reason) const {
     for (const bool at_start : {true, false}) {
       jit::Store later(only_packs({}));
@@ -272,7 +273,7 @@ TEST_F(PackTrust, ALinkIsWhatItLeadsTo) {
   EXPECT_THROW(jit::Store(only_packs({folder / "open/link.pack"})), Error);
 }
 
-// As in a shared environment whose group installs packages: a wheel's own pack is as safe as the wheel's library.
+// As in a shared environment whose group installs packages: a wheel's pack is as safe as the wheel's library.
 TEST_F(PackTrust, BesideTheLibraryAndNoMoreWritableIsUsed) {
   if (std::getenv("RAPT_TEST_CHILD") != nullptr) {  // the library is this program
     const std::filesystem::path own = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "packs/a.pack";

@@ -1,4 +1,4 @@
-// A problem's call with its tensors in the memory of GPU 0, for tests over the stand-in driver.
+// A problem's call with its tensors in the memory of GPU 0, for tests with the stand-in driver.
 #pragma once
 
 #include <optional>

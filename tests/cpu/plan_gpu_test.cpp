@@ -1,5 +1,5 @@
-// Plans for GPUs that are not there: which kernel is chosen for which problem on which card, how few kernels many
-// lengths need, that planning allocates nothing and is quick, and that no legal problem is left without a kernel.
+// Plans for GPUs that this machine does not have: the chosen kernel for each problem and GPU; the number of kernels for
+// many lengths; planning allocates nothing and is fast; every legal problem has a kernel.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ std::vector<check::Case> all_cases() {
   return all;
 }
 
-// The family and its choices, as the ledger names a kernel.
+// The family and its configuration, as in the ledger's name of a kernel.
 std::string kernel_of(const Problem& problem, const std::string& preset) {
   const lab::KernelSelection selection = lab::select_kernels({problem}, {device_preset(preset)});
   std::string text;
@@ -79,7 +79,7 @@ TEST(PlanGpu, GoldenPlans) {
   ADD_FAILURE() << "where the change is wanted, the rows of tests/cpu/plan_gpu_golden.txt are those of " << path;
 }
 
-// Kernels that problems of one class need while `set_length` gives them 10,000 lengths.
+// The kernels of one class of problems while `set_length` sets 10,000 lengths.
 template <class SetLength>
 size_t kernels_of_lengths(const char* line, const char* preset, const SetLength& set_length) {
   Problem problem = parse_problem(line);
@@ -122,7 +122,7 @@ TEST(PlanGpu, TenThousandLengthsNeedFewKernels) {
   }
 }
 
-// `invariant`: a row's bits, and so the kernel, depend on nothing but head_dim, dtypes and kind of mask.
+// `invariant`: a row's bits, and so the kernel, depend only on head_dim, dtypes and kind of mask.
 TEST(PlanGpu, InvariantPlansLookAtNothingElse) {
   for (const char* preset : presets) {
     const std::string kernel = kernel_of(parse_problem("f16 b1 h1 q1 k7 d64 causal invariant"), preset);
@@ -152,7 +152,7 @@ TEST(PlanGpu, TakesFiveMicrosecondsAtMost) {
   for (const check::Case& item : check::load_cases("shipped", RAPT_SOURCE_DIR "/check/cases"))
     problems.push_back(item.problem());
   const Device device = device_preset("l4");
-  double best = 1e9;  // of several rounds: whatever else this machine does only adds
+  double best = 1e9;  // the best of several rounds: other load on this machine only adds time
   int steps = 0;
   for (int round = 0; round < 20; ++round) {
     const auto begin = std::chrono::steady_clock::now();
@@ -181,7 +181,7 @@ TEST(PlanGpu, EveryLegalProblemHasAKernelOnEveryCard) {
   EXPECT_GT(planned, 3000u);
 }
 
-// A call without rows, heads or sequences has a launch of no blocks, whatever the family.
+// A call without rows, heads or sequences launches no blocks, for all families.
 TEST(PlanGpu, NothingToComputeIsNothingToLaunch) {
   for (const char* line : {"f16 b0 h2 q64 d64", "f16 b0 h2 q64 d64 causal", "bf16 b1 h2 q0 k64 d64 causal",
                            "f16 h2 d32 varlen=0,0,0", "f32 h2 d32 b0 varlen=", "f32 b0 h2 q8 d8"}) {

@@ -1,5 +1,5 @@
-// Masks by position: the range that kernels use, in both widths of integers, and the count of pairs against the
-// definition, for every combination of the values that the masks' words know. A new mask is tested here by its word.
+// Masks by position: the range that kernels use, with both integer widths, and the count of pairs, compared with the
+// definition, for every combination of values of the masks' words. New masks are tested automatically by their words.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -9,7 +9,7 @@
 namespace rapt::test {
 namespace {
 
-// Every word left out, and given with small and large values.
+// Every word, absent and with small and large values.
 std::vector<PositionMask> every_mask() {
   std::vector<PositionMask> masks{{}};
   for (const PositionWord& word : position_words) {

@@ -1,6 +1,5 @@
-// The failures of the first FP8 attention, each as a kernel with that one fault (check/known_bad.h) on FP8 problems:
-// the checks catch it, they name the stage where it shows first, and the same kernel without it passes. docs/fp8.md
-// tells the story.
+// The failures of the first FP8 attention, each as a kernel with only that fault (check/known_bad.h) on FP8 problems:
+// the checks detect it and name the first bad stage, and the same kernel without it passes. docs/fp8.md explains them.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -21,7 +20,7 @@ struct Failure {
   Defect defect;
   const char* line;
   Fill fill;
-  const char* stage;  // that check_stages names
+  const char* stage;  // that check_stages must name
 };
 
 class PostMortem : public testing::TestWithParam<Failure> {};
@@ -61,7 +60,7 @@ INSTANTIATE_TEST_SUITE_P(
                             "e4m3 out=f16 b1 h1 q64 d64 scales=head scale=-1 pv=fp8", Fill::constant, "row_max"}),
     [](const auto& instance) { return std::string(instance.param.name); });
 
-// Weights that are all 1, in units of 1/256: 255 of them fit into f16's 65504, 256 do not.
+// Weights that are all 1, in units of 1/256: 255 of them fit into f16's 65504, but 256 do not.
 TEST(PostMortem, HalfSumsAreFiniteAt255KeysAndNanAt384) {
   const auto run = [](int keys) {
     const Problem p = parse_problem("e4m3 out=f32 b1 h1 q4 k" + std::to_string(keys) + " d64 scales=head pv=fp8");
@@ -76,7 +75,7 @@ TEST(PostMortem, HalfSumsAreFiniteAt255KeysAndNanAt384) {
   for (const int keys : {342, 384, 512}) EXPECT_TRUE(std::isnan(run(keys))) << keys;
 }
 
-// Clamps and floors do not make such sums right: the NaN turns into a number that is wrong.
+// Clamps and floors do not correct such sums: the NaN only becomes a wrong number.
 TEST(PostMortem, AGuardOnlyHidesTheNan) {
   const check::Kernel guarded = [](const Problem& p, const Inputs& in, const Outputs& out) {
     kernel_with(Defect::half_sums)(p, in, out);
@@ -93,7 +92,8 @@ TEST(PostMortem, AGuardOnlyHidesTheNan) {
   EXPECT_EQ(result.out.nan_count, 0);
 }
 
-// A kernel that takes one scale for all of the last dimension (head, token, block, channel), or that of another place.
+// A kernel that uses one scale for a whole last dimension (head, token, block, channel), or a scale of another
+// position.
 class WrongGranularity : public testing::TestWithParam<const char*> {};
 
 TEST_P(WrongGranularity, IsCaught) {

@@ -1,5 +1,5 @@
-// Facts of a Problem: what plans depend on, geometry and access classes, overlap, sequences, and flops and bytes
-// against brute-force counting. Run by rapt_tests.
+// Facts of a Problem: inputs of planning, geometry and access classes, overlap, sequences, and flops and bytes compared
+// with brute-force counting.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -113,7 +113,7 @@ TEST(SamePlan, DoesNotSeeRunTimeValues) {
   EXPECT_FALSE(same_plan(a, parse_problem("f16 h2 d64 varlen=3,8,5")));
 }
 
-// A thousand sequence lengths, all different plans, must not collide in the low bits that a table uses.
+// A thousand sequence lengths give different plans; their hashes must not collide in the low bits that a table uses.
 TEST(PlanHash, SpreadsNeighbouringSizes) {
   std::set<uint64_t> whole, low;
   Problem p;
@@ -200,7 +200,7 @@ TEST(Access, ClassesOfStridesAndTypes) {
       {"f32 b2 h2 q8 d60", {true, true, true}},    // of 240
       {"e4m3 b2 h2 q8 d8", {true, false, false}},  // of 8
       {"f16 b2 h2 q8 d60 layout=bshd", {true, false, false}},
-      {"f16 b1 h1 q1 d60", {true, true, true}},  // nothing but the last dimension moves
+      {"f16 b1 h1 q1 d60", {true, true, true}},  // only the last dimension is larger than 1
       {"f16 b2 h2 q8 d64 q_strides=2048,1024,128,2", {false, true, false}},
       {"f16 b2 h2 q8 d1 q_strides=2048,1024,128,2", {true, true, true}},
       {"f16 b2 h2 q8 d64 q_strides=2048,0,128,1", {true, true, false}},
@@ -223,7 +223,7 @@ TEST(Access, ClassesOfStridesAndTypes) {
   EXPECT_TRUE(access_of(DType::f16, g, 4096 + 8) == (Access{true, false, false}));
 }
 
-// Against listing every address. The rule may refuse strides that interleave; it may never miss an overlap.
+// Compared with a list of all addresses. The rule may refuse strides that interleave, but must never miss an overlap.
 TEST(Overlap, NeverMissesOneAndAcceptsEveryMemoryOrder) {
   std::mt19937_64 random(3);
   const auto upto = [&](int64_t n) { return std::uniform_int_distribution<int64_t>(0, n)(random); };
@@ -277,7 +277,7 @@ TEST(Sequence, LengthsStartsAndOffsets) {
   expect("f16 d64 varlen=3:7,0:2,5:4", 2, {3, 9, 5, 4, -1});
   expect("f16 d64 varlen=3:7,0:2,5:4 seqused=1,2,3", 2, {3, 9, 5, 3, -2});
   Problem p = parse_problem("f16 d64 varlen=3:7,0:2,5:4");
-  p.seqlen_q = 4, p.seqlen_k = 5;  // maxima that the caller gave count, wherever the sequences begin
+  p.seqlen_q = 4, p.seqlen_k = 5;  // the caller's maxima apply to every sequence
   EXPECT_EQ(sequence(p, 2).seqlen_q, 4);
   EXPECT_EQ(sequence(p, 0).seqlen_k, 5);
   EXPECT_EQ(sequence(p, 2).first_k, 9);
@@ -293,7 +293,7 @@ TEST(Sequence, RefusesWhatItCannotKnow) {
 
 // Arithmetic and traffic.
 
-// Visible pairs of one problem, by the definition, one pair at a time.
+// Counts visible pairs of one problem by the definition, one pair at a time.
 int64_t count_pairs(const Problem& p) {
   int64_t pairs = 0;
   for (int64_t b = 0; b < p.batch; ++b) {
@@ -348,7 +348,7 @@ TEST(Flops, KnownCountsAtFullSize) {
   EXPECT_NEAR(flops(parse_problem("f16 q1099511627776 d64 causal")) / std::ldexp(256.0, 79), 1.0, 1e-9);
 }
 
-// Lengths on a device: the bound must hold for lengths with these maxima and totals, whatever they are.
+// Lengths on a device: the bound must hold for all lengths with these maxima and totals.
 TEST(Flops, UnknownLengthsCountAnUpperBound) {
   for (const char* line : {"f16 h2 d64 varlen=3:7,0:2,5:4", "f16 h2 d64 varlen=30,30,30 causal",
                            "f16 h2 d64 varlen=1:300,200:5 window=9,4", "f16 h2 d64 varlen=40:4,4:40 causal_top_left"}) {

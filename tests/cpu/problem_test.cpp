@@ -1,5 +1,5 @@
-// The problem line: what each word means, canonical printing, exact round trips over seeded random problems, every
-// error sentence, files of lengths, and every line of docs/problem-line.md. Run by rapt_tests.
+// The problem line: the meaning of each word, canonical printing, exact round trips over seeded random problems, every
+// error sentence, files of lengths, and every line of docs/problem-line.md.
 #include "problem/problem.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@
 namespace rapt {
 namespace {
 
-// The sentence that a line is refused with; "" when it parses.
+// The error sentence for a line; "" if it parses.
 std::string refusal(const std::string& line) {
   try {
     parse_problem(line);
@@ -39,7 +39,7 @@ std::vector<std::string> words_of(const std::string& line) {
   return words;
 }
 
-// What the words say.
+// The meaning of the words.
 
 struct Meaning {
   const char* words;  // after "f16 b2 h4 q8 k16 d64" unless it begins with '!'
@@ -198,7 +198,7 @@ TEST(ProblemLine, PrintsWhatALineCannotSayWithoutHidingIt) {
     EXPECT_NE(refusal(std::string("f16 d64 ") + word), "");
 }
 
-// A stream-wide locale with digit grouping and a decimal comma must change nothing.
+// A locale with digit grouping and a decimal comma must change nothing.
 TEST(ProblemLine, IgnoresTheLocale) {
   struct Grouping : std::numpunct<char> {
     char do_decimal_point() const override { return ','; }
@@ -214,7 +214,7 @@ TEST(ProblemLine, IgnoresTheLocale) {
 
 // Round trips.
 
-// Seeded random problems that a line can say, covering every word.
+// Seeded random problems that a line can express; they cover every word.
 class RandomProblem {
  public:
   explicit RandomProblem(uint64_t seed) : random_(seed) {}
@@ -352,7 +352,7 @@ class RandomProblem {
     if (p.page_size == 0 && chance(4)) p.k_strides = any();
     if (p.page_size == 0 && chance(4)) p.v_strides = any();
     if (!chance(4)) return;
-    const Geometry g = geometry(p, Slot::out);  // the layout's strides, spread and one of them turned around
+    const Geometry g = geometry(p, Slot::out);  // the layout's strides, with gaps and with one of them negative
     p.out_strides = std::vector<int64_t>(g.strides.begin(), g.strides.begin() + g.rank);
     for (int64_t& x : *p.out_strides) x *= 3;
     if (chance(2)) p.out_strides->front() *= -1;
@@ -392,7 +392,7 @@ TEST(ProblemLine, RandomProblemsRoundTripInAnyOrder) {
     EXPECT_GE(uses[word], 100) << word;
 }
 
-// Errors. Those that people meet are in docs/problem-line.md and tested below, sentence by sentence.
+// Errors. Those that users meet are in docs/problem-line.md and tested below, sentence by sentence.
 
 TEST(ProblemLine, RefusesWithASentence) {
   const std::pair<std::string, const char*> refused[] = {
@@ -485,7 +485,7 @@ TEST(ProblemLine, RefusesWithASentence) {
   }
 }
 
-// What only a Problem made from tensors can get wrong.
+// Errors that only a Problem made from tensors can have.
 TEST(Validate, RefusesWhatALineCannotSay) {
   const std::pair<std::function<void(Problem&)>, const char*> refused[] = {
       {[](Problem& p) { p.q = DType::i32; }, "q dtype = i32: must be one of"},
@@ -535,7 +535,7 @@ TEST(Validate, RefusesWhatALineCannotSay) {
   }
 }
 
-// A caller's maxima: a longer sequence counts as that long, and rows past the last sequence belong to none.
+// A caller's maxima: a longer sequence is cut to this length, and rows past the last sequence belong to none.
 TEST(Validate, AcceptsLengthsAboveTheMaximumAndRowsPastTheEnd) {
   Problem p = base_problem();
   p.varlen = true, p.lengths_q = {5, 30}, p.lengths_k = {40, 6}, p.total_q = 50, p.total_k = 46;
@@ -579,7 +579,7 @@ TEST_F(LengthsFile, BoundsWhatItReads) {
 
 // The documentation.
 
-// Lines of every fenced block of docs/problem-line.md with this tag.
+// The lines of every fenced block of docs/problem-line.md with this tag.
 std::vector<std::string> documented(const std::string& tag) {
   std::ifstream in(std::string(RAPT_SOURCE_DIR) + "/docs/problem-line.md");
   EXPECT_TRUE(in.is_open());

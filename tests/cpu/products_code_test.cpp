@@ -1,5 +1,5 @@
-// The kernels of rapt_qk and rapt_gemm as machine code: FP8 matrix instructions where the architecture has them,
-// everything in registers, within the card's limits. Needs NVRTC, no GPU.
+// The machine code of rapt_qk and rapt_gemm: FP8 matrix instructions if the architecture has them, all in registers,
+// within the GPU's limits. Needs NVRTC, no GPU.
 #include "base/error.h"
 #include "device/device.h"
 #include "jit/jit.h"
@@ -18,7 +18,7 @@ class ProductCode : public testing::TestWithParam<const char*> {
     if (jit::find_compiler(&why) == nullptr) GTEST_SKIP() << "no NVRTC: " << why;
   }
 
-  // A call with so many rows on both sides. Addresses of the small one that it is made from are not followed.
+  // A call with this many rows on both sides. The addresses are those of a small call and are not used.
   static ProductParams params_of(const ProductCall& call, int64_t rows) {
     const ProductArgs args(call);
     ProductParams p = call.gemm ? product_of(args.gemm, nullptr) : product_of(args.qk, nullptr);
@@ -43,7 +43,7 @@ class ProductCode : public testing::TestWithParam<const char*> {
     EXPECT_GT(counts.ldgsts, 0);
     const int products = config.block_m / config.warps_m / 16 * (config.block_n / config.warps_n / 8);  // of 32 codes
     if (device.sm == 90)
-      EXPECT_GE(counts.hmma, 2 * products);  // it has no such instruction; the compiler puts f16 products in its place
+      EXPECT_GE(counts.hmma, 2 * products);  // it has no such instruction; the compiler uses f16 products instead
     else
       EXPECT_GE(counts.qmma, products);
   }

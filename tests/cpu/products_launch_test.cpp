@@ -1,5 +1,5 @@
-// rapt_qk and rapt_gemm of GPU tensors over the stand-in driver of tests/fake_cuda: which kernel is launched how, what
-// a capture wants beforehand, cards that are too old. Needs NVRTC, no GPU; what kernels compute is in tests/gpu.
+// rapt_qk and rapt_gemm on GPU tensors with the stand-in driver of tests/fake_cuda: the launched kernels, requirements
+// of a capture, GPUs that are too old. Needs NVRTC, no GPU. tests/gpu checks the results of kernels.
 #include "base/error.h"
 #include "cuda/cuda.h"
 #include "fake_driver.h"
@@ -14,7 +14,7 @@ namespace {
 
 constexpr auto e4m3 = DType::e4m3, f16 = DType::f16;
 
-// The stand-in's memory is the host's, and nothing runs: tensors stay where they are.
+// The stand-in's memory is host memory, and nothing runs: tensors stay in place.
 ProductArgs on_gpu(const ProductCall& call) {
   return ProductArgs(call, [](const char*, const HostTensor& t) {
     return check::Address{t.data(), {RAPT_DEVICE_CUDA, 0}};
@@ -43,7 +43,7 @@ TEST(ProductLaunch, AsItsConfigurationSays) {
         EXPECT_EQ(launch.smem_bytes, static_cast<unsigned>(config.shared_bytes()));
         EXPECT_EQ(launch.stream, stream.handle());
       }
-      // Nothing to compute, nothing launched.
+      // An empty product launches nothing.
       const long before = fake().launches();
       EXPECT_EQ(on_gpu(make_gemm(e4m3, e4m3, f16, 0, 70, 32)).run(&context, stream.handle()), RAPT_OK);
       EXPECT_EQ(fake().launches(), before);

@@ -1,5 +1,5 @@
-// One call of rapt_qk or rapt_gemm as a value, its inputs, and its judge: float64 over the stored values. Shared by the
-// tests of the CPU, of the kernels' texts and of GPUs.
+// One call of rapt_qk or rapt_gemm as a value, its inputs, and its check: float64 on the stored values. Shared by the
+// tests of the CPU, of emulated kernels and of GPUs.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ struct ProductCall {
   std::optional<double> scale = {};  // qk
 };
 
-// The arguments of a call, its tensors wherever `place` says.
+// The arguments of a call; `place` gives the address of each tensor.
 class ProductArgs {
  public:
   explicit ProductArgs(const ProductCall& c, const check::Placement& place = check::in_host_memory)
@@ -55,12 +55,12 @@ class ProductArgs {
   check::View a_, b_, out_, a_descale_, b_descale_;
 };
 
-// Rows that share a factor; 0: all.
+// The number of rows that share a scale; 0: all.
 inline int64_t rows_together(ScaleKind kind) {
   return kind == ScaleKind::token ? 1 : kind == ScaleKind::block64 ? 64 : kind == ScaleKind::block128 ? 128 : 0;
 }
 
-// Where the factor of an element lies. `row_dim`: which of its indices counts rows.
+// The index of an element's scale. `row_dim`: which of its indices counts rows.
 inline std::vector<int64_t> factor_index(ScaleKind kind, const std::vector<int64_t>& at, size_t row_dim) {
   if (kind == ScaleKind::tensor) return {0};
   std::vector<int64_t> index;
@@ -76,7 +76,7 @@ inline std::vector<int64_t> factor_shape(ScaleKind kind, const std::vector<int64
   return result;
 }
 
-// Fills with N(0, 1) and, for scales, with what is left of it over the largest of those that share a factor.
+// Fills with N(0, 1). With scales: divided by the scale, which is computed from the largest value that shares it.
 inline void fill_side(HostTensor& t, HostTensor& descale, ScaleKind kind, size_t row_dim, uint64_t seed) {
   const auto value = [&](const std::vector<int64_t>& at) {
     uint64_t n = 0;
@@ -108,7 +108,7 @@ inline ProductCall make_qk(DType q, DType k, DType out, const QkShape& s, ScaleK
   return c;
 }
 
-// b is stored as torch._scaled_mm wants it, k contiguous, or else by rows.
+// b is stored as torch._scaled_mm needs it, with k contiguous, or else by rows.
 inline ProductCall make_gemm(DType a, DType b, DType out, int64_t m, int64_t n, int64_t k,
                              ScaleKind scales = ScaleKind::none, bool k_contiguous = true, uint64_t seed = 1) {
   ProductCall c;
@@ -121,7 +121,7 @@ inline ProductCall make_gemm(DType a, DType b, DType out, int64_t m, int64_t n, 
   return c;
 }
 
-// One element in float64, and the sum of its products' magnitudes: what errors are relative to.
+// One element in float64, and the sum of its products' magnitudes, to which errors are relative.
 struct ProductReference {
   double value = 0, magnitude = 0;
 };
@@ -143,14 +143,14 @@ inline ProductReference reference(const ProductCall& c, const std::vector<int64_
 }
 
 struct ProductErrors {
-  double max_abs = 0, worst = 0;  // worst: the largest error as a share of its bound
+  double max_abs = 0, worst = 0;  // worst: the largest error relative to its bound
 };
 
-// The bound of one element: products are summed in f32 in parts of product_flush (`slack` roundings of f32 for each
-// addition), scaled by two factors, rounded to out once.
+// The bound of one element: products are summed in f32 in parts of product_promotion_interval (`slack` roundings of f32
+// for each addition), scaled by two scales, rounded once to out.
 inline double product_bound(const ProductCall& c, const ProductReference& r, double slack) {
   const auto depth = static_cast<double>(c.a.shape.back());
-  const double additions = std::min<double>(depth, product_flush) + depth / product_flush + 4;
+  const double additions = std::min<double>(depth, product_promotion_interval) + depth / product_promotion_interval + 4;
   const double least = c.out.dtype == DType::f16 ? 0x1p-25 : 0x1p-134;  // half of the smallest step
   return additions * slack * 0x1p-24 * r.magnitude + check::unit_roundoff(c.out.dtype) * std::fabs(r.value) * 1.001 +
          least;

@@ -1,5 +1,5 @@
-// rapt_qk and rapt_gemm on the CPU against float64: accuracy, formats, strides, scales, refusals; and which kernel a
-// GPU gets. Their machine code: products_code_test.cpp.
+// rapt_qk and rapt_gemm on the CPU against float64: accuracy, formats, strides, scales, error sentences; and the chosen
+// kernel for GPUs. products_code_test.cpp tests the machine code.
 #include "operations/products.h"
 
 #include <array>
@@ -28,7 +28,7 @@ void expect_right(ProductCall call, const std::string& what = "") {
   EXPECT_LE(e.worst, 1.0) << what << ", largest error " << e.max_abs;
 }
 
-// What the first kernels of this project reached at 4x8x64, and nothing may be worse than: half a step of f16 at 16 to
+// The accuracy of this project's first kernels at 4x8x64, the minimum for all later ones: half a step of f16 at 16 to
 // 32 (raw products) and at 2 to 4 (times 1/8).
 TEST(Qk, AccuracyOfTheFirstKernels) {
   double raw = 0, scaled = 0;
@@ -72,7 +72,7 @@ TEST(Qk, GroupedHeadsAndStrides) {
     each_index(call.out.shape, [&](const auto& at) { values.push_back(call.out.at(at)); });
     return values;
   }();
-  // The same values from other places: heads last, every other element, backwards; out by columns; a wider descale.
+  // The same values in other layouts: heads last, every other element, backwards; out by columns; a wider descale.
   ProductCall other = call;
   other.a = copy_with_strides(call.a, {33 * 6 * 128, 128, 6 * 128, 2});
   other.b = copy_with_strides(call.b, {2 * 65 * 64, 65 * 64, -64, -1});
@@ -81,7 +81,7 @@ TEST(Qk, GroupedHeadsAndStrides) {
   run(other);
   size_t n = 0;
   each_index(other.out.shape, [&](const auto& at) { EXPECT_EQ(other.out.at(at), expected[n++]); });
-  // One k for all heads of a batch, by a stride of 0.
+  // One k for all heads of a batch, with a stride of 0.
   ProductCall broadcast = make_qk(f16, f16, f16, {1, 3, 1, 5, 7, 16});
   broadcast.b.shape[1] = 3, broadcast.b.strides[1] = 0;
   expect_right(broadcast, "stride 0");
@@ -136,7 +136,7 @@ TEST(Gemm, FormatsSizesAndLayouts) {
                        concat(name_of(a), " ", m, "x", n, "x", k, " scales ", static_cast<int>(scales)));
 }
 
-// Sums of 512 products by themselves: the error does not grow with the depth as one running sum's would.
+// Sums of parts of 512 products: the error does not grow with the depth as for one running sum.
 TEST(Gemm, DeepSumsStayExact) {
   ProductCall call = make_gemm(f32, f32, f32, 4, 4, 1 << 16);
   fill(call.a, [](const auto& at) { return 1.0 + check::uniform(3, 0, static_cast<uint64_t>(at[1])) * 1e-3; });
@@ -147,7 +147,7 @@ TEST(Gemm, DeepSumsStayExact) {
   float running = 0;
   for (int64_t d = 0; d < 1 << 16; ++d)
     running += static_cast<float>(call.a.at({1, d})) * static_cast<float>(call.b.at({d, 2}));
-  EXPECT_GT(std::fabs(running - r.value) / r.value, 4e-6);  // or this test says nothing
+  EXPECT_GT(std::fabs(running - r.value) / r.value, 4e-6);  // otherwise this test proves nothing
 }
 
 TEST(Gemm, SizesOfZero) {
@@ -174,7 +174,7 @@ void expect_refused(ProductCall call, const Change& change, const std::string& s
   });
 }
 
-// A change of one of the tensors: the arguments are made after it.
+// Changes one tensor. The arguments are created afterwards.
 std::function<void(ProductCall&, ProductArgs&)> with(const std::function<void(ProductCall&)>& change) {
   return [change](ProductCall& call, ProductArgs& args) {
     change(call);
@@ -305,17 +305,17 @@ TEST(ProductKernels, TensorCoresWhereCodesLieSideBySide) {
   ProductCall shifted = make_qk(e4m3, e4m3, f16, {1, 2, 2, 8, 8, 64});
   EXPECT_TRUE(config_on("sm_89", shifted).tensor_cores);
   shifted.a = make_tensor(e4m3, {1, 2, 8, 72});
-  shifted.a.shape[3] = 64;  // rows of 72 begin at no multiple of 16
+  shifted.a.shape[3] = 64;  // rows of 72 do not begin at multiples of 16
   EXPECT_FALSE(config_on("sm_89", shifted).tensor_cores);
-  // Where a size is 1 its stride says nothing.
+  // The stride of a dimension of size 1 has no meaning.
   ProductCall row = make_gemm(e4m3, e4m3, f16, 1, 48, 64);
   row.a.strides[0] = 7;
   EXPECT_TRUE(config_on("sm_89", row).tensor_cores);
 }
 
 TEST(ProductKernels, DeepProductsAreSummedInParts) {
-  EXPECT_EQ(config_on("sm_89", make_gemm(e4m3, e4m3, f16, 16, 16, 512)).flush, 0);
-  EXPECT_EQ(config_on("sm_89", make_gemm(e4m3, e4m3, f16, 16, 16, 528)).flush, product_flush);
+  EXPECT_EQ(config_on("sm_89", make_gemm(e4m3, e4m3, f16, 16, 16, 512)).promotion_interval, 0);
+  EXPECT_EQ(config_on("sm_89", make_gemm(e4m3, e4m3, f16, 16, 16, 528)).promotion_interval, product_promotion_interval);
 }
 
 }  // namespace

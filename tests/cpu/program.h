@@ -1,4 +1,4 @@
-// Shell commands of tests, with what they printed. Used by the tests of the command line.
+// Runs shell commands and returns their output. Used by the tests of the command line.
 #pragma once
 
 #include <sys/wait.h>
@@ -23,7 +23,7 @@ inline std::string text_of(const std::filesystem::path& path) {
   return text.str();
 }
 
-// Runs a command in a folder. It may redirect; what it does not redirect is returned.
+// Runs a command in a folder. Output that the command does not redirect is returned.
 inline Outcome run_in(const std::filesystem::path& folder, const std::string& command) {
   const std::filesystem::path out = folder / "stdout", err = folder / "stderr";
   for (const std::filesystem::path& file : {out, err}) std::filesystem::remove(file);

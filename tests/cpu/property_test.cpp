@@ -1,5 +1,5 @@
-// Properties of attention that need no reference, and every length of keys against the oracle; for every dtype and
-// every instruction set of the machine.
+// Properties of attention that need no reference, and every length of keys compared with the oracle; for every dtype
+// and every instruction set of the machine.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -29,7 +29,7 @@ void for_each_storage(const std::function<void(const std::string&)>& body) {
   }
 }
 
-// Whole numbers of at most `most` by size: in every format here, sums of a few of them are exact up to 8.
+// Integers of at most `most` in magnitude: in every format here, sums of a few of them up to 8 are exact.
 void fill_whole(HostTensor& tensor, uint64_t seed, int most) {
   fill_hash(tensor, seed);
   each_index(tensor.shape, [&](const auto& at) { put(tensor, at, std::nearbyint(tensor.at(at) * most)); });
@@ -47,7 +47,7 @@ HostTensor clone(const HostTensor& tensor) {
   return copy;
 }
 
-// Two outputs that are each within tolerance of one value, and lses that differ by lse_shift(at).
+// Expects two outputs within tolerance of one value, and lses that differ by lse_shift(at).
 void expect_equal_values(const Call& a, const Call& b, double magnitude,
                          const std::function<double(const std::vector<int64_t>&)>& lse_shift) {
   const double allowed = 2 * tolerance(a.problem, magnitude);
@@ -94,7 +94,7 @@ TEST_P(PropertyOn, TheOrderOfKeysDoesNotMatter) {
   for_each_storage([](const std::string& words) {
     const int64_t keys = 211;
     const std::string line = words + " b1 h2 q5 k211 d16 lse";
-    for (int64_t step : {keys - 1, int64_t{37}}) {  // reversed, and spread by a step coprime to the count
+    for (int64_t step : {keys - 1, int64_t{37}}) {  // reversed, and permuted by a step coprime to the count
       Call plain = make(line), mixed = make(line);
       fill_hash(plain);
       mixed.in = plain.in;
@@ -164,7 +164,7 @@ Tensor tensor_of(const HostTensor& t) {
   return Tensor(static_cast<void*>(t.data()), static_cast<Type>(t.dtype), t.shape, t.strides);
 }
 
-// The states of whole's keys cut at `cuts`, merged into whole.out.
+// Merges the states of whole's keys, cut at `cuts`, into whole.out.
 void merge_parts(Call& whole, const std::string& words, const std::string& options, const std::vector<int64_t>& cuts) {
   const int64_t queries = whole.problem.seqlen_q, keys = whole.problem.seqlen_k;
   std::vector<Call> calls;
@@ -230,7 +230,7 @@ TEST(Property, EveryLengthOfKeysOnEveryIsa) {
         call.in.v = slice(longest.in.v, 2, 0, length);
         const check::Reference reference = check::forward(call.problem, call.in);
         for_each_isa(isas, [&] { expect_oracle(run(call), reference); });
-        if (testing::Test::HasFailure()) return;  // one length says enough
+        if (testing::Test::HasFailure()) return;  // one failing length is enough
       }
   });
 }
@@ -276,8 +276,8 @@ TEST_P(PropertyOn, InvariantRowsDependOnNothingElse) {
   });
 }
 
-// How a bias or mask lies in memory changes no bit: broadcast dimensions, keys apart, keys backwards, rows at odd
-// places, against the same elements in whole rows.
+// The memory layout of a bias or mask changes no bit: broadcast dimensions, strided keys, reversed keys, rows at odd
+// addresses, compared with the same elements in contiguous rows.
 TEST_P(PropertyOn, HowABiasOrAMaskLiesChangesNoBit) {
   struct View {
     const char* name;
@@ -285,7 +285,7 @@ TEST_P(PropertyOn, HowABiasOrAMaskLiesChangesNoBit) {
     int keys_alike, rows_alike, heads_alike;
   };
   for (const int64_t q : {1, 3, 17, 70}) {
-    if (quick() && q != 3 && q != 70) continue;  // few rows and many have loops of their own
+    if (quick() && q != 3 && q != 70) continue;  // few rows and many rows have different loops
     constexpr int64_t k = 209;
     const std::vector<View> views = {{"queries innermost", {4 * q * k, q * k, 1, q}, 0, 0, 0},
                                      {"odd rows", {4 * q * (k + 3), q * (k + 3), k + 3, 1}, 0, 0, 0},

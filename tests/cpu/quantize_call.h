@@ -1,5 +1,5 @@
-// One call of rapt_quantize as a value, its outputs poisoned; shared by quantize_test.cpp, quantize_text_test.cpp and
-// tests/gpu/quantize_test.cpp.
+// One call of rapt_quantize as a value, its outputs poisoned; shared by quantize_test.cpp, quantize_emulation_test.cpp
+// and tests/gpu/quantize_test.cpp.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace rapt::test {
 
-// A tensor full of one byte, with a margin of it around and in the gaps of strides.
+// A tensor filled with one byte value, also in a margin around it and in the gaps of strides.
 inline constexpr int64_t poison_margin = 64;
 inline constexpr std::byte poison_byte{0xa5};
 
@@ -35,7 +35,7 @@ inline bool is_poisoned(const HostTensor& tensor, const std::vector<int64_t>& at
   return std::all_of(first, first + bytes_of(tensor.dtype), [](std::byte byte) { return byte == poison_byte; });
 }
 
-// Bytes outside the tensor's elements that no longer hold the poison.
+// Number of bytes outside the tensor's elements that no longer hold the poison.
 inline int64_t written_outside(const HostTensor& tensor) {
   const check::Span span = check::reach(tensor.shape, tensor.strides);
   const int64_t elements = span.last - span.first + 1 + 2 * poison_margin, width = bytes_of(tensor.dtype);
@@ -71,7 +71,7 @@ struct QuantizeCall {
   std::vector<int64_t> at(int64_t b, int64_t h, int64_t s, int64_t c) const {
     return packed() ? std::vector{first_row(b) + s, h, c} : std::vector{b, h, s, c};
   }
-  // Index of the factor of that element.
+  // Index of the scale of that element.
   std::vector<int64_t> descale_at(int64_t b, int64_t h, int64_t s, int64_t c) const {
     switch (scales) {
       case RAPT_SCALE_TENSOR: return {0};
@@ -95,7 +95,7 @@ struct QuantizeCall {
     }
   }
 
-  // Fresh outputs, every byte poisoned; a supplied descale stays.
+  // New outputs, every byte poisoned. A supplied descale stays.
   void poison(DType type, const std::vector<int64_t>& output_strides = {}) {
     output = make_poisoned(type, input.shape, output_strides);
     if (!has(RAPT_QUANTIZE_SUPPLIED)) descale = make_poisoned(DType::f32, descale_shape());
@@ -103,7 +103,7 @@ struct QuantizeCall {
   }
 };
 
-// rapt_quantize_args over a call's tensors, which must outlive it.
+// The rapt_quantize_args of a call's tensors, which must outlive it.
 class QuantizeArgs {
  public:
   explicit QuantizeArgs(const QuantizeCall& call, const check::Placement& place = check::in_host_memory)
@@ -138,7 +138,7 @@ inline void quantize_on_cpu(const QuantizeCall& call, rapt_context* context = nu
   }
 }
 
-// Whether all outputs, gaps included, hold the same bytes.
+// True if both tensors hold the same bytes, including gaps.
 inline bool same_bytes(const HostTensor& a, const HostTensor& b) {
   if (!a.present() || !b.present()) return a.present() == b.present();
   const check::Span span = check::reach(a.shape, a.strides);
@@ -151,9 +151,9 @@ inline void expect_same_outputs(const QuantizeCall& a, const QuantizeCall& b) {
   EXPECT_TRUE(same_bytes(a.output, b.output)) << "output";
 }
 
-// What inputs hold. Outlier: one element in a hundred 50 times larger. Special: NaN, infinities, zeros and subnormals
-// among the others, and a row of nothing but NaN. Tiny: amax / 448 is subnormal. Cancelling: sums whose terms' order
-// shows (not f16, and not among all fills).
+// The values of inputs. Outlier: one element in a hundred is 50 times larger. Special: NaN, infinities, zeros and
+// subnormals among the others, and a row of only NaN. Tiny: amax / 448 is subnormal. Cancelling: sums that depend on
+// the order of terms (not f16, and not part of all fills).
 enum class QuantizeFill { normal, outlier, zero, constant, special, tiny, huge, offset, cancelling };
 inline const std::vector<QuantizeFill> all_quantize_fills = {
     QuantizeFill::normal,  QuantizeFill::outlier, QuantizeFill::zero, QuantizeFill::constant,

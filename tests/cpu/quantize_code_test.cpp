@@ -1,4 +1,4 @@
-// The kernels of rapt_quantize as machine code: everything in registers, within the card's limits. Needs NVRTC, no GPU.
+// The machine code of rapt_quantize's kernels: all in registers, within the GPU's limits. Needs NVRTC, no GPU.
 #include <set>
 
 #include "base/error.h"
@@ -49,7 +49,7 @@ class QuantizeCode : public testing::TestWithParam<const char*> {
 INSTANTIATE_TEST_SUITE_P(Architectures, QuantizeCode, testing::Values("sm_80", "sm_89", "sm_90a", "sm_120"),
                          [](const auto& test) { return std::string(test.param); });
 
-// Rows that threads divide evenly or not, and rows too long to be held.
+// Rows that threads divide evenly or not, and rows that are too long for registers.
 TEST_P(QuantizeCode, PlainAndTransformed) {
   constexpr uint64_t both = RAPT_QUANTIZE_HADAMARD | RAPT_QUANTIZE_SMOOTH;
   for (const int64_t dim : {128, 256, 776})

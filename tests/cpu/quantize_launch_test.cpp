@@ -1,5 +1,5 @@
-// rapt_quantize of GPU tensors over the stand-in driver of tests/fake_cuda: sizes of 0, which compute nothing and yet
-// have factors and means to write. What kernels compute is in quantize_text_test.cpp and tests/gpu.
+// rapt_quantize on GPU tensors with the stand-in driver of tests/fake_cuda: sizes of 0, which compute nothing but still
+// must write scales and means. quantize_emulation_test.cpp and tests/gpu check the results of kernels.
 #include "cuda/cuda.h"
 #include "fake_driver.h"
 #include "quantize_call.h"
@@ -24,11 +24,11 @@ void pack(QuantizeCall& call, int64_t batch, int64_t longest) {
   call.max_seqlen = longest;
 }
 
-// How many kernels a call launches.
+// The number of kernels that a call launches.
 long launches_of(rapt_context& context, const cuda::Stream& stream, QuantizeCall& call) {
   if (call.has(RAPT_QUANTIZE_SUPPLIED)) call.descale = make_tensor(DType::f32, call.descale_shape());
   call.poison(DType::e4m3);
-  const QuantizeArgs args(call, [](const char*, const HostTensor& t) {  // the stand-in's memory is the host's
+  const QuantizeArgs args(call, [](const char*, const HostTensor& t) {  // the stand-in's memory is host memory
     return check::Address{t.data(), {RAPT_DEVICE_CUDA, 0}};
   });
   const long before = fake().launches();
@@ -36,7 +36,7 @@ long launches_of(rapt_context& context, const cuda::Stream& stream, QuantizeCall
   return fake().launches() - before;
 }
 
-// Every kind of call, on a GPU of the stand-in's.
+// Every kind of call, on a GPU of the stand-in.
 void for_each_call(const std::function<void(rapt_context&, const cuda::Stream&, int32_t, uint64_t, double)>& body) {
   on_stand_in(90, [&] {
     rapt_context context(without_cache());
@@ -83,7 +83,7 @@ void expect_packed(rapt_context& context, const cuda::Stream& stream, int32_t sc
   }
 }
 
-// In one process, since both kinds of call take the same kernels, which are compiled here.
+// In one process, because both kinds of call use the same kernels, which are compiled here.
 TEST(QuantizeLaunch, SizesOfZero) {
   for_each_call([](auto&&... call) {
     expect_dense(call...);

@@ -1,4 +1,4 @@
-// CPU quotas of control groups, read from trees that the tests make; and RAPT_THREADS.
+// CPU quotas of control groups, read from folders that the tests create; and RAPT_THREADS.
 #include "cpu/quota.h"
 
 #include <gtest/gtest.h>
@@ -64,7 +64,7 @@ TEST_F(Quota, VersionOneByItsController) {
   EXPECT_EQ(quota(), 3);
 }
 
-// A container that sees a part of the hierarchy: the mount's root is the group's own path or a part of it.
+// A container that sees a part of the hierarchy: the mount's root is the group's path or a part of it.
 TEST_F(Quota, RootsOfMountsAreRespected) {
   put("proc/self/cgroup", "0::/docker/abc/inner\n");
   put("proc/self/mountinfo", "30 23 0:26 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup rw\n");
@@ -123,7 +123,7 @@ TEST_F(Threads, ABadValueIsToldAndIgnored) {
   for (const char* value : {"0", "-1", "two", "1,5", "2 ", "+2", "0x2", "65537", "99999999999"}) {
     set(value);
     testing::internal::CaptureStderr();
-    EXPECT_EQ(cpu::thread_limit(), cpu::most_threads) << value;
+    EXPECT_EQ(cpu::thread_limit(), cpu::max_threads) << value;
     const std::string said = testing::internal::GetCapturedStderr();
     EXPECT_TRUE(contains(said, concat("RAPT_THREADS = '", value, "': must be a whole number from 1 to 65536"))) << said;
   }

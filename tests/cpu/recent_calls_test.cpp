@@ -1,4 +1,4 @@
-// What counts as a repeated GPU call: only the addresses may differ, and never so that a check would fail.
+// Which calls count as repeated GPU calls: only addresses may differ, and not in a way that a check would refuse.
 #include "runtime/recent_calls.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ namespace {
 
 constexpr uint64_t owner = 7;
 
-// A call on tensors that lie one after another in one buffer.
+// A call on tensors placed one after another in one buffer.
 struct Fixture {
   std::vector<std::byte> memory = std::vector<std::byte>(1 << 16);
   int64_t shape[4] = {1, 2, 8, 16}, strides[4] = {256, 128, 16, 1}, lse_shape[3] = {1, 2, 8}, slopes_shape[1] = {2};
@@ -97,8 +97,8 @@ TEST(RecentCalls, NothingElseMayDiffer) {
   }
 }
 
-// Each field of the struct in turn: a tensor comes or goes, or one bit of a value changes. The table that this walks
-// has a row for every field (sdpa_arguments.h), or it does not compile.
+// Each field of the struct in turn: a tensor is added or removed, or one bit of a value changes. The table
+// (sdpa_arguments.h) has a row for every field, or it does not compile.
 TEST(RecentCalls, EveryFieldCounts) {
   const int64_t shape[1] = {2};
   for (const TensorArgument& argument : tensor_arguments) {
@@ -134,18 +134,18 @@ TEST(RecentCalls, TheOldestIsForgotten) {
   for (size_t i = 1; i < 5; ++i) EXPECT_NE(calls.find(owner, fixtures[i]->args), nullptr) << i;
 }
 
-// Outputs with negative reach, and interleaved ones: the long way decides about those.
+// Outputs with negative strides, and interleaved outputs: the full check decides about those.
 TEST(RecentCalls, RangesFollowStrides) {
   Fixture f;
   int64_t backwards[4] = {256, 128, -16, 1};
   f.out.strides = backwards, f.out.data = f.memory.data() + 3 * 4096 + 2 * 16 * 7;
   const RecentCall known = f.remembered();
   EXPECT_TRUE(known.matches(owner, f.args));
-  f.v.data = f.memory.data() + 3 * 4096 - 2 * 256 + 16;  // ends inside the part before out's address
+  f.v.data = f.memory.data() + 3 * 4096 - 2 * 256 + 16;  // ends inside the block before out's address
   EXPECT_FALSE(known.matches(owner, f.args));
 }
 
-// A call of any lengths over one piece of memory, dense or packed, with every tensor whose shape has a length in it.
+// A call of any lengths in one buffer, dense or packed, with every tensor whose shape contains a length.
 struct GrowingCall {
   std::vector<std::byte> memory = std::vector<std::byte>(1 << 16);
   std::array<std::array<int64_t, 4>, tensor_arguments.size()> shapes{}, strides{};
@@ -182,7 +182,7 @@ struct GrowingCall {
     while (tensor_arguments[i].name != name) ++i;
     return i;
   }
-  // Tensors lie far apart; nothing is read, so the memory need not reach so far.
+  // Tensors are far apart. Nothing is read, so the memory need not exist.
   void add(const std::string& name, rapt_dtype dtype, const std::vector<int64_t>& shape) {
     const size_t i = index(name);
     std::copy(shape.begin(), shape.end(), shapes[i].begin());
@@ -194,8 +194,8 @@ struct GrowingCall {
   }
 };
 
-// What the long way makes of a call; nothing where it refuses.
-std::optional<Problem> the_long_way(const rapt_sdpa_args& args) {
+// The result of the full check; nothing if it refuses the call.
+std::optional<Problem> full_check(const rapt_sdpa_args& args) {
   try {
     return problem_from(args);
   } catch (const Error&) {
@@ -209,7 +209,7 @@ TEST(RecentCalls, LengthsOfTheSameClassesAreFollowed) {
   for (const bool packed : {false, true}) {
     SCOPED_TRACE(packed ? "packed" : "dense");
     const GrowingCall first(packed, short_ones), second(packed, other_ones);
-    const std::optional<Problem> known = the_long_way(first.args), asked = the_long_way(second.args);
+    const std::optional<Problem> known = full_check(first.args), asked = full_check(second.args);
     ASSERT_TRUE(known && asked);
     RecentCall call(owner, first.args, *known, nullptr);
     EXPECT_FALSE(call.matches(owner, second.args));
@@ -232,24 +232,24 @@ TEST(RecentCalls, OtherClassesAreNotFollowed) {
                                                 {100, 1000, 190, 1921}}) {
       if (!packed && lengths.q == short_ones.q && lengths.k == short_ones.k) continue;
       const GrowingCall first(packed, short_ones), second(packed, lengths);
-      const std::optional<Problem> known = the_long_way(first.args);
-      ASSERT_TRUE(known && the_long_way(second.args));
+      const std::optional<Problem> known = full_check(first.args);
+      ASSERT_TRUE(known && full_check(second.args));
       RecentCall call(owner, first.args, *known, nullptr);
       EXPECT_FALSE(call.follow(owner, second.args)) << lengths.q << " " << lengths.k;
       EXPECT_TRUE(call.matches(owner, first.args)) << "still remembered";
     }
 }
 
-// Each size, stride, address and value in turn takes odd values: what is followed passes every check the long way, and
-// makes the problem that is remembered then.
+// Each size, stride, address and value in turn gets odd values: a followed call must pass the full check and give the
+// remembered problem.
 TEST(RecentCalls, NothingIsFollowedThatWouldBeRefused) {
   int64_t followed = 0, refused = 0;
   const auto try_change = [&](bool packed, const std::function<void(GrowingCall&)>& change, const std::string& what) {
     const GrowingCall first(packed, short_ones);
     GrowingCall second(packed, other_ones);
-    RecentCall call(owner, first.args, *the_long_way(first.args), nullptr);
+    RecentCall call(owner, first.args, *full_check(first.args), nullptr);
     change(second);
-    const std::optional<Problem> asked = the_long_way(second.args);
+    const std::optional<Problem> asked = full_check(second.args);
     refused += asked ? 0 : 1;
     if (!call.follow(owner, second.args)) return;
     ++followed;

@@ -1,5 +1,5 @@
-// Defects that an attack on the library found, each as its smallest call.
-// Through the C ABI, since strides, addresses and starts here are ones that problem lines cannot say.
+// Fixed defects of the library that adversarial tests found, each as its smallest call.
+// Through the C ABI, because problem lines cannot express these strides, addresses and starts.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -50,7 +50,7 @@ void expect_refused(rapt_status status, const std::string& sentence) {
 
 }  // namespace
 
-// q, k, v and out as slices of one row [4, heads, dim]: disjoint wherever the buffer lies.
+// q, k, v and out as slices of one row [4, heads, dim]: disjoint at every address of the buffer.
 TEST(Regression, FusedSlicesAreDisjointAtEveryAddress) {
   constexpr int64_t batch = 2, seqlen = 5, heads = 3, dim = 16, row = 4 * heads * dim;
   std::vector<float> buffer(batch * seqlen * row + row, 0.5f);
@@ -61,14 +61,14 @@ TEST(Regression, FusedSlicesAreDisjointAtEveryAddress) {
         out(at + 3 * heads * dim, shape, strides);
     const rapt_sdpa_args args = arguments(q, k, v, out);
     ASSERT_EQ(rapt_sdpa(nullptr, &args, nullptr), RAPT_OK) << first << ": " << rapt_last_error();
-    // One element further on, out reaches into the next row's q.
+    // One element later, out overlaps the next row's q.
     const Array late(at + 3 * heads * dim + 1, shape, strides);
     const rapt_sdpa_args overlapping = arguments(q, k, v, late);
     ASSERT_EQ(rapt_prepare(nullptr, &overlapping, nullptr), RAPT_ERROR_INVALID_ARGUMENT) << first;
   }
 }
 
-// docs/semantics.md: starts lie within -2^60 to 2^60; differences of farther ones do not fit.
+// docs/semantics.md: starts must be within -2^60 to 2^60; the difference of larger ones would overflow.
 TEST(Regression, StartsOutOfRangeAreRefused) {
   std::vector<float> data(64, 1.0f), result(16, 7.0f);
   const Array q(data.data(), {1, 1, 1, 16}), k(data.data(), {1, 1, 4, 16}), out(result.data(), {1, 1, 1, 16});
@@ -98,7 +98,7 @@ TEST_P(RegressionIsa, SubnormalSoftcap) {
   for (const int64_t queries : {1, 20}) {
     std::vector<float> q(queries * 4, 0.0f), k = {1, 1, 1, 1, 2, 2, 2, 2}, v = {1, 1, 1, 1, 3, 3, 3, 3};
     std::vector<float> result(q.size()), lse_values(queries);
-    q[0] = 1;  // one query with logits that the cap flattens, the rest with logits of 0
+    q[0] = 1;  // one query with logits that the cap limits, the others with logits of 0
     const Array tq(q.data(), {1, 1, queries, 4}), tk(k.data(), {1, 1, 2, 4}), tv(v.data(), {1, 1, 2, 4}),
         out(result.data(), {1, 1, queries, 4}), lse(lse_values.data(), {1, 1, queries});
     rapt_sdpa_args args = arguments(tq, tk, tv, out);
@@ -113,9 +113,9 @@ TEST_P(RegressionIsa, SubnormalSoftcap) {
   }
 }
 
-// Split states in the caller's workspace would be overwritten by results of other tiles.
-// XLA's threads and torch.set_flush_denormal flush subnormal numbers, and a worker inherits that from the thread that
-// made its pool: bits must not depend on it. Every E4M3 value is in k and v, the subnormal ones in each tile.
+// The results of other tiles must not overwrite split states in the caller's workspace. XLA's threads and
+// torch.set_flush_denormal flush subnormal numbers, and a worker inherits that from the thread that created its pool:
+// bits must not depend on it. Every E4M3 value is in k and v, the subnormal ones in each tile.
 TEST_P(RegressionIsa, CallersArithmeticDoesNotMatter) {
 #if defined(__x86_64__)
   constexpr int64_t rows = 64, dim = 64;
@@ -130,7 +130,7 @@ TEST_P(RegressionIsa, CallersArithmeticDoesNotMatter) {
     options.struct_size = sizeof options;
     options.num_threads = 3;
     rapt_context* context = nullptr;
-    ASSERT_EQ(rapt_context_create(&options, &context), RAPT_OK);  // its workers start as this thread is
+    ASSERT_EQ(rapt_context_create(&options, &context), RAPT_OK);  // its workers start in this thread's mode
     const Array out(to.data(), shape);
     rapt_sdpa_args args = arguments(q, k, k, out);
     args.has = RAPT_HAS_SCALE;
@@ -165,16 +165,16 @@ TEST(Regression, WorkspaceSharesNoByteWithATensor) {
   args.workspace = memory.data(), args.workspace_bytes = sizeof memory;
   expect_refused(rapt_sdpa(nullptr, &args, nullptr),
                  "workspace: overlaps out in memory; outputs must not share bytes with other tensors");
-  // Bytes past those that are used may hold anything.
+  // Bytes after the used ones may hold anything.
   const Array beyond(memory.data() + (bytes + 3) / 4, {1, 1, 1, dim});
   args.out = &beyond.tensor;
   EXPECT_EQ(rapt_sdpa(nullptr, &args, nullptr), RAPT_OK) << rapt_last_error();
 }
 
-// A workspace that no integer holds is not reported as a small one.
+// A workspace larger than any integer is not reported as a small one.
 TEST(Regression, WorkspaceSizeDoesNotWrap) {
   constexpr int64_t batch = int64_t{1} << 40, parts = int64_t{1} << 19;
-  // Addresses only: nothing is read.
+  // Only addresses: nothing is read.
   void* const input = reinterpret_cast<void*>(uintptr_t{1} << 50);
   void* const output = reinterpret_cast<void*>(uintptr_t{1} << 30);
   const Array q(input, {batch, 1, 1, 1}, {0, 0, 0, 0}), k(input, {batch, 1, parts, 1}, {0, 0, 0, 0}),
@@ -192,7 +192,7 @@ TEST(Regression, WorkspaceSizeDoesNotWrap) {
 #define RAPT_CLANG_ADDRESS_SANITIZER 0
 #endif
 
-// A lock that another thread holds at the moment of a fork stays locked in the child.
+// A lock that another thread holds during a fork stays locked in the child.
 TEST(Regression, ForkWhileOthersCall) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a fork of a process with threads that goes on to make threads is beyond the thread sanitizer";

@@ -1,6 +1,6 @@
-// The table of public bug reports that became tests: one row a report, where it runs or which feature it waits for.
-// Source names a public thread; inputs and expectations are this project's own. Read by reports_table.cpp and by
-// tests/gpu/reports_test.cpp, which hold tests and rows together; the first one prints the tally.
+// The table of public bug reports that became tests: one row for each report, with where it runs or which feature it
+// waits for. Source names a public thread; inputs and expectations are this project's own. Read by reports_table.cpp
+// and by tests/gpu/reports_test.cpp, which check that tests and rows agree. reports_table.cpp prints the count.
 #pragma once
 
 #include <string_view>
@@ -10,11 +10,11 @@ namespace rapt::test {
 enum class Where { cpu_and_gpu, gpu, cpu, host };
 
 // all: the whole input runs everywhere, as Reports.<id> of rapt_tests.
-// gpu, two_gpus: what needs no GPU runs there as well; the rest runs as GpuReports.<id> or GpuTwoDevicesReports.<id> of
-// rapt_gpu_tests, and is skipped where GPUs are missing.
-// part: what this build offers runs everywhere; the rest waits. gpu_part: likewise, as GpuReports.<id> only.
-// python: as test_report_<id> of tests/python, which looks that there is one; the frameworks it needs may be missing.
-// none: nothing runs yet.
+// gpu, two_gpus: the part without a GPU also runs there; the rest runs as GpuReports.<id> or GpuTwoDevicesReports.<id>
+// of rapt_gpu_tests, and is skipped without GPUs.
+// part: the part that this build supports runs everywhere; the rest waits. gpu_part: likewise, only as GpuReports.<id>.
+// python: as test_report_<id> of tests/python; a test checks that it exists. Its frameworks may be missing. none:
+// nothing runs yet.
 enum class Runs { all, gpu, two_gpus, part, gpu_part, python, none };
 
 struct Report {
@@ -23,13 +23,14 @@ struct Report {
   std::string_view title;
   Where where;
   Runs runs;
-  std::string_view waits_for;  // the missing feature; empty exactly when nothing waits
+  std::string_view waits_for;  // the missing feature; empty if nothing waits
 
   constexpr bool pending() const { return runs == Runs::part || runs == Runs::gpu_part || runs == Runs::none; }
-  constexpr int gpus() const { return runs == Runs::gpu ? 1 : runs == Runs::two_gpus ? 2 : 0; }  // to run it wholly
+  // The number of GPUs to run it completely.
+  constexpr int gpus() const { return runs == Runs::gpu ? 1 : runs == Runs::two_gpus ? 2 : 0; }
 };
 
-// Reports that still wait, wholly or in part. Lower it when one starts to run; it never rises.
+// Number of reports that still wait, completely or in part. Lower it when one starts to run; it must never rise.
 inline constexpr int pending_reports = 12;
 
 namespace report_words {

@@ -1,5 +1,5 @@
-// Reports R40 and R126..R140: FP8 storage, its conversion and its scales, supplied by the caller or by rapt_quantize.
-// What each was about stands in reports.h.
+// Reports R40 and R126..R140: FP8 storage, its conversion and its scales, from the caller or from rapt_quantize.
+// reports.h describes each report.
 #include "check/format.h"
 #include "check/oracle.h"
 #include "kernels/shared/dtype.h"
@@ -9,7 +9,8 @@
 namespace rapt::test {
 namespace {
 
-// Quantises `exact` [b, h, s, d] to stored / scale, one scale a block of keys: amax / 448, 0 for a block of zeros.
+// Quantises `exact` [b, h, s, d] to stored / scale, with one scale for each block of keys: amax / 448, 0 for a block of
+// zeros.
 void quantise_blocks(const HostTensor& exact, int64_t block, HostTensor& stored, HostTensor& scales) {
   fill(scales, 0);
   each_index(exact.shape, [&](const auto& at) {
@@ -22,7 +23,7 @@ void quantise_blocks(const HostTensor& exact, int64_t block, HostTensor& stored,
   });
 }
 
-// By the library.
+// Quantised by the library.
 QuantizeCall quantized(const HostTensor& exact, int32_t scales, uint64_t flags = 0) {
   QuantizeCall call;
   call.input = exact, call.scales = scales, call.flags = flags;
@@ -97,7 +98,8 @@ TEST(Reports, R126) {
     fill(call.in.k_descale, 0.25);
     fill(call.in.v_descale, 0.5);
     expect_oracle(run(call));
-    // Against the unquantised inputs the error is that of rounding K and V (2^-4 of an element), averaged over keys.
+    // Compared with the unquantised inputs, the error is that of rounding K and V (2^-4 of an element), averaged over
+    // keys.
     EXPECT_LE(rms_error(call, oracle(exact).out), 0.0625);
     Call doubled = make(std::string("q=bf16 k=e4m3 v=e4m3 out=f32 k_scales=tensor v_scales=tensor") + shape);
     doubled.in = call.in;
@@ -134,7 +136,7 @@ TEST(Reports, R131) {
   EXPECT_EQ(wide(-infinity), -57344);
   EXPECT_TRUE(std::isnan(wide(nan)));
 
-  // Through the quantiser, at a factor of 1 that 1000 exceeds.
+  // Through the quantiser, with a scale of 1, which is too small for 1000.
   QuantizeCall call;
   call.input = make_tensor(DType::f32, {1, 1, 1, 7});
   const double values[] = {448, 464, 465, 1000, -1000, infinity, nan};
@@ -231,8 +233,8 @@ TEST(Reports, R137) {
   expect_same_bits(slice(a.out.out, 2, 0, 11), slice(b.out.out, 2, 0, 11));
   EXPECT_NE(bits(slice(a.out.out, 2, 11, 64)), bits(slice(b.out.out, 2, 11, 64)));
 
-  // With the library's scales that is so where a factor is a token's own. A head's has seen the later ones, as
-  // docs/semantics.md says.
+  // With the library's scales this holds only for token scales. A head's scale includes later tokens, see
+  // docs/semantics.md.
   HostTensor exact[2] = {make_tensor(DType::f32, {1, 1, 64, 64}), make_tensor(DType::f32, {1, 1, 64, 64})};
   fill_hash(exact[0], 3);
   fill(exact[1], [&](const auto& at) { return exact[0].at(at) * (at[2] > 10 ? 1000 : 1); });
@@ -269,7 +271,7 @@ TEST(Reports, R138) {
       expect_finite(call.out.out);
       error[smooth ? 1 : 0] = rms_error(call, oracle(exact).out);
     }
-    // The same function of the inputs, lse included, and nearer to it.
+    // The same function of the inputs, including lse, with a smaller error.
     if (length == 300) {
       EXPECT_LE(error[1], error[0] / 2);
     }
@@ -291,7 +293,7 @@ TEST(Reports, R140) {
   expect_same_bits(call.out.out, first.out);
   expect_same_bits(call.out.lse, first.lse);
 
-  // Smoothing subtracts from what it reads, not from the caller's k.
+  // Smoothing subtracts from its copy, not from the caller's k.
   HostTensor k = make_tensor(DType::f32, {1, 2, 70, 64});
   fill_hash(k, 7);
   const std::vector<unsigned char> unchanged = bits(k);

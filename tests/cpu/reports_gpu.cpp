@@ -1,7 +1,6 @@
-// Reports R98..R102, R172 and R182 (streams, devices, cards of any capability, homes that cannot be written) without a
-// GPU: the whole library over the stand-in driver of tests/fake_cuda, which counts calls and records launches. What the
-// kernels compute is in tests/gpu.
-// What each was about stands in reports.h.
+// Reports R98..R102, R172 and R182 (streams, devices, all compute capabilities, read-only home folders) without a GPU:
+// the whole library with the stand-in driver of tests/fake_cuda, which counts calls and records launches. tests/gpu
+// checks the results of kernels. reports.h describes each report.
 
 #include <algorithm>
 #include <functional>
@@ -22,7 +21,7 @@
 namespace rapt::test {
 namespace {
 
-// body in a process that sees one stand-in GPU for each of `capabilities` ("80,90"). Returns what it printed.
+// Runs body in a process with one stand-in GPU for each of `capabilities` ("80,90"). Returns its output.
 std::string on_fake_gpus(const std::string& report, const std::string& capabilities, const std::function<void()>& body,
                          const std::string& environment = "") {
   if (!report_role().empty()) return body(), "";
@@ -33,14 +32,14 @@ std::string on_fake_gpus(const std::string& report, const std::string& capabilit
   return child.finish();
 }
 
-// Compiles what it needs and keeps nothing.
+// Compiles all kernels and stores none.
 ContextOptions without_cache() {
   ContextOptions options;
   options.store.emplace();
   return options;
 }
 
-// A call whose tensors lie on a stand-in GPU.
+// A call with tensors on a stand-in GPU.
 struct FakeCall {
   Call call;
   std::optional<check::DeviceCall> device;
@@ -57,7 +56,7 @@ struct FakeCall {
   }
 };
 
-// Calls of the driver that wait, or that work on the default stream.
+// Driver calls that wait, or that use the default stream.
 long calls_beside_the_stream() {
   long calls = 0;
   for (const char* function : {"cuMemcpyHtoD", "cuMemcpyDtoH", "cuMemsetD8", "cuStreamSynchronize",
@@ -68,7 +67,7 @@ long calls_beside_the_stream() {
 
 }  // namespace
 
-// A call works on the caller's stream and nowhere else, loaded or not, captured or not.
+// A call uses only the caller's stream, loaded or not, captured or not.
 TEST(Reports, R98) {
   on_fake_gpus("R98", "80", [] {
     rapt_context context(without_cache());
@@ -92,7 +91,7 @@ TEST(Reports, R98) {
   });
 }
 
-// The tensors' GPU decides; what was current before is current after.
+// The tensors' GPU decides. The current context is the same before and after.
 TEST(Reports, R100) {
   on_fake_gpus("R100", "80,80", [] {
     rapt_context context(without_cache());
@@ -144,8 +143,8 @@ TEST(Reports, R102) {
 
 namespace {
 
-// Every card is served by code of its own architecture, or of an older minor version, or refused by a sentence with its
-// capability and the known ones.
+// Every GPU gets code of its own architecture or of an older minor version, or a sentence with its capability and the
+// known ones.
 void expect_served_or_refused(rapt_context& context, int index) {
   FakeCall call("f16 b1 h2 q70 k90 d64 lse", index);
   const int sm = cuda::device(index).sm;
@@ -181,7 +180,7 @@ TEST(Reports, R172) {
     EXPECT_GE(fake().launches(), 3) << "NVRTC of CUDA 12 and later knows 8.6, 8.9 and 12.0";
   });
   if (!report_role().empty()) return;
-  // Prebuilt kernels for another card: the error says which card, what to do and where to put it.
+  // Prebuilt kernels for another GPU: the error has the GPU, the action, and the place for the file.
   const TemporaryFolder folder;
   jit::write_pack(folder / "old.pack", {jit::compile(small_kernel(1, "sm_89"))});
   jit::Store::Options options;
@@ -193,7 +192,7 @@ TEST(Reports, R172) {
   for (const char* word : {"sm_120", "rapt pack", "RAPT_PACKS"}) EXPECT_TRUE(contains(message, word)) << message;
 }
 
-// Calls work, compiled anew in each process, and one line says what to set.
+// Calls work, but compile again in each process. One log line says what to set.
 TEST(Reports, R182) {
   for (const char* home : {"HOME=/proc", "-u HOME"}) {
     const std::string printed = on_fake_gpus(

@@ -1,5 +1,5 @@
-// Reports R35..R58 and R73, R180: ragged lengths, head dimensions, strides, alignment, head mapping.
-// What each was about stands in reports.h.
+// Reports R35..R58 and R73, R180: ragged lengths, head dimensions, strides, alignment, head mapping. reports.h
+// describes each report.
 #include <array>
 
 #include "rapt/rapt.hpp"
@@ -10,7 +10,7 @@ namespace {
 
 std::string squares(int64_t s) { return "q" + std::to_string(s) + " k" + std::to_string(s); }
 
-// The same elements at `elements` past an aligned address.
+// The same elements, shifted by `elements` from an aligned address.
 HostTensor shifted(const HostTensor& tensor, int64_t elements) {
   HostTensor buffer = make_tensor(tensor.dtype, {tensor.size() + elements});
   HostTensor moved = tensor;

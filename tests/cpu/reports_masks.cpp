@@ -1,5 +1,5 @@
-// Reports R01..R17, R74..R80, R151..R163: empty rows, biases, causal offsets, windows, ALiBi, masks.
-// Each test is named by the report's id; what it was about stands in reports.h.
+// Reports R01..R17, R74..R80, R151..R163: empty rows, biases, causal offsets, windows, ALiBi, masks. Each test has the
+// report's id as its name; reports.h describes each report.
 #include <array>
 
 #include "rapt/rapt.hpp"
@@ -52,7 +52,7 @@ TEST(Reports, R06) {
                    std::vector<double>(64, 1.0));
     }
   });
-  // The merge itself: (0, -inf) with (0, -inf), and with (x, 1.25) in either order.
+  // Only the merge: (0, -inf) with (0, -inf), and with (x, 1.25) in either order.
   const float minus_infinity = -std::numeric_limits<float>::infinity();
   const std::array<float, 4> zero{}, x{0.1f, -2.5f, 1e-30f, 3e30f};
   const auto merged = [](const float* out_a, float lse_a, const float* out_b, float lse_b) {
@@ -266,7 +266,7 @@ double broadcast_at(const HostTensor& tensor, const std::vector<int64_t>& at) {
   return tensor.at(own);
 }
 
-// Both forms of one mask: as given, and written out in full.
+// Compares two forms of one mask: as given, and expanded.
 void expect_broadcast_is_written_out(DType type, HostTensor given, bool boolean) {
   const std::string line = boolean ? "b2 h4 q7 k5 d16 lse mask=[b,h,q,k]" : "b2 h4 q7 k5 d16 lse bias=f32[b,h,q,k]";
   Call full = make(type, line), short_form = make(type, line);

@@ -1,5 +1,5 @@
-// Reports R82..R96 and R143..R147: soft cap, large logits, scale, NaN and Inf, accuracy, base of lse.
-// What each was about stands in reports.h.
+// Reports R82..R96 and R143..R147: soft cap, large logits, scale, NaN and Inf, accuracy, base of lse. reports.h
+// describes each report.
 #include <array>
 
 #include "check/check.h"

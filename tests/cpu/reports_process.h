@@ -1,5 +1,5 @@
-// A report's test in a process of its own: this program again, run with that one test and another environment.
-// Included by the reports whose input is an environment, a stand-in driver, or several processes at once.
+// Runs a report's test in its own process: starts this program again with only that test and another environment.
+// Included by the reports that need an environment, a stand-in driver, or several processes at once.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 
 namespace rapt::test {
 
-// What a child was started to do; "" in the process that runs the tests.
+// The role of a child; "" in the process that runs the tests.
 inline std::string report_role() {
   const char* role = std::getenv("RAPT_REPORT_ROLE");
   return role ? role : "";
@@ -24,7 +24,7 @@ class ReportProcess {
   // `environment`: words of env(1), as "-u HOME FAKE_CUDA_SM=80".
   ReportProcess(const std::string& report, const std::string& role, const std::string& environment) {
     const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
-    // Leaks are looked for in the parent alone: in one of many children the sanitizer's own tracer sometimes crashes.
+    // Leaks are checked only in the parent: among many children the sanitizer's own tracer sometimes crashes.
     command_ = concat("exec env ", environment, " ASAN_OPTIONS=\"$ASAN_OPTIONS:detect_leaks=0\" RAPT_REPORT_ROLE='",
                       role, "' '", self, "' --gtest_brief=1 --gtest_filter=Reports.", report, " 2>&1");
     child_ = popen(command_.c_str(), "r");
@@ -38,7 +38,7 @@ class ReportProcess {
   }
   ReportProcess& operator=(ReportProcess&&) = delete;
 
-  // What it printed, once it has ended, however it did.
+  // Its output, after it has ended in any way.
   std::string output() {
     std::string text;
     char part[4096];
@@ -47,7 +47,7 @@ class ReportProcess {
     child_ = nullptr;
     return text;
   }
-  // The same of one that is expected to end well.
+  // The same, for a process that must succeed.
   std::string finish() {
     std::string text = output();
     EXPECT_EQ(status_, 0) << command_ << "\n" << text;

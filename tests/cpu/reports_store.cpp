@@ -1,6 +1,5 @@
-// Reports R174..R178: kernels compiled by several processes at once, a killed builder, sources that change under old
-// times. Run by rapt_tests; the processes are this program again.
-// What each was about stands in reports.h.
+// Reports R174..R178: kernels compiled by several processes at once, a killed builder, sources that change but keep old
+// times. The processes run this program again. reports.h describes each report.
 #include <signal.h>
 #include <unistd.h>
 
@@ -39,7 +38,7 @@ jit::Request attention_request(const std::string& line) {
   return request_for(step.family->unit(step.config), device.arch, concat(step.family->name, " for \"", line, "\""));
 }
 
-// Whether it came to pass within a minute.
+// True if the condition becomes true within a minute.
 template <class Condition>
 bool within_a_minute(const Condition& condition) {
   const auto deadline = std::chrono::steady_clock::now() + 60s;
@@ -68,10 +67,10 @@ std::vector<std::string> lines_with(const std::string& text, const std::string& 
 
 constexpr int builders = 8;
 
-// Eight kernels, beginning with number `first`, once all builders are ready; prints what became of each.
+// Gets eight kernels, from number `first` on, when all builders are ready; prints the source of each.
 void build_all(int first) {
   const std::string folder = test_folder();
-  jit::find_compiler();  // so that all of them reach the store together
+  jit::find_compiler();  // so that all of them reach the store at the same time
   write_file(folder + "/ready-" + std::to_string(first), "");
   ASSERT_TRUE(within_a_minute([&] { return std::filesystem::exists(folder + "/go"); }));
   jit::Store store(cached_in(folder + "/cache"));
@@ -106,7 +105,7 @@ void build_at_once() {
 
 const char* const slow_line = "f16 b1 h8 q4096 k4096 d256 causal softcap=5 lse";
 
-// A builder that tells its process id before it begins.
+// A builder that reports its process id before it starts.
 void build_slowly() {
   write_file(test_folder() + "/pid.tmp", std::to_string(getpid()));
   std::filesystem::rename(test_folder() + "/pid.tmp", test_folder() + "/pid");
@@ -142,7 +141,7 @@ TEST(Reports, R176) {
 
 namespace {
 
-// A kernel whose constant stands in a file on disk, reached through another file.
+// A kernel with a constant in a file on disk, included through another file.
 jit::Request request_of_files(const std::string& folder) {
   jit::Request request = small_kernel(1);
   request.unit =
@@ -167,7 +166,7 @@ TEST(Reports, R178) {
   const auto first = built();
   EXPECT_EQ(first->source, Source::compiled);
   EXPECT_EQ(built()->source, Source::cache);
-  write_old_file(folder / "inner.cuh", "#pragma once\nconstexpr int answer = 54321;\n");  // as long, and as old
+  write_old_file(folder / "inner.cuh", "#pragma once\nconstexpr int answer = 54321;\n");  // same length, same time
   const auto second = built();
   EXPECT_EQ(second->source, Source::compiled);
   EXPECT_NE(second->bytes, first->bytes);
@@ -176,7 +175,7 @@ TEST(Reports, R178) {
   EXPECT_EQ(again->source, Source::cache) << "the first one is still good";
   EXPECT_EQ(again->bytes, first->bytes);
 
-  // The library's own texts count as well, what is shared with the host among them; and so does the architecture.
+  // The library's own sources also count, including those shared with the host, and the architecture.
   const jit::Request request = attention_request(slow_line);
   const std::string signature = jit::signature(request);
   for (const char* name : {"sm80/attention_sm80.cuh", "device/softmax.cuh", "ptx/mma.cuh", "shared/params.h",

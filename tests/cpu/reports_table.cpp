@@ -1,5 +1,5 @@
-// The 93 reports, their state, and the tally at the end of a test run:
-// `reports: N run, G need a GPU (S skipped here), M pending`. Run by rapt_tests.
+// The 93 reports, their state, and their count at the end of a test run:
+// `reports: N run, G need a GPU (S skipped here), M pending`.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ const testing::TestSuite* reports_suite() {
   return nullptr;
 }
 
-// Prints the tally when any report ran. What needs GPUs is run by rapt_gpu_tests where there are enough of them.
+// Prints the count if a report ran. rapt_gpu_tests runs those that need GPUs, if there are enough GPUs.
 class Tally : public testing::Environment {
  public:
   void TearDown() override {

@@ -1,5 +1,5 @@
-// Reports R20..R33, R111, R123, R149 (packed sequences and their metadata), R60..R69 (offsets and counts beyond 16, 31
-// and 32 bits) and R107, R109 (splits, repeats). What each was about stands in reports.h.
+// Reports R20..R33, R111, R123, R149 (packed sequences and their metadata), R60..R69 (offsets and counts above 16, 31
+// and 32 bits) and R107, R109 (splits, repeats). reports.h describes each report.
 #include <sys/mman.h>
 
 #include <array>
@@ -21,7 +21,7 @@ void expect_refused(const Call& call, const std::vector<std::string>& words) {
   each_index(call.out.out.shape, [&](const auto& at) { EXPECT_TRUE(std::isnan(call.out.out.at(at))); });
 }
 
-// Zeroed pages that cost memory only where they are touched.
+// Zeroed pages that use memory only after they are touched.
 HostTensor map_lazily(DType type, const std::vector<int64_t>& shape, const std::vector<int64_t>& strides) {
   const check::Span span = check::reach(shape, strides);
   const auto bytes = static_cast<size_t>((span.last + 1) * bytes_of(type));
@@ -43,7 +43,7 @@ TEST(Reports, R20) {
   fill_hash(call);
   expect_oracle(run(call));
   ASSERT_EQ(call.out.out.shape[0], 2);
-  for (int64_t i = 0; i < 2; ++i) {  // each row is a full call over its own keys
+  for (int64_t i = 0; i < 2; ++i) {  // each row is a full call with its own keys
     Call alone = make("bf16 b1 h9:3 q1 k" + std::to_string(i == 0 ? 3 : 5) + " d64 scale=1 lse");
     fill(alone.in.q, [&](const auto& at) { return call.in.q.at({i, at[1], at[3]}); });
     fill(alone.in.k, [&](const auto& at) { return call.in.k.at({3 * i + at[2], at[1], at[3]}); });
@@ -106,7 +106,7 @@ TEST(Reports, R26) {
     expect_oracle(run(call));
     expect_finite(slice(call.out.out, 0, 0, 100));
     const HostTensor& out = call.out.out;
-    each_index({60, 2}, [&](const auto& at) {  // rows past the end are untouched
+    each_index({60, 2}, [&](const auto& at) {  // rows past the end are not written
       for (int64_t d = 0; d < 64; ++d) EXPECT_TRUE(check::is_poison(out, out.index({100 + at[0], at[1], d})));
       EXPECT_TRUE(check::is_poison(call.out.lse, call.out.lse.index({at[1], 100 + at[0]})));
     });
@@ -132,7 +132,7 @@ TEST(Reports, R30) {
       SCOPED_TRACE(testing::PrintToString(shape) + (queries ? " cu_seqlens_q" : " cu_seqlens_k"));
       Call call = make("f16 varlen=2,2,2 h1 d8 lse");
       (queries ? call.in.cu_seqlens_q : call.in.cu_seqlens_k) = make_tensor(DType::i32, shape);
-      std::string actual = "[";  // as messages write it
+      std::string actual = "[";  // as in error sentences
       for (int64_t size : shape) actual += (actual.size() > 1 ? ", " : "") + std::to_string(size);
       const char* name = shape.size() == 1 ? "cu_seqlens_" : queries ? "cu_seqlens_q" : "cu_seqlens_k";
       // With one dimension the two shapes contradict each other: the sentence has both.
@@ -150,7 +150,7 @@ TEST(Reports, R31) {
   EXPECT_NO_THROW(attend({0, 4, 8, 64}));
   EXPECT_NO_THROW(attend({2, 4, 0, 64}));
   EXPECT_NO_THROW(attend({2, 0, 8, 64}));
-  for (const Dims& shape : {Dims{0, 0, 2, 0}, Dims{2, 4, 8, 0}}) {  // head_dim 0 may be refused, by a sentence
+  for (const Dims& shape : {Dims{0, 0, 2, 0}, Dims{2, 4, 8, 0}}) {  // head_dim 0 may be refused with a sentence
     try {
       attend(shape);
     } catch (const Exception& e) {
@@ -286,7 +286,7 @@ TEST(Reports, R109) {
         };
         repeat(50);
         std::atomic<bool> stop{false};
-        std::thread busy([&] {  // another call at the same time, on a context of its own
+        std::thread busy([&] {  // another call at the same time, on its own context
           const Context context;
           Call other = make("f32 b1 h2 q256 k256 d64");
           fill_hash(other, 9);

@@ -1,5 +1,5 @@
-// The .safetensors reader and writer: round trips, and hostile files that must end in one sentence.
-// Files are built in memory from a header text and data, so that each rule of the format has one line here.
+// The .safetensors reader and writer: round trips, and malformed files, which must give one sentence. Files are built
+// in memory from a header text and data, so each rule of the format is one line here.
 #include "lab/safetensors.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ std::string file_of(const std::string& header, const std::string& data) {
 
 TensorFile read(const std::string& bytes) { return read_safetensors(MemorySource("x.safetensors", bytes)); }
 
-// The sentence that reading `bytes` fails with, "" where it does not.
+// The error sentence for reading `bytes`; "" if there is none.
 std::string failure(const std::string& bytes) {
   try {
     read(bytes);
@@ -99,7 +99,7 @@ std::vector<Hostile> hostile_files() {
        "end after the 4 bytes of data"},
       {"gap", one(R"("dtype":"F16","shape":[1],"data_offsets":[2,4])"), "leave a gap after byte 0"},
       {"bytes of nobody", one(R"("dtype":"F16","shape":[1],"data_offsets":[0,2])"),
-       "2 bytes of data belong to no tensor"},
+       "2 bytes of data do not belong to any tensor"},
       {"overlap",
        file_of(
            R"({"q":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},"k":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}})",

@@ -1,5 +1,5 @@
-// The table of rapt_sdpa_args: every row refuses what it says, by its name, and a struct of each earlier header has the
-// size that it had. A new row is tested by being there.
+// The table of rapt_sdpa_args: every row refuses wrong values with its name, and a struct of each earlier header has
+// its old size. New rows are tested automatically.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -23,7 +23,7 @@ struct Call {
   rapt_tensor tensor(size_t at, const int64_t* shape) {
     return {memory + at, {RAPT_DEVICE_CPU, 0}, RAPT_F32, 4, shape, nullptr};
   }
-  // Refused with a sentence that begins with the argument's name.
+  // Expects a sentence that begins with the argument's name.
   void expect_refused(const std::string& name) {
     EXPECT_EQ(rapt_prepare(nullptr, &args, nullptr), RAPT_ERROR_INVALID_ARGUMENT) << name;
     const std::string sentence = rapt_last_error();
@@ -33,7 +33,7 @@ struct Call {
   }
 };
 
-// A dtype that the row has, and one that it has not.
+// A dtype that the row allows, or one that it does not.
 rapt_dtype dtype_of(const TensorArgument& row, bool allowed) {
   for (int32_t code = RAPT_F32; code <= RAPT_I64; ++code)
     if (row.dtypes.has(static_cast<DType>(code)) == allowed) return static_cast<rapt_dtype>(code);

@@ -1,5 +1,5 @@
-// The seed suite: four small problems, three seeds each, every dtype and every instruction set of the machine, held to
-// the derived error bounds, finite and equal run to run. One oracle serves all instruction sets.
+// The seed suite: four small problems, three seeds each, every dtype and every instruction set of the machine, within
+// the derived error bounds, finite and equal in every run. One oracle is used for all instruction sets.
 #include <gtest/gtest.h>
 
 #include <cctype>
@@ -17,15 +17,15 @@ constexpr const char* shapes[] = {"b1 h2 q64 k64 d64", "b1 h4 q128 k128 d64", "b
                                   "b2 h2 q64 k64 d64"};
 constexpr const char* types[] = {"f32", "f16", "bf16", "q=f32 k=e4m3 v=e4m3 out=f32", "q=bf16 k=e5m2 v=f16 out=bf16"};
 
-// What an instruction set's outputs are judged by: at least 4096 of them in every problem here.
-struct Yardstick {
+// The reference for an instruction set's outputs: at least 4096 of them in every problem here.
+struct ReferenceValues {
   check::Reference reference;
   check::Bounds bounds;
 };
 
-Yardstick yardstick(const Call& call, check::Fill fill) {
+ReferenceValues reference_values(const Call& call, check::Fill fill) {
   const check::Reading reading(call.problem, call.in);
-  Yardstick result{check::forward(reading), {}};
+  ReferenceValues result{check::forward(reading), {}};
   const check::Outputs plain = check::make_outputs(call.problem);
   check::plain(reading, check::probability_format(call.problem), plain);
   check::Condition condition;
@@ -35,15 +35,15 @@ Yardstick yardstick(const Call& call, check::Fill fill) {
   return result;
 }
 
-void expect_within(const Yardstick& yardstick, const Call& call) {
-  const check::Errors errors = check::compare_out(call.problem, call.out.out, yardstick.reference);
+void expect_within(const ReferenceValues& reference_values, const Call& call) {
+  const check::Errors errors = check::compare_out(call.problem, call.out.out, reference_values.reference);
   EXPECT_GE(errors.count, 4096);
   EXPECT_TRUE(errors.sound());
   EXPECT_EQ(errors.nan_count + errors.inf_count, 0);
-  EXPECT_LE(errors.max_abs, yardstick.bounds.max_abs);
-  EXPECT_LE(errors.rel_rms, yardstick.bounds.rel_rms);
-  EXPECT_TRUE(check::compare_lse(call.problem, call.out.lse, yardstick.reference).sound());
-  EXPECT_LE(check::worst_lse_share(call.problem, call.out.lse, yardstick.reference), 1.0);
+  EXPECT_LE(errors.max_abs, reference_values.bounds.max_abs);
+  EXPECT_LE(errors.rel_rms, reference_values.bounds.rel_rms);
+  EXPECT_TRUE(check::compare_lse(call.problem, call.out.lse, reference_values.reference).sound());
+  EXPECT_LE(check::worst_lse_share(call.problem, call.out.lse, reference_values.reference), 1.0);
 }
 
 std::string words_as_name(const testing::TestParamInfo<const char*>& parameter) {
@@ -64,7 +64,7 @@ TEST_P(Seed, WithinBoundsFiniteAndEqualRunToRun) {
         if (quick() && fill == check::Fill::outlier) continue;
         Call call = make(std::string(GetParam()) + " " + shape + " lse");
         call.in = check::make_inputs(call.problem, fill, seed);
-        const Yardstick expected = yardstick(call, fill);
+        const ReferenceValues expected = reference_values(call, fill);
         for (CpuIsa isa : available_cpu_isas()) {
           SCOPED_TRACE(to_string(call.problem) + ", fill " + check::name_of(fill) + ", seed " + std::to_string(seed) +
                        ", " + name_of(isa));

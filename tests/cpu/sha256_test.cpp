@@ -1,4 +1,4 @@
-// SHA-256 against the examples of FIPS 180 (NIST) and lengths around the padding's edges.
+// SHA-256 compared with the examples of FIPS 180 (NIST), and lengths around the edges of the padding.
 #include <gtest/gtest.h>
 
 #include <string>

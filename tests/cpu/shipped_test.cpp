@@ -1,5 +1,5 @@
-// rapt pack, the ledger of shipped kernels, occupancy: on a machine without a GPU, by the NVRTC at hand.
-// The whole of check/cases/shipped.txt is compiled by the CI step `kernels`; here a few small kernels are.
+// rapt pack, the ledger of shipped kernels, occupancy: without a GPU, with the available NVRTC.
+// The CI step `kernels` compiles all of check/cases/shipped.txt; here only a few small kernels.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -26,7 +26,7 @@ lab::PackOptions options_of(const std::string& problem, const std::string& arch,
   return options;
 }
 
-// What `call` prints.
+// The output of `call`.
 template <class Call>
 std::string output_of(const Call& call) {
   testing::internal::CaptureStdout();
@@ -60,7 +60,7 @@ TEST(Shipped, APackHoldsWhatALaterCallAsksFor) {
   only_pack.packs = {folder / "x.pack"};
   only_pack.use_compiler = false;
   jit::Store store(only_pack);
-  // Another length and another count of heads of the same class, planned for a card rather than an architecture.
+  // Another length and head count of the same class, planned for a GPU instead of an architecture.
   const auto get = [&](const char* line) {
     const Device device = device_preset("a100");
     const Plan chosen = plan(parse_problem(line), device);
@@ -100,7 +100,7 @@ TEST(Shipped, WrongWordsAreRefused) {
   EXPECT_FALSE(std::filesystem::exists(folder / "x"));
 }
 
-// The ledger that `--update` writes passes; each edit of it fails with a sentence that names the kernel.
+// The ledger written by `--update` passes. Each edit of it fails with a sentence that names the kernel.
 TEST(Shipped, ALedgerIsCompared) {
   const TemporaryFolder folder;
   lab::PackOptions options = options_of(small_problem, "sm_80", "");
@@ -127,7 +127,7 @@ TEST(Shipped, ALedgerIsCompared) {
   edited = written;
   edited.rows[0].config += " alibi=1";
   said = sentence(edited);
-  EXPECT_TRUE(contains(said, "alibi=1: in the ledger, but no shipped problem needs it now")) << said;
+  EXPECT_TRUE(contains(said, "alibi=1: in the ledger, but no shipped problem needs it any more")) << said;
   EXPECT_TRUE(contains(said, written.rows[0].name() + ": not in the ledger")) << said;
 
   edited = written;
@@ -137,7 +137,7 @@ TEST(Shipped, ALedgerIsCompared) {
   EXPECT_TRUE(contains(other, "made by NVRTC 12.9.86")) << other;
 }
 
-// Writing one architecture anew keeps the rows of the others.
+// Rewriting one architecture keeps the rows of the others.
 TEST(Shipped, ALedgerIsWrittenByArchitecture) {
   const TemporaryFolder folder;
   lab::PackOptions options = options_of(small_problem, "sm_80,sm_90a", "");
@@ -178,16 +178,16 @@ TEST(Shipped, FaultsOfALedger) {
   EXPECT_EQ(faults(row), "");
   row = sound_row();
   row.blocks_per_sm = 0;
-  EXPECT_TRUE(contains(faults(row), "no block of it fits"));
+  EXPECT_TRUE(contains(faults(row), "a multiprocessor cannot hold one of its blocks"));
 
   row = sound_row();
   row.occupancy = 0.25;
   EXPECT_EQ(faults(row), "");
   row.occupancy = 0.249;
-  EXPECT_TRUE(contains(faults(row), "occupancy 0.249 is below 0.25, and no reason"));
+  EXPECT_TRUE(contains(faults(row), "occupancy 0.249 is below 0.25, but the ledger has no reason"));
   EXPECT_EQ(faults(row, {{"attention_x alibi=1", "so it is"}}), "");
   EXPECT_TRUE(contains(faults(row, {{"attention_x alibi", "part of a word is no word"}}), "no reason"));
-  EXPECT_TRUE(contains(faults(sound_row(), {{"attention_x", "not needed"}}), "is needed by no kernel"));
+  EXPECT_TRUE(contains(faults(sound_row(), {{"attention_x", "not needed"}}), "applies to no kernel"));
   row.arch = "sm_80";
   EXPECT_EQ(faults(row), "") << "judged on sm_89";
 
@@ -213,14 +213,14 @@ TEST(Shipped, LedgersAreReadBackAsWritten) {
   const auto refusal = [](const std::string& wrong) {
     return error_of([&] { lab::parse_ledger(wrong, "some.json"); }, ErrorCode::invalid_argument);
   };
-  EXPECT_TRUE(contains(refusal("{"), "some.json: is no ledger"));
+  EXPECT_TRUE(contains(refusal("{"), "some.json: not a ledger"));
   EXPECT_TRUE(contains(refusal(R"({"nvrtc": "1", "reasons": [], "kernels": [{"arch": "sm_80"}]})"), "family"));
   ledger.rows[1] = ledger.rows[0];
-  EXPECT_TRUE(contains(refusal(lab::to_text(ledger)), "stands there twice"));
+  EXPECT_TRUE(contains(refusal(lab::to_text(ledger)), "appears twice"));
 }
 
-// The checked-in ledger has a row for every kernel of shipped.txt, and allows none that it should not; that its numbers
-// are the compiler's is the CI step `kernels`.
+// The checked-in ledger has a row for every kernel of shipped.txt, and no forbidden ones. The CI step `kernels` checks
+// its numbers with the compiler.
 TEST(Shipped, TheLedgerKnowsEveryShippedKernel) {
   const lab::Ledger ledger = lab::shipped_ledger();
   std::vector<Problem> problems;
@@ -236,7 +236,7 @@ TEST(Shipped, TheLedgerKnowsEveryShippedKernel) {
   for (const std::string& fault : lab::faults_of(ledger)) ADD_FAILURE() << fault;
 }
 
-// The default pack: these head dimensions in both 16-bit types, with and without bounds, short and long.
+// The default pack: these head dimensions in both 16-bit types, with and without masks, for short and long sequences.
 TEST(Shipped, TheDefaultPackCoversCommonModels) {
   std::vector<Problem> problems;
   for (const check::Case& item : check::load_cases("shipped", RAPT_SOURCE_DIR "/check/cases"))
@@ -256,7 +256,7 @@ TEST(Shipped, TheDefaultPackCoversCommonModels) {
   }
 }
 
-// Numbers of the CUDA Occupancy Calculator's method (cuda_occupancy.h), one limit after another.
+// Numbers by the method of the CUDA Occupancy Calculator (cuda_occupancy.h), one limit after another.
 TEST(Occupancy, EachLimit) {
   struct Row {
     const char* preset;
@@ -268,16 +268,16 @@ TEST(Occupancy, EachLimit) {
       {"a100", {32, 64, 1, 0}, 32, 1.0},                 // blocks of a multiprocessor
       {"a10", {32, 64, 1, 0}, 16, 16 * 64 / 1536.0},     // fewer of them
       {"l4", {32, 64, 1, 0}, 24, 1.0},                   //
-      {"h100", {64, 256, 1, 0}, 4, 0.5},                 // registers: 64 * 32 a warp, 8 warps a partition
-      {"h100", {65, 256, 1, 0}, 3, 0.375},               // rounded up to 72 a thread: 7 warps a partition
+      {"h100", {64, 256, 1, 0}, 4, 0.5},                 // registers: 64 * 32 per warp, 8 warps per partition
+      {"h100", {65, 256, 1, 0}, 3, 0.375},               // rounded up to 72 per thread: 7 warps per partition
       {"h100", {168, 384, 1, 0}, 1, 384 / 2048.0},       //
-      {"h100", {255, 256, 1, 0}, 1, 256 / 2048.0},       // 2 warps a partition
-      {"h100", {255, 288, 1, 0}, 0, 0},                  // 9 warps ask for 3 of a partition
+      {"h100", {255, 256, 1, 0}, 1, 256 / 2048.0},       // 2 warps per partition
+      {"h100", {255, 288, 1, 0}, 0, 0},                  // 9 warps need 3 on one partition
       {"l4", {40, 512, 1, 0}, 3, 1.0},                   // threads: 1536
-      {"l4", {32, 128, 1, 32 * 1024}, 3, 384 / 1536.0},  // shared memory, 1 KiB more of each block
+      {"l4", {32, 128, 1, 32 * 1024}, 3, 384 / 1536.0},  // shared memory, plus 1 KiB for each block
       {"l4", {32, 128, 1, 33 * 1024}, 2, 256 / 1536.0},  //
       {"l4", {32, 128, 1, 99 * 1024}, 1, 128 / 1536.0},  //
-      {"l4", {32, 128, 1, 99 * 1024 + 1}, 0, 0},         // more than a block may ask for
+      {"l4", {32, 128, 1, 99 * 1024 + 1}, 0, 0},         // more than a block may request
       {"a100", {32, 128, 1, 163 * 1024}, 1, 128 / 2048.0},
       {"rtx5090", {32, 64, 2, 0}, 12, 12 * 64 / 1536.0},  // barriers, from sm_90 on
       {"l4", {32, 64, 2, 0}, 24, 1.0},

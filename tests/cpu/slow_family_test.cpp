@@ -1,5 +1,5 @@
-// What is said where a GPU problem runs in attention_scalar: by explain, and once a reason in the log. The log's part
-// runs over the stand-in driver of tests/fake_cuda: it needs NVRTC, no GPU.
+// Messages when a GPU problem runs in attention_scalar: in explain, and once per reason in the log. The log is tested
+// with the stand-in driver of tests/fake_cuda: it needs NVRTC, no GPU.
 #include "check/device_tensors.h"
 #include "cuda/cuda.h"
 #include "device/device.h"
@@ -11,7 +11,8 @@
 namespace rapt::test {
 namespace {
 
-// Calls that attention_sm80 refuses, with a part of its sentence: one of each kind that attention_scalar then takes.
+// Calls that attention_sm80 refuses, with a part of its sentence: one for each reason. attention_scalar then takes
+// them.
 const std::vector<std::pair<const char*, const char*>> refused = {
     {"f32 b1 h1 q64 d64", "q=f32: must be f16, bf16, e4m3 or e5m2"},
     {"q=f32 k=f16 v=f16 out=f32 b1 h1 q64 d64", "q=f32: must be f16, bf16, e4m3 or e5m2"},
@@ -45,7 +46,7 @@ TEST(SlowFamily, ExplainSaysWhy) {
   const Device h100 = device_preset("h100");
   for (const auto& [line, reason] : refused) {
     const std::string text = explain(parse_problem(line), h100);
-    const size_t at = text.find("\nslow     attention_scalar, which is slow, was chosen");
+    const size_t at = text.find("\nslow     the slow kernel attention_scalar was chosen");
     ASSERT_NE(at, std::string::npos) << text;
     EXPECT_NE(text.find(concat("because of attention_sm80: ", reason), at), std::string::npos) << text;
   }
@@ -63,7 +64,7 @@ TEST(SlowFamily, TheLogSaysEachReasonOnce) {
                              "q=f16 k=bf16 v=f16 b1 h2 q70 d64 causal", "f32 b2 h1 q64 d64 causal"})
       EXPECT_EQ(prepare(context, line), RAPT_OK) << line << ": " << rapt_last_error();
     const std::string log = testing::internal::GetCapturedStderr();
-    EXPECT_EQ(count(log, "attention_scalar, which is slow"), 2u) << log;
+    EXPECT_EQ(count(log, "the slow kernel attention_scalar"), 2u) << log;
     EXPECT_EQ(count(log, "because of attention_sm80: q=f16 k=bf16: where both are 16-bit"), 1u) << log;
     EXPECT_EQ(count(log, "because of attention_sm80: q=f32: must be f16"), 1u) << log;
   });

@@ -1,5 +1,5 @@
-// Tests of GPU calls over the stand-in driver of tests/fake_cuda: each in a process of its own, which sees one GPU
-// whose kernels do not run. Needs NVRTC, no GPU. Included by products_launch_test.cpp and quantize_launch_test.cpp.
+// Tests of GPU calls with the stand-in driver of tests/fake_cuda. Each runs in its own process, with one GPU whose
+// kernels do not run. Needs NVRTC, no GPU. Included by products_launch_test.cpp and quantize_launch_test.cpp.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 
 namespace rapt::test {
 
-// This test again, in a process that sees one stand-in GPU of a compute capability; body runs there.
+// Runs body in a new process of this test, with one stand-in GPU of a compute capability.
 inline void on_stand_in(int sm, const std::function<void()>& body) {
   constexpr const char* child_mark = "RAPT_STAND_IN_CHILD";
   if (std::getenv(child_mark) != nullptr) {

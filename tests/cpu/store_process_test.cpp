@@ -1,5 +1,5 @@
-// The store among processes: many that start at once, some that are killed, some with no room, home or compiler.
-// A worker is this program again, run with the one disabled test below; modes and folder come by environment.
+// The store among processes: many that start at once; some that are killed; some without space, home folder or
+// compiler. A worker is this program, run with the disabled test below. Mode and folder come from the environment.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -47,7 +47,7 @@ void wait_for(const std::function<bool()>& condition, const char* what) {
   }
 }
 
-// A process of this program in a mode of worker(). What it prints goes to the file `log`.
+// A process of this program in a mode of worker(). Its output goes to the file `log`.
 class Worker {
  public:
   Worker(const std::string& mode, const std::string& folder, const std::string& log,
@@ -55,7 +55,8 @@ class Worker {
       : log_(log) {
     variables.push_back("RAPT_TEST_MODE=" + mode);
     variables.push_back("RAPT_TEST_FOLDER=" + folder);
-    for (char** variable = environ; *variable; ++variable) variables.emplace_back(*variable);  // the first ones count
+    // Of duplicates, the first one counts.
+    for (char** variable = environ; *variable; ++variable) variables.emplace_back(*variable);
     std::vector<std::string> words = {"rapt_tests", "--gtest_filter=StoreProcess.DISABLED_Worker",
                                       "--gtest_also_run_disabled_tests", "--gtest_brief=1"};
     std::vector<char*> arguments, environment;
@@ -84,7 +85,7 @@ class Worker {
     waitpid(pid_, &status, 0);
     pid_ = -1;
   }
-  // What it printed, after it ended well.
+  // Its output, after it ended successfully.
   std::string finish() {
     int status = 0;
     EXPECT_EQ(waitpid(pid_, &status, 0), pid_);
@@ -105,7 +106,7 @@ int count(const std::string& text, const std::string& part) {
   return found;
 }
 
-// Three kernels from a store of its own; prints "compiled" or "read" for each.
+// Gets three kernels from its own store; prints "compiled" or "read" for each.
 void get_three(const std::string& folder) {
   jit::Store store(cached_in(folder));
   for (int n = 0; n < 3; ++n) {
@@ -123,19 +124,19 @@ TEST(StoreProcess, DISABLED_Worker) {
   if (mode == "three") {
     get_three(cache_folder);
   } else if (mode == "three at once") {
-    jit::find_compiler();  // so that all of them reach the store together
+    jit::find_compiler();  // so that all of them reach the store at the same time
     write_file(folder + "/ready-" + std::to_string(getpid()), "");
     wait_for([&] { return exists(folder + "/go"); }, "the start");
     get_three(cache_folder);
   } else if (mode == "three, no room") {
     signal(SIGXFSZ, SIG_IGN);
-    const rlimit limit{1500, 1500};  // less than an image takes
+    const rlimit limit{1500, 1500};  // smaller than an image
     ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
     get_three(cache_folder);
   } else if (mode == "fail") {
     jit::Store store(cached_in(cache_folder));
     std::printf("%s\n", error_of([&] { store.get(small_kernel(1)); }, ErrorCode::environment).c_str());
-  } else if (mode == "hold") {  // dies with a lock held and a part of an entry written
+  } else if (mode == "hold") {  // dies while it holds a lock and has written a part of an entry
     const jit::Cache cache(cache_folder);
     std::string why;
     const auto lock = cache.lock(jit::signature(small_kernel(1)), jit::find_compiler()->version, why);
@@ -143,7 +144,7 @@ TEST(StoreProcess, DISABLED_Worker) {
     write_file(cache_folder + "/" + entry_of(small_kernel(1)) + ".tmp", "part of an image");
     write_file(folder + "/held", "");
     std::this_thread::sleep_for(1h);
-  } else if (mode == "replace") {  // writes an entry again and again until it is killed
+  } else if (mode == "replace") {  // writes an entry repeatedly until it is killed
     const std::string bytes = file_bytes(folder + "/entry"), name = entry_of(small_kernel(1));
     const FileHandle directory = open_file(AT_FDCWD, cache_folder, O_RDONLY | O_DIRECTORY);
     write_file(folder + "/replacing", "");
@@ -227,7 +228,7 @@ TEST(StoreProcess, AFullDiskIsSaidOnceAndLeavesNothing) {
   const std::string printed = Worker("three, no room", folder.path(), folder / "log").finish();
   EXPECT_EQ(count(printed, "compiled\n"), 3) << printed;
   EXPECT_EQ(count(printed, "rapt: "), 1) << printed;
-  EXPECT_TRUE(contains(printed, "cannot be kept")) << printed;
+  EXPECT_TRUE(contains(printed, "cannot store compiled kernels")) << printed;
   EXPECT_TRUE(names_in(folder / "cache").empty());
 }
 

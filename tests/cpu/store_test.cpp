@@ -1,5 +1,5 @@
-// The store in one process: order of its sources, damaged entries, directories that cannot or must not be used,
-// threads that want the same kernel.
+// The store in one process: the order of its sources, damaged entries, directories that cannot or must not be used,
+// threads that need the same kernel.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -58,7 +58,7 @@ TEST(Store, AnotherTextArchitectureOrCompilerIsAnotherKernel) {
   jit::Store store(cached_in(folder.path()));
   EXPECT_EQ(store.get(small_kernel(2))->source, Source::compiled);
   EXPECT_EQ(store.get(small_kernel(1, "sm_89"))->source, Source::compiled);
-  // An entry that another NVRTC made has another name; under this one's name it is rejected.
+  // An entry of another NVRTC version has another name. Under this version's name it is rejected.
   jit::Image foreign = *store.get(small_kernel(1));
   foreign.compiler = "13.1.5";
   write_file(folder / entry_of(small_kernel(1)), jit::encode_image(foreign));
@@ -174,7 +174,7 @@ TEST(Store, WorksWhereNoDirectoryCanBeMadeOrWritten) {
   EXPECT_EQ(no_home.get(small_kernel(1))->source, Source::compiled);
   EXPECT_FALSE(std::filesystem::exists(folder / "none")) << "a home is not made";
 
-  jit::Store read_only(cached_in("/proc"));  // nobody can make a file there, root included
+  jit::Store read_only(cached_in("/proc"));  // nobody can create a file there, not even root
   EXPECT_EQ(read_only.get(small_kernel(1))->source, Source::compiled);
   EXPECT_EQ(read_only.get(small_kernel(1))->source, Source::memory);
 }
@@ -280,7 +280,7 @@ TEST(Store, WhosePacksAreTrustedComesFromTheEnvironment) {
   testing::internal::CaptureStderr();
   for (const char* wrong : {"ANY", "yes", "1", "any "}) EXPECT_FALSE(trusts_any(wrong)) << wrong;
   const std::string said = testing::internal::GetCapturedStderr();
-  EXPECT_TRUE(contains(said, "RAPT_PACKS_TRUST = 'yes': must be owner or any; owner is used")) << said;
+  EXPECT_TRUE(contains(said, "RAPT_PACKS_TRUST = 'yes': must be owner or any; using owner")) << said;
 }
 
 TEST(Store, AskingWhereKernelsAreKeptMakesNoDirectory) {
@@ -294,7 +294,7 @@ TEST(Store, AskingWhereKernelsAreKeptMakesNoDirectory) {
   EXPECT_TRUE(contains(nowhere.cache_note(), "is not used")) << nowhere.cache_note();
 }
 
-// The entry that a link leads to is sound, and could be put there by whoever may write elsewhere.
+// A link leads to a sound entry, but anyone who can write elsewhere could have put it there.
 TEST(Store, LinksToSoundEntriesAreNotFollowed) {
   const TemporaryFolder folder;
   const std::string name = entry_of(small_kernel(1));
@@ -336,7 +336,7 @@ TEST(Store, WhatIsSaidOfADamagedEntryIsTrue) {
 
 TEST(Store, CompilersNewerThanTheDriverAreRefused) {
   jit::Store::Options options;
-  options.newest_major = 11;  // older than any NVRTC that rapt takes
+  options.newest_major = 11;  // older than any NVRTC that rapt supports
   jit::Store store(options);
   try {
     store.get(small_kernel(1));

@@ -1,5 +1,5 @@
-// Support of the CPU tests: see support.h.
-// Reads outputs through check's own decoding; writes inputs with the scalar conversions of shared/dtype.h.
+// Helpers of the CPU tests; see support.h.
+// Reads outputs with check's own decoding; writes inputs with the scalar conversions of shared/dtype.h.
 #include "support.h"
 
 #include <algorithm>
@@ -163,7 +163,7 @@ void fill(HostTensor& tensor, const std::function<double(const std::vector<int64
   each_index(tensor.shape, [&](const std::vector<int64_t>& at) { put(tensor, at, value(at)); });
 }
 
-// SplitMix64 (Steele, Lea, Flood 2014) over seed and element number: the logical element decides, not its address.
+// SplitMix64 (Steele, Lea, Flood 2014) of seed and logical element number, independent of the address.
 void fill_hash(HostTensor& tensor, uint64_t seed) {
   uint64_t state = seed * 0x9e3779b97f4a7c15u;
   each_index(tensor.shape, [&](const std::vector<int64_t>& at) {
@@ -301,7 +301,7 @@ void expect_empty_row(const Call& call, const std::vector<int64_t>& row) {
 
 namespace {
 
-// The first few misses and their number.
+// The first few differences and their number.
 class Misses {
  public:
   void add(const char* what, const std::vector<int64_t>& at, double got, double expected, double allowed) {
@@ -323,7 +323,7 @@ bool within(double got, double expected, double allowed) {
   return std::abs(got - expected) <= allowed;
 }
 
-// Row of Reference for an index of lse: dense [b, h, i], packed [h, row].
+// The row of Reference for an index of lse: dense [b, h, i], packed [h, row].
 size_t reference_row(const std::vector<int64_t>& shape, const std::vector<int64_t>& at) {
   int64_t row = 0;
   for (size_t d = 0; d < at.size(); ++d) row = row * shape[d] + at[d];

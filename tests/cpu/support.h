@@ -1,6 +1,6 @@
-// What the CPU tests share: one attention call as a value (problem, inputs, outputs), the fills that cases name
-// (hash, index, identity), and expectations on outputs.
-// Included by the *_test.cpp and reports_*.cpp of this folder only; assumes GoogleTest.
+// Common helpers of the CPU tests: one attention call as a value (problem, inputs, outputs), the fills that cases name
+// (hash, index, identity), and expectations about outputs.
+// Included only by *_test.cpp and reports_*.cpp of this folder. Needs GoogleTest.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -26,11 +26,11 @@ inline constexpr double infinity = std::numeric_limits<double>::infinity();
 inline constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 inline const std::vector<DType> float_types = {DType::f16, DType::bf16, DType::f32};
 
-// Whether long tests are to shorten themselves: under sanitizers each takes ten times as long (RAPT_TEST_QUICK=1).
+// True if long tests should be shorter: under sanitizers each takes ten times as long (RAPT_TEST_QUICK=1).
 bool quick();
 
-// One call. make() gives zeroed tensors of everything that the problem line asks for, except that masks keep, scales
-// are 1 and lengths and starts are those of the line. run() makes poisoned outputs and calls the library.
+// One call. make() returns zeroed tensors for all that the problem line needs, except: masks keep all keys, scales are
+// 1, lengths and starts are those of the line. run() creates poisoned outputs and calls the library.
 struct Call {
   Problem problem;
   check::Inputs in;
@@ -41,9 +41,9 @@ struct Call {
 Call make(const std::string& line);
 Call make(DType type, const std::string& rest);              // the line begins with the type's name
 Call& try_run(Call& call, rapt_context* context = nullptr);  // keeps status and message
-Call& run(Call& call, rapt_context* context = nullptr);      // expects success and whole canaries
+Call& run(Call& call, rapt_context* context = nullptr);      // expects success and unchanged margins
 
-// Runs body for each type, naming it in failures.
+// Runs body for each type, with its name in failures.
 void for_each_type(const std::function<void(DType)>& body, const std::vector<DType>& types = float_types);
 
 // Elements, in logical order.
@@ -66,8 +66,8 @@ void expect_same_bits(const Call& a, const Call& b);        // out and, where pr
 void expect_same_bits(const HostTensor& a, const HostTensor& b);
 void expect_finite(const HostTensor& tensor);
 
-// Values. The tolerance of an output is derived for sums of |p||v| <= magnitude: P and the output are each rounded
-// once (P to check::probability_format), and a float32 sum over a key tile adds 128 float32 roundings.
+// Values. The tolerance of an output is derived for sums of |p||v| <= magnitude: P and the output are each rounded once
+// (P to check::probability_format), and a float32 sum over a tile of keys has 128 float32 roundings.
 double tolerance(DType type, double magnitude);  // of a call with one dtype for all
 double tolerance(const Problem& problem, double magnitude);
 double lse_tolerance(double lse);
@@ -75,7 +75,8 @@ void expect_row(const Call& call, const std::vector<int64_t>& row, const std::ve
 void expect_empty_row(const Call& call, const std::vector<int64_t>& row);  // out exactly 0, lse = -inf
 void expect_lse(const Call& call, const std::vector<int64_t>& at, double expected);
 
-// Every output against the float64 oracle within tolerance(); a non-finite reference accepts any non-finite value.
+// Compares every output with the float64 oracle within tolerance(). A non-finite reference accepts any non-finite
+// value.
 void expect_oracle(const Call& call);
 void expect_oracle(const Call& call, const check::Reference& reference);  // of forward(), for several calls
 struct Reference {

@@ -1,6 +1,6 @@
-// A family of two kernels for tests: parts of the keys leave their states in the workspace, a second kernel combines
-// them. f32 and plain dense attention only; the first kernel counts its blocks, the second one writes NaN unless all
-// have come, and sets the counter back. Given to a context by ContextOptions::family. Used by workspace_test.cpp and
+// A family of two kernels for tests: parts of the keys write their states to the workspace, a second kernel combines
+// them. Only plain dense f32 attention. The first kernel counts its blocks; the second one writes NaN unless all have
+// finished, and resets the counter. Passed to a context by ContextOptions::family. Used by workspace_test.cpp and
 // tests/gpu/workspace_test.cpp.
 #pragma once
 
@@ -10,7 +10,7 @@ namespace rapt::test {
 
 extern const Family two_steps;
 
-// The workspace that the step launched last in this thread was given.
+// The workspace of the step that this thread launched last.
 Workspace last_workspace();
 
 }  // namespace rapt::test

@@ -1,5 +1,5 @@
-// Plans of two kernels with a workspace, over the stand-in driver: whose memory a call uses, when it grows, and what
-// captures may rely on. What the kernels compute is in tests/gpu/workspace_test.cpp.
+// Plans of two kernels with a workspace, with the stand-in driver: whose memory a call uses, when it grows, and the
+// guarantees for captures. tests/gpu/workspace_test.cpp checks the results of the kernels.
 #include <thread>
 
 #include "cuda/driver.h"

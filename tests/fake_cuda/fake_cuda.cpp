@@ -1,6 +1,6 @@
-// The stand-in for libcuda.so.1 (fake_cuda.h): contexts, streams, captures and memory kept by the driver's rules as its
-// documentation states them, so that code which breaks a rule fails here as it would on a GPU.
-// Loaded by tests and by programs run without a GPU; may assume one process, any number of threads.
+// The stand-in for libcuda.so.1 (fake_cuda.h). It keeps contexts, streams, captures and memory by the rules of the
+// driver's documentation, so code that breaks a rule fails here as on a GPU.
+// Loaded by tests and by programs that run without a GPU. One process, any number of threads.
 #include "fake_cuda.h"
 
 #include <pthread.h>
@@ -62,7 +62,7 @@ constexpr ErrorText error_texts[] = {
     {invalid_cluster_size, "CUDA_ERROR_INVALID_CLUSTER_SIZE", "invalid cluster size"},
 };
 
-// ---- State. Handles are addresses of these, never freed: a stale handle is then recognised.
+// ---- State. Handles are addresses of these objects. They are never freed, so an old handle is detected.
 
 struct Context {
   int device;
@@ -151,11 +151,11 @@ bool is_default(StreamHandle stream) { return reinterpret_cast<size_t>(stream) <
 bool is_legacy(StreamHandle stream) { return reinterpret_cast<size_t>(stream) <= 1; }
 Context* context_of(StreamHandle stream) { return is_default(stream) ? current() : as_stream(stream)->context; }
 
-// ---- The table of functions: counted, and made to fail on request.
+// ---- The table of functions. Calls are counted and can be made to fail.
 
 struct Entry {
   std::string name;
-  int version;  // of CUDA, since when it has this signature
+  int version;  // the CUDA version that introduced this signature
   void* address;
   std::atomic<long> calls{0};
   std::atomic<Result> failure{0};
@@ -172,7 +172,7 @@ Entry* find(const std::string& name) {
   return nullptr;
 }
 
-// Every function begins so: counts the call; what it returns, if not ok, is the function's result.
+// Every function starts with this: it counts the call. A result other than ok is the function's result.
 Result enter(Entry& entry) {
   ++entry.calls;
   if (const Result failure = entry.failure) return failure;
@@ -191,7 +191,7 @@ void invalidate(Stream& stream) { stream.status = CaptureStatus::invalidated; }
 
 thread_local CaptureMode mode_of_thread = CaptureMode::global;
 
-// What may not be called while this thread captures (or any thread, in global mode): it spoils the capture.
+// For calls that are not allowed while this thread captures (or any thread, in global mode): invalidates the capture.
 Result unsafe_while_capturing() {
   Result result = ok;
   if (mode_of_thread == CaptureMode::relaxed) return result;
@@ -223,7 +223,7 @@ Result cuInit(unsigned) {
   ++self.calls;
   if (const Result failure = self.failure) return failure;
   if (state().gpus.empty()) return no_device;
-  // As with a real driver, a child of a process that has come this far never gets there itself.
+  // As with a real driver: a child of a process that has initialised the driver can never initialise it.
   static std::atomic<bool> forked{false};
   static const int registered = pthread_atfork(nullptr, nullptr, [] {
     forked = true;
@@ -275,7 +275,7 @@ Result cuDeviceGetName(char* name, int bytes, DeviceHandle device) {
   return ok;
 }
 
-// Plausible: a card of that capability with the multiprocessors of A100, A10, L4, H100, RTX 5090.
+// Plausible values: a card of that capability with the multiprocessors of A100, A10, L4, H100, RTX 5090.
 int plausible(int sm, DeviceAttribute which) {
   const bool large = sm == 80 || sm == 90 || sm / 10 == 10;
   const int smem_kib = sm == 80 ? 164 : large ? 228 : 100;
@@ -562,7 +562,7 @@ Result cuMemFree(DevicePtr address) {
   return ok;
 }
 
-// Whether the range lies in one allocation.
+// True if the range lies in one allocation.
 bool allocated(DevicePtr address, size_t bytes) {
   auto after = state().memory.upper_bound(address);
   if (after == state().memory.begin()) return false;
@@ -570,7 +570,7 @@ bool allocated(DevicePtr address, size_t bytes) {
   return address - begin <= size && bytes <= size - (address - begin);
 }
 
-// What a synchronous copy or fill asks for.
+// The checks of a synchronous copy or fill.
 Result enter_copy(Entry& self, DevicePtr address, size_t bytes) {
   if (const Result result = enter(self)) return result;
   if (current() == nullptr) return invalid_context;
@@ -700,7 +700,7 @@ Result cuKernelSetAttribute(FunctionAttribute which, int value, KernelHandle han
   return ok;
 }
 
-// A function handle may also be a kernel's.
+// A function handle may also be that of a kernel.
 struct Callee {
   Kernel* kernel;
   Context* context;  // null: any
@@ -742,7 +742,7 @@ Result check_launch(const LaunchConfig& config, const Kernel& kernel, int device
 }
 
 Result check_cluster(const LaunchConfig& config, const decltype(LaunchAttribute::Value::cluster)& cluster, int sm) {
-  constexpr unsigned portable = 8;  // more needs an attribute of the kernel that rapt never sets
+  constexpr unsigned portable = 8;  // a larger cluster needs a kernel attribute that rapt never sets
   for (const unsigned side : {cluster.x, cluster.y, cluster.z})
     if (side == 0 || side > portable) return invalid_cluster_size;
   const bool divides =
@@ -824,14 +824,14 @@ Result cuLaunchKernelEx(const LaunchConfig* config, FunctionHandle function, voi
   return ok;
 }
 
-// ---- Tensor maps: the rules of cuda.h for elements of whole bytes and no interleaving, which is all that rapt uses.
+// ---- Tensor maps: the rules of cuda.h for elements of whole bytes without interleaving, which rapt uses.
 
 bool known_tensor_map_words(const fake_cuda::TensorMapRecord& map) {
   const bool known = map.element_type <= 12 && map.swizzle <= 3 && map.l2_promotion <= 3;
   return known && map.element_bytes() != 0 && map.interleave == 0 && map.fill <= 1;
 }
 
-// A box's row in shared memory must be of 16-byte pieces, and lie within the span that is swizzled.
+// A row of a box in shared memory must consist of 16-byte pieces and fit in the swizzled span.
 bool box_row_fits(const fake_cuda::TensorMapRecord& map) {
   const unsigned row = map.box[0] * map.element_bytes(), span = map.swizzle == 0 ? row : 16u << map.swizzle;
   return row % 16 == 0 && row <= span;
@@ -872,7 +872,7 @@ Result cuTensorMapEncodeTiled(void* to, TensorMapElement type, unsigned rank, vo
   return ok;
 }
 
-// ---- The table, in the versions of cudaTypedefs.h.
+// ---- The function table, with the versions of cudaTypedefs.h.
 
 std::vector<std::unique_ptr<Entry>> make_table() {
   std::vector<std::unique_ptr<Entry>> rows;
@@ -974,7 +974,7 @@ const fake_cuda::Control control = {
         },
     .fail =
         [](const char* function, int result) {
-          if (find(function) == nullptr) std::abort();  // a test that names no function would test nothing
+          if (find(function) == nullptr) std::abort();  // a test that names an unknown function would test nothing
           find(function)->failure = result;
         },
     .launches = [] { return state().launches.load(); },
@@ -1020,7 +1020,7 @@ extern "C" Result cuDriverGetVersion(int* version) {
   return ok;
 }
 
-// As documented: a version beyond the driver's own is an error; a function younger than the version is not found.
+// As documented: a version above the driver's is an error; a function newer than the version is not found.
 extern "C" Result cuGetProcAddress_v2(const char* name, void** address, int version, unsigned long long flags,
                                       int* status) {
   *address = nullptr;

@@ -1,6 +1,6 @@
-// The stand-in for libnvrtc.so: says the version and architectures that the file FACTS beside it says, "12 8 80 90
-// 100", where FACTS is its own name and ".facts". "Compiles" anything to a text that names its version and
-// architecture. Copied by tests/cpu/nvrtc_test.cpp to the places where a process of its own looks for NVRTC.
+// The stand-in for libnvrtc.so. It reports the version and architectures in the file FACTS beside it, "12 8 80 90 100";
+// the name FACTS is its own name with ".facts". It "compiles" any source to a text with its version and architecture.
+// tests/cpu/nvrtc_test.cpp copies it to the places where a process searches NVRTC.
 #include <dlfcn.h>
 
 #include <cstdio>

@@ -10,7 +10,7 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   constexpr rapt::DType raws[] = {rapt::DType::none, rapt::DType::bf16, rapt::DType::e4m3};
-  const rapt::DType raw = raws[data[size - 1] % 3];  // the last byte chooses what raw bytes are read as
+  const rapt::DType raw = raws[data[size - 1] % 3];  // the last byte selects the dtype of raw bytes
   try {
     const std::string_view bytes(reinterpret_cast<const char*>(data), size);
     const rapt::check::HostTensor tensor = rapt::lab::read_npy(rapt::lab::MemorySource("fuzz", bytes), raw);

@@ -1,6 +1,6 @@
-// libFuzzer harness of the problem line: any bytes either parse or throw Error, and what parses prints, reparses to the
-// same problem and has finite flops and bytes. Seeds: corpus/problem_line. Lines with '@' are left out: they read
-// files.
+// libFuzzer harness of the problem line: any bytes either parse or throw Error. A parsed problem must print, parse to
+// the same problem again, and have finite flops and bytes. Seeds: corpus/problem_line. Lines with '@' are skipped,
+// because they read files.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -34,7 +34,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!(again == problem)) defect("does not round-trip", printed);
   if (rapt::to_string(again) != printed) defect("prints differently", printed);
   if (!rapt::same_plan(again, problem) || rapt::plan_hash(again) != rapt::plan_hash(problem))
-    defect("other plan", printed);
+    defect("different plan", printed);
   if (!std::isfinite(rapt::flops(problem)) || rapt::flops(problem) < 0) defect("flops", printed);
   if (!std::isfinite(rapt::bytes(problem)) || rapt::bytes(problem) < 0) defect("bytes", printed);
   if (problem.batch > 0) rapt::sequence(problem, problem.batch - 1);

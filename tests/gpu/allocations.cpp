@@ -1,5 +1,5 @@
-// The program's operator new, which counts; else it does what the standard library's does.
-// For the test that a warm call allocates nothing. In a file of its own, so that no compiler sees both sides of a pair.
+// The program's operator new, which counts its calls; otherwise it works like the standard library's. For the test that
+// a warm call allocates nothing. In its own file, so that no compiler sees both new and delete.
 #include <cstdlib>
 #include <new>
 

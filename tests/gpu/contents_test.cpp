@@ -1,5 +1,5 @@
-// What tensors may hold and what calls may say: hostile lengths on the GPU, contents checked on request, refusals that
-// touch nothing and use the CPU's sentences, poisoned outputs, NaN around everything.
+// Contents of tensors and arguments: wrong lengths on the GPU, contents checked on request, refused calls that write
+// nothing and give the CPU's sentences, poisoned outputs, NaN around all tensors.
 #include <algorithm>
 #include <array>
 #include <deque>
@@ -18,7 +18,7 @@ struct Hostile {
   const char* name;
   std::vector<int32_t> cu_q, cu_k;
 };
-// For varlen=20:30,9:41,6:12 (35 packed queries, 83 packed keys, at most 20 and 41 of a sequence).
+// For varlen=20:30,9:41,6:12 (35 packed queries, 83 packed keys, maxima 20 and 41).
 const std::vector<Hostile> hostile = {
     {"negative", {0, -5, 29, 35}, {0, -7, 71, 83}},
     {"beyond the total", {0, 20, 29, 1000000}, {0, 30, 71, 2000000000}},
@@ -29,7 +29,7 @@ const std::vector<Hostile> hostile = {
     {"longer than the maximum", {0, 0, 35, 35}, {0, 0, 83, 83}},
 };
 
-// What each packed row belongs to by the rules of docs/semantics.md: lengths are held within the tensors.
+// The sequence of each packed row, by the rules of docs/semantics.md: lengths are limited to the tensors.
 std::vector<int> sequences_per_row(const std::vector<int32_t>& cu, int64_t total, int64_t longest) {
   std::vector<int> count(static_cast<size_t>(total), 0);
   const auto held = [](int64_t x, int64_t high) { return std::max<int64_t>(0, std::min(x, high)); };
@@ -44,8 +44,8 @@ void set(HostTensor& list, const std::vector<int32_t>& values) {
   for (size_t i = 0; i < values.size(); ++i) put(list, {static_cast<int64_t>(i)}, values[i]);
 }
 
-// Rows of no sequence keep the poison. Rows of one hold numbers: a NaN could only come from outside. They may be left
-// unwritten only where the offsets decrease, which makes them no sequences at all.
+// Rows outside all sequences keep the poison. Rows of a sequence hold numbers: a NaN could only come from outside. They
+// may stay unwritten only if the offsets decrease, because then they belong to no sequence.
 void expect_only_own_rows(const Call& call, const std::vector<int32_t>& cu_q) {
   const Problem& p = call.problem;
   const std::vector<int> owners = sequences_per_row(cu_q, p.total_q, p.seqlen_q);
@@ -121,7 +121,7 @@ TEST_F(GpuContents, CheckedOnRequestWithTheCpusSentence) {
   put(mask.in.mask, {1, 0, 3, 7}, 2);
   Call queries = make("f16 b2 h2 q9 k40 d32 seqused_q=9,9 lse");
   put(queries.in.seqused_q, {1}, 10);
-  Call longer = make("f16 h2 d32 varlen=20:30,9:41 lse");  // than max_seqlen_k says
+  Call longer = make("f16 h2 d32 varlen=20:30,9:41 lse");  // longer than max_seqlen_k
   longer.problem.seqlen_k = 40;
   calls.push_back(used);
   calls.push_back(mask);
@@ -130,7 +130,7 @@ TEST_F(GpuContents, CheckedOnRequestWithTheCpusSentence) {
   int refused = 0;
   for (Call& call : calls) {
     SCOPED_TRACE(to_string(call.problem));
-    try_run(call);  // on the CPU, where contents are always checked
+    try_run(call);  // on the CPU, which always checks contents
     GpuCall gpu(call);
     gpu.args().flags |= RAPT_CHECK_CONTENTS;
     EXPECT_EQ(gpu.enqueue(nullptr), call.status);
@@ -181,7 +181,7 @@ TEST_F(GpuContents, LeftOutLseChangesNothing) {
 
 namespace {
 
-// One wrong call: how its arguments differ from right ones. `tensors` keeps altered tensors alive.
+// One wrong call: the difference from the right arguments. `tensors` keeps changed tensors alive.
 struct Mistake {
   const char* name;
   void (*make)(rapt_sdpa_args& args, std::deque<rapt_tensor>& tensors);

@@ -1,4 +1,4 @@
-// Bits: the same call repeats them whatever else runs, and an `invariant` row keeps them whatever else is in the call.
+// Bits: the same call repeats them under any load, and an `invariant` row keeps them for any other rows in the call.
 #include <array>
 
 #include "base/error.h"
@@ -65,7 +65,7 @@ TEST_F(GpuExact, InvariantRowsDependOnNothingElse) {
       }
 }
 
-// Under a causal mask the keys behind the diagonal may be there or not.
+// With a causal mask, keys after the diagonal make no difference.
 TEST_F(GpuExact, InvariantRowsDependOnVisibleKeysOnly) {
   for (const std::string& words : {std::string("f16"), std::string("bf16"), std::string("f32")}) {
     SCOPED_TRACE(words);
@@ -85,7 +85,7 @@ TEST_F(GpuExact, InvariantRowsDependOnVisibleKeysOnly) {
   }
 }
 
-// Logits beyond 2^16 are computed by another formula: a row that has them must not drag its neighbours along.
+// Logits above 2^16 use another formula: a row with such logits must not change its neighbours.
 TEST_F(GpuExact, InvariantRowsDoNotNoticeHugeNeighbours) {
   for (const std::string& words : {std::string("f16"), std::string("bf16"), std::string("f32")}) {
     SCOPED_TRACE(words);
@@ -103,7 +103,7 @@ TEST_F(GpuExact, InvariantRowsDoNotNoticeHugeNeighbours) {
   }
 }
 
-// NaN in one sequence and one head changes no bit of another, nor of rows that do not see it.
+// NaN in one sequence and one head changes no bit of others, nor of rows that do not see it.
 TEST_F(GpuExact, HiddenKeysChangeNoBit) {
   for (const std::string& words : {std::string("f16"), std::string("bf16"), std::string("f32")})
     for (const std::string& options :
@@ -131,7 +131,7 @@ TEST_F(GpuExact, HiddenKeysChangeNoBit) {
 
 namespace {
 
-// A call over one stretch of GPU memory that serves every length, for planning: nothing reads it.
+// A call over one buffer of GPU memory for every length, for planning: nothing reads it.
 struct Lengths {
   cuda::Buffer buffer{size_t{16} << 20};
   rapt_status prepare(int64_t seqlen, rapt_context* context) {
@@ -156,7 +156,7 @@ int64_t kernels_fetched(rapt_context& context) {
 
 }  // namespace
 
-// More lengths than a context remembers plans.
+// More lengths than the number of plans that a context remembers.
 TEST_F(GpuExact, TenThousandLengthsTakeAtMostFourKernels) {
   const auto context = make_context();
   Lengths lengths;

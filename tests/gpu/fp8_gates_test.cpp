@@ -1,6 +1,6 @@
-// The gates of FP8 attention on GPU 0, of the family that the planner chooses and of attention_scalar: the first
-// experiments' twelve cases in every mode of P.V within what check requires of them, every number of keys from 1 to 640
-// finite and within bounds, and equal bits run to run.
+// The required accuracy of FP8 attention on GPU 0, for the planner's family and for attention_scalar: the first
+// experiments' twelve cases in every mode of P.V within required_bounds, every number of keys from 1 to 640 finite and
+// within bounds, and equal bits in every run.
 #include "base/error.h"
 #include "check/bounds.h"
 #include "gpu_support.h"

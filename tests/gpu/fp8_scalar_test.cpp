@@ -1,5 +1,5 @@
 // FP8 on GPU 0 by attention_scalar: every storage, scale, mode of P.V and the mean of smoothed keys with every feature,
-// weights that are exact, and what scales hold, checked on request.
+// exact weights, and contents of scales checked on request.
 #include <cmath>
 
 #include "base/error.h"
@@ -14,7 +14,7 @@ using check::Fill;
 
 const std::vector<std::string> modes = {"", " pv=fp8", " pv=fp8x2"};
 
-// Scales that differ from one to the next by more than any rounding.
+// Scales that differ from each other by more than any rounding.
 void fill_scales(Call& call) {
   for (HostTensor* scales : {&call.in.q_descale, &call.in.k_descale, &call.in.v_descale}) {
     int64_t n = 0;
@@ -68,7 +68,7 @@ TEST_F(GpuFp8Scalar, OneKeyTakesAllWithAWeightOfOne) {
     fill_hash(call.in.v, 1);
     for (int64_t winner : {0, 31, 32, 127, 128, 129, 256, 299}) {
       SCOPED_TRACE(winner);
-      // Row i sees all keys, the winner alone, or nothing.
+      // Row i sees all keys, only the key with the largest score, or no key.
       fill(call.in.mask, [&](const auto& at) { return at[2] % 3 == 0 || (at[2] % 3 == 1 && at[3] == winner) ? 1 : 0; });
       fill(call.in.k, [&](const auto& at) { return at[2] == winner && at[3] == 0 ? 448 : 0; });
       run_gpu(call);
@@ -104,7 +104,7 @@ TEST_F(GpuFp8Scalar, ScalesAreCheckedOnRequestWithTheCpusSentence) {
   calls.push_back(changed("scales=head", [&](check::Inputs& in) { put(in.k_mean, {1, 0, 7}, nan); }));
   for (Call& call : calls) {
     SCOPED_TRACE(to_string(call.problem));
-    try_run(call);  // on the CPU, where contents are always checked
+    try_run(call);  // on the CPU, which always checks contents
     EXPECT_EQ(call.status, RAPT_ERROR_INVALID_ARGUMENT);
     GpuCall gpu(call);
     gpu.args().flags |= RAPT_CHECK_CONTENTS;
@@ -113,7 +113,7 @@ TEST_F(GpuFp8Scalar, ScalesAreCheckedOnRequestWithTheCpusSentence) {
     gpu.result();
     EXPECT_TRUE(untouched(gpu.call().out.out) && untouched(gpu.call().out.lse));
   }
-  // What no key in use has may be anything, and good scales pass.
+  // Scales of unused keys may hold anything, and valid scales pass.
   Call unused = changed("scales=token", [&](check::Inputs& in) { put(in.k_descale, {1, 1, 129}, nan); });
   GpuCall gpu(unused);
   gpu.args().flags |= RAPT_CHECK_CONTENTS;

@@ -1,7 +1,7 @@
-// Shows that the checks can fail: defects planted into the kernels' own text, one at a time, must each fail a check
-// that the sound kernel passes. At least one for each family, mask, addition and kind of tensor. An edit names a piece
-// of text that must occur exactly once, whatever its line breaks: that needs no GPU and is tested everywhere, so that
-// whoever changes a kernel learns at once which edit to move along.
+// Proves that the checks can fail: each defect, added to the kernels' source, must fail a check that the correct kernel
+// passes. There is at least one for each family, mask, score option and kind of tensor. An edit names a piece of source
+// that must occur exactly once, ignoring line breaks. That needs no GPU and is tested everywhere, so a change of a
+// kernel shows at once which edit must be adapted.
 #include <cctype>
 #include <map>
 #include <mutex>
@@ -32,10 +32,10 @@ const std::vector<Edit> edits = {
     {"sm80_padding_seen", &attention_sm80, "shared/key_tiles.h", "past > full.end ||", "past > full.end + 1000 ||",
      "bf16 b1 h2 q40 k100 d64"},
     {"sm80_diagonal_off_by_one", &attention_sm80, "sm80/attention_sm80.cuh",
-     "cfg.bounded ? band.past(row) : band.seqlen_k) - key0", "cfg.bounded ? band.past(row + 1) : band.seqlen_k) - key0",
-     "f16 b1 h2 q96 d64 causal"},
+     "cfg.causal_or_local ? band.past(row) : band.seqlen_k) - key0",
+     "cfg.causal_or_local ? band.past(row + 1) : band.seqlen_k) - key0", "f16 b1 h2 q96 d64 causal"},
     {"sm80_window_left_off_by_one", &attention_sm80, "sm80/attention_sm80.cuh",
-     "(cfg.bounded ? band.first(row) : 0) - key0", "(cfg.bounded ? band.first(row - 1) : 0) - key0",
+     "(cfg.causal_or_local ? band.first(row) : 0) - key0", "(cfg.causal_or_local ? band.first(row - 1) : 0) - key0",
      "f16 b1 h2 q70 k200 d64 window=8,0"},
     {"sm80_window_right_ignored", &attention_sm80, "shared/mask.h", "end = right < end ? right : end;", "(void)right;",
      "f16 b1 h2 q50 k90 d32 window=-1,5"},
@@ -44,11 +44,11 @@ const std::vector<Edit> edits = {
     {"sm80_skipped_rescale", &attention_sm80, "device/softmax.cuh",
      "o[mt][n][2 * half] *= factor, o[mt][n][2 * half + 1] *= factor;", "(void)factor;", "f16 b1 h1 q32 k600 d64",
      Fill::rescale},
-    {"sm80_sum_not_rescaled", &attention_sm80, "device/softmax.cuh", "sum[mt][half] *= factor;", "(void)factor;",
+    {"sm80_sum_not_rescaled", &attention_sm80, "device/softmax.cuh", "row_sum[mt][half] *= factor;", "(void)factor;",
      "f16 b1 h1 q32 k600 d64", Fill::rescale},
     {"sm80_sum_mixes_rows", &attention_sm80, "device/softmax.cuh", "x += __shfl_xor_sync(~0u, x, 1);",
      "x += __shfl_xor_sync(~0u, x, 4);", "f16 b1 h2 q64 d64"},
-    {"sm80_parts_not_rescaled", &attention_sm80, "sm80/output.cuh", "merged[i] = fmaf(factor, x[i], merged[i])",
+    {"sm80_parts_not_rescaled", &attention_sm80, "sm80/epilogue.cuh", "merged[i] = fmaf(factor, x[i], merged[i])",
      "merged[i] += x[i]", "f16 b1 h2 q64 k300 d64"},
     {"sm80_mask_ignored", &attention_sm80, "device/score.cuh", "mask[j * p.mask.key] != 0", "true",
      "f16 b2 h2 q30 k70 d32 mask=[b,h,q,k]"},
@@ -60,74 +60,76 @@ const std::vector<Edit> edits = {
      "f16 b1 h4 q64 d32 alibi"},
     {"sm80_softcap_without_slope", &attention_sm80, "device/score.cuh", "Tanh::of(x / p.softcap)", "Tanh::of(x)",
      "f16 b1 h2 q100 d64 softcap=5"},
-    {"sm80_sink_left_out", &attention_sm80, "sm80/output.cuh",
-     "sum = sum * moved + exp2_approx((sink - base) * log2_e);", "sum = sum * moved;", "f16 b1 h4 q40 k90 d32 sinks"},
-    {"sm80_hidden_nan_kept", &attention_sm80, "sm80/attention_sm80.cuh", "return pass == sanitised || any;",
+    {"sm80_sink_left_out", &attention_sm80, "sm80/epilogue.cuh",
+     "sum = sum * rescale + exp2_approx((sink - shift) * log2_e);", "sum = sum * rescale;",
+     "f16 b1 h4 q40 k90 d32 sinks"},
+    {"sm80_hidden_nan_kept", &attention_sm80, "sm80/attention_sm80.cuh", "return pass == zero_non_finite || any;",
      "return false;", "f16 b1 h2 q70 k200 d64 window=8,0", Fill::hidden_nan},
-    {"sm80_seen_nan_spreads", &attention_sm80, "sm80/attention_sm80.cuh", "return pass == sanitised || any;",
+    {"sm80_seen_nan_spreads", &attention_sm80, "sm80/attention_sm80.cuh", "return pass == zero_non_finite || any;",
      "return false;", "bf16 b1 h2 q96 d64 causal", Fill::seen_nan},
-    {"sm80_seen_nan_lost", &attention_sm80, "sm80/attention_sm80.cuh", "return pass == sanitised || any;",
-     "return pass == plain && any;", "bf16 b1 h2 q96 d64 causal", Fill::seen_nan},
-    {"sm80_head_of_another_group", &attention_sm80, "sm80/attention_sm80.cuh", "order.group.quotient(place.head)",
-     "order.group.quotient(place.head) ^ 1", "f16 b1 h4:2 q17 k129 d128"},
+    {"sm80_seen_nan_lost", &attention_sm80, "sm80/attention_sm80.cuh", "return pass == zero_non_finite || any;",
+     "return pass == normal && any;", "bf16 b1 h2 q96 d64 causal", Fill::seen_nan},
+    {"sm80_head_of_another_group", &attention_sm80, "sm80/attention_sm80.cuh", "scheduler.group.quotient(work.head)",
+     "scheduler.group.quotient(work.head) ^ 1", "f16 b1 h4:2 q17 k129 d128"},
     {"sm80_values_of_the_first_sequence", &attention_sm80, "sm80/attention_sm80.cuh",
-     "v_view.rows = KvView(p.v, bytes_of(cfg.v), at.batch, head_k, sequence.first_k)",
-     "v_view.rows = KvView(p.v, bytes_of(cfg.v), at.batch, head_k, 0)", "f16 h4:2 d64 varlen=17,0,64,100"},
+     "v_view.rows = KvView(p.v, bytes_of(cfg.v), cta.batch, head_k, sequence.first_k)",
+     "v_view.rows = KvView(p.v, bytes_of(cfg.v), cta.batch, head_k, 0)", "f16 h4:2 d64 varlen=17,0,64,100"},
     {"sm80_base_two", &attention_sm80, "device/softmax.cuh",
-     "folded ? row_factor[by_row ? mt : 0][by_row ? half : 0] : log2_e",
-     "folded ? row_factor[by_row ? mt : 0][by_row ? half : 0] * ln_2 : 1.0f", "f16 b1 h2 q64 d64"},
-    {"sm80_lse_in_base_two", &attention_sm80, "sm80/output.cuh", "top + log2_approx(sum) * ln_2",
-     "top + log2_approx(sum)", "f16 b1 h2 q64 d64"},
+     "scale_in_exp2 ? row_scale[per_row_scale ? mt : 0][per_row_scale ? half : 0] : log2_e",
+     "scale_in_exp2 ? row_scale[per_row_scale ? mt : 0][per_row_scale ? half : 0] * ln_2 : 1.0f", "f16 b1 h2 q64 d64"},
+    {"sm80_lse_in_base_two", &attention_sm80, "sm80/epilogue.cuh", "max_logit + log2_approx(sum) * ln_2",
+     "max_logit + log2_approx(sum)", "f16 b1 h2 q64 d64"},
     {"sm80_swizzle_on_one_side", &attention_sm80, "device/tile.cuh", "cp_async_16(to + Tile::offset(row, chunk)",
      "cp_async_16(to + (row * Tile::chunks + chunk) * 16", "f16 b1 h2 q64 d64"},
     {"sm80_used_length_ignored", &attention_sm80, "shared/params.h", "clamped(p.seqused_k[b], 0, s.seqlen_k)",
      "s.seqlen_k", "f16 b2 h2 q20 k60 d16 seqused=33,0"},
     {"sm80_unused_queries_computed", &attention_sm80, "shared/params.h", "clamped(p.seqused_q[b], 0, s.seqlen_q)",
      "s.seqlen_q", "f16 b2 h2 q70 k60 d16 seqused_q=33,0 lse"},
-    {"sm80_unused_queries_unwritten", &attention_sm80, "sm80/attention_sm80.cuh", "a.seqused_q.present()) Block",
-     "false) Block", "f16 b2 h2 q70 k60 d16 seqused_q=33,0 lse"},
+    {"sm80_unused_queries_unwritten", &attention_sm80, "sm80/attention_sm80.cuh", "a.seqused_q.present()) Cta",
+     "false) Cta", "f16 b2 h2 q70 k60 d16 seqused_q=33,0 lse"},
     {"sm80_starts_added", &attention_sm80, "shared/params.h", "clamped(q, -limit, limit) - clamped(k, -limit, limit)",
      "clamped(q, -limit, limit) + clamped(k, -limit, limit)", "bf16 b2 h2 q20 k60 d16 causal q_start=40,7 k_start=0,3"},
     // attention_sm80 on FP8 tensors
-    {"sm80_key_scale_as_tensor", &attention_sm80, "sm80/attention_sm80.cuh", "p.k_scale.at(at.batch, at.head_k, 0, 0)",
-     "p.k_scale.at(0, 0, 0, 0)", "e4m3 out=f16 b2 h4:2 q64 d64 scales=head", Fill::outlier},
-    {"sm80_query_scale_of_the_kv_head", &attention_sm80, "sm80/attention_sm80.cuh",
-     "p.q_scale.at(at.batch, at.head, 0, 0)", "p.q_scale.at(at.batch, at.head_k, 0, 0)",
+    {"sm80_key_scale_as_tensor", &attention_sm80, "sm80/attention_sm80.cuh",
+     "p.k_scale.at(cta.batch, cta.head_k, 0, 0)", "p.k_scale.at(0, 0, 0, 0)",
      "e4m3 out=f16 b2 h4:2 q64 d64 scales=head", Fill::outlier},
-    {"sm80_scale_of_the_first_block", &attention_sm80, "sm80/descale.cuh", "key / keys_each * ref.position",
+    {"sm80_query_scale_of_the_kv_head", &attention_sm80, "sm80/attention_sm80.cuh",
+     "p.q_scale.at(cta.batch, cta.head, 0, 0)", "p.q_scale.at(cta.batch, cta.head_k, 0, 0)",
+     "e4m3 out=f16 b2 h4:2 q64 d64 scales=head", Fill::outlier},
+    {"sm80_scale_of_the_first_block", &attention_sm80, "sm80/descale.cuh", "key / keys_per_descale * ref.position",
      "0 * ref.position", "e4m3 out=f16 b1 h2 q64 k300 d64 scales=block64", Fill::outlier},
     {"sm80_row_scale_ignored", &attention_sm80, "sm80/attention_sm80.cuh",
-     "factor *= *p.q_scale.at(at.batch, at.head, at.first_q, at.first_row + row);", "factor *= 1.0f;",
+     "factor *= *p.q_scale.at(cta.batch, cta.head, cta.first_q, cta.first_row + row);", "factor *= 1.0f;",
      "e4m3 out=f16 b1 h2 q100 k70 d64 q_scales=block64", Fill::outlier},
     {"sm80_token_scale_of_the_first_key", &attention_sm80, "sm80/descale.cuh",
      "first[(key < last ? key : last) * stride]", "first[0]", "e4m3 out=f16 b1 h2 q64 k300 d64 scales=token"},
-    {"sm80_channel_scale_as_tensor", &attention_sm80, "sm80/output.cuh", "[column * p.v_scale.channel]", "[0]",
+    {"sm80_channel_scale_as_tensor", &attention_sm80, "sm80/epilogue.cuh", "[column * p.v_scale.channel]", "[0]",
      "e4m3 out=f16 b2 h4:2 q33 k150 d32 q_scales=head k_scales=head v_scales=channel"},
-    {"sm80_channels_out_of_order", &attention_sm80, "sm80/operands.cuh", "pair * 16 + lane % 4 * 4 + 2 * i",
+    {"sm80_channels_out_of_order", &attention_sm80, "sm80/fragments.cuh", "pair * 16 + lane % 4 * 4 + 2 * i",
      "pair * 16 + lane % 4 * 2 + 8 * i", "e4m3 out=f16 b1 h2 q64 d64"},
-    {"sm80_values_of_the_next_channel", &attention_sm80, "sm80/operands.cuh", "byte_perm(r[i], 0, 0x3120)", "r[i]",
+    {"sm80_values_of_the_next_channel", &attention_sm80, "sm80/fragments.cuh", "byte_perm(r[i], 0, 0x3120)", "r[i]",
      "q=f16 k=e4m3 v=e4m3 out=f16 b1 h2 q64 d64"},
-    {"sm80_query_in_its_own_order", &attention_sm80, "sm80/operands.cuh",
+    {"sm80_query_in_its_own_order", &attention_sm80, "sm80/fragments.cuh",
      "Tile::offset(row, 2 * group + i % 2) + i / 2 * 4", "Tile::offset(row, word / 4) + i % 4 * 4",
      "q=f16 k=e4m3 v=f16 out=f16 b1 h2 q64 d64"},
-    {"sm80_row_not_brought_back", &attention_sm80, "sm80/operands.cuh", "detail::bits_of(1.0f / raise)",
+    {"sm80_row_not_brought_back", &attention_sm80, "sm80/fragments.cuh", "detail::bits_of(1.0f / scale_up)",
      "detail::bits_of(1.0f)", "q=bf16 k=e4m3 v=e4m3 out=bf16 b1 h2 q64 d64"},
-    {"sm80_second_term_lost", &attention_sm80, "sm80/operands.cuh", "codes[1] = pack_e4m3x2(",
+    {"sm80_second_term_lost", &attention_sm80, "sm80/fragments.cuh", "codes[1] = pack_e4m3x2(",
      "codes[1] = 0 * pack_e4m3x2(", "e4m3 out=f16 b1 h2 q64 d64 pv=fp8x2"},
     {"sm80_weights_saturate", &attention_sm80, "sm80/attention_sm80.cuh", "cfg.p_terms == 0 ? 0 : 8",
      "cfg.p_terms == 0 ? 0 : 10", "e4m3 out=f16 b1 h2 q64 k100 d64 pv=fp8"},
-    {"sm80_scale_of_weights_kept", &attention_sm80, "sm80/output.cuh", "share = 1.0f / Softmax::one", "share = 1.0f",
-     "e4m3 out=f16 b1 h2 q64 d64 pv=fp8"},
-    {"sm80_mean_left_out_of_lse", &attention_sm80, "sm80/output.cuh", "fmaf(row_shift(row), p.scale, top)", "top",
-     "e4m3 out=f16 b1 h2 q64 d64 scales=head smooth_k"},
+    {"sm80_scale_of_weights_kept", &attention_sm80, "sm80/epilogue.cuh", "factor = 1.0f / Softmax::p_scale",
+     "factor = 1.0f", "e4m3 out=f16 b1 h2 q64 d64 pv=fp8"},
+    {"sm80_mean_left_out_of_lse", &attention_sm80, "sm80/epilogue.cuh", "fmaf(mean_logit(row), p.scale, max_logit)",
+     "max_logit", "e4m3 out=f16 b1 h2 q64 d64 scales=head smooth_k"},
     {"sm80_nan_code_of_e4m3_kept", &attention_sm80, "device/numeric.cuh", "return (code & 0x7fu) != 0x7fu",
      "return true", "e4m3 out=f16 b1 h2 q70 k200 d64 window=8,0", Fill::hidden_nan},
     // attention_scalar
     {"scalar_unused_queries_unwritten", &attention_scalar, "scalar/attention_scalar.cuh",
-     "warp * rows + r < tile.stored) store(r)", "warp * rows + r < tile.used) store(r)",
+     "warp * rows + r < tile.stored_rows) store(r)", "warp * rows + r < tile.used_rows) store(r)",
      "f32 b2 h2 q70 k60 d16 seqused_q=33,0 lse"},
     {"scalar_unused_queries_get_the_sink", &attention_scalar, "scalar/attention_scalar.cuh",
-     "p.sinks != nullptr && warp * rows + r < tile.used", "p.sinks != nullptr",
+     "p.sinks != nullptr && warp * rows + r < tile.used_rows", "p.sinks != nullptr",
      "f32 b2 h2 q70 k60 d16 seqused_q=33,0 sinks lse"},
     {"scalar_dropped_tail_tile", &attention_scalar, "scalar/attention_scalar.cuh",
      "first < tiles.some.end; first += cfg.block_n", "first + cfg.block_n <= tiles.some.end; first += cfg.block_n",
@@ -137,7 +139,7 @@ const std::vector<Edit> edits = {
     {"scalar_window_left_off_by_one", &attention_scalar, "scalar/attention_scalar.cuh", "j >= visible[r].begin",
      "j + 1 >= visible[r].begin", "f32 b1 h2 q70 k200 d64 window=8,0"},
     {"scalar_skipped_rescale", &attention_scalar, "scalar/attention_scalar.cuh",
-     "fmaf(o[r][c], rescale[r], part[r][c])", "o[r][c] + part[r][c]", "f32 b1 h1 q32 k256 d64", Fill::rescale},
+     "fmaf(o[r][c], rescale[r], partial[r][c])", "o[r][c] + part[r][c]", "f32 b1 h1 q32 k256 d64", Fill::rescale},
     {"scalar_sum_of_one_lane", &attention_scalar, "scalar/attention_scalar.cuh",
      "x += __shfl_xor_sync(all_lanes, x, step);", "x += x;", "f32 b1 h2 q64 d64"},
     {"scalar_mask_inverted", &attention_scalar, "device/score.cuh", "mask[j * p.mask.key] != 0",
@@ -149,9 +151,9 @@ const std::vector<Edit> edits = {
     {"scalar_softcap_linear", &attention_scalar, "scalar/attention_scalar.cuh", "return tanhf(x);", "return x;",
      "f32 b1 h2 q33 k77 d32 softcap=2"},
     {"scalar_sink_left_out", &attention_scalar, "scalar/attention_scalar.cuh",
-     "total = fmaf(total, weight, exp_from(sink, from));", "total *= weight;", "f32 b1 h4 q40 k90 d32 sinks"},
+     "total = fmaf(total, weight, exp_minus(sink, from));", "total *= weight;", "f32 b1 h4 q40 k90 d32 sinks"},
     {"scalar_hidden_nan_kept", &attention_scalar, "scalar/attention_scalar.cuh",
-     "if ((seen[r] >> j & 1u) == 0) continue;", "", "f32 b1 h2 q70 k130 d32 causal", Fill::seen_nan},
+     "if ((visible_keys[r] >> j & 1u) == 0) continue;", "", "f32 b1 h2 q70 k130 d32 causal", Fill::seen_nan},
     {"scalar_channel_scale_as_tensor", &attention_scalar, "scalar/attention_scalar.cuh", "[c * scale.channel]", "[0]",
      "sim8 out=f32 b2 h4:2 q33 k150 d32 q_scales=head k_scales=head v_scales=channel"},
     {"scalar_head_scale_as_tensor", &attention_scalar, "shared/params.h", "data + b * batch + h * head + p * position",
@@ -164,7 +166,7 @@ struct Place {
   size_t begin = 0, length = 0;
 };
 
-// Where `piece` occurs in `text`; a space of the piece stands for any white space.
+// The positions of `piece` in `text`. A space in the piece matches any white space.
 std::vector<Place> occurrences(std::string_view text, std::string_view piece) {
   const auto blank = [](char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; };
   std::vector<Place> places;
@@ -195,12 +197,12 @@ class GpuKnownBad : public GpuTest {};
 
 }  // namespace
 
-TEST(KnownBadText, EveryEditOccursOnce) {
+TEST(KnownBadSource, EveryEditOccursOnce) {
   for (const Edit& edit : edits) EXPECT_NO_THROW(edited(edit)) << edit.name;
 }
 
-// With RAPT_TEST_COMPILE=1 every edited text is compiled, without a GPU: it takes half a minute.
-TEST(KnownBadText, EveryEditCompiles) {
+// With RAPT_TEST_COMPILE=1 every edited source is compiled, without a GPU. It takes half a minute.
+TEST(KnownBadSource, EveryEditCompiles) {
   const char* wanted = std::getenv("RAPT_TEST_COMPILE");
   if (wanted == nullptr || std::string(wanted) != "1") GTEST_SKIP() << "RAPT_TEST_COMPILE is not 1";
   Failures failures;

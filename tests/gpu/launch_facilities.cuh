@@ -1,4 +1,4 @@
-// One kernel for each way of launching and loading that sm_90 adds: called by launch_facilities_test.cpp.
+// One kernel for each new launch and load feature of sm_90. Called by launch_facilities_test.cpp.
 #pragma once
 
 #include "launch_facilities_args.cuh"
@@ -9,8 +9,8 @@ __device__ inline unsigned shared_address_of(const void* pointer) {
   return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-// out[block * threads + t]: what element t of the next block of the same cluster holds in its shared memory. Blocks of
-// other clusters hold other numbers, so that a read from the wrong place shows.
+// out[block * threads + t]: the shared-memory value of element t of the next block in the same cluster. Blocks of other
+// clusters hold other numbers, so a read from the wrong block is visible.
 __device__ inline void read_neighbour(const FacilitiesArgs& args) {
   __shared__ unsigned own[256];
   const unsigned thread = threadIdx.x, threads = blockDim.x, block = blockIdx.x;
@@ -18,7 +18,7 @@ __device__ inline void read_neighbour(const FacilitiesArgs& args) {
   unsigned rank, blocks;
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(blocks));
-  // Every block of the cluster runs and has written before any of it is read.
+  // Every block of the cluster runs and has written before another reads from it.
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
   unsigned there, value;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
@@ -26,7 +26,7 @@ __device__ inline void read_neighbour(const FacilitiesArgs& args) {
                : "r"(shared_address_of(own + thread)), "r"((rank + 1) % blocks));
   asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(value) : "r"(there) : "memory");
   static_cast<unsigned*>(args.out)[block * threads + thread] = value;
-  // No block ends, and gives its shared memory back, while another may still read it.
+  // No block ends, and frees its shared memory, while another may still read it.
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
@@ -39,8 +39,8 @@ __device__ inline bool is_complete(unsigned barrier, unsigned parity) {
   return done != 0;
 }
 
-// out: the box of columns x rows 16-bit elements at (args.x, args.y) of a tensor of two dimensions, as it lies in
-// shared memory.
+// out: the box of columns x rows 16-bit elements at (args.x, args.y) of a two-dimensional tensor, in its shared-memory
+// layout.
 template <int columns, int rows>
 __device__ void load_box(const FacilitiesArgs& args) {
   __shared__ alignas(1024) unsigned short box[rows * columns];  // a 128-byte swizzle repeats every 1024 bytes
@@ -51,11 +51,11 @@ __device__ void load_box(const FacilitiesArgs& args) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier_at) : "memory");
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
-  // The poison above was written by the generic proxy, the box is written by the async one.
+  // The generic proxy wrote the poison above; the async proxy writes the box.
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   __syncthreads();
   if (threadIdx.x == 0) {
-    // All bytes of the box are counted, those filled with zeros too.
+    // All bytes of the box are counted, including those filled with zeros.
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier_at),
                  "r"(static_cast<unsigned>(sizeof box))
                  : "memory");
@@ -77,8 +77,8 @@ __device__ inline unsigned read_acquired(const unsigned* address) {
   return value;
 }
 
-// All blocks of the grid meet: only a cooperative launch promises that they ever do. The counter begins at a multiple
-// of the number of blocks.
+// All blocks of the grid wait for each other: only a cooperative launch guarantees that this ends. The counter starts
+// at a multiple of the number of blocks.
 __device__ inline void grid_barrier(unsigned* counter) {
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -92,8 +92,8 @@ __device__ inline void grid_barrier(unsigned* counter) {
   __syncthreads();
 }
 
-// out[0, blocks): what each block writes first; out[blocks, 2 * blocks): what the block before it in the ring had
-// written, read behind a barrier; then the same once more, with the second numbers.
+// out[0, blocks): the first value that each block writes. out[blocks, 2 * blocks): the value that the previous block in
+// the ring wrote, read after a barrier. Then the same again with the second values.
 __device__ inline void meet_in_grid(const FacilitiesArgs& args) {
   unsigned* out = static_cast<unsigned*>(args.out);
   const unsigned block = blockIdx.x, blocks = gridDim.x, before = (block + blocks - 1) % blocks;

@@ -1,4 +1,4 @@
-// What the kernels of launch_facilities.cuh are called with. Compiled by the test and by NVRTC.
+// Parameters of the kernels of launch_facilities.cuh. Compiled by the test and by NVRTC.
 #pragma once
 
 namespace rapt::test {
@@ -9,7 +9,7 @@ struct FacilitiesArgs {
   } map;
   unsigned* counter = nullptr;  // zero at launch
   void* out = nullptr;
-  int x = 0, y = 0;  // where the box begins: may lie outside the tensor
+  int x = 0, y = 0;  // position of the box: may be outside the tensor
 };
 
 }  // namespace rapt::test

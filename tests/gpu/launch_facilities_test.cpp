@@ -1,5 +1,5 @@
-// Ways of launching and loading that no kernel of rapt uses yet: clusters, tensor maps, grids that meet.
-// One kernel of launch_facilities.cuh each; compiled wherever NVRTC is, run on sm_90 and newer.
+// Launch and load features that no kernel of rapt uses yet: clusters, tensor maps, cooperative grids. Each has one
+// kernel in launch_facilities.cuh. Compiled if there is NVRTC, run on sm_90 and newer.
 #include <cstring>
 #include <map>
 #include <string_view>
@@ -12,7 +12,7 @@
 
 namespace rapt::test {
 
-const std::map<std::string_view, std::string_view>& device_texts();  // of this folder, by name
+const std::map<std::string_view, std::string_view>& device_sources();  // of this folder, by name
 
 namespace {
 
@@ -26,7 +26,7 @@ jit::Request request(const std::string& call, const std::string& arch) {
       .arch = arch,
       .label = "the test of " + call,
       .files = {}};
-  for (const auto& [name, text] : device_texts()) request.files.emplace(name, text);
+  for (const auto& [name, text] : device_sources()) request.files.emplace(name, text);
   return request;
 }
 
@@ -50,7 +50,7 @@ class GpuLaunchFacilities : public GpuTest {
   }
 };
 
-// A tensor of 16-bit numbers that begins some way into GPU memory; padded with what no copy may show.
+// A tensor of 16-bit numbers inside a larger GPU buffer. The padding holds values that no copy may contain.
 struct Matrix {
   static constexpr int columns = 40, rows = 20, pitch = 48;
   static constexpr unsigned short code(int row, int column) {
@@ -81,8 +81,8 @@ cuda::TensorMapSpec spec_of(const Matrix& matrix, cuda::TensorSwizzle swizzle) {
   return spec;
 }
 
-// Where element (row, column) of a box lies. In spans of 64 bytes, two of which make a 128-byte line, the 16-byte piece
-// of a row is exchanged with the one whose number differs by the line's.
+// The position of element (row, column) of a box. In spans of 64 bytes, two of which make a 128-byte line, the 16-byte
+// pieces of a row are permuted by the number of the line.
 size_t place(int row, int column, cuda::TensorSwizzle swizzle) {
   const int piece = column / 8 ^ (swizzle == cuda::TensorSwizzle::bytes_64 ? row / 2 % 4 : 0);
   return static_cast<size_t>(row * box_columns + piece * 8 + column % 8);
@@ -91,7 +91,7 @@ size_t place(int row, int column, cuda::TensorSwizzle swizzle) {
 }  // namespace
 
 // Needs NVRTC, but no GPU.
-TEST(LaunchFacilitiesText, Compiles) {
+TEST(LaunchFacilitiesSource, Compiles) {
   std::string why;
   if (jit::find_compiler(&why) == nullptr) GTEST_SKIP() << why;
   for (const char* call : {"read_neighbour", "load_box<32, 8>", "meet_in_grid"})
@@ -167,7 +167,7 @@ TEST_F(GpuLaunchFacilities, CooperativeGridsMeet) {
   EXPECT_EQ(wrong, 0);
 }
 
-// What no card takes is said by the driver, not by a grid that hangs.
+// The driver refuses grids that no GPU supports; the grid does not hang.
 TEST_F(GpuLaunchFacilities, CooperativeGridsThatDoNotFitAreRefused) {
   cuda::Buffer counter(sizeof(unsigned));
   counter.fill(0);

@@ -1,4 +1,4 @@
-// Shared-memory layouts of every head dimension, proved at compile time by NVRTC: see prim_layout.cuh. Needs no GPU.
+// Shared-memory layouts of every head dimension, checked at compile time by NVRTC; see prim_layout.cuh. Needs no GPU.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -9,18 +9,18 @@
 
 namespace rapt::test {
 
-const std::map<std::string_view, std::string_view>& device_texts();  // of this folder, by name
+const std::map<std::string_view, std::string_view>& device_sources();  // of this folder, by name
 
 namespace {
 
-// Compiles a check of one dimension's layout, with `edited` in the place of device/tile.cuh unless it is empty.
+// Compiles a check of one dimension's layout. `edited`, if not empty, replaces device/tile.cuh.
 void compile_layout(int dim, const std::string& edited = {}) {
   jit::Request request{.unit = concat("#include \"prim_layout.cuh\"\nstatic_assert(rapt::test::check_layout<", dim,
                                       ">());\nextern \"C\" __global__ void rapt_kernel() {}\n"),
                        .arch = "compute_80",
                        .label = "the layout test",
                        .files = {}};
-  for (const auto& [name, text] : device_texts()) request.files.emplace(name, text);
+  for (const auto& [name, text] : device_sources()) request.files.emplace(name, text);
   if (!edited.empty()) request.files["device/tile.cuh"] = edited;
   jit::compile(request);
 }

@@ -1,6 +1,6 @@
-// rapt_gpu_tests: GoogleTest with a short report: what ran on which card, and the failures again at the end. A watchdog
-// ends a test that hangs (watchdog.h).
-// Run by ctest (one process a suite; skipped without a GPU), by scripts/gpu_suite.sh on a machine with one.
+// rapt_gpu_tests: GoogleTest with a short report: the tests that ran, the GPU, and all failures again at the end. A
+// watchdog ends tests that hang (watchdog.h). Run by ctest (one process for each suite; skipped without a GPU), and by
+// scripts/gpu_suite.sh on a machine with a GPU.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

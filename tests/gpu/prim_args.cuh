@@ -1,4 +1,4 @@
-// What the kernels of prim_*.cuh are called with. Compiled by the test and by NVRTC.
+// Parameters of the kernels of prim_*.cuh. Compiled by the test and by NVRTC.
 #pragma once
 
 namespace rapt::test {

@@ -1,4 +1,5 @@
-// A tile copied from global to shared memory, read back element by element: called by prim_test.cpp with one block.
+// Copies a tile from global to shared memory and reads it back element by element. Called by prim_test.cpp with one
+// block.
 #pragma once
 
 #include "device/tile.cuh"
@@ -6,14 +7,14 @@
 
 namespace rapt::test {
 
-// a: a matrix of 16-bit elements with rows of `pitch`, of which args.n exist; out: [rows][columns].
+// a: a matrix of 16-bit elements with rows of `pitch`, args.n rows in use; out: [rows][columns].
 template <int rows, int dim, int threads, int pitch>
 __device__ void copy_and_read_back(const PrimArgs& args) {
   constexpr int columns = (dim + 15) / 16 * 16;
   using Tile = SmemTile<rows, 2 * columns>;
   extern __shared__ __align__(16) unsigned char smem[];
   const int thread = static_cast<int>(threadIdx.x);
-  for (int i = thread; i < Tile::bytes; i += threads) smem[i] = 0xff;  // NaN where the copy leaves a hole
+  for (int i = thread; i < Tile::bytes; i += threads) smem[i] = 0xff;  // NaN shows elements that the copy did not write
   __syncthreads();
   copy_tile<Tile, 2 * dim, threads>(shared_address(smem), static_cast<const char*>(args.a), 2 * pitch, args.n, thread);
   asm volatile("cp.async.wait_all;" ::: "memory");

@@ -1,5 +1,5 @@
-// The layout of tiles in shared memory, proved by the compiler: no two chunks share a place, each stays in its row, and
-// the rows that one ldmatrix phase reads lie in different banks. Compiled by layout_test.cpp; needs no GPU.
+// The layout of tiles in shared memory, checked by the compiler: no two chunks overlap, each stays in its row, and the
+// rows of one ldmatrix phase use different banks. Compiled by layout_test.cpp; needs no GPU.
 #pragma once
 
 #include "device/tile.cuh"
@@ -18,7 +18,7 @@ constexpr bool is_bijection() {
   return true;
 }
 
-// Eight lanes read eight rows of one chunk at a time: 128 bytes, every bank once.
+// Eight lanes read eight rows of one chunk: 128 bytes, every bank once.
 template <class Tile>
 constexpr bool is_free_of_conflicts() {
   for (int first = 0; first < Tile::rows; first += 8)

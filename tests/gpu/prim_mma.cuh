@@ -1,5 +1,5 @@
-// ldmatrix and mma.sync by themselves: one warp each, fragments taken apart in global memory by their documented
-// layout. Called by prim_test.cpp.
+// Only ldmatrix and mma.sync: one warp each; fragments are stored to global memory by their documented layout. Called
+// by prim_test.cpp.
 #pragma once
 
 #include "prim_args.cuh"

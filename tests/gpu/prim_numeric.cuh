@@ -1,4 +1,4 @@
-// Conversions and exponentials over arrays, one element a thread. Called by prim_test.cpp.
+// Conversions and exponentials over arrays, one element per thread. Called by prim_test.cpp.
 #pragma once
 
 #include "device/numeric.cuh"

@@ -1,4 +1,4 @@
-// Each device primitive alone: kernels of this folder's .cuh files, compiled and stored like any other.
+// Each device primitive alone: kernels of this folder's .cuh files, compiled and stored like all others.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -14,7 +14,7 @@
 
 namespace rapt::test {
 
-const std::map<std::string_view, std::string_view>& device_texts();  // of this folder, by name
+const std::map<std::string_view, std::string_view>& device_sources();  // of this folder, by name
 
 namespace {
 
@@ -26,7 +26,7 @@ jit::Request request(const std::string& file, const std::string& call, const std
       .arch = arch,
       .label = "the test of " + call,
       .files = {}};
-  for (const auto& [name, text] : device_texts()) request.files.emplace(name, text);
+  for (const auto& [name, text] : device_sources()) request.files.emplace(name, text);
   return request;
 }
 
@@ -43,7 +43,7 @@ class GpuPrim : public GpuTest {
     stream.synchronize();
   }
 
-  // out[i] of `call` over all of `in`, a thread an element.
+  // out[i] of `call` for all of `in`, one thread per element.
   template <class Out, class In>
   static std::vector<Out> map(const std::string& call, const std::vector<In>& in, size_t count, size_t out_count) {
     cuda::Buffer a(in.size() * sizeof(In)), out(out_count * sizeof(Out));
@@ -63,18 +63,18 @@ class GpuPrim : public GpuTest {
 
 std::string word(DType type) { return concat("rapt::DType::", name_of(type)); }
 
-bool same_float(float a, float b) {  // bits, but any NaN for any NaN
+bool same_float(float a, float b) {  // equal bits, but all NaNs are equal
   return std::isnan(a) ? std::isnan(b) : detail::bits_of(a) == detail::bits_of(b);
 }
 
-// Every kind of float: random bits, numbers near the ranges of the small formats, their ties, specials.
+// Every kind of float: random bits, numbers near the ranges of the small formats, their ties, special values.
 std::vector<float> many_floats() {
   std::mt19937 random(1);
   std::vector<float> all = {0.0f,     -0.0f,     1.0f,      -1.0f,      65504.0f, 65519.0f, 65520.0f,
                             65536.0f, -65520.0f, 3.4e38f,   -3.4e38f,   1e-45f,   5.96e-8f, 2.98e-8f,
                             2.99e-8f, 6.1e-5f,   HUGE_VALF, -HUGE_VALF, NAN,      -NAN};
   for (int i = 0; i < 100000; ++i) all.push_back(detail::float_of(static_cast<unsigned>(random())));
-  for (unsigned code = 0; code < 65536; code += 3) {  // halfway between neighbours of both formats, and just beside
+  for (unsigned code = 0; code < 65536; code += 3) {  // halfway between neighbours of both formats, and next to that
     const unsigned f16_tie = detail::bits_of(f16_to_float(static_cast<unsigned short>(code))) + 0x1000;
     for (unsigned bits :
          {f16_tie, f16_tie - 1, f16_tie + 1, code << 16 | 0x8000, code << 16 | 0x7fff, code << 16 | 0x8001})
@@ -121,7 +121,7 @@ void expect_narrowed(DType type, const std::vector<float>& in, const std::vector
 }  // namespace
 
 // Needs NVRTC, but no GPU.
-TEST(PrimText, Compiles) {
+TEST(PrimSource, Compiles) {
   std::string why;
   if (jit::find_compiler(&why) == nullptr) GTEST_SKIP() << why;
   for (const char* arch : {"compute_80", "compute_89"}) {
@@ -159,7 +159,7 @@ TEST_F(GpuPrim, PairsPackLowFirst) {
     expect_narrowed(type, in, map<unsigned short>(concat("pack<", word(type), ">"), in, in.size() / 2, in.size()));
 }
 
-// Every code beside random ones, in both halves: of a number and NaN the number, infinity as a number.
+// Every code with random ones, in both halves. Of a number and NaN it returns the number; infinity counts as a number.
 TEST_F(GpuPrim, LargerMagnitudesOfPairs) {
   std::mt19937 random(1);
   std::vector<unsigned> in;
@@ -176,7 +176,8 @@ TEST_F(GpuPrim, LargerMagnitudesOfPairs) {
     for (size_t i = 0; i < got.size(); ++i)
       for (int shift = 0; shift < 32; shift += 16) {
         const float a = value(in[2 * i] >> shift), b = value(in[2 * i + 1] >> shift);
-        const float most = std::isnan(b) || a > b ? a : std::isnan(a) ? b : std::max(a, b);  // fmax heeds signals
+        // fmax treats signalling NaNs differently
+        const float most = std::isnan(b) || a > b ? a : std::isnan(a) ? b : std::max(a, b);
         const bool right = same_float(value(got[i] >> shift), most) && (got[i] >> shift & 0x8000u) == 0;
         if (!right && wrong++ % 1000 == 0)
           ADD_FAILURE() << name_of(type) << std::hex << ": of " << in[2 * i] << " and " << in[2 * i + 1] << " "

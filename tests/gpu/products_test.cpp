@@ -1,5 +1,5 @@
-// rapt_qk and rapt_gemm on a GPU against float64, with guards around every tensor: the FP8 kernel and the one that
-// takes everything, scales, strides, depth; and what is refused there.
+// rapt_qk and rapt_gemm on a GPU compared with float64, with guards around every tensor: the FP8 kernel and the general
+// one, scales, strides, depth; and refused calls.
 #include "operations/products.h"
 
 #include <deque>
@@ -18,7 +18,7 @@ namespace {
 constexpr auto f32 = DType::f32, f16 = DType::f16, bf16 = DType::bf16, e4m3 = DType::e4m3, e5m2 = DType::e5m2,
                sim8 = DType::sim8;
 
-// The tensors of a call in GPU memory, 0xff (a NaN) on both sides of each.
+// The tensors of a call in GPU memory, with 0xff (a NaN) on both sides of each.
 class Placed {
  public:
   explicit Placed(const ProductCall& call)
@@ -71,8 +71,8 @@ class Placed {
 
 class GpuProducts : public GpuTest {
  protected:
-  // Tensor cores of Ada keep about 13 fraction bits of a sum of 32 products; f32 ones may truncate where the CPU
-  // rounds.
+  // Tensor cores of Ada keep about 13 fraction bits of a sum of 32 products; f32 tensor cores may truncate where the
+  // CPU rounds.
   static double slack(const ProductConfig& config) {
     if (!config.tensor_cores) return 1.0;
     const int sm = cuda::device(0).sm;
@@ -143,14 +143,14 @@ TEST_F(GpuProducts, GemmSizesAndLayouts) {
                        concat(name_of(a), " ", m, "x", n, "x", k, " scales ", static_cast<int>(scales)));
 }
 
-// So many tiles that the larger one is taken, deep enough to be summed in parts.
+// Enough tiles for the larger tile, deep enough to be summed in parts.
 TEST_F(GpuProducts, LargeGemm) {
   for (const int64_t k : {512, 2048}) {
     ProductCall call = make_gemm(e4m3, e4m3, f16, 2080, 2064, k, ScaleKind::tensor);
     const Placed placed(call);
     const ProductConfig config = config_of(placed, true);
     EXPECT_EQ(config.block_m, 128);
-    EXPECT_EQ(config.flush, k > product_flush ? product_flush : 0);
+    EXPECT_EQ(config.promotion_interval, k > product_promotion_interval ? product_promotion_interval : 0);
     const cuda::Stream stream;
     ASSERT_EQ(placed.run(nullptr, stream.handle()), RAPT_OK) << rapt_last_error();
     stream.synchronize();
@@ -180,7 +180,7 @@ TEST_F(GpuProducts, StridesAndGroups) {
   expect_right(odd, "rows of out that begin at odd elements");
 }
 
-// Both kernels, the CPU: the same products, summed exactly where f32 can.
+// Both kernels and the CPU: the same products, summed exactly if f32 can.
 TEST_F(GpuProducts, ExactSumsAreTheCpus) {
   ProductCall call = make_qk(e4m3, e4m3, f32, {1, 2, 1, 100, 70, 64});
   fill(call.a, [](const auto& at) { return static_cast<double>((at[2] * 7 + at[3]) % 15 - 7); });
@@ -220,7 +220,7 @@ TEST_F(GpuProducts, SizesOfZero) {
     for (const DType dtype : {e4m3, f16}) expect_right(make_qk(dtype, dtype, f32, s), "a size of 0");
 }
 
-// PTX for Ada on any later card: the FP8 kernel as it is compiled there.
+// PTX for Ada on any later GPU: the FP8 kernel, compiled by the driver.
 TEST_F(GpuProducts, Compute89) {
   if (cuda::device(0).sm < 89) return skip("compute_89 does not run on it");
   const auto context = make_context({.arch = "compute_89"});

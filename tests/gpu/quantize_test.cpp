@@ -1,6 +1,6 @@
-// rapt_quantize on a GPU against the CPU, bit for bit: every kind of factor, format, rotation, mean and percentile,
-// dense and packed, aligned and not; graphs, hostile lists, repeats. What the CPU computes, tests/cpu/quantize_test.cpp
-// holds to its reference.
+// rapt_quantize on a GPU compared with the CPU, bit for bit: every kind of scale, format, rotation, mean and
+// percentile, dense and packed, aligned and unaligned; graphs, wrong lists, repeats. tests/cpu/quantize_test.cpp
+// compares the CPU with a reference.
 #include <deque>
 #include <functional>
 
@@ -15,7 +15,7 @@ constexpr int32_t all_scales[] = {RAPT_SCALE_TENSOR,  RAPT_SCALE_HEAD,     RAPT_
                                   RAPT_SCALE_BLOCK64, RAPT_SCALE_BLOCK128, RAPT_SCALE_CHANNEL};
 constexpr uint64_t rotate_and_smooth = RAPT_QUANTIZE_HADAMARD | RAPT_QUANTIZE_SMOOTH;
 
-// The tensors of a call in GPU memory, bytes of 0xff around each. In a ContextScope of GPU 0.
+// The tensors of a call in GPU memory, with bytes of 0xff around each. Used in a ContextScope of GPU 0.
 class OnGpu {
  public:
   explicit OnGpu(const QuantizeCall& call, size_t guard_bytes = 4096) : guard_bytes_(guard_bytes) {
@@ -26,7 +26,7 @@ class OnGpu {
   rapt_status enqueue(cuda::StreamHandle stream, rapt_context* context = nullptr) const {
     return rapt_quantize(context, &args(), stream);
   }
-  // Everything back into the host's tensors, inputs too: what must not change is compared there. The work must be done.
+  // Copies all tensors back to the host, also inputs, to check that they are unchanged. The work must be finished.
   void download() {
     for (const Placed& placed : placed_) {
       std::vector<std::byte> bytes(placed.buffer.bytes());
@@ -66,7 +66,7 @@ class OnGpu {
   std::optional<QuantizeArgs> args_;
 };
 
-// A copy whose outputs are poisoned anew.
+// A copy with newly poisoned outputs.
 QuantizeCall fresh(const QuantizeCall& call, DType output, const std::vector<int64_t>& output_strides) {
   QuantizeCall copy = call;
   copy.poison(output, output_strides);
@@ -118,7 +118,7 @@ void supply(QuantizeCall& call) {
   each_index(call.descale.shape, [&](const auto& at) { put(call.descale, at, 0.001 + check::uniform(1, 9, i++)); });
 }
 
-// Many calls at once: most of their time goes into compiling kernels, which those beside each other do not share.
+// Many calls at once: most of their time is compiling kernels, and they do not share kernels.
 struct Case {
   std::string what;
   std::function<QuantizeCall()> make;
@@ -137,12 +137,12 @@ void expect_same_as_cpu(const std::vector<Case>& cases) {
 
 class GpuQuantize : public GpuTest {};
 
-// A suite that scripts/gpu_suite.sh runs under compute-sanitizer: no guards, so that tools see where tensors end.
+// A suite that scripts/gpu_suite.sh runs under compute-sanitizer: without guards, so the tools see the ends of tensors.
 class SmokeQuantize : public GpuTest {};
 
 }  // namespace
 
-// All finite and special bit patterns of a 16-bit format, and of f32 around every midpoint: the conversion itself.
+// All finite and special bit patterns of a 16-bit format, and f32 around every midpoint: only the conversion.
 TEST_F(GpuQuantize, EveryNumber) {
   for (const DType type : {DType::f16, DType::bf16})
     for (const DType output : {DType::e4m3, DType::e5m2, DType::sim8})
@@ -195,7 +195,7 @@ TEST_F(GpuQuantize, EveryScaleFormatAndFill) {
   expect_same_as_cpu(cases);
 }
 
-// Nothing is flushed to 0, which would make another factor.
+// Subnormal numbers are not flushed to 0, which would change the scale.
 TEST_F(GpuQuantize, SubnormalNumbers) {
   for (const DType type : float_types)
     for (const int32_t scales : all_scales) {
@@ -216,7 +216,7 @@ TEST_F(GpuQuantize, MeansAddInOneOrder) {
         DType::e4m3);
 }
 
-// Chunks of a row: one with and without a tail, some that do not divide a warp, a warp, more than a block's threads.
+// Chunks of a row: one with and without a tail, numbers that do not divide a warp, a warp, more than a block's threads.
 TEST_F(GpuQuantize, LengthsAndDims) {
   std::vector<Case> cases;
   for (const int32_t scales : all_scales) {
@@ -224,7 +224,7 @@ TEST_F(GpuQuantize, LengthsAndDims) {
       cases.push_back({concat("scales ", scales, ", dim ", dim, ", rotated and smoothed"), [=] {
                          return dense(DType::f16, {1, 1, 70, dim}, scales, QuantizeFill::offset, rotate_and_smooth);
                        }});
-    // Rows that no registers hold, channels that no shared memory holds.
+    // Rows too long for registers, channels too many for shared memory.
     cases.push_back({concat("scales ", scales, ", long rows"),
                      [=] {
                        return dense(DType::f16, {1, 2, 5, 40008}, scales, QuantizeFill::outlier);
@@ -240,7 +240,7 @@ TEST_F(GpuQuantize, LengthsAndDims) {
   expect_same_as_cpu(cases);
 }
 
-// A grid has at most 65535 blocks along heads and batches.
+// A grid has at most 65535 blocks in the dimensions of heads and batches.
 TEST_F(GpuQuantize, MoreHeadsAndBatchesThanAGridHas) {
   for (const int32_t scales : all_scales) {
     SCOPED_TRACE(concat("scales ", scales));
@@ -333,7 +333,7 @@ TEST_F(GpuQuantize, SizesOfZero) {
   expect_same_as_cpu(cases);
 }
 
-// Lists that say nonsense are held within the tensors.
+// Wrong lists are limited to the tensors.
 TEST_F(GpuQuantize, HostileLengths) {
   for (const std::vector<int32_t>& list :
        {std::vector<int32_t>{0, -5, 20, 40}, {0, 30, 10, 40}, {7, 1000000, -1, 2147483647}, {0, 40, 40, 40}})
@@ -354,7 +354,7 @@ TEST_F(GpuQuantize, HostileLengths) {
       }
 }
 
-// Not loaded yet: refused while the stream is captured. Loaded: recorded, and each replay computes anew.
+// Not loaded yet: refused while the stream is captured. Loaded: recorded, and each replay computes again.
 TEST_F(GpuQuantize, Graphs) {
   const auto context = make_context();
   const QuantizeCall call = dense(DType::f16, {1, 2, 150, 72}, RAPT_SCALE_HEAD, QuantizeFill::outlier);
@@ -390,7 +390,7 @@ TEST_F(GpuQuantize, RefusalsWriteNothing) {
   each_index(call.output.shape, [&](const auto& at) { EXPECT_TRUE(is_poisoned(call.output, at)); });
 }
 
-// Several gigabytes' worth of offsets in an expanded input, many tiles, and the same bits again.
+// Offsets of several gigabytes in an expanded input, many tiles, and equal bits when repeated.
 TEST_F(GpuQuantize, LargeTensors) {
   for (const int32_t scales : all_scales) {
     QuantizeCall call;

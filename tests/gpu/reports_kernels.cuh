@@ -1,6 +1,5 @@
-// What stands around a call in the reports' tests: work before it, its inputs and copies of its outputs made on the
-// same stream, NaN left in shared memory. Called by reports_test.cpp; arrays are strided over by all threads of a
-// launch.
+// Helper kernels of the reports' tests: work before a call, kernels that write its inputs and copy its outputs on the
+// same stream, and NaN left in shared memory. Called by reports_test.cpp. All threads of a launch loop over the arrays.
 #pragma once
 
 #include "prim_args.cuh"
@@ -15,7 +14,7 @@ __device__ void each_index_of(long count, const Body& body) {
     body(i);
 }
 
-// Takes n nanoseconds.
+// Runs for n nanoseconds.
 __device__ inline void spin(const PrimArgs& args) {
   unsigned long long begin = 0, now = 0;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begin));
@@ -37,7 +36,7 @@ __device__ inline void copy(const PrimArgs& args) {
   });
 }
 
-// out: one counter, to which is added how many of n elements of 16 bits differ between a and b.
+// out: one counter. Adds the number of n 16-bit elements that differ between a and b.
 __device__ inline void count_differences(const PrimArgs& args) {
   each_index_of(args.n, [&](long i) {
     if (static_cast<const unsigned short*>(args.a)[i] != static_cast<const unsigned short*>(args.b)[i])

@@ -1,5 +1,4 @@
-// Reports that take a GPU, or two: their rows are in tests/cpu/reports.h, and what of them needs none runs in
-// rapt_tests.
+// Reports that need one or two GPUs. Their rows are in tests/cpu/reports.h; the parts without a GPU run in rapt_tests.
 #include "../cpu/reports.h"
 
 #include <algorithm>
@@ -17,7 +16,7 @@
 
 namespace rapt::test {
 
-const std::map<std::string_view, std::string_view>& device_texts();  // of this folder, by name
+const std::map<std::string_view, std::string_view>& device_sources();  // of this folder, by name
 
 namespace {
 
@@ -50,7 +49,7 @@ jit::Request request(const std::string& call, const std::string& arch) {
       .arch = arch,
       .label = "the reports' " + call,
       .files = {}};
-  for (const auto& [name, text] : device_texts()) request.files.emplace(name, text);
+  for (const auto& [name, text] : device_sources()) request.files.emplace(name, text);
   return request;
 }
 
@@ -102,12 +101,12 @@ TEST(GpuReportTable, ItsKernelsCompile) {
 
 namespace {
 
-// A call whose q, k and v become 1 on the stream, late, and whose output is copied on the stream.
+// A call whose q, k and v become 1 late on the stream, and whose output is copied on the stream.
 class LateInputs {
  public:
   LateInputs() : call_(make("f16 b1 h1 q128 k128 d64 lse")), gpu_(call_), copied_(count * 2) {}
 
-  // Everything enqueued on the stream, work of 50 ms before it where asked for.
+  // Enqueues all work on the stream; if `late`, after 50 ms of other work.
   void enqueue(const cuda::Stream& stream, bool late) {
     const rapt_sdpa_args& args = gpu_.args();
     if (late) spin_.launch({.n = 50'000'000}, stream.handle(), 1);
@@ -146,7 +145,7 @@ TEST_F(GpuReports, R98) {
     stream.synchronize();
     EXPECT_EQ(call.wrong_elements(), 0) << "repeat " << i;
   }
-  // While the default stream is busy a call goes on: nothing of it lies there.
+  // A call continues while the default stream is busy, because none of its work is there.
   call.restart();
   cuda::Event call_done, default_done;
   call.spin().launch({.n = 200'000'000}, nullptr, 1);
@@ -159,7 +158,7 @@ TEST_F(GpuReports, R98) {
   EXPECT_GT(cuda::Event::microseconds(call_done, default_done), 0) << "the call waited for the default stream";
 }
 
-// Without pages: the lengths in use grow between recording and replay.
+// Without paged KV: the lengths in use grow between recording and replay.
 TEST_F(GpuReports, R104) {
   Call call = make("f16 b2 h8:2 q1 k8192 d128 seqused=2,2 lse");
   fill_hash(call);
@@ -202,7 +201,7 @@ TEST_F(GpuReports, R111) {
 
 namespace {
 
-// Repeats the call, NaN in the shared memory of every multiprocessor and in the outputs before each time.
+// Repeats the call. Before each time, the shared memory of every multiprocessor and the outputs are filled with NaN.
 void expect_stable_after_nan(const std::string& line, int times) {
   SCOPED_TRACE(line);
   Call call = make(line);
@@ -248,13 +247,13 @@ void expect_stable_after_nan(const std::string& line, int times) {
   stream.synchronize();
   unsigned different = 0;
   differences.download(&different, sizeof different);
-  gpu.result();  // inputs and guards are whole
+  gpu.result();  // inputs and guards are unchanged
   EXPECT_EQ(different, 0u) << "halves of outputs, over " << times << " calls";
 }
 
 }  // namespace
 
-// Without pages: the lengths are the report's.
+// Without paged KV: the lengths are the report's.
 TEST_F(GpuReports, R112) {
   const std::string line = "bf16 h64:16 d128 varlen=33:272,11:192,11:240,11:64,11:288,11:544,12:448 lse";
   expect_stable_after_nan(line, 500);
@@ -263,14 +262,14 @@ TEST_F(GpuReports, R112) {
 
 namespace {
 
-// All three inputs hold 1, so that every output does.
+// All three inputs are 1, so every output is 1.
 Call call_of_ones() {
   Call call = make("f16 b4 h32 q16 k16 d64 lse");
   for (HostTensor* tensor : {&call.in.q, &call.in.k, &call.in.v}) fill(*tensor, 1);
   return call;
 }
 
-// -1: none.
+// -1: no device.
 int current_device() {
   cuda::DeviceHandle handle = 0;
   if (cuda::driver().cuCtxGetDevice(&handle) != cuda::result::success) return -1;
@@ -279,7 +278,7 @@ int current_device() {
   return -1;
 }
 
-// Calls on tensors of GPU `index`, on streams of it, while another GPU is current. What goes wrong is added.
+// Calls on tensors and streams of GPU `index` while another GPU is current. Errors are added to `failures`.
 void call_from_another_device(int index, int current, Failures& failures) {
   const cuda::ContextScope making(index, nullptr);
   const cuda::Stream own;
@@ -322,7 +321,7 @@ TEST_F(GpuTwoDevicesReports, R102) {
   fill_hash(call);
   const Step step = plan(call.problem, cuda::device(0)).steps[0];
   ASSERT_GT(step.family->unit(step.config).smem_bytes, size_t{48} << 10) << "needs no opt-in and shows nothing";
-  const auto context = make_context();  // that has loaded nothing
+  const auto context = make_context();  // a new context, which has loaded nothing
   for (int index : {0, 1, 0}) {
     SCOPED_TRACE(index);
     const cuda::ContextScope scope(index, nullptr);

@@ -1,5 +1,5 @@
 // Every length of keys and queries, every head dimension, both families on the same problems, strides, large counts and
-// distances: all against the float64 oracle.
+// distances: all compared with the float64 oracle.
 #include <algorithm>
 
 #include "base/error.h"
@@ -58,7 +58,7 @@ TEST_F(GpuShape, HeadDimensionsOfTheirOwn) {
   expect_pass(jobs);
 }
 
-// Few keys, many keys, few rows, many: what a planner may deal to several warps or split.
+// Few or many keys, few or many rows: the planner may divide them among warps, or split them.
 TEST_F(GpuShape, ShortAndLongProblems) {
   std::vector<Job> jobs;
   for (const char* shape : {"b1 h8 q512 d64", "b1 h1 q1 k5000 d64", "b1 h8:1 q4 k3000 d128", "b4 h2 q16 k16 d64",
@@ -68,7 +68,7 @@ TEST_F(GpuShape, ShortAndLongProblems) {
   expect_pass(jobs);
 }
 
-// The tiles for problems that fill the machine, on small ones: `invariant` rules the others out.
+// The tiles for problems that fill the machine, on small problems: `invariant` excludes the others.
 TEST_F(GpuShape, TilesOfLongProblemsAtEveryLength) {
   std::vector<Job> jobs;
   for (int n = 1; n <= 300; n += n < 40 ? 1 : 7)
@@ -81,13 +81,13 @@ TEST_F(GpuShape, TilesOfLongProblemsAtEveryLength) {
   expect_pass(jobs);
 }
 
-// Tiles that the planner does not choose today, but may after tuning.
+// Tiles that the planner does not choose now, but may choose after tuning.
 TEST_F(GpuShape, OtherTiles) {
-  for (const char* words : {"block_m=64 block_n=64 warps_m=4 warps_k=1 stages=2 min_blocks=1",
-                            "block_m=64 block_n=32 warps_m=2 warps_k=2 stages=3",
-                            "block_m=32 block_n=32 warps_m=2 warps_k=4 stages=2 q_in_registers=1",
-                            "block_m=128 block_n=64 warps_m=8 warps_k=1 stages=1 min_blocks=1 q_in_registers=1",
-                            "block_m=16 block_n=16 warps_m=1 warps_k=4 stages=4 min_blocks=1"}) {
+  for (const char* words : {"block_m=64 block_n=64 warps_m=4 warps_n=1 stages=2 min_blocks=1",
+                            "block_m=64 block_n=32 warps_m=2 warps_n=2 stages=3",
+                            "block_m=32 block_n=32 warps_m=2 warps_n=4 stages=2 q_in_registers=1",
+                            "block_m=128 block_n=64 warps_m=8 warps_n=1 stages=1 min_blocks=1 q_in_registers=1",
+                            "block_m=16 block_n=16 warps_m=1 warps_n=4 stages=4 min_blocks=1"}) {
     SCOPED_TRACE(words);
     const auto context = make_context({.config = words});
     std::vector<Job> jobs;
@@ -160,7 +160,7 @@ TEST_F(GpuShape, SizesOfZero) {
 
 namespace {
 
-// The tensors of a small call, spread over GPU memory by strides of the test's choice.
+// The tensors of a small call, placed in GPU memory with the test's strides.
 class Spread {
  public:
   Spread(const Call& call, std::vector<int64_t> q, std::vector<int64_t> k, std::vector<int64_t> v,
@@ -197,7 +197,7 @@ class Spread {
     wide = t;
     wide.strides = strides;
   }
-  // Copies every row (last dimension, contiguous on both sides) up or down.
+  // Copies every row (last dimension, contiguous on both sides) to or from the GPU.
   void each_row(const HostTensor& wide, size_t which, const HostTensor& host, bool up) {
     const auto width = static_cast<size_t>(bytes_of(host.dtype));
     const size_t row_bytes = static_cast<size_t>(host.shape[3]) * width;
@@ -218,7 +218,7 @@ class Spread {
 
 }  // namespace
 
-// 22 GB: every tensor reaches elements beyond 2^31, by its batch, head or row stride.
+// 22 GB: every tensor has elements beyond 2^31, by its batch, head or row stride.
 TEST_F(GpuShape, ElementsBeyondTwoToThe31) {
   for (const char* line : {"f16 b2 h2 q40 k100 d64 causal", "f16 b2 h2 q40 k100 d60 causal"}) {
     SCOPED_TRACE(line);

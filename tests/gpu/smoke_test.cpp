@@ -1,5 +1,5 @@
-// What compute-sanitizer watches: everything once, as small as it can be, without guards around tensors, so that the
-// tools see where each allocation ends. `scripts/gpu_suite.sh sanitizer` runs Smoke* under four tools.
+// The tests for compute-sanitizer: each feature once, as small as possible, without guards around tensors, so the tools
+// see the end of each allocation. `scripts/gpu_suite.sh sanitizer` runs Smoke* under four tools.
 #include "base/error.h"
 #include "check/cases.h"
 #include "gpu_support.h"
@@ -9,7 +9,7 @@ namespace {
 
 class Smoke : public GpuTest {
  protected:
-  // One call, its results against the oracle.
+  // Runs one call and compares its results with the oracle.
   static void expect_right(const std::string& line) {
     SCOPED_TRACE(line);
     Call call = make(line);

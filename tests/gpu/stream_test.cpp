@@ -1,5 +1,5 @@
-// Graphs, streams, threads, contexts, several devices, fork: what a process may do with the library around one call.
-// Everything is compared bit for bit with the same call made alone, which the other suites hold to the oracle.
+// Graphs, streams, threads, contexts, several devices, fork: the uses of the library around one call. Everything is
+// compared bit for bit with the same call made alone; other suites compare that with the oracle.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,7 +18,7 @@ constexpr const char* lines[] = {"f16 b1 h4:2 q96 k96 d64 causal lse", "bf16 b2 
                                  "f16 varlen=17:40,0:5,90:90 h2 d64 lse", "f32 b1 h2 q5 k700 d16 lse",
                                  "e4m3 out=f16 b1 h2 q70 k90 d32 scales=head lse"};
 
-// The problem of number n with its own inputs, computed alone and right.
+// Problem number n with its own inputs, computed alone and checked.
 Call computed(size_t n) {
   Call call = make(lines[n % std::size(lines)]);
   fill_hash(call, n + 1);
@@ -44,7 +44,7 @@ class GpuGraph : public GpuTest {
 class GpuStreams : public GpuTest {};
 class GpuThreads : public GpuTest {
  protected:
-  // Failures of 8 threads that each repeat their own problem `times` times.
+  // The number of failures of 8 threads; each repeats its own problem `times` times.
   static int failures(int times, const std::function<rapt_context*(size_t thread)>& context_of) {
     std::vector<Call> expected;
     for (size_t n = 0; n < 8; ++n) expected.push_back(computed(n));
@@ -129,14 +129,14 @@ TEST_F(GpuGraph, AnUnpreparedCallIsRefusedAndTheCaptureGoesOn) {
   expect_same_bits(prepared.result(), run_gpu(call));
   cold.result();
   EXPECT_TRUE(untouched(cold.call().out.out) && untouched(cold.call().out.lse));
-  // Prepared outside the capture it is recorded.
+  // A call prepared outside the capture is recorded.
   ASSERT_EQ(rapt_prepare(context.get(), &cold.args(), stream.handle()), RAPT_OK) << rapt_last_error();
   const auto later = recorded(cold, stream, context.get());
   replay(*later, stream);
   expect_same_bits(cold.result(), run_gpu(other));
 }
 
-// Lengths that were not met before, of a kernel that is loaded, need no loading: they are recorded.
+// New lengths of a loaded kernel need no loading: they are recorded.
 TEST_F(GpuGraph, NewLengthsOfALoadedKernelAreRecorded) {
   Call call = make("f16 b1 h2 q256 k256 d64 lse"), other = make("f16 b1 h2 q256 k320 d64 lse");
   fill_hash(call), fill_hash(other);
@@ -190,7 +190,7 @@ TEST_F(GpuStreams, DefaultStreams) {
   }
 }
 
-TEST_F(GpuStreams, OrderWithinAStream) {  // the second call overwrites what the first wrote
+TEST_F(GpuStreams, OrderWithinAStream) {  // the second call overwrites the output of the first
   const Call expected = computed(0);
   Call other = expected;
   other.in.q = make_tensor(DType::f16, expected.in.q.shape);
@@ -210,7 +210,7 @@ TEST_F(GpuStreams, OrderWithinAStream) {  // the second call overwrites what the
 
 namespace {
 
-// Each call's output is the next one's query, in two buffers by turns: reads after writes and writes after reads.
+// The output of each call is the query of the next one, with two buffers: reads after writes and writes after reads.
 std::vector<std::byte> ping_pong(const Call& call, int rounds, bool wait_between) {
   const std::array<int64_t, 4> shape{call.in.q.shape[0], call.in.q.shape[1], call.in.q.shape[2], call.in.q.shape[3]};
   const size_t bytes = static_cast<size_t>(call.in.q.size()) * static_cast<size_t>(bytes_of(call.problem.q));
@@ -310,7 +310,7 @@ TEST_F(GpuTwoDevices, BothAtOnceFromOneThread) {
   const Call expected_a = computed(0), expected_b = computed(1);
   GpuCall a(expected_a);
   const cuda::Stream stream_a;
-  const cuda::ContextScope scope(1, nullptr);  // GPU 1 is current, and calls on GPU 0 go on
+  const cuda::ContextScope scope(1, nullptr);  // GPU 1 is current, and calls on GPU 0 still work
   GpuCall b(expected_b, 1);
   const cuda::Stream stream_b;
   for (int i = 0; i < 50; ++i) {

@@ -1,5 +1,5 @@
-// The case table on the GPU, every line with every fill it names, against the float64 oracle; and which family took
-// each: what attention_sm80 leaves to attention_scalar is listed with its sentence.
+// The case table on the GPU: every line with every fill that it names, compared with the float64 oracle. Prints the
+// family of each, and the reasons of attention_sm80 for leaving problems to attention_scalar.
 #include <algorithm>
 #include <cstdio>
 #include <map>
@@ -13,7 +13,7 @@ namespace {
 
 class GpuTable : public GpuTest, public testing::WithParamInterface<const char*> {};
 
-// Problems by family, and attention_sm80's reasons by how often each was given.
+// Prints the problems by family, and attention_sm80's reasons by frequency.
 void print_families(const std::string& set, const std::vector<check::Case>& cases) {
   std::map<std::string, int> families, reasons;
   for (const check::Case& c : cases) {

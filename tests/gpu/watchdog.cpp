@@ -1,4 +1,4 @@
-// The watchdog of rapt_gpu_tests: see watchdog.h.
+// The watchdog of rapt_gpu_tests; see watchdog.h.
 #include "watchdog.h"
 
 #include <fcntl.h>
@@ -27,23 +27,23 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What a child says: a kind, then text up to a NUL. Short enough that a pipe keeps each in one piece.
+// A message of a child: a kind, then text up to a NUL. It is short enough to be written to the pipe in one piece.
 enum class Kind : char { selected = 'n', test = 't', problem = 'p', solved = 's', failed = 'f', ended = 'e' };
 constexpr size_t longest_message = 4000;
 static_assert(longest_message + 2 <= 4096);
 
-// The first lines of what a failed part said.
+// The first lines of a failed part's message.
 std::string first_lines(const std::string& text, int count) {
   size_t end = 0;
   for (int line = 0; line < count && end != std::string::npos; ++line) end = text.find('\n', line == 0 ? 0 : end + 1);
   return text.substr(0, end);
 }
 
-// What all children have said. Without children the tests' own process tells it directly.
+// The messages of all children. Without children the tests' own process adds them directly.
 class Account {
  public:
   void take(Kind kind, const std::string& text) {
-    const std::lock_guard lock(mutex_);  // without children, a test's own threads tell it
+    const std::lock_guard lock(mutex_);  // without children, the tests' own threads add messages
     switch (kind) {
       case Kind::selected: selected_ = std::atoi(text.c_str()); break;
       case Kind::test: begin(text); break;
@@ -62,7 +62,7 @@ class Account {
     running_.clear();
     problems_.clear();
   }
-  // The child's process is gone, or its time is up: `what` happened to the test that it was in.
+  // The child's process ended, or its time is over: `what` happened to its current test.
   void lose_child(const std::string& what) {
     std::string text = concat(running_.empty() ? "(outside a test)" : running_, ": ", what);
     if (!running_.empty()) ++run_by_child_;
@@ -74,10 +74,10 @@ class Account {
     std::fflush(stdout);
     failures_.push_back(text);
   }
-  // Whether the child has begun all tests that were left.
+  // True if the child has started all remaining tests.
   bool complete() const { return selected_ >= 0 && begun_.size() - begun_before_ >= static_cast<size_t>(selected_); }
   bool in_a_test() const { return !running_.empty(); }
-  bool stuck() const { return begun_.size() == begun_before_; }  // a further child would get no further
+  bool stuck() const { return begun_.size() == begun_before_; }  // another child would stop at the same place
   const std::vector<std::string>& begun() const { return begun_; }
   bool failed() const { return !failures_.empty(); }
 
@@ -135,7 +135,7 @@ class Progress : public testing::EmptyTestEventListener {
   void OnTestEnd(const testing::TestInfo& test) override {
     if (test.result()->Failed()) say(Kind::failed, report(test));
     say(Kind::ended, concat(GpuTest::skipped_count(), " ", GpuTest::run_count()));
-    std::fflush(stdout);  // a child that is killed later keeps nothing back
+    std::fflush(stdout);  // a child that is killed later loses no output
   }
   void OnTestSuiteEnd(const testing::TestSuite& suite) override {
     if (suite.elapsed_time() > 1000)
@@ -166,7 +166,7 @@ int run_tests() {
   std::exit(run_tests());
 }
 
-// The filter that GoogleTest was given, without the tests that have begun.
+// GoogleTest's filter without the tests that have started.
 std::string rest_of(const std::string& filter, const std::vector<std::string>& begun) {
   std::string rest = filter;
   bool has_exclusions = filter.find('-') != std::string::npos;
@@ -177,7 +177,7 @@ std::string rest_of(const std::string& filter, const std::vector<std::string>& b
   return rest;
 }
 
-// Reads what the child says until it closes the pipe. False: it said that it began or ended no test for so long.
+// Reads the child's messages until it closes the pipe. Returns false if no test starts or ends for this long.
 bool listen(int pipe_end, std::chrono::seconds limit) {
   std::string heard;
   Clock::time_point deadline = Clock::now() + limit;
@@ -199,7 +199,8 @@ bool listen(int pipe_end, std::chrono::seconds limit) {
   }
 }
 
-// The child's status. A driver may take a while to end a process whose kernel hangs; -1: longer than this waits.
+// The child's exit status. A driver may need time to end a process whose kernel hangs. -1: it takes longer than
+// `patience`.
 int end_of(pid_t child, std::chrono::seconds patience) {
   const Clock::time_point deadline = Clock::now() + patience;
   int status = -1;
@@ -216,7 +217,7 @@ std::string words_of(int status) {
   return concat("its process ended with code ", WEXITSTATUS(status));
 }
 
-// Runs what has not begun in one child. False: nothing is left to run.
+// Runs the remaining tests in one child. Returns false if none is left.
 bool run_child(const std::string& filter, int seconds, bool& failed) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) throw Error(ErrorCode::environment, concat("pipe2: ", std::strerror(errno)));

@@ -1,19 +1,19 @@
-// The watchdog of rapt_gpu_tests: tests run in a child process that says how far it is; a test that does not end, or
-// ends its process, has failed, and a fresh child runs the rest. Used by main.cpp; gpu_support.cpp names problems.
+// The watchdog of rapt_gpu_tests. Tests run in a child process that reports its progress. A test that does not end, or
+// that ends its process, has failed, and a new child runs the rest. Used by main.cpp; gpu_support.cpp reports problems.
 #pragma once
 
 #include <string>
 
 namespace rapt::test {
 
-// The seconds that a test may take: $RAPT_GPU_TEST_SECONDS, or 120. 0: no limit, and no child.
+// The maximum seconds of a test: $RAPT_GPU_TEST_SECONDS, default 120. 0: no limit and no child.
 int seconds_of_a_test();
 
-// Runs all tests that GoogleTest's filter selects, in children where `seconds` is above 0; then prints what ran and
-// what failed. The calling process must not have used a GPU. Returns the process's exit code.
+// Runs all tests that GoogleTest's filter selects, in children if `seconds` is above 0; then prints the tests that ran
+// and failed. The calling process must not have used a GPU. Returns the process's exit code.
 int run_watched(int seconds);
 
-// While it lives, the problem is one that this process works on: named where the test does not end. Any thread.
+// While this object lives, this process works on the problem. It is printed if the test does not end. For any thread.
 class WorkOn {
  public:
   explicit WorkOn(const std::string& problem);

@@ -1,4 +1,4 @@
-// The watchdog of rapt_gpu_tests, by a process of it whose tests hang and crash. Needs no GPU.
+// Tests the watchdog with a process of rapt_gpu_tests whose tests hang and crash. Needs no GPU.
 #include "watchdog.h"
 
 #include <gtest/gtest.h>

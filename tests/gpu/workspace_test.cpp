@@ -1,5 +1,5 @@
-// A plan of two kernels that meet in a workspace (tests/cpu/two_steps.h), run by the library as a call of attention: by
-// streams, threads and graphs, and while the memory grows.
+// A plan of two kernels that share a workspace (tests/cpu/two_steps.h), run by the library as an attention call: with
+// streams, threads and graphs, and while the workspace grows.
 #include <array>
 #include <atomic>
 #include <thread>
@@ -21,7 +21,7 @@ class GpuWorkspace : public GpuTest {
     context_ = make_context(options);
   }
   rapt_context* context() { return context_.get(); }
-  // Computed alone and right.
+  // Computed alone and checked.
   Call computed(const char* line, uint64_t seed) {
     Call call = make(line);
     fill_hash(call, seed);

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Builds and runs tests/consumer in every way that rapt can be used: consumers.sh BUILD_TREE [SOURCE_TREE]. Called by
-# .ci/run. An install into a new prefix serves find_package and pkg-config; FetchContent builds the checkout itself, in
-# SOURCE_TREE if it is given, and without Highway, so that the library without it is compiled but once.
-# Each way, shared and static, from C and from C++, must print the right number.
+# Builds and runs tests/consumer in every way to use rapt: consumers.sh BUILD_TREE [SOURCE_TREE]. Called by .ci/run. An
+# install into a new prefix is used by find_package and pkg-config. FetchContent builds the source tree itself, in
+# SOURCE_TREE if given, and without Highway, so the library without Highway is compiled only once. Each way, shared and
+# static, from C and from C++, must print the right number.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 tree=$1
@@ -19,11 +19,11 @@ run() {  # run LABEL PROGRAM
 }
 
 cmake --install "$tree" --prefix "$prefix" >/dev/null
-# Moved after installing: the package must not remember where it was installed to.
+# Moved after installing: the package must not contain the install path.
 mv "$prefix" "$work/moved"
 prefix=$work/moved
 "$prefix/bin/rapt" info >/dev/null
-# The program carries its case sets and pages.
+# The program embeds its case sets and pages.
 (cd "$work" && "$prefix/bin/rapt" check --cases smoke --fill constant --device cpu >/dev/null &&
   "$prefix/bin/rapt" help problem-line | cmp - "$OLDPWD/docs/problem-line.md")
 
@@ -36,7 +36,7 @@ with_cmake() {  # with_cmake LABEL BUILD_FOLDER OPTIONS...
   for program in c_rapt cpp_rapt c_rapt_static cpp_rapt_static; do run "$label $program" "$folder/$program"; done
 }
 with_cmake find_package "$work/package" -DRAPT_FROM=package "-DCMAKE_PREFIX_PATH=$prefix"
-# No build type: rapt is optimised all the same. Without the two warnings that g++ 12 gives wrongly (RaptTargets.cmake).
+# Without a build type rapt is optimised anyway. Without the two wrong warnings of g++ 12 (RaptTargets.cmake).
 with_cmake FetchContent "$source_tree" -DRAPT_FROM=source "-DRAPT_SOURCE=$PWD" -DCMAKE_BUILD_TYPE= \
   -DRAPT_HIGHWAY=OFF -DRAPT_WERROR=ON "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Wno-array-bounds -Wno-restrict" \
   -DCMAKE_EXPORT_COMPILE_COMMANDS=ON
@@ -47,16 +47,16 @@ if ! grep -q -- '-O3' <<<"$compiled"; then
   exit 1
 fi
 
-# The README's project, C alone: its first cmake block and its c block, shared and static.
-readme_block() { awk -v want="\`\`\`$1" '$0 == want {on = 1; next} on && /^```/ {exit} on' README.md; }
+# The documented project, C alone: the first cmake block of docs/c.md and the README's c block, shared and static.
+first_block() { awk -v want="\`\`\`$1" '$0 == want {on = 1; next} on && /^```/ {exit} on' "$2"; }
 mkdir "$work/readme"
-readme_block cmake >"$work/readme/CMakeLists.txt"
-readme_block c >"$work/readme/main.c"
+first_block cmake docs/c.md >"$work/readme/CMakeLists.txt"
+first_block c README.md >"$work/readme/main.c"
 for library in rapt rapt_static; do
   sed -i "s/rapt::rapt[a-z_]*)/rapt::$library)/" "$work/readme/CMakeLists.txt"
   cmake -S "$work/readme" -B "$work/readme/$library" -G Ninja --log-level=WARNING "-DCMAKE_PREFIX_PATH=$prefix" >/dev/null
   cmake --build "$work/readme/$library" >"$work/readme/log" || { cat "$work/readme/log"; exit 1; }
-  [ "$("$work/readme/$library/app")" = 2.5 ] || { echo "README's C example with $library prints something else"; exit 1; }
+  [ "$("$work/readme/$library/app")" = 2.5 ] || { echo "README's C example with $library prints a wrong result"; exit 1; }
   run "README, C alone, $library" "$work/readme/$library/app"
 done
 
@@ -65,7 +65,7 @@ export PKG_CONFIG_PATH=$pc_folder
 library=$(pkg-config --variable=libdir rapt)
 read -ra cflags <<<"$(pkg-config --cflags rapt)"
 read -ra shared <<<"$(pkg-config --libs rapt)"
-# All of `pkg-config --static --libs` but -lrapt itself, which would find the shared library first.
+# All of `pkg-config --static --libs` except -lrapt itself, which would find the shared library first.
 read -ra private <<<"$(pkg-config --static --libs rapt | sed 's/-lrapt\b//')"
 for language in c cpp; do
   compiler=(c++ -std=c++20)

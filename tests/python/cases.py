@@ -1,4 +1,4 @@
-"""Options of rapt.sdpa that every framework's tests run through; the arrays among them are made by NumPy."""
+"""Options of rapt.sdpa that the tests of every framework use. NumPy makes the arrays."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ import numpy as np
 def options(rng, batch, heads, seqlen_q, seqlen_k):
     """{name: keyword arguments}; each must equal conftest.reference with the same arguments."""
     mask = rng.random((batch, 1, seqlen_q, seqlen_k)) < 0.7
-    mask[0, 0, 3] = False  # a row that sees nothing
+    mask[0, 0, 3] = False  # a row that sees no key
     return {
         "plain": {},
         "causal": {"causal": True},

@@ -1,7 +1,7 @@
-"""What the Python tests share: the frameworks that are installed, a float64 reference, bounds.
+"""Common parts of the Python tests: the installed frameworks, a float64 reference, error bounds.
 
-The reference is its own reading of docs/semantics.md in NumPy, one plain formula after another. Frameworks that are
-missing skip their tests, and so do GPU tests without a GPU; pytest counts both.
+The reference implements docs/semantics.md in NumPy, one plain formula after another. Tests of missing frameworks are
+skipped, and GPU tests without a GPU; pytest counts both.
 """
 
 import math
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from frameworks import framework  # noqa: F401
 
-# By itself JAX takes three quarters of a GPU's memory, in each process: tests run side by side.
+# By default JAX takes three quarters of a GPU's memory in each process, but tests run in parallel.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 ROUNDOFF = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
@@ -73,7 +73,7 @@ def reference(
 
 
 def assert_near(out, expected, dtype="float32"):
-    """Within what a plain implementation of that dtype may differ: p and out rounded, sums in float32."""
+    """Expects an error within that of a plain implementation in that dtype: p and out rounded, sums in float32."""
     out = np.asarray(out, np.float64)
     assert out.shape == expected.shape
     assert np.isfinite(out).all()

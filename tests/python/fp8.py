@@ -1,5 +1,6 @@
-"""FP8 as the tests understand it: their own reading of docs/semantics.md and docs/fp8.md in NumPy, by tables and plain
-loops. Nothing of the package is used."""
+"""FP8 for the tests: an implementation of docs/semantics.md and docs/fp8.md in NumPy, with tables and plain loops. It
+uses nothing of the package.
+"""
 
 import numpy as np
 
@@ -23,7 +24,7 @@ def decode(codes, dtype):
 
 
 def encode(x, dtype):
-    """The nearest code of each number, ties to the even one, saturated; NaN: 0x7f (sim8: the code of 0)."""
+    """The nearest code of each number, ties to even, saturated. NaN: 0x7f (sim8: the code of 0)."""
     x = np.asarray(x, np.float64)
     if dtype == "sim8":
         return np.clip(np.rint((np.where(np.isnan(x), 0, x) + 448) * (255 / 896)), 0, 255).astype(np.uint8)
@@ -38,7 +39,7 @@ def encode(x, dtype):
 
 
 def hadamard(dim):
-    """The matrix that rows [.., dim] are multiplied by from the right: signs, then Sylvester's matrix by groups."""
+    """The matrix by which rows [.., dim] are multiplied from the right: signs, then Sylvester's matrix by groups."""
     n = 1
     while n < 256 and dim % (2 * n) == 0:
         n *= 2
@@ -54,7 +55,7 @@ def hadamard(dim):
 
 
 def groups(scales, seqlen):
-    """(index of what shares a factor in [batch, heads, seqlen, dim], index of its factor in descale)."""
+    """(index of the elements that share a scale in [batch, heads, seqlen, dim], index of the scale in descale)."""
     everything = slice(None)
     if scales == "tensor":
         return lambda b, h, d: [((everything,) * 4, (0,))] if b == h == d == 0 else []

@@ -1,4 +1,4 @@
-"""The frameworks of which rapt takes arrays, for tests that run the same on each: what is missing is skipped."""
+"""The frameworks whose arrays rapt accepts, for tests that run the same on each. Missing ones are skipped."""
 
 import numpy as np
 import pytest
@@ -9,11 +9,11 @@ FP8 = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "sim8": "uint8"}
 
 
 class Framework:
-    """NumPy, JAX, CuPy or PyTorch on a device, by a few verbs."""
+    """NumPy, JAX, CuPy or PyTorch on a device, with a few common operations."""
 
     def __init__(self, name, device="cpu"):
         self.name, self.device = name, device
-        self.errors = Exception if name == "jax" else rapt.Error  # XLA has a class of its own for what a call raises
+        self.errors = Exception if name == "jax" else rapt.Error  # XLA has its own class for errors of a call
         self.module = pytest.importorskip("jax.numpy" if name == "jax" else name)
         if name == "torch" and device == "cuda" and not self.module.cuda.is_available():
             pytest.skip("no GPU")
@@ -24,7 +24,7 @@ class Framework:
                 pytest.skip("no GPU")
 
     def array(self, x, dtype=None):
-        """A float or integer array of NumPy's as one of this framework, in the dtype of that name."""
+        """A float or integer NumPy array as an array of this framework, with the dtype of that name."""
         if self.name == "torch":
             made = self.module.from_numpy(np.array(x)).to(self.device)
             return made if dtype is None else made.to(getattr(self.module, dtype))
@@ -45,7 +45,7 @@ class Framework:
         return np.dtype(name)
 
     def _takes(self, dtype):
-        """CuPy has the types of ml_dtypes in newer versions only."""
+        """Only newer versions of CuPy have the types of ml_dtypes."""
         try:
             zeros = self.module.zeros(4, np.uint8)
             return bool((zeros.view(dtype).astype(np.float32) == 0).all()) if self.name == "cupy" else True
@@ -53,26 +53,26 @@ class Framework:
             return False
 
     def has(self, name):
-        """Whether there is such a dtype here."""
+        """Whether this framework has the dtype."""
         try:
             return self.dtype(name) is not None
         except pytest.skip.Exception:
             return False
 
     def numpy(self, a):
-        """Its numbers in float64."""
+        """The array's numbers in float64."""
         if self.name == "torch":
             return a.detach().cpu().double().numpy()
         return np.asarray(a.get() if self.name == "cupy" else a).astype(np.float64)
 
     def bytes(self, codes):
-        """8-bit codes as uint8, whatever their type."""
+        """8-bit codes as uint8, for any type."""
         if self.name == "torch":
             return codes.detach().cpu().view(self.module.uint8).numpy()
         return np.asarray(codes.get() if self.name == "cupy" else codes).view(np.uint8)
 
     def code_type(self, dtype):
-        """The name of the type that codes have where none was asked for."""
+        """The name of the codes' type if none was requested."""
         return FP8[dtype] if self.name in ("torch", "jax") else "uint8"
 
     def dtype_of(self, a):

@@ -1,7 +1,7 @@
-"""The public functions of rapt and a valid call of each, for tests of what every argument of every function has to do.
+"""The public functions of rapt and a valid call of each, for tests of every argument of every function.
 
-A function's parameters are those of its signature, so that a new one is covered by itself: test_kinds.py fails where a
-parameter is neither an array (ARRAYS), an integer (INTEGERS) nor one of OTHERS.
+The parameters come from the function's signature, so new ones are covered: test_kinds.py fails if a parameter is not in
+ARRAYS (arrays), INTEGERS (integers) or OTHERS.
 """
 
 import inspect
@@ -11,8 +11,8 @@ import torch
 import rapt
 from rapt import _signature
 
-# Parameters that take arrays, integers and all else; of the functions together, as one name means one thing. Those of
-# sdpa are rows of its table.
+# Parameters that take arrays, integers and all others, for all functions together, because a name has one meaning.
+# Those of sdpa are rows of its table.
 _ROWS = {
     kind: {row[1] for row in _signature.SCALARS if row[1] and row[2] == kind} for kind in ("integer", "real", "word")
 }
@@ -20,7 +20,8 @@ ARRAYS = {
     *_signature.PARAMETER_OF.values(),
     *("q", "k", "v", "out", "lse", "a", "b", "a_descale", "b_descale", "x", "descale", "cu_seqlens", "outs", "lses"),
 }
-INTEGERS = {*_ROWS["integer"], "window", "max_seqlen"}
+_BY_HAND = {name for name, (_, kind) in _signature.BY_HAND.items() if "int" in kind}  # window
+INTEGERS = {*_ROWS["integer"], *_BY_HAND, "max_seqlen"}
 OTHERS = {
     *_ROWS["real"],
     *_ROWS["word"],
@@ -70,7 +71,7 @@ def packed():
 
 
 def attention(parameter):
-    """Arguments of rapt.sdpa among which that parameter is."""
+    """Arguments of rapt.sdpa that include this parameter."""
     if parameter.startswith(("cu_seqlens", "max_seqlen")):
         return packed()
     given = dense()
@@ -103,7 +104,7 @@ def attention(parameter):
 
 
 def arguments(name, parameter):
-    """Keyword arguments of a valid call on PyTorch's tensors in which the parameter is given."""
+    """Keyword arguments of a valid call on PyTorch tensors that include the parameter."""
     if name in OF_SDPA:
         return attention(parameter)
     shape = (BATCH, HEADS, SEQLEN, DIM)
@@ -135,7 +136,7 @@ def arguments(name, parameter):
 
 
 def call(name, given):
-    """The function on keyword arguments, some of which it takes by place."""
+    """Calls the function with keyword arguments; some of them are passed by position."""
     given = dict(given)
     places = {"merge": ("outs", "lses"), "qk": "qk", "gemm": "ab", "quantize": "x", "fake_quantize": "x"}
     first = [given.pop(one) for one in places.get(name, "qkv")]
@@ -143,6 +144,6 @@ def call(name, given):
 
 
 def tensors(result):
-    """The tensors of what a function returns."""
+    """The tensors in the result of a function."""
     parts = result if isinstance(result, tuple) else (result,)
     return [one for one in parts if isinstance(one, torch.Tensor)]

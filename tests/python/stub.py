@@ -1,6 +1,6 @@
-"""rapt.sdpa in the type stub, made from the table of the compiled module; test_examples.py compares.
+"""rapt.sdpa in the type stub, generated from the table of the compiled module; test_examples.py compares.
 
-python3 tests/python/stub.py FILE writes it into that __init__.pyi anew.
+python3 tests/python/stub.py FILE rewrites it in that __init__.pyi.
 """
 
 import pathlib
@@ -9,18 +9,6 @@ import sys
 
 from rapt import _signature
 
-BY_HAND = {
-    "layout": 'Literal["bhsd", "bshd"]',
-    "causal": "Causal",
-    "window": "tuple[int, int] | None",
-    "lse": "bool | Array",
-    "out": "Array | None",
-    "out_dtype": "Dtype | None",
-    "q_dtype": "Dtype | None",
-    "k_dtype": "Dtype | None",
-    "v_dtype": "Dtype | None",
-    "context": "Context | None",
-}
 NUMBERS = {"real": "float", "integer": "int"}
 
 
@@ -35,7 +23,8 @@ def types():
     for parameter in _signature.PARAMETER_OF.values():
         forms[parameter].append("Array")
     of_rows = {name: " | ".join([*form, "None"]) for name, form in forms.items() if form}
-    return {**forms, **of_rows, **{name: "bool" for name, _ in _signature.FLAGS}, **BY_HAND}
+    by_hand = {name: kind for name, (_, kind) in _signature.BY_HAND.items()}
+    return {**forms, **of_rows, **{name: "bool" for name, _ in _signature.FLAGS}, **by_hand}
 
 
 def overload(result, **narrowed):

@@ -1,5 +1,6 @@
-"""The package's own declarations of foreign structures (python/src/dlpack.h, xla.h) against the headers that PyTorch
-and jaxlib ship: compiled with both, sizes and offsets compared. Skipped where a source, compiler or header lacks."""
+"""Compares the package's own declarations of foreign structs (python/src/dlpack.h, xla.h) with the headers of PyTorch
+and jaxlib: compiles both and compares sizes and offsets. Skipped if a source, compiler or header is missing.
+"""
 
 import pathlib
 import shutil

@@ -1,4 +1,4 @@
-"""Defects that an attack on the Python module found, each as its smallest call."""
+"""Fixed defects of the Python module that adversarial tests found, each as its smallest call."""
 
 import pathlib
 import shutil
@@ -29,7 +29,7 @@ def test_packed_rows_of_no_sequence_are_zero_where_rapt_allocates():
     x = np.random.default_rng(0).standard_normal((8, 4, 16), dtype=np.float32)
     options = sequences()
     for _ in range(20):
-        np.full((8, 4, 16), 1e30, np.float32)  # what the allocator may hand out again
+        np.full((8, 4, 16), 1e30, np.float32)  # the allocator may return this memory again
         check_uncovered_rows(*rapt.sdpa(x, x, x, lse=True, **options))
     out = np.full_like(x, 7)
     rapt.sdpa(x, x, x, out=out, **options)
@@ -142,7 +142,7 @@ class TestTorch:
             with pytest.raises(RuntimeError, match="modified by an inplace operation"):
                 y.backward()
         leaf = torch.empty_like(q).requires_grad_()
-        with pytest.raises(rapt.InvalidArgument, match="gradients do not flow"):
+        with pytest.raises(rapt.InvalidArgument, match="not allowed if an input needs a gradient"):
             rapt.sdpa(q, k, v, out=leaf)
         with torch.inference_mode():
             out = torch.empty_like(q)

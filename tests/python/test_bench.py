@@ -1,8 +1,8 @@
-"""Tests of bench/: problem lines, rows and schema, verdicts of compare.py, plots, the judge, arms, clocks. No GPU.
+"""Tests of bench/: problem lines, rows and schema, verdicts of compare.py, plots, the judge, implementations, clocks.
+No GPU.
 
-Run by pytest with rapt; what needs PyTorch or matplotlib is skipped where they are not installed.
-Peers that are not installed are stood in for by modules with their documented signatures and semantics, so that a
-wrong argument of an arm is a wrong result here.
+Run by pytest with rapt. Tests that need PyTorch or matplotlib are skipped without them. Peers that are not installed
+are replaced by modules with their documented signatures and semantics, so a wrong argument gives a wrong result here.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ HAS_TORCH = importlib.util.find_spec("torch") is not None
 needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="PyTorch is not installed")
 
 
-def a_row(problem="f16 b1 h8 q512 k512 d64", arm="rapt", us=(4.0, 4.1, 4.2, 4.3), **more):
+def a_row(problem="f16 b1 h8 q512 k512 d64", impl="rapt", us=(4.0, 4.1, 4.2, 4.3), **more):
     found = rows.row(
         problem,
-        arm,
+        impl,
         list(us),
         flops=1e9,
         moved=1e6,
@@ -82,13 +82,13 @@ def test_lines_print_in_the_documented_order():
         ("f16 b3 d64 varlen=3,4", "2 sequences"),
         ("f16 q8 d64 window=4", "window=4"),
         # by these scripts
-        ("e5m2 q8 d64", "of FP8 it has e4m3"),
+        ("e5m2 q8 d64", "FP8 must be e4m3"),
         ("q=f16 k=e4m3 v=f16 q8 d64", "v=f16"),
-        ("q=f16 k=bf16 v=bf16 q8 d64", "of q, k and v or of k and v alone"),
+        ("q=f16 k=bf16 v=bf16 q8 d64", "for q, k and v or only for k and v"),
         ("q=f16 k=e4m3 v=e4m3 q8 d64 k_scales=head", "k_scales=head"),
         ("q=f16 k=e4m3 v=e4m3 q8 d64 k_scales=head v_scales=tensor", "v_scales=tensor"),
-        ("e4m3 q8 d64 k_scales=head v_scales=head", "k_scales=head v_scales=head: not known"),
-        ("e4m3 q8 d64 scales=token", "scales by tensor and head"),
+        ("e4m3 q8 d64 k_scales=head v_scales=head", "k_scales=head v_scales=head: not supported"),
+        ("e4m3 q8 d64 scales=token", "scales by tensor or head"),
         ("f16 q8 d64 page=16", "page=16"),
         ("f16 q8 d64 scale=2 lse", "scale=2 lse"),
         ("f16 b2 q8 d64 seqused=3,4", "seqused=3,4"),
@@ -206,7 +206,7 @@ def test_checked_in_results_follow_the_schema():
 
 def test_files_are_whole_or_absent(tmp_path):
     path = str(tmp_path / "new" / "rows.jsonl")
-    rows.write(path, [a_row(), a_row(arm="torch-flash")])
+    rows.write(path, [a_row(), a_row(impl="torch-flash")])
     assert [one["arm"] for one in rows.read(path)] == ["rapt", "torch-flash"]
     with pytest.raises(ValueError, match="row 0 .*timer"):
         rows.write(path, [a_row(timer="sundial")])
@@ -240,18 +240,18 @@ def test_a_change_needs_disjoint_quartiles_and_a_difference():
         ([8.0, 8.1, 8.2, 8.3], "faster"),
         ([9.0, 10.2, 12.0, 15.0], "same"),  # slower in the median, but the quartiles overlap
         ([10.30, 10.31, 10.32, 10.33], "same"),
-    ):  # disjoint, but by less than three percent
+    ):  # disjoint, but by less than three per cent
         assert verdicts([a_row(us=steady)], [a_row(us=after)])[key] == expected, after
     assert verdicts([a_row(us=steady)], [a_row(us=[10.30, 10.31, 10.32, 10.33])], least=0.01)[key] == "slower"
 
 
-def test_rows_are_paired_by_problem_arm_timer_l2_and_threads():
+def test_rows_are_paired_by_problem_implementation_timer_l2_and_threads():
     before = [a_row(us=[10.0] * 4), a_row(us=[50.0] * 4, timer="host"), a_row(us=[20.0] * 4, l2="cold")]
     after = [
         a_row(us=[50.0] * 4, timer="host"),
         a_row(us=[10.0] * 4),
         a_row(us=[30.0] * 4, l2="cold"),
-        a_row(arm="new", us=[1.0]),
+        a_row(impl="new", us=[1.0]),
     ]
     found = {(c.key[1], c.key[2], c.key[3]): c.verdict for c in compare.changes(before, after)}
     assert found == {
@@ -263,7 +263,7 @@ def test_rows_are_paired_by_problem_arm_timer_l2_and_threads():
 
 
 def test_only_rapt_regresses_and_a_lost_row_counts():
-    slow_peer = compare.changes([a_row(arm="torch-flash", us=[1.0] * 4)], [a_row(arm="torch-flash", us=[2.0] * 4)])
+    slow_peer = compare.changes([a_row(impl="torch-flash", us=[1.0] * 4)], [a_row(impl="torch-flash", us=[2.0] * 4)])
     assert slow_peer[0].verdict == "slower" and compare.regressions(slow_peer) == []
     lost = compare.changes([a_row()], [])
     assert [c.verdict for c in compare.regressions(lost)] == ["gone"]
@@ -277,8 +277,8 @@ def run_script(name, *words):
 
 def test_compare_exits_1_only_where_asked_and_slower(tmp_path):
     a, b, other = (str(tmp_path / name) for name in ("a.jsonl", "b.jsonl", "other.jsonl"))
-    rows.write(a, [a_row(us=[10.0, 10.1, 10.2]), a_row(arm="torch-flash", us=[20.0, 20.1, 20.2])])
-    rows.write(b, [a_row(us=[12.0, 12.1, 12.2]), a_row(arm="torch-flash", us=[20.0, 20.1, 20.2])])
+    rows.write(a, [a_row(us=[10.0, 10.1, 10.2]), a_row(impl="torch-flash", us=[20.0, 20.1, 20.2])])
+    rows.write(b, [a_row(us=[12.0, 12.1, 12.2]), a_row(impl="torch-flash", us=[20.0, 20.1, 20.2])])
     rows.write(other, [a_row(card="another")])
     assert run_script("compare.py", a, b).returncode == 0
     failed = run_script("compare.py", a, b, "--fail-on-regression")
@@ -334,8 +334,8 @@ def made_up():
         for kind in ("", " causal"):
             line = f"f16 b{16384 // length} h32 q{length} k{length} d64{kind}"
             found += [
-                a_row(line, arm, [us], name=f"sweep{length}{kind}", suite="sweep")
-                for arm, us in (("rapt", 90.0), ("torch-flash", 99.0))
+                a_row(line, impl, [us], name=f"sweep{length}{kind}", suite="sweep")
+                for impl, us in (("rapt", 90.0), ("torch-flash", 99.0))
             ]
     return found
 
@@ -353,7 +353,7 @@ def test_a_block_says_what_was_not_measured():
     text = "\n".join(lines)
     assert "not measured: no module" in text
     assert "2.000 (2.000-2.000)" in text and "lossy" in text
-    assert re.search(r"rapt +4\.00 .* 3\.00 +7\.00 ", text), text  # host and wall beside device time
+    assert re.search(r"rapt +4\.00 .* 3\.00 +7\.00 ", text), text  # host and wall times beside device time
 
 
 def test_ratios_and_panels_come_from_rows_alone():
@@ -465,14 +465,14 @@ def test_the_judge_refuses_nan_shape_dtype_and_lost_precision(torch):
 
 
 @needs_torch
-def test_a_lossy_arm_is_marked_and_has_a_limit_too(torch):
+def test_a_lossy_implementation_is_marked_and_has_a_limit_too(torch):
     from judge import WrongResult, attention
 
     inputs = a_set(torch, "f16 b2 h4 q80 k80 d32")
     judge, right = a_judge(torch, inputs), attention(inputs)
     assert judge(right.bfloat16().half(), lossy=True)["within"] is False
     assert judge(right.half(), lossy=True)["within"] is True
-    with pytest.raises(WrongResult, match="limit of arms that quantise"):
+    with pytest.raises(WrongResult, match="limit of implementations that quantise"):
         judge((right * 1.2).half(), lossy=True)
 
 
@@ -484,11 +484,11 @@ def test_long_problems_are_sampled_one_row_of_each_step(torch):
     assert all(row // 4 == place for place, row in enumerate(judge.rows[0].tolist()))
 
 
-# Arms: what is importable computes the same, what is not is absent
+# Implementations: those that can be imported compute the same, the others are absent
 
 
 def answer(torch, q, k, v, causal, window=(-1, -1), softcap=0.0, slopes=None, sinks=None, cu=None, layout="bshd"):
-    """Attention by the conventions of flash-attention: bottom-right causal, inclusive windows, -1 open."""
+    """Attention by the conventions of flash-attention: bottom-right causal, inclusive windows, -1: no limit."""
     from judge import attention
 
     window = tuple(-1 if bound is None else bound for bound in window)
@@ -596,7 +596,7 @@ def fake_modules(torch):
         )
 
     def sage(q, k, v, tensor_layout="HND", is_causal=False, sm_scale=None):
-        k -= k.mean(2, keepdim=True)  # as the real one: in place
+        k -= k.mean(2, keepdim=True)  # in place, like the real one
         return answer(torch, q, k, v, is_causal, layout="bhsd")
 
     def sage_varlen(q, k, v, cu_q, cu_k, max_q, max_k, is_causal=False):
@@ -639,23 +639,23 @@ PEERS = {
 @needs_torch
 @pytest.mark.parametrize("name", PEERS)
 @pytest.mark.parametrize("kind", LINES)
-def test_an_arm_calls_its_peer_for_the_very_same_thing(torch, monkeypatch, name, kind):
-    import arms_flash
-    import arms_more
+def test_an_implementation_calls_its_peer_for_the_same_problem(torch, monkeypatch, name, kind):
+    import impl_flash
+    import impl_more
 
     for module, fake in fake_modules(torch).items():
         monkeypatch.setitem(sys.modules, module, fake)
-    arm = (getattr(arms_flash, name, None) or getattr(arms_more, name))()
-    arm.load()
+    impl = (getattr(impl_flash, name, None) or getattr(impl_more, name))()
+    impl.load()
     inputs = a_set(torch, LINES[kind])
-    refusal = arm.refusal(inputs.problem)
+    refusal = impl.refusal(inputs.problem)
     assert (refusal == "") == any(kind.startswith(word) for word in PEERS[name]), refusal
     if refusal:
         return
     before = [t.clone() for t in (inputs.q, inputs.k, inputs.v)]
-    arm.begin(inputs.problem)
-    out = arm.logical(arm.bind(inputs)(), inputs.problem)
-    assert a_judge(torch, inputs)(out, lossy=arm.lossy)["rel_rms"] < 0.03
+    impl.begin(inputs.problem)
+    out = impl.logical(impl.bind(inputs)(), inputs.problem)
+    assert a_judge(torch, inputs)(out, lossy=impl.lossy)["rel_rms"] < 0.03
     assert all(torch.equal(a.float(), b.float()) for a, b in zip(before, (inputs.q, inputs.k, inputs.v)))
 
 
@@ -671,41 +671,41 @@ def test_an_arm_calls_its_peer_for_the_very_same_thing(torch, monkeypatch, name,
         ("FlashAttention4", "f16 q64 d64 mask=[1,1,q,k]", "mask"),
         ("SageAttention", "f16 b1 h2 q8 k64 d64 causal", "as many keys"),
         ("SageAttention", "f16 q64 d80", "head_dim 80"),
-        ("FlashInfer", "f16 q64 d64 window=3,4", "left only"),
+        ("FlashInfer", "f16 q64 d64 window=3,4", "only to the left"),
         ("Xformers", "f16 q64 d64 softcap=3", "softcap"),
         ("CudnnFrontend", "f16 h3 q64 d64 causal alibi", "power of two"),
         ("CudnnFrontend", "f16 q64 d64 softcap=3", "score_mod"),
     ],
 )
-def test_an_arm_says_what_it_does_not_compute(torch, monkeypatch, name, line, word):
-    import arms_cudnn
-    import arms_flash
-    import arms_more
+def test_an_implementation_reports_what_it_does_not_compute(torch, monkeypatch, name, line, word):
+    import impl_cudnn
+    import impl_flash
+    import impl_more
 
     for module, fake in fake_modules(torch).items():
         monkeypatch.setitem(sys.modules, module, fake)
-    arm = next(getattr(module, name) for module in (arms_flash, arms_more, arms_cudnn) if hasattr(module, name))()
+    impl = next(getattr(module, name) for module in (impl_flash, impl_more, impl_cudnn) if hasattr(module, name))()
     if name.startswith("Flash") and name != "FlashInfer":
-        arm.load()
-    assert word in arm.refusal(suites.parse(line))
+        impl.load()
+    assert word in impl.refusal(suites.parse(line))
 
 
 @needs_torch
 @pytest.mark.parametrize("kind", LINES)
 @pytest.mark.parametrize("backend", ["math", "flex"])
-def test_the_arms_of_pytorch_compute_the_very_same_thing(torch, kind, backend):
-    from arms_torch import Flex, TorchSdpa
+def test_the_implementations_of_pytorch_compute_the_same(torch, kind, backend):
+    from impl_torch import Flex, TorchSdpa
 
-    arm = Flex(compiled=False) if backend == "flex" else TorchSdpa(backend)
-    arm.load()
+    impl = Flex(compiled=False) if backend == "flex" else TorchSdpa(backend)
+    impl.load()
     inputs = a_set(torch, LINES[kind])
     cannot = ["fp8", "kv-fp8"] + (["softcap", "sinks", "varlen"] if backend == "math" else [])
-    assert (arm.refusal(inputs.problem) == "") == (not any(kind.startswith(word) for word in cannot))
-    if arm.refusal(inputs.problem):
+    assert (impl.refusal(inputs.problem) == "") == (not any(kind.startswith(word) for word in cannot))
+    if impl.refusal(inputs.problem):
         return
-    arm.begin(inputs.problem)
-    with arm.scope():
-        out = arm.logical(arm.bind(inputs)(), inputs.problem)
+    impl.begin(inputs.problem)
+    with impl.scope():
+        out = impl.logical(impl.bind(inputs)(), inputs.problem)
     a_judge(torch, inputs)(out)
 
 
@@ -714,44 +714,44 @@ def test_cudnn_graphs_are_valid(torch):
     cudnn = pytest.importorskip("cudnn")
     if not hasattr(cudnn, "Handle"):
         pytest.skip(f"frontend {cudnn.__version__} needs a GPU to validate graphs")
-    from arms_cudnn import CudnnFrontend
+    from impl_cudnn import CudnnFrontend
 
-    arm = CudnnFrontend()
-    arm.load()
+    impl = CudnnFrontend()
+    impl.load()
     for problem in suites.suite("dry", "f16").values():
-        if not arm.refusal(problem):
+        if not impl.refusal(problem):
             inputs = a_set(torch, problem.line)
-            graph, pack = arm.new_graph(problem), arm.tensors(inputs)
-            node = arm.build(graph, problem, pack)
+            graph, pack = impl.new_graph(problem), impl.tensors(inputs)
+            node = impl.build(graph, problem, pack)
             graph.validate()
             assert set(pack) <= set(node)
 
 
 @needs_torch
 def test_what_cannot_be_imported_is_absent_with_its_reason(torch, monkeypatch):
-    from arm import Arm
-    from arms import available
+    from implementation import Implementation
+    from implementations import available
 
-    class Broken(Arm):
+    class Broken(Implementation):
         name = "broken"
 
         def load(self):
             raise OSError("libcudart.so.99: cannot open shared object file\nand more")
 
-    here = Arm()
+    here = Implementation()
     loaded, absent = available([here, Broken()])
     assert loaded == [here]
-    assert absent[0].arm == "broken" and absent[0].why.endswith("libcudart.so.99: cannot open shared object file")
+    assert absent[0].name == "broken" and absent[0].why.endswith("libcudart.so.99: cannot open shared object file")
 
 
 @needs_torch
 def test_the_plan_is_read_from_what_rapt_explains(torch):
-    from arms import chosen
+    from implementations import chosen
 
     text = (
         "problem  f16 b1\nfamily   attention_sm80: chosen, attention_sm80 block_m=32 programmatic=1\n"
         "  signature=0a1b2c\n"
-        "family   attention_cpu: refused, attention_cpu: device cuda:0 is a GPU\n"
+        "family   attention_cpu: refused, device cuda:0 is a GPU\n"
     )
     assert chosen(text) == ("attention_sm80", "block_m=32 programmatic=1", "0a1b2c")
     assert chosen("nothing") == ("", "", "")
@@ -773,7 +773,7 @@ def test_a_sample_holds_as_many_calls_of_each_set(torch):
 
 
 class Tape:
-    """Stands in for torch.cuda's graphs: what ran while capturing runs again at a replay."""
+    """Replaces torch.cuda's graphs: work that ran during a capture runs again at a replay."""
 
     def __init__(self):
         self.recording, self.tape = False, []
@@ -798,7 +798,7 @@ class Tape:
 
 @needs_torch
 def test_outputs_of_a_graph_are_poisoned_and_come_back(torch, monkeypatch):
-    from arm import Arm
+    from implementation import Implementation
     from clocks import Bound, GraphClock
 
     tape = Tape()
@@ -836,7 +836,7 @@ def test_outputs_of_a_graph_are_poisoned_and_come_back(torch, monkeypatch):
 
         return lambda: (tape.run(work), outs[i])[1]
 
-    bound = Bound(Arm(), [call(0), call(1)], {})
+    bound = Bound(Implementation(), [call(0), call(1)], {})
     clock = GraphClock(None)
     outputs = clock.prepare(bound, 10.0)
     assert bound.count == 50
@@ -844,17 +844,17 @@ def test_outputs_of_a_graph_are_poisoned_and_come_back(torch, monkeypatch):
     graph = clock.graphs[""][0]
     assert len(graph.work) == 50
     before = graph.replays
-    assert clock.sample(bound) == [0.8e3 / 100]  # short: two timed replays after one ahead
+    assert clock.sample(bound) == [0.8e3 / 100]  # short: two timed replays after an extra one
     assert graph.replays == before + 3
-    broken = Bound(Arm(), [lambda: outs[0]], {})  # enqueues nothing: only the poison is left
+    broken = Bound(Implementation(), [lambda: outs[0]], {})  # enqueues nothing: the poison stays
     assert all(math.isnan(value) for value in clock.prepare(broken, 10.0)[0].tolist())
 
 
 @needs_torch
-def test_an_arm_too_slow_for_all_sets_is_judged_on_those_that_ran(torch):
+def test_an_implementation_too_slow_for_all_sets_is_judged_on_those_that_ran(torch):
     import peers
-    from arm import Absent
-    from arms_torch import TorchSdpa
+    from implementation import Absent
+    from impl_torch import TorchSdpa
     from clocks import Bound
 
     run = object.__new__(peers.Run)
@@ -870,8 +870,8 @@ def test_an_arm_too_slow_for_all_sets_is_judged_on_those_that_ran(torch):
 
 
 @needs_torch
-def test_rounds_are_paired_and_slow_arms_sit_out(torch):
-    from arm import Arm
+def test_rounds_are_paired_and_slow_implementations_are_skipped(torch):
+    from implementation import Implementation
     from clocks import Bound, measure
 
     class Clock:
@@ -881,8 +881,8 @@ def test_rounds_are_paired_and_slow_arms_sit_out(torch):
             self.order.append(bound.name)
             return [bound.us]
 
-    fast, slow = Bound(Arm(), [None], {}), Bound(Arm(), [None], {})
-    fast.arm, slow.arm = types.SimpleNamespace(name="fast"), types.SimpleNamespace(name="slow")
+    fast, slow = Bound(Implementation(), [None], {}), Bound(Implementation(), [None], {})
+    fast.impl, slow.impl = types.SimpleNamespace(name="fast"), types.SimpleNamespace(name="slow")
     fast.us, slow.us = 5.0, 90000.0
     measure([fast, slow], Clock(), 6, lambda some: list(reversed(some)))
     assert len(fast.rounds) == 6 and len(slow.rounds) == 3
@@ -940,7 +940,14 @@ def run_peers(tmp_path, factor, *words):
     (tmp_path / "rapt" / "__init__.py").write_text(STANDIN.replace("FACTOR", factor))
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        [sys.executable, os.path.join(BENCH, "peers.py"), "--dry-run", "--skip-arms", "torch-flex-eager", *words],
+        [
+            sys.executable,
+            os.path.join(BENCH, "peers.py"),
+            "--dry-run",
+            "--skip-implementations",
+            "torch-flex-eager",
+            *words,
+        ],
         capture_output=True,
         text=True,
         timeout=300,
@@ -957,7 +964,7 @@ def test_a_dry_run_writes_valid_rows_and_says_what_was_refused(torch, tmp_path):
     assert re.findall("FAILED  (.*): q: float8", done.stdout) == ["fp8 rapt", "fp8 rapt-pv-fp8", "fp8 rapt-pv-fp8x2"]
     found = rows.read(str(tmp_path / "rows.jsonl"))
     assert {(one["name"], one["arm"]) for one in found} == {
-        (name, arm) for name in ("plain", "causal-gqa") for arm in ("rapt", "torch", "torch-math")
+        (name, impl) for name in ("plain", "causal-gqa") for impl in ("rapt", "torch", "torch-math")
     }
     mine = next(one for one in found if one["arm"] == "rapt")
     assert (mine["family"], mine["config"], mine["version"]) == ("attention_standin", "config=1", "0.0-standin")
@@ -965,7 +972,7 @@ def test_a_dry_run_writes_valid_rows_and_says_what_was_refused(torch, tmp_path):
 
 
 @needs_torch
-def test_a_wrong_arm_is_not_timed_and_the_run_fails(torch, tmp_path):
+def test_a_wrong_implementation_is_not_timed_and_the_run_fails(torch, tmp_path):
     done = run_peers(tmp_path, "1.01", "--names", "plain", "--output", "rows.jsonl")
     assert done.returncode == 1
     assert "WRONG, not timed" in done.stdout and "FAILED  plain rapt" in done.stdout
@@ -977,11 +984,11 @@ def test_a_wrong_arm_is_not_timed_and_the_run_fails(torch, tmp_path):
 
 @needs_torch
 def test_fp8_rows_of_every_mode_beside_16_bit_keys(torch, tmp_path):
-    """With the package itself, where it is installed."""
+    """With the package itself, if it is installed."""
     if importlib.util.find_spec("rapt") is None:
         pytest.skip("rapt is not installed")
     done = subprocess.run(
-        [sys.executable, os.path.join(BENCH, "peers.py"), "--dry-run", "--skip-arms", "torch-flex-eager"]
+        [sys.executable, os.path.join(BENCH, "peers.py"), "--dry-run", "--skip-implementations", "torch-flex-eager"]
         + ["--names", "fp8,kv-fp8", "--output", str(tmp_path / "rows.jsonl"), "--seed", "5"],
         capture_output=True,
         text=True,
@@ -989,13 +996,13 @@ def test_fp8_rows_of_every_mode_beside_16_bit_keys(torch, tmp_path):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     found = rows.read(str(tmp_path / "rows.jsonl"))
-    arms = {(one["name"], one["arm"]): one for one in found}
+    impls = {(one["name"], one["arm"]): one for one in found}
     modes = {"rapt", "rapt-pv-fp8", "rapt-pv-fp8x2"}
-    assert set(arms) == {("fp8", arm) for arm in modes} | {("kv-fp8", arm) for arm in modes | {"rapt-kv16"}}
-    wide = arms["kv-fp8", "rapt-kv16"]
+    assert set(impls) == {("fp8", impl) for impl in modes} | {("kv-fp8", impl) for impl in modes | {"rapt-kv16"}}
+    wide = impls["kv-fp8", "rapt-kv16"]
     assert wide["problem"] == "f16 b1 h4:2 q40 k64 d64 causal" and wide["vs_rapt"]["median"] > 0
-    assert abs(wide["err"]["rel_rms"] / arms["kv-fp8", "rapt"]["err"]["rel_rms"] - 1) < 0.5  # the same numbers
-    assert arms["kv-fp8", "rapt-pv-fp8"]["err"]["rel_rms"] > 10 * wide["err"]["rel_rms"]
+    assert abs(wide["err"]["rel_rms"] / impls["kv-fp8", "rapt"]["err"]["rel_rms"] - 1) < 0.5  # the same numbers
+    assert impls["kv-fp8", "rapt-pv-fp8"]["err"]["rel_rms"] > 10 * wide["err"]["rel_rms"]
 
 
 @needs_torch
@@ -1025,7 +1032,7 @@ def test_the_quantiser_is_timed_beside_a_copy(torch, tmp_path):
     [
         (["--suite", "nemed"], "nemed"),
         (["--names", "misson"], "misson"),
-        (["--arms", "flash"], "flash"),
+        (["--implementations", "flash"], "flash"),
         (["--dtype", "f8"], "f8"),
         (["--threads", "0"], "--threads 0"),
         (["--rounds", "1"], "--rounds 1"),

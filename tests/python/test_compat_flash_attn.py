@@ -1,6 +1,7 @@
-"""rapt.compat.flash_attn against a reference in float64 written from FlashAttention-2's documentation, loops and all.
+"""rapt.compat.flash_attn compared with a float64 reference written with plain loops from FlashAttention-2's
+documentation.
 
-Run by pytest; needs PyTorch. Everything runs on the CPU, and on a GPU where there is one.
+Run by pytest; needs PyTorch. Everything runs on the CPU, and on a GPU if there is one.
 """
 
 import inspect
@@ -49,7 +50,7 @@ def one_sequence(q, k, v, softmax_scale=None, causal=False, window_size=(-1, -1)
 
 
 def assert_close(result, sequences, dtype, **options):
-    """Each sequence's (out, lse) within what rounding can do: P and out to the dtype, scores and sums in float32."""
+    """Expects each sequence's (out, lse) within rounding errors: P and out in the dtype, scores and sums in float32."""
     slopes = options.pop("alibi_slopes", None)
     for b, ((out, lse), (q, k, v)) in enumerate(zip(result, sequences)):
         own = slopes if slopes is None or slopes.ndim == 1 else slopes[b]
@@ -126,9 +127,9 @@ def test_packed_tensors_are_read_in_place(device, monkeypatch):
     assert torch.equal(fa.flash_attn_qkvpacked_func(qkv, causal=True), expected)
     assert torch.equal(fa.flash_attn_kvpacked_func(q, qkv[:, :, 1:], causal=True), expected)
     assert [one.data_ptr() for one in seen] == [one.data_ptr() for one in (q, k, v)] * 2
-    with pytest.raises(rapt.InvalidArgument, match="qkv is .*number 2 being 3"):
+    with pytest.raises(rapt.InvalidArgument, match="qkv is .*dimension 2 must be 3"):
         fa.flash_attn_qkvpacked_func(qkv[:, :, :2])
-    with pytest.raises(rapt.InvalidArgument, match="kv is .*number 2 being 2"):
+    with pytest.raises(rapt.InvalidArgument, match="kv is .*dimension 2 must be 2"):
         fa.flash_attn_kvpacked_func(q, qkv)
 
 
@@ -224,7 +225,8 @@ def test_fp8_with_flash_attention_3s_descales(device):
     ]
     assert_close(zip(out, [None] * 2), zip(*whole), torch.bfloat16, causal=True)
 
-    one = torch.full((1,), 0.75, device=device)  # as FlashAttention-3's users pass a factor for all: expanded, stride 0
+    # Like FlashAttention-3's users pass one scale for all: expanded, stride 0.
+    one = torch.full((1,), 0.75, device=device)
     repeated = fa.flash_attn_func(q, k, v, **{name: one.expand(2, 2) for name in descales})
     written = fa.flash_attn_func(q, k, v, **{name: torch.full((2, 2), 0.75, device=device) for name in descales})
     assert torch.equal(repeated, written)

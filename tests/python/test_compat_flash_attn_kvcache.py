@@ -1,6 +1,6 @@
-"""rapt.compat.flash_attn.flash_attn_with_kvcache: lengths in use, appending in place, refusals, graphs.
+"""rapt.compat.flash_attn.flash_attn_with_kvcache: lengths in use, appending in place, refused calls, graphs.
 
-Run by pytest; needs PyTorch. Everything runs on the CPU, and on a GPU where there is one.
+Run by pytest; needs PyTorch. Everything runs on the CPU, and on a GPU if there is one.
 """
 
 import math
@@ -15,7 +15,7 @@ from test_compat_flash_attn import DEVICES, OPTIONS, assert_close, draw, with_sl
 
 
 def caches(device, dtype=torch.float16):
-    """K and V caches of 24 places whose unused ones hold NaN, and their lengths."""
+    """K and V caches of 24 positions, with NaN in unused ones, and their lengths."""
     k_cache, v_cache = draw(device, dtype, (3, 24, 2, 32), (3, 24, 2, 16), seed=3)
     lengths = (7, 0, 20)
     for b, length in enumerate(lengths):
@@ -85,9 +85,9 @@ def test_kvcache_refuses_what_does_not_fit_before_it_writes():
     good = dict(q=q, k_cache=k_cache, v_cache=v_cache, k=k, v=v, cache_seqlens=lengths)
     before = k_cache.clone(), v_cache.clone()
     for change, sentence in [
-        (dict(cache_seqlens=None), "cache_seqlens is None: must be given with k and v"),
-        (dict(v=None), "k and v: must both be given"),
-        (dict(k=None), "k and v: must both be given"),
+        (dict(cache_seqlens=None), "cache_seqlens is None: required with k and v"),
+        (dict(v=None), "k and v: give both or neither"),
+        (dict(k=None), "k and v: give both or neither"),
         (dict(v=v.float()), r"v is torch\.float32 \[2, 2, 2, 32\]: must be torch\.float16"),
         (dict(v=v[:, :1]), r"v is torch\.float16 \[2, 1, 2, 32\]: must be"),
         (dict(k=k[:1]), "k is"),
@@ -184,7 +184,7 @@ def test_a_length_without_a_place_is_an_error_and_nothing_is_written(device, len
 @pytest.mark.parametrize("lengths, at, value", WRONG, ids=str)
 @pytest.mark.parametrize("new", [1, 3, 64, 65])
 def test_what_writes_to_the_cache_writes_nothing_outside_its_place(device, dtype, lengths, at, value, new):
-    """As a GPU does it, without a look at the lengths; on the CPU too. 65 tokens have no place at all."""
+    """As on a GPU, without reading the lengths; on the CPU too. 65 tokens never fit."""
     from rapt.compat._shared import append
 
     _, cache, _, _, _ = cache_of_64(device, dtype)

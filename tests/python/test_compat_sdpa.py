@@ -1,6 +1,6 @@
-"""rapt.compat.sdpa beside PyTorch's scaled_dot_product_attention, computed in float64 by its math backend.
+"""rapt.compat.sdpa compared with PyTorch's scaled_dot_product_attention, computed in float64 by its math backend.
 
-Run by pytest; needs PyTorch. Everything runs on the CPU, and on a GPU where there is one.
+Run by pytest; needs PyTorch. Everything runs on the CPU, and on a GPU if there is one.
 """
 
 import inspect
@@ -38,7 +38,7 @@ def exact(query, key, value, attn_mask=None, **options):
 
 
 def assert_close(out, query, key, value, attn_mask=None, **options):
-    """|error| <= what rounding can do: P and the output to the dtype, scores and sums in float32; times sum p |v|."""
+    """Expects errors within rounding: P and the output in the dtype, scores and sums in float32; times sum p |v|."""
     expected = exact(query, key, value, attn_mask, **options)
     magnitude = exact(query, key, value.abs(), attn_mask, **options)
     scale = abs(options.get("scale") or 1 / math.sqrt(query.shape[-1]))

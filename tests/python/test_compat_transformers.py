@@ -1,6 +1,6 @@
-"""attn_implementation="rapt" in Hugging Face transformers: models with random weights beside the same ones with "sdpa".
+"""attn_implementation="rapt" in Hugging Face transformers: models with random weights, compared with "sdpa".
 
-Run by pytest; needs PyTorch and transformers. Everything runs on the CPU, and on a GPU where there is one.
+Run by pytest; needs PyTorch and transformers. Everything runs on the CPU, and on a GPU if there is one.
 """
 
 import copy
@@ -16,7 +16,7 @@ transformers = pytest.importorskip("transformers", minversion="5")
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 
 import rapt  # noqa: E402
-from rapt.compat import transformers as front  # noqa: E402
+from rapt.compat import transformers as compat  # noqa: E402
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
 DTYPES = [torch.float32, torch.bfloat16]
@@ -34,7 +34,8 @@ SIZES = dict(
 DECODER = dict(SIZES, num_key_value_heads=2, bos_token_id=1, eos_token_id=2)
 CAUSAL, ENCODER = transformers.AutoModelForCausalLM, transformers.AutoModel
 
-# name: (how it is built, its configuration, what it is compared with: "sdpa" drops softcap and sinks, "eager" does not)
+# name: (how it is built, its configuration, the implementation to compare with: "sdpa" drops softcap and sinks, "eager"
+# not)
 MODELS = {
     "llama": (CAUSAL, transformers.LlamaConfig(**DECODER), "sdpa"),
     "mistral": (CAUSAL, transformers.MistralConfig(**DECODER, sliding_window=5), "sdpa"),
@@ -89,7 +90,7 @@ def exact_attention(
     position_bias=None,
     **others,
 ):
-    """A layer of attention in float64 from its definition; masks are those that transformers makes for "sdpa"."""
+    """A layer of attention in float64 from its definition. The masks are those of transformers for "sdpa"."""
     group, seqlen_q, seqlen_k = query.shape[1] // key.shape[1], query.shape[2], key.shape[2]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     x = query @ key.repeat_interleave(group, 1).transpose(2, 3) * scale
@@ -110,7 +111,7 @@ def exact_attention(
 
 @pytest.fixture(autouse=True)
 def registered():
-    front.register()
+    compat.register()
     transformers.AttentionInterface.register("exact", exact_attention)
     transformers.AttentionMaskInterface.register("exact", transformers.masking_utils.sdpa_mask)
 
@@ -124,7 +125,7 @@ def calls(monkeypatch):
         seen.append(dict(options, q=q, k=k, v=v))
         return rapt.sdpa(q, k, v, **options)
 
-    monkeypatch.setattr(front, "attention", spy)
+    monkeypatch.setattr(compat, "attention", spy)
     return seen
 
 
@@ -142,7 +143,7 @@ def build(name, implementation, device="cpu", dtype=torch.float32):
 
 
 def tokens(device, padding=None):
-    """Three sequences of 11 tokens, and which of them are real: all, or 11, 7 and 4, the padding left or right."""
+    """Three sequences of 11 tokens, and which are real: all, or 11, 7 and 4, with padding on the left or right."""
     ids = torch.randint(3, 97, (3, 11), generator=torch.Generator().manual_seed(1))
     real = torch.ones(3, 11, dtype=torch.long)
     for row, count in enumerate((11, 7, 4) if padding else ()):
@@ -171,7 +172,7 @@ def outputs(model, ids, real, **options):
 @pytest.mark.parametrize("padding", [None, "left", "right"])
 @pytest.mark.parametrize("name", list(MODELS))
 def test_outputs_are_as_right_as_the_originals(name, padding, dtype, device, calls):
-    """Against the model in float64: at most twice the original's own error, and a rounding of the output."""
+    """Compared with the model in float64: at most twice the original's own error, plus a rounding of the output."""
     ids, real = tokens(device, padding)
     exact = outputs(build(name, "exact", device, torch.float64), ids, real)
     theirs = outputs(build(name, MODELS[name][2], device, dtype), ids, real)
@@ -185,11 +186,11 @@ def test_outputs_are_as_right_as_the_originals(name, padding, dtype, device, cal
 
 @pytest.mark.parametrize("name", list(MODELS))
 def test_outputs_depend_on_attention(name, monkeypatch):
-    """That the test above can fail: attention with scores 1 % too large is out of its bounds, float32."""
+    """Proves that the test above can fail: in float32, scores that are 1 % too large exceed its bounds."""
     ids, real = tokens("cpu", "left")
     exact = outputs(build(name, "exact", dtype=torch.float64), ids, real)
     theirs = outputs(build(name, MODELS[name][2]), ids, real)
-    monkeypatch.setattr(front, "attention", lambda q, k, v, **options: rapt.sdpa(q * 1.01, k, v, **options))
+    monkeypatch.setattr(compat, "attention", lambda q, k, v, **options: rapt.sdpa(q * 1.01, k, v, **options))
     ours = outputs(build(name, "rapt"), ids, real)
     assert rms(ours - exact) > 10 * (2 * rms(theirs - exact) + UNIT[torch.float32] * rms(exact))
 
@@ -213,7 +214,7 @@ def test_generate_gives_the_same_tokens(name, cache, padding, device, calls):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_generate_compiles_its_static_cache_on_a_gpu():
-    """There, transformers compiles decoding by itself, with CUDA graphs."""
+    """On GPUs transformers compiles decoding itself, with CUDA graphs."""
     ids, real = tokens("cuda", "left")
     options = dict(max_new_tokens=12, min_new_tokens=12, do_sample=False, cache_implementation="static")
     theirs = build("llama", "eager", "cuda").generate(ids, attention_mask=real, disable_compile=True, **options)
@@ -249,7 +250,7 @@ def test_sequences_packed_in_one_row_are_kept_apart():
 def test_a_model_says_what_it_cannot():
     ids, real = tokens("cpu")
     model = build("bert", "rapt")
-    with pytest.raises(rapt.Unsupported, match="output_attentions is given: the weights are never formed"):
+    with pytest.raises(rapt.Unsupported, match="output_attentions is given: the weights are never computed"):
         model(ids, attention_mask=real, output_attentions=True)
     with pytest.raises(rapt.Unsupported, match=r"dropout is 0\.1: must be 0"):
         model.train()(ids, attention_mask=real)

@@ -1,5 +1,6 @@
-"""The examples run as they are, each where its framework is installed; the type stub keeps to the signature, and the
-table of public bug reports to the tests here."""
+"""Runs the examples, each if its framework is installed; compares the type stub with the signature, and the table of
+public bug reports with the tests here.
+"""
 
 import ast
 import importlib.util

@@ -1,4 +1,4 @@
-"""Tests of bench/fp8_accuracy.py on a CPU: its reference, its reading of codes and scales, rows, tables and verdict."""
+"""Tests of bench/fp8_accuracy.py on a CPU: its reference, its decoding of codes and scales, rows, tables, verdict."""
 
 from __future__ import annotations
 

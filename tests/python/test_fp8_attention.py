@@ -1,4 +1,4 @@
-"""rapt.sdpa on FP8 codes with factors of every granularity, on the arrays of every framework."""
+"""rapt.sdpa on FP8 codes with scales of every granularity, on the arrays of every framework."""
 
 import fp8
 import numpy as np
@@ -12,7 +12,7 @@ DTYPES = ["e4m3", "e5m2", "sim8"]
 
 
 def factors(rng, kind, shape):
-    """Random ones for [batch, heads, seqlen, dim]."""
+    """Random scales for [batch, heads, seqlen, dim]."""
     sizes = {"tensor": (1,), "head": shape[:2], "token": shape[:3], "channel": (*shape[:2], shape[3])}
     rows = -(-shape[2] // int(kind[5:])) if kind.startswith("block") else 0
     return rng.uniform(0.5, 2, sizes.get(kind, (*shape[:2], rows))).astype(np.float32)
@@ -21,7 +21,7 @@ def factors(rng, kind, shape):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_granularities_and_types(framework, qkv, rng, kind, dtype):
-    """uint8 with a named dtype, and the framework's own FP8 types, bit for bit the same."""
+    """uint8 with a named dtype, and the framework's own FP8 types: equal bits."""
     arrays = qkv(seqlen_q=70, seqlen_k=130, head_dim=16)
     codes = [fp8.encode(x * (40 if dtype == "sim8" else 1), dtype) for x in arrays]
     kinds = (kind, kind, "channel" if kind == "head" else kind)
@@ -64,9 +64,9 @@ def test_16_bit_queries_over_codes(framework, qkv, dtype):
 @pytest.mark.parametrize("options", [{}, {"smooth": True}, {"hadamard": True}, {"hadamard": True, "smooth": True}])
 @pytest.mark.parametrize("scales", ["tensor", "head", "token", "block64", "block128"])
 def test_attention_of_the_codes_is_that_of_the_simulated(framework, rng, scales, options):
-    """What sdpa computes from codes, factors and means, soft cap, lse and sinks included, against float64."""
+    """The result of sdpa from codes, scales and means, including soft cap, lse and sinks, compared with float64."""
     q, k, v = (rng.standard_normal((2, h, 70, 32)).astype(np.float32) for h in (4, 2, 2))
-    k += rng.standard_normal((2, 2, 1, 32)).astype(np.float32) * 3  # what smoothing is for
+    k += rng.standard_normal((2, 2, 1, 32)).astype(np.float32) * 3  # smoothing is made for this
     hadamard = options.get("hadamard", False)
     given = [framework.array(a) for a in (q, k, v)]
     q8 = rapt.quantize(given[0], scales=scales, hadamard=hadamard)
@@ -111,12 +111,12 @@ def test_modes_of_the_second_product(framework, rng, pv, bound):
     error = np.abs(framework.numpy(out) - reference(*stored)[0]).max()
     assert error <= bound
     if pv == "fp8":
-        assert error > 5e-4  # that it rounds shows, or the mode was not taken
+        assert error > 5e-4  # the rounding is visible, so the mode was used
 
 
 @pytest.mark.parametrize("options", [{}, {"softcap": 2.0}, {"causal": True, "window": (9, -1)}])
 def test_means_of_keys(framework, qkv, rng, options):
-    """k_mean alone: key j is k[j] + k_mean."""
+    """Only k_mean: key j is k[j] + k_mean."""
     q, k, v = qkv(head_dim=32)
     codes, mean = fp8.encode(k, "e4m3"), rng.standard_normal((2, 2, 32)).astype(np.float32) * 2
     given = [framework.array(x) for x in (q, codes, v)]
@@ -156,7 +156,7 @@ def test_wrong_means_get_a_sentence(framework, qkv):
 
 
 def test_factors_that_are_none(framework, qkv):
-    """NaN and negative factors are found where looking costs nothing: on the CPU."""
+    """NaN and negative scales are detected on the CPU, where checking costs nothing."""
     if framework.device != "cpu":
         pytest.skip("contents are not read on GPUs")
     q, k, v = (framework.array(x) for x in qkv())

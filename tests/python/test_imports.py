@@ -1,6 +1,6 @@
-"""The Python files import each other in one direction: no circle in python/rapt or in bench/.
+"""The Python files import each other without a circle, in python/rapt and in bench/.
 
-Imports inside functions count. Reads the files of the checkout, runs none of them; needs the standard library only.
+Imports inside functions count. Reads the files of the source tree, runs none of them; needs only the standard library.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PACKAGE, BENCH = ROOT / "python" / "rapt", ROOT / "bench"
 COMPILED = {"rapt._core"}  # a module without a Python file: it imports none of them
-# (importer, imported) that may close a circle; each with the reason.
+# (importer, imported) that may close a circle, each with the reason.
 EXCEPTIONS = {
-    # rapt.__getattr__ loads compat where somebody first says rapt.compat; compat is written over the public rapt.sdpa.
+    # rapt.__getattr__ loads compat at the first use of rapt.compat; compat uses the public rapt.sdpa.
     ("rapt", "rapt.compat"),
 }
 
 
 def modules(folder: pathlib.Path, package: str = "") -> dict[str, pathlib.Path]:
-    """{dotted name: file} of the Python files of a folder; package: the name that the folder itself has."""
+    """{dotted name: file} of the Python files of a folder. package: the name of the folder itself."""
     found = {}
     for path in sorted(folder.rglob("*.py")):
         words = [package] * bool(package) + [*path.relative_to(folder).with_suffix("").parts]
@@ -31,8 +31,9 @@ def modules(folder: pathlib.Path, package: str = "") -> dict[str, pathlib.Path]:
 
 
 def imports(name: str, path: pathlib.Path, known) -> set[str]:
-    """The modules among `known` that a file imports anywhere. Of `from package import name` that is the module `name`,
-    or the package where name is no module. A package that comes along with a module of its own is no import of it."""
+    """The modules among `known` that a file imports anywhere. `from package import name` imports the module `name`, or
+    the package if name is not a module. A package that is imported only as the parent of its module does not count.
+    """
     package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):

@@ -1,4 +1,4 @@
-"""rapt on JAX arrays: eager and under jit, on JAX's default device (a GPU where it has one)."""
+"""rapt on JAX arrays: eager and under jit, on JAX's default device (a GPU if it has one)."""
 
 import cases
 import numpy as np
@@ -49,7 +49,7 @@ def test_float8_and_uint8(qkv):
     assert out.dtype == jnp.bfloat16
     raw = [jax.lax.bitcast_convert_type(x, jnp.uint8) for x in (q, k, v)]
     assert np.array_equal(out, rapt.sdpa(*raw, q_dtype="e4m3", k_dtype=jnp.float8_e4m3fn, v_dtype="e4m3"))
-    with pytest.raises(rapt.InvalidArgument, match="q: uint8 does not say what it holds"):
+    with pytest.raises(rapt.InvalidArgument, match="q: uint8 needs a format"):
         rapt.sdpa(*raw)
 
 
@@ -68,7 +68,7 @@ def test_gradients_and_vmap(qkv):
         ({"scale": "a"}, "scale = 'a': must be a number"),
         ({"causal": 1}, "causal = 1"),
         ({"window": (1.5, 0)}, "window = 1.5: must be an int"),
-        ({"q_scales": "head"}, "come together"),
+        ({"q_scales": "head"}, "give both the descale"),
         ({"bias": np.zeros(29, np.float32)}, "bias: a numpy.ndarray, but q is of jax"),
         ({"out_dtype": "int8"}, "out_dtype = 'int8'"),
         ({"splits": 1.0}, "splits = 1.0: must be an int"),
@@ -86,7 +86,7 @@ def test_what_jax_cannot_have_is_refused(qkv):
     with pytest.raises(rapt.InvalidArgument, match="immutable"):
         rapt.sdpa(q, k, v, out=q)
     for operation in (rapt.prepare, rapt.explain):
-        with pytest.raises(rapt.Unsupported, match="not for JAX arrays"):
+        with pytest.raises(rapt.Unsupported, match="not available for JAX arrays"):
             operation(q, k, v)
 
 

@@ -1,5 +1,7 @@
-"""Kinds of fault that were found from outside, tried on every public function and every argument that may have them:
-tensors whose memory is not what they show, derivatives, symbolic integers, transformations, pickling, observers."""
+"""Kinds of defects that users or adversarial tests found, tried on every public function and every argument: tensors
+whose memory differs from their values, derivatives, symbolic integers, transformations, pickling, profilers and
+tracers.
+"""
 
 import copy
 import io
@@ -32,7 +34,7 @@ def test_every_parameter_is_of_a_kind():
 
 
 def changed(given, parameter, change):
-    """The arguments with that one changed; of a list its last."""
+    """The arguments with that one changed; in a list only its last element."""
     value = given[parameter]
     new = [*value[:-1], change(value[-1])] if isinstance(value, list) else change(value)
     return {**given, parameter: new}
@@ -43,7 +45,7 @@ class Tagged(torch.Tensor):
 
 
 def negated(one):
-    """The same numbers, of which memory holds the other sign."""
+    """The same numbers, stored with the other sign."""
     return torch._neg_view((-one.float()).to(one.dtype))
 
 
@@ -57,10 +59,10 @@ def test_report_Q04_negated_views_are_refused_or_seen_through(name, parameter):
         kinds.call(name, wrong)
     if name in ("prepare", "explain") or parameter in WRITTEN:
         return
-    # Calls of subclasses go through an operator, for which PyTorch makes ordinary tensors of such views.
+    # Calls with subclasses go through an operator; PyTorch converts such views to ordinary tensors for it.
     expected = kinds.tensors(kinds.call(name, given))
-    watched = changed(wrong, next(iter(given)), lambda one: one.as_subclass(Tagged))
-    same(kinds.tensors(kinds.call(name, watched)), expected)
+    tagged = changed(wrong, next(iter(given)), lambda one: one.as_subclass(Tagged))
+    same(kinds.tensors(kinds.call(name, tagged)), expected)
 
 
 @pytest.mark.parametrize("name, parameter", ARRAYS)
@@ -112,9 +114,10 @@ def test_report_Q03_forward_mode_derivatives_are_refused(name, parameter):
     if not floating(given, parameter) or name in ("prepare", "explain"):
         pytest.skip("nothing to differentiate")
     with torch.autograd.forward_ad.dual_level():
-        same(kinds.tensors(kinds.call(name, given)), kinds.tensors(kinds.call(name, given)))  # no tangent, no refusal
+        # No tangent, so it is not refused.
+        same(kinds.tensors(kinds.call(name, given)), kinds.tensors(kinds.call(name, given)))
     if (name, parameter) == ("fake_quantize", "x"):
-        return  # has derivatives of its own: test_torch_fp8.py
+        return  # it has its own derivatives: test_torch_fp8.py
     dual = lambda one: torch.autograd.forward_ad.make_dual(one, torch.ones_like(one))  # noqa: E731
     with torch.autograd.forward_ad.dual_level():
         with pytest.raises(rapt.Unsupported, match=rf"^{parameter}\b.*(has a tangent|no forward-mode)"):
@@ -125,7 +128,7 @@ def test_report_Q03_forward_mode_derivatives_are_refused(name, parameter):
     def mapped(x):
         return kinds.tensors(kinds.call(name, changed(given, parameter, lambda _: x)))[0].float()
 
-    with pytest.raises(rapt.Error, match="has a tangent|no forward-mode|not inside of torch.func"):
+    with pytest.raises(rapt.Error, match="has a tangent|no forward-mode|not allowed inside torch.func"):
         torch.func.jvp(mapped, (one,), (torch.ones_like(one),))
 
 
@@ -150,17 +153,19 @@ def test_report_Q06_reverse_mode_of_torch_func_is_refused(name, parameter):
         result = kinds.call(name, changed(given, parameter, lambda _: x))
         return kinds.tensors(result)[0].float().sum()
 
-    with pytest.raises(rapt.Error, match="no backward|gradients? flow|gradients do not|not inside of torch.func"):
+    with pytest.raises(
+        rapt.Error, match="no backward|only x gets one|not allowed if an input|not allowed inside torch.func"
+    ):
         torch.func.grad(total)(value[-1] if isinstance(value, list) else value)
 
 
-# Integers that torch.compile does not know beforehand.
+# Integers that torch.compile does not know in advance.
 
 
 VARYING = [(*pair, True) for pair in INTEGERS if pair[0] not in ("prepare", "explain")]
 
 
-# dynamic None: the first call takes them for constants, the second finds that they vary.
+# dynamic None: the first call treats them as constants, the second finds that they vary.
 @pytest.mark.parametrize("name, parameter, dynamic", [*VARYING, ("sdpa", "splits", None), ("sdpa", "window", None)])
 def test_report_Q05_integers_that_vary_are_one_graph(name, parameter, dynamic):
     from torch._dynamo.testing import CompileCounterWithBackend
@@ -241,7 +246,7 @@ def test_report_Q06_vmap_keeps_that_there_is_no_backward():
     out = torch.vmap(lambda q: rapt.sdpa(q, q, q))(q)
     with pytest.raises(rapt.Unsupported, match="rapt has no backward yet"):
         out.sum().backward()
-    with pytest.raises(rapt.InvalidArgument, match="^out, or an array as lse: not inside of torch.func"):
+    with pytest.raises(rapt.InvalidArgument, match="^out, or an array as lse: not allowed inside torch.func"):
         torch.vmap(lambda q: rapt.sdpa(q, q, q, out=torch.empty_like(q)))(q.detach())
 
 
@@ -255,7 +260,7 @@ def test_report_Q06_functionalize_and_nested_tensors(name):
         return kinds.call(name, changed(given, first, lambda _: x))
 
     if name in ("prepare", "explain"):
-        with pytest.raises(rapt.Unsupported, match=f"{name}: not inside of torch.func"):
+        with pytest.raises(rapt.Unsupported, match=f"{name}: not allowed inside torch.func"):
             torch.func.functionalize(run)(one)
     else:
         same(kinds.tensors(torch.func.functionalize(run)(one)), kinds.tensors(run(one)))
@@ -286,7 +291,7 @@ def test_report_Q07_values_and_modules():
         pickle.dumps(context)
 
 
-# Observers.
+# Profilers and tracers.
 
 
 def flops(run):
@@ -344,13 +349,13 @@ def test_report_Q14_every_call_takes_a_context(name):
     given = kinds.arguments(name, first)
     expected = kinds.tensors(kinds.call(name, given))
     same(kinds.tensors(kinds.call(name, {**given, "context": context})), expected)
-    watched = changed(given, first, lambda one: one.as_subclass(Tagged))
-    same(kinds.tensors(kinds.call(name, {**watched, "context": context})), expected)
+    tagged = changed(given, first, lambda one: one.as_subclass(Tagged))
+    same(kinds.tensors(kinds.call(name, {**tagged, "context": context})), expected)
     torch._dynamo.reset()
     run = lambda given: kinds.tensors(kinds.call(name, {**given, "context": context}))  # noqa: E731
     with torch.no_grad():
         same(torch.compile(run, fullgraph=True, backend="aot_eager")(given), expected)
-    for wrong in (given, watched):
+    for wrong in (given, tagged):
         with pytest.raises(rapt.InvalidArgument, match="^context = 3: must be a rapt.Context or None"):
             kinds.call(name, {**wrong, "context": 3})
 

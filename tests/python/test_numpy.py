@@ -98,7 +98,7 @@ def test_report_R186_strides_and_offset_of_the_producer(rng):
 
 
 def pack_e4m3(x):
-    """float32 -> the nearest E4M3 value's byte; plain search over all 254 finite ones."""
+    """float32 -> the byte of the nearest E4M3 value, by a plain search over all 254 finite ones."""
     codes = np.array([c for c in range(256) if c & 0x7F != 0x7F], np.uint8)
     return codes[np.abs(x[..., None] - unpack_e4m3(codes)).argmin(-1)]
 
@@ -114,7 +114,7 @@ def test_report_R188_fp8_as_uint8_with_a_named_dtype(qkv):
     named = {f"{name}_dtype": "e4m3" for name in "qkv"}
     expected = reference(*(unpack_e4m3(x) for x in raw))[0]
     assert_near(rapt.sdpa(*raw, **named), expected, "float16")
-    with pytest.raises(rapt.InvalidArgument, match="q: uint8 does not say what it holds"):
+    with pytest.raises(rapt.InvalidArgument, match="q: uint8 needs a format"):
         rapt.sdpa(*raw)
     with pytest.raises(rapt.InvalidArgument, match="only uint8 storage"):
         rapt.sdpa(q, k, v, q_dtype="e4m3")
@@ -319,7 +319,7 @@ def test_no_reference_is_lost_or_kept(qkv):
 
 
 def test_report_R184_the_module_needs_no_framework():
-    """Nor links one: there is no other version of it to be built for."""
+    """The module links no framework, so it needs no other build for another version."""
     done = subprocess.run(
         [
             sys.executable,

@@ -17,8 +17,9 @@ def products(q, k):
 
 
 def assert_close(found, expected, dtype, terms, depth):
-    """Within what float32 sums of `depth` products may be off by (Higham, section 4.2; `terms`: sums of magnitudes),
-    factors and sim8's numbers being rounded, too; then rounded to `dtype`."""
+    """Expects errors within those of float32 sums of `depth` products (Higham, section 4.2; `terms`: sums of
+    magnitudes), with rounded scales and sim8 numbers, then rounded to `dtype`.
+    """
     bound = np.abs(expected) * ROUNDOFF[dtype] + terms * (depth + 6) * 2.0**-24
     assert found.shape == expected.shape and np.all(np.abs(found - expected) <= bound)
 
@@ -104,7 +105,7 @@ def test_gemm_of_codes(framework, rng, kind, dtype):
     ]
     terms = np.abs(stored[0]) @ np.abs(stored[1].T)
     assert_close(framework.numpy(out), stored[0] @ stored[1].T, "float16", terms, 70)
-    raw = rapt.gemm(*matrices, **named)  # beyond what float16 holds
+    raw = rapt.gemm(*matrices, **named)  # above the range of float16
     assert framework.dtype_of(raw) == "float32"
     stored = [fp8.decode(framework.bytes(one.codes), dtype)[0, 0] for one in (a8, b8)]
     assert_close(framework.numpy(raw), stored[0] @ stored[1].T, "float32", np.abs(stored[0]) @ np.abs(stored[1].T), 70)
@@ -146,8 +147,8 @@ def test_out(framework, qk):
         ({"scale": "a"}, "scale = 'a': must be a number"),
         ({"scale": float("inf")}, "scale = inf"),
         ({"layout": "hbsd"}, "layout = 'hbsd'"),
-        ({"q_scales": "head"}, "q_descale and q_scales: .*come together"),
-        ({"k_scales": "block"}, "come together"),
+        ({"q_scales": "head"}, "q_descale and q_scales: give both"),
+        ({"k_scales": "block"}, "give both the descale"),
         ({"out_dtype": "int8"}, "out_dtype = 'int8'"),
         ({"q_dtype": "e4m3"}, "q_dtype = .*: only uint8 storage"),
     ],
@@ -168,7 +169,7 @@ def test_wrong_arrays_get_a_sentence(framework, qk):
     for second, options, sentence in (
         (k[0], {}, "ranks 4 and 3"),
         (framework.array(qk[1][..., :23].copy()), {}, "head_dim"),
-        (codes, {}, "k: uint8 does not say what it holds"),
+        (codes, {}, "k: uint8 needs a format"),
         (k, {"k_descale": one, "k_scales": "tensor"}, "scales need FP8 storage"),
         (codes, {"k_descale": one, "k_scales": "head", **named}, "k_descale.shape"),
         (codes, {"k_descale": one, "k_scales": "channel", **named}, "k_scales = 6: must be"),
@@ -212,7 +213,7 @@ def test_torch_operators(qk):
     for out in (rapt.qk(q, k), rapt.gemm(q[0, 0], k[0, 0].T)):
         with pytest.raises(NotImplementedError, match="no backward"):
             out.sum().backward()
-    with pytest.raises(rapt.InvalidArgument, match="gradients do not flow"):
+    with pytest.raises(rapt.InvalidArgument, match="not allowed if an input needs a gradient"):
         rapt.qk(q, k, out=torch.empty(2, 4, 70, 90))
 
 

@@ -1,4 +1,4 @@
-"""What is public in rapt, without PyTorch: pickles and copies, names of dtypes, ranks, what an import brings."""
+"""The public parts of rapt, without PyTorch: pickles and copies, names of dtypes, ranks, and what an import loads."""
 
 import copy
 import pickle

@@ -18,7 +18,7 @@ def x(rng):
 
 
 def ordinary(x, dtype):
-    """float32 numbers that `dtype` holds."""
+    """float32 numbers that are exact in `dtype`."""
     if dtype == "bfloat16":
         return (x.view(np.uint32) & 0xFFFF0000).view(np.float32)
     return x.astype(dtype).astype(np.float32)
@@ -69,7 +69,7 @@ def test_special_values(framework):
     x = np.zeros((1, 4, 8, 16), np.float32)
     x[0, 1] = -3.0
     x[0, 2, 0, :4] = np.inf, -np.inf, np.nan, 5.0
-    x[0, 3] = 1e-44  # so small that its factor is the smallest normal number
+    x[0, 3] = 1e-44  # so small that its scale is the smallest normal number
     made = rapt.quantize(framework.array(x))
     codes, descale = fp8.quantize(x, "head", "e4m3")
     assert np.array_equal(framework.numpy(made.descale), descale)
@@ -108,7 +108,7 @@ def test_fake_quantize_is_the_codes_as_numbers(framework, x, scales):
 def test_packed(framework, rng):
     lengths = [5, 0, 70, 9]
     cu = np.cumsum([0, *lengths]).astype(np.int32)
-    x = rng.standard_normal((90, 3, 16)).astype(np.float32)  # 6 rows belong to nobody
+    x = rng.standard_normal((90, 3, 16)).astype(np.float32)  # 6 rows belong to no sequence
     packed = {"cu_seqlens": framework.array(cu), "max_seqlen": 70}
     for scales in SCALES[1:]:
         made = rapt.quantize(framework.array(x), scales=scales, smooth=True, **packed)
@@ -168,7 +168,7 @@ def test_layouts_and_strides(framework, x):
     same = rapt.quantize(view, scales="token")
     assert np.array_equal(framework.bytes(same.codes), framework.bytes(made.codes))
     order = same.codes.stride() if framework.name == "torch" else same.codes.strides
-    assert order[2] > order[1] > order[3] == 1  # as x lies
+    assert order[2] > order[1] > order[3] == 1  # same order as x
 
 
 def test_out(framework, x):
@@ -239,7 +239,7 @@ def test_wrong_arguments_get_a_sentence(framework, x, options, sentence):
     for call in (rapt.quantize, rapt.fake_quantize):
         with pytest.raises(framework.errors, match=sentence):
             made = call(framework.array(x), **options)
-            framework.bytes(made.codes if call is rapt.quantize else made)  # JAX: when it has run
+            framework.bytes(made.codes if call is rapt.quantize else made)  # JAX: wait until it has run
 
 
 def test_wrong_arrays_get_a_sentence(framework, x):
@@ -258,7 +258,8 @@ def test_wrong_arrays_get_a_sentence(framework, x):
         ),
     ):
         with pytest.raises(framework.errors, match=sentence):
-            framework.bytes(rapt.quantize(array, **options).codes)  # JAX: when it has run; descale may be the one given
+            # JAX: wait until it has run; descale may be the given one
+            framework.bytes(rapt.quantize(array, **options).codes)
     if framework.device == "cpu":
         for wrong in (0.0, -1.0, np.nan, np.inf):
             with pytest.raises(rapt.InvalidArgument, match=r"descale\[1, 2\] = .*must be finite"):

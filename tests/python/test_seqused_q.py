@@ -1,4 +1,4 @@
-"""seqused_q: rows past the queries in use are 0 with lse = -inf, whatever q holds there, in every framework."""
+"""seqused_q: rows past the queries in use are 0 with lse = -inf, for any contents of q there, in every framework."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def tensors(rng):
 
 
 def expected(q, k, v, **options):
-    """The same, a call for each sequence on the queries in use alone."""
+    """The same with one call for each sequence, on its queries in use only."""
     out, lse = np.zeros(q.shape, np.float64), np.full(q.shape[:3], -np.inf)
     for b, used in enumerate(USED):
         if used > 0:

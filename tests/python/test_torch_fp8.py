@@ -1,5 +1,6 @@
-"""rapt.quantize and rapt.fake_quantize on PyTorch tensors beyond what all frameworks have: operators, torch.compile,
-gradients, CUDA graphs, the same bits on the CPU and a GPU."""
+"""rapt.quantize and rapt.fake_quantize on PyTorch tensors, beyond the common tests: operators, torch.compile,
+gradients, CUDA graphs, equal bits on the CPU and a GPU.
+"""
 
 import fp8
 import numpy as np
@@ -123,7 +124,7 @@ def test_gradients_of_saturated_values_can_be_clipped(x, hadamard):
     assert torch.allclose(gradient.double(), expected, atol=1e-5)
     if not hadamard:
         assert torch.equal(gradient != 0, kept)
-    exact = rapt.fake_quantize(x, clip_gradient=True, hadamard=hadamard)  # amax of all: nothing is beyond
+    exact = rapt.fake_quantize(x, clip_gradient=True, hadamard=hadamard)  # amax of all values: nothing is saturated
     (gradient,) = torch.autograd.grad((exact * weights).sum(), x)
     assert torch.allclose(gradient, weights, atol=1e-5)
 
@@ -173,7 +174,7 @@ def test_codes_have_no_gradient_and_it_says_so(x):
         made.descale.sum().backward()
     with torch.no_grad():
         assert not rapt.quantize(x).descale.requires_grad
-    with pytest.raises(rapt.InvalidArgument, match="gradients do not flow"):
+    with pytest.raises(rapt.InvalidArgument, match="not allowed if an input needs a gradient"):
         rapt.quantize(x, out=torch.empty(x.shape, dtype=torch.uint8, device=x.device))
     with pytest.raises(rapt.InvalidArgument, match="descale: needs a gradient"):
         rapt.fake_quantize(x, descale=torch.ones(2, 3, device=x.device, requires_grad=True))

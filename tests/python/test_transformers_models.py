@@ -1,4 +1,5 @@
-"""A selection of model classes of transformers with attn_implementation="rapt": right, or refused by a sentence.
+"""A selection of model classes of transformers with attn_implementation="rapt": each is correct, or refused with a
+sentence.
 
 Run by pytest; needs PyTorch and transformers. transformers_models.py does the same for all classes.
 """
@@ -26,8 +27,8 @@ REFUSED = {
     "RoFormerModel": "computes its attention scores itself",
     "BlipTextModel": "computes its attention scores itself",
     "XLNetModel": "computes its attention scores itself",
-    "FalconForCausalLM": "chooses its attention from a table of its own",
-    "SamModel": "chooses its attention from a table of its own",
+    "FalconForCausalLM": "chooses its attention from its own table",
+    "SamModel": "chooses its attention from its own table",
     "SplinterModel": "does not declare that its attention can be replaced",
 }
 
@@ -66,7 +67,7 @@ def test_an_implementation_written_into_a_configuration_is_refused_at_the_mask()
 
 
 class OwnBloom(transformers.BloomForCausalLM):
-    """A user's class: its module says nothing of attention, that of its base does."""
+    """A user's class: its module does not mention attention, but its base class's module does."""
 
 
 def test_classes_made_of_refused_ones_are_refused_and_others_are_not():
@@ -90,7 +91,7 @@ SMALL = dict(vocab_size=50, hidden_size=32, intermediate_size=32, num_hidden_lay
 
 
 def test_layers_that_see_only_the_last_queries_keep_their_mask():
-    """gemma4 cuts queries off before its shared layers where a mask says what they see; for "sdpa" alone it asks."""
+    """gemma4 drops queries before its shared layers if a mask has the visible keys; it asks only for "sdpa"."""
     config = transformers.Gemma4TextConfig(
         **SMALL,
         num_key_value_heads=2,

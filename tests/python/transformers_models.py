@@ -1,11 +1,11 @@
-"""Every model class of the installed transformers with attn_implementation="rapt", beside its own "eager" path.
+"""Every model class of the installed transformers with attn_implementation="rapt", compared with its own "eager" path.
 
     python3 tests/python/transformers_models.py -o docs/transformers-models.md     # all of them: about an hour
     python3 tests/python/transformers_models.py BertModel LlamaForCausalLM         # some, on the terminal
 
 Each class gets a tiny configuration and random weights, the same for both, and float32 inputs: without padding, padded
-right, padded left, and with another last token, which must not move what came before where it does not with "eager".
-What comes of it: right, refused (a rapt.Error, whose sentence is kept), wrong, or untried with the reason.
+right, padded left, and with another last token, which must not change earlier outputs if it does not with "eager". The
+outcome is right, refused (a rapt.Error, whose sentence is kept), wrong, or untried with the reason.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from collections import defaultdict
 
 BATCH, TOKENS, DECODED, VOCABULARY = 2, 11, 7, 128
 HIDDEN, HEADS, HEAD_DIM = 64, 4, 16
-LIMIT_S = 30  # of a class
+LIMIT_S = 30  # per class
 LARGEST = 60_000_000  # parameters
-TOLERANCE = 2e-4  # of the largest output
+TOLERANCE = 2e-4  # relative to the largest output
 
-# Fields of configurations and their tiny values: the first pattern that is found counts. None: as it is.
+# Fields of configurations and their tiny values. The first matching pattern applies. None: unchanged.
 SIZES = [
     (
         r"^(type_vocab_size|num_labels|num_channels|in_channels|num_mel_bins|num_feat_extract_layers|num_attn_module)$",
@@ -73,7 +73,7 @@ INDEXES = ("deepstack_visual_indexes", "fullatt_block_indexes", "global_attn_ind
 
 
 def tiny_fields(default, level: int, source: str = "") -> dict:
-    """Smaller values of a default configuration's fields, its sub-configurations included."""
+    """Smaller values for a default configuration's fields, including its sub-configurations."""
     fields, ids = {}, iter(range(90, VOCABULARY))
     own = {name: value for name, value in vars(default).items() if not name.startswith("_")}
     listed = any(isinstance(own.get(name), (list, tuple)) for name in KEPT_AS_LISTS)
@@ -117,13 +117,13 @@ def tiny_size(name: str):
 
 
 def tiny_configurations(model_class):
-    """Candidates, the smallest first: ("made", configuration) or ("configuration", the error)."""
+    """Candidates, smallest first: ("made", configuration) or ("configuration", the error)."""
     config_class = model_class.config_class
     for level in (0, 1):
         try:
             source = inspect.getsource(sys.modules[model_class.__module__])
             yield "made", config_class(**tiny_fields(config_class(), level, source))
-        except Exception as error:  # it does not fit together: the next one may
+        except Exception as error:  # the values do not fit together: try the next one
             yield "configuration", error
 
 
@@ -146,7 +146,7 @@ def build(model_class, configuration, implementation):
             if not parameter.is_floating_point() or "A_log" in name or "dt_bias" in name:
                 continue
             drawn = torch.randn(parameter.shape, generator=generator)
-            if parameter.ndim > 1:  # attention that tells keys apart, and numbers that stay of one size
+            if parameter.ndim > 1:  # so that attention depends on the keys, and values keep their size
                 parameter.copy_(drawn * (1.5 / max(1, parameter[0].numel()) ** 0.5))
             elif "sink" in name:
                 parameter.copy_(drawn)
@@ -163,11 +163,11 @@ def too_large(model_class, configuration) -> bool:
             made = model_class(copy.deepcopy(configuration))
         return sum(parameter.numel() for parameter in made.parameters()) > LARGEST
     except Exception:
-        return False  # many cannot be built without numbers
+        return False  # many cannot be built without values
 
 
 def search(configuration, *names, default=None):
-    """The first of these fields in a configuration or, where it has none, in those in it."""
+    """The first of these fields in a configuration, or else in its sub-configurations."""
     for name in names:
         value = getattr(configuration, name, None)
         if value is not None and not callable(value):
@@ -181,7 +181,7 @@ def search(configuration, *names, default=None):
 
 
 def attempts(model_class, configuration):
-    """Sets of inputs that the class may take, by the names of its forward(); the first that runs is used."""
+    """Sets of inputs that the class may accept, by the names of its forward(). The first that runs is used."""
     import torch
 
     names = set(inspect.signature(model_class.forward).parameters)
@@ -301,7 +301,9 @@ def run(model, inputs) -> dict:
 
 
 def difference(ours, theirs, real=None, tokens_only=False) -> float:
-    """The largest, over outputs, in parts of the largest of theirs; of outputs by token only the real ones."""
+    """The largest difference over all outputs, relative to their largest value. In outputs by token only real tokens
+    count.
+    """
     worst = 0.0
     for name, expected in theirs.items():
         got = ours.get(name)
@@ -350,7 +352,7 @@ def find_inputs(model, model_class):
 
 
 def compare(eager, ours, inputs) -> str | None:
-    """What is wrong; None if nothing is."""
+    """The fault; None if there is none."""
     plain = None
     for name, given, real in cases_of(inputs, search(eager.config, "pad_token_id")):
         try:
@@ -358,7 +360,7 @@ def compare(eager, ours, inputs) -> str | None:
         except Exception:
             continue  # this model has no such padding
         if real is not None and difference(run(eager, with_other_padding(given)), theirs, real, True) > 1e-6:
-            continue  # what stands in the padding reaches other tokens: by recurrence, by convolution
+            continue  # padding affects other tokens: by recurrence, by convolution
         got = run(ours, given)
         error = difference(got, theirs, real, tokens_only=name == "left")
         if not error <= TOLERANCE:
@@ -397,7 +399,7 @@ def judge(model_class) -> dict:
 
 
 def construct(model_class):
-    """The model with "eager", the same with "rapt", and inputs that it takes; raises Untried, or what "rapt" raises."""
+    """The model with "eager", the same with "rapt", and valid inputs. Raises Untried, or the error of "rapt"."""
     import rapt
 
     reasons = []
@@ -439,20 +441,20 @@ def construct(model_class):
 
 
 def counted(work):
-    """How often `work` called rapt's attention, and what it returned."""
-    from rapt.compat import transformers as front
+    """The number of calls of rapt's attention in `work`, and the result of `work`."""
+    from rapt.compat import transformers as compat
 
-    calls, original = [], front.attention
+    calls, original = [], compat.attention
 
     def attention(*arguments, **options):
         calls.append(1)
         return original(*arguments, **options)
 
-    front.attention = attention
+    compat.attention = attention
     try:
         result = work()
     finally:
-        front.attention = original
+        compat.attention = original
     return len(calls), result
 
 
@@ -469,7 +471,7 @@ def all_classes() -> dict[str, type]:
                 try:
                     importlib.import_module(f"transformers.models.{folder}.{file[:-3]}")
                 except ImportError:
-                    pass  # needs a package that is not here
+                    pass  # needs a package that is not installed
     found, below = {}, [PreTrainedModel]
     while below:
         one = below.pop()
@@ -522,7 +524,7 @@ def worker(names):
 
 
 def walk(names, follow=None, size=100):
-    """Rows of all classes, a process for each chunk; what kills its process is untried."""
+    """Rows of all classes, with one process for each chunk. A class that kills its process is untried."""
     rows, left = {}, list(names)
     while left:
         chunk = left[:size]
@@ -572,10 +574,13 @@ def main():
 
 PAGE = """# Model classes of transformers with attn_implementation="rapt"
 
-Written by `tests/python/transformers_models.py` with transformers {transformers} and PyTorch {torch}: CPU, float32.
-It gives each public model class a tiny configuration and random weights and compares "rapt" with "eager": without
-padding, padded right, padded left, and with another last token. That must not move earlier outputs if it does not
-with "eager".
+*For: users of Hugging Face transformers who ask whether a model class works with rapt ([python.md](python.md)).*
+
+`tests/python/transformers_models.py` wrote this page with transformers {transformers} and PyTorch {torch}, on the CPU
+in float32. It gives each public model class a tiny configuration and random weights, and compares "rapt" with "eager"
+on four inputs: without padding, padded on the right, padded on the left, and with another last token. The last input
+must not change earlier outputs if it does not change them with "eager". "Right" means equal within the tolerance.
+"Refused" means that rapt raises an error.
 
 | outcome | classes |
 |---|---|
@@ -583,10 +588,10 @@ with "eager".
 """
 HEADINGS = {
     "right": "Right: within {tolerance} of the largest output",
-    "right, without a call": "Right, and their attention, if they have any, does not go through rapt",
-    "refused": "Refused by a sentence",
+    "right, without a call": "Right, but the model does not call rapt (it has no attention, or its own)",
+    "refused": "Refused: rapt raises an error with this message",
     "wrong": "Wrong",
-    "untried": "Untried: the script cannot build them or does not know their inputs",
+    "untried": "Untried: the script cannot build the model, or does not know its inputs",
 }
 
 

@@ -1,6 +1,6 @@
-// Stand-ins of ptx/copy.cuh for kernels' texts on a CPU (cuda_emulation.h): addresses in shared memory are offsets
-// from the block's memory. Copies are done as late as the text allows, when their thread waits for them. Found before
-// the real file by the test's include path.
+// Stand-ins of ptx/copy.cuh for emulated kernels (cuda_emulation.h). Addresses in shared memory are offsets from the
+// block's memory. A copy happens as late as possible: when its thread waits for it. The include path finds this file
+// before the real one.
 #pragma once
 
 #include <array>
@@ -21,7 +21,7 @@ struct EmulatedCopy {
   const void* from;
   bool inside;
 };
-struct EmulatedCopies {  // of one thread
+struct EmulatedCopies {  // per thread
   std::vector<EmulatedCopy> open;
   std::deque<std::vector<EmulatedCopy>> groups;
 };
@@ -48,9 +48,9 @@ inline void cp_async_wait_group(int n) {
 
 inline unsigned volatile_copy(unsigned x) { return x; }
 template <bool programmatic>
-inline void wait_for_earlier_kernels() {}
+inline void griddepcontrol_wait() {}
 template <bool programmatic>
-inline void let_later_kernels_start() {}
+inline void griddepcontrol_launch_dependents() {}
 
 struct alignas(16) Bytes16 {
   unsigned word[4];

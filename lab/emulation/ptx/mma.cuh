@@ -1,5 +1,5 @@
-// Stand-ins of ptx/mma.cuh for kernels' texts on a CPU (cuda_emulation.h), by the fragment layouts of the PTX ISA.
-// Found before the real file by the test's include path.
+// Stand-ins of ptx/mma.cuh for emulated kernels (cuda_emulation.h), by the fragment layouts of the PTX ISA. The include
+// path finds this file before the real one.
 #pragma once
 
 #include <array>
@@ -58,7 +58,7 @@ inline void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], unsigned b0, uns
   const std::array<float, 4> sums = emulated_products<dtype>(a, b0, b1);
   for (size_t i = 0; i < 4; ++i) d[i] += sums[i];
 }
-// Thirty-two products of FP8 codes for each of the lane's four elements of C.
+// Adds 32 products of FP8 codes for each of the lane's four elements of C.
 template <DType a_type, DType b_type>
 inline void mma_m16n8k32(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
   std::array<std::array<unsigned, 32>, 6> words;

@@ -1,10 +1,10 @@
-"""Fronts of rapt.sdpa with other people's signatures; each says where it differs from its original.
+"""rapt.sdpa with the signatures of other libraries. Each function documents its differences from the original.
 
     rapt.compat.sdpa(query, key, value)                           # torch.nn.functional.scaled_dot_product_attention
     from rapt.compat.flash_attn import flash_attn_func            # FlashAttention-2, and its varlen and KV-cache calls
     rapt.compat.transformers.register()                           # attn_implementation="rapt" of transformers
 
-Each is imported where it is first used. sdpa takes the arrays of rapt.sdpa and imports no framework; the others import
+Each is imported at its first use. sdpa takes the arrays of rapt.sdpa and imports no framework; the others import
 PyTorch, but neither flash_attn nor transformers.
 """
 

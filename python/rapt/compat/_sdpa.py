@@ -1,6 +1,6 @@
 """rapt.compat.sdpa: the signature of torch.nn.functional.scaled_dot_product_attention. Re-exported by rapt.compat.
 
-Any number of leading dimensions becomes [batch, heads, seqlen, head_dim] by views alone: never by a copy.
+Views turn any number of leading dimensions into [batch, heads, seqlen, head_dim]; nothing is copied.
 """
 
 from __future__ import annotations
@@ -29,33 +29,34 @@ def sdpa(
 ) -> Any:
     """Drop-in for torch.nn.functional.scaled_dot_product_attention: softmax(scale * query key^T, masked) value.
 
-    On PyTorch's tensors and the other arrays of rapt.sdpa: JAX's as [batch, heads, seqlen, head_dim] only.
+    Takes PyTorch tensors and the other arrays of rapt.sdpa; JAX arrays only as [batch, heads, seqlen, head_dim].
 
     Args:
-        query: [..., heads, seqlen_q, head_dim], any number of leading dimensions from none (one head) on. float32,
+        query: [..., heads, seqlen_q, head_dim], with any number of leading dimensions (none: one head). float32,
             float16, bfloat16 or FP8; float64 is refused.
         key: [..., heads, seqlen_k, head_dim]. Leading dimensions of query, key and value broadcast, by strides of 0.
         value: [..., heads, seqlen_k, head_dim_v].
-        attn_mask: bool (True keeps) or float32, float16, bfloat16 (added to the scaled scores), whatever query is;
-            broadcasts, right-aligned, to [..., heads, seqlen_q, seqlen_k]. Or a torch.nn.attention.bias.CausalBias.
+        attn_mask: bool (True keeps a key) or float32, float16, bfloat16 (added to the scaled scores), for any query
+            dtype; broadcasts, right-aligned, to [..., heads, seqlen_q, seqlen_k]; or a CausalBias of
+            torch.nn.attention.bias.
         dropout_p: must be 0.
-        is_causal: True: query i sees keys j <= i, from the top left corner, whatever the lengths. Not with attn_mask.
-        scale: any finite number; None is 1 / sqrt(head_dim).
-        enable_gqa: True: query has a multiple of key's and value's heads.
-        context: a rapt.Context; None is the process default.
+        is_causal: True: query i sees keys j <= i, aligned to the top left corner for all lengths. Not with attn_mask.
+        scale: any finite number. Default: 1 / sqrt(head_dim).
+        enable_gqa: True: query's heads may be a multiple of key's and value's heads.
+        context: a rapt.Context. Default: the process default.
 
     Returns:
         [..., heads, seqlen_q, head_dim_v] in query's dtype (rapt.sdpa's rule for FP8), in query's memory order.
 
     Raises:
-        InvalidArgument (a ValueError and, as PyTorch's own, a RuntimeError): both attn_mask and is_causal; heads that
-            differ without enable_gqa; shapes that do not broadcast; batch dimensions that are not one in memory.
+        InvalidArgument (a ValueError and, like PyTorch's own, a RuntimeError): both attn_mask and is_causal; heads that
+            differ without enable_gqa; shapes that do not broadcast; batch dimensions that cannot be one in memory.
         Unsupported: dropout_p other than 0.
-        And what rapt.sdpa raises, in its names: a bool attn_mask is `mask`, any other `bias`.
+        Also the errors of rapt.sdpa, with its names: a bool attn_mask is `mask`, any other `bias`.
 
-    Differences from PyTorch: a query that sees no key gives 0 on every device and dtype, and what it does not see
-    never reaches it, NaN included. query, key and value may differ in dtype; float16 and bfloat16 masks go with any of
-    them. torch.autocast does not convert the inputs. There is no backward yet: calling it raises.
+    Differences from PyTorch: a query that sees no key gives 0 on every device and dtype, and masked keys
+    never affect a query, even if they hold NaN. query, key and value may differ in dtype; float16 and bfloat16 masks
+    are allowed for all. torch.autocast does not convert the inputs. There is no backward yet: calling it raises.
     """
     refuse_dropout("dropout_p", dropout_p)
     if not isinstance(is_causal, bool):
@@ -68,9 +69,9 @@ def sdpa(
         batch = q[:1]
     else:
         batch, heads_q, heads_k = _leading(query, key, value, rank, enable_gqa)
-        query = _folded("query", query, batch, heads_q)
-        key = _folded("key", key, batch, heads_k)
-        value = _folded("value", value, batch, heads_k)
+        query = _merged_batch("query", query, batch, heads_q)
+        key = _merged_batch("key", key, batch, heads_k)
+        value = _merged_batch("value", value, batch, heads_k)
     masking = _masking(query, key, attn_mask, is_causal, batch)
     out = attention(query, key, value, scale=scale, context=context, **masking)
     if rank == 4:
@@ -79,7 +80,7 @@ def sdpa(
 
 
 def _leading(query, key, value, rank: int, enable_gqa: bool) -> tuple[tuple, int, int]:
-    """The batch dimensions of the call and the heads of query, and of key and value."""
+    """The batch dimensions of the call, query's heads, and key's and value's heads."""
     if min(query.ndim, key.ndim, value.ndim) < 2:
         raise InvalidArgument(
             f"query, key, value have {query.ndim}, {key.ndim}, {value.ndim} dimensions: each must "
@@ -89,7 +90,7 @@ def _leading(query, key, value, rank: int, enable_gqa: bool) -> tuple[tuple, int
     heads_q, heads_k, heads_v = [lead[-1] if lead else 1 for lead in leads]
     both = heads_v if heads_k == 1 else heads_k
     if heads_v not in (1, both):
-        raise InvalidArgument(f"key has {heads_k} heads and value {heads_v}: must be equal, or one of them 1")
+        raise InvalidArgument(f"key has {heads_k} heads and value {heads_v}: must be equal, or one of them must be 1")
     if enable_gqa:
         if both == 0 and heads_q > 0 or both > 0 and heads_q % both != 0:
             raise InvalidArgument(f"query has {heads_q} heads, key and value {both}: must be a multiple of them")
@@ -103,7 +104,7 @@ def _leading(query, key, value, rank: int, enable_gqa: bool) -> tuple[tuple, int
 
 
 def _broadcast(leads: list[tuple]) -> tuple:
-    """The common shape of batch dimensions, all of one rank."""
+    """The common shape of batch dimensions of equal rank."""
     sizes = []
     for column in zip(*leads):
         others = {size for size in column if size != 1}
@@ -114,7 +115,7 @@ def _broadcast(leads: list[tuple]) -> tuple:
     return tuple(sizes)
 
 
-def _folded(name: str, tensor, batch: tuple, heads: int):
+def _merged_batch(name: str, tensor, batch: tuple, heads: int):
     """[*batch, heads, rows, columns], broadcast, as [prod(batch), heads, rows, columns] over the same memory."""
     whole = (*batch, heads, *tensor.shape[-2:])
     if tuple(tensor.shape) != whole:
@@ -123,7 +124,7 @@ def _folded(name: str, tensor, batch: tuple, heads: int):
         return tensor
     if not batch:
         return tensor[None]
-    step = None  # elements from one index of the dimensions so far to the next
+    step = None  # elements between neighbours in the merged dimension so far
     strides = _strides(tensor)[: len(batch)]
     for size, stride in zip(reversed(batch), reversed(strides)):
         if size == 1:
@@ -131,21 +132,21 @@ def _folded(name: str, tensor, batch: tuple, heads: int):
         if step is not None and stride != step and prod(tensor.shape) > 0:
             raise InvalidArgument(
                 f"{name}'s batch dimensions {list(batch)} have strides {list(strides)}: must be one "
-                "dimension in memory, since nothing is copied here; copy or broadcast it yourself"
+                "dimension in memory, because rapt copies nothing; copy or broadcast it before the call"
             )
         step = size * stride
     return _reshaped(tensor, (prod(batch), *tensor.shape[len(batch) :]))
 
 
 def _strides(array) -> tuple:
-    """PyTorch's in elements, NumPy's in bytes: compared with each other only."""
+    """The strides: PyTorch's in elements, NumPy's in bytes. They are compared only with each other."""
     return array.stride() if hasattr(array, "stride") else array.strides
 
 
 def _expanded(array, shape: tuple):
     if hasattr(array, "expand"):
         return array.expand(shape)
-    import numpy  # of CuPy's arrays it calls CuPy's
+    import numpy  # for CuPy arrays it calls CuPy's function
 
     return numpy.broadcast_to(array, shape)
 
@@ -155,7 +156,7 @@ def _reshaped(array, shape: tuple):
 
 
 def _masking(query, key, attn_mask, is_causal: bool, batch: tuple) -> dict[str, Any]:
-    """rapt.sdpa's causal, mask or bias; query and key are folded already."""
+    """rapt.sdpa's causal, mask or bias. The batch dimensions of query and key are already merged."""
     if attn_mask is None:
         return {"causal": "top_left"} if is_causal else {}
     if type(attn_mask).__module__ == "torch.nn.attention.bias":
@@ -169,16 +170,16 @@ def _masking(query, key, attn_mask, is_causal: bool, batch: tuple) -> dict[str, 
     if dtype != "bool" and dtype not in BIAS_DTYPES:
         raise InvalidArgument(f"attn_mask is {attn_mask.dtype}: must be bool, float32, float16 or bfloat16")
     if attn_mask.ndim > 3 and len(batch) > 1:
-        attn_mask = _folded_mask(attn_mask, batch)
+        attn_mask = _merged_batch_mask(attn_mask, batch)
     return {"mask" if dtype == "bool" else "bias": attn_mask}
 
 
-def _folded_mask(attn_mask, batch: tuple):
-    """A mask with batch dimensions of its own as [prod(batch) or 1, heads or 1, rows, columns]."""
+def _merged_batch_mask(attn_mask, batch: tuple):
+    """A mask with its own batch dimensions as [prod(batch) or 1, heads or 1, rows, columns]."""
     own = tuple(attn_mask.shape[:-3])
     if all(size == 1 for size in own):
         return _reshaped(attn_mask, (1, *attn_mask.shape[-3:]))
     sizes = (1,) * (len(batch) - len(own)) + own
     if len(sizes) > len(batch) or any(mine not in (1, size) for mine, size in zip(sizes, batch)):
         raise InvalidArgument(f"attn_mask is {list(attn_mask.shape)}: must broadcast to the batch {list(batch)}")
-    return _folded("attn_mask", attn_mask, batch, attn_mask.shape[-3])
+    return _merged_batch("attn_mask", attn_mask, batch, attn_mask.shape[-3])

@@ -1,4 +1,5 @@
-"""What the fronts share: refusals by name, FlashAttention's arguments as rapt.sdpa's, the append to a KV cache.
+"""Common code of these modules: refuses arguments by name, converts FlashAttention's arguments to rapt.sdpa's, appends
+to a KV cache.
 
 Used by the modules beside it. Nothing here reads a tensor on the host.
 """
@@ -24,11 +25,13 @@ def refuse(**arguments) -> None:
 
 def expect(name: str, packed: Tensor, rank: int, dim: int, size: int) -> None:
     if packed.ndim != rank or packed.shape[dim] != size:
-        raise InvalidArgument(f"{name} is {list(packed.shape)}: must have {rank} dimensions, number {dim} being {size}")
+        raise InvalidArgument(
+            f"{name} is {list(packed.shape)}: must have {rank} dimensions, and dimension {dim} must be {size}"
+        )
 
 
 def scores(window_size, softcap, alibi_slopes) -> dict[str, Any]:
-    """window, softcap and alibi_slopes, where they are on."""
+    """window, softcap and alibi_slopes, if they are enabled."""
     options: dict[str, Any] = {}
     if tuple(window_size) != (-1, -1):
         options["window"] = tuple(window_size)
@@ -40,7 +43,7 @@ def scores(window_size, softcap, alibi_slopes) -> dict[str, Any]:
 
 
 def descales(q, k, q_descale, k_descale, v_descale) -> dict[str, Any]:
-    """rapt.sdpa's per-head factors: q has one for each of its own heads there."""
+    """rapt.sdpa's per-head scales. In rapt.sdpa, q has one for each of its own heads."""
     heads_q, heads_k = q.shape[-2], k.shape[-2]
     if q_descale is not None and q_descale.ndim == 2 and 0 < heads_k == q_descale.shape[1] != heads_q:
         q_descale = q_descale.repeat_interleave(heads_q // heads_k, dim=1)
@@ -52,16 +55,17 @@ def descales(q, k, q_descale, k_descale, v_descale) -> dict[str, Any]:
 
 
 def length_in_use(k_cache, v_cache, k, v, start, check_contents: bool):
-    """That of the caches once k and v, if there are any, are written from start on; None for all. Checks all four.
+    """The length of the caches after k and v, if given, were written from start on; None for the full cache. Checks all
+    four.
 
-    Of a tensor: -1, which is no length, for a sequence whose place is not in the cache.
+    In a tensor, -1 (not a length) marks a sequence whose new tokens do not fit into the cache.
     """
     if start is not None and (isinstance(start, bool) or not isinstance(start, (int, Tensor))):
         raise InvalidArgument(f"cache_seqlens is {start!r}: must be an int or an int32 tensor [batch]")
     if k is None:
         new = 0
     elif start is None:
-        raise InvalidArgument("cache_seqlens is None: must be given with k and v, it says where they go")
+        raise InvalidArgument("cache_seqlens is None: required with k and v, to know where to write them")
     else:
         new = k.shape[1]
     last = k_cache.shape[1] - new
@@ -83,23 +87,25 @@ def length_in_use(k_cache, v_cache, k, v, start, check_contents: bool):
 def _outside(name: str, start: int, new: int, cache: Tensor) -> str:
     last, capacity = cache.shape[1] - new, cache.shape[1]
     if last < 0:
-        return f"{name} is {start}: there is no place for {new} new tokens in a cache of {capacity}"
+        return f"{name} is {start}: {new} new tokens do not fit into a cache of {capacity}"
     return f"{name} is {start}: must be 0 to {last}, for {new} new tokens and a cache of {capacity}"
 
 
 def _check_contents(start: Tensor, new: int, cache: Tensor, check_contents: bool) -> None:
-    """On the CPU always, on a GPU where it is asked for; torch.compile has no contents to look at."""
+    """Checks always on the CPU, on a GPU on request. torch.compile has no contents to check."""
     if is_dynamo_compiling() or type(start) is not Tensor or not (check_contents or start.device.type == "cpu"):
         return
     if start.is_cuda and torch.cuda.is_current_stream_capturing():
-        raise Unsupported("check_contents is True: must be False while a CUDA graph is captured, it waits for the GPU")
+        raise Unsupported(
+            "check_contents is True: must be False while a CUDA graph is captured, because it waits for the GPU"
+        )
     for at, length in enumerate(start.tolist()):
         if not 0 <= length <= cache.shape[1] - new:
             raise InvalidArgument(_outside(f"cache_seqlens[{at}]", length, new, cache))
 
 
 def _check_append(name: str, cache: Tensor, fresh: Tensor, new: int) -> None:
-    """That PyTorch will not refuse to write it."""
+    """Raises if PyTorch would refuse to write to the cache."""
     expected = [cache.shape[0], new, *cache.shape[2:]]
     if list(fresh.shape) != expected or fresh.dtype != cache.dtype:
         raise InvalidArgument(
@@ -109,11 +115,11 @@ def _check_append(name: str, cache: Tensor, fresh: Tensor, new: int) -> None:
     _on_one_device(name, fresh, cache)
     if any(stride == 0 and size > 1 for stride, size in zip(cache.stride(), cache.shape)):
         raise InvalidArgument(
-            f"{name}_cache has strides {list(cache.stride())}: must have no stride of 0, since each token is written "
-            "to a place of its own"
+            f"{name}_cache has strides {list(cache.stride())}: must have no stride of 0, because each token is written "
+            "to its own place"
         )
     if cache.requires_grad and torch.is_grad_enabled():
-        raise InvalidArgument(f"{name}_cache requires a gradient: must not, it is written in place")
+        raise InvalidArgument(f"{name}_cache requires a gradient: must not, because it is written in place")
 
 
 def _on_one_device(name: str, tensor: Tensor, cache: Tensor) -> None:
@@ -126,9 +132,9 @@ def _fits(start: Tensor, last: int) -> Tensor:
 
 
 def append(cache: Tensor, fresh: Tensor, start) -> None:
-    """cache[b, start[b] + i] = fresh[b, i], without a look at the lengths on the host.
+    """cache[b, start[b] + i] = fresh[b, i], without reading the lengths on the host.
 
-    Of a sequence whose place is not in the cache, what is there is written once more: nothing changes.
+    For a sequence whose tokens do not fit into the cache, the old values are written again: nothing changes.
     """
     new = fresh.shape[1]
     if isinstance(start, int):
@@ -137,7 +143,7 @@ def append(cache: Tensor, fresh: Tensor, start) -> None:
     last = cache.shape[1] - new
     if last < 0 or new == 0:
         return
-    if cache.element_size() == 1:  # FP8: bytes are bytes, and every PyTorch can write them by index
+    if cache.element_size() == 1:  # FP8: written as bytes, because not all PyTorch versions can index FP8
         cache, fresh = cache.view(torch.uint8), fresh.view(torch.uint8)
     rows = torch.arange(cache.shape[0], device=cache.device).unsqueeze(1)
     first = start.long().clamp(0, last).unsqueeze(1)

@@ -1,8 +1,8 @@
-"""Which model classes of transformers can have attn_implementation="rapt": those that hand their attention over.
+"""Decides which model classes of transformers can use attn_implementation="rapt": those that delegate their attention.
 
-A class that computes its scores itself would get the masks that are made for rapt, bool or none at all, and add them.
-transformers refuses such a class for "sdpa", but takes a registered name as it comes. So register() watches the one
-function through which every model passes that an implementation is asked of. Nothing here imports transformers before.
+A class that computes its scores itself would get rapt's masks (bool or none) and add them to its scores. transformers
+refuses such a class for "sdpa", but accepts every registered name. So register() wraps the one function in which every
+model resolves its implementation. Nothing here imports transformers before that.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.compiler import is_dynamo_compiling
 
 from .._errors import Unsupported
 
-NAMES: set[str] = set()  # that rapt is registered under
+NAMES: set[str] = set()  # names under which rapt is registered
 ATTENTION = re.compile(r"^class \w*Attention\w*\(", re.MULTILINE)
 OWN_TABLE = re.compile(r"_CLASSES\[\s*(self\.)?(config\._)?attn_implementation\s*\]")
 EXTENDED = re.compile(r"(F\.pad|torch\.cat)\(\[?\s*attention_mask\b")
@@ -25,7 +25,7 @@ NAMES_SDPA = re.compile(r"_attn_implementation\s*==\s*[\"']sdpa[\"']")
 
 
 def watch(name: str) -> None:
-    """From now on a model of which attn_implementation=`name` is asked, and that cannot have it, raises Unsupported."""
+    """From now on, a model that cannot use attn_implementation=`name` raises Unsupported when it is requested."""
     from transformers import PreTrainedModel
 
     original = PreTrainedModel.get_correct_attn_implementation
@@ -54,15 +54,15 @@ def _sentence(name: str, model: str, why: str) -> str:
 
 @functools.lru_cache(maxsize=None)
 def refusal(model: type) -> str | None:
-    """Why a model class cannot have it; None if it can. Judged by the sources of its module and those of its bases.
+    """Why a model class cannot use it; None if it can. Judged by the source code of its module and of its base classes.
 
-    What supports "sdpa" is right with rapt's masks, which are the same, wherever it computes its scores.
+    A class that supports "sdpa" is correct with rapt's masks, which are the same, wherever it computes its scores.
     """
     sources = [source for source in map(_source, _family(model)) if source is not None]
     if not sources:
-        return "has no source text, which would say how it computes attention"
+        return "has no source code, so rapt cannot see how it computes attention"
     if any(OWN_TABLE.search(source) for source in sources):
-        return "chooses its attention from a table of its own"
+        return "chooses its attention from its own table"
     if model._supports_sdpa:
         return None
     with_attention = [source for source in sources if ATTENTION.search(source)]
@@ -70,7 +70,7 @@ def refusal(model: type) -> str | None:
         return "computes its attention scores itself"
     if with_attention and not model._supports_attention_backend:
         return "does not declare that its attention can be replaced (_supports_sdpa, _supports_attention_backend)"
-    return None  # what has no attention of its own may have that of other models, which are asked themselves
+    return None  # a class without attention may use other models' attention; those are checked themselves
 
 
 def _family(model: type) -> list[type]:
@@ -82,21 +82,21 @@ def _family(model: type) -> list[type]:
 def _source(model: type) -> str | None:
     try:
         return inspect.getsource(sys.modules[model.__module__])
-    except (KeyError, OSError, TypeError):  # made by hand, in a prompt
+    except (KeyError, OSError, TypeError):  # defined by hand, in an interactive session
         return None
 
 
 class Configured(NamedTuple):
-    """What the model classes of one configuration class have in common."""
+    """The common properties of the model classes of one configuration class."""
 
     refusal: str | None
-    names_sdpa: bool  # what does without a mask it does for "sdpa" alone: so "rapt" always gets masks
-    says_causal: bool  # layers say is_causal = True though some see both ways: no mask would be a causal one
-    additive: bool  # it extends masks as what is added to scores: so it gets those of "eager"
+    names_sdpa: bool  # it skips masks only for "sdpa": so "rapt" always gets masks
+    says_causal: bool  # layers have is_causal = True though some are bidirectional: without a mask they would be causal
+    additive: bool  # it adds its own terms to masks: so it gets those of "eager"
 
 
 UNKNOWN = Configured(None, False, False, False)
-CONFIGURED: dict[type, Configured] = {}  # filled when models are built, since torch.compile cannot read sources
+CONFIGURED: dict[type, Configured] = {}  # filled when models are built, because torch.compile cannot read sources
 
 
 def configured(config: type) -> Configured:
@@ -127,7 +127,7 @@ def _models_of(config: type):
 def mask_maker(name: str):
     """The function that makes masks for attn_implementation=`name`: that of "sdpa", but see Configured.
 
-    It refuses once more, for implementations that were written into a configuration after its model was built.
+    It refuses again, for implementations that were set in a configuration after its model was built.
     """
     from transformers.masking_utils import eager_mask, sdpa_mask
 

@@ -1,13 +1,13 @@
-"""FlashAttention-2's forward calls over rapt.sdpa: its names, its order of parameters, its [batch, seqlen, heads, dim].
+"""FlashAttention-2's forward functions on rapt.sdpa, with its names, parameter order and [batch, seqlen, heads, dim].
 
-For code that says `from flash_attn import flash_attn_func`. Differences from the original, in every function here:
+For code with `from flash_attn import flash_attn_func`. Differences from the original, in every function here:
 - dtypes and head dims are rapt.sdpa's (float32 and FP8 too); no backward yet: calling it raises;
-- softmax_lse of a query that sees no key is -inf, the original's is +inf (both give 0 as output);
-- dropout_p must be 0; `deterministic` may be either, since a forward pass always repeats bit for bit;
-- return_attn_probs=True returns (out, softmax_lse, None): the probabilities are never formed;
-- q_descale, k_descale, v_descale, by keyword, are FlashAttention-3's: float32 [batch, heads_k] each, q's too.
-Nothing here looks into a tensor on a GPU unless asked to, so everything may be captured in a CUDA graph. Errors speak
-in rapt.sdpa's names.
+- softmax_lse of a query that sees no key is -inf; in the original it is +inf (both give 0 as output);
+- dropout_p must be 0; `deterministic` has no effect: a forward pass always repeats bit for bit;
+- return_attn_probs=True returns (out, softmax_lse, None): the probabilities are never computed;
+- q_descale, k_descale, v_descale, by keyword, are FlashAttention-3's: each is float32 [batch, heads_k], also for q.
+Nothing here reads GPU tensors without check_contents, so all calls can be captured in a CUDA graph. Errors use
+rapt.sdpa's names.
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ def flash_attn_func(
 
     Args:
         dropout_p: must be 0.
-        softmax_scale: any finite number; None is 1 / sqrt(head_dim).
+        softmax_scale: any finite number. Default: 1 / sqrt(head_dim).
         causal: True: query i sees keys j <= i + seqlen_k - seqlen_q (bottom right corner).
         window_size: (left, right): query i sees i + off - left <= j <= i + off + right with that same
-            off = seqlen_k - seqlen_q, both ends included; -1 is open.
-        softcap: scores x become softcap * tanh(x / softcap); 0.0 is off.
+            off = seqlen_k - seqlen_q, both ends included; -1: no limit.
+        softcap: scores x become softcap * tanh(x / softcap); 0.0: off.
         alibi_slopes: float32 [heads_q] or [batch, heads_q]: -slope * |i + off - j| is added.
         deterministic, return_attn_probs, q_descale, k_descale, v_descale: see the top of this module.
 
     Returns:
         out [batch, seqlen_q, heads_q, head_dim_v] in q's dtype (rapt.sdpa's rule for FP8), or with return_attn_probs
-        (out, softmax_lse float32 [batch, heads_q, seqlen_q] by natural logarithm, None).
+        (out, softmax_lse float32 [batch, heads_q, seqlen_q], natural logarithm, None).
 
-    Raises: Unsupported for dropout_p; else what rapt.sdpa raises.
+    Raises: Unsupported for dropout_p; else like rapt.sdpa.
     """
     refuse_dropout("dropout_p", dropout_p)
     result = attention(
@@ -165,8 +165,8 @@ def flash_attn_varlen_func(
         q: [total_q, heads_q, head_dim]; k, v: [total_k, heads_k, head_dim or head_dim_v].
         cu_seqlens_q, cu_seqlens_k: int32 [batch + 1] on q's device: sequence b is rows cu[b] to cu[b + 1].
         max_seqlen_q, max_seqlen_k: int: the longest sequence's length.
-        block_table: refused: there is no paged KV yet.
-        All others: as in flash_attn_func, lengths being each sequence's own.
+        block_table: not supported: there is no paged KV yet.
+        All others: as in flash_attn_func, with the lengths of each sequence.
 
     Returns:
         out [total_q, heads_q, head_dim_v], or (out, softmax_lse float32 [heads_q, total_q], None).
@@ -285,28 +285,28 @@ def flash_attn_with_kvcache(
     v_descale: Tensor | None = None,
     check_contents: bool = False,
 ) -> Result:
-    """Attention over the part of a KV cache that is in use, after k and v, where given, were appended to it in place.
+    """Attention over the used part of a KV cache. If k and v are given, it first appends them in place.
 
     Args:
         q: [batch, seqlen_q, heads_q, head_dim].
         k_cache, v_cache: [batch, seqlen_cache, heads_k, head_dim or head_dim_v].
         k, v: [batch, seqlen_new, heads_k, ...], the cache's dtypes: written to k_cache, v_cache at cache_seqlens by
-            PyTorch operations on the current stream, before attention. Both or neither.
+            PyTorch operations on the current stream, before attention. Give both or neither.
         cache_seqlens: tokens in the cache before the append: an int for all sequences, or int32 [batch] on q's device;
-            None (without k, v) is all of the cache. With k and v it must be 0 to seqlen_cache - seqlen_new: an int and
+            None (without k, v): the full cache. With k and v it must be 0 to seqlen_cache - seqlen_new: an int and
             a tensor on the CPU are checked before anything is written. On a GPU, and under torch.compile, nothing is
             written for a sequence whose length is not in that range, and on a GPU its out is 0 and its lse -inf.
         check_contents: True: a tensor on a GPU is checked as on the CPU (synchronises).
-        num_splits: 0 is the planner's choice; else the number of parts the keys are split in.
-        rotary_cos, rotary_sin, cache_batch_idx, cache_leftpad: refused; rotary_interleaved without them has no meaning.
-        block_table: refused: there is no paged KV yet.
+        num_splits: number of parts to split the keys into. 0: the planner decides.
+        rotary_cos, rotary_sin, cache_batch_idx, cache_leftpad: not supported; rotary_interleaved has no effect.
+        block_table: not supported: there is no paged KV yet.
         All others: as in flash_attn_func; seqlen_k is each sequence's length after the append.
 
     Returns:
         out [batch, seqlen_q, heads_q, head_dim_v], or (out, softmax_lse float32 [batch, heads_q, seqlen_q]).
 
-    Raises: Unsupported for what is refused, InvalidArgument for k, v and cache_seqlens; else what rapt.sdpa raises.
-    Append and attention are two steps; what rapt.sdpa would refuse is found before the first (not under torch.compile).
+    Raises: Unsupported for unsupported arguments, InvalidArgument for k, v and cache_seqlens; else like rapt.sdpa.
+    Append and attention are two steps; errors of rapt.sdpa are found before the first (not under torch.compile).
     """
     refuse(
         rotary_cos=rotary_cos,
@@ -316,12 +316,12 @@ def flash_attn_with_kvcache(
         block_table=block_table,
     )
     if (k is None) != (v is None):
-        raise InvalidArgument("k and v: must both be given, or neither")
+        raise InvalidArgument("k and v: give both or neither")
     if k_cache.shape[1] != v_cache.shape[1]:
         raise InvalidArgument(f"v_cache has {v_cache.shape[1]} places: must have k_cache's {k_cache.shape[1]}")
     used = length_in_use(k_cache, v_cache, k, v, cache_seqlens, check_contents)
     keys, values = k_cache, v_cache
-    if isinstance(used, int):  # the same length for all: a view of the cache says it
+    if isinstance(used, int):  # the same length for all: use a view of the cache
         keys, values, used = k_cache[:, :used], v_cache[:, :used], None
     options = dict(
         layout="bshd",

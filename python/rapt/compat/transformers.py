@@ -1,10 +1,10 @@
-"""Attention for Hugging Face transformers (5.x, tried with 5.24.0): attn_implementation="rapt" after register().
+"""Attention for Hugging Face transformers (5.x, tested with 5.24.0): attn_implementation="rapt" after register().
 
     import rapt.compat
     rapt.compat.transformers.register()
     model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="rapt")  # or set_attn_implementation("rapt")
 
-Importing this registers nothing and does not import transformers, whose models then call forward() for each layer.
+Importing this module registers nothing and does not import transformers. Its models call forward() for each layer.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from .._errors import EnvironmentLacking, InvalidArgument, Unsupported
 from ._shared import refuse_dropout
 from ._transformers_models import mask_maker, watch
 
-# What models pass to attention that changes its result, and that "rapt" does not have.
+# Arguments of models that change the result of attention and that "rapt" does not support.
 REFUSED = {
-    "output_attentions": "the weights are never formed; use attn_implementation='eager' to see them",
+    "output_attentions": "the weights are never computed; use attn_implementation='eager' to see them",
     "head_mask": "use attn_implementation='eager'",
-    "indices": "a sparse choice of keys; use attn_implementation='sdpa'",
-    "block_indices": "a sparse choice of blocks of keys; use attn_implementation='sdpa'",
-    "sinks": "sinks of each token; use attn_implementation='eager'",
+    "indices": "a sparse selection of keys; use attn_implementation='sdpa'",
+    "block_indices": "a sparse selection of blocks of keys; use attn_implementation='sdpa'",
+    "sinks": "sinks for each token; use attn_implementation='eager'",
     "cache": "there is no paged KV cache yet",
 }
 
-# What arrives beyond forward()'s own parameters and says nothing that attention needs: where tokens are (rotary
-# embeddings are applied before), bounds of lengths, and what is for the model around it. All other names are refused.
+# Other arguments that have no effect on attention: token positions (rotary embeddings are applied before), maximum
+# lengths, and options of the model around it. All other names are refused.
 WITHOUT_EFFECT = frozenset(
     (
         "position_ids",
@@ -50,16 +50,16 @@ WITHOUT_EFFECT = frozenset(
 
 
 def register(name: str = "rapt") -> None:
-    """Makes attn_implementation=`name` known to transformers. Calling it again changes nothing.
+    """Registers attn_implementation=`name` with transformers. Calling it again changes nothing.
 
-    Masks are made by the function that makes those of "sdpa": padding, sliding windows and packed sequences arrive as
-    bool [batch, 1, seqlen_q, seqlen_k], and no mask at all where is_causal says it.
+    Masks are made by the function for "sdpa": padding, sliding windows and packed sequences arrive as
+    bool [batch, 1, seqlen_q, seqlen_k], or as no mask if is_causal is enough.
 
-    A model class that computes its scores itself would add such a mask to them: it is refused, by Unsupported, where
-    the implementation is asked of it (PreTrainedModel.get_correct_attn_implementation, which register wraps), and once
-    more where it asks for a mask.
+    A model class that computes its scores itself would add such a mask to them. It raises Unsupported when
+    the implementation is requested (PreTrainedModel.get_correct_attn_implementation, which register wraps), and again
+    when it requests a mask.
 
-    Raises: EnvironmentLacking where transformers is missing or too old to have the interfaces.
+    Raises: EnvironmentLacking if transformers is missing or too old.
     """
     try:
         from transformers import AttentionInterface, AttentionMaskInterface
@@ -97,13 +97,13 @@ def forward(
     Args:
         query: [batch, heads_q, seqlen_q, head_dim]; key, value: [batch, heads_k, seqlen_k, ...], not repeated for GQA.
         attention_mask: bool (True keeps), or floating (added to the scores), broadcast to [batch, heads_q, seqlen_q,
-            seqlen_k]. Where it is given it holds all there is of causality and window. None: all is seen, or causal
-            from the top left corner if is_causal and seqlen_q > 1, as with "sdpa".
-        dropout: must be 0, so with attention dropout above 0 a model runs in eval() only.
-        scaling: None is 1 / sqrt(head_dim).
-        is_causal: None is the module's own is_causal, which is True where it has none.
-        sliding_window: keys that a query sees to its left, itself included, and to its right where that is not hidden;
-            used where there is no mask.
+            seqlen_k]. If given, it already includes causality and window. None: all keys are seen, or causal
+            (top left) if is_causal and seqlen_q > 1, as with "sdpa".
+        dropout: must be 0. A model with attention dropout therefore runs only in eval().
+        scaling: default: 1 / sqrt(head_dim).
+        is_causal: default: the module's is_causal, or True if it has none.
+        sliding_window: number of keys that a query sees on its left, including itself, and on its right unless masked;
+            used only without a mask.
         softcap: scores x become softcap * tanh(x / softcap).
         s_aux: sinks [heads_q]; converted to float32, exactly.
         position_bias: added to the scores, broadcast to [batch, heads_q, seqlen_q, seqlen_k].
@@ -111,23 +111,23 @@ def forward(
             other; int32 or int64 [count + 1], and one of them is enough if seqlen_q = seqlen_k. Only together with
             attention_mask; a query sees what is left of it in its own sequence.
         seq_idx: the number of each token's sequence, [batch, seqlen]; otherwise like these, with seqlen_q = seqlen_k.
-        others: names of WITHOUT_EFFECT; any other must be None or False.
+        others: names in WITHOUT_EFFECT; all others must be None or False.
 
     Returns:
         The output [batch, seqlen_q, heads_q, head_dim_v], contiguous, and None for the weights.
 
-    Raises: Unsupported for dropout, REFUSED and whatever is not known; else what rapt.sdpa raises, in its names.
+    Raises: Unsupported for dropout, REFUSED and unknown arguments; else like rapt.sdpa, with its names.
 
     Differences from "sdpa": softcap and s_aux, which "sdpa" drops, are applied as "eager" does. A query that sees no
     key (a padded one) gives 0. Key and value heads are never repeated in memory.
     """
     _refuse(dropout, attention_mask, others)
     seqlen_q, seqlen_k = query.shape[2], key.shape[2]
-    attention_mask = _apart(attention_mask, query, key, cu_seq_lens_q, cu_seq_lens_k, seq_idx)
+    attention_mask = _separate_sequences(attention_mask, query, key, cu_seq_lens_q, cu_seq_lens_k, seq_idx)
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     options: dict[str, Any] = {}
     if attention_mask is None:
-        if causal and seqlen_q > 1:  # one query is the last: it sees all
+        if causal and seqlen_q > 1:  # a single query is the last one: it sees all keys
             options["causal"] = "top_left"
         if sliding_window is not None and seqlen_k > sliding_window:
             options["window"] = (sliding_window - 1, sliding_window - 1)
@@ -152,21 +152,20 @@ def _refuse(dropout: float, attention_mask: Any, others: dict[str, Any]) -> None
         raise Unsupported(f"{name} is given: {why}")
 
 
-def _apart(attention_mask, query, key, cu_seq_lens_q, cu_seq_lens_k, seq_idx):
-    """The mask that also keeps sequences apart which are packed in one row."""
+def _separate_sequences(attention_mask, query, key, cu_seq_lens_q, cu_seq_lens_k, seq_idx):
+    """The mask that also separates sequences packed in one row."""
     if cu_seq_lens_q is None and cu_seq_lens_k is None and seq_idx is None:
         return attention_mask
     name = "seq_idx" if seq_idx is not None else "cu_seq_lens_q" if cu_seq_lens_q is not None else "cu_seq_lens_k"
     if attention_mask is None:
         raise InvalidArgument(
-            f"{name} is given without attention_mask: sequences packed in one row must come "
-            "with the mask that keeps them apart"
+            f"{name} is given without attention_mask: sequences packed in one row need the mask that separates them"
         )
     (batch, _, seqlen_q, _), seqlen_k = query.shape, key.shape[2]
     if (seq_idx is not None or cu_seq_lens_q is None or cu_seq_lens_k is None) and seqlen_q != seqlen_k:
         raise InvalidArgument(
-            f"{name} is given alone with {seqlen_q} queries and {seqlen_k} keys: must be as many, or cu_seq_lens_q and "
-            "cu_seq_lens_k be given"
+            f"{name} is given alone with {seqlen_q} queries and {seqlen_k} keys: must be equal, or pass "
+            "both cu_seq_lens_q and cu_seq_lens_k"
         )
     same = torch.ones((), dtype=torch.bool, device=query.device)
     if seq_idx is not None:
@@ -181,6 +180,6 @@ def _apart(attention_mask, query, key, cu_seq_lens_q, cu_seq_lens_k, seq_idx):
 
 
 def _numbers(starts: torch.Tensor, batch: int, seqlen: int) -> torch.Tensor:
-    """The number of each token's sequence, the batch's rows one after the other: [batch, seqlen]."""
+    """The number of each token's sequence, with the batch's rows one after the other: [batch, seqlen]."""
     places = torch.arange(batch * seqlen, device=starts.device, dtype=starts.dtype).view(batch, seqlen)
     return torch.searchsorted(starts, places, right=True)

@@ -1,5 +1,5 @@
-// attention_cpu, host half: takes every legal forward problem on a CPU; chooses tiles, deals them to threads.
-// What runs is src/cpu/attention_tile.h, compiled once for each instruction set.
+// attention_cpu: accepts every legal forward problem on a CPU, chooses tiles, and distributes them over threads. The
+// kernel is src/cpu/attention_tile.h, compiled once for each instruction set.
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -26,7 +26,7 @@ struct CpuConfig {
   CpuIsa isa = CpuIsa::scalar;
   int block_m = 0;     // query rows of a tile
   int block_n = 0;     // keys of a tile
-  int64_t splits = 1;  // parts that the keys are split in; a function of the Problem, never of the thread count
+  int64_t splits = 1;  // split-KV: parts of the keys. A function of the Problem, never of the thread count
   bool operator==(const CpuConfig&) const = default;
 };
 constexpr ConfigField config_fields[] = {
@@ -34,8 +34,8 @@ constexpr ConfigField config_fields[] = {
     config_field<CpuConfig, &CpuConfig::block_n>("block_n"), config_field<CpuConfig, &CpuConfig::splits>("splits")};
 constexpr ConfigType config_table = config_type<CpuConfig>("CpuConfig", config_fields);
 
-constexpr int block_n = 96;              // keys of a tile: divides into blocks of 12 and into vectors of 16
-constexpr int64_t keys_per_split = 768;  // at least; a multiple of block_n
+constexpr int block_n = 96;              // keys of a tile: a multiple of 12 columns and of 16 lanes
+constexpr int64_t keys_per_split = 768;  // minimum; a multiple of block_n
 
 bool accepts(const Problem& p, const Device& device, std::string* why) {
   if (device.kind != DeviceKind::cpu) return refuse(name, why, "device ", device.name, " is not a CPU");
@@ -44,22 +44,22 @@ bool accepts(const Problem& p, const Device& device, std::string* why) {
   return true;
 }
 
-// Rows that share one kv head may share a tile when sequences are shorter than half a tile.
+// Pack GQA: query heads that share a kv head also share tiles if sequences are shorter than half a tile.
 bool packs_heads(const Problem& p) { return p.seqlen_q < 32 && p.group() > 1; }
 int64_t rows_per_head_k(const Problem& p) { return packs_heads(p) ? p.seqlen_q * p.group() : p.seqlen_q; }
 
-// A function of the Problem alone, never of the thread count: results must not depend on it.
+// Depends on the Problem only: results must not depend on the number of threads.
 int64_t choose_splits(const Problem& p, int block_m) {
   if (p.invariant) return 1;
   const int64_t most = std::max<int64_t>(p.seqlen_k / keys_per_split, 1);
   if (p.splits > 0) return std::min<int64_t>(p.splits, std::max<int64_t>((p.seqlen_k + block_n - 1) / block_n, 1));
   const int64_t heads = packs_heads(p) ? p.heads_k : p.heads_q;
   const int64_t tiles = p.batch * heads * ((rows_per_head_k(p) + block_m - 1) / block_m);
-  constexpr int64_t wanted_tiles = 64;  // enough work items for many cores
+  constexpr int64_t wanted_tiles = 64;  // enough work for many cores
   return std::clamp<int64_t>(wanted_tiles / std::max<int64_t>(tiles, 1), 1, most);
 }
 
-// The bf16 product kernels have wide tiles of plain bf16 only; their superset on the same machine has all the rest.
+// The avx512_bf16 kernels support only wide tiles with bf16 q, k and v. Otherwise avx512 is used.
 CpuIsa choose_isa(const Problem& p, const Device& device, int block_m) {
   const bool bf16 = p.q == DType::bf16 && p.k == DType::bf16 && p.v == DType::bf16;
   if (device.isa == CpuIsa::avx512_bf16 && (!bf16 || block_m == cpu::narrow_rows)) return CpuIsa::avx512;
@@ -69,7 +69,7 @@ CpuIsa choose_isa(const Problem& p, const Device& device, int block_m) {
 KernelConfig configure(const Problem& p, const Device& device) {
   CpuConfig config;
   const int64_t rows = rows_per_head_k(p);
-  // Wide tiles of any height give a row the same bits; the narrow kernel does not, so invariant mode avoids it.
+  // All wide tiles give a row the same bits. The narrow layout gives other bits, so `invariant` excludes it.
   config.block_m = rows <= cpu::narrow_rows && !p.invariant ? cpu::narrow_rows : rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
   config.isa = choose_isa(p, device, config.block_m);
   config.block_n = block_n;
@@ -77,14 +77,14 @@ KernelConfig configure(const Problem& p, const Device& device) {
   return {config_table, config};
 }
 
-// Floats of one tile's partial state.
+// Floats of the partial state of one tile: max, sum, o.
 int64_t state_floats(const Problem& p, const CpuConfig& c) { return c.block_m * (p.head_dim_v + 2); }
 
-// Upper bound of tiles: varlen sequences are only known by their maximum and total.
+// Upper bound of the number of tiles. Of varlen sequences only the maximum and the total length are known.
 int64_t tile_bound(const Problem& p, const CpuConfig& c) {
   const int64_t heads = packs_heads(p) ? p.heads_k : p.heads_q, per_row = packs_heads(p) ? p.group() : 1;
   if (!p.varlen) return p.batch * heads * ((rows_per_head_k(p) + c.block_m - 1) / c.block_m);
-  return heads * (p.total_q * per_row / c.block_m + std::min(p.batch, p.total_q));  // a tile begins with a row
+  return heads * (p.total_q * per_row / c.block_m + std::min(p.batch, p.total_q));  // every tile has at least one row
 }
 
 size_t workspace_bytes(const Problem& p, const KernelConfig& config) {
@@ -93,12 +93,12 @@ size_t workspace_bytes(const Problem& p, const KernelConfig& config) {
   size_t states = 0, bytes = 0;
   if (__builtin_mul_overflow(tile_bound(p, c), c.splits, &states) ||
       __builtin_mul_overflow(states, state_floats(p, c) * int64_t{sizeof(float)}, &bytes))
-    return SIZE_MAX;  // more than any machine has
+    return SIZE_MAX;  // exceeds any memory
   return bytes;
 }
 
-// All tiles of a call, addressed by index. The tiles of a head follow each other, so that its keys stay in cache; late
-// rows come first: under causal masks they are the longest.
+// TileMap: the tiles of a call by index. The tiles of a head are consecutive, so that its keys stay in the cache. The
+// last rows come first: with causal masks they take longest.
 class TileMap {
  public:
   TileMap(const Problem& problem, const AttentionParams& params, const CpuConfig& config)
@@ -115,7 +115,7 @@ class TileMap {
   int64_t tiles() const { return first_tile_.back(); }
   const Sequence& sequence(int64_t b) const { return sequences_[static_cast<size_t>(b)]; }
 
-  // Tile number `index` over part `split` of the keys.
+  // Tile `index`, restricted to part `split` of the keys.
   Tile tile(int64_t index, int64_t split) const {
     const auto after = std::upper_bound(first_tile_.begin(), first_tile_.end(), index);
     const int64_t b = after - first_tile_.begin() - 1;
@@ -144,10 +144,10 @@ class TileMap {
   const bool pack_;
   int64_t heads_ = 0;
   std::vector<Sequence> sequences_;
-  std::vector<int64_t> first_tile_;  // per sequence, and the total
+  std::vector<int64_t> first_tile_;  // prefix sums of tiles per sequence
 };
 
-// Rows of one head that seqused_q leaves unused: out = 0, lse = -inf. All bits zero is 0 in every output dtype.
+// Sets the rows of one head beyond seqused_q to out = 0, lse = -inf. Zero bits are 0 in every output dtype.
 void clear_unused_rows(const AttentionParams& p, const Sequence& s, int64_t b, int64_t h) {
   const int64_t width = bytes_of(p.out.dtype);
   for (int64_t row = s.first_q + s.seqlen_q; row < s.first_q + s.rows_q; ++row) {
@@ -159,16 +159,16 @@ void clear_unused_rows(const AttentionParams& p, const Sequence& s, int64_t b, i
   }
 }
 
-// Weights are f32 unless an FP8 product with V is asked for.
-int weight_terms(PvMode pv) { return pv == PvMode::fp8 ? 1 : pv == PvMode::fp8x2 ? 2 : 0; }
+// Number of E4M3 terms of P; 0: P stays f32.
+int p_terms_of(PvMode pv) { return pv == PvMode::fp8 ? 1 : pv == PvMode::fp8x2 ? 2 : 0; }
 
 void run(const StepCall& step, CpuResources& cpu, void* workspace) {
   const auto& config = step.config.as<CpuConfig>();
   const cpu::AttentionKernel& kernel = *cpu_kernel(config.isa);
-  cpu::Call call{step.params, weight_terms(step.problem.pv)};
+  cpu::Call call{step.params, p_terms_of(step.problem.pv)};
   call.block_n = config.block_n;
   const TileMap map(step.problem, call, config);
-  const std::lock_guard<std::mutex> turn(cpu.turn);
+  const std::lock_guard<std::mutex> lock(cpu.call_mutex);
   if (call.seqused_q.present())
     cpu.pool.parallel_for(call.batch * call.heads_q, [&](int, int64_t bh) {
       const int64_t b = bh / call.heads_q;

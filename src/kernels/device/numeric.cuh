@@ -1,7 +1,6 @@
-// Conversions between storage formats and float, fast exponentials and logarithms: one function for each PTX
-// instruction. Included by every kernel. Each has a host twin of the same meaning (shared/dtype.h), so that tests can
-// run kernels' text on a CPU. Instructions: PTX ISA, "Data Movement and Conversion Instructions: cvt" and "Floating
-// Point: ex2, lg2".
+// Conversions between storage formats and float, fast exp2 and log2: one function for each PTX instruction (PTX ISA,
+// "Data Movement and Conversion Instructions: cvt" and "Floating Point: ex2, lg2"). Each function has a host version
+// with the same results, so that tests can run the kernels on a CPU.
 #pragma once
 
 #include "shared/dtype.h"
@@ -53,8 +52,8 @@ inline unsigned short pack_e5m2x2(float low, float high) {  // sm_89
   return y;
 }
 #else
-// As f16 with the exponent 8 too small, subnormals included. The only NaN is the code after the largest number: times
-// 36000 it alone overflows, and infinity * 0 is NaN.
+// E4M3 bits, moved into f16, are the number times 2^-8, also for subnormals. NaN is the code after the largest number.
+// It alone overflows when multiplied by 36000; infinity * 0 then gives NaN.
 inline unsigned e4m3x2_to_f16x2(unsigned short x) {
   const unsigned spread = __byte_perm(x, 0, 0x1404);
   const unsigned small = (spread & 0x80008000u) | (spread >> 1 & 0x3f803f80u);
@@ -72,7 +71,7 @@ inline unsigned short pack_e5m2x2(float low, float high) {
 }
 #endif
 inline unsigned byte_perm(unsigned x, unsigned y, unsigned selector) { return __byte_perm(x, y, selector); }
-// max(|x|, |y|) of both halves; of a number and NaN the number.
+// max(|x|, |y|) of both halves. If one of them is NaN, the other.
 template <DType type>
 inline unsigned max_magnitude2(unsigned x, unsigned y) {  // sm_80
   unsigned most;
@@ -82,13 +81,13 @@ inline unsigned max_magnitude2(unsigned x, unsigned y) {  // sm_80
     asm("max.bf16x2 %0, %1, %2;" : "=r"(most) : "r"(x & 0x7fff7fffu), "r"(y & 0x7fff7fffu));
   return most;
 }
-// 2^x within 2 ulp; subnormal results are 0, 2^-inf = 0, NaN stays NaN.
+// 2^x with an error of at most 2 ulp. Subnormal results become 0, 2^-inf = 0, NaN stays NaN.
 inline float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-// log2(x) within 2^-22 (absolute, for x of 1 and more).
+// log2(x) with an absolute error of at most 2^-22 for x >= 1.
 inline float log2_approx(float x) {
   float y;
   asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -112,7 +111,7 @@ inline unsigned short pack_e4m3x2(float low, float high) {
 inline unsigned short pack_e5m2x2(float low, float high) {
   return static_cast<unsigned short>(float_to_e5m2(low) | float_to_e5m2(high) << 8);
 }
-// Four of the eight bytes of x (0 to 3) and y (4 to 7), a hexadecimal digit each, the lowest first.
+// Selects four of the eight bytes of x (0 to 3) and y (4 to 7): one hexadecimal digit of selector each, lowest first.
 inline unsigned byte_perm(unsigned x, unsigned y, unsigned selector) {
   const unsigned long long bytes = x | static_cast<unsigned long long>(y) << 32;
   unsigned result = 0;
@@ -139,18 +138,18 @@ inline float log2_approx(float x) { return __builtin_log2f(x); }
 #endif
 
 inline float e5m2_to_f32(unsigned char x) {
-  return f16_to_f32(static_cast<unsigned short>(x << 8));
-}  // f16's high byte
+  return f16_to_f32(static_cast<unsigned short>(x << 8));  // E5M2 is the high byte of f16
+}
 
 inline float e4m3_to_f32(unsigned char x) { return f16_to_f32(static_cast<unsigned short>(e4m3x2_to_f16x2(x))); }
 
-// The two codes in the low half of `codes` as two elements of a 16-bit format, exactly: E4M3 and E5M2 fit into both.
+// Converts the two FP8 values in the low half of `codes` to two 16-bit values. Exact: f16 and bf16 represent all FP8.
 template <DType from, DType to>
 inline unsigned widen2(unsigned codes) {
-  static_assert(is_code(from) && is_16bit(to));
+  static_assert(is_tensor_core_fp8(from) && is_16bit(to));
   unsigned f16x2 = 0;
   if constexpr (from == DType::e5m2)
-    f16x2 = byte_perm(codes, 0, 0x1404);  // f16's high byte
+    f16x2 = byte_perm(codes, 0, 0x1404);  // E5M2 is the high byte of f16
   else
     f16x2 = e4m3x2_to_f16x2(static_cast<unsigned short>(codes));
   if constexpr (to == DType::f16) return f16x2;
@@ -158,11 +157,11 @@ inline unsigned widen2(unsigned codes) {
                      f16_to_f32(static_cast<unsigned short>(f16x2 >> 16)));
 }
 
-// Four codes at once, the lower two to `low`.
+// Converts four FP8 values; the lower two go to `low`.
 template <DType from, DType to>
 inline void widen4(unsigned codes, unsigned& low, unsigned& high) {
 #if defined(__CUDACC__) && __CUDA_ARCH__ >= 890
-  if constexpr (from == DType::e4m3 && to == DType::f16) {  // takes the halves of a register where they are
+  if constexpr (from == DType::e4m3 && to == DType::f16) {  // reads the register halves without a move
     asm("{.reg .b16 l, h;\n mov.b32 {l, h}, %2;\n cvt.rn.f16x2.e4m3x2 %0, l;\n cvt.rn.f16x2.e4m3x2 %1, h;}"
         : "=r"(low), "=r"(high)
         : "r"(codes));
@@ -172,7 +171,7 @@ inline void widen4(unsigned codes, unsigned& low, unsigned& high) {
   low = widen2<from, to>(codes), high = widen2<from, to>(codes >> 16);
 }
 
-// Whether the code of an element of a 16-bit or FP8 format is neither infinite nor NaN.
+// Whether a 16-bit or FP8 bit pattern is neither infinite nor NaN.
 template <DType t>
 inline bool is_finite_code(unsigned code) {
   if constexpr (t == DType::e4m3) return (code & 0x7fu) != 0x7fu;
@@ -180,7 +179,6 @@ inline bool is_finite_code(unsigned code) {
   return (code & exponent) != exponent;
 }
 
-// Element `index` of a tensor of one format.
 template <DType t>
 inline float load_element(const void* data, index_t index) {
   static_assert(is_attention_input(t));
@@ -191,7 +189,7 @@ inline float load_element(const void* data, index_t index) {
     return t == DType::f16 ? f16_to_f32(code) : bf16_to_float(code);
   } else {
     const unsigned char code = static_cast<const unsigned char*>(data)[index];
-    return t == DType::e4m3 ? e4m3_to_f32(code) : t == DType::e5m2 ? e5m2_to_f32(code) : sim8_to_float(code);
+    return t == DType::e4m3 ? e4m3_to_f32(code) : t == DType::e5m2 ? e5m2_to_f32(code) : code_to_float(t, code);
   }
 }
 

@@ -1,14 +1,15 @@
-// What a score passes through between q.k and softmax, for one element; the caller walks its fragment. Device only.
+// RowScoreChain: the operations between q.k and softmax, for one score at a time. Device only.
 #pragma once
 
 #include "numeric.cuh"
 #include "shared/params.h"
 #include "shared/score_chain.h"
 
-// The slot of a user's text: a unit that defines the macro RAPT_USER_SCORE before it includes a kernel gets
+// Score modification by the user. If a translation unit defines the macro RAPT_USER_SCORE before it includes a kernel,
+// then
 //     x = RAPT_USER_SCORE(x, batch, head, i, j)
-// between ALiBi and the mask, for head `head` of the queries, query i and key j of the sequence. Scores must not be
-// folded into the exponent then (cfg.folded).
+// is applied between ALiBi and the mask. head: query head; i, j: query and key of the sequence. cfg.scale_in_exp2 must
+// be false.
 #ifdef RAPT_USER_SCORE
 namespace rapt {
 constexpr bool has_user_score = true;
@@ -22,7 +23,7 @@ constexpr bool has_user_score = false;
 
 namespace rapt {
 
-// By one exponential: exact at 0 and at infinity, absolute error below 3e-7 (tanh.approx: 5e-4).
+// tanh by one exponential. Exact at 0 and infinity; absolute error below 3e-7 (tanh.approx: 5e-4).
 struct FastTanh {
   static float of(float x) {
     constexpr float two_log2_e = 2.0f * 1.4426950408889634f;
@@ -30,18 +31,18 @@ struct FastTanh {
   }
 };
 
-// The steps of score_chain.h for one row of a head. Tanh: how tanh is computed.
+// score_chain.h for one row of a head. Tanh: the implementation of tanh.
 template <auto cfg, class Tanh>
-struct RowSteps {
+struct RowScoreChain {
   const AttentionParams& p;
   index_t batch, head, row;
-  float factor;      // the softmax scale, and descales
-  float key_mean;    // scale * q . (mean of the keys), of smoothed keys
+  float factor;      // softmax scale times descales
+  float key_mean;    // scale * q . k_mean (smooth_k)
   index_t diagonal;  // i + off
   float slope = 0.0f;
-  const char *bias = nullptr, *mask = nullptr;  // of (batch, head, row, key 0)
+  const char *bias = nullptr, *mask = nullptr;  // address of (batch, head, row, key 0)
 
-  RowSteps(const AttentionParams& params, float scale, float mean, index_t offset, index_t b, index_t h, index_t i)
+  RowScoreChain(const AttentionParams& params, float scale, float mean, index_t offset, index_t b, index_t h, index_t i)
       : p(params), batch(b), head(h), row(i), factor(scale), key_mean(mean), diagonal(i + offset) {
     if constexpr (cfg.bias != DType::none)
       bias = static_cast<const char*>(p.bias.data) +
@@ -67,14 +68,14 @@ struct RowSteps {
       x -= slope * static_cast<float>(distance < 0 ? -distance : distance);
     }
   }
-  void apply_user_text(float& x, [[maybe_unused]] index_t j) const { x = RAPT_USER_SCORE(x, batch, head, row, j); }
-  void hide(float& x, index_t j) const {
+  void apply_score_mod(float& x, [[maybe_unused]] index_t j) const { x = RAPT_USER_SCORE(x, batch, head, row, j); }
+  void apply_mask(float& x, index_t j) const {
     if constexpr (cfg.mask) x = mask[j * p.mask.key] != 0 ? x : detail::float_of(0xff800000u);
   }
 
-  // The natural logit of key j, from the raw product; -inf where the mask hides it.
-  float of(float product, index_t j) const {
-    pass_scores(*this, product, j);
+  // The natural logit of key j from the product q.k; -inf if masked.
+  float logit(float product, index_t j) const {
+    apply_score_chain(*this, product, j);
     return product;
   }
 };

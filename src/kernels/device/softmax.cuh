@@ -1,5 +1,5 @@
-// Online softmax (Milakov & Gimelshein 2018) on mma accumulator fragments: a lane holds parts of two rows of each
-// m-tile, and the four lanes of a quad hold a row together. Device only.
+// Online softmax (Milakov & Gimelshein 2018) on mma C fragments. A lane holds parts of two rows of each m-tile; the
+// four lanes of a quad hold a row. Device only.
 #pragma once
 
 #include "numeric.cuh"
@@ -20,59 +20,62 @@ inline float quad_sum(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-// Two elements of one 16-bit format, the first in the low half.
+// Packs two elements of a 16-bit type; the first goes into the low half.
 template <DType dtype>
 inline unsigned pack2(float low, float high) {
   static_assert(dtype == DType::f16 || dtype == DType::bf16, "pack2 packs f16 or bf16");
   return dtype == DType::f16 ? pack_f16x2(low, high) : pack_bf16x2(low, high);
 }
 
-// Rows' sums of exp2((x - reference) * c). Scores x are raw products with c = scale * log2(e) where `folded`, and
-// natural logits with c = log2(e) otherwise. The reference is not the running maximum but follows it: any number near
-// it gives the same quotient, so it moves only when the maximum has outgrown it by 2^headroom, which spares most
-// rescalings of the output (the idea is FlashAttention-4's). Each row decides for itself; the warp only votes on
-// whether any moves.
-// Weights are scaled by 2^log2_one: E4M3 holds 448 and falls to subnormals at 2^-6.
-// by_row: folded logits of each row have a c of their own.
-template <bool folded, int m_tiles, bool exact_maximum, int log2_one = 0, bool by_row = false>
+// row_sum = sum of exp2((x - row_max) * scale_log2). If scale_in_exp2, x are raw products and scale_log2 =
+// scale * log2(e). Otherwise x are natural logits and scale_log2 = log2(e).
+// row_max follows the running maximum lazily. Any value near the maximum gives the same quotient, so row_max changes
+// only when the maximum exceeds it by 2^rescale_threshold. This avoids most rescalings of O (an idea of
+// FlashAttention-4). Each row decides on its own; the warp only votes on whether any row changes. Weights are
+// multiplied by 2^log2_p_scale: E4M3 holds up to 448 and becomes subnormal below 2^-6. per_row_scale: each row has its
+// own scale_log2.
+template <bool scale_in_exp2, int m_tiles, bool exact_max, int log2_p_scale = 0, bool per_row_scale = false>
 struct OnlineSoftmax {
-  static constexpr float headroom = exact_maximum ? 0.0f : 8.0f;  // weights stay below 2^8: far from f16's 65504
-  static constexpr float one = 1 << log2_one;
+  static constexpr float rescale_threshold = exact_max ? 0.0f : 8.0f;  // log2; weights stay below 2^8, f16 holds 65504
+  static constexpr float p_scale = 1 << log2_p_scale;
 
-  float row_factor[by_row ? m_tiles : 1][by_row ? 2 : 1];  // c of folded logits
-  float reference[m_tiles][2], sum[m_tiles][2];
-  bool wide = !folded;  // some row of the warp is far
+  float row_scale[per_row_scale ? m_tiles : 1][per_row_scale ? 2 : 1];  // scale_log2, if scale_in_exp2
+  float row_max[m_tiles][2], row_sum[m_tiles][2];
+  bool any_unsafe_row = !scale_in_exp2;  // some row of the warp needs the safe exponential
 
-  explicit OnlineSoftmax(float c) {
+  explicit OnlineSoftmax(float scale_log2) {
 #pragma unroll
     for (int mt = 0; mt < m_tiles; ++mt)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        reference[mt][half] = minus_infinity, sum[mt][half] = 0.0f;
-        row_factor[by_row ? mt : 0][by_row ? half : 0] = c;
+        row_max[mt][half] = minus_infinity, row_sum[mt][half] = 0.0f;
+        row_scale[per_row_scale ? mt : 0][per_row_scale ? half : 0] = scale_log2;
       }
   }
 
-  float c_of(int mt, int half) const { return folded ? row_factor[by_row ? mt : 0][by_row ? half : 0] : log2_e; }
-
-  // A row whose product reference * c is so large that its rounding would matter subtracts first and multiplies then:
-  // from 2^12 on the weight of the maximum would no longer round to 1, and a row that sees one key lose a bit by it.
-  static bool far(float row, float c) { return !folded || fabsf(row * c) >= 4096.0f; }
-
-  // exp2((a - b) * c), b being the row's new reference. Unless it is far both products are rounded as in weights(), so
-  // that they cancel exactly.
-  static float ratio(float a, float b, float c) {
-    return exp2_approx(far(b, c) ? (a - b) * c : __fadd_rn(__fmul_rn(a, c), -__fmul_rn(b, c)));
+  float row_scale_log2(int mt, int half) const {
+    return scale_in_exp2 ? row_scale[per_row_scale ? mt : 0][per_row_scale ? half : 0] : log2_e;
   }
 
-  // A reference as a natural logit.
-  static float natural(float row, float c) { return folded ? __fmul_rn(row, c) * ln_2 : row; }
+  // If |row_max * scale_log2| >= 2^12, the rounding of this product makes exp2(s * c - m * c) inexact: the weight of
+  // the maximum would no longer round to 1. Such a row computes (s - m) * c instead.
+  static bool needs_safe_exp(float m, float scale_log2) { return !scale_in_exp2 || fabsf(m * scale_log2) >= 4096.0f; }
 
-  // Scores become weights; sums and, where the reference moves, earlier output follow.
+  // exp2((a - b) * scale_log2), where b is the new row_max. Unless the row needs the safe form, both products are
+  // rounded as in exponentiate(), so that they cancel exactly.
+  static float rescale_factor(float a, float b, float scale_log2) {
+    return exp2_approx(needs_safe_exp(b, scale_log2) ? (a - b) * scale_log2
+                                                     : __fadd_rn(__fmul_rn(a, scale_log2), -__fmul_rn(b, scale_log2)));
+  }
+
+  // A row_max m as a natural logit.
+  static float natural_logit(float m, float scale_log2) { return scale_in_exp2 ? __fmul_rn(m, scale_log2) * ln_2 : m; }
+
+  // Replaces scores by weights and adds them to row_sum. If row_max changes, rescales row_sum and o.
   template <int n_tiles, int v_tiles>
-  void step(float (&s)[m_tiles][n_tiles][4], float (&o)[m_tiles][v_tiles][4]) {
-    float top[m_tiles][2];
-    bool moves = false;
+  void update(float (&s)[m_tiles][n_tiles][4], float (&o)[m_tiles][v_tiles][4]) {
+    float tile_max[m_tiles][2];
+    bool any_update = false;
 #pragma unroll
     for (int mt = 0; mt < m_tiles; ++mt)
 #pragma unroll
@@ -80,74 +83,78 @@ struct OnlineSoftmax {
         float x = fmaxf(s[mt][0][2 * half], s[mt][0][2 * half + 1]);
 #pragma unroll
         for (int n = 1; n < n_tiles; ++n) x = fmaxf(x, fmaxf(s[mt][n][2 * half], s[mt][n][2 * half + 1]));
-        top[mt][half] = x;
-        moves = moves | outgrown(x, reference[mt][half], c_of(mt, half));  // no branches
+        tile_max[mt][half] = x;
+        any_update =
+            any_update | exceeds_threshold(x, row_max[mt][half], row_scale_log2(mt, half));  // bitwise or: no branch
       }
-    if (__any_sync(~0u, moves)) move_references(top, o);
-    weights(s);
+    if (__any_sync(~0u, any_update)) update_row_max(tile_max, o);
+    exponentiate(s);
   }
 
  private:
-  // Whatever is above -inf outgrows a reference of -inf.
-  static bool outgrown(float x, float row, float c) { return (x - row) * c > headroom; }
+  // True if m = -inf and x is above -inf.
+  static bool exceeds_threshold(float x, float m, float scale_log2) { return (x - m) * scale_log2 > rescale_threshold; }
 
   template <int v_tiles>
-  void move_references(const float (&top)[m_tiles][2], float (&o)[m_tiles][v_tiles][4]) {
-    float old[m_tiles][2];
-    bool any_far = false, rescales = false;
+  void update_row_max(const float (&tile_max)[m_tiles][2], float (&o)[m_tiles][v_tiles][4]) {
+    float old_max[m_tiles][2];
+    bool unsafe = false, rescales = false;
 #pragma unroll
     for (int mt = 0; mt < m_tiles; ++mt)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        float& row = reference[mt][half];
-        old[mt][half] = row;
-        const float maximum = quad_max(top[mt][half]);
-        row = outgrown(maximum, row, c_of(mt, half)) ? maximum : row;
-        any_far = any_far | (far(row, c_of(mt, half)) & row != minus_infinity);
-        rescales = rescales | (row != old[mt][half] & old[mt][half] != minus_infinity);
+        float& m = row_max[mt][half];
+        old_max[mt][half] = m;
+        const float maximum = quad_max(tile_max[mt][half]);
+        m = exceeds_threshold(maximum, m, row_scale_log2(mt, half)) ? maximum : m;
+        unsafe = unsafe | (needs_safe_exp(m, row_scale_log2(mt, half)) & m != minus_infinity);
+        rescales = rescales | (m != old_max[mt][half] & old_max[mt][half] != minus_infinity);
       }
-    wide = !folded || __any_sync(~0u, any_far);
-    if (!__any_sync(~0u, rescales)) return;  // nothing was summed so far
+    any_unsafe_row = !scale_in_exp2 || __any_sync(~0u, unsafe);
+    if (!__any_sync(~0u, rescales)) return;  // nothing has been summed yet
 #pragma unroll
     for (int mt = 0; mt < m_tiles; ++mt)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float row = reference[mt][half];
-        const float factor = row == old[mt][half] ? 1.0f : ratio(old[mt][half], row, c_of(mt, half));
-        sum[mt][half] *= factor;
+        const float m = row_max[mt][half];
+        const float factor =
+            m == old_max[mt][half] ? 1.0f : rescale_factor(old_max[mt][half], m, row_scale_log2(mt, half));
+        row_sum[mt][half] *= factor;
 #pragma unroll
         for (int n = 0; n < v_tiles; ++n) o[mt][n][2 * half] *= factor, o[mt][n][2 * half + 1] *= factor;
       }
   }
 
   template <int n_tiles>
-  void weights(float (&s)[m_tiles][n_tiles][4]) {
-    if (wide) subtract_references(s);
+  void exponentiate(float (&s)[m_tiles][n_tiles][4]) {
+    if (any_unsafe_row) subtract_row_max(s);
 #pragma unroll
     for (int mt = 0; mt < m_tiles; ++mt)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float row = reference[mt][half], c = c_of(mt, half);
-        const float back = far(row, c) ? 0.0f : __fmul_rn(row, c);  // -inf is far, too
-        const float shift = log2_one == 0 ? -back : log2_one - back;
-        float even = 0.0f, odd = 0.0f;  // the step's own sum, in two chains
+        const float m = row_max[mt][half], scale_log2 = row_scale_log2(mt, half);
+        const float back =
+            needs_safe_exp(m, scale_log2) ? 0.0f : __fmul_rn(m, scale_log2);  // -inf needs the safe form, too
+        const float shift = log2_p_scale == 0 ? -back : log2_p_scale - back;
+        float even = 0.0f, odd = 0.0f;  // two independent chains of additions
 #pragma unroll
         for (int n = 0; n < n_tiles; ++n) {
           float &x = s[mt][n][2 * half], &y = s[mt][n][2 * half + 1];
-          x = exp2_approx(fmaf(x, c, shift)), y = exp2_approx(fmaf(y, c, shift));
+          x = exp2_approx(fmaf(x, scale_log2, shift)), y = exp2_approx(fmaf(y, scale_log2, shift));
           even += x, odd += y;
         }
-        sum[mt][half] += even + odd;
+        row_sum[mt][half] += even + odd;
       }
   }
 
   template <int n_tiles>
-  void subtract_references(float (&s)[m_tiles][n_tiles][4]) const {
+  void subtract_row_max(float (&s)[m_tiles][n_tiles][4]) const {
 #pragma unroll
     for (int mt = 0; mt < m_tiles; ++mt)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float row = reference[mt][i / 2], shift = far(row, c_of(mt, i / 2)) & row != minus_infinity ? row : 0.0f;
+        const float m = row_max[mt][i / 2],
+                    shift = needs_safe_exp(m, row_scale_log2(mt, i / 2)) & m != minus_infinity ? m : 0.0f;
 #pragma unroll
         for (int n = 0; n < n_tiles; ++n) s[mt][n][i] -= shift;
       }

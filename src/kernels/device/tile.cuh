@@ -1,5 +1,5 @@
-// A tile of rows in shared memory, stored in 16-byte chunks under an XOR swizzle, and its copy from global memory.
-// Device only, but for the layout, which the host may evaluate too.
+// SmemTile: rows in shared memory as 16-byte chunks with an XOR swizzle; and its copy from global memory. Device only,
+// except for the layout functions.
 #pragma once
 
 #include "ptx/copy.cuh"
@@ -7,10 +7,10 @@
 
 namespace rapt {
 
-// Row r, chunk c lies at chunk c ^ swizzle(r) of its row. The eight rows that one ldmatrix phase reads at a fixed c
-// then fall into eight different bank groups of 16 bytes, for every row length: rows of n chunks begin at group r * n
-// mod 8, which repeats after 8 / g rows (g = gcd(n, 8)); each repetition flips other low bits, and they stay inside the
-// row.
+// Chunk c of row r is stored at chunk c ^ swizzle(r) of the row. The eight rows that one ldmatrix phase reads at the
+// same c then lie in eight different 16-byte bank groups, for every row length. Reason: a row of n chunks begins at
+// bank group r * n mod 8, which repeats after 8 / g rows, g = gcd(n, 8). Each repetition is XORed with another number
+// below g, which keeps the chunk inside the row.
 template <int rows_, int row_bytes>
 struct SmemTile {
   static constexpr int rows = rows_, chunks = row_bytes / 16, bytes = rows * row_bytes;
@@ -21,27 +21,28 @@ struct SmemTile {
   static constexpr int offset(int row, int chunk) { return (row * chunks + (chunk ^ swizzle(row))) * 16; }
 };
 
-// Where a lane's row of an ldmatrix lies, for a row r0 + 8n and a chunk c0 + c with no bit of c in c0: the swizzle
-// depends on r0 alone, so that n and c only move the address by constants.
+// The address of a lane's row for ldmatrix: row row0 + rows, chunk chunk0 + chunk. `rows` is a multiple of 8, and
+// `chunk` and chunk0 have no bit in common. Then the swizzle depends on row0 only, and `rows` and `chunk` are constant
+// offsets.
 template <class Tile>
-struct TileAddress {
-  unsigned row, flip;
-  TileAddress(unsigned tile, int row0, int chunk0)
+struct LdmatrixAddress {
+  unsigned row, swizzled_chunk;  // in bytes
+  LdmatrixAddress(unsigned tile, int row0, int chunk0)
       : row(tile + static_cast<unsigned>(row0 * Tile::chunks * 16)),
-        flip(static_cast<unsigned>((chunk0 ^ Tile::swizzle(row0)) * 16)) {}
+        swizzled_chunk(static_cast<unsigned>((chunk0 ^ Tile::swizzle(row0)) * 16)) {}
   unsigned at(int rows, int chunk) const {
-    return row + (static_cast<unsigned>(chunk * 16) ^ flip) + static_cast<unsigned>(rows * Tile::chunks * 16);
+    return row + (static_cast<unsigned>(chunk * 16) ^ swizzled_chunk) + static_cast<unsigned>(rows * Tile::chunks * 16);
   }
 };
 
-// Copies rows [0, rows) of a matrix whose row 0 lies at `from`, `pitch` bytes apart, `live_bytes` of each: the rest of
-// a row and rows from `count` on become zeros. All `threads` take part; commit and wait are the caller's.
+// Copies a tile by cp.async from rows that are `pitch` bytes apart, `live_bytes` of each row. The rest of a row, and
+// rows from `count` on, become zeros. All `threads` of the CTA call this; the caller commits and waits.
 template <class Tile, int live_bytes, int threads>
 inline void copy_tile(unsigned to, const char* from, index_t pitch, index_t count, int thread_index) {
   static_assert(live_bytes % 16 == 0, "rows are copied in whole chunks");
-  const int thread =
-      static_cast<int>(volatile_copy(static_cast<unsigned>(thread_index)));  // holds no addresses between calls
-  constexpr int per_pass = threads / Tile::chunks;                           // rows; the last threads may have none
+  const int thread = static_cast<int>(
+      volatile_copy(static_cast<unsigned>(thread_index)));  // keeps no addresses in registers between calls
+  constexpr int per_pass = threads / Tile::chunks;          // rows; trailing threads may have none
   static_assert(per_pass > 0, "a row has more chunks than the block has threads");
   const int first_row = thread / Tile::chunks, chunk = thread % Tile::chunks;
   if (threads % Tile::chunks != 0 && first_row >= per_pass) return;

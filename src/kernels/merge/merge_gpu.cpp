@@ -1,4 +1,4 @@
-// merge, host half: its text and its launch. What runs is merge.cuh.
+// merge, host half: translation unit and launch. The kernel is merge.cuh.
 #include "kernels/merge/merge_gpu.h"
 
 #include <algorithm>
@@ -22,8 +22,8 @@ KernelUnit merge_unit(const MergeConfig& c) {
 LaunchSpec merge_launch(const MergeParams& params, const MergeConfig& config) {
   LaunchSpec spec(params);
   const index_t rows = params.batch * params.heads * params.rows;
-  // A warp takes a row; the kernel strides over what is left.
-  spec.grid_x = static_cast<unsigned>(std::min((rows + config.warps - 1) / config.warps, most_blocks));
+  // One warp per row; the kernel is a grid-stride loop.
+  spec.grid_x = static_cast<unsigned>(std::min((rows + config.warps - 1) / config.warps, max_grid_x));
   return spec;
 }
 

@@ -1,42 +1,41 @@
-// MergeParams: the run-time values of one merge of partial states, as the GPU kernel sees them, and its configuration.
-// Filled by kernels/merge/merge_gpu.cpp; includes nothing outside shared/.
+// MergeParams: the run-time parameters of the merge kernel. MergeConfig: its compile-time choices. Includes nothing
+// outside shared/.
 #pragma once
 
 #include "../shared/params.h"
 
 namespace rapt {
 
-// A state over some keys: f32 out and lse.
+// A partial result: f32 out and lse over some of the keys.
 struct MergePart {
   const float* out;
   const float* lse;
   index_t out_batch, out_head, out_row, out_column, lse_batch, lse_head, lse_row;
 };
 
-// What is compiled.
 struct MergeConfig {
   DType out = DType::f32;
-  int warps = 4;  // of a thread block, each with a row
+  int warps = 4;  // per CTA, one row each
 
   constexpr int threads() const { return 32 * warps; }
   constexpr bool operator==(const MergeConfig&) const = default;
 };
 
 struct MergeParams {
-  static constexpr int most_parts = 48;  // kernel parameters are 4 KB on every driver
+  static constexpr int max_parts = 48;  // every driver allows 4 KB of kernel parameters
 
   TensorRef out, lse;  // lse may be absent
   const float* sinks = nullptr;
   index_t sinks_head = 0;
   index_t batch = 0, heads = 0, rows = 0, channels = 0;
   int count = 0;
-  MergePart parts[most_parts] = {};
+  MergePart parts[max_parts] = {};
 };
 static_assert(sizeof(MergeParams) <= 4096);
 
 // Dynamic shared memory: the weights of each warp's row.
 constexpr int merge_smem_bytes(const MergeConfig& c) {
-  return c.warps * MergeParams::most_parts * static_cast<int>(sizeof(double));
+  return c.warps * MergeParams::max_parts * static_cast<int>(sizeof(double));
 }
 
 }  // namespace rapt

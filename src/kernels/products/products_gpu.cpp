@@ -1,4 +1,5 @@
-// Products of rows, host half: which of the two kernels, in which tiles, its launch. What runs is products.cuh.
+// rapt_qk and rapt_gemm on GPUs, host half: chooses the kernel and its tiles, describes the launch. Kernels:
+// products.cuh.
 #include "kernels/products/products_gpu.h"
 
 #include <algorithm>
@@ -9,7 +10,7 @@
 namespace rapt {
 namespace {
 
-// Rows whose codes lie side by side and begin at multiples of 16 bytes.
+// Whether rows of FP8 are contiguous and 16-byte aligned.
 bool copies_by_16(const TensorRef& t) {
   const auto address = reinterpret_cast<uintptr_t>(t.data);
   return t.column == 1 && address % 16 == 0 && t.batch % 16 == 0 && t.head % 16 == 0 && t.row % 16 == 0;
@@ -18,9 +19,9 @@ bool copies_by_16(const TensorRef& t) {
 int arch_for(const Device& device) { return device.arch.empty() ? device.sm : arch_number(device.arch); }
 
 bool fits_tensor_cores(const ProductParams& p, int arch) {
-  constexpr index_t most_depth = index_t{1} << 30;  // steps are counted in int
-  return arch >= 89 && is_code(p.a.dtype) && is_code(p.b.dtype) && p.depth % 16 == 0 && p.depth <= most_depth &&
-         copies_by_16(p.a) && copies_by_16(p.b);
+  constexpr index_t max_depth = index_t{1} << 30;  // k blocks are counted in int
+  return arch >= 89 && is_tensor_core_fp8(p.a.dtype) && is_tensor_core_fp8(p.b.dtype) && p.depth % 16 == 0 &&
+         p.depth <= max_depth && copies_by_16(p.a) && copies_by_16(p.b);
 }
 
 constexpr ConfigField config_fields[] = {
@@ -32,9 +33,9 @@ constexpr ConfigField config_fields[] = {
     config_field<ProductConfig, &ProductConfig::block_n>("block_n"),
     config_field<ProductConfig, &ProductConfig::warps_m>("warps_m"),
     config_field<ProductConfig, &ProductConfig::warps_n>("warps_n"),
-    config_field<ProductConfig, &ProductConfig::depth_step>("depth_step"),
+    config_field<ProductConfig, &ProductConfig::block_k>("block_k"),
     config_field<ProductConfig, &ProductConfig::stages>("stages"),
-    config_field<ProductConfig, &ProductConfig::flush>("flush"),
+    config_field<ProductConfig, &ProductConfig::promotion_interval>("promotion_interval"),
     config_field<ProductConfig, &ProductConfig::min_blocks>("min_blocks"),
 };
 constexpr ConfigType config_table = config_type<ProductConfig>("ProductConfig", config_fields);
@@ -44,18 +45,18 @@ constexpr ConfigType config_table = config_type<ProductConfig>("ProductConfig", 
 ProductConfig product_config(const ProductParams& p, const Device& device) {
   ProductConfig c;
   c.a = p.a.dtype, c.b = p.b.dtype, c.out = p.out.dtype;
-  c.flush = p.depth > product_flush ? product_flush : 0;
+  c.promotion_interval = p.depth > product_promotion_interval ? product_promotion_interval : 0;
   const int arch = arch_for(device);
   c.tensor_cores = fits_tensor_cores(p, arch);
   if (!c.tensor_cores) return c;
-  c.depth_step = 64, c.stages = 3;
+  c.block_k = 64, c.stages = 3;
   c.block_m = c.block_n = 128;
-  if (arch >= 90 && arch < 120)  // no such instruction: what the compiler puts in its place takes more registers
+  if (arch >= 90 && arch < 120)  // no native FP8 mma.sync: the emulation needs more registers
     c.block_n = 64, c.warps_m = 4, c.warps_n = 2;
-  else if (c.flush == 0)
+  else if (c.promotion_interval == 0)
     c.min_blocks = 2;
   if (product_tiles(p, c) >= device.sm_count) return c;
-  c.block_m = c.block_n = 64, c.warps_m = c.warps_n = 2, c.min_blocks = 1;  // more of the card has something to do
+  c.block_m = c.block_n = 64, c.warps_m = c.warps_n = 2, c.min_blocks = 1;  // smaller tiles occupy more SMs
   return c;
 }
 
@@ -66,9 +67,9 @@ KernelUnit product_unit(const ProductConfig& c) {
 
 LaunchSpec product_launch(const ProductParams& params, const ProductConfig& config) {
   LaunchSpec spec(params);
-  // The kernel strides over tiles beyond the grid.
+  // The kernel is a grid-stride loop over tiles.
   if (params.batch * params.heads * params.rows_a * params.rows_b > 0)
-    spec.grid_x = static_cast<unsigned>(std::min(product_tiles(params, config), most_blocks));
+    spec.grid_x = static_cast<unsigned>(std::min(product_tiles(params, config), max_grid_x));
   return spec;
 }
 

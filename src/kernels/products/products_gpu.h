@@ -1,4 +1,4 @@
-// Products of rows for GPU tensors: one kernel.
+// rapt_qk and rapt_gemm on GPUs: one kernel per call.
 #pragma once
 
 #include "device/device.h"

@@ -1,18 +1,19 @@
-// Asynchronous copies from global to shared memory (PTX ISA 9.0, section 9.7.9.25.3). Device only.
+// cp.async from global to shared memory (PTX ISA 9.0, section 9.7.9.25.3), loads and stores of shared memory,
+// griddepcontrol. Device only.
 #pragma once
 
 namespace rapt {
 
 inline unsigned shared_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
 
-// x, but the compiler cannot know when it was read.
+// x, hidden from the optimiser: results computed from it cannot be hoisted or reused.
 inline unsigned volatile_copy(unsigned x) {
   unsigned y;
   asm volatile("mov.b32 %0, %1;" : "=r"(y) : "r"(x));
   return y;
 }
 
-// 16 bytes past L1; zeros instead where `inside` is false, and then nothing is read.
+// Copies 16 bytes, bypassing L1. If `inside` is false, writes zeros and reads nothing.
 inline void cp_async_16(unsigned to, const void* from, bool inside) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(inside ? 16 : 0)
                : "memory");
@@ -20,7 +21,8 @@ inline void cp_async_16(unsigned to, const void* from, bool inside) {
 
 inline void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Until at most n of this thread's groups are under way. The instruction wants a literal: unrolled loops leave one.
+// Waits until at most n of this thread's groups are pending. The instruction needs a literal, so n must become a
+// constant after unrolling.
 template <int most = 7>
 inline void cp_async_wait_group(int n) {
   if (n >= most)
@@ -29,7 +31,7 @@ inline void cp_async_wait_group(int n) {
     cp_async_wait_group<most - 1>(n);
 }
 
-// Shared memory by address: 4, 8 and 16 bytes.
+// Loads and stores of 4, 8 and 16 bytes at a shared memory address.
 inline unsigned load_shared(unsigned address) {
   unsigned x;
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
@@ -68,14 +70,14 @@ inline void store_shared_16(unsigned address, const Bytes16& x) {
                : "memory");
 }
 
-// Programmatic dependent launch (PTX ISA 9.0, section 9.7.13.13), sm_90 and newer: until the kernels that this one
-// depends on have finished and their writes are visible; and permission for the next kernel's blocks to be started.
+// Programmatic dependent launch (PTX ISA 9.0, section 9.7.13.13), sm_90 and newer. wait: until the preceding kernels
+// have finished and their writes are visible. launch_dependents: lets CTAs of the next kernel start.
 template <bool programmatic>
-inline void wait_for_earlier_kernels() {
+inline void griddepcontrol_wait() {
   if constexpr (programmatic) asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 template <bool programmatic>
-inline void let_later_kernels_start() {
+inline void griddepcontrol_launch_dependents() {
   if constexpr (programmatic) asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 

@@ -1,6 +1,6 @@
-// Quantisation, device half: the steps of quantize/quantize_config.h, one kernel each, with the bits of
-// cpu/quantize.cpp. Tokens and blocks are read once, held in registers while their largest magnitude is found, and
-// written. Host half: quantize_gpu.cpp.
+// Quantisation, device half: one kernel for each QuantizeStep (quantize_config.h). Results have the same bits as
+// cpu/quantize.cpp. With token and block descales the input is read once and stays in registers while amax is computed.
+// Host half: quantize_gpu.cpp.
 #pragma once
 
 #include "quantize_chunks.cuh"
@@ -12,11 +12,11 @@ namespace quantizing {
 
 // ---- encode
 
-// Four codes, those of NaN made nan_code: machines choose their sign and payload for themselves. What saturates has no
-// infinity, so that only NaN is above the largest number.
+// Replaces NaN among four FP8 values by nan_code, since GPUs differ in the sign and payload of NaN. Conversion
+// saturates, so that only NaN is above the largest number.
 template <DType output>
-constexpr unsigned with_one_nan(unsigned codes) {
-  constexpr unsigned up = output == DType::e4m3 ? 0x01010101u : 0x04040404u;  // lifts NaN into the sign's place
+constexpr unsigned canonical_nan(unsigned codes) {
+  constexpr unsigned up = output == DType::e4m3 ? 0x01010101u : 0x04040404u;  // the carry of a NaN reaches the sign bit
   const unsigned nans = ((codes & 0x7f7f7f7fu) + up) & 0x80808080u;
   return (codes | (output == DType::e4m3 ? 0u : nans - (nans >> 7))) & ~nans;
 }
@@ -31,7 +31,7 @@ inline Codes codes_of(const float (&scaled)[chunk]) {
       return unsigned{cfg.output == DType::e4m3 ? pack_e4m3x2(scaled[i], scaled[i + 1])
                                                 : pack_e5m2x2(scaled[i], scaled[i + 1])};
     };
-    for (int i = 0; i < 2; ++i) codes.word[i] = with_one_nan<cfg.output>(pair(4 * i) | pair(4 * i + 2) << 16);
+    for (int i = 0; i < 2; ++i) codes.word[i] = canonical_nan<cfg.output>(pair(4 * i) | pair(4 * i + 2) << 16);
   }
   return codes;
 }
@@ -48,30 +48,30 @@ inline void store_chunk(const QuantizeParams& p, unsigned char* row, int column,
   }
 }
 
-// Inverses of the factors of the thread's chunks: a tile's, or that of each row. They are there, or found, and then one
-// thread of each writes the factor.
+// Inverse descales of the thread's chunks: one for the tile, or one for each row. Either read (descales_ready), or
+// computed from amax; then one thread writes each descale.
 template <QuantizeConfig cfg>
-class Factors {
+class Descales {
  public:
-  Factors(const QuantizeParams& p, const QuantizeTile& tile, const Chunks<cfg>& chunks, unsigned* shared) {
-    if constexpr (cfg.settled)
+  Descales(const QuantizeParams& p, const QuantizeTile& tile, const Chunks<cfg>& chunks, unsigned* shared) {
+    if constexpr (cfg.descales_ready)
       read(p, tile, chunks);
-    else if constexpr (cfg.one_factor())
-      find_of_tile(p, tile, chunks, shared);
+    else if constexpr (cfg.one_descale())
+      compute_tile_descale(p, tile, chunks, shared);
     else
-      find_of_rows(p, tile, chunks, shared);
+      compute_row_descales(p, tile, chunks, shared);
   }
-  float inverse(int i) const { return inverses[cfg.one_factor() ? 0 : i]; }
+  float inverse(int i) const { return inverses[cfg.one_descale() ? 0 : i]; }
 
  private:
   static constexpr int count = Chunks<cfg>::count;
 
   void read(const QuantizeParams& p, const QuantizeTile& tile, const Chunks<cfg>& chunks) {
-    if constexpr (cfg.by_channel()) return;  // Chunks has them
+    if constexpr (cfg.by_channel()) return;  // Chunks reads them
     const auto inverse_at = [&](int row) {
       return inverse_of(*p.descale_at(tile.b, tile.h, descale_position(p, tile.rows, tile.first + row), 0));
     };
-    if constexpr (cfg.one_factor()) {
+    if constexpr (cfg.one_descale()) {
       inverses[0] = inverse_at(0);
     } else {
 #pragma unroll
@@ -79,25 +79,27 @@ class Factors {
     }
   }
 
-  void find_of_tile(const QuantizeParams& p, const QuantizeTile& tile, const Chunks<cfg>& chunks, unsigned* shared) {
-    const float descale = descale_of(block_largest<cfg>(largest_of_chunks<cfg>(chunks), shared), cfg.output);
+  void compute_tile_descale(const QuantizeParams& p, const QuantizeTile& tile, const Chunks<cfg>& chunks,
+                            unsigned* shared) {
+    const float descale = descale_of(cta_amax<cfg>(chunks_amax<cfg>(chunks), shared), cfg.output);
     if (thread() == 0) *p.descale_at(tile.b, tile.h, descale_position(p, tile.rows, tile.first), 0) = descale;
     inverses[0] = inverse_of(descale);
   }
 
-  void find_of_rows(const QuantizeParams& p, const QuantizeTile& tile, const Chunks<cfg>& chunks, unsigned* shared) {
+  void compute_row_descales(const QuantizeParams& p, const QuantizeTile& tile, const Chunks<cfg>& chunks,
+                            unsigned* shared) {
     unsigned largest[count];
-    compare_rows(chunks, shared, largest);
+    reduce_rows(chunks, shared, largest);
     const auto place = [&](int i) {
       return p.descale_at(tile.b, tile.h, descale_position(p, tile.rows, tile.first + chunks.row(i)), 0);
     };
-    if constexpr (cfg.rows_in_warps() && cfg.chunks() >= count) {
-      // A lane divides for one of its rows and tells the others.
+    if constexpr (cfg.row_fits_warp() && cfg.chunks() >= count) {
+      // Each lane computes the division for one row and broadcasts it.
       const int own = chunks.column(0) % count;
-      unsigned mine = 0;
+      unsigned own_amax = 0;
 #pragma unroll
-      for (int i = 0; i < count; ++i) mine = i == own ? largest[i] : mine;
-      const float descale = descale_of(mine, cfg.output), inverse = inverse_of(descale);
+      for (int i = 0; i < count; ++i) own_amax = i == own ? largest[i] : own_amax;
+      const float descale = descale_of(own_amax, cfg.output), inverse = inverse_of(descale);
       if (chunks.column(0) < count && chunks.live(own)) *place(own) = descale;
 #pragma unroll
       for (int i = 0; i < count; ++i) inverses[i] = __shfl_sync(0xffffffffu, inverse, i, cfg.chunks());
@@ -111,45 +113,45 @@ class Factors {
       }
     }
   }
-  // The largest of each chunk's row. Where a row lies in one warp its lanes compare by themselves.
-  static void compare_rows(const Chunks<cfg>& chunks, unsigned* shared, unsigned (&largest)[count]) {
-    if constexpr (!cfg.rows_in_warps()) {
+  // amax of each chunk's row: by shuffles if a row is in one warp, else by atomics in shared memory.
+  static void reduce_rows(const Chunks<cfg>& chunks, unsigned* shared, unsigned (&largest)[count]) {
+    if constexpr (!cfg.row_fits_warp()) {
       for (int i = thread(); i < cfg.rows(); i += cfg.threads()) shared[i] = 0;
       __syncthreads();
     }
 #pragma unroll
     for (int i = 0; i < count; ++i) {
-      largest[i] = largest_of_chunks<cfg>(chunks, i, i + 1);
-      if constexpr (!cfg.rows_in_warps()) {
+      largest[i] = chunks_amax<cfg>(chunks, i, i + 1);
+      if constexpr (!cfg.row_fits_warp()) {
         if (chunks.live(i)) atomicMax(shared + chunks.row(i), largest[i]);
       } else {
-        for (int apart = 1; apart < cfg.chunks(); apart *= 2) {
-          largest[i] = larger(largest[i], __shfl_xor_sync(0xffffffffu, largest[i], apart));
+        for (int stride = 1; stride < cfg.chunks(); stride *= 2) {
+          largest[i] = max_of(largest[i], __shfl_xor_sync(0xffffffffu, largest[i], stride));
         }
       }
     }
-    if constexpr (!cfg.rows_in_warps()) {
+    if constexpr (!cfg.row_fits_warp()) {
       __syncthreads();
 #pragma unroll
       for (int i = 0; i < count; ++i) largest[i] = chunks.live(i) ? shared[chunks.row(i)] : 0u;
     }
   }
 
-  float inverses[cfg.one_factor() ? 1 : count] = {};
+  float inverses[cfg.one_descale() ? 1 : count] = {};
 };
 
 template <QuantizeConfig cfg>
-inline void store_chunks(const QuantizeParams& p, const Chunks<cfg>& chunks, const Factors<cfg>& factors) {
-#pragma unroll(unrolled(cfg))
+inline void store_chunks(const QuantizeParams& p, const Chunks<cfg>& chunks, const Descales<cfg>& descales) {
+#pragma unroll(unroll_count(cfg))
   for (int i = 0; i < Chunks<cfg>::count; ++i) {
     float y[chunk];
     chunks.get(i, y);
     if (!chunks.live(i)) continue;
     if constexpr (cfg.by_channel()) {
-      const Column<cfg> column = chunks.column_of(i);
+      const ChannelParams<cfg> column = chunks.column_of(i);
       for (int c = 0; c < chunk; ++c) y[c] = multiplied(y[c], column.inverse[c]);
     } else {
-      const float factor = factors.inverse(i);
+      const float factor = descales.inverse(i);
       for (int c = 0; c < chunk; ++c) y[c] = multiplied(y[c], factor);
     }
     store_chunk<cfg>(p, chunks.output_row(i), chunks.column(i), codes_of<cfg>(y));
@@ -159,8 +161,8 @@ inline void store_chunks(const QuantizeParams& p, const Chunks<cfg>& chunks, con
 template <QuantizeConfig cfg>
 inline void encode_tile(const QuantizeParams& p, const QuantizeTile& tile, unsigned* shared) {
   const Chunks<cfg> chunks(p, tile);
-  const Factors<cfg> factors(p, tile, chunks, shared);
-  store_chunks<cfg>(p, chunks, factors);
+  const Descales<cfg> descales(p, tile, chunks, shared);
+  store_chunks<cfg>(p, chunks, descales);
 }
 
 template <QuantizeConfig cfg>
@@ -168,18 +170,18 @@ inline void encode(const QuantizeParams& p, unsigned* shared) {
   for_each_tile<cfg>(p, [&](const QuantizeTile& tile) {
     if (tile.count > 0)
       encode_tile<cfg>(p, tile, shared);
-    else if (!cfg.settled && rows_sharing(cfg.group) > 1 && thread() == 0)
+    else if (!cfg.descales_ready && rows_sharing(cfg.group) > 1 && thread() == 0)
       *p.descale_at(tile.b, tile.h, tile.first / cfg.rows(), 0) = 1.0f;
-    if constexpr (!cfg.settled) __syncthreads();  // what is shared is used again
+    if constexpr (!cfg.descales_ready) __syncthreads();  // shared memory is reused
   });
 }
 
 // ---- amax
 
-// Of one channel after another: registers, then shared memory, then the factors' places.
+// amax of each channel: reduced in registers, then in shared memory (if it fits), then in the descales.
 template <QuantizeConfig cfg>
-inline void join_channels(const QuantizeParams& p, const QuantizeTile& tile, unsigned* shared) {
-  constexpr bool in_shared = cfg.dim <= QuantizeConfig::most_shared_channels;
+inline void channel_amax(const QuantizeParams& p, const QuantizeTile& tile, unsigned* shared) {
+  constexpr bool in_shared = cfg.dim <= QuantizeConfig::max_shared_channels;
   const auto place = [&](int channel) {
     return in_shared ? shared + channel : reinterpret_cast<unsigned*>(p.descale_at(tile.b, tile.h, 0, channel));
   };
@@ -189,7 +191,7 @@ inline void join_channels(const QuantizeParams& p, const QuantizeTile& tile, uns
   }
   const Chunks<cfg> chunks(p, tile);
   unsigned largest[chunk] = {};
-#pragma unroll(unrolled(cfg))
+#pragma unroll(unroll_count(cfg))
   for (int i = 0; i < Chunks<cfg>::count; ++i) {
     float y[chunk];
     chunks.get(i, y);
@@ -197,7 +199,7 @@ inline void join_channels(const QuantizeParams& p, const QuantizeTile& tile, uns
     for (int c = 0; c < chunk; ++c) {
       const unsigned magnitude = finite_magnitude(y[c]);
       if constexpr (cfg.fixed_column())
-        largest[c] = larger(largest[c], magnitude);
+        largest[c] = max_of(largest[c], magnitude);
       else if (is_channel<cfg>(chunks.column(i), c))
         atomicMax(place(chunks.column(i) * chunk + c), magnitude);
     }
@@ -217,9 +219,9 @@ inline void amax(const QuantizeParams& p, unsigned* shared) {
   for_each_tile<cfg>(p, [&](const QuantizeTile& tile) {
     if (tile.count == 0) return;
     if constexpr (cfg.by_channel()) {
-      join_channels<cfg>(p, tile, shared);
+      channel_amax<cfg>(p, tile, shared);
     } else {
-      const unsigned largest = block_largest<cfg>(largest_of_chunks<cfg>(Chunks<cfg>(p, tile)), shared);
+      const unsigned largest = cta_amax<cfg>(chunks_amax<cfg>(Chunks<cfg>(p, tile)), shared);
       if (thread() == 0) atomicMax(reinterpret_cast<unsigned*>(p.descale_at(tile.b, tile.h, 0, 0)), largest);
     }
     __syncthreads();

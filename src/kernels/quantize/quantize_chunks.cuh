@@ -1,5 +1,5 @@
-// Rows of quantize.cuh in chunks of 8 channels: read, rotated, smoothed, held in registers where they fit; and the
-// largest of their magnitudes. Device only.
+// Chunks of 8 channels for quantize.cuh: load, rotate, subtract the mean, keep in registers if they fit; and their
+// amax. Device only.
 #pragma once
 
 #include "device/numeric.cuh"
@@ -12,7 +12,7 @@ constexpr int chunk = QuantizeConfig::chunk;
 
 inline int thread() { return static_cast<int>(threadIdx.x); }
 
-// 8 channels as they are stored.
+// 8 channels in the input dtype.
 template <QuantizeConfig cfg>
 struct alignas(16) Stored {
   unsigned word[cfg.input == DType::f32 ? 8 : 4];
@@ -26,25 +26,25 @@ constexpr bool is_channel(int column, int i) {
   return (cfg.dim > 0 && cfg.dim % chunk == 0) || column * chunk + i < cfg.dim;
 }
 
-// What belongs to a chunk's channels in one head: signs of the rotation, means, factors.
+// Parameters of a chunk's channels in one head: signs of the rotation, means, inverse descales.
 template <QuantizeConfig cfg>
-struct Column {
-  unsigned negative = 0;  // a bit for each channel
+struct ChannelParams {
+  unsigned negative = 0;  // bit i: sign of channel i is flipped
   float mean[chunk], inverse[chunk];
 
   void load(const QuantizeParams& p, index_t b, index_t h, int column) {
     for (int i = 0; i < chunk; ++i) {
       const index_t channel = index_t{column} * chunk + i;
-      const bool there = is_channel<cfg>(column, i);
+      const bool exists = is_channel<cfg>(column, i);
       if constexpr (cfg.hadamard) negative |= static_cast<unsigned>(hadamard::is_negative(channel)) << i;
-      if constexpr (cfg.smooth) mean[i] = there ? *p.mean_at(b, h, channel) : 0.0f;
-      if constexpr (cfg.settled && cfg.by_channel())
-        inverse[i] = there ? inverse_of(*p.descale_at(b, h, 0, channel)) : 0.0f;
+      if constexpr (cfg.smooth) mean[i] = exists ? *p.mean_at(b, h, channel) : 0.0f;
+      if constexpr (cfg.descales_ready && cfg.by_channel())
+        inverse[i] = exists ? inverse_of(*p.descale_at(b, h, 0, channel)) : 0.0f;
     }
   }
 };
 
-// The chunk `column` of a row; zeros where there is nothing.
+// Loads chunk `column` of a row; missing elements are 0.
 template <QuantizeConfig cfg>
 inline Stored<cfg> load_chunk(const QuantizeParams& p, const char* row, int column, bool live) {
   Stored<cfg> x{};
@@ -81,41 +81,41 @@ inline void widen_chunk(const Stored<cfg>& x, float (&y)[chunk]) {
   }
 }
 
-// The rounds of hadamard::transform: those within the chunk, then those among the lanes that hold a group's chunks,
-// where the upper one of a pair keeps the difference.
+// hadamard::transform: first the rounds within the chunk, then the rounds between lanes, by shuffles. The upper lane of
+// a pair keeps the difference.
 template <QuantizeConfig cfg>
-inline void rotate_chunk(const Column<cfg>& column, float (&y)[chunk]) {
-  constexpr int group = cfg.rotated(), within = group < chunk ? group : chunk;
+inline void rotate_chunk(const ChannelParams<cfg>& column, float (&y)[chunk]) {
+  constexpr int group = cfg.hadamard_group(), within = group < chunk ? group : chunk;
   for (int i = 0; i < chunk; ++i) y[i] = detail::float_of(detail::bits_of(y[i]) ^ (column.negative >> i & 1u) << 31);
   for (int first = 0; first < chunk; first += within) hadamard::transform(y + first, within);
-  for (int apart = 1; apart < cfg.rotated_chunks(); apart *= 2) {
-    const float sign = (thread() & apart) == 0 ? 1.0f : -1.0f;  // one instruction for the sum and the difference
-    for (int i = 0; i < chunk; ++i) y[i] = sign * y[i] + __shfl_xor_sync(0xffffffffu, y[i], apart);
+  for (int stride = 1; stride < cfg.hadamard_chunks(); stride *= 2) {
+    const float sign = (thread() & stride) == 0 ? 1.0f : -1.0f;  // sum or difference by one FMA
+    for (int i = 0; i < chunk; ++i) y[i] = sign * y[i] + __shfl_xor_sync(0xffffffffu, y[i], stride);
   }
   if constexpr (group > 1)
     for (int i = 0; i < chunk; ++i) y[i] = multiplied(y[i], hadamard::factor_of(group));
 }
 
-// By all lanes of a warp together.
+// Converts, rotates and smooths a chunk. Called by all lanes of a warp.
 template <QuantizeConfig cfg>
-inline void values_of(const Stored<cfg>& x, const Column<cfg>& column, float (&y)[chunk]) {
+inline void load_values(const Stored<cfg>& x, const ChannelParams<cfg>& column, float (&y)[chunk]) {
   widen_chunk<cfg>(x, y);
   if constexpr (cfg.hadamard) rotate_chunk<cfg>(column, y);
   if constexpr (cfg.smooth)
     for (int i = 0; i < chunk; ++i) y[i] -= column.mean[i];
 }
 
-inline unsigned larger(unsigned a, unsigned b) { return a > b ? a : b; }
+inline unsigned max_of(unsigned a, unsigned b) { return a > b ? a : b; }
 
-// The largest finite magnitude as bits. fmaxf passes over NaN; where it finds infinity, which is rare, all are looked
-// at.
-inline unsigned largest_magnitude(const float (&y)[chunk]) {
+// The largest finite magnitude as bits. fmaxf ignores NaN. If the result is infinity (rare), infinities are filtered
+// out one by one.
+inline unsigned chunk_amax(const float (&y)[chunk]) {
   float most = 0.0f;
   for (int i = 0; i < chunk; ++i) most = fmaxf(most, fabsf(y[i]));
   unsigned largest = detail::bits_of(most);
   if (largest == infinity_bits) {
     largest = 0;
-    for (int i = 0; i < chunk; ++i) largest = larger(largest, finite_magnitude(y[i]));
+    for (int i = 0; i < chunk; ++i) largest = max_of(largest, finite_magnitude(y[i]));
   }
   return largest;
 }
@@ -125,14 +125,14 @@ inline unsigned magnitude_of_half(unsigned code) {
   return detail::bits_of(type == DType::f16 ? f16_to_f32(half) : bf16_to_float(half));
 }
 
-// Some rows of one head.
+// A tile: some rows of one head.
 struct QuantizeTile {
   index_t b, h;
   QuantizeRows rows;
-  index_t first;  // of the sequence
-  int count;      // 0: the sequence ends before
+  index_t first;  // first row, counted in the sequence
+  int count;      // rows; 0: beyond the end of the sequence
   const char* input;
-  unsigned char* output;  // its first row in both
+  unsigned char* output;  // addresses of the first row
 };
 
 template <QuantizeConfig cfg>
@@ -148,7 +148,7 @@ inline QuantizeTile tile_at(const QuantizeParams& p, index_t b, index_t h, index
           static_cast<unsigned char*>(p.output.data) + p.output.index(b, h, row)};
 }
 
-// All tiles, dealt to the blocks of a grid of tiles, heads and batches: what a block takes first needs no division.
+// Visits all tiles. The grid is (tiles, heads, batch), so that no division is needed.
 template <QuantizeConfig cfg, class Visit>
 inline void for_each_tile(const QuantizeParams& p, const Visit& visit) {
   const index_t tiles = quantize_tiles(p, cfg);
@@ -157,8 +157,7 @@ inline void for_each_tile(const QuantizeParams& p, const Visit& visit) {
       for (index_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) visit(tile_at<cfg>(p, b, h, tile));
 }
 
-// A tile's chunks that belong to this thread: held where they fit into registers, else read whenever they are asked
-// for.
+// The chunks of a tile that belong to this thread. If they do not fit into registers, each use loads them again.
 template <QuantizeConfig cfg>
 class Chunks {
  public:
@@ -170,12 +169,12 @@ class Chunks {
       input = tile.input + row(0) * input_step(1);
       output = tile.output + row(0) * p.output.row;
     }
-    if constexpr (cfg.held()) {
+    if constexpr (cfg.in_registers()) {
 #pragma unroll
       for (int i = 0; i < count; ++i) stored[i] = load(i);
       if constexpr (cfg.transformed()) {
 #pragma unroll
-        for (int i = 0; i < count; ++i) values_of<cfg>(stored[i], column_of(i), held[i]);
+        for (int i = 0; i < count; ++i) load_values<cfg>(stored[i], column_of(i), values[i]);
       }
     }
   }
@@ -190,77 +189,78 @@ class Chunks {
   }
   bool live(int i) const { return row(i) < tile.count; }
 
-  Column<cfg> column_of(int i) const {
+  ChannelParams<cfg> column_of(int i) const {
     if constexpr (cfg.fixed_column()) return fixed;
-    Column<cfg> one;
+    ChannelParams<cfg> one;
     one.load(p, tile.b, tile.h, column(i));
     return one;
   }
-  // By all lanes of a warp together.
+  // Called by all lanes of a warp.
   void get(int i, float (&y)[chunk]) const {
-    if constexpr (cfg.held() && cfg.transformed()) {
-      for (int c = 0; c < chunk; ++c) y[c] = held[i][c];
+    if constexpr (cfg.in_registers() && cfg.transformed()) {
+      for (int c = 0; c < chunk; ++c) y[c] = values[i][c];
     } else {
-      values_of<cfg>(stored_of(i), column_of(i), y);
+      load_values<cfg>(stored_of(i), column_of(i), y);
     }
   }
-  Stored<cfg> stored_of(int i) const { return cfg.held() ? stored[cfg.held() ? i : 0] : load(i); }
+  Stored<cfg> stored_of(int i) const { return cfg.in_registers() ? stored[cfg.in_registers() ? i : 0] : load(i); }
   unsigned char* output_row(int i) const {
-    if constexpr (cfg.fixed_column()) return output + i * rows_apart * p.output.row;
+    if constexpr (cfg.fixed_column()) return output + i * row_stride * p.output.row;
     return tile.output + row(i) * p.output.row;
   }
 
  private:
-  static constexpr int rows_apart = cfg.threads() / cfg.chunks();  // of a thread's chunks, where columns are fixed
+  static constexpr int row_stride = cfg.threads() / cfg.chunks();  // rows between a thread's chunks, if fixed_column()
 
   index_t input_step(int rows) const { return rows * p.input.row * bytes_of(cfg.input); }
   Stored<cfg> load(int i) const {
     if constexpr (cfg.fixed_column())
-      return load_chunk<cfg>(p, input + input_step(i * rows_apart), column(i), live(i));
+      return load_chunk<cfg>(p, input + input_step(i * row_stride), column(i), live(i));
     else
       return load_chunk<cfg>(p, tile.input + row(i) * input_step(1), column(i), live(i));
   }
 
   const QuantizeParams& p;
   const QuantizeTile& tile;
-  Column<cfg> fixed;
-  const char* input;  // rows of the first chunk, where columns are fixed
+  ChannelParams<cfg> fixed;
+  const char* input;  // address of the first chunk's row, if fixed_column()
   unsigned char* output;
-  Stored<cfg> stored[cfg.held() ? count : 1];
-  float held[cfg.held() && cfg.transformed() ? count : 1][chunk];
+  Stored<cfg> stored[cfg.in_registers() ? count : 1];
+  float values[cfg.in_registers() && cfg.transformed() ? count : 1][chunk];
 };
 
-constexpr int unrolled(const QuantizeConfig& cfg) { return cfg.held() ? cfg.chunks_per_thread() : 1; }
+constexpr int unroll_count(const QuantizeConfig& cfg) { return cfg.in_registers() ? cfg.chunks_per_thread() : 1; }
 
-// The largest of all threads' numbers, to all of them. `shared`: a word for each warp; used again only after a barrier.
+// Maximum over all threads of the CTA, returned to all. `shared`: one word per warp. The caller needs a barrier before
+// it reuses `shared`.
 template <QuantizeConfig cfg>
-inline unsigned block_largest(unsigned largest, unsigned* shared) {
+inline unsigned cta_amax(unsigned largest, unsigned* shared) {
   largest = __reduce_max_sync(0xffffffffu, largest);
   if constexpr (cfg.warps() == 1) return largest;
   if (thread() % 32 == 0) shared[thread() / 32] = largest;
   __syncthreads();
-  for (int warp = 0; warp < cfg.warps(); ++warp) largest = larger(largest, shared[warp]);
+  for (int warp = 0; warp < cfg.warps(); ++warp) largest = max_of(largest, shared[warp]);
   return largest;
 }
 
-// Of a thread's chunks from first to last. Stored numbers of 16 bits are compared two at a time.
+// amax of a thread's chunks [first, last). Untransformed 16-bit values are compared in pairs.
 template <QuantizeConfig cfg>
-inline unsigned largest_of_chunks(const Chunks<cfg>& chunks, int first = 0, int last = Chunks<cfg>::count) {
+inline unsigned chunks_amax(const Chunks<cfg>& chunks, int first = 0, int last = Chunks<cfg>::count) {
   unsigned largest = 0;
   if constexpr (!cfg.transformed() && is_16bit(cfg.input)) {
     unsigned pair = 0;
-#pragma unroll(unrolled(cfg))
+#pragma unroll(unroll_count(cfg))
     for (int i = first; i < last; ++i)
       for (const unsigned word : chunks.stored_of(i).word) pair = max_magnitude2<cfg.input>(pair, word);
-    largest = larger(magnitude_of_half<cfg.input>(pair), magnitude_of_half<cfg.input>(pair >> 16));
+    largest = max_of(magnitude_of_half<cfg.input>(pair), magnitude_of_half<cfg.input>(pair >> 16));
     if (largest != infinity_bits) return largest;
     largest = 0;
   }
-#pragma unroll(unrolled(cfg))
+#pragma unroll(unroll_count(cfg))
   for (int i = first; i < last; ++i) {
     float y[chunk];
     chunks.get(i, y);
-    if (!cfg.smooth || chunks.live(i)) largest = larger(largest, largest_magnitude(y));
+    if (!cfg.smooth || chunks.live(i)) largest = max_of(largest, chunk_amax(y));
   }
   return largest;
 }

@@ -1,43 +1,42 @@
-// QuantizeConfig: the compile-time choices of one kernel of quantisation, and how it cuts its work.
-// Chosen and written out by kernels/quantize/quantize_gpu.cpp, read by quantize.cuh; includes nothing outside shared/.
+// QuantizeConfig: the compile-time choices and the work decomposition of one quantisation kernel. Set by
+// kernels/quantize/quantize_gpu.cpp, read by quantize.cuh. Includes nothing outside shared/.
 #pragma once
 
 #include "../shared/quantize.h"
 
 namespace rapt {
 
-// The kernels of one call, in the order in which they run; most calls need the last one only.
+// The kernels of one call in their order. Most calls need only the last one.
 enum class QuantizeStep : unsigned char {
-  mean,    // of each channel
-  clear,   // descale = 0 bits, where amax then collects the largest magnitude of a tensor, head or channel
-  amax,    //
-  finish,  // magnitudes become factors
-  select,  // factors from percentiles, of any group
-  encode   // codes; and the factors of tokens and blocks, unless they are there already
+  mean,    // mean of each channel
+  clear,   // sets descales of a tensor, head or channel to 0 bits
+  amax,    // atomic maximum of |x| into these descales
+  finish,  // converts these maxima to descales
+  select,  // descales from percentiles, for any ScaleKind
+  encode   // FP8 output; and descales of tokens and blocks, unless they exist already
 };
 
 struct QuantizeConfig {
   QuantizeStep step = QuantizeStep::encode;
   DType input = DType::f16, output = DType::e4m3;
-  int dim = 0;  // 0: rows without channels, of which the factors of tokens and blocks are all there is
+  int dim = 0;  // 0: an empty head dim; only descales are written
   ScaleKind group = ScaleKind::tensor;
-  bool settled = false;  // encode: descale is read, not written
+  bool descales_ready = false;  // encode: descales are input, not output
   bool hadamard = false;
-  bool smooth = false;          // mean is subtracted
-  bool input_vectors = false;   // 8 channels of the input are loaded at once: 16 or 32 bytes
-  bool output_vectors = false;  // and those of the output stored: 8 bytes
+  bool smooth = false;          // subtract the mean
+  bool input_vectors = false;   // load 8 channels at once: 16 or 32 bytes
+  bool output_vectors = false;  // store 8 channels at once: 8 bytes
 
   constexpr bool operator==(const QuantizeConfig&) const = default;
 
-  // A thread works on chunks of 8 channels of a row; the chunks of a tile are dealt to threads one after another, so
-  // that neighbours in a warp hold neighbouring channels. A row without channels has one chunk, of which nothing is
-  // there.
-  static constexpr int chunk = 8, most_held = 32, most_threads = 512, most_shared_channels = 8192;
+  // A thread processes chunks of 8 channels of a row. Consecutive chunks of a tile go to consecutive threads. A row
+  // without channels (dim = 0) has one empty chunk.
+  static constexpr int chunk = 8, max_register_words = 32, max_threads = 512, max_shared_channels = 8192;
   constexpr bool transformed() const { return hadamard || smooth; }
   constexpr int chunks() const { return dim == 0 ? 1 : (dim + chunk - 1) / chunk; }
-  constexpr int rotated() const { return hadamard ? hadamard::group_of(dim) : 1; }
-  // Threads that rotate together: neighbours in a warp.
-  constexpr int rotated_chunks() const { return rotated() > chunk ? rotated() / chunk : 1; }
+  constexpr int hadamard_group() const { return hadamard ? hadamard::group_of(dim) : 1; }
+  // Neighbouring threads of a warp that share a Hadamard group.
+  constexpr int hadamard_chunks() const { return hadamard_group() > chunk ? hadamard_group() / chunk : 1; }
   constexpr bool by_channel() const { return group == ScaleKind::channel; }
 
   constexpr int rows() const {
@@ -49,72 +48,72 @@ struct QuantizeConfig {
   constexpr int threads() const {
     if (step == QuantizeStep::mean) return mean_chunks() * quantizing::mean_lanes;
     if (step == QuantizeStep::clear || step == QuantizeStep::finish) return 128;
-    if (step == QuantizeStep::select && group != ScaleKind::token) return most_threads;
+    if (step == QuantizeStep::select && group != ScaleKind::token) return max_threads;
     const index_t work = step == QuantizeStep::select ? chunks() : (index_t{rows()} * chunks() + 3) / 4;
-    const int least = whole_rows();
+    const int least = row_aligned_threads();
     const index_t wanted = (work + least - 1) / least * least;
-    return static_cast<int>(clamped(wanted <= most_threads ? wanted : (work + 31) / 32 * 32, 32, most_threads));
+    return static_cast<int>(clamped(wanted <= max_threads ? wanted : (work + 31) / 32 * 32, 32, max_threads));
   }
-  // The fewest threads that are whole warps and whole rows of chunks.
-  constexpr int whole_rows() const {
+  // The smallest multiple of 32 threads that holds whole rows of chunks.
+  constexpr int row_aligned_threads() const {
     int threads = 32;
-    while (threads % chunks() != 0 && threads < most_threads) threads += 32;
+    while (threads % chunks() != 0 && threads < max_threads) threads += 32;
     return threads % chunks() == 0 ? threads : 32;
   }
-  // encode: the whole tile shares a factor. Rows too long to be held have tiles of their own.
-  constexpr bool one_factor() const { return group != ScaleKind::token || rows() == 1; }
+  // encode: all rows of a tile share one descale. Long rows have a tile of their own.
+  constexpr bool one_descale() const { return group != ScaleKind::token || rows() == 1; }
   constexpr int warps() const { return threads() / 32; }
-  // Thread blocks of a multiprocessor: as many threads hide its memory as their registers allow without spills.
+  // CTAs per SM in __launch_bounds__: as many threads as registers allow without spills, to hide memory latency.
   constexpr int min_blocks() const {
     if (step != QuantizeStep::amax && step != QuantizeStep::encode) return 1;
-    const bool light = !transformed() && !by_channel();
+    const bool few_registers = !transformed() && !by_channel();
     int wanted = 512;
     if (fixed_column() && input != DType::f32) {
-      if (one_factor()) wanted = light && chunks_per_thread() <= 4 ? 1536 : 1024;
-      if (!one_factor() && light) wanted = 1280;
+      if (one_descale()) wanted = few_registers && chunks_per_thread() <= 4 ? 1536 : 1024;
+      if (!one_descale() && few_registers) wanted = 1280;
     }
     return wanted > threads() ? wanted / threads() : 1;
   }
   constexpr int chunks_per_thread() const {
     return static_cast<int>((index_t{rows()} * chunks() + threads() - 1) / threads());
   }
-  // All at once in registers, 8 words a chunk of what is wide; but not beside factors of channels that change.
-  constexpr bool held() const {
-    if (by_channel() && settled && !fixed_column()) return false;
-    return chunks_per_thread() * (transformed() || input == DType::f32 ? 8 : 4) <= most_held;
+  // Whether all chunks of a thread stay in registers; f32 or transformed values take 8 words a chunk, others 4. Not if
+  // per-channel descales of changing columns need registers too.
+  constexpr bool in_registers() const {
+    if (by_channel() && descales_ready && !fixed_column()) return false;
+    return chunks_per_thread() * (transformed() || input == DType::f32 ? 8 : 4) <= max_register_words;
   }
-  // A thread's chunks are all of the same channels.
+  // Whether all chunks of a thread have the same channels.
   constexpr bool fixed_column() const { return threads() % chunks() == 0; }
-  // The chunks of a row are so many lanes of one warp.
-  constexpr bool rows_in_warps() const { return 32 % chunks() == 0; }
+  // Whether the chunks of a row are in lanes of one warp.
+  constexpr bool row_fits_warp() const { return 32 % chunks() == 0; }
 
-  // mean: a block takes these chunks of a head, a thread every 32nd row of one of them.
-  constexpr int mean_chunks() const { return rotated_chunks() > 1 ? rotated_chunks() : chunks() < 4 ? chunks() : 4; }
+  // mean: a CTA takes mean_chunks() chunks of a head; a thread takes every 32nd row of one chunk.
+  constexpr int mean_chunks() const { return hadamard_chunks() > 1 ? hadamard_chunks() : chunks() < 4 ? chunks() : 4; }
   constexpr int mean_slabs() const { return (chunks() + mean_chunks() - 1) / mean_chunks(); }
 
   constexpr int shared_words() const {
     switch (step) {
-      case QuantizeStep::mean: return threads() * 4;  // a sum and a count, 8 bytes each
+      case QuantizeStep::mean: return threads() * 4;  // a sum and a count of 8 bytes each
       case QuantizeStep::select: return 2 * (quantizing::digits + 16) + 8;
-      case QuantizeStep::amax: return by_channel() && dim <= most_shared_channels ? dim : 32;
-      case QuantizeStep::encode: return !one_factor() && rows() > 32 ? rows() : 32;
+      case QuantizeStep::amax: return by_channel() && dim <= max_shared_channels ? dim : 32;
+      case QuantizeStep::encode: return !one_descale() && rows() > 32 ? rows() : 32;
       default: return 0;
     }
   }
 };
 
-// Tiles of a head, or of the longest sequence there may be.
+// Tiles per head (varlen: of the longest sequence).
 constexpr index_t quantize_tiles(const QuantizeParams& p, const QuantizeConfig& c) {
   return (p.seqlen + c.rows() - 1) / c.rows();
 }
-// Factors of a tensor, head or channel.
+// Number of descales of ScaleKind tensor, head or channel.
 constexpr index_t quantize_slots(const QuantizeParams& p) {
   return p.group == ScaleKind::tensor ? 1 : p.batch * p.heads * (p.group == ScaleKind::channel ? p.dim : 1);
 }
-// What is there for a kernel's thread blocks to take, one after another; clear and finish: for threads. amax, encode:
-// tiles of heads of batches, which is how their grid is laid out.
+// Work items of a kernel: one per CTA iteration; for clear and finish one per thread iteration.
 constexpr index_t quantize_work_items(const QuantizeParams& p, const QuantizeConfig& c) {
-  const bool writes_factors = c.step != QuantizeStep::mean && c.step != QuantizeStep::amax && !c.settled;
+  const bool writes_factors = c.step != QuantizeStep::mean && c.step != QuantizeStep::amax && !c.descales_ready;
   if (c.dim == 0 && !writes_factors) return 0;
   switch (c.step) {
     case QuantizeStep::mean: return p.batch * p.heads * c.mean_slabs();
@@ -129,17 +128,17 @@ constexpr index_t quantize_work_items(const QuantizeParams& p, const QuantizeCon
   }
 }
 
-// Thread blocks of a launch. The kernels take what is beyond a GPU's limits after that.
+// The grid of a launch. Grid-stride loops process what exceeds the limits of the grid.
 struct QuantizeGrid {
   index_t x = 1, y = 1, z = 1;
 };
 constexpr QuantizeGrid quantize_grid(const QuantizeParams& p, const QuantizeConfig& c) {
-  constexpr index_t most_x = 0x7fffffff, most_yz = 0xffff;
+  constexpr index_t max_x = 0x7fffffff, max_yz = 0xffff;
   if (c.step == QuantizeStep::amax || c.step == QuantizeStep::encode)
-    return {clamped(quantize_tiles(p, c), 1, most_x), clamped(p.heads, 1, most_yz), clamped(p.batch, 1, most_yz)};
+    return {clamped(quantize_tiles(p, c), 1, max_x), clamped(p.heads, 1, max_yz), clamped(p.batch, 1, max_yz)};
   const bool threads = c.step == QuantizeStep::clear || c.step == QuantizeStep::finish;
   const index_t items = quantize_work_items(p, c);
-  return {clamped(threads ? (items + c.threads() - 1) / c.threads() : items, 1, most_x), 1, 1};
+  return {clamped(threads ? (items + c.threads() - 1) / c.threads() : items, 1, max_x), 1, 1};
 }
 
 }  // namespace rapt

@@ -1,4 +1,5 @@
-// Quantisation, host half: which kernels a call needs, their texts, their launches. What runs is quantize.cuh.
+// Quantisation, host half: the kernels of a call, their translation units and launches. The kernels are in
+// quantize.cuh.
 #include "kernels/quantize/quantize_gpu.h"
 
 #include <algorithm>
@@ -7,7 +8,7 @@
 #include "kernels/config_table.h"
 
 namespace rapt {
-// Enumerations as their tables write them.
+// Text forms of the enumerations in the config table.
 static std::string config_word(QuantizeStep step) {
   constexpr const char* names[] = {"mean", "clear", "amax", "finish", "select", "encode"};
   return names[static_cast<size_t>(step)];
@@ -21,7 +22,7 @@ static std::string config_code(ScaleKind group) { return concat("rapt::ScaleKind
 
 namespace {
 
-// Whether chunks of 8 channels lie side by side at multiples of so many bytes, in every row.
+// Whether every row is contiguous, in whole chunks of 8 channels, and aligned to `alignment` bytes.
 bool has_vectors(const TensorRef& t, index_t dim, int alignment) {
   const auto is_multiple = [&](index_t elements) { return elements * bytes_of(t.dtype) % alignment == 0; };
   return dim > 0 && dim % QuantizeConfig::chunk == 0 && t.column == 1 &&
@@ -35,7 +36,7 @@ constexpr ConfigField config_fields[] = {
     config_field<QuantizeConfig, &QuantizeConfig::output>("output"),
     config_field<QuantizeConfig, &QuantizeConfig::dim>("dim"),
     config_field<QuantizeConfig, &QuantizeConfig::group>("group"),
-    config_field<QuantizeConfig, &QuantizeConfig::settled>("settled"),
+    config_field<QuantizeConfig, &QuantizeConfig::descales_ready>("descales_ready"),
     config_field<QuantizeConfig, &QuantizeConfig::hadamard>("hadamard"),
     config_field<QuantizeConfig, &QuantizeConfig::smooth>("smooth"),
     config_field<QuantizeConfig, &QuantizeConfig::input_vectors>("input_vectors"),
@@ -43,7 +44,7 @@ constexpr ConfigField config_fields[] = {
 };
 constexpr ConfigType config_table = config_type<QuantizeConfig>("QuantizeConfig", config_fields);
 
-// One step of a call, without what that step does not depend on, so that calls share kernels.
+// The configuration of one step. Fields that the step does not use keep their defaults, so that calls share kernels.
 QuantizeConfig config_of(const QuantizeParams& p, QuantizeStep step) {
   QuantizeConfig c;
   c.step = step;
@@ -65,7 +66,7 @@ QuantizeConfig config_of(const QuantizeParams& p, QuantizeStep step) {
   if (step == QuantizeStep::select || step == QuantizeStep::encode) c.output = p.output.dtype;
   if (step == QuantizeStep::encode) {
     c.output_vectors = has_vectors(p.output, p.dim, QuantizeConfig::chunk);
-    c.settled = p.supplied || rows_sharing(p.group) == 0 || p.percentile < 100;
+    c.descales_ready = p.supplied || rows_sharing(p.group) == 0 || p.percentile < 100;
   }
   return c;
 }
@@ -73,10 +74,10 @@ QuantizeConfig config_of(const QuantizeParams& p, QuantizeStep step) {
 }  // namespace
 
 std::vector<QuantizeConfig> quantize_configs(const QuantizeParams& p) {
-  constexpr index_t most_channels = index_t{1} << 24;  // chunks of a tile are counted in int
-  constexpr index_t most_rows = index_t{1} << 36;      // a thread counts some of them in unsigned
-  if (p.dim > most_channels) unsupported("input: dim = ", p.dim, ": a GPU quantises at most 2^24 channels of a head");
-  if (p.mean != nullptr && p.seqlen > most_rows)
+  constexpr index_t max_channels = index_t{1} << 24;  // chunks of a tile are counted in int
+  constexpr index_t max_rows = index_t{1} << 36;      // a thread counts its rows in unsigned
+  if (p.dim > max_channels) unsupported("input: dim = ", p.dim, ": a GPU quantises at most 2^24 channels of a head");
+  if (p.mean != nullptr && p.seqlen > max_rows)
     unsupported("input: seqlen = ", p.seqlen, ": a GPU finds means of at most 2^36 rows");
   std::vector<QuantizeStep> steps;
   if (p.mean != nullptr) steps.push_back(QuantizeStep::mean);

@@ -1,4 +1,4 @@
-// rapt_quantize for GPU tensors: at most five kernels.
+// rapt_quantize on GPUs: at most five kernels.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace rapt {
 
-// The kernels of a call in their order; none where nothing is to be written. Throws Error beyond a GPU's limits.
+// The kernels of a call in their order; empty if there is nothing to write. Throws Error if a size exceeds a GPU limit.
 std::vector<QuantizeConfig> quantize_configs(const QuantizeParams& params);
 KernelUnit quantize_unit(const QuantizeConfig& config);
 LaunchSpec quantize_launch(const QuantizeParams& params, const QuantizeConfig& config);

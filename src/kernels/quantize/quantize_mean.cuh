@@ -1,5 +1,4 @@
-// Means of channels over a sequence, for smoothing: one step of quantize.cuh.
-// Device only.
+// QuantizeStep::mean: the mean of each channel over a sequence (smoothing). Device only.
 #pragma once
 
 #include "quantize_chunks.cuh"
@@ -12,21 +11,22 @@ inline void mean_of_slab(const QuantizeParams& p, index_t b, index_t h, int slab
   constexpr int width = cfg.mean_chunks();
   const int lane = thread() / width, column = slab * width + thread() % width;
   const QuantizeRows rows = quantize_rows(p, b);
-  Column<cfg> of_column;
-  of_column.load(p, b, h, column);
+  ChannelParams<cfg> params_of_column;
+  params_of_column.load(p, b, h, column);
   double sum[chunk] = {};
-  unsigned count[chunk] = {};                                                   // of the 32nd part of at most 2^36 rows
-  constexpr int ahead = (cfg.threads() > 512 ? 32 : 64) / sizeof(Stored<cfg>);  // rows on their way: blocks are few
-  for (index_t first = lane; first - lane < rows.count; first += ahead * mean_lanes) {
+  unsigned count[chunk] = {};  // at most 2^36 / 32 rows
+  constexpr int rows_in_flight =
+      (cfg.threads() > 512 ? 32 : 64) / sizeof(Stored<cfg>);  // many loads in flight, since there are few CTAs
+  for (index_t first = lane; first - lane < rows.count; first += rows_in_flight * mean_lanes) {
     const auto live = [&](int a) { return first + a * mean_lanes < rows.count && column < cfg.chunks(); };
-    Stored<cfg> stored[ahead];
+    Stored<cfg> stored[rows_in_flight];
 #pragma unroll
-    for (int a = 0; a < ahead; ++a)
+    for (int a = 0; a < rows_in_flight; ++a)
       stored[a] = load_chunk<cfg>(p, input_row<cfg>(p, b, h, rows.first + first + a * mean_lanes), column, live(a));
 #pragma unroll
-    for (int a = 0; a < ahead; ++a) {
+    for (int a = 0; a < rows_in_flight; ++a) {
       float y[chunk];
-      values_of<cfg>(stored[a], of_column, y);
+      load_values<cfg>(stored[a], params_of_column, y);
       for (int i = 0; i < chunk; ++i) {
         const bool counts_here = live(a) && is_finite(y[i]);
         sum[i] += counts_here ? static_cast<double>(y[i]) : 0.0;
@@ -35,7 +35,7 @@ inline void mean_of_slab(const QuantizeParams& p, index_t b, index_t h, int slab
     }
   }
   for (int i = 0; i < chunk; ++i) {
-    __syncthreads();  // what is shared is used again
+    __syncthreads();  // shared memory is reused
     sums[thread()] = sum[i], counts[thread()] = count[i];
     __syncthreads();
     if (lane != 0 || column >= cfg.chunks() || !is_channel<cfg>(column, i)) continue;

@@ -1,5 +1,4 @@
-// Percentiles by digits of magnitudes (radix selection): one step of quantize.cuh.
-// Device only.
+// QuantizeStep::select: percentiles of |x| by radix selection. Device only.
 #pragma once
 
 #include "quantize_chunks.cuh"
@@ -7,12 +6,12 @@
 namespace rapt {
 namespace quantizing {
 
-// What shares one factor: heads [begin, end) of the flattened batch, rows of their sequences, one channel or all.
+// The elements that share one descale: heads [begin, end) of batch * heads, a range of rows, one channel or all.
 struct SelectGroup {
   index_t head_begin, head_end;
-  index_t row_begin, rows;  // rows: at most so many; < 0: all
+  index_t row_begin, rows;  // rows: at most this many; < 0: all
   index_t channel;          // < 0: all
-  float* descale;           // null: no rows of any sequence
+  float* descale;           // null: the group has no rows
 };
 
 template <QuantizeConfig cfg>
@@ -35,7 +34,7 @@ inline SelectGroup group_at(const QuantizeParams& p, index_t item) {
   return group;
 }
 
-// Adds to the counts of digits when the digit changes: most numbers of a tensor have the same first digit.
+// Counts digits with one atomic per run of equal digits: most numbers of a tensor have the same first digit.
 struct DigitCounter {
   unsigned long long* counts;
   unsigned digit = 0, run = 0;
@@ -51,14 +50,14 @@ struct DigitCounter {
   }
 };
 
-// Digit `pass` of the group's magnitudes that begin with `known`. All threads of the block together.
+// Counts digit `pass` of the group's magnitudes that begin with `prefix`. Called by all threads of the CTA.
 template <QuantizeConfig cfg>
-inline void count_group(const QuantizeParams& p, const SelectGroup& group, unsigned known, int pass,
+inline void count_group(const QuantizeParams& p, const SelectGroup& group, unsigned prefix, int pass,
                         unsigned long long* counts) {
-  // A channel needs those that it was mixed with.
-  constexpr int columns = cfg.by_channel() ? cfg.rotated_chunks() : cfg.chunks();
+  // A channel needs all channels of its Hadamard group.
+  constexpr int columns = cfg.by_channel() ? cfg.hadamard_chunks() : cfg.chunks();
   const int first_column =
-      cfg.by_channel() ? static_cast<int>(group.channel) / chunk / cfg.rotated_chunks() * cfg.rotated_chunks() : 0;
+      cfg.by_channel() ? static_cast<int>(group.channel) / chunk / cfg.hadamard_chunks() * cfg.hadamard_chunks() : 0;
   DigitCounter counter{counts};
   for (index_t head = group.head_begin; head < group.head_end; ++head) {
     const index_t b = head / p.heads, h = head - b * p.heads;
@@ -69,15 +68,16 @@ inline void count_group(const QuantizeParams& p, const SelectGroup& group, unsig
       const index_t item = first + thread(), row = group.row_begin + item / columns;
       const int column = first_column + static_cast<int>(item % columns);
       const bool live = item < items;
-      Column<cfg> of_column;
-      of_column.load(p, b, h, column);
+      ChannelParams<cfg> params_of_column;
+      params_of_column.load(p, b, h, column);
       float y[chunk];
-      values_of<cfg>(load_chunk<cfg>(p, input_row<cfg>(p, b, h, rows.first + row), column, live), of_column, y);
+      load_values<cfg>(load_chunk<cfg>(p, input_row<cfg>(p, b, h, rows.first + row), column, live), params_of_column,
+                       y);
       if (!live) continue;
       for (int i = 0; i < chunk; ++i) {
         const bool wanted = cfg.by_channel() ? column * chunk + i == group.channel : is_channel<cfg>(column, i);
         const unsigned magnitude = finite_magnitude(y[i]);
-        if (wanted && is_finite(y[i]) && begins_with(magnitude, known, pass))
+        if (wanted && is_finite(y[i]) && has_prefix(magnitude, prefix, pass))
           counter.add(magnitude >> shift_of(pass) & (digits - 1));
       }
     }
@@ -85,8 +85,8 @@ inline void count_group(const QuantizeParams& p, const SelectGroup& group, unsig
   counter.flush();
 }
 
-// The digit in which the rank falls; rank becomes the one among the values with that digit. Of 16 sums of 16 counts,
-// then of one sum's counts.
+// The digit of the value with this rank. rank becomes its rank among the values with that digit. Searches 16 sums of 16
+// counts, then the counts of one sum.
 inline unsigned digit_of_rank(const unsigned long long* counts, const unsigned long long* sums,
                               unsigned long long& rank) {
   int part = 0;
@@ -98,13 +98,13 @@ inline unsigned digit_of_rank(const unsigned long long* counts, const unsigned l
 
 template <QuantizeConfig cfg>
 inline void select_group(const QuantizeParams& p, const SelectGroup& group, unsigned long long* shared) {
-  unsigned long long *counts = shared, *sums = counts + digits, *found = sums + 16;  // found: known, rank
-  unsigned known = 0;
+  unsigned long long *counts = shared, *sums = counts + digits, *found = sums + 16;  // found: the new prefix and rank
+  unsigned prefix = 0;
   unsigned long long rank = 0;
   for (int pass = 0; pass < digit_passes; ++pass) {
     for (int i = thread(); i < digits; i += cfg.threads()) counts[i] = 0;
     __syncthreads();
-    count_group<cfg>(p, group, known, pass, counts);
+    count_group<cfg>(p, group, prefix, pass, counts);
     __syncthreads();
     if (thread() < 16) {
       sums[thread()] = 0;
@@ -116,13 +116,13 @@ inline void select_group(const QuantizeParams& p, const SelectGroup& group, unsi
       for (int i = 0; i < 16; ++i) all += sums[i];
       if (pass == 0) rank = all == 0 ? 0 : rank_of(p.percentile, all);
       const unsigned digit = digit_of_rank(counts, sums, rank);
-      found[0] = known << digit_bits | digit, found[1] = rank;
+      found[0] = prefix << digit_bits | digit, found[1] = rank;
     }
     __syncthreads();
-    known = static_cast<unsigned>(found[0]), rank = found[1];
+    prefix = static_cast<unsigned>(found[0]), rank = found[1];
   }
-  if (thread() == 0) *group.descale = descale_of(known, cfg.output);
-  __syncthreads();  // what is shared is used again
+  if (thread() == 0) *group.descale = descale_of(prefix, cfg.output);
+  __syncthreads();  // shared memory is reused
 }
 
 template <QuantizeConfig cfg>

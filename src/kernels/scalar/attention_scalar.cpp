@@ -1,5 +1,5 @@
-// attention_scalar, host half: takes every legal forward problem on a GPU of compute capability 8.0 or more, so that no
-// problem is left without a kernel. What runs is attention_scalar.cuh.
+// attention_scalar, host half: accepts every legal forward problem on GPUs of compute capability 8.0 or newer, so that
+// every problem has a kernel. The kernel is attention_scalar.cuh.
 #include <algorithm>
 
 #include "base/error.h"
@@ -40,14 +40,14 @@ bool accepts(const Problem& p, const Device& device, std::string* why) {
   return true;
 }
 
-// Widths that kernels are compiled for; what is wider is taken in slices of the widest.
-int width(int64_t head_dim) { return head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : 256; }
+// Kernels are compiled for these head dims. Larger ones are computed in slices of 256.
+int compiled_dim(int64_t head_dim) { return head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : 256; }
 
-// One shape of tile for every problem, so that a row's bits depend on nothing else in the call.
+// The same tile for every problem, so that the result of a row does not depend on the rest of the call.
 KernelConfig configure(const Problem& p, const Device&) {
   ScalarConfig a;
   a.q = p.q, a.k = p.k, a.v = p.v, a.out = p.out;
-  a.head_dim = width(p.head_dim), a.head_dim_v = width(p.head_dim_v);
+  a.head_dim = compiled_dim(p.head_dim), a.head_dim_v = compiled_dim(p.head_dim_v);
   a.block_m = 32, a.block_n = 32, a.warps_m = 8;
   a.softcap = p.softcap.has_value();
   a.bias = p.bias.dtype;
@@ -57,7 +57,8 @@ KernelConfig configure(const Problem& p, const Device&) {
   a.key_mean = p.smooth_k;
   const bool fp8 = is_fp8(p.q) || is_fp8(p.k) || is_fp8(p.v);
   const bool plain = !fp8 && !a.softcap && !p.bias.present() && !a.alibi && !a.mask;
-  a.min_blocks = plain && a.head_dim_v <= 128 ? 2 : 1;  // two leave 128 registers a thread, too few for the rest
+  a.min_blocks =
+      plain && a.head_dim_v <= 128 ? 2 : 1;  // with 2 a thread has 128 registers, too few for the other cases
   return {config_table, a};
 }
 
@@ -75,7 +76,7 @@ void check_config(const ConfigChange& change) {
   require_range("warps_m", c.warps_m, 1, 32);
   require_range("block_m", c.block_m, 1, 1024);
   require_range("min_blocks", c.min_blocks, 1, 32);
-  if (change.own_text) require_multiple("block_m", c.block_m, c.warps_m);  // a warp's rows
+  if (change.own_text) require_multiple("block_m", c.block_m, c.warps_m);  // rows of a warp
   require_fits(change, {c.threads(),
                         int64_t{ScalarTile(c).floats} * int64_t{sizeof(float)},
                         c.min_blocks,
@@ -86,7 +87,7 @@ void check_config(const ConfigChange& change) {
 LaunchSpec launch_spec(const StepCall& call) {
   LaunchSpec spec(call.params);
   const index_t items = scalar_work_items(call.params, call.config.as<ScalarConfig>());
-  spec.grid_x = static_cast<unsigned>(std::min(items, most_blocks));  // the kernel strides over the rest
+  spec.grid_x = static_cast<unsigned>(std::min(items, max_grid_x));  // the kernel is a grid-stride loop
   return spec;
 }
 

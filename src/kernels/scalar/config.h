@@ -6,9 +6,9 @@
 namespace rapt {
 
 struct ScalarConfig : AttentionVariant {
-  int block_m = 0, block_n = 0;  // query rows of a thread block, keys of a tile
-  int warps_m = 0;               // warps of a block, to which its rows are dealt
-  int min_blocks = 1;            // thread blocks that must fit on an SM: bounds the registers
+  int block_m = 0, block_n = 0;  // query rows of a CTA, keys of a tile
+  int warps_m = 0;               // warps of a CTA; its rows are split among them
+  int min_blocks = 1;            // CTAs per SM in __launch_bounds__; limits registers
 
   constexpr int threads() const { return 32 * warps_m; }
 

@@ -1,5 +1,5 @@
-// DType and the scalar conversions between storage formats and float: the one definition for host and device code.
-// Used by the CPU backend, the planner and (by NVRTC) kernels; includes nothing outside shared/.
+// DType, and the scalar conversions between storage formats and float. Shared by host code and kernels. Includes
+// nothing outside shared/.
 #pragma once
 
 namespace rapt {
@@ -16,6 +16,8 @@ enum class DType : unsigned char {
   i32 = 8,
   i64 = 9
 };
+
+inline constexpr int dtype_count = 10;
 
 constexpr int bytes_of(DType t) {
   switch (t) {
@@ -34,14 +36,14 @@ constexpr int bytes_of(DType t) {
 }
 
 constexpr bool is_fp8(DType t) { return t == DType::e4m3 || t == DType::e5m2 || t == DType::sim8; }
-// FP8 codes that tensor cores can take, and that 16 bits hold exactly.
-constexpr bool is_code(DType t) { return t == DType::e4m3 || t == DType::e5m2; }
+// FP8 types that tensor cores multiply. f16 and bf16 represent them exactly.
+constexpr bool is_tensor_core_fp8(DType t) { return t == DType::e4m3 || t == DType::e5m2; }
 constexpr bool is_16bit(DType t) { return t == DType::f16 || t == DType::bf16; }
 constexpr bool is_attention_input(DType t) { return t == DType::f32 || is_16bit(t) || is_fp8(t); }
 constexpr bool is_attention_output(DType t) { return t == DType::f32 || is_16bit(t); }
 
 constexpr const char* name_of(DType t) {
-  constexpr const char* names[] = {"none", "f32", "f16", "bf16", "e4m3", "e5m2", "sim8", "u8", "i32", "i64"};
+  constexpr const char* names[dtype_count] = {"none", "f32", "f16", "bf16", "e4m3", "e5m2", "sim8", "u8", "i32", "i64"};
   return names[static_cast<unsigned char>(t)];
 }
 
@@ -49,9 +51,9 @@ namespace detail {
 constexpr unsigned bits_of(float x) { return __builtin_bit_cast(unsigned, x); }
 constexpr float float_of(unsigned bits) { return __builtin_bit_cast(float, bits); }
 
-// A small binary float with `exponent_bits`, `mantissa_bits` and IEEE-like subnormals, widened exactly to float.
-// `special` says what the top exponent holds: IEEE (inf, NaN), or E4M3's single NaN pattern.
-enum class Special { ieee, e4m3 };
+// Converts a small binary float with IEEE-like subnormals to float, exactly. Special: the meaning of the largest
+// exponent: inf and NaN (ieee), or numbers and one NaN pattern (one_nan: E4M3).
+enum class Special { ieee, one_nan };
 
 template <int exponent_bits, int mantissa_bits, Special special>
 constexpr float widen(unsigned code) {
@@ -59,7 +61,7 @@ constexpr float widen(unsigned code) {
   constexpr int bias = (1 << (exponent_bits - 1)) - 1;
   const unsigned sign = (code >> (exponent_bits + mantissa_bits)) << 31;
   const unsigned exponent = (code >> mantissa_bits) & exponent_mask, mantissa = code & mantissa_mask;
-  if (special == Special::e4m3 && exponent == exponent_mask && mantissa == mantissa_mask)
+  if (special == Special::one_nan && exponent == exponent_mask && mantissa == mantissa_mask)
     return float_of(sign | 0x7fc00000u);
   if (special == Special::ieee && exponent == exponent_mask)
     return float_of(sign | 0x7f800000u | (mantissa << (23 - mantissa_bits)) | (mantissa ? 0x400000u : 0u));
@@ -71,18 +73,18 @@ constexpr float widen(unsigned code) {
   return float_of(sign | ((exponent + 127 - bias) << 23) | (mantissa << (23 - mantissa_bits)));
 }
 
-// Round to nearest even. Overflow: IEEE formats give inf unless `saturate`, then the largest finite value (the FP8 rule
-// of docs/semantics.md: finite values and infinities saturate, NaN stays NaN).
+// Rounds to nearest even. On overflow the result is inf, or with `saturate` the largest finite value. `saturate` is the
+// FP8 rule of docs/semantics.md: finite values and infinities saturate, NaN stays NaN.
 template <int exponent_bits, int mantissa_bits, Special special, bool saturate>
 constexpr unsigned narrow(float x) {
   constexpr unsigned exponent_mask = (1u << exponent_bits) - 1, mantissa_mask = (1u << mantissa_bits) - 1;
   constexpr int bias = (1 << (exponent_bits - 1)) - 1;
   constexpr unsigned top = exponent_mask << mantissa_bits;
-  constexpr unsigned largest = special == Special::e4m3 ? (top | mantissa_mask) - 1 : top - 1;
+  constexpr unsigned largest = special == Special::one_nan ? (top | mantissa_mask) - 1 : top - 1;
   const unsigned bits = bits_of(x), sign = (bits >> 31) << (exponent_bits + mantissa_bits);
   const unsigned magnitude = bits & 0x7fffffffu;
   if (magnitude > 0x7f800000u)
-    return sign | (special == Special::e4m3 ? top | mantissa_mask : top | (1u << (mantissa_bits - 1)));
+    return sign | (special == Special::one_nan ? top | mantissa_mask : top | (1u << (mantissa_bits - 1)));
   unsigned code = 0;
   const int exponent = static_cast<int>(magnitude >> 23) - 127;
   if (magnitude == 0x7f800000u) {
@@ -108,9 +110,9 @@ constexpr unsigned narrow(float x) {
 
 constexpr float f16_to_float(unsigned short c) { return detail::widen<5, 10, detail::Special::ieee>(c); }
 constexpr float bf16_to_float(unsigned short c) { return detail::float_of(static_cast<unsigned>(c) << 16); }
-constexpr float e4m3_to_float(unsigned char c) { return detail::widen<4, 3, detail::Special::e4m3>(c); }
+constexpr float e4m3_to_float(unsigned char c) { return detail::widen<4, 3, detail::Special::one_nan>(c); }
 constexpr float e5m2_to_float(unsigned char c) { return detail::widen<5, 2, detail::Special::ieee>(c); }
-// -448 + c * 896 / 255 with one rounding: the same bits whether or not a compiler contracts to fused operations.
+// -448 + c * 896 / 255 with a single rounding, so that FMA contraction cannot change the bits.
 constexpr float sim8_to_float(unsigned char c) { return static_cast<float>(896 * c - 114240) / 255.0f; }
 
 constexpr unsigned short float_to_f16(float x) {
@@ -122,12 +124,12 @@ constexpr unsigned short float_to_bf16(float x) {
   return static_cast<unsigned short>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 constexpr unsigned char float_to_e4m3(float x) {
-  return static_cast<unsigned char>(detail::narrow<4, 3, detail::Special::e4m3, true>(x));
+  return static_cast<unsigned char>(detail::narrow<4, 3, detail::Special::one_nan, true>(x));
 }
 constexpr unsigned char float_to_e5m2(float x) {
   return static_cast<unsigned char>(detail::narrow<5, 2, detail::Special::ieee, true>(x));
 }
-// NaN has no code in the linear format: it becomes the code of 0 (128), which docs/semantics.md states.
+// sim8 has no NaN: it becomes the code of 0, which is 128 (docs/semantics.md).
 constexpr unsigned char float_to_sim8(float x) {
   if (x != x) return 128;
   const float clamped = x < -448.0f ? -448.0f : x > 448.0f ? 448.0f : x;
@@ -137,16 +139,31 @@ constexpr unsigned char float_to_sim8(float x) {
   return static_cast<unsigned char>(low + (rest > 0.5f || (rest == 0.5f && (low & 1)) ? 1 : 0));
 }
 
-// One element of any format at `data + index` elements.
+// A number of an 8-bit format.
+constexpr float code_to_float(DType t, unsigned char c) {
+  switch (t) {
+    case DType::e4m3: return e4m3_to_float(c);
+    case DType::e5m2: return e5m2_to_float(c);
+    case DType::sim8: return sim8_to_float(c);
+    default: return 0.0f;
+  }
+}
+constexpr unsigned char float_to_code(DType t, float x) {
+  switch (t) {
+    case DType::e4m3: return float_to_e4m3(x);
+    case DType::e5m2: return float_to_e5m2(x);
+    case DType::sim8: return float_to_sim8(x);
+    default: return 0;
+  }
+}
+
+// Loads element `index`.
 inline float load_float(DType t, const void* data, long long index) {
   switch (t) {
     case DType::f32: return static_cast<const float*>(data)[index];
     case DType::f16: return f16_to_float(static_cast<const unsigned short*>(data)[index]);
     case DType::bf16: return bf16_to_float(static_cast<const unsigned short*>(data)[index]);
-    case DType::e4m3: return e4m3_to_float(static_cast<const unsigned char*>(data)[index]);
-    case DType::e5m2: return e5m2_to_float(static_cast<const unsigned char*>(data)[index]);
-    case DType::sim8: return sim8_to_float(static_cast<const unsigned char*>(data)[index]);
-    default: return 0.0f;
+    default: return is_fp8(t) ? code_to_float(t, static_cast<const unsigned char*>(data)[index]) : 0.0f;
   }
 }
 
@@ -155,10 +172,8 @@ inline void store_float(DType t, void* data, long long index, float x) {
     case DType::f32: static_cast<float*>(data)[index] = x; break;
     case DType::f16: static_cast<unsigned short*>(data)[index] = float_to_f16(x); break;
     case DType::bf16: static_cast<unsigned short*>(data)[index] = float_to_bf16(x); break;
-    case DType::e4m3: static_cast<unsigned char*>(data)[index] = float_to_e4m3(x); break;
-    case DType::e5m2: static_cast<unsigned char*>(data)[index] = float_to_e5m2(x); break;
-    case DType::sim8: static_cast<unsigned char*>(data)[index] = float_to_sim8(x); break;
-    default: break;
+    default:
+      if (is_fp8(t)) static_cast<unsigned char*>(data)[index] = float_to_code(t, x);
   }
 }
 

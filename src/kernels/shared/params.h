@@ -1,5 +1,5 @@
-// AttentionParams: the run-time values of one attention call, as every kernel sees them: raw addresses, strides in
-// elements, lengths. Filled by operations/bind.cpp; compiled by host and device code; includes nothing outside shared/.
+// AttentionParams: the run-time parameters of one attention call for all kernels: addresses, strides in elements,
+// lengths. Filled by operations/bind.cpp. Compiled by host and device code; includes nothing outside shared/.
 #pragma once
 
 #include "dtype.h"
@@ -19,7 +19,7 @@ struct TensorRef {
   constexpr index_t index(index_t b, index_t h, index_t s) const { return b * batch + h * head + s * row; }
 };
 
-// bias or mask element (b, h, i, j); broadcast dimensions have stride 0.
+// A bias or mask [b, h, i, j]. Broadcast dimensions have stride 0.
 struct BroadcastRef {
   const void* data = nullptr;
   DType dtype = DType::none;
@@ -27,22 +27,22 @@ struct BroadcastRef {
   constexpr bool present() const { return dtype != DType::none; }
 };
 
-// Descale factors. `rows` is how many sequence positions share a factor: 1 token, 64 or 128 block, 0 whole sequence.
+// Descales. `rows`: positions of a sequence that share a descale: 1 (token), 64, 128 (block), 0 (whole sequence).
 struct ScaleRef {
   const float* data = nullptr;
-  index_t batch = 0, head = 0, position = 0, channel = 0;  // strides; channel != 0 only for per-channel V
+  index_t batch = 0, head = 0, position = 0, channel = 0;  // strides in elements; channel != 0 only for per-channel V
   index_t rows = 0;
-  bool packed_rows = false;  // position counts packed rows (token scales of varlen), not rows of the sequence
+  bool packed_rows = false;  // positions count packed rows (varlen token descales), not rows of the sequence
 
   constexpr bool present() const { return data != nullptr; }
-  // Factor of position s of the sequence whose first packed row is first; channel scales: of channel 0.
+  // The descale of position s; per-channel descales: that of channel 0. first: packed row at which the sequence begins.
   constexpr const float* at(index_t b, index_t h, index_t first, index_t s) const {
     const index_t p = rows == 0 ? 0 : (packed_rows ? first + s : s) / rows;
     return data + b * batch + h * head + p * position;
   }
 };
 
-// A list on the tensors' device: cu_seqlens, seqused (int) or starts (index_t).
+// A list in the memory of the tensors' device: cu_seqlens, seqused (int) or starts (index_t).
 template <class T>
 struct ListRef {
   const T* data = nullptr;
@@ -51,17 +51,17 @@ struct ListRef {
   constexpr index_t operator[](index_t i) const { return data[i * stride]; }
 };
 
-// What every call needs comes first: a kernel begins by waiting for the lines of its parameters that it touches.
+// Members that every call uses come first: a kernel begins by loading the cache lines of its parameters.
 struct AttentionParams {
   TensorRef q, k, v, out, lse;  // lse: f32, column unused
   index_t batch = 1, heads_q = 1;
   index_t group = 1;                   // query heads per kv head
-  index_t seqlen_q = 0, seqlen_k = 0;  // of every sequence, or the most that one may have
+  index_t seqlen_q = 0, seqlen_k = 0;  // of every sequence (dense), or the maximum (varlen)
   float scale = 1.0f;
   float softcap = 0.0f;  // 0 = none
   PositionMask position_mask;
   bool has_starts = false;
-  int block_n = 0;  // CPU: keys per tile; tiles begin at multiples of it from key 0
+  int block_n = 0;  // CPU: keys of a tile; tiles begin at multiples of block_n
   const float* sinks = nullptr;
   index_t sinks_head = 0;
   ListRef<int> cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k;
@@ -70,7 +70,7 @@ struct AttentionParams {
   index_t total_q = 0, total_k = 0;  // packed rows
   index_t head_dim = 0, head_dim_v = 0;
   ScaleRef q_scale, k_scale, v_scale;
-  const float* k_mean = nullptr;  // of k's channels, subtracted before k was quantised
+  const float* k_mean = nullptr;  // mean of each channel of k, subtracted before quantisation
   index_t k_mean_batch = 0, k_mean_head = 0, k_mean_channel = 0;
   BroadcastRef bias, mask;
   const float* alibi_slopes = nullptr;
@@ -79,15 +79,14 @@ struct AttentionParams {
 
 // One sequence of the batch.
 struct Sequence {
-  index_t seqlen_q = 0, seqlen_k = 0, offset = 0;  // offset: off of docs/semantics.md
-  index_t first_q = 0, first_k = 0;                // packed rows where it begins; 0 when dense
-  index_t rows_q = 0;                              // seqlen_q and the rows that seqused_q leaves unused
+  index_t seqlen_q = 0, seqlen_k = 0, offset = 0;  // offset: `off` in docs/semantics.md
+  index_t first_q = 0, first_k = 0;                // packed rows at which it begins; 0 if dense
+  index_t rows_q = 0;                              // seqlen_q plus the rows beyond seqused_q
 };
 
 constexpr index_t clamped(index_t x, index_t low, index_t high) { return x < low ? low : x > high ? high : x; }
 
-// Lengths as the tensors say, held within the tensors whatever they say: on a GPU nobody has looked at them before.
-// A length above its maximum counts as the maximum.
+// Lengths from the lists, clamped to the tensors and to the maximum lengths: on a GPU the lists are not validated.
 constexpr Sequence sequence_of(const AttentionParams& p, index_t b) {
   Sequence s{p.seqlen_q, p.seqlen_k, 0, 0, 0, 0};
   if (p.cu_seqlens_q.present()) {

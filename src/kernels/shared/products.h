@@ -1,14 +1,14 @@
-// A batch of products by rows, C[b,h,i,j] = scale * fa(b,h,i) * fb(b,h/g,j) * sum over d of A[b,h,i,d] * B[b,h/g,j,d]:
-// its run-time values, and the compile-time choices of the kernels that compute it. Filled by
-// src/operations/products.cpp, read by cpu/products.cpp and kernels/products/products.cuh; includes nothing outside
-// shared/.
+// Batched GEMM with B transposed: C[b,h,i,j] = scale * fa(b,h,i) * fb(b,h/g,j) * sum over d of A[b,h,i,d] *
+// B[b,h/g,j,d]. ProductParams: the values of one call, filled by src/operations/products.cpp, read by cpu/products.cpp
+// and kernels/products/products.cuh. ProductConfig: the compile-time choices of the GPU kernels. Includes nothing
+// outside shared/.
 #pragma once
 
 #include "params.h"
 
 namespace rapt {
 
-// A factor for each row of A or B, or for groups of 2^shift rows; 1 where absent.
+// A factor for each row of A or B, or for each group of 2^shift rows; 1 if absent.
 struct FactorRef {
   const float* data = nullptr;
   index_t batch = 0, head = 0, group = 0;  // strides
@@ -20,37 +20,37 @@ struct FactorRef {
 };
 
 struct ProductParams {
-  TensorRef a, b, out;  // rows i of a, rows j of b, columns d; out: rows i, columns j. Sizes of 1 have stride 0
+  TensorRef a, b, out;                      // a: [i, d], b: [j, d], out: [i, j]. A dimension of size 1 has stride 0
   index_t batch = 1, heads = 1, group = 1;  // group: heads of a for each head of b
   index_t rows_a = 0, rows_b = 0, depth = 0;
   float scale = 1.0f;
   FactorRef a_factor, b_factor;
 };
 
-// How many products are summed by themselves before that sum joins the others. Sums stay near the error of single
-// products however deep they are, on tensor cores of Ada as well, whose own sums keep about 13 fraction bits.
-constexpr int product_flush = 512;
+// Two-level accumulation: this many products are summed in an inner accumulator, which is then added to the outer one.
+// This keeps the error small for any depth, also on Ada, whose tensor cores keep about 13 fraction bits of a sum.
+constexpr int product_promotion_interval = 512;
 
 struct ProductConfig {
   DType a = DType::none, b = DType::none, out = DType::none;
-  bool tensor_cores = false;       // FP8 instructions; else fused multiply-add of floats
-  int block_m = 64, block_n = 64;  // rows of a and of b that a thread block multiplies
-  int warps_m = 2, warps_n = 4;    // tensor cores: how the block's tile is dealt to warps
-  int depth_step = 16;             // of the depth that is held in shared memory at once ...
-  int stages = 1;                  // ... so many times
-  int flush = 0;                   // product_flush, or 0 where the depth is at most that
-  int min_blocks = 1;              // thread blocks that must fit on an SM: bounds the registers
+  bool tensor_cores = false;       // FP8 mma; else f32 FMA
+  int block_m = 64, block_n = 64;  // CTA tile: rows of a, rows of b
+  int warps_m = 2, warps_n = 4;    // warps along block_m and block_n
+  int block_k = 16;                // depth of a CTA tile in shared memory
+  int stages = 1;                  // buffers of such tiles
+  int promotion_interval = 0;      // 0: off, for a depth of at most product_promotion_interval
+  int min_blocks = 1;              // CTAs per SM in __launch_bounds__; limits registers
 
   constexpr int threads() const { return 32 * warps_m * warps_n; }
-  // Tensor cores hold codes; the others floats, depth by rows with 4 floats between to spread them over the banks.
-  constexpr int a_bytes() const { return tensor_cores ? block_m * depth_step : 4 * (block_m + 4) * depth_step; }
-  constexpr int b_bytes() const { return tensor_cores ? block_n * depth_step : 4 * (block_n + 4) * depth_step; }
+  // Tensor cores: FP8. Otherwise floats [depth][row], padded by 4 floats to avoid bank conflicts.
+  constexpr int a_bytes() const { return tensor_cores ? block_m * block_k : 4 * (block_m + 4) * block_k; }
+  constexpr int b_bytes() const { return tensor_cores ? block_n * block_k : 4 * (block_n + 4) * block_k; }
   constexpr int shared_bytes() const { return stages * (a_bytes() + b_bytes()); }
 
   constexpr bool operator==(const ProductConfig&) const = default;
 };
 
-// Tiles of all products, each a block's work.
+// Number of CTA tiles of a call.
 constexpr index_t product_tiles(const ProductParams& p, const ProductConfig& c) {
   return p.batch * p.heads * ((p.rows_a + c.block_m - 1) / c.block_m) * ((p.rows_b + c.block_n - 1) / c.block_n);
 }

@@ -1,5 +1,5 @@
-// QuantizeParams: one call of rapt_quantize as the CPU and the GPU kernels see it, and the arithmetic that both share
-// to the last bit. Filled by quantize_rules.cpp; includes nothing outside shared/.
+// QuantizeParams: the parameters of one rapt_quantize call, for CPU and GPU; and the arithmetic that must give the same
+// bits on both. Filled by quantize_rules.cpp. Includes nothing outside shared/.
 #pragma once
 
 #include "hadamard.h"
@@ -16,7 +16,7 @@ struct QuantizeParams {
   index_t mean_batch = 0, mean_head = 0, mean_channel = 0;
   ListRef<int> cu_seqlens;  // absent: dense
   index_t batch = 0, heads = 0, dim = 0;
-  index_t seqlen = 0;  // rows of every sequence, or the most that one may have
+  index_t seqlen = 0;  // of every sequence (dense), or the maximum (varlen)
   index_t total = 0;   // packed rows
   double percentile = 100.0;
   ScaleKind group = ScaleKind::tensor;
@@ -28,16 +28,16 @@ struct QuantizeParams {
   constexpr float* mean_at(index_t b, index_t h, index_t channel) const {
     return mean + b * mean_batch + h * mean_head + channel * mean_channel;
   }
-  // Positions of descale in one head of one sequence: tokens (packed: those of the sequence), blocks or one.
+  // Number of descales of one head of one sequence: one per token, one per block, or one.
   constexpr index_t positions() const {
     const int rows = rows_sharing(group);
     return rows == 0 ? 1 : seqlen / rows + (seqlen % rows != 0);
   }
 };
 
-// The rows of a sequence, held within the tensors whatever the list says.
+// The rows of a sequence, clamped to the tensors: the list is not validated on a GPU.
 struct QuantizeRows {
-  index_t first = 0;  // packed row where it begins; 0 when dense
+  index_t first = 0;  // packed row at which it begins; 0 if dense
   index_t count = 0;
 };
 constexpr QuantizeRows quantize_rows(const QuantizeParams& p, index_t b) {
@@ -45,7 +45,7 @@ constexpr QuantizeRows quantize_rows(const QuantizeParams& p, index_t b) {
   const index_t first = clamped(p.cu_seqlens[b], 0, p.total);
   return {first, clamped(p.cu_seqlens[b + 1] - first, 0, clamped(p.total - first, 0, p.seqlen))};
 }
-// Where the factor of row s of the sequence lies among those of its head: token factors of packed rows count rows.
+// Index of the descale of row s of the sequence. Token descales of packed tensors are indexed by packed row.
 constexpr index_t descale_position(const QuantizeParams& p, const QuantizeRows& rows, index_t s) {
   if (p.group == ScaleKind::token) return rows.first + s;
   return rows_sharing(p.group) == 0 ? 0 : s / rows_sharing(p.group);
@@ -55,7 +55,7 @@ namespace quantizing {
 
 constexpr unsigned infinity_bits = 0x7f800000u, nan_code = 0x7f;  // the one NaN that e4m3 and e5m2 outputs hold
 
-// Of what shares a factor: |x| as bits, which order as numbers do; 0 for what is not finite.
+// |x| as bits, which have the order of the numbers; 0 if x is not finite.
 constexpr unsigned finite_magnitude(float x) {
   const unsigned magnitude = detail::bits_of(x) & 0x7fffffffu;
   return magnitude < infinity_bits ? magnitude : 0u;
@@ -64,7 +64,7 @@ constexpr bool is_finite(float x) { return (detail::bits_of(x) & infinity_bits) 
 
 constexpr float largest_of(DType output) { return output == DType::e5m2 ? 57344.0f : 448.0f; }
 
-// IEEE operations that no compiler fuses or replaces.
+// IEEE operations that the compiler cannot fuse or approximate.
 inline float multiplied(float a, float b) {
 #if defined(__CUDACC__)
   return __fmul_rn(a, b);
@@ -89,25 +89,26 @@ inline float inverse_of(float descale) { return divided(1.0f, descale); }
 
 inline unsigned char sim8_code(float scaled) { return float_to_sim8(scaled); }
 
-// A channel's mean: row s of the sequence joins sum s % mean_lanes in double, in order; then the sums are added, the
-// first one first. Only finite values count; without any the mean is 0.
+// The mean of a channel: row s is added to partial sum s % mean_lanes, in double, in order. Then the partial sums are
+// added in order. Only finite values count; without any the mean is 0.
 constexpr int mean_lanes = 32;
 inline float mean_of(double sum, long long count) {
   return count == 0 ? 0.0f : static_cast<float>(sum / static_cast<double>(count));
 }
 
-// The order statistic that stands for the maximum: amax is the value of this rank, from 1, among `count` of them.
+// With a percentile, amax is the value of this rank (from 1) among `count` values.
 inline unsigned long long rank_of(double percentile, unsigned long long count) {
   const double exact = percentile * static_cast<double>(count) / 100.0;
   unsigned long long rank = static_cast<unsigned long long>(exact);
   if (static_cast<double>(rank) < exact) ++rank;
   return rank < 1 ? 1 : rank > count ? count : rank;
 }
-// It is found digit by digit, the highest first: of the values that begin with what is known, so many have each digit.
+// Radix selection of that value: each pass counts one digit of the values that begin with the prefix digits, from the
+// highest digit down.
 constexpr int digit_bits = 8, digits = 256, digit_passes = 4;
 constexpr int shift_of(int pass) { return 8 * (digit_passes - 1 - pass); }
-constexpr bool begins_with(unsigned magnitude, unsigned known, int pass) {
-  return pass == 0 || magnitude >> (shift_of(pass) + digit_bits) == known;
+constexpr bool has_prefix(unsigned magnitude, unsigned prefix, int pass) {
+  return pass == 0 || magnitude >> (shift_of(pass) + digit_bits) == prefix;
 }
 
 }  // namespace quantizing

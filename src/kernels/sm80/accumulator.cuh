@@ -1,4 +1,4 @@
-// Sums of products in mma accumulator fragments: in f32, or in f16 where that is asked for. Device only.
+// Accumulator: an mma C fragment in f32, or in f16 (acc=f16). Device only.
 #pragma once
 
 #include "device/numeric.cuh"
@@ -6,7 +6,7 @@
 
 namespace rapt {
 
-// A C fragment while products are summed: in f32, or in f16 and widened at the end.
+// get() converts to f32.
 template <bool in_f16>
 struct Accumulator {
   float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};

@@ -1,5 +1,5 @@
-// attention_sm80, host half: attention on 16-bit and FP8 tensors by tensor cores, for GPUs of compute capability 8.0
-// and more. What runs is attention_sm80.cuh. Says when it applies, chooses tiles, launches.
+// attention_sm80, host half: attention on 16-bit and FP8 tensors by tensor cores, for compute capability 8.0 and newer.
+// Decides which problems it accepts, chooses tiles, and describes the launch. The kernel is attention_sm80.cuh.
 #include <algorithm>
 #include <cmath>
 
@@ -15,59 +15,58 @@ namespace {
 
 constexpr const char *name = "attention_sm80", *text = "sm80/attention_sm80.cuh";
 
-// What the planner chose: the kernel's configuration, and how many bytes of keys and values should fit into L2
-// together.
-struct Sm80Choice : Sm80Config {
-  int64_t cached_bytes = 0;
-  bool operator==(const Sm80Choice&) const = default;
+// A planned configuration: the kernel's, and the bytes of K and V that should be in L2 at the same time.
+struct Sm80PlanConfig : Sm80Config {
+  int64_t l2_kv_bytes = 0;
+  bool operator==(const Sm80PlanConfig&) const = default;
 };
 
 constexpr ConfigField config_fields[] = {
-    config_field<Sm80Choice, &Sm80Choice::q>("q"),
-    config_field<Sm80Choice, &Sm80Choice::k>("k"),
-    config_field<Sm80Choice, &Sm80Choice::v>("v"),
-    config_field<Sm80Choice, &Sm80Choice::out>("out"),
-    config_field<Sm80Choice, &Sm80Choice::head_dim>("head_dim"),
-    config_field<Sm80Choice, &Sm80Choice::head_dim_v>("head_dim_v"),
-    config_field<Sm80Choice, &Sm80Choice::block_m>("block_m", ConfigRole::tunable),
-    config_field<Sm80Choice, &Sm80Choice::block_n>("block_n", ConfigRole::tunable),
-    config_field<Sm80Choice, &Sm80Choice::warps_m>("warps_m", ConfigRole::tunable),
-    config_field<Sm80Choice, &Sm80Choice::warps_k>("warps_k", ConfigRole::tunable),
-    config_field<Sm80Choice, &Sm80Choice::stages>("stages", ConfigRole::tunable),
-    config_field<Sm80Choice, &Sm80Choice::q_in_registers>("q_in_registers", ConfigRole::tunable),
-    config_field<Sm80Choice, &Sm80Choice::min_blocks>("min_blocks", ConfigRole::tunable),
-    config_field<Sm80Choice, &Sm80Choice::folded>("folded", ConfigRole::tunable),
-    config_field<Sm80Choice, &Sm80Choice::softcap>("softcap"),
-    config_field<Sm80Choice, &Sm80Choice::bias>("bias"),
-    config_field<Sm80Choice, &Sm80Choice::alibi>("alibi"),
-    config_field<Sm80Choice, &Sm80Choice::mask>("mask"),
-    config_field<Sm80Choice, &Sm80Choice::bounded>("bounded", ConfigRole::tunable),
-    config_field<Sm80Choice, &Sm80Choice::programmatic>("programmatic", ConfigRole::tunable),
-    config_field<Sm80Choice, &Sm80Choice::f16_accumulate>("f16_accumulate"),
-    config_field<Sm80Choice, &Sm80Choice::fp8_scores>("fp8_scores", ConfigRole::tunable),
-    config_field<Sm80Choice, &Sm80Choice::fp8_values>("fp8_values", ConfigRole::tunable),
-    config_field<Sm80Choice, &Sm80Choice::p_terms>("p_terms"),
-    config_field<Sm80Choice, &Sm80Choice::row_scales>("row_scales"),
-    config_field<Sm80Choice, &Sm80Choice::key_scales>("key_scales"),
-    config_field<Sm80Choice, &Sm80Choice::value_scales>("value_scales"),
-    config_field<Sm80Choice, &Sm80Choice::channel_scales>("channel_scales"),
-    config_field<Sm80Choice, &Sm80Choice::key_mean>("key_mean"),
-    config_field<Sm80Choice, &Sm80Choice::flush_keys>("flush_keys", ConfigRole::tunable),
+    config_field<Sm80PlanConfig, &Sm80PlanConfig::q>("q"),
+    config_field<Sm80PlanConfig, &Sm80PlanConfig::k>("k"),
+    config_field<Sm80PlanConfig, &Sm80PlanConfig::v>("v"),
+    config_field<Sm80PlanConfig, &Sm80PlanConfig::out>("out"),
+    config_field<Sm80PlanConfig, &Sm80PlanConfig::head_dim>("head_dim"),
+    config_field<Sm80PlanConfig, &Sm80PlanConfig::head_dim_v>("head_dim_v"),
+    config_field<Sm80PlanConfig, &Sm80PlanConfig::block_m>("block_m", ConfigRole::tunable),
+    config_field<Sm80PlanConfig, &Sm80PlanConfig::block_n>("block_n", ConfigRole::tunable),
+    config_field<Sm80PlanConfig, &Sm80PlanConfig::warps_m>("warps_m", ConfigRole::tunable),
+    config_field<Sm80PlanConfig, &Sm80PlanConfig::warps_n>("warps_n", ConfigRole::tunable),
+    config_field<Sm80PlanConfig, &Sm80PlanConfig::stages>("stages", ConfigRole::tunable),
+    config_field<Sm80PlanConfig, &Sm80PlanConfig::q_in_registers>("q_in_registers", ConfigRole::tunable),
+    config_field<Sm80PlanConfig, &Sm80PlanConfig::min_blocks>("min_blocks", ConfigRole::tunable),
+    config_field<Sm80PlanConfig, &Sm80PlanConfig::scale_in_exp2>("scale_in_exp2", ConfigRole::tunable),
+    config_field<Sm80PlanConfig, &Sm80PlanConfig::softcap>("softcap"),
+    config_field<Sm80PlanConfig, &Sm80PlanConfig::bias>("bias"),
+    config_field<Sm80PlanConfig, &Sm80PlanConfig::alibi>("alibi"),
+    config_field<Sm80PlanConfig, &Sm80PlanConfig::mask>("mask"),
+    config_field<Sm80PlanConfig, &Sm80PlanConfig::causal_or_local>("causal_or_local", ConfigRole::tunable),
+    config_field<Sm80PlanConfig, &Sm80PlanConfig::programmatic>("programmatic", ConfigRole::tunable),
+    config_field<Sm80PlanConfig, &Sm80PlanConfig::f16_accumulate>("f16_accumulate"),
+    config_field<Sm80PlanConfig, &Sm80PlanConfig::fp8_qk>("fp8_qk", ConfigRole::tunable),
+    config_field<Sm80PlanConfig, &Sm80PlanConfig::fp8_pv>("fp8_pv", ConfigRole::tunable),
+    config_field<Sm80PlanConfig, &Sm80PlanConfig::p_terms>("p_terms"),
+    config_field<Sm80PlanConfig, &Sm80PlanConfig::q_row_descales>("q_row_descales"),
+    config_field<Sm80PlanConfig, &Sm80PlanConfig::k_descale_block>("k_descale_block"),
+    config_field<Sm80PlanConfig, &Sm80PlanConfig::v_descale_block>("v_descale_block"),
+    config_field<Sm80PlanConfig, &Sm80PlanConfig::v_channel_descales>("v_channel_descales"),
+    config_field<Sm80PlanConfig, &Sm80PlanConfig::key_mean>("key_mean"),
+    config_field<Sm80PlanConfig, &Sm80PlanConfig::promotion_interval>("promotion_interval", ConfigRole::tunable),
 };
-constexpr ConfigType config_table = config_type<Sm80Choice>("Sm80Config", config_fields);
+constexpr ConfigType config_table = config_type<Sm80PlanConfig>("Sm80Config", config_fields);
 
 constexpr int largest_dim = 256;
 
 int64_t div_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
-bool vectors(const Access& access) { return access.unit_last && access.aligned16; }
+bool has_16_byte_rows(const Access& access) { return access.unit_last && access.aligned16; }
 
-// FP8 instructions that are the machine's own: Ada's and consumer Blackwell's. Others run them as f16 products.
+// Whether mma.sync on FP8 is native: Ada and consumer Blackwell. Elsewhere it is compiled to f16 mma.
 bool has_fp8_mma(const Device& device) { return arch_number(device.arch) == 89 || arch_number(device.arch) >= 120; }
 
 bool accepts_formats(const Problem& p, std::string* why) {
   for (const auto& [tensor, dtype] : {std::pair{"q", p.q}, {"k", p.k}, {"v", p.v}})
-    if (!is_16bit(dtype) && !is_code(dtype))
+    if (!is_16bit(dtype) && !is_tensor_core_fp8(dtype))
       return refuse(name, why, tensor, "=", name_of(dtype), ": must be f16, bf16, e4m3 or e5m2");
   if (is_16bit(p.q) && is_16bit(p.k) && p.q != p.k)
     return refuse(name, why, "q=", name_of(p.q), " k=", name_of(p.k), ": where both are 16-bit they must be the same");
@@ -78,7 +77,7 @@ bool accepts_formats(const Problem& p, std::string* why) {
   return true;
 }
 
-// Rows are copied 16 bytes at a time.
+// Rows are copied in chunks of 16 bytes.
 bool accepts_dims(const Problem& p, const Device& device, std::string* why) {
   const struct {
     const char* tensor;
@@ -86,222 +85,230 @@ bool accepts_dims(const Problem& p, const Device& device, std::string* why) {
     int64_t dim;
   } rows[] = {{"q", p.q, p.head_dim}, {"k", p.k, p.head_dim}, {"v", p.v, p.head_dim_v}, {"out", p.out, p.head_dim_v}};
   for (const auto& row : rows) {
-    const int64_t unit = is_code(row.dtype) ? 16 : 8;
+    const int64_t unit = is_tensor_core_fp8(row.dtype) ? 16 : 8;
     if (row.dim < unit || row.dim % unit != 0 || row.dim > largest_dim)
       return refuse(name, why, "head_dim ", p.head_dim, ":", p.head_dim_v, ", ", row.tensor, "=", name_of(row.dtype),
                     ": must be multiples of ", unit, " up to ", largest_dim);
   }
-  // Products that are summed apart, beside the widest output: more registers than there are.
-  const bool apart = p.v_scales == ScaleKind::token || (rows_sharing(p.v_scales) > 0 && !has_fp8_mma(device));
-  if (apart && p.head_dim_v > 192)
+  // Two-level accumulation needs a second accumulator, for which a wider output leaves no registers.
+  const bool two_level_accum = p.v_scales == ScaleKind::token || (rows_sharing(p.v_scales) > 0 && !has_fp8_mma(device));
+  if (two_level_accum && p.head_dim_v > 192)
     return refuse(name, why, "head_dim_v ", p.head_dim_v, ", v_scales by keys: must be at most 192 on ", device.arch);
   return true;
 }
 
-// The first rule that a problem breaks, as a sentence; nothing is formatted when nobody asks.
+// *why: the first rule that the problem breaks. Nothing is formatted if why is null.
 bool accepts(const Problem& p, const Device& device, std::string* why) {
   if (refused_for_gpu(name, device, why) || refused_by_all(name, p, why)) return false;
   if (!accepts_formats(p, why) || !accepts_dims(p, device, why)) return false;
   for (const auto& [tensor, access] :
        {std::pair{"q", &p.access_q}, {"k", &p.access_k}, {"v", &p.access_v}, {"out", &p.access_out}})
-    if (!vectors(*access))
+    if (!has_16_byte_rows(*access))
       return refuse(name, why, tensor, ": rows must be contiguous, and base and strides multiples of 16 bytes");
   if (p.seqlen_q >= Band::longest || p.seqlen_k >= Band::longest)
     return refuse(name, why, "seqlens ", p.seqlen_q, " and ", p.seqlen_k, ": must be below ", Band::longest);
-  if (p.batch * p.heads_q > most_blocks || p.batch * p.heads_q * div_up(p.seqlen_q, 32) > most_blocks)
-    return refuse(name, why, "batch * heads_q * tiles of rows: must be at most ", most_blocks);
+  if (p.batch * p.heads_q > max_grid_x || p.batch * p.heads_q * div_up(p.seqlen_q, 32) > max_grid_x)
+    return refuse(name, why, "batch * heads_q * tiles of rows: must be at most ", max_grid_x);
   return true;
 }
 
-// exp2(s * c - m * c) in one operation needs nothing between product and softmax, and a positive normal c.
-bool can_fold(const Problem& p) {
+// exp2(s * c - m * c) by one FMA requires that nothing but the scale lies between QK^T and softmax, and that c is a
+// positive normal number.
+bool can_scale_in_exp2(const Problem& p) {
   const float c = p.softmax_scale() * 1.44269504f;
   return !p.softcap && !p.bias.present() && !p.alibi && !p.mask.present() && c > 0.0f && std::isnormal(c);
 }
 
-// Tiles that were measured best on an H100 (docs/lab-notebook.md); `dim` is the larger of the two head dims.
-Sm80Config tiles(int block_m, int block_n, int warps_m, int warps_k, int stages) {
+// The tiles below were the fastest on an H100 (docs/lab-notebook.md).
+Sm80Config tiles(int block_m, int block_n, int warps_m, int warps_n, int stages) {
   Sm80Config a;
-  a.block_m = block_m, a.block_n = block_n, a.warps_m = warps_m, a.warps_k = warps_k, a.stages = stages;
+  a.block_m = block_m, a.block_n = block_n, a.warps_m = warps_m, a.warps_n = warps_n, a.stages = stages;
   return a;
 }
 
-// What bounds the tiles: the larger head dim, what costs registers beside it, and the machine.
-struct Demand {
-  int dim;
-  bool general;    // scores pass through more than one operation, or products are summed in f16
-  bool bounded;    // each row has its own range of keys
-  bool hopper;     // where the tiles were measured; elsewhere they are smaller, so that no compiler spills
-  bool fp8;        // codes are widened or paired on the way to the products
-  bool uneven;     // descales differ within a head
-  bool light;      // only q and k in f16 or E4M3, v in E4M3: what FP8 costs the fewest registers
-  int smem_bytes;  // of a thread block
+// The properties of problem and device that choose the tiles.
+struct TileTraits {
+  int dim;                   // the larger of head_dim and head_dim_v
+  bool extra_registers;      // a score chain beyond the scale, or f16 accumulation
+  bool causal_or_local;      // each row has its own range of keys
+  bool hopper;               // tiles were measured here; elsewhere they are smaller, to avoid spills
+  bool fp8;                  // any FP8 tensor
+  bool fine_grained_scales;  // descales differ within a head
+  bool e4m3_kv;              // k and v E4M3, q f16 or E4M3: the FP8 case with the fewest registers
+  int smem_bytes;            // available to a CTA
 };
 
-// Of FP8 tensors: steps of 32 or 64 keys, which blocks of descales are whole multiples of.
-Sm80Config long_fp8_tiles(const Demand& d) {
-  const bool roomy = d.hopper && !d.general;
-  if (d.dim <= 64) return tiles(roomy ? 128 : 64, 64, 4, 1, 2);
-  if (!roomy) return tiles(64, 32, 4, 1, 2);
+// FP8 tensors, many rows. block_n is 32 or 64, so that it divides the blocks that share a descale.
+Sm80Config long_fp8_tiles(const TileTraits& d) {
+  const bool large_tiles_fit = d.hopper && !d.extra_registers;
+  if (d.dim <= 64) return tiles(large_tiles_fit ? 128 : 64, 64, 4, 1, 2);
+  if (!large_tiles_fit) return tiles(64, 32, 4, 1, 2);
   if (d.dim > 128) return tiles(128, 64, 8, 1, 2);
-  if (d.uneven) return tiles(64, 64, 4, 1, 2);
-  return d.light && !d.bounded ? tiles(128, 64, 4, 1, 2) : tiles(128, 32, 4, 1, 3);
+  if (d.fine_grained_scales) return tiles(64, 64, 4, 1, 2);
+  return d.e4m3_kv && !d.causal_or_local ? tiles(128, 64, 4, 1, 2) : tiles(128, 32, 4, 1, 3);
 }
 
-Sm80Config long_tiles(const Demand& d) {
+Sm80Config long_tiles(const TileTraits& d) {
   if (d.fp8) return long_fp8_tiles(d);
-  const bool small = d.smem_bytes < 128 << 10;  // Ada and consumer Blackwell
-  if (d.dim <= 64) return d.general ? tiles(64, 64, 4, 1, 2) : tiles(128, d.bounded || !d.hopper ? 64 : 128, 4, 1, 2);
+  const bool small_smem = d.smem_bytes < 128 << 10;  // Ada and consumer Blackwell
+  if (d.dim <= 64)
+    return d.extra_registers ? tiles(64, 64, 4, 1, 2) : tiles(128, d.causal_or_local || !d.hopper ? 64 : 128, 4, 1, 2);
   if (d.dim <= 128) {
-    if (d.hopper && !d.general) return tiles(128, 64, 4, 1, 2);
-    return tiles(64, small ? 32 : 64, 4, 1, 2);
+    if (d.hopper && !d.extra_registers) return tiles(128, 64, 4, 1, 2);
+    return tiles(64, small_smem ? 32 : 64, 4, 1, 2);
   }
-  if (small) return tiles(64, 32, 4, 1, 2);
+  if (small_smem) return tiles(64, 32, 4, 1, 2);
   if (!d.hopper) return tiles(128, 32, 8, 1, 2);
-  return tiles(128, d.general ? 32 : d.bounded ? 64 : 80, 8, 1, 2);
+  return tiles(128, d.extra_registers ? 32 : d.causal_or_local ? 64 : 80, 8, 1, 2);
 }
 
-// For causal problems that fill the machine once or twice: rows differ in length, and smaller tiles even that out.
-Sm80Config medium_tiles(const Demand& d) {
-  Sm80Config a = tiles(64, d.general || d.fp8 || !d.hopper ? 64 : d.dim <= 64 ? 128 : 96, 4, 1, 2);
+// For causal problems of one or two waves of CTAs. Work per CTA differs, and smaller tiles balance it.
+Sm80Config medium_tiles(const TileTraits& d) {
+  Sm80Config a = tiles(64, d.extra_registers || d.fp8 || !d.hopper ? 64 : d.dim <= 64 ? 128 : 96, 4, 1, 2);
   a.min_blocks = 2;
   return a;
 }
 
-// For problems of few rows: small row tiles, and keys dealt to four warps so that no warp walks far. Few keys are all
-// on their way at once.
-Sm80Config short_tiles(int dim, bool few_keys, bool fp8) {
+// For few rows: a small block_m, and keys split among four warps (split-KV in the CTA) to shorten the loop of each. If
+// there are few keys, one stage holds many of them.
+Sm80Config split_kv_tiles(int dim, bool few_keys, bool fp8) {
   Sm80Config a = tiles(32, dim <= 64 ? 64 : dim <= 128 || fp8 ? 32 : 16, 2, 4, 2);
   if (few_keys && dim <= 64) a.block_n = 128, a.stages = 1;
   a.q_in_registers = dim <= 128;
   return a;
 }
 
-// `invariant` rules out everything that looks at lengths, batch or heads.
-Sm80Config best_tiles(const Problem& p, const Device& device, const Demand& demand) {
-  if (p.invariant) return long_tiles(demand);
+// With `invariant`, tiles must not depend on lengths, batch or heads.
+Sm80Config best_tiles(const Problem& p, const Device& device, const TileTraits& traits) {
+  if (p.invariant) return long_tiles(traits);
   const int64_t heads = p.batch * p.heads_q;
   if (4 * heads * div_up(p.seqlen_q, 64) <= 5 * device.sm_count)
-    return short_tiles(demand.dim, p.seqlen_k <= 512 && !demand.uneven, demand.fp8);
-  if (demand.bounded && demand.dim <= 128 && heads * div_up(p.seqlen_q, 128) < 5 * device.sm_count)
-    return medium_tiles(demand);
-  return long_tiles(demand);
+    return split_kv_tiles(traits.dim, p.seqlen_k <= 512 && !traits.fine_grained_scales, traits.fp8);
+  if (traits.causal_or_local && traits.dim <= 128 && heads * div_up(p.seqlen_q, 128) < 5 * device.sm_count)
+    return medium_tiles(traits);
+  return long_tiles(traits);
 }
 
-// Cards differ in shared memory: first fewer steps in flight, then smaller ones, then fewer rows.
-void fit(Sm80Config& a, int bytes) {
-  const int least = is_code(a.k) || is_code(a.v) ? 32 : 16;
+// Shrinks the tiles until they fit into the GPU's shared memory: first fewer stages, then block_n, then block_m.
+void fit_shared_memory(Sm80Config& a, int bytes) {
+  const int min_block_n = is_tensor_core_fp8(a.k) || is_tensor_core_fp8(a.v) ? 32 : 16;
   while (smem_bytes(a) > bytes && a.stages > 1) --a.stages;
-  while (smem_bytes(a) > bytes && a.block_n % (2 * least) == 0) a.block_n /= 2;
+  while (smem_bytes(a) > bytes && a.block_n % (2 * min_block_n) == 0) a.block_n /= 2;
   while (smem_bytes(a) > bytes && a.warps_m > 1) a.block_m /= 2, a.warps_m /= 2;
 }
 
-void configure_quantised(const Problem& p, const Device& device, Sm80Config& a) {
-  a.fp8_scores = is_code(p.q) && is_code(p.k) && has_fp8_mma(device);
+void configure_fp8(const Problem& p, const Device& device, Sm80Config& a) {
+  a.fp8_qk = is_tensor_core_fp8(p.q) && is_tensor_core_fp8(p.k) && has_fp8_mma(device);
   a.p_terms = p.pv == PvMode::fp8 ? 1 : p.pv == PvMode::fp8x2 ? 2 : 0;
-  a.fp8_values = a.p_terms > 0 && has_fp8_mma(device);
-  a.row_scales = rows_sharing(p.q_scales) > 0;
-  a.key_scales = rows_sharing(p.k_scales), a.value_scales = rows_sharing(p.v_scales);
-  a.channel_scales = p.v_scales == ScaleKind::channel;
-  a.key_mean = p.smooth_k && (p.lse || p.sinks);  // what it does to nothing else
-  // Ada's tensor cores truncate sums of FP8 products (docs/fp8.md).
-  a.flush_keys = a.fp8_values && arch_number(device.arch) == 89 ? 64 : 0;
+  a.fp8_pv = a.p_terms > 0 && has_fp8_mma(device);
+  a.q_row_descales = rows_sharing(p.q_scales) > 0;
+  a.k_descale_block = rows_sharing(p.k_scales), a.v_descale_block = rows_sharing(p.v_scales);
+  a.v_channel_descales = p.v_scales == ScaleKind::channel;
+  a.key_mean = p.smooth_k && (p.lse || p.sinks);  // k_mean changes nothing but lse and the sink's weight
+  // Ada's tensor cores truncate FP8 accumulation (docs/fp8.md).
+  a.promotion_interval = a.fp8_pv && arch_number(device.arch) == 89 ? 64 : 0;
 }
 
 KernelConfig configure(const Problem& p, const Device& device) {
-  const bool bounded = p.position_mask.present(), folded = can_fold(p);
-  const bool fp8 = is_code(p.q) || is_code(p.k) || is_code(p.v);
-  const bool uneven = rows_sharing(p.q_scales) + rows_sharing(p.k_scales) + rows_sharing(p.v_scales) > 0 ||
-                      p.v_scales == ScaleKind::channel;
-  const bool light = p.q != DType::bf16 && p.q != DType::e5m2 && p.k == DType::e4m3 && p.v == DType::e4m3;
+  const bool causal_or_local = p.position_mask.present(), scale_in_exp2 = can_scale_in_exp2(p);
+  const bool fp8 = is_tensor_core_fp8(p.q) || is_tensor_core_fp8(p.k) || is_tensor_core_fp8(p.v);
+  const bool fine_grained_scales = rows_sharing(p.q_scales) + rows_sharing(p.k_scales) + rows_sharing(p.v_scales) > 0 ||
+                                   p.v_scales == ScaleKind::channel;
+  const bool e4m3_kv = p.q != DType::bf16 && p.q != DType::e5m2 && p.k == DType::e4m3 && p.v == DType::e4m3;
   const int dim = static_cast<int>(std::max(p.head_dim, p.head_dim_v));
-  Sm80Choice a{best_tiles(
-      p, device,
-      {dim, !folded || p.acc == AccMode::f16, bounded, device.sm == 90, fp8, uneven, light, device.smem_per_block})};
+  Sm80PlanConfig a{best_tiles(p, device,
+                              {dim, !scale_in_exp2 || p.acc == AccMode::f16, causal_or_local, device.sm == 90, fp8,
+                               fine_grained_scales, e4m3_kv, device.smem_per_block})};
   a.q = p.q, a.k = p.k, a.v = p.v, a.out = p.out;
   a.head_dim = static_cast<int>(p.head_dim), a.head_dim_v = static_cast<int>(p.head_dim_v);
-  a.folded = folded;
+  a.scale_in_exp2 = scale_in_exp2;
   a.softcap = p.softcap.has_value(), a.bias = p.bias.dtype, a.alibi = p.alibi, a.mask = p.mask.present();
-  a.bounded = bounded;
-  a.programmatic = a.warps_k > 1 && arch_number(device.arch) >= 90;
+  a.causal_or_local = causal_or_local;
+  a.programmatic = a.warps_n > 1 && arch_number(device.arch) >= 90;
   a.f16_accumulate = p.acc == AccMode::f16;
-  if (fp8) configure_quantised(p, device, a);
-  fit(a, device.smem_per_block);
-  a.cached_bytes = device.l2_bytes / 2;
+  if (fp8) configure_fp8(p, device, a);
+  fit_shared_memory(a, device.smem_per_block);
+  a.l2_kv_bytes = device.l2_bytes / 2;
   return {config_table, a};
 }
 
 size_t workspace_bytes(const Problem&, const KernelConfig&) { return 0; }
 
 KernelUnit unit(const KernelConfig& config) {
-  const auto& a = config.as<Sm80Choice>();
+  const auto& a = config.as<Sm80PlanConfig>();
   return {emit_unit(text, "attention_sm80", config_table, &a, "Sm80Params"), a.threads(),
           static_cast<size_t>(smem_bytes(a))};
 }
 
-// What attention_sm80.cuh asserts of its tiles, and a step's keys in one block of descales.
+// The static_asserts of attention_sm80.cuh; and block_n must divide the keys that share a descale.
 void check_tiles(const Sm80Config& c) {
   const Sm80Layout layout(c);
-  require_multiple("block_m", c.block_m, 16 * c.warps_m);  // warps take whole mma tiles
-  const int weights = c.fp8_values ? 32 : 16;              // keys of one product with V
-  require_multiple("block_n", c.block_n, layout.widens_k ? 32 : weights);
-  for (const int sharing : {c.key_scales, c.value_scales})
+  require_multiple("block_m", c.block_m, 16 * c.warps_m);  // a warp has whole m16 tiles
+  const int mma_k = c.fp8_pv ? 32 : 16;                    // k of the PV mma
+  require_multiple("block_n", c.block_n, layout.widens_k ? 32 : mma_k);
+  for (const int sharing : {c.k_descale_block, c.v_descale_block})
     if (sharing > 1 && sharing % c.block_n != 0)
       bad_config("block_n", c.block_n, "must divide ", sharing, ", the keys that share a descale");
-  require_multiple("flush_keys", c.flush_keys, weights);
-  if (c.flush_keys > 0 && c.flush_keys < c.block_n && c.block_n % c.flush_keys != 0)
-    bad_config("flush_keys", c.flush_keys, "must divide block_n = ", c.block_n, " or be no smaller");
+  require_multiple("promotion_interval", c.promotion_interval, mma_k);
+  if (c.promotion_interval > 0 && c.promotion_interval < c.block_n && c.block_n % c.promotion_interval != 0)
+    bad_config("promotion_interval", c.promotion_interval, "must divide block_n = ", c.block_n, " or be no smaller");
 }
 
 void check_config(const ConfigChange& change) {
   require_planned(name, change);
-  const auto &c = change.changed.as<Sm80Choice>(), &chosen = change.chosen.as<Sm80Choice>();
+  const auto &c = change.changed.as<Sm80PlanConfig>(), &chosen = change.chosen.as<Sm80PlanConfig>();
   require_range("block_m", c.block_m, 1, 1024);
   require_range("block_n", c.block_n, 1, 1024);
   require_range("warps_m", c.warps_m, 1, 32);
-  require_range("warps_k", c.warps_k, 1, 32);
+  require_range("warps_n", c.warps_n, 1, 32);
   require_range("stages", c.stages, 1, 16);
   require_range("min_blocks", c.min_blocks, 1, 32);
-  require_range("flush_keys", c.flush_keys, 0, 1 << 20);
-  if (c.folded && !chosen.folded) bad_config("folded", 1, "this problem's scores pass through more than a scale");
-  if (!c.bounded && chosen.bounded) bad_config("bounded", 0, "this problem is causal or has a window");
+  require_range("promotion_interval", c.promotion_interval, 0, 1 << 20);
+  if (c.scale_in_exp2 && !chosen.scale_in_exp2)
+    bad_config("scale_in_exp2", 1, "this problem's scores pass through more than a scale");
+  if (!c.causal_or_local && chosen.causal_or_local)
+    bad_config("causal_or_local", 0, "this problem is causal or has a window");
   const int arch = arch_number(change.device.arch);
   if (c.programmatic && arch < 90) bad_config("programmatic", 1, "must be 0 on ", change.device.arch, "; sm_90 has it");
-  if (c.fp8_scores && !(is_code(c.q) && is_code(c.k))) bad_config("fp8_scores", 1, "q and k must be e4m3 or e5m2");
-  if (c.fp8_values && !(is_code(c.v) && c.p_terms > 0)) bad_config("fp8_values", 1, "needs pv=fp8 or pv=fp8x2");
-  if ((c.fp8_scores || c.fp8_values) && arch < 89)
-    bad_config(c.fp8_scores ? "fp8_scores" : "fp8_values", 1, "must be 0 on ", change.device.arch,
+  if (c.fp8_qk && !(is_tensor_core_fp8(c.q) && is_tensor_core_fp8(c.k)))
+    bad_config("fp8_qk", 1, "q and k must be e4m3 or e5m2");
+  if (c.fp8_pv && !(is_tensor_core_fp8(c.v) && c.p_terms > 0)) bad_config("fp8_pv", 1, "needs pv=fp8 or pv=fp8x2");
+  if ((c.fp8_qk || c.fp8_pv) && arch < 89)
+    bad_config(c.fp8_qk ? "fp8_qk" : "fp8_pv", 1, "must be 0 on ", change.device.arch,
                ", which has no FP8 instructions");
-  if (c.warps_k > 1 && std::max(change.problem.batch, change.problem.heads_q) > most_blocks_of_a_row)
-    bad_config("warps_k", c.warps_k, "must be 1 where batch or heads_q exceed ", most_blocks_of_a_row);
+  if (c.warps_n > 1 && std::max(change.problem.batch, change.problem.heads_q) > max_grid_yz)
+    bad_config("warps_n", c.warps_n, "must be 1 where batch or heads_q exceed ", max_grid_yz);
   if (change.own_text) check_tiles(c);
   require_fits(
       change,
-      {c.threads(), smem_bytes(c), c.min_blocks, {"warps_m", "warps_k"}, {"block_m", "block_n", "warps_k", "stages"}});
+      {c.threads(), smem_bytes(c), c.min_blocks, {"warps_m", "warps_n"}, {"block_m", "block_n", "warps_n", "stages"}});
 }
 
-// Heads by sections of the cache where rows differ in length; one after another where they do not.
-TileOrder tile_order(const Problem& p, const Sm80Choice& config) {
+// If work per row differs (causal, window), heads are grouped into sections whose K and V fit into L2.
+TileScheduler tile_scheduler(const Problem& p, const Sm80PlanConfig& config) {
   const auto u = [](int64_t n) { return static_cast<unsigned>(n); };
-  TileOrder order;
-  order.group = Divisor::by(u(p.group()));
-  if (config.warps_k > 1) return order;  // the grid says it all
-  int64_t fit = 1;
-  if (config.bounded) {
-    const int64_t bytes = p.seqlen_k * (bytes_of(p.k) * p.head_dim + bytes_of(p.v) * p.head_dim_v);  // of a kv head
-    fit = std::clamp<int64_t>(config.cached_bytes / std::max<int64_t>(bytes, 1), 1, p.batch * p.heads_k) * p.group();
+  TileScheduler scheduler;
+  scheduler.group = FastDivmod::by(u(p.group()));
+  if (config.warps_n > 1) return scheduler;  // the 3D grid needs no scheduler
+  int64_t heads_per_section = 1;
+  if (config.causal_or_local) {
+    const int64_t bytes =
+        p.seqlen_k * (bytes_of(p.k) * p.head_dim + bytes_of(p.v) * p.head_dim_v);  // K and V of one kv head
+    heads_per_section =
+        std::clamp<int64_t>(config.l2_kv_bytes / std::max<int64_t>(bytes, 1), 1, p.batch * p.heads_k) * p.group();
   }
-  return TileOrder::of(u(div_up(p.seqlen_q, config.block_m)), u(p.batch), u(p.heads_q), u(p.group()), u(fit));
+  return TileScheduler::of(u(div_up(p.seqlen_q, config.block_m)), u(p.batch), u(p.heads_q), u(p.group()),
+                           u(heads_per_section));
 }
 
 LaunchSpec launch_spec(const StepCall& call) {
   const Problem& p = call.problem;
-  const auto& c = call.config.as<Sm80Choice>();
+  const auto& c = call.config.as<Sm80PlanConfig>();
   const int64_t tiles = div_up(p.seqlen_q, c.block_m), heads = p.batch * p.heads_q;
-  const bool any = tiles * heads > 0;  // an order of no tiles would divide by zero
-  LaunchSpec spec(Sm80Params{call.params, any ? tile_order(p, c) : TileOrder()});
+  const bool any = tiles * heads > 0;  // without tiles the scheduler would divide by zero
+  LaunchSpec spec(Sm80Params{call.params, any ? tile_scheduler(p, c) : TileScheduler()});
   if (!any) return spec;
-  const bool split_kv = c.warps_k > 1;  // place_of_block() of attention_sm80.cuh: grid = (q tiles, heads, batch)
+  const bool split_kv = c.warps_n > 1;  // scheduled_tile() of attention_sm80.cuh: grid = (q tiles, heads, batch)
   spec.grid_x = static_cast<unsigned>(split_kv ? tiles : tiles * heads);
   if (split_kv) spec.grid_y = static_cast<unsigned>(p.heads_q), spec.grid_z = static_cast<unsigned>(p.batch);
   spec.programmatic = c.programmatic;

@@ -6,36 +6,37 @@
 namespace rapt {
 
 struct Sm80Config : AttentionVariant {
-  // Tiles: block_m query rows a thread block; block_n keys that a warp takes at a time; warps_m x warps_k warps, the
-  // rows dealt to warps_m of them and the keys of a step (block_n * warps_k) to warps_k; key steps held at once.
-  int block_m = 0, block_n = 0, warps_m = 0, warps_k = 1, stages = 2;
-  bool q_in_registers = false;  // else query fragments are read from shared memory again for each key step
-  int min_blocks = 1;           // thread blocks that must fit on an SM: bounds the registers
+  // A CTA has warps_m x warps_n warps. It owns block_m query rows, split among warps_m. In one iteration of the
+  // mainloop it takes block_n * warps_n keys, split among warps_n (split-KV inside the CTA). stages: buffers of K and
+  // V.
+  int block_m = 0, block_n = 0, warps_m = 0, warps_n = 1, stages = 2;
+  bool q_in_registers = false;  // else Q fragments are loaded from shared memory in every iteration
+  int min_blocks = 1;           // CTAs per SM in __launch_bounds__; limits registers
 
-  // With no operation on a score but `bounded` and a positive scale: exp2(s * c - m * c) in one fused operation,
-  // c = scale * log2(e).
-  bool folded = true;
-  bool bounded = false;  // causal or window: each row has its own range of keys
+  // The scale is applied inside exp2 by one FMA: exp2(s * c - m * c), c = scale * log2(e). Only if scores need nothing
+  // but the scale and position masks, and the scale is positive.
+  bool scale_in_exp2 = true;
+  bool causal_or_local = false;  // causal mask or window: the visible keys differ by row
 
-  // sm_90 and newer: programmatic dependent launch. The block waits itself for the kernel before it on the stream, so
-  // that its start overlaps with that one's end.
+  // Programmatic dependent launch (sm_90 and newer). The kernel starts while the previous one on the stream ends, and
+  // waits for it by griddepcontrol.
   bool programmatic = false;
 
-  bool f16_accumulate = false;  // acc=f16: products of a tile are summed in half precision
+  bool f16_accumulate = false;  // acc=f16: mma accumulates a block's products in f16
 
-  // Quantised inputs. Descales of a whole tensor or head are values; these say which others there are.
-  bool fp8_scores = false;      // q.k by FP8 instructions; else codes are widened to 16 bits first
-  bool fp8_values = false;      // p.v likewise
-  bool row_scales = false;      // q's descale differs from row to row: token, block64, block128
-  int key_scales = 0;           // k's: keys that share a descale (1, 64, 128); 0: all
-  int value_scales = 0;         // v's likewise
-  bool channel_scales = false;  // v's differs from channel to channel
-  int flush_keys = 0;           // products with V of so many keys are summed by themselves, then joined in f32; 0: all
+  // FP8 tensors. Descales of a whole tensor or head need no code of their own; these fields describe the others.
+  bool fp8_qk = false;              // QK^T by FP8 mma; else FP8 is converted to 16 bits first
+  bool fp8_pv = false;              // PV likewise
+  bool q_row_descales = false;      // q's descales differ by row: token, block64, block128
+  int k_descale_block = 0;          // keys that share a descale of k (1, 64, 128); 0: all
+  int v_descale_block = 0;          // the same for v
+  bool v_channel_descales = false;  // v's descales differ by channel
+  int promotion_interval = 0;  // two-level accumulation of PV: keys per inner sum, which is then added in f32; 0: off
 
-  constexpr int threads() const { return 32 * warps_m * warps_k; }
-  constexpr int step_keys() const { return block_n * warps_k; }
-  // Rows of a tile may see different keys, so that a key can be hidden from one and seen by another.
-  constexpr bool row_masks() const { return bounded || mask || bias != DType::none; }
+  constexpr int threads() const { return 32 * warps_m * warps_n; }
+  constexpr int cta_block_n() const { return block_n * warps_n; }
+  // Whether a key can be visible to one row of a tile and masked for another.
+  constexpr bool masks_differ_by_row() const { return causal_or_local || mask || bias != DType::none; }
 
   constexpr bool operator==(const Sm80Config&) const = default;
 };

@@ -1,18 +1,17 @@
-// Rows that seqused_q leaves unused: out = 0 and lse = -inf, whatever q holds there. Device only; the text also runs on
-// a CPU (lab/emulation).
+// Rows beyond seqused_q: out = 0 and lse = -inf, whatever q holds. Device only; also runs on a CPU (lab/emulation).
 #pragma once
 
 #include "shared/params.h"
 
 namespace rapt {
 
-// Some rows of one head, and of their output the `words` words from first_word on, word_stride words apart.
+// Rows [first, past) of one head. Of each output row, `words` words from first_word on, word_stride words apart.
 struct UnusedRows {
   index_t batch, head, first_packed, first, past;
   index_t first_word, words, word_stride;
 };
 
-// By all threads of a block. Word: what one store writes, an element of out or several.
+// Called by all threads of a CTA. Word: the type of one store, one or several elements of out.
 template <class Word, int threads>
 inline void clear_unused_rows(const AttentionParams& p, const UnusedRows& rows, bool with_lse) {
   const index_t count = (rows.past - rows.first) * rows.words;

@@ -17,27 +17,27 @@ constexpr const char *name = "attention_sm90", *text = "sm90/attention_sm90.cuh"
 
 // What the planner chose: the kernel's configuration, the blocks of a dynamic schedule, and how many bytes of keys and
 // values should fit into L2 together.
-struct Sm90Choice : Sm90Config {
+struct Sm90PlanConfig : Sm90Config {
   int blocks = 0;
-  int64_t cached_bytes = 0;
-  bool operator==(const Sm90Choice&) const = default;
+  int64_t l2_kv_bytes = 0;
+  bool operator==(const Sm90PlanConfig&) const = default;
 };
 
 constexpr ConfigField config_fields[] = {
-    config_field<Sm90Choice, &Sm90Choice::q>("q"),
-    config_field<Sm90Choice, &Sm90Choice::k>("k"),
-    config_field<Sm90Choice, &Sm90Choice::v>("v"),
-    config_field<Sm90Choice, &Sm90Choice::out>("out"),
-    config_field<Sm90Choice, &Sm90Choice::head_dim>("head_dim"),
-    config_field<Sm90Choice, &Sm90Choice::head_dim_v>("head_dim_v"),
-    config_field<Sm90Choice, &Sm90Choice::warpgroups>("warpgroups", ConfigRole::tunable),
-    config_field<Sm90Choice, &Sm90Choice::block_n>("block_n", ConfigRole::tunable),
-    config_field<Sm90Choice, &Sm90Choice::stages>("stages", ConfigRole::tunable),
-    config_field<Sm90Choice, &Sm90Choice::ping_pong>("ping_pong", ConfigRole::tunable),
-    config_field<Sm90Choice, &Sm90Choice::causal_or_local>("causal_or_local", ConfigRole::tunable),
-    config_field<Sm90Choice, &Sm90Choice::dynamic>("dynamic", ConfigRole::tunable),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::q>("q"),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::k>("k"),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::v>("v"),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::out>("out"),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::head_dim>("head_dim"),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::head_dim_v>("head_dim_v"),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::warpgroups>("warpgroups", ConfigRole::tunable),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::block_n>("block_n", ConfigRole::tunable),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::stages>("stages", ConfigRole::tunable),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::ping_pong>("ping_pong", ConfigRole::tunable),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::causal_or_local>("causal_or_local", ConfigRole::tunable),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::dynamic>("dynamic", ConfigRole::tunable),
 };
-constexpr ConfigType config_table = config_type<Sm90Choice>("Sm90Config", config_fields);
+constexpr ConfigType config_table = config_type<Sm90PlanConfig>("Sm90Config", config_fields);
 
 constexpr int largest_dim = 256;
 constexpr int64_t longest_packed = int64_t{1} << 31;  // coordinates of a tensor map are 32-bit
@@ -81,8 +81,8 @@ bool accepts_sizes(const Problem& p, std::string* why) {
     return refuse(name, why, "seqlens ", p.seqlen_q, " and ", p.seqlen_k, ": must be below ", Band::longest);
   if (rows_q >= longest_packed || rows_k >= longest_packed)
     return refuse(name, why, "packed rows ", rows_q, " and ", rows_k, ": must be below ", longest_packed);
-  if (p.batch * p.heads_q > most_blocks || p.batch * p.heads_q * div_up(p.seqlen_q, 64) > most_blocks)
-    return refuse(name, why, "batch * heads_q * tiles of rows: must be at most ", most_blocks);
+  if (p.batch * p.heads_q > max_grid_x || p.batch * p.heads_q * div_up(p.seqlen_q, 64) > max_grid_x)
+    return refuse(name, why, "batch * heads_q * tiles of rows: must be at most ", max_grid_x);
   return true;
 }
 
@@ -111,29 +111,29 @@ Sm90Config tiles(const Problem& p) {
 }
 
 KernelConfig configure(const Problem& p, const Device& device) {
-  Sm90Choice a{tiles(p)};
+  Sm90PlanConfig a{tiles(p)};
   a.q = p.q, a.k = p.k, a.v = p.v, a.out = p.out;
   a.head_dim = static_cast<int>(p.head_dim), a.head_dim_v = static_cast<int>(p.head_dim_v);
   a.dynamic = a.causal_or_local || p.varlen;  // tiles differ in length
   a.blocks = device.sm_count;
-  a.cached_bytes = device.l2_bytes / 2;
+  a.l2_kv_bytes = device.l2_bytes / 2;
   return {config_table, a};
 }
 
 size_t workspace_bytes(const Problem&, const KernelConfig&) { return 0; }
 size_t counter_bytes(const Problem&, const KernelConfig& config) {
-  return config.as<Sm90Choice>().dynamic ? 2 * sizeof(unsigned) : 0;
+  return config.as<Sm90PlanConfig>().dynamic ? 2 * sizeof(unsigned) : 0;
 }
 
 KernelUnit unit(const KernelConfig& config) {
-  const auto& a = config.as<Sm90Choice>();
+  const auto& a = config.as<Sm90PlanConfig>();
   return {emit_unit(text, "attention_sm90", config_table, &a, "Sm90Params", "1"), a.threads(),
           static_cast<size_t>(Sm90Layout(a).bytes)};
 }
 
 void check_config(const ConfigChange& change) {
   require_planned(name, change);
-  const auto &c = change.changed.as<Sm90Choice>(), &chosen = change.chosen.as<Sm90Choice>();
+  const auto &c = change.changed.as<Sm90PlanConfig>(), &chosen = change.chosen.as<Sm90PlanConfig>();
   require_range("warpgroups", c.warpgroups, 2, 3);
   require_range("block_n", c.block_n, 16, 256);
   require_multiple("block_n", c.block_n, 16);
@@ -144,14 +144,14 @@ void check_config(const ConfigChange& change) {
 }
 
 // Heads by sections of the cache where rows differ in length; one after another where they do not.
-TileOrder tile_order(const Problem& p, const Sm90Choice& c) {
+TileScheduler tile_order(const Problem& p, const Sm90PlanConfig& c) {
   const auto u = [](int64_t n) { return static_cast<unsigned>(n); };
   int64_t fit = 1;
   if (c.causal_or_local) {
     const int64_t bytes = p.seqlen_k * 2 * (p.head_dim + p.head_dim_v);  // of a kv head
-    fit = std::clamp<int64_t>(c.cached_bytes / std::max<int64_t>(bytes, 1), 1, p.batch * p.heads_k) * p.group();
+    fit = std::clamp<int64_t>(c.l2_kv_bytes / std::max<int64_t>(bytes, 1), 1, p.batch * p.heads_k) * p.group();
   }
-  return TileOrder::of(u(div_up(p.seqlen_q, c.block_m())), u(p.batch), u(p.heads_q), u(p.group()), u(fit));
+  return TileScheduler::of(u(div_up(p.seqlen_q, c.block_m())), u(p.batch), u(p.heads_q), u(p.group()), u(fit));
 }
 
 // Boxes of 64 elements by `box_rows` rows. Packed tensors have one batch.
@@ -170,12 +170,12 @@ TensorMapSpec map_of(const TensorRef& t, bool packed, int64_t batch, int64_t hea
 
 LaunchSpec launch_spec(const StepCall& call) {
   const Problem& p = call.problem;
-  const auto& c = call.config.as<Sm90Choice>();
+  const auto& c = call.config.as<Sm90PlanConfig>();
   const int64_t items = p.batch * p.heads_q * div_up(p.seqlen_q, c.block_m());
   Sm90Params params{};
   params.attention = call.params, params.items = static_cast<unsigned>(items);
   params.counters = static_cast<unsigned*>(call.workspace.counters);
-  if (items > 0) params.order = tile_order(p, c);
+  if (items > 0) params.scheduler = tile_order(p, c);
   LaunchSpec spec(params);
   const int64_t rows_q = p.varlen ? p.total_q : p.seqlen_q, rows_k = p.varlen ? p.total_k : p.seqlen_k;
   if (items == 0 || rows_q == 0 || rows_k == 0) return spec;

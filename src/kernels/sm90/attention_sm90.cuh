@@ -34,20 +34,20 @@ struct Consumer {
   StageSlot<cfg.stages> slot{};
   unsigned q_phase = 0;
 
-  // A tile of query rows, from its last keys to its first: steps with edges come first. Every step of the tile is
+  // A tile of query rows, from its last keys to its first: n_blocks with edges come first. Every n_block of the tile is
   // waited for and given back, also those of which this warpgroup's rows see nothing. Returns whether all that was
   // stored is finite.
   bool attend(const RowTile<cfg>& tile, NanPass pass) {
     const int row = tile.first_row() + 64 * group;
     const typename RowTile<cfg>::KeyRanges keys = RowTile<cfg>::keys_of(tile.band(), row, 64, tile.seqlen_q());
-    const Steps all = tile.steps(), mine = RowTile<cfg>::steps_of(keys);
+    const NBlocks all = tile.n_blocks(), mine = RowTile<cfg>::n_blocks_of(keys);
     RowSoftmax softmax{p.scale * log2_e};
     Scores s;
     Output o;
     Weights weights;
-    int step = all.end - 1;
+    int n_block = all.end - 1;
     wait_barrier(shared.q_full(), q_phase);
-    for (; step >= all.begin && (mine.empty() || step >= mine.end); --step) skip(tile, step, pass);
+    for (; n_block >= all.begin && (mine.empty() || n_block >= mine.end); --n_block) skip(tile, n_block, pass);
     if (mine.empty()) {
       clear(o);
       arrive_by_warp(shared.q_empty());
@@ -58,13 +58,13 @@ struct Consumer {
       wgmma_wait_group<0>();
       pin(s);
       arrive_by_warp(shared.k_empty(slot.stage));
-      finish_scores(s, softmax, tile, keys, step, pass);
+      finish_scores(s, softmax, tile, keys, n_block, pass);
       pack(weights, s);
       bool adds = false;  // to the output; the first product is written
 #pragma unroll 1
-      for (--step; step >= mine.begin; --step) {
+      for (--n_block; n_block >= mine.begin; --n_block) {
         const StageSlot<cfg.stages> last = slot;
-        open_values(tile, step + 1, last, pass);
+        open_values(tile, n_block + 1, last, pass);
         slot.advance();
         take_turn();
         multiply_qk(s);
@@ -73,7 +73,7 @@ struct Consumer {
         wgmma_wait_group<1>();
         pin(s);
         arrive_by_warp(shared.k_empty(slot.stage));
-        const bool rescales = finish_scores(s, softmax, tile, keys, step, pass);
+        const bool rescales = finish_scores(s, softmax, tile, keys, n_block, pass);
         wgmma_wait_group<0>();
         pin(o);
         arrive_by_warp(shared.v_empty(last.stage));
@@ -82,20 +82,20 @@ struct Consumer {
         adds = true;
       }
       arrive_by_warp(shared.q_empty());
-      open_values(tile, step + 1, slot, pass);
+      open_values(tile, n_block + 1, slot, pass);
       multiply_pv(o, weights, slot.stage, adds);
       wgmma_wait_group<0>();
       pin(o);
       arrive_by_warp(shared.v_empty(slot.stage));
       slot.advance();
     }
-    for (; step >= all.begin; --step) skip(tile, step, pass);
+    for (; n_block >= all.begin; --n_block) skip(tile, n_block, pass);
     q_phase ^= 1;
     return Epilogue<cfg>{p, tile, pass}.store(softmax, o, tile.first_row() + 64 * group);
   }
 
  private:
-  // S = Q . K of a step, once its keys are there.
+  // S = Q . K of a n_block, once its keys are there.
   void multiply_qk(Scores& s) const {
     wait_barrier(shared.k_full(slot.stage), slot.phase);
     const MatrixDescriptor q = MatrixDescriptor::of(warp_uniform(shared.q(group)), 1024),
@@ -110,7 +110,7 @@ struct Consumer {
     }
     wgmma_commit_group();
   }
-  // O (+)= P . V of a step.
+  // O (+)= P . V of a n_block.
   void multiply_pv(Output& o, const Weights& weights, int stage, bool adds) const {
     const MatrixDescriptor v = MatrixDescriptor::of(warp_uniform(shared.v(stage)), 1024, cfg.block_n * 128);
     pin(o);
@@ -123,10 +123,10 @@ struct Consumer {
 
   // Masks and softmax: scores become weights. Returns whether the output must be rescaled.
   bool finish_scores(Scores& s, RowSoftmax& softmax, const RowTile<cfg>& tile,
-                     const typename RowTile<cfg>::KeyRanges& keys, int step, NanPass pass) const {
-    const int key = step * cfg.block_n;
+                     const typename RowTile<cfg>::KeyRanges& keys, int n_block, NanPass pass) const {
+    const int key = n_block * cfg.block_n;
     if (keys.needs_mask(key, key + cfg.block_n)) mask(s, tile, key);
-    if (pass != NanPass::count_non_finite) return softmax.step(s);
+    if (pass != NanPass::count_non_finite) return softmax.n_block(s);
 #pragma unroll
     for (int n = 0; n < n_tiles; ++n)
 #pragma unroll
@@ -164,7 +164,7 @@ struct Consumer {
 #pragma unroll
     for (int n = 0; n < v_tiles; ++n)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) o[0][n][i] *= softmax.factor[i / 2];
+      for (int i = 0; i < 4; ++i) o[0][n][i] *= softmax.output_scale[i / 2];
   }
   static void clear(Output& o) {
 #pragma unroll
@@ -173,16 +173,16 @@ struct Consumer {
       for (int i = 0; i < 4; ++i) o[0][n][i] = 0.0f;
   }
 
-  // Waits until V of a step may be read. All warpgroups come here once for each step of the tile, in the same order.
-  void open_values(const RowTile<cfg>& tile, int step, const StageSlot<cfg.stages>& at, NanPass pass) const {
+  // Waits until V of a n_block may be read. All warpgroups come here once for each n_block of the tile, in the same order.
+  void open_values(const RowTile<cfg>& tile, int n_block, const StageSlot<cfg.stages>& at, NanPass pass) const {
     wait_barrier(shared.v_full(at.stage), at.phase);
-    const int keys = tile.band().seqlen_k - step * cfg.block_n;
-    if (pass != NanPass::plain || (keys < cfg.block_n && tile.foreign_tail()))
+    const int keys = tile.band().seqlen_k - n_block * cfg.block_n;
+    if (pass != NanPass::normal || (keys < cfg.block_n && tile.foreign_tail()))
       rewrite_values<cfg>(shared, at.stage, keys, pass, threadIdx.x - 128);
   }
-  void skip(const RowTile<cfg>& tile, int step, NanPass pass) {
+  void skip(const RowTile<cfg>& tile, int n_block, NanPass pass) {
     take_turn(), give_turn();
-    open_values(tile, step, slot, pass);
+    open_values(tile, n_block, slot, pass);
     wait_barrier(shared.k_full(slot.stage), slot.phase);
     arrive_by_warp(shared.k_empty(slot.stage)), arrive_by_warp(shared.v_empty(slot.stage));
     slot.advance();
@@ -218,10 +218,10 @@ inline void consume(const Sm90Params& params, const SharedState<cfg>& shared) {
       arrive_by_warp(shared.redo_listed());
       listed = 0;
     } else {
-      if (p.seqused_q.present() && pass == NanPass::plain) clear_unused(p, tile);
+      if (p.seqused_q.present() && pass == NanPass::normal) clear_unused(p, tile);
       bool finite = true;
       if (tile.first_row() < tile.seqlen_q()) finite = consumer.attend(tile, pass);
-      if (cfg.causal_or_local && pass == NanPass::plain &&
+      if (cfg.causal_or_local && pass == NanPass::normal &&
           any_named(Shared::all_consumers, Shared::consumers, !finite)) {
         if (threadIdx.x == 128)
           store_shared(shared.redo(listed), static_cast<unsigned>(tile.item())),

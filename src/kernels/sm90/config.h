@@ -7,8 +7,8 @@ namespace rapt {
 
 struct Sm90Config : AttentionVariant {
   int warpgroups = 2;            // that compute, 64 query rows each; one more loads
-  int block_n = 128;             // keys of a step
-  int stages = 2;                // steps of K and of V that are in shared memory at once
+  int block_n = 128;             // keys of a n_block
+  int stages = 2;                // n_blocks of K and of V that are in shared memory at once
   bool ping_pong = false;        // warpgroups take turns: one multiplies while another computes its softmax
   bool causal_or_local = false;  // rows may see different keys
   bool dynamic = false;          // a block takes tile after tile from a counter; else one tile

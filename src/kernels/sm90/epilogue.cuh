@@ -37,8 +37,8 @@ struct Epilogue {
 
   // Joins the sink, and gives empty rows 0 and -inf.
   RowEnd end_row(const RowSoftmax& softmax, int half) const {
-    float sum = quad_sum(softmax.sum[half]), share = 1.0f;
-    float top = RowSoftmax::Rules::natural(softmax.reference[half], softmax.c);
+    float sum = quad_sum(softmax.row_sum[half]), share = 1.0f;
+    float top = RowSoftmax::Rules::natural_logit(softmax.row_max[half], softmax.c);
     if (p.sinks != nullptr) {
       const float sink = p.sinks[tile.head() * p.sinks_head], higher = fmaxf(top, sink);
       const float base = higher == minus_infinity ? 0.0f : higher, moved = exp2_approx((top - base) * log2_e);

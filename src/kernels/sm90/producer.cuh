@@ -23,22 +23,22 @@ struct Producer {
   void do_tile(unsigned item, NanPass pass) {
     wait_barrier(shared.tile_empty(place.stage), place.phase ^ 1);
     const Tile tile{shared.tile(place.stage)};
-    if (!tile.find(params.attention, params.order, item)) return;
+    if (!tile.find(params.attention, params.scheduler, item)) return;
     announce(pass);
     if (tile.first_row() >= tile.seqlen_q()) return;
     const AttentionParams& p = params.attention;
     const bool packed = p.cu_seqlens_q.present();
     const int batch = packed ? 0 : tile.batch(), head = tile.head();
-    const auto head_k = static_cast<int>(params.order.group.quotient(static_cast<unsigned>(head)));
+    const auto head_k = static_cast<int>(params.scheduler.group.quotient(static_cast<unsigned>(head)));
     const int first_k = packed ? static_cast<int>(clamped(p.cu_seqlens_k[tile.batch()], 0, p.total_k)) : 0;
     wait_barrier(shared.q_empty(), q_phase ^ 1);
     q_phase ^= 1;
     load(shared.q_full(), shared.q(0), params.q, layout.columns, cfg.block_m(), tile.first_q() + tile.first_row(), head,
          batch);
-    const Steps steps = tile.steps();
+    const NBlocks n_blocks = tile.n_blocks();
 #pragma unroll 1
-    for (int step = steps.end - 1; step >= steps.begin; --step, slot.advance()) {
-      const int key = first_k + step * cfg.block_n;
+    for (int n_block = n_blocks.end - 1; n_block >= n_blocks.begin; --n_block, slot.advance()) {
+      const int key = first_k + n_block * cfg.block_n;
       wait_barrier(shared.k_empty(slot.stage), slot.phase ^ 1);
       load(shared.k_full(slot.stage), shared.k(slot.stage), params.k, layout.columns, cfg.block_n, key, head_k, batch);
       wait_barrier(shared.v_empty(slot.stage), slot.phase ^ 1);
@@ -76,7 +76,7 @@ inline void produce(const Sm90Params& params, const SharedState<cfg>& shared) {
 #pragma unroll 1
   for (bool more = item < params.items; more;) {
     const unsigned next = cfg.dynamic ? gridDim.x + atomicAdd(params.counters, 1u) : params.items;
-    producer.do_tile(item, NanPass::plain);
+    producer.do_tile(item, NanPass::normal);
     item = next, more = item < params.items;
     if constexpr (cfg.causal_or_local) {
       // Tiles that were not finite, once more in two passes: at the end, or when the list may be full.
@@ -87,7 +87,7 @@ inline void produce(const Sm90Params& params, const SharedState<cfg>& shared) {
 #pragma unroll 1
       for (unsigned turn = 0; turn < 2 * count; ++turn)
         producer.do_tile(load_shared(shared.redo(turn / 2)),
-                         turn % 2 == 0 ? NanPass::sanitised : NanPass::count_non_finite);
+                         turn % 2 == 0 ? NanPass::zero_non_finite : NanPass::count_non_finite);
       store_shared(shared.redo_count(), 0);
     }
   }

@@ -12,13 +12,13 @@ namespace rapt {
 // Passes over a tile. The first is all there is on finite data. Where it leaves an output that is not finite, hidden
 // keys may have reached it (0 * NaN): V is then read with 0 in the place of such elements, and a third pass counts, for
 // each output element, those that its row sees: they make it NaN (docs/semantics.md, "hidden is hidden").
-enum class NanPass : unsigned { plain, sanitised, count_non_finite };
+enum class NanPass : unsigned { normal, zero_non_finite, count_non_finite };
 
 // What stands in the place of a pass: the list of tiles to be done again is complete; the block ends.
 constexpr NanPass list_complete = static_cast<NanPass>(3), no_more = static_cast<NanPass>(4);
 
-// Steps of keys: numbers `begin` to `end` - 1, each of block_n keys.
-struct Steps {
+// NBlocks of keys: numbers `begin` to `end` - 1, each of block_n keys.
+struct NBlocks {
   int begin, end;
   bool empty() const { return begin >= end; }
 };
@@ -39,7 +39,7 @@ struct RowTile {
   int seqlen_q() const { return word(6); }
   int rows_q() const { return word(7); }               // with those that seqused_q leaves unused
   bool foreign_tail() const { return word(8); }        // others' data, or none, lies behind the sequence's keys
-  Steps steps() const { return {word(9), word(10)}; }  // those that some row of the tile sees
+  NBlocks n_blocks() const { return {word(9), word(10)}; }  // those that some row of the tile sees
   Band band() const {
     Band b;
     b.begin = word(11), b.end = word(12), b.seqlen_k = word(13);
@@ -47,18 +47,18 @@ struct RowTile {
   }
 
   // By the thread that loads. Returns false where nothing is to be done.
-  bool find(const AttentionParams& p, const TileOrder& order, unsigned item) const {
-    const TileOrder::Place place = order.place(item);
-    const Sequence sequence = sequence_of(p, place.batch);
-    const int first_row = static_cast<int>(place.tile) * rows, seqlen_q = static_cast<int>(sequence.seqlen_q);
-    put(1, static_cast<int>(item)), put(2, static_cast<int>(place.batch)), put(3, static_cast<int>(place.head));
+  bool find(const AttentionParams& p, const TileScheduler& scheduler, unsigned item) const {
+    const TileScheduler::WorkTile work = scheduler.work_tile(item);
+    const Sequence sequence = sequence_of(p, work.batch);
+    const int first_row = static_cast<int>(work.m_block) * rows, seqlen_q = static_cast<int>(sequence.seqlen_q);
+    put(1, static_cast<int>(item)), put(2, static_cast<int>(work.batch)), put(3, static_cast<int>(work.head));
     put(4, first_row), put(5, static_cast<int>(sequence.first_q)), put(6, seqlen_q);
     put(7, static_cast<int>(sequence.rows_q));
     put(8, p.cu_seqlens_k.present() || p.seqused_k.present());
     const Band band = Band::of(p.position_mask, sequence.offset, sequence.seqlen_k);
     put(11, band.begin), put(12, band.end), put(13, band.seqlen_k);
-    const Steps steps = steps_of(keys_of(band, first_row, rows, seqlen_q));
-    put(9, steps.begin), put(10, steps.end);
+    const NBlocks n_blocks = n_blocks_of(keys_of(band, first_row, rows, seqlen_q));
+    put(9, n_blocks.begin), put(10, n_blocks.end);
     return first_row < seqlen_q || (p.seqused_q.present() && first_row < sequence.rows_q);
   }
   void set_pass(NanPass pass) const { put(0, static_cast<int>(pass)); }
@@ -70,7 +70,7 @@ struct RowTile {
     const int last = (first + count < seqlen_q ? first + count : seqlen_q) - 1;
     return KeyRanges::of_rows({band.first(first), band.past(first)}, {band.first(last), band.past(last)});
   }
-  static Steps steps_of(const KeyRanges& keys) {
+  static NBlocks n_blocks_of(const KeyRanges& keys) {
     const int begin = keys.first(cfg.block_n);
     return {begin, begin + keys.count(cfg.block_n)};
   }

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "../shared/params.h"
-#include "../shared/schedule.h"
+#include "../shared/tile_scheduler.h"
 #include "../shared/tensor_map.h"
 #include "config.h"
 
@@ -12,7 +12,7 @@ namespace rapt {
 struct Sm90Params {
   TensorMap q, k, v;
   AttentionParams attention;
-  TileOrder order;
+  TileScheduler scheduler;
   unsigned items = 0;            // tiles of query rows of the whole problem
   unsigned* counters = nullptr;  // of a dynamic schedule: tiles that were taken, blocks that have ended; both end as 0
 };
@@ -22,7 +22,7 @@ struct Sm90Params {
 struct Sm90Layout {
   int dim, dim_v;                 // elements of a row that are multiplied: rounded up to one instruction
   int columns, columns_v;         // of 64 elements
-  int q_bytes, k_bytes, v_bytes;  // of a tile of q, of a step of k, v
+  int q_bytes, k_bytes, v_bytes;  // of a tile of q, of a n_block of k, v
   int q_at = 0, k_at, v_at, barriers_at, tiles_at, bytes;
 
   static constexpr int redo_capacity = 256;  // tiles that one round may do again (attention_sm90.cuh)

@@ -1,5 +1,5 @@
-// Online softmax of attention_sm90: two rows a thread, as the accumulators of wgmma hold them. The weights of a step
-// are made while the product of the step before is still being added to the output, so that the output's factor is
+// Online softmax of attention_sm90: two rows a thread, as the accumulators of wgmma hold them. The weights of a n_block
+// are made while the product of the n_block before is still being added to the output, so that the output's factor is
 // handed out instead of applied. Device only.
 #pragma once
 
@@ -7,21 +7,21 @@
 
 namespace rapt {
 
-// Rows' sums of exp2((s - reference) * c). The reference follows the row's maximum, and moves only where the maximum
-// has outgrown it by 2^headroom: any number near the maximum gives the same quotient (OnlineSoftmax has the rules).
+// Rows' sums of exp2((s - row_max) * c). The row_max follows the row's maximum, and moves only where the maximum
+// has exceeds_threshold it by 2^headroom: any number near the maximum gives the same quotient (OnlineSoftmax has the rules).
 struct RowSoftmax {
   using Rules = OnlineSoftmax<true, 1, false>;
 
   float c;                                                // softmax scale * log2(e)
-  float reference[2] = {minus_infinity, minus_infinity};  // of scores, before the scale
-  float sum[2] = {0.0f, 0.0f};                            // of the thread's own columns
-  float factor[2] = {1.0f, 1.0f};                         // of the output so far, after the last step
-  bool wide = false;                                      // some row of the warp is far
+  float row_max[2] = {minus_infinity, minus_infinity};  // of scores, before the scale
+  float row_sum[2] = {0.0f, 0.0f};                            // of the thread's own columns
+  float output_scale[2] = {1.0f, 1.0f};                         // of the output so far, after the last n_block
+  bool any_unsafe_row = false;                                      // some row of the warp is far
 
   // Scores become weights. Returns whether some row's output must be multiplied with `factor`; the same in all threads
   // of the warp.
   template <int tiles>
-  bool step(float (&s)[1][tiles][4]) {
+  bool n_block(float (&s)[1][tiles][4]) {
     float top[2];
     bool moves = false;
 #pragma unroll
@@ -30,55 +30,55 @@ struct RowSoftmax {
 #pragma unroll
       for (int n = 1; n < tiles; ++n) x = fmaxf(x, fmaxf(s[0][n][2 * half], s[0][n][2 * half + 1]));
       top[half] = x;
-      moves = moves | outgrown(x, reference[half]);
+      moves = moves | exceeds_threshold(x, row_max[half]);
     }
-    const bool rescales = __any_sync(~0u, moves) && move_references(top);
+    const bool rescales = __any_sync(~0u, moves) && update_row_max(top);
     weights(s);
     return rescales;
   }
 
  private:
-  bool outgrown(float x, float row) const { return (x - row) * c > Rules::headroom; }
+  bool exceeds_threshold(float x, float row) const { return (x - row) * c > Rules::rescale_threshold; }
 
-  bool move_references(const float (&top)[2]) {
+  bool update_row_max(const float (&top)[2]) {
     bool any_far = false, rescales = false;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float& row = reference[half];
+      float& row = row_max[half];
       const float old = row, maximum = quad_max(top[half]);
-      row = outgrown(maximum, row) ? maximum : row;
-      any_far = any_far | (Rules::far(row, c) & row != minus_infinity);
+      row = exceeds_threshold(maximum, row) ? maximum : row;
+      any_far = any_far | (Rules::needs_safe_exp(row, c) & row != minus_infinity);
       const bool moved = row != old & old != minus_infinity;
-      factor[half] = moved ? Rules::ratio(old, row, c) : 1.0f;
-      sum[half] *= factor[half];
+      output_scale[half] = moved ? Rules::rescale_factor(old, row, c) : 1.0f;
+      row_sum[half] *= output_scale[half];
       rescales = rescales | moved;
     }
-    wide = __any_sync(~0u, any_far);
+    any_unsafe_row = __any_sync(~0u, any_far);
     return __any_sync(~0u, rescales);
   }
 
   template <int tiles>
   void weights(float (&s)[1][tiles][4]) {
-    if (wide) subtract_references(s);
+    if (any_unsafe_row) subtract_row_max(s);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float row = reference[half], back = Rules::far(row, c) ? 0.0f : __fmul_rn(row, c);  // -inf is far, too
-      float even = 0.0f, odd = 0.0f;  // the step's own sum, in two chains
+      const float row = row_max[half], back = Rules::needs_safe_exp(row, c) ? 0.0f : __fmul_rn(row, c);  // -inf is far, too
+      float even = 0.0f, odd = 0.0f;  // the n_block's own sum, in two chains
 #pragma unroll
       for (int n = 0; n < tiles; ++n) {
         float &x = s[0][n][2 * half], &y = s[0][n][2 * half + 1];
         x = exp2_approx(fmaf(x, c, -back)), y = exp2_approx(fmaf(y, c, -back));
         even += x, odd += y;
       }
-      sum[half] += even + odd;
+      row_sum[half] += even + odd;
     }
   }
 
   template <int tiles>
-  void subtract_references(float (&s)[1][tiles][4]) const {
+  void subtract_row_max(float (&s)[1][tiles][4]) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float row = reference[i / 2], shift = Rules::far(row, c) & row != minus_infinity ? row : 0.0f;
+      const float row = row_max[i / 2], shift = Rules::needs_safe_exp(row, c) & row != minus_infinity ? row : 0.0f;
 #pragma unroll
       for (int n = 0; n < tiles; ++n) s[0][n][i] -= shift;
     }

@@ -1,4 +1,4 @@
-// Steps of V in shared memory whose elements must not be taken as they are: rows beyond a sequence's keys, and elements
+// NBlocks of V in shared memory whose elements must not be taken as they are: rows beyond a sequence's keys, and elements
 // that are not finite (NanPass). Device only.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace rapt {
 
-// Rewrites a step: rows from `keys` on become zeros, elements become what the pass wants. By all threads of the
+// Rewrites a n_block: rows from `keys` on become zeros, elements become what the pass wants. By all threads of the
 // warpgroups that compute, which wait for each other.
 template <Sm90Config cfg>
 inline void rewrite_values(const SharedState<cfg>& shared, int stage, int keys, NanPass pass, unsigned thread) {
@@ -18,12 +18,12 @@ inline void rewrite_values(const SharedState<cfg>& shared, int stage, int keys, 
   for (unsigned byte = thread * 4; byte < SharedState<cfg>::layout.v_bytes; byte += SharedState<cfg>::consumers * 4) {
     const int row = static_cast<int>(byte / 128) % cfg.block_n;
     unsigned word = row < keys ? load_shared(tile + byte) : 0;
-    if (pass != NanPass::plain) {
+    if (pass != NanPass::normal) {
       unsigned rewritten = 0;
       for (int shift = 0; shift < 32; shift += 16) {
         const unsigned element = word >> shift & 0xffffu;
         const bool finite = is_finite_code<cfg.v>(element);
-        rewritten |= (pass == NanPass::sanitised ? (finite ? element : 0u) : (finite ? 0u : one)) << shift;
+        rewritten |= (pass == NanPass::zero_non_finite ? (finite ? element : 0u) : (finite ? 0u : one)) << shift;
       }
       word = rewritten;
     }

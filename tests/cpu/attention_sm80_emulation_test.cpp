@@ -1,6 +1,6 @@
-// The text of attention_sm80.cuh run on this CPU and judged by the oracle, without a GPU: a block's threads are fibers
-// (emulation.h), matrix instructions and copies are stand-ins (lab/emulation/prim). The build copies the kernel's text
-// to where those lie beside it.
+// Emulates attention_sm80.cuh on this CPU and compares with the oracle, without a GPU. A block's threads are fibers
+// (emulation.h); matrix instructions and copies are stand-ins (lab/emulation/ptx). The build copies the kernel's source
+// beside the stand-ins.
 #include "tests/cpu/emulation.h"
 //
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 #include "operations/sdpa.h"
 
 namespace rapt {
-extern char shared[];  // what the kernel declares
+extern char shared[];  // declared by the kernel
 alignas(1024) char shared[227 << 10];
 }  // namespace rapt
 
@@ -22,7 +22,7 @@ alignas(1024) char shared[227 << 10];
 namespace rapt::test {
 namespace {
 
-// The address sanitizer gives frames that outlive a switch of fibers to others, and then takes them for freed ones.
+// The address sanitizer reuses stack frames that are still live after a fiber switch, and then reports them as freed.
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)
 #define RAPT_ADDRESS_SANITIZER 1
@@ -34,24 +34,24 @@ constexpr bool has_address_sanitizer = true;
 constexpr bool has_address_sanitizer = false;
 #endif
 
-constexpr Sm80Config config_of(DType dtype, int dim, int dim_v, int block_m, int block_n, int warps_m, int warps_k,
+constexpr Sm80Config config_of(DType dtype, int dim, int dim_v, int block_m, int block_n, int warps_m, int warps_n,
                                int stages) {
   Sm80Config c;
   c.q = c.k = c.v = c.out = dtype;
   c.head_dim = dim, c.head_dim_v = dim_v, c.block_m = block_m, c.block_n = block_n;
-  c.warps_m = warps_m, c.warps_k = warps_k, c.stages = stages;
+  c.warps_m = warps_m, c.warps_n = warps_n, c.stages = stages;
   return c;
 }
 
-// Every thread of every block, in the grid that attention_sm80.cpp would launch.
+// Runs every thread of every block, in the grid of attention_sm80.cpp.
 template <Sm80Config cfg>
 void launch(const Problem& p, const Sm80Params& params) {
-  const auto tiles = params.order.row_tiles;
+  const auto tiles = params.scheduler.m_blocks;
   const auto run = [&](unsigned blocks) {
     cuda_emulation::launch(blocks, static_cast<unsigned>(cfg.threads()), reinterpret_cast<float*>(shared),
                            static_cast<size_t>(smem_bytes(cfg)) / sizeof(float), [&] { attention_sm80<cfg>(params); });
   };
-  if constexpr (cfg.warps_k == 1) {
+  if constexpr (cfg.warps_n == 1) {
     run(tiles * static_cast<unsigned>(p.batch * p.heads_q));
   } else {
     for (blockIdx.z = 0; blockIdx.z < p.batch; ++blockIdx.z)
@@ -60,14 +60,14 @@ void launch(const Problem& p, const Sm80Params& params) {
   }
 }
 
-// Descales with NaN behind them, so that one read past the end shows.
+// Descales followed by NaN, so a read past the end changes the result.
 class Guarded {
  public:
   explicit Guarded(const rapt_tensor*& tensor) {
     if (tensor == nullptr) return;
     int64_t count = 1;
     for (int i = 0; i < tensor->rank; ++i) count *= tensor->shape[i];
-    const auto* data = static_cast<const float*>(tensor->data);  // fills make contiguous ones
+    const auto* data = static_cast<const float*>(tensor->data);  // fills create contiguous tensors
     values_.assign(data, data + count);
     values_.resize(static_cast<size_t>(count) + 64, std::nanf(""));
     view_ = *tensor;
@@ -88,8 +88,8 @@ check::Kernel kernel_of(unsigned section) {
     const Guarded q_scales(call.args.q_descale), k_scales(call.args.k_descale), v_scales(call.args.v_descale);
     const auto u = [](int64_t n) { return static_cast<unsigned>(n); };
     const Sm80Params params{attention_params(call.args, p),
-                            TileOrder::of(u((p.seqlen_q + cfg.block_m - 1) / cfg.block_m), u(p.batch), u(p.heads_q),
-                                          u(p.group()), section)};
+                            TileScheduler::of(u((p.seqlen_q + cfg.block_m - 1) / cfg.block_m), u(p.batch), u(p.heads_q),
+                                              u(p.group()), section)};
     launch<cfg>(p, params);
   };
 }
@@ -103,26 +103,26 @@ void expect_right(const std::string& line, check::Fill fill = check::Fill::norma
 
 constexpr check::Fill normal = check::Fill::normal, huge = check::Fill::huge, hidden = check::Fill::hidden_nan;
 
-class Sm80Text : public ::testing::Test {
+class Sm80Emulated : public ::testing::Test {
  protected:
   void SetUp() override { RAPT_NEEDS_FIBERS(); }
 };
 
-TEST_F(Sm80Text, Dense) {
+TEST_F(Sm80Emulated, Dense) {
   static constexpr Sm80Config cfg = config_of(DType::f16, 64, 64, 32, 32, 2, 1, 2);
   expect_right<cfg>("f16 b2 h4:2 q70 k130 d64 lse");
   expect_right<cfg>("f16 b1 h2 q33 k64 d64 lse sinks", huge);
 }
 
-TEST_F(Sm80Text, TwoRowTilesAWarpAndOneStage) {
+TEST_F(Sm80Emulated, TwoRowTilesAWarpAndOneStage) {
   static constexpr Sm80Config cfg = config_of(DType::bf16, 40, 24, 64, 48, 2, 1, 1);
   expect_right<cfg>("bf16 b1 h2 q100 k150 d40:24 layout=bshd lse");
 }
 
-TEST_F(Sm80Text, CausalAndWindows) {
+TEST_F(Sm80Emulated, CausalAndWindows) {
   static constexpr Sm80Config cfg = [] {
     Sm80Config c = config_of(DType::f16, 32, 32, 32, 16, 2, 1, 3);
-    c.bounded = true;
+    c.causal_or_local = true;
     return c;
   }();
   for (const unsigned section : {1u, 3u, 8u}) expect_right<cfg>("f16 b2 h2 q75 k75 d32 causal lse", normal, section);
@@ -133,49 +133,50 @@ TEST_F(Sm80Text, CausalAndWindows) {
   expect_right<cfg>("f16 b1 h2 q33 k60 d32 causal_top_left lse", huge);
 }
 
-// Sequences without keys: nothing but Q is copied, and it must not land on the zeros that are stored.
-TEST_F(Sm80Text, NoKeys) {
+// Sequences without keys: only Q is copied, and it must not overwrite the stored zeros.
+TEST_F(Sm80Emulated, NoKeys) {
   static constexpr Sm80Config cfg = config_of(DType::f16, 64, 64, 64, 32, 4, 1, 2);
   expect_right<cfg>("f16 h4 d64 varlen=70:0,3:0,130:0,65:33 lse");
   expect_right<cfg>("f16 b2 h2 q70 k40 d64 seqused=0,40 lse");
 }
 
-TEST_F(Sm80Text, UnusedQueries) {
+TEST_F(Sm80Emulated, UnusedQueries) {
   static constexpr Sm80Config cfg = config_of(DType::f16, 64, 64, 64, 32, 4, 1, 2);
   expect_right<cfg>("f16 b3 h2 q140 k40 d64 seqused_q=0,70,140 lse", hidden);
   expect_right<cfg>("f16 h4:2 d64 varlen=140:40,3:9,65:33 seqused_q=64,0,65 seqused=40,9,0 lse sinks", hidden);
   static constexpr Sm80Config dealt = [] {
     Sm80Config c = config_of(DType::bf16, 32, 32, 32, 16, 2, 4, 3);
-    c.out = DType::f32, c.bounded = true;
+    c.out = DType::f32, c.causal_or_local = true;
     return c;
   }();
   expect_right<dealt>("bf16 out=f32 b2 h2 q75 k75 d32 causal seqused_q=33,1 lse", hidden);
 }
 
-TEST_F(Sm80Text, EveryOperationOnScores) {
+TEST_F(Sm80Emulated, EveryOperationOnScores) {
   static constexpr Sm80Config cfg = [] {
     Sm80Config c = config_of(DType::bf16, 32, 32, 32, 32, 2, 1, 2);
-    c.folded = false, c.softcap = true, c.bias = DType::f32, c.alibi = true, c.mask = true, c.bounded = true;
+    c.scale_in_exp2 = false, c.softcap = true, c.bias = DType::f32, c.alibi = true, c.mask = true,
+    c.causal_or_local = true;
     return c;
   }();
   expect_right<cfg>("bf16 b2 h2 q50 k70 d32 causal softcap=20 alibi bias=f32[1,h,q,k] mask=[b,1,q,k] sinks lse");
   expect_right<cfg>("bf16 b1 h2 q50 k70 d32 window=30,9 softcap=20 alibi bias=f32[1,1,q,k] mask=[b,h,1,k] lse", hidden);
 }
 
-TEST_F(Sm80Text, NegativeAndZeroScale) {
+TEST_F(Sm80Emulated, NegativeAndZeroScale) {
   static constexpr Sm80Config cfg = [] {
     Sm80Config c = config_of(DType::f16, 32, 32, 32, 32, 2, 1, 2);
-    c.folded = false;
+    c.scale_in_exp2 = false;
     return c;
   }();
   expect_right<cfg>("f16 b1 h2 q40 k70 d32 scale=-0.3 lse");
   expect_right<cfg>("f16 b1 h2 q40 k70 d32 scale=0 lse");
 }
 
-TEST_F(Sm80Text, KeysDealtToWarps) {
+TEST_F(Sm80Emulated, KeysDealtToWarps) {
   static constexpr Sm80Config cfg = [] {
     Sm80Config c = config_of(DType::f16, 64, 64, 32, 32, 2, 4, 1);
-    c.q_in_registers = true, c.bounded = true;
+    c.q_in_registers = true, c.causal_or_local = true;
     return c;
   }();
   expect_right<cfg>("f16 b2 h4:2 q50 k300 d64 causal lse sinks");
@@ -183,17 +184,17 @@ TEST_F(Sm80Text, KeysDealtToWarps) {
   expect_right<cfg>("f16 h2 d64 varlen=17:5,0:9,33:0 causal lse");
 }
 
-TEST_F(Sm80Text, OutputsOfAnotherKind) {
+TEST_F(Sm80Emulated, OutputsOfAnotherKind) {
   static constexpr Sm80Config cfg = [] {
     Sm80Config c = config_of(DType::f16, 32, 48, 32, 32, 2, 1, 2);
-    c.out = DType::f32, c.bounded = true;
+    c.out = DType::f32, c.causal_or_local = true;
     return c;
   }();
   expect_right<cfg>("f16 b1 h2 q70 k90 d32:48 out=f32 causal partial lse");
   expect_right<cfg>("f16 b1 h2 q70 k90 d32:48 out=f32 causal lse", hidden);
 }
 
-TEST_F(Sm80Text, SumsInHalfPrecision) {
+TEST_F(Sm80Emulated, SumsInHalfPrecision) {
   static constexpr Sm80Config cfg = [] {
     Sm80Config c = config_of(DType::f16, 32, 32, 32, 32, 2, 1, 2);
     c.f16_accumulate = true;
@@ -202,32 +203,32 @@ TEST_F(Sm80Text, SumsInHalfPrecision) {
   expect_right<cfg>("f16 b1 h2 q70 k90 d32 acc=f16 lse");
 }
 
-// FP8 by FP8 instructions, as on Ada: scores, and weights in one or two terms.
-TEST_F(Sm80Text, Fp8Instructions) {
+// FP8 products with FP8 instructions, as on Ada: scores, and weights in one or two terms.
+TEST_F(Sm80Emulated, Fp8Instructions) {
   static constexpr Sm80Config scores = [] {
     Sm80Config c = config_of(DType::e4m3, 64, 64, 32, 32, 2, 1, 2);
-    c.out = DType::f16, c.fp8_scores = true;
+    c.out = DType::f16, c.fp8_qk = true;
     return c;
   }();
   expect_right<scores>("e4m3 out=f16 b2 h4:2 q70 k130 d64 scales=head lse");
   expect_right<scores>("e4m3 out=f16 b1 h2 q40 k90 d64 sinks lse", huge);
   static constexpr Sm80Config one = [] {
     Sm80Config c = scores;
-    c.p_terms = 1, c.fp8_values = true, c.flush_keys = 32, c.bounded = true;
+    c.p_terms = 1, c.fp8_pv = true, c.promotion_interval = 32, c.causal_or_local = true;
     return c;
   }();
   expect_right<one>("e4m3 out=f16 b1 h2 q70 k70 d64 causal scales=tensor pv=fp8 lse sinks");
   expect_right<one>("e4m3 out=f16 b1 h2 q70 k150 d64 window=20,5 scales=head pv=fp8 lse", hidden);
   static constexpr Sm80Config two = [] {
     Sm80Config c = config_of(DType::e5m2, 96, 80, 64, 64, 2, 1, 1);
-    c.out = DType::bf16, c.fp8_scores = c.fp8_values = true, c.p_terms = 2;
+    c.out = DType::bf16, c.fp8_qk = c.fp8_pv = true, c.p_terms = 2;
     return c;
   }();
   expect_right<two>("e5m2 out=bf16 b1 h2 q70 k150 d96:80 scales=head pv=fp8x2 lse");
 }
 
-// FP8 codes widened to 16 bits on the way, each operand by itself and all together.
-TEST_F(Sm80Text, WidenedCodes) {
+// FP8 codes widened to 16 bits while loading: each operand alone, and all together.
+TEST_F(Sm80Emulated, WidenedCodes) {
   static constexpr Sm80Config all = [] {
     Sm80Config c = config_of(DType::e4m3, 64, 64, 32, 32, 2, 1, 2);
     c.out = DType::f16;
@@ -237,7 +238,7 @@ TEST_F(Sm80Text, WidenedCodes) {
   expect_right<all>("e4m3 out=f16 b1 h2 q1 k33 d64 scales=tensor lse");
   static constexpr Sm80Config cache = [] {
     Sm80Config c = config_of(DType::e4m3, 80, 48, 64, 64, 2, 1, 1);
-    c.q = c.out = DType::bf16, c.bounded = true;
+    c.q = c.out = DType::bf16, c.causal_or_local = true;
     return c;
   }();
   expect_right<cache>(
@@ -258,7 +259,7 @@ TEST_F(Sm80Text, WidenedCodes) {
   expect_right<query>("q=e4m3 k=bf16 v=bf16 out=bf16 b1 h2 q40 k90 d48:32 q_scales=head lse");
   static constexpr Sm80Config dealt = [] {
     Sm80Config c = config_of(DType::e5m2, 64, 64, 32, 32, 2, 4, 1);
-    c.q = c.out = DType::f16, c.q_in_registers = true, c.bounded = true;
+    c.q = c.out = DType::f16, c.q_in_registers = true, c.causal_or_local = true;
     return c;
   }();
   expect_right<dealt>("q=f16 k=e5m2 v=e5m2 out=f16 b2 h4:2 q50 k300 d64 causal k_scales=head v_scales=head lse sinks");
@@ -266,24 +267,24 @@ TEST_F(Sm80Text, WidenedCodes) {
 }
 
 // Weights in E4M3 terms without FP8 instructions.
-TEST_F(Sm80Text, RoundedWeights) {
+TEST_F(Sm80Emulated, RoundedWeights) {
   static constexpr Sm80Config one = [] {
     Sm80Config c = config_of(DType::e4m3, 64, 64, 32, 32, 2, 1, 2);
-    c.q = c.out = DType::f16, c.p_terms = 1, c.bounded = true;
+    c.q = c.out = DType::f16, c.p_terms = 1, c.causal_or_local = true;
     return c;
   }();
   expect_right<one>(
       "q=f16 k=e4m3 v=e4m3 out=f16 b1 h2 q70 k150 d64 causal k_scales=head v_scales=head pv=fp8 lse sinks");
   static constexpr Sm80Config two = [] {
     Sm80Config c = config_of(DType::e5m2, 32, 64, 32, 32, 2, 2, 2);
-    c.out = DType::f32, c.p_terms = 2, c.row_scales = true, c.key_scales = 1, c.value_scales = 1;
+    c.out = DType::f32, c.p_terms = 2, c.q_row_descales = true, c.k_descale_block = 1, c.v_descale_block = 1;
     return c;
   }();
   expect_right<two>("e5m2 out=f32 b1 h2 q70 k150 d32:64 scales=token pv=fp8x2 lse", check::Fill::outlier);
 }
 
 // Rows of bf16 queries at both ends of their range, which become f16 rows times a power of two.
-TEST_F(Sm80Text, QueriesAtTheEndsOfTheirRange) {
+TEST_F(Sm80Emulated, QueriesAtTheEndsOfTheirRange) {
   if (has_address_sanitizer) GTEST_SKIP() << "its fake stacks and fibers do not go together";
   static constexpr Sm80Config cfg = [] {
     Sm80Config c = config_of(DType::e4m3, 32, 32, 32, 32, 2, 1, 2);
@@ -304,24 +305,24 @@ TEST_F(Sm80Text, QueriesAtTheEndsOfTheirRange) {
   }
 }
 
-// Every kind of scale that is not the whole head's.
-TEST_F(Sm80Text, ScalesByRowKeyAndChannel) {
+// Every kind of scale except one per head.
+TEST_F(Sm80Emulated, ScalesByRowKeyAndChannel) {
   static constexpr Sm80Config block = [] {
     Sm80Config c = config_of(DType::e4m3, 64, 64, 64, 32, 2, 1, 2);
-    c.out = DType::f16, c.row_scales = true, c.key_scales = 64, c.value_scales = 64;
+    c.out = DType::f16, c.q_row_descales = true, c.k_descale_block = 64, c.v_descale_block = 64;
     return c;
   }();
   expect_right<block>("e4m3 out=f16 b2 h4:2 q150 k200 d64 scales=block64 lse", check::Fill::outlier);
   expect_right<block>("e4m3 out=f16 h2 d64 varlen=17:70,0:9,65:130 scales=block64 lse", check::Fill::outlier);
-  static constexpr Sm80Config dealt = [] {  // some warps' keys lie past the sequence
+  static constexpr Sm80Config dealt = [] {  // the keys of some warps are past the end of the sequence
     Sm80Config c = config_of(DType::e4m3, 32, 32, 32, 64, 2, 4, 1);
-    c.out = DType::f32, c.row_scales = true, c.key_scales = 64, c.value_scales = 64;
+    c.out = DType::f32, c.q_row_descales = true, c.k_descale_block = 64, c.v_descale_block = 64;
     return c;
   }();
   expect_right<dealt>("e4m3 out=f32 b2 h2 d32 varlen=20:130,9:41 scales=block64 lse");
   static constexpr Sm80Config token = [] {
     Sm80Config c = config_of(DType::e4m3, 32, 32, 32, 32, 2, 2, 2);
-    c.out = DType::f32, c.row_scales = true, c.key_scales = 1, c.value_scales = 1, c.bounded = true;
+    c.out = DType::f32, c.q_row_descales = true, c.k_descale_block = 1, c.v_descale_block = 1, c.causal_or_local = true;
     return c;
   }();
   expect_right<token>("e4m3 out=f32 b1 h2 q70 k150 d32 causal scales=token lse", check::Fill::outlier);
@@ -329,31 +330,32 @@ TEST_F(Sm80Text, ScalesByRowKeyAndChannel) {
   expect_right<token>("e4m3 out=f32 b1 h2 q70 k150 d32 window=30,5 scales=token lse", hidden);
   static constexpr Sm80Config terms = [] {
     Sm80Config c = token;
-    c.p_terms = 2, c.fp8_scores = c.fp8_values = true;
+    c.p_terms = 2, c.fp8_qk = c.fp8_pv = true;
     return c;
   }();
   expect_right<terms>("e4m3 out=f32 b1 h2 q70 k150 d32 causal scales=token pv=fp8x2 lse", check::Fill::outlier);
   static constexpr Sm80Config channel = [] {
     Sm80Config c = config_of(DType::e4m3, 32, 80, 32, 64, 2, 1, 2);
-    c.out = DType::bf16, c.key_scales = 128, c.channel_scales = true, c.folded = false, c.softcap = true;
+    c.out = DType::bf16, c.k_descale_block = 128, c.v_channel_descales = true, c.scale_in_exp2 = false,
+    c.softcap = true;
     return c;
   }();
   expect_right<channel>(
       "e4m3 out=bf16 b2 h4:2 q40 k200 d32:80 softcap=9 q_scales=head k_scales=block128 v_scales=channel lse");
 }
 
-TEST_F(Sm80Text, KeysWithoutTheirMean) {
+TEST_F(Sm80Emulated, KeysWithoutTheirMean) {
   static constexpr Sm80Config cfg = [] {
     Sm80Config c = config_of(DType::e4m3, 64, 64, 32, 32, 2, 1, 2);
-    c.out = DType::f16, c.key_mean = true, c.bounded = true;
+    c.out = DType::f16, c.key_mean = true, c.causal_or_local = true;
     return c;
   }();
   expect_right<cfg>("e4m3 out=f16 b2 h4:2 q40 k90 d64 causal scales=head smooth_k lse sinks");
   expect_right<cfg>("e4m3 out=f16 h4:2 d64 varlen=17:70,40:33 causal scales=head smooth_k hadamard lse");
 }
 
-// Descales that make the factor of folded logits 0 or subnormal.
-TEST_F(Sm80Text, ScalesOfZero) {
+// Descales for which the factor of the logits (scale in exp2) becomes 0 or subnormal.
+TEST_F(Sm80Emulated, ScalesOfZero) {
   static constexpr Sm80Config cfg = [] {
     Sm80Config c = config_of(DType::e4m3, 32, 32, 32, 32, 2, 1, 2);
     c.out = DType::f16;

@@ -1,7 +1,7 @@
-"""What an arm of the peer benchmark is: one implementation of attention beside others.
+"""The base class of the implementations that the peer benchmark compares.
 
-Every arms_*.py derives its arms from this one, and arms.py lists them all. Each says which problems it computes to the
-letter of docs/semantics.md, and with which call.
+Every impl_*.py derives its implementations from this class, and implementations.py lists them all. Each reports which
+problems it computes exactly by docs/semantics.md, and with which call.
 """
 
 from __future__ import annotations
@@ -16,17 +16,21 @@ from suites import Problem
 
 
 class Absent(NamedTuple):
-    """An arm that has no time, and why. Nothing is claimed against it."""
+    """An implementation without a time, and why. It is not compared with rapt."""
 
-    arm: str
+    name: str
     why: str
 
+    def row(self) -> dict[str, str]:
+        """The entry of a result row (docs/results-schema.json)."""
+        return {"arm": self.name, "why": self.why}
 
-class Arm:
-    """One implementation. load() imports it and raises what hinders; bind() makes the call for one set of inputs.
 
-    A bound call takes nothing, enqueues on PyTorch's current stream and returns its output, which logical() turns to
-    the order that the judge takes. `lossy`: quantises by design. `layout`: the memory order of its inputs.
+class Implementation:
+    """One implementation. load() imports it and raises if that fails. bind() creates the call for one set of inputs.
+
+    A bound call takes no arguments, enqueues on PyTorch's current stream and returns its output; logical() reorders
+    that for the judge. `lossy`: quantises by design. `layout`: the memory order of its inputs.
     """
 
     name = ""
@@ -35,49 +39,49 @@ class Arm:
     family = ""
 
     def load(self) -> None:
-        """Imports what the arm needs."""
+        """Imports the packages that it needs."""
 
     def version(self) -> str:
         return torch.__version__
 
     def concerns(self, problem: Problem) -> bool:
-        """False: not even worth a line."""
+        """Whether the implementation is of interest for this problem. False: it is not even listed."""
         return True
 
     def refusal(self, problem: Problem) -> str:
-        """Why this arm does not compute this problem; empty if it does."""
+        """The reason why this implementation does not compute this problem; empty if it does."""
         return ""
 
     def config(self, problem: Problem) -> str:
-        """What distinguishes the call, for the result row."""
+        """The variant of the call, for the result row."""
         return ""
 
     def computed(self, problem: Problem) -> Problem:
-        """What the arm computes in its stead: the same in another dtype."""
+        """The problem that is computed instead: the same in another dtype."""
         return problem
 
     def bind(self, inputs: Inputs) -> Callable[[], torch.Tensor]:
         raise NotImplementedError
 
     def scope(self) -> ContextManager:
-        """Held around calls and captures."""
+        """A context manager around calls and captures."""
         return contextlib.nullcontext()
 
     def logical(self, out: torch.Tensor, problem: Problem) -> torch.Tensor:
         return out.transpose(1, 2) if self.layout == "bshd" and problem.varlen is None else out
 
     def begin(self, problem: Problem) -> dict:
-        """Facts for the row that are known before the first call; may compile."""
+        """Facts for the row that are known before the first call. May compile."""
         return {}
 
     def end(self) -> None:
-        """The problem is over: nothing of it is needed any more."""
+        """Called after the problem: frees all its resources."""
 
 
 def only(problem: Problem, **allowed) -> str:
-    """The sentence for the first feature of the problem that is not allowed; allowed: name=True or a list of values."""
+    """A sentence for the first feature of the problem that is not allowed. allowed: name=True or a list of values."""
     if problem.kv and not allowed.get("mixed", False):
-        return f"no {problem.kv} keys and values under {problem.dtype} queries"
+        return f"no {problem.kv} keys and values with {problem.dtype} queries"
     has = {
         "dtype": problem.dtype,
         "varlen": bool(problem.varlen),
@@ -96,7 +100,7 @@ def only(problem: Problem, **allowed) -> str:
         elif value and not permitted:
             return f"no {name}"
     if problem.causal == "top_left" and any(q != k for q, k in problem.sequences):
-        return "causal is bottom-right there, the problem is top-left with other lengths of keys than of queries"
+        return "its causal mask is bottom-right; the problem is top-left with different lengths of queries and keys"
     return ""
 
 

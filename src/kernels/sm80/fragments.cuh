@@ -1,7 +1,7 @@
-// Operands of attention_sm80's two products as they come from shared memory: 16-bit elements, FP8 codes for FP8
-// instructions, and codes that are widened to 16 bits on the way, which is exact. Device only. Q.K^T sums over channels
-// and P.V over keys, so either may be visited in any order that both operands share: codes are taken four and four as
-// they lie, and the other operand follows.
+// Operand fragments of QK^T and PV, loaded from shared memory: 16-bit elements, FP8 for FP8 mma, or FP8 converted to 16
+// bits, which is exact. Device only.
+// The order of the summed dimension (channels in QK^T, keys in PV) is free if both operands use the same order. FP8 is
+// therefore used in groups of four as it lies in memory, and the other operand is permuted to match.
 #pragma once
 
 #include "accumulator.cuh"
@@ -11,17 +11,16 @@
 
 namespace rapt {
 
-struct Pair {
+struct Float2 {
   float x, y;
 };
 
-// One step of Q.K^T for `tiles` n-tiles of 8 keys: 32 bytes of K's rows, or 16 codes of twice as many keys that are
-// widened. Of channels 4t..4t+3 of 16 a lane then takes the first two as elements 2t, 2t+1 and the others as 8+2t,
-// 9+2t.
+// B fragments of K for one k-step of QK^T and `tiles` n-tiles of 8 keys: 32 bytes of each row, or 16 FP8 elements if
+// they are converted to 16 bits. Converted channels 4t..4t+3 of 16 become elements 2t, 2t+1, 8+2t and 9+2t.
 template <Sm80Config cfg>
-struct KeyFragments {
+struct KFragment {
   static constexpr Sm80Layout layout{cfg};
-  static constexpr int tiles = layout.widens_k ? 4 : 2, chunks = layout.widens_k ? 1 : 2;  // of 16 bytes
+  static constexpr int tiles = layout.widens_k ? 4 : 2, chunks = layout.widens_k ? 1 : 2;  // 16 bytes each
   unsigned b[tiles][2];
 
   static int row_of(int lane) { return layout.widens_k ? lane : lane % 8 + lane / 16 * 8; }
@@ -33,42 +32,43 @@ struct KeyFragments {
     ldmatrix_x4(r, address.at(tile * 8, step * chunks));
     for (int i = 0; i < 4; ++i) {
       if constexpr (layout.widens_k)
-        widen4<cfg.k, layout.score>(r[i], b[i][0], b[i][1]);
+        widen4<cfg.k, layout.qk_dtype>(r[i], b[i][0], b[i][1]);
       else
         b[i / 2][i % 2] = r[i];
     }
   }
 };
 
-// Q's tile once it has arrived: codes are widened, and channels brought into the order in which widened keys have them.
-// All threads of the block call rewrite(), and all rows are ready when it returns.
+// Rewrites the Q tile in shared memory after it has arrived: converts FP8 to 16 bits, and permutes channels into the
+// order of converted K. All threads of the CTA call rewrite(), which ends with a barrier.
 template <Sm80Config cfg, class Tile>
-struct QueryTile {
+struct QTileRewrite {
   static constexpr Sm80Layout layout{cfg};
   static constexpr bool needs_rewriting = layout.widens_q || layout.widens_k;
 
-  // Codes are copied to the second half of the tile. Rows are widened in order: row r takes the place of codes of rows
-  // before it and its own, which are read by then.
+  // FP8 Q is copied to the second half of the tile. Rows are converted in order. Row r overwrites only FP8 rows up to
+  // r, which have been read by then.
   using Codes = SmemTile<cfg.block_m, layout.dim>;
   static constexpr int codes_at = Tile::bytes - Codes::bytes;
 
-  // row_factors: where the power of two goes that each row's products are to be multiplied by (rescales_q).
-  static void rewrite(unsigned tile, unsigned row_factors, int thread) {
+  // row_scales_smem: receives the power of two by which each row's products must be multiplied (rescales_q).
+  static void rewrite(unsigned tile, unsigned row_scales_smem, int thread) {
     if constexpr (layout.rescales_q)
-      rescale_rows(tile, row_factors, thread);
+      rescale_rows(tile, row_scales_smem, thread);
     else
       widen_and_permute(tile, thread);
     __syncthreads();
   }
 
  private:
-  // Word i (two channels) of a row, where widened keys want it: the words of 16 channels alternate between two chunks.
+  // Offset of word i (two channels) of a row in the order of converted K: the 8 words of 16 channels alternate between
+  // two chunks.
   static int offset(int row, int word) {
     const int group = word / 8, i = word % 8;
     return layout.widens_k ? Tile::offset(row, 2 * group + i % 2) + i / 2 * 4 : Tile::offset(row, word / 4) + i % 4 * 4;
   }
 
-  // A thread takes 16 channels at a time.
+  // Each thread takes 16 channels at a time.
   static void widen_and_permute(unsigned tile, int thread) {
     constexpr int groups = layout.dim / 16, all = cfg.block_m * groups;
 #pragma unroll 1
@@ -87,7 +87,7 @@ struct QueryTile {
     if constexpr (layout.widens_q) {
       const Bytes16 codes = load_shared_16(tile + codes_at + Codes::offset(row, group));
 #pragma unroll
-      for (int i = 0; i < 4; ++i) widen4<cfg.q, layout.score>(codes.word[i], words[2 * i], words[2 * i + 1]);
+      for (int i = 0; i < 4; ++i) widen4<cfg.q, layout.qk_dtype>(codes.word[i], words[2 * i], words[2 * i + 1]);
     } else {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -98,9 +98,9 @@ struct QueryTile {
     }
   }
 
-  // A warp takes a row at a time: bf16 elements as f16 ones, the row times the power of two that brings its largest
-  // finite element to [2^14, 2^15). What is smaller than that by 2^-39 is lost, far below the rounding of an f32 sum.
-  static void rescale_rows(unsigned tile, unsigned row_factors, int thread) {
+  // Converts bf16 rows to f16, one warp per row. The row is multiplied by the power of two that brings its largest
+  // finite element to [2^14, 2^15). Elements smaller than that by 2^-39 are lost, far below the rounding of an f32 sum.
+  static void rescale_rows(unsigned tile, unsigned row_scales_smem, int thread) {
     constexpr int words = layout.dim / 2, each = (words + 31) / 32;
     const int lane = thread % 32;
 #pragma unroll 1
@@ -117,30 +117,31 @@ struct QueryTile {
         }
       }
       for (int step = 16; step > 0; step /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
-      const unsigned exponent = detail::bits_of(largest) >> 23;                               // biased, at most 254
-      const float raise = detail::float_of((268u - (exponent < 16 ? 16u : exponent)) << 23);  // its inverse is normal
+      const unsigned exponent = detail::bits_of(largest) >> 23;  // biased, at most 254
+      const float scale_up =
+          detail::float_of((268u - (exponent < 16 ? 16u : exponent)) << 23);  // its inverse is normal
 #pragma unroll
       for (int n = 0; n < each; ++n) {
         const int at = n * 32 + lane;
         if (words % 32 == 0 || at < words)
-          store_shared(tile + offset(row, at), pack_f16x2(x[n][0] * raise, x[n][1] * raise));
+          store_shared(tile + offset(row, at), pack_f16x2(x[n][0] * scale_up, x[n][1] * scale_up));
       }
-      if (lane == 0) store_shared(row_factors + 4 * row, detail::bits_of(1.0f / raise));
+      if (lane == 0) store_shared(row_scales_smem + 4 * row, detail::bits_of(1.0f / scale_up));
     }
   }
 };
 
-// One step of V: `keys` keys of `tiles` accumulator tiles, 8 channels each. Codes come transposed in pairs of channels,
-// so of 16 channels the even ones make one tile and the odd ones the next (column()).
+// B fragments of V for one k-step of PV: `keys` keys and `tiles` n-tiles of 8 channels. ldmatrix transposes pairs of
+// FP8 channels together, so of 16 channels the even ones form one n-tile and the odd ones the next (ChannelPair).
 template <Sm80Config cfg>
-struct ValueFragments {
+struct VFragment {
   static constexpr Sm80Layout layout{cfg};
-  static constexpr int keys = cfg.fp8_values ? 32 : 16, tiles = layout.widens_v ? 4 : 2;
+  static constexpr int keys = cfg.fp8_pv ? 32 : 16, tiles = layout.widens_v ? 4 : 2;
   unsigned b[tiles][2];
 
-  // Where a lane reads: 16 keys x 2 chunks, or 32 keys x 1.
-  static int row_of(int lane) { return cfg.fp8_values ? lane : lane % 16; }
-  static int chunk_of(int lane) { return cfg.fp8_values ? 0 : lane / 16; }
+  // The lane's ldmatrix row and chunk: 16 keys x 2 chunks, or 32 keys x 1.
+  static int row_of(int lane) { return cfg.fp8_pv ? lane : lane % 16; }
+  static int chunk_of(int lane) { return cfg.fp8_pv ? 0 : lane / 16; }
 
   template <class Address>
   void load(const Address& address, int step, int tile) {
@@ -149,11 +150,11 @@ struct ValueFragments {
     if constexpr (!layout.v_codes) {
       for (int i = 0; i < 4; ++i) b[i / 2][i % 2] = r[i];
     } else if constexpr (layout.widens_v) {
-      for (int i = 0; i < 4; ++i) {  // chunk i / 2, keys 8 (i % 2) and up
-        widen4<cfg.v, layout.value>(byte_perm(r[i], 0, 0x3120), b[i / 2 * 2][i % 2], b[i / 2 * 2 + 1][i % 2]);
+      for (int i = 0; i < 4; ++i) {  // chunk i / 2, keys from 8 (i % 2) on
+        widen4<cfg.v, layout.pv_dtype>(byte_perm(r[i], 0, 0x3120), b[i / 2 * 2][i % 2], b[i / 2 * 2 + 1][i % 2]);
       }
     } else {
-      for (int i = 0; i < 2; ++i) {  // keys 16 i and up: 2t, 2t+1, 8+2t, 9+2t, as WeightFragments has them
+      for (int i = 0; i < 2; ++i) {  // keys from 16 i on: 2t, 2t+1, 8+2t, 9+2t, as in PFragment
         b[0][i] = byte_perm(r[2 * i], r[2 * i + 1], 0x6420);
         b[1][i] = byte_perm(r[2 * i], r[2 * i + 1], 0x7531);
       }
@@ -161,20 +162,21 @@ struct ValueFragments {
   }
 };
 
-// A fragments of P for `keys` of the warp's keys: accumulator tiles of scores are operand tiles as they lie. In FP8 as
-// one or two E4M3 terms, the second what the first leaves of a weight; where products are of 16 bits, as their sum.
+// A fragments of P. The C fragments of the scores have the layout of A fragments, so no shuffles are needed. With
+// p_terms, P is rounded to one or two E4M3 terms; the second holds the rounding error of the first. FP8 mma takes the
+// terms one by one, 16-bit mma takes their sum.
 template <Sm80Config cfg>
-struct WeightFragments {
+struct PFragment {
   static constexpr Sm80Layout layout{cfg};
-  static constexpr int terms = cfg.fp8_values ? cfg.p_terms : 1;
+  static constexpr int terms = cfg.fp8_pv ? cfg.p_terms : 1;
   unsigned a[terms][4];
 
-  // Of the scores s of one m-tile, [n-tile][element].
+  // s: the weights of one m-tile, [n-tile][element].
   template <int n_tiles>
   void read(const float (&s)[n_tiles][4], int step) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      if constexpr (!cfg.fp8_values) {
+      if constexpr (!cfg.fp8_pv) {
         const float(&from)[4] = s[2 * step + i / 2];
         a[0][i] = pack(from[i % 2 * 2], from[i % 2 * 2 + 1]);
       } else {
@@ -188,55 +190,55 @@ struct WeightFragments {
   }
 
  private:
-  static Pair widened(unsigned codes) {
+  static Float2 widened(unsigned codes) {
     const unsigned both = widen2<DType::e4m3, DType::f16>(codes);
     return {f16_to_f32(static_cast<unsigned short>(both)), f16_to_f32(static_cast<unsigned short>(both >> 16))};
   }
   static void pack_terms(float x, float y, unsigned (&codes)[2]) {
     codes[0] = pack_e4m3x2(x, y);
     if constexpr (cfg.p_terms == 2) {
-      const Pair taken = widened(codes[0]);
+      const Float2 taken = widened(codes[0]);
       codes[1] = pack_e4m3x2(x - taken.x, y - taken.y);
     }
   }
   static unsigned pack(float x, float y) {
-    if constexpr (cfg.p_terms == 0) return pack2<layout.value>(x, y);
+    if constexpr (cfg.p_terms == 0) return pack2<layout.pv_dtype>(x, y);
     unsigned codes[2];
     pack_terms(x, y, codes);
-    if constexpr (cfg.p_terms == 1) return widen2<DType::e4m3, layout.value>(codes[0]);
-    const Pair first = widened(codes[0]), second = widened(codes[1]);
-    return pack2<layout.value>(first.x + second.x, first.y + second.y);
+    if constexpr (cfg.p_terms == 1) return widen2<DType::e4m3, layout.pv_dtype>(codes[0]);
+    const Float2 first = widened(codes[0]), second = widened(codes[1]);
+    return pack2<layout.pv_dtype>(first.x + second.x, first.y + second.y);
   }
 };
 
-// sum += a * b by the instruction of the operands' formats.
+// sum += a * b by the mma instruction for the operand types.
 template <Sm80Config cfg, class Sum>
-inline void multiply_scores(Sum& sum, const unsigned (&a)[4], unsigned b0, unsigned b1) {
-  if constexpr (cfg.fp8_scores)
+inline void mma_qk_atom(Sum& sum, const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  if constexpr (cfg.fp8_qk)
     mma_m16n8k32<cfg.q, cfg.k>(sum.sum, a, b0, b1);
   else
-    sum.template mma<Sm80Layout(cfg).score>(a, b0, b1);
+    sum.template mma<Sm80Layout(cfg).qk_dtype>(a, b0, b1);
 }
 template <Sm80Config cfg, bool in_f16>
-inline void multiply_values(Accumulator<in_f16>& sum, const unsigned (&a)[4], const unsigned (&b)[2]) {
-  if constexpr (cfg.fp8_values)
+inline void mma_pv_atom(Accumulator<in_f16>& sum, const unsigned (&a)[4], const unsigned (&b)[2]) {
+  if constexpr (cfg.fp8_pv)
     mma_m16n8k32<DType::e4m3, cfg.v>(sum.sum, a, b[0], b[1]);
   else
-    sum.template mma<Sm80Layout(cfg).value>(a, b[0], b[1]);
+    sum.template mma<Sm80Layout(cfg).pv_dtype>(a, b[0], b[1]);
 }
 template <Sm80Config cfg>
-inline void multiply_values(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-  if constexpr (cfg.fp8_values)
+inline void mma_pv_atom(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  if constexpr (cfg.fp8_pv)
     mma_m16n8k32<DType::e4m3, cfg.v>(sum, a, b[0], b[1]);
   else
-    mma_m16n8k16<Sm80Layout(cfg).value>(sum, a, b[0], b[1]);
+    mma_m16n8k16<Sm80Layout(cfg).pv_dtype>(sum, a, b[0], b[1]);
 }
 
-// Channels of the accumulator elements of n-tiles 2 * pair and 2 * pair + 1, two neighbours at a time (i = 0, 1).
+// Two neighbouring output channels from the C fragments of n-tiles 2 * pair and 2 * pair + 1; i = 0, 1.
 template <Sm80Config cfg>
 struct ChannelPair {
   float x, y;
-  int column;  // of x; y is the next
+  int column;  // channel of x; y is the next
 
   ChannelPair(const float (&even)[4], const float (&odd)[4], int pair, int i, int half, int lane) {
     if constexpr (Sm80Layout(cfg).v_codes) {

@@ -1,5 +1,5 @@
-"""What PyTorch's observers see of rapt: floating-point operations (torch.utils.flop_counter) and the problem of each
-call in a profile (torch.profiler). Used by _torch.py, _torch_operators.py and _torch_fp8.py.
+"""Information for PyTorch's tools: floating-point operations (torch.utils.flop_counter), and the problem of each call
+in a profile (torch.profiler). Used by _torch.py, _torch_operators.py and _torch_fp8.py.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ class _NeverRecording:
     _is_profiler_enabled = False
 
 
-# Its _is_profiler_enabled, which is not public, says whether somebody records: ask before recorded().
+# Its _is_profiler_enabled (not public) is True while a profiler records. Test it before calling recorded().
 PROFILER = profiler if hasattr(profiler, "_is_profiler_enabled") else _NeverRecording
 
 
 def recorded(name: str, line: str, run, *values, **options):
-    """run(...) as a range of the profile, "rapt.qk ...": `line` says on what."""
+    """Runs run(...) as the range "rapt.{name} {line}" of the profile."""
     with profiler.record_function(f"rapt.{name} {line}"):
         return run(*values, **options)
 
 
 def problem_line(q, k, v, options: dict) -> str:
-    """Of a call to rapt.sdpa; "" where the call is refused, which it says itself."""
+    """The problem line of a call to rapt.sdpa; "" if the call is refused (it raises its own error)."""
     try:
         return _core.explain_here(q, k, v, **options).split("\n")[0].removeprefix("problem").strip()
     except Exception:
@@ -42,14 +42,16 @@ def shapes_line(*tensors) -> str:
 
 
 def _lengths(cu_seqlens, max_seqlen) -> list[int]:
-    """Of packed sequences; each the longest where contents are not to be had."""
+    """The lengths of packed sequences. The maximum for each if the contents cannot be read."""
     if cu_seqlens.device.type == "meta":
         return [max_seqlen] * (cu_seqlens.shape[0] - 1)
     return [min(length, max_seqlen) for length in cu_seqlens.diff().tolist()]
 
 
 def register_sdpa_flops(operators, names: tuple[str, ...]) -> None:
-    """Both products for every query and key, as PyTorch counts its own: masks and windows do not make it less."""
+    """Registers the flops: both products for every query and key. Like PyTorch's own count, it ignores masks and
+    windows.
+    """
 
     def flops(*values, out_val=None, **others):
         given = dict(zip(names, values))
@@ -68,7 +70,9 @@ def register_sdpa_flops(operators, names: tuple[str, ...]) -> None:
 
 
 def register_product_flops(operators) -> None:
-    """Of qk and gemm: every element of the result is a dot product along the first factor's last dimension."""
+    """Registers the flops of qk and gemm: each element of the result is a dot product of the first operand's last
+    dimension.
+    """
 
     def flops(first, second, *values, out_val=None, **others):
         made = out_val if isinstance(out_val, torch.Tensor) else values[-1]  # the _out forms return nothing

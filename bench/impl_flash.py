@@ -1,7 +1,7 @@
-"""Arms of the flash-attention family: flash_attn (2), flash_attn_interface (3) and flash_attn.cute (4).
+"""The flash-attention family: flash_attn (2), flash_attn_interface (3) and flash_attn.cute (4).
 
-Called through arms.py; used where importable. All take [batch, seqlen, heads, dim] and are bottom-right causal; windows
-are inclusive on both sides, as in docs/semantics.md.
+Called through implementations.py; used if they can be imported. All take [batch, seqlen, heads, dim] and are
+bottom-right causal. Windows include both sides, as in docs/semantics.md.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import importlib
 import importlib.metadata
 import inspect
 
-from arm import Arm, only
+from implementation import Implementation, only
 from inputs import Inputs
 from suites import Problem
 
 
 def installed_version(module, *distributions: str) -> str:
-    """Of the module, else of the first of these distributions that is installed."""
+    """The version of the module, else of the first of these distributions that is installed."""
     for name in distributions:
         try:
             return f"{name} {importlib.metadata.version(name)}"
@@ -25,7 +25,7 @@ def installed_version(module, *distributions: str) -> str:
     return str(getattr(module, "__version__", "unknown"))
 
 
-class FlashAttention2(Arm):
+class FlashAttention2(Implementation):
     """flash_attn.flash_attn_func and flash_attn_varlen_func."""
 
     name, layout, family = "flash-attn-2", "bshd", "flash_attn"
@@ -67,7 +67,7 @@ class FlashAttention2(Arm):
 
 
 class FlashAttention3(FlashAttention2):
-    """flash_attn_interface: Hopper. Splits are left to its own heuristic (num_splits=0), which helps it in decoding."""
+    """flash_attn_interface: Hopper. It chooses its splits itself (num_splits=0), which helps it in decoding."""
 
     name, family = "flash-attn-3", "flash_attn_interface"
 
@@ -91,9 +91,9 @@ class FlashAttention3(FlashAttention2):
 
     def refusal(self, problem: Problem) -> str:
         if problem.dtype == "e4m3" and problem.out != "bf16":
-            return f"FP8 gives bf16, the problem asks for {problem.out}"
+            return f"FP8 output is bf16, the problem needs {problem.out}"
         if problem.dtype == "e4m3" and problem.scales == "head" and problem.h != problem.hk:
-            return "one factor a head of k also for q"
+            return "q's scales must be one for each head of k"
         return only(
             problem, dtype=["f16", "bf16", "e4m3"], varlen=True, window=True, softcap=True, sinks=self.has_sinks
         )
@@ -103,7 +103,7 @@ class FlashAttention3(FlashAttention2):
         options["num_splits"] = 0
         if inputs.sinks is not None:
             options["sinks"] = inputs.sinks.to(inputs.q.dtype)
-        if inputs.q_descale is not None:  # one factor a batch and head of k; one for all is repeated
+        if inputs.q_descale is not None:  # one scale for each batch and head of k; a single one is repeated
             shape = (inputs.problem.b, inputs.problem.hk)
             options.update(
                 q_descale=inputs.q_descale.expand(shape),
@@ -114,7 +114,7 @@ class FlashAttention3(FlashAttention2):
 
 
 class FlashAttention4(FlashAttention2):
-    """flash_attn.cute: compiled at its first call for a kind of problem; open window sides are None."""
+    """flash_attn.cute: compiled at its first call for each kind of problem. Unlimited window sides are None."""
 
     name, family = "flash-attn-4", "flash_attn.cute"
 

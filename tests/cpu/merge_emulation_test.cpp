@@ -1,5 +1,5 @@
-// The text of merge.cuh run on this CPU (emulation.h) against rapt_merge on the CPU: the same numbers, bit for
-// bit, since both compute in double in the order given.
+// Emulates merge.cuh on this CPU (emulation.h) and compares with rapt_merge on the CPU: equal bits, because both
+// compute in double in the given order.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -11,7 +11,7 @@
 #include "operations/bind_merge.h"
 #include "rapt/rapt.h"
 #include "tests/cpu/emulation.h"
-// The kernel reads what CUDA declares without any header.
+// The kernel uses names that CUDA declares without a header.
 #include "kernels/merge/merge.cuh"
 
 namespace rapt {
@@ -29,8 +29,8 @@ struct States {
   HostTensor sinks;
 };
 
-// Random states of queries [batch, heads, rows]; part 1 is empty everywhere, part 2 in every third row, and what they
-// hold is NaN. Strides differ from part to part.
+// Random states of queries [batch, heads, rows]. Part 1 is empty everywhere, part 2 in every third row; the outputs of
+// empty parts are NaN. Strides differ between parts.
 States make_states(int64_t count, int64_t batch, int64_t heads, int64_t rows, int64_t channels) {
   States states;
   for (int64_t p = 0; p < count; ++p) {
@@ -57,7 +57,7 @@ States make_states(int64_t count, int64_t batch, int64_t heads, int64_t rows, in
   return states;
 }
 
-// rapt_merge_args over states and outputs, and what they point to.
+// The rapt_merge_args of states and outputs, and all that they point to.
 class MergeCall {
  public:
   MergeCall(const States& states, bool sinks, const HostTensor& out, const HostTensor& lse)
@@ -87,7 +87,7 @@ class MergeCall {
 
 void emulate(const rapt_merge_args& args) {
   const MergeParams params = merge_params(args);
-  // Fewer blocks than rows: they stride.
+  // Fewer blocks than rows: the blocks loop.
   cuda_emulation::launch(2, MergeConfig().threads(), reinterpret_cast<float*>(merge_shared),
                          merge_smem_bytes({}) / static_cast<int>(sizeof(float)), [&] {
                            switch (params.out.dtype) {
@@ -111,7 +111,7 @@ void expect_same(const States& states, bool sinks, DType dtype, int64_t channels
   EXPECT_EQ(std::memcmp(lse.data(), want_lse.data(), static_cast<size_t>(lse.size()) * sizeof(float)), 0);
 }
 
-TEST(MergeText, SameBitsAsTheCpu) {
+TEST(MergeEmulated, SameBitsAsTheCpu) {
   RAPT_NEEDS_FIBERS();
   for (const int64_t count : {1, 2, 5, 48})
     for (const bool sinks : {false, true})
@@ -121,7 +121,7 @@ TEST(MergeText, SameBitsAsTheCpu) {
       }
 }
 
-TEST(MergeText, AnEmptyPartChangesNoBit) {
+TEST(MergeEmulated, AnEmptyPartChangesNoBit) {
   RAPT_NEEDS_FIBERS();
   const States states = make_states(2, 1, 2, 9, 24);
   const HostTensor out = check::make_tensor(DType::f32, {1, 2, 9, 24}), lse = check::make_tensor(DType::f32, {1, 2, 9});
@@ -130,7 +130,7 @@ TEST(MergeText, AnEmptyPartChangesNoBit) {
   EXPECT_EQ(std::memcmp(lse.data(), states.lses[0].data(), 1 * 2 * 9 * sizeof(float)), 0);
 }
 
-TEST(MergeText, RefusesMorePartsThanALaunchTakes) {
+TEST(MergeEmulated, RefusesMorePartsThanALaunchTakes) {
   const States states = make_states(49, 1, 1, 1, 1);
   const HostTensor out = check::make_tensor(DType::f32, {1, 1, 1, 1});
   EXPECT_THROW(merge_params(MergeCall(states, false, out, {}).args), std::runtime_error);

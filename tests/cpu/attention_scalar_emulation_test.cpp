@@ -1,5 +1,5 @@
-// The text of attention_scalar.cuh run on this CPU and judged by the oracle, without a GPU: a block's threads are
-// fibers (emulation.h). Mask and score features run in f32 whatever their line says; each dtype runs plain.
+// Emulates attention_scalar.cuh on this CPU and compares with the oracle, without a GPU. A block's threads are fibers
+// (emulation.h). Masks and score options are tested in f32 for all lines; each dtype is tested without options.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -12,12 +12,12 @@
 #include "operations/sdpa.h"
 #include "tests/cpu/emulation.h"
 #include "tests/cpu/support.h"
-// The kernel reads what CUDA declares without any header.
+// The kernel uses names that CUDA declares without a header.
 #include "kernels/scalar/attention_scalar.cuh"
 
 namespace rapt {
 
-constexpr size_t shared_floats = 99 * 1024 / sizeof(float);  // what every GPU from sm_80 on gives a block
+constexpr size_t shared_floats = 99 * 1024 / sizeof(float);  // available to a block on every GPU from sm_80 on
 alignas(16) float scalar_shared[shared_floats];
 
 namespace {
@@ -48,7 +48,7 @@ void run(const AttentionParams& params) {
   const auto floats = static_cast<size_t>(ScalarTile(config).floats);
   ASSERT_LE(floats, shared_floats);
   const index_t items = scalar_work_items(params, config);
-  // Fewer blocks than work now and then: a block then strides over several items.
+  // Sometimes fewer blocks than items: then a block loops over several items.
   const auto blocks = static_cast<unsigned>(items > 3 && items % 2 == 1 ? items / 2 : items);
   cuda_emulation::launch(blocks, static_cast<unsigned>(config.threads()), scalar_shared, floats,
                          [&] { attend_scalar<config>(params); });
@@ -83,7 +83,7 @@ constexpr ScalarConfig wide_fp8(int head_dim, int head_dim_v, int p_terms, bool 
   return c;
 }
 
-// FP8 with weights of every number of terms and the mean of smoothed keys.
+// FP8 with every number of terms in the weights, and with the mean of smoothed keys.
 bool run_fp8(const ScalarConfig& c, const AttentionParams& p) {
   return run_one_of<
       fp8(e4m3, f32, 0, false), fp8(e4m3, f32, 1, false), fp8(e4m3, f32, 2, false), fp8(e4m3, f32, 0, true),
@@ -109,7 +109,7 @@ const Device& gpu() {
   return device;
 }
 
-// check's kernel: the library's own planning and binding, then the emulated kernel.
+// A kernel for check: the library's own planning and binding, then the emulated kernel.
 void emulated(const Problem& problem, const check::Inputs& inputs, const check::Outputs& outputs) {
   std::string why;
   if (!attention_scalar.accepts(problem, gpu(), &why)) unsupported(why);
@@ -120,7 +120,7 @@ void emulated(const Problem& problem, const check::Inputs& inputs, const check::
     unsupported("no such kernel in this test");
 }
 
-// Runs what it has kernels for, which must be so many problems; an eighth of the lines under RAPT_TEST_QUICK.
+// Runs the lines that have kernels here; there must be at least this many. An eighth of the lines with RAPT_TEST_QUICK.
 void check_set(const char* set, bool as_f32, int at_least) {
   const bool quick = std::getenv("RAPT_TEST_QUICK") != nullptr;
   int checked = 0;
@@ -138,22 +138,22 @@ void check_set(const char* set, bool as_f32, int at_least) {
   EXPECT_GE(checked, quick ? at_least / 20 : at_least);
 }
 
-TEST(AttentionScalarText, SmokeSet) {
+TEST(AttentionScalarEmulated, SmokeSet) {
   RAPT_NEEDS_FIBERS();
   check_set("smoke", false, 80);
 }
 
-TEST(AttentionScalarText, MaskSet) {
+TEST(AttentionScalarEmulated, MaskSet) {
   RAPT_NEEDS_FIBERS();
   check_set("mask", true, 410);
 }
 
-TEST(AttentionScalarText, VarlenSet) {
+TEST(AttentionScalarEmulated, VarlenSet) {
   RAPT_NEEDS_FIBERS();
   check_set("varlen", true, 30);
 }
 
-TEST(AttentionScalarText, QuantSet) {
+TEST(AttentionScalarEmulated, QuantSet) {
   RAPT_NEEDS_FIBERS();
   check_set("quant", false, 30);
 }
@@ -163,8 +163,9 @@ void expect_pass(const std::string& line, Fill fill) {
   EXPECT_TRUE(result.pass) << line << " " << name_of(fill) << ": " << result.message;
 }
 
-// The weights' modes and the mean of smoothed keys, with masks, sinks, packed sequences, blocks of scales and slices.
-TEST(AttentionScalarText, Fp8Weights) {
+// The modes of the weights and the mean of smoothed keys, with masks, sinks, packed sequences, blocks of scales,
+// slices.
+TEST(AttentionScalarEmulated, Fp8Weights) {
   RAPT_NEEDS_FIBERS();
   const std::pair<const char*, Fill> lines[] = {
       {"e4m3 out=f32 b1 h4:2 q20 k150 d64 scales=head", Fill::normal},
@@ -193,9 +194,9 @@ TEST(AttentionScalarText, Fp8Weights) {
     expect_pass(line, Fill::normal);
 }
 
-// One key takes all: its weight is exactly 1. A row that sees it alone, tiles before it hidden, and a row that sees
-// nothing; twice the same bits.
-TEST(AttentionScalarText, Fp8WeightOfOne) {
+// One key has all the weight, which is exactly 1. Also: a row that sees only this key after masked tiles, and a row
+// that sees no key. Runs twice with equal bits.
+TEST(AttentionScalarEmulated, Fp8WeightOfOne) {
   RAPT_NEEDS_FIBERS();
   for (const char* mode : {"pv=fp8", "pv=fp8x2 smooth_k"}) {
     test::Call call = test::make(std::string("e4m3 out=f32 b1 h1 q3 k300 d64 scale=1 mask=[1,1,q,k] lse ") + mode);
@@ -220,9 +221,9 @@ TEST(AttentionScalarText, Fp8WeightOfOne) {
   }
 }
 
-// Beside every end of a tile of keys, and so of a block of scales. Nearly a whole tile of rows, so that few samples
-// make the outputs that are pooled.
-TEST(AttentionScalarText, Fp8LengthsOfKeys) {
+// Lengths around every end of a tile of keys, which is also the end of a block of scales. Nearly a full tile of rows,
+// so a few samples give enough outputs.
+TEST(AttentionScalarEmulated, Fp8LengthsOfKeys) {
   RAPT_NEEDS_FIBERS();
   const int step = std::getenv("RAPT_TEST_QUICK") != nullptr ? 128 : 32;
   for (int end = 0; end <= 640; end += step)
@@ -232,8 +233,8 @@ TEST(AttentionScalarText, Fp8LengthsOfKeys) {
                   Fill::normal);
 }
 
-// Slices of dimensions and channels that one block does not hold at once.
-TEST(AttentionScalarText, WideHeads) {
+// Slices of dimensions and channels that do not fit in one block.
+TEST(AttentionScalarEmulated, WideHeads) {
   RAPT_NEEDS_FIBERS();
   for (const char* line :
        {"f32 b1 h2 q5 k70 d300:600", "f32 b1 h1 q3 k40 d1000 causal lse", "f32 b1 h1 q40 k33 d257:513 sinks"}) {

@@ -1,7 +1,7 @@
-"""rapt's own arms of the peer benchmark, the list of all arms, and which can be had here.
+"""rapt's own implementations for the peer benchmark, the list of all implementations, and which can be imported here.
 
-Called by peers.py. What an arm is: arm.py. The peers' arms are in arms_torch.py, arms_flash.py, arms_cudnn.py and
-arms_more.py.
+Called by peers.py. Base class: implementation.py. The peers are in impl_torch.py, impl_flash.py, impl_cudnn.py and
+impl_more.py.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Callable
 
 import torch
 
-from arm import Absent, Arm, first_line
-from arms_cudnn import CudnnFrontend
-from arms_flash import FlashAttention2, FlashAttention3, FlashAttention4
-from arms_more import FlashInfer, SageAttention, Xformers
-from arms_torch import Flex, TorchCpu, TorchSdpa
+from implementation import Absent, Implementation, first_line
+from impl_cudnn import CudnnFrontend
+from impl_flash import FlashAttention2, FlashAttention3, FlashAttention4
+from impl_more import FlashInfer, SageAttention, Xformers
+from impl_torch import Flex, TorchCpu, TorchSdpa
 from inputs import TORCH, Inputs
 from suites import Problem
 
 
-class RaptArm(Arm):
-    """rapt.sdpa with out= given."""
+class RaptImplementation(Implementation):
+    """rapt.sdpa with out=."""
 
     name = "rapt"
 
@@ -70,12 +70,14 @@ class RaptArm(Arm):
     def bind(self, inputs: Inputs) -> Callable[[], torch.Tensor]:
         (q, k, v), options = self.call(inputs)
         out, sdpa = self.output(inputs), self.rapt.sdpa
-        if not options:  # as a user writes it: host time counts
+        if not options:  # as a user writes it: host time is measured
             return lambda: sdpa(q, k, v, out=out)
         return lambda: sdpa(q, k, v, out=out, **options)
 
     def facts(self, inputs: Inputs) -> dict:
-        """cold_us (plan, compile or fetch, load) and what rapt.explain says was chosen. Raises where it refuses."""
+        """cold_us (plan, compile or fetch, load) and the kernel that rapt.explain reports. Raises if rapt refuses the
+        problem.
+        """
         tensors, options = self.call(inputs)
         options["out"] = self.output(inputs)
         start = time.perf_counter()
@@ -85,8 +87,8 @@ class RaptArm(Arm):
         return {"cold_us": cold_us, "family": family, "config": config, "signature": signature}
 
 
-class RaptMode(RaptArm):
-    """rapt.sdpa with another precision of P V than its default: FP8 v only. Its weights are rounded by design."""
+class RaptMode(RaptImplementation):
+    """rapt.sdpa with another precision of P V than its default, for FP8 v only. It rounds the weights by design."""
 
     lossy = True
 
@@ -102,8 +104,8 @@ class RaptMode(RaptArm):
         return tensors, {**options, "pv": self.pv}
 
 
-class RaptWide(RaptArm):
-    """rapt.sdpa on the same keys and values stored in q's 16 bits: what FP8 storage is measured against."""
+class RaptWide(RaptImplementation):
+    """rapt.sdpa on the same keys and values stored in q's 16 bits, to compare with FP8 storage."""
 
     name = "rapt-kv16"
 
@@ -121,23 +123,23 @@ class RaptWide(RaptArm):
 
 
 def chosen(explained: str) -> tuple[str, str, str]:
-    """(family, configuration, signature) of the text of rapt.explain; empty where it does not say."""
+    """(family, configuration, signature) from the text of rapt.explain; empty strings if it has none."""
     line = next((line.split("chosen,", 1)[1].strip() for line in explained.splitlines() if "chosen," in line), "")
     family, _, config = line.partition(" ")
     signature = re.search(r"signature[= ]([0-9a-f]+)", explained)
     return family, config.strip(), signature[1] if signature else ""
 
 
-def rapt_arms(threads: int) -> list[Arm]:
-    return [RaptArm(threads), RaptMode("fp8", threads), RaptMode("fp8x2", threads), RaptWide(threads)]
+def rapt_implementations(threads: int) -> list[Implementation]:
+    return [RaptImplementation(threads), RaptMode("fp8", threads), RaptMode("fp8x2", threads), RaptWide(threads)]
 
 
-def all_arms(device: str, threads: int = 0) -> list[Arm]:
-    """Every arm for this device, rapt first."""
+def all_implementations(device: str, threads: int = 0) -> list[Implementation]:
+    """All implementations for this device, rapt first."""
     if device == "cpu":
-        return [*rapt_arms(threads), TorchCpu(), TorchCpu("f16"), TorchSdpa("math"), Flex(compiled=False)]
+        return [*rapt_implementations(threads), TorchCpu(), TorchCpu("f16"), TorchSdpa("math"), Flex(compiled=False)]
     return [
-        *rapt_arms(0),
+        *rapt_implementations(0),
         *[TorchSdpa(backend) for backend in ("flash", "efficient", "cudnn", "math")],
         Flex(),
         CudnnFrontend(),
@@ -150,13 +152,13 @@ def all_arms(device: str, threads: int = 0) -> list[Arm]:
     ]
 
 
-def available(arms: list[Arm]) -> tuple[list[Arm], list[Absent]]:
-    """Those that can be imported, and the others with the reason."""
+def available(impls: list[Implementation]) -> tuple[list[Implementation], list[Absent]]:
+    """The implementations that can be imported, and the others with the reason."""
     loaded, absent = [], []
-    for arm in arms:
+    for impl in impls:
         try:
-            arm.load()
-            loaded.append(arm)
+            impl.load()
+            loaded.append(impl)
         except Exception as error:  # a broken binary raises anything
-            absent.append(Absent(arm.name, f"not measured: could not be imported: {first_line(error)}"))
+            absent.append(Absent(impl.name, f"not measured: could not be imported: {first_line(error)}"))
     return loaded, absent

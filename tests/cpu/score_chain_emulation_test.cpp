@@ -1,4 +1,4 @@
-// The order of the steps that a score passes through, with a user's text in its slot (score.cuh, score_chain.h).
+// The order of the steps of a score, with a user's code in its place (score.cuh, score_chain.h).
 #define RAPT_USER_SCORE(x, batch, head, i, j) ((x)*10.0f + static_cast<float>(100 * (batch) + 10 * (head) + (i) + (j)))
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ struct Halve {
   static float of(float x) { return 0.5f * x; }
 };
 
-TEST(ScoreChainText, StepsComeInTheOrderOfTheSemantics) {
+TEST(ScoreChainEmulated, StepsComeInTheOrderOfTheSemantics) {
   float bias[] = {0, 0, 7}, slopes[] = {0.25f};
   unsigned char mask[] = {1, 0, 1};
   AttentionParams p;
@@ -28,10 +28,10 @@ TEST(ScoreChainText, StepsComeInTheOrderOfTheSemantics) {
   p.mask = {mask, DType::u8, 0, 0, 0, 1};
   p.alibi_slopes = slopes;
   constexpr AllSteps cfg;
-  const RowSteps<cfg, Halve> row(p, 2.0f, 1.0f, /*offset=*/5, /*batch=*/0, /*head=*/0, /*row=*/1);
+  const RowScoreChain<cfg, Halve> row(p, 2.0f, 1.0f, /*offset=*/5, /*batch=*/0, /*head=*/0, /*row=*/1);
   // scale and mean: 3 * 2 + 1; cap: 4 * (7 / 4) / 2; bias: + 7; ALiBi: - 0.25 * |1 + 5 - 2|; text: * 10 + 1 + 2
-  EXPECT_EQ(row.of(3.0f, 2), (3.5f + 7.0f - 1.0f) * 10.0f + 3.0f);
-  EXPECT_EQ(row.of(3.0f, 1), -std::numeric_limits<float>::infinity());  // hidden, whatever the text says
+  EXPECT_EQ(row.logit(3.0f, 2), (3.5f + 7.0f - 1.0f) * 10.0f + 3.0f);
+  EXPECT_EQ(row.logit(3.0f, 1), -std::numeric_limits<float>::infinity());  // masked, whatever the user's code returns
 }
 
 struct Order {
@@ -41,13 +41,13 @@ struct Order {
   void soft_cap() const { seen += "cap "; }
   void add_bias() const { seen += "bias "; }
   void subtract_alibi() const { seen += "alibi "; }
-  void apply_user_text() const { seen += "text "; }
-  void hide() const { seen += "hide"; }
+  void apply_score_mod() const { seen += "text "; }
+  void apply_mask() const { seen += "hide"; }
 };
 
-TEST(ScoreChainText, OneOrderForEveryKernel) {
+TEST(ScoreChainEmulated, OneOrderForEveryKernel) {
   std::string seen;
-  pass_scores(Order{seen});
+  apply_score_chain(Order{seen});
   EXPECT_EQ(seen, "scale mean cap bias alibi text hide");
 }
 

@@ -1,5 +1,5 @@
-// The text of products.cuh run on this CPU and judged in float64, without a GPU: threads are fibers (emulation.h),
-// matrix instructions and copies are stand-ins (lab/emulation/prim), beside which the build puts the kernel's text.
+// Emulates products.cuh on this CPU and compares with float64, without a GPU. Threads are fibers (emulation.h); matrix
+// instructions and copies are stand-ins (lab/emulation/ptx). The build copies the kernel's source beside them.
 #include "tests/cpu/emulation.h"
 //
 #include "kernels/products/products_gpu.h"
@@ -7,7 +7,7 @@
 #include "tests/cpu/products_support.h"
 
 namespace rapt {
-extern char product_shared[];  // what the kernel declares
+extern char product_shared[];  // declared by the kernel
 alignas(1024) char product_shared[99 << 10];
 }  // namespace rapt
 
@@ -19,15 +19,15 @@ namespace {
 constexpr auto f32 = DType::f32, f16 = DType::f16, bf16 = DType::bf16, e4m3 = DType::e4m3, e5m2 = DType::e5m2,
                sim8 = DType::sim8;
 
-constexpr ProductConfig scalar(DType a, DType b, DType out, int flush = 0) {
+constexpr ProductConfig scalar(DType a, DType b, DType out, int promotion_interval = 0) {
   ProductConfig c;
-  c.a = a, c.b = b, c.out = out, c.flush = flush;
+  c.a = a, c.b = b, c.out = out, c.promotion_interval = promotion_interval;
   return c;
 }
 constexpr ProductConfig tensor(DType a, DType b, DType out, int block_m, int block_n, int warps_m, int warps_n,
-                               int flush = 0) {
-  ProductConfig c = scalar(a, b, out, flush);
-  c.tensor_cores = true, c.depth_step = 64, c.stages = 3;
+                               int promotion_interval = 0) {
+  ProductConfig c = scalar(a, b, out, promotion_interval);
+  c.tensor_cores = true, c.block_k = 64, c.stages = 3;
   c.block_m = block_m, c.block_n = block_n, c.warps_m = warps_m, c.warps_n = warps_n;
   return c;
 }
@@ -42,7 +42,7 @@ ProductErrors emulate(ProductCall& call) {
   EXPECT_EQ(params.out.dtype, cfg.out);
   emulated_shared = product_shared;
   const auto tiles = static_cast<unsigned>(product_tiles(params, cfg));
-  const unsigned blocks = tiles > 2 ? (tiles + 1) / 2 : tiles;  // a block strides over several tiles
+  const unsigned blocks = tiles > 2 ? (tiles + 1) / 2 : tiles;  // a block loops over several tiles
   cuda_emulation::launch(blocks, static_cast<unsigned>(cfg.threads()), reinterpret_cast<float*>(product_shared),
                          static_cast<size_t>(cfg.shared_bytes()) / sizeof(float), [&] { multiply_rows<cfg>(params); });
   EXPECT_EQ(check::broken_canaries(call.out), 0);
@@ -54,7 +54,7 @@ void expect_right(ProductCall call) {
   EXPECT_LE(e.worst, 1.0) << "largest error " << e.max_abs;
 }
 
-// The address sanitizer gives frames that outlive a switch of fibers to others, and then takes them for freed ones.
+// The address sanitizer reuses stack frames that are still live after a fiber switch, and then reports them as freed.
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)
 #define RAPT_ADDRESS_SANITIZER 1
@@ -66,7 +66,7 @@ constexpr bool has_address_sanitizer = true;
 constexpr bool has_address_sanitizer = false;
 #endif
 
-class ProductsText : public testing::Test {
+class ProductsEmulated : public testing::Test {
  protected:
   void SetUp() override {
     RAPT_NEEDS_FIBERS();
@@ -74,7 +74,7 @@ class ProductsText : public testing::Test {
   }
 };
 
-TEST_F(ProductsText, ScalarFormats) {
+TEST_F(ProductsEmulated, ScalarFormats) {
   expect_right<scalar(f32, f16, f32)>(make_qk(f32, f16, f32, {2, 4, 2, 70, 9, 33}));
   expect_right<scalar(bf16, e5m2, bf16)>(
       make_qk(bf16, e5m2, bf16, {1, 2, 2, 9, 70, 16}, ScaleKind::none, ScaleKind::block64));
@@ -82,7 +82,7 @@ TEST_F(ProductsText, ScalarFormats) {
       make_qk(sim8, e4m3, f16, {1, 2, 1, 7, 130, 17}, ScaleKind::token, ScaleKind::head));
 }
 
-TEST_F(ProductsText, ScalarStrides) {
+TEST_F(ProductsEmulated, ScalarStrides) {
   ProductCall call = make_qk(f16, f16, f16, {1, 2, 2, 20, 30, 24});
   call.a = copy_with_strides(call.a, {0, 1, 2 * 24, 2});
   call.b = copy_with_strides(call.b, {0, 30 * 24, -1, -30});
@@ -91,11 +91,11 @@ TEST_F(ProductsText, ScalarStrides) {
   expect_right<scalar(e4m3, e4m3, f32)>(make_gemm(e4m3, e4m3, f32, 17, 70, 33, ScaleKind::token, false));
 }
 
-TEST_F(ProductsText, ScalarDeep) {
+TEST_F(ProductsEmulated, ScalarDeep) {
   expect_right<scalar(e4m3, f32, f32, 512)>(make_gemm(e4m3, f32, f32, 5, 6, 1100, ScaleKind::tensor));
 }
 
-TEST_F(ProductsText, TensorCoresSmallTile) {
+TEST_F(ProductsEmulated, TensorCoresSmallTile) {
   static constexpr ProductConfig same = tensor(e4m3, e4m3, f16, 64, 64, 2, 2);
   expect_right<same>(make_qk(e4m3, e4m3, f16, {2, 4, 2, 70, 67, 64}, ScaleKind::head, ScaleKind::head));
   expect_right<same>(make_qk(e4m3, e4m3, f16, {1, 1, 1, 8, 8, 16}, ScaleKind::tensor, ScaleKind::tensor));
@@ -103,25 +103,25 @@ TEST_F(ProductsText, TensorCoresSmallTile) {
   expect_right<same>(make_qk(e4m3, e4m3, f16, {1, 1, 1, 3, 3, 0}));
 }
 
-TEST_F(ProductsText, TensorCoresMixedFormats) {
+TEST_F(ProductsEmulated, TensorCoresMixedFormats) {
   expect_right<tensor(e5m2, e4m3, f32, 64, 64, 2, 2)>(
       make_qk(e5m2, e4m3, f32, {1, 2, 1, 40, 70, 128}, ScaleKind::token, ScaleKind::block64));
   expect_right<tensor(e4m3, e5m2, bf16, 64, 64, 2, 2)>(
       make_qk(e4m3, e5m2, bf16, {1, 2, 1, 40, 70, 80}, ScaleKind::block128, ScaleKind::token));
 }
 
-TEST_F(ProductsText, TensorCoresLargeTiles) {
+TEST_F(ProductsEmulated, TensorCoresLargeTiles) {
   expect_right<tensor(e4m3, e4m3, f16, 128, 128, 2, 4)>(make_gemm(e4m3, e4m3, f16, 130, 140, 96, ScaleKind::token));
   expect_right<tensor(e4m3, e4m3, f16, 128, 64, 4, 2)>(make_gemm(e4m3, e4m3, f16, 130, 70, 96, ScaleKind::tensor));
 }
 
-TEST_F(ProductsText, TensorCoresFlush) {
+TEST_F(ProductsEmulated, TensorCoresFlush) {
   expect_right<tensor(e4m3, e4m3, f32, 64, 64, 2, 2, 512)>(make_gemm(e4m3, e4m3, f32, 20, 30, 1200, ScaleKind::token));
   expect_right<tensor(e4m3, e4m3, f32, 128, 128, 2, 4, 512)>(make_gemm(e4m3, e4m3, f32, 20, 30, 512 + 64));
 }
 
-// Rows whose output begins at odd elements cannot be written by pairs.
-TEST_F(ProductsText, OutputsAnywhere) {
+// Rows whose output begins at odd elements cannot be written in pairs.
+TEST_F(ProductsEmulated, OutputsAnywhere) {
   static constexpr ProductConfig cfg = tensor(e4m3, e4m3, f16, 64, 64, 2, 2);
   ProductCall call = make_gemm(e4m3, e4m3, f16, 40, 41, 64);
   call.out = check::make_poisoned(f16, {40, 41}, {43, 1});
@@ -130,8 +130,8 @@ TEST_F(ProductsText, OutputsAnywhere) {
   expect_right<cfg>(call);
 }
 
-// Both kernels and the CPU add up the same products: they agree on sums that f32 holds exactly.
-TEST_F(ProductsText, AgreesWithTheCpu) {
+// Both kernels and the CPU sum the same products: they agree on sums that are exact in f32.
+TEST_F(ProductsEmulated, AgreesWithTheCpu) {
   static constexpr ProductConfig cfg = tensor(e4m3, e4m3, f32, 64, 64, 2, 2), plain = scalar(e4m3, e4m3, f32);
   ProductCall call = make_qk(e4m3, e4m3, f32, {1, 2, 1, 30, 40, 64});
   fill(call.a, [](const auto& at) { return static_cast<double>((at[2] * 7 + at[3]) % 15 - 7); });

@@ -1,15 +1,15 @@
-// Attention's further passes over its keys where some value is not finite: a hidden key must not spoil a row by 0 * NaN
-// (Pass, output.cuh). Device only.
+// The second and third pass over the keys if an output is not finite (NanPass, epilogue.cuh). Device only.
 #pragma once
 
 #include "device/tile.cuh"
-#include "output.cuh"
+#include "epilogue.cuh"
 
 namespace rapt {
 
-// Passes 1 and 2: every thread rewrites what lies in V's tile of a step, element by element.
+// Rewrites the V tile of an n_block in shared memory. zero_non_finite: non-finite elements become 0. count_non_finite:
+// non-finite elements become 1, all others 0.
 template <Sm80Config cfg, class VTile>
-inline void rewrite_values(Pass pass, unsigned tile, int thread) {
+inline void rewrite_v_for_pass(NanPass pass, unsigned tile, int thread) {
   constexpr int width = 8 * bytes_of(cfg.v);
   constexpr unsigned all = width == 16 ? 0xffffu : 0xffu;
   constexpr unsigned one = cfg.v == DType::f16    ? 0x3c00u
@@ -22,16 +22,16 @@ inline void rewrite_values(Pass pass, unsigned tile, int thread) {
     for (int shift = 0; shift < 32; shift += width) {
       const unsigned element = word >> shift & all;
       const bool finite = is_finite_code<cfg.v>(element);
-      rewritten |= (pass == sanitised ? (finite ? element : 0u) : (finite ? 0u : one)) << shift;
+      rewritten |= (pass == zero_non_finite ? (finite ? element : 0u) : (finite ? 0u : one)) << shift;
     }
     store_shared(tile + static_cast<unsigned>(byte), rewritten);
   }
   __syncthreads();
 }
 
-// Pass 2: 1 where the row sees the key, whatever its weight; NaN scores are seen.
+// count_non_finite: the weight is 1 if the row sees the key, else 0. A NaN score counts as visible.
 template <int m_tiles, int n_tiles>
-inline void mark_seen(float (&s)[m_tiles][n_tiles][4]) {
+inline void mark_visible(float (&s)[m_tiles][n_tiles][4]) {
 #pragma unroll
   for (int mt = 0; mt < m_tiles; ++mt)
 #pragma unroll

@@ -1,7 +1,7 @@
-"""Arms of xformers, flashinfer and sageattention.
+"""xformers, flashinfer and sageattention.
 
-Called through arms.py; used where importable. sageattention multiplies Q K^T in INT8: it is marked as lossy, timed up
-to a looser bound, and its error stands beside its time.
+Called through implementations.py; used if they can be imported. sageattention multiplies Q K^T in INT8: it is marked as
+lossy, timed within a looser bound, and its error is shown beside its time.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import importlib
 
 import torch
 
-from arm import Arm, only
-from arms_flash import installed_version
+from implementation import Implementation, only
+from impl_flash import installed_version
 from inputs import Inputs
 from suites import Problem
 
 
-class Xformers(Arm):
-    """xformers.ops.memory_efficient_attention, which chooses its operator (PyTorch's kernels, Triton split-K)."""
+class Xformers(Implementation):
+    """xformers.ops.memory_efficient_attention, which selects its operator (PyTorch's kernels, Triton split-K)."""
 
     name, layout, family = "xformers", "bshd", "xformers.memory_efficient_attention"
 
@@ -67,8 +67,8 @@ class Xformers(Arm):
         return super().logical(out.flatten(2, 3) if out.dim() == 5 else out, problem)
 
 
-class FlashInfer(Arm):
-    """flashinfer: single_prefill and single_decode for one sequence, else the ragged prefill wrapper, planned."""
+class FlashInfer(Implementation):
+    """flashinfer: single_prefill and single_decode for one sequence, else the ragged prefill wrapper with a plan."""
 
     name, layout, family = "flashinfer", "bshd", "flashinfer"
 
@@ -80,7 +80,7 @@ class FlashInfer(Arm):
 
     def refusal(self, problem: Problem) -> str:
         if problem.window and problem.window[1] > 0 and not problem.causal:
-            return "windows are open to the left only"
+            return "supports windows only to the left"
         if problem.window and not problem.causal:
             return "no window without causal"
         return only(problem, dtype=["f16", "bf16"], varlen=True, window=True, softcap=True)
@@ -132,7 +132,7 @@ class FlashInfer(Arm):
         return out.unflatten(0, (problem.b, problem.q)).transpose(1, 2)
 
 
-class SageAttention(Arm):
+class SageAttention(Implementation):
     """sageattention.sageattn and sageattn_varlen: Q K^T in INT8."""
 
     name, family, lossy = "sageattention", "sageattention", True

@@ -1,5 +1,5 @@
-// A call whose tensors lie in memory that this process shares with one that it starts, so that what runs there can
-// crash without harm. Used by emulate.cpp; assumes POSIX.
+// Runs a function in a child process. The call's tensors are in memory shared with the child, so a crash there does not
+// harm this process. Used by emulate.cpp. Requires POSIX.
 #pragma once
 
 #include <deque>
@@ -11,7 +11,7 @@
 
 namespace rapt::lab {
 
-// All tensors of one call in shared memory, with bytes 0xff around each: NaN to who reads them.
+// All tensors of one call in shared memory, with bytes 0xff around each. A stray read there gives NaN.
 class SharedCall {
  public:
   // The host tensors must outlive it.
@@ -21,9 +21,9 @@ class SharedCall {
   SharedCall& operator=(const SharedCall&) = delete;
 
   const rapt_sdpa_args& args() const { return call_->args; }
-  // Throws Error{internal} naming the tensor where an input, or memory around a tensor, is no longer what it was.
+  // Throws Error{internal} with the tensor's name if an input, or memory around a tensor, was changed.
   void require_untouched() const;
-  // Results into the host's outputs, the gaps of their strides included.
+  // Copies the results to the host's outputs, including the gaps of their strides.
   void copy_back() const;
 
  private:
@@ -42,8 +42,8 @@ class SharedCall {
   std::optional<check::SdpaCall> call_;
 };
 
-// Runs work() in a process of its own. "" or how that ended otherwise, with what it printed to stderr. work() must not
-// throw, and may use so much time of the CPU.
-std::string run_apart(const std::function<void()>& work, unsigned seconds);
+// Runs work() in a child process. Returns "" on success, else how the child ended and what it printed to stderr. work()
+// must not throw. `seconds` limits its CPU time.
+std::string run_in_child(const std::function<void()>& work, unsigned seconds);
 
 }  // namespace rapt::lab

@@ -58,7 +58,7 @@ check::Kernel kernel_of(unsigned blocks) {
                       map_of(a.k, p, rows_k, p.heads_k, p.head_dim, cfg.block_n),
                       map_of(a.v, p, rows_k, p.heads_k, p.head_dim_v, cfg.block_n),
                       a,
-                      TileOrder::of(row_tiles, u(p.batch), u(p.heads_q), u(p.group()), 1),
+                      TileScheduler::of(row_tiles, u(p.batch), u(p.heads_q), u(p.group()), 1),
                       u(p.batch * p.heads_q) * row_tiles,
                       counters};
     cuda_emulation::launch(cfg.dynamic ? std::min(blocks, params.items) : params.items,
@@ -78,7 +78,7 @@ void expect_right(const std::string& line, check::Fill fill = check::Fill::norma
 
 constexpr check::Fill normal = check::Fill::normal, huge = check::Fill::huge, hidden = check::Fill::hidden_nan;
 
-class Sm90Text : public ::testing::Test {
+class Sm90Emulated : public ::testing::Test {
  protected:
   void SetUp() override {
     RAPT_NEEDS_FIBERS();
@@ -93,7 +93,7 @@ constexpr Sm90Config with_turns(Sm90Config c, bool ping_pong, bool dynamic) {
   return c;
 }
 
-TEST_F(Sm90Text, Dense) {
+TEST_F(Sm90Emulated, Dense) {
   static constexpr Sm90Config cfg = config_of(DType::f16, 64, 64, 2, 64, 2, false);
   expect_right<cfg>("f16 b2 h4:2 q70 k130 d64 lse");
   expect_right<cfg>("f16 b1 h2 q33 k64 d64 lse sinks", huge);
@@ -101,7 +101,7 @@ TEST_F(Sm90Text, Dense) {
   expect_right<cfg>("f16 b2 h2 q130 k65 d64 layout=bshd lse");
 }
 
-TEST_F(Sm90Text, EveryEdgeOfATile) {
+TEST_F(Sm90Emulated, EveryEdgeOfATile) {
   static constexpr Sm90Config cfg = config_of(DType::f16, 16, 16, 2, 32, 3, true);
   for (const int rows : {1, 64, 65, 129})
     for (const int keys : {1, 32, 33, 97, 160})
@@ -109,14 +109,14 @@ TEST_F(Sm90Text, EveryEdgeOfATile) {
         expect_right<cfg>("f16 h1 q" + std::to_string(rows) + " k" + std::to_string(keys) + " d16 lse " + mask);
 }
 
-TEST_F(Sm90Text, Causal) {
+TEST_F(Sm90Emulated, Causal) {
   static constexpr Sm90Config cfg = config_of(DType::bf16, 128, 128, 2, 48, 2, true);
   expect_right<cfg>("bf16 b1 h2 q200 k200 d128 causal lse");
   expect_right<cfg>("bf16 b1 h2 q150 k90 d128 causal lse");
   expect_right<cfg>("bf16 b1 h2 q130 k300 d128 window=40,3 lse", huge);
 }
 
-TEST_F(Sm90Text, HiddenValuesReachNoRow) {
+TEST_F(Sm90Emulated, HiddenValuesReachNoRow) {
   static constexpr Sm90Config cfg = config_of(DType::f16, 64, 64, 2, 64, 2, true),
                               turns = with_turns(config_of(DType::bf16, 64, 64, 3, 32, 2, true), true, true);
   for (const char* mask : {"causal", "window=10,20"}) {
@@ -125,7 +125,7 @@ TEST_F(Sm90Text, HiddenValuesReachNoRow) {
   }
 }
 
-TEST_F(Sm90Text, PaddedAndUnequalHeadDims) {
+TEST_F(Sm90Emulated, PaddedAndUnequalHeadDims) {
   static constexpr Sm90Config odd = config_of(DType::f16, 80, 80, 2, 48, 2, true),
                               wide = config_of(DType::bf16, 192, 128, 2, 32, 2, true),
                               narrow = config_of(DType::f16, 40, 24, 2, 32, 2, false),
@@ -136,7 +136,7 @@ TEST_F(Sm90Text, PaddedAndUnequalHeadDims) {
   expect_right<widest>("f16 b1 h1 q70 k50 d256 lse");
 }
 
-TEST_F(Sm90Text, WarpgroupsTakeTurns) {
+TEST_F(Sm90Emulated, WarpgroupsTakeTurns) {
   static constexpr Sm90Config two = with_turns(config_of(DType::f16, 64, 64, 2, 32, 2, true), true, false),
                               three = with_turns(config_of(DType::f16, 64, 64, 3, 48, 3, true), true, true);
   expect_right<two>("f16 b1 h2 q150 k190 d64 causal lse");
@@ -145,13 +145,13 @@ TEST_F(Sm90Text, WarpgroupsTakeTurns) {
   expect_right<three>("f16 b3 h3 q100 k50 d64 causal lse");
 }
 
-TEST_F(Sm90Text, ADynamicScheduleTakesEveryTileOnce) {
+TEST_F(Sm90Emulated, ADynamicScheduleTakesEveryTileOnce) {
   static constexpr Sm90Config cfg = with_turns(config_of(DType::bf16, 64, 64, 2, 32, 2, true), false, true);
   for (const unsigned blocks : {1u, 2u, 7u, 100u})
     expect_right<cfg>("bf16 b2 h3 q300 k330 d64 causal lse", normal, blocks);
 }
 
-TEST_F(Sm90Text, PackedSequencesAndLengthsInUse) {
+TEST_F(Sm90Emulated, PackedSequencesAndLengthsInUse) {
   static constexpr Sm90Config cfg = with_turns(config_of(DType::f16, 64, 64, 2, 48, 2, true), false, true),
                               plain = config_of(DType::f16, 64, 64, 2, 48, 2, false);
   for (const auto fill : {normal, hidden}) {
@@ -163,7 +163,7 @@ TEST_F(Sm90Text, PackedSequencesAndLengthsInUse) {
   expect_right<cfg>("f16 b2 h2 q70 k150 d64 causal q_start=90,10 lse");
 }
 
-TEST_F(Sm90Text, PartialStatesAndSinks) {
+TEST_F(Sm90Emulated, PartialStatesAndSinks) {
   static constexpr Sm90Config cfg = [] {
     Sm90Config c = config_of(DType::bf16, 64, 64, 2, 64, 2, true);
     c.out = DType::f32;

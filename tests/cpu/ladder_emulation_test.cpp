@@ -1,6 +1,6 @@
-// The texts of the ladder's own rungs run on this CPU and judged by the oracle, without a GPU: a block's threads are
-// fibers (emulation.h), matrix instructions and copies are stand-ins (lab/emulation/prim, which the build puts before
-// the real ones). Compiled without strict aliasing, as device code is: shared memory is bytes there.
+// Emulates the ladder's own rungs on this CPU and compares with the oracle, without a GPU. A block's threads are fibers
+// (emulation.h); matrix instructions and copies are stand-ins (lab/emulation/ptx; the build puts them before the real
+// ones). Compiled without strict aliasing, like device code: shared memory is bytes there.
 #include "tests/cpu/emulation.h"
 //
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include "operations/bind.h"
 #include "operations/sdpa.h"
 
-// Every rung calls its entry by the same name, since it takes the same file's place.
+// Every rung has the same entry name, because it replaces the same file.
 #define attention_sm80 tiled_entry
 #include "tiled.cuh"
 #undef attention_sm80
@@ -29,7 +29,7 @@ constexpr Sm80Config config_of(int block_m, int stages) {
   return c;
 }
 
-// The address sanitizer gives frames that outlive a switch of fibers to others, and then takes them for freed ones.
+// The address sanitizer reuses stack frames that are still live after a fiber switch, and then reports them as freed.
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)
 #define RAPT_ADDRESS_SANITIZER 1
@@ -41,7 +41,7 @@ constexpr bool has_address_sanitizer = true;
 constexpr bool has_address_sanitizer = false;
 #endif
 
-// Runs `rung(params, shared memory)` as every thread of every block, and judges what it wrote.
+// Runs `rung(params, shared memory)` as every thread of every block, and judges the output.
 template <class Rung>
 void expect_right(const std::string& line, const Sm80Config& config, Rung rung) {
   if (has_address_sanitizer) GTEST_SKIP() << "its fake stacks and fibers do not go together";
@@ -52,7 +52,7 @@ void expect_right(const std::string& line, const Sm80Config& config, Rung rung) 
   const auto row_tiles = static_cast<unsigned>(problem.seqlen_q / config.block_m);
   const auto heads = static_cast<unsigned>(problem.heads_q), batch = static_cast<unsigned>(problem.batch);
   const Sm80Params params{attention_params(call.args, problem),
-                          TileOrder::of(row_tiles, batch, heads, static_cast<unsigned>(problem.group()), 1)};
+                          TileScheduler::of(row_tiles, batch, heads, static_cast<unsigned>(problem.group()), 1)};
   alignas(16) static float shared[99 * 1024 / sizeof(float)];
   emulated_shared = reinterpret_cast<char*>(shared);
   cuda_emulation::launch(row_tiles * heads * batch, static_cast<unsigned>(config.threads()), shared, std::size(shared),
@@ -63,7 +63,7 @@ void expect_right(const std::string& line, const Sm80Config& config, Rung rung) 
 
 constexpr const char* lines[] = {"f16 b1 h2 q64 k64 d64", "f16 b2 h4:2 q128 k192 d64"};
 
-TEST(LadderText, Tiled) {
+TEST(LadderEmulated, Tiled) {
   static constexpr Sm80Config cfg = config_of(32, 2);
   for (const char* line : lines)
     expect_right(line, cfg, [](const Sm80Params& p, char* shared) {
@@ -71,7 +71,7 @@ TEST(LadderText, Tiled) {
     });
 }
 
-TEST(LadderText, Tensor) {
+TEST(LadderEmulated, Tensor) {
   static constexpr Sm80Config cfg = config_of(64, 1);
   for (const char* line : lines)
     expect_right(line, cfg, [](const Sm80Params& p, char* shared) {
@@ -80,7 +80,7 @@ TEST(LadderText, Tensor) {
     });
 }
 
-TEST(LadderText, Pipelined) {
+TEST(LadderEmulated, Pipelined) {
   static constexpr Sm80Config cfg = config_of(64, 2);
   for (const char* line : lines)
     expect_right(line, cfg, [](const Sm80Params& p, char* shared) {

@@ -1,7 +1,8 @@
-"""The arm of cuDNN itself, through nvidia-cudnn-frontend (import cudnn): graphs of one sdpa or sdpa_fp8 node.
+"""cuDNN itself, through nvidia-cudnn-frontend (import cudnn): graphs of one sdpa or sdpa_fp8 node.
 
-Called through arms.py; used where importable. The graph is built once a problem (cold_us) and executed with the
-pointers of each set. cuDNN's left bound counts the diagonal: a window of L keys to the left is L + 1.
+Called through implementations.py; used if it can be imported. The graph is built once for each problem (cold_us) and
+executed with the pointers of each set. cuDNN's left bound includes the diagonal: a window of L keys to the left is L +
+1.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ import time
 
 import torch
 
-from arm import Arm, only
+from implementation import Implementation, only
 from inputs import E4M3_MAX, TORCH, Inputs
 from suites import Problem
 
 
-class CudnnFrontend(Arm):
+class CudnnFrontend(Implementation):
     """cuDNN's fused attention, forward only."""
 
     name, family = "cudnn-frontend", "cudnn.sdpa"
@@ -32,23 +33,23 @@ class CudnnFrontend(Arm):
 
     def refusal(self, problem: Problem) -> str:
         if problem.alibi and (not problem.causal or problem.h & (problem.h - 1)):
-            return "its ALiBi is causal and has the slopes of a power of two of heads"
+            return "its ALiBi must be causal, and the number of heads a power of two"
         if problem.softcap:
             return "softcap only through a score_mod graph, which this benchmark does not build"
         if problem.dtype == "e4m3":
             if problem.scales != "tensor":
-                return "FP8 needs one descale a tensor"
+                return "FP8 needs one descale per tensor"
             return only(problem, dtype=["e4m3"])
         return only(
             problem, dtype=["f16", "bf16"], varlen=True, window=True, alibi=True, bias=True, mask=True, sinks=True
         )
 
     def fp8_output(self, problem: Problem) -> bool:
-        """Before Blackwell cuDNN's FP8 attention writes FP8 only."""
+        """Before Blackwell, cuDNN's FP8 attention writes only FP8."""
         return problem.dtype == "e4m3" and torch.cuda.is_available() and torch.cuda.get_device_capability()[0] < 10
 
     def out_scale(self, problem: Problem) -> float:
-        """What an FP8 output is multiplied by, so that means of N(0, 1) lie among the normal numbers of E4M3."""
+        """The factor of an FP8 output, so that means of N(0, 1) are normal numbers of E4M3."""
         return 64.0 if self.fp8_output(problem) else 1.0
 
     def config(self, problem: Problem) -> str:
@@ -108,7 +109,7 @@ class CudnnFrontend(Arm):
         self.workspace = torch.empty(max(1, graph.get_workspace_size()), dtype=torch.uint8, device="cuda")
 
     def tensors(self, inputs: Inputs) -> dict[str, torch.Tensor]:
-        """Everything that the graph reads and writes, by name."""
+        """All tensors that the graph reads and writes, by name."""
         problem, device = inputs.problem, inputs.device
         shape = (*inputs.q.shape[:-1], problem.dv)
         out_dtype = TORCH["e4m3"] if self.fp8_output(problem) else TORCH[problem.out]
@@ -139,7 +140,7 @@ class CudnnFrontend(Arm):
         return pack
 
     def build(self, graph, problem: Problem, pack: dict) -> dict:
-        """The node of the graph; returns the graph's tensors by name."""
+        """Builds the node of the graph; returns the graph's tensors by name."""
         node = {
             name: self._tensor(graph, problem, name, tensor)
             for name, tensor in pack.items()
@@ -231,14 +232,14 @@ def _padded(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _padded_view(problem: Problem, name: str, tensor: torch.Tensor) -> tuple[tuple, tuple]:
-    """Dims and strides of a packed tensor as cuDNN takes it: as if every sequence were as long as the longest."""
+    """Sizes and strides of a packed tensor for cuDNN: as if every sequence had the maximum length."""
     heads, dim = tensor.shape[1:]
     longest = problem.q if name in ("q", "out") else problem.k
     return (problem.b, heads, longest, dim), (longest * heads * dim, dim, heads * dim, 1)
 
 
 def _bias(inputs: Inputs) -> torch.Tensor:
-    """bias, and -inf where the mask hides, with rows and keys written out."""
+    """The bias, with -inf where the mask hides a key, with rows and keys expanded."""
     problem = inputs.problem
     added = torch.zeros((1, 1, problem.q, problem.k), device=inputs.device)
     if inputs.bias is not None:

@@ -1,5 +1,5 @@
 // Shared mappings, fork, and how a process ended.
-#include "lab/apart.h"
+#include "lab/isolated_call.h"
 
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -27,8 +27,8 @@ constexpr std::byte guard{0xff};
   throw Error(ErrorCode::environment, concat("emulation: ", what, ": ", system_error()));
 }
 
-// In the process apart: it dies with this one, leaves no core, and does not run for ever.
-void become_apart(int errors, pid_t parent, unsigned seconds) {
+// Runs in the child process. It ends when the parent ends, writes no core file, and has a CPU time limit.
+void set_up_child(int errors, pid_t parent, unsigned seconds) {
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) std::signal(number, SIG_DFL);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1);
@@ -38,7 +38,7 @@ void become_apart(int errors, pid_t parent, unsigned seconds) {
   dup2(errors, STDERR_FILENO);
 }
 
-// What comes through a pipe until its last writer closes it; of much only the beginning.
+// Reads a pipe until its last writer closes it. Keeps only the beginning of a long text.
 std::string read_pipe(int from) {
   constexpr size_t most = 4096;
   std::string text;
@@ -55,9 +55,9 @@ std::string read_pipe(int from) {
 std::string ending(int status, const std::string& said, unsigned seconds) {
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return "";
   if (WIFSIGNALED(status) && WTERMSIG(status) == SIGXCPU)
-    return concat("it did not end within ", seconds, " s of processor time");
+    return concat("it did not finish within ", seconds, " s of CPU time");
   if (WIFSIGNALED(status) && (WTERMSIG(status) == SIGSEGV || WTERMSIG(status) == SIGBUS))
-    return "it read or wrote where there is no memory";
+    return "it accessed memory at an invalid address";
   if (!said.empty()) return said;
   return WIFSIGNALED(status) ? concat("it ended by signal ", WTERMSIG(status))
                              : concat("it ended with exit code ", WEXITSTATUS(status));
@@ -111,14 +111,14 @@ void SharedCall::copy_back() const {
     if (p.is_output() && p.bytes > 0) std::memcpy(p.host, p.memory + p.begin, p.bytes);
 }
 
-std::string run_apart(const std::function<void()>& work, unsigned seconds) {
+std::string run_in_child(const std::function<void()>& work, unsigned seconds) {
   int ends[2];
   if (pipe(ends) != 0) cannot("a pipe");
   FileHandle from(ends[0]), to(ends[1]);
   const pid_t parent = getpid(), child = fork();
   if (child < 0) cannot("a process");
   if (child == 0) {
-    become_apart(to.fd(), parent, seconds);
+    set_up_child(to.fd(), parent, seconds);
     work();
     _exit(0);
   }

@@ -1,5 +1,5 @@
-// The text of quantize.cuh run on this CPU (emulation.h) against rapt_quantize on the CPU: the same bits of codes,
-// factors and means, for every kernel of every call; and that a call asks for the kernels that it needs.
+// Emulates quantize.cuh on this CPU (emulation.h) and compares with rapt_quantize on the CPU: equal bits of codes,
+// scales and means, for every kernel of every call; and a call requests exactly the kernels that it needs.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -11,7 +11,7 @@
 #include "rapt/rapt.h"
 #include "tests/cpu/emulation.h"
 
-// What CUDA declares without any header and this kernel uses besides.
+// Other names that CUDA declares without a header and this kernel uses.
 inline unsigned __shfl_xor_sync(unsigned, unsigned x, int mask) {
   return rapt::cuda_emulation::block().exchange(x)[(threadIdx.x % 32) ^ static_cast<unsigned>(mask)];
 }
@@ -25,7 +25,7 @@ inline unsigned __reduce_max_sync(unsigned, unsigned x) {
   return *std::max_element(values.begin(), values.end());
 }
 template <class T>
-T atomicMax(T* place, T x) {  // fibers take turns only where they wait
+T atomicMax(T* place, T x) {  // fibers switch only where they wait
   const T before = *place;
   *place = std::max(before, x);
   return before;
@@ -40,7 +40,7 @@ T atomicAdd(T* place, T x) {
 
 namespace rapt {
 
-alignas(16) double quantize_shared[QuantizeConfig::most_shared_channels];
+alignas(16) double quantize_shared[QuantizeConfig::max_shared_channels];
 
 namespace test {
 namespace {
@@ -48,8 +48,8 @@ namespace {
 constexpr ScaleKind all_groups[] = {ScaleKind::tensor,  ScaleKind::head,     ScaleKind::token,
                                     ScaleKind::block64, ScaleKind::block128, ScaleKind::channel};
 
-// What the kernels here are compiled for. Dims: whole chunks in a warp or not, a tail, rotations within a thread and
-// across lanes, no channels, tiles too large to be held, rows longer than that, channels beyond shared memory.
+// The shapes of the kernels here. Dims: full chunks in a warp or not, a tail, rotations within a thread and across
+// lanes, no channels, tiles too large for registers, longer rows, channels that do not fit in shared memory.
 struct Shape {
   DType input, output;
   int dim;
@@ -61,18 +61,18 @@ constexpr Shape shapes[] = {
     {DType::f32, DType::e4m3, 256, true, false, true},  {DType::bf16, DType::e4m3, 12, true, true, false},
     {DType::f16, DType::e5m2, 96, false, true, false},  {DType::f16, DType::e4m3, 0, false, false, false},
     {DType::f16, DType::e4m3, 776, false, false, true}, {DType::bf16, DType::e4m3, 33000, false, false, true}};
-constexpr size_t wide = 8;  // those from here on take long
+constexpr size_t wide = 8;  // these and later shapes take long
 
 constexpr size_t group_count = std::size(all_groups), shape_count = std::size(shapes), step_count = 7;
 
-// Every step of every shape and group; step 6: encode with factors that are there.
+// Every step of every shape and group. Step 6: encode with existing scales.
 constexpr QuantizeConfig config_at(size_t i) {
   const Shape& shape = shapes[i / step_count / group_count];
   QuantizeConfig c;
   c.step = i % step_count == 6 ? QuantizeStep::encode : static_cast<QuantizeStep>(i % step_count);
   c.group = all_groups[i / step_count % group_count];
-  c.settled = i % step_count == 6;
-  if (c.step == QuantizeStep::encode && rows_sharing(c.group) == 0) c.settled = true;
+  c.descales_ready = i % step_count == 6;
+  if (c.step == QuantizeStep::encode && rows_sharing(c.group) == 0) c.descales_ready = true;
   if (c.step == QuantizeStep::clear || c.step == QuantizeStep::finish) {
     c.dim = 1;
     if (c.step == QuantizeStep::finish) c.output = shape.output;
@@ -89,7 +89,7 @@ constexpr QuantizeConfig config_at(size_t i) {
   return c;
 }
 
-// amax is there for whole heads only.
+// amax exists only for whole heads.
 constexpr bool is_needed(const QuantizeConfig& c) { return c.step != QuantizeStep::amax || rows_sharing(c.group) == 0; }
 
 template <size_t i>
@@ -103,7 +103,7 @@ constexpr std::array<Kernel, sizeof...(i)> kernels_of(std::index_sequence<i...>)
 }
 constexpr auto kernels = kernels_of(std::make_index_sequence<shape_count * group_count * step_count>());
 
-// The call as quantize_on_gpu() makes it, in fewer blocks than there is work.
+// The call as in quantize_on_gpu(), with fewer blocks than work items.
 void emulate(const rapt_quantize_args& args) {
   const QuantizeParams params = quantize_params(args);
   for (const QuantizeConfig& config : quantize_configs(params)) {
@@ -126,7 +126,7 @@ void emulate(const rapt_quantize_args& args) {
 QuantizeCall call_of(const Shape& shape, ScaleKind group, const std::vector<int64_t>& sizes, QuantizeFill fill) {
   QuantizeCall call;
   call.input = make_tensor(shape.input, {sizes[0], sizes[1], sizes[2], shape.dim});
-  if (!shape.vectors) {  // channels that do not lie side by side
+  if (!shape.vectors) {  // channels that are not contiguous
     auto strides = call.input.strides;
     for (int64_t& stride : strides) stride *= 2;
     call.input = check::make_strided(shape.input, call.input.shape, strides);
@@ -166,14 +166,14 @@ HostTensor lengths(const std::vector<int32_t>& values) {
   return list;
 }
 
-class QuantizeText : public testing::TestWithParam<ScaleKind> {};
+class QuantizeEmulated : public testing::TestWithParam<ScaleKind> {};
 std::string group_name(const testing::TestParamInfo<ScaleKind>& group) {
   constexpr const char* names[] = {"", "tensor", "head", "token", "block64", "block128", "channel"};
   return names[static_cast<size_t>(group.param)];
 }
-INSTANTIATE_TEST_SUITE_P(Group, QuantizeText, testing::ValuesIn(all_groups), group_name);
+INSTANTIATE_TEST_SUITE_P(Group, QuantizeEmulated, testing::ValuesIn(all_groups), group_name);
 
-TEST_P(QuantizeText, SameBitsAsTheCpu) {
+TEST_P(QuantizeEmulated, SameBitsAsTheCpu) {
   RAPT_NEEDS_FIBERS();
   for (size_t s = 0; s < wide; ++s)
     for (const QuantizeFill fill : {QuantizeFill::special, QuantizeFill::tiny, QuantizeFill::offset}) {
@@ -183,29 +183,29 @@ TEST_P(QuantizeText, SameBitsAsTheCpu) {
     }
 }
 
-// A mean is the same number whoever adds: in one order.
-TEST(QuantizeMeanText, AddsInOneOrder) {
+// A mean has the same bits for all kernels: the order of additions is fixed.
+TEST(QuantizeMeanEmulated, AddsInOneOrder) {
   RAPT_NEEDS_FIBERS();
   const Shape& shape = shapes[5];
   ASSERT_TRUE(shape.smooth && shape.input == DType::bf16);
   expect_same_as_cpu(call_of(shape, ScaleKind::head, {2, 2, 320, 0}, QuantizeFill::cancelling), shape);
 }
 
-TEST_P(QuantizeText, SuppliedFactorsAndPercentiles) {
+TEST_P(QuantizeEmulated, SuppliedFactorsAndPercentiles) {
   RAPT_NEEDS_FIBERS();
   for (size_t s = 0; s < wide; ++s) {
     SCOPED_TRACE(testing::Message() << "shape " << s);
     QuantizeCall call = call_of(shapes[s], GetParam(), {1, 2, 70, 0}, QuantizeFill::special);
     supply(call);
     expect_same_as_cpu(call, shapes[s]);
-    if (GetParam() == ScaleKind::channel && shapes[s].dim > 64) continue;  // a block for each channel takes long here
+    if (GetParam() == ScaleKind::channel && shapes[s].dim > 64) continue;  // one block per channel takes long here
     call = call_of(shapes[s], GetParam(), {2, 1, s < 4 ? 67 : 9, 0}, QuantizeFill::special);
     call.percentile = s % 2 == 0 ? 99.0 : 30.0;
     expect_same_as_cpu(call, shapes[s]);
   }
 }
 
-TEST_P(QuantizeText, PackedSequences) {
+TEST_P(QuantizeEmulated, PackedSequences) {
   RAPT_NEEDS_FIBERS();
   for (const size_t s : {0, 1, 3, 5})
     for (const bool percentile : {false, true}) {
@@ -224,7 +224,7 @@ TEST_P(QuantizeText, PackedSequences) {
     }
 }
 
-TEST_P(QuantizeText, LongRows) {
+TEST_P(QuantizeEmulated, LongRows) {
   RAPT_NEEDS_FIBERS();
   for (size_t s = wide; s < shape_count; ++s) {
     SCOPED_TRACE(testing::Message() << "shape " << s);
@@ -233,15 +233,15 @@ TEST_P(QuantizeText, LongRows) {
   }
 }
 
-TEST_P(QuantizeText, SizesOfZero) {
+TEST_P(QuantizeEmulated, SizesOfZero) {
   RAPT_NEEDS_FIBERS();
   for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{0, 2, 8, 0}, {2, 0, 8, 0}, {2, 2, 0, 0}})
     for (const size_t s : {0, 3})
       expect_same_as_cpu(call_of(shapes[s], GetParam(), sizes, QuantizeFill::normal), shapes[s]);
 }
 
-// Lists that say nonsense are held within the tensors: nothing outside is read or written.
-TEST_P(QuantizeText, HostileLengths) {
+// Wrong lists are limited to the tensors: nothing outside is read or written.
+TEST_P(QuantizeEmulated, HostileLengths) {
   RAPT_NEEDS_FIBERS();
   const Shape& shape = shapes[0];
   for (const auto& list :
@@ -288,7 +288,7 @@ TEST(QuantizePlan, ReadsOnceWhereOnceIsEnough) {
   EXPECT_EQ(steps_of(percentile), (Steps{QuantizeStep::mean, QuantizeStep::select, QuantizeStep::encode}));
 }
 
-// Vectors only where every row begins at a multiple of them; strides of what is not walked do not count.
+// Vector loads only if every row begins at a multiple of them. Strides of dimensions of size 1 do not matter.
 TEST(QuantizePlan, VectorsWhereAligned) {
   const auto config = [](const QuantizeCall& call) {
     return quantize_configs(quantize_params(QuantizeArgs(call).args)).back();

@@ -1,7 +1,7 @@
-"""Arms of PyTorch itself: the backends of scaled_dot_product_attention, its varlen call, and flex_attention.
+"""PyTorch itself: the backends of scaled_dot_product_attention, its varlen call, and flex_attention.
 
-Called through arms.py. F.scaled_dot_product_attention has no window, softcap, ALiBi or sinks: windows and ALiBi go in
-as a prepared attn_mask, as its users do it, where the backend takes one; the row's config says so.
+Called through implementations.py. F.scaled_dot_product_attention has no window, softcap, ALiBi or sinks. Windows and
+ALiBi are passed as a prepared attn_mask, as its users do, if the backend accepts one; the row's config shows that.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from arm import Arm, only
+from implementation import Implementation, only
 from inputs import TORCH, Inputs
 from suites import Problem
 
@@ -26,13 +26,13 @@ BACKENDS = {
 
 
 def needs_mask(problem: Problem, backend: str) -> bool:
-    """Whether attn_mask carries a part of the problem. is_causal is top-left: right where the lengths agree."""
+    """Whether attn_mask must express a part of the problem. is_causal is top-left: correct only for equal lengths."""
     chunk = bool(problem.causal) and problem.q not in (1, problem.k) and backend not in ("flash", "efficient")
     return bool(problem.window or problem.alibi or problem.bias or problem.mask) or chunk
 
 
 def attn_mask(inputs: Inputs) -> torch.Tensor:
-    """Causal, window, mask (boolean: true keeps) and, where there is one, bias or ALiBi (added) in one tensor."""
+    """Causal, window, mask (boolean: true keeps) and, if present, bias or ALiBi (added) in one tensor."""
     problem = inputs.problem
     off, left, right = problem.band(problem.q, problem.k)
     place = (
@@ -58,8 +58,8 @@ def attn_mask(inputs: Inputs) -> torch.Tensor:
     return added.masked_fill(~keep, -math.inf).to(TORCH[problem.dtype])
 
 
-class TorchSdpa(Arm):
-    """F.scaled_dot_product_attention held to one backend; varlen problems by torch.nn.attention.varlen (flash)."""
+class TorchSdpa(Implementation):
+    """F.scaled_dot_product_attention limited to one backend; varlen problems by torch.nn.attention.varlen (flash)."""
 
     family = "torch.scaled_dot_product_attention"
 
@@ -72,7 +72,7 @@ class TorchSdpa(Arm):
         if problem.softcap or problem.sinks:
             return "no " + ("softcap" if problem.softcap else "sinks")
         if self.backend == "flash" and needs_mask(problem, self.backend):
-            return "its flash backend takes no attn_mask, which would carry window, bias or mask"
+            return "its flash backend takes no attn_mask, which is needed for window, bias or mask"
         dtypes = ["f16", "bf16"] + (["f32"] if self.backend in ("efficient", "math") else [])
         return only(problem, dtype=dtypes, window=True, alibi=True, bias=True, mask=True)
 
@@ -95,7 +95,7 @@ class TorchSdpa(Arm):
         return sdpa_kernel(BACKENDS[self.backend])
 
     def score_bytes(self, problem: Problem) -> float:
-        """What unfused scores and weights take; 0 for fused backends."""
+        """Bytes of unfused scores and weights; 0 for fused backends."""
         return 10.0 * problem.b * problem.h * problem.q * problem.k if self.backend == "math" else 0.0
 
     def bind(self, inputs: Inputs):
@@ -108,7 +108,7 @@ class TorchSdpa(Arm):
             options["attn_mask"] = attn_mask(inputs)
         elif problem.causal and problem.q == problem.k:
             options["is_causal"] = True
-        elif problem.causal and problem.q != 1:  # one query at the end sees every key
+        elif problem.causal and problem.q != 1:  # a single query at the end sees every key
             from torch.nn.attention.bias import causal_lower_right
 
             options["attn_mask"] = causal_lower_right(problem.q, problem.k)
@@ -125,8 +125,9 @@ class TorchSdpa(Arm):
 
 
 class TorchCpu(TorchSdpa):
-    """F.scaled_dot_product_attention on the CPU, as it dispatches by itself. With a dtype: for bf16 problems, computed
-    in that dtype, because PyTorch's bf16 uses AMX where there is one and rapt's does not."""
+    """F.scaled_dot_product_attention on the CPU with its default dispatch. With a dtype: for bf16 problems, computed in
+    that dtype, because PyTorch's bf16 uses AMX if available and rapt's does not.
+    """
 
     def __init__(self, dtype: str = ""):
         super().__init__("math")
@@ -147,7 +148,7 @@ class TorchCpu(TorchSdpa):
         return replace(problem, dtype=self.dtype, out=self.dtype) if self.dtype else problem
 
     def scope(self):
-        return Arm.scope(self)
+        return Implementation.scope(self)
 
     def score_bytes(self, problem: Problem) -> float:
         return 0.0
@@ -162,8 +163,8 @@ class TorchCpu(TorchSdpa):
         return out.to(TORCH[problem.out]) if self.dtype else out
 
 
-class Flex(Arm):
-    """flex_attention, compiled for each problem; the block mask is made beforehand and not timed."""
+class Flex(Implementation):
+    """flex_attention, compiled for each problem. The block mask is created before and not timed."""
 
     family = "torch.flex_attention"
 
@@ -222,7 +223,7 @@ class Flex(Arm):
 
 
 def mask_mod(inputs: Inputs):
-    """Causal, window, mask and sequences as flex_attention's mask_mod; None where all is visible."""
+    """Causal, window, mask and sequences as flex_attention's mask_mod; None if all keys are visible."""
     problem = inputs.problem
     off, left, right = problem.band(problem.q, problem.k)
     documents = None
@@ -261,7 +262,7 @@ def mask_mod(inputs: Inputs):
 
 
 def flex_function(problem: Problem):
-    """The call to compile. Sinks: out * sigmoid(lse - sink), which is what joining the denominator amounts to."""
+    """The function to compile. Sinks: out * sigmoid(lse - sink), which equals adding the sink to the denominator."""
     from torch.nn.attention.flex_attention import AuxRequest, flex_attention
 
     off, softcap = problem.band(problem.q, problem.k)[0], problem.softcap
