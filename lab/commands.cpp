@@ -97,7 +97,7 @@ Device chosen_device(const Common& options, bool execute) {
   if (!options.device.empty() && !options.arch.empty() && is_cpu(options.arch) != cpu)
     invalid("--arch ", options.arch, ": is not an architecture for --device ", options.device);
   if (cpu && !options.configs.empty())
-    invalid("--config ", options.configs[0], ": only for GPU kernels, not for the CPU");
+    invalid(options.family.empty() ? "--config " : "", options.configs[0], ": only for GPU kernels, not for the CPU");
   if (cpu && !options.variant.empty())
     invalid("--variant ", options.variant, ": only for GPU kernels, not for the CPU");
   if (!cpu && options.threads > 0) invalid("--threads ", options.threads, ": only for the CPU, not for a GPU");
@@ -129,17 +129,26 @@ std::string title_of(const Device& device) {
 
 void check_config_words(const std::string& config) {
   // Here a word must be valid for some GPU family. Which family uses it depends on the problem.
+  const PlanOverride wanted = override_of(config);
   std::string why;
   for (const Family* family : all_families()) {
-    if (family->unit == nullptr) continue;
+    if (family->unit == nullptr || (wanted.family != nullptr && wanted.family != family)) continue;
     try {
-      KernelConfig(family->config_type).apply(config);
+      KernelConfig(family->config_type).apply(wanted.config);
       return;
     } catch (const Error& error) {
       if (why.empty()) why = error.what();
     }
   }
-  throw Error(ErrorCode::invalid_argument, why);
+  if (!why.empty()) throw Error(ErrorCode::invalid_argument, why);
+}
+
+void apply_family_option(Common& options) {
+  if (options.family.empty() && options.against.empty()) return;
+  if (options.configs.empty()) options.configs.emplace_back();
+  for (std::string& config : options.configs)
+    if (!options.family.empty()) config = concat("family=", options.family, config.empty() ? "" : " ", config);
+  for (const std::string& family : options.against) options.configs.push_back("family=" + family);
 }
 
 std::string broken_config_rule(const Common& options, const Device& device, const Problem& problem,

@@ -25,9 +25,11 @@ struct Common {
   std::string arch;    // a preset of device_preset(). Default: that of the device
   // Overrides of the planner's choice for a GPU kernel; bench: each is an implementation to time.
   std::vector<std::string> configs;
-  std::string variant;  // a kernel source that replaces the family's
-  int threads = 0;      // CPU. 0: all CPUs available to the process
-  std::string command;  // the command line, quoted for a shell
+  std::string family;                // "family=" of every config
+  std::vector<std::string> against;  // bench: families to time beside them
+  std::string variant;               // a kernel source that replaces the family's
+  int threads = 0;                   // CPU. 0: all CPUs available to the process
+  std::string command;               // the command line, quoted for a shell
 };
 
 struct RunOptions {
@@ -93,6 +95,8 @@ ContextHandle make_context(const Common& options, const Device& device, const Pr
 // check_config_words throws Error if a --config value has an unknown word. broken_rule returns the sentence of the rule
 // of the problem's kernel that it breaks; "" if it breaks none, or if no kernel takes the problem.
 void check_config_words(const std::string& config);
+// Writes --family and --against into the configs.
+void apply_family_option(Common& options);
 std::string broken_config_rule(const Common& options, const Device& device, const Problem& problem,
                                const std::string& config);
 // The source name that --variant's file replaces ("sm80/attention_sm80.cuh"): the built-in source with the same file

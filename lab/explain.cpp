@@ -28,7 +28,7 @@ nlohmann::ordered_json plan_of(const Problem& problem, const Device& device, con
   try {
     return to_string(plan_with(problem, device, config, own_text));
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::unsupported) throw;
+    if (error.code() != ErrorCode::unsupported || override_of(config).family != nullptr) throw;
     return nullptr;
   }
 }

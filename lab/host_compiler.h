@@ -1,5 +1,5 @@
 // Runs this machine's C++ compiler without a shell, on files in a temporary folder.
-// Used by emulate.cpp. Requires POSIX.
+// Used by emulate.cpp; its folders also by profile.cpp. Requires POSIX.
 #pragma once
 
 #include <csignal>
@@ -19,7 +19,8 @@ HostCompiler find_host_compiler();
 // A new folder that only this user can access. It is removed with its contents.
 class TemporaryFolder {
  public:
-  TemporaryFolder();
+  // name: how the folder's name begins. It is made in the folder for temporary files.
+  explicit TemporaryFolder(const char* name = "rapt-emulation");
   ~TemporaryFolder();
   TemporaryFolder(const TemporaryFolder&) = delete;
   TemporaryFolder& operator=(const TemporaryFolder&) = delete;

@@ -19,6 +19,8 @@
 #include "lab/ladder.h"
 #include "lab/output.h"
 #include "lab/pack.h"
+#include "lab/process.h"
+#include "lab/profile.h"
 #include "lab/quantize.h"
 
 namespace rapt::lab {
@@ -35,16 +37,7 @@ std::string seed_text(const std::string& text) {
 // The command line, quoted for a shell.
 std::string command_line(int argc, const char* const* argv) {
   std::string line = "rapt";
-  for (int i = 1; i < argc; ++i) {
-    const std::string word = argv[i];
-    const bool plain =
-        !word.empty() &&
-        word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./,:=@+%") ==
-            std::string::npos;
-    std::string escaped;
-    for (const char c : word) escaped += c == '\'' ? std::string("'\\''") : std::string(1, c);
-    line += plain ? " " + word : " '" + escaped + "'";
-  }
+  for (int i = 1; i < argc; ++i) line += " " + shell_word(argv[i]);
   return line;
 }
 
@@ -80,6 +73,7 @@ class Program {
     add_check();
     add_bench();
     add_explain();
+    add_profile();
     add_pack();
     add_quantize();
     add_calibrate();
@@ -177,6 +171,10 @@ class Program {
   // The option that overrides the planner's choice of a GPU kernel.
   static void add_config(CLI::App* sub, Common& common, const char* help) {
     sub->add_option("--config", common.configs, help)->allow_extra_args(false);
+    sub->add_option("--family", common.family,
+                    "Kernel family to use instead of the planner's choice: attention_sm80, attention_scalar")
+        ->allow_extra_args(false);
+    sub->parse_complete_callback([&common] { apply_family_option(common); });
   }
   static void add_variant(CLI::App* sub, Common& common, const char* more = "") {
     sub->add_option("--variant", common.variant,
@@ -276,6 +274,8 @@ class Program {
     add_config(sub, bench_.common,
                "Override the planner's choice for a GPU kernel: \"block_m=64 stages=3\". Repeat it to compare several "
                "(\"\": the planner's choice)");
+    sub->add_option("--against", bench_.common.against, "Also time this kernel family. May be repeated")
+        ->allow_extra_args(false);
     add_variant(sub, bench_.common);
     sub->add_flag("--ladder", bench_.ladder,
                   "Compare each step from a scalar kernel to the shipped kernel (rapt help ladder)");
@@ -296,6 +296,30 @@ class Program {
     add_config(sub, explain_.common, "Override the planner's choice for a GPU kernel: \"block_m=64 stages=3\"");
     add_variant(sub, explain_.common);
     sub->callback([this] { chosen_ = [this] { return explain(explain_); }; });
+  }
+
+  void add_profile() {
+    CLI::App* sub = add("profile", "What bounds the GPU kernel of a problem, by the counters of Nsight Compute (ncu)",
+                        "  rapt profile \"f16 h8 q512 d64\"\n"
+                        "  rapt profile \"f16 b4 h32 q4096 d128 causal\" --gate tensor=40 --gate memory=off\n"
+                        "  rapt profile \"f16 h8 q512 d64\" --config \"stages=3\" --name three-stages\n"
+                        "  RAPT_NCU=/opt/nvidia/nsight-compute/2025.2.1/ncu rapt profile \"f16 h8 q512 d64\"",
+                        profile_.common);
+    add_problem(sub, profile_.words);
+    sub->get_option("problem")->required();
+    sub->add_option("--gate", profile_.gates,
+                    "NAME=VALUE instead of a gate's own rule: tensor=20 occupancy=25 memory=70 (per cent) or off; "
+                    "fp8=some, fp8=none or fp8=off")
+        ->allow_extra_args(false);
+    sub->add_option("--name", profile_.name, "The last part of the names of the result files; default: the problem");
+    sub->add_option("--seed", profile_.seed, "Seed of the inputs")->capture_default_str()->check(seed_text);
+    sub->add_flag("--launch-only", profile_.launch_only,
+                  "Only launch the kernel, as ncu needs it: a warm call, its check, and the call to be profiled");
+    add_device(sub, profile_.common);
+    add_arch(sub, profile_.common);
+    add_config(sub, profile_.common, "Words over the planner's choice for a GPU kernel: \"block_m=64 stages=3\"");
+    add_variant(sub, profile_.common);
+    sub->callback([this] { chosen_ = [this] { return profile(profile_); }; });
   }
 
   void add_pack() {
@@ -408,6 +432,7 @@ class Program {
   CheckOptions check_;
   BenchOptions bench_;
   ExplainOptions explain_;
+  ProfileOptions profile_;
   PackOptions pack_;
   QuantizeOptions quantize_;
   CalibrateOptions calibrate_;

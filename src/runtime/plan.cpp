@@ -1,6 +1,8 @@
 // Searches the registry: to choose a family, and to explain the choice.
 #include "runtime/plan.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "kernels/config_rules.h"
 #include "kernels/family.h"
@@ -27,6 +29,15 @@ std::string refusal(const Family& family, const Problem& problem, const Device& 
 std::string without_name(const Family& family, std::string sentence) {
   const std::string name = concat(family.name, ": ");
   return sentence.starts_with(name) ? sentence.substr(name.size()) : sentence;
+}
+
+const Family& family_named(std::string_view name) {
+  std::string names;
+  for (const Family* family : all_families()) {
+    if (name == family->name) return *family;
+    names += concat(names.empty() ? "" : ", ", family->name);
+  }
+  invalid("family = ", name, ": must be one of ", names);
 }
 
 std::string refusals(const Problem& problem, const Device& device) {
@@ -95,15 +106,34 @@ std::string slow_note(const Problem& problem, const Device& device) {
                 refusal(attention_sm80, problem, device));
 }
 
+PlanOverride override_of(std::string_view words) {
+  PlanOverride result;
+  while (!words.empty()) {
+    const std::string_view word = words.substr(0, words.find(' '));
+    words.remove_prefix(std::min(word.size() + 1, words.size()));
+    if (word.starts_with("family=")) {
+      if (result.family != nullptr)
+        invalid("family = ", word.substr(7), ": ", result.family->name, " was named before");
+      result.family = &family_named(word.substr(7));
+    } else if (!word.empty()) {
+      result.config += concat(result.config.empty() ? "" : " ", word);
+    }
+  }
+  return result;
+}
+
 Plan plan_with(const Problem& problem, const Device& device, std::string_view words, bool own_text) {
-  const Plan chosen = plan(problem, device);
-  if (words.empty()) return chosen;
+  const PlanOverride wanted = override_of(words);
   const Problem planned = planned_problem(problem, device);
+  if (wanted.family != nullptr && !wanted.family->accepts(planned, device, nullptr))
+    unsupported(refusal(*wanted.family, problem, device));
+  const Plan chosen = wanted.family != nullptr ? plan_by(*wanted.family, problem, device) : plan(problem, device);
+  if (wanted.config.empty()) return chosen;
   const Step& first = chosen.steps[0];
   if (first.family->check_config == nullptr)
-    invalid("config: ", words, ": ", first.family->name, " has no configuration");
+    invalid("config: ", wanted.config, ": ", first.family->name, " has no configuration");
   KernelConfig changed = first.config;
-  changed.apply(words);
+  changed.apply(wanted.config);
   first.family->check_config({planned, device, first.config, changed, own_text});
   return plan_from({first.family, changed}, planned, device);
 }

@@ -35,8 +35,16 @@ Plan plan_by(const Family& family, const Problem& problem, const Device& device)
 // else "".
 std::string slow_note(const Problem& problem, const Device& device);
 
-// The plan with --config `words` ("block_m=64 stages=3") that override its kernels' configuration. Throws Error with
-// the rule of the family that they break. own_text: false if a variant replaces the library's source.
+// Somebody's choice in place of the planner's: "family=attention_scalar block_m=64 stages=3". Both parts may be absent.
+struct PlanOverride {
+  const Family* family = nullptr;
+  std::string config;  // words of the family's configuration
+};
+// Throws Error naming an unknown family, or one named twice.
+PlanOverride override_of(std::string_view words);
+
+// The plan with an override. Throws Error with the reason if the family does not take the problem, or with the rule
+// that the configuration breaks. own_text: false if a variant replaces the library's source.
 Plan plan_with(const Problem& problem, const Device& device, std::string_view words, bool own_text = true);
 
 std::string to_string(const Step& step);

@@ -292,6 +292,26 @@ std::string config_fault(const std::string& line, const std::string& device, con
   return "";
 }
 
+TEST(Families, OneCanBeForced) {
+  const Problem problem = parse_problem("f16 h8 q512 d64");
+  const Device card = device_preset("l4");
+  EXPECT_EQ(plan_with(problem, card, "").steps[0].family, &attention_sm80);
+  EXPECT_EQ(plan_with(problem, card, "family=attention_scalar").steps[0].family, &attention_scalar);
+  EXPECT_EQ(plan_with(problem, card, "family=attention_sm80 block_m=64").steps[0].config.number("block_m"), 64);
+  EXPECT_THROW(plan_with(parse_problem("f32 h8 q512 d64"), card, "family=attention_sm80"), Error);
+  EXPECT_THROW(plan_with(problem, card, "family=attention_cpu"), Error);
+}
+
+TEST_F(LabPromises, FamilyOption) {
+  const Outcome forced = rapt("explain 'f16 h8 q512 d64' --arch l4 --family attention_scalar");
+  EXPECT_EQ(forced.code, 0) << forced.err;
+  EXPECT_NE(forced.out.find("config   attention_scalar q=f16"), std::string::npos) << forced.out;
+  expect_refused("explain 'f32 h8 q512 d64' --arch l4 --family attention_sm80", 2, "q=f32: must be f16");
+  expect_refused("check 'f16 h1 q8 d64' --device cpu --family attention_scalar", 2, "only for GPU kernels");
+  expect_refused("bench 'f16 h1 q8 d64' --device cpu --against attention_scalar", 2, "only for GPU kernels");
+  expect_refused("explain 'f16 h8 q512 d64' --arch l4 --family fast", 2, "family = fast: must be one of");
+}
+
 TEST(ConfigRules, EachFieldIsHeldToItsRule) {
   const char* f16 = "f16 h8 q512 d64";
   const std::vector<std::tuple<const char*, const char*, const char*, const char*>> refused = {
@@ -327,6 +347,9 @@ TEST(ConfigRules, EachFieldIsHeldToItsRule) {
       {"f32 h8 q512 d64", "l4", "block_m=1024", "bytes of shared memory"},
       {"f32 h8 q512 d64", "l4", "stages=3", "what may be changed: block_m, warps_m, min_blocks"},
       {"f32 h8 q512 d64", "cpu-scalar", "block_m=32", "attention_cpu has no configuration"},
+      {f16, "l4", "family=attention_scalar block_n=64", "block_n = 64: must be 32, as attention_scalar"},
+      {f16, "l4", "family=sm80", "family = sm80: must be one of attention_cpu, attention_sm80"},
+      {f16, "l4", "family=attention_sm80 family=attention_scalar", "attention_sm80 was named before"},
   };
   for (const auto& [line, device, words, part] : refused)
     EXPECT_NE(config_fault(line, device, words).find(part), std::string::npos)

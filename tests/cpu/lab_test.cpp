@@ -412,7 +412,7 @@ TEST_F(LabProgram, RunsTheSampleAndWritesItsResult) {
 }
 
 TEST_F(LabProgram, EveryCommandHasHelpWithExamples) {
-  for (const char* name : {"info", "run", "check", "bench", "explain", "pack", "quantize", "calibrate"}) {
+  for (const char* name : {"info", "run", "check", "bench", "explain", "profile", "pack", "quantize", "calibrate"}) {
     const Outcome help = rapt(std::string(name) + " --help");
     EXPECT_EQ(help.code, 0) << name;
     EXPECT_NE(help.out.find("Examples:"), std::string::npos) << name;

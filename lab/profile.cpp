@@ -1,0 +1,363 @@
+// Starts ncu on this program, keeps what it wrote, prints the verdict.
+// Called by program.cpp; assumes POSIX. It needs a GPU, a driver that lets this user read counters, and ncu.
+#include "lab/profile.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "arguments/arguments.h"
+#include "base/error.h"
+#include "base/files.h"
+#include "check/device_tensors.h"
+#include "cuda/driver.h"
+#include "lab/bench.h"
+#include "lab/file.h"
+#include "lab/host_compiler.h"
+#include "lab/machine.h"
+#include "lab/output.h"
+#include "lab/process.h"
+#include "lab/profile_metrics.h"
+#include "lab/profile_verdict.h"
+#include "lab/variant.h"
+#include "runtime/context.h"
+#include "runtime/plan.h"
+
+namespace rapt::lab {
+namespace {
+
+constexpr const char* entry_name = "rapt_kernel";                         // of every compiled kernel
+constexpr std::string_view wrong_mark = "WRONG, not profiled";            // of this program
+constexpr std::string_view no_kernel_words = "No kernels were profiled";  // of ncu
+
+[[noreturn]] void lacks(const std::string& what) { throw Error(ErrorCode::environment, "profile: " + what); }
+
+std::string config_of(const ProfileOptions& options) {
+  if (options.common.configs.size() > 1) invalid("profile --config: give one; bench compares several");
+  return options.common.configs.empty() ? "" : options.common.configs[0];
+}
+
+// A GPU, or an Error that says why there is none.
+Device profiled_device(const ProfileOptions& options) {
+  const Common& common = options.common;
+  if (common.device == "cpu" || common.arch.starts_with("cpu") || common.threads > 0)
+    invalid("profile: reads the counters of a GPU; must be --device cuda:N");
+  std::string why;
+  if (common.device.empty() && !usable_gpu(&why)) lacks("needs a GPU: " + why);
+  return chosen_device(common, true);
+}
+
+// ---- What ncu starts.
+
+void launch_checked(const ProfileOptions& options, const Problem& problem, const Device& device) {
+  const std::string config = config_of(options);
+  const cuda::ContextScope scope(device.index, nullptr);
+  const cuda::Stream stream;
+  const ContextHandle context = make_context(options.common, device, problem, config);
+  const check::Inputs inputs = check::make_inputs(problem, check::Fill::normal, options.seed);
+  const check::Outputs outputs = check::make_outputs(problem);
+  check::DeviceCall call(device.index, problem, inputs, outputs);
+  const auto launch = [&] {
+    require_ok(rapt_sdpa(context.get(), &call.args(), stream.handle()));
+    stream.synchronize();
+  };
+  launch();
+  call.require_untouched();
+  call.download();
+  BenchRow row;
+  try {
+    judge_call(problem, inputs, outputs, options.seed, rerun_options(options.common, device, config), row);
+  } catch (const Error& error) {
+    throw Error(error.code(), concat(wrong_mark, ": ", error.what()));
+  }
+  launch();
+}
+
+// ---- ncu.
+
+struct Ncu {
+  std::string path, self;  // of ncu, and of this program
+  bool by_sudo = false;
+};
+
+std::string self_path() {
+  std::error_code failure;
+  const std::filesystem::path path = std::filesystem::read_symlink("/proc/self/exe", failure);
+  if (failure) lacks("cannot find this program's own file: /proc/self/exe: " + failure.message());
+  return path.string();
+}
+
+Ncu find_ncu() {
+  const std::string named = environment_value("RAPT_NCU");
+  const std::string path = find_program(named.empty() ? "ncu" : named);
+  if (path.empty() && !named.empty()) lacks(concat("RAPT_NCU=", named, ": there is no such program"));
+  if (path.empty())
+    lacks(
+        "needs Nsight Compute, and ncu is not in PATH. It is part of the CUDA toolkit (often "
+        "/usr/local/cuda/bin/ncu or /opt/nvidia/nsight-compute/VERSION/ncu), and alone the package "
+        "nsight-compute-VERSION of NVIDIA's repository. Put its folder into PATH, or set RAPT_NCU=/path/to/ncu");
+  return {path, self_path()};
+}
+
+// The environment that the program needs, for sudo, which takes it away: "LD_LIBRARY_PATH=...".
+std::vector<std::string> kept_environment() {
+  std::vector<std::string> kept;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    for (const char* start : {"RAPT_", "CUDA_", "NVIDIA_", "LD_LIBRARY_PATH=", "PATH="})
+      if (text.starts_with(start)) kept.emplace_back(text);
+  }
+  return kept;
+}
+
+std::vector<std::string> ncu_words(const Ncu& ncu) {
+  std::vector<std::string> words;
+  if (ncu.by_sudo) words = {find_program("sudo"), "-n"};
+  words.push_back(ncu.by_sudo ? "env" : find_program("env"));
+  for (const std::string& entry : ncu.by_sudo ? kept_environment() : std::vector<std::string>{}) words.push_back(entry);
+  words.insert(words.end(), {"LC_ALL=C", ncu.path});  // numbers with a decimal point
+  return words;
+}
+
+// The command line of the program that ncu starts.
+std::vector<std::string> launch_words(const ProfileOptions& options, const Problem& problem, const Device& device,
+                                      const Ncu& ncu) {
+  const std::string config = config_of(options);
+  std::vector<std::string> words = {ncu.self, "profile", to_string(problem), "--launch-only"};
+  words.insert(words.end(), {"--device", concat("cuda:", device.index), "--seed", std::to_string(options.seed)});
+  if (!options.common.arch.empty()) words.insert(words.end(), {"--arch", options.common.arch});
+  if (!config.empty()) words.insert(words.end(), {"--config", config});
+  if (!options.common.variant.empty())
+    words.insert(words.end(), {"--variant", std::filesystem::absolute(options.common.variant).string()});
+  return words;
+}
+
+std::string joined_by(const std::vector<std::string>& words, const char* between) {
+  std::string text;
+  for (const std::string& word : words) text += concat(text.empty() ? "" : between, word);
+  return text;
+}
+
+// One run of ncu, or of ncu --import.
+struct Run {
+  bool succeeded = false;
+  std::string end, out, messages;  // how it ended; what it printed
+};
+
+class NcuSession {
+ public:
+  NcuSession(Ncu ncu, std::string command) : ncu_(std::move(ncu)), command_(std::move(command)) {}
+
+  // Leaves the report of the launch in the folder. Where ncu calls metrics unknown, they are left out.
+  void collect(const std::vector<std::string>& launch, int launches_before, int sm) {
+    std::vector<std::string> metrics = metric_names(sm);
+    for (;;) {
+      const Run run = profile_launch(launch, launches_before, metrics);
+      if (run.succeeded && std::filesystem::exists(report())) return;
+      if (denied(run)) continue;
+      const std::vector<std::string> unknown = unknown_metrics(run.out, metrics);
+      if (unknown.empty()) fail(run);
+      for (const std::string& name : unknown) std::erase(metrics, name), unknown_.push_back(name);
+      if (metrics.empty()) lacks("ncu knows none of the metrics; its first complaint: " + last_lines(run.out, 4));
+    }
+  }
+
+  // The table of the report's raw page.
+  std::string table() {
+    std::vector<std::string> words = {"--import", report(), "--csv", "--page", "raw", "--print-units", "base"};
+    Run run = start(words, {"--print-metric-instances", "details"});
+    if (!run.succeeded) run = start(words, {});  // an ncu that is older than that option
+    if (!run.succeeded)
+      lacks(concat("ncu --import: ", run.end, ". Its last lines:\n", last_lines(run.messages + run.out)));
+    const std::string table = raw_table(run.out);
+    if (table.empty()) no_kernel_ = (run.out + run.messages).find(no_kernel_words) != std::string::npos;
+    return table;
+  }
+  // Whether the report has no launch at all.
+  bool no_kernel() const { return no_kernel_; }
+
+  std::string report() const { return folder_.path() + "/report.ncu-rep"; }
+  const std::vector<std::string>& unknown() const { return unknown_; }
+
+ private:
+  Run profile_launch(const std::vector<std::string>& launch, int launches_before,
+                     const std::vector<std::string>& metrics) {
+    std::error_code ignored;
+    std::filesystem::remove(report(), ignored);
+    const std::vector<std::string> words = {"--target-processes",
+                                            "all",
+                                            "--kernel-name",
+                                            entry_name,
+                                            "--launch-skip",
+                                            std::to_string(launches_before),
+                                            "--launch-count",
+                                            "1",
+                                            "--clock-control",
+                                            "none",
+                                            "--metrics",
+                                            joined_by(metrics, ","),
+                                            "--force-overwrite",
+                                            "--export",
+                                            report()};
+    Run run = start(words, launch);
+    run.out += run.messages;  // the order of two streams is lost; what is looked for may be on either
+    return run;
+  }
+
+  Run start(const std::vector<std::string>& options, const std::vector<std::string>& more) {
+    std::vector<std::string> words = ncu_words(ncu_);
+    words.insert(words.end(), options.begin(), options.end());
+    words.insert(words.end(), more.begin(), more.end());
+    const std::string out = concat(folder_.path(), "/out-", ++runs_), err = concat(folder_.path(), "/err-", runs_);
+    const ProgramEnd end = run_program(words, out, err);
+    if (SignalsWait::one_waits()) lacks("interrupted");
+    return {end.succeeded(), end.text(), read_text_file(out), read_text_file(err)};
+  }
+
+  // Whether the run lacked the permission for counters, and sudo can give it: then the next one uses it.
+  bool denied(const Run& run) {
+    if (run.out.find("ERR_NVGPUCTRPERM") == std::string::npos) return false;
+    if (ncu_.by_sudo || !sudo_works()) throw_permission();
+    ncu_.by_sudo = true;
+    return true;
+  }
+  bool sudo_works() {
+    const std::string sudo = find_program("sudo");
+    if (geteuid() == 0 || sudo.empty()) return false;
+    const std::string out = concat(folder_.path(), "/sudo");
+    return run_program({sudo, "-n", "true"}, out).succeeded();
+  }
+  // The user's own command by sudo, which forgets the environment and looks for programs elsewhere.
+  std::string command_as_root() const {
+    std::string words = "sudo env";
+    for (const std::string& entry : kept_environment())
+      if (!entry.starts_with("PATH=") && !entry.starts_with("RAPT_NCU=")) words += " " + shell_word(entry);
+    const std::string rest = command_.substr(std::min(command_.find(' '), command_.size()));  // behind "rapt"
+    return concat(words, " ", shell_word("RAPT_NCU=" + ncu_.path), " ", shell_word(ncu_.self), rest);
+  }
+  [[noreturn]] void throw_permission() const {
+    lacks(concat(
+        "the driver lets only administrators read the counters of GPUs (ERR_NVGPUCTRPERM)",
+        ncu_.by_sudo || geteuid() == 0 ? ", and this system refuses root, too, as containers do without CAP_SYS_ADMIN. "
+                                       : concat(". As root, in this folder:\n  ", command_as_root(), "\n"),
+        "For all users: the line \"options nvidia NVreg_RestrictProfilingToAdminUsers=0\" in "
+        "/etc/modprobe.d/nvidia-profiling.conf, then restart. In a container: docker run --cap-add=SYS_ADMIN"));
+  }
+
+  [[noreturn]] void fail(const Run& run) const {
+    if (run.out.find(wrong_mark) != std::string::npos)
+      throw Error(ErrorCode::internal,
+                  concat("profile: the kernel is wrong and was not profiled:\n", last_lines(run.out)));
+    if (run.succeeded || run.out.find(no_kernel_words) != std::string::npos)
+      lacks(concat("ncu profiled no kernel. Its last lines:\n", last_lines(run.out)));
+    lacks(concat("ncu failed: ", run.end, "; nothing was written. Its last lines:\n", last_lines(run.out)));
+  }
+  static std::string last_lines(std::string text, int count = 10) {
+    while (text.ends_with('\n')) text.pop_back();
+    size_t begin = text.size();
+    for (; count > 0 && begin != std::string::npos && begin > 0; --count) begin = text.rfind('\n', begin - 1);
+    std::string lines;
+    for (const std::string& line :
+         split_words(std::string_view(text).substr(begin == std::string::npos ? 0 : begin), '\n'))
+      lines += concat(lines.empty() ? "  " : "\n  ", line);
+    return lines;
+  }
+
+  Ncu ncu_;
+  std::string command_;  // the user's
+  const TemporaryFolder folder_{"rapt-profile"};
+  std::vector<std::string> unknown_;
+  int runs_ = 0;
+  bool no_kernel_ = false;
+};
+
+// ---- Results.
+
+// "f16 b1 h8 q512 k512 d64" -> "f16-b1-h8-q512-k512-d64".
+std::string result_name(const ProfileOptions& options, const Problem& problem) {
+  constexpr size_t longest = 80;
+  return file_safe(options.name.empty() ? to_string(problem) : options.name).substr(0, longest);
+}
+
+std::string write_results(const std::string& base, const std::string& table, const std::string& report) {
+  constexpr size_t most = size_t{1} << 30;
+  std::string bytes;
+  if (const std::string wrong = read_regular(AT_FDCWD, report, most, bytes); !wrong.empty())
+    throw Error(ErrorCode::environment, concat(report, ": ", wrong));
+  make_directories(std::filesystem::path(base).parent_path().string());
+  const auto write = [&](const char* ending, const std::string& text) {
+    AtomicFile file(base + ending);
+    file.write(text);
+    file.commit();
+  };
+  write(".ncu-rep", bytes);
+  if (!table.empty()) write(".csv", table);
+  return concat(base, table.empty() ? ".ncu-rep" : ".csv and .ncu-rep");
+}
+
+void print_verdict(const ProfileOptions& options, const Device& device, const Problem& problem,
+                   const ProfiledKernel& kernel, const PlannedFacts& facts, const Verdict& verdict,
+                   const NcuSession& session, const std::string& written) {
+  if (options.common.json) {
+    nlohmann::ordered_json json = {{"problem", to_string(problem)}, {"card", device.name}, {"arch", device.arch}};
+    json.update(to_json(kernel, facts, verdict));
+    json["unknown"] = session.unknown();
+    json["written"] = written;
+    fmt::print("{}\n", json.dump(2));
+    return;
+  }
+  fmt::print("profile  {}, {}; {}\n{}", title_of(device), device.arch, to_string(problem),
+             to_text(kernel, facts, verdict));
+  if (!session.unknown().empty()) fmt::print("unknown  to this ncu: {}\n", joined_by(session.unknown(), ", "));
+  fmt::print("wrote    {}\n", written);
+}
+
+int profile_by_ncu(const ProfileOptions& options, const Problem& problem, const Device& device,
+                   const GateLimits& limits) {
+  const Plan chosen = plan_with(problem, device, config_of(options), options.common.variant.empty());
+  const PlannedFacts facts = planned_facts(problem, chosen.steps[0], device);
+  const std::string base =
+      concat("results/", file_safe(device.name), "/", utc_stamp(), "-profile-", result_name(options, problem));
+  const Ncu ncu = find_ncu();
+  const SignalsWait waits;  // until the folder of the session is removed
+  NcuSession session(ncu, options.common.command);
+  session.collect(launch_words(options, problem, device, ncu), chosen.step_count, device.sm);
+  std::vector<ProfiledKernel> kernels;
+  std::string table;
+  try {
+    table = session.table();
+    if (!session.no_kernel()) kernels = parse_raw_table(table, device.sm);
+  } catch (const Error& error) {
+    // The counters are read; their report can be opened with ncu-ui.
+    if (SignalsWait::one_waits()) throw;
+    lacks(concat(error.what(), "\nwrote ", write_results(base, "", session.report())));
+  }
+  if (kernels.empty()) lacks("ncu profiled no kernel: its report has no rows; nothing was written");
+  const std::string written = write_results(base, table, session.report());
+  const Verdict verdict = judge(kernels[0], facts, limits);
+  print_verdict(options, device, problem, kernels[0], facts, verdict, session, written);
+  if (verdict.failed()) return exit_check_failed;
+  return verdict.nothing_judged() ? exit_environment : exit_fine;
+}
+
+}  // namespace
+
+int profile(const ProfileOptions& options) {
+  const GateLimits limits = parse_gates(options.gates);
+  const std::string config = config_of(options);
+  check_config_words(config);
+  const Problem problem = parse_problem(joined(options.words));
+  const Device device = profiled_device(options);
+  require_variant_included({problem}, device, options.common);
+  if (const std::string broken = broken_config_rule(options.common, device, problem, config); !broken.empty())
+    invalid(broken);
+  if (!options.launch_only) return profile_by_ncu(options, problem, device, limits);
+  launch_checked(options, problem, device);
+  return exit_fine;
+}
+
+}  // namespace rapt::lab

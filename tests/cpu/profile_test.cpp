@@ -1,0 +1,478 @@
+// rapt profile without a GPU: the metric table, ncu's raw page (tests/data/ncu), the gates, and the command over a
+// stand-in driver and a shell script in the place of ncu. Real counters need a card.
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "jit/jit.h"
+#include "lab/profile_metrics.h"
+#include "lab/profile_verdict.h"
+#include "runtime/plan.h"
+#include "tests/cpu/program.h"
+
+namespace rapt::lab {
+namespace {
+
+using test::Outcome;
+using test::run_in;
+using test::text_of;
+
+const std::string data = RAPT_SOURCE_DIR "/tests/data/ncu/";
+
+ProfiledKernel stored(const std::string& name, int sm) {
+  const auto kernels = parse_raw_table(raw_table(text_of(data + name)), sm);
+  EXPECT_EQ(kernels.size(), 1u);
+  return kernels.at(0);
+}
+
+bool holds(const std::vector<std::string>& list, const std::string& one) {
+  return std::find(list.begin(), list.end(), one) != list.end();
+}
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  EXPECT_NE(text.find(from), std::string::npos) << from;
+  return text.replace(text.find(from), from.size(), to);
+}
+
+TEST(ProfileMetrics, names_depend_on_the_architecture) {
+  const std::string gmma = "sm__inst_executed_pipe_tensor_op_gmma.sum";
+  EXPECT_TRUE(holds(metric_names(90), gmma));
+  for (const int sm : {80, 89, 120}) EXPECT_FALSE(holds(metric_names(sm), gmma)) << sm;
+  EXPECT_FALSE(holds(metric_names(80), "sm__ops_path_tensor_src_fp8.sum"));
+  for (const int sm : {89, 90, 120}) EXPECT_TRUE(holds(metric_names(sm), "sm__ops_path_tensor_src_fp8.sum")) << sm;
+  for (const int sm : {80, 89, 90, 120}) {
+    std::vector<std::string> names = metric_names(sm);
+    std::sort(names.begin(), names.end());
+    EXPECT_EQ(std::adjacent_find(names.begin(), names.end()), names.end()) << "asked for twice on " << sm;
+  }
+}
+
+TEST(ProfileMetrics, raw_page_of_sm_89) {
+  const ProfiledKernel kernel = stored("sm_89_fp8.csv", 89);
+  EXPECT_EQ(kernel.name, "rapt_kernel");
+  EXPECT_EQ(kernel.block, "(128, 1, 1)");
+  EXPECT_EQ(kernel.value("duration"), 41280);
+  EXPECT_EQ(kernel.value("fp8_ops"), 19327352832.0) << "thousands are grouped";
+  EXPECT_EQ(kernel.value("f16_ops"), 0) << "the first name has no number, the next one counts";
+  EXPECT_FALSE(kernel.executed({"QMMA"}).has_value()) << "no opcodes is not none of them";
+  EXPECT_TRUE(holds(kernel.not_counted, "sm__ops_path_tensor_src_fp16.sum"));
+  EXPECT_EQ(stall_reasons(kernel).at(0).first, "math_pipe_throttle");
+}
+
+TEST(ProfileMetrics, raw_page_of_sm_90) {
+  const ProfiledKernel kernel = stored("sm_90_wgmma.csv", 90);
+  EXPECT_EQ(kernel.executed({"HGMMA"}), 524288);
+  EXPECT_EQ(kernel.executed({"QMMA", "QGMMA"}), 0);
+  EXPECT_EQ(kernel.executed({"F2FP"}), 1048576);
+  EXPECT_EQ(kernel.value("tensor_gmma_inst"), 524288);
+  EXPECT_EQ(kernel.value("f16_ops"), 68719476736.0);
+  EXPECT_EQ(stall_reasons(kernel).at(0).first, "gmma");
+  EXPECT_EQ(stored("sm_90_wgmma.csv", 89).value("tensor_gmma_inst"), std::nullopt) << "not a name of sm_89";
+}
+
+TEST(ProfileMetrics, units_of_an_old_ncu) {
+  const ProfiledKernel kernel = stored("sm_80_old_units.csv", 80);
+  EXPECT_EQ(kernel.value("duration"), 1205500) << "ns";
+  EXPECT_EQ(kernel.value("dram_read_bytes"), 2.5e6);
+  EXPECT_EQ(kernel.value("dram_write_bytes"), 640e3);
+  EXPECT_EQ(kernel.value("unit.DRAM"), 12.5) << "by its other name";
+  const std::vector<std::string> missing = missing_metrics(kernel);
+  EXPECT_TRUE(std::any_of(missing.begin(), missing.end(), [](const std::string& m) {
+                return m.starts_with("unit.DRAM") || m.starts_with("duration");
+              }) == false);
+  EXPECT_TRUE(std::any_of(missing.begin(), missing.end(),
+                          [](const std::string& m) { return m.starts_with("unit.tensor (sm__pipe_tensor_cycles"); }));
+}
+
+TEST(ProfileMetrics, what_is_no_raw_page) {
+  EXPECT_EQ(raw_table("==PROF== Connected to process 1\n==WARNING== No kernels were profiled.\n"), "");
+  const std::string table = raw_table(text_of(data + "sm_80_old_units.csv"));
+  const auto why = [](const std::string& text) -> std::string {
+    try {
+      parse_raw_table(text, 80);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::environment);
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_NE(why("").find("no column \"Kernel Name\""), std::string::npos);
+  EXPECT_NE(why("\"ID\",\"Kernel Name\",\"Metric Name\"\n").find("details page"), std::string::npos);
+  EXPECT_NE(why(table.substr(0, table.find('\n') + 1)).find("units"), std::string::npos);
+  EXPECT_NE(why(table + "\"1\",\"4711\"\n").find("a row has 2 cells, its header 18"), std::string::npos);
+  const std::string none = table.substr(0, table.find("\"0\",\"4711\""));
+  EXPECT_TRUE(parse_raw_table(none, 80).empty()) << "no launches";
+  EXPECT_EQ(why(none), "");
+}
+
+TEST(ProfileMetrics, unknown_names_are_found_in_messages) {
+  const std::vector<std::string> asked = {"sm__a.sum", "sm__a_b.sum", "sm__c.avg.pct"};
+  const std::string regex = "==ERROR== Failed to find metric regex:^sm__a(\\.(sum|avg|min|max))?$\n";
+  EXPECT_EQ(unknown_metrics(regex, asked), (std::vector<std::string>{"sm__a.sum"}));
+  EXPECT_EQ(unknown_metrics("==ERROR== Failed to find metric sm__c.avg.pct\n", asked),
+            (std::vector<std::string>{"sm__c.avg.pct"}));
+  EXPECT_TRUE(unknown_metrics("==PROF== profiling with sm__a.sum\n", asked).empty());
+}
+
+// ---- Verdict.
+
+const Gate& gate(const Verdict& verdict, const std::string& name) {
+  for (const Gate& one : verdict.gates)
+    if (one.name == name) return one;
+  throw std::out_of_range(name);
+}
+
+PlannedFacts facts_of(const std::string& line, const std::string& arch, const std::string& config = "") {
+  const Device device = device_preset(arch);
+  const Problem problem = parse_problem(line);
+  return planned_facts(problem, plan_with(problem, device, config).steps[0], device);
+}
+
+TEST(ProfileVerdict, facts_of_plans) {
+  EXPECT_EQ(facts_of("f16 h8 q512 d64", "sm_89").fp8, Fp8Use::none);
+  const std::string fp8 = "e4m3 out=f16 h8 q512 d64 scales=head";
+  EXPECT_EQ(facts_of(fp8, "sm_89").fp8, Fp8Use::instructions);
+  EXPECT_EQ(facts_of(fp8, "sm_89", "fp8_scores=0").fp8, Fp8Use::widened);
+  EXPECT_EQ(facts_of(fp8, "sm_80").fp8, Fp8Use::widened);
+  EXPECT_FALSE(facts_of("f32 h8 q512 d64", "sm_89").tensor_products);
+  EXPECT_TRUE(facts_of("f16 h8 q512 d64", "sm_89").tensor_products);
+  EXPECT_NE(facts_of("f32 h8 q512 d64", "sm_89").occupancy_reason, "") << "the ledger has one";
+}
+
+TEST(ProfileVerdict, fp8_gate) {
+  const ProfiledKernel with = stored("sm_89_fp8.csv", 89), without = stored("sm_90_wgmma.csv", 90);
+  PlannedFacts facts;
+  const auto state = [&](const ProfiledKernel& kernel, Fp8Use use, const std::vector<std::string>& words = {}) {
+    facts.fp8 = use;
+    return gate(judge(kernel, facts, parse_gates(words)), "fp8").state;
+  };
+  using State = Gate::State;
+  EXPECT_EQ(state(with, Fp8Use::instructions), State::passed);
+  EXPECT_EQ(state(with, Fp8Use::widened), State::failed);
+  EXPECT_EQ(state(without, Fp8Use::instructions), State::failed);
+  EXPECT_EQ(state(without, Fp8Use::widened), State::passed);
+  EXPECT_EQ(state(with, Fp8Use::none), State::off);
+  EXPECT_EQ(state(with, Fp8Use::none, {"fp8=none"}), State::failed);
+  EXPECT_EQ(state(with, Fp8Use::widened, {"fp8=some"}), State::passed);
+  EXPECT_EQ(state(with, Fp8Use::widened, {"fp8=off"}), State::off);
+  ProfiledKernel qgmma = without;
+  qgmma.opcodes["QGMMA"] = 64;
+  EXPECT_EQ(state(qgmma, Fp8Use::instructions), State::passed) << "wgmma of FP8 codes counts";
+  EXPECT_EQ(state(qgmma, Fp8Use::widened), State::failed);
+  EXPECT_EQ(state(stored("sm_80_old_units.csv", 80), Fp8Use::widened), State::passed)
+      << "sm_80 has no such instruction";
+  EXPECT_EQ(state(stored("sm_80_old_units.csv", 89), Fp8Use::widened), State::unknown) << "not counted is not zero";
+}
+
+TEST(ProfileVerdict, gates_of_numbers) {
+  const std::string table = raw_table(text_of(data + "sm_90_wgmma.csv"));
+  const auto judged = [&](const std::string& from, const std::string& to, const PlannedFacts& facts,
+                          const std::vector<std::string>& words = {}) {
+    const std::string changed = from.empty() ? table : replaced(table, from, to);
+    return judge(parse_raw_table(changed, 90).at(0), facts, parse_gates(words));
+  };
+  using State = Gate::State;
+  PlannedFacts facts;
+  const Verdict as_is = judged("", "", facts);
+  EXPECT_EQ(gate(as_is, "tensor").state, State::passed);
+  EXPECT_EQ(gate(as_is, "occupancy").state, State::failed) << "18.75% and no reason";
+  EXPECT_EQ(gate(as_is, "memory").state, State::passed);
+  EXPECT_TRUE(as_is.failed());
+  facts.occupancy_reason = "warps own many rows";
+  EXPECT_FALSE(judged("", "", facts).failed());
+  EXPECT_NE(gate(judged("", "", facts), "occupancy").text.find("warps own many rows"), std::string::npos);
+  EXPECT_EQ(gate(judged("\"71.5\"", "\"20\"", facts), "tensor").state, State::failed) << "more than 20";
+  EXPECT_EQ(gate(judged("\"71.5\"", "\"20\"", facts, {"tensor=10"}), "tensor").state, State::passed);
+  EXPECT_EQ(gate(judged("\"100\",\"100\",\"100\"", "\"100\",\"69.5\",\"100\"", facts), "memory").state, State::failed);
+  EXPECT_EQ(gate(judged("\"100\",\"100\",\"100\"", "\"100\",\"100\",\"50\"", facts), "memory").state, State::failed)
+      << "cp.async counts";
+  EXPECT_EQ(gate(judged("\"100\",\"100\",\"100\"", "\"0\",\"100\",\"0\"", facts, {"memory=off"}), "memory").state,
+            State::off);
+  facts.tensor_products = false;
+  EXPECT_EQ(gate(judged("\"71.5\"", "\"0\"", facts), "tensor").state, State::off);
+}
+
+TEST(ProfileVerdict, what_bounds_the_kernel) {
+  const Verdict tensor = judge(stored("sm_90_wgmma.csv", 90), {}, {});
+  EXPECT_EQ(tensor.bound,
+            "tensor, at 72% of its peak; with it always busy the kernel would take 17.3 us instead of 24.2");
+  const Verdict latency = judge(stored("sm_80_old_units.csv", 80), {}, {});
+  EXPECT_NE(
+      latency.bound.find("latency: no unit reaches 60% of its peak, DRAM comes first with 12%; warps wait most by "
+                         "long_scoreboard"),
+      std::string::npos)
+      << latency.bound;
+  EXPECT_FALSE(latency.nothing_judged()) << "occupancy was";
+  ProfiledKernel nothing;
+  nothing.sm = 90;
+  EXPECT_TRUE(judge(nothing, {}, {}).nothing_judged());
+  EXPECT_FALSE(judge(nothing, {}, parse_gates({"tensor=off", "occupancy=off", "memory=off"})).nothing_judged());
+}
+
+TEST(ProfileVerdict, a_screen) {
+  const ProfiledKernel kernel = stored("sm_90_wgmma.csv", 90);
+  const PlannedFacts facts;
+  const std::string text = to_text(kernel, facts, judge(kernel, facts, {}));
+  for (const char* part : {"HGMMA 524288", "conversions 33.55e6", "F2FP 1.05e6", "FP32 71.30e6", "gate     tensor",
+                           "bank conflicts 128 of 98304 wavefronts", "DRAM 1.57e6 bytes read"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+  EXPECT_LE(std::count(text.begin(), text.end(), '\n'), 24) << text;
+}
+
+TEST(ProfileVerdict, tensor_instructions_without_opcodes) {
+  ProfiledKernel kernel = stored("sm_90_wgmma.csv", 90);
+  kernel.opcodes.clear();
+  const std::string text = to_text(kernel, {}, judge(kernel, {}, {}));
+  EXPECT_NE(text.find("tensor   524288 instructions (hmma 0, gmma 524288)"), std::string::npos) << text;
+}
+
+TEST(ProfileVerdict, wrong_gates) {
+  for (const char* word :
+       {"speed=1", "tensor", "tensor=", "tensor=fast", "tensor=101", "tensor=-1", "memory=nan", "fp8=3", "fp8", ""}) {
+    try {
+      parse_gates({word});
+      ADD_FAILURE() << word;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+      EXPECT_NE(std::string(error.what()).find(concat("--gate ", word)), std::string::npos) << error.what();
+    }
+  }
+}
+
+// ---- The command. A script stands in for ncu: what it does is $FAKE_NCU, what it prints $FAKE_NCU_CSV.
+
+constexpr const char* fake_ncu = R"(#!/bin/sh
+printf '%s\n' "$*" >>"$FAKE_NCU_LOG"
+if [ "$1" = --import ]; then
+  case "$FAKE_NCU:$*" in
+    import_fails:*) echo '==ERROR== Failed to load report.'; exit 1 ;;
+    old:*--print-metric-instances*) echo "==ERROR== unrecognised option" >&2; exit 1 ;;
+    no_rows:*) grep -v '^"0"' "$FAKE_NCU_CSV"; exit 0 ;;
+    no_launch:*) echo '==WARNING== No kernels were profiled.'; exit 0 ;;
+    no_table:*) echo 'Something else.'; exit 0 ;;
+  esac
+  cat "$FAKE_NCU_CSV"
+  exit 0
+fi
+all=$*
+while [ "$1" != --export ]; do shift; done
+report=$2
+shift 2
+case "$FAKE_NCU" in
+  permission) echo "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance Counters on the target device 0."; exit 1 ;;
+  permission_without_sudo)
+    [ -n "$FAKE_SUDO" ] || { echo "==ERROR== ERR_NVGPUCTRPERM - no permission" >&2; exit 0; } ;;
+  half) echo "==PROF== Connected to process 1"; echo half >"$report"; echo "==ERROR== An error occurred while trying to profile."; exit 9 ;;
+  killed) kill -9 $$ ;;
+  slow) echo half >"$report"; sleep 60 ;;
+  nothing) echo "==WARNING== No kernels were profiled."; exit 0 ;;
+  unknown_metric)
+    for name in sm__inst_issued sm__pipe_tensor_cycles_active; do
+      case "$all" in *"$name."*) echo "==ERROR== Failed to find metric regex:^$name(\.(sum|avg|min|max))?\$"; exit 1 ;; esac
+    done ;;
+  launch) "$@" || { echo "==ERROR== The application returned an error code ($?)." ; exit 1; } ;;
+esac
+echo report >"$report"
+)";
+
+class Profile : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder = std::filesystem::path(testing::TempDir()) / ("rapt-profile-test-" + std::to_string(getpid()));
+    std::filesystem::create_directories(folder / "bin");
+    std::filesystem::create_directories(folder / "tmp");
+    write_script("ncu", fake_ncu);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder); }
+
+  void write_script(const std::string& name, const std::string& text) const {
+    std::ofstream(folder / "bin" / name) << text;
+    ASSERT_EQ(chmod((folder / "bin" / name).c_str(), 0755), 0);
+  }
+  // The program with one stand-in GPU of sm_89.
+  std::string environment(const std::string& more = "") const {
+    return concat("env -u RAPT_NCU TMPDIR='", (folder / "tmp").string(), "' LD_LIBRARY_PATH='", RAPT_BINARY_DIR,
+                  "/fake_cuda' FAKE_CUDA_SM=89 PATH='", (folder / "bin").string(), ":/usr/bin:/bin' FAKE_NCU_LOG='",
+                  (folder / "log").string(), "' FAKE_NCU_CSV='", data, "sm_89_fp8.csv' ", more, " ");
+  }
+  Outcome profile(const std::string& mode, const std::string& words = "", const std::string& before = "") const {
+    return run_in(folder, concat(before, environment("FAKE_NCU=" + mode), "'", RAPT_BINARY_DIR,
+                                 "/rapt' profile 'e4m3 out=f16 h8 q512 d64 scales=head' --device cuda:0 ", words));
+  }
+  std::vector<std::string> results() const {
+    std::vector<std::string> found;
+    if (std::filesystem::exists(folder / "results"))
+      for (const auto& entry : std::filesystem::recursive_directory_iterator(folder / "results"))
+        if (entry.is_regular_file()) found.push_back(entry.path().filename().string());
+    std::sort(found.begin(), found.end());
+    return found;
+  }
+  std::string log() const { return text_of(folder / "log"); }
+  void expect_nothing_left() const {
+    EXPECT_TRUE(results().empty());
+    EXPECT_TRUE(std::filesystem::is_empty(folder / "tmp"));
+  }
+
+  std::filesystem::path folder;
+};
+
+TEST_F(Profile, writes_and_judges) {
+  const Outcome outcome = profile("fine", "--gate occupancy=20");
+  EXPECT_EQ(outcome.code, 0) << outcome.err << outcome.out;
+  EXPECT_NE(outcome.out.find("bound    tensor, at 64% of its peak"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("gate     fp8       passed"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("no value opcodes (sass__inst_executed_per_opcode)"), std::string::npos) << outcome.out;
+  const std::vector<std::string> files = results();
+  ASSERT_EQ(files.size(), 2u);
+  EXPECT_TRUE(files[0].ends_with("-profile-e4m3-b1-h8-q512-k512-d64-scales-head.csv")) << files[0];
+  EXPECT_TRUE(files[1].ends_with(".ncu-rep")) << files[1];
+  EXPECT_TRUE(std::filesystem::is_empty(folder / "tmp"));
+}
+
+TEST_F(Profile, what_ncu_is_asked) {
+  ASSERT_EQ(profile("fine", "--gate occupancy=off --config block_n=32 --seed 5").code, 0);
+  const std::string asked = log();
+  for (const char* part :
+       {"--target-processes all", "--kernel-name rapt_kernel", "--launch-skip 1", "--launch-count 1",
+        "--clock-control none", "--metrics gpu__time_duration.sum,", "smsp__warps_eligible.avg.per_cycle_active",
+        "/rapt profile e4m3 b1 h8 q512 k512 d64 scales=head --launch-only --device cuda:0 --seed 5 --config "
+        "block_n=32",
+        "--csv --page raw --print-units base"})
+    EXPECT_NE(asked.find(part), std::string::npos) << part << "\n" << asked;
+}
+
+TEST_F(Profile, a_failed_gate_is_exit_1_and_writes) {
+  const Outcome outcome = profile("fine", "--gate tensor=90 --name Named --gate occupancy=off");
+  EXPECT_EQ(outcome.code, 1) << outcome.err;
+  EXPECT_NE(outcome.out.find("gate     tensor    FAILED   tensor cores busy for 64%: must be more than 90%"),
+            std::string::npos)
+      << outcome.out;
+  ASSERT_EQ(results().size(), 2u);
+  EXPECT_TRUE(results()[0].ends_with("-profile-named.csv"));
+  EXPECT_EQ(profile("fine", "--gate fp8=none --gate occupancy=off").code, 1);
+}
+
+TEST_F(Profile, json) {
+  const Outcome outcome = profile("unknown_metric", "--json --gate occupancy=off");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const auto json = nlohmann::json::parse(outcome.out);
+  EXPECT_EQ(json["metrics"]["gpu__time_duration.sum"], 41280);
+  EXPECT_EQ(json["gates"].size(), 4u);
+  EXPECT_EQ(json["unknown"].size(), 2u);
+}
+
+TEST_F(Profile, unknown_metrics_are_left_out_and_named) {
+  const Outcome outcome = profile("unknown_metric", "--gate occupancy=off");
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("unknown  to this ncu: sm__inst_issued.avg.pct_of_peak_sustained_elapsed, "
+                             "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed"),
+            std::string::npos)
+      << outcome.out;
+}
+
+TEST_F(Profile, an_ncu_without_instances) { EXPECT_EQ(profile("old", "--gate occupancy=off").code, 0); }
+
+TEST_F(Profile, without_permission) {
+  const Outcome outcome = profile("permission");
+  EXPECT_EQ(outcome.code, 3);
+  for (const char* part : {"ERR_NVGPUCTRPERM", "options nvidia NVreg_RestrictProfilingToAdminUsers=0", "SYS_ADMIN"})
+    EXPECT_NE(outcome.err.find(part), std::string::npos) << part << "\n" << outcome.err;
+  expect_nothing_left();
+}
+
+TEST_F(Profile, sudo_where_it_asks_for_no_password) {
+  if (geteuid() == 0) GTEST_SKIP() << "root needs no sudo";
+  write_script("sudo", "#!/bin/sh\n[ \"$1\" = -n ] || exit 1\nshift\nexec env FAKE_SUDO=1 \"$@\"\n");
+  const Outcome outcome = profile("permission_without_sudo", "--gate occupancy=off");
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(results().size(), 2u);
+  write_script("sudo", "#!/bin/sh\necho 'sudo: a password is required' >&2\nexit 1\n");
+  const Outcome refused = profile("permission_without_sudo");
+  EXPECT_EQ(refused.code, 3);
+  EXPECT_NE(refused.err.find("\n  sudo env "), std::string::npos) << refused.err;
+  EXPECT_NE(refused.err.find("/rapt profile 'e4m3 out=f16 h8 q512 d64 scales=head' --device cuda:0"), std::string::npos)
+      << refused.err;
+}
+
+TEST_F(Profile, ncu_that_fails_half_way) {
+  const Outcome outcome = profile("half");
+  EXPECT_EQ(outcome.code, 3);
+  EXPECT_NE(outcome.err.find("it ended with exit code 9; nothing was written"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("==ERROR== An error occurred while trying to profile."), std::string::npos);
+  expect_nothing_left();
+  const Outcome killed = profile("killed");
+  EXPECT_EQ(killed.code, 3);
+  EXPECT_NE(killed.err.find("signal 9"), std::string::npos) << killed.err;
+  expect_nothing_left();
+}
+
+TEST_F(Profile, interrupted) {
+  // To the program and to ncu, as a terminal sends it.
+  const Outcome outcome = run_in(folder, concat("timeout -s INT 1 ", environment("FAKE_NCU=slow"), "'", RAPT_BINARY_DIR,
+                                                "/rapt' profile 'f16 h8 q512 d64' --device cuda:0"));
+  EXPECT_NE(outcome.code, 0);
+  expect_nothing_left();
+}
+
+TEST_F(Profile, no_launch_was_profiled) {
+  for (const char* mode : {"nothing", "no_rows", "no_launch"}) {
+    const Outcome outcome = profile(mode);
+    EXPECT_EQ(outcome.code, 3);
+    EXPECT_NE(outcome.err.find("ncu profiled no kernel"), std::string::npos) << mode << outcome.err;
+    expect_nothing_left();
+  }
+}
+
+TEST_F(Profile, a_report_outlives_a_failed_export) {
+  for (const char* mode : {"import_fails", "no_table"}) {
+    const Outcome outcome = profile(mode);
+    EXPECT_EQ(outcome.code, 3);
+    EXPECT_NE(outcome.err.find("wrote results/"), std::string::npos) << mode << outcome.err;
+  }
+  for (const std::string& file : results()) EXPECT_TRUE(file.ends_with(".ncu-rep")) << file;
+  EXPECT_FALSE(results().empty());
+}
+
+TEST_F(Profile, without_ncu) {
+  std::filesystem::remove(folder / "bin" / "ncu");
+  const Outcome outcome = profile("fine");
+  EXPECT_EQ(outcome.code, 3);
+  EXPECT_NE(outcome.err.find("ncu is not in PATH"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("RAPT_NCU="), std::string::npos);
+  const Outcome named = profile("fine RAPT_NCU=/nowhere/ncu");
+  EXPECT_EQ(named.code, 3);
+  EXPECT_NE(named.err.find("RAPT_NCU=/nowhere/ncu: there is no such program"), std::string::npos) << named.err;
+}
+
+TEST_F(Profile, without_a_gpu) {
+  const std::string program = concat("'", RAPT_BINARY_DIR, "/rapt' profile 'f16 h8 q512 d64' ");
+  const std::string no_device = environment("FAKE_CUDA_FAIL=cuInit=100");
+  const Outcome outcome = run_in(folder, no_device + program);
+  EXPECT_EQ(outcome.code, 3) << outcome.err;
+  EXPECT_NE(outcome.err.find("profile: needs a GPU: "), std::string::npos) << outcome.err;
+  EXPECT_EQ(run_in(folder, environment() + program + "--device cpu").code, 2);
+  EXPECT_EQ(run_in(folder, environment() + program + "--arch cpu-avx2").code, 2);
+  EXPECT_EQ(run_in(folder, environment() + program + "--device cuda:0 --gate speed=3").code, 2);
+  EXPECT_EQ(run_in(folder, environment() + program + "--device cuda:0 --config block_m=64 --config block_m=32").code,
+            2);
+  EXPECT_EQ(run_in(folder, environment() + program + "--device cuda:0 --config no_such_field=1").code, 2);
+}
+
+// The stand-in driver runs no kernel, so that the result is wrong.
+TEST_F(Profile, a_wrong_kernel_is_not_profiled) {
+  if (jit::find_compiler() == nullptr) GTEST_SKIP() << "no NVRTC";
+  const Outcome outcome = run_in(folder, concat(environment("FAKE_NCU=launch RAPT_CACHE=off"), "'", RAPT_BINARY_DIR,
+                                                "/rapt' profile 'f16 h2 q64 d64' --device cuda:0"));
+  EXPECT_EQ(outcome.code, 1) << outcome.err;
+  EXPECT_NE(outcome.err.find("WRONG, not profiled"), std::string::npos) << outcome.err;
+  expect_nothing_left();
+}
+
+}  // namespace
+}  // namespace rapt::lab
