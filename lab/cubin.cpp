@@ -62,6 +62,7 @@ enum Operation : unsigned {
   ffma = 0x023,
   hmma = 0x03c,
   qmma = 0x07a,
+  hgmma = 0x1f0,
   ldsm = 0x03b,
   mufu = 0x108,
   ldg = 0x181,
@@ -80,6 +81,7 @@ void count(uint64_t low, uint64_t high, InstructionCounts& counts) {
     case ffma: ++counts.ffma; break;
     case hmma: ++counts.hmma; break;
     case qmma: ++counts.qmma; break;
+    case hgmma: ++counts.hgmma; break;
     case ldsm: ++counts.ldsm; break;
     case mufu: ++counts.mufu; break;
     case ldgsts: ++counts.ldgsts; break;

@@ -14,6 +14,7 @@ struct InstructionCounts {
   int ffma = 0;             // fused multiply-add of floats
   int hmma = 0;             // mma.sync of 16-bit floats
   int qmma = 0;             // mma.sync of FP8 codes (sm_89, sm_120)
+  int hgmma = 0;            // wgmma of 16-bit floats (sm_90a)
   int ldsm = 0;             // ldmatrix
   int ldgsts = 0;           // cp.async
   int mufu = 0;             // ex2, rcp and other special functions

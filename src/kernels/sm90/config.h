@@ -6,12 +6,12 @@
 namespace rapt {
 
 struct Sm90Config : AttentionVariant {
-  int warpgroups = 2;            // that compute, 64 query rows each; one more loads
-  int block_n = 128;             // keys of a n_block
-  int stages = 2;                // n_blocks of K and of V that are in shared memory at once
-  bool ping_pong = false;        // warpgroups take turns: one multiplies while another computes its softmax
+  int warpgroups = 2;            // consumer warpgroups of 64 query rows; one more loads
+  int block_n = 128;             // keys per block
+  int stages = 2;                // buffers of K and of V in shared memory
+  bool ping_pong = false;        // warpgroups take turns: one issues products while the others compute softmax
   bool causal_or_local = false;  // rows may see different keys
-  bool dynamic = false;          // a block takes tile after tile from a counter; else one tile
+  bool dynamic = false;          // persistent CTAs take tiles from a counter; else one CTA per tile
 
   constexpr int block_m() const { return 64 * warpgroups; }
   constexpr int threads() const { return 128 * (warpgroups + 1); }

@@ -1,10 +1,10 @@
-// How a warpgroup of attention_sm90 closes its 64 rows: sums over the lanes of a row, sink, output and lse to global
-// memory. Device only.
+// Epilogue of a consumer warpgroup's 64 rows: adds row sums over lanes, applies the sink, stores O and lse. Device
+// only.
 #pragma once
 
 #include "device/softmax.cuh"
 #include "ptx/copy.cuh"
-#include "rows.cuh"
+#include "row_tile.cuh"
 #include "softmax.cuh"
 
 namespace rapt {
@@ -31,12 +31,12 @@ struct Epilogue {
   const RowTile<cfg>& tile;
   const NanPass pass;
 
-  struct RowEnd {
+  struct RowResult {
     float factor, lse;  // output = factor * accumulated output
   };
 
-  // Joins the sink, and gives empty rows 0 and -inf.
-  RowEnd end_row(const RowSoftmax& softmax, int half) const {
+  // Adds the sink. A row without visible keys gets O = 0 and lse = -inf.
+  RowResult finalize_row(const RowSoftmax& softmax, int half) const {
     float sum = quad_sum(softmax.row_sum[half]), share = 1.0f;
     float top = RowSoftmax::Rules::natural_logit(softmax.row_max[half], softmax.c);
     if (p.sinks != nullptr) {
@@ -59,7 +59,7 @@ struct Epilogue {
     for (int half = 0; half < 2; ++half) {
       const int row = first_row + 16 * warp + lane / 4 + 8 * half;
       const bool live = row < tile.seqlen_q();
-      const RowEnd end = end_row(softmax, half);
+      const RowResult end = finalize_row(softmax, half);
       const bool counts = pass == NanPass::count_non_finite;
       const float factor = counts ? 1.0f : end.factor;
       if (lane % 4 == 0 && live && !counts && p.lse.present())
@@ -74,7 +74,7 @@ struct Epilogue {
   }
 
  private:
-  // 16 bytes a lane: each takes one of four tiles of columns from the quad's.
+  // Each lane stores 16 bytes: the quad's lanes exchange words, so that each has one of four tiles of 8 columns.
   void store_packed(const float (&o)[1][v_tiles][4], int half, float factor, index_t at, bool live,
                     float& finite) const {
     unsigned short* const to = static_cast<unsigned short*>(p.out.data) + at;
@@ -93,7 +93,7 @@ struct Epilogue {
       if (live && n + q < tiles) store_chunk(to + 8 * (n + q), x);
     }
   }
-  // Counts in the place of outputs: elements that counted something become NaN.
+  // In the counting pass x holds counts: elements with a count become NaN.
   void store_chunk(unsigned short* to, const Bytes16& x) const {
     if (pass != NanPass::count_non_finite) {
       *reinterpret_cast<Bytes16*>(to) = x;
@@ -122,7 +122,7 @@ struct Epilogue {
   }
 };
 
-// Rows of the tile that seqused_q leaves unused: 0 and -inf, by the warpgroups that compute.
+// Sets rows past seqused_q to O = 0 and lse = -inf. For the consumer warpgroups.
 template <Sm90Config cfg>
 inline void clear_unused(const AttentionParams& p, const RowTile<cfg>& tile) {
   constexpr int words = bytes_of(cfg.out) * cfg.head_dim_v / 16;

@@ -1,8 +1,8 @@
-// The thread of attention_sm90 that loads, and the order in which a block takes its tiles. Device only.
+// The producer thread of attention_sm90: it selects the CTA's tiles and loads them with TMA. Device only.
 #pragma once
 
 #include "ptx/tma.cuh"
-#include "rows.cuh"
+#include "row_tile.cuh"
 #include "shared_state.cuh"
 
 namespace rapt {
@@ -18,8 +18,7 @@ struct Producer {
   StageSlot<2> place{};
   unsigned q_phase = 0;
 
-  // Announces a tile and loads what the warpgroups multiply, in the order in which they need it, as far ahead as there
-  // is room.
+  // Describes a tile to the consumers, then loads Q and all blocks of K and V, waiting for free buffers.
   void do_tile(unsigned item, NanPass pass) {
     wait_barrier(shared.tile_empty(place.stage), place.phase ^ 1);
     const Tile tile{shared.tile(place.stage)};
@@ -47,7 +46,7 @@ struct Producer {
     }
   }
 
-  // Something that is no tile.
+  // Sends a message that is not a tile.
   void announce_alone(NanPass what) {
     wait_barrier(shared.tile_empty(place.stage), place.phase ^ 1);
     announce(what);
@@ -79,7 +78,7 @@ inline void produce(const Sm90Params& params, const SharedState<cfg>& shared) {
     producer.do_tile(item, NanPass::normal);
     item = next, more = item < params.items;
     if constexpr (cfg.causal_or_local) {
-      // Tiles that were not finite, once more in two passes: at the end, or when the list may be full.
+      // Tiles with non-finite values are computed again in two passes: at the end, or when the list may be full.
       if (more && load_shared(shared.redo_count()) < Sm90Layout::redo_capacity - 4) continue;
       producer.announce_alone(list_complete);
       wait_barrier(shared.redo_listed(), round++ & 1);
@@ -92,7 +91,7 @@ inline void produce(const Sm90Params& params, const SharedState<cfg>& shared) {
     }
   }
   producer.announce_alone(no_more);
-  // The last block leaves the counters as it found them.
+  // The last CTA resets the counters.
   if (cfg.dynamic && atomicInc(params.counters + 1, gridDim.x - 1) == gridDim.x - 1) params.counters[0] = 0;
 }
 

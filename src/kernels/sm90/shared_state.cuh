@@ -27,7 +27,7 @@ template <Sm90Config cfg>
 struct SharedState {
   static constexpr Sm90Layout layout{cfg};
   static constexpr unsigned consumers = 128 * cfg.warpgroups, consumer_warps = 4 * cfg.warpgroups;
-  // Ids of barriers of the warpgroups that compute: all of them, and the turn of each (ping_pong).
+  // Ids of barriers of the consumer warpgroups: all of them, and the turn of each (ping_pong).
   static constexpr unsigned all_consumers = 1, first_turn = 2;
 
   unsigned base;
@@ -52,7 +52,7 @@ struct SharedState {
   unsigned redo_count() const { return tile(2); }
   unsigned redo(unsigned i) const { return tile(2) + 4 + 4 * i; }
 
-  // By one thread, before a barrier of the block. Full barriers count the thread that loads, empty ones the warps that
+  // By one thread, before a barrier of the block. Full barriers count the producer thread, empty ones the warps that
   // compute.
   void init() const {
     init_barrier(q_full(), 1), init_barrier(q_empty(), consumer_warps);

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "../shared/params.h"
-#include "../shared/tile_scheduler.h"
 #include "../shared/tensor_map.h"
+#include "../shared/tile_scheduler.h"
 #include "config.h"
 
 namespace rapt {
@@ -22,10 +22,10 @@ struct Sm90Params {
 struct Sm90Layout {
   int dim, dim_v;                 // elements of a row that are multiplied: rounded up to one instruction
   int columns, columns_v;         // of 64 elements
-  int q_bytes, k_bytes, v_bytes;  // of a tile of q, of a n_block of k, v
+  int q_bytes, k_bytes, v_bytes;  // of a tile of q, of a block of k, v
   int q_at = 0, k_at, v_at, barriers_at, tiles_at, bytes;
 
-  static constexpr int redo_capacity = 256;  // tiles that one round may do again (attention_sm90.cuh)
+  static constexpr int redo_capacity = 256;  // tiles that can be recomputed in one round (attention_sm90.cuh)
 
   constexpr explicit Sm90Layout(const Sm90Config& c)
       : dim((c.head_dim + 15) / 16 * 16),

@@ -1,27 +1,26 @@
-// Online softmax of attention_sm90: two rows a thread, as the accumulators of wgmma hold them. The weights of a n_block
-// are made while the product of the n_block before is still being added to the output, so that the output's factor is
-// handed out instead of applied. Device only.
+// Online softmax of attention_sm90. A thread holds parts of two rows, as wgmma accumulators do. It computes the weights
+// of a block while PV of the block before is still running, so it returns the factor for O instead of applying it.
+// Device only.
 #pragma once
 
 #include "device/softmax.cuh"
 
 namespace rapt {
 
-// Rows' sums of exp2((s - row_max) * c). The row_max follows the row's maximum, and moves only where the maximum
-// has exceeds_threshold it by 2^headroom: any number near the maximum gives the same quotient (OnlineSoftmax has the rules).
+// row_sum = sum of exp2((s - row_max) * scale_log2). row_max follows the maximum lazily; OnlineSoftmax has the rules.
 struct RowSoftmax {
   using Rules = OnlineSoftmax<true, 1, false>;
 
-  float c;                                                // softmax scale * log2(e)
-  float row_max[2] = {minus_infinity, minus_infinity};  // of scores, before the scale
-  float row_sum[2] = {0.0f, 0.0f};                            // of the thread's own columns
-  float output_scale[2] = {1.0f, 1.0f};                         // of the output so far, after the last n_block
-  bool any_unsafe_row = false;                                      // some row of the warp is far
+  float c;                                              // scale_log2: softmax scale * log2(e)
+  float row_max[2] = {minus_infinity, minus_infinity};  // of raw scores
+  float row_sum[2] = {0.0f, 0.0f};                      // of this thread's columns
+  float output_scale[2] = {1.0f, 1.0f};                 // factor of O after the last update
+  bool any_unsafe_row = false;                          // some row of the warp needs the safe exponential
 
-  // Scores become weights. Returns whether some row's output must be multiplied with `factor`; the same in all threads
-  // of the warp.
+  // SFragment become p_fragment. Returns whether some row's output must be multiplied with `factor`; the same in all
+  // threads of the warp.
   template <int tiles>
-  bool n_block(float (&s)[1][tiles][4]) {
+  bool update(float (&s)[1][tiles][4]) {
     float top[2];
     bool moves = false;
 #pragma unroll
@@ -33,7 +32,7 @@ struct RowSoftmax {
       moves = moves | exceeds_threshold(x, row_max[half]);
     }
     const bool rescales = __any_sync(~0u, moves) && update_row_max(top);
-    weights(s);
+    exponentiate(s);
     return rescales;
   }
 
@@ -41,29 +40,30 @@ struct RowSoftmax {
   bool exceeds_threshold(float x, float row) const { return (x - row) * c > Rules::rescale_threshold; }
 
   bool update_row_max(const float (&top)[2]) {
-    bool any_far = false, rescales = false;
+    bool any_unsafe = false, rescales = false;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float& row = row_max[half];
       const float old = row, maximum = quad_max(top[half]);
       row = exceeds_threshold(maximum, row) ? maximum : row;
-      any_far = any_far | (Rules::needs_safe_exp(row, c) & row != minus_infinity);
+      any_unsafe = any_unsafe | (Rules::needs_safe_exp(row, c) & row != minus_infinity);
       const bool moved = row != old & old != minus_infinity;
       output_scale[half] = moved ? Rules::rescale_factor(old, row, c) : 1.0f;
       row_sum[half] *= output_scale[half];
       rescales = rescales | moved;
     }
-    any_unsafe_row = __any_sync(~0u, any_far);
+    any_unsafe_row = __any_sync(~0u, any_unsafe);
     return __any_sync(~0u, rescales);
   }
 
   template <int tiles>
-  void weights(float (&s)[1][tiles][4]) {
+  void exponentiate(float (&s)[1][tiles][4]) {
     if (any_unsafe_row) subtract_row_max(s);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float row = row_max[half], back = Rules::needs_safe_exp(row, c) ? 0.0f : __fmul_rn(row, c);  // -inf is far, too
-      float even = 0.0f, odd = 0.0f;  // the n_block's own sum, in two chains
+      const float row = row_max[half],
+                  back = Rules::needs_safe_exp(row, c) ? 0.0f : __fmul_rn(row, c);  // true for -inf
+      float even = 0.0f, odd = 0.0f;                                                // two chains for latency
 #pragma unroll
       for (int n = 0; n < tiles; ++n) {
         float &x = s[0][n][2 * half], &y = s[0][n][2 * half + 1];

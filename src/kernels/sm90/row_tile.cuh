@@ -1,6 +1,5 @@
-// A tile of query rows of attention_sm90. The thread that loads finds out everything about it and leaves it in shared
-// memory; the warpgroups that compute read there what they need when they need it, which spares them registers.
-// Device only.
+// A tile of query rows of attention_sm90. The producer thread computes its description and writes it to shared memory.
+// The consumer warpgroups read single values when they need them, which saves registers. Device only.
 #pragma once
 
 #include "ptx/copy.cuh"
@@ -9,15 +8,15 @@
 
 namespace rapt {
 
-// Passes over a tile. The first is all there is on finite data. Where it leaves an output that is not finite, hidden
-// keys may have reached it (0 * NaN): V is then read with 0 in the place of such elements, and a third pass counts, for
-// each output element, those that its row sees: they make it NaN (docs/semantics.md, "hidden is hidden").
+// Passes over a tile. Finite data needs only the first. If it stores a value that is not finite, a masked key may have
+// caused it (0 * NaN). The second pass then reads non-finite elements of V as 0. The third pass counts, for each output
+// element, the non-finite elements that its row sees; such an element becomes NaN (docs/semantics.md, "NaN and Inf").
 enum class NanPass : unsigned { normal, zero_non_finite, count_non_finite };
 
-// What stands in the place of a pass: the list of tiles to be done again is complete; the block ends.
+// Messages of the producer in place of a pass: the list of tiles to compute again is complete; there are no more tiles.
 constexpr NanPass list_complete = static_cast<NanPass>(3), no_more = static_cast<NanPass>(4);
 
-// NBlocks of keys: numbers `begin` to `end` - 1, each of block_n keys.
+// Blocks of block_n keys, with the numbers `begin` to `end` - 1.
 struct NBlocks {
   int begin, end;
   bool empty() const { return begin >= end; }
@@ -37,16 +36,16 @@ struct RowTile {
   int first_row() const { return word(4); }  // of the sequence
   int first_q() const { return word(5); }    // packed row where the sequence begins
   int seqlen_q() const { return word(6); }
-  int rows_q() const { return word(7); }               // with those that seqused_q leaves unused
-  bool foreign_tail() const { return word(8); }        // others' data, or none, lies behind the sequence's keys
-  NBlocks n_blocks() const { return {word(9), word(10)}; }  // those that some row of the tile sees
+  int rows_q() const { return word(7); }                    // including rows past seqused_q
+  bool foreign_tail() const { return word(8); }             // rows of K and V past the sequence's keys are not zeros
+  NBlocks n_blocks() const { return {word(9), word(10)}; }  // that some row of the tile sees
   Band band() const {
     Band b;
     b.begin = word(11), b.end = word(12), b.seqlen_k = word(13);
     return b;
   }
 
-  // By the thread that loads. Returns false where nothing is to be done.
+  // For the producer thread. Returns false if the tile has no rows.
   bool find(const AttentionParams& p, const TileScheduler& scheduler, unsigned item) const {
     const TileScheduler::WorkTile work = scheduler.work_tile(item);
     const Sequence sequence = sequence_of(p, work.batch);
@@ -63,7 +62,7 @@ struct RowTile {
   }
   void set_pass(NanPass pass) const { put(0, static_cast<int>(pass)); }
 
-  // Keys that `count` rows from `first` on see; none beyond the sequence's rows.
+  // Keys that rows `first` to `first + count - 1` see. Rows past seqlen_q see none.
   static KeyRanges keys_of(const Band& band, int first, int count, int seqlen_q) {
     if (first >= seqlen_q) return KeyRanges::of_rows({0, 0}, {0, 0});
     if constexpr (!cfg.causal_or_local) return KeyRanges::of_rows({0, band.seqlen_k}, {0, band.seqlen_k});

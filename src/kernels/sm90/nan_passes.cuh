@@ -1,18 +1,17 @@
-// NBlocks of V in shared memory whose elements must not be taken as they are: rows beyond a sequence's keys, and elements
-// that are not finite (NanPass). Device only.
+// Rewrites V in shared memory: rows past the sequence's keys, and elements that are not finite (NanPass). Device only.
 #pragma once
 
 #include "device/numeric.cuh"
 #include "ptx/copy.cuh"
-#include "rows.cuh"
+#include "row_tile.cuh"
 #include "shared_state.cuh"
 
 namespace rapt {
 
-// Rewrites a n_block: rows from `keys` on become zeros, elements become what the pass wants. By all threads of the
-// warpgroups that compute, which wait for each other.
+// Sets rows from `keys` on to 0, and changes elements as the pass requires. All threads of the consumer warpgroups must
+// call this; it contains a barrier.
 template <Sm90Config cfg>
-inline void rewrite_values(const SharedState<cfg>& shared, int stage, int keys, NanPass pass, unsigned thread) {
+inline void rewrite_v_for_pass(const SharedState<cfg>& shared, int stage, int keys, NanPass pass, unsigned thread) {
   constexpr unsigned one = cfg.v == DType::f16 ? 0x3c00u : 0x3f80u;
   const unsigned tile = shared.v(stage);
   for (unsigned byte = thread * 4; byte < SharedState<cfg>::layout.v_bytes; byte += SharedState<cfg>::consumers * 4) {
