@@ -17,8 +17,7 @@ struct RowSoftmax {
   float output_scale[2] = {1.0f, 1.0f};                 // factor of O after the last update
   bool any_unsafe_row = false;                          // some row of the warp needs the safe exponential
 
-  // SFragment become p_fragment. Returns whether some row's output must be multiplied with `factor`; the same in all
-  // threads of the warp.
+  // Replaces scores by weights. Returns whether O must be multiplied by output_scale. All threads of a warp agree.
   template <int tiles>
   bool update(float (&s)[1][tiles][4]) {
     float top[2];
