@@ -229,6 +229,10 @@ def words(row: dict) -> dict[str, str]:
     return found
 
 
+def seeds_text(count: int) -> str:
+    return f"{count} seed" if count == 1 else f"{count} seeds"
+
+
 def tables(found: list[dict]) -> str:
     """Markdown: for each kind of inputs the total RMSE, then the kernel's error for each mode."""
     text = []
@@ -241,7 +245,7 @@ def tables(found: list[dict]) -> str:
         made = ("as it is", "smoothed", "rotated", "both")
         first = next(iter(cells.values()))
         shape = " ".join(word for word in first["problem"].split() if word[0] in "bhqkd" and word[1:].isdigit())
-        text.append(f"**{name}** (`{shape}`, {len(first['us'])} seeds): RMSE against the inputs, pv=f16 / fp8\n")
+        text.append(f"**{name}** (`{shape}`, {seeds_text(len(first['us']))}): RMSE against the inputs, pv=f16 / fp8\n")
         text.append("| scales | " + " | ".join(made) + " |")
         text.append("|---|" + "---|" * len(made))
         for scales in SCALES:

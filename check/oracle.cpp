@@ -1,5 +1,6 @@
 // The oracle's three plain loops (scores, softmax, weighted sum), its own reading of lengths, masks and scales, and the
-// gradients. It is intentionally simple: not fast, not tiled, and it shares no code with the library.
+// gradients. It is intentionally simple: not fast and not tiled. Of the library it uses only the problem, which
+// includes the definition of masks by position (PositionMask::sees). No kernel calls that definition.
 #include "oracle.h"
 
 #include <algorithm>

@@ -52,7 +52,7 @@ TemporaryFolder::TemporaryFolder(const char* name) {
   std::error_code failure;
   const std::filesystem::path parent = std::filesystem::temp_directory_path(failure);
   if (failure) cannot("the folder for temporary files (TMPDIR)", failure.message());
-  path_ = fresh_name(parent / name);
+  path_ = temporary_name(parent / name);
   if (mkdir(path_.c_str(), 0700) != 0) cannot(path_, concat("cannot be made: ", system_error()));
 }
 

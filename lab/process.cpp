@@ -49,9 +49,9 @@ class Streams {
 };
 
 // Signals as a program finds them that a shell starts.
-class PlainSignals {
+class DefaultSignals {
  public:
-  PlainSignals() {
+  DefaultSignals() {
     posix_spawnattr_init(&attributes_);
     sigset_t none, all;
     sigemptyset(&none), sigfillset(&all);
@@ -59,9 +59,9 @@ class PlainSignals {
     posix_spawnattr_setsigdefault(&attributes_, &all);
     posix_spawnattr_setflags(&attributes_, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
   }
-  ~PlainSignals() { posix_spawnattr_destroy(&attributes_); }
-  PlainSignals(const PlainSignals&) = delete;
-  PlainSignals& operator=(const PlainSignals&) = delete;
+  ~DefaultSignals() { posix_spawnattr_destroy(&attributes_); }
+  DefaultSignals(const DefaultSignals&) = delete;
+  DefaultSignals& operator=(const DefaultSignals&) = delete;
   const posix_spawnattr_t* get() const { return &attributes_; }
 
  private:
@@ -115,7 +115,7 @@ ProgramEnd run_program(const std::vector<std::string>& words, const std::string&
   for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
   const Streams streams(out, err);
-  const PlainSignals signals;
+  const DefaultSignals signals;
   pid_t child = 0;
   if (const int failed = posix_spawn(&child, words[0].c_str(), streams.get(), signals.get(), arguments.data(), environ);
       failed != 0)

@@ -214,7 +214,7 @@ class NcuSession {
     words.insert(words.end(), more.begin(), more.end());
     const std::string out = concat(folder_.path(), "/out-", ++runs_), err = concat(folder_.path(), "/err-", runs_);
     const ProgramEnd end = run_program(words, out, err);
-    if (SignalsWait::one_waits()) lacks("interrupted");
+    if (DeferredSignals::one_is_pending()) lacks("interrupted");
     return {end.succeeded(), end.text(), read_text_file(out), read_text_file(err)};
   }
 
@@ -323,7 +323,7 @@ int profile_by_ncu(const ProfileOptions& options, const Problem& problem, const 
   const std::string base =
       concat("results/", file_safe(device.name), "/", utc_stamp(), "-profile-", result_name(options, problem));
   const Ncu ncu = find_ncu();
-  const SignalsWait waits;  // until the folder of the session is removed
+  const DeferredSignals waits;  // until the folder of the session is removed
   NcuSession session(ncu, options.common.command);
   session.collect(launch_words(options, problem, device, ncu), chosen.step_count, device.sm);
   std::vector<ProfiledKernel> kernels;
@@ -333,7 +333,7 @@ int profile_by_ncu(const ProfileOptions& options, const Problem& problem, const 
     if (!session.no_kernel()) kernels = parse_raw_table(table, device.sm);
   } catch (const Error& error) {
     // The counters are read; their report can be opened with ncu-ui.
-    if (SignalsWait::one_waits()) throw;
+    if (DeferredSignals::one_is_pending()) throw;
     lacks(concat(error.what(), "\nwrote ", write_results(base, "", session.report())));
   }
   if (kernels.empty()) lacks("ncu profiled no kernel: its report has no rows; nothing was written");
@@ -341,7 +341,7 @@ int profile_by_ncu(const ProfileOptions& options, const Problem& problem, const 
   const Verdict verdict = judge(kernels[0], facts, limits);
   print_verdict(options, device, problem, kernels[0], facts, verdict, session, written);
   if (verdict.failed()) return exit_check_failed;
-  return verdict.nothing_judged() ? exit_environment : exit_fine;
+  return verdict.nothing_judged() ? exit_environment : exit_success;
 }
 
 }  // namespace
@@ -357,7 +357,7 @@ int profile(const ProfileOptions& options) {
     invalid(broken);
   if (!options.launch_only) return profile_by_ncu(options, problem, device, limits);
   launch_checked(options, problem, device);
-  return exit_fine;
+  return exit_success;
 }
 
 }  // namespace rapt::lab

@@ -1,13 +1,15 @@
 /* rapt.h: the C ABI of rapt, scaled dot-product attention on NVIDIA GPUs and CPUs.
  * Used by C, by C++ (through rapt.hpp) and by every binding. It needs only a C99 compiler.
- * Exact semantics: docs/semantics.md. Names and layouts follow the usual ones of the field.
+ * Exact semantics: docs/semantics.md. Terms: docs/glossary.md. Names and memory layouts are those that are common in
+ * attention libraries. In this file "FP8" means e4m3, e5m2 and also sim8.
  *
  * The operation (forward), for batch b, query head h, query i, key j (kv head = h / (heads_q / heads_k)):
  *   x[i,j] = softmax_scale * dot(q[i], k[j]);  x = softcap * tanh(x / softcap);  x += bias[i,j];
  *   x -= alibi_slope[h] * |i + off - j|;  masked keys are removed;  o[i] = sum_j softmax(x[i])[j] * v[j]
- * off = seqlen_k - seqlen_q (of the lengths in use of each sequence). off = 0 for top-left causal. If positions are
- * given, off = q_start - k_start. A row that sees no key gets o = 0 and lse = -inf. A masked key never affects a row,
- * even if it holds NaN.
+ * off is the offset between query and key positions. For each sequence off = seqlen_k - seqlen_q, where only the keys
+ * and queries in use count. For top-left causal, off = 0. If q_start or k_start is given, off = q_start - k_start.
+ * A row that sees no key gets o = 0 and lse = -inf (with a sink: lse = sink). A masked key never affects a row, even if
+ * it holds NaN.
  * References: Vaswani et al. 2017 (attention); Milakov & Gimelshein 2018 (online softmax); Dao 2023
  * (FlashAttention-2); Press et al. 2022 (ALiBi); Gemma 2 report 2024 (soft cap); Xiao et al. 2024 (sinks).
  */
@@ -35,9 +37,9 @@ extern "C" {
 typedef enum rapt_status {
   RAPT_OK = 0,
   RAPT_ERROR_INVALID_ARGUMENT = 1, /* the call is wrong; the sentence names argument, value and rule */
-  RAPT_ERROR_UNSUPPORTED = 2,      /* the call is legal, but no kernel family of this build takes it */
+  RAPT_ERROR_UNSUPPORTED = 2,      /* the call is legal, but no kernel of this build supports it */
   RAPT_ERROR_OUT_OF_MEMORY = 3,
-  RAPT_ERROR_ENVIRONMENT = 4, /* a driver, NVRTC, cache or file is missing or unusable */
+  RAPT_ERROR_ENVIRONMENT = 4, /* a driver, GPU, NVRTC or file is missing or unusable */
   RAPT_ERROR_DEVICE = 5,      /* the driver reported a failure */
   RAPT_ERROR_INTERNAL = 6     /* a defect of rapt: please report it */
 } rapt_status;
@@ -57,15 +59,16 @@ typedef enum rapt_dtype {
   RAPT_BF16 = 3,
   RAPT_E4M3 = 4, /* OCP FP8 E4M3 (no infinity, max 448) */
   RAPT_E5M2 = 5, /* OCP FP8 E5M2 (max 57344) */
-  RAPT_SIM8 = 6, /* 8 bits: [-448, 448] mapped linearly to 0..255; a reference format */
-  RAPT_U8 = 7,   /* boolean masks: 0 masks a key, 1 keeps it; others are errors (GPUs: with RAPT_CHECK_CONTENTS) */
+  RAPT_SIM8 = 6, /* 8 bits: maps [-448, 448] linearly to 0..255; a reference format */
+  RAPT_U8 = 7,   /* boolean masks: 0 masks a key, 1 keeps it; other values are errors. The CPU always checks this; a GPU
+                    only with RAPT_CHECK_CONTENTS */
   RAPT_I32 = 8,  /* lengths and offsets */
-  RAPT_I64 = 9   /* positions */
+  RAPT_I64 = 9   /* starts (positions) */
 } rapt_dtype;
 
 /* A view: rapt never owns, copies or moves the data. Strides are in elements. Strides of inputs may be 0 or negative.
- * strides = NULL means contiguous (last dimension fastest). rank 0 is a scalar. data may be NULL if a size is 0.
- * Functions take a pointer to a tensor; NULL means absent. */
+ * strides = NULL means contiguous (last dimension fastest). A tensor of rank 0 is a scalar. data may be NULL if the
+ * tensor has no elements. Functions take a pointer to a tensor; NULL means absent. */
 typedef struct rapt_tensor {
   void* data;
   rapt_device device;
@@ -75,11 +78,11 @@ typedef struct rapt_tensor {
   const int64_t* strides;
 } rapt_tensor;
 
-/* Bits of rapt_sdpa_args.has. If the bit of a value is 0, its default applies. */
+/* Bits of rapt_sdpa_args.has. If a bit is 0, rapt ignores the field and uses its default. */
 #define RAPT_HAS_SCALE (UINT64_C(1) << 0)
 #define RAPT_HAS_SOFTCAP (UINT64_C(1) << 1)
 #define RAPT_HAS_WINDOW (UINT64_C(1) << 2)
-#define RAPT_HAS_Q_START (UINT64_C(1) << 3) /* one host number for all sequences; q_starts has one for each */
+#define RAPT_HAS_Q_START (UINT64_C(1) << 3) /* q_start: one for all sequences. (q_starts: one for each) */
 #define RAPT_HAS_K_START (UINT64_C(1) << 4)
 #define RAPT_HAS_MAX_SEQLEN_Q (UINT64_C(1) << 5)
 #define RAPT_HAS_MAX_SEQLEN_K (UINT64_C(1) << 6)
@@ -89,18 +92,17 @@ typedef struct rapt_tensor {
 #define RAPT_CAUSAL (UINT64_C(1) << 0)          /* bottom-right: j <= i + off */
 #define RAPT_CAUSAL_TOP_LEFT (UINT64_C(1) << 1) /* j <= i, and off = 0 */
 #define RAPT_PARTIAL (UINT64_C(1) << 2)         /* a partial state for rapt_merge: out must be f32, lse is required */
-#define RAPT_INVARIANT (UINT64_C(1) << 3)       /* a row's bits depend on nothing else in the call */
-#define RAPT_CHECK_CONTENTS                                                                 \
-  (UINT64_C(1) << 4) /* GPUs: copy lists and mask to the host and check them (synchronises) \
-                      */
+#define RAPT_INVARIANT (UINT64_C(1) << 3)       /* a row's bits do not depend on other rows of the call */
+#define RAPT_CHECK_CONTENTS (UINT64_C(1) << 4)  /* GPUs: also check lengths, starts, mask, descales; synchronises */
 
-/* How P.V is computed if V is FP8. AUTO: the fastest mode whose error stays within the documented bound. */
+/* The format of the softmax weights in P.V (their product with V) if V is FP8. AUTO is the same as F16. */
 typedef enum rapt_pv_mode { RAPT_PV_AUTO = 0, RAPT_PV_F16 = 1, RAPT_PV_FP8 = 2, RAPT_PV_FP8X2 = 3 } rapt_pv_mode;
+/* The dtype in which products are summed. F16 needs q, k and v in f16, and a GPU. */
 typedef enum rapt_acc_mode { RAPT_ACC_F32 = 0, RAPT_ACC_F16 = 1 } rapt_acc_mode;
 
-/* A user-defined score modification: for GPUs the source of a device function
- * `float apply(float score, long b, long h, long q, long k, const void*)`, for CPUs the same as a host function.
- * No kernel family supports it yet. */
+/* A user-defined score modification. On GPUs it is the source text of a device function
+ * `float apply(float score, long b, long h, long q, long k, const void*)`. On CPUs it is a pointer to a host function
+ * with the same meaning. No kernel supports it yet. */
 typedef struct rapt_score_mod {
   size_t struct_size;
   const char* device_source;
@@ -114,11 +116,14 @@ typedef struct rapt_score_mod {
  * Dense:   q [batch, heads_q, seqlen_q, head_dim], k [batch, heads_k, seqlen_k, head_dim],
  *          v [batch, heads_k, seqlen_k, head_dim_v], out [batch, heads_q, seqlen_q, head_dim_v],
  *          lse [batch, heads_q, seqlen_q].
- * Packed:  (with cu_seqlens_q and cu_seqlens_k: give both or neither) q [total_q, heads_q, head_dim],
- *          k [total_k, heads_k, head_dim], v, out likewise, lse [heads_q, total_q].
- * Shapes have this logical order; strides give the order in memory. heads_q must be a multiple of heads_k.
+ * Packed:  q [total_q, heads_q, head_dim], k [total_k, heads_k, head_dim],
+ *          v [total_k, heads_k, head_dim_v], out [total_q, heads_q, head_dim_v],
+ *          lse [heads_q, total_q].
+ * A call is packed if cu_seqlens_q and cu_seqlens_k are given. Give both or neither.
+ * Shapes have this logical order. Strides give the order in memory. heads_q must be a multiple of heads_k.
  * q, k, v: f32, f16, bf16, e4m3, e5m2 or sim8; they may differ. out: f32, f16 or bf16. lse: f32, natural log.
- * All tensors must be on one device; it selects the backend. An output must not overlap itself or another tensor.
+ * All tensors must be on one device. It selects the CPU or GPU code. Two elements of an output must not share memory,
+ * and an output must not overlap another tensor.
  */
 typedef struct rapt_sdpa_args {
   size_t struct_size;
@@ -132,19 +137,23 @@ typedef struct rapt_sdpa_args {
   const rapt_tensor* lse; /* optional output */
 
   const rapt_tensor* bias; /* f32, f16 or bf16; broadcasts (right-aligned) to [batch, heads_q, seqlen_q, seqlen_k]
-                              (packed: to [batch, heads_q, max_seqlen_q, max_seqlen_k], indexed in the sequence) */
+                              (packed: to [batch, heads_q, max_seqlen_q, max_seqlen_k]; indices start at 0 in each
+                              sequence) */
   const rapt_tensor* mask; /* u8, 1 keeps a key, 0 masks it; broadcasts like bias */
   const rapt_tensor* alibi_slopes; /* f32 [heads_q] or [batch, heads_q] */
   const rapt_tensor* sinks;        /* f32 [heads_q]: a natural-log logit added to the denominator only */
 
-  const rapt_tensor* cu_seqlens_q; /* i32 [batch + 1], starts at 0, never decreases. CPU: all these lists may be i64 */
+  const rapt_tensor* cu_seqlens_q; /* i32 [batch + 1], starts at 0, never decreases. On the CPU cu_seqlens_q,
+                                      cu_seqlens_k, seqused_q and seqused_k may also be i64 */
   const rapt_tensor* cu_seqlens_k;
   const rapt_tensor* seqused_k;   /* i32 [batch], dense or packed: number of keys in use of each sequence */
-  const rapt_tensor* block_table; /* i32 [batch, pages]: paged KV; no kernel family supports it yet */
+  const rapt_tensor* block_table; /* i32 [batch, pages]: paged KV; no kernel supports it yet */
 
-  const rapt_tensor* q_descale; /* f32, multiplies the stored values. Shapes (docs/semantics.md): */
-  const rapt_tensor* k_descale; /* tensor [] or [1]; head [B,H]; token [B,H,S]; block64, block128 [B,H,ceil(S/n)]; */
-  const rapt_tensor* v_descale; /* for v also channel [B,Hk,Dv]. The *_scales fields below select the kind. */
+  /* f32, multiply the stored FP8 values. The *_scales fields below select the kind. The kind gives the shape: see the
+   * table in docs/semantics.md, "FP8 and scales". */
+  const rapt_tensor* q_descale;
+  const rapt_tensor* k_descale;
+  const rapt_tensor* v_descale;
 
   const rapt_tensor* q_starts; /* i64 [batch] (CPU: or i32): position of the first query of each sequence */
   const rapt_tensor* k_starts; /* i64 [batch] */
@@ -156,13 +165,14 @@ typedef struct rapt_sdpa_args {
   int64_t q_start;      /* RAPT_HAS_Q_START */
   int64_t k_start;      /* RAPT_HAS_K_START */
   int64_t max_seqlen_q; /* RAPT_HAS_MAX_SEQLEN_Q: required with cu_seqlens. A longer sequence is an error on the CPU and
-                           with RAPT_CHECK_CONTENTS. Without the check a GPU cuts it to this length and does not
-                           write its other rows */
-  int64_t max_seqlen_k; /* RAPT_HAS_MAX_SEQLEN_K: likewise */
-  int64_t splits;       /* RAPT_HAS_SPLITS: number of parts to split the keys into, 1 or more. It is an upper bound:
-                            a part has at least one tile of keys. Default: the planner decides */
+                           with RAPT_CHECK_CONTENTS. Without the check a GPU uses only the first max_seqlen_q rows of
+                           the sequence and does not write the rows after them */
+  int64_t max_seqlen_k; /* RAPT_HAS_MAX_SEQLEN_K: the same for keys. Without the check a GPU ignores the keys after
+                           the first max_seqlen_k */
+  int64_t splits;       /* RAPT_HAS_SPLITS: the largest number of parts that the keys are split into, 1 or more. rapt
+                           may make fewer: a part has at least one tile of keys. Default: the planner decides */
 
-  int32_t q_scales; /* rapt_scale_kind of q_descale; RAPT_SCALE_NONE if it is absent */
+  int32_t q_scales; /* the kind of q_descale (rapt_scale_kind), RAPT_SCALE_NONE if q_descale is absent */
   int32_t k_scales;
   int32_t v_scales;
   int32_t pv;  /* rapt_pv_mode */
@@ -171,17 +181,18 @@ typedef struct rapt_sdpa_args {
 
   const rapt_score_mod* score_mod;
 
-  void* workspace; /* NULL: the context's workspace (GPUs: one for each stream). Else at least rapt_workspace_size
-                      bytes, aligned to 64 bytes, with its first zero_bytes set to 0. It must not overlap a tensor */
+  void* workspace; /* scratch memory. NULL: the context's workspace (GPUs: one for each stream). Otherwise it must
+                      have at least rapt_workspace_size bytes and be aligned to 64 bytes. Set its first zero_bytes
+                      to 0. It must not overlap a tensor */
   size_t workspace_bytes;
 
-  const rapt_tensor* k_mean; /* f32 [batch, heads_k, head_dim], for FP8 k only: the mean that rapt_quantize subtracted
+  const rapt_tensor* k_mean; /* f32 [batch, heads_k, head_dim], only if k is FP8: the mean that rapt_quantize subtracted
                                 from k and wrote to its `mean`. Key j is k[j] * k_descale + k_mean, so logits, soft cap,
                                 sinks and lse are those of the original k. NULL: nothing was subtracted */
 
-  const rapt_tensor*
-      seqused_q; /* i32 [batch], dense or packed: number of queries in use of each sequence. Rows past
-                    them get out = 0 and lse = -inf, whatever q holds there; off uses the lengths in use */
+  const rapt_tensor* seqused_q; /* i32 [batch], dense or packed: number of queries in use of each sequence. Rows after
+                                   them get out = 0 and lse = -inf, independent of the values of q in these rows. off
+                                   uses the lengths in use */
 } rapt_sdpa_args;
 
 typedef enum rapt_scale_kind {
@@ -195,13 +206,14 @@ typedef enum rapt_scale_kind {
 } rapt_scale_kind;
 
 /* A context owns threads, plans and workspaces. NULL means the process default, which the first call creates.
- * Contexts are thread-safe. CPU calls on one context run one at a time; GPU calls run concurrently.
- * A forked child may use a context on the CPU. On GPUs it gets RAPT_ERROR_ENVIRONMENT if the parent had used one. */
+ * Contexts are thread-safe. CPU calls on one context run one at a time. GPU calls run concurrently, except that a call
+ * waits if another thread is already compiling the kernel it needs. After a fork the child may use a context on the
+ * CPU. If the parent process used a GPU before the fork, GPU calls in the child return RAPT_ERROR_ENVIRONMENT. */
 typedef struct rapt_context rapt_context;
 
 typedef struct rapt_context_options {
   size_t struct_size;
-  int32_t num_threads; /* CPU threads. 0: as many as affinity, quotas and RAPT_THREADS allow */
+  int32_t num_threads; /* number of CPU threads. 0: as many as affinity, quotas and RAPT_THREADS allow */
   int32_t reserved;
 } rapt_context_options;
 
@@ -210,36 +222,37 @@ RAPT_API rapt_status rapt_context_create(const rapt_context_options* options, ra
 /* Does nothing for NULL. No call may be running on the context. */
 RAPT_API void rapt_context_destroy(rapt_context* context);
 
-/* Attention, as described above. CPU tensors: the result is ready on return, and stream must be NULL. CUDA tensors: the
- * work is enqueued on stream, a CUstream of the tensors' GPU (NULL: the legacy default stream). A refused call writes
- * no output. */
+/* Computes attention, as described above. With CPU tensors the result is ready on return; stream must be NULL. With
+ * CUDA tensors the call enqueues the work on stream, a CUstream of the tensors' GPU (NULL: the legacy default stream).
+ * A refused call writes no output. */
 RAPT_API rapt_status rapt_sdpa(rapt_context* context, const rapt_sdpa_args* args, void* stream);
 
 /* Does all work of rapt_sdpa except the launch: it plans, compiles, loads and sizes the workspace. Use it to warm up.
  * It reads shapes, strides, dtypes and alignment, but never contents. On a GPU it prepares a class of lengths. Each
- * length up to 16 is its own class. Above 16, the lengths from one power of two to the next form eight equal classes;
- * 4097 to 4608 is one class. Before graph capture, call it on the stream to be captured. Then all lengths of the class
- * can be captured. A call on a captured stream is refused if it must load a kernel or if the stream's workspace is too
- * small. A graph must not run at the same time as other work that uses the same stream's workspace; else give each its
- * own workspace. */
+ * length up to 16 is its own class. Above 16, there are eight equal classes between one power of two and the next;
+ * 4097 to 4608 is one class. Before graph capture, call it on the stream that you will capture. Then you can capture
+ * all lengths of the class. rapt refuses a call on a captured stream if it must load a kernel, or if the stream's
+ * workspace is too small. A graph uses the workspace of the stream on which it was captured. Do not run it at the same
+ * time as other work that uses this workspace. If you must, pass a separate `workspace` to each call. */
 RAPT_API rapt_status rapt_prepare(rapt_context* context, const rapt_sdpa_args* args, void* stream);
 
-/* Bytes of workspace that rapt_sdpa(args) needs (0 is possible), and how many of its first bytes the caller must set to
- * 0 once before the first use. Either pointer may be NULL. */
+/* Gives the bytes of workspace that rapt_sdpa(args) needs (*bytes, may be 0). The caller must set the first *zero_bytes
+ * of them to 0 once, before the first use. Either pointer may be NULL. */
 RAPT_API rapt_status rapt_workspace_size(rapt_context* context, const rapt_sdpa_args* args, size_t* bytes,
                                          size_t* zero_bytes);
 
-/* A text for people: the problem line, and for each kernel family "chosen" or the reason why it was not chosen.
+/* Writes a text for people: the problem line, and for each kernel family "chosen" or the reason why it was not chosen.
  * Writes at most capacity bytes with the final NUL. *length gets the full length without NUL; length may be NULL. */
 RAPT_API rapt_status rapt_explain(rapt_context* context, const rapt_sdpa_args* args, char* buffer, size_t capacity,
                                   size_t* length);
 
 /* Merges partial states (RAPT_PARTIAL outputs over disjoint sets of keys) in the given order:
- *   lse = ln sum_p exp(lses[p]);  out = sum_p exp(lses[p] - lse) * outs[p];  then the sink is added to lse once.
+ *   lse = ln((sum_p exp(lses[p])) + exp(sink));  out = sum_p exp(lses[p] - lse) * outs[p].
+ * Without sinks, the term exp(sink) is missing.
  * outs[p]: f32 [batch, heads, seqlen, head_dim_v] or packed [total, heads, head_dim_v]; lses[p]: f32, lse's shape.
  * out: f32, f16 or bf16; lse: optional, f32; sinks: optional, f32 [heads]. A part with lse = -inf adds nothing: a
- * merge with an empty part returns the other part bit for bit. GPUs: at most 48 parts. Call it once before graph
- * capture. */
+ * merge with an empty part returns the other part bit for bit. GPUs take at most 48 parts. Before graph capture, call
+ * rapt_merge once. */
 typedef struct rapt_merge_args {
   size_t struct_size;
   uint64_t has;   /* no bits yet */
@@ -254,19 +267,22 @@ typedef struct rapt_merge_args {
 RAPT_API rapt_status rapt_merge(rapt_context* context, const rapt_merge_args* args, void* stream);
 
 /* Quantises input (f32, f16 or bf16; [batch, heads, seqlen, dim], or packed [total, heads, dim] with cu_seqlens) to
- * output (e4m3, e5m2 or sim8; same shape, any strides) and descale (f32), so that output * descale is close to input:
- *   y = input, rotated or smoothed on request;  descale = amax / largest number of the format (448, 57344, 448), at
- *   least 2^-126, and 1 if amax is 0;  output = y * (1 / descale), rounded to nearest even and saturated.
- * amax is the largest finite |y| of all elements that share the scale, including later keys of the block, head or
- * tensor. A scale without elements (a block past the end of a packed sequence) is 1. Packed rows outside all sequences
- * are not written. Finite values and infinities saturate. NaN stays NaN (code 0x7f; sim8: 0). CPU and GPU give the same
- * bits.
+ * output (e4m3, e5m2 or sim8; same shape, any strides) and descale (f32), so that output * descale approximates y:
+ *   y = input, rotated or smoothed on request;
+ *   descale = amax / largest number of the format (e4m3: 448, e5m2: 57344, sim8: 448), at least 2^-126, and 1 if amax
+ *   is 0;
+ *   output = y * (1 / descale), rounded to nearest even and saturated.
+ * amax is the largest finite |y| of all elements that share the descale, including later keys of the block, head or
+ * tensor. A descale without elements (a block after the end of a packed sequence) is 1. rapt does not write packed rows
+ * outside all sequences. Values beyond the largest number, infinities included, become the largest number. NaN stays
+ * NaN (code 0x7f). In sim8, which has no NaN, it becomes the value 0 (code 128). CPU and GPU give the same bits.
  * RAPT_QUANTIZE_HADAMARD: y = H S x / sqrt(n) over each aligned group of n channels. n is the largest power of two that
  *   divides dim, at most 256; H is Sylvester's matrix; S are fixed signs (docs/fp8.md). Apply it to both q and k: then
  *   their products do not change.
  * RAPT_QUANTIZE_SMOOTH: subtracts the mean of each channel over the sequence's finite values (after the rotation) and
  *   writes it to mean. Pass that to rapt_sdpa as k_mean.
- * RAPT_QUANTIZE_SUPPLIED: descale is an input (offline scales, finite and at least 2^-126; GPUs do not check them). */
+ * RAPT_QUANTIZE_SUPPLIED: descale is an input. It must be finite and at least 2^-126, because rapt divides by it. GPUs
+ *   do not check this. */
 #define RAPT_QUANTIZE_HADAMARD (UINT64_C(1) << 0)
 #define RAPT_QUANTIZE_SMOOTH (UINT64_C(1) << 1)
 #define RAPT_QUANTIZE_SUPPLIED (UINT64_C(1) << 2)
@@ -278,23 +294,25 @@ typedef struct rapt_quantize_args {
   uint64_t flags; /* RAPT_QUANTIZE_* */
   const rapt_tensor* input;
   const rapt_tensor* output;
-  const rapt_tensor* descale; /* tensor [] or [1]; head [B,H]; token [B,H,S], packed [H,total]; block64, block128
-                                 [B,H,ceil(S/n)], packed by max_seqlen; channel [B,H,D] */
-  int32_t scales;             /* rapt_scale_kind, not NONE */
+  const rapt_tensor* descale; /* f32; the kind gives the shape (docs/semantics.md, "FP8 and scales"). Here every tensor
+                                 may use channel: [batch, heads, dim] */
+  int32_t scales;             /* the kind of descale (rapt_scale_kind), not NONE */
   int32_t reserved;
   const rapt_tensor* mean;       /* output, f32 [batch, heads, dim]: required with RAPT_QUANTIZE_SMOOTH, else NULL */
   const rapt_tensor* cu_seqlens; /* i32 [batch + 1] (CPU: or i64): packed input */
   int64_t max_seqlen; /* RAPT_QUANTIZE_HAS_MAX_SEQLEN: required with cu_seqlens. A longer sequence is an error
-                         on the CPU; a GPU does not write its rows past max_seqlen */
+                         on the CPU; a GPU does not write its rows after max_seqlen */
   double percentile;  /* RAPT_QUANTIZE_HAS_PERCENTILE: above 0, at most 100. amax is this percentile of the finite |y|;
                          larger values saturate. Default: 100 (the maximum) */
 } rapt_quantize_args;
 RAPT_API rapt_status rapt_quantize(rapt_context* context, const rapt_quantize_args* args, void* stream);
 
-/* Only the first product of attention: out[b,h,i,j] = scale * q_descale * k_descale * dot(q[b,h,i], k[b,h/g,j]).
- * q [batch, heads_q, seqlen_q, head_dim], k [batch, heads_k, seqlen_k, head_dim]: f32, f16, bf16, e4m3, e5m2 or sim8,
- * may differ; out [batch, heads_q, seqlen_q, seqlen_k]: f32, f16 or bf16. Sums are f32; out is rounded to nearest even
- * (f16: above 65519 it becomes infinite). Descales as in rapt_sdpa: tensor, head, token, block64, block128. */
+/* Computes only the product of q and k: out[b,h,i,j] = scale * q_descale * k_descale * dot(q[b,h,i], k[b,h/g,j]).
+ * g = heads_q / heads_k. q [batch, heads_q, seqlen_q, head_dim] and k [batch, heads_k, seqlen_k, head_dim] are f32,
+ * f16, bf16, e4m3, e5m2 or sim8; they may differ. out [batch, heads_q, seqlen_q, seqlen_k] is f32, f16 or bf16. Sums
+ * are f32, except that the FP8 tensor cores of sm_89 keep fewer bits (docs/api.md). out is rounded to nearest even; in
+ * f16, a magnitude of 65520 or more becomes infinite. Descales are those of rapt_sdpa: tensor, head, token, block64,
+ * block128. */
 #define RAPT_QK_HAS_SCALE (UINT64_C(1) << 0)
 typedef struct rapt_qk_args {
   size_t struct_size;
@@ -311,10 +329,10 @@ typedef struct rapt_qk_args {
 } rapt_qk_args;
 RAPT_API rapt_status rapt_qk(rapt_context* context, const rapt_qk_args* args, void* stream);
 
-/* out[i,j] = a_descale[i] * b_descale[j] * sum over l of a[i,l] * b[l,j], summed in f32.
- * a [m, k], b [k, n]: e4m3, e5m2, f16, bf16, f32 or sim8; may differ; out [m, n]: f32, f16 or bf16. Any strides;
- * fastest if k is contiguous in both, as in torch._scaled_mm. Descales: tensor [] or [1], or token: [m] for a, [n] for
- * b. */
+/* Computes out[i,j] = a_descale[i] * b_descale[j] * sum over l of a[i,l] * b[l,j]. Sums are as in rapt_qk.
+ * a [m, k] and b [k, n] are e4m3, e5m2, f16, bf16, f32 or sim8; they may differ. out [m, n] is f32, f16 or bf16.
+ * Strides may be any. The call is fastest if the elements along dimension k are contiguous in a and in b, as in
+ * torch._scaled_mm. Descales: tensor ([] or [1]) or token ([m] for a, [n] for b). */
 typedef struct rapt_gemm_args {
   size_t struct_size;
   uint64_t has;   /* no bits yet */
@@ -330,13 +348,14 @@ typedef struct rapt_gemm_args {
 RAPT_API rapt_status rapt_gemm(rapt_context* context, const rapt_gemm_args* args, void* stream);
 
 /* Adds a pack of compiled GPU kernels (`rapt pack`, docs/packs.md) to this context. The context searches memory, then
- * packs, then the cache directory, then calls NVRTC. Needs no GPU. Returns RAPT_ERROR_ENVIRONMENT if the file is
- * missing or damaged. */
+ * packs, then the cache directory, then calls NVRTC. The call needs no GPU. It returns RAPT_ERROR_ENVIRONMENT if the
+ * file is missing or damaged. */
 RAPT_API rapt_status rapt_load_pack(rapt_context* context, const char* path);
 
-/* "0.1.0". Never NULL. */
+/* Returns "0.1.0", never NULL. */
 RAPT_API const char* rapt_version(void);
-/* The error sentence of this thread's last failed call; "" if none failed. Valid until this thread calls rapt again. */
+/* Returns the error sentence of this thread's last failed call, or "" if none failed. It is valid until this thread
+ * calls rapt again. */
 RAPT_API const char* rapt_last_error(void);
 
 #ifdef __cplusplus

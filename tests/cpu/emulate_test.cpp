@@ -131,7 +131,7 @@ TEST_F(Emulated, AMissingCompilerIsASentence) {
   write_variant("attention_scalar.cuh", "#pragma once", "#pragma once\n// the same");
   const std::string words = "'f32 q9 d64' --variant attention_scalar.cuh";
   expect(check(words, "RAPT_NVRTC=/nowhere PATH=/nowhere CXX="), 3, "no C++ compiler was found");
-  expect(check(words, "RAPT_NVRTC=/nowhere CXX=/nowhere/c++"), 3, "CXX=/nowhere/c++: no such C++ compiler");
+  expect(check(words, "RAPT_NVRTC=/nowhere CXX=/nowhere/c++"), 3, "CXX=/nowhere/c++: there is no such C++ compiler");
 }
 
 TEST(RunApart, AnEndlessLoopEnds) {

@@ -267,7 +267,7 @@ TEST_F(LabPromises, Fp8InputsHaveBothErrors) {
   const json lost = report("qkv.safetensors");
   EXPECT_TRUE(lost["err_with_quantising"].is_null());
   EXPECT_NE(lost["original_note"].get<std::string>().find("in.safetensors"), std::string::npos) << lost;
-  EXPECT_NE(rapt("run qkv.safetensors --device cpu").out.find("not known"), std::string::npos);
+  EXPECT_NE(rapt("run qkv.safetensors --device cpu").out.find("which is unknown"), std::string::npos);
   EXPECT_TRUE(report("qkv.safetensors --original moved.safetensors")["err_with_quantising"].is_object());
 
   TensorFile other = read_safetensors(FileSource(folder / "moved.safetensors"));
@@ -306,7 +306,7 @@ TEST_F(LabPromises, FamilyOption) {
   const Outcome forced = rapt("explain 'f16 h8 q512 d64' --arch l4 --family attention_scalar");
   EXPECT_EQ(forced.code, 0) << forced.err;
   EXPECT_NE(forced.out.find("config   attention_scalar q=f16"), std::string::npos) << forced.out;
-  expect_refused("explain 'f32 h8 q512 d64' --arch l4 --family attention_sm80", 2, "q=f32: must be f16");
+  expect_refused("explain 'f32 h8 q512 d64' --arch l4 --family attention_sm80", 3, "q=f32: must be f16");
   expect_refused("check 'f16 h1 q8 d64' --device cpu --family attention_scalar", 2, "only for GPU kernels");
   expect_refused("bench 'f16 h1 q8 d64' --device cpu --against attention_scalar", 2, "only for GPU kernels");
   expect_refused("explain 'f16 h8 q512 d64' --arch l4 --family fast", 2, "family = fast: must be one of");

@@ -138,7 +138,7 @@ TEST(ProfileVerdict, facts_of_plans) {
   EXPECT_EQ(facts_of("f16 h8 q512 d64", "sm_89").fp8, Fp8Use::none);
   const std::string fp8 = "e4m3 out=f16 h8 q512 d64 scales=head";
   EXPECT_EQ(facts_of(fp8, "sm_89").fp8, Fp8Use::instructions);
-  EXPECT_EQ(facts_of(fp8, "sm_89", "fp8_scores=0").fp8, Fp8Use::widened);
+  EXPECT_EQ(facts_of(fp8, "sm_89", "fp8_qk=0").fp8, Fp8Use::widened);
   EXPECT_EQ(facts_of(fp8, "sm_80").fp8, Fp8Use::widened);
   EXPECT_FALSE(facts_of("f32 h8 q512 d64", "sm_89").tensor_products);
   EXPECT_TRUE(facts_of("f16 h8 q512 d64", "sm_89").tensor_products);
