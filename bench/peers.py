@@ -5,13 +5,14 @@
     python3 bench/peers.py --device cpu [--threads 1,16] [--save]                   # compares with PyTorch on the CPU
     python3 bench/peers.py --dry-run                                                # tests the script without a GPU
 
-Before an implementation is timed, its outputs on new random inputs are judged against float64 on sampled rows, with
-bounds from an unfused implementation. Outputs are poisoned before. A wrong implementation is not timed. Then it takes
-samples in rounds, in random order. On a GPU: replays of a CUDA graph of many calls over rotating inputs and outputs
-(device time), and an eager loop (host time: until the last call returns; wall time: until the work is done). On the
-CPU: single calls. An implementation that cannot be imported, or does not compute exactly the same, is printed with the
-reason and not compared. Rows follow docs/results-schema.json; docs/benchmarks.md explains the method. Exit status: 0; 1
-if rapt was wrong or refused a problem; 2 usage; 3 if there is no such device.
+Before an implementation is timed, its outputs for new random inputs are compared with a float64 reference on sampled
+rows. The error bounds come from an unfused implementation. Output memory is filled with NaN first. A wrong
+implementation is not timed. The correct ones are then sampled in rounds, in random order. On a GPU, the script times
+replays of a CUDA graph of many calls over rotating inputs and outputs (device time). It also times a loop of eager
+calls: host time is until the last call returns, wall time is until the work is done. On the CPU it times single calls.
+If an implementation cannot be imported, or does not compute exactly the same operation, its name and the reason are
+printed, and it is not compared. Rows follow docs/results-schema.json; docs/benchmarks.md explains the method. Exit
+status: 0 success; 1 if rapt was wrong or rejected a problem; 2 wrong usage; 3 if there is no such device.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ from judge import Judge, WrongResult
 from roof import NOTHING, Roof, card_name, commit_and_dirty, driver_version, file_safe, nvrtc_version
 
 WARM_SETS = 4
-TOO_SLOW_US = 2e6  # a longer call is reported, not timed
-NO_ROOM = 0.6  # maximum fraction of free memory for unfused scores
+TOO_SLOW_US = 2e6  # if one call takes longer, this is reported and the implementation is not timed
+MAX_MEMORY_FRACTION = 0.6  # of free memory, for unfused scores
 
 
 class Run:
-    """One run on one device with one number of threads: the common facts of its rows, and the rows."""
+    """One run on one device with one number of threads: the fields that its rows share, and the rows."""
 
     def __init__(self, options, threads: int = 0):
         self.options, self.threads = options, threads
@@ -70,7 +71,7 @@ class Run:
         self.stream = None if self.device == "cpu" else torch.cuda.Stream()
         self.roof: Roof | None = None
 
-    def head(self) -> None:
+    def print_header(self) -> None:
         print(
             f"{self.card}, driver {self.driver or '-'}, PyTorch {torch.__version__}, commit {self.options.commit}"
             f"{' (dirty)' if self.options.dirty else ''}, seed {self.options.seed}"
@@ -86,37 +87,37 @@ class Run:
     def scope(self):
         return contextlib.nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
 
-    def all(self, problems: list[tuple[str, str, suites.Problem]], deadline: float) -> None:
+    def measure_all(self, problems: list[tuple[str, str, suites.Problem]], deadline: float) -> None:
         """Measures every problem. Rows are written after each one, so a crash loses only one problem."""
-        self.head()
+        self.print_header()
         for index, (suite, name, problem) in enumerate(problems):
             if time.perf_counter() > deadline:
                 for _, late, _ in problems[index:]:
                     print(f"\n{late}  not measured: the time budget of {self.options.budget:g} s is spent")
                 break
-            self.problem(suite, name, problem)
+            self.measure_problem(suite, name, problem)
             clocks.synchronize()
             if self.device != "cpu":
                 torch.cuda.empty_cache()
 
     def input_sets(self, problem: suites.Problem) -> int:
-        moved = problem.bytes_moved()
-        if self.device == "cpu":  # more than the private caches hold
-            return max(2, min(8, int((256 << 20) // moved)))
+        bytes_moved = problem.bytes_moved()
+        if self.device == "cpu":  # together they exceed the private caches
+            return max(2, min(8, int((256 << 20) // bytes_moved)))
         if self.options.l2 == "warm":
             return WARM_SETS
         cache = torch.cuda.get_device_properties(0).L2_cache_size
-        return max(WARM_SETS, min(64, math.ceil(2 * cache / moved) + 1))
+        return max(WARM_SETS, min(64, math.ceil(2 * cache / bytes_moved) + 1))
 
-    def problem(self, suite: str, name: str, problem: suites.Problem) -> None:
+    def measure_problem(self, suite: str, name: str, problem: suites.Problem) -> None:
         sets = [Inputs(problem, self.device, self.values) for _ in range(self.input_sets(problem))]
         judges = {index: Judge(sets[index], self.row_samples) for index in sorted({0, len(sets) - 1})}
         clock = HostClock(self.options.seconds) if self.stream is None else GraphClock(self.stream)
         bounds: list[Bound] = []
         absent = list(self.absent)
         for impl in [impl for impl in self.impls if impl.concerns(problem)]:
-            admitted = self.admit(impl, name, sets, judges, clock)
-            (absent if isinstance(admitted, Absent) else bounds).append(admitted)
+            validated = self.validate(impl, name, sets, judges, clock)
+            (absent if isinstance(validated, Absent) else bounds).append(validated)
         print(f"\n{name}  {problem.line}  ({len(sets)} input sets, every {judges[0].step}. row checked)", flush=True)
         if bounds:
             clocks.measure(bounds, clock, self.options.rounds, lambda some: self.random.sample(some, len(some)))
@@ -134,16 +135,16 @@ class Run:
         for impl in self.impls:
             impl.end()
 
-    def admit(self, impl: Implementation, name: str, sets, judges, clock):
-        """The implementation's calls, if they are correct both eager and as prepared by the clock; else an Absent with
-        the reason.
+    def validate(self, impl: Implementation, name: str, sets, judges, clock):
+        """Returns the implementation's calls if their results are correct both eagerly and in the timed form (CUDA
+        graph or loop). Otherwise returns an Absent with the reason.
         """
         problem = sets[0].problem
         why = impl.refusal(problem)
         if why:
             return Absent(impl.name, f"not compared: {why}")
         too_large = getattr(impl, "score_bytes", lambda problem: 0.0)(problem)
-        if too_large > NO_ROOM * self.free_bytes():
+        if too_large > MAX_MEMORY_FRACTION * self.free_bytes():
             return Absent(impl.name, f"not measured: its scores would take {too_large / 1e9:.0f} GB")
         try:
             with warnings.catch_warnings():
@@ -154,9 +155,8 @@ class Run:
                     return Absent(impl.name, f"not measured: one call takes {call_us * 1e-6:.1f} s")
                 bound.error = self.judged(bound, judges, lambda index: self.eager(bound, sets, index))
                 outputs = clock.prepare(bound, self.device_us(problem, call_us))
-                captured = {
-                    index: judge for index, judge in judges.items() if index in outputs
-                }  # slow implementations: not all sets
+                # A graph of a slow implementation does not contain all sets.
+                captured = {index: judge for index, judge in judges.items() if index in outputs}
                 self.judged(bound, captured, lambda index: outputs[index])
             return bound
         except WrongResult as error:
@@ -170,7 +170,9 @@ class Run:
             return Absent(impl.name, f"refused: {first_line(error)}")
 
     def device_us(self, problem, call_us: float) -> float:
-        """Maximum time of a call on the device. Short calls cost the host more, so at most ten times the roof."""
+        """Returns an upper estimate of a call's device time. For short calls the measured time is mostly host overhead,
+        so the estimate is at most ten times the roofline time.
+        """
         roof = self.roof.seconds(problem.dtype, problem.flops(), problem.bytes_moved())
         return call_us if roof is None or call_us > 1000 else min(call_us, max(1.0, 10e6 * roof))
 
@@ -181,7 +183,9 @@ class Run:
         return Bound(impl, [impl.bind(inputs) for inputs in sets], facts)
 
     def eager(self, bound: Bound, sets, index: int):
-        """One call's output. Its memory held NaN before, if the allocator returns the same block again."""
+        """Returns one call's output. A block of the same size is filled with NaN and freed first. If the allocator
+        returns this block for the output, the output memory holds NaN before the call.
+        """
         poison = torch.full_like(
             sets[index].q, math.nan, dtype=torch.float32 if sets[index].q.dtype == torch.float32 else torch.float16
         )
@@ -190,11 +194,11 @@ class Run:
             return bound.calls[index]()
 
     def judged(self, bound: Bound, judges, output) -> dict:
-        """The largest errors of the judged sets."""
-        problem, found = judges[0].problem, []
+        """Returns the errors of the checked set with the largest rel_rms."""
+        problem, all_errors = judges[0].problem, []
         for index, judge in judges.items():
-            found.append(judge(bound.impl.logical(output(index), problem), lossy=bound.impl.lossy))
-        return max(found, key=lambda errors: errors["rel_rms"])
+            all_errors.append(judge(bound.impl.logical(output(index), problem), lossy=bound.impl.lossy))
+        return max(all_errors, key=lambda errors: errors["rel_rms"])
 
     def free_bytes(self) -> float:
         if self.device == "cpu":
@@ -203,10 +207,10 @@ class Run:
         return torch.cuda.mem_get_info()[0]
 
     def make_rows(self, suite, name, problem, bounds, absent, clock, sets, step) -> list[dict]:
-        kept = sets[0].kept()
-        flops, moved = problem.flops(kept), problem.bytes_moved()
-        mine = next((bound for bound in bounds if bound.name == "rapt"), None)
-        found = []
+        visible_fraction = sets[0].kept()
+        flops, bytes_moved = problem.flops(visible_fraction), problem.bytes_moved()
+        rapt_bound = next((bound for bound in bounds if bound.name == "rapt"), None)
+        rows = []
         for bound in bounds:
             error = dict(bound.error)
             shared = {
@@ -221,18 +225,20 @@ class Run:
                 "host_us": statistics.median(bound.host_us) if bound.host_us else None,
                 **self.facts(bound, len(sets), step),
             }
-            if mine is not None and bound is not mine:
-                q1, median, q3 = results.quartiles([theirs / ours for theirs, ours in zip(bound.rounds, mine.rounds)])
+            if rapt_bound is not None and bound is not rapt_bound:
+                q1, median, q3 = results.quartiles(
+                    [other / rapt for other, rapt in zip(bound.rounds, rapt_bound.rounds)]
+                )
                 shared["vs_rapt"] = {"median": median, "q1": q1, "q3": q3}
             computed = bound.impl.computed(problem)
             timed = [(clock.timer, bound.samples, bound.count if clock.timer == "graph" else 1)]
             if bound.wall_us:
                 timed.append(("host", bound.wall_us, max(len(sets), min(clocks.MOST_CALLS, bound.count))))
             for timer, us, calls in timed:
-                facts = dict(shared)
+                fields = dict(shared)
                 if timer != clock.timer:  # the ratio is of device times
-                    facts.pop("vs_rapt", None)
-                found.append(
+                    fields.pop("vs_rapt", None)
+                rows.append(
                     results.row(
                         computed.line,
                         bound.name,
@@ -241,17 +247,17 @@ class Run:
                         moved=computed.bytes_moved(),
                         timer=timer,
                         calls=calls,
-                        roof_s=self.roof.seconds(problem.dtype, flops, moved),
-                        **facts,
+                        roof_s=self.roof.seconds(problem.dtype, flops, bytes_moved),
+                        **fields,
                     )
                 )
-        if found and absent:
-            found[0]["absent"] = [other.row() for other in absent]
-        return found
+        if rows and absent:
+            rows[0]["absent"] = [other.row() for other in absent]
+        return rows
 
     def facts(self, bound: Bound, input_sets: int, step: int) -> dict:
-        """The common facts of all rows of the run."""
-        mine = isinstance(bound.impl, RaptImplementation)
+        """Returns the fields that all rows of one implementation share."""
+        is_rapt = isinstance(bound.impl, RaptImplementation)
         return {
             "version": bound.impl.version(),
             "input_sets": input_sets,
@@ -260,7 +266,7 @@ class Run:
             "card": file_safe(self.card),
             "threads": self.threads,
             "driver": self.driver,
-            "nvrtc": nvrtc_version() if mine and self.device != "cpu" else "",
+            "nvrtc": nvrtc_version() if is_rapt and self.device != "cpu" else "",
             "commit": self.options.commit,
             "dirty": self.options.dirty,
             "command": shlex.join(sys.argv),
@@ -279,7 +285,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--problem", action="append", default=[], metavar="LINE", help="a problem line, instead of --suite"
     )
-    parser.add_argument("--dtype", default="f16", metavar="f16,bf16", help="dtype of problems without their own")
+    parser.add_argument("--dtype", default="f16", metavar="f16,bf16", help="dtype of problems that do not specify one")
     parser.add_argument("--implementations", default="", metavar="NAME,...", help="only these implementations")
     parser.add_argument("--skip-implementations", default="", metavar="NAME,...", help="all except these")
     results.refuse_renamed_options(parser)
@@ -338,8 +344,8 @@ def complete_options(options: argparse.Namespace, parser: argparse.ArgumentParse
         parser.error("--threads: CPU only")
     if options.l2 == "cold" and cpu:
         parser.error("--l2 cold: GPU only; on the CPU use `rapt bench --l2 cold`")
-    everything = len(os.sched_getaffinity(0))
-    counts = options.threads or ("1" if options.dry_run else f"1,{everything}")
+    num_cpus = len(os.sched_getaffinity(0))
+    counts = options.threads or ("1" if options.dry_run else f"1,{num_cpus}")
     if not all(word.isdigit() and int(word) > 0 for word in counts.split(",")):
         parser.error(f"--threads {counts}: must be numbers of 1 or more")
     options.threads = sorted({int(word) for word in counts.split(",")}) if cpu else [0]
@@ -354,7 +360,7 @@ def complete_options(options: argparse.Namespace, parser: argparse.ArgumentParse
 
 
 def chosen_problems(options: argparse.Namespace) -> list[tuple[str, str, suites.Problem]]:
-    """(suite, name, problem). Raises ValueError for a wrong line or name."""
+    """Returns (suite, name, problem) of each chosen problem. Raises ValueError for a wrong line or name."""
     if options.problem:
         return [("", line, suites.parse(line)) for line in options.problem]
     found = []
@@ -432,7 +438,7 @@ def main() -> int:
             failures += [f"rapt: {other.why}" for other in run.absent if other.name.startswith("rapt")]
         try:
             with run.scope(), torch.no_grad():
-                run.all(problems, deadline)
+                run.measure_all(problems, deadline)
         finally:  # keep the results before a crash
             found += run.rows
             failures += run.failures

@@ -3,7 +3,8 @@
 
     python3 bench/table.py FILE.jsonl [--markdown] [--timer graph|host]
 
---markdown prints a line for each problem: microseconds of every implementation, and the best peer's time / rapt's.
+--markdown prints a line for each problem: microseconds of every implementation, and the fastest other time divided by
+rapt's.
 """
 
 from __future__ import annotations
@@ -57,10 +58,10 @@ def block(found: list[dict], absent: list[dict]) -> list[str]:
 
 
 def markdown(found: list[dict], timer: str) -> list[str]:
-    """A table of medians. Lossy implementations are in parentheses and never the best peer."""
+    """A table of medians. Lossy implementations are in parentheses and never count as the fastest."""
     chosen = [one for one in found if one["timer"] == timer]
     impls = sorted({one["arm"] for one in chosen}, key=lambda impl: (impl != MINE, impl))
-    lines = ["| name | problem | " + " | ".join(impls) + " | best peer / rapt |", "|---" * (len(impls) + 3) + "|"]
+    lines = ["| name | problem | " + " | ".join(impls) + " | fastest other / rapt |", "|---" * (len(impls) + 3) + "|"]
     for (name, threads, l2), group in by_problem(chosen).items():
         times = {one["arm"]: one for one in group}
         cells = [_cell(times.get(impl)) for impl in impls]

@@ -1,6 +1,6 @@
-// The oracle's three plain loops (scores, softmax, weighted sum), its own reading of lengths, masks and scales, and the
-// gradients. It is intentionally simple: not fast and not tiled. Of the library it uses only the problem, which
-// includes the definition of masks by position (PositionMask::sees). No kernel calls that definition.
+// The oracle (float64 reference): three plain loops (scores, softmax, weighted sum), its own reading of lengths, masks
+// and scales, and the gradients. It is intentionally simple: not fast and not tiled. Of the library it uses only the
+// problem, which includes the definition of masks by position (PositionMask::sees). No kernel calls that definition.
 #include "oracle.h"
 
 #include <algorithm>
@@ -23,23 +23,24 @@ constexpr double nan_value = std::numeric_limits<double>::quiet_NaN();
 
 int64_t integer_at(const HostTensor& tensor, int64_t i) { return static_cast<int64_t>(tensor.at({i})); }
 
-// One start for all sequences, or one for each. The tensor, if given, has priority.
+// Returns the start position of sequence b. There is one value for all sequences, or one for each. The tensor, if
+// given, has priority.
 int64_t start_of(const HostTensor& tensor, const std::vector<int64_t>& values, int64_t b) {
   if (tensor.present()) return integer_at(tensor, tensor.size() == 1 ? 0 : b);
   if (values.empty()) return 0;
   return values[values.size() == 1 ? 0 : static_cast<size_t>(b)];
 }
 
-// A tensor broadcast right-aligned to [batch, heads, queries, keys].
+// Returns an element of a tensor that is broadcast right-aligned to [batch, heads, queries, keys].
 double broadcast_at(const HostTensor& tensor, const int64_t (&at)[4]) {
   const size_t rank = tensor.shape.size();
-  int64_t where = 0;
+  int64_t offset = 0;
   for (size_t d = 0; d < rank; ++d)
-    if (tensor.shape[d] != 1) where += at[4 - rank + d] * tensor.strides[d];
-  return decode_element(tensor.dtype, tensor.data(), where);
+    if (tensor.shape[d] != 1) offset += at[4 - rank + d] * tensor.strides[d];
+  return decode_element(tensor.dtype, tensor.data(), offset);
 }
 
-// The position of an element: s counts within the sequence, row in the packed tensor.
+// The indices of an element. s is the index within its sequence; row is the index in the packed tensor.
 struct Place {
   int64_t b, h, s, row, d;
 };
@@ -210,7 +211,7 @@ double Reading::logit(int64_t b, int64_t h, int64_t i, int64_t j) const {
 
 namespace {
 
-// The sum of the absolute terms of a logit. The logit's rounding errors are proportional to it.
+// Returns the sum of the absolute values of a logit's terms. The logit's rounding errors are proportional to this sum.
 double logit_size(const Reading& r, int64_t b, int64_t h, int64_t i, int64_t j) {
   const double *q_i = r.q_row(b, h, i), *k_j = r.k_size_row(b, r.kv_head(h), j);
   double size = 0;
@@ -219,11 +220,11 @@ double logit_size(const Reading& r, int64_t b, int64_t h, int64_t i, int64_t j) 
 }
 
 struct Softmax {
-  double max = -infinity, sum = 0;  // of the seen keys and the sink
+  double max = -infinity, sum = 0;  // over the visible keys and the sink
   double lse() const { return max == -infinity ? -infinity : max + std::log(sum); }
 };
 
-// x[j] = -inf is a masked key. A NaN makes the maximum, and so all results, NaN.
+// x[j] = -inf means that key j is masked. If an x[j] is NaN, the maximum and all results are NaN.
 Softmax softmax_of(const std::vector<double>& x, double sink) {
   Softmax s;
   s.max = sink;
@@ -241,14 +242,15 @@ struct Row {
 
 bool fp8_weights(const Problem& p) { return p.pv == PvMode::fp8 || p.pv == PvMode::fp8x2; }
 
-// One key's part of the effect of FP8 weights (Reference::square_v and the others).
+// Adds one key's contribution to the terms for the rounding of weights to FP8 (Reference::square_v, floor_v,
+// quartic_v).
 void add_rounding(const Row& at, double p, double row_sum, const double* v_j, int64_t dim, Reference& reference) {
-  const double floor = std::min(p * row_sum, 0x1p-18) / row_sum;
+  const double subnormal_error = std::min(p * row_sum, 0x1p-18) / row_sum;
   double size = 0;
   for (int64_t d = 0; d < dim; ++d) {
     const double square = v_j[d] * v_j[d];
     reference.square_v[at.row * dim + d] += p * p * square;
-    reference.floor_v[at.row * dim + d] += floor * floor * square;
+    reference.floor_v[at.row * dim + d] += subnormal_error * subnormal_error * square;
     size += square;
   }
   reference.quartic_v[at.row] += std::pow(p, 4) * size * size;
@@ -266,11 +268,11 @@ void capture_row(const Reading& r, const Row& at, const std::vector<double>& x, 
   capture.row_max[at.row] = s.max;
   capture.row_sum[at.row] = s.sum;
   for (int64_t j = 0; j < std::ssize(x); ++j) {
-    const int64_t where = at.row * capture.keys + j;
-    capture.s[where] = x[j];
+    const int64_t index = at.row * capture.keys + j;
+    capture.s[index] = x[j];
     if (x[j] == -infinity) continue;
-    capture.s_size[where] = logit_size(r, at.b, at.h, at.i, j);
-    capture.p[where] = std::exp(x[j] - s.max) / s.sum;
+    capture.s_size[index] = logit_size(r, at.b, at.h, at.i, j);
+    capture.p[index] = std::exp(x[j] - s.max) / s.sum;
   }
 }
 
@@ -291,7 +293,7 @@ void forward_row(const Reading& r, const Row& at, const ForwardOptions& options,
     for (int64_t d = 0; d < dim; ++d) out[d] += p * v_j[d];
     for (int64_t d = 0; d < dim; ++d) weighted[d] += p * std::fabs(v_j[d]);
     if (fp8_weights(r.problem()) && x[j] != s.max) add_rounding(at, p, s.sum, v_j, dim, reference);
-    if (x[j] >= s.max - 40)  // beyond 2^57 that is the maximum itself
+    if (x[j] >= s.max - 40)  // if |s.max| > 2^59, s.max - 40 rounds to s.max
       reference.logit_size[at.row] = std::max(reference.logit_size[at.row], logit_size(r, at.b, at.h, at.i, j));
   }
   for (int64_t j = 0; j < std::ssize(x); ++j) {
@@ -341,7 +343,7 @@ Reference forward(const Reading& r, const ForwardOptions& options) {
       else
         reference.state[at.row] = RowState::skipped;
     }
-    for (int64_t i = r.sequences[b].seqlen_q; i < r.sequences[b].rows_q; ++i) {  // unused: out is 0
+    for (int64_t i = r.sequences[b].seqlen_q; i < r.sequences[b].rows_q; ++i) {  // unused rows: out is 0
       reference.state[r.row_q(b, h, i)] = RowState::computed;
       reference.lse[r.row_q(b, h, i)] = -infinity;
     }
@@ -373,7 +375,8 @@ Reference merge_states(const Problem& problem, const std::vector<Reference>& par
 
 namespace {
 
-// One query's part of the gradients. dx = p * (d_out . v - d_out . out), then through the cap and the scale.
+// Adds one query's contribution to the gradients. dx = p * (d_out . v - d_out . out), times the derivatives of softcap
+// and scale.
 void backward_row(const Reading& r, const Row& at, const double* d_out, Gradients& gradients) {
   const Problem& p = r.problem();
   const std::vector<double> x = row_logits(r, at, {});
@@ -414,7 +417,7 @@ Gradients backward(const Problem& p, const Inputs& inputs, const std::vector<dou
   gradients.dq.assign(r.q.size(), 0.0);
   gradients.dk.assign(r.k.size(), 0.0);
   gradients.dv.assign(r.v.size(), 0.0);
-  // By (sequence, kv head): the query heads of a group add to the same dK and dV.
+  // Parallel over (sequence, kv head), because the query heads of a group add to the same dK and dV.
   for_each_parallel(p.batch * p.heads_k, [&](int64_t bh) {
     const int64_t b = bh / p.heads_k, group = p.heads_q / p.heads_k;
     for (int64_t h = bh % p.heads_k * group, end = h + group; h < end; ++h)

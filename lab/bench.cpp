@@ -94,9 +94,8 @@ void judge_call(const Problem& problem, const check::Inputs& inputs, const check
   const check::Result result = check::judge(problem, check::Fill::normal, inputs, outputs, row.row_step);
   row.err = result.out;
   if (!result.pass)
-    throw Error(
-        ErrorCode::internal,
-        concat(result.message, "\n        again: ", check::rerun_command(problem, check::Fill::normal, seed), rerun));
+    throw Error(ErrorCode::internal, concat(result.message, "\n        to reproduce: ",
+                                            check::rerun_command(problem, check::Fill::normal, seed), rerun));
 }
 
 int bench(const BenchOptions& options) {

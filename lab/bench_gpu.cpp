@@ -1,4 +1,4 @@
-// bench on a GPU: checks each implementation (one for each --config), then samples all of them in a new random order in
+// bench on a GPU: checks each configuration (one per --config), then samples all of them, in a new random order in
 // every round. Called by bench.cpp.
 #include <fmt/format.h>
 
@@ -40,7 +40,7 @@ class GpuBench final : public Bench {
       roof_ = measure_gpu_roof(cuda::device(device.index));
     } catch (const Error& error) {
       if (error.code() != ErrorCode::environment) throw;
-      roof_note_ = error.what();  // kernels from packs run without NVRTC, but the peak's loops need it
+      roof_note_ = error.what();  // kernels from packs run without NVRTC, but measuring the peak needs it
     }
   }
 
@@ -69,7 +69,7 @@ class GpuBench final : public Bench {
       try {
         candidates.push_back(checked_candidate(problem, inputs, config));
       } catch (const Error& error) {
-        // In a suite, --config may break a rule of some problem's kernel.
+        // In a suite, --config may be invalid for the kernel of one of the problems.
         const bool of_config = error.code() == ErrorCode::invalid_argument && !config.empty();
         if (error.code() != ErrorCode::unsupported && error.code() != ErrorCode::internal && !of_config) throw;
         measured.faults.push_back({candidate_name(config), error});
@@ -96,7 +96,7 @@ class GpuBench final : public Bench {
     const auto begin = Clock::now();
     require_ok(rapt_prepare(candidate.context.get(), &call.args(), stream_.handle()));
     const double cold_us = us_since(begin);
-    candidate.row = described(problem, *candidate.context, call.args());
+    candidate.row = make_row(problem, *candidate.context, call.args());
     candidate.row.implementation = candidate_name(config);
     candidate.row.cold_us = cold_us;
     const auto first = Clock::now();
@@ -109,7 +109,7 @@ class GpuBench final : public Bench {
     return candidate;
   }
 
-  BenchRow described(const Problem& problem, rapt_context& context, const rapt_sdpa_args& args) const {
+  BenchRow make_row(const Problem& problem, rapt_context& context, const rapt_sdpa_args& args) const {
     BenchRow row;
     row.problem = to_string(problem);
     describe_kernels(*context.impl.gpu().find(problem_from(args), device_.index), row);
@@ -140,7 +140,7 @@ class GpuBench final : public Bench {
     if (resources.known) row.spill_bytes = resources.spill_store_bytes + resources.spill_load_bytes;
   }
 
-  // All implementations use the same sets of inputs: `wanted` or a few more.
+  // All candidates use the same input sets. There are at least `wanted` of them.
   void take_samples(const Problem& problem, const check::Inputs& inputs, int64_t wanted,
                     std::deque<Candidate>& candidates) {
     const check::Outputs outputs = check::make_outputs(problem);
@@ -174,11 +174,11 @@ class GpuBench final : public Bench {
     for (Candidate& candidate : candidates) {
       candidate.row.host_us =
           quartiles(timer() == "host" ? candidate.row.samples.us : candidate.host->finish().us).median;
-      candidate.sampler.reset();  // its graphs point into the sets
+      candidate.sampler.reset();  // its graphs point into the input sets
     }
   }
 
-  // Null for --timer host.
+  // Returns null for --timer host.
   std::unique_ptr<Sampler> device_sampler(const GraphShape& shape, double call_us, Enqueue enqueue) const {
     if (timer() == "graph") return graph_sampler(stream_, shape, std::move(enqueue));
     if (timer() == "event") return event_sampler(stream_, calls_per_sample(call_us), std::move(enqueue));

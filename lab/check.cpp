@@ -101,7 +101,7 @@ void print_row(const Task& task, uint64_t seed, const check::Result& r) {
              r.bounds.max_abs, r.out.rel_rms, r.bounds.rel_rms, r.lse_share, to_string(task.problem),
              check::name_of(task.fill), seed);
   if (!r.pass) fmt::print("        {}\n", r.message);
-  if (!r.pass && !r.refused) fmt::print("        again: {}\n", r.command);
+  if (!r.pass && !r.refused) fmt::print("        to reproduce: {}\n", r.command);
 }
 
 nlohmann::ordered_json errors_of(const check::Errors& e) {
@@ -197,7 +197,7 @@ int compare_stages(const CheckOptions& options, const std::vector<Task>& tasks, 
     fmt::print("{}  {} {}: compared {}\n", verdict_of(r), to_string(tasks[i].problem), check::name_of(tasks[i].fill),
                observed.empty() ? "nothing" : observed);
     if (!r.pass) fmt::print("      {}\n", r.message);
-    if (!r.pass && !r.refused) fmt::print("      again: {}\n", r.command);
+    if (!r.pass && !r.refused) fmt::print("      to reproduce: {}\n", r.command);
   }
   if (options.common.json) {
     nlohmann::ordered_json all = {{"stages", rows}, {"failed", failed}};

@@ -94,8 +94,8 @@ class LadderBench {
     const check::Result result = check::judge(problem_, check::Fill::normal, inputs, outputs, row.row_step);
     row.err = result.out;
     if (!result.pass)
-      throw Error(ErrorCode::internal, concat(result.message, "\n        again: rapt bench \"", to_string(problem_),
-                                              "\" --ladder --seed ", options_.seed));
+      throw Error(ErrorCode::internal, concat(result.message, "\n        to reproduce: rapt bench \"",
+                                              to_string(problem_), "\" --ladder --seed ", options_.seed));
   }
 
   void describe(ReadyRung& ready) const {

@@ -1,6 +1,6 @@
-// The rapt program: parses the command line, runs a command, turns errors into a sentence and an exit code. Called by
-// main(). Exit codes: 0 success, 1 a check failed, 2 wrong input or usage, 3 something in the environment is missing or
-// failed.
+// The rapt program: parses the command line, runs a command, and turns errors into a sentence and an exit code. Called
+// by main(). Exit codes: 0 success, 1 a check failed, 2 wrong input or usage, 3 something in the environment is missing
+// or failed.
 #include "lab/program.h"
 
 #include <fmt/format.h>
@@ -26,7 +26,7 @@
 namespace rapt::lab {
 namespace {
 
-// CLI11 wraps or saturates numbers that do not fit. A seed must be exact or refused.
+// CLI11 wraps or saturates numbers that do not fit. A seed must be exact, or it is rejected.
 std::string seed_text(const std::string& text) {
   uint64_t seed = 0;
   const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), seed);
@@ -53,7 +53,8 @@ int exit_code(ErrorCode code) {
   return exit_environment;
 }
 
-// True if something failed, rather than being a wrong request or missing. Then the command to repeat it is printed.
+// True for real failures, false for wrong requests and missing components. After a failure, the command that reproduces
+// it is printed.
 bool is_failure(ErrorCode code) {
   return code == ErrorCode::internal || code == ErrorCode::device || code == ErrorCode::out_of_memory;
 }
@@ -66,8 +67,8 @@ class Program {
     app_.footer(
         "rapt COMMAND --help shows the options of a command, with examples. rapt help problem-line explains problem "
         "lines.\n"
-        "Exit codes: 0 success, 1 a check failed, 2 wrong input or usage, 3 a problem of the environment (driver, "
-        "NVRTC, file).");
+        "Exit codes: 0 success, 1 a check failed, 2 wrong input or usage, 3 an environment error (driver, NVRTC, "
+        "file).");
     add_info();
     add_run();
     add_check();
@@ -81,7 +82,7 @@ class Program {
     overview_ = app_.help();  // app_.help() changes after a command is parsed
   }
 
-  // The errno of a failed write to stdout. 0: no failure known yet; the final flush may find one.
+  // The errno of a failed write to stdout. 0 means that no failure is known yet; the final flush may find one.
   int output_error() const { return output_error_; }
 
   int execute() {
@@ -92,19 +93,19 @@ class Program {
       print_error("rapt: {}\n      see {} --help\n", sentence_of(error), usage());
       return exit_wrong_input;
     }
-    return guarded();
+    return run_catching();
   }
 
  private:
-  int guarded() {
+  int run_catching() {
     try {
-      return chosen_();
+      return action_();
     } catch (const Error& error) {
       print_error("rapt: {}\n", error.what());
-      if (is_failure(error.code())) print_error("again: {}\n", command_line(argc_, argv_));
+      if (is_failure(error.code())) print_error("to reproduce: {}\n", command_line(argc_, argv_));
       return exit_code(error.code());
     } catch (const std::bad_alloc&) {
-      print_error("rapt: out of memory\nagain: {}\n", command_line(argc_, argv_));
+      print_error("rapt: out of memory\nto reproduce: {}\n", command_line(argc_, argv_));
       return exit_environment;
     } catch (const std::system_error& error) {
       if (std::ferror(stdout) == 0) return internal_error(error);
@@ -115,18 +116,18 @@ class Program {
     }
   }
   int internal_error(const std::exception& error) const {
-    print_error("rapt: internal error: {}\nagain: {}\n", error.what(), command_line(argc_, argv_));
+    print_error("rapt: internal error: {}\nto reproduce: {}\n", error.what(), command_line(argc_, argv_));
     return exit_check_failed;
   }
 
-  // The error sentence, with the word that the user probably meant.
+  // Returns the error sentence, with the word that the user probably meant.
   std::string sentence_of(const CLI::ParseError& error) const {
-    const std::vector<CLI::App*> met = app_.get_subcommands();
-    if (met.empty() && argc_ > 1 && argv_[1][0] != '-')
+    const std::vector<CLI::App*> parsed_commands = app_.get_subcommands();
+    if (parsed_commands.empty() && argc_ > 1 && argv_[1][0] != '-')
       return concat("there is no command ", in_quotes(argv_[1]), did_you_mean(argv_[1], command_names()));
-    if (met.empty()) return error.what();
+    if (parsed_commands.empty()) return error.what();
     std::vector<std::string_view> known;
-    for (const CLI::Option* option : met[0]->get_options())
+    for (const CLI::Option* option : parsed_commands[0]->get_options())
       for (const std::string& name : option->get_lnames()) known.push_back(name);
     std::string hints;
     for (int i = 2; i < argc_; ++i) {
@@ -145,8 +146,8 @@ class Program {
   }
 
   std::string usage() const {
-    const std::vector<CLI::App*> met = app_.get_subcommands();
-    return met.empty() ? "rapt" : "rapt " + met[0]->get_name();
+    const std::vector<CLI::App*> parsed_commands = app_.get_subcommands();
+    return parsed_commands.empty() ? "rapt" : "rapt " + parsed_commands[0]->get_name();
   }
 
   // Adds a subcommand with --json. The parser fills `common`.
@@ -168,7 +169,7 @@ class Program {
                     "Architecture to plan and compile for: cpu-avx2, sm_89, compute_89 (PTX); explain also takes GPU "
                     "names (l4 h100). Default: that of the device");
   }
-  // The option that overrides the planner's choice of a GPU kernel.
+  // Adds the options that override the planner's choice of a GPU kernel.
   static void add_config(CLI::App* sub, Common& common, const char* help) {
     sub->add_option("--config", common.configs, help)->allow_extra_args(false);
     sub->add_option("--family", common.family,
@@ -177,10 +178,11 @@ class Program {
     sub->parse_complete_callback([&common] { apply_family_option(common); });
   }
   static void add_variant(CLI::App* sub, Common& common, const char* more = "") {
-    sub->add_option("--variant", common.variant,
-                    concat("Compile FILE.cuh instead of the built-in kernel source with the same name, else instead of "
-                           "the chosen kernel's",
-                           more));
+    sub->add_option(
+        "--variant", common.variant,
+        concat("Compile FILE.cuh in place of the built-in kernel source with the same file name; if there is none, "
+               "in place of the chosen kernel's source",
+               more));
   }
   static void add_problem(CLI::App* sub, std::vector<std::string>& words) {
     sub->add_option("problem", words, "Words of a problem line, in one argument or several");
@@ -193,7 +195,7 @@ class Program {
                   "Show registers, spills, shared memory and occupancy of all shipped GPU kernels");
     sub->add_option("--arch", info_.arch, "With --kernels: show only this architecture, such as sm_89")
         ->needs(sub->get_option("--kernels"));
-    sub->callback([this] { chosen_ = [this] { return info_kernels_ ? info_kernels(info_) : info(info_); }; });
+    sub->callback([this] { action_ = [this] { return info_kernels_ ? info_kernels(info_) : info(info_); }; });
   }
 
   void add_run() {
@@ -207,14 +209,15 @@ class Program {
                     "sinks cu_seqlens_q cu_seqlens_k seqused_q seqused_k q_descale k_descale v_descale k_mean")
         ->required();
     sub->add_option("words", run_.words,
-                    "Words that the tensors do not contain: causal, window=L,R, softcap=, scale=, layout=bshd ...");
+                    "Words of a problem line for what the tensors do not determine: causal, window=L,R, softcap=, "
+                    "scale=, layout=bshd ...");
     sub->add_option("-o,--output", run_.output,
                     "Write o and lse to FILE.safetensors, or o.npy and lse.npy to a folder. Default: not written");
     sub->add_option("--original", run_.original,
                     "File of the original tensors of FP8 inputs, to report the quantisation error. Default: the file "
                     "that rapt quantize recorded");
     add_device(sub, run_.common);
-    sub->callback([this] { chosen_ = [this] { return run(run_); }; });
+    sub->callback([this] { action_ = [this] { return run(run_); }; });
   }
 
   void add_check() {
@@ -227,17 +230,17 @@ class Program {
                         check_.common);
     add_problem(sub, check_.words);
     sub->add_option("--cases", check_.cases, "A built-in set of problems (smoke), or a file of problem lines");
-    sub->add_option(
-        "--fill", check_.fill,
-        "Input values: normal outlier huge near_ties constant masked_rows hidden_nan seen_nan integers rescale");
+    sub->add_option("--fill", check_.fill,
+                    "Distribution of the input values: normal outlier huge near_ties constant masked_rows hidden_nan "
+                    "(NaN in masked keys) seen_nan (NaN in visible keys) integers rescale");
     sub->add_option("--seed", check_.seed, "Seed of the random inputs")->capture_default_str()->check(seed_text);
     sub->add_flag("--stages", check_.stages,
                   "Show the first stage (inputs, S, maximum, sum, P, O) that exceeds its error bound");
     add_device(sub, check_.common);
     add_arch(sub, check_.common);
     add_config(sub, check_.common, "Override the planner's choice for a GPU kernel: \"block_m=64 stages=3\"");
-    add_variant(sub, check_.common, ". Without a GPU, with --arch sm_NN, it is emulated on the CPU");
-    sub->callback([this] { chosen_ = [this] { return check(check_); }; });
+    add_variant(sub, check_.common, ". Without a GPU and with --arch sm_NN, the kernel is emulated on the CPU");
+    sub->callback([this] { action_ = [this] { return check(check_); }; });
   }
 
   void add_bench() {
@@ -263,23 +266,26 @@ class Program {
         "--timer", bench_.timer,
         "graph (CUDA graphs of many launches), event (loops of launches between GPU events) or "
         "host (the CPU clock; on a GPU the host's time per launch). Default: graph on a GPU, host on the CPU");
-    sub->add_option("--l2", bench_.l2,
-                    "warm: inputs stay in the last-level cache (GPU: L2); cold: they rotate through twice its size")
+    sub->add_option(
+           "--l2", bench_.l2,
+           "warm: inputs stay in the last-level cache (GPU: L2); cold: calls rotate through input sets that together "
+           "have twice its size")
         ->capture_default_str();
     sub->add_option("--seed", bench_.seed, "Seed of the random inputs")->capture_default_str()->check(seed_text);
     sub->add_flag("--save", bench_.save, "Write the rows to results/<card>/<UTC>-<suite>.jsonl");
     sub->add_option("--output", bench_.output, "Write the rows to this file");
     add_device(sub, bench_.common);
     add_arch(sub, bench_.common);
-    add_config(sub, bench_.common,
-               "Override the planner's choice for a GPU kernel: \"block_m=64 stages=3\". Repeat it to compare several "
-               "(\"\": the planner's choice)");
+    add_config(
+        sub, bench_.common,
+        "Override the planner's choice for a GPU kernel: \"block_m=64 stages=3\". Repeat the option to compare several "
+        "configurations (\"\" is the planner's choice)");
     sub->add_option("--against", bench_.common.against, "Also time this kernel family. May be repeated")
         ->allow_extra_args(false);
     add_variant(sub, bench_.common);
     sub->add_flag("--ladder", bench_.ladder,
                   "Compare each step from a scalar kernel to the shipped kernel (rapt help ladder)");
-    sub->callback([this] { chosen_ = [this] { return bench_.ladder ? ladder(bench_) : bench(bench_); }; });
+    sub->callback([this] { action_ = [this] { return bench_.ladder ? ladder(bench_) : bench(bench_); }; });
   }
 
   void add_explain() {
@@ -295,21 +301,23 @@ class Program {
     add_arch(sub, explain_.common);
     add_config(sub, explain_.common, "Override the planner's choice for a GPU kernel: \"block_m=64 stages=3\"");
     add_variant(sub, explain_.common);
-    sub->callback([this] { chosen_ = [this] { return explain(explain_); }; });
+    sub->callback([this] { action_ = [this] { return explain(explain_); }; });
   }
 
   void add_profile() {
-    CLI::App* sub = add("profile", "What bounds the GPU kernel of a problem, by the counters of Nsight Compute (ncu)",
-                        "  rapt profile \"f16 h8 q512 d64\"\n"
-                        "  rapt profile \"f16 b4 h32 q4096 d128 causal\" --gate tensor=40 --gate memory=off\n"
-                        "  rapt profile \"f16 h8 q512 d64\" --config \"stages=3\" --name three-stages\n"
-                        "  RAPT_NCU=/opt/nvidia/nsight-compute/2025.2.1/ncu rapt profile \"f16 h8 q512 d64\"",
-                        profile_.common);
+    CLI::App* sub = add(
+        "profile", "Show what limits the speed of a problem's GPU kernel, from the counters of Nsight Compute (ncu)",
+        "  rapt profile \"f16 h8 q512 d64\"\n"
+        "  rapt profile \"f16 b4 h32 q4096 d128 causal\" --gate tensor=40 --gate memory=off\n"
+        "  rapt profile \"f16 h8 q512 d64\" --config \"stages=3\" --name three-stages\n"
+        "  RAPT_NCU=/opt/nvidia/nsight-compute/2025.2.1/ncu rapt profile \"f16 h8 q512 d64\"",
+        profile_.common);
     add_problem(sub, profile_.words);
     sub->get_option("problem")->required();
-    sub->add_option("--gate", profile_.gates,
-                    "NAME=VALUE instead of a gate's own rule: tensor=20 occupancy=25 memory=70 (per cent) or off; "
-                    "fp8=some, fp8=none or fp8=off")
+    sub->add_option(
+           "--gate", profile_.gates,
+           "NAME=VALUE replaces the default limit of a gate: tensor=20 occupancy=25 memory=70 (per cent) or off; "
+           "fp8=some, fp8=none or fp8=off")
         ->allow_extra_args(false);
     sub->add_option("--name", profile_.name, "The last part of the names of the result files; default: the problem");
     sub->add_option("--seed", profile_.seed, "Seed of the inputs")->capture_default_str()->check(seed_text);
@@ -317,9 +325,9 @@ class Program {
                   "Only launch the kernel, as ncu needs it: a warm call, its check, and the call to be profiled");
     add_device(sub, profile_.common);
     add_arch(sub, profile_.common);
-    add_config(sub, profile_.common, "Words over the planner's choice for a GPU kernel: \"block_m=64 stages=3\"");
+    add_config(sub, profile_.common, "Override the planner's choice for a GPU kernel: \"block_m=64 stages=3\"");
     add_variant(sub, profile_.common);
-    sub->callback([this] { chosen_ = [this] { return profile(profile_); }; });
+    sub->callback([this] { action_ = [this] { return profile(profile_); }; });
   }
 
   void add_pack() {
@@ -335,15 +343,17 @@ class Program {
     sub->add_option("--arch", pack_.common.arch, "Architectures or GPU names, separated by commas: sm_80,sm_89,h100");
     sub->add_option("-o,--output", pack_.output, "FILE.pack to write. RAPT_PACKS=FILE.pack loads it");
     add_variant(sub, pack_.common);
-    sub->add_option("--ledger", pack_.ledger, "Compare the resources of the kernels with this file");
+    sub->add_option(
+        "--ledger", pack_.ledger,
+        "Compare registers, spills, shared memory and occupancy of the kernels with the values in this file");
     sub->add_flag("--update", pack_.update, "Rewrite the --ledger file instead");
     sub->add_option("--threads", pack_.common.threads,
                     "Number of parallel compilations. Default: all CPUs available to the process")
         ->check(CLI::Range(1, 4096));
-    sub->callback([this] { chosen_ = [this] { return pack(pack_); }; });
+    sub->callback([this] { action_ = [this] { return pack(pack_); }; });
   }
 
-  // The options about tensors that quantize and calibrate share.
+  // Adds the options for tensors that quantize and calibrate share.
   template <class Options>
   static void add_preparation(CLI::App* sub, Options& options) {
     sub->add_option("--tensors", options.tensors, "The tensors to use: some of q,k,v")->capture_default_str();
@@ -379,7 +389,7 @@ class Program {
          {dtype, scales, sub->get_option("--hadamard"), sub->get_option("--smooth-k"), sub->get_option("--percentile")})
       file->excludes(other);
     add_device(sub, quantize_.common);
-    sub->callback([this] { chosen_ = [this] { return quantize(quantize_); }; });
+    sub->callback([this] { action_ = [this] { return quantize(quantize_); }; });
   }
 
   void add_calibrate() {
@@ -391,11 +401,10 @@ class Program {
     sub->add_option("-o,--output", calibrate_.output, "FILE.json to write; input for rapt quantize --scales-file")
         ->required();
     sub->add_option("--dtype", calibrate_.dtype, "e4m3, e5m2 or sim8")->capture_default_str();
-    sub->add_option("--granularity", calibrate_.granularity,
-                    "One scale for each head, or one for the tensor: head or tensor")
+    sub->add_option("--granularity", calibrate_.granularity, "head (one scale per head) or tensor (one scale)")
         ->capture_default_str();
     add_preparation(sub, calibrate_);
-    sub->callback([this] { chosen_ = [this] { return calibrate(calibrate_); }; });
+    sub->callback([this] { action_ = [this] { return calibrate(calibrate_); }; });
   }
 
   void add_help() {
@@ -404,7 +413,7 @@ class Program {
     for (const std::string_view name : page_names()) pages += concat(pages.empty() ? "" : " ", name);
     sub->add_option("topic", topic_, "A command, or a page: " + pages);
     sub->footer("Examples:\n  rapt help problem-line\n  rapt help check");
-    sub->callback([this] { chosen_ = [this] { return help(); }; });
+    sub->callback([this] { action_ = [this] { return help(); }; });
   }
 
   int help() const {
@@ -439,7 +448,7 @@ class Program {
   std::string topic_, overview_;
   bool info_kernels_ = false;
   int output_error_ = 0;
-  std::function<int()> chosen_;
+  std::function<int()> action_;
 };
 
 }  // namespace

@@ -142,7 +142,7 @@ void print_text(const Report& r, const RunOptions& options, const std::map<std::
   if (r.verdict.refused)
     fmt::print("UNJUDGED {}\n", r.verdict.message);
   else if (!r.verdict.pass)
-    fmt::print("WRONG    {}\n         again: {}\n", r.verdict.message, options.common.command);
+    fmt::print("WRONG    {}\n         to reproduce: {}\n", r.verdict.message, options.common.command);
   fmt::print("output   {}\n", options.output.empty() ? "not written (-o FILE.safetensors writes o and lse)"
                               : r.verdict.pass       ? options.output
                               : r.verdict.refused    ? "not written, because it was not checked"

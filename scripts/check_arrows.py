@@ -38,7 +38,7 @@ DEVICE_RULES = [
     ("tests/", ["tests/", *DEVICE], "device code of the tests may include device/, ptx/, shared/ and its own folder"),
 ]
 BASE = ["src/base/", "include/rapt/", "<"]
-# Headers for a family's host half: the problem, the machine, and the needs of the CPU kernels. Not the runtime, which
+# Headers for a family's host code: the problem, the machine, and the needs of the CPU kernels. Not the runtime, which
 # launches the result of a family.
 HOST_HALF = [K, "src/problem/", "src/device/", *BASE]
 # (files, allowed includes, reason). The first rule whose prefix matches a file applies. System headers are "<name>".

@@ -1,6 +1,6 @@
-// rapt.hpp: the C++20 API of rapt. It is header only and calls the C ABI of rapt.h. docs/api.md describes all of it.
-// It needs only the standard library and librapt. A failed call throws rapt::Exception.
-// All names are in the inline namespace v0, so inlined code of one release is never mixed with that of another.
+// rapt.hpp: the C++20 API of rapt. It is header only and calls the C ABI of rapt.h. docs/api.md describes the whole
+// API. It needs only the standard library and librapt. A failed call throws rapt::Exception. All names are in the
+// inline namespace v0. So inlined code of one release is never mixed with code of another release.
 #ifndef RAPT_HPP_
 #define RAPT_HPP_
 
@@ -116,19 +116,20 @@ class Tensor {
  public:
   Tensor() = default;
 
-  // The pointer gives the element type. Without strides: contiguous, last dimension fastest.
+  // The pointer's type determines the element type. Without strides, the tensor is contiguous and the last dimension
+  // varies fastest.
   template <class T>
   requires(type_of<std::remove_const_t<T>> != Type::none)
       Tensor(T* data, const Dims& shape, const Dims& strides = {}, rapt_device device = host_device)
       : Tensor(static_cast<const void*>(data), type_of<std::remove_const_t<T>>, shape, strides, device,
                std::is_const_v<T>) {}
 
-  // The same in GPU memory: Tensor(p, shape, cuda_device(0)).
+  // Like the constructor above, for GPU memory: Tensor(p, shape, cuda_device(0)).
   template <class T, std::same_as<rapt_device> Device>
   requires(type_of<std::remove_const_t<T>> != Type::none) Tensor(T* data, const Dims& shape, Device device)
       : Tensor(data, shape, Dims{}, device) {}
 
-  // With an explicit element type, for untyped memory.
+  // Like the constructors above, with an explicit element type, for untyped memory.
   Tensor(void* data, Type type, const Dims& shape, const Dims& strides = {}, rapt_device device = host_device)
       : Tensor(data, type, shape, strides, device, false) {}
   Tensor(const void* data, Type type, const Dims& shape, const Dims& strides = {}, rapt_device device = host_device)
@@ -172,7 +173,8 @@ class Tensor {
 
 enum class CausalMask { none, bottom_right, top_left };
 
-// Row i sees keys i + off - left to i + off + right, both included. -1: no limit on that side.
+// Query i sees keys i + off - left to i + off + right, inclusive; off is the position offset (docs/semantics.md). -1:
+// no limit on that side.
 struct SlidingWindow {
   int64_t left = -1;
   int64_t right = -1;
@@ -190,7 +192,8 @@ enum class Scales : int32_t {
 enum class Pv : int32_t { automatic = RAPT_PV_AUTO, f16 = RAPT_PV_F16, fp8 = RAPT_PV_FP8, fp8x2 = RAPT_PV_FP8X2 };
 enum class Accumulate : int32_t { f32 = RAPT_ACC_F32, f16 = RAPT_ACC_F16 };
 
-// A user-defined score modification: device source for GPUs, the same as a host function for CPUs.
+// A user-defined score modification: device source code for GPUs, and an equivalent host function for CPUs. No kernel
+// supports it yet.
 struct ScoreMod {
   std::string device_source;
   std::vector<std::byte> args;
@@ -259,21 +262,21 @@ struct SdpaOptions {
   std::optional<double> softcap = {};  // > 0
 
   Tensor bias = {};          // f32, f16, bf16; broadcasts right-aligned to [batch, heads_q, seqlen_q, seqlen_k]
-  Tensor mask = {};          // u8, 1 keeps a key, 0 masks it; broadcasts likewise
+  Tensor mask = {};          // u8: 1 keeps a key, 0 masks it; broadcasts like bias
   Tensor alibi_slopes = {};  // f32 [heads_q] or [batch, heads_q]
   Tensor sinks = {};         // f32 [heads_q]
 
-  Tensor cu_seqlens_q = {};  // i32 [batch + 1]: packed q, k, v. Give both lists and both maxima
+  Tensor cu_seqlens_q = {};  // i32 [batch + 1]: q, k, v are packed. Set both cu_seqlens and both max_seqlen
   Tensor cu_seqlens_k = {};
   std::optional<int64_t> max_seqlen_q = {};
   std::optional<int64_t> max_seqlen_k = {};
-  Tensor seqused_q = {};    // i32 [batch]: queries in use; rows past them get out = 0 and lse = -inf
-  Tensor seqused_k = {};    // i32 [batch]: keys in use
-  Tensor block_table = {};  // i32 [batch, pages]
+  Tensor seqused_q = {};    // i32 [batch]: number of valid queries; later rows get out = 0 and lse = -inf
+  Tensor seqused_k = {};    // i32 [batch]: number of valid keys
+  Tensor block_table = {};  // i32 [batch, pages]; not supported yet
 
-  std::optional<int64_t> q_start = {};  // position of the first query and key, same for all sequences
-  std::optional<int64_t> k_start = {};
-  Tensor q_starts = {};  // or i64 [batch]: one for each sequence
+  std::optional<int64_t> q_start = {};  // position of the first query, for all sequences
+  std::optional<int64_t> k_start = {};  // position of the first key, for all sequences
+  Tensor q_starts = {};                 // or i64 [batch]: one position for each sequence
   Tensor k_starts = {};
 
   Tensor q_descale = {};  // f32; q_scales below gives the shape
@@ -287,8 +290,8 @@ struct SdpaOptions {
   Accumulate acc = Accumulate::f32;
 
   bool partial = false;         // a partial state for merge(): out must be f32, lse is required
-  bool invariant = false;       // a row's bits depend on nothing else in the call
-  bool check_contents = false;  // GPUs: copy lists and mask to the host and check them (synchronises)
+  bool invariant = false;       // batch-invariant: a row's bits do not depend on the rest of the call
+  bool check_contents = false;  // GPUs: check index arrays, mask, descales and k_mean on the host (synchronises)
   std::optional<int64_t> splits = {};
   const ScoreMod* score_mod = nullptr;
 
@@ -392,16 +395,17 @@ class SdpaCall {
 
 }  // namespace api_detail
 
-// Attention: out = softmax(scale * q k^T, masked) v. CPU tensors: ready on return. CUDA tensors: enqueued on the
-// stream.
+// Attention: out = softmax(scale * q k^T, masked) v. With CPU tensors, the result is ready on return. With CUDA
+// tensors, the work is enqueued on the stream.
 inline void sdpa(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                  const SdpaOptions& options = {}) {
   const api_detail::SdpaCall call(q, k, v, out, options);
   api_detail::check(rapt_sdpa(api_detail::handle(options.context), call.args(), options.stream));
 }
 
-// Does all work of sdpa() except the launch: it plans, compiles, loads, sizes the workspace. Never reads contents.
-// Required before graph capture, on the stream to be captured. On a GPU it prepares a class of lengths: see rapt.h.
+// Does all work of sdpa() except the launch: it plans, compiles, loads and sizes the workspace. It never reads the
+// contents of tensors. Required before graph capture, on the stream to be captured. On a GPU it prepares all lengths of
+// the same length class (bucket): see rapt.h.
 inline void prepare(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                     const SdpaOptions& options = {}) {
   const api_detail::SdpaCall call(q, k, v, out, options);
@@ -417,7 +421,7 @@ inline WorkspaceSize workspace_size(const Tensor& q, const Tensor& k, const Tens
   return size;
 }
 
-// The problem line, and for each kernel family "chosen" or the reason why it was not chosen.
+// Returns the problem line, and for each kernel family "chosen" or the reason why it was not chosen.
 inline std::string explain(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                            const SdpaOptions& options = {}) {
   const api_detail::SdpaCall call(q, k, v, out, options);
@@ -430,7 +434,7 @@ inline std::string explain(const Tensor& q, const Tensor& k, const Tensor& v, co
   return text;
 }
 
-// One partial state: out (f32) and lse of a call with `partial` over a part of the keys.
+// A partial state: out (f32) and lse of a call with `partial` over a part of the keys.
 struct PartialState {
   Tensor out;
   Tensor lse;
@@ -466,20 +470,20 @@ inline void merge(std::span<const PartialState> parts, const Tensor& out, const 
   api_detail::check(rapt_merge(api_detail::handle(options.context), &args, options.stream));
 }
 
-// Designated initialisers follow this order.
+// The optional arguments of quantize(). Designated initialisers must follow this order.
 struct QuantizeOptions {
   Tensor mean = {};        // output: f32 [batch, heads, dim]; required with smooth, else absent
   Tensor cu_seqlens = {};  // i32 [batch + 1]: packed input. Needs max_seqlen
   std::optional<int64_t> max_seqlen = {};
   std::optional<double> percentile = {};  // above 0, at most 100; default: 100
-  bool hadamard = false;                  // rotates the channels
+  bool hadamard = false;                  // applies a Hadamard rotation to the channels
   bool smooth = false;                    // subtracts each channel's mean over the sequence
-  bool supplied = false;                  // descale is an input
+  bool supplied = false;                  // uses the given descale instead of computing it
   const Context* context = nullptr;
   void* stream = nullptr;
 };
 
-// Quantises input to output (e4m3, e5m2, sim8) and descale (f32), with scales of the given kind.
+// Quantises input to output (e4m3, e5m2, sim8) and descale (f32), with scales of the given granularity.
 inline void quantize(const Tensor& input, const Tensor& output, const Tensor& descale, Scales scales,
                      const QuantizeOptions& options = {}) {
   api_detail::check_writable("output", output);
@@ -513,7 +517,7 @@ struct QkOptions {
   void* stream = nullptr;
 };
 
-// out[b,h,i,j] = scale * dot(q[b,h,i], k[b,h/g,j]), with descales: only the first product of attention.
+// Computes only the first product of attention, with descales: out[b,h,i,j] = scale * dot(q[b,h,i], k[b,h/g,j]).
 inline void qk(const Tensor& q, const Tensor& k, const Tensor& out, const QkOptions& options = {}) {
   api_detail::check_writable("out", out);
   const api_detail::Argument from(q), with(k), to(out), q_descale(options.q_descale), k_descale(options.k_descale);
@@ -529,7 +533,7 @@ inline void qk(const Tensor& q, const Tensor& k, const Tensor& out, const QkOpti
 
 // The optional arguments of gemm().
 struct GemmOptions {
-  Tensor a_descale = {};  // f32: tensor [] or [1]; token [m], for b [n]
+  Tensor a_descale = {};  // f32; shape [] or [1] if a_scales = tensor, [m] (for b: [n]) if token
   Tensor b_descale = {};
   Scales a_scales = Scales::none;  // none, tensor or token
   Scales b_scales = Scales::none;
@@ -537,7 +541,7 @@ struct GemmOptions {
   void* stream = nullptr;
 };
 
-// out = a b with descales: a [m, k], b [k, n], out [m, n]. Fastest if k is contiguous in both.
+// Computes out = a b with descales: a [m, k], b [k, n], out [m, n]. It is fastest if dimension k is contiguous in both.
 inline void gemm(const Tensor& a, const Tensor& b, const Tensor& out, const GemmOptions& options = {}) {
   api_detail::check_writable("out", out);
   const api_detail::Argument from(a), with(b), to(out), a_descale(options.a_descale), b_descale(options.b_descale);

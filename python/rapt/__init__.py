@@ -78,7 +78,7 @@ def explain(q, k, v, **options) -> str:
 def merge(outs, lses, *, sinks=None, lse=False, out=None, out_dtype=None, context=None) -> Any:
     """Merges partial states (sdpa(..., partial=True) over disjoint sets of keys), in the given order.
 
-    lse = ln sum_p exp(lses[p]);  out = sum_p exp(lses[p] - lse) * outs[p];  then the sinks are added to lse once.
+    lse = ln(sum_p exp(lses[p]) + exp(sink));  out = sum_p exp(lses[p] - lse) * outs[p]; without sinks no exp(sink).
     A part with lse = -inf adds nothing: a merge with an empty part returns the other part bit for bit.
 
     Args:

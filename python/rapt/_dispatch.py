@@ -1,7 +1,7 @@
 """Selects the code for a call by the type of q. Used by rapt/__init__.py, _quantize.py and _products.py.
 
-Reads _backend.py, where the frameworks' modules register. Loads such a module at the first array of its framework. The
-caller has then already imported the framework.
+Looks up the backend in the registry of _backend.py. A framework's module in this package is imported when its first
+array arrives; by then the caller has imported the framework itself.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from ._errors import InvalidArgument
 
 
 def _is_a(array, module: str, name: str) -> bool:
-    """Whether array is of a class of an imported module."""
+    """Whether array is an instance of module.name. False if the module is not imported."""
     found = sys.modules.get(module)
     return found is not None and isinstance(array, getattr(found, name))
 
 
 def backend_of(array, name: str = "q") -> Backend:
-    """The Backend for this array, the argument `name`. Loads the framework's module at its first array."""
+    """Returns the Backend for this array, which is the argument `name`."""
     found = registered(array)
     if found is not None:
         return found
-    # torch.compile only has to trace the first branch; the order of the tests is for that.
+    # PyTorch is tested first, so that torch.compile traces only the first branch.
     if type(array).__module__ == "torch" or _is_a(array, "torch", "Tensor"):
         from . import _torch as module
     elif _is_a(array, "numpy", "ndarray"):
@@ -37,6 +37,6 @@ def backend_of(array, name: str = "q") -> Backend:
     if module is not None:
         return module.backend_of(array)
     raise InvalidArgument(
-        f"{name}: a {type(array).__module__}.{type(array).__qualname__}: must be an array of PyTorch, JAX, CuPy "
-        "or NumPy"
+        f"{name}: is a {type(array).__module__}.{type(array).__qualname__}, but must be an array of PyTorch, JAX, "
+        "CuPy or NumPy"
     )

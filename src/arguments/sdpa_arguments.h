@@ -1,7 +1,7 @@
-// The table of rapt_sdpa_args: every tensor, plain value and flag, with its rules and its uses.
-// Read by arguments.cpp (the rules), recent_calls.cpp (equality of calls), device_contents.cpp, host_lists.cpp,
-// c_api.cpp (structs of earlier headers) and python/src/parameters.h (Python's parameters, PyTorch's operators, JAX's
-// attributes). A new argument is one new row; a field without a row does not compile.
+// The table of rapt_sdpa_args: every tensor, scalar and flag, with its rules and its uses. Read by arguments.cpp (the
+// rules), recent_calls.cpp (equality of calls), device_contents.cpp, host_lists.cpp, c_api.cpp (structs of earlier
+// headers) and python/src/parameters.h (Python's parameters, PyTorch's operators, JAX's attributes). A new argument
+// needs one new row. If a field has no row, this header does not compile.
 #pragma once
 
 #include <array>
@@ -21,19 +21,19 @@ namespace rapt {
 enum class Role : unsigned char {
   output,
   input,     // only kernels read its contents
-  checked,   // input whose contents have a rule: the CPU checks them, a GPU with RAPT_CHECK_CONTENTS
-  lengths,   // checked; i32 on GPUs, on the CPU also i64
-  positions  // checked; i64 on GPUs, on the CPU also i32
+  checked,   // input with checked contents: always on the CPU; on a GPU with RAPT_CHECK_CONTENTS
+  lengths,   // checked; i32 on GPUs; i32 or i64 on the CPU
+  positions  // checked; i64 on GPUs; i64 or i32 on the CPU
 };
 
-// The sizes that tensors of a call share. The value is that of the first tensor, in the table's order, that has it.
+// The dimensions that tensors of a call share. The first tensor in the table that has a dimension determines its size.
 enum class Dim : unsigned char {
   none,
   batch,
   batch_plus_1,
   heads_q,
   heads_k,
-  seqlen_q,  // packed: the maximum
+  seqlen_q,  // for packed tensors: the maximum
   seqlen_k,
   total_q,
   total_k,
@@ -54,8 +54,8 @@ struct ShapeRule {
   enum Kind : unsigned char {
     dims,
     broadcast,  // right-aligned to [batch, heads_q, seqlen_q, seqlen_k]
-    scales,     // given by its *_scales
-    refused     // no call with it is accepted
+    scales,     // determined by its *_scales argument
+    refused     // every call with this argument is rejected
   };
   Kind kind = dims;
   Dims dense{}, packed{};
@@ -66,10 +66,11 @@ struct TensorArgument {
   const char* name;
   const rapt_tensor* rapt_sdpa_args::*member;
   Role role;
-  Dtypes dtypes;  // of lists: on the CPU
+  Dtypes dtypes;  // for length and position arrays: accepted on the CPU
   ShapeRule shape;
-  const char* keyword = name;  // Python's parameter; null: none. A value with the same keyword is its other form
-  // The release of the struct that introduced it; a release that adds fields gets the next number.
+  // Python parameter name; null: none. If a ScalarArgument has the same keyword, the parameter accepts either.
+  const char* keyword = name;
+  // The struct version that introduced the field. Each release that adds fields increments the version.
   int since = 1;
 
   constexpr bool has_checked_contents() const { return role >= Role::checked; }
@@ -123,7 +124,7 @@ constexpr auto tensor_rows() {
 inline constexpr std::array tensor_arguments = detail::tensor_rows();
 inline constexpr size_t output_count = 2;
 
-// A word in Python and its value in the C ABI.
+// An enumerator: its word in Python and its value in the C ABI.
 struct Word {
   const char* word;
   int32_t value;
@@ -136,21 +137,21 @@ inline constexpr Word acc_words[] = {{"f32", RAPT_ACC_F32}, {"f16", RAPT_ACC_F16
 
 struct Range {
   int64_t low = std::numeric_limits<int64_t>::min(), high = std::numeric_limits<int64_t>::max();
-  const char* rule = "";  // the end of the error sentence for a value outside the range
+  const char* rule = "";  // ends the error sentence for a value outside the range
 };
 
-// A plain value: a real number, an integer or one of a list of words. Real numbers must be finite floats.
+// A scalar argument: a real number, an integer or an enumerator. Real numbers must be finite floats.
 struct ScalarArgument {
   const char* name;
-  const char* keyword;  // Python's parameter; null: none
+  const char* keyword;  // Python parameter name; null: none
   double rapt_sdpa_args::*real = nullptr;
-  int64_t rapt_sdpa_args::*integer = nullptr;  // exactly one of these three is the field
+  int64_t rapt_sdpa_args::*integer = nullptr;  // exactly one of these three is non-null
   int32_t rapt_sdpa_args::*word = nullptr;
-  uint64_t has = 0;  // its RAPT_HAS bit; 0: it has none
-  Range range{};     // of an integer or word
+  uint64_t has = 0;  // RAPT_HAS_* bit; 0 if the field has none
+  Range range{};     // of an integer or enumerator
   std::span<const Word> words{};
   int since = 1;
-  long long PositionMask::*position = nullptr;  // for a mask by position: the field for its value
+  long long PositionMask::*position = nullptr;  // position masks: the PositionMask member that receives the value
 };
 
 namespace detail {
@@ -197,7 +198,7 @@ inline constexpr std::array scalar_arguments = detail::scalar_rows();
 
 struct FlagArgument {
   const char* name;
-  const char* keyword;  // Python's parameter; null: none
+  const char* keyword;  // Python parameter name; null: none
   uint64_t bit;
 };
 inline constexpr std::array flag_arguments{
@@ -219,7 +220,7 @@ inline constexpr uint64_t known_flags = [] {
   return bits;
 }();
 
-// Fields that are empty in a remembered call (RecentCall::can_remember).
+// Fields that are null or zero in every remembered call, except struct_size (see RecentCall::can_remember).
 inline constexpr std::tuple unremembered_arguments{&rapt_sdpa_args::struct_size, &rapt_sdpa_args::score_mod,
                                                    &rapt_sdpa_args::workspace, &rapt_sdpa_args::workspace_bytes};
 
@@ -240,20 +241,21 @@ constexpr auto fields_of(std::index_sequence<i...>) {
 }
 }  // namespace detail
 
-// Plain values that affect the result of a call: a tuple of pointers to fields.
+// The scalars that affect the result of a call, as a tuple of pointers to fields.
 inline constexpr std::tuple value_arguments = detail::fields_of(std::make_index_sequence<scalar_arguments.size()>{});
 
 namespace detail {
 template <class Value>
 constexpr size_t size_of_member(Value rapt_sdpa_args::*) {
-  return sizeof(Value);  // NOLINT(bugprone-sizeof-expression): of a field that is a pointer the pointer is meant
+  return sizeof(Value);  // NOLINT(bugprone-sizeof-expression): intended, the size of a pointer field itself
 }
 constexpr size_t listed_bytes() {
   const auto sum = [](auto... member) { return (size_t{0} + ... + size_of_member(member)); };
   return tensor_arguments.size() * sizeof(void*) + std::apply(sum, value_arguments) +
          std::apply(sum, unremembered_arguments);
 }
-// Fields are added at the end: an earlier release's struct is the current one without the fields added since then.
+// Fields are only added at the end. So an earlier struct version is the current struct without the fields added since
+// then.
 constexpr size_t size_of_struct(int release) {
   size_t size = sizeof(rapt_sdpa_args);
   for (const TensorArgument& row : tensor_arguments) size -= row.since > release ? sizeof(void*) : 0;

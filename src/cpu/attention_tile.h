@@ -1,6 +1,6 @@
 // The CPU attention kernel: online softmax (Milakov & Gimelshein 2018) over tiles as in FlashAttention-2 (Dao 2023),
-// for two layouts of a tile, Wide and Narrow. Start reading at attend(). Results depend on the call and the tile, never
-// on threads. Included only by the isa_*.cpp units (internal linkage).
+// for two layouts of a tile, Wide and Narrow. Start reading at attend(). Results depend only on the call and the tile,
+// not on the number of threads. Included only by the isa_*.cpp units (internal linkage).
 #pragma once
 
 #include "cpu/tile_bias.h"
@@ -12,7 +12,7 @@
 namespace rapt::cpu {
 namespace {
 
-// Calls f(r, n, score) for a tile. The inner loop runs along the layout's lanes.
+// Calls f(r, n, score) for every score of a tile. The inner loop runs along the layout's lanes.
 template <class Layout, class F>
 [[gnu::always_inline]] inline void for_each_score(const AttentionParams& call, int rows, int count, float* scores,
                                                   const F& f) {
@@ -29,8 +29,8 @@ template <class Layout, class F>
   }
 }
 
-// c * tanh(x / c), u = x / c. For |u| < 0.6: the continued fraction of tanh, truncated at 13, accurate to float.
-// Otherwise (1 - e) / (1 + e) with e = exp(-2|u|), which cannot overflow.
+// Computes c * tanh(u) with u = x / c. For |u| < 0.6 it uses the continued fraction of tanh down to the term 13, which
+// is accurate to float precision. Otherwise it uses (1 - e) / (1 + e) with e = exp(-2|u|), which cannot overflow.
 inline void cap_scores(float cap, int64_t count, float* scores) {
   const float reciprocal = 1.0f / cap;  // infinite for a subnormal cap; clamped below, so that 0 stays 0
   const Vec inverse = splat(reciprocal > __FLT_MAX__ ? __FLT_MAX__ : reciprocal);
@@ -41,15 +41,15 @@ inline void cap_scores(float cap, int64_t count, float* scores) {
     store(exp_negative(mul(max(x, sub(zero(), x)), splat(-2.0f))), e);
     for (int l = 0; l < lanes; ++l) {
       const float t = u[l] * u[l];
-      const float near = u[l] * (135135.0f + t * (17325.0f + t * (378.0f + t))) /
-                         (135135.0f + t * (62370.0f + t * (3150.0f + t * 28.0f)));
-      const float far = (1.0f - e[l]) / (1.0f + e[l]);
-      scores[i + l] = cap * (t < 0.36f ? near : u[l] < 0.0f ? -far : far);
+      const float tanh_small = u[l] * (135135.0f + t * (17325.0f + t * (378.0f + t))) /
+                               (135135.0f + t * (62370.0f + t * (3150.0f + t * 28.0f)));
+      const float tanh_large = (1.0f - e[l]) / (1.0f + e[l]);
+      scores[i + l] = cap * (t < 0.36f ? tanh_small : u[l] < 0.0f ? -tanh_large : tanh_large);
     }
   }
 }
 
-// score_chain.h for a tile of scores. QK^T has already applied the scale.
+// Implements the operations of score_chain.h for a tile of scores. QK^T has already applied the scale.
 template <class Layout>
 struct TileScoreChain {
   const AttentionParams& call;
@@ -86,7 +86,7 @@ struct TileScoreChain {
       x -= rows.slope[r] * __builtin_fabsf(static_cast<float>(rows.distance[r] - n));
     });
   }
-  void apply_score_mod() const {}  // score modifications exist on GPUs only
+  void apply_score_mod() const {}  // not supported yet: calls with score_mod are rejected
   void apply_mask() const {
     if (keys.partial) mask_by_position();
     if (call.mask.present()) apply_broadcast<Layout, ApplyMask>(call, call.mask, rows.mask, keys, rows, s);
@@ -102,8 +102,8 @@ struct TileScoreChain {
   }
 };
 
-// The key tiles that the rows visit, within the key range of the work tile. Rows of several heads may share a tile, so
-// every row is inspected.
+// Returns the key tiles that the rows visit, within the key range of the work tile. Rows of several heads may share a
+// tile, so every row is inspected.
 inline KeyTiles<int64_t> keys_of_rows(const Tile& tile, const Rows& rows) {
   KeyTiles<int64_t> keys{{tile.key_end, tile.key_begin}, {0, tile.key_end}};
   for (int r = 0; r < rows.count; ++r) {
@@ -181,8 +181,8 @@ void store_partial(const AttentionParams& call, const Tile& tile, int block_m, c
   });
 }
 
-// Adds the sink to the denominator, divides, and writes out and lse. A row without visible keys (sum 0) gets out = 0
-// and lse = -inf, or the sink as lse.
+// Adds the sink to the denominator, divides, and writes out and lse. A row without visible keys (sum 0) gets out = 0.
+// Its lse is the sink, if there is one, and otherwise -inf.
 inline void finish_row(const AttentionParams& call, const Tile& tile, int64_t head, int64_t query, float max, float sum,
                        float* o) {
   float factor = sum == 0.0f ? 0.0f : 1.0f / sum;
@@ -195,7 +195,7 @@ inline void finish_row(const AttentionParams& call, const Tile& tile, int64_t he
     sum = with_sink;
     max = new_max;
   }
-  // In a row without visible keys o is all zeros.
+  // In a row without visible keys, all elements of o are 0.
   for (int64_t c = 0; c < call.head_dim_v; ++c) o[c] *= factor;
   const int64_t row = tile.first_q + query;
   write_row(call.out, tile.batch, head, row, call.head_dim_v, o);
@@ -211,7 +211,7 @@ void store_rows(const AttentionParams& call, const Tile& tile, const Rows& rows,
   });
 }
 
-// Without softcap, k_mean shifts all logits of a row equally: weights do not change, and the shift is added to the
+// Without softcap, k_mean shifts all logits of a row equally. The weights do not change, and the shift is added to the
 // maximum.
 inline void add_mean_logits_to_max(const AttentionParams& call, Rows& rows) {
   if (call.k_mean == nullptr || call.softcap > 0.0f) return;
@@ -255,7 +255,8 @@ void attend(const Call& call, const Tile& tile, int block_m, void* memory) {
   }
 }
 
-// Combines the partial states of `parts` splits, `stride` floats apart, in order, so that results are deterministic.
+// Combines the partial states of `parts` splits, which are `stride` floats apart. The order is fixed, so that results
+// are deterministic.
 inline void combine_tile(const AttentionParams& call, const Tile& tile, int block_m, const float* states,
                          int64_t stride, int64_t parts, float* row) {
   for (int r = 0; r < tile.rows; ++r) {
@@ -268,7 +269,7 @@ inline void combine_tile(const AttentionParams& call, const Tile& tile, int bloc
     for (int64_t c = 0; c < call.head_dim_v; ++c) row[c] = 0.0f;
     for (int64_t p = 0; p < parts; ++p) {
       const float* state = states + p * stride;
-      if (state[block_m + r] == 0.0f) continue;  // saw no key
+      if (state[block_m + r] == 0.0f) continue;  // this split saw no key
       const float weight = __builtin_expf(state[r] - shift);
       sum += weight * state[block_m + r];
       const float* o = state + 2 * block_m + r * call.head_dim_v;

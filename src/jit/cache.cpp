@@ -20,15 +20,15 @@
 namespace rapt::jit {
 namespace {
 
-constexpr auto longest_wait = std::chrono::seconds(120);  // a hundred times longer than any kernel takes
+constexpr auto lock_timeout = std::chrono::seconds(120);  // a hundred times longer than any kernel takes to compile
 
 std::string entry_name(const std::string& signature, const std::string& compiler) {
   return signature + "-" + compiler + ".image";
 }
 
-// flock() with a deadline, so a stopped owner cannot block all others.
+// Calls flock() with a deadline, so that a stopped owner cannot block all other processes.
 bool lock_file(const FileHandle& file, std::string& why) {
-  const auto deadline = std::chrono::steady_clock::now() + longest_wait;
+  const auto deadline = std::chrono::steady_clock::now() + lock_timeout;
   for (auto pause = std::chrono::milliseconds(1);; pause = std::min(2 * pause, std::chrono::milliseconds(16))) {
     if (flock(file.fd(), LOCK_EX | LOCK_NB) == 0) return true;
     if (errno == EINTR) continue;
@@ -60,13 +60,13 @@ std::string not_used(const std::string& directory, const std::string& reason) {
   return concat("cache directory '", directory, "' is not used: ", reason, " (RAPT_CACHE can name another directory)");
 }
 
-// Returns "" for a name without a folder and for a folder of the root.
+// Returns "" if the path has no slash, or if its parent is the root directory.
 std::string parent_of(const std::string& path) {
   const size_t slash = path.find_last_of('/');
   return slash == std::string::npos ? "" : path.substr(0, slash);
 }
 
-// Removes files of writers that died. Only the owner of the entry's lock may call this.
+// Removes temporary files of writers that died. Only the owner of the entry's lock may call this.
 void remove_leftovers(int directory, const std::string& entry) {
   const int listed = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   DIR* const names = listed < 0 ? nullptr : fdopendir(listed);
@@ -101,11 +101,12 @@ std::string Cache::why_unusable(const std::string& directory) {
     const std::string reason = opened.is_open() ? why_refused(opened) : system_error();
     return reason.empty() ? "" : not_used(directory, reason);
   }
-  // The directory and its parent would be created, so the nearest existing folder must be writable.
-  std::string above = parent_of(directory);
-  if (!above.empty() && access(above.c_str(), F_OK) != 0) above = parent_of(above);
-  if (above.empty()) above = directory.starts_with('/') ? "/" : ".";
-  return access(above.c_str(), W_OK | X_OK) == 0 ? "" : not_used(directory, system_error());
+  // rapt would create the directory and its parent, so the nearest existing folder must be writable.
+  std::string existing_ancestor = parent_of(directory);
+  if (!existing_ancestor.empty() && access(existing_ancestor.c_str(), F_OK) != 0)
+    existing_ancestor = parent_of(existing_ancestor);
+  if (existing_ancestor.empty()) existing_ancestor = directory.starts_with('/') ? "/" : ".";
+  return access(existing_ancestor.c_str(), W_OK | X_OK) == 0 ? "" : not_used(directory, system_error());
 }
 
 Cache::Found Cache::read(const std::string& signature, const std::string& arch, const std::string& compiler,
@@ -125,7 +126,8 @@ Cache::Found Cache::read(const std::string& signature, const std::string& arch, 
 }
 
 Cache::KeyLock::~KeyLock() {
-  // Removed while still locked. A waiting process finds the file without a name and opens the next one.
+  // The lock file is removed while it is still locked. A process that waited for it sees that it was unlinked (st_nlink
+  // == 0), and creates a new one.
   if (file_.is_open()) unlinkat(directory_, name_.c_str(), 0);
 }
 

@@ -1,6 +1,6 @@
 // Family: one implementation of attention. The planner tries the families of the registry in order of preference. Each
-// family has a folder with a host half (which problems it accepts, its configuration, its launch) and the kernel. The
-// host half launches nothing itself; src/runtime does.
+// family has a folder with host code and the kernel. The host code decides which problems the family accepts, chooses
+// the configuration and describes the launch. It does not launch; src/runtime does.
 #pragma once
 
 #include <string>
@@ -31,7 +31,7 @@ struct Workspace {
   void* scratch = nullptr;   // uninitialised
 };
 
-// One step of a call: its configuration and the call's parameters.
+// The arguments of one step (one kernel launch) of a call.
 struct StepCall {
   const KernelConfig& config;
   const Problem& problem;
@@ -43,28 +43,29 @@ struct Family {
   const char* name;
   // Whether this family can compute the problem on the device. If not, *why (may be null) receives the reason.
   bool (*accepts)(const Problem& problem, const Device& device, std::string* why);
-  // The best configuration. Called only if accepts() returned true. Allocates nothing.
+  // Returns the best configuration. It is called only if accepts() returned true. It allocates nothing.
   KernelConfig (*configure)(const Problem& problem, const Device& device);
   const ConfigType& config_type;
-  // Scratch bytes of a plan that starts with this step. Must not decrease with the lengths. On GPUs this function,
-  // accepts() and configure() receive the longest lengths of the length class; launch_spec() receives the call's
-  // lengths.
+  // Returns the scratch bytes of a plan whose first step is this one. It must be non-decreasing in the lengths. On GPUs
+  // this function, accepts() and configure() receive the longest lengths of the length class; launch_spec() receives
+  // the call's lengths.
   size_t (*workspace_bytes)(const Problem& problem, const KernelConfig& config);
 
-  // CPU families: computes the step. workspace: workspace_bytes() bytes; if null, the context's buffer is used.
+  // CPU families: computes the step. `workspace` has workspace_bytes() bytes; if it is null, the context's buffer is
+  // used.
   void (*run)(const StepCall& call, CpuResources& cpu, void* workspace) = nullptr;
 
-  // GPU families: the kernel's source file ("sm80/attention_sm80.cuh"), the translation unit that includes it, and the
-  // launch of one call.
+  // GPU families: the path of the kernel's source file ("sm80/attention_sm80.cuh"), the translation unit that includes
+  // it, and the launch of one call.
   const char* text = nullptr;
   KernelUnit (*unit)(const KernelConfig& config) = nullptr;
   LaunchSpec (*launch_spec)(const StepCall& call) = nullptr;
   // GPU families: throws Error if a configuration changed by --config is invalid.
   void (*check_config)(const ConfigChange& change) = nullptr;
   // GPU families with several kernels: the next step, for example the combine kernel after split-KV. After the last
-  // step it returns a Step without a family. A family that is only a later step is not in the registry.
+  // step it returns a Step without a family. A family that only provides later steps is not in the registry.
   Step (*next)(const Problem& problem, const Device& device, const KernelConfig& config) = nullptr;
-  // Bytes of counters of a plan that starts with this step (Workspace).
+  // Returns the bytes of counters (see Workspace) of a plan whose first step is this one.
   size_t (*counter_bytes)(const Problem& problem, const KernelConfig& config) = nullptr;
 };
 

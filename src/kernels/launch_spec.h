@@ -1,4 +1,4 @@
-// LaunchSpec: one kernel launch, as returned by a host half and executed by src/runtime.
+// LaunchSpec: one kernel launch, as returned by the host code of a family and executed by src/runtime.
 #pragma once
 
 #include <algorithm>

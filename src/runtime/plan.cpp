@@ -17,15 +17,15 @@ const Family* choose(const Problem& planned, const Device& device) {
   return nullptr;
 }
 
-// Why the family refuses the problem. The sentence has the call's own lengths if they break the rule, else the longest
-// lengths of the class.
+// Why the family rejects the problem. If the call's own lengths break the rule, the sentence has these lengths.
+// Otherwise it has the longest lengths of the length class, with which planning is done.
 std::string refusal(const Family& family, const Problem& problem, const Device& device) {
   std::string why;
   if (family.accepts(problem, device, &why)) family.accepts(planned_problem(problem, device), device, &why);
   return why;
 }
 
-// The sentence without the family's name at its beginning.
+// Removes the family's name from the beginning of its sentence.
 std::string without_name(const Family& family, std::string sentence) {
   const std::string name = concat(family.name, ": ");
   return sentence.starts_with(name) ? sentence.substr(name.size()) : sentence;
@@ -47,7 +47,7 @@ std::string refusals(const Problem& problem, const Device& device) {
   return text;
 }
 
-// Completes a plan from its first step: the steps after it, and the workspace.
+// Completes a plan from its first step: adds the later steps and the workspace.
 Plan plan_from(const Step& first, const Problem& planned, const Device& device) {
   Plan result;
   for (Step step = first; step.family != nullptr;) {
@@ -70,11 +70,12 @@ std::string describe(const Device& device) {
   return concat(device.name, " (", device.arch, ", ", device.sm_count, " multiprocessors)");
 }
 
-// "" without workspace.
+// Returns "" if the plan needs no workspace.
 std::string workspace_line(const Plan& plan) {
   if (plan.workspace_bytes == 0) return "";
-  const std::string zeroed =
-      plan.workspace_zero_bytes == 0 ? "" : concat(", of which the first ", plan.workspace_zero_bytes, " begin as 0");
+  const std::string zeroed = plan.workspace_zero_bytes == 0
+                                 ? ""
+                                 : concat(", the first ", plan.workspace_zero_bytes, " of which must be zeroed");
   return concat("memory   ", plan.workspace_bytes, " bytes of workspace", zeroed, "\n");
 }
 
@@ -102,8 +103,8 @@ Plan plan_by(const Family& family, const Problem& problem, const Device& device)
 std::string slow_note(const Problem& problem, const Device& device) {
   if (device.kind != DeviceKind::cuda || choose(planned_problem(problem, device), device) != &attention_scalar)
     return "";
-  return concat("the slow kernel attention_scalar was chosen for a GPU call because of ",
-                refusal(attention_sm80, problem, device));
+  return concat("the slow kernel attention_scalar was chosen for a GPU call; attention_sm80 was not possible: ",
+                without_name(attention_sm80, refusal(attention_sm80, problem, device)));
 }
 
 PlanOverride override_of(std::string_view words) {
@@ -162,7 +163,7 @@ std::string explain(const Problem& problem, const Device& device) {
       text += concat("refused, ", without_name(*family, refusal(*family, problem, device)), "\n");
   }
   if (chosen == nullptr)
-    text += "no family takes this problem\n";
+    text += "no family accepts this problem\n";
   else
     text += workspace_line(plan(problem, device));
   if (const std::string note = slow_note(problem, device); !note.empty()) text += concat("slow     ", note, "\n");

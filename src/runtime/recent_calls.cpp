@@ -1,4 +1,4 @@
-// Compares a call with a remembered one.
+// Compares a call with a recent call.
 #include "runtime/recent_calls.h"
 
 #include <algorithm>
@@ -16,17 +16,18 @@ namespace {
 
 __extension__ typedef __int128 Int128;
 
-constexpr int64_t most_elements = int64_t{1} << 60;  // the largest span of a tensor (tensor_rules.h)
+constexpr int64_t most_elements = int64_t{1} << 60;  // the maximum span of a tensor (tensor_rules.h)
 
 unsigned alignment_of(const void* data) { return static_cast<unsigned>(reinterpret_cast<uintptr_t>(data) % 16); }
 
-// Compares bits, so NaN equals NaN and -0 differs from 0. Without lengths_count, the maximum lengths may differ.
-template <bool lengths_count>
+// Compares bits, so NaN equals NaN and -0 differs from 0. If compare_lengths is false, max_seqlen_q and max_seqlen_k
+// may differ.
+template <bool compare_lengths>
 bool same_values(const rapt_sdpa_args& a, const rapt_sdpa_args& b) {
   const auto same_value = [&](auto member) {
-    if constexpr (!lengths_count && std::is_same_v<decltype(member), int64_t rapt_sdpa_args::*>)
+    if constexpr (!compare_lengths && std::is_same_v<decltype(member), int64_t rapt_sdpa_args::*>)
       if (member == &rapt_sdpa_args::max_seqlen_q || member == &rapt_sdpa_args::max_seqlen_k) return true;
-    // NOLINTNEXTLINE(bugprone-suspicious-memory-comparison): the bits of a double are meant
+    // NOLINTNEXTLINE(bugprone-suspicious-memory-comparison): intended, compares the bits of a double
     return std::memcmp(&(a.*member), &(b.*member), sizeof(a.*member)) == 0;
   };
   return std::apply([&](auto... member) { return (... && same_value(member)); }, value_arguments);
@@ -55,24 +56,24 @@ RecentCall::Facts RecentCall::facts_of(const rapt_tensor* tensor) {
   return facts;
 }
 
-bool RecentCall::set_bytes(Facts& facts) {
+bool RecentCall::compute_byte_range(Facts& facts) {
   const int64_t width = bytes_of(static_cast<DType>(facts.dtype));
   Int128 span = 0;
-  facts.first_byte = 0, facts.past_byte = width;
+  facts.first_byte = 0, facts.end_byte = width;
   for (size_t i = 0; i < static_cast<size_t>(facts.rank); ++i) {
     if (facts.shape[i] == 0) {
-      facts.first_byte = facts.past_byte = 0;
+      facts.first_byte = facts.end_byte = 0;
       return true;
     }
     const Int128 reach = static_cast<Int128>(facts.shape[i] - 1) * facts.strides[i];
     span += reach < 0 ? -reach : reach;
     if (span > most_elements / width) return false;
-    (reach < 0 ? facts.first_byte : facts.past_byte) += static_cast<int64_t>(reach) * width;
+    (reach < 0 ? facts.first_byte : facts.end_byte) += static_cast<int64_t>(reach) * width;
   }
   return true;
 }
 
-// True if both agree in all but sizes and strides.
+// True if the tensors differ at most in address, sizes and strides.
 bool RecentCall::same_kind(const Facts& facts, const rapt_tensor* tensor) {
   if (tensor == nullptr || !facts.present) return (tensor != nullptr) == facts.present;
   return tensor->dtype == facts.dtype && tensor->rank == facts.rank && tensor->device.type == facts.device.type &&
@@ -89,13 +90,13 @@ bool RecentCall::same(const Facts& facts, const rapt_tensor* tensor) {
 }
 
 int64_t RecentCall::Extent::of(const Lengths& lengths) const {
-  const int64_t n = lengths[static_cast<size_t>(length)];
-  return rows == 1 ? n : n / rows + (n % rows != 0);
+  const int64_t n = lengths[static_cast<size_t>(length_index)];
+  return rows_per_group == 1 ? n : n / rows_per_group + (n % rows_per_group != 0);
 }
 
 bool RecentCall::has_sizes(const Facts& facts, const rapt_tensor* tensor, const Lengths& lengths) {
   for (size_t i = 0; i < static_cast<size_t>(facts.rank); ++i) {
-    const bool fixed = facts.extents[i].length < 0;
+    const bool fixed = facts.extents[i].length_index < 0;
     if (tensor->shape[i] != (fixed ? facts.shape[i] : facts.extents[i].of(lengths))) return false;
   }
   return true;
@@ -105,7 +106,7 @@ RecentCall::Lengths RecentCall::lengths() const {
   return {problem_.seqlen_q, problem_.seqlen_k, problem_.total_q, problem_.total_k};
 }
 
-// Finds the sizes of the arguments that are lengths (the shapes of rapt.h).
+// Finds the dimensions of each argument whose size depends on a sequence length (see the shapes in rapt.h).
 void RecentCall::find_extents() {
   const bool varlen = problem_.varlen;
   const auto facts = [&](auto member) -> Facts& {
@@ -135,9 +136,9 @@ void RecentCall::find_extents() {
   descale(facts(&rapt_sdpa_args::v_descale), problem_.v_scales, rows_k, 1);
 }
 
-// The rules about numbers of elements, for the longest lengths of the class. In double, with the result well below the
-// limit.
-bool RecentCall::whole_class_is_legal() const {
+// Checks the limits on numbers of elements, for the longest lengths of the length class. The product is computed in
+// double. It must be at most half the limit, so that rounding does not matter.
+bool RecentCall::length_class_fits_limits() const {
   const Lengths now = lengths();
   Lengths longest{};
   for (size_t i = 0; i < now.size(); ++i) {
@@ -147,54 +148,55 @@ bool RecentCall::whole_class_is_legal() const {
   return std::all_of(facts_.begin(), facts_.end(), [&](const Facts& facts) {
     double elements = static_cast<double>(std::max<int64_t>(problem_.splits, 1));
     for (size_t i = 0; i < static_cast<size_t>(facts.rank); ++i) {
-      const int64_t size = facts.extents[i].length < 0 ? facts.shape[i] : facts.extents[i].of(longest);
+      const int64_t size = facts.extents[i].length_index < 0 ? facts.shape[i] : facts.extents[i].of(longest);
       elements *= static_cast<double>(std::max<int64_t>(size, 1));
     }
     return elements < 0.5 * static_cast<double>(most_elements);
   });
 }
 
-// Takes the sizes and strides of the new call. Returns false if they break a rule or might break one.
+// Copies the sizes and strides of the new call. Returns false if they break a rule or might break one.
 bool RecentCall::update_layout(size_t argument, const rapt_tensor* tensor) {
   Facts& facts = facts_[argument];
   if (same(facts, tensor)) return true;
   std::copy_n(tensor->shape, facts.rank, facts.shape.begin());
   facts.strides = strides_of(*tensor);
-  if (!set_bytes(facts)) return false;
+  if (!compute_byte_range(facts)) return false;
   const Geometry geometry{facts.rank, facts.shape, facts.strides};
   const Access* const access = access_of_argument(problem_, argument);
   if (access != nullptr && access_of(dtype_of(*tensor), geometry, facts.alignment) != *access) return false;
   return argument >= output_count || !overlaps_itself(geometry);
 }
 
-// Slices of one buffer can interleave without overlapping; this returns false for them, and the full check runs.
+// Compares the address ranges of the tensors. Slices of one buffer can interleave without overlapping. For them this
+// returns false, and then the full check runs.
 bool RecentCall::outputs_disjoint(const rapt_sdpa_args& args) const {
   const auto address = [&](size_t i) { return reinterpret_cast<uintptr_t>((args.*tensor_arguments[i].member)->data); };
   for (size_t i = 0; i < output_count; ++i) {
-    if (!facts_[i].present || facts_[i].past_byte == 0) continue;
+    if (!facts_[i].present || facts_[i].end_byte == 0) continue;
     const uintptr_t base = address(i);
     const uintptr_t first = base + static_cast<uintptr_t>(facts_[i].first_byte),
-                    past = base + static_cast<uintptr_t>(facts_[i].past_byte);
+                    end = base + static_cast<uintptr_t>(facts_[i].end_byte);
     for (size_t j = i + 1; j < facts_.size(); ++j) {
-      if (!facts_[j].present || facts_[j].past_byte == 0) continue;
+      if (!facts_[j].present || facts_[j].end_byte == 0) continue;
       const uintptr_t other = address(j);
-      if (first < other + static_cast<uintptr_t>(facts_[j].past_byte) &&
-          other + static_cast<uintptr_t>(facts_[j].first_byte) < past)
+      if (first < other + static_cast<uintptr_t>(facts_[j].end_byte) &&
+          other + static_cast<uintptr_t>(facts_[j].first_byte) < end)
         return false;
     }
   }
   return true;
 }
 
-RecentCall::RecentCall(uint64_t owner, const rapt_sdpa_args& args, const Problem& problem,
+RecentCall::RecentCall(uint64_t context_id, const rapt_sdpa_args& args, const Problem& problem,
                        std::shared_ptr<const LoadedPlan> plan)
-    : owner_(owner), args_(args), problem_(problem), plan_(std::move(plan)) {
+    : context_id_(context_id), args_(args), problem_(problem), plan_(std::move(plan)) {
   for (size_t i = 0; i < facts_.size(); ++i) {
     facts_[i] = facts_of(args.*tensor_arguments[i].member);
-    if (facts_[i].present && !set_bytes(facts_[i])) owner_ = 0;  // makes it match no call
+    if (facts_[i].present && !compute_byte_range(facts_[i])) context_id_ = 0;  // makes it match no call
   }
   find_extents();
-  can_follow_ = whole_class_is_legal();
+  can_follow_ = length_class_fits_limits();
 }
 
 bool RecentCall::can_remember(const rapt_sdpa_args& args) {
@@ -202,15 +204,16 @@ bool RecentCall::can_remember(const rapt_sdpa_args& args) {
          args.workspace_bytes == 0 && args.score_mod == nullptr;
 }
 
-bool RecentCall::matches(uint64_t owner, const rapt_sdpa_args& args) const {
-  if (owner_ != owner || !can_remember(args) || !same_values<true>(args, args_)) return false;
+bool RecentCall::matches(uint64_t context_id, const rapt_sdpa_args& args) const {
+  if (context_id_ != context_id || !can_remember(args) || !same_values<true>(args, args_)) return false;
   for (size_t i = 0; i < facts_.size(); ++i)
     if (!same(facts_[i], args.*tensor_arguments[i].member)) return false;
   return outputs_disjoint(args);
 }
 
-bool RecentCall::follow(uint64_t owner, const rapt_sdpa_args& args) {
-  if (owner_ != owner || !can_follow_ || !can_remember(args) || !same_values<false>(args, args_)) return false;
+bool RecentCall::follow(uint64_t context_id, const rapt_sdpa_args& args) {
+  if (context_id_ != context_id || !can_follow_ || !can_remember(args) || !same_values<false>(args, args_))
+    return false;
   const auto tensor = [&](size_t i) { return args.*tensor_arguments[i].member; };
   for (size_t i = 0; i < facts_.size(); ++i)
     if (!same_kind(facts_[i], tensor(i))) return false;
@@ -226,7 +229,7 @@ bool RecentCall::follow(uint64_t owner, const rapt_sdpa_args& args) {
 
   for (size_t i = 0; i < facts_.size(); ++i) {
     if (!facts_[i].present || update_layout(i, tensor(i))) continue;
-    owner_ = 0;  // its facts are only half updated
+    context_id_ = 0;  // its facts are only half updated
     return false;
   }
   args_.max_seqlen_q = args.max_seqlen_q, args_.max_seqlen_k = args.max_seqlen_k;
@@ -239,13 +242,13 @@ RecentCalls& RecentCalls::of_this_thread() {
   return calls;
 }
 
-const RecentCall* RecentCalls::find(uint64_t owner, const rapt_sdpa_args& args) {
+const RecentCall* RecentCalls::find(uint64_t context_id, const rapt_sdpa_args& args) {
   for (size_t i = 0; i < calls_.size(); ++i) {
     const RecentCall& call = calls_[(newest_ + i) % calls_.size()];
-    if (call.matches(owner, args)) return &call;
+    if (call.matches(context_id, args)) return &call;
   }
   for (RecentCall& call : calls_)
-    if (call.follow(owner, args)) return &call;
+    if (call.follow(context_id, args)) return &call;
   return nullptr;
 }
 

@@ -1,7 +1,7 @@
 // The recent calls of this thread. A repeated call is neither checked nor planned again, so a warm GPU call costs
-// little more than its launch. Used by sdpa.cpp. A call is the same if all but the addresses of its tensors agree. If
-// only strides and lengths within their classes differ, the plan is reused, and only the rules about lengths and
-// strides are checked (follow()).
+// little more than its launch. Used by sdpa.cpp. A call is repeated if it differs at most in the addresses of its
+// tensors. If only strides differ, or lengths that stay in the same length class, the plan is reused. Then only the
+// rules for lengths and strides are checked (follow()).
 #pragma once
 
 #include <array>
@@ -17,16 +17,17 @@ namespace rapt {
 class RecentCall {
  public:
   RecentCall() = default;
-  RecentCall(uint64_t owner, const rapt_sdpa_args& args, const Problem& problem,
+  RecentCall(uint64_t context_id, const rapt_sdpa_args& args, const Problem& problem,
              std::shared_ptr<const LoadedPlan> plan);
 
   // True if `args` would pass every check and give the same problem: all values, shapes, strides, types, devices and
   // alignments equal those of the remembered call, and its outputs do not overlap its inputs.
-  bool matches(uint64_t owner, const rapt_sdpa_args& args) const;
+  bool matches(uint64_t context_id, const rapt_sdpa_args& args) const;
 
-  // Like matches(), but lengths may differ within their classes (length_class.h), and strides may differ. If true,
-  // `args` replaces the remembered call. If strides of `args` break a rule, the remembered call is dropped.
-  bool follow(uint64_t owner, const rapt_sdpa_args& args);
+  // Like matches(), but strides may differ, and lengths may differ if they stay in the same length class
+  // (length_class.h). If true, `args` replaces the remembered call. If strides of `args` break a rule, the remembered
+  // call is dropped.
+  bool follow(uint64_t context_id, const rapt_sdpa_args& args);
 
   const Problem& problem() const { return problem_; }
   const LoadedPlan& plan() const { return *plan_; }
@@ -36,10 +37,10 @@ class RecentCall {
 
  private:
   using Lengths = std::array<int64_t, 4>;  // seqlen_q, seqlen_k, total_q, total_k
-  // A size that follows from a length: the number of groups of `rows` rows.
+  // A size that follows from a length: the number of groups of `rows_per_group` rows.
   struct Extent {
-    int8_t length = -1;  // index in Lengths; -1: the size is fixed
-    uint8_t rows = 1;
+    int8_t length_index = -1;  // in Lengths; -1: the size is fixed
+    uint8_t rows_per_group = 1;
     int64_t of(const Lengths& lengths) const;
   };
   struct Facts {
@@ -49,20 +50,20 @@ class RecentCall {
     int32_t dtype = 0, rank = 0;
     std::array<Extent, 4> extents{};
     std::array<int64_t, 4> shape{}, strides{};
-    int64_t first_byte = 0, past_byte = 0;  // relative to the address
+    int64_t first_byte = 0, end_byte = 0;  // relative to the address
   };
   static Facts facts_of(const rapt_tensor* tensor);
-  static bool set_bytes(Facts& facts);  // from shape and strides; false: larger than the address space
+  static bool compute_byte_range(Facts& facts);  // from shape and strides; false if too large
   static bool same_kind(const Facts& facts, const rapt_tensor* tensor);
   static bool same(const Facts& facts, const rapt_tensor* tensor);
   static bool has_sizes(const Facts& facts, const rapt_tensor* tensor, const Lengths& lengths);
   Lengths lengths() const;
   void find_extents();
-  bool whole_class_is_legal() const;
+  bool length_class_fits_limits() const;
   bool update_layout(size_t argument, const rapt_tensor* tensor);
   bool outputs_disjoint(const rapt_sdpa_args& args) const;
 
-  uint64_t owner_ = 0;
+  uint64_t context_id_ = 0;
   bool can_follow_ = false;
   rapt_sdpa_args args_{};                               // only its values are valid; its pointers are old
   std::array<Facts, tensor_arguments.size()> facts_{};  // in the order of that table
@@ -74,8 +75,8 @@ class RecentCall {
 class RecentCalls {
  public:
   static RecentCalls& of_this_thread();
-  // The call that matches, or else one that can follow.
-  const RecentCall* find(uint64_t owner, const rapt_sdpa_args& args);
+  // Returns the call that matches. If there is none, returns one that can follow, or null.
+  const RecentCall* find(uint64_t context_id, const rapt_sdpa_args& args);
   void add(RecentCall call);
 
  private:

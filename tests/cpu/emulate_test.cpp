@@ -98,7 +98,7 @@ TEST_F(Emulated, AWrongVariantFailsAndNamesTheCase) {
   const Outcome wrong = check("'f32 h2 q33 d64' --variant attention_scalar.cuh");
   expect(wrong, 1, "FAIL");
   expect(wrong, 1, "emulated on the CPU: 0 of 1 cases passed");
-  expect(wrong, 1, "again: rapt check \"f32 b1 h2 q33 k33 d64\" --fill normal --seed 1 --arch sm_80");
+  expect(wrong, 1, "to reproduce: rapt check \"f32 b1 h2 q33 k33 d64\" --fill normal --seed 1 --arch sm_80");
 }
 
 // A crash ends only the child process.

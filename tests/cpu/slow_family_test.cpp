@@ -17,11 +17,11 @@ const std::vector<std::pair<const char*, const char*>> refused = {
     {"f32 b1 h1 q64 d64", "q=f32: must be f16, bf16, e4m3 or e5m2"},
     {"q=f32 k=f16 v=f16 out=f32 b1 h1 q64 d64", "q=f32: must be f16, bf16, e4m3 or e5m2"},
     {"q=f16 k=f16 v=f32 b1 h1 q64 d64", "v=f32: must be f16, bf16, e4m3 or e5m2"},
-    {"q=f16 k=bf16 v=f16 b1 h1 q64 d64", "q=f16 k=bf16: where both are 16-bit they must be the same"},
+    {"q=f16 k=bf16 v=f16 b1 h1 q64 d64", "q=f16 k=bf16: if both are 16-bit, they must be equal"},
     {"e4m3 out=f16 b1 h1 q64 d64 smooth_k softcap=30 k_scales=head", "softcap with smooth_k"},
     {"f16 b1 h1 q64 d20", "head_dim 20:20"},
     {"f16 b1 h1 q64 d320", "head_dim 320:320"},
-    {"q=f16 k=e4m3 v=e4m3 b1 h1 q64 d256 v_scales=token", "head_dim_v 256, v_scales by keys"},
+    {"q=f16 k=e4m3 v=e4m3 b1 h1 q64 d256 v_scales=token", "head_dim_v 256 with per-key v_scales"},
     {"f16 b1 h1 q64 d64 q_strides=4096,4096,1,64", "q: rows must be contiguous"},
     {"f16 b1 h1 q268435456 k64 d64", "seqlens 268435456 and 64"},
 };
@@ -48,7 +48,7 @@ TEST(SlowFamily, ExplainSaysWhy) {
     const std::string text = explain(parse_problem(line), h100);
     const size_t at = text.find("\nslow     the slow kernel attention_scalar was chosen");
     ASSERT_NE(at, std::string::npos) << text;
-    EXPECT_NE(text.find(concat("because of attention_sm80: ", reason), at), std::string::npos) << text;
+    EXPECT_NE(text.find(concat("attention_sm80 was not possible: ", reason), at), std::string::npos) << text;
   }
   for (const char* line : {"f16 b1 h1 q64 d64", "q=f16 k=e4m3 v=e4m3 b1 h1 q64 d64 k_scales=head v_scales=head",
                            "f16 b1 h1 q64 d320 acc=f16"})  // the last one is refused by all
@@ -65,8 +65,8 @@ TEST(SlowFamily, TheLogSaysEachReasonOnce) {
       EXPECT_EQ(prepare(context, line), RAPT_OK) << line << ": " << rapt_last_error();
     const std::string log = testing::internal::GetCapturedStderr();
     EXPECT_EQ(count(log, "the slow kernel attention_scalar"), 2u) << log;
-    EXPECT_EQ(count(log, "because of attention_sm80: q=f16 k=bf16: where both are 16-bit"), 1u) << log;
-    EXPECT_EQ(count(log, "because of attention_sm80: q=f32: must be f16"), 1u) << log;
+    EXPECT_EQ(count(log, "attention_sm80 was not possible: q=f16 k=bf16: if both are 16-bit"), 1u) << log;
+    EXPECT_EQ(count(log, "attention_sm80 was not possible: q=f32: must be f16"), 1u) << log;
   });
 }
 

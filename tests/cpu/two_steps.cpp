@@ -1,4 +1,4 @@
-// The kernels of two_steps.h and their host half.
+// The kernels of two_steps.h and their host code.
 #include "two_steps.h"
 
 #include <algorithm>

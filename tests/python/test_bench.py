@@ -862,10 +862,10 @@ def test_an_implementation_too_slow_for_all_sets_is_judged_on_those_that_ran(tor
     sets = [a_set(torch, "f16 b1 h2 q64 k64 d32 causal", seed) for seed in (1, 2, 3)]
     judges = {index: a_judge(torch, sets[index]) for index in (0, 2)}
     first_only = types.SimpleNamespace(prepare=lambda bound, call_us: {0: bound.calls[0]()})
-    bound = run.admit(TorchSdpa("math"), "x", sets, judges, first_only)
+    bound = run.validate(TorchSdpa("math"), "x", sets, judges, first_only)
     assert isinstance(bound, Bound) and bound.error["within"]
     stale = types.SimpleNamespace(prepare=lambda bound, call_us: {0: bound.calls[1]()})  # the output of another set
-    refused = run.admit(TorchSdpa("math"), "x", sets, judges, stale)
+    refused = run.validate(TorchSdpa("math"), "x", sets, judges, stale)
     assert isinstance(refused, Absent) and refused.why.startswith("WRONG, not timed")
 
 

@@ -281,7 +281,7 @@ def test_wrong_arguments_get_a_sentence_and_touch_nothing(qkv, arguments, senten
         (lambda q, k, v: (q, k[0], v), "k.rank = 3"),
         (lambda q, k, v: (q, k, v[:, :, 1:]), "v"),
         (lambda q, k, v: (q[:, :3], k, v), "heads"),
-        (lambda q, k, v: ([1.0], k, v), "q: a builtins.list: must be an array of PyTorch, JAX, CuPy or NumPy"),
+        (lambda q, k, v: ([1.0], k, v), "q: is a builtins.list, but must be an array of PyTorch, JAX, CuPy or NumPy"),
         (lambda q, k, v: (np.ma.masked_array(q), k, v), "must be a plain numpy.ndarray"),
         (lambda q, k, v: (q.astype(">f4"), k, v), "native byte order"),
         (lambda q, k, v: (q, None, v), "k: a NoneType, but q is of numpy"),

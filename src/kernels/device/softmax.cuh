@@ -1,5 +1,5 @@
-// Online softmax (Milakov & Gimelshein 2018) on mma C fragments. A lane holds parts of two rows of each m-tile; the
-// four lanes of a quad hold a row. Device only.
+// Online softmax (Milakov & Gimelshein 2018) on mma C fragments. A lane holds parts of two rows of each m-tile. Each
+// row is spread over the four lanes of a quad. Device only.
 #pragma once
 
 #include "numeric.cuh"
@@ -20,28 +20,28 @@ inline float quad_sum(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-// Packs two elements of a 16-bit type; the first goes into the low half.
+// Packs two elements of a 16-bit type. The first one goes into the low half.
 template <DType dtype>
 inline unsigned pack2(float low, float high) {
   static_assert(dtype == DType::f16 || dtype == DType::bf16, "pack2 packs f16 or bf16");
   return dtype == DType::f16 ? pack_f16x2(low, high) : pack_bf16x2(low, high);
 }
 
-// row_sum = sum of exp2((x - row_max) * scale_log2). If scale_in_exp2, x are raw products and scale_log2 =
-// scale * log2(e). Otherwise x are natural logits and scale_log2 = log2(e).
-// row_max follows the running maximum lazily. Any value near the maximum gives the same quotient, so row_max changes
-// only when the maximum exceeds it by 2^rescale_threshold. This avoids most rescalings of O (an idea of
-// FlashAttention-4). Each row decides on its own; the warp only votes on whether any row changes. Weights are
-// multiplied by 2^log2_p_scale: E4M3 holds up to 448 and becomes subnormal below 2^-6. per_row_scale: each row has its
-// own scale_log2.
+// row_sum = sum of exp2((x - row_max) * scale_log2). If scale_in_exp2, x are QK^T products and scale_log2 = scale *
+// log2(e). Otherwise x are natural logits and scale_log2 = log2(e). row_max follows the running maximum lazily. Any
+// value near the maximum gives the same quotient. So row_max changes only when the maximum exceeds it by more than
+// rescale_threshold in log2 units (a factor of 2^rescale_threshold in the weights). This avoids most rescalings of O
+// (an idea of FlashAttention-4). Each row decides on its own; the warp only votes on whether any row changes. Weights
+// are multiplied by 2^log2_p_scale, so that they use more of E4M3's range (largest value 448, subnormal below 2^-6).
+// With per_row_scale, each row has its own scale_log2.
 template <bool scale_in_exp2, int m_tiles, bool exact_max, int log2_p_scale = 0, bool per_row_scale = false>
 struct OnlineSoftmax {
-  static constexpr float rescale_threshold = exact_max ? 0.0f : 8.0f;  // log2; weights stay below 2^8, f16 holds 65504
+  static constexpr float rescale_threshold = exact_max ? 0.0f : 8.0f;  // log2; weights are at most 2^8; f16 holds 65504
   static constexpr float p_scale = 1 << log2_p_scale;
 
   float row_scale[per_row_scale ? m_tiles : 1][per_row_scale ? 2 : 1];  // scale_log2, if scale_in_exp2
   float row_max[m_tiles][2], row_sum[m_tiles][2];
-  bool any_unsafe_row = !scale_in_exp2;  // some row of the warp needs the safe exponential
+  bool any_unsafe_row = !scale_in_exp2;  // at least one row of the warp needs the safe exponential
 
   explicit OnlineSoftmax(float scale_log2) {
 #pragma unroll
@@ -61,14 +61,14 @@ struct OnlineSoftmax {
   // the maximum would no longer round to 1. Such a row computes (s - m) * c instead.
   static bool needs_safe_exp(float m, float scale_log2) { return !scale_in_exp2 || fabsf(m * scale_log2) >= 4096.0f; }
 
-  // exp2((a - b) * scale_log2), where b is the new row_max. Unless the row needs the safe form, both products are
-  // rounded as in exponentiate(), so that they cancel exactly.
+  // Returns exp2((a - b) * scale_log2), where b is the new row_max. If the row does not need the safe exponential, both
+  // products are rounded as in exponentiate(), so that they cancel exactly.
   static float rescale_factor(float a, float b, float scale_log2) {
     return exp2_approx(needs_safe_exp(b, scale_log2) ? (a - b) * scale_log2
                                                      : __fadd_rn(__fmul_rn(a, scale_log2), -__fmul_rn(b, scale_log2)));
   }
 
-  // A row_max m as a natural logit.
+  // Converts a row_max m to a natural logit.
   static float natural_logit(float m, float scale_log2) { return scale_in_exp2 ? __fmul_rn(m, scale_log2) * ln_2 : m; }
 
   // Replaces scores by weights and adds them to row_sum. If row_max changes, rescales row_sum and o.
@@ -134,7 +134,7 @@ struct OnlineSoftmax {
       for (int half = 0; half < 2; ++half) {
         const float m = row_max[mt][half], scale_log2 = row_scale_log2(mt, half);
         const float back =
-            needs_safe_exp(m, scale_log2) ? 0.0f : __fmul_rn(m, scale_log2);  // -inf needs the safe form, too
+            needs_safe_exp(m, scale_log2) ? 0.0f : __fmul_rn(m, scale_log2);  // -inf also needs the safe form
         const float shift = log2_p_scale == 0 ? -back : log2_p_scale - back;
         float even = 0.0f, odd = 0.0f;  // two independent chains of additions
 #pragma unroll

@@ -1,4 +1,4 @@
-// merge, host half: translation unit and launch. The kernel is merge.cuh.
+// merge, host code: translation unit and launch. The kernel is merge.cuh.
 #include "kernels/merge/merge_gpu.h"
 
 #include <algorithm>

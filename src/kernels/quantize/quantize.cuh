@@ -1,4 +1,4 @@
-// Quantisation, device half: one kernel for each QuantizeStep (quantize_config.h). Results have the same bits as
+// Quantisation, device code: one kernel for each QuantizeStep (quantize_config.h). Results have the same bits as
 // cpu/quantize.cpp. With token and block descales the input is read once and stays in registers while amax is computed.
 // Host half: quantize_gpu.cpp.
 #pragma once

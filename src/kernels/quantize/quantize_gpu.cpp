@@ -1,4 +1,4 @@
-// Quantisation, host half: the kernels of a call, their translation units and launches. The kernels are in
+// Quantisation, host code: the kernels of a call, their translation units and launches. The kernels are in
 // quantize.cuh.
 #include "kernels/quantize/quantize_gpu.h"
 

@@ -1,4 +1,4 @@
-// attention_scalar, host half: accepts every legal forward problem on GPUs of compute capability 8.0 or newer, so that
+// attention_scalar, host code: accepts every legal forward problem on GPUs of compute capability 8.0 or newer, so that
 // every problem has a kernel. The kernel is attention_scalar.cuh.
 #include <algorithm>
 

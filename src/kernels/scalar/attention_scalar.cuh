@@ -1,4 +1,4 @@
-// attention_scalar, device half: every legal problem on every GPU, in f32 without tensor cores. A warp owns a few query
+// attention_scalar, device code: every legal problem on every GPU, in f32 without tensor cores. A warp owns a few query
 // rows. Tiles of 32 keys pass through shared memory. In QK^T each lane has one key; in PV each lane has some channels.
 // Online softmax (Milakov & Gimelshein 2018) as defined in docs/semantics.md. Any strides, sizes and contents. Host
 // half: attention_scalar.cpp. Also runs on a CPU (lab/emulation).

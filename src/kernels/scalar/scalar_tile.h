@@ -1,4 +1,4 @@
-// The shared memory layout and the work decomposition of attention_scalar, for its host half (grid, bytes) and the
+// The shared memory layout and the work decomposition of attention_scalar, for its host code (grid, bytes) and the
 // kernel. Includes nothing outside shared/.
 #pragma once
 

@@ -1,6 +1,6 @@
-// Masks by position: which keys a query sees because of where both stand (docs/semantics.md). Everything about such a
-// mask is here: its parameters, its definition, the range of keys that kernels compute from it, its words in a problem
-// line. Compiled by host and device code; includes nothing outside shared/.
+// Position masks: which keys a query sees, from the positions of query and key (docs/semantics.md). Everything about
+// such a mask is here: its parameters, its definition, the range of keys that kernels compute from it, and its keywords
+// in a problem line. Compiled by host and device code. Includes nothing outside shared/.
 #pragma once
 
 namespace rapt {
@@ -12,7 +12,7 @@ struct KeyRange {
   constexpr bool empty() const { return begin >= end; }
 };
 
-// a + b held within the range of long long, so that windows and starts near its ends stay right.
+// Saturating a + b, so that windows and starts near the limits of long long give correct results.
 constexpr long long saturating_add(long long a, long long b) {
   constexpr long long most = 0x7fffffffffffffff, least = -most - 1;
   if (b > 0 && a > most - b) return most;
@@ -27,7 +27,7 @@ struct PositionMask {
   constexpr bool operator==(const PositionMask&) const = default;
   constexpr bool present() const { return *this != PositionMask{}; }
 
-  // The definition, for the oracle: whether a query sees key j. position: the query's index plus the offset.
+  // The definition, used by the oracle: whether a query sees key j. `position` is the query's index plus the offset.
   constexpr bool sees(long long position, long long j) const {
     if (causal != Causal::none && j > position) return false;
     if (window_left >= 0 && j < saturating_add(position, -window_left)) return false;
@@ -35,8 +35,8 @@ struct PositionMask {
     return true;
   }
 
-  // The same as a range, for kernels: keys that query i sees among seqlen_k. `offset` is off of docs/semantics.md (0
-  // for top-left causal). Neither bound decreases as i grows: tiles rely on it (key_tiles.h).
+  // The same as a range, used by kernels: the keys among seqlen_k that query i sees. `offset` is "off" of
+  // docs/semantics.md (0 for top-left causal). Both bounds are non-decreasing in i, and key_tiles.h relies on this.
   constexpr KeyRange visible(long long i, long long offset, long long seqlen_k) const {
     const long long diagonal = saturating_add(i, offset);
     KeyRange keys{0, seqlen_k};
@@ -51,8 +51,8 @@ struct PositionMask {
   }
 };
 
-// The same ranges in int arithmetic, for GPU kernels: query i sees keys [max(0, i + begin), min(i + end, seqlen_k)).
-// Both bounds grow with i. For sequences shorter than Band::longest.
+// The same ranges in int arithmetic, used by GPU kernels: query i sees keys [max(0, i + begin), min(i + end,
+// seqlen_k)). Both bounds are non-decreasing in i. Sequences must be shorter than Band::longest.
 struct Band {
   static constexpr int longest = 1 << 28, open = 1 << 29;
   int begin = -open, end = open, seqlen_k = 0;
@@ -77,7 +77,7 @@ struct Band {
   static constexpr int held(long long x) { return static_cast<int>(x < -open ? -open : x > open ? open : x); }
 };
 
-// How many (query, key) pairs a sequence's queries see. Wide: an integer that holds the product of both lengths.
+// Counts the visible (query, key) pairs of a sequence. `Wide` is an integer that holds the product of both lengths.
 template <class Wide>
 constexpr Wide visible_pairs(const PositionMask& mask, Wide offset, Wide seqlen_q, Wide seqlen_k) {
   // The sum over i in [0, seqlen_q) of clamp(i + first, 0, seqlen_k).
@@ -89,25 +89,25 @@ constexpr Wide visible_pairs(const PositionMask& mask, Wide offset, Wide seqlen_
     };
     return sum_below(first + seqlen_q) - sum_below(first);
   };
-  // A right bound is 0 or more, so causal is the narrower one.
+  // window_right, if set, is at least 0. So causal, a right bound of 0, is always at least as tight.
   const long long right = mask.causal != Causal::none ? 0 : mask.window_right;
   const Wide ends = right < 0 ? seqlen_q * seqlen_k : sum_of_clamped(offset + right + 1);
   return mask.window_left < 0 ? ends : ends - sum_of_clamped(offset - mask.window_left);
 }
 
-// A mask's word in a problem line: a flag that sets `causal`, or a name and its values.
+// A mask's keyword in a problem line. It is a flag that sets `causal`, or a name with values.
 struct PositionWord {
   struct Value {
-    const char* name = nullptr;  // in errors
+    const char* name = nullptr;  // in error messages
     long long PositionMask::*field = nullptr;
-    long long least = 0;  // the largest is 2^60
+    long long least = 0;  // the minimum; the maximum is 2^60
     const char* rule = nullptr;
   };
   static constexpr int most_values = 2;
 
   const char* name;
   Causal causal = Causal::none;
-  const char* form = nullptr;  // of its values, for errors
+  const char* form = nullptr;  // how the values are written, for error messages
   Value values[most_values] = {};
 
   constexpr int count() const { return (values[0].field != nullptr) + (values[1].field != nullptr); }

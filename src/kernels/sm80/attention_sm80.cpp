@@ -1,5 +1,5 @@
-// attention_sm80, host half: attention on 16-bit and FP8 tensors by tensor cores, for compute capability 8.0 and newer.
-// Decides which problems it accepts, chooses tiles, and describes the launch. The kernel is attention_sm80.cuh.
+// attention_sm80, host code: attention on 16-bit and FP8 tensors by tensor cores, for compute capability 8.0 and newer.
+// Decides which problems the kernel accepts, chooses tiles, and describes the launch. The kernel is attention_sm80.cuh.
 #include <algorithm>
 #include <cmath>
 
@@ -13,9 +13,10 @@
 namespace rapt {
 namespace {
 
-constexpr const char *name = "attention_sm80", *text = "sm80/attention_sm80.cuh";
+constexpr const char *name = "attention_sm80", *source_file = "sm80/attention_sm80.cuh";
 
-// A planned configuration: the kernel's, and the bytes of K and V that should be in L2 at the same time.
+// The planner's configuration: the kernel's configuration, and how many bytes of K and V should be in L2 at the same
+// time.
 struct Sm80PlanConfig : Sm80Config {
   int64_t l2_kv_bytes = 0;
   bool operator==(const Sm80PlanConfig&) const = default;
@@ -57,11 +58,12 @@ constexpr ConfigType config_table = config_type<Sm80PlanConfig>("Sm80Config", co
 
 constexpr int largest_dim = 256;
 
-int64_t div_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
+int64_t ceil_div(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
 bool has_16_byte_rows(const Access& access) { return access.unit_last && access.aligned16; }
 
-// Whether mma.sync on FP8 is native: Ada and consumer Blackwell. Elsewhere it is compiled to f16 mma.
+// Whether the GPU has FP8 mma.sync instructions (Ada and consumer Blackwell). Elsewhere FP8 mma.sync is compiled to f16
+// mma.
 bool has_fp8_mma(const Device& device) { return arch_number(device.arch) == 89 || arch_number(device.arch) >= 120; }
 
 bool accepts_formats(const Problem& p, std::string* why) {
@@ -69,11 +71,12 @@ bool accepts_formats(const Problem& p, std::string* why) {
     if (!is_16bit(dtype) && !is_tensor_core_fp8(dtype))
       return refuse(name, why, tensor, "=", name_of(dtype), ": must be f16, bf16, e4m3 or e5m2");
   if (is_16bit(p.q) && is_16bit(p.k) && p.q != p.k)
-    return refuse(name, why, "q=", name_of(p.q), " k=", name_of(p.k), ": where both are 16-bit they must be the same");
+    return refuse(name, why, "q=", name_of(p.q), " k=", name_of(p.k), ": if both are 16-bit, they must be equal");
   if (p.acc == AccMode::f16 && (p.q != DType::f16 || p.k != DType::f16 || p.v != DType::f16))
     return refuse(name, why, "acc=f16, q=", name_of(p.q), " k=", name_of(p.k), " v=", name_of(p.v),
                   ": only products of f16 are summed in f16");
-  if (p.smooth_k && p.softcap) return refuse(name, why, "softcap with smooth_k: the cap needs k_mean for each logit");
+  if (p.smooth_k && p.softcap)
+    return refuse(name, why, "softcap with smooth_k: not supported, k_mean would have to be added before the cap");
   return true;
 }
 
@@ -85,19 +88,20 @@ bool accepts_dims(const Problem& p, const Device& device, std::string* why) {
     int64_t dim;
   } rows[] = {{"q", p.q, p.head_dim}, {"k", p.k, p.head_dim}, {"v", p.v, p.head_dim_v}, {"out", p.out, p.head_dim_v}};
   for (const auto& row : rows) {
-    const int64_t unit = is_tensor_core_fp8(row.dtype) ? 16 : 8;
-    if (row.dim < unit || row.dim % unit != 0 || row.dim > largest_dim)
+    const int64_t multiple = is_tensor_core_fp8(row.dtype) ? 16 : 8;
+    if (row.dim < multiple || row.dim % multiple != 0 || row.dim > largest_dim)
       return refuse(name, why, "head_dim ", p.head_dim, ":", p.head_dim_v, ", ", row.tensor, "=", name_of(row.dtype),
-                    ": must be multiples of ", unit, " up to ", largest_dim);
+                    ": must be multiples of ", multiple, " up to ", largest_dim);
   }
-  // Two-level accumulation needs a second accumulator, for which a wider output leaves no registers.
+  // Two-level accumulation needs a second accumulator. With head_dim_v above 192, there are no registers left for it.
   const bool two_level_accum = p.v_scales == ScaleKind::token || (rows_sharing(p.v_scales) > 0 && !has_fp8_mma(device));
   if (two_level_accum && p.head_dim_v > 192)
-    return refuse(name, why, "head_dim_v ", p.head_dim_v, ", v_scales by keys: must be at most 192 on ", device.arch);
+    return refuse(name, why, "head_dim_v ", p.head_dim_v, " with per-key v_scales: must be at most 192 on ",
+                  device.arch);
   return true;
 }
 
-// *why: the first rule that the problem breaks. Nothing is formatted if why is null.
+// *why receives the first rule that the problem breaks. If why is null, nothing is formatted.
 bool accepts(const Problem& p, const Device& device, std::string* why) {
   if (refused_for_gpu(name, device, why) || refused_by_all(name, p, why)) return false;
   if (!accepts_formats(p, why) || !accepts_dims(p, device, why)) return false;
@@ -107,13 +111,13 @@ bool accepts(const Problem& p, const Device& device, std::string* why) {
       return refuse(name, why, tensor, ": rows must be contiguous, and base and strides multiples of 16 bytes");
   if (p.seqlen_q >= Band::longest || p.seqlen_k >= Band::longest)
     return refuse(name, why, "seqlens ", p.seqlen_q, " and ", p.seqlen_k, ": must be below ", Band::longest);
-  if (p.batch * p.heads_q > max_grid_x || p.batch * p.heads_q * div_up(p.seqlen_q, 32) > max_grid_x)
-    return refuse(name, why, "batch * heads_q * tiles of rows: must be at most ", max_grid_x);
+  if (p.batch * p.heads_q > max_grid_x || p.batch * p.heads_q * ceil_div(p.seqlen_q, 32) > max_grid_x)
+    return refuse(name, why, "batch * heads_q * ceil(seqlen_q / 32): must be at most ", max_grid_x);
   return true;
 }
 
-// exp2(s * c - m * c) by one FMA requires that nothing but the scale lies between QK^T and softmax, and that c is a
-// positive normal number.
+// exp2(s * c - m * c) by one FMA has two requirements. The scale is the only operation between QK^T and softmax, and c
+// is a positive normal number.
 bool can_scale_in_exp2(const Problem& p) {
   const float c = p.softmax_scale() * 1.44269504f;
   return !p.softcap && !p.bias.present() && !p.alibi && !p.mask.present() && c > 0.0f && std::isnormal(c);
@@ -126,19 +130,20 @@ Sm80Config tiles(int block_m, int block_n, int warps_m, int warps_n, int stages)
   return a;
 }
 
-// The properties of problem and device that choose the tiles.
+// The properties of problem and device that determine the tiles.
 struct TileTraits {
   int dim;                   // the larger of head_dim and head_dim_v
-  bool extra_registers;      // a score chain beyond the scale, or f16 accumulation
+  bool extra_registers;      // score modifications other than the scale, or f16 accumulation
   bool causal_or_local;      // each row has its own range of keys
-  bool hopper;               // tiles were measured here; elsewhere they are smaller, to avoid spills
-  bool fp8;                  // any FP8 tensor
+  bool hopper;               // tiles were tuned on Hopper; elsewhere they are smaller, to avoid spills
+  bool fp8;                  // at least one tensor is FP8
   bool fine_grained_scales;  // descales differ within a head
   bool e4m3_kv;              // k and v E4M3, q f16 or E4M3: the FP8 case with the fewest registers
   int smem_bytes;            // available to a CTA
 };
 
-// FP8 tensors, many rows. block_n is 32 or 64, so that it divides the blocks that share a descale.
+// Tiles for FP8 tensors with many rows. block_n is 32 or 64, so that it divides the number of keys that share a
+// descale.
 Sm80Config long_fp8_tiles(const TileTraits& d) {
   const bool large_tiles_fit = d.hopper && !d.extra_registers;
   if (d.dim <= 64) return tiles(large_tiles_fit ? 128 : 64, 64, 4, 1, 2);
@@ -162,15 +167,16 @@ Sm80Config long_tiles(const TileTraits& d) {
   return tiles(128, d.extra_registers ? 32 : d.causal_or_local ? 64 : 80, 8, 1, 2);
 }
 
-// For causal problems of one or two waves of CTAs. Work per CTA differs, and smaller tiles balance it.
+// Tiles for causal problems with one or two waves of CTAs. The CTAs have different amounts of work, and smaller tiles
+// balance it.
 Sm80Config medium_tiles(const TileTraits& d) {
   Sm80Config a = tiles(64, d.extra_registers || d.fp8 || !d.hopper ? 64 : d.dim <= 64 ? 128 : 96, 4, 1, 2);
   a.min_blocks = 2;
   return a;
 }
 
-// For few rows: a small block_m, and keys split among four warps (split-KV in the CTA) to shorten the loop of each. If
-// there are few keys, one stage holds many of them.
+// Tiles for few rows. block_m is small, and the keys are split among four warps (split-KV in the CTA), which shortens
+// the loop of each warp. If there are few keys, one stage holds many of them.
 Sm80Config split_kv_tiles(int dim, bool few_keys, bool fp8) {
   Sm80Config a = tiles(32, dim <= 64 ? 64 : dim <= 128 || fp8 ? 32 : 16, 2, 4, 2);
   if (few_keys && dim <= 64) a.block_n = 128, a.stages = 1;
@@ -182,9 +188,9 @@ Sm80Config split_kv_tiles(int dim, bool few_keys, bool fp8) {
 Sm80Config best_tiles(const Problem& p, const Device& device, const TileTraits& traits) {
   if (p.invariant) return long_tiles(traits);
   const int64_t heads = p.batch * p.heads_q;
-  if (4 * heads * div_up(p.seqlen_q, 64) <= 5 * device.sm_count)
+  if (4 * heads * ceil_div(p.seqlen_q, 64) <= 5 * device.sm_count)
     return split_kv_tiles(traits.dim, p.seqlen_k <= 512 && !traits.fine_grained_scales, traits.fp8);
-  if (traits.causal_or_local && traits.dim <= 128 && heads * div_up(p.seqlen_q, 128) < 5 * device.sm_count)
+  if (traits.causal_or_local && traits.dim <= 128 && heads * ceil_div(p.seqlen_q, 128) < 5 * device.sm_count)
     return medium_tiles(traits);
   return long_tiles(traits);
 }
@@ -204,7 +210,7 @@ void configure_fp8(const Problem& p, const Device& device, Sm80Config& a) {
   a.q_row_descales = rows_sharing(p.q_scales) > 0;
   a.k_descale_block = rows_sharing(p.k_scales), a.v_descale_block = rows_sharing(p.v_scales);
   a.v_channel_descales = p.v_scales == ScaleKind::channel;
-  a.key_mean = p.smooth_k && (p.lse || p.sinks);  // k_mean changes nothing but lse and the sink's weight
+  a.key_mean = p.smooth_k && (p.lse || p.sinks);  // k_mean changes only lse and the sink's weight
   // Ada's tensor cores truncate FP8 accumulation (docs/fp8.md).
   a.promotion_interval = a.fp8_pv && arch_number(device.arch) == 89 ? 64 : 0;
 }
@@ -236,11 +242,11 @@ size_t workspace_bytes(const Problem&, const KernelConfig&) { return 0; }
 
 KernelUnit unit(const KernelConfig& config) {
   const auto& a = config.as<Sm80PlanConfig>();
-  return {emit_unit(text, "attention_sm80", config_table, &a, "Sm80Params"), a.threads(),
+  return {emit_unit(source_file, "attention_sm80", config_table, &a, "Sm80Params"), a.threads(),
           static_cast<size_t>(smem_bytes(a))};
 }
 
-// The static_asserts of attention_sm80.cuh; and block_n must divide the keys that share a descale.
+// Checks the static_asserts of attention_sm80.cuh, and that block_n divides the number of keys that share a descale.
 void check_tiles(const Sm80Config& c) {
   const Sm80Layout layout(c);
   require_multiple("block_m", c.block_m, 16 * c.warps_m);  // a warp has whole m16 tiles
@@ -265,11 +271,12 @@ void check_config(const ConfigChange& change) {
   require_range("min_blocks", c.min_blocks, 1, 32);
   require_range("promotion_interval", c.promotion_interval, 0, 1 << 20);
   if (c.scale_in_exp2 && !chosen.scale_in_exp2)
-    bad_config("scale_in_exp2", 1, "this problem's scores pass through more than a scale");
+    bad_config("scale_in_exp2", 1, "this problem changes scores by more than the scale");
   if (!c.causal_or_local && chosen.causal_or_local)
     bad_config("causal_or_local", 0, "this problem is causal or has a window");
   const int arch = arch_number(change.device.arch);
-  if (c.programmatic && arch < 90) bad_config("programmatic", 1, "must be 0 on ", change.device.arch, "; sm_90 has it");
+  if (c.programmatic && arch < 90)
+    bad_config("programmatic", 1, "must be 0 on ", change.device.arch, ", because it needs sm_90 or newer");
   if (c.fp8_qk && !(is_tensor_core_fp8(c.q) && is_tensor_core_fp8(c.k)))
     bad_config("fp8_qk", 1, "q and k must be e4m3 or e5m2");
   if (c.fp8_pv && !(is_tensor_core_fp8(c.v) && c.p_terms > 0)) bad_config("fp8_pv", 1, "needs pv=fp8 or pv=fp8x2");
@@ -277,14 +284,15 @@ void check_config(const ConfigChange& change) {
     bad_config(c.fp8_qk ? "fp8_qk" : "fp8_pv", 1, "must be 0 on ", change.device.arch,
                ", which has no FP8 instructions");
   if (c.warps_n > 1 && std::max(change.problem.batch, change.problem.heads_q) > max_grid_yz)
-    bad_config("warps_n", c.warps_n, "must be 1 where batch or heads_q exceed ", max_grid_yz);
+    bad_config("warps_n", c.warps_n, "must be 1 if batch or heads_q exceeds ", max_grid_yz);
   if (change.own_text) check_tiles(c);
   require_fits(
       change,
       {c.threads(), smem_bytes(c), c.min_blocks, {"warps_m", "warps_n"}, {"block_m", "block_n", "warps_n", "stages"}});
 }
 
-// If work per row differs (causal, window), heads are grouped into sections whose K and V fit into L2.
+// If the work per row differs (causal, window), heads are grouped into sections. The K and V of a section fit into
+// l2_kv_bytes, half of the L2 (but a section has at least one KV head).
 TileScheduler tile_scheduler(const Problem& p, const Sm80PlanConfig& config) {
   const auto u = [](int64_t n) { return static_cast<unsigned>(n); };
   TileScheduler scheduler;
@@ -297,14 +305,14 @@ TileScheduler tile_scheduler(const Problem& p, const Sm80PlanConfig& config) {
     heads_per_section =
         std::clamp<int64_t>(config.l2_kv_bytes / std::max<int64_t>(bytes, 1), 1, p.batch * p.heads_k) * p.group();
   }
-  return TileScheduler::of(u(div_up(p.seqlen_q, config.block_m)), u(p.batch), u(p.heads_q), u(p.group()),
+  return TileScheduler::of(u(ceil_div(p.seqlen_q, config.block_m)), u(p.batch), u(p.heads_q), u(p.group()),
                            u(heads_per_section));
 }
 
 LaunchSpec launch_spec(const StepCall& call) {
   const Problem& p = call.problem;
   const auto& c = call.config.as<Sm80PlanConfig>();
-  const int64_t tiles = div_up(p.seqlen_q, c.block_m), heads = p.batch * p.heads_q;
+  const int64_t tiles = ceil_div(p.seqlen_q, c.block_m), heads = p.batch * p.heads_q;
   const bool any = tiles * heads > 0;  // without tiles the scheduler would divide by zero
   LaunchSpec spec(Sm80Params{call.params, any ? tile_scheduler(p, c) : TileScheduler()});
   if (!any) return spec;
@@ -317,7 +325,7 @@ LaunchSpec launch_spec(const StepCall& call) {
 
 }  // namespace
 
-const Family attention_sm80{name,    accepts, configure, config_table, workspace_bytes,
-                            nullptr, text,    unit,      launch_spec,  check_config};
+const Family attention_sm80{name,    accepts,     configure, config_table, workspace_bytes,
+                            nullptr, source_file, unit,      launch_spec,  check_config};
 
 }  // namespace rapt
