@@ -10,6 +10,7 @@
 namespace rapt::check {
 namespace {
 
+// Unit roundoff of f32 (2^-24), not an integer type.
 const double u32 = unit_roundoff(DType::f32);
 
 }  // namespace
@@ -36,21 +37,27 @@ void Condition::add(const Reference& ref) {
 
 namespace {
 
-// The effect of rounding weights to E4M3 on outputs if roundings are random. They are if the logits of a row differ by
-// 1 and more. A weight m * 2^e, 1 <= m < 2, moves by at most 2^-4 / m of itself, uniformly. For a logarithmically
-// uniform m the rms is sqrt(0.541 / 3) * 2^-4 = 2.65e-2 of the weight; with a second term, the same of the rest. Below
-// 2^-14 numbers are 2^-17 apart (2^-9 in units of 1/256): the error is at most 2^-18 with rms 2^-18 / sqrt(3), or all
-// of a smaller weight.
+// How much rounding the weights to E4M3 changes the outputs, if the rounding errors are independent. This is assumed
+// where the logits of a row are spread over about 1 or more.
+// A weight is m * 2^e with 1 <= m < 2. Its relative error is uniform in +-2^-4 / m. If log(m) is uniform, the rms of
+// the relative error is sqrt(0.541 / 3) * 2^-4 = 2.65e-2. A second E4M3 term rounds the error of the first term, so
+// this factor applies twice.
+// Weights are stored times 256, so E4M3's subnormals begin below the weight 2^-14. They are 2^-17 apart. There the
+// error is at most 2^-18, and its rms is 2^-18 / sqrt(3). A weight below 2^-18 may be lost completely.
 struct WeightRounding {
-  double relative_rms, relative_worst, spread;  // spread: variance of the squared error over its squared mean
+  // relative_rms, relative_worst: of the error, relative to the weight. spread: Var(e^2) / (E[e^2])^2 of the error e.
+  double relative_rms, relative_worst, spread;
 };
 constexpr WeightRounding one_term{2.65e-2, 0x1p-4, 1.1}, two_terms{2.65e-2 * 2.65e-2, 0x1p-8, 3.3};
 
-// With random roundings the errors of single keys add as squares: outputs stay within four of the largest standard
-// deviation, and the pooled square within four of its own. Other fills have rows of equal or of a few distinct weights,
-// whose errors may agree: there every weight may have its maximum error in the same direction.
+// Fills with independent rounding errors (`scattered`): the squares of the keys' errors add. max_abs is 4 times the
+// largest standard deviation of any output. The pooled squared error may exceed its mean by 4 of its own standard
+// deviations.
+// In the other fills many weights of a row are equal, so their errors are equal, too. There the bound assumes that
+// every weight has the largest error, with the same sign.
 Bounds rounding_of(const Problem& p, Fill fill, const Condition& c) {
   const WeightRounding& e = p.pv == PvMode::fp8 ? one_term : two_terms;
+  // square: sum of (p v)^2. floor: the same sum for E4M3's subnormal rounding errors (not std::floor).
   const auto variance = [&](double square, double floor) {
     return e.relative_rms * e.relative_rms * square + floor / 3;
   };
@@ -68,9 +75,10 @@ Bounds rounding_of(const Problem& p, Fill fill, const Condition& c) {
           worst / std::sqrt(c.output_square)};
 }
 
+// plain: errors of the unfused implementation, plain(). own: unit roundoff of the accumulation.
 Bounds fp8_bounds(const Problem& p, Fill fill, const Errors& plain, const Condition& c) {
   const double u = unit_roundoff(p.partial ? DType::f32 : p.out);
-  const double own = p.acc == AccMode::f16 ? unit_roundoff(DType::f16) : u32;  // of the sums
+  const double own = p.acc == AccMode::f16 ? unit_roundoff(DType::f16) : u32;
   const Bounds rounding = rounding_of(p, fill, c);
   const double max_abs = std::max(2 * plain.max_abs, rounding.max_abs) + u * plain.max_reference;
   const double ratio = c.output_square > 0 ? std::sqrt(c.weighted_square / c.output_square) : INFINITY;

@@ -13,7 +13,8 @@ struct Bounds {
   double max_abs = 0, rel_rms = 0, mean_abs = INFINITY;
 };
 
-// How the inputs affect the error of any implementation, collected over samples.
+// The conditioning of a problem: how much its inputs amplify the errors of any implementation. Collected over samples.
+// "floor" stands for the rounding errors of subnormal weights, not for std::floor.
 struct Condition {
   bool ordinary_logits = true;  // the terms of every logit that matters sum to at most 256
   double largest_slack = 0;     // max(L * sum p|v - o| + 4 sum p|v|), see output_bounds
@@ -28,7 +29,7 @@ struct Condition {
 // output has as many bits; else the output's.
 DType probability_format(const Problem& problem, DType fp8_weights = DType::f32);
 
-// plain: the errors of plain() on the same inputs, pooled like condition.
+// plain: the errors of plain(), the unfused implementation, on the same inputs, pooled like condition.
 // 16 bits: rel_rms <= 1.1 plain + u/4, max_abs <= 2 plain + u max|ref|.
 // f32: rel_rms <= 1e-6 on normal and outlier fills with at most 4096 keys and logits of ordinary size (terms up to
 // 256), else 2 plain + 4 u ||sum p|v||| / ||ref||: four roundings (exp, product, sum, division) of terms of that size,

@@ -63,13 +63,13 @@ struct Reference {
   int64_t rows = 0, head_dim_v = 0;
   std::vector<RowState> state;
   std::vector<double> out, lse;  // [row][dim], [row]
-  // Condition numbers for bounds: the largest sum of |terms| of a logit within 40 of the row's maximum; sum_j p |v|;
-  // sum_j p |v - out|.
+  // Condition numbers for bounds. logit_size: a magnitude, the largest sum of |terms| of a logit within 40 of the row's
+  // maximum. weighted_v: sum_j p |v|. spread_v: sum_j p |v - out|.
   std::vector<double> logit_size, weighted_v, spread_v;
-  // Condition numbers for weights rounded to FP8 (by the problem's pv): square_v = sum_j (p v)^2. floor_v = the same
-  // for the error of rounding a weight w = p l (l: the row sum) to the smallest numbers, min(w, 2^-18) / l. quartic_v =
-  // sum_j p^4 |v_j|^4 of each row. Keys at the maximum are left out, because their weight of 1 is exact. Otherwise
-  // empty.
+  // Condition numbers for weights rounded to FP8 (by the problem's pv): square_v = sum_j (p v)^2. floor_v =
+  // sum_j (e v)^2, where e = min(w, 2^-18) / l is the largest subnormal rounding error of the weight w = p l (l: the
+  // row sum). quartic_v = sum_j p^4 |v_j|^4 of each row. Keys at the maximum are left out, because their weight of 1 is
+  // exact. The three are empty for other problems.
   std::vector<double> square_v, floor_v, quartic_v;
 };
 

@@ -5,9 +5,9 @@
 
 namespace rapt::check {
 
-// S and softmax in f32, P rounded to `probability`, P.V accumulated in f32, output rounded. If the problem's pv is fp8
-// or fp8x2, fp8_weight rounds the weights before division, but not the row sum. Writes out and, on request, lse, for
-// every row_step-th query of each head.
+// Unfused attention: S and softmax in f32, P rounded to `probability`, P.V accumulated in f32, output rounded. If the
+// problem's pv is fp8 or fp8x2, fp8_weight rounds the weights before division, but not the row sum. Writes out and, on
+// request, lse, for every row_step-th query of each head.
 void plain(const Reading& reading, DType probability, const Outputs& outputs, int64_t row_step = 1);
 
 // A weight exp(x - max) rounded as in pv=fp8 (one E4M3 number) or pv=fp8x2 (the sum of two), in units of 1/256.

@@ -96,8 +96,12 @@ Device chosen_device(const Common& options, bool execute) {
   const bool cpu = wants_cpu(options);
   if (!options.device.empty() && !options.arch.empty() && is_cpu(options.arch) != cpu)
     invalid("--arch ", options.arch, ": is not an architecture for --device ", options.device);
-  if (cpu && !options.configs.empty())
-    invalid(options.family.empty() ? "--config " : "", options.configs[0], ": only for GPU kernels, not for the CPU");
+  if (cpu && !options.configs.empty()) {
+    const std::string option = !options.family.empty()    ? "--family " + options.family
+                               : !options.against.empty() ? "--against " + options.against[0]
+                                                          : "--config " + options.configs[0];
+    invalid(option, ": only for GPU kernels, not for the CPU");
+  }
   if (cpu && !options.variant.empty())
     invalid("--variant ", options.variant, ": only for GPU kernels, not for the CPU");
   if (!cpu && options.threads > 0) invalid("--threads ", options.threads, ": only for the CPU, not for a GPU");

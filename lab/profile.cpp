@@ -30,9 +30,9 @@
 namespace rapt::lab {
 namespace {
 
-constexpr const char* entry_name = "rapt_kernel";                         // of every compiled kernel
-constexpr std::string_view wrong_mark = "WRONG, not profiled";            // of this program
-constexpr std::string_view no_kernel_words = "No kernels were profiled";  // of ncu
+constexpr const char* entry_name = "rapt_kernel";                         // entry point of every compiled kernel
+constexpr std::string_view wrong_mark = "WRONG, not profiled";            // printed with --launch-only
+constexpr std::string_view no_kernel_words = "No kernels were profiled";  // printed by ncu
 
 [[noreturn]] void lacks(const std::string& what) { throw Error(ErrorCode::environment, "profile: " + what); }
 
@@ -103,7 +103,7 @@ Ncu find_ncu() {
   return {path, self_path()};
 }
 
-// The environment that the program needs, for sudo, which takes it away: "LD_LIBRARY_PATH=...".
+// The environment variables to pass on explicitly ("LD_LIBRARY_PATH=..."), because sudo clears the environment.
 std::vector<std::string> kept_environment() {
   std::vector<std::string> kept;
   for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -114,6 +114,7 @@ std::vector<std::string> kept_environment() {
   return kept;
 }
 
+// The arguments (argv) that start ncu.
 std::vector<std::string> ncu_words(const Ncu& ncu) {
   std::vector<std::string> words;
   if (ncu.by_sudo) words = {find_program("sudo"), "-n"};
@@ -123,7 +124,7 @@ std::vector<std::string> ncu_words(const Ncu& ncu) {
   return words;
 }
 
-// The command line of the program that ncu starts.
+// The arguments (argv) of the program that ncu starts.
 std::vector<std::string> launch_words(const ProfileOptions& options, const Problem& problem, const Device& device,
                                       const Ncu& ncu) {
   const std::string config = config_of(options);
@@ -218,7 +219,8 @@ class NcuSession {
     return {end.succeeded(), end.text(), read_text_file(out), read_text_file(err)};
   }
 
-  // Whether the run lacked the permission for counters, and sudo can give it: then the next one uses it.
+  // Returns true if ncu lacked permission to read counters and sudo works. Then the next run uses sudo. Throws if sudo
+  // does not help.
   bool denied(const Run& run) {
     if (run.out.find("ERR_NVGPUCTRPERM") == std::string::npos) return false;
     if (ncu_.by_sudo || !sudo_works()) throw_permission();
@@ -323,7 +325,8 @@ int profile_by_ncu(const ProfileOptions& options, const Problem& problem, const 
   const std::string base =
       concat("results/", file_safe(device.name), "/", utc_stamp(), "-profile-", result_name(options, problem));
   const Ncu ncu = find_ncu();
-  const DeferredSignals waits;  // until the folder of the session is removed
+  // Defers signals until the destructor of `session` has removed its temporary folder.
+  const DeferredSignals waits;
   NcuSession session(ncu, options.common.command);
   session.collect(launch_words(options, problem, device, ncu), chosen.step_count, device.sm);
   std::vector<ProfiledKernel> kernels;

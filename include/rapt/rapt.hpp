@@ -180,6 +180,7 @@ struct SlidingWindow {
   int64_t right = -1;
 };
 
+// The granularity of the descales: which elements of a tensor share one descale. Not the values.
 enum class Scales : int32_t {
   none = RAPT_SCALE_NONE,
   tensor = RAPT_SCALE_TENSOR,
@@ -282,10 +283,10 @@ struct SdpaOptions {
   Tensor q_descale = {};  // f32; q_scales below gives the shape
   Tensor k_descale = {};
   Tensor v_descale = {};
-  Scales q_scales = Scales::none;
-  Scales k_scales = Scales::none;
-  Scales v_scales = Scales::none;
-  Tensor k_mean = {};  // f32 [batch, heads_k, head_dim]: the mean that quantize() subtracted from k
+  Scales q_scales = Scales::none;  // granularity of q_descale
+  Scales k_scales = Scales::none;  // granularity of k_descale
+  Scales v_scales = Scales::none;  // granularity of v_descale
+  Tensor k_mean = {};              // f32 [batch, heads_k, head_dim]: the mean that quantize() subtracted from k
   Pv pv = Pv::automatic;
   Accumulate acc = Accumulate::f32;
 
@@ -511,8 +512,8 @@ struct QkOptions {
   std::optional<double> scale = {};  // default: 1
   Tensor q_descale = {};             // f32; q_scales below gives the shape: tensor, head, token, block64 or block128
   Tensor k_descale = {};
-  Scales q_scales = Scales::none;
-  Scales k_scales = Scales::none;
+  Scales q_scales = Scales::none;  // granularity of q_descale
+  Scales k_scales = Scales::none;  // granularity of k_descale
   const Context* context = nullptr;
   void* stream = nullptr;
 };

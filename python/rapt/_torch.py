@@ -47,7 +47,7 @@ def redirect(operation: str, q, k, v, **options):
 
 
 def _on_plain_tensors(operation: str, q, k, v, **options):
-    """rapt._core's prepare or explain for plain tensors."""
+    """rapt._core's prepare or explain for plain tensors. A function NAME_here never calls redirect()."""
     if not is_dynamo_compiling() and transformed():
         raise Unsupported(
             f"{operation}: not allowed inside torch.func's transformations (vmap, grad, jvp, functionalize): call it "
@@ -76,8 +76,8 @@ def _default_threads() -> int:
 
 
 def context_for(threads: int) -> Context | None:
-    """The context for CPU calls without one, if torch.set_num_threads() sets fewer threads than rapt's default.
-    rapt._core keeps it for this number of threads.
+    """The context for CPU calls that pass no context. It is None unless torch.set_num_threads() asks for fewer threads
+    than rapt's default. rapt._core caches one context per number of threads.
     """
     return Context(threads) if threads < _default_threads() else None
 

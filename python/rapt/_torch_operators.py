@@ -57,7 +57,7 @@ def _core_options(values, **outputs) -> tuple[list, dict]:
 
 
 def run_here(q, k, v, options: dict):
-    """rapt.sdpa on tensors that rapt._core can read; recorded with its problem line in a profile."""
+    """rapt.sdpa without redirect(), on tensors that _core can read. Recorded with its problem line in a profile."""
     if not PROFILER._is_profiler_enabled:
         return _core.sdpa_here(q, k, v, **options)
     return recorded("sdpa", problem_line(q, k, v, options), _core.sdpa_here, q, k, v, **options)

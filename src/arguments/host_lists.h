@@ -9,7 +9,8 @@
 
 namespace rapt {
 
-// The given list, or a converted copy. Throws if an i64 value does not fit in i32.
+// The given list (an index array: lengths or positions), or a converted copy. Throws if an i64 value does not fit in
+// i32.
 class HostList {
  public:
   // dtype: the one that the reader needs, RAPT_I32 or RAPT_I64. `list` may be null; its shape must have been checked.

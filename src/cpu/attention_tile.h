@@ -29,8 +29,9 @@ template <class Layout, class F>
   }
 }
 
-// Computes c * tanh(u) with u = x / c. For |u| < 0.6 it uses the continued fraction of tanh down to the term 13, which
-// is accurate to float precision. Otherwise it uses (1 - e) / (1 + e) with e = exp(-2|u|), which cannot overflow.
+// Computes c * tanh(u) with u = x / c. For |u| < 0.6 it uses the continued fraction of tanh, truncated after the
+// denominator 13 (1, 3, 5, ..., 13). This is accurate to float precision. Otherwise it uses (1 - e) / (1 + e) with e =
+// exp(-2|u|), which cannot overflow.
 inline void cap_scores(float cap, int64_t count, float* scores) {
   const float reciprocal = 1.0f / cap;  // infinite for a subnormal cap; clamped below, so that 0 stays 0
   const Vec inverse = splat(reciprocal > __FLT_MAX__ ? __FLT_MAX__ : reciprocal);

@@ -63,6 +63,7 @@ struct Store::Impl {
   std::vector<std::shared_ptr<const Pack>> packs;
   std::once_flag cache_once;
   std::optional<Cache> opened_cache;
+  // Counters: compilations; hits in memory, in packs, in the cache; rejected files.
   std::atomic<int64_t> compiled{0}, memory{0}, pack{0}, cache{0}, rejected{0};
 
   // Opens, and if needed creates, the cache at its first use: without GPU use there is no directory.

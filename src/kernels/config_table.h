@@ -103,7 +103,7 @@ class KernelConfig {
   const void* data() const { return bytes_; }
   void* data() { return bytes_; }
 
-  // All fields in order: "block_m=64 block_n=64 warps_m=4 ...".
+  // The configuration as text, all fields in order: "block_m=64 block_n=64 warps_m=4 ...".
   std::string words() const;
   // Sets the fields named in `words` ("block_m=32 q_in_registers=1"). Throws Error for an unknown field or a bad value.
   void apply(std::string_view words);

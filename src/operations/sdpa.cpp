@@ -21,7 +21,7 @@
 namespace rapt {
 namespace {
 
-// Of checked arguments, whose q is there.
+// Requires arguments that problem_from() has checked: q is not NULL.
 // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): problem_from() has refused a call without q
 bool on_gpu(const rapt_sdpa_args& args) { return args.q->device.type == RAPT_DEVICE_CUDA; }
 
@@ -55,7 +55,8 @@ std::shared_ptr<const LoadedPlan> ready_plan(GpuResources& gpu, const Problem& p
           to_string(problem), "\" first");
 }
 
-// The arguments, with each list in the dtype that kernels read.
+// The arguments, with the index arrays (cu_seqlens, seqused, starts) converted to the integer type that kernels read.
+// "List" in names: such an array.
 class HostArguments {
  public:
   explicit HostArguments(const rapt_sdpa_args& args) : args_(args) {

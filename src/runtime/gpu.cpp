@@ -1,4 +1,5 @@
-// Makes plans ready: plans, compiles or fetches, loads, remembers.
+// Prepares plans for launch: chooses a plan, gets its kernels from the store, loads them into the GPU's context, and
+// keeps the result.
 #include "runtime/gpu.h"
 
 #include <algorithm>

@@ -66,8 +66,8 @@ class GpuResources {
   // True if kernel() would find it in memory.
   bool has_kernel(const Device& device, const KernelUnit& unit);
 
-  static constexpr size_t remembered_plans = 1024;
-  size_t known_plans() const;  // number of remembered plans
+  static constexpr size_t remembered_plans = 1024;  // the capacity: at most so many plans are kept
+  size_t known_plans() const;                       // number of remembered plans
 
  private:
   struct Key {

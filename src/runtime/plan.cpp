@@ -26,7 +26,7 @@ std::string refusal(const Family& family, const Problem& problem, const Device& 
 }
 
 // Removes the family's name from the beginning of its sentence.
-std::string without_name(const Family& family, std::string sentence) {
+std::string without_name(const Family& family, const std::string& sentence) {
   const std::string name = concat(family.name, ": ");
   return sentence.starts_with(name) ? sentence.substr(name.size()) : sentence;
 }

@@ -37,13 +37,13 @@ std::string slow_note(const Problem& problem, const Device& device);
 // A choice that replaces the planner's choice: "family=attention_scalar block_m=64 stages=3". Both parts may be absent.
 struct PlanOverride {
   const Family* family = nullptr;
-  std::string config;  // words of the family's configuration
+  std::string config;  // fields of the family's configuration: "block_m=64 warps_m=4"
 };
-// Throws Error if a family is unknown or is given twice.
+// Parses "family=NAME field=value ...", in any order. Throws Error if a family is unknown or is given twice.
 PlanOverride override_of(std::string_view words);
 
 // Returns the plan with an override. Throws Error if the family rejects the problem or the configuration breaks a rule.
-// own_text is false if a variant replaces the library's kernel source.
+// words: see override_of(). own_text: the kernel source is the library's; false if a variant replaces it.
 Plan plan_with(const Problem& problem, const Device& device, std::string_view words, bool own_text = true);
 
 std::string to_string(const Step& step);

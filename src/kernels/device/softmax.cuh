@@ -29,11 +29,11 @@ inline unsigned pack2(float low, float high) {
 
 // row_sum = sum of exp2((x - row_max) * scale_log2). If scale_in_exp2, x are QK^T products and scale_log2 = scale *
 // log2(e). Otherwise x are natural logits and scale_log2 = log2(e). row_max follows the running maximum lazily. Any
-// value near the maximum gives the same quotient. So row_max changes only when the maximum exceeds it by more than
-// rescale_threshold in log2 units (a factor of 2^rescale_threshold in the weights). This avoids most rescalings of O
-// (an idea of FlashAttention-4). Each row decides on its own; the warp only votes on whether any row changes. Weights
-// are multiplied by 2^log2_p_scale, so that they use more of E4M3's range (largest value 448, subnormal below 2^-6).
-// With per_row_scale, each row has its own scale_log2.
+// reference value near the maximum gives the same softmax: its factor cancels in O / row_sum. So row_max changes only
+// when the maximum exceeds it by more than rescale_threshold in log2 units (a factor of 2^rescale_threshold in the
+// weights). This avoids most rescalings of O (an idea of FlashAttention-4). Each row decides on its own; the warp only
+// votes on whether any row changes. Weights are multiplied by 2^log2_p_scale, so that they use more of E4M3's range
+// (largest value 448, subnormal below 2^-6). With per_row_scale, each row has its own scale_log2.
 template <bool scale_in_exp2, int m_tiles, bool exact_max, int log2_p_scale = 0, bool per_row_scale = false>
 struct OnlineSoftmax {
   static constexpr float rescale_threshold = exact_max ? 0.0f : 8.0f;  // log2; weights are at most 2^8; f16 holds 65504
@@ -61,8 +61,9 @@ struct OnlineSoftmax {
   // the maximum would no longer round to 1. Such a row computes (s - m) * c instead.
   static bool needs_safe_exp(float m, float scale_log2) { return !scale_in_exp2 || fabsf(m * scale_log2) >= 4096.0f; }
 
-  // Returns exp2((a - b) * scale_log2), where b is the new row_max. If the row does not need the safe exponential, both
-  // products are rounded as in exponentiate(), so that they cancel exactly.
+  // Returns exp2((a - b) * scale_log2), where b is the new row_max. If the row does not need the safe exponential,
+  // both products are rounded exactly as in exponentiate(). So the factor and the old weights contain the same rounded
+  // a * scale_log2, which cancels.
   static float rescale_factor(float a, float b, float scale_log2) {
     return exp2_approx(needs_safe_exp(b, scale_log2) ? (a - b) * scale_log2
                                                      : __fadd_rn(__fmul_rn(a, scale_log2), -__fmul_rn(b, scale_log2)));
@@ -92,7 +93,7 @@ struct OnlineSoftmax {
   }
 
  private:
-  // True if m = -inf and x is above -inf.
+  // Whether x exceeds m by more than the threshold. Also true if m = -inf < x: then the difference is +inf.
   static bool exceeds_threshold(float x, float m, float scale_log2) { return (x - m) * scale_log2 > rescale_threshold; }
 
   template <int v_tiles>
@@ -111,7 +112,7 @@ struct OnlineSoftmax {
         rescales = rescales | (m != old_max[mt][half] & old_max[mt][half] != minus_infinity);
       }
     any_unsafe_row = !scale_in_exp2 || __any_sync(~0u, unsafe);
-    if (!__any_sync(~0u, rescales)) return;  // nothing has been summed yet
+    if (!__any_sync(~0u, rescales)) return;  // no changed row had seen a key: nothing to rescale
 #pragma unroll
     for (int mt = 0; mt < m_tiles; ++mt)
 #pragma unroll
@@ -133,8 +134,8 @@ struct OnlineSoftmax {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float m = row_max[mt][half], scale_log2 = row_scale_log2(mt, half);
-        const float back =
-            needs_safe_exp(m, scale_log2) ? 0.0f : __fmul_rn(m, scale_log2);  // -inf also needs the safe form
+        // back: the scaled row maximum, to be subtracted. -inf also needs the safe form.
+        const float back = needs_safe_exp(m, scale_log2) ? 0.0f : __fmul_rn(m, scale_log2);
         const float shift = log2_p_scale == 0 ? -back : log2_p_scale - back;
         float even = 0.0f, odd = 0.0f;  // two independent chains of additions
 #pragma unroll

@@ -54,7 +54,7 @@ struct alignas(rows == 4 ? 16 : 4) RowValues {
 };
 
 // The work of a CTA: block_m query rows of one head, and a slice of the output channels. Rows beyond seqused_q are
-// included: they see no key and are stored like any such row.
+// included. They see no key, and are stored like any other row that sees no key (out = 0, lse = -inf).
 struct WorkTile {
   index_t batch = 0, head = 0, first_row = 0, first_channel = 0;
   Sequence sequence;
@@ -66,7 +66,7 @@ inline index_t first_m_block(const AttentionParams& p, int block_m, index_t b) {
   return clamped(p.cu_seqlens_q[b], 0, p.total_q) / block_m + b;
 }
 
-// The last sequence whose m blocks begin at or before this one.
+// The last sequence whose first m block is at or before m_block.
 inline index_t sequence_of_m_block(const AttentionParams& p, int block_m, index_t m_block) {
   index_t low = 0, high = p.batch;
   while (high - low > 1) {
@@ -99,8 +99,8 @@ inline WorkTile work_tile(const AttentionParams& p, index_t item) {
   return t;
 }
 
-// The part of a tensor to copy to shared memory: from first_row and first_column on, in one sequence and head. `rows`
-// and `columns` of it exist.
+// The part of a tensor to copy to shared memory: from first_row and first_column on, in one sequence and head.
+// first_packed: packed row at which the sequence begins, 0 if dense. rows, columns: how many exist from there on.
 struct TileSource {
   index_t batch, head, first_packed, first_row, first_column, rows, columns;
 };
@@ -185,7 +185,8 @@ struct Cta {
 
   KeyRange keys_of(index_t i) const { return p.position_mask.visible(i, tile.sequence.offset, tile.sequence.seqlen_k); }
 
-  // Masks are applied to every key of a tile, so `full` is not used.
+  // This kernel masks each key on its own, so it ignores KeyTiles::full (the keys that every row sees). KeyTiles::some:
+  // the keys that at least one row sees.
   KeyTiles<long long> keys_of_block() const {
     if (tile.used_rows == 0) return {};  // all rows are beyond seqused_q
     const KeyRange first = keys_of(tile.first_row), last = keys_of(tile.first_row + tile.used_rows - 1);
@@ -265,6 +266,7 @@ struct Cta {
       visible_keys[r] = __ballot_sync(all_lanes, x != minus_infinity);
       weight.x[r] = 0.0f;
       if (visible_keys[r] == 0) continue;  // the row does not change
+      // from: the maximum that is subtracted from the logits.
       const float new_max = fmaxf(row_max[r], warp_max(x)), from = finite_max(new_max);
       weight.x[r] = exp_minus(x, from);
       rescale[r] = exp_minus(row_max[r], from);
@@ -305,6 +307,7 @@ struct Cta {
     if (p.sinks != nullptr && warp * rows + r < tile.used_rows) {
       const float sink = p.sinks[tile.head * p.sinks_head];
       if (sink > top || sink != sink) top = sink;
+      // from: as in softmax(), with the sink.
       const float from = finite_max(top), weight = exp_minus(row_max[r], from);
       total = fmaf(total, weight, exp_minus(sink, from));
       factor = total_sum == 0.0f ? 0.0f : weight / total;

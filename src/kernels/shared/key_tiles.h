@@ -14,8 +14,8 @@ struct KeyTiles {
   struct Range {
     Int begin, end;
   };
-  Range some;  // keys that some row sees
-  Range full;  // keys that every row sees; may be empty
+  Range some;  // keys that at least one row sees: the kernel visits their tiles
+  Range full;  // keys that every row sees: they need no mask; may be empty
 
   // Requires that begin and end never decrease from row to row. Then the first and the last row determine both ranges.
   static constexpr KeyTiles of_rows(Range first_row, Range last_row) {

@@ -16,14 +16,14 @@ constexpr index_t kv_row(const TensorRef& t, index_t batch, index_t head_k, inde
 // For kernels that loop over the rows of a sequence.
 struct KvView {
   const TensorRef& tensor;
-  const char* rows = nullptr;  // address of the row of key 0
+  const char* rows = nullptr;  // base pointer: the address of the row of key 0
 
   explicit KvView(const TensorRef& t) : tensor(t) {}
   KvView(const TensorRef& t, int element_bytes, index_t batch, index_t head_k, index_t first_packed_row)
       : tensor(t),
         rows(static_cast<const char*>(t.data) + element_bytes * kv_row(t, batch, head_k, first_packed_row, 0)) {}
 
-  // In elements. row(j): offset of key j from `rows`.
+  // In elements, not bytes. pitch(): the row stride. row(j): the offset of key j from `rows`.
   index_t pitch() const { return tensor.row; }
   index_t row(index_t j) const { return j * pitch(); }
 };

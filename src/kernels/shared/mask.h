@@ -74,6 +74,7 @@ struct Band {
   constexpr int past(int i) const { return i + end < seqlen_k ? i + end : seqlen_k; }
 
  private:
+  // x, clamped to [-open, open].
   static constexpr int held(long long x) { return static_cast<int>(x < -open ? -open : x > open ? open : x); }
 };
 
@@ -89,12 +90,13 @@ constexpr Wide visible_pairs(const PositionMask& mask, Wide offset, Wide seqlen_
     };
     return sum_below(first + seqlen_q) - sum_below(first);
   };
-  // window_right, if set, is at least 0. So causal, a right bound of 0, is always at least as tight.
+  // causal is the same as window_right = 0, and window_right is never less if set. So causal decides where it is set.
   const long long right = mask.causal != Causal::none ? 0 : mask.window_right;
   const Wide ends = right < 0 ? seqlen_q * seqlen_k : sum_of_clamped(offset + right + 1);
   return mask.window_left < 0 ? ends : ends - sum_of_clamped(offset - mask.window_left);
 }
 
+#ifndef __CUDACC_RTC__  // for the host only: NVRTC would copy this table into the image of every kernel
 // A mask's keyword in a problem line. It is a flag that sets `causal`, or a name with values.
 struct PositionWord {
   struct Value {
@@ -122,5 +124,6 @@ inline constexpr PositionWord position_words[] = {
      {{"window_left", &PositionMask::window_left, -1, "must be -1 (open) or 0 to 2^60"},
       {"window_right", &PositionMask::window_right, -1, "must be -1 (open) or 0 to 2^60"}}},
 };
+#endif
 
 }  // namespace rapt

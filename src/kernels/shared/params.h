@@ -9,7 +9,8 @@ namespace rapt {
 
 using index_t = long;  // = int64_t where rapt builds (checked in bind.cpp); NVRTC has no <stdint.h>
 
-// Element (b, h, s, d) at b*batch + h*head + s*row + d*column elements. Packed tensors have batch = 0.
+// batch, head, row and column are strides in elements: element (b, h, s, d) is at b*batch + h*head + s*row + d*column.
+// Packed tensors have batch = 0.
 struct TensorRef {
   void* data = nullptr;
   DType dtype = DType::none;
@@ -19,7 +20,7 @@ struct TensorRef {
   constexpr index_t index(index_t b, index_t h, index_t s) const { return b * batch + h * head + s * row; }
 };
 
-// A bias or mask [b, h, i, j]. Broadcast dimensions have stride 0.
+// A bias or mask [b, h, i, j]. batch, head, query and key are strides in elements, 0 for broadcast dimensions.
 struct BroadcastRef {
   const void* data = nullptr;
   DType dtype = DType::none;
@@ -42,7 +43,7 @@ struct ScaleRef {
   }
 };
 
-// A list in the memory of the tensors' device: cu_seqlens, seqused (int) or starts (index_t).
+// A list (index array) in the memory of the tensors' device: cu_seqlens, seqused (int) or starts (index_t).
 template <class T>
 struct ListRef {
   const T* data = nullptr;
@@ -63,7 +64,7 @@ struct AttentionParams {
   bool has_starts = false;
   int block_n = 0;  // CPU: keys of a tile; tiles begin at multiples of block_n
   const float* sinks = nullptr;
-  index_t sinks_head = 0;
+  index_t sinks_head = 0;  // stride
   ListRef<int> cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k;
   ListRef<index_t> q_starts, k_starts;  // absent: q_start, k_start for the whole batch
   index_t q_start = 0, k_start = 0;
@@ -71,10 +72,10 @@ struct AttentionParams {
   index_t head_dim = 0, head_dim_v = 0;
   ScaleRef q_scale, k_scale, v_scale;
   const float* k_mean = nullptr;  // mean of each channel of k, subtracted before quantisation
-  index_t k_mean_batch = 0, k_mean_head = 0, k_mean_channel = 0;
+  index_t k_mean_batch = 0, k_mean_head = 0, k_mean_channel = 0;  // strides
   BroadcastRef bias, mask;
   const float* alibi_slopes = nullptr;
-  index_t alibi_batch = 0, alibi_head = 0;
+  index_t alibi_batch = 0, alibi_head = 0;  // strides
 };
 
 // One sequence of the batch.

@@ -28,6 +28,7 @@ struct AttentionSm80 {
   static constexpr int m_tiles = warp_rows / 16, n_tiles = cfg.block_n / 8, v_tiles = layout.dim_v / 8;
   using KFrag = KFragment<cfg>;
   using VFrag = VFragment<cfg>;
+  // mma k-steps of QK^T over head_dim: each takes 32 bytes of a row. layout.q_row, k_row, v_row: bytes of a row.
   static constexpr int q_steps = layout.q_row / 32;
   static_assert(warp_rows % 16 == 0 && cfg.block_n % VFrag::keys == 0 && n_tiles % KFrag::tiles == 0,
                 "warps take whole mma tiles");
@@ -45,6 +46,7 @@ struct AttentionSm80 {
   using QFragments = unsigned[cfg.q_in_registers ? m_tiles : 1][cfg.q_in_registers ? q_steps : 1][4];
   using SFragment = float[m_tiles][n_tiles][4];
   using OFragment = float[m_tiles][v_tiles][4];
+  // Two ranges of keys: those that some row sees and those that every row sees.
   using KeyRanges = KeyTiles<int, cfg.causal_or_local>;
   using QRowScale = QRowScales<cfg.q_row_descales || layout.rescales_q, m_tiles>;
   static constexpr int stage_bytes = KTile::bytes + VTile::bytes;
@@ -61,7 +63,8 @@ struct AttentionSm80 {
   Band band;
   int first_n_block = 0, n_blocks = 0;  // the CTA visits n_blocks blocks of cta_block_n keys
   KvView k_view{p.k}, v_view{p.v};
-  float scale = 1.0f;  // softmax scale and uniform descales; used unless scale_in_exp2
+  // Softmax scale times the uniform descales. With scale_in_exp2 OnlineSoftmax applies it, else the score chain.
+  float scale = 1.0f;
 
   AttentionSm80(const Sm80Params& params, unsigned smem_address, unsigned thread_index)
       : p(params.attention), scheduler(params.scheduler) {
@@ -87,8 +90,10 @@ struct AttentionSm80 {
         for (int i = 0; i < 4; ++i) o[mt][n][i] = 0.0f;
     mainloop(pass, softmax, o);
     cp_async_wait_group(0);
-    if (n_blocks == 0) __syncthreads();  // no iteration ran: wait for the other warps' copies of Q
-    if (cfg.warps_n == 1) init_tile();   // recomputed: values for the epilogue cost no registers before
+    // Without an iteration there was no barrier yet. Every warp's cp.async of Q must end before the epilogue reuses the
+    // shared memory.
+    if (n_blocks == 0) __syncthreads();
+    if (cfg.warps_n == 1) init_tile();  // recomputed here, so that these values need no registers during the mainloop
     const CtaEpilogue epilogue{p, cta, pass};
     float nan_if_nonfinite = 0.0f;
     if constexpr (has_f32_epilogue(cfg))
@@ -126,8 +131,10 @@ struct AttentionSm80 {
         if (n_block == 0) load_q_fragments(q);
       }
       // A warp skips the arithmetic of a block in which its rows see no key. How this branch is written affects spills
-      // and speed (docs/lab-notebook.md). If rows of Q are rescaled, it is an early continue. For other FP8 tensors
-      // there is no test: masked scores have weight 0. Otherwise the calls are conditional.
+      // and speed (docs/lab-notebook.md):
+      // - bf16 Q with FP8 K converted to f16 (rescales_q): an early continue.
+      // - Other configurations with FP8 tensors: no test, because masked scores get weight 0.
+      // - Only 16-bit tensors: the calls are conditional.
       if (layout.rescales_q && !any_visible(n_block)) {
         wait_v(pass, n_block);
         continue;
@@ -205,6 +212,7 @@ struct AttentionSm80 {
     const index_t tile = static_cast<index_t>(work.m_block) * cfg.block_m;
     const index_t first = tile > sequence.seqlen_q ? tile : sequence.seqlen_q;
     const index_t past = clamped(tile + cfg.block_m, 0, sequence.rows_q);
+    // words: 16-byte units of an output row.
     constexpr int words = bytes_of(cfg.out) * cfg.head_dim_v / 16;
     const UnusedRows rows{work.batch, work.head, sequence.first_q, first, past, 0, words, 1};
     clear_unused_rows<Bytes16, threads>(p, rows, true);
@@ -375,6 +383,7 @@ void attention_sm80(const Sm80Params& p) {
   using Cta = AttentionSm80<cfg>;
   extern __shared__ __align__(1024) char shared[];
   const AttentionParams& a = p.attention;
+  // Lists: the index arrays of lengths and positions.
   const bool reads_lists = a.cu_seqlens_q.present() || a.seqused_q.present() || a.seqused_k.present() ||
                            a.q_starts.present() || a.k_starts.present();
   if (cfg.programmatic && reads_lists) griddepcontrol_wait<cfg.programmatic>();
