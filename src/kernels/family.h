@@ -69,7 +69,7 @@ struct Family {
   size_t (*counter_bytes)(const Problem& problem, const KernelConfig& config) = nullptr;
 };
 
-extern const Family attention_cpu, attention_scalar, attention_sm80;
+extern const Family attention_cpu, attention_scalar, attention_sm80, attention_sm90;
 
 struct FamilyList {
   const Family* const* begin_;

@@ -190,7 +190,6 @@ LaunchSpec launch_spec(const StepCall& call) {
 }  // namespace
 
 // Not in the registry: it has run under emulation only, on no GPU.
-extern const Family attention_sm90;
 const Family attention_sm90{.name = name,
                             .accepts = accepts,
                             .configure = configure,
