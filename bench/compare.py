@@ -1,24 +1,32 @@
 #!/usr/bin/env python3
-"""Compares two files of results and lists changes larger than the noise.
+"""Compares two files of results, or a file with its card's stored baseline, and lists changes larger than the noise.
 
     python3 bench/compare.py BEFORE.jsonl AFTER.jsonl [--least 0.03] [--implementations rapt] [--fail-on-regression]
+    python3 bench/compare.py --baseline AFTER.jsonl [--fail-on-regression]    # BEFORE is results/<card>/baseline.jsonl
+    python3 bench/compare.py --set-baseline NEW.jsonl                         # stores NEW as its card's baseline
 
 Rows are paired by problem, implementation, timer, L2 and threads; rows of one file with the same key are pooled. A time
 counts as changed if the quartiles of the two do not overlap and the medians differ by --least or more. Peers show how
 the machine itself changed: their median ratio is printed, but times are not corrected by it. For the two files of one
 H100 in results/, with the same PyTorch kernels, 51 of 58 times of peers count as the same with the default --least.
 Exit status: 0; with --fail-on-regression 1 if an implementation of rapt became slower or has no row any more; 2 if the
-files cannot be compared.
+files cannot be compared, or if the card has no baseline.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import re
+import shutil
 import statistics
 import sys
 from typing import NamedTuple, Optional
 
 import rows as results
+
+RESULTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "results")
+MOST_SPREAD = 0.03  # of a row of a baseline; `rapt bench` measures such rows again
 
 Key = tuple[str, str, str, str, int]  # problem, implementation, timer, l2, threads
 
@@ -105,30 +113,135 @@ def report(found: list[Change], impls: list[str]) -> list[str]:
     return lines or ["nothing to compare: no row"]
 
 
-def main() -> int:
+def folder_of(card: str) -> str:
+    """The name of the card's folder, as in roof.py: scripts write names as the driver does."""
+    return re.sub(r"[^a-z0-9.]+", "-", re.sub(r"\((r|tm)\)", "", card.lower())).strip("-")
+
+
+def baseline_path(found: list[dict], folder: str) -> str:
+    """The place of the baseline for the card of these rows. ValueError if they are not of one card."""
+    cards = sorted({one["card"] for one in found})
+    if len(cards) != 1:
+        raise ValueError(f"a baseline belongs to one card, these rows are of {', '.join(cards) or 'none'}")
+    return os.path.normpath(os.path.join(folder, folder_of(cards[0]), "baseline.jsonl"))
+
+
+def baseline_for(path: str, folder: str) -> str:
+    """The baseline of the card of a file. ValueError says which card has none, and how to make one."""
+    place = baseline_path(results.read(path), folder)
+    if not os.path.exists(place):
+        card = os.path.basename(os.path.dirname(place))
+        names = os.listdir(folder) if os.path.isdir(folder) else []
+        with_one = sorted(one for one in names if os.path.exists(os.path.join(folder, one, "baseline.jsonl")))
+        raise ValueError(
+            f"{card} has no baseline: there is no {os.path.relpath(place)} (cards with one: "
+            f"{', '.join(with_one) or 'none'}). To make one, run build/rapt bench --suite perf --save on a quiet "
+            f"machine at a commit that you trust, then python3 bench/compare.py --set-baseline FILE.jsonl"
+        )
+    return place
+
+
+def unfit(found: list[dict]) -> list[str]:
+    """Why rows are not good enough for a baseline: each reason is a sentence."""
+    wrong = []
+    if not any(one["arm"].startswith("rapt") for one in found):
+        wrong.append("no row is of rapt")
+    if any(one["dirty"] for one in found):
+        wrong.append("a row is from a tree with uncommitted changes: commit first")
+    if len({one["commit"] for one in found}) > 1:
+        wrong.append(f"the rows are of several commits: {of_run(found, 'commit')}")
+    for one in found:
+        q1, median, q3 = results.quartiles(one["us"])
+        if one["arm"].startswith("rapt") and median > 0 and (q3 - q1) / median > MOST_SPREAD:
+            wrong.append(f"{one['problem']}: its spread is {(q3 - q1) / median:.1%}, more than {MOST_SPREAD:.0%}")
+    return wrong
+
+
+def set_baseline(path: str, folder: str) -> int:
+    try:
+        found = results.read(path)
+        place = baseline_path(found, folder)
+    except (OSError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    wrong = unfit(found) + [fault for one in found for fault in results.faults(one)]
+    if wrong:
+        print(f"{path} is not stored as a baseline:", *wrong, sep="\n  ", file=sys.stderr)
+        return 2
+    os.makedirs(os.path.dirname(place), exist_ok=True)
+    shutil.copyfile(path, place + ".tmp")
+    os.replace(place + ".tmp", place)
+    print(f"{place}: {len(found)} rows of commit {of_run(found, 'commit')}")
+    return 0
+
+
+def median_clock(found: list[dict]) -> Optional[float]:
+    """MHz of the SMs after the samples, over the rows that have it."""
+    clocks = [one["clocks"]["sm_mhz"][-1] for one in found if one.get("clocks")]
+    known = [mhz for mhz in clocks if mhz is not None]
+    return statistics.median(known) if known else None
+
+
+def clock_lines(before: list[dict], after: list[dict]) -> list[str]:
+    """The clocks of both files, if they are known, and reasons why the new ones were limited."""
+    old, new = median_clock(before), median_clock(after)
+    lines = []
+    if old and new:
+        lines.append(f"SM clock: {old:.0f} -> {new:.0f} MHz" + (" (differs)" if abs(new / old - 1) >= 0.03 else ""))
+    throttled = [one for one in after if one.get("clocks") and one["clocks"]["throttle"]]
+    if throttled:
+        reasons = sorted({reason for one in throttled for reason in one["clocks"]["throttle"]})
+        lines.append(f"clocks limited in {len(throttled)} of {len(after)} rows: {', '.join(reasons)}")
+    noisy = [one for one in after if one.get("spread", 0) > MOST_SPREAD]
+    if noisy:
+        lines.append(f"spread above {MOST_SPREAD:.0%} in {len(noisy)} of {len(after)} rows")
+    return lines
+
+
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("before")
-    parser.add_argument("after")
+    parser.add_argument("files", nargs="+", metavar="FILE.jsonl", help="before and after; one with --baseline")
+    parser.add_argument("--baseline", action="store_true", help="compare with the stored baseline of the file's card")
+    parser.add_argument("--set-baseline", action="store_true", help="store the file as the baseline of its card")
+    parser.add_argument("--results", default=RESULTS, metavar="FOLDER", help="where <card>/baseline.jsonl are")
     parser.add_argument("--least", type=float, default=0.03, help="smallest relative change that counts (default 0.03)")
     parser.add_argument("--implementations", default="", metavar="NAME,...", help="show only these implementations")
     results.refuse_renamed_options(parser)
     parser.add_argument("--fail-on-regression", action="store_true")
     options = parser.parse_args()
+    if options.baseline and options.set_baseline:
+        parser.error("--baseline and --set-baseline: give one of them")
+    wanted = 1 if options.baseline or options.set_baseline else 2
+    if len(options.files) != wanted:
+        parser.error(f"{len(options.files)} files: must be {wanted}" + ("" if wanted == 2 else ", the new rows"))
+    return options
+
+
+def main() -> int:
+    options = arguments()
+    if options.set_baseline:
+        return set_baseline(options.files[0], options.results)
     try:
-        before, after = results.read(options.before), results.read(options.after)
+        new_file = options.files[-1]
+        old_file = baseline_for(new_file, options.results) if options.baseline else options.files[0]
+        before, after = results.read(old_file), results.read(new_file)
     except (OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
     cards = of_run(before, "card"), of_run(after, "card")
     print(f"before: {cards[0]}, commit {of_run(before, 'commit')}, driver {of_run(before, 'driver')}")
     print(f"after:  {cards[1]}, commit {of_run(after, 'commit')}, driver {of_run(after, 'driver')}")
-    if cards[0] != cards[1]:
+    if len({folder_of(card) for card in cards}) != 1:
         print("the cards differ: the following compares cards, not commits")
         if options.fail_on_regression:
             print("--fail-on-regression: both files must be from the same card", file=sys.stderr)
             return 2
     found = changes(before, after, options.least)
-    print("\n".join(report(found, [name for name in options.implementations.split(",") if name])))
+    print(
+        "\n".join(
+            clock_lines(before, after) + report(found, [name for name in options.implementations.split(",") if name])
+        )
+    )
     return 1 if options.fail_on_regression and (regressions(found) or not found) else 0
 
 

@@ -56,13 +56,15 @@ struct MissionCall {
   rapt_sdpa_args args{};
 };
 
-// One query over a cache of keys, with one more key at each call, as in decoding.
+// One query over a cache of keys, as in decoding. grows: one more key at each call.
 class DecodingCall {
  public:
   static constexpr int64_t first = 512, lengths = 10000;
 
-  // whole_cache: the strides are those of the cache. Otherwise the keys are contiguous, and strides grow with them.
-  DecodingCall(int device_index, bool grows, bool whole_cache) : grows_(grows) {
+  // keys: of the first call. whole_cache: the strides are those of the cache. Otherwise the keys are contiguous, and
+  // strides grow with them.
+  DecodingCall(int device_index, bool grows, bool whole_cache, int64_t keys = first) : grows_(grows) {
+    keys_[2] = keys;
     for (size_t i = 0; i < tensors_.size(); ++i) {
       const bool of_keys = i == 1 || i == 2;
       buffers_[i] = cuda::Buffer(8 * (of_keys ? first + lengths : 1) * 64 * sizeof(uint16_t));
@@ -234,11 +236,14 @@ int measure(int blocks, double limit) {
   sdpa();
   stream.synchronize();
   std::printf("first call of the process: %.1f ms\n", microseconds_since(begin) / 1e3);
-  DecodingCall fixed(0, false, false), denser(0, true, false), in_cache(0, true, true);
+  // The mean length of the growing calls, so that the kernels take as long.
+  DecodingCall fixed(0, false, false), mean(0, false, false, DecodingCall::first + DecodingCall::lengths / 2),
+      denser(0, true, false), in_cache(0, true, true);
   std::vector<TimedCall> calls{
       {"bare cuLaunchKernelEx", std::ref(bare), {}},
       {"rapt_sdpa (rapt.h)", sdpa, {}},
       {"one query, 512 keys", [&] { fixed(stream.handle()); }, {}},
+      {"one query, 5512 keys", [&] { mean(stream.handle()); }, {}},
       {"one query, one more key each call", [&] { denser(stream.handle()); }, {}},
       {"the same, in a cache", [&] { in_cache(stream.handle()); }, {}},
       {"rapt::sdpa (rapt.hpp)",

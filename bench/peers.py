@@ -36,6 +36,7 @@ import clocks
 import rows as results
 import suites
 import table
+from gpu_clocks import ClockReader, pci_address
 from implementation import Absent, Implementation, first_line
 from implementations import RaptImplementation
 from clocks import Bound, GraphClock, HostClock
@@ -69,6 +70,9 @@ class Run:
         ]
         self.impls, self.absent = implementations.available(wanted)
         self.stream = None if self.device == "cpu" else torch.cuda.Stream()
+        self.clock_reader = (
+            None if self.device == "cpu" else ClockReader(pci_address(torch.cuda.get_device_properties(0)))
+        )
         self.roof: Roof | None = None
 
     def print_header(self) -> None:
@@ -119,9 +123,10 @@ class Run:
             validated = self.validate(impl, name, sets, judges, clock)
             (absent if isinstance(validated, Absent) else bounds).append(validated)
         print(f"\n{name}  {problem.line}  ({len(sets)} input sets, every {judges[0].step}. row checked)", flush=True)
-        if bounds:
-            clocks.measure(bounds, clock, self.options.rounds, lambda some: self.random.sample(some, len(some)))
+        steadiness = self.take_samples(bounds, clock) if bounds else {}
         new = self.make_rows(suite, name, problem, bounds, absent, clock, sets, judges[0].step)
+        for one in new:
+            one.update(steadiness)
         print(
             "\n".join(
                 table.block(new, [other.row() for other in absent])
@@ -134,6 +139,14 @@ class Run:
         clock.close()
         for impl in self.impls:
             impl.end()
+
+    def take_samples(self, bounds: list[Bound], clock) -> dict:
+        """Fills the samples of all bounds. Returns the fields of the rows that describe how steady the GPU was."""
+        shuffle = lambda some: self.random.sample(some, len(some))  # noqa: E731
+        if self.clock_reader is None:
+            clocks.measure(bounds, clock, self.options.rounds, shuffle)
+            return {}
+        return clocks.measure_steadily(bounds, clock, self.options.rounds, shuffle, self.clock_reader.read)
 
     def validate(self, impl: Implementation, name: str, sets, judges, clock):
         """Returns the implementation's calls if their results are correct both eagerly and in the timed form (CUDA

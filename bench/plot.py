@@ -6,7 +6,7 @@
 sweep-tflops-DTYPE.svg and sweep-time-DTYPE.svg: over the sequence length, a panel for each head_dim and mask, for rows
 of the suite sweep. ratio-SUITE-DTYPE.svg: the time of each implementation divided by rapt's, for every problem of the
 other suites with both. Lossy implementations (outside the error bound of 16-bit kernels) are hatched or dashed and
-labelled.
+labelled. ladder.svg: the rungs of `rapt bench --ladder --save` as a waterfall (ladder-cold.svg with --l2 cold).
 """
 
 from __future__ import annotations
@@ -202,12 +202,71 @@ def plot_ratios(pyplot, found: list[dict], title: str):
     return figure
 
 
+LADDER = "ladder "  # implementations of rows that rapt bench --ladder writes
+TIME, GAIN, LOSS = "#cfd8dc", "#3a7d44", "#d1495b"
+
+
+def rungs(found: list[dict]) -> dict[str, list[dict]]:
+    """{l2: [row of each rung, in order]}. ValueError if rows of one plot differ in card or problem."""
+    result: dict[str, list[dict]] = {}
+    for one in found:
+        if one["arm"].startswith(LADDER):
+            result.setdefault(one["l2"], []).append(one)
+    for l2, group in result.items():
+        for what in ("card", "problem", "arm"):
+            values = [one[what] for one in group]
+            if what == "arm" and len(set(values)) < len(values):
+                raise ValueError(f"ladder, l2 {l2}: a rung has several rows; plot one run at a time")
+            if what != "arm" and len(set(values)) > 1:
+                raise ValueError(f"ladder, l2 {l2}: rows of several {what}s ({', '.join(sorted(set(values)))})")
+    return result
+
+
+def steps(group: list[dict]) -> list[tuple[str, float, float]]:
+    """(rung, median in us, gain over the previous rung; 1 for the first) of each rung."""
+    medians = [one["median"] for one in group]
+    before = medians[:1] + medians[:-1]
+    return [
+        (one["arm"].removeprefix(LADDER), median, last / median) for one, median, last in zip(group, medians, before)
+    ]
+
+
+def plot_ladder(pyplot, group: list[dict], title: str):
+    """A waterfall. Light: a rung's time. Dark: what it gained on the previous rung; the axis is logarithmic."""
+    found = steps(group)
+    figure, axis = pyplot.subplots(figsize=(8, 1.4 + 0.36 * len(found)), layout="constrained")
+    least = min(median for _, median, _ in found) / 2
+    for place, (_, median, gain) in enumerate(found):
+        axis.barh(place, median - least, left=least, height=0.7, color=TIME)
+        before = median * gain
+        low, high = min(median, before), max(median, before)
+        axis.barh(place, high - low, left=low, height=0.7, color=GAIN if gain >= 1 else LOSS)
+        label = f"{median:.2f} us" + (f", {gain:.2f}x" if place > 0 else "")
+        axis.annotate(label, (high, place), textcoords="offset points", xytext=(4, -3), fontsize=8)
+    axis.set_yticks(range(len(found)), [rung for rung, _, _ in found])
+    axis.invert_yaxis()
+    axis.set_xscale("log")
+    axis.set_xlim(least, 2.5 * max(median for _, median, _ in found))
+    marks = [mark for mark in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) if least <= mark <= axis.get_xlim()[1]]
+    axis.set_xticks(marks, [str(mark) for mark in marks])
+    axis.minorticks_off()
+    axis.grid(axis="y", visible=False)
+    axis.set_xlabel("microseconds per call; dark: the step from the previous rung (red: slower)")
+    axis.set_title(f"{title}\n{source(group)}")
+    return figure
+
+
 def draw(found: list[dict], directory: str) -> list[str]:
     """Writes every plot that the rows allow; returns the paths."""
     pyplot = canvas()
     os.makedirs(directory, exist_ok=True)
     paths = []
     found = device_rows(found)
+    for l2, group in rungs(found).items():
+        cold = l2 == "cold"
+        figure = plot_ladder(pyplot, group, f"The ladder, {group[0]['problem']}{', cold L2' if cold else ''}")
+        paths.append(save(pyplot, figure, directory, "ladder-cold.svg" if cold else "ladder.svg"))
+    found = [one for one in found if not one["arm"].startswith(LADDER)]
     for suite in sorted({one.get("suite", "") for one in found}):
         of_suite = [one for one in found if one.get("suite", "") == suite]
         kinds = [""] if suite == "cpu" else sorted({dtype_of(one) for one in of_suite})
@@ -239,10 +298,13 @@ def main() -> int:
         return 2
     try:
         paths = draw(found, options.output)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
     except ImportError as error:
         print(f"matplotlib is needed for plots: {error}", file=sys.stderr)
         return 3
-    print("\n".join(paths) if paths else "nothing to draw: no row with rapt and a peer")
+    print("\n".join(paths) if paths else "nothing to draw: no row with rapt and a peer, and no rung of the ladder")
     return 0
 
 

@@ -39,6 +39,7 @@ def row(
         "median": median,
         "q1": q1,
         "q3": q3,
+        "spread": (q3 - q1) / median if median else 0.0,
         "calls": 1,
         "cold_us": None,
         "timer": "host",

@@ -6,6 +6,7 @@ caller puts it in front. An unknown word is an error.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Optional
 
@@ -93,6 +94,20 @@ DRY = {  # every feature once, small: tests the scripts without a GPU
     "fp8": "e4m3 out=bf16 b1 h2 q64 k64 d64 scales=tensor",
     "kv-fp8": f"{FP8_KEYS} b1 h4:2 q40 k64 d64 causal k_scales=head v_scales=head",
 }
+PERF_FILE = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "check", "cases", "perf.txt")
+
+
+def _perf() -> dict[str, str]:
+    """The suite of `rapt bench --suite perf`, which has the same rows. Lines with pv= are left out: the implementations
+    rapt-pv-* have these modes. Empty without check/ (a copy of bench/ alone).
+    """
+    if not os.path.exists(PERF_FILE):
+        return {}
+    with open(PERF_FILE) as file:
+        lines = [line.strip() for line in file]
+    return {line: line for line in lines if line and not line.startswith("#") and " pv=" not in line}
+
+
 SWEEP_LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 
 
@@ -106,7 +121,16 @@ def _sweep(lengths=SWEEP_LENGTHS, tokens: int = 16384, width: int = 2048) -> dic
     }
 
 
-SUITES = {"named": NAMED, "sweep": _sweep(), "features": FEATURES, "varlen": VARLEN, "fp8": FP8, "cpu": CPU, "dry": DRY}
+SUITES = {
+    "named": NAMED,
+    "perf": _perf(),
+    "sweep": _sweep(),
+    "features": FEATURES,
+    "varlen": VARLEN,
+    "fp8": FP8,
+    "cpu": CPU,
+    "dry": DRY,
+}
 
 
 @dataclass(frozen=True)

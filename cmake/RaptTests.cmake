@@ -64,6 +64,12 @@ if(RAPT_BUILD_TESTS)
     set_target_properties(fake_cuda PROPERTIES OUTPUT_NAME cuda SOVERSION 1
       LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/fake_cuda")
     add_dependencies(rapt_tests fake_cuda)
+    # A stand-in for NVML (lab/gpu_clocks.cpp).
+    add_library(fake_nvml SHARED tests/fake_nvml/fake_nvml.cpp)
+    rapt_defaults(fake_nvml)
+    set_target_properties(fake_nvml PROPERTIES OUTPUT_NAME nvidia-ml SOVERSION 1
+      LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/fake_nvml")
+    add_dependencies(rapt_tests fake_nvml)
     # A stand-in for NVRTC. Tests copy it to the places where it should be found.
     add_library(fake_nvrtc SHARED tests/fake_nvrtc/fake_nvrtc.cpp)
     rapt_defaults(fake_nvrtc)

@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -61,6 +63,23 @@ void print_row(const BenchRow& row, const BenchRow& first, bool several) {
              host);
 }
 
+// The second line of a row of a GPU.
+void print_bound(const BenchRow& row) {
+  std::string text;
+  if (row.roofline) {
+    const Bound &kernel = row.roofline->kernel, &card = row.roofline->card;
+    text = fmt::format("floor {:.2f} us by {}", kernel.floor_us, kernel.unit);
+    if (card.floor_us < kernel.floor_us)
+      text += fmt::format("; the GPU's best instructions: {:.2f} us by {}", card.floor_us, card.unit);
+    text += "; ";
+  }
+  text += fmt::format("spread {:.1f}%", 100 * spread(row.samples));
+  if (row.attempts > 1) text += fmt::format(" (best of {} attempts)", row.attempts);
+  if (row.clocks_after.sm_mhz) text += fmt::format("; SM clock {} MHz", *row.clocks_after.sm_mhz);
+  for (const std::string& reason : limit_names(row.clocks_after.limits.value_or(0))) text += ", " + reason;
+  fmt::print("{:>10} {}\n", "", text);
+}
+
 void print_fault(const Problem& problem, const Measured::Fault& fault) {
   const bool wrong = fault.error.code() == ErrorCode::internal;
   print_error("{}  {}{}\n        {}\n", wrong ? "WRONG, not timed" : "refused", to_string(problem),
@@ -68,16 +87,44 @@ void print_fault(const Problem& problem, const Measured::Fault& fault) {
 }
 
 void print_measured(const Problem& problem, const Measured& measured, bool several, bool json) {
-  for (const BenchRow& row : measured.rows)
-    if (json)
+  for (const BenchRow& row : measured.rows) {
+    if (json) {
       fmt::print("{}\n", to_json(row).dump());
-    else
-      print_row(row, measured.rows[0], several);
+      continue;
+    }
+    print_row(row, measured.rows[0], several);
+    if (row.threads == 0) print_bound(row);
+  }
   for (const Measured::Fault& fault : measured.faults) print_fault(problem, fault);
   std::fflush(stdout);
 }
 
 }  // namespace
+
+double Attempt::largest_spread() const {
+  double largest = 0;
+  for (const Samples& one : samples) largest = std::max(largest, spread(one));
+  return largest;
+}
+
+Attempt steadiest(const std::function<Attempt()>& take, double seconds) {
+  const auto begin = std::chrono::steady_clock::now();
+  Attempt best = take();
+  int attempts = 1;
+  for (; attempts < most_attempts && best.largest_spread() > most_spread; ++attempts) {
+    if (std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() >= seconds) break;
+    Attempt another = take();
+    if (another.largest_spread() < best.largest_spread()) best = std::move(another);
+  }
+  best.attempts = attempts;
+  return best;
+}
+
+int64_t samples_within(double budget_seconds, double sample_us, int64_t iterations) {
+  const double affordable = budget_seconds * 1e6 / most_attempts / std::max(sample_us, 1e-3);
+  if (affordable >= static_cast<double>(iterations)) return iterations;
+  return std::min(iterations, std::max(fewest_samples, static_cast<int64_t>(affordable)));
+}
 
 void describe_plan(const Plan& plan, BenchRow& row) {
   row.family = plan.steps[0].family->name;
@@ -109,6 +156,7 @@ int bench(const BenchOptions& options) {
         problems.size() == 1 ? broken_config_rule(options.common, device, problems[0], config) : "";
     if (!broken.empty()) invalid(broken);
   }
+  const auto begin = std::chrono::steady_clock::now();
   const auto bench = device.kind == DeviceKind::cuda ? gpu_bench(options, device) : cpu_bench(options, device);
   const bool text = !options.common.json, several = options.common.configs.size() > 1;
   if (text)
@@ -125,6 +173,9 @@ int bench(const BenchOptions& options) {
     for (const Measured::Fault& fault : measured.faults) wrong = wrong || fault.error.code() == ErrorCode::internal;
     std::move(measured.rows.begin(), measured.rows.end(), std::back_inserter(rows));
   }
+  if (text && problems.size() > 1)
+    fmt::print("{} problems in {:.0f} s\n", problems.size(),
+               std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
   const std::string path = rows.empty() ? "" : output_path(options, bench->card());
   if (!path.empty()) write_rows(path, rows);
   if (!path.empty() && text) fmt::print("wrote {}\n", path);

@@ -2,6 +2,7 @@
 // Implemented by bench_cpu.cpp and bench_gpu.cpp, used by bench.cpp.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -33,6 +34,22 @@ class Bench {
 };
 std::unique_ptr<Bench> cpu_bench(const BenchOptions& options, const Device& device);
 std::unique_ptr<Bench> gpu_bench(const BenchOptions& options, const Device& device);
+
+// The samples of all implementations of a problem, taken together.
+struct Attempt {
+  std::vector<Samples> samples;  // by implementation
+  GpuClocks clocks_before, clocks_after;
+  int attempts = 1;  // how often they were taken
+  double largest_spread() const;
+};
+// A spread above this is measured again, at most until there are `most_attempts` attempts.
+inline constexpr double most_spread = 0.03;
+inline constexpr int most_attempts = 3;
+// Repeats take() while the spread is too large and `seconds` have not passed. Returns the attempt with the smallest
+// spread, so the times of one row are never a mixture of attempts.
+Attempt steadiest(const std::function<Attempt()>& take, double seconds);
+// The number of samples that fit into an attempt's share of the budget: `iterations` or fewer, at least fewest_samples.
+int64_t samples_within(double budget_seconds, double sample_us, int64_t iterations);
 
 // Writes the plan's family and its other lines into the row.
 void describe_plan(const Plan& plan, BenchRow& row);

@@ -9,6 +9,7 @@
 #include "check/device_tensors.h"
 #include "cuda/driver.h"
 #include "lab/bench.h"
+#include "lab/gpu_clocks.h"
 #include "lab/gpu_timer.h"
 #include "lab/machine.h"
 #include "lab/roof_gpu.h"
@@ -28,13 +29,29 @@ double us_since(Clock::time_point begin) {
 struct Candidate {
   ContextHandle context;
   BenchRow row;
-  std::unique_ptr<Sampler> sampler, host;
+  std::shared_ptr<const LoadedPlan> loaded = nullptr;
+  std::unique_ptr<Sampler> sampler = nullptr, host = nullptr;
 };
+
+std::string peaks_text(const Roof& roof) {
+  std::string products;
+  const auto add = [&](const char* name, double flops) {
+    if (flops > 0) products += fmt::format("{}{} {:.1f}", products.empty() ? "" : ", ", name, flops / 1e12);
+  };
+  add("mma.sync f16", roof.f16_flops);
+  add("mma.sync fp8", roof.fp8_flops);
+  add("wgmma f16", roof.wgmma_f16_flops);
+  add("wgmma fp8", roof.wgmma_fp8_flops);
+  add("f32", roof.fma_flops);
+  return fmt::format("measured peaks: {} TFLOP/s; exp2 {:.2f} T/s; L2 {:.0f}, DRAM {:.0f} GB/s; launch {:.2f} us",
+                     products, roof.exponentials / 1e12, roof.l2_bytes / 1e9, roof.read_bytes / 1e9,
+                     roof.launch_seconds * 1e6);
+}
 
 class GpuBench final : public Bench {
  public:
   GpuBench(const BenchOptions& options, const Device& device)
-      : options_(options), device_(device), scope_(device.index, nullptr) {
+      : options_(options), device_(device), scope_(device.index, nullptr), clocks_(device) {
     if (const jit::Compiler* compiler = jit::find_compiler()) nvrtc_ = compiler->version;
     try {
       roof_ = measure_gpu_roof(cuda::device(device.index));
@@ -46,12 +63,10 @@ class GpuBench final : public Bench {
 
   std::string card() const override { return file_safe(device_.name); }
   std::string headline() const override {
-    const std::string roof =
-        roof_note_.empty() ? fmt::format("measured peak: {:.1f} TFLOP/s f16 (mma.sync), {:.1f} f32, {:.0f} GB/s read",
-                                         roof_.f16_flops / 1e12, roof_.fma_flops / 1e12, roof_.read_bytes / 1e9)
-                           : "peak not measured: " + roof_note_;
-    return fmt::format("{}, {}, {}; {}; timer {}, inputs {}", title_of(device_), device_.arch, driver_text(), roof,
-                       timer(), options_.l2);
+    const std::string clocks = clocks_.note().empty() ? "" : "\n" + clocks_.note();
+    return fmt::format("{}, {}, {}; timer {}, inputs {}\n{}{}", title_of(device_), device_.arch, driver_text(), timer(),
+                       options_.l2, roof_note_.empty() ? peaks_text(roof_) : "peak not measured: " + roof_note_,
+                       clocks);
   }
 
   Measured measure(const Problem& problem) override {
@@ -90,13 +105,14 @@ class GpuBench final : public Bench {
   }
 
   Candidate checked_candidate(const Problem& problem, const check::Inputs& inputs, const std::string& config) {
-    Candidate candidate{make_context(options_.common, device_, problem, config), {}, nullptr, nullptr};
+    Candidate candidate{make_context(options_.common, device_, problem, config), {}};
     const check::Outputs outputs = check::make_outputs(problem);
     check::DeviceCall call(device_.index, problem, inputs, outputs);
     const auto begin = Clock::now();
     require_ok(rapt_prepare(candidate.context.get(), &call.args(), stream_.handle()));
     const double cold_us = us_since(begin);
-    candidate.row = make_row(problem, *candidate.context, call.args());
+    candidate.loaded = candidate.context->impl.gpu().find(problem_from(call.args()), device_.index);
+    candidate.row = make_row(problem, *candidate.loaded);
     candidate.row.implementation = candidate_name(config);
     candidate.row.cold_us = cold_us;
     const auto first = Clock::now();
@@ -109,10 +125,10 @@ class GpuBench final : public Bench {
     return candidate;
   }
 
-  BenchRow make_row(const Problem& problem, rapt_context& context, const rapt_sdpa_args& args) const {
+  BenchRow make_row(const Problem& problem, const LoadedPlan& loaded) const {
     BenchRow row;
     row.problem = to_string(problem);
-    describe_kernels(*context.impl.gpu().find(problem_from(args), device_.index), row);
+    describe_kernels(loaded, row);
     row.arch = device_.arch;
     row.unit = problem.q == DType::f32 ? Unit::f32 : Unit::f16;
     row.timer = timer();
@@ -158,24 +174,55 @@ class GpuBench final : public Bench {
     const double call_us = rough_call_us(stream_, enqueue_on(candidates[0]));
     const GraphShape shape = graph_shape(call_us, wanted);
     add_sets(shape.sets);
-    std::vector<Sampler*> samplers, hosts;
     for (Candidate& candidate : candidates) {
-      candidate.row.input_sets = static_cast<int64_t>(sets.size());
+      describe_sampling(problem, static_cast<int64_t>(sets.size()), candidate);
       candidate.host = launch_sampler(stream_, calls_per_sample(call_us), enqueue_on(candidate));
       candidate.sampler = device_sampler(shape, call_us, enqueue_on(candidate));
+    }
+    const double sample_us =
+        call_us * static_cast<double>(timer() == "graph" ? shape.launches : calls_per_sample(call_us));
+    take_attempts(sample_us, candidates);
+    for (Candidate& candidate : candidates) candidate.sampler.reset();  // its graphs point into the input sets
+  }
+
+  void describe_sampling(const Problem& problem, int64_t sets, Candidate& candidate) const {
+    candidate.row.input_sets = sets;
+    const bool from_l2 = static_cast<double>(sets) * bytes(problem) <= static_cast<double>(device_.l2_bytes);
+    candidate.row.roofline = roofline(problem, candidate.loaded->plan, roof_, from_l2);
+  }
+
+  // sample_us: the approximate time of a sample.
+  void take_attempts(double sample_us, std::deque<Candidate>& candidates) {
+    std::vector<Sampler*> samplers, hosts;
+    for (const Candidate& candidate : candidates) {
       hosts.push_back(candidate.host.get());
       samplers.push_back(candidate.sampler ? candidate.sampler.get() : candidate.host.get());
     }
-    sample_interleaved(samplers, options_.warmup, options_.seed);
-    for (Sampler* sampler : samplers) sampler->finish();
-    sample_interleaved(samplers, options_.iterations, options_.seed + 1);
-    for (size_t i = 0; i < candidates.size(); ++i) candidates[i].row.samples = samplers[i]->finish();
+    const double round_us = sample_us * static_cast<double>(candidates.size());
+    const int64_t rounds = samples_within(options_.budget, round_us, options_.iterations);
+    uint64_t seed = options_.seed;
+    const Attempt attempt = steadiest([&] { return one_attempt(samplers, rounds, seed++); }, options_.budget);
     if (timer() != "host") sample_interleaved(hosts, host_samples, options_.seed + 2);
-    for (Candidate& candidate : candidates) {
-      candidate.row.host_us =
-          quartiles(timer() == "host" ? candidate.row.samples.us : candidate.host->finish().us).median;
-      candidate.sampler.reset();  // its graphs point into the input sets
+    for (size_t i = 0; i < candidates.size(); ++i) {
+      BenchRow& row = candidates[i].row;
+      row.samples = attempt.samples[i];
+      row.attempts = attempt.attempts;
+      row.clocks_before = attempt.clocks_before;
+      row.clocks_after = attempt.clocks_after;
+      row.host_us = quartiles(timer() == "host" ? row.samples.us : hosts[i]->finish().us).median;
     }
+  }
+
+  // The clocks are read while the GPU still works on what was enqueued.
+  Attempt one_attempt(const std::vector<Sampler*>& samplers, int64_t rounds, uint64_t seed) const {
+    Attempt attempt;
+    sample_interleaved(samplers, options_.warmup, seed);
+    attempt.clocks_before = clocks_.read();
+    for (Sampler* sampler : samplers) sampler->finish();
+    sample_interleaved(samplers, rounds, seed + 1);
+    attempt.clocks_after = clocks_.read();
+    for (Sampler* sampler : samplers) attempt.samples.push_back(sampler->finish());
+    return attempt;
   }
 
   // Returns null for --timer host.
@@ -190,6 +237,7 @@ class GpuBench final : public Bench {
   Device device_;
   cuda::ContextScope scope_;
   cuda::Stream stream_;
+  GpuClockReader clocks_;
   Roof roof_;
   std::string roof_note_, nvrtc_;
 };

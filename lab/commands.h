@@ -50,6 +50,7 @@ struct BenchOptions {
   std::vector<std::string> words;
   std::string suite, timer, l2 = "warm", output;  // timer "": graph on a GPU, host on the CPU
   int64_t warmup = 5, iterations = 30;
+  double budget = 5;  // seconds for the samples of a problem
   uint64_t seed = 1;
   bool save = false;
   bool ladder = false;  // run ladder() (ladder.h) instead of bench()

@@ -62,7 +62,6 @@ enum Operation : unsigned {
   ffma = 0x023,
   hmma = 0x03c,
   qmma = 0x07a,
-  hgmma = 0x1f0,
   ldsm = 0x03b,
   mufu = 0x108,
   ldg = 0x181,
@@ -70,7 +69,10 @@ enum Operation : unsigned {
   lds = 0x184,
   stl = 0x187,
   sts = 0x188,
-  ldgsts = 0x1ae
+  ldgsts = 0x1ae,
+  arrives = 0x1b0,
+  hgmma = 0x1f0,
+  qgmma = 0x1f3
 };
 
 void count(uint64_t low, uint64_t high, InstructionCounts& counts) {
@@ -82,9 +84,11 @@ void count(uint64_t low, uint64_t high, InstructionCounts& counts) {
     case hmma: ++counts.hmma; break;
     case qmma: ++counts.qmma; break;
     case hgmma: ++counts.hgmma; break;
+    case qgmma: ++counts.qgmma; break;
     case ldsm: ++counts.ldsm; break;
     case mufu: ++counts.mufu; break;
     case ldgsts: ++counts.ldgsts; break;
+    case arrives: ++counts.arrives; break;
     case ldg: ++counts.ldg, counts.ldg_16 += is_16; break;
     case lds: ++counts.lds, counts.lds_16 += is_16; break;
     case sts: ++counts.sts, counts.sts_16 += is_16; break;

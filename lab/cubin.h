@@ -14,9 +14,11 @@ struct InstructionCounts {
   int ffma = 0;             // fused multiply-add of floats
   int hmma = 0;             // mma.sync of 16-bit floats
   int qmma = 0;             // mma.sync of FP8 codes (sm_89, sm_120)
-  int hgmma = 0;            // wgmma of 16-bit floats (sm_90a)
+  int hgmma = 0;            // wgmma of 16-bit floats (sm_90)
+  int qgmma = 0;            // wgmma of FP8 codes (sm_90)
   int ldsm = 0;             // ldmatrix
   int ldgsts = 0;           // cp.async
+  int arrives = 0;          // cp.async.mbarrier.arrive
   int mufu = 0;             // ex2, rcp and other special functions
   int ldg = 0, ldg_16 = 0;  // loads from global memory
   int lds = 0, lds_16 = 0;  // loads from shared memory

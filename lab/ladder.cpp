@@ -1,6 +1,8 @@
 // The rungs of the ladder and how each becomes a kernel. ladder_bench.cpp checks and times them.
 #include "lab/ladder.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "lab/device_sources.h"
 #include "runtime/gpu.h"
@@ -21,7 +23,18 @@ const Rung rungs[] = {
      "stages=2"},
     {"swizzled", "D.5", "< 5 us", &attention_sm80, "",
      "block_m=64 block_n=64 warps_m=4 warps_n=1 q_in_registers=1 min_blocks=1 programmatic=0 stages=3"},
+    {"ws_p1", "ws_p1", "", &attention_sm80, "ladder/warp_specialised.cuh",
+     "block_m=64 block_n=64 warps_m=5 warps_n=1 q_in_registers=1 min_blocks=2 scale_in_exp2=0 programmatic=0 "
+     "stages=2"},
+    {"ws_p2", "ws_p2", "", &attention_sm80, "ladder/warp_specialised.cuh",
+     "block_m=64 block_n=64 warps_m=6 warps_n=1 q_in_registers=1 min_blocks=2 scale_in_exp2=0 programmatic=0 "
+     "stages=2"},
+    {"persistent", "", "", &attention_sm80, "ladder/persistent.cuh",
+     "block_m=64 block_n=64 warps_m=5 warps_n=1 q_in_registers=1 min_blocks=2 scale_in_exp2=0 programmatic=0 "
+     "stages=2",
+     RungLaunch::persistent},
     {"shipped", "", "", &attention_sm80, "", ""},
+    {"l2_window", "", "", &attention_sm80, "", "", RungLaunch::l2_window},
 };
 
 constexpr std::string_view folder = "ladder/";
@@ -64,6 +77,18 @@ RungKernel rung_kernel(const Rung& rung, const Problem& problem, const Device& d
   kernel.request = request_for(kernel.unit, device.arch,
                                concat("rung ", rung.name, " for \"", to_string(problem), "\""), kernel.files);
   return kernel;
+}
+
+cuda::L2Window kv_window(const AttentionParams& params, const Problem& problem) {
+  const auto begin_of = [](const TensorRef& tensor) { return static_cast<const char*>(tensor.data); };
+  const auto bytes_of_tensor = [&](DType dtype, int64_t dim) {
+    return problem.batch * problem.heads_k * problem.seqlen_k * dim * bytes_of(dtype);
+  };
+  const char *const k = begin_of(params.k), *const v = begin_of(params.v);
+  const char* const begin = std::min(k, v);
+  const char* const end =
+      std::max(k + bytes_of_tensor(problem.k, problem.head_dim), v + bytes_of_tensor(problem.v, problem.head_dim_v));
+  return {begin, static_cast<size_t>(end - begin)};
 }
 
 }  // namespace rapt::lab

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 
+#include "cuda/cuda.h"
 #include "device/device.h"
 #include "jit/jit.h"
 #include "kernels/family.h"
@@ -15,6 +16,13 @@
 
 namespace rapt::lab {
 
+// How a rung's launch differs from its family's.
+enum class RungLaunch {
+  usual,
+  persistent,  // at most as many blocks as the GPU holds at once
+  l2_window,   // K and V are marked to persist in the L2 cache
+};
+
 struct Rung {
   const char* name;
   const char* old_name;  // its name or names in the project's history; "": none
@@ -22,6 +30,7 @@ struct Rung {
   const Family* family;
   const char* source;  // file name in device_sources(); "": the family's own source
   const char* config;  // overrides of the planner's choice
+  RungLaunch launch = RungLaunch::usual;
 };
 std::span<const Rung> ladder_rungs();
 
@@ -37,6 +46,9 @@ struct RungKernel {
   jit::Request request;
 };
 RungKernel rung_kernel(const Rung& rung, const Problem& problem, const Device& device);
+
+// The memory of K and V and what lies between them: a launch has only one window.
+cuda::L2Window kv_window(const AttentionParams& params, const Problem& problem);
 
 // rapt bench LINE --ladder: checks every rung, times the correct ones side by side, prints a table and writes rows.
 int ladder(const BenchOptions& options);

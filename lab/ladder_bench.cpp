@@ -29,6 +29,7 @@ struct ReadyRung {
   RungKernel kernel;
   ContextHandle context;
   const LoadedKernel* loaded = nullptr;
+  unsigned resident_blocks = 0;  // that the GPU holds at once
   BenchRow row = {};
   std::unique_ptr<Sampler> sampler = nullptr;
 };
@@ -50,7 +51,8 @@ class LadderBench {
         ready_.push_back(checked(rung, inputs));
         ready_.back().row.roof = roof;
       } catch (const Error& error) {
-        if (error.code() != ErrorCode::unsupported && error.code() != ErrorCode::internal) throw;
+        const bool expected = error.code() == ErrorCode::unsupported || error.code() == ErrorCode::internal;
+        if (!expected && rung.launch != RungLaunch::l2_window) throw;
         wrong = wrong || error.code() == ErrorCode::internal;
         print_error("{}  rung {}\n        {}\n", error.code() == ErrorCode::internal ? "WRONG, not timed" : "refused",
                     rung.name, error.what());
@@ -67,8 +69,22 @@ class LadderBench {
  private:
   void launch(const ReadyRung& ready, const check::DeviceCall& call) const {
     const AttentionParams params = attention_params(call.args(), problem_);
-    rapt::launch(*ready.loaded, ready.rung.family->launch_spec({ready.kernel.config, problem_, params}),
-                 stream_.handle());
+    LaunchSpec spec = ready.rung.family->launch_spec({ready.kernel.config, problem_, params});
+    if (ready.rung.launch == RungLaunch::persistent) spec.grid_x = std::min(spec.grid_x, ready.resident_blocks);
+    cuda::Kernel::Launch launch = driver_launch(*ready.loaded, spec, stream_.handle());
+    if (ready.rung.launch == RungLaunch::l2_window) launch.l2_window = window_of(params);
+    ready.loaded->kernel->launch(launch, spec.params());
+  }
+
+  // Throws Error{unsupported} if the GPU cannot give this call a window.
+  cuda::L2Window window_of(const AttentionParams& params) const {
+    cuda::L2Window window = kv_window(params, problem_);
+    const cuda::PersistingL2::Limits limits = cuda::PersistingL2::limits(device_.index);
+    if (limits.bytes == 0) unsupported(device_.name, ": no part of its L2 cache can be set aside");
+    if (window.bytes > limits.window_bytes)
+      unsupported("K and V lie within ", window.bytes, " bytes, the GPU allows a window of ", limits.window_bytes);
+    window.share = window_share_;
+    return window;
   }
 
   ReadyRung checked(const Rung& rung, const check::Inputs& inputs) {
@@ -78,6 +94,7 @@ class LadderBench {
     options.files = kernel.files;
     ReadyRung ready{rung, std::move(kernel), ContextHandle(new rapt_context(std::move(options)))};
     ready.loaded = &ready.context->impl.gpu().kernel(device_, ready.kernel.unit, ready.kernel.request.label);
+    ready.resident_blocks = resident_blocks(ready);
     const check::Outputs outputs = check::make_outputs(problem_);
     check::DeviceCall call(device_.index, problem_, inputs, outputs);
     launch(ready, call);
@@ -87,6 +104,12 @@ class LadderBench {
     describe(ready);
     judge(ready.row, inputs, outputs);
     return ready;
+  }
+
+  unsigned resident_blocks(const ReadyRung& ready) const {
+    const KernelUnit& unit = ready.kernel.unit;
+    return static_cast<unsigned>(device_.sm_count *
+                                 ready.loaded->kernel->blocks_per_sm(device_.index, unit.threads, unit.smem_bytes));
   }
 
   void judge(BenchRow& row, const check::Inputs& inputs, const check::Outputs& outputs) const {
@@ -125,32 +148,69 @@ class LadderBench {
     row.unit = Unit::f16;
   }
 
+  // Rungs with L2 windows are timed after the others, because their lines stay in the L2 cache.
   void take_samples(const check::Inputs& inputs) {
     const check::Outputs outputs = check::make_outputs(problem_);
-    std::deque<check::DeviceCall> sets;
+    Sets sets;
     const int64_t wanted = input_sets(options_.l2 == "cold", bytes(problem_), device_.l2_bytes);
-    std::vector<GraphShape> shapes;
     const auto add_sets = [&](int64_t count) {
       while (static_cast<int64_t>(sets.size()) < count) sets.emplace_back(device_.index, problem_, inputs, outputs, 0);
     };
     add_sets(wanted);
-    const auto enqueue_on = [&](const ReadyRung& ready) -> Enqueue {
-      return [this, &sets, &ready](int64_t n) { launch(ready, sets[static_cast<size_t>(n) % sets.size()]); };
-    };
-    for (const ReadyRung& ready : ready_) {  // their times differ by two orders of magnitude
-      shapes.push_back(graph_shape(rough_call_us(stream_, enqueue_on(ready)), wanted));
-      add_sets(shapes.back().sets);
+    std::vector<TimedRung> usual, with_window;
+    for (ReadyRung& ready : ready_) {  // their times differ by two orders of magnitude
+      const GraphShape shape = graph_shape(rough_call_us(stream_, enqueue_on(sets, ready)), wanted);
+      add_sets(shape.sets);
+      (ready.rung.launch == RungLaunch::l2_window ? with_window : usual).push_back({ready, shape});
     }
+    take_samples(sets, usual);
+    if (!with_window.empty()) take_samples_with_window(sets, with_window);
+    while (!ready_.empty() && ready_.back().row.samples.us.empty()) ready_.pop_back();  // the windows' rungs are last
+  }
+
+  using Sets = std::deque<check::DeviceCall>;
+  struct TimedRung {
+    ReadyRung& ready;
+    GraphShape shape;
+  };
+
+  Enqueue enqueue_on(const Sets& sets, const ReadyRung& ready) const {
+    return [this, &sets, &ready](int64_t n) { launch(ready, sets[static_cast<size_t>(n) % sets.size()]); };
+  }
+
+  // A GPU that refuses the windows costs only their rungs.
+  void take_samples_with_window(const Sets& sets, const std::vector<TimedRung>& timed) {
+    try {
+      const size_t wanted = window_bytes(sets);
+      const cuda::PersistingL2 part(device_.index, wanted);
+      window_share_ = std::min(1.0f, static_cast<float>(part.bytes()) / static_cast<float>(wanted));
+      fmt::print("L2 window: {:.1f} MiB of the L2 cache are set aside for {:.1f} MiB\n",
+                 static_cast<double>(part.bytes()) / (1 << 20), static_cast<double>(wanted) / (1 << 20));
+      take_samples(sets, timed);
+    } catch (const Error& error) {
+      print_error("refused  rung l2_window\n        {}\n", error.what());
+      for (const auto& [ready, shape] : timed) ready.sampler.reset(), ready.row.samples.us.clear();
+    }
+  }
+
+  // Of the windows of all input sets.
+  size_t window_bytes(const Sets& sets) const {
+    size_t all = 0;
+    for (const check::DeviceCall& set : sets) all += kv_window(attention_params(set.args(), problem_), problem_).bytes;
+    return all;
+  }
+
+  void take_samples(const Sets& sets, const std::vector<TimedRung>& timed) {
     std::vector<Sampler*> samplers;
-    for (size_t i = 0; i < ready_.size(); ++i) {
-      ready_[i].sampler = graph_sampler(stream_, shapes[i], enqueue_on(ready_[i]));
-      ready_[i].row.input_sets = static_cast<int64_t>(sets.size());
-      samplers.push_back(ready_[i].sampler.get());
+    for (const auto& [ready, shape] : timed) {
+      ready.sampler = graph_sampler(stream_, shape, enqueue_on(sets, ready));
+      ready.row.input_sets = static_cast<int64_t>(sets.size());
+      samplers.push_back(ready.sampler.get());
     }
     sample_interleaved(samplers, options_.warmup, options_.seed);
     for (Sampler* sampler : samplers) sampler->finish();
     sample_interleaved(samplers, options_.iterations, options_.seed + 1);
-    for (ReadyRung& ready : ready_) {
+    for (const auto& [ready, shape] : timed) {
       ready.row.samples = ready.sampler->finish();
       ready.sampler.reset();  // its graphs point into the sets
     }
@@ -215,6 +275,7 @@ class LadderBench {
   cuda::ContextScope scope_;
   cuda::Stream stream_;
   std::deque<ReadyRung> ready_;
+  float window_share_ = 1.0f;  // of the lines of a window that persist
 };
 
 }  // namespace

@@ -24,7 +24,7 @@ bool is_program(const std::string& path) {
   return stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) && access(path.c_str(), X_OK) == 0;
 }
 
-// A child's standard streams: nothing to read, and files for what it prints.
+// A child's standard streams: an empty stdin, and files for its output.
 class Streams {
  public:
   Streams(const std::string& out, const std::string& err) {
@@ -48,7 +48,7 @@ class Streams {
   posix_spawn_file_actions_t actions_;
 };
 
-// Signals as a program finds them that a shell starts.
+// Sets the signal handling that a shell gives to the programs it starts.
 class DefaultSignals {
  public:
   DefaultSignals() {

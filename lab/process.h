@@ -1,4 +1,5 @@
-// Other programs, run without a shell: found in $PATH, started with plain signals, what they print kept in files.
+// Runs other programs without a shell. Finds them in $PATH, starts them with default signal handling, and keeps their
+// output in files.
 // Used by host_compiler.cpp and profile.cpp; assumes POSIX.
 #pragma once
 
@@ -8,16 +9,16 @@
 
 namespace rapt::lab {
 
-// The value of an environment variable, "" where it is not set.
+// The value of an environment variable, or "" if it is not set.
 std::string environment_value(const char* name);
 
-// The words between separators; empty ones are left out.
+// The words between separators. Empty words are dropped.
 std::vector<std::string> split_words(std::string_view text, char separator);
 
-// A word so that a shell reads it back as it was.
+// Quotes a word, so that a shell reads it unchanged.
 std::string shell_word(const std::string& word);
 
-// The file that a shell would start for `name` (a path, or looked for in $PATH), or "".
+// The file that a shell would start for `name`, or "". `name` is a path, or a name to find in $PATH.
 std::string find_program(const std::string& name);
 
 // How a program ended.
@@ -27,8 +28,8 @@ struct ProgramEnd {
   std::string text() const;  // "it ended with exit code 2", "it ended by signal 9"
 };
 
-// Runs words[0], the path of a file, to its end. It reads nothing. What it prints goes to `out` and `err`, new files;
-// "" as err: both go to `out`. Throws Error{environment} where it cannot be started.
+// Runs words[0], the path of a file, and waits for its end. Its stdin is empty. Its output goes to the new files `out`
+// and `err`. If err is "", both streams go to `out`. Throws Error{environment} if the program cannot be started.
 ProgramEnd run_program(const std::vector<std::string>& words, const std::string& out, const std::string& err = "");
 
 }  // namespace rapt::lab

@@ -1,4 +1,4 @@
-// Starts ncu on this program, keeps what it wrote, prints the verdict.
+// Runs this program under ncu, keeps its report, prints the verdict.
 // Called by program.cpp; assumes POSIX. It needs a GPU, a driver that lets this user read counters, and ncu.
 #include "lab/profile.h"
 
@@ -41,7 +41,7 @@ std::string config_of(const ProfileOptions& options) {
   return options.common.configs.empty() ? "" : options.common.configs[0];
 }
 
-// A GPU, or an Error that says why there is none.
+// The GPU to profile. Throws an Error that says why there is none.
 Device profiled_device(const ProfileOptions& options) {
   const Common& common = options.common;
   if (common.device == "cpu" || common.arch.starts_with("cpu") || common.threads > 0)
@@ -51,7 +51,7 @@ Device profiled_device(const ProfileOptions& options) {
   return chosen_device(common, true);
 }
 
-// ---- What ncu starts.
+// ---- The part that ncu starts.
 
 void launch_checked(const ProfileOptions& options, const Problem& problem, const Device& device) {
   const std::string config = config_of(options);
@@ -80,7 +80,7 @@ void launch_checked(const ProfileOptions& options, const Problem& problem, const
 // ---- ncu.
 
 struct Ncu {
-  std::string path, self;  // of ncu, and of this program
+  std::string path, self;  // the files of ncu and of this program
   bool by_sudo = false;
 };
 
@@ -97,9 +97,9 @@ Ncu find_ncu() {
   if (path.empty() && !named.empty()) lacks(concat("RAPT_NCU=", named, ": there is no such program"));
   if (path.empty())
     lacks(
-        "needs Nsight Compute, and ncu is not in PATH. It is part of the CUDA toolkit (often "
-        "/usr/local/cuda/bin/ncu or /opt/nvidia/nsight-compute/VERSION/ncu), and alone the package "
-        "nsight-compute-VERSION of NVIDIA's repository. Put its folder into PATH, or set RAPT_NCU=/path/to/ncu");
+        "needs Nsight Compute, but ncu is not in PATH. ncu is part of the CUDA toolkit (often "
+        "/usr/local/cuda/bin/ncu or /opt/nvidia/nsight-compute/VERSION/ncu). NVIDIA's repository also has it as the "
+        "package nsight-compute-VERSION. Put its folder into PATH, or set RAPT_NCU=/path/to/ncu");
   return {path, self_path()};
 }
 
@@ -146,14 +146,14 @@ std::string joined_by(const std::vector<std::string>& words, const char* between
 // One run of ncu, or of ncu --import.
 struct Run {
   bool succeeded = false;
-  std::string end, out, messages;  // how it ended; what it printed
+  std::string end, out, messages;  // how it ended; its stdout; its stderr
 };
 
 class NcuSession {
  public:
   NcuSession(Ncu ncu, std::string command) : ncu_(std::move(ncu)), command_(std::move(command)) {}
 
-  // Leaves the report of the launch in the folder. Where ncu calls metrics unknown, they are left out.
+  // Puts the report of the launch into the folder. Drops the metrics that ncu does not know.
   void collect(const std::vector<std::string>& launch, int launches_before, int sm) {
     std::vector<std::string> metrics = metric_names(sm);
     for (;;) {
@@ -163,22 +163,22 @@ class NcuSession {
       const std::vector<std::string> unknown = unknown_metrics(run.out, metrics);
       if (unknown.empty()) fail(run);
       for (const std::string& name : unknown) std::erase(metrics, name), unknown_.push_back(name);
-      if (metrics.empty()) lacks("ncu knows none of the metrics; its first complaint: " + last_lines(run.out, 4));
+      if (metrics.empty()) lacks("ncu knows none of the metrics. Its last lines: " + last_lines(run.out, 4));
     }
   }
 
-  // The table of the report's raw page.
+  // The table on the report's raw page.
   std::string table() {
     std::vector<std::string> words = {"--import", report(), "--csv", "--page", "raw", "--print-units", "base"};
     Run run = start(words, {"--print-metric-instances", "details"});
-    if (!run.succeeded) run = start(words, {});  // an ncu that is older than that option
+    if (!run.succeeded) run = start(words, {});  // older versions of ncu lack that option
     if (!run.succeeded)
       lacks(concat("ncu --import: ", run.end, ". Its last lines:\n", last_lines(run.messages + run.out)));
     const std::string table = raw_table(run.out);
     if (table.empty()) no_kernel_ = (run.out + run.messages).find(no_kernel_words) != std::string::npos;
     return table;
   }
-  // Whether the report has no launch at all.
+  // True if the report contains no launch.
   bool no_kernel() const { return no_kernel_; }
 
   std::string report() const { return folder_.path() + "/report.ncu-rep"; }
@@ -205,7 +205,7 @@ class NcuSession {
                                             "--export",
                                             report()};
     Run run = start(words, launch);
-    run.out += run.messages;  // the order of two streams is lost; what is looked for may be on either
+    run.out += run.messages;  // ncu's messages may be on either stream
     return run;
   }
 
@@ -233,21 +233,21 @@ class NcuSession {
     const std::string out = concat(folder_.path(), "/sudo");
     return run_program({sudo, "-n", "true"}, out).succeeded();
   }
-  // The user's own command by sudo, which forgets the environment and looks for programs elsewhere.
+  // The user's command with sudo. sudo clears the environment and uses another PATH.
   std::string command_as_root() const {
     std::string words = "sudo env";
     for (const std::string& entry : kept_environment())
       if (!entry.starts_with("PATH=") && !entry.starts_with("RAPT_NCU=")) words += " " + shell_word(entry);
-    const std::string rest = command_.substr(std::min(command_.find(' '), command_.size()));  // behind "rapt"
+    const std::string rest = command_.substr(std::min(command_.find(' '), command_.size()));  // after "rapt"
     return concat(words, " ", shell_word("RAPT_NCU=" + ncu_.path), " ", shell_word(ncu_.self), rest);
   }
   [[noreturn]] void throw_permission() const {
     lacks(concat(
         "the driver lets only administrators read the counters of GPUs (ERR_NVGPUCTRPERM)",
-        ncu_.by_sudo || geteuid() == 0 ? ", and this system refuses root, too, as containers do without CAP_SYS_ADMIN. "
-                                       : concat(". As root, in this folder:\n  ", command_as_root(), "\n"),
-        "For all users: the line \"options nvidia NVreg_RestrictProfilingToAdminUsers=0\" in "
-        "/etc/modprobe.d/nvidia-profiling.conf, then restart. In a container: docker run --cap-add=SYS_ADMIN"));
+        ncu_.by_sudo || geteuid() == 0 ? ". This system refuses root too; containers without CAP_SYS_ADMIN do so. "
+                                       : concat(". Run this as root, in this folder:\n  ", command_as_root(), "\n"),
+        "To allow all users, add the line \"options nvidia NVreg_RestrictProfilingToAdminUsers=0\" to "
+        "/etc/modprobe.d/nvidia-profiling.conf and restart. In a container use docker run --cap-add=SYS_ADMIN"));
   }
 
   [[noreturn]] void fail(const Run& run) const {
@@ -335,7 +335,7 @@ int profile_by_ncu(const ProfileOptions& options, const Problem& problem, const 
     table = session.table();
     if (!session.no_kernel()) kernels = parse_raw_table(table, device.sm);
   } catch (const Error& error) {
-    // The counters are read; their report can be opened with ncu-ui.
+    // The report exists: keep it. ncu-ui can open it.
     if (DeferredSignals::one_is_pending()) throw;
     lacks(concat(error.what(), "\nwrote ", write_results(base, "", session.report())));
   }

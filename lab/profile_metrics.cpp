@@ -1,6 +1,6 @@
 // The table of metrics, and the reader of ncu's raw page.
-// Sources of the names: Nsight Compute's metrics reference, and public reports of these architectures. Names that an
-// ncu lacks are dropped by profile.cpp and reported.
+// The names come from Nsight Compute's metrics reference and from public reports of these architectures. If ncu does
+// not know a name, profile.cpp drops it and prints it.
 #include "lab/profile_metrics.h"
 
 #include <algorithm>
@@ -22,12 +22,11 @@ struct MetricRow {
 constexpr const char* opcode_metric = "sass__inst_executed_per_opcode";
 constexpr std::string_view stall_key = "stall.";
 
-// Rows of one key are alternatives, the first that has a number counts.
+// Rows with the same key are alternatives. The first one with a number is used.
 constexpr MetricRow metric_rows[] = {
     {"duration", "gpu__time_duration.sum"},
 
-    // Products of the tensor cores: instructions of warps by kind (gmma: all wgmma of sm_90), and operations by
-    // operand.
+    // Tensor cores: warp instructions by kind (gmma: all wgmma of sm_90), and operations by operand type.
     {"tensor_inst", "sm__inst_executed_pipe_tensor.sum"},
     {"tensor_hmma_inst", "sm__inst_executed_pipe_tensor_op_hmma.sum", 80, 99},
     {"tensor_hmma_inst", "sm__inst_executed_pipe_tensor_subpipe_hmma.sum", 100},
@@ -48,7 +47,7 @@ constexpr MetricRow metric_rows[] = {
     {"bf16_ops", "sm__ops_path_tensor_op_hmma_src_bf16_dst_fp32_sparsity_off.sum", 80, 89},
     {"opcodes", opcode_metric},
 
-    // Instructions of threads outside the tensor cores.
+    // Thread instructions outside the tensor cores.
     {"f32_fma", "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum"},
     {"f32_add", "smsp__sass_thread_inst_executed_op_fadd_pred_on.sum"},
     {"f32_mul", "smsp__sass_thread_inst_executed_op_fmul_pred_on.sum"},
@@ -57,7 +56,7 @@ constexpr MetricRow metric_rows[] = {
     {"f16_mul", "smsp__sass_thread_inst_executed_op_hmul_pred_on.sum"},
     {"conversions", "smsp__sass_thread_inst_executed_op_conversion_pred_on.sum"},
 
-    // How busy each unit was, in per cent of its peak.
+    // Use of each unit, as a percentage of its peak.
     {"unit.tensor", "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed"},
     {"unit.tensor", "sm__pipe_tensor_op_hmma_cycles_active.avg.pct_of_peak_sustained_elapsed", 80, 99},
     {"unit.tensor", "sm__pipe_tensor_subpipe_hmma_cycles_active.avg.pct_of_peak_sustained_elapsed", 100},
@@ -77,7 +76,8 @@ constexpr MetricRow metric_rows[] = {
     {"warps_eligible", "smsp__warps_eligible.avg.per_cycle_active"},
     {"issue_active", "smsp__issue_active.avg.per_cycle_active"},
 
-    // Memory. Loads: by registers, and by cp.async past or through L1. The sectors say whether there were any.
+    // Memory. Loads go through registers, or through cp.async (with or without L1). The sector counts show whether
+    // there were any.
     {"load_bytes_used", "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.pct"},
     {"store_bytes_used", "smsp__sass_average_data_bytes_per_sector_mem_global_op_st.pct"},
     {"copy_bytes_used", "smsp__sass_average_data_bytes_per_sector_mem_global_op_ldgsts_cache_bypass.pct"},
@@ -89,7 +89,7 @@ constexpr MetricRow metric_rows[] = {
     {"dram_read_bytes", "dram__bytes_read.sum"},
     {"dram_write_bytes", "dram__bytes_write.sum"},
 
-    // Why warps wait: how many, on average, for each issued instruction.
+    // Reasons why warps wait: average number of waiting warps per issued instruction.
     {"stall.long_scoreboard", "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio"},
     {"stall.short_scoreboard", "smsp__average_warps_issue_stalled_short_scoreboard_per_issue_active.ratio"},
     {"stall.math_pipe_throttle", "smsp__average_warps_issue_stalled_math_pipe_throttle_per_issue_active.ratio"},
@@ -113,7 +113,7 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
-// "1,205.00" -> 1205. Nothing for "n/a", "" and what is not finite.
+// "1,205.00" -> 1205. No value for "n/a", "" and numbers that are not finite.
 std::optional<double> number_of(std::string_view text) {
   std::string digits(trimmed(text));
   digits.erase(std::remove(digits.begin(), digits.end(), ','), digits.end());
@@ -124,8 +124,8 @@ std::optional<double> number_of(std::string_view text) {
   return value;
 }
 
-// Units that ncu scales, in times of the base unit. "--print-units base" is asked for; old versions name units
-// otherwise.
+// The factors of ncu's units relative to the base unit. We request "--print-units base", but old versions still print
+// scaled units.
 double scale_of(std::string_view unit) {
   constexpr std::pair<std::string_view, double> scales[] = {
       {"us", 1e3},     {"usecond", 1e3}, {"ms", 1e6},    {"msecond", 1e6}, {"s", 1e9},
@@ -135,7 +135,7 @@ double scale_of(std::string_view unit) {
   return 1;
 }
 
-// "1,234 (HMMA: 1,000; F2FP: 234)": what stands in brackets. Instances without names give nothing.
+// Reads the part in brackets of "1,234 (HMMA: 1,000; F2FP: 234)". Instances without names are dropped.
 std::map<std::string, double> instances_of(std::string_view text) {
   std::map<std::string, double> found;
   const size_t open = text.find('('), close = text.rfind(')');
@@ -152,7 +152,7 @@ std::map<std::string, double> instances_of(std::string_view text) {
   return found;
 }
 
-// One line of CSV as ncu writes it: cells in quotes, a quote within them doubled.
+// Splits one line of ncu's CSV. Cells are quoted; a quote inside a cell is doubled.
 std::vector<std::string> cells_of(std::string_view line) {
   std::vector<std::string> cells(1);
   bool quoted = false;
@@ -194,7 +194,7 @@ void take_cell(ProfiledKernel& kernel, const std::string& column, const std::str
     kernel.not_counted.push_back(column);
 }
 
-// Whether `name` stands in the text as a whole word, a point or a backslash behind it allowed.
+// Returns true if the text contains `name` as a whole word. A dot or a backslash may follow it.
 bool names(std::string_view text, std::string_view name) {
   const auto is_word = [](char c) { return c == '_' || std::isalnum(static_cast<unsigned char>(c)); };
   for (size_t at = text.find(name); at != text.npos; at = text.find(name, at + 1)) {

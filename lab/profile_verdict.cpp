@@ -1,4 +1,4 @@
-// Counters to a verdict: the busiest unit, the distance to its roof, the gates.
+// Computes the verdict from counters: the busiest unit, the distance to its peak, the gates.
 #include "lab/profile_verdict.h"
 
 #include <fmt/format.h>
@@ -15,7 +15,7 @@ namespace rapt::lab {
 namespace {
 
 constexpr const char* unit_names[] = {"tensor", "fma", "alu", "xu", "lsu", "issue", "shared", "L2", "DRAM"};
-// Below this a unit is not what bounds a kernel: it waits for something (Nsight Compute's own rule of thumb).
+// If no unit is busier than this, latency limits the kernel (a rule of thumb of Nsight Compute).
 constexpr double busy_percent = 60;
 
 std::string counted(double n) {
@@ -34,7 +34,7 @@ std::optional<double> sum_of(const ProfiledKernel& kernel, std::initializer_list
   return sum;
 }
 
-// More than 0 where any counter saw an FP8 instruction of the tensor cores. sm_80 has none.
+// Greater than 0 if any counter shows FP8 instructions on tensor cores. sm_80 has none.
 std::optional<double> fp8_executed(const ProfiledKernel& kernel) {
   if (kernel.sm < 89) return 0;
   std::optional<double> most;
@@ -44,8 +44,8 @@ std::optional<double> fp8_executed(const ProfiledKernel& kernel) {
   return most;
 }
 
-// The least share of the bytes in the sectors of global memory that were asked for, over the kinds of accesses that
-// the kernel has.
+// For each kind of access to global memory (loads, stores, copies): the share of the moved bytes that was used. Returns
+// the smallest of these shares.
 std::optional<double> memory_efficiency(const ProfiledKernel& kernel) {
   std::optional<double> least;
   const auto take = [&](const char* share, const char* sectors) {
@@ -71,25 +71,25 @@ std::vector<UnitShare> unit_shares(const ProfiledKernel& kernel) {
 }
 
 std::string bound_sentence(const ProfiledKernel& kernel, const std::vector<UnitShare>& units) {
-  if (units.empty()) return "unknown: ncu gave no unit's share of its peak";
+  if (units.empty()) return "unknown: ncu reported no numbers for any unit";
   const UnitShare& first = units[0];
   const auto duration = kernel.value("duration");
-  const std::string roof = duration
-                               ? fmt::format("; with it always busy the kernel would take {:.1f} us instead of {:.1f}",
-                                             *duration / 1e3 * first.percent / 100, *duration / 1e3)
-                               : "";
+  const std::string roof =
+      duration ? fmt::format("; if this unit were always busy, the kernel would take {:.1f} us instead of {:.1f}",
+                             *duration / 1e3 * first.percent / 100, *duration / 1e3)
+               : "";
   if (first.percent >= busy_percent)
     return fmt::format("{}, at {:.0f}% of its peak{}", first.unit, first.percent, roof);
   const auto stalls = stall_reasons(kernel);
-  const std::string waits = stalls.empty() ? "" : fmt::format("; warps wait most by {}", stalls[0].first);
-  return fmt::format("latency: no unit reaches {:.0f}% of its peak, {} comes first with {:.0f}%{}{}", busy_percent,
+  const std::string waits = stalls.empty() ? "" : fmt::format("; the main stall reason is {}", stalls[0].first);
+  return fmt::format("latency: no unit reaches {:.0f}% of its peak; the busiest is {} at {:.0f}%{}{}", busy_percent,
                      first.unit, first.percent, waits, roof);
 }
 
 Gate off(const char* name, const std::string& why) { return {name, Gate::State::off, why}; }
 
 Gate judged(const char* name, const std::optional<double>& value, bool passed, const std::string& text) {
-  if (!value) return {name, Gate::State::unknown, "not judged: ncu gave no number for it"};
+  if (!value) return {name, Gate::State::unknown, "not judged: ncu reported no number for it"};
   return {name, passed ? Gate::State::passed : Gate::State::failed, text};
 }
 
@@ -97,9 +97,9 @@ Gate fp8_gate(const ProfiledKernel& kernel, const PlannedFacts& facts, GateLimit
   using Rule = GateLimits::Fp8;
   std::string why = " (--gate)";
   if (rule == Rule::by_config) {
-    if (facts.fp8 == Fp8Use::none) return off("fp8", "no input has FP8 codes");
+    if (facts.fp8 == Fp8Use::none) return off("fp8", "there are no FP8 inputs");
     rule = facts.fp8 == Fp8Use::instructions ? Rule::some : Rule::none;
-    why = rule == Rule::some ? ", as the configuration names FP8 instructions"
+    why = rule == Rule::some ? ", because the configuration uses FP8 instructions"
                              : ", as the configuration widens the codes";
   }
   if (rule == Rule::off) return off("fp8", "switched off");
@@ -129,9 +129,8 @@ Gate occupancy_gate(const ProfiledKernel& kernel, const PlannedFacts& facts, con
 Gate memory_gate(const ProfiledKernel& kernel, const std::optional<double>& limit) {
   if (!limit) return off("memory", "switched off");
   const auto seen = memory_efficiency(kernel);
-  return judged(
-      "memory", seen, seen >= *limit,
-      fmt::format("{} of the bytes in the sectors used: must be at least {:g}%", percent_or_question(seen), *limit));
+  return judged("memory", seen, seen >= *limit,
+                fmt::format("{} of sector bytes used: must be at least {:g}%", percent_or_question(seen), *limit));
 }
 
 const char* name_of(Gate::State state) {
@@ -148,7 +147,7 @@ double limit_of(const std::string& word, std::string_view value) {
   double limit = 0;
   const auto [end, status] = std::from_chars(value.data(), value.data() + value.size(), limit);
   if (status != std::errc() || end != value.data() + value.size() || !(limit >= 0 && limit <= 100))
-    invalid("--gate ", word, ": must be a number of per cent from 0 to 100, or off");
+    invalid("--gate ", word, ": must be a percentage from 0 to 100, or off");
   return limit;
 }
 
@@ -172,7 +171,7 @@ std::string stalls_line(const ProfiledKernel& kernel) {
   const auto stalls = stall_reasons(kernel);
   for (size_t i = 0; i < std::min(most, stalls.size()); ++i)
     line += fmt::format("{}{} {:.1f}", i == 0 ? "" : ", ", stalls[i].first, stalls[i].second);
-  return line.empty() ? "?" : line + " warps for each issued instruction";
+  return line.empty() ? "?" : line + " warps per issued instruction";
 }
 
 std::string tensor_line(const ProfiledKernel& kernel) {
@@ -200,7 +199,7 @@ std::string threads_line(const ProfiledKernel& kernel) {
 
 std::string memory_line(const ProfiledKernel& kernel) {
   return fmt::format(
-      "bytes used of sectors: loads {}, cp.async {}, stores {}; bank conflicts {} of {} wavefronts; DRAM {} "
+      "share of sector bytes used: loads {}, cp.async {}, stores {}; bank conflicts {} of {} wavefronts; DRAM {} "
       "bytes read, {} written",
       percent_or_question(kernel.value("load_bytes_used")), percent_or_question(kernel.value("copy_bytes_used")),
       percent_or_question(kernel.value("store_bytes_used")), or_question(kernel.value("bank_conflicts")),
@@ -210,7 +209,7 @@ std::string memory_line(const ProfiledKernel& kernel) {
 
 std::string warps_line(const ProfiledKernel& kernel) {
   const auto eligible = kernel.value("warps_eligible"), issued = kernel.value("issue_active");
-  return fmt::format("{} of the multiprocessor's active; {} eligible and {} issued in a cycle of a scheduler",
+  return fmt::format("{} of the multiprocessor's warps active; per scheduler and cycle {} eligible, {} issued",
                      percent_or_question(kernel.value("warps_active")),
                      eligible ? fmt::format("{:.2f}", *eligible) : "?", issued ? fmt::format("{:.2f}", *issued) : "?");
 }

@@ -1,4 +1,4 @@
-// What the counters of a kernel say: which unit bounds it, how far it is from that unit's roof, and the gates.
+// Evaluates a kernel's counters: the unit that limits it, the distance to that unit's peak, and the gates.
 // Used by profile.cpp and tests; needs neither ncu nor a GPU.
 #pragma once
 
@@ -13,20 +13,20 @@
 
 namespace rapt::lab {
 
-// What the plan's configuration says of FP8 tensor instructions.
-enum class Fp8Use { none, instructions, widened };  // none: no input has codes
+// How the planned configuration multiplies FP8 inputs. none: there are no FP8 inputs.
+enum class Fp8Use { none, instructions, widened };
 
-// What the gates need to know of the kernel besides its counters.
+// Facts about the kernel that the gates need in addition to its counters.
 struct PlannedFacts {
   std::string kernel;  // family and configuration
   Fp8Use fp8 = Fp8Use::none;
   bool tensor_products = true;   // the family computes its products on tensor cores
-  std::string occupancy_reason;  // the ledger's for few threads on a multiprocessor; "" = none
+  std::string occupancy_reason;  // the ledger's reason for a low occupancy; "" = none
   double flops = 0;
 };
 PlannedFacts planned_facts(const Problem& problem, const Step& step, const Device& device);
 
-// The gates' limits, in per cent. A gate that is switched off has none.
+// The gates' limits in percent. A gate that is switched off has no limit.
 struct GateLimits {
   enum class Fp8 { by_config, some, none, off } fp8 = Fp8::by_config;
   std::optional<double> tensor = 20, occupancy = 25, memory = 70;
@@ -38,7 +38,7 @@ struct Gate {
   enum class State { passed, failed, unknown, off };
   std::string name;
   State state = State::unknown;
-  std::string text;  // the number and the rule
+  std::string text;  // the measured number and the rule
 };
 
 struct UnitShare {
@@ -47,15 +47,15 @@ struct UnitShare {
 };
 
 struct Verdict {
-  std::vector<UnitShare> units;  // the busiest first
-  std::string bound;             // a sentence: what bounds the kernel, and how far the roof is
+  std::vector<UnitShare> units;  // busiest first
+  std::string bound;             // a sentence: the limiting unit, and the distance to its peak
   std::vector<Gate> gates;
-  bool failed() const;          // some gate
-  bool nothing_judged() const;  // no gate had its numbers
+  bool failed() const;          // true if any gate failed
+  bool nothing_judged() const;  // true if the numbers of all gates are missing
 };
 Verdict judge(const ProfiledKernel& kernel, const PlannedFacts& facts, const GateLimits& limits);
 
-// Lines for a screen.
+// The verdict as lines of text.
 std::string to_text(const ProfiledKernel& kernel, const PlannedFacts& facts, const Verdict& verdict);
 nlohmann::ordered_json to_json(const ProfiledKernel& kernel, const PlannedFacts& facts, const Verdict& verdict);
 

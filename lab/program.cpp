@@ -255,13 +255,19 @@ class Program {
             "  rapt bench --suite my-problems.txt --output rows.jsonl",
             bench_.common);
     add_problem(sub, bench_.words);
-    sub->add_option("--suite", bench_.suite, "A built-in set of problems (perf), or a file of problem lines");
+    sub->add_option(
+        "--suite", bench_.suite,
+        "A built-in set of problems (perf: at most 3 minutes on a GPU; perf-long), or a file of problem lines");
     sub->add_option("--warmup", bench_.warmup, "Number of calls before the first sample")
         ->capture_default_str()
         ->check(CLI::Range(0, 1000000));
     sub->add_option("--iterations", bench_.iterations, "Number of samples")
         ->capture_default_str()
         ->check(CLI::Range(1, 1000000));
+    sub->add_option("--budget", bench_.budget,
+                    "Seconds for the samples of a problem. Too little time gives fewer samples, but at least 5")
+        ->capture_default_str()
+        ->check(CLI::Range(0.01, 1e6));
     sub->add_option(
         "--timer", bench_.timer,
         "graph (CUDA graphs of many launches), event (loops of launches between GPU events) or "

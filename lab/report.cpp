@@ -25,6 +25,43 @@ nlohmann::ordered_json measured(double value) {
   return value > 0 ? nlohmann::ordered_json(value) : nlohmann::ordered_json(nullptr);
 }
 
+// Null on the CPU. A field that NVML does not tell is null.
+nlohmann::ordered_json clocks_json(const BenchRow& row) {
+  const GpuClocks &before = row.clocks_before, &after = row.clocks_after;
+  if (row.threads > 0) return nullptr;
+  nlohmann::ordered_json throttle = nullptr;
+  if (before.limits || after.limits) throttle = limit_names(before.limits.value_or(0) | after.limits.value_or(0));
+  return {{"sm_mhz", {or_null(before.sm_mhz), or_null(after.sm_mhz)}},
+          {"memory_mhz", {or_null(before.memory_mhz), or_null(after.memory_mhz)}},
+          {"throttle", throttle}};
+}
+
+nlohmann::ordered_json bound_json(const Bound& bound) {
+  nlohmann::ordered_json units = nlohmann::ordered_json::object();
+  for (const UnitTime& unit : bound.units) units[std::string(unit.unit)] = unit.us;
+  return {{"bound", bound.unit}, {"floor_us", bound.floor_us}, {"launch_us", bound.launch_us}, {"units_us", units}};
+}
+
+nlohmann::ordered_json roofline_json(const std::optional<Roofline>& roofline) {
+  if (!roofline) return nullptr;
+  return {{"kernel", bound_json(roofline->kernel)}, {"card", bound_json(roofline->card)}};
+}
+
+// Null on the CPU: gemm_tflops and bandwidth have its peaks.
+nlohmann::ordered_json peaks_json(const BenchRow& row) {
+  if (row.threads > 0) return nullptr;
+  const Roof& roof = row.roof;
+  return {{"f32_tflops", measured(roof.fma_flops / 1e12)},
+          {"mma_f16_tflops", measured(roof.f16_flops / 1e12)},
+          {"mma_fp8_tflops", measured(roof.fp8_flops / 1e12)},
+          {"wgmma_f16_tflops", measured(roof.wgmma_f16_flops / 1e12)},
+          {"wgmma_fp8_tflops", measured(roof.wgmma_fp8_flops / 1e12)},
+          {"exp2_gops", measured(roof.exponentials / 1e9)},
+          {"l2_gbs", measured(roof.l2_bytes / 1e9)},
+          {"dram_gbs", measured(roof.read_bytes / 1e9)},
+          {"launch_us", measured(roof.launch_seconds * 1e6)}};
+}
+
 }  // namespace
 
 nlohmann::ordered_json to_json(const BenchRow& row) {
@@ -43,6 +80,8 @@ nlohmann::ordered_json to_json(const BenchRow& row) {
       {"median", time.median},
       {"q1", time.q1},
       {"q3", time.q3},
+      {"spread", spread(row.samples)},
+      {"attempts", row.attempts},
       {"calls", row.samples.calls},
       {"cold_us", row.cold_us},
       {"first_us", or_null(row.first_us)},
@@ -68,8 +107,11 @@ nlohmann::ordered_json to_json(const BenchRow& row) {
        {{"f32", measured(row.roof.fma_flops / 1e12)},
         {"bf16", measured(row.roof.bf16_flops / 1e12)},
         {"f16", measured(row.roof.f16_flops / 1e12)},
-        {"fp8", nullptr}}},
-      {"bandwidth", measured(row.roof.read_bytes / 1e9)}};
+        {"fp8", measured(row.roof.best_fp8_flops() / 1e12)}}},
+      {"bandwidth", measured(row.roof.read_bytes / 1e9)},
+      {"clocks", clocks_json(row)},
+      {"roofline", roofline_json(row.roofline)},
+      {"peaks", peaks_json(row)}};
   return json;
 }
 

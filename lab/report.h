@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "check/compare.h"
+#include "lab/gpu_clocks.h"
 #include "lab/roof.h"
+#include "lab/roofline.h"
 #include "lab/statistics.h"
 
 namespace rapt::lab {
@@ -23,6 +25,8 @@ struct BenchRow {
   std::string arch;
   std::optional<int> registers, spill_bytes;  // per thread; absent if only the driver knows
   Samples samples;
+  int attempts = 1;                         // how often the samples were taken; these had the smallest spread
+  GpuClocks clocks_before, clocks_after;    // GPU: after the warm-up and after the samples, while kernels run
   double cold_us = 0;                       // rapt_prepare in a new context: plan, compile or fetch, load
   std::optional<double> first_us, host_us;  // GPU: the first call after that; host time of a warm call
   std::string timer = "host", l2 = "warm";
@@ -35,6 +39,7 @@ struct BenchRow {
   double flops = 0, bytes = 0;
   Unit unit = Unit::f32;
   Roof roof;
+  std::optional<Roofline> roofline;  // GPU
 
   double gflops() const;  // from the median
   double gbytes() const;

@@ -1,6 +1,6 @@
-// The loops that measure a GPU's peak: tensor-core products from registers, fused multiply-adds, and reads of a large
-// buffer. Compiled at run time by roof_gpu.cpp, one loop per unit. Every thread stores its result, so the compiler
-// cannot remove work.
+// The loops that measure a GPU's peak: tensor-core products (mma.sync from registers, wgmma from shared memory), fused
+// multiply-adds, exponentials, and reads from DRAM and L2. Compiled at run time by roof_gpu.cpp, one loop per unit.
+// Every thread stores its result, so the compiler cannot remove work.
 #pragma once
 
 namespace rapt::roof {
@@ -8,8 +8,8 @@ namespace rapt::roof {
 struct Params {
   const uint4* from = nullptr;
   unsigned* to = nullptr;   // one element per thread
-  unsigned long count = 0;  // uint4 elements to read, all threads together, a multiple of 8 per thread
-  int rounds = 0;           // of the arithmetic loops
+  unsigned long count = 0;  // uint4 elements of the buffer; for `read` a multiple of 8 per thread
+  int rounds = 0;           // of the loops that repeat: all except `read`
 };
 
 // mma.sync of one warp: a 16x8 tile in float, 16 products deep (PTX ISA, "mma.m16n8k16").
@@ -19,32 +19,124 @@ __device__ inline void mma_f16(float (&d)[4], const unsigned (&a)[4], const unsi
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// Two halves between 0.5 and 1 with signs. The bits differ between lanes, because constant bits use less power.
-__device__ inline unsigned some_halves(unsigned index) {
+// The same for FP8 codes, 32 products deep (PTX ISA, "mma.m16n8k32"; sm_89 and newer).
+__device__ inline void mma_e4m3(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// Pseudo-random bits that differ between lanes, because constant bits use less power.
+__device__ inline unsigned some_bits(unsigned index) {
   unsigned x = index * 2654435761u + 0x9e3779b9u;
   x ^= x >> 15;
-  x *= 2246822519u;
-  return (x & 0x83ff83ffu) | 0x38003800u;
+  return x * 2246822519u;
+}
+// Two halves, or four e4m3 codes, with magnitudes between 0.5 and 1 and with signs.
+template <bool fp8>
+__device__ inline unsigned some_values(unsigned index) {
+  return fp8 ? (some_bits(index) & 0x87878787u) | 0x30303030u : (some_bits(index) & 0x83ff83ffu) | 0x38003800u;
 }
 
 inline constexpr int products = 8;  // independent accumulator tiles of a warp
 
-__device__ inline void multiply_f16(const Params& p) {
+template <bool fp8>
+__device__ inline void multiply(const Params& p) {
   const unsigned thread = blockIdx.x * blockDim.x + threadIdx.x;
   unsigned a[4], b[products][2];
   float sum[products][4] = {};
-  for (int i = 0; i < 4; ++i) a[i] = some_halves(thread * 32 + i);
+  for (int i = 0; i < 4; ++i) a[i] = some_values<fp8>(thread * 32 + i);
   for (int t = 0; t < products; ++t)
-    for (int i = 0; i < 2; ++i) b[t][i] = some_halves(thread * 32 + 4 + 2 * t + i);
+    for (int i = 0; i < 2; ++i) b[t][i] = some_values<fp8>(thread * 32 + 4 + 2 * t + i);
 #pragma unroll 1
   for (int round = 0; round < p.rounds; ++round)
 #pragma unroll
-    for (int t = 0; t < products; ++t) mma_f16(sum[t], a, b[t]);
+    for (int t = 0; t < products; ++t)
+      if constexpr (fp8)
+        mma_e4m3(sum[t], a, b[t]);
+      else
+        mma_f16(sum[t], a, b[t]);
   float total = 0;
   for (int t = 0; t < products; ++t)
     for (int i = 0; i < 4; ++i) total += sum[t][i];
   p.to[thread] = __float_as_uint(total);
 }
+__device__ inline void multiply_f16(const Params& p) { multiply<false>(p); }
+__device__ inline void multiply_fp8(const Params& p) { multiply<true>(p); }
+
+// ---- wgmma (sm_90a): a warpgroup multiplies a 64-row tile A by a 256-column tile B, both in shared memory, and adds
+// to 128 floats of each thread. A row of 128 bytes has four steps of 32 bytes (16 halves or 32 codes).
+
+inline constexpr int a_rows = 64, b_rows = 256, row_bytes = 128, step_bytes = 32, steps = row_bytes / step_bytes;
+inline constexpr int wgmma_repeats = 4;  // of the four steps, in one round
+
+// The matrix descriptor of rows of 128 bytes with the 128-byte swizzle (PTX ISA, "Matrix Descriptor Format"): address;
+// bytes between groups of eight rows; swizzle mode 1. The tile must be aligned to 1024 bytes.
+__device__ inline unsigned long long descriptor(const void* tile) {
+  const unsigned long long address = __cvta_generic_to_shared(tile);
+  constexpr unsigned long long group_bytes = 8 * row_bytes;
+  return (address >> 4 & 0x3fff) | 1ull << 16 | group_bytes >> 4 << 32 | 1ull << 62;
+}
+
+// The 128 sums as operands %0 to %127 of an asm statement, and their places in the text.
+#define RAPT_TEN_NAMES(t) "%" #t "0,%" #t "1,%" #t "2,%" #t "3,%" #t "4,%" #t "5,%" #t "6,%" #t "7,%" #t "8,%" #t "9,"
+#define RAPT_NAMES                                                                                                 \
+  "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9," RAPT_TEN_NAMES(1) RAPT_TEN_NAMES(2) RAPT_TEN_NAMES(3) RAPT_TEN_NAMES(4)        \
+      RAPT_TEN_NAMES(5) RAPT_TEN_NAMES(6) RAPT_TEN_NAMES(7) RAPT_TEN_NAMES(8) RAPT_TEN_NAMES(9) RAPT_TEN_NAMES(10) \
+          RAPT_TEN_NAMES(11) "%120,%121,%122,%123,%124,%125,%126,%127}"
+#define RAPT_FOUR_SUMS(i) "+f"(sum[i]), "+f"(sum[(i) + 1]), "+f"(sum[(i) + 2]), "+f"(sum[(i) + 3])
+#define RAPT_SIXTEEN_SUMS(i) \
+  RAPT_FOUR_SUMS(i), RAPT_FOUR_SUMS((i) + 4), RAPT_FOUR_SUMS((i) + 8), RAPT_FOUR_SUMS((i) + 12)
+#define RAPT_SUMS                                                                                                   \
+  RAPT_SIXTEEN_SUMS(0), RAPT_SIXTEEN_SUMS(16), RAPT_SIXTEEN_SUMS(32), RAPT_SIXTEEN_SUMS(48), RAPT_SIXTEEN_SUMS(64), \
+      RAPT_SIXTEEN_SUMS(80), RAPT_SIXTEEN_SUMS(96), RAPT_SIXTEEN_SUMS(112)
+
+// One step: sum += A * B. The last operands: add to the sums; do not negate A, B; (f16 only) both are K-major.
+template <bool fp8>
+__device__ inline void wgmma(float (&sum)[128], unsigned long long a, unsigned long long b) {
+  if constexpr (fp8)
+    asm volatile(
+        "{\n.reg .pred add;\nsetp.eq.b32 add, 0, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n256k32.f32.e4m3.e4m3 " RAPT_NAMES ", %128, %129, add, 1, 1;\n}"
+        : RAPT_SUMS
+        : "l"(a), "l"(b));
+  else
+    asm volatile(
+        "{\n.reg .pred add;\nsetp.eq.b32 add, 0, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 " RAPT_NAMES ", %128, %129, add, 1, 1, 0, 0;\n}"
+        : RAPT_SUMS
+        : "l"(a), "l"(b));
+}
+
+// The contents are pseudo-random. All warpgroups of a block read the same tiles.
+template <bool fp8>
+__device__ inline void multiply_wgmma(const Params& p) {
+  __shared__ __align__(1024) unsigned tiles[(a_rows + b_rows) * row_bytes / 4];
+  for (unsigned i = threadIdx.x; i < sizeof tiles / 4; i += blockDim.x) tiles[i] = some_values<fp8>(i);
+  asm volatile("fence.proxy.async;" ::: "memory");  // wgmma reads shared memory through another proxy
+  __syncthreads();
+  const unsigned long long a = descriptor(tiles), b = descriptor(tiles + a_rows * row_bytes / 4);
+  float sum[128] = {};
+#pragma unroll 1
+  for (int round = 0; round < p.rounds; ++round) {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+    for (int i = 0; i < wgmma_repeats * steps; ++i) {
+      const int offset = i % steps * step_bytes / 16;  // descriptors count in 16 bytes
+      wgmma<fp8>(sum, a + offset, b + offset);
+    }
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  }
+  float total = 0;
+  for (int i = 0; i < 128; ++i) total += sum[i];
+  p.to[blockIdx.x * blockDim.x + threadIdx.x] = __float_as_uint(total);
+}
+__device__ inline void wgmma_f16(const Params& p) { multiply_wgmma<false>(p); }
+__device__ inline void wgmma_fp8(const Params& p) { multiply_wgmma<true>(p); }
+
+// ---- Arithmetic without tensor cores
 
 inline constexpr int chains = 16;  // independent sums of a thread
 
@@ -62,6 +154,23 @@ __device__ inline void multiply_f32(const Params& p) {
   p.to[thread] = __float_as_uint(total);
 }
 
+// ex2.approx, as in softmax. Each value is the exponential of the one before; they grow to infinity, and the time does
+// not depend on them.
+__device__ inline void exponentials(const Params& p) {
+  const unsigned thread = blockIdx.x * blockDim.x + threadIdx.x;
+  float x[chains];
+  for (int c = 0; c < chains; ++c) x[c] = static_cast<float>(thread + c) * -0x1p-20f;
+#pragma unroll 1
+  for (int round = 0; round < p.rounds; ++round)
+#pragma unroll
+    for (int c = 0; c < chains; ++c) asm volatile("ex2.approx.ftz.f32 %0, %0;" : "+f"(x[c]));
+  float total = 0;
+  for (int c = 0; c < chains; ++c) total += x[c];
+  p.to[thread] = __float_as_uint(total);
+}
+
+// ---- Memory
+
 inline constexpr int loads = 8;  // 16-byte loads of a thread in flight
 
 __device__ inline void read(const Params& p) {
@@ -77,5 +186,30 @@ __device__ inline void read(const Params& p) {
   }
   p.to[thread] = mix;
 }
+
+// Reads a buffer that stays in L2 again and again: all threads together read consecutive elements, and start over at
+// the end. ld.global.cg does not use L1.
+__device__ inline void read_l2(const Params& p) {
+  const unsigned thread = blockIdx.x * blockDim.x + threadIdx.x, threads = gridDim.x * blockDim.x;
+  const auto count = static_cast<unsigned>(p.count);
+  const unsigned stride = threads % count;
+  unsigned at = thread % count, mix = 0;
+#pragma unroll 1
+  for (int round = 0; round < p.rounds; ++round) {
+    uint4 x[loads];
+#pragma unroll
+    for (int i = 0; i < loads; ++i) {
+      x[i] = __ldcg(p.from + at);
+      at += stride;
+      if (at >= count) at -= count;
+    }
+#pragma unroll
+    for (int i = 0; i < loads; ++i) mix += x[i].x ^ x[i].y ^ x[i].z ^ x[i].w;
+  }
+  p.to[thread] = mix;
+}
+
+// For the time of a launch.
+__device__ inline void nothing(const Params&) {}
 
 }  // namespace rapt::roof

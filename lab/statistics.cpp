@@ -29,14 +29,21 @@ Quartiles quartiles(std::vector<double> values) {
   return {at(0.25), at(0.5), at(0.75)};
 }
 
-Samples time_calls(int64_t warmup, int64_t iterations, const std::function<void(int64_t)>& body) {
+double spread(const Samples& samples) {
+  const Quartiles time = quartiles(samples.us);
+  return time.median > 0 ? (time.q3 - time.q1) / time.median : 0;
+}
+
+Samples time_calls(int64_t warmup, int64_t iterations, const std::function<void(int64_t)>& body, double seconds) {
   int64_t call = 0;
   const Clock::time_point warm_begin = Clock::now();
   for (; call < warmup; ++call) body(call);
   const double warm_us = warmup > 0 ? microseconds_since(warm_begin) / static_cast<double>(warmup) : shortest_sample_us;
   Samples samples;
   samples.calls = std::max<int64_t>(1, static_cast<int64_t>(std::ceil(shortest_sample_us / std::max(warm_us, 0.01))));
+  const Clock::time_point first = Clock::now();
   for (int64_t sample = 0; sample < iterations; ++sample) {
+    if (sample >= fewest_samples && microseconds_since(first) > seconds * 1e6) break;
     const Clock::time_point begin = Clock::now();
     for (int64_t n = 0; n < samples.calls; ++n) body(call++);
     samples.us.push_back(microseconds_since(begin) / static_cast<double>(samples.calls));

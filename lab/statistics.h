@@ -2,7 +2,9 @@
 // Called by run and bench.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <limits>
 #include <vector>
 
 namespace rapt::lab {
@@ -19,8 +21,15 @@ struct Samples {
   int64_t calls = 1;       // calls in one sample: more than one if a call is too short for the clock
 };
 
+// (q3 - q1) / median; 0 if all samples are 0.
+double spread(const Samples& samples);
+
+// With a time limit at least this many samples are taken all the same.
+inline constexpr int64_t fewest_samples = 5;
+
 // Uses the host clock. body(n) makes call number n. The first `warmup` calls are not timed; then it takes `iterations`
-// samples.
-Samples time_calls(int64_t warmup, int64_t iterations, const std::function<void(int64_t)>& body);
+// samples, or fewer if they take longer than `seconds`.
+Samples time_calls(int64_t warmup, int64_t iterations, const std::function<void(int64_t)>& body,
+                   double seconds = std::numeric_limits<double>::infinity());
 
 }  // namespace rapt::lab

@@ -8,8 +8,8 @@
  *   x -= alibi_slope[h] * |i + off - j|;  masked keys are removed;  o[i] = sum_j softmax(x[i])[j] * v[j]
  * off is the offset between query and key positions. For each sequence off = seqlen_k - seqlen_q, where only the keys
  * and queries in use count. For top-left causal, off = 0. If q_start or k_start is given, off = q_start - k_start.
- * A row that sees no key gets o = 0 and lse = -inf (with a sink: lse = sink). A masked key never affects a row, even if
- * it holds NaN.
+ * A row that sees no key gets o = 0 and lse = -inf (with a sink: lse = sink). A row after seqused_q gets o = 0 and
+ * lse = -inf, also with a sink. A masked key never affects a row, even if it holds NaN.
  * References: Vaswani et al. 2017 (attention); Milakov & Gimelshein 2018 (online softmax); Dao 2023
  * (FlashAttention-2); Press et al. 2022 (ALiBi); Gemma 2 report 2024 (soft cap); Xiao et al. 2024 (sinks).
  */
@@ -59,14 +59,14 @@ typedef enum rapt_dtype {
   RAPT_BF16 = 3,
   RAPT_E4M3 = 4, /* OCP FP8 E4M3 (no infinity, max 448) */
   RAPT_E5M2 = 5, /* OCP FP8 E5M2 (max 57344) */
-  RAPT_SIM8 = 6, /* 8 bits: maps [-448, 448] linearly to 0..255; a reference format */
+  RAPT_SIM8 = 6, /* 8 bits: maps [-448, 448] linearly to 0..255; 0 is stored as code 128 (1.76); a reference format */
   RAPT_U8 = 7,   /* boolean masks: 0 masks a key, 1 keeps it; other values are errors. The CPU always checks this; a GPU
                     only with RAPT_CHECK_CONTENTS */
   RAPT_I32 = 8,  /* lengths and offsets */
   RAPT_I64 = 9   /* starts (positions) */
 } rapt_dtype;
 
-/* A view: rapt never owns, copies or moves the data. Strides are in elements. Strides of inputs may be 0 or negative.
+/* A view: rapt never owns or moves the data. Strides are in elements. Strides of inputs may be 0 or negative.
  * strides = NULL means contiguous (last dimension fastest). A tensor of rank 0 is a scalar. data may be NULL if the
  * tensor has no elements. Functions take a pointer to a tensor; NULL means absent. */
 typedef struct rapt_tensor {
@@ -93,7 +93,8 @@ typedef struct rapt_tensor {
 #define RAPT_CAUSAL_TOP_LEFT (UINT64_C(1) << 1) /* j <= i, and off = 0 */
 #define RAPT_PARTIAL (UINT64_C(1) << 2)         /* a partial state for rapt_merge: out must be f32, lse is required */
 #define RAPT_INVARIANT (UINT64_C(1) << 3)       /* a row's bits do not depend on other rows of the call */
-#define RAPT_CHECK_CONTENTS (UINT64_C(1) << 4)  /* GPUs: also check lengths, starts, mask, descales; synchronises */
+/* GPUs: also checks the values of lengths, starts, mask, descales and k_mean. It copies them to the host and waits. */
+#define RAPT_CHECK_CONTENTS (UINT64_C(1) << 4)
 
 /* The format of the softmax weights in P.V (their product with V) if V is FP8. AUTO is the same as F16. */
 typedef enum rapt_pv_mode { RAPT_PV_AUTO = 0, RAPT_PV_F16 = 1, RAPT_PV_FP8 = 2, RAPT_PV_FP8X2 = 3 } rapt_pv_mode;
@@ -141,7 +142,7 @@ typedef struct rapt_sdpa_args {
                               sequence) */
   const rapt_tensor* mask; /* u8, 1 keeps a key, 0 masks it; broadcasts like bias */
   const rapt_tensor* alibi_slopes; /* f32 [heads_q] or [batch, heads_q] */
-  const rapt_tensor* sinks;        /* f32 [heads_q]: a natural-log logit added to the denominator only */
+  const rapt_tensor* sinks;        /* f32 [heads_q]: one logit per head; exp(sink) is added to the denominator only */
 
   const rapt_tensor* cu_seqlens_q; /* i32 [batch + 1], starts at 0, never decreases. On the CPU cu_seqlens_q,
                                       cu_seqlens_k, seqused_q and seqused_k may also be i64 */
@@ -182,8 +183,8 @@ typedef struct rapt_sdpa_args {
   const rapt_score_mod* score_mod;
 
   void* workspace; /* scratch memory. NULL: the context's workspace (GPUs: one for each stream). Otherwise it must
-                      have at least rapt_workspace_size bytes and be aligned to 64 bytes. Set its first zero_bytes
-                      to 0. It must not overlap a tensor */
+                      have at least rapt_workspace_size bytes and be aligned to 64 bytes. Set its first N bytes to 0,
+                      where N is the *zero_bytes of rapt_workspace_size. It must not overlap a tensor */
   size_t workspace_bytes;
 
   const rapt_tensor* k_mean; /* f32 [batch, heads_k, head_dim], only if k is FP8: the mean that rapt_quantize subtracted
@@ -275,7 +276,7 @@ RAPT_API rapt_status rapt_merge(rapt_context* context, const rapt_merge_args* ar
  * amax is the largest finite |y| of all elements that share the descale, including later keys of the block, head or
  * tensor. A descale without elements (a block after the end of a packed sequence) is 1. rapt does not write packed rows
  * outside all sequences. Values beyond the largest number, infinities included, become the largest number. NaN stays
- * NaN (code 0x7f). In sim8, which has no NaN, it becomes the value 0 (code 128). CPU and GPU give the same bits.
+ * NaN (code 0x7f). In sim8, which has no NaN, it becomes the code of 0 (128). CPU and GPU give the same bits.
  * RAPT_QUANTIZE_HADAMARD: y = H S x / sqrt(n) over each aligned group of n channels. n is the largest power of two that
  *   divides dim, at most 256; H is Sylvester's matrix; S are fixed signs (docs/fp8.md). Apply it to both q and k: then
  *   their products do not change.

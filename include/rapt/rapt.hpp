@@ -180,7 +180,8 @@ struct SlidingWindow {
   int64_t right = -1;
 };
 
-// The granularity of the descales: which elements of a tensor share one descale. Not the values.
+// The granularity of the descales: which elements of a tensor share one descale. It does not hold the descales: pass
+// those in q_descale, k_descale and v_descale.
 enum class Scales : int32_t {
   none = RAPT_SCALE_NONE,
   tensor = RAPT_SCALE_TENSOR,
@@ -267,17 +268,18 @@ struct SdpaOptions {
   Tensor alibi_slopes = {};  // f32 [heads_q] or [batch, heads_q]
   Tensor sinks = {};         // f32 [heads_q]
 
-  Tensor cu_seqlens_q = {};  // i32 [batch + 1]: q, k, v are packed. Set both cu_seqlens and both max_seqlen
+  // cu_seqlens and seqused are i32, on the CPU also i64.
+  Tensor cu_seqlens_q = {};  // [batch + 1]: q, k, v are packed. Set both cu_seqlens and both max_seqlen
   Tensor cu_seqlens_k = {};
   std::optional<int64_t> max_seqlen_q = {};
   std::optional<int64_t> max_seqlen_k = {};
-  Tensor seqused_q = {};    // i32 [batch]: number of valid queries; later rows get out = 0 and lse = -inf
-  Tensor seqused_k = {};    // i32 [batch]: number of valid keys
+  Tensor seqused_q = {};    // [batch]: number of valid queries; later rows get out = 0 and lse = -inf
+  Tensor seqused_k = {};    // [batch]: number of valid keys
   Tensor block_table = {};  // i32 [batch, pages]; not supported yet
 
   std::optional<int64_t> q_start = {};  // position of the first query, for all sequences
   std::optional<int64_t> k_start = {};  // position of the first key, for all sequences
-  Tensor q_starts = {};                 // or i64 [batch]: one position for each sequence
+  Tensor q_starts = {};                 // or i64 [batch] (CPU: or i32): one position for each sequence
   Tensor k_starts = {};
 
   Tensor q_descale = {};  // f32; q_scales below gives the shape

@@ -69,9 +69,9 @@ class Block {
     arrive(named_[id]);
   }
 
-  // For threads that look at memory again and again until another thread has changed it.
-  void yield() { switch_to(fibers_[threadIdx.x]->place, scheduler_); }
-  void count_progress() { ++progress_; }
+  // For waiting in a loop: lets other threads run. Whatever may end such a wait must be noted as progress.
+  void pause() { switch_to(fibers_[threadIdx.x]->place, scheduler_); }
+  void note_progress() { ++progress_; }
   [[noreturn]] static void fail(const char* what) {
     std::fprintf(stderr, "cuda_emulation: block %u: %s\n", blockIdx.x, what);
     std::abort();
@@ -192,7 +192,7 @@ class Block {
   std::array<Group, 16> named_{};
   ResumePoint scheduler_{};
   unsigned live_ = 0, random_ = 1;
-  unsigned long progress_ = 0;  // number of waits and threads that ended
+  unsigned long progress_ = 0;  // number of waits and threads that ended, and of arrivals at barriers
 };
 
 inline Block& block() {

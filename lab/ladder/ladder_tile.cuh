@@ -11,15 +11,15 @@ namespace rapt::ladder {
 constexpr float log2_e = 1.4426950408889634f;
 constexpr float minus_infinity = detail::float_of(0xff800000u);
 
-// A block owns block_m query rows of one head, assigned as in the shipped kernel.
+// block_m query rows of one head, assigned to blocks as in the shipped kernel.
 struct RowTile {
   const unsigned short *q, *k, *v;  // first row
   unsigned short* out;
   int steps;  // of block_n keys
 
-  RowTile(const Sm80Params& params, const Sm80Config& cfg) {
+  RowTile(const Sm80Params& params, const Sm80Config& cfg, unsigned block = blockIdx.x) {
     const AttentionParams& p = params.attention;
-    const TileScheduler::WorkTile work = params.scheduler.work_tile(blockIdx.x);
+    const TileScheduler::WorkTile work = params.scheduler.work_tile(block);
     const index_t batch = work.batch, head = work.head, row = static_cast<index_t>(work.m_block) * cfg.block_m;
     q = static_cast<const unsigned short*>(p.q.data) + p.q.index(batch, head, row);
     k = static_cast<const unsigned short*>(p.k.data) + p.k.index(batch, head / p.group, 0);
@@ -29,14 +29,15 @@ struct RowTile {
   }
 };
 
-// Calls copy(row, first column, address) for each 16 bytes of a tile of rows x 64 elements. Neighbouring threads get
-// neighbouring addresses.
+// Calls copy(row, first column, address) for each 16 bytes of a tile of rows x 64 elements. `thread`: this one of
+// `threads` that share the work. Neighbouring threads get neighbouring addresses.
 template <int rows, int threads, class Copy>
-inline void for_each_chunk(const unsigned short* from, index_t row_stride, Copy copy) {
+inline void for_each_chunk(const unsigned short* from, index_t row_stride, Copy copy,
+                           int thread = static_cast<int>(threadIdx.x)) {
   static_assert(rows * 8 % threads == 0);
 #pragma unroll
   for (int i = 0; i < rows * 8; i += threads) {
-    const int row = (i + static_cast<int>(threadIdx.x)) / 8, column = (i + static_cast<int>(threadIdx.x)) % 8 * 8;
+    const int row = (i + thread) / 8, column = (i + thread) % 8 * 8;
     copy(row, column, from + row * row_stride + column);
   }
 }

@@ -1,6 +1,6 @@
 // Common code of the ladder's tensor-core rungs: plain 16-bit tiles in shared memory (no padding, no swizzle: eight
 // rows of an ldmatrix use the same banks), and the two products of attention on mma.sync fragments. A warp owns 16
-// query rows; head_dim is 64. Included by lab/ladder/tensor.cuh and pipelined.cuh.
+// query rows; head_dim is 64. Included by lab/ladder/*.cuh only.
 #pragma once
 
 #include "ladder_tile.cuh"
@@ -15,15 +15,26 @@ inline unsigned tile_address(unsigned tile, int row, int column) {
   return tile + static_cast<unsigned>(row * tile_pitch + column * 2);
 }
 
+// Starts the copies of a tile of `rows` rows, by `threads` threads.
+template <int rows, int threads>
+inline void load_async(unsigned to, const unsigned short* from, index_t row_stride,
+                       int thread = static_cast<int>(threadIdx.x)) {
+  for_each_chunk<rows, threads>(
+      from, row_stride,
+      [&](int row, int column, const unsigned short* at) { cp_async_16(tile_address(to, row, column), at, true); },
+      thread);
+}
+
 template <Sm80Config cfg>
 struct MmaTiles {
   static constexpr int rows = cfg.block_m, keys = cfg.block_n, threads = cfg.threads(), n_tiles = keys / 8;
   static constexpr int q_bytes = rows * tile_pitch, kv_bytes = keys * tile_pitch;
-  static_assert(cfg.head_dim == dim && cfg.head_dim_v == dim && cfg.warps_n == 1 && rows == 16 * cfg.warps_m);
+  static_assert(cfg.head_dim == dim && cfg.head_dim_v == dim && cfg.warps_n == 1);
+  static_assert(rows % 16 == 0 && rows <= 16 * cfg.warps_m, "the first warps own 16 rows each; others own none");
   static_assert(cfg.stages * 2 * kv_bytes <= smem_bytes(cfg), "K and V with their padding take the place of Q");
 
   const AttentionParams& p;
-  const RowTile tile;
+  RowTile tile;
   const unsigned q_tile, kv_tiles;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
 

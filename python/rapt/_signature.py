@@ -83,7 +83,8 @@ Args:
     acc: "f16" sums products of float16 in float16 on GPUs. Default: "f32".
     partial: True: out is float32, and (out, lse) is a partial state for merge().
     invariant: True: the bits of a row depend on nothing else in the call.
-    check_contents: GPUs: copies cu_seqlens, seqused_k and mask to the host to check them (synchronises).
+    check_contents: on GPUs also checks the values of lengths, starts, mask, descales and k_mean. It copies them to the
+        host and synchronises.
     splits: number of parts to split the keys into, 1 or more. Default: the planner decides.
     context: a Context. Default: the process default.
 

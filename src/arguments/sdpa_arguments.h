@@ -257,11 +257,11 @@ constexpr size_t listed_bytes() {
 }
 // Fields are only added at the end. So an earlier struct version is the current struct without the fields added since
 // then.
-constexpr size_t size_of_struct(int release) {
+constexpr size_t size_of_struct(int version) {
   size_t size = sizeof(rapt_sdpa_args);
-  for (const TensorArgument& row : tensor_arguments) size -= row.since > release ? sizeof(void*) : 0;
+  for (const TensorArgument& row : tensor_arguments) size -= row.since > version ? sizeof(void*) : 0;
   for (const ScalarArgument& row : scalar_arguments)
-    size -= row.since <= release ? 0 : row.word != nullptr ? sizeof(int32_t) : sizeof(int64_t);
+    size -= row.since <= version ? 0 : row.word != nullptr ? sizeof(int32_t) : sizeof(int64_t);
   return size;
 }
 constexpr int newest() {

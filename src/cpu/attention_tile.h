@@ -182,7 +182,7 @@ void store_partial(const AttentionParams& call, const Tile& tile, int block_m, c
   });
 }
 
-// Adds the sink to the denominator, divides, and writes out and lse. A row without visible keys (sum 0) gets out = 0.
+// Adds the sink to the denominator, divides, and writes out and lse. A row that sees no key (sum 0) gets out = 0.
 // Its lse is the sink, if there is one, and otherwise -inf.
 inline void finish_row(const AttentionParams& call, const Tile& tile, int64_t head, int64_t query, float max, float sum,
                        float* o) {
@@ -196,7 +196,7 @@ inline void finish_row(const AttentionParams& call, const Tile& tile, int64_t he
     sum = with_sink;
     max = new_max;
   }
-  // In a row without visible keys, all elements of o are 0.
+  // In a row that sees no key, all elements of o are 0.
   for (int64_t c = 0; c < call.head_dim_v; ++c) o[c] *= factor;
   const int64_t row = tile.first_q + query;
   write_row(call.out, tile.batch, head, row, call.head_dim_v, o);

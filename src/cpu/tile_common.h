@@ -1,5 +1,5 @@
-// Shared by both tile layouts (tile_wide.h, tile_narrow.h): the state of rows, scratch memory, tiles of K and V as
-// floats. Included only through attention_tile.h by the isa_*.cpp units (internal linkage).
+// Shared by the tile layouts (tile_wide.h, tile_narrow.h, tile_wide_bf16.h): the state of rows, scratch memory, tiles
+// of K and V as floats. Included only through attention_tile.h by the isa_*.cpp units (internal linkage).
 #pragma once
 
 #include "cpu/attention_call.h"
@@ -40,7 +40,7 @@ struct Rows {
   static constexpr int capacity = 64;
   int count = 0;
   int64_t query[capacity], head[capacity];
-  KeyRange keys[capacity];                 // keys visible by position masks and lengths
+  KeyRange keys[capacity];                 // keys that pass position masks and lengths
   int32_t begin[capacity], end[capacity];  // the same within the current key tile
   int64_t distance[capacity];              // ALiBi: i + off - (first key of the tile); each term is below 2^60
   float slope[capacity];                   // ALiBi slope of the head
@@ -69,7 +69,7 @@ inline void init_rows(const AttentionParams& call, const Tile& tile, int block_m
   }
 }
 
-// Prefetches the bias or mask of the rows in parts [first, end) of `parts`.
+// Divides the rows into `parts` equal parts, and prefetches the bias or mask of the rows of parts first to end - 1.
 inline void prefetch_bias_and_mask(const Rows& rows, int64_t first, int64_t end, int parts) {
   if (rows.prefetch_bytes == 0) return;
   for (int64_t r = first * rows.count / parts; r < end * rows.count / parts; ++r)

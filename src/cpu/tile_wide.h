@@ -137,7 +137,7 @@ struct Wide {
             [&](auto v) { max_of[v.value] = max(max_of[v.value], load(scores + n * block_m + v.value * lanes)); });
       unroll<chunk>([&](auto v) {
         shift[v.value] =
-            zero_if_equal(max_of[v.value], splat(minus_infinity));  // nothing visible so far: exp(-inf - 0) = 0
+            zero_if_equal(max_of[v.value], splat(minus_infinity));  // no key seen so far: exp(-inf - 0) = 0
         sum[v.value] = zero();
       });
       for (int n = 0; n < count; ++n) {

@@ -69,6 +69,32 @@ struct KernelAttributes {
 // Waits for the stream, then copies.
 void copy_to_host(void* to, const void* from, size_t bytes, StreamHandle stream);
 
+// A range of global memory whose lines stay in the L2 cache longer than others (access-policy window).
+struct L2Window {
+  const void* begin = nullptr;
+  size_t bytes = 0;    // 0: no window
+  float share = 1.0f;  // the fraction of its lines that persist
+};
+
+// A part of the current device's L2 cache that only lines of L2Windows may fill. Without it, windows have no effect.
+// The destructor gives it back. For the lab.
+class PersistingL2 {
+ public:
+  struct Limits {
+    size_t bytes = 0, window_bytes = 0;  // at most, of the part and of a window; 0 if the GPU has no such part
+  };
+  static Limits limits(int device_index);
+  // Takes at most limits().bytes. Throws Error{unsupported} if the GPU or the driver has no such part.
+  PersistingL2(int device_index, size_t bytes);
+  ~PersistingL2();
+  PersistingL2(const PersistingL2&) = delete;
+  PersistingL2& operator=(const PersistingL2&) = delete;
+  size_t bytes() const { return bytes_; }
+
+ private:
+  size_t bytes_;
+};
+
 // One kernel of one image, loaded for every device (cuLibraryLoadData). Its entry is "rapt_kernel". Must be created in
 // a ContextScope. Thread-safe afterwards.
 class Kernel {
@@ -92,6 +118,7 @@ class Kernel {
     bool programmatic = false;                             // programmatic dependent launch
     unsigned cluster_x = 1, cluster_y = 1, cluster_z = 1;  // blocks per cluster, at most 8 in total; needs sm_90
     bool cooperative = false;                              // the launch fails unless all blocks can be resident at once
+    L2Window l2_window = {};
   };
   // cuLaunchKernelEx with one parameter block, and no other driver call.
   // Throws Error{unsupported} if no GPU accepts such a grid, block or cluster.

@@ -71,6 +71,8 @@ void load_devices_and_contexts(Loader& loader, Driver& driver) {
   loader.load(driver.cuCtxGetDevice, "cuCtxGetDevice", 2000);
   loader.load(driver.cuCtxPushCurrent, "cuCtxPushCurrent", 4000);
   loader.load(driver.cuCtxPopCurrent, "cuCtxPopCurrent", 4000);
+  loader.load_if_there(driver.cuCtxSetLimit, "cuCtxSetLimit", 3010);
+  loader.load_if_there(driver.cuCtxResetPersistingL2Cache, "cuCtxResetPersistingL2Cache", 11000);
 }
 
 void load_streams_and_graphs(Loader& loader, Driver& driver) {

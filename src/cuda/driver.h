@@ -32,13 +32,18 @@ inline const StreamHandle per_thread_stream = reinterpret_cast<StreamHandle>(siz
 
 enum class DeviceAttribute : int {  // CUdevice_attribute
   sm_count = 16,
+  pci_bus = 33,
+  pci_device = 34,
   l2_bytes = 38,
   threads_per_sm = 39,
+  pci_domain = 50,
   capability_major = 75,
   capability_minor = 76,
   smem_per_sm = 81,
   registers_per_sm = 82,
   smem_per_block = 97,  // with opt-in
+  persisting_l2_bytes = 108,
+  l2_window_bytes = 109,
 };
 
 enum class FunctionAttribute : int {  // CUfunction_attribute
@@ -50,10 +55,13 @@ enum class FunctionAttribute : int {  // CUfunction_attribute
   smem_carveout_percent = 9,
 };
 
-enum class JitOption : int { error_log = 5, error_log_bytes = 6 };            // CUjit_option
-enum class CaptureStatus : int { none = 0, active = 1, invalidated = 2 };     // CUstreamCaptureStatus
-enum class CaptureMode : int { global = 0, thread_local_ = 1, relaxed = 2 };  // CUstreamCaptureMode
-enum class LaunchAttributeId : int {                                          // CUlaunchAttributeID
+enum class JitOption : int { error_log = 5, error_log_bytes = 6 };              // CUjit_option
+enum class CaptureStatus : int { none = 0, active = 1, invalidated = 2 };       // CUstreamCaptureStatus
+enum class CaptureMode : int { global = 0, thread_local_ = 1, relaxed = 2 };    // CUstreamCaptureMode
+enum class Limit : int { persisting_l2_bytes = 6 };                             // CUlimit
+enum class AccessProperty : int { normal = 0, streaming = 1, persisting = 2 };  // CUaccessProperty
+enum class LaunchAttributeId : int {                                            // CUlaunchAttributeID
+  access_policy_window = 1,
   cooperative = 2,
   cluster_dimension = 4,
   programmatic_stream_serialization = 6,
@@ -78,6 +86,12 @@ struct LaunchAttribute {  // CUlaunchAttribute
     struct {
       unsigned x, y, z;
     } cluster;
+    struct {
+      const void* begin;
+      size_t bytes;
+      float share;
+      AccessProperty property, others;  // of that share of the window's lines, and of its other lines
+    } window;
   } value;
 };
 static_assert(sizeof(LaunchAttribute) == 72 && offsetof(LaunchAttribute, value) == 8);
@@ -112,6 +126,9 @@ struct Driver {
   Result (*cuCtxGetDevice)(DeviceHandle*);  // of the current context
   Result (*cuCtxPushCurrent)(ContextHandle);
   Result (*cuCtxPopCurrent)(ContextHandle*);
+  // Null if the driver lacks them: only the lab needs them.
+  Result (*cuCtxSetLimit)(Limit, size_t value);
+  Result (*cuCtxResetPersistingL2Cache)();
 
   Result (*cuStreamCreate)(StreamHandle*, unsigned flags);
   Result (*cuStreamDestroy)(StreamHandle);

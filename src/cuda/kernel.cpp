@@ -178,7 +178,7 @@ void require_cluster(const std::string& entry, const Kernel::Launch& launch) {
 }
 
 // Returns the number of launch attributes that differ from the driver's defaults.
-unsigned fill_attributes(const std::string& entry, const Kernel::Launch& launch, LaunchAttribute (&attributes)[3]) {
+unsigned fill_attributes(const std::string& entry, const Kernel::Launch& launch, LaunchAttribute (&attributes)[4]) {
   unsigned count = 0;
   if (launch.programmatic) {
     attributes[count].id = LaunchAttributeId::programmatic_stream_serialization;
@@ -192,6 +192,12 @@ unsigned fill_attributes(const std::string& entry, const Kernel::Launch& launch,
   if (launch.cooperative) {
     attributes[count].id = LaunchAttributeId::cooperative;
     attributes[count++].value.cooperative = 1;
+  }
+  if (launch.l2_window.bytes > 0) {
+    const L2Window& window = launch.l2_window;
+    attributes[count].id = LaunchAttributeId::access_policy_window;
+    attributes[count++].value.window = {window.begin, window.bytes, window.share, AccessProperty::persisting,
+                                        AccessProperty::normal};
   }
   return count;
 }
@@ -209,7 +215,7 @@ void Kernel::launch(const Launch& launch, const void* params) const {
   if (index >= 0) function = impl.prepared[static_cast<size_t>(index)].function.load(std::memory_order_acquire);
   if (function == nullptr) function = reinterpret_cast<FunctionHandle>(impl.kernel);
 
-  LaunchAttribute attributes[3];
+  LaunchAttribute attributes[4];
   const unsigned count = fill_attributes(impl.entry, launch, attributes);
   const LaunchConfig config{launch.grid_x,
                             launch.grid_y,

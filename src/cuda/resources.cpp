@@ -1,5 +1,6 @@
 // Owners of driver handles: device memory, streams, events and graphs. Create each in a ContextScope. Used by lab,
 // check, tests and the workspaces of calls. Destructors never throw, and do nothing in a forked child.
+#include <algorithm>
 #include <utility>
 
 #include "base/error.h"
@@ -192,6 +193,32 @@ Graph::~Graph() {
 void Graph::replay(StreamHandle stream) const {
   const Driver& driver = cuda::driver();
   check(driver, driver.cuGraphLaunch(executable_, stream), "replaying a graph (cuGraphLaunch)");
+}
+
+PersistingL2::Limits PersistingL2::limits(int device_index) {
+  const Driver& driver = cuda::driver();
+  const auto read = [&](DeviceAttribute which) {
+    int bytes = 0;
+    check(driver, driver.cuDeviceGetAttribute(&bytes, which, device_handle(device_index)),
+          "asking for the limits of persisting L2 lines (cuDeviceGetAttribute)");
+    return static_cast<size_t>(std::max(bytes, 0));
+  };
+  if (driver.cuCtxSetLimit == nullptr || driver.cuCtxResetPersistingL2Cache == nullptr) return {};
+  return {read(DeviceAttribute::persisting_l2_bytes), read(DeviceAttribute::l2_window_bytes)};
+}
+
+PersistingL2::PersistingL2(int device_index, size_t bytes) : bytes_(std::min(bytes, limits(device_index).bytes)) {
+  if (bytes_ == 0) unsupported(device(device_index).name, ": no part of its L2 cache can be set aside");
+  const Driver& driver = cuda::driver();
+  check(driver, driver.cuCtxSetLimit(Limit::persisting_l2_bytes, bytes_),
+        "setting aside a part of the L2 cache (cuCtxSetLimit)");
+}
+
+PersistingL2::~PersistingL2() {
+  const Driver* driver = opened_driver();
+  if (driver == nullptr) return;
+  driver->cuCtxResetPersistingL2Cache();
+  driver->cuCtxSetLimit(Limit::persisting_l2_bytes, 0);
 }
 
 }  // namespace rapt::cuda

@@ -25,7 +25,7 @@ struct Step {
 
 // GPU memory that all steps of a call share; null if the plan needs none. Both pointers are aligned to 64 bytes. The
 // previous call on the stream may use the same memory: a kernel with programmatic dependent launch must execute
-// griddepcontrol.wait before it accesses it.
+// griddepcontrol.wait before it accesses this memory.
 struct Workspace {
   void* counters = nullptr;  // zero before the first step; the steps must leave it zero
   void* scratch = nullptr;   // uninitialised
@@ -46,9 +46,9 @@ struct Family {
   // Returns the best configuration. It is called only if accepts() returned true. It allocates nothing.
   KernelConfig (*configure)(const Problem& problem, const Device& device);
   const ConfigType& config_type;
-  // Returns the scratch bytes of a plan whose first step is this one. It must be non-decreasing in the lengths. On GPUs
-  // this function, accepts() and configure() receive the longest lengths of the length class; launch_spec() receives
-  // the call's lengths.
+  // Returns the scratch bytes of a plan whose first step is of this family. It must be non-decreasing in the lengths.
+  // On GPUs this function, accepts() and configure() receive the longest lengths of the length class; launch_spec()
+  // receives the call's lengths.
   size_t (*workspace_bytes)(const Problem& problem, const KernelConfig& config);
 
   // CPU families: computes the step. `workspace` has workspace_bytes() bytes; if it is null, the context's buffer is
@@ -62,10 +62,11 @@ struct Family {
   LaunchSpec (*launch_spec)(const StepCall& call) = nullptr;
   // GPU families: throws Error if a configuration changed by --config is invalid.
   void (*check_config)(const ConfigChange& change) = nullptr;
-  // GPU families with several kernels: the next step, for example the combine kernel after split-KV. After the last
-  // step it returns a Step without a family. A family that only provides later steps is not in the registry.
+  // GPU families with several kernels: the next step, for example a kernel that merges partial states. No family needs
+  // it yet. After the last step it returns a Step without a family. A family that only provides later steps is not in
+  // the registry.
   Step (*next)(const Problem& problem, const Device& device, const KernelConfig& config) = nullptr;
-  // Returns the bytes of counters (see Workspace) of a plan whose first step is this one.
+  // Returns the bytes of counters (see Workspace) of a plan whose first step is of this family.
   size_t (*counter_bytes)(const Problem& problem, const KernelConfig& config) = nullptr;
 };
 

@@ -180,7 +180,7 @@ void LineReader::read_position(std::string_view value) {
     position.causal = mask.causal;
     return;
   }
-  const std::vector<int64_t> values = integers(value, words::max_position, PositionWord::most_values);
+  const std::vector<int64_t> values = integers(value, words::max_position, PositionWord::max_values);
   if (std::ssize(values) != mask.count()) fail("needs ", mask.form);
   for (size_t i = 0; i < values.size(); ++i) {
     const PositionWord::Value& one = mask.values[i];
@@ -262,9 +262,9 @@ void LineReader::settle_dtypes() {
   const bool each = given("q") || given("k") || given("v");
   if (given(Form::dtype, "") && each)
     invalid("word ", quoted(seen_[find(Form::dtype, "")]),
-            ": contradicts q=, k= or v=; give one dtype for all or all three");
+            ": contradicts q=, k= or v=; give either one dtype (bf16), or each of q=, k= and v=");
   if (!given(Form::dtype, "") && !(given("q") && given("k") && given("v")))
-    invalid("dtype missing: give one for all (bf16) or each of q=, k= and v=");
+    invalid("dtype missing: give either one dtype (bf16), or each of q=, k= and v=");
   if (!given("out")) problem_.out = words::default_out(problem_.q);
   for (const std::string_view one : {"q_scales", "k_scales", "v_scales"})
     if (given("scales") && given(one))
@@ -278,7 +278,7 @@ void LineReader::settle_sizes() {
   if (p.varlen) {
     for (const std::string_view size : {"q", "k"})
       if (given(Form::size, size))
-        invalid("word ", quoted(seen_[find(Form::size, size)]), ": left out when varlen= gives the lengths");
+        invalid("word ", quoted(seen_[find(Form::size, size)]), ": not allowed with varlen=, which gives the lengths");
     const auto count = static_cast<int64_t>(p.lengths_q.size());
     if (!given(Form::size, "b") && count == 0) invalid("word 'varlen=': no lengths; an empty batch is b0 varlen=");
     if (given(Form::size, "b") && p.batch != count)

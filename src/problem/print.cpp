@@ -72,7 +72,7 @@ void LineWriter::dtypes() {
   if (p_.out != words::default_out(p_.q)) word("out=").add(name_of(p_.out));
 }
 
-// The lengths of varlen give seqlen_q and seqlen_k. If the lengths are unknown (on a device), the maxima are printed.
+// The lengths of varlen give seqlen_q and seqlen_k. If the lengths are unknown (a call), the maxima are printed.
 void LineWriter::sizes() {
   word("b").number(p_.batch);
   two_sizes("h", p_.heads_q, p_.heads_k);

@@ -199,7 +199,8 @@ void check_layout(const Problem& p) {
     invalid("k_strides or v_strides with page = ", p.page_size, ": they describe keys that are not paged");
   if (p.out_strides && overlaps_itself(geometry(p, Slot::out)))
     invalid(
-        "out_strides: elements of out must not overlap; sorted, each stride must exceed the reach of the smaller ones");
+        "out_strides: elements of out must not share an address; "
+        "each stride must exceed the sum of (size - 1) * stride over the smaller strides");
 }
 }  // namespace
 

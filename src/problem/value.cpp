@@ -65,16 +65,19 @@ std::vector<int64_t> WordReader::integers(std::string_view text, int64_t bound, 
 }
 
 std::array<bool, 4> WordReader::broadcast_axes(std::string_view text) const {
+  constexpr std::string_view places = "b,h,q,k, and 1 marks a broadcast axis";
   std::array<bool, 4> one{};
   size_t axis = 0;
   const bool brackets = text.size() > 2 && text.front() == '[' && text.back() == ']';
   if (!brackets) fail("needs [b,h,q,k] with 1 where it is broadcast");
   each_item(text.substr(1, text.size() - 2), [&](std::string_view item) {
-    if (axis == 4 || item.size() != 1 || (item[0] != '1' && item[0] != words::score_axes[axis]))
-      fail(quoted(item), " in place ", axis + 1, ": the four places are b,h,q,k, each of them or 1");
+    if (axis == 4) fail(quoted(item), " in place 5: must have four places: ", places);
+    if (item.size() != 1 || (item[0] != '1' && item[0] != words::score_axes[axis]))
+      fail(quoted(item), " in place ", axis + 1, ": must be ", words::score_axes.substr(axis, 1),
+           " or 1; the places are ", places);
     one[axis++] = item[0] == '1';
   });
-  if (axis != 4) fail(axis, " places instead of four: b,h,q,k, each of them or 1");
+  if (axis != 4) fail(axis, " places instead of four: ", places);
   return one;
 }
 

@@ -9,13 +9,7 @@
 
 namespace rapt {
 
-void launch(const LoadedKernel& kernel, LaunchSpec&& spec, cuda::StreamHandle stream) {
-  if (spec.empty()) return;
-  for (const LaunchSpec::Map* map = spec.begin_maps(); map != spec.end_maps(); ++map) {
-    const cuda::TensorMap made = cuda::make_tensor_map(map->spec);
-    static_assert(sizeof made == LaunchSpec::map_bytes);
-    std::memcpy(spec.params() + map->offset, &made, sizeof made);
-  }
+cuda::Kernel::Launch driver_launch(const LoadedKernel& kernel, const LaunchSpec& spec, cuda::StreamHandle stream) {
   cuda::Kernel::Launch launch;
   launch.grid_x = spec.grid_x, launch.grid_y = spec.grid_y, launch.grid_z = spec.grid_z;
   launch.cluster_x = spec.cluster_x, launch.cluster_y = spec.cluster_y, launch.cluster_z = spec.cluster_z;
@@ -24,7 +18,17 @@ void launch(const LoadedKernel& kernel, LaunchSpec&& spec, cuda::StreamHandle st
   launch.stream = stream;
   launch.programmatic = spec.programmatic;
   launch.cooperative = spec.cooperative;
-  kernel.kernel->launch(launch, spec.params());
+  return launch;
+}
+
+void launch(const LoadedKernel& kernel, LaunchSpec&& spec, cuda::StreamHandle stream) {
+  if (spec.empty()) return;
+  for (const LaunchSpec::Map* map = spec.begin_maps(); map != spec.end_maps(); ++map) {
+    const cuda::TensorMap made = cuda::make_tensor_map(map->spec);
+    static_assert(sizeof made == LaunchSpec::map_bytes);
+    std::memcpy(spec.params() + map->offset, &made, sizeof made);
+  }
+  kernel.kernel->launch(driver_launch(kernel, spec, stream), spec.params());
 }
 
 GpuCall::GpuCall(Context& context, const GpuOperation& operation, cuda::StreamHandle stream)

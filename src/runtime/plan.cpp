@@ -17,8 +17,8 @@ const Family* choose(const Problem& planned, const Device& device) {
   return nullptr;
 }
 
-// Why the family rejects the problem. If the call's own lengths break the rule, the sentence has these lengths.
-// Otherwise it has the longest lengths of the length class, with which planning is done.
+// Why the family rejects the problem. The sentence names the call's own lengths if these break the rule. But planning
+// uses the longest lengths of the class. If only these break the rule, the sentence names them.
 std::string refusal(const Family& family, const Problem& problem, const Device& device) {
   std::string why;
   if (family.accepts(problem, device, &why)) family.accepts(planned_problem(problem, device), device, &why);

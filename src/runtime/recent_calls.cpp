@@ -20,12 +20,10 @@ constexpr int64_t most_elements = int64_t{1} << 60;  // the maximum span of a te
 
 unsigned alignment_of(const void* data) { return static_cast<unsigned>(reinterpret_cast<uintptr_t>(data) % 16); }
 
-// Compares bits, so NaN equals NaN and -0 differs from 0. If compare_lengths is false, max_seqlen_q and max_seqlen_k
-// may differ.
-template <bool compare_lengths>
+// Compares all values except max_seqlen_q and max_seqlen_k. Compares bits, so NaN equals NaN and -0 differs from 0.
 bool same_values(const rapt_sdpa_args& a, const rapt_sdpa_args& b) {
   const auto same_value = [&](auto member) {
-    if constexpr (!compare_lengths && std::is_same_v<decltype(member), int64_t rapt_sdpa_args::*>)
+    if constexpr (std::is_same_v<decltype(member), int64_t rapt_sdpa_args::*>)
       if (member == &rapt_sdpa_args::max_seqlen_q || member == &rapt_sdpa_args::max_seqlen_k) return true;
     // NOLINTNEXTLINE(bugprone-suspicious-memory-comparison): intended, compares the bits of a double
     return std::memcmp(&(a.*member), &(b.*member), sizeof(a.*member)) == 0;
@@ -82,8 +80,8 @@ bool RecentCall::same_kind(const Facts& facts, const rapt_tensor* tensor) {
          (facts.rank == 0 || tensor->shape != nullptr);
 }
 
-bool RecentCall::same(const Facts& facts, const rapt_tensor* tensor) {
-  if (!same_kind(facts, tensor)) return false;
+// For tensors of the same kind: true if sizes and strides are equal.
+bool RecentCall::same_layout(const Facts& facts, const rapt_tensor* tensor) {
   const size_t bytes = static_cast<size_t>(facts.rank) * sizeof(int64_t);
   return bytes == 0 || (std::memcmp(tensor->shape, facts.shape.data(), bytes) == 0 &&
                         (!facts.has_strides || std::memcmp(tensor->strides, facts.strides.data(), bytes) == 0));
@@ -138,17 +136,16 @@ void RecentCall::find_extents() {
 
 // Checks the limits on numbers of elements, for the longest lengths of the length class. The product is computed in
 // double. It must be at most half the limit, so that rounding does not matter.
-bool RecentCall::length_class_fits_limits() const {
+bool RecentCall::length_class_fits_limits() {
   const Lengths now = lengths();
-  Lengths longest{};
   for (size_t i = 0; i < now.size(); ++i) {
     if (now[i] < 0 || now[i] >= Band::longest) return false;
-    longest[i] = longest_of_class(now[i]);
+    longest_[i] = longest_of_class(now[i]);
   }
   return std::all_of(facts_.begin(), facts_.end(), [&](const Facts& facts) {
     double elements = static_cast<double>(std::max<int64_t>(problem_.splits, 1));
     for (size_t i = 0; i < static_cast<size_t>(facts.rank); ++i) {
-      const int64_t size = facts.extents[i].length_index < 0 ? facts.shape[i] : facts.extents[i].of(longest);
+      const int64_t size = facts.extents[i].length_index < 0 ? facts.shape[i] : facts.extents[i].of(longest_);
       elements *= static_cast<double>(std::max<int64_t>(size, 1));
     }
     return elements < 0.5 * static_cast<double>(most_elements);
@@ -158,7 +155,7 @@ bool RecentCall::length_class_fits_limits() const {
 // Copies the sizes and strides of the new call. Returns false if they break a rule or might break one.
 bool RecentCall::update_layout(size_t argument, const rapt_tensor* tensor) {
   Facts& facts = facts_[argument];
-  if (same(facts, tensor)) return true;
+  if (same_layout(facts, tensor)) return true;
   std::copy_n(tensor->shape, facts.rank, facts.shape.begin());
   facts.strides = strides_of(*tensor);
   if (!compute_byte_range(facts)) return false;
@@ -204,25 +201,31 @@ bool RecentCall::can_remember(const rapt_sdpa_args& args) {
          args.workspace_bytes == 0 && args.score_mod == nullptr;
 }
 
-bool RecentCall::matches(uint64_t context_id, const rapt_sdpa_args& args) const {
-  if (context_id_ != context_id || !can_remember(args) || !same_values<true>(args, args_)) return false;
+bool RecentCall::same_kind(uint64_t context_id, const rapt_sdpa_args& args) const {
+  if (context_id_ != context_id || !same_values(args, args_)) return false;
   for (size_t i = 0; i < facts_.size(); ++i)
-    if (!same(facts_[i], args.*tensor_arguments[i].member)) return false;
-  return outputs_disjoint(args);
+    if (!same_kind(facts_[i], args.*tensor_arguments[i].member)) return false;
+  return true;
 }
 
-bool RecentCall::follow(uint64_t context_id, const rapt_sdpa_args& args) {
-  if (context_id_ != context_id || !can_follow_ || !can_remember(args) || !same_values<false>(args, args_))
-    return false;
-  const auto tensor = [&](size_t i) { return args.*tensor_arguments[i].member; };
+bool RecentCall::same_layouts(const rapt_sdpa_args& args) const {
+  if (args.max_seqlen_q != args_.max_seqlen_q || args.max_seqlen_k != args_.max_seqlen_k) return false;
   for (size_t i = 0; i < facts_.size(); ++i)
-    if (!same_kind(facts_[i], tensor(i))) return false;
+    if (facts_[i].present && !same_layout(facts_[i], args.*tensor_arguments[i].member)) return false;
+  return true;
+}
+
+bool RecentCall::follow(const rapt_sdpa_args& args) {
+  if (!can_follow_) return false;
+  const auto tensor = [&](size_t i) { return args.*tensor_arguments[i].member; };
   const Lengths now = lengths(), asked = problem_.varlen ? Lengths{args.max_seqlen_q, args.max_seqlen_k,
                                                                    args.q->shape[0], args.k->shape[0]}
                                                          : Lengths{args.q->shape[2], args.k->shape[2], 0, 0};
   for (size_t i = 0; i < now.size(); ++i) {
+    if (asked[i] == now[i]) continue;
     if (asked[i] < 0 || asked[i] >= Band::longest) return false;
-    if (asked[i] != now[i] && longest_of_class(asked[i]) != longest_of_class(now[i])) return false;
+    const bool grew_within_class = asked[i] > now[i] && asked[i] <= longest_[i];
+    if (!grew_within_class && longest_of_class(asked[i]) != longest_[i]) return false;
   }
   for (size_t i = 0; i < facts_.size(); ++i)
     if (facts_[i].present && !has_sizes(facts_[i], tensor(i), asked)) return false;
@@ -243,12 +246,20 @@ RecentCalls& RecentCalls::of_this_thread() {
 }
 
 const RecentCall* RecentCalls::find(uint64_t context_id, const rapt_sdpa_args& args) {
+  if (!RecentCall::can_remember(args)) return nullptr;
+  std::array<RecentCall*, 4> candidates{};  // newest first
+  size_t count = 0;
   for (size_t i = 0; i < calls_.size(); ++i) {
-    const RecentCall& call = calls_[(newest_ + i) % calls_.size()];
-    if (call.matches(context_id, args)) return &call;
+    RecentCall& call = calls_[(newest_ + i) % calls_.size()];
+    if (!call.same_kind(context_id, args)) continue;
+    if (call.same_layouts(args)) {
+      if (call.outputs_disjoint(args)) return &call;
+      continue;
+    }
+    candidates[count++] = &call;
   }
-  for (RecentCall& call : calls_)
-    if (call.follow(context_id, args)) return &call;
+  for (size_t i = 0; i < count; ++i)
+    if (candidates[i]->follow(args)) return candidates[i];
   return nullptr;
 }
 

@@ -20,14 +20,19 @@ class RecentCall {
   RecentCall(uint64_t context_id, const rapt_sdpa_args& args, const Problem& problem,
              std::shared_ptr<const LoadedPlan> plan);
 
-  // True if `args` would pass every check and give the same problem: all values, shapes, strides, types, devices and
-  // alignments equal those of the remembered call, and its outputs do not overlap its inputs.
-  bool matches(uint64_t context_id, const rapt_sdpa_args& args) const;
+  // These three are true together if `args` would pass every check and give the same problem.
+  // True if `args` has the values, types, devices and alignments of the remembered call. Lengths and strides may
+  // differ.
+  bool same_kind(uint64_t context_id, const rapt_sdpa_args& args) const;
+  // Requires same_kind(). True if all lengths, sizes and strides are equal too.
+  bool same_layouts(const rapt_sdpa_args& args) const;
+  // Requires same_kind() and sizes that are remembered. True if no output overlaps an input or another output.
+  bool outputs_disjoint(const rapt_sdpa_args& args) const;
 
-  // Like matches(), but strides may differ, and lengths may differ if they stay in the same length class
-  // (length_class.h). If true, `args` replaces the remembered call. If strides of `args` break a rule, the remembered
-  // call is dropped.
-  bool follow(uint64_t context_id, const rapt_sdpa_args& args);
+  // Requires same_kind(). True if strides may differ by the rules, and lengths stay in the same length class
+  // (length_class.h). Then `args` replaces the remembered call. If strides of `args` break a rule, the remembered call
+  // is dropped.
+  bool follow(const rapt_sdpa_args& args);
 
   const Problem& problem() const { return problem_; }
   const LoadedPlan& plan() const { return *plan_; }
@@ -55,16 +60,16 @@ class RecentCall {
   static Facts facts_of(const rapt_tensor* tensor);
   static bool compute_byte_range(Facts& facts);  // from shape and strides; false if too large
   static bool same_kind(const Facts& facts, const rapt_tensor* tensor);
-  static bool same(const Facts& facts, const rapt_tensor* tensor);
+  static bool same_layout(const Facts& facts, const rapt_tensor* tensor);
   static bool has_sizes(const Facts& facts, const rapt_tensor* tensor, const Lengths& lengths);
   Lengths lengths() const;
   void find_extents();
-  bool length_class_fits_limits() const;
+  bool length_class_fits_limits();
   bool update_layout(size_t argument, const rapt_tensor* tensor);
-  bool outputs_disjoint(const rapt_sdpa_args& args) const;
 
   uint64_t context_id_ = 0;
   bool can_follow_ = false;
+  Lengths longest_{};                                   // of the length classes; valid if can_follow_
   rapt_sdpa_args args_{};                               // only its values are valid; its pointers are old
   std::array<Facts, tensor_arguments.size()> facts_{};  // in the order of that table
   Problem problem_;

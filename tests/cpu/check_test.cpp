@@ -811,7 +811,7 @@ TEST(CheckRange, BothChecksGiveOneVerdict) {
 // ---- case files
 
 TEST(CheckCases, EverySetParses) {
-  for (const char* set : {"smoke", "seed", "ragged", "mask", "varlen", "quant", "perf"}) {
+  for (const char* set : {"smoke", "seed", "ragged", "mask", "varlen", "quant", "perf", "perf-long"}) {
     const auto cases = check::load_cases(set, cases_directory);
     EXPECT_GE(cases.size(), 10u) << set;
     for (const check::Case& c : cases) {

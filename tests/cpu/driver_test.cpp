@@ -346,6 +346,42 @@ void cluster_rules_of_the_driver() {
   EXPECT_EQ(launch(static_cast<LaunchAttributeId>(63), 1, 1), 1);
 }
 
+void l2_windows() {
+  Kernel kernel = make_kernel();
+  kernel.prepare(0, 0);
+  const ContextScope scope(0, nullptr);
+  const PersistingL2::Limits limits = PersistingL2::limits(0);
+  EXPECT_EQ(limits.bytes, size_t{32} << 20);
+  EXPECT_EQ(limits.window_bytes, size_t{128} << 20);
+  Kernel::Launch launch;
+  int params = 0;
+  kernel.launch(launch, &params);
+  EXPECT_EQ(fake().last_launch().window_bytes, 0u);
+  {
+    const PersistingL2 part(0, size_t{1} << 30);
+    EXPECT_EQ(part.bytes(), limits.bytes) << "no more than the GPU allows";
+    EXPECT_EQ(fake().persisting_l2_bytes(), limits.bytes);
+    launch.l2_window = {&params, 4096, 0.5f};
+    launch.programmatic = true;
+    EXPECT_EQ(calls_of([&] { kernel.launch(launch, &params); }), 1);
+    const fake_cuda::LaunchRecord seen = fake().last_launch();
+    EXPECT_EQ(seen.window_begin, &params);
+    EXPECT_EQ(seen.window_bytes, 4096u);
+    EXPECT_EQ(seen.window_share, 0.5f);
+    EXPECT_TRUE(seen.programmatic);
+  }
+  EXPECT_EQ(fake().persisting_l2_bytes(), 0u);
+  EXPECT_EQ(fake().calls("cuCtxResetPersistingL2Cache"), 1);
+  launch.l2_window.bytes = limits.window_bytes + 1;
+  expect_error(ErrorCode::device, {"rapt_kernel", "CUDA_ERROR_INVALID_VALUE"}, [&] { kernel.launch(launch, &params); });
+}
+
+void no_l2_windows() {
+  const ContextScope scope(0, nullptr);
+  EXPECT_EQ(PersistingL2::limits(0).bytes, 0u);
+  expect_error(ErrorCode::unsupported, {"Fake GPU", "L2 cache"}, [] { PersistingL2(0, 1 << 20); });
+}
+
 void cooperative_launches() {  // 132 multiprocessors of 2048 threads and 228 KiB
   Kernel kernel = make_kernel();
   kernel.prepare(0, 60000);
@@ -858,6 +894,8 @@ const Case all_cases[] = {
     {"clusters", clusters},
     {"clusters_need_sm_90", clusters_need_sm_90, "FAKE_CUDA_SM=89"},
     {"cluster_rules_of_the_driver", cluster_rules_of_the_driver},
+    {"l2_windows", l2_windows},
+    {"no_l2_windows", no_l2_windows, "FAKE_CUDA_LACKS=cuCtxSetLimit"},
     {"cooperative_launches", cooperative_launches},
     {"tensor_maps", tensor_maps},
     {"tensor_map_rules", tensor_map_rules},

@@ -19,13 +19,19 @@
 #define attention_sm80 pipelined_entry
 #include "pipelined.cuh"
 #undef attention_sm80
+#define attention_sm80 warp_specialised_entry
+#include "warp_specialised.cuh"
+#undef attention_sm80
+#define attention_sm80 persistent_entry
+#include "persistent.cuh"
+#undef attention_sm80
 
 namespace rapt::test {
 namespace {
 
-constexpr Sm80Config config_of(int block_m, int stages) {
+constexpr Sm80Config config_of(int block_m, int stages, int warps = 4) {
   Sm80Config c;
-  c.head_dim = 64, c.head_dim_v = 64, c.block_m = block_m, c.block_n = 64, c.warps_m = 4, c.stages = stages;
+  c.head_dim = 64, c.head_dim_v = 64, c.block_m = block_m, c.block_n = 64, c.warps_m = warps, c.stages = stages;
   return c;
 }
 
@@ -41,9 +47,10 @@ constexpr bool has_address_sanitizer = true;
 constexpr bool has_address_sanitizer = false;
 #endif
 
-// Runs `rung(params, shared memory)` as every thread of every block, and judges the output.
+// Runs `rung(params, shared memory)` as every thread of every block, and judges the output. The grid has at most
+// `most_blocks` blocks.
 template <class Rung>
-void expect_right(const std::string& line, const Sm80Config& config, Rung rung) {
+void expect_right(const std::string& line, const Sm80Config& config, Rung rung, unsigned most_blocks = ~0u) {
   if (has_address_sanitizer) GTEST_SKIP() << "its fake stacks and fibers do not go together";
   const Problem problem = parse_problem(line);
   const check::Inputs inputs = check::make_inputs(problem, check::Fill::normal, 7);
@@ -55,8 +62,8 @@ void expect_right(const std::string& line, const Sm80Config& config, Rung rung) 
                           TileScheduler::of(row_tiles, batch, heads, static_cast<unsigned>(problem.group()), 1)};
   alignas(16) static float shared[99 * 1024 / sizeof(float)];
   emulated_shared = reinterpret_cast<char*>(shared);
-  cuda_emulation::launch(row_tiles * heads * batch, static_cast<unsigned>(config.threads()), shared, std::size(shared),
-                         [&] { rung(params, emulated_shared); });
+  cuda_emulation::launch(std::min(row_tiles * heads * batch, most_blocks), static_cast<unsigned>(config.threads()),
+                         shared, std::size(shared), [&] { rung(params, emulated_shared); });
   const check::Result result = check::judge(problem, check::Fill::normal, inputs, outputs);
   EXPECT_TRUE(result.pass) << result.message;
 }
@@ -86,6 +93,30 @@ TEST(LadderEmulated, Pipelined) {
     expect_right(line, cfg, [](const Sm80Params& p, char* shared) {
       ladder::PipelinedAttention<cfg>(p, shared + smem_bytes(cfg), shared).run();
     });
+}
+
+template <int producers>
+void expect_warp_specialised() {
+  static constexpr Sm80Config cfg = config_of(64, 2, 4 + producers);
+  static_assert(ladder::WarpSpecialisedAttention<cfg>::producer_warps == producers);
+  for (const char* line : lines)
+    expect_right(line, cfg, [](const Sm80Params& p, char* shared) {
+      ladder::WarpSpecialisedAttention<cfg>(p, shared + smem_bytes(cfg), shared).run();
+    });
+}
+TEST(LadderEmulated, OneProducerWarp) { expect_warp_specialised<1>(); }
+TEST(LadderEmulated, TwoProducerWarps) { expect_warp_specialised<2>(); }
+
+TEST(LadderEmulated, PersistentBlocksTakeSeveralTiles) {
+  static constexpr Sm80Config cfg = config_of(64, 2, 5);
+  for (const char* line : lines)  // 2 and 16 row tiles
+    for (const unsigned blocks : {1u, 3u, 16u})
+      expect_right(
+          line, cfg,
+          [](const Sm80Params& p, char* shared) {
+            ladder::PersistentAttention<cfg>(p, shared + smem_bytes(cfg), shared).run();
+          },
+          blocks);
 }
 
 }  // namespace

@@ -44,7 +44,14 @@ TEST_P(CubinOn, CountsAsManyAsWereWritten) {
               "  asm volatile(\"cp.async.cg.shared.global [%0], [%1], 16;\" :: \"r\"(a), \"l\"(p) : \"memory\");\n", 3),
       GetParam());
   EXPECT_EQ(copies.ldgsts, 3);
-  EXPECT_EQ(copies.ldsm + copies.hmma + copies.ldg, 0);
+  EXPECT_EQ(copies.ldsm + copies.hmma + copies.ldg + copies.arrives, 0);
+  const auto arrivals = counts_of(
+      address +
+          repeated("  asm volatile(\"cp.async.mbarrier.arrive.noinc.shared.b64 [%0];\" :: \"r\"(a) : \"memory\");\n",
+                   2),
+      GetParam());
+  EXPECT_EQ(arrivals.arrives, 2);
+  EXPECT_EQ(arrivals.ldgsts, 0);
 
   const auto load = [](int offset) {  // equal kernels would be merged
     return concat("  asm volatile(\"ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4 + ", offset,
@@ -148,12 +155,19 @@ class RungsOn : public testing::TestWithParam<const char*> {
     }
     throw std::out_of_range(name);
   }
+
+  // That a multiprocessor holds at once.
+  static int blocks_of(const CompiledRung& one) {
+    const int64_t shared_bytes = one.resources.shared_bytes + static_cast<int64_t>(one.kernel.unit.smem_bytes);
+    return lab::occupancy(device_preset(GetParam()),
+                          {one.resources.registers, one.kernel.unit.threads, one.resources.barriers, shared_bytes})
+        .blocks;
+  }
 };
 INSTANTIATE_TEST_SUITE_P(Architectures, RungsOn, testing::ValuesIn(architectures),
                          [](const auto& test) { return std::string(test.param); });
 
 TEST_P(RungsOn, NoRungSpillsAndAllFitTheirCard) {
-  const Device device = device_preset(GetParam());
   for (const lab::Rung& each : lab::ladder_rungs()) {
     const CompiledRung& one = rung(each.name);
     ASSERT_TRUE(one.resources.known) << each.name;
@@ -161,12 +175,7 @@ TEST_P(RungsOn, NoRungSpillsAndAllFitTheirCard) {
     EXPECT_EQ(one.resources.spill_store_bytes + one.resources.spill_load_bytes + one.resources.stack_bytes, 0)
         << each.name;
     EXPECT_TRUE(one.resources.warnings.empty()) << each.name << ": " << one.resources.warnings[0];
-    const int64_t shared_bytes = one.resources.shared_bytes + static_cast<int64_t>(one.kernel.unit.smem_bytes);
-    EXPECT_GE(
-        lab::occupancy(device, {one.resources.registers, one.kernel.unit.threads, one.resources.barriers, shared_bytes})
-            .blocks,
-        1)
-        << each.name;
+    EXPECT_GE(blocks_of(one), 1) << each.name;
   }
 }
 
@@ -202,6 +211,7 @@ TEST_P(RungsOn, PipelinedCopiesAsynchronouslyAndKeepsScoresInRegisters) {
   EXPECT_GE(counts.ldgsts, 12);
   EXPECT_EQ(counts.ldg_16, 0) << "tiles do not pass through registers";
   EXPECT_EQ(counts.sts + counts.lds, 0) << "nor do scores pass through shared memory";
+  EXPECT_EQ(counts.arrives, 0) << "it waits for groups of copies and for the whole block";
   EXPECT_LE(counts.ffma, 16);
 }
 
@@ -216,22 +226,71 @@ TEST_P(RungsOn, SwizzledFoldsTheScaleIntoTheExponent) {
   EXPECT_LT(rung("pipelined").counts.ffma, scores);
 }
 
+TEST_P(RungsOn, WarpSpecialisedLoadsInItsProducersAndMeetsAtBarriers) {
+  constexpr int copies_of_q = 4;  // of a consumer's lane: 16 rows of 128 bytes
+  for (const int producers : {1, 2}) {
+    const CompiledRung& one = rung(concat("ws_p", producers));
+    EXPECT_EQ(one.kernel.unit.threads, 32 * (4 + producers));
+    EXPECT_EQ(one.counts.hmma, 64);
+    EXPECT_EQ(one.counts.ldgsts, copies_of_q + 2 * 16 / producers) << "the producers share the 16 rows of K and of V";
+    EXPECT_EQ(one.counts.arrives, 2) << "of K and of V";
+    EXPECT_EQ(one.counts.ldg_16, 0);
+    EXPECT_EQ(one.counts.lds_16 + one.counts.sts_16, 0) << "scores stay in registers";
+    EXPECT_LE(one.counts.ffma, 16);
+    EXPECT_EQ(blocks_of(one), 2);
+  }
+}
+
+TEST_P(RungsOn, PersistentIsWarpSpecialisedWithALoopOverTiles) {
+  const CompiledRung& one = rung("persistent");
+  EXPECT_EQ(one.counts.hmma, 64);
+  EXPECT_EQ(one.counts.arrives, 2);
+  EXPECT_EQ(one.kernel.unit.threads, rung("ws_p1").kernel.unit.threads);
+  EXPECT_EQ(one.counts.ldgsts, rung("ws_p1").counts.ldgsts + 4) << "Q of the next tile is loaded early";
+  EXPECT_EQ(one.counts.ldg_16 + one.counts.lds_16 + one.counts.sts_16, 0);
+  EXPECT_EQ(blocks_of(one), 2);
+}
+
+const lab::Rung& rung_named(const std::string& name) {
+  for (const lab::Rung& each : lab::ladder_rungs())
+    if (name == each.name) return each;
+  throw std::out_of_range(name);
+}
+
 TEST_P(RungsOn, ShippedIsWhatThePlannerChooses) {
   const Problem problem = parse_problem(mission);
   const Device device = device_preset(GetParam());
   const Plan chosen = plan(problem, device);
-  const lab::RungKernel shipped = lab::rung_kernel(lab::ladder_rungs().back(), problem, device);
-  EXPECT_EQ(chosen.steps[0].family->unit(chosen.steps[0].config).text, shipped.unit.text);
-  EXPECT_TRUE(shipped.files.empty());
+  for (const char* name : {"shipped", "l2_window"}) {  // they differ in the launch only
+    const lab::RungKernel shipped = lab::rung_kernel(rung_named(name), problem, device);
+    EXPECT_EQ(chosen.steps[0].family->unit(chosen.steps[0].config).text, shipped.unit.text);
+    EXPECT_TRUE(shipped.files.empty());
+  }
 }
 
 TEST(Ladder, EveryRungHasASignatureOfItsOwn) {
   std::map<std::string, std::string> met;
   for (const lab::Rung& rung : lab::ladder_rungs()) {
+    if (rung.launch == lab::RungLaunch::l2_window) continue;  // shipped with another launch
     const std::string signature =
         jit::signature(lab::rung_kernel(rung, parse_problem(mission), device_preset("sm_89")).request);
     EXPECT_TRUE(met.emplace(signature, rung.name).second) << rung.name << " is " << met[signature];
   }
+}
+
+TEST(Ladder, TheL2WindowCoversKeysAndValuesOnly) {
+  const Problem problem = parse_problem("f16 b2 h8:4 q128 k448 d64");
+  constexpr size_t tensor = 2 * 4 * 448 * 64 * 2;
+  alignas(16) static char memory[4 * tensor];
+  AttentionParams params;
+  const auto window = [&](size_t k, size_t v) {
+    params.k.data = memory + k, params.v.data = memory + v;
+    return lab::kv_window(params, problem);
+  };
+  EXPECT_EQ(window(tensor, 2 * tensor).begin, memory + tensor);
+  EXPECT_EQ(window(tensor, 2 * tensor).bytes, 2 * tensor);
+  EXPECT_EQ(window(3 * tensor, 0).begin, memory);
+  EXPECT_EQ(window(3 * tensor, 0).bytes, 4 * tensor);  // one window also covers what lies between them
 }
 
 TEST(Ladder, RefusesWhatARungWouldComputeWrongly) {

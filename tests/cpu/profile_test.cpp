@@ -201,12 +201,12 @@ TEST(ProfileVerdict, gates_of_numbers) {
 TEST(ProfileVerdict, what_bounds_the_kernel) {
   const Verdict tensor = judge(stored("sm_90_wgmma.csv", 90), {}, {});
   EXPECT_EQ(tensor.bound,
-            "tensor, at 72% of its peak; with it always busy the kernel would take 17.3 us instead of 24.2");
+            "tensor, at 72% of its peak; if this unit were always busy, the kernel would take 17.3 us instead of 24.2");
   const Verdict latency = judge(stored("sm_80_old_units.csv", 80), {}, {});
-  EXPECT_NE(
-      latency.bound.find("latency: no unit reaches 60% of its peak, DRAM comes first with 12%; warps wait most by "
-                         "long_scoreboard"),
-      std::string::npos)
+  EXPECT_NE(latency.bound.find(
+                "latency: no unit reaches 60% of its peak; the busiest is DRAM at 12%; the main stall reason is "
+                "long_scoreboard"),
+            std::string::npos)
       << latency.bound;
   EXPECT_FALSE(latency.nothing_judged()) << "occupancy was";
   ProfiledKernel nothing;

@@ -42,15 +42,23 @@ struct Fixture {
   RecentCall remembered() const { return {owner, args, Problem{}, nullptr}; }
 };
 
+bool matches(const RecentCall& call, uint64_t context_id, const rapt_sdpa_args& args) {
+  return RecentCall::can_remember(args) && call.same_kind(context_id, args) && call.same_layouts(args) &&
+         call.outputs_disjoint(args);
+}
+bool follow(RecentCall& call, uint64_t context_id, const rapt_sdpa_args& args) {
+  return RecentCall::can_remember(args) && call.same_kind(context_id, args) && call.follow(args);
+}
+
 TEST(RecentCalls, AddressesMayDiffer) {
   Fixture f;
   const RecentCall known = f.remembered();
-  EXPECT_TRUE(known.matches(owner, f.args));
+  EXPECT_TRUE(matches(known, owner, f.args));
   std::swap(f.q.data, f.k.data);
   f.v.data = static_cast<std::byte*>(f.v.data) + 16;
-  EXPECT_TRUE(known.matches(owner, f.args));
-  EXPECT_FALSE(known.matches(owner + 1, f.args));
-  EXPECT_FALSE(RecentCall().matches(owner, f.args));
+  EXPECT_TRUE(matches(known, owner, f.args));
+  EXPECT_FALSE(matches(known, owner + 1, f.args));
+  EXPECT_FALSE(matches(RecentCall(), owner, f.args));
 }
 
 TEST(RecentCalls, NothingElseMayDiffer) {
@@ -91,9 +99,9 @@ TEST(RecentCalls, NothingElseMayDiffer) {
   for (const auto& [name, change] : changes) {
     Fixture f;
     const RecentCall known = f.remembered();
-    ASSERT_TRUE(known.matches(owner, f.args));
+    ASSERT_TRUE(matches(known, owner, f.args));
     change(f);
-    EXPECT_FALSE(known.matches(owner, f.args)) << name;
+    EXPECT_FALSE(matches(known, owner, f.args)) << name;
   }
 }
 
@@ -106,7 +114,7 @@ TEST(RecentCalls, EveryFieldCounts) {
     const RecentCall known = f.remembered();
     rapt_tensor extra = f.tensor(9, shape, nullptr, 1);
     f.args.*argument.member = f.args.*argument.member == nullptr ? &extra : nullptr;
-    EXPECT_FALSE(known.matches(owner, f.args)) << argument.name;
+    EXPECT_FALSE(matches(known, owner, f.args)) << argument.name;
   }
   size_t number = 0;
   const auto flip = [&](auto member) {
@@ -114,7 +122,7 @@ TEST(RecentCalls, EveryFieldCounts) {
       Fixture f;
       const RecentCall known = f.remembered();
       reinterpret_cast<unsigned char*>(&(f.args.*member))[bit / 8] ^= static_cast<unsigned char>(1u << bit % 8);
-      EXPECT_FALSE(known.matches(owner, f.args)) << "value " << number << ", bit " << bit;
+      EXPECT_FALSE(matches(known, owner, f.args)) << "value " << number << ", bit " << bit;
     }
     ++number;
   };
@@ -140,9 +148,9 @@ TEST(RecentCalls, RangesFollowStrides) {
   int64_t backwards[4] = {256, 128, -16, 1};
   f.out.strides = backwards, f.out.data = f.memory.data() + 3 * 4096 + 2 * 16 * 7;
   const RecentCall known = f.remembered();
-  EXPECT_TRUE(known.matches(owner, f.args));
+  EXPECT_TRUE(matches(known, owner, f.args));
   f.v.data = f.memory.data() + 3 * 4096 - 2 * 256 + 16;  // ends inside the block before out's address
-  EXPECT_FALSE(known.matches(owner, f.args));
+  EXPECT_FALSE(matches(known, owner, f.args));
 }
 
 // A call of any lengths in one buffer, dense or packed, with every tensor whose shape contains a length.
@@ -212,13 +220,13 @@ TEST(RecentCalls, LengthsOfTheSameClassesAreFollowed) {
     const std::optional<Problem> known = full_check(first.args), asked = full_check(second.args);
     ASSERT_TRUE(known && asked);
     RecentCall call(owner, first.args, *known, nullptr);
-    EXPECT_FALSE(call.matches(owner, second.args));
-    EXPECT_FALSE(call.follow(owner + 1, second.args));
-    ASSERT_TRUE(call.follow(owner, second.args));
+    EXPECT_FALSE(matches(call, owner, second.args));
+    EXPECT_FALSE(follow(call, owner + 1, second.args));
+    ASSERT_TRUE(follow(call, owner, second.args));
     EXPECT_EQ(call.problem(), *asked);
-    EXPECT_TRUE(call.matches(owner, second.args));
-    EXPECT_FALSE(call.matches(owner, first.args));
-    ASSERT_TRUE(call.follow(owner, first.args)) << "and back";
+    EXPECT_TRUE(matches(call, owner, second.args));
+    EXPECT_FALSE(matches(call, owner, first.args));
+    ASSERT_TRUE(follow(call, owner, first.args)) << "and back";
     EXPECT_EQ(call.problem(), *known);
   }
 }
@@ -235,8 +243,8 @@ TEST(RecentCalls, OtherClassesAreNotFollowed) {
       const std::optional<Problem> known = full_check(first.args);
       ASSERT_TRUE(known && full_check(second.args));
       RecentCall call(owner, first.args, *known, nullptr);
-      EXPECT_FALSE(call.follow(owner, second.args)) << lengths.q << " " << lengths.k;
-      EXPECT_TRUE(call.matches(owner, first.args)) << "still remembered";
+      EXPECT_FALSE(follow(call, owner, second.args)) << lengths.q << " " << lengths.k;
+      EXPECT_TRUE(matches(call, owner, first.args)) << "still remembered";
     }
 }
 
@@ -251,7 +259,7 @@ TEST(RecentCalls, NothingIsFollowedThatWouldBeRefused) {
     change(second);
     const std::optional<Problem> asked = full_check(second.args);
     refused += asked ? 0 : 1;
-    if (!call.follow(owner, second.args)) return;
+    if (!follow(call, owner, second.args)) return;
     ++followed;
     ASSERT_TRUE(asked) << what << ": followed, but the long way refuses it";
     EXPECT_EQ(call.problem(), *asked) << what;

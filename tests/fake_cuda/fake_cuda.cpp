@@ -118,6 +118,7 @@ struct State {
   std::vector<std::unique_ptr<Kernel>> kernels;
   std::string image, jit_log;
   int static_smem = 0;
+  size_t persisting_l2_bytes = 0;
   Kernel* last_attributed = nullptr;
   LaunchRecord last_launch;
   std::atomic<long> launches{0};
@@ -281,6 +282,9 @@ int plausible(int sm, DeviceAttribute which) {
   const int smem_kib = sm == 80 ? 164 : large ? 228 : 100;
   switch (which) {
     case DeviceAttribute::sm_count: return sm == 80 ? 108 : sm == 86 ? 72 : sm == 89 ? 58 : large ? 132 : 170;
+    case DeviceAttribute::pci_domain: return 2;
+    case DeviceAttribute::pci_bus: return 0x3b;
+    case DeviceAttribute::pci_device: return 1;
     case DeviceAttribute::l2_bytes: return (large ? 50 : 48) << 20;
     case DeviceAttribute::threads_per_sm: return large ? 2048 : 1536;
     case DeviceAttribute::capability_major: return sm / 10;
@@ -288,6 +292,8 @@ int plausible(int sm, DeviceAttribute which) {
     case DeviceAttribute::smem_per_sm: return smem_kib << 10;
     case DeviceAttribute::registers_per_sm: return 65536;
     case DeviceAttribute::smem_per_block: return (smem_kib - 1) << 10;
+    case DeviceAttribute::persisting_l2_bytes: return 32 << 20;
+    case DeviceAttribute::l2_window_bytes: return 128 << 20;
   }
   return 0;
 }
@@ -364,6 +370,22 @@ Result cuCtxPopCurrent(ContextHandle* context) {
   *context = reinterpret_cast<ContextHandle>(current());
   context_stack.pop_back();
   return ok;
+}
+
+Result cuCtxSetLimit(Limit limit, size_t value) {
+  static Entry& self = *find("cuCtxSetLimit");
+  if (const Result result = enter(self)) return result;
+  if (current() == nullptr) return invalid_context;
+  const int most = plausible(gpu(current()->device).sm, DeviceAttribute::persisting_l2_bytes);
+  if (limit != Limit::persisting_l2_bytes || value > static_cast<size_t>(most)) return invalid_value;
+  state().persisting_l2_bytes = value;
+  return ok;
+}
+
+Result cuCtxResetPersistingL2Cache() {
+  static Entry& self = *find("cuCtxResetPersistingL2Cache");
+  if (const Result result = enter(self)) return result;
+  return current() == nullptr ? invalid_context : ok;
 }
 
 // ---- Streams, graphs, events.
@@ -759,6 +781,12 @@ Result check_cooperative(const LaunchConfig& config, const Kernel& kernel, int s
   return plane <= resident && plane * config.grid_z <= resident ? ok : cooperative_too_large;
 }
 
+Result check_window(const decltype(LaunchAttribute::Value::window)& window, int sm) {
+  const bool fits = window.bytes <= static_cast<size_t>(plausible(sm, DeviceAttribute::l2_window_bytes));
+  const bool known = window.property == AccessProperty::persisting && window.others == AccessProperty::normal;
+  return fits && known && window.share >= 0.0f && window.share <= 1.0f ? ok : invalid_value;
+}
+
 Result check_attributes(const LaunchConfig& config, const Kernel& kernel, int sm) {
   for (unsigned i = 0; i < config.attribute_count; ++i) {
     const LaunchAttribute& attribute = config.attributes[i];
@@ -766,6 +794,7 @@ Result check_attributes(const LaunchConfig& config, const Kernel& kernel, int sm
     switch (attribute.id) {
       case LaunchAttributeId::programmatic_stream_serialization: break;
       case LaunchAttributeId::cluster_dimension: result = check_cluster(config, attribute.value.cluster, sm); break;
+      case LaunchAttributeId::access_policy_window: result = check_window(attribute.value.window, sm); break;
       case LaunchAttributeId::cooperative:
         if (attribute.value.cooperative != 0) result = check_cooperative(config, kernel, sm);
         break;
@@ -785,6 +814,11 @@ void record_attribute(const LaunchAttribute& attribute, LaunchRecord& record) {
       record.cluster_x = attribute.value.cluster.x;
       record.cluster_y = attribute.value.cluster.y;
       record.cluster_z = attribute.value.cluster.z;
+      break;
+    case LaunchAttributeId::access_policy_window:
+      record.window_begin = attribute.value.window.begin;
+      record.window_bytes = attribute.value.window.bytes;
+      record.window_share = attribute.value.window.share;
       break;
     case LaunchAttributeId::cooperative: record.cooperative = attribute.value.cooperative != 0; break;
   }
@@ -926,6 +960,8 @@ std::vector<std::unique_ptr<Entry>> make_table() {
   add("cuOccupancyMaxActiveBlocksPerMultiprocessor", 6050, &Driver::cuOccupancyMaxActiveBlocksPerMultiprocessor,
       &cuOccupancyMaxActiveBlocksPerMultiprocessor);
   add("cuLaunchKernelEx", 11060, &Driver::cuLaunchKernelEx, &cuLaunchKernelEx);
+  add("cuCtxSetLimit", 3010, &Driver::cuCtxSetLimit, &cuCtxSetLimit);
+  add("cuCtxResetPersistingL2Cache", 11000, &Driver::cuCtxResetPersistingL2Cache, &cuCtxResetPersistingL2Cache);
   add("cuTensorMapEncodeTiled", 12000, &Driver::cuTensorMapEncodeTiled, &cuTensorMapEncodeTiled);
   return rows;
 }
@@ -995,6 +1031,7 @@ const fake_cuda::Control control = {
     .set_static_smem = [](int bytes) { state().static_smem = bytes; },
     .set_jit_log = [](const char* text) { state().jit_log = text; },
     .opt_in_smem = [](int device) { return attribute_by_device(state().last_attributed->smem, device); },
+    .persisting_l2_bytes = [] { return state().persisting_l2_bytes; },
     .carveout = [](int device) { return attribute_by_device(state().last_attributed->carveout, device); },
     .live_bytes =
         [] {

@@ -20,6 +20,9 @@ struct LaunchRecord {
   bool programmatic = false;
   unsigned cluster_x = 1, cluster_y = 1, cluster_z = 1;
   bool cooperative = false;
+  const void* window_begin = nullptr;  // the L2 access-policy window
+  size_t window_bytes = 0;
+  float window_share = 0;
 };
 
 // Written by cuTensorMapEncodeTiled here instead of a real map. Numbers as in CUtensorMapDataType and the other enums.
@@ -57,6 +60,7 @@ struct Control {
   void (*set_static_smem)(int bytes);     // of kernels loaded from now on
   void (*set_jit_log)(const char* text);  // text that loading an image writes to the error log
   int (*opt_in_smem)(int device);         // of the last kernel whose attribute was set: -1 if never set
+  size_t (*persisting_l2_bytes)();        // the limit that cuCtxSetLimit has set
   int (*carveout)(int device);            // likewise
   size_t (*live_bytes)();                 // allocated and not freed
   int (*live_libraries)();

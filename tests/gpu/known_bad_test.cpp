@@ -153,7 +153,7 @@ const std::vector<Edit> edits = {
     {"scalar_sink_left_out", &attention_scalar, "scalar/attention_scalar.cuh",
      "total = fmaf(total, weight, exp_minus(sink, from));", "total *= weight;", "f32 b1 h4 q40 k90 d32 sinks"},
     {"scalar_hidden_nan_kept", &attention_scalar, "scalar/attention_scalar.cuh",
-     "if ((visible_keys[r] >> j & 1u) == 0) continue;", "", "f32 b1 h2 q70 k130 d32 causal", Fill::seen_nan},
+     "if ((seen_keys[r] >> j & 1u) == 0) continue;", "", "f32 b1 h2 q70 k130 d32 causal", Fill::seen_nan},
     {"scalar_channel_scale_as_tensor", &attention_scalar, "scalar/attention_scalar.cuh", "[c * scale.channel]", "[0]",
      "sim8 out=f32 b2 h4:2 q33 k150 d32 q_scales=head k_scales=head v_scales=channel"},
     {"scalar_head_scale_as_tensor", &attention_scalar, "shared/params.h", "data + b * batch + h * head + p * position",

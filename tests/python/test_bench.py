@@ -289,6 +289,81 @@ def test_compare_exits_1_only_where_asked_and_slower(tmp_path):
     assert run_script("compare.py", a, str(tmp_path / "none.jsonl")).returncode == 2
 
 
+def store(tmp_path, name, found):
+    path = str(tmp_path / name)
+    rows.write(path, found)
+    return path
+
+
+def test_the_baseline_is_found_by_the_card(tmp_path):
+    place = ("--results", str(tmp_path / "results"))
+    old = store(tmp_path, "old.jsonl", [a_row(us=[10.0, 10.1, 10.2], card="nvidia-x1")])
+    slow = store(tmp_path, "slow.jsonl", [a_row(us=[12.0, 12.1, 12.2], card="nvidia-x1")])
+    another = store(tmp_path, "another.jsonl", [a_row(card="nvidia-x2")])
+    made = run_script("compare.py", "--set-baseline", old, *place)
+    assert made.returncode == 0, made.stderr
+    assert "nvidia-x1/baseline.jsonl: 1 rows of commit abc" in made.stdout
+    assert rows.read(str(tmp_path / "results" / "nvidia-x1" / "baseline.jsonl")) == rows.read(old)
+    assert run_script("compare.py", "--baseline", old, "--fail-on-regression", *place).returncode == 0
+    failed = run_script("compare.py", "--baseline", slow, "--fail-on-regression", *place)
+    assert failed.returncode == 1 and "slower" in failed.stdout and "x1.198" in failed.stdout
+    none = run_script("compare.py", "--baseline", another, "--fail-on-regression", *place)
+    assert none.returncode == 2 and not none.stdout
+    assert "nvidia-x2 has no baseline" in none.stderr and "cards with one: nvidia-x1" in none.stderr
+    assert "--set-baseline" in none.stderr
+    fewer = store(tmp_path, "fewer.jsonl", [a_row("f16 b1 h2 q64 k64 d64", card="nvidia-x1")])
+    gone = run_script("compare.py", "--baseline", fewer, "--fail-on-regression", *place)
+    assert gone.returncode == 1 and "gone" in gone.stdout
+
+
+@pytest.mark.parametrize(
+    "made, complaint",
+    [
+        ([a_row(impl="torch-flash")], "no row is of rapt"),
+        ([a_row(dirty=True)], "uncommitted changes"),
+        ([a_row(), a_row(impl="rapt stages=3", commit="def")], "several commits: abc, def"),
+        ([a_row(us=[10.0, 10.0, 11.0, 11.0])], "its spread is 9.5%, more than 3%"),
+        ([a_row(), a_row(card="b-card")], "a-card, b-card"),
+    ],
+)
+def test_only_clean_steady_rows_become_a_baseline(tmp_path, made, complaint):
+    refused = run_script("compare.py", "--set-baseline", store(tmp_path, "a.jsonl", made), "--results", str(tmp_path))
+    assert refused.returncode == 2 and complaint in refused.stderr, refused.stderr
+    assert not os.path.exists(tmp_path / "a-card")
+
+
+def with_clocks(after, throttle=(), **more):
+    clocks = {"sm_mhz": [after, after], "memory_mhz": [None, None], "throttle": list(throttle)}
+    return a_row(clocks=clocks, spread=more.pop("spread", 0.01), attempts=1, **more)
+
+
+def test_clocks_explain_a_change(tmp_path):
+    assert rows.faults(with_clocks(1980)) == [] and rows.faults(with_clocks(None)) == []
+    assert compare.clock_lines([with_clocks(1980)], [with_clocks(1980)]) == ["SM clock: 1980 -> 1980 MHz"]
+    slow = [with_clocks(1500, ["sw_power_cap"], spread=0.2)]
+    assert compare.clock_lines([with_clocks(1980)], slow) == [
+        "SM clock: 1980 -> 1500 MHz (differs)",
+        "clocks limited in 1 of 1 rows: sw_power_cap",
+        "spread above 3% in 1 of 1 rows",
+    ]
+    assert compare.clock_lines([a_row()], [a_row(clocks=None, spread=0.0)]) == []
+
+
+@pytest.mark.parametrize("words, complaint", [(["--baseline", "a", "b"], "2 files: must be 1"), (["a"], "must be 2")])
+def test_compare_says_how_many_files_it_wants(words, complaint):
+    wrong = run_script("compare.py", *words)
+    assert wrong.returncode == 2 and complaint in wrong.stderr
+
+
+def test_the_perf_suite_is_that_of_the_program():
+    lines = [line.strip() for line in open(os.path.join(ROOT, "check", "cases", "perf.txt"))]
+    lines = [line for line in lines if line and not line.startswith("#")]
+    assert 15 <= len(lines) <= 25
+    mine = [problem.line for problem in suites.suite("perf", "f16").values()]
+    assert mine == [_core.parse_problem(line)["line"] for line in lines if " pv=" not in line]
+    assert len(mine) >= len(lines) - 2 and len(set(mine)) == len(mine)
+
+
 # table.py and plot.py
 
 
@@ -377,6 +452,41 @@ def test_plots_are_drawn_and_the_same_twice(tmp_path):
         assert text == (tmp_path / "two" / name).read_text()
         assert "a-card" in text and "torch-flash" in text
     assert "(lossy)" in (tmp_path / "one" / "ratio-named-f16.svg").read_text()
+
+
+def a_ladder(**more):
+    times = {"scalar": 110.0, "tiled": 25.0, "swizzled": 26.0, "shipped": 5.0}
+    return [a_row(impl=f"ladder {name}", us=[us] * 3, **more) for name, us in times.items()]
+
+
+def test_the_waterfall_has_the_gain_of_every_rung():
+    plot = pytest.importorskip("plot")
+    found = plot.rungs(a_ladder() + a_ladder(l2="cold") + made_up())
+    assert list(found) == ["warm", "cold"]
+    assert plot.steps(found["warm"]) == [
+        ("scalar", 110.0, 1.0),
+        ("tiled", 25.0, 4.4),
+        ("swizzled", 26.0, 25 / 26),
+        ("shipped", 5.0, 5.2),
+    ]
+    for wrong, word in ((a_ladder(card="other"), "cards"), (a_ladder(), "several rows")):
+        with pytest.raises(ValueError, match=word):
+            plot.rungs(a_ladder() + wrong)
+
+
+def test_the_waterfall_is_drawn_and_the_same_twice(tmp_path):
+    pytest.importorskip("matplotlib")
+    rows.write(str(tmp_path / "rows.jsonl"), a_ladder())
+    for folder in ("one", "two"):
+        done = run_script("plot.py", str(tmp_path / "rows.jsonl"), "-o", str(tmp_path / folder))
+        assert done.returncode == 0, done.stderr
+    assert os.listdir(tmp_path / "one") == ["ladder.svg"]
+    text = (tmp_path / "one" / "ladder.svg").read_text()
+    assert text == (tmp_path / "two" / "ladder.svg").read_text()
+    assert "a-card" in text and "25.00 us, 4.40x" in text and "26.00 us, 0.96x" in text
+    rows.write(str(tmp_path / "twice.jsonl"), a_ladder() + a_ladder())
+    done = run_script("plot.py", str(tmp_path / "twice.jsonl"), "-o", str(tmp_path / "none"))
+    assert done.returncode == 2 and "several rows" in done.stderr
 
 
 # The judge
@@ -887,6 +997,55 @@ def test_rounds_are_paired_and_slow_implementations_are_skipped(torch):
     measure([fast, slow], Clock(), 6, lambda some: list(reversed(some)))
     assert len(fast.rounds) == 6 and len(slow.rounds) == 3
     assert Clock.order[:4] == ["slow", "fast", "slow", "fast"]
+
+
+@needs_torch
+@pytest.mark.parametrize(
+    "spreads, attempts, kept", [([0.01, 0.5], 1, 0.01), ([0.2, 0.02, 0.5], 2, 0.02), ([0.3, 0.1, 0.2, 0.0], 3, 0.1)]
+)
+def test_a_noisy_problem_is_measured_again_and_the_best_attempt_kept(torch, spreads, attempts, kept):
+    import clocks
+    import gpu_clocks
+
+    tape = iter(spreads)
+
+    class Clock:
+        timer = "host"
+        spread, left = 0.0, 0
+
+        def sample(self, bound):
+            if self.left == 0:  # the first sample of an attempt is not kept
+                self.spread, self.left = next(tape), 5
+                return [99.0]
+            self.left -= 1
+            return [1.0 if self.left > 1 else 1 + self.spread]
+
+    bound = clocks.Bound(types.SimpleNamespace(name="rapt"), [], {})
+    read = lambda: gpu_clocks.Clocks(1980, 2619, 5)  # noqa: E731
+    fields = clocks.measure_steadily([bound], Clock(), 5, lambda some: some, read)
+    assert fields["attempts"] == attempts and clocks.largest_spread([bound]) == pytest.approx(kept)
+    assert len(bound.samples) == 5 and 99.0 not in bound.samples
+    assert fields["clocks"] == {"sm_mhz": [1980] * 2, "memory_mhz": [2619] * 2, "throttle": ["sw_power_cap"]}
+    assert rows.faults(a_row(**fields)) == []
+
+
+def test_clocks_are_read_from_nvml_or_absent(tmp_path, monkeypatch):
+    gpu_clocks = pytest.importorskip("gpu_clocks")
+    nothing = gpu_clocks.ClockReader("00000000:01:00.0", str(tmp_path / "none.so")).read()
+    assert nothing == gpu_clocks.Clocks(None, None, None)
+    assert rows.faults(a_row(clocks=gpu_clocks.field(nothing, nothing))) == []
+    address = gpu_clocks.pci_address(types.SimpleNamespace(pci_domain_id=2, pci_bus_id=0x3B, pci_device_id=1))
+    assert address == "00000002:3B:01.0" and gpu_clocks.pci_address(types.SimpleNamespace()) == ""
+    compiler = shutil.which("c++") or shutil.which("g++")
+    source = os.path.join(ROOT, "tests", "fake_nvml", "fake_nvml.cpp")
+    if compiler is None or not os.path.exists(source):
+        pytest.skip("no C++ compiler for the stand-in, or a kit without it")
+    library = str(tmp_path / "nvml.so")
+    subprocess.run([compiler, "-shared", "-fPIC", source, "-o", library], check=True)
+    monkeypatch.setenv("FAKE_NVML_LIMITS", "0x21")
+    assert gpu_clocks.ClockReader(address, library).read() == gpu_clocks.Clocks(1980, 2619, 0x21)
+    assert gpu_clocks.ClockReader("00000000:01:00.0", library).read() == nothing
+    assert gpu_clocks.limit_names(0x21) == ["sw_thermal_slowdown"]
 
 
 @needs_torch

@@ -29,6 +29,9 @@ inline EmulatedCopies& emulated_copies() {
   static std::array<EmulatedCopies, 1024> of_threads;
   return of_threads[threadIdx.x];
 }
+inline void emulated_copy(const EmulatedCopy& copy) {
+  copy.inside ? std::memcpy(emulated_shared + copy.to, copy.from, 16) : std::memset(emulated_shared + copy.to, 0, 16);
+}
 inline void cp_async_16(unsigned to, const void* from, bool inside) {
   emulated_copies().open.push_back({to, from, inside});
 }
@@ -41,9 +44,7 @@ template <int most = 7>
 inline void cp_async_wait_group(int n) {
   std::deque<std::vector<EmulatedCopy>>& groups = emulated_copies().groups;
   for (; static_cast<int>(groups.size()) > n; groups.pop_front())
-    for (const EmulatedCopy& copy : groups.front())
-      copy.inside ? std::memcpy(emulated_shared + copy.to, copy.from, 16)
-                  : std::memset(emulated_shared + copy.to, 0, 16);
+    for (const EmulatedCopy& copy : groups.front()) emulated_copy(copy);
 }
 
 inline unsigned volatile_copy(unsigned x) { return x; }

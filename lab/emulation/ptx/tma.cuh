@@ -30,7 +30,7 @@ inline void settle(EmulatedBarrier& barrier) {
   if (barrier.missing != 0 || barrier.bytes_and_phase >> 1 != 0) return;
   barrier.missing = barrier.arrivals;
   barrier.bytes_and_phase ^= 1;
-  cuda_emulation::block().count_progress();
+  cuda_emulation::block().note_progress();
 }
 inline void init_barrier(unsigned barrier, unsigned arrivals) {
   const auto count = static_cast<unsigned short>(arrivals);
@@ -60,7 +60,7 @@ inline void finish_boxes(unsigned barrier);
 inline void wait_barrier(unsigned barrier, unsigned parity) {
   finish_boxes(barrier);
   while ((emulated_barrier(barrier).bytes_and_phase & 1) == static_cast<int>(parity)) {
-    cuda_emulation::block().yield();
+    cuda_emulation::block().pause();
     finish_boxes(barrier);
   }
 }

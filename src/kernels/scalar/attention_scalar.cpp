@@ -1,5 +1,5 @@
-// attention_scalar, host code: accepts every legal forward problem on GPUs of compute capability 8.0 or newer, so that
-// every problem has a kernel. The kernel is attention_scalar.cuh.
+// attention_scalar, host code: accepts every forward problem on GPUs of compute capability 8.0 or newer, except
+// acc=f16, paged KV and score modifications. The kernel is attention_scalar.cuh.
 #include <algorithm>
 
 #include "base/error.h"

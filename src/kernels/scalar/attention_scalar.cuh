@@ -1,7 +1,7 @@
-// attention_scalar, device code: every legal problem on every GPU, in f32 without tensor cores. A warp owns a few query
-// rows. Tiles of 32 keys pass through shared memory. In QK^T each lane has one key; in PV each lane has some channels.
-// Online softmax (Milakov & Gimelshein 2018) as defined in docs/semantics.md. Any strides, sizes and contents. Host
-// half: attention_scalar.cpp. Also runs on a CPU (lab/emulation).
+// attention_scalar, device code: every problem that rapt supports on GPUs, except acc=f16, in f32 without tensor cores.
+// A warp owns a few query rows. Tiles of 32 keys pass through shared memory. In QK^T each lane has one key; in PV each
+// lane has some channels. Online softmax (Milakov & Gimelshein 2018) as defined in docs/semantics.md. Any strides,
+// sizes and contents. Host half: attention_scalar.cpp. Also runs on a CPU (lab/emulation).
 #pragma once
 
 #include "device/numeric.cuh"
@@ -27,7 +27,7 @@ inline float warp_sum(float x) {
   return x;
 }
 
-// e^(x - shift); 0 for x = -inf. shift must be finite: finite_max() replaces -inf (no visible key yet) by 0.
+// e^(x - shift); 0 for x = -inf. shift must be finite: finite_max() replaces -inf (no key seen yet) by 0.
 inline float exp_minus(float x, float shift) { return exp2_approx((x - shift) * log2_e); }
 inline float finite_max(float max) { return max == minus_infinity ? 0.0f : max; }
 
@@ -54,7 +54,7 @@ struct alignas(rows == 4 ? 16 : 4) RowValues {
 };
 
 // The work of a CTA: block_m query rows of one head, and a slice of the output channels. Rows beyond seqused_q are
-// included. They see no key, and are stored like any other row that sees no key (out = 0, lse = -inf).
+// included. They see no key. They are stored with out = 0 and lse = -inf, also if there are sinks.
 struct WorkTile {
   index_t batch = 0, head = 0, first_row = 0, first_channel = 0;
   Sequence sequence;
@@ -143,8 +143,8 @@ struct Cta {
   index_t row[rows];  // query index
   KeyRange visible[rows];
   float row_max[rows], o[rows][channels];
-  float row_sum[rows];               // of this lane's keys only
-  unsigned visible_keys[rows] = {};  // bit j: the row sees key j of the tile
+  float row_sum[rows];            // of this lane's keys only
+  unsigned seen_keys[rows] = {};  // bit j: the row sees key j of the tile
   float rescale[rows] = {};
   float mean_logit[rows] = {};  // scale * q . k_mean (smooth_k)
 
@@ -263,9 +263,9 @@ struct Cta {
         x = RowScoreChain<cfg, ExactTanh>(p, p.scale, mean_logit[r], tile.sequence.offset, tile.batch, tile.head,
                                           row[r])
                 .logit(dot[r], j);
-      visible_keys[r] = __ballot_sync(all_lanes, x != minus_infinity);
+      seen_keys[r] = __ballot_sync(all_lanes, x != minus_infinity);
       weight.x[r] = 0.0f;
-      if (visible_keys[r] == 0) continue;  // the row does not change
+      if (seen_keys[r] == 0) continue;  // the row does not change
       // from: the maximum that is subtracted from the logits.
       const float new_max = fmaxf(row_max[r], warp_max(x)), from = finite_max(new_max);
       weight.x[r] = exp_minus(x, from);
@@ -286,18 +286,18 @@ struct Cta {
       for (int c = 0; c < channels; ++c) v[c] = kv_smem[j * cfg.head_dim_v + c * 32 + lane];
       const auto weight = *reinterpret_cast<const RowValues<rows>*>(p_smem + j * rows);
       for (int r = 0; r < rows; ++r) {
-        if ((visible_keys[r] >> j & 1u) == 0) continue;
+        if ((seen_keys[r] >> j & 1u) == 0) continue;
         for (int c = 0; c < channels; ++c) partial[r][c] = fmaf(weight.x[r], v[c], partial[r][c]);
       }
     }
     for (int r = 0; r < rows; ++r) {
-      if (visible_keys[r] == 0) continue;
+      if (seen_keys[r] == 0) continue;
       for (int c = 0; c < channels; ++c) o[r][c] = fmaf(o[r][c], rescale[r], partial[r][c]);
     }
   }
 
   // Finishes a row. Without softcap, k_mean shifts all logits of a row equally: weights do not change, and the shift is
-  // added to row_max here. The sink is added to the denominator. A row without visible keys (sum 0) gets out = 0 and
+  // added to row_max here. The sink is added to the denominator. A row that sees no key (sum 0) gets out = 0 and
   // lse = -inf, or the sink as lse.
   void store(int r) {
     const float total_sum = warp_sum(row_sum[r]);

@@ -1,6 +1,6 @@
-// KeyTiles: which key tiles (n blocks) a query tile visits, and which of them need masking. Both are ranges of keys.
-// Block-sparse masks would replace this struct by a list of tiles with the same functions. Compiled by host and device
-// code; includes nothing outside shared/.
+// KeyTiles: two ranges of keys for a query tile. `some` says which key tiles (n blocks) it visits, `full` says which
+// keys need no mask. Block-sparse masks would replace this struct by a list of tiles with the same functions. Compiled
+// by host and device code; includes nothing outside shared/.
 #pragma once
 
 #include "mask.h"

@@ -27,7 +27,8 @@ struct PositionMask {
   constexpr bool operator==(const PositionMask&) const = default;
   constexpr bool present() const { return *this != PositionMask{}; }
 
-  // The definition, used by the oracle: whether a query sees key j. `position` is the query's index plus the offset.
+  // The definition, used by the oracle: whether key j passes this mask for a query. (It is visible if it also passes
+  // all other masks.) `position` is the query's index plus the offset.
   constexpr bool sees(long long position, long long j) const {
     if (causal != Causal::none && j > position) return false;
     if (window_left >= 0 && j < saturating_add(position, -window_left)) return false;
@@ -35,7 +36,7 @@ struct PositionMask {
     return true;
   }
 
-  // The same as a range, used by kernels: the keys among seqlen_k that query i sees. `offset` is "off" of
+  // The same as a range, used by kernels: the keys among seqlen_k that pass this mask for query i. `offset` is "off" of
   // docs/semantics.md (0 for top-left causal). Both bounds are non-decreasing in i, and key_tiles.h relies on this.
   constexpr KeyRange visible(long long i, long long offset, long long seqlen_k) const {
     const long long diagonal = saturating_add(i, offset);
@@ -51,8 +52,8 @@ struct PositionMask {
   }
 };
 
-// The same ranges in int arithmetic, used by GPU kernels: query i sees keys [max(0, i + begin), min(i + end,
-// seqlen_k)). Both bounds are non-decreasing in i. Sequences must be shorter than Band::longest.
+// The same ranges in int arithmetic, used by GPU kernels: for query i the keys [max(0, i + begin), min(i + end,
+// seqlen_k)) pass the mask. Both bounds are non-decreasing in i. Sequences must be shorter than Band::longest.
 struct Band {
   static constexpr int longest = 1 << 28, open = 1 << 29;
   int begin = -open, end = open, seqlen_k = 0;
@@ -90,7 +91,8 @@ constexpr Wide visible_pairs(const PositionMask& mask, Wide offset, Wide seqlen_
     };
     return sum_below(first + seqlen_q) - sum_below(first);
   };
-  // causal is the same as window_right = 0, and window_right is never less if set. So causal decides where it is set.
+  // causal limits keys as window_right = 0 does. A window_right that is set is at least 0. So if causal is set, it is
+  // the tighter limit.
   const long long right = mask.causal != Causal::none ? 0 : mask.window_right;
   const Wide ends = right < 0 ? seqlen_q * seqlen_k : sum_of_clamped(offset + right + 1);
   return mask.window_left < 0 ? ends : ends - sum_of_clamped(offset - mask.window_left);
@@ -105,12 +107,12 @@ struct PositionWord {
     long long least = 0;  // the minimum; the maximum is 2^60
     const char* rule = nullptr;
   };
-  static constexpr int most_values = 2;
+  static constexpr int max_values = 2;
 
   const char* name;
   Causal causal = Causal::none;
   const char* form = nullptr;  // how the values are written, for error messages
-  Value values[most_values] = {};
+  Value values[max_values] = {};
 
   constexpr int count() const { return (values[0].field != nullptr) + (values[1].field != nullptr); }
 };

@@ -79,7 +79,7 @@ struct AttentionSm80 {
     prologue();
     if (pass == normal)
       griddepcontrol_launch_dependents<cfg.programmatic>();  // placed after the loads: earlier is slower (measured)
-    scale = uniform_scale();
+    scale = uniform_scale<cfg>(p, cta);
     Softmax softmax(has_fp8 ? exp2_scale(scale) : scale * log2_e);
     OFragment o;
 #pragma unroll
@@ -128,12 +128,12 @@ struct AttentionSm80 {
       }
       if (QRowScale::m_tiles > 0 && n_block == 0) load_row_scales(rows, softmax);
       if constexpr (cfg.q_in_registers) {
-        if (n_block == 0) load_q_fragments(q);
+        if (n_block == 0) load_q_fragments(q, q_address());
       }
-      // A warp skips the arithmetic of a block in which its rows see no key. How this branch is written affects spills
+      // If the warp's rows see no key of the block, it can skip the arithmetic. The form of this branch affects spills
       // and speed (docs/lab-notebook.md):
-      // - bf16 Q with FP8 K converted to f16 (rescales_q): an early continue.
-      // - Other configurations with FP8 tensors: no test, because masked scores get weight 0.
+      // - bf16 Q that is converted to f16 because K is FP8 (rescales_q): an early continue.
+      // - Other configurations with FP8 tensors: nothing is skipped; masked scores get weight 0.
       // - Only 16-bit tensors: the calls are conditional.
       if (layout.rescales_q && !any_visible(n_block)) {
         wait_v(pass, n_block);
@@ -149,7 +149,8 @@ struct AttentionSm80 {
 
   void softmax_and_pv(NanPass pass, Softmax& softmax, OFragment& o, SFragment& s, const QRowScale& rows,
                       int n_block) const {
-    apply_k_descale(s, n_block);
+    if constexpr (cfg.k_descale_block > 0)
+      KvDescales<cfg.k_descale_block>(p.k_scale, cta, band.seqlen_k, first_key(n_block)).scale_scores(s);
     apply_mask_and_score_chain(s, rows, n_block);
     pass == count_non_finite ? mark_visible(s) : softmax.update(s, o);
     if constexpr (two_level_accum) {
@@ -205,19 +206,6 @@ struct AttentionSm80 {
     return true;
   }
 
-  // Clears the CTA's rows that lie beyond seqused_q.
-  void clear_unused() const {
-    const TileScheduler::WorkTile work = scheduled_tile();
-    const Sequence sequence = sequence_of(p, work.batch);
-    const index_t tile = static_cast<index_t>(work.m_block) * cfg.block_m;
-    const index_t first = tile > sequence.seqlen_q ? tile : sequence.seqlen_q;
-    const index_t past = clamped(tile + cfg.block_m, 0, sequence.rows_q);
-    // words: 16-byte units of an output row.
-    constexpr int words = bytes_of(cfg.out) * cfg.head_dim_v / 16;
-    const UnusedRows rows{work.batch, work.head, sequence.first_q, first, past, 0, words, 1};
-    clear_unused_rows<Bytes16, threads>(p, rows, true);
-  }
-
   // The key blocks that rows first to last (inclusive) see.
   KeyRanges keys_of_rows(int first, int last) const {
     if constexpr (!cfg.causal_or_local) return KeyRanges::of_rows({0, band.seqlen_k}, {0, band.seqlen_k});
@@ -229,31 +217,14 @@ struct AttentionSm80 {
     return keys_of_rows(row, row + warp_rows - 1);
   }
 
-  // The softmax scale times the descales that are the same for the whole head.
-  float uniform_scale() const {
-    float factor = p.scale;
-    if (is_tensor_core_fp8(cfg.q) && !cfg.q_row_descales && p.q_scale.present())
-      factor *= *p.q_scale.at(cta.batch, cta.head, 0, 0);
-    if (is_tensor_core_fp8(cfg.k) && cfg.k_descale_block == 0 && p.k_scale.present())
-      factor *= *p.k_scale.at(cta.batch, cta.head_k, 0, 0);
-    return factor;
-  }
-  // scale * log2(e), clamped to positive normal numbers, which OnlineSoftmax requires. Below that range, a scale gives
-  // the same result as 0 would: every weight is 1. A negative or NaN descale is invalid and yields NaN.
-  static float exp2_scale(float whole) {
-    const float c = whole * log2_e;
-    return c >= 0.0f ? fminf(fmaxf(c, smallest_normal), largest_finite) : minus_infinity - minus_infinity;
-  }
-
   // Returns the lane index through volatile_copy. So the compiler does not hoist address arithmetic out of the loop,
   // which would cost registers.
   int opaque_lane() const { return static_cast<int>(volatile_copy(static_cast<unsigned>(cta.lane))); }
   int opaque_first_row() const {
     return static_cast<int>(volatile_copy(static_cast<unsigned>(cta.first_row + cta.warp_m * warp_rows)));
   }
-  int first_key(int n_block) const {
-    return (first_n_block + n_block) * cta_block_n + cta.warp_n * cfg.block_n;
-  }  // of this warp
+  // The first of this warp's keys in the block.
+  int first_key(int n_block) const { return (first_n_block + n_block) * cta_block_n + cta.warp_n * cfg.block_n; }
 
   unsigned q_smem() const { return cta.smem; }
   unsigned row_scales_smem() const { return cta.smem + QTile::bytes + stages * stage_bytes; }
@@ -300,14 +271,6 @@ struct AttentionSm80 {
     return {v_smem(n_block), cta.warp_n * cfg.block_n + VFrag::row_of(l), VFrag::chunk_of(l)};
   }
 
-  void load_q_fragments(QFragments& q) const {
-    const LdmatrixAddress<QTile> rows = q_address();
-#pragma unroll
-    for (int mt = 0; mt < m_tiles; ++mt)
-#pragma unroll
-      for (int kk = 0; kk < q_steps; ++kk) ldmatrix_x4(q[mt][kk], rows.at(mt * 16, 2 * kk));
-  }
-
   // Loads the scales of each row, once per tile. They are the descales of Q (token, block64, block128), and the powers
   // of two by which rows of bf16 Q were scaled for the conversion to f16.
   void load_row_scales(QRowScale& rows, Softmax& softmax) const {
@@ -325,21 +288,6 @@ struct AttentionSm80 {
         else
           rows.scale[mt][half] = factor;
       }
-  }
-
-  // Multiplies scores by K's descales if these differ among keys.
-  void apply_k_descale(SFragment& s, int n_block) const {
-    if constexpr (cfg.k_descale_block > 0) {
-      const KvDescales<cfg.k_descale_block> keys(p.k_scale, cta, band.seqlen_k, first_key(n_block));
-#pragma unroll
-      for (int n = 0; n < n_tiles; ++n)
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const float descale = keys.at(n * 8 + i);
-#pragma unroll
-          for (int mt = 0; mt < m_tiles; ++mt) s[mt][n][i] *= descale, s[mt][n][2 + i] *= descale;
-        }
-    }
   }
 
   // Sets masked scores to -inf. If scale_in_exp2 is false, also applies the score operations (score_chain.h), which
@@ -387,7 +335,7 @@ void attention_sm80(const Sm80Params& p) {
   const bool reads_lists = a.cu_seqlens_q.present() || a.seqused_q.present() || a.seqused_k.present() ||
                            a.q_starts.present() || a.k_starts.present();
   if (cfg.programmatic && reads_lists) griddepcontrol_wait<cfg.programmatic>();
-  if (a.seqused_q.present()) Cta(p, 0, threadIdx.x).clear_unused();
+  if (a.seqused_q.present()) clear_unused_rows<cfg>(a, Cta(p, 0, threadIdx.x).scheduled_tile());
   bool again = true;
 #pragma unroll 1
   for (int pass = normal; again; ++pass) {

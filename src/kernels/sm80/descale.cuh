@@ -1,12 +1,31 @@
-// Descales of FP8 tensors that differ by row or by key, applied to mma accumulator fragments. Descales of a whole
-// tensor or head are not handled here: they are multiplied into the softmax scale and into the output. Device only.
+// Descales of FP8 tensors. Those of a whole tensor or head are multiplied into the softmax scale and into the output.
+// Those that differ by row or by key are applied to mma accumulator fragments. Device only.
 #pragma once
 
 #include "cta_tile.cuh"
 #include "device/softmax.cuh"
 #include "ptx/copy.cuh"
+#include "sm80.h"
 
 namespace rapt {
+
+// The softmax scale times the descales that are the same for the whole head.
+template <Sm80Config cfg>
+inline float uniform_scale(const AttentionParams& p, const CtaTile& cta) {
+  float factor = p.scale;
+  if (is_tensor_core_fp8(cfg.q) && !cfg.q_row_descales && p.q_scale.present())
+    factor *= *p.q_scale.at(cta.batch, cta.head, 0, 0);
+  if (is_tensor_core_fp8(cfg.k) && cfg.k_descale_block == 0 && p.k_scale.present())
+    factor *= *p.k_scale.at(cta.batch, cta.head_k, 0, 0);
+  return factor;
+}
+
+// scale * log2(e), clamped to positive normal numbers, which OnlineSoftmax requires. Below that range, a scale gives
+// the same result as 0 would: every weight is 1. A negative or NaN descale is invalid and yields NaN.
+inline float exp2_scale(float scale) {
+  const float c = scale * log2_e;
+  return c >= 0.0f ? fminf(fmaxf(c, smallest_normal), largest_finite) : minus_infinity - minus_infinity;
+}
 
 // Per-row descales of Q for the rows of a lane.
 template <bool present, int m_tiles_>
@@ -40,6 +59,19 @@ struct KvDescales {
     if constexpr (keys_per_descale != 1) return block;
     const int key = column + n;
     return first[(key < last ? key : last) * stride];
+  }
+
+  // Multiplies scores by the descales of their keys.
+  template <int m_tiles, int n_tiles>
+  void scale_scores(float (&s)[m_tiles][n_tiles][4]) const {
+#pragma unroll
+    for (int n = 0; n < n_tiles; ++n)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float descale = at(n * 8 + i);
+#pragma unroll
+        for (int mt = 0; mt < m_tiles; ++mt) s[mt][n][i] *= descale, s[mt][n][2 + i] *= descale;
+      }
   }
 };
 

@@ -57,7 +57,7 @@ struct Epilogue {
     return uniform && pass != count_non_finite ? *p.v_scale.at(cta.batch, cta.head_k, 0, 0) : 1.0f;
   }
 
-  // The final factor and lse of a row, including the sink. A row with no visible key gets 0 and -inf.
+  // The final factor and lse of a row, including the sink. A row that sees no key gets 0 and -inf.
   RowResult finalize_row(int row, float scale_log2, float row_max, float sum) const {
     float max_logit = Softmax::natural_logit(row_max, scale_log2), factor = 1.0f / Softmax::p_scale;
     sum *= factor;

@@ -252,4 +252,13 @@ struct ChannelPair {
   }
 };
 
+// Loads a warp's rows of Q, which stay in registers during the main loop.
+template <class Address, int m_tiles, int k_steps>
+inline void load_q_fragments(unsigned (&q)[m_tiles][k_steps][4], const Address& rows) {
+#pragma unroll
+  for (int mt = 0; mt < m_tiles; ++mt)
+#pragma unroll
+    for (int kk = 0; kk < k_steps; ++kk) ldmatrix_x4(q[mt][kk], rows.at(mt * 16, 2 * kk));
+}
+
 }  // namespace rapt

@@ -1,7 +1,10 @@
 // Rows beyond seqused_q: out = 0 and lse = -inf, whatever q holds. Device only; also runs on a CPU (lab/emulation).
 #pragma once
 
+#include "ptx/copy.cuh"
 #include "shared/params.h"
+#include "shared/tile_scheduler.h"
+#include "sm80.h"
 
 namespace rapt {
 
@@ -22,6 +25,19 @@ inline void clear_unused_rows(const AttentionParams& p, const UnusedRows& rows, 
     if (with_lse && p.lse.present() && word == 0)
       static_cast<float*>(p.lse.data)[p.lse.index(rows.batch, rows.head, row)] = detail::float_of(0xff800000u);
   }
+}
+
+// Clears the rows of a CTA's tile that lie beyond seqused_q.
+template <Sm80Config cfg>
+inline void clear_unused_rows(const AttentionParams& p, const TileScheduler::WorkTile& work) {
+  const Sequence sequence = sequence_of(p, work.batch);
+  const index_t tile = static_cast<index_t>(work.m_block) * cfg.block_m;
+  const index_t first = tile > sequence.seqlen_q ? tile : sequence.seqlen_q;
+  const index_t past = clamped(tile + cfg.block_m, 0, sequence.rows_q);
+  // words: 16-byte units of an output row.
+  constexpr int words = bytes_of(cfg.out) * cfg.head_dim_v / 16;
+  const UnusedRows rows{work.batch, work.head, sequence.first_q, first, past, 0, words, 1};
+  clear_unused_rows<Bytes16, cfg.threads()>(p, rows, true);
 }
 
 }  // namespace rapt

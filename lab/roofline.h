@@ -1,0 +1,39 @@
+// The roofline of a problem on a GPU: the time that each unit needs for its share of the work at its measured peak, the
+// unit that needs most, and the shortest possible time. Called by bench. Pure functions of a plan and a Roof.
+// Williams, Waterman, Patterson 2009: "Roofline: an insightful visual performance model".
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lab/roof.h"
+#include "problem/problem.h"
+#include "runtime/plan.h"
+
+namespace rapt::lab {
+
+struct UnitTime {
+  std::string_view unit;  // "mma.sync f16", "exp2", "L2" ...
+  double us = 0;
+};
+
+// Units work at the same time; launches do not overlap with work. So floor_us = the longest unit + the launches.
+struct Bound {
+  std::vector<UnitTime> units;
+  double launch_us = 0;
+  double floor_us = 0;
+  std::string_view unit;  // the longest unit; "launch" if the launches take longer
+};
+
+struct Roofline {
+  Bound kernel;  // with the instructions of the chosen kernel
+  Bound card;    // with the fastest instructions that the GPU has for these dtypes
+};
+
+// from_l2: the inputs of all calls fit into L2, so no call reads DRAM. Units whose peak was not measured are left out.
+// Returns nothing if the peak was not measured at all.
+std::optional<Roofline> roofline(const Problem& problem, const Plan& plan, const Roof& roof, bool from_l2);
+
+}  // namespace rapt::lab
