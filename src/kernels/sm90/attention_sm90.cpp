@@ -101,20 +101,46 @@ Sm90Config tiles(const Problem& p) {
   if (dim <= 64) {
     a.warpgroups = 3, a.block_n = 128, a.ping_pong = true;
   } else if (dim <= 128) {
-    a.block_n = masked ? 128 : 144;
+    a.block_n = masked || dim <= 96 ? 128 : 144, a.ping_pong = masked;
   } else if (p.head_dim_v <= 128) {
     a.block_n = p.head_dim <= 192 ? 128 : 96;
   } else {
-    a.block_n = dim <= 192 ? 112 : 80;
+    a.block_n = dim <= 192 ? 112 : 80, a.ping_pong = dim > 192;
   }
   return a;
+}
+
+// Whether attention_sm90 is faster than attention_sm80 (docs/lab-notebook.md). A tile has at least 128 query rows, and
+// a multiprocessor holds one CTA. So few rows leave tiles almost empty, few tiles leave multiprocessors idle, and with
+// few keys nothing overlaps the first loads. A plan with `invariant` must not depend on lengths: attention_sm80 is
+// better for decoding, so it is chosen for all of them.
+bool prefers(const Problem& p, const Device& device, std::string* why) {
+  constexpr int64_t least_rows = 256, least_packed_rows = 64, least_keys = 512;
+  const auto no = [&](const auto&... parts) { return refuse(name, why, parts..., ": attention_sm80 is faster"); };
+  if (p.invariant) return refuse(name, why, "invariant: attention_sm80 computes all lengths");
+  // Packed sequences differ in length: their mean counts.
+  const int64_t sequences = std::max<int64_t>(p.batch, 1), rows = p.varlen ? p.total_q / sequences : p.seqlen_q,
+                keys = p.varlen ? p.total_k / sequences : p.seqlen_k, least = p.varlen ? least_packed_rows : least_rows;
+  if (rows < least) return no(rows, " query rows of a sequence, fewer than ", least);
+  if (keys < least_keys) return no(keys, " keys, fewer than ", least_keys);
+  const int64_t items = p.batch * p.heads_q * div_up(rows, tiles(p).block_m());
+  if (2 * items < device.sm_count)
+    return no(items, " tiles of query rows, fewer than half of ", device.sm_count, " multiprocessors");
+  return true;
+}
+
+// Persistent CTAs, where tiles differ in length, or where they are so short that starting a CTA costs much of their
+// time.
+bool has_dynamic_schedule(const Problem& p) {
+  const bool differ = p.position_mask.present() || p.varlen;
+  return differ || (!p.invariant && std::max(p.head_dim, p.head_dim_v) <= 64 && p.seqlen_k <= 1024);
 }
 
 KernelConfig configure(const Problem& p, const Device& device) {
   Sm90PlanConfig a{tiles(p)};
   a.q = p.q, a.k = p.k, a.v = p.v, a.out = p.out;
   a.head_dim = static_cast<int>(p.head_dim), a.head_dim_v = static_cast<int>(p.head_dim_v);
-  a.dynamic = a.causal_or_local || p.varlen;  // tiles differ in length
+  a.dynamic = has_dynamic_schedule(p);
   a.blocks = device.sm_count;
   a.l2_kv_bytes = device.l2_bytes / 2;
   return {config_table, a};
@@ -189,7 +215,6 @@ LaunchSpec launch_spec(const StepCall& call) {
 
 }  // namespace
 
-// Not in the registry: it has run under emulation only, on no GPU.
 const Family attention_sm90{.name = name,
                             .accepts = accepts,
                             .configure = configure,
@@ -199,6 +224,7 @@ const Family attention_sm90{.name = name,
                             .unit = unit,
                             .launch_spec = launch_spec,
                             .check_config = check_config,
-                            .counter_bytes = counter_bytes};
+                            .counter_bytes = counter_bytes,
+                            .prefers = prefers};
 
 }  // namespace rapt
