@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstring>
 #include <functional>
 #include <random>
 #include <string>
@@ -20,7 +22,7 @@ struct HopperLaunch {
   std::string call;
   unsigned threads = 128;
   size_t smem_bytes = 0;
-  std::vector<unsigned char> a, b, out;
+  std::vector<unsigned char> a{}, b{}, out{};
 };
 using RunHopper = std::function<void(HopperLaunch&)>;
 
@@ -36,7 +38,8 @@ inline size_t place_of(size_t row, size_t column, size_t rows) {
 struct WholeMatrix {  // of small whole numbers: products and sums are exact
   size_t rows, columns;
   std::vector<float> values;
-  WholeMatrix(size_t rows, size_t columns, unsigned seed) : rows(rows), columns(columns), values(rows * columns) {
+  WholeMatrix(size_t row_count, size_t column_count, unsigned seed)
+      : rows(row_count), columns(column_count), values(row_count * column_count) {
     std::mt19937 random(seed);
     for (float& x : values) x = static_cast<float>(static_cast<int>(random() % 17) - 8);
   }
@@ -54,8 +57,7 @@ void put(std::vector<unsigned char>& bytes, size_t at, T value) {
 inline std::vector<unsigned char> image_of(const WholeMatrix& matrix, DType type) {
   std::vector<unsigned char> image((matrix.columns + 63) / 64 * matrix.rows * 128, 0xff);
   for (size_t r = 0; r < matrix.rows; ++r)
-    for (size_t c = 0; c < matrix.columns; ++c)
-      put(image, place_of(r, c, matrix.rows), code_of(type, matrix.at(r, c)));
+    for (size_t c = 0; c < matrix.columns; ++c) put(image, place_of(r, c, matrix.rows), code_of(type, matrix.at(r, c)));
   return image;
 }
 
@@ -90,9 +92,8 @@ void expect_accumulators(const HopperLaunch& launch, size_t n, const Want& want)
       std::memcpy(&got, launch.out.data() + (thread * (n / 2) + i) * sizeof got, sizeof got);
       const Cell cell = accumulator_cell(thread, i);
       if (got != want(cell.row, cell.column) && wrong++ == 0)
-        ADD_FAILURE() << launch.call << ": thread " << thread << ", register " << i << " is " << got
-                      << ", row " << cell.row << ", column " << cell.column << " of the product is "
-                      << want(cell.row, cell.column);
+        ADD_FAILURE() << launch.call << ": thread " << thread << ", register " << i << " is " << got << ", row "
+                      << cell.row << ", column " << cell.column << " of the product is " << want(cell.row, cell.column);
     }
   EXPECT_EQ(wrong, 0) << launch.call;
 }
@@ -193,9 +194,9 @@ struct BoxedTensor {
 struct BoxCorner {
   int x, row, head, batch;
 };
-constexpr BoxCorner box_corners[] = {{0, 0, 0, 0},   {64, 0, 1, 1},  {0, 40, 2, 0},  {64, 49, 2, 1},
-                                     {16, 7, 1, 0},  {0, -5, 0, 1},  {-8, 3, 0, 0},  {0, 50, 1, 1},
-                                     {128, 0, 0, 0}, {0, 0, 3, 1},   {8, 21, 2, 1}};
+constexpr BoxCorner box_corners[] = {{0, 0, 0, 0},   {64, 0, 1, 1}, {0, 40, 2, 0}, {64, 49, 2, 1},
+                                     {16, 7, 1, 0},  {0, -5, 0, 1}, {-8, 3, 0, 0}, {0, 50, 1, 1},
+                                     {128, 0, 0, 0}, {0, 0, 3, 1},  {8, 21, 2, 1}};
 
 inline void expect_box(const HopperLaunch& launch, int rows, const BoxCorner& at) {
   int64_t wrong = 0;
