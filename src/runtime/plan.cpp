@@ -34,6 +34,15 @@ std::string refusal(const Family& family, const Problem& problem, const Device& 
   return why;
 }
 
+// Why a later family is faster, by the same rule. "" if the planner prefers this one.
+std::string disadvantage(const Family& family, const Problem& problem, const Device& device) {
+  std::string why;
+  const Problem planned = planned_problem(problem, device);
+  if (prefers(family, planned, device) || !prefers(family, problem, device, &why)) return why;
+  prefers(family, planned, device, &why);
+  return why;
+}
+
 // Removes the family's name from the beginning of its sentence.
 std::string without_name(const Family& family, const std::string& sentence) {
   const std::string name = concat(family.name, ": ");
@@ -168,7 +177,7 @@ std::string explain(const Problem& problem, const Device& device) {
       text += concat("chosen, ", to_string(plan(problem, device)), "\n");
     else if (!family->accepts(planned, device, nullptr))
       text += concat("refused, ", without_name(*family, refusal(*family, problem, device)), "\n");
-    else if (std::string why; !prefers(*family, planned, device, &why))
+    else if (const std::string why = disadvantage(*family, problem, device); !why.empty())
       text += concat("possible, but not preferred, ", without_name(*family, why), "\n");
     else
       text += concat("possible, but ", chosen->name, " has priority\n");
