@@ -50,25 +50,48 @@ Step step_of(const EmulatedProblem& asked, const Device& device, bool own_text) 
   return plan.step_count == 0 ? Step{} : plan.steps[0];  // a GPU plan has at most one step
 }
 
-struct Prepared {  // a launch and the memory of its parameters
+struct Prepared {  // a launch, its parameters, and the counters that the parameters point to
   std::string params;
   Launch launch{};
+  std::vector<unsigned> counters;
 };
+
+// What stands for a tensor map in an emulated kernel's parameters.
+cuda_emulation::EmulatedMap emulated_map(const TensorMapSpec& spec) {
+  if (spec.rank != 4 || (spec.element != TensorElement::f16 && spec.element != TensorElement::bf16) ||
+      spec.swizzle != TensorSwizzle::bytes_128)
+    unsupported("emulation: tensor maps must have four dimensions of 16-bit elements and the 128-byte swizzle");
+  cuda_emulation::EmulatedMap map{};
+  map.base = static_cast<const char*>(spec.base);
+  for (size_t i = 0; i < 4; ++i) map.sizes[i] = static_cast<long>(spec.sizes[i]);
+  for (size_t i = 0; i < 3; ++i) map.strides[i] = static_cast<long>(spec.strides[i]);
+  map.columns = static_cast<int>(spec.box[0]), map.rows = static_cast<int>(spec.box[1]);
+  return map;
+}
 
 Prepared launch_of(const Step& step, const KernelUnit& unit, const rapt_sdpa_args& args, const Problem& problem) {
   const AttentionParams params = attention_params(args, problem);
-  const LaunchSpec spec = step.family->launch_spec({step.config, problem, params});
-  Prepared made{std::string(static_cast<const char*>(spec.params()), spec.param_bytes()), {}};
+  Prepared made;
+  auto* const counter_bytes = step.family->counter_bytes;
+  made.counters.resize((counter_bytes == nullptr ? 0 : counter_bytes(problem, step.config)) / sizeof(unsigned));
+  const LaunchSpec spec =
+      step.family->launch_spec({step.config, problem, params, Workspace{made.counters.data(), nullptr}});
+  made.params.assign(reinterpret_cast<const char*>(spec.params()), spec.param_bytes());
+  for (const LaunchSpec::Map* map = spec.begin_maps(); map != spec.end_maps(); ++map) {
+    const cuda_emulation::EmulatedMap stand_in = emulated_map(map->spec);
+    std::memcpy(made.params.data() + map->offset, &stand_in, sizeof stand_in);
+  }
   made.launch = {
       nullptr, spec.param_bytes(), {spec.grid_x, spec.grid_y, spec.grid_z}, narrow(unit.threads), unit.smem_bytes};
   return made;
 }
 
+int64_t rows_of_a_tile(const KernelConfig& c) { return c.number("block_m", 64 * c.number("warpgroups", 1)); }
 int64_t keys_of_a_step(const KernelConfig& c) { return c.number("block_n") * c.number("warps_n", 1); }
 
 // Multiply-adds of both products, counted in whole tiles: the kernel also computes the empty parts of a tile.
 double operations(const Problem& p, const KernelConfig& c) {
-  const int64_t m = c.number("block_m"), n = keys_of_a_step(c);
+  const int64_t m = rows_of_a_tile(c), n = keys_of_a_step(c);
   const auto rows = static_cast<double>(div_up(p.seqlen_q, m) * m),
              keys = static_cast<double>(div_up(p.seqlen_k, n) * n);
   return static_cast<double>(p.batch * p.heads_q * (p.head_dim + p.head_dim_v)) * rows * keys;
@@ -115,7 +138,7 @@ EmulatedProblems emulated_problems(const EmulatedProblem& asked, const Device& d
   EmulatedProblems problems{true, {}};
   if (!can_be_shortened(asked.problem)) return problems;
   const KernelConfig& config = step.config;
-  const int64_t m = config.number("block_m"), n = keys_of_a_step(config);
+  const int64_t m = rows_of_a_tile(config), n = keys_of_a_step(config);
   for (const auto& [rows, keys] : {std::pair{m + m / 2 + 1, 2 * n + 5}, {m / 2 + 1, n / 2 + 1}}) {
     EmulatedProblem shorter{shortened(asked.problem, rows, keys), asked.config};
     const KernelConfig chosen = step_of(shorter, device, own_text).config;

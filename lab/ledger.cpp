@@ -94,6 +94,7 @@ LedgerRow row_of(const PlannedKernel& kernel, const jit::Image& image) {
       kernel.device, {row.registers, row.threads, row.barriers, int64_t{row.static_bytes} + row.dynamic_bytes});
   row.blocks_per_sm = fits.blocks;
   row.occupancy = std::round(fits.share * 1000) / 1000;
+  row.warnings = found.warnings;
   return row;
 }
 
@@ -161,6 +162,7 @@ std::vector<std::string> faults_of(const Ledger& ledger) {
     const auto fault = [&](const auto&... parts) { faults.push_back(concat(row.name(), ": ", parts...)); };
     const int shared = row.static_bytes + row.dynamic_bytes, most = device_preset(row.arch).smem_per_block;
     if (row.spill_bytes > 0) fault(row.spill_bytes, " bytes of registers spilled: must be 0");
+    for (const std::string& warning : row.warnings) fault("the compiler warns: ", warning);
     if (shared > most) fault(shared, " bytes of shared memory: at most ", most);
     if (shared <= most && row.blocks_per_sm == 0) fault("a multiprocessor cannot hold one of its blocks");
     if (!needs_reason(row)) continue;

@@ -18,6 +18,9 @@ struct LedgerRow {
   int static_bytes = 0, dynamic_bytes = 0;
   int blocks_per_sm = 0;
   double occupancy = 0;  // rounded to thousandths, so text and number agree
+  // Of the compiler, for this compilation: setmaxnreg ignored (C7508), wgmma serialized (C7512, C7514), ... They are a
+  // fault, so the file has no column for them.
+  std::vector<std::string> warnings;
 
   bool operator==(const LedgerRow&) const = default;
   std::string name() const { return arch + " " + family + " " + config; }
@@ -52,8 +55,9 @@ Ledger shipped_ledger();
 Ledger ledger_of(const std::vector<PlannedKernel>& kernels, const std::vector<jit::Image>& images,
                  const Ledger& before);
 
-// The faults of a ledger, a sentence for each: spills, kernels that do not fit their architecture, low occupancy on
-// sm_89 without a reason, reasons that apply to no kernel, and more kernels of an architecture than CI can compile.
+// The faults of a ledger, a sentence for each: spills, warnings of the compiler, kernels that do not fit their
+// architecture, low occupancy on sm_89 without a reason, reasons that apply to no kernel, and more kernels of an
+// architecture than CI can compile.
 constexpr size_t kernels_allowed = 150;  // of one architecture
 std::vector<std::string> faults_of(const Ledger& ledger);
 // The differences between `before` and `now`, a sentence for each.

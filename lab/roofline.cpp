@@ -70,7 +70,7 @@ Work work_of(const Problem& problem) {
 
 // Bytes read from L2: every CTA reads the keys and values that its block_m rows see. 0 if the kernel has no such tile.
 double tile_bytes(const Problem& problem, const Step& step, const Work& work) {
-  const auto rows = static_cast<double>(step.config.number("block_m"));
+  const auto rows = static_cast<double>(step.config.number("block_m", 64 * step.config.number("warpgroups", 0)));
   if (rows == 0) return 0;
   return work.exponentials / rows *
          static_cast<double>(problem.head_dim * bytes_of(problem.k) + problem.head_dim_v * bytes_of(problem.v));

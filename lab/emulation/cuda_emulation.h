@@ -50,6 +50,7 @@ class Block {
     for (unsigned t = 0; t < threads; ++t) ++warps_[t / lanes].threads;
     all_ = {};
     all_.threads = threads;
+    named_ = {};
     while (fibers_.size() < threads) fibers_.push_back(std::make_unique<Fiber>());
     for (unsigned t = 0; t < threads; ++t) fibers_[t]->done = false;
     live_ = threads;
@@ -58,9 +59,23 @@ class Block {
 
   void wait_for_block() { wait(all_); }
 
+  // Some of the block's threads (bar.sync, bar.arrive): ids 0 to 15.
+  void wait_named(unsigned id, unsigned threads) {
+    named_[id].threads = threads;
+    wait(named_[id]);
+  }
+  void arrive_named(unsigned id, unsigned threads) {
+    named_[id].threads = threads;
+    arrive(named_[id]);
+  }
+
   // For waiting in a loop: lets other threads run. Whatever may end such a wait must be noted as progress.
   void pause() { switch_to(fibers_[threadIdx.x]->place, scheduler_); }
   void note_progress() { ++progress_; }
+  [[noreturn]] static void fail(const char* what) {
+    std::fprintf(stderr, "cuda_emulation: block %u: %s\n", blockIdx.x, what);
+    std::abort();
+  }
 
   // Returns the values of all lanes, after every lane of the warp has given its value.
   const std::array<unsigned, lanes>& exchange(unsigned value) {
@@ -160,23 +175,21 @@ class Block {
   void wait(Group& group) {
     const unsigned long mine = group.generation;
     Fiber& fiber = *fibers_[threadIdx.x];
-    if (++group.arrived == group.threads) {
-      group.arrived = 0;
-      ++group.generation;
-      ++progress_;
-    }
+    arrive(group);
     while (group.generation == mine) switch_to(fiber.place, scheduler_);
   }
-
-  [[noreturn]] static void fail(const char* what) {
-    std::fprintf(stderr, "cuda_emulation: block %u: %s\n", blockIdx.x, what);
-    std::abort();
+  void arrive(Group& group) {
+    if (++group.arrived < group.threads) return;
+    group.arrived = 0;
+    ++group.generation;
+    ++progress_;
   }
 
   const std::function<void()>* body_ = nullptr;
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<Group> warps_;
   Group all_;
+  std::array<Group, 16> named_{};
   ResumePoint scheduler_{};
   unsigned live_ = 0, random_ = 1;
   unsigned long progress_ = 0;  // number of waits and threads that ended, and of arrivals at barriers
@@ -213,9 +226,12 @@ inline void launch(unsigned blocks, unsigned threads, float* shared, size_t shar
 
 inline void __syncthreads() { rapt::cuda_emulation::block().wait_for_block(); }
 inline void __syncwarp(unsigned = 0xffffffffu) { rapt::cuda_emulation::block().exchange(0); }
-inline float __shfl_xor_sync(unsigned, float x, int mask) {
+inline unsigned __shfl_xor_sync(unsigned, unsigned x, int mask) {
   const auto lane = (threadIdx.x % 32) ^ static_cast<unsigned>(mask);
-  return __builtin_bit_cast(float, rapt::cuda_emulation::block().exchange(__builtin_bit_cast(unsigned, x))[lane]);
+  return rapt::cuda_emulation::block().exchange(x)[lane];
+}
+inline float __shfl_xor_sync(unsigned lanes, float x, int mask) {
+  return __builtin_bit_cast(float, __shfl_xor_sync(lanes, __builtin_bit_cast(unsigned, x), mask));
 }
 inline unsigned __ballot_sync(unsigned, bool x) {
   unsigned bits = 0;

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "cuda_emulation.h"
+#include "launch.h"
 
 #define __global__
 #define __device__
@@ -53,3 +55,6 @@ inline float __shfl_down_sync(unsigned lanes, float x, unsigned by) {
   const unsigned lane = threadIdx.x % 32;
   return __shfl_sync(lanes, x, static_cast<int>(lane + by < 32 ? lane + by : lane));
 }
+
+inline unsigned atomicAdd(unsigned* to, unsigned x) { return std::exchange(*to, *to + x); }
+inline unsigned atomicInc(unsigned* to, unsigned most) { return std::exchange(*to, *to >= most ? 0 : *to + 1); }

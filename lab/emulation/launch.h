@@ -14,6 +14,14 @@ struct Launch {
   size_t shared_bytes;  // dynamic, per block
 };
 
+// What the bytes of a tensor map are here. A tensor of four dimensions of 16-bit elements; strides in bytes, of
+// dimensions 1 to 3; a box of `columns` x `rows` elements under the 128-byte swizzle.
+struct EmulatedMap {
+  const char* base;
+  long sizes[4], strides[3];
+  int columns, rows;
+};
+
 // The library's function "rapt_emulate". A synchronisation error of the kernel prints a sentence and ends the process.
 using Entry = void (*)(const Launch& launch);
 

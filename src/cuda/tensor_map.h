@@ -2,8 +2,7 @@
 // parameter. Used by host halves of kernels that use TMA. Needs an opened driver, but no context and no GPU call.
 #pragma once
 
-#include <array>
-#include <cstdint>
+#include "device/tensor_map_spec.h"
 
 namespace rapt::cuda {
 
@@ -12,27 +11,6 @@ struct alignas(64) TensorMap {
   unsigned char bytes[128];
 };
 static_assert(sizeof(TensorMap) == 128 && alignof(TensorMap) == 64);
-
-enum class TensorElement : uint8_t { u8, f16, bf16, f32 };
-
-// How 16-byte pieces of a box's rows are permuted in shared memory: within spans of this many bytes.
-enum class TensorSwizzle : uint8_t { none, bytes_32, bytes_64, bytes_128 };
-
-inline constexpr int max_tensor_rank = 5;
-
-// Dimensions start with the innermost, whose elements are adjacent. The part of a box outside the tensor reads as zero.
-// A copy's innermost coordinate must be a multiple of 16 bytes: on an H200 other coordinates caused an illegal
-// instruction.
-struct TensorMapSpec {
-  TensorElement element = TensorElement::f16;
-  const void* base = nullptr;  // in GPU memory, a multiple of 16 bytes
-  int rank = 1;
-  std::array<uint64_t, max_tensor_rank> sizes{};  // elements, 1 to 2^32
-  std::array<uint64_t, max_tensor_rank - 1>
-      strides{};                                // bytes, of dimensions 1 to rank - 1: multiples of 16, below 2^40
-  std::array<uint32_t, max_tensor_rank> box{};  // elements per copy, 1 to 256 in each dimension
-  TensorSwizzle swizzle = TensorSwizzle::none;
-};
 
 // Throws Error{invalid_argument} with the broken rule, and Error{environment} if the driver has no tensor maps.
 TensorMap make_tensor_map(const TensorMapSpec& spec);

@@ -1,6 +1,6 @@
-// Family: one implementation of attention. The planner tries the families of the registry in order of preference. Each
-// family has a folder with host code and the kernel. The host code decides which problems the family accepts, chooses
-// the configuration and describes the launch. It does not launch; src/runtime does.
+// Family: one implementation of attention. The planner takes the first family of the registry that accepts the problem
+// and prefers it. Each family has a folder with host code and the kernel. The host code decides which problems the
+// family accepts, chooses the configuration and describes the launch. It does not launch; src/runtime does.
 #pragma once
 
 #include <string>
@@ -68,9 +68,12 @@ struct Family {
   Step (*next)(const Problem& problem, const Device& device, const KernelConfig& config) = nullptr;
   // Returns the bytes of counters (see Workspace) of a plan whose first step is of this family.
   size_t (*counter_bytes)(const Problem& problem, const KernelConfig& config) = nullptr;
+  // Whether the planner should choose this family for a problem that it accepts. False if a later family of the
+  // registry is faster; *why (may be null) receives the reason. Null: always. It allocates nothing.
+  bool (*prefers)(const Problem& problem, const Device& device, std::string* why) = nullptr;
 };
 
-extern const Family attention_cpu, attention_scalar, attention_sm80;
+extern const Family attention_cpu, attention_scalar, attention_sm80, attention_sm90;
 
 struct FamilyList {
   const Family* const* begin_;

@@ -1,11 +1,15 @@
 // LaunchSpec: one kernel launch, as returned by the host code of a family and executed by src/runtime.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <string>
 #include <type_traits>
+
+#include "device/tensor_map_spec.h"
 
 namespace rapt {
 
@@ -37,12 +41,26 @@ class LaunchSpec : public LaunchShape {
     static_assert(std::is_trivially_copyable_v<Params> && sizeof(Params) <= max_param_bytes && alignof(Params) <= 64);
     set_params(&params, sizeof params);
   }
-  // Copies only param_bytes_ bytes.
-  LaunchSpec(const LaunchSpec& other) : LaunchShape(other) { set_params(other.params_, other.param_bytes_); }
+  // A tensor map. The run time creates it just before the launch and writes it to the parameters at `offset`.
+  static constexpr size_t max_maps = 4, map_bytes = 128;
+  struct Map {
+    size_t offset = 0;  // a multiple of 64
+    TensorMapSpec spec;
+  };
+  void add_map(size_t offset, const TensorMapSpec& spec) { maps_.at(map_count_++) = {offset, spec}; }
+  const Map* begin_maps() const { return maps_.data(); }
+  const Map* end_maps() const { return maps_.data() + map_count_; }
+
+  // Copies only the bytes and maps in use.
+  LaunchSpec(const LaunchSpec& other) : LaunchShape(other), map_count_(other.map_count_) {
+    set_params(other.params_, other.param_bytes_);
+    std::copy(other.begin_maps(), other.end_maps(), maps_.begin());
+  }
   LaunchSpec& operator=(const LaunchSpec&) = delete;
 
   bool empty() const { return grid_x == 0; }
   const void* params() const { return params_; }
+  std::byte* params() { return params_; }
   size_t param_bytes() const { return param_bytes_; }
 
  private:
@@ -51,7 +69,8 @@ class LaunchSpec : public LaunchShape {
     param_bytes_ = bytes;
   }
 
-  size_t param_bytes_;
+  std::array<Map, max_maps> maps_;
+  size_t map_count_ = 0, param_bytes_;
   alignas(64) std::byte params_[max_param_bytes];  // tensor maps must lie at multiples of 64 bytes
 };
 

@@ -3,7 +3,7 @@
 
 namespace rapt {
 namespace {
-constexpr const Family* families[] = {&attention_cpu, &attention_sm80, &attention_scalar};
+constexpr const Family* families[] = {&attention_cpu, &attention_sm90, &attention_sm80, &attention_scalar};
 }
 
 FamilyList all_families() { return {std::begin(families), std::end(families)}; }

@@ -1,7 +1,10 @@
 // Launches kernels, and calls that are a list of kernels.
 #include "runtime/gpu_call.h"
 
+#include <cstring>
+
 #include "base/error.h"
+#include "cuda/tensor_map.h"
 #include "runtime/context.h"
 
 namespace rapt {
@@ -18,8 +21,14 @@ cuda::Kernel::Launch driver_launch(const LoadedKernel& kernel, const LaunchSpec&
   return launch;
 }
 
-void launch(const LoadedKernel& kernel, const LaunchSpec& spec, cuda::StreamHandle stream) {
-  if (!spec.empty()) kernel.kernel->launch(driver_launch(kernel, spec, stream), spec.params());
+void launch(const LoadedKernel& kernel, LaunchSpec&& spec, cuda::StreamHandle stream) {
+  if (spec.empty()) return;
+  for (const LaunchSpec::Map* map = spec.begin_maps(); map != spec.end_maps(); ++map) {
+    const cuda::TensorMap made = cuda::make_tensor_map(map->spec);
+    static_assert(sizeof made == LaunchSpec::map_bytes);
+    std::memcpy(spec.params() + map->offset, &made, sizeof made);
+  }
+  kernel.kernel->launch(driver_launch(kernel, spec, stream), spec.params());
 }
 
 GpuCall::GpuCall(Context& context, const GpuOperation& operation, cuda::StreamHandle stream)
@@ -40,7 +49,7 @@ void GpuCall::run(const std::vector<GpuStep>& steps) {
               operation_.name, " once with such tensors before the capture");
     kernels.push_back(&gpu_.kernel(device_, step.unit, operation_.name));
   }
-  for (size_t i = 0; i < steps.size(); ++i) launch(*kernels[i], steps[i].spec, stream_);
+  for (size_t i = 0; i < steps.size(); ++i) launch(*kernels[i], LaunchSpec(steps[i].spec), stream_);
 }
 
 }  // namespace rapt

@@ -11,7 +11,8 @@ namespace rapt {
 class Context;
 
 cuda::Kernel::Launch driver_launch(const LoadedKernel& kernel, const LaunchSpec& spec, cuda::StreamHandle stream);
-void launch(const LoadedKernel& kernel, const LaunchSpec& spec, cuda::StreamHandle stream);
+// Also makes the tensor maps in the parameters.
+void launch(const LoadedKernel& kernel, LaunchSpec&& spec, cuda::StreamHandle stream);
 
 // An operation that is a list of kernels without a plan: merge, quantize, qk, gemm.
 struct GpuOperation {

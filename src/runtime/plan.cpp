@@ -11,10 +11,19 @@
 namespace rapt {
 namespace {
 
+bool prefers(const Family& family, const Problem& planned, const Device& device, std::string* why = nullptr) {
+  return family.prefers == nullptr || family.prefers(planned, device, why);
+}
+
+// A family that does not prefer the problem is chosen only if no other one accepts it.
 const Family* choose(const Problem& planned, const Device& device) {
-  for (const Family* family : all_families())
-    if (family->accepts(planned, device, nullptr)) return family;
-  return nullptr;
+  const Family* possible = nullptr;
+  for (const Family* family : all_families()) {
+    if (!family->accepts(planned, device, nullptr)) continue;
+    if (prefers(*family, planned, device)) return family;
+    if (possible == nullptr) possible = family;
+  }
+  return possible;
 }
 
 // Why the family rejects the problem. The sentence names the call's own lengths if these break the rule. But planning
@@ -22,6 +31,15 @@ const Family* choose(const Problem& planned, const Device& device) {
 std::string refusal(const Family& family, const Problem& problem, const Device& device) {
   std::string why;
   if (family.accepts(problem, device, &why)) family.accepts(planned_problem(problem, device), device, &why);
+  return why;
+}
+
+// Why a later family is faster, by the same rule. "" if the planner prefers this one.
+std::string disadvantage(const Family& family, const Problem& problem, const Device& device) {
+  std::string why;
+  const Problem planned = planned_problem(problem, device);
+  if (prefers(family, planned, device) || !prefers(family, problem, device, &why)) return why;
+  prefers(family, planned, device, &why);
   return why;
 }
 
@@ -157,10 +175,12 @@ std::string explain(const Problem& problem, const Device& device) {
     text += concat("family   ", family->name, ": ");
     if (family == chosen)
       text += concat("chosen, ", to_string(plan(problem, device)), "\n");
-    else if (family->accepts(planned, device, nullptr))
-      text += concat("possible, but ", chosen->name, " has priority\n");
-    else
+    else if (!family->accepts(planned, device, nullptr))
       text += concat("refused, ", without_name(*family, refusal(*family, problem, device)), "\n");
+    else if (const std::string why = disadvantage(*family, problem, device); !why.empty())
+      text += concat("possible, but not preferred, ", without_name(*family, why), "\n");
+    else
+      text += concat("possible, but ", chosen->name, " has priority\n");
   }
   if (chosen == nullptr)
     text += "no family accepts this problem\n";

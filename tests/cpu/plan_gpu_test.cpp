@@ -132,6 +132,31 @@ TEST(PlanGpu, InvariantPlansLookAtNothingElse) {
   }
 }
 
+// attention_sm90 can compute small problems, but the planner chooses attention_sm80 for them. The sentence names the
+// call's own lengths.
+TEST(PlanGpu, APreferenceIsNoRefusal) {
+  const Device card = device_preset("h200");
+  const std::pair<const char*, const char*> rows[] = {
+      {"bf16 b1 h8 q512 d64", "24 tiles of query rows, fewer than half of 132 multiprocessors"},
+      {"bf16 b8 h16 q255 d80", "255 query rows of a sequence, fewer than 256"},
+      {"bf16 b8 h16 q256 d80", "256 keys, fewer than 512"},
+      {"f16 b64 h32:8 q1 k4096 d128", "1 query rows of a sequence, fewer than 256"},
+      {"f16 h32:8 d128 varlen=1:4096,100:4096", "50 query rows of a sequence, fewer than 64"},
+  };
+  for (const auto& [line, why] : rows) {
+    const Problem problem = parse_problem(line);
+    EXPECT_EQ(plan(problem, card).steps[0].family, &attention_sm80) << line;
+    EXPECT_EQ(plan_with(problem, card, "family=attention_sm90").steps[0].family, &attention_sm90) << line;
+    const std::string text = explain(problem, card),
+                      sentence = concat("family   attention_sm90: possible, but not preferred, ", why,
+                                        ": attention_sm80 is faster\n");
+    EXPECT_NE(text.find(sentence), std::string::npos) << text;
+  }
+  Device slice = card;  // of a card that is divided
+  slice.sm_count = 16;
+  EXPECT_EQ(plan(parse_problem(rows[0].first), slice).steps[0].family, &attention_sm90);
+}
+
 TEST(PlanGpu, AllocatesNothing) {
   for (const check::Case& item : all_cases()) {
     const Problem problem = item.problem();

@@ -12,9 +12,6 @@
 #include "tests/cpu/emulation.h"
 
 // Other names that CUDA declares without a header and this kernel uses.
-inline unsigned __shfl_xor_sync(unsigned, unsigned x, int mask) {
-  return rapt::cuda_emulation::block().exchange(x)[(threadIdx.x % 32) ^ static_cast<unsigned>(mask)];
-}
 inline float __shfl_sync(unsigned, float x, int lane, int width) {
   const auto from = threadIdx.x % 32 / static_cast<unsigned>(width) * static_cast<unsigned>(width);
   const auto& values = rapt::cuda_emulation::block().exchange(__builtin_bit_cast(unsigned, x));

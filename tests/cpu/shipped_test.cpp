@@ -170,6 +170,9 @@ TEST(Shipped, FaultsOfALedger) {
   row.spill_bytes = 8;
   EXPECT_TRUE(contains(faults(row), "8 bytes of registers spilled"));
   row = sound_row();
+  row.warnings = {"ptxas info : (C7514) Potential Performance Loss: wgmma.mma_async instructions are serialized"};
+  EXPECT_TRUE(contains(faults(row), "the compiler warns: ptxas info : (C7514)"));
+  row = sound_row();
   row.dynamic_bytes = 99 * 1024, row.static_bytes = 0;
   EXPECT_EQ(faults(row), "");
   row.static_bytes = 16;

@@ -1,4 +1,4 @@
-// Launch and load features that no kernel of rapt uses yet: clusters, tensor maps, cooperative grids. Each has one
+// Launch and load features of sm_90: clusters, tensor maps, cooperative grids. Each has one
 // kernel in launch_facilities.cuh. Compiled if there is NVRTC, run on sm_90 and newer.
 #include <cstring>
 #include <map>
@@ -69,9 +69,9 @@ struct Matrix {
 
 constexpr int box_columns = 32, box_rows = 8;
 
-cuda::TensorMapSpec spec_of(const Matrix& matrix, cuda::TensorSwizzle swizzle) {
-  cuda::TensorMapSpec spec;
-  spec.element = cuda::TensorElement::bf16;
+TensorMapSpec spec_of(const Matrix& matrix, TensorSwizzle swizzle) {
+  TensorMapSpec spec;
+  spec.element = TensorElement::bf16;
   spec.base = matrix.memory.data();
   spec.rank = 2;
   spec.sizes = {Matrix::columns, Matrix::rows};
@@ -83,8 +83,8 @@ cuda::TensorMapSpec spec_of(const Matrix& matrix, cuda::TensorSwizzle swizzle) {
 
 // The position of element (row, column) of a box. In spans of 64 bytes, two of which make a 128-byte line, the 16-byte
 // pieces of a row are permuted by the number of the line.
-size_t place(int row, int column, cuda::TensorSwizzle swizzle) {
-  const int piece = column / 8 ^ (swizzle == cuda::TensorSwizzle::bytes_64 ? row / 2 % 4 : 0);
+size_t place(int row, int column, TensorSwizzle swizzle) {
+  const int piece = column / 8 ^ (swizzle == TensorSwizzle::bytes_64 ? row / 2 % 4 : 0);
   return static_cast<size_t>(row * box_columns + piece * 8 + column % 8);
 }
 
@@ -124,10 +124,10 @@ TEST_F(GpuLaunchFacilities, TensorMapsLoadBoxesAndFillWithZeros) {
   struct Corner {
     int x, y;
   };
-  for (const auto swizzle : {cuda::TensorSwizzle::none, cuda::TensorSwizzle::bytes_64})
+  for (const auto swizzle : {TensorSwizzle::none, TensorSwizzle::bytes_64})
     for (const Corner& at : {Corner{0, 0}, {8, 3}, {16, 16}, {-8, -2}, {32, 19}, {104, 0}, {0, -8}}) {
       SCOPED_TRACE(concat("column ", at.x, ", row ", at.y, ", swizzle ", static_cast<int>(swizzle)));
-      const cuda::TensorMap map = make_tensor_map(spec_of(matrix, swizzle));
+      const cuda::TensorMap map = cuda::make_tensor_map(spec_of(matrix, swizzle));
       cuda::Buffer out(box_columns * box_rows * 2);
       out.fill(0xa5);
       FacilitiesArgs args{};

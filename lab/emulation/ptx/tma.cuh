@@ -1,0 +1,121 @@
+// Stand-ins of ptx/tma.cuh for kernels' texts on a CPU (cuda_emulation.h). Of the copies one half is done at
+// once, the other as late as the text allows: when somebody waits for their barrier. A tensor map's bytes are an
+// EmulatedMap. Found before the real file by the test's include path.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <vector>
+
+#include "ptx/copy.cuh"
+#include "shared/tensor_map.h"
+
+namespace rapt {
+
+using cuda_emulation::EmulatedMap;
+static_assert(sizeof(EmulatedMap) <= sizeof(TensorMap));
+
+inline void prefetch_map(const TensorMap&) {}
+
+struct EmulatedBarrier {
+  unsigned short arrivals, missing;
+  int bytes_and_phase;  // expected bytes times 2, plus the parity of the phase that is open
+};
+static_assert(sizeof(EmulatedBarrier) == 8);
+inline EmulatedBarrier& emulated_barrier(unsigned address) {
+  return *reinterpret_cast<EmulatedBarrier*>(emulated_shared + address);
+}
+inline void settle(EmulatedBarrier& barrier) {
+  if (barrier.missing != 0 || barrier.bytes_and_phase >> 1 != 0) return;
+  barrier.missing = barrier.arrivals;
+  barrier.bytes_and_phase ^= 1;
+  cuda_emulation::block().note_progress();
+}
+inline void init_barrier(unsigned barrier, unsigned arrivals) {
+  const auto count = static_cast<unsigned short>(arrivals);
+  emulated_barrier(barrier) = {count, count, 0};
+}
+inline void fence_barrier_init() {}
+inline void arrive(unsigned barrier) {
+  if (emulated_barrier(barrier).missing == 0) cuda_emulation::block().fail("too many arrivals at a barrier");
+  --emulated_barrier(barrier).missing;
+  settle(emulated_barrier(barrier));
+}
+inline void arrive_expecting(unsigned barrier, unsigned bytes) {
+  emulated_barrier(barrier).bytes_and_phase += static_cast<int>(bytes) * 2;
+  arrive(barrier);
+}
+struct EmulatedBox {
+  unsigned to, barrier;
+  EmulatedMap map;
+  int at[4];
+};
+inline std::vector<EmulatedBox>& emulated_boxes() {  // copies that are under way
+  static std::vector<EmulatedBox> boxes;
+  return boxes;
+}
+inline void finish_boxes(unsigned barrier);
+
+inline void wait_barrier(unsigned barrier, unsigned parity) {
+  finish_boxes(barrier);
+  while ((emulated_barrier(barrier).bytes_and_phase & 1) == static_cast<int>(parity)) {
+    cuda_emulation::block().pause();
+    finish_boxes(barrier);
+  }
+}
+
+inline unsigned swizzled(unsigned address) { return address ^ ((address >> 7 & 7) << 4); }
+
+inline void finish_box(const EmulatedBox& box) {
+  const EmulatedMap& m = box.map;
+  for (int r = 0; r < m.rows; ++r)
+    for (int c = 0; c < m.columns; ++c) {
+      const long at[4] = {box.at[0] + c, box.at[1] + r, box.at[2], box.at[3]};
+      bool inside = true;
+      long offset = at[0] * 2;
+      for (int d = 0; d < 4; ++d) inside = inside && at[d] >= 0 && at[d] < m.sizes[d];
+      for (int d = 1; d < 4; ++d) offset += at[d] * m.strides[d - 1];
+      unsigned short element = 0;
+      if (inside) std::memcpy(&element, m.base + offset, 2);
+      std::memcpy(emulated_shared + swizzled(box.to + static_cast<unsigned>(r * 128 + c * 2)), &element, 2);
+    }
+  emulated_barrier(box.barrier).bytes_and_phase -= m.rows * m.columns * 2 * 2;
+  settle(emulated_barrier(box.barrier));
+}
+inline void finish_boxes(unsigned barrier) {
+  std::vector<EmulatedBox>& boxes = emulated_boxes();
+  const auto others = std::stable_partition(boxes.begin(), boxes.end(),
+                                            [barrier](const EmulatedBox& box) { return box.barrier != barrier; });
+  std::for_each(others, boxes.end(), finish_box);
+  boxes.erase(others, boxes.end());
+}
+inline void copy_box(unsigned to, const TensorMap& map, unsigned barrier, int x, int row, int head, int batch) {
+  if (to % 1024 != 0) cuda_emulation::block().fail("a box must begin at a multiple of 1024 bytes");
+  EmulatedBox box{to, barrier, {}, {x, row, head, batch}};
+  std::memcpy(&box.map, &map, sizeof box.map);
+  static unsigned random = 1;
+  random = random * 1664525u + 1013904223u;  // Numerical Recipes' generator: the same copies on every run
+  random >> 31 ? finish_box(box) : emulated_boxes().push_back(box);
+}
+
+inline void fence_async_proxy() {}
+
+inline void wait_named(unsigned id, unsigned threads) { cuda_emulation::block().wait_named(id, threads); }
+inline void arrive_named(unsigned id, unsigned threads) { cuda_emulation::block().arrive_named(id, threads); }
+inline bool any_named(unsigned id, unsigned threads, bool x) {
+  static std::array<bool, 16> any;
+  wait_named(id, threads);
+  any[id] = false;
+  wait_named(id, threads);
+  if (x) any[id] = true;
+  wait_named(id, threads);
+  return any[id];
+}
+
+template <int registers>
+inline void take_registers() {}
+template <int registers>
+inline void give_registers() {}
+
+}  // namespace rapt

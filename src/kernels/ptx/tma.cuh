@@ -1,0 +1,73 @@
+// Bulk tensor copies (TMA), the barriers that count their bytes, and the tools of specialised warps, for sm_90a
+// (PTX ISA 9.0, sections 9.7.9.27, 9.7.13.15). Device only.
+#pragma once
+
+#include "shared/tensor_map.h"
+
+namespace rapt {
+
+inline void prefetch_map(const TensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
+
+// mbarriers, by their address in shared memory: 8 bytes each. A phase ends when so many arrivals and all expected
+// bytes have come. parity: of the phase that is waited for, 0 for the first.
+inline void init_barrier(unsigned barrier, unsigned arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+// After barriers were initialised, before others use them (and a barrier of the block in between).
+inline void fence_barrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+inline void arrive(unsigned barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+inline void arrive_expecting(unsigned barrier, unsigned bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+inline void wait_barrier(unsigned barrier, unsigned parity) {
+  asm volatile(
+      "{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}" ::"r"(
+          barrier),
+      "r"(parity)
+      : "memory");
+}
+
+// A box of a tensor of four dimensions, whose first element has these coordinates, the innermost first. What lies
+// outside the tensor becomes zero, and counts among the bytes.
+inline void copy_box(unsigned to, const TensorMap& map, unsigned barrier, int x, int row, int head, int batch) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], "
+      "[%6];" ::"r"(to),
+      "l"(&map), "r"(x), "r"(row), "r"(head), "r"(batch), "r"(barrier)
+      : "memory");
+}
+
+// Between ordinary writes to shared memory and wgmma or bulk copies that touch the same bytes.
+inline void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// Barriers of some of a block's threads: id 1 to 15 (0 is __syncthreads), `threads` is a multiple of 32 and counts
+// those that wait and those that only arrive.
+inline void wait_named(unsigned id, unsigned threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+inline void arrive_named(unsigned id, unsigned threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+inline bool any_named(unsigned id, unsigned threads, bool x) {
+  int any;
+  asm volatile(
+      "{\n.reg .pred p, q;\nsetp.ne.b32 q, %3, 0;\nbar.red.or.pred p, %1, %2, q;\nselp.b32 %0, 1, 0, p;\n}"
+      : "=r"(any)
+      : "r"(id), "r"(threads), "r"(static_cast<int>(x))
+      : "memory");
+  return any != 0;
+}
+
+// Registers of each thread of the warpgroup from here on: a multiple of 8, from 24 to 256.
+template <int registers>
+inline void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
+}
+template <int registers>
+inline void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
+}
+
+}  // namespace rapt

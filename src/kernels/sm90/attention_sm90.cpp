@@ -1,0 +1,230 @@
+// attention_sm90, host half: attention on 16-bit tensors by Hopper's own instructions (sm_90a). What runs is
+// attention_sm90.cuh. Says when it applies, chooses tiles, launches.
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+
+#include "base/error.h"
+#include "kernels/config_rules.h"
+#include "kernels/family.h"
+#include "kernels/rules.h"
+#include "kernels/sm90/sm90.h"
+
+namespace rapt {
+namespace {
+
+constexpr const char *name = "attention_sm90", *text = "sm90/attention_sm90.cuh";
+
+// What the planner chose: the kernel's configuration, the blocks of a dynamic schedule, and how many bytes of keys and
+// values should fit into L2 together.
+struct Sm90PlanConfig : Sm90Config {
+  int blocks = 0;
+  int64_t l2_kv_bytes = 0;
+  bool operator==(const Sm90PlanConfig&) const = default;
+};
+
+constexpr ConfigField config_fields[] = {
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::q>("q"),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::k>("k"),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::v>("v"),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::out>("out"),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::head_dim>("head_dim"),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::head_dim_v>("head_dim_v"),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::warpgroups>("warpgroups", ConfigRole::tunable),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::block_n>("block_n", ConfigRole::tunable),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::stages>("stages", ConfigRole::tunable),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::ping_pong>("ping_pong", ConfigRole::tunable),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::causal_or_local>("causal_or_local", ConfigRole::tunable),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::dynamic>("dynamic", ConfigRole::tunable),
+};
+constexpr ConfigType config_table = config_type<Sm90PlanConfig>("Sm90Config", config_fields);
+
+constexpr int largest_dim = 256;
+constexpr int64_t longest_packed = int64_t{1} << 31;  // coordinates of a tensor map are 32-bit
+
+int64_t div_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
+
+bool accepts_scores(const Problem& p, std::string* why) {
+  const auto no = [&](const char* what) { return refuse(name, why, what, ": only scaled scores are taken"); };
+  if (p.softcap) return no("softcap");
+  if (p.bias.present()) return no("bias");
+  if (p.alibi) return no("alibi");
+  if (p.mask.present()) return no("mask");
+  const float c = p.softmax_scale() * 1.44269504f;
+  if (!(c > 0.0f && std::isnormal(c)))
+    return refuse(name, why, "scale = ", p.softmax_scale(), ": scale * log2(e) must be positive and normal");
+  return true;
+}
+
+bool accepts_tensors(const Problem& p, std::string* why) {
+  if (!is_16bit(p.q) || p.k != p.q || p.v != p.q)
+    return refuse(name, why, "q=", name_of(p.q), " k=", name_of(p.k), " v=", name_of(p.v),
+                  ": must all be f16 or all bf16");
+  if (p.acc == AccMode::f16) return refuse(name, why, "acc=f16: sums are in f32");
+  for (const int64_t dim : {p.head_dim, p.head_dim_v})
+    if (dim % 8 != 0 || dim > largest_dim)
+      return refuse(name, why, "head_dim ", p.head_dim, ":", p.head_dim_v, ": must be multiples of 8 up to ",
+                    largest_dim);
+  for (const auto& [tensor, access] : {std::pair{"q", &p.access_q}, {"k", &p.access_k}, {"v", &p.access_v}})
+    if (!access->tma)
+      return refuse(name, why, tensor, ": must be expressible as a tensor map (rows contiguous, base and strides ",
+                    "positive multiples of 16 bytes below 2^40)");
+  if (!p.access_out.unit_last || !p.access_out.aligned16)
+    return refuse(name, why, "out: rows must be contiguous, and base and strides multiples of 16 bytes");
+  return true;
+}
+
+bool accepts_sizes(const Problem& p, std::string* why) {
+  const int64_t rows_q = p.varlen ? p.total_q : p.seqlen_q, rows_k = p.varlen ? p.total_k : p.seqlen_k;
+  if (rows_q < 1 || rows_k < 1) return refuse(name, why, "queries ", rows_q, ", keys ", rows_k, ": must be some");
+  if (p.seqlen_q >= Band::longest || p.seqlen_k >= Band::longest)
+    return refuse(name, why, "seqlens ", p.seqlen_q, " and ", p.seqlen_k, ": must be below ", Band::longest);
+  if (rows_q >= longest_packed || rows_k >= longest_packed)
+    return refuse(name, why, "packed rows ", rows_q, " and ", rows_k, ": must be below ", longest_packed);
+  if (p.batch * p.heads_q > max_grid_x || p.batch * p.heads_q * div_up(p.seqlen_q, 64) > max_grid_x)
+    return refuse(name, why, "batch * heads_q * tiles of rows: must be at most ", max_grid_x);
+  return true;
+}
+
+bool accepts(const Problem& p, const Device& device, std::string* why) {
+  if (refused_for_gpu(name, device, why) || refused_by_all(name, p, why)) return false;
+  if (device.arch != "sm_90a") return refuse(name, why, device.arch, ": its instructions are those of sm_90a alone");
+  return accepts_scores(p, why) && accepts_tensors(p, why) && accepts_sizes(p, why);
+}
+
+// Tiles by the larger of both head dims (docs/lab-notebook.md). Of shared memory they take 227 KB at most.
+Sm90Config tiles(const Problem& p) {
+  Sm90Config a;
+  const bool masked = p.position_mask.present();
+  const auto dim = std::max(p.head_dim, p.head_dim_v);
+  a.causal_or_local = masked;
+  if (dim <= 64) {
+    a.warpgroups = 3, a.block_n = 128, a.ping_pong = true;
+  } else if (dim <= 128) {
+    a.block_n = masked || dim <= 96 ? 128 : 144, a.ping_pong = masked;
+  } else if (p.head_dim_v <= 128) {
+    a.block_n = p.head_dim <= 192 ? 128 : 96;
+  } else {
+    a.block_n = dim <= 192 ? 112 : 80, a.ping_pong = dim > 192;
+  }
+  return a;
+}
+
+// Whether attention_sm90 is faster than attention_sm80 (docs/lab-notebook.md). A tile has at least 128 query rows, and
+// a multiprocessor holds one CTA. So few rows leave tiles almost empty, few tiles leave multiprocessors idle, and with
+// few keys nothing overlaps the first loads. A plan with `invariant` must not depend on lengths: attention_sm80 is
+// better for decoding, so it is chosen for all of them.
+bool prefers(const Problem& p, const Device& device, std::string* why) {
+  constexpr int64_t least_rows = 256, least_packed_rows = 64, least_keys = 512;
+  const auto no = [&](const auto&... parts) { return refuse(name, why, parts..., ": attention_sm80 is faster"); };
+  if (p.invariant) return refuse(name, why, "invariant: attention_sm80 computes all lengths");
+  // Packed sequences differ in length: their mean counts.
+  const int64_t sequences = std::max<int64_t>(p.batch, 1), rows = p.varlen ? p.total_q / sequences : p.seqlen_q,
+                keys = p.varlen ? p.total_k / sequences : p.seqlen_k, least = p.varlen ? least_packed_rows : least_rows;
+  if (rows < least) return no(rows, " query rows of a sequence, fewer than ", least);
+  if (keys < least_keys) return no(keys, " keys, fewer than ", least_keys);
+  const int64_t items = p.batch * p.heads_q * div_up(rows, tiles(p).block_m());
+  if (2 * items < device.sm_count)
+    return no(items, " tiles of query rows, fewer than half of ", device.sm_count, " multiprocessors");
+  return true;
+}
+
+// Persistent CTAs, where tiles differ in length, or where they are so short that starting a CTA costs much of their
+// time.
+bool has_dynamic_schedule(const Problem& p) {
+  const bool differ = p.position_mask.present() || p.varlen;
+  return differ || (!p.invariant && std::max(p.head_dim, p.head_dim_v) <= 64 && p.seqlen_k <= 1024);
+}
+
+KernelConfig configure(const Problem& p, const Device& device) {
+  Sm90PlanConfig a{tiles(p)};
+  a.q = p.q, a.k = p.k, a.v = p.v, a.out = p.out;
+  a.head_dim = static_cast<int>(p.head_dim), a.head_dim_v = static_cast<int>(p.head_dim_v);
+  a.dynamic = has_dynamic_schedule(p);
+  a.blocks = device.sm_count;
+  a.l2_kv_bytes = device.l2_bytes / 2;
+  return {config_table, a};
+}
+
+size_t workspace_bytes(const Problem&, const KernelConfig&) { return 0; }
+size_t counter_bytes(const Problem&, const KernelConfig& config) {
+  return config.as<Sm90PlanConfig>().dynamic ? 2 * sizeof(unsigned) : 0;
+}
+
+KernelUnit unit(const KernelConfig& config) {
+  const auto& a = config.as<Sm90PlanConfig>();
+  return {emit_unit(text, "attention_sm90", config_table, &a, "Sm90Params", "1"), a.threads(),
+          static_cast<size_t>(Sm90Layout(a).bytes)};
+}
+
+void check_config(const ConfigChange& change) {
+  require_planned(name, change);
+  const auto &c = change.changed.as<Sm90PlanConfig>(), &chosen = change.chosen.as<Sm90PlanConfig>();
+  require_range("warpgroups", c.warpgroups, 2, 3);
+  require_range("block_n", c.block_n, 16, 256);
+  require_multiple("block_n", c.block_n, 16);
+  require_range("stages", c.stages, 1, 16);
+  if (!c.causal_or_local && chosen.causal_or_local)
+    bad_config("causal_or_local", 0, "this problem is causal or has a window");
+  require_fits(change, {c.threads(), Sm90Layout(c).bytes, 1, {"warpgroups"}, {"warpgroups", "block_n", "stages"}});
+}
+
+// Heads by sections of the cache where rows differ in length; one after another where they do not.
+TileScheduler tile_order(const Problem& p, const Sm90PlanConfig& c) {
+  const auto u = [](int64_t n) { return static_cast<unsigned>(n); };
+  int64_t fit = 1;
+  if (c.causal_or_local) {
+    const int64_t bytes = p.seqlen_k * 2 * (p.head_dim + p.head_dim_v);  // of a kv head
+    fit = std::clamp<int64_t>(c.l2_kv_bytes / std::max<int64_t>(bytes, 1), 1, p.batch * p.heads_k) * p.group();
+  }
+  return TileScheduler::of(u(div_up(p.seqlen_q, c.block_m())), u(p.batch), u(p.heads_q), u(p.group()), u(fit));
+}
+
+// Boxes of 64 elements by `box_rows` rows. Packed tensors have one batch.
+TensorMapSpec map_of(const TensorRef& t, bool packed, int64_t batch, int64_t heads, int64_t rows, int64_t dim,
+                     int box_rows) {
+  TensorMapSpec spec;
+  spec.element = t.dtype == DType::f16 ? TensorElement::f16 : TensorElement::bf16;
+  spec.base = t.data, spec.rank = 4, spec.swizzle = TensorSwizzle::bytes_128;
+  const int64_t sizes[] = {dim, rows, heads, packed ? 1 : batch}, strides[] = {t.row, t.head, t.batch};
+  for (size_t i = 0; i < 4; ++i) spec.sizes[i] = static_cast<uint64_t>(sizes[i]);
+  for (size_t i = 0; i < 3; ++i)  // the stride of a single row, head or batch may be anything
+    spec.strides[i] = sizes[i + 1] == 1 ? 16 : static_cast<uint64_t>(2 * strides[i]);
+  spec.box = {64, static_cast<uint32_t>(box_rows), 1, 1, 0};
+  return spec;
+}
+
+LaunchSpec launch_spec(const StepCall& call) {
+  const Problem& p = call.problem;
+  const auto& c = call.config.as<Sm90PlanConfig>();
+  const int64_t items = p.batch * p.heads_q * div_up(p.seqlen_q, c.block_m());
+  Sm90Params params{};
+  params.attention = call.params, params.items = static_cast<unsigned>(items);
+  params.counters = static_cast<unsigned*>(call.workspace.counters);
+  if (items > 0) params.scheduler = tile_order(p, c);
+  LaunchSpec spec(params);
+  const int64_t rows_q = p.varlen ? p.total_q : p.seqlen_q, rows_k = p.varlen ? p.total_k : p.seqlen_k;
+  if (items == 0 || rows_q == 0 || rows_k == 0) return spec;
+  const AttentionParams& a = call.params;
+  spec.add_map(offsetof(Sm90Params, q), map_of(a.q, p.varlen, p.batch, p.heads_q, rows_q, p.head_dim, c.block_m()));
+  spec.add_map(offsetof(Sm90Params, k), map_of(a.k, p.varlen, p.batch, p.heads_k, rows_k, p.head_dim, c.block_n));
+  spec.add_map(offsetof(Sm90Params, v), map_of(a.v, p.varlen, p.batch, p.heads_k, rows_k, p.head_dim_v, c.block_n));
+  spec.grid_x = static_cast<unsigned>(c.dynamic ? std::min<int64_t>(items, c.blocks) : items);
+  return spec;
+}
+
+}  // namespace
+
+const Family attention_sm90{.name = name,
+                            .accepts = accepts,
+                            .configure = configure,
+                            .config_type = config_table,
+                            .workspace_bytes = workspace_bytes,
+                            .text = text,
+                            .unit = unit,
+                            .launch_spec = launch_spec,
+                            .check_config = check_config,
+                            .counter_bytes = counter_bytes,
+                            .prefers = prefers};
+
+}  // namespace rapt

@@ -1,0 +1,21 @@
+// Sm90Config: the compile-time choices of attention_sm90. Chosen by attention_sm90.cpp, read by the kernel.
+#pragma once
+
+#include "../shared/variant.h"
+
+namespace rapt {
+
+struct Sm90Config : AttentionVariant {
+  int warpgroups = 2;            // consumer warpgroups of 64 query rows; one more loads
+  int block_n = 128;             // keys per block
+  int stages = 2;                // buffers of K and of V in shared memory
+  bool ping_pong = false;        // warpgroups take turns: one issues products while the others compute softmax
+  bool causal_or_local = false;  // rows may see different keys
+  bool dynamic = false;          // persistent CTAs take tiles from a counter; else one CTA per tile
+
+  constexpr int block_m() const { return 64 * warpgroups; }
+  constexpr int threads() const { return 128 * (warpgroups + 1); }
+  constexpr bool operator==(const Sm90Config&) const = default;
+};
+
+}  // namespace rapt

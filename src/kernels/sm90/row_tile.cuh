@@ -1,0 +1,82 @@
+// A tile of query rows of attention_sm90. The producer thread computes its description and writes it to shared memory.
+// The consumer warpgroups read single values when they need them, which saves registers. Device only.
+#pragma once
+
+#include "ptx/copy.cuh"
+#include "shared/key_tiles.h"
+#include "shared_state.cuh"
+
+namespace rapt {
+
+// Passes over a tile. Finite data needs only the first. If it stores a value that is not finite, a masked key may have
+// caused it (0 * NaN). The second pass then reads non-finite elements of V as 0. The third pass counts, for each output
+// element, the non-finite elements that its row sees; such an element becomes NaN (docs/semantics.md, "NaN and Inf").
+enum class NanPass : unsigned { normal, zero_non_finite, count_non_finite };
+
+// Messages of the producer in place of a pass: the list of tiles to compute again is complete; there are no more tiles.
+constexpr NanPass list_complete = static_cast<NanPass>(3), no_more = static_cast<NanPass>(4);
+
+// Blocks of block_n keys, with the numbers `begin` to `end` - 1.
+struct NBlocks {
+  int begin, end;
+  bool empty() const { return begin >= end; }
+};
+
+template <Sm90Config cfg>
+struct RowTile {
+  using KeyRanges = KeyTiles<int, cfg.causal_or_local>;
+  static constexpr int rows = cfg.block_m();
+
+  unsigned at;  // in shared memory
+
+  NanPass pass() const { return static_cast<NanPass>(word(0)); }
+  int item() const { return word(1); }
+  int batch() const { return word(2); }
+  int head() const { return word(3); }
+  int first_row() const { return word(4); }  // of the sequence
+  int first_q() const { return word(5); }    // packed row where the sequence begins
+  int seqlen_q() const { return word(6); }
+  int rows_q() const { return word(7); }                    // including rows past seqused_q
+  bool foreign_tail() const { return word(8); }             // rows of K and V past the sequence's keys are not zeros
+  NBlocks n_blocks() const { return {word(9), word(10)}; }  // that some row of the tile sees
+  Band band() const {
+    Band b;
+    b.begin = word(11), b.end = word(12), b.seqlen_k = word(13);
+    return b;
+  }
+
+  // For the producer thread. Returns false if the tile has no rows.
+  bool find(const AttentionParams& p, const TileScheduler& scheduler, unsigned item) const {
+    const TileScheduler::WorkTile work = scheduler.work_tile(item);
+    const Sequence sequence = sequence_of(p, work.batch);
+    const int first_row = static_cast<int>(work.m_block) * rows, seqlen_q = static_cast<int>(sequence.seqlen_q);
+    put(1, static_cast<int>(item)), put(2, static_cast<int>(work.batch)), put(3, static_cast<int>(work.head));
+    put(4, first_row), put(5, static_cast<int>(sequence.first_q)), put(6, seqlen_q);
+    put(7, static_cast<int>(sequence.rows_q));
+    put(8, p.cu_seqlens_k.present() || p.seqused_k.present());
+    const Band band = Band::of(p.position_mask, sequence.offset, sequence.seqlen_k);
+    put(11, band.begin), put(12, band.end), put(13, band.seqlen_k);
+    const NBlocks n_blocks = n_blocks_of(keys_of(band, first_row, rows, seqlen_q));
+    put(9, n_blocks.begin), put(10, n_blocks.end);
+    return first_row < seqlen_q || (p.seqused_q.present() && first_row < sequence.rows_q);
+  }
+  void set_pass(NanPass pass) const { put(0, static_cast<int>(pass)); }
+
+  // Keys that rows `first` to `first + count - 1` see. Rows past seqlen_q see none.
+  static KeyRanges keys_of(const Band& band, int first, int count, int seqlen_q) {
+    if (first >= seqlen_q) return KeyRanges::of_rows({0, 0}, {0, 0});
+    if constexpr (!cfg.causal_or_local) return KeyRanges::of_rows({0, band.seqlen_k}, {0, band.seqlen_k});
+    const int last = (first + count < seqlen_q ? first + count : seqlen_q) - 1;
+    return KeyRanges::of_rows({band.first(first), band.past(first)}, {band.first(last), band.past(last)});
+  }
+  static NBlocks n_blocks_of(const KeyRanges& keys) {
+    const int begin = keys.first(cfg.block_n);
+    return {begin, begin + keys.count(cfg.block_n)};
+  }
+
+ private:
+  int word(unsigned i) const { return static_cast<int>(load_shared(at + 4 * i)); }
+  void put(unsigned i, int x) const { store_shared(at + 4 * i, static_cast<unsigned>(x)); }
+};
+
+}  // namespace rapt

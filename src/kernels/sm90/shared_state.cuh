@@ -1,0 +1,71 @@
+// The shared memory of a block of attention_sm90 by name: tiles, barriers, and the list of tiles. Device only.
+#pragma once
+
+#include "ptx/copy.cuh"
+#include "ptx/tma.cuh"
+#include "sm90.h"
+
+namespace rapt {
+
+// A place of a ring of stages, and the parity of the phase in which it is full.
+template <int stages>
+struct StageSlot {
+  int stage = 0;
+  unsigned phase = 0;
+  void advance() {
+    if (++stage == stages) stage = 0, phase ^= 1;
+  }
+};
+
+// One arrival a warp, once all of its lanes have come here.
+inline void arrive_by_warp(unsigned barrier) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) arrive(barrier);
+}
+
+template <Sm90Config cfg>
+struct SharedState {
+  static constexpr Sm90Layout layout{cfg};
+  static constexpr unsigned consumers = 128 * cfg.warpgroups, consumer_warps = 4 * cfg.warpgroups;
+  // Ids of barriers of the consumer warpgroups: all of them, and the turn of each (ping_pong).
+  static constexpr unsigned all_consumers = 1, first_turn = 2;
+
+  unsigned base;
+
+  unsigned q(int group) const { return base + layout.q_at + static_cast<unsigned>(group) * 64 * 128; }
+  unsigned k(int stage) const { return base + layout.k_at + static_cast<unsigned>(stage * layout.k_bytes); }
+  unsigned v(int stage) const { return base + layout.v_at + static_cast<unsigned>(stage * layout.v_bytes); }
+
+  unsigned barrier(int i) const { return base + layout.barriers_at + 8 * static_cast<unsigned>(i); }
+  unsigned q_full() const { return barrier(0); }
+  unsigned q_empty() const { return barrier(1); }
+  unsigned k_full(int stage) const { return barrier(2 + stage); }
+  unsigned v_full(int stage) const { return barrier(2 + cfg.stages + stage); }
+  unsigned k_empty(int stage) const { return barrier(2 + 2 * cfg.stages + stage); }
+  unsigned v_empty(int stage) const { return barrier(2 + 3 * cfg.stages + stage); }
+  unsigned tile_full(int place) const { return barrier(2 + 4 * cfg.stages + place); }
+  unsigned tile_empty(int place) const { return barrier(4 + 4 * cfg.stages + place); }
+  unsigned redo_listed() const { return barrier(6 + 4 * cfg.stages); }
+
+  // Words: two tiles (RowTile), how many tiles are to be done again, and the numbers of these.
+  unsigned tile(int place) const { return base + layout.tiles_at + 64 * static_cast<unsigned>(place); }
+  unsigned redo_count() const { return tile(2); }
+  unsigned redo(unsigned i) const { return tile(2) + 4 + 4 * i; }
+
+  // By one thread, before a barrier of the block. Full barriers count the producer thread, empty ones the warps that
+  // compute.
+  void init() const {
+    init_barrier(q_full(), 1), init_barrier(q_empty(), consumer_warps);
+    for (int stage = 0; stage < cfg.stages; ++stage) {
+      init_barrier(k_full(stage), 1), init_barrier(v_full(stage), 1);
+      init_barrier(k_empty(stage), consumer_warps), init_barrier(v_empty(stage), consumer_warps);
+    }
+    for (int place = 0; place < 2; ++place)
+      init_barrier(tile_full(place), 1), init_barrier(tile_empty(place), consumer_warps);
+    init_barrier(redo_listed(), consumer_warps);
+    store_shared(redo_count(), 0);
+    fence_barrier_init();
+  }
+};
+
+}  // namespace rapt

@@ -1,0 +1,48 @@
+// What attention_sm90's host and device halves agree on: its parameter block and its shared memory. Compiled by both;
+// includes nothing outside shared/.
+#pragma once
+
+#include "../shared/params.h"
+#include "../shared/tensor_map.h"
+#include "../shared/tile_scheduler.h"
+#include "config.h"
+
+namespace rapt {
+
+struct Sm90Params {
+  TensorMap q, k, v;
+  AttentionParams attention;
+  TileScheduler scheduler;
+  unsigned items = 0;            // tiles of query rows of the whole problem
+  unsigned* counters = nullptr;  // of a dynamic schedule: tiles that were taken, blocks that have ended; both end as 0
+};
+
+// Shared memory of a block, by addresses from its start. Tensors lie in columns of 64 elements (128 bytes, the width of
+// a swizzle): [column][row][64]. Heads that are no multiple of 64 wide end in zeros.
+struct Sm90Layout {
+  int dim, dim_v;                 // elements of a row that are multiplied: rounded up to one instruction
+  int columns, columns_v;         // of 64 elements
+  int q_bytes, k_bytes, v_bytes;  // of a tile of q, of a block of k, v
+  int q_at = 0, k_at, v_at, barriers_at, tiles_at, bytes;
+
+  static constexpr int redo_capacity = 256;  // tiles that can be recomputed in one round (attention_sm90.cuh)
+
+  constexpr explicit Sm90Layout(const Sm90Config& c)
+      : dim((c.head_dim + 15) / 16 * 16),
+        dim_v((c.head_dim_v + 15) / 16 * 16),
+        columns((c.head_dim + 63) / 64),
+        columns_v((c.head_dim_v + 63) / 64),
+        q_bytes(columns * c.block_m() * 128),
+        k_bytes(columns * c.block_n * 128),
+        v_bytes(columns_v * c.block_n * 128),
+        k_at(q_bytes),
+        v_at(k_at + c.stages * k_bytes),
+        barriers_at(v_at + c.stages * v_bytes),
+        tiles_at(barriers_at + 8 * barriers(c)),
+        bytes(tiles_at + 2 * 64 + 4 * (1 + redo_capacity)) {}
+
+  // SharedState (shared_state.cuh) names them.
+  static constexpr int barriers(const Sm90Config& c) { return 2 + 4 * c.stages + 5; }
+};
+
+}  // namespace rapt

@@ -1,0 +1,87 @@
+// Online softmax of attention_sm90. A thread holds parts of two rows, as wgmma accumulators do. It computes the weights
+// of a block while PV of the block before is still running, so it returns the factor for O instead of applying it.
+// Device only.
+#pragma once
+
+#include "device/softmax.cuh"
+
+namespace rapt {
+
+// row_sum = sum of exp2((s - row_max) * scale_log2). row_max follows the maximum lazily; OnlineSoftmax has the rules.
+struct RowSoftmax {
+  using Rules = OnlineSoftmax<true, 1, false>;
+
+  float c;                                              // scale_log2: softmax scale * log2(e)
+  float row_max[2] = {minus_infinity, minus_infinity};  // of raw scores
+  float row_sum[2] = {0.0f, 0.0f};                      // of this thread's columns
+  float output_scale[2] = {1.0f, 1.0f};                 // factor of O after the last update
+  bool any_unsafe_row = false;                          // some row of the warp needs the safe exponential
+
+  // Replaces scores by weights. Returns whether O must be multiplied by output_scale. All threads of a warp agree.
+  template <int tiles>
+  bool update(float (&s)[1][tiles][4]) {
+    float top[2];
+    bool moves = false;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float x = fmaxf(s[0][0][2 * half], s[0][0][2 * half + 1]);
+#pragma unroll
+      for (int n = 1; n < tiles; ++n) x = fmaxf(x, fmaxf(s[0][n][2 * half], s[0][n][2 * half + 1]));
+      top[half] = x;
+      moves = moves | exceeds_threshold(x, row_max[half]);
+    }
+    const bool rescales = __any_sync(~0u, moves) && update_row_max(top);
+    exponentiate(s);
+    return rescales;
+  }
+
+ private:
+  bool exceeds_threshold(float x, float row) const { return (x - row) * c > Rules::rescale_threshold; }
+
+  bool update_row_max(const float (&top)[2]) {
+    bool any_unsafe = false, rescales = false;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float& row = row_max[half];
+      const float old = row, maximum = quad_max(top[half]);
+      row = exceeds_threshold(maximum, row) ? maximum : row;
+      any_unsafe = any_unsafe | (Rules::needs_safe_exp(row, c) & row != minus_infinity);
+      const bool moved = row != old & old != minus_infinity;
+      output_scale[half] = moved ? Rules::rescale_factor(old, row, c) : 1.0f;
+      row_sum[half] *= output_scale[half];
+      rescales = rescales | moved;
+    }
+    any_unsafe_row = __any_sync(~0u, any_unsafe);
+    return __any_sync(~0u, rescales);
+  }
+
+  template <int tiles>
+  void exponentiate(float (&s)[1][tiles][4]) {
+    if (any_unsafe_row) subtract_row_max(s);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float row = row_max[half],
+                  back = Rules::needs_safe_exp(row, c) ? 0.0f : __fmul_rn(row, c);  // true for -inf
+      float even = 0.0f, odd = 0.0f;                                                // two chains for latency
+#pragma unroll
+      for (int n = 0; n < tiles; ++n) {
+        float &x = s[0][n][2 * half], &y = s[0][n][2 * half + 1];
+        x = exp2_approx(fmaf(x, c, -back)), y = exp2_approx(fmaf(y, c, -back));
+        even += x, odd += y;
+      }
+      row_sum[half] += even + odd;
+    }
+  }
+
+  template <int tiles>
+  void subtract_row_max(float (&s)[1][tiles][4]) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float row = row_max[i / 2], shift = Rules::needs_safe_exp(row, c) & row != minus_infinity ? row : 0.0f;
+#pragma unroll
+      for (int n = 0; n < tiles; ++n) s[0][n][i] -= shift;
+    }
+  }
+};
+
+}  // namespace rapt

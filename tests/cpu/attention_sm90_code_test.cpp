@@ -1,0 +1,44 @@
+// The machine code of attention_sm90: every kind of configuration compiles without spills, without wgmma instructions
+// that ptxas serializes, and with as many of them as its tiles say. Needs NVRTC, no GPU.
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "device/device.h"
+#include "jit/jit.h"
+#include "kernels/family.h"
+#include "kernels/sm90/config.h"
+#include "kernels/sm90/sm90.h"
+#include "lab/cubin.h"
+#include "runtime/plan.h"
+
+namespace rapt::test {
+namespace {
+
+TEST(AttentionSm90Code, NoSpillsAndNoSerializedProducts) {
+  std::string why;
+  if (jit::find_compiler(&why) == nullptr) GTEST_SKIP() << "no NVRTC: " << why;
+  const Device device = device_preset("h200");
+  for (const char* line : {"f16 b2 h24 q4096 d64", "bf16 b2 h24 q4096 d64 causal", "bf16 b1 h16 q4096 d128",
+                           "f16 b1 h16 q4096 d128 causal", "bf16 h16 d128 varlen=4096,4096",
+                           "bf16 b1 h16 q4096 d192:128 causal", "f16 b1 h16 q4096 d192", "bf16 b1 h16 q4096 d256",
+                           "f16 b1 h16 q4096 d256 causal", "bf16 out=f32 b1 h16 q4096 d80 lse partial"}) {
+    SCOPED_TRACE(line);
+    const Step step = plan_by(attention_sm90, parse_problem(line), device).steps[0];
+    const auto& config = step.config.as<Sm90Config>();
+    const KernelUnit unit = step.family->unit(step.config);
+    const jit::Image image = jit::compile({.unit = unit.text, .arch = device.arch, .label = line, .files = {}});
+    const jit::Resources used = jit::parse_resources(image.log);
+    const lab::InstructionCounts counts = lab::count_instructions(image.bytes);
+    ASSERT_TRUE(used.known);
+    EXPECT_EQ(used.spill_store_bytes + used.spill_load_bytes + used.stack_bytes + counts.local, 0);
+    EXPECT_LE(used.shared_bytes + static_cast<int>(unit.smem_bytes), device.smem_per_block);
+    EXPECT_LE(used.registers * unit.threads, device.registers_per_sm);
+    // setmaxnreg ignored; wgmma serialized for want of registers, or because ordinary code touches its registers.
+    for (const char* warning : {"C7508", "C7512", "C7514"}) EXPECT_EQ(image.log.find(warning), std::string::npos);
+    const int qk = Sm90Layout(config).dim / 16, pv = config.block_n / 16;
+    EXPECT_EQ(counts.hgmma, 2 * (qk + pv));  // the first scores and the last values stand outside the loop
+  }
+}
+
+}  // namespace
+}  // namespace rapt::test

@@ -1,0 +1,178 @@
+// The text of attention_sm90.cuh run on this CPU and judged by the oracle, without a GPU: a block's threads are fibers
+// (emulation.h); wgmma, bulk tensor copies and their barriers are stand-ins (lab/emulation/ptx). The build copies the
+// kernel's text to where those lie beside it.
+#include "tests/cpu/emulation.h"
+//
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "check/check.h"
+#include "lab/emulation/cuda_words.h"
+#include "operations/bind.h"
+#include "operations/sdpa.h"
+
+namespace rapt {
+extern char memory[];  // what the kernel declares
+alignas(1024) char memory[227 << 10];
+}  // namespace rapt
+
+#include "sm90/attention_sm90.cuh"
+
+namespace rapt::test {
+namespace {
+
+constexpr Sm90Config config_of(DType dtype, int dim, int dim_v, int warpgroups, int block_n, int stages, bool masked) {
+  Sm90Config c;
+  c.q = c.k = c.v = c.out = dtype;
+  c.head_dim = dim, c.head_dim_v = dim_v, c.warpgroups = warpgroups, c.block_n = block_n, c.stages = stages;
+  c.causal_or_local = masked;
+  return c;
+}
+
+TensorMap map_of(const TensorRef& t, const Problem& p, int64_t rows, int64_t heads, int64_t dim, int box_rows) {
+  cuda_emulation::EmulatedMap m{};
+  m.base = static_cast<const char*>(t.data);
+  const int64_t sizes[4] = {dim, rows, heads, p.varlen ? 1 : p.batch};
+  std::copy(sizes, sizes + 4, m.sizes);
+  m.strides[0] = t.row * 2, m.strides[1] = t.head * 2, m.strides[2] = t.batch * 2;
+  m.columns = 64, m.rows = box_rows;
+  TensorMap map{};
+  std::memcpy(&map, &m, sizeof m);
+  return map;
+}
+
+template <Sm90Config cfg>
+check::Kernel kernel_of(unsigned blocks) {
+  emulated_shared = memory;
+  return [blocks](const Problem& p, const check::Inputs& in, const check::Outputs& out) {
+    check::SdpaCall call(p, in, out);
+    const auto u = [](int64_t n) { return static_cast<unsigned>(n); };
+    const AttentionParams a = attention_params(call.args, p);
+    const int64_t rows_q = p.varlen ? p.total_q : p.seqlen_q, rows_k = p.varlen ? p.total_k : p.seqlen_k;
+    const unsigned row_tiles = u((p.seqlen_q + cfg.block_m() - 1) / cfg.block_m());
+    unsigned counters[2] = {0, 0};
+    Sm90Params params{map_of(a.q, p, rows_q, p.heads_q, p.head_dim, cfg.block_m()),
+                      map_of(a.k, p, rows_k, p.heads_k, p.head_dim, cfg.block_n),
+                      map_of(a.v, p, rows_k, p.heads_k, p.head_dim_v, cfg.block_n),
+                      a,
+                      TileScheduler::of(row_tiles, u(p.batch), u(p.heads_q), u(p.group()), 1),
+                      u(p.batch * p.heads_q) * row_tiles,
+                      counters};
+    cuda_emulation::launch(cfg.dynamic ? std::min(blocks, params.items) : params.items,
+                           static_cast<unsigned>(cfg.threads()), reinterpret_cast<float*>(memory),
+                           static_cast<size_t>(Sm90Layout(cfg).bytes) / sizeof(float),
+                           [&] { attention_sm90<cfg>(params); });
+    EXPECT_EQ(counters[0], 0u);
+    EXPECT_EQ(counters[1], 0u);
+  };
+}
+
+template <Sm90Config cfg>
+void expect_right(const std::string& line, check::Fill fill = check::Fill::normal, unsigned blocks = 3) {
+  const check::Result result = check::check_problem(parse_problem(line), fill, 3, kernel_of<cfg>(blocks));
+  EXPECT_TRUE(result.pass) << line << " " << check::name_of(fill) << ": " << result.message;
+}
+
+constexpr check::Fill normal = check::Fill::normal, huge = check::Fill::huge, hidden = check::Fill::hidden_nan;
+
+class Sm90Emulated : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    RAPT_NEEDS_FIBERS();
+#if defined(__SANITIZE_ADDRESS__) || RAPT_ADDRESS_SANITIZER
+    GTEST_SKIP() << "the address sanitizer's fake stacks and fibers do not go together";
+#endif
+  }
+};
+
+constexpr Sm90Config with_turns(Sm90Config c, bool ping_pong, bool dynamic) {
+  c.ping_pong = ping_pong, c.dynamic = dynamic;
+  return c;
+}
+
+TEST_F(Sm90Emulated, Dense) {
+  static constexpr Sm90Config cfg = config_of(DType::f16, 64, 64, 2, 64, 2, false);
+  expect_right<cfg>("f16 b2 h4:2 q70 k130 d64 lse");
+  expect_right<cfg>("f16 b1 h2 q33 k64 d64 lse sinks", huge);
+  expect_right<cfg>("f16 b1 h1 q200 k400 d64");
+  expect_right<cfg>("f16 b2 h2 q130 k65 d64 layout=bshd lse");
+}
+
+TEST_F(Sm90Emulated, EveryEdgeOfATile) {
+  static constexpr Sm90Config cfg = config_of(DType::f16, 16, 16, 2, 32, 3, true);
+  for (const int rows : {1, 64, 65, 129})
+    for (const int keys : {1, 32, 33, 97, 160})
+      for (const char* mask : {"causal", "window=20,7", ""})
+        expect_right<cfg>("f16 h1 q" + std::to_string(rows) + " k" + std::to_string(keys) + " d16 lse " + mask);
+}
+
+TEST_F(Sm90Emulated, Causal) {
+  static constexpr Sm90Config cfg = config_of(DType::bf16, 128, 128, 2, 48, 2, true);
+  expect_right<cfg>("bf16 b1 h2 q200 k200 d128 causal lse");
+  expect_right<cfg>("bf16 b1 h2 q150 k90 d128 causal lse");
+  expect_right<cfg>("bf16 b1 h2 q130 k300 d128 window=40,3 lse", huge);
+}
+
+TEST_F(Sm90Emulated, HiddenValuesReachNoRow) {
+  static constexpr Sm90Config cfg = config_of(DType::f16, 64, 64, 2, 64, 2, true),
+                              turns = with_turns(config_of(DType::bf16, 64, 64, 3, 32, 2, true), true, true);
+  for (const char* mask : {"causal", "window=10,20"}) {
+    expect_right<cfg>(std::string("f16 b2 h2 q150 k190 d64 lse ") + mask, hidden);
+    expect_right<turns>(std::string("bf16 b2 h2 q250 k190 d64 lse ") + mask, hidden, 2);
+  }
+}
+
+TEST_F(Sm90Emulated, PaddedAndUnequalHeadDims) {
+  static constexpr Sm90Config odd = config_of(DType::f16, 80, 80, 2, 48, 2, true),
+                              wide = config_of(DType::bf16, 192, 128, 2, 32, 2, true),
+                              narrow = config_of(DType::f16, 40, 24, 2, 32, 2, false),
+                              widest = config_of(DType::f16, 256, 256, 2, 16, 2, false);
+  expect_right<odd>("f16 b1 h2 q100 k130 d80 causal lse");
+  expect_right<wide>("bf16 b1 h2 q100 k130 d192:128 causal lse");
+  expect_right<narrow>("f16 b1 h2 q100 k130 d40:24 lse");
+  expect_right<widest>("f16 b1 h1 q70 k50 d256 lse");
+}
+
+TEST_F(Sm90Emulated, WarpgroupsTakeTurns) {
+  static constexpr Sm90Config two = with_turns(config_of(DType::f16, 64, 64, 2, 32, 2, true), true, false),
+                              three = with_turns(config_of(DType::f16, 64, 64, 3, 48, 3, true), true, true);
+  expect_right<two>("f16 b1 h2 q150 k190 d64 causal lse");
+  expect_right<two>("f16 b1 h2 q150 k90 d64 window=9,0 lse");
+  expect_right<three>("f16 b1 h3 q400 k410 d64 causal lse");
+  expect_right<three>("f16 b3 h3 q100 k50 d64 causal lse");
+}
+
+TEST_F(Sm90Emulated, ADynamicScheduleTakesEveryTileOnce) {
+  static constexpr Sm90Config cfg = with_turns(config_of(DType::bf16, 64, 64, 2, 32, 2, true), false, true);
+  for (const unsigned blocks : {1u, 2u, 7u, 100u})
+    expect_right<cfg>("bf16 b2 h3 q300 k330 d64 causal lse", normal, blocks);
+}
+
+TEST_F(Sm90Emulated, PackedSequencesAndLengthsInUse) {
+  static constexpr Sm90Config cfg = with_turns(config_of(DType::f16, 64, 64, 2, 48, 2, true), false, true),
+                              plain = config_of(DType::f16, 64, 64, 2, 48, 2, false);
+  for (const auto fill : {normal, hidden}) {
+    expect_right<cfg>("f16 h4:2 d64 varlen=17,0,140,1,64 causal lse", fill);
+    expect_right<plain>("f16 h2 d64 varlen=17:40,0:3,140:1,1:0,64:129 lse", fill);
+    expect_right<plain>("f16 b3 h2 q70 k150 d64 seqused=150,0,33 lse", fill);
+    expect_right<cfg>("f16 b3 h2 q140 k150 d64 causal seqused=150,20,33 seqused_q=140,3,0 lse", fill);
+  }
+  expect_right<cfg>("f16 b2 h2 q70 k150 d64 causal q_start=90,10 lse");
+}
+
+TEST_F(Sm90Emulated, PartialStatesAndSinks) {
+  static constexpr Sm90Config cfg = [] {
+    Sm90Config c = config_of(DType::bf16, 64, 64, 2, 64, 2, true);
+    c.out = DType::f32;
+    return c;
+  }();
+  expect_right<cfg>("bf16 out=f32 b1 h2 q100 k130 d64 causal lse partial");
+  static constexpr Sm90Config sinks = config_of(DType::bf16, 64, 64, 2, 64, 2, true);
+  expect_right<sinks>("bf16 b1 h2 q100 k50 d64 causal sinks lse");
+}
+
+}  // namespace
+}  // namespace rapt::test

@@ -1,0 +1,98 @@
+// attention_sm90 on every problem that it accepts, small ones too, which the planner gives to attention_sm80.
+#include "base/error.h"
+#include "check/cases.h"
+#include "gpu_support.h"
+#include "kernels/family.h"
+
+namespace rapt::test {
+namespace {
+
+class GpuSm90 : public GpuTest {
+ protected:
+  void SetUp() override {
+    GpuTest::SetUp();
+    if (HasFatalFailure() || IsSkipped()) return;
+    if (const Device& gpu = cuda::device(0); gpu.arch != "sm_90a") skip(concat(gpu.name, " is not sm_90a"));
+  }
+
+  static bool accepted(const std::string& line) {
+    const Problem problem = parse_problem(line);
+    const Device& gpu = cuda::device(0);
+    return attention_sm90.accepts(planned_problem(problem, gpu), gpu, nullptr);
+  }
+  static void expect_all_pass(const std::vector<Job>& jobs, const std::string& config = "") {
+    for (const Job& job : jobs) ASSERT_TRUE(accepted(job.line)) << job.line;
+    const auto context = make_context({.config = concat("family=attention_sm90 ", config)});
+    expect_pass(jobs, context.get());
+  }
+};
+
+}  // namespace
+
+TEST_F(GpuSm90, EveryCaseThatItAccepts) {
+  for (const char* set : {"smoke", "seed", "ragged", "mask", "varlen"}) {
+    std::vector<Job> jobs;
+    for (const check::Case& c : check::load_cases(set, cases_directory()))
+      for (check::Fill fill : c.fills)
+        if (accepted(c.line)) jobs.push_back({c.line, fill});
+    std::printf("attention_sm90 takes %zu checks of %s\n", jobs.size(), set);
+    expect_all_pass(jobs);
+  }
+}
+
+// All lengths up to 40, then around the edges of tiles of 64 to 192 rows and 80 to 144 keys.
+TEST_F(GpuSm90, EveryLength) {
+  std::vector<Job> jobs;
+  for (int n = 1; n <= 640; n += n < 40 || n % 16 == 15 || n % 16 == 0 ? 1 : n % 16 == 1 ? 6 : 16 - (n + 1) % 16) {
+    jobs.push_back({concat("f16 b1 h2 q70 k", n, " d64")});
+    jobs.push_back({concat("bf16 b1 h2:1 q130 k", n, " d128 causal"), check::Fill::hidden_nan});
+    jobs.push_back({concat("f16 b1 h1 q200 k", n, " d256 window=30,9")});
+    jobs.push_back({concat("bf16 b1 h2 q", n, " k150 d64 causal")});
+    jobs.push_back({concat("f16 b1 h2:1 q", n, " k300 d128"), check::Fill::huge});
+    jobs.push_back({concat("bf16 b1 h1 q", n, " k", n, " d192:128 causal lse")});
+  }
+  expect_all_pass(jobs);
+}
+
+TEST_F(GpuSm90, EveryHeadDimension) {
+  std::vector<Job> jobs;
+  for (int d = 8; d <= 256; d += 8)
+    for (const char* type : {"f16", "bf16"})
+      for (const char* mask : {"", " causal"}) jobs.push_back({concat(type, " b1 h2 q140 k300 d", d, mask)});
+  for (const char* dims :
+       {"8:256", "256:8", "64:128", "128:64", "192:128", "40:72", "72:40", "16:24", "24:16", "80:96", "104:248"})
+    jobs.push_back({concat("bf16 b1 h2 q140 k300 d", dims, " causal")});
+  expect_all_pass(jobs);
+}
+
+TEST_F(GpuSm90, EveryFillWithWhatItSupports) {
+  std::vector<Job> jobs;
+  for (const check::Fill fill : {check::Fill::normal, check::Fill::huge, check::Fill::outlier, check::Fill::rescale,
+                                 check::Fill::hidden_nan, check::Fill::seen_nan})
+    for (const char* words :
+         {"b2 h4:2 q190 k260 d64 causal lse", "b1 h2 q300 k300 d128 window=40,10 sinks lse",
+          "h4:2 d64 varlen=17,0,300,1,64 causal lse", "h2 d128 varlen=17:40,0:3,140:1,1:0,64:500 lse",
+          "b3 h2 q140 k150 d64 causal seqused=150,20,33 seqused_q=140,3,0 lse",
+          "b2 h2 q70 k150 d64 causal q_start=90,10 lse", "b2 h4:1 q130 k200 d96 layout=bshd causal_top_left lse",
+          "b1 h2 q100 k600 d80 invariant lse"})
+      for (const char* type : {"f16 ", "bf16 ", "bf16 out=f32 "}) jobs.push_back({concat(type, words), fill});
+  jobs.push_back({"bf16 out=f32 b1 h2 q100 k130 d64 causal lse partial"});
+  expect_all_pass(jobs);
+}
+
+// Tiles that the planner does not choose now, but may choose after tuning.
+TEST_F(GpuSm90, OtherConfigurations) {
+  for (const char* config :
+       {"warpgroups=2 block_n=64 stages=3 ping_pong=1 dynamic=1", "warpgroups=3 block_n=96 ping_pong=0 dynamic=0",
+        "warpgroups=2 block_n=176 stages=1 ping_pong=0 dynamic=0", "warpgroups=3 block_n=16 ping_pong=1 dynamic=1",
+        "warpgroups=2 block_n=128 ping_pong=1 dynamic=0 causal_or_local=1"}) {
+    SCOPED_TRACE(config);
+    std::vector<Job> jobs;
+    for (int k : {1, 15, 16, 17, 63, 64, 65, 100, 128, 129, 200, 300, 513})
+      for (const char* tail : {" d64 causal", " d40:72 window=20,5", " d64 causal sinks lse"})
+        jobs.push_back({concat("f16 b2 h3 q230 k", k, tail)});
+    expect_all_pass(jobs, config);
+  }
+}
+
+}  // namespace rapt::test
