@@ -67,17 +67,23 @@ class FlashAttention2(Implementation):
 
 
 class FlashAttention3(FlashAttention2):
-    """flash_attn_interface: Hopper. It chooses its splits itself (num_splits=0), which helps it in decoding."""
+    """flash_attn_interface, or the PyPI wheel fa3-fwd (fa3_fwd_interface: forward only, no f16): Hopper. It chooses its
+    splits itself (num_splits=0), which helps it in decoding.
+    """
 
     name, family = "flash-attn-3", "flash_attn_interface"
 
     def load(self) -> None:
-        module = importlib.import_module("flash_attn_interface")
+        try:
+            module = importlib.import_module("flash_attn_interface")
+        except ModuleNotFoundError:
+            module = importlib.import_module("fa3_fwd_interface")
+        self.has_f16 = module.__name__ != "fa3_fwd_interface"
         self.dense, self.packed, self.module = module.flash_attn_func, module.flash_attn_varlen_func, module
         self.has_sinks = "sinks" in inspect.signature(self.dense).parameters
 
     def version(self) -> str:
-        return installed_version(self.module, "flash-attn-3", "tokenspeed-fa3")
+        return installed_version(self.module, "flash-attn-3", "tokenspeed-fa3", "fa3-fwd")
 
     @property
     def lossy(self) -> bool:
@@ -94,9 +100,8 @@ class FlashAttention3(FlashAttention2):
             return f"FP8 output is bf16, the problem needs {problem.out}"
         if problem.dtype == "e4m3" and problem.scales == "head" and problem.h != problem.hk:
             return "q's scales must be one for each head of k"
-        return only(
-            problem, dtype=["f16", "bf16", "e4m3"], varlen=True, window=True, softcap=True, sinks=self.has_sinks
-        )
+        dtypes = ["f16", "bf16", "e4m3"] if self.has_f16 else ["bf16", "e4m3"]
+        return only(problem, dtype=dtypes, varlen=True, window=True, softcap=True, sinks=self.has_sinks)
 
     def options(self, inputs: Inputs) -> dict:
         options = super().options(inputs)

@@ -138,7 +138,7 @@ const std::vector<Edit> edits = {
     {"scalar_window_left_off_by_one", &attention_scalar, "scalar/attention_scalar.cuh", "j >= visible[r].begin",
      "j + 1 >= visible[r].begin", "f32 b1 h2 q70 k200 d64 window=8,0"},
     {"scalar_skipped_rescale", &attention_scalar, "scalar/attention_scalar.cuh",
-     "fmaf(o[r][c], rescale[r], partial[r][c])", "o[r][c] + part[r][c]", "f32 b1 h1 q32 k256 d64", Fill::rescale},
+     "fmaf(o[r][c], rescale[r], partial[r][c])", "o[r][c] + partial[r][c]", "f32 b1 h1 q32 k256 d64", Fill::rescale},
     {"scalar_sum_of_one_lane", &attention_scalar, "scalar/attention_scalar.cuh",
      "x += __shfl_xor_sync(all_lanes, x, step);", "x += x;", "f32 b1 h2 q64 d64"},
     {"scalar_mask_inverted", &attention_scalar, "device/score.cuh", "mask[j * p.mask.key] != 0",

@@ -32,7 +32,7 @@ TEST_F(Profile, counters_of_shipped_kernels) {
   std::filesystem::remove_all(folder);
 }
 
-// Time stamps: every stage is there, the shares add up, and the times are plausible.
+// Time stamps: every stage is there, the shares add up, and the times are plausible. Only attention_sm80 has marks.
 TEST_F(Profile, time_stamps_of_shipped_kernels) {
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "rapt";
   if (!std::filesystem::exists(program)) return skip("no program beside the tests: " + program.string());
@@ -40,7 +40,8 @@ TEST_F(Profile, time_stamps_of_shipped_kernels) {
   std::filesystem::create_directories(folder);
   for (const char* line : {"f16 h8 q512 d64", "f16 h32 q4096 d128 causal", "e4m3 out=f16 h8 q512 d64 scales=head",
                            "f16 b8 h32:8 q1 k4096 d128"}) {
-    const std::string command = concat("'", program.string(), "' profile '", line, "' --device cuda:0 --trace --json");
+    const std::string command =
+        concat("'", program.string(), "' profile '", line, "' --device cuda:0 --family attention_sm80 --trace --json");
     const Outcome outcome = run_in(folder, command);
     ASSERT_EQ(outcome.code, 0) << line << "\n" << outcome.err;
     const auto json = nlohmann::json::parse(outcome.out);
