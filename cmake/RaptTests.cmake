@@ -60,7 +60,7 @@ if(RAPT_BUILD_TESTS)
     add_library(fake_cuda SHARED tests/fake_cuda/fake_cuda.cpp)
     rapt_defaults(fake_cuda)
     target_include_directories(fake_cuda PRIVATE "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}/include")
-    target_link_libraries(fake_cuda PRIVATE Threads::Threads)
+    target_link_libraries(fake_cuda PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
     set_target_properties(fake_cuda PROPERTIES OUTPUT_NAME cuda SOVERSION 1
       LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/fake_cuda")
     add_dependencies(rapt_tests fake_cuda)

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <deque>
+#include <optional>
 
 #include "arguments/arguments.h"
 #include "check/device_tensors.h"
@@ -11,6 +12,7 @@
 #include "lab/bench.h"
 #include "lab/gpu_clocks.h"
 #include "lab/gpu_timer.h"
+#include "lab/kernel_limit.h"
 #include "lab/machine.h"
 #include "lab/roof_gpu.h"
 #include "runtime/context.h"
@@ -80,14 +82,17 @@ class GpuBench final : public Bench {
       return measured;
     }
     std::deque<Candidate> candidates;
-    for (const std::string& config : configs()) {
+    for (size_t i = 0; i < configs().size(); ++i) {
+      const std::string config = configs()[i];
+      const bool shipped = i >= configs().size() - options_.common.against.size();
       try {
-        candidates.push_back(checked_candidate(problem, inputs, config));
+        candidates.push_back(checked_candidate(problem, inputs, config, shipped));
       } catch (const Error& error) {
         // In a suite, --config may be invalid for the kernel of one of the problems.
         const bool of_config = error.code() == ErrorCode::invalid_argument && !config.empty();
         if (error.code() != ErrorCode::unsupported && error.code() != ErrorCode::internal && !of_config) throw;
-        measured.faults.push_back({candidate_name(config), error});
+        measured.faults.push_back(
+            {candidate_name(config, shipped), Error(error.code(), with_variant_path(error.what(), options_.common))});
       }
     }
     if (!candidates.empty()) take_samples(problem, inputs, sets, candidates);
@@ -100,20 +105,27 @@ class GpuBench final : public Bench {
   std::vector<std::string> configs() const {
     return options_.common.configs.empty() ? std::vector<std::string>{""} : options_.common.configs;
   }
-  std::string candidate_name(const std::string& config) const {
-    return configs().size() == 1 || config.empty() ? "rapt" : "rapt " + config;
+  // shipped: of --against, which is the library's own source beside --variant.
+  std::string candidate_name(const std::string& config, bool shipped) const {
+    if (configs().size() == 1) return "rapt";
+    const std::string name = options_.common.variant.empty() || shipped ? "rapt" : "rapt variant";
+    return config.empty() ? name : name + " " + config;
   }
 
-  Candidate checked_candidate(const Problem& problem, const check::Inputs& inputs, const std::string& config) {
-    Candidate candidate{make_context(options_.common, device_, problem, config), {}};
+  Candidate checked_candidate(const Problem& problem, const check::Inputs& inputs, const std::string& config,
+                              bool shipped) {
+    Common common = options_.common;
+    if (shipped) common.variant.clear();
+    Candidate candidate{make_context(common, device_, problem, config), {}};
     const check::Outputs outputs = check::make_outputs(problem);
     check::DeviceCall call(device_.index, problem, inputs, outputs);
+    std::optional<KernelLimit> limit(std::in_place, to_string(problem), options_.common.command);
     const auto begin = Clock::now();
     require_ok(rapt_prepare(candidate.context.get(), &call.args(), stream_.handle()));
     const double cold_us = us_since(begin);
     candidate.loaded = candidate.context->impl.gpu().find(problem_from(call.args()), device_.index);
     candidate.row = make_row(problem, *candidate.loaded);
-    candidate.row.implementation = candidate_name(config);
+    candidate.row.implementation = candidate_name(config, shipped);
     candidate.row.cold_us = cold_us;
     const auto first = Clock::now();
     require_ok(rapt_sdpa(candidate.context.get(), &call.args(), stream_.handle()));
@@ -121,7 +133,8 @@ class GpuBench final : public Bench {
     candidate.row.first_us = us_since(first);
     call.require_untouched();
     call.download();
-    judge_call(problem, inputs, outputs, options_.seed, rerun_options(options_.common, device_, config), candidate.row);
+    limit.reset();
+    judge_call(problem, inputs, outputs, options_.seed, rerun_options(common, device_, config), candidate.row);
     return candidate;
   }
 

@@ -13,6 +13,7 @@
 #include "check/stages.h"
 #include "lab/commands.h"
 #include "lab/emulate.h"
+#include "lab/kernel_limit.h"
 #include "lab/progress.h"
 #include "lab/variant.h"
 
@@ -80,12 +81,23 @@ class LibrarySubject final : public Subject {
     if (!kernel) {
       context = make_context(options_, device_, task.problem, config_);
       kernel = check::library_kernel(context.get(), handle_of(device_));
+      if (device_.kind == DeviceKind::cuda) kernel = limited(std::move(kernel));
     }
     return kernel;
   }
   std::string rerun_options(const Task&) const override { return lab::rerun_options(options_, device_, config_); }
 
  private:
+  check::Kernel limited(check::Kernel kernel) const {
+    check::Kernel with_limit = [kernel, command = options_.command](const Problem& problem, const check::Inputs& inputs,
+                                                                    const check::Outputs& outputs) {
+      const KernelLimit limit(to_string(problem), command);
+      kernel(problem, inputs, outputs);
+    };
+    with_limit.fp8_weights = kernel.fp8_weights;
+    return with_limit;
+  }
+
   struct Made {
     ContextHandle context;
     check::Kernel kernel;
@@ -368,6 +380,7 @@ int check_without_gpu(const CheckOptions& options, const std::vector<Task>& task
 
 int check(const CheckOptions& options) {
   const std::vector<Task> tasks = tasks_of(options);
+  kernel_seconds();  // a wrong value is an error of the command, not of each case
   if (options.common.configs.size() > 1) invalid("check --config: takes one value; bench compares several");
   for (const std::string& config : options.common.configs) check_config_words(config);
   std::string why;

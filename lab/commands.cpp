@@ -184,14 +184,41 @@ std::string embedded_source(const std::string& variant) {
 std::string variant_name(const Common& options, const Device& device, const Problem& problem) {
   if (options.variant.empty()) return "";
   if (const std::string own = embedded_source(options.variant); !own.empty()) return own;
-  for (const Family* family : all_families())
-    if (family->accepts(problem, device, nullptr)) return family->text;
+  for (const Family* family : all_families()) {
+    const bool wanted = options.family.empty() || options.family == family->name;
+    if (wanted && family->accepts(problem, device, nullptr)) return family->text;
+  }
   return base_name(options.variant);  // no kernel takes the problem, so nothing reads the source
 }
 
 std::map<std::string, std::string> variant_files(const Common& options, const Device& device, const Problem& problem) {
   if (options.variant.empty()) return {};
   return {{variant_name(options, device, problem), read_text_file(options.variant)}};
+}
+
+std::string with_variant_path(std::string message, const Common& options) {
+  if (options.variant.empty()) return message;
+  std::vector<std::string> names;
+  try {
+    if (const std::string own = embedded_source(options.variant); !own.empty()) names.push_back(own);
+  } catch (const Error&) {
+    return message;  // this is the error that is told
+  }
+  if (names.empty())
+    for (const Family* family : all_families())
+      if (family->text != nullptr) names.emplace_back(family->text);
+  for (const std::string& name : names)
+    for (size_t at = message.find(name); at != message.npos; at = message.find(name, at)) {
+      const size_t end = at + name.size();
+      // At the begin of a line, with or without a folder of the emulation; a line number follows.
+      const size_t word = message.find_last_of(" \n", at) + 1;
+      const bool place = end < message.size() && (message[end] == '(' || message[end] == ':') &&
+                         (word == at || message.substr(word, at - word).starts_with("kernel"));
+      const size_t begin = place ? word : end;
+      if (place) message.replace(begin, end - begin, options.variant);
+      at = begin + (place ? options.variant.size() : 0);
+    }
+  return message;
 }
 
 ContextHandle make_context(const Common& options, const Device& device, const Problem& problem,

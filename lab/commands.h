@@ -106,6 +106,10 @@ std::string variant_name(const Common& options, const Device& device, const Prob
 // --variant's source under that name. Empty without --variant.
 std::map<std::string, std::string> variant_files(const Common& options, const Device& device, const Problem& problem);
 
+// A compiler's message with the path of --variant's file in place of the name of the source that it replaces:
+// "sm80/attention_sm80.cuh(12): error" becomes "my/attention_sm80.cuh(12): error".
+std::string with_variant_path(std::string message, const Common& options);
+
 // The options that a rerun command needs besides its problem: " --device cuda:0 --arch compute_89".
 std::string rerun_options(const Common& options, const Device& device, const std::string& config = "");
 

@@ -3,12 +3,14 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <exception>
 #include <mutex>
+#include <optional>
 
 #include "base/error.h"
 #include "check/work.h"
@@ -18,6 +20,7 @@
 #include "lab/emulation/launch.h"
 #include "lab/host_compiler.h"
 #include "lab/isolated_call.h"
+#include "lab/kernel_limit.h"
 #include "lab/progress.h"
 #include "operations/bind.h"
 #include "operations/sdpa.h"
@@ -32,8 +35,6 @@ const std::map<std::string_view, std::string_view>& emulation_sources();
 namespace {
 
 using cuda_emulation::Launch;
-
-constexpr unsigned max_seconds = 120;  // limit of one call; a problem that is not too large takes a few seconds
 
 int64_t div_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 unsigned narrow(int64_t n) { return static_cast<unsigned>(n); }
@@ -169,18 +170,27 @@ struct Emulator::Library {
   Library& operator=(const Library&) = delete;
   void* handle;
   cuda_emulation::Entry entry = nullptr;
+  // Of a kernel with marks.
+  void write_trace_buffer(const TraceBuffer& buffer) const {
+    const auto write = reinterpret_cast<void (*)(const TraceBuffer&)>(dlsym(handle, "rapt_emulate_trace"));
+    if (write == nullptr) throw Error(ErrorCode::internal, "the emulated kernel has no marks");
+    write(buffer);
+  }
 };
 
-namespace {
+std::map<std::string, std::string> with_stand_ins(std::map<std::string, std::string> files) {
+  for (const auto& [name, text] : emulation_sources())
+    if (name.starts_with("ptx/")) files.emplace(name, text);
+  return files;
+}
 
-// Compiles one translation unit. Returns the path of its library.
-std::string build(const jit::Request& request, const HostCompiler& compiler, const TemporaryFolder& folder,
-                  const std::string& name) {
+std::string build_for_cpu(const jit::Request& request, const HostCompiler& compiler, const TemporaryFolder& folder,
+                          const std::string& name, const std::string& more) {
   const jit::Sources sources = jit::collect_sources(request);
   for (const auto& [file, text] : sources.headers) folder.write(concat(name, "/", file), with_one_shared_memory(text));
   for (const auto& [file, text] : emulation_sources()) folder.write(concat(name, "/", file), text);
   folder.write(concat(name, "/unit.cpp"), concat("#include \"shared_memory.h\"\n", with_one_shared_memory(sources.unit),
-                                                 "#include \"entry.h\"\n"));
+                                                 "#include \"entry.h\"\n", more));
   const std::string root = concat(folder.path(), "/", name), library = root + ".so";
   const std::string said =
       run_compiler(compiler,
@@ -193,8 +203,6 @@ std::string build(const jit::Request& request, const HostCompiler& compiler, con
   return library;
 }
 
-}  // namespace
-
 Emulator::Emulator(const Common& options, const Device& device) : options_(options), device_(device) {
   compiler_ = find_host_compiler().words[0];
 }
@@ -204,13 +212,47 @@ Emulator::Unit Emulator::unit_of(const EmulatedProblem& asked) const {
   Unit unit{step_of(asked, device_, options_.variant.empty()), {}, {}};
   if (unit.step.family == nullptr) return unit;
   unit.kernel = unit.step.family->unit(unit.step.config);
-  std::map<std::string, std::string> files = variant_files(options_, device_, asked.problem);
-  for (const auto& [name, text] : emulation_sources())
-    if (name.starts_with("ptx/")) files.emplace(name, text);
+  std::map<std::string, std::string> files = with_stand_ins(variant_files(options_, device_, asked.problem));
+  if (trace_ != nullptr) files = with_trace(std::move(files));
   unit.request = request_for(unit.kernel, device_.arch,
                              concat(unit.step.family->name, " for \"", to_string(asked.problem), "\""), files);
   return unit;
 }
+
+namespace {
+
+// The memory of marks, shared with the child process that runs the kernel.
+class SharedTrace {
+ public:
+  explicit SharedTrace(const TraceShape& shape)
+      : shape_(shape),
+        bytes_(shape.marks() * sizeof(unsigned long long) + shape.all_warps() * sizeof(TraceWarp) + sizeof(unsigned)),
+        memory_(mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) {
+    if (memory_ == MAP_FAILED) throw Error(ErrorCode::out_of_memory, "no memory for the marks of the emulated kernel");
+  }
+  ~SharedTrace() { munmap(memory_, bytes_); }
+  SharedTrace(const SharedTrace&) = delete;
+  SharedTrace& operator=(const SharedTrace&) = delete;
+
+  TraceBuffer view() const {
+    auto* const marks = static_cast<unsigned long long*>(memory_);
+    auto* const of_warps = reinterpret_cast<TraceWarp*>(marks + shape_.marks());
+    auto* const lost = reinterpret_cast<unsigned*>(of_warps + shape_.all_warps());
+    return {marks, of_warps, lost, shape_.ctas, shape_.warps, shape_.steps, shape_.stages};
+  }
+  TraceMemory memory() const {
+    const TraceBuffer all = view();
+    return {
+        shape_, {all.marks, all.marks + shape_.marks()}, {all.of_warps, all.of_warps + shape_.all_warps()}, *all.lost};
+  }
+
+ private:
+  const TraceShape shape_;
+  const size_t bytes_;
+  void* const memory_;
+};
+
+}  // namespace
 
 void Emulator::compile(const std::vector<EmulatedProblem>& problems) {
   std::map<std::string, Unit> wanted;
@@ -244,7 +286,7 @@ void Emulator::compile(const std::vector<EmulatedProblem>& problems) {
         if (failure || DeferredSignals::one_is_pending()) return;
         progress.at(begun++, unit.request.label);
       }
-      const std::string path = build(unit.request, compiler, folder, concat("kernel", at));
+      const std::string path = build_for_cpu(unit.request, compiler, folder, concat("kernel", at));
       auto library = std::make_unique<Library>(path);
       const std::lock_guard lock(mutex);
       libraries_[unit.kernel.text] = std::move(library);
@@ -272,10 +314,18 @@ void Emulator::run(const EmulatedProblem& asked, const check::Inputs& inputs, co
   Prepared made = launch_of(unit.step, unit.kernel, call.args(), asked.problem);
   made.launch.params = made.params.data();
   if (made.launch.grid[0] == 0) return;
-  const std::string wrong = run_in_child([&] { library.entry(made.launch); }, max_seconds);
+  std::optional<SharedTrace> marks;
+  if (trace_ != nullptr) {
+    const LaunchShape grid{made.launch.grid[0], made.launch.grid[1], made.launch.grid[2]};
+    marks.emplace(
+        trace_shape(asked.problem, unit.step.config, grid, unit.kernel.threads, trace_stages(unit.request).size()));
+    library.write_trace_buffer(marks->view());
+  }
+  const std::string wrong = run_in_child([&] { library.entry(made.launch); }, static_cast<unsigned>(kernel_seconds()));
   if (!wrong.empty()) throw Error(ErrorCode::internal, concat("the emulated kernel failed: ", wrong));
   call.require_untouched();
   call.copy_back();
+  if (marks) *trace_ = marks->memory();
 }
 
 }  // namespace rapt::lab

@@ -12,6 +12,8 @@
 #include "check/check.h"
 #include "device/device.h"
 #include "lab/commands.h"
+#include "lab/host_compiler.h"
+#include "lab/trace.h"
 
 namespace rapt::lab {
 
@@ -33,6 +35,13 @@ struct EmulatedProblems {
 };
 EmulatedProblems emulated_problems(const EmulatedProblem& asked, const Device& device, bool own_text);
 
+// The files of a request, and stand-ins for those with single PTX instructions (lab/emulation/ptx).
+std::map<std::string, std::string> with_stand_ins(std::map<std::string, std::string> files);
+// Compiles a request's translation unit, whose files have stand-ins, for this CPU. Returns the path of its library in
+// the folder. more: source text behind the unit. Throws Error{environment} with the compiler's first lines.
+std::string build_for_cpu(const jit::Request& request, const HostCompiler& compiler, const TemporaryFolder& folder,
+                          const std::string& name, const std::string& more = "");
+
 class Emulator {
  public:
   // The options give the --variant source. Throws Error{environment} if no C++ compiler is found.
@@ -49,6 +58,10 @@ class Emulator {
 
   const std::string& compiler() const { return compiler_; }
 
+  // From now on kernels are compiled with marks (device/trace.cuh). Each run replaces the contents of `into`, which
+  // must outlive the emulator. Cycles are counts of marks.
+  void trace(TraceMemory& into) { trace_ = &into; }
+
  private:
   struct Unit;
   struct Library;
@@ -58,6 +71,7 @@ class Emulator {
   const Common& options_;
   const Device device_;
   std::string compiler_;
+  TraceMemory* trace_ = nullptr;
   std::map<std::string, std::unique_ptr<Library>> libraries_;  // key: the translation unit's source
 };
 

@@ -32,7 +32,8 @@ void set_up_child(int errors, pid_t parent, unsigned seconds) {
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) std::signal(number, SIG_DFL);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1);
-  const rlimit no_core{0, 0}, time{seconds, seconds + 1};
+  const bool limited = seconds > 0;
+  const rlimit no_core{0, 0}, time{limited ? seconds : RLIM_INFINITY, limited ? seconds + 1 : RLIM_INFINITY};
   setrlimit(RLIMIT_CORE, &no_core);
   setrlimit(RLIMIT_CPU, &time);
   dup2(errors, STDERR_FILENO);

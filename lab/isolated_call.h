@@ -43,7 +43,7 @@ class SharedCall {
 };
 
 // Runs work() in a child process. Returns "" on success, else how the child ended and what it printed to stderr. work()
-// must not throw. `seconds` limits its CPU time.
+// must not throw. `seconds` limits its CPU time; 0: no limit.
 std::string run_in_child(const std::function<void()>& work, unsigned seconds);
 
 }  // namespace rapt::lab

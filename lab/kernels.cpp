@@ -166,4 +166,23 @@ std::string to_string(const PlannedKernel& kernel, const jit::Image& image) {
       r.shared_bytes + static_cast<int64_t>(kernel.unit.smem_bytes), fits.blocks, 100 * fits.share);
 }
 
+std::optional<InstructionCounts> instructions_of(const jit::Image& image) {
+  const bool is_cubin = image.bytes.starts_with(
+      "\x7f"
+      "ELF");
+  if (!is_cubin) return std::nullopt;
+  return count_instructions(image.bytes);
+}
+
+std::string instruction_line(const jit::Image& image) {
+  const std::optional<InstructionCounts> n = instructions_of(image);
+  if (!n) return "unknown: PTX; only the driver knows them";
+  return fmt::format(
+      "{} instructions: HMMA {}, QMMA {}, LDSM {}, LDGSTS {}, FFMA {}, MUFU {}, LDG {} ({} of 16 bytes), LDS {} ({}), "
+      "STS "
+      "{} ({}), local memory {}",
+      n->total, n->hmma, n->qmma, n->ldsm, n->ldgsts, n->ffma, n->mufu, n->ldg, n->ldg_16, n->lds, n->lds_16, n->sts,
+      n->sts_16, n->local);
+}
+
 }  // namespace rapt::lab

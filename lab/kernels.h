@@ -5,12 +5,14 @@
 #include <cstddef>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "device/device.h"
 #include "jit/jit.h"
 #include "kernels/family.h"
+#include "lab/cubin.h"
 #include "problem/problem.h"
 
 namespace rapt::lab {
@@ -65,6 +67,10 @@ struct KernelReport {
 KernelReport report_of(const PlannedKernel& kernel, const jit::Image& image);
 // "sm_89 attention_sm80 ...: 128 threads, 168 registers, ...".
 std::string to_string(const PlannedKernel& kernel, const jit::Image& image);
+// The instructions of an image's code, by kind; none for PTX, which only the driver compiles.
+std::optional<InstructionCounts> instructions_of(const jit::Image& image);
+// "2048 instructions: HMMA 256, QMMA 0, ..."; for PTX, that they are unknown.
+std::string instruction_line(const jit::Image& image);
 
 // "sm_80,sm_89,h100": presets of GPUs, by architecture or GPU name. Throws Error for all other words.
 std::vector<Device> gpu_presets(const std::string& list);

@@ -92,7 +92,8 @@ void print_table(const Compiled& compiled, bool variant) {
     fmt::print("skipped   {} on {}: {}\n", skipped.problem, skipped.arch, skipped.why);
   if (variant)
     for (size_t i = 0; i < compiled.images.size(); ++i)
-      fmt::print("kernel    {}\n", to_string(compiled.selection.kernels[i], compiled.images[i]));
+      fmt::print("kernel    {}\nsass      {}\n", to_string(compiled.selection.kernels[i], compiled.images[i]),
+                 instruction_line(compiled.images[i]));
   const std::string compiler = compiled.images.empty() ? "none" : compiled.images[0].compiler;
   fmt::print("compiled  {} kernels in {:.1f} s with NVRTC {}\n", compiled.images.size(), compiled.seconds, compiler);
 }
@@ -109,7 +110,8 @@ nlohmann::ordered_json to_json(const Compiled& compiled) {
                        {"signature", kernel.signature},
                        {"bytes", image.bytes.size()},
                        {"compiler", image.compiler},
-                       {"compile_ms", image.milliseconds}});
+                       {"compile_ms", image.milliseconds},
+                       {"instructions", instructions_json(image)}});
   }
   for (const KernelSelection::Skipped& one : compiled.selection.skipped)
     skipped.push_back({{"problem", one.problem}, {"arch", one.arch}, {"why", one.why}});

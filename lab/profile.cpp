@@ -1,4 +1,4 @@
-// Runs this program under ncu, keeps its report, prints the verdict.
+// Runs this program under ncu, keeps its report, prints the verdict. Without ncu: profile_trace.cpp.
 // Called by program.cpp; assumes POSIX. It needs a GPU, a driver that lets this user read counters, and ncu.
 #include "lab/profile.h"
 
@@ -18,6 +18,7 @@
 #include "lab/bench.h"
 #include "lab/file.h"
 #include "lab/host_compiler.h"
+#include "lab/kernel_limit.h"
 #include "lab/machine.h"
 #include "lab/output.h"
 #include "lab/process.h"
@@ -62,6 +63,7 @@ void launch_checked(const ProfileOptions& options, const Problem& problem, const
   const check::Outputs outputs = check::make_outputs(problem);
   check::DeviceCall call(device.index, problem, inputs, outputs);
   const auto launch = [&] {
+    const KernelLimit limit(to_string(problem), options.common.command);
     require_ok(rapt_sdpa(context.get(), &call.args(), stream.handle()));
     stream.synchronize();
   };
@@ -91,15 +93,16 @@ std::string self_path() {
   return path.string();
 }
 
+constexpr const char* where_ncu_is =
+    "It is part of the CUDA toolkit (often /usr/local/cuda/bin/ncu or /opt/nvidia/nsight-compute/VERSION/ncu), and "
+    "alone the package nsight-compute-VERSION of NVIDIA's repository. Put its folder into PATH, or set "
+    "RAPT_NCU=/path/to/ncu";
+
+// Without a path: ncu is not in PATH.
 Ncu find_ncu() {
   const std::string named = environment_value("RAPT_NCU");
   const std::string path = find_program(named.empty() ? "ncu" : named);
   if (path.empty() && !named.empty()) lacks(concat("RAPT_NCU=", named, ": there is no such program"));
-  if (path.empty())
-    lacks(
-        "needs Nsight Compute, but ncu is not in PATH. ncu is part of the CUDA toolkit (often "
-        "/usr/local/cuda/bin/ncu or /opt/nvidia/nsight-compute/VERSION/ncu). NVIDIA's repository also has it as the "
-        "package nsight-compute-VERSION. Put its folder into PATH, or set RAPT_NCU=/path/to/ncu");
   return {path, self_path()};
 }
 
@@ -247,7 +250,8 @@ class NcuSession {
         ncu_.by_sudo || geteuid() == 0 ? ". This system refuses root too; containers without CAP_SYS_ADMIN do so. "
                                        : concat(". Run this as root, in this folder:\n  ", command_as_root(), "\n"),
         "To allow all users, add the line \"options nvidia NVreg_RestrictProfilingToAdminUsers=0\" to "
-        "/etc/modprobe.d/nvidia-profiling.conf and restart. In a container use docker run --cap-add=SYS_ADMIN"));
+        "/etc/modprobe.d/nvidia-profiling.conf and restart. In a container use docker run --cap-add=SYS_ADMIN. "
+        "`rapt profile --trace` needs no permission: it measures with time stamps instead of counters"));
   }
 
   [[noreturn]] void fail(const Run& run) const {
@@ -285,6 +289,11 @@ std::string result_name(const ProfileOptions& options, const Problem& problem) {
   return file_safe(options.name.empty() ? to_string(problem) : options.name).substr(0, longest);
 }
 
+// kind: "profile", "trace".
+std::string result_path(const char* kind, const ProfileOptions& options, const Problem& problem, const Device& device) {
+  return concat("results/", file_safe(device.name), "/", utc_stamp(), "-", kind, "-", result_name(options, problem));
+}
+
 std::string write_results(const std::string& base, const std::string& table, const std::string& report) {
   constexpr size_t most = size_t{1} << 30;
   std::string bytes;
@@ -319,12 +328,10 @@ void print_verdict(const ProfileOptions& options, const Device& device, const Pr
 }
 
 int profile_by_ncu(const ProfileOptions& options, const Problem& problem, const Device& device,
-                   const GateLimits& limits) {
+                   const GateLimits& limits, const Ncu& ncu) {
   const Plan chosen = plan_with(problem, device, config_of(options), options.common.variant.empty());
   const PlannedFacts facts = planned_facts(problem, chosen.steps[0], device);
-  const std::string base =
-      concat("results/", file_safe(device.name), "/", utc_stamp(), "-profile-", result_name(options, problem));
-  const Ncu ncu = find_ncu();
+  const std::string base = result_path("profile", options, problem, device);
   // Defers signals until the destructor of `session` has removed its temporary folder.
   const DeferredSignals waits;
   NcuSession session(ncu, options.common.command);
@@ -351,6 +358,8 @@ int profile_by_ncu(const ProfileOptions& options, const Problem& problem, const 
 
 int profile(const ProfileOptions& options) {
   const GateLimits limits = parse_gates(options.gates);
+  if (options.trace && !options.gates.empty()) invalid("--gate: needs counters; not with --trace");
+  if (options.trace && options.launch_only) invalid("--launch-only: is for ncu; not with --trace");
   const std::string config = config_of(options);
   check_config_words(config);
   const Problem problem = parse_problem(joined(options.words));
@@ -358,9 +367,25 @@ int profile(const ProfileOptions& options) {
   require_variant_included({problem}, device, options.common);
   if (const std::string broken = broken_config_rule(options.common, device, problem, config); !broken.empty())
     invalid(broken);
-  if (!options.launch_only) return profile_by_ncu(options, problem, device, limits);
-  launch_checked(options, problem, device);
-  return exit_success;
+  if (options.launch_only) {
+    launch_checked(options, problem, device);
+    return exit_success;
+  }
+  const auto by_trace = [&](const std::string& why) {
+    return profile_by_trace(options, problem, device, config, result_path("trace", options, problem, device) + ".json",
+                            why);
+  };
+  if (options.trace) return by_trace("");
+  const Ncu ncu = find_ncu();
+  if (!ncu.path.empty()) return profile_by_ncu(options, problem, device, limits, ncu);
+  if (!options.gates.empty())
+    lacks(concat("--gate needs counters of Nsight Compute, and ncu is not in PATH. ", where_ncu_is));
+  try {
+    return by_trace("time stamps, because ncu is not in PATH; for counters set RAPT_NCU=/path/to/ncu");
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::unsupported) throw;
+    lacks(concat(error.what(), ". Counters need Nsight Compute, and ncu is not in PATH. ", where_ncu_is));
+  }
 }
 
 }  // namespace rapt::lab

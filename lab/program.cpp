@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <charconv>
 #include <functional>
+#include <map>
 #include <new>
 #include <system_error>
 
@@ -101,7 +102,7 @@ class Program {
     try {
       return action_();
     } catch (const Error& error) {
-      print_error("rapt: {}\n", error.what());
+      print_error("rapt: {}\n", in_users_words(error.what()));
       if (is_failure(error.code())) print_error("to reproduce: {}\n", command_line(argc_, argv_));
       return exit_code(error.code());
     } catch (const std::bad_alloc&) {
@@ -114,6 +115,10 @@ class Program {
     } catch (const std::exception& error) {
       return internal_error(error);
     }
+  }
+  std::string in_users_words(const char* sentence) const {
+    const auto parsed = commons_.find(app_.get_subcommands().at(0)->get_name());
+    return parsed == commons_.end() ? sentence : with_variant_path(sentence, *parsed->second);
   }
   int internal_error(const std::exception& error) const {
     print_error("rapt: internal error: {}\nto reproduce: {}\n", error.what(), command_line(argc_, argv_));
@@ -156,6 +161,7 @@ class Program {
     sub->footer(std::string("Examples:\n") + examples);
     sub->add_flag("--json", common.json, "Print JSON");
     common.command = command_line(argc_, argv_);
+    commons_[name] = &common;
     return sub;
   }
   static void add_device(CLI::App* sub, Common& common) {
@@ -312,13 +318,15 @@ class Program {
   }
 
   void add_profile() {
-    CLI::App* sub = add(
-        "profile", "Show what limits the speed of a problem's GPU kernel, from the counters of Nsight Compute (ncu)",
-        "  rapt profile \"f16 h8 q512 d64\"\n"
-        "  rapt profile \"f16 b4 h32 q4096 d128 causal\" --gate tensor=40 --gate memory=off\n"
-        "  rapt profile \"f16 h8 q512 d64\" --config \"stages=3\" --name three-stages\n"
-        "  RAPT_NCU=/opt/nvidia/nsight-compute/2025.2.1/ncu rapt profile \"f16 h8 q512 d64\"",
-        profile_.common);
+    CLI::App* sub = add("profile",
+                        "Show what limits the speed of a problem's GPU kernel: counters of Nsight Compute (ncu), or "
+                        "times of its stages",
+                        "  rapt profile \"f16 h8 q512 d64\"\n"
+                        "  rapt profile \"f16 h8 q512 d64\" --trace\n"
+                        "  rapt profile \"f16 b4 h32 q4096 d128 causal\" --gate tensor=40 --gate memory=off\n"
+                        "  rapt profile \"f16 h8 q512 d64\" --config \"stages=3\" --name three-stages\n"
+                        "  RAPT_NCU=/opt/nvidia/nsight-compute/2025.2.1/ncu rapt profile \"f16 h8 q512 d64\"",
+                        profile_.common);
     add_problem(sub, profile_.words);
     sub->get_option("problem")->required();
     sub->add_option(
@@ -328,6 +336,9 @@ class Program {
         ->allow_extra_args(false);
     sub->add_option("--name", profile_.name, "The last part of the names of the result files; default: the problem");
     sub->add_option("--seed", profile_.seed, "Seed of the inputs")->capture_default_str()->check(seed_text);
+    sub->add_flag("--trace", profile_.trace,
+                  "Measure the kernel's stages with time stamps of the kernel itself, without ncu; write a trace for "
+                  "ui.perfetto.dev. Default if there is no ncu");
     sub->add_flag("--launch-only", profile_.launch_only,
                   "Only launch the kernel, as ncu needs it: a warm call, its check, and the call to be profiled");
     add_device(sub, profile_.common);
@@ -455,6 +466,7 @@ class Program {
   std::string topic_, overview_;
   bool info_kernels_ = false;
   int output_error_ = 0;
+  std::map<std::string, const Common*> commons_;  // key: the command
   std::function<int()> action_;
 };
 

@@ -31,10 +31,11 @@ KernelOverrides overrides_of(const Common& options, const std::string& config) {
 void require_variant_included(const std::vector<Problem>& problems, const Device& device, const Common& options) {
   if (options.variant.empty() || device.kind != DeviceKind::cuda) return;
   std::string replaced;
+  const std::string config = options.configs.empty() ? "" : options.configs[0];
   for (const Problem& problem : problems) {
     const auto files = variant_files(options, device, problem);
     try {
-      const Plan chosen = plan(problem, device);
+      const Plan chosen = plan_with(problem, device, config, false);
       for (int i = 0; i < chosen.step_count; ++i) {
         const Step& step = chosen.steps[static_cast<size_t>(i)];
         const jit::Request request = request_for(step.family->unit(step.config), device.arch, step.family->name, files);
@@ -66,10 +67,19 @@ void print_compiled(const CompiledKernels& compiled) {
     const jit::Image& image = compiled.images[i];
     fmt::print("compiled {}; by NVRTC {} in {:.1f} s, for {}\n", to_string(kernel, image), image.compiler,
                image.milliseconds / 1000, kernel.problem);
+    fmt::print("sass     {}\n", instruction_line(image));
     for (const std::string& warning : report_of(kernel, image).resources.warnings) fmt::print("         {}\n", warning);
   }
   for (const KernelSelection::Skipped& one : compiled.selection.skipped)
     fmt::print("skipped  {} on {}: {}\n", one.problem, one.arch, one.why);
+}
+
+nlohmann::ordered_json instructions_json(const jit::Image& image) {
+  const std::optional<InstructionCounts> n = instructions_of(image);
+  if (!n) return nullptr;
+  return {{"total", n->total},   {"hmma", n->hmma},     {"qmma", n->qmma},   {"ldsm", n->ldsm},    {"ffma", n->ffma},
+          {"mufu", n->mufu},     {"ldgsts", n->ldgsts}, {"ldg", n->ldg},     {"lds", n->lds},      {"sts", n->sts},
+          {"ldg_16", n->ldg_16}, {"lds_16", n->lds_16}, {"local", n->local}, {"sts_16", n->sts_16}};
 }
 
 nlohmann::ordered_json to_json(const CompiledKernels& compiled) {
@@ -95,6 +105,7 @@ nlohmann::ordered_json to_json(const CompiledKernels& compiled) {
                     {"shared_bytes", known(r.shared_bytes + static_cast<int64_t>(kernel.unit.smem_bytes))},
                     {"blocks_per_sm", known(fits.blocks)},
                     {"occupancy", known(fits.share)},
+                    {"instructions", instructions_json(image)},
                     {"warnings", r.warnings}});
   }
   return rows;

@@ -32,5 +32,7 @@ CompiledKernels compile_for(const std::vector<Problem>& problems, const Device& 
 // Prints a line for each kernel and for each skipped problem.
 void print_compiled(const CompiledKernels& compiled);
 nlohmann::ordered_json to_json(const CompiledKernels& compiled);
+// The instructions of one image by kind; null for PTX.
+nlohmann::ordered_json instructions_json(const jit::Image& image);
 
 }  // namespace rapt::lab

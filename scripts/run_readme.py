@@ -3,8 +3,10 @@
 
 Called by .ci/run as run_readme.py BUILD_TREE FILE...; each sh block runs in its own shell at the root of the source
 tree. Each program is compiled with librapt.so of BUILD_TREE and run. The line `<!-- not run: reason -->` directly
-before a block skips it and is printed. Commands that are steps of .ci/run (OWN_STEPS) are skipped, too. Exits with 1 at
-any failure.
+before a block skips it and is printed. The line `<!-- exit code N: reason -->` means that the block must end with N.
+A text block behind a sh block and the line `<!-- the output has these lines -->` is compared: each of its lines must
+be in the output, where "..." stands for anything. Commands that are steps of .ci/run (OWN_STEPS) are skipped, too.
+Exits with 1 at any failure.
 """
 
 import pathlib
@@ -15,19 +17,30 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BLOCK = re.compile(
-    r"(?:<!-- not run: (?P<reason>.*?) -->\n+)?^```(?P<language>sh|c|cpp)\n(?P<text>.*?)^```$", re.M | re.S
+    r"(?:<!-- not run: (?P<reason>[^\n]*?) -->\n+|<!-- exit code (?P<code>\d+): [^\n]*? -->\n+)?"
+    r"^```(?P<language>sh|c|cpp)\n(?P<text>.*?)^```$"
+    r"(?:\n+<!-- the output has these lines -->\n+```text\n(?P<expected>.*?)^```$)?",
+    re.M | re.S,
 )
 OWN_STEPS = {"make test", ".ci/run"}
 COMPILERS = {"c": ["cc", "-std=c99"], "cpp": ["c++", "-std=c++20"]}
 
 
-def shell(text, log):
+def missing_lines(expected, output):
+    """The lines of `expected` that no line of the output has; "..." stands for anything."""
+    for line in (expected or "").splitlines():
+        pattern = ".*".join(re.escape(part.strip()) for part in line.strip().split("..."))
+        if not any(re.search(pattern, one) for one in output.splitlines()):
+            yield line
+
+
+def shell(text, log, code=0):
     kept = "\n".join(line for line in text.splitlines() if line.split("#")[0].strip() not in OWN_STEPS)
     return (
         subprocess.run(
             ["bash", "-euo", "pipefail", "-c", kept], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log
         ).returncode
-        == 0
+        == code
     )
 
 
@@ -60,9 +73,12 @@ def run_block(match, tree, folder):
     if match["reason"] or (language != "sh" and "main(" not in text):
         return None, match["reason"] or "a fragment without main()"
     with tempfile.TemporaryFile("w+") as log:
-        passed = shell(text, log) if language == "sh" else program(language, text, tree, folder, log)
+        code = int(match["code"] or 0)
+        passed = shell(text, log, code) if language == "sh" else program(language, text, tree, folder, log)
         log.seek(0)
-        return passed, log.read()
+        output = log.read()
+        missing = list(missing_lines(match["expected"], output)) if passed else []
+        return passed and not missing, output + "".join(f"not in the output: {line}\n" for line in missing)
 
 
 def main(tree, files):

@@ -39,3 +39,9 @@ void run(void (*kernel)(Params), const Launch& l) {
 extern "C" __attribute__((visibility("default"))) void rapt_emulate(const rapt::cuda_emulation::Launch& launch) {
   rapt::cuda_emulation::run(rapt_kernel, launch);
 }
+
+#if defined(RAPT_TRACE_ON)
+extern "C" __attribute__((visibility("default"))) void rapt_emulate_trace(const rapt::TraceBuffer& buffer) {
+  rapt_trace_buffer = buffer;
+}
+#endif

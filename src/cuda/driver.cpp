@@ -106,6 +106,7 @@ void load_memory_and_kernels(Loader& loader, Driver& driver) {
   loader.load(driver.cuLibraryLoadData, "cuLibraryLoadData", 12000);
   loader.load(driver.cuLibraryUnload, "cuLibraryUnload", 12000);
   loader.load(driver.cuLibraryGetKernel, "cuLibraryGetKernel", 12000);
+  loader.load_if_there(driver.cuLibraryGetGlobal, "cuLibraryGetGlobal", 12000);
   loader.load(driver.cuKernelGetFunction, "cuKernelGetFunction", 12000);
   loader.load(driver.cuKernelGetAttribute, "cuKernelGetAttribute", 12000);
   loader.load(driver.cuKernelSetAttribute, "cuKernelSetAttribute", 12000);

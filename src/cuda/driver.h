@@ -163,6 +163,8 @@ struct Driver {
                               unsigned library_option_count);
   Result (*cuLibraryUnload)(LibraryHandle);
   Result (*cuLibraryGetKernel)(KernelHandle*, LibraryHandle, const char* name);
+  // Null if the driver lacks it: only kernels with time stamps need it. In the current context.
+  Result (*cuLibraryGetGlobal)(DevicePtr*, size_t* bytes, LibraryHandle, const char* name);
   Result (*cuKernelGetFunction)(FunctionHandle*, KernelHandle);  // in the current context; loads it there
   Result (*cuKernelGetAttribute)(int* value, FunctionAttribute, KernelHandle, DeviceHandle);
   Result (*cuKernelSetAttribute)(FunctionAttribute, int value, KernelHandle, DeviceHandle);

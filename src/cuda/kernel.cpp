@@ -136,6 +136,20 @@ KernelAttributes Kernel::attributes(int device_index) const {
   return result;
 }
 
+void Kernel::write_global(const char* name, const void* from, size_t bytes) const {
+  const Driver& driver = impl_->driver;
+  if (driver.cuLibraryGetGlobal == nullptr)
+    throw Error(ErrorCode::environment, "this driver has no cuLibraryGetGlobal: a newer driver is needed");
+  DevicePtr to = 0;
+  size_t found = 0;
+  check(driver, driver.cuLibraryGetGlobal(&to, &found, impl_->library, name),
+        "finding a variable of the image (cuLibraryGetGlobal)");
+  if (found != bytes)
+    throw Error(ErrorCode::internal, concat(impl_->entry, ": ", name, " has ", found, " bytes: must be ", bytes));
+  check(driver, driver.cuMemcpyHtoD(to, from, bytes), "writing a variable of the image (cuMemcpyHtoD)");
+  synchronize(legacy_stream);  // the copy may still be under way
+}
+
 int Kernel::blocks_per_sm(int device_index, int threads, size_t smem_bytes) const {
   const ContextScope scope(device_index, nullptr);
   int blocks = 0;

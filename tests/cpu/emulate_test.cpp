@@ -113,6 +113,16 @@ TEST_F(Emulated, AVariantThatCrashesIsASentence) {
   fails("scalar_shared[64 << 8] = 1;", "it wrote past the end of its block");
 }
 
+TEST_F(Emulated, AVariantThatHangsIsASentence) {
+  const std::string begin = "extern __shared__ float scalar_shared[];";
+  write_variant("attention_scalar.cuh", begin, begin + "for (volatile int on = 1; on != 0;) static_cast<void>(on);");
+  const std::string words = "'f32 q9 d64' --variant attention_scalar.cuh";
+  const std::string limit = "RAPT_NVRTC=/nowhere RAPT_KERNEL_SECONDS=1";
+  expect(check(words, limit), 1, "the emulated kernel failed: it did not finish within 1 s");
+  expect(check(words, limit), 1, "to reproduce: rapt check");
+  expect(check(words, "RAPT_NVRTC=/nowhere RAPT_KERNEL_SECONDS=soon"), 2, "must be a whole number of seconds");
+}
+
 TEST_F(Emulated, WhatDoesNotCompileHereIsASentence) {
   write_variant(
       "attention_scalar.cuh", "namespace rapt {",
@@ -123,6 +133,7 @@ TEST_F(Emulated, WhatDoesNotCompileHereIsASentence) {
   expect(outcome, 3, "cannot be emulated: ");
   expect(outcome, 3, "does not compile it for this CPU:\n");
   expect(outcome, 3, "no_such_name");
+  expect(outcome, 3, "\nattention_scalar.cuh:");                                    // the user's file
   EXPECT_EQ(outcome.err.find("rapt-emulation"), std::string::npos) << outcome.err;  // no temporary names
   EXPECT_FALSE(json::parse(check(words + " --json").out)["checked"]);
 }

@@ -417,11 +417,23 @@ TEST_F(Compiled, AVariantNeedsNoGpu) {
   EXPECT_GT(compiled["registers"], 32);
   EXPECT_EQ(compiled["spill_bytes"], 0);
   EXPECT_GT(compiled["blocks_per_sm"], 0);
+  EXPECT_GT(compiled["instructions"]["hmma"], 0);
+  EXPECT_GT(compiled["instructions"]["total"], compiled["instructions"]["hmma"]);
+  for (const std::string command : {"explain", "pack -o own.pack"})
+    EXPECT_NE(
+        rapt(command + " 'f16 h8 q512 d64' --arch sm_89 --variant '" + text + "'").out.find("instructions: HMMA "),
+        std::string::npos)
+        << command;
+  EXPECT_NE(rapt("explain 'f16 h8 q512 d64' --arch compute_89 --variant '" + text + "'").out.find("only the driver"),
+            std::string::npos);
   EXPECT_NE(rapt("explain 'f16 h8 q512 d64' --arch sm_89 --variant '" + text + "'").out.find("not checked"),
             std::string::npos);
 
   std::ofstream(folder / "broken.cuh") << "this is no kernel\n";
   expect_refused("explain 'f16 h8 q512 d64' --arch sm_89 --variant broken.cuh", 2, "cannot compile it");
+  expect_refused("explain 'f16 h8 q512 d64' --arch sm_89 --variant broken.cuh", 2, "\n  broken.cuh(1): error");
+  expect_refused("explain 'f16 h8 q512 d64' --arch sm_89 --family attention_scalar --variant broken.cuh", 2,
+                 "attention_scalar for ");
   expect_refused("explain 'f16 h8 q512 d64' --arch sm_89 --variant missing.cuh", 2, "missing.cuh: cannot be opened");
   expect_refused("pack 'f16 h8 q512 d64' --arch sm_89 --variant broken.cuh -o p.pack", 2, "cannot compile it");
 

@@ -11,9 +11,13 @@
 
 #include "base/error.h"
 #include "jit/jit.h"
+#include "lab/emulate.h"
+#include "lab/host_compiler.h"
 #include "lab/profile_metrics.h"
 #include "lab/profile_verdict.h"
+#include "lab/trace.h"
 #include "runtime/plan.h"
+#include "tests/cpu/emulation.h"
 #include "tests/cpu/program.h"
 
 namespace rapt::lab {
@@ -381,7 +385,8 @@ TEST_F(Profile, an_ncu_without_instances) { EXPECT_EQ(profile("old", "--gate occ
 TEST_F(Profile, without_permission) {
   const Outcome outcome = profile("permission");
   EXPECT_EQ(outcome.code, 3);
-  for (const char* part : {"ERR_NVGPUCTRPERM", "options nvidia NVreg_RestrictProfilingToAdminUsers=0", "SYS_ADMIN"})
+  for (const char* part : {"ERR_NVGPUCTRPERM", "options nvidia NVreg_RestrictProfilingToAdminUsers=0", "SYS_ADMIN",
+                           "rapt profile --trace"})
     EXPECT_NE(outcome.err.find(part), std::string::npos) << part << "\n" << outcome.err;
   expect_nothing_left();
 }
@@ -441,10 +446,14 @@ TEST_F(Profile, a_report_outlives_a_failed_export) {
 
 TEST_F(Profile, without_ncu) {
   std::filesystem::remove(folder / "bin" / "ncu");
-  const Outcome outcome = profile("fine");
-  EXPECT_EQ(outcome.code, 3);
+  const Outcome outcome = profile("fine", "--gate tensor=30");
+  EXPECT_EQ(outcome.code, 3) << "gates need counters";
   EXPECT_NE(outcome.err.find("ncu is not in PATH"), std::string::npos) << outcome.err;
   EXPECT_NE(outcome.err.find("RAPT_NCU="), std::string::npos);
+  // Time stamps, which need a compiler.
+  const Outcome stamps = profile("fine RAPT_NVRTC=/nowhere RAPT_PACKS=");
+  EXPECT_EQ(stamps.code, 3);
+  EXPECT_NE(stamps.err.find("profile --trace needs NVRTC to compile kernels"), std::string::npos) << stamps.err;
   const Outcome named = profile("fine RAPT_NCU=/nowhere/ncu");
   EXPECT_EQ(named.code, 3);
   EXPECT_NE(named.err.find("RAPT_NCU=/nowhere/ncu: there is no such program"), std::string::npos) << named.err;
@@ -471,6 +480,122 @@ TEST_F(Profile, a_wrong_kernel_is_not_profiled) {
                                                 "/rapt' profile 'f16 h2 q64 d64' --device cuda:0"));
   EXPECT_EQ(outcome.code, 1) << outcome.err;
   EXPECT_NE(outcome.err.find("WRONG, not profiled"), std::string::npos) << outcome.err;
+  expect_nothing_left();
+  for (const char* words : {" --trace", " --trace --json"}) {
+    const Outcome stamps = run_in(folder, concat(environment("RAPT_CACHE=off"), "'", RAPT_BINARY_DIR,
+                                                 "/rapt' profile 'f16 h2 q64 d64' --device cuda:0", words));
+    EXPECT_EQ(stamps.code, 1) << stamps.err;
+    EXPECT_NE(stamps.err.find("the kernel is wrong and was not profiled"), std::string::npos) << stamps.err;
+    EXPECT_EQ(stamps.out, "");
+    expect_nothing_left();
+  }
+}
+
+// A kernel that never ends: every command that launches one tells it and ends.
+TEST_F(Profile, a_kernel_that_hangs_is_told) {
+  if (jit::find_compiler() == nullptr) GTEST_SKIP() << "no NVRTC";
+  const std::string hangs = environment("FAKE_CUDA_HANG=1 RAPT_KERNEL_SECONDS=1 RAPT_CACHE=off FAKE_NCU=launch");
+  for (const std::string command : {"check", "profile --trace", "profile"}) {
+    const std::string words = concat(command, " 'f16 h2 q64 d64' --device cuda:0");
+    const Outcome outcome = run_in(folder, concat(hangs, "timeout 60 '", RAPT_BINARY_DIR, "/rapt' ", words));
+    EXPECT_EQ(outcome.code, command == "profile" ? 3 : 1) << outcome.err;
+    EXPECT_NE(outcome.err.find("did not end within 1 s (RAPT_KERNEL_SECONDS)"), std::string::npos) << command << "\n"
+                                                                                                   << outcome.err;
+    EXPECT_NE(outcome.err.find(command == "profile" ? "nothing was written" : concat("to reproduce: rapt ", command)),
+              std::string::npos)
+        << outcome.err;
+    EXPECT_TRUE(results().empty());
+  }
+  const Outcome wrong = run_in(folder, concat(environment("RAPT_KERNEL_SECONDS=soon RAPT_CACHE=off"), "'",
+                                              RAPT_BINARY_DIR, "/rapt' check 'f16 h2 q64 d64' --device cuda:0"));
+  EXPECT_NE((wrong.out + wrong.err).find("RAPT_KERNEL_SECONDS=soon: must be a whole number"), std::string::npos);
+}
+
+// The whole command: the stand-in driver runs the kernel with marks on this CPU. Only clocks and speed are not a GPU's.
+TEST_F(Profile, time_stamps_of_a_kernel_that_runs) {
+  RAPT_NEEDS_FIBERS();
+  if (jit::find_compiler() == nullptr) GTEST_SKIP() << "no NVRTC";
+  const std::string line = "f16 h2 q100 k256 d64", config = "block_m=64 block_n=64 warps_m=4 warps_n=1 stages=2";
+  const Step step = plan_with(parse_problem(line), device_preset("sm_89"), config).steps[0];
+  const jit::Request request = {.unit = step.family->unit(step.config).text,
+                                .arch = "sm_89",
+                                .label = "a test",
+                                .files = with_trace(with_stand_ins({}))};
+  const TemporaryFolder built;
+  std::string library;
+  try {
+    library =
+        build_for_cpu(request, find_host_compiler(), built, "kernel",
+                      "template <class P>\nsize_t bytes_of_params(void (*)(P)) { return sizeof(P); }\n"
+                      "extern \"C\" __attribute__((visibility(\"default\"))) void fake_cuda_run(const void* params, "
+                      "unsigned x, unsigned y, unsigned z, unsigned threads, unsigned bytes,\n"
+                      "    const rapt::TraceBuffer& trace) {\n  rapt_trace_buffer = trace;\n"
+                      "  rapt_emulate({params, bytes_of_params(rapt_kernel), {x, y, z}, threads, bytes});\n}\n");
+  } catch (const Error& error) {
+    GTEST_SKIP() << error.what();
+  }
+  std::filesystem::remove(folder / "bin" / "ncu");
+  const std::string command =
+      concat(environment(concat("RAPT_CACHE=off FAKE_CUDA_RUN='", library, "'")), "'", RAPT_BINARY_DIR,
+             "/rapt' profile '", line, "' --device cuda:0 --name Stamps --config '", config, "' ");
+  const Outcome outcome = run_in(folder, command);
+  ASSERT_EQ(outcome.code, 0) << outcome.err << outcome.out;
+  for (const char* part :
+       {"why      time stamps, because ncu is not in PATH", "all        prologue",
+        "all        Q.K                    4 ", "CTA      ", "grid     ", "(open it in ui.perfetto.dev)"})
+    EXPECT_NE(outcome.out.find(part), std::string::npos) << part << "\n" << outcome.out;
+  EXPECT_LE(std::count(outcome.out.begin(), outcome.out.end(), '\n'), 24) << outcome.out;
+  ASSERT_EQ(results().size(), 1u);
+  EXPECT_TRUE(results()[0].ends_with("-trace-stamps.json")) << results()[0];
+  const Outcome as_json = run_in(folder, command + "--trace --json");
+  ASSERT_EQ(as_json.code, 0) << as_json.err;
+  const auto json = nlohmann::json::parse(as_json.out);
+  EXPECT_EQ(json["stages"].size(), 8u);
+  EXPECT_EQ(json["stages"][3]["stage"], "Q.K");
+  EXPECT_EQ(json["stages"][3]["per_warp"], 4);
+  EXPECT_EQ(json["ctas"], 4);
+  const auto file = nlohmann::json::parse(text_of(folder / json["written"].get<std::string>()));
+  size_t stages = 0;
+  for (const auto& event : file["traceEvents"]) stages += event["ph"] == "X";
+  EXPECT_EQ(stages, 4u * 4 * (2 + 6 * 4)) << "CTAs, warps, stages";
+}
+
+// Both kernels are wrong over the stand-in driver. The command that repeats the check shows which source each has.
+TEST_F(Profile, bench_compares_a_variant_with_the_shipped_source) {
+  if (jit::find_compiler() == nullptr) GTEST_SKIP() << "no NVRTC";
+  const std::string text = text_of(RAPT_SOURCE_DIR "/src/kernels/sm80/attention_sm80.cuh");
+  std::ofstream(folder / "attention_sm80.cuh") << text << "// changed\n";
+  const Outcome outcome = run_in(folder, concat(environment("RAPT_CACHE=off"), "'", RAPT_BINARY_DIR,
+                                                "/rapt' bench 'f16 h2 q64 d64' --device cuda:0 --iterations 1 "
+                                                "--variant attention_sm80.cuh --against attention_sm80"));
+  EXPECT_EQ(outcome.code, 1) << outcome.err;
+  const size_t own = outcome.err.find("WRONG, not timed  f16 b1 h2 q64 k64 d64 [rapt variant]"),
+               shipped = outcome.err.find("[rapt family=attention_sm80]");
+  ASSERT_NE(own, std::string::npos) << outcome.err;
+  ASSERT_NE(shipped, std::string::npos) << outcome.err;
+  ASSERT_LT(own, shipped);
+  EXPECT_NE(outcome.err.substr(own, shipped - own).find("--variant attention_sm80.cuh"), std::string::npos);
+  EXPECT_EQ(outcome.err.find("--variant", shipped), std::string::npos) << outcome.err;
+}
+
+TEST_F(Profile, time_stamps_refuse_what_they_cannot_do) {
+  const Outcome gates = profile("fine", "--trace --gate tensor=30");
+  EXPECT_EQ(gates.code, 2);
+  EXPECT_NE(gates.err.find("--gate: needs counters; not with --trace"), std::string::npos) << gates.err;
+  const Outcome scalar = run_in(folder, concat(environment("RAPT_CACHE=off"), "'", RAPT_BINARY_DIR,
+                                               "/rapt' profile 'f32 h2 q64 d64' --device cuda:0 --trace"));
+  EXPECT_EQ(scalar.code, 3);
+  EXPECT_NE(scalar.err.find("attention_scalar has no marks"), std::string::npos) << scalar.err;
+  std::filesystem::remove(folder / "bin" / "ncu");
+  const Outcome neither = run_in(folder, concat(environment("RAPT_CACHE=off"), "'", RAPT_BINARY_DIR,
+                                                "/rapt' profile 'f32 h2 q64 d64' --device cuda:0"));
+  EXPECT_EQ(neither.code, 3);
+  for (const char* part : {"attention_scalar has no marks", "ncu is not in PATH", "RAPT_NCU=/path/to/ncu"})
+    EXPECT_NE(neither.err.find(part), std::string::npos) << part << "\n" << neither.err;
+  const Outcome no_gpu = run_in(folder, concat(environment("FAKE_CUDA_FAIL=cuInit=100"), "'", RAPT_BINARY_DIR,
+                                               "/rapt' profile 'f16 h2 q64 d64' --trace"));
+  EXPECT_EQ(no_gpu.code, 3);
+  EXPECT_NE(no_gpu.err.find("profile: needs a GPU: "), std::string::npos) << no_gpu.err;
   expect_nothing_left();
 }
 

@@ -3,7 +3,9 @@
 // Loaded by tests and by programs that run without a GPU. One process, any number of threads.
 #include "fake_cuda.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -82,9 +84,11 @@ struct Stream {
 };
 struct Library {
   bool alive = true;
+  rapt::TraceBuffer trace_buffer{};
 };
 struct Kernel {
   int static_smem;
+  Library* library;
   std::map<int, int> smem, carveout;  // by device
 };
 struct Function {
@@ -414,6 +418,8 @@ Result cuStreamDestroy(StreamHandle stream) {
 Result cuStreamSynchronize(StreamHandle stream) {
   static Entry& self = *find("cuStreamSynchronize");
   if (const Result result = enter(self)) return result;
+  static const bool hangs = std::getenv("FAKE_CUDA_HANG") != nullptr;
+  while (hangs && state().launches > 0) pause();
   const Lock lock(state().mutex);
   if (context_of(stream) == nullptr) return invalid_context;
   if (const Result result = legacy_conflict(stream, true)) return result;
@@ -673,12 +679,28 @@ Result cuLibraryUnload(LibraryHandle handle) {
   return ok;
 }
 
-Result cuLibraryGetKernel(KernelHandle* kernel, LibraryHandle, const char*) {
+Result cuLibraryGetKernel(KernelHandle* kernel, LibraryHandle library, const char*) {
   static Entry& self = *find("cuLibraryGetKernel");
   if (const Result result = enter(self)) return result;
   const Lock lock(state().mutex);
-  state().kernels.push_back(std::make_unique<Kernel>(Kernel{state().static_smem, {}, {}}));
+  state().kernels.push_back(
+      std::make_unique<Kernel>(Kernel{state().static_smem, reinterpret_cast<Library*>(library), {}, {}}));
   *kernel = reinterpret_cast<KernelHandle>(state().kernels.back().get());
+  return ok;
+}
+
+// Every image has the variable of kernels with time stamps.
+Result cuLibraryGetGlobal(DevicePtr* address, size_t* bytes, LibraryHandle handle, const char* name) {
+  static Entry& self = *find("cuLibraryGetGlobal");
+  if (const Result result = enter(self)) return result;
+  if (current() == nullptr) return invalid_context;
+  constexpr Result not_found = 500;
+  if (std::strcmp(name, "rapt_trace_buffer") != 0) return not_found;
+  const Lock lock(state().mutex);
+  Library* library = reinterpret_cast<Library*>(handle);
+  *address = reinterpret_cast<DevicePtr>(&library->trace_buffer);
+  *bytes = sizeof library->trace_buffer;
+  state().memory[*address] = *bytes;
   return ok;
 }
 
@@ -835,6 +857,18 @@ LaunchRecord record_of(const LaunchConfig& config, const Context* context, bool 
   return record;
 }
 
+// Does nothing without $FAKE_CUDA_RUN.
+void run_on_cpu(const LaunchRecord& record, const Kernel& kernel) {
+  static const fake_cuda::Run run = [] {
+    const char* const path = std::getenv("FAKE_CUDA_RUN");
+    void* const library = path == nullptr ? nullptr : dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    return library == nullptr ? nullptr : reinterpret_cast<fake_cuda::Run>(dlsym(library, "fake_cuda_run"));
+  }();
+  if (run != nullptr)
+    run(record.params, record.grid_x, record.grid_y, record.grid_z, record.threads, record.smem_bytes,
+        kernel.library->trace_buffer);
+}
+
 Result cuLaunchKernelEx(const LaunchConfig* config, FunctionHandle function, void** parameters, void**) {
   static Entry& self = *find("cuLaunchKernelEx");
   if (const Result result = enter(self)) return result;
@@ -854,7 +888,7 @@ Result cuLaunchKernelEx(const LaunchConfig* config, FunctionHandle function, voi
   if (status == CaptureStatus::active)
     as_stream(config->stream)->captured.launches.push_back(record);
   else
-    ++state().launches;
+    ++state().launches, run_on_cpu(record, *called.kernel);
   return ok;
 }
 
@@ -954,6 +988,7 @@ std::vector<std::unique_ptr<Entry>> make_table() {
   add("cuLibraryLoadData", 12000, &Driver::cuLibraryLoadData, &cuLibraryLoadData);
   add("cuLibraryUnload", 12000, &Driver::cuLibraryUnload, &cuLibraryUnload);
   add("cuLibraryGetKernel", 12000, &Driver::cuLibraryGetKernel, &cuLibraryGetKernel);
+  add("cuLibraryGetGlobal", 12000, &Driver::cuLibraryGetGlobal, &cuLibraryGetGlobal);
   add("cuKernelGetFunction", 12000, &Driver::cuKernelGetFunction, &cuKernelGetFunction);
   add("cuKernelGetAttribute", 12000, &Driver::cuKernelGetAttribute, &cuKernelGetAttribute);
   add("cuKernelSetAttribute", 12000, &Driver::cuKernelSetAttribute, &cuKernelSetAttribute);

@@ -3,10 +3,13 @@
 // fake_cuda_control by dlopen("libcuda.so.1") and dlsym. Calls to the control functions are not counted. Environment:
 // FAKE_CUDA_DEVICES (1), FAKE_CUDA_SM (90; "80,90" by device, the last one repeats), FAKE_CUDA_VERSION (13000),
 // FAKE_CUDA_FAIL ("cuInit=100,cuMemAlloc=2": these functions fail with that result), FAKE_CUDA_LACKS
-// ("cuTensorMapEncodeTiled": cuGetProcAddress does not find these functions).
+// ("cuTensorMapEncodeTiled": cuGetProcAddress does not find these functions), FAKE_CUDA_HANG (cuStreamSynchronize never
+// returns after a launch), FAKE_CUDA_RUN (a library whose fake_cuda_run is called for each launch).
 #pragma once
 
 #include <cstddef>
+
+#include "kernels/shared/trace_buffer.h"
 
 namespace fake_cuda {
 
@@ -39,6 +42,11 @@ struct TensorMapRecord {
   }
 };
 static_assert(sizeof(TensorMapRecord) == 128);
+
+// The function "fake_cuda_run" of $FAKE_CUDA_RUN: runs a kernel of one image on this CPU. trace: rapt_trace_buffer of
+// the image.
+using Run = void (*)(const void* params, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned threads,
+                     unsigned smem_bytes, const rapt::TraceBuffer& trace);
 
 struct Control {
   long (*calls)(const char* function);  // null: of all functions

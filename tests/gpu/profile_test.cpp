@@ -1,6 +1,7 @@
 // rapt profile with the real ncu: the metrics of the table that this card and this ncu have, the format of the raw
-// page, and the FP8 gate. Skipped where there is no ncu or no permission for counters.
+// page, and the FP8 gate. Skipped where there is no ncu or no permission for counters. And with time stamps.
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "gpu_support.h"
@@ -19,7 +20,7 @@ TEST_F(Profile, counters_of_shipped_kernels) {
   for (const char* line : {"f16 h8 q512 d64", "e4m3 out=f16 h8 q512 d64 scales=head", "f32 h8 q512 d64"}) {
     const Outcome outcome = run_in(folder, concat("'", program.string(), "' profile '", line, "' --device cuda:0"));
     for (const char* lack : {"ncu is not in PATH", "ERR_NVGPUCTRPERM"})
-      if (outcome.err.find(lack) != std::string::npos) return skip(outcome.err);
+      if ((outcome.out + outcome.err).find(lack) != std::string::npos) return skip(lack);
     EXPECT_TRUE(outcome.code == 0 || outcome.code == 1) << outcome.code << "\n" << outcome.err;
     // What this ncu lacks is told by name. Without these no verdict is possible.
     for (const char* key : {"no value duration", "no value unit.tensor", "no value warps_active"})
@@ -27,6 +28,36 @@ TEST_F(Profile, counters_of_shipped_kernels) {
     EXPECT_EQ(outcome.out.find("gate     fp8       FAILED"), std::string::npos) << outcome.out;
     EXPECT_NE(outcome.out.find("wrote    results/"), std::string::npos) << outcome.out << outcome.err;
     std::printf("%s\n", outcome.out.c_str());
+  }
+  std::filesystem::remove_all(folder);
+}
+
+// Time stamps: every stage is there, the shares add up, and the times are plausible.
+TEST_F(Profile, time_stamps_of_shipped_kernels) {
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "rapt";
+  if (!std::filesystem::exists(program)) return skip("no program beside the tests: " + program.string());
+  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "rapt-gpu-trace";
+  std::filesystem::create_directories(folder);
+  for (const char* line : {"f16 h8 q512 d64", "f16 h32 q4096 d128 causal", "e4m3 out=f16 h8 q512 d64 scales=head",
+                           "f16 b8 h32:8 q1 k4096 d128"}) {
+    const std::string command = concat("'", program.string(), "' profile '", line, "' --device cuda:0 --trace --json");
+    const Outcome outcome = run_in(folder, command);
+    ASSERT_EQ(outcome.code, 0) << line << "\n" << outcome.err;
+    const auto json = nlohmann::json::parse(outcome.out);
+    double share = 0;
+    for (const auto& stage : json["stages"]) {
+      EXPECT_GT(stage["per_warp"].get<double>(), 0) << line << stage;
+      share += stage["share"].get<double>();
+    }
+    EXPECT_NEAR(share, 1, 0.1) << line;
+    EXPECT_FALSE(json["lost"].get<bool>()) << line;
+    const double cycles_per_ns = json["cycles_per_ns"].get<double>();
+    EXPECT_GT(cycles_per_ns, 0.2) << line;
+    EXPECT_LT(cycles_per_ns, 4) << line;
+    EXPECT_LT(json["us_with_marks"].get<double>(), 2 * json["us"].get<double>()) << line;
+    EXPECT_TRUE(std::filesystem::exists(folder / json["written"].get<std::string>()));
+    std::printf("%s: cycles per ns %.2f, %.2f us, with marks %.2f us\n", line, cycles_per_ns, json["us"].get<double>(),
+                json["us_with_marks"].get<double>());
   }
   std::filesystem::remove_all(folder);
 }

@@ -9,6 +9,7 @@
 #include "device/score.cuh"
 #include "device/softmax.cuh"
 #include "device/tile.cuh"
+#include "device/trace.cuh"
 #include "epilogue.cuh"
 #include "mma_steps.cuh"
 #include "nan_passes.cuh"
@@ -17,6 +18,8 @@
 #include "shared/kv_view.h"
 #include "sm80.h"
 #include "unused_rows.cuh"
+
+RAPT_TRACE_STAGES("prologue|wait K|load|Q.K|wait V|softmax|P.V|epilogue")
 
 namespace rapt {
 
@@ -89,6 +92,7 @@ struct AttentionSm80 {
 #pragma unroll
         for (int i = 0; i < 4; ++i) o[mt][n][i] = 0.0f;
     mainloop(pass, softmax, o);
+    RAPT_TRACE("epilogue", 0);
     cp_async_wait_group(0);
     // Without an iteration there was no barrier yet. Every warp's cp.async of Q must end before the epilogue reuses the
     // shared memory.
@@ -113,6 +117,7 @@ struct AttentionSm80 {
     QRowScale rows;
 #pragma unroll 1
     for (int n_block = 0; n_block < n_blocks; ++n_block) {
+      RAPT_TRACE("wait K", n_block);
       if (stages == 1 && n_block > 0) {
         __syncthreads();
         load_kv(n_block);
@@ -122,6 +127,7 @@ struct AttentionSm80 {
       else
         cp_async_wait_group(n_block == 0 ? 2 * stages - 3 : 2 * stages - 4);  // K; from the second block on, V too
       __syncthreads();
+      RAPT_TRACE("load", n_block);
       if (stages > 1) load_kv(n_block + stages - 1);
       if constexpr (QRewrite::needs_rewriting) {
         if (n_block == 0) QRewrite::rewrite(q_smem(), row_scales_smem(), cta.thread);
@@ -141,7 +147,9 @@ struct AttentionSm80 {
       }
       const bool visible_block = has_fp8 || any_visible(n_block);
       SFragment s;
+      RAPT_TRACE("Q.K", n_block);
       if (visible_block) mma_qk<cfg>(s, q, q_address(), k_address(n_block));
+      RAPT_TRACE("wait V", n_block);
       wait_v(pass, n_block);
       if (visible_block) softmax_and_pv(pass, softmax, o, s, rows, n_block);
     }
@@ -149,6 +157,7 @@ struct AttentionSm80 {
 
   void softmax_and_pv(NanPass pass, Softmax& softmax, OFragment& o, SFragment& s, const QRowScale& rows,
                       int n_block) const {
+    RAPT_TRACE("softmax", n_block);
     if constexpr (cfg.k_descale_block > 0)
       KvDescales<cfg.k_descale_block>(p.k_scale, cta, band.seqlen_k, first_key(n_block)).scale_scores(s);
     apply_mask_and_score_chain(s, rows, n_block);
@@ -157,8 +166,10 @@ struct AttentionSm80 {
       PvScales<cfg.v_descale_block, m_tiles> scales;
       if (pass != count_non_finite)
         scales.scale_p(s, KvDescales<cfg.v_descale_block>(p.v_scale, cta, band.seqlen_k, first_key(n_block)));
+      RAPT_TRACE("P.V", n_block);
       mma_pv_two_level<cfg>(o, s, scales, v_address(n_block));
     } else {
+      RAPT_TRACE("P.V", n_block);
       mma_pv<cfg>(o, s, v_address(n_block));
     }
   }
@@ -329,6 +340,7 @@ struct AttentionSm80 {
 template <Sm80Config cfg>
 void attention_sm80(const Sm80Params& p) {
   using Cta = AttentionSm80<cfg>;
+  RAPT_TRACE_BEGIN("prologue");
   extern __shared__ __align__(1024) char shared[];
   const AttentionParams& a = p.attention;
   // Lists: the index arrays of lengths and positions.
@@ -343,6 +355,7 @@ void attention_sm80(const Sm80Params& p) {
     Cta cta(p, shared_address(shared), volatile_copy(threadIdx.x));
     again = cta.init_tile() && cta.run(static_cast<NanPass>(pass));
   }
+  RAPT_TRACE_END();
 }
 
 }  // namespace rapt

@@ -1,0 +1,15 @@
+// Stand-ins of ptx/clock.cuh for emulated kernels: every read is one cycle and one nanosecond later than the one
+// before, on all multiprocessors. Block b runs on multiprocessor b % 4.
+#pragma once
+
+namespace rapt {
+
+inline unsigned long long emulated_ticks() {
+  static unsigned long long ticks = 1000;
+  return ++ticks;
+}
+inline unsigned long long sm_cycles() { return emulated_ticks(); }
+inline unsigned long long global_nanoseconds() { return emulated_ticks(); }
+inline unsigned sm_number() { return blockIdx.x % 4; }
+
+}  // namespace rapt

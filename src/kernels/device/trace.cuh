@@ -1,0 +1,100 @@
+// Time stamps of the stages of a kernel, for rapt profile --trace (docs/lab.md). The lab compiles a unit with
+// "#define RAPT_TRACE_ON" before it. In every other build the macros are empty. Device only.
+//
+//   RAPT_TRACE_STAGES("producer: wait|producer: copy|consumer: wait|consumer: QK")   once in a unit, outside functions
+//   RAPT_TRACE_BEGIN("producer: wait"); at the begin of the kernel, by every warp: its first stage
+//   RAPT_TRACE("consumer: QK", step);   here this stage begins; it lasts until the warp's next mark. step: how many
+//                                       times this warp has begun this stage before
+//   RAPT_TRACE_END();                   at the end, also before an early return
+//
+// The part of a stage's name before ": " is the warp's role. Lane 0 of the warp stores the mark, so it must pass there;
+// other lanes may not. Blocks have one dimension. The compiler may move arithmetic over a mark, but not barriers,
+// waits, or accesses to memory. A mark is taken when the stage's first instruction is issued: the last matrix products
+// of the stage before may still be running.
+#pragma once
+
+#include "ptx/clock.cuh"
+#include "shared/trace_buffer.h"
+
+#if defined(RAPT_TRACE_ON)
+
+// Set by the lab before the launch. A constant, so marks read its fields through the constant cache.
+extern "C" {
+__constant__ rapt::TraceBuffer rapt_trace_buffer;
+}
+
+namespace rapt {
+
+// The place of `name` in "a|b|c", or no_trace_stage.
+constexpr unsigned no_trace_stage = ~0u;
+constexpr unsigned trace_stage(const char* list, const char* name) {
+  unsigned stage = 0;
+  for (const char* at = list;; ++at, ++stage) {
+    int same = 0;
+    while (name[same] != '\0' && at[same] == name[same]) ++same;
+    if (name[same] == '\0' && (at[same] == '\0' || at[same] == '|')) return stage;
+    while (*at != '|' && *at != '\0') ++at;
+    if (*at == '\0') return no_trace_stage;
+  }
+}
+
+inline bool trace_place(unsigned& place) {
+  const unsigned cta = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+  place = cta * rapt_trace_buffer.warps + threadIdx.x / 32;
+  return cta < rapt_trace_buffer.ctas && threadIdx.x % 32 == 0;
+}
+
+inline void trace_mark(unsigned stage, unsigned step) {
+  const unsigned long long cycles = sm_cycles();
+  unsigned place;
+  if (!trace_place(place)) return;
+  if (step >= rapt_trace_buffer.steps) {
+    *rapt_trace_buffer.lost = 1;
+    return;
+  }
+  const unsigned long long row = static_cast<unsigned long long>(place) * rapt_trace_buffer.steps + step;
+  rapt_trace_buffer.marks[row * rapt_trace_buffer.stages + stage] = cycles;
+}
+
+inline void trace_begin() {
+  unsigned place;
+  if (!trace_place(place)) return;
+  TraceWarp& warp = rapt_trace_buffer.of_warps[place];
+  warp.begin_ns = global_nanoseconds(), warp.sm = sm_number(), warp.begin_cycles = sm_cycles();
+}
+
+inline void trace_end() {
+  const unsigned long long cycles = sm_cycles(), ns = global_nanoseconds();
+  unsigned place;
+  if (!trace_place(place)) return;
+  TraceWarp& warp = rapt_trace_buffer.of_warps[place];
+  warp.end_cycles = cycles, warp.end_ns = ns;
+}
+
+}  // namespace rapt
+
+#define RAPT_TRACE_STAGES(list)         \
+  namespace rapt {                      \
+  constexpr char trace_stages[] = list; \
+  }
+#define RAPT_TRACE(name, step)                                                                              \
+  do {                                                                                                      \
+    constexpr unsigned marked_stage = rapt::trace_stage(rapt::trace_stages, name);                          \
+    static_assert(marked_stage != rapt::no_trace_stage, "RAPT_TRACE: must be a name of RAPT_TRACE_STAGES"); \
+    rapt::trace_mark(marked_stage, static_cast<unsigned>(step));                                            \
+  } while (false)
+#define RAPT_TRACE_BEGIN(name) \
+  do {                         \
+    rapt::trace_begin();       \
+    RAPT_TRACE(name, 0);       \
+  } while (false)
+#define RAPT_TRACE_END() rapt::trace_end()
+
+#else
+
+#define RAPT_TRACE_STAGES(list)
+#define RAPT_TRACE(name, step) static_cast<void>(0)
+#define RAPT_TRACE_BEGIN(name) static_cast<void>(0)
+#define RAPT_TRACE_END() static_cast<void>(0)
+
+#endif
