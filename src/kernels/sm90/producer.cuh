@@ -7,6 +7,18 @@
 
 namespace rapt {
 
+// Phases of several barriers in one word, because the producer has only 32 registers.
+struct Phases {
+  unsigned bits = 0;  // 0, 1: announced tiles modulo 4; 2: phase of Q; 3: phase of the list
+  int place() const { return static_cast<int>(bits & 1); }
+  unsigned of_place() const { return bits >> 1 & 1; }
+  unsigned of_q() const { return bits >> 2 & 1; }
+  unsigned of_list() const { return bits >> 3 & 1; }
+  void advance_place() { bits = (bits & ~3u) | ((bits + 1) & 3u); }
+  void advance_q() { bits ^= 4; }
+  void advance_list() { bits ^= 8; }
+};
+
 template <Sm90Config cfg>
 struct Producer {
   using Tile = RowTile<cfg>;
@@ -15,13 +27,12 @@ struct Producer {
   const Sm90Params& params;
   const SharedState<cfg>& shared;
   StageSlot<cfg.stages> slot{};
-  StageSlot<2> place{};
-  unsigned q_phase = 0;
+  Phases phases{};
 
   // Describes a tile to the consumers, then loads Q and all blocks of K and V, waiting for free buffers.
   void do_tile(unsigned item, NanPass pass) {
-    wait_barrier(shared.tile_empty(place.stage), place.phase ^ 1);
-    const Tile tile{shared.tile(place.stage)};
+    wait_barrier(shared.tile_empty(phases.place()), phases.of_place() ^ 1);
+    const Tile tile{shared.tile(phases.place())};
     if (!tile.find(params.attention, params.scheduler, item)) return;
     announce(pass);
     if (tile.first_row() >= tile.seqlen_q()) return;
@@ -30,8 +41,8 @@ struct Producer {
     const int batch = packed ? 0 : tile.batch(), head = tile.head();
     const auto head_k = static_cast<int>(params.scheduler.group.quotient(static_cast<unsigned>(head)));
     const int first_k = packed ? static_cast<int>(clamped(p.cu_seqlens_k[tile.batch()], 0, p.total_k)) : 0;
-    wait_barrier(shared.q_empty(), q_phase ^ 1);
-    q_phase ^= 1;
+    wait_barrier(shared.q_empty(), phases.of_q() ^ 1);
+    phases.advance_q();
     load(shared.q_full(), shared.q(0), params.q, layout.columns, cfg.block_m(), tile.first_q() + tile.first_row(), head,
          batch);
     const NBlocks n_blocks = tile.n_blocks();
@@ -46,17 +57,27 @@ struct Producer {
     }
   }
 
+  // Waits until the list of tiles is complete, and returns their number. The list is empty again for the consumers.
+  unsigned take_list() {
+    announce_alone(list_complete);
+    wait_barrier(shared.redo_listed(), phases.of_list());
+    phases.advance_list();
+    const unsigned count = load_shared(shared.redo_count());
+    store_shared(shared.redo_count(), 0);
+    return count;
+  }
+
   // Sends a message that is not a tile.
   void announce_alone(NanPass what) {
-    wait_barrier(shared.tile_empty(place.stage), place.phase ^ 1);
+    wait_barrier(shared.tile_empty(phases.place()), phases.of_place() ^ 1);
     announce(what);
   }
 
  private:
   void announce(NanPass pass) {
-    Tile{shared.tile(place.stage)}.set_pass(pass);
-    arrive(shared.tile_full(place.stage));
-    place.advance();
+    Tile{shared.tile(phases.place())}.set_pass(pass);
+    arrive(shared.tile_full(phases.place()));
+    phases.advance_place();
   }
   static void load(unsigned full, unsigned to, const TensorMap& map, int columns, int rows, int row, int head,
                    int batch) {
@@ -67,27 +88,29 @@ struct Producer {
   }
 };
 
+// Loads the tiles of the schedule. Tiles with non-finite values are computed again, in two passes: at the end, or when
+// their list may be full.
 template <Sm90Config cfg>
 inline void produce(const Sm90Params& params, const SharedState<cfg>& shared) {
   prefetch_map(params.q), prefetch_map(params.k), prefetch_map(params.v);
   Producer<cfg> producer{params, shared};
-  unsigned round = 0, item = blockIdx.x;
+  unsigned item = blockIdx.x, passes_left = 0;  // of the list: two for each tile
 #pragma unroll 1
-  for (bool more = item < params.items; more;) {
-    const unsigned next = cfg.dynamic ? gridDim.x + atomicAdd(params.counters, 1u) : params.items;
+  while (passes_left > 0 || item < params.items) {
+    if (passes_left > 0) {
+      const bool first = passes_left % 2 == 0;
+      producer.do_tile(load_shared(shared.redo((passes_left - 1) / 2)),
+                       first ? NanPass::zero_non_finite : NanPass::count_non_finite);
+      --passes_left;
+      continue;
+    }
     producer.do_tile(item, NanPass::normal);
-    item = next, more = item < params.items;
-    if constexpr (cfg.causal_or_local) {
-      // Tiles with non-finite values are computed again in two passes: at the end, or when the list may be full.
-      if (more && load_shared(shared.redo_count()) < Sm90Layout::redo_capacity - 4) continue;
-      producer.announce_alone(list_complete);
-      wait_barrier(shared.redo_listed(), round++ & 1);
-      const unsigned count = load_shared(shared.redo_count());
-#pragma unroll 1
-      for (unsigned turn = 0; turn < 2 * count; ++turn)
-        producer.do_tile(load_shared(shared.redo(turn / 2)),
-                         turn % 2 == 0 ? NanPass::zero_non_finite : NanPass::count_non_finite);
-      store_shared(shared.redo_count(), 0);
+    // The next tile is taken when all loads of this one are issued. Taken earlier, it would wait for this tile,
+    // although another CTA may be idle.
+    item = cfg.dynamic ? gridDim.x + atomicAdd(params.counters, 1u) : params.items;
+    if (cfg.causal_or_local &&
+        (item >= params.items || load_shared(shared.redo_count()) >= Sm90Layout::redo_capacity - 4)) {
+      passes_left = 2 * producer.take_list();
     }
   }
   producer.announce_alone(no_more);
