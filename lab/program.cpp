@@ -178,8 +178,9 @@ class Program {
   // Adds the options that override the planner's choice of a GPU kernel.
   static void add_config(CLI::App* sub, Common& common, const char* help) {
     sub->add_option("--config", common.configs, help)->allow_extra_args(false);
-    sub->add_option("--family", common.family,
-                    "Kernel family to use instead of the planner's choice: attention_sm80, attention_scalar")
+    sub->add_option(
+           "--family", common.family,
+           "Kernel family to use instead of the planner's choice: attention_sm90, attention_sm80, attention_scalar")
         ->allow_extra_args(false);
     sub->parse_complete_callback([&common] { apply_family_option(common); });
   }

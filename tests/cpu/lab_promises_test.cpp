@@ -349,8 +349,12 @@ TEST(ConfigRules, EachFieldIsHeldToItsRule) {
       {"f32 h8 q512 d64", "l4", "block_m=1024", "bytes of shared memory"},
       {"f32 h8 q512 d64", "l4", "stages=3", "what may be changed: block_m, warps_m, min_blocks"},
       {"f32 h8 q512 d64", "cpu-scalar", "block_m=32", "attention_cpu has no configuration"},
+      {f16, "h100", "family=attention_sm90 warpgroups=4", "warpgroups = 4: must be"},
+      {f16, "h100", "family=attention_sm90 block_n=24", "block_n = 24: must be a multiple of 16"},
+      {f16, "h100", "family=attention_sm90 block_n=256 stages=6", "bytes of shared memory"},
+      {f16, "h100", "family=attention_sm90 head_dim=128", "what may be changed: warpgroups, block_n, stages"},
       {f16, "l4", "family=attention_scalar block_n=64", "block_n = 64: must be 32, as attention_scalar"},
-      {f16, "l4", "family=sm80", "family = sm80: must be one of attention_cpu, attention_sm80"},
+      {f16, "l4", "family=sm80", "family = sm80: must be one of attention_cpu, attention_sm90"},
       {f16, "l4", "family=attention_sm80 family=attention_scalar", "attention_sm80 was named before"},
   };
   for (const auto& [line, device, words, part] : refused)

@@ -119,7 +119,7 @@ double us_of(const Bound& bound, std::string_view unit) {
 TEST(Rooflines, AddTheProductsOfOneUnitAndTakeTheLongestUnit) {
   const std::string line = "f16 b1 h16 q16384 k16384 d128";
   const double flops_of = 4.0 * 16 * 16384 * 16384 * 128, pairs = 16.0 * 16384 * 16384;
-  const Roofline found = bounds(line, hopper());
+  const Roofline found = bounds(line, hopper(), "h200", "family=attention_sm80");
   EXPECT_NEAR(us_of(found.kernel, "mma.sync f16"), flops_of / 600e12 * 1e6, 1e-6);
   EXPECT_NEAR(us_of(found.kernel, "exp2"), pairs / 4e12 * 1e6, 1e-6);
   EXPECT_EQ(found.kernel.unit, "mma.sync f16");
@@ -128,6 +128,9 @@ TEST(Rooflines, AddTheProductsOfOneUnitAndTakeTheLongestUnit) {
   EXPECT_EQ(found.card.unit, "wgmma f16");
   EXPECT_NEAR(found.card.floor_us, flops_of / 900e12 * 1e6 + 1.5, 1e-6);
   EXPECT_EQ(us_of(found.card, "mma.sync f16"), -1);
+  const Roofline hopper_kernel = bounds(line, hopper(), "h200", "family=attention_sm90");
+  EXPECT_EQ(hopper_kernel.kernel.unit, "wgmma f16");
+  EXPECT_NEAR(hopper_kernel.kernel.floor_us, found.card.floor_us, 1e-6);
 }
 
 TEST(Rooflines, HeadsOfFewChannelsAreBoundByExponentials) {
@@ -144,11 +147,12 @@ TEST(Rooflines, DecodingIsBoundByMemoryAndShortCallsByTheLaunch) {
 
 TEST(Rooflines, TheKernelReadsKeysAndValuesForEveryTile) {
   const std::string line = "f16 b1 h8 q4096 k4096 d64";
-  const Roofline found = bounds(line, hopper());
   const Problem problem = parse_problem(line);
-  EXPECT_NEAR(us_of(found.card, "L2"), bytes(problem) / 8e12 * 1e6, 1e-6);
-  const auto block_m = plan(problem, device_preset("h200")).steps[0].config.number("block_m");
-  EXPECT_NEAR(us_of(found.kernel, "L2"), 8.0 * 4096 / static_cast<double>(block_m) * 4096 * 64 * 4 / 8e12 * 1e6, 1e-6);
+  for (const auto& [family, rows] : {std::pair{"family=attention_sm80", 128}, {"family=attention_sm90", 192}}) {
+    const Roofline found = bounds(line, hopper(), "h200", family);
+    EXPECT_NEAR(us_of(found.card, "L2"), bytes(problem) / 8e12 * 1e6, 1e-6);
+    EXPECT_NEAR(us_of(found.kernel, "L2"), 8.0 * 4096 / rows * 4096 * 64 * 4 / 8e12 * 1e6, 1e-6) << family;
+  }
 }
 
 TEST(Rooflines, UseTheInstructionsOfTheKernel) {
