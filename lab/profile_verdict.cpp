@@ -45,19 +45,20 @@ std::optional<double> fp8_executed(const ProfiledKernel& kernel) {
 }
 
 // For each kind of access to global memory (loads, stores, copies): the share of the moved bytes that was used. Returns
-// the smallest of these shares.
+// the smallest of these shares. Kinds with less than half the instructions of the most frequent kind do not count: they
+// read single values, such as lengths and descales.
 std::optional<double> memory_efficiency(const ProfiledKernel& kernel) {
+  const auto executed = [&](const char* opcode) { return kernel.executed({opcode}).value_or(0); };
+  const double most = std::max({executed("LDG"), executed("STG"), executed("LDGSTS")});
   std::optional<double> least;
-  const auto take = [&](const char* share, const char* sectors) {
+  const auto take = [&](const char* share, const char* opcode) {
     const auto percent = kernel.value(share);
-    const auto count = sectors == nullptr ? std::nullopt : kernel.value(sectors);
-    const bool none = (count && *count == 0) || (!count && percent && *percent == 0);
-    if (percent && !none) least = std::min(least.value_or(100), *percent);
+    if (percent && *percent > 0 && 2 * executed(opcode) >= most) least = std::min(least.value_or(100), *percent);
   };
-  take("load_bytes_used", "load_sectors");
-  take("store_bytes_used", "store_sectors");
-  take("copy_bytes_used", nullptr);  // 0: no such copies
-  take("copy_l1_bytes_used", nullptr);
+  take("load_bytes_used", "LDG");
+  take("store_bytes_used", "STG");
+  take("copy_bytes_used", "LDGSTS");
+  take("copy_l1_bytes_used", "LDGSTS");
   return least;
 }
 

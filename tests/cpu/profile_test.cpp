@@ -196,6 +196,8 @@ TEST(ProfileVerdict, gates_of_numbers) {
   EXPECT_EQ(gate(judged("\"100\",\"100\",\"100\"", "\"100\",\"69.5\",\"100\"", facts), "memory").state, State::failed);
   EXPECT_EQ(gate(judged("\"100\",\"100\",\"100\"", "\"100\",\"100\",\"50\"", facts), "memory").state, State::failed)
       << "cp.async counts";
+  EXPECT_EQ(gate(judged("\"100\",\"100\",\"100\"", "\"12.5\",\"100\",\"100\"", facts), "memory").state, State::passed)
+      << "128 loads beside 16384 stores do not count";
   EXPECT_EQ(gate(judged("\"100\",\"100\",\"100\"", "\"0\",\"100\",\"0\"", facts, {"memory=off"}), "memory").state,
             State::off);
   facts.tensor_products = false;

@@ -23,8 +23,8 @@ inline void arrive_expecting(unsigned barrier, unsigned bytes) {
 }
 inline void wait_barrier(unsigned barrier, unsigned parity) {
   asm volatile(
-      "{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}" ::"r"(
-          barrier),
+      "{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}" ::
+          "r"(barrier),
       "r"(parity)
       : "memory");
 }
@@ -52,11 +52,10 @@ inline void arrive_named(unsigned id, unsigned threads) {
 }
 inline bool any_named(unsigned id, unsigned threads, bool x) {
   int any;
-  asm volatile(
-      "{\n.reg .pred p, q;\nsetp.ne.b32 q, %3, 0;\nbar.red.or.pred p, %1, %2, q;\nselp.b32 %0, 1, 0, p;\n}"
-      : "=r"(any)
-      : "r"(id), "r"(threads), "r"(static_cast<int>(x))
-      : "memory");
+  asm volatile("{\n.reg .pred p, q;\nsetp.ne.b32 q, %3, 0;\nbar.red.or.pred p, %1, %2, q;\nselp.b32 %0, 1, 0, p;\n}"
+               : "=r"(any)
+               : "r"(id), "r"(threads), "r"(static_cast<int>(x))
+               : "memory");
   return any != 0;
 }
 
