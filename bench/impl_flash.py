@@ -74,11 +74,11 @@ class FlashAttention3(FlashAttention2):
     name, family = "flash-attn-3", "flash_attn_interface"
 
     def load(self) -> None:
+        self.has_f16 = True
         try:
             module = importlib.import_module("flash_attn_interface")
         except ModuleNotFoundError:
-            module = importlib.import_module("fa3_fwd_interface")
-        self.has_f16 = module.__name__ != "fa3_fwd_interface"
+            module, self.has_f16 = importlib.import_module("fa3_fwd_interface"), False
         self.dense, self.packed, self.module = module.flash_attn_func, module.flash_attn_varlen_func, module
         self.has_sinks = "sinks" in inspect.signature(self.dense).parameters
 

@@ -33,7 +33,7 @@ struct Roofline {
 };
 
 // from_l2: the inputs of all calls fit into L2, so no call reads DRAM. Units whose peak was not measured are left out.
-// Returns nothing if the peak was not measured at all.
+// Returns nothing if no peak was measured.
 std::optional<Roofline> roofline(const Problem& problem, const Plan& plan, const Roof& roof, bool from_l2);
 
 }  // namespace rapt::lab

@@ -9,7 +9,7 @@ namespace rapt::ladder {
 
 // Tile number t is in slot t % slots. Each slot has two barriers. `full`: each producer thread arrives when its copies
 // are complete. `empty`: each consumer warp arrives when it has read the tile. A phase of a barrier is one use of its
-// slot; the parity of its number tells it from its neighbours.
+// slot; the parity of a phase's number distinguishes it from the phase before and after.
 template <int slots, int tile_bytes, int producer_threads, int consumer_warps>
 struct TileRing {
   static constexpr int bytes = slots * (tile_bytes + 16);
@@ -33,7 +33,7 @@ struct TileRing {
     __syncthreads();
   }
 
-  // The first use of a slot waits for the phase before the first one, which counts as completed.
+  // At the first use of a slot this returns at once: a new barrier counts the phase before the first as completed.
   void wait_until_empty(int t) const { mbarrier_wait(empty(t), parity(t) ^ 1); }
   void announce(int t) const { cp_async_mbarrier_arrive(full(t)); }
   void wait_until_full(int t) const { mbarrier_wait(full(t), parity(t)); }

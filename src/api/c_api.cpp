@@ -1,5 +1,4 @@
-// The C ABI, the only place that catches exceptions. It turns Error into a status and this thread's last error
-// sentence.
+// The C ABI, the only place that turns exceptions into status codes. It also keeps this thread's last error sentence.
 #include <algorithm>
 #include <array>
 #include <cstring>

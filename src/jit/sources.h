@@ -19,7 +19,7 @@ struct Sources {
 // Throws Error{invalid_argument} with the name of an include that is neither embedded nor the caller's.
 Sources collect_sources(const Request& request);
 
-// "prim/../shared/x.h" -> "shared/x.h"; "" if the path leaves the root.
+// "device/../shared/x.h" -> "shared/x.h"; "" if the path leaves the root.
 std::string normalised(const std::string& path);
 
 }  // namespace rapt::jit

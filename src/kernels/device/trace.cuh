@@ -7,10 +7,10 @@
 //                                       times this warp has begun this stage before
 //   RAPT_TRACE_END();                   at the end, also before an early return
 //
-// The part of a stage's name before ": " is the warp's role. Lane 0 of the warp stores the mark, so it must pass there;
-// other lanes may not. Blocks have one dimension. The compiler may move arithmetic over a mark, but not barriers,
-// waits, or accesses to memory. A mark is taken when the stage's first instruction is issued: the last matrix products
-// of the stage before may still be running.
+// The part of a stage's name before ": " is the warp's role. Lane 0 of the warp stores the mark, so it must reach the
+// mark; the other lanes need not. Blocks have one dimension. The compiler may move arithmetic over a mark, but not
+// barriers, waits, or accesses to memory. A mark is taken when the stage's first instruction is issued: the last matrix
+// products of the stage before may still be running.
 #pragma once
 
 #include "ptx/clock.cuh"

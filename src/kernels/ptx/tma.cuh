@@ -8,8 +8,8 @@ namespace rapt {
 
 inline void prefetch_map(const TensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
 
-// mbarriers, by their address in shared memory: 8 bytes each. A phase ends when so many arrivals and all expected
-// bytes have come. parity: of the phase that is waited for, 0 for the first.
+// mbarriers, by their address in shared memory: 8 bytes each. A phase ends after `arrivals` arrivals and all expected
+// bytes. parity: the parity of the phase to wait for; the first phase has 0.
 inline void init_barrier(unsigned barrier, unsigned arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }

@@ -17,21 +17,22 @@ struct MatrixDescriptor {
   static MatrixDescriptor of(unsigned address, unsigned group_bytes, unsigned column_bytes = 16) {
     return {(address & 0x3ffffu) >> 4 | column_bytes >> 4 << 16, group_bytes >> 4 | 1u << 30};
   }
-  // The same matrix, so many bytes further on. The address never carries out of its field.
+  // The same matrix, `bytes` further. The sum always fits into the address field.
   MatrixDescriptor advanced(unsigned bytes) const { return {low + (bytes >> 4), high}; }
   unsigned long long word() const { return static_cast<unsigned long long>(high) << 32 | low; }
 };
 
-// Before instructions that read or add to registers which ordinary code has written.
+// Call this before instructions that read or add to registers which ordinary code has written.
 inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 inline void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Until at most `pending` groups of instructions are under way.
+// Waits until at most `pending` groups of instructions are running.
 template <int pending>
 inline void wgmma_wait_group() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }
 
-// Keeps the compiler from moving uses of accumulators across: it does not know when an instruction writes them.
+// Keeps the compiler from moving uses of accumulators across this call: it does not know when an instruction writes
+// them.
 template <int tiles>
 inline void pin(float (&d)[1][tiles][4]) {
 #pragma unroll
@@ -44,7 +45,7 @@ inline void pin(float (&d)[1][tiles][4]) {
 inline unsigned warp_uniform(unsigned x) { return __shfl_sync(~0u, x, 0); }
 
 // Register i of a thread holds row 16 * warp + lane / 4 + 8 * (i / 2 % 2), column 8 * (i / 4) + 2 * (lane % 4) + i % 2:
-// d[0][i / 4][i % 4], as with mma.m16n8. add: to what the accumulators hold; otherwise they are written.
+// d[0][i / 4][i % 4], as with mma.m16n8. add: true adds to the accumulators, false overwrites them.
 //   ss: A (64 x 16) and B (16 x n) in shared memory, both with rows that hold the reduction: q and k.
 //   rs: A in registers, B in shared memory with rows along n: weights and v.
 template <int n>

@@ -45,7 +45,7 @@ constexpr int64_t longest_packed = int64_t{1} << 31;  // coordinates of a tensor
 int64_t div_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
 bool accepts_scores(const Problem& p, std::string* why) {
-  const auto no = [&](const char* what) { return refuse(name, why, what, ": only scaled scores are taken"); };
+  const auto no = [&](const char* what) { return refuse(name, why, what, ": the kernel supports only scaled scores"); };
   if (p.softcap) return no("softcap");
   if (p.bias.present()) return no("bias");
   if (p.alibi) return no("alibi");
@@ -76,7 +76,7 @@ bool accepts_tensors(const Problem& p, std::string* why) {
 
 bool accepts_sizes(const Problem& p, std::string* why) {
   const int64_t rows_q = p.varlen ? p.total_q : p.seqlen_q, rows_k = p.varlen ? p.total_k : p.seqlen_k;
-  if (rows_q < 1 || rows_k < 1) return refuse(name, why, "queries ", rows_q, ", keys ", rows_k, ": must be some");
+  if (rows_q < 1 || rows_k < 1) return refuse(name, why, "queries ", rows_q, ", keys ", rows_k, ": must be at least 1");
   if (p.seqlen_q >= Band::longest || p.seqlen_k >= Band::longest)
     return refuse(name, why, "seqlens ", p.seqlen_q, " and ", p.seqlen_k, ": must be below ", Band::longest);
   if (rows_q >= longest_packed || rows_k >= longest_packed)
@@ -88,11 +88,12 @@ bool accepts_sizes(const Problem& p, std::string* why) {
 
 bool accepts(const Problem& p, const Device& device, std::string* why) {
   if (refused_for_gpu(name, device, why) || refused_by_all(name, p, why)) return false;
-  if (device.arch != "sm_90a") return refuse(name, why, device.arch, ": its instructions are those of sm_90a alone");
+  if (device.arch != "sm_90a")
+    return refuse(name, why, device.arch, ": the kernel's instructions exist only on sm_90a");
   return accepts_scores(p, why) && accepts_tensors(p, why) && accepts_sizes(p, why);
 }
 
-// Tiles by the larger of both head dims (docs/lab-notebook.md). Of shared memory they take 227 KB at most.
+// Tiles by the larger of both head dims (docs/lab-notebook.md). They take at most 227 KB of shared memory.
 Sm90Config tiles(const Problem& p) {
   Sm90Config a;
   const bool masked = p.position_mask.present();
@@ -169,7 +170,8 @@ void check_config(const ConfigChange& change) {
   require_fits(change, {c.threads(), Sm90Layout(c).bytes, 1, {"warpgroups"}, {"warpgroups", "block_n", "stages"}});
 }
 
-// Heads by sections of the cache where rows differ in length; one after another where they do not.
+// If rows see different numbers of keys, heads are grouped so that their keys and values fit into L2. Otherwise heads
+// follow one another.
 TileScheduler tile_order(const Problem& p, const Sm90PlanConfig& c) {
   const auto u = [](int64_t n) { return static_cast<unsigned>(n); };
   int64_t fit = 1;

@@ -50,8 +50,8 @@ struct Epilogue {
     return {__fdividef(share, sum), top + log2_approx(sum) * ln_2};
   }
 
-  // Stores the thread's parts of two rows, of which `first_row` begins the warpgroup's. Returns whether all of them
-  // were finite.
+  // Stores this thread's parts of two rows. first_row: the first row of the warpgroup. Returns whether all stored
+  // values are finite.
   bool store(const RowSoftmax& softmax, const float (&o)[1][v_tiles][4], int first_row) const {
     const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32 % 4);
     float finite = 0.0f;

@@ -105,8 +105,8 @@ inline void produce(const Sm90Params& params, const SharedState<cfg>& shared) {
       continue;
     }
     producer.do_tile(item, NanPass::normal);
-    // The next tile is taken when all loads of this one are issued. Taken earlier, it would wait for this tile,
-    // although another CTA may be idle.
+    // The next tile is taken when all loads of this one are issued. If it were taken earlier, it would wait for
+    // this tile, although another CTA may be idle.
     item = cfg.dynamic ? gridDim.x + atomicAdd(params.counters, 1u) : params.items;
     if (cfg.causal_or_local &&
         (item >= params.items || load_shared(shared.redo_count()) >= Sm90Layout::redo_capacity - 4)) {

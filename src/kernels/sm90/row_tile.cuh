@@ -10,7 +10,8 @@ namespace rapt {
 
 // Passes over a tile. Finite data needs only the first. If it stores a value that is not finite, a masked key may have
 // caused it (0 * NaN). The second pass then reads non-finite elements of V as 0. The third pass counts, for each output
-// element, the non-finite elements that its row sees; such an element becomes NaN (docs/semantics.md, "NaN and Inf").
+// element, the non-finite elements of V that its row sees. An output element with a count above 0 becomes NaN
+// (docs/semantics.md, "NaN and Inf").
 enum class NanPass : unsigned { normal, zero_non_finite, count_non_finite };
 
 // Messages of the producer in place of a pass: the list of tiles to compute again is complete; there are no more tiles.

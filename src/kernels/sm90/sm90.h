@@ -18,9 +18,9 @@ struct Sm90Params {
 };
 
 // Shared memory of a block, by addresses from its start. Tensors lie in columns of 64 elements (128 bytes, the width of
-// a swizzle): [column][row][64]. Heads that are no multiple of 64 wide end in zeros.
+// a swizzle): [column][row][64]. If the head dim is not a multiple of 64, the last column ends in zeros.
 struct Sm90Layout {
-  int dim, dim_v;                 // elements of a row that are multiplied: rounded up to one instruction
+  int dim, dim_v;                 // head dims rounded up to 16, the depth of one instruction
   int columns, columns_v;         // of 64 elements
   int q_bytes, k_bytes, v_bytes;  // of a tile of q, of a block of k, v
   int q_at = 0, k_at, v_at, barriers_at, tiles_at, bytes;

@@ -60,9 +60,10 @@ struct RowSoftmax {
     if (any_unsafe_row) subtract_row_max(s);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float row = row_max[half],
-                  back = Rules::needs_safe_exp(row, c) ? 0.0f : __fmul_rn(row, c);  // true for -inf
-      float even = 0.0f, odd = 0.0f;                                                // two chains for latency
+      const float row = row_max[half], back = Rules::needs_safe_exp(row, c)
+                                                  ? 0.0f
+                                                  : __fmul_rn(row, c);  // needs_safe_exp is also true for row = -inf
+      float even = 0.0f, odd = 0.0f;                                    // two chains for latency
 #pragma unroll
       for (int n = 0; n < tiles; ++n) {
         float &x = s[0][n][2 * half], &y = s[0][n][2 * half + 1];
