@@ -1,20 +1,12 @@
-// Stand-ins of ptx/wgmma.cuh for kernels' texts on a CPU (cuda_emulation.h), by the layouts of the PTX ISA, section
-// 9.7.15. An instruction is done at once. Found before the real file by the test's include path.
+// Stand-ins of ptx/wgmma.cuh for kernels that are emulated on a CPU (cuda_emulation.h). They follow the layouts of the
+// PTX ISA, section 9.7.15. An instruction is complete at once. The include path finds this file before the real one.
 #pragma once
 
 #include "ptx/tma.cuh"
 #include "shared/dtype.h"
+#include "shared/matrix_descriptor.h"
 
 namespace rapt {
-
-struct MatrixDescriptor {
-  unsigned low, high;
-  static MatrixDescriptor of(unsigned address, unsigned group_bytes, unsigned column_bytes = 16) {
-    return {(address & 0x3ffffu) >> 4 | column_bytes >> 4 << 16, group_bytes >> 4 | 1u << 30};
-  }
-  MatrixDescriptor advanced(unsigned bytes) const { return {low + (bytes >> 4), high}; }
-  unsigned long long word() const { return static_cast<unsigned long long>(high) << 32 | low; }
-};
 
 inline void wgmma_fence() {}
 inline void wgmma_commit_group() {}
