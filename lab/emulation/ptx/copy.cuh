@@ -79,5 +79,6 @@ inline void load_shared_4(unsigned address, float& x, float& y, float& z, float&
 }
 inline Bytes16 load_shared_16(unsigned address) { return emulated_load<Bytes16>(address); }
 inline void store_shared_16(unsigned address, const Bytes16& x) { emulated_store(address, x); }
+inline void store_global_16(void* to, const Bytes16& x) { *static_cast<Bytes16*>(to) = x; }
 
 }  // namespace rapt

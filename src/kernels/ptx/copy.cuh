@@ -69,6 +69,12 @@ inline void store_shared_16(unsigned address, const Bytes16& x) {
                "r"(x.word[2]), "r"(x.word[3])
                : "memory");
 }
+// Stores 16 bytes to global memory. Without it, the compiler may split the store into four (measured).
+inline void store_global_16(void* to, const Bytes16& x) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(x.word[0]), "r"(x.word[1]), "r"(x.word[2]),
+               "r"(x.word[3])
+               : "memory");
+}
 
 // Programmatic dependent launch (PTX ISA 9.0, section 9.7.13.13), sm_90 and newer. wait: until the preceding kernels
 // have finished and their writes are visible. launch_dependents: lets CTAs of the next kernel start.

@@ -36,6 +36,7 @@ constexpr ConfigField config_fields[] = {
     config_field<Sm90PlanConfig, &Sm90PlanConfig::ping_pong>("ping_pong", ConfigRole::tunable),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::causal_or_local>("causal_or_local", ConfigRole::tunable),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::dynamic>("dynamic", ConfigRole::tunable),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::programmatic>("programmatic", ConfigRole::tunable),
 };
 constexpr ConfigType config_table = config_type<Sm90PlanConfig>("Sm90Config", config_fields);
 
@@ -103,6 +104,7 @@ Sm90Config tiles(const Problem& p) {
     a.warpgroups = 3, a.block_n = 128, a.ping_pong = true;
   } else if (dim <= 128) {
     a.block_n = masked || dim <= 96 ? 128 : 144, a.ping_pong = masked;
+    if (a.block_n == 128) a.stages = 3;
   } else if (p.head_dim_v <= 128) {
     a.block_n = p.head_dim <= 192 ? 128 : 96;
   } else {
@@ -211,6 +213,7 @@ LaunchSpec launch_spec(const StepCall& call) {
   spec.add_map(offsetof(Sm90Params, q), map_of(a.q, p.varlen, p.batch, p.heads_q, rows_q, p.head_dim, c.block_m()));
   spec.add_map(offsetof(Sm90Params, k), map_of(a.k, p.varlen, p.batch, p.heads_k, rows_k, p.head_dim, c.block_n));
   spec.add_map(offsetof(Sm90Params, v), map_of(a.v, p.varlen, p.batch, p.heads_k, rows_k, p.head_dim_v, c.block_n));
+  spec.programmatic = c.programmatic;
   spec.grid_x = static_cast<unsigned>(c.dynamic ? std::min<int64_t>(items, c.blocks) : items);
   return spec;
 }

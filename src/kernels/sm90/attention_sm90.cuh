@@ -32,6 +32,7 @@ struct Consumer {
   const int group;  // number of this consumer warpgroup
   StageSlot<cfg.stages> slot{};
   unsigned q_phase = 0;
+  int first_rewritten = 0;  // blocks of V from this one on must be changed before they are used
 
   // Computes a tile, from its last block of keys to its first, so that masked blocks come first. A warpgroup also waits
   // for the blocks that none of its rows sees, and releases them. Returns whether all stored values are finite.
@@ -44,6 +45,8 @@ struct Consumer {
     OFragment o;
     PFragment p_fragment;
     int n_block = all.end - 1;
+    const int last_block = tile.band().seqlen_k / cfg.block_n;
+    first_rewritten = pass != NanPass::normal ? 0 : tile.foreign_tail() ? last_block : last_block + 1;
     wait_barrier(shared.q_full(), q_phase);
     for (; n_block >= all.begin && (mine.empty() || n_block >= mine.end); --n_block) skip(tile, n_block, pass);
     if (mine.empty()) {
@@ -62,11 +65,11 @@ struct Consumer {
 #pragma unroll 1
       for (--n_block; n_block >= mine.begin; --n_block) {
         const StageSlot<cfg.stages> last = slot;
-        wait_v(tile, n_block + 1, last, pass);
+        prepare_v(tile, n_block + 1, last, pass);
         slot.advance();
         wait_turn();
         mma_qk(s);
-        mma_pv(o, p_fragment, last.stage, accumulate);
+        mma_pv(o, p_fragment, last, accumulate);
         pass_turn();
         wgmma_wait_group<1>();
         pin(s);
@@ -80,8 +83,8 @@ struct Consumer {
         accumulate = true;
       }
       arrive_by_warp(shared.q_empty());
-      wait_v(tile, n_block + 1, slot, pass);
-      mma_pv(o, p_fragment, slot.stage, accumulate);
+      prepare_v(tile, n_block + 1, slot, pass);
+      mma_pv(o, p_fragment, slot, accumulate);
       wgmma_wait_group<0>();
       pin(o);
       arrive_by_warp(shared.v_empty(slot.stage));
@@ -108,9 +111,10 @@ struct Consumer {
     }
     wgmma_commit_group();
   }
-  // Issues O (+)= P V of a block.
-  void mma_pv(OFragment& o, const PFragment& p_fragment, int stage, bool accumulate) const {
-    const MatrixDescriptor v = MatrixDescriptor::of(warp_uniform(shared.v(stage)), 1024, cfg.block_n * 128);
+  // Waits for V and issues O (+)= P V of a block.
+  void mma_pv(OFragment& o, const PFragment& p_fragment, const StageSlot<cfg.stages>& at, bool accumulate) const {
+    wait_barrier(shared.v_full(at.stage), at.phase);
+    const MatrixDescriptor v = MatrixDescriptor::of(warp_uniform(shared.v(at.stage)), 1024, cfg.block_n * 128);
     pin(o);
     wgmma_fence();
 #pragma unroll
@@ -172,17 +176,18 @@ struct Consumer {
       for (int i = 0; i < 4; ++i) o[0][n][i] = 0.0f;
   }
 
-  // Waits until V of a block may be read. All consumer warpgroups call this once for each block, in the same order.
-  void wait_v(const RowTile<cfg>& tile, int n_block, const StageSlot<cfg.stages>& at, NanPass pass) const {
+  // Changes V of a block, if the pass or the sequence's end needs that. All consumer warpgroups call this once for each
+  // block, in the same order.
+  void prepare_v(const RowTile<cfg>& tile, int n_block, const StageSlot<cfg.stages>& at, NanPass pass) const {
+    if (n_block < first_rewritten) return;
     wait_barrier(shared.v_full(at.stage), at.phase);
-    const int keys = tile.band().seqlen_k - n_block * cfg.block_n;
-    if (pass != NanPass::normal || (keys < cfg.block_n && tile.foreign_tail()))
-      rewrite_v_for_pass<cfg>(shared, at.stage, keys, pass, threadIdx.x - 128);
+    rewrite_v_for_pass<cfg>(shared, at.stage, tile.band().seqlen_k - n_block * cfg.block_n, pass, threadIdx.x - 128);
   }
   void skip(const RowTile<cfg>& tile, int n_block, NanPass pass) {
     wait_turn(), pass_turn();
-    wait_v(tile, n_block, slot, pass);
+    prepare_v(tile, n_block, slot, pass);
     wait_barrier(shared.k_full(slot.stage), slot.phase);
+    wait_barrier(shared.v_full(slot.stage), slot.phase);
     arrive_by_warp(shared.k_empty(slot.stage)), arrive_by_warp(shared.v_empty(slot.stage));
     slot.advance();
   }
@@ -236,8 +241,9 @@ template <Sm90Config cfg>
 void attention_sm90(const Sm90Params& params) {
   extern __shared__ __align__(1024) char memory[];
   const SharedState<cfg> shared{shared_address(memory)};
-  if (threadIdx.x == 0) shared.init();
+  if (threadIdx.x == 0) prefetch_map(params.q), prefetch_map(params.k), prefetch_map(params.v), shared.init();
   __syncthreads();
+  griddepcontrol_wait<cfg.programmatic>();
   constexpr int consumer_registers = cfg.warpgroups == 2 ? 232 : 160,
                 producer_registers = cfg.warpgroups == 2 ? 40 : 32;
   if (warp_uniform(threadIdx.x / 128) == 0) {

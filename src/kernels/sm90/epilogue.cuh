@@ -79,6 +79,7 @@ struct Epilogue {
                     float& finite) const {
     unsigned short* const to = static_cast<unsigned short*>(p.out.data) + at;
     const int q = static_cast<int>(threadIdx.x % 4);
+    float zero = 0.0f;  // becomes NaN if a value is not finite
 #pragma unroll
     for (int n = 0; n < tiles; n += 4) {
       Bytes16 x;
@@ -86,22 +87,25 @@ struct Epilogue {
       for (int i = 0; i < 4; ++i) {
         const int t = n + i < v_tiles ? n + i : v_tiles - 1;
         const float a = o[0][t][2 * half] * factor, b = o[0][t][2 * half + 1] * factor;
-        if (live && n + i < tiles) finite = fmaf(a, 0.0f, fmaf(b, 0.0f, finite));
+        if (n + i < tiles) zero = fmaf(a, 0.0f, fmaf(b, 0.0f, zero));
         x.word[i] = pack2<cfg.out>(a, b);
       }
       transpose_quad(x.word);
-      if (live && n + q < tiles) store_chunk(to + 8 * (n + q), x);
+      if (!live || n + q >= tiles) continue;
+      if (pass == NanPass::count_non_finite) x = nan_where_counted(x, to + 8 * (n + q));
+      store_global_16(to + 8 * (n + q), x);
     }
+    if (live) finite += zero;
   }
-  // In the counting pass x holds counts: elements with a count become NaN.
-  void store_chunk(unsigned short* to, const Bytes16& x) const {
-    if (pass != NanPass::count_non_finite) {
-      *reinterpret_cast<Bytes16*>(to) = x;
-      return;
-    }
+  // In the counting pass, `counts` holds counts. Returns the stored elements, with NaN for those that have a count.
+  static Bytes16 nan_where_counted(const Bytes16& counts, const void* stored) {
+    Bytes16 x = *static_cast<const Bytes16*>(stored);
 #pragma unroll
-    for (int i = 0; i < 8; ++i)
-      if (x.word[i / 2] >> i % 2 * 16 & 0xffffu) to[i] = 0x7fff;
+    for (int i = 0; i < 4; ++i) {
+      if (counts.word[i] & 0xffffu) x.word[i] = (x.word[i] & 0xffff0000u) | 0x7fffu;
+      if (counts.word[i] >> 16) x.word[i] = (x.word[i] & 0xffffu) | 0x7fff0000u;
+    }
+    return x;
   }
 
   void store_floats(const float (&o)[1][v_tiles][4], int half, float factor, index_t at, bool live,
@@ -132,7 +136,7 @@ inline void clear_unused(const AttentionParams& p, const RowTile<cfg>& tile) {
   for (int i = static_cast<int>(threadIdx.x) - 128; i < (past - first) * words; i += 128 * cfg.warpgroups) {
     const int row = tile.first_q() + first + i / words;
     char* const to = static_cast<char*>(p.out.data) + bytes_of(cfg.out) * p.out.index(tile.batch(), tile.head(), row);
-    reinterpret_cast<Bytes16*>(to)[i % words] = Bytes16{};
+    store_global_16(to + 16 * (i % words), Bytes16{});
     if (p.lse.present() && i % words == 0)
       static_cast<float*>(p.lse.data)[p.lse.index(tile.batch(), tile.head(), row)] = minus_infinity;
   }

@@ -92,7 +92,6 @@ struct Producer {
 // their list may be full.
 template <Sm90Config cfg>
 inline void produce(const Sm90Params& params, const SharedState<cfg>& shared) {
-  prefetch_map(params.q), prefetch_map(params.k), prefetch_map(params.v);
   Producer<cfg> producer{params, shared};
   unsigned item = blockIdx.x, passes_left = 0;  // of the list: two for each tile
 #pragma unroll 1
@@ -113,6 +112,7 @@ inline void produce(const Sm90Params& params, const SharedState<cfg>& shared) {
       passes_left = 2 * producer.take_list();
     }
   }
+  griddepcontrol_launch_dependents<cfg.programmatic>();
   producer.announce_alone(no_more);
   // The last CTA resets the counters.
   if (cfg.dynamic && atomicInc(params.counters + 1, gridDim.x - 1) == gridDim.x - 1) params.counters[0] = 0;

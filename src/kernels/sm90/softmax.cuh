@@ -16,10 +16,23 @@ struct RowSoftmax {
   float row_sum[2] = {0.0f, 0.0f};                      // of this thread's columns
   float output_scale[2] = {1.0f, 1.0f};                 // factor of O after the last update
   bool any_unsafe_row = false;                          // some row of the warp needs the safe exponential
+  int limit[2] = {0, 0};                                // bits of the largest score that keeps row_max
+  bool has_limits = false;                              // limits of all rows of the warp are positive numbers
 
   // Replaces scores by weights. Returns whether O must be multiplied by output_scale. All threads of a warp agree.
   template <int tiles>
   bool update(float (&s)[1][tiles][4]) {
+    const bool rescales = !(has_limits && !any_above_limit(s)) && follow_maximum(s);
+    exponentiate(s);
+    return rescales;
+  }
+
+ private:
+  bool exceeds_threshold(float x, float row) const { return (x - row) * c > Rules::rescale_threshold; }
+
+  // Moves row_max where needed. Returns whether the output must be rescaled.
+  template <int tiles>
+  bool follow_maximum(const float (&s)[1][tiles][4]) {
     float top[2];
     bool moves = false;
 #pragma unroll
@@ -30,28 +43,50 @@ struct RowSoftmax {
       top[half] = x;
       moves = moves | exceeds_threshold(x, row_max[half]);
     }
-    const bool rescales = __any_sync(~0u, moves) && update_row_max(top);
-    exponentiate(s);
-    return rescales;
+    return __any_sync(~0u, moves) && update_row_max(top);
   }
 
- private:
-  bool exceeds_threshold(float x, float row) const { return (x - row) * c > Rules::rescale_threshold; }
+  // Whether some score of the warp exceeds its row's limit. Positive floats are ordered like their bits, and negative
+  // ones have negative bits, so integers of three operands per instruction can compare them.
+  template <int tiles>
+  bool any_above_limit(const float (&s)[1][tiles][4]) const {
+    bool above = false;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      int even = 0, odd = 0;
+#pragma unroll
+      for (int n = 0; n < tiles; n += 2) {
+        even = max3(even, bits(s[0][n][2 * half]), bits(s[0][n][2 * half + 1]));
+        odd = max3(odd, bits(s[0][n + 1][2 * half]), bits(s[0][n + 1][2 * half + 1]));
+      }
+      above = above | (even > limit[half]) | (odd > limit[half]);
+    }
+    return __any_sync(~0u, above);
+  }
+  static int bits(float x) { return static_cast<int>(detail::bits_of(x)); }
+  static int max3(int a, int b, int c) {
+    const int high = b > c ? b : c;
+    return a > high ? a : high;
+  }
 
   bool update_row_max(const float (&top)[2]) {
-    bool any_unsafe = false, rescales = false;
+    bool any_unsafe = false, rescales = false, positive = true;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float& row = row_max[half];
       const float old = row, maximum = quad_max(top[half]);
       row = exceeds_threshold(maximum, row) ? maximum : row;
       any_unsafe = any_unsafe | (Rules::needs_safe_exp(row, c) & row != minus_infinity);
+      const float highest = row + __fdividef(Rules::rescale_threshold, c);
+      positive = positive & (highest > 0.0f) & (highest <= largest_finite);
+      limit[half] = bits(highest);
       const bool moved = row != old & old != minus_infinity;
       output_scale[half] = moved ? Rules::rescale_factor(old, row, c) : 1.0f;
       row_sum[half] *= output_scale[half];
       rescales = rescales | moved;
     }
     any_unsafe_row = __any_sync(~0u, any_unsafe);
+    has_limits = !__any_sync(~0u, any_unsafe | !positive);
     return __any_sync(~0u, rescales);
   }
 
