@@ -24,10 +24,12 @@ alignas(1024) char memory[227 << 10];
 namespace rapt::test {
 namespace {
 
-constexpr Sm90Config config_of(DType dtype, int dim, int dim_v, int warpgroups, int block_n, int stages, bool masked) {
+constexpr Sm90Config config_of(DType dtype, int dim, int dim_v, int warpgroups, int block_n, int kv_stages,
+                               bool masked) {
   Sm90Config c;
   c.q = c.k = c.v = c.out = dtype;
-  c.head_dim = dim, c.head_dim_v = dim_v, c.warpgroups = warpgroups, c.block_n = block_n, c.stages = stages;
+  c.head_dim = dim, c.head_dim_v = dim_v, c.warpgroups = warpgroups, c.block_n = block_n, c.kv_stages = kv_stages;
+  c.q_stages = dim > 128 ? 1 : 2;
   c.causal_or_local = masked;
   return c;
 }
@@ -94,7 +96,7 @@ constexpr Sm90Config with_turns(Sm90Config c, bool ping_pong, bool dynamic) {
 }
 
 TEST_F(Sm90Emulated, Dense) {
-  static constexpr Sm90Config cfg = config_of(DType::f16, 64, 64, 2, 64, 2, false);
+  static constexpr Sm90Config cfg = config_of(DType::f16, 64, 64, 2, 64, 4, false);
   expect_right<cfg>("f16 b2 h4:2 q70 k130 d64 lse");
   expect_right<cfg>("f16 b1 h2 q33 k64 d64 lse sinks", huge);
   expect_right<cfg>("f16 b1 h1 q200 k400 d64");
@@ -102,7 +104,7 @@ TEST_F(Sm90Emulated, Dense) {
 }
 
 TEST_F(Sm90Emulated, EveryEdgeOfATile) {
-  static constexpr Sm90Config cfg = config_of(DType::f16, 16, 16, 2, 32, 3, true);
+  static constexpr Sm90Config cfg = config_of(DType::f16, 16, 16, 2, 32, 5, true);
   for (const int rows : {1, 64, 65, 129})
     for (const int keys : {1, 32, 33, 97, 160})
       for (const char* mask : {"causal", "window=20,7", ""})
@@ -110,7 +112,7 @@ TEST_F(Sm90Emulated, EveryEdgeOfATile) {
 }
 
 TEST_F(Sm90Emulated, Causal) {
-  static constexpr Sm90Config cfg = config_of(DType::bf16, 128, 128, 2, 48, 2, true);
+  static constexpr Sm90Config cfg = config_of(DType::bf16, 128, 128, 2, 48, 3, true);
   expect_right<cfg>("bf16 b1 h2 q200 k200 d128 causal lse");
   expect_right<cfg>("bf16 b1 h2 q150 k90 d128 causal lse");
   expect_right<cfg>("bf16 b1 h2 q130 k300 d128 window=40,3 lse", huge);
@@ -138,7 +140,7 @@ TEST_F(Sm90Emulated, PaddedAndUnequalHeadDims) {
 
 TEST_F(Sm90Emulated, WarpgroupsTakeTurns) {
   static constexpr Sm90Config two = with_turns(config_of(DType::f16, 64, 64, 2, 32, 2, true), true, false),
-                              three = with_turns(config_of(DType::f16, 64, 64, 3, 48, 3, true), true, true);
+                              three = with_turns(config_of(DType::f16, 64, 64, 3, 48, 5, true), true, true);
   expect_right<two>("f16 b1 h2 q150 k190 d64 causal lse");
   expect_right<two>("f16 b1 h2 q150 k90 d64 window=9,0 lse");
   expect_right<three>("f16 b1 h3 q400 k410 d64 causal lse");

@@ -82,10 +82,11 @@ TEST_F(GpuSm90, EveryFillWithWhatItSupports) {
 
 // Tiles that the planner does not choose now, but may choose after tuning.
 TEST_F(GpuSm90, OtherConfigurations) {
-  for (const char* config :
-       {"warpgroups=2 block_n=64 stages=3 ping_pong=1 dynamic=1", "warpgroups=3 block_n=96 ping_pong=0 dynamic=0",
-        "warpgroups=2 block_n=176 stages=1 ping_pong=0 dynamic=0", "warpgroups=3 block_n=16 ping_pong=1 dynamic=1",
-        "warpgroups=2 block_n=128 ping_pong=1 dynamic=0 causal_or_local=1"}) {
+  for (const char* config : {"warpgroups=2 block_n=64 q_stages=1 kv_stages=7 ping_pong=1 dynamic=1",
+                             "warpgroups=3 block_n=96 ping_pong=0 dynamic=0",
+                             "warpgroups=2 block_n=176 q_stages=1 kv_stages=2 ping_pong=0 dynamic=0",
+                             "warpgroups=3 block_n=16 q_stages=3 kv_stages=3 ping_pong=1 dynamic=1",
+                             "warpgroups=2 block_n=128 ping_pong=1 dynamic=0 causal_or_local=1"}) {
     SCOPED_TRACE(config);
     std::vector<Job> jobs;
     for (int k : {1, 15, 16, 17, 63, 64, 65, 100, 128, 129, 200, 300, 513})

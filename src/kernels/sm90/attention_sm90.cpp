@@ -32,7 +32,8 @@ constexpr ConfigField config_fields[] = {
     config_field<Sm90PlanConfig, &Sm90PlanConfig::head_dim_v>("head_dim_v"),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::warpgroups>("warpgroups", ConfigRole::tunable),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::block_n>("block_n", ConfigRole::tunable),
-    config_field<Sm90PlanConfig, &Sm90PlanConfig::stages>("stages", ConfigRole::tunable),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::q_stages>("q_stages", ConfigRole::tunable),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::kv_stages>("kv_stages", ConfigRole::tunable),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::ping_pong>("ping_pong", ConfigRole::tunable),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::causal_or_local>("causal_or_local", ConfigRole::tunable),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::dynamic>("dynamic", ConfigRole::tunable),
@@ -94,6 +95,9 @@ bool accepts(const Problem& p, const Device& device, std::string* why) {
   return accepts_scores(p, why) && accepts_tensors(p, why) && accepts_sizes(p, why);
 }
 
+// Tiles so short that starting and ending them costs much of their time.
+bool has_short_keys(const Problem& p) { return !p.invariant && p.seqlen_k <= 1024; }
+
 // Tiles by the larger of both head dims (docs/lab-notebook.md). They take at most 227 KB of shared memory.
 Sm90Config tiles(const Problem& p) {
   Sm90Config a;
@@ -101,14 +105,12 @@ Sm90Config tiles(const Problem& p) {
   const auto dim = std::max(p.head_dim, p.head_dim_v);
   a.causal_or_local = masked;
   if (dim <= 64) {
-    a.warpgroups = 3, a.block_n = 128, a.ping_pong = true;
+    a.warpgroups = 3, a.block_n = 128, a.ping_pong = true, a.kv_stages = 6;
   } else if (dim <= 128) {
-    a.block_n = masked || dim <= 96 ? 128 : 144, a.ping_pong = masked;
-    if (a.block_n == 128) a.stages = 3;
-  } else if (p.head_dim_v <= 128) {
-    a.block_n = p.head_dim <= 192 ? 128 : 96;
+    a.ping_pong = masked || dim <= 96 || has_short_keys(p), a.block_n = a.ping_pong ? 128 : 144;
+    a.kv_stages = a.block_n == 128 ? 5 : 4;
   } else {
-    a.block_n = dim <= 192 ? 112 : 80, a.ping_pong = dim > 192;
+    a.block_n = dim <= 192 ? 112 : 80, a.ping_pong = dim > 192, a.q_stages = 1;
   }
   return a;
 }
@@ -118,7 +120,7 @@ Sm90Config tiles(const Problem& p) {
 // few keys nothing overlaps the first loads. A plan with `invariant` must not depend on lengths: attention_sm80 is
 // better for decoding, so it is chosen for all of them.
 bool prefers(const Problem& p, const Device& device, std::string* why) {
-  constexpr int64_t least_rows = 256, least_packed_rows = 64, least_keys = 512;
+  constexpr int64_t least_rows = 256, least_packed_rows = 64, least_keys = 256;
   const auto no = [&](const auto&... parts) { return refuse(name, why, parts..., ": attention_sm80 is faster"); };
   if (p.invariant) return refuse(name, why, "invariant: attention_sm80 computes all lengths");
   // Packed sequences differ in length: their mean counts.
@@ -132,11 +134,10 @@ bool prefers(const Problem& p, const Device& device, std::string* why) {
   return true;
 }
 
-// Persistent CTAs, where tiles differ in length, or where they are so short that starting a CTA costs much of their
-// time.
+// Persistent CTAs, where tiles differ in length or are short.
 bool has_dynamic_schedule(const Problem& p) {
   const bool differ = p.position_mask.present() || p.varlen;
-  return differ || (!p.invariant && std::max(p.head_dim, p.head_dim_v) <= 64 && p.seqlen_k <= 1024);
+  return differ || has_short_keys(p);
 }
 
 KernelConfig configure(const Problem& p, const Device& device) {
@@ -166,10 +167,13 @@ void check_config(const ConfigChange& change) {
   require_range("warpgroups", c.warpgroups, 2, 3);
   require_range("block_n", c.block_n, 16, 256);
   require_multiple("block_n", c.block_n, 16);
-  require_range("stages", c.stages, 1, 16);
+  require_range("q_stages", c.q_stages, 1, 4);
+  require_range("kv_stages", c.kv_stages, 2, 16);
   if (!c.causal_or_local && chosen.causal_or_local)
     bad_config("causal_or_local", 0, "this problem is causal or has a window");
-  require_fits(change, {c.threads(), Sm90Layout(c).bytes, 1, {"warpgroups"}, {"warpgroups", "block_n", "stages"}});
+  require_fits(
+      change,
+      {c.threads(), Sm90Layout(c).bytes, 1, {"warpgroups"}, {"warpgroups", "block_n", "q_stages", "kv_stages"}});
 }
 
 // If rows see different numbers of keys, heads are grouped so that their keys and values fit into L2. Otherwise heads

@@ -30,12 +30,13 @@ struct Consumer {
   const AttentionParams& p;
   const Shared shared;
   const int group;  // number of this consumer warpgroup
-  StageSlot<cfg.stages> slot{};
-  unsigned q_phase = 0;
-  int first_rewritten = 0;  // blocks of V from this one on must be changed before they are used
+  using KvSlot = StageSlot<cfg.kv_stages>;
+  KvSlot slot{};  // the next block of K or V
+  StageSlot<cfg.q_stages> q_slot{};
 
-  // Computes a tile, from its last block of keys to its first, so that masked blocks come first. A warpgroup also waits
-  // for the blocks that none of its rows sees, and releases them. Returns whether all stored values are finite.
+  // Computes a tile, from its last block of keys to its first, so that masked blocks come first. V of a block follows K
+  // of the next block. A warpgroup also waits for the blocks that none of its rows sees, and releases them. Returns
+  // whether all stored values are finite.
   bool run_tile(const RowTile<cfg>& tile, NanPass pass) {
     const int row = tile.first_row() + 64 * group;
     const typename RowTile<cfg>::KeyRanges keys = RowTile<cfg>::keys_of(tile.band(), row, 64, tile.seqlen_q());
@@ -45,62 +46,72 @@ struct Consumer {
     OFragment o;
     PFragment p_fragment;
     int n_block = all.end - 1;
-    const int last_block = tile.band().seqlen_k / cfg.block_n;
-    first_rewritten = pass != NanPass::normal ? 0 : tile.foreign_tail() ? last_block : last_block + 1;
-    wait_barrier(shared.q_full(), q_phase);
-    for (; n_block >= all.begin && (mine.empty() || n_block >= mine.end); --n_block) skip(tile, n_block, pass);
+    wait_barrier(shared.q_full(q_slot.stage), q_slot.phase);
+    for (; n_block >= all.begin && (mine.empty() || n_block >= mine.end); --n_block)
+      skip(tile, n_block, n_block + 1 < all.end, pass);
     if (mine.empty()) {
       clear(o);
-      arrive_by_warp(shared.q_empty());
+      if (!all.empty()) skip_v(tile, all.begin, pass);
     } else {
+      const bool after_skipped = n_block + 1 < all.end;
+      if (after_skipped) prepare_v(tile, n_block + 1, slot.next(), pass);
       wait_turn();
-      mma_qk(s);
+      mma_qk(s, slot);
       pass_turn();
       wgmma_wait_group<0>();
       pin(s);
-      arrive_by_warp(shared.k_empty(slot.stage));
+      release();
+      if (after_skipped) wait_barrier(shared.kv_full(slot.stage), slot.phase), release();
       mask_and_softmax(s, softmax, tile, keys, n_block, pass);
       pack(p_fragment, s);
       bool accumulate = false;  // the first PV overwrites o
 #pragma unroll 1
       for (--n_block; n_block >= mine.begin; --n_block) {
-        const StageSlot<cfg.stages> last = slot;
-        prepare_v(tile, n_block + 1, last, pass);
-        slot.advance();
+        prepare_v(tile, n_block + 1, slot.next(), pass);
         wait_turn();
-        mma_qk(s);
-        mma_pv(o, p_fragment, last, accumulate);
+        mma_qk(s, slot);
+        const unsigned k_empty = shared.kv_empty(slot.stage);
+        slot.advance();
+        mma_pv(o, p_fragment, slot, accumulate);
         pass_turn();
         wgmma_wait_group<1>();
         pin(s);
-        arrive_by_warp(shared.k_empty(slot.stage));
+        arrive_by_warp(k_empty);
         const bool rescales = mask_and_softmax(s, softmax, tile, keys, n_block, pass);
         wgmma_wait_group<0>();
         pin(o);
-        arrive_by_warp(shared.v_empty(last.stage));
+        release();
         if (rescales) rescale(o, softmax);
         pack(p_fragment, s);
         accumulate = true;
       }
-      arrive_by_warp(shared.q_empty());
-      prepare_v(tile, n_block + 1, slot, pass);
+      const int first_block = tile.n_blocks().begin;  // read again: registers are scarce
+      const bool before_skipped = n_block >= first_block;
+      prepare_v(tile, n_block + 1, before_skipped ? slot.next() : slot, pass);
+      if (before_skipped) skip_k();
       mma_pv(o, p_fragment, slot, accumulate);
       wgmma_wait_group<0>();
       pin(o);
-      arrive_by_warp(shared.v_empty(slot.stage));
-      slot.advance();
+      release();
+      if (before_skipped) {
+        for (--n_block; n_block >= first_block; --n_block) skip(tile, n_block, true, pass);
+        skip_v(tile, first_block, pass);
+      }
     }
-    for (; n_block >= all.begin; --n_block) skip(tile, n_block, pass);
-    q_phase ^= 1;
-    return Epilogue<cfg>{p, tile, pass}.store(softmax, o, tile.first_row() + 64 * group);
+    const Epilogue<cfg> epilogue{p, tile, pass, shared.q(q_slot.stage) + static_cast<unsigned>(group) * 64 * 128};
+    const bool finite = epilogue.store(softmax, o, tile.first_row() + 64 * group);
+    arrive_by_warp(shared.q_empty(q_slot.stage));
+    q_slot.advance();
+    return finite;
   }
 
  private:
   // Waits for K and issues S = Q K^T of a block.
-  void mma_qk(SFragment& s) const {
-    wait_barrier(shared.k_full(slot.stage), slot.phase);
-    const MatrixDescriptor q = MatrixDescriptor::of(warp_uniform(shared.q(group)), 1024),
-                           k = MatrixDescriptor::of(warp_uniform(shared.k(slot.stage)), 1024);
+  void mma_qk(SFragment& s, const KvSlot& at) const {
+    wait_barrier(shared.kv_full(at.stage), at.phase);
+    const unsigned q_at = shared.q(q_slot.stage) + static_cast<unsigned>(group) * 64 * 128;
+    const MatrixDescriptor q = MatrixDescriptor::of(warp_uniform(q_at), 1024),
+                           k = MatrixDescriptor::of(warp_uniform(shared.kv(at.stage)), 1024);
     pin(s);
     wgmma_fence();
 #pragma unroll
@@ -112,9 +123,9 @@ struct Consumer {
     wgmma_commit_group();
   }
   // Waits for V and issues O (+)= P V of a block.
-  void mma_pv(OFragment& o, const PFragment& p_fragment, const StageSlot<cfg.stages>& at, bool accumulate) const {
-    wait_barrier(shared.v_full(at.stage), at.phase);
-    const MatrixDescriptor v = MatrixDescriptor::of(warp_uniform(shared.v(at.stage)), 1024, cfg.block_n * 128);
+  void mma_pv(OFragment& o, const PFragment& p_fragment, const KvSlot& at, bool accumulate) const {
+    wait_barrier(shared.kv_full(at.stage), at.phase);
+    const MatrixDescriptor v = MatrixDescriptor::of(warp_uniform(shared.kv(at.stage)), 1024, cfg.block_n * 128);
     pin(o);
     wgmma_fence();
 #pragma unroll
@@ -122,6 +133,10 @@ struct Consumer {
       Wgmma<layout.dim_v>::template rs<cfg.v>(o, p_fragment[key / 16], v.advanced(key * 128).word(),
                                               accumulate || key > 0);
     wgmma_commit_group();
+  }
+  void release() {
+    arrive_by_warp(shared.kv_empty(slot.stage));
+    slot.advance();
   }
 
   // Masks scores and replaces them by weights. Returns whether the output must be rescaled.
@@ -177,19 +192,28 @@ struct Consumer {
   }
 
   // Changes V of a block, if the pass or the sequence's end needs that. All consumer warpgroups call this once for each
-  // block, in the same order.
-  void prepare_v(const RowTile<cfg>& tile, int n_block, const StageSlot<cfg.stages>& at, NanPass pass) const {
-    if (n_block < first_rewritten) return;
-    wait_barrier(shared.v_full(at.stage), at.phase);
-    rewrite_v_for_pass<cfg>(shared, at.stage, tile.band().seqlen_k - n_block * cfg.block_n, pass, threadIdx.x - 128);
+  // block, in the same order, and before they take their turn.
+  void prepare_v(const RowTile<cfg>& tile, int n_block, const KvSlot& at, NanPass pass) const {
+    const int keys = tile.band().seqlen_k - n_block * cfg.block_n;
+    if (pass == NanPass::normal && (keys >= cfg.block_n || !tile.foreign_tail())) return;
+    wait_barrier(shared.kv_full(at.stage), at.phase);
+    rewrite_v_for_pass<cfg>(shared, at.stage, keys, pass, threadIdx.x - 128);
   }
-  void skip(const RowTile<cfg>& tile, int n_block, NanPass pass) {
+  // Releases K of a block, and V of the block before it in time, without using them.
+  void skip(const RowTile<cfg>& tile, int n_block, bool with_v, NanPass pass) {
+    if (with_v) prepare_v(tile, n_block + 1, slot.next(), pass);
+    skip_k();
+    if (with_v) wait_barrier(shared.kv_full(slot.stage), slot.phase), release();
+  }
+  void skip_k() {
     wait_turn(), pass_turn();
+    wait_barrier(shared.kv_full(slot.stage), slot.phase);
+    release();
+  }
+  void skip_v(const RowTile<cfg>& tile, int n_block, NanPass pass) {
     prepare_v(tile, n_block, slot, pass);
-    wait_barrier(shared.k_full(slot.stage), slot.phase);
-    wait_barrier(shared.v_full(slot.stage), slot.phase);
-    arrive_by_warp(shared.k_empty(slot.stage)), arrive_by_warp(shared.v_empty(slot.stage));
-    slot.advance();
+    wait_barrier(shared.kv_full(slot.stage), slot.phase);
+    release();
   }
 
   // With ping_pong, one warpgroup issues its products while the others compute softmax.
@@ -210,7 +234,6 @@ inline void consume(const Sm90Params& params, const SharedState<cfg>& shared) {
   const int group = static_cast<int>(warp_uniform(threadIdx.x / 128)) - 1;
   Consumer<cfg> consumer{p, shared, group};
   if (cfg.ping_pong && group == cfg.warpgroups - 1) arrive_named(Shared::first_turn, 256);
-  unsigned listed = 0;  // tiles that must be computed again
 #pragma unroll 1
   for (StageSlot<2> place;; place.advance()) {
     wait_barrier(shared.tile_full(place.stage), place.phase);
@@ -220,17 +243,17 @@ inline void consume(const Sm90Params& params, const SharedState<cfg>& shared) {
     if (cfg.causal_or_local && pass == list_complete) {
       wait_named(Shared::all_consumers, Shared::consumers);
       arrive_by_warp(shared.redo_listed());
-      listed = 0;
     } else {
       if (p.seqused_q.present() && pass == NanPass::normal) clear_unused(p, tile);
       bool finite = true;
       if (tile.first_row() < tile.seqlen_q()) finite = consumer.run_tile(tile, pass);
       if (cfg.causal_or_local && pass == NanPass::normal &&
           any_named(Shared::all_consumers, Shared::consumers, !finite)) {
-        if (threadIdx.x == 128)
-          store_shared(shared.redo(listed), static_cast<unsigned>(tile.item())),
-              store_shared(shared.redo_count(), listed + 1);
-        ++listed;
+        if (threadIdx.x == 128) {
+          const unsigned listed = load_shared(shared.redo_count());
+          store_shared(shared.redo(listed), static_cast<unsigned>(tile.item()));
+          store_shared(shared.redo_count(), listed + 1);
+        }
       }
     }
     arrive_by_warp(shared.tile_empty(place.stage));

@@ -8,7 +8,8 @@ namespace rapt {
 struct Sm90Config : AttentionVariant {
   int warpgroups = 2;            // consumer warpgroups of 64 query rows; one more loads
   int block_n = 128;             // keys per block
-  int stages = 2;                // buffers of K and of V in shared memory
+  int q_stages = 2;              // buffers of query tiles in shared memory
+  int kv_stages = 4;             // buffers in shared memory, each for a block of K or of V
   bool ping_pong = false;        // warpgroups take turns: one issues products while the others compute softmax
   bool causal_or_local = false;  // rows may see different keys
   bool dynamic = false;          // persistent CTAs take tiles from a counter; else one CTA per tile

@@ -9,27 +9,14 @@
 
 namespace rapt {
 
-// A 4 x 4 transposition among the lanes of a quad: lane q has w[i] = M[i][q], and gets w[i] = M[q][i].
-inline void transpose_quad(unsigned (&w)[4]) {
-  const unsigned q = threadIdx.x % 4;
-  const auto swap = [&](int low, int high, int mask, bool upper) {
-    const unsigned got = __shfl_xor_sync(~0u, upper ? w[low] : w[high], mask);
-    if (upper)
-      w[low] = got;
-    else
-      w[high] = got;
-  };
-  swap(0, 1, 1, q & 1), swap(2, 3, 1, q & 1);
-  swap(0, 2, 2, q & 2), swap(1, 3, 2, q & 2);
-}
-
 template <Sm90Config cfg>
 struct Epilogue {
-  static constexpr int v_tiles = Sm90Layout(cfg).dim_v / 8, tiles = (cfg.head_dim_v + 7) / 8;  // of eight columns
+  static constexpr int v_tiles = Sm90Layout(cfg).dim_v / 8, tiles = cfg.head_dim_v / 8;  // of eight columns
 
   const AttentionParams& p;
   const RowTile<cfg>& tile;
   const NanPass pass;
+  const unsigned buffer;  // in shared memory: this warpgroup's rows of Q, which nobody reads any more
 
   struct RowResult {
     float factor, lse;  // output = factor * accumulated output
@@ -54,48 +41,61 @@ struct Epilogue {
   // values are finite.
   bool store(const RowSoftmax& softmax, const float (&o)[1][v_tiles][4], int first_row) const {
     const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32 % 4);
-    float finite = 0.0f;
+    const bool counts = pass == NanPass::count_non_finite;
+    float finite = 0.0f;  // becomes NaN if a stored value is not finite
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = first_row + 16 * warp + lane / 4 + 8 * half;
       const bool live = row < tile.seqlen_q();
       const RowResult end = finalize_row(softmax, half);
-      const bool counts = pass == NanPass::count_non_finite;
       const float factor = counts ? 1.0f : end.factor;
       if (lane % 4 == 0 && live && !counts && p.lse.present())
         static_cast<float*>(p.lse.data)[p.lse.index(tile.batch(), tile.head(), tile.first_q() + row)] = end.lse;
-      const index_t at = p.out.index(tile.batch(), tile.head(), tile.first_q() + row);
+      float zero = 0.0f;
       if constexpr (is_16bit(cfg.out))
-        store_packed(o, half, factor, at, live, finite);
+        put_row(o, half, factor, zero);
       else
-        store_floats(o, half, factor, at, live, finite);
+        store_floats(o, half, factor, p.out.index(tile.batch(), tile.head(), tile.first_q() + row), live, zero);
+      if (live) finite += zero;
     }
+    if constexpr (is_16bit(cfg.out)) store_rows(first_row + 16 * warp);
     return finite == 0.0f;
   }
 
  private:
-  // Each lane stores 16 bytes: the quad's lanes exchange words, so that each has one of four tiles of 8 columns.
-  void store_packed(const float (&o)[1][v_tiles][4], int half, float factor, index_t at, bool live,
-                    float& finite) const {
-    unsigned short* const to = static_cast<unsigned short*>(p.out.data) + at;
-    const int q = static_cast<int>(threadIdx.x % 4);
-    float zero = 0.0f;  // becomes NaN if a value is not finite
+  // Where 16 bytes of a warp's row lie in the buffer. Under this swizzle, neither put_row nor store_rows has bank
+  // conflicts.
+  unsigned chunk(int row, int n) const {
+    const unsigned warp = threadIdx.x / 32 % 4, line = 16 * warp + static_cast<unsigned>(row);
+    return buffer + static_cast<unsigned>(n / 8 * cfg.block_m() * 128) + line * 128 +
+           ((static_cast<unsigned>(n) ^ line) & 7) * 16;
+  }
+  void put_row(const float (&o)[1][v_tiles][4], int half, float factor, float& zero) const {
+    const int lane = static_cast<int>(threadIdx.x % 32), row = lane / 4 + 8 * half;
 #pragma unroll
-    for (int n = 0; n < tiles; n += 4) {
-      Bytes16 x;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int t = n + i < v_tiles ? n + i : v_tiles - 1;
-        const float a = o[0][t][2 * half] * factor, b = o[0][t][2 * half + 1] * factor;
-        if (n + i < tiles) zero = fmaf(a, 0.0f, fmaf(b, 0.0f, zero));
-        x.word[i] = pack2<cfg.out>(a, b);
-      }
-      transpose_quad(x.word);
-      if (!live || n + q >= tiles) continue;
-      if (pass == NanPass::count_non_finite) x = nan_where_counted(x, to + 8 * (n + q));
-      store_global_16(to + 8 * (n + q), x);
+    for (int n = 0; n < tiles; ++n) {
+      const float a = o[0][n][2 * half] * factor, b = o[0][n][2 * half + 1] * factor;
+      zero = fmaf(a, 0.0f, fmaf(b, 0.0f, zero));
+      store_shared(chunk(row, n) + static_cast<unsigned>(lane % 4 * 4), pack2<cfg.out>(a, b));
     }
-    if (live) finite += zero;
+  }
+  // Stores the warp's 16 rows, several at a time. first_row: the first of them.
+  void store_rows(int first_row) const {
+    constexpr int lanes = tiles > 16 ? 32 : tiles > 8 ? 16 : tiles > 4 ? 8 : 4;  // of a row
+    const int lane = static_cast<int>(threadIdx.x % 32), n = lane % lanes;
+    const int live = n < tiles ? tile.seqlen_q() - first_row : 0;
+    int row = lane / lanes;
+    unsigned short* to = static_cast<unsigned short*>(p.out.data) +
+                         p.out.index(tile.batch(), tile.head(), tile.first_q() + first_row + row) + 8 * n;
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < 16; i += 32 / lanes, row += 32 / lanes, to += 32 / lanes * p.out.row) {
+      if (row >= live) continue;
+      Bytes16 x = load_shared_16(chunk(row, n));
+      if (pass == NanPass::count_non_finite) x = nan_where_counted(x, to);
+      store_global_16(to, x);
+    }
+    fence_async_proxy();  // the next tile's Q comes into the same buffer
   }
   // In the counting pass, `counts` holds counts. Returns the stored elements, with NaN for those that have a count.
   static Bytes16 nan_where_counted(const Bytes16& counts, const void* stored) {
@@ -108,8 +108,7 @@ struct Epilogue {
     return x;
   }
 
-  void store_floats(const float (&o)[1][v_tiles][4], int half, float factor, index_t at, bool live,
-                    float& finite) const {
+  void store_floats(const float (&o)[1][v_tiles][4], int half, float factor, index_t at, bool live, float& zero) const {
     float* const to = static_cast<float*>(p.out.data) + at + 2 * (threadIdx.x % 4);
     if (!live) return;
 #pragma unroll
@@ -117,7 +116,7 @@ struct Epilogue {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const float x = o[0][n][2 * half + i] * factor;
-        finite = fmaf(x, 0.0f, finite);
+        zero = fmaf(x, 0.0f, zero);
         if (pass != NanPass::count_non_finite)
           to[8 * n + i] = x;
         else if (x > 0.0f)

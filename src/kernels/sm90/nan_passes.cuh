@@ -13,8 +13,10 @@ namespace rapt {
 template <Sm90Config cfg>
 inline void rewrite_v_for_pass(const SharedState<cfg>& shared, int stage, int keys, NanPass pass, unsigned thread) {
   constexpr unsigned one = cfg.v == DType::f16 ? 0x3c00u : 0x3f80u;
-  const unsigned tile = shared.v(stage);
-  for (unsigned byte = thread * 4; byte < SharedState<cfg>::layout.v_bytes; byte += SharedState<cfg>::consumers * 4) {
+  const unsigned tile = shared.kv(stage);
+#pragma unroll 1  // rarely used, but inlined at several places
+  for (unsigned byte = thread * 4; byte < SharedState<cfg>::layout.columns_v * cfg.block_n * 128;
+       byte += SharedState<cfg>::consumers * 4) {
     const int row = static_cast<int>(byte / 128) % cfg.block_n;
     unsigned word = row < keys ? load_shared(tile + byte) : 0;
     if (pass != NanPass::normal) {

@@ -7,16 +7,18 @@
 
 namespace rapt {
 
-// Phases of several barriers in one word, because the producer has only 32 registers.
+// Places and phases of several barriers in one word, because the producer has only 32 registers.
+template <int q_stages>
 struct Phases {
-  unsigned bits = 0;  // 0, 1: announced tiles modulo 4; 2: phase of Q; 3: phase of the list
+  unsigned bits = 0;  // 0, 1: announced tiles modulo 4; 2: phase of the list; from 3 on: Q tiles modulo 2 * q_stages
   int place() const { return static_cast<int>(bits & 1); }
   unsigned of_place() const { return bits >> 1 & 1; }
-  unsigned of_q() const { return bits >> 2 & 1; }
-  unsigned of_list() const { return bits >> 3 & 1; }
+  unsigned of_list() const { return bits >> 2 & 1; }
+  int q_stage() const { return static_cast<int>(bits >> 3) - static_cast<int>(of_q()) * q_stages; }
+  unsigned of_q() const { return bits >> 3 >= q_stages; }
   void advance_place() { bits = (bits & ~3u) | ((bits + 1) & 3u); }
-  void advance_q() { bits ^= 4; }
-  void advance_list() { bits ^= 8; }
+  void advance_list() { bits ^= 4; }
+  void advance_q() { bits = bits >> 3 == 2 * q_stages - 1 ? bits & 7 : bits + 8; }
 };
 
 template <Sm90Config cfg>
@@ -26,8 +28,8 @@ struct Producer {
 
   const Sm90Params& params;
   const SharedState<cfg>& shared;
-  StageSlot<cfg.stages> slot{};
-  Phases phases{};
+  StageSlot<cfg.kv_stages> slot{};
+  Phases<cfg.q_stages> phases{};
 
   // Describes a tile to the consumers, then loads Q and all blocks of K and V, waiting for free buffers.
   void do_tile(unsigned item, NanPass pass) {
@@ -41,19 +43,20 @@ struct Producer {
     const int batch = packed ? 0 : tile.batch(), head = tile.head();
     const auto head_k = static_cast<int>(params.scheduler.group.quotient(static_cast<unsigned>(head)));
     const int first_k = packed ? static_cast<int>(clamped(p.cu_seqlens_k[tile.batch()], 0, p.total_k)) : 0;
-    wait_barrier(shared.q_empty(), phases.of_q() ^ 1);
+    wait_barrier(shared.q_empty(phases.q_stage()), phases.of_q() ^ 1);
+    load(shared.q_full(phases.q_stage()), shared.q(phases.q_stage()), params.q, layout.columns, cfg.block_m(),
+         tile.first_q() + tile.first_row(), head, batch);
     phases.advance_q();
-    load(shared.q_full(), shared.q(0), params.q, layout.columns, cfg.block_m(), tile.first_q() + tile.first_row(), head,
-         batch);
+    // V of a block comes after K of the next block, because the consumers use them in this order.
     const NBlocks n_blocks = tile.n_blocks();
+    if (n_blocks.empty()) return;
+    const int first_key = first_k + n_blocks.begin * cfg.block_n;
+    int key = first_k + (n_blocks.end - 1) * cfg.block_n;
+    load_kv(params.k, layout.columns, key, head_k, batch);
 #pragma unroll 1
-    for (int n_block = n_blocks.end - 1; n_block >= n_blocks.begin; --n_block, slot.advance()) {
-      const int key = first_k + n_block * cfg.block_n;
-      wait_barrier(shared.k_empty(slot.stage), slot.phase ^ 1);
-      load(shared.k_full(slot.stage), shared.k(slot.stage), params.k, layout.columns, cfg.block_n, key, head_k, batch);
-      wait_barrier(shared.v_empty(slot.stage), slot.phase ^ 1);
-      load(shared.v_full(slot.stage), shared.v(slot.stage), params.v, layout.columns_v, cfg.block_n, key, head_k,
-           batch);
+    for (; key >= first_key; key -= cfg.block_n) {
+      if (key > first_key) load_kv(params.k, layout.columns, key - cfg.block_n, head_k, batch);
+      load_kv(params.v, layout.columns_v, key, head_k, batch);
     }
   }
 
@@ -78,6 +81,11 @@ struct Producer {
     Tile{shared.tile(phases.place())}.set_pass(pass);
     arrive(shared.tile_full(phases.place()));
     phases.advance_place();
+  }
+  void load_kv(const TensorMap& map, int columns, int key, int head, int batch) {
+    wait_barrier(shared.kv_empty(slot.stage), slot.phase ^ 1);
+    load(shared.kv_full(slot.stage), shared.kv(slot.stage), map, columns, cfg.block_n, key, head, batch);
+    slot.advance();
   }
   static void load(unsigned full, unsigned to, const TensorMap& map, int columns, int rows, int row, int head,
                    int batch) {

@@ -15,6 +15,11 @@ struct StageSlot {
   void advance() {
     if (++stage == stages) stage = 0, phase ^= 1;
   }
+  StageSlot next() const {
+    StageSlot slot = *this;
+    slot.advance();
+    return slot;
+  }
 };
 
 // One arrival a warp, once all of its lanes have come here.
@@ -32,20 +37,17 @@ struct SharedState {
 
   unsigned base;
 
-  unsigned q(int group) const { return base + layout.q_at + static_cast<unsigned>(group) * 64 * 128; }
-  unsigned k(int stage) const { return base + layout.k_at + static_cast<unsigned>(stage * layout.k_bytes); }
-  unsigned v(int stage) const { return base + layout.v_at + static_cast<unsigned>(stage * layout.v_bytes); }
+  unsigned q(int stage) const { return base + layout.q_at + static_cast<unsigned>(stage * layout.q_bytes); }
+  unsigned kv(int stage) const { return base + layout.kv_at + static_cast<unsigned>(stage * layout.kv_bytes); }
 
   unsigned barrier(int i) const { return base + layout.barriers_at + 8 * static_cast<unsigned>(i); }
-  unsigned q_full() const { return barrier(0); }
-  unsigned q_empty() const { return barrier(1); }
-  unsigned k_full(int stage) const { return barrier(2 + stage); }
-  unsigned v_full(int stage) const { return barrier(2 + cfg.stages + stage); }
-  unsigned k_empty(int stage) const { return barrier(2 + 2 * cfg.stages + stage); }
-  unsigned v_empty(int stage) const { return barrier(2 + 3 * cfg.stages + stage); }
-  unsigned tile_full(int place) const { return barrier(2 + 4 * cfg.stages + place); }
-  unsigned tile_empty(int place) const { return barrier(4 + 4 * cfg.stages + place); }
-  unsigned redo_listed() const { return barrier(6 + 4 * cfg.stages); }
+  unsigned q_full(int stage) const { return barrier(stage); }
+  unsigned q_empty(int stage) const { return barrier(cfg.q_stages + stage); }
+  unsigned kv_full(int stage) const { return barrier(2 * cfg.q_stages + stage); }
+  unsigned kv_empty(int stage) const { return barrier(2 * cfg.q_stages + cfg.kv_stages + stage); }
+  unsigned tile_full(int place) const { return barrier(2 * cfg.q_stages + 2 * cfg.kv_stages + place); }
+  unsigned tile_empty(int place) const { return tile_full(2 + place); }
+  unsigned redo_listed() const { return tile_full(4); }
 
   // Words: two tiles (RowTile), how many tiles are to be done again, and the numbers of these.
   unsigned tile(int place) const { return base + layout.tiles_at + 64 * static_cast<unsigned>(place); }
@@ -55,11 +57,10 @@ struct SharedState {
   // By one thread, before a barrier of the block. Full barriers count the producer thread, empty ones the warps that
   // compute.
   void init() const {
-    init_barrier(q_full(), 1), init_barrier(q_empty(), consumer_warps);
-    for (int stage = 0; stage < cfg.stages; ++stage) {
-      init_barrier(k_full(stage), 1), init_barrier(v_full(stage), 1);
-      init_barrier(k_empty(stage), consumer_warps), init_barrier(v_empty(stage), consumer_warps);
-    }
+    for (int stage = 0; stage < cfg.q_stages; ++stage)
+      init_barrier(q_full(stage), 1), init_barrier(q_empty(stage), consumer_warps);
+    for (int stage = 0; stage < cfg.kv_stages; ++stage)
+      init_barrier(kv_full(stage), 1), init_barrier(kv_empty(stage), consumer_warps);
     for (int place = 0; place < 2; ++place)
       init_barrier(tile_full(place), 1), init_barrier(tile_empty(place), consumer_warps);
     init_barrier(redo_listed(), consumer_warps);

@@ -20,10 +20,10 @@ struct Sm90Params {
 // Shared memory of a block, by addresses from its start. Tensors lie in columns of 64 elements (128 bytes, the width of
 // a swizzle): [column][row][64]. If the head dim is not a multiple of 64, the last column ends in zeros.
 struct Sm90Layout {
-  int dim, dim_v;                 // head dims rounded up to 16, the depth of one instruction
-  int columns, columns_v;         // of 64 elements
-  int q_bytes, k_bytes, v_bytes;  // of a tile of q, of a block of k, v
-  int q_at = 0, k_at, v_at, barriers_at, tiles_at, bytes;
+  int dim, dim_v;          // head dims rounded up to 16, the depth of one instruction
+  int columns, columns_v;  // of 64 elements
+  int q_bytes, kv_bytes;   // of a buffer: a tile of Q, later its output; a block of K or V
+  int q_at = 0, kv_at, barriers_at, tiles_at, bytes;
 
   static constexpr int redo_capacity = 256;  // tiles that can be recomputed in one round (attention_sm90.cuh)
 
@@ -32,17 +32,15 @@ struct Sm90Layout {
         dim_v((c.head_dim_v + 15) / 16 * 16),
         columns((c.head_dim + 63) / 64),
         columns_v((c.head_dim_v + 63) / 64),
-        q_bytes(columns * c.block_m() * 128),
-        k_bytes(columns * c.block_n * 128),
-        v_bytes(columns_v * c.block_n * 128),
-        k_at(q_bytes),
-        v_at(k_at + c.stages * k_bytes),
-        barriers_at(v_at + c.stages * v_bytes),
+        q_bytes((columns > columns_v ? columns : columns_v) * c.block_m() * 128),
+        kv_bytes((columns > columns_v ? columns : columns_v) * c.block_n * 128),
+        kv_at(c.q_stages * q_bytes),
+        barriers_at(kv_at + c.kv_stages * kv_bytes),
         tiles_at(barriers_at + 8 * barriers(c)),
         bytes(tiles_at + 2 * 64 + 4 * (1 + redo_capacity)) {}
 
   // SharedState (shared_state.cuh) names them.
-  static constexpr int barriers(const Sm90Config& c) { return 2 + 4 * c.stages + 5; }
+  static constexpr int barriers(const Sm90Config& c) { return 2 * c.q_stages + 2 * c.kv_stages + 5; }
 };
 
 }  // namespace rapt
