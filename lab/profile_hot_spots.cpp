@@ -112,21 +112,20 @@ std::vector<uint64_t> make_relative(Table& table) {
   return offsets;
 }
 
+// Zeros become empty cells. Most cells are zeros.
 std::string csv_of(const Table& table) {
-  std::vector<bool> kept;
-  for (size_t i = 0; i < table.columns.size(); ++i)
-    kept.push_back(std::any_of(table.rows.begin(), table.rows.end(), [&](const std::vector<std::string>& row) {
-      return !row[i].empty() && row[i] != "0" && row[i] != "-";
-    }));
+  const auto says_nothing = [](const std::string& cell) { return cell.empty() || cell == "0" || cell == "-"; };
+  std::vector<size_t> kept;
+  for (size_t i = 0; i < table.columns.size(); ++i) {
+    const auto in_column = [&](const std::vector<std::string>& row) { return says_nothing(row[i]); };
+    if (!table.columns[i].ends_with(not_issued) && !std::all_of(table.rows.begin(), table.rows.end(), in_column))
+      kept.push_back(i);
+  }
   std::string csv;
   const auto write = [&](const std::vector<std::string>& cells) {
-    std::string line;
-    for (size_t i = 0; i < cells.size(); ++i) {
-      if (!kept[i]) continue;
-      if (!line.empty()) line += ',';
-      line += csv_cell(cells[i]);
-    }
-    csv += line + "\n";
+    for (const size_t i : kept)
+      csv += concat(i == kept[0] ? "" : ",", says_nothing(cells[i]) ? "" : csv_cell(cells[i]));
+    csv += '\n';
   };
   write(table.columns);
   for (const std::vector<std::string>& row : table.rows) write(row);
@@ -159,6 +158,8 @@ MainStall main_stall(const SassPage& page, const Sum& sum) {
   if (most == sum.stalls.end() || *most <= 0 || sum.samples <= 0) return {};
   return {page.reasons[static_cast<size_t>(most - sum.stalls.begin())], *most / sum.samples};
 }
+
+std::string to_string(const SourceLine& line) { return concat(line.file, ":", line.line); }
 
 // The line of the kernel's own file: the file whose function the unit calls.
 SourceLine own_line(const std::vector<SourceLine>& source) {
@@ -204,7 +205,12 @@ std::vector<HotLine> hot_lines(const SassPage& page, const KernelLines& lines) {
   return hot;
 }
 
-std::string to_string(const SourceLine& line) { return concat(line.file, ":", line.line); }
+// "ptx/mma.cuh:40 from sm80/attention_sm80.cuh:151"
+std::string to_string(const std::vector<SourceLine>& source) {
+  const SourceLine own = own_line(source);
+  return own == source[0] ? to_string(own) : concat(to_string(source[0]), " from ", to_string(own));
+}
+
 std::string to_string(const MainStall& stall) {
   return stall.reason.empty() ? "not stalled" : fmt::format("{} {:.0f}%", stall.reason, 100 * stall.share);
 }
@@ -308,7 +314,7 @@ std::string to_text(const HotSpots& spots) {
     const HotInstruction& one = spots.instructions[i];
     text += fmt::format("hot      {:>4.1f}%  {:<23}  {:#07x}  {}{}\n", 100 * one.share, to_string(one.stall),
                         one.offset, shortened(one.text, sass_width),
-                        one.source.empty() ? "" : concat("  (", to_string(one.source[0]), ")"));
+                        one.source.empty() ? "" : concat("  (", to_string(one.source), ")"));
   }
   for (size_t i = 0; i < std::min(most, spots.lines.size()); ++i) {
     const HotLine& one = spots.lines[i];

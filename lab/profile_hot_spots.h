@@ -29,7 +29,8 @@ struct SassPage {
   std::vector<SassInstruction> instructions;
   double samples = 0;
   std::string why;  // there are no samples
-  // The page with offsets instead of addresses, without columns that have no value: small, and the same for each run.
+  // The page with offsets instead of addresses, without zeros, empty columns and the columns "(Not Issued)": small, and
+  // comparable with that of another run.
   std::string csv;
 };
 // Parses the output of `ncu --csv --page source --print-source sass`. Never throws Error: a page of another form has no
