@@ -214,6 +214,18 @@ std::string to_string(const std::vector<SourceLine>& source) {
 std::string to_string(const MainStall& stall) {
   return stall.reason.empty() ? "not stalled" : fmt::format("{} {:.0f}%", stall.reason, 100 * stall.share);
 }
+// The hottest instructions. Of a loop that waits, or of several matrix products of one line, only the hottest counts.
+std::vector<HotInstruction> listed(const std::vector<HotInstruction>& all, size_t most) {
+  std::vector<HotInstruction> some;
+  for (const HotInstruction& one : all) {
+    const auto like = [&](const HotInstruction& other) {
+      return !one.source.empty() && other.source == one.source && other.stall.reason == one.stall.reason;
+    };
+    if (some.size() < most && std::none_of(some.begin(), some.end(), like)) some.push_back(one);
+  }
+  return some;
+}
+
 std::string shortened(const std::string& text, size_t most) {
   return text.size() <= most ? text : text.substr(0, most - 3) + "...";
 }
@@ -310,8 +322,7 @@ std::string to_text(const HotSpots& spots) {
   constexpr size_t most = 5, sass_width = 44, line_width = 60;
   if (!spots.why.empty()) return concat("hot      not available: ", spots.why, "\n");
   std::string text;
-  for (size_t i = 0; i < std::min(most, spots.instructions.size()); ++i) {
-    const HotInstruction& one = spots.instructions[i];
+  for (const HotInstruction& one : listed(spots.instructions, most)) {
     text += fmt::format("hot      {:>4.1f}%  {:<23}  {:#07x}  {}{}\n", 100 * one.share, to_string(one.stall),
                         one.offset, shortened(one.text, sass_width),
                         one.source.empty() ? "" : concat("  (", to_string(one.source), ")"));
