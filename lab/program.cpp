@@ -318,16 +318,15 @@ class Program {
   }
 
   void add_profile() {
-    CLI::App* sub =
-        add("profile",
-            "Show what limits the speed of a problem's GPU kernel: counters and hot spots of Nsight Compute "
-            "(ncu), or times of its stages",
-            "  rapt profile \"f16 h8 q512 d64\"\n"
-            "  rapt profile \"f16 h8 q512 d64\" --trace\n"
-            "  rapt profile \"f16 b4 h32 q4096 d128 causal\" --gate tensor=40 --gate memory=off\n"
-            "  rapt profile \"f16 h8 q512 d64\" --config \"stages=3\" --name three-stages\n"
-            "  RAPT_NCU=/opt/nvidia/nsight-compute/2025.2.1/ncu rapt profile \"f16 h8 q512 d64\"",
-            profile_.common);
+    CLI::App* sub = add("profile",
+                        "Show what limits the speed of a problem's GPU kernel: counters and hot spots of Nsight "
+                        "Compute (ncu), or times of its stages",
+                        "  rapt profile \"f16 h8 q512 d64\"\n"
+                        "  rapt profile \"f16 h8 q512 d64\" --trace\n"
+                        "  rapt profile \"f16 b4 h32 q4096 d128 causal\" --gate tensor=40 --gate memory=off\n"
+                        "  rapt profile \"f16 h8 q512 d64\" --config \"stages=3\" --name three-stages\n"
+                        "  RAPT_NCU=/opt/nvidia/nsight-compute/2025.2.1/ncu rapt profile \"f16 h8 q512 d64\"",
+                        profile_.common);
     add_problem(sub, profile_.words);
     sub->get_option("problem")->required();
     sub->add_option(
