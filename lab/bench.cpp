@@ -148,10 +148,11 @@ void judge_call(const Problem& problem, const check::Inputs& inputs, const check
 int bench(const BenchOptions& options) {
   check_options(options);
   const std::vector<Problem> problems = problems_of(options);
+  // Before the device: a wrong word is an error even where there is no GPU.
+  for (const std::string& config : options.common.configs) check_config_words(config);
   const Device device = chosen_device(options.common, true);
   require_variant_included(problems, device, options.common);
   for (const std::string& config : options.common.configs) {
-    check_config_words(config);
     const std::string broken =
         problems.size() == 1 ? broken_config_rule(options.common, device, problems[0], config) : "";
     if (!broken.empty()) invalid(broken);

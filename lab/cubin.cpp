@@ -12,8 +12,6 @@
 namespace rapt::lab {
 namespace {
 
-constexpr size_t instruction_bytes = 16;
-
 template <class T>
 T read(std::string_view bytes, uint64_t at) {
   if (bytes.size() < sizeof(T) || at > bytes.size() - sizeof(T)) invalid("cubin: file ends before byte ", at);
@@ -42,20 +40,23 @@ Section section(std::string_view elf, uint16_t index) {
           empty ? std::string_view() : slice(elf, read<uint64_t>(elf, at + 24), read<uint64_t>(elf, at + 32))};
 }
 
-std::string_view code_of(std::string_view elf, std::string_view entry) {
+}  // namespace
+
+std::optional<std::string_view> cubin_section(std::string_view elf, std::string_view wanted) {
   if (!elf.starts_with("\x7f"
                        "ELF\x02\x01"))
     invalid("cubin: is not a 64-bit little-endian ELF file");
   const std::string_view names = section(elf, read<uint16_t>(elf, 62)).bytes;
-  const std::string wanted = concat(".text.", entry);
   for (uint16_t i = 0; i < read<uint16_t>(elf, 60); ++i) {
     const Section found = section(elf, i);
     if (found.name > names.size()) invalid("cubin: the name of section ", i, " lies outside the name table");
     const std::string_view rest = names.substr(found.name);
     if (rest.substr(0, rest.find('\0')) == wanted) return found.bytes;
   }
-  invalid("cubin: it has no kernel ", entry);
+  return std::nullopt;
 }
+
+namespace {
 
 // The low nine bits are the operation. The next three bits are the source of the operands.
 enum Operation : unsigned {
@@ -101,7 +102,9 @@ void count(uint64_t low, uint64_t high, InstructionCounts& counts) {
 }  // namespace
 
 InstructionCounts count_instructions(std::string_view cubin, std::string_view entry) {
-  const std::string_view code = code_of(cubin, entry);
+  const auto found = cubin_section(cubin, concat(".text.", entry));
+  if (!found) invalid("cubin: it has no kernel ", entry);
+  const std::string_view code = *found;
   if (code.empty() || code.size() % instruction_bytes != 0)
     invalid("cubin: the code of ", entry, " has ", code.size(), " bytes: must be a multiple of ", instruction_bytes);
   InstructionCounts counts;

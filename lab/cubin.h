@@ -1,11 +1,19 @@
-// Counts the instructions of a kernel's machine code, read directly from the cubin. This proves that a kernel that
-// claims tensor cores or asynchronous copies uses those instructions. Used by the ladder and its tests. Needs no GPU
-// and no disassembler.
+// Reads cubins: the sections of the file, and a count of a kernel's instructions. The count proves that a kernel that
+// claims tensor cores or asynchronous copies uses those instructions. Used by the ladder, by profile and by tests.
+// Needs no GPU and no disassembler.
 #pragma once
 
+#include <cstddef>
+#include <optional>
 #include <string_view>
 
 namespace rapt::lab {
+
+inline constexpr size_t instruction_bytes = 16;  // since sm_70
+
+// The bytes of a section; nothing if there is no such section. Throws Error{invalid_argument} if the bytes are not a
+// cubin.
+std::optional<std::string_view> cubin_section(std::string_view cubin, std::string_view name);
 
 // Instructions in the code, not executions. Instructions that can never execute are not counted. _16: 16-byte accesses
 // only.

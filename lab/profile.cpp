@@ -16,16 +16,19 @@
 #include "check/device_tensors.h"
 #include "cuda/driver.h"
 #include "lab/bench.h"
+#include "lab/csv.h"
 #include "lab/file.h"
 #include "lab/host_compiler.h"
 #include "lab/kernel_limit.h"
 #include "lab/machine.h"
 #include "lab/output.h"
 #include "lab/process.h"
+#include "lab/profile_hot_spots.h"
 #include "lab/profile_metrics.h"
 #include "lab/profile_verdict.h"
 #include "lab/variant.h"
 #include "runtime/context.h"
+#include "runtime/gpu.h"
 #include "runtime/plan.h"
 
 namespace rapt::lab {
@@ -54,11 +57,21 @@ Device profiled_device(const ProfileOptions& options) {
 
 // ---- The part that ncu starts.
 
+// The kernels are compiled with source lines; their machine code is the same. ncu-ui shows the lines.
+ContextHandle context_with_lines(const ProfileOptions& options, const Problem& problem, const Device& device) {
+  ContextOptions context;
+  context.arch = options.common.arch;
+  context.config = config_of(options);
+  context.files = variant_files(options.common, device, problem);
+  context.line_info = true;
+  return ContextHandle(new rapt_context(std::move(context)));
+}
+
 void launch_checked(const ProfileOptions& options, const Problem& problem, const Device& device) {
   const std::string config = config_of(options);
   const cuda::ContextScope scope(device.index, nullptr);
   const cuda::Stream stream;
-  const ContextHandle context = make_context(options.common, device, problem, config);
+  const ContextHandle context = context_with_lines(options, problem, device);
   const check::Inputs inputs = check::make_inputs(problem, check::Fill::normal, options.seed);
   const check::Outputs outputs = check::make_outputs(problem);
   check::DeviceCall call(device.index, problem, inputs, outputs);
@@ -146,6 +159,8 @@ std::string joined_by(const std::vector<std::string>& words, const char* between
   return text;
 }
 
+constexpr const char* source_section = "SourceCounters";  // of ncu: samples of each instruction
+
 // One run of ncu, or of ncu --import.
 struct Run {
   bool succeeded = false;
@@ -156,7 +171,8 @@ class NcuSession {
  public:
   NcuSession(Ncu ncu, std::string command) : ncu_(std::move(ncu)), command_(std::move(command)) {}
 
-  // Puts the report of the launch into the folder. Drops the metrics that ncu does not know.
+  // Puts the report of the launch into the folder. Drops the metrics that ncu does not know, and the samples of
+  // instructions if ncu fails because of them.
   void collect(const std::vector<std::string>& launch, int launches_before, int sm) {
     std::vector<std::string> metrics = metric_names(sm);
     for (;;) {
@@ -164,6 +180,10 @@ class NcuSession {
       if (run.succeeded && std::filesystem::exists(report())) return;
       if (denied(run)) continue;
       const std::vector<std::string> unknown = unknown_metrics(run.out, metrics);
+      if (unknown.empty() && with_samples_ && run.out.find("ection") != std::string::npos) {  // "Section"
+        with_samples_ = false;
+        continue;
+      }
       if (unknown.empty()) fail(run);
       for (const std::string& name : unknown) std::erase(metrics, name), unknown_.push_back(name);
       if (metrics.empty()) lacks("ncu knows none of the metrics. Its last lines: " + last_lines(run.out, 4));
@@ -177,9 +197,17 @@ class NcuSession {
     if (!run.succeeded) run = start(words, {});  // older versions of ncu lack that option
     if (!run.succeeded)
       lacks(concat("ncu --import: ", run.end, ". Its last lines:\n", last_lines(run.messages + run.out)));
-    const std::string table = raw_table(run.out);
+    const std::string table = without_instances(raw_table(run.out));
     if (table.empty()) no_kernel_ = (run.out + run.messages).find(no_kernel_words) != std::string::npos;
     return table;
+  }
+  // The report's source page, which has the samples. A failure is a page that says why there is none.
+  SassPage sass_page() {
+    if (!with_samples_) return page_without(concat("this ncu has no section ", source_section));
+    const Run run = start({"--import", report(), "--csv", "--page", "source"}, {"--print-source", "sass"});
+    if (run.succeeded) return parse_sass_page(run.out);
+    const std::string said = last_lines(run.messages + run.out, 1);
+    return page_without(concat("ncu --import --page source: ", run.end, said.empty() ? "" : ": ", trimmed(said)));
   }
   // True if the report contains no launch.
   bool no_kernel() const { return no_kernel_; }
@@ -192,21 +220,22 @@ class NcuSession {
                      const std::vector<std::string>& metrics) {
     std::error_code ignored;
     std::filesystem::remove(report(), ignored);
-    const std::vector<std::string> words = {"--target-processes",
-                                            "all",
-                                            "--kernel-name",
-                                            entry_name,
-                                            "--launch-skip",
-                                            std::to_string(launches_before),
-                                            "--launch-count",
-                                            "1",
-                                            "--clock-control",
-                                            "none",
-                                            "--metrics",
-                                            joined_by(metrics, ","),
-                                            "--force-overwrite",
-                                            "--export",
-                                            report()};
+    std::vector<std::string> words = {"--target-processes",
+                                      "all",
+                                      "--kernel-name",
+                                      entry_name,
+                                      "--launch-skip",
+                                      std::to_string(launches_before),
+                                      "--launch-count",
+                                      "1",
+                                      "--clock-control",
+                                      "none",
+                                      "--metrics",
+                                      joined_by(metrics, ","),
+                                      "--force-overwrite",
+                                      "--export",
+                                      report()};
+    if (with_samples_) words.insert(words.begin(), {"--section", source_section});
     Run run = start(words, launch);
     run.out += run.messages;  // ncu's messages may be on either stream
     return run;
@@ -262,6 +291,11 @@ class NcuSession {
       lacks(concat("ncu profiled no kernel. Its last lines:\n", last_lines(run.out)));
     lacks(concat("ncu failed: ", run.end, "; nothing was written. Its last lines:\n", last_lines(run.out)));
   }
+  static SassPage page_without(const std::string& why) {
+    SassPage page;
+    page.why = why;
+    return page;
+  }
   static std::string last_lines(std::string text, int count = 10) {
     while (text.ends_with('\n')) text.pop_back();
     size_t begin = text.size();
@@ -278,7 +312,7 @@ class NcuSession {
   const TemporaryFolder folder_{"rapt-profile"};
   std::vector<std::string> unknown_;
   int runs_ = 0;
-  bool no_kernel_ = false;
+  bool no_kernel_ = false, with_samples_ = true;
 };
 
 // ---- Results.
@@ -294,7 +328,8 @@ std::string result_path(const char* kind, const ProfileOptions& options, const P
   return concat("results/", file_safe(device.name), "/", utc_stamp(), "-", kind, "-", result_name(options, problem));
 }
 
-std::string write_results(const std::string& base, const std::string& table, const std::string& report) {
+std::string write_results(const std::string& base, const std::string& table, const std::string& sass,
+                          const std::string& report) {
   constexpr size_t most = size_t{1} << 30;
   std::string bytes;
   if (const std::string wrong = read_regular(AT_FDCWD, report, most, bytes); !wrong.empty())
@@ -307,22 +342,40 @@ std::string write_results(const std::string& base, const std::string& table, con
   };
   write(".ncu-rep", bytes);
   if (!table.empty()) write(".csv", table);
-  return concat(base, table.empty() ? ".ncu-rep" : ".csv and .ncu-rep");
+  if (!sass.empty()) write("-sass.csv", sass);
+  return concat(base, table.empty() ? "" : sass.empty() ? ".csv and " : ".csv, -sass.csv and ", ".ncu-rep");
+}
+
+// The source lines of the kernel of the plan's first step, which is profiled.
+KernelLines lines_of(const ProfileOptions& options, const Problem& problem, const Device& device, const Step& step) {
+  jit::Request request = request_for(step.family->unit(step.config), device.arch, step.family->name,
+                                     variant_files(options.common, device, problem));
+  request.line_info = true;
+  try {
+    const ContextHandle context = context_with_lines(options, problem, device);
+    const std::shared_ptr<const jit::Image> image = context->impl.gpu().store().get(request);
+    return KernelLines(std::move(request), *image);
+  } catch (const Error& error) {
+    KernelLines none;
+    none.why = error.what();
+    return none;
+  }
 }
 
 void print_verdict(const ProfileOptions& options, const Device& device, const Problem& problem,
                    const ProfiledKernel& kernel, const PlannedFacts& facts, const Verdict& verdict,
-                   const NcuSession& session, const std::string& written) {
+                   const HotSpots& spots, const NcuSession& session, const std::string& written) {
   if (options.common.json) {
     nlohmann::ordered_json json = {{"problem", to_string(problem)}, {"card", device.name}, {"arch", device.arch}};
     json.update(to_json(kernel, facts, verdict));
+    json["hot"] = to_json(spots);
     json["unknown"] = session.unknown();
     json["written"] = written;
     fmt::print("{}\n", json.dump(2));
     return;
   }
-  fmt::print("profile  {}, {}; {}\n{}", title_of(device), device.arch, to_string(problem),
-             to_text(kernel, facts, verdict));
+  fmt::print("profile  {}, {}; {}\n{}{}", title_of(device), device.arch, to_string(problem),
+             to_text(kernel, facts, verdict), to_text(spots));
   if (!session.unknown().empty()) fmt::print("unknown  to this ncu: {}\n", joined_by(session.unknown(), ", "));
   fmt::print("wrote    {}\n", written);
 }
@@ -338,18 +391,22 @@ int profile_by_ncu(const ProfileOptions& options, const Problem& problem, const 
   session.collect(launch_words(options, problem, device, ncu), chosen.step_count, device.sm);
   std::vector<ProfiledKernel> kernels;
   std::string table;
+  SassPage sass;
   try {
     table = session.table();
     if (!session.no_kernel()) kernels = parse_raw_table(table, device.sm);
+    if (!kernels.empty()) sass = session.sass_page();
   } catch (const Error& error) {
     // The report exists: keep it. ncu-ui can open it.
     if (DeferredSignals::one_is_pending()) throw;
-    lacks(concat(error.what(), "\nwrote ", write_results(base, "", session.report())));
+    lacks(concat(error.what(), "\nwrote ", write_results(base, "", "", session.report())));
   }
   if (kernels.empty()) lacks("ncu profiled no kernel: its report has no rows; nothing was written");
-  const std::string written = write_results(base, table, session.report());
+  const HotSpots spots =
+      hot_spots(sass, sass.why.empty() ? lines_of(options, problem, device, chosen.steps[0]) : KernelLines());
+  const std::string written = write_results(base, table, sass.why.empty() ? sass.csv : "", session.report());
   const Verdict verdict = judge(kernels[0], facts, limits);
-  print_verdict(options, device, problem, kernels[0], facts, verdict, session, written);
+  print_verdict(options, device, problem, kernels[0], facts, verdict, spots, session, written);
   if (verdict.failed()) return exit_check_failed;
   return verdict.nothing_judged() ? exit_environment : exit_success;
 }
@@ -358,7 +415,8 @@ int profile_by_ncu(const ProfileOptions& options, const Problem& problem, const 
 
 int profile(const ProfileOptions& options) {
   const GateLimits limits = parse_gates(options.gates);
-  if (options.trace && !options.gates.empty()) invalid("--gate: needs counters; not with --trace");
+  if (options.trace && !options.gates.empty())
+    invalid("--gate ", options.gates[0], ": needs counters; not with --trace");
   if (options.trace && options.launch_only) invalid("--launch-only: is for ncu; not with --trace");
   const std::string config = config_of(options);
   check_config_words(config);

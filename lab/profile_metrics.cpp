@@ -4,10 +4,9 @@
 #include "lab/profile_metrics.h"
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 
 #include "base/error.h"
+#include "lab/csv.h"
 #include "lab/file.h"
 
 namespace rapt::lab {
@@ -107,23 +106,6 @@ constexpr MetricRow metric_rows[] = {
 
 bool is_of(const MetricRow& row, int sm) { return row.first_sm <= sm && sm <= row.last_sm; }
 
-std::string_view trimmed(std::string_view text) {
-  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
-  while (!text.empty() && (text.back() == ' ' || text.back() == '\r' || text.back() == '\t')) text.remove_suffix(1);
-  return text;
-}
-
-// "1,205.00" -> 1205. No value for "n/a", "" and numbers that are not finite.
-std::optional<double> number_of(std::string_view text) {
-  std::string digits(trimmed(text));
-  digits.erase(std::remove(digits.begin(), digits.end(), ','), digits.end());
-  double value = 0;
-  const auto [end, status] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  if (digits.empty() || status != std::errc() || end != digits.data() + digits.size() || !std::isfinite(value))
-    return std::nullopt;
-  return value;
-}
-
 // The factors of ncu's units relative to the base unit. We request "--print-units base", but old versions still print
 // scaled units.
 double scale_of(std::string_view unit) {
@@ -150,31 +132,6 @@ std::map<std::string, double> instances_of(std::string_view text) {
       found[std::string(trimmed(one.substr(0, colon)))] += *count;
   }
   return found;
-}
-
-// Splits one line of ncu's CSV. Cells are quoted; a quote inside a cell is doubled.
-std::vector<std::string> cells_of(std::string_view line) {
-  std::vector<std::string> cells(1);
-  bool quoted = false;
-  for (size_t i = 0; i < line.size(); ++i) {
-    const char c = line[i];
-    if (c == '"' && quoted && i + 1 < line.size() && line[i + 1] == '"') {
-      cells.back() += c, ++i;
-    } else if (c == '"') {
-      quoted = !quoted;
-    } else if (c == ',' && !quoted) {
-      cells.emplace_back();
-    } else if (c != '\r') {
-      cells.back() += c;
-    }
-  }
-  return cells;
-}
-
-std::string_view next_line(std::string_view& text) {
-  const std::string_view line = text.substr(0, text.find('\n'));
-  text.remove_prefix(std::min(line.size() + 1, text.size()));
-  return line;
 }
 
 [[noreturn]] void no_raw_page(const std::string& why) {
@@ -261,6 +218,27 @@ std::string raw_table(std::string_view text) {
     if (header || (!table.empty() && line.starts_with('"'))) table += concat(line, "\n");
   }
   return table;
+}
+
+std::string without_instances(std::string_view table) {
+  std::string_view rest = table;
+  const std::vector<std::string> columns = cells_of(next_line(rest));
+  std::string shorter(table.substr(0, table.size() - rest.size()));
+  while (!rest.empty()) {
+    const std::string_view line = next_line(rest);
+    std::vector<std::string> cells = cells_of(line);
+    bool changed = false;
+    for (size_t i = 0; i < std::min(cells.size(), columns.size()); ++i) {
+      const size_t open = cells[i].find(" (");
+      if (columns[i] == opcode_metric || open == std::string::npos || !number_of(cells[i].substr(0, open))) continue;
+      cells[i].erase(open);
+      changed = true;
+    }
+    std::string joined;
+    for (const std::string& cell : cells) joined += concat(joined.empty() ? "" : ",", csv_cell(cell, true));
+    shorter += concat(changed ? joined : std::string(line), "\n");
+  }
+  return shorter;
 }
 
 std::vector<ProfiledKernel> parse_raw_table(std::string_view table, int sm) {

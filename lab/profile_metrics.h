@@ -38,6 +38,9 @@ std::vector<std::pair<std::string, double>> stall_reasons(const ProfiledKernel& 
 // ncu's table in the output of `ncu --csv --page raw`, without the lines around it (==PROF== and the program's output).
 // "" if there is no table.
 std::string raw_table(std::string_view text);
+// The table without the instances of metrics ("1,234 (0x10: 1,000; 0x20: 234)"), which may be thousands; the opcodes
+// are kept.
+std::string without_instances(std::string_view table);
 // Parses such a table: column names, units, then one row per launch. Throws Error{environment} if the table is wrong.
 std::vector<ProfiledKernel> parse_raw_table(std::string_view table, int sm);
 

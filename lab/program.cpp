@@ -319,8 +319,8 @@ class Program {
 
   void add_profile() {
     CLI::App* sub = add("profile",
-                        "Show what limits the speed of a problem's GPU kernel: counters of Nsight Compute (ncu), or "
-                        "times of its stages",
+                        "Show what limits the speed of a problem's GPU kernel: counters and hot spots of Nsight "
+                        "Compute (ncu), or times of its stages",
                         "  rapt profile \"f16 h8 q512 d64\"\n"
                         "  rapt profile \"f16 h8 q512 d64\" --trace\n"
                         "  rapt profile \"f16 b4 h32 q4096 d128 causal\" --gate tensor=40 --gate memory=off\n"

@@ -21,6 +21,7 @@ struct Request {
   std::string arch;                          // "sm_80", "sm_90a": a cubin; "compute_89": PTX, which the driver compiles
   std::string label;                         // for messages: the family and the problem line
   std::map<std::string, std::string> files;  // the caller's files; they replace embedded files of the same name
+  bool line_info = false;  // compiles with the table of source lines; the machine code is the same. Packs have none
 };
 
 // SHA-256 (64 hex digits) over the unit, every file that it reaches, arch and options. It does not include the

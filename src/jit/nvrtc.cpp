@@ -113,10 +113,11 @@ std::string first_errors(const std::string& log, size_t most) {
 
 }  // namespace
 
-Compiled run_nvrtc(const Nvrtc& nvrtc, const Sources& sources, const std::string& arch) {
+Compiled run_nvrtc(const Nvrtc& nvrtc, const Sources& sources, const std::string& arch, bool line_info) {
   const std::string arch_option = "--gpu-architecture=" + arch;
   std::vector<const char*> options = {arch_option.c_str()};
   options.insert(options.end(), fixed_options.begin(), fixed_options.end());
+  if (line_info) options.push_back(line_info_option);
   const ProgramScope program(nvrtc, sources);
   Compiled compiled;
   const Nvrtc::Result result = nvrtc.compile(program.get(), static_cast<int>(options.size()), options.data());
@@ -173,7 +174,7 @@ Image compile(const Request& request) {
 Image compile_with(const Nvrtc& nvrtc, const Request& request) {
   const auto begin = std::chrono::steady_clock::now();
   require_architecture(nvrtc.about, request.arch);
-  Compiled compiled = run_nvrtc(nvrtc, collect_sources(request), request.arch);
+  Compiled compiled = run_nvrtc(nvrtc, collect_sources(request), request.arch, request.line_info);
   if (!compiled.ok)
     throw Error(request.files.empty() ? ErrorCode::internal : ErrorCode::invalid_argument,
                 concat(request.label, ": NVRTC ", nvrtc.about.version, " cannot compile it for ", request.arch, ":",

@@ -14,6 +14,8 @@ namespace rapt::jit {
 // The compiler options of every kernel, besides --gpu-architecture. They are part of the signature. No -use_fast_math:
 // the kernels contain their approximations explicitly. -default-device: shared files need no __device__ attributes.
 inline constexpr std::array<const char*, 3> fixed_options = {"--std=c++20", "-default-device", "--ptxas-options=-v"};
+// For Request::line_info.
+inline constexpr const char* line_info_option = "-lineinfo";
 
 struct Nvrtc {
   using Program = struct OpaqueProgram*;
@@ -68,6 +70,6 @@ struct Compiled {
   std::string log, image;
 };
 struct Sources;
-Compiled run_nvrtc(const Nvrtc& nvrtc, const Sources& sources, const std::string& arch);
+Compiled run_nvrtc(const Nvrtc& nvrtc, const Sources& sources, const std::string& arch, bool line_info = false);
 
 }  // namespace rapt::jit

@@ -135,6 +135,7 @@ std::string signature(const Request& request) {
   std::string bytes = "rapt signature 1\n";
   append_field(bytes, request.arch);
   for (const char* option : fixed_options) append_field(bytes, option);
+  if (request.line_info) append_field(bytes, line_info_option);
   append_field(bytes, sources.unit);
   for (const auto& [name, text] : sources.headers) {
     append_field(bytes, name);

@@ -160,7 +160,9 @@ Image Store::Impl::fetch(const Request& request, const std::string& key) {
   auto begin = std::chrono::steady_clock::now();
   Image image;
   std::string complaints, why = "This store is not allowed to compile";
-  if (!read_packs(request, key, image, complaints)) {
+  Request in_pack = request;
+  in_pack.line_info = false;  // a pack's kernel is used even without lines
+  if (!read_packs(in_pack, request.line_info ? signature(in_pack) : key, image, complaints)) {
     const CompilerNeeds needs{.newest_major = options.newest_major, .arch = request.arch};
     const Nvrtc* nvrtc = options.use_compiler ? find_nvrtc(needs, &why) : nullptr;
     if (!nvrtc) missing(request, complaints, why);

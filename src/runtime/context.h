@@ -21,11 +21,12 @@ struct Family;
 struct ContextOptions {
   int threads = 0;  // CPU. 0: cpu::available_threads()
   // For the lab: the target of GPU kernels ("compute_89"), device sources that replace built-in ones of the same name,
-  // config words that override the planner's choice, and the options of the store.
+  // config words that override the planner's choice, the options of the store, and source lines in the kernels.
   std::string arch = {};
   std::map<std::string, std::string> files = {};
   std::string config = {};
   std::optional<jit::Store::Options> store = {};
+  bool line_info = false;  // of compiled kernels, for profilers
   // For tests: a family of GPU kernels that is asked before the registry.
   const Family* family = nullptr;
 };

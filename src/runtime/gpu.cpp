@@ -35,6 +35,7 @@ GpuResources::GpuResources(const ContextOptions& options)
       config_(options.config),
       family_(options.family),
       files_(options.files),
+      line_info_(options.line_info),
       store_(store_options(options)) {}
 
 GpuResources::~GpuResources() = default;
@@ -115,7 +116,9 @@ const LoadedKernel& GpuResources::kernel(const Device& device, const KernelUnit&
   }
   if (found == nullptr) {  // without the lock: the store compiles each key only once
     auto fresh = std::make_unique<LoadedKernel>();
-    fresh->image = store_.get(request_for(unit, device.arch, label, files_));
+    jit::Request request = request_for(unit, device.arch, label, files_);
+    request.line_info = line_info_;
+    fresh->image = store_.get(request);
     fresh->kernel =
         std::make_unique<cuda::Kernel>(fresh->image->bytes.data(), fresh->image->bytes.size(), "rapt_kernel");
     fresh->unit = unit;

@@ -101,6 +101,7 @@ class GpuResources {
   const std::string arch_, config_;
   const Family* const family_;
   const std::map<std::string, std::string> files_;
+  const bool line_info_;
   jit::Store store_;
   mutable std::shared_mutex plans_mutex_;
   std::unordered_map<Key, Remembered, KeyHash, KeyEqual> plans_;

@@ -312,6 +312,7 @@ TEST_F(LabPromises, FamilyOption) {
   expect_refused("bench 'f16 h1 q8 d64' --device cpu --against attention_scalar", 2,
                  "--against attention_scalar: only for GPU kernels");
   expect_refused("explain 'f16 h8 q512 d64' --arch l4 --family fast", 2, "family = fast: must be one of");
+  expect_refused("bench 'f16 h8 q512 d64' --against fast", 2, "family = fast: must be one of");
 }
 
 TEST(ConfigRules, EachFieldIsHeldToItsRule) {

@@ -1,5 +1,5 @@
-// rapt profile without a GPU: the metric table, ncu's raw page (tests/data/ncu), the gates, and the command over a
-// stand-in driver and a shell script in the place of ncu. Real counters need a card.
+// rapt profile without a GPU: the metric table, ncu's pages (tests/data/ncu), source lines, the gates, and the command
+// over a stand-in driver and a shell script in the place of ncu. Real counters need a card.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,11 +11,16 @@
 
 #include "base/error.h"
 #include "jit/jit.h"
+#include "lab/csv.h"
+#include "lab/cubin.h"
 #include "lab/emulate.h"
 #include "lab/host_compiler.h"
+#include "lab/line_table.h"
+#include "lab/profile_hot_spots.h"
 #include "lab/profile_metrics.h"
 #include "lab/profile_verdict.h"
 #include "lab/trace.h"
+#include "runtime/gpu.h"
 #include "runtime/plan.h"
 #include "tests/cpu/emulation.h"
 #include "tests/cpu/program.h"
@@ -113,6 +118,14 @@ TEST(ProfileMetrics, what_is_no_raw_page) {
   const std::string none = table.substr(0, table.find("\"0\",\"4711\""));
   EXPECT_TRUE(parse_raw_table(none, 80).empty()) << "no launches";
   EXPECT_EQ(why(none), "");
+}
+
+TEST(ProfileMetrics, instances_are_left_out_but_opcodes) {
+  const std::string table = raw_table(text_of(data + "sm_90_wgmma.csv"));
+  EXPECT_EQ(without_instances(table), table);
+  const std::string one = "\"71.5\"", many = "\"71.5 (0x10: 1,000; 0x20: 2)\"";
+  EXPECT_EQ(without_instances(replaced(table, one, many)), table);
+  EXPECT_EQ(without_instances(""), "");
 }
 
 TEST(ProfileMetrics, unknown_names_are_found_in_messages) {
@@ -251,12 +264,202 @@ TEST(ProfileVerdict, wrong_gates) {
   }
 }
 
+// ---- Hot spots. sm_90_sass.csv has 117 of the 2448 rows of a real page: f16 h8 q512 d64 on an H200, ncu 2025.3.
+
+SassPage stored_page() { return parse_sass_page(text_of(data + "sm_90_sass.csv")); }
+
+TEST(ProfileHotSpots, a_real_page) {
+  const SassPage page = stored_page();
+  EXPECT_EQ(page.why, "");
+  ASSERT_EQ(page.instructions.size(), 117u);
+  EXPECT_EQ(page.samples, 268);
+  EXPECT_EQ(page.instructions[1].offset, 0x10u);
+  EXPECT_EQ(page.instructions[1].text, "LDC.64 R2, c[0x0][0x3a0]") << "constants are no addresses";
+  EXPECT_FALSE(holds(page.reasons, "selected"));
+  EXPECT_TRUE(holds(page.reasons, "long_scoreboard"));
+  const HotSpots spots = hot_spots(page, {});
+  EXPECT_EQ(spots.instructions[0].offset, 0x4b10u);
+  EXPECT_EQ(spots.instructions[0].text, "IMAD R196, R9, 0x200, R194");
+  EXPECT_EQ(spots.instructions[0].samples, 37);
+  EXPECT_EQ(spots.instructions[0].stall.reason, "long_scoreboard");
+  EXPECT_EQ(spots.instructions[0].stall.share, 1);
+  EXPECT_EQ(spots.instructions[3].text, "@P1   BRA 0x8220") << "a target is an offset";
+  EXPECT_TRUE(spots.lines.empty());
+  const std::string text = to_text(spots);
+  EXPECT_TRUE(text.starts_with("hot      13.8%  long_scoreboard 100%     0x04b10  IMAD R196, R9, 0x200, R194\n"))
+      << text;
+  EXPECT_NE(text.find("hot line not available: not searched\n"), std::string::npos) << text;
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 6) << text;
+  const auto json = to_json(spots);
+  EXPECT_EQ(json["instructions"].size(), 20u);
+  EXPECT_EQ(json["instructions"][0]["offset"], 0x4b10);
+  EXPECT_EQ(json["why_no_lines"], "not searched");
+}
+
+TEST(ProfileHotSpots, the_kept_page_is_relative_and_has_no_empty_columns) {
+  const SassPage page = stored_page();
+  const std::string header = page.csv.substr(0, page.csv.find('\n'));
+  EXPECT_TRUE(header.starts_with("Offset,Source,")) << header;
+  EXPECT_EQ(header.find("stall_membar"), std::string::npos) << "all are 0";
+  EXPECT_NE(page.csv.find("\n0x10,\"LDC.64 R2, c[0x0][0x3a0]\",,"), std::string::npos) << page.csv;
+  EXPECT_EQ(page.csv.find("0x7fc58"), std::string::npos);
+  EXPECT_LT(2 * page.csv.size(), text_of(data + "sm_90_sass.csv").size());
+}
+
+TEST(ProfileHotSpots, other_pages) {
+  const auto spots_of = [](const std::string& text) { return hot_spots(parse_sass_page(text), {}); };
+  const std::string page = text_of(data + "sm_90_sass.csv");
+  EXPECT_EQ(to_text(spots_of("==ERROR== no\n")), "hot      not available: ncu printed no source page\n");
+  EXPECT_NE(spots_of("\"Address\",\"Source\"\n\"0x10\",\"NOP\"\n").why.find("no column \"# Samples\""),
+            std::string::npos);
+  EXPECT_EQ(spots_of("Source,# Samples\n").why, "the source page has no instructions");
+  EXPECT_EQ(spots_of("Source,# Samples\nNOP,0\n").why, "ncu took no samples of this kernel");
+  EXPECT_TRUE(spots_of(raw_table(text_of(data + "sm_90_wgmma.csv"))).instructions.empty());
+  // Few columns, no addresses, thousands, a second kernel.
+  const HotSpots few = spots_of(
+      "Source,# Samples,stall_lg\nNOP,\"1,000\",n/a\nEXIT,\"3,000\",\"1,500\"\n\"Kernel Name\",\"b\"\nNOP,9,9\n");
+  EXPECT_EQ(few.samples, 4000);
+  EXPECT_EQ(few.instructions[0].offset, 0x10u);
+  EXPECT_EQ(few.instructions[0].share, 0.75);
+  EXPECT_EQ(few.instructions[0].stall.reason, "lg_throttle");
+  EXPECT_EQ(few.instructions[0].stall.share, 0.5);
+  EXPECT_NE(to_text(few).find("25.0%  not stalled"), std::string::npos) << to_text(few);
+  EXPECT_EQ(spots_of(replaced(page, "\"# Samples\"", "\"?\"")).instructions[0].samples, 37) << "by its older name";
+}
+
+jit::Request kernel_request(const std::string& line, const std::string& arch) {
+  const Device device = device_preset(arch);
+  const Step step = plan_with(parse_problem(line), device, "").steps[0];
+  return request_for(step.family->unit(step.config), device.arch, step.family->name);
+}
+
+// Every instruction as a row; one of them has the samples.
+std::string page_with(size_t instructions, uint64_t hot) {
+  std::string page = "Source,# Samples,stall_wait\n";
+  for (size_t i = 0; i < instructions; ++i) page += 16 * i == hot ? "NOP,8,6\n" : "NOP,0,0\n";
+  return page;
+}
+
+TEST(ProfileHotSpots, line_information_changes_no_machine_code) {
+  if (jit::find_compiler() == nullptr) GTEST_SKIP() << "no NVRTC";
+  for (const auto& [line, arch] : {std::pair{"f16 h8 q512 d64", "sm_80"}, {"bf16 h32 q4096 d128 causal", "h100"}}) {
+    jit::Request request = kernel_request(line, arch);
+    const jit::Image plain = jit::compile(request);
+    request.line_info = true;
+    const jit::Image with_lines = jit::compile(request);
+    EXPECT_NE(plain.signature, with_lines.signature);
+    const auto code = cubin_section(plain.bytes, ".text.rapt_kernel");
+    ASSERT_TRUE(code.has_value());
+    EXPECT_TRUE(code == cubin_section(with_lines.bytes, ".text.rapt_kernel")) << line << " " << arch;
+    EXPECT_TRUE(LineTable(plain.bytes).empty());
+    EXPECT_FALSE(LineTable(with_lines.bytes).empty());
+  }
+}
+
+TEST(ProfileHotSpots, source_lines) {
+  if (jit::find_compiler() == nullptr) GTEST_SKIP() << "no NVRTC";
+  const jit::Request request = kernel_request("f16 h8 q512 d64", "sm_80");
+  const jit::Image plain = jit::compile(request);
+  const KernelLines lines(request, plain);  // as with a pack's kernel: compiled again
+  ASSERT_EQ(lines.why, "");
+  ASSERT_GT(lines.instructions, 100u);
+  // An exponential of the softmax: a function in functions of two other files.
+  uint64_t exponential = 0;
+  for (uint64_t at = 0; at < 16 * lines.instructions && exponential == 0; at += 16)
+    if (const auto source = lines.at(at);
+        source.size() > 3 && lines.text_of(source[0]).find("ex2.approx") != std::string::npos)
+      exponential = at;
+  ASSERT_NE(exponential, 0u);
+  const std::vector<SourceLine> source = lines.at(exponential);
+  EXPECT_EQ(source.front().file, "device/numeric.cuh");
+  EXPECT_EQ(source.back(), (SourceLine{"unit.cu", source.back().line}));
+  EXPECT_NE(lines.text_of(source.back()).find("attention"), std::string::npos) << lines.text_of(source.back());
+
+  const HotSpots spots = hot_spots(parse_sass_page(page_with(lines.instructions, exponential)), lines);
+  ASSERT_EQ(spots.lines.size(), 1u) << spots.why << spots.why_no_lines;
+  EXPECT_EQ(spots.lines[0].line.file, "sm80/attention_sm80.cuh");
+  EXPECT_NE(spots.lines[0].text.find("softmax"), std::string::npos) << spots.lines[0].text;
+  EXPECT_EQ(spots.lines[0].inner, source[0]);
+  EXPECT_EQ(spots.lines[0].share, 1);
+  EXPECT_EQ(spots.lines[0].stall.reason, "wait");
+  EXPECT_EQ(spots.lines[0].stall.share, 0.75);
+  const std::string text = to_text(spots);
+  EXPECT_NE(text.find("hot line 100.0%  wait 75%                 sm80/attention_sm80.cuh:"), std::string::npos) << text;
+  EXPECT_NE(text.find("(100% in device/numeric.cuh:"), std::string::npos) << text;
+  EXPECT_EQ(to_json(spots)["lines"][0]["most_in"], concat(source[0].file, ":", source[0].line));
+
+  HotSpots twins = spots;
+  twins.instructions.push_back(twins.instructions[0]);
+  EXPECT_EQ(to_text(twins), text) << "two instructions of one line, with one reason";
+  twins.instructions[1].stall.reason = "math_pipe_throttle";
+  EXPECT_NE(to_text(twins), text);
+
+  const HotSpots other = hot_spots(parse_sass_page(page_with(lines.instructions - 1, 16)), lines);
+  EXPECT_TRUE(other.lines.empty());
+  EXPECT_EQ(other.instructions.size(), 1u);
+  EXPECT_NE(other.why_no_lines.find("instructions, the compiled kernel has"), std::string::npos) << other.why_no_lines;
+}
+
+TEST(ProfileHotSpots, lines_that_do_not_fit) {
+  if (jit::find_compiler() == nullptr) GTEST_SKIP() << "no NVRTC";
+  const jit::Request request = kernel_request("f32 h2 q64 d64", "sm_80");
+  const jit::Image other = jit::compile(kernel_request("f32 h2 q64 d128", "sm_80"));
+  EXPECT_NE(KernelLines(request, other).why.find("compiles other machine code than the kernel of the pack"),
+            std::string::npos);
+  jit::Image ptx = other;
+  ptx.arch = "compute_80";
+  EXPECT_NE(KernelLines(request, ptx).why.find("PTX"), std::string::npos);
+  jit::Image damaged = other;
+  damaged.bytes = "no cubin";
+  EXPECT_NE(KernelLines(request, damaged).why.find("not a 64-bit"), std::string::npos);
+}
+
+TEST(ProfileHotSpots, damaged_line_tables_are_refused_or_read) {
+  if (jit::find_compiler() == nullptr) GTEST_SKIP() << "no NVRTC";
+  jit::Request request = kernel_request("f32 h2 q64 d64", "sm_80");
+  request.line_info = true;
+  const std::string cubin = jit::compile(request).bytes;
+  const auto table = cubin_section(cubin, ".debug_line");
+  ASSERT_TRUE(table.has_value());
+  const size_t begin = static_cast<size_t>(table->data() - cubin.data());
+  size_t refused = 0;
+  for (size_t i = 0; i < std::min<size_t>(table->size(), 600); ++i)
+    for (const char byte : {'\x00', '\x7f', '\xff'}) {
+      std::string damaged = cubin;
+      damaged[begin + i] = byte;
+      try {
+        const LineTable lines(damaged);
+        for (const uint64_t at : {0, 16, 4096}) lines.at(at);
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+        ++refused;
+      }
+    }
+  EXPECT_GT(refused, 10u);
+}
+
+// A pack's kernel is the one that users run. It is used even if lines are wanted.
+TEST(ProfileHotSpots, packs_come_before_lines) {
+  if (jit::find_compiler() == nullptr) GTEST_SKIP() << "no NVRTC";
+  const TemporaryFolder folder;
+  jit::Request request = kernel_request("f32 h2 q64 d64", "sm_80");
+  const jit::Image plain = jit::compile(request);
+  jit::write_pack(folder.path() + "/a.pack", {plain});
+  jit::Store store({.cache_directory = "", .packs = {folder.path() + "/a.pack"}});
+  request.line_info = true;
+  EXPECT_EQ(store.get(request)->source, jit::Image::Source::pack);
+  EXPECT_EQ(store.get(request)->bytes, plain.bytes);
+  EXPECT_FALSE(LineTable(jit::Store({.cache_directory = "", .packs = {}}).get(request)->bytes).empty());
+}
+
 // ---- The command. A script stands in for ncu: what it does is $FAKE_NCU, what it prints $FAKE_NCU_CSV.
 
 constexpr const char* fake_ncu = R"(#!/bin/sh
 printf '%s\n' "$*" >>"$FAKE_NCU_LOG"
 if [ "$1" = --import ]; then
   case "$FAKE_NCU:$*" in
+    hot*"--page source"*) cat "$FAKE_NCU_SASS"; exit 0 ;;
+    *"--page source"*) echo '==ERROR== no such page'; exit 1 ;;
     import_fails:*) echo '==ERROR== Failed to load report.'; exit 1 ;;
     old:*--print-metric-instances*) echo "==ERROR== unrecognised option" >&2; exit 1 ;;
     no_rows:*) grep -v '^"0"' "$FAKE_NCU_CSV"; exit 0 ;;
@@ -270,6 +473,9 @@ all=$*
 while [ "$1" != --export ]; do shift; done
 report=$2
 shift 2
+case "$FAKE_NCU:$all" in
+  no_section:*SourceCounters*) echo "==ERROR== Failed to find section SourceCounters"; exit 1 ;;
+esac
 case "$FAKE_NCU" in
   permission) echo "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance Counters on the target device 0."; exit 1 ;;
   permission_without_sudo)
@@ -305,7 +511,8 @@ class Profile : public testing::Test {
   std::string environment(const std::string& more = "") const {
     return concat("env -u RAPT_NCU TMPDIR='", (folder / "tmp").string(), "' LD_LIBRARY_PATH='", RAPT_BINARY_DIR,
                   "/fake_cuda' FAKE_CUDA_SM=89 PATH='", (folder / "bin").string(), ":/usr/bin:/bin' FAKE_NCU_LOG='",
-                  (folder / "log").string(), "' FAKE_NCU_CSV='", data, "sm_89_fp8.csv' ", more, " ");
+                  (folder / "log").string(), "' FAKE_NCU_CSV='", data, "sm_89_fp8.csv' FAKE_NCU_SASS='", data,
+                  "sm_90_sass.csv' ", more, " ");
   }
   Outcome profile(const std::string& mode, const std::string& words = "", const std::string& before = "") const {
     return run_in(folder, concat(before, environment("FAKE_NCU=" + mode), "'", RAPT_BINARY_DIR,
@@ -362,6 +569,66 @@ TEST_F(Profile, a_failed_gate_is_exit_1_and_writes) {
   ASSERT_EQ(results().size(), 2u);
   EXPECT_TRUE(results()[0].ends_with("-profile-named.csv"));
   EXPECT_EQ(profile("fine", "--gate fp8=none --gate occupancy=off").code, 1);
+}
+
+TEST_F(Profile, hot_spots) {
+  const Outcome outcome = profile("hot RAPT_CACHE=off", "--gate occupancy=20");
+  EXPECT_EQ(outcome.code, 0) << outcome.err << outcome.out;
+  EXPECT_NE(outcome.out.find("\nhot      13.8%  long_scoreboard 100%     0x04b10  IMAD R196, R9, 0x200, R194\n"),
+            std::string::npos)
+      << outcome.out;
+  EXPECT_NE(outcome.out.find("\nhot line not available: "), std::string::npos) << "another kernel's page\n"
+                                                                               << outcome.out;
+  EXPECT_NE(outcome.out.find(".csv, -sass.csv and .ncu-rep\n"), std::string::npos) << outcome.out;
+  const std::vector<std::string> files = results();
+  ASSERT_EQ(files.size(), 3u);
+  EXPECT_TRUE(files[0].ends_with("-scales-head-sass.csv")) << files[0];
+  EXPECT_NE(log().find("--section SourceCounters "), std::string::npos);
+  EXPECT_NE(log().find("--csv --page source --print-source sass"), std::string::npos);
+  const Outcome as_json = profile("hot RAPT_CACHE=off RAPT_NVRTC=/nowhere", "--gate occupancy=20 --json");
+  const auto json = nlohmann::json::parse(as_json.out);
+  EXPECT_EQ(json["hot"]["instructions"][0]["sass"], "IMAD R196, R9, 0x200, R194");
+  EXPECT_NE(json["hot"]["why_no_lines"], "");
+}
+
+// The lines of a variant have its text, and its numbers.
+TEST_F(Profile, hot_lines_of_a_variant) {
+  if (jit::find_compiler() == nullptr) GTEST_SKIP() << "no NVRTC";
+  jit::Request request = kernel_request("e4m3 out=f16 h8 q512 d64 scales=head", "sm_89");
+  const std::string name = "sm80/attention_sm80.cuh";
+  std::string& text = request.files[name] = concat("// mine\n", jit::embedded_files().at(name));
+  std::ofstream(folder / "attention_sm80.cuh") << text;
+  request.line_info = true;
+  const KernelLines lines(request, jit::compile(request));
+  ASSERT_EQ(lines.why, "");
+  uint64_t hot = 0;
+  while (lines.at(hot).empty() || lines.at(hot)[0].file != name) hot += 16;
+  const SourceLine line = lines.at(hot)[0];
+  std::ofstream(folder / "page.csv") << page_with(lines.instructions, hot);
+  const Outcome outcome = profile(concat("hot RAPT_CACHE=off FAKE_NCU_SASS='", (folder / "page.csv").string(), "'"),
+                                  "--gate occupancy=20 --json --variant attention_sm80.cuh");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const auto spots = nlohmann::json::parse(outcome.out)["hot"];
+  ASSERT_EQ(spots["lines"].size(), 1u) << spots.dump(1);
+  EXPECT_EQ(spots["lines"][0]["line"], concat(name, ":", line.line));
+  EXPECT_EQ(spots["lines"][0]["text"], lines.text_of(line));
+  std::string_view rest = text;
+  for (int i = 1; i < line.line; ++i) next_line(rest);
+  EXPECT_EQ(lines.text_of(line), trimmed(next_line(rest)));
+}
+
+TEST_F(Profile, without_hot_spots_there_is_a_verdict) {
+  const Outcome outcome = profile("fine", "--gate occupancy=20");
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("\nhot      not available: ncu --import --page source: it ended with exit code 1: "
+                             "==ERROR== no such page\n"),
+            std::string::npos)
+      << outcome.out;
+  EXPECT_EQ(results().size(), 2u);
+  const Outcome older = profile("no_section", "--gate occupancy=20");
+  EXPECT_EQ(older.code, 0) << older.err;
+  EXPECT_NE(older.out.find("hot      not available: this ncu has no section SourceCounters"), std::string::npos)
+      << older.out;
 }
 
 TEST_F(Profile, json) {
@@ -583,7 +850,7 @@ TEST_F(Profile, bench_compares_a_variant_with_the_shipped_source) {
 TEST_F(Profile, time_stamps_refuse_what_they_cannot_do) {
   const Outcome gates = profile("fine", "--trace --gate tensor=30");
   EXPECT_EQ(gates.code, 2);
-  EXPECT_NE(gates.err.find("--gate: needs counters; not with --trace"), std::string::npos) << gates.err;
+  EXPECT_NE(gates.err.find("--gate tensor=30: needs counters; not with --trace"), std::string::npos) << gates.err;
   const Outcome scalar = run_in(folder, concat(environment("RAPT_CACHE=off"), "'", RAPT_BINARY_DIR,
                                                "/rapt' profile 'f32 h2 q64 d64' --device cuda:0 --trace"));
   EXPECT_EQ(scalar.code, 3);

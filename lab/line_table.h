@@ -1,0 +1,44 @@
+// From a kernel's instructions to source lines: decodes the section .debug_line of a cubin that was compiled with
+// jit::Request::line_info. Used by profile_hot_spots.cpp and tests. Needs no GPU and no disassembler.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace rapt::lab {
+
+struct SourceLine {
+  std::string file;  // as jit::embedded_files() names it: "sm80/attention_sm80.cuh"
+  int line = 0;
+  friend bool operator==(const SourceLine&, const SourceLine&) = default;
+};
+
+class LineTable {
+ public:
+  // Throws Error{invalid_argument} if the section is malformed or has more than one function. A cubin without the
+  // section gives an empty table.
+  explicit LineTable(std::string_view cubin);
+
+  bool empty() const { return rows_.empty(); }
+  // The line of the instruction at this offset from the kernel's begin, then the line that calls that inlined function,
+  // and so on. Empty if the table does not say.
+  std::vector<SourceLine> at(uint64_t offset) const;
+
+ private:
+  struct Row {
+    uint64_t offset = 0;
+    uint64_t file = 1, context = 0;  // context: number of the row of the call, from 1; 0 = none
+    int64_t line = 1;
+  };
+  class Reader;
+  void read_files(Reader& reader);
+  void read_rows(Reader& reader, std::string_view argument_counts, unsigned opcode_base, unsigned smallest_step,
+                 int line_base, unsigned line_range);
+
+  std::vector<std::string> files_;  // number 1 is the first
+  std::vector<Row> rows_;           // by offset
+};
+
+}  // namespace rapt::lab

@@ -1,0 +1,92 @@
+// The hot spots of a profiled kernel: the instructions and source lines at which ncu's samples found most warps. Parses
+// ncu's source page (CSV) and finds the lines in the kernel's own cubin. Used by profile.cpp and tests; needs neither
+// ncu nor a GPU.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "jit/jit.h"
+#include "lab/line_table.h"
+
+namespace rapt::lab {
+
+// One row of the page.
+struct SassInstruction {
+  uint64_t offset = 0;  // from the kernel's first instruction
+  std::string text;     // branch targets are offsets, too
+  double samples = 0;
+  std::vector<double> stalls;  // samples by SassPage::reasons
+};
+
+struct SassPage {
+  std::vector<std::string> reasons;  // of stalls, in the words of the metrics: "long_scoreboard". Not "selected"
+  std::vector<SassInstruction> instructions;
+  double samples = 0;
+  std::string why;  // there are no samples
+  // The page with offsets instead of addresses, without zeros, empty columns and the columns "(Not Issued)": small, and
+  // comparable with that of another run.
+  std::string csv;
+};
+// Parses the output of `ncu --csv --page source --print-source sass`. Never throws Error: a page of another form has no
+// instructions, and says why.
+SassPage parse_sass_page(std::string_view text);
+
+// The lines of the kernel that was profiled.
+class KernelLines {
+ public:
+  KernelLines() = default;  // no lines
+  // image: what the store gives for the request with line_info. If that is a kernel of a pack, it has no lines; then
+  // the request is compiled, and its lines count if the machine code is the same. Never throws Error.
+  KernelLines(jit::Request request, const jit::Image& image);
+
+  std::string why = "not searched";  // there are no lines, or ""
+  size_t instructions = 0;
+  // As LineTable::at().
+  std::vector<SourceLine> at(uint64_t offset) const { return table_ ? table_->at(offset) : std::vector<SourceLine>(); }
+  // The text of a line, without blanks at both ends.
+  std::string text_of(const SourceLine& line) const;
+
+ private:
+  jit::Request request_;
+  std::optional<LineTable> table_;
+};
+
+struct MainStall {
+  std::string reason;  // "" = no sample was stalled
+  double share = 0;    // of the samples of the instruction or line
+};
+struct HotInstruction {
+  uint64_t offset = 0;
+  std::string text;
+  double samples = 0, share = 0;  // share: of all samples
+  MainStall stall;
+  std::vector<SourceLine> source;  // its line, the line that calls that function, and so on
+};
+// A line of the file that has the kernel. The samples in functions that it calls count for it.
+struct HotLine {
+  SourceLine line;
+  std::string text;
+  double samples = 0, share = 0;
+  MainStall stall;
+  SourceLine inner;  // the line of a called function with the most of its samples; it may be the line itself
+  double inner_share = 0;
+};
+struct HotSpots {
+  std::string why, why_no_lines;  // what is missing, or ""
+  double samples = 0;
+  std::vector<HotInstruction> instructions;  // hottest first
+  std::vector<HotLine> lines;
+};
+HotSpots hot_spots(const SassPage& page, const KernelLines& lines);
+
+// The lines `hot` and `hot line` of the verdict.
+std::string to_text(const HotSpots& spots);
+nlohmann::ordered_json to_json(const HotSpots& spots);
+
+}  // namespace rapt::lab
