@@ -9,11 +9,12 @@ file(GLOB check_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/check/*.cpp")
 if(check_sources)
   add_library(rapt_check STATIC ${check_sources})
   rapt_defaults(rapt_check)
-  rapt_precompile(rapt_check <algorithm> <array> <cmath> <cstdint> <cstring> <filesystem> <functional> <map> <memory>
-    <optional> <span> <string> <string_view> <vector>)
+  rapt_precompile(rapt_check <algorithm> <array> <cmath> <cstdint> <cstring> <functional> <map> <memory> <optional>
+    <span> <string> <string_view> <vector>)
   if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")  # no loops over elements
     set_source_files_properties(${PROJECT_SOURCE_DIR}/check/cases.cpp ${PROJECT_SOURCE_DIR}/check/check.cpp
-      ${PROJECT_SOURCE_DIR}/check/library.cpp PROPERTIES SKIP_PRECOMPILE_HEADERS ON COMPILE_OPTIONS $<$<CONFIG:Release>:-O1>)
+      ${PROJECT_SOURCE_DIR}/check/library.cpp PROPERTIES SKIP_PRECOMPILE_HEADERS ON
+      COMPILE_OPTIONS $<$<CONFIG:Release>:-O1>)
   endif()
   target_link_libraries(rapt_check PUBLIC rapt_core)
 else()

@@ -1,5 +1,5 @@
-// Writing JSON as text (dump) is compiled once, by lab/json.cpp, rather than in every file that prints JSON: a second for
-// each. In the precompiled header (cmake/RaptLab.cmake); files include <nlohmann/json.hpp>.
+// Writing JSON as text (dump) is compiled once, by lab/json.cpp. Otherwise every file that prints JSON would compile
+// it, in about a second. In the precompiled header (cmake/RaptLab.cmake); files include <nlohmann/json.hpp>.
 #pragma once
 
 #include <nlohmann/json.hpp>
