@@ -34,7 +34,7 @@ function(rapt_isa name)
     if(CMAKE_CXX_FLAGS MATCHES "-fsanitize")
       set(level -O2)
     endif()
-    set_source_files_properties("${source}" TARGET_DIRECTORY rapt_objects PROPERTIES
+    set_source_files_properties("${source}" TARGET_DIRECTORY rapt_objects PROPERTIES SKIP_PRECOMPILE_HEADERS ON
       COMPILE_OPTIONS "${level};-fno-math-errno;${${name}_flags}")
     target_sources(rapt_objects PRIVATE "${source}")
     set(rapt_isas ${rapt_isas} ${name} PARENT_SCOPE)

@@ -1,5 +1,5 @@
 # check (the reference) and lab (the `rapt` program). Included by CMakeLists.txt if the program or tests are built. Both
-# use fmt, nlohmann-json and CLI11 header-only from the system. If one is missing, lab is left out with a message.
+# use the headers of fmt, nlohmann-json and CLI11 from the system. If one is missing, lab is left out with a message.
 find_package(fmt CONFIG QUIET)
 find_package(nlohmann_json CONFIG QUIET)
 find_package(CLI11 CONFIG QUIET)
@@ -9,6 +9,13 @@ file(GLOB check_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/check/*.cpp")
 if(check_sources)
   add_library(rapt_check STATIC ${check_sources})
   rapt_defaults(rapt_check)
+  rapt_precompile(rapt_check <algorithm> <array> <cmath> <cstdint> <cstring> <functional> <map> <memory> <optional>
+    <span> <string> <string_view> <vector>)
+  if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")  # no loops over elements
+    set_source_files_properties(${PROJECT_SOURCE_DIR}/check/cases.cpp ${PROJECT_SOURCE_DIR}/check/check.cpp
+      ${PROJECT_SOURCE_DIR}/check/library.cpp PROPERTIES SKIP_PRECOMPILE_HEADERS ON
+      COMPILE_OPTIONS $<$<CONFIG:Release>:-O1>)
+  endif()
   target_link_libraries(rapt_check PUBLIC rapt_core)
 else()
   add_library(rapt_check INTERFACE)
@@ -44,7 +51,9 @@ elseif(lab_sources)
   add_library(rapt_lab STATIC ${lab_sources})
   rapt_defaults(rapt_lab)
   rapt_build_quickly(rapt_lab)
-  rapt_precompile(rapt_lab <fmt/format.h> <nlohmann/json.hpp> <algorithm> <filesystem> <functional> <map> <string> <vector>)
+  rapt_precompile(rapt_lab <fmt/format.h> "${PROJECT_SOURCE_DIR}/lab/json.h" <algorithm> <filesystem> <functional> <map>
+    <string> <vector>)
+  set_source_files_properties(lab/fmt.cpp lab/json.cpp PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
   if(EXISTS "${PROJECT_SOURCE_DIR}/lab/roof.cpp")  # the loops that measure this machine's peak
     set_source_files_properties(lab/roof.cpp PROPERTIES COMPILE_OPTIONS "-O3" SKIP_PRECOMPILE_HEADERS ON)
   endif()
@@ -66,7 +75,13 @@ elseif(lab_sources)
   file(GLOB_RECURSE emulation_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/lab/emulation/*.h"
     "${PROJECT_SOURCE_DIR}/lab/emulation/*.cuh")
   rapt_embed(rapt_lab rapt::lab::emulation_sources "${PROJECT_SOURCE_DIR}/lab/emulation" ${emulation_sources})
-  target_link_libraries(rapt_lab PUBLIC rapt_check fmt::fmt-header-only nlohmann_json::nlohmann_json CLI11::CLI11)
+  target_link_libraries(rapt_lab PUBLIC rapt_check nlohmann_json::nlohmann_json CLI11::CLI11)
+  if(fmt_VERSION VERSION_GREATER_EQUAL 9 AND fmt_VERSION VERSION_LESS 10)  # compiled once, by lab/fmt.cpp
+    target_include_directories(rapt_lab SYSTEM PUBLIC
+      $<TARGET_PROPERTY:fmt::fmt-header-only,INTERFACE_INCLUDE_DIRECTORIES>)
+  else()
+    target_link_libraries(rapt_lab PUBLIC fmt::fmt-header-only)
+  endif()
 endif()
 
 if(RAPT_BUILD_LAB AND rapt_has_lab AND EXISTS "${PROJECT_SOURCE_DIR}/lab/main.cpp")

@@ -22,20 +22,22 @@ function(rapt_defaults target)
   endif()
 endfunction()
 
-# For command lines, reports and tests: they need no speed, and -O3 would double their build time. Under a sanitizer
-# clang takes several times longer for -O1, so there they are not optimised.
+# For command lines, reports and tests: they need no speed, and -O3 would double their build time. g++ compiles them a
+# quarter faster with -Og than with -O1. Under a sanitizer clang takes several times longer for -O1, so there they are
+# not optimised.
 function(rapt_build_quickly target)
   if(CMAKE_CXX_FLAGS MATCHES "-fsanitize")
     target_compile_options(${target} PRIVATE -O0)
   else()
-    target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+    target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-Og>)
   endif()
 endfunction()
 
 # rapt_precompile(target headers...): parses external headers once instead of in every file. Files still include what
 # they use. Not under ccache, which would recompile every file rather than trust a precompiled header.
 function(rapt_precompile target)
-  if(NOT CMAKE_CXX_COMPILER_LAUNCHER MATCHES "ccache")
+  get_target_property(launcher ${target} CXX_COMPILER_LAUNCHER)
+  if(NOT launcher MATCHES "ccache")
     target_precompile_headers(${target} PRIVATE ${ARGN})
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
       # In a precompiled header g++ 12 also warns about std::string's operator+ (char_traits.h).

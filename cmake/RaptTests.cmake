@@ -51,7 +51,8 @@ if(RAPT_BUILD_TESTS)
     file(GLOB emulation_tests CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/cpu/*_emulation_test.cpp")
     set_source_files_properties(${emulation_tests} PROPERTIES INCLUDE_DIRECTORIES
         "${PROJECT_SOURCE_DIR}/lab/emulation;${PROJECT_SOURCE_DIR}/lab/ladder;${PROJECT_SOURCE_DIR}/src/kernels"
-      COMPILE_OPTIONS "-fno-strict-aliasing;-Wno-unknown-pragmas;-Wno-parentheses" SKIP_PRECOMPILE_HEADERS ON)
+      COMPILE_OPTIONS "$<$<CONFIG:Release>:-O1>;-fno-strict-aliasing;-Wno-unknown-pragmas;-Wno-parentheses"
+      SKIP_PRECOMPILE_HEADERS ON)
     if(TARGET rapt_program AND NOT RAPT_TEST_FILES)
       add_dependencies(rapt_tests rapt_program)  # tests of the command line run build/rapt
     endif()
