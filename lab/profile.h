@@ -1,6 +1,6 @@
 // rapt profile: runs Nsight Compute (ncu) on the GPU kernel of one problem, and prints a verdict with gates. Without
-// ncu, or with --trace, it measures time stamps at the borders of the kernel's stages. Called by program.cpp. ncu reads
-// the counters. It starts this program again with --launch-only.
+// ncu, or with --trace, it measures time stamps at the borders of the kernel's stages. Called by program.cpp. ncu
+// starts this program again with --launch-only and reads the counters.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +18,14 @@ struct ProfileOptions {
   std::string name;                // of the result files; "" = from the problem
   uint64_t seed = 1;
   bool trace = false;        // time stamps instead of ncu
-  bool launch_only = false;  // started by ncu: a warm call, its check, and the profiled call
+  bool launch_only = false;  // for the run under ncu: one call, its check, then the profiled call
 };
 
 // Writes results/<card>/<UTC>-profile-<name>.csv and .ncu-rep, or -trace-<name>.json. No partial file is left behind.
 int profile(const ProfileOptions& options);
 
-// The part of profile() that uses time stamps (profile_trace.cpp). path: of the file to write; why: ncu is not used, ""
-// if --trace says so.
+// The part of profile() that uses time stamps (profile_trace.cpp). path: the file to write. why: the reason
+// why ncu is not used; "" with --trace.
 int profile_by_trace(const ProfileOptions& options, const Problem& problem, const Device& device,
                      const std::string& config, const std::string& path, const std::string& why);
 

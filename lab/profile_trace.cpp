@@ -1,6 +1,6 @@
-// rapt profile --trace: time stamps per role and stage, without Nsight Compute and without its permission. The kernel
-// of the problem is compiled once more with marks (kernels/device/trace.cuh), launched, checked, and launched again;
-// the second launch is the trace. Called by profile.cpp.
+// rapt profile --trace: measures time stamps per role and stage. It needs no Nsight Compute and no permission. The
+// kernel of the problem is compiled once more with marks (kernels/device/trace.cuh), launched, checked, and launched
+// again; the second launch is the trace. Called by profile.cpp.
 #include <fmt/format.h>
 
 #include <filesystem>

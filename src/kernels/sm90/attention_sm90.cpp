@@ -1,5 +1,5 @@
-// attention_sm90, host half: attention on 16-bit tensors by Hopper's own instructions (sm_90a). What runs is
-// attention_sm90.cuh. Says when it applies, chooses tiles, launches.
+// attention_sm90, host half: attention on 16-bit tensors by Hopper's own instructions (sm_90a). The kernel is
+// attention_sm90.cuh. This file says when it applies, chooses tiles, and describes the launch.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -15,8 +15,8 @@ namespace {
 
 constexpr const char *name = "attention_sm90", *text = "sm90/attention_sm90.cuh";
 
-// What the planner chose: the kernel's configuration, the blocks of a dynamic schedule, and how many bytes of keys and
-// values should fit into L2 together.
+// The choice of the planner: the kernel's configuration, the number of CTAs of a dynamic schedule, and how many bytes
+// of keys and values should fit into L2 together.
 struct Sm90PlanConfig : Sm90Config {
   int blocks = 0;
   int64_t l2_kv_bytes = 0;
@@ -117,13 +117,13 @@ Sm90Config tiles(const Problem& p) {
 
 // Whether attention_sm90 is faster than attention_sm80 (docs/lab-notebook.md). A tile has at least 128 query rows, and
 // a multiprocessor holds one CTA. So few rows leave tiles almost empty, few tiles leave multiprocessors idle, and with
-// few keys nothing overlaps the first loads. A plan with `invariant` must not depend on lengths: attention_sm80 is
-// better for decoding, so it is chosen for all of them.
+// few keys nothing overlaps the first loads. A plan with `invariant` must not depend on lengths, so one
+// kernel computes all of them, decoding included: attention_sm80.
 bool prefers(const Problem& p, const Device& device, std::string* why) {
   constexpr int64_t least_rows = 256, least_packed_rows = 64, least_keys = 256;
   const auto no = [&](const auto&... parts) { return refuse(name, why, parts..., ": attention_sm80 is faster"); };
   if (p.invariant) return refuse(name, why, "invariant: attention_sm80 computes all lengths");
-  // Packed sequences differ in length: their mean counts.
+  // Packed sequences differ in length: the rules use the mean length.
   const int64_t sequences = std::max<int64_t>(p.batch, 1), rows = p.varlen ? p.total_q / sequences : p.seqlen_q,
                 keys = p.varlen ? p.total_k / sequences : p.seqlen_k, least = p.varlen ? least_packed_rows : least_rows;
   if (rows < least) return no(rows, " query rows of a sequence, fewer than ", least);
@@ -134,7 +134,7 @@ bool prefers(const Problem& p, const Device& device, std::string* why) {
   return true;
 }
 
-// Persistent CTAs, where tiles differ in length or are short.
+// CTAs are persistent if tiles differ in length, or if they are short.
 bool has_dynamic_schedule(const Problem& p) {
   const bool differ = p.position_mask.present() || p.varlen;
   return differ || has_short_keys(p);

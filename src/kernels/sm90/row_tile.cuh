@@ -8,8 +8,8 @@
 
 namespace rapt {
 
-// Passes over a tile. Finite data needs only the first. If it stores a value that is not finite, a masked key may have
-// caused it (0 * NaN). The second pass then reads non-finite elements of V as 0. The third pass counts, for each output
+// Passes over a tile. Finite data needs only the first. If that stores a value that is not finite, a masked key may be
+// the cause (0 * NaN). The second pass then reads non-finite elements of V as 0. The third pass counts, for each output
 // element, the non-finite elements of V that its row sees. An output element with a count above 0 becomes NaN
 // (docs/semantics.md, "NaN and Inf").
 enum class NanPass : unsigned { normal, zero_non_finite, count_non_finite };

@@ -7,7 +7,7 @@
 
 namespace rapt {
 
-// A place of a ring of stages, and the parity of the phase in which it is full.
+// A position in a ring of buffers, and the parity of the phase in which this buffer becomes full.
 template <int stages>
 struct StageSlot {
   int stage = 0;
@@ -22,7 +22,7 @@ struct StageSlot {
   }
 };
 
-// One arrival a warp, once all of its lanes have come here.
+// Each warp arrives once, after all of its lanes have reached this call.
 inline void arrive_by_warp(unsigned barrier) {
   __syncwarp();
   if (threadIdx.x % 32 == 0) arrive(barrier);
@@ -49,13 +49,13 @@ struct SharedState {
   unsigned tile_empty(int place) const { return tile_full(2 + place); }
   unsigned redo_listed() const { return tile_full(4); }
 
-  // Words: two tiles (RowTile), how many tiles are to be done again, and the numbers of these.
+  // Words: two tiles (RowTile), the number of tiles to compute again, and the item numbers of these tiles.
   unsigned tile(int place) const { return base + layout.tiles_at + 64 * static_cast<unsigned>(place); }
   unsigned redo_count() const { return tile(2); }
   unsigned redo(unsigned i) const { return tile(2) + 4 + 4 * i; }
 
-  // By one thread, before a barrier of the block. Full barriers count the producer thread, empty ones the warps that
-  // compute.
+  // One thread calls this, before __syncthreads. On a "full" barrier the producer thread arrives, on an "empty" barrier
+  // the warps that compute.
   void init() const {
     for (int stage = 0; stage < cfg.q_stages; ++stage)
       init_barrier(q_full(stage), 1), init_barrier(q_empty(stage), consumer_warps);

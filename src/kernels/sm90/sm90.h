@@ -1,5 +1,5 @@
-// What attention_sm90's host and device halves agree on: its parameter block and its shared memory. Compiled by both;
-// includes nothing outside shared/.
+// The parameter block and the shared memory of attention_sm90. Its host and device halves compile this file. It
+// includes only files of shared/ and config.h.
 #pragma once
 
 #include "../shared/params.h"
@@ -14,7 +14,7 @@ struct Sm90Params {
   AttentionParams attention;
   TileScheduler scheduler;
   unsigned items = 0;            // tiles of query rows of the whole problem
-  unsigned* counters = nullptr;  // of a dynamic schedule: tiles that were taken, blocks that have ended; both end as 0
+  unsigned* counters = nullptr;  // of a dynamic schedule: tiles taken, CTAs ended. The last CTA sets both to 0
 };
 
 // Shared memory of a block, by addresses from its start. Tensors lie in columns of 64 elements (128 bytes, the width of

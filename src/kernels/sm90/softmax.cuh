@@ -47,7 +47,7 @@ struct RowSoftmax {
   }
 
   // Whether some score of the warp exceeds its row's limit. Positive floats are ordered like their bits, and negative
-  // ones have negative bits, so integers of three operands per instruction can compare them.
+  // floats have negative bits. So integer maxima, with three operands per instruction, can compare them.
   template <int tiles>
   bool any_above_limit(const float (&s)[1][tiles][4]) const {
     bool above = false;
