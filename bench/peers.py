@@ -124,6 +124,11 @@ class Run:
             (absent if isinstance(validated, Absent) else bounds).append(validated)
         print(f"\n{name}  {problem.line}  ({len(sets)} input sets, every {judges[0].step}. row checked)", flush=True)
         steadiness = self.take_samples(bounds, clock) if bounds else {}
+        for bound in [bound for bound in bounds if bound.out_of_memory]:
+            bounds.remove(bound)
+            absent.append(Absent(bound.name, "not measured: its eager calls ran out of memory"))
+            if isinstance(bound.impl, RaptImplementation):
+                self.failures.append(f"{name} {bound.name}: its eager calls ran out of memory")
         new = self.make_rows(suite, name, problem, bounds, absent, clock, sets, judges[0].step)
         for one in new:
             one.update(steadiness)
