@@ -165,13 +165,13 @@ std::vector<std::string> faults_of(const Ledger& ledger) {
     for (const std::string& warning : row.warnings) fault("the compiler warns: ", warning);
     if (shared > most) fault(shared, " bytes of shared memory: at most ", most);
     if (shared <= most && row.blocks_per_sm == 0) fault("a multiprocessor cannot hold one of its blocks");
-    if (!needs_reason(row)) continue;
     const std::vector<size_t> reasons = ledger.reasons_of(row);
     for (const size_t i : reasons) used[i] = true;
-    if (reasons.empty())
+    if (needs_reason(row) && reasons.empty())
       fault("occupancy ", row.occupancy, " is below ", least_occupancy, ", but the ledger has no reason for it");
   }
-  for (size_t i = 0; i < used.size() && kernels.contains(judged_arch); ++i)
+  const bool has_all_families = kernels.contains(judged_arch) && kernels.contains("sm_90a");
+  for (size_t i = 0; i < used.size() && has_all_families; ++i)
     if (!used[i]) faults.push_back(concat("the reason for \"", ledger.reasons[i].kernels, "\" applies to no kernel"));
   for (const auto& [arch, count] : kernels)
     if (count > kernels_allowed) faults.push_back(concat(arch, ": ", count, " kernels: at most ", kernels_allowed));

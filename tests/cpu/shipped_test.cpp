@@ -190,7 +190,13 @@ TEST(Shipped, FaultsOfALedger) {
   EXPECT_TRUE(contains(faults(row), "occupancy 0.249 is below 0.25, but the ledger has no reason"));
   EXPECT_EQ(faults(row, {{"attention_x alibi=1", "so it is"}}), "");
   EXPECT_TRUE(contains(faults(row, {{"attention_x alibi", "part of a word is no word"}}), "no reason"));
-  EXPECT_TRUE(contains(faults(sound_row(), {{"attention_x", "not needed"}}), "applies to no kernel"));
+  lab::LedgerRow hopper = sound_row();
+  hopper.arch = "sm_90a";
+  lab::Ledger two{"13.0.88", {{"attention_x", "not needed"}}, {sound_row(), hopper}};
+  ASSERT_EQ(lab::faults_of(two).size(), 1u);
+  EXPECT_TRUE(contains(lab::faults_of(two)[0], "applies to no kernel"));
+  two.rows[1].occupancy = 0.188;
+  EXPECT_EQ(lab::faults_of(two), std::vector<std::string>{}) << "a reason may be for Hopper alone";
   row.arch = "sm_80";
   EXPECT_EQ(faults(row), "") << "judged on sm_89";
 
