@@ -22,14 +22,14 @@ class LineTable {
   explicit LineTable(std::string_view cubin);
 
   bool empty() const { return rows_.empty(); }
-  // The line of the instruction at this offset from the kernel's begin, then the line that calls that inlined function,
-  // and so on. Empty if the table does not say.
+  // The line of the instruction at this offset from the kernel's begin. If it is in an inlined function, the line that
+  // calls this function follows, and so on. Empty if the table has no row for it.
   std::vector<SourceLine> at(uint64_t offset) const;
 
  private:
   struct Row {
     uint64_t offset = 0;
-    uint64_t file = 1, context = 0;  // context: number of the row of the call, from 1; 0 = none
+    uint64_t file = 1, context = 0;  // context: the row of the call, counted from 1; 0 = no call
     int64_t line = 1;
   };
   class Reader;

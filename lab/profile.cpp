@@ -1,5 +1,5 @@
-// Runs this program under ncu, keeps its report, prints the verdict. Without ncu: profile_trace.cpp.
-// Called by program.cpp; assumes POSIX. It needs a GPU, a driver that lets this user read counters, and ncu.
+// Runs this program under ncu, keeps ncu's report, and prints the verdict. Without ncu it uses profile_trace.cpp.
+// Called by program.cpp; assumes POSIX. The counters need a GPU, a driver that lets this user read them, and ncu.
 #include "lab/profile.h"
 
 #include <fcntl.h>
@@ -111,7 +111,7 @@ constexpr const char* where_ncu_is =
     "alone the package nsight-compute-VERSION of NVIDIA's repository. Put its folder into PATH, or set "
     "RAPT_NCU=/path/to/ncu";
 
-// Without a path: ncu is not in PATH.
+// Returns an empty path if ncu is not in PATH.
 Ncu find_ncu() {
   const std::string named = environment_value("RAPT_NCU");
   const std::string path = find_program(named.empty() ? "ncu" : named);
@@ -136,7 +136,7 @@ std::vector<std::string> ncu_words(const Ncu& ncu) {
   if (ncu.by_sudo) words = {find_program("sudo"), "-n"};
   words.push_back(ncu.by_sudo ? "env" : find_program("env"));
   for (const std::string& entry : ncu.by_sudo ? kept_environment() : std::vector<std::string>{}) words.push_back(entry);
-  words.insert(words.end(), {"LC_ALL=C", ncu.path});  // numbers with a decimal point
+  words.insert(words.end(), {"LC_ALL=C", ncu.path});  // LC_ALL=C: ncu then prints a decimal point
   return words;
 }
 
@@ -201,7 +201,7 @@ class NcuSession {
     if (table.empty()) no_kernel_ = (run.out + run.messages).find(no_kernel_words) != std::string::npos;
     return table;
   }
-  // The report's source page, which has the samples. A failure is a page that says why there is none.
+  // The report's source page, which has the samples. If ncu fails, the page has only `why`, the reason.
   SassPage sass_page() {
     if (!with_samples_) return page_without(concat("this ncu has no section ", source_section));
     const Run run = start({"--import", report(), "--csv", "--page", "source"}, {"--print-source", "sass"});
@@ -308,7 +308,7 @@ class NcuSession {
   }
 
   Ncu ncu_;
-  std::string command_;  // the user's
+  std::string command_;  // the user's command line
   const TemporaryFolder folder_{"rapt-profile"};
   std::vector<std::string> unknown_;
   int runs_ = 0;

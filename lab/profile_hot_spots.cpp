@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char* code_section = ".text.rapt_kernel";
 constexpr std::string_view stall_prefix = "stall_", not_issued = "(Not Issued)", selected = "stall_selected";
-// The names in versions of ncu; the first one that is there counts.
+// The names of this column in different versions of ncu. The first one found is used.
 constexpr const char* sample_columns[] = {"# Samples", "Samples", "Warp Stall Sampling (All Samples)",
                                           "Warp Stall Sampling (All Cycles)"};
 
@@ -161,7 +161,7 @@ MainStall main_stall(const SassPage& page, const Sum& sum) {
 
 std::string to_string(const SourceLine& line) { return concat(line.file, ":", line.line); }
 
-// The line of the kernel's own file: the file whose function the unit calls.
+// The innermost line in the kernel's own file. The generated unit calls a function of this file.
 SourceLine own_line(const std::vector<SourceLine>& source) {
   if (source.size() < 2) return source.empty() ? SourceLine() : source[0];
   const std::string& own = source[source.size() - 2].file;
@@ -214,7 +214,7 @@ std::string to_string(const std::vector<SourceLine>& source) {
 std::string to_string(const MainStall& stall) {
   return stall.reason.empty() ? "not stalled" : fmt::format("{} {:.0f}%", stall.reason, 100 * stall.share);
 }
-// The hottest instructions. Of a loop that waits, or of several matrix products of one line, only the hottest counts.
+// The hottest instructions. Of several with the same source and the same stall reason, only the hottest is listed.
 std::vector<HotInstruction> listed(const std::vector<HotInstruction>& all, size_t most) {
   std::vector<HotInstruction> some;
   for (const HotInstruction& one : all) {

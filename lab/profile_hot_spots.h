@@ -25,27 +25,27 @@ struct SassInstruction {
 };
 
 struct SassPage {
-  std::vector<std::string> reasons;  // of stalls, in the words of the metrics: "long_scoreboard". Not "selected"
+  std::vector<std::string> reasons;  // stall reasons as the metrics name them ("long_scoreboard"); not "selected"
   std::vector<SassInstruction> instructions;
   double samples = 0;
-  std::string why;  // there are no samples
+  std::string why;  // the reason why there are no samples; "" = there are some
   // The page with offsets instead of addresses, without zeros, empty columns and the columns "(Not Issued)": small, and
   // comparable with that of another run.
   std::string csv;
 };
-// Parses the output of `ncu --csv --page source --print-source sass`. Never throws Error: a page of another form has no
-// instructions, and says why.
+// Parses the output of `ncu --csv --page source --print-source sass`. Never throws Error: if the text has another form,
+// the result has no instructions, and `why` gives the reason.
 SassPage parse_sass_page(std::string_view text);
 
 // The lines of the kernel that was profiled.
 class KernelLines {
  public:
   KernelLines() = default;  // no lines
-  // image: what the store gives for the request with line_info. If that is a kernel of a pack, it has no lines; then
-  // the request is compiled, and its lines count if the machine code is the same. Never throws Error.
+  // image: the kernel that the store returns for the request with line_info. A kernel of a pack has no lines. Then this
+  // compiles the request and uses its lines, if the machine code is the same. Never throws Error.
   KernelLines(jit::Request request, const jit::Image& image);
 
-  std::string why = "not searched";  // there are no lines, or ""
+  std::string why = "not searched";  // the reason why there are no lines, or ""
   size_t instructions = 0;
   // As LineTable::at().
   std::vector<SourceLine> at(uint64_t offset) const { return table_ ? table_->at(offset) : std::vector<SourceLine>(); }
@@ -68,17 +68,17 @@ struct HotInstruction {
   MainStall stall;
   std::vector<SourceLine> source;  // its line, the line that calls that function, and so on
 };
-// A line of the file that has the kernel. The samples in functions that it calls count for it.
+// A line of the kernel's own file. The samples in functions that the line calls are counted for the line, too.
 struct HotLine {
   SourceLine line;
   std::string text;
   double samples = 0, share = 0;
   MainStall stall;
-  SourceLine inner;  // the line of a called function with the most of its samples; it may be the line itself
+  SourceLine inner;  // where most of this line's samples are: a line of a called function, or this line
   double inner_share = 0;
 };
 struct HotSpots {
-  std::string why, why_no_lines;  // what is missing, or ""
+  std::string why, why_no_lines;  // the reasons why there are no samples and no lines, or ""
   double samples = 0;
   std::vector<HotInstruction> instructions;  // hottest first
   std::vector<HotLine> lines;

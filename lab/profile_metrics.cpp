@@ -75,8 +75,8 @@ constexpr MetricRow metric_rows[] = {
     {"warps_eligible", "smsp__warps_eligible.avg.per_cycle_active"},
     {"issue_active", "smsp__issue_active.avg.per_cycle_active"},
 
-    // Memory. Loads go through registers, or through cp.async (with or without L1). The sector counts show whether
-    // there were any.
+    // Memory. Global loads go to registers, or by cp.async to shared memory (with or without L1). load_sectors and
+    // store_sectors show whether the kernel had loads and stores at all.
     {"load_bytes_used", "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.pct"},
     {"store_bytes_used", "smsp__sass_average_data_bytes_per_sector_mem_global_op_st.pct"},
     {"copy_bytes_used", "smsp__sass_average_data_bytes_per_sector_mem_global_op_ldgsts_cache_bypass.pct"},
@@ -135,7 +135,7 @@ std::map<std::string, double> instances_of(std::string_view text) {
 }
 
 [[noreturn]] void no_raw_page(const std::string& why) {
-  throw Error(ErrorCode::environment, concat("what ncu printed is no raw page as CSV: ", why));
+  throw Error(ErrorCode::environment, concat("the output of ncu is not a raw page in CSV form: ", why));
 }
 
 void take_cell(ProfiledKernel& kernel, const std::string& column, const std::string& unit, const std::string& cell) {

@@ -30,9 +30,9 @@ struct ProfiledKernel {
   std::optional<double> executed(std::initializer_list<std::string_view> some) const;
 };
 
-// Keys of the metric table without a number. Each has the names that were tried: "fp8_ops (sm__ops_path_... )".
+// The keys for which ncu gave no number, each with the names that were tried: "fp8_ops (sm__ops_path_... )".
 std::vector<std::string> missing_metrics(const ProfiledKernel& kernel);
-// Stall reason ("long_scoreboard") and warps stalled by it per issued instruction; largest first.
+// Returns each stall reason ("long_scoreboard") and the warps that it stalls per issued instruction, largest first.
 std::vector<std::pair<std::string, double>> stall_reasons(const ProfiledKernel& kernel);
 
 // ncu's table in the output of `ncu --csv --page raw`, without the lines around it (==PROF== and the program's output).

@@ -34,7 +34,7 @@ std::optional<double> sum_of(const ProfiledKernel& kernel, std::initializer_list
   return sum;
 }
 
-// Greater than 0 if any counter shows FP8 instructions on tensor cores. sm_80 has none.
+// Returns more than 0 if any counter shows FP8 instructions on tensor cores. GPUs before sm_89 have none.
 std::optional<double> fp8_executed(const ProfiledKernel& kernel) {
   if (kernel.sm < 89) return 0;
   std::optional<double> most;

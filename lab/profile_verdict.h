@@ -51,7 +51,7 @@ struct Verdict {
   std::string bound;             // a sentence: the limiting unit, and the distance to its peak
   std::vector<Gate> gates;
   bool failed() const;          // true if any gate failed
-  bool nothing_judged() const;  // true if the numbers of all gates are missing
+  bool nothing_judged() const;  // a gate is unknown, and no gate passed or failed
 };
 Verdict judge(const ProfiledKernel& kernel, const PlannedFacts& facts, const GateLimits& limits);
 

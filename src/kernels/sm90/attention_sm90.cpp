@@ -95,10 +95,10 @@ bool accepts(const Problem& p, const Device& device, std::string* why) {
   return accepts_scores(p, why) && accepts_tensors(p, why) && accepts_sizes(p, why);
 }
 
-// Tiles so short that starting and ending them costs much of their time.
+// True if tiles have so few keys that their start and end cost much time. `invariant` plans must not use lengths.
 bool has_short_keys(const Problem& p) { return !p.invariant && p.seqlen_k <= 1024; }
 
-// Tiles by the larger of both head dims (docs/lab-notebook.md). They take at most 227 KB of shared memory.
+// Chooses tiles by head dims, masks and few keys (docs/lab-notebook.md). They fit into 227 KB of shared memory.
 Sm90Config tiles(const Problem& p) {
   Sm90Config a;
   const bool masked = p.position_mask.present();
@@ -116,8 +116,8 @@ Sm90Config tiles(const Problem& p) {
 }
 
 // Whether attention_sm90 is faster than attention_sm80 (docs/lab-notebook.md). A tile has at least 128 query rows, and
-// a multiprocessor holds one CTA. So few rows leave tiles almost empty, few tiles leave multiprocessors idle, and with
-// few keys nothing overlaps the first loads. A plan with `invariant` must not depend on lengths, so one
+// a multiprocessor holds one CTA. With few rows, tiles are almost empty. With few tiles, multiprocessors are idle. With
+// few keys, nothing overlaps the first loads. A plan with `invariant` must not depend on lengths, so one
 // kernel computes all of them, decoding included: attention_sm80.
 bool prefers(const Problem& p, const Device& device, std::string* why) {
   constexpr int64_t least_rows = 256, least_packed_rows = 64, least_keys = 256;
@@ -134,7 +134,7 @@ bool prefers(const Problem& p, const Device& device, std::string* why) {
   return true;
 }
 
-// CTAs are persistent if tiles differ in length, or if they are short.
+// CTAs are persistent if tiles differ in the number of keys, or have few keys.
 bool has_dynamic_schedule(const Problem& p) {
   const bool differ = p.position_mask.present() || p.varlen;
   return differ || has_short_keys(p);

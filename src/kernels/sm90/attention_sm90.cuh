@@ -34,9 +34,9 @@ struct Consumer {
   KvSlot slot{};  // the next block of K or V
   StageSlot<cfg.q_stages> q_slot{};
 
-  // Computes a tile, from its last block of keys to its first, so that masked blocks come first. V of a block follows K
-  // of the next block. A warpgroup also waits for the blocks that none of its rows sees, and releases them. Returns
-  // whether all stored values are finite.
+  // Computes a tile, from its last block of keys to its first, so that masked blocks come first. In the ring, V of a
+  // block lies behind K of the block that is computed next. A warpgroup also waits for the blocks that none of its rows
+  // sees, and releases them. Returns whether all values that this thread stores are finite.
   bool run_tile(const RowTile<cfg>& tile, NanPass pass) {
     const int row = tile.first_row() + 64 * group;
     const typename RowTile<cfg>::KeyRanges keys = RowTile<cfg>::keys_of(tile.band(), row, 64, tile.seqlen_q());
@@ -191,15 +191,15 @@ struct Consumer {
       for (int i = 0; i < 4; ++i) o[0][n][i] = 0.0f;
   }
 
-  // Changes V of a block, if the pass or the sequence's end needs that. All consumer warpgroups call this once for each
-  // block, in the same order, and before they take their turn.
+  // Rewrites V of a block in the NaN passes, or behind the end of a sequence. All consumer warpgroups call this once
+  // for each block, in the same order, and before they take their turn.
   void prepare_v(const RowTile<cfg>& tile, int n_block, const KvSlot& at, NanPass pass) const {
     const int keys = tile.band().seqlen_k - n_block * cfg.block_n;
     if (pass == NanPass::normal && (keys >= cfg.block_n || !tile.foreign_tail())) return;
     wait_barrier(shared.kv_full(at.stage), at.phase);
     rewrite_v_for_pass<cfg>(shared, at.stage, keys, pass, threadIdx.x - 128);
   }
-  // Releases K of a block, and V of the block before it in time, without using them.
+  // Releases K of a block, and with `with_v` also V of the block visited before it, without using them.
   void skip(const RowTile<cfg>& tile, int n_block, bool with_v, NanPass pass) {
     if (with_v) prepare_v(tile, n_block + 1, slot.next(), pass);
     skip_k();

@@ -6,14 +6,14 @@
 namespace rapt {
 
 struct Sm90Config : AttentionVariant {
-  int warpgroups = 2;            // consumer warpgroups of 64 query rows; one more loads
+  int warpgroups = 2;            // consumer warpgroups, 64 query rows each; one more warpgroup loads
   int block_n = 128;             // keys per block
   int q_stages = 2;              // buffers of query tiles in shared memory
   int kv_stages = 4;             // buffers in shared memory, each for a block of K or of V
   bool ping_pong = false;        // warpgroups take turns: one issues products while the others compute softmax
   bool causal_or_local = false;  // rows may see different keys
   bool dynamic = false;          // persistent CTAs take tiles from a counter; else one CTA per tile
-  bool programmatic = true;      // the launch may begin before the previous kernel ends; the kernel waits for it
+  bool programmatic = true;      // the launch may begin before the previous kernel ends; the kernel waits for that end
 
   constexpr int block_m() const { return 64 * warpgroups; }
   constexpr int threads() const { return 128 * (warpgroups + 1); }

@@ -37,8 +37,8 @@ struct Epilogue {
     return {__fdividef(share, sum), top + log2_approx(sum) * ln_2};
   }
 
-  // Stores this thread's parts of two rows. first_row: the first row of the warpgroup. Returns whether all stored
-  // values are finite.
+  // Stores the warp's rows. `o` holds this thread's parts of two of them. first_row: the first row of the warpgroup.
+  // Returns whether this thread's parts are finite.
   bool store(const RowSoftmax& softmax, const float (&o)[1][v_tiles][4], int first_row) const {
     const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32 % 4);
     const bool counts = pass == NanPass::count_non_finite;
@@ -63,8 +63,8 @@ struct Epilogue {
   }
 
  private:
-  // Where 16 bytes of a warp's row lie in the buffer. Under this swizzle, neither put_row nor store_rows has bank
-  // conflicts.
+  // The address of 16 bytes (columns 8 * n to 8 * n + 7) of a row of the warp in the buffer. With this swizzle, put_row
+  // has no bank conflicts; store_rows has none if head_dim_v > 32.
   unsigned chunk(int row, int n) const {
     const unsigned warp = threadIdx.x / 32 % 4, line = 16 * warp + static_cast<unsigned>(row);
     return buffer + static_cast<unsigned>(n / 8 * cfg.block_m() * 128) + line * 128 +
@@ -97,7 +97,7 @@ struct Epilogue {
     }
     fence_async_proxy();  // the next tile's Q comes into the same buffer
   }
-  // In the counting pass, `counts` holds counts. Returns the stored elements, with NaN for those that have a count.
+  // For the counting pass. counts: non-finite V that each element sees. Returns the stored elements, NaN where > 0.
   static Bytes16 nan_where_counted(const Bytes16& counts, const void* stored) {
     Bytes16 x = *static_cast<const Bytes16*>(stored);
 #pragma unroll

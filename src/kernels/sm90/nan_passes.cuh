@@ -8,8 +8,8 @@
 
 namespace rapt {
 
-// Sets rows from `keys` on to 0, and changes elements as the pass requires. All threads of the consumer warpgroups must
-// call this; it contains a barrier.
+// Sets row number `keys` and all later rows to 0, and changes elements as the pass requires. All threads of the
+// consumer warpgroups must call this; it contains a barrier.
 template <Sm90Config cfg>
 inline void rewrite_v_for_pass(const SharedState<cfg>& shared, int stage, int keys, NanPass pass, unsigned thread) {
   constexpr unsigned one = cfg.v == DType::f16 ? 0x3c00u : 0x3f80u;

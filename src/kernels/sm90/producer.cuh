@@ -10,7 +10,7 @@ namespace rapt {
 // Places and phases of several barriers in one word, because the producer has only 32 registers.
 template <int q_stages>
 struct Phases {
-  unsigned bits = 0;  // 0, 1: announced tiles modulo 4; 2: phase of the list; from 3 on: Q tiles modulo 2 * q_stages
+  unsigned bits = 0;  // bits 0, 1: announced tiles mod 4; 2: phase of the list; 3 and up: Q tiles mod 2 * q_stages
   int place() const { return static_cast<int>(bits & 1); }
   unsigned of_place() const { return bits >> 1 & 1; }
   unsigned of_list() const { return bits >> 2 & 1; }
@@ -60,7 +60,7 @@ struct Producer {
     }
   }
 
-  // Waits until the list of tiles is complete, and returns their number. The list is empty again for the consumers.
+  // Waits until the list of tiles is complete. Returns its length and sets that to 0, for a new list. The entries stay.
   unsigned take_list() {
     announce_alone(list_complete);
     wait_barrier(shared.redo_listed(), phases.of_list());

@@ -46,7 +46,7 @@ struct RowTile {
     return b;
   }
 
-  // For the producer thread. Returns false if the tile has no rows.
+  // Writes the description of tile `item`. For the producer thread. Returns false if the tile has no rows.
   bool find(const AttentionParams& p, const TileScheduler& scheduler, unsigned item) const {
     const TileScheduler::WorkTile work = scheduler.work_tile(item);
     const Sequence sequence = sequence_of(p, work.batch);

@@ -1,4 +1,4 @@
-// The shared memory of a block of attention_sm90 by name: tiles, barriers, and the list of tiles. Device only.
+// Names in the shared memory of a CTA of attention_sm90: buffers, barriers, tiles, list of tiles to redo. Device only.
 #pragma once
 
 #include "ptx/copy.cuh"

@@ -22,10 +22,10 @@ struct Sm90Params {
 struct Sm90Layout {
   int dim, dim_v;          // head dims rounded up to 16, the depth of one instruction
   int columns, columns_v;  // of 64 elements
-  int q_bytes, kv_bytes;   // of a buffer: a tile of Q, later its output; a block of K or V
+  int q_bytes, kv_bytes;   // of one buffer. q: a tile of Q, later its output. kv: a block of K or of V
   int q_at = 0, kv_at, barriers_at, tiles_at, bytes;
 
-  static constexpr int redo_capacity = 256;  // tiles that can be recomputed in one round (attention_sm90.cuh)
+  static constexpr int redo_capacity = 256;  // tiles that can be computed again in one round (producer.cuh)
 
   constexpr explicit Sm90Layout(const Sm90Config& c)
       : dim((c.head_dim + 15) / 16 * 16),

@@ -1,6 +1,6 @@
 // Online softmax of attention_sm90. A thread holds parts of two rows, as wgmma accumulators do. It computes the weights
-// of a block while PV of the block before is still running, so it returns the factor for O instead of applying it.
-// Device only.
+// of a block while PV of the previous block is still running, so it does not multiply O: the caller does this, with
+// output_scale. Device only.
 #pragma once
 
 #include "device/softmax.cuh"
