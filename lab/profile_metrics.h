@@ -32,7 +32,7 @@ struct ProfiledKernel {
 
 // The keys for which ncu gave no number, each with the names that were tried: "fp8_ops (sm__ops_path_... )".
 std::vector<std::string> missing_metrics(const ProfiledKernel& kernel);
-// Returns each stall reason ("long_scoreboard") and the warps that it stalls per issued instruction, largest first.
+// The stall reasons ("long_scoreboard"), each with the mean number of warps it stalls per issue. Largest first.
 std::vector<std::pair<std::string, double>> stall_reasons(const ProfiledKernel& kernel);
 
 // ncu's table in the output of `ncu --csv --page raw`, without the lines around it (==PROF== and the program's output).

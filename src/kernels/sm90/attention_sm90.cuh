@@ -191,8 +191,8 @@ struct Consumer {
       for (int i = 0; i < 4; ++i) o[0][n][i] = 0.0f;
   }
 
-  // Rewrites V of a block in the NaN passes, or behind the end of a sequence. All consumer warpgroups call this once
-  // for each block, in the same order, and before they take their turn.
+  // Rewrites V of a block if this is a NaN pass, or if the block has rows past the sequence's keys. All consumer
+  // warpgroups call this once for each block, in the same order, and before they take their turn.
   void prepare_v(const RowTile<cfg>& tile, int n_block, const KvSlot& at, NanPass pass) const {
     const int keys = tile.band().seqlen_k - n_block * cfg.block_n;
     if (pass == NanPass::normal && (keys >= cfg.block_n || !tile.foreign_tail())) return;

@@ -22,7 +22,7 @@ struct Epilogue {
     float factor, lse;  // output = factor * accumulated output
   };
 
-  // Adds the sink. A row without visible keys gets O = 0 and lse = -inf.
+  // Adds the sink. A row without visible keys gets O = 0, and lse = -inf or, with a sink, lse = sink.
   RowResult finalize_row(const RowSoftmax& softmax, int half) const {
     float sum = quad_sum(softmax.row_sum[half]), share = 1.0f;
     float top = RowSoftmax::Rules::natural_logit(softmax.row_max[half], softmax.c);
@@ -97,7 +97,7 @@ struct Epilogue {
     }
     fence_async_proxy();  // the next tile's Q comes into the same buffer
   }
-  // For the counting pass. counts: non-finite V that each element sees. Returns the stored elements, NaN where > 0.
+  // For the counting pass. Returns the stored elements, with NaN where `counts` (non-finite V seen) is above 0.
   static Bytes16 nan_where_counted(const Bytes16& counts, const void* stored) {
     Bytes16 x = *static_cast<const Bytes16*>(stored);
 #pragma unroll

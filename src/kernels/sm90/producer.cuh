@@ -7,7 +7,7 @@
 
 namespace rapt {
 
-// Places and phases of several barriers in one word, because the producer has only 32 registers.
+// Places and phases of several barriers in one word, because the producer has only 32 or 40 registers.
 template <int q_stages>
 struct Phases {
   unsigned bits = 0;  // bits 0, 1: announced tiles mod 4; 2: phase of the list; 3 and up: Q tiles mod 2 * q_stages

@@ -34,7 +34,7 @@ struct RowTile {
   int item() const { return word(1); }
   int batch() const { return word(2); }
   int head() const { return word(3); }
-  int first_row() const { return word(4); }  // of the sequence
+  int first_row() const { return word(4); }  // of the tile, counted in its sequence
   int first_q() const { return word(5); }    // packed row where the sequence begins
   int seqlen_q() const { return word(6); }
   int rows_q() const { return word(7); }                    // including rows past seqused_q
