@@ -161,7 +161,7 @@ MainStall main_stall(const SassPage& page, const Sum& sum) {
 
 std::string to_string(const SourceLine& line) { return concat(line.file, ":", line.line); }
 
-// The innermost line in the kernel's own file: the file of the function that the generated unit (outermost) calls.
+// The innermost line in the kernel's own file. The last line is in the generated unit, the one before it in this file.
 SourceLine own_line(const std::vector<SourceLine>& source) {
   if (source.size() < 2) return source.empty() ? SourceLine() : source[0];
   const std::string& own = source[source.size() - 2].file;

@@ -66,7 +66,7 @@ struct HotInstruction {
   std::string text;
   double samples = 0, share = 0;  // share: of all samples
   MainStall stall;
-  std::vector<SourceLine> source;  // its line, then the call of the function that has it, and so on
+  std::vector<SourceLine> source;  // the instruction's line, then the line that calls its function, ...
 };
 // A line of the kernel's own file. The samples in functions that the line calls are counted for the line, too.
 struct HotLine {

@@ -191,7 +191,7 @@ struct Consumer {
       for (int i = 0; i < 4; ++i) o[0][n][i] = 0.0f;
   }
 
-  // Rewrites V of a block if this is a NaN pass, or if the block has rows past the sequence's keys. All consumer
+  // Rewrites V of a block if this is a NaN pass, or if rows past the sequence's keys may not be zeros. All consumer
   // warpgroups call this once for each block, in the same order, and before they take their turn.
   void prepare_v(const RowTile<cfg>& tile, int n_block, const KvSlot& at, NanPass pass) const {
     const int keys = tile.band().seqlen_k - n_block * cfg.block_n;

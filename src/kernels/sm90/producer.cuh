@@ -10,7 +10,7 @@ namespace rapt {
 // Places and phases of several barriers in one word, because the producer has only 32 or 40 registers.
 template <int q_stages>
 struct Phases {
-  unsigned bits = 0;  // bits 0, 1: announced tiles mod 4; 2: phase of the list; 3 and up: Q tiles mod 2 * q_stages
+  unsigned bits = 0;  // 0, 1: announcements mod 4 (place, phase); 2: phase of the list; 3...: Q tiles mod 2 * q_stages
   int place() const { return static_cast<int>(bits & 1); }
   unsigned of_place() const { return bits >> 1 & 1; }
   unsigned of_list() const { return bits >> 2 & 1; }

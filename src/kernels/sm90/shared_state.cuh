@@ -32,7 +32,7 @@ template <Sm90Config cfg>
 struct SharedState {
   static constexpr Sm90Layout layout{cfg};
   static constexpr unsigned consumers = 128 * cfg.warpgroups, consumer_warps = 4 * cfg.warpgroups;
-  // Ids of barriers of the consumer warpgroups: all of them, and the turn of each (ping_pong).
+  // Ids of named barriers: one where all consumer warpgroups meet, then one for each warpgroup's turn (ping_pong).
   static constexpr unsigned all_consumers = 1, first_turn = 2;
 
   unsigned base;

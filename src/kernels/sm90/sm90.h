@@ -20,7 +20,7 @@ struct Sm90Params {
 // Shared memory of a block, by addresses from its start. Tensors lie in columns of 64 elements (128 bytes, the width of
 // a swizzle): [column][row][64]. If the head dim is not a multiple of 64, the last column ends in zeros.
 struct Sm90Layout {
-  int dim, dim_v;          // head dims rounded up to 16: the depth of a wgmma (dim), the step of n in Wgmma<n> (dim_v)
+  int dim, dim_v;          // head dims rounded up to multiples of 16, because of a wgmma's depth (dim) and n (dim_v)
   int columns, columns_v;  // of 64 elements
   int q_bytes, kv_bytes;   // of one buffer. q: a tile of Q, later its output. kv: a block of K or of V
   int q_at = 0, kv_at, barriers_at, tiles_at, bytes;

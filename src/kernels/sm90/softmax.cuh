@@ -17,7 +17,7 @@ struct RowSoftmax {
   float output_scale[2] = {1.0f, 1.0f};                 // factor of O after the last update
   bool any_unsafe_row = false;                          // some row of the warp needs the safe exponential
   int limit[2] = {0, 0};                                // bits of the largest score that keeps row_max
-  bool has_limits = false;                              // limits of all rows of the warp are positive numbers
+  bool has_limits = false;                              // all limits of the warp are positive, no row is unsafe
 
   // Replaces scores by weights. Returns whether O must be multiplied by output_scale. All threads of a warp agree.
   template <int tiles>
