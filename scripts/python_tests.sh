@@ -13,8 +13,8 @@ rm -rf "$tree/dist" "$tree/venv"
 mkdir -p "$tree"
 python3 -m venv "$tree/venv"
 quiet=(--quiet --disable-pip-version-check)
-"$tree/venv/bin/pip" wheel "${quiet[@]}" --no-deps --wheel-dir "$tree/dist" -Cbuild.verbose=false \
-  -Ccmake.define.RAPT_WERROR=ON -Ccmake.define.RAPT_LIBRARY_LAUNCHER="$(command -v ccache)" .
+"$tree/venv/bin/pip" wheel "${quiet[@]}" --no-deps --wheel-dir "$tree/dist" --config-settings=build.verbose=false \
+  --config-settings=cmake.define.RAPT_WERROR=ON --config-settings=cmake.define.RAPT_LIBRARY_LAUNCHER="$(command -v ccache)" .
 wheel=$(echo "$tree"/dist/*.whl)
 case $wheel in
   *-cp310-abi3-*.whl) ;;
