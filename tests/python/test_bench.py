@@ -7,6 +7,7 @@ are replaced by modules with their documented signatures and semantics, so a wro
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import math
@@ -997,6 +998,29 @@ def test_rounds_are_paired_and_slow_implementations_are_skipped(torch):
     measure([fast, slow], Clock(), 6, lambda some: list(reversed(some)))
     assert len(fast.rounds) == 6 and len(slow.rounds) == 3
     assert Clock.order[:4] == ["slow", "fast", "slow", "fast"]
+
+
+@needs_torch
+def test_an_implementation_that_runs_out_of_memory_ends_itself_only(torch):
+    import clocks
+
+    class Clock:
+        timer = "graph"
+
+        def sample(self, bound):
+            return [5.0]
+
+    def too_large():
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    def bound_of(name, call):
+        impl = types.SimpleNamespace(name=name, scope=contextlib.nullcontext)
+        return clocks.Bound(impl, [call], {})
+
+    fits, fails = bound_of("fits", lambda: None), bound_of("fails", too_large)
+    clocks.measure([fits, fails], Clock(), 3, lambda some: some)
+    assert fails.out_of_memory and not fails.host_us
+    assert not fits.out_of_memory and len(fits.host_us) == 3
 
 
 @needs_torch
