@@ -61,7 +61,7 @@ struct Consumer {
       wgmma_wait_group<0>();
       pin(s);
       release();
-      if (after_skipped) wait_barrier(shared.kv_full(slot.stage), slot.phase), release();
+      if (after_skipped) release_unused();
       mask_and_softmax(s, softmax, tile, keys, n_block, pass);
       pack(p_fragment, s);
       bool accumulate = false;  // the first PV overwrites o
@@ -98,7 +98,7 @@ struct Consumer {
         skip_v(tile, first_block, pass);
       }
     }
-    const Epilogue<cfg> epilogue{p, tile, pass, shared.q(q_slot.stage) + static_cast<unsigned>(group) * 64 * 128};
+    const Epilogue<cfg> epilogue{p, tile, pass, q_rows()};
     const bool finite = epilogue.store(softmax, o, tile.first_row() + 64 * group);
     arrive_by_warp(shared.q_empty(q_slot.stage));
     q_slot.advance();
@@ -106,11 +106,13 @@ struct Consumer {
   }
 
  private:
+  // This warpgroup's rows of the tile of Q in shared memory.
+  unsigned q_rows() const { return shared.q(q_slot.stage) + static_cast<unsigned>(group) * 64 * 128; }
+
   // Waits for K and issues S = Q K^T of a block.
   void mma_qk(SFragment& s, const KvSlot& at) const {
     wait_barrier(shared.kv_full(at.stage), at.phase);
-    const unsigned q_at = shared.q(q_slot.stage) + static_cast<unsigned>(group) * 64 * 128;
-    const MatrixDescriptor q = MatrixDescriptor::of(warp_uniform(q_at), 1024),
+    const MatrixDescriptor q = MatrixDescriptor::of(warp_uniform(q_rows()), 1024),
                            k = MatrixDescriptor::of(warp_uniform(shared.kv(at.stage)), 1024);
     pin(s);
     wgmma_fence();
@@ -137,6 +139,11 @@ struct Consumer {
   void release() {
     arrive_by_warp(shared.kv_empty(slot.stage));
     slot.advance();
+  }
+  // It must be full first: otherwise this arrival could count for the block before.
+  void release_unused() {
+    wait_barrier(shared.kv_full(slot.stage), slot.phase);
+    release();
   }
 
   // Masks scores and replaces them by weights. Returns whether the output must be rescaled.
@@ -203,17 +210,15 @@ struct Consumer {
   void skip(const RowTile<cfg>& tile, int n_block, bool with_v, NanPass pass) {
     if (with_v) prepare_v(tile, n_block + 1, slot.next(), pass);
     skip_k();
-    if (with_v) wait_barrier(shared.kv_full(slot.stage), slot.phase), release();
+    if (with_v) release_unused();
   }
   void skip_k() {
     wait_turn(), pass_turn();
-    wait_barrier(shared.kv_full(slot.stage), slot.phase);
-    release();
+    release_unused();
   }
   void skip_v(const RowTile<cfg>& tile, int n_block, NanPass pass) {
     prepare_v(tile, n_block, slot, pass);
-    wait_barrier(shared.kv_full(slot.stage), slot.phase);
-    release();
+    release_unused();
   }
 
   // With ping_pong, one warpgroup issues its products while the others compute softmax.
