@@ -4,6 +4,12 @@
 file(GLOB_RECURSE rapt_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/*.cpp")
 list(FILTER rapt_sources EXCLUDE REGEX "/src/cpu/isa_[a-z0-9_]+\\.cpp$")
 
+# The families of kernels, for src/kernels/registry.cpp.
+file(GLOB families CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/kernels/*/attention_*.cpp")
+list(TRANSFORM families REPLACE ".*/(attention_[a-z0-9_]+)\\.cpp$" "RAPT_FAMILY(\\1)\n")
+list(JOIN families "" families)
+file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/generated/kernel_families.inc" CONTENT "${families}")
+
 add_library(rapt_objects OBJECT ${rapt_sources})
 rapt_defaults(rapt_objects)
 # ccache, for builds that compile the library several times with the same options (.ci/run: the program, the wheel).
@@ -11,7 +17,8 @@ set(RAPT_LIBRARY_LAUNCHER "" CACHE STRING "Compiler launcher of the library's fi
 if(RAPT_LIBRARY_LAUNCHER)
   set_target_properties(rapt_objects PROPERTIES CXX_COMPILER_LAUNCHER "${RAPT_LIBRARY_LAUNCHER}")
 endif()
-target_include_directories(rapt_objects PRIVATE "${PROJECT_SOURCE_DIR}/include" "${PROJECT_SOURCE_DIR}/src")
+target_include_directories(rapt_objects PRIVATE "${PROJECT_SOURCE_DIR}/include" "${PROJECT_SOURCE_DIR}/src"
+  "${PROJECT_BINARY_DIR}/generated")
 # Without <filesystem>: it brings std::quoted, which clang then prefers to the project's own.
 rapt_precompile(rapt_objects <algorithm> <array> <atomic> <cmath> <cstdint> <cstring> <functional> <map> <memory>
   <mutex> <optional> <span> <string> <string_view> <vector>)

@@ -15,9 +15,16 @@ set_target_properties(rapt_python PROPERTIES PREFIX "" OUTPUT_NAME _core SUFFIX 
   LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/python/rapt")
 add_custom_command(TARGET rapt_python POST_BUILD
   COMMAND "${CMAKE_COMMAND}" -E copy_directory "${PROJECT_SOURCE_DIR}/python/rapt" "${PROJECT_BINARY_DIR}/python/rapt"
+  COMMAND "${CMAKE_COMMAND}" -E env "PYTHONPATH=${PROJECT_BINARY_DIR}/python"
+    "${Python_EXECUTABLE}" -B "${PROJECT_SOURCE_DIR}/python/stub/stub.py" "${PROJECT_BINARY_DIR}/python/rapt/__init__.pyi"
   VERBATIM)
+# A changed Python file is copied again.
+file(GLOB python_files CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/python/rapt/*.py"
+  "${PROJECT_SOURCE_DIR}/python/rapt/compat/*.py" "${PROJECT_SOURCE_DIR}/python/stub/*")
+set_target_properties(rapt_python PROPERTIES LINK_DEPENDS "${python_files}")
 
 install(TARGETS rapt_python DESTINATION rapt COMPONENT python)
+install(FILES "${PROJECT_BINARY_DIR}/python/rapt/__init__.pyi" DESTINATION rapt COMPONENT python)
 # A pack of compiled kernels, so common first calls need no compiling: -DRAPT_PACK=build/rapt.pack (make pack).
 set(RAPT_PACK "" CACHE FILEPATH "Pack of GPU kernels that the Python package carries; empty: none")
 if(RAPT_PACK)

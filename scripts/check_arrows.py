@@ -55,6 +55,7 @@ RULES = [
         "cuda/ is independent of compilation and of attention",
     ),
     ("src/cpu/", ["src/cpu/", "src/device/", K + "shared/", *BASE], "cpu/ only computes"),
+    (K + "registry.cpp", [*HOST_HALF, "kernel_families.inc"], "the registry includes the list that the build writes"),
     (K + "cpu/", [*HOST_HALF, "src/cpu/"], "a family uses problems and machines, not the runtime"),
     (K, HOST_HALF, "a family uses problems and machines, not the runtime"),
     (

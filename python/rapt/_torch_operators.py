@@ -21,7 +21,7 @@ load_default_pack()  # first: a damaged pack raises at every call, but operators
 TENSORS = ("q", "k", "v", *OPERANDS)
 KINDS = {"real": "float?", "integer": "SymInt?", "word": "str?"}
 OPTIONS = {
-    **{name: kind for name, (kind, _) in BY_HAND.items() if kind},
+    **{name: row.operator for name, row in BY_HAND.items() if row.operator},
     **{parameter: KINDS[kind] for _, parameter, kind, *_ in SCALARS if parameter},
     **{parameter: "bool" for parameter, _ in FLAGS},
 }

@@ -41,6 +41,7 @@ PyObject* defaults(PyObject*, PyObject*) {
 PyObject* sdpa_table(PyObject*, PyObject*) {
   try {
     const Ref operands(checked(PyList_New(0))), scalars(checked(PyList_New(0))), flags(checked(PyList_New(0)));
+    const Ref docs(checked(PyDict_New()));
     for (const TensorArgument& row : tensor_arguments)
       if (is_operand(row))
         append(operands, Py_BuildValue("(ssNN)", row.name, row.keyword, PyBool_FromLong(has_batch(row)),
@@ -53,8 +54,12 @@ PyObject* sdpa_table(PyObject*, PyObject*) {
     for (const FlagArgument& row : flag_arguments)
       if (row.keyword != nullptr)
         append(flags, Py_BuildValue("(sK)", row.keyword, static_cast<unsigned long long>(row.bit)));
-    return Py_BuildValue("(NNN)", PyList_AsTuple(operands.get()), PyList_AsTuple(scalars.get()),
-                         PyList_AsTuple(flags.get()));
+    for (const int p : row_parameters) {
+      const Ref text(checked(PyUnicode_FromString(parameter(p).doc)));
+      if (PyDict_SetItemString(docs.get(), parameter(p).name, text.get()) != 0) throw PythonError{};
+    }
+    return Py_BuildValue("(NNNO)", PyList_AsTuple(operands.get()), PyList_AsTuple(scalars.get()),
+                         PyList_AsTuple(flags.get()), docs.get());
   } catch (const PythonError&) {
     return nullptr;
   }

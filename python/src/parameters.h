@@ -18,6 +18,7 @@ struct Parameter {
   const TensorArgument* tensor = nullptr;  // the field that an array sets
   const ScalarArgument* scalar = nullptr;  // the field that a number or word sets
   uint64_t flag = 0;                       // the flag that True sets
+  const char* doc = "";                    // of its row; that of a parameter by hand is in _signature.py
   bool by_hand = false;                    // call.cpp has its own code for it
 };
 
@@ -36,15 +37,22 @@ struct Parameters {
     return rows[static_cast<size_t>(count++)] = Parameter{name};
   }
 };
+// `row`: of any of the three tables.
+template <class Row>
+constexpr Parameter& of_row(Parameters& all, const Row& row) {
+  Parameter& parameter = all.of(row.keyword);
+  if (*parameter.doc == 0) parameter.doc = row.doc;
+  return parameter;
+}
 constexpr Parameters all_parameters() {
   Parameters all;
   for (const char* const name : by_hand) all.of(name).by_hand = true;
   for (const TensorArgument& row : tensor_arguments)
-    if (row.keyword != nullptr) all.of(row.keyword).tensor = &row;
+    if (row.keyword != nullptr) of_row(all, row).tensor = &row;
   for (const ScalarArgument& row : scalar_arguments)
-    if (row.keyword != nullptr) all.of(row.keyword).scalar = &row;
+    if (row.keyword != nullptr) of_row(all, row).scalar = &row;
   for (const FlagArgument& row : flag_arguments)
-    if (row.keyword != nullptr) all.of(row.keyword).flag = row.bit;
+    if (row.keyword != nullptr) of_row(all, row).flag = row.bit;
   all.of("context").by_hand = true;
   return all;
 }
@@ -67,6 +75,8 @@ inline constexpr int p_q = place_of("q"), p_k = place_of("k"), p_v = place_of("v
                      p_out = place_of("out"), p_out_dtype = place_of("out_dtype"), p_q_dtype = place_of("q_dtype"),
                      p_k_dtype = place_of("k_dtype"), p_v_dtype = place_of("v_dtype"), p_context = place_of("context");
 static_assert(p_layout == 3, "q, k and v are positional");
+static_assert(std::ranges::all_of(parameters, [](const Parameter& p) { return p.by_hand != (*p.doc != 0); }),
+              "each row of a parameter has a text for Python's documentation");
 
 // The indices of the parameters for which `wanted` is true.
 template <class Wanted>

@@ -1,7 +1,7 @@
 // The table of rapt_sdpa_args: every tensor, scalar and flag, with its rules and its uses. Read by arguments.cpp (the
 // rules), recent_calls.cpp (equality of calls), device_contents.cpp, host_lists.cpp, c_api.cpp (structs of earlier
-// headers) and python/src/parameters.h (Python's parameters, PyTorch's operators, JAX's attributes). A new argument
-// needs one new row. If a field has no row, this header does not compile.
+// headers) and python/src/parameters.h (Python's parameters and their documentation, PyTorch's operators, JAX's
+// attributes). A new argument needs one new row. If a field has no row, this header does not compile.
 #pragma once
 
 #include <array>
@@ -68,6 +68,8 @@ struct TensorArgument {
   Role role;
   Dtypes dtypes;  // for length and position arrays: accepted on the CPU
   ShapeRule shape;
+  // What Python's documentation says of the parameter. Neighbours with the same sentence are documented together.
+  const char* doc = "";
   // Python parameter name; null: none. If a ScalarArgument has the same keyword, the parameter accepts either.
   const char* keyword = name;
   // The struct version that introduced the field. Each release that adds fields increments the version.
@@ -98,27 +100,46 @@ constexpr auto tensor_rows() {
   constexpr ShapeRule of_v = by_layout({batch, heads_k, seqlen_k, head_dim_v}, {total_k, heads_k, head_dim_v});
   constexpr ShapeRule of_out = by_layout({batch, heads_q, seqlen_q, head_dim_v}, {total_q, heads_q, head_dim_v});
   constexpr ShapeRule of_lse = by_layout({batch, heads_q, seqlen_q}, {heads_q, total_q});
+  constexpr const char* cu_seqlens = "int32 [batch + 1], give both or neither: sequence b is rows cu[b] to cu[b + 1].";
+  constexpr const char* start = "position of the first query and key: int, or int64 [batch] (chunked prefill, rings).";
+  constexpr const char* descale =
+      "float32 scales of the stored values, with their granularity in q_scales, k_scales, v_scales: \"tensor\" [] or "
+      "[1]; \"head\" [batch, heads]; \"token\" [batch, heads, seqlen]; \"block64\", \"block128\" [batch, heads, "
+      "ceil(seqlen / n)]; v also \"channel\" [batch, heads_k, head_dim_v]. Packed: token [heads, total], block by "
+      "ceil(max_seqlen / n), counted within the sequence.";
   return std::array{
       TensorArgument{"out", &A::out, output, floats, of_out},  // outputs come first
       TensorArgument{"lse", &A::lse, output, f32, of_lse},
       TensorArgument{"q", &A::q, input, input_dtypes, of_q},
       TensorArgument{"k", &A::k, input, input_dtypes, of_k},
       TensorArgument{"v", &A::v, input, input_dtypes, of_v},
-      TensorArgument{"cu_seqlens_q", &A::cu_seqlens_q, lengths, list, always({batch_plus_1})},
-      TensorArgument{"cu_seqlens_k", &A::cu_seqlens_k, lengths, list, always({batch_plus_1})},
-      TensorArgument{"bias", &A::bias, input, floats, broadcast},
-      TensorArgument{"mask", &A::mask, checked, u8, broadcast},
-      TensorArgument{"alibi_slopes", &A::alibi_slopes, input, f32, either({heads_q}, {batch, heads_q})},
-      TensorArgument{"sinks", &A::sinks, input, f32, always({heads_q})},
-      TensorArgument{"seqused_q", &A::seqused_q, lengths, list, always({batch}), "seqused_q", 2},
-      TensorArgument{"seqused_k", &A::seqused_k, lengths, list, always({batch})},
-      TensorArgument{"block_table", &A::block_table, input, i32, refused, nullptr},
-      TensorArgument{"q_descale", &A::q_descale, checked, f32, scales},
-      TensorArgument{"k_descale", &A::k_descale, checked, f32, scales},
-      TensorArgument{"v_descale", &A::v_descale, checked, f32, scales},
-      TensorArgument{"k_mean", &A::k_mean, checked, f32, always({batch, heads_k, head_dim})},
-      TensorArgument{"q_starts", &A::q_starts, positions, list, always({batch}), "q_start"},
-      TensorArgument{"k_starts", &A::k_starts, positions, list, always({batch}), "k_start"},
+      TensorArgument{"cu_seqlens_q", &A::cu_seqlens_q, lengths, list, always({batch_plus_1}), cu_seqlens},
+      TensorArgument{"cu_seqlens_k", &A::cu_seqlens_k, lengths, list, always({batch_plus_1}), cu_seqlens},
+      TensorArgument{"bias", &A::bias, input, floats, broadcast,
+                     "added to x; float32, float16 or bfloat16, broadcast right-aligned to [batch, heads_q, seqlen_q, "
+                     "seqlen_k] (packed: to [batch, heads_q, max_seqlen_q, max_seqlen_k])."},
+      TensorArgument{"mask", &A::mask, checked, u8, broadcast,
+                     "bool (or uint8 of 0 and 1), True keeps a key, False masks it; broadcasts like bias."},
+      TensorArgument{"alibi_slopes", &A::alibi_slopes, input, f32, either({heads_q}, {batch, heads_q}),
+                     "float32 [heads_q] or [batch, heads_q]."},
+      TensorArgument{"sinks", &A::sinks, input, f32, always({heads_q}),
+                     "float32 [heads_q]: a logit (natural, unscaled) added to the denominator only."},
+      TensorArgument{"seqused_q", &A::seqused_q, lengths, list, always({batch}),
+                     "int32 [batch]: number of queries in use of each sequence, packed or not. Rows past them get 0 "
+                     "(lse: -inf) whatever q holds there.",
+                     "seqused_q", 2},
+      TensorArgument{"seqused_k", &A::seqused_k, lengths, list, always({batch}),
+                     "int32 [batch]: number of keys in use of each sequence, packed or not."},
+      TensorArgument{"block_table", &A::block_table, input, i32, refused, "", nullptr},
+      TensorArgument{"q_descale", &A::q_descale, checked, f32, scales, descale},
+      TensorArgument{"k_descale", &A::k_descale, checked, f32, scales, descale},
+      TensorArgument{"v_descale", &A::v_descale, checked, f32, scales, descale},
+      TensorArgument{"k_mean", &A::k_mean, checked, f32, always({batch, heads_k, head_dim}),
+                     "float32 [batch, heads_k, head_dim]: the mean that was subtracted from k before quantisation, as "
+                     "quantize(k, smooth=True) does: key j is k[j] * k_descale + k_mean; x, lse, softcap and sinks use "
+                     "that key. FP8 k only."},
+      TensorArgument{"q_starts", &A::q_starts, positions, list, always({batch}), start, "q_start"},
+      TensorArgument{"k_starts", &A::k_starts, positions, list, always({batch}), start, "k_start"},
   };
 }
 }  // namespace detail
@@ -144,7 +165,8 @@ struct Range {
 // A scalar argument: a real number, an integer or an enumerator. Real numbers must be finite floats.
 struct ScalarArgument {
   const char* name;
-  const char* keyword;  // Python parameter name; null: none
+  const char* keyword;   // Python parameter name; null: none
+  const char* doc = "";  // as in TensorArgument, whose text is taken if the parameter may also be an array
   double rapt_sdpa_args::*real = nullptr;
   int64_t rapt_sdpa_args::*integer = nullptr;  // exactly one of these three is non-null
   int32_t rapt_sdpa_args::*word = nullptr;
@@ -161,37 +183,44 @@ constexpr auto scalar_rows() {
   constexpr int64_t most = std::numeric_limits<int64_t>::max(), size = int64_t{1} << 40, position = int64_t{1} << 60;
   constexpr Range any, sizes{0, size, "must be from 0 to 2^40"}, counts{1, most, "must be 1 or more"};
   constexpr Range positions{-position, position, "must be within -2^60 to 2^60"};
-  const auto real = [](const char* name, const char* keyword, double A::*field, uint64_t has, int since = 1) {
-    return ScalarArgument{name, keyword, field, nullptr, nullptr, has, {}, {}, since};
+  constexpr const char* max_seqlen = "int, required with cu_seqlens; a longer sequence is cut to this length.";
+  const auto real = [](const char* name, const char* keyword, double A::*field, uint64_t has, const char* doc,
+                       int since = 1) {
+    return ScalarArgument{name, keyword, doc, field, nullptr, nullptr, has, {}, {}, since};
   };
   const auto integer = [](const char* name, const char* keyword, int64_t A::*field, uint64_t has, Range range,
-                          int since = 1) {
-    return ScalarArgument{name, keyword, nullptr, field, nullptr, has, range, {}, since};
+                          const char* doc, int since = 1) {
+    return ScalarArgument{name, keyword, doc, nullptr, field, nullptr, has, range, {}, since};
   };
+  constexpr const char* granularity = "granularity of q_descale, k_descale, v_descale (see there).";
   const auto mask = [](const char* name, const char* keyword, int64_t A::*field, uint64_t has, Range range,
-                       long long PositionMask::*to, int since = 1) {
-    return ScalarArgument{name, keyword, nullptr, field, nullptr, has, range, {}, since, to};
+                       long long PositionMask::*to, const char* doc, int since = 1) {
+    return ScalarArgument{name, keyword, doc, nullptr, field, nullptr, has, range, {}, since, to};
   };
   const auto word = [](const char* name, int32_t A::*field, std::span<const Word> words, const char* rule,
-                       int since = 1) {
-    return ScalarArgument{name, name, nullptr, nullptr, field, 0, {0, words.back().value, rule}, words, since};
+                       const char* doc, int since = 1) {
+    return ScalarArgument{name, name, doc, nullptr, nullptr, field, 0, {0, words.back().value, rule}, words, since};
   };
   return std::array{
-      real("softmax_scale", "scale", &A::softmax_scale, RAPT_HAS_SCALE),
-      real("softcap", "softcap", &A::softcap, RAPT_HAS_SOFTCAP),
-      mask("window_left", nullptr, &A::window_left, RAPT_HAS_WINDOW, any, &PositionMask::window_left),
-      mask("window_right", nullptr, &A::window_right, RAPT_HAS_WINDOW, any, &PositionMask::window_right),
-      integer("q_start", "q_start", &A::q_start, RAPT_HAS_Q_START, positions),
-      integer("k_start", "k_start", &A::k_start, RAPT_HAS_K_START, positions),
-      integer("max_seqlen_q", "max_seqlen_q", &A::max_seqlen_q, RAPT_HAS_MAX_SEQLEN_Q, sizes),
-      integer("max_seqlen_k", "max_seqlen_k", &A::max_seqlen_k, RAPT_HAS_MAX_SEQLEN_K, sizes),
-      integer("splits", "splits", &A::splits, RAPT_HAS_SPLITS, counts),
-      word("q_scales", &A::q_scales, scale_words, "not a rapt_scale_kind"),
-      word("k_scales", &A::k_scales, scale_words, "not a rapt_scale_kind"),
-      word("v_scales", &A::v_scales, scale_words, "not a rapt_scale_kind"),
-      word("pv", &A::pv, pv_words, "not a rapt_pv_mode"),
-      word("acc", &A::acc, acc_words, "not a rapt_acc_mode"),
-      ScalarArgument{"reserved", nullptr, nullptr, nullptr, &A::reserved, 0, {0, 0, "must be 0"}},
+      real("softmax_scale", "scale", &A::softmax_scale, RAPT_HAS_SCALE,
+           "any finite number. Default: 1 / sqrt(head_dim)."),
+      real("softcap", "softcap", &A::softcap, RAPT_HAS_SOFTCAP, "> 0, in units of x."),
+      mask("window_left", nullptr, &A::window_left, RAPT_HAS_WINDOW, any, &PositionMask::window_left, ""),
+      mask("window_right", nullptr, &A::window_right, RAPT_HAS_WINDOW, any, &PositionMask::window_right, ""),
+      integer("q_start", "q_start", &A::q_start, RAPT_HAS_Q_START, positions, ""),
+      integer("k_start", "k_start", &A::k_start, RAPT_HAS_K_START, positions, ""),
+      integer("max_seqlen_q", "max_seqlen_q", &A::max_seqlen_q, RAPT_HAS_MAX_SEQLEN_Q, sizes, max_seqlen),
+      integer("max_seqlen_k", "max_seqlen_k", &A::max_seqlen_k, RAPT_HAS_MAX_SEQLEN_K, sizes, max_seqlen),
+      integer("splits", "splits", &A::splits, RAPT_HAS_SPLITS, counts,
+              "number of parts to split the keys into, 1 or more. Default: the planner decides."),
+      word("q_scales", &A::q_scales, scale_words, "not a rapt_scale_kind", granularity),
+      word("k_scales", &A::k_scales, scale_words, "not a rapt_scale_kind", granularity),
+      word("v_scales", &A::v_scales, scale_words, "not a rapt_scale_kind", granularity),
+      word("pv", &A::pv, pv_words, "not a rapt_pv_mode",
+           "how P V is computed for FP8 v: \"f16\", \"fp8\", \"fp8x2\". Default: the fastest within the error bound."),
+      word("acc", &A::acc, acc_words, "not a rapt_acc_mode",
+           "\"f16\" sums products of float16 in float16 on GPUs. Default: \"f32\"."),
+      ScalarArgument{"reserved", nullptr, "", nullptr, nullptr, &A::reserved, 0, {0, 0, "must be 0"}},
   };
 }
 }  // namespace detail
@@ -201,13 +230,18 @@ struct FlagArgument {
   const char* name;
   const char* keyword;  // Python parameter name; null: none
   uint64_t bit;
+  const char* doc = "";
 };
 inline constexpr std::array flag_arguments{
     FlagArgument{"RAPT_CAUSAL", nullptr, RAPT_CAUSAL},
     FlagArgument{"RAPT_CAUSAL_TOP_LEFT", nullptr, RAPT_CAUSAL_TOP_LEFT},
-    FlagArgument{"RAPT_PARTIAL", "partial", RAPT_PARTIAL},
-    FlagArgument{"RAPT_INVARIANT", "invariant", RAPT_INVARIANT},
-    FlagArgument{"RAPT_CHECK_CONTENTS", "check_contents", RAPT_CHECK_CONTENTS},
+    FlagArgument{"RAPT_PARTIAL", "partial", RAPT_PARTIAL,
+                 "True: out is float32, and (out, lse) is a partial state for merge()."},
+    FlagArgument{"RAPT_INVARIANT", "invariant", RAPT_INVARIANT,
+                 "True: the bits of a row depend on nothing else in the call."},
+    FlagArgument{"RAPT_CHECK_CONTENTS", "check_contents", RAPT_CHECK_CONTENTS,
+                 "on GPUs also checks the values of lengths, starts, mask, descales and k_mean. It copies them to the "
+                 "host and synchronises."},
 };
 
 inline constexpr uint64_t known_has = [] {

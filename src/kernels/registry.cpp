@@ -1,11 +1,30 @@
-// The registry: all families in order of preference. The last family of each device kind accepts every legal problem.
+// The registry: all families in order of priority. The last family of each device kind accepts every legal problem.
+#include <algorithm>
+#include <array>
+#include <string_view>
+
 #include "kernels/family.h"
 
 namespace rapt {
-namespace {
-constexpr const Family* families[] = {&attention_cpu, &attention_sm90, &attention_sm80, &attention_scalar};
-}
 
-FamilyList all_families() { return {std::begin(families), std::end(families)}; }
+// The build writes kernel_families.inc (cmake/RaptLibrary.cmake): a line RAPT_FAMILY(NAME) for each family.
+#define RAPT_FAMILY(name) extern const Family name;
+#include "kernel_families.inc"
+#undef RAPT_FAMILY
+
+FamilyList all_families() {
+  static const auto sorted = [] {
+    std::array families{
+#define RAPT_FAMILY(name) &name,
+#include "kernel_families.inc"
+#undef RAPT_FAMILY
+    };
+    std::sort(families.begin(), families.end(), [](const Family* a, const Family* b) {
+      return a->priority != b->priority ? a->priority > b->priority : std::string_view(a->name) < b->name;
+    });
+    return families;
+  }();
+  return {sorted.data(), sorted.data() + sorted.size()};
+}
 
 }  // namespace rapt

@@ -20,7 +20,7 @@ ARRAYS = {
     *_signature.PARAMETER_OF.values(),
     *("q", "k", "v", "out", "lse", "a", "b", "a_descale", "b_descale", "x", "descale", "cu_seqlens", "outs", "lses"),
 }
-_BY_HAND = {name for name, (_, kind) in _signature.BY_HAND.items() if "int" in kind}  # window
+_BY_HAND = {name for name, row in _signature.BY_HAND.items() if "int" in row.stub}  # window
 INTEGERS = {*_ROWS["integer"], *_BY_HAND, "max_seqlen"}
 OTHERS = {
     *_ROWS["real"],

@@ -7,7 +7,6 @@
 #include "kernels/family.h"
 #include "kernels/rules.h"
 #include "kernels/scalar/config.h"
-#include "kernels/scalar/scalar_tile.h"
 
 namespace rapt {
 namespace {
@@ -93,7 +92,14 @@ LaunchSpec launch_spec(const StepCall& call) {
 
 }  // namespace
 
-const Family attention_scalar{name,    accepts, configure, config_table, workspace_bytes,
-                              nullptr, text,    unit,      launch_spec,  check_config};
+const Family attention_scalar{.name = name,
+                              .accepts = accepts,
+                              .configure = configure,
+                              .config_type = config_table,
+                              .workspace_bytes = workspace_bytes,
+                              .text = text,
+                              .unit = unit,
+                              .launch_spec = launch_spec,
+                              .check_config = check_config};
 
 }  // namespace rapt

@@ -4,9 +4,9 @@
 // sizes and contents. Host half: attention_scalar.cpp. Also runs on a CPU (lab/emulation).
 #pragma once
 
+#include "config.h"
 #include "device/numeric.cuh"
 #include "device/score.cuh"
-#include "scalar_tile.h"
 #include "shared/key_tiles.h"
 #include "shared/kv_view.h"
 

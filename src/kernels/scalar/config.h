@@ -1,6 +1,8 @@
-// ScalarConfig: the compile-time choices of attention_scalar. Chosen by attention_scalar.cpp, read by the kernel.
+// ScalarConfig: the compile-time choices of attention_scalar, chosen by attention_scalar.cpp. Then the shared memory
+// layout and the work decomposition, for the host code (grid, bytes) and the kernel. Includes nothing outside shared/.
 #pragma once
 
+#include "../shared/params.h"
 #include "../shared/variant.h"
 
 namespace rapt {
@@ -14,5 +16,39 @@ struct ScalarConfig : AttentionVariant {
 
   constexpr bool operator==(const ScalarConfig&) const = default;
 };
+
+// Shared memory of a CTA in floats: Q [head_dim][block_m, padded]; P [block_m / rows][block_n][rows]; then K [block_n]
+// [head_dim + 1] and V [block_n][head_dim_v] in the same place.
+struct ScalarTile {
+  int rows;                     // query rows per warp
+  int q_pitch;                  // 4 floats of padding: 16-byte alignment, no bank conflicts
+  int k_pitch;                  // odd: lanes read different keys without bank conflicts
+  int p_smem, kv_smem, floats;  // offsets of P and of K or V; total
+
+  constexpr explicit ScalarTile(const ScalarConfig& c)
+      : rows(c.block_m / c.warps_m),
+        q_pitch(c.block_m + 4),
+        k_pitch(c.head_dim + 1),
+        p_smem(c.head_dim * q_pitch),
+        kv_smem(p_smem + c.block_m * c.block_n),
+        floats(kv_smem + c.block_n * (k_pitch > c.head_dim_v ? k_pitch : c.head_dim_v)) {}
+};
+
+// Number of m blocks of a head over all sequences. Sequence b of a packed tensor has the m blocks from
+// cu_seqlens[b] / block_m + b to cu_seqlens[b + 1] / block_m + b + 1. These are always enough for its rows, and need no
+// prefix sum over sequences.
+constexpr index_t scalar_m_blocks(const AttentionParams& p, int block_m) {
+  if (p.cu_seqlens_q.present()) return p.batch == 0 ? 0 : p.total_q / block_m + p.batch;
+  return p.batch * ((p.seqlen_q + block_m - 1) / block_m);
+}
+
+// Number of slices of head_dim_v: a CTA computes only as many channels as its registers hold.
+constexpr index_t scalar_v_slices(const AttentionParams& p, int channels) {
+  return (p.head_dim_v + channels - 1) / channels;
+}
+
+constexpr index_t scalar_work_items(const AttentionParams& p, const ScalarConfig& c) {
+  return scalar_m_blocks(p, c.block_m) * p.heads_q * scalar_v_slices(p, c.head_dim_v);
+}
 
 }  // namespace rapt

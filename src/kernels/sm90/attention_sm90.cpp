@@ -234,6 +234,7 @@ const Family attention_sm90{.name = name,
                             .launch_spec = launch_spec,
                             .check_config = check_config,
                             .counter_bytes = counter_bytes,
-                            .prefers = prefers};
+                            .prefers = prefers,
+                            .priority = 90};
 
 }  // namespace rapt

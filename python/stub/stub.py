@@ -1,14 +1,14 @@
-"""rapt.sdpa in the type stub, generated from the table of the compiled module; test_examples.py compares.
+"""Writes the type stub of the package: rapt.pyi.in (by hand) with rapt.sdpa from the table of the compiled module.
 
-python3 tests/python/stub.py FILE rewrites it in that __init__.pyi.
+python3 stub.py FILE, with the built package on PYTHONPATH. The build calls it (cmake/RaptPython.cmake).
 """
 
 import pathlib
-import re
 import sys
 
 from rapt import _signature
 
+PLACE = "# sdpa: stub.py writes it here"
 NUMBERS = {"real": "float", "integer": "int"}
 
 
@@ -23,7 +23,7 @@ def types():
     for parameter in _signature.PARAMETER_OF.values():
         forms[parameter].append("Array")
     of_rows = {name: " | ".join([*form, "None"]) for name, form in forms.items() if form}
-    by_hand = {name: kind for name, (_, kind) in _signature.BY_HAND.items()}
+    by_hand = {name: row.stub for name, row in _signature.BY_HAND.items()}
     return {**forms, **of_rows, **{name: "bool" for name, _ in _signature.FLAGS}, **by_hand}
 
 
@@ -42,11 +42,6 @@ def text():
     return overload("Array", **without) + overload("tuple[Array, Array]")
 
 
-SDPA = re.compile(
-    r"@overload\ndef sdpa\(.*?\n\) -> Array: \.\.\.\n@overload\ndef sdpa\(.*?\n\) -> tuple\S* \S*: \.\.\.\n", re.S
-)
-
-
 if __name__ == "__main__":
-    file = pathlib.Path(sys.argv[1])
-    file.write_text(SDPA.sub(lambda _: text(), file.read_text(), count=1))
+    before, after = pathlib.Path(__file__).with_name("rapt.pyi.in").read_text().split(f"{PLACE}\n")
+    pathlib.Path(sys.argv[1]).write_text(before + text() + after)
