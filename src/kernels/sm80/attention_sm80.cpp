@@ -9,6 +9,7 @@
 #include "kernels/rules.h"
 #include "kernels/sm80/config.h"
 #include "kernels/sm80/sm80.h"
+#include "kernels/sm80/tuned_gpu.h"
 
 namespace rapt {
 namespace {
@@ -123,76 +124,30 @@ bool can_scale_in_exp2(const Problem& p) {
   return !p.softcap && !p.bias.present() && !p.alibi && !p.mask.present() && c > 0.0f && std::isnormal(c);
 }
 
-// The tiles below were the fastest on an H100 (docs/lab-notebook.md).
-Sm80Config tiles(int block_m, int block_n, int warps_m, int warps_n, int stages) {
-  Sm80Config a;
-  a.block_m = block_m, a.block_n = block_n, a.warps_m = warps_m, a.warps_n = warps_n, a.stages = stages;
-  return a;
-}
-
-// The properties of problem and device that determine the tiles.
-struct TileTraits {
-  int dim;                   // the larger of head_dim and head_dim_v
-  bool extra_registers;      // score modifications other than the scale, or f16 accumulation
-  bool causal_or_local;      // each row has its own range of keys
-  bool hopper;               // tiles were tuned on Hopper; elsewhere they are smaller, to avoid spills
-  bool fp8;                  // at least one tensor is FP8
-  bool fine_grained_scales;  // descales differ within a head
-  bool e4m3_kv;              // k and v E4M3, q f16 or E4M3: the FP8 case with the fewest registers
-  int smem_bytes;            // available to a CTA
-};
-
-// Tiles for FP8 tensors with many rows. block_n is 32 or 64, so that it divides the number of keys that share a
-// descale.
-Sm80Config long_fp8_tiles(const TileTraits& d) {
-  const bool large_tiles_fit = d.hopper && !d.extra_registers;
-  if (d.dim <= 64) return tiles(large_tiles_fit ? 128 : 64, 64, 4, 1, 2);
-  if (!large_tiles_fit) return tiles(64, 32, 4, 1, 2);
-  if (d.dim > 128) return tiles(128, 64, 8, 1, 2);
-  if (d.fine_grained_scales) return tiles(64, 64, 4, 1, 2);
-  return d.e4m3_kv && !d.causal_or_local ? tiles(128, 64, 4, 1, 2) : tiles(128, 32, 4, 1, 3);
-}
-
-Sm80Config long_tiles(const TileTraits& d) {
-  if (d.fp8) return long_fp8_tiles(d);
-  const bool small_smem = d.smem_bytes < 128 << 10;  // Ada and consumer Blackwell
-  if (d.dim <= 64)
-    return d.extra_registers ? tiles(64, 64, 4, 1, 2) : tiles(128, d.causal_or_local || !d.hopper ? 64 : 128, 4, 1, 2);
-  if (d.dim <= 128) {
-    if (d.hopper && !d.extra_registers) return tiles(128, 64, 4, 1, 2);
-    return tiles(64, small_smem ? 32 : 64, 4, 1, 2);
-  }
-  if (small_smem) return tiles(64, 32, 4, 1, 2);
-  if (!d.hopper) return tiles(128, 32, 8, 1, 2);
-  return tiles(128, d.extra_registers ? 32 : d.causal_or_local ? 64 : 80, 8, 1, 2);
-}
-
-// Tiles for causal problems with one or two waves of CTAs. The CTAs have different amounts of work, and smaller tiles
-// balance it.
-Sm80Config medium_tiles(const TileTraits& d) {
-  Sm80Config a = tiles(64, d.extra_registers || d.fp8 || !d.hopper ? 64 : d.dim <= 64 ? 128 : 96, 4, 1, 2);
-  a.min_blocks = 2;
-  return a;
-}
-
-// Tiles for few rows. block_m is small, and the keys are split among four warps (split-KV in the CTA), which shortens
-// the loop of each warp. If there are few keys, one stage holds many of them.
-Sm80Config split_kv_tiles(int dim, bool few_keys, bool fp8) {
-  Sm80Config a = tiles(32, dim <= 64 ? 64 : dim <= 128 || fp8 ? 32 : 16, 2, 4, 2);
-  if (few_keys && dim <= 64) a.block_n = 128, a.stages = 1;
-  a.q_in_registers = dim <= 128;
-  return a;
-}
-
 // With `invariant`, tiles must not depend on lengths, batch or heads.
-Sm80Config best_tiles(const Problem& p, const Device& device, const TileTraits& traits) {
-  if (p.invariant) return long_tiles(traits);
+Sm80Rows rows_of(const Problem& p, const Device& device, bool causal_or_local, int dim) {
   const int64_t heads = p.batch * p.heads_q;
-  if (4 * heads * ceil_div(p.seqlen_q, 64) <= 5 * device.sm_count)
-    return split_kv_tiles(traits.dim, p.seqlen_k <= 512 && !traits.fine_grained_scales, traits.fp8);
-  if (traits.causal_or_local && traits.dim <= 128 && heads * ceil_div(p.seqlen_q, 128) < 5 * device.sm_count)
-    return medium_tiles(traits);
-  return long_tiles(traits);
+  if (p.invariant) return Sm80Rows::many;
+  if (4 * heads * ceil_div(p.seqlen_q, 64) <= 5 * device.sm_count) return Sm80Rows::few;
+  if (causal_or_local && dim <= 128 && heads * ceil_div(p.seqlen_q, 128) < 5 * device.sm_count)
+    return Sm80Rows::balanced;
+  return Sm80Rows::many;
+}
+
+Sm80Traits traits_of(const Problem& p, const Device& device) {
+  Sm80Traits t{};
+  t.dim = static_cast<int>(std::max(p.head_dim, p.head_dim_v));
+  t.extra_registers = !can_scale_in_exp2(p) || p.acc == AccMode::f16;
+  t.causal_or_local = p.position_mask.present();
+  t.hopper = device.sm == 90;
+  t.fp8 = is_tensor_core_fp8(p.q) || is_tensor_core_fp8(p.k) || is_tensor_core_fp8(p.v);
+  t.fine_grained_scales = rows_sharing(p.q_scales) + rows_sharing(p.k_scales) + rows_sharing(p.v_scales) > 0 ||
+                          p.v_scales == ScaleKind::channel;
+  t.e4m3_kv = p.q != DType::bf16 && p.q != DType::e5m2 && p.k == DType::e4m3 && p.v == DType::e4m3;
+  t.small_smem = device.smem_per_block < 128 << 10;
+  t.few_keys = p.seqlen_k <= 512 && !t.fine_grained_scales;
+  t.rows = rows_of(p, device, t.causal_or_local, t.dim);
+  return t;
 }
 
 // Shrinks the tiles until they fit into the GPU's shared memory: first fewer stages, then block_n, then block_m.
@@ -216,23 +171,17 @@ void configure_fp8(const Problem& p, const Device& device, Sm80Config& a) {
 }
 
 KernelConfig configure(const Problem& p, const Device& device) {
-  const bool causal_or_local = p.position_mask.present(), scale_in_exp2 = can_scale_in_exp2(p);
-  const bool fp8 = is_tensor_core_fp8(p.q) || is_tensor_core_fp8(p.k) || is_tensor_core_fp8(p.v);
-  const bool fine_grained_scales = rows_sharing(p.q_scales) + rows_sharing(p.k_scales) + rows_sharing(p.v_scales) > 0 ||
-                                   p.v_scales == ScaleKind::channel;
-  const bool e4m3_kv = p.q != DType::bf16 && p.q != DType::e5m2 && p.k == DType::e4m3 && p.v == DType::e4m3;
-  const int dim = static_cast<int>(std::max(p.head_dim, p.head_dim_v));
-  Sm80PlanConfig a{best_tiles(p, device,
-                              {dim, !scale_in_exp2 || p.acc == AccMode::f16, causal_or_local, device.sm == 90, fp8,
-                               fine_grained_scales, e4m3_kv, device.smem_per_block})};
+  const Sm80Traits traits = traits_of(p, device);
+  Sm80PlanConfig a{
+      std::ranges::find_if(sm80_tuned_rows, [&](const Sm80TunedRow& row) { return row.applies(traits); })->tiles};
   a.q = p.q, a.k = p.k, a.v = p.v, a.out = p.out;
   a.head_dim = static_cast<int>(p.head_dim), a.head_dim_v = static_cast<int>(p.head_dim_v);
-  a.scale_in_exp2 = scale_in_exp2;
+  a.scale_in_exp2 = can_scale_in_exp2(p);
   a.softcap = p.softcap.has_value(), a.bias = p.bias.dtype, a.alibi = p.alibi, a.mask = p.mask.present();
-  a.causal_or_local = causal_or_local;
+  a.causal_or_local = traits.causal_or_local;
   a.programmatic = a.warps_n > 1 && arch_number(device.arch) >= 90;
   a.f16_accumulate = p.acc == AccMode::f16;
-  if (fp8) configure_fp8(p, device, a);
+  if (traits.fp8) configure_fp8(p, device, a);
   fit_shared_memory(a, device.smem_per_block);
   a.l2_kv_bytes = device.l2_bytes / 2;
   return {config_table, a};

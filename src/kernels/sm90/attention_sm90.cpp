@@ -9,6 +9,7 @@
 #include "kernels/family.h"
 #include "kernels/rules.h"
 #include "kernels/sm90/sm90.h"
+#include "kernels/sm90/tuned_gpu.h"
 
 namespace rapt {
 namespace {
@@ -95,23 +96,14 @@ bool accepts(const Problem& p, const Device& device, std::string* why) {
   return accepts_scores(p, why) && accepts_tensors(p, why) && accepts_sizes(p, why);
 }
 
-// True if tiles have so few keys that their start and end cost much time. `invariant` plans must not use lengths.
+// `invariant` plans must not use lengths.
 bool has_short_keys(const Problem& p) { return !p.invariant && p.seqlen_k <= 1024; }
 
-// Chooses tiles by head dims, masks and few keys (docs/lab-notebook.md). They fit into 227 KB of shared memory.
 Sm90Config tiles(const Problem& p) {
-  Sm90Config a;
-  const bool masked = p.position_mask.present();
-  const auto dim = std::max(p.head_dim, p.head_dim_v);
-  a.causal_or_local = masked;
-  if (dim <= 64) {
-    a.warpgroups = 3, a.block_n = 128, a.ping_pong = true, a.kv_stages = 6;
-  } else if (dim <= 128) {
-    a.ping_pong = masked || dim <= 96 || has_short_keys(p), a.block_n = a.ping_pong ? 128 : 144;
-    a.kv_stages = a.block_n == 128 ? 5 : 4;
-  } else {
-    a.block_n = dim <= 192 ? 112 : 80, a.ping_pong = dim > 192, a.q_stages = 1;
-  }
+  const Sm90Traits traits{std::max(p.head_dim, p.head_dim_v), p.position_mask.present(), has_short_keys(p)};
+  const auto applies = [&](const Sm90TunedRow& row) { return row.applies(traits); };
+  Sm90Config a = std::ranges::find_if(sm90_tuned_rows, applies)->tiles;
+  a.causal_or_local = traits.masked;
   return a;
 }
 

@@ -1,0 +1,56 @@
+// The tiles of attention_sm90, by the problem's properties. How they were found: docs/lab-notebook.md. Host only.
+#pragma once
+
+#include <array>
+
+#include "kernels/sm90/config.h"
+#include "kernels/tuned.h"
+
+namespace rapt {
+
+struct Sm90Traits {
+  long long dim;    // the larger of head_dim and head_dim_v
+  bool masked;      // causal or a window
+  bool short_keys;  // at most 1024 keys: the start and the end of a tile cost much of its time
+};
+
+struct Sm90TunedRow {
+  int most_dim;
+  When masked, short_keys;
+  Sm90Config tiles;
+  Measured measured;
+
+  constexpr bool applies(const Sm90Traits& t) const {
+    return t.dim <= most_dim && holds(masked, t.masked) && holds(short_keys, t.short_keys);
+  }
+};
+
+namespace detail {
+constexpr auto sm90_rows() {
+  using enum When;
+  constexpr bool with_ping_pong = true;
+  const auto tiles = [](int warpgroups, int block_n, int q_stages, int kv_stages, bool ping_pong = false) {
+    Sm90Config a;
+    a.warpgroups = warpgroups, a.block_n = block_n, a.q_stages = q_stages, a.kv_stages = kv_stages;
+    a.ping_pong = ping_pong;
+    return a;
+  };
+  const auto row = [](int most_dim, When masked, When short_keys, const Sm90Config& config, Measured measured = {}) {
+    return Sm90TunedRow{most_dim, masked, short_keys, config, measured};
+  };
+  constexpr const char* file = "nvidia-h200/20261129T175500Z-peers-bf16.jsonl";
+  return std::array{
+      // All tiles fit into 227 KB of shared memory.
+      row(64, either, either, tiles(3, 128, 2, 6, with_ping_pong), {"bf16 b2 h24 q4096 k4096 d64", 401.423, file}),
+      row(96, either, either, tiles(2, 128, 2, 5, with_ping_pong), {"bf16 b8 h16 q256 k256 d80", 15.462, file}),
+      row(128, yes, either, tiles(2, 128, 2, 5, with_ping_pong), {"bf16 b1 h32 q4096 k4096 d128 causal", 232.19, file}),
+      row(128, no, yes, tiles(2, 128, 2, 5, with_ping_pong)),
+      row(128, no, no, tiles(2, 144, 2, 4), {"bf16 b1 h16 q16384 k16384 d128", 3420.276, file}),
+      row(192, either, either, tiles(2, 112, 1, 4)),
+      row(256, either, either, tiles(2, 80, 1, 4, with_ping_pong), {"bf16 b1 h8 q8192 k8192 d256", 702.631, file}),
+  };
+}
+}  // namespace detail
+inline constexpr std::array sm90_tuned_rows = detail::sm90_rows();
+
+}  // namespace rapt
