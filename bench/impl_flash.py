@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import importlib.util
 import inspect
+import pathlib
+import sys
 
 from implementation import Implementation, only
 from inputs import Inputs
@@ -118,17 +121,32 @@ class FlashAttention3(FlashAttention2):
         return options
 
 
+def find_cutlass_dsl() -> None:
+    """Puts the packages of nvidia-cutlass-dsl on the path, as its .pth file does after `pip install`. An unpacked wheel on
+    PYTHONPATH has the folder, but Python does not read its .pth file.
+    """
+    distribution = importlib.util.find_spec("nvidia_cutlass_dsl")
+    if importlib.util.find_spec("cutlass") is not None or distribution is None:
+        return
+    for place in distribution.submodule_search_locations or ():
+        folder = pathlib.Path(place) / "dsl_packages"
+        if folder.is_dir():
+            sys.path.append(str(folder))
+
+
 class FlashAttention4(FlashAttention2):
     """flash_attn.cute: compiled at its first call for each kind of problem. Unlimited window sides are None."""
 
     name, family = "flash-attn-4", "flash_attn.cute"
 
     def load(self) -> None:
+        find_cutlass_dsl()
         module = importlib.import_module("flash_attn.cute")
         self.dense, self.packed, self.module = module.flash_attn_func, module.flash_attn_varlen_func, module
 
     def version(self) -> str:
-        return installed_version(self.module, "flash-attn-4")
+        compiler = installed_version(None, "nvidia-cutlass-dsl", "nvidia-cutlass-dsl-libs-base")
+        return f"{installed_version(self.module, 'flash-attn-4')}, {compiler}"
 
     def refusal(self, problem: Problem) -> str:
         return only(problem, dtype=["f16", "bf16"], varlen=True, window=True, softcap=True, sinks=True)

@@ -725,6 +725,31 @@ def fake_modules(torch):
     return {**found, "sageattention": types.SimpleNamespace(sageattn=sage, sageattn_varlen=sage_varlen)}
 
 
+def test_flash_attention_4_finds_its_compiler_in_an_unpacked_wheel(tmp_path, monkeypatch):
+    import impl_flash
+
+    for name, text in {"cutlass/__init__.py": "found = True", "flash_attn/cute.py": FLASH_ATTENTION_4}.items():
+        folder = tmp_path if name.startswith("flash") else tmp_path / "nvidia_cutlass_dsl" / "dsl_packages"
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    for name in ("cutlass", "flash_attn", "flash_attn.cute"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    impl = impl_flash.FlashAttention4()
+    impl.load()  # its import of cutlass succeeds
+    assert impl.version() == "1.2, unknown"
+    assert sys.path.count(str(tmp_path / "nvidia_cutlass_dsl" / "dsl_packages")) == 1
+    for name in ("cutlass", "flash_attn", "flash_attn.cute"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+
+FLASH_ATTENTION_4 = """
+import cutlass
+
+__version__ = "1.2"
+flash_attn_func = flash_attn_varlen_func = None
+assert cutlass.found
+"""
 MORE = {
     "causal-d64": "f16 b1 h2 q64 k64 d64 causal",
     "varlen-d64": "bf16 b2 h4:2 d64 causal varlen=20,33",
