@@ -1,7 +1,8 @@
 // Family: one implementation of attention. The planner takes the first family of the registry that accepts the problem
 // and prefers it. Each family has a folder with host code and the kernel. The host code decides which problems the
 // family accepts, chooses the configuration and describes the launch. It does not launch; src/runtime does. The build
-// puts every family into the registry: the file kernels/*/NAME.cpp with NAME = attention_* defines the family NAME.
+// puts every family into the registry: the file kernels/*/NAME.cpp with NAME = attention_* defines the family NAME
+// (`extern const Family NAME{...}`).
 #pragma once
 
 #include <string>

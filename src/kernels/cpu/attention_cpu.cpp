@@ -199,12 +199,12 @@ void run(const StepCall& step, CpuResources& cpu, void* workspace) {
 
 }  // namespace
 
-const Family attention_cpu{.name = name,
-                           .accepts = accepts,
-                           .configure = configure,
-                           .config_type = config_table,
-                           .workspace_bytes = workspace_bytes,
-                           .run = run,
-                           .priority = 1000};
+extern const Family attention_cpu{.name = name,
+                                  .accepts = accepts,
+                                  .configure = configure,
+                                  .config_type = config_table,
+                                  .workspace_bytes = workspace_bytes,
+                                  .run = run,
+                                  .priority = 1000};
 
 }  // namespace rapt

@@ -92,14 +92,14 @@ LaunchSpec launch_spec(const StepCall& call) {
 
 }  // namespace
 
-const Family attention_scalar{.name = name,
-                              .accepts = accepts,
-                              .configure = configure,
-                              .config_type = config_table,
-                              .workspace_bytes = workspace_bytes,
-                              .text = text,
-                              .unit = unit,
-                              .launch_spec = launch_spec,
-                              .check_config = check_config};
+extern const Family attention_scalar{.name = name,
+                                     .accepts = accepts,
+                                     .configure = configure,
+                                     .config_type = config_table,
+                                     .workspace_bytes = workspace_bytes,
+                                     .text = text,
+                                     .unit = unit,
+                                     .launch_spec = launch_spec,
+                                     .check_config = check_config};
 
 }  // namespace rapt

@@ -274,15 +274,15 @@ LaunchSpec launch_spec(const StepCall& call) {
 
 }  // namespace
 
-const Family attention_sm80{.name = name,
-                            .accepts = accepts,
-                            .configure = configure,
-                            .config_type = config_table,
-                            .workspace_bytes = workspace_bytes,
-                            .text = source_file,
-                            .unit = unit,
-                            .launch_spec = launch_spec,
-                            .check_config = check_config,
-                            .priority = 80};
+extern const Family attention_sm80{.name = name,
+                                   .accepts = accepts,
+                                   .configure = configure,
+                                   .config_type = config_table,
+                                   .workspace_bytes = workspace_bytes,
+                                   .text = source_file,
+                                   .unit = unit,
+                                   .launch_spec = launch_spec,
+                                   .check_config = check_config,
+                                   .priority = 80};
 
 }  // namespace rapt

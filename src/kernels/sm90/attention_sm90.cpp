@@ -216,17 +216,17 @@ LaunchSpec launch_spec(const StepCall& call) {
 
 }  // namespace
 
-const Family attention_sm90{.name = name,
-                            .accepts = accepts,
-                            .configure = configure,
-                            .config_type = config_table,
-                            .workspace_bytes = workspace_bytes,
-                            .text = text,
-                            .unit = unit,
-                            .launch_spec = launch_spec,
-                            .check_config = check_config,
-                            .counter_bytes = counter_bytes,
-                            .prefers = prefers,
-                            .priority = 90};
+extern const Family attention_sm90{.name = name,
+                                   .accepts = accepts,
+                                   .configure = configure,
+                                   .config_type = config_table,
+                                   .workspace_bytes = workspace_bytes,
+                                   .text = text,
+                                   .unit = unit,
+                                   .launch_spec = launch_spec,
+                                   .check_config = check_config,
+                                   .counter_bytes = counter_bytes,
+                                   .prefers = prefers,
+                                   .priority = 90};
 
 }  // namespace rapt
