@@ -74,9 +74,7 @@ void require_rules(const TensorMapSpec& spec) {
   require_row_of_box(spec);
 }
 
-}  // namespace
-
-TensorMap make_tensor_map(const TensorMapSpec& spec) {
+TensorMap encode(const TensorMapSpec& spec) {
   require_rules(spec);
   const Driver& table = driver();
   if (table.cuTensorMapEncodeTiled == nullptr)
@@ -99,6 +97,35 @@ TensorMap make_tensor_map(const TensorMapSpec& spec) {
   TensorMap map;
   std::memcpy(map.bytes, encoded.data(), encoded.size());
   return map;
+}
+
+// Maps of recent calls. A place is found by the base address; another tensor replaces the map there.
+struct RecentMaps {
+  struct Entry {
+    TensorMapSpec spec;  // of rank 0: empty
+    TensorMap map;
+  };
+  std::array<Entry, 32> entries{};
+  RecentMaps() {
+    for (Entry& entry : entries) entry.spec.rank = 0;
+  }
+  Entry& place_of(const TensorMapSpec& spec) {
+    const auto address = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(spec.base));
+    constexpr uint64_t odd = 0x9e3779b97f4a7c15;  // 2^64 / golden ratio, for multiplicative hashing (Knuth, volume 3)
+    return entries[(address + spec.box[1]) * odd >> 59];
+  }
+};
+
+}  // namespace
+
+TensorMap make_tensor_map(const TensorMapSpec& spec) {
+  thread_local RecentMaps recent;
+  RecentMaps::Entry& entry = recent.place_of(spec);
+  if (entry.spec.rank == 0 || entry.spec != spec) {
+    entry.map = encode(spec);
+    entry.spec = spec;
+  }
+  return entry.map;
 }
 
 }  // namespace rapt::cuda

@@ -12,7 +12,8 @@ struct alignas(64) TensorMap {
 };
 static_assert(sizeof(TensorMap) == 128 && alignof(TensorMap) == 64);
 
-// Throws Error{invalid_argument} with the broken rule, and Error{environment} if the driver has no tensor maps.
+// Throws Error{invalid_argument} with the broken rule, and Error{environment} if the driver has no tensor maps. Each
+// thread keeps the maps of its recent calls: a map depends only on its description.
 TensorMap make_tensor_map(const TensorMapSpec& spec);
 
 }  // namespace rapt::cuda

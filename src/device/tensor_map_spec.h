@@ -26,6 +26,8 @@ struct TensorMapSpec {
       strides{};                                // bytes, of dimensions 1 to rank - 1: multiples of 16, below 2^40
   std::array<uint32_t, max_tensor_rank> box{};  // elements per copy, 1 to 256 in each dimension
   TensorSwizzle swizzle = TensorSwizzle::none;
+
+  bool operator==(const TensorMapSpec&) const = default;
 };
 
 }  // namespace rapt

@@ -448,6 +448,20 @@ void tensor_maps() {
   EXPECT_EQ(seen.interleave, 0u);
   EXPECT_EQ(seen.fill, 0u);
   EXPECT_EQ(fake().calls("cuCtxGetCurrent"), 0);  // it does not ask for a context
+
+  // The same description again makes no call. A changed one does, and does not get the old map.
+  EXPECT_EQ(fake().calls("cuTensorMapEncodeTiled"), 1);
+  EXPECT_EQ(std::memcmp(make_tensor_map(rows_of_64()).bytes, map.bytes, sizeof map), 0);
+  EXPECT_EQ(fake().calls("cuTensorMapEncodeTiled"), 1);
+  TensorMapSpec shorter = rows_of_64();
+  shorter.sizes[1] = 999;
+  const TensorMap other = make_tensor_map(shorter);
+  EXPECT_EQ(fake().calls("cuTensorMapEncodeTiled"), 2);
+  std::memcpy(&seen, other.bytes, sizeof seen);
+  EXPECT_EQ(seen.sizes[1], 999u);
+  shorter.sizes[1] = 0;
+  expect_error(ErrorCode::invalid_argument, {"sizes[1] = 0"}, [&] { make_tensor_map(shorter); });
+  EXPECT_EQ(std::memcmp(make_tensor_map(rows_of_64()).bytes, map.bytes, sizeof map), 0);
   const struct {
     TensorElement element;
     TensorSwizzle swizzle;
