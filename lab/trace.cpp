@@ -64,6 +64,31 @@ TracedWarp warp_of(const TraceMemory& memory, size_t place) {
   return warp;
 }
 
+// Gives a role with "#" its number in each warpgroup that has it.
+void number_warpgroups(Trace& trace) {
+  const auto numbered = [](const std::string& name) { return role_of(name).find('#') != std::string::npos; };
+  std::set<unsigned> groups;
+  for (const TracedWarp& warp : trace.warps)
+    for (const TracedStage& stage : warp.stages)
+      if (numbered(trace.names[stage.stage])) groups.insert(warp.warp / 4);
+  std::map<std::pair<unsigned, unsigned>, unsigned> places;  // new number of (stage, warpgroup)
+  std::vector<std::string> names;
+  const std::vector<std::string> old = std::move(trace.names);
+  for (unsigned stage = 0; stage < old.size(); ++stage)
+    if (!numbered(old[stage])) places[{stage, 0}] = static_cast<unsigned>(names.size()), names.push_back(old[stage]);
+  for (const unsigned group : groups)
+    for (unsigned stage = 0; stage < old.size(); ++stage) {
+      if (!numbered(old[stage])) continue;
+      places[{stage, group}] = static_cast<unsigned>(names.size());
+      names.push_back(old[stage]);
+      names.back().replace(old[stage].find('#'), 1, std::to_string(group));
+    }
+  for (TracedWarp& warp : trace.warps)
+    for (TracedStage& stage : warp.stages)
+      stage.stage = places.at({stage.stage, numbered(old[stage.stage]) ? warp.warp / 4 : 0});
+  trace.names = std::move(names);
+}
+
 // Relates the cycles of the multiprocessors to the time that all of them share. That clock's step may be 1 us: the rate
 // is an average over all multiprocessors, and the origin of each fits all its readings, which are rounded down.
 void fit_clocks(const TraceMemory& memory, Trace& trace) {
@@ -98,12 +123,17 @@ void fit_clocks(const TraceMemory& memory, Trace& trace) {
   }
 }
 
-// The time since which a stage can be one of the repeated ones: those that some warp began more than once.
+// The stages of the main loop: those that some warp begins more than once, and at least half as often as its most
+// frequent stage. So the stages that a warp begins once for each tile are left out if a tile has several blocks.
 std::vector<bool> repeated_stages(const Trace& trace) {
   std::vector<bool> repeated(trace.names.size());
-  for (const TracedWarp& warp : trace.warps)
-    for (const TracedStage& stage : warp.stages)
-      if (stage.step > 0) repeated[stage.stage] = true;
+  for (const TracedWarp& warp : trace.warps) {
+    std::vector<size_t> counts(trace.names.size());
+    for (const TracedStage& stage : warp.stages) ++counts[stage.stage];
+    const size_t most = *std::max_element(counts.begin(), counts.end());
+    for (size_t stage = 0; stage < counts.size(); ++stage)
+      if (counts[stage] > 1 && 2 * counts[stage] >= most) repeated[stage] = true;
+  }
   return repeated;
 }
 
@@ -192,10 +222,11 @@ std::set<unsigned long long> chosen_sms(const Trace& trace, size_t most_stages) 
   return chosen;
 }
 
-// The role of a warp: that of its stages, "" if they have several or none.
+// The role of a warp: that of its stages, except those that all roles have. "" if they have several or none.
 std::string role_of_warp(const Trace& trace, const TracedWarp& warp) {
   std::set<std::string> roles;
   for (const TracedStage& stage : warp.stages) roles.insert(role_of(trace.names[stage.stage]));
+  roles.erase("");
   return roles.size() == 1 ? *roles.begin() : "";
 }
 
@@ -231,10 +262,18 @@ TraceShape trace_shape(const Problem& problem, const KernelConfig& config, const
   shape.warps = static_cast<unsigned>(div_up(threads, 32));
   shape.stages = static_cast<unsigned>(stages);
   const int64_t keys = std::max<int64_t>(config.number("block_n", 32) * config.number("warps_n", 1), 1);
-  const int64_t rows = std::max<int64_t>(config.number("block_m", 32), 1);
-  const int64_t tiles = div_up(problem.seqlen_q, rows) * problem.batch * problem.heads_q;
-  const int64_t tiles_of_a_cta = std::max<int64_t>(div_up(tiles, std::max<int64_t>(shape.all_ctas, 1)), 1);
-  shape.steps = static_cast<unsigned>(std::max<int64_t>(div_up(problem.seqlen_k, keys) * tiles_of_a_cta, 1) + 1);
+  const int64_t rows = std::max<int64_t>(config.number("block_m", 64 * config.number("warpgroups")), 1);
+  // Of attention_scalar: parts of head_dim and head_dim_v that are computed one after the other.
+  const auto slices = [&](int64_t dim, const char* field) {
+    return div_up(dim, std::max<int64_t>(config.number(field, dim), 1));
+  };
+  const int64_t tiles =
+      div_up(problem.seqlen_q, rows) * problem.batch * problem.heads_q * slices(problem.head_dim_v, "head_dim_v");
+  int64_t tiles_of_a_cta = std::max<int64_t>(div_up(tiles, std::max<int64_t>(shape.all_ctas, 1)), 1);
+  if (config.number("dynamic") != 0) tiles_of_a_cta += div_up(tiles_of_a_cta, 2);
+  // A last wait for a tile that does not come is a step too.
+  shape.steps = static_cast<unsigned>(
+      std::max<int64_t>(div_up(problem.seqlen_k, keys) * slices(problem.head_dim, "head_dim"), 1) * tiles_of_a_cta + 1);
   const size_t cta_bytes = size_t{shape.warps} * shape.steps * shape.stages * sizeof(unsigned long long);
   shape.ctas =
       static_cast<unsigned>(std::clamp<size_t>(most_bytes / std::max<size_t>(cta_bytes, 1), 1, shape.all_ctas));
@@ -252,6 +291,7 @@ Trace read_trace(std::vector<std::string> names, const TraceMemory& memory) {
   if (trace.warps.empty())
     throw Error(ErrorCode::internal,
                 "the kernel stored no begin and end: it must call RAPT_TRACE_BEGIN(...) and RAPT_TRACE_END()");
+  number_warpgroups(trace);
   fit_clocks(memory, trace);
   return trace;
 }

@@ -30,8 +30,10 @@ struct TraceShape {
   unsigned all_ctas = 0;                                // of the launch; `ctas` may be fewer
   size_t marks() const { return size_t{ctas} * warps * steps * stages; }
   size_t all_warps() const { return size_t{ctas} * warps; }
+  size_t counts() const { return all_warps() * stages; }
 };
-// The steps are the blocks of keys that a CTA may visit, from the configuration's tiles and the grid.
+// The steps are the blocks of keys that a CTA may visit, from the configuration's tiles and the grid. With a dynamic
+// schedule some CTAs take more tiles than others: there is room for half as many again.
 TraceShape trace_shape(const Problem& problem, const KernelConfig& config, const LaunchShape& launch, int threads,
                        size_t stages);
 
@@ -63,6 +65,7 @@ struct Trace {
     return origin_ns.at(warp.sm) + static_cast<double>(cycles) * ns_per_cycle;
   }
 };
+// A "#" in a role becomes the number of the warpgroup: "consumer #: QK" of warps 4 to 7 is "consumer 1: QK".
 // Throws Error{internal} if no warp ran to its end.
 Trace read_trace(std::vector<std::string> names, const TraceMemory& memory);
 

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "base/error.h"
 #include "jit/jit.h"
@@ -851,13 +852,19 @@ TEST_F(Profile, time_stamps_refuse_what_they_cannot_do) {
   const Outcome gates = profile("fine", "--trace --gate tensor=30");
   EXPECT_EQ(gates.code, 2);
   EXPECT_NE(gates.err.find("--gate tensor=30: needs counters; not with --trace"), std::string::npos) << gates.err;
-  const Outcome scalar = run_in(folder, concat(environment("RAPT_CACHE=off"), "'", RAPT_BINARY_DIR,
-                                               "/rapt' profile 'f32 h2 q64 d64' --device cuda:0 --trace"));
+  // A variant whose author removed the marks. Its file name is that of the shipped source.
+  std::istringstream shipped(text_of(RAPT_SOURCE_DIR "/src/kernels/scalar/attention_scalar.cuh"));
+  std::ofstream variant(folder / "attention_scalar.cuh");
+  for (std::string line; std::getline(shipped, line);)
+    if (line.find("RAPT_TRACE") == line.npos) variant << line << "\n";
+  variant.close();
+  const std::string unmarked = concat(environment("RAPT_CACHE=off"), "'", RAPT_BINARY_DIR,
+                                      "/rapt' profile 'f32 h2 q64 d64' --device cuda:0 --variant attention_scalar.cuh");
+  const Outcome scalar = run_in(folder, unmarked + " --trace");
   EXPECT_EQ(scalar.code, 3);
   EXPECT_NE(scalar.err.find("attention_scalar has no marks"), std::string::npos) << scalar.err;
   std::filesystem::remove(folder / "bin" / "ncu");
-  const Outcome neither = run_in(folder, concat(environment("RAPT_CACHE=off"), "'", RAPT_BINARY_DIR,
-                                                "/rapt' profile 'f32 h2 q64 d64' --device cuda:0"));
+  const Outcome neither = run_in(folder, unmarked);
   EXPECT_EQ(neither.code, 3);
   for (const char* part : {"attention_scalar has no marks", "ncu is not in PATH", "RAPT_NCU=/path/to/ncu"})
     EXPECT_NE(neither.err.find(part), std::string::npos) << part << "\n" << neither.err;

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -12,6 +13,7 @@
 #include "base/error.h"
 #include "check/check.h"
 #include "jit/sources.h"
+#include "lab/cubin.h"
 #include "lab/emulate.h"
 #include "lab/host_compiler.h"
 #include "lab/kernels.h"
@@ -26,6 +28,8 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr const char* kernel_file = "sm80/attention_sm80.cuh";
+// A line that the planner gives to attention_sm90, and one for attention_scalar.
+constexpr const char *sm90_line = "bf16 b2 h24 q4096 d64 causal", *scalar_line = "f32 b1 h2 q40 k70 d32";
 
 jit::Request request_of(const std::string& line, const std::string& arch, std::map<std::string, std::string> files) {
   const Plan chosen = plan(parse_problem(line), device_preset(arch));
@@ -49,6 +53,17 @@ TEST(TraceStages, of_the_shipped_kernel) {
   const auto names = trace_stages(request_of("f16 h8 q512 d64", "sm_89", {}));
   EXPECT_EQ(names,
             (std::vector<std::string>{"prologue", "wait K", "load", "Q.K", "wait V", "softmax", "P.V", "epilogue"}));
+}
+
+TEST(TraceStages, of_attention_sm90_and_attention_scalar) {
+  EXPECT_EQ(trace_stages(request_of(sm90_line, "sm_90a", {})),
+            (std::vector<std::string>{"start", "producer: tile", "producer: load Q", "producer: load K",
+                                      "producer: load V", "consumer #: wait tile", "consumer #: wait Q",
+                                      "consumer #: wait turn", "consumer #: wait K", "consumer #: Q.K",
+                                      "consumer #: wait V", "consumer #: P.V", "consumer #: softmax",
+                                      "consumer #: wait P.V", "consumer #: skip", "consumer #: epilogue"}));
+  EXPECT_EQ(trace_stages(request_of(scalar_line, "sm_80", {})),
+            (std::vector<std::string>{"start", "load Q, K", "Q.K", "softmax", "load V", "P.V", "store"}));
 }
 
 TEST(TraceStages, of_a_variant) {
@@ -77,6 +92,12 @@ TEST(TraceShape, of_plans) {
   EXPECT_EQ(small.ctas, 128u);
   const TraceShape persistent = of("f16 h8 q512 d64", {.grid_x = 16});
   EXPECT_EQ(persistent.steps - 1, 8 * (small.steps - 1)) << "each CTA computes eight tiles";
+  const Problem causal = parse_problem(sm90_line);
+  const KernelConfig config = plan(causal, device_preset("sm_90a")).steps[0].config;
+  ASSERT_EQ(config.number("warpgroups"), 3);
+  const TraceShape dynamic = trace_shape(causal, config, {.grid_x = 132}, 512, 16);
+  // 48 heads with 22 tiles of 192 rows are 8 tiles of each CTA, and half as many to spare; 32 blocks of keys.
+  EXPECT_EQ(dynamic.steps - 1, (8 + 4) * 32u);
   const TraceShape large = of("f16 b16 h32 q32768 d128", {.grid_x = 131072});
   EXPECT_LT(large.ctas, large.all_ctas);
   EXPECT_LE(large.marks() * 8, size_t{512} << 20);
@@ -136,6 +157,46 @@ TEST(TraceOfMarks, summary_by_role) {
   EXPECT_LE(std::count(text.begin(), text.end(), '\n'), 24);
 }
 
+TEST(TraceOfMarks, stages_of_each_tile_are_not_the_main_loop) {
+  TraceMemory memory;  // a warp that computes two tiles with four blocks of keys each
+  memory.shape = {.ctas = 1, .warps = 1, .steps = 8, .stages = 3, .all_ctas = 1};
+  memory.marks.resize(memory.shape.marks());
+  memory.of_warps = {{5000, 1000, 5500, 2000, 0}};
+  for (unsigned tile = 0; tile < 2; ++tile) {
+    const unsigned begin = 1000 + 500 * tile;
+    memory.marks[tile * 3] = begin + 10;
+    for (unsigned block = 0; block < 4; ++block) memory.marks[(4 * tile + block) * 3 + 1] = begin + 100 + 80 * block;
+    memory.marks[tile * 3 + 2] = begin + 460;
+  }
+  const TraceSummary summary = summarise(read_trace({"tile", "Q.K", "epilogue"}, memory));
+  EXPECT_DOUBLE_EQ(summary.start_us, 0.05) << "100 cycles of half a nanosecond";
+  EXPECT_DOUBLE_EQ(summary.tail_us, 0.02) << "the last epilogue: 40 cycles";
+}
+
+TEST(TraceOfMarks, a_warpgroup_has_its_own_role) {
+  TraceMemory memory;  // a producer warp and two consumer warpgroups; three warps of the first one end at once
+  memory.shape = {.ctas = 1, .warps = 12, .steps = 1, .stages = 3, .all_ctas = 1};
+  memory.marks.resize(memory.shape.marks());
+  memory.of_warps.resize(memory.shape.all_warps());
+  for (unsigned warp = 0; warp < 12; ++warp) {
+    if (warp > 0 && warp < 4) continue;
+    memory.of_warps[warp] = {5000, 1000, 5500, 2000, 0};
+    memory.marks[warp * 3] = 1010;
+    memory.marks[warp * 3 + (warp == 0 ? 2 : 1)] = 1500 + warp;
+  }
+  const Trace trace = read_trace({"start", "consumer #: Q.K", "producer: load"}, memory);
+  EXPECT_EQ(trace.names, (std::vector<std::string>{"start", "producer: load", "consumer 1: Q.K", "consumer 2: Q.K"}));
+  ASSERT_EQ(trace.warps.size(), 9u);
+  for (const TracedWarp& warp : trace.warps) {
+    ASSERT_EQ(warp.stages.size(), 2u);
+    EXPECT_EQ(warp.stages[0].stage, 0u);
+    EXPECT_EQ(warp.stages[1].stage, 1 + warp.warp / 4);
+  }
+  const std::string file = chrome_trace(trace, "").dump();
+  for (const char* name : {"CTA 0 warp 0 producer", "CTA 0 warp 7 consumer 1", "CTA 0 warp 8 consumer 2"})
+    EXPECT_NE(file.find(name), std::string::npos) << name << "\n" << file;
+}
+
 TEST(TraceOfMarks, a_clock_that_steps_by_a_microsecond) {
   TraceMemory memory = two_roles();
   for (TraceWarp& w : memory.of_warps) w.begin_ns = 5000, w.end_ns = 6000;
@@ -182,15 +243,98 @@ TEST(TraceFile, is_chromes_format) {
   EXPECT_EQ(one["otherData"]["multiprocessors"], 2);
 }
 
-// ---- The shipped kernel, emulated with marks.
+// ---- The shipped kernels, emulated with marks.
 
-TEST(TraceEmulated, stages_of_attention_sm80) {
-  RAPT_NEEDS_FIBERS();
-  try {
-    find_host_compiler();
-  } catch (const Error& error) {
-    GTEST_SKIP() << error.what();
+class TraceEmulated : public testing::Test {
+ protected:
+  void SetUp() override {
+    RAPT_NEEDS_FIBERS();
+    try {
+      find_host_compiler();
+    } catch (const Error& error) {
+      GTEST_SKIP() << error.what();
+    }
   }
+
+  // The trace of a problem's kernel, which must be right.
+  static Trace trace_of(const std::string& line, const std::string& arch, const std::string& config,
+                        const std::string& line_of_names) {
+    const Common options;
+    Emulator emulator(options, device_preset(arch));
+    TraceMemory memory;
+    emulator.trace(memory);
+    const check::Result result =
+        check::check_problem(parse_problem(line), check::Fill::normal, 3, emulator.kernel(config));
+    EXPECT_TRUE(result.pass) << result.message;
+    const Trace trace = read_trace(trace_stages(request_of(line_of_names, arch, {})), memory);
+    EXPECT_FALSE(trace.lost);
+    return trace;
+  }
+  static std::vector<std::string> stages_of(const Trace& trace, const TracedWarp& warp) {
+    std::vector<std::string> names;
+    for (const TracedStage& stage : warp.stages) names.push_back(stage_of(trace.names[stage.stage]));
+    return names;
+  }
+  static int64_t count(const Trace& trace, const std::string& name) {
+    int64_t count = 0;
+    for (const TracedWarp& warp : trace.warps)
+      count += std::count_if(warp.stages.begin(), warp.stages.end(),
+                             [&](const TracedStage& stage) { return trace.names[stage.stage] == name; });
+    return count;
+  }
+};
+
+using Names = std::vector<std::string>;
+void append(Names& names, const Names& more) { names.insert(names.end(), more.begin(), more.end()); }
+
+constexpr const char* small_sm90 = "family=attention_sm90 warpgroups=2 block_n=32 kv_stages=3 ping_pong=";
+
+// There is one tile more than CTAs, which the first CTA takes. Three blocks of keys.
+TEST_F(TraceEmulated, stages_of_attention_sm90) {
+  const int64_t ctas = device_preset("sm_90a").sm_count, tiles = ctas + 1;
+  const Trace trace =
+      trace_of(concat("f16 h", tiles, " q100 k96 d16"), "sm_90a", concat(small_sm90, "0 dynamic=1"), sm90_line);
+  ASSERT_EQ(static_cast<int64_t>(trace.warps.size()), 9 * ctas) << "one warp loads, eight compute";
+  EXPECT_EQ(count(trace, "producer: load Q"), tiles);
+  Names producer{"tile", "load Q", "load K", "load K", "load V", "load K", "load V", "load V"};
+  Names consumer{"wait tile", "wait Q", "wait K", "Q.K", "softmax"};
+  for (int block = 0; block < 2; ++block) append(consumer, {"wait K", "Q.K", "wait V", "P.V", "softmax", "wait P.V"});
+  append(consumer, {"wait V", "P.V", "epilogue"});
+  for (const TracedWarp& warp : trace.warps) {
+    const bool loads = warp.warp == 0;
+    Names expected{"start"};
+    for (int tile = 0; tile < (warp.cta == 0 ? 2 : 1); ++tile) append(expected, loads ? producer : consumer);
+    expected.emplace_back(loads ? "tile" : "wait tile");
+    EXPECT_EQ(stages_of(trace, warp), expected) << "CTA " << warp.cta << " warp " << warp.warp;
+    EXPECT_EQ(role_of(trace.names[warp.stages.back().stage]), loads ? "producer" : concat("consumer ", warp.warp / 4));
+  }
+  for (const char* name : {"consumer 1: epilogue", "consumer 2: epilogue"}) EXPECT_EQ(count(trace, name), 4 * tiles);
+}
+
+// Warpgroups that take turns, and blocks of keys that the rows of one warpgroup do not see.
+TEST_F(TraceEmulated, attention_sm90_skips_blocks_and_takes_turns) {
+  const Trace trace = trace_of("f16 h1 q128 k128 d16 causal", "sm_90a", concat(small_sm90, 1), sm90_line);
+  // Rows 0 to 63 see two of the four blocks, rows 64 to 127 all. A warpgroup has four warps.
+  EXPECT_EQ(count(trace, "consumer 1: Q.K"), 4 * 2);
+  EXPECT_EQ(count(trace, "consumer 2: Q.K"), 4 * 4);
+  EXPECT_EQ(count(trace, "consumer 1: skip"), 4 * 2);
+  EXPECT_EQ(count(trace, "consumer 2: skip"), 0);
+  for (const char* role : {"consumer 1: ", "consumer 2: "})
+    EXPECT_EQ(count(trace, concat(role, "wait turn")), 4 * 4) << "every warpgroup takes every turn";
+}
+
+TEST_F(TraceEmulated, stages_of_attention_scalar) {
+  const Trace trace = trace_of(scalar_line, "sm_80", "", scalar_line);
+  Names expected{"start"};
+  for (int tile = 0; tile < 3; ++tile) append(expected, {"load Q, K", "Q.K", "softmax", "load V", "P.V"});
+  expected.emplace_back("store");
+  for (const TracedWarp& warp : trace.warps) EXPECT_EQ(stages_of(trace, warp), expected) << warp.cta;
+  // A larger head_dim is taken in slices.
+  const Trace wide = trace_of("f32 h1 q9 k9 d600", "sm_80", "", scalar_line);
+  EXPECT_GT(count(wide, "Q.K"), count(wide, "softmax"));
+}
+
+TEST_F(TraceEmulated, stages_of_attention_sm80) {
   const Common options;
   const Device device = device_preset("sm_80");
   Emulator emulator(options, device);
@@ -236,7 +380,9 @@ std::string without_marks(const std::string& text) {
   std::istringstream lines(text);
   std::string kept;
   for (std::string line; std::getline(lines, line);)
-    if (line.find("RAPT_TRACE") == line.npos && line.find("device/trace.cuh") == line.npos) kept += line + "\n";
+    if (line.find("RAPT_TRACE") == line.npos && line.find("device/trace.cuh") == line.npos &&
+        line.find("\"stages.cuh\"") == line.npos)
+      kept += line + "\n";
   return kept;
 }
 
@@ -248,14 +394,21 @@ const std::string& normal_build(const char* line, const char* arch) {
   return bytes;
 }
 
-constexpr const char* built_lines[] = {"f16 b1 h8 q512 d64", "e4m3 out=f16 h8 q512 d128 scales=head causal"};
+constexpr const char* built_lines[] = {"f16 b1 h8 q512 d64", "e4m3 out=f16 h8 q512 d128 scales=head causal", sm90_line,
+                                       scalar_line};
+// The sources with marks.
+constexpr const char* marked_files[] = {kernel_file, "sm90/attention_sm90.cuh", "sm90/producer.cuh",
+                                        "scalar/attention_scalar.cuh"};
 
 TEST_P(TraceBuildOn, the_normal_build_has_no_marks) {
-  const std::string text(jit::embedded_files().at(kernel_file));
-  ASSERT_NE(without_marks(text), text);
+  std::map<std::string, std::string> files;
+  for (const char* file : marked_files) {
+    const std::string text(jit::embedded_files().at(file));
+    files[file] = without_marks(text);
+    ASSERT_NE(files[file], text);
+  }
   for (const char* line : built_lines)
-    EXPECT_EQ(normal_build(line, GetParam()),
-              jit::compile(request_of(line, GetParam(), {{kernel_file, without_marks(text)}})).bytes)
+    EXPECT_EQ(normal_build(line, GetParam()), jit::compile(request_of(line, GetParam(), files)).bytes)
         << "the same machine code as that of a source without marks: " << line;
 }
 
@@ -265,6 +418,25 @@ TEST_P(TraceBuildOn, the_build_with_marks_compiles) {
     EXPECT_NE(image.bytes.find(trace_variable), std::string::npos) << line;
     EXPECT_EQ(normal_build(line, GetParam()).find(trace_variable), std::string::npos);
   }
+}
+
+// With marks, too, the registers of attention_sm90 suffice for every head_dim that has its own tiles, and ptxas does
+// not serialize the products: else the trace would show another kernel.
+TEST(TraceBuildOfSm90, no_spills_and_no_serialized_products) {
+  if (jit::find_compiler() == nullptr) GTEST_SKIP() << "no NVRTC";
+  for (const char* dims : {"64", "80", "96", "128", "192:128", "256"})
+    for (const char* words : {"", " causal", " k512"}) {
+      const std::string line = concat("bf16 b2 h24 q4096 d", dims, words);
+      SCOPED_TRACE(line);
+      const auto request = request_of(line, "sm_90a", with_trace({}));
+      ASSERT_NE(request.unit.find("attention_sm90"), std::string::npos);
+      const jit::Image image = jit::compile(request);
+      const jit::Resources used = jit::parse_resources(image.log);
+      const InstructionCounts counts = count_instructions(image.bytes);
+      ASSERT_TRUE(used.known);
+      EXPECT_EQ(used.spill_store_bytes + used.spill_load_bytes + used.stack_bytes + counts.local, 0);
+      for (const char* warning : {"C7508", "C7512", "C7514"}) EXPECT_EQ(image.log.find(warning), std::string::npos);
+    }
 }
 
 TEST_P(TraceBuildOn, an_unknown_stage_is_an_error) {

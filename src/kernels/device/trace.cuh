@@ -5,15 +5,18 @@
 //   RAPT_TRACE_BEGIN("producer: wait"); at the begin of the kernel, by every warp: its first stage
 //   RAPT_TRACE("consumer: QK", step);   here this stage begins; it lasts until the warp's next mark. step: how many
 //                                       times this warp has begun this stage before
+//   RAPT_TRACE_NEXT("consumer: QK");    as RAPT_TRACE, for kernels that do not know the step: it is counted in memory
 //   RAPT_TRACE_END();                   at the end, also before an early return
 //
-// The part of a stage's name before ": " is the warp's role. Lane 0 of the warp stores the mark, so it must reach the
+// The part of a stage's name before ": " is the warp's role. A "#" in it stands for the number of the
+// warp's warpgroup, which the lab fills in. Lane 0 of the warp stores the mark, so it must reach the
 // mark; the other lanes need not. Blocks have one dimension. The compiler may move arithmetic over a mark, but not
 // barriers, waits, or accesses to memory. A mark is taken when the stage's first instruction is issued: the last matrix
 // products of the stage before may still be running.
 #pragma once
 
 #include "ptx/clock.cuh"
+#include "ptx/copy.cuh"
 #include "shared/trace_buffer.h"
 
 #if defined(RAPT_TRACE_ON)
@@ -38,10 +41,17 @@ constexpr unsigned trace_stage(const char* list, const char* name) {
   }
 }
 
+// volatile_copy: the place is computed again at each mark, because registers of a main loop are scarce.
 inline bool trace_place(unsigned& place) {
+  const unsigned thread = volatile_copy(threadIdx.x);
   const unsigned cta = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
-  place = cta * rapt_trace_buffer.warps + threadIdx.x / 32;
-  return cta < rapt_trace_buffer.ctas && threadIdx.x % 32 == 0;
+  place = cta * rapt_trace_buffer.warps + thread / 32;
+  return cta < rapt_trace_buffer.ctas && thread % 32 == 0;
+}
+
+inline void store_mark(unsigned place, unsigned stage, unsigned step, unsigned long long cycles) {
+  const unsigned row = place * rapt_trace_buffer.steps + step;  // the lab limits the memory, so 32 bits suffice
+  rapt_trace_buffer.marks[row * rapt_trace_buffer.stages + stage] = cycles;
 }
 
 inline void trace_mark(unsigned stage, unsigned step) {
@@ -52,8 +62,21 @@ inline void trace_mark(unsigned stage, unsigned step) {
     *rapt_trace_buffer.lost = 1;
     return;
   }
-  const unsigned long long row = static_cast<unsigned long long>(place) * rapt_trace_buffer.steps + step;
-  rapt_trace_buffer.marks[row * rapt_trace_buffer.stages + stage] = cycles;
+  store_mark(place, stage, step, cycles);
+}
+
+inline void trace_next(unsigned stage) {
+  const unsigned long long cycles = sm_cycles();
+  unsigned place;
+  if (!trace_place(place)) return;
+  unsigned& count = rapt_trace_buffer.counts[place * rapt_trace_buffer.stages + stage];
+  const unsigned step = count;
+  if (step >= rapt_trace_buffer.steps) {
+    *rapt_trace_buffer.lost = 1;
+    return;
+  }
+  count = step + 1;
+  store_mark(place, stage, step, cycles);
 }
 
 inline void trace_begin() {
@@ -83,6 +106,12 @@ inline void trace_end() {
     static_assert(marked_stage != rapt::no_trace_stage, "RAPT_TRACE: must be a name of RAPT_TRACE_STAGES"); \
     rapt::trace_mark(marked_stage, static_cast<unsigned>(step));                                            \
   } while (false)
+#define RAPT_TRACE_NEXT(name)                                                                                    \
+  do {                                                                                                           \
+    constexpr unsigned marked_stage = rapt::trace_stage(rapt::trace_stages, name);                               \
+    static_assert(marked_stage != rapt::no_trace_stage, "RAPT_TRACE_NEXT: must be a name of RAPT_TRACE_STAGES"); \
+    rapt::trace_next(marked_stage);                                                                              \
+  } while (false)
 #define RAPT_TRACE_BEGIN(name) \
   do {                         \
     rapt::trace_begin();       \
@@ -94,6 +123,7 @@ inline void trace_end() {
 
 #define RAPT_TRACE_STAGES(list)
 #define RAPT_TRACE(name, step) static_cast<void>(0)
+#define RAPT_TRACE_NEXT(name) static_cast<void>(0)
 #define RAPT_TRACE_BEGIN(name) static_cast<void>(0)
 #define RAPT_TRACE_END() static_cast<void>(0)
 

@@ -7,8 +7,11 @@
 #include "config.h"
 #include "device/numeric.cuh"
 #include "device/score.cuh"
+#include "device/trace.cuh"
 #include "shared/key_tiles.h"
 #include "shared/kv_view.h"
+
+RAPT_TRACE_STAGES("start|load Q, K|Q.K|softmax|load V|P.V|store")
 
 namespace rapt {
 namespace scalar {
@@ -172,12 +175,16 @@ struct Cta {
     for (index_t first = begin; first < tiles.some.end; first += cfg.block_n) {
       float dot[rows];
       qk_products(first, first == begin, dot);
+      RAPT_TRACE_NEXT("softmax");
       softmax(first, dot);
+      RAPT_TRACE_NEXT("load V");
       __syncthreads();  // K has been read, weights have been written
       load_v(first);
       __syncthreads();
+      RAPT_TRACE_NEXT("P.V");
       accumulate_pv();
     }
+    RAPT_TRACE_NEXT("store");
     for (int r = 0; r < rows; ++r)
       if (warp * rows + r < tile.stored_rows) store(r);
     __syncthreads();  // the next work tile overwrites the shared memory
@@ -235,10 +242,12 @@ struct Cta {
   void qk_products(index_t first, bool first_tile, float (&dot)[rows]) {
     for (int r = 0; r < rows; ++r) dot[r] = 0.0f;
     for (index_t column = 0; column < p.head_dim; column += cfg.head_dim) {
+      RAPT_TRACE_NEXT("load Q, K");
       __syncthreads();  // the previous contents have been read
       if (first_tile || p.head_dim > cfg.head_dim) load_q(column);
       load_k(first, column);
       __syncthreads();
+      RAPT_TRACE_NEXT("Q.K");
       const int depth = static_cast<int>(clamped(p.head_dim - column, 0, cfg.head_dim));
       if constexpr (cfg.key_mean) {
         if (first_tile) add_mean_logits(column, depth);
@@ -327,6 +336,7 @@ struct Cta {
 
 template <ScalarConfig cfg>
 inline void attend_scalar(const AttentionParams& p) {
+  RAPT_TRACE_BEGIN("start");
   extern __shared__ float scalar_shared[];
   const index_t items = scalar_work_items(p, cfg);
   for (index_t item = blockIdx.x; item < items; item += gridDim.x) {
@@ -334,6 +344,7 @@ inline void attend_scalar(const AttentionParams& p) {
     if (tile.empty()) continue;
     scalar::Cta<cfg>(p, tile, scalar_shared).attend();
   }
+  RAPT_TRACE_END();
 }
 
 }  // namespace rapt

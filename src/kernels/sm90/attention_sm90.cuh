@@ -14,6 +14,7 @@
 #include "row_tile.cuh"
 #include "shared_state.cuh"
 #include "softmax.cuh"
+#include "stages.cuh"
 
 namespace rapt {
 
@@ -46,6 +47,7 @@ struct Consumer {
     OFragment o;
     PFragment p_fragment;
     int n_block = all.end - 1;
+    RAPT_TRACE_NEXT("consumer #: wait Q");
     wait_barrier(shared.q_full(q_slot.stage), q_slot.phase);
     for (; n_block >= all.begin && (mine.empty() || n_block >= mine.end); --n_block)
       skip(tile, n_block, n_block + 1 < all.end, pass);
@@ -78,6 +80,7 @@ struct Consumer {
         pin(s);
         arrive_by_warp(k_empty);
         const bool rescales = mask_and_softmax(s, softmax, tile, keys, n_block, pass);
+        RAPT_TRACE_NEXT("consumer #: wait P.V");
         wgmma_wait_group<0>();
         pin(o);
         release();
@@ -98,6 +101,7 @@ struct Consumer {
         skip_v(tile, first_block, pass);
       }
     }
+    RAPT_TRACE_NEXT("consumer #: epilogue");
     const Epilogue<cfg> epilogue{p, tile, pass, q_rows()};
     const bool finite = epilogue.store(softmax, o, tile.first_row() + 64 * group);
     arrive_by_warp(shared.q_empty(q_slot.stage));
@@ -111,7 +115,9 @@ struct Consumer {
 
   // Waits for K and issues S = Q K^T of a block.
   void mma_qk(SFragment& s, const KvSlot& at) const {
+    RAPT_TRACE_NEXT("consumer #: wait K");
     wait_barrier(shared.kv_full(at.stage), at.phase);
+    RAPT_TRACE_NEXT("consumer #: Q.K");
     const MatrixDescriptor q = MatrixDescriptor::of(warp_uniform(q_rows()), 1024),
                            k = MatrixDescriptor::of(warp_uniform(shared.kv(at.stage)), 1024);
     pin(s);
@@ -126,7 +132,9 @@ struct Consumer {
   }
   // Waits for V and issues O (+)= P V of a block.
   void mma_pv(OFragment& o, const PFragment& p_fragment, const KvSlot& at, bool accumulate) const {
+    RAPT_TRACE_NEXT("consumer #: wait V");
     wait_barrier(shared.kv_full(at.stage), at.phase);
+    RAPT_TRACE_NEXT("consumer #: P.V");
     const MatrixDescriptor v = MatrixDescriptor::of(warp_uniform(shared.kv(at.stage)), 1024, cfg.block_n * 128);
     pin(o);
     wgmma_fence();
@@ -149,6 +157,7 @@ struct Consumer {
   // Masks scores and replaces them by weights. Returns whether the output must be rescaled.
   bool mask_and_softmax(SFragment& s, RowSoftmax& softmax, const RowTile<cfg>& tile,
                         const typename RowTile<cfg>::KeyRanges& keys, int n_block, NanPass pass) const {
+    RAPT_TRACE_NEXT("consumer #: softmax");
     const int key = n_block * cfg.block_n;
     if (keys.needs_mask(key, key + cfg.block_n)) mask(s, tile, key);
     if (pass != NanPass::count_non_finite) return softmax.update(s);
@@ -214,16 +223,21 @@ struct Consumer {
   }
   void skip_k() {
     wait_turn(), pass_turn();
+    RAPT_TRACE_NEXT("consumer #: skip");
     release_unused();
   }
   void skip_v(const RowTile<cfg>& tile, int n_block, NanPass pass) {
+    RAPT_TRACE_NEXT("consumer #: skip");
     prepare_v(tile, n_block, slot, pass);
     release_unused();
   }
 
   // With ping_pong, one warpgroup issues its products while the others compute softmax.
   void wait_turn() const {
-    if constexpr (cfg.ping_pong) wait_named(Shared::first_turn + static_cast<unsigned>(group), 256);
+    if constexpr (cfg.ping_pong) {
+      RAPT_TRACE_NEXT("consumer #: wait turn");
+      wait_named(Shared::first_turn + static_cast<unsigned>(group), 256);
+    }
   }
   void pass_turn() const {
     if constexpr (cfg.ping_pong)
@@ -241,10 +255,11 @@ inline void consume(const Sm90Params& params, const SharedState<cfg>& shared) {
   if (cfg.ping_pong && group == cfg.warpgroups - 1) arrive_named(Shared::first_turn, 256);
 #pragma unroll 1
   for (StageSlot<2> place;; place.advance()) {
+    RAPT_TRACE_NEXT("consumer #: wait tile");
     wait_barrier(shared.tile_full(place.stage), place.phase);
     const RowTile<cfg> tile{shared.tile(place.stage)};
     const NanPass pass = tile.pass();
-    if (pass == no_more) return;
+    if (pass == no_more) break;
     if (cfg.causal_or_local && pass == list_complete) {
       wait_named(Shared::all_consumers, Shared::consumers);
       arrive_by_warp(shared.redo_listed());
@@ -263,10 +278,12 @@ inline void consume(const Sm90Params& params, const SharedState<cfg>& shared) {
     }
     arrive_by_warp(shared.tile_empty(place.stage));
   }
+  RAPT_TRACE_END();
 }
 
 template <Sm90Config cfg>
 void attention_sm90(const Sm90Params& params) {
+  RAPT_TRACE_BEGIN("start");
   extern __shared__ __align__(1024) char memory[];
   const SharedState<cfg> shared{shared_address(memory)};
   if (threadIdx.x == 0) prefetch_map(params.q), prefetch_map(params.k), prefetch_map(params.v), shared.init();

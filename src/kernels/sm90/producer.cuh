@@ -4,6 +4,7 @@
 #include "ptx/tma.cuh"
 #include "row_tile.cuh"
 #include "shared_state.cuh"
+#include "stages.cuh"
 
 namespace rapt {
 
@@ -33,6 +34,7 @@ struct Producer {
 
   // Describes a tile to the consumers, then loads Q and all blocks of K and V, waiting for free buffers.
   void do_tile(unsigned item, NanPass pass) {
+    RAPT_TRACE_NEXT("producer: tile");
     wait_barrier(shared.tile_empty(phases.place()), phases.of_place() ^ 1);
     const Tile tile{shared.tile(phases.place())};
     if (!tile.find(params.attention, params.scheduler, item)) return;
@@ -43,6 +45,7 @@ struct Producer {
     const int batch = packed ? 0 : tile.batch(), head = tile.head();
     const auto head_k = static_cast<int>(params.scheduler.group.quotient(static_cast<unsigned>(head)));
     const int first_k = packed ? static_cast<int>(clamped(p.cu_seqlens_k[tile.batch()], 0, p.total_k)) : 0;
+    RAPT_TRACE_NEXT("producer: load Q");
     wait_barrier(shared.q_empty(phases.q_stage()), phases.of_q() ^ 1);
     load(shared.q_full(phases.q_stage()), shared.q(phases.q_stage()), params.q, layout.columns, cfg.block_m(),
          tile.first_q() + tile.first_row(), head, batch);
@@ -52,10 +55,15 @@ struct Producer {
     if (n_blocks.empty()) return;
     const int first_key = first_k + n_blocks.begin * cfg.block_n;
     int key = first_k + (n_blocks.end - 1) * cfg.block_n;
+    RAPT_TRACE_NEXT("producer: load K");
     load_kv(params.k, layout.columns, key, head_k, batch);
 #pragma unroll 1
     for (; key >= first_key; key -= cfg.block_n) {
-      if (key > first_key) load_kv(params.k, layout.columns, key - cfg.block_n, head_k, batch);
+      if (key > first_key) {
+        RAPT_TRACE_NEXT("producer: load K");
+        load_kv(params.k, layout.columns, key - cfg.block_n, head_k, batch);
+      }
+      RAPT_TRACE_NEXT("producer: load V");
       load_kv(params.v, layout.columns_v, key, head_k, batch);
     }
   }
@@ -72,6 +80,7 @@ struct Producer {
 
   // Sends a message that is not a tile.
   void announce_alone(NanPass what) {
+    RAPT_TRACE_NEXT("producer: tile");
     wait_barrier(shared.tile_empty(phases.place()), phases.of_place() ^ 1);
     announce(what);
   }
@@ -124,6 +133,7 @@ inline void produce(const Sm90Params& params, const SharedState<cfg>& shared) {
   producer.announce_alone(no_more);
   // The last CTA resets the counters.
   if (cfg.dynamic && atomicInc(params.counters + 1, gridDim.x - 1) == gridDim.x - 1) params.counters[0] = 0;
+  RAPT_TRACE_END();
 }
 
 }  // namespace rapt
