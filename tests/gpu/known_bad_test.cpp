@@ -1,31 +1,19 @@
 // Proves that the checks can fail: each defect, added to the kernels' source, must fail a check that the correct kernel
-// passes. There is at least one for each family, mask, score option and kind of tensor. An edit names a piece of source
-// that must occur exactly once, ignoring line breaks. That needs no GPU and is tested everywhere, so a change of a
-// kernel shows at once which edit must be adapted.
-#include <cctype>
-#include <map>
-#include <mutex>
-
+// passes. There is at least one for each family, mask, score option and kind of tensor. The edits of attention_sm90 are
+// in tests/cpu/known_bad_edits.h, which also says how an edit names its place. That each place exists needs no GPU and
+// is tested everywhere, so a change of a kernel shows at once which edit must be adapted.
 #include "base/error.h"
 #include "gpu_support.h"
 #include "jit/jit.h"
 #include "kernels/family.h"
+#include "tests/cpu/known_bad_edits.h"
 
 namespace rapt::test {
 namespace {
 
 using check::Fill;
 
-struct Edit {
-  const char* name;
-  const Family* family;
-  const char* file;
-  const char *text, *instead;
-  const char* line;  // the problem that must fail
-  Fill fill = Fill::normal;
-};
-
-const std::vector<Edit> edits = {
+const std::vector<Edit> edits_of_sm80_and_scalar = {
     // attention_sm80
     {"sm80_dropped_tail_step", &attention_sm80, "shared/key_tiles.h", "(some.end + size - 1) / size", "some.end / size",
      "f16 b1 h2 q40 k300 d64"},
@@ -161,38 +149,24 @@ const std::vector<Edit> edits = {
      "f32 b1 h2 q64 d64"},
 };
 
-struct Place {
-  size_t begin = 0, length = 0;
-};
+std::vector<Edit> with_sm90() {
+  std::vector<Edit> all = edits_of_sm80_and_scalar;
+  all.insert(all.end(), sm90_edits().begin(), sm90_edits().end());
+  return all;
+}
+const std::vector<Edit> edits = with_sm90();
 
-// The positions of `piece` in `text`. A space in the piece matches any white space.
-std::vector<Place> occurrences(std::string_view text, std::string_view piece) {
-  const auto blank = [](char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; };
-  std::vector<Place> places;
-  for (size_t begin = 0; begin < text.size(); ++begin) {
-    size_t at = begin, i = 0;
-    for (; i < piece.size() && at < text.size(); ++i) {
-      if (!blank(piece[i])) {
-        if (text[at++] != piece[i]) break;
-        continue;
-      }
-      if (!blank(text[at])) break;
-      while (at < text.size() && blank(text[at])) ++at;
-    }
-    if (i == piece.size()) places.push_back({begin, at - begin});
+class GpuKnownBad : public GpuTest {
+ protected:
+  // Those whose family runs on this GPU and whose result does not depend on time.
+  static std::vector<Edit> runnable() {
+    std::vector<Edit> some = edits;
+    const bool has_sm90 = cuda::device(0).arch == "sm_90a";
+    std::erase_if(
+        some, [&](const Edit& edit) { return edit.only_emulated || (edit.family == &attention_sm90 && !has_sm90); });
+    return some;
   }
-  return places;
-}
-
-std::string edited(const Edit& edit) {
-  const auto file = jit::embedded_files().find(edit.file);
-  if (file == jit::embedded_files().end()) invalid(edit.name, ": there is no ", edit.file);
-  const std::vector<Place> places = occurrences(file->second, edit.text);
-  if (places.size() != 1) invalid(edit.name, ": \"", edit.text, "\" occurs ", places.size(), " times in ", edit.file);
-  return std::string(file->second).replace(places[0].begin, places[0].length, edit.instead);
-}
-
-class GpuKnownBad : public GpuTest {};
+};
 
 }  // namespace
 
@@ -207,7 +181,7 @@ TEST(KnownBadSource, EveryEditCompiles) {
   Failures failures;
   in_parallel(edits.size(), failures, [&](size_t i) {
     const Problem problem = parse_problem(edits[i].line);
-    const Step step = plan(problem, device_preset("h100")).steps[0];
+    const Step step = plan_with(problem, device_preset("h100"), config_of(edits[i])).steps[0];
     if (step.family != edits[i].family) failures.add(concat(edits[i].name, ": taken by ", step.family->name));
     jit::compile({.unit = step.family->unit(step.config).text,
                   .arch = "sm_90a",
@@ -218,19 +192,21 @@ TEST(KnownBadSource, EveryEditCompiles) {
 }
 
 TEST_F(GpuKnownBad, TheSoundKernelsPass) {
-  std::vector<Job> jobs;
-  for (const Edit& edit : edits) {
-    EXPECT_STREQ(chosen_family(parse_problem(edit.line)).name, edit.family->name) << edit.name;
-    jobs.push_back({edit.line, edit.fill});
+  std::map<std::string, std::vector<Job>> jobs;  // by configuration
+  for (const Edit& edit : runnable()) {
+    const Plan chosen = plan_with(parse_problem(edit.line), cuda::device(0), config_of(edit));
+    EXPECT_STREQ(chosen.steps[0].family->name, edit.family->name) << edit.name;
+    jobs[config_of(edit)].push_back({edit.line, edit.fill});
   }
-  expect_pass(jobs);
+  for (const auto& [config, some] : jobs) expect_pass(some, make_context({.config = config}).get());
 }
 
 TEST_F(GpuKnownBad, EveryDefectFailsItsCheck) {
   Failures failures;
-  in_parallel(edits.size(), failures, [&](size_t i) {
-    const Edit& edit = edits[i];
-    const auto context = make_context({.files = {{edit.file, edited(edit)}}});
+  const std::vector<Edit> some = runnable();
+  in_parallel(some.size(), failures, [&](size_t i) {
+    const Edit& edit = some[i];
+    const auto context = make_context({.files = {{edit.file, edited(edit)}}, .config = config_of(edit)});
     const check::Kernel kernel = check::library_kernel(context.get(), first_gpu);
     const check::Result result = check_problem(parse_problem(edit.line), edit.fill, 1, kernel);
     if (result.samples == 0)

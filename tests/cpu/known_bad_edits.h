@@ -1,0 +1,136 @@
+// Deliberate defects of kernels, as edits of their source, and the table of those of attention_sm90. Each must fail a
+// check that the correct kernel passes. Used by the tests that emulate them (known_bad_sm90_test.cpp) and by those that
+// run them on a GPU (tests/gpu/known_bad_test.cpp, which has the tables of the other families).
+#pragma once
+
+#include <cctype>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "check/fill.h"
+#include "jit/jit.h"
+#include "kernels/family.h"
+
+namespace rapt::test {
+
+// An edit names a piece of source that must occur exactly once, ignoring line breaks.
+struct Edit {
+  const char* name;
+  const Family* family;
+  const char* file;
+  const char *text, *instead;
+  const char* line;  // the problem that must fail
+  check::Fill fill = check::Fill::normal;
+  bool only_emulated = false;  // on a GPU the result depends on time
+};
+
+// The configuration of an edit's kernel. The planner gives small problems to attention_sm80, so attention_sm90 is
+// named, with tiles that are small enough for several blocks of keys.
+inline std::string config_of(const Edit& edit) {
+  return edit.family == &attention_sm90 ? "family=attention_sm90 warpgroups=2 block_n=32 kv_stages=3" : "";
+}
+
+inline const std::vector<Edit>& sm90_edits() {
+  using check::Fill;
+  // Keys are visited from the last to the first: Fill::rescale has its largest logits in the first visited block, so it
+  // rescales nothing.
+  static const std::vector<Edit> edits = {
+      {"sm90_dropped_last_block", &attention_sm90, "sm90/row_tile.cuh", "begin + keys.count(cfg.block_n)",
+       "begin + keys.count(cfg.block_n) - 1", "f16 b1 h2 q70 k100 d16"},
+      {"sm90_padding_seen", &attention_sm90, "sm90/attention_sm90.cuh", "band.past(i) : band.seqlen_k) - shift",
+       "band.past(i) : band.seqlen_k + 1) - shift", "bf16 b1 h2 q40 k100 d16"},
+      {"sm90_diagonal_off_by_one", &attention_sm90, "sm90/attention_sm90.cuh", "band.past(i) : band.seqlen_k) - shift",
+       "band.past(i + 1) : band.seqlen_k) - shift", "f16 b1 h2 q96 d16 causal"},
+      {"sm90_window_begin_off_by_one", &attention_sm90, "sm90/attention_sm90.cuh", "band.first(i) : 0) - shift",
+       "band.first(i - 1) : 0) - shift", "f16 b1 h2 q70 k200 d16 window=8,0"},
+      {"sm90_row_max_of_the_other_half", &attention_sm90, "sm90/softmax.cuh", "const float row = row_max[half], back",
+       "const float row = row_max[1 - half], back", "f16 b1 h2 q64 d16"},
+      {"sm90_unguarded_infinity", &attention_sm90, "sm90/softmax.cuh",
+       "Rules::needs_safe_exp(row, c) ? 0.0f : __fmul_rn(row, c)", "__fmul_rn(row, c)",
+       "f16 b1 h2 q70 k200 d16 window=8,0"},
+      {"sm90_skipped_rescale", &attention_sm90, "sm90/attention_sm90.cuh", "if (rescales) rescale(o, softmax);",
+       "static_cast<void>(rescales);", "f16 b1 h1 q32 k600 d16", Fill::outlier},
+      {"sm90_sum_not_rescaled", &attention_sm90, "sm90/softmax.cuh", "row_sum[half] *= output_scale[half];", "",
+       "f16 b1 h1 q32 k600 d16", Fill::outlier},
+      {"sm90_clamped_rescale", &attention_sm90, "sm90/softmax.cuh", "moved ? Rules::rescale_factor(old, row, c) : 1.0f",
+       "moved ? fmaxf(Rules::rescale_factor(old, row, c), 1e-6f) : 1.0f", "f16 b1 h1 q32 k600 d16", Fill::outlier},
+      {"sm90_sum_mixes_rows", &attention_sm90, "sm90/epilogue.cuh", "quad_sum(softmax.row_sum[half])",
+       "2.0f * (quad_sum(softmax.row_sum[0]) + quad_sum(softmax.row_sum[1])) / 4.0f", "f16 b1 h2 q64 d16"},
+      {"sm90_lse_in_base_two", &attention_sm90, "sm90/epilogue.cuh", "top + log2_approx(sum) * ln_2",
+       "top + log2_approx(sum)", "f16 b1 h2 q64 d16"},
+      {"sm90_sink_left_out", &attention_sm90, "sm90/epilogue.cuh",
+       "sum = sum * moved + exp2_approx((sink - base) * log2_e);", "sum = sum * moved;", "f16 b1 h4 q40 k90 d16 sinks"},
+      {"sm90_values_of_the_stage_before", &attention_sm90, "sm90/attention_sm90.cuh",
+       "MatrixDescriptor::of(warp_uniform(shared.kv(at.stage)), 1024, cfg.block_n * 128)",
+       "MatrixDescriptor::of(warp_uniform(shared.kv((at.stage + cfg.kv_stages - 1) % cfg.kv_stages)), 1024,"
+       " cfg.block_n * 128)",
+       "f16 b1 h2 q64 k100 d16"},
+      {"sm90_values_read_before_they_arrive", &attention_sm90, "sm90/attention_sm90.cuh",
+       "wait_barrier(shared.kv_full(at.stage), at.phase); RAPT_TRACE_NEXT(\"consumer #: P.V\");",
+       "struct Late { unsigned barrier, phase; ~Late() { wait_barrier(barrier, phase); } };"
+       " const Late late{shared.kv_full(at.stage), at.phase};",
+       "f16 b1 h2 q64 k200 d16", Fill::normal, true},
+      {"sm90_weights_of_the_neighbour_key", &attention_sm90, "sm90/attention_sm90.cuh",
+       "pack2<cfg.v>(s[0][n][2 * half], s[0][n][2 * half + 1])",
+       "pack2<cfg.v>(s[0][n][2 * half + 1], s[0][n][2 * half])", "bf16 b1 h2 q64 d16"},
+      {"sm90_first_column_of_q_only", &attention_sm90, "sm90/attention_sm90.cuh",
+       "q.advanced(column * cfg.block_m() * 128 + within)", "q.advanced(within)", "f16 b1 h1 q64 k64 d80"},
+      {"sm90_head_of_another_group", &attention_sm90, "sm90/producer.cuh",
+       "params.scheduler.group.quotient(static_cast<unsigned>(head))",
+       "params.scheduler.group.quotient(static_cast<unsigned>(head)) ^ 1", "f16 b1 h4:2 q17 k129 d16"},
+      {"sm90_keys_of_the_first_sequence", &attention_sm90, "sm90/producer.cuh",
+       "clamped(p.cu_seqlens_k[tile.batch()], 0, p.total_k)", "clamped(p.cu_seqlens_k[0], 0, p.total_k)",
+       "f16 h4:2 d16 varlen=17,0,64,100"},
+      {"sm90_hidden_nan_kept", &attention_sm90, "sm90/attention_sm90.cuh",
+       "any_named(Shared::all_consumers, Shared::consumers, !finite)",
+       "any_named(Shared::all_consumers, Shared::consumers, false)", "f16 b1 h2 q70 k200 d16 window=8,0",
+       Fill::hidden_nan},
+      {"sm90_seen_nan_lost", &attention_sm90, "sm90/epilogue.cuh", "if (counts.word[i] & 0xffffu)",
+       "if (counts.word[i] & 0u)", "bf16 b1 h2 q96 d16 causal", Fill::seen_nan},
+      {"sm90_nan_of_the_next_sequence", &attention_sm90, "sm90/attention_sm90.cuh",
+       "keys >= cfg.block_n || !tile.foreign_tail()", "keys >= cfg.block_n || tile.foreign_tail()",
+       "f16 b2 h2 q70 k60 d16 seqused=33,20", Fill::hidden_nan},
+      {"sm90_rows_stored_past_the_last", &attention_sm90, "sm90/epilogue.cuh",
+       "n < tiles ? tile.seqlen_q() - first_row : 0", "n < tiles ? 16 : 0", "f16 b2 h2 q130 k60 d16 seqused_q=33,20"},
+      {"sm90_unused_queries_unwritten", &attention_sm90, "sm90/attention_sm90.cuh",
+       "if (p.seqused_q.present() && pass == NanPass::normal) clear_unused(p, tile);", "",
+       "f16 b2 h2 q70 k60 d16 seqused_q=33,0 lse"},
+  };
+  return edits;
+}
+
+struct Place {
+  size_t begin = 0, length = 0;
+};
+
+// The positions of `piece` in `text`. A space in the piece matches any white space.
+inline std::vector<Place> occurrences(std::string_view text, std::string_view piece) {
+  const auto blank = [](char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; };
+  std::vector<Place> places;
+  for (size_t begin = 0; begin < text.size(); ++begin) {
+    size_t at = begin, i = 0;
+    for (; i < piece.size() && at < text.size(); ++i) {
+      if (!blank(piece[i])) {
+        if (text[at++] != piece[i]) break;
+        continue;
+      }
+      if (!blank(text[at])) break;
+      while (at < text.size() && blank(text[at])) ++at;
+    }
+    if (i == piece.size()) places.push_back({begin, at - begin});
+  }
+  return places;
+}
+
+// The source with the defect. Throws Error{invalid_argument} if the edit's piece does not occur exactly once.
+inline std::string edited(const Edit& edit) {
+  const auto file = jit::embedded_files().find(edit.file);
+  if (file == jit::embedded_files().end()) invalid(edit.name, ": there is no ", edit.file);
+  const std::vector<Place> places = occurrences(file->second, edit.text);
+  if (places.size() != 1) invalid(edit.name, ": \"", edit.text, "\" occurs ", places.size(), " times in ", edit.file);
+  return std::string(file->second).replace(places[0].begin, places[0].length, edit.instead);
+}
+
+}  // namespace rapt::test

@@ -1,0 +1,84 @@
+// The defects of attention_sm90 (known_bad_edits.h), emulated on this CPU: each must fail its check, and the correct
+// kernel must pass it. What only a GPU can show is in tests/gpu/known_bad_test.cpp.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "check/check.h"
+#include "cpu/threads.h"
+#include "lab/emulate.h"
+#include "lab/host_compiler.h"
+#include "tests/cpu/emulation.h"
+#include "tests/cpu/jit_support.h"
+#include "tests/cpu/known_bad_edits.h"
+#include "tests/cpu/program.h"
+
+namespace rapt::test {
+namespace {
+
+TEST(KnownBadSm90Source, EveryEditOccursOnce) {
+  for (const Edit& edit : sm90_edits()) EXPECT_NO_THROW(edited(edit)) << edit.name;
+}
+
+class KnownBadSm90 : public testing::Test {
+ protected:
+  void SetUp() override {
+    RAPT_NEEDS_FIBERS();
+    if (lab::usable_gpu()) GTEST_SKIP() << "a GPU, which runs variants itself";
+    try {
+      lab::find_host_compiler();
+    } catch (const Error& error) {
+      GTEST_SKIP() << error.what();
+    }
+  }
+};
+
+TEST_F(KnownBadSm90, TheSoundKernelPasses) {
+  const lab::Common options;
+  lab::Emulator emulator(options, device_preset("sm_90a"));
+  std::vector<lab::EmulatedProblem> problems;
+  for (const Edit& edit : sm90_edits()) problems.push_back({parse_problem(edit.line), config_of(edit)});
+  emulator.compile(problems);
+  for (const Edit& edit : sm90_edits()) {
+    const check::Result result =
+        check_problem(parse_problem(edit.line), edit.fill, 1, emulator.kernel(config_of(edit)));
+    EXPECT_TRUE(result.pass) << edit.name << ": " << result.message;
+  }
+}
+
+// rapt check of a source with the defect, as users run it. Without NVRTC, which would take seconds.
+Outcome check_of(const Edit& edit, const std::string& folder) {
+  const std::string variant = concat(folder, "/", edit.file);
+  std::filesystem::create_directories(std::filesystem::path(variant).parent_path());
+  write_file(variant, edited(edit));
+  return run_in(folder, concat("RAPT_NVRTC=/nowhere '", RAPT_BINARY_DIR, "/rapt' check '", edit.line, "' --fill ",
+                               check::name_of(edit.fill), " --arch sm_90a --config '", config_of(edit), "' --variant '",
+                               variant, "' --json"));
+}
+
+TEST_F(KnownBadSm90, EveryDefectFailsItsCheck) {
+  const TemporaryFolder folder;
+  const std::vector<Edit>& edits = sm90_edits();
+  std::vector<Outcome> outcomes(edits.size());
+  cpu::ThreadPool pool(cpu::available_threads());
+  pool.parallel_for(static_cast<int64_t>(edits.size()), [&](int, int64_t i) {
+    const Edit& edit = edits[static_cast<size_t>(i)];
+    const std::string own = folder / edit.name;
+    std::filesystem::create_directory(own);
+    outcomes[static_cast<size_t>(i)] = check_of(edit, own);
+  });
+  for (size_t i = 0; i < edits.size(); ++i) {
+    const Outcome& outcome = outcomes[i];
+    ASSERT_EQ(outcome.code, 1) << edits[i].name << " passes, or cannot run: " << outcome.out << outcome.err;
+    // Wrong numbers, not a crash or a refusal.
+    const auto checked = nlohmann::json::parse(outcome.out);
+    EXPECT_EQ(checked["results"][0]["verdict"], "fail") << edits[i].name << ": " << outcome.out;
+    EXPECT_GT(checked["results"][0]["samples"], 0) << edits[i].name << ": " << outcome.out;
+  }
+}
+
+}  // namespace
+}  // namespace rapt::test
