@@ -4,6 +4,7 @@
 enable_testing()
 set(RAPT_TEST_FILES "" CACHE STRING
   "Regular expression of files in tests/cpu: build only those tests, without the program, GPU tests and examples")
+set(RAPT_TEST_FILES_LEFT_OUT "" CACHE STRING "Regular expression of files in tests/cpu: build all other tests")
 
 # rapt_test_program(name sources...): a GoogleTest program that links everything except libc statically, so it can be
 # copied to another machine. ctest knows its suites.
@@ -38,6 +39,9 @@ if(RAPT_BUILD_TESTS)
   elseif(test_sources)
     if(RAPT_TEST_FILES)
       list(FILTER test_sources INCLUDE REGEX "/tests/cpu/(${RAPT_TEST_FILES})\\.cpp$")
+    endif()
+    if(RAPT_TEST_FILES_LEFT_OUT)
+      list(FILTER test_sources EXCLUDE REGEX "/tests/cpu/(${RAPT_TEST_FILES_LEFT_OUT})\\.cpp$")
     endif()
     # support.cpp comes first because all tests call it often: of an inline function the linker keeps the first copy,
     # and under a sanitizer this file's copy is optimised (rapt_build_quickly).
