@@ -165,6 +165,26 @@ TEST_F(Sm90Emulated, PackedSequencesAndLengthsInUse) {
   expect_right<cfg>("f16 b2 h2 q70 k150 d64 causal q_start=90,10 lse");
 }
 
+constexpr Sm90Config optimistic(Sm90Config c) {
+  c.optimistic = true;
+  return c;
+}
+
+TEST_F(Sm90Emulated, WeightsBeforeMaxima) {
+  static constexpr Sm90Config cfg = optimistic(with_turns(config_of(DType::bf16, 64, 64, 2, 32, 3, true), true, true)),
+                              full = optimistic(config_of(DType::f16, 64, 64, 2, 64, 4, false)),
+                              three = optimistic(with_turns(config_of(DType::f16, 64, 64, 3, 48, 5, true), true, true));
+  for (const auto fill : {normal, huge, hidden, check::Fill::outlier, check::Fill::rescale}) {
+    expect_right<cfg>("bf16 b2 h2 q250 k190 d64 causal lse", fill, 2);
+    expect_right<cfg>("bf16 b1 h2 q150 k300 d64 window=40,3 lse", fill);
+    expect_right<three>("f16 b1 h3 q400 k410 d64 causal lse sinks", fill);
+    if (fill == hidden) continue;
+    expect_right<full>("f16 b2 h4:2 q70 k330 d64 lse", fill);
+    expect_right<full>("f16 h2 d64 varlen=17:40,0:3,140:1,1:0,64:129 lse", fill);
+  }
+  expect_right<cfg>("bf16 b3 h2 q140 k150 d64 causal seqused=150,20,33 seqused_q=140,3,0 lse", hidden);
+}
+
 TEST_F(Sm90Emulated, PartialStatesAndSinks) {
   static constexpr Sm90Config cfg = [] {
     Sm90Config c = config_of(DType::bf16, 64, 64, 2, 64, 2, true);

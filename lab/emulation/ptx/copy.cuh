@@ -68,6 +68,16 @@ inline void emulated_store(unsigned address, T x) {
 }
 inline unsigned load_shared(unsigned address) { return emulated_load<unsigned>(address); }
 inline void store_shared(unsigned address, unsigned x) { emulated_store(address, x); }
+inline unsigned exchange_shared(unsigned address, unsigned x) {
+  const unsigned old = load_shared(address);
+  store_shared(address, x);
+  return old;
+}
+inline unsigned add_shared(unsigned address, unsigned x) {
+  const unsigned old = load_shared(address);
+  store_shared(address, old + x);
+  return old;
+}
 inline void load_shared_2(unsigned address, float& x, float& y) {
   x = emulated_load<float>(address), y = emulated_load<float>(address + 4);
 }

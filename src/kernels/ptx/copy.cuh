@@ -40,6 +40,17 @@ inline unsigned load_shared(unsigned address) {
 inline void store_shared(unsigned address, unsigned x) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(x) : "memory");
 }
+// Atomic. They return the value before.
+inline unsigned exchange_shared(unsigned address, unsigned x) {
+  unsigned old;
+  asm volatile("atom.shared.exch.b32 %0, [%1], %2;" : "=r"(old) : "r"(address), "r"(x) : "memory");
+  return old;
+}
+inline unsigned add_shared(unsigned address, unsigned x) {
+  unsigned old;
+  asm volatile("atom.shared.add.u32 %0, [%1], %2;" : "=r"(old) : "r"(address), "r"(x) : "memory");
+  return old;
+}
 inline void load_shared_2(unsigned address, float& x, float& y) {
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "r"(address) : "memory");
 }

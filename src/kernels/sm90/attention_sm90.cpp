@@ -38,6 +38,7 @@ constexpr ConfigField config_fields[] = {
     config_field<Sm90PlanConfig, &Sm90PlanConfig::ping_pong>("ping_pong", ConfigRole::tunable),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::causal_or_local>("causal_or_local", ConfigRole::tunable),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::dynamic>("dynamic", ConfigRole::tunable),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::optimistic>("optimistic", ConfigRole::tunable),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::programmatic>("programmatic", ConfigRole::tunable),
 };
 constexpr ConfigType config_table = config_type<Sm90PlanConfig>("Sm90Config", config_fields);

@@ -8,6 +8,7 @@
 // sm90.h first: the other files use its layout.
 #include "epilogue.cuh"
 #include "nan_passes.cuh"
+#include "optimistic_softmax.cuh"
 #include "producer.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
@@ -27,6 +28,7 @@ struct Consumer {
   using OFragment = float[1][v_tiles][4];
   using PFragment = unsigned[cfg.block_n / 16][4];  // operands of the product with V
   using Shared = SharedState<cfg>;
+  using Softmax = typename SoftmaxOf<cfg.optimistic>::Type;
 
   const AttentionParams& p;
   const Shared shared;
@@ -42,7 +44,7 @@ struct Consumer {
     const int row = tile.first_row() + 64 * group;
     const typename RowTile<cfg>::KeyRanges keys = RowTile<cfg>::keys_of(tile.band(), row, 64, tile.seqlen_q());
     const NBlocks all = tile.n_blocks(), mine = RowTile<cfg>::n_blocks_of(keys);
-    RowSoftmax softmax{p.scale * log2_e};
+    Softmax softmax{p.scale * log2_e};
     SFragment s;
     OFragment o;
     PFragment p_fragment;
@@ -64,7 +66,7 @@ struct Consumer {
       pin(s);
       release();
       if (after_skipped) release_unused();
-      mask_and_softmax(s, softmax, tile, keys, n_block, pass);
+      if (mask_and_softmax(s, softmax, tile, keys, n_block, pass)) softmax.correct(s);
       pack(p_fragment, s);
       bool accumulate = false;  // the first PV overwrites o
 #pragma unroll 1
@@ -80,6 +82,7 @@ struct Consumer {
         pin(s);
         arrive_by_warp(k_empty);
         const bool rescales = mask_and_softmax(s, softmax, tile, keys, n_block, pass);
+        if (rescales) softmax.correct(s);  // a branch before the wait keeps the exponentials before it, too
         RAPT_TRACE_NEXT("consumer #: wait P.V");
         wgmma_wait_group<0>();
         pin(o);
@@ -154,18 +157,13 @@ struct Consumer {
     release();
   }
 
-  // Masks scores and replaces them by weights. Returns whether the output must be rescaled.
-  bool mask_and_softmax(SFragment& s, RowSoftmax& softmax, const RowTile<cfg>& tile,
+  // Masks scores and replaces them by weights. Returns whether correct() and rescale() must follow.
+  bool mask_and_softmax(SFragment& s, Softmax& softmax, const RowTile<cfg>& tile,
                         const typename RowTile<cfg>::KeyRanges& keys, int n_block, NanPass pass) const {
     RAPT_TRACE_NEXT("consumer #: softmax");
     const int key = n_block * cfg.block_n;
     if (keys.needs_mask(key, key + cfg.block_n)) mask(s, tile, key);
-    if (pass != NanPass::count_non_finite) return softmax.update(s);
-#pragma unroll
-    for (int n = 0; n < n_tiles; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) s[0][n][i] = s[0][n][i] == minus_infinity ? 0.0f : 1.0f;
-    return false;
+    return softmax.weigh(s, pass);
   }
   void mask(SFragment& s, const RowTile<cfg>& tile, int key) const {
     const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32 % 4);
@@ -194,7 +192,7 @@ struct Consumer {
       for (int half = 0; half < 2; ++half)
         p_fragment[n / 2][n % 2 * 2 + half] = pack2<cfg.v>(s[0][n][2 * half], s[0][n][2 * half + 1]);
   }
-  static void rescale(OFragment& o, const RowSoftmax& softmax) {
+  static void rescale(OFragment& o, const Softmax& softmax) {
 #pragma unroll
     for (int n = 0; n < v_tiles; ++n)
 #pragma unroll
@@ -245,6 +243,13 @@ struct Consumer {
   }
 };
 
+// Lists a tile to be computed again, if a warp has stored a value that is not finite. The first such warp writes.
+template <Sm90Config cfg>
+inline void list_if_not_finite(const SharedState<cfg>& shared, const RowTile<cfg>& tile, bool finite) {
+  if (!__any_sync(~0u, !finite) || threadIdx.x % 32 != 0 || exchange_shared(tile.listed(), 1) != 0) return;
+  store_shared(shared.redo(add_shared(shared.redo_count(), 1)), static_cast<unsigned>(tile.item()));
+}
+
 // The consumer warpgroups' loop over the tiles of the CTA.
 template <Sm90Config cfg>
 inline void consume(const Sm90Params& params, const SharedState<cfg>& shared) {
@@ -260,14 +265,15 @@ inline void consume(const Sm90Params& params, const SharedState<cfg>& shared) {
     const RowTile<cfg> tile{shared.tile(place.stage)};
     const NanPass pass = tile.pass();
     if (pass == no_more) break;
-    if (cfg.causal_or_local && pass == list_complete) {
+    if (Shared::keeps_list && pass == list_complete) {
       wait_named(Shared::all_consumers, Shared::consumers);
       arrive_by_warp(shared.redo_listed());
     } else {
       if (p.seqused_q.present() && pass == NanPass::normal) clear_unused(p, tile);
       bool finite = true;
       if (tile.first_row() < tile.seqlen_q()) finite = consumer.run_tile(tile, pass);
-      if (cfg.causal_or_local && pass == NanPass::normal &&
+      if (cfg.optimistic && pass == NanPass::normal) list_if_not_finite(shared, tile, finite);
+      if (!cfg.optimistic && Shared::keeps_list && pass == NanPass::normal &&
           any_named(Shared::all_consumers, Shared::consumers, !finite)) {
         if (threadIdx.x == 128) {
           const unsigned listed = load_shared(shared.redo_count());

@@ -23,9 +23,10 @@ struct Epilogue {
   };
 
   // Adds the sink. A row without visible keys gets O = 0, and lse = -inf or, with a sink, lse = sink.
-  RowResult finalize_row(const RowSoftmax& softmax, int half) const {
+  template <class Softmax>
+  RowResult finalize_row(const Softmax& softmax, int half) const {
     float sum = quad_sum(softmax.row_sum[half]), share = 1.0f;
-    float top = RowSoftmax::Rules::natural_logit(softmax.row_max[half], softmax.c);
+    float top = Softmax::Rules::natural_logit(softmax.row_max[half], softmax.c);
     if (p.sinks != nullptr) {
       const float sink = p.sinks[tile.head() * p.sinks_head], higher = fmaxf(top, sink);
       const float base = higher == minus_infinity ? 0.0f : higher, moved = exp2_approx((top - base) * log2_e);
@@ -39,7 +40,8 @@ struct Epilogue {
 
   // Stores the warp's rows. `o` holds this thread's parts of two of them. first_row: the first row of the warpgroup.
   // Returns whether this thread's parts are finite.
-  bool store(const RowSoftmax& softmax, const float (&o)[1][v_tiles][4], int first_row) const {
+  template <class Softmax>
+  bool store(const Softmax& softmax, const float (&o)[1][v_tiles][4], int first_row) const {
     const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32 % 4);
     const bool counts = pass == NanPass::count_non_finite;
     float finite = 0.0f;  // becomes NaN if a stored value is not finite

@@ -124,7 +124,7 @@ inline void produce(const Sm90Params& params, const SharedState<cfg>& shared) {
     // The next tile is taken when all loads of this one are issued. If it were taken earlier, it would wait for
     // this tile, although another CTA may be idle.
     item = cfg.dynamic ? gridDim.x + atomicAdd(params.counters, 1u) : params.items;
-    if (cfg.causal_or_local &&
+    if (SharedState<cfg>::keeps_list &&
         (item >= params.items || load_shared(shared.redo_count()) >= Sm90Layout::redo_capacity - 4)) {
       passes_left = 2 * producer.take_list();
     }

@@ -57,10 +57,12 @@ struct RowTile {
     put(8, p.cu_seqlens_k.present() || p.seqused_k.present());
     const Band band = Band::of(p.position_mask, sequence.offset, sequence.seqlen_k);
     put(11, band.begin), put(12, band.end), put(13, band.seqlen_k);
+    if constexpr (cfg.optimistic) put(14, 0);
     const NBlocks n_blocks = n_blocks_of(keys_of(band, first_row, rows, seqlen_q));
     put(9, n_blocks.begin), put(10, n_blocks.end);
     return first_row < seqlen_q || (p.seqused_q.present() && first_row < sequence.rows_q);
   }
+  unsigned listed() const { return at + 4 * 14; }  // the address of a word that is 1 if the tile is in the list to redo
   void set_pass(NanPass pass) const { put(0, static_cast<int>(pass)); }
 
   // Keys that rows `first` to `first + count - 1` see. Rows past seqlen_q see none.

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "device/softmax.cuh"
+#include "row_tile.cuh"
 
 namespace rapt {
 
@@ -19,7 +20,21 @@ struct RowSoftmax {
   int limit[2] = {0, 0};                                // bits of the largest score that keeps row_max
   bool has_limits = false;                              // all limits of the warp are positive, no row is unsafe
 
-  // Replaces scores by weights. Returns whether O must be multiplied by output_scale. All threads of a warp agree.
+  // Replaces scores by weights. In the counting pass, every visible key has weight 1. Returns whether O must be
+  // multiplied by output_scale. All threads of a warp agree.
+  template <int tiles>
+  bool weigh(float (&s)[1][tiles][4], NanPass pass) {
+    if (pass != NanPass::count_non_finite) return update(s);
+#pragma unroll
+    for (int n = 0; n < tiles; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s[0][n][i] = s[0][n][i] == minus_infinity ? 0.0f : 1.0f;
+    return false;
+  }
+  template <int tiles>
+  void correct(float (&)[1][tiles][4]) {}  // update() has done it
+
+ private:
   template <int tiles>
   bool update(float (&s)[1][tiles][4]) {
     const bool rescales = !(has_limits && !any_above_limit(s)) && follow_maximum(s);
@@ -27,7 +42,6 @@ struct RowSoftmax {
     return rescales;
   }
 
- private:
   bool exceeds_threshold(float x, float row) const { return (x - row) * c > Rules::rescale_threshold; }
 
   // Moves row_max where needed. Returns whether the output must be rescaled.

@@ -1,0 +1,142 @@
+// Online softmax that computes weights before it looks for a new maximum. A variant of RowSoftmax (softmax.cuh) for
+// attention_sm90: it needs no pass over the scores of most blocks. Device only.
+//
+// row_sum = sum of exp2((s - row_max) * c). row_max is any reference for which the weights neither overflow nor lose
+// the row: its factor cancels in O / row_sum. It begins as the maximum of the row's first visible block. A weight above
+// 2^8 moves it later, by a whole number of powers of two, which correct() takes from the weight itself. Each row
+// decides alone: its bits do not depend on other rows.
+//
+// A weight above 2^100 would need the scores again. Such a row gets NaN as its sum. So its tile is computed again like
+// a tile with hidden NaN (NanPass), and there row_max follows the scores of such rows before the weights are computed.
+#pragma once
+
+#include "device/softmax.cuh"
+#include "row_tile.cuh"
+#include "softmax.cuh"
+
+namespace rapt {
+
+struct OptimisticSoftmax {
+  using Rules = OnlineSoftmax<true, 1, false>;
+  static constexpr int group = 2;  // tiles of eight columns whose exponentials are computed together
+  static constexpr float largest_weight = 256.0f, largest_correction = 0x1p100f;
+
+  float c;                                              // scale_log2: softmax scale * log2(e)
+  float row_max[2] = {minus_infinity, minus_infinity};  // of raw scores
+  float row_sum[2] = {0.0f, 0.0f};                      // of this thread's columns
+  float shift[2] = {0.0f, 0.0f};         // weight = exp2(s * c - shift); 0 for a row that subtracts row_max first
+  float output_scale[2] = {1.0f, 1.0f};  // factor of O after correct()
+  bool is_steady = false;  // the pass is normal, and every row of the warp has a row_max and does not subtract it
+
+  // Replaces scores by weights. Returns whether correct() must follow. All threads of a warp agree.
+  template <int tiles>
+  bool weigh(float (&s)[1][tiles][4], NanPass pass) {
+    bool corrects = false;
+    if (!is_steady) begin_rows(s, pass), corrects = pass != NanPass::normal;
+    // Arguments are computed at most two groups ahead of the exponentials.
+    float at[2][2] = {{shift[0], shift[1]}, {shift[0], shift[1]}}, sum[2][2] = {};  // two sums per row, for latency
+#pragma unroll
+    for (int n = 0; n < tiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        s[0][n][i] = exp2_approx(fmaf(s[0][n][i], c, -at[n / group % 2][i / 2]));
+        sum[i / 2][i % 2] += s[0][n][i];
+      }
+      if (n % group == group - 1)
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          at[n / group % 2][half] = after(at[n / group % 2][half], sum[half][n / group / 2 % 2]);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float block_sum = sum[half][0] + sum[half][1];
+      row_sum[half] += block_sum;
+      corrects = corrects | !(block_sum <= largest_weight);  // also for NaN
+    }
+    return __any_sync(~0u, corrects);
+  }
+
+  // Scales weights and row_sum of rows with a weight above 2^8. The caller multiplies O by output_scale.
+  template <int tiles>
+  void correct(float (&s)[1][tiles][4]) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (is_steady) output_scale[half] = 1.0f;
+      const float top = quad_max(max_of(s, half));
+      if (!(top <= largest_correction)) row_sum[half] = detail::float_of(0x7fffffffu);
+      const bool moves = top > largest_weight & top <= largest_correction;
+      const int exponent = static_cast<int>(detail::bits_of(top) >> 23) - 127;
+      const float to = row_max[half] + __fdividef(static_cast<float>(exponent), c),
+                  factor = moves ? move(half, to) : 1.0f;
+      output_scale[half] *= factor;
+#pragma unroll
+      for (int n = 0; n < tiles; ++n) s[0][n][2 * half] *= factor, s[0][n][2 * half + 1] *= factor;
+    }
+    is_steady = is_steady & !__any_sync(~0u, is_unsafe(0) | is_unsafe(1));
+  }
+
+ private:
+  // Sets row_max of rows that see their first key. In passes other than the normal one, row_max also follows scores
+  // whose weights could not be corrected. The counting pass gives weight 1 to each visible key.
+  template <int tiles>
+  void begin_rows(float (&s)[1][tiles][4], NanPass pass) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      output_scale[half] = 1.0f;
+      if (pass == NanPass::count_non_finite) {
+        set_row_max(half, 0.0f);
+#pragma unroll
+        for (int n = 0; n < tiles; ++n)
+#pragma unroll
+          for (int i = 2 * half; i < 2 * half + 2; ++i) s[0][n][i] = s[0][n][i] == minus_infinity ? s[0][n][i] : 0.0f;
+        continue;
+      }
+      const float top = quad_max(max_of(s, half)), old = row_max[half];
+      if (old == minus_infinity) set_row_max(half, top);
+      if (pass != NanPass::normal & (top - old) * c > 100.0f & old != minus_infinity)
+        output_scale[half] = move(half, top);
+      const float subtracted = is_unsafe(half) & row_max[half] != minus_infinity ? row_max[half] : 0.0f;
+#pragma unroll
+      for (int n = 0; n < tiles; ++n) s[0][n][2 * half] -= subtracted, s[0][n][2 * half + 1] -= subtracted;
+    }
+    is_steady = pass == NanPass::normal & !__any_sync(~0u, is_unsafe(0) | is_unsafe(1));
+  }
+
+  // Returns x, but not before y is known. Otherwise ptxas computes all arguments of exponentials first, and the unit
+  // for exponentials waits. c is positive, which the compiler does not know.
+  float after(float x, float y) const {
+    return detail::float_of(detail::bits_of(x) | (detail::bits_of(y) & detail::bits_of(c) >> 31));
+  }
+
+  // Also true for a row without a row_max.
+  bool is_unsafe(int half) const { return Rules::needs_safe_exp(row_max[half], c); }
+  template <int tiles>
+  static float max_of(const float (&s)[1][tiles][4], int half) {
+    float x = fmaxf(s[0][0][2 * half], s[0][0][2 * half + 1]);
+#pragma unroll
+    for (int n = 1; n < tiles; ++n) x = fmaxf(x, fmaxf(s[0][n][2 * half], s[0][n][2 * half + 1]));
+    return x;
+  }
+  void set_row_max(int half, float to) {
+    row_max[half] = to;
+    shift[half] = is_unsafe(half) ? 0.0f : __fmul_rn(to, c);
+  }
+  // Moves row_max. Returns the factor of what was computed before.
+  float move(int half, float to) {
+    const float factor = Rules::rescale_factor(row_max[half], to, c);
+    set_row_max(half, to);
+    row_sum[half] *= factor;
+    return factor;
+  }
+};
+
+template <bool optimistic>
+struct SoftmaxOf {
+  using Type = RowSoftmax;
+};
+template <>
+struct SoftmaxOf<true> {
+  using Type = OptimisticSoftmax;
+};
+
+}  // namespace rapt
