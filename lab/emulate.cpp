@@ -22,6 +22,7 @@
 #include "lab/isolated_call.h"
 #include "lab/kernel_limit.h"
 #include "lab/progress.h"
+#include "lab/shortened.h"
 #include "operations/bind.h"
 #include "operations/sdpa.h"
 #include "runtime/gpu.h"
@@ -86,31 +87,12 @@ Prepared launch_of(const Step& step, const KernelUnit& unit, const rapt_sdpa_arg
   return made;
 }
 
-int64_t rows_of_a_tile(const KernelConfig& c) { return c.number("block_m", 64 * c.number("warpgroups", 1)); }
-int64_t keys_of_a_step(const KernelConfig& c) { return c.number("block_n") * c.number("warps_n", 1); }
-
 // Multiply-adds of both products, counted in whole tiles: the kernel also computes the empty parts of a tile.
 double operations(const Problem& p, const KernelConfig& c) {
   const int64_t m = rows_of_a_tile(c), n = keys_of_a_step(c);
   const auto rows = static_cast<double>(div_up(p.seqlen_q, m) * m),
              keys = static_cast<double>(div_up(p.seqlen_k, n) * n);
   return static_cast<double>(p.batch * p.heads_q * (p.head_dim + p.head_dim_v)) * rows * keys;
-}
-
-// The same kind of problem with at most `rows` rows, `keys` keys and a few heads.
-Problem shortened(Problem p, int64_t rows, int64_t keys) {
-  const int64_t group = p.group();
-  if (p.seqlen_q == p.seqlen_k) rows = keys = std::max(rows, keys);
-  p.batch = 1;
-  p.heads_k = group > 1 ? 1 : std::min<int64_t>(p.heads_k, 2);
-  p.heads_q = group * p.heads_k;
-  p.seqlen_q = std::min(p.seqlen_q, rows), p.seqlen_k = std::min(p.seqlen_k, keys);
-  return parse_problem(to_string(p));
-}
-
-bool can_be_shortened(const Problem& p) {
-  return !p.varlen && !p.seqused && !p.seqused_q && p.q_starts.size() <= 1 && p.k_starts.size() <= 1 &&
-         p.page_size == 0 && !p.q_strides && !p.k_strides && !p.v_strides && !p.out_strides;
 }
 
 // Replaces `extern __shared__ float memory[];` by a pointer to the block's shared memory (emulation/entry.h).

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <filesystem>
 #include <system_error>
 #include <utility>
 
@@ -52,6 +53,17 @@ bool read_to_end(const FileHandle& file, size_t most, std::string& out) {
   }
   out.resize(done);
   return true;
+}
+
+std::string why_others_may_write(const struct stat& status) {
+  if (status.st_uid != geteuid() && status.st_uid != 0)
+    return concat("belongs to user ", status.st_uid, ", but this process is user ", geteuid(),
+                  ": its owner must be that user or root");
+  const bool sticky = S_ISDIR(status.st_mode) && (status.st_mode & S_ISVTX) != 0;
+  if ((status.st_mode & (S_IWGRP | S_IWOTH)) == 0 || sticky) return "";
+  char mode[8];
+  std::snprintf(mode, sizeof mode, "%03o", static_cast<unsigned>(status.st_mode) & 0777u);
+  return concat("may be written by its group or others (mode ", mode, ")");
 }
 
 }  // namespace
@@ -145,6 +157,17 @@ std::string replace_file(int directory, const std::string& target, std::string_v
   std::string failure = file.create(mode);
   if (failure.empty()) failure = file.write(bytes);
   return failure.empty() ? file.commit() : failure;
+}
+
+std::string why_others_may_write(const FileHandle& file, const std::string& path) {
+  struct stat status {};
+  std::error_code failure;
+  const std::filesystem::path folder = std::filesystem::canonical(path, failure).parent_path();
+  if (failure || fstat(file.fd(), &status) != 0) return "its owner cannot be determined";
+  if (const std::string why = why_others_may_write(status); !why.empty()) return "it " + why;
+  if (stat(folder.c_str(), &status) != 0) return "its folder's owner cannot be determined";
+  const std::string why = why_others_may_write(status);
+  return why.empty() ? "" : concat("its folder '", folder.string(), "' ", why);
 }
 
 std::string system_error() { return std::generic_category().message(errno); }

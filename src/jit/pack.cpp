@@ -7,7 +7,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <filesystem>
 #include <utility>
 
@@ -54,19 +53,6 @@ std::string read_index(const FileHandle& file, size_t file_bytes, const std::str
   return index;
 }
 
-// Returns "" if only this user or root can have written the file of `status`. In a folder with the sticky bit (/tmp)
-// others can add files, but not replace them.
-std::string why_distrusted(const struct stat& status) {
-  if (status.st_uid != geteuid() && status.st_uid != 0)
-    return concat("belongs to user ", status.st_uid, ", but this process is user ", geteuid(),
-                  ": its owner must be that user or root");
-  const bool sticky = S_ISDIR(status.st_mode) && (status.st_mode & S_ISVTX) != 0;
-  if ((status.st_mode & (S_IWGRP | S_IWOTH)) == 0 || sticky) return "";
-  char mode[8];
-  std::snprintf(mode, sizeof mode, "%03o", static_cast<unsigned>(status.st_mode) & 0777u);
-  return concat("may be written by its group or others (mode ", mode, ")");
-}
-
 // A wheel's pack beside the library is as safe as the library: whoever can write one can write the other.
 bool is_as_safe_as_the_library(const struct stat& pack, const std::filesystem::path& folder) {
   Dl_info self{};
@@ -79,17 +65,12 @@ bool is_as_safe_as_the_library(const struct stat& pack, const std::filesystem::p
   return pack.st_uid == library.st_uid && pack.st_gid == library.st_gid && (writers(pack) & ~writers(library)) == 0;
 }
 
-// Checks the opened file and the folder in which it really lies.
 std::string why_distrusted(const FileHandle& file, const std::string& path) {
   struct stat status {};
   std::error_code failure;
   const std::filesystem::path folder = std::filesystem::canonical(path, failure).parent_path();
-  if (failure || fstat(file.fd(), &status) != 0) return "its owner cannot be determined";
-  if (is_as_safe_as_the_library(status, folder)) return "";
-  if (const std::string why = why_distrusted(status); !why.empty()) return "it " + why;
-  if (stat(folder.c_str(), &status) != 0) return "its folder's owner cannot be determined";
-  const std::string why = why_distrusted(status);
-  return why.empty() ? "" : concat("its folder '", folder.string(), "' ", why);
+  const bool known = !failure && fstat(file.fd(), &status) == 0;
+  return known && is_as_safe_as_the_library(status, folder) ? "" : why_others_may_write(file, path);
 }
 
 }  // namespace

@@ -80,6 +80,13 @@ std::string KernelConfig::words_unlike(const KernelConfig& other) const {
   return text;
 }
 
+std::string KernelConfig::searched_words() const {
+  std::string text;
+  for (const ConfigField& field : type_->fields)
+    if (!field.candidates.empty()) text += concat(text.empty() ? "" : " ", field.name, "=", field.word(bytes_));
+  return text;
+}
+
 void KernelConfig::apply(std::string_view words) {
   while (!words.empty()) {
     const size_t end = std::min(words.find(' '), words.size());

@@ -2,6 +2,7 @@
 // the text form ("block_m=64 stages=2"), and the parser of --config.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -10,6 +11,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 
 #include "base/error.h"
 #include "kernels/shared/dtype.h"
@@ -28,6 +30,7 @@ struct ConfigField {
   std::string (*code)(const void* config);                                      // "true", "rapt::DType::f16"
   int64_t (*number)(const void* config);                                        // of int and bool fields; else 0
   void (*assign)(void* config, std::string_view field, std::string_view word);  // throws Error
+  std::span<const int> candidates = {};  // the values that `rapt tune` tries, in increasing order; empty: not searched
 };
 
 struct ConfigType {
@@ -57,9 +60,15 @@ void parse_config_word(std::string_view field, std::string_view word, Value&) {
   invalid("config: ", field, " = ", word, ": cannot be changed");
 }
 
-// One row of a table: config_field<Sm80Config, &Sm80Config::stages>("stages", ConfigRole::tunable).
-template <class Config, auto member>
+template <auto... values>
+inline constexpr std::array<int, sizeof...(values)> config_candidates = {static_cast<int>(values)...};
+
+// One row of a table: config_field<Sm80Config, &Sm80Config::stages, 1, 2, 3>("stages", ConfigRole::tunable). The values
+// behind the member are its candidates in a search. They have the member's type: int or bool.
+template <class Config, auto member, auto... candidates>
 constexpr ConfigField config_field(std::string_view name, ConfigRole role = ConfigRole::computed) {
+  using Member = std::remove_cvref_t<decltype(std::declval<Config>().*member)>;
+  static_assert((std::is_same_v<decltype(candidates), Member> && ...), "a candidate has the type of the field");
   return {name,
           role,
           [](const void* config) { return config_word(static_cast<const Config*>(config)->*member); },
@@ -72,7 +81,8 @@ constexpr ConfigField config_field(std::string_view name, ConfigRole role = Conf
           },
           [](void* config, std::string_view field, std::string_view word) {
             parse_config_word(field, word, static_cast<Config*>(config)->*member);
-          }};
+          },
+          config_candidates<candidates...>};
 }
 template <class Config>
 constexpr ConfigType config_type(const char* name, std::span<const ConfigField> fields) {
@@ -107,6 +117,8 @@ class KernelConfig {
   std::string words() const;
   // Sets the fields named in `words` ("block_m=32 q_in_registers=1"). Throws Error for an unknown field or a bad value.
   void apply(std::string_view words);
+  // The fields with candidates, as apply() takes them: all that a search decides.
+  std::string searched_words() const;
   // The fields whose values differ from those of `other`, which must have the same type.
   std::string words_unlike(const KernelConfig& other) const;
   // A field as text ("" if there is no such field) or as a number (`otherwise` if there is no such field).

@@ -167,7 +167,8 @@ size_t workspace_size(Context& context, const rapt_sdpa_args& args, size_t& zero
 
 std::string explain(Context& context, const rapt_sdpa_args& args) {
   const Problem problem = problem_from(args);
-  return explain(problem, device_of(context, args));
+  if (!on_gpu(args)) return explain(problem, device_of(context, args));
+  return explain(problem, device_of(context, args), context.gpu().tuned_rows());
 }
 
 }  // namespace rapt

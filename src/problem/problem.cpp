@@ -177,6 +177,27 @@ uint64_t plan_hash(const Problem& problem) {
   return finish(hash);
 }
 
+namespace {
+// "" if all kernels can read the tensor.
+std::string access_words(const char* tensor, const Access& a) {
+  if (a == Access{}) return "";
+  return concat("; ", tensor, a.unit_last ? "" : " strided", a.aligned16 ? "" : " unaligned", a.tma ? "" : " no_map");
+}
+}  // namespace
+
+std::string plan_line(const Problem& problem) {
+  Problem p;
+  static_cast<PlanFacts&>(p) = problem;
+  if (p.softcap) p.softcap = 1.0f;
+  switch (scale_class(problem)) {
+    case 0: p.scale.reset(); break;
+    case 1: p.scale = -1.0f; break;
+    default: p.scale = 0.0f;
+  }
+  return concat(to_string(p), p.alibi_per_batch ? "; alibi_slopes per batch" : "", access_words("q", p.access_q),
+                access_words("k", p.access_k), access_words("v", p.access_v), access_words("out", p.access_out));
+}
+
 // Sequences.
 
 namespace {

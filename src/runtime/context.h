@@ -27,6 +27,8 @@ struct ContextOptions {
   std::string config = {};
   std::optional<jit::Store::Options> store = {};
   bool line_info = false;  // of compiled kernels, for profilers
+  // The file of tuned rows; "": none. Default: tuned_file(), or none if `store` is given.
+  std::optional<std::string> tuned = {};
   // For tests: a family of GPU kernels that is asked before the registry.
   const Family* family = nullptr;
 };

@@ -27,6 +27,12 @@ jit::Store::Options store_options(const ContextOptions& options) {
   if (const cuda::Driver* driver = cuda::find_driver()) store.newest_major = cuda::supported_cuda_major(*driver);
   return store;
 }
+
+TunedFile tuned_file_of(const ContextOptions& options) {
+  if (!options.config.empty() || !options.files.empty()) return {};
+  if (options.tuned) return {*options.tuned, true};
+  return options.store ? TunedFile() : tuned_file(jit::Store::from_environment().cache_directory);
+}
 }  // namespace
 
 GpuResources::GpuResources(const ContextOptions& options)
@@ -36,6 +42,7 @@ GpuResources::GpuResources(const ContextOptions& options)
       family_(options.family),
       files_(options.files),
       line_info_(options.line_info),
+      tuned_file_(tuned_file_of(options)),
       store_(store_options(options)) {}
 
 GpuResources::~GpuResources() = default;
@@ -47,9 +54,23 @@ Device GpuResources::device(int index) const {
 }
 
 Plan GpuResources::plan(const Problem& problem, const Device& device) const {
+  return plan(problem, device, tuned_rows());
+}
+
+Plan GpuResources::plan(const Problem& problem, const Device& device, const TunedRows& rows,
+                        const TunedRow** used) const {
   if (family_ != nullptr && family_->accepts(planned_problem(problem, device), device, nullptr))
     return plan_by(*family_, problem, device);
-  return plan_with(problem, device, config_, files_.empty());
+  if (!config_.empty()) return plan_with(problem, device, config_, files_.empty());
+  return plan_by_row(problem, device, rows, used);
+}
+
+const TunedRows& GpuResources::tuned_rows() const {
+  std::call_once(tuned_once_, [&] {
+    tuned_rows_ = TunedRows::read(tuned_file_);
+    tuned_read_ = true;
+  });
+  return tuned_rows_;
 }
 
 std::shared_ptr<const LoadedPlan> GpuResources::find(const Problem& problem, int device_index) const {
@@ -62,26 +83,50 @@ std::shared_ptr<const LoadedPlan> GpuResources::find(const Problem& problem, int
 }
 
 std::shared_ptr<const LoadedPlan> GpuResources::load(const Problem& problem, const Device& device) {
-  auto loaded = std::make_shared<LoadedPlan>();
-  loaded->plan = this->plan(problem, device);
+  const TunedRow* row = nullptr;
+  const Plan chosen = plan(problem, device, tuned_rows(), &row);
   if (const std::string note = slow_note(problem, device); !note.empty()) warn_once(note);
-  for (int i = 0; i < loaded->plan.step_count; ++i) {
-    loaded->kernels[static_cast<size_t>(i)] = &kernel_of(loaded->plan.steps[static_cast<size_t>(i)], device, problem);
+  if (row == nullptr || row->keeps_planner()) return load(chosen, problem, device);
+  try {
+    return load(chosen, problem, device);
+  } catch (const Error& error) {
+    // The planner's own kernel may be in a pack, where there is no NVRTC for the row's.
+    if (error.code() != ErrorCode::environment && error.code() != ErrorCode::internal) throw;
+    warn_once(concat(tuned_rows().place(*row), ": the tuned row is ignored: ", error.what()));
   }
+  return load(plan(problem, device, TunedRows()), problem, device);
+}
+
+std::shared_ptr<const LoadedPlan> GpuResources::load(const Plan& plan, const Problem& problem, const Device& device) {
+  auto loaded = std::make_shared<LoadedPlan>();
+  loaded->plan = plan;
+  for (size_t i = 0; i < static_cast<size_t>(plan.step_count); ++i)
+    loaded->kernels[i] = &kernel_of(plan.steps[i], device, problem);
   remember(problem, device.index, loaded);
   return loaded;
 }
 
 std::shared_ptr<const LoadedPlan> GpuResources::plan_of_loaded_kernels(const Problem& problem, const Device& device) {
-  auto loaded = std::make_shared<LoadedPlan>();
-  loaded->plan = this->plan(problem, device);
-  for (int i = 0; i < loaded->plan.step_count; ++i) {
-    const Step& step = loaded->plan.steps[static_cast<size_t>(i)];
-    const LoadedKernel* const known = known_kernel(step, device);
-    if (known == nullptr || !known->kernel->is_prepared(device.index, known->unit.smem_bytes)) return nullptr;
-    loaded->kernels[static_cast<size_t>(i)] = known;
+  static const TunedRows none;  // no file is read while a stream is captured; before the first load no kernel is known
+  const TunedRow* row = nullptr;
+  const Plan chosen = plan(problem, device, tuned_read_ ? tuned_rows_ : none, &row);
+  if (auto loaded = of_loaded_kernels(chosen, device)) {
+    remember(problem, device.index, loaded);
+    return loaded;
   }
-  remember(problem, device.index, loaded);
+  // The kernel of a row may be unknown while the planner's own is loaded. The context does not remember this plan, so a
+  // later call can load the row's.
+  return row == nullptr ? nullptr : of_loaded_kernels(plan(problem, device, none), device);
+}
+
+std::shared_ptr<const LoadedPlan> GpuResources::of_loaded_kernels(const Plan& plan, const Device& device) {
+  auto loaded = std::make_shared<LoadedPlan>();
+  loaded->plan = plan;
+  for (size_t i = 0; i < static_cast<size_t>(plan.step_count); ++i) {
+    const LoadedKernel* const known = known_kernel(plan.steps[i], device);
+    if (known == nullptr || !known->kernel->is_prepared(device.index, known->unit.smem_bytes)) return nullptr;
+    loaded->kernels[i] = known;
+  }
   return loaded;
 }
 

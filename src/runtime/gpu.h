@@ -50,8 +50,11 @@ class GpuResources {
   // The properties of GPU `index` that this context plans for (its arch may be overridden).
   Device device(int index) const;
 
-  // Uses the family and the config words of this context, if it has some.
+  // Uses the family and the config words of this context, if it has some, else its tuned rows.
   Plan plan(const Problem& problem, const Device& device) const;
+  // Read at the first plan. None if this context has its own config words, or device sources that replace built-in
+  // ones: the rows were measured with others.
+  const TunedRows& tuned_rows() const;
   // A plan ready to launch. Null if no problem of its class was seen yet, or if it was forgotten.
   std::shared_ptr<const LoadedPlan> find(const Problem& problem, int device_index) const;
   // Plans, compiles and loads whatever is missing. Needs a ContextScope of the device.
@@ -93,6 +96,9 @@ class GpuResources {
     const LoadedKernel* kernel;
   };
 
+  Plan plan(const Problem& problem, const Device& device, const TunedRows& rows, const TunedRow** used = nullptr) const;
+  std::shared_ptr<const LoadedPlan> load(const Plan& plan, const Problem& problem, const Device& device);
+  std::shared_ptr<const LoadedPlan> of_loaded_kernels(const Plan& plan, const Device& device);
   const LoadedKernel* known_kernel(const Step& step, const Device& device);  // null: not loaded
   const LoadedKernel& kernel_of(const Step& step, const Device& device, const Problem& problem);
   void remember(const Problem& problem, int device_index, std::shared_ptr<const LoadedPlan> plan);
@@ -102,6 +108,10 @@ class GpuResources {
   const Family* const family_;
   const std::map<std::string, std::string> files_;
   const bool line_info_;
+  const TunedFile tuned_file_;
+  mutable std::once_flag tuned_once_;
+  mutable TunedRows tuned_rows_;
+  mutable std::atomic<bool> tuned_read_{false};
   jit::Store store_;
   mutable std::shared_mutex plans_mutex_;
   std::unordered_map<Key, Remembered, KeyHash, KeyEqual> plans_;

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "kernels/config_rules.h"
 #include "kernels/family.h"
 #include "problem/length_class.h"
@@ -88,6 +89,16 @@ std::string describe(const Device& device) {
   return concat(device.name, " (", device.arch, ", ", device.sm_count, " multiprocessors)");
 }
 
+// The evidence of a row: its times, and where they come from.
+std::string tuned_line(const TunedRows& rows, const TunedRow& row, const std::string& own) {
+  const std::string evidence = concat("; measured ", row.date, " by rapt ", row.version);
+  if (row.keeps_planner())
+    return concat("tuned    ", rows.place(row), ": nothing was faster than the planner's choice, ", row.us, " us",
+                  evidence, "\n");
+  return concat("tuned    ", rows.place(row), ": ", row.words, ": ", row.us, " us; the planner's own choice, ", own,
+                ": ", row.planner_us, " us", evidence, "\n");
+}
+
 // Returns "" if the plan needs no workspace.
 std::string workspace_line(const Plan& plan) {
   if (plan.workspace_bytes == 0) return "";
@@ -157,6 +168,26 @@ Plan plan_with(const Problem& problem, const Device& device, std::string_view wo
   return plan_from({first.family, changed}, planned, device);
 }
 
+Plan plan_by_row(const Problem& problem, const Device& device, const TunedRows& rows, const TunedRow** used) {
+  const Plan own = plan(problem, device);
+  const TunedRow* const row = rows.find(planned_problem(problem, device), device);
+  if (used != nullptr) *used = row;
+  if (row == nullptr || row->keeps_planner()) return own;
+  try {
+    Plan tuned = plan_with(problem, device, row->words);
+    const size_t scratch =
+        std::max(own.workspace_bytes - own.workspace_zero_bytes, tuned.workspace_bytes - tuned.workspace_zero_bytes);
+    tuned.workspace_zero_bytes = std::max(own.workspace_zero_bytes, tuned.workspace_zero_bytes);
+    if (__builtin_add_overflow(tuned.workspace_zero_bytes, scratch, &tuned.workspace_bytes))
+      tuned.workspace_bytes = SIZE_MAX;
+    return tuned;
+  } catch (const Error& error) {
+    warn_once(concat(rows.place(*row), ": the tuned row is ignored: ", error.what()));
+  }
+  if (used != nullptr) *used = nullptr;
+  return own;
+}
+
 std::string to_string(const Step& step) { return concat(step.family->name, " ", step.config.words()); }
 
 std::string to_string(const Plan& plan) {
@@ -166,26 +197,34 @@ std::string to_string(const Plan& plan) {
   return text;
 }
 
-std::string explain(const Problem& problem, const Device& device) {
+namespace {
+
+// The line of a family in explain(). chosen: the family of the plan; by_row: a tuned row chose it.
+std::string family_line(const Family& family, const Family* chosen, bool by_row, const Problem& problem,
+                        const Device& device) {
+  if (!family.accepts(planned_problem(problem, device), device, nullptr))
+    return concat("refused, ", without_name(family, refusal(family, problem, device)));
+  const std::string why = disadvantage(family, problem, device);
+  if (!why.empty()) return concat("possible, but not preferred, ", without_name(family, why));
+  return concat("possible, but ", by_row ? "the tuned row names " : "", chosen->name, by_row ? "" : " has priority");
+}
+
+}  // namespace
+
+std::string explain(const Problem& problem, const Device& device, const TunedRows& rows) {
   std::string text = concat("problem  ", to_string(problem), "\n");
   text += concat("device   ", describe(device), "\n");
-  const Problem planned = planned_problem(problem, device);
-  const Family* chosen = choose(planned, device);
+  const Family* const own = choose(planned_problem(problem, device), device);
+  const TunedRow* row = nullptr;
+  const Plan made = own == nullptr ? Plan() : plan_by_row(problem, device, rows, &row);
+  const Family* const chosen = made.steps[0].family;
   for (const Family* family : all_families()) {
-    text += concat("family   ", family->name, ": ");
-    if (family == chosen)
-      text += concat("chosen, ", to_string(plan(problem, device)), "\n");
-    else if (!family->accepts(planned, device, nullptr))
-      text += concat("refused, ", without_name(*family, refusal(*family, problem, device)), "\n");
-    else if (const std::string why = disadvantage(*family, problem, device); !why.empty())
-      text += concat("possible, but not preferred, ", without_name(*family, why), "\n");
-    else
-      text += concat("possible, but ", chosen->name, " has priority\n");
+    const std::string line = family == chosen ? concat("chosen, ", to_string(made))
+                                              : family_line(*family, chosen, chosen != own, problem, device);
+    text += concat("family   ", family->name, ": ", line, "\n");
   }
-  if (chosen == nullptr)
-    text += "no family accepts this problem\n";
-  else
-    text += workspace_line(plan(problem, device));
+  text += own == nullptr ? "no family accepts this problem\n" : workspace_line(made);
+  if (row != nullptr) text += tuned_line(rows, *row, to_string(plan(problem, device)));
   if (const std::string note = slow_note(problem, device); !note.empty()) text += concat("slow     ", note, "\n");
   return text;
 }

@@ -10,6 +10,7 @@
 #include "device/device.h"
 #include "kernels/family.h"
 #include "problem/problem.h"
+#include "runtime/tuned_rows.h"
 
 namespace rapt {
 
@@ -46,12 +47,18 @@ PlanOverride override_of(std::string_view words);
 // words: see override_of(). own_text: the kernel source is the library's; false if a variant replaces it.
 Plan plan_with(const Problem& problem, const Device& device, std::string_view words, bool own_text = true);
 
+// Returns the plan of a call on a GPU: that of the tuned row of its class, else the planner's. A row whose
+// configuration breaks a rule is ignored with a warning. The workspace suffices for the planner's own plan too, so a
+// caller may return to it. used: receives the row, or null.
+Plan plan_by_row(const Problem& problem, const Device& device, const TunedRows& rows, const TunedRow** used = nullptr);
+
 std::string to_string(const Step& step);
 // One line per step: "attention_cpu isa=avx512 block_m=64 block_n=96 splits=1".
 std::string to_string(const Plan& plan);
 
 // Returns the problem line, the device, and a line for each family: chosen, possible but not chosen, or the reason for
-// rejecting the problem. slow_note() follows.
-std::string explain(const Problem& problem, const Device& device);
+// rejecting the problem. If a tuned row gives the configuration, a line says which, with its times. slow_note()
+// follows.
+std::string explain(const Problem& problem, const Device& device, const TunedRows& rows = {});
 
 }  // namespace rapt

@@ -31,15 +31,16 @@ constexpr ConfigField config_fields[] = {
     config_field<Sm90PlanConfig, &Sm90PlanConfig::out>("out"),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::head_dim>("head_dim"),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::head_dim_v>("head_dim_v"),
-    config_field<Sm90PlanConfig, &Sm90PlanConfig::warpgroups>("warpgroups", ConfigRole::tunable),
-    config_field<Sm90PlanConfig, &Sm90PlanConfig::block_n>("block_n", ConfigRole::tunable),
-    config_field<Sm90PlanConfig, &Sm90PlanConfig::q_stages>("q_stages", ConfigRole::tunable),
-    config_field<Sm90PlanConfig, &Sm90PlanConfig::kv_stages>("kv_stages", ConfigRole::tunable),
-    config_field<Sm90PlanConfig, &Sm90PlanConfig::ping_pong>("ping_pong", ConfigRole::tunable),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::warpgroups, 2, 3>("warpgroups", ConfigRole::tunable),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::block_n, 64, 80, 96, 112, 128, 144, 160, 176, 192>(
+        "block_n", ConfigRole::tunable),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::q_stages, 1, 2>("q_stages", ConfigRole::tunable),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::kv_stages, 2, 3, 4, 5, 6, 8>("kv_stages", ConfigRole::tunable),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::ping_pong, false, true>("ping_pong", ConfigRole::tunable),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::causal_or_local>("causal_or_local", ConfigRole::tunable),
-    config_field<Sm90PlanConfig, &Sm90PlanConfig::dynamic>("dynamic", ConfigRole::tunable),
-    config_field<Sm90PlanConfig, &Sm90PlanConfig::optimistic>("optimistic", ConfigRole::tunable),
-    config_field<Sm90PlanConfig, &Sm90PlanConfig::programmatic>("programmatic", ConfigRole::tunable),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::dynamic, false, true>("dynamic", ConfigRole::tunable),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::optimistic, false, true>("optimistic", ConfigRole::tunable),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::programmatic, false, true>("programmatic", ConfigRole::tunable),
 };
 constexpr ConfigType config_table = config_type<Sm90PlanConfig>("Sm90Config", config_fields);
 

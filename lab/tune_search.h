@@ -1,0 +1,72 @@
+// The search of rapt tune: coordinate descent over the fields of a kernel configuration that have candidates. It knows
+// nothing of GPUs: a function measures. Called by tune.cpp and by tests with a function of their own.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "device/device.h"
+#include "kernels/family.h"
+#include "lab/statistics.h"
+
+namespace rapt::lab {
+
+// A configuration of a family, for the problem of the search.
+struct TunePoint {
+  const Family* family = nullptr;
+  KernelConfig config;
+  // The family and every field that a search decides, as --config takes them: "family=attention_sm80 block_m=64 ...".
+  std::string words() const;
+};
+
+// One comparison. If the candidate was dropped, there are no times.
+struct Comparison {
+  enum Kind { timed, dropped, wrong } kind = timed;  // wrong: its result exceeded the error bounds
+  std::string why = {};                              // of dropped and wrong
+  Quartiles candidate = {}, best = {};               // sampled in turns, so clocks affect both alike
+};
+// `thorough`: takes more samples and checks the whole problem. It decides what is written.
+using Compare = std::function<Comparison(const TunePoint& candidate, const TunePoint& best, bool thorough)>;
+
+// The rule of all comparisons: the candidate's third quartile is below the other's first quartile, and its median is at
+// least 1 % shorter.
+inline constexpr double least_gain = 0.01;
+bool is_faster(const Quartiles& candidate, const Quartiles& other);
+
+// A family whose own configuration takes this many times as long as the best one is not searched.
+inline constexpr double hopeless = 2;
+
+struct TuneRequest {
+  const Problem& planned;  // planned_problem()
+  const Device& device;
+  std::vector<const Family*> families;  // those to search; each accepts the problem
+  TunePoint own;                        // the planner's choice
+  Compare compare;
+  std::function<bool()> interrupted = [] { return false; };  // asked before each comparison
+  std::function<bool()> out_of_time = [] { return false; };  // the same: the budget is spent
+  // Called before each comparison: the candidate, and what differs from the best one.
+  std::function<void(const TunePoint& candidate, const std::string& change, int tried)> progress = {};
+};
+
+struct TuneResult {
+  TunePoint best;                  // the planner's choice if nothing is faster
+  Quartiles time = {}, own = {};   // of the last, thorough comparison; both of the planner's choice if that is best
+  bool faster = false;             // best is faster than the planner's choice by the rule above
+  std::string failure;             // why the planner's choice could not be measured, or ""
+  int tried = 0;                   // compared and timed
+  int refused = 0;                 // broke a rule of check_config
+  int dropped = 0;                 // spilled registers, did not compile, ...
+  std::vector<std::string> wrong;  // sentences: the configuration and its error
+  bool interrupted = false, out_of_time = false;
+};
+TuneResult tune_search(const TuneRequest& request);
+
+// Sets one field of the best configuration to `value`. If a rule refuses that, one other field is changed too: to its
+// nearest value that makes the configuration legal, in the order of the table ("block_m=32" needs "warps_m=2"). Returns
+// false, with the rule's sentence, if no such configuration is legal.
+bool change_field(const Problem& planned, const Device& device, const TunePoint& best, const ConfigField& field,
+                  int value, TunePoint& changed, std::string& why);
+
+}  // namespace rapt::lab

@@ -1,0 +1,197 @@
+// Parses, prints, finds and writes tuned rows; see tuned_rows.h.
+#include "runtime/tuned_rows.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "problem/length_class.h"
+
+namespace rapt {
+namespace {
+
+constexpr size_t largest_file = size_t{16} << 20;
+constexpr std::string_view separator = " | ";
+constexpr size_t field_count = 8;
+constexpr std::array<const char*, field_count> field_names{"device",           "problem", "config",  "median",
+                                                           "planner's median", "date",    "version", "command"};
+constexpr const char* heading =
+    "# Configurations that rapt tune measured: device | problem class | config | median us | planner's median us | "
+    "date | version | command\n";
+
+// The separator and line ends cannot be part of a field.
+std::string one_field(std::string text) {
+  for (char& c : text)
+    if (c == '|' || c == '\n' || c == '\r') c = '?';
+  return text;
+}
+
+double microseconds(size_t field, std::string_view text) {
+  double value = 0;
+  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (status != std::errc() || end != text.data() + text.size() || !std::isfinite(value) || value <= 0)
+    invalid(field_names[field], " = ", text, ": must be a number of microseconds above 0");
+  return value;
+}
+
+// Only the form: digits stand where the pattern has a 0.
+void check_date(std::string_view text) {
+  constexpr std::string_view pattern = "0000-00-00T00:00:00Z";
+  bool good = text.size() == pattern.size();
+  for (size_t i = 0; good && i < text.size(); ++i)
+    good = pattern[i] == '0' ? text[i] >= '0' && text[i] <= '9' : text[i] == pattern[i];
+  if (!good) invalid("date = ", text, ": must be UTC, such as 2026-11-29T20:06:22Z");
+}
+
+// The parts of a line.
+std::array<std::string_view, field_count> split(std::string_view line) {
+  std::array<std::string_view, field_count> fields;
+  for (size_t i = 0; i < field_count; ++i) {
+    const size_t end = i + 1 < field_count ? line.find(separator) : line.size();
+    if (end == std::string_view::npos)
+      invalid("the row has ", i + 1, " fields: must be ", field_count, ", separated by '", separator, "'");
+    fields[i] = line.substr(0, end);
+    if (fields[i].empty()) invalid(field_names[i], " is empty");
+    line.remove_prefix(std::min(end + separator.size(), line.size()));
+  }
+  return fields;
+}
+
+// A class that parse_problem() can read is compared with the class that the planner has for it. Classes of calls with
+// unknown lengths ("?") and facts of tensors (";") have no such line.
+void check_class(const std::string& line) {
+  if (line.find_first_of("?;@") != std::string::npos) return;
+  const std::string class_line = plan_line(longest_of_class(parse_problem(line)));
+  if (class_line != line) invalid("problem = ", line, ": is not a class of problems; its class is ", class_line);
+}
+
+std::string key_of(const std::string& device, const std::string& problem) { return concat(device, separator, problem); }
+std::string key_of(const TunedRow& row) { return key_of(row.device, row.problem); }
+
+bool is_row(std::string_view line) { return !line.empty() && line[0] != '#'; }
+
+// Calls visit(line, number) for each line.
+template <class Visit>
+void each_line(std::string_view text, const Visit& visit) {
+  for (int number = 1; !text.empty(); ++number) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    visit(text.substr(0, end), number);
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+}
+
+// Returns "" or why the file is not used. A file that does not exist is empty; then `exists` is false.
+std::string read_trusted(const std::string& path, std::string& text, bool& exists) {
+  FileHandle file;
+  size_t bytes = 0;
+  errno = 0;
+  const std::string wrong = open_regular(AT_FDCWD, path, file, bytes);
+  exists = wrong.empty() || errno != ENOENT;
+  if (!wrong.empty()) return exists ? wrong : "";
+  if (const std::string why = why_others_may_write(file, path); !why.empty()) return "is not used: " + why;
+  if (bytes > largest_file) return concat("is larger than ", largest_file, " bytes, the most that is read");
+  return read_exactly(file, 0, bytes, text) ? "" : concat("cannot be read: ", system_error());
+}
+
+// Whether the line is a row of the same class and GPU.
+bool is_replaced(std::string_view line, const TunedRow& row) {
+  if (!is_row(line)) return false;
+  try {
+    return key_of(parse_tuned_row(line)) == key_of(row);
+  } catch (const Error&) {
+    return false;  // a line that is not understood stays; reading it warns
+  }
+}
+
+}  // namespace
+
+std::string tuned_device(const Device& device) {
+  return one_field(concat(device.name, ", ", device.arch, ", ", device.sm_count, " multiprocessors"));
+}
+
+std::string to_string(const TunedRow& row) {
+  const std::array<std::string, field_count> fields{
+      row.device, row.problem, row.words, concat(row.us), concat(row.planner_us), row.date, row.version, row.command};
+  std::string text;
+  for (const std::string& field : fields) text += concat(text.empty() ? "" : separator, one_field(field));
+  return text;
+}
+
+TunedRow parse_tuned_row(std::string_view line) {
+  const auto fields = split(line);
+  TunedRow row;
+  row.device = fields[0], row.problem = fields[1], row.words = fields[2];
+  row.us = microseconds(3, fields[3]), row.planner_us = microseconds(4, fields[4]);
+  check_date(fields[5]);
+  row.date = fields[5], row.version = fields[6], row.command = fields[7];
+  check_class(row.problem);
+  return row;
+}
+
+TunedFile tuned_file(const std::string& cache_directory) {
+  const char* value = std::getenv("RAPT_TUNED");
+  const std::string given = value == nullptr ? "" : value;
+  if (given == "off") return {"", true};
+  if (given.empty()) return {cache_directory.empty() ? "" : cache_directory + "/tuned.txt", false};
+  if (given.find('/') != std::string::npos) return {given, true};
+  return {"", true,
+          concat("tuned rows are not used: RAPT_TUNED = '", given,
+                 "': must be off or a file with a '/' in its name, such as './", given, "'")};
+}
+
+TunedRows TunedRows::read(const TunedFile& file) {
+  TunedRows rows;
+  if (!file.note.empty()) warn_once(file.note);
+  if (file.path.empty()) return rows;
+  rows.path_ = file.path;
+  std::string text;
+  bool exists = false;
+  const std::string wrong = read_trusted(file.path, text, exists);
+  if (!wrong.empty() || (file.named && !exists))
+    warn_once(
+        concat("tuned rows '", file.path, "': the file ", wrong.empty() ? "of RAPT_TUNED does not exist" : wrong));
+  if (!wrong.empty()) return rows;
+  each_line(text, [&](std::string_view line, int number) {
+    if (!is_row(line)) return;
+    try {
+      TunedRow row = parse_tuned_row(line);
+      row.line = number;
+      const std::string key = key_of(row);
+      rows.rows_[key] = std::move(row);  // a later row replaces an earlier one
+    } catch (const Error& error) {
+      warn_once(concat(file.path, ":", number, ": the tuned row is ignored: ", error.what()));
+    }
+  });
+  return rows;
+}
+
+const TunedRow* TunedRows::find(const Problem& planned, const Device& device) const {
+  if (rows_.empty() || device.kind != DeviceKind::cuda || planned.invariant) return nullptr;
+  const auto found = rows_.find(key_of(tuned_device(device), plan_line(planned)));
+  return found == rows_.end() ? nullptr : &found->second;
+}
+
+std::string TunedRows::place(const TunedRow& row) const { return concat(path_, ":", row.line); }
+
+std::string replace_tuned_row(const std::string& path, const TunedRow& row) {
+  const FileHandle lock = open_file(AT_FDCWD, path + ".lock", O_RDWR | O_CREAT | O_NOFOLLOW, 0600);
+  if (!lock.is_open() || flock(lock.fd(), LOCK_EX) != 0) return concat("cannot lock a file: ", system_error());
+  std::string old, text;
+  bool exists = false;
+  if (std::string wrong = read_trusted(path, old, exists); !wrong.empty()) return wrong;
+  if (!exists) text = heading;
+  each_line(old, [&](std::string_view line, int) {
+    if (!is_replaced(line, row)) text += concat(line, "\n");
+  });
+  return replace_file(AT_FDCWD, path, concat(text, to_string(row), "\n"), 0644);
+}
+
+}  // namespace rapt

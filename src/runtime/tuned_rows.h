@@ -1,0 +1,69 @@
+// Tuned rows: configurations that `rapt tune` measured on a GPU, in a text file that the planner reads. Each line is a
+// row for one class of problems on one GPU model. Read by gpu.cpp and the lab; written by lab/tune.cpp. The format is
+// described in docs/tuning.md.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "device/device.h"
+#include "jit/jit.h"
+#include "problem/problem.h"
+
+namespace rapt {
+
+struct TunedRow {
+  std::string device;             // tuned_device()
+  std::string problem;            // plan_line() of the planned problem: a class of lengths
+  std::string words;              // as --config takes them; `planner` if nothing was faster than the planner's choice
+  double us = 0, planner_us = 0;  // medians: of this configuration, and of the planner's own in the same minutes
+  std::string date;               // UTC: 2026-11-29T20:06:22Z
+  std::string version;            // of rapt, with its commit: "0.1.0 2442592"
+  std::string command;            // the command that measured the row
+  int line = 0;                   // in the file, from 1
+
+  bool keeps_planner() const { return words == "planner"; }
+};
+
+// The GPU of a row: "NVIDIA H200, sm_90a, 132 multiprocessors".
+std::string tuned_device(const Device& device);
+std::string to_string(const TunedRow& row);
+// Throws Error with the field, its value and the rule.
+TunedRow parse_tuned_row(std::string_view line);
+
+// Where the rows are.
+struct TunedFile {
+  std::string path;       // "": no rows are read
+  bool named = false;     // by RAPT_TUNED: then the file must exist
+  std::string note = {};  // why there is no file, if the user did not switch the rows off
+};
+// RAPT_TUNED: a file with a '/' in its name, or "off". Default: tuned.txt in the cache directory.
+TunedFile tuned_file(const std::string& cache_directory);
+
+// The rows of a file. Immutable, so any thread may read it.
+class TunedRows {
+ public:
+  TunedRows() = default;
+  // Logs a warning for a file that is not used and for each line that is not a row. Never throws because of the file.
+  static TunedRows read(const TunedFile& file);
+
+  // The row of the problem's class on this GPU; null if there is none, on a CPU, and for `invariant` problems: their
+  // bits must not depend on the lengths. `planned`: see planned_problem().
+  const TunedRow* find(const Problem& planned, const Device& device) const;
+  const std::string& path() const { return path_; }
+  size_t size() const { return rows_.size(); }
+  // "FILE:LINE", for messages.
+  std::string place(const TunedRow& row) const;
+
+ private:
+  std::string path_;
+  std::unordered_map<std::string, TunedRow> rows_;  // key: device and problem
+};
+
+// Reads the file, replaces the row of the same class and GPU or adds the row at the end, and writes the file completely
+// or not at all. All other lines stay. Only one process at a time does this. Returns "" or the failure.
+std::string replace_tuned_row(const std::string& path, const TunedRow& row);
+
+}  // namespace rapt
