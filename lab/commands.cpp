@@ -2,6 +2,7 @@
 // by the commands.
 #include "lab/commands.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <filesystem>
@@ -219,6 +220,13 @@ std::string with_variant_path(std::string message, const Common& options) {
       at = begin + (place ? options.variant.size() : 0);
     }
   return message;
+}
+
+TunedRows rows_for(const Common& options) {
+  const bool changed = std::any_of(options.configs.begin(), options.configs.end(),
+                                   [](const std::string& config) { return !config.empty(); });
+  if (changed || !options.variant.empty()) return {};
+  return TunedRows::read(tuned_file(jit::Store::from_environment().cache_directory));
 }
 
 ContextHandle make_context(const Common& options, const Device& device, const Problem& problem,

@@ -14,6 +14,7 @@
 #include "device/device.h"
 #include "problem/problem.h"
 #include "rapt/rapt.h"
+#include "runtime/tuned_rows.h"
 
 namespace rapt::lab {
 
@@ -85,6 +86,9 @@ std::vector<std::string_view> page_names();
 std::string_view page_named(const std::string& name);
 // "; did you mean check?", or "" if no word of `known` is similar.
 std::string did_you_mean(std::string_view word, const std::vector<std::string_view>& known);
+
+// The tuned rows that a context of make_context() reads: none with --config or --variant.
+TunedRows rows_for(const Common& options);
 
 // A context for one problem, set up from the options and one --config value.
 struct ContextDeleter {

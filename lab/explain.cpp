@@ -23,14 +23,25 @@ nlohmann::ordered_json families_of(const Problem& problem, const Device& device)
   return list;
 }
 
-// The plan's line with --config's overrides, or null if no family takes the problem.
-nlohmann::ordered_json plan_of(const Problem& problem, const Device& device, const std::string& config, bool own_text) {
+// The plan's line with --config's overrides or by a tuned row, or null if no family takes the problem.
+nlohmann::ordered_json plan_of(const Problem& problem, const Device& device, const std::string& config, bool own_text,
+                               const TunedRows& rows) {
   try {
+    if (config.empty() && own_text) return to_string(plan_by_row(problem, device, rows));
     return to_string(plan_with(problem, device, config, own_text));
   } catch (const Error& error) {
     if (error.code() != ErrorCode::unsupported || override_of(config).family != nullptr) throw;
     return nullptr;
   }
+}
+
+// The tuned row that gives the plan, or null.
+nlohmann::ordered_json row_used(const Problem& problem, const Device& device, const TunedRows& rows) {
+  const TunedRow* const row = rows.find(planned_problem(problem, device), device);
+  if (row == nullptr) return nullptr;
+  return {{"place", rows.place(*row)},     {"config", row->words}, {"us", row->us},
+          {"planner_us", row->planner_us}, {"date", row->date},    {"version", row->version},
+          {"command", row->command}};
 }
 
 nlohmann::ordered_json facts_of(const Device& device) {
@@ -48,7 +59,8 @@ int explain(const ExplainOptions& options) {
   const Problem problem = parse_problem(joined(options.words));
   const Device device = chosen_device(options.common, false);
   const bool variant = !options.common.variant.empty();
-  const nlohmann::ordered_json chosen = plan_of(problem, device, config, !variant);
+  const TunedRows rows = rows_for(options.common);
+  const nlohmann::ordered_json chosen = plan_of(problem, device, config, !variant, rows);
   CompiledKernels compiled;
   if (variant) require_variant_included({problem}, device, options.common);
   if (variant) compiled = compile_for({problem}, device, options.common, config, "explain --variant");
@@ -57,13 +69,14 @@ int explain(const ExplainOptions& options) {
                                   {"device", facts_of(device)},
                                   {"plan", chosen},
                                   {"families", families_of(problem, device)},
+                                  {"tuned", row_used(problem, device, rows)},
                                   {"slow", slow_note(problem, device)},
                                   {"flops", flops(problem)},
                                   {"bytes", bytes(problem)}};
     if (variant) all["compiled"] = to_json(compiled);
     fmt::print("{}\n", all.dump(2));
   } else {
-    std::string text = rapt::explain(problem, device);
+    std::string text = rapt::explain(problem, device, rows);
     while (text.ends_with('\n')) text.pop_back();
     fmt::print("{}\n", text);
     if (!config.empty() && !chosen.is_null()) fmt::print("config   {}\n", chosen.get<std::string>());

@@ -413,15 +413,32 @@ int profile_by_ncu(const ProfileOptions& options, const Problem& problem, const 
 
 }  // namespace
 
-int profile(const ProfileOptions& options) {
+namespace {
+
+// The plan of a tuned row, as --config: so the profiled kernel and the planned facts are those of a call.
+ProfileOptions with_row(const ProfileOptions& options, const Problem& problem, const Device& device) {
+  ProfileOptions changed = options;
+  const TunedRows rows = rows_for(options.common);
+  if (rows.size() == 0) return changed;
+  const TunedRow* row = nullptr;
+  plan_by_row(problem, device, rows, &row);
+  if (row != nullptr && !row->keeps_planner()) changed.common.configs = {row->words};
+  return changed;
+}
+
+}  // namespace
+
+int profile(const ProfileOptions& given) {
+  ProfileOptions options = given;
   const GateLimits limits = parse_gates(options.gates);
   if (options.trace && !options.gates.empty())
     invalid("--gate ", options.gates[0], ": needs counters; not with --trace");
   if (options.trace && options.launch_only) invalid("--launch-only: is for ncu; not with --trace");
-  const std::string config = config_of(options);
-  check_config_words(config);
+  check_config_words(config_of(options));
   const Problem problem = parse_problem(joined(options.words));
   const Device device = profiled_device(options);
+  options = with_row(options, problem, device);
+  const std::string config = config_of(options);
   require_variant_included({problem}, device, options.common);
   if (const std::string broken = broken_config_rule(options.common, device, problem, config); !broken.empty())
     invalid(broken);

@@ -23,6 +23,7 @@
 #include "lab/process.h"
 #include "lab/profile.h"
 #include "lab/quantize.h"
+#include "lab/tune.h"
 
 namespace rapt::lab {
 namespace {
@@ -74,6 +75,7 @@ class Program {
     add_run();
     add_check();
     add_bench();
+    add_tune();
     add_explain();
     add_profile();
     add_pack();
@@ -301,6 +303,34 @@ class Program {
     sub->callback([this] { action_ = [this] { return bench_.ladder ? ladder(bench_) : bench(bench_); }; });
   }
 
+  void add_tune() {
+    CLI::App* sub =
+        add("tune", "Search a faster configuration of a GPU kernel on this GPU, and keep it for the planner",
+            "  rapt tune \"bf16 b4 h32:8 q4096 d128 causal\"\n"
+            "  rapt tune --suite my-problems.txt --budget 60\n"
+            "  rapt tune \"f16 h8 q512 d64\" --family attention_sm80 --output ./rows.txt\n"
+            "  rapt tune \"f16 h8 q512 d64\" --dry-run --arch sm_89",
+            tune_.common);
+    add_problem(sub, tune_.words);
+    sub->add_option("--suite", tune_.suite, "A built-in set of problems (perf), or a file of problem lines");
+    sub->add_option("--family", tune_.family,
+                    "Search only this kernel family: attention_sm90, attention_sm80, attention_scalar. Default: all "
+                    "that take the problem");
+    sub->add_option("--budget", tune_.budget,
+                    "Seconds for the search of a problem. It ends after the candidate that exceeds them")
+        ->capture_default_str()
+        ->check(CLI::Range(0.01, 1e6));
+    sub->add_option("--output", tune_.output,
+                    "File of the rows. Default: RAPT_TUNED, else tuned.txt in the cache directory");
+    sub->add_flag("--again", tune_.again, "Also problems that already have a row of this GPU and this version of rapt");
+    sub->add_flag("--dry-run", tune_.dry_run,
+                  "List the first candidates and measure nothing; needs no GPU with --arch");
+    sub->add_option("--seed", tune_.seed, "Seed of the random inputs")->capture_default_str()->check(seed_text);
+    add_device(sub, tune_.common);
+    add_arch(sub, tune_.common);
+    sub->callback([this] { action_ = [this] { return tune(tune_); }; });
+  }
+
   void add_explain() {
     CLI::App* sub = add("explain", "Show which kernel family runs a problem on a device, and why the others do not",
                         "  rapt explain \"bf16 b2 h32:8 q4096 d128 causal\"\n"
@@ -458,6 +488,7 @@ class Program {
   RunOptions run_;
   CheckOptions check_;
   BenchOptions bench_;
+  TuneOptions tune_;
   ExplainOptions explain_;
   ProfileOptions profile_;
   PackOptions pack_;

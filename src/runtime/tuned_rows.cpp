@@ -181,13 +181,26 @@ const TunedRow* TunedRows::find(const Problem& planned, const Device& device) co
 
 std::string TunedRows::place(const TunedRow& row) const { return concat(path_, ":", row.line); }
 
+std::string create_tuned_file(const std::string& path) {
+  std::string text;
+  bool exists = false;
+  std::string wrong = read_trusted(path, text, exists);
+  if (!wrong.empty() || exists) return wrong;
+  wrong = replace_file(AT_FDCWD, path, heading, 0644);
+  return wrong.empty() ? read_trusted(path, text, exists) : wrong;
+}
+
 std::string replace_tuned_row(const std::string& path, const TunedRow& row) {
-  const FileHandle lock = open_file(AT_FDCWD, path + ".lock", O_RDWR | O_CREAT | O_NOFOLLOW, 0600);
-  if (!lock.is_open() || flock(lock.fd(), LOCK_EX) != 0) return concat("cannot lock a file: ", system_error());
+  // A lock on the folder: it leaves no file.
+  const size_t slash = path.find_last_of('/');
+  const FileHandle folder =
+      open_file(AT_FDCWD, slash == std::string::npos ? "." : path.substr(0, slash + 1), O_RDONLY | O_DIRECTORY);
+  if (!folder.is_open() || flock(folder.fd(), LOCK_EX) != 0)
+    return concat("cannot be written, its folder cannot be locked: ", system_error());
   std::string old, text;
   bool exists = false;
   if (std::string wrong = read_trusted(path, old, exists); !wrong.empty()) return wrong;
-  if (!exists) text = heading;
+  if (!exists) text = heading;  // it was removed meanwhile
   each_line(old, [&](std::string_view line, int) {
     if (!is_replaced(line, row)) text += concat(line, "\n");
   });

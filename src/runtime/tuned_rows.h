@@ -62,6 +62,9 @@ class TunedRows {
   std::unordered_map<std::string, TunedRow> rows_;  // key: device and problem
 };
 
+// Creates the file with its heading if it does not exist. Returns "" if rows can be kept there and would be read, else
+// the reason.
+std::string create_tuned_file(const std::string& path);
 // Reads the file, replaces the row of the same class and GPU or adds the row at the end, and writes the file completely
 // or not at all. All other lines stay. Only one process at a time does this. Returns "" or the failure.
 std::string replace_tuned_row(const std::string& path, const TunedRow& row);
