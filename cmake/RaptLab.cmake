@@ -64,7 +64,7 @@ elseif(lab_sources)
   # Files of the source tree that an installed program needs: case sets, and the pages for `rapt help`.
   file(GLOB case_sets CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/check/cases/*.txt")
   rapt_embed(rapt_lab rapt::lab::embedded_cases "${PROJECT_SOURCE_DIR}/check/cases" ${case_sets})
-  set(help_pages problem-line semantics lab fp8 packs ladder adding-a-variant)
+  set(help_pages problem-line semantics lab fp8 packs tuning ladder adding-a-variant)
   list(TRANSFORM help_pages PREPEND "${PROJECT_SOURCE_DIR}/docs/")
   list(TRANSFORM help_pages APPEND ".md")
   rapt_embed(rapt_lab rapt::lab::embedded_pages "${PROJECT_SOURCE_DIR}/docs" ${help_pages})

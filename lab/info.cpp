@@ -81,6 +81,12 @@ void add_store(nlohmann::ordered_json& all) {
   }
 }
 
+// Adds the file of tuned rows; a warning about it goes to the log.
+void add_tuned(nlohmann::ordered_json& all) {
+  const TunedFile file = tuned_file(jit::Store::from_environment().cache_directory);
+  all["tuned"] = {{"file", file.path}, {"rows", TunedRows::read(file).size()}};
+}
+
 nlohmann::ordered_json facts() {
   log_level();  // reports a wrong RAPT_LOG
   const Machine machine = this_machine();
@@ -97,6 +103,7 @@ nlohmann::ordered_json facts() {
   add_gpus(all);
   add_compiler(all);
   add_store(all);
+  add_tuned(all);
   std::string why;
   all["default_device"] = usable_gpu(&why) ? "cuda:0" : "cpu";
   all["families"] = families;
@@ -132,6 +139,10 @@ void print_gpu_side(const nlohmann::ordered_json& all) {
                pack["kernels"].is_null()
                    ? text(pack["note"])
                    : fmt::format("{} kernels by NVRTC {}", pack["kernels"].get<int64_t>(), text(pack["compiler"])));
+  const auto& tuned = all["tuned"];
+  fmt::print("tuned     {}\n", text(tuned["file"]).empty()
+                                   ? "off"
+                                   : fmt::format("{} rows in {}", tuned["rows"].get<size_t>(), text(tuned["file"])));
 }
 
 }  // namespace

@@ -17,6 +17,7 @@ int main(int argc, char** argv) {
     std::puts(rapt::test::about_gpu().c_str());
     return rapt::cuda::device_count() > 0 ? 0 : 3;
   }
+  setenv("RAPT_TUNED", "off", 0);  // the tests expect the planner's own choices
   GTEST_FLAG_SET(brief, true);
   if (std::getenv("RAPT_GPU_TEST_PROBES") != nullptr) rapt::test::register_watchdog_probes();
   testing::InitGoogleTest(&argc, argv);
