@@ -144,7 +144,8 @@ if(RAPT_FUZZ)
     message(FATAL_ERROR "RAPT_FUZZ: libFuzzer needs clang, CMAKE_CXX_COMPILER is ${CMAKE_CXX_COMPILER_ID}")
   endif()
   # Code that parses untrusted bytes reports its coverage to libFuzzer. Use a tree with the address sanitizer.
-  set_source_files_properties(src/problem/parse.cpp src/problem/validate.cpp lab/file.cpp lab/npy.cpp lab/safetensors.cpp
+  set_source_files_properties(src/problem/parse.cpp src/problem/validate.cpp src/runtime/tuned_rows.cpp lab/file.cpp
+    lab/npy.cpp lab/safetensors.cpp
     PROPERTIES COMPILE_OPTIONS "-fsanitize=fuzzer-no-link;-O1" SKIP_PRECOMPILE_HEADERS ON)
   file(GLOB fuzz_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/fuzz/*_fuzz.cpp")
   foreach(source ${fuzz_sources})

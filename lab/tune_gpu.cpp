@@ -95,8 +95,10 @@ class GpuTuneBench final : public TuneBench {
       }
       ready.checked = true;
     } catch (const Error& error) {
-      if (error.code() != ErrorCode::internal) throw;
-      return {Comparison::wrong, error.what()};
+      // After other failures (an illegal address) the GPU's context is lost: the search cannot go on.
+      std::string sentence = concat(words, ": ", error.what());
+      if (error.code() != ErrorCode::internal) throw Error(error.code(), sentence);
+      return {Comparison::wrong, std::move(sentence)};
     }
     return {};
   }

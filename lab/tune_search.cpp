@@ -43,6 +43,7 @@ class Search {
 
   TuneResult run() {
     visited_.insert(request_.own.words());
+    if (!has_usable_choice()) return std::move(result_);
     for (const Family* family : request_.families)
       if (!stopped() && start_in(*family)) descend();
     confirm();
@@ -56,6 +57,14 @@ class Search {
     return result_.interrupted || result_.out_of_time;
   }
 
+  // If the planner's own choice is wrong or cannot run, nothing is searched.
+  bool has_usable_choice() {
+    const Comparison alone = request_.compare(request_.own, request_.own, false);
+    note(alone);
+    result_.failure = alone.why;
+    return alone.kind == Comparison::timed;
+  }
+
   // Makes the family's own configuration the present one of the descent. Returns false if the family is too slow.
   bool start_in(const Family& family) {
     present_ = {&family, family.configure(request_.planned, request_.device)};
@@ -63,6 +72,7 @@ class Search {
     visited_.insert(present_.words());
     Comparison compared;
     if (!compare(present_, result_.best, present_.words(), compared)) return false;
+    ++result_.tried;
     if (is_faster(compared.candidate, compared.best)) result_.best = present_;
     return compared.candidate.median <= hopeless * compared.best.median;
   }
@@ -90,6 +100,7 @@ class Search {
     if (!visited_.insert(changed.words()).second) return false;
     Comparison compared;
     if (!compare(changed, present_, changed.config.words_unlike(present_.config), compared)) return false;
+    ++result_.tried;
     if (!is_faster(compared.candidate, compared.best)) return false;
     present_ = changed;
     return true;
@@ -109,7 +120,7 @@ class Search {
     if (result_.interrupted) return;
     if (found.words() != request_.own.words()) {
       const Comparison compared = request_.compare(found, request_.own, true);
-      note(compared, found);
+      note(compared);
       result_.faster = compared.kind == Comparison::timed && is_faster(compared.candidate, compared.best);
       if (result_.faster) {
         result_.best = found, result_.time = compared.candidate, result_.own = compared.best;
@@ -117,7 +128,7 @@ class Search {
       }
     }
     const Comparison alone = request_.compare(request_.own, request_.own, true);
-    note(alone, request_.own);
+    note(alone);
     result_.time = result_.own = alone.best;
     result_.failure = alone.why;
   }
@@ -126,14 +137,13 @@ class Search {
   bool compare(const TunePoint& candidate, const TunePoint& best, const std::string& change, Comparison& compared) {
     if (request_.progress) request_.progress(candidate, change, result_.tried);
     compared = request_.compare(candidate, best, false);
-    note(compared, candidate);
+    note(compared);
     return compared.kind == Comparison::timed;
   }
 
-  void note(const Comparison& compared, const TunePoint& candidate) {
-    result_.tried += compared.kind == Comparison::timed;
+  void note(const Comparison& compared) {
     result_.dropped += compared.kind == Comparison::dropped;
-    if (compared.kind == Comparison::wrong) result_.wrong.push_back(concat(candidate.words(), ": ", compared.why));
+    if (compared.kind == Comparison::wrong) result_.wrong.push_back(compared.why);
   }
 
   const TuneRequest& request_;

@@ -24,7 +24,7 @@ struct TunePoint {
 // One comparison. If the candidate was dropped, there are no times.
 struct Comparison {
   enum Kind { timed, dropped, wrong } kind = timed;  // wrong: its result exceeded the error bounds
-  std::string why = {};                              // of dropped and wrong
+  std::string why = {};                              // of dropped and wrong; of wrong with the configuration
   Quartiles candidate = {}, best = {};               // sampled in turns, so clocks affect both alike
 };
 // `thorough`: takes more samples and checks the whole problem. It decides what is written.
@@ -55,7 +55,7 @@ struct TuneResult {
   Quartiles time = {}, own = {};   // of the last, thorough comparison; both of the planner's choice if that is best
   bool faster = false;             // best is faster than the planner's choice by the rule above
   std::string failure;             // why the planner's choice could not be measured, or ""
-  int tried = 0;                   // compared and timed
+  int tried = 0;                   // timed configurations
   int refused = 0;                 // broke a rule of check_config
   int dropped = 0;                 // spilled registers, did not compile, ...
   std::vector<std::string> wrong;  // sentences: the configuration and its error

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -34,6 +35,10 @@ class TuneProgram : public testing::Test {
                               "FAKE_CUDA_VERSION=13000 ", before));
   }
   std::string rows() const { return text_of(folder / "cache/tuned.txt"); }
+  int64_t line_count() const {
+    const std::string text = rows();
+    return std::count(text.begin(), text.end(), '\n');
+  }
 
   std::filesystem::path folder;
 };
@@ -119,11 +124,11 @@ TEST_F(TuneProgram, ASearchWritesARowAndTheNextOneSkipsIt) {
   const Outcome off = on_stand_in("explain 'f32 b0 h2 q8 d64' --device cuda:0", "RAPT_TUNED=off");
   EXPECT_EQ(off.out.find("tuned "), std::string::npos) << off.out;
 
-  const Outcome again = on_stand_in("tune " + empty_problem + "--again --budget 0.01");
+  const Outcome again = on_stand_in("tune 'f32 b0 h2 q8 d64' --again --budget 0.01");
   EXPECT_EQ(again.code, 0) << again.err;
   EXPECT_NE(again.out.find("the budget ended the search"), std::string::npos) << again.out;
   EXPECT_NE(rows(), written);
-  EXPECT_EQ(std::count(rows().begin(), rows().end(), '\n'), 2) << "the row was replaced: " << rows();
+  EXPECT_EQ(line_count(), 2) << "the row was replaced: " << rows();
 }
 
 // The stand-in runs no kernel: the outputs stay unwritten.
@@ -133,7 +138,7 @@ TEST_F(TuneProgram, WrongResultsAreErrorsAndNoRows) {
   EXPECT_EQ(outcome.code, 1) << outcome.err;
   EXPECT_NE(outcome.err.find("WRONG, not used  family=attention_scalar block_m=32"), std::string::npos) << outcome.err;
   EXPECT_NE(outcome.err.find("to reproduce: rapt check"), std::string::npos) << outcome.err;
-  EXPECT_EQ(std::count(rows().begin(), rows().end(), '\n'), 1) << "only the heading: " << rows();
+  EXPECT_EQ(line_count(), 1) << "only the heading: " << rows();
 }
 
 TEST_F(TuneProgram, AnInterruptKeepsFinishedRows) {
@@ -145,7 +150,7 @@ TEST_F(TuneProgram, AnInterruptKeepsFinishedRows) {
       "$job");
   EXPECT_EQ(outcome.code, 130) << outcome.err;
   EXPECT_NE(outcome.err.find("stopping after the present candidate"), std::string::npos) << outcome.err;
-  EXPECT_EQ(std::count(rows().begin(), rows().end(), '\n'), 2) << rows();
+  EXPECT_EQ(line_count(), 2) << rows();
 }
 
 TEST_F(TuneProgram, AFileThatCannotKeepRowsIsFoundOutFirst) {

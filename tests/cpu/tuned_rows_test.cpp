@@ -472,7 +472,7 @@ TEST(TunedRows, WithoutTheKernelOfARowThePlannersOwnIsUsed) {
     testing::internal::CaptureStderr();
     ASSERT_EQ(rapt_prepare(&context, &one.tensors->args(), nullptr), RAPT_OK) << rapt_last_error();
     const std::string log = testing::internal::GetCapturedStderr();
-    EXPECT_NE(log.find("tuned.txt:1: the tuned row is ignored: "), std::string::npos) << log;
+    EXPECT_NE(log.find("tuned.txt:2: the tuned row is ignored: "), std::string::npos) << log;
     EXPECT_NE(one.loaded(context).find(own.config.words()), std::string::npos) << one.loaded(context);
   });
 }
