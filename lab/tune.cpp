@@ -11,6 +11,7 @@
 #include <ctime>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/error.h"
 #include "lab/file.h"
@@ -236,7 +237,9 @@ class Tuner {
     const Problem planned = planned_problem(problem, device_);
     const TunedRow* const row = known_.find(planned, device_);
     if (problem.invariant) return refuse(problem, no_invariant);
-    if (!options_.again && row != nullptr && row->version == row_version()) return skip(problem, *row);
+    const bool fresh = measured_.contains(plan_line(planned));  // by an earlier problem of the same class
+    if (row != nullptr && row->version == row_version() && (fresh || !options_.again))
+      return skip(problem, *row, fresh);
     try {
       search(index, problem, planned);
     } catch (const Error& error) {
@@ -256,12 +259,12 @@ class Tuner {
     progress_.clear();
     print_error("refused  {}\n        {}\n", to_string(problem), why);
   }
-  void skip(const Problem& problem, const TunedRow& row) {
+  void skip(const Problem& problem, const TunedRow& row, bool fresh) {
     ++done_;
     progress_.clear();
-    if (!options_.common.json)
-      fmt::print("{}\n  skipped: {} has a row of this version; --again measures it again\n", to_string(problem),
-                 known_.place(row));
+    if (options_.common.json) return;
+    fmt::print("{}\n  skipped: {} has a row of this {}\n", to_string(problem), known_.place(row),
+               fresh ? "class, measured by this command" : "version; --again measures it again");
   }
 
   void search(size_t index, const Problem& problem, const Problem& planned) {
@@ -293,6 +296,8 @@ class Tuner {
     if (const std::string failure = replace_tuned_row(path_, row); !failure.empty())
       throw Error(ErrorCode::environment, concat("tuned rows '", path_, "': the file ", failure));
     ++done_;
+    known_ = TunedRows::read({path_, false});
+    measured_.insert(row.problem);
     if (options_.common.json)
       fmt::print("{}\n", json_of(problem, row, result, how).dump());
     else
@@ -303,7 +308,8 @@ class Tuner {
   const TuneOptions& options_;
   const Device& device_;
   const std::string path_;
-  const TunedRows known_;
+  TunedRows known_;
+  std::set<std::string> measured_;  // classes with a row of this command
   Progress progress_;
   int done_ = 0;
   bool wrong_ = false;

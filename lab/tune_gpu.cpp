@@ -8,6 +8,7 @@
 
 #include "arguments/arguments.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "check/check.h"
 #include "check/device_tensors.h"
 #include "cuda/cuda.h"
@@ -84,7 +85,10 @@ class GpuTuneBench final : public TuneBench {
     const std::string words = point.words();
     Ready& ready = ready_[words];
     if (!ready.loaded) {
-      if (std::string why = prepare(point, words, ready); !why.empty()) return {Comparison::dropped, std::move(why)};
+      if (std::string why = prepare(point, words, ready); !why.empty()) {
+        log_info(concat(words, ": dropped: ", why));
+        return {Comparison::dropped, std::move(why)};
+      }
     }
     try {
       const bool shorter = can_check_shorter();

@@ -131,6 +131,27 @@ TEST_F(TuneProgram, ASearchWritesARowAndTheNextOneSkipsIt) {
   EXPECT_EQ(line_count(), 2) << "the row was replaced: " << rows();
 }
 
+TEST_F(TuneProgram, AClassIsSearchedOnce) {
+  if (!has_compiler()) GTEST_SKIP() << "no NVRTC";
+  std::ofstream(folder / "class.txt") << "f32 b0 h2 q17 d64\nf32 b0 h2 q18 d64\nf32 b0 h2 q19 d64 invariant\n";
+  const Outcome outcome = on_stand_in("tune --suite ./class.txt --budget 0.01 --again");
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("f32 b0 h2 q18 k18 d64\n  skipped: "), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("tuned.txt:2 has a row of this class, measured by this command\n"), std::string::npos)
+      << outcome.out;
+  EXPECT_NE(outcome.err.find("refused  f32 b0 h2 q19 k19 d64 invariant\n        invariant: "), std::string::npos)
+      << outcome.err;
+  EXPECT_EQ(line_count(), 2);
+}
+
+TEST_F(TuneProgram, TheLogSaysWhyACandidateWasDropped) {
+  if (!has_compiler()) GTEST_SKIP() << "no NVRTC";
+  const Outcome outcome = on_stand_in("tune " + empty_problem + "--json", "RAPT_LOG=info");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  ASSERT_GT(json::parse(outcome.out)["dropped"].get<int>(), 0) << outcome.out;
+  EXPECT_NE(outcome.err.find(": dropped: its registers spill ("), std::string::npos) << outcome.err;
+}
+
 // The stand-in runs no kernel: the outputs stay unwritten.
 TEST_F(TuneProgram, WrongResultsAreErrorsAndNoRows) {
   if (!has_compiler()) GTEST_SKIP() << "no NVRTC";
