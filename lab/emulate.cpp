@@ -67,6 +67,7 @@ cuda_emulation::EmulatedMap emulated_map(const TensorMapSpec& spec) {
   for (size_t i = 0; i < 4; ++i) map.sizes[i] = static_cast<long>(spec.sizes[i]);
   for (size_t i = 0; i < 3; ++i) map.strides[i] = static_cast<long>(spec.strides[i]);
   map.columns = static_cast<int>(spec.box[0]), map.rows = static_cast<int>(spec.box[1]);
+  map.planes = static_cast<int>(spec.box[2]);
   return map;
 }
 

@@ -15,11 +15,11 @@ struct Launch {
 };
 
 // What the bytes of a tensor map are here. A tensor of four dimensions of 16-bit elements; strides in bytes, of
-// dimensions 1 to 3; a box of `columns` x `rows` elements under the 128-byte swizzle.
+// dimensions 1 to 3; a box of `columns` x `rows` x `planes` elements of dimensions 0 to 2 under the 128-byte swizzle.
 struct EmulatedMap {
   const char* base;
   long sizes[4], strides[3];
-  int columns, rows;
+  int columns, rows, planes;
 };
 
 // The library's function "rapt_emulate". A synchronisation error of the kernel prints a sentence and ends the process.

@@ -40,7 +40,20 @@ TensorMap map_of(const TensorRef& t, const Problem& p, int64_t rows, int64_t hea
   const int64_t sizes[4] = {dim, rows, heads, p.varlen ? 1 : p.batch};
   std::copy(sizes, sizes + 4, m.sizes);
   m.strides[0] = t.row * 2, m.strides[1] = t.head * 2, m.strides[2] = t.batch * 2;
-  m.columns = 64, m.rows = box_rows;
+  m.columns = 64, m.rows = box_rows, m.planes = 1;
+  TensorMap map{};
+  std::memcpy(&map, &m, sizeof m);
+  return map;
+}
+
+// Q for packed heads: dimension 1 is the heads, dimension 2 the queries.
+TensorMap packed_map_of(const TensorRef& t, const Problem& p, int64_t rows, int heads, int block_m) {
+  cuda_emulation::EmulatedMap m{};
+  m.base = static_cast<const char*>(t.data);
+  const int64_t sizes[4] = {p.head_dim, p.heads_q, rows, p.varlen ? 1 : p.batch};
+  std::copy(sizes, sizes + 4, m.sizes);
+  m.strides[0] = t.head * 2, m.strides[1] = t.row * 2, m.strides[2] = t.batch * 2;
+  m.columns = 64, m.rows = heads, m.planes = block_m / heads;
   TensorMap map{};
   std::memcpy(&map, &m, sizeof m);
   return map;
@@ -54,14 +67,16 @@ check::Kernel kernel_of(unsigned blocks) {
     const auto u = [](int64_t n) { return static_cast<unsigned>(n); };
     const AttentionParams a = attention_params(call.args, p);
     const int64_t rows_q = p.varlen ? p.total_q : p.seqlen_q, rows_k = p.varlen ? p.total_k : p.seqlen_k;
-    const unsigned row_tiles = u((p.seqlen_q + cfg.block_m() - 1) / cfg.block_m());
+    const int64_t heads = p.heads_q / cfg.packed_heads;
+    const unsigned row_tiles = u((p.seqlen_q * cfg.packed_heads + cfg.block_m() - 1) / cfg.block_m());
     unsigned counters[2] = {0, 0};
-    Sm90Params params{map_of(a.q, p, rows_q, p.heads_q, p.head_dim, cfg.block_m()),
+    Sm90Params params{cfg.packed_heads > 1 ? packed_map_of(a.q, p, rows_q, cfg.packed_heads, cfg.block_m())
+                                           : map_of(a.q, p, rows_q, p.heads_q, p.head_dim, cfg.block_m()),
                       map_of(a.k, p, rows_k, p.heads_k, p.head_dim, cfg.block_n),
                       map_of(a.v, p, rows_k, p.heads_k, p.head_dim_v, cfg.block_n),
                       a,
-                      TileScheduler::of(row_tiles, u(p.batch), u(p.heads_q), u(p.group()), 1),
-                      u(p.batch * p.heads_q) * row_tiles,
+                      TileScheduler::of(row_tiles, u(p.batch), u(heads), u(p.group()), 1),
+                      u(p.batch * heads) * row_tiles,
                       counters};
     cuda_emulation::launch(cfg.dynamic ? std::min(blocks, params.items) : params.items,
                            static_cast<unsigned>(cfg.threads()), reinterpret_cast<float*>(memory),
@@ -183,6 +198,26 @@ TEST_F(Sm90Emulated, WeightsBeforeMaxima) {
     expect_right<full>("f16 h2 d64 varlen=17:40,0:3,140:1,1:0,64:129 lse", fill);
   }
   expect_right<cfg>("bf16 b3 h2 q140 k150 d64 causal seqused=150,20,33 seqused_q=140,3,0 lse", hidden);
+}
+
+constexpr Sm90Config packed(Sm90Config c, int heads) {
+  c.packed_heads = heads;
+  return c;
+}
+
+TEST_F(Sm90Emulated, RowsOfAGroupShareATile) {
+  static constexpr Sm90Config four = packed(with_turns(config_of(DType::bf16, 64, 64, 2, 32, 3, true), true, true), 4),
+                              eight = packed(config_of(DType::f16, 64, 64, 3, 48, 4, true), 8),
+                              full = optimistic(packed(config_of(DType::f16, 64, 64, 2, 64, 4, false), 2));
+  for (const auto fill : {normal, hidden}) {
+    expect_right<four>("bf16 b2 h8:2 q1 k190 d64 causal lse", fill, 2);
+    expect_right<four>("bf16 b2 h8:2 q37 k190 d64 causal lse sinks", fill, 2);
+    expect_right<four>("bf16 b1 h4:1 q70 k90 d64 window=20,3 lse", fill);
+    expect_right<four>("bf16 b3 h4:1 q40 k150 d64 causal seqused=150,20,33 seqused_q=40,3,0 lse", fill);
+    expect_right<eight>("f16 h16:2 d64 varlen=17:40,0:3,40:140,1:9,64:129 causal lse", fill);
+  }
+  expect_right<full>("f16 b2 h4:2 q70 k330 d64 lse");
+  expect_right<full>("f16 b1 h2:1 q130 k65 d64 layout=bshd lse", huge);
 }
 
 TEST_F(Sm90Emulated, PartialStatesAndSinks) {

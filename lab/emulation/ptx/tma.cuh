@@ -69,9 +69,9 @@ inline unsigned swizzled(unsigned address) { return address ^ ((address >> 7 & 7
 
 inline void finish_box(const EmulatedBox& box) {
   const EmulatedMap& m = box.map;
-  for (int r = 0; r < m.rows; ++r)
+  for (int r = 0; r < m.rows * m.planes; ++r)
     for (int c = 0; c < m.columns; ++c) {
-      const long at[4] = {box.at[0] + c, box.at[1] + r, box.at[2], box.at[3]};
+      const long at[4] = {box.at[0] + c, box.at[1] + r % m.rows, box.at[2] + r / m.rows, box.at[3]};
       bool inside = true;
       long offset = at[0] * 2;
       for (int d = 0; d < 4; ++d) inside = inside && at[d] >= 0 && at[d] < m.sizes[d];
@@ -80,7 +80,7 @@ inline void finish_box(const EmulatedBox& box) {
       if (inside) std::memcpy(&element, m.base + offset, 2);
       std::memcpy(emulated_shared + swizzled(box.to + static_cast<unsigned>(r * 128 + c * 2)), &element, 2);
     }
-  emulated_barrier(box.barrier).bytes_and_phase -= m.rows * m.columns * 2 * 2;
+  emulated_barrier(box.barrier).bytes_and_phase -= m.rows * m.planes * m.columns * 2 * 2;
   settle(emulated_barrier(box.barrier));
 }
 inline void finish_boxes(unsigned barrier) {

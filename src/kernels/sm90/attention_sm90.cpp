@@ -1,6 +1,7 @@
 // attention_sm90, host half: attention on 16-bit tensors by Hopper's own instructions (sm_90a). The kernel is
 // attention_sm90.cuh. This file says when it applies, chooses tiles, and describes the launch.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 
@@ -39,6 +40,7 @@ constexpr ConfigField config_fields[] = {
     config_field<Sm90PlanConfig, &Sm90PlanConfig::ping_pong, false, true>("ping_pong", ConfigRole::tunable),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::causal_or_local>("causal_or_local", ConfigRole::tunable),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::dynamic, false, true>("dynamic", ConfigRole::tunable),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::packed_heads, 1, 2, 4, 8>("packed_heads", ConfigRole::tunable),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::optimistic, false, true>("optimistic", ConfigRole::tunable),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::programmatic, false, true>("programmatic", ConfigRole::tunable),
 };
@@ -163,11 +165,23 @@ void check_config(const ConfigChange& change) {
   require_multiple("block_n", c.block_n, 16);
   require_range("q_stages", c.q_stages, 1, 4);
   require_range("kv_stages", c.kv_stages, 2, 16);
+  const int64_t group = change.problem.group();
+  if (c.packed_heads != 1 && c.packed_heads != group)
+    bad_config("packed_heads", c.packed_heads, "must be 1 or ", group, ", the query heads of a KV head");
+  if (c.packed_heads < 1 || c.block_m() % c.packed_heads != 0)
+    bad_config("packed_heads", c.packed_heads, "must divide ", c.block_m(), ", the rows of a tile");
+  if (change.problem.seqlen_q >= Band::longest / c.packed_heads)
+    bad_config("packed_heads", c.packed_heads, "times seqlen_q must be below ", Band::longest);
   if (!c.causal_or_local && chosen.causal_or_local)
     bad_config("causal_or_local", 0, "this problem is causal or has a window");
   require_fits(
       change,
       {c.threads(), Sm90Layout(c).bytes, 1, {"warpgroups"}, {"warpgroups", "block_n", "q_stages", "kv_stages"}});
+}
+
+// The tiles of a head, or of the packed heads of a group.
+int64_t row_tiles(const Problem& p, const Sm90PlanConfig& c) {
+  return div_up(p.seqlen_q * c.packed_heads, c.block_m());
 }
 
 // If rows see different numbers of keys, heads are grouped so that their keys and values fit into L2. Otherwise heads
@@ -177,29 +191,37 @@ TileScheduler tile_order(const Problem& p, const Sm90PlanConfig& c) {
   int64_t fit = 1;
   if (c.causal_or_local) {
     const int64_t bytes = p.seqlen_k * 2 * (p.head_dim + p.head_dim_v);  // of a kv head
-    fit = std::clamp<int64_t>(c.l2_kv_bytes / std::max<int64_t>(bytes, 1), 1, p.batch * p.heads_k) * p.group();
+    fit = std::clamp<int64_t>(c.l2_kv_bytes / std::max<int64_t>(bytes, 1), 1, p.batch * p.heads_k) * p.group() /
+          c.packed_heads;
   }
-  return TileScheduler::of(u(div_up(p.seqlen_q, c.block_m())), u(p.batch), u(p.heads_q), u(p.group()), u(fit));
+  return TileScheduler::of(u(row_tiles(p, c)), u(p.batch), u(p.heads_q / c.packed_heads), u(p.group()), u(fit));
 }
 
-// Boxes of 64 elements by `box_rows` rows. Packed tensors have one batch.
-TensorMapSpec map_of(const TensorRef& t, bool packed, int64_t batch, int64_t heads, int64_t rows, int64_t dim,
-                     int box_rows) {
+// A dimension of a tensor map: its size and its stride in elements.
+struct MapDimension {
+  int64_t size, stride;
+};
+
+// Boxes of 64 elements by `box_rows` of dimension 1 by `box_planes` of dimension 2.
+TensorMapSpec map_of(const TensorRef& t, int64_t dim, const std::array<MapDimension, 3>& outer, int box_rows,
+                     int box_planes = 1) {
   TensorMapSpec spec;
   spec.element = t.dtype == DType::f16 ? TensorElement::f16 : TensorElement::bf16;
   spec.base = t.data, spec.rank = 4, spec.swizzle = TensorSwizzle::bytes_128;
-  const int64_t sizes[] = {dim, rows, heads, packed ? 1 : batch}, strides[] = {t.row, t.head, t.batch};
-  for (size_t i = 0; i < 4; ++i) spec.sizes[i] = static_cast<uint64_t>(sizes[i]);
-  for (size_t i = 0; i < 3; ++i)  // the stride of a single row, head or batch may be anything
-    spec.strides[i] = sizes[i + 1] == 1 ? 16 : static_cast<uint64_t>(2 * strides[i]);
-  spec.box = {64, static_cast<uint32_t>(box_rows), 1, 1, 0};
+  spec.sizes[0] = static_cast<uint64_t>(dim);
+  for (size_t i = 0; i < 3; ++i) {
+    spec.sizes[i + 1] = static_cast<uint64_t>(outer[i].size);
+    // the stride of a single row, head or batch may be anything
+    spec.strides[i] = outer[i].size == 1 ? 16 : static_cast<uint64_t>(2 * outer[i].stride);
+  }
+  spec.box = {64, static_cast<uint32_t>(box_rows), static_cast<uint32_t>(box_planes), 1, 0};
   return spec;
 }
 
 LaunchSpec launch_spec(const StepCall& call) {
   const Problem& p = call.problem;
   const auto& c = call.config.as<Sm90PlanConfig>();
-  const int64_t items = p.batch * p.heads_q * div_up(p.seqlen_q, c.block_m());
+  const int64_t items = p.batch * (p.heads_q / c.packed_heads) * row_tiles(p, c);
   Sm90Params params{};
   params.attention = call.params, params.items = static_cast<unsigned>(items);
   params.counters = static_cast<unsigned*>(call.workspace.counters);
@@ -208,9 +230,17 @@ LaunchSpec launch_spec(const StepCall& call) {
   const int64_t rows_q = p.varlen ? p.total_q : p.seqlen_q, rows_k = p.varlen ? p.total_k : p.seqlen_k;
   if (items == 0 || rows_q == 0 || rows_k == 0) return spec;
   const AttentionParams& a = call.params;
-  spec.add_map(offsetof(Sm90Params, q), map_of(a.q, p.varlen, p.batch, p.heads_q, rows_q, p.head_dim, c.block_m()));
-  spec.add_map(offsetof(Sm90Params, k), map_of(a.k, p.varlen, p.batch, p.heads_k, rows_k, p.head_dim, c.block_n));
-  spec.add_map(offsetof(Sm90Params, v), map_of(a.v, p.varlen, p.batch, p.heads_k, rows_k, p.head_dim_v, c.block_n));
+  const int64_t batches = p.varlen ? 1 : p.batch;  // packed tensors have one
+  const MapDimension queries{rows_q, a.q.row}, heads{p.heads_q, a.q.head}, of_batch{batches, a.q.batch};
+  spec.add_map(offsetof(Sm90Params, q),
+               c.packed_heads > 1
+                   ? map_of(a.q, p.head_dim, {heads, queries, of_batch}, c.packed_heads, c.block_m() / c.packed_heads)
+                   : map_of(a.q, p.head_dim, {queries, heads, of_batch}, c.block_m()));
+  const auto kv_map = [&](const TensorRef& t, int64_t dim) {
+    return map_of(t, dim, {MapDimension{rows_k, t.row}, {p.heads_k, t.head}, {batches, t.batch}}, c.block_n);
+  };
+  spec.add_map(offsetof(Sm90Params, k), kv_map(a.k, p.head_dim));
+  spec.add_map(offsetof(Sm90Params, v), kv_map(a.v, p.head_dim_v));
   spec.programmatic = c.programmatic;
   spec.grid_x = static_cast<unsigned>(c.dynamic ? std::min<int64_t>(items, c.blocks) : items);
   return spec;

@@ -171,7 +171,7 @@ struct Consumer {
     const int first_row = tile.first_row() + 64 * group;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int i = first_row + 16 * warp + lane / 4 + 8 * half, shift = key + lane % 4 * 2;
+      const int i = (first_row + 16 * warp + lane / 4 + 8 * half) / cfg.packed_heads, shift = key + lane % 4 * 2;
       const int begin = (cfg.causal_or_local ? band.first(i) : 0) - shift,
                 end = (cfg.causal_or_local ? band.past(i) : band.seqlen_k) - shift;
 #pragma unroll

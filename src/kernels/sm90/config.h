@@ -13,6 +13,7 @@ struct Sm90Config : AttentionVariant {
   bool ping_pong = false;        // warpgroups take turns: one issues products while the others compute softmax
   bool causal_or_local = false;  // rows may see different keys
   bool dynamic = false;          // persistent CTAs take tiles from a counter; else one CTA per tile
+  int packed_heads = 1;          // query heads of a GQA group whose rows share a tile; 1: each head has its own tiles
   bool optimistic = false;       // weights before maxima (optimistic_softmax.cuh); tiles end without a barrier
   bool programmatic = true;      // the launch may begin before the previous kernel ends; the kernel waits for that end
 

@@ -24,11 +24,11 @@ struct Epilogue {
 
   // Adds the sink. A row without visible keys gets O = 0, and lse = -inf or, with a sink, lse = sink.
   template <class Softmax>
-  RowResult finalize_row(const Softmax& softmax, int half) const {
+  RowResult finalize_row(const Softmax& softmax, int half, int row) const {
     float sum = quad_sum(softmax.row_sum[half]), share = 1.0f;
     float top = Softmax::Rules::natural_logit(softmax.row_max[half], softmax.c);
     if (p.sinks != nullptr) {
-      const float sink = p.sinks[tile.head() * p.sinks_head], higher = fmaxf(top, sink);
+      const float sink = p.sinks[tile.head_of(row) * p.sinks_head], higher = fmaxf(top, sink);
       const float base = higher == minus_infinity ? 0.0f : higher, moved = exp2_approx((top - base) * log2_e);
       sum = sum * moved + exp2_approx((sink - base) * log2_e);
       share = moved;
@@ -49,15 +49,15 @@ struct Epilogue {
     for (int half = 0; half < 2; ++half) {
       const int row = first_row + 16 * warp + lane / 4 + 8 * half;
       const bool live = row < tile.seqlen_q();
-      const RowResult end = finalize_row(softmax, half);
+      const RowResult end = finalize_row(softmax, half, row);
       const float factor = counts ? 1.0f : end.factor;
       if (lane % 4 == 0 && live && !counts && p.lse.present())
-        static_cast<float*>(p.lse.data)[p.lse.index(tile.batch(), tile.head(), tile.first_q() + row)] = end.lse;
+        static_cast<float*>(p.lse.data)[p.lse.index(tile.batch(), tile.head_of(row), tile.query_of(row))] = end.lse;
       float zero = 0.0f;
       if constexpr (is_16bit(cfg.out))
         put_row(o, half, factor, zero);
       else
-        store_floats(o, half, factor, p.out.index(tile.batch(), tile.head(), tile.first_q() + row), live, zero);
+        store_floats(o, half, factor, p.out.index(tile.batch(), tile.head_of(row), tile.query_of(row)), live, zero);
       if (live) finite += zero;
     }
     if constexpr (is_16bit(cfg.out)) store_rows(first_row + 16 * warp);
@@ -65,6 +65,9 @@ struct Epilogue {
   }
 
  private:
+  unsigned short* row_address(int row) const {
+    return static_cast<unsigned short*>(p.out.data) + p.out.index(tile.batch(), tile.head_of(row), tile.query_of(row));
+  }
   // The address of 16 bytes (columns 8 * n to 8 * n + 7) of a row of the warp in the buffer. With this swizzle, put_row
   // has no bank conflicts; store_rows has none if head_dim_v > 32.
   unsigned chunk(int row, int n) const {
@@ -87,12 +90,13 @@ struct Epilogue {
     const int lane = static_cast<int>(threadIdx.x % 32), n = lane % lanes;
     const int live = n < tiles ? tile.seqlen_q() - first_row : 0;
     int row = lane / lanes;
-    unsigned short* to = static_cast<unsigned short*>(p.out.data) +
+    unsigned short* to = static_cast<unsigned short*>(p.out.data) +  // without packed heads; each step adds rows
                          p.out.index(tile.batch(), tile.head(), tile.first_q() + first_row + row) + 8 * n;
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < 16; i += 32 / lanes, row += 32 / lanes, to += 32 / lanes * p.out.row) {
       if (row >= live) continue;
+      if constexpr (cfg.packed_heads > 1) to = row_address(first_row + row) + 8 * n;
       Bytes16 x = load_shared_16(chunk(row, n));
       if (pass == NanPass::count_non_finite) x = nan_where_counted(x, to);
       store_global_16(to, x);
@@ -135,11 +139,13 @@ inline void clear_unused(const AttentionParams& p, const RowTile<cfg>& tile) {
   const int first = begin > seqlen_q ? begin : seqlen_q,
             past = begin + cfg.block_m() < rows_q ? begin + cfg.block_m() : rows_q;
   for (int i = static_cast<int>(threadIdx.x) - 128; i < (past - first) * words; i += 128 * cfg.warpgroups) {
-    const int row = tile.first_q() + first + i / words;
-    char* const to = static_cast<char*>(p.out.data) + bytes_of(cfg.out) * p.out.index(tile.batch(), tile.head(), row);
+    const int row = i / words + first,
+              query = cfg.packed_heads > 1 ? tile.query_of(row) : tile.first_q() + first + i / words;
+    char* const to =
+        static_cast<char*>(p.out.data) + bytes_of(cfg.out) * p.out.index(tile.batch(), tile.head_of(row), query);
     store_global_16(to + 16 * (i % words), Bytes16{});
     if (p.lse.present() && i % words == 0)
-      static_cast<float*>(p.lse.data)[p.lse.index(tile.batch(), tile.head(), row)] = minus_infinity;
+      static_cast<float*>(p.lse.data)[p.lse.index(tile.batch(), tile.head_of(row), query)] = minus_infinity;
   }
 }
 

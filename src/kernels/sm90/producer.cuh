@@ -47,8 +47,10 @@ struct Producer {
     const int first_k = packed ? static_cast<int>(clamped(p.cu_seqlens_k[tile.batch()], 0, p.total_k)) : 0;
     RAPT_TRACE_NEXT("producer: load Q");
     wait_barrier(shared.q_empty(phases.q_stage()), phases.of_q() ^ 1);
+    // With packed heads, the heads are dimension 1 of the tensor map, and the queries dimension 2.
+    const int query = tile.first_q() + tile.first_row() / cfg.packed_heads;
     load(shared.q_full(phases.q_stage()), shared.q(phases.q_stage()), params.q, layout.columns, cfg.block_m(),
-         tile.first_q() + tile.first_row(), head, batch);
+         cfg.packed_heads > 1 ? head : query, cfg.packed_heads > 1 ? query : head, batch);
     phases.advance_q();
     // V of a block comes after K of the next block, because the consumers use them in this order.
     const NBlocks n_blocks = tile.n_blocks();

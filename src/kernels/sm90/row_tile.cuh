@@ -23,21 +23,25 @@ struct NBlocks {
   bool empty() const { return begin >= end; }
 };
 
+// With packed heads, row r of the head group is query r / packed_heads of head `head() + r % packed_heads`. All counts
+// of rows (first_row, seqlen_q, rows_q) are counts of such rows.
 template <Sm90Config cfg>
 struct RowTile {
   using KeyRanges = KeyTiles<int, cfg.causal_or_local>;
-  static constexpr int rows = cfg.block_m();
+  static constexpr int rows = cfg.block_m(), heads = cfg.packed_heads;
 
   unsigned at;  // in shared memory
 
   NanPass pass() const { return static_cast<NanPass>(word(0)); }
   int item() const { return word(1); }
   int batch() const { return word(2); }
-  int head() const { return word(3); }
+  int head() const { return word(3); }       // with packed heads, the first one
   int first_row() const { return word(4); }  // of the tile, counted in its sequence
   int first_q() const { return word(5); }    // packed row where the sequence begins
   int seqlen_q() const { return word(6); }
-  int rows_q() const { return word(7); }                    // including rows past seqused_q
+  int rows_q() const { return word(7); }  // including rows past seqused_q
+  int query_of(int row) const { return first_q() + row / heads; }
+  int head_of(int row) const { return head() + row % heads; }
   bool foreign_tail() const { return word(8); }             // rows of K and V past the sequence's keys are not zeros
   NBlocks n_blocks() const { return {word(9), word(10)}; }  // that some row of the tile sees
   Band band() const {
@@ -50,17 +54,17 @@ struct RowTile {
   bool find(const AttentionParams& p, const TileScheduler& scheduler, unsigned item) const {
     const TileScheduler::WorkTile work = scheduler.work_tile(item);
     const Sequence sequence = sequence_of(p, work.batch);
-    const int first_row = static_cast<int>(work.m_block) * rows, seqlen_q = static_cast<int>(sequence.seqlen_q);
-    put(1, static_cast<int>(item)), put(2, static_cast<int>(work.batch)), put(3, static_cast<int>(work.head));
+    const int first_row = static_cast<int>(work.m_block) * rows, seqlen_q = static_cast<int>(sequence.seqlen_q) * heads;
+    put(1, static_cast<int>(item)), put(2, static_cast<int>(work.batch)), put(3, static_cast<int>(work.head) * heads);
     put(4, first_row), put(5, static_cast<int>(sequence.first_q)), put(6, seqlen_q);
-    put(7, static_cast<int>(sequence.rows_q));
+    put(7, static_cast<int>(sequence.rows_q) * heads);
     put(8, p.cu_seqlens_k.present() || p.seqused_k.present());
     const Band band = Band::of(p.position_mask, sequence.offset, sequence.seqlen_k);
     put(11, band.begin), put(12, band.end), put(13, band.seqlen_k);
     if constexpr (cfg.optimistic) put(14, 0);
     const NBlocks n_blocks = n_blocks_of(keys_of(band, first_row, rows, seqlen_q));
     put(9, n_blocks.begin), put(10, n_blocks.end);
-    return first_row < seqlen_q || (p.seqused_q.present() && first_row < sequence.rows_q);
+    return first_row < seqlen_q || (p.seqused_q.present() && first_row < sequence.rows_q * heads);
   }
   unsigned listed() const { return at + 4 * 14; }  // the address of a word that is 1 if the tile is in the list to redo
   void set_pass(NanPass pass) const { put(0, static_cast<int>(pass)); }
@@ -69,7 +73,8 @@ struct RowTile {
   static KeyRanges keys_of(const Band& band, int first, int count, int seqlen_q) {
     if (first >= seqlen_q) return KeyRanges::of_rows({0, 0}, {0, 0});
     if constexpr (!cfg.causal_or_local) return KeyRanges::of_rows({0, band.seqlen_k}, {0, band.seqlen_k});
-    const int last = (first + count < seqlen_q ? first + count : seqlen_q) - 1;
+    const int last = ((first + count < seqlen_q ? first + count : seqlen_q) - 1) / heads;
+    first /= heads;
     return KeyRanges::of_rows({band.first(first), band.past(first)}, {band.first(last), band.past(last)});
   }
   static NBlocks n_blocks_of(const KeyRanges& keys) {
