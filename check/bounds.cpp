@@ -62,7 +62,7 @@ Bounds rounding_of(const Problem& p, Fill fill, const Condition& c) {
     return e.relative_rms * e.relative_rms * square + floor / 3;
   };
   const bool scattered = fill != Fill::constant && fill != Fill::near_ties && fill != Fill::integers &&
-                         fill != Fill::rescale && fill != Fill::huge;
+                         fill != Fill::rescale && fill != Fill::rescale_reversed && fill != Fill::huge;
   if (c.output_square == 0) return {0, 0};
   if (scattered) {
     const double deviation = c.rounding_square > 0 ? std::sqrt(e.spread * c.rounding_quartic) / c.rounding_square : 0;

@@ -20,8 +20,9 @@ namespace {
 constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr double nan_value = std::numeric_limits<double>::quiet_NaN();
 
-constexpr std::array<const char*, 10> fill_names = {"normal",      "outlier",    "huge",     "near_ties", "constant",
-                                                    "masked_rows", "hidden_nan", "seen_nan", "integers",  "rescale"};
+constexpr std::array<const char*, 11> fill_names = {
+    "normal",     "outlier",  "huge",     "near_ties", "constant",        "masked_rows",
+    "hidden_nan", "seen_nan", "integers", "rescale",   "rescale_reversed"};
 
 uint64_t splitmix(uint64_t x) {
   x += 0x9e3779b97f4a7c15u;
@@ -88,9 +89,9 @@ Fill parse_fill(std::string_view name) {
 }
 const char* name_of(Fill fill) { return fill_names[static_cast<size_t>(fill)]; }
 const std::vector<Fill>& all_fills() {
-  static const std::vector<Fill> fills = {Fill::normal,   Fill::outlier,     Fill::huge,       Fill::near_ties,
-                                          Fill::constant, Fill::masked_rows, Fill::hidden_nan, Fill::seen_nan,
-                                          Fill::integers, Fill::rescale};
+  static const std::vector<Fill> fills = {
+      Fill::normal,     Fill::outlier,  Fill::huge,     Fill::near_ties, Fill::constant,        Fill::masked_rows,
+      Fill::hidden_nan, Fill::seen_nan, Fill::integers, Fill::rescale,   Fill::rescale_reversed};
   return fills;
 }
 
@@ -115,16 +116,22 @@ struct Maker {
   double q_value(uint64_t counter) const {
     switch (fill) {
       case Fill::constant:
-      case Fill::rescale: return 1.0;
+      case Fill::rescale:
+      case Fill::rescale_reversed: return 1.0;
       case Fill::integers: return whole(q_values, counter, 2);
       case Fill::huge: return 128 * noise(q_values, counter);
       default: return noise(q_values, counter);
     }
   }
+  // The fills for rescaling: one half of the keys has small logits and large values. A kernel that visits that half
+  // first must scale its results down.
+  bool has_small_logit(int64_t s) const { return (s < p.seqlen_k / 2) == (fill == Fill::rescale); }
   double k_value(uint64_t counter, int64_t s, int64_t d) const {
     switch (fill) {
       case Fill::constant: return 1.0;
-      case Fill::rescale: return (s < p.seqlen_k / 2 ? -30.0 : 30.0) / std::sqrt(static_cast<double>(p.head_dim));
+      case Fill::rescale:
+      case Fill::rescale_reversed:
+        return (has_small_logit(s) ? -30.0 : 30.0) / std::sqrt(static_cast<double>(p.head_dim));
       case Fill::integers: return whole(k_values, counter, 2);
       case Fill::huge: return 128 * noise(k_values, counter);
       case Fill::near_ties: return noise(k_values, static_cast<uint64_t>(d)) + 0.01 * noise(k_values + rare, counter);
@@ -134,7 +141,8 @@ struct Maker {
   double v_value(uint64_t counter, int64_t s) const {
     switch (fill) {
       case Fill::constant: return 0.75;
-      case Fill::rescale: return s < p.seqlen_k / 2 ? 6e4 : 1e-3;
+      case Fill::rescale:
+      case Fill::rescale_reversed: return has_small_logit(s) ? 6e4 : 1e-3;
       case Fill::integers: return whole(v_values, counter, 8);
       default: return noise(v_values, counter);
     }

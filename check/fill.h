@@ -21,7 +21,19 @@ namespace rapt::check {
 // seen_nan      normal; one key NaN and one value Inf per sequence and head: only rows that see them become non-finite
 // integers      small integers
 // rescale       the first half of the keys has logits of -30 and v = 6e4, the second half +30 and v = 1e-3
-enum class Fill { normal, outlier, huge, near_ties, constant, masked_rows, hidden_nan, seen_nan, integers, rescale };
+enum class Fill {
+  normal,
+  outlier,
+  huge,
+  near_ties,
+  constant,
+  masked_rows,
+  hidden_nan,
+  seen_nan,
+  integers,
+  rescale,
+  rescale_reversed
+};
 
 Fill parse_fill(std::string_view name);  // throws Error with the word
 const char* name_of(Fill fill);

@@ -241,7 +241,7 @@ class Program {
     sub->add_option("--cases", check_.cases, "A built-in set of problems (smoke), or a file of problem lines");
     sub->add_option("--fill", check_.fill,
                     "Distribution of the input values: normal outlier huge near_ties constant masked_rows hidden_nan "
-                    "(NaN in masked keys) seen_nan (NaN in visible keys) integers rescale");
+                    "(NaN in masked keys) seen_nan (NaN in visible keys) integers rescale rescale_reversed");
     sub->add_option("--seed", check_.seed, "Seed of the random inputs")->capture_default_str()->check(seed_text);
     sub->add_flag("--stages", check_.stages,
                   "Show the first stage (inputs, S, maximum, sum, P, O) that exceeds its error bound");

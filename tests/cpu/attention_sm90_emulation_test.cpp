@@ -189,7 +189,8 @@ TEST_F(Sm90Emulated, WeightsBeforeMaxima) {
   static constexpr Sm90Config cfg = optimistic(with_turns(config_of(DType::bf16, 64, 64, 2, 32, 3, true), true, true)),
                               full = optimistic(config_of(DType::f16, 64, 64, 2, 64, 4, false)),
                               three = optimistic(with_turns(config_of(DType::f16, 64, 64, 3, 48, 5, true), true, true));
-  for (const auto fill : {normal, huge, hidden, check::Fill::outlier, check::Fill::rescale}) {
+  for (const auto fill :
+       {normal, huge, hidden, check::Fill::outlier, check::Fill::rescale, check::Fill::rescale_reversed}) {
     expect_right<cfg>("bf16 b2 h2 q250 k190 d64 causal lse", fill, 2);
     expect_right<cfg>("bf16 b1 h2 q150 k300 d64 window=40,3 lse", fill);
     expect_right<three>("f16 b1 h3 q400 k410 d64 causal lse sinks", fill);

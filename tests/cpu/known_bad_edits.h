@@ -34,8 +34,7 @@ inline std::string config_of(const Edit& edit) {
 
 inline const std::vector<Edit>& sm90_edits() {
   using check::Fill;
-  // Keys are visited from the last to the first: Fill::rescale has its largest logits in the first visited block, so it
-  // rescales nothing.
+  // Keys are visited from the last to the first, so only Fill::rescale_reversed rescales.
   static const std::vector<Edit> edits = {
       {"sm90_dropped_last_block", &attention_sm90, "sm90/row_tile.cuh", "begin + keys.count(cfg.block_n)",
        "begin + keys.count(cfg.block_n) - 1", "f16 b1 h2 q70 k100 d16"},
@@ -51,11 +50,12 @@ inline const std::vector<Edit>& sm90_edits() {
        "Rules::needs_safe_exp(row, c) ? 0.0f : __fmul_rn(row, c)", "__fmul_rn(row, c)",
        "f16 b1 h2 q70 k200 d16 window=8,0"},
       {"sm90_skipped_rescale", &attention_sm90, "sm90/attention_sm90.cuh", "if (rescales) rescale(o, softmax);",
-       "static_cast<void>(rescales);", "f16 b1 h1 q32 k600 d16", Fill::outlier},
+       "static_cast<void>(rescales);", "f16 b1 h1 q32 k600 d16", Fill::rescale_reversed},
       {"sm90_sum_not_rescaled", &attention_sm90, "sm90/softmax.cuh", "row_sum[half] *= output_scale[half];", "",
-       "f16 b1 h1 q32 k600 d16", Fill::outlier},
+       "f16 b1 h1 q32 k600 d16", Fill::rescale_reversed},
       {"sm90_clamped_rescale", &attention_sm90, "sm90/softmax.cuh", "moved ? Rules::rescale_factor(old, row, c) : 1.0f",
-       "moved ? fmaxf(Rules::rescale_factor(old, row, c), 1e-6f) : 1.0f", "f16 b1 h1 q32 k600 d16", Fill::outlier},
+       "moved ? fmaxf(Rules::rescale_factor(old, row, c), 1e-6f) : 1.0f", "f16 b1 h1 q32 k600 d16",
+       Fill::rescale_reversed},
       {"sm90_sum_mixes_rows", &attention_sm90, "sm90/epilogue.cuh", "quad_sum(softmax.row_sum[half])",
        "2.0f * (quad_sum(softmax.row_sum[0]) + quad_sum(softmax.row_sum[1])) / 4.0f", "f16 b1 h2 q64 d16"},
       {"sm90_lse_in_base_two", &attention_sm90, "sm90/epilogue.cuh", "top + log2_approx(sum) * ln_2",

@@ -68,7 +68,7 @@ TEST_F(GpuSm90, EveryHeadDimension) {
 TEST_F(GpuSm90, EveryFillWithWhatItSupports) {
   std::vector<Job> jobs;
   for (const check::Fill fill : {check::Fill::normal, check::Fill::huge, check::Fill::outlier, check::Fill::rescale,
-                                 check::Fill::hidden_nan, check::Fill::seen_nan})
+                                 check::Fill::rescale_reversed, check::Fill::hidden_nan, check::Fill::seen_nan})
     for (const char* words :
          {"b2 h4:2 q190 k260 d64 causal lse", "b1 h2 q300 k300 d128 window=40,10 sinks lse",
           "h4:2 d64 varlen=17,0,300,1,64 causal lse", "h2 d128 varlen=17:40,0:3,140:1,1:0,64:500 lse",
@@ -92,6 +92,24 @@ TEST_F(GpuSm90, OtherConfigurations) {
     for (int k : {1, 15, 16, 17, 63, 64, 65, 100, 128, 129, 200, 300, 513})
       for (const char* tail : {" d64 causal", " d40:72 window=20,5", " d64 causal sinks lse"})
         jobs.push_back({concat("f16 b2 h3 q230 k", k, tail)});
+    expect_all_pass(jobs, config);
+  }
+}
+
+// Fields that no shipped plan sets: weights before maxima, and rows of a GQA group that share tiles.
+TEST_F(GpuSm90, OptimisticAndPackedHeads) {
+  for (const char* config : {"optimistic=1", "optimistic=1 ping_pong=0 dynamic=0", "packed_heads=4",
+                             "packed_heads=4 optimistic=1", "packed_heads=4 warpgroups=3 block_n=96"}) {
+    SCOPED_TRACE(config);
+    std::vector<Job> jobs;
+    for (const check::Fill fill : {check::Fill::normal, check::Fill::huge, check::Fill::outlier, check::Fill::rescale,
+                                   check::Fill::rescale_reversed, check::Fill::hidden_nan, check::Fill::seen_nan})
+      for (const char* words : {"b2 h8:2 q230 k513 d64 causal sinks lse", "b1 h4:1 q37 k300 d128 window=40,10 lse",
+                                "h8:2 d64 varlen=17:40,0:3,140:1,1:0,64:500 causal lse",
+                                "b3 h4:1 q140 k150 d64 causal seqused=150,20,33 seqused_q=140,3,0 lse",
+                                "b1 h4:1 q100 k600 d80 lse", "b1 h4:1 q100 k600 d256 layout=bshd"})
+        for (const char* type : {"f16 ", "bf16 "}) jobs.push_back({concat(type, words), fill});
+    jobs.push_back({"bf16 out=f32 b1 h4:1 q100 k130 d64 causal lse partial"});
     expect_all_pass(jobs, config);
   }
 }
