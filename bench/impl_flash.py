@@ -124,7 +124,7 @@ class FlashAttention3(FlashAttention2):
 def find_cutlass_dsl() -> None:
     """Puts the packages of nvidia-cutlass-dsl on the path, as its .pth file does after `pip install`.
 
-    An unpacked wheel on PYTHONPATH has the folder, but Python does not read its .pth file.
+    An unpacked wheel on PYTHONPATH has this folder, but Python reads .pth files only in site-packages.
     """
     distribution = importlib.util.find_spec("nvidia_cutlass_dsl")
     if importlib.util.find_spec("cutlass") is not None or distribution is None:

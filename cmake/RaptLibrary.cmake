@@ -4,7 +4,7 @@
 file(GLOB_RECURSE rapt_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/*.cpp")
 list(FILTER rapt_sources EXCLUDE REGEX "/src/cpu/isa_[a-z0-9_]+\\.cpp$")
 
-# The families of kernels, for src/kernels/registry.cpp.
+# The list of kernel families. src/kernels/registry.cpp includes it.
 file(GLOB families CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/kernels/*/attention_*.cpp")
 list(TRANSFORM families REPLACE ".*/(attention_[a-z0-9_]+)\\.cpp$" "RAPT_FAMILY(\\1)\n")
 list(JOIN families "" families)

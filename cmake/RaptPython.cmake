@@ -18,7 +18,7 @@ add_custom_command(TARGET rapt_python POST_BUILD
   COMMAND "${CMAKE_COMMAND}" -E env "PYTHONPATH=${PROJECT_BINARY_DIR}/python"
     "${Python_EXECUTABLE}" -B "${PROJECT_SOURCE_DIR}/python/stub/stub.py" "${PROJECT_BINARY_DIR}/python/rapt/__init__.pyi"
   VERBATIM)
-# A changed Python file is copied again.
+# If a Python file changes, the module is linked again, and the command above copies the files again.
 file(GLOB python_files CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/python/rapt/*.py"
   "${PROJECT_SOURCE_DIR}/python/rapt/compat/*.py" "${PROJECT_SOURCE_DIR}/python/stub/*")
 set_target_properties(rapt_python PROPERTIES LINK_DEPENDS "${python_files}")

@@ -87,7 +87,7 @@ std::string_view page_named(const std::string& name);
 // "; did you mean check?", or "" if no word of `known` is similar.
 std::string did_you_mean(std::string_view word, const std::vector<std::string_view>& known);
 
-// The tuned rows that a context of make_context() reads: none with --config or --variant.
+// The tuned rows that a context of make_context() uses. With --config, --family or --variant there are none.
 TunedRows rows_for(const Common& options);
 
 // A context for one problem, set up from the options and one --config value.

@@ -23,7 +23,7 @@ nlohmann::ordered_json families_of(const Problem& problem, const Device& device)
   return list;
 }
 
-// The plan's line with --config's overrides or by a tuned row, or null if no family takes the problem.
+// The line of the plan, with the words of --config or else by a tuned row. Null if no family accepts the problem.
 nlohmann::ordered_json plan_of(const Problem& problem, const Device& device, const std::string& config, bool own_text,
                                const TunedRows& rows) {
   try {
@@ -35,7 +35,7 @@ nlohmann::ordered_json plan_of(const Problem& problem, const Device& device, con
   }
 }
 
-// The tuned row that gives the plan, or null.
+// The tuned row of the problem's class, or null.
 nlohmann::ordered_json row_used(const Problem& problem, const Device& device, const TunedRows& rows) {
   const TunedRow* const row = rows.find(planned_problem(problem, device), device);
   if (row == nullptr) return nullptr;

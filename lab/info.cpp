@@ -81,7 +81,7 @@ void add_store(nlohmann::ordered_json& all) {
   }
 }
 
-// Adds the file of tuned rows; a warning about it goes to the log.
+// Adds the file of tuned rows. Reading it may log a warning.
 void add_tuned(nlohmann::ordered_json& all) {
   const TunedFile file = tuned_file(jit::Store::from_environment().cache_directory);
   all["tuned"] = {{"file", file.path}, {"rows", TunedRows::read(file).size()}};

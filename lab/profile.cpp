@@ -415,7 +415,7 @@ int profile_by_ncu(const ProfileOptions& options, const Problem& problem, const 
 
 namespace {
 
-// The plan of a tuned row, as --config: so the profiled kernel and the planned facts are those of a call.
+// Puts the configuration of the problem's tuned row into --config. So the profiled kernel is the one that a call uses.
 ProfileOptions with_row(const ProfileOptions& options, const Problem& problem, const Device& device) {
   ProfileOptions changed = options;
   const TunedRows rows = rows_for(options.common);

@@ -305,7 +305,7 @@ class Program {
 
   void add_tune() {
     CLI::App* sub =
-        add("tune", "Search a faster configuration of a GPU kernel on this GPU, and keep it for the planner",
+        add("tune", "Search for a faster configuration of a GPU kernel on this GPU, and keep it for the planner",
             "  rapt tune \"bf16 b4 h32:8 q4096 d128 causal\"\n"
             "  rapt tune --suite my-problems.txt --budget 60\n"
             "  rapt tune \"f16 h8 q512 d64\" --family attention_sm80 --output ./rows.txt\n"
@@ -315,16 +315,17 @@ class Program {
     sub->add_option("--suite", tune_.suite, "A built-in set of problems (perf), or a file of problem lines");
     sub->add_option("--family", tune_.family,
                     "Search only this kernel family: attention_sm90, attention_sm80, attention_scalar. Default: all "
-                    "that take the problem");
+                    "families that accept the problem");
     sub->add_option("--budget", tune_.budget,
-                    "Seconds for the search of a problem. It ends after the candidate that exceeds them")
+                    "Seconds for the search of each problem. It ends after the candidate that exceeds them")
         ->capture_default_str()
         ->check(CLI::Range(0.01, 1e6));
     sub->add_option("--output", tune_.output,
-                    "File of the rows. Default: RAPT_TUNED, else tuned.txt in the cache directory");
-    sub->add_flag("--again", tune_.again, "Also problems that already have a row of this GPU and this version of rapt");
+                    "File to write the rows to. Default: RAPT_TUNED, otherwise tuned.txt in the cache directory");
+    sub->add_flag("--again", tune_.again,
+                  "Also measure problems that already have a row for this GPU and this version of rapt");
     sub->add_flag("--dry-run", tune_.dry_run,
-                  "List the first candidates and measure nothing; needs no GPU with --arch");
+                  "List the first candidates and measure nothing. With --arch it needs no GPU");
     sub->add_option("--seed", tune_.seed, "Seed of the random inputs")->capture_default_str()->check(seed_text);
     add_device(sub, tune_.common);
     add_arch(sub, tune_.common);

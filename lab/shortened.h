@@ -1,4 +1,4 @@
-// Smaller problems of the same kind, for which the same kernel configuration can be checked in a short time. Called by
+// Makes smaller problems of the same kind, on which a kernel configuration can be checked in a short time. Called by
 // emulate.cpp and tune_gpu.cpp.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace rapt::lab {
 
-// Query rows of a CTA, and keys that it takes in one step of its loop.
+// The query rows of a CTA, and the keys that it processes in one step of its loop.
 int64_t rows_of_a_tile(const KernelConfig& config);
 int64_t keys_of_a_step(const KernelConfig& config);
 

@@ -64,7 +64,7 @@ TracedWarp warp_of(const TraceMemory& memory, size_t place) {
   return warp;
 }
 
-// Gives a role with "#" its number in each warpgroup that has it.
+// Replaces the "#" of a role by the number of each warpgroup that has the role.
 void number_warpgroups(Trace& trace) {
   const auto numbered = [](const std::string& name) { return role_of(name).find('#') != std::string::npos; };
   std::set<unsigned> groups;
@@ -124,7 +124,7 @@ void fit_clocks(const TraceMemory& memory, Trace& trace) {
 }
 
 // The stages of the main loop: those that some warp begins more than once, and at least half as often as its most
-// frequent stage. So the stages that a warp begins once for each tile are left out if a tile has several blocks.
+// frequent stage. A stage that a warp begins once for each tile does not count if a tile has more than two blocks.
 std::vector<bool> repeated_stages(const Trace& trace) {
   std::vector<bool> repeated(trace.names.size());
   for (const TracedWarp& warp : trace.warps) {
@@ -222,7 +222,8 @@ std::set<unsigned long long> chosen_sms(const Trace& trace, size_t most_stages) 
   return chosen;
 }
 
-// The role of a warp: that of its stages, except those that all roles have. "" if they have several or none.
+// The role of a warp, which is the role of its stages. Stages without a role are ignored. Returns "" if the stages have
+// several roles or none.
 std::string role_of_warp(const Trace& trace, const TracedWarp& warp) {
   std::set<std::string> roles;
   for (const TracedStage& stage : warp.stages) roles.insert(role_of(trace.names[stage.stage]));
@@ -263,7 +264,7 @@ TraceShape trace_shape(const Problem& problem, const KernelConfig& config, const
   shape.stages = static_cast<unsigned>(stages);
   const int64_t keys = std::max<int64_t>(config.number("block_n", 32) * config.number("warps_n", 1), 1);
   const int64_t rows = std::max<int64_t>(config.number("block_m", 64 * config.number("warpgroups")), 1);
-  // Of attention_scalar: parts of head_dim and head_dim_v that are computed one after the other.
+  // attention_scalar computes parts of head_dim and head_dim_v one after the other.
   const auto slices = [&](int64_t dim, const char* field) {
     return div_up(dim, std::max<int64_t>(config.number(field, dim), 1));
   };
@@ -271,7 +272,7 @@ TraceShape trace_shape(const Problem& problem, const KernelConfig& config, const
       div_up(problem.seqlen_q, rows) * problem.batch * problem.heads_q * slices(problem.head_dim_v, "head_dim_v");
   int64_t tiles_of_a_cta = std::max<int64_t>(div_up(tiles, std::max<int64_t>(shape.all_ctas, 1)), 1);
   if (config.number("dynamic") != 0) tiles_of_a_cta += div_up(tiles_of_a_cta, 2);
-  // A last wait for a tile that does not come is a step too.
+  // At the end a warp waits once more and gets no tile. This wait is a step, too.
   shape.steps = static_cast<unsigned>(
       std::max<int64_t>(div_up(problem.seqlen_k, keys) * slices(problem.head_dim, "head_dim"), 1) * tiles_of_a_cta + 1);
   const size_t cta_bytes = size_t{shape.warps} * shape.steps * shape.stages * sizeof(unsigned long long);

@@ -32,8 +32,8 @@ struct TraceShape {
   size_t all_warps() const { return size_t{ctas} * warps; }
   size_t counts() const { return all_warps() * stages; }
 };
-// The steps are the blocks of keys that a CTA may visit, from the configuration's tiles and the grid. With a dynamic
-// schedule some CTAs take more tiles than others: there is room for half as many again.
+// Computes the number of steps (the blocks of keys that a CTA may visit) from the configuration's tiles and the grid.
+// With a dynamic schedule some CTAs take more tiles than others. So there is memory for 1.5 times the average.
 TraceShape trace_shape(const Problem& problem, const KernelConfig& config, const LaunchShape& launch, int threads,
                        size_t stages);
 

@@ -1,4 +1,4 @@
-// The command rapt tune: problems, families, rows, progress and Ctrl-C. See tune.h.
+// The command rapt tune: it chooses problems and families, writes rows, shows progress and handles Ctrl-C. See tune.h.
 #include "lab/tune.h"
 
 #include <fmt/format.h>
@@ -27,14 +27,15 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Json = nlohmann::ordered_json;
 
-// ---- Ctrl-C: the first one asks for an end, the second one ends the process.
+// ---- Ctrl-C. The first one stops the search after the current candidate. The second one ends the process.
 
 volatile std::sig_atomic_t interrupt_asked = 0;
 
 void ask_for_end(int number) {
   interrupt_asked = 1;
   std::signal(number, SIG_DFL);
-  constexpr std::string_view text = "\nrapt: stopping after the present candidate; Ctrl-C again stops at once\n";
+  constexpr std::string_view text =
+      "\nrapt: stopping after the current candidate; press Ctrl-C again to stop at once\n";
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, text.data(), text.size());
 }
 
@@ -79,8 +80,8 @@ constexpr const char* no_invariant =
     "invariant: the bits of such a problem must not depend on its lengths, but a tuned "
     "row is for one class of lengths; the planner's configuration is always used";
 
-// The families that can be searched, that of the planner's choice first. Throws Error{unsupported} if no family takes
-// the problem, or if --family does not.
+// The families that can be searched. The family of the planner's choice comes first. Throws Error{unsupported} if no
+// family accepts the problem, or if the family of --family does not.
 std::vector<const Family*> families_of(const TuneOptions& options, const Problem& problem, const Device& device) {
   const Plan own =
       options.family.empty() ? plan(problem, device) : plan_with(problem, device, "family=" + options.family);
@@ -134,7 +135,7 @@ Json list_candidates(const TuneOptions& options, const Problem& problem, const D
     fmt::print("start    {}\n", start.words());
     for (const std::string& change : listed.changes) fmt::print("         {}\n", change);
     for (const auto& [change, why] : listed.refused) fmt::print("refused  {}: {}\n", change, why);
-    fmt::print("         {} candidates from here, {} refused\n", listed.changes.size(), listed.refused.size());
+    fmt::print("         {} candidates, {} refused\n", listed.changes.size(), listed.refused.size());
   }
   return all;
 }
@@ -149,7 +150,7 @@ int dry_run(const TuneOptions& options, const std::vector<Problem>& problems, co
 
 // ---- The rows.
 
-// The version in rows: another commit may have other kernels, so its times are measured again.
+// The version in rows. Another commit may have other kernels, so rows of another commit are measured again.
 std::string row_version() {
   const std::string commit(build_commit);
   return concat(rapt_version(), " ", commit.substr(0, 12), build_dirty ? "-changed" : "");
@@ -164,14 +165,15 @@ std::string utc_now() {
   return text;
 }
 
-// The file to write. It exists afterwards, and the library would read it: this is not found out after the search.
+// The file to write. Creates it if necessary, and throws if the library would not read it. So this error comes before
+// the search, not after it.
 std::string prepared_file(const TuneOptions& options) {
   const TunedFile file = tuned_file(jit::Store::from_environment().cache_directory);
   const std::string path = options.output.empty() ? file.path : options.output;
   if (path.empty())
-    invalid("tune: there is no file to keep rows in: ",
+    invalid("tune: there is no file to keep rows in, because ",
             file.note.empty() ? "RAPT_TUNED or RAPT_CACHE is off, or HOME is not set" : file.note,
-            "; --output names a file");
+            "; give a file with --output");
   check_output_file("--output", options.output);
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   if (options.output.empty() && !file.named && !std::filesystem::exists(folder)) {
@@ -216,14 +218,14 @@ void print_result(const Problem& problem, const TunePoint& own, const TuneResult
     fmt::print("  faster   {}: {:.2f} us, {:.1f}% less\n", result.best.words(), result.time.median,
                100 * (1 - result.time.median / result.own.median));
   else
-    fmt::print("  nothing is faster by {:.0f}% and the spread\n", 100 * least_gain);
-  fmt::print("  {} tried, {} refused by a rule, {} dropped (spills and others), {} wrong{}\n  checked: {}\n",
+    fmt::print("  no configuration is faster by at least {:.0f}% and by more than the spread\n", 100 * least_gain);
+  fmt::print("  {} tried, {} refused by a rule, {} dropped (spills or other reasons), {} wrong{}\n  checked: {}\n",
              result.tried, result.refused, result.dropped, result.wrong.size(),
              result.out_of_time ? "; the budget ended the search" : "", how);
   std::fflush(stdout);
 }
 
-// Tunes problems one after another and keeps each row at once.
+// Tunes problems one after another. Writes each row as soon as its search ends.
 class Tuner {
  public:
   Tuner(const TuneOptions& options, const Device& device, size_t problems, std::string path)
@@ -309,7 +311,7 @@ class Tuner {
   const Device& device_;
   const std::string path_;
   TunedRows known_;
-  std::set<std::string> measured_;  // classes with a row of this command
+  std::set<std::string> measured_;  // classes that this command has measured
   Progress progress_;
   int done_ = 0;
   bool wrong_ = false;

@@ -1,6 +1,6 @@
-// rapt tune: searches a faster configuration of a problem's GPU kernel and keeps it as a row of the file that the
-// planner reads (runtime/tuned_rows.h). Called by program.cpp. tune.cpp is the command, tune_search.cpp the search, and
-// tune_gpu.cpp the measurement.
+// rapt tune: searches for a faster configuration of a problem's GPU kernel and keeps it as a row of the file that the
+// planner reads (runtime/tuned_rows.h). Called by program.cpp. tune.cpp has the command, tune_search.cpp has the
+// search, and tune_gpu.cpp has the measurements.
 #pragma once
 
 #include <memory>
@@ -19,7 +19,7 @@ struct TuneOptions {
   double budget = 180;  // seconds for each problem
   uint64_t seed = 1;
   bool dry_run = false;  // list the candidates
-  bool again = false;    // also problems that have a row of this version
+  bool again = false;    // also measure problems that have a row of this version
 };
 
 // The exit code of a command that Ctrl-C stopped, as shells report it.
@@ -32,7 +32,7 @@ class TuneBench {
  public:
   virtual ~TuneBench() = default;
   virtual Comparison compare(const TunePoint& candidate, const TunePoint& best, bool thorough) = 0;
-  // How the candidates were checked: "all rows of ..." .
+  // Which results were compared with the oracle: "all rows", or the smaller problem and the rows, for the user.
   virtual std::string how_checked() const = 0;
 };
 std::unique_ptr<TuneBench> gpu_tune_bench(const TuneOptions& options, const Device& device, const Problem& problem);

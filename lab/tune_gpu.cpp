@@ -23,13 +23,13 @@
 namespace rapt::lab {
 namespace {
 
-// How many samples a comparison takes, and for how long at most.
+// The effort of a comparison: warm-up rounds, measured rounds, and the longest time.
 struct Effort {
   int64_t warmup, rounds;
   double seconds;
 };
 constexpr Effort quick{3, 15, 1.5}, careful{5, 30, 5};
-// Candidates that a first estimate finds this many times slower are not sampled.
+// If a first estimate of a candidate exceeds that of the best configuration by this factor, it is not sampled.
 constexpr double clearly_slower = 1.5;
 
 // A configuration that is compiled and loaded.
@@ -47,7 +47,7 @@ std::string spills(const LoadedKernel& kernel, int device) {
   return bytes == 0 ? "" : concat("its registers spill (", bytes, " bytes)");
 }
 
-// The tensors of one problem on the GPU. Samples rotate through several sets of them.
+// The tensors of one problem on the GPU. Successive calls use different sets of them.
 struct Tensors {
   Tensors(const Problem& given, uint64_t seed)
       : problem(given),
@@ -99,7 +99,7 @@ class GpuTuneBench final : public TuneBench {
       }
       ready.checked = true;
     } catch (const Error& error) {
-      // After other failures (an illegal address) the GPU's context is lost: the search cannot go on.
+      // After other failures (an illegal address) the GPU's context is unusable, so the search ends.
       std::string sentence = concat(words, ": ", error.what());
       if (error.code() != ErrorCode::internal) throw Error(error.code(), sentence);
       return {Comparison::wrong, std::move(sentence)};

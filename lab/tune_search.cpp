@@ -27,7 +27,7 @@ std::string broken_rule(const Problem& planned, const Device& device, const Tune
   return "";
 }
 
-// The candidates of a field, those nearest to its present value first; without that value.
+// The candidates of a field without its current value. The candidates nearest to this value come first.
 std::vector<int> nearest_first(const ConfigField& field, const KernelConfig& config) {
   const auto now = static_cast<int>(field.number(config.data()));
   std::vector<int> values;
@@ -65,7 +65,7 @@ class Search {
     return alone.kind == Comparison::timed;
   }
 
-  // Makes the family's own configuration the present one of the descent. Returns false if the family is too slow.
+  // Begins the descent at the family's own configuration. Returns false if the family is too slow.
   bool start_in(const Family& family) {
     present_ = {&family, family.configure(request_.planned, request_.device)};
     if (present_.words() == request_.own.words()) return true;
@@ -77,7 +77,7 @@ class Search {
     return compared.candidate.median <= hopeless * compared.best.median;
   }
 
-  // Varies one field at a time from the present configuration, and keeps what is faster, until nothing improves.
+  // Changes one field of the configuration at a time and keeps faster changes, until no change is faster.
   void descend() {
     for (bool improved = true; improved;) {
       improved = false;
@@ -88,12 +88,12 @@ class Search {
     if (present_.words() != result_.best.words()) keep_if_faster();
   }
 
-  // Compares one changed field with the present configuration.
+  // Changes one field and compares the result with the configuration before. Returns whether the change was kept.
   bool step(const ConfigField& field, int value) {
     TunePoint changed;
     std::string why;
     if (!change_field(request_.planned, request_.device, present_, field, value, changed, why)) {
-      // The same change of another configuration is another candidate, so it is counted again only if that is new.
+      // A refused change is counted once for each configuration in which it was tried.
       if (visited_.insert(concat(present_.words(), " ", field.name, "=", value)).second) ++result_.refused;
       return false;
     }
@@ -106,7 +106,7 @@ class Search {
     return true;
   }
 
-  // After the descent in a family: its best configuration against that of all families.
+  // After the descent in a family, compares its best configuration with the best one of all families.
   void keep_if_faster() {
     if (result_.interrupted) return;
     Comparison compared;
@@ -148,8 +148,8 @@ class Search {
 
   const TuneRequest& request_;
   TuneResult result_;
-  TunePoint present_;              // of the descent in one family
-  std::set<std::string> visited_;  // words of compared points, and of refused changes
+  TunePoint present_;              // the configuration that the descent in one family has reached
+  std::set<std::string> visited_;  // the words of compared configurations and of refused changes
 };
 
 }  // namespace

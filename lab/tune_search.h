@@ -1,5 +1,5 @@
-// The search of rapt tune: coordinate descent over the fields of a kernel configuration that have candidates. It knows
-// nothing of GPUs: a function measures. Called by tune.cpp and by tests with a function of their own.
+// The search of rapt tune: coordinate descent over those fields of a kernel configuration that have candidates. It does
+// not use a GPU: the caller gives it a function that measures. Called by tune.cpp and by tests.
 #pragma once
 
 #include <functional>
@@ -21,13 +21,13 @@ struct TunePoint {
   std::string words() const;
 };
 
-// One comparison. If the candidate was dropped, there are no times.
+// One comparison. If the candidate was dropped or wrong, there are no times.
 struct Comparison {
   enum Kind { timed, dropped, wrong } kind = timed;  // wrong: its result exceeded the error bounds
-  std::string why = {};                              // of dropped and wrong; of wrong with the configuration
-  Quartiles candidate = {}, best = {};               // sampled in turns, so clocks affect both alike
+  std::string why = {};                 // why it was dropped or wrong; for wrong also names the configuration
+  Quartiles candidate = {}, best = {};  // their samples alternate, so clocks affect both in the same way
 };
-// `thorough`: takes more samples and checks the whole problem. It decides what is written.
+// `thorough`: takes more samples and checks the problem itself. The thorough comparison decides which row is written.
 using Compare = std::function<Comparison(const TunePoint& candidate, const TunePoint& best, bool thorough)>;
 
 // The rule of all comparisons: the candidate's third quartile is below the other's first quartile, and its median is at
@@ -44,15 +44,15 @@ struct TuneRequest {
   std::vector<const Family*> families;  // those to search; each accepts the problem
   TunePoint own;                        // the planner's choice
   Compare compare;
-  std::function<bool()> interrupted = [] { return false; };  // asked before each comparison
-  std::function<bool()> out_of_time = [] { return false; };  // the same: the budget is spent
-  // Called before each comparison: the candidate, and what differs from the best one.
+  std::function<bool()> interrupted = [] { return false; };  // called before each candidate
+  std::function<bool()> out_of_time = [] { return false; };  // called at the same places
+  // Called before each quick comparison of a candidate. change: the fields in which it differs from the best one.
   std::function<void(const TunePoint& candidate, const std::string& change, int tried)> progress = {};
 };
 
 struct TuneResult {
   TunePoint best;                  // the planner's choice if nothing is faster
-  Quartiles time = {}, own = {};   // of the last, thorough comparison; both of the planner's choice if that is best
+  Quartiles time = {}, own = {};   // of the thorough comparison; equal if the planner's choice is the best
   bool faster = false;             // best is faster than the planner's choice by the rule above
   std::string failure;             // why the planner's choice could not be measured, or ""
   int tried = 0;                   // timed configurations
@@ -63,9 +63,9 @@ struct TuneResult {
 };
 TuneResult tune_search(const TuneRequest& request);
 
-// Sets one field of the best configuration to `value`. If a rule refuses that, one other field is changed too: to its
-// nearest value that makes the configuration legal, in the order of the table ("block_m=32" needs "warps_m=2"). Returns
-// false, with the rule's sentence, if no such configuration is legal.
+// Sets one field of the best configuration to `value`. If this breaks a rule, also changes one other field to the
+// nearest value that makes the configuration legal ("block_m=32" needs "warps_m=2"). The other fields are tried in the
+// order of the table. Returns false if no such configuration is legal. why: the first broken rule, or "".
 bool change_field(const Problem& planned, const Device& device, const TunePoint& best, const ConfigField& field,
                   int value, TunePoint& changed, std::string& why);
 

@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 
 from . import _core
 
-# Rows of the table in its order: (array, parameter, has a batch dimension, is differentiable); (value, its parameter or
-# None, "real", "integer" or "word", its RAPT_HAS bit, {word: value} or None); (parameter, flag); {parameter: text}.
+# The rows of the table, in its order.
+# ARRAYS: (array, parameter, has a batch dimension, is differentiable).
+# SCALARS: (value, its parameter or None, "real", "integer" or "word", its RAPT_HAS bit, {word: value} or None).
+# FLAGS: (parameter, flag). TEXTS: {parameter: its documentation}.
 ARRAYS, SCALARS, FLAGS, TEXTS = _core.sdpa_table()
 DEFAULTS: dict[str, Any] = _core.defaults()
 # The arrays among the options. An array q_start is here q_starts. Operators and XLA take them in this order after q, k,
@@ -27,7 +29,7 @@ STARTS = {parameter: name for name, parameter in PARAMETER_OF.items() if name !=
 
 
 class ByHand(NamedTuple):
-    operator: str | None  # type among the options of PyTorch's operator; None: not one of them
+    operator: str | None  # type as an option of PyTorch's operator; None: not an option of it
     stub: str  # type in the stub
     doc: str
 
@@ -43,29 +45,29 @@ BY_HAND: dict[str, ByHand] = {
     "causal": ByHand(
         "str",
         "Causal",
-        'False; True or "bottom_right" (query i sees j <= i + off); "top_left" (j <= i).',
+        'False: no causal mask. True or "bottom_right": query i sees j <= i + off. "top_left": query i sees j <= i.',
     ),
     "window": ByHand(
         "SymInt[]?",
         "tuple[int, int] | None",
-        "(left, right): query i sees i + off - left <= j <= i + off + right, both included; -1: no limit.",
+        "(left, right): query i sees keys j with i + off - left <= j <= i + off + right. -1: no limit on this side.",
     ),
     "lse": ByHand(
         None,
         "bool | Array",
-        "True, or an array to write to: the call returns (out, lse). float32 [batch, heads_q, seqlen_q], packed "
-        "[heads_q, total_q]: natural logarithm of the sum of exp(x), including the sink.",
+        "True, or an array to write to: the call returns (out, lse). lse is float32 [batch, heads_q, seqlen_q], packed "
+        "[heads_q, total_q]. It is the natural logarithm of the sum of exp(x), including the sink.",
     ),
     "out": ByHand(
         None,
         "Array | None",
-        "the array to write to; it must not overlap an input. Default: a new array in q's memory order.",
+        "the array to write to. It must not overlap an input. Default: a new array with the memory order of q.",
     ),
     "out_dtype": ByHand(
         None,
         "Dtype | None",
         'of the allocated out: float32, float16 or bfloat16, by name ("f32", "float32", ...) or as an object of the '
-        "framework. Default: that of q; of v if q is FP8; bfloat16 (NumPy: float32) if both are FP8.",
+        "framework. Default: the dtype of q. If q is FP8: the dtype of v. If both are FP8: bfloat16 (NumPy: float32).",
     ),
     "q_dtype": ByHand(
         "str?",
@@ -98,7 +100,7 @@ _QKV = {
 
 
 def _argument_texts() -> str:
-    """The part of DOC below "Args:". Neighbours with the same text are described together."""
+    """The part of DOC below "Args:". Neighbouring parameters with the same text share one entry."""
     of_options = {name: BY_HAND[name].doc if name in BY_HAND else TEXTS[name] for name in DEFAULTS}
     lines = []
     for text, names in itertools.groupby({**_QKV, **of_options}.items(), key=lambda item: item[1]):

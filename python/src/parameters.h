@@ -18,7 +18,7 @@ struct Parameter {
   const TensorArgument* tensor = nullptr;  // the field that an array sets
   const ScalarArgument* scalar = nullptr;  // the field that a number or word sets
   uint64_t flag = 0;                       // the flag that True sets
-  const char* doc = "";                    // of its row; that of a parameter by hand is in _signature.py
+  const char* doc = "";                    // from its row; _signature.py has the texts of parameters by hand
   bool by_hand = false;                    // call.cpp has its own code for it
 };
 
@@ -37,7 +37,7 @@ struct Parameters {
     return rows[static_cast<size_t>(count++)] = Parameter{name};
   }
 };
-// `row`: of any of the three tables.
+// `row` is a row of any of the three tables.
 template <class Row>
 constexpr Parameter& of_row(Parameters& all, const Row& row) {
   Parameter& parameter = all.of(row.keyword);
@@ -76,7 +76,7 @@ inline constexpr int p_q = place_of("q"), p_k = place_of("k"), p_v = place_of("v
                      p_k_dtype = place_of("k_dtype"), p_v_dtype = place_of("v_dtype"), p_context = place_of("context");
 static_assert(p_layout == 3, "q, k and v are positional");
 static_assert(std::ranges::all_of(parameters, [](const Parameter& p) { return p.by_hand != (*p.doc != 0); }),
-              "each row of a parameter has a text for Python's documentation");
+              "each parameter has a text for Python's documentation: in its row or, if by hand, in _signature.py");
 
 // The indices of the parameters for which `wanted` is true.
 template <class Wanted>

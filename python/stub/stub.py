@@ -1,4 +1,4 @@
-"""Writes the type stub of the package: rapt.pyi.in (by hand) with rapt.sdpa from the table of the compiled module.
+"""Writes the type stub of the package: rapt.pyi.in, with rapt.sdpa from the table of the compiled module added.
 
 python3 stub.py FILE, with the built package on PYTHONPATH. The build calls it (cmake/RaptPython.cmake).
 """

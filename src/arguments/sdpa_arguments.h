@@ -68,7 +68,7 @@ struct TensorArgument {
   Role role;
   Dtypes dtypes;  // for length and position arrays: accepted on the CPU
   ShapeRule shape;
-  // What Python's documentation says of the parameter. Neighbours with the same sentence are documented together.
+  // The parameter's text in Python's documentation. Neighbouring rows with the same text are documented together.
   const char* doc = "";
   // Python parameter name; null: none. If a ScalarArgument has the same keyword, the parameter accepts either.
   const char* keyword = name;
@@ -100,13 +100,15 @@ constexpr auto tensor_rows() {
   constexpr ShapeRule of_v = by_layout({batch, heads_k, seqlen_k, head_dim_v}, {total_k, heads_k, head_dim_v});
   constexpr ShapeRule of_out = by_layout({batch, heads_q, seqlen_q, head_dim_v}, {total_q, heads_q, head_dim_v});
   constexpr ShapeRule of_lse = by_layout({batch, heads_q, seqlen_q}, {heads_q, total_q});
-  constexpr const char* cu_seqlens = "int32 [batch + 1], give both or neither: sequence b is rows cu[b] to cu[b + 1].";
-  constexpr const char* start = "position of the first query and key: int, or int64 [batch] (chunked prefill, rings).";
+  constexpr const char* cu_seqlens =
+      "int32 [batch + 1]; give both or neither. Sequence b has the rows cu[b] to cu[b + 1] - 1.";
+  constexpr const char* start =
+      "position of the first query or key: int, or int64 [batch] (for chunked prefill, rings).";
   constexpr const char* descale =
       "float32 scales of the stored values, with their granularity in q_scales, k_scales, v_scales: \"tensor\" [] or "
       "[1]; \"head\" [batch, heads]; \"token\" [batch, heads, seqlen]; \"block64\", \"block128\" [batch, heads, "
-      "ceil(seqlen / n)]; v also \"channel\" [batch, heads_k, head_dim_v]. Packed: token [heads, total], block by "
-      "ceil(max_seqlen / n), counted within the sequence.";
+      "ceil(seqlen / n)]; v also \"channel\" [batch, heads_k, head_dim_v]. Packed: token [heads, total]; block [batch, "
+      "heads, ceil(max_seqlen / n)], numbered from the start of each sequence.";
   return std::array{
       TensorArgument{"out", &A::out, output, floats, of_out},  // outputs come first
       TensorArgument{"lse", &A::lse, output, f32, of_lse},
@@ -123,10 +125,10 @@ constexpr auto tensor_rows() {
       TensorArgument{"alibi_slopes", &A::alibi_slopes, input, f32, either({heads_q}, {batch, heads_q}),
                      "float32 [heads_q] or [batch, heads_q]."},
       TensorArgument{"sinks", &A::sinks, input, f32, always({heads_q}),
-                     "float32 [heads_q]: a logit (natural, unscaled) added to the denominator only."},
+                     "float32 [heads_q]: one logit per head. exp(sink) is added to the denominator only."},
       TensorArgument{"seqused_q", &A::seqused_q, lengths, list, always({batch}),
-                     "int32 [batch]: number of queries in use of each sequence, packed or not. Rows past them get 0 "
-                     "(lse: -inf) whatever q holds there.",
+                     "int32 [batch]: number of queries in use of each sequence, packed or not. Later rows get out = 0 "
+                     "and lse = -inf; the values of q in these rows have no effect.",
                      "seqused_q", 2},
       TensorArgument{"seqused_k", &A::seqused_k, lengths, list, always({batch}),
                      "int32 [batch]: number of keys in use of each sequence, packed or not."},
@@ -136,8 +138,8 @@ constexpr auto tensor_rows() {
       TensorArgument{"v_descale", &A::v_descale, checked, f32, scales, descale},
       TensorArgument{"k_mean", &A::k_mean, checked, f32, always({batch, heads_k, head_dim}),
                      "float32 [batch, heads_k, head_dim]: the mean that was subtracted from k before quantisation, as "
-                     "quantize(k, smooth=True) does: key j is k[j] * k_descale + k_mean; x, lse, softcap and sinks use "
-                     "that key. FP8 k only."},
+                     "quantize(k, smooth=True) does. Key j is k[j] * k_descale + k_mean; x, lse, softcap and sinks use "
+                     "this key. FP8 k only."},
       TensorArgument{"q_starts", &A::q_starts, positions, list, always({batch}), start, "q_start"},
       TensorArgument{"k_starts", &A::k_starts, positions, list, always({batch}), start, "k_start"},
   };
@@ -166,7 +168,7 @@ struct Range {
 struct ScalarArgument {
   const char* name;
   const char* keyword;   // Python parameter name; null: none
-  const char* doc = "";  // as in TensorArgument, whose text is taken if the parameter may also be an array
+  const char* doc = "";  // as in TensorArgument, whose text is used if the parameter may also be an array
   double rapt_sdpa_args::*real = nullptr;
   int64_t rapt_sdpa_args::*integer = nullptr;  // exactly one of these three is non-null
   int32_t rapt_sdpa_args::*word = nullptr;
@@ -183,7 +185,9 @@ constexpr auto scalar_rows() {
   constexpr int64_t most = std::numeric_limits<int64_t>::max(), size = int64_t{1} << 40, position = int64_t{1} << 60;
   constexpr Range any, sizes{0, size, "must be from 0 to 2^40"}, counts{1, most, "must be 1 or more"};
   constexpr Range positions{-position, position, "must be within -2^60 to 2^60"};
-  constexpr const char* max_seqlen = "int, required with cu_seqlens; a longer sequence is cut to this length.";
+  constexpr const char* max_seqlen =
+      "int, required with cu_seqlens. A longer sequence is an error on the CPU and "
+      "with check_contents; without this check a GPU uses only its first max_seqlen rows.";
   const auto real = [](const char* name, const char* keyword, double A::*field, uint64_t has, const char* doc,
                        int since = 1) {
     return ScalarArgument{name, keyword, doc, field, nullptr, nullptr, has, {}, {}, since};
@@ -212,14 +216,14 @@ constexpr auto scalar_rows() {
       integer("max_seqlen_q", "max_seqlen_q", &A::max_seqlen_q, RAPT_HAS_MAX_SEQLEN_Q, sizes, max_seqlen),
       integer("max_seqlen_k", "max_seqlen_k", &A::max_seqlen_k, RAPT_HAS_MAX_SEQLEN_K, sizes, max_seqlen),
       integer("splits", "splits", &A::splits, RAPT_HAS_SPLITS, counts,
-              "number of parts to split the keys into, 1 or more. Default: the planner decides."),
+              "largest number of parts to split the keys into, 1 or more. Default: the planner chooses."),
       word("q_scales", &A::q_scales, scale_words, "not a rapt_scale_kind", granularity),
       word("k_scales", &A::k_scales, scale_words, "not a rapt_scale_kind", granularity),
       word("v_scales", &A::v_scales, scale_words, "not a rapt_scale_kind", granularity),
       word("pv", &A::pv, pv_words, "not a rapt_pv_mode",
-           "how P V is computed for FP8 v: \"f16\", \"fp8\", \"fp8x2\". Default: the fastest within the error bound."),
+           "format of the softmax weights in P V for FP8 v: \"f16\", \"fp8\" or \"fp8x2\". Default: \"f16\"."),
       word("acc", &A::acc, acc_words, "not a rapt_acc_mode",
-           "\"f16\" sums products of float16 in float16 on GPUs. Default: \"f32\"."),
+           "dtype in which products are summed. \"f16\" needs float16 q, k and v, and a GPU. Default: \"f32\"."),
       ScalarArgument{"reserved", nullptr, "", nullptr, nullptr, &A::reserved, 0, {0, 0, "must be 0"}},
   };
 }
@@ -238,10 +242,10 @@ inline constexpr std::array flag_arguments{
     FlagArgument{"RAPT_PARTIAL", "partial", RAPT_PARTIAL,
                  "True: out is float32, and (out, lse) is a partial state for merge()."},
     FlagArgument{"RAPT_INVARIANT", "invariant", RAPT_INVARIANT,
-                 "True: the bits of a row depend on nothing else in the call."},
+                 "True: the bits of a row do not depend on other rows, heads or sequences of the call."},
     FlagArgument{"RAPT_CHECK_CONTENTS", "check_contents", RAPT_CHECK_CONTENTS,
-                 "on GPUs also checks the values of lengths, starts, mask, descales and k_mean. It copies them to the "
-                 "host and synchronises."},
+                 "True: on GPUs, rapt waits for the stream, copies lengths, starts, mask, descales and k_mean to the "
+                 "host, and checks their values."},
 };
 
 inline constexpr uint64_t known_has = [] {

@@ -1,5 +1,5 @@
 // File input and output: reads only regular files; writes a new file completely or not at all.
-// Used by src/jit, src/runtime, value.cpp, check/cases.cpp and lab/file.cpp.
+// Used by src/jit, src/runtime, cpu/quota.cpp, problem/value.cpp, check/cases.cpp and lab/.
 #pragma once
 
 #include <cstddef>
@@ -65,9 +65,10 @@ class NewFile {
 // Creates, writes and commits in one call.
 std::string replace_file(int directory, const std::string& target, std::string_view bytes, unsigned mode);
 
-// Returns "" if only this user or root can have written the opened file `path`: it and the folder in which it really
-// lies belong to one of them, and neither group nor others may write to them. In a folder with the sticky bit (/tmp)
-// others can add files, but not replace them. Otherwise: "it belongs to user 7, ...", "its folder '/x' may be ...".
+// Returns "" if only this user or root can have written the opened file `path`. This holds if the file and its folder
+// (after symbolic links) belong to one of them, and group and others may not write to them. A folder with the sticky
+// bit (/tmp) may be writable by others, because they cannot replace the file. Otherwise returns the reason: "it belongs
+// to user 7, ..." or "its folder '/x' may be ...".
 std::string why_others_may_write(const FileHandle& file, const std::string& path);
 
 // strerror() of errno, thread-safe.

@@ -99,10 +99,10 @@ TensorMap encode(const TensorMapSpec& spec) {
   return map;
 }
 
-// Maps of recent calls. A place is found by the base address; another tensor replaces the map there.
+// Maps of recent calls. The base address and the box select the place. A map of another tensor replaces the map there.
 struct RecentMaps {
   struct Entry {
-    TensorMapSpec spec;  // of rank 0: empty
+    TensorMapSpec spec;  // rank 0: the place is empty
     TensorMap map;
   };
   std::array<Entry, 32> entries{};

@@ -64,7 +64,7 @@ template <auto... values>
 inline constexpr std::array<int, sizeof...(values)> config_candidates = {static_cast<int>(values)...};
 
 // One row of a table: config_field<Sm80Config, &Sm80Config::stages, 1, 2, 3>("stages", ConfigRole::tunable). The values
-// behind the member are its candidates in a search. They have the member's type: int or bool.
+// after the member are its candidates in a search. They have the member's type: int or bool.
 template <class Config, auto member, auto... candidates>
 constexpr ConfigField config_field(std::string_view name, ConfigRole role = ConfigRole::computed) {
   using Member = std::remove_cvref_t<decltype(std::declval<Config>().*member)>;
@@ -117,7 +117,7 @@ class KernelConfig {
   std::string words() const;
   // Sets the fields named in `words` ("block_m=32 q_in_registers=1"). Throws Error for an unknown field or a bad value.
   void apply(std::string_view words);
-  // The fields with candidates, as apply() takes them: all that a search decides.
+  // The fields with candidates, in the form that apply() takes. These are the fields that a search can change.
   std::string searched_words() const;
   // The fields whose values differ from those of `other`, which must have the same type.
   std::string words_unlike(const KernelConfig& other) const;

@@ -1,8 +1,8 @@
 // Family: one implementation of attention. The planner takes the first family of the registry that accepts the problem
 // and prefers it. Each family has a folder with host code and the kernel. The host code decides which problems the
 // family accepts, chooses the configuration and describes the launch. It does not launch; src/runtime does. The build
-// puts every family into the registry: the file kernels/*/NAME.cpp with NAME = attention_* defines the family NAME
-// (`extern const Family NAME{...}`).
+// puts every family into the registry. Each file kernels/*/attention_*.cpp defines a family with the name of the file:
+// `extern const Family attention_sm80{...}`.
 #pragma once
 
 #include <string>
@@ -73,12 +73,12 @@ struct Family {
   // Whether the planner should choose this family for a problem that it accepts. False if a later family of the
   // registry is faster; *why (may be null) receives the reason. Null: always. It allocates nothing.
   bool (*prefers)(const Problem& problem, const Device& device, std::string* why) = nullptr;
-  // The planner asks families of higher priority first. By convention that of a CUDA family is the compute capability
-  // for which it was written (90 for sm_90), and the family that accepts every problem has 0.
+  // The planner asks families of higher priority first. By convention the priority of a CUDA family is the compute
+  // capability for which it was written (90 for sm_90). attention_scalar, which accepts every problem, has 0.
   int priority = 0;
 };
 
-// The families that code outside their own folders names.
+// The families that code outside their own folders uses by name.
 extern const Family attention_cpu, attention_scalar, attention_sm80, attention_sm90;
 
 struct FamilyList {

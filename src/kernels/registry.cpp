@@ -7,7 +7,7 @@
 
 namespace rapt {
 
-// The build writes kernel_families.inc (cmake/RaptLibrary.cmake): a line RAPT_FAMILY(NAME) for each family.
+// The build writes kernel_families.inc (cmake/RaptLibrary.cmake). It has a line RAPT_FAMILY(NAME) for each family.
 #define RAPT_FAMILY(name) extern const Family name;
 #include "kernel_families.inc"
 #undef RAPT_FAMILY

@@ -1,6 +1,7 @@
-// Measured choices of tiles. A family keeps them as rows: conditions, tiles, and the measurement for which they were
-// the fastest. The first row whose conditions hold is chosen. tests/cpu/tuned_test.cpp compares each row with its
-// measurement under results/. Rows of a user's own GPU come from `rapt tune` and take precedence.
+// The built-in tables of tiles. A family has a table of rows: each has conditions, tiles, and for some rows a
+// measurement of these tiles. The first row whose conditions hold is chosen. tests/cpu/tuned_test.cpp compares the rows
+// with their measurements under results/. Other rows, those that `rapt tune` writes (runtime/tuned_rows.h), take
+// precedence.
 #pragma once
 
 namespace rapt {
@@ -9,9 +10,9 @@ namespace rapt {
 enum class When : unsigned char { either, no, yes };
 constexpr bool holds(When when, bool fact) { return when == When::either || (when == When::yes) == fact; }
 
-// One measurement. The file has the card, the driver, the date, the command and all samples.
+// One measurement. Its file names the GPU, the driver, the date and the command, and has all samples.
 struct Measured {
-  const char* problem = nullptr;  // null: no measurement; the tiles are those that fit registers and shared memory
+  const char* problem = nullptr;  // null: no measurement; the tiles fit into registers and shared memory
   double median_us = 0.0;
   const char* file = nullptr;  // under results/
 };

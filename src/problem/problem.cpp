@@ -178,7 +178,7 @@ uint64_t plan_hash(const Problem& problem) {
 }
 
 namespace {
-// "" if all kernels can read the tensor.
+// Returns "" if all kernels can read the tensor.
 std::string access_words(const char* tensor, const Access& a) {
   if (a == Access{}) return "";
   return concat("; ", tensor, a.unit_last ? "" : " strided", a.aligned16 ? "" : " unaligned", a.tma ? "" : " no_map");

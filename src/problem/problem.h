@@ -110,9 +110,10 @@ bool overlaps_itself(const Geometry& geometry);
 // Comparison and hash of the inputs of planning: without lengths, starts, explicit strides and layout.
 bool same_plan(const Problem& a, const Problem& b);
 uint64_t plan_hash(const Problem& problem);
-// The same facts as text: equal exactly for problems with the same plan. It is the problem line without what plans do
-// not use: softcap=1 stands for every soft cap, no scale for every positive one, "varlen=?8:8" for all lengths with
-// these totals. After "; " follow facts of the tensors that a line of dtypes and sizes does not have: "; q unaligned".
+// The same facts as text. Two problems have the same text exactly if they have the same plan. The text is the problem
+// line without the values that plans do not use: softcap=1 stands for every soft cap, no scale for every positive
+// scale, and "varlen=?8:8" for all lengths with these totals. A "; " begins facts about the tensors that a problem line
+// does not have: "; q unaligned".
 std::string plan_line(const Problem& problem);
 
 // Operations of the visible (query, key) pairs: 2 * (head_dim + head_dim_v) per pair. Causal, window and lengths count

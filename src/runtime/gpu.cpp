@@ -90,7 +90,7 @@ std::shared_ptr<const LoadedPlan> GpuResources::load(const Problem& problem, con
   try {
     return load(chosen, problem, device);
   } catch (const Error& error) {
-    // The planner's own kernel may be in a pack, where there is no NVRTC for the row's.
+    // Without NVRTC the row's kernel cannot be compiled, but the planner's own kernel may be in a pack.
     if (error.code() != ErrorCode::environment && error.code() != ErrorCode::internal) throw;
     warn_once(concat(tuned_rows().place(*row), ": the tuned row is ignored: ", error.what()));
   }
@@ -107,15 +107,15 @@ std::shared_ptr<const LoadedPlan> GpuResources::load(const Plan& plan, const Pro
 }
 
 std::shared_ptr<const LoadedPlan> GpuResources::plan_of_loaded_kernels(const Problem& problem, const Device& device) {
-  static const TunedRows none;  // no file is read while a stream is captured; before the first load no kernel is known
+  static const TunedRows none;  // under capture no file is read; before the first read no kernel is loaded
   const TunedRow* row = nullptr;
   const Plan chosen = plan(problem, device, tuned_read_ ? tuned_rows_ : none, &row);
   if (auto loaded = of_loaded_kernels(chosen, device)) {
     remember(problem, device.index, loaded);
     return loaded;
   }
-  // The kernel of a row may be unknown while the planner's own is loaded. The context does not remember this plan, so a
-  // later call can load the row's.
+  // If the row's kernel is not loaded, the planner's own may be. The context does not remember this plan, so a later
+  // call can load the row's kernel.
   return row == nullptr ? nullptr : of_loaded_kernels(plan(problem, device, none), device);
 }
 

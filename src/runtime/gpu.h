@@ -50,10 +50,10 @@ class GpuResources {
   // The properties of GPU `index` that this context plans for (its arch may be overridden).
   Device device(int index) const;
 
-  // Uses the family and the config words of this context, if it has some, else its tuned rows.
+  // Uses the family and the config words of this context if it has them, otherwise its tuned rows.
   Plan plan(const Problem& problem, const Device& device) const;
-  // Read at the first plan. None if this context has its own config words, or device sources that replace built-in
-  // ones: the rows were measured with others.
+  // The rows are read at the first plan. There are none if this context has its own config words, or its own device
+  // sources, because the rows were not measured with them.
   const TunedRows& tuned_rows() const;
   // A plan ready to launch. Null if no problem of its class was seen yet, or if it was forgotten.
   std::shared_ptr<const LoadedPlan> find(const Problem& problem, int device_index) const;

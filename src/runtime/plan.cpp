@@ -89,7 +89,7 @@ std::string describe(const Device& device) {
   return concat(device.name, " (", device.arch, ", ", device.sm_count, " multiprocessors)");
 }
 
-// The evidence of a row: its times, and where they come from.
+// The line of a tuned row in explain(): its configuration, its times, and the date and version of the measurement.
 std::string tuned_line(const TunedRows& rows, const TunedRow& row, const std::string& own) {
   const std::string evidence = concat("; measured ", row.date, " by rapt ", row.version);
   if (row.keeps_planner())
@@ -199,7 +199,8 @@ std::string to_string(const Plan& plan) {
 
 namespace {
 
-// The line of a family in explain(). chosen: the family of the plan; by_row: a tuned row chose it.
+// The line in explain() of a family that the plan does not use. chosen: the plan's family. by_row: a tuned row chose
+// it.
 std::string family_line(const Family& family, const Family* chosen, bool by_row, const Problem& problem,
                         const Device& device) {
   if (!family.accepts(planned_problem(problem, device), device, nullptr))

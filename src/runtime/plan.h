@@ -47,9 +47,9 @@ PlanOverride override_of(std::string_view words);
 // words: see override_of(). own_text: the kernel source is the library's; false if a variant replaces it.
 Plan plan_with(const Problem& problem, const Device& device, std::string_view words, bool own_text = true);
 
-// Returns the plan of a call on a GPU: that of the tuned row of its class, else the planner's. A row whose
-// configuration breaks a rule is ignored with a warning. The workspace suffices for the planner's own plan too, so a
-// caller may return to it. used: receives the row, or null.
+// Returns the plan of a call on a GPU: the plan of its class's tuned row if there is one, otherwise the planner's own.
+// A row whose configuration breaks a rule is ignored with a warning. The workspace also suffices for the planner's own
+// plan, so the runtime may use that plan instead. used: receives the row, or null.
 Plan plan_by_row(const Problem& problem, const Device& device, const TunedRows& rows, const TunedRow** used = nullptr);
 
 std::string to_string(const Step& step);
@@ -57,8 +57,8 @@ std::string to_string(const Step& step);
 std::string to_string(const Plan& plan);
 
 // Returns the problem line, the device, and a line for each family: chosen, possible but not chosen, or the reason for
-// rejecting the problem. If a tuned row gives the configuration, a line says which, with its times. slow_note()
-// follows.
+// rejecting the problem. If the problem has a tuned row, a line names it, with its times. At the end stands
+// slow_note().
 std::string explain(const Problem& problem, const Device& device, const TunedRows& rows = {});
 
 }  // namespace rapt

@@ -42,7 +42,7 @@ double microseconds(size_t field, std::string_view text) {
   return value;
 }
 
-// Only the form: digits stand where the pattern has a 0.
+// Checks only the form: where the pattern has a 0, the text must have a digit.
 void check_date(std::string_view text) {
   constexpr std::string_view pattern = "0000-00-00T00:00:00Z";
   bool good = text.size() == pattern.size();
@@ -65,8 +65,8 @@ std::array<std::string_view, field_count> split(std::string_view line) {
   return fields;
 }
 
-// A class that parse_problem() can read is compared with the class that the planner has for it. Classes of calls with
-// unknown lengths ("?") and facts of tensors (";") have no such line.
+// Throws if the text is a problem line but not the line of a class. A text with unknown lengths ("?") or facts about
+// tensors (";") is not a problem line, so it is not checked.
 void check_class(const std::string& line) {
   if (line.find_first_of("?;@") != std::string::npos) return;
   const std::string class_line = plan_line(longest_of_class(parse_problem(line)));
@@ -97,7 +97,7 @@ std::string read_trusted(const std::string& path, std::string& text, bool& exist
   exists = wrong.empty() || errno != ENOENT;
   if (!wrong.empty()) return exists ? wrong : "";
   if (const std::string why = why_others_may_write(file, path); !why.empty()) return "is not used: " + why;
-  if (bytes > largest_file) return concat("is larger than ", largest_file, " bytes, the most that is read");
+  if (bytes > largest_file) return concat("has ", bytes, " bytes: must be at most ", largest_file);
   return read_exactly(file, 0, bytes, text) ? "" : concat("cannot be read: ", system_error());
 }
 
@@ -107,7 +107,7 @@ bool is_replaced(std::string_view line, const TunedRow& row) {
   try {
     return key_of(parse_tuned_row(line)) == key_of(row);
   } catch (const Error&) {
-    return false;  // a line that is not understood stays; reading it warns
+    return false;  // a line that is not a row stays; read() warns about it
   }
 }
 
@@ -191,16 +191,16 @@ std::string create_tuned_file(const std::string& path) {
 }
 
 std::string replace_tuned_row(const std::string& path, const TunedRow& row) {
-  // A lock on the folder: it leaves no file.
+  // The lock is on the folder, so no lock file remains.
   const size_t slash = path.find_last_of('/');
   const FileHandle folder =
       open_file(AT_FDCWD, slash == std::string::npos ? "." : path.substr(0, slash + 1), O_RDONLY | O_DIRECTORY);
   if (!folder.is_open() || flock(folder.fd(), LOCK_EX) != 0)
-    return concat("cannot be written, its folder cannot be locked: ", system_error());
+    return concat("cannot be written, because its folder cannot be locked: ", system_error());
   std::string old, text;
   bool exists = false;
   if (std::string wrong = read_trusted(path, old, exists); !wrong.empty()) return wrong;
-  if (!exists) text = heading;  // it was removed meanwhile
+  if (!exists) text = heading;  // another process has removed it
   each_line(old, [&](std::string_view line, int) {
     if (!is_replaced(line, row)) text += concat(line, "\n");
   });

@@ -18,11 +18,11 @@ struct TunedRow {
   std::string device;             // tuned_device()
   std::string problem;            // plan_line() of the planned problem: a class of lengths
   std::string words;              // as --config takes them; `planner` if nothing was faster than the planner's choice
-  double us = 0, planner_us = 0;  // medians: of this configuration, and of the planner's own in the same minutes
+  double us = 0, planner_us = 0;  // medians of this configuration and of the planner's own, from one comparison
   std::string date;               // UTC: 2026-11-29T20:06:22Z
-  std::string version;            // of rapt, with its commit: "0.1.0 2442592"
+  std::string version;            // of rapt, with its commit: "0.1.0 2442592abcde"
   std::string command;            // the command that measured the row
-  int line = 0;                   // in the file, from 1
+  int line = 0;                   // line number in the file, from 1
 
   bool keeps_planner() const { return words == "planner"; }
 };
@@ -36,8 +36,8 @@ TunedRow parse_tuned_row(std::string_view line);
 // Where the rows are.
 struct TunedFile {
   std::string path;       // "": no rows are read
-  bool named = false;     // by RAPT_TUNED: then the file must exist
-  std::string note = {};  // why there is no file, if the user did not switch the rows off
+  bool named = false;     // RAPT_TUNED names it; then the file must exist
+  std::string note = {};  // the error in RAPT_TUNED, or ""
 };
 // RAPT_TUNED: a file with a '/' in its name, or "off". Default: tuned.txt in the cache directory.
 TunedFile tuned_file(const std::string& cache_directory);
@@ -49,8 +49,8 @@ class TunedRows {
   // Logs a warning for a file that is not used and for each line that is not a row. Never throws because of the file.
   static TunedRows read(const TunedFile& file);
 
-  // The row of the problem's class on this GPU; null if there is none, on a CPU, and for `invariant` problems: their
-  // bits must not depend on the lengths. `planned`: see planned_problem().
+  // The row of the problem's class on this GPU, or null. Always null on a CPU and for `invariant` problems, whose bits
+  // must not depend on the lengths. `planned`: see planned_problem().
   const TunedRow* find(const Problem& planned, const Device& device) const;
   const std::string& path() const { return path_; }
   size_t size() const { return rows_.size(); }
@@ -62,11 +62,10 @@ class TunedRows {
   std::unordered_map<std::string, TunedRow> rows_;  // key: device and problem
 };
 
-// Creates the file with its heading if it does not exist. Returns "" if rows can be kept there and would be read, else
-// the reason.
+// Creates the file with its heading if it does not exist. Returns "" if read() accepts the file, otherwise the reason.
 std::string create_tuned_file(const std::string& path);
-// Reads the file, replaces the row of the same class and GPU or adds the row at the end, and writes the file completely
-// or not at all. All other lines stay. Only one process at a time does this. Returns "" or the failure.
+// Removes the row of the same class and GPU, adds the new row at the end, and keeps all other lines. Writes the file
+// completely or not at all. A lock admits one process at a time. Returns "" or the failure.
 std::string replace_tuned_row(const std::string& path, const TunedRow& row);
 
 }  // namespace rapt

@@ -449,7 +449,7 @@ void tensor_maps() {
   EXPECT_EQ(seen.fill, 0u);
   EXPECT_EQ(fake().calls("cuCtxGetCurrent"), 0);  // it does not ask for a context
 
-  // The same description again makes no call. A changed one does, and does not get the old map.
+  // The same description again makes no driver call. A changed description makes one and gets a new map.
   EXPECT_EQ(fake().calls("cuTensorMapEncodeTiled"), 1);
   EXPECT_EQ(std::memcmp(make_tensor_map(rows_of_64()).bytes, map.bytes, sizeof map), 0);
   EXPECT_EQ(fake().calls("cuTensorMapEncodeTiled"), 1);
@@ -947,7 +947,7 @@ std::string broken_folder() {
   return folder.string();
 }
 
-// Replaces `output` by what the command prints.
+// Runs the command. `output` receives what it prints.
 int run(const std::string& command, std::string& output) {
   output.clear();
   std::FILE* child = popen(command.c_str(), "r");
@@ -964,7 +964,8 @@ void run_in_child(const Case& c) {
                                      "' --gtest_brief=1 --gtest_filter='*Driver.process/", c.name, "' 2>&1");
   std::string output;
   int status = run(command, output);
-  // The leak checker's own tracer sometimes crashes. A leak that it finds is another message and fails at once.
+  // The leak checker itself sometimes crashes; then the case runs again. A leak gives another message and fails at
+  // once.
   for (int again = 0; again < 3 && output.find("LeakSanitizer has encountered a fatal error") != output.npos; ++again)
     status = run(command, output);
   EXPECT_EQ(status, 0) << command << "\n" << output;

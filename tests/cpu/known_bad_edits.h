@@ -1,6 +1,6 @@
-// Deliberate defects of kernels, as edits of their source, and the table of those of attention_sm90. Each must fail a
-// check that the correct kernel passes. Used by the tests that emulate them (known_bad_sm90_test.cpp) and by those that
-// run them on a GPU (tests/gpu/known_bad_test.cpp, which has the tables of the other families).
+// Deliberate defects of kernels, as edits of their source, and the table of the defects of attention_sm90. Each defect
+// must fail a check that the correct kernel passes. Used by known_bad_sm90_test.cpp, which emulates the kernels, and by
+// tests/gpu/known_bad_test.cpp, which runs them on a GPU and has the table of the other families.
 #pragma once
 
 #include <cctype>
@@ -15,7 +15,7 @@
 
 namespace rapt::test {
 
-// An edit names a piece of source that must occur exactly once, ignoring line breaks.
+// An edit names a piece of source. It must occur exactly once in the file. A space in it matches any white space.
 struct Edit {
   const char* name;
   const Family* family;
@@ -23,11 +23,11 @@ struct Edit {
   const char *text, *instead;
   const char* line;  // the problem that must fail
   check::Fill fill = check::Fill::normal;
-  bool only_emulated = false;  // on a GPU the result depends on time
+  bool only_emulated = false;  // on a GPU the result depends on timing
 };
 
-// The configuration of an edit's kernel. The planner gives small problems to attention_sm80, so attention_sm90 is
-// named, with tiles that are small enough for several blocks of keys.
+// The configuration of an edit's kernel. The planner chooses attention_sm80 for small problems, so attention_sm90 is
+// named here. Its tiles are small, so that a problem has several blocks of keys.
 inline std::string config_of(const Edit& edit) {
   return edit.family == &attention_sm90 ? "family=attention_sm90 warpgroups=2 block_n=32 kv_stages=3" : "";
 }

@@ -1,5 +1,5 @@
 // The defects of attention_sm90 (known_bad_edits.h), emulated on this CPU: each must fail its check, and the correct
-// kernel must pass it. What only a GPU can show is in tests/gpu/known_bad_test.cpp.
+// kernel must pass it. tests/gpu/known_bad_test.cpp runs the defects on a GPU.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -27,7 +27,7 @@ class KnownBadSm90 : public testing::Test {
  protected:
   void SetUp() override {
     RAPT_NEEDS_FIBERS();
-    if (lab::usable_gpu()) GTEST_SKIP() << "a GPU, which runs variants itself";
+    if (lab::usable_gpu()) GTEST_SKIP() << "this machine has a GPU, so variants are not emulated";
     try {
       lab::find_host_compiler();
     } catch (const Error& error) {
@@ -49,7 +49,7 @@ TEST_F(KnownBadSm90, TheSoundKernelPasses) {
   }
 }
 
-// rapt check of a source with the defect, as users run it. Without NVRTC, which would take seconds.
+// Runs `rapt check` on a source with the defect, as a user does. NVRTC is switched off, because it would take seconds.
 Outcome check_of(const Edit& edit, const std::string& folder) {
   const std::string variant = concat(folder, "/", edit.file);
   std::filesystem::create_directories(std::filesystem::path(variant).parent_path());

@@ -101,7 +101,7 @@ TEST(SdpaTable, EveryFlagAndBitIsKnown) {
 }
 
 TEST(SdpaTable, EarlierStructsEndWhereTheyDid) {
-  // One line for each release before the last that added fields.
+  // One line for each struct size of an earlier release.
   ASSERT_GE(earlier_struct_sizes.size(), 1u);
   EXPECT_EQ(earlier_struct_sizes[0], offsetof(rapt_sdpa_args, seqused_q));  // 0.1.0
 }

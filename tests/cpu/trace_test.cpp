@@ -28,7 +28,7 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr const char* kernel_file = "sm80/attention_sm80.cuh";
-// A line that the planner gives to attention_sm90, and one for attention_scalar.
+// A problem for which the planner chooses attention_sm90, and one for attention_scalar.
 constexpr const char *sm90_line = "bf16 b2 h24 q4096 d64 causal", *scalar_line = "f32 b1 h2 q40 k70 d32";
 
 jit::Request request_of(const std::string& line, const std::string& arch, std::map<std::string, std::string> files) {
@@ -96,7 +96,8 @@ TEST(TraceShape, of_plans) {
   const KernelConfig config = plan(causal, device_preset("sm_90a")).steps[0].config;
   ASSERT_EQ(config.number("warpgroups"), 3);
   const TraceShape dynamic = trace_shape(causal, config, {.grid_x = 132}, 512, 16);
-  // 48 heads with 22 tiles of 192 rows are 8 tiles of each CTA, and half as many to spare; 32 blocks of keys.
+  // 48 heads with 22 tiles of 192 rows make 8 tiles for each of 132 CTAs. There is memory for half as many more. Each
+  // tile has 32 blocks of keys.
   EXPECT_EQ(dynamic.steps - 1, (8 + 4) * 32u);
   const TraceShape large = of("f16 b16 h32 q32768 d128", {.grid_x = 131072});
   EXPECT_LT(large.ctas, large.all_ctas);
@@ -174,7 +175,8 @@ TEST(TraceOfMarks, stages_of_each_tile_are_not_the_main_loop) {
 }
 
 TEST(TraceOfMarks, a_warpgroup_has_its_own_role) {
-  TraceMemory memory;  // a producer warp and two consumer warpgroups; three warps of the first one end at once
+  // A producer warp and two consumer warpgroups. The other three warps of the producer's warpgroup store nothing.
+  TraceMemory memory;
   memory.shape = {.ctas = 1, .warps = 12, .steps = 1, .stages = 3, .all_ctas = 1};
   memory.marks.resize(memory.shape.marks());
   memory.of_warps.resize(memory.shape.all_warps());
@@ -256,7 +258,7 @@ class TraceEmulated : public testing::Test {
     }
   }
 
-  // The trace of a problem's kernel, which must be right.
+  // The trace of a problem's kernel. The kernel's results must be correct.
   static Trace trace_of(const std::string& line, const std::string& arch, const std::string& config,
                         const std::string& line_of_names) {
     const Common options;
@@ -289,7 +291,7 @@ void append(Names& names, const Names& more) { names.insert(names.end(), more.be
 
 constexpr const char* small_sm90 = "family=attention_sm90 warpgroups=2 block_n=32 kv_stages=3 ping_pong=";
 
-// There is one tile more than CTAs, which the first CTA takes. Three blocks of keys.
+// There is one more tile than CTAs. The first CTA takes it. A tile has three blocks of keys.
 TEST_F(TraceEmulated, stages_of_attention_sm90) {
   const int64_t ctas = device_preset("sm_90a").sm_count, tiles = ctas + 1;
   const Trace trace =
@@ -420,8 +422,8 @@ TEST_P(TraceBuildOn, the_build_with_marks_compiles) {
   }
 }
 
-// With marks, too, the registers of attention_sm90 suffice for every head_dim that has its own tiles, and ptxas does
-// not serialize the products: else the trace would show another kernel.
+// With marks, attention_sm90 does not spill registers either, for every head_dim that has its own tiles. And ptxas does
+// not serialize the products. Otherwise the trace would measure a different kernel.
 TEST(TraceBuildOfSm90, no_spills_and_no_serialized_products) {
   if (jit::find_compiler() == nullptr) GTEST_SKIP() << "no NVRTC";
   for (const char* dims : {"64", "80", "96", "128", "192:128", "256"})

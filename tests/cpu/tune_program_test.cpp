@@ -1,5 +1,5 @@
 // rapt tune as a command: wrong options, the list of candidates, and searches with the stand-in driver. The stand-in
-// runs no kernel, so only a problem without elements has a correct result, and all times are equal.
+// runs no kernel. So only a problem without elements has a correct result, and all times are equal.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -170,7 +170,7 @@ TEST_F(TuneProgram, AnInterruptKeepsFinishedRows) {
       "tune --suite ./two.txt --json >out & job=$!; while [ ! -s out ]; do sleep 0.05; done; kill -INT $job; wait "
       "$job");
   EXPECT_EQ(outcome.code, 130) << outcome.err;
-  EXPECT_NE(outcome.err.find("stopping after the present candidate"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("stopping after the current candidate"), std::string::npos) << outcome.err;
   EXPECT_EQ(line_count(), 2) << rows();
 }
 

@@ -1,5 +1,5 @@
-// The search of rapt tune with a made-up function in place of a GPU: it finds the smallest value that it can reach,
-// counts what it leaves out, and ends when it is asked to.
+// The search of rapt tune with a function of the test in place of a GPU. The search must find the minimum of the
+// function, count the candidates that it refuses or drops, and end if it is interrupted or its time is spent.
 #include "lab/tune_search.h"
 
 #include <gtest/gtest.h>
@@ -89,7 +89,8 @@ TEST(TuneSearch, FindsTheMinimumOfAKnownFunction) {
   }
 }
 
-// Each configuration is compared once by itself. Two comparisons decide: the family's best, and the careful one.
+// Each configuration is compared once. Only the best one is compared twice more: with the best of all families, and in
+// the careful comparison.
 TEST(TuneSearch, ComparesNothingTwice) {
   Trial trial;
   const TuneResult result = trial.search([](const TunePoint& point) {
@@ -118,7 +119,7 @@ TEST(TuneSearch, EveryCandidateIsLegalAndOfTheSearchedFields) {
   }
 }
 
-// block_m = 64 with 8 warps is illegal (a warp has 16 rows), so one move changes both.
+// block_m = 64 with 8 warps is illegal (a warp has 16 rows), so one step changes both fields.
 TEST(TuneSearch, ARefusedValueIsTriedWithOneOtherFieldChanged) {
   Trial trial;
   TunePoint changed;
@@ -186,7 +187,7 @@ TEST(TuneSearch, WrongAndDroppedCandidatesAreNeverKept) {
   EXPECT_TRUE(result.wrong[0].ends_with(": out: max_abs = 9"));
 }
 
-// If the careful check finds the winner wrong, it is reported, and the planner's choice stays.
+// If the winner gives wrong results in the careful comparison, it is reported, and the planner's choice stays.
 TEST(TuneSearch, AWrongWinnerIsNoRow) {
   Trial trial;
   const TuneRequest request{trial.planned, trial.device, trial.families, trial.own,

@@ -1,5 +1,5 @@
-// Tuned rows: the file's format, its trust rules, which calls a row applies to, and what the planner and explain make
-// of it. Tests of contexts use the stand-in driver of tests/fake_cuda and need NVRTC.
+// Tuned rows: the file's format, who may write it, which calls use a row, and how the planner and explain use it. Tests
+// of contexts use the stand-in driver (tests/fake_cuda) and need NVRTC.
 #include "runtime/tuned_rows.h"
 
 #include <gtest/gtest.h>
@@ -159,7 +159,7 @@ TEST(TunedRows, InvariantProblemsTakeNoRow) {
   EXPECT_EQ(to_string(plan_by_row(problem, h100, rows)), to_string(plan(problem, h100)));
 }
 
-// The lines of the classes of all cases are equal exactly if the plans are shared.
+// For all pairs of cases: the texts of their classes are equal exactly if they share a plan.
 TEST(TunedRows, TheTextOfAClassTellsTheSamePlansApart) {
   std::vector<Problem> classes;
   const Device h100 = device_preset("h100");
@@ -242,7 +242,7 @@ TEST(TunedRows, ARowThatBreaksARuleIsIgnoredWithTheRule) {
   }
 }
 
-// A caller that asked for the workspace of a row's plan may get the planner's own plan, and the reverse.
+// A caller that has allocated the workspace of one of the two plans may get the other plan in the call.
 TEST(TunedRows, TheWorkspaceSufficesForBothPlans) {
   const TemporaryFolder folder;
   const Device h100 = device_preset("h100");
@@ -371,7 +371,7 @@ ContextOptions with_rows(const std::string& path) {
   return options;
 }
 
-// One call on the stand-in GPU, with what rapt_explain says and the kernel that it loaded.
+// One call on the stand-in GPU, the text of rapt_explain, and the plan that the context loaded.
 struct OneCall {
   explicit OneCall(const std::string& words) : call(make(words)), scope(0, nullptr) {
     call.out = check::make_outputs(call.problem);
@@ -433,8 +433,8 @@ TEST(TunedRows, ConfigWordsOfAContextComeBeforeRows) {
   });
 }
 
-// Under capture the file is not read, so nothing is loaded and the call fails as without rows. If the planner's own
-// kernel is loaded but not that of the row, the planner's own is recorded.
+// Under capture the file is not read and nothing is loaded. So the first call fails, as it does without rows. If only
+// the planner's own kernel is loaded, and not the row's kernel, the call records the planner's own kernel.
 TEST(TunedRows, UnderCaptureNothingIsReadOrLoaded) {
   on_stand_in(80, [] {
     const TemporaryFolder folder;
@@ -456,7 +456,7 @@ TEST(TunedRows, UnderCaptureNothingIsReadOrLoaded) {
   });
 }
 
-// Where there is no NVRTC and no pack with the row's kernel.
+// There is no NVRTC, and no pack has the row's kernel.
 TEST(TunedRows, WithoutTheKernelOfARowThePlannersOwnIsUsed) {
   on_stand_in(80, [] {
     const TemporaryFolder folder;

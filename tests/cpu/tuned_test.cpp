@@ -1,4 +1,4 @@
-// The rows of tiles (kernels/*/tuned_gpu.h) against the measurements that they name, which lie under results/.
+// Compares the tables of tiles (kernels/*/tuned_gpu.h) with the measurements under results/ that their rows name.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -38,8 +38,8 @@ int value_in(const json& result, const std::string& field) {
   return at == std::string::npos ? -1 : std::stoi(words.substr(at + field.size() + 2));
 }
 
-// `fields(tiles)` gives pairs of a field's name and its value. The planner must choose the row for its own problem, and
-// the measured kernel must have had these tiles.
+// `fields(tiles)` returns names and values of fields. For the row's problem, the planner must choose the row's tiles,
+// and the measured kernel must have had these tiles.
 template <class Row, class Fields>
 void check_row(const Row& row, const Family& family, const Fields& fields) {
   SCOPED_TRACE(row.measured.problem);

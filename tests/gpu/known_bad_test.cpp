@@ -1,7 +1,7 @@
 // Proves that the checks can fail: each defect, added to the kernels' source, must fail a check that the correct kernel
 // passes. There is at least one for each family, mask, score option and kind of tensor. The edits of attention_sm90 are
-// in tests/cpu/known_bad_edits.h, which also says how an edit names its place. That each place exists needs no GPU and
-// is tested everywhere, so a change of a kernel shows at once which edit must be adapted.
+// in tests/cpu/known_bad_edits.h, which also says how an edit names its place. A test without a GPU checks that each
+// place exists. So if a kernel changes, this test shows at once which edits must change, too.
 #include "base/error.h"
 #include "gpu_support.h"
 #include "jit/jit.h"
@@ -158,7 +158,7 @@ const std::vector<Edit> edits = with_sm90();
 
 class GpuKnownBad : public GpuTest {
  protected:
-  // Those whose family runs on this GPU and whose result does not depend on time.
+  // The edits whose family runs on this GPU and whose result does not depend on timing.
   static std::vector<Edit> runnable() {
     std::vector<Edit> some = edits;
     const bool has_sm90 = cuda::device(0).arch == "sm_90a";

@@ -8,11 +8,11 @@
 //   RAPT_TRACE_NEXT("consumer: QK");    as RAPT_TRACE, for kernels that do not know the step: it is counted in memory
 //   RAPT_TRACE_END();                   at the end, also before an early return
 //
-// The part of a stage's name before ": " is the warp's role. A "#" in it stands for the number of the
-// warp's warpgroup, which the lab fills in. Lane 0 of the warp stores the mark, so it must reach the
-// mark; the other lanes need not. Blocks have one dimension. The compiler may move arithmetic over a mark, but not
-// barriers, waits, or accesses to memory. A mark is taken when the stage's first instruction is issued: the last matrix
-// products of the stage before may still be running.
+// The part of a stage's name before ": " is the warp's role. The lab replaces a "#" in it by the number of the warp's
+// warpgroup. Lane 0 of the warp stores the mark, so it must reach the mark; the other lanes need not. Blocks have one
+// dimension. The compiler may move arithmetic over a mark, but not barriers, waits, or accesses to memory. A mark is
+// taken when the stage's first instruction is issued: the last matrix products of the stage before may still be
+// running.
 #pragma once
 
 #include "ptx/clock.cuh"
@@ -41,7 +41,7 @@ constexpr unsigned trace_stage(const char* list, const char* name) {
   }
 }
 
-// volatile_copy: the place is computed again at each mark, because registers of a main loop are scarce.
+// volatile_copy: each mark computes the place again, because registers are scarce in a main loop.
 inline bool trace_place(unsigned& place) {
   const unsigned thread = volatile_copy(threadIdx.x);
   const unsigned cta = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);

@@ -40,7 +40,7 @@ inline unsigned load_shared(unsigned address) {
 inline void store_shared(unsigned address, unsigned x) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(x) : "memory");
 }
-// Atomic. They return the value before.
+// Atomic operations. They return the old value.
 inline unsigned exchange_shared(unsigned address, unsigned x) {
   unsigned old;
   asm volatile("atom.shared.exch.b32 %0, [%1], %2;" : "=r"(old) : "r"(address), "r"(x) : "memory");

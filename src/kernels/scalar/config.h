@@ -1,5 +1,5 @@
-// ScalarConfig: the compile-time choices of attention_scalar, chosen by attention_scalar.cpp. Then the shared memory
-// layout and the work decomposition, for the host code (grid, bytes) and the kernel. Includes nothing outside shared/.
+// ScalarConfig: the compile-time choices of attention_scalar, made by attention_scalar.cpp. Also the layout of shared
+// memory and the division of the work, for the host code (grid, bytes) and the kernel. Includes only shared/.
 #pragma once
 
 #include "../shared/params.h"

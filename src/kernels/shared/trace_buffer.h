@@ -9,11 +9,11 @@ struct TraceWarp {
   unsigned long long sm;                                          // the number of its multiprocessor
 };
 
-// A mark has its own place. marks: [cta][warp][step][stage], cycles, 0: not reached.
+// Each mark has its own place. marks[cta][warp][step][stage] is a number of cycles, or 0 if the warp did not reach it.
 struct TraceBuffer {
   unsigned long long* marks;
   TraceWarp* of_warps;                  // [cta][warp]
-  unsigned* counts;                     // [cta][warp][stage] marks whose step the warp does not know (RAPT_TRACE_NEXT)
+  unsigned* counts;                     // [cta][warp][stage] number of marks so far (RAPT_TRACE_NEXT)
   unsigned* lost;                       // set to 1 if a step has no place
   unsigned ctas, warps, steps, stages;  // CTAs beyond `ctas` store nothing
 };

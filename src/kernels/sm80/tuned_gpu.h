@@ -1,5 +1,6 @@
 // The tiles of attention_sm80, by properties of the problem and the GPU. They were found on an H100
-// (docs/lab-notebook.md). On other GPUs they are smaller, so that the kernels do not spill registers. Host only.
+// (docs/lab-notebook.md); most of the measurements here are from an H200. On GPUs that are not Hopper the tiles are
+// often smaller, so that the kernels do not spill registers. Host only.
 #pragma once
 
 #include <array>
@@ -9,8 +10,9 @@
 
 namespace rapt {
 
-// How the rows of queries fill the GPU. `few`: tiles of 64 rows for at most 5/4 of its multiprocessors. `balanced`: a
-// causal or local problem with one or two waves of CTAs, which have different amounts of work.
+// How the query rows fill the GPU. `few`: at most 5/4 tiles of 64 rows for each multiprocessor. `balanced`: a causal or
+// local problem with dim <= 128 and fewer than 5 tiles of 128 rows for each multiprocessor. Its CTAs have different
+// amounts of work.
 enum class Sm80Rows : unsigned char { few, balanced, many };
 
 // The properties that determine the tiles.
@@ -19,15 +21,15 @@ struct Sm80Traits {
   int dim;                   // the larger of head_dim and head_dim_v
   bool extra_registers;      // score modifications other than the scale, or f16 accumulation
   bool causal_or_local;      // each row has its own range of keys
-  bool hopper;               // tiles were tuned on Hopper; elsewhere they are smaller, to avoid spills
+  bool hopper;               // tiles were tuned on Hopper; elsewhere they are often smaller, to avoid spills
   bool fp8;                  // at least one tensor is FP8
   bool fine_grained_scales;  // descales differ within a head
   bool e4m3_kv;              // k and v E4M3, q f16 or E4M3: the FP8 case with the fewest registers
   bool small_smem;           // less than 128 KB of shared memory for a CTA: Ada and consumer Blackwell
-  bool few_keys;             // at most 512, without fine-grained scales: one stage holds many of them
+  bool few_keys;             // at most 512 keys, and no fine-grained scales: one stage holds many keys
 };
 
-// Conditions on Sm80Traits; those left out hold always.
+// Conditions on Sm80Traits. A condition that a row does not give always holds.
 struct Sm80Condition {
   int most_dim = 256;
   When extra_registers{}, causal_or_local{}, hopper{}, fp8{}, fine_grained_scales{}, e4m3_kv{}, small_smem{},
@@ -67,7 +69,7 @@ constexpr auto sm80_rows() {
                        *features = "nvidia-h200/20261129T142000Z-features-ddfd3db.jsonl",
                        *fp8_peers = "nvidia-h200/20261128T124137Z-peers-fp8.jsonl";
   return std::array{
-      // Keys split among four warps (split-KV in the CTA), which shortens the loop of each warp.
+      // The keys are split among four warps (split-KV in the CTA). So the loop of each warp is shorter.
       row(few, {.most_dim = 64, .few_keys = yes}, tiles(32, 128, 2, 4, 1, keeps_q),
           {"f16 b1 h8 q512 k512 d64", 4.758, "nvidia-h200/20261129T175500Z-peers-f16.jsonl"}),
       row(few, {.most_dim = 64}, tiles(32, 64, 2, 4, 2, keeps_q)),

@@ -100,7 +100,7 @@ bool accepts(const Problem& p, const Device& device, std::string* why) {
   return accepts_scores(p, why) && accepts_tensors(p, why) && accepts_sizes(p, why);
 }
 
-// `invariant` plans must not use lengths.
+// Plans of `invariant` problems must not depend on lengths.
 bool has_short_keys(const Problem& p) { return !p.invariant && p.seqlen_k <= 1024; }
 
 Sm90Config tiles(const Problem& p) {

@@ -82,7 +82,8 @@ struct Consumer {
         pin(s);
         arrive_by_warp(k_empty);
         const bool rescales = mask_and_softmax(s, softmax, tile, keys, n_block, pass);
-        if (rescales) softmax.correct(s);  // a branch before the wait keeps the exponentials before it, too
+        // This branch stands before the wait. So the compiler keeps the exponentials before the wait, too.
+        if (rescales) softmax.correct(s);
         RAPT_TRACE_NEXT("consumer #: wait P.V");
         wgmma_wait_group<0>();
         pin(o);
@@ -243,7 +244,8 @@ struct Consumer {
   }
 };
 
-// Lists a tile to be computed again, if a warp has stored a value that is not finite. The first such warp writes.
+// If a warp has stored a value that is not finite, adds the tile to the list of tiles to compute again. Only the first
+// such warp adds it.
 template <Sm90Config cfg>
 inline void list_if_not_finite(const SharedState<cfg>& shared, const RowTile<cfg>& tile, bool finite) {
   if (!__any_sync(~0u, !finite) || threadIdx.x % 32 != 0 || exchange_shared(tile.listed(), 1) != 0) return;

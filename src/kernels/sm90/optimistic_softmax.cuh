@@ -1,13 +1,14 @@
 // Online softmax that computes weights before it looks for a new maximum. A variant of RowSoftmax (softmax.cuh) for
 // attention_sm90: it needs no pass over the scores of most blocks. Device only.
 //
-// row_sum = sum of exp2((s - row_max) * c). row_max is any reference for which the weights neither overflow nor lose
-// the row: its factor cancels in O / row_sum. It begins as the maximum of the row's first visible block. A weight above
-// 2^8 moves it later, by a whole number of powers of two, which correct() takes from the weight itself. Each row
-// decides alone: its bits do not depend on other rows.
+// row_sum = sum of exp2((s - row_max) * c). row_max need not be the maximum: its factor cancels in O / row_sum. It must
+// only be such that the weights neither overflow nor all become 0. At first it is the maximum of the row's first
+// visible block. If a weight exceeds 2^8, correct() raises row_max so that the weights shrink by a power of two, which
+// is the exponent of the largest weight. Each row decides alone, so its bits do not depend on other rows.
 //
-// A weight above 2^100 would need the scores again. Such a row gets NaN as its sum. So its tile is computed again like
-// a tile with hidden NaN (NanPass), and there row_max follows the scores of such rows before the weights are computed.
+// A weight above 2^100 cannot be corrected without the scores. So the row gets NaN as its sum, and its tile is computed
+// again like a tile with hidden NaN (NanPass). In that pass, row_max of such a row is raised before the weights are
+// computed.
 #pragma once
 
 #include "device/softmax.cuh"
@@ -76,8 +77,8 @@ struct OptimisticSoftmax {
   }
 
  private:
-  // Sets row_max of rows that see their first key. In passes other than the normal one, row_max also follows scores
-  // whose weights could not be corrected. The counting pass gives weight 1 to each visible key.
+  // Sets row_max of rows that see their first key. In passes other than the normal one, also raises row_max if a weight
+  // would be too large to correct. The counting pass gives weight 1 to each visible key.
   template <int tiles>
   void begin_rows(float (&s)[1][tiles][4], NanPass pass) {
 #pragma unroll
@@ -102,8 +103,8 @@ struct OptimisticSoftmax {
     is_steady = pass == NanPass::normal & !__any_sync(~0u, is_unsafe(0) | is_unsafe(1));
   }
 
-  // Returns x, but not before y is known. Otherwise ptxas computes all arguments of exponentials first, and the unit
-  // for exponentials waits. c is positive, which the compiler does not know.
+  // Returns x, but only after y is known. Otherwise ptxas computes all arguments of exponentials first, while the unit
+  // for exponentials is idle. c is positive, so x does not change, but the compiler does not know this.
   float after(float x, float y) const {
     return detail::float_of(detail::bits_of(x) | (detail::bits_of(y) & detail::bits_of(c) >> 31));
   }
@@ -121,7 +122,7 @@ struct OptimisticSoftmax {
     row_max[half] = to;
     shift[half] = is_unsafe(half) ? 0.0f : __fmul_rn(to, c);
   }
-  // Moves row_max. Returns the factor of what was computed before.
+  // Changes row_max. Returns the factor by which earlier results must be multiplied.
   float move(int half, float to) {
     const float factor = Rules::rescale_factor(row_max[half], to, c);
     set_row_max(half, to);

@@ -66,7 +66,7 @@ struct RowTile {
     put(9, n_blocks.begin), put(10, n_blocks.end);
     return first_row < seqlen_q || (p.seqused_q.present() && first_row < sequence.rows_q * heads);
   }
-  unsigned listed() const { return at + 4 * 14; }  // the address of a word that is 1 if the tile is in the list to redo
+  unsigned listed() const { return at + 4 * 14; }  // address of a word: 1 if the tile is in the list
   void set_pass(NanPass pass) const { put(0, static_cast<int>(pass)); }
 
   // Keys that rows `first` to `first + count - 1` see. Rows past seqlen_q see none.

@@ -32,7 +32,7 @@ struct RowSoftmax {
     return false;
   }
   template <int tiles>
-  void correct(float (&)[1][tiles][4]) {}  // update() has done it
+  void correct(float (&)[1][tiles][4]) {}  // nothing to do: update() has no weights to correct
 
  private:
   template <int tiles>

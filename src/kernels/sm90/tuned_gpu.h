@@ -1,4 +1,4 @@
-// The tiles of attention_sm90, by the problem's properties. How they were found: docs/lab-notebook.md. Host only.
+// The tiles of attention_sm90, by the problem's properties. docs/lab-notebook.md says how they were found. Host only.
 #pragma once
 
 #include <array>
