@@ -27,19 +27,25 @@ def types():
     return {**forms, **of_rows, **{name: "bool" for name, _ in _signature.FLAGS}, **by_hand}
 
 
-def overload(result, **narrowed):
+def overload(result, required=(), **narrowed):
+    """One overload. Parameters in `required` have no default."""
     lines = ["@overload", "def sdpa(", *(f"    {name}: Array," for name in "qkv"), "    *,"]
     for name, kind in types().items():
         default = _signature.DEFAULTS[name]
         value = f'"{default}"' if isinstance(default, str) else repr(default)
-        lines.append(f"    {name}: {narrowed.get(name, kind)} = {value},")
+        end = "," if name in required else f" = {value},"
+        lines.append(f"    {name}: {narrowed.get(name, kind)}{end}")
     return "\n".join([*lines, f") -> {result}: ...", ""])
 
 
 def text():
-    """Both overloads: out alone, and (out, lse)."""
-    without = {"lse": "Literal[False]", "partial": "Literal[False]"}
-    return overload("Array", **without) + overload("tuple[Array, Array]")
+    """The result is out alone, or (out, lse) if lse or partial is given; either if that is known only at run time."""
+    return (
+        overload("Array", lse="Literal[False]", partial="Literal[False]")
+        + overload("tuple[Array, Array]", required=("lse",), lse="Literal[True] | Array")
+        + overload("tuple[Array, Array]", required=("partial",), partial="Literal[True]")
+        + overload("Array | tuple[Array, Array]")
+    )
 
 
 if __name__ == "__main__":

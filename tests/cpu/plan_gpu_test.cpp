@@ -12,6 +12,7 @@
 
 #include "../gpu/gpu_support.h"
 #include "check/cases.h"
+#include "kernels/config_rules.h"
 #include "kernels/family.h"
 #include "lab/kernels.h"
 #include "runtime/plan.h"
@@ -222,4 +223,24 @@ TEST(PlanGpu, NothingToComputeIsNothingToLaunch) {
 }
 
 }  // namespace
+// Every plan keeps the rules that `--config` must keep: above all, its shared memory fits the GPU.
+TEST(PlanGpu, TheChosenConfigurationIsLegalOnEveryGpu) {
+  int plans = 0;
+  for (const char* name : presets) {
+    const Device device = device_preset(name);
+    for (const char* types : {"f16", "bf16", "q=f16 k=e4m3 v=f16 out=f16", "q=f16 k=f16 v=e5m2 out=f16",
+                              "q=bf16 k=e5m2 v=bf16 out=bf16", "e4m3 out=bf16", "e4m3 out=bf16 pv=fp8x2"})
+      for (const char* sizes : {"h6:3 q16 k100", "b4 h32 q4096", "h32 q1000 causal", "h2 q300 k5000 bias=f16[1,h,q,k]"})
+        for (const char* dims : {"d64", "d128", "d192", "d256", "d96:256"}) {
+          const Problem problem = parse_problem(concat(types, " ", sizes, " ", dims));
+          SCOPED_TRACE(concat(name, ": ", to_string(problem)));
+          const Step step = plan(problem, device).steps[0];
+          if (step.family->check_config == nullptr) continue;
+          ++plans;
+          EXPECT_NO_THROW(step.family->check_config({problem, device, step.config, step.config, true}));
+        }
+  }
+  EXPECT_GT(plans, 1000);
+}
+
 }  // namespace rapt::test

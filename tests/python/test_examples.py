@@ -36,11 +36,14 @@ def test_stub_has_the_parameters_of_the_signature():
     }
     assert public | {"__version__"} == set(rapt.__all__)
     of_sdpa = [one for one in functions if one.name == "sdpa"]
-    assert len(of_sdpa) == 2  # out alone; (out, lse)
+    assert len(of_sdpa) == 4  # out alone; (out, lse) by lse and by partial; not known before run time
     for one in of_sdpa:
         given = {argument.arg: default for argument, default in zip(one.args.kwonlyargs, one.args.kw_defaults)}
         assert [argument.arg for argument in one.args.args] == ["q", "k", "v"]
-        assert {name: ast.literal_eval(default) for name, default in given.items()} == _signature.DEFAULTS
+        assert list(given) == list(_signature.DEFAULTS)
+        defaults = {name: ast.literal_eval(default) for name, default in given.items() if default is not None}
+        assert defaults.items() <= _signature.DEFAULTS.items()
+        assert len(given) - len(defaults) <= 1
     for one in functions:
         if one.name in ("quantize", "fake_quantize", "qk", "gemm", "merge"):
             real = inspect.signature(getattr(rapt, one.name)).parameters

@@ -150,12 +150,14 @@ Sm80Traits traits_of(const Problem& p, const Device& device) {
   return t;
 }
 
-// Shrinks the tiles until they fit into the GPU's shared memory: first fewer stages, then block_n, then block_m.
+// Shrinks the tiles until they fit into the GPU's shared memory: first fewer stages, then block_n, then block_m, then
+// fewer warps that share the keys.
 void fit_shared_memory(Sm80Config& a, int bytes) {
   const int min_block_n = is_tensor_core_fp8(a.k) || is_tensor_core_fp8(a.v) ? 32 : 16;
   while (smem_bytes(a) > bytes && a.stages > 1) --a.stages;
   while (smem_bytes(a) > bytes && a.block_n % (2 * min_block_n) == 0) a.block_n /= 2;
   while (smem_bytes(a) > bytes && a.warps_m > 1) a.block_m /= 2, a.warps_m /= 2;
+  while (smem_bytes(a) > bytes && a.warps_n > 1) a.warps_n /= 2;
 }
 
 void configure_fp8(const Problem& p, const Device& device, Sm80Config& a) {
@@ -232,6 +234,10 @@ void check_config(const ConfigChange& change) {
   if ((c.fp8_qk || c.fp8_pv) && arch < 89)
     bad_config(c.fp8_qk ? "fp8_qk" : "fp8_pv", 1, "must be 0 on ", change.device.arch,
                ", which has no FP8 instructions");
+  if (c.warps_n == 1 &&
+      change.problem.batch * change.problem.heads_q * ceil_div(change.problem.seqlen_q, std::max(c.block_m, 1)) >
+          max_grid_x)
+    bad_config("block_m", c.block_m, "batch * heads_q * ceil(seqlen_q / block_m) must be at most ", max_grid_x);
   if (c.warps_n > 1 && std::max(change.problem.batch, change.problem.heads_q) > max_grid_yz)
     bad_config("warps_n", c.warps_n, "must be 1 if batch or heads_q exceeds ", max_grid_yz);
   if (change.own_text) check_tiles(c);

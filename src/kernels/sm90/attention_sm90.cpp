@@ -40,8 +40,8 @@ constexpr ConfigField config_fields[] = {
     config_field<Sm90PlanConfig, &Sm90PlanConfig::ping_pong, false, true>("ping_pong", ConfigRole::tunable),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::causal_or_local>("causal_or_local", ConfigRole::tunable),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::dynamic, false, true>("dynamic", ConfigRole::tunable),
-    config_field<Sm90PlanConfig, &Sm90PlanConfig::packed_heads, 1, 2, 4, 8>("packed_heads", ConfigRole::tunable),
-    config_field<Sm90PlanConfig, &Sm90PlanConfig::optimistic, false, true>("optimistic", ConfigRole::tunable),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::packed_heads>("packed_heads", ConfigRole::tunable),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::optimistic>("optimistic", ConfigRole::tunable),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::programmatic, false, true>("programmatic", ConfigRole::tunable),
 };
 constexpr ConfigType config_table = config_type<Sm90PlanConfig>("Sm90Config", config_fields);
@@ -165,6 +165,11 @@ void check_config(const ConfigChange& change) {
   require_multiple("block_n", c.block_n, 16);
   require_range("q_stages", c.q_stages, 1, 4);
   require_range("kv_stages", c.kv_stages, 2, 16);
+  // A thread holds 64 rows of S, of P (16 bits) and of O. The rest of the kernel needs about 24 registers.
+  const int held = c.block_n / 2 + c.block_n / 4 + Sm90Layout(c).dim_v / 2, most = (c.warpgroups == 2 ? 232 : 160) - 24;
+  if (change.own_text && held > most)
+    bad_config("block_n", c.block_n, "scores, weights and output of a thread take ", held,
+               " registers, must be at most ", most, " with ", c.warpgroups, " warpgroups");
   const int64_t group = change.problem.group();
   if (c.packed_heads != 1 && c.packed_heads != group)
     bad_config("packed_heads", c.packed_heads, "must be 1 or ", group, ", the query heads of a KV head");

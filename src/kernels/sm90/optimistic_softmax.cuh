@@ -3,8 +3,8 @@
 //
 // row_sum = sum of exp2((s - row_max) * c). row_max need not be the maximum: its factor cancels in O / row_sum. It must
 // only be such that the weights neither overflow nor all become 0. At first it is the maximum of the row's first
-// visible block. If a weight exceeds 2^8, correct() raises row_max so that the weights shrink by a power of two, which
-// is the exponent of the largest weight. Each row decides alone, so its bits do not depend on other rows.
+// visible block. If a weight exceeds 2^8, correct() raises row_max so that the largest weight becomes 1. Each row
+// decides alone, so its bits do not depend on other rows.
 //
 // A weight above 2^100 cannot be corrected without the scores. So the row gets NaN as its sum, and its tile is computed
 // again like a tile with hidden NaN (NanPass). In that pass, row_max of such a row is raised before the weights are
@@ -63,12 +63,10 @@ struct OptimisticSoftmax {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if (is_steady) output_scale[half] = 1.0f;
-      const float top = quad_max(max_of(s, half));
-      if (!(top <= largest_correction)) row_sum[half] = detail::float_of(0x7fffffffu);
-      const bool moves = top > largest_weight & top <= largest_correction;
-      const int exponent = static_cast<int>(detail::bits_of(top) >> 23) - 127;
-      const float to = row_max[half] + __fdividef(static_cast<float>(exponent), c),
-                  factor = moves ? move(half, to) : 1.0f;
+      const float top = quad_max(max_of(s, half)), to = corrected(half, top);
+      const bool moves = top > largest_weight & to <= largest_finite;
+      if (!(top <= largest_weight | moves)) row_sum[half] = detail::float_of(0x7fffffffu);
+      const float factor = moves ? move(half, to) : 1.0f;
       output_scale[half] *= factor;
 #pragma unroll
       for (int n = 0; n < tiles; ++n) s[0][n][2 * half] *= factor, s[0][n][2 * half + 1] *= factor;
@@ -92,9 +90,12 @@ struct OptimisticSoftmax {
           for (int i = 2 * half; i < 2 * half + 2; ++i) s[0][n][i] = s[0][n][i] == minus_infinity ? s[0][n][i] : 0.0f;
         continue;
       }
-      const float top = quad_max(max_of(s, half)), old = row_max[half];
-      if (old == minus_infinity) set_row_max(half, top);
-      if (pass != NanPass::normal & (top - old) * c > 100.0f & old != minus_infinity)
+      const float top = quad_max(max_of(s, half));
+      if (row_max[half] == minus_infinity) set_row_max(half, top);
+      // The same operations as for the weight itself, so that both passes decide alike.
+      const float x = is_unsafe(half) & row_max[half] != minus_infinity ? top - row_max[half] : top,
+                  weight = exp2_approx(fmaf(x, c, -shift[half]));
+      if (pass != NanPass::normal & weight > largest_weight & !(corrected(half, weight) <= largest_finite))
         output_scale[half] = move(half, top);
       const float subtracted = is_unsafe(half) & row_max[half] != minus_infinity ? row_max[half] : 0.0f;
 #pragma unroll
@@ -109,6 +110,10 @@ struct OptimisticSoftmax {
     return detail::float_of(detail::bits_of(x) | (detail::bits_of(y) & detail::bits_of(c) >> 31));
   }
 
+  // The row_max for which a weight becomes 1. Not finite if the weight is too large for that.
+  float corrected(int half, float weight) const {
+    return row_max[half] + __fdividef(log2_approx(weight), weight <= largest_correction ? c : 0.0f);
+  }
   // Also true for a row without a row_max.
   bool is_unsafe(int half) const { return Rules::needs_safe_exp(row_max[half], c); }
   template <int tiles>
