@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from . import _core
 
 # The rows of the table, in its order.
-# ARRAYS: (array, parameter, has a batch dimension, is differentiable).
+# ARRAYS: (array, parameter, has a batch dimension, is differentiable, names of its dimensions).
 # SCALARS: (value, its parameter or None, "real", "integer" or "word", its RAPT_HAS bit, {word: value} or None).
 # FLAGS: (parameter, flag). TEXTS: {parameter: its documentation}.
 ARRAYS, SCALARS, FLAGS, TEXTS = _core.sdpa_table()
@@ -23,6 +23,8 @@ DEFAULTS: dict[str, Any] = _core.defaults()
 OPERANDS = tuple(row[0] for row in ARRAYS)
 PARAMETER_OF = {row[0]: row[1] for row in ARRAYS}
 BATCHED = tuple(row[0] for row in ARRAYS if row[2])
+# Arrays that all sequences of a call share.
+SHARED = tuple(row[0] for row in ARRAYS if row[4] and not row[2])
 DIFFERENTIABLE = ("q", "k", "v", *(row[1] for row in ARRAYS if row[3]), "out", "lse")  # including a caller's outputs
 # Parameters that are an array or an int: q_start as an array is q_starts.
 STARTS = {parameter: name for name, parameter in PARAMETER_OF.items() if name != parameter}

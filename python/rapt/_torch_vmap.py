@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch.utils import _pytree
 
-from ._signature import BATCHED
+from ._signature import BATCHED, SHARED
 
 
 def _rank(value, dim) -> int:
@@ -78,7 +78,8 @@ def sdpa(operator, names: tuple[str, ...]):
     def joined(size, given, dims, options):
         ranks = [_rank(given[name], dims[name]) for name in "qkv"]
         broadcast = [_rank(given[name], dims[name]) for name in ("bias", "mask") if given[name] is not None]
-        if ranks != [4, 4, 4] or max(broadcast, default=0) > 4 or dims["sinks"] is not None:
+        shared = [dims[name] for name in SHARED if name != "alibi_slopes"]  # those may have a batch dimension, too
+        if ranks != [4, 4, 4] or max(broadcast, default=0) > 4 or any(dim is not None for dim in shared):
             return None
         if given["cu_seqlens_q"] is not None or _whole_tensor_factor(given, dims, "qkv"):
             return None

@@ -28,6 +28,14 @@ bool has_batch(const TensorArgument& row) {
   return row.shape.kind == ShapeRule::scales || row.shape.dense[0] == Dim::batch;
 }
 
+// The names of the dimensions of a dense call. Empty if the shape depends on more than sizes (scales, broadcast).
+PyObject* shape_of(const TensorArgument& row) {
+  const Ref names(checked(PyList_New(0)));
+  for (int i = 0; i < rank_of(row.shape.dense); ++i)
+    append(names, PyUnicode_FromString(dim_names[static_cast<size_t>(row.shape.dense[static_cast<size_t>(i)])]));
+  return PyList_AsTuple(names.get());
+}
+
 }  // namespace
 
 PyObject* defaults(PyObject*, PyObject*) {
@@ -44,8 +52,8 @@ PyObject* sdpa_table(PyObject*, PyObject*) {
     const Ref docs(checked(PyDict_New()));
     for (const TensorArgument& row : tensor_arguments)
       if (is_operand(row))
-        append(operands, Py_BuildValue("(ssNN)", row.name, row.keyword, PyBool_FromLong(has_batch(row)),
-                                       PyBool_FromLong(row.is_differentiable())));
+        append(operands, Py_BuildValue("(ssNNN)", row.name, row.keyword, PyBool_FromLong(has_batch(row)),
+                                       PyBool_FromLong(row.is_differentiable()), shape_of(row)));
     for (const ScalarArgument& row : scalar_arguments) {
       const char* const kind = row.real != nullptr ? "real" : row.integer != nullptr ? "integer" : "word";
       append(scalars, Py_BuildValue("(szsKN)", row.name, row.keyword, kind, static_cast<unsigned long long>(row.has),

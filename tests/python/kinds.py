@@ -60,6 +60,12 @@ def made(shape, seed=0):
 BATCH, HEADS, SEQLEN, DIM = 2, 2, 6, 8
 
 
+# Shapes of the table's arrays, so a new row needs no entry below unless its values must obey a rule.
+SHAPES = {row[1]: row[4] for row in _signature.ARRAYS}
+SIZES = {"batch": BATCH, "heads_q": HEADS, "heads_k": HEADS, "seqlen_q": SEQLEN, "seqlen_k": SEQLEN}
+SIZES |= {"head_dim": DIM, "head_dim_v": DIM, "batch + 1": BATCH + 1}
+
+
 def dense():
     return {name: made((BATCH, HEADS, SEQLEN, DIM), seed) for seed, name in enumerate("qkv")}
 
@@ -92,6 +98,8 @@ def attention(parameter):
     }
     if parameter in options:
         given[parameter] = options[parameter]
+    elif SHAPES.get(parameter):
+        given[parameter] = made([SIZES[dim] for dim in SHAPES[parameter]], 9).abs()
     if parameter in ("q_start", "k_start"):
         given["causal"] = True
     if parameter.endswith("_descale") or parameter == "k_mean":
