@@ -8,6 +8,7 @@
 #include <cstdio>
 
 #include "base/error.h"
+#include "base/signals.h"
 #include "lab/commands.h"
 #include "lab/output.h"
 #include "lab/process.h"
@@ -27,6 +28,7 @@ int kernel_seconds() {
 
 KernelLimit::KernelLimit(std::string problem, std::string command)
     : problem_(std::move(problem)), command_(std::move(command)) {
+  const SignalBlock in_thread(signals_for_other_threads());  // see jit/nvrtc.cpp
   if (const int seconds = kernel_seconds(); seconds > 0) thread_ = std::thread([this, seconds] { wait(seconds); });
 }
 

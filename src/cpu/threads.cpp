@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/signals.h"
 #include "cpu/arithmetic.h"
 #include "cpu/quota.h"
 
@@ -61,6 +62,9 @@ unsigned fork_generation() {
 
 ThreadPool::ThreadPool(int threads) {
   workers_.reserve(static_cast<size_t>(std::max(threads - 1, 0)));
+  // Workers inherit this mask. A signal to the process must not find a worker that accepts it while the calling thread
+  // blocks it, because NVRTC's handler would run there (jit/nvrtc.cpp).
+  const SignalBlock in_workers(signals_for_other_threads());
   try {
     for (int worker = 1; worker < threads; ++worker) workers_.emplace_back([this, worker] { work(worker); });
   } catch (const std::system_error&) {

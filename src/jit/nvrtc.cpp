@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/signals.h"
 #include "jit/sources.h"
 
 namespace rapt::jit {
@@ -120,7 +121,12 @@ Compiled run_nvrtc(const Nvrtc& nvrtc, const Sources& sources, const std::string
   if (line_info) options.push_back(line_info_option);
   const ProgramScope program(nvrtc, sources);
   Compiled compiled;
-  const Nvrtc::Result result = nvrtc.compile(program.get(), static_cast<int>(options.size()), options.data());
+  const Nvrtc::Result result = [&] {
+    // While NVRTC compiles, it replaces the handlers of SIGINT and SIGTERM for the whole process. Its handler would end
+    // the process with exit code 4. So these signals wait until NVRTC has put the program's own handlers back.
+    const SignalBlock until_the_end(end_signals());
+    return nvrtc.compile(program.get(), static_cast<int>(options.size()), options.data());
+  }();
   compiled.log = without_times(program.text(nvrtc.log_size, nvrtc.log, "nvrtcGetProgramLog"));
   constexpr Nvrtc::Result compilation_failed = 6;
   if (result == compilation_failed) return compiled;
