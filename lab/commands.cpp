@@ -241,6 +241,18 @@ ContextHandle make_context(const Common& options, const Device& device, const Pr
   return ContextHandle(new rapt_context(std::move(context)));
 }
 
+int exit_code(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::invalid_argument: return exit_wrong_input;
+    case ErrorCode::internal: return exit_check_failed;
+    case ErrorCode::unsupported:
+    case ErrorCode::out_of_memory:
+    case ErrorCode::environment:
+    case ErrorCode::device: break;
+  }
+  return exit_environment;
+}
+
 std::string rerun_options(const Common& options, const Device& device, const std::string& config) {
   std::string words = device.kind == DeviceKind::cuda ? concat(" --device cuda:", device.index) : " --device cpu";
   if (!options.arch.empty()) words += concat(" --arch ", options.arch);

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/error.h"
 #include "check/cases.h"
 #include "device/device.h"
 #include "problem/problem.h"
@@ -19,6 +20,7 @@
 namespace rapt::lab {
 
 enum Exit : int { exit_success = 0, exit_check_failed = 1, exit_wrong_input = 2, exit_environment = 3 };
+int exit_code(ErrorCode code);
 
 struct Common {
   bool json = false;

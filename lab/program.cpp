@@ -43,16 +43,12 @@ std::string command_line(int argc, const char* const* argv) {
   return line;
 }
 
-int exit_code(ErrorCode code) {
-  switch (code) {
-    case ErrorCode::invalid_argument: return exit_wrong_input;
-    case ErrorCode::internal: return exit_check_failed;
-    case ErrorCode::unsupported:
-    case ErrorCode::out_of_memory:
-    case ErrorCode::environment:
-    case ErrorCode::device: break;
-  }
-  return exit_environment;
+// CLI11's ranges accept nan.
+std::string seconds_text(const std::string& text) {
+  double seconds = 0;
+  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), seconds);
+  if (status == std::errc() && end == text.data() + text.size() && seconds > 0 && seconds <= 1e6) return "";
+  return text + " must be a number of seconds above 0, at most 1000000";
 }
 
 // True for real failures, false for wrong requests and missing components. After a failure, the command that reproduces
@@ -276,7 +272,7 @@ class Program {
     sub->add_option("--budget", bench_.budget,
                     "Seconds for the samples of a problem. Too little time gives fewer samples, but at least 5")
         ->capture_default_str()
-        ->check(CLI::Range(0.01, 1e6));
+        ->check(seconds_text);
     sub->add_option(
         "--timer", bench_.timer,
         "graph (CUDA graphs of many launches), event (loops of launches between GPU events) or "
@@ -319,7 +315,7 @@ class Program {
     sub->add_option("--budget", tune_.budget,
                     "Seconds for the search of each problem. It ends after the candidate that exceeds them")
         ->capture_default_str()
-        ->check(CLI::Range(0.01, 1e6));
+        ->check(seconds_text);
     sub->add_option("--output", tune_.output,
                     "File to write the rows to. Default: RAPT_TUNED, otherwise tuned.txt in the cache directory");
     sub->add_flag("--again", tune_.again,

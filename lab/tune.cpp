@@ -10,7 +10,9 @@
 #include <csignal>
 #include <ctime>
 #include <filesystem>
+#include <new>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 
 #include "base/error.h"
@@ -64,21 +66,26 @@ void check_options(const TuneOptions& options) {
             ": attention_cpu has nothing to tune; must be a GPU");
   if (!common.arch.empty() && !options.dry_run)
     invalid("--arch ", common.arch, ": only with --dry-run; a search measures on the GPU of --device");
+  if (options.family.find(' ') != std::string::npos)
+    invalid("--family ", options.family, ": must be the name of one kernel family, without other words");
   if (!options.family.empty()) override_of("family=" + options.family);
 }
 
+constexpr const char* no_invariant =
+    "invariant: the bits of such a problem must not depend on its lengths, but a tuned "
+    "row is for one class of lengths; the planner's configuration is always used";
+
+// Throws if there is nothing to tune: no problem, or only `invariant` ones.
 std::vector<Problem> problems_of(const TuneOptions& options) {
   std::vector<Problem> problems;
   if (options.suite.empty()) problems.push_back(parse_problem(joined(options.words)));
   if (!options.suite.empty())
     for (const check::Case& c : cases_named("--suite", options.suite)) problems.push_back(c.problem());
   if (problems.empty()) invalid("--suite ", options.suite, ": has no problem lines");
+  if (std::all_of(problems.begin(), problems.end(), [](const Problem& problem) { return problem.invariant; }))
+    invalid(no_invariant);
   return problems;
 }
-
-constexpr const char* no_invariant =
-    "invariant: the bits of such a problem must not depend on its lengths, but a tuned "
-    "row is for one class of lengths; the planner's configuration is always used";
 
 // The families that can be searched. The family of the planner's choice comes first. Throws Error{unsupported} if no
 // family accepts the problem, or if the family of --family does not.
@@ -97,6 +104,38 @@ TunePoint own_choice(const Problem& problem, const Device& device) {
   const Plan own = plan(problem, device);
   return {own.steps[0].family, own.steps[0].config};
 }
+
+// ---- Problems that fail. The other problems of a suite are still tuned.
+
+class Failures {
+ public:
+  // Calls body() for a problem. Reports an error of it and goes on. Returns whether there was none.
+  template <class Body>
+  bool attempt(const Problem& problem, const Body& body) {
+    try {
+      if (problem.invariant) unsupported(no_invariant);
+      body();
+      return true;
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::unsupported)
+        print_error("refused  {}\n        {}\n", to_string(problem), error.what());
+      else
+        add(problem, error.what(), exit_code(error.code()));
+    } catch (const std::bad_alloc&) {
+      add(problem, "this machine does not have enough memory", exit_environment);
+    }
+    return false;
+  }
+  void add(const Problem& problem, const std::string& why, int code) {
+    print_error("failed   {}\n        {}\n", to_string(problem), why);
+    if (code_ == exit_success) code_ = code;
+  }
+  // Of the first failure. A refused problem is not a failure.
+  int code() const { return code_; }
+
+ private:
+  int code_ = exit_success;
+};
 
 // ---- --dry-run.
 
@@ -122,10 +161,11 @@ Listed first_candidates(const Problem& planned, const Device& device, const Tune
 
 Json list_candidates(const TuneOptions& options, const Problem& problem, const Device& device) {
   const Problem planned = planned_problem(problem, device);
+  const std::vector<const Family*> families = families_of(options, problem, device);  // throws before a line is printed
   Json all = {{"problem", to_string(problem)}, {"class", plan_line(planned)}, {"device", tuned_device(device)}};
   if (!options.common.json)
     fmt::print("problem  {}\nclass    {}\ndevice   {}\n", to_string(problem), plan_line(planned), tuned_device(device));
-  for (const Family* family : families_of(options, problem, device)) {
+  for (const Family* family : families) {
     const TunePoint start{family, family->configure(planned, device)};
     const Listed listed = first_candidates(planned, device, start);
     Json refused = Json::array();
@@ -141,11 +181,15 @@ Json list_candidates(const TuneOptions& options, const Problem& problem, const D
 }
 
 int dry_run(const TuneOptions& options, const std::vector<Problem>& problems, const Device& device) {
-  for (const Problem& problem : problems) {
-    const Json listed = list_candidates(options, problem, device);
-    if (options.common.json) fmt::print("{}\n", listed.dump());
-  }
-  return exit_success;
+  Failures failures;
+  int done = 0;
+  for (const Problem& problem : problems)
+    done += failures.attempt(problem, [&] {
+      const Json listed = list_candidates(options, problem, device);
+      if (options.common.json) fmt::print("{}\n", listed.dump());
+    });
+  if (failures.code() != exit_success) return failures.code();
+  return done == 0 ? exit_environment : exit_success;
 }
 
 // ---- The rows.
@@ -225,6 +269,14 @@ void print_result(const Problem& problem, const TunePoint& own, const TuneResult
   std::fflush(stdout);
 }
 
+// What a search found.
+struct Found {
+  Problem planned;
+  TunePoint own;
+  TuneResult result;
+  std::string how_checked;
+};
+
 // Tunes problems one after another. Writes each row as soon as its search ends.
 class Tuner {
  public:
@@ -236,30 +288,37 @@ class Tuner {
         progress_(problems) {}
 
   void tune(size_t index, const Problem& problem) {
-    const Problem planned = planned_problem(problem, device_);
-    const TunedRow* const row = known_.find(planned, device_);
-    if (problem.invariant) return refuse(problem, no_invariant);
-    const bool fresh = measured_.contains(plan_line(planned));  // by an earlier problem of the same class
-    if (row != nullptr && row->version == row_version() && (fresh || !options_.again))
-      return skip(problem, *row, fresh);
-    try {
-      search(index, problem, planned);
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::unsupported) throw;
-      refuse(problem, error.what());
-    }
+    std::optional<Found> found;
+    failures_.attempt(problem, [&] {
+      const ClearedAtEnd line(progress_);  // before an error is printed
+      const Problem planned = planned_problem(problem, device_);
+      if (!is_known(problem, planned)) found = search(index, problem, planned);
+    });
+    // Not in the attempt: if the row cannot be written, the rows of the other problems cannot be written, either.
+    if (found) finish(problem, *found);
   }
 
-  int exit_code() const {
+  int code() const {
     if (interrupt_asked != 0) return exit_interrupted;
     if (wrong_) return exit_check_failed;
+    if (failures_.code() != exit_success) return failures_.code();
     return done_ == 0 ? exit_environment : exit_success;
   }
 
  private:
-  void refuse(const Problem& problem, const std::string& why) {
-    progress_.clear();
-    print_error("refused  {}\n        {}\n", to_string(problem), why);
+  struct ClearedAtEnd {
+    explicit ClearedAtEnd(Progress& progress) : progress_(progress) {}
+    ~ClearedAtEnd() { progress_.clear(); }
+    Progress& progress_;
+  };
+
+  // Whether the file has a row that need not be measured again.
+  bool is_known(const Problem& problem, const Problem& planned) {
+    const TunedRow* const row = known_.find(planned, device_);
+    const bool fresh = measured_.contains(plan_line(planned));  // by an earlier problem of the same class
+    const bool known = row != nullptr && row->version == row_version() && (fresh || !options_.again);
+    if (known) skip(problem, *row, fresh);
+    return known;
   }
   void skip(const Problem& problem, const TunedRow& row, bool fresh) {
     ++done_;
@@ -269,14 +328,14 @@ class Tuner {
                fresh ? "class, measured by this command" : "version; --again measures it again");
   }
 
-  void search(size_t index, const Problem& problem, const Problem& planned) {
+  Found search(size_t index, const Problem& problem, const Problem& planned) {
     const TunePoint own = own_choice(problem, device_);
     const std::vector<const Family*> families = families_of(options_, problem, device_);
     progress_.at(index, to_string(problem));
     const auto bench = gpu_tune_bench(options_, device_, problem);
     const Clock::time_point begin = Clock::now();
     const auto seconds = [begin] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
-    const TuneResult result = tune_search(
+    TuneResult result = tune_search(
         {planned, device_, families, own,
          [&](const TunePoint& a, const TunePoint& b, bool thorough) { return bench->compare(a, b, thorough); },
          [] { return interrupt_asked != 0; }, [&] { return seconds() > options_.budget; },
@@ -284,26 +343,25 @@ class Tuner {
            progress_.at(index, fmt::format("{} tried, {:.0f} of {:.0f} s, {}: {}", tried, seconds(), options_.budget,
                                            change, to_string(problem)));
          }});
-    finish(problem, planned, own, result, bench->how_checked());
+    return {planned, own, std::move(result), bench->how_checked()};
   }
 
-  void finish(const Problem& problem, const Problem& planned, const TunePoint& own, const TuneResult& result,
-              const std::string& how) {
-    progress_.clear();
+  void finish(const Problem& problem, const Found& found) {
+    const TuneResult& result = found.result;
     for (const std::string& sentence : result.wrong) print_error("WRONG, not used  {}\n", sentence);
     wrong_ = wrong_ || !result.wrong.empty();
     if (result.interrupted) return;
-    if (!result.failure.empty()) return print_error("failed   {}\n        {}\n", to_string(problem), result.failure);
-    const TunedRow row = row_of(options_, planned, device_, result);
+    if (!result.failure.empty()) return failures_.add(problem, result.failure, exit_environment);
+    const TunedRow row = row_of(options_, found.planned, device_, result);
     if (const std::string failure = replace_tuned_row(path_, row); !failure.empty())
       throw Error(ErrorCode::environment, concat("tuned rows '", path_, "': the file ", failure));
     ++done_;
     known_ = TunedRows::read({path_, false});
     measured_.insert(row.problem);
     if (options_.common.json)
-      fmt::print("{}\n", json_of(problem, row, result, how).dump());
+      fmt::print("{}\n", json_of(problem, row, result, found.how_checked).dump());
     else
-      print_result(problem, own, result, how);
+      print_result(problem, found.own, result, found.how_checked);
     std::fflush(stdout);
   }
 
@@ -313,6 +371,7 @@ class Tuner {
   TunedRows known_;
   std::set<std::string> measured_;  // classes that this command has measured
   Progress progress_;
+  Failures failures_;
   int done_ = 0;
   bool wrong_ = false;
 };
@@ -322,7 +381,6 @@ class Tuner {
 int tune(const TuneOptions& options) {
   check_options(options);
   const std::vector<Problem> problems = problems_of(options);
-  if (problems.size() == 1 && problems[0].invariant) invalid(no_invariant);
   TuneOptions on_gpu = options;
   if (on_gpu.common.device.empty() && on_gpu.common.arch.empty()) on_gpu.common.device = "cuda:0";
   const Device device = chosen_device(on_gpu.common, !options.dry_run);
@@ -332,7 +390,7 @@ int tune(const TuneOptions& options) {
   const InterruptScope interrupts;
   Tuner tuner(on_gpu, device, problems.size(), path);
   for (size_t i = 0; i < problems.size() && interrupt_asked == 0; ++i) tuner.tune(i, problems[i]);
-  return tuner.exit_code();
+  return tuner.code();
 }
 
 }  // namespace rapt::lab

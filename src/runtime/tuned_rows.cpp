@@ -9,6 +9,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -21,6 +22,8 @@ namespace {
 constexpr size_t largest_file = size_t{16} << 20;
 constexpr std::string_view separator = " | ";
 constexpr size_t field_count = 8;
+constexpr int most_warnings = 5;  // for the lines of one file
+constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";
 constexpr std::array<const char*, field_count> field_names{"device",           "problem", "config",  "median",
                                                            "planner's median", "date",    "version", "command"};
 constexpr const char* heading =
@@ -65,16 +68,30 @@ std::array<std::string_view, field_count> split(std::string_view line) {
   return fields;
 }
 
-// Throws if the text is a problem line but not the line of a class. A text with unknown lengths ("?") or facts about
-// tensors (";") is not a problem line, so it is not checked.
+bool has_word(std::string_view text, std::string_view word) {
+  return concat(" ", text, " ").find(concat(" ", word, " ")) != std::string::npos;
+}
+
+// Throws if no call can use a row of this class, or if the text is a problem line but not the line of a class. A text
+// with unknown lengths ("?") or facts about tensors (";") is not a problem line, so it is not checked.
 void check_class(const std::string& line) {
-  if (line.find_first_of("?;@") != std::string::npos) return;
+  if (has_word(line, "invariant"))
+    invalid("problem = ", line, ": an invariant problem never uses a row, because its bits must not depend on lengths");
+  if (line.find('@') != std::string::npos)
+    invalid("problem = ", line, ": a class has no file of lengths; rapt tune --dry-run prints its class");
+  if (line.find_first_of("?;") != std::string::npos) return;
   const std::string class_line = plan_line(longest_of_class(parse_problem(line)));
   if (class_line != line) invalid("problem = ", line, ": is not a class of problems; its class is ", class_line);
 }
 
 std::string key_of(const std::string& device, const std::string& problem) { return concat(device, separator, problem); }
 std::string key_of(const TunedRow& row) { return key_of(row.device, row.problem); }
+
+// Files from other systems have lines that end with CR and LF.
+std::string_view without_cr(std::string_view line) {
+  if (line.ends_with('\r')) line.remove_suffix(1);
+  return line;
+}
 
 bool is_row(std::string_view line) { return !line.empty() && line[0] != '#'; }
 
@@ -98,12 +115,56 @@ std::string read_trusted(const std::string& path, std::string& text, bool& exist
   if (!wrong.empty()) return exists ? wrong : "";
   if (const std::string why = why_others_may_write(file, path); !why.empty()) return "is not used: " + why;
   if (bytes > largest_file) return concat("has ", bytes, " bytes: must be at most ", largest_file);
-  return read_exactly(file, 0, bytes, text) ? "" : concat("cannot be read: ", system_error());
+  if (!read_exactly(file, 0, bytes, text)) return concat("cannot be read: ", system_error());
+  if (text.starts_with(byte_order_mark)) text.erase(0, byte_order_mark.size());
+  return "";
+}
+
+// The file to write: a symbolic link stays, and the file that it names is replaced. Throws Error{environment} with the
+// reason if the path exists and is not a regular file.
+std::string target_of(const std::string& path) {
+  namespace fs = std::filesystem;
+  const auto refuse = [](const std::string& why) { throw Error(ErrorCode::environment, why); };
+  std::error_code failure;
+  const fs::file_status status = fs::status(path, failure);
+  if (fs::exists(status) && !fs::is_regular_file(status)) refuse("is not a regular file");
+  if (!fs::exists(status) && fs::is_symlink(fs::symlink_status(path, failure)))
+    refuse("is a symbolic link to a file that does not exist");
+  const fs::path target = fs::weakly_canonical(path, failure);
+  if (failure) refuse(concat("cannot be found: ", failure.message()));
+  return target.string();
+}
+
+// Calls body(target) while this process has the lock of the folder, so no other process writes the file meanwhile. The
+// lock is on the folder, so no lock file remains. Returns body's failure, or why the file cannot be written.
+template <class Body>
+std::string with_lock(const std::string& path, const Body& body) {
+  try {
+    const std::string target = target_of(path);
+    const size_t slash = target.find_last_of('/');
+    const FileHandle folder =
+        open_file(AT_FDCWD, slash == std::string::npos ? "." : target.substr(0, slash + 1), O_RDONLY | O_DIRECTORY);
+    if (!folder.is_open() || flock(folder.fd(), LOCK_EX) != 0)
+      return concat("cannot be written, because its folder cannot be locked: ", system_error());
+    return body(target);
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+// False for most lines that are not rows. It takes much less time than parsing the line and catching the error.
+bool has_all_fields(std::string_view line) {
+  size_t fields = 1;
+  for (size_t at = line.find(separator); at != std::string_view::npos && fields < field_count;
+       at = line.find(separator, at + separator.size()))
+    ++fields;
+  return fields == field_count;
 }
 
 // Whether the line is a row of the same class and GPU.
 bool is_replaced(std::string_view line, const TunedRow& row) {
-  if (!is_row(line)) return false;
+  line = without_cr(line);
+  if (!is_row(line) || !has_all_fields(line)) return false;
   try {
     return key_of(parse_tuned_row(line)) == key_of(row);
   } catch (const Error&) {
@@ -159,17 +220,26 @@ TunedRows TunedRows::read(const TunedFile& file) {
     warn_once(
         concat("tuned rows '", file.path, "': the file ", wrong.empty() ? "of RAPT_TUNED does not exist" : wrong));
   if (!wrong.empty()) return rows;
+  int64_t bad = 0;
   each_line(text, [&](std::string_view line, int number) {
+    line = without_cr(line);
     if (!is_row(line)) return;
+    if (bad >= most_warnings && !has_all_fields(line)) {
+      ++bad;
+      return;
+    }
     try {
       TunedRow row = parse_tuned_row(line);
       row.line = number;
       const std::string key = key_of(row);
       rows.rows_[key] = std::move(row);  // a later row replaces an earlier one
     } catch (const Error& error) {
-      warn_once(concat(file.path, ":", number, ": the tuned row is ignored: ", error.what()));
+      if (++bad <= most_warnings)
+        warn_once(concat(file.path, ":", number, ": the tuned row is ignored: ", error.what()));
     }
   });
+  if (bad > most_warnings)
+    warn_once(concat(file.path, ": ", bad - most_warnings, " more lines are ignored, because they are not rows"));
   return rows;
 }
 
@@ -182,29 +252,27 @@ const TunedRow* TunedRows::find(const Problem& planned, const Device& device) co
 std::string TunedRows::place(const TunedRow& row) const { return concat(path_, ":", row.line); }
 
 std::string create_tuned_file(const std::string& path) {
-  std::string text;
-  bool exists = false;
-  std::string wrong = read_trusted(path, text, exists);
-  if (!wrong.empty() || exists) return wrong;
-  wrong = replace_file(AT_FDCWD, path, heading, 0644);
-  return wrong.empty() ? read_trusted(path, text, exists) : wrong;
+  return with_lock(path, [](const std::string& target) {
+    std::string text;
+    bool exists = false;
+    std::string wrong = read_trusted(target, text, exists);
+    if (!wrong.empty() || exists) return wrong;
+    wrong = replace_file(AT_FDCWD, target, heading, 0644);
+    return wrong.empty() ? read_trusted(target, text, exists) : wrong;
+  });
 }
 
 std::string replace_tuned_row(const std::string& path, const TunedRow& row) {
-  // The lock is on the folder, so no lock file remains.
-  const size_t slash = path.find_last_of('/');
-  const FileHandle folder =
-      open_file(AT_FDCWD, slash == std::string::npos ? "." : path.substr(0, slash + 1), O_RDONLY | O_DIRECTORY);
-  if (!folder.is_open() || flock(folder.fd(), LOCK_EX) != 0)
-    return concat("cannot be written, because its folder cannot be locked: ", system_error());
-  std::string old, text;
-  bool exists = false;
-  if (std::string wrong = read_trusted(path, old, exists); !wrong.empty()) return wrong;
-  if (!exists) text = heading;  // another process has removed it
-  each_line(old, [&](std::string_view line, int) {
-    if (!is_replaced(line, row)) text += concat(line, "\n");
+  return with_lock(path, [&](const std::string& target) -> std::string {
+    std::string old, text;
+    bool exists = false;
+    if (std::string wrong = read_trusted(target, old, exists); !wrong.empty()) return wrong;
+    if (!exists) text = heading;  // another process has removed it
+    each_line(old, [&](std::string_view line, int) {
+      if (!is_replaced(line, row)) text += concat(line, "\n");
+    });
+    return replace_file(AT_FDCWD, target, concat(text, to_string(row), "\n"), 0644);
   });
-  return replace_file(AT_FDCWD, path, concat(text, to_string(row), "\n"), 0644);
 }
 
 }  // namespace rapt

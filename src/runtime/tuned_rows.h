@@ -46,7 +46,8 @@ TunedFile tuned_file(const std::string& cache_directory);
 class TunedRows {
  public:
   TunedRows() = default;
-  // Logs a warning for a file that is not used and for each line that is not a row. Never throws because of the file.
+  // Logs a warning for a file that is not used, for each of the first five lines that are not rows, and for the number
+  // of the others. Never throws because of the file.
   static TunedRows read(const TunedFile& file);
 
   // The row of the problem's class on this GPU, or null. Always null on a CPU and for `invariant` problems, whose bits
@@ -62,10 +63,13 @@ class TunedRows {
   std::unordered_map<std::string, TunedRow> rows_;  // key: device and problem
 };
 
+// Both functions write the file that a symbolic link names, hold a lock that admits one process at a time, and refuse a
+// path that exists and is not a regular file.
+
 // Creates the file with its heading if it does not exist. Returns "" if read() accepts the file, otherwise the reason.
 std::string create_tuned_file(const std::string& path);
 // Removes the row of the same class and GPU, adds the new row at the end, and keeps all other lines. Writes the file
-// completely or not at all. A lock admits one process at a time. Returns "" or the failure.
+// completely or not at all. Returns "" or the failure.
 std::string replace_tuned_row(const std::string& path, const TunedRow& row);
 
 }  // namespace rapt
