@@ -136,13 +136,14 @@ void describe_plan(const Plan& plan, BenchRow& row) {
 }
 
 void judge_call(const Problem& problem, const check::Inputs& inputs, const check::Outputs& outputs, uint64_t seed,
-                const std::string& rerun, BenchRow& row) {
+                const std::string& rerun, BenchRow& row, check::Fill fill) {
   row.row_step = oracle_row_step(flops(problem));
-  const check::Result result = check::judge(problem, check::Fill::normal, inputs, outputs, row.row_step);
+  const check::Result result = check::judge(problem, fill, inputs, outputs, row.row_step);
   row.err = result.out;
+  if (result.refused && fill != check::Fill::normal) unsupported(result.message);
   if (!result.pass)
-    throw Error(ErrorCode::internal, concat(result.message, "\n        to reproduce: ",
-                                            check::rerun_command(problem, check::Fill::normal, seed), rerun));
+    throw Error(ErrorCode::internal,
+                concat(result.message, "\n        to reproduce: ", check::rerun_command(problem, fill, seed), rerun));
 }
 
 int bench(const BenchOptions& options) {

@@ -17,6 +17,7 @@
 #include "lab/kernel_limit.h"
 #include "lab/shortened.h"
 #include "lab/tune.h"
+#include "lab/tune_fills.h"
 #include "runtime/context.h"
 #include "runtime/gpu.h"
 
@@ -49,11 +50,13 @@ std::string spills(const LoadedKernel& kernel, int device) {
 
 // The tensors of one problem on the GPU. Successive calls use different sets of them.
 struct Tensors {
-  Tensors(const Problem& given, uint64_t seed)
+  Tensors(const Problem& given, uint64_t seed, check::Fill values = check::Fill::normal)
       : problem(given),
-        inputs(check::make_inputs(problem, check::Fill::normal, seed)),
+        fill(values),
+        inputs(check::make_inputs(problem, fill, seed)),
         outputs(check::make_outputs(problem)) {}
   Problem problem;
+  check::Fill fill;
   check::Inputs inputs;
   check::Outputs outputs;
   std::deque<check::DeviceCall> sets;
@@ -91,12 +94,11 @@ class GpuTuneBench final : public TuneBench {
       }
     }
     try {
-      const bool shorter = can_check_shorter();
-      if (!ready.checked && shorter) check_shorter(point, words, ready);
-      if (!ready.checked_whole && (thorough || !shorter)) {
+      if (!ready.checked_whole && (thorough || !can_check_shorter())) {
         check_results(whole_, words, ready);
         ready.checked_whole = true;
       }
+      if (!ready.checked) check_all_fills(point, words, ready);
       ready.checked = true;
     } catch (const Error& error) {
       // After other failures (an illegal address) the GPU's context is unusable, so the search ends.
@@ -129,13 +131,29 @@ class GpuTuneBench final : public TuneBench {
   bool can_check_shorter() const {
     return oracle_row_step(flops(whole_.problem)) > 1 && can_be_shortened(whole_.problem);
   }
-  void check_shorter(const TunePoint& point, const std::string& words, Ready& ready) {
+  // Checks with several distributions of input values, each on the smaller problem, so the time is bounded. A large
+  // problem that cannot be made smaller is checked only with normal values, in check().
+  void check_all_fills(const TunePoint& point, const std::string& words, Ready& ready) {
+    const bool large = oracle_row_step(flops(whole_.problem)) > 1;
+    if (large && !can_be_shortened(whole_.problem)) return;
+    const Problem small = can_be_shortened(whole_.problem) ? smaller(point) : whole_.problem;
+    short_line_ = to_string(small);
+    check_fills(tune_fills(small), [&](check::Fill fill) {
+      const auto used = check_results(Tensors(small, options_.seed, fill), words, ready);
+      if (have_same_kernel(*used, *ready.loaded)) return;
+      if (large)
+        throw Error(ErrorCode::internal, concat("\"", short_line_, "\" has another kernel than the problem itself"));
+      check_results(Tensors(whole_.problem, options_.seed, fill), words, ready);
+    });
+  }
+  // A problem without elements has no kernel.
+  static bool have_same_kernel(const LoadedPlan& a, const LoadedPlan& b) {
+    if (a.kernels[0] == nullptr || b.kernels[0] == nullptr) return a.kernels[0] == b.kernels[0];
+    return a.kernels[0]->image->signature == b.kernels[0]->image->signature;
+  }
+  Problem smaller(const TunePoint& point) const {
     const int64_t m = rows_of_a_tile(point.config), n = keys_of_a_step(point.config);
-    Tensors small(shortened(whole_.problem, m + m / 2 + 1, 2 * n + 5), options_.seed);
-    short_line_ = to_string(small.problem);
-    const LoadedKernel* const used = check_results(small, words, ready)->kernels[0];
-    if (used->image->signature != ready.loaded->kernels[0]->image->signature)
-      throw Error(ErrorCode::internal, concat("\"", short_line_, "\" has another kernel than the problem itself"));
+    return shortened(whole_.problem, m + m / 2 + 1, 2 * n + 5);
   }
 
   // Throws Error{internal} if a result exceeds its bound. Returns the plan that was used.
@@ -150,7 +168,7 @@ class GpuTuneBench final : public TuneBench {
     call.download();
     BenchRow row;
     judge_call(tensors.problem, tensors.inputs, tensors.outputs, options_.seed,
-               rerun_options(options_.common, device_, words), row);
+               rerun_options(options_.common, device_, words), row, tensors.fill);
     return ready.context->impl.gpu().find(problem_from(call.args()), device_.index);
   }
 

@@ -75,7 +75,7 @@ bool has_word(std::string_view text, std::string_view word) {
 // Throws if no call can use a row of this class, or if the text is a problem line but not the line of a class. A text
 // with unknown lengths ("?") or facts about tensors (";") is not a problem line, so it is not checked.
 void check_class(const std::string& line) {
-  if (has_word(line, "invariant"))
+  if (has_word(line.substr(0, line.find(';')), "invariant"))
     invalid("problem = ", line, ": an invariant problem never uses a row, because its bits must not depend on lengths");
   if (line.find('@') != std::string::npos)
     invalid("problem = ", line, ": a class has no file of lengths; rapt tune --dry-run prints its class");

@@ -63,6 +63,10 @@ TEST_F(TuneProgram, WrongOptionsAreRefusedByASentence) {
             "family = attention_sm70: must be one of"},
            {"'f16 h2 q8 x64'", "x64"},
            {"'f16 h2 q8 d64' --budget 0", "--budget"},
+           {"'f16 h2 q8 d64' --dry-run --arch sm_89 --budget nan", "nan must be a number of seconds above 0"},
+           {"'f16 h2 q8 d64' --dry-run --arch sm_89 --budget inf", "inf must be a number of seconds above 0"},
+           {"'f16 h2 q8 d64' --dry-run --arch sm_89 --family 'attention_sm80 block_m=64'",
+            "--family attention_sm80 block_m=64: must be the name of one kernel family"},
            {"'f16 h2 q8 d64' --config block_n=32", "--config"}}) {
     const Outcome outcome = rapt("tune " + words);
     EXPECT_EQ(outcome.code, 2) << words << "\n" << outcome.err;
@@ -96,6 +100,46 @@ TEST_F(TuneProgram, ADryRunListsCandidatesAndRefusals) {
   EXPECT_EQ(all["device"], "h100, sm_90a, 132 multiprocessors");
   EXPECT_GT(all["families"][0]["candidates"].size(), 10u);
   EXPECT_FALSE(std::filesystem::exists(folder / "cache")) << "nothing is written";
+}
+
+TEST_F(TuneProgram, ADryRunOfASuiteGoesOnAfterARefusal) {
+  std::ofstream(folder / "three.txt") << "f16 h2 q8 d64 invariant\nf32 h2 q8 d64\nf16 h2 q8 d64\n";
+  const Outcome outcome = rapt("tune --suite ./three.txt --dry-run --arch sm_89 --family attention_sm80");
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.err.find("refused  f16 b1 h2 q8 k8 d64 invariant\n        invariant: "), std::string::npos)
+      << outcome.err;
+  EXPECT_NE(outcome.err.find("refused  f32 b1 h2 q8 k8 d64\n        attention_sm80: q=f32: must be"), std::string::npos)
+      << outcome.err;
+  EXPECT_TRUE(outcome.out.starts_with("problem  f16 b1 h2 q8 k8 d64\n")) << outcome.out;
+  EXPECT_EQ(outcome.out.find("problem", 1), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find(" candidates, "), std::string::npos) << outcome.out;
+  std::ofstream(folder / "none.txt") << "f32 h2 q8 d64\n";
+  const Outcome none = rapt("tune --suite ./none.txt --dry-run --arch sm_89 --family attention_sm80");
+  EXPECT_EQ(none.code, 3) << none.err;
+  EXPECT_EQ(none.out, "");
+}
+
+TEST_F(TuneProgram, ASuiteOfInvariantProblemsIsWrongInput) {
+  std::ofstream(folder / "invariant.txt") << "f16 h2 q8 d64 invariant\nf16 h2 q9 d64 invariant\n";
+  for (const char* words :
+       {"'f16 h2 q8 d64 invariant'", "--suite ./invariant.txt", "'f16 h2 q8 d64 invariant' --dry-run --arch sm_89",
+        "--suite ./invariant.txt --dry-run --arch sm_89"}) {
+    const Outcome outcome = rapt(concat("tune ", words));
+    EXPECT_EQ(outcome.code, 2) << words << outcome.err;
+    EXPECT_NE(outcome.err.find("invariant: the bits of such a problem"), std::string::npos) << outcome.err;
+    EXPECT_EQ(outcome.out, "") << words;
+  }
+}
+
+// The first problem's tensors are larger than any memory.
+TEST_F(TuneProgram, ASuiteGoesOnAfterAFailure) {
+  if (!has_compiler()) GTEST_SKIP() << "no NVRTC";
+  std::ofstream(folder / "two.txt") << "f16 b60000 h2000 q1000000 d64\nf32 b0 h2 q8 d64\n";
+  const Outcome outcome = on_stand_in("tune --suite ./two.txt --budget 0.01");
+  EXPECT_EQ(outcome.code, 3) << outcome.err;
+  EXPECT_NE(outcome.err.find("failed   f16 b60000 "), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.out.find("f32 b0 h2 q8 k8 d64\n  planner  "), std::string::npos) << outcome.out;
+  EXPECT_EQ(line_count(), 2) << rows();
 }
 
 TEST_F(TuneProgram, ASearchWritesARowAndTheNextOneSkipsIt) {
@@ -183,6 +227,10 @@ TEST_F(TuneProgram, AFileThatCannotKeepRowsIsFoundOutFirst) {
   EXPECT_NE(open.err.find("the file is not used: it may be written by its group or others (mode 666)"),
             std::string::npos)
       << open.err;
+  const Outcome device = on_stand_in("tune " + empty_problem + "--output /dev/null");
+  EXPECT_EQ(device.code, 3);
+  EXPECT_NE(device.err.find("tuned rows '/dev/null': the file is not a regular file"), std::string::npos) << device.err;
+  EXPECT_EQ(device.out, "");
   const Outcome none = on_stand_in("tune " + empty_problem, "RAPT_TUNED=off");
   EXPECT_EQ(none.code, 2);
   EXPECT_NE(none.err.find("there is no file to keep rows in"), std::string::npos) << none.err;

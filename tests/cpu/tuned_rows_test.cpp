@@ -2,10 +2,16 @@
 // of contexts use the stand-in driver (tests/fake_cuda) and need NVRTC.
 #include "runtime/tuned_rows.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <thread>
+
+#include "base/files.h"
 #include "check/cases.h"
 #include "check/device_tensors.h"
 #include "child_process.h"
@@ -92,6 +98,9 @@ TEST(TunedRows, ASentenceForEachWrongField) {
             "d64"},
            {1, "f16 b4 h16 q1024 k2048 d64 softcap=30", "its class is f16 b4 h16 q1024 k2048 d64 softcap=1"},
            {1, "f16 b4 h16 x9", "x9"},
+           {1, "f16 b4 h16 q1024 k2048 d64 invariant", "an invariant problem never uses a row"},
+           {1, "f16 h16 d64 varlen=?4096:4096 invariant; q unaligned", "an invariant problem never uses a row"},
+           {1, "f16 h16 d64 varlen=@lengths.txt", "a class has no file of lengths"},
            {3, "fast", "median = fast: must be a number of microseconds above 0"},
            {3, "-1", "median = -1: must be"},
            {3, "1.5us", "median = 1.5us: must be"},
@@ -114,6 +123,37 @@ TEST(TunedRows, BadLinesAreNamedAndTheOthersAreUsed) {
   EXPECT_NE(log.find(":4: the tuned row is ignored: median = x"), std::string::npos) << log;
   EXPECT_EQ(log.find(":1:"), std::string::npos) << log;
   EXPECT_EQ(log.find(":5:"), std::string::npos) << log;
+}
+
+TEST(TunedRows, AfterFiveBadLinesOnlyTheirNumberIsLogged) {
+  const TemporaryFolder folder;
+  const std::string good = to_string(row_for("planner"));
+  std::string text, log;
+  for (int i = 0; i < 100; ++i) text += concat("x\n", with_field(3, "x"), "\n");
+  const TunedRows rows = read_text(folder, concat(text, good, "\n"), log);
+  EXPECT_EQ(rows.size(), 1u);
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 6) << log;
+  EXPECT_NE(log.find(".txt:5: the tuned row is ignored: "), std::string::npos) << log;
+  EXPECT_NE(log.find(": 195 more lines are ignored, because they are not rows\n"), std::string::npos) << log;
+  const TunedRows few = read_text(folder, "1\n2\n3\n4\n5\n", log);
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 5) << log;
+}
+
+TEST(TunedRows, AByteOrderMarkAndLineEndsWithCrAreAccepted) {
+  const TemporaryFolder folder;
+  const TunedRow row = row_for("planner");
+  std::string log;
+  TunedRows rows = read_text(folder, concat("\xEF\xBB\xBF", to_string(row), "\r\n\r\n# a comment\r\n"), log);
+  EXPECT_EQ(log, "");
+  ASSERT_EQ(rows.size(), 1u);
+  const Device h100 = device_preset("h100");
+  const TunedRow* const found = rows.find(planned_problem(parse_problem(line), h100), h100);
+  ASSERT_NE(found, nullptr);
+  EXPECT_EQ(found->command, row.command);
+  EXPECT_EQ(replace_tuned_row(rows.path(), row), "");
+  EXPECT_EQ(file_bytes(rows.path()), concat("\r\n# a comment\r\n", to_string(row), "\n"));
+  rows = read_text(folder, concat("# a comment\n\xEF\xBB\xBF", to_string(row), "\n"), log);
+  EXPECT_EQ(rows.find(planned_problem(parse_problem(line), h100), h100), nullptr);
 }
 
 TEST(TunedRows, FindsTheClassOnTheSameGpuOnly) {
@@ -154,7 +194,8 @@ TEST(TunedRows, InvariantProblemsTakeNoRow) {
   const Problem problem = parse_problem(concat(line, " invariant"));
   const TunedRows rows =
       read_text(folder, to_string(row_for(problem, h100, "family=attention_sm80 block_n=32")) + "\n", log);
-  EXPECT_EQ(rows.size(), 1u);
+  EXPECT_EQ(rows.size(), 0u);
+  EXPECT_NE(log.find(":1: the tuned row is ignored: problem = f16"), std::string::npos) << log;
   EXPECT_EQ(rows.find(planned_problem(problem, h100), h100), nullptr);
   EXPECT_EQ(to_string(plan_by_row(problem, h100, rows)), to_string(plan(problem, h100)));
 }
@@ -178,8 +219,10 @@ TEST(TunedRows, TheTextOfAClassTellsTheSamePlansApart) {
     }
   EXPECT_GT(equal, static_cast<int>(classes.size()));
   EXPECT_GT(different, 1000);
-  for (const Problem& p : classes)  // every class is accepted in a file
+  for (const Problem& p : classes) {  // every class is accepted in a file, except those that use no row
+    if (p.invariant) continue;
     EXPECT_NO_THROW(parse_tuned_row(to_string(row_for(p, h100, "planner")))) << plan_line(p);
+  }
 }
 
 TEST(TunedRows, ARowChangesThePlanAndExplainSaysSo) {
@@ -279,6 +322,44 @@ TEST(TunedRows, WritingReplacesTheRowOfTheClassAndKeepsTheRest) {
   ASSERT_EQ(stat(path.c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 022, 0u);
   EXPECT_NE(replace_tuned_row(folder / "none/tuned.txt", first), "");
+}
+
+// Another process has the lock and writes the first row. The file must not be created over it.
+TEST(TunedRows, CreatingAFileWaitsForTheLock) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "tuned.txt", text = concat(to_string(row_for("planner")), "\n");
+  const FileHandle lock = open_file(AT_FDCWD, folder.path(), O_RDONLY | O_DIRECTORY);
+  ASSERT_EQ(flock(lock.fd(), LOCK_EX), 0);
+  std::string wrong = "not finished";
+  std::thread other([&] { wrong = create_tuned_file(path); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_FALSE(std::filesystem::exists(path));
+  write_file(path, text);
+  chmod(path.c_str(), 0644);
+  ASSERT_EQ(flock(lock.fd(), LOCK_UN), 0);
+  other.join();
+  EXPECT_EQ(wrong, "");
+  EXPECT_EQ(file_bytes(path), text);
+}
+
+TEST(TunedRows, ASymbolicLinkStaysAndItsFileIsWritten) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder / "kept");
+  const std::string link = folder / "tuned.txt", file = folder / "kept/rows.txt";
+  ASSERT_EQ(create_tuned_file(file), "");
+  std::filesystem::create_symlink("kept/rows.txt", link);
+  EXPECT_EQ(create_tuned_file(link), "");
+  EXPECT_EQ(replace_tuned_row(link, row_for("planner")), "");
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_NE(file_bytes(file).find(to_string(row_for("planner"))), std::string::npos);
+  std::filesystem::remove(file);
+  EXPECT_EQ(create_tuned_file(link), "is a symbolic link to a file that does not exist");
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  std::filesystem::remove(link);
+  std::filesystem::create_symlink("/dev/null", link);
+  EXPECT_EQ(create_tuned_file(link), "is not a regular file");
+  EXPECT_EQ(replace_tuned_row(link, row_for("planner")), "is not a regular file");
+  EXPECT_EQ(create_tuned_file(folder.path()), "is not a regular file");
 }
 
 TEST(TunedRows, TheLaterOfTwoRowsOfAClassIsUsed) {
