@@ -17,6 +17,8 @@ bool can_hide_keys(const Problem& p) {
 std::vector<check::Fill> tune_fills(const Problem& problem) {
   std::vector<check::Fill> fills{check::Fill::normal, check::Fill::huge, check::Fill::outlier, check::Fill::rescale,
                                  check::Fill::rescale_reversed};
+  // The large values of these fills overflow accumulators of f16, so also a correct kernel gives Inf or NaN.
+  if (problem.acc != AccMode::f32) fills = {check::Fill::normal, check::Fill::outlier};
   if (can_hide_keys(problem)) fills.push_back(check::Fill::hidden_nan);
   return fills;
 }

@@ -36,6 +36,12 @@ TEST(TuneFills, HiddenKeysAreTestedIfTheProblemCanHideThem) {
     EXPECT_EQ(lab::tune_fills(parse_problem(line)), hiding) << line;
 }
 
+TEST(TuneFills, AccumulatorsOfF16GetNoValuesThatOverflowThem) {
+  EXPECT_EQ(lab::tune_fills(parse_problem("f16 h2 q8 d64 acc=f16")), (std::vector<Fill>{Fill::normal, Fill::outlier}));
+  EXPECT_EQ(lab::tune_fills(parse_problem("f16 h2 q8 d64 acc=f16 causal")),
+            (std::vector<Fill>{Fill::normal, Fill::outlier, Fill::hidden_nan}));
+}
+
 TEST(TuneFills, TheFirstWrongFillIsNamed) {
   const std::vector<Fill> fills = lab::tune_fills(parse_problem("f16 h2 q8 d64"));
   std::vector<Fill> ran;
