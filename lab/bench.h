@@ -54,8 +54,8 @@ int64_t samples_within(double budget_seconds, double sample_us, int64_t iteratio
 // Writes the plan's family and its other lines into the row.
 void describe_plan(const Plan& plan, BenchRow& row);
 // Writes the errors of a call's outputs into the row. Throws Error{internal} with the command that repeats the check if
-// they exceed their bounds: a wrong kernel is never timed. `fill` made the inputs. With another fill than normal,
-// throws Error{unsupported} if the oracle's values overflow f32.
+// they exceed their bounds: a wrong kernel is never timed. `fill` is the fill of the inputs. If it is not Fill::normal
+// and the oracle's values overflow f32, throws Error{unsupported}.
 void judge_call(const Problem& problem, const check::Inputs& inputs, const check::Outputs& outputs, uint64_t seed,
                 const std::string& rerun, BenchRow& row, check::Fill fill = check::Fill::normal);
 

@@ -43,12 +43,12 @@ std::string command_line(int argc, const char* const* argv) {
   return line;
 }
 
-// CLI11's ranges accept nan.
+// Checks the value of --budget. Returns "" or what is wrong. CLI::Range cannot do this, because it accepts nan.
 std::string seconds_text(const std::string& text) {
   double seconds = 0;
   const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), seconds);
   if (status == std::errc() && end == text.data() + text.size() && seconds > 0 && seconds <= 1e6) return "";
-  return text + " must be a number of seconds above 0, at most 1000000";
+  return text + " must be a number of seconds above 0 and at most 1000000";
 }
 
 // True for real failures, false for wrong requests and missing components. After a failure, the command that reproduces

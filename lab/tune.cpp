@@ -109,7 +109,7 @@ TunePoint own_choice(const Problem& problem, const Device& device) {
 
 class Failures {
  public:
-  // Calls body() for a problem. Reports an error of it and goes on. Returns whether there was none.
+  // Calls body() for a problem. If it throws, prints the error and returns false, so that the caller can go on.
   template <class Body>
   bool attempt(const Problem& problem, const Body& body) {
     try {
@@ -130,7 +130,7 @@ class Failures {
     print_error("failed   {}\n        {}\n", to_string(problem), why);
     if (code_ == exit_success) code_ = code;
   }
-  // Of the first failure. A refused problem is not a failure.
+  // The exit code of the first failure, or exit_success. A refused problem is not a failure.
   int code() const { return code_; }
 
  private:
@@ -290,11 +290,11 @@ class Tuner {
   void tune(size_t index, const Problem& problem) {
     std::optional<Found> found;
     failures_.attempt(problem, [&] {
-      const ClearedAtEnd line(progress_);  // before an error is printed
+      const ClearedAtEnd line(progress_);  // clears the line before attempt() prints an error
       const Problem planned = planned_problem(problem, device_);
       if (!is_known(problem, planned)) found = search(index, problem, planned);
     });
-    // Not in the attempt: if the row cannot be written, the rows of the other problems cannot be written, either.
+    // Outside attempt(), so a failure here ends the command: the file could not take the other rows, either.
     if (found) finish(problem, *found);
   }
 

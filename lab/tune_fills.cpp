@@ -6,7 +6,7 @@
 namespace rapt::lab {
 namespace {
 
-// Whether the problem's kind can hide keys from all queries. If it hides none, the fill changes nothing.
+// Whether a problem of this kind can have keys that no query sees. If it has none, hidden_nan is the same as normal.
 bool can_hide_keys(const Problem& p) {
   return p.position_mask.present() || p.mask.dtype != DType::none || p.varlen || p.seqused || p.seqused_q ||
          p.page_size > 0;
@@ -17,7 +17,7 @@ bool can_hide_keys(const Problem& p) {
 std::vector<check::Fill> tune_fills(const Problem& problem) {
   std::vector<check::Fill> fills{check::Fill::normal, check::Fill::huge, check::Fill::outlier, check::Fill::rescale,
                                  check::Fill::rescale_reversed};
-  // The large values of these fills overflow accumulators of f16, so also a correct kernel gives Inf or NaN.
+  // The values of huge and of both rescale fills overflow f16 accumulators, so even a correct kernel gives Inf or NaN.
   if (problem.acc != AccMode::f32) fills = {check::Fill::normal, check::Fill::outlier};
   if (can_hide_keys(problem)) fills.push_back(check::Fill::hidden_nan);
   return fills;

@@ -131,8 +131,8 @@ class GpuTuneBench final : public TuneBench {
   bool can_check_shorter() const {
     return oracle_row_step(flops(whole_.problem)) > 1 && can_be_shortened(whole_.problem);
   }
-  // Checks with several distributions of input values, each on the smaller problem, so the time is bounded. A large
-  // problem that cannot be made smaller is checked only with normal values, in check().
+  // Checks several fills. All are checked on the smaller problem, so the checks take little time. If a large problem
+  // cannot be made smaller, this function does nothing: check() has already checked it with Fill::normal.
   void check_all_fills(const TunePoint& point, const std::string& words, Ready& ready) {
     const bool large = oracle_row_step(flops(whole_.problem)) > 1;
     if (large && !can_be_shortened(whole_.problem)) return;

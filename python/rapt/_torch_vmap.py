@@ -78,7 +78,7 @@ def sdpa(operator, names: tuple[str, ...]):
     def joined(size, given, dims, options):
         ranks = [_rank(given[name], dims[name]) for name in "qkv"]
         broadcast = [_rank(given[name], dims[name]) for name in ("bias", "mask") if given[name] is not None]
-        shared = [dims[name] for name in SHARED if name != "alibi_slopes"]  # those may have a batch dimension, too
+        shared = [dims[name] for name in SHARED if name != "alibi_slopes"]  # slopes may have a batch dimension
         if ranks != [4, 4, 4] or max(broadcast, default=0) > 4 or any(dim is not None for dim in shared):
             return None
         if given["cu_seqlens_q"] is not None or _whole_tensor_factor(given, dims, "qkv"):

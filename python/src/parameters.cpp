@@ -28,7 +28,8 @@ bool has_batch(const TensorArgument& row) {
   return row.shape.kind == ShapeRule::scales || row.shape.dense[0] == Dim::batch;
 }
 
-// The names of the dimensions of a dense call. Empty if the shape depends on more than sizes (scales, broadcast).
+// The names of the array's dimensions in a call that is not packed. Empty if the sizes of the problem do not determine
+// the shape (scales, arrays that are broadcast).
 PyObject* shape_of(const TensorArgument& row) {
   const Ref names(checked(PyList_New(0)));
   for (int i = 0; i < rank_of(row.shape.dense); ++i)

@@ -39,7 +39,7 @@ def overload(result, required=(), **narrowed):
 
 
 def text():
-    """The result is out alone, or (out, lse) if lse or partial is given; either if that is known only at run time."""
+    """The overloads: out alone; (out, lse) with lse; (out, lse) with partial; either, if a flag is not a literal."""
     return (
         overload("Array", lse="Literal[False]", partial="Literal[False]")
         + overload("tuple[Array, Array]", required=("lse",), lse="Literal[True] | Array")

@@ -17,8 +17,8 @@ inline sigset_t end_signals() {
   return set;
 }
 
-// All signals except those that a fault of the thread itself raises, and SIGPROF of profilers. A blocked fault would
-// end the process without the report of the program's own handler.
+// All signals except SIGPROF, which profilers use, and the signals of a thread's own faults, such as SIGSEGV. If a
+// fault were blocked, it would end the process before the program's own handler could report it.
 inline sigset_t signals_for_other_threads() {
   sigset_t set;
   sigfillset(&set);

@@ -62,8 +62,8 @@ unsigned fork_generation() {
 
 ThreadPool::ThreadPool(int threads) {
   workers_.reserve(static_cast<size_t>(std::max(threads - 1, 0)));
-  // Workers inherit this mask. A signal to the process must not find a worker that accepts it while the calling thread
-  // blocks it, because NVRTC's handler would run there (jit/nvrtc.cpp).
+  // Workers inherit this mask. While NVRTC compiles, the compiling thread blocks Ctrl-C (jit/nvrtc.cpp). If a worker
+  // accepted the signal then, NVRTC's handler would run in the worker and end the process.
   const SignalBlock in_workers(signals_for_other_threads());
   try {
     for (int worker = 1; worker < threads; ++worker) workers_.emplace_back([this, worker] { work(worker); });

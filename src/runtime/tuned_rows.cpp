@@ -120,8 +120,8 @@ std::string read_trusted(const std::string& path, std::string& text, bool& exist
   return "";
 }
 
-// The file to write: a symbolic link stays, and the file that it names is replaced. Throws Error{environment} with the
-// reason if the path exists and is not a regular file.
+// The file to write: the path itself, or the file that it points to if it is a symbolic link. Throws Error{environment}
+// with the reason if the path exists and is not a regular file.
 std::string target_of(const std::string& path) {
   namespace fs = std::filesystem;
   const auto refuse = [](const std::string& why) { throw Error(ErrorCode::environment, why); };
@@ -135,8 +135,8 @@ std::string target_of(const std::string& path) {
   return target.string();
 }
 
-// Calls body(target) while this process has the lock of the folder, so no other process writes the file meanwhile. The
-// lock is on the folder, so no lock file remains. Returns body's failure, or why the file cannot be written.
+// Calls body(target) while this process has locked the folder. So no other rapt process writes the file meanwhile, and
+// no lock file remains. Returns body's failure, or why the file cannot be written.
 template <class Body>
 std::string with_lock(const std::string& path, const Body& body) {
   try {

@@ -46,8 +46,8 @@ TunedFile tuned_file(const std::string& cache_directory);
 class TunedRows {
  public:
   TunedRows() = default;
-  // Logs a warning for a file that is not used, for each of the first five lines that are not rows, and for the number
-  // of the others. Never throws because of the file.
+  // Logs a warning if the file is not used, and one for each of the first five lines that are not rows. One more
+  // warning gives the number of the others. Never throws because of the file.
   static TunedRows read(const TunedFile& file);
 
   // The row of the problem's class on this GPU, or null. Always null on a CPU and for `invariant` problems, whose bits
@@ -63,8 +63,8 @@ class TunedRows {
   std::unordered_map<std::string, TunedRow> rows_;  // key: device and problem
 };
 
-// Both functions write the file that a symbolic link names, hold a lock that admits one process at a time, and refuse a
-// path that exists and is not a regular file.
+// If the path is a symbolic link, both functions write the file that the link points to. They hold a lock, so only one
+// process writes at a time. They refuse a path that exists and is not a regular file.
 
 // Creates the file with its heading if it does not exist. Returns "" if read() accepts the file, otherwise the reason.
 std::string create_tuned_file(const std::string& path);

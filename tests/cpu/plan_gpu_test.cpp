@@ -223,7 +223,7 @@ TEST(PlanGpu, NothingToComputeIsNothingToLaunch) {
 }
 
 }  // namespace
-// Every plan keeps the rules that `--config` must keep: above all, its shared memory fits the GPU.
+// Every plan obeys the rules that are checked for `--config`. The most important one: its shared memory fits the GPU.
 TEST(PlanGpu, TheChosenConfigurationIsLegalOnEveryGpu) {
   int plans = 0;
   for (const char* name : presets) {

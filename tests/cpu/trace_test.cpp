@@ -422,7 +422,7 @@ TEST_P(TraceBuildOn, the_build_with_marks_compiles) {
   }
 }
 
-// With marks, attention_sm90 does not spill registers either. And ptxas does not serialize the products. Otherwise the
+// With marks, too, attention_sm90 does not spill registers, and ptxas does not serialize the products. Otherwise the
 // trace would measure a different kernel.
 TEST(TraceBuildOfSm90, no_spills_and_no_serialized_products) {
   if (jit::find_compiler() == nullptr) GTEST_SKIP() << "no NVRTC";

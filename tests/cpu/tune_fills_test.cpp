@@ -1,4 +1,4 @@
-// The fills with which rapt tune checks a candidate: which ones, in which order, and which error names them.
+// The fills with which rapt tune checks a candidate: which fills, in which order, and how an error names a fill.
 #include "lab/tune_fills.h"
 
 #include <gtest/gtest.h>
@@ -63,7 +63,7 @@ TEST(TuneFills, TheFirstWrongFillIsNamed) {
   EXPECT_EQ(sentence_of(failing(Fill::huge, ErrorCode::device), ErrorCode::device), "why");
 }
 
-// A kernel that is right only for logits below 30: the oracle finds it with another fill than normal.
+// A kernel that is wrong only if the first value of q is above 30. Fill::normal has no such value, but Fill::huge does.
 TEST(TuneFills, WrongResultsOfLargeLogitsAreFound) {
   const Problem problem = parse_problem("f32 h2 q33 k70 d32");
   const check::Kernel kernel = check::library_kernel();

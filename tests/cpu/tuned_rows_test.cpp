@@ -324,7 +324,7 @@ TEST(TunedRows, WritingReplacesTheRowOfTheClassAndKeepsTheRest) {
   EXPECT_NE(replace_tuned_row(folder / "none/tuned.txt", first), "");
 }
 
-// Another process has the lock and writes the first row. The file must not be created over it.
+// Another process has the lock and writes the first row. A new file must not replace it.
 TEST(TunedRows, CreatingAFileWaitsForTheLock) {
   const TemporaryFolder folder;
   const std::string path = folder / "tuned.txt", text = concat(to_string(row_for("planner")), "\n");

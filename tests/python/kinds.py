@@ -60,7 +60,8 @@ def made(shape, seed=0):
 BATCH, HEADS, SEQLEN, DIM = 2, 2, 6, 8
 
 
-# Shapes of the table's arrays, so a new row needs no entry below unless its values must obey a rule.
+# Shapes of the arrays in the table. So an array needs an entry in attention() only if its values must obey a rule, or
+# if the table has no fixed shape for it (scales, broadcast).
 SHAPES = {row[1]: row[4] for row in _signature.ARRAYS}
 SIZES = {"batch": BATCH, "heads_q": HEADS, "heads_k": HEADS, "seqlen_q": SEQLEN, "seqlen_k": SEQLEN}
 SIZES |= {"head_dim": DIM, "head_dim_v": DIM, "batch + 1": BATCH + 1}

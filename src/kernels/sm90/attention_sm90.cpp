@@ -165,11 +165,12 @@ void check_config(const ConfigChange& change) {
   require_multiple("block_n", c.block_n, 16);
   require_range("q_stages", c.q_stages, 1, 4);
   require_range("kv_stages", c.kv_stages, 2, 16);
-  // A thread holds 64 rows of S, of P (16 bits) and of O. The rest of the kernel needs about 24 registers.
+  // A warpgroup holds 64 rows of S, of P (16 bits) and of O. `held` is the share of one thread, in registers. The rest
+  // of the kernel needs about 24 registers.
   const int held = c.block_n / 2 + c.block_n / 4 + Sm90Layout(c).dim_v / 2, most = (c.warpgroups == 2 ? 232 : 160) - 24;
   if (change.own_text && held > most)
     bad_config("block_n", c.block_n, "scores, weights and output of a thread take ", held,
-               " registers, must be at most ", most, " with ", c.warpgroups, " warpgroups");
+               " registers, but must take at most ", most, " with ", c.warpgroups, " warpgroups");
   const int64_t group = change.problem.group();
   if (c.packed_heads != 1 && c.packed_heads != group)
     bad_config("packed_heads", c.packed_heads, "must be 1 or ", group, ", the query heads of a KV head");

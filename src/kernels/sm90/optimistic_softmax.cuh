@@ -92,7 +92,7 @@ struct OptimisticSoftmax {
       }
       const float top = quad_max(max_of(s, half));
       if (row_max[half] == minus_infinity) set_row_max(half, top);
-      // The same operations as for the weight itself, so that both passes decide alike.
+      // Computes the weight with the operations of weigh(), so that both passes decide in the same way.
       const float x = is_unsafe(half) & row_max[half] != minus_infinity ? top - row_max[half] : top,
                   weight = exp2_approx(fmaf(x, c, -shift[half]));
       if (pass != NanPass::normal & weight > largest_weight & !(corrected(half, weight) <= largest_finite))
@@ -110,7 +110,7 @@ struct OptimisticSoftmax {
     return detail::float_of(detail::bits_of(x) | (detail::bits_of(y) & detail::bits_of(c) >> 31));
   }
 
-  // The row_max for which a weight becomes 1. Not finite if the weight is too large for that.
+  // The row_max with which this weight becomes 1. Not finite if the weight is too large to be corrected.
   float corrected(int half, float weight) const {
     return row_max[half] + __fdividef(log2_approx(weight), weight <= largest_correction ? c : 0.0f);
   }
