@@ -239,7 +239,7 @@ TunedRows TunedRows::read(const TunedFile& file) {
     }
   });
   if (bad > most_warnings)
-    warn_once(concat(file.path, ": ", bad - most_warnings, " more lines are ignored, because they are not rows"));
+    warn_once(concat(file.path, ": ", bad - most_warnings, " more lines are ignored, because no call can use them"));
   return rows;
 }
 

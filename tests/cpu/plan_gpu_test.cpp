@@ -222,7 +222,6 @@ TEST(PlanGpu, NothingToComputeIsNothingToLaunch) {
   }
 }
 
-}  // namespace
 // Every plan obeys the rules that are checked for `--config`. The most important one: its shared memory fits the GPU.
 TEST(PlanGpu, TheChosenConfigurationIsLegalOnEveryGpu) {
   int plans = 0;
@@ -243,4 +242,5 @@ TEST(PlanGpu, TheChosenConfigurationIsLegalOnEveryGpu) {
   EXPECT_GT(plans, 1000);
 }
 
+}  // namespace
 }  // namespace rapt::test
