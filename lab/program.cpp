@@ -313,7 +313,7 @@ class Program {
                     "Search only this kernel family: attention_sm90, attention_sm80, attention_scalar. Default: all "
                     "families that accept the problem");
     sub->add_option("--budget", tune_.budget,
-                    "Seconds for the search of each problem. It ends after the candidate that exceeds them")
+                    "Seconds for the search of each problem. Then it stops after the current candidate")
         ->capture_default_str()
         ->check(seconds_text);
     sub->add_option("--output", tune_.output,

@@ -123,8 +123,9 @@ void fit_clocks(const TraceMemory& memory, Trace& trace) {
   }
 }
 
-// The stages of the main loop: those that some warp begins more than once, and at least half as often as its most
-// frequent stage. A stage that a warp begins once for each tile does not count if a tile has more than two blocks.
+// The stages of the main loop: those that some warp begins more than once, and at least half as often as the most
+// frequent stage of this warp. A stage that a warp begins once for each tile does not count if a tile has more than two
+// blocks.
 std::vector<bool> repeated_stages(const Trace& trace) {
   std::vector<bool> repeated(trace.names.size());
   for (const TracedWarp& warp : trace.warps) {

@@ -32,7 +32,8 @@ class TuneBench {
  public:
   virtual ~TuneBench() = default;
   virtual Comparison compare(const TunePoint& candidate, const TunePoint& best, bool thorough) = 0;
-  // Which results were compared with the oracle: "all rows", or the smaller problem and the rows, for the user.
+  // A text for the user. It says which results were compared with the oracle: which rows of the problem itself, and
+  // the smaller problem if there was one.
   virtual std::string how_checked() const = 0;
 };
 std::unique_ptr<TuneBench> gpu_tune_bench(const TuneOptions& options, const Device& device, const Problem& problem);

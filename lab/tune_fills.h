@@ -11,9 +11,9 @@ namespace rapt::lab {
 // All fills for a problem, in the order of the checks. The first one is Fill::normal.
 std::vector<check::Fill> tune_fills(const Problem& problem);
 
-// Calls check_one(fill) for each fill. check_one throws Error{internal} if a result is wrong: then throws the same
-// error, with the fill's name before its sentence. check_one throws Error{unsupported} if the oracle's own values
-// overflow: then goes on with the next fill, except after Fill::normal.
+// Calls check_one(fill) for each fill. If check_one throws Error{internal} (a result is wrong), throws the same error
+// with the fill's name before its sentence. If check_one throws Error{unsupported} (the oracle's own values overflow),
+// goes on with the next fill. But after Fill::normal it throws this error, too.
 void check_fills(const std::vector<check::Fill>& fills, const std::function<void(check::Fill)>& check_one);
 
 }  // namespace rapt::lab

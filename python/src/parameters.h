@@ -18,7 +18,7 @@ struct Parameter {
   const TensorArgument* tensor = nullptr;  // the field that an array sets
   const ScalarArgument* scalar = nullptr;  // the field that a number or word sets
   uint64_t flag = 0;                       // the flag that True sets
-  const char* doc = "";                    // from its row; _signature.py has the texts of parameters by hand
+  const char* doc = "";                    // from its row; if `by_hand`, it is in _signature.py instead
   bool by_hand = false;                    // call.cpp has its own code for it
 };
 

@@ -1,4 +1,4 @@
-"""Writes the type stub of the package: rapt.pyi.in, with rapt.sdpa from the table of the compiled module added.
+"""Writes the type stub of the package: copies rapt.pyi.in and adds rapt.sdpa, from the table of the compiled module.
 
 python3 stub.py FILE, with the built package on PYTHONPATH. The build calls it (cmake/RaptPython.cmake).
 """
@@ -39,7 +39,7 @@ def overload(result, required=(), **narrowed):
 
 
 def text():
-    """The overloads: out alone; (out, lse) with lse; (out, lse) with partial; either, if a flag is not a literal."""
+    """The overloads. Results: out; (out, lse) with lse; (out, lse) with partial; one of them if a flag is a variable."""
     return (
         overload("Array", lse="Literal[False]", partial="Literal[False]")
         + overload("tuple[Array, Array]", required=("lse",), lse="Literal[True] | Array")

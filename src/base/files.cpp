@@ -57,8 +57,8 @@ bool read_to_end(const FileHandle& file, size_t most, std::string& out) {
 
 std::string why_others_may_write(const struct stat& status) {
   if (status.st_uid != geteuid() && status.st_uid != 0)
-    return concat("belongs to user ", status.st_uid, ", but this process is user ", geteuid(),
-                  ": its owner must be that user or root");
+    return concat("belongs to user ", status.st_uid, ": its owner must be user ", geteuid(),
+                  ", who runs this process, or root");
   const bool sticky = S_ISDIR(status.st_mode) && (status.st_mode & S_ISVTX) != 0;
   if ((status.st_mode & (S_IWGRP | S_IWOTH)) == 0 || sticky) return "";
   char mode[8];

@@ -1,4 +1,4 @@
-// The built-in tables of tiles. A family has a table of rows: each has conditions, tiles, and for some rows a
+// The built-in tables of tiles. A family has a table of rows. Each row has conditions and tiles. Some rows also name a
 // measurement of these tiles. The first row whose conditions hold is chosen. tests/cpu/tuned_test.cpp compares the rows
 // with their measurements under results/. Other rows, those that `rapt tune` writes (runtime/tuned_rows.h), take
 // precedence.

@@ -107,7 +107,8 @@ std::shared_ptr<const LoadedPlan> GpuResources::load(const Plan& plan, const Pro
 }
 
 std::shared_ptr<const LoadedPlan> GpuResources::plan_of_loaded_kernels(const Problem& problem, const Device& device) {
-  static const TunedRows none;  // under capture no file is read; before the first read no kernel is loaded
+  // Under capture the file is not read. If it was not read before, this context has not loaded a kernel either.
+  static const TunedRows none;
   const TunedRow* row = nullptr;
   const Plan chosen = plan(problem, device, tuned_read_ ? tuned_rows_ : none, &row);
   if (auto loaded = of_loaded_kernels(chosen, device)) {

@@ -72,13 +72,14 @@ bool has_word(std::string_view text, std::string_view word) {
   return concat(" ", text, " ").find(concat(" ", word, " ")) != std::string::npos;
 }
 
-// Throws if no call can use a row of this class, or if the text is a problem line but not the line of a class. A text
-// with unknown lengths ("?") or facts about tensors (";") is not a problem line, so it is not checked.
+// Throws if no call can use a row of this class, or if the text is a problem line that plan_line() would not print. A
+// text with unknown lengths ("?") or facts about tensors (";") is not a problem line, so it is not checked.
 void check_class(const std::string& line) {
   if (has_word(line.substr(0, line.find(';')), "invariant"))
     invalid("problem = ", line, ": an invariant problem never uses a row, because its bits must not depend on lengths");
   if (line.find('@') != std::string::npos)
-    invalid("problem = ", line, ": a class has no file of lengths; rapt tune --dry-run prints its class");
+    invalid("problem = ", line,
+            ": a class has no file of lengths; rapt tune --dry-run prints the class of this problem");
   if (line.find_first_of("?;") != std::string::npos) return;
   const std::string class_line = plan_line(longest_of_class(parse_problem(line)));
   if (class_line != line) invalid("problem = ", line, ": is not a class of problems; its class is ", class_line);

@@ -29,7 +29,7 @@ struct Sm80Traits {
   bool few_keys;             // at most 512 keys, and no fine-grained scales: one stage holds many keys
 };
 
-// Conditions on Sm80Traits. A condition that a row does not give always holds.
+// Conditions on Sm80Traits. If a row leaves a condition out, the condition always holds.
 struct Sm80Condition {
   int most_dim = 256;
   When extra_registers{}, causal_or_local{}, hopper{}, fp8{}, fine_grained_scales{}, e4m3_kv{}, small_smem{},

@@ -90,7 +90,7 @@ struct Epilogue {
     const int lane = static_cast<int>(threadIdx.x % 32), n = lane % lanes;
     const int live = n < tiles ? tile.seqlen_q() - first_row : 0;
     int row = lane / lanes;
-    unsigned short* to = static_cast<unsigned short*>(p.out.data) +  // without packed heads; each step adds rows
+    unsigned short* to = static_cast<unsigned short*>(p.out.data) +  // each step adds rows, except with packed heads
                          p.out.index(tile.batch(), tile.head(), tile.first_q() + first_row + row) + 8 * n;
     __syncwarp();
 #pragma unroll

@@ -1,8 +1,8 @@
 // Online softmax that computes weights before it looks for a new maximum. A variant of RowSoftmax (softmax.cuh) for
 // attention_sm90: it needs no pass over the scores of most blocks. Device only.
 //
-// row_sum = sum of exp2((s - row_max) * c). row_max need not be the maximum: its factor cancels in O / row_sum. It must
-// only be such that the weights neither overflow nor all become 0. At first it is the maximum of the row's first
+// row_sum = sum of exp2((s - row_max) * c). row_max need not be the maximum: its factor cancels in O / row_sum. But the
+// weights must not overflow, and not all of them may become 0. At first, row_max is the maximum of the row's first
 // visible block. If a weight exceeds 2^8, correct() raises row_max so that the largest weight becomes 1. Each row
 // decides alone, so its bits do not depend on other rows.
 //
