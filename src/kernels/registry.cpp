@@ -15,7 +15,7 @@ namespace rapt {
 FamilyList all_families() {
   static const auto sorted = [] {
     std::array families{
-#define RAPT_FAMILY(name) &name,
+#define RAPT_FAMILY(name) &(name),
 #include "kernel_families.inc"
 #undef RAPT_FAMILY
     };
