@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 #include <vector>
 
 #include "base/nearest.h"
@@ -22,7 +23,7 @@ void parse_config_word(std::string_view field, std::string_view word, int& value
   int parsed = 0;
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), parsed);
   if (error != std::errc() || end != word.data() + word.size() || parsed < 0)
-    invalid("config: ", field, " = ", word, ": must be a whole number");
+    invalid("config: ", field, " = ", word, ": must be a whole number from 0 to ", std::numeric_limits<int>::max());
   value = parsed;
 }
 

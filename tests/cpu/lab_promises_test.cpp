@@ -352,6 +352,8 @@ TEST(ConfigRules, EachFieldIsHeldToItsRule) {
       {"f32 h8 q512 d64", "cpu-scalar", "block_m=32", "attention_cpu has no configuration"},
       {f16, "h100", "family=attention_sm90 warpgroups=4", "warpgroups = 4: must be"},
       {f16, "h100", "family=attention_sm90 block_n=24", "block_n = 24: must be a multiple of 16"},
+      {f16, "h100", "family=attention_sm90 kv_stages=-1",
+       "kv_stages = -1: must be a whole number from 0 to 2147483647"},
       {f16, "h100", "family=attention_sm90 kv_stages=16", "bytes of shared memory"},
       {f16, "h100", "family=attention_sm90 block_n=256",
        "take 224 registers, but must take at most 136 with 3 warpgroups"},
