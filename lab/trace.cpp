@@ -124,8 +124,8 @@ void fit_clocks(const TraceMemory& memory, Trace& trace) {
 }
 
 // The stages of the main loop: those that some warp begins more than once, and at least half as often as the most
-// frequent stage of this warp. A stage that a warp begins once for each tile does not count if a tile has more than two
-// blocks.
+// frequent stage of this warp. A warp begins some stages once for each tile, and others once for each block. With more
+// than two blocks in a tile, only the latter count.
 std::vector<bool> repeated_stages(const Trace& trace) {
   std::vector<bool> repeated(trace.names.size());
   for (const TracedWarp& warp : trace.warps) {

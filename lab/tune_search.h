@@ -46,8 +46,8 @@ struct TuneRequest {
   Compare compare;
   std::function<bool()> interrupted = [] { return false; };  // called before each candidate
   std::function<bool()> out_of_time = [] { return false; };  // called at the same places
-  // Called before each quick comparison of a candidate. change: its fields, or those in which it differs from the
-  // best one of its family.
+  // Called before each quick comparison of a candidate. change: the fields in which it differs from the best one
+  // of its family. For the first candidate of a family: all of its fields.
   std::function<void(const TunePoint& candidate, const std::string& change, int tried)> progress = {};
 };
 

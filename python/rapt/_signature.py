@@ -69,7 +69,8 @@ BY_HAND: dict[str, ByHand] = {
         None,
         "Dtype | None",
         'dtype of the allocated out: float32, float16 or bfloat16, by name ("f32", "float32", ...) or as an object of '
-        "the framework. Default: the dtype of q. If q is FP8: the dtype of v. If both are FP8: bfloat16 (NumPy: float32).",
+        "the framework. Default: the dtype of q. If q is FP8: the dtype of v. If both are FP8: bfloat16 (NumPy: "
+        "float32).",
     ),
     "q_dtype": ByHand(
         "str?",

@@ -39,7 +39,7 @@ def overload(result, required=(), **narrowed):
 
 
 def text():
-    """The overloads. Results: out; (out, lse) with lse; (out, lse) with partial; one of them if a flag is a variable."""
+    """The overloads: without flags (out), with lse and with partial (out, lse), and with flags that are variables."""
     return (
         overload("Array", lse="Literal[False]", partial="Literal[False]")
         + overload("tuple[Array, Array]", required=("lse",), lse="Literal[True] | Array")

@@ -105,10 +105,11 @@ constexpr auto tensor_rows() {
   constexpr const char* start =
       "position of the first query or key: int, or int64 [batch] (for chunked prefill, rings).";
   constexpr const char* descale =
-      "float32 scales of the stored values, with their granularity in q_scales, k_scales, v_scales: \"tensor\" [] or "
-      "[1]; \"head\" [batch, heads]; \"token\" [batch, heads, seqlen]; \"block64\", \"block128\" [batch, heads, "
-      "ceil(seqlen / n)]; v also \"channel\" [batch, heads_k, head_dim_v]. Packed: token [heads, total]; block [batch, "
-      "heads, ceil(max_seqlen / n)], numbered from the start of each sequence.";
+      "float32 scales of the stored values. Their granularity (q_scales, k_scales, v_scales) gives the shape. "
+      "\"tensor\": [] or [1]. \"head\": [batch, heads]. \"token\": [batch, heads, seqlen]. \"block64\", \"block128\": "
+      "[batch, heads, ceil(seqlen / n)]. For v also \"channel\": [batch, heads_k, head_dim_v]. For packed tensors, "
+      "\"token\": [heads, total]; blocks: [batch, heads, ceil(max_seqlen / n)], and the first block of each sequence "
+      "begins at its first row.";
   return std::array{
       TensorArgument{"out", &A::out, output, floats, of_out},  // outputs come first
       TensorArgument{"lse", &A::lse, output, f32, of_lse},

@@ -99,10 +99,11 @@ TensorMap encode(const TensorMapSpec& spec) {
   return map;
 }
 
-// Maps of recent calls. The base address and the box select the place. A map of another tensor replaces the map there.
+// Maps of recent calls. The base address and the box select the entry of a map. A new map replaces the one in its
+// entry.
 struct RecentMaps {
   struct Entry {
-    TensorMapSpec spec;  // rank 0: the place is empty
+    TensorMapSpec spec;  // rank 0: the entry is empty
     TensorMap map;
   };
   std::array<Entry, 32> entries{};

@@ -72,8 +72,8 @@ bool has_word(std::string_view text, std::string_view word) {
   return concat(" ", text, " ").find(concat(" ", word, " ")) != std::string::npos;
 }
 
-// Throws if no call can use a row of this class, or if the text is a problem line that plan_line() would not print. A
-// text with unknown lengths ("?") or facts about tensors (";") is not a problem line, so it is not checked.
+// Throws if no call can use a row of this class, or if the text is a problem line in another form than plan_line()
+// prints. A text with unknown lengths ("?") or facts about tensors (";") is not a problem line, so it is not checked.
 void check_class(const std::string& line) {
   if (has_word(line.substr(0, line.find(';')), "invariant"))
     invalid("problem = ", line, ": an invariant problem never uses a row, because its bits must not depend on lengths");

@@ -84,7 +84,8 @@ TEST(TuneSearch, FindsTheMinimumOfAKnownFunction) {
     EXPECT_GT(result.refused, 0) << "programmatic=1 on an A100";
     EXPECT_EQ(result.dropped, 0);
     EXPECT_TRUE(result.wrong.empty());
-    EXPECT_EQ(result.tried, trial.quick - 2) << "not counted: the planner's choice, and the family's best once more";
+    EXPECT_EQ(result.tried, trial.quick - 2)
+        << "two comparisons do not count: that of the planner's choice, and the second one of the family's best";
     EXPECT_FALSE(result.interrupted || result.out_of_time);
   }
 }

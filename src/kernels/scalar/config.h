@@ -34,9 +34,9 @@ struct ScalarTile {
         floats(kv_smem + c.block_n * (k_pitch > c.head_dim_v ? k_pitch : c.head_dim_v)) {}
 };
 
-// Number of m blocks of a head over all sequences. Sequence b of a packed tensor has the m blocks from
-// cu_seqlens[b] / block_m + b to cu_seqlens[b + 1] / block_m + b + 1. These are always enough for its rows, and need no
-// prefix sum over sequences.
+// Number of m blocks of a head over all sequences. In a packed tensor, the first m block of sequence b is
+// cu_seqlens[b] / block_m + b, and its last one comes before the first one of sequence b + 1. These blocks are always
+// enough for its rows, and need no prefix sum over sequences.
 constexpr index_t scalar_m_blocks(const AttentionParams& p, int block_m) {
   if (p.cu_seqlens_q.present()) return p.batch == 0 ? 0 : p.total_q / block_m + p.batch;
   return p.batch * ((p.seqlen_q + block_m - 1) / block_m);

@@ -26,7 +26,7 @@ struct Sm80Traits {
   bool fine_grained_scales;  // descales differ within a head
   bool e4m3_kv;              // k and v E4M3, q f16 or E4M3: the FP8 case with the fewest registers
   bool small_smem;           // less than 128 KB of shared memory for a CTA: Ada and consumer Blackwell
-  bool few_keys;             // at most 512 keys, and no fine-grained scales: one stage holds many keys
+  bool few_keys;             // at most 512 keys and no fine-grained scales. One stage then holds many keys
 };
 
 // Conditions on Sm80Traits. If a row leaves a condition out, the condition always holds.

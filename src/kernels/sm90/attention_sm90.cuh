@@ -152,7 +152,7 @@ struct Consumer {
     arrive_by_warp(shared.kv_empty(slot.stage));
     slot.advance();
   }
-  // It must be full first: otherwise this arrival could count for the block before.
+  // First waits until the buffer is full. Otherwise this arrival could count for the block before.
   void release_unused() {
     wait_barrier(shared.kv_full(slot.stage), slot.phase);
     release();

@@ -25,9 +25,11 @@ struct OptimisticSoftmax {
   float c;                                              // scale_log2: softmax scale * log2(e)
   float row_max[2] = {minus_infinity, minus_infinity};  // of raw scores
   float row_sum[2] = {0.0f, 0.0f};                      // of this thread's columns
-  float shift[2] = {0.0f, 0.0f};         // weight = exp2(s * c - shift); 0 for a row that subtracts row_max first
+  // weight = exp2(s * c - shift). shift is row_max * c. For an unsafe row, row_max is subtracted from s before, and
+  // shift is 0.
+  float shift[2] = {0.0f, 0.0f};
   float output_scale[2] = {1.0f, 1.0f};  // factor of O after correct()
-  bool is_steady = false;  // the pass is normal, and every row of the warp has a row_max and does not subtract it
+  bool is_steady = false;                // the pass is normal, and no row of the warp is unsafe
 
   // Replaces scores by weights. Returns whether correct() must follow. All threads of a warp agree.
   template <int tiles>
@@ -114,7 +116,7 @@ struct OptimisticSoftmax {
   float corrected(int half, float weight) const {
     return row_max[half] + __fdividef(log2_approx(weight), weight <= largest_correction ? c : 0.0f);
   }
-  // Also true for a row without a row_max.
+  // Whether row_max must be subtracted from a score before the product with c. Also true for a row without a row_max.
   bool is_unsafe(int half) const { return Rules::needs_safe_exp(row_max[half], c); }
   template <int tiles>
   static float max_of(const float (&s)[1][tiles][4], int half) {
