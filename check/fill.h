@@ -21,6 +21,7 @@ namespace rapt::check {
 // seen_nan      normal; one key NaN and one value Inf per sequence and head: only rows that see them become non-finite
 // integers      small integers
 // rescale       the first half of the keys has logits of -30 and v = 6e4, the second half +30 and v = 1e-3
+// rescale_reversed  as rescale, with the two halves of the keys exchanged
 enum class Fill {
   normal,
   outlier,

@@ -105,7 +105,7 @@ class GpuBench final : public Bench {
   std::vector<std::string> configs() const {
     return options_.common.configs.empty() ? std::vector<std::string>{""} : options_.common.configs;
   }
-  // shipped: of --against, which is the library's own source beside --variant.
+  // shipped: the candidate is one of --against. Even with --variant, it uses the library's own source.
   std::string candidate_name(const std::string& config, bool shipped) const {
     if (configs().size() == 1) return "rapt";
     const std::string name = options_.common.variant.empty() || shipped ? "rapt" : "rapt variant";

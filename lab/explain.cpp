@@ -23,7 +23,8 @@ nlohmann::ordered_json families_of(const Problem& problem, const Device& device)
   return list;
 }
 
-// The line of the plan, with the words of --config or else by a tuned row. Null if no family accepts the problem.
+// The line of the plan: with the words of --config if there are any, otherwise of a call, which may use a tuned row.
+// Null if no family accepts the problem.
 nlohmann::ordered_json plan_of(const Problem& problem, const Device& device, const std::string& config, bool own_text,
                                const TunedRows& rows) {
   try {

@@ -28,7 +28,7 @@ int kernel_seconds() {
 
 KernelLimit::KernelLimit(std::string problem, std::string command)
     : problem_(std::move(problem)), command_(std::move(command)) {
-  const SignalBlock in_thread(signals_for_other_threads());  // see jit/nvrtc.cpp
+  const SignalBlock in_thread(signals_for_other_threads());  // see cpu/threads.cpp
   if (const int seconds = kernel_seconds(); seconds > 0) thread_ = std::thread([this, seconds] { wait(seconds); });
 }
 

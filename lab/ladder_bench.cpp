@@ -92,7 +92,7 @@ class LadderBench {
     ContextOptions options;
     options.arch = device_.arch;
     options.files = kernel.files;
-    options.tuned = "";  // the shipped kernel is compared
+    options.tuned = "";  // no tuned rows: the comparison is with the shipped configuration
     ReadyRung ready{rung, std::move(kernel), ContextHandle(new rapt_context(std::move(options)))};
     ready.loaded = &ready.context->impl.gpu().kernel(device_, ready.kernel.unit, ready.kernel.request.label);
     ready.resident_blocks = resident_blocks(ready);

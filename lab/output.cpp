@@ -33,8 +33,8 @@ int flush_error() {
 void occupy_standard_streams() {
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (fcntl(stream, F_GETFD) >= 0 || errno != EBADF) continue;
-    // Opened in the wrong direction, so reading and printing fail. It gets the lowest free number, which is the
-    // stream's.
+    // stdin is opened for writing, and the others are opened for reading. So reading and printing still fail. open()
+    // returns the lowest free descriptor, which is the number of the closed stream.
     if (open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY) != stream) return;
   }
 }

@@ -66,7 +66,7 @@ class Program {
         "rapt COMMAND --help shows the options of a command, with examples. rapt help problem-line explains problem "
         "lines.\n"
         "Exit codes: 0 success, 1 a check failed, 2 wrong input or usage, 3 an environment error (driver, NVRTC, "
-        "file).");
+        "file), 130 Ctrl-C ended tune.");
     add_info();
     add_run();
     add_check();
@@ -290,7 +290,7 @@ class Program {
     add_config(
         sub, bench_.common,
         "Override the planner's choice for a GPU kernel: \"block_m=64 stages=3\". Repeat the option to compare several "
-        "configurations (\"\" is the planner's choice)");
+        "configurations (\"\" is the configuration of a normal call)");
     sub->add_option("--against", bench_.common.against, "Also time this kernel family. May be repeated")
         ->allow_extra_args(false);
     add_variant(sub, bench_.common);

@@ -35,7 +35,7 @@ Progress::Progress(size_t total) : total_(total), on_terminal_(isatty(STDERR_FIL
     current = this;
   }
   check::work().changed = wake_current;
-  const SignalBlock in_ticker(signals_for_other_threads());  // see jit/nvrtc.cpp
+  const SignalBlock in_ticker(signals_for_other_threads());  // see cpu/threads.cpp
   ticker_ = std::thread([this] { tick(); });
 }
 

@@ -15,7 +15,8 @@ int64_t keys_of_a_step(const KernelConfig& config);
 
 // False for problems with lists of lengths or explicit strides.
 bool can_be_shortened(const Problem& problem);
-// The same kind of problem with at most `rows` rows, `keys` keys and a few heads. Needs can_be_shortened().
+// The same kind of problem with one batch entry, a few heads, and at most `rows` query rows and `keys` keys. If the
+// problem has as many rows as keys, the result has, too; then both limits are the larger one. Needs can_be_shortened().
 Problem shortened(Problem problem, int64_t rows, int64_t keys);
 
 }  // namespace rapt::lab

@@ -63,7 +63,7 @@ void check_options(const TuneOptions& options) {
             common.device == "cpu" ? "--device cpu"
             : common.threads > 0   ? "--threads"
                                    : "--arch " + common.arch,
-            ": attention_cpu has nothing to tune; must be a GPU");
+            ": selects the CPU kernel, which has no fields to tune; tune needs a GPU");
   if (!common.arch.empty() && !options.dry_run)
     invalid("--arch ", common.arch, ": only with --dry-run; a search measures on the GPU of --device");
   if (options.family.find(' ') != std::string::npos)

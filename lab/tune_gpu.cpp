@@ -29,7 +29,7 @@ struct Effort {
   int64_t warmup, rounds;
   double seconds;
 };
-constexpr Effort quick{3, 15, 1.5}, careful{5, 30, 5};
+constexpr Effort quick{3, 15, 1.5}, thorough_effort{5, 30, 5};
 // If a first estimate of a candidate exceeds that of the best configuration by this factor, it is not sampled.
 constexpr double clearly_slower = 1.5;
 
@@ -72,7 +72,7 @@ class GpuTuneBench final : public TuneBench {
     Comparison result;
     for (const TunePoint* point : {&best, &candidate})
       if (result = check(*point, thorough); result.kind != Comparison::timed) return result;
-    take_samples(ready_.at(candidate.words()), ready_.at(best.words()), thorough ? careful : quick, result);
+    take_samples(ready_.at(candidate.words()), ready_.at(best.words()), thorough ? thorough_effort : quick, result);
     return result;
   }
 
@@ -131,8 +131,9 @@ class GpuTuneBench final : public TuneBench {
   bool can_check_shorter() const {
     return oracle_row_step(flops(whole_.problem)) > 1 && can_be_shortened(whole_.problem);
   }
-  // Checks several fills. All are checked on the smaller problem, so the checks take little time. If a large problem
-  // cannot be made smaller, this function does nothing: check() has already checked it with Fill::normal.
+  // Checks several fills on the smaller problem, which takes little time. A problem that is small itself is checked
+  // directly if it cannot be made smaller, or if the smaller one has another kernel. If a large problem cannot be made
+  // smaller, this function does nothing: check() has already checked it with Fill::normal.
   void check_all_fills(const TunePoint& point, const std::string& words, Ready& ready) {
     const bool large = oracle_row_step(flops(whole_.problem)) > 1;
     if (large && !can_be_shortened(whole_.problem)) return;

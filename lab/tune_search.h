@@ -46,8 +46,9 @@ struct TuneRequest {
   Compare compare;
   std::function<bool()> interrupted = [] { return false; };  // called before each candidate
   std::function<bool()> out_of_time = [] { return false; };  // called at the same places
-  // Called before each quick comparison of a candidate. change: the fields in which it differs from the best one
-  // of its family. For the first candidate of a family: all of its fields.
+  // Called before each quick comparison of a candidate. change: a text for the progress line. It has the fields that
+  // differ from the best configuration of the candidate's family. For the first candidate of a family, it has all
+  // fields. When the best of one family is compared with the best of another, it is "the best of its family".
   std::function<void(const TunePoint& candidate, const std::string& change, int tried)> progress = {};
 };
 

@@ -279,7 +279,7 @@ struct SdpaOptions {
 
   std::optional<int64_t> q_start = {};  // position of the first query, for all sequences
   std::optional<int64_t> k_start = {};  // position of the first key, for all sequences
-  Tensor q_starts = {};                 // or i64 [batch] (CPU: or i32): one position for each sequence
+  Tensor q_starts = {};  // instead of q_start: i64 [batch] (CPU: also i32), one position for each sequence
   Tensor k_starts = {};
 
   Tensor q_descale = {};  // f32; q_scales below gives the shape

@@ -39,7 +39,10 @@ def overload(result, required=(), **narrowed):
 
 
 def text():
-    """The overloads: without flags (out), with lse and with partial (out, lse), and with flags that are variables."""
+    """Four overloads. Without lse and partial the result is out. With lse=True or partial=True it is (out, lse).
+
+    If lse or partial is a variable, the type checker cannot know its value: the result is one of both.
+    """
     return (
         overload("Array", lse="Literal[False]", partial="Literal[False]")
         + overload("tuple[Array, Array]", required=("lse",), lse="Literal[True] | Array")

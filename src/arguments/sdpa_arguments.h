@@ -188,7 +188,7 @@ constexpr auto scalar_rows() {
   constexpr Range positions{-position, position, "must be within -2^60 to 2^60"};
   constexpr const char* max_seqlen =
       "int, required with cu_seqlens. A longer sequence is an error on the CPU and "
-      "with check_contents; without this check a GPU uses only its first max_seqlen rows.";
+      "with check_contents; without this check, a GPU uses only the first max_seqlen rows of such a sequence.";
   const auto real = [](const char* name, const char* keyword, double A::*field, uint64_t has, const char* doc,
                        int since = 1) {
     return ScalarArgument{name, keyword, doc, field, nullptr, nullptr, has, {}, {}, since};

@@ -26,9 +26,10 @@ constexpr Capability capabilities[] = {
     {103, 228, 2048, {32, 64}}, {120, 100, 1536, {24, 24}}, {121, 100, 1536, {24, 24}}};
 constexpr int registers_per_sm = 65536;  // the same for all
 
-// GPUs by capability, smallest first. An entry without a name stands for an architecture: Jetson AGX Orin, B300 (same
-// as the B200), GB10. Multiprocessors and L2 are from NVIDIA's whitepapers (A100, GA102, Ada, H100, RTX Blackwell),
-// data sheets (A10, L4, L40S, H200) and tuning guide (B200). The H100 is the SXM5 version.
+// GPUs by capability, smallest first. Three entries have no name, because they are only found by architecture: sm_87
+// (Jetson AGX Orin), sm_103 (B300, with the values of the B200) and sm_121 (GB10). Multiprocessors and L2 are from
+// NVIDIA's whitepapers (A100, GA102, Ada, H100, RTX Blackwell), data sheets (A10, L4, L40S, H200) and tuning guide
+// (B200). The H100 is the SXM5 version.
 struct Card {
   const char* name;
   int sm;
@@ -91,8 +92,8 @@ BlockLimits block_limits(int sm) {
   unsupported("compute capability ", sm / 10, ".", sm % 10, ": unknown to this build of rapt");
 }
 
-// The "a" of sm_90a allows the instructions of this chip only (wgmma, setmaxnreg). rapt's kernels use such instructions
-// of no other chip, and a cubin without the "a" also runs on later minor versions.
+// The "a" of sm_90a allows the instructions of this chip only (wgmma, setmaxnreg). For other chips, rapt's
+// kernels use no such instructions. So these architectures have no "a": their cubins also run on later minor versions.
 std::string arch_of(int sm) { return concat("sm_", sm, sm == 90 ? "a" : ""); }
 
 int arch_number(std::string_view arch) {

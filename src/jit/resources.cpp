@@ -36,7 +36,7 @@ Resources parse_resources(std::string_view log) {
     const std::string_view line = log.substr(at, end - at);
     at = end + 1;
     if (is_warning(line)) found.warnings.emplace_back(line);
-    // Of the kernel, and of functions that are not inlined.
+    // ptxas prints such a line for the kernel, and one for each function that is not inlined.
     if (line.find(" bytes stack frame") != std::string_view::npos) {
       found.stack_bytes = std::max(found.stack_bytes, number_before(line, " bytes stack frame"));
       found.spill_store_bytes += number_before(line, " bytes spill stores");

@@ -74,11 +74,12 @@ struct Family {
   // registry is faster; *why (may be null) receives the reason. Null: always. It allocates nothing.
   bool (*prefers)(const Problem& problem, const Device& device, std::string* why) = nullptr;
   // The planner asks families of higher priority first. By convention the priority of a CUDA family is the compute
-  // capability for which it was written (90 for sm_90). attention_scalar, which accepts every problem, has 0.
+  // capability for which it was written (90 for sm_90). attention_scalar has 0: it comes last, because
+  // it accepts nearly every problem.
   int priority = 0;
 };
 
-// The families that code outside their own folders uses by name.
+// These families are used by name outside their own folders.
 extern const Family attention_cpu, attention_scalar, attention_sm80, attention_sm90;
 
 struct FamilyList {

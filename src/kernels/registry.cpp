@@ -1,4 +1,5 @@
-// The registry: all families in order of priority. The last family of each device kind accepts every legal problem.
+// The registry: all families in order of priority. The last family of each device kind accepts nearly every legal
+// problem.
 #include <algorithm>
 #include <array>
 #include <string_view>

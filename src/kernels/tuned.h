@@ -12,7 +12,7 @@ constexpr bool holds(When when, bool fact) { return when == When::either || (whe
 
 // One measurement. Its file names the GPU, the driver, the date and the command, and has all samples.
 struct Measured {
-  const char* problem = nullptr;  // null: no measurement; the tiles fit into registers and shared memory
+  const char* problem = nullptr;  // null: not measured; the tiles only fit into registers and shared memory
   double median_us = 0.0;
   const char* file = nullptr;  // under results/
 };

@@ -111,9 +111,9 @@ bool overlaps_itself(const Geometry& geometry);
 bool same_plan(const Problem& a, const Problem& b);
 uint64_t plan_hash(const Problem& problem);
 // The same facts as text. Two problems have the same text exactly if they have the same plan. The text is the problem
-// line without the values that plans do not use: softcap=1 stands for every soft cap, no scale for every positive
-// scale, and "varlen=?8:8" for all lengths with these totals. A "; " begins facts about the tensors that a problem line
-// does not have: "; q unaligned".
+// line without the values that plans do not use: softcap=1 stands for every soft cap, a line without `scale` for every
+// positive scale, and "varlen=?8:8" for all lengths with these totals. A "; " begins facts about the tensors that a
+// problem line does not have: "; q unaligned".
 std::string plan_line(const Problem& problem);
 
 // Operations of the visible (query, key) pairs: 2 * (head_dim + head_dim_v) per pair. Causal, window and lengths count

@@ -1,7 +1,8 @@
-// The recent calls of this thread. A repeated call is neither checked nor planned again, so a warm GPU call costs
-// little more than its launch. Used by sdpa.cpp. A call is repeated if it differs at most in the addresses of its
-// tensors. If only strides differ, or lengths that stay in the same length class, the plan is reused. Then only the
-// rules for lengths and strides are checked (follow()).
+// The recent calls of this thread. A repeated call is planned only once, and of its arguments only overlaps are checked
+// again. So a warm GPU call costs little more than its launch. Used by sdpa.cpp. A call is repeated if it differs at
+// most in the addresses of its tensors, and the new addresses have the same alignment. If only strides differ, or
+// lengths that stay in the same length class, the plan is reused. Then only the rules for lengths and strides are
+// checked (follow()).
 #pragma once
 
 #include <array>
@@ -20,18 +21,20 @@ class RecentCall {
   RecentCall(uint64_t context_id, const rapt_sdpa_args& args, const Problem& problem,
              std::shared_ptr<const LoadedPlan> plan);
 
-  // These three are true together if `args` would pass every check and give the same problem.
+  // If all of same_kind(), same_layouts() and outputs_disjoint() are true, `args` would pass every check and give the
+  // same problem.
   // True if `args` has the values, types, devices and alignments of the remembered call. Lengths and strides may
   // differ.
   bool same_kind(uint64_t context_id, const rapt_sdpa_args& args) const;
   // Requires same_kind(). True if all lengths, sizes and strides are equal too.
   bool same_layouts(const rapt_sdpa_args& args) const;
-  // Requires same_kind() and sizes that are remembered. True if no output overlaps an input or another output.
+  // Requires same_kind(), and that the sizes of `args` are those of the remembered call. True if no output overlaps an
+  // input or another output.
   bool outputs_disjoint(const rapt_sdpa_args& args) const;
 
-  // Requires same_kind(). True if strides may differ by the rules, and lengths stay in the same length class
-  // (length_class.h). Then `args` replaces the remembered call. If strides of `args` break a rule, the remembered call
-  // is dropped.
+  // Requires same_kind(). Replaces the remembered call by `args` if the lengths stay in their length classes
+  // (length_class.h) and the strides obey the rules. Returns whether `args` can now use the plan: it was replaced, and
+  // no output overlaps. If strides break a rule, the remembered call is dropped.
   bool follow(const rapt_sdpa_args& args);
 
   const Problem& problem() const { return problem_; }
@@ -80,7 +83,7 @@ class RecentCall {
 class RecentCalls {
  public:
   static RecentCalls& of_this_thread();
-  // Returns the call that matches. If there is none, returns one that can follow, or null.
+  // Returns the remembered call that equals `args`. If there is none, returns one for which follow() was true, or null.
   const RecentCall* find(uint64_t context_id, const rapt_sdpa_args& args);
   void add(RecentCall call);
 

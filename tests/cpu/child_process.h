@@ -25,9 +25,9 @@ inline std::string in_child(const std::string& environment, const std::function<
   }
   const testing::TestInfo& test = *testing::UnitTest::GetInstance()->current_test_info();
   const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
-  const std::string command = concat(
-      "exec env ", environment, " ASAN_OPTIONS=\"$ASAN_OPTIONS:detect_leaks=0\" ", mark, "=", part, " timeout 60 '",
-      self, "' --gtest_brief=1 --gtest_filter=", test.test_suite_name(), ".", test.name(), " 2>&1");
+  const std::string command =
+      concat("exec env ", environment, " ", mark, "=", part, " timeout 60 '", self,
+             "' --gtest_brief=1 --gtest_filter=", test.test_suite_name(), ".", test.name(), " 2>&1");
   std::FILE* child = popen(command.c_str(), "r");
   if (child == nullptr) std::abort();
   std::string text;

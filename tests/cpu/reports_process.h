@@ -24,9 +24,8 @@ class ReportProcess {
   // `environment`: words of env(1), as "-u HOME FAKE_CUDA_SM=80".
   ReportProcess(const std::string& report, const std::string& role, const std::string& environment) {
     const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
-    // Leaks are checked only in the parent: among many children the sanitizer's own tracer sometimes crashes.
-    command_ = concat("exec env ", environment, " ASAN_OPTIONS=\"$ASAN_OPTIONS:detect_leaks=0\" RAPT_REPORT_ROLE='",
-                      role, "' '", self, "' --gtest_brief=1 --gtest_filter=Reports.", report, " 2>&1");
+    command_ = concat("exec env ", environment, " RAPT_REPORT_ROLE='", role, "' '", self,
+                      "' --gtest_brief=1 --gtest_filter=Reports.", report, " 2>&1");
     child_ = popen(command_.c_str(), "r");
     if (child_ == nullptr) std::abort();
   }

@@ -55,9 +55,6 @@ class Worker {
       : log_(log) {
     variables.push_back("RAPT_TEST_MODE=" + mode);
     variables.push_back("RAPT_TEST_FOLDER=" + folder);
-    // The parent looks for leaks. In children the tracer of the leak checker sometimes crashes.
-    const char* const sanitizer = std::getenv("ASAN_OPTIONS");
-    variables.push_back(std::string("ASAN_OPTIONS=") + (sanitizer == nullptr ? "" : sanitizer) + ":detect_leaks=0");
     // Of duplicates, the first one counts.
     for (char** variable = environ; *variable; ++variable) variables.emplace_back(*variable);
     std::vector<std::string> words = {"rapt_tests", "--gtest_filter=StoreProcess.DISABLED_Worker",

@@ -35,7 +35,7 @@ struct Trial {
     TuneRequest request{planned, device, families, own,
                         [&](const TunePoint& candidate, const TunePoint& best, bool thorough) {
                           compared.push_back(candidate.words());
-                          (thorough ? careful : quick)++;
+                          (is_thorough ? thorough : quick)++;
                           if (std::isnan(us(candidate)))
                             return Comparison{Comparison::wrong, candidate.words() + ": out: max_abs = 9"};
                           if (us(candidate) < 0) return Comparison{Comparison::dropped, "spills"};
@@ -54,7 +54,7 @@ struct Trial {
   std::vector<const Family*> families;
   TunePoint own;
   std::vector<std::string> compared;
-  int quick = 0, careful = 0, interrupt_after = 1 << 30, budget = 1 << 30;
+  int quick = 0, thorough = 0, interrupt_after = 1 << 30, budget = 1 << 30;
 };
 
 int64_t of(const TunePoint& point, const char* field) { return point.config.number(field); }
@@ -80,7 +80,7 @@ TEST(TuneSearch, FindsTheMinimumOfAKnownFunction) {
     EXPECT_TRUE(result.faster);
     EXPECT_DOUBLE_EQ(result.time.median, 10);
     EXPECT_DOUBLE_EQ(result.own.median, distance(trial.own, target));
-    EXPECT_EQ(trial.careful, 1);
+    EXPECT_EQ(trial.thorough, 1);
     EXPECT_GT(result.refused, 0) << "programmatic=1 on an A100";
     EXPECT_EQ(result.dropped, 0);
     EXPECT_TRUE(result.wrong.empty());
@@ -91,7 +91,7 @@ TEST(TuneSearch, FindsTheMinimumOfAKnownFunction) {
 }
 
 // Each configuration is compared once. Only the best one is compared twice more: with the best of all families, and in
-// the careful comparison.
+// the thorough comparison.
 TEST(TuneSearch, ComparesNothingTwice) {
   Trial trial;
   const TuneResult result = trial.search([](const TunePoint& point) {
@@ -154,7 +154,7 @@ TEST(TuneSearch, ASmallGainOrAWideSpreadIsNoGain) {
   EXPECT_DOUBLE_EQ(result.time.median, 10);
 }
 
-// The careful comparison at the end decides, not the quick ones.
+// The thorough comparison at the end decides, not the quick ones.
 TEST(TuneSearch, AGainThatDoesNotRepeatIsNotKept) {
   Trial trial;
   bool last = false;
@@ -188,7 +188,7 @@ TEST(TuneSearch, WrongAndDroppedCandidatesAreNeverKept) {
   EXPECT_TRUE(result.wrong[0].ends_with(": out: max_abs = 9"));
 }
 
-// If the winner gives wrong results in the careful comparison, it is reported, and the planner's choice stays.
+// If the winner gives wrong results in the thorough comparison, it is reported, and the planner's choice stays.
 TEST(TuneSearch, AWrongWinnerIsNoRow) {
   Trial trial;
   const TuneRequest request{trial.planned, trial.device, trial.families, trial.own,
@@ -209,7 +209,7 @@ TEST(TuneSearch, AnUnusableChoiceOfThePlannerIsAFailure) {
   EXPECT_FALSE(result.faster);
   EXPECT_EQ(result.failure, trial.own.words() + ": out: max_abs = 9");
   EXPECT_EQ(result.wrong, std::vector<std::string>{result.failure});
-  EXPECT_EQ(trial.quick + trial.careful, 1) << "nothing is searched";
+  EXPECT_EQ(trial.quick + trial.thorough, 1) << "nothing is searched";
 }
 
 TEST(TuneSearch, AnInterruptEndsItWithoutAResult) {
@@ -221,7 +221,7 @@ TEST(TuneSearch, AnInterruptEndsItWithoutAResult) {
   EXPECT_TRUE(result.interrupted);
   EXPECT_FALSE(result.faster);
   EXPECT_EQ(trial.quick, 5);
-  EXPECT_EQ(trial.careful, 0);
+  EXPECT_EQ(trial.thorough, 0);
 }
 
 TEST(TuneSearch, TheBudgetEndsItWithTheBestSoFar) {
@@ -236,7 +236,7 @@ TEST(TuneSearch, TheBudgetEndsItWithTheBestSoFar) {
   EXPECT_TRUE(result.out_of_time);
   EXPECT_FALSE(result.interrupted);
   EXPECT_LE(trial.quick, 5) << "one more: the family's best against the best of all";
-  EXPECT_EQ(trial.careful, 1);
+  EXPECT_EQ(trial.thorough, 1);
   EXPECT_TRUE(result.faster);
   EXPECT_LT(all.time.median, result.time.median);
 }

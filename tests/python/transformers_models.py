@@ -578,8 +578,9 @@ PAGE = """# Model classes of transformers with attn_implementation="rapt"
 
 `tests/python/transformers_models.py` wrote this page with transformers {transformers} and PyTorch {torch}, on the CPU
 in float32. It gives each public model class a tiny configuration and random weights, and compares "rapt" with "eager"
-on four inputs: without padding, padded on the right, padded on the left, and with another last token. The last input
-must not change earlier outputs if it does not change them with "eager". "Right" means equal within the tolerance.
+on four inputs: without padding, padded on the right, padded on the left, and with another last token. The last
+input differs from the first only in its last token. If this leaves the outputs of earlier tokens unchanged with "eager", it
+must leave them unchanged with "rapt", too. "Right" means equal within the tolerance.
 "Refused" means that rapt raises an error.
 
 | outcome | classes |

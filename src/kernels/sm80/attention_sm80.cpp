@@ -150,8 +150,8 @@ Sm80Traits traits_of(const Problem& p, const Device& device) {
   return t;
 }
 
-// Shrinks the tiles until they fit into the GPU's shared memory. Reduces first stages, then block_n, then block_m, then
-// warps_n.
+// Shrinks the tiles until they fit into the GPU's shared memory. Reduces `stages` first, then block_n, then block_m,
+// then warps_n.
 void fit_shared_memory(Sm80Config& a, int bytes) {
   const int min_block_n = is_tensor_core_fp8(a.k) || is_tensor_core_fp8(a.v) ? 32 : 16;
   while (smem_bytes(a) > bytes && a.stages > 1) --a.stages;

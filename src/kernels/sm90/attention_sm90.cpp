@@ -177,7 +177,7 @@ void check_config(const ConfigChange& change) {
   if (c.packed_heads < 1 || c.block_m() % c.packed_heads != 0)
     bad_config("packed_heads", c.packed_heads, "must divide ", c.block_m(), ", the rows of a tile");
   if (change.problem.seqlen_q >= Band::longest / c.packed_heads)
-    bad_config("packed_heads", c.packed_heads, "times seqlen_q must be below ", Band::longest);
+    bad_config("packed_heads", c.packed_heads, "packed_heads * seqlen_q must be below ", Band::longest);
   if (!c.causal_or_local && chosen.causal_or_local)
     bad_config("causal_or_local", 0, "this problem is causal or has a window");
   require_fits(

@@ -90,8 +90,9 @@ struct Epilogue {
     const int lane = static_cast<int>(threadIdx.x % 32), n = lane % lanes;
     const int live = n < tiles ? tile.seqlen_q() - first_row : 0;
     int row = lane / lanes;
-    unsigned short* to = static_cast<unsigned short*>(p.out.data) +  // each step adds rows, except with packed heads
-                         p.out.index(tile.batch(), tile.head(), tile.first_q() + first_row + row) + 8 * n;
+    unsigned short* to =
+        static_cast<unsigned short*>(p.out.data) +  // the loop moves it; with packed heads it is computed anew
+        p.out.index(tile.batch(), tile.head(), tile.first_q() + first_row + row) + 8 * n;
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < 16; i += 32 / lanes, row += 32 / lanes, to += 32 / lanes * p.out.row) {

@@ -1,8 +1,8 @@
 // Online softmax that computes weights before it looks for a new maximum. A variant of RowSoftmax (softmax.cuh) for
 // attention_sm90: it needs no pass over the scores of most blocks. Device only.
 //
-// row_sum = sum of exp2((s - row_max) * c). row_max need not be the maximum: its factor cancels in O / row_sum. But the
-// weights must not overflow, and not all of them may become 0. At first, row_max is the maximum of the row's first
+// row_sum = sum of exp2((s - row_max) * c). row_max need not be the maximum: its factor cancels in O / row_sum. But no
+// weight may overflow, and at least one weight must stay above 0. At first, row_max is the maximum of the row's first
 // visible block. If a weight exceeds 2^8, correct() raises row_max so that the largest weight becomes 1. Each row
 // decides alone, so its bits do not depend on other rows.
 //
@@ -25,8 +25,8 @@ struct OptimisticSoftmax {
   float c;                                              // scale_log2: softmax scale * log2(e)
   float row_max[2] = {minus_infinity, minus_infinity};  // of raw scores
   float row_sum[2] = {0.0f, 0.0f};                      // of this thread's columns
-  // weight = exp2(s * c - shift). shift is row_max * c. For an unsafe row, row_max is subtracted from s before, and
-  // shift is 0.
+  // weight = exp2(s * c - shift). shift is row_max * c. If is_unsafe(), row_max is subtracted from s before the product
+  // with c, and shift is 0.
   float shift[2] = {0.0f, 0.0f};
   float output_scale[2] = {1.0f, 1.0f};  // factor of O after correct()
   bool is_steady = false;                // the pass is normal, and no row of the warp is unsafe
@@ -94,7 +94,8 @@ struct OptimisticSoftmax {
       }
       const float top = quad_max(max_of(s, half));
       if (row_max[half] == minus_infinity) set_row_max(half, top);
-      // Computes the weight with the operations of weigh(), so that both passes decide in the same way.
+      // Computes the weight with the operations of weigh(). So this pass raises row_max exactly for the rows that the
+      // normal pass could not correct.
       const float x = is_unsafe(half) & row_max[half] != minus_infinity ? top - row_max[half] : top,
                   weight = exp2_approx(fmaf(x, c, -shift[half]));
       if (pass != NanPass::normal & weight > largest_weight & !(corrected(half, weight) <= largest_finite))
