@@ -234,7 +234,8 @@ RAPT_API rapt_status rapt_sdpa(rapt_context* context, const rapt_sdpa_args* args
  * 4097 to 4608 is one class. Before graph capture, call it on the stream that you will capture. Then you can capture
  * all lengths of the class. rapt refuses a call on a captured stream if it must load a kernel, or if the stream's
  * workspace is too small. A graph uses the workspace of the stream on which it was captured. Do not run it at the same
- * time as other work that uses this workspace. If you must, pass a separate `workspace` to each call. */
+ * time as other work that uses this workspace. If both must run at the same time, pass each captured call its own
+ * `workspace`. */
 RAPT_API rapt_status rapt_prepare(rapt_context* context, const rapt_sdpa_args* args, void* stream);
 
 /* Gives the bytes of workspace that rapt_sdpa(args) needs (*bytes, may be 0). The caller must set the first *zero_bytes
@@ -243,7 +244,7 @@ RAPT_API rapt_status rapt_workspace_size(rapt_context* context, const rapt_sdpa_
                                          size_t* zero_bytes);
 
 /* Writes a text for people: the problem line, and for each kernel family "chosen" or the reason why it was not chosen.
- * Writes at most capacity bytes with the final NUL. *length gets the full length without NUL; length may be NULL. */
+ * Writes at most capacity bytes, the final NUL included. *length gets the full length without NUL; length may be NULL. */
 RAPT_API rapt_status rapt_explain(rapt_context* context, const rapt_sdpa_args* args, char* buffer, size_t capacity,
                                   size_t* length);
 
