@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "base/error.h"
 #include "check/bounds.h"
 #include "check/format.h"
 #include "check/oracle.h"
