@@ -35,7 +35,7 @@ struct Trial {
     TuneRequest request{planned, device, families, own,
                         [&](const TunePoint& candidate, const TunePoint& best, bool thorough) {
                           compared.push_back(candidate.words());
-                          (is_thorough ? thorough : quick)++;
+                          (thorough ? thorough_ones : quick)++;
                           if (std::isnan(us(candidate)))
                             return Comparison{Comparison::wrong, candidate.words() + ": out: max_abs = 9"};
                           if (us(candidate) < 0) return Comparison{Comparison::dropped, "spills"};
@@ -54,7 +54,7 @@ struct Trial {
   std::vector<const Family*> families;
   TunePoint own;
   std::vector<std::string> compared;
-  int quick = 0, thorough = 0, interrupt_after = 1 << 30, budget = 1 << 30;
+  int quick = 0, thorough_ones = 0, interrupt_after = 1 << 30, budget = 1 << 30;
 };
 
 int64_t of(const TunePoint& point, const char* field) { return point.config.number(field); }
@@ -80,7 +80,7 @@ TEST(TuneSearch, FindsTheMinimumOfAKnownFunction) {
     EXPECT_TRUE(result.faster);
     EXPECT_DOUBLE_EQ(result.time.median, 10);
     EXPECT_DOUBLE_EQ(result.own.median, distance(trial.own, target));
-    EXPECT_EQ(trial.thorough, 1);
+    EXPECT_EQ(trial.thorough_ones, 1);
     EXPECT_GT(result.refused, 0) << "programmatic=1 on an A100";
     EXPECT_EQ(result.dropped, 0);
     EXPECT_TRUE(result.wrong.empty());
@@ -209,7 +209,7 @@ TEST(TuneSearch, AnUnusableChoiceOfThePlannerIsAFailure) {
   EXPECT_FALSE(result.faster);
   EXPECT_EQ(result.failure, trial.own.words() + ": out: max_abs = 9");
   EXPECT_EQ(result.wrong, std::vector<std::string>{result.failure});
-  EXPECT_EQ(trial.quick + trial.thorough, 1) << "nothing is searched";
+  EXPECT_EQ(trial.quick + trial.thorough_ones, 1) << "nothing is searched";
 }
 
 TEST(TuneSearch, AnInterruptEndsItWithoutAResult) {
@@ -221,7 +221,7 @@ TEST(TuneSearch, AnInterruptEndsItWithoutAResult) {
   EXPECT_TRUE(result.interrupted);
   EXPECT_FALSE(result.faster);
   EXPECT_EQ(trial.quick, 5);
-  EXPECT_EQ(trial.thorough, 0);
+  EXPECT_EQ(trial.thorough_ones, 0);
 }
 
 TEST(TuneSearch, TheBudgetEndsItWithTheBestSoFar) {
@@ -236,7 +236,7 @@ TEST(TuneSearch, TheBudgetEndsItWithTheBestSoFar) {
   EXPECT_TRUE(result.out_of_time);
   EXPECT_FALSE(result.interrupted);
   EXPECT_LE(trial.quick, 5) << "one more: the family's best against the best of all";
-  EXPECT_EQ(trial.thorough, 1);
+  EXPECT_EQ(trial.thorough_ones, 1);
   EXPECT_TRUE(result.faster);
   EXPECT_LT(all.time.median, result.time.median);
 }
