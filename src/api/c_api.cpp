@@ -17,7 +17,7 @@
 
 namespace {
 
-// A fixed array, so reporting "out of memory" allocates nothing.
+// An array of fixed size, so that reporting "out of memory" allocates nothing.
 thread_local char last_error[1024] = "";
 
 rapt_status report(rapt_status status, const char* message) {
@@ -44,7 +44,7 @@ rapt_status guard(const Body& body) {
   }
 }
 
-// The sizes that an argument struct had in earlier headers. Callers compiled with them still work.
+// The sizes that an argument struct had in earlier headers. Callers that were compiled with these headers still work.
 template <class Args>
 constexpr std::array<size_t, 0> earlier_sizes{};
 template <>

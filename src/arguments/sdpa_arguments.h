@@ -43,7 +43,7 @@ enum class Dim : unsigned char {
 };
 inline constexpr const char* dim_names[] = {"",         "batch",   "batch + 1", "heads_q",  "heads_k",   "seqlen_q",
                                             "seqlen_k", "total_q", "total_k",   "head_dim", "head_dim_v"};
-using Dims = std::array<Dim, 4>;  // unused dimensions at the end are none
+using Dims = std::array<Dim, 4>;  // unused entries at the end are Dim::none
 constexpr int rank_of(const Dims& dims) {
   int rank = 0;
   for (const Dim dim : dims) rank += dim != Dim::none;
@@ -66,7 +66,7 @@ struct TensorArgument {
   const char* name;
   const rapt_tensor* rapt_sdpa_args::*member;
   Role role;
-  Dtypes dtypes;  // for length and position arrays: accepted on the CPU
+  Dtypes dtypes;  // for lengths and positions: the dtypes that the CPU accepts
   ShapeRule shape;
   // The parameter's text in Python's documentation. Neighbouring rows with the same text are documented together.
   const char* doc = "";
@@ -174,7 +174,7 @@ struct ScalarArgument {
   int64_t rapt_sdpa_args::*integer = nullptr;  // exactly one of these three is non-null
   int32_t rapt_sdpa_args::*word = nullptr;
   uint64_t has = 0;  // RAPT_HAS_* bit; 0 if the field has none
-  Range range{};     // of an integer or enumerator
+  Range range{};     // the allowed values of an integer or enumerator
   std::span<const Word> words{};
   int since = 1;
   long long PositionMask::*position = nullptr;  // position masks: the PositionMask member that receives the value

@@ -6,9 +6,9 @@
 
 namespace rapt::cpu {
 
-// XLA and torch.set_flush_denormal flush subnormal numbers to zero; one sixteenth of all E4M3 values is subnormal.
-// Others change the rounding mode. Without this class results would depend on the caller. Restores the previous
-// environment.
+// Reason: XLA and torch.set_flush_denormal make the CPU flush subnormal numbers to zero (and one sixteenth of all E4M3
+// values is subnormal). Other libraries change the rounding mode. Without this class, results would depend on the
+// caller. The destructor restores the previous environment.
 class DefaultArithmetic {
  public:
   DefaultArithmetic() {

@@ -33,7 +33,7 @@ template <class Layout, class F>
 // denominator 13 (1, 3, 5, ..., 13). This is accurate to float precision. Otherwise it uses (1 - e) / (1 + e) with e =
 // exp(-2|u|), which cannot overflow.
 inline void cap_scores(float cap, int64_t count, float* scores) {
-  const float reciprocal = 1.0f / cap;  // infinite for a subnormal cap; clamped below, so that 0 stays 0
+  const float reciprocal = 1.0f / cap;  // infinite for a subnormal cap; limited below, so that 0 stays 0
   const Vec inverse = splat(reciprocal > __FLT_MAX__ ? __FLT_MAX__ : reciprocal);
   for (int64_t i = 0; i < count; i += lanes) {
     alignas(64) float u[lanes], e[lanes];

@@ -34,8 +34,8 @@ struct Selection {
   }
 };
 
-// Counts digit `pass` of the magnitudes that begin with the prefix of their selection: one for all elements, or one
-// each.
+// Counts digit `pass` of the magnitudes that begin with the prefix of their selection. one_each: element i has
+// selection i; otherwise all elements have selections[0].
 void count_digits(const float* x, int64_t n, int pass, const Selection* selections, bool one_each, uint64_t* counts) {
   for (int64_t i = 0; i < n; ++i) {
     if (!q::is_finite(x[i])) continue;
@@ -70,7 +70,7 @@ class Quantizer {
   };
 
   bool by_channel() const { return p.group == ScaleKind::channel; }
-  bool amax_spans_tiles() const { return rows_sharing(p.group) == 0; }  // or a tensor: amax spans several tiles
+  bool amax_spans_tiles() const { return rows_sharing(p.group) == 0; }  // true for tensor, head and channel
   bool exact_amax() const { return p.percentile >= 100; }
   index_t slots_per_head() const { return by_channel() ? p.dim : 1; }
   size_t slot_of(index_t b, index_t h) const {

@@ -18,12 +18,13 @@ int available_threads();
 inline constexpr int max_threads = 65536;
 int thread_limit();
 
-// A counter that fork() increments in the child. A pool from before the fork has no workers there and must be rebuilt.
+// A counter that fork() increments in the child. A pool from before the fork has no workers in the child and must be
+// rebuilt.
 unsigned fork_generation();
 
 class ThreadPool {
  public:
-  explicit ThreadPool(int threads);  // including the caller
+  explicit ThreadPool(int threads);  // `threads` includes the caller
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;

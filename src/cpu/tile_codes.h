@@ -9,8 +9,8 @@ namespace rapt::cpu {
 namespace {
 
 #if defined(RAPT_VECTOR_WIDENING)
-// Sets `result` to the FP8 rows of a key tile, in place, and fills factors[n] of its rows. Returns false if vectors
-// cannot convert all of them, or if the tile has more than one row.
+// Lets `result` point to the FP8 rows of a key tile in the tensor (without a copy), and sets factors[n] for its row n.
+// Returns false if vectors cannot convert all of them, or if the tile has more than one row.
 inline bool code_operand(const Tile& tile, const TensorRef& t, const ScaleRef& scale, const KeyTile& keys,
                          int64_t depth, float* factors, Operand& result) {
   if (tile.rows > 1 || !is_fp8(t.dtype) || t.column != 1 || depth % (2 * lanes) != 0 || scale.channel != 0)

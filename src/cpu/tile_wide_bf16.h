@@ -45,7 +45,8 @@ struct WideBf16 : Wide<block_m> {
     }
   }
 
-  // In place if pairs are 4-byte aligned; else copied. An odd last channel is paired with zero.
+  // K is read in place if its pairs of channels are 4-byte aligned. Otherwise it is copied. An odd last channel is
+  // paired with zero.
   static Operand keys(const AttentionParams& call, const Tile& tile, const KeyTile& keys, const Scratch& s) {
     const uint16_t* first = bf16_key(call.k, tile, keys.first);
     const bool in_place = call.k.column == 1 && call.k.row % 2 == 0 && call.head_dim % 2 == 0 &&
@@ -104,7 +105,8 @@ struct WideBf16 : Wide<block_m> {
   }
 
  private:
-  // Masked intrinsics with all lanes enabled: GCC 12 warns about an undefined operand in the headers of the others.
+  // These functions use masked intrinsics with all lanes enabled: for the unmasked ones, GCC 12 warns about an
+  // undefined operand in its own headers.
   static __m512i rounded(Vec x) {
     return _mm512_maskz_cvtepu16_epi32(0xffff, __builtin_bit_cast(__m256i, _mm512_cvtneps_pbh(x.raw)));
   }

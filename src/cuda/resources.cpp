@@ -72,7 +72,7 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
 void Buffer::release() noexcept {
   const Driver* driver = opened_driver();
   if (data_ == 0 || driver == nullptr) return;
-  // A destroyed context has freed its memory.
+  // If the context was destroyed, its memory is already free.
   if (driver->cuCtxPushCurrent(static_cast<ContextHandle>(context_)) != result::success) return;
   driver->cuMemFree(data_);
   ContextHandle popped = nullptr;
