@@ -79,7 +79,7 @@ struct Family {
   int priority = 0;
 };
 
-// These families are used by name outside their own folders.
+// Code outside their own folders uses these families by name.
 extern const Family attention_cpu, attention_scalar, attention_sm80, attention_sm90;
 
 struct FamilyList {

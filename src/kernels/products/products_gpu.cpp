@@ -1,4 +1,4 @@
-// rapt_qk and rapt_gemm on GPUs, host code: chooses the kernel and its tiles, describes the launch. Kernels:
+// rapt_qk and rapt_gemm on GPUs, host code: chooses the kernel and its tiles, and describes the launch. Kernels:
 // products.cuh.
 #include "kernels/products/products_gpu.h"
 

@@ -1,6 +1,6 @@
 // Warpgroup matrix instructions of sm_90a (PTX ISA 9.0, section 9.7.15): four warps together add a product of 64 rows
-// to their accumulators. The instruction runs on its own until it is waited for: nobody may touch its registers or its
-// shared memory before. Device only.
+// to their accumulators. The instruction runs asynchronously. Until a wait for it ends, no code may use its registers
+// or change its shared memory. Device only.
 #pragma once
 
 #include "shared/dtype.h"
@@ -17,8 +17,8 @@ inline void wgmma_wait_group() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }
 
-// Keeps the compiler from moving uses of accumulators across this call: it does not know when an instruction writes
-// them.
+// Keeps the compiler from moving uses of accumulators across this call. Otherwise the compiler could do so, because it
+// does not know when a wgmma writes them.
 template <int tiles>
 inline void pin(float (&d)[1][tiles][4]) {
 #pragma unroll
@@ -72,7 +72,7 @@ struct Wgmma {
 #define RAPT_SUMS_14 RAPT_SUMS_13, RAPT_ROW(26), RAPT_ROW(27)
 #define RAPT_SUMS_15 RAPT_SUMS_14, RAPT_ROW(28), RAPT_ROW(29)
 #define RAPT_SUMS_16 RAPT_SUMS_15, RAPT_ROW(30), RAPT_ROW(31)
-// n = 16 * k; a0 to a5: the operands behind the accumulators, by number.
+// n = 16 * k. a0 to a5: the numbers of the asm operands that follow the accumulators.
 #define RAPT_WGMMA_SS(k, n, type, a0, a1, a2)                                                                     \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " a2 ", 0;\nwgmma.mma_async.sync.aligned.m64n" n "k16.f32." type \
                "." type " {" RAPT_REGS_##k "}, " a0 ", " a1 ", p, 1, 1, 0, 0;\n}"                                 \
