@@ -133,7 +133,7 @@ constexpr unsigned char float_to_e5m2(float x) {
 constexpr unsigned char float_to_sim8(float x) {
   if (x != x) return 128;
   const float clamped = x < -448.0f ? -448.0f : x > 448.0f ? 448.0f : x;
-  const float scaled = (clamped + 448.0f) * 255.0f / 896.0f;  // the only tie is x = 0: exactly 127.5
+  const float scaled = (clamped + 448.0f) * 255.0f / 896.0f;  // the only tie is x = 0: 127.5 rounds to 128
   const int low = static_cast<int>(scaled);
   const float rest = scaled - static_cast<float>(low);
   return static_cast<unsigned char>(low + (rest > 0.5f || (rest == 0.5f && (low & 1)) ? 1 : 0));
