@@ -18,7 +18,7 @@
 
 namespace rapt {
 
-// computed: the field follows from the problem; --config may not change it. tunable: it only affects how the problem is
+// computed: the field follows from the problem; --config cannot change it. tunable: it only affects how the problem is
 // computed; --config may change it.
 enum class ConfigRole : unsigned char { computed, tunable };
 

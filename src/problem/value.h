@@ -15,10 +15,10 @@
 
 namespace rapt {
 
-// Text for a message: unprintable bytes as \xNN, long words cut.
+// Returns the word for a message: with unprintable bytes as \xNN, and shortened if it is long.
 std::string quoted(std::string_view word);
 
-// DType::none if the text is not a dtype of q, k, v or out.
+// Returns DType::none if the text is not a dtype of q, k, v or out.
 DType dtype_named(std::string_view text);
 
 // Calls take(item) for every item between commas. An empty text has no items.
