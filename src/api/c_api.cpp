@@ -117,7 +117,7 @@ rapt_status rapt_workspace_size(rapt_context* context, const rapt_sdpa_args* arg
 rapt_status rapt_explain(rapt_context* context, const rapt_sdpa_args* args, char* buffer, size_t capacity,
                          size_t* length) {
   return guard([&] {
-    if (buffer == nullptr && capacity != 0) rapt::invalid("buffer = NULL: capacity = ", capacity, " must then be 0");
+    if (buffer == nullptr && capacity != 0) rapt::invalid("buffer = NULL: capacity must be 0, not ", capacity);
     const std::string text = rapt::explain(resolve(context), Arguments(args));
     if (length != nullptr) *length = text.size();
     if (capacity == 0) return;

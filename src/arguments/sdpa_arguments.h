@@ -76,7 +76,7 @@ struct TensorArgument {
   int since = 1;
 
   constexpr bool has_checked_contents() const { return role >= Role::checked; }
-  // Whether it is an index array: lengths (cu_seqlens, seqused) or positions (starts).
+  // Returns whether the tensor is an index array: lengths (cu_seqlens, seqused) or positions (starts).
   constexpr bool is_list() const { return role >= Role::lengths; }
   // The dtype that kernels read.
   constexpr rapt_dtype list_dtype() const { return role == Role::lengths ? RAPT_I32 : RAPT_I64; }

@@ -54,7 +54,8 @@ class Bytes {
   Int128 begin_, end_;  // the bytes of the tensor; equal if it has none
 };
 
-// For a struct that may grow: struct_size must cover the fields that this build knows, and all unknown bytes must be 0.
+// Checks a struct to which later versions can add fields. struct_size must cover the fields that this build knows, and
+// all bytes that it does not know must be 0.
 void check_struct_size(const char* name, size_t struct_size, const void* data, size_t known);
 
 }  // namespace rapt

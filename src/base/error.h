@@ -11,7 +11,7 @@
 
 namespace rapt {
 
-// Same values as rapt_status (rapt.h), so lower layers need not include the C ABI.
+// The values are those of rapt_status (rapt.h), so that lower layers need not include the C ABI.
 enum class ErrorCode {
   invalid_argument = 1,
   unsupported = 2,

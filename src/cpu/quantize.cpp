@@ -218,7 +218,7 @@ void Quantizer::find_mean(Scratch& scratch, index_t b, index_t h) {
   }
 }
 
-// For ScaleKind tensor, head and channel.
+// Computes amax for ScaleKind tensor, head and channel.
 void Quantizer::find_amax() {
   const auto join = [&](size_t slot, uint32_t value) {
     uint32_t before = amax_[slot].load(std::memory_order_relaxed);
@@ -256,7 +256,7 @@ void Quantizer::select_of_tensor() {
   set_descale(0, 0, 0, 0, selection.prefix);
 }
 
-// For ScaleKind head and channel.
+// Computes the descales of a head from a percentile, for ScaleKind head and channel.
 void Quantizer::select_of_head(Scratch& scratch, index_t b, index_t h) {
   std::fill(scratch.selections.begin(), scratch.selections.end(), Selection());
   for (int pass = 0; pass < q::digit_passes; ++pass) {
@@ -274,7 +274,7 @@ void Quantizer::select_of_head(Scratch& scratch, index_t b, index_t h) {
     set_descale(b, h, 0, c, scratch.selections[static_cast<size_t>(c)].prefix);
 }
 
-// For ScaleKind block and token.
+// Computes the descales of a tile, for ScaleKind block and token.
 void Quantizer::set_tile_descales(Scratch& scratch, const Tile& tile) const {
   const index_t shared = std::min<index_t>(rows_sharing(p.group), tile.count);
   for (index_t i = 0; i < tile.count; i += shared) {

@@ -10,8 +10,8 @@
 
 namespace rapt::cpu {
 
-// The number of CPUs in the affinity mask, limited by the cgroup CPU quota (rounded up) and by thread_limit(). At
-// least 1.
+// The number of CPUs in the affinity mask, limited by the cgroup CPU quota (rounded up) and by thread_limit(). The
+// result is at least 1.
 int available_threads();
 
 // The maximum number of threads of a pool: $RAPT_THREADS, default max_threads. An invalid value gives one warning.

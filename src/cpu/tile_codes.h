@@ -26,7 +26,7 @@ inline bool code_operand(const Tile& tile, const TensorRef& t, const ScaleRef& s
   return true;
 }
 
-// dst[i] = scale * sum over d of q[d] * k[i][d], i < keys. Same order of additions as Narrow::dot.
+// dst[i] = scale * sum over d of q[d] * k[i][d], i < keys. The order of additions is that of Narrow::dot.
 template <class From, int keys>
 inline void dot_codes(const float* q, const uint8_t* k, int64_t k_stride, const float* factors, int64_t depth,
                       float scale, float* dst) {
@@ -45,7 +45,7 @@ inline void dot_codes(const float* q, const uint8_t* k, int64_t k_stride, const 
   unroll<keys>([&](auto i) { dst[i.value] = reduce_add(sum[i.value]) * scale; });
 }
 
-// o = o * rescale + sum over n of p[n] * v[n], for `pairs` pairs of vectors. Same order of additions as
+// o = o * rescale + sum over n of p[n] * v[n], for `pairs` pairs of vectors. The order of additions is that of
 // Narrow::accumulate_pv.
 template <class From, int pairs>
 inline void accumulate_pv_codes(const float* p, const uint8_t* v, int64_t v_stride, const float* factors, int count,

@@ -116,7 +116,7 @@ inline void widen_tile(const Tile& tile, const TensorRef& t, const ScaleRef& sca
 }
 
 // NaN-safe path: replaces non-finite elements of V by 0, so that 0 * NaN cannot reach rows that do not see them.
-// Returns whether there were any; add_nonfinite_v() adds them to the rows that see them.
+// Returns whether there were such elements. add_nonfinite_v() adds them to the rows that see their keys.
 inline bool sanitize(int count, int64_t depth, int64_t stride, float* v) {
   bool any = false;
   for (int n = 0; n < count; ++n) {

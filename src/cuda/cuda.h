@@ -18,7 +18,7 @@ struct Driver;                         // driver.h: the function table
 
 // The driver, opened once in a process. Null if there is none; then `why` gets the searched names and their errors.
 const Driver* find_driver(std::string* why = nullptr);
-// The same, but throws Error{environment} if there is none.
+// Returns the driver. Throws Error{environment} if there is none.
 const Driver& driver();
 
 // The newest CUDA major version whose code the driver loads: 12 for a driver of CUDA 12.4.

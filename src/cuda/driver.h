@@ -40,7 +40,7 @@ enum class DeviceAttribute : int {  // CUdevice_attribute
   capability_minor = 76,
   smem_per_sm = 81,
   registers_per_sm = 82,
-  smem_per_block = 97,  // with opt-in
+  smem_per_block = 97,  // the limit with opt-in
   persisting_l2_bytes = 108,
   l2_window_bytes = 109,
 };

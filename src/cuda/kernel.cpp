@@ -95,7 +95,7 @@ void Kernel::Impl::allow_shared_memory(int device_index, size_t smem_bytes) {
   const Device& gpu = device(device_index);
   const auto fixed = static_cast<size_t>(attribute(FunctionAttribute::static_smem_bytes, device_index));
   if (fixed + smem_bytes > static_cast<size_t>(gpu.smem_per_block))
-    unsupported(entry, ": ", fixed + smem_bytes, " bytes of shared memory, ", gpu.name, " allows a block ",
+    unsupported(entry, ": ", fixed + smem_bytes, " bytes of shared memory: a block of ", gpu.name, " has at most ",
                 gpu.smem_per_block);
   if (fixed + smem_bytes > smem_bytes_without_opt_in)
     set(FunctionAttribute::max_dynamic_smem_bytes, static_cast<int>(smem_bytes), device_index);

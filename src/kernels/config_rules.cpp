@@ -28,7 +28,7 @@ void require_planned(const char* family, const ConfigChange& change) {
     const std::string now = field.word(change.changed.data()), planned = field.word(change.chosen.data());
     if (now != planned)
       invalid("config: ", field.name, " = ", now, ": must be ", planned, ", as ", family,
-              " computes this problem; what may be changed: ", tunable_fields(change.chosen.type()));
+              " computes this problem; fields that can be changed: ", tunable_fields(change.chosen.type()));
   }
 }
 

@@ -121,7 +121,7 @@ class KernelConfig {
   std::string searched_words() const;
   // The fields whose values differ from those of `other`, which must have the same type.
   std::string words_unlike(const KernelConfig& other) const;
-  // A field as text ("" if there is no such field) or as a number (`otherwise` if there is no such field).
+  // Return a field as text ("" if there is no such field) or as a number (`otherwise` if there is no such field).
   std::string word(std::string_view field) const;
   int64_t number(std::string_view field, int64_t otherwise = 0) const;
 

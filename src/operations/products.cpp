@@ -198,8 +198,7 @@ ProductParams product_of(const rapt_qk_args& args, void* stream) {
   check_operand(k, qk_rules.rank, qk_rules.meaning_b);
   const int64_t *a = q.tensor->shape, *b = k.tensor->shape;
   if (b[0] != a[0]) invalid("k.shape[0] = ", b[0], ": must be q's batch, ", a[0]);
-  if (b[1] == 0 ? a[1] != 0 : a[1] % b[1] != 0)
-    invalid("k.shape[1] = ", b[1], ": q's heads, ", a[1], ", must be a multiple of it");
+  if (b[1] == 0 ? a[1] != 0 : a[1] % b[1] != 0) invalid("k.shape[1] = ", b[1], ": must divide q's heads, ", a[1]);
   if (b[3] != a[3]) invalid("k.shape[3] = ", b[3], ": must be q's head_dim, ", a[3]);
   check_place(*q.tensor, q.name, stream);
   check_descale(q, qk_rules, {a[0], a[1]}, a[2]);

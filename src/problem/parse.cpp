@@ -36,7 +36,7 @@ class LineReader : WordReader {
   static size_t find(Form form, std::string_view name);
 
   void read_word();
-  std::string hint() const;  // for an unknown word
+  std::string hint() const;  // a hint for an unknown word
   bool given(Form form, std::string_view name) const { return !seen_[find(form, name)].empty(); }
   bool given(std::string_view name) const { return given(Form::value, name); }
 

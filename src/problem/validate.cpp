@@ -134,7 +134,7 @@ void check_sequences(const Problem& p) {
   if (!p.varlen && (!p.lengths_q.empty() || !p.lengths_k.empty() || p.total_q != 0 || p.total_k != 0))
     invalid("lengths or totals without varlen: only packed tensors have them");
   if (p.lengths_q.size() != p.lengths_k.size())
-    invalid("lengths_q has ", p.lengths_q.size(), " lengths, lengths_k ", p.lengths_k.size(), ": must be as many");
+    invalid("lengths_q has ", p.lengths_q.size(), " lengths, lengths_k has ", p.lengths_k.size(), ": must be equal");
   check_lengths(p, "lengths_q", p.lengths_q, p.total_q);
   check_lengths(p, "lengths_k", p.lengths_k, p.total_k);
   if (!p.seqused && !p.used_k.empty()) invalid("used_k: given although seqused is false");

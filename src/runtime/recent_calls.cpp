@@ -80,7 +80,7 @@ bool RecentCall::same_kind(const Facts& facts, const rapt_tensor* tensor) {
          (facts.rank == 0 || tensor->shape != nullptr);
 }
 
-// For tensors of the same kind: true if sizes and strides are equal.
+// Returns true if sizes and strides are equal. The tensors must be of the same kind.
 bool RecentCall::same_layout(const Facts& facts, const rapt_tensor* tensor) {
   const size_t bytes = static_cast<size_t>(facts.rank) * sizeof(int64_t);
   return bytes == 0 || (std::memcmp(tensor->shape, facts.shape.data(), bytes) == 0 &&

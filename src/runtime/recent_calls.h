@@ -54,7 +54,7 @@ class RecentCall {
   };
   struct Facts {
     bool present = false, has_strides = false, has_data = false;
-    unsigned alignment = 0;  // of the address in bytes, at most 16
+    unsigned alignment = 0;  // alignment of the address in bytes, at most 16
     rapt_device device{};
     int32_t dtype = 0, rank = 0;
     std::array<Extent, 4> extents{};
@@ -62,7 +62,7 @@ class RecentCall {
     int64_t first_byte = 0, end_byte = 0;  // relative to the address
   };
   static Facts facts_of(const rapt_tensor* tensor);
-  static bool compute_byte_range(Facts& facts);  // from shape and strides; false if too large
+  static bool compute_byte_range(Facts& facts);  // uses shape and strides; false if too large
   static bool same_kind(const Facts& facts, const rapt_tensor* tensor);
   static bool same_layout(const Facts& facts, const rapt_tensor* tensor);
   static bool has_sizes(const Facts& facts, const rapt_tensor* tensor, const Lengths& lengths);

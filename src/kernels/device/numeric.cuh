@@ -172,7 +172,7 @@ inline void widen4(unsigned codes, unsigned& low, unsigned& high) {
   low = widen2<from, to>(codes), high = widen2<from, to>(codes >> 16);
 }
 
-// Whether a 16-bit or FP8 bit pattern is neither infinite nor NaN.
+// Returns whether a 16-bit or FP8 bit pattern is neither infinite nor NaN.
 template <DType t>
 inline bool is_finite_code(unsigned code) {
   if constexpr (t == DType::e4m3) return (code & 0x7fu) != 0x7fu;

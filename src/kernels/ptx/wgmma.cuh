@@ -27,13 +27,13 @@ inline void pin(float (&d)[1][tiles][4]) {
     for (int i = 0; i < 4; ++i) asm volatile("" : "+f"(d[0][n][i])::"memory");
 }
 
-// A value that all threads of a warp share, in a register that the compiler knows to be uniform.
+// Returns a value that is the same in all threads of a warp, in a register that the compiler knows to be uniform.
 inline unsigned warp_uniform(unsigned x) { return __shfl_sync(~0u, x, 0); }
 
 // Register i of a thread holds row 16 * warp + lane / 4 + 8 * (i / 2 % 2), column 8 * (i / 4) + 2 * (lane % 4) + i % 2:
 // d[0][i / 4][i % 4], as with mma.m16n8. add: true adds to the accumulators, false overwrites them.
-//   ss: A (64 x 16) and B (16 x n) in shared memory, both with rows that hold the reduction: q and k.
-//   rs: A in registers, B in shared memory with rows along n: weights and v.
+//   ss: for q and k. A (64 x 16) and B (16 x n) are in shared memory, with rows along the summed dimension.
+//   rs: for weights and v. A is in registers, B in shared memory with rows along n.
 template <int n>
 struct Wgmma {
   static_assert(n % 16 == 0 && n <= 256, "n is a multiple of 16 up to 256");

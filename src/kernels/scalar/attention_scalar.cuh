@@ -133,7 +133,7 @@ inline void copy_tile(const TensorRef& t, const ScaleRef& scale, const TileSourc
 template <ScalarConfig cfg>
 struct Cta {
   static constexpr ScalarTile layout{cfg};
-  static constexpr int rows = layout.rows, channels = cfg.head_dim_v / 32;  // per warp; per lane
+  static constexpr int rows = layout.rows, channels = cfg.head_dim_v / 32;  // rows per warp, channels per lane
   static_assert(cfg.block_n == 32, "a lane is a key");
   static_assert(cfg.block_m % cfg.warps_m == 0 && cfg.head_dim_v % 32 == 0);
 
@@ -290,7 +290,7 @@ struct Cta {
   }
 
   // O += PV with two-level accumulation: the tile's products are summed first. Masked keys are skipped rather than
-  // multiplied by 0, since V may be NaN there.
+  // multiplied by 0, because V can be NaN there.
   void accumulate_pv() {
     float partial[rows][channels] = {};
     for (int j = 0; j < cfg.block_n; ++j) {

@@ -1,5 +1,6 @@
-// ScalarConfig: the compile-time choices of attention_scalar, made by attention_scalar.cpp. Also the layout of shared
-// memory and the division of the work, for the host code (grid, bytes) and the kernel. Includes only shared/.
+// ScalarConfig: the compile-time choices of attention_scalar, made by attention_scalar.cpp. The file also defines the
+// layout of shared memory and the division of the work, for the host code (grid, bytes) and the kernel. Includes only
+// shared/.
 #pragma once
 
 #include "../shared/params.h"

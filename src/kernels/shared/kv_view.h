@@ -13,7 +13,7 @@ constexpr index_t kv_row(const TensorRef& t, index_t batch, index_t head_k, inde
   return t.index(batch, head_k, first_packed_row + j);
 }
 
-// For kernels that loop over the rows of a sequence.
+// The rows of one sequence and kv head, for kernels that loop over them.
 struct KvView {
   const TensorRef& tensor;
   const char* rows = nullptr;  // base pointer: the address of the row of key 0

@@ -16,7 +16,7 @@ struct QuantizeParams {
   index_t mean_batch = 0, mean_head = 0, mean_channel = 0;
   ListRef<int> cu_seqlens;  // absent: dense
   index_t batch = 0, heads = 0, dim = 0;
-  index_t seqlen = 0;  // of every sequence (dense), or the maximum (varlen)
+  index_t seqlen = 0;  // dense: of every sequence; varlen: the maximum
   index_t total = 0;   // packed rows
   double percentile = 100.0;
   ScaleKind group = ScaleKind::tensor;
@@ -65,7 +65,7 @@ constexpr bool is_finite(float x) { return (detail::bits_of(x) & infinity_bits) 
 
 constexpr float largest_of(DType output) { return output == DType::e5m2 ? 57344.0f : 448.0f; }
 
-// These IEEE operations cannot be fused or approximated by the compiler.
+// The compiler cannot fuse or approximate these IEEE operations.
 inline float multiplied(float a, float b) {
 #if defined(__CUDACC__)
   return __fmul_rn(a, b);

@@ -91,7 +91,7 @@ struct Epilogue {
     return x;
   }
 
-  // Stores 8 outputs of 16 bits. In the third pass x holds counts, and elements with a count become NaN.
+  // Stores 8 outputs of 16 bits. In the third pass x holds counts, and elements with a count above 0 become NaN.
   void store_chunk(int row, int chunk, const Bytes16& x) const {
     unsigned short* const to = static_cast<unsigned short*>(p.out.data) + out_index(row) + chunk * 8;
     if (pass != count_non_finite) {

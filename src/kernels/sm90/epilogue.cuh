@@ -11,7 +11,7 @@ namespace rapt {
 
 template <Sm90Config cfg>
 struct Epilogue {
-  static constexpr int v_tiles = Sm90Layout(cfg).dim_v / 8, tiles = cfg.head_dim_v / 8;  // of eight columns
+  static constexpr int v_tiles = Sm90Layout(cfg).dim_v / 8, tiles = cfg.head_dim_v / 8;  // tiles of eight columns
 
   const AttentionParams& p;
   const RowTile<cfg>& tile;

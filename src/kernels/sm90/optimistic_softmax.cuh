@@ -23,8 +23,8 @@ struct OptimisticSoftmax {
   static constexpr float largest_weight = 256.0f, largest_correction = 0x1p100f;
 
   float c;                                              // scale_log2: softmax scale * log2(e)
-  float row_max[2] = {minus_infinity, minus_infinity};  // of raw scores
-  float row_sum[2] = {0.0f, 0.0f};                      // of this thread's columns
+  float row_max[2] = {minus_infinity, minus_infinity};  // unit: raw scores
+  float row_sum[2] = {0.0f, 0.0f};                      // sums over this thread's columns
   // weight = exp2(s * c - shift). shift is row_max * c. If is_unsafe(), row_max is subtracted from s before the product
   // with c, and shift is 0.
   float shift[2] = {0.0f, 0.0f};

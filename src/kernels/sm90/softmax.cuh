@@ -13,8 +13,8 @@ struct RowSoftmax {
   using Rules = OnlineSoftmax<true, 1, false>;
 
   float c;                                              // scale_log2: softmax scale * log2(e)
-  float row_max[2] = {minus_infinity, minus_infinity};  // of raw scores
-  float row_sum[2] = {0.0f, 0.0f};                      // of this thread's columns
+  float row_max[2] = {minus_infinity, minus_infinity};  // unit: raw scores
+  float row_sum[2] = {0.0f, 0.0f};                      // sums over this thread's columns
   float output_scale[2] = {1.0f, 1.0f};                 // the factor for O after the last update
   bool any_unsafe_row = false;                          // some row of the warp needs the safe exponential
   int limit[2] = {0, 0};                                // largest score for which row_max does not change, as bits
