@@ -1,5 +1,5 @@
 // DefaultArithmetic: sets the default floating-point environment for a scope. Used by every call that computes on the
-// CPU and by worker threads, since the caller may have changed the environment of its thread.
+// CPU and by worker threads, because the caller can have changed the environment of its thread.
 #pragma once
 
 #include <cfenv>

@@ -103,7 +103,7 @@ struct TileScoreChain {
   }
 };
 
-// Returns the key tiles that the rows visit, within the key range of the work tile. Rows of several heads may share a
+// Returns the key tiles that the rows visit, within the key range of the work tile. Rows of several heads can share a
 // tile, so every row is inspected.
 inline KeyTiles<int64_t> keys_of_rows(const Tile& tile, const Rows& rows) {
   KeyTiles<int64_t> keys{{tile.key_end, tile.key_begin}, {0, tile.key_end}};

@@ -65,7 +65,7 @@ inline void widen_row(const Code* src, int64_t stride, int64_t n, float* dst, Wi
 }
 
 #if defined(RAPT_VECTOR_WIDENING)
-// Converts n >= 2 * lanes contiguous elements and multiplies by factor, 2 * lanes at a time. The last vectors may
+// Converts n >= 2 * lanes contiguous elements and multiplies by factor, 2 * lanes at a time. The last two blocks can
 // overlap.
 template <class From, class Code>
 inline void widen_vectors(const Code* src, int64_t n, float factor, float* dst) {
@@ -170,8 +170,8 @@ inline float nearest_e4m3_weight(float x) {
   return (x + shift) - shift;
 }
 
-// Rounds weights to one E4M3 number, or to the sum of two. The second holds the rounding error of the first and may be
-// negative.
+// Rounds weights to one E4M3 number, or to the sum of two. The second number holds the rounding error of the first and
+// can be negative.
 inline void round_weights(int terms, int64_t n, float* w) {
   if (terms == 1) {
     for (int64_t i = 0; i < n; ++i) w[i] = nearest_e4m3_weight(w[i]);

@@ -102,7 +102,7 @@ class Quantizer {
           Tile{i / tiles / p.heads, i / tiles % p.heads, {0, p.seqlen}, first, std::min(tile_rows_, p.seqlen - first)});
     });
   }
-  // Enumerates only existing tiles: sequences may be much shorter than max_seqlen.
+  // Enumerates only existing tiles: sequences can be much shorter than max_seqlen.
   template <class Body>
   void for_each_packed_tile(const Body& body) {
     pool_.parallel_for(tiles_before_.back() * p.heads, [&](int worker, int64_t i) {

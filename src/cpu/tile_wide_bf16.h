@@ -1,7 +1,6 @@
 // Wide layout with bf16 products: a 32-bit element holds two bf16 values, and vdpbf16ps adds both products to an f32
-// sum (Intel SDM, VDPBF16PS: subnormals count as zero). q[d/2][block_m]; K is read in place; P and V are in pairs of
-// keys. P is rounded to bf16; the row sum uses the unrounded values. Included only by isa_avx512_bf16.cpp (internal
-// linkage).
+// sum (Intel SDM, VDPBF16PS: subnormals count as zero). Arrays: q[d/2][block_m]; K in place; P and V in pairs of keys.
+// P is rounded to bf16; the row sum uses the unrounded values. Included only by isa_avx512_bf16.cpp (internal linkage).
 #pragma once
 
 #include <immintrin.h>

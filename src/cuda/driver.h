@@ -105,7 +105,7 @@ struct LaunchConfig {  // CUlaunchConfig
 };
 static_assert(sizeof(LaunchConfig) == 56 && offsetof(LaunchConfig, stream) == 32);
 
-// cuGetProcAddress gets each function with the version that driver.cpp fixes: later drivers may change a name's
+// cuGetProcAddress gets each function with the version that driver.cpp fixes: later drivers can change a name's
 // meaning.
 struct Driver {
   int version = 0;  // the newest CUDA it supports: 12040 is 12.4

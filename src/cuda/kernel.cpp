@@ -18,7 +18,7 @@ constexpr int carveout_all_shared = 100;  // percent: the least L1 that the GPU 
 constexpr unsigned grid_x_limit = 0x7fffffff, grid_yz_limit = 65535, threads_limit = 1024;
 constexpr unsigned cluster_limit = 8;  // blocks per cluster on every sm_90; a larger cluster needs a kernel attribute
 
-// The buffer for messages of the driver's PTX compiler. The driver may compile after loading, so the buffer lives as
+// The buffer for messages of the driver's PTX compiler. The driver can compile after loading, so the buffer lives as
 // long as the library.
 struct JitLog {
   std::array<char, 4096> text{};

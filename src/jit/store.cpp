@@ -127,7 +127,8 @@ void Store::Impl::missing(const Request& request, const std::string& complaints,
              "): compile that line into a pack with 'rapt pack' and set RAPT_PACKS to its path. ", complaints, why));
 }
 
-// Reads the kernel from the cache, or compiles and stores it. Among processes, one compiles a key and the others wait.
+// Reads the kernel from the cache, or compiles and stores it. If several processes need the same key, one compiles it
+// and the others wait.
 Image Store::Impl::compile_and_keep(const Request& request, const std::string& key, const Nvrtc& nvrtc) {
   const Compiler& compiler = nvrtc.about;
   const Cache* directory = usable_cache();

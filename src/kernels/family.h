@@ -26,7 +26,7 @@ struct Step {
 };
 
 // GPU memory that all steps of a call share; null if the plan needs none. Both pointers are aligned to 64 bytes. The
-// previous call on the stream may use the same memory: a kernel with programmatic dependent launch must execute
+// previous call on the stream can use the same memory. So a kernel with programmatic dependent launch must execute
 // griddepcontrol.wait before it accesses this memory.
 struct Workspace {
   void* counters = nullptr;  // zero before the first step; the steps must leave it zero

@@ -44,9 +44,9 @@ void check_workspace(const rapt_sdpa_args& args, const Plan& plan) {
   check_workspace_disjoint(args, plan.workspace_bytes);
 }
 
-// Returns a plan whose kernels are compiled and loaded. While the stream is captured, no kernel may be loaded:
-// depending on the driver, the loading would become part of the graph or break it. New lengths need no loading if their
-// kernels are already loaded.
+// Returns a plan whose kernels are compiled and loaded. While the stream is captured, loading a kernel is not allowed:
+// depending on the driver, the loading would become part of the graph or break the graph. New lengths need no loading
+// if their kernels are already loaded.
 std::shared_ptr<const LoadedPlan> ready_plan(GpuResources& gpu, const Problem& problem, int index, void* stream) {
   if (auto known = gpu.find(problem, index)) return known;
   if (!cuda::is_capturing(stream)) return gpu.load(problem, gpu.device(index));

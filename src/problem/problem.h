@@ -111,9 +111,9 @@ bool overlaps_itself(const Geometry& geometry);
 bool same_plan(const Problem& a, const Problem& b);
 uint64_t plan_hash(const Problem& problem);
 // Returns the inputs of planning as text. Two problems have the same text exactly if same_plan() is true for them. The
-// text is the problem line without the values that plans do not use: softcap=1 stands for every soft cap, a line
-// without `scale` for every positive scale, and "varlen=?8:8" for all lengths with these totals. A "; " begins facts
-// about the tensors that a problem line does not have: "; q unaligned".
+// text is the problem line without the values that plans do not use. In it, softcap=1 stands for every soft cap, a
+// missing `scale` for every positive scale, and "varlen=?8:8" for all lengths with these totals. Facts about the
+// tensors that a problem line does not have follow after "; ", for example "; q unaligned".
 std::string plan_line(const Problem& problem);
 
 // Operations of the visible (query, key) pairs: 2 * (head_dim + head_dim_v) per pair. Causal, window and lengths count

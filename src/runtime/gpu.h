@@ -59,7 +59,7 @@ class GpuResources {
   // Returns a plan that is ready to launch. Returns null if no problem of this class was seen yet, or if the plan was
   // forgotten.
   std::shared_ptr<const LoadedPlan> find(const Problem& problem, int device_index) const;
-  // Plans, compiles and loads whatever is missing. Needs a ContextScope of the device.
+  // Makes the plan, and compiles and loads the kernels that are missing. Needs a ContextScope of the device.
   std::shared_ptr<const LoadedPlan> load(const Problem& problem, const Device& device);
   // Like load(), but compiles and loads nothing: returns null if that is necessary. For calls during stream capture.
   std::shared_ptr<const LoadedPlan> plan_of_loaded_kernels(const Problem& problem, const Device& device);

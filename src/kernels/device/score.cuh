@@ -5,8 +5,8 @@
 #include "shared/params.h"
 #include "shared/score_chain.h"
 
-// Score modification by the user. If a translation unit defines the macro RAPT_USER_SCORE before it includes a kernel,
-// then
+// A score modification by the user. If a translation unit defines the macro RAPT_USER_SCORE before it includes a
+// kernel, then
 //     x = RAPT_USER_SCORE(x, batch, head, i, j)
 // is applied between ALiBi and the mask. head: query head; i, j: query and key of the sequence. cfg.scale_in_exp2 must
 // be false.

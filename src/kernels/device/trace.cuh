@@ -9,11 +9,11 @@
 //                                       gives it
 //   RAPT_TRACE_END();                   every warp calls it at the end of the kernel, also before an early return
 //
-// The part of a stage's name before ": " is the warp's role. The lab replaces a "#" in it by the number of the warp's
-// warpgroup. Lane 0 of the warp stores the mark, so lane 0 must reach the mark. The other lanes need not reach it.
-// Blocks have one dimension. The compiler may move arithmetic over a mark, but not barriers, waits, or accesses to
-// memory. A mark is taken when the stage's first instruction is issued: the last matrix products of the stage before
-// may still be running.
+// The part of a stage's name before ": " is the warp's role. The lab replaces a "#" in the role by the number of the
+// warp's warpgroup. Lane 0 of the warp stores the mark, so lane 0 must reach the mark. The other lanes need not reach
+// it. Blocks have one dimension. The compiler can move arithmetic across a mark, but not barriers, waits, or accesses
+// to memory. A mark is taken when the stage's first instruction is issued. At that time the last matrix products of the
+// previous stage can still be running.
 #pragma once
 
 #include "ptx/clock.cuh"
