@@ -103,8 +103,8 @@ ContextHandle primary(const Driver& driver, Gpu& gpu) {
   return known != nullptr ? known : retain_primary(driver, gpu);
 }
 
-// A primary context that another library created is retained at its first use, so its handle stays valid. This
-// comparison never creates a context.
+// A primary context that another library created is retained at its first use, so its handle stays valid. is_primary()
+// itself never creates a context.
 bool is_primary(const Driver& driver, Gpu& gpu, ContextHandle context) {
   if (ContextHandle known = gpu.primary.load(std::memory_order_acquire)) return known == context;
   unsigned flags = 0;

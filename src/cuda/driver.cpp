@@ -168,7 +168,8 @@ std::atomic<const Opened*> result_of_opening{nullptr};
 
 // Opens the driver on the first call. A failure is remembered, too. If one thread forks while another thread opens the
 // driver, the mutex is locked in the child and never released. So the process that opens the driver is recorded first.
-// In a child of this process the function returns null and does not touch the mutex.
+// If the driver is not open yet in a child of this process, the function returns null there and does not touch the
+// mutex.
 const Opened* open_once() {
   if (const Opened* opened = result_of_opening.load(std::memory_order_acquire)) return opened;
   static std::atomic<unsigned> opener{0};  // 1 + the process's fork generation

@@ -125,7 +125,7 @@ TensorRef rows_of(const rapt_tensor& t, int row, int column) {
   return ref;
 }
 
-// Checks out, including its shape. The operands must have been checked before.
+// Checks the tensor `out`, including its shape. The operands must have been checked before.
 void check_out(const rapt_tensor* out, const std::vector<int64_t>& shape, const char* meaning, const Operand& a,
                const Operand& b) {
   require_same_device(b.name, *b.tensor, *a.tensor, a.name);

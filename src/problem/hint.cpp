@@ -110,7 +110,7 @@ std::string word_hint(std::string_view word, const std::vector<std::string_view>
 }
 
 bool looks_like_bshd(int64_t heads_q, int64_t seqlen_q, int64_t heads_k, int64_t seqlen_k) {
-  constexpr int64_t most_heads = 256;  // maximum for k; models have fewer
+  constexpr int64_t most_heads = 256;  // the largest plausible number of heads of k
   return heads_q > 0 && seqlen_k > 0 && heads_k > seqlen_k && seqlen_k <= most_heads && seqlen_q % seqlen_k == 0;
 }
 

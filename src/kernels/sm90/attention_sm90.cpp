@@ -217,7 +217,7 @@ TensorMapSpec map_of(const TensorRef& t, int64_t dim, const std::array<MapDimens
   spec.sizes[0] = static_cast<uint64_t>(dim);
   for (size_t i = 0; i < 3; ++i) {
     spec.sizes[i + 1] = static_cast<uint64_t>(outer[i].size);
-    // a dimension of size 1 can have any stride, also one that the driver refuses
+    // A dimension of size 1 can have any stride, also one that the driver refuses. So 16 is used for it.
     spec.strides[i] = outer[i].size == 1 ? 16 : static_cast<uint64_t>(2 * outer[i].stride);
   }
   spec.box = {64, static_cast<uint32_t>(box_rows), static_cast<uint32_t>(box_planes), 1, 0};
