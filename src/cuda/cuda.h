@@ -109,8 +109,8 @@ class Kernel {
   // True if prepare() would have nothing to do, for the primary context of that device.
   bool is_prepared(int device_index, size_t smem_bytes) const;
   KernelAttributes attributes(int device_index) const;
-  // Writes a global variable (or constant) of the image, in the current context, synchronously. Throws Error if
-  // the image has none of this name and size.
+  // Writes a global variable (or constant) of the image, in the current context, synchronously. Throws Error if the
+  // image has no variable of this name and size.
   void write_global(const char* name, const void* from, size_t bytes) const;
   int blocks_per_sm(int device_index, int threads, size_t smem_bytes) const;
 

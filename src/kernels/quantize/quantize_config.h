@@ -54,7 +54,7 @@ struct QuantizeConfig {
     const index_t wanted = (work + least - 1) / least * least;
     return static_cast<int>(clamped(wanted <= max_threads ? wanted : (work + 31) / 32 * 32, 32, max_threads));
   }
-  // The smallest number of threads that is a multiple of 32 and of the chunks in a row.
+  // The smallest number of threads that is a multiple of 32 and of the chunks in a row; 32 if it exceeds max_threads.
   constexpr int row_aligned_threads() const {
     int threads = 32;
     while (threads % chunks() != 0 && threads < max_threads) threads += 32;
