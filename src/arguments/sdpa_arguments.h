@@ -103,7 +103,7 @@ constexpr auto tensor_rows() {
   constexpr const char* cu_seqlens =
       "int32 [batch + 1]; give both or neither. Sequence b has the rows cu[b] to cu[b + 1] - 1.";
   constexpr const char* start =
-      "position of the first query or key: int, or int64 [batch] (for chunked prefill, rings).";
+      "position of the first query or key: int, or int64 [batch] (for chunked prefill, ring attention).";
   constexpr const char* descale =
       "float32 scales of the stored values. Their granularity (q_scales, k_scales, v_scales) gives the shape. "
       "\"tensor\": [] or [1]. \"head\": [batch, heads]. \"token\": [batch, heads, seqlen]. \"block64\", \"block128\": "
