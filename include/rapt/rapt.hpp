@@ -22,7 +22,7 @@
 namespace rapt {
 inline namespace v0 {
 
-// Thrown by a failed call. It holds the C ABI's status; what() is the error sentence.
+// A failed call throws this exception. It holds the C ABI's status. what() is the error sentence.
 class Exception : public std::runtime_error {
  public:
   Exception(rapt_status status, const std::string& message) : std::runtime_error(message), status_(status) {}
@@ -173,8 +173,8 @@ class Tensor {
 
 enum class CausalMask { none, bottom_right, top_left };
 
-// Query i sees keys i + off - left to i + off + right, inclusive; off is the position offset (docs/semantics.md). -1:
-// no limit on that side.
+// Query i sees keys i + off - left to i + off + right, inclusive; off is the position offset (docs/semantics.md). left
+// = -1 or right = -1: no limit on that side.
 struct SlidingWindow {
   int64_t left = -1;
   int64_t right = -1;
@@ -407,8 +407,8 @@ inline void sdpa(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor
 }
 
 // Does all work of sdpa() except the launch: it plans, compiles, loads and sizes the workspace. It never reads the
-// contents of tensors. Required before graph capture, on the stream to be captured. On a GPU it prepares all lengths of
-// the same length class (bucket): see rapt.h.
+// contents of tensors. Call it before graph capture, on the stream that you will capture. On a GPU it prepares all
+// lengths of the same length class (bucket): see rapt.h.
 inline void prepare(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                     const SdpaOptions& options = {}) {
   const api_detail::SdpaCall call(q, k, v, out, options);

@@ -17,7 +17,7 @@
 
 namespace {
 
-// A fixed array, so reporting "out of memory" allocates nothing.
+// An array of fixed size, so that reporting "out of memory" allocates nothing.
 thread_local char last_error[1024] = "";
 
 rapt_status report(rapt_status status, const char* message) {
@@ -44,7 +44,7 @@ rapt_status guard(const Body& body) {
   }
 }
 
-// The sizes that an argument struct had in earlier headers. Callers compiled with them still work.
+// The sizes that an argument struct had in earlier headers. Callers that were compiled with these headers still work.
 template <class Args>
 constexpr std::array<size_t, 0> earlier_sizes{};
 template <>
@@ -117,7 +117,7 @@ rapt_status rapt_workspace_size(rapt_context* context, const rapt_sdpa_args* arg
 rapt_status rapt_explain(rapt_context* context, const rapt_sdpa_args* args, char* buffer, size_t capacity,
                          size_t* length) {
   return guard([&] {
-    if (buffer == nullptr && capacity != 0) rapt::invalid("buffer = NULL: capacity = ", capacity, " must then be 0");
+    if (buffer == nullptr && capacity != 0) rapt::invalid("buffer = NULL: capacity must be 0, not ", capacity);
     const std::string text = rapt::explain(resolve(context), Arguments(args));
     if (length != nullptr) *length = text.size();
     if (capacity == 0) return;

@@ -1,4 +1,5 @@
-// The rules of rapt_sdpa_args. Each error sentence has argument, value and rule; docs/semantics.md has them in prose.
+// The rules of rapt_sdpa_args. Each error sentence names argument, value and rule. docs/semantics.md explains the
+// rules.
 #include "arguments/arguments.h"
 
 #include <algorithm>
@@ -19,7 +20,7 @@ Access access_of(const rapt_tensor& t) {
   return access_of(dtype_of(t), geometry_of(t), reinterpret_cast<uintptr_t>(t.data));
 }
 
-// Reads the maximum numbers of rows of a sequence: the tensors' sizes, or the maxima if packed.
+// Reads max_seqlen_q and max_seqlen_k, which only packed tensors have. Dense tensors carry their lengths.
 void read_maxima(const rapt_sdpa_args& a, bool packed, Sizes& sizes) {
   const struct {
     Dim dim;
@@ -55,7 +56,7 @@ void read_tensors(const rapt_sdpa_args& a, Problem& p) {
   p.access_out = access_of(*a.out);
 }
 
-// The axes in which a bias or mask is broadcast.
+// Returns the axes along which a bias or mask is broadcast.
 Broadcast broadcast_of(const rapt_tensor& t, const Problem& p) {
   const int64_t full[max_rank] = {p.batch, p.heads_q, p.seqlen_q, p.seqlen_k};
   Broadcast result{dtype_of(t), {true, true, true, true}};
@@ -196,7 +197,7 @@ void check_mask_values(const rapt_tensor& mask) {
   int64_t shape[max_rank] = {1, 1, 1, 1}, step[max_rank] = {0, 0, 0, 0};
   for (int i = 0; i < mask.rank; ++i) {
     step[max_rank - mask.rank + i] = strides[i];
-    shape[max_rank - mask.rank + i] = strides[i] == 0 ? 1 : mask.shape[i];  // an expanded dimension is read once
+    shape[max_rank - mask.rank + i] = strides[i] == 0 ? 1 : mask.shape[i];  // stride 0: one element for all indices
   }
   const auto* data = static_cast<const uint8_t*>(mask.data);
   for (int64_t b = 0; b < shape[0]; ++b)
@@ -223,7 +224,7 @@ Problem problem_from(const rapt_sdpa_args& args) {
   check_struct_size("args", args.struct_size, &args, sizeof args);
   if ((args.has & ~known_has) != 0) invalid("has = ", args.has, ": unknown bits ", args.has & ~known_has);
   if ((args.flags & ~known_flags) != 0) invalid("flags = ", args.flags, ": unknown bits ", args.flags & ~known_flags);
-  // Checked first: the tensors of a paged call have other shapes, which the rules below would refuse.
+  // This check comes first, because the tensors of a paged call have other shapes, which the rules below would refuse.
   if (args.block_table != nullptr)
     unsupported("block_table: paged KV is not supported by any kernel family of this build");
   check_scalar_rows(args);

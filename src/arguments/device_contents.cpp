@@ -1,4 +1,4 @@
-// Copies each list as one span of bytes, so its strides stay valid.
+// Copies each tensor to the host as one span of bytes, so that its strides stay valid; see device_contents.h.
 #include "arguments/device_contents.h"
 
 #include <deque>
@@ -17,7 +17,7 @@ class HostCopies {
  public:
   explicit HostCopies(void* stream) : stream_(stream) {}
 
-  // A view of the host copy of *tensor. Null stays null.
+  // Returns a view of the host copy of *tensor, or null if `tensor` is null.
   const rapt_tensor* of(const rapt_tensor* tensor) {
     if (tensor == nullptr || element_count(*tensor) == 0) return tensor;
     const auto strides = strides_of(*tensor);

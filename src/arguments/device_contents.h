@@ -7,7 +7,8 @@
 
 namespace rapt {
 
-// Needs a ContextScope of the tensors' device. Throws Error with the wrong element, or if the stream is captured.
+// Needs a ContextScope of the tensors' device. Throws Error if an element is wrong (the sentence names it), or if the
+// stream is being captured.
 void check_device_contents(const rapt_sdpa_args& args, const Problem& problem, void* stream);
 
 }  // namespace rapt

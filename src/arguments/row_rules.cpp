@@ -1,4 +1,4 @@
-// One loop over the rows; see row_rules.h.
+// Implements row_rules.h by one loop over the rows of the table in sdpa_arguments.h.
 #include "arguments/row_rules.h"
 
 #include <cmath>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr Dim score_dims[max_rank] = {Dim::batch, Dim::heads_q, Dim::seqlen_q, Dim::seqlen_k};
 
-// "[batch, heads_q]"
+// Returns the names of the dimensions: "[batch, heads_q]".
 std::string text_of(const Dims& dims) {
   std::string text = "[";
   for (int i = 0; i < rank_of(dims); ++i)
@@ -21,8 +21,8 @@ std::string text_of(const Dims& dims) {
   return text + "]";
 }
 
-// Throws the error for a shape that is wrong at `axis`. If the call does not know a size yet, the sentence has the
-// tensor's own size.
+// Throws the error for a shape that is wrong at `axis`. If no earlier tensor has determined a size, the sentence shows
+// the tensor's own size.
 [[noreturn]] void refuse_shape(const TensorArgument& row, const rapt_tensor& t, const Dims& dims, bool packed,
                                const Sizes& sizes, int axis) {
   const int rank = rank_of(dims);
@@ -63,7 +63,7 @@ void match_dims(const TensorArgument& row, const rapt_tensor& t, bool packed, Si
   }
 }
 
-// Checks a right-aligned broadcast to the scores.
+// Checks that the tensor broadcasts, right-aligned, to the shape of the scores.
 void match_broadcast(const TensorArgument& row, const rapt_tensor& t, const Sizes& sizes) {
   for (int i = 0; i < t.rank; ++i) {
     const Dim dim = score_dims[max_rank - t.rank + i];
@@ -74,7 +74,8 @@ void match_broadcast(const TensorArgument& row, const rapt_tensor& t, const Size
   }
 }
 
-// On a GPU a list has one dtype, because kernels read it. On the CPU it is converted first (host_lists.h).
+// Returns the dtypes that the tensor may have on its device. On a GPU a list must have the dtype that kernels read. On
+// the CPU a list is converted first (host_lists.h), so it may have either dtype.
 Dtypes dtypes_on(const rapt_tensor& t, const TensorArgument& row) {
   if (!row.is_list() || t.device.type == RAPT_DEVICE_CPU) return row.dtypes;
   return {static_cast<DType>(row.list_dtype())};

@@ -9,7 +9,7 @@
 
 namespace rapt {
 
-// The sizes of one call, each with the first tensor that has it.
+// The sizes of the dimensions of one call. Each size is stored with the first tensor that has this dimension.
 class Sizes {
  public:
   bool knows(Dim dim) const { return from_[index(dim)] != nullptr; }

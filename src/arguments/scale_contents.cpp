@@ -17,7 +17,7 @@ struct Values {
   const char* rule;
 };
 
-// "k_descale[0, 3, 17]", or only the name for a scalar.
+// Returns the name of an element: "k_descale[0, 3, 17]". For a scalar it is only the name of the tensor.
 std::string element_text(const Values& v, std::initializer_list<int64_t> at, int64_t last) {
   if (v.tensor.rank == 0) return v.name;
   std::string text = concat(v.name, "[");
@@ -25,12 +25,13 @@ std::string element_text(const Values& v, std::initializer_list<int64_t> at, int
   return concat(text, last, "]");
 }
 
-// Bitwise and without a branch, so compilers can vectorise the loop below.
+// Uses bitwise operators and no branch, so that compilers can vectorise the loop below.
 int is_valid(float x, float least) {
   return static_cast<int>(x >= least) & static_cast<int>(x <= std::numeric_limits<float>::max());
 }
 
-// Scales by token can be many, and one thread checks them before the call's work is distributed.
+// This function must be fast: there can be many scales per token, and one thread checks all of them before the work of
+// the call is distributed over threads.
 bool all_valid(const float* values, int64_t step, int64_t count, float least) {
   int all = 1;
   if (step == 1) {
@@ -54,7 +55,7 @@ void check_run(const Values& v, std::initializer_list<int64_t> at, int64_t begin
       invalid(element_text(v, at, i), " = ", values[i * step], ": ", v.rule);
 }
 
-// The rows of q or the keys of a sequence. first: its first packed row, 0 if dense.
+// The rows of q or the keys of one sequence. first: the packed row at which the sequence begins; 0 if dense.
 struct Positions {
   int64_t first = 0, count = 0;
 };

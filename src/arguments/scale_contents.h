@@ -9,7 +9,8 @@
 namespace rapt {
 
 // Descales must be finite and not negative; the mean of the keys must be finite. Checks only values that some row or
-// key of a sequence uses: no packed rows outside all sequences, no blocks and tokens past a sequence's end.
+// key of a sequence uses. Values of packed rows outside all sequences, and of blocks and tokens after the end of a
+// sequence, are not checked.
 void check_scale_contents(const rapt_sdpa_args& args, const Problem& problem);
 
 }  // namespace rapt

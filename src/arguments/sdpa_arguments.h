@@ -43,7 +43,7 @@ enum class Dim : unsigned char {
 };
 inline constexpr const char* dim_names[] = {"",         "batch",   "batch + 1", "heads_q",  "heads_k",   "seqlen_q",
                                             "seqlen_k", "total_q", "total_k",   "head_dim", "head_dim_v"};
-using Dims = std::array<Dim, 4>;  // unused dimensions at the end are none
+using Dims = std::array<Dim, 4>;  // unused entries at the end are Dim::none
 constexpr int rank_of(const Dims& dims) {
   int rank = 0;
   for (const Dim dim : dims) rank += dim != Dim::none;
@@ -66,7 +66,7 @@ struct TensorArgument {
   const char* name;
   const rapt_tensor* rapt_sdpa_args::*member;
   Role role;
-  Dtypes dtypes;  // for length and position arrays: accepted on the CPU
+  Dtypes dtypes;  // for lengths and positions: the dtypes that the CPU accepts
   ShapeRule shape;
   // The parameter's text in Python's documentation. Neighbouring rows with the same text are documented together.
   const char* doc = "";
@@ -76,7 +76,7 @@ struct TensorArgument {
   int since = 1;
 
   constexpr bool has_checked_contents() const { return role >= Role::checked; }
-  // Whether it is an index array: lengths (cu_seqlens, seqused) or positions (starts).
+  // Returns whether the tensor is an index array: lengths (cu_seqlens, seqused) or positions (starts).
   constexpr bool is_list() const { return role >= Role::lengths; }
   // The dtype that kernels read.
   constexpr rapt_dtype list_dtype() const { return role == Role::lengths ? RAPT_I32 : RAPT_I64; }
@@ -103,7 +103,7 @@ constexpr auto tensor_rows() {
   constexpr const char* cu_seqlens =
       "int32 [batch + 1]; give both or neither. Sequence b has the rows cu[b] to cu[b + 1] - 1.";
   constexpr const char* start =
-      "position of the first query or key: int, or int64 [batch] (for chunked prefill, rings).";
+      "position of the first query or key: int, or int64 [batch] (for chunked prefill, ring attention).";
   constexpr const char* descale =
       "float32 scales of the stored values. Their granularity (q_scales, k_scales, v_scales) gives the shape. "
       "\"tensor\": [] or [1]. \"head\": [batch, heads]. \"token\": [batch, heads, seqlen]. \"block64\", \"block128\": "
@@ -174,7 +174,7 @@ struct ScalarArgument {
   int64_t rapt_sdpa_args::*integer = nullptr;  // exactly one of these three is non-null
   int32_t rapt_sdpa_args::*word = nullptr;
   uint64_t has = 0;  // RAPT_HAS_* bit; 0 if the field has none
-  Range range{};     // of an integer or enumerator
+  Range range{};     // the allowed values of an integer or enumerator
   std::span<const Word> words{};
   int since = 1;
   long long PositionMask::*position = nullptr;  // position masks: the PositionMask member that receives the value

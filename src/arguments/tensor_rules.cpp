@@ -52,7 +52,7 @@ bool separate_within(Int128 period, const rapt_tensor& a, const rapt_tensor& b) 
   Int128 a_low = 0, a_extent = 0, b_low = 0, b_extent = 0;
   part(a, a_low, a_extent);
   part(b, b_low, b_extent);
-  // Relative to a's first byte: the address at which a period starts must not matter.
+  // The distance is relative to a's first byte, because the address at which a period starts must not matter.
   const Int128 distance = ((b_low - a_low) % period + period) % period;
   return a_extent <= distance && distance + b_extent <= period;
 }
@@ -165,7 +165,8 @@ void require_same_device(const char* name, const rapt_tensor& t, const rapt_tens
 
 void check_output_layout(const char* name, const rapt_tensor& t) {
   if (element_count(t) == 0 || !overlaps_itself(geometry_of(t))) return;
-  // Unusual strides may still be without overlap: enumerate small cases, refuse large ones.
+  // Tensors with unusual strides can still have distinct elements. This loop enumerates the elements of small tensors.
+  // Large tensors are refused.
   const auto strides = strides_of(t);
   bool distinct = element_count(t) <= 1 << 16;
   if (distinct) {

@@ -29,7 +29,8 @@ void require_dtype(const char* name, const rapt_tensor& tensor, Dtypes allowed);
 void require_rank(const char* name, const rapt_tensor& tensor, int rank, const char* meaning);
 void require_shape(const char* name, const rapt_tensor& tensor, std::initializer_list<int64_t> shape,
                    const char* meaning);
-// The sizes of the tensor that a descale belongs to. total: packed rows, -1 if dense. seqlen: the longest sequence.
+// The sizes of the tensor that a descale belongs to. total: number of packed rows, -1 if dense. seqlen: length of the
+// longest sequence.
 struct ScaledShape {
   int64_t batch, heads, seqlen, total, dim;
 };
@@ -40,7 +41,7 @@ void require_same_device(const char* name, const rapt_tensor& tensor, const rapt
 // both are only read.
 void check_output_layout(const char* name, const rapt_tensor& tensor);
 void check_disjoint(const char* name_a, const rapt_tensor& a, const char* name_b, const rapt_tensor& b);
-// The same check of one tensor against several.
+// Runs check_disjoint for one tensor and several others.
 class Bytes {
  public:
   Bytes(const char* name, const rapt_tensor& tensor);
@@ -50,10 +51,11 @@ class Bytes {
   __extension__ typedef __int128 Int128;  // byte distances of 64-bit strides
   const char* name_;
   const rapt_tensor& tensor_;
-  Int128 begin_, end_;  // equal: empty
+  Int128 begin_, end_;  // the bytes of the tensor; equal if it has none
 };
 
-// For a struct that may grow: struct_size must cover the fields that this build knows, and all unknown bytes must be 0.
+// Checks a struct to which later versions can add fields. struct_size must cover the fields that this build knows, and
+// all bytes that it does not know must be 0.
 void check_struct_size(const char* name, size_t struct_size, const void* data, size_t known);
 
 }  // namespace rapt

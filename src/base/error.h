@@ -11,7 +11,7 @@
 
 namespace rapt {
 
-// Same values as rapt_status (rapt.h), so lower layers need not include the C ABI.
+// The values are those of rapt_status (rapt.h), so that lower layers need not include the C ABI.
 enum class ErrorCode {
   invalid_argument = 1,
   unsupported = 2,
@@ -30,8 +30,8 @@ class Error : public std::runtime_error {
   ErrorCode code_;
 };
 
-// The text of one part. It is the same in every locale, because kernels are compiled from these texts and files are
-// named by them. Numbers print as in the classic locale: floating point with six significant digits, bool as 0 or 1.
+// Appends the text of one part. The text must be the same in every locale, because concat() also makes kernel sources
+// and file names. Numbers print as in the classic locale: floating point with six significant digits, bool as 0 or 1.
 template <class Part>
 void append_part(std::string& text, const Part& part) {
   if constexpr (std::is_same_v<Part, char>) {

@@ -41,7 +41,7 @@ bool write_all(const FileHandle& file, std::string_view bytes) {
   return true;
 }
 
-// Reads to the end, or more than `most` bytes. Returns false with errno on failure.
+// Reads to the end of the file, but stops after `most` + 1 bytes. Returns false and sets errno on failure.
 bool read_to_end(const FileHandle& file, size_t most, std::string& out) {
   size_t done = 0;
   while (done <= most) {
@@ -119,7 +119,7 @@ bool read_exactly(const FileHandle& file, size_t offset, size_t bytes, std::stri
 
 std::string temporary_name(const std::string& target) {
   uint64_t number = 0;
-  // This can fail early in a boot.
+  // getrandom() can fail shortly after the machine starts. Then the time is used.
   if (getrandom(&number, sizeof number, GRND_NONBLOCK) != static_cast<ssize_t>(sizeof number))
     number = static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count()) << 20 ^
              static_cast<uint64_t>(getpid());

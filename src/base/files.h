@@ -40,8 +40,8 @@ bool read_exactly(const FileHandle& file, size_t offset, size_t bytes, std::stri
 std::string temporary_name(const std::string& target);
 
 // Replaces `target` completely or not at all. It writes a new temporary file in the same folder, synchronises it, then
-// renames it. Without commit() it leaves no file. Functions return "" or the failure. The failure contains no file
-// names, so that the same failure is reported only once.
+// renames it. Without commit() it leaves no file. Each function returns "" or describes the failure. The description
+// contains no file names, so that warn_once() reports the same failure only once.
 class NewFile {
  public:
   // `directory` must stay open. `temporary` is a temporary_name().
@@ -66,9 +66,9 @@ class NewFile {
 std::string replace_file(int directory, const std::string& target, std::string_view bytes, unsigned mode);
 
 // Returns "" if only this user or root can have written the opened file `path`. This holds if the file and its folder
-// (after symbolic links) belong to one of them, and group and others may not write to them. A folder with the sticky
-// bit (/tmp) may be writable by others, because they cannot replace the file. Otherwise returns the reason: "it belongs
-// to user 7, ..." or "its folder '/x' may be ...".
+// (after symbolic links) belong to one of them, and group and others cannot write to them. A folder with the sticky bit
+// (/tmp) can be writable by others, because they cannot replace the file. Otherwise returns the reason, for example
+// "belongs to user 7: ..." or "its folder '/x' may be written by ...".
 std::string why_others_may_write(const FileHandle& file, const std::string& path);
 
 // strerror() of errno, thread-safe.

@@ -1,5 +1,5 @@
 // Log lines on stderr. $RAPT_LOG selects off, warn (default) or info.
-// Used if something works worse than it could and no error reports it. Never used on the path of a warm call.
+// Use it if something works, but not as well as it could, and no error reports this. Do not use it in warm calls.
 #pragma once
 
 #include <unistd.h>
@@ -15,7 +15,7 @@ namespace rapt {
 enum class LogLevel { off, warn, info };
 
 inline void log_line(std::string_view sentence) {
-  // One write, so lines of several processes do not mix.
+  // One write() for the complete line, so that lines of several processes do not mix.
   const std::string line = "rapt: " + std::string(sentence) + "\n";
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
 }

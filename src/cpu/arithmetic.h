@@ -1,14 +1,14 @@
 // DefaultArithmetic: sets the default floating-point environment for a scope. Used by every call that computes on the
-// CPU and by worker threads, since the caller may have changed the environment of its thread.
+// CPU and by worker threads, because the caller can have changed the environment of its thread.
 #pragma once
 
 #include <cfenv>
 
 namespace rapt::cpu {
 
-// XLA and torch.set_flush_denormal flush subnormal numbers to zero; one sixteenth of all E4M3 values is subnormal.
-// Others change the rounding mode. Without this class results would depend on the caller. Restores the previous
-// environment.
+// Reason: XLA and torch.set_flush_denormal make the CPU flush subnormal numbers to zero (and one sixteenth of all E4M3
+// values is subnormal). Other libraries change the rounding mode. Without this class, results would depend on the
+// caller. The destructor restores the previous environment.
 class DefaultArithmetic {
  public:
   DefaultArithmetic() {

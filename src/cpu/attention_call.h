@@ -1,6 +1,6 @@
 // The interface between attention_cpu and its per-ISA kernels: a call and its work tiles. Filled by
-// kernels/cpu/attention_cpu.cpp, read by the per-ISA kernels. Plain data: std types with inline code would break the
-// ODR.
+// kernels/cpu/attention_cpu.cpp, read by the per-ISA kernels. It contains only plain data. Inline code of std types
+// would be compiled once for each instruction set, which breaks the one-definition rule (ODR).
 #pragma once
 
 #include <stddef.h>

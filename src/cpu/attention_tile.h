@@ -33,7 +33,7 @@ template <class Layout, class F>
 // denominator 13 (1, 3, 5, ..., 13). This is accurate to float precision. Otherwise it uses (1 - e) / (1 + e) with e =
 // exp(-2|u|), which cannot overflow.
 inline void cap_scores(float cap, int64_t count, float* scores) {
-  const float reciprocal = 1.0f / cap;  // infinite for a subnormal cap; clamped below, so that 0 stays 0
+  const float reciprocal = 1.0f / cap;  // infinite for a subnormal cap; limited below, so that 0 stays 0
   const Vec inverse = splat(reciprocal > __FLT_MAX__ ? __FLT_MAX__ : reciprocal);
   for (int64_t i = 0; i < count; i += lanes) {
     alignas(64) float u[lanes], e[lanes];
@@ -103,7 +103,7 @@ struct TileScoreChain {
   }
 };
 
-// Returns the key tiles that the rows visit, within the key range of the work tile. Rows of several heads may share a
+// Returns the key tiles that the rows visit, within the key range of the work tile. Rows of several heads can share a
 // tile, so every row is inspected.
 inline KeyTiles<int64_t> keys_of_rows(const Tile& tile, const Rows& rows) {
   KeyTiles<int64_t> keys{{tile.key_end, tile.key_begin}, {0, tile.key_end}};

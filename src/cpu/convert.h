@@ -1,6 +1,7 @@
-// Converts rows of any storage format to float and back: by the vectors of simd.h if these can convert, else by
-// branchless loops that compilers vectorise, and 8-bit formats by tables. Same results as kernels/shared/dtype.h for
-// each element. Included by the isa_*.cpp units and, in its scalar form, by products.cpp (internal linkage).
+// Converts rows of any storage format to float and back. Uses the vector conversions of simd.h if they support the
+// format. Otherwise uses branchless loops that compilers vectorise, or tables for 8-bit formats. Each element gets the
+// same result as with kernels/shared/dtype.h. Included by the isa_*.cpp units and, in its scalar form, by products.cpp
+// (internal linkage).
 #pragma once
 
 #include <stdint.h>
@@ -28,7 +29,7 @@ constexpr int count_fp8() {
 }
 struct CodeTables {
   float number[count_fp8()][256];
-  uint8_t place[dtype_count];  // of a dtype in `number`
+  uint8_t place[dtype_count];  // the index of a dtype in `number`
   constexpr CodeTables() : number(), place() {
     uint8_t next = 0;
     for (int t = 0; t < dtype_count; ++t) {
@@ -44,9 +45,9 @@ constexpr CodeTables code_tables;
 
 inline uint16_t f16_narrow(float x) {
   const uint32_t bits = detail::bits_of(x), magnitude = bits & 0x7fffffffu;
-  // Normal results: rounds the 13 dropped bits to nearest even in integer arithmetic, and changes the bias.
+  // For normal results: rounds the 13 dropped bits to nearest even in integer arithmetic, and changes the bias.
   const uint32_t normal = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
-  // Subnormal results: adding 0.5 rounds, and leaves the f16 bits in the low bits.
+  // For subnormal results: the addition of 0.5 rounds, and leaves the f16 bits in the low bits.
   const uint32_t subnormal = detail::bits_of(detail::float_of(magnitude) + 0.5f) - 0x3f000000u;
   const uint32_t finite = magnitude < 0x38800000u ? subnormal : normal;
   const uint32_t special = magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u;
@@ -64,7 +65,7 @@ inline void widen_row(const Code* src, int64_t stride, int64_t n, float* dst, Wi
 }
 
 #if defined(RAPT_VECTOR_WIDENING)
-// Converts n >= 2 * lanes contiguous elements and multiplies by factor, 2 * lanes at a time. The last vectors may
+// Converts n >= 2 * lanes contiguous elements and multiplies by factor, 2 * lanes at a time. The last two blocks can
 // overlap.
 template <class From, class Code>
 inline void widen_vectors(const Code* src, int64_t n, float factor, float* dst) {
@@ -78,13 +79,14 @@ inline void widen_vectors(const Code* src, int64_t n, float factor, float* dst) 
   }
 }
 
-// Whether the vector conversion of these n contiguous FP8 elements, times factor, gives the same results as dtype.h.
+// Returns whether the vector conversion of these n contiguous FP8 elements, times factor, gives the same results as
+// dtype.h.
 inline bool vectors_widen(DType dtype, const uint8_t* src, int64_t n, float factor) {
   if (n < 2 * lanes) return false;
   if (dtype == DType::e4m3) return factor < 0x1p119f && !any_e4m3_nan(src, n);  // 256 * factor does not overflow
   return dtype == DType::e5m2 || dtype == DType::sim8;
 }
-// Calls f(From) with the vector converter of a dtype. It needs vector_factor() in place of factor.
+// Calls f(From) with the vector converter of a dtype. The converter needs vector_factor() in place of factor.
 template <class F>
 inline void with_vectors_of(DType dtype, const F& f) {
   if (dtype == DType::e4m3) return f(FromE4m3Over256());
@@ -101,8 +103,8 @@ inline void read_f16(const uint16_t* src, int64_t stride, int64_t n, float* dst)
   widen_row(src, stride, n, dst, f16_widen);
 }
 
-// Reads 8-bit elements, times factor. Uses a table if elements are strided, few, include the NaN of E4M3, or have no
-// vector conversion.
+// Reads 8-bit elements and multiplies them by factor. Uses a table if the elements are not contiguous, if they are few,
+// if they include the NaN of E4M3, or if there is no vector conversion.
 inline void read_codes(DType dtype, const uint8_t* src, int64_t stride, int64_t n, float* dst, float factor) {
 #if defined(RAPT_VECTOR_WIDENING)
   if (stride == 1 && vectors_widen(dtype, src, n, factor))
@@ -159,17 +161,17 @@ inline void write_row(const TensorRef& t, int64_t b, int64_t h, int64_t s, int64
   }
 }
 
-// Rounds x in [-1, 1] as E4M3 rounds 256 * x, to nearest even; NaN stays NaN. From 2^-14 on the result has four
-// significant bits; below, it is a multiple of 2^-17. Adding and subtracting a number with that unit in the last place
-// rounds to it. No branch, so that loops vectorise.
+// Rounds x in [-1, 1] as E4M3 rounds 256 * x, to nearest even; NaN stays NaN. If |x| is at least 2^-14, the result has
+// four significant bits. If |x| is smaller, the result is a multiple of 2^-17. To round to such a unit, the function
+// adds and subtracts a number whose unit in the last place is this unit. There is no branch, so that loops vectorise.
 inline float nearest_e4m3_weight(float x) {
   const uint32_t exponent = detail::bits_of(x) & 0x7f800000u, least = 0x38800000u;
   const float shift = detail::float_of(exponent > least ? exponent : least) * 0x1.8p20f;
   return (x + shift) - shift;
 }
 
-// Rounds weights to one E4M3 number, or to the sum of two. The second holds the rounding error of the first and may be
-// negative.
+// Rounds weights to one E4M3 number, or to the sum of two. The second number holds the rounding error of the first and
+// can be negative.
 inline void round_weights(int terms, int64_t n, float* w) {
   if (terms == 1) {
     for (int64_t i = 0; i < n; ++i) w[i] = nearest_e4m3_weight(w[i]);

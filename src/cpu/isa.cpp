@@ -1,4 +1,4 @@
-// The instruction sets that this build contains and this machine supports (CPUID by compiler builtins).
+// The instruction sets that this build contains and this machine supports (compiler builtins read CPUID).
 #include "cpu/isa.h"
 
 #include <unistd.h>
@@ -42,7 +42,8 @@ bool machine_runs(CpuIsa isa) {
 }
 
 // One vdpbf16ps does the work of two FMAs. Intel's Sapphire and Emerald Rapids execute it at a quarter of the FMA rate
-// (measured: 88 and 177 GFLOP/s per core). It is therefore the default only on AMD, which executes one per cycle.
+// (measured: 88 and 177 GFLOP/s per core). Therefore avx512_bf16 is the default only on AMD, whose CPUs execute one per
+// cycle.
 bool prefers_bf16_dot() {
 #if defined(__x86_64__)
   return __builtin_cpu_is("amd");

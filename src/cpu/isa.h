@@ -9,8 +9,8 @@
 
 namespace rapt {
 
-// For tests and the lab: later plans of this process use this instruction set; nullopt: the best. Throws Error if this
-// build or machine lacks it.
+// For tests and the lab. Later plans of this process use this instruction set, or the best one if `isa` is nullopt.
+// Throws Error if this build or machine lacks it.
 void set_cpu_isa_limit(std::optional<CpuIsa> isa);
 
 // The instruction sets that this build contains and this machine supports, scalar first.

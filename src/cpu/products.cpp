@@ -1,5 +1,6 @@
 // rapt_qk and rapt_gemm on the CPU: a blocked GEMM. Tiles of both operands are converted to float; the microkernel
-// computes 4 x 8 products. One instruction set only: these operations are references and serve small problems.
+// computes 4 x 8 products. The code is compiled for one instruction set only, because these operations are references
+// and serve small problems.
 #include "cpu/products.h"
 
 #include <algorithm>
@@ -14,7 +15,8 @@ constexpr int64_t block_m = 64, block_n = 64, block_k = product_promotion_interv
 constexpr int64_t register_m = 4, register_n = 8;  // accumulators in registers
 typedef float Floats __attribute__((vector_size(16)));
 
-// Scratch of one thread: a [row][depth]; b in panels of register_n rows, [depth][row]; sums.
+// Scratch of one thread. a: [row][depth]. b: panels of register_n rows, each [depth][row]. sums: the products of the
+// tile.
 struct Scratch {
   float *a, *b, *sums;
   explicit Scratch(float* from) : a(from), b(a + block_m * block_k), sums(b + block_n * block_k) {}

@@ -34,8 +34,8 @@ struct Selection {
   }
 };
 
-// Counts digit `pass` of the magnitudes that begin with the prefix of their selection: one for all elements, or one
-// each.
+// Counts digit `pass` of the magnitudes that begin with the prefix of their selection. one_each: element i has
+// selection i; otherwise all elements have selections[0].
 void count_digits(const float* x, int64_t n, int pass, const Selection* selections, bool one_each, uint64_t* counts) {
   for (int64_t i = 0; i < n; ++i) {
     if (!q::is_finite(x[i])) continue;
@@ -70,7 +70,7 @@ class Quantizer {
   };
 
   bool by_channel() const { return p.group == ScaleKind::channel; }
-  bool amax_spans_tiles() const { return rows_sharing(p.group) == 0; }  // or a tensor: amax spans several tiles
+  bool amax_spans_tiles() const { return rows_sharing(p.group) == 0; }  // true for tensor, head and channel
   bool exact_amax() const { return p.percentile >= 100; }
   index_t slots_per_head() const { return by_channel() ? p.dim : 1; }
   size_t slot_of(index_t b, index_t h) const {
@@ -102,7 +102,7 @@ class Quantizer {
           Tile{i / tiles / p.heads, i / tiles % p.heads, {0, p.seqlen}, first, std::min(tile_rows_, p.seqlen - first)});
     });
   }
-  // Enumerates only existing tiles: sequences may be much shorter than max_seqlen.
+  // Enumerates only existing tiles: sequences can be much shorter than max_seqlen.
   template <class Body>
   void for_each_packed_tile(const Body& body) {
     pool_.parallel_for(tiles_before_.back() * p.heads, [&](int worker, int64_t i) {
@@ -218,7 +218,7 @@ void Quantizer::find_mean(Scratch& scratch, index_t b, index_t h) {
   }
 }
 
-// For ScaleKind tensor, head and channel.
+// Computes amax for ScaleKind tensor, head and channel.
 void Quantizer::find_amax() {
   const auto join = [&](size_t slot, uint32_t value) {
     uint32_t before = amax_[slot].load(std::memory_order_relaxed);
@@ -256,7 +256,7 @@ void Quantizer::select_of_tensor() {
   set_descale(0, 0, 0, 0, selection.prefix);
 }
 
-// For ScaleKind head and channel.
+// Computes the descales of a head from a percentile, for ScaleKind head and channel.
 void Quantizer::select_of_head(Scratch& scratch, index_t b, index_t h) {
   std::fill(scratch.selections.begin(), scratch.selections.end(), Selection());
   for (int pass = 0; pass < q::digit_passes; ++pass) {
@@ -274,7 +274,7 @@ void Quantizer::select_of_head(Scratch& scratch, index_t b, index_t h) {
     set_descale(b, h, 0, c, scratch.selections[static_cast<size_t>(c)].prefix);
 }
 
-// For ScaleKind block and token.
+// Computes the descales of a tile, for ScaleKind block and token.
 void Quantizer::set_tile_descales(Scratch& scratch, const Tile& tile) const {
   const index_t shared = std::min<index_t>(rows_sharing(p.group), tile.count);
   for (index_t i = 0; i < tile.count; i += shared) {

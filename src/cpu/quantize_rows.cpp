@@ -1,5 +1,5 @@
 // The loops of quantize_rows.h as branchless code that compilers vectorise. Compiled for the base instruction set and,
-// on x86-64, also for AVX2. Same results as kernels/shared/dtype.h for each element.
+// on x86-64, also for AVX2. Each element gets the same result as with kernels/shared/dtype.h.
 #include "cpu/quantize_rows.h"
 
 #include "device/device.h"
@@ -48,8 +48,8 @@ RAPT_ALWAYS_INLINE void widen_row(DType dtype, const void* from, int64_t stride,
 
 typedef float Quad __attribute__((vector_size(16)));
 
-// The butterfly rounds with strides 1 and 2, four channels at a time. A lane that computes a difference adds the other
-// channel to its own negated one, which gives the same bits.
+// Computes the butterfly rounds with strides 1 and 2, four channels at a time. A lane that computes a difference
+// negates its own channel and adds the other one, which gives the same bits.
 RAPT_ALWAYS_INLINE void first_rounds(float* x, int64_t n) {
   for (int64_t i = 0; i < n; i += 4) {
     Quad v;
@@ -97,7 +97,7 @@ RAPT_ALWAYS_INLINE void add_finite_row(const float* __restrict x, int64_t n, dou
   }
 }
 
-// Signed, since every instruction set has signed comparisons; magnitudes have no sign bit.
+// The type is signed, because every instruction set has signed comparisons. Magnitudes have no sign bit.
 RAPT_ALWAYS_INLINE int32_t magnitude_of(float x) {
   const auto magnitude = static_cast<int32_t>(bits_of(x) & 0x7fffffffu);
   return magnitude < static_cast<int32_t>(q::infinity_bits) ? magnitude : 0;
@@ -119,9 +119,9 @@ RAPT_ALWAYS_INLINE void amax_of_each_row(const float* __restrict x, int64_t n, u
   }
 }
 
-// Converts to FP8, rounded to nearest even, saturated. Normal results: an integer addition rounds the dropped bits,
-// then the exponent bias changes. Subnormal results: adding a power of two rounds, and leaves the FP8 bits in the low
-// bits.
+// Converts to FP8, rounded to nearest even, saturated. For normal results, an integer addition rounds the dropped bits,
+// then the exponent bias changes. For subnormal results, the addition of a power of two rounds, and leaves the FP8 bits
+// in the low bits.
 template <int mantissa_bits, int bias, uint32_t largest>
 RAPT_ALWAYS_INLINE uint8_t fp8_code(float x) {
   constexpr int shift = 23 - mantissa_bits;

@@ -19,7 +19,7 @@ struct RowLoops {
   // The largest finite magnitude as bits. amax_of_each: largest[c] = max(largest[c], |x[c]|).
   uint32_t (*amax)(const float* x, int64_t n);
   void (*amax_of_each)(const float* x, int64_t n, uint32_t* largest);
-  // codes = FP8 of x * inverse, with one inverse for all elements or one each.
+  // codes = FP8 of x * inverse. encode: one inverse for all elements. encode_each: one inverse for each element.
   void (*encode)(DType dtype, const float* x, int64_t n, float inverse, uint8_t* codes);
   void (*encode_each)(DType dtype, const float* x, int64_t n, const float* inverses, uint8_t* codes);
 };

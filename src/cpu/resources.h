@@ -22,7 +22,7 @@ class AlignedBuffer {
   size_t bytes_ = 0;
 };
 
-// Locked (call_mutex) for the duration of one call.
+// A call locks call_mutex while it uses these resources.
 struct CpuResources {
   CpuResources(int threads, unsigned fork_generation) : generation(fork_generation), pool(threads) {}
   const unsigned generation;  // fork_generation() when the pool was made

@@ -88,7 +88,8 @@ struct FromSim8 {
   }
   static Pair widen(const uint8_t* src, Vec factor) { return {widen_one(src, factor), widen_one(src + lanes, factor)}; }
 };
-// Whether there is a NaN among n >= 2 * lanes codes. Doubling a code drops its sign; NaN is then the largest code.
+// Returns whether there is a NaN among n >= 2 * lanes codes. Doubling a code drops its sign; NaN is then the largest
+// code.
 inline bool any_e4m3_nan(const uint8_t* src, int64_t n) {
   constexpr int64_t width = 2 * lanes;
   const hn::CappedTag<uint8_t, width> tag;

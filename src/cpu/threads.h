@@ -10,20 +10,21 @@
 
 namespace rapt::cpu {
 
-// The number of CPUs in the affinity mask, limited by the cgroup CPU quota (rounded up) and by thread_limit(). At
-// least 1.
+// The number of CPUs in the affinity mask, limited by the cgroup CPU quota (rounded up) and by thread_limit(). The
+// result is at least 1.
 int available_threads();
 
 // The maximum number of threads of a pool: $RAPT_THREADS, default max_threads. An invalid value gives one warning.
 inline constexpr int max_threads = 65536;
 int thread_limit();
 
-// A counter that fork() increments in the child. A pool from before the fork has no workers there and must be rebuilt.
+// A counter that fork() increments in the child. A pool from before the fork has no workers in the child and must be
+// rebuilt.
 unsigned fork_generation();
 
 class ThreadPool {
  public:
-  explicit ThreadPool(int threads);  // including the caller
+  explicit ThreadPool(int threads);  // `threads` includes the caller
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;

@@ -16,7 +16,7 @@ struct AddBias {
   static Vec apply(Vec score, Vec bias) { return add(score, bias); }
 };
 
-// A selection, so that a masked NaN becomes -inf.
+// Selects instead of adding, so that a masked NaN becomes -inf.
 struct ApplyMask {
   static constexpr float neutral = 1.0f;
   static void read(const BroadcastRef& mask, int64_t first, int64_t stride, int64_t count, float* dst) {

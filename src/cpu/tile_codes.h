@@ -9,8 +9,8 @@ namespace rapt::cpu {
 namespace {
 
 #if defined(RAPT_VECTOR_WIDENING)
-// Sets `result` to the FP8 rows of a key tile, in place, and fills factors[n] of its rows. Returns false if vectors
-// cannot convert all of them, or if the tile has more than one row.
+// Lets `result` point to the FP8 rows of a key tile in the tensor (without a copy), and sets factors[n] for its row n.
+// Returns false if vectors cannot convert all of them, or if the tile has more than one row.
 inline bool code_operand(const Tile& tile, const TensorRef& t, const ScaleRef& scale, const KeyTile& keys,
                          int64_t depth, float* factors, Operand& result) {
   if (tile.rows > 1 || !is_fp8(t.dtype) || t.column != 1 || depth % (2 * lanes) != 0 || scale.channel != 0)
@@ -26,7 +26,7 @@ inline bool code_operand(const Tile& tile, const TensorRef& t, const ScaleRef& s
   return true;
 }
 
-// dst[i] = scale * sum over d of q[d] * k[i][d], i < keys. Same order of additions as Narrow::dot.
+// dst[i] = scale * sum over d of q[d] * k[i][d], i < keys. The order of additions is that of Narrow::dot.
 template <class From, int keys>
 inline void dot_codes(const float* q, const uint8_t* k, int64_t k_stride, const float* factors, int64_t depth,
                       float scale, float* dst) {
@@ -45,7 +45,7 @@ inline void dot_codes(const float* q, const uint8_t* k, int64_t k_stride, const 
   unroll<keys>([&](auto i) { dst[i.value] = reduce_add(sum[i.value]) * scale; });
 }
 
-// o = o * rescale + sum over n of p[n] * v[n], for `pairs` pairs of vectors. Same order of additions as
+// o = o * rescale + sum over n of p[n] * v[n], for `pairs` pairs of vectors. The order of additions is that of
 // Narrow::accumulate_pv.
 template <class From, int pairs>
 inline void accumulate_pv_codes(const float* p, const uint8_t* v, int64_t v_stride, const float* factors, int count,

@@ -79,11 +79,11 @@ inline void prefetch_bias_and_mask(const Rows& rows, int64_t first, int64_t end,
 struct KeyTile {
   int64_t first = 0;
   int count = 0;
-  bool partial = false;  // some key of it is masked for some row
+  bool partial = false;  // true if some key of the tile is masked for some row
 };
 
-// A key tile of K or V. Either rows of 32-bit elements in `data`, in place or in scratch. Or FP8 rows in `codes`, in
-// place; then `data` holds the factor of each row (tile_codes.h).
+// A key tile of K or V, in one of two forms. (1) `data` points to rows of 32-bit elements, in the tensor or in scratch.
+// (2) `codes` points to FP8 rows in the tensor, and `data` points to the factor of each row (tile_codes.h).
 struct Operand {
   const float* data = nullptr;
   int64_t stride = 0;
@@ -116,7 +116,7 @@ inline void widen_tile(const Tile& tile, const TensorRef& t, const ScaleRef& sca
 }
 
 // NaN-safe path: replaces non-finite elements of V by 0, so that 0 * NaN cannot reach rows that do not see them.
-// Returns whether there were any; add_nonfinite_v() adds them to the rows that see them.
+// Returns whether there were such elements. add_nonfinite_v() adds them to the rows that see their keys.
 inline bool sanitize(int count, int64_t depth, int64_t stride, float* v) {
   bool any = false;
   for (int n = 0; n < count; ++n) {

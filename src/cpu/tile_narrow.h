@@ -1,5 +1,5 @@
-// Narrow layout: vector lanes are channels. For at most 8 rows (decoding), where the lanes of the wide layout would be
-// idle. K and V are read once per row of the tile; with one row, FP8 is converted in registers. Arrays:
+// Narrow layout: vector lanes are channels. Used for at most 8 rows (decoding), where most lanes of the wide layout
+// would be idle. K and V are read once per row of the tile; with one row, FP8 is converted in registers. Arrays:
 // scores[r][block_n], o[r][dv rounded up], q[r][d rounded up], zero padded. Included only through attention_tile.h by
 // the isa_*.cpp units (internal linkage).
 #pragma once

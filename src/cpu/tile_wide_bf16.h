@@ -1,7 +1,6 @@
 // Wide layout with bf16 products: a 32-bit element holds two bf16 values, and vdpbf16ps adds both products to an f32
-// sum (Intel SDM, VDPBF16PS: subnormals count as zero). q[d/2][block_m]; K is read in place; P and V are in pairs of
-// keys. P is rounded to bf16; the row sum uses the unrounded values. Included only by isa_avx512_bf16.cpp (internal
-// linkage).
+// sum (Intel SDM, VDPBF16PS: subnormals count as zero). Arrays: q[d/2][block_m]; K in place; P and V in pairs of keys.
+// P is rounded to bf16; the row sum uses the unrounded values. Included only by isa_avx512_bf16.cpp (internal linkage).
 #pragma once
 
 #include <immintrin.h>
@@ -45,7 +44,8 @@ struct WideBf16 : Wide<block_m> {
     }
   }
 
-  // In place if pairs are 4-byte aligned; else copied. An odd last channel is paired with zero.
+  // K is read in place if its pairs of channels are 4-byte aligned. Otherwise it is copied. An odd last channel is
+  // paired with zero.
   static Operand keys(const AttentionParams& call, const Tile& tile, const KeyTile& keys, const Scratch& s) {
     const uint16_t* first = bf16_key(call.k, tile, keys.first);
     const bool in_place = call.k.column == 1 && call.k.row % 2 == 0 && call.head_dim % 2 == 0 &&
@@ -104,7 +104,8 @@ struct WideBf16 : Wide<block_m> {
   }
 
  private:
-  // Masked intrinsics with all lanes enabled: GCC 12 warns about an undefined operand in the headers of the others.
+  // These functions use masked intrinsics with all lanes enabled: for the unmasked ones, GCC 12 warns about an
+  // undefined operand in its own headers.
   static __m512i rounded(Vec x) {
     return _mm512_maskz_cvtepu16_epi32(0xffff, __builtin_bit_cast(__m256i, _mm512_cvtneps_pbh(x.raw)));
   }

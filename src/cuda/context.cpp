@@ -103,8 +103,8 @@ ContextHandle primary(const Driver& driver, Gpu& gpu) {
   return known != nullptr ? known : retain_primary(driver, gpu);
 }
 
-// A primary context that another library created is retained at its first use, so its handle stays valid. A comparison
-// alone never creates a context.
+// A primary context that another library created is retained at its first use, so its handle stays valid. is_primary()
+// itself never creates a context.
 bool is_primary(const Driver& driver, Gpu& gpu, ContextHandle context) {
   if (ContextHandle known = gpu.primary.load(std::memory_order_acquire)) return known == context;
   unsigned flags = 0;
@@ -141,8 +141,9 @@ int primary_in_scope() noexcept { return primary_index_in_scope; }
 
 ContextScope::ContextScope() noexcept : outer_(primary_index_in_scope) {}
 
-// Warm, in the device's primary context: one cuCtxGetCurrent for a default stream, plus one cuStreamGetCtx for others.
-// Delegates to another constructor, so the destructor also runs if the code after the push throws.
+// In a warm call in the device's primary context, the driver calls are one cuCtxGetCurrent and, except for a default
+// stream, one cuStreamGetCtx. This constructor delegates to another one, so that the destructor also runs if the code
+// after the push throws.
 ContextScope::ContextScope(int index, StreamHandle stream) : ContextScope() {
   const Driver& driver = cuda::driver();
   Gpu& gpu = gpu_at(driver, index);

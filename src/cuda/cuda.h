@@ -18,7 +18,7 @@ struct Driver;                         // driver.h: the function table
 
 // The driver, opened once in a process. Null if there is none; then `why` gets the searched names and their errors.
 const Driver* find_driver(std::string* why = nullptr);
-// The same, but throws Error{environment} if there is none.
+// Returns the driver. Throws Error{environment} if there is none.
 const Driver& driver();
 
 // The newest CUDA major version whose code the driver loads: 12 for a driver of CUDA 12.4.
@@ -29,10 +29,10 @@ int device_count();
 // Properties of GPU `index`, read once. Throws Error if there is no such GPU.
 const Device& device(int index);
 
-// Makes a context of GPU `index` current for a scope. It uses the stream's own context (an error if that belongs to
-// another device); for a default stream the current context if it is of that device, else the device's primary context,
-// which it retains for the process. A default stream (null, 1 or 2) has no context of its own. On one thread, scopes
-// must end in reverse order.
+// Makes a context of GPU `index` current for a scope. This is the stream's own context. If that context belongs to
+// another GPU, the constructor throws Error. A default stream (null, 1 or 2) has no context of its own. For a default
+// stream it is the current context if that belongs to GPU `index`, else the GPU's primary context, which is retained
+// until the process ends. On one thread, scopes must end in reverse order.
 class ContextScope {
  public:
   ContextScope(int index, StreamHandle stream);
@@ -81,7 +81,7 @@ struct L2Window {
 class PersistingL2 {
  public:
   struct Limits {
-    size_t bytes = 0, window_bytes = 0;  // at most, of the part and of a window; 0 if the GPU has no such part
+    size_t bytes = 0, window_bytes = 0;  // the largest part and the largest window; 0 if the GPU has no such part
   };
   static Limits limits(int device_index);
   // Takes at most limits().bytes. Throws Error{unsupported} if the GPU or the driver has no such part.
@@ -109,8 +109,8 @@ class Kernel {
   // True if prepare() would have nothing to do, for the primary context of that device.
   bool is_prepared(int device_index, size_t smem_bytes) const;
   KernelAttributes attributes(int device_index) const;
-  // Writes a global variable (or constant) of the image, in the current context, synchronously. Throws Error if
-  // the image has none of this name and size.
+  // Writes a global variable (or constant) of the image, in the current context, synchronously. Throws Error if the
+  // image has no variable of this name and size.
   void write_global(const char* name, const void* from, size_t bytes) const;
   int blocks_per_sm(int device_index, int threads, size_t smem_bytes) const;
 

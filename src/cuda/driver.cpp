@@ -25,7 +25,7 @@ struct Opened {
   Driver table;
   bool usable = false;
   std::string why;
-  unsigned generation = 0;  // of the process that opened it
+  unsigned generation = 0;  // fork_generation() of the process that opened it
 };
 
 std::string version_text(int version) { return concat(version / 1000, ".", version % 1000 / 10); }
@@ -166,8 +166,10 @@ std::string open_library(Opened& opened) {
 
 std::atomic<const Opened*> result_of_opening{nullptr};
 
-// Opens the driver on the first call. Remembers a failure too. A thread may fork while another thread is opening: the
-// child would find a lock that is never released. So the opener is recorded first, and its child does not try.
+// Opens the driver on the first call. A failure is remembered, too. If one thread forks while another thread opens the
+// driver, the mutex is locked in the child and never released. So the process that opens the driver is recorded first.
+// If the driver is not open yet in a child of this process, the function returns null there and does not touch the
+// mutex.
 const Opened* open_once() {
   if (const Opened* opened = result_of_opening.load(std::memory_order_acquire)) return opened;
   static std::atomic<unsigned> opener{0};  // 1 + the process's fork generation
@@ -208,7 +210,7 @@ const Driver* opened_driver() noexcept {
 }
 
 void fail(const Driver& driver, Result result, const std::string& doing, const std::string& detail) {
-  // These errors come from an earlier kernel, of rapt or of the program. The context is lost.
+  // The cause of these errors is an earlier kernel, of rapt or of the program. The context is lost.
   const bool lost = result >= result::illegal_address && result <= result::tensor_memory_leak &&
                     result != result::cooperative_too_large;
   const char* note = lost ? "; this may come from an earlier kernel of the same process" : "";

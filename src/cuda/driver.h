@@ -1,7 +1,6 @@
 // The part of the CUDA driver API that rapt uses: handles, structs, values, the function table. Declared here, so
 // building rapt does not need cuda.h of a toolkit. Names of functions and values are NVIDIA's; layouts are valid from
-// CUDA 12.0 on. Included by src/cuda/*.cpp, the tests' stand-in for libcuda, and lab code that needs calls beyond
-// cuda.h.
+// CUDA 12.0 on. Included by src/cuda/*.cpp, the fake libcuda of the tests, and lab code that needs calls beyond cuda.h.
 #pragma once
 
 #include <cstddef>
@@ -41,7 +40,7 @@ enum class DeviceAttribute : int {  // CUdevice_attribute
   capability_minor = 76,
   smem_per_sm = 81,
   registers_per_sm = 82,
-  smem_per_block = 97,  // with opt-in
+  smem_per_block = 97,  // the limit with opt-in
   persisting_l2_bytes = 108,
   l2_window_bytes = 109,
 };
@@ -90,7 +89,7 @@ struct LaunchAttribute {  // CUlaunchAttribute
       const void* begin;
       size_t bytes;
       float share;
-      AccessProperty property, others;  // of that share of the window's lines, and of its other lines
+      AccessProperty property, others;  // property: of the lines in the share; others: of all other lines
     } window;
   } value;
 };
@@ -106,7 +105,7 @@ struct LaunchConfig {  // CUlaunchConfig
 };
 static_assert(sizeof(LaunchConfig) == 56 && offsetof(LaunchConfig, stream) == 32);
 
-// cuGetProcAddress gets each function with the version that driver.cpp fixes: later drivers may change a name's
+// cuGetProcAddress gets each function with the version that driver.cpp fixes: later drivers can change a name's
 // meaning.
 struct Driver {
   int version = 0;  // the newest CUDA it supports: 12040 is 12.4
@@ -123,7 +122,7 @@ struct Driver {
   Result (*cuDevicePrimaryCtxRetain)(ContextHandle*, DeviceHandle);
   Result (*cuDevicePrimaryCtxGetState)(DeviceHandle, unsigned* flags, int* active);
   Result (*cuCtxGetCurrent)(ContextHandle*);
-  Result (*cuCtxGetDevice)(DeviceHandle*);  // of the current context
+  Result (*cuCtxGetDevice)(DeviceHandle*);  // the GPU of the current context
   Result (*cuCtxPushCurrent)(ContextHandle);
   Result (*cuCtxPopCurrent)(ContextHandle*);
   // Null if the driver lacks them: only the lab needs them.
@@ -163,13 +162,15 @@ struct Driver {
                               unsigned library_option_count);
   Result (*cuLibraryUnload)(LibraryHandle);
   Result (*cuLibraryGetKernel)(KernelHandle*, LibraryHandle, const char* name);
-  // Null if the driver lacks it: only kernels with time stamps need it. In the current context.
+  // Searches the image in the current context. Null if the driver lacks this function: only kernels with time stamps
+  // need it.
   Result (*cuLibraryGetGlobal)(DevicePtr*, size_t* bytes, LibraryHandle, const char* name);
   Result (*cuKernelGetFunction)(FunctionHandle*, KernelHandle);  // in the current context; loads it there
   Result (*cuKernelGetAttribute)(int* value, FunctionAttribute, KernelHandle, DeviceHandle);
   Result (*cuKernelSetAttribute)(FunctionAttribute, int value, KernelHandle, DeviceHandle);
   Result (*cuOccupancyMaxActiveBlocksPerMultiprocessor)(int* blocks, FunctionHandle, int threads, size_t smem_bytes);
-  // Also accepts a KernelHandle, cast. The context is the stream's, or the current one for a default stream.
+  // Also accepts a KernelHandle that is cast to FunctionHandle. The context is the stream's, or the current one for a
+  // default stream.
   Result (*cuLaunchKernelEx)(const LaunchConfig*, FunctionHandle, void** parameters, void** extra);
 
   // Null if the driver lacks it: only kernels that use tensor maps need it. sizes, box and element_strides have `rank`
@@ -193,7 +194,8 @@ inline void check(const Driver& driver, Result result, const char* doing) {
   if (result != result::success) fail(driver, result, doing);
 }
 
-// For destructors. Null if the driver must not be called, as in a forked child. Opens and throws nothing.
+// For destructors. Null if the driver must not be called, as in a forked child. Never opens the driver and never
+// throws.
 const Driver* opened_driver() noexcept;
 
 // The driver's handle of GPU `index`. Throws like device().

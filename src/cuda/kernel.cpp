@@ -18,14 +18,14 @@ constexpr int carveout_all_shared = 100;  // percent: the least L1 that the GPU 
 constexpr unsigned grid_x_limit = 0x7fffffff, grid_yz_limit = 65535, threads_limit = 1024;
 constexpr unsigned cluster_limit = 8;  // blocks per cluster on every sm_90; a larger cluster needs a kernel attribute
 
-// The buffer for messages of the driver's PTX compiler. The driver may compile after loading, so the buffer lives as
+// The buffer for messages of the driver's PTX compiler. The driver can compile after loading, so the buffer lives as
 // long as the library.
 struct JitLog {
   std::array<char, 4096> text{};
   std::array<JitOption, 2> options{JitOption::error_log, JitOption::error_log_bytes};
   std::array<void*, 2> values{text.data(), reinterpret_cast<void*>(text.size() - 1)};
 
-  // " [a line | a line]", or "" without messages.
+  // Returns the first lines of the messages, " [a line | a line]", or "" if there are none.
   std::string first_lines() const {
     std::istringstream all(text.data());
     std::string lines;
@@ -38,9 +38,9 @@ struct JitLog {
 
 // What prepare() has done on one device.
 struct Prepared {
-  // The function in the primary context, the only one that surely outlives the kernel.
+  // The function in the primary context. No other context is guaranteed to outlive the kernel.
   std::atomic<FunctionHandle> function{nullptr};
-  size_t smem_bytes = 0;  // dynamic, requested so far; guarded by the mutex
+  size_t smem_bytes = 0;  // dynamic shared memory requested so far; guarded by the mutex
 };
 
 }  // namespace
@@ -95,7 +95,7 @@ void Kernel::Impl::allow_shared_memory(int device_index, size_t smem_bytes) {
   const Device& gpu = device(device_index);
   const auto fixed = static_cast<size_t>(attribute(FunctionAttribute::static_smem_bytes, device_index));
   if (fixed + smem_bytes > static_cast<size_t>(gpu.smem_per_block))
-    unsupported(entry, ": ", fixed + smem_bytes, " bytes of shared memory, ", gpu.name, " allows a block ",
+    unsupported(entry, ": ", fixed + smem_bytes, " bytes of shared memory: a block of ", gpu.name, " has at most ",
                 gpu.smem_per_block);
   if (fixed + smem_bytes > smem_bytes_without_opt_in)
     set(FunctionAttribute::max_dynamic_smem_bytes, static_cast<int>(smem_bytes), device_index);
@@ -179,7 +179,7 @@ bool is_clustered(const Kernel::Launch& launch) {
   return ((launch.cluster_x - 1) | (launch.cluster_y - 1) | (launch.cluster_z - 1)) != 0;
 }
 
-// The driver reports all these faults only as "misconfigured cluster".
+// Checks the rules of clusters, because the driver reports every broken rule only as "misconfigured cluster".
 void require_cluster(const std::string& entry, const Kernel::Launch& launch) {
   const unsigned x = launch.cluster_x, y = launch.cluster_y, z = launch.cluster_z;
   const auto refuse_it = [&](const std::string& rule) {
@@ -223,7 +223,8 @@ void Kernel::launch(const Launch& launch, const void* params) const {
   if (!within(launch.grid_x, grid_x_limit) || !within(launch.grid_y, grid_yz_limit) ||
       !within(launch.grid_z, grid_yz_limit) || !within(launch.threads, threads_limit))
     refuse(impl.entry, launch);
-  // The function of the primary context. For other contexts the kernel itself; then the driver looks up the function.
+  // In the primary context the launch uses the function that prepare() stored. In other contexts it uses the kernel
+  // itself, and the driver looks up the function.
   const int index = primary_in_scope();
   FunctionHandle function = nullptr;
   if (index >= 0) function = impl.prepared[static_cast<size_t>(index)].function.load(std::memory_order_acquire);

@@ -72,7 +72,7 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
 void Buffer::release() noexcept {
   const Driver* driver = opened_driver();
   if (data_ == 0 || driver == nullptr) return;
-  // A destroyed context has freed its memory.
+  // If the context was destroyed, its memory is already free.
   if (driver->cuCtxPushCurrent(static_cast<ContextHandle>(context_)) != result::success) return;
   driver->cuMemFree(data_);
   ContextHandle popped = nullptr;
@@ -87,7 +87,7 @@ void check_range(size_t bytes, size_t offset, size_t size) {
                 concat("copy of ", bytes, " bytes at offset ", offset, ": the buffer has ", size, " bytes"));
 }
 
-// Copies of pageable memory and fills may return before the GPU is done, and other streams do not wait for them.
+// Fills, and copies of pageable memory, can return before the GPU is done, and other streams do not wait for them.
 void finish_default_stream(const Driver& driver) {
   check(driver, driver.cuStreamSynchronize(legacy_stream), "waiting for a copy (cuStreamSynchronize)");
 }

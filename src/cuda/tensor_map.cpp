@@ -9,7 +9,7 @@
 namespace rapt::cuda {
 namespace {
 
-constexpr uint64_t alignment = 16;  // bytes: of the base, the strides and a row of the box
+constexpr uint64_t alignment = 16;  // in bytes; for the base, the strides and the rows of the box
 constexpr uint64_t size_limit = uint64_t{1} << 32, stride_limit = uint64_t{1} << 40;
 constexpr uint32_t box_limit = 256;
 
@@ -99,8 +99,8 @@ TensorMap encode(const TensorMapSpec& spec) {
   return map;
 }
 
-// Maps of recent calls. The base address and the box select the entry of a map. A new map replaces the one in its
-// entry.
+// Maps of recent calls. The base address and the box determine the entry in which a map is stored. A new map replaces
+// the map that was in its entry.
 struct RecentMaps {
   struct Entry {
     TensorMapSpec spec;  // rank 0: the entry is empty

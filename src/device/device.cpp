@@ -24,12 +24,12 @@ constexpr Capability capabilities[] = {
     {80, 164, 2048, {32, 0}},   {86, 100, 1536, {16, 0}},   {87, 164, 1536, {16, 0}},
     {89, 100, 1536, {24, 0}},   {90, 228, 2048, {32, 64}},  {100, 228, 2048, {32, 64}},
     {103, 228, 2048, {32, 64}}, {120, 100, 1536, {24, 24}}, {121, 100, 1536, {24, 24}}};
-constexpr int registers_per_sm = 65536;  // the same for all
+constexpr int registers_per_sm = 65536;  // the same for all capabilities
 
-// GPUs by capability, smallest first. Three entries have no name, because they are only found by architecture: sm_87
-// (Jetson AGX Orin), sm_103 (B300, with the values of the B200) and sm_121 (GB10). Multiprocessors and L2 are from
-// NVIDIA's whitepapers (A100, GA102, Ada, H100, RTX Blackwell), data sheets (A10, L4, L40S, H200) and tuning guide
-// (B200). The H100 is the SXM5 version.
+// GPUs by capability, smallest first. Entries without a name are found only by architecture: sm_87 (Jetson AGX Orin),
+// sm_103 (B300, with the values of the B200) and sm_121 (GB10). Multiprocessors and L2 are from NVIDIA's whitepapers
+// (A100, GA102, Ada, H100, RTX Blackwell), data sheets (A10, L4, L40S, H200) and tuning guide (B200). The H100 is the
+// SXM5 version.
 struct Card {
   const char* name;
   int sm;
@@ -60,7 +60,7 @@ Device gpu_preset(std::string_view name, const Card& card, std::string_view arch
   return device;
 }
 
-// The preset `name`, if it is a GPU or an architecture. Adds the known names to `known`.
+// Returns the preset `name` if it is a GPU or an architecture. Adds the known names to `known`.
 std::optional<Device> find_gpu_preset(std::string_view name, std::string& known) {
   for (const Card& card : cards) {
     if (*card.name == '\0') continue;

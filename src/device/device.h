@@ -11,7 +11,7 @@ namespace rapt {
 
 enum class DeviceKind : uint8_t { cpu, cuda };
 
-// Ordered: an instruction set can run all code of earlier ones on the same architecture.
+// The order matters: an instruction set can run all code of earlier ones on the same architecture.
 enum class CpuIsa : uint8_t { scalar, neon, avx2, avx512, avx512_bf16 };
 inline constexpr std::pair<CpuIsa, const char*> cpu_isas[] = {{CpuIsa::scalar, "scalar"},
                                                               {CpuIsa::neon, "neon"},
@@ -23,11 +23,12 @@ struct Device {
   DeviceKind kind = DeviceKind::cpu;
   std::string name;             // "cpu" or the GPU's name
   CpuIsa isa = CpuIsa::scalar;  // cpu: the best instruction set of both this build and the machine
-  // cpu: the number that affinity and the cgroup quota allow. Changes only the time, never the bits
+  // cpu: the number of threads that affinity and the cgroup quota allow. It changes only the time of a call, never the
+  // bits of its result
   int threads = 1;
-  int64_t l2_bytes = 1 << 20;  // cpu: one core's private cache; cuda: the GPU's
+  int64_t l2_bytes = 1 << 20;  // cpu: the private cache of one core; cuda: the L2 cache of the GPU
   // For cuda only:
-  int index = 0;           // its index in this process
+  int index = 0;           // the GPU's number in this process
   int sm = 0;              // compute capability: 80, 86, 89, 90, 120
   int sm_count = 0;        // streaming multiprocessors
   int smem_per_block = 0;  // bytes, the maximum of a thread block

@@ -1,5 +1,5 @@
-// What a tensor map (TMA, sm_90 and newer) says of a tensor in GPU memory: plain facts, from which cuda/tensor_map.h
-// makes the map. Host halves of kernels that load by TMA write them; the run time makes the maps.
+// TensorMapSpec: the description of a tensor in GPU memory, from which cuda/tensor_map.h makes a tensor map (TMA, sm_90
+// and newer). The host code of kernels that load by TMA writes the description. The run time makes the map.
 #pragma once
 
 #include <array>
@@ -9,13 +9,13 @@ namespace rapt {
 
 enum class TensorElement : uint8_t { u8, f16, bf16, f32 };
 
-// How 16-byte pieces of a box's rows are permuted in shared memory: within spans of this many bytes.
+// In shared memory the 16-byte pieces of a box's rows are permuted within spans of this many bytes.
 enum class TensorSwizzle : uint8_t { none, bytes_32, bytes_64, bytes_128 };
 
 inline constexpr int max_tensor_rank = 5;
 
-// Dimensions start with the innermost, whose elements are adjacent. The part of a box outside the tensor reads as zero.
-// A copy's innermost coordinate must be a multiple of 16 bytes: on an H200 other coordinates caused an illegal
+// The innermost dimension, whose elements are adjacent, comes first. The part of a box outside the tensor reads as
+// zero. A copy's innermost coordinate must be a multiple of 16 bytes: on an H200 other coordinates caused an illegal
 // instruction.
 struct TensorMapSpec {
   TensorElement element = TensorElement::f16;
@@ -23,7 +23,7 @@ struct TensorMapSpec {
   int rank = 1;
   std::array<uint64_t, max_tensor_rank> sizes{};  // elements, 1 to 2^32
   std::array<uint64_t, max_tensor_rank - 1>
-      strides{};                                // bytes, of dimensions 1 to rank - 1: multiples of 16, below 2^40
+      strides{};                                // in bytes, for dimensions 1 to rank - 1: multiples of 16, below 2^40
   std::array<uint32_t, max_tensor_rank> box{};  // elements per copy, 1 to 256 in each dimension
   TensorSwizzle swizzle = TensorSwizzle::none;
 

@@ -60,7 +60,7 @@ std::string not_used(const std::string& directory, const std::string& reason) {
   return concat("cache directory '", directory, "' is not used: ", reason, " (RAPT_CACHE can name another directory)");
 }
 
-// Returns "" if the path has no slash, or if its parent is the root directory.
+// Returns the parent directory. Returns "" if the path has no slash, or if its parent is the root directory.
 std::string parent_of(const std::string& path) {
   const size_t slash = path.find_last_of('/');
   return slash == std::string::npos ? "" : path.substr(0, slash);
@@ -101,7 +101,7 @@ std::string Cache::why_unusable(const std::string& directory) {
     const std::string reason = opened.is_open() ? why_refused(opened) : system_error();
     return reason.empty() ? "" : not_used(directory, reason);
   }
-  // rapt would create the directory and its parent, so the nearest existing folder must be writable.
+  // rapt creates a missing directory and its missing parent, so the nearest existing folder must be writable.
   std::string existing_ancestor = parent_of(directory);
   if (!existing_ancestor.empty() && access(existing_ancestor.c_str(), F_OK) != 0)
     existing_ancestor = parent_of(existing_ancestor);
@@ -126,8 +126,8 @@ Cache::Found Cache::read(const std::string& signature, const std::string& arch, 
 }
 
 Cache::KeyLock::~KeyLock() {
-  // The lock file is removed while it is still locked. A process that waited for it sees that it was unlinked (st_nlink
-  // == 0), and creates a new one.
+  // The lock file is removed while it is still locked. A process that waited for the lock sees that the file was
+  // unlinked (st_nlink == 0), and creates a new file.
   if (file_.is_open()) unlinkat(directory_, name_.c_str(), 0);
 }
 

@@ -12,23 +12,24 @@ namespace rapt::jit {
 
 class Cache {
  public:
-  // Opens the directory. Creates it and at most its parent. Refuses a directory that others can write to, because its
-  // files are code that this process runs.
+  // Opens the directory. Creates it, and its parent, if they are missing, but no other folder. Refuses a directory that
+  // others can write to, because its files are code that this process runs.
   explicit Cache(const std::string& directory);
 
-  // Why the constructor would not open it, or "". Creates nothing; checks that a missing directory could be created.
+  // Returns why the constructor would not open the directory, or "". Creates nothing: of a missing directory it checks
+  // only that it could be created.
   static std::string why_unusable(const std::string& directory);
 
   bool usable() const { return directory_.is_open(); }
-  const std::string& note() const { return note_; }  // why it is not usable
+  const std::string& note() const { return note_; }  // why the cache is not usable
 
   enum class Found { hit, miss, rejected };
   // Looks up a kernel. `why` gets the fault of a rejected entry.
   Found read(const std::string& signature, const std::string& arch, const std::string& compiler, Image& image,
              std::string& why) const;
 
-  // The exclusive right to compile one kernel, among all processes. It ends with the owning process, even after a
-  // crash.
+  // The exclusive right to compile one kernel, among all processes. The system releases the lock when the owning
+  // process ends, also after a crash.
   class KeyLock {
    public:
     KeyLock(KeyLock&& other) noexcept = default;

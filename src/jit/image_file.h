@@ -10,7 +10,7 @@
 
 namespace rapt::jit {
 
-// Writes little-endian numbers, and texts with their length before them.
+// Writes little-endian numbers. Writes texts with their length before the text.
 class FieldWriter {
  public:
   void number(uint64_t value);
@@ -40,20 +40,20 @@ class FieldReader {
 // Far more than any kernel needs. A file or entry that claims more is refused before memory is allocated for it.
 constexpr size_t largest_image = size_t{256} << 20, largest_index = size_t{64} << 20;
 
-// Magic, format, total length, fields, SHA-256 of all bytes before it.
+// Returns magic, format, total length, fields, and the SHA-256 of all these bytes.
 std::string encode_image(const Image& image);
 
-// The required properties of an entry. "" = any compiler.
+// The required properties of an entry. compiler = "": any compiler.
 struct WantedImage {
   std::string signature, arch, compiler;
 };
-// Returns "" and the image, or the fault of the bytes ("is truncated: ...").
+// Returns "" and sets `image`, or returns the fault of the bytes ("is truncated: ...").
 std::string decode_image(std::string_view bytes, const WantedImage& wanted, Image& image);
 
 // The frame of images and of a pack's index: text(8 bytes of magic), format, length, fields, checksum.
 constexpr size_t magic_bytes = 8, frame_head_bytes = magic_bytes + 16, checksum_bytes = 64;
 std::string framed(std::string_view magic, uint64_t format, std::string_view fields);
-// Checks a frame. Returns "" and its fields, or the fault.
+// Checks a frame. Returns "" and sets `fields`, or returns the fault.
 std::string unframe(std::string_view bytes, std::string_view magic, uint64_t format, std::string_view& fields);
 
 }  // namespace rapt::jit

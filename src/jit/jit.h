@@ -1,5 +1,5 @@
-// From source to machine code: opens NVRTC at run time, computes the signature of a compilation, stores the results.
-// Used by context.cpp, lab/ and tests. Independent of attention and of the driver.
+// From source to machine code: opens NVRTC at run time, computes the signature of a compilation, and stores the
+// results. Used by context.cpp, lab/ and tests. Independent of attention and of the driver.
 #pragma once
 
 #include <cstddef>
@@ -17,18 +17,19 @@ const std::map<std::string_view, std::string_view>& embedded_files();
 
 // One translation unit. Its entry is `extern "C" __global__ ... rapt_kernel`.
 struct Request {
-  std::string unit;                          // the source; its #include lines name embedded files or `files`
+  std::string unit;                          // the source; its #include lines name embedded files, or files in `files`
   std::string arch;                          // "sm_80", "sm_90a": a cubin; "compute_89": PTX, which the driver compiles
   std::string label;                         // for messages: the family and the problem line
   std::map<std::string, std::string> files;  // the caller's files; they replace embedded files of the same name
-  bool line_info = false;  // compiles with the table of source lines; the machine code is the same. Packs have none
+  bool line_info = false;  // adds the table of source lines; the machine code stays the same. Packs have no such tables
 };
 
-// SHA-256 (64 hex digits) over the unit, every file that it reaches, arch and options. It does not include the
-// compiler: the cache's key adds the NVRTC version, and a pack has it in its manifest.
+// SHA-256 (64 hex digits) over the unit, every file that it reaches, arch and options. The compiler's version is not
+// part of it: the key of the cache also contains the NVRTC version, and a pack stores the NVRTC version in its index.
 std::string signature(const Request& request);
 
-// The report of ptxas about a kernel (from the log; PTX has none until a driver compiles it).
+// The report of ptxas about a kernel. It is in the compiler's log; for PTX there is no report, because the driver
+// compiles it later.
 struct Resources {
   int registers = 0, spill_store_bytes = 0, spill_load_bytes = 0, stack_bytes = 0, shared_bytes = 0, barriers = 0;
   bool known = false;
@@ -42,7 +43,7 @@ struct Image {
   std::string compiler;  // "13.0.88" if known, else "13.0"
   std::string log;
   enum class Source { compiled, memory, pack, cache } source = Source::compiled;
-  double milliseconds = 0;  // time to compile it, or to read and check it
+  double milliseconds = 0;  // the time to compile the image, or to read and check it
 };
 
 // NVRTC. It is searched at $RAPT_NVRTC (a file or a folder), in the loader's path, in the pip package's folder, and in
@@ -55,12 +56,12 @@ struct Compiler {
 // The first NVRTC of at most CUDA `newest_major` (0 = any). Null if there is none; then `why` lists the searched places
 // and the result of each.
 const Compiler* find_compiler(std::string* why = nullptr, int newest_major = 0);
-// Compiles without a store. Throws Error{environment} without NVRTC, Error{internal} with the log if compiling fails
-// (Error{invalid_argument} if the unit includes files of the caller).
+// Compiles without a store. Throws Error{environment} if there is no NVRTC. If compiling fails, throws Error{internal}
+// with the log, or Error{invalid_argument} if the unit includes files of the caller.
 Image compile(const Request& request);
 
 // Provides images. It searches memory, packs and the cache directory in this order, then compiles with NVRTC.
-// Thread-safe: a key is compiled only once at a time, in this process and among processes.
+// Thread-safe. While one thread compiles a key, other threads and other processes wait for the result.
 class Store {
  public:
   struct Options {
@@ -85,14 +86,15 @@ class Store {
   };
   Counters counters() const;
   const std::string& cache_directory() const;  // "": none. A missing directory is created with the first kernel
-  std::string cache_note() const;              // why there is none, or ""
+  std::string cache_note() const;              // why there is no cache directory, or ""
 
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 
-// Writes a pack: images in one file. Equal contents give equal bytes (sorted by signature, without times and paths).
+// Writes a pack: images in one file. Equal contents give equal bytes: images are sorted by signature, and times and
+// paths are not stored.
 void write_pack(const std::string& path, const std::vector<Image>& images);
 struct PackInfo {
   std::string compiler;
@@ -102,7 +104,8 @@ struct PackInfo {
   };
   std::vector<Entry> entries;
 };
-// The contents of a pack. `trust_any`: as in Store::Options (reading alone executes nothing).
+// Returns the contents of a pack. The default of `trust_any` (see trust_any_pack) is true, because reading a pack
+// executes nothing.
 PackInfo read_pack_info(const std::string& path, bool trust_any = true);
 
 // SHA-256 (FIPS 180-4) as 64 hex digits.

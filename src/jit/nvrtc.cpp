@@ -14,7 +14,7 @@
 namespace rapt::jit {
 namespace {
 
-// Destroys the NVRTC program in all cases.
+// Destroys the NVRTC program at the end of the scope, also after an exception.
 class ProgramScope {
  public:
   ProgramScope(const Nvrtc& nvrtc, const Sources& sources) : nvrtc_(nvrtc) {
@@ -55,7 +55,7 @@ class ProgramScope {
 
 bool is_ptx_arch(std::string_view arch) { return arch.starts_with("compute_"); }
 
-// The log without parts that differ between runs, so equal code gives equal images.
+// Returns the log without the parts that differ between runs, so that equal code gives equal images.
 std::string without_times(std::string_view log) {
   std::string kept;
   log = log.substr(0, log.find('\0'));
@@ -99,7 +99,7 @@ void require_architecture(const Compiler& compiler, const std::string& arch) {
                      best.empty() ? "" : concat("; its code for ", best, " runs on that GPU, too")));
 }
 
-// The lines of the log from the first error on, at most `most` lines.
+// Returns the lines of the log from the first error on, at most `most` lines.
 std::string first_errors(const std::string& log, size_t most) {
   size_t at = log.find("error");
   at = at == std::string::npos ? 0 : log.rfind('\n', at) + 1;  // npos + 1 = 0

@@ -14,7 +14,7 @@ namespace rapt::jit {
 // The compiler options of every kernel, besides --gpu-architecture. They are part of the signature. No -use_fast_math:
 // the kernels contain their approximations explicitly. -default-device: shared files need no __device__ attributes.
 inline constexpr std::array<const char*, 3> fixed_options = {"--std=c++20", "-default-device", "--ptxas-options=-v"};
-// For Request::line_info.
+// Used if Request::line_info is set.
 inline constexpr const char* line_info_option = "-lineinfo";
 
 struct Nvrtc {
@@ -41,18 +41,19 @@ struct Nvrtc {
 
 // What a kernel requires from NVRTC.
 struct CompilerNeeds {
-  int newest_major = 0;   // of the driver's CUDA: it could not load code of a later one. 0 = any
-  std::string arch = {};  // must be supported, or an older one that runs as well (known_architecture()). "" = any
+  int newest_major = 0;   // the CUDA version of the driver, which cannot load code of a later one. 0 = any
+  std::string arch = {};  // NVRTC must support it, or an older one that also runs (known_architecture()). "" = any
 };
 // The first NVRTC that fits. Candidates are opened one after another and stay open. Null if none fits; then `why` lists
-// each one with its version and fault.
+// each candidate with its version and fault.
 const Nvrtc* find_nvrtc(const CompilerNeeds& needs, std::string* why);
 
-// The architecture to compile for a GPU of architecture `arch`: `arch` itself if this NVRTC supports it, else the
-// newest one below it of the same major version, whose code also runs there; "" if there is none. Throws if `arch` is
-// invalid.
+// Returns the architecture to compile for on a GPU of architecture `arch`. This is `arch` itself if this NVRTC supports
+// it, else the newest older one of the same major version, whose code also runs on this GPU. Returns "" if there is
+// none. Throws if `arch` is invalid.
 std::string known_architecture(const Compiler& compiler, const std::string& arch);
-// `arch` and the older ones whose code runs on its GPUs, newest first. For PTX only `arch` itself.
+// Returns `arch` and the older architectures whose code runs on GPUs of `arch`, newest first. For PTX it returns only
+// `arch`.
 std::vector<std::string> architectures_that_run_on(const std::string& arch);
 
 // "80, 90"

@@ -1,5 +1,5 @@
 // Finds and opens NVRTC: $RAPT_NVRTC, else the loader's path, pip's package, toolkit folders. Each library is opened
-// once in a process. It keeps the result of each place for the error message.
+// once in a process. The result of each place is kept for the error message.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <glob.h>
@@ -56,12 +56,12 @@ std::vector<std::string> folders_like(const std::string& pattern) {
 // Opens the candidates one after another until one fits, and keeps the result of each place.
 class Search {
  public:
-  // The first that fits, or null; then `why` describes each.
+  // Returns the first NVRTC that fits. If none fits, returns null, and `why` describes each one.
   const Nvrtc* find(const CompilerNeeds& needs, std::string* why) {
     const std::lock_guard lock(mutex_);
     std::string misfits;
     for (size_t at = 0; at < opened_.size() || open_next();) {
-      if (at == opened_.size()) continue;  // there was none in that place
+      if (at == opened_.size()) continue;  // there was no library in that place
       const Nvrtc& nvrtc = *opened_[at++];
       const std::string wrong = why_unfit(nvrtc.about, needs);
       if (wrong.empty()) return &nvrtc;
@@ -94,7 +94,7 @@ class Search {
     return true;
   }
 
-  // The loader's names come first. Folders are searched if none of those fits.
+  // The loader's names come first. Folders are searched only if no library with these names fits.
   bool list_places() {
     if (listed_all_) return false;
     listed_all_ = listed_ || !given_.empty();
@@ -215,7 +215,8 @@ class Search {
   }
 };
 
-// "13.0.88" from the banner that NVRTC writes into PTX, "Cuda compilation tools, release 13.0, V13.0.88"; else "".
+// Returns "13.0.88" from the banner that NVRTC writes into PTX, "Cuda compilation tools, release 13.0, V13.0.88".
+// Returns "" if the text does not contain the banner.
 std::string version_in(std::string_view text, const std::string& short_version) {
   const std::string mark = "release " + short_version + ", V";
   const size_t at = text.find(mark);
@@ -246,7 +247,8 @@ int look_for_banner(dl_phdr_info* object, size_t, void* data) {
   return 1;
 }
 
-// If the library does not contain the banner, compiles an empty kernel to PTX and reads it there (40 ms).
+// Reads the full version from the banner in the library. If the library does not contain the banner, compiles an empty
+// kernel to PTX and reads the banner from the PTX (40 ms).
 std::string full_version(const Nvrtc& nvrtc) {
   BannerSearch search{nullptr, nvrtc.about.version, {}};
   Dl_info place{};

@@ -1,5 +1,5 @@
-// Packs. File format: the length of the index, the index in a frame with its checksum, then the images, each in its own
-// frame. Opening reads only the index; an image is read and checked when it is needed.
+// Reads and writes packs. The file begins with the index, in a frame with a checksum. The images follow, each in its
+// own frame. Opening a pack reads only the index. An image is read and checked when it is needed.
 #include "jit/pack.h"
 
 #include <dlfcn.h>
@@ -23,7 +23,7 @@ constexpr uint64_t pack_format = 1;
   throw Error(ErrorCode::environment, concat("pack '", path, "' ", wrong));
 }
 
-// The index as bytes. Offsets count from its end, so they do not depend on its length.
+// Returns the index as bytes. Offsets of images count from the end of the index, so they do not depend on its length.
 std::string encode_index(const std::string& compiler, const std::map<std::string, Pack::Place>& places,
                          size_t images_bytes) {
   FieldWriter fields;
@@ -39,7 +39,7 @@ std::string encode_index(const std::string& compiler, const std::map<std::string
   return framed(pack_magic, pack_format, fields.bytes());
 }
 
-// Reads the frame at the beginning of the file. Its header has its length.
+// Reads the frame at the beginning of the file. The header of the frame contains its length.
 std::string read_index(const FileHandle& file, size_t file_bytes, const std::string& path) {
   std::string index;
   if (file_bytes < frame_head_bytes || !read_exactly(file, 0, frame_head_bytes, index))
@@ -53,7 +53,8 @@ std::string read_index(const FileHandle& file, size_t file_bytes, const std::str
   return index;
 }
 
-// A wheel's pack beside the library is as safe as the library: whoever can write one can write the other.
+// Returns whether the pack lies beside the library, as in a wheel, has the same owner and group, and has no other
+// writers. Then it is as safe as the library: whoever can change one can change the other.
 bool is_as_safe_as_the_library(const struct stat& pack, const std::filesystem::path& folder) {
   Dl_info self{};
   struct stat library {};
@@ -131,7 +132,7 @@ bool Pack::read(const std::string& signature, const std::string& arch, Image& im
 
 void write_pack(const std::string& path, const std::vector<Image>& images) {
   if (images.empty()) invalid("pack '", path, "': there are no images to write");
-  std::map<std::string, std::string> encoded;  // key: signature, which is also the order in the file
+  std::map<std::string, std::string> encoded;  // key: signature; the images have the same order in the file
   std::map<std::string, Pack::Place> places;
   for (const Image& image : images) {
     if (image.compiler != images.front().compiler)

@@ -14,11 +14,11 @@ namespace rapt::jit {
 
 class Pack {
  public:
-  // Reads and checks the index. Throws Error{environment} with the path and the fault. Unless `trust_any`, refuses a
-  // pack that anyone but this user and root could have written.
+  // Reads and checks the index. Throws Error{environment} with the path and the fault. If `trust_any` is false, refuses
+  // a pack that anyone but this user and root could have written.
   static std::shared_ptr<const Pack> open(const std::string& path, bool trust_any);
 
-  // True if the pack has the image and it is sound. Otherwise `why` gets the fault, if there is one.
+  // Returns true if the pack has the image and the image is undamaged. If the image is damaged, `why` gets the fault.
   bool read(const std::string& signature, const std::string& arch, Image& image, std::string& why) const;
 
   const std::string& path() const { return path_; }

@@ -9,7 +9,7 @@
 namespace rapt::jit {
 namespace {
 
-// The number directly before `unit`: "0 bytes spill stores". 0 if there is none.
+// Returns the number directly before `unit`, as in "0 bytes spill stores". Returns 0 if there is none.
 int number_before(std::string_view line, std::string_view unit) {
   const size_t end = line.find(unit);
   if (end == std::string_view::npos) return 0;

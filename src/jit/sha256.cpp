@@ -59,7 +59,7 @@ std::string sha256(std::string_view bytes) {
   for (; bytes.size() >= 64; bytes.remove_prefix(64))
     add_block(state, reinterpret_cast<const unsigned char*>(bytes.data()));
 
-  std::array<unsigned char, 128> tail{};  // the rest, a one bit, zeros, and the length in the last eight bytes
+  std::array<unsigned char, 128> tail{};  // the rest of the message, a 1 bit, zeros, and the length in the last 8 bytes
   if (!bytes.empty()) std::memcpy(tail.data(), bytes.data(), bytes.size());
   tail[bytes.size()] = 0x80;
   const size_t tail_bytes = bytes.size() < 56 ? 64 : 128;

@@ -1,6 +1,6 @@
 // Follows the #include lines of a unit through embedded files and the caller's files, and computes the signature over
-// them. A name is first searched in the including file's folder, as host compilers do, then from the root
-// (src/kernels).
+// them. A name is first searched in the folder of the file that includes it, as host compilers do, then in the root
+// folder (src/kernels).
 #include "jit/sources.h"
 
 #include <algorithm>
@@ -49,7 +49,7 @@ class Collector {
             request_.label, request_.label.empty() ? "" : ")");
   }
 
-  // The source with full names in its include lines. Adds the included files to the list.
+  // Returns the source with full names in its include lines. Adds the included files to the list.
   std::string with_full_names(const std::string& includer, std::string_view text) {
     std::string out;
     out.reserve(text.size() + 64);
@@ -72,7 +72,8 @@ class Collector {
     size_t begin = 0, end = 0;
   };
 
-  // The position of the name between quotes. Empty for every other line; NVRTC itself handles <...>.
+  // Returns the position of the name between quotes in an include line. For all other lines the result is empty. NVRTC
+  // itself handles <...>.
   static Span include_name(const std::string& includer, std::string_view line) {
     size_t at = 0;
     const auto skip_blanks = [&] { at = std::min(line.find_first_not_of(" \t", at), line.size()); };

@@ -1,5 +1,5 @@
 // The contents of a translation unit: its source and the files that its #include lines reach.
-// Used by signature() and compile(). The files are the caller's and the embedded ones, never files on disk.
+// Used by signature() and compile(). The included files are files of the caller or embedded files, never files on disk.
 #pragma once
 
 #include <map>
@@ -13,7 +13,7 @@ namespace rapt::jit {
 // as written and does not know the including file's folder.
 struct Sources {
   std::string unit;
-  std::map<std::string, std::string> headers;  // exactly the reachable files
+  std::map<std::string, std::string> headers;  // all files that the unit reaches, and no others
 };
 
 // Throws Error{invalid_argument} with the name of an include that is neither embedded nor the caller's.

@@ -27,7 +27,7 @@ double milliseconds_since(std::chrono::steady_clock::time_point begin) {
 }
 
 // The image of one key, or the error of fetching it. All waiting threads get the error, each as its own exception. Then
-// it is forgotten.
+// the error is forgotten.
 struct Slot {
   std::mutex mutex;
   std::condition_variable done;
@@ -66,7 +66,8 @@ struct Store::Impl {
   // Counters: compilations; hits in memory, in packs, in the cache; rejected files.
   std::atomic<int64_t> compiled{0}, memory{0}, pack{0}, cache{0}, rejected{0};
 
-  // Opens, and if needed creates, the cache at its first use: without GPU use there is no directory.
+  // Opens the cache at its first use, and creates the directory if it is missing. So a process that uses no GPU creates
+  // no directory.
   const Cache* usable_cache() {
     std::call_once(cache_once, [&] {
       if (!options.cache_directory.empty()) opened_cache.emplace(options.cache_directory);
@@ -77,7 +78,7 @@ struct Store::Impl {
     return options.cache_directory.empty() ? options.cache_note : Cache::why_unusable(options.cache_directory);
   }
 
-  // `outcome`: the action that follows.
+  // `outcome`: the end of the warning, which says what the store does next.
   void reject(const std::string& why, const char* outcome) {
     ++rejected;
     warn_once(why + outcome);
@@ -126,7 +127,8 @@ void Store::Impl::missing(const Request& request, const std::string& complaints,
              "): compile that line into a pack with 'rapt pack' and set RAPT_PACKS to its path. ", complaints, why));
 }
 
-// Reads the kernel from the cache, or compiles and stores it. Among processes, one compiles a key and the others wait.
+// Reads the kernel from the cache, or compiles and stores it. If several processes need the same key, one compiles it
+// and the others wait.
 Image Store::Impl::compile_and_keep(const Request& request, const std::string& key, const Nvrtc& nvrtc) {
   const Compiler& compiler = nvrtc.about;
   const Cache* directory = usable_cache();
@@ -161,14 +163,14 @@ Image Store::Impl::fetch(const Request& request, const std::string& key) {
   Image image;
   std::string complaints, why = "This store is not allowed to compile";
   Request in_pack = request;
-  in_pack.line_info = false;  // a pack's kernel is used even without lines
+  in_pack.line_info = false;  // a kernel of a pack is used even though it has no source lines
   if (!read_packs(in_pack, request.line_info ? signature(in_pack) : key, image, complaints)) {
     const CompilerNeeds needs{.newest_major = options.newest_major, .arch = request.arch};
     const Nvrtc* nvrtc = options.use_compiler ? find_nvrtc(needs, &why) : nullptr;
     if (!nvrtc) missing(request, complaints, why);
     Request fitting = request;
     fitting.arch = known_architecture(nvrtc->about, request.arch);
-    // Opening NVRTC happens once in a process and is not part of this image's time.
+    // NVRTC is opened once in a process, so that time does not count for this image.
     begin = std::chrono::steady_clock::now();
     image = compile_and_keep(fitting, fitting.arch == request.arch ? key : signature(fitting), *nvrtc);
     if (image.source == Image::Source::compiled) {

@@ -4,7 +4,7 @@
 namespace rapt {
 namespace {
 
-// "warps_m = 4, warps_n = 1".
+// Returns fields with their values: "warps_m = 4, warps_n = 1".
 std::string values_of(const KernelConfig& config, std::initializer_list<std::string_view> fields) {
   std::string text;
   for (const std::string_view field : fields)
@@ -28,13 +28,13 @@ void require_planned(const char* family, const ConfigChange& change) {
     const std::string now = field.word(change.changed.data()), planned = field.word(change.chosen.data());
     if (now != planned)
       invalid("config: ", field.name, " = ", now, ": must be ", planned, ", as ", family,
-              " computes this problem; what may be changed: ", tunable_fields(change.chosen.type()));
+              " computes this problem; fields that can be changed: ", tunable_fields(change.chosen.type()));
   }
 }
 
 void require_fits(const ConfigChange& change, const CtaResources& demand) {
   const Device& device = change.device;
-  constexpr int max_threads = 1024;  // of a block, on every GPU
+  constexpr int max_threads = 1024;  // the limit of a block on every GPU
   if (demand.threads > max_threads)
     invalid("config: ", values_of(change.changed, demand.thread_fields), ": a block of ", demand.threads,
             " threads; at most ", max_threads);

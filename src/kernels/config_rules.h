@@ -15,11 +15,11 @@ namespace rapt {
 struct ConfigChange {
   const Problem& problem;
   const Device& device;
-  const KernelConfig &chosen, &changed;  // the planner's configuration, and that with the user's changes
-  bool own_text;                         // the kernel is the library's; a variant may have other rules
+  const KernelConfig &chosen, &changed;  // chosen: by the planner; changed: with the user's changes
+  bool own_text;                         // the kernel source is the library's; a variant can have other rules
 };
 
-// Throws "config: block_n = 63: must be a multiple of 16".
+// Throws Error, for example "config: block_n = 63: must be a multiple of 16".
 template <class Value, class... Parts>
 [[noreturn]] void bad_config(const char* field, Value value, const Parts&... parts) {
   invalid("config: ", field, " = ", value, ": ", parts...);
@@ -27,7 +27,7 @@ template <class Value, class... Parts>
 
 void require_range(const char* field, int value, int least, int most);
 void require_multiple(const char* field, int value, int of);
-// Fields that define what is computed (ConfigRole::computed) must be unchanged.
+// Throws Error if the user changed a field that defines what is computed (ConfigRole::computed).
 void require_planned(const char* family, const ConfigChange& change);
 
 // The resources of a CTA, and the config fields that determine them, for error messages.

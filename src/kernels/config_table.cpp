@@ -53,7 +53,7 @@ const ConfigField* find_field(const ConfigType& type, std::string_view name) {
   std::vector<std::string_view> names;
   for (const ConfigField& field : type.fields) names.push_back(field.name);
   const std::string_view near = nearest(word.substr(0, word.find('=')), names);
-  invalid("config: word ", word, ": must be FIELD=VALUE; what may be changed: ", tunable_fields(type),
+  invalid("config: word ", word, ": must be FIELD=VALUE; fields that can be changed: ", tunable_fields(type),
           near.empty() ? "" : concat("; did you mean ", near, "?"));
 }
 

@@ -18,7 +18,7 @@
 
 namespace rapt {
 
-// computed: the field follows from the problem; --config may not change it. tunable: it only affects how the problem is
+// computed: the field follows from the problem; --config cannot change it. tunable: it only affects how the problem is
 // computed; --config may change it.
 enum class ConfigRole : unsigned char { computed, tunable };
 
@@ -28,7 +28,7 @@ struct ConfigField {
   ConfigRole role;
   std::string (*word)(const void* config);                                      // "1", "f16"
   std::string (*code)(const void* config);                                      // "true", "rapt::DType::f16"
-  int64_t (*number)(const void* config);                                        // of int and bool fields; else 0
+  int64_t (*number)(const void* config);                                        // value of an int or bool field; else 0
   void (*assign)(void* config, std::string_view field, std::string_view word);  // throws Error
   std::span<const int> candidates = {};  // the values that `rapt tune` tries, in increasing order; empty: not searched
 };
@@ -64,7 +64,7 @@ template <auto... values>
 inline constexpr std::array<int, sizeof...(values)> config_candidates = {static_cast<int>(values)...};
 
 // One row of a table: config_field<Sm80Config, &Sm80Config::stages, 1, 2, 3>("stages", ConfigRole::tunable). The values
-// after the member are its candidates in a search. They have the member's type: int or bool.
+// after the member are the candidates that `rapt tune` tries. They have the type of the member: int or bool.
 template <class Config, auto member, auto... candidates>
 constexpr ConfigField config_field(std::string_view name, ConfigRole role = ConfigRole::computed) {
   using Member = std::remove_cvref_t<decltype(std::declval<Config>().*member)>;
@@ -91,20 +91,20 @@ constexpr ConfigType config_type(const char* name, std::span<const ConfigField> 
           [](void* config) { new (config) Config(); }};
 }
 
-// A configuration in a plan. Copied as plain bytes; allocates nothing.
+// A configuration in a plan. It is copied as plain bytes and allocates nothing.
 class KernelConfig {
  public:
   static constexpr size_t max_bytes = 160;
 
   KernelConfig() = default;
-  // All fields have their defaults.
+  // Sets all fields to their defaults.
   explicit KernelConfig(const ConfigType& type) : type_(&type) { type.set_defaults(bytes_); }
   template <class Config>
   KernelConfig(const ConfigType& type, const Config& config) : type_(&type) {
     static_assert(std::is_trivially_copyable_v<Config> && sizeof(Config) <= max_bytes && alignof(Config) <= 8);
     std::memcpy(bytes_, &config, sizeof config);
   }
-  // Config must be the type with which it was made.
+  // Config must be the type with which this object was made.
   template <class Config>
   const Config& as() const {
     return *reinterpret_cast<const Config*>(bytes_);
@@ -121,7 +121,7 @@ class KernelConfig {
   std::string searched_words() const;
   // The fields whose values differ from those of `other`, which must have the same type.
   std::string words_unlike(const KernelConfig& other) const;
-  // A field as text ("" if there is no such field) or as a number (`otherwise` if there is no such field).
+  // Return a field as text ("" if there is no such field) or as a number (`otherwise` if there is no such field).
   std::string word(std::string_view field) const;
   int64_t number(std::string_view field, int64_t otherwise = 0) const;
 
@@ -135,8 +135,8 @@ class KernelConfig {
 };
 
 // The text of a translation unit. It includes `file` and defines the kernel rapt_kernel, which calls
-// rapt::`function`<cfg>(const `params`&). min_blocks: an expression of cfg for __launch_bounds__ (CTAs per SM); "":
-// none.
+// rapt::`function`<cfg>(const `params`&). min_blocks: an expression with cfg, the second argument of __launch_bounds__
+// (CTAs per SM); "": no second argument.
 std::string emit_unit(const char* file, const char* function, const ConfigType& type, const void* config,
                       const char* params, const char* min_blocks = "cfg.min_blocks");
 

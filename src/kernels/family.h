@@ -26,7 +26,7 @@ struct Step {
 };
 
 // GPU memory that all steps of a call share; null if the plan needs none. Both pointers are aligned to 64 bytes. The
-// previous call on the stream may use the same memory: a kernel with programmatic dependent launch must execute
+// previous call on the stream can use the same memory. So a kernel with programmatic dependent launch must execute
 // griddepcontrol.wait before it accesses this memory.
 struct Workspace {
   void* counters = nullptr;  // zero before the first step; the steps must leave it zero
@@ -43,7 +43,7 @@ struct StepCall {
 
 struct Family {
   const char* name;
-  // Whether this family can compute the problem on the device. If not, *why (may be null) receives the reason.
+  // Returns whether this family can compute the problem on the device. If not, *why (may be null) receives the reason.
   bool (*accepts)(const Problem& problem, const Device& device, std::string* why);
   // Returns the best configuration. It is called only if accepts() returned true. It allocates nothing.
   KernelConfig (*configure)(const Problem& problem, const Device& device);
@@ -70,8 +70,8 @@ struct Family {
   Step (*next)(const Problem& problem, const Device& device, const KernelConfig& config) = nullptr;
   // Returns the bytes of counters (see Workspace) of a plan whose first step is of this family.
   size_t (*counter_bytes)(const Problem& problem, const KernelConfig& config) = nullptr;
-  // Whether the planner should choose this family for a problem that it accepts. False if a later family of the
-  // registry is faster; *why (may be null) receives the reason. Null: always. It allocates nothing.
+  // Returns whether the planner should choose this family for a problem that it accepts. False if a later family of the
+  // registry is faster; *why (may be null) receives the reason. A null pointer means: always. It allocates nothing.
   bool (*prefers)(const Problem& problem, const Device& device, std::string* why) = nullptr;
   // The planner asks families of higher priority first. By convention the priority of a CUDA family is the compute
   // capability for which it was written (90 for sm_90). attention_scalar has 0: it comes last, because
@@ -79,7 +79,7 @@ struct Family {
   int priority = 0;
 };
 
-// These families are used by name outside their own folders.
+// Code outside their own folders uses these families by name.
 extern const Family attention_cpu, attention_scalar, attention_sm80, attention_sm90;
 
 struct FamilyList {

@@ -31,7 +31,7 @@ struct LaunchShape {
   bool cooperative = false;                              // all CTAs are resident at once
 };
 
-// The shape of a launch and the bytes of the kernel's single parameter.
+// The shape of a launch, and the bytes of the kernel's only parameter.
 class LaunchSpec : public LaunchShape {
  public:
   static constexpr size_t max_param_bytes = 4096;  // limit of all architectures and CUDA versions

@@ -1,5 +1,5 @@
-// Refusals that families share: features that no kernel supports yet, and unsupported GPUs. Each returns true if the
-// problem is refused and writes the reason to *why (may be null, then nothing is formatted).
+// Refusals that families share: features that no kernel supports yet, and unsupported GPUs. Each function returns true
+// if the problem is refused, and writes the reason to *why. If why is null, nothing is formatted.
 #pragma once
 
 #include <string>

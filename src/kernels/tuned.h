@@ -1,7 +1,7 @@
 // The built-in tables of tiles. A family has a table of rows. Each row has conditions and tiles. Some rows also name a
 // measurement of these tiles. The first row whose conditions hold is chosen. tests/cpu/tuned_test.cpp compares the rows
-// with their measurements under results/. Other rows, those that `rapt tune` writes (runtime/tuned_rows.h), take
-// precedence.
+// with their measurements under results/. Rows that `rapt tune` writes (runtime/tuned_rows.h) take precedence over
+// these tables.
 #pragma once
 
 namespace rapt {
@@ -12,7 +12,7 @@ constexpr bool holds(When when, bool fact) { return when == When::either || (whe
 
 // One measurement. Its file names the GPU, the driver, the date and the command, and has all samples.
 struct Measured {
-  const char* problem = nullptr;  // null: not measured; the tiles only fit into registers and shared memory
+  const char* problem = nullptr;  // null: not measured; the tiles are only known to fit into registers and memory
   double median_us = 0.0;
   const char* file = nullptr;  // under results/
 };

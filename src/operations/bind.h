@@ -7,7 +7,7 @@
 
 namespace rapt {
 
-// The call must have been validated. Reads addresses, shapes and strides, never contents.
+// The arguments must have passed problem_from(). Reads addresses, shapes and strides, never contents.
 AttentionParams attention_params(const rapt_sdpa_args& args, const Problem& problem);
 
 }  // namespace rapt

@@ -7,14 +7,14 @@
 namespace rapt {
 namespace {
 
-// For out [batch, heads, rows, channels] or packed [rows, heads, channels].
+// Converts `out`: [batch, heads, rows, channels] or packed [rows, heads, channels].
 TensorRef out_ref(const rapt_tensor& t) {
   const auto s = strides_of(t);
   const auto dtype = static_cast<DType>(t.dtype);
   return t.rank == 4 ? TensorRef{t.data, dtype, s[0], s[1], s[2], s[3]} : TensorRef{t.data, dtype, 0, s[1], s[0], s[2]};
 }
 
-// For lse [batch, heads, rows] or packed [heads, rows].
+// Converts `lse`: [batch, heads, rows] or packed [heads, rows].
 TensorRef lse_ref(const rapt_tensor& t) {
   const auto s = strides_of(t);
   return t.rank == 3 ? TensorRef{t.data, DType::f32, s[0], s[1], s[2], 0}

@@ -6,7 +6,8 @@
 
 namespace rapt {
 
-// The call must have been validated. Throws Error if there are more parts than a launch can take.
+// The rules of rapt_merge (merge.cpp) must have been checked. Throws Error if there are more parts than a launch can
+// take.
 MergeParams merge_params(const rapt_merge_args& args);
 
 }  // namespace rapt

@@ -23,7 +23,8 @@ struct Row {
   int64_t b, h, s;
 };
 
-// Offset in elements of row (b, h, s): dense [B,H,S,D] and lse [B,H,S]; packed [total,H,D] and lse [H,total].
+// Return the offset of row (b, h, s) in elements. Dense: out is [B,H,S,D] and lse [B,H,S]. Packed: out is [total,H,D]
+// and lse [H,total].
 int64_t out_offset(const rapt_tensor& t, const Row& row) {
   const auto stride = strides_of(t);
   return t.rank == 4 ? row.b * stride[0] + row.h * stride[1] + row.s * stride[2]
@@ -121,7 +122,7 @@ void merge_row(const rapt_merge_args& a, const Row& row) {
     bool first = true;  // keeps the sign of zero: 0 + -0 would be 0
     for (int64_t p = 0; p < a.count; ++p) {
       const double lse = lse_at(*a.lses[p], row);
-      if (lse == minus_infinity) continue;  // an empty part adds nothing, whatever its out holds
+      if (lse == minus_infinity) continue;  // an empty part adds nothing; its out is not read
       const rapt_tensor& part = *a.outs[p];
       const double value = static_cast<const float*>(part.data)[out_offset(part, row) + c * strides_of(part)[last]];
       const double term = value * (std::exp(lse - shift) / sum);

@@ -46,7 +46,7 @@ void check_operand(const Operand& operand, int rank, const char* meaning) {
     invalid(operand.name, ".dtype = ", name_of(dtype_of(*operand.tensor)), ": must be ", input_dtypes.names());
 }
 
-// log2 of the number of rows that share a scale, by the kind of scales.
+// Returns log2 of the number of rows that share a scale of this kind.
 int shift_of(int32_t scales) {
   return std::countr_zero(static_cast<unsigned>(std::max(rows_sharing(static_cast<ScaleKind>(scales)), 1)));
 }
@@ -88,7 +88,7 @@ void check_descale(const Operand& operand, const Rules& rules, const std::vector
     invalid(name, ".shape = ", shape_text(t), ": must be ", text_of(expected));
 }
 
-// A negative or non-finite scale is an error. Only the CPU checks this; on a GPU it would be too slow.
+// A negative or non-finite scale is an error. Only the CPU checks this; on a GPU the check would be too slow.
 void check_factors(const Operand& operand) {
   if (operand.descale == nullptr || operand.descale->device.type != RAPT_DEVICE_CPU) return;
   const rapt_tensor& t = *operand.descale;
@@ -102,7 +102,8 @@ void check_factors(const Operand& operand) {
   }
 }
 
-// Strides in elements, 0 for a size of 1: there a stride has no meaning and must not affect alignment.
+// Returns a stride in elements. It is 0 for a dimension of size 1, whose stride has no meaning and must not affect
+// alignment.
 int64_t stride_of(const rapt_tensor& t, int d) { return t.shape[d] == 1 ? 0 : strides_of(t)[d]; }
 
 FactorRef factor_of(const Operand& operand) {
@@ -117,14 +118,14 @@ FactorRef factor_of(const Operand& operand) {
   return factor;
 }
 
-// `row` and `column` are dimensions of t. A single column counts as contiguous, whatever its stride.
+// `row` and `column` are dimensions of t. If there is only one column, it counts as contiguous, whatever its stride is.
 TensorRef rows_of(const rapt_tensor& t, int row, int column) {
   TensorRef ref{t.data, dtype_of(t), 0, 0, stride_of(t, row), t.shape[column] == 1 ? 1 : strides_of(t)[column]};
   if (t.rank == 4) ref.batch = stride_of(t, 0), ref.head = stride_of(t, 1);
   return ref;
 }
 
-// Checks out after both operands, including its shape.
+// Checks the tensor `out`, including its shape. The operands must have been checked before.
 void check_out(const rapt_tensor* out, const std::vector<int64_t>& shape, const char* meaning, const Operand& a,
                const Operand& b) {
   require_same_device(b.name, *b.tensor, *a.tensor, a.name);
@@ -197,8 +198,7 @@ ProductParams product_of(const rapt_qk_args& args, void* stream) {
   check_operand(k, qk_rules.rank, qk_rules.meaning_b);
   const int64_t *a = q.tensor->shape, *b = k.tensor->shape;
   if (b[0] != a[0]) invalid("k.shape[0] = ", b[0], ": must be q's batch, ", a[0]);
-  if (b[1] == 0 ? a[1] != 0 : a[1] % b[1] != 0)
-    invalid("k.shape[1] = ", b[1], ": q's heads, ", a[1], ", must be a multiple of it");
+  if (b[1] == 0 ? a[1] != 0 : a[1] % b[1] != 0) invalid("k.shape[1] = ", b[1], ": must divide q's heads, ", a[1]);
   if (b[3] != a[3]) invalid("k.shape[3] = ", b[3], ": must be q's head_dim, ", a[3]);
   check_place(*q.tensor, q.name, stream);
   check_descale(q, qk_rules, {a[0], a[1]}, a[2]);

@@ -6,7 +6,7 @@
 
 namespace rapt {
 
-// Checks all of a call (on the CPU also its descales). Throws Error for the first broken rule.
+// Checks all rules of a call (on the CPU also the values of its descales). Throws Error for the first broken rule.
 ProductParams product_of(const rapt_qk_args& args, void* stream);
 ProductParams product_of(const rapt_gemm_args& args, void* stream);
 

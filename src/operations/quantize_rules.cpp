@@ -115,7 +115,7 @@ void set_tensor(TensorRef& ref, const rapt_tensor& t) {
                     : TensorRef{t.data, dtype_of(t), 0, s[1], s[0], s[2]};
 }
 
-// Only sizes; positions() and the rules of descale need nothing else.
+// Sets only the sizes, because positions() and the rules of descale need nothing else.
 QuantizeParams sizes_of(const rapt_quantize_args& a) {
   QuantizeParams p;
   set_tensor(p.input, *a.input);
@@ -161,7 +161,7 @@ void check_lengths(const QuantizeParams& p) {
     invalid("cu_seqlens[", p.batch, "] = ", list[p.batch], ": reaches past input, which has ", p.total, " rows");
 }
 
-// The index of a scale in its tensor.
+// Returns the index of a scale in its tensor, as text.
 std::string descale_index(const QuantizeParams& p, index_t b, index_t h, index_t position, index_t channel) {
   switch (p.group) {
     case ScaleKind::tensor: return "";
@@ -175,7 +175,7 @@ std::string descale_index(const QuantizeParams& p, index_t b, index_t h, index_t
   return concat("[", b, ", ", h, ", ", position, "]");
 }
 
-// Checks the scales that some row uses. Others may hold any value.
+// Checks the scales that some row uses. Scales that no row uses can have any value.
 void check_supplied(const QuantizeParams& p) {
   for (index_t b = 0; b < p.batch; ++b) {
     const QuantizeRows rows = quantize_rows(p, b);

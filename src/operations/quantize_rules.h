@@ -1,5 +1,5 @@
 // The rules of rapt_quantize_args, and the checked call as plain values.
-// Called by quantize.cpp before anything runs. Each error sentence has argument, value and rule.
+// Called by quantize.cpp before anything runs. Each error sentence names argument, value and rule.
 #pragma once
 
 #include "kernels/shared/quantize.h"
@@ -9,7 +9,7 @@ namespace rapt {
 
 // Checks shapes, dtypes, devices, memory. Throws Error. Never reads contents.
 void check_quantize(const rapt_quantize_args& args, void* stream);
-// The arguments must have been checked.
+// Converts arguments that check_quantize() has accepted.
 QuantizeParams quantize_params(const rapt_quantize_args& args);
 // Checks contents, on the CPU only: cu_seqlens, and supplied scales that are used.
 void check_quantize_contents(const QuantizeParams& params);

@@ -1,4 +1,4 @@
-// The call from start to end: arguments -> Problem -> Plan -> workspace -> launch.
+// Executes a call of attention from start to end: arguments -> Problem -> Plan -> workspace -> launch.
 #include "operations/sdpa.h"
 
 #include <deque>
@@ -21,7 +21,7 @@
 namespace rapt {
 namespace {
 
-// Requires arguments that problem_from() has checked: q is not NULL.
+// The arguments must have passed problem_from(), so q is not NULL.
 // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): problem_from() has refused a call without q
 bool on_gpu(const rapt_sdpa_args& args) { return args.q->device.type == RAPT_DEVICE_CUDA; }
 
@@ -44,8 +44,9 @@ void check_workspace(const rapt_sdpa_args& args, const Plan& plan) {
   check_workspace_disjoint(args, plan.workspace_bytes);
 }
 
-// Returns a compiled, loaded and remembered plan. Loading is not allowed while the stream is captured: depending on the
-// driver it would join the graph or break it. New lengths need no loading if their kernels are loaded.
+// Returns a plan whose kernels are compiled and loaded. While the stream is captured, loading a kernel is not allowed:
+// depending on the driver, the loading would become part of the graph or break the graph. New lengths need no loading
+// if their kernels are already loaded.
 std::shared_ptr<const LoadedPlan> ready_plan(GpuResources& gpu, const Problem& problem, int index, void* stream) {
   if (auto known = gpu.find(problem, index)) return known;
   if (!cuda::is_capturing(stream)) return gpu.load(problem, gpu.device(index));
@@ -56,7 +57,7 @@ std::shared_ptr<const LoadedPlan> ready_plan(GpuResources& gpu, const Problem& p
 }
 
 // The arguments, with the index arrays (cu_seqlens, seqused, starts) converted to the integer type that kernels read.
-// "List" in names: such an array.
+// In names, "list" means such an array.
 class HostArguments {
  public:
   explicit HostArguments(const rapt_sdpa_args& args) : args_(args) {
@@ -85,7 +86,7 @@ void sdpa_on_cpu(Context& context, const rapt_sdpa_args& given, const Problem& p
   }
 }
 
-// The caller's workspace, or the stream's.
+// Returns the workspace of the caller, or that of the stream if the caller gave none.
 Workspaces::Lease workspace_for(GpuResources& gpu, const rapt_sdpa_args& args, const Problem& problem, const Plan& plan,
                                 void* stream) {
   if (plan.workspace_bytes == 0) return {};
@@ -103,7 +104,7 @@ void launch_steps(GpuResources& gpu, const rapt_sdpa_args& args, const Problem& 
   }
 }
 
-// True if this thread made the same call recently (addresses may differ); then it is launched at once.
+// If this thread recently made the same call (apart from addresses), launches it and returns true.
 bool repeat_recent_call(Context& context, const rapt_sdpa_args& args, void* stream) {
   const RecentCall* const known = RecentCalls::of_this_thread().find(context.gpu().id(), args);
   if (known == nullptr) return false;
@@ -122,7 +123,7 @@ void sdpa_on_gpu(Context& context, const rapt_sdpa_args& args, const Problem& pr
   if (RecentCall::can_remember(args)) RecentCalls::of_this_thread().add({context.gpu().id(), args, problem, loaded});
 }
 
-// The device to plan for. For a GPU this reads only its properties.
+// Returns the device to plan for. For a GPU this reads only its properties.
 Device device_of(Context& context, const rapt_sdpa_args& args) {
   if (on_gpu(args)) return context.gpu().device(args.q->device.index);
   check_cpu(args, nullptr);

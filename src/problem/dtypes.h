@@ -1,4 +1,4 @@
-// Dtypes: a set of DType, as rules and sentences about problems and arguments name them. Used in problem/, arguments/,
+// Dtypes: a set of DType, for rules and error sentences about problems and arguments. Used in problem/, arguments/,
 // operations/ and the lab.
 #pragma once
 
@@ -17,7 +17,7 @@ class Dtypes {
   constexpr Dtypes(std::initializer_list<DType> dtypes) {
     for (const DType dtype : dtypes) bits_ |= bit(dtype);
   }
-  // Those that `wanted` holds of.
+  // The dtypes for which `wanted` returns true.
   constexpr explicit Dtypes(bool (*wanted)(DType)) {
     for (int t = 0; t < dtype_count; ++t)
       if (wanted(static_cast<DType>(t))) bits_ |= bit(static_cast<DType>(t));
@@ -25,13 +25,13 @@ class Dtypes {
   constexpr bool has(DType dtype) const { return (bits_ & bit(dtype)) != 0; }
   constexpr int count() const { return __builtin_popcount(bits_); }
 
-  // DType::none: no name of these.
+  // Returns the dtype of the set with this name, or DType::none.
   constexpr DType named(std::string_view name) const {
     for (int t = 0; t < dtype_count; ++t)
       if (has(static_cast<DType>(t)) && name == name_of(static_cast<DType>(t))) return static_cast<DType>(t);
     return DType::none;
   }
-  // "e4m3, e5m2 or sim8", in the order of their numbers; last: what stands before the last of them.
+  // Returns the names, in the order of DType: "e4m3, e5m2 or sim8". last: the text before the last name.
   std::string names(std::string_view last = " or ") const {
     std::string text;
     for (int t = 0, left = count(); t < dtype_count; ++t) {

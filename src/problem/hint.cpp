@@ -10,7 +10,8 @@
 namespace rapt {
 namespace {
 
-// Other names for words of a line. A value is appended if the word ends with '=' or is the letter of a size.
+// A name in other libraries and the word for it in a problem line. If the word ends with '=', or is the letter of a
+// size, the value is appended.
 struct Alias {
   std::string_view other, word;
   bool takes_value = false;
@@ -74,7 +75,7 @@ bool has(const std::vector<std::string_view>& words, std::string_view word) {
   return std::find(words.begin(), words.end(), word) != words.end();
 }
 
-// The word for `name` (lower case) and an optional `value`; "" = unknown.
+// Returns the word for `name` (lower case) and an optional `value`, or "" if the name is unknown.
 std::string word_for(std::string_view name, std::string_view value, const std::vector<std::string_view>& flags,
                      const std::vector<std::string_view>& values) {
   if (has(flags, name)) return std::string(name);
@@ -96,7 +97,7 @@ std::string word_hint(std::string_view word, const std::vector<std::string_view>
   std::string found = word_for(name, value, flags, values);
   for (const std::string_view prefix : {"is_", "use_", "has_", "with_"})
     if (found.empty() && name.starts_with(prefix)) found = word_for(name.substr(prefix.size()), value, flags, values);
-  if (found.empty()) {  // a misspelling: first search words of the same form
+  if (found.empty()) {  // perhaps a misspelling: first search words of the same form
     const bool valued = equals != std::string_view::npos;
     std::string_view near = nearest(name, valued ? values : flags);
     bool near_valued = valued;
@@ -109,7 +110,7 @@ std::string word_hint(std::string_view word, const std::vector<std::string_view>
 }
 
 bool looks_like_bshd(int64_t heads_q, int64_t seqlen_q, int64_t heads_k, int64_t seqlen_k) {
-  constexpr int64_t most_heads = 256;  // heads of k; models have fewer
+  constexpr int64_t most_heads = 256;  // the largest plausible number of heads of k
   return heads_q > 0 && seqlen_k > 0 && heads_k > seqlen_k && seqlen_k <= most_heads && seqlen_q % seqlen_k == 0;
 }
 

@@ -1,5 +1,5 @@
-// What the user probably meant by an unknown word of a problem line, or by sizes in an unusual order. Used by
-// parse.cpp, validate.cpp and the lab.
+// Guesses what the user meant by an unknown word of a problem line, or by sizes in an unusual order. Used by parse.cpp,
+// validate.cpp and the lab.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace rapt {
 
-// "did you mean causal? ", or "" if no word is similar. flags: words without a value (causal); values: names of words
-// with a value (window, for window=L,R).
+// Returns "did you mean causal? ", or "" if no word is similar. flags: words without a value (causal); values: names of
+// words with a value (window, for window=L,R).
 std::string word_hint(std::string_view word, const std::vector<std::string_view>& flags,
                       const std::vector<std::string_view>& values);
 

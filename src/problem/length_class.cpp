@@ -1,4 +1,4 @@
-// The classes of length_class.h.
+// Implements length_class.h.
 #include "problem/length_class.h"
 
 #include <algorithm>

@@ -8,12 +8,12 @@
 
 namespace rapt {
 
-// The longest length in the class of `length`. Each length up to 16 is its own class. Above 16, each octave has eight
-// classes; 384, 512 and 4096 are each the longest of their class. Band::longest, the limit that families test, is never
-// inside a class. `length` must be from 0 to 2^40.
+// The longest length in the class of `length`. Each length up to 16 is its own class. Above 16, there are eight classes
+// between one power of two and the next. For example, 384, 512 and 4096 are each the longest length of a class.
+// Band::longest, the limit that families test, is never inside a class. `length` must be from 0 to 2^40.
 int64_t longest_of_class(int64_t length);
 
-// The problem without its lists, with the longest lengths and totals of their classes.
+// Returns the problem without its lists of lengths. Its lengths and totals are the longest of their classes.
 Problem longest_of_class(const Problem& problem);
 
 }  // namespace rapt

@@ -1,5 +1,5 @@
-// parse_problem: converts one line of text, with any bytes, to a validated Problem (grammar: docs/problem-line.md).
-// Called by the program, check/ and tests. One table lists every word; all other words are errors.
+// parse_problem: converts one line of text to a validated Problem (grammar: docs/problem-line.md). The text can contain
+// any bytes. Called by the program, check/ and tests. One table lists every word; all other words are errors.
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -17,7 +17,8 @@ namespace {
 bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// The form of a word: only a dtype, a letter and a size (b2), a flag (causal), or a name and a value (page=16).
+// The form of a word: a dtype without a name (f16), a letter and a size (b2), a flag (causal), or a name and a value
+// (page=16).
 enum class Form : uint8_t { dtype, size, flag, value };
 
 class LineReader : WordReader {
@@ -35,11 +36,11 @@ class LineReader : WordReader {
   static size_t find(Form form, std::string_view name);
 
   void read_word();
-  std::string hint() const;  // for an unknown word
+  std::string hint() const;  // a hint for an unknown word
   bool given(Form form, std::string_view name) const { return !seen_[find(form, name)].empty(); }
   bool given(std::string_view name) const { return given(Form::value, name); }
 
-  // Each reads one value. word_ is the complete word.
+  // Each of these functions reads one value. word_ is the complete word.
   void read_dtype(std::string_view value);
   template <int64_t PlanFacts::*first, int64_t PlanFacts::*second>
   void read_two_sizes(std::string_view value);
@@ -94,7 +95,7 @@ class LineReader : WordReader {
   void settle_access();
 
   Problem problem_;
-  std::array<std::string_view, row_count> seen_{};  // by row: the word as written
+  std::array<std::string_view, row_count> seen_{};  // for each row of the table, the word as written
 };
 
 const std::array<LineReader::Row, LineReader::row_count>& LineReader::rows() {
@@ -163,7 +164,7 @@ size_t LineReader::find(Form form, std::string_view name) {
 
 void LineReader::read_dtype(std::string_view value) { problem_.q = problem_.k = problem_.v = dtype(value); }
 
-// h32:8, and h32 for h32:32.
+// Reads "h32:8". "h32" means "h32:32".
 template <int64_t PlanFacts::*first, int64_t PlanFacts::*second>
 void LineReader::read_two_sizes(std::string_view value) {
   const size_t colon = value.find(':');
@@ -294,7 +295,7 @@ void LineReader::settle_sizes() {
     invalid("word 'seqused_q=': no lengths for ", p.batch, " sequences");
 }
 
-// A problem made from text has no addresses: its tensors begin at multiples of 16 bytes.
+// A problem from text has no addresses. Its tensors are taken to begin at multiples of 16 bytes.
 void LineReader::settle_access() {
   Problem& p = problem_;
   p.access_q = access_of(p.q, geometry(p, Slot::q));

@@ -26,7 +26,7 @@ class LineWriter {
   void starts();
   void modes();
 
-  // Begins a word.
+  // Begins a word: writes a blank, except at the start of the line, and the text.
   LineWriter& word(std::string_view text) {
     if (!line_.empty()) line_ += ' ';
     return add(text);

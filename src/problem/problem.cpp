@@ -25,7 +25,8 @@ __extension__ using Wide =
 void fill_layout_strides(Geometry& g, Layout layout) {
   const auto size = [&g](size_t i) { return std::max<int64_t>(g.shape[i], 1); };
   const size_t dim = static_cast<size_t>(g.rank) - 1;
-  // The positions of heads and rows in the logical order: [batch, heads, seqlen, dim] or [total, heads, dim].
+  // The indices of the dimensions heads and rows in the logical order: [batch, heads, seqlen, dim] or [total, heads,
+  // dim].
   const size_t heads = 1, rows = g.rank == 4 ? 2 : 0;
   const size_t inner = layout == Layout::bhsd ? rows : heads, outer = layout == Layout::bhsd ? heads : rows;
   g.strides[dim] = 1;
@@ -93,7 +94,8 @@ bool overlaps_itself(const Geometry& g) {
 // Inputs of planning.
 
 namespace {
-// How the scale can be applied (docs/semantics.md, exp2 folding). The scale itself is a run-time value.
+// Returns how the kernel can apply the scale (docs/semantics.md, exp2 folding). The value of the scale is not a part of
+// the plan.
 uint64_t scale_class(const Problem& p) {
   const float folded = std::abs(p.softmax_scale()) * 1.44269504f;
   if (!std::isnormal(folded)) return 2;
@@ -156,7 +158,7 @@ PlanKey plan_key(const Problem& p) {
   return key;
 }
 
-// One multiplication per word; the finaliser of MurmurHash3 (Appleby) then spreads every bit.
+// Adds a word to the hash by one multiplication. At the end, the finaliser of MurmurHash3 (Appleby) spreads every bit.
 uint64_t step(uint64_t hash, uint64_t word) {
   hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
   return hash ^ (hash >> 32);
@@ -208,7 +210,7 @@ int64_t start_of(const std::vector<int64_t>& starts, int64_t b) {
 
 bool lengths_vary(const Problem& p) { return !p.lengths_q.empty() || !p.used_q.empty() || !p.used_k.empty(); }
 
-// All of sequence(p, b) except the packed rows. Unknown lengths count as the maxima.
+// Returns sequence(p, b) without the packed rows. If lengths are unknown, uses the maxima.
 SequenceInfo lengths_of(const Problem& p, int64_t b) {
   const auto at = static_cast<size_t>(b);
   SequenceInfo s;
@@ -241,7 +243,7 @@ Wide pairs_of(const Problem& p, const SequenceInfo& s) {
   return visible_pairs<Wide>(p.position_mask, s.offset, s.seqlen_q, s.seqlen_k);
 }
 
-// The rows in use: all of them if the lengths are unknown.
+// The numbers of rows in use. If the lengths are unknown, all rows count.
 struct Rows {
   double q = 0, k = 0;
 };
@@ -295,7 +297,7 @@ double flops(const Problem& p) {
   } else if (p.batch > 0) {
     pairs = pairs_of(p, lengths_of(p, 0)) * p.batch;
   }
-  // The upper bound from the packed totals. It matters only if the lengths are unknown.
+  // The packed totals give an upper bound. It matters only if the lengths are unknown.
   if (p.varlen) pairs = std::min({pairs, Wide{p.total_q} * p.seqlen_k, Wide{p.total_k} * p.seqlen_q});
   return static_cast<double>(pairs) * static_cast<double>(p.heads_q) * per_pair;
 }

@@ -1,6 +1,6 @@
-// Problem: the description of a call, without pointers: everything that a problem line can express (grammar:
-// docs/problem-line.md). Created from tensors by sdpa.cpp or from text by parse_problem. Read by the planner, every
-// kernel family, check/ and lab/.
+// Problem: the description of a call, without pointers. It contains everything that a problem line can express
+// (grammar: docs/problem-line.md). Created from tensors by sdpa.cpp or from text by parse_problem. Read by the planner,
+// every kernel family, check/ and lab/.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@ enum class PvMode : uint8_t { automatic, f16, fp8, fp8x2 };  // = rapt_pv_mode
 enum class AccMode : uint8_t { f32, f16 };                   // = rapt_acc_mode
 enum class Layout : uint8_t { bhsd, bshd };  // memory order of a tensor without explicit strides; packed: hsd, shd
 
-// How a tensor can be read. It decides which kernels can run. Strides of dimensions of size 1 are ignored.
+// How a tensor can be read. This decides which kernels can run. Strides of dimensions of size 1 are ignored.
 struct Access {
   bool unit_last = true;  // stride of the last dimension is 1
   bool aligned16 = true;  // base address and every other stride are multiples of 16 bytes
@@ -30,7 +30,7 @@ struct Access {
   bool operator==(const Access&) const = default;
 };
 
-// bias and mask: which dimensions of [batch, heads_q, seqlen_q, seqlen_k] are broadcast (size 1).
+// For bias and mask: which dimensions of [batch, heads_q, seqlen_q, seqlen_k] are broadcast (size 1).
 struct Broadcast {
   DType dtype = DType::none;  // none = the tensor is absent
   std::array<bool, 4> one{};
@@ -38,7 +38,7 @@ struct Broadcast {
   bool operator==(const Broadcast&) const = default;
 };
 
-// The inputs of planning, besides the machine.
+// All inputs of planning except the machine.
 struct PlanFacts {
   Op op = Op::forward;
   DType q = DType::f16, k = DType::f16, v = DType::f16, out = DType::f16;
@@ -74,7 +74,7 @@ struct Problem : PlanFacts {
   // Used only by fill, check and printing. Plans, their == and hash use maxima, totals and access classes.
   Layout layout = Layout::bhsd;
   std::vector<int32_t> lengths_q, lengths_k, used_q, used_k;  // per sequence (varlen=, seqused_q=, seqused=)
-  std::vector<int64_t> q_starts, k_starts;                    // one value, or one per batch; empty = 0
+  std::vector<int64_t> q_starts, k_starts;                    // one value, or one per sequence; empty = 0
   std::optional<std::vector<int64_t>> q_strides, k_strides, v_strides, out_strides;  // elements, logical order
 
   bool operator==(const Problem&) const = default;
@@ -83,18 +83,18 @@ struct Problem : PlanFacts {
   float softmax_scale() const;                                           // scale, or 1/sqrt(head_dim) in float
 };
 
-// Text to a validated Problem. Unknown, repeated or contradictory words throw Error with the word. Reads the files of
-// `@file` lengths.
+// Converts text to a validated Problem. Throws Error with the word if a word is unknown, repeated or contradictory.
+// Reads the files of `@file` lengths.
 Problem parse_problem(std::string_view line);
 
-// Canonical text. parse_problem(to_string(p)) == p for every Problem that a line can express.
+// Returns the canonical text. parse_problem(to_string(p)) == p for every Problem that a line can express.
 std::string to_string(const Problem& problem);
 
 // Throws Error{invalid_argument} with field, value and rule.
 void validate(const Problem& problem);
 
-// Shape and strides of one of the four large tensors, in logical order ([batch, heads, seqlen, dim]; packed: rank 3,
-// [total, heads, dim]), from layout= and *_strides=. Needs a validated problem.
+// Shape and strides of one of the four large tensors, as layout= and *_strides= give them. Dimensions are in logical
+// order: [batch, heads, seqlen, dim], or packed (rank 3) [total, heads, dim]. Needs a validated problem.
 enum class Slot : uint8_t { q, k, v, out };
 struct Geometry {
   int rank = 4;
@@ -102,28 +102,28 @@ struct Geometry {
 };
 Geometry geometry(const Problem& problem, Slot slot);
 
-// The access class of a tensor whose element (0, ..., 0) is at address base.
+// Returns the access class of a tensor whose element (0, ..., 0) is at address base.
 Access access_of(DType dtype, const Geometry& geometry, uintptr_t base = 0);
-// False only if no two elements share an address. Strides that interleave without nesting count as overlapping.
+// Returns false only if no two elements share an address. Strides that interleave without nesting count as overlapping.
 bool overlaps_itself(const Geometry& geometry);
 
-// Comparison and hash of the inputs of planning: without lengths, starts, explicit strides and layout.
+// Compare and hash the inputs of planning, which do not include lengths, starts, explicit strides and layout.
 bool same_plan(const Problem& a, const Problem& b);
 uint64_t plan_hash(const Problem& problem);
-// The same facts as text. Two problems have the same text exactly if they have the same plan. The text is the problem
-// line without the values that plans do not use: softcap=1 stands for every soft cap, a line without `scale` for every
-// positive scale, and "varlen=?8:8" for all lengths with these totals. A "; " begins facts about the tensors that a
-// problem line does not have: "; q unaligned".
+// Returns the inputs of planning as text. Two problems have the same text exactly if same_plan() is true for them. The
+// text is the problem line without the values that plans do not use. In it, softcap=1 stands for every soft cap, a
+// missing `scale` for every positive scale, and "varlen=?8:8" for all lengths with these totals. Facts about the
+// tensors that a problem line does not have follow after "; ", for example "; q unaligned".
 std::string plan_line(const Problem& problem);
 
 // Operations of the visible (query, key) pairs: 2 * (head_dim + head_dim_v) per pair. Causal, window and lengths count
-// exactly; boolean masks and biases count as visible. For varlen without known lengths: an upper bound.
+// exactly; boolean masks and biases count as visible. For varlen with unknown lengths the result is an upper bound.
 double flops(const Problem& problem);
-// Bytes read once and written once: q, k, v, bias, mask, scales, out, lse.
+// Bytes if each tensor is read or written once: q, k, v, bias, mask, scales, out, lse.
 double bytes(const Problem& problem);
 
-// Facts of one sequence from the lists above (dense: seqlen_q, seqlen_k; with used_q, used_k and maxima applied). For
-// check, lab, flops.
+// Facts of one sequence, from the lists of lengths or, if dense, from seqlen_q and seqlen_k. used_q, used_k and the
+// maxima are applied. Used by check, lab and flops().
 struct SequenceInfo {
   int64_t first_q = 0, first_k = 0;  // packed row of the first query and key; 0 when dense
   int64_t seqlen_q = 0, seqlen_k = 0;

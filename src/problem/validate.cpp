@@ -1,5 +1,5 @@
-// validate: checks every rule of a Problem; an error sentence has field, value and rule (docs/problem-line.md). Called
-// by parse_problem and, for tensors, by sdpa.cpp. All later code may assume these rules.
+// validate: checks every rule of a Problem; an error sentence names field, value and rule (docs/problem-line.md).
+// Called by parse_problem and, for tensors, by sdpa.cpp. All later code may assume these rules.
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
@@ -27,7 +27,8 @@ void check_dtypes(const Problem& p) {
   if (p.mask.present() && p.mask.dtype != DType::u8) invalid("mask dtype = ", name_of(p.mask.dtype), ": must be u8");
 }
 
-// The number of elements of a tensor. A size of 0 counts as 1, so that strides from the other sizes stay in range.
+// Checks the number of elements of a tensor. A size of 0 counts as 1, so that strides from the other sizes stay in
+// range.
 void check_elements(const char* name, std::initializer_list<int64_t> shape) {
   int64_t elements = 1;
   for (const int64_t size : shape)
@@ -104,8 +105,8 @@ void check_starts(const Problem& p) {
   list("k_start", p.k_starts);
 }
 
-// A list of lengths: either absent (unknown on the host), or one per sequence, none negative, with a sum of at most
-// total.
+// Checks a list of lengths. It is either absent (unknown on the host), or has one length per sequence, none negative,
+// with a sum of at most `total`.
 void check_lengths(const Problem& p, const char* name, const std::vector<int32_t>& lengths, int64_t total) {
   if (lengths.empty()) return;
   if (std::ssize(lengths) != p.batch)
@@ -118,7 +119,7 @@ void check_lengths(const Problem& p, const char* name, const std::vector<int32_t
   if (sum > total) invalid(name, " sum = ", sum, ", packed rows = ", total, ": must not exceed the packed tensor");
 }
 
-// Lengths in use: none may exceed the length of its sequence.
+// Checks lengths in use. None of them may exceed the length of its sequence.
 void check_used(const Problem& p, const char* name, const std::vector<int32_t>& used,
                 const std::vector<int32_t>& lengths, int64_t seqlen, const char* what) {
   check_lengths(p, name, used, words::max_elements);
@@ -133,7 +134,7 @@ void check_sequences(const Problem& p) {
   if (!p.varlen && (!p.lengths_q.empty() || !p.lengths_k.empty() || p.total_q != 0 || p.total_k != 0))
     invalid("lengths or totals without varlen: only packed tensors have them");
   if (p.lengths_q.size() != p.lengths_k.size())
-    invalid("lengths_q has ", p.lengths_q.size(), " lengths, lengths_k ", p.lengths_k.size(), ": must be as many");
+    invalid("lengths_q has ", p.lengths_q.size(), " lengths, lengths_k has ", p.lengths_k.size(), ": must be equal");
   check_lengths(p, "lengths_q", p.lengths_q, p.total_q);
   check_lengths(p, "lengths_k", p.lengths_k, p.total_k);
   if (!p.seqused && !p.used_k.empty()) invalid("used_k: given although seqused is false");
@@ -175,7 +176,8 @@ void check_modes(const Problem& p) {
     invalid("splits = ", p.splits, " with invariant: invariant fixes the splits itself; leave splits out or give 1");
 }
 
-// The last element must be within int64 bytes of the first one. Dimensions of size 1 do not count.
+// Checks strides. The distance in bytes between the first and the last element must fit into int64. Dimensions of size
+// 1 do not count.
 void check_strides(const Problem& p, const char* name, Slot slot, const std::optional<std::vector<int64_t>>& strides) {
   if (!strides) return;
   const Geometry g = geometry(p, slot);

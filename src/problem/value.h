@@ -15,10 +15,10 @@
 
 namespace rapt {
 
-// Text for a message: unprintable bytes as \xNN, long words cut.
+// Returns the word for a message: with unprintable bytes as \xNN, and shortened if it is long.
 std::string quoted(std::string_view word);
 
-// DType::none if the text is not a dtype of q, k, v or out.
+// Returns DType::none if the text is not a dtype of q, k, v or out.
 DType dtype_named(std::string_view text);
 
 // Calls take(item) for every item between commas. An empty text has no items.
@@ -39,7 +39,7 @@ class WordReader {
   }
   float real(std::string_view text) const;
   DType dtype(std::string_view text) const;
-  std::vector<int64_t> integers(std::string_view text, int64_t bound, size_t at_most) const;  // at least one
+  std::vector<int64_t> integers(std::string_view text, int64_t bound, size_t at_most) const;  // returns at least one
   std::array<bool, 4> broadcast_axes(std::string_view text) const;                            // [b,1,q,k]
   template <class Enum, size_t n>
   Enum choice(const std::array<std::string_view, n>& names, std::string_view text, size_t first) const;

@@ -1,5 +1,5 @@
 // The words of a problem line that name a choice, and the limits of its numbers.
-// Included by parse.cpp, print.cpp and validate.cpp only. Indexed by the enums of problem.h.
+// Included by parse.cpp, print.cpp and validate.cpp only. The enums of problem.h are the indices of the arrays.
 #pragma once
 
 #include <array>
@@ -18,12 +18,12 @@ inline constexpr std::array<std::string_view, 2> acc_modes{"f32", "f16"};
 inline constexpr std::array<std::string_view, 2> layouts{"bhsd", "bshd"};
 inline constexpr std::string_view score_axes = "bhqk";  // the letters of bias=f32[1,h,q,k]
 
-inline constexpr size_t max_line_bytes = size_t{1} << 24;  // of a line, and of an @file
-inline constexpr size_t max_list_items = size_t{1} << 20;  // of varlen=, seqused=, q_start=, k_start=
+inline constexpr size_t max_line_bytes = size_t{1} << 24;  // the maximum for a line, and for an @file
+inline constexpr size_t max_list_items = size_t{1} << 20;  // the maximum for varlen=, seqused=, q_start=, k_start=
 inline constexpr size_t max_mod_chars = 64;                // SHA-256 in hexadecimal
-inline constexpr int64_t max_size = int64_t{1} << 40;      // of one dimension
+inline constexpr int64_t max_size = int64_t{1} << 40;      // the maximum for one dimension
 inline constexpr int64_t max_elements =
-    (int64_t{1} << 60) - 1;  // of one tensor: 8-byte elements still have int64 sizes
+    (int64_t{1} << 60) - 1;  // the maximum for one tensor: the bytes of 8-byte elements still fit into int64
 inline constexpr int64_t max_position = int64_t{1}
                                         << 60;  // |window bound|, |start|: sums of three of them stay in int64
 

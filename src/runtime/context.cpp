@@ -19,7 +19,7 @@ Context::~Context() {
 }
 
 Context& Context::process_default() {
-  // Never destroyed: calls of other threads may still run while the process exits.
+  // It is never destroyed, because calls of other threads can still run while the process exits.
   static Context* const context = new Context(ContextOptions{});
   return *context;
 }
@@ -32,7 +32,7 @@ CpuResources& Context::cpu() {
   auto fresh = std::make_unique<CpuResources>(threads, generation);
   // A forked child abandons the parent's resources, because their threads and locks belong to the parent.
   if (cpu_.compare_exchange_strong(current, fresh.get())) return *fresh.release();
-  return *current;  // another thread of this process was faster
+  return *current;  // another thread has stored its resources first
 }
 
 GpuResources& Context::gpu() {

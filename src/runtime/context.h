@@ -1,5 +1,6 @@
-// Context: all that outlives a call. CPU threads and their scratch memory, workspaces of calls without their own, GPU
-// plans. Created by c_api.cpp (one process default, others by handle). Thread-safe: CPU calls run one at a time.
+// Context: everything that lives longer than a call: CPU threads and their scratch memory, GPU plans, and the
+// workspaces of calls that bring none. Created by c_api.cpp: one default context per process, others by handle.
+// Thread-safe: CPU calls run one at a time.
 #pragma once
 
 #include <atomic>
@@ -19,14 +20,14 @@ class GpuResources;
 struct Family;
 
 struct ContextOptions {
-  int threads = 0;  // CPU. 0: cpu::available_threads()
+  int threads = 0;  // CPU threads. 0: cpu::available_threads()
   // For the lab: the target of GPU kernels ("compute_89"), device sources that replace built-in ones of the same name,
   // config words that override the planner's choice, the options of the store, and source lines in the kernels.
   std::string arch = {};
   std::map<std::string, std::string> files = {};
   std::string config = {};
   std::optional<jit::Store::Options> store = {};
-  bool line_info = false;  // of compiled kernels, for profilers
+  bool line_info = false;  // compiles source lines into the kernels, for profilers
   // The file of tuned rows; "": none. Default: tuned_file(), or none if `store` is given.
   std::optional<std::string> tuned = {};
   // For tests: a family of GPU kernels that is asked before the registry.
@@ -56,7 +57,7 @@ class Context {
 
 }  // namespace rapt
 
-// The handle of the C ABI.
+// The type behind the handle of the C ABI.
 struct rapt_context {
   explicit rapt_context(rapt::ContextOptions options) : impl(std::move(options)) {}
   rapt::Context impl;

@@ -90,7 +90,7 @@ std::shared_ptr<const LoadedPlan> GpuResources::load(const Problem& problem, con
   try {
     return load(chosen, problem, device);
   } catch (const Error& error) {
-    // Without NVRTC the row's kernel cannot be compiled, but the planner's own kernel may be in a pack.
+    // Without NVRTC the row's kernel cannot be compiled, but a pack can contain the planner's own kernel.
     if (error.code() != ErrorCode::environment && error.code() != ErrorCode::internal) throw;
     warn_once(concat(tuned_rows().place(*row), ": the tuned row is ignored: ", error.what()));
   }
@@ -107,7 +107,8 @@ std::shared_ptr<const LoadedPlan> GpuResources::load(const Plan& plan, const Pro
 }
 
 std::shared_ptr<const LoadedPlan> GpuResources::plan_of_loaded_kernels(const Problem& problem, const Device& device) {
-  // Under capture the file is not read. If it was not read before, this context has not loaded a kernel either.
+  // While a stream is captured, the file of tuned rows is not read. If it was not read before, this context has not
+  // loaded a kernel either.
   static const TunedRows none;
   const TunedRow* row = nullptr;
   const Plan chosen = plan(problem, device, tuned_read_ ? tuned_rows_ : none, &row);
@@ -115,8 +116,8 @@ std::shared_ptr<const LoadedPlan> GpuResources::plan_of_loaded_kernels(const Pro
     remember(problem, device.index, loaded);
     return loaded;
   }
-  // If the row's kernel is not loaded, the planner's own may be. The context does not remember this plan, so a later
-  // call can load the row's kernel.
+  // If the row's kernel is not loaded, the planner's own kernel can be loaded. The context does not remember this plan,
+  // so a later call can load the row's kernel.
   return row == nullptr ? nullptr : of_loaded_kernels(plan(problem, device, none), device);
 }
 
@@ -160,7 +161,7 @@ const LoadedKernel& GpuResources::kernel(const Device& device, const KernelUnit&
     const auto known = kernels_.find(key);
     if (known != kernels_.end()) found = known->second.get();
   }
-  if (found == nullptr) {  // without the lock: the store compiles each key only once
+  if (found == nullptr) {  // not under the lock, because the store itself compiles each key only once
     auto fresh = std::make_unique<LoadedKernel>();
     jit::Request request = request_for(unit, device.arch, label, files_);
     request.line_info = line_info_;

@@ -22,7 +22,8 @@ namespace rapt {
 
 struct ContextOptions;
 
-// The request to the store: the same at run time, in packs and in the ledger. `label` describes the kernel's user.
+// Returns the request to the store. It is the same at run time, in packs and in the ledger. `label` says in messages
+// who uses the kernel.
 jit::Request request_for(const KernelUnit& unit, const std::string& arch, const std::string& label,
                          const std::map<std::string, std::string>& files = {});
 
@@ -44,10 +45,10 @@ class GpuResources {
   ~GpuResources();
 
   jit::Store& store() { return store_; }
-  // Unique: never reused, even after the object is destroyed.
+  // The id of this object. No other object gets the same id, even after this one is destroyed.
   uint64_t id() const { return id_; }
 
-  // The properties of GPU `index` that this context plans for (its arch may be overridden).
+  // Returns the properties of GPU `index`. ContextOptions::arch replaces its arch.
   Device device(int index) const;
 
   // Uses the family and the config words of this context if it has them, otherwise its tuned rows.
@@ -55,26 +56,27 @@ class GpuResources {
   // The rows are read at the first plan. There are none if this context has its own config words, or its own device
   // sources, because the rows were not measured with them.
   const TunedRows& tuned_rows() const;
-  // A plan ready to launch. Null if no problem of its class was seen yet, or if it was forgotten.
+  // Returns a plan that is ready to launch. Returns null if no problem of this class was seen yet, or if the plan was
+  // forgotten.
   std::shared_ptr<const LoadedPlan> find(const Problem& problem, int device_index) const;
-  // Plans, compiles and loads whatever is missing. Needs a ContextScope of the device.
+  // Makes the plan, and compiles and loads the kernels that are missing. Needs a ContextScope of the device.
   std::shared_ptr<const LoadedPlan> load(const Problem& problem, const Device& device);
-  // The same if nothing must be compiled or loaded, as during stream capture; else null.
+  // Like load(), but compiles and loads nothing: returns null if that is necessary. For calls during stream capture.
   std::shared_ptr<const LoadedPlan> plan_of_loaded_kernels(const Problem& problem, const Device& device);
   // For calls without their own workspace.
   Workspaces& workspaces() { return workspaces_; }
-  // A kernel that does not belong to a plan. Needs a ContextScope of the device.
+  // Returns a kernel that does not belong to a plan. Needs a ContextScope of the device.
   const LoadedKernel& kernel(const Device& device, const KernelUnit& unit, const std::string& label);
 
-  // True if kernel() would find it in memory.
+  // Returns true if kernel() would find this kernel in memory.
   bool has_kernel(const Device& device, const KernelUnit& unit);
 
-  static constexpr size_t remembered_plans = 1024;  // the capacity: at most so many plans are kept
+  static constexpr size_t remembered_plans = 1024;  // the maximum number of plans that are kept
   size_t known_plans() const;                       // number of remembered plans
 
  private:
   struct Key {
-    Problem problem;  // the longest of its class
+    Problem problem;  // with the longest lengths of its class
     int device_index;
   };
   struct KeyHash {
@@ -89,7 +91,7 @@ class GpuResources {
     std::shared_ptr<const LoadedPlan> plan;
     mutable std::atomic<uint64_t> last_use{0};
   };
-  struct StepKernel {  // found by config, so a new length builds no source
+  struct StepKernel {  // found by its config, so a new length needs no new source
     const Family* family;
     KernelConfig config;
     std::string arch;

@@ -1,4 +1,4 @@
-// Launches kernels, and calls that are a list of kernels.
+// Launches one kernel, or the list of kernels of an operation without a plan.
 #include "runtime/gpu_call.h"
 
 #include <cstring>

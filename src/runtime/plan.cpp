@@ -27,15 +27,16 @@ const Family* choose(const Problem& planned, const Device& device) {
   return possible;
 }
 
-// Why the family rejects the problem. The sentence names the call's own lengths if these break the rule. But planning
-// uses the longest lengths of the class. If only these break the rule, the sentence names them.
+// Returns why the family rejects the problem. If the call's own lengths break the rule, the sentence names these. If
+// only the longest lengths of the class break it, which planning uses, the sentence names the longest lengths.
 std::string refusal(const Family& family, const Problem& problem, const Device& device) {
   std::string why;
   if (family.accepts(problem, device, &why)) family.accepts(planned_problem(problem, device), device, &why);
   return why;
 }
 
-// Why a later family is faster, by the same rule. "" if the planner prefers this one.
+// Returns why a later family is faster, or "" if the planner prefers this family. The lengths in the sentence follow
+// the same rule as in refusal().
 std::string disadvantage(const Family& family, const Problem& problem, const Device& device) {
   std::string why;
   const Problem planned = planned_problem(problem, device);
@@ -89,7 +90,8 @@ std::string describe(const Device& device) {
   return concat(device.name, " (", device.arch, ", ", device.sm_count, " multiprocessors)");
 }
 
-// The line of a tuned row in explain(): its configuration, its times, and the date and version of the measurement.
+// Returns the line of a tuned row in explain(). It contains the row's configuration, its times, and the date and
+// version of the measurement.
 std::string tuned_line(const TunedRows& rows, const TunedRow& row, const std::string& own) {
   const std::string evidence = concat("; measured ", row.date, " by rapt ", row.version);
   if (row.keeps_planner())
@@ -199,8 +201,8 @@ std::string to_string(const Plan& plan) {
 
 namespace {
 
-// The line in explain() of a family that the plan does not use. chosen: the plan's family. by_row: a tuned row chose
-// it.
+// Returns the line in explain() of a family that the plan does not use. chosen: the plan's family. by_row: a tuned row
+// chose that family.
 std::string family_line(const Family& family, const Family* chosen, bool by_row, const Problem& problem,
                         const Device& device) {
   if (!family.accepts(planned_problem(problem, device), device, nullptr))

@@ -28,7 +28,7 @@ Problem planned_problem(const Problem& problem, const Device& device);
 // Throws Error{unsupported} with every family's sentence if no family accepts the problem.
 Plan plan(const Problem& problem, const Device& device);
 
-// Plans with the given family. It need not be in the registry, but it must accept the problem.
+// Plans with the given family. The family need not be in the registry, but it must accept the problem.
 Plan plan_by(const Family& family, const Problem& problem, const Device& device);
 
 // Returns a warning if the slow attention_scalar computes a problem on a GPU, with attention_sm80's reason for
@@ -57,8 +57,7 @@ std::string to_string(const Step& step);
 std::string to_string(const Plan& plan);
 
 // Returns the problem line, the device, and a line for each family: chosen, possible but not chosen, or the reason for
-// rejecting the problem. If the problem has a tuned row, a line names it, with its times. At the end stands
-// slow_note().
+// rejecting the problem. If the problem has a tuned row, a line names it, with its times. The last part is slow_note().
 std::string explain(const Problem& problem, const Device& device, const TunedRows& rows = {});
 
 }  // namespace rapt

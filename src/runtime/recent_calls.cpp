@@ -1,4 +1,4 @@
-// Compares a call with a recent call.
+// Compares a call with a recent call, and updates the recent call to new lengths and strides.
 #include "runtime/recent_calls.h"
 
 #include <algorithm>
@@ -71,7 +71,7 @@ bool RecentCall::compute_byte_range(Facts& facts) {
   return true;
 }
 
-// True if the tensors differ at most in address, sizes and strides.
+// Returns true if the tensors differ at most in address, sizes and strides.
 bool RecentCall::same_kind(const Facts& facts, const rapt_tensor* tensor) {
   if (tensor == nullptr || !facts.present) return (tensor != nullptr) == facts.present;
   return tensor->dtype == facts.dtype && tensor->rank == facts.rank && tensor->device.type == facts.device.type &&
@@ -80,7 +80,7 @@ bool RecentCall::same_kind(const Facts& facts, const rapt_tensor* tensor) {
          (facts.rank == 0 || tensor->shape != nullptr);
 }
 
-// For tensors of the same kind: true if sizes and strides are equal.
+// Returns true if sizes and strides are equal. The tensors must be of the same kind.
 bool RecentCall::same_layout(const Facts& facts, const rapt_tensor* tensor) {
   const size_t bytes = static_cast<size_t>(facts.rank) * sizeof(int64_t);
   return bytes == 0 || (std::memcmp(tensor->shape, facts.shape.data(), bytes) == 0 &&
@@ -152,7 +152,8 @@ bool RecentCall::length_class_fits_limits() {
   });
 }
 
-// Copies the sizes and strides of the new call. Returns false if they break a rule or might break one.
+// Copies the sizes and strides of the new call. Returns false if they break a rule, or if that is not known without the
+// full check.
 bool RecentCall::update_layout(size_t argument, const rapt_tensor* tensor) {
   Facts& facts = facts_[argument];
   if (same_layout(facts, tensor)) return true;
@@ -165,8 +166,8 @@ bool RecentCall::update_layout(size_t argument, const rapt_tensor* tensor) {
   return argument >= output_count || !overlaps_itself(geometry);
 }
 
-// Compares the address ranges of the tensors. Slices of one buffer can interleave without overlapping. For them this
-// returns false, and then the full check runs.
+// Compares the address ranges of the tensors. Slices of one buffer can interleave without overlapping. For such slices
+// this function returns false, and then the full check runs.
 bool RecentCall::outputs_disjoint(const rapt_sdpa_args& args) const {
   const auto address = [&](size_t i) { return reinterpret_cast<uintptr_t>((args.*tensor_arguments[i].member)->data); };
   for (size_t i = 0; i < output_count; ++i) {
@@ -232,7 +233,7 @@ bool RecentCall::follow(const rapt_sdpa_args& args) {
 
   for (size_t i = 0; i < facts_.size(); ++i) {
     if (!facts_[i].present || update_layout(i, tensor(i))) continue;
-    context_id_ = 0;  // its facts are only half updated
+    context_id_ = 0;  // matches no call from now on: its facts are only half updated
     return false;
   }
   args_.max_seqlen_q = args.max_seqlen_q, args_.max_seqlen_k = args.max_seqlen_k;

@@ -22,7 +22,7 @@ namespace {
 constexpr size_t largest_file = size_t{16} << 20;
 constexpr std::string_view separator = " | ";
 constexpr size_t field_count = 8;
-constexpr int most_warnings = 5;  // for the lines of one file
+constexpr int most_warnings = 5;  // the maximum for the lines of one file
 constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";
 constexpr std::array<const char*, field_count> field_names{"device",           "problem", "config",  "median",
                                                            "planner's median", "date",    "version", "command"};
@@ -30,7 +30,7 @@ constexpr const char* heading =
     "# Configurations that rapt tune measured: device | problem class | config | median us | planner's median us | "
     "date | version | command\n";
 
-// The separator and line ends cannot be part of a field.
+// Replaces the separator and line ends, which cannot be part of a field.
 std::string one_field(std::string text) {
   for (char& c : text)
     if (c == '|' || c == '\n' || c == '\r') c = '?';
@@ -45,7 +45,7 @@ double microseconds(size_t field, std::string_view text) {
   return value;
 }
 
-// Checks only the form: where the pattern has a 0, the text must have a digit.
+// Checks only the form of a date: where the pattern has a 0, the text must have a digit.
 void check_date(std::string_view text) {
   constexpr std::string_view pattern = "0000-00-00T00:00:00Z";
   bool good = text.size() == pattern.size();
@@ -54,7 +54,7 @@ void check_date(std::string_view text) {
   if (!good) invalid("date = ", text, ": must be UTC, such as 2026-11-29T20:06:22Z");
 }
 
-// The parts of a line.
+// Returns the fields of a line.
 std::array<std::string_view, field_count> split(std::string_view line) {
   std::array<std::string_view, field_count> fields;
   for (size_t i = 0; i < field_count; ++i) {
@@ -88,7 +88,7 @@ void check_class(const std::string& line) {
 std::string key_of(const std::string& device, const std::string& problem) { return concat(device, separator, problem); }
 std::string key_of(const TunedRow& row) { return key_of(row.device, row.problem); }
 
-// Files from other systems have lines that end with CR and LF.
+// Removes a CR at the end. Lines of files from other systems end with CR and LF.
 std::string_view without_cr(std::string_view line) {
   if (line.ends_with('\r')) line.remove_suffix(1);
   return line;
@@ -106,7 +106,7 @@ void each_line(std::string_view text, const Visit& visit) {
   }
 }
 
-// Returns "" or why the file is not used. A file that does not exist is empty; then `exists` is false.
+// Returns "" or why the file is not used. If the file does not exist, sets `exists` to false and leaves `text` empty.
 std::string read_trusted(const std::string& path, std::string& text, bool& exists) {
   FileHandle file;
   size_t bytes = 0;
@@ -121,8 +121,8 @@ std::string read_trusted(const std::string& path, std::string& text, bool& exist
   return "";
 }
 
-// The file to write: the path itself, or the file that it points to if it is a symbolic link. Throws Error{environment}
-// with the reason if the path exists and is not a regular file.
+// Returns the file to write: the path itself or, if the path is a symbolic link, the file that it points to. Throws
+// Error{environment} with the reason if the path exists and is not a regular file.
 std::string target_of(const std::string& path) {
   namespace fs = std::filesystem;
   const auto refuse = [](const std::string& why) { throw Error(ErrorCode::environment, why); };
@@ -153,7 +153,8 @@ std::string with_lock(const std::string& path, const Body& body) {
   }
 }
 
-// False for most lines that are not rows. It takes much less time than parsing the line and catching the error.
+// Returns false for most lines that are not rows. This takes much less time than parsing such a line and catching the
+// error.
 bool has_all_fields(std::string_view line) {
   size_t fields = 1;
   for (size_t at = line.find(separator); at != std::string_view::npos && fields < field_count;
@@ -162,7 +163,7 @@ bool has_all_fields(std::string_view line) {
   return fields == field_count;
 }
 
-// Whether the line is a row of the same class and GPU.
+// Returns whether the line is a row of the same class and GPU.
 bool is_replaced(std::string_view line, const TunedRow& row) {
   line = without_cr(line);
   if (!is_row(line) || !has_all_fields(line)) return false;
@@ -268,7 +269,7 @@ std::string replace_tuned_row(const std::string& path, const TunedRow& row) {
     std::string old, text;
     bool exists = false;
     if (std::string wrong = read_trusted(target, old, exists); !wrong.empty()) return wrong;
-    if (!exists) text = heading;  // another process has removed it
+    if (!exists) text = heading;  // another process has removed the file
     each_line(old, [&](std::string_view line, int) {
       if (!is_replaced(line, row)) text += concat(line, "\n");
     });

@@ -17,29 +17,30 @@ namespace rapt {
 struct TunedRow {
   std::string device;             // tuned_device()
   std::string problem;            // plan_line() of the planned problem: a class of lengths
-  std::string words;              // as --config takes them; `planner` if nothing was faster than the planner's choice
+  std::string words;              // as in --config; `planner` if nothing was faster than the planner's choice
   double us = 0, planner_us = 0;  // medians of this configuration and of the planner's own, from one comparison
   std::string date;               // UTC: 2026-11-29T20:06:22Z
-  std::string version;            // of rapt, with its commit: "0.1.0 2442592abcde"
+  std::string version;            // version and commit of rapt: "0.1.0 2442592abcde"
   std::string command;            // the command that measured the row
   int line = 0;                   // line number in the file, from 1
 
   bool keeps_planner() const { return words == "planner"; }
 };
 
-// The GPU of a row: "NVIDIA H200, sm_90a, 132 multiprocessors".
+// Returns the GPU as a row names it: "NVIDIA H200, sm_90a, 132 multiprocessors".
 std::string tuned_device(const Device& device);
 std::string to_string(const TunedRow& row);
 // Throws Error with the field, its value and the rule.
 TunedRow parse_tuned_row(std::string_view line);
 
-// Where the rows are.
+// The file that contains the rows.
 struct TunedFile {
   std::string path;       // "": no rows are read
   bool named = false;     // RAPT_TUNED names it; then the file must exist
   std::string note = {};  // the error in RAPT_TUNED, or ""
 };
-// RAPT_TUNED: a file with a '/' in its name, or "off". Default: tuned.txt in the cache directory.
+// Returns the file that RAPT_TUNED names. RAPT_TUNED is a file with a '/' in its name, or "off". Default: tuned.txt in
+// the cache directory.
 TunedFile tuned_file(const std::string& cache_directory);
 
 // The rows of a file. Immutable, so any thread may read it.
@@ -47,11 +48,11 @@ class TunedRows {
  public:
   TunedRows() = default;
   // Logs a warning if the file is not used, and one for each of the first five lines that are not rows. One more
-  // warning gives the number of the others. Never throws because of the file.
+  // warning gives the number of the remaining lines. Never throws because of the file.
   static TunedRows read(const TunedFile& file);
 
-  // The row of the problem's class on this GPU, or null. Always null on a CPU and for `invariant` problems, whose bits
-  // must not depend on the lengths. `planned`: see planned_problem().
+  // Returns the row of the problem's class on this GPU, or null. The result is always null on a CPU, and for
+  // `invariant` problems, because their bits must not depend on the lengths. `planned`: see planned_problem().
   const TunedRow* find(const Problem& planned, const Device& device) const;
   const std::string& path() const { return path_; }
   size_t size() const { return rows_.size(); }

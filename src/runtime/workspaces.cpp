@@ -1,4 +1,4 @@
-// The buffers of workspaces.h: when they grow, and when old ones are freed.
+// Implements workspaces.h: decides when buffers grow, and when old buffers are freed.
 #include "runtime/workspaces.h"
 
 #include <algorithm>
@@ -10,7 +10,8 @@ namespace {
 
 const cuda::StreamHandle per_thread_stream = reinterpret_cast<cuda::StreamHandle>(2);  // CU_STREAM_PER_THREAD
 
-// Grows by half, so that growth is rare. If memory is short, takes only what is needed.
+// Returns a buffer of at least `bytes` bytes. To make growth rare, it has at least 1.5 times the old size, but if
+// memory is short only `bytes`.
 cuda::Buffer larger(const cuda::Buffer& old, size_t bytes) {
   const size_t roomy = std::max(bytes, old.bytes() + old.bytes() / 2);
   try {
@@ -27,8 +28,8 @@ cuda::Buffer larger(const cuda::Buffer& old, size_t bytes) {
 struct Workspaces::OfStream {
   std::mutex turn;
   cuda::Buffer counters, scratch;
-  bool captured = false;           // a graph may use both
-  std::vector<cuda::Buffer> kept;  // old buffers that graphs may use
+  bool captured = false;           // a graph can use both
+  std::vector<cuda::Buffer> kept;  // old buffers that graphs can still use
 
   bool suffices(size_t counter_bytes, size_t scratch_bytes) const {
     return counters.bytes() >= counter_bytes && scratch.bytes() >= scratch_bytes;
@@ -41,14 +42,14 @@ struct Workspaces::OfStream {
 };
 
 void Workspaces::OfStream::grow(size_t counter_bytes, size_t scratch_bytes, cuda::StreamHandle stream) {
-  const cuda::UncapturedScope scope;  // other threads may be capturing
+  const cuda::UncapturedScope scope;  // because other threads can be capturing a stream
   cuda::Buffer fresh_counters, fresh_scratch;
   if (counters.bytes() < counter_bytes) {
     fresh_counters = larger(counters, counter_bytes);
     fresh_counters.clear(stream);
   }
   if (scratch.bytes() < scratch_bytes) fresh_scratch = larger(scratch, scratch_bytes);
-  cuda::synchronize(stream);  // afterwards the counters are 0 and nothing uses the old buffers
+  cuda::synchronize(stream);  // afterwards the counters are 0, and no kernel uses the old buffers
   if (fresh_counters.bytes() > 0) replace(counters, std::move(fresh_counters));
   if (fresh_scratch.bytes() > 0) replace(scratch, std::move(fresh_scratch));
 }

@@ -21,7 +21,8 @@ class Workspaces {
   struct OfStream;
 
  public:
-  // A stream's memory and the exclusive right to enqueue work that uses it: steps of two calls must not mix.
+  // A stream's memory, and the exclusive right to enqueue work that uses it. The right is exclusive because steps of
+  // two calls must not mix.
   class Lease {
    public:
     Lease() = default;
@@ -39,9 +40,9 @@ class Workspaces {
   Workspaces(const Workspaces&) = delete;
   Workspaces& operator=(const Workspaces&) = delete;
 
-  // For a plan that needs workspace. Needs a ContextScope of the stream. Grows a buffer that is too small, which waits
-  // for the stream; throws Error instead if the stream is captured. Memory that a capture has used is neither moved nor
-  // freed.
+  // Returns the memory for a plan that needs workspace. Needs a ContextScope of the stream. If a buffer is too small,
+  // waits for the stream and makes a larger one. If the stream is captured, throws Error instead. Memory that a capture
+  // has used is neither moved nor freed.
   Lease lease(const Problem& problem, const Plan& plan, int device_index, cuda::StreamHandle stream);
 
  private:
@@ -49,8 +50,8 @@ class Workspaces {
 
   std::mutex mutex_;
   std::map<std::pair<int, uint64_t>, std::unique_ptr<OfStream>> streams_;  // key: stream id
-  // The id of each stream at its last call outside a capture: the driver returns no id for a captured stream. The
-  // per-thread default stream has the same handle in all threads, so the key contains the thread.
+  // The id of each stream at its last call outside a capture. It is stored because the driver returns no id for a
+  // captured stream. The per-thread default stream has the same handle in all threads, so the key contains the thread.
   std::map<std::tuple<int, cuda::StreamHandle, std::thread::id>, uint64_t> ids_;
 };
 

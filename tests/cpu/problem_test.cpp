@@ -509,7 +509,7 @@ TEST(Validate, RefusesWhatALineCannotSay) {
       {[](Problem& p) {
          p.varlen = true, p.lengths_q = {1, 2};
        },
-       "lengths_q has 2 lengths, lengths_k 0"},
+       "lengths_q has 2 lengths, lengths_k has 0"},
       {[](Problem& p) {
          p.varlen = true, p.lengths_q = p.lengths_k = {1, -2}, p.total_q = 9;
        },

@@ -216,7 +216,7 @@ TEST(Qk, RefusesBySentence) {
       {with([](auto& c) {
          c.b = make_tensor(e4m3, {2, 3, 9, 16});
        }),
-       "k.shape[1] = 3: q's heads, 4"},
+       "k.shape[1] = 3: must divide q's heads, 4"},
       {with([](auto& c) {
          c.b = make_tensor(e4m3, {1, 2, 9, 16});
        }),

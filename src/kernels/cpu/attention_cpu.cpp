@@ -26,7 +26,7 @@ struct CpuConfig {
   CpuIsa isa = CpuIsa::scalar;
   int block_m = 0;     // query rows of a tile
   int block_n = 0;     // keys of a tile
-  int64_t splits = 1;  // split-KV: parts of the keys. A function of the Problem, never of the thread count
+  int64_t splits = 1;  // split-KV: number of parts of the keys. It does not depend on the number of threads
   bool operator==(const CpuConfig&) const = default;
 };
 constexpr ConfigField config_fields[] = {
@@ -44,11 +44,11 @@ bool accepts(const Problem& p, const Device& device, std::string* why) {
   return true;
 }
 
-// Pack GQA: query heads that share a kv head also share tiles if sequences are shorter than half a tile.
+// Pack GQA: query heads that share a kv head also share tiles if there are fewer than 32 queries (half a tile).
 bool packs_heads(const Problem& p) { return p.seqlen_q < 32 && p.group() > 1; }
 int64_t rows_per_head_k(const Problem& p) { return packs_heads(p) ? p.seqlen_q * p.group() : p.seqlen_q; }
 
-// Depends on the Problem only: results must not depend on the number of threads.
+// The number of splits depends only on the Problem, because results must not depend on the number of threads.
 int64_t choose_splits(const Problem& p, int block_m) {
   if (p.invariant) return 1;
   const int64_t most = std::max<int64_t>(p.seqlen_k / keys_per_split, 1);
@@ -77,10 +77,10 @@ KernelConfig configure(const Problem& p, const Device& device) {
   return {config_table, config};
 }
 
-// Floats of the partial state of one tile: max, sum, o.
+// Returns the number of floats in the partial state of one tile: max, sum, o.
 int64_t state_floats(const Problem& p, const CpuConfig& c) { return c.block_m * (p.head_dim_v + 2); }
 
-// Upper bound of the number of tiles. Of varlen sequences only the maximum and the total length are known.
+// Returns an upper bound of the number of tiles. For varlen, only the maximum and the total of the lengths are known.
 int64_t tile_bound(const Problem& p, const CpuConfig& c) {
   const int64_t heads = packs_heads(p) ? p.heads_k : p.heads_q, per_row = packs_heads(p) ? p.group() : 1;
   if (!p.varlen) return p.batch * heads * ((rows_per_head_k(p) + c.block_m - 1) / c.block_m);
@@ -98,7 +98,7 @@ size_t workspace_bytes(const Problem& p, const KernelConfig& config) {
 }
 
 // TileMap: the tiles of a call by index. The tiles of a head are consecutive, so that its keys stay in the cache. The
-// last rows come first: with causal masks they take longest.
+// last rows come first, because with causal masks they take longest.
 class TileMap {
  public:
   TileMap(const Problem& problem, const AttentionParams& params, const CpuConfig& config)
@@ -115,7 +115,7 @@ class TileMap {
   int64_t tiles() const { return first_tile_.back(); }
   const Sequence& sequence(int64_t b) const { return sequences_[static_cast<size_t>(b)]; }
 
-  // Tile `index`, restricted to part `split` of the keys.
+  // Returns tile `index`, restricted to part `split` of the keys.
   Tile tile(int64_t index, int64_t split) const {
     const auto after = std::upper_bound(first_tile_.begin(), first_tile_.end(), index);
     const int64_t b = after - first_tile_.begin() - 1;

@@ -53,7 +53,7 @@ inline unsigned short pack_e5m2x2(float low, float high) {  // sm_89
 }
 #else
 // E4M3 bits, moved into f16, are the number times 2^-8, also for subnormals. NaN is the code after the largest number.
-// It alone overflows when multiplied by 36000; infinity * 0 then gives NaN.
+// Only this code overflows when it is multiplied by 36000; infinity * 0 then gives NaN.
 inline unsigned e4m3x2_to_f16x2(unsigned short x) {
   const unsigned spread = __byte_perm(x, 0, 0x1404);
   const unsigned small = (spread & 0x80008000u) | (spread >> 1 & 0x3f803f80u);
@@ -71,7 +71,7 @@ inline unsigned short pack_e5m2x2(float low, float high) {
 }
 #endif
 inline unsigned byte_perm(unsigned x, unsigned y, unsigned selector) { return __byte_perm(x, y, selector); }
-// max(|x|, |y|) of both halves. If one of them is NaN, the other.
+// Returns max(|x|, |y|) for both halves. If one value is NaN, the result is the other value.
 template <DType type>
 inline unsigned max_magnitude2(unsigned x, unsigned y) {  // sm_80
   unsigned most;
@@ -111,7 +111,8 @@ inline unsigned short pack_e4m3x2(float low, float high) {
 inline unsigned short pack_e5m2x2(float low, float high) {
   return static_cast<unsigned short>(float_to_e5m2(low) | float_to_e5m2(high) << 8);
 }
-// Selects four of the eight bytes of x (0 to 3) and y (4 to 7): one hexadecimal digit of selector each, lowest first.
+// Selects four of the eight bytes of x (0 to 3) and y (4 to 7). Each hexadecimal digit of `selector`, from the lowest
+// on, is the number of one byte.
 inline unsigned byte_perm(unsigned x, unsigned y, unsigned selector) {
   const unsigned long long bytes = x | static_cast<unsigned long long>(y) << 32;
   unsigned result = 0;
@@ -171,7 +172,7 @@ inline void widen4(unsigned codes, unsigned& low, unsigned& high) {
   low = widen2<from, to>(codes), high = widen2<from, to>(codes >> 16);
 }
 
-// Whether a 16-bit or FP8 bit pattern is neither infinite nor NaN.
+// Returns whether a 16-bit or FP8 bit pattern is neither infinite nor NaN.
 template <DType t>
 inline bool is_finite_code(unsigned code) {
   if constexpr (t == DType::e4m3) return (code & 0x7fu) != 0x7fu;

@@ -5,8 +5,8 @@
 #include "shared/params.h"
 #include "shared/score_chain.h"
 
-// Score modification by the user. If a translation unit defines the macro RAPT_USER_SCORE before it includes a kernel,
-// then
+// A score modification by the user. If a translation unit defines the macro RAPT_USER_SCORE before it includes a
+// kernel, then
 //     x = RAPT_USER_SCORE(x, batch, head, i, j)
 // is applied between ALiBi and the mask. head: query head; i, j: query and key of the sequence. cfg.scale_in_exp2 must
 // be false.
@@ -23,7 +23,8 @@ constexpr bool has_user_score = false;
 
 namespace rapt {
 
-// tanh by one exponential. Exact at 0 and infinity; absolute error below 3e-7 (tanh.approx: 5e-4).
+// Computes tanh with one exponential. The result is exact at 0 and infinity. The absolute error is below 3e-7
+// (tanh.approx: 5e-4).
 struct FastTanh {
   static float of(float x) {
     constexpr float two_log2_e = 2.0f * 1.4426950408889634f;
@@ -31,7 +32,7 @@ struct FastTanh {
   }
 };
 
-// score_chain.h for one row of a head. Tanh: the implementation of tanh.
+// The Steps of score_chain.h for one row of a head. Tanh: the implementation of tanh.
 template <auto cfg, class Tanh>
 struct RowScoreChain {
   const AttentionParams& p;
@@ -73,7 +74,7 @@ struct RowScoreChain {
     if constexpr (cfg.mask) x = mask[j * p.mask.key] != 0 ? x : detail::float_of(0xff800000u);
   }
 
-  // The natural logit of key j from the product q.k; -inf if masked.
+  // Returns the natural logit of key j from the product q.k, or -inf if the key is masked.
   float logit(float product, index_t j) const {
     apply_score_chain(*this, product, j);
     return product;

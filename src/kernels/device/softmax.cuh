@@ -29,11 +29,12 @@ inline unsigned pack2(float low, float high) {
 
 // row_sum = sum of exp2((x - row_max) * scale_log2). If scale_in_exp2, x are QK^T products and scale_log2 = scale *
 // log2(e). Otherwise x are natural logits and scale_log2 = log2(e). row_max follows the running maximum lazily. Any
-// reference value near the maximum gives the same softmax: its factor cancels in O / row_sum. So row_max changes only
-// when the maximum exceeds it by more than rescale_threshold in log2 units (a factor of 2^rescale_threshold in the
-// weights). This avoids most rescalings of O (an idea of FlashAttention-4). Each row decides on its own; the warp only
-// votes on whether any row changes. Weights are multiplied by 2^log2_p_scale, so that they use more of E4M3's range
-// (largest value 448, subnormal below 2^-6). With per_row_scale, each row has its own scale_log2.
+// reference value near the maximum gives the same softmax, because its factor cancels in O / row_sum. So row_max
+// changes only when the maximum exceeds row_max by more than rescale_threshold in log2 units (a factor of
+// 2^rescale_threshold in the weights). This avoids most rescalings of O (an idea of FlashAttention-4). Each row decides
+// on its own; the warp only votes on whether any row changes. Weights are multiplied by 2^log2_p_scale, so that they
+// use more of E4M3's range (largest value 448, subnormal below 2^-6). With per_row_scale, each row has its own
+// scale_log2.
 template <bool scale_in_exp2, int m_tiles, bool exact_max, int log2_p_scale = 0, bool per_row_scale = false>
 struct OnlineSoftmax {
   static constexpr float rescale_threshold = exact_max ? 0.0f : 8.0f;  // log2; weights are at most 2^8; f16 holds 65504
@@ -93,7 +94,8 @@ struct OnlineSoftmax {
   }
 
  private:
-  // Whether x exceeds m by more than the threshold. Also true if m = -inf < x: then the difference is +inf.
+  // Returns whether x exceeds m by more than the threshold. This is also true if m = -inf < x, because then the
+  // difference is +inf.
   static bool exceeds_threshold(float x, float m, float scale_log2) { return (x - m) * scale_log2 > rescale_threshold; }
 
   template <int v_tiles>
@@ -134,7 +136,7 @@ struct OnlineSoftmax {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float m = row_max[mt][half], scale_log2 = row_scale_log2(mt, half);
-        // back: the scaled row maximum, to be subtracted. -inf also needs the safe form.
+        // back: the scaled row maximum that exponentiate() subtracts. needs_safe_exp() is also true for m = -inf.
         const float back = needs_safe_exp(m, scale_log2) ? 0.0f : __fmul_rn(m, scale_log2);
         const float shift = log2_p_scale == 0 ? -back : log2_p_scale - back;
         float even = 0.0f, odd = 0.0f;  // two independent chains of additions

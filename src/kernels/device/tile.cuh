@@ -9,8 +9,8 @@ namespace rapt {
 
 // Chunk c of row r is stored at chunk c ^ swizzle(r) of the row. The eight rows that one ldmatrix phase reads at the
 // same c then lie in eight different 16-byte bank groups, for every row length. Reason: a row of n chunks begins at
-// bank group r * n mod 8, which repeats after 8 / g rows, g = gcd(n, 8). Each repetition is XORed with another number
-// below g, which keeps the chunk inside the row.
+// bank group r * n mod 8, which repeats after 8 / g rows, g = gcd(n, 8). Each repetition is XORed with a different
+// number below g. So the chunk stays inside the row.
 template <int rows_, int row_bytes>
 struct SmemTile {
   static constexpr int rows = rows_, chunks = row_bytes / 16, bytes = rows * row_bytes;
@@ -35,14 +35,14 @@ struct LdmatrixAddress {
   }
 };
 
-// Copies a tile by cp.async from rows that are `pitch` bytes apart, `live_bytes` of each row. The rest of a row, and
-// rows from `count` on, become zeros. All `threads` of the CTA call this; the caller commits and waits.
+// Copies a tile by cp.async: `live_bytes` of each row. The rows are `pitch` bytes apart in global memory. The rest of a
+// row, and rows from number `count` on, become zeros. All `threads` of the CTA call this; the caller commits and waits.
 template <class Tile, int live_bytes, int threads>
 inline void copy_tile(unsigned to, const char* from, index_t pitch, index_t count, int thread_index) {
   static_assert(live_bytes % 16 == 0, "rows are copied in whole chunks");
   const int thread = static_cast<int>(
       volatile_copy(static_cast<unsigned>(thread_index)));  // keeps no addresses in registers between calls
-  constexpr int per_pass = threads / Tile::chunks;          // rows; trailing threads may have none
+  constexpr int per_pass = threads / Tile::chunks;          // in rows; the last threads can have nothing to copy
   static_assert(per_pass > 0, "a row has more chunks than the block has threads");
   const int first_row = thread / Tile::chunks, chunk = thread % Tile::chunks;
   if (threads % Tile::chunks != 0 && first_row >= per_pass) return;

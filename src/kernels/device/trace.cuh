@@ -2,17 +2,18 @@
 // "#define RAPT_TRACE_ON" before it. In every other build the macros are empty. Device only.
 //
 //   RAPT_TRACE_STAGES("producer: wait|producer: copy|consumer: wait|consumer: QK")   once in a unit, outside functions
-//   RAPT_TRACE_BEGIN("producer: wait"); at the begin of the kernel, by every warp: its first stage
-//   RAPT_TRACE("consumer: QK", step);   here this stage begins; it lasts until the warp's next mark. step: how many
-//                                       times this warp has begun this stage before
-//   RAPT_TRACE_NEXT("consumer: QK");    as RAPT_TRACE, for kernels that do not know the step: it is counted in memory
-//   RAPT_TRACE_END();                   at the end, also before an early return
+//   RAPT_TRACE_BEGIN("producer: wait"); every warp calls it at the begin of the kernel, with the warp's first stage
+//   RAPT_TRACE("consumer: QK", step);   a stage begins; it lasts until the warp's next mark. step: how many times this
+//                                       warp has begun this stage before
+//   RAPT_TRACE_NEXT("consumer: QK");    like RAPT_TRACE, for kernels that do not know the step: a counter in memory
+//                                       gives it
+//   RAPT_TRACE_END();                   every warp calls it at the end of the kernel, also before an early return
 //
-// The part of a stage's name before ": " is the warp's role. The lab replaces a "#" in it by the number of the warp's
-// warpgroup. Lane 0 of the warp stores the mark, so it must reach the mark; the other lanes need not. Blocks have one
-// dimension. The compiler may move arithmetic over a mark, but not barriers, waits, or accesses to memory. A mark is
-// taken when the stage's first instruction is issued: the last matrix products of the stage before may still be
-// running.
+// The part of a stage's name before ": " is the warp's role. The lab replaces a "#" in the role by the number of the
+// warp's warpgroup. Lane 0 of the warp stores the mark, so lane 0 must reach the mark. The other lanes need not reach
+// it. Blocks have one dimension. The compiler can move arithmetic across a mark, but not barriers, waits, or accesses
+// to memory. A mark is taken when the stage's first instruction is issued. At that time the last matrix products of the
+// previous stage can still be running.
 #pragma once
 
 #include "ptx/clock.cuh"
@@ -21,14 +22,14 @@
 
 #if defined(RAPT_TRACE_ON)
 
-// Set by the lab before the launch. A constant, so marks read its fields through the constant cache.
+// The lab sets this before the launch. It is a constant, so that marks read its fields through the constant cache.
 extern "C" {
 __constant__ rapt::TraceBuffer rapt_trace_buffer;
 }
 
 namespace rapt {
 
-// The place of `name` in "a|b|c", or no_trace_stage.
+// Returns the index of `name` in "a|b|c", or no_trace_stage.
 constexpr unsigned no_trace_stage = ~0u;
 constexpr unsigned trace_stage(const char* list, const char* name) {
   unsigned stage = 0;
@@ -41,7 +42,8 @@ constexpr unsigned trace_stage(const char* list, const char* name) {
   }
 }
 
-// volatile_copy: each mark computes the place again, because registers are scarce in a main loop.
+// Because of volatile_copy, each mark computes the place again. A stored place would need a register, and registers are
+// scarce in a main loop.
 inline bool trace_place(unsigned& place) {
   const unsigned thread = volatile_copy(threadIdx.x);
   const unsigned cta = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);

@@ -1,6 +1,6 @@
-// merge: combines partial results (out, lse) of the same queries over disjoint keys, with the same arithmetic as
-// src/operations/merge.cpp on the CPU: in the given order, in double, skipping empty parts (lse = -inf). One warp per
-// row. Host half: merge_gpu.cpp.
+// merge: combines partial results (out, lse) of the same queries over disjoint keys. The arithmetic is that of
+// src/operations/merge.cpp on the CPU: it adds the parts in the given order, in double, and skips empty parts (lse =
+// -inf). One warp computes one row. Host half: merge_gpu.cpp.
 #pragma once
 
 #include "device/numeric.cuh"
@@ -20,7 +20,7 @@ inline float lse_of(const MergePart& part, const Row& row) {
   return part.lse[row.b * part.lse_batch + row.h * part.lse_head + row.s * part.lse_row];
 }
 
-// The maximum of all lse and the sink; NaN if any is NaN. -inf becomes 0.
+// Returns the maximum of all lse and the sink, or NaN if any of them is NaN. A maximum of -inf becomes 0.
 inline double shift_of(const MergeParams& p, const Row& row, double sink) {
   double max = sink;
   for (int i = 0; i < p.count; ++i) {
@@ -30,7 +30,7 @@ inline double shift_of(const MergeParams& p, const Row& row, double sink) {
   return max == minus_infinity ? 0.0 : max;
 }
 
-// All lanes: writes the normalised weight of each part to `weights` and returns the sum before normalisation.
+// Writes the normalised weight of each part to `weights`, and returns the sum before normalisation. All lanes call it.
 inline double part_weights(const MergeParams& p, const Row& row, double sink, double shift, double* weights) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   __syncwarp();  // the weights of the previous row have been read

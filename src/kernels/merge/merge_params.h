@@ -15,7 +15,7 @@ struct MergePart {
 
 struct MergeConfig {
   DType out = DType::f32;
-  int warps = 4;  // per CTA, one row each
+  int warps = 4;  // per CTA; each computes one row at a time
 
   constexpr int threads() const { return 32 * warps; }
   constexpr bool operator==(const MergeConfig&) const = default;
@@ -33,7 +33,7 @@ struct MergeParams {
 };
 static_assert(sizeof(MergeParams) <= 4096);
 
-// Dynamic shared memory: the weights of each warp's row.
+// Bytes of dynamic shared memory: it holds the weights of each warp's row.
 constexpr int merge_smem_bytes(const MergeConfig& c) {
   return c.warps * MergeParams::max_parts * static_cast<int>(sizeof(double));
 }

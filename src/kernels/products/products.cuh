@@ -66,7 +66,7 @@ struct OutputRow {
 // Each thread computes 4 rows x 4 columns. Both operands are floats [depth][row] in shared memory.
 template <ProductConfig cfg>
 struct SimtGemm {
-  static constexpr int thread_tile = 4, threads_n = cfg.block_n / thread_tile;  // threads along N
+  static constexpr int thread_tile = 4, threads_n = cfg.block_n / thread_tile;  // threads along the columns
   static_assert(cfg.block_m * cfg.block_n == thread_tile * thread_tile * cfg.threads(), "a thread has 16 products");
   static constexpr int pitch_a = cfg.block_m + 4, pitch_b = cfg.block_n + 4;
 
@@ -79,8 +79,8 @@ struct SimtGemm {
   SimtGemm(const ProductParams& params, index_t index, char* shared)
       : p(params), tile(p, cfg, index), a(reinterpret_cast<float*>(shared)), b(a + pitch_a * cfg.block_k) {}
 
-  // Loads rows [first, first + rows) of one operand from depth d on; zeros beyond its end. Neighbouring threads read
-  // along the dimension with the smaller stride.
+  // Loads rows [first, first + rows) of one operand from depth d on. Elements beyond the end of the operand become
+  // zeros. Neighbouring threads read along the dimension with the smaller stride.
   template <DType dtype, int rows>
   void load(float* to, const TensorRef& from, index_t h, index_t first, index_t count, index_t d) const {
     const bool rows_contiguous = from.row * from.row < from.column * from.column;
@@ -204,7 +204,7 @@ struct Fp8MmaGemm {
     }
   }
 
-  // Commits one cp.async group; past the last k block it is empty, so that wait counts stay constant.
+  // Commits one cp.async group. Past the last k block the group is empty, so that wait counts stay constant.
   void load(int k_block) const {
     if (k_block < k_blocks) {
       const index_t d = static_cast<index_t>(k_block) * cfg.block_k;
@@ -254,7 +254,7 @@ struct Fp8MmaGemm {
     clear(partial);
   }
 
-  // Waits for a k block, starts the load into the buffer of the previous one, multiplies.
+  // Waits for a k block, starts the next load into the buffer of the previous k block, and multiplies.
   void mainloop_step(int k_block, Accumulator& sums) const {
     cp_async_wait_group(cfg.stages - 2);
     __syncthreads();

@@ -1,4 +1,4 @@
-// rapt_qk and rapt_gemm on GPUs, host code: chooses the kernel and its tiles, describes the launch. Kernels:
+// rapt_qk and rapt_gemm on GPUs, host code: chooses the kernel and its tiles, and describes the launch. Kernels:
 // products.cuh.
 #include "kernels/products/products_gpu.h"
 
@@ -10,7 +10,7 @@
 namespace rapt {
 namespace {
 
-// Whether rows of FP8 are contiguous and 16-byte aligned.
+// Returns whether rows of FP8 are contiguous and 16-byte aligned.
 bool copies_by_16(const TensorRef& t) {
   const auto address = reinterpret_cast<uintptr_t>(t.data);
   return t.column == 1 && address % 16 == 0 && t.batch % 16 == 0 && t.head % 16 == 0 && t.row % 16 == 0;

@@ -1,10 +1,10 @@
-// mbarrier objects in shared memory, and cp.async that arrives on them (PTX ISA 9.0, section 9.7.13.15). sm_80 and
-// newer. Device only. Used by lab/ladder; no shipped kernel includes it.
+// mbarrier objects in shared memory, and the cp.async instruction that arrives on them (PTX ISA 9.0, section
+// 9.7.13.15). sm_80 and newer. Device only. Used by lab/ladder; no shipped kernel includes it.
 #pragma once
 
 namespace rapt {
 
-// Each phase of the barrier ends after `count` arrivals. Other threads may use it after a __syncthreads().
+// Each phase of the barrier ends after `count` arrivals. Other threads can use the barrier after a __syncthreads().
 inline void mbarrier_init(unsigned barrier, int count) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
@@ -13,12 +13,13 @@ inline void mbarrier_arrive(unsigned barrier) {
   asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(barrier) : "memory");
 }
 
-// Arrives when all cp.async of this thread so far are complete. Returns at once.
+// Makes the thread arrive when all its cp.async so far are complete. The function returns at once.
 inline void cp_async_mbarrier_arrive(unsigned barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
-// Whether the phase of this parity is complete. On sm_90 and newer the thread may sleep for a while first.
+// Returns whether the phase of this parity is complete. On sm_90 and newer the thread can sleep for a while before the
+// answer.
 inline bool mbarrier_is_complete(unsigned barrier, unsigned parity) {
   unsigned complete;
 #if __CUDA_ARCH__ >= 900

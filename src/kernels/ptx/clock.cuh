@@ -4,14 +4,16 @@
 
 namespace rapt {
 
-// Cycles of this multiprocessor. It stays in place relative to other volatile instructions and accesses to memory.
+// Returns the cycle counter of this multiprocessor. The compiler does not move this instruction across other volatile
+// instructions or accesses to memory.
 inline unsigned long long sm_cycles() {
   unsigned long long cycles;
   asm volatile("mov.u64 %0, %%clock64;" : "=l"(cycles)::"memory");
   return cycles;
 }
 
-// Nanoseconds, the same on all multiprocessors. Its step differs among GPUs: from 32 ns to about 1 us.
+// Returns a time in nanoseconds that is the same on all multiprocessors. The resolution depends on the GPU: from 32 ns
+// to about 1 us.
 inline unsigned long long global_nanoseconds() {
   unsigned long long ns;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns)::"memory");

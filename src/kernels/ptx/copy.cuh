@@ -1,4 +1,4 @@
-// cp.async from global to shared memory (PTX ISA 9.0, section 9.7.9.25.3), loads and stores of shared memory,
+// cp.async from global to shared memory (PTX ISA 9.0, section 9.7.9.25.3), loads and stores of shared memory, and
 // griddepcontrol. Device only.
 #pragma once
 
@@ -6,7 +6,7 @@ namespace rapt {
 
 inline unsigned shared_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
 
-// x, hidden from the optimiser: results computed from it cannot be hoisted or reused.
+// Returns x, but the optimiser does not know this. So it cannot hoist or reuse results that are computed from the copy.
 inline unsigned volatile_copy(unsigned x) {
   unsigned y;
   asm volatile("mov.b32 %0, %1;" : "=r"(y) : "r"(x));
@@ -80,15 +80,15 @@ inline void store_shared_16(unsigned address, const Bytes16& x) {
                "r"(x.word[2]), "r"(x.word[3])
                : "memory");
 }
-// Stores 16 bytes to global memory. Without it, the compiler may split the store into four (measured).
+// Stores 16 bytes to global memory. Without this function the compiler can split such a store into four (measured).
 inline void store_global_16(void* to, const Bytes16& x) {
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(x.word[0]), "r"(x.word[1]), "r"(x.word[2]),
                "r"(x.word[3])
                : "memory");
 }
 
-// Programmatic dependent launch (PTX ISA 9.0, section 9.7.13.13), sm_90 and newer. wait: until the preceding kernels
-// have finished and their writes are visible. launch_dependents: lets CTAs of the next kernel start.
+// Programmatic dependent launch (PTX ISA 9.0, section 9.7.13.13), sm_90 and newer. wait: waits until the preceding
+// kernels have finished and their writes are visible. launch_dependents: lets CTAs of the next kernel start.
 template <bool programmatic>
 inline void griddepcontrol_wait() {
   if constexpr (programmatic) asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -21,7 +21,7 @@ inline void ldmatrix_x4(unsigned (&r)[4], unsigned address) {
                : "memory");
 }
 
-// The same, with each matrix transposed.
+// Like ldmatrix_x4, but transposes each matrix.
 inline void ldmatrix_x4_trans(unsigned (&r)[4], unsigned address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])

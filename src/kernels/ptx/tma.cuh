@@ -8,12 +8,13 @@ namespace rapt {
 
 inline void prefetch_map(const TensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
 
-// mbarriers, by their address in shared memory: 8 bytes each. A phase ends after `arrivals` arrivals and all expected
-// bytes. parity: the parity of the phase to wait for; the first phase has 0.
+// Functions for mbarriers. `barrier` is the address in shared memory of an mbarrier, which has 8 bytes. A phase ends
+// after `arrivals` arrivals and all expected bytes. parity: the parity of the phase to wait for; the first phase has 0.
 inline void init_barrier(unsigned barrier, unsigned arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
-// After barriers were initialised, before others use them (and a barrier of the block in between).
+// The thread that initialises barriers calls this afterwards. Other threads can use the barriers after a later barrier
+// of the block (__syncthreads).
 inline void fence_barrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 inline void arrive(unsigned barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
@@ -29,8 +30,8 @@ inline void wait_barrier(unsigned barrier, unsigned parity) {
       : "memory");
 }
 
-// A box of a tensor of four dimensions, whose first element has these coordinates, the innermost first. What lies
-// outside the tensor becomes zero, and counts among the bytes.
+// Copies a box of a tensor of four dimensions. The coordinates are those of the box's first element, the innermost
+// dimension first. Elements outside the tensor become zero, and count among the expected bytes.
 inline void copy_box(unsigned to, const TensorMap& map, unsigned barrier, int x, int row, int head, int batch) {
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], "
@@ -39,11 +40,11 @@ inline void copy_box(unsigned to, const TensorMap& map, unsigned barrier, int x,
       : "memory");
 }
 
-// Between ordinary writes to shared memory and wgmma or bulk copies that touch the same bytes.
+// Call this between ordinary accesses to shared memory and wgmma or bulk copies that use the same bytes.
 inline void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// Barriers of some of a block's threads: id 1 to 15 (0 is __syncthreads), `threads` is a multiple of 32 and counts
-// those that wait and those that only arrive.
+// Barriers for some of a block's threads. id: 1 to 15 (0 is __syncthreads). threads: the number of threads that wait or
+// only arrive, a multiple of 32.
 inline void wait_named(unsigned id, unsigned threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
@@ -59,7 +60,8 @@ inline bool any_named(unsigned id, unsigned threads, bool x) {
   return any != 0;
 }
 
-// Registers of each thread of the warpgroup from here on: a multiple of 8, from 24 to 256.
+// Sets the number of registers of each thread of the warpgroup from here on. `registers` must be a multiple of 8, from
+// 24 to 256.
 template <int registers>
 inline void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));

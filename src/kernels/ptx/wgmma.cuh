@@ -1,6 +1,6 @@
 // Warpgroup matrix instructions of sm_90a (PTX ISA 9.0, section 9.7.15): four warps together add a product of 64 rows
-// to their accumulators. The instruction runs on its own until it is waited for: nobody may touch its registers or its
-// shared memory before. Device only.
+// to their accumulators. The instruction runs asynchronously. Until a wait for it ends, no code may use its registers
+// or change its shared memory. Device only.
 #pragma once
 
 #include "shared/dtype.h"
@@ -17,8 +17,8 @@ inline void wgmma_wait_group() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }
 
-// Keeps the compiler from moving uses of accumulators across this call: it does not know when an instruction writes
-// them.
+// Keeps the compiler from moving uses of accumulators across this call. Otherwise the compiler could do so, because it
+// does not know when a wgmma writes them.
 template <int tiles>
 inline void pin(float (&d)[1][tiles][4]) {
 #pragma unroll
@@ -27,13 +27,13 @@ inline void pin(float (&d)[1][tiles][4]) {
     for (int i = 0; i < 4; ++i) asm volatile("" : "+f"(d[0][n][i])::"memory");
 }
 
-// A value that all threads of a warp share, in a register that the compiler knows to be uniform.
+// Returns a value that is the same in all threads of a warp, in a register that the compiler knows to be uniform.
 inline unsigned warp_uniform(unsigned x) { return __shfl_sync(~0u, x, 0); }
 
 // Register i of a thread holds row 16 * warp + lane / 4 + 8 * (i / 2 % 2), column 8 * (i / 4) + 2 * (lane % 4) + i % 2:
 // d[0][i / 4][i % 4], as with mma.m16n8. add: true adds to the accumulators, false overwrites them.
-//   ss: A (64 x 16) and B (16 x n) in shared memory, both with rows that hold the reduction: q and k.
-//   rs: A in registers, B in shared memory with rows along n: weights and v.
+//   ss: for q and k. A (64 x 16) and B (16 x n) are in shared memory, with rows along the summed dimension.
+//   rs: for weights and v. A is in registers, B in shared memory with rows along n.
 template <int n>
 struct Wgmma {
   static_assert(n % 16 == 0 && n <= 256, "n is a multiple of 16 up to 256");
@@ -72,7 +72,7 @@ struct Wgmma {
 #define RAPT_SUMS_14 RAPT_SUMS_13, RAPT_ROW(26), RAPT_ROW(27)
 #define RAPT_SUMS_15 RAPT_SUMS_14, RAPT_ROW(28), RAPT_ROW(29)
 #define RAPT_SUMS_16 RAPT_SUMS_15, RAPT_ROW(30), RAPT_ROW(31)
-// n = 16 * k; a0 to a5: the operands behind the accumulators, by number.
+// n = 16 * k. a0 to a5: the numbers of the asm operands that follow the accumulators.
 #define RAPT_WGMMA_SS(k, n, type, a0, a1, a2)                                                                     \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " a2 ", 0;\nwgmma.mma_async.sync.aligned.m64n" n "k16.f32." type \
                "." type " {" RAPT_REGS_##k "}, " a0 ", " a1 ", p, 1, 1, 0, 0;\n}"                                 \

@@ -48,8 +48,8 @@ inline void store_chunk(const QuantizeParams& p, unsigned char* row, int column,
   }
 }
 
-// Inverse descales of the thread's chunks: one for the tile, or one for each row. Either read (descales_ready), or
-// computed from amax; then one thread writes each descale.
+// Inverse descales of the thread's chunks: one for the tile, or one for each row. With descales_ready they are read.
+// Otherwise they are computed from amax, and one thread writes each descale.
 template <QuantizeConfig cfg>
 class Descales {
  public:
@@ -94,7 +94,7 @@ class Descales {
       return p.descale_at(tile.b, tile.h, descale_position(p, tile.rows, tile.first + chunks.row(i)), 0);
     };
     if constexpr (cfg.row_fits_warp() && cfg.chunks() >= count) {
-      // Each lane computes the division for one row and broadcasts it.
+      // Each lane computes the division for one row and broadcasts the result.
       const int own = chunks.column(0) % count;
       unsigned own_amax = 0;
 #pragma unroll
@@ -113,7 +113,7 @@ class Descales {
       }
     }
   }
-  // amax of each chunk's row: by shuffles if a row is in one warp, else by atomics in shared memory.
+  // Computes amax of each chunk's row: by shuffles if the row is in one warp, else by atomics in shared memory.
   static void reduce_rows(const Chunks<cfg>& chunks, unsigned* shared, unsigned (&largest)[count]) {
     if constexpr (!cfg.row_fits_warp()) {
       for (int i = thread(); i < cfg.rows(); i += cfg.threads()) shared[i] = 0;
@@ -172,13 +172,13 @@ inline void encode(const QuantizeParams& p, unsigned* shared) {
       encode_tile<cfg>(p, tile, shared);
     else if (!cfg.descales_ready && rows_sharing(cfg.group) > 1 && thread() == 0)
       *p.descale_at(tile.b, tile.h, tile.first / cfg.rows(), 0) = 1.0f;
-    if constexpr (!cfg.descales_ready) __syncthreads();  // shared memory is reused
+    if constexpr (!cfg.descales_ready) __syncthreads();  // the next tile reuses the shared memory
   });
 }
 
 // ---- amax
 
-// amax of each channel: reduced in registers, then in shared memory (if it fits), then in the descales.
+// Computes amax of each channel: first in registers, then in shared memory (if all channels fit), then in the descales.
 template <QuantizeConfig cfg>
 inline void channel_amax(const QuantizeParams& p, const QuantizeTile& tile, unsigned* shared) {
   constexpr bool in_shared = cfg.dim <= QuantizeConfig::max_shared_channels;

@@ -1,5 +1,5 @@
-// Chunks of 8 channels for quantize.cuh: load, rotate, subtract the mean, keep in registers if they fit; and their
-// amax. Device only.
+// Chunks of 8 channels for quantize.cuh. Functions load a chunk, rotate it, subtract the mean, keep it in registers if
+// all chunks of the thread fit, and compute its amax. Device only.
 #pragma once
 
 #include "device/numeric.cuh"
@@ -29,7 +29,7 @@ constexpr bool is_channel(int column, int i) {
 // Parameters of a chunk's channels in one head: signs of the rotation, means, inverse descales.
 template <QuantizeConfig cfg>
 struct ChannelParams {
-  unsigned negative = 0;  // bit i: sign of channel i is flipped
+  unsigned negative = 0;  // bit i: the rotation flips the sign of channel i
   float mean[chunk], inverse[chunk];
 
   void load(const QuantizeParams& p, index_t b, index_t h, int column) {
@@ -81,15 +81,15 @@ inline void widen_chunk(const Stored<cfg>& x, float (&y)[chunk]) {
   }
 }
 
-// hadamard::transform: first the rounds within the chunk, then the rounds between lanes, by shuffles. The upper lane of
-// a pair keeps the difference.
+// Computes hadamard::transform. The first rounds are within a chunk, the later ones between lanes, by shuffles. The
+// upper lane of a pair keeps the difference.
 template <QuantizeConfig cfg>
 inline void rotate_chunk(const ChannelParams<cfg>& column, float (&y)[chunk]) {
   constexpr int group = cfg.hadamard_group(), within = group < chunk ? group : chunk;
   for (int i = 0; i < chunk; ++i) y[i] = detail::float_of(detail::bits_of(y[i]) ^ (column.negative >> i & 1u) << 31);
   for (int first = 0; first < chunk; first += within) hadamard::transform(y + first, within);
   for (int stride = 1; stride < cfg.hadamard_chunks(); stride *= 2) {
-    const float sign = (thread() & stride) == 0 ? 1.0f : -1.0f;  // sum or difference by one FMA
+    const float sign = (thread() & stride) == 0 ? 1.0f : -1.0f;  // one FMA computes the sum or the difference
     for (int i = 0; i < chunk; ++i) y[i] = sign * y[i] + __shfl_xor_sync(0xffffffffu, y[i], stride);
   }
   if constexpr (group > 1)
@@ -107,8 +107,8 @@ inline void load_values(const Stored<cfg>& x, const ChannelParams<cfg>& column, 
 
 inline unsigned max_of(unsigned a, unsigned b) { return a > b ? a : b; }
 
-// The largest finite magnitude as bits. fmaxf ignores NaN. If the result is infinity (rare), infinities are filtered
-// out one by one.
+// Returns the largest finite magnitude as bits. fmaxf ignores NaN. If the result is infinity (rare), a second loop
+// leaves out infinities.
 inline unsigned chunk_amax(const float (&y)[chunk]) {
   float most = 0.0f;
   for (int i = 0; i < chunk; ++i) most = fmaxf(most, fabsf(y[i]));
@@ -130,7 +130,7 @@ struct QuantizeTile {
   index_t b, h;
   QuantizeRows rows;
   index_t first;  // first row, counted in the sequence
-  int count;      // rows; 0: beyond the end of the sequence
+  int count;      // number of rows; 0: the tile lies beyond the end of the sequence
   const char* input;
   unsigned char* output;  // addresses of the first row
 };
@@ -148,7 +148,7 @@ inline QuantizeTile tile_at(const QuantizeParams& p, index_t b, index_t h, index
           static_cast<unsigned char*>(p.output.data) + p.output.index(b, h, row)};
 }
 
-// Visits all tiles. The grid is (tiles, heads, batch), so that no division is needed.
+// Calls `visit` for all tiles. The grid is (tiles, heads, batch), so that no division is needed.
 template <QuantizeConfig cfg, class Visit>
 inline void for_each_tile(const QuantizeParams& p, const Visit& visit) {
   const index_t tiles = quantize_tiles(p, cfg);
@@ -231,8 +231,8 @@ class Chunks {
 
 constexpr int unroll_count(const QuantizeConfig& cfg) { return cfg.in_registers() ? cfg.chunks_per_thread() : 1; }
 
-// Maximum over all threads of the CTA, returned to all. `shared`: one word per warp. The caller needs a barrier before
-// it reuses `shared`.
+// Returns the maximum over all threads of the CTA, to every thread. `shared`: one word per warp. The caller needs a
+// barrier before it uses `shared` again.
 template <QuantizeConfig cfg>
 inline unsigned cta_amax(unsigned largest, unsigned* shared) {
   largest = __reduce_max_sync(0xffffffffu, largest);
@@ -243,7 +243,7 @@ inline unsigned cta_amax(unsigned largest, unsigned* shared) {
   return largest;
 }
 
-// amax of a thread's chunks [first, last). Untransformed 16-bit values are compared in pairs.
+// Returns amax of a thread's chunks [first, last). Untransformed 16-bit values are compared in pairs.
 template <QuantizeConfig cfg>
 inline unsigned chunks_amax(const Chunks<cfg>& chunks, int first = 0, int last = Chunks<cfg>::count) {
   unsigned largest = 0;

@@ -8,12 +8,12 @@ namespace rapt {
 
 // The kernels of one call in their order. Most calls need only the last one.
 enum class QuantizeStep : unsigned char {
-  mean,    // mean of each channel
+  mean,    // computes the mean of each channel
   clear,   // sets descales of a tensor, head or channel to 0 bits
-  amax,    // atomic maximum of |x| into these descales
+  amax,    // stores the maximum of |x| in these descales, by atomics
   finish,  // converts these maxima to descales
-  select,  // descales from percentiles, for any ScaleKind
-  encode   // FP8 output; and descales of tokens and blocks, unless they exist already
+  select,  // computes descales from percentiles, for any ScaleKind
+  encode   // writes FP8 output, and descales of tokens and blocks unless they exist already
 };
 
 struct QuantizeConfig {
@@ -35,7 +35,7 @@ struct QuantizeConfig {
   constexpr bool transformed() const { return hadamard || smooth; }
   constexpr int chunks() const { return dim == 0 ? 1 : (dim + chunk - 1) / chunk; }
   constexpr int hadamard_group() const { return hadamard ? hadamard::group_of(dim) : 1; }
-  // Neighbouring threads of a warp that share a Hadamard group.
+  // Number of neighbouring threads of a warp that share a Hadamard group.
   constexpr int hadamard_chunks() const { return hadamard_group() > chunk ? hadamard_group() / chunk : 1; }
   constexpr bool by_channel() const { return group == ScaleKind::channel; }
 
@@ -54,7 +54,7 @@ struct QuantizeConfig {
     const index_t wanted = (work + least - 1) / least * least;
     return static_cast<int>(clamped(wanted <= max_threads ? wanted : (work + 31) / 32 * 32, 32, max_threads));
   }
-  // The smallest multiple of 32 threads that holds whole rows of chunks.
+  // The smallest number of threads that is a multiple of 32 and of the chunks in a row; 32 if it exceeds max_threads.
   constexpr int row_aligned_threads() const {
     int threads = 32;
     while (threads % chunks() != 0 && threads < max_threads) threads += 32;
@@ -63,7 +63,8 @@ struct QuantizeConfig {
   // encode: all rows of a tile share one descale. Long rows have a tile of their own.
   constexpr bool one_descale() const { return group != ScaleKind::token || rows() == 1; }
   constexpr int warps() const { return threads() / 32; }
-  // CTAs per SM in __launch_bounds__: as many threads as registers allow without spills, to hide memory latency.
+  // CTAs per SM in __launch_bounds__. To hide memory latency, there are as many threads as registers allow without
+  // spills.
   constexpr int min_blocks() const {
     if (step != QuantizeStep::amax && step != QuantizeStep::encode) return 1;
     const bool few_registers = !transformed() && !by_channel();
@@ -77,15 +78,15 @@ struct QuantizeConfig {
   constexpr int chunks_per_thread() const {
     return static_cast<int>((index_t{rows()} * chunks() + threads() - 1) / threads());
   }
-  // Whether all chunks of a thread stay in registers; f32 or transformed values take 8 words a chunk, others 4. Not if
-  // per-channel descales of changing columns need registers too.
+  // Returns whether all chunks of a thread stay in registers. A chunk takes 8 words if it is f32 or transformed, else
+  // 4. The result is false if registers also hold per-channel descales whose column changes from chunk to chunk.
   constexpr bool in_registers() const {
     if (by_channel() && descales_ready && !fixed_column()) return false;
     return chunks_per_thread() * (transformed() || input == DType::f32 ? 8 : 4) <= max_register_words;
   }
-  // Whether all chunks of a thread have the same channels.
+  // Returns whether all chunks of a thread have the same channels.
   constexpr bool fixed_column() const { return threads() % chunks() == 0; }
-  // Whether the chunks of a row are in lanes of one warp.
+  // Returns whether the chunks of a row are in lanes of one warp.
   constexpr bool row_fits_warp() const { return 32 % chunks() == 0; }
 
   // mean: a CTA takes mean_chunks() chunks of a head; a thread takes every 32nd row of one chunk.
@@ -103,7 +104,7 @@ struct QuantizeConfig {
   }
 };
 
-// Tiles per head (varlen: of the longest sequence).
+// Number of tiles per head (varlen: for the longest sequence).
 constexpr index_t quantize_tiles(const QuantizeParams& p, const QuantizeConfig& c) {
   return (p.seqlen + c.rows() - 1) / c.rows();
 }
@@ -111,7 +112,7 @@ constexpr index_t quantize_tiles(const QuantizeParams& p, const QuantizeConfig& 
 constexpr index_t quantize_slots(const QuantizeParams& p) {
   return p.group == ScaleKind::tensor ? 1 : p.batch * p.heads * (p.group == ScaleKind::channel ? p.dim : 1);
 }
-// Work items of a kernel: one per CTA iteration; for clear and finish one per thread iteration.
+// Number of work items of a kernel. A CTA processes one item in one iteration. In clear and finish, a thread does.
 constexpr index_t quantize_work_items(const QuantizeParams& p, const QuantizeConfig& c) {
   const bool writes_factors = c.step != QuantizeStep::mean && c.step != QuantizeStep::amax && !c.descales_ready;
   if (c.dim == 0 && !writes_factors) return 0;
@@ -128,7 +129,7 @@ constexpr index_t quantize_work_items(const QuantizeParams& p, const QuantizeCon
   }
 }
 
-// The grid of a launch. Grid-stride loops process what exceeds the limits of the grid.
+// The grid of a launch. If the work exceeds the limits of the grid, grid-stride loops process the rest.
 struct QuantizeGrid {
   index_t x = 1, y = 1, z = 1;
 };

@@ -8,7 +8,7 @@
 #include "kernels/config_table.h"
 
 namespace rapt {
-// Text forms of the enumerations in the config table.
+// Converts the enumerations in the config table to text.
 static std::string config_word(QuantizeStep step) {
   constexpr const char* names[] = {"mean", "clear", "amax", "finish", "select", "encode"};
   return names[static_cast<size_t>(step)];
@@ -22,7 +22,7 @@ static std::string config_code(ScaleKind group) { return concat("rapt::ScaleKind
 
 namespace {
 
-// Whether every row is contiguous, in whole chunks of 8 channels, and aligned to `alignment` bytes.
+// Returns whether every row is contiguous, consists of whole chunks of 8 channels, and is aligned to `alignment` bytes.
 bool has_vectors(const TensorRef& t, index_t dim, int alignment) {
   const auto is_multiple = [&](index_t elements) { return elements * bytes_of(t.dtype) % alignment == 0; };
   return dim > 0 && dim % QuantizeConfig::chunk == 0 && t.column == 1 &&

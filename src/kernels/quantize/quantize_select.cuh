@@ -85,8 +85,8 @@ inline void count_group(const QuantizeParams& p, const SelectGroup& group, unsig
   counter.flush();
 }
 
-// The digit of the value with this rank. rank becomes its rank among the values with that digit. Searches 16 sums of 16
-// counts, then the counts of one sum.
+// Returns the digit of the value with this rank. Sets `rank` to the value's rank among the values with that digit.
+// Searches 16 sums of 16 counts each, then the 16 counts of one sum.
 inline unsigned digit_of_rank(const unsigned long long* counts, const unsigned long long* sums,
                               unsigned long long& rank) {
   int part = 0;
@@ -98,7 +98,7 @@ inline unsigned digit_of_rank(const unsigned long long* counts, const unsigned l
 
 template <QuantizeConfig cfg>
 inline void select_group(const QuantizeParams& p, const SelectGroup& group, unsigned long long* shared) {
-  unsigned long long *counts = shared, *sums = counts + digits, *found = sums + 16;  // found: the new prefix and rank
+  unsigned long long *counts = shared, *sums = counts + digits, *found = sums + 16;  // found: new prefix and rank
   unsigned prefix = 0;
   unsigned long long rank = 0;
   for (int pass = 0; pass < digit_passes; ++pass) {

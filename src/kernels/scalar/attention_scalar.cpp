@@ -57,7 +57,7 @@ KernelConfig configure(const Problem& p, const Device&) {
   const bool fp8 = is_fp8(p.q) || is_fp8(p.k) || is_fp8(p.v);
   const bool plain = !fp8 && !a.softcap && !p.bias.present() && !a.alibi && !a.mask;
   a.min_blocks =
-      plain && a.head_dim_v <= 128 ? 2 : 1;  // with 2 a thread has 128 registers, too few for the other cases
+      plain && a.head_dim_v <= 128 ? 2 : 1;  // 2 CTAs leave a thread 128 registers, too few for the other cases
   return {config_table, a};
 }
 
@@ -75,7 +75,7 @@ void check_config(const ConfigChange& change) {
   require_range("warps_m", c.warps_m, 1, 32);
   require_range("block_m", c.block_m, 1, 1024);
   require_range("min_blocks", c.min_blocks, 1, 32);
-  if (change.own_text) require_multiple("block_m", c.block_m, c.warps_m);  // rows of a warp
+  if (change.own_text) require_multiple("block_m", c.block_m, c.warps_m);  // each warp has the same number of rows
   require_fits(change, {c.threads(),
                         int64_t{ScalarTile(c).floats} * int64_t{sizeof(float)},
                         c.min_blocks,

@@ -1,7 +1,7 @@
-// attention_scalar, device code: every problem that rapt supports on GPUs, except acc=f16, in f32 without tensor cores.
-// A warp owns a few query rows. Tiles of 32 keys pass through shared memory. In QK^T each lane has one key; in PV each
-// lane has some channels. Online softmax (Milakov & Gimelshein 2018) as defined in docs/semantics.md. Any strides,
-// sizes and contents. Host half: attention_scalar.cpp. Also runs on a CPU (lab/emulation).
+// attention_scalar, device code. It computes every problem that rapt supports on GPUs, except acc=f16, in f32 without
+// tensor cores. A warp owns a few query rows. Tiles of 32 keys pass through shared memory. In QK^T each lane has one
+// key; in PV each lane has some channels. Online softmax (Milakov & Gimelshein 2018) as defined in docs/semantics.md.
+// It accepts any strides, sizes and contents. Host half: attention_scalar.cpp. Also runs on a CPU (lab/emulation).
 #pragma once
 
 #include "config.h"
@@ -30,7 +30,8 @@ inline float warp_sum(float x) {
   return x;
 }
 
-// e^(x - shift); 0 for x = -inf. shift must be finite: finite_max() replaces -inf (no key seen yet) by 0.
+// Returns e^(x - shift), which is 0 for x = -inf. shift must be finite. finite_max() replaces -inf (no key seen yet) by
+// 0.
 inline float exp_minus(float x, float shift) { return exp2_approx((x - shift) * log2_e); }
 inline float finite_max(float max) { return max == minus_infinity ? 0.0f : max; }
 
@@ -40,8 +41,8 @@ struct ExactTanh {
 
 inline float round_to_e4m3(float x) { return e4m3_to_f32(static_cast<unsigned char>(pack_e4m3x2(x, 0.0f))); }
 
-// Rounds a weight in [0, 1], scaled by 256, to one E4M3 number, or to the sum of two: the second holds the rounding
-// error of the first.
+// Rounds a weight in [0, 1], scaled by 256, to one E4M3 number or to the sum of two. The second number holds the
+// rounding error of the first.
 template <int terms>
 inline float round_to_e4m3_terms(float w) {
   constexpr float headroom = 256.0f;
@@ -102,14 +103,15 @@ inline WorkTile work_tile(const AttentionParams& p, index_t item) {
   return t;
 }
 
-// The part of a tensor to copy to shared memory: from first_row and first_column on, in one sequence and head.
-// first_packed: packed row at which the sequence begins, 0 if dense. rows, columns: how many exist from there on.
+// The part of a tensor to copy to shared memory. It belongs to one sequence and head, and begins at first_row and
+// first_column. first_packed: the packed row at which the sequence begins; 0 if dense. rows, columns: how many rows and
+// columns exist from first_row and first_column on.
 struct TileSource {
   index_t batch, head, first_packed, first_row, first_column, rows, columns;
 };
 
-// Copies it to shared memory as descaled floats, at row * row_pitch + column * column_pitch. Missing elements become 0.
-// Used for Q, K and V, whose rows are addressed in the same way.
+// Copies `source` to shared memory as descaled floats, at row * row_pitch + column * column_pitch. Missing elements
+// become 0. Used for Q, K and V, whose rows are addressed in the same way.
 template <DType dtype, int rows, int columns, int threads>
 inline void copy_tile(const TensorRef& t, const ScaleRef& scale, const TileSource& source, int row_pitch,
                       int column_pitch, float* to) {
@@ -131,7 +133,7 @@ inline void copy_tile(const TensorRef& t, const ScaleRef& scale, const TileSourc
 template <ScalarConfig cfg>
 struct Cta {
   static constexpr ScalarTile layout{cfg};
-  static constexpr int rows = layout.rows, channels = cfg.head_dim_v / 32;  // per warp; per lane
+  static constexpr int rows = layout.rows, channels = cfg.head_dim_v / 32;  // rows per warp, channels per lane
   static_assert(cfg.block_n == 32, "a lane is a key");
   static_assert(cfg.block_m % cfg.warps_m == 0 && cfg.head_dim_v % 32 == 0);
 
@@ -146,7 +148,7 @@ struct Cta {
   index_t row[rows];  // query index
   KeyRange visible[rows];
   float row_max[rows], o[rows][channels];
-  float row_sum[rows];            // of this lane's keys only
+  float row_sum[rows];            // sums over this lane's keys only
   unsigned seen_keys[rows] = {};  // bit j: the row sees key j of the tile
   float rescale[rows] = {};
   float mean_logit[rows] = {};  // scale * q . k_mean (smooth_k)
@@ -192,8 +194,8 @@ struct Cta {
 
   KeyRange keys_of(index_t i) const { return p.position_mask.visible(i, tile.sequence.offset, tile.sequence.seqlen_k); }
 
-  // This kernel masks each key on its own, so it ignores KeyTiles::full (the keys that every row sees). KeyTiles::some:
-  // the keys that at least one row sees.
+  // Returns the keys that at least one row sees (KeyTiles::some). KeyTiles::full (the keys that every row sees) is not
+  // used, because this kernel masks each key on its own.
   KeyTiles<long long> keys_of_block() const {
     if (tile.used_rows == 0) return {};  // all rows are beyond seqused_q
     const KeyRange first = keys_of(tile.first_row), last = keys_of(tile.first_row + tile.used_rows - 1);
@@ -238,7 +240,8 @@ struct Cta {
     for (int r = 0; r < rows; ++r) mean_logit[r] = fmaf(warp_sum(partial[r]), p.scale, mean_logit[r]);
   }
 
-  // QK^T of the warp's rows and this lane's key. A larger head_dim is taken in slices of cfg.head_dim.
+  // Computes the products of the warp's rows of Q and this lane's key. A head_dim above cfg.head_dim is processed in
+  // slices.
   void qk_products(index_t first, bool first_tile, float (&dot)[rows]) {
     for (int r = 0; r < rows; ++r) dot[r] = 0.0f;
     for (index_t column = 0; column < p.head_dim; column += cfg.head_dim) {
@@ -287,7 +290,7 @@ struct Cta {
   }
 
   // O += PV with two-level accumulation: the tile's products are summed first. Masked keys are skipped rather than
-  // multiplied by 0, since V may be NaN there.
+  // multiplied by 0, because V can be NaN there.
   void accumulate_pv() {
     float partial[rows][channels] = {};
     for (int j = 0; j < cfg.block_n; ++j) {
@@ -316,7 +319,7 @@ struct Cta {
     if (p.sinks != nullptr && warp * rows + r < tile.used_rows) {
       const float sink = p.sinks[tile.head * p.sinks_head];
       if (sink > top || sink != sink) top = sink;
-      // from: as in softmax(), with the sink.
+      // from: as in softmax(), but the maximum includes the sink.
       const float from = finite_max(top), weight = exp_minus(row_max[r], from);
       total = fmaf(total, weight, exp_minus(sink, from));
       factor = total_sum == 0.0f ? 0.0f : weight / total;

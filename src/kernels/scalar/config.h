@@ -1,5 +1,6 @@
-// ScalarConfig: the compile-time choices of attention_scalar, made by attention_scalar.cpp. Also the layout of shared
-// memory and the division of the work, for the host code (grid, bytes) and the kernel. Includes only shared/.
+// ScalarConfig: the compile-time choices of attention_scalar, made by attention_scalar.cpp. The file also defines the
+// layout of shared memory and the division of the work, for the host code (grid, bytes) and the kernel. Includes only
+// shared/.
 #pragma once
 
 #include "../shared/params.h"
@@ -35,14 +36,14 @@ struct ScalarTile {
 };
 
 // Number of m blocks of a head over all sequences. In a packed tensor, the first m block of sequence b is
-// cu_seqlens[b] / block_m + b, and its last one comes before the first one of sequence b + 1. These blocks are always
-// enough for its rows, and need no prefix sum over sequences.
+// cu_seqlens[b] / block_m + b, and its last one comes before the first one of sequence b + 1. A sequence always has
+// enough blocks for its rows, and no prefix sum over sequences is needed.
 constexpr index_t scalar_m_blocks(const AttentionParams& p, int block_m) {
   if (p.cu_seqlens_q.present()) return p.batch == 0 ? 0 : p.total_q / block_m + p.batch;
   return p.batch * ((p.seqlen_q + block_m - 1) / block_m);
 }
 
-// Number of slices of head_dim_v: a CTA computes only as many channels as its registers hold.
+// Number of slices of head_dim_v. A CTA computes one slice, because its registers hold only so many channels.
 constexpr index_t scalar_v_slices(const AttentionParams& p, int channels) {
   return (p.head_dim_v + channels - 1) / channels;
 }

@@ -51,8 +51,8 @@ namespace detail {
 constexpr unsigned bits_of(float x) { return __builtin_bit_cast(unsigned, x); }
 constexpr float float_of(unsigned bits) { return __builtin_bit_cast(float, bits); }
 
-// Converts a small binary float with IEEE-like subnormals to float, exactly. Special: the meaning of the largest
-// exponent: inf and NaN (ieee), or numbers and one NaN pattern (one_nan: E4M3).
+// Converts a small binary float with IEEE-like subnormals to float, exactly. Special says what codes with the largest
+// exponent mean. ieee: inf and NaN. one_nan (E4M3): numbers, except one pattern that is NaN.
 enum class Special { ieee, one_nan };
 
 template <int exponent_bits, int mantissa_bits, Special special>
@@ -73,8 +73,8 @@ constexpr float widen(unsigned code) {
   return float_of(sign | ((exponent + 127 - bias) << 23) | (mantissa << (23 - mantissa_bits)));
 }
 
-// Rounds to nearest even. On overflow the result is inf, or with `saturate` the largest finite value. `saturate` is the
-// FP8 rule of docs/semantics.md: finite values and infinities saturate, NaN stays NaN.
+// Rounds to nearest even. On overflow the result is inf, or the largest finite value if `saturate` is true. `saturate`
+// is the FP8 rule of docs/semantics.md: finite values and infinities saturate, NaN stays NaN.
 template <int exponent_bits, int mantissa_bits, Special special, bool saturate>
 constexpr unsigned narrow(float x) {
   constexpr unsigned exponent_mask = (1u << exponent_bits) - 1, mantissa_mask = (1u << mantissa_bits) - 1;
@@ -112,7 +112,7 @@ constexpr float f16_to_float(unsigned short c) { return detail::widen<5, 10, det
 constexpr float bf16_to_float(unsigned short c) { return detail::float_of(static_cast<unsigned>(c) << 16); }
 constexpr float e4m3_to_float(unsigned char c) { return detail::widen<4, 3, detail::Special::one_nan>(c); }
 constexpr float e5m2_to_float(unsigned char c) { return detail::widen<5, 2, detail::Special::ieee>(c); }
-// -448 + c * 896 / 255 with a single rounding, so that FMA contraction cannot change the bits.
+// Computes -448 + c * 896 / 255 with a single rounding, so that FMA contraction cannot change the bits.
 constexpr float sim8_to_float(unsigned char c) { return static_cast<float>(896 * c - 114240) / 255.0f; }
 
 constexpr unsigned short float_to_f16(float x) {
@@ -129,17 +129,17 @@ constexpr unsigned char float_to_e4m3(float x) {
 constexpr unsigned char float_to_e5m2(float x) {
   return static_cast<unsigned char>(detail::narrow<5, 2, detail::Special::ieee, true>(x));
 }
-// sim8 has no NaN: it becomes the code of 0, which is 128 (docs/semantics.md).
+// sim8 has no NaN. A NaN becomes the code of 0, which is 128 (docs/semantics.md).
 constexpr unsigned char float_to_sim8(float x) {
   if (x != x) return 128;
   const float clamped = x < -448.0f ? -448.0f : x > 448.0f ? 448.0f : x;
-  const float scaled = (clamped + 448.0f) * 255.0f / 896.0f;  // exact at 0, the only tie: 127.5 goes to 128
+  const float scaled = (clamped + 448.0f) * 255.0f / 896.0f;  // the only tie is x = 0: 127.5 rounds to 128
   const int low = static_cast<int>(scaled);
   const float rest = scaled - static_cast<float>(low);
   return static_cast<unsigned char>(low + (rest > 0.5f || (rest == 0.5f && (low & 1)) ? 1 : 0));
 }
 
-// A number of an 8-bit format.
+// Returns the number that code `c` of an 8-bit format stands for.
 constexpr float code_to_float(DType t, unsigned char c) {
   switch (t) {
     case DType::e4m3: return e4m3_to_float(c);

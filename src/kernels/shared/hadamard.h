@@ -5,14 +5,14 @@
 
 namespace rapt::hadamard {
 
-// n: the largest power of two that divides dim, at most 256.
+// Returns n: the largest power of two that divides dim, at most 256.
 constexpr int group_of(long dim) {
   int n = 1;
   while (n < 256 && dim % (2 * n) == 0) n *= 2;
   return n;
 }
 
-// Whether S flips the sign of this channel of the head.
+// Returns whether S flips the sign of this channel of the head.
 constexpr bool is_negative(long channel) {
   unsigned u = (static_cast<unsigned>(channel) + 1u) * 0x9e3779b1u;
   u ^= u >> 15;

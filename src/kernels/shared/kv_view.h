@@ -7,13 +7,13 @@
 
 namespace rapt {
 
-// Offset in elements of the row of key j from the tensor's address. first_packed_row: where the sequence begins; 0 if
-// dense.
+// Returns the offset of the row of key j from the tensor's address, in elements. first_packed_row: the packed row at
+// which the sequence begins; 0 if dense.
 constexpr index_t kv_row(const TensorRef& t, index_t batch, index_t head_k, index_t first_packed_row, index_t j) {
   return t.index(batch, head_k, first_packed_row + j);
 }
 
-// For kernels that loop over the rows of a sequence.
+// The rows of one sequence and kv head, for kernels that loop over them.
 struct KvView {
   const TensorRef& tensor;
   const char* rows = nullptr;  // base pointer: the address of the row of key 0
@@ -23,7 +23,7 @@ struct KvView {
       : tensor(t),
         rows(static_cast<const char*>(t.data) + element_bytes * kv_row(t, batch, head_k, first_packed_row, 0)) {}
 
-  // In elements, not bytes. pitch(): the row stride. row(j): the offset of key j from `rows`.
+  // pitch(): the row stride. row(j): the offset of key j from `rows`. Both are in elements, not bytes.
   index_t pitch() const { return tensor.row; }
   index_t row(index_t j) const { return j * pitch(); }
 };

@@ -12,7 +12,7 @@ struct KeyRange {
   constexpr bool empty() const { return begin >= end; }
 };
 
-// Saturating a + b, so that windows and starts near the limits of long long give correct results.
+// Returns a + b, saturated, so that windows and starts near the limits of long long give correct results.
 constexpr long long saturating_add(long long a, long long b) {
   constexpr long long most = 0x7fffffffffffffff, least = -most - 1;
   if (b > 0 && a > most - b) return most;
@@ -27,8 +27,8 @@ struct PositionMask {
   constexpr bool operator==(const PositionMask&) const = default;
   constexpr bool present() const { return *this != PositionMask{}; }
 
-  // The definition, used by the oracle: whether key j passes this mask for a query. (It is visible if it also passes
-  // all other masks.) `position` is the query's index plus the offset.
+  // The definition of the mask, which the oracle uses: returns whether key j passes this mask for a query. (The key is
+  // visible if it also passes all other masks.) `position` is the query's index plus the offset.
   constexpr bool sees(long long position, long long j) const {
     if (causal != Causal::none && j > position) return false;
     if (window_left >= 0 && j < saturating_add(position, -window_left)) return false;
@@ -36,8 +36,9 @@ struct PositionMask {
     return true;
   }
 
-  // The same as a range, used by kernels: the keys among seqlen_k that pass this mask for query i. `offset` is "off" of
-  // docs/semantics.md (0 for top-left causal). Both bounds are non-decreasing in i, and key_tiles.h relies on this.
+  // The same definition as a range, which kernels use: returns the keys among seqlen_k that pass this mask for query i.
+  // `offset` is "off" of docs/semantics.md (0 for top-left causal). Both bounds are non-decreasing in i, and
+  // key_tiles.h relies on this.
   constexpr KeyRange visible(long long i, long long offset, long long seqlen_k) const {
     const long long diagonal = saturating_add(i, offset);
     KeyRange keys{0, seqlen_k};
@@ -52,8 +53,8 @@ struct PositionMask {
   }
 };
 
-// The same ranges in int arithmetic, used by GPU kernels: for query i the keys [max(0, i + begin), min(i + end,
-// seqlen_k)) pass the mask. Both bounds are non-decreasing in i. Sequences must be shorter than Band::longest.
+// The same ranges in int arithmetic, for GPU kernels. For query i the keys [max(0, i + begin), min(i + end, seqlen_k))
+// pass the mask. Both bounds are non-decreasing in i. Sequences must be shorter than Band::longest.
 struct Band {
   static constexpr int longest = 1 << 28, open = 1 << 29;
   int begin = -open, end = open, seqlen_k = 0;
@@ -75,7 +76,7 @@ struct Band {
   constexpr int past(int i) const { return i + end < seqlen_k ? i + end : seqlen_k; }
 
  private:
-  // x, clamped to [-open, open].
+  // Returns x, clamped to [-open, open].
   static constexpr int held(long long x) { return static_cast<int>(x < -open ? -open : x > open ? open : x); }
 };
 
@@ -91,8 +92,8 @@ constexpr Wide visible_pairs(const PositionMask& mask, Wide offset, Wide seqlen_
     };
     return sum_below(first + seqlen_q) - sum_below(first);
   };
-  // causal limits keys as window_right = 0 does. A window_right that is set is at least 0. So if causal is set, it is
-  // the tighter limit.
+  // causal limits keys in the same way as window_right = 0. A window_right that is set is at least 0. So if causal is
+  // set, causal is the tighter limit.
   const long long right = mask.causal != Causal::none ? 0 : mask.window_right;
   const Wide ends = right < 0 ? seqlen_q * seqlen_k : sum_of_clamped(offset + right + 1);
   return mask.window_left < 0 ? ends : ends - sum_of_clamped(offset - mask.window_left);

@@ -1,5 +1,5 @@
 // The descriptor of a matrix in shared memory for wgmma (PTX ISA 9.0, section 9.7.15.5.1). Used by ptx/wgmma.cuh and by
-// its stand-in on a CPU.
+// the emulation of wgmma on a CPU.
 #pragma once
 
 namespace rapt {
@@ -8,12 +8,12 @@ namespace rapt {
 struct MatrixDescriptor {
   unsigned low, high;
 
-  // Bytes between groups of eight rows, and between columns of 128 bytes (only for matrices whose rows are the
-  // reduction: V). Both multiples of 16.
+  // group_bytes: from one group of eight rows to the next. column_bytes: from one 128-byte column to the next; it is
+  // used only if the product sums over the rows of the matrix (V). Both must be multiples of 16.
   static MatrixDescriptor of(unsigned address, unsigned group_bytes, unsigned column_bytes = 16) {
     return {(address & 0x3ffffu) >> 4 | column_bytes >> 4 << 16, group_bytes >> 4 | 1u << 30};
   }
-  // The same matrix, `bytes` further. The sum always fits into the address field.
+  // Returns the descriptor of the matrix that begins `bytes` later. The sum always fits into the address field.
   MatrixDescriptor advanced(unsigned bytes) const { return {low + (bytes >> 4), high}; }
   unsigned long long word() const { return static_cast<unsigned long long>(high) << 32 | low; }
 };

@@ -28,7 +28,8 @@ struct BroadcastRef {
   constexpr bool present() const { return dtype != DType::none; }
 };
 
-// Descales. `rows`: positions of a sequence that share a descale: 1 (token), 64, 128 (block), 0 (whole sequence).
+// Descales. `rows`: how many positions of a sequence share a descale. 1: token. 64 or 128: block. 0: the whole
+// sequence.
 struct ScaleRef {
   const float* data = nullptr;
   index_t batch = 0, head = 0, position = 0, channel = 0;  // strides in elements; channel != 0 only for per-channel V
@@ -36,7 +37,8 @@ struct ScaleRef {
   bool packed_rows = false;  // positions count packed rows (varlen token descales), not rows of the sequence
 
   constexpr bool present() const { return data != nullptr; }
-  // The descale of position s; per-channel descales: that of channel 0. first: packed row at which the sequence begins.
+  // Returns the address of the descale of position s; if descales are per channel, of channel 0. first: the packed row
+  // at which the sequence begins.
   constexpr const float* at(index_t b, index_t h, index_t first, index_t s) const {
     const index_t p = rows == 0 ? 0 : (packed_rows ? first + s : s) / rows;
     return data + b * batch + h * head + p * position;
@@ -57,7 +59,7 @@ struct AttentionParams {
   TensorRef q, k, v, out, lse;  // lse: f32, column unused
   index_t batch = 1, heads_q = 1;
   index_t group = 1;                   // query heads per kv head
-  index_t seqlen_q = 0, seqlen_k = 0;  // of every sequence (dense), or the maximum (varlen)
+  index_t seqlen_q = 0, seqlen_k = 0;  // dense: of every sequence; varlen: the maximum
   float scale = 1.0f;
   float softcap = 0.0f;  // 0 = none
   PositionMask position_mask;
@@ -66,7 +68,7 @@ struct AttentionParams {
   const float* sinks = nullptr;
   index_t sinks_head = 0;  // stride
   ListRef<int> cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k;
-  ListRef<index_t> q_starts, k_starts;  // absent: q_start, k_start for the whole batch
+  ListRef<index_t> q_starts, k_starts;  // if absent, q_start and k_start hold for the whole batch
   index_t q_start = 0, k_start = 0;
   index_t total_q = 0, total_k = 0;  // packed rows
   index_t head_dim = 0, head_dim_v = 0;
@@ -81,13 +83,14 @@ struct AttentionParams {
 // One sequence of the batch.
 struct Sequence {
   index_t seqlen_q = 0, seqlen_k = 0, offset = 0;  // offset: `off` in docs/semantics.md
-  index_t first_q = 0, first_k = 0;                // packed rows at which it begins; 0 if dense
+  index_t first_q = 0, first_k = 0;                // packed rows at which the sequence begins; 0 if dense
   index_t rows_q = 0;                              // seqlen_q plus the rows beyond seqused_q
 };
 
 constexpr index_t clamped(index_t x, index_t low, index_t high) { return x < low ? low : x > high ? high : x; }
 
-// Lengths from the lists, clamped to the tensors and to the maximum lengths: on a GPU the lists are not validated.
+// Returns sequence b. Its lengths from the lists are clamped to the tensors and to the maximum lengths, because on a
+// GPU the lists are not validated.
 constexpr Sequence sequence_of(const AttentionParams& p, index_t b) {
   Sequence s{p.seqlen_q, p.seqlen_k, 0, 0, 0, 0};
   if (p.cu_seqlens_q.present()) {

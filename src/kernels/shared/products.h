@@ -27,22 +27,24 @@ struct ProductParams {
   FactorRef a_factor, b_factor;
 };
 
-// Two-level accumulation: this many products are summed in an inner accumulator, which is then added to the outer one.
-// This keeps the error small for any depth, also on Ada, whose tensor cores keep about 13 fraction bits of a sum.
+// Two-level accumulation: the kernel sums this many products in an inner accumulator and then adds the sum to an outer
+// accumulator. This keeps the error small for any depth, also on Ada, whose tensor cores keep about 13 fraction bits of
+// a sum.
 constexpr int product_promotion_interval = 512;
 
 struct ProductConfig {
   DType a = DType::none, b = DType::none, out = DType::none;
-  bool tensor_cores = false;       // FP8 mma; else f32 FMA
+  bool tensor_cores = false;       // true: FP8 mma. false: f32 FMA
   int block_m = 64, block_n = 64;  // CTA tile: rows of a, rows of b
   int warps_m = 2, warps_n = 4;    // warps along block_m and block_n
   int block_k = 16;                // depth of a CTA tile in shared memory
-  int stages = 1;                  // buffers of such tiles
+  int stages = 1;                  // number of buffers for tiles
   int promotion_interval = 0;      // 0: off, for a depth of at most product_promotion_interval
   int min_blocks = 1;              // CTAs per SM in __launch_bounds__; limits registers
 
   constexpr int threads() const { return 32 * warps_m * warps_n; }
-  // Tensor cores: FP8. Otherwise floats [depth][row], padded by 4 floats to avoid bank conflicts.
+  // Tensor cores need FP8 operands. Otherwise operands are floats [depth][row], padded by 4 floats to avoid bank
+  // conflicts.
   constexpr int a_bytes() const { return tensor_cores ? block_m * block_k : 4 * (block_m + 4) * block_k; }
   constexpr int b_bytes() const { return tensor_cores ? block_n * block_k : 4 * (block_n + 4) * block_k; }
   constexpr int shared_bytes() const { return stages * (a_bytes() + b_bytes()); }

@@ -9,7 +9,7 @@ namespace rapt {
 template <class Steps, class... At>
 constexpr void apply_score_chain(const Steps& steps, At&&... at) {
   steps.scale(at...);
-  steps.add_key_mean(at...);  // smooth_k, if the mean changes the weights
+  steps.add_key_mean(at...);  // for smooth_k, if the mean changes the weights
   steps.soft_cap(at...);
   steps.add_bias(at...);
   steps.subtract_alibi(at...);

@@ -1,4 +1,4 @@
-// CUtensorMap as a member of a kernel's parameters: what a bulk tensor copy knows of a tensor. Made by the run time
+// CUtensorMap, the description of a tensor for TMA, as a member of a kernel's parameters. The run time makes it
 // (LaunchSpec::add_map). Compiled by host and device code; includes nothing outside shared/.
 #pragma once
 

@@ -6,8 +6,8 @@
 
 namespace rapt {
 
-// n / value by one multiplication, for n < 2^31 (Granlund & Montgomery 1994). A CTA begins with several dependent
-// divisions, each of which would take about a hundred cycles.
+// Computes n / value by one multiplication, for n < 2^31 (Granlund & Montgomery 1994). Reason: a CTA begins with
+// several dependent divisions, each of which would take about a hundred cycles.
 struct FastDivmod {
   unsigned value = 1, magic = 1u << 31, shift = 31;
 

@@ -1,11 +1,11 @@
-// Where a kernel that is compiled with RAPT_TRACE stores its marks (device/trace.cuh). Compiled by host and device.
+// TraceBuffer: the memory in which a traced kernel stores its marks (device/trace.cuh). Compiled by host and device.
 #pragma once
 
 namespace rapt {
 
-// What one warp stores at the begin and at the end of its work.
+// The data that one warp stores at the begin and at the end of its work.
 struct TraceWarp {
-  unsigned long long begin_ns, begin_cycles, end_ns, end_cycles;  // 0: it did not get there
+  unsigned long long begin_ns, begin_cycles, end_ns, end_cycles;  // 0: not reached
   unsigned long long sm;                                          // the number of its multiprocessor
 };
 

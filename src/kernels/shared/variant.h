@@ -1,5 +1,5 @@
-// AttentionVariant: the compile-time parameters that all GPU attention kernels share. The config of a family adds its
-// tiles and schedule (sm80/config.h, scalar/config.h). Includes nothing outside shared/.
+// AttentionVariant: the compile-time parameters that all GPU attention kernels share. The config of a family adds tiles
+// and schedule (sm80/config.h, sm90/config.h, scalar/config.h). Includes nothing outside shared/.
 #pragma once
 
 #include "dtype.h"

@@ -16,8 +16,8 @@ namespace {
 
 constexpr const char *name = "attention_sm80", *source_file = "sm80/attention_sm80.cuh";
 
-// The planner's configuration: the kernel's configuration, and how many bytes of K and V should be in L2 at the same
-// time.
+// The planner's configuration: the kernel's configuration, and l2_kv_bytes. This is how many bytes of K and V should be
+// in L2 at the same time.
 struct Sm80PlanConfig : Sm80Config {
   int64_t l2_kv_bytes = 0;
   bool operator==(const Sm80PlanConfig&) const = default;
@@ -63,8 +63,8 @@ int64_t ceil_div(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
 bool has_16_byte_rows(const Access& access) { return access.unit_last && access.aligned16; }
 
-// Whether the GPU has FP8 mma.sync instructions (Ada and consumer Blackwell). Elsewhere FP8 mma.sync is compiled to f16
-// mma.
+// Returns whether the GPU has FP8 mma.sync instructions (Ada and consumer Blackwell). For other GPUs the compiler turns
+// FP8 mma.sync into f16 mma.
 bool has_fp8_mma(const Device& device) { return arch_number(device.arch) == 89 || arch_number(device.arch) >= 120; }
 
 bool accepts_formats(const Problem& p, std::string* why) {
@@ -81,7 +81,7 @@ bool accepts_formats(const Problem& p, std::string* why) {
   return true;
 }
 
-// Rows are copied in chunks of 16 bytes.
+// Checks head_dim and head_dim_v. The kernel copies rows in chunks of 16 bytes.
 bool accepts_dims(const Problem& p, const Device& device, std::string* why) {
   const struct {
     const char* tensor;
@@ -117,8 +117,8 @@ bool accepts(const Problem& p, const Device& device, std::string* why) {
   return true;
 }
 
-// exp2(s * c - m * c) by one FMA has two requirements. The scale is the only operation between QK^T and softmax, and c
-// is a positive normal number.
+// The kernel can compute exp2(s * c - m * c) with one FMA if two conditions hold: the scale is the only operation
+// between QK^T and softmax, and c is a positive normal number.
 bool can_scale_in_exp2(const Problem& p) {
   const float c = p.softmax_scale() * 1.44269504f;
   return !p.softcap && !p.bias.present() && !p.alibi && !p.mask.present() && c > 0.0f && std::isnormal(c);
@@ -197,7 +197,8 @@ KernelUnit unit(const KernelConfig& config) {
           static_cast<size_t>(smem_bytes(a))};
 }
 
-// Checks the static_asserts of attention_sm80.cuh, and that block_n divides the number of keys that share a descale.
+// Checks the conditions of the static_asserts in attention_sm80.cuh, and that block_n divides the number of keys that
+// share a descale.
 void check_tiles(const Sm80Config& c) {
   const Sm80Layout layout(c);
   require_multiple("block_m", c.block_m, 16 * c.warps_m);  // a warp has whole m16 tiles
@@ -246,8 +247,8 @@ void check_config(const ConfigChange& change) {
       {c.threads(), smem_bytes(c), c.min_blocks, {"warps_m", "warps_n"}, {"block_m", "block_n", "warps_n", "stages"}});
 }
 
-// If the work per row differs (causal, window), heads are grouped into sections. The K and V of a section fit into
-// l2_kv_bytes, half of the L2 (but a section has at least one KV head).
+// If the work per row differs (causal, window), heads are grouped into sections. K and V of a section fit into
+// l2_kv_bytes, which is half of the L2. A section has at least one KV head, even if its K and V do not fit.
 TileScheduler tile_scheduler(const Problem& p, const Sm80PlanConfig& config) {
   const auto u = [](int64_t n) { return static_cast<unsigned>(n); };
   TileScheduler scheduler;

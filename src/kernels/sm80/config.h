@@ -7,35 +7,36 @@ namespace rapt {
 
 struct Sm80Config : AttentionVariant {
   // A CTA has warps_m x warps_n warps. It owns block_m query rows, split among warps_m. In one iteration of the
-  // mainloop it takes block_n * warps_n keys, split among warps_n (split-KV inside the CTA). stages: buffers of K and
-  // V.
+  // mainloop it takes block_n * warps_n keys, split among warps_n (split-KV inside the CTA). stages: the number of
+  // buffers for K and V.
   int block_m = 0, block_n = 0, warps_m = 0, warps_n = 1, stages = 2;
-  bool q_in_registers = false;  // else Q fragments are loaded from shared memory in every iteration
+  bool q_in_registers = false;  // false: every iteration loads Q fragments from shared memory
   int min_blocks = 1;           // CTAs per SM in __launch_bounds__; limits registers
 
-  // The scale is applied inside exp2 by one FMA: exp2(s * c - m * c), c = scale * log2(e). Only if scores need nothing
-  // but the scale and position masks, and the scale is positive.
+  // One FMA inside exp2 applies the scale: exp2(s * c - m * c), c = scale * log2(e). This is possible only if the scale
+  // is positive, and scores need no operation except the scale and position masks.
   bool scale_in_exp2 = true;
   bool causal_or_local = false;  // causal mask or window: the visible keys differ by row
 
-  // Programmatic dependent launch (sm_90 and newer). The kernel starts while the previous one on the stream ends, and
-  // waits for it by griddepcontrol.
+  // Programmatic dependent launch (sm_90 and newer). The kernel starts while the previous kernel on the stream ends,
+  // and waits for its end with griddepcontrol.
   bool programmatic = false;
 
   bool f16_accumulate = false;  // acc=f16: mma accumulates a block's products in f16
 
-  // FP8 tensors. Descales of a whole tensor or head need no code of their own; these fields describe the others.
-  bool fp8_qk = false;              // QK^T by FP8 mma; else FP8 is converted to 16 bits first
-  bool fp8_pv = false;              // PV likewise
+  // FP8 tensors. Descales of a whole tensor or head need no code of their own. These fields describe the other kinds of
+  // descales.
+  bool fp8_qk = false;              // QK^T by FP8 mma; false: FP8 is converted to 16 bits first
+  bool fp8_pv = false;              // the same for PV
   bool q_row_descales = false;      // q's descales differ by row: token, block64, block128
   int k_descale_block = 0;          // keys that share a descale of k (1, 64, 128); 0: all
   int v_descale_block = 0;          // the same for v
   bool v_channel_descales = false;  // v's descales differ by channel
-  int promotion_interval = 0;  // two-level accumulation of PV: keys per inner sum, which is then added in f32; 0: off
+  int promotion_interval = 0;       // two-level accumulation of PV: keys per inner sum; 0: off
 
   constexpr int threads() const { return 32 * warps_m * warps_n; }
   constexpr int cta_block_n() const { return block_n * warps_n; }
-  // Whether a key can be visible to one row of a tile and masked for another.
+  // Returns whether a key can be visible to one row of a tile and masked for another.
   constexpr bool masks_differ_by_row() const { return causal_or_local || mask || bias != DType::none; }
 
   constexpr bool operator==(const Sm80Config&) const = default;

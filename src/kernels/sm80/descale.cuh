@@ -1,5 +1,5 @@
-// Descales of FP8 tensors. Those of a whole tensor or head are multiplied into the softmax scale and into the output.
-// Those that differ by row or by key are applied to mma accumulator fragments. Device only.
+// Descales of FP8 tensors. Descales of a whole tensor or head are multiplied into the softmax scale and into the
+// output. Descales that differ by row or by key are applied to mma accumulator fragments. Device only.
 #pragma once
 
 #include "cta_tile.cuh"
@@ -20,8 +20,8 @@ inline float uniform_scale(const AttentionParams& p, const CtaTile& cta) {
   return factor;
 }
 
-// scale * log2(e), clamped to positive normal numbers, which OnlineSoftmax requires. Below that range, a scale gives
-// the same result as 0 would: every weight is 1. A negative or NaN descale is invalid and yields NaN.
+// Returns scale * log2(e), clamped to positive normal numbers, which OnlineSoftmax requires. A smaller scale gives the
+// same result as a scale of 0: every weight is 1. A negative or NaN descale is invalid and gives NaN.
 inline float exp2_scale(float scale) {
   const float c = scale * log2_e;
   return c >= 0.0f ? fminf(fmaxf(c, smallest_normal), largest_finite) : minus_infinity - minus_infinity;
@@ -35,8 +35,9 @@ struct QRowScales {
   float at(int mt, int half) const { return present ? scale[mt][half] : 1.0f; }
 };
 
-// Descales of K or V for the warp's keys of one n_block. keys_per_descale keys share one (0: none). block_n divides it,
-// so that the keys of an n_block share one descale. Keys past the end use the last descale; they are masked anyway.
+// Descales of K or V for the warp's keys of one n_block. keys_per_descale keys share one descale (0: no descales).
+// Unless keys_per_descale is 1, block_n divides it, so that the keys of an n_block share one descale. Keys past the end
+// use the last descale. They are masked anyway.
 template <int keys_per_descale>
 struct KvDescales {
   const float* first = nullptr;  // descale of the first key
@@ -54,7 +55,7 @@ struct KvDescales {
       first = ref.at(cta.batch, cta.head_k, cta.first_k, key0);
     }
   }
-  // n: the lane's key, 8 * n-tile + 0 or 1.
+  // Returns the descale of key n of the lane, where n is 8 * n-tile, plus 0 or 1.
   float at(int n) const {
     if constexpr (keys_per_descale != 1) return block;
     const int key = column + n;
@@ -75,9 +76,10 @@ struct KvDescales {
   }
 };
 
-// The factor by which a block's PV is multiplied before it is added to the output. Block descales of V are this factor.
-// Per-key descales of V are multiplied into P instead. P is then scaled up so that the largest value of a row is 256,
-// which neither f16 nor E4M3 loses (E4M3 is exact if one key has all the weight). The factor undoes this after PV.
+// The factor by which a block's PV is multiplied before it is added to the output. If descales of V are per block, the
+// factor is this descale. If they are per key, they are multiplied into P. Then each row of P is scaled so that its
+// largest value is 256, which f16 and E4M3 represent exactly. So even E4M3 is exact if one key has all the weight. The
+// factor undoes this scaling after PV.
 template <int keys_per_descale, int m_tiles>
 struct PvScales {
   static constexpr int rows = keys_per_descale == 1 ? m_tiles : 1;

@@ -7,9 +7,10 @@
 
 namespace rapt {
 
-// Passes over a tile. Finite data needs only the first. A non-finite output may come from a masked key, since 0 * NaN
-// is NaN. Then the second pass takes non-finite elements of V as 0. The third counts, for each output element, the
-// non-finite elements that its row sees; a count above 0 makes the output NaN (docs/semantics.md, "hidden is hidden").
+// Passes over a tile. Finite data needs only the first pass. If an output is not finite, a masked key can be the cause,
+// because 0 * NaN is NaN. Then the second pass reads non-finite elements of V as 0. The third pass counts, for each
+// output element, the non-finite elements of V that its row sees. An output element with a count above 0 becomes NaN
+// (docs/semantics.md, "NaN and Inf").
 enum NanPass : int { normal, zero_non_finite, count_non_finite };
 
 template <Sm80Config cfg, class Softmax>
@@ -19,7 +20,7 @@ struct Epilogue {
   using OFragment = float[m_tiles][v_tiles][4];
 
   // 16-bit output is staged in shared memory and stored 16 bytes at a time. Each warp uses its own rows of the Q tile,
-  // which no other warp reads. If these rows are too short, a tile over all of the shared memory is used.
+  // which no other warp reads. If these rows are too short, the output uses a tile over all of the shared memory.
   static constexpr bool in_q_tile = layout.q_row >= 2 * layout.dim_v;
   using Tile = SmemTile<cfg.block_m, in_q_tile ? layout.q_row : 2 * layout.dim_v>;
 
@@ -36,10 +37,10 @@ struct Epilogue {
   }
 
   struct RowResult {
-    float factor, lse;  // output = factor * accumulator
+    float factor, lse;  // out = factor * accumulator
   };
 
-  // q . k_mean of a row, without the softmax scale: smoothing subtracted it from all logits of the row.
+  // Returns q . k_mean of a row, without the softmax scale. Smoothing subtracted this value from all logits of the row.
   float mean_logit(int row) const {
     if constexpr (!cfg.key_mean) return 0.0f;
     const index_t from = p.q.index(cta.batch, cta.head, cta.first_q + row);
@@ -50,14 +51,14 @@ struct Epilogue {
     return p.q_scale.present() ? sum * *p.q_scale.at(cta.batch, cta.head, cta.first_q, row) : sum;
   }
 
-  // V's descale if it is the same for the whole head, else 1.
+  // Returns V's descale if it is the same for the whole head, else 1.
   float v_descale() const {
     const bool uniform =
         is_tensor_core_fp8(cfg.v) && cfg.v_descale_block == 0 && !cfg.v_channel_descales && p.v_scale.present();
     return uniform && pass != count_non_finite ? *p.v_scale.at(cta.batch, cta.head_k, 0, 0) : 1.0f;
   }
 
-  // The final factor and lse of a row, including the sink. A row that sees no key gets 0 and -inf.
+  // Returns the final factor and lse of a row, including the sink. A row that sees no key gets factor 0 and lse -inf.
   RowResult finalize_row(int row, float scale_log2, float row_max, float sum) const {
     float max_logit = Softmax::natural_logit(row_max, scale_log2), factor = 1.0f / Softmax::p_scale;
     sum *= factor;
@@ -90,7 +91,7 @@ struct Epilogue {
     return x;
   }
 
-  // Stores 8 outputs of 16 bits. In the third pass x holds counts, and elements with a count become NaN.
+  // Stores 8 outputs of 16 bits. In the third pass x holds counts, and elements with a count above 0 become NaN.
   void store_chunk(int row, int chunk, const Bytes16& x) const {
     unsigned short* const to = static_cast<unsigned short*>(p.out.data) + out_index(row) + chunk * 8;
     if (pass != count_non_finite) {
@@ -102,7 +103,7 @@ struct Epilogue {
       if (x.word[i / 2] >> i % 2 * 16 & 0xffffu) to[i] = 0x7fff;
   }
 
-  // For warps_n = 1 and 16-bit output. Returns 0, or NaN if a stored value is not finite.
+  // Stores the rows if warps_n = 1 and the output is 16-bit. Returns 0, or NaN if a stored value is not finite.
   float store_rows(const Softmax& softmax, const OFragment& o) const {
     float nan_if_nonfinite = 0.0f;
     const float scale = v_descale();
@@ -140,8 +141,8 @@ struct Epilogue {
     return nan_if_nonfinite;
   }
 
-  // For warps_n > 1 or f32 output. Each warp writes row_max, row_sum and O to shared memory. Then all threads combine
-  // the warps' results in a fixed order. Returns as store_rows().
+  // Stores the rows if warps_n > 1 or the output is f32. Each warp writes row_max, row_sum and O to shared memory. Then
+  // all threads combine the warps' results in a fixed order. The return value is that of store_rows().
   float combine_rows(const Softmax& softmax, const OFragment& o) const {
     constexpr int pitch = f32_epilogue_pitch(cfg), part = cfg.block_m * pitch;
     const unsigned stats = cta.smem + 4 * cfg.warps_n * part;

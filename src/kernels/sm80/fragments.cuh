@@ -1,7 +1,7 @@
-// Operand fragments of QK^T and PV, loaded from shared memory: 16-bit elements, FP8 for FP8 mma, or FP8 converted to 16
-// bits, which is exact. Device only.
-// The order of the summed dimension (channels in QK^T, keys in PV) is free if both operands use the same order. FP8 is
-// therefore used in groups of four as it lies in memory, and the other operand is permuted to match.
+// Operand fragments of QK^T and PV, loaded from shared memory. They hold 16-bit elements, FP8 for FP8 mma, or FP8
+// converted to 16 bits, which is exact. Device only. The summed dimension (channels in QK^T, keys in PV) can have any
+// order if both operands have the same order. Therefore FP8 elements stay in the groups of four in which they are in
+// memory, and the other operand is permuted to the same order.
 #pragma once
 
 #include "accumulator.cuh"
@@ -15,8 +15,9 @@ struct Float2 {
   float x, y;
 };
 
-// B fragments of K for one k-step of QK^T and `tiles` n-tiles of 8 keys: 32 bytes of each row, or 16 FP8 elements if
-// they are converted to 16 bits. Converted channels 4t..4t+3 of 16 become elements 2t, 2t+1, 8+2t and 9+2t.
+// B fragments of K for one k-step of QK^T and `tiles` n-tiles of 8 keys. They hold 32 bytes of each row, or 16 FP8
+// elements of each row if these are converted to 16 bits. Converted channels 4t..4t+3 of 16 become elements 2t, 2t+1,
+// 8+2t and 9+2t.
 template <Sm80Config cfg>
 struct KFragment {
   static constexpr Sm80Layout layout{cfg};
@@ -51,7 +52,7 @@ struct QTileRewrite {
   using Codes = SmemTile<cfg.block_m, layout.dim>;
   static constexpr int codes_at = Tile::bytes - Codes::bytes;
 
-  // row_scales_smem: receives the power of two by which each row's products must be multiplied (rescales_q).
+  // With rescales_q, writes to row_scales_smem the power of two by which the products of each row must be multiplied.
   static void rewrite(unsigned tile, unsigned row_scales_smem, int thread) {
     if constexpr (layout.rescales_q)
       rescale_rows(tile, row_scales_smem, thread);
@@ -61,8 +62,8 @@ struct QTileRewrite {
   }
 
  private:
-  // Offset of word i (two channels) of a row in the order of converted K: the 8 words of 16 channels alternate between
-  // two chunks.
+  // Returns the offset of word `word` (two channels) of a row, in the order of converted K. In this order the 8 words
+  // of 16 channels alternate between two chunks.
   static int offset(int row, int word) {
     const int group = word / 8, i = word % 8;
     return layout.widens_k ? Tile::offset(row, 2 * group + i % 2) + i / 2 * 4 : Tile::offset(row, word / 4) + i % 4 * 4;
@@ -99,7 +100,8 @@ struct QTileRewrite {
   }
 
   // Converts bf16 rows to f16, one warp per row. The row is multiplied by the power of two that brings its largest
-  // finite element to [2^14, 2^15). Elements smaller than that by 2^-39 are lost, far below the rounding of an f32 sum.
+  // finite element to [2^14, 2^15). Elements below 2^-39 times the largest one are lost, which is far less than the
+  // rounding error of an f32 sum.
   static void rescale_rows(unsigned tile, unsigned row_scales_smem, int thread) {
     constexpr int words = layout.dim / 2, each = (words + 31) / 32;
     const int lane = thread % 32;
@@ -132,14 +134,14 @@ struct QTileRewrite {
 };
 
 // B fragments of V for one k-step of PV: `keys` keys and `tiles` n-tiles of 8 channels. ldmatrix transposes pairs of
-// FP8 channels together, so of 16 channels the even ones form one n-tile and the odd ones the next (ChannelPair).
+// FP8 channels together. So the even channels of 16 form one n-tile, and the odd channels form the next (ChannelPair).
 template <Sm80Config cfg>
 struct VFragment {
   static constexpr Sm80Layout layout{cfg};
   static constexpr int keys = cfg.fp8_pv ? 32 : 16, tiles = layout.widens_v ? 4 : 2;
   unsigned b[tiles][2];
 
-  // The lane's ldmatrix row and chunk: 16 keys x 2 chunks, or 32 keys x 1.
+  // Return the lane's row and chunk for ldmatrix. The lanes cover 16 keys x 2 chunks, or with fp8_pv 32 keys x 1 chunk.
   static int row_of(int lane) { return cfg.fp8_pv ? lane : lane % 16; }
   static int chunk_of(int lane) { return cfg.fp8_pv ? 0 : lane / 16; }
 
@@ -150,11 +152,11 @@ struct VFragment {
     if constexpr (!layout.v_codes) {
       for (int i = 0; i < 4; ++i) b[i / 2][i % 2] = r[i];
     } else if constexpr (layout.widens_v) {
-      for (int i = 0; i < 4; ++i) {  // chunk i / 2, keys from 8 (i % 2) on
+      for (int i = 0; i < 4; ++i) {  // chunk i / 2, keys from 8 * (i % 2) on
         widen4<cfg.v, layout.pv_dtype>(byte_perm(r[i], 0, 0x3120), b[i / 2 * 2][i % 2], b[i / 2 * 2 + 1][i % 2]);
       }
     } else {
-      for (int i = 0; i < 2; ++i) {  // keys from 16 i on: 2t, 2t+1, 8+2t, 9+2t, as in PFragment
+      for (int i = 0; i < 2; ++i) {  // keys 16 * i plus 2t, 2t+1, 8+2t, 9+2t, as in PFragment
         b[0][i] = byte_perm(r[2 * i], r[2 * i + 1], 0x6420);
         b[1][i] = byte_perm(r[2 * i], r[2 * i + 1], 0x7531);
       }
@@ -163,8 +165,8 @@ struct VFragment {
 };
 
 // A fragments of P. The C fragments of the scores have the layout of A fragments, so no shuffles are needed. With
-// p_terms, P is rounded to one or two E4M3 terms; the second holds the rounding error of the first. FP8 mma takes the
-// terms one by one, 16-bit mma takes their sum.
+// p_terms, P is rounded to one or two E4M3 terms. The second term holds the rounding error of the first. FP8 mma
+// multiplies each term on its own; 16-bit mma multiplies their sum.
 template <Sm80Config cfg>
 struct PFragment {
   static constexpr Sm80Layout layout{cfg};
@@ -234,11 +236,11 @@ inline void mma_pv_atom(float (&sum)[4], const unsigned (&a)[4], const unsigned 
     mma_m16n8k16<Sm80Layout(cfg).pv_dtype>(sum, a, b[0], b[1]);
 }
 
-// Two neighbouring output channels from the C fragments of n-tiles 2 * pair and 2 * pair + 1; i = 0, 1.
+// Two neighbouring output channels, from the C fragments of n-tiles 2 * pair and 2 * pair + 1. i: 0 or 1.
 template <Sm80Config cfg>
 struct ChannelPair {
   float x, y;
-  int column;  // channel of x; y is the next
+  int column;  // channel of x; y is the next channel
 
   ChannelPair(const float (&even)[4], const float (&odd)[4], int pair, int i, int half, int lane) {
     if constexpr (Sm80Layout(cfg).v_codes) {

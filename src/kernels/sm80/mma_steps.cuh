@@ -6,7 +6,7 @@
 
 namespace rapt {
 
-// S = QK^T. rows, keys: ldmatrix addresses. q: the fragments of Q if q_in_registers.
+// Computes S = QK^T. rows, keys: ldmatrix addresses. q: the fragments of Q, used only with q_in_registers.
 template <Sm80Config cfg, int m_tiles, int n_tiles, int q_held, int q_steps_held, class QTile, class KTile>
 inline void mma_qk(float (&s)[m_tiles][n_tiles][4], const unsigned (&q)[q_held][q_steps_held][4],
                    const LdmatrixAddress<QTile>& rows, const LdmatrixAddress<KTile>& keys) {
@@ -42,7 +42,7 @@ inline void mma_qk(float (&s)[m_tiles][n_tiles][4], const unsigned (&q)[q_held][
       for (int i = 0; i < 4; ++i) s[mt][n][i] = sum[mt][n].get(i);
 }
 
-// sum_at(m-tile, i) += P * V for k-step `step` and the n-tiles tile + i of one VFragment.
+// Computes sum_at(m-tile, i) += P * V for k-step `step` and the n-tiles tile + i of one VFragment.
 template <Sm80Config cfg, int m_tiles, class VTile, class SumAt>
 inline void mma_pv_tile(const PFragment<cfg> (&p)[m_tiles], const LdmatrixAddress<VTile>& keys, int step, int tile,
                         const SumAt& sum_at) {
@@ -56,7 +56,7 @@ inline void mma_pv_tile(const PFragment<cfg> (&p)[m_tiles], const LdmatrixAddres
       for (int term = 0; term < PFragment<cfg>::terms; ++term) mma_pv_atom<cfg>(sum_at(mt, i), p[mt].a[term], b.b[i]);
 }
 
-// O += PV.
+// Computes O += PV.
 template <Sm80Config cfg, int m_tiles, int v_tiles, int n_tiles, class VTile>
 inline void mma_pv(float (&o)[m_tiles][v_tiles][4], const float (&p)[m_tiles][n_tiles][4],
                    const LdmatrixAddress<VTile>& keys) {
@@ -73,8 +73,8 @@ inline void mma_pv(float (&o)[m_tiles][v_tiles][4], const float (&p)[m_tiles][n_
   }
 }
 
-// O += scale * PV with two-level accumulation: the products of promotion_interval keys are summed in f16 or f32, and
-// this sum is added to O in f32.
+// Computes O += scale * PV with two-level accumulation: it sums the products of promotion_interval keys in f16 or f32,
+// and adds this sum to O in f32.
 template <Sm80Config cfg, int m_tiles, int v_tiles, int n_tiles, class Scales, class VTile>
 inline void mma_pv_two_level(float (&o)[m_tiles][v_tiles][4], const float (&p)[m_tiles][n_tiles][4],
                              const Scales& scales, const LdmatrixAddress<VTile>& keys) {

@@ -1,4 +1,5 @@
-// The second and third pass over the keys if an output is not finite (NanPass, epilogue.cuh). Device only.
+// Code of the second and third pass over the keys, which follow if an output is not finite (NanPass, epilogue.cuh).
+// Device only.
 #pragma once
 
 #include "device/tile.cuh"
@@ -29,7 +30,8 @@ inline void rewrite_v_for_pass(NanPass pass, unsigned tile, int thread) {
   __syncthreads();
 }
 
-// count_non_finite: the weight is 1 if the row sees the key, else 0. A NaN score counts as visible.
+// Sets the weights for the pass count_non_finite: 1 if the row sees the key, else 0. A key with a NaN score counts as
+// visible.
 template <int m_tiles, int n_tiles>
 inline void mark_visible(float (&s)[m_tiles][n_tiles][4]) {
 #pragma unroll

@@ -1,5 +1,5 @@
-// What the host and device halves of attention_sm80 share: the kernel parameter and the shared memory layout.
-// Compiled by both; includes nothing outside shared/.
+// The kernel parameter and the shared memory layout of attention_sm80. Compiled by its host and device code; includes
+// nothing outside shared/.
 #pragma once
 
 #include "../shared/params.h"
@@ -20,7 +20,7 @@ constexpr int round_up(int n, int multiple) { return (n + multiple - 1) / multip
 // V, or 32 if FP8 V is converted to 16 bits.
 struct Sm80Layout {
   bool k_codes, v_codes, widens_q, widens_k, widens_v;
-  bool rescales_q;           // bf16 Q becomes f16, each row times a power of two: FP8 K converts fastest to f16
+  bool rescales_q;           // bf16 Q becomes f16, each row times a power of two, because FP8 K converts fastest to f16
   int dim, dim_v;            // elements of a row, rounded up as above
   int q_row, k_row, v_row;   // bytes of a row
   DType qk_dtype, pv_dtype;  // mma operand types; FP8 P is E4M3
@@ -44,16 +44,17 @@ struct Sm80Layout {
         pv_dtype(widens_v ? DType::f16 : c.v) {}
 };
 
-// Whether scale_log2 differs from row to row: row descales of Q, or rescaled rows of Q.
+// Returns whether scale_log2 differs from row to row, because of row descales of Q or rescaled rows of Q.
 constexpr bool has_row_scales(const Sm80Config& c) {
   return c.scale_in_exp2 && (c.q_row_descales || Sm80Layout(c).rescales_q);
 }
 
-// Whether the epilogue writes f32 rows to shared memory (to combine warps, or for f32 output) rather than 16-bit rows.
+// Returns whether the epilogue writes f32 rows to shared memory instead of 16-bit rows. It does so to combine warps,
+// and for f32 output.
 constexpr bool has_f32_epilogue(const Sm80Config& c) { return c.warps_n > 1 || !is_16bit(c.out); }
 constexpr int f32_epilogue_pitch(const Sm80Config& c) { return round_up(c.head_dim_v, 32) + 8; }  // floats per row
 
-// Dynamic shared memory in bytes: Q and `stages` buffers of K and V. The epilogue reuses the same bytes.
+// Bytes of dynamic shared memory, for Q and `stages` buffers of K and V. The epilogue reuses the same bytes.
 constexpr int smem_bytes(const Sm80Config& c) {
   const Sm80Layout l(c);
   const int tiles = c.block_m * (l.q_row + (l.rescales_q ? 4 : 0)) + c.stages * c.cta_block_n() * (l.k_row + l.v_row);

@@ -1,6 +1,6 @@
 // The tiles of attention_sm80, by properties of the problem and the GPU. They were found on an H100
-// (docs/lab-notebook.md); most of the measurements here are from an H200. On GPUs that are not Hopper the tiles are
-// often smaller, so that the kernels do not spill registers. Host only.
+// (docs/lab-notebook.md); most of the measurements here are from an H200. On other architectures than Hopper the tiles
+// are often smaller, so that the kernels do not spill registers. Host only.
 #pragma once
 
 #include <array>
@@ -29,7 +29,7 @@ struct Sm80Traits {
   bool few_keys;             // at most 512 keys and no fine-grained scales. One stage then holds many keys
 };
 
-// Conditions on Sm80Traits. If a row leaves a condition out, the condition always holds.
+// Conditions on Sm80Traits. A row can leave out a condition, which then always holds.
 struct Sm80Condition {
   int most_dim = 256;
   When extra_registers{}, causal_or_local{}, hopper{}, fp8{}, fine_grained_scales{}, e4m3_kv{}, small_smem{},
@@ -54,7 +54,7 @@ namespace detail {
 constexpr auto sm80_rows() {
   using enum Sm80Rows;
   constexpr When no = When::no, yes = When::yes;
-  constexpr bool keeps_q = true;  // in registers
+  constexpr bool keeps_q = true;  // Q stays in registers
   const auto tiles = [](int block_m, int block_n, int warps_m, int warps_n, int stages, bool q_in_registers = false,
                         int min_blocks = 1) {
     Sm80Config a;

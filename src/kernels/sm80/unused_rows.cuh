@@ -1,4 +1,5 @@
-// Rows beyond seqused_q: out = 0 and lse = -inf, whatever q holds. Device only; also runs on a CPU (lab/emulation).
+// Sets rows beyond seqused_q to out = 0 and lse = -inf, independent of the values in q. Device only; also runs on a CPU
+// (lab/emulation).
 #pragma once
 
 #include "ptx/copy.cuh"
@@ -8,7 +9,8 @@
 
 namespace rapt {
 
-// Rows [first, past) of one head. Of each output row, `words` words from first_word on, word_stride words apart.
+// Rows [first, past) of one head. In each output row, the `words` words from first_word on, which are word_stride words
+// apart.
 struct UnusedRows {
   index_t batch, head, first_packed, first, past;
   index_t first_word, words, word_stride;

@@ -1,5 +1,5 @@
 // attention_sm90, host half: attention on 16-bit tensors by Hopper's own instructions (sm_90a). The kernel is
-// attention_sm90.cuh. This file says when it applies, chooses tiles, and describes the launch.
+// attention_sm90.cuh. This file decides which problems the kernel accepts, chooses tiles, and describes the launch.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -17,8 +17,8 @@ namespace {
 
 constexpr const char *name = "attention_sm90", *text = "sm90/attention_sm90.cuh";
 
-// The choice of the planner: the kernel's configuration, the number of CTAs of a dynamic schedule, and how many bytes
-// of keys and values should fit into L2 together.
+// The planner's configuration: the kernel's configuration, `blocks` (the number of CTAs of a dynamic schedule), and
+// l2_kv_bytes (how many bytes of keys and values should be in L2 at the same time).
 struct Sm90PlanConfig : Sm90Config {
   int blocks = 0;
   int64_t l2_kv_bytes = 0;
@@ -100,7 +100,7 @@ bool accepts(const Problem& p, const Device& device, std::string* why) {
   return accepts_scores(p, why) && accepts_tensors(p, why) && accepts_sizes(p, why);
 }
 
-// Plans of `invariant` problems must not depend on lengths.
+// Returns false for `invariant` problems, because their plans must not depend on lengths.
 bool has_short_keys(const Problem& p) { return !p.invariant && p.seqlen_k <= 1024; }
 
 Sm90Config tiles(const Problem& p) {
@@ -111,15 +111,15 @@ Sm90Config tiles(const Problem& p) {
   return a;
 }
 
-// Whether attention_sm90 is faster than attention_sm80 (docs/lab-notebook.md). A tile has at least 128 query rows, and
-// a multiprocessor holds one CTA. With few rows, tiles are almost empty. With few tiles, multiprocessors are idle. With
-// few keys, nothing overlaps the first loads. A plan with `invariant` must not depend on lengths, so one
-// kernel computes all of them, decoding included: attention_sm80.
+// Returns whether attention_sm90 is faster than attention_sm80 (docs/lab-notebook.md). A tile has at least 128 query
+// rows, and a multiprocessor holds one CTA. With few rows, tiles are almost empty. With few tiles, multiprocessors are
+// idle. With few keys, no computation overlaps the first loads. A plan with `invariant` must not depend on lengths. So
+// one kernel, attention_sm80, computes all lengths, also those of decoding.
 bool prefers(const Problem& p, const Device& device, std::string* why) {
   constexpr int64_t least_rows = 256, least_packed_rows = 64, least_keys = 256;
   const auto no = [&](const auto&... parts) { return refuse(name, why, parts..., ": attention_sm80 is faster"); };
   if (p.invariant) return refuse(name, why, "invariant: attention_sm80 computes all lengths");
-  // Packed sequences differ in length: the rules use the mean length.
+  // Packed sequences can differ in length, so the rules use the mean length.
   const int64_t sequences = std::max<int64_t>(p.batch, 1), rows = p.varlen ? p.total_q / sequences : p.seqlen_q,
                 keys = p.varlen ? p.total_k / sequences : p.seqlen_k, least = p.varlen ? least_packed_rows : least_rows;
   if (rows < least) return no(rows, " query rows of a sequence, fewer than ", least);
@@ -165,8 +165,8 @@ void check_config(const ConfigChange& change) {
   require_multiple("block_n", c.block_n, 16);
   require_range("q_stages", c.q_stages, 1, 4);
   require_range("kv_stages", c.kv_stages, 2, 16);
-  // A warpgroup holds 64 rows of S, of P (16 bits) and of O. `held` is the share of one thread, in registers. The rest
-  // of the kernel needs about 24 registers.
+  // A warpgroup holds 64 rows of S, of P (16 bits) and of O in registers. `held` is the number of these registers in
+  // one thread. The rest of the kernel needs about 24 registers.
   const int held = c.block_n / 2 + c.block_n / 4 + Sm90Layout(c).dim_v / 2, most = (c.warpgroups == 2 ? 232 : 160) - 24;
   if (change.own_text && held > most)
     bad_config("block_n", c.block_n, "scores, weights and output of a thread take ", held,
@@ -185,7 +185,7 @@ void check_config(const ConfigChange& change) {
       {c.threads(), Sm90Layout(c).bytes, 1, {"warpgroups"}, {"warpgroups", "block_n", "q_stages", "kv_stages"}});
 }
 
-// The tiles of a head, or of the packed heads of a group.
+// Returns the number of row tiles of a head, or of the packed heads of a group.
 int64_t row_tiles(const Problem& p, const Sm90PlanConfig& c) {
   return div_up(p.seqlen_q * c.packed_heads, c.block_m());
 }
@@ -196,7 +196,7 @@ TileScheduler tile_order(const Problem& p, const Sm90PlanConfig& c) {
   const auto u = [](int64_t n) { return static_cast<unsigned>(n); };
   int64_t fit = 1;
   if (c.causal_or_local) {
-    const int64_t bytes = p.seqlen_k * 2 * (p.head_dim + p.head_dim_v);  // of a kv head
+    const int64_t bytes = p.seqlen_k * 2 * (p.head_dim + p.head_dim_v);  // K and V of one kv head
     fit = std::clamp<int64_t>(c.l2_kv_bytes / std::max<int64_t>(bytes, 1), 1, p.batch * p.heads_k) * p.group() /
           c.packed_heads;
   }
@@ -208,7 +208,7 @@ struct MapDimension {
   int64_t size, stride;
 };
 
-// Boxes of 64 elements by `box_rows` of dimension 1 by `box_planes` of dimension 2.
+// A box has 64 elements of dimension 0, `box_rows` of dimension 1, and `box_planes` of dimension 2.
 TensorMapSpec map_of(const TensorRef& t, int64_t dim, const std::array<MapDimension, 3>& outer, int box_rows,
                      int box_planes = 1) {
   TensorMapSpec spec;
@@ -217,7 +217,7 @@ TensorMapSpec map_of(const TensorRef& t, int64_t dim, const std::array<MapDimens
   spec.sizes[0] = static_cast<uint64_t>(dim);
   for (size_t i = 0; i < 3; ++i) {
     spec.sizes[i + 1] = static_cast<uint64_t>(outer[i].size);
-    // the stride of a single row, head or batch may be anything
+    // A dimension of size 1 can have any stride, also one that the driver refuses. So 16 is used for it.
     spec.strides[i] = outer[i].size == 1 ? 16 : static_cast<uint64_t>(2 * outer[i].stride);
   }
   spec.box = {64, static_cast<uint32_t>(box_rows), static_cast<uint32_t>(box_planes), 1, 0};
@@ -236,7 +236,7 @@ LaunchSpec launch_spec(const StepCall& call) {
   const int64_t rows_q = p.varlen ? p.total_q : p.seqlen_q, rows_k = p.varlen ? p.total_k : p.seqlen_k;
   if (items == 0 || rows_q == 0 || rows_k == 0) return spec;
   const AttentionParams& a = call.params;
-  const int64_t batches = p.varlen ? 1 : p.batch;  // packed tensors have one
+  const int64_t batches = p.varlen ? 1 : p.batch;  // packed tensors have no batch dimension
   const MapDimension queries{rows_q, a.q.row}, heads{p.heads_q, a.q.head}, of_batch{batches, a.q.batch};
   spec.add_map(offsetof(Sm90Params, q),
                c.packed_heads > 1

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "sm90.h"
-// sm90.h first: the other files use its layout.
+// sm90.h comes first, because the other files use its layout.
 #include "epilogue.cuh"
 #include "nan_passes.cuh"
 #include "optimistic_softmax.cuh"
@@ -34,11 +34,11 @@ struct Consumer {
   const Shared shared;
   const int group;  // number of this consumer warpgroup
   using KvSlot = StageSlot<cfg.kv_stages>;
-  KvSlot slot{};  // the next block of K or V
+  KvSlot slot{};  // the buffer of the next block of K or V
   StageSlot<cfg.q_stages> q_slot{};
 
   // Computes a tile, from its last block of keys to its first, so that masked blocks come first. In the ring, V of a
-  // block lies behind K of the block that is computed next. A warpgroup also waits for the blocks that none of its rows
+  // block comes after K of the block that is computed next. A warpgroup also waits for the blocks that none of its rows
   // sees, and releases them. Returns whether all values that this thread stores are finite.
   bool run_tile(const RowTile<cfg>& tile, NanPass pass) {
     const int row = tile.first_row() + 64 * group;
@@ -82,7 +82,8 @@ struct Consumer {
         pin(s);
         arrive_by_warp(k_empty);
         const bool rescales = mask_and_softmax(s, softmax, tile, keys, n_block, pass);
-        // This branch stands before the wait. So the compiler keeps the exponentials before the wait, too.
+        // This branch needs the result of the exponentials. Because the branch is before the wait, the compiler must
+        // compute the exponentials before the wait, too.
         if (rescales) softmax.correct(s);
         RAPT_TRACE_NEXT("consumer #: wait P.V");
         wgmma_wait_group<0>();
@@ -92,7 +93,7 @@ struct Consumer {
         pack(p_fragment, s);
         accumulate = true;
       }
-      const int first_block = tile.n_blocks().begin;  // read again: registers are scarce
+      const int first_block = tile.n_blocks().begin;  // read again, because registers are scarce
       const bool before_skipped = n_block >= first_block;
       prepare_v(tile, n_block + 1, before_skipped ? slot.next() : slot, pass);
       if (before_skipped) skip_k();
@@ -114,7 +115,7 @@ struct Consumer {
   }
 
  private:
-  // This warpgroup's rows of the tile of Q in shared memory.
+  // Returns the address of this warpgroup's rows of Q in shared memory.
   unsigned q_rows() const { return shared.q(q_slot.stage) + static_cast<unsigned>(group) * 64 * 128; }
 
   // Waits for K and issues S = Q K^T of a block.
@@ -152,7 +153,8 @@ struct Consumer {
     arrive_by_warp(shared.kv_empty(slot.stage));
     slot.advance();
   }
-  // First waits until the buffer is full. Otherwise this arrival could count for the block before.
+  // Releases a buffer that this warpgroup does not use. First waits until the buffer is full. Otherwise this arrival
+  // could count for the block that was in the buffer before.
   void release_unused() {
     wait_barrier(shared.kv_full(slot.stage), slot.phase);
     release();
@@ -185,7 +187,7 @@ struct Consumer {
         }
     }
   }
-  // Converts weights to the A operand of PV. The accumulator's layout is also the operand's layout.
+  // Converts weights to the A operand of PV. The accumulator has the same layout as the operand.
   static void pack(PFragment& p_fragment, const SFragment& s) {
 #pragma unroll
     for (int n = 0; n < n_tiles; ++n)
@@ -206,15 +208,15 @@ struct Consumer {
       for (int i = 0; i < 4; ++i) o[0][n][i] = 0.0f;
   }
 
-  // Rewrites V of a block if this is a NaN pass, or if rows past the sequence's keys may not be zeros. All consumer
-  // warpgroups call this once for each block, in the same order, and before they take their turn.
+  // Rewrites V of a block if this is a NaN pass, or if rows after the sequence's keys can hold values other than zero.
+  // All consumer warpgroups call this function once for each block, in the same order, and before they take their turn.
   void prepare_v(const RowTile<cfg>& tile, int n_block, const KvSlot& at, NanPass pass) const {
     const int keys = tile.band().seqlen_k - n_block * cfg.block_n;
     if (pass == NanPass::normal && (keys >= cfg.block_n || !tile.foreign_tail())) return;
     wait_barrier(shared.kv_full(at.stage), at.phase);
     rewrite_v_for_pass<cfg>(shared, at.stage, keys, pass, threadIdx.x - 128);
   }
-  // Releases K of a block, and with `with_v` also V of the block visited before it, without using them.
+  // Releases K of a block without using it. If `with_v` is true, also releases V of the block that was visited before.
   void skip(const RowTile<cfg>& tile, int n_block, bool with_v, NanPass pass) {
     if (with_v) prepare_v(tile, n_block + 1, slot.next(), pass);
     skip_k();
@@ -245,7 +247,7 @@ struct Consumer {
 };
 
 // If a warp has stored a value that is not finite, adds the tile to the list of tiles to compute again. Only the first
-// such warp adds it.
+// such warp adds the tile.
 template <Sm90Config cfg>
 inline void list_if_not_finite(const SharedState<cfg>& shared, const RowTile<cfg>& tile, bool finite) {
   if (!__any_sync(~0u, !finite) || threadIdx.x % 32 != 0 || exchange_shared(tile.listed(), 1) != 0) return;

@@ -12,10 +12,10 @@ struct Sm90Config : AttentionVariant {
   int kv_stages = 4;             // buffers in shared memory, each for a block of K or of V
   bool ping_pong = false;        // warpgroups take turns: one issues products while the others compute softmax
   bool causal_or_local = false;  // rows may see different keys
-  bool dynamic = false;          // persistent CTAs take tiles from a counter; else one CTA per tile
+  bool dynamic = false;          // persistent CTAs take tiles from a counter; false: one CTA per tile
   int packed_heads = 1;          // query heads of a GQA group whose rows share a tile; 1: each head has its own tiles
-  bool optimistic = false;       // weights before maxima (optimistic_softmax.cuh); tiles end without a barrier
-  bool programmatic = true;      // the launch may begin before the previous kernel ends; the kernel waits for that end
+  bool optimistic = false;       // computes weights before maxima (optimistic_softmax.cuh); no barrier after a tile
+  bool programmatic = true;      // the kernel can start before the previous kernel ends, and then waits for that end
 
   constexpr int block_m() const { return 64 * warpgroups; }
   constexpr int threads() const { return 128 * (warpgroups + 1); }

@@ -1,4 +1,4 @@
-// Epilogue of a consumer warpgroup's 64 rows: adds row sums over lanes, applies the sink, stores O and lse. Device
+// Epilogue of a consumer warpgroup's 64 rows: adds row sums over lanes, applies the sink, and stores O and lse. Device
 // only.
 #pragma once
 
@@ -11,15 +11,15 @@ namespace rapt {
 
 template <Sm90Config cfg>
 struct Epilogue {
-  static constexpr int v_tiles = Sm90Layout(cfg).dim_v / 8, tiles = cfg.head_dim_v / 8;  // of eight columns
+  static constexpr int v_tiles = Sm90Layout(cfg).dim_v / 8, tiles = cfg.head_dim_v / 8;  // tiles of eight columns
 
   const AttentionParams& p;
   const RowTile<cfg>& tile;
   const NanPass pass;
-  const unsigned buffer;  // in shared memory: this warpgroup's rows of Q, which nobody reads any more
+  const unsigned buffer;  // in shared memory: this warpgroup's rows of Q, which are no longer needed
 
   struct RowResult {
-    float factor, lse;  // output = factor * accumulated output
+    float factor, lse;  // out = factor * accumulator
   };
 
   // Adds the sink. A row without visible keys gets O = 0, and lse = -inf or, with a sink, lse = sink.
@@ -38,8 +38,8 @@ struct Epilogue {
     return {__fdividef(share, sum), top + log2_approx(sum) * ln_2};
   }
 
-  // Stores the warp's rows. `o` holds this thread's parts of two of them. first_row: the first row of the warpgroup.
-  // Returns whether this thread's parts are finite.
+  // Stores the warp's rows. `o` holds this thread's parts of two of these rows. first_row: the first row of the
+  // warpgroup. Returns whether this thread's parts are finite.
   template <class Softmax>
   bool store(const Softmax& softmax, const float (&o)[1][v_tiles][4], int first_row) const {
     const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32 % 4);
@@ -68,8 +68,8 @@ struct Epilogue {
   unsigned short* row_address(int row) const {
     return static_cast<unsigned short*>(p.out.data) + p.out.index(tile.batch(), tile.head_of(row), tile.query_of(row));
   }
-  // The address of 16 bytes (columns 8 * n to 8 * n + 7) of a row of the warp in the buffer. With this swizzle, put_row
-  // has no bank conflicts; store_rows has none if head_dim_v > 32.
+  // Returns the address in the buffer of 16 bytes (columns 8 * n to 8 * n + 7) of a row of the warp. With this swizzle,
+  // put_row has no bank conflicts. store_rows has none if head_dim_v > 32.
   unsigned chunk(int row, int n) const {
     const unsigned warp = threadIdx.x / 32 % 4, line = 16 * warp + static_cast<unsigned>(row);
     return buffer + static_cast<unsigned>(n / 8 * cfg.block_m() * 128) + line * 128 +
@@ -84,9 +84,9 @@ struct Epilogue {
       store_shared(chunk(row, n) + static_cast<unsigned>(lane % 4 * 4), pack2<cfg.out>(a, b));
     }
   }
-  // Stores the warp's 16 rows, several at a time. first_row: the first of them.
+  // Stores the warp's 16 rows, several at a time. first_row: the first of these rows.
   void store_rows(int first_row) const {
-    constexpr int lanes = tiles > 16 ? 32 : tiles > 8 ? 16 : tiles > 4 ? 8 : 4;  // of a row
+    constexpr int lanes = tiles > 16 ? 32 : tiles > 8 ? 16 : tiles > 4 ? 8 : 4;  // lanes per row
     const int lane = static_cast<int>(threadIdx.x % 32), n = lane % lanes;
     const int live = n < tiles ? tile.seqlen_q() - first_row : 0;
     int row = lane / lanes;
@@ -102,9 +102,10 @@ struct Epilogue {
       if (pass == NanPass::count_non_finite) x = nan_where_counted(x, to);
       store_global_16(to, x);
     }
-    fence_async_proxy();  // the next tile's Q comes into the same buffer
+    fence_async_proxy();  // TMA writes the next tile's Q to the same buffer
   }
-  // For the counting pass. Returns the stored elements, with NaN where `counts` (non-finite V seen) is above 0.
+  // For the counting pass. `counts`: the number of non-finite elements of V that each output element has seen. Returns
+  // the stored elements, with NaN where this number is above 0.
   static Bytes16 nan_where_counted(const Bytes16& counts, const void* stored) {
     Bytes16 x = *static_cast<const Bytes16*>(stored);
 #pragma unroll
@@ -132,7 +133,7 @@ struct Epilogue {
   }
 };
 
-// Sets rows past seqused_q to O = 0 and lse = -inf. For the consumer warpgroups.
+// Sets rows past seqused_q to O = 0 and lse = -inf. The consumer warpgroups call it.
 template <Sm90Config cfg>
 inline void clear_unused(const AttentionParams& p, const RowTile<cfg>& tile) {
   constexpr int words = bytes_of(cfg.out) * cfg.head_dim_v / 16;

@@ -1,4 +1,4 @@
-// Rewrites V in shared memory: rows past the sequence's keys, and elements that are not finite (NanPass). Device only.
+// Rewrites V in shared memory: rows after the sequence's keys, and elements that are not finite (NanPass). Device only.
 #pragma once
 
 #include "device/numeric.cuh"

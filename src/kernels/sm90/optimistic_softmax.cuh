@@ -19,16 +19,16 @@ namespace rapt {
 
 struct OptimisticSoftmax {
   using Rules = OnlineSoftmax<true, 1, false>;
-  static constexpr int group = 2;  // tiles of eight columns whose exponentials are computed together
+  static constexpr int group = 2;  // number of tiles of eight columns whose exponentials are computed together
   static constexpr float largest_weight = 256.0f, largest_correction = 0x1p100f;
 
   float c;                                              // scale_log2: softmax scale * log2(e)
-  float row_max[2] = {minus_infinity, minus_infinity};  // of raw scores
-  float row_sum[2] = {0.0f, 0.0f};                      // of this thread's columns
+  float row_max[2] = {minus_infinity, minus_infinity};  // unit: raw scores
+  float row_sum[2] = {0.0f, 0.0f};                      // sums over this thread's columns
   // weight = exp2(s * c - shift). shift is row_max * c. If is_unsafe(), row_max is subtracted from s before the product
   // with c, and shift is 0.
   float shift[2] = {0.0f, 0.0f};
-  float output_scale[2] = {1.0f, 1.0f};  // factor of O after correct()
+  float output_scale[2] = {1.0f, 1.0f};  // the factor for O after correct()
   bool is_steady = false;                // the pass is normal, and no row of the warp is unsafe
 
   // Replaces scores by weights. Returns whether correct() must follow. All threads of a warp agree.
@@ -36,8 +36,8 @@ struct OptimisticSoftmax {
   bool weigh(float (&s)[1][tiles][4], NanPass pass) {
     bool corrects = false;
     if (!is_steady) begin_rows(s, pass), corrects = pass != NanPass::normal;
-    // Arguments are computed at most two groups ahead of the exponentials.
-    float at[2][2] = {{shift[0], shift[1]}, {shift[0], shift[1]}}, sum[2][2] = {};  // two sums per row, for latency
+    // The arguments of exponentials are computed at most two groups before the exponentials.
+    float at[2][2] = {{shift[0], shift[1]}, {shift[0], shift[1]}}, sum[2][2] = {};  // two sums per row hide latency
 #pragma unroll
     for (int n = 0; n < tiles; ++n) {
 #pragma unroll
@@ -54,12 +54,12 @@ struct OptimisticSoftmax {
     for (int half = 0; half < 2; ++half) {
       const float block_sum = sum[half][0] + sum[half][1];
       row_sum[half] += block_sum;
-      corrects = corrects | !(block_sum <= largest_weight);  // also for NaN
+      corrects = corrects | !(block_sum <= largest_weight);  // also true for NaN
     }
     return __any_sync(~0u, corrects);
   }
 
-  // Scales weights and row_sum of rows with a weight above 2^8. The caller multiplies O by output_scale.
+  // If a row has a weight above 2^8, scales the row's weights and row_sum. The caller multiplies O by output_scale.
   template <int tiles>
   void correct(float (&s)[1][tiles][4]) {
 #pragma unroll
@@ -94,8 +94,8 @@ struct OptimisticSoftmax {
       }
       const float top = quad_max(max_of(s, half));
       if (row_max[half] == minus_infinity) set_row_max(half, top);
-      // Computes the weight with the operations of weigh(). So this pass raises row_max exactly for the rows that the
-      // normal pass could not correct.
+      // The weight is computed with the same operations as in weigh(). So this pass raises row_max exactly for the rows
+      // that the normal pass could not correct.
       const float x = is_unsafe(half) & row_max[half] != minus_infinity ? top - row_max[half] : top,
                   weight = exp2_approx(fmaf(x, c, -shift[half]));
       if (pass != NanPass::normal & weight > largest_weight & !(corrected(half, weight) <= largest_finite))
@@ -107,17 +107,19 @@ struct OptimisticSoftmax {
     is_steady = pass == NanPass::normal & !__any_sync(~0u, is_unsafe(0) | is_unsafe(1));
   }
 
-  // Returns x, but only after y is known. Otherwise ptxas computes all arguments of exponentials first, while the unit
-  // for exponentials is idle. c is positive, so x does not change, but the compiler does not know this.
+  // Returns x, but makes the result depend on y. Otherwise ptxas computes all arguments of exponentials first, while
+  // the unit for exponentials is idle. x does not change because c is positive, but the compiler does not know this.
   float after(float x, float y) const {
     return detail::float_of(detail::bits_of(x) | (detail::bits_of(y) & detail::bits_of(c) >> 31));
   }
 
-  // The row_max with which this weight becomes 1. Not finite if the weight is too large to be corrected.
+  // Returns the row_max with which this weight becomes 1. The result is not finite if the weight is too large to be
+  // corrected.
   float corrected(int half, float weight) const {
     return row_max[half] + __fdividef(log2_approx(weight), weight <= largest_correction ? c : 0.0f);
   }
-  // Whether row_max must be subtracted from a score before the product with c. Also true for a row without a row_max.
+  // Returns whether row_max must be subtracted from a score before the product with c. This is also true for a row
+  // without a row_max.
   bool is_unsafe(int half) const { return Rules::needs_safe_exp(row_max[half], c); }
   template <int tiles>
   static float max_of(const float (&s)[1][tiles][4], int half) {

@@ -8,10 +8,12 @@
 
 namespace rapt {
 
-// Places and phases of several barriers in one word, because the producer has only 32 or 40 registers.
+// Places and phases of several barriers in one word, because the producer has only 32 or 40 registers. Bits 0 and 1:
+// the number of calls of announce(), mod 4 (bit 0: place, bit 1: phase). Bit 2: the phase of the list of tiles to
+// compute again. Bits 3 and higher: the number of Q tiles, mod 2 * q_stages.
 template <int q_stages>
 struct Phases {
-  unsigned bits = 0;  // 0, 1: announcements mod 4 (place, phase); 2: phase of the list; 3...: Q tiles mod 2 * q_stages
+  unsigned bits = 0;
   int place() const { return static_cast<int>(bits & 1); }
   unsigned of_place() const { return bits >> 1 & 1; }
   unsigned of_list() const { return bits >> 2 & 1; }
@@ -32,7 +34,7 @@ struct Producer {
   StageSlot<cfg.kv_stages> slot{};
   Phases<cfg.q_stages> phases{};
 
-  // Describes a tile to the consumers, then loads Q and all blocks of K and V, waiting for free buffers.
+  // Describes a tile to the consumers, then loads Q and all blocks of K and V. Waits for free buffers.
   void do_tile(unsigned item, NanPass pass) {
     RAPT_TRACE_NEXT("producer: tile");
     wait_barrier(shared.tile_empty(phases.place()), phases.of_place() ^ 1);
@@ -70,7 +72,8 @@ struct Producer {
     }
   }
 
-  // Waits until the list of tiles is complete. Returns its length and sets that to 0, for a new list. The entries stay.
+  // Waits until the list of tiles to compute again is complete. Returns its length, and sets the length to 0 for a new
+  // list. The entries stay.
   unsigned take_list() {
     announce_alone(list_complete);
     wait_barrier(shared.redo_listed(), phases.of_list());
@@ -80,7 +83,7 @@ struct Producer {
     return count;
   }
 
-  // Sends a message that is not a tile.
+  // Sends the consumers a message that is not a tile.
   void announce_alone(NanPass what) {
     RAPT_TRACE_NEXT("producer: tile");
     wait_barrier(shared.tile_empty(phases.place()), phases.of_place() ^ 1);
@@ -107,12 +110,12 @@ struct Producer {
   }
 };
 
-// Loads the tiles of the schedule. Tiles with non-finite values are computed again, in two passes: at the end, or when
-// their list may be full.
+// Loads the tiles of the schedule. Tiles with non-finite values are computed again, in two passes. This happens at the
+// end, or when the list of these tiles could be full.
 template <Sm90Config cfg>
 inline void produce(const Sm90Params& params, const SharedState<cfg>& shared) {
   Producer<cfg> producer{params, shared};
-  unsigned item = blockIdx.x, passes_left = 0;  // of the list: two for each tile
+  unsigned item = blockIdx.x, passes_left = 0;  // passes_left: over the listed tiles, two for each tile
 #pragma unroll 1
   while (passes_left > 0 || item < params.items) {
     if (passes_left > 0) {
@@ -123,8 +126,8 @@ inline void produce(const Sm90Params& params, const SharedState<cfg>& shared) {
       continue;
     }
     producer.do_tile(item, NanPass::normal);
-    // The next tile is taken when all loads of this one are issued. If it were taken earlier, it would wait for
-    // this tile, although another CTA may be idle.
+    // The next tile is taken after all loads of this tile were issued. If it were taken earlier, it would have to wait
+    // for this tile, although another CTA could be idle.
     item = cfg.dynamic ? gridDim.x + atomicAdd(params.counters, 1u) : params.items;
     if (SharedState<cfg>::keeps_list &&
         (item >= params.items || load_shared(shared.redo_count()) >= Sm90Layout::redo_capacity - 4)) {

@@ -8,13 +8,14 @@
 
 namespace rapt {
 
-// Passes over a tile. Finite data needs only the first. If that stores a value that is not finite, a masked key may be
-// the cause (0 * NaN). The second pass then reads non-finite elements of V as 0. The third pass counts, for each output
-// element, the non-finite elements of V that its row sees. An output element with a count above 0 becomes NaN
-// (docs/semantics.md, "NaN and Inf").
+// Passes over a tile. Finite data needs only the first pass. If the first pass stores a value that is not finite, a
+// masked key can be the cause (0 * NaN). The second pass then reads non-finite elements of V as 0. The third pass
+// counts, for each output element, the non-finite elements of V that its row sees. An output element with a count above
+// 0 becomes NaN (docs/semantics.md, "NaN and Inf").
 enum class NanPass : unsigned { normal, zero_non_finite, count_non_finite };
 
-// Messages of the producer in place of a pass: the list of tiles to compute again is complete; there are no more tiles.
+// Messages that the producer sends in place of a pass. list_complete: the producer will read the list of tiles to
+// compute again, so the consumers confirm that it is complete. no_more: there are no more tiles.
 constexpr NanPass list_complete = static_cast<NanPass>(3), no_more = static_cast<NanPass>(4);
 
 // Blocks of block_n keys, with the numbers `begin` to `end` - 1.
@@ -30,27 +31,28 @@ struct RowTile {
   using KeyRanges = KeyTiles<int, cfg.causal_or_local>;
   static constexpr int rows = cfg.block_m(), heads = cfg.packed_heads;
 
-  unsigned at;  // in shared memory
+  unsigned at;  // address of the description in shared memory
 
   NanPass pass() const { return static_cast<NanPass>(word(0)); }
   int item() const { return word(1); }
   int batch() const { return word(2); }
-  int head() const { return word(3); }       // with packed heads, the first one
-  int first_row() const { return word(4); }  // of the tile, counted in its sequence
+  int head() const { return word(3); }       // with packed heads, the first of them
+  int first_row() const { return word(4); }  // first row of the tile, counted in its sequence
   int first_q() const { return word(5); }    // packed row where the sequence begins
   int seqlen_q() const { return word(6); }
   int rows_q() const { return word(7); }  // including rows past seqused_q
   int query_of(int row) const { return first_q() + row / heads; }
   int head_of(int row) const { return head() + row % heads; }
-  bool foreign_tail() const { return word(8); }             // rows of K and V past the sequence's keys are not zeros
-  NBlocks n_blocks() const { return {word(9), word(10)}; }  // that some row of the tile sees
+  bool foreign_tail() const { return word(8); }             // rows after the sequence's keys can be nonzero
+  NBlocks n_blocks() const { return {word(9), word(10)}; }  // blocks that some row of the tile sees
   Band band() const {
     Band b;
     b.begin = word(11), b.end = word(12), b.seqlen_k = word(13);
     return b;
   }
 
-  // Writes the description of tile `item`. For the producer thread. Returns false if the tile has no rows.
+  // Computes and writes the description of tile `item`. The producer thread calls it. Returns false if the tile has no
+  // rows.
   bool find(const AttentionParams& p, const TileScheduler& scheduler, unsigned item) const {
     const TileScheduler::WorkTile work = scheduler.work_tile(item);
     const Sequence sequence = sequence_of(p, work.batch);
@@ -66,10 +68,10 @@ struct RowTile {
     put(9, n_blocks.begin), put(10, n_blocks.end);
     return first_row < seqlen_q || (p.seqused_q.present() && first_row < sequence.rows_q * heads);
   }
-  unsigned listed() const { return at + 4 * 14; }  // address of a word: 1 if the tile is in the list
+  unsigned listed() const { return at + 4 * 14; }  // address of a word, which is 1 if the tile is in the list
   void set_pass(NanPass pass) const { put(0, static_cast<int>(pass)); }
 
-  // Keys that rows `first` to `first + count - 1` see. Rows past seqlen_q see none.
+  // Returns the keys that rows `first` to `first + count - 1` see. Rows past seqlen_q see no key.
   static KeyRanges keys_of(const Band& band, int first, int count, int seqlen_q) {
     if (first >= seqlen_q) return KeyRanges::of_rows({0, 0}, {0, 0});
     if constexpr (!cfg.causal_or_local) return KeyRanges::of_rows({0, band.seqlen_k}, {0, band.seqlen_k});

@@ -1,4 +1,5 @@
-// Names in the shared memory of a CTA of attention_sm90: buffers, barriers, tiles, list of tiles to redo. Device only.
+// The addresses of objects in the shared memory of a CTA of attention_sm90: buffers, barriers, tiles, and the list of
+// tiles to compute again. Device only.
 #pragma once
 
 #include "ptx/copy.cuh"
@@ -35,7 +36,7 @@ struct SharedState {
   // Ids of named barriers: one where all consumer warpgroups meet, then one for each warpgroup's turn (ping_pong).
   static constexpr unsigned all_consumers = 1, first_turn = 2;
 
-  // Whether tiles may have to be computed again.
+  // True if it can be necessary to compute tiles again.
   static constexpr bool keeps_list = cfg.causal_or_local || cfg.optimistic;
 
   unsigned base;
@@ -52,13 +53,14 @@ struct SharedState {
   unsigned tile_empty(int place) const { return tile_full(2 + place); }
   unsigned redo_listed() const { return tile_full(4); }
 
-  // Words: two tiles (RowTile), the number of tiles to compute again, and the item numbers of these tiles.
+  // At layout.tiles_at there are two tile descriptions (RowTile), the number of tiles to compute again, and the item
+  // numbers of these tiles.
   unsigned tile(int place) const { return base + layout.tiles_at + 64 * static_cast<unsigned>(place); }
   unsigned redo_count() const { return tile(2); }
   unsigned redo(unsigned i) const { return tile(2) + 4 + 4 * i; }
 
-  // One thread calls this, before __syncthreads. On a "full" barrier the producer thread arrives, on an "empty" barrier
-  // the warps that compute.
+  // One thread calls this, before __syncthreads. The producer thread arrives on "full" barriers. The warps that compute
+  // arrive on "empty" barriers.
   void init() const {
     for (int stage = 0; stage < cfg.q_stages; ++stage)
       init_barrier(q_full(stage), 1), init_barrier(q_empty(stage), consumer_warps);

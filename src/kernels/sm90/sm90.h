@@ -13,16 +13,17 @@ struct Sm90Params {
   TensorMap q, k, v;
   AttentionParams attention;
   TileScheduler scheduler;
-  unsigned items = 0;            // tiles of query rows of the whole problem
-  unsigned* counters = nullptr;  // of a dynamic schedule: tiles taken, CTAs ended. The last CTA sets both to 0
+  unsigned items = 0;            // number of tiles of query rows in the whole problem
+  unsigned* counters = nullptr;  // two, for a dynamic schedule: number of tiles taken, and of CTAs that have ended
 };
 
-// Shared memory of a block, by addresses from its start. Tensors lie in columns of 64 elements (128 bytes, the width of
-// a swizzle): [column][row][64]. If the head dim is not a multiple of 64, the last column ends in zeros.
+// The layout of a CTA's shared memory. Members ..._at are byte offsets from its start. Tensors lie in columns of 64
+// elements (128 bytes, the width of a swizzle): [column][row][64]. If the head dim is not a multiple of 64, the last
+// column ends in zeros.
 struct Sm90Layout {
   int dim, dim_v;          // head dims rounded up to multiples of 16, because of a wgmma's depth (dim) and n (dim_v)
-  int columns, columns_v;  // of 64 elements
-  int q_bytes, kv_bytes;   // of one buffer. q: a tile of Q, later its output. kv: a block of K or of V
+  int columns, columns_v;  // number of columns of 64 elements
+  int q_bytes, kv_bytes;   // bytes of one buffer. q: for a tile of Q, later its output. kv: for a block of K or of V
   int q_at = 0, kv_at, barriers_at, tiles_at, bytes;
 
   static constexpr int redo_capacity = 256;  // tiles that can be computed again in one round (producer.cuh)
@@ -39,7 +40,7 @@ struct Sm90Layout {
         tiles_at(barriers_at + 8 * barriers(c)),
         bytes(tiles_at + 2 * 64 + 4 * (1 + redo_capacity)) {}
 
-  // SharedState (shared_state.cuh) names them.
+  // Number of barriers; SharedState (shared_state.cuh) names them.
   static constexpr int barriers(const Sm90Config& c) { return 2 * c.q_stages + 2 * c.kv_stages + 5; }
 };
 

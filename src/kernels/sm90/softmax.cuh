@@ -13,11 +13,11 @@ struct RowSoftmax {
   using Rules = OnlineSoftmax<true, 1, false>;
 
   float c;                                              // scale_log2: softmax scale * log2(e)
-  float row_max[2] = {minus_infinity, minus_infinity};  // of raw scores
-  float row_sum[2] = {0.0f, 0.0f};                      // of this thread's columns
-  float output_scale[2] = {1.0f, 1.0f};                 // factor of O after the last update
+  float row_max[2] = {minus_infinity, minus_infinity};  // unit: raw scores
+  float row_sum[2] = {0.0f, 0.0f};                      // sums over this thread's columns
+  float output_scale[2] = {1.0f, 1.0f};                 // the factor for O after the last update
   bool any_unsafe_row = false;                          // some row of the warp needs the safe exponential
-  int limit[2] = {0, 0};                                // bits of the largest score that keeps row_max
+  int limit[2] = {0, 0};                                // largest score for which row_max does not change, as bits
   bool has_limits = false;                              // all limits of the warp are positive, no row is unsafe
 
   // Replaces scores by weights. In the counting pass, every visible key has weight 1. Returns whether O must be
@@ -44,7 +44,7 @@ struct RowSoftmax {
 
   bool exceeds_threshold(float x, float row) const { return (x - row) * c > Rules::rescale_threshold; }
 
-  // Moves row_max where needed. Returns whether the output must be rescaled.
+  // Raises row_max of the rows that need it. Returns whether the output must be rescaled.
   template <int tiles>
   bool follow_maximum(const float (&s)[1][tiles][4]) {
     float top[2];
@@ -60,8 +60,9 @@ struct RowSoftmax {
     return __any_sync(~0u, moves) && update_row_max(top);
   }
 
-  // Whether some score of the warp exceeds its row's limit. Positive floats are ordered like their bits, and negative
-  // floats have negative bits. So integer maxima, with three operands per instruction, can compare them.
+  // Returns whether some score of the warp exceeds its row's limit. Positive floats have the same order as their bits,
+  // and the bits of negative floats are negative integers. So integer maxima can compare scores, with three operands
+  // per instruction.
   template <int tiles>
   bool any_above_limit(const float (&s)[1][tiles][4]) const {
     bool above = false;
@@ -112,7 +113,7 @@ struct RowSoftmax {
       const float row = row_max[half], back = Rules::needs_safe_exp(row, c)
                                                   ? 0.0f
                                                   : __fmul_rn(row, c);  // needs_safe_exp is also true for row = -inf
-      float even = 0.0f, odd = 0.0f;                                    // two chains for latency
+      float even = 0.0f, odd = 0.0f;                                    // two chains hide latency
 #pragma unroll
       for (int n = 0; n < tiles; ++n) {
         float &x = s[0][n][2 * half], &y = s[0][n][2 * half + 1];

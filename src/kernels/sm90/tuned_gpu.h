@@ -1,4 +1,5 @@
-// The tiles of attention_sm90, by the problem's properties. docs/lab-notebook.md says how they were found. Host only.
+// The tiles of attention_sm90, by the problem's properties. docs/lab-notebook.md says how the tiles were found. Host
+// only.
 #pragma once
 
 #include <array>
