@@ -39,8 +39,8 @@ struct KernelSelection {
 struct KernelOverrides {
   // Words of --config.
   std::string config;
-  std::function<std::map<std::string, std::string>(const Problem& problem, const Device& device)>
-      files;  // may be empty
+  // The sources to replace, by name. The function may be empty.
+  std::function<std::map<std::string, std::string>(const Problem& problem, const Device& device)> files;
 };
 
 // Plans every problem for every device. Skips problems that no family takes or that launch nothing.
