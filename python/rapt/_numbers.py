@@ -19,7 +19,7 @@ LAST_E4M3, LAST_E5M2, LAST_SIM8 = 464.0, 61440.0, 448.0 + 448.0 / 255.0
 
 
 class Numbers(NamedTuple):
-    """Operations of a framework. `xp`: a module with NumPy's stack, where, swapaxes, searchsorted(side=) and reshape."""
+    """Operations of a framework. `xp` is a module with NumPy's stack, where, swapaxes, searchsorted and reshape."""
 
     xp: Any
     cast: Callable  # cast(array, "float32" or a dtype of the framework)
