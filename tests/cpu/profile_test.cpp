@@ -1,5 +1,5 @@
-// rapt profile without a GPU: the metric table, ncu's pages (tests/data/ncu), source lines, the gates, and the command
-// over a stand-in driver and a shell script in the place of ncu. Real counters need a card.
+// Tests rapt profile without a GPU: the metric table, ncu's pages (tests/data/ncu), source lines, the gates, and the
+// command. The command runs with a stand-in driver, and with a shell script in place of ncu. Real counters need a GPU.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -265,7 +265,7 @@ TEST(ProfileVerdict, wrong_gates) {
   }
 }
 
-// ---- Hot spots. sm_90_sass.csv has 117 of the 2448 rows of a real page: f16 h8 q512 d64 on an H200, ncu 2025.3.
+// ---- Hot spots. sm_90_sass.csv has 117 of the 2448 rows of a real page (f16 h8 q512 d64 on an H200, with ncu 2025.3).
 
 SassPage stored_page() { return parse_sass_page(text_of(data + "sm_90_sass.csv")); }
 
@@ -316,7 +316,7 @@ TEST(ProfileHotSpots, other_pages) {
   EXPECT_EQ(spots_of("Source,# Samples\n").why, "the source page has no instructions");
   EXPECT_EQ(spots_of("Source,# Samples\nNOP,0\n").why, "ncu took no samples of this kernel");
   EXPECT_TRUE(spots_of(raw_table(text_of(data + "sm_90_wgmma.csv"))).instructions.empty());
-  // Few columns, no addresses, thousands, a second kernel.
+  // A page with few columns, without addresses, with separators of thousands, and with a second kernel.
   const HotSpots few = spots_of(
       "Source,# Samples,stall_lg\nNOP,\"1,000\",n/a\nEXIT,\"3,000\",\"1,500\"\n\"Kernel Name\",\"b\"\nNOP,9,9\n");
   EXPECT_EQ(few.samples, 4000);
@@ -334,7 +334,7 @@ jit::Request kernel_request(const std::string& line, const std::string& arch) {
   return request_for(step.family->unit(step.config), device.arch, step.family->name);
 }
 
-// Every instruction as a row; one of them has the samples.
+// A page with a row for each instruction. One instruction has all samples.
 std::string page_with(size_t instructions, uint64_t hot) {
   std::string page = "Source,# Samples,stall_wait\n";
   for (size_t i = 0; i < instructions; ++i) page += 16 * i == hot ? "NOP,8,6\n" : "NOP,0,0\n";
@@ -361,10 +361,10 @@ TEST(ProfileHotSpots, source_lines) {
   if (jit::find_compiler() == nullptr) GTEST_SKIP() << "no NVRTC";
   const jit::Request request = kernel_request("f16 h8 q512 d64", "sm_80");
   const jit::Image plain = jit::compile(request);
-  const KernelLines lines(request, plain);  // as with a pack's kernel: compiled again
+  const KernelLines lines(request, plain);  // the kernel has no lines, like a kernel of a pack, so it is compiled again
   ASSERT_EQ(lines.why, "");
   ASSERT_GT(lines.instructions, 100u);
-  // An exponential of the softmax: a function in functions of two other files.
+  // An instruction for an exponential of the softmax. It is in a function that functions of two other files call.
   uint64_t exponential = 0;
   for (uint64_t at = 0; at < 16 * lines.instructions && exponential == 0; at += 16)
     if (const auto source = lines.at(at);
@@ -439,7 +439,7 @@ TEST(ProfileHotSpots, damaged_line_tables_are_refused_or_read) {
   EXPECT_GT(refused, 10u);
 }
 
-// A pack's kernel is the one that users run. It is used even if lines are wanted.
+// Users run the kernel of the pack. So it is also profiled if lines are requested.
 TEST(ProfileHotSpots, packs_come_before_lines) {
   if (jit::find_compiler() == nullptr) GTEST_SKIP() << "no NVRTC";
   const TemporaryFolder folder;
@@ -453,7 +453,7 @@ TEST(ProfileHotSpots, packs_come_before_lines) {
   EXPECT_FALSE(LineTable(jit::Store({.cache_directory = "", .packs = {}}).get(request)->bytes).empty());
 }
 
-// ---- The command. A script stands in for ncu: what it does is $FAKE_NCU, what it prints $FAKE_NCU_CSV.
+// ---- The command. A script replaces ncu. $FAKE_NCU selects its behaviour, $FAKE_NCU_CSV is the text that it prints.
 
 constexpr const char* fake_ncu = R"(#!/bin/sh
 printf '%s\n' "$*" >>"$FAKE_NCU_LOG"
