@@ -73,9 +73,7 @@ def stored_code(name: str, dtype: str, named: Any) -> int:
 
 
 def by_hand(given: dict[str, Any]) -> dict[str, Any]:
-    """The table's values that have no parameter with the same name. They are computed from other parameters, as
-    call.cpp does.
-    """
+    """The table's values that have no parameter with the same name. Other parameters give them, as in call.cpp."""
     return dict(zip(("window_left", "window_right"), given["window"] or ()))
 
 
