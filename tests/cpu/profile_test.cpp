@@ -508,7 +508,7 @@ class Profile : public testing::Test {
     std::ofstream(folder / "bin" / name) << text;
     ASSERT_EQ(chmod((folder / "bin" / name).c_str(), 0755), 0);
   }
-  // The program with one stand-in GPU of sm_89.
+  // The environment for the program: one stand-in GPU of sm_89, and the script in place of ncu.
   std::string environment(const std::string& more = "") const {
     return concat("env -u RAPT_NCU TMPDIR='", (folder / "tmp").string(), "' LD_LIBRARY_PATH='", RAPT_BINARY_DIR,
                   "/fake_cuda' FAKE_CUDA_SM=89 PATH='", (folder / "bin").string(), ":/usr/bin:/bin' FAKE_NCU_LOG='",
@@ -592,7 +592,7 @@ TEST_F(Profile, hot_spots) {
   EXPECT_NE(json["hot"]["why_no_lines"], "");
 }
 
-// The lines of a variant have its text, and its numbers.
+// For a variant, the hot lines have the text and the line numbers of the variant's file.
 TEST_F(Profile, hot_lines_of_a_variant) {
   if (jit::find_compiler() == nullptr) GTEST_SKIP() << "no NVRTC";
   jit::Request request = kernel_request("e4m3 out=f16 h8 q512 d64 scales=head", "sm_89");
@@ -688,7 +688,7 @@ TEST_F(Profile, ncu_that_fails_half_way) {
 }
 
 TEST_F(Profile, interrupted) {
-  // To the program and to ncu, as a terminal sends it.
+  // The signal goes to the program and to ncu, as if a terminal had sent it.
   const Outcome outcome = run_in(folder, concat("timeout -s INT 1 ", environment("FAKE_NCU=slow"), "'", RAPT_BINARY_DIR,
                                                 "/rapt' profile 'f16 h8 q512 d64' --device cuda:0"));
   EXPECT_NE(outcome.code, 0);
@@ -720,7 +720,7 @@ TEST_F(Profile, without_ncu) {
   EXPECT_EQ(outcome.code, 3) << "gates need counters";
   EXPECT_NE(outcome.err.find("ncu is not in PATH"), std::string::npos) << outcome.err;
   EXPECT_NE(outcome.err.find("RAPT_NCU="), std::string::npos);
-  // Time stamps, which need a compiler.
+  // Without ncu the program measures time stamps, which needs a compiler.
   const Outcome stamps = profile("fine RAPT_NVRTC=/nowhere RAPT_PACKS=");
   EXPECT_EQ(stamps.code, 3);
   EXPECT_NE(stamps.err.find("profile --trace needs NVRTC to compile kernels"), std::string::npos) << stamps.err;
@@ -743,7 +743,7 @@ TEST_F(Profile, without_a_gpu) {
   EXPECT_EQ(run_in(folder, environment() + program + "--device cuda:0 --config no_such_field=1").code, 2);
 }
 
-// The stand-in driver runs no kernel, so that the result is wrong.
+// The stand-in driver runs no kernel, so the result is wrong.
 TEST_F(Profile, a_wrong_kernel_is_not_profiled) {
   if (jit::find_compiler() == nullptr) GTEST_SKIP() << "no NVRTC";
   const Outcome outcome = run_in(folder, concat(environment("FAKE_NCU=launch RAPT_CACHE=off"), "'", RAPT_BINARY_DIR,
@@ -761,7 +761,7 @@ TEST_F(Profile, a_wrong_kernel_is_not_profiled) {
   }
 }
 
-// A kernel that never ends: every command that launches one tells it and ends.
+// A kernel never ends. Every command that launches such a kernel must say so and end.
 TEST_F(Profile, a_kernel_that_hangs_is_told) {
   if (jit::find_compiler() == nullptr) GTEST_SKIP() << "no NVRTC";
   const std::string hangs = environment("FAKE_CUDA_HANG=1 RAPT_KERNEL_SECONDS=1 RAPT_CACHE=off FAKE_NCU=launch");
@@ -781,7 +781,8 @@ TEST_F(Profile, a_kernel_that_hangs_is_told) {
   EXPECT_NE((wrong.out + wrong.err).find("RAPT_KERNEL_SECONDS=soon: must be a whole number"), std::string::npos);
 }
 
-// The whole command: the stand-in driver runs the kernel with marks on this CPU. Only clocks and speed are not a GPU's.
+// Tests the whole command. The stand-in driver runs the kernel with marks on this CPU. Only clocks and speed differ
+// from a GPU.
 TEST_F(Profile, time_stamps_of_a_kernel_that_runs) {
   RAPT_NEEDS_FIBERS();
   if (jit::find_compiler() == nullptr) GTEST_SKIP() << "no NVRTC";
@@ -830,7 +831,8 @@ TEST_F(Profile, time_stamps_of_a_kernel_that_runs) {
   EXPECT_EQ(stages, 4u * 4 * (2 + 6 * 4)) << "CTAs, warps, stages";
 }
 
-// Both kernels are wrong over the stand-in driver. The command that repeats the check shows which source each has.
+// With the stand-in driver both kernels give wrong results. The command that repeats a check must name the kernel's
+// source.
 TEST_F(Profile, bench_compares_a_variant_with_the_shipped_source) {
   if (jit::find_compiler() == nullptr) GTEST_SKIP() << "no NVRTC";
   const std::string text = text_of(RAPT_SOURCE_DIR "/src/kernels/sm80/attention_sm80.cuh");
