@@ -813,7 +813,7 @@ TEST(BadInput, UnusedScales) {
   const std::tuple<Arguments, Slot, int32_t, std::vector<int64_t>, std::vector<int64_t>> calls[] = {
       {past_end, v_descale, RAPT_SCALE_TOKEN, {2, 9}, {1, 8}},
       {unused, k_descale, RAPT_SCALE_TOKEN, {2, 2, 7}, {0, 1, 5}},
-      {unused, k_descale, RAPT_SCALE_HEAD, {2, 2}, {1, 1}},  // of a sequence without keys
+      {unused, k_descale, RAPT_SCALE_HEAD, {2, 2}, {1, 1}},  // the scale of a sequence without keys
       {unused, k_mean, 0, {2, 2, 8}, {1, 0, 2}},
       {queries, q_descale, RAPT_SCALE_TOKEN, {2, 4, 3}, {1, 3, 1}},
       {blocks, k_descale, RAPT_SCALE_BLOCK64, {2, 2, 2}, {0, 1, 1}},

@@ -9,7 +9,7 @@
 #include "check/check.h"
 #include "check/oracle.h"
 #include "cpu/isa.h"
-#define RAPT_SCALAR_ISA  // of cpu/convert.h, this file needs only the rounding of weights, in plain loops
+#define RAPT_SCALAR_ISA  // this file needs only the rounding of weights of cpu/convert.h, in plain loops
 #include "base/error.h"
 #include "cpu/convert.h"
 #include "isa.h"

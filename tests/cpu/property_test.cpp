@@ -282,7 +282,7 @@ TEST_P(PropertyOn, InvariantRowsDependOnNothingElse) {
 TEST_P(PropertyOn, HowABiasOrAMaskLiesChangesNoBit) {
   struct View {
     const char* name;
-    std::vector<int64_t> strides;  // of [2, 4, q, k] elements
+    std::vector<int64_t> strides;  // strides for a shape [2, 4, q, k]
     int keys_alike, rows_alike, heads_alike;
   };
   for (const int64_t q : {1, 3, 17, 70}) {

@@ -288,7 +288,7 @@ TEST_P(Quantize, PackedSequences) {
 TEST_P(Quantize, Strides) {
   int n = 0;
   const std::vector<int64_t> shape{2, 3, 70, 24};
-  const std::vector<std::vector<int64_t>> inputs = {{3 * 70 * 24, 24, 3 * 24, 1},   // b, s, h, d in memory
+  const std::vector<std::vector<int64_t>> inputs = {{3 * 70 * 24, 24, 3 * 24, 1},   // order in memory: b, s, h, d
                                                     {3 * 70 * 24, 70 * 24, 1, 70},  // transposed
                                                     {0, 70 * 24, 24, 1},            // expanded
                                                     {5040, 1680, -24, 1},           // rows backwards
@@ -551,7 +551,7 @@ TEST(QuantizeApi, OptionsOfTheCppForm) {
   std::vector<float> factors(2), means(2 * 8);
   quantize(Tensor(input.data(), {1, 2, 4, 8}), Tensor(output.data(), {1, 2, 4, 8}), Tensor(factors.data(), {1, 2}),
            Scales::head, {.mean = Tensor(means.data(), {1, 2, 8}), .percentile = 100, .smooth = true});
-  EXPECT_EQ(means[0], -8.0f);  // of -20, -12, -4, 4
+  EXPECT_EQ(means[0], -8.0f);  // the mean of -20, -12, -4, 4
   EXPECT_EQ(factors[0], 12.0f / 448.0f);
   EXPECT_EQ(output[0].bits, 0xfe);
   const int32_t cu[] = {0, 3, 4};

@@ -90,7 +90,7 @@ void build_at_once() {
     processes.emplace_back("R174", std::to_string(n), concat("RAPT_TEST_FOLDER='", folder.path(), "'"));
   EXPECT_TRUE(within_a_minute([&] { return names_in(folder.path()).size() >= builders; }));
   write_file(folder / "go", "");
-  std::map<std::string, int> results;  // line -> processes that printed it
+  std::map<std::string, int> results;  // key: line; value: number of processes that printed it
   for (ReportProcess& process : processes) {
     const std::string text = process.finish();
     EXPECT_EQ(lines_with(text, "rapt: ").size(), 0u) << text;

@@ -160,7 +160,7 @@ TEST(Rooflines, UseTheInstructionsOfTheKernel) {
   ada.wgmma_f16_flops = ada.wgmma_fp8_flops = 0;
   ada.fp8_flops = 1200e12;
   const std::string fp8 = "e4m3 out=f16 b1 h8 q4096 k4096 d64 scales=head";
-  const double product = 2.0 * 8 * 4096 * 4096 * 64 * 1e6;  // of one of the two products, times 1e6
+  const double product = 2.0 * 8 * 4096 * 4096 * 64 * 1e6;  // operations of one of the two products, times 1e6
   const Roofline widened = bounds(fp8, hopper());           // on Hopper codes are converted to 16 bits
   EXPECT_NEAR(us_of(widened.kernel, "mma.sync f16"), 2 * product / 600e12, 1e-6);
   EXPECT_NEAR(us_of(widened.card, "wgmma fp8"), product / 1800e12, 1e-6);

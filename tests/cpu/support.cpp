@@ -371,7 +371,7 @@ void expect_oracle(const Call& call, const check::Reference& reference) {
   each_index(lse_shape(p), [&](const std::vector<int64_t>& at) {
     const size_t row = reference_row(lse_shape(p), at);
     if (reference.state[row] != check::RowState::computed) return;
-    const double logit_error = 8 * float_unit * reference.logit_size[row];  // of a float32 dot product, scaled
+    const double logit_error = 8 * float_unit * reference.logit_size[row];  // error of a scaled float32 dot product
     std::vector<int64_t> element = out_row(p, at);
     element.push_back(0);
     for (int64_t d = 0; d < p.head_dim_v; ++d) {

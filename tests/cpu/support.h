@@ -80,7 +80,7 @@ void expect_lse(const Call& call, const std::vector<int64_t>& at, double expecte
 // Expects every output to agree with the float64 oracle within tolerance(). If a reference value is not finite, any
 // value that is not finite is accepted.
 void expect_oracle(const Call& call);
-void expect_oracle(const Call& call, const check::Reference& reference);  // of forward(), for several calls
+void expect_oracle(const Call& call, const check::Reference& reference);  // reference: a result of forward()
 struct Reference {
   std::vector<double> out, lse;  // logical order of the outputs
 };

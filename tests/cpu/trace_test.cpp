@@ -115,7 +115,7 @@ TraceMemory two_roles() {
     for (unsigned warp = 0; warp < 2; ++warp) {
       memory.of_warps.push_back({ns, cycles, ns + 500, cycles + 1000, 7 + cta});
       unsigned long long* marks = memory.marks.data() + (cta * 2 + warp) * 12;
-      const unsigned first = warp * 2;  // stages 0 and 1: producer; 2 and 3: consumer
+      const unsigned first = warp * 2;  // the producer has stages 0 and 1, the consumer 2 and 3
       marks[first] = cycles + 10;
       for (unsigned step = 0; step < 3; ++step) marks[step * 4 + first + 1] = cycles + 100 + 200 * step;
     }

@@ -89,7 +89,7 @@ struct Library {
 struct Kernel {
   int static_smem;
   Library* library;
-  std::map<int, int> smem, carveout;  // by device
+  std::map<int, int> smem, carveout;  // key: device
 };
 struct Function {
   Kernel* kernel;

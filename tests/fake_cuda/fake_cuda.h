@@ -18,7 +18,7 @@ struct LaunchRecord {
   unsigned grid_x = 0, grid_y = 0, grid_z = 0, threads = 0, smem_bytes = 0;
   void* stream = nullptr;
   void* context = nullptr;       // the context of the launch
-  const void* params = nullptr;  // kernelParams[0]
+  const void* params = nullptr;  // the value of kernelParams[0]
   int first_word = 0;            // the first four bytes of that
   bool by_kernel = false;        // a CUkernel was passed as the CUfunction
   bool programmatic = false;

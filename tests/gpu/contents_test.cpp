@@ -157,7 +157,7 @@ TEST_F(GpuContents, HonestContentsPassTheCheck) {
   }
 }
 
-TEST_F(GpuContents, OutputsMayHoldAnything) {  // NaN, or the results of an earlier call
+TEST_F(GpuContents, OutputsMayHoldAnything) {  // outputs hold NaN, or the results of an earlier call
   for (const char* line :
        {"f16 b1 h2 q70 k90 d64 causal lse", "f32 b1 h2 q70 k90 d40 lse", "bf16 b1 h2 q70 k0 d64 lse"}) {
     Call call = make(line);

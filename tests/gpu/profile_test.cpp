@@ -60,7 +60,7 @@ TEST_F(Profile, time_stamps_of_shipped_kernels) {
     const Outcome outcome = run_in(folder, command);
     ASSERT_EQ(outcome.code, 0) << line << "\n" << outcome.err;
     const auto json = nlohmann::json::parse(outcome.out);
-    std::map<std::string, double> shares;  // by role; stages without a role belong to all roles
+    std::map<std::string, double> shares;  // key: role; stages without a role count for all roles
     for (const auto& stage : json["stages"]) {
       const bool may_miss = sm90 && (stage["stage"] == "wait turn" || stage["stage"] == "skip");
       if (!may_miss) {
