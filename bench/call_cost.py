@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""The host cost of a warm call: rapt.sdpa with and without out=, other implementations, and a bare cuLaunchKernel.
+"""Measures the host cost of a warm call: rapt.sdpa with and without out=, other implementations, and a bare
+cuLaunchKernel.
 
     python3 bench/call_cost.py [--limit 6] [--output FILE.jsonl]
-    python3 bench/call_cost.py --device cpu --quick       # tests the script: on the CPU, calls finish before they
-    return
+    python3 bench/call_cost.py --device cpu --quick       # only tests the script
 
-Measures blocks of calls, in each round in random order. A block is short enough not to fill the launch queue; the clock
-stops when the last call has returned, before the GPU is done. A loop in C (bench/launch.py) times the bare launch in
-the same rounds. The reported cost above it is the median over rounds of the difference within a round. It includes
-Python's loop and the call of a lambda. Exit status: 0; 1 if rapt is wrong or refuses, or exceeds --limit microseconds
-above the bare launch; 3 if there is no such device, or with --limit if the bare launch could not be measured.
+Measures blocks of calls; each round has a new random order. A block is so short that it does not fill the launch queue.
+The clock stops when the last call has returned, before the GPU has finished. (On the CPU, calls finish before they
+return, so --device cpu only tests the script.) A loop in C (bench/launch.py) times the bare launch in the same rounds.
+For each round, the script computes the difference between a call and the bare launch, and reports the median of these
+differences. It includes Python's loop and the call of a lambda. Exit status: 0; 1 if rapt is wrong or refuses, or costs
+more than --limit microseconds above the bare launch; 3 if there is no such device, or with --limit if the bare launch
+could not be measured.
 """
 
 from __future__ import annotations
@@ -65,7 +67,7 @@ def block(call) -> float:
 
 
 def bind(impl, inputs: Inputs, judge: Judge):
-    """(call, errors). Raises the errors of the implementation."""
+    """Returns (call, errors). Raises the exceptions of the implementation."""
     impl.begin(inputs.problem)
     call = impl.bind(inputs)
     with impl.scope():
@@ -74,7 +76,9 @@ def bind(impl, inputs: Inputs, judge: Judge):
 
 
 def measure(bound: list, bare, rounds: int, shuffle) -> tuple[dict[str, list[float]], list[float]]:
-    """({implementation: microseconds of each round}, those of the bare launch; empty without one)."""
+    """Returns ({implementation: microseconds of each round}, microseconds of each round for the bare launch). The
+    second is empty if there is no bare launch.
+    """
     us, floor = {impl.name: [] for impl, _, _ in bound}, []
     for _ in range(rounds):
         for entry in shuffle([*bound, None]):
@@ -146,12 +150,12 @@ def run(options) -> int:
 
 
 def bare_launch(stream):
-    """The bare launch, or None with the reason printed."""
+    """Returns the bare launch. If it is not available, prints the reason and returns None."""
     if stream is None:
         print("bare launch: not measured: no GPU")
         return None
     try:
-        torch.zeros(1, device="cuda")  # makes the context current
+        torch.zeros(1, device="cuda")  # creates the CUDA context and makes it current
         return BareLaunch(stream.cuda_stream)
     except NotHere as why:
         print(f"bare launch: not measured: {why}")
@@ -171,7 +175,7 @@ def shape(options, name: str, problem: suites.Problem, impls, bare, rounds: int,
         try:
             call, errors = bind(impl, inputs, judge)
             bound.append((impl, call, errors))
-        except Exception as error:  # peers raise all kinds of exceptions
+        except Exception as error:  # peers can raise any exception
             print(f"  {impl.name:<16}refused: {first_line(error)}")
             if isinstance(impl, RaptImplementation):
                 failures.append(f"{name} {impl.name}: {first_line(error)}")

@@ -1,7 +1,7 @@
-"""Clocks: device time from graph replays, host time from eager loops, and time of calls that finish before they return.
+"""Clocks: device time of graph replays, host time of eager loops, and time of calls on the CPU.
 
-Called by peers.py. A clock prepares an implementation's calls once (and returns the outputs of that preparation for the
-judge), then takes samples, so the implementations of a round can be sampled in random order.
+Called by peers.py. First a clock prepares an implementation's calls once, and returns their outputs, so that the judge
+can check them. Then it takes samples. Preparation is separate, so the implementations can be sampled in random order.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import torch
 import gpu_clocks
 from rows import quartiles as quartiles_of
 
-GRAPH_US = 500.0  # a graph holds as many calls as take this long...
+GRAPH_US = 500.0  # a graph has as many calls as take this time, but at most MOST_CALLS
 MOST_CALLS = 50
-SHORT_US = 2000.0  # below this, an extra replay comes first, so that the GPU is busy when the timed ones are enqueued
-PAUSE_S = 0.01  # CPU: the threads of other implementations can go to sleep
+SHORT_US = 2000.0  # if samples are shorter, an extra replay keeps the GPU busy while the timed ones are enqueued
+PAUSE_S = 0.01  # on the CPU: a pause, so that the threads of other implementations go to sleep
 
 
 class Bound:
@@ -28,11 +28,11 @@ class Bound:
         self.impl, self.calls, self.facts = impl, calls, facts
         self.count = 1  # calls per sample
         self.samples: list[float] = []  # microseconds per call
-        self.rounds: list[float] = []  # median of the samples of each round, paired between implementations
+        self.rounds: list[float] = []  # median of the samples of each round; the rounds of implementations correspond
         self.host_us: list[float] = []
         self.wall_us: list[float] = []
         self.error: dict = {}
-        self.out_of_memory = False  # an eager block did not fit beside the inputs: this implementation is not compared
+        self.out_of_memory = False  # True: an eager block did not fit in memory, so the implementation is not compared
 
     @property
     def name(self) -> str:
@@ -40,7 +40,9 @@ class Bound:
 
 
 def calls_for(call_us: float, sets: int) -> int:
-    """The number of calls in a sample: a multiple of the sets if that is affordable, so all sets count equally."""
+    """The number of calls in a sample. If possible it is a multiple of the number of input sets, so that each set is
+    used equally often.
+    """
     if call_us * sets > 100 * GRAPH_US:
         return 1 if call_us > 20 * GRAPH_US else 2
     wanted = min(max(MOST_CALLS, sets), max(1, math.ceil(GRAPH_US / max(call_us, 0.01))))
@@ -48,7 +50,7 @@ def calls_for(call_us: float, sets: int) -> int:
 
 
 def time_once(bound: Bound) -> float:
-    """Microseconds of one call, host and device, after one warm-up call."""
+    """Microseconds from the start of one call to the end of its work, after one warm-up call."""
     with bound.impl.scope():
         bound.calls[0]()
         synchronize()
@@ -64,8 +66,8 @@ def synchronize() -> None:
 
 
 class GraphClock:
-    """Device time of an implementation's calls, from replays of one captured graph. Runs on the stream that is current
-    at creation.
+    """Device time of an implementation's calls, measured with replays of a captured graph. Uses the stream that was
+    current when the clock was created.
     """
 
     timer = "graph"
@@ -78,7 +80,7 @@ class GraphClock:
         bound.count = calls_for(call_us, sets)
         graph, outputs = torch.cuda.CUDAGraph(), {}
         with torch.cuda.graph(graph, stream=self.stream), bound.impl.scope():
-            # Outputs stay alive, so an implementation that allocates them also rotates them.
+            # Outputs stay alive during the capture. So calls that allocate their output use different memory, too.
             for i in range(bound.count):
                 outputs[i % sets] = bound.calls[i % sets]()
         self.graphs[bound.name] = graph, outputs, bound.count * call_us < SHORT_US
@@ -108,7 +110,7 @@ class GraphClock:
 
 
 class HostClock:
-    """Time of calls that finish before they return: the CPU. A sample is one call; a round takes `seconds` for each
+    """Time of calls on the CPU, which finish before they return. A sample is one call. A round takes `seconds` for each
     implementation.
     """
 
@@ -138,7 +140,7 @@ class HostClock:
 
 
 def time_host(bound: Bound) -> None:
-    """Adds (host, wall) microseconds per call of one eager block, short enough not to fill the launch queue."""
+    """Adds (host, wall) microseconds per call for one eager block, which is too short to fill the launch queue."""
     calls, n = bound.calls, max(len(bound.calls), min(MOST_CALLS, bound.count))
     with bound.impl.scope():
         calls[0]()
@@ -154,8 +156,8 @@ def time_host(bound: Bound) -> None:
 
 
 def measure(bounds: list[Bound], clock, rounds: int, shuffle, slow_us: float = 20000.0) -> None:
-    """Takes samples in rounds, in a new random order in each round. Skips implementations slower than slow_us after
-    round 3.
+    """Takes samples in rounds, in a new random order in each round. After round 3, skips implementations that are
+    slower than slow_us.
     """
     for index in range(rounds):
         for bound in shuffle(bounds):
@@ -179,14 +181,14 @@ MOST_SPREAD, MOST_ATTEMPTS = 0.03, 3
 
 
 def largest_spread(bounds: list[Bound]) -> float:
-    """(q3 - q1) / median of the samples, the largest of all implementations."""
+    """The largest spread, (q3 - q1) / median, of all implementations."""
     quartiles = [quartiles_of(bound.samples) for bound in bounds]
     return max((q3 - q1) / median if median else 0.0 for q1, median, q3 in quartiles)
 
 
 def measure_steadily(bounds: list[Bound], clock, rounds: int, shuffle, read_clocks) -> dict:
-    """Like measure(), but while the spread exceeds MOST_SPREAD all implementations are measured again, at most
-    MOST_ATTEMPTS times. Keeps the attempt with the smallest spread. Returns the fields `attempts` and `clocks`.
+    """Like measure(), but measures all implementations again while the spread exceeds MOST_SPREAD. It makes at most
+    MOST_ATTEMPTS attempts, and keeps the one with the smallest spread. Returns the fields `attempts` and `clocks`.
     """
     names = ("samples", "rounds", "host_us", "wall_us")
     best, best_spread, attempts = None, math.inf, 0
@@ -194,7 +196,7 @@ def measure_steadily(bounds: list[Bound], clock, rounds: int, shuffle, read_cloc
         for bound in bounds:
             for name in names:
                 setattr(bound, name, [])
-        clock.sample(bounds[0])  # so that the clocks are not those of an idle GPU
+        clock.sample(bounds[0])  # otherwise the GPU would be idle, and idle GPUs have other clocks
         before = read_clocks()
         measure(bounds, clock, rounds, shuffle)
         found = largest_spread(bounds)

@@ -5,12 +5,13 @@
     python3 bench/compare.py --baseline AFTER.jsonl [--fail-on-regression]    # BEFORE is results/<card>/baseline.jsonl
     python3 bench/compare.py --set-baseline NEW.jsonl                         # stores NEW as its card's baseline
 
-Rows are paired by problem, implementation, timer, L2 and threads; rows of one file with the same key are pooled. A time
-counts as changed if the quartiles of the two do not overlap and the medians differ by --least or more. Peers show how
-the machine itself changed: their median ratio is printed, but times are not corrected by it. For the two files of one
-H100 in results/, with the same PyTorch kernels, 51 of 58 times of peers count as the same with the default --least.
-Exit status: 0; with --fail-on-regression 1 if an implementation of rapt became slower or has no row any more; 2 if the
-files cannot be compared, or if the card has no baseline.
+Rows are paired if problem, implementation, timer, L2 and threads are equal. Rows of one file with the same key are
+pooled. A time counts as changed if the quartiles of the two times do not overlap and the medians differ by --least or
+more. Peers did not change, so their times show how the machine changed. The median ratio of their times is printed, but
+times are not corrected by it. Example: results/ has two files of one H100 with the same PyTorch kernels. With the
+default --least, 51 of 58 times of peers count as unchanged there. Exit status: 0; 1 with --fail-on-regression if an
+implementation of rapt became slower or has no row any more; 2 if the files cannot be compared, or if the card has no
+baseline.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import NamedTuple, Optional
 import rows as results
 
 RESULTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "results")
-MOST_SPREAD = 0.03  # of a row of a baseline; `rapt bench` measures such rows again
+MOST_SPREAD = 0.03  # the largest spread that a row of a baseline may have; `rapt bench` measures worse rows again
 
 Key = tuple[str, str, str, str, int]  # problem, implementation, timer, l2, threads
 
@@ -56,7 +57,7 @@ def spreads(found: list[dict]) -> dict[Key, tuple[float, float, float]]:
 
 
 def verdict(before: tuple[float, float, float], after: tuple[float, float, float], least: float) -> str:
-    """ "slower" or "faster" if the quartiles are disjoint and the medians differ enough, else "same"."""
+    """Returns "slower" or "faster" if the quartiles do not overlap and the medians differ enough, otherwise "same"."""
     if after[0] > before[2] and after[1] >= before[1] * (1 + least):
         return "slower"
     if after[2] < before[0] and after[1] <= before[1] / (1 + least):
@@ -65,7 +66,7 @@ def verdict(before: tuple[float, float, float], after: tuple[float, float, float
 
 
 def changes(before: list[dict], after: list[dict], least: float = 0.03) -> list[Change]:
-    """Every key of both files, in the order of the first file, then of the second."""
+    """The changes for all keys: first those of the first file, in its order, then the new ones of the second file."""
     old, new = spreads(before), spreads(after)
     found = []
     for key in [*old, *(key for key in new if key not in old)]:
@@ -114,12 +115,12 @@ def report(found: list[Change], impls: list[str]) -> list[str]:
 
 
 def folder_of(card: str) -> str:
-    """The name of the card's folder, as in roof.py: scripts write names as the driver does."""
+    """The name of the card's folder, made as in roof.py, because rows of scripts have the driver's name of the card."""
     return re.sub(r"[^a-z0-9.]+", "-", re.sub(r"\((r|tm)\)", "", card.lower())).strip("-")
 
 
 def baseline_path(found: list[dict], folder: str) -> str:
-    """The place of the baseline for the card of these rows. ValueError if they are not of one card."""
+    """The path of the baseline for the card of these rows. Raises ValueError if the rows are not all of one card."""
     cards = sorted({one["card"] for one in found})
     if len(cards) != 1:
         raise ValueError(f"a baseline belongs to one card, these rows are of {', '.join(cards) or 'none'}")
@@ -127,7 +128,9 @@ def baseline_path(found: list[dict], folder: str) -> str:
 
 
 def baseline_for(path: str, folder: str) -> str:
-    """The baseline of the card of a file. ValueError says which card has none, and how to make one."""
+    """The baseline for the card of a file. If there is none, raises a ValueError that names the card and says how to
+    make one.
+    """
     place = baseline_path(results.read(path), folder)
     if not os.path.exists(place):
         card = os.path.basename(os.path.dirname(place))
@@ -142,7 +145,7 @@ def baseline_for(path: str, folder: str) -> str:
 
 
 def unfit(found: list[dict]) -> list[str]:
-    """Why rows are not good enough for a baseline: each reason is a sentence."""
+    """The reasons why rows cannot be a baseline; each reason is a sentence."""
     wrong = []
     if not any(one["arm"].startswith("rapt") for one in found):
         wrong.append("no row is of rapt")
@@ -176,7 +179,7 @@ def set_baseline(path: str, folder: str) -> int:
 
 
 def median_clock(found: list[dict]) -> Optional[float]:
-    """MHz of the SMs after the samples, over the rows that have it."""
+    """The median SM clock in MHz after the samples, over the rows that have this value."""
     clocks = [one["clocks"]["sm_mhz"][-1] for one in found if one.get("clocks")]
     known = [mhz for mhz in clocks if mhz is not None]
     return statistics.median(known) if known else None

@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
-"""The accuracy cost of FP8: scale granularity x smoothing x rotation x mode of P.V, on four kinds of inputs.
+"""Measures the errors that FP8 causes, for all combinations of kind of scales, smoothing, rotation and pv mode, on four
+kinds of inputs.
 
     python3 bench/fp8_accuracy.py [--device cuda|cpu] [--problems big,mission,sample] [--seeds 5]
                                   [--save | --output FILE.jsonl] [--commit HASH [--dirty]]
     python3 bench/fp8_accuracy.py --read results/CARD/...-fp8-accuracy.jsonl        # the tables of docs/fp8.md
 
-rapt.quantize converts q, k and v to E4M3; rapt.sdpa computes attention with float32 output. Two errors, pooled over
-heads and seeds: `total`, against float64 attention on the original inputs, and `kernel`, against float64 attention on
-the stored FP8 values. Inputs: normal; outlier, N(0,1) + N(0,100) * Bernoulli(0.001) as in the FlashAttention-3 paper;
-offset, normal with an offset of N(0,64) for each channel of k; q, k and v of a real layer (examples/data). Rows follow
-docs/results-schema.json; `us` is one call for each seed, only a rough time. On a GPU most of the time is spent
-compiling kernels, on all cores. Exit status: 0; 1 if block64 with rotation missed its required accuracy; 2 usage; 3 no
-such device.
+rapt.quantize converts q, k and v to E4M3. rapt.sdpa computes attention with float32 output. The script reports two
+errors, pooled over heads and seeds. `total` compares with float64 attention on the original inputs. `kernel` compares
+with float64 attention on the stored FP8 values. The inputs are: normal; outlier, which is N(0,1) + N(0,100) *
+Bernoulli(0.001) as in the FlashAttention-3 paper; offset, which is normal plus an offset of N(0,64) for each channel of
+k; and q, k and v of a real layer (examples/data). Rows follow docs/results-schema.json. Their `us` has one call for
+each seed, so it is only a rough time. On a GPU the script spends most of its time compiling kernels, on all cores. Exit
+status: 0; 1 if block64 with rotation missed its required accuracy; 2 wrong usage; 3 if there is no such device.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ SHAPES = {"big": (1, 16, 2048, 128), "mission": (1, 8, 512, 64)}
 SCALES = ("tensor", "head", "token", "block64", "block128")
 MODES = ("fp8", "fp8x2", "f16")
 PREPARATIONS = ((False, False), (True, False), (False, True), (True, True))  # (smooth, hadamard)
-# Requirement for block64 with rotation on outliers at 2048 keys: the maximum RMSE, and its maximum ratio to that of
-# per-tensor scales.
+# The requirement for block64 with rotation on outliers at 2048 keys: the maximum RMSE, and the maximum of RMSE divided
+# by the RMSE of per-tensor scales.
 REQUIRED_RMSE, REQUIRED_SHARE = 9.1e-3, 0.6
 
 
 def inputs(name: str, fill: str, seed: int, device: str) -> list[torch.Tensor]:
-    """q, k, v in float32; the same numbers on every device."""
+    """q, k and v in float32. The numbers are the same on every device."""
     if name == "sample":
         return [tensor.to(device) for tensor in sample()]
     generator = torch.Generator().manual_seed(seed)
@@ -75,7 +76,7 @@ def sample() -> list[torch.Tensor]:
 
 
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """softmax(q k^T / sqrt(d)) v in float64, with as many heads at a time as fit in the device's memory."""
+    """softmax(q k^T / sqrt(d)) v in float64. Computes as many heads at a time as fit in the device's memory."""
     out, heads = [], 16 if q.device.type == "cuda" else 2
     for first in range(0, q.shape[1], heads):
         a, b, c = (x[:, first : first + heads].double() for x in (q, k, v))
@@ -85,7 +86,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor
 
 
 def stored(x: rapt.Quantized) -> torch.Tensor:
-    """The dequantised values of codes, descale and mean, in float64."""
+    """The values that codes, descale and mean stand for, in float64."""
     codes, scale = x.codes.float().double(), x.descale.double()
     batch, heads, seqlen, _ = codes.shape
     if x.scales == "tensor":
@@ -125,7 +126,7 @@ class Pool:
 
 
 class Case:
-    """One cell of the table."""
+    """One cell of the table: one combination of options."""
 
     def __init__(self, scales: str, smooth: bool, hadamard: bool, pv: str):
         self.scales, self.smooth, self.hadamard, self.pv = scales, smooth, hadamard, pv
@@ -144,7 +145,7 @@ def synchronise(device: str) -> None:
 
 
 def quantise(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kind) -> tuple[list[rapt.Quantized], dict]:
-    """q, k and v as codes, with their options for sdpa."""
+    """Quantises q, k and v. Returns the codes and their options for sdpa."""
     scales, (smooth, hadamard) = kind
     q8 = rapt.quantize(q, scales=scales, hadamard=hadamard)
     k8 = rapt.quantize(k, scales=scales, hadamard=hadamard, smooth=smooth)
@@ -161,7 +162,7 @@ def prepare(kinds, tensors: list[torch.Tensor]) -> None:
             rapt.prepare(*(one.codes for one in made), pv=pv, **options)
 
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(prepare_kind, kinds))  # raises the exceptions of threads
+        list(pool.map(prepare_kind, kinds))  # list() raises the exceptions of the threads
 
 
 def measure(name: str, fill: str, seeds: int, device: str) -> tuple[tuple, list[Case]]:
@@ -234,7 +235,7 @@ def seeds_text(count: int) -> str:
 
 
 def tables(found: list[dict]) -> str:
-    """Markdown: for each kind of inputs the total RMSE, then the kernel's error for each mode."""
+    """Tables in Markdown: for each kind of inputs the total RMSE, then the kernel's error for each pv mode."""
     text = []
     for name in dict.fromkeys(row["name"] for row in found):
         cells = {}
@@ -265,7 +266,9 @@ def tables(found: list[dict]) -> str:
 
 
 def verdict(found: list[dict]) -> list[str]:
-    """Faults of block64 with rotation on outliers at 2048 keys; empty if the requirement is met or was not measured."""
+    """Sentences about requirements that block64 with rotation missed on outliers at 2048 keys. Empty if it met them, or
+    if it was not measured.
+    """
     rmse = {}
     for row in found:
         w = words(row)

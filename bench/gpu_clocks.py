@@ -1,6 +1,7 @@
-"""Clocks of a GPU, and why they are limited, from NVML (the driver's libnvidia-ml.so.1). For result rows.
+"""Reads the clocks of a GPU, and the reasons why they are limited, from NVML (the driver's libnvidia-ml.so.1).
 
-Called by peers.py. The program has the same in lab/gpu_clocks.cpp. What NVML does not tell is None.
+Called by peers.py, which writes them into result rows. lab/gpu_clocks.cpp does the same for the `rapt` program. A value
+that NVML does not report is None.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import ctypes
 from typing import NamedTuple, Optional
 
 SM, MEMORY = 1, 2  # nvmlClockType_t
-LIMITS = (  # bits of nvmlClocksEventReasons; bit 0 is an idle GPU
+LIMITS = (  # the names of the bits of nvmlClocksEventReasons; bit 0 means that the GPU is idle
     "gpu_idle applications_clocks_setting sw_power_cap hw_slowdown sync_boost sw_thermal_slowdown hw_thermal_slowdown "
     "hw_power_brake_slowdown display_clock_setting"
 ).split()
@@ -22,7 +23,9 @@ class Clocks(NamedTuple):
 
 
 class ClockReader:
-    """Reads the clocks of the GPU at a PCI address ("00000000:3B:00.0"). Never raises: without NVML all is None."""
+    """Reads the clocks of the GPU at a PCI address ("00000000:3B:00.0"). Never raises: without NVML all values are
+    None.
+    """
 
     def __init__(self, address: str, library: str = "libnvidia-ml.so.1"):
         self.nvml = self.device = None
@@ -32,7 +35,7 @@ class ClockReader:
             if nvml.nvmlInit_v2() == 0:
                 if nvml.nvmlDeviceGetHandleByPciBusId_v2(address.encode(), ctypes.byref(device)) == 0:
                     self.nvml, self.device = nvml, device
-        except (OSError, AttributeError):  # no NVML, or one without these functions
+        except (OSError, AttributeError):  # there is no NVML, or it lacks these functions
             pass
 
     def read(self) -> Clocks:
@@ -72,6 +75,6 @@ def field(before: Clocks, after: Clocks) -> dict:
 
 
 def pci_address(properties) -> str:
-    """Of torch.cuda.get_device_properties(), as NVML writes it; "" if this PyTorch does not have it."""
+    """The PCI address in torch.cuda.get_device_properties(), in NVML's form. "" if this version of PyTorch has none."""
     parts = [getattr(properties, f"pci_{name}_id", None) for name in ("domain", "bus", "device")]
     return "" if None in parts else "{:08X}:{:02X}:{:02X}.0".format(*parts)

@@ -1,7 +1,7 @@
-// The host cost of the library: a warm call compared with a bare cuLaunchKernelEx of the same kernel with the same
-// parameter bytes; compiling a kernel; fetching it from the store. Run it by hand on a machine with a GPU, or with the
-// tests' stand-in for the driver, in which a launch itself costs nothing:  bench_host_overhead [--blocks N] [--limit
-// MICROSECONDS]
+// Measures the host cost of the library. It compares a warm call with a bare cuLaunchKernelEx of the same kernel with
+// the same parameter bytes. It also measures the time of compiling a kernel, and of fetching it from the store. Run it
+// by hand on a machine with a GPU, or with the tests' stand-in for the driver, in which a launch costs nothing. Usage:
+// bench_host_overhead [--blocks N] [--limit MICROSECONDS]
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -28,7 +28,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr const char* mission = "f16 b1 h8 q512 k512 d64";
-constexpr int calls_per_block = 100;  // a launch queue holds about a thousand: it never becomes full
+constexpr int calls_per_block = 100;  // a launch queue holds about 1000 launches, so it never becomes full
 
 double microseconds_since(Clock::time_point begin) {
   return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
@@ -39,7 +39,7 @@ double quantile(std::vector<double> values, double share) {
   return values[static_cast<size_t>(share * static_cast<double>(values.size() - 1) + 0.5)];
 }
 
-// Tensors of the mission shape on the current GPU, as rapt_tensor.
+// A call of problem `mission` (above), with its tensors on the current GPU.
 struct MissionCall {
   explicit MissionCall(int device_index) {
     for (size_t i = 0; i < tensors.size(); ++i) {
@@ -56,13 +56,13 @@ struct MissionCall {
   rapt_sdpa_args args{};
 };
 
-// One query over a cache of keys, as in decoding. grows: one more key at each call.
+// A call with one query over a cache of keys, as in decoding. grows: each call has one more key than the call before.
 class DecodingCall {
  public:
   static constexpr int64_t first = 512, lengths = 10000;
 
-  // keys: of the first call. whole_cache: the strides are those of the cache. Otherwise the keys are contiguous, and
-  // strides grow with them.
+  // keys: the number of keys in the first call. whole_cache: the strides are those of the cache. Otherwise the keys are
+  // contiguous, and the strides grow with the number of keys.
   DecodingCall(int device_index, bool grows, bool whole_cache, int64_t keys = first) : grows_(grows) {
     keys_[2] = keys;
     for (size_t i = 0; i < tensors_.size(); ++i) {
@@ -139,7 +139,7 @@ class BareLaunch {
 struct TimedCall {
   const char* name;
   std::function<void()> call;
-  std::vector<double> us;  // per call, one value for each block
+  std::vector<double> us;  // microseconds per call; one value for each block
 };
 
 void time_block(TimedCall& call, const cuda::Stream& stream) {
@@ -157,7 +157,7 @@ std::vector<double> differences(const std::vector<double>& a, const std::vector<
   return result;
 }
 
-// Median over the blocks of the cost of the C++ call above the bare launch.
+// Prints the times. Returns the cost of the C++ call above the bare launch (the median over the blocks).
 double report_calls(std::vector<TimedCall>& calls, const cuda::Stream& stream, int blocks) {
   std::mt19937 random(1);
   std::vector<size_t> order(calls.size());
@@ -236,7 +236,7 @@ int measure(int blocks, double limit) {
   sdpa();
   stream.synchronize();
   std::printf("first call of the process: %.1f ms\n", microseconds_since(begin) / 1e3);
-  // The mean length of the growing calls, so that the kernels take as long.
+  // `mean` has the mean length of the growing calls, so that its kernel takes the same time as theirs.
   DecodingCall fixed(0, false, false), mean(0, false, false, DecodingCall::first + DecodingCall::lengths / 2),
       denser(0, true, false), in_cache(0, true, true);
   std::vector<TimedCall> calls{

@@ -8,7 +8,8 @@
 
 namespace rapt::bench {
 
-// rapt::sdpa on f16 tensors q, k, v, out of one shape on GPU 0. Creates the tensors in each call, like an application.
+// Returns a function that calls rapt::sdpa on f16 tensors q, k, v and out, which have the same shape, on GPU 0. It
+// creates the tensor structs in each call, as an application does.
 std::function<void()> front_call(const std::array<void*, 4>& data, const std::array<int64_t, 4>& shape, void* stream);
 
 }  // namespace rapt::bench

@@ -1,8 +1,8 @@
-"""cuDNN itself, through nvidia-cudnn-frontend (import cudnn): graphs of one sdpa or sdpa_fp8 node.
+"""cuDNN, called directly through nvidia-cudnn-frontend (import cudnn): graphs with one node, sdpa or sdpa_fp8.
 
 Called through implementations.py; used if it can be imported. The graph is built once for each problem (cold_us) and
-executed with the pointers of each set. cuDNN's left bound includes the diagonal: a window of L keys to the left is L +
-1.
+executed with the pointers of each set. cuDNN's left bound includes the diagonal, so a window of L keys to the left is
+passed as L + 1.
 """
 
 from __future__ import annotations
@@ -45,11 +45,13 @@ class CudnnFrontend(Implementation):
         )
 
     def fp8_output(self, problem: Problem) -> bool:
-        """Before Blackwell, cuDNN's FP8 attention writes only FP8."""
+        """True if cuDNN can only write FP8 output: for FP8 inputs on GPUs before Blackwell."""
         return problem.dtype == "e4m3" and torch.cuda.is_available() and torch.cuda.get_device_capability()[0] < 10
 
     def out_scale(self, problem: Problem) -> float:
-        """The factor of an FP8 output, so that means of N(0, 1) are normal numbers of E4M3."""
+        """The factor by which FP8 output is multiplied. Outputs are means of N(0, 1); without the factor most would be
+        subnormal numbers of E4M3.
+        """
         return 64.0 if self.fp8_output(problem) else 1.0
 
     def config(self, problem: Problem) -> str:
@@ -119,7 +121,7 @@ class CudnnFrontend(Implementation):
             "v": inputs.v,
             "out": torch.full(shape, math.nan, device=device).to(out_dtype),
         }
-        if problem.varlen:  # the frontend's own tests round packed rows up to 64
+        if problem.varlen:  # the frontend's own tests round the number of packed rows up to a multiple of 64
             pack = {name: _padded(tensor) for name, tensor in pack.items()}
             for name, cu in (("q", inputs.cu_q), ("k", inputs.cu_k)):
                 pack[f"lengths_{name}"] = cu.diff().to(torch.int32).view(-1, 1, 1, 1)
@@ -140,7 +142,7 @@ class CudnnFrontend(Implementation):
         return pack
 
     def build(self, graph, problem: Problem, pack: dict) -> dict:
-        """Builds the node of the graph; returns the graph's tensors by name."""
+        """Builds the node of the graph. Returns the graph's tensors by name."""
         node = {
             name: self._tensor(graph, problem, name, tensor)
             for name, tensor in pack.items()
@@ -232,14 +234,14 @@ def _padded(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _padded_view(problem: Problem, name: str, tensor: torch.Tensor) -> tuple[tuple, tuple]:
-    """Sizes and strides of a packed tensor for cuDNN: as if every sequence had the maximum length."""
+    """Sizes and strides that cuDNN needs for a packed tensor: as if every sequence had the maximum length."""
     heads, dim = tensor.shape[1:]
     longest = problem.q if name in ("q", "out") else problem.k
     return (problem.b, heads, longest, dim), (longest * heads * dim, dim, heads * dim, 1)
 
 
 def _bias(inputs: Inputs) -> torch.Tensor:
-    """The bias, with -inf where the mask hides a key, with rows and keys expanded."""
+    """The bias, with -inf where the mask hides a key. It is expanded to all rows and keys."""
     problem = inputs.problem
     added = torch.zeros((1, 1, problem.q, problem.k), device=inputs.device)
     if inputs.bias is not None:

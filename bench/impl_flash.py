@@ -1,7 +1,7 @@
 """The flash-attention family: flash_attn (2), flash_attn_interface (3) and flash_attn.cute (4).
 
-Called through implementations.py; used if they can be imported. All take [batch, seqlen, heads, dim] and are
-bottom-right causal. Windows include both sides, as in docs/semantics.md.
+Called through implementations.py; used if they can be imported. All take [batch, seqlen, heads, dim], and causal means
+bottom-right. Windows include both ends, as in docs/semantics.md.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from suites import Problem
 
 
 def installed_version(module, *distributions: str) -> str:
-    """The version of the module, else of the first of these distributions that is installed."""
+    """The version of the module. If it has none, the version of the first of these distributions that is installed."""
     for name in distributions:
         try:
             return f"{name} {importlib.metadata.version(name)}"
@@ -70,8 +70,8 @@ class FlashAttention2(Implementation):
 
 
 class FlashAttention3(FlashAttention2):
-    """flash_attn_interface, or the PyPI wheel fa3-fwd (fa3_fwd_interface: forward only, no f16): Hopper. It chooses its
-    splits itself (num_splits=0), which helps it in decoding.
+    """FlashAttention-3, for Hopper: flash_attn_interface, or the PyPI wheel fa3-fwd (fa3_fwd_interface, which is
+    forward only and has no f16). It chooses the number of splits itself (num_splits=0), which makes decoding faster.
     """
 
     name, family = "flash-attn-3", "flash_attn_interface"
@@ -111,7 +111,7 @@ class FlashAttention3(FlashAttention2):
         options["num_splits"] = 0
         if inputs.sinks is not None:
             options["sinks"] = inputs.sinks.to(inputs.q.dtype)
-        if inputs.q_descale is not None:  # one scale for each batch and head of k; a single one is repeated
+        if inputs.q_descale is not None:  # it needs a scale for each batch and head of k, so a single one is repeated
             shape = (inputs.problem.b, inputs.problem.hk)
             options.update(
                 q_descale=inputs.q_descale.expand(shape),
@@ -122,9 +122,9 @@ class FlashAttention3(FlashAttention2):
 
 
 def find_cutlass_dsl() -> None:
-    """Puts the packages of nvidia-cutlass-dsl on the path, as its .pth file does after `pip install`.
+    """Adds the packages of nvidia-cutlass-dsl to sys.path, as its .pth file does after `pip install`.
 
-    An unpacked wheel on PYTHONPATH has this folder, but Python reads .pth files only in site-packages.
+    An unpacked wheel on PYTHONPATH also has the .pth file, but Python reads .pth files only in site-packages.
     """
     distribution = importlib.util.find_spec("nvidia_cutlass_dsl")
     if importlib.util.find_spec("cutlass") is not None or distribution is None:
@@ -136,7 +136,7 @@ def find_cutlass_dsl() -> None:
 
 
 class FlashAttention4(FlashAttention2):
-    """flash_attn.cute: compiled at its first call for each kind of problem. Unlimited window sides are None."""
+    """flash_attn.cute. It compiles a kernel at the first call for each kind of problem. None means no window limit."""
 
     name, family = "flash-attn-4", "flash_attn.cute"
 

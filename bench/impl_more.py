@@ -1,7 +1,7 @@
 """xformers, flashinfer and sageattention.
 
-Called through implementations.py; used if they can be imported. sageattention multiplies Q K^T in INT8: it is marked as
-lossy, timed within a looser bound, and its error is shown beside its time.
+Called through implementations.py; used if they can be imported. sageattention multiplies Q K^T in INT8. So it is marked
+as lossy, it is timed if its error is within a larger bound, and its error is shown beside its time.
 """
 
 from __future__ import annotations
@@ -68,7 +68,9 @@ class Xformers(Implementation):
 
 
 class FlashInfer(Implementation):
-    """flashinfer: single_prefill and single_decode for one sequence, else the ragged prefill wrapper with a plan."""
+    """flashinfer. One sequence: single_prefill or single_decode. Several sequences: the ragged prefill wrapper with a
+    plan.
+    """
 
     name, layout, family = "flashinfer", "bshd", "flashinfer"
 
@@ -153,7 +155,7 @@ class SageAttention(Implementation):
     def bind(self, inputs: Inputs):
         problem, causal = inputs.problem, bool(inputs.problem.causal)
         q, v = inputs.q, inputs.v
-        k = inputs.k.clone()  # it subtracts the mean of the keys in place
+        k = inputs.k.clone()  # because sageattention subtracts the mean of the keys in place
         if problem.varlen:
             packed = self.module.sageattn_varlen
             rest = (inputs.cu_q, inputs.cu_k, problem.q, problem.k)

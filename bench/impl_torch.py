@@ -1,7 +1,7 @@
-"""PyTorch itself: the backends of scaled_dot_product_attention, its varlen call, and flex_attention.
+"""PyTorch's own attention: the backends of scaled_dot_product_attention, its varlen call, and flex_attention.
 
-Called through implementations.py. F.scaled_dot_product_attention has no window, softcap, ALiBi or sinks. Windows and
-ALiBi are passed as a prepared attn_mask, as its users do, if the backend accepts one; the row's config shows that.
+Called through implementations.py. F.scaled_dot_product_attention has no window, softcap, ALiBi or sinks. If the backend
+accepts an attn_mask, windows and ALiBi are passed as a prepared attn_mask, as users do. The row's config shows this.
 """
 
 from __future__ import annotations
@@ -26,13 +26,17 @@ BACKENDS = {
 
 
 def needs_mask(problem: Problem, backend: str) -> bool:
-    """Whether attn_mask must express a part of the problem. is_causal is top-left: correct only for equal lengths."""
+    """True if a part of the problem must be passed as attn_mask. is_causal means top-left, so it is bottom-right only
+    if both lengths are equal.
+    """
     chunk = bool(problem.causal) and problem.q not in (1, problem.k) and backend not in ("flash", "efficient")
     return bool(problem.window or problem.alibi or problem.bias or problem.mask) or chunk
 
 
 def attn_mask(inputs: Inputs) -> torch.Tensor:
-    """Causal, window, mask (boolean: true keeps) and, if present, bias or ALiBi (added) in one tensor."""
+    """One tensor with causal, window and mask. It is boolean (True keeps a key); with bias or ALiBi it is
+    floating-point and is added to the scores.
+    """
     problem = inputs.problem
     off, left, right = problem.band(problem.q, problem.k)
     place = (
@@ -59,7 +63,7 @@ def attn_mask(inputs: Inputs) -> torch.Tensor:
 
 
 class TorchSdpa(Implementation):
-    """F.scaled_dot_product_attention limited to one backend; varlen problems by torch.nn.attention.varlen (flash)."""
+    """F.scaled_dot_product_attention limited to one backend. Varlen problems use torch.nn.attention.varlen (flash)."""
 
     family = "torch.scaled_dot_product_attention"
 
@@ -95,7 +99,7 @@ class TorchSdpa(Implementation):
         return sdpa_kernel(BACKENDS[self.backend])
 
     def score_bytes(self, problem: Problem) -> float:
-        """Bytes of unfused scores and weights; 0 for fused backends."""
+        """The size in bytes of scores and weights in memory; 0 for fused backends."""
         return 10.0 * problem.b * problem.h * problem.q * problem.k if self.backend == "math" else 0.0
 
     def bind(self, inputs: Inputs):
@@ -108,7 +112,7 @@ class TorchSdpa(Implementation):
             options["attn_mask"] = attn_mask(inputs)
         elif problem.causal and problem.q == problem.k:
             options["is_causal"] = True
-        elif problem.causal and problem.q != 1:  # a single query at the end sees every key
+        elif problem.causal and problem.q != 1:  # a single query has the last position, so it sees every key
             from torch.nn.attention.bias import causal_lower_right
 
             options["attn_mask"] = causal_lower_right(problem.q, problem.k)
@@ -125,8 +129,8 @@ class TorchSdpa(Implementation):
 
 
 class TorchCpu(TorchSdpa):
-    """F.scaled_dot_product_attention on the CPU with its default dispatch. With a dtype: for bf16 problems, computed in
-    that dtype, because PyTorch's bf16 uses AMX if available and rapt's does not.
+    """F.scaled_dot_product_attention on the CPU with its default dispatch. With a dtype, bf16 problems are computed in
+    this dtype: PyTorch uses AMX for bf16 if the CPU has it, and rapt does not use AMX.
     """
 
     def __init__(self, dtype: str = ""):
@@ -164,7 +168,7 @@ class TorchCpu(TorchSdpa):
 
 
 class Flex(Implementation):
-    """flex_attention, compiled for each problem. The block mask is created before and not timed."""
+    """flex_attention, compiled for each problem. The block mask is created before the timing starts."""
 
     family = "torch.flex_attention"
 
@@ -190,7 +194,7 @@ class Flex(Implementation):
 
     def end(self) -> None:
         if self.compiled:
-            torch._dynamo.reset()  # else a limit on recompilations is reached after a few problems
+            torch._dynamo.reset()  # otherwise torch.compile reaches its limit of recompilations after a few problems
 
     def bind(self, inputs: Inputs):
         from torch.nn.attention.flex_attention import create_block_mask
@@ -262,7 +266,9 @@ def mask_mod(inputs: Inputs):
 
 
 def flex_function(problem: Problem):
-    """The function to compile. Sinks: out * sigmoid(lse - sink), which equals adding the sink to the denominator."""
+    """The function to compile. With sinks it computes out * sigmoid(lse - sink), which is the same as adding the sink
+    to the denominator.
+    """
     from torch.nn.attention.flex_attention import AuxRequest, flex_attention
 
     off, softcap = problem.band(problem.q, problem.k)[0], problem.softcap

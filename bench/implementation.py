@@ -1,7 +1,7 @@
 """The base class of the implementations that the peer benchmark compares.
 
-Every impl_*.py derives its implementations from this class, and implementations.py lists them all. Each reports which
-problems it computes exactly by docs/semantics.md, and with which call.
+Every impl_*.py derives its implementations from this class, and implementations.py lists them all. Each implementation
+reports which problems it computes with exactly the semantics of docs/semantics.md, and with which call.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ from suites import Problem
 
 
 class Absent(NamedTuple):
-    """An implementation without a time, and why. It is not compared with rapt."""
+    """An implementation that is not timed, and the reason. It is not compared with rapt."""
 
     name: str
     why: str
 
     def row(self) -> dict[str, str]:
-        """The entry of a result row (docs/results-schema.json)."""
+        """Its entry in a result row (docs/results-schema.json)."""
         return {"arm": self.name, "why": self.why}
 
 
 class Implementation:
     """One implementation. load() imports it and raises if that fails. bind() creates the call for one set of inputs.
 
-    A bound call takes no arguments, enqueues on PyTorch's current stream and returns its output; logical() reorders
-    that for the judge. `lossy`: quantises by design. `layout`: the memory order of its inputs.
+    A bound call takes no arguments, enqueues work on PyTorch's current stream and returns its output. logical()
+    converts this output to the logical order for the judge. `lossy`: True if the implementation quantises by design.
+    `layout`: the memory order of its inputs.
     """
 
     name = ""
@@ -45,7 +46,7 @@ class Implementation:
         return torch.__version__
 
     def concerns(self, problem: Problem) -> bool:
-        """Whether the implementation is of interest for this problem. False: it is not even listed."""
+        """True if the implementation is of interest for this problem. If not, it is not even listed."""
         return True
 
     def refusal(self, problem: Problem) -> str:
@@ -53,33 +54,35 @@ class Implementation:
         return ""
 
     def config(self, problem: Problem) -> str:
-        """The variant of the call, for the result row."""
+        """A text for the result row that names the variant of the call."""
         return ""
 
     def computed(self, problem: Problem) -> Problem:
-        """The problem that is computed instead: the same in another dtype."""
+        """The problem that the implementation computes instead; it may differ only in the dtype."""
         return problem
 
     def bind(self, inputs: Inputs) -> Callable[[], torch.Tensor]:
         raise NotImplementedError
 
     def scope(self) -> ContextManager:
-        """A context manager around calls and captures."""
+        """A context manager that is active during calls and captures."""
         return contextlib.nullcontext()
 
     def logical(self, out: torch.Tensor, problem: Problem) -> torch.Tensor:
         return out.transpose(1, 2) if self.layout == "bshd" and problem.varlen is None else out
 
     def begin(self, problem: Problem) -> dict:
-        """Facts for the row that are known before the first call. May compile."""
+        """Fields of the row that are known before the first call. This function may compile kernels."""
         return {}
 
     def end(self) -> None:
-        """Called after the problem: frees all its resources."""
+        """Called after each problem. Frees all resources of the problem."""
 
 
 def only(problem: Problem, **allowed) -> str:
-    """A sentence for the first feature of the problem that is not allowed. allowed: name=True or a list of values."""
+    """A sentence for the first feature of the problem that is not allowed. allowed: name=True, or name=[allowed
+    values].
+    """
     if problem.kv and not allowed.get("mixed", False):
         return f"no {problem.kv} keys and values with {problem.dtype} queries"
     has = {

@@ -1,4 +1,5 @@
-"""rapt's own implementations for the peer benchmark, the list of all implementations, and which can be imported here.
+"""rapt's own implementations for the peer benchmark, the list of all implementations, and the list of those that can be
+imported.
 
 Called by peers.py. Base class: implementation.py. The peers are in impl_torch.py, impl_flash.py, impl_cudnn.py and
 impl_more.py.
@@ -41,7 +42,7 @@ class RaptImplementation(Implementation):
         return self.rapt.__version__
 
     def call(self, inputs: Inputs) -> tuple[tuple, dict]:
-        """Arguments of rapt.sdpa for one set, without out=."""
+        """The arguments of rapt.sdpa for one set of inputs, without out=."""
         problem = inputs.problem
         options = {
             "causal": problem.causal or None,
@@ -70,13 +71,13 @@ class RaptImplementation(Implementation):
     def bind(self, inputs: Inputs) -> Callable[[], torch.Tensor]:
         (q, k, v), options = self.call(inputs)
         out, sdpa = self.output(inputs), self.rapt.sdpa
-        if not options:  # as a user writes it: host time is measured
+        if not options:  # a direct call, as a user writes it, because host time is measured
             return lambda: sdpa(q, k, v, out=out)
         return lambda: sdpa(q, k, v, out=out, **options)
 
     def facts(self, inputs: Inputs) -> dict:
-        """cold_us (plan, compile or fetch, load) and the kernel that rapt.explain reports. Raises if rapt refuses the
-        problem.
+        """The field cold_us (time to plan, compile or fetch, and load), and the kernel that rapt.explain reports.
+        Raises if rapt refuses the problem.
         """
         tensors, options = self.call(inputs)
         options["out"] = self.output(inputs)
@@ -88,7 +89,7 @@ class RaptImplementation(Implementation):
 
 
 class RaptMode(RaptImplementation):
-    """rapt.sdpa with another precision of P V than its default, for FP8 v only. It rounds the weights by design."""
+    """rapt.sdpa with another pv mode than its default, only for FP8 v. It rounds the weights by design."""
 
     lossy = True
 
@@ -105,7 +106,7 @@ class RaptMode(RaptImplementation):
 
 
 class RaptWide(RaptImplementation):
-    """rapt.sdpa on the same keys and values stored in q's 16 bits, to compare with FP8 storage."""
+    """rapt.sdpa on the same keys and values in the 16-bit dtype of q, to compare with FP8 storage."""
 
     name = "rapt-kv16"
 
@@ -159,6 +160,6 @@ def available(impls: list[Implementation]) -> tuple[list[Implementation], list[A
         try:
             impl.load()
             loaded.append(impl)
-        except Exception as error:  # a broken binary raises anything
+        except Exception as error:  # a broken package can raise any exception
             absent.append(Absent(impl.name, f"not measured: could not be imported: {first_line(error)}"))
     return loaded, absent

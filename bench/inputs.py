@@ -1,7 +1,7 @@
 """Seeded inputs of a problem as PyTorch tensors, in every memory order that an implementation needs.
 
-Called by peers.py, call_cost.py and tests. Values are the same in all orders. Copies are made once, before timing, so
-each implementation reads its preferred order.
+Called by peers.py, call_cost.py and tests. Values are the same in all orders. Each implementation reads the order that
+it prefers. The copies are made once, before timing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Inputs:
             self.bias = self._normal(problem.axes(problem.bias[1])).to(TORCH[problem.bias[0]])
         if problem.mask:
             self.mask = self._mask(problem.mask)
-        if problem.alibi:  # the slopes of the paper, which are built into cuDNN
+        if problem.alibi:  # the slopes of the ALiBi paper, because cuDNN supports only these
             heads = torch.arange(1, problem.h + 1, dtype=torch.float32)
             self.slopes = (2.0 ** (-8.0 * heads / problem.h)).to(self.device)
         if problem.sinks:  # values that are exact in bf16, because some peers store sinks in the dtype of q
@@ -39,8 +39,9 @@ class Inputs:
         return torch.randn(shape, generator=self._generator, device=self.device)
 
     def _stored(self, shape, dtype: str):
-        """(tensor, descale or None). e4m3 is scaled so that its largest value is the format's. With a 16-bit q the
-        scale is a power of two, so 16-bit keys and values can hold the same numbers: rapt-kv16 reads exactly those.
+        """(tensor, descale or None). For e4m3, the scale is chosen so that the largest value becomes the largest number
+        of the format. If q has 16 bits, the scale is a power of two. So 16-bit keys and values can hold the same
+        numbers, and rapt-kv16 reads exactly these numbers.
         """
         if dtype != "e4m3":
             return self._normal(shape).to(TORCH[dtype]), None
@@ -56,7 +57,9 @@ class Inputs:
         return (values / factor).clamp(-E4M3_MAX, E4M3_MAX).to(TORCH[dtype]), descale
 
     def _mask(self, axes: str) -> torch.Tensor:
-        """Key lengths if all queries share a row, else every other key at random. Key 0 always stays visible."""
+        """If all queries share a row of the mask, it hides the keys after a random length. Otherwise it hides each key
+        with probability 1/2. Key 0 is always visible.
+        """
         b, h, q, k = self.problem.axes(axes)
         if q == 1:
             lengths = torch.randint(max(1, k // 2), k + 1, (b, h, 1, 1), generator=self._generator, device=self.device)
@@ -77,7 +80,7 @@ class Inputs:
         return self._bshd
 
     def real(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """q, k, v as dequantised values: with descales, in float32 if stored in e4m3."""
+        """The values of q, k and v. Tensors that are stored in e4m3 are multiplied by their descales, in float32."""
         pairs = ((self.q, self.q_descale), (self.k, self.k_descale), (self.v, self.v_descale))
         return tuple(self._real(tensor, descale) for tensor, descale in pairs)
 
@@ -88,5 +91,5 @@ class Inputs:
         return values * (descale[:, :, None, None] if descale.ndim == 2 else descale)
 
     def kept(self) -> float:
-        """The fraction of pairs that the mask keeps."""
+        """The fraction of (query, key) pairs that the mask keeps."""
         return 1.0 if self.mask is None else self.mask.float().mean().item()

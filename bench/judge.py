@@ -1,7 +1,7 @@
-"""Judges outputs: float64 reference on sampled rows, and bounds from an unfused implementation.
+"""Judges outputs: compares sampled rows with a float64 reference. The bounds come from an unfused implementation.
 
-Called by peers.py before and after the calls are captured: a wrong implementation is never timed. Semantics are those
-of docs/semantics.md, bounds those of check/bounds.cpp.
+Called by peers.py before and after the calls are captured, so a wrong implementation is never timed. The semantics are
+those of docs/semantics.md, and the bounds are those of check/bounds.cpp.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ import torch
 from inputs import E4M3_MAX, TORCH, Inputs
 
 ROUNDOFF = {"f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
-LOSSY_REL_RMS = 0.1  # implementations that quantise by design are timed up to this error, and marked
+LOSSY_REL_RMS = 0.1  # implementations that quantise by design are timed if their error is not larger, and are marked
 
 
 class WrongResult(RuntimeError):
-    """An output outside its bound; the text has the values."""
+    """Raised for an output outside its bound. The text has the values."""
 
 
 def _broadcast(t: torch.Tensor, index: int, rows: torch.Tensor) -> torch.Tensor:
-    """bias or mask of one sequence at these rows: [heads or 1, rows or 1, keys or 1]."""
+    """The bias or mask of one sequence at these rows: [heads or 1, rows or 1, keys or 1]."""
     one = t[index if t.shape[0] > 1 else 0]
     return one[:, rows] if one.shape[1] > 1 else one
 
 
 def _scores(inputs: Inputs, index: int, q, k, rows, compute) -> torch.Tensor:
-    """[heads, rows, keys] of one sequence after all steps before the softmax."""
+    """The scores of one sequence after all steps before the softmax: [heads, rows, keys]."""
     problem = inputs.problem
     queries, keys = problem.sequences[index]
     group = problem.h // problem.hk
@@ -39,7 +39,7 @@ def _scores(inputs: Inputs, index: int, q, k, rows, compute) -> torch.Tensor:
     if inputs.bias is not None:
         x = x + _broadcast(inputs.bias, index, rows).to(compute)
     off, left, right = problem.band(queries, keys)
-    # Position of a key relative to the diagonal.
+    # The position of a key relative to the diagonal.
     place = torch.arange(keys, device=q.device)[None, :] - rows[:, None] - off
     if inputs.slopes is not None:
         x = x - inputs.slopes.to(compute)[:, None, None] * place.abs().to(compute)
@@ -55,7 +55,9 @@ def _scores(inputs: Inputs, index: int, q, k, rows, compute) -> torch.Tensor:
 
 
 def _attention(inputs: Inputs, index: int, q, k, v, rows, compute, rounded: str = "") -> torch.Tensor:
-    """[heads, rows, head_dim_v] of one sequence, computed in `compute`, the weights rounded to `rounded`."""
+    """The output of one sequence, [heads, rows, head_dim_v]. compute: the dtype of the computation. rounded: the dtype
+    to which the weights are rounded.
+    """
     problem = inputs.problem
     x = _scores(inputs, index, q, k, rows, compute)
     peak = x.amax(-1, keepdim=True)
@@ -76,7 +78,9 @@ def _attention(inputs: Inputs, index: int, q, k, v, rows, compute, rounded: str 
 
 
 def _sequences(problem, *tensors) -> Iterator[list[torch.Tensor]]:
-    """[heads, seqlen, dim] of each sequence, of tensors in the logical order (q and out first, then k and v)."""
+    """The parts of tensors that belong to each sequence, as [heads, seqlen, dim]. The tensors are in the logical order:
+    q or out first, then k and v.
+    """
     if problem.varlen is None:
         for b in range(problem.b):
             yield [t[b] for t in tensors]
@@ -89,7 +93,7 @@ def _sequences(problem, *tensors) -> Iterator[list[torch.Tensor]]:
 
 
 def attention(inputs: Inputs, compute=torch.float64, rounded: str = "") -> torch.Tensor:
-    """The complete output in logical order, unfused. Used by tests and stand-ins."""
+    """The complete output in logical order, computed without fusion. Used by tests and by stand-ins for peers."""
     problem = inputs.problem
     found = []
     for index, (q, k, v) in enumerate(_sequences(problem, *inputs.real())):
@@ -111,10 +115,10 @@ def errors(out: torch.Tensor, expected: torch.Tensor) -> dict[str, float]:
 
 
 class Judge:
-    """Errors of outputs on sampled rows of one set of inputs, and their bounds.
+    """Computes the errors of outputs on sampled rows of one set of inputs, and their bounds.
 
-    Takes one random row out of each `step` of every head and sequence. The bounds are the errors of float scores,
-    weights rounded to the element type, and float sums on the same rows.
+    From every `step` rows of each sequence, one random row is taken. The bounds are derived from an unfused computation
+    on the same rows, with float scores, weights rounded to the element type, and float sums.
     """
 
     def __init__(self, inputs: Inputs, generator: torch.Generator):
@@ -145,9 +149,9 @@ class Judge:
         return {"max_abs": 2 * plain["max_abs"] + u * peak, "rel_rms": 1.1 * plain["rel_rms"] + u / 4}
 
     def __call__(self, out: torch.Tensor, lossy: bool = False) -> dict[str, float]:
-        """The errors of `out` (logical order), and whether they are within the bounds (0 or 1).
+        """Returns the errors of `out` (in logical order), and 1 if they are within the bounds, otherwise 0.
 
-        Raises WrongResult if they are not; with `lossy` only if rel_rms exceeds LOSSY_REL_RMS.
+        Raises WrongResult if they are outside the bounds; with `lossy` only if rel_rms exceeds LOSSY_REL_RMS.
         """
         problem = self.problem
         shape = (*problem.shapes()[0][:-1], problem.dv)

@@ -1,7 +1,8 @@
-"""A bare cuLaunchKernel of an empty kernel, timed in C: the lower bound of the host cost of a call.
+"""Times a bare cuLaunchKernel of an empty kernel in C. This time is the lower bound of the host cost of a call.
 
-Called by call_cost.py. A Python loop through ctypes would add a microsecond to every launch and make the compared calls
-look better. So a few lines of C are compiled here with the machine's compiler and called once for each block.
+Called by call_cost.py. A Python loop through ctypes would add a microsecond to every launch, so the compared calls
+would look better than they are. Therefore this module compiles a few lines of C with the machine's compiler, and calls
+them once for each block.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ import shutil
 import subprocess
 import tempfile
 
-PARAMETER_BYTES = 256  # similar to an attention kernel
+PARAMETER_BYTES = 256  # about as many as an attention kernel has
 SOURCE = (
     r"""
 #include <time.h>
 typedef int (*launch_t)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**,
                         void**);
-/* Microseconds a launch, or minus the driver's error. */
+/* Returns microseconds per launch, or the driver's error code as a negative number. */
 double time_launches(launch_t launch, void* function, void* stream, unsigned blocks, unsigned threads, int launches) {
   char bytes[%d] = {0};
   void* parameters[] = {bytes};
@@ -45,7 +46,7 @@ class NotHere(RuntimeError):
 
 
 def compile_loop(folder: str) -> ctypes.CDLL:
-    """The C loop as a shared library in `folder`."""
+    """Compiles the C loop to a shared library in `folder`."""
     compiler = next(
         (found for found in map(shutil.which, (os.environ.get("CC") or "cc", "gcc", "clang")) if found), None
     )

@@ -45,8 +45,8 @@ from judge import Judge, WrongResult
 from roof import NOTHING, Roof, card_name, commit_and_dirty, driver_version, file_safe, nvrtc_version
 
 WARM_SETS = 4
-TOO_SLOW_US = 2e6  # if one call takes longer, this is reported and the implementation is not timed
-MAX_MEMORY_FRACTION = 0.6  # of free memory, for unfused scores
+TOO_SLOW_US = 2e6  # if one call takes longer, the script reports it and does not time the implementation
+MAX_MEMORY_FRACTION = 0.6  # the part of free memory that unfused scores may take
 
 
 class Run:
@@ -106,7 +106,7 @@ class Run:
 
     def input_sets(self, problem: suites.Problem) -> int:
         bytes_moved = problem.bytes_moved()
-        if self.device == "cpu":  # together they exceed the private caches
+        if self.device == "cpu":  # all sets together are larger than the private caches
             return max(2, min(8, int((256 << 20) // bytes_moved)))
         if self.options.l2 == "warm":
             return WARM_SETS
@@ -166,14 +166,14 @@ class Run:
             return Absent(impl.name, f"not measured: its scores would take {too_large / 1e9:.0f} GB")
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # PyTorch warns why a backend refuses, then raises
+                warnings.simplefilter("ignore")  # before PyTorch raises, it warns why a backend refuses
                 bound = self.bind(impl, problem, sets)
                 call_us = clocks.time_once(bound)  # only to choose the number of calls per sample; not a result
                 if call_us > TOO_SLOW_US:
                     return Absent(impl.name, f"not measured: one call takes {call_us * 1e-6:.1f} s")
                 bound.error = self.judged(bound, judges, lambda index: self.eager(bound, sets, index))
                 outputs = clock.prepare(bound, self.device_us(problem, call_us))
-                # A graph of a slow implementation does not contain all sets.
+                # The graph of a slow implementation does not use all sets.
                 captured = {index: judge for index, judge in judges.items() if index in outputs}
                 self.judged(bound, captured, lambda index: outputs[index])
             return bound
@@ -254,7 +254,7 @@ class Run:
                 timed.append(("host", bound.wall_us, max(len(sets), min(clocks.MOST_CALLS, bound.count))))
             for timer, us, calls in timed:
                 fields = dict(shared)
-                if timer != clock.timer:  # the ratio is of device times
+                if timer != clock.timer:  # ratios are computed only for device times
                     fields.pop("vs_rapt", None)
                 rows.append(
                     results.row(
@@ -357,7 +357,7 @@ def complete_options(options: argparse.Namespace, parser: argparse.ArgumentParse
         options.implementations = [impl.name for impl in implementations.rapt_implementations(0)] + [
             "torch",
             "torch-f16",
-        ]  # the others exist only to test the script
+        ]  # the other suites exist only to test the script
     if options.threads and not cpu:
         parser.error("--threads: CPU only")
     if options.l2 == "cold" and cpu:
@@ -397,7 +397,7 @@ def chosen_problems(options: argparse.Namespace) -> list[tuple[str, str, suites.
 
 
 def check_judge() -> None:
-    """Exits if the judge accepts a wrong result: a dropped key, a shifted diagonal, swapped rows, NaN."""
+    """Tests the judge. Exits if it accepts a wrong result: a dropped key, a shifted diagonal, swapped rows, NaN."""
     problem = suites.parse("f16 b1 h2 q64 k64 d32 causal")
     inputs = Inputs(problem, "cpu", torch.Generator().manual_seed(3))
     judge = Judge(inputs, torch.Generator().manual_seed(1))

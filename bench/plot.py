@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Plots of the peer benchmark as SVG, from result rows; needs matplotlib and no GPU.
+"""Draws plots of the peer benchmark as SVG, from result rows. Needs matplotlib, but no GPU.
 
     python3 bench/plot.py FILE.jsonl [FILE.jsonl ...] -o DIRECTORY
 
-sweep-tflops-DTYPE.svg and sweep-time-DTYPE.svg: over the sequence length, a panel for each head_dim and mask, for rows
-of the suite sweep. ratio-SUITE-DTYPE.svg: the time of each implementation divided by rapt's, for every problem of the
-other suites with both. Lossy implementations (outside the error bound of 16-bit kernels) are hatched or dashed and
-labelled. ladder.svg: the rungs of `rapt bench --ladder --save` as a waterfall (ladder-cold.svg with --l2 cold).
+sweep-tflops-DTYPE.svg and sweep-time-DTYPE.svg, for rows of the suite sweep: rate and time over the sequence length,
+with a panel for each head_dim and mask. ratio-SUITE-DTYPE.svg, for the other suites: the time of each implementation
+divided by rapt's time, for every problem for which both were measured. Lossy implementations (outside the error bound
+of 16-bit kernels) are hatched or dashed, and labelled. ladder.svg: the rungs of `rapt bench --ladder --save` as a
+waterfall (ladder-cold.svg with --l2 cold).
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def canvas():
 
 
 def device_rows(found: Iterable[dict]) -> list[dict]:
-    """Device times. On the CPU, which has no graphs, times of calls."""
+    """The rows with device times. For the CPU, which has no graphs, the rows with times of calls."""
     return [one for one in found if one["timer"] == ("host" if one["threads"] else "graph")]
 
 
@@ -71,7 +72,7 @@ def label(one: dict) -> str:
 
 
 def source(found: list[dict]) -> str:
-    """Card and commits: the small line below the title."""
+    """The small line below the title: card and commits."""
     commits = sorted({one["commit"] + ("+" if one["dirty"] else "") for one in found})
     return f"{found[0]['card']}, commit {', '.join(commits)}"
 
@@ -88,7 +89,7 @@ def dtype_of(one: dict) -> str:
 
 
 def sweep_panels(found: list[dict]) -> dict[tuple[int, str], dict[str, list[tuple[int, dict]]]]:
-    """{(head_dim, "full" or "causal"): {label: [(length, row)]}} of the rows of the suite sweep."""
+    """The rows of the suite sweep as {(head_dim, "full" or "causal"): {label: [(length, row)]}}."""
     panels: dict = {}
     for one in found:
         problem = suites.parse(one["problem"])
@@ -139,7 +140,7 @@ def plot_sweep(pyplot, found: list[dict], quantity: str, title: str):
 
 
 def ratios(found: list[dict]) -> dict[str, dict[str, float]]:
-    """{problem's name: {label of an implementation: its time / rapt's}}, if both were measured."""
+    """{name of the problem: {label of an implementation: its time / rapt's time}}, if both were measured."""
     result: dict[str, dict[str, float]] = {}
     for (name, threads, l2), group in table.by_problem(found).items():
         mine = next((one for one in group if one["arm"] == table.MINE), None)
@@ -158,7 +159,7 @@ LONGEST_BAR = 6.0  # a longer bar is cut and shows its number
 
 
 def plot_ratios(pyplot, found: list[dict], title: str):
-    """Horizontal bars. Right of 1: rapt is faster."""
+    """Draws horizontal bars. If a bar ends right of 1, rapt is faster."""
     bars = ratios(found)
     names = sorted({name for one in bars.values() for name in one})
     rows = sum(len(one) for one in bars.values()) + len(bars)
@@ -202,12 +203,12 @@ def plot_ratios(pyplot, found: list[dict], title: str):
     return figure
 
 
-LADDER = "ladder "  # implementations of rows that rapt bench --ladder writes
+LADDER = "ladder "  # the names of implementations begin with this in rows of rapt bench --ladder
 TIME, GAIN, LOSS = "#cfd8dc", "#3a7d44", "#d1495b"
 
 
 def rungs(found: list[dict]) -> dict[str, list[dict]]:
-    """{l2: [row of each rung, in order]}. ValueError if rows of one plot differ in card or problem."""
+    """{l2: [row of each rung, in order]}. Raises ValueError if rows of one plot differ in card or problem."""
     result: dict[str, list[dict]] = {}
     for one in found:
         if one["arm"].startswith(LADDER):
@@ -223,7 +224,7 @@ def rungs(found: list[dict]) -> dict[str, list[dict]]:
 
 
 def steps(group: list[dict]) -> list[tuple[str, float, float]]:
-    """(rung, median in us, gain over the previous rung; 1 for the first) of each rung."""
+    """For each rung: (rung, median in us, gain over the previous rung). The gain of the first rung is 1."""
     medians = [one["median"] for one in group]
     before = medians[:1] + medians[:-1]
     return [
@@ -232,7 +233,7 @@ def steps(group: list[dict]) -> list[tuple[str, float, float]]:
 
 
 def plot_ladder(pyplot, group: list[dict], title: str):
-    """A waterfall. Light: a rung's time. Dark: what it gained on the previous rung; the axis is logarithmic."""
+    """Draws a waterfall with a logarithmic axis. Light: the time of a rung. Dark: its gain over the previous rung."""
     found = steps(group)
     figure, axis = pyplot.subplots(figsize=(8, 1.4 + 0.36 * len(found)), layout="constrained")
     least = min(median for _, median, _ in found) / 2

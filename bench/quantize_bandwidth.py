@@ -4,12 +4,13 @@
     python3 bench/quantize_bandwidth.py [--limit 80] [--save]        # one NVIDIA GPU, 256 MiB of float16
     python3 bench/quantize_bandwidth.py --device cpu --quick         # tests the script
 
-Codes of every kind of scales are compared bit for bit with PyTorch's own operations, both eager and captured, in memory
-that held other bytes before. A wrong result is not timed. Then it takes samples in rounds, in random order: replays of
-a CUDA graph whose calls rotate through input sets larger than the L2. Bytes count once: the input read, codes and
-scales written. Scales over more than a tile of rows (head, tensor, channel) and means need the input twice, which
-lowers their percentage. The copy reads half of these bytes and writes the other half. Exit status: 0; 1 if codes were
-wrong, or if a kind that reads its input once is below --limit per cent of the copy; 3 if there is no such device.
+For every kind of scales, the script first compares the codes bit for bit with those of PyTorch's own operations, both
+in eager and in captured calls, in memory that held other bytes before. A wrong result is not timed. Then it takes
+samples in rounds, in random order. A sample is a replay of a CUDA graph, whose calls rotate through input sets that are
+larger than the L2. The number of bytes is that of the input (read once) plus codes and scales (written once). Scales
+for more rows than a tile (head, tensor, channel) and means must read the input twice, so their percentage is lower. The
+copy reads half of this number of bytes and writes the other half. Exit status: 0; 1 if codes were wrong, or if a kind
+that reads its input once is below --limit per cent of the copy; 3 if there is no such device.
 """
 
 from __future__ import annotations
@@ -46,8 +47,9 @@ KINDS = {  # name: options of rapt.quantize
 
 
 def factors(x: torch.Tensor, scales: str) -> torch.Tensor:
-    """The documented scales of rapt.quantize: largest magnitude / 448, at least 2^-126, 1 if all are 0. The division is
-    exact on every device: for a divisor that is a Python number PyTorch multiplies by its inverse on a GPU.
+    """The documented scales of rapt.quantize: largest magnitude / 448, at least 2^-126, and 1 if all values are 0. The
+    divisor is a tensor. If it were a Python number, PyTorch would multiply by its inverse on a GPU, which can round
+    differently.
     """
     size = x.abs()
     if scales == "tensor":
@@ -66,7 +68,7 @@ def factors(x: torch.Tensor, scales: str) -> torch.Tensor:
 
 
 def spread(descale: torch.Tensor, scales: str, shape) -> torch.Tensor:
-    """descale, broadcast to [batch, heads, seqlen, dim]."""
+    """descale in a shape that broadcasts to [batch, heads, seqlen, dim]."""
     if scales == "tensor":
         return descale.view(1, 1, 1, 1)
     if scales == "channel":
@@ -79,7 +81,7 @@ def spread(descale: torch.Tensor, scales: str, shape) -> torch.Tensor:
 
 
 class Wrong(RuntimeError):
-    """Codes that differ from those of PyTorch's operations."""
+    """Raised if codes differ from those of PyTorch's operations."""
 
 
 class Quantizer:
@@ -108,7 +110,7 @@ class Quantizer:
         return call
 
     def poison(self) -> None:
-        """Overwrites the outputs, so that values found later were written after this."""
+        """Overwrites the outputs. So values that are found there later were written after this call."""
         for out in self.outs:
             out.codes.view(torch.uint8).fill_(0xA5)
             if self.kind != "supplied":
@@ -119,19 +121,19 @@ class Quantizer:
             raise Wrong(f"{self.name}: codes of a captured call differ from those of an eager one")
 
     def check(self) -> dict[str, float]:
-        """The error of the dequantised values, after the codes were found to be correct."""
+        """Checks the codes, and returns the error of the dequantised values."""
         x, out, scales = self.sets[0], self.outs[0], self.options["scales"]
         self.poison()
         self.calls()[0]()
         self.right = out.codes.view(torch.uint8).clone()
-        if len(self.options) > 1:  # rotated or smoothed: no PyTorch operation gives these bits
+        if len(self.options) > 1:  # if rotated or smoothed, no PyTorch operation gives the same bits
             simulated = self.rapt.fake_quantize(x, **self.options)
             return error_of(simulated, x)
         descale = factors(x, scales)
         if self.kind != "supplied" and not torch.equal(out.descale, descale):
             raise Wrong(f"{self.name}: factors differ from PyTorch's")
         factor = spread(descale, scales, x.shape)
-        for b in range(x.shape[0]):  # one batch at a time: float32 is twice the input
+        for b in range(x.shape[0]):  # one batch entry at a time, because float32 takes twice the memory of the input
             own = factor[b % factor.shape[0]]
             codes = (x[b].float() * (1.0 / own)).clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn)
             if not torch.equal(codes.view(torch.uint8), out.codes[b].view(torch.uint8)):
@@ -204,7 +206,7 @@ def arguments() -> argparse.Namespace:
 
 
 def make_implementations(rapt, options, sets) -> tuple[list, dict, list[str]]:
-    """(correct implementations, their errors, failures)."""
+    """Returns (correct implementations, their errors, failures)."""
     impls, errors, failures = [], {}, []
     for kind in options.kinds:
         try:
@@ -220,7 +222,7 @@ def make_implementations(rapt, options, sets) -> tuple[list, dict, list[str]]:
 
 
 def measure(options, impls) -> tuple[list, str]:
-    """The implementations with their samples, and the timer."""
+    """Measures. Returns the implementations with their samples, and the name of the timer."""
     gpu = options.device == "cuda"
     clock = clocks.GraphClock(torch.cuda.current_stream()) if gpu else clocks.HostClock(0.02)
     bounds = []

@@ -1,7 +1,7 @@
-"""The measured peak of this device in the same run: rates of matrix products and of streaming reads; names and
-versions.
+"""Measures the peak of this device: the rates of matrix products and of streaming reads. Also finds the names and
+versions that rows need.
 
-Called by peers.py and call_cost.py, once in a run.
+Called once in each run by peers.py and call_cost.py, so the peak is measured in the same run as the times.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def _gpu_gemm(size: int = 8192) -> dict[str, Optional[float]]:
     try:
         a, b = (torch.randn(size, size, device="cuda").to(torch.float8_e4m3fn) for _ in range(2))
         one = torch.ones((), device="cuda")
-        columns = b.t()  # cuBLAS needs the second operand in column order
+        columns = b.t()  # cuBLAS needs the second operand in column-major order
         product = lambda: torch._scaled_mm(a, columns, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)  # noqa: E731
         found["fp8"] = _event_rate(product, work, 10) * 1e-12
-    except RuntimeError:  # the card has no FP8: null in the rows
+    except RuntimeError:  # the GPU has no FP8, so the value is null in the rows
         pass
     return found
 
@@ -69,7 +69,9 @@ def _cpu_rate(call, work: float, repeats: int) -> float:
 
 
 class Roof:
-    """gemm_tflops by dtype and bandwidth in GB/s, of the GPU, or of the CPU with PyTorch's current threads."""
+    """The peak of the GPU, or of the CPU with PyTorch's current number of threads: gemm_tflops for each dtype, and the
+    bandwidth in GB/s.
+    """
 
     def __init__(self, device: str, quick: bool = False):
         if device == "cpu":
@@ -105,7 +107,7 @@ def card_name(device: str) -> str:
 
 
 def file_safe(name: str) -> str:
-    """The name as the lab writes it: "Intel(R) Xeon(R) Processor" -> "intel-xeon-processor"."""
+    """The name in the form that lab/ uses: "Intel(R) Xeon(R) Processor" becomes "intel-xeon-processor"."""
     return re.sub(r"[^a-z0-9.]+", "-", re.sub(r"\((r|tm)\)", "", name.lower())).strip("-")
 
 
@@ -118,7 +120,7 @@ def driver_version() -> str:
 
 
 def nvrtc_version() -> str:
-    """The version of the NVRTC that this process has loaded; empty if none."""
+    """The version of the NVRTC that this process has loaded. Empty if it has loaded none."""
     with open("/proc/self/maps") as maps:
         path = next((line.split()[-1] for line in maps if re.search(r"/libnvrtc\.so", line)), "")
     if not path:
@@ -134,7 +136,7 @@ def _git(folder: str, *words: str) -> str:
 
 
 def commit_and_dirty() -> tuple[str, bool]:
-    """Of the git tree that contains this file; ("unknown", False) outside a tree."""
+    """(commit, dirty) of the git tree that contains this file. ("unknown", False) if it is not in a git tree."""
     folder = os.path.dirname(os.path.abspath(__file__))
     try:
         return _git(folder, "rev-parse", "--short", "HEAD"), bool(_git(folder, "status", "--porcelain"))

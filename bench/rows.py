@@ -1,6 +1,6 @@
-"""Result rows: creates them, validates them against docs/results-schema.json, writes and reads files.
+"""Creates result rows, validates them against docs/results-schema.json, and writes and reads their files.
 
-Called by every script here; needs only the standard library.
+Used by every script here. Needs only the standard library.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ def quartiles(values: list[float]) -> tuple[float, float, float]:
 def row(
     problem: str, impl: str, us: list[float], *, flops: float, moved: float, roof_s: Optional[float] = None, **more: Any
 ) -> dict[str, Any]:
-    """A row. `more` gives every field without a default here. roof_s: the minimum time at the measured peak."""
+    """Makes a row. `more` must have every field that has no default here. roof_s: the minimum time at the measured
+    peak.
+    """
     us = [round(value, 3) for value in us]
     q1, median, q3 = quartiles(us)
     found = {
@@ -60,7 +62,7 @@ def row(
 
 
 def refuse_renamed_options(parser: argparse.ArgumentParser) -> None:
-    """--arms and --skip-arms are errors that give the new names."""
+    """Makes the old options --arms and --skip-arms errors. The error gives the new name."""
     for old, new in (("--arms", "--implementations"), ("--skip-arms", "--skip-implementations")):
         refuse = type("Refuse", (argparse.Action,), {"__call__": _refusal(old, new)})
         parser.add_argument(old, nargs="?", action=refuse, help=argparse.SUPPRESS)
@@ -71,13 +73,15 @@ def _refusal(old: str, new: str):
 
 
 def load_schema() -> dict:
-    """docs/results-schema.json, which must exist beside bench/. Called before measuring, so that no run is lost."""
+    """Reads docs/results-schema.json, which must exist beside bench/. Scripts call this before they measure, so that
+    they do not fail after a long run.
+    """
     with open(SCHEMA) as file:
         return json.load(file)
 
 
 def faults(value: Any, schema: Optional[dict] = None, where: str = "row") -> list[str]:
-    """The faults of a row, by the part of JSON Schema that docs/results-schema.json uses."""
+    """The faults of a row. Implements the part of JSON Schema that docs/results-schema.json uses."""
     schema = load_schema() if schema is None else schema
     found: list[str] = []
     for keyword, rule in schema.items():
@@ -143,7 +147,7 @@ def write(path: str, found: Iterable[dict]) -> None:
 
 
 def read(path: str) -> list[dict]:
-    """The rows of a file. ValueError contains the number of a wrong line."""
+    """Reads the rows of a file. If a line is wrong, raises a ValueError with the number of the line."""
     found = []
     with open(path) as file:
         for number, line in enumerate(file, 1):

@@ -1,7 +1,7 @@
 """The problems of the peer benchmark: named suites, and problem lines (docs/problem-line.md).
 
-Used by every script here. rapt itself parses the lines; nothing else is needed. Lines of suites have no dtype: the
-caller puts it in front. An unknown word is an error.
+Used by every script here. rapt's own parser parses the lines. Lines of suites have no dtype: the caller writes it in
+front of the line. An unknown word is an error.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ VARLEN = {
     "varlen-prefill": "b6 h32:8 d128 causal varlen=4096,513,1024,2048,77,3000",
     "varlen-chunks": "b4 h32:8 d128 causal varlen=256:4096,1:2048,512:512,64:8192",
 }
-FP8_KEYS = "q=f16 k=e4m3 v=e4m3"  # 16-bit queries over FP8 storage: also timed with 16-bit keys and values (rapt-kv16)
-FP8 = {  # FlashAttention-3 returns bf16 for FP8, so all implementations do
+FP8_KEYS = "q=f16 k=e4m3 v=e4m3"  # 16-bit queries, FP8 keys and values; rapt-kv16 times the same in 16 bits
+FP8 = {  # all implementations return bf16 here, because FlashAttention-3 returns bf16 for FP8
     "mission-fp8": "e4m3 out=bf16 b1 h8 q512 k512 d64 scales=tensor",
     "prefill-1k-fp8": "e4m3 out=bf16 b1 h32 q1024 k1024 d128 causal scales=tensor",
     "prefill-4k-fp8": "e4m3 out=bf16 b1 h32 q4096 k4096 d128 causal scales=tensor",
@@ -78,7 +78,7 @@ CPU = {
     "mission-f16-fp8kv": f"{FP8_KEYS} b1 h8 q512 k512 d64 k_scales=head v_scales=head",
     "decode-f16-fp8kv": f"{FP8_KEYS} b1 h32 q1 k4096 d128 k_scales=head v_scales=head",
 }
-DRY = {  # every feature once, small: tests the scripts without a GPU
+DRY = {  # a small problem for every feature, to test the scripts without a GPU
     "plain": "b1 h2 q64 k64 d64",
     "causal-gqa": "b2 h4:2 q80 k80 d32 causal",
     "chunk": "b1 h4:2 q16 k80 d32 causal",
@@ -98,8 +98,8 @@ PERF_FILE = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, 
 
 
 def _perf() -> dict[str, str]:
-    """The suite of `rapt bench --suite perf`, which has the same rows. Lines with pv= are left out: the implementations
-    rapt-pv-* have these modes. Empty without check/ (a copy of bench/ alone).
+    """The problems of `rapt bench --suite perf`. Lines with pv= are left out, because the implementations rapt-pv-*
+    have these modes. Empty if there is no folder check/ (in a copy of bench/ alone).
     """
     if not os.path.exists(PERF_FILE):
         return {}
@@ -112,7 +112,7 @@ SWEEP_LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 
 
 def _sweep(lengths=SWEEP_LENGTHS, tokens: int = 16384, width: int = 2048) -> dict[str, str]:
-    """As in FlashAttention's charts: a fixed number of tokens and a fixed hidden size, over the length."""
+    """Problems as in FlashAttention's charts: the length varies; the number of tokens and the hidden size are fixed."""
     return {
         f"sweep-d{d}-{kind}-{n}": f"b{tokens // n} h{width // d} q{n} k{n} d{d}{' causal' if kind == 'causal' else ''}"
         for d in (64, 128)
@@ -154,7 +154,7 @@ class Problem:
     mask: Optional[str] = None  # axes
     sinks: bool = False
     varlen: Optional[tuple[tuple[int, int], ...]] = None  # (queries, keys) of each sequence
-    scales: str = ""  # of all tensors stored in e4m3: "tensor" or "head"
+    scales: str = ""  # kind of scales of all tensors stored in e4m3: "tensor" or "head"
     kv: str = ""  # the dtype of k and v if it differs from q's
 
     @property
@@ -191,7 +191,7 @@ class Problem:
         return self.varlen or ((self.q, self.k),) * self.b
 
     def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        """The shapes of q, k and v: [batch, heads, seqlen, dim], packed [total, heads, dim]."""
+        """The shapes of q, k and v: [batch, heads, seqlen, dim], or [total, heads, dim] if packed."""
         if self.varlen is None:
             return (
                 (self.b, self.h, self.q, self.d),
@@ -207,13 +207,15 @@ class Problem:
         return tuple(sizes[letter] for letter in text.split(","))
 
     def band(self, queries: int, keys: int) -> tuple[int, Optional[int], Optional[int]]:
-        """(off, left, right) of a sequence: query i sees i + off - left <= j <= i + off + right. None: no limit."""
+        """(off, left, right) of a sequence: query i sees keys j with i + off - left <= j <= i + off + right. None: no
+        limit.
+        """
         off = 0 if self.causal == "top_left" else keys - queries
         left, right = (None if bound < 0 else bound for bound in self.window or (-1, -1))
         return off, left, 0 if self.causal else right
 
     def pairs(self) -> int:
-        """(query, key) pairs of one head that are visible by causal and window, over all sequences."""
+        """The number of (query, key) pairs of one head, over all sequences, that are visible by causal and window."""
         total = 0
         for queries, keys in self.sequences:
             off, left, right = self.band(queries, keys)
@@ -227,11 +229,13 @@ class Problem:
         return total
 
     def flops(self, kept: float = 1.0) -> float:
-        """Operations of the visible pairs: two products. `kept`: the fraction that a mask keeps."""
+        """The number of operations of both products for the visible pairs. `kept`: the fraction of pairs that a mask
+        keeps.
+        """
         return 2.0 * (self.d + self.dv) * self.h * self.pairs() * kept
 
     def bytes_moved(self) -> float:
-        """Bytes of all tensors, each read or written once."""
+        """The number of bytes of all tensors, each read or written once."""
         total_q, total_k = (sum(lengths) for lengths in zip(*self.sequences))
         size = BYTES[self.dtype] * total_q * self.h * self.d
         size += BYTES[self.kv or self.dtype] * total_k * self.hk * (self.d + self.dv)
@@ -244,8 +248,8 @@ class Problem:
 
 
 def parse(line: str) -> Problem:
-    """The problem of a line, parsed by rapt. ValueError has the word that is wrong or that these scripts do not
-    support.
+    """Parses a problem line with rapt's parser. If a word is wrong, or if these scripts do not support it, raises a
+    ValueError with this word.
     """
     found = _core.parse_problem(line)
     canonical, stored, scales = found.pop("line"), found.pop("dtypes"), found.pop("scales")
@@ -256,7 +260,7 @@ def parse(line: str) -> Problem:
         )
     problem = Problem(dtype=stored[0], kv="" if stored[1] == stored[0] else stored[1], scales=scales[1], **found)
     kept = _core.parse_problem(problem.line)["line"]
-    if kept != canonical:  # these scripts' Problem cannot hold all of the line
+    if kept != canonical:  # the class Problem of these scripts cannot hold all words of the line
         lost = [word for word in canonical.split() if word not in kept.split()]
         raise ValueError(f"'{line}': {' '.join(lost)}: not supported by the peer benchmark (bench/suites.py)")
     if problem.mask and (problem.causal or problem.window):
@@ -265,7 +269,7 @@ def parse(line: str) -> Problem:
 
 
 def suite(name: str, dtype: str) -> dict[str, Problem]:
-    """The suite with its problems in `dtype`, if a line has no dtype of its own."""
+    """The problems of a suite. A line without its own dtype gets `dtype`."""
     problems = {}
     for problem_name, line in SUITES[name].items():
         own = line.split()[0] in DTYPES or line.startswith("q=")

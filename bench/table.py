@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Tables of the peer benchmark, from result rows: the block that peers.py prints for each problem, and Markdown.
+"""Makes tables of the peer benchmark from result rows: the block that peers.py prints for each problem, and Markdown.
 
     python3 bench/table.py FILE.jsonl [--markdown] [--timer graph|host]
 
---markdown prints a line for each problem: microseconds of every implementation, and the fastest other time divided by
-rapt's.
+--markdown prints a line for each problem: the microseconds of every implementation, and the time of the fastest other
+implementation divided by rapt's time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ MINE = "rapt"
 
 
 def by_problem(found: Iterable[dict]) -> dict[tuple, list[dict]]:
-    """Rows of each (problem, threads, l2), in order of appearance. f16 as a peer of bf16 is in the same group."""
+    """The rows grouped by (problem, threads, l2), in order of appearance. A peer that computes a bf16 problem in f16 is
+    in the group of the bf16 problem.
+    """
     groups: dict[tuple, list[dict]] = {}
     for one in found:
         groups.setdefault((one.get("name") or one["problem"], one["threads"], one["l2"]), []).append(one)
@@ -27,7 +29,7 @@ def by_problem(found: Iterable[dict]) -> dict[tuple, list[dict]]:
 
 
 def compared(one: dict) -> bool:
-    """Whether a row's time can be compared with rapt's without a remark."""
+    """True if a row's time can be compared with rapt's time without a remark."""
     return one.get("within_bound", True)
 
 

@@ -1,4 +1,4 @@
-// The accumulator's arithmetic in float64, where truncated numbers and their sums are exact.
+// Computes the accumulator's arithmetic in float64. There the truncated numbers and their sums are exact.
 #include "accumulator.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace rapt::check {
 namespace {
 
-// x with all bits below 2^exponent cut off.
+// Returns x without its bits below 2^exponent.
 double cut(double x, int exponent) { return std::ldexp(std::trunc(std::ldexp(x, -exponent)), exponent); }
 
 double add_products(double accumulator, const double* a, const double* b, int64_t count, int fraction_bits) {
@@ -46,7 +46,7 @@ std::vector<double> weight_codes(int64_t keys, uint64_t seed, uint64_t stream) {
   return x;
 }
 
-// The error over all pairs of a vector of `left` and a vector of `right`.
+// rel_rms of narrow_dot over all pairs of a vector of `left` and a vector of `right`.
 double error_of(const std::vector<std::vector<double>>& left, const std::vector<std::vector<double>>& right,
                 const NarrowAccumulator& model) {
   double error = 0, size = 0;

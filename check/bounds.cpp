@@ -1,4 +1,4 @@
-// The bounds of bounds.h.
+// Implements bounds.h.
 #include "bounds.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace rapt::check {
 namespace {
 
-// Unit roundoff of f32 (2^-24), not an integer type.
+// The unit roundoff of f32 (2^-24). (The name does not mean an integer type.)
 const double u32 = unit_roundoff(DType::f32);
 
 }  // namespace
@@ -37,23 +37,24 @@ void Condition::add(const Reference& ref) {
 
 namespace {
 
-// How much rounding the weights to E4M3 changes the outputs, if the rounding errors are independent. This is assumed
-// where the logits of a row are spread over about 1 or more.
+// How much the outputs change if the weights are rounded to E4M3 with independent rounding errors. We assume
+// independence if the logits of a row are spread over about 1 or more.
 // A weight is m * 2^e with 1 <= m < 2. Its relative error is uniform in +-2^-4 / m. If log(m) is uniform, the rms of
 // the relative error is sqrt(0.541 / 3) * 2^-4 = 2.65e-2. A second E4M3 term rounds the error of the first term, so
 // this factor applies twice.
 // Weights are stored times 256, so E4M3's subnormals begin below the weight 2^-14. They are 2^-17 apart. There the
-// error is at most 2^-18, and its rms is 2^-18 / sqrt(3). A weight below 2^-18 may be lost completely.
+// error is at most 2^-18, and its rms is 2^-18 / sqrt(3). A weight below 2^-18 can become 0.
 struct WeightRounding {
-  // relative_rms, relative_worst: of the error, relative to the weight. spread: Var(e^2) / (E[e^2])^2 of the error e.
+  // relative_rms, relative_worst: rms and largest size of the error, divided by the weight. spread: Var(e^2) /
+  // (E[e^2])^2 for the error e.
   double relative_rms, relative_worst, spread;
 };
 constexpr WeightRounding one_term{2.65e-2, 0x1p-4, 1.1}, two_terms{2.65e-2 * 2.65e-2, 0x1p-8, 3.3};
 
-// Fills with independent rounding errors (`scattered`): the squares of the keys' errors add. max_abs is 4 times the
-// largest standard deviation of any output. The pooled squared error may exceed its mean by 4 of its own standard
-// deviations.
-// In the other fills many weights of a row are equal, so their errors are equal, too. There the bound assumes that
+// Some fills have independent rounding errors (`scattered`). For them the squares of the keys' errors add. The bound
+// max_abs is 4 times the largest standard deviation of any output. The bound for the pooled squared error is its mean
+// plus 4 of its standard deviations.
+// In the other fills many weights of a row are equal, so their errors are equal, too. For them the bound assumes that
 // every weight has the largest error, with the same sign.
 Bounds rounding_of(const Problem& p, Fill fill, const Condition& c) {
   const WeightRounding& e = p.pv == PvMode::fp8 ? one_term : two_terms;
@@ -75,7 +76,7 @@ Bounds rounding_of(const Problem& p, Fill fill, const Condition& c) {
           worst / std::sqrt(c.output_square)};
 }
 
-// plain: errors of the unfused implementation, plain(). own: unit roundoff of the accumulation.
+// plain: the errors of the unfused implementation, plain(). `own` below is the unit roundoff of the accumulation.
 Bounds fp8_bounds(const Problem& p, Fill fill, const Errors& plain, const Condition& c) {
   const double u = unit_roundoff(p.partial ? DType::f32 : p.out);
   const double own = p.acc == AccMode::f16 ? unit_roundoff(DType::f16) : u32;
@@ -91,19 +92,19 @@ Bounds without_requirements(const Problem& p, Fill fill, const Errors& plain, co
   if (p.pv == PvMode::fp8 || p.pv == PvMode::fp8x2) return fp8_bounds(p, fill, plain, condition);
   const DType out = p.partial ? DType::f32 : p.out;
   const double u = std::max(unit_roundoff(out), unit_roundoff(probability_format(p, fp8_weights)));
-  // acc=f16: scores and the output of a tile of keys have a few roundings to f16 each, independent of the number of
-  // tiles.
+  // With acc=f16, scores are rounded to f16 a few times, and so is the output of each tile of keys. The number of these
+  // roundings does not depend on the number of tiles.
   if (p.acc == AccMode::f16) return {2 * plain.max_abs + 8 * u * plain.max_reference, 1.1 * plain.rel_rms + 4 * u};
   if (u > u32) return {2 * plain.max_abs + u * plain.max_reference, 1.1 * plain.rel_rms + u / 4};
   const double max_abs = 2 * plain.max_abs + 2 * u32 * condition.largest_slack;
   if ((fill == Fill::normal || fill == Fill::outlier) && p.seqlen_k <= 4096 && condition.ordinary_logits)
     return {max_abs, 1e-6};
-  // Outputs that are all 0 have no relative error; then only max_abs counts.
+  // If all outputs are 0, there is no relative error, and only max_abs counts.
   if (condition.output_square == 0) return {max_abs, INFINITY};
   return {max_abs, 2 * plain.rel_rms + 4 * u32 * std::sqrt(condition.weighted_square / condition.output_square)};
 }
 
-// The four shapes of the first experiments, with only q, k and v.
+// True for the four shapes of the first experiments, without other inputs than q, k and v.
 bool is_seed_shape(const Problem& p) {
   Problem bare;
   bare.q = p.q, bare.k = p.k, bare.v = p.v, bare.out = p.out;

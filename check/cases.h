@@ -12,20 +12,21 @@ namespace rapt::check {
 
 // A line of a case file: `problem words [; fills=normal,huge | unpacked]`. `#` starts a comment. Default fill: normal.
 struct Case {
-  std::string line;  // the problem line only
+  std::string line;  // only the problem line
   std::vector<Fill> fills;
   bool packed = true;  // false: `rapt pack` compiles and checks its kernels, but does not put them into the pack
   std::string file;
   int64_t number = 0;         // line number in the file, from 1
   std::string where() const;  // "check/cases/smoke.txt:12"
-  Problem problem() const;    // parsed; an Error contains where()
+  Problem problem() const;    // parses `line`; an Error contains where()
 };
 
-// True if `name` is the name of a set ("smoke") and not a path; a path has a dot or a slash.
+// True if `name` is the name of a set ("smoke") and not a path. A path has a dot or a slash.
 bool is_case_set(const std::string& name);
-// The cases of a text. Errors call it `path`.
+// Reads the cases in a text. Error sentences use `path` as the name of the text.
 std::vector<Case> read_cases(std::istream& file, const std::string& path);
-// name: a set ("smoke", looked up in `directory` as smoke.txt) or a path to a file. Errors name file and line.
+// Reads the cases of a set or a file. name: the name of a set ("smoke" is smoke.txt in `directory`), or the path of a
+// file. Error sentences have the file and the line.
 std::vector<Case> load_cases(const std::string& name, const std::string& directory = "check/cases");
 
 }  // namespace rapt::check

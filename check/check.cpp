@@ -13,7 +13,7 @@
 namespace rapt::check {
 namespace {
 
-// Always asks for lse: it shows errors of the scores that the weighted sum hides.
+// A check always requests lse, because lse shows errors of the scores that the weighted sum can hide.
 Problem with_lse(const Problem& problem) {
   Problem p = problem;
   p.lse = true;
@@ -33,7 +33,7 @@ ReferenceValues reference_values(const Problem& p, const Reading& reading, int64
   return made;
 }
 
-// The results of a kernel so far, and their condition numbers.
+// The results of a kernel in the samples so far, and the condition numbers.
 struct Trial {
   Result result;
   Condition condition;
@@ -64,7 +64,7 @@ struct Trial {
   }
 };
 
-// Adds one sample for each kernel that needs more.
+// Adds one sample for each kernel that needs more samples.
 void add_sample(const Problem& p, Fill fill, uint64_t seed, const std::vector<Kernel>& kernels,
                 std::vector<Trial>& trials) {
   std::optional<Stage> stage(std::in_place, "making inputs");
@@ -105,7 +105,7 @@ std::string structural_fault(const Problem& p, const char* name, const Errors& e
 std::string fault(const Problem& p, const Result& r) {
   if (std::string s = structural_fault(p, "out", r.out, std::max<int64_t>(1, p.head_dim_v)); !s.empty()) return s;
   if (std::string s = structural_fault(p, "lse", r.lse, 1); !s.empty()) return s;
-  // Negated comparisons, so a NaN fails.
+  // The comparisons are negated, so that a NaN fails.
   if (!(r.out.max_abs <= r.bounds.max_abs))
     return concat("out: max_abs = ", r.out.max_abs, " at ", describe_element(p, r.out.worst, p.head_dim_v), " (",
                   r.out.worst_got, " instead of ", r.out.worst_want, "): at most ", r.bounds.max_abs);
@@ -134,7 +134,7 @@ std::vector<Result> check_problem(const Problem& problem, Fill fill, uint64_t se
   const auto unfinished = [&] { return std::any_of(trials.begin(), trials.end(), std::mem_fn(&Trial::needs_more)); };
   try {
     for (uint64_t sample = 0; unfinished(); ++sample) add_sample(p, fill, seed + sample, kernels, trials);
-  } catch (const Error& error) {  // caused by the inputs, which all kernels share
+  } catch (const Error& error) {  // the inputs cause this error, and all kernels share them
     for (Trial& trial : trials)
       if (trial.needs_more()) trial.refuse(error);
   }
@@ -163,7 +163,7 @@ Result judge(const Problem& p, std::optional<Fill> fill, const Inputs& inputs, c
   result.refused = !result.message.empty();
   if (result.refused) return result;
   trial.add(p, outputs, reference_values(p, reading, row_step, fp8_weights));
-  // A fill other than normal and outlier: the bounds that hold for all numbers.
+  // Without a fill, use a fill other than normal and outlier: its bounds hold for all inputs.
   result.bounds = output_bounds(p, fill.value_or(Fill::huge), result.plain, trial.condition, fp8_weights);
   if (result.out.count < pooled_outputs) result.bounds.rel_rms = INFINITY;
   result.message = fault(p, result);

@@ -57,7 +57,7 @@ void add_element(Errors& e, int64_t element, double got, double want, bool exact
 
 void finish(Errors& e) {
   e.mean_abs = e.count ? e.sum_abs / static_cast<double>(e.count) : 0.0;
-  // For a reference of zeros any error is infinitely large.
+  // If the reference is all zeros, rel_rms of any error is infinite.
   if (e.sum_square == 0)
     e.rel_rms = 0;
   else

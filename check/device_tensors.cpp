@@ -15,7 +15,7 @@ namespace {
 
 constexpr unsigned char guard_byte = 0xff;
 constexpr size_t alignment = 64;
-constexpr size_t chunk_bytes = size_t{16} << 20;  // compared in chunks of this size
+constexpr size_t chunk_bytes = size_t{16} << 20;  // memory is compared in chunks of this size
 
 }  // namespace
 

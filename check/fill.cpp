@@ -1,5 +1,6 @@
-// Fills: a counter-based generator, one value function for each tensor, quantisation with its scales, then special rows
-// (masked rows, NaN). Uses the oracle's reading only to find keys that no query sees.
+// Makes the inputs of a fill: a counter-based generator, one function for the values of each tensor, quantisation and
+// its scales, and at the end special rows (masked rows, NaN). Uses the oracle's Reading only to find keys that no query
+// sees.
 #include "fill.h"
 
 #include <algorithm>
@@ -31,10 +32,10 @@ uint64_t splitmix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// ln and cos(2 pi t) from + - * / only, because the last bit of C libraries differs between machines.
+// ln and cos(2 pi t), computed only with + - * /. The functions of C libraries differ in the last bit between machines.
 double portable_ln(double x) {
   int exponent = 0;
-  double m = std::frexp(x, &exponent);  // exact
+  double m = std::frexp(x, &exponent);  // this is exact
   if (m < 0.7071067811865476) {
     m *= 2;
     --exponent;
@@ -53,7 +54,7 @@ double portable_cos_turns(double t) {
   return flip ? -sum : sum;
 }
 
-// Streams: the tensor that a number is for.
+// Each tensor has its own stream of random numbers.
 enum Stream : uint64_t {
   q_values = 1,
   k_values,
@@ -123,8 +124,8 @@ struct Maker {
       default: return noise(q_values, counter);
     }
   }
-  // The fills for rescaling: one half of the keys has small logits and large values. A kernel that visits that half
-  // first must scale its results down.
+  // In the fills `rescale` and `rescale_reversed`, one half of the keys has small logits and large values. A kernel
+  // that visits this half first must scale its results down later.
   bool has_small_logit(int64_t s) const { return (s < p.seqlen_k / 2) == (fill == Fill::rescale); }
   double k_value(uint64_t counter, int64_t s, int64_t d) const {
     switch (fill) {
@@ -162,7 +163,7 @@ bool overlaps(const HostTensor& tensor) {
   return false;
 }
 
-// Position of each packed row within its sequence. Rows outside all sequences are numbered from 0.
+// The position of each packed row within its sequence. Rows outside all sequences have numbers from 0 on.
 std::vector<int64_t> packed_positions(const std::vector<int32_t>& lengths, int64_t total) {
   std::vector<int64_t> positions;
   for (const int32_t length : lengths)
@@ -201,7 +202,7 @@ std::vector<int64_t> scale_shape(const Shape& t, bool rank0) {
   }
 }
 
-// Index into the (contiguous) scales of an element; -1 for rows outside all sequences.
+// The index of an element's scale in the (contiguous) tensor of scales; -1 for rows outside all sequences.
 int64_t scale_index(const Shape& t, int64_t b, int64_t h, int64_t s, int64_t row, int64_t d) {
   if (t.kind == ScaleKind::tensor) return 0;
   if (t.kind == ScaleKind::token) return t.packed ? h * t.total + row : (b * t.heads + h) * t.seqlen + s;
@@ -212,14 +213,15 @@ int64_t scale_index(const Shape& t, int64_t b, int64_t h, int64_t s, int64_t row
   return (b * t.heads + h) * ((t.seqlen + block - 1) / block) + s / block;
 }
 
-// s: position within the sequence; b: the sequence, -1 for rows outside all; scale: from scale_index, -1 for none.
+// s: position within the sequence. b: the sequence; -1 for rows outside all sequences. scale: from scale_index(); -1 if
+// the element has no scale.
 struct Element {
-  int64_t index = 0;     // in the tensor's memory
-  uint64_t counter = 0;  // logical
+  int64_t index = 0;     // index in the tensor's memory
+  uint64_t counter = 0;  // index in logical order
   int64_t b = 0, h = 0, s = 0, d = 0, scale = -1;
 };
 
-template <class Body>  // not a std::function, whose call would take half of the time
+template <class Body>  // the calls of a std::function would take half of the time
 void for_each_element(const Shape& t, const HostTensor& tensor, const Body& body) {
   const std::vector<int64_t> position = t.packed ? packed_positions(t.lengths, t.total) : std::vector<int64_t>{};
   const std::vector<int64_t> sequence = t.packed ? packed_sequences(t.lengths, t.total) : std::vector<int64_t>{};
@@ -238,8 +240,8 @@ void for_each_element(const Shape& t, const HostTensor& tensor, const Body& body
         }
 }
 
-// Each scale is its group's largest magnitude divided by the format's largest number, so stored * scale is the value.
-// 16- and 32-bit formats need no scales; their scales vary between 1/2 and 2.
+// A scale is the largest magnitude of the values that share it, divided by the format's largest number. A stored number
+// times its scale is the value. 16- and 32-bit formats need no scales; their scales vary between 1/2 and 2.
 HostTensor make_scales(const Shape& t, const Maker& maker, bool rank0, const HostTensor& tensor,
                        const std::vector<double>& values) {
   HostTensor scales = make_tensor(DType::f32, scale_shape(t, rank0));
@@ -255,7 +257,7 @@ HostTensor make_scales(const Shape& t, const Maker& maker, bool rank0, const Hos
   return scales;
 }
 
-// The mean of each channel over its sequence, rounded to f32. It is subtracted from the values.
+// Subtracts from the values the mean of each channel over its sequence. Returns the means, which are rounded to f32.
 HostTensor subtract_means(const Shape& t, const HostTensor& tensor, std::vector<double>& values) {
   HostTensor mean = make_tensor(DType::f32, {t.batch, t.heads, t.dim});
   std::vector<double> sum(static_cast<size_t>(mean.size()), 0.0), count = sum;
@@ -273,7 +275,7 @@ HostTensor subtract_means(const Shape& t, const HostTensor& tensor, std::vector<
   return mean;
 }
 
-// The transformations of values before they are stored.
+// How values are changed before they are stored.
 struct Preparation {
   bool rotated = false;
   HostTensor* mean = nullptr;  // receives the subtracted means; null: no means are subtracted
@@ -345,7 +347,7 @@ std::vector<int64_t> broadcast_shape(const Problem& p, const Broadcast& b) {
   return shape;
 }
 
-// Contiguous tensors, so the logical index of an element is its counter.
+// Makes masks. The tensors are contiguous, so the logical index of an element is its counter.
 void Maker::masks(Inputs& in) const {
   if (p.bias.present()) {
     in.bias = make_tensor(p.bias.dtype, broadcast_shape(p, p.bias));
@@ -379,7 +381,8 @@ void Maker::masks(Inputs& in) const {
   }
 }
 
-// Every fourth row of the mask, or else of the bias, masks all its keys. A broadcast row does so for all its rows.
+// Makes every fourth row of the mask hide all keys. If there is no mask, does the same with the bias (-inf). A row that
+// is broadcast hides the keys of all rows to which it is broadcast.
 void Maker::hide_rows(Inputs& in) const {
   HostTensor& hider = in.mask.present() ? in.mask : in.bias;
   if (!hider.present() || hider.size() == 0) return;

@@ -1,5 +1,5 @@
-// The number formats: check's own decoding and rounding, by formula, independent of src/.
-// Used by tensor.cpp, oracle, fill, plain and compare.
+// Decodes and rounds numbers in all formats. This is code of check/ itself, which follows the formulas of the formats
+// and does not use src/. Used by tensor.cpp, oracle, fill, plain and compare.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@ namespace rapt::check {
 
 // Element `index` of an array of `dtype`. Integers and masks are returned as numbers.
 double decode_element(DType dtype, const void* data, int64_t index);
-// Stores `value` rounded to nearest even; FP8 saturates and keeps NaN, sim8 stores NaN as its code of 0.
+// Stores `value` rounded to nearest even. FP8 saturates and keeps NaN. sim8 stores NaN as the code of the number 0.
 void encode_element(DType dtype, void* data, int64_t index, double value);
-// The value rounded to `dtype`.
+// Returns the value rounded to `dtype`.
 double round_to(DType dtype, double value);
 
 double largest_finite(DType dtype);  // 65504 for f16, 448 for e4m3 and sim8 ...

@@ -1,5 +1,5 @@
-// One tiled online-softmax kernel in float (16 queries x 64 keys, simple loops), with a switch for each possible
-// defect. Masks and lengths come from the oracle's reading, so only the chosen defect is wrong.
+// One tiled online-softmax kernel in float (16 queries x 64 keys, simple loops), with a switch for each defect. Masks
+// and lengths come from the oracle's Reading, so nothing but the chosen defect is wrong.
 #include "known_bad.h"
 
 #include <algorithm>
@@ -51,7 +51,7 @@ struct Kernel16x64 {
     return x + static_cast<float>(r.bias(b, h, i, j)) + static_cast<float>(r.alibi(b, h, i, j));
   }
 
-  // A sum rounded to the accumulator's format.
+  // Returns a sum, rounded to the accumulator's format.
   float kept(float sum) const {
     if (defect != Defect::half_sums) return sum;
     return static_cast<float>(round_to(DType::f16, static_cast<double>(256 * sum))) / 256;
@@ -61,7 +61,7 @@ struct Kernel16x64 {
     return stage.data() + r.row_q(b, h, i) * p.seqlen_k;
   }
 
-  // Updates the maximum, rescales the old state, computes the weights. Replaces the tile's scores by its weights.
+  // Updates the maximum, rescales the old state, and replaces the tile's scores by its weights.
   void weigh(Row& row, std::array<float, tile_k>& x, int64_t b, int64_t h, int64_t i, int64_t j0) const {
     float max = row.max;
     for (const float x_j : x) max = max_of(max, x_j);
@@ -90,7 +90,7 @@ struct Kernel16x64 {
         trace_row(trace->p, b, h, i)[j0 + j] = static_cast<double>(weight);
       }
       if (p.pv == PvMode::fp8 || p.pv == PvMode::fp8x2) weight = fp8_weight(p.pv, weight);
-      if (scores[c][j] == -infinity && weight == 0.0f) continue;  // masked: V may hold anything
+      if (scores[c][j] == -infinity && weight == 0.0f) continue;  // the key is masked, so V can hold anything, even NaN
       const double* v = r.v_row(b, r.kv_head(h), j0 + j);
       for (int64_t d = 0; d < p.head_dim_v; ++d) row.acc[d] = kept(row.acc[d] + weight * static_cast<float>(v[d]));
     }
@@ -144,7 +144,8 @@ struct Kernel16x64 {
   }
 };
 
-// Each head's scale replaced by the first one, as in a kernel that reads [batch, heads] scales as one number.
+// Replaces the scale of each head by the first scale. A kernel that takes [batch, heads] scales for one number does
+// this.
 Inputs first_scales(const Problem& p, const Inputs& inputs) {
   Inputs wrong = inputs;
   const auto flatten = [](ScaleKind kind, HostTensor& scales) {
@@ -160,7 +161,7 @@ Inputs first_scales(const Problem& p, const Inputs& inputs) {
   return wrong;
 }
 
-// The inputs as the defective kernel reads them.
+// The inputs that the defective kernel uses in place of the real ones.
 Inputs misread(Defect defect, const Problem& p, const Inputs& inputs) {
   if (defect == Defect::head_scale_as_tensor) return first_scales(p, inputs);
   Inputs wrong = inputs;

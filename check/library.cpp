@@ -1,5 +1,5 @@
-// Calls the library for check/: rapt_sdpa_args from a Problem and host tensors. It is the only file of check/ that
-// needs the library to link; all others can be tested with kernels of check/ itself.
+// Calls the library for check/: makes rapt_sdpa_args from a Problem and host tensors. Only this file of check/ must be
+// linked with the library. All other files can be tested with kernels of check/ itself.
 #include <memory>
 
 #include "arguments/sdpa_arguments.h"
@@ -50,7 +50,8 @@ void set_options(const Problem& p, rapt_sdpa_args& args) {
   args.acc = static_cast<int32_t>(p.acc);
 }
 
-// One start for the whole call is passed as a scalar (the tensor then has one element and the problem one value).
+// If there is one start for the whole call (the tensor has one element, or the problem has one value), passes it as a
+// scalar.
 void set_scalar_starts(const Problem& p, rapt_sdpa_args& args) {
   if (p.q_starts.size() == 1) {
     args.has |= RAPT_HAS_Q_START;
@@ -97,7 +98,7 @@ SdpaCall::SdpaCall(const Problem& p, const Inputs& in, const Outputs& outputs, c
   args.out = view("out", outputs.out);
   args.lse = view("lse", outputs.lse);
   for (const auto& [name, argument, tensor] : input_tensors) args.*argument = view(name, in.*tensor);
-  if (p.partial) args.sinks = nullptr;  // a partial state excludes sinks: the merge adds them
+  if (p.partial) args.sinks = nullptr;  // a partial state does not include sinks, because the merge adds them
   if (args.has & RAPT_HAS_Q_START) args.q_starts = nullptr;
   if (args.has & RAPT_HAS_K_START) args.k_starts = nullptr;
 }
@@ -113,7 +114,7 @@ void require_ok(rapt_status status) {
   if (status != RAPT_OK) throw Error(static_cast<ErrorCode>(status), rapt_last_error());
 }
 
-// One stream for all calls: a workspace belongs to a stream.
+// All calls use one stream, because each stream has its own workspace.
 std::shared_ptr<cuda::Stream> make_stream(int device_index) {
   const cuda::ContextScope scope(device_index, nullptr);
   return {new cuda::Stream, [device_index](cuda::Stream* stream) {

@@ -1,6 +1,7 @@
-// The oracle (float64 reference): three plain loops (scores, softmax, weighted sum), its own reading of lengths, masks
-// and scales, and the gradients. It is intentionally simple: not fast and not tiled. Of the library it uses only the
-// problem, which includes the definition of masks by position (PositionMask::sees). No kernel calls that definition.
+// The oracle (float64 reference): three plain loops (scores, softmax, weighted sum), and the gradients. It interprets
+// lengths, masks and scales with its own code. It is intentionally simple: not fast and not tiled. From the library it
+// uses only Problem, which includes the definition of masks by position (PositionMask::sees). No kernel calls that
+// definition.
 #include "oracle.h"
 
 #include <algorithm>
@@ -23,8 +24,8 @@ constexpr double nan_value = std::numeric_limits<double>::quiet_NaN();
 
 int64_t integer_at(const HostTensor& tensor, int64_t i) { return static_cast<int64_t>(tensor.at({i})); }
 
-// Returns the start position of sequence b. There is one value for all sequences, or one for each. The tensor, if
-// given, has priority.
+// Returns the start position of sequence b. There is one value for all sequences, or one value for each. If the tensor
+// is given, its values are used.
 int64_t start_of(const HostTensor& tensor, const std::vector<int64_t>& values, int64_t b) {
   if (tensor.present()) return integer_at(tensor, tensor.size() == 1 ? 0 : b);
   if (values.empty()) return 0;
@@ -65,7 +66,7 @@ struct Source {
   bool packed;
 };
 
-// Decodes rows [0, length) of one (sequence, head) into `to`.
+// Decodes rows [0, length) of one sequence and one head into `to`.
 void decode_rows(const Source& from, int64_t b, int64_t h, int64_t first, int64_t length, int64_t dim, double* to) {
   const auto& strides = from.tensor.strides;
   for (int64_t s = 0; s < length; ++s) {
@@ -220,7 +221,7 @@ double logit_size(const Reading& r, int64_t b, int64_t h, int64_t i, int64_t j) 
 }
 
 struct Softmax {
-  double max = -infinity, sum = 0;  // over the visible keys and the sink
+  double max = -infinity, sum = 0;  // maximum and sum over the visible keys and the sink
   double lse() const { return max == -infinity ? -infinity : max + std::log(sum); }
 };
 
@@ -242,7 +243,7 @@ struct Row {
 
 bool fp8_weights(const Problem& p) { return p.pv == PvMode::fp8 || p.pv == PvMode::fp8x2; }
 
-// Adds one key's contribution to the terms for the rounding of weights to FP8 (Reference::square_v, floor_v,
+// Adds one key's contribution to the condition numbers for weights rounded to FP8 (Reference::square_v, floor_v and
 // quartic_v).
 void add_rounding(const Row& at, double p, double row_sum, const double* v_j, int64_t dim, Reference& reference) {
   const double subnormal_error = std::min(p * row_sum, 0x1p-18) / row_sum;

@@ -1,5 +1,5 @@
-// Plain attention in float, row by row. Masks and lengths come from the oracle's reading, so only the arithmetic
-// differs.
+// Plain attention in float, row by row. Masks and lengths come from the oracle's Reading, so only the arithmetic
+// differs from the oracle.
 #include "plain.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
-// q, k and v of a Reading in float, with its numbering of rows.
+// q, k and v of a Reading, converted to float. The numbering of rows is the same.
 struct Operands {
   explicit Operands(const Reading& r) : q(in_float(r.q)), k(in_float(r.k)), v(in_float(r.v)) {}
   std::vector<float> q, k, v;

@@ -1,4 +1,5 @@
-// plain: an untiled implementation in the same precision. It sets the error bounds; it is not a reference result.
+// plain: an implementation without tiles, in the precision of the kernels. Error bounds are derived from its errors.
+// Its results are not the reference.
 #pragma once
 
 #include "oracle.h"
@@ -6,14 +7,15 @@
 namespace rapt::check {
 
 // Unfused attention: S and softmax in f32, P rounded to `probability`, P.V accumulated in f32, output rounded. If the
-// problem's pv is fp8 or fp8x2, fp8_weight rounds the weights before division, but not the row sum. Writes out and, on
-// request, lse, for every row_step-th query of each head.
+// problem's pv is fp8 or fp8x2, fp8_weight() rounds the weights before they are divided by the row sum; the row sum
+// uses the weights before rounding. Writes out (and lse if `outputs` has it) for every row_step-th query of each head.
 void plain(const Reading& reading, DType probability, const Outputs& outputs, int64_t row_step = 1);
 
-// A weight exp(x - max) rounded as in pv=fp8 (one E4M3 number) or pv=fp8x2 (the sum of two), in units of 1/256.
+// Rounds a weight exp(x - max): to one E4M3 number (pv=fp8), or to a sum of two E4M3 numbers (pv=fp8x2). Before
+// rounding, the weight is multiplied by 256.
 float fp8_weight(PvMode pv, float weight);
 
-// Writes 0 and -inf to the rows of a head that are unused by seqused_q.
+// Writes out = 0 and lse = -inf to the rows of a head that seqused_q excludes.
 void store_unused_rows(const Reading& reading, int64_t b, int64_t h, const Outputs& outputs);
 
 // Rounds one row of results and writes it to the outputs.

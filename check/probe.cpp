@@ -1,5 +1,5 @@
-// probe: computes the intermediate stages of a kernel that returns only O and lse, by extra calls with special tensors.
-// Part of stages.h. The calls keep q, k, masks and lengths, so the same tiles run.
+// probe (stages.h): derives the intermediate stages of a kernel that returns only O and lse, by extra calls with
+// special tensors. Where possible, these calls keep q, k, masks and lengths, so the same tiles run.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -22,7 +22,8 @@ void for_each_query(const Reading& r, const Body& body) {
       for (int64_t i = 0; i < r.sequences[b].seqlen_q; ++i) body(b, h, i);
 }
 
-// V in f32 with a 1 in column j - first of key j, for the keys [first, first + head_dim_v) of every sequence.
+// A V in f32 for the keys j in [first, first + head_dim_v) of every sequence: key j has a 1 in column j - first, and 0
+// in the other columns.
 HostTensor one_hot(const Reading& r, int64_t first) {
   const Problem& p = r.problem();
   HostTensor v = p.varlen ? make_tensor(DType::f32, {p.total_k, p.heads_k, p.head_dim_v})
@@ -82,7 +83,7 @@ void derive_scores(const Reading& r, const HostTensor& lse, StageTrace& trace) {
   });
 }
 
-// Tensor views of a part of one sequence, as a dense batch of one.
+// Makes views of a part of one sequence, in the form of dense tensors with one batch entry.
 struct Part {
   const Problem& p;
   int64_t b, packed_first, first, count;
@@ -122,7 +123,7 @@ struct Part {
   }
 };
 
-// The rows of one sequence of [batch, heads, dim].
+// The rows of one sequence, from a tensor [batch, heads, dim].
 HostTensor of_sequence(const HostTensor& whole, int64_t b) {
   HostTensor part = whole;
   if (!part.present()) return part;
@@ -131,7 +132,8 @@ HostTensor of_sequence(const HostTensor& whole, int64_t b) {
   return part;
 }
 
-// A dense problem of one sequence without masks, with scale 1 and f32 tensors. With one key, lse is the dot product.
+// A dense problem of one sequence without masks, with scale 1 and f32 tensors. It has one key, so lse is the dot
+// product.
 Problem bare(const Problem& p, int64_t seqlen_q) {
   Problem bare;
   bare.q = bare.k = bare.v = bare.out = DType::f32;
@@ -153,7 +155,7 @@ Inputs zeros(const Problem& p) {
   return inputs;
 }
 
-// The lse of every query against the unit key e_d is q[d].
+// Probes q. If the only key is the unit vector e_d, lse is q[d] for every query.
 void probe_q(const Reading& r, int64_t b, const Inputs& inputs, const Kernel& kernel, StageTrace& trace) {
   const Problem& p = r.problem();
   const Sequence& s = r.sequences[b];
@@ -174,7 +176,8 @@ void probe_q(const Reading& r, int64_t b, const Inputs& inputs, const Kernel& ke
   }
 }
 
-// The lse of the unit queries against one key is that key. With one key, the output is its value.
+// Probes one key and its value. If the queries are unit vectors and this is the only key, the lse values are the
+// elements of the key, and the output is its value.
 void probe_key(const Reading& r, int64_t b, int64_t j, const Inputs& inputs, const Kernel& kernel, StageTrace& trace) {
   const Problem& p = r.problem();
   const Part part{p, b, r.sequences[b].first_k, j, 1};
@@ -207,8 +210,8 @@ void probe_key(const Reading& r, int64_t b, int64_t j, const Inputs& inputs, con
   }
 }
 
-// Checks the assumption of the input probes: one key e_0 and the query 2 e_0 must give lse = 2, out = v. Otherwise the
-// inputs stay unobserved, and a later stage shows the fault.
+// Checks the assumption of probe_q and probe_key: the single key e_0 and the query 2 e_0 must give lse = 2 and out = v.
+// If they do not, the inputs are not observed, and a later stage shows the fault.
 bool single_key_works(const Problem& p, const Kernel& kernel) {
   const Problem one = bare(p, 1);
   Inputs inputs = zeros(one);

@@ -1,4 +1,4 @@
-// The magnitudes of range.h: sums of |terms|, because f32 may add them in any order.
+// Implements range.h. A kernel can add terms in any order, so the sizes of the terms are added here.
 #include "range.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace rapt::check {
 namespace {
 
-constexpr double largest = 0x1.ffffffp127;  // f32 rounds smaller numbers to a finite number
+constexpr double largest = 0x1.ffffffp127;  // rounding to f32 gives a finite number for all smaller numbers
 
 bool beyond(double size) { return std::isfinite(size) && size >= largest; }
 
@@ -30,7 +30,7 @@ struct Row {
                   ", outside the range of f32: not judged (docs/semantics.md, Limits)");
   }
 
-  // For one key: the product of its terms, the scaled product, and the logit.
+  // Checks one key: the sum of |q * k|, the scaled product, and the logit. Returns a sentence, or "".
   std::string score(int64_t j, double* logit) const {
     const double *q = r.q_row(b, h, i), *k = r.k_row(b, r.kv_head(h), j), *k_size = r.k_size_row(b, r.kv_head(h), j);
     double dot = 0, size = 0;
@@ -73,7 +73,7 @@ struct Row {
   }
 };
 
-// Calls body(row) until it returns a sentence, and returns that.
+// Calls body(row) for each row, until it returns a sentence. Returns this sentence, or "".
 template <class Body>
 std::string any_row(const Reading& r, int64_t row_step, const Body& body) {
   for (int64_t b = 0; b < r.problem().batch; ++b)
@@ -97,7 +97,7 @@ double largest_added(const Reading& r, int64_t row_step) {
   return most;
 }
 
-// True if even the largest numbers of all tensors are small enough, as in almost all cases.
+// True if even the largest numbers of all tensors cannot overflow. This fast test is true in almost all cases.
 bool surely_within(const Reading& r, int64_t row_step) {
   const Problem& p = r.problem();
   double k_size = 0;

@@ -1,4 +1,4 @@
-// The rotation as a plain sum of n terms for each channel: n^2 additions, no butterfly.
+// Implements rotation.h with a plain sum of n terms for each channel: n^2 additions. (The quantiser uses a butterfly.)
 #include "rotation.h"
 
 #include <algorithm>

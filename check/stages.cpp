@@ -1,5 +1,5 @@
-// Checks the stages in the order of computation and stops at the first value outside its bound.
-// Bounds: the error of f32 arithmetic, from the sizes of the terms (see lse_bound).
+// Checks the stages in the order of computation, and stops at the first value outside its bound. A bound is the error
+// of f32 arithmetic, computed from the sizes of the terms (see lse_bound).
 #include "stages.h"
 
 #include <algorithm>
@@ -15,7 +15,8 @@ namespace {
 
 const double u = unit_roundoff(DType::f32);
 
-// Minus infinity (a masked key) must match exactly. Other non-finite values only by class.
+// True if a value is outside its bound. If -inf is wanted (a masked key), the value must be -inf. If another non-finite
+// value is wanted, the value must not be finite.
 bool leaves(double got, double want, double bound) {
   if (std::isinf(want) && want < 0) return got != want;
   if (!std::isfinite(want)) return std::isfinite(got);
@@ -61,11 +62,11 @@ struct StageWalk {
     return false;
   }
 
-  // size(d): the sum of |terms| of the value.
+  // size(d): the sum of the sizes of the terms of the value.
   template <class Size>
   bool input(const char* name, const std::vector<double>& got, const std::vector<double>& want, int64_t row,
              int64_t dim, const std::string& tile, int64_t b, int64_t h, int64_t s, const Size& size) const {
-    // A unit query against a key with a NaN gives NaN for every element.
+    // If a key has a NaN, the products with unit queries are NaN, so every element of the key seems to be NaN.
     const auto first = want.begin() + row * dim;
     const bool has_nan =
         trace.smallest_p > 0 && !std::all_of(first, first + dim, [](double x) { return std::isfinite(x); });
@@ -101,7 +102,8 @@ struct StageWalk {
   double dot_factor() const { return 4 + std::sqrt(static_cast<double>(p().head_dim)); }
   double sum_factor() const { return 8 + std::sqrt(static_cast<double>(p().seqlen_k)); }
 
-  // In a row with a NaN the outputs show only NaN; stage O judges such rows.
+  // True if a row has a NaN and the stages are derived from outputs. Such outputs show only NaN, so only stage O judges
+  // this row.
   bool veiled(int64_t row) const { return trace.smallest_p > 0 && std::isnan(reference.lse[row]); }
 
   bool scores() const {
@@ -112,7 +114,7 @@ struct StageWalk {
         const int64_t at = row * oracle.keys + j;
         const double want = oracle.s[at], lse = reference.lse[row];
         double bound = u * (dot_factor() * oracle.s_size[at] + 2 * std::fabs(want));
-        if (trace.smallest_p > 0) {  // s = ln p + lse: the errors of both
+        if (trace.smallest_p > 0) {  // s was computed as ln p + lse, so the errors of both count
           if (std::isfinite(want) && oracle.p[at] < 2 * trace.smallest_p) continue;
           bound += u * (sum_factor() + 2 * std::fabs(lse) + 2 * std::fabs(want - lse));
         }

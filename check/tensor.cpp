@@ -1,5 +1,5 @@
-// HostTensor: strided storage in host memory, the number formats by formula, and poisoned outputs. Called by all files
-// of check/ and lab/. Shares no code with the library.
+// HostTensor (strided storage in host memory), the number formats (computed by their formulas), and poisoned outputs.
+// Called by all files of check/ and lab/. Shares no code with the library.
 #include "tensor.h"
 
 #include <algorithm>
@@ -16,10 +16,11 @@
 namespace rapt::check {
 namespace {
 
-// A small binary format: value = (-1)^s * 2^(e - bias) * (1 + m / 2^mantissa_bits), subnormals below.
+// A small binary format. Normal numbers are (-1)^s * 2^(e - bias) * (1 + m / 2^mantissa_bits). There are also
+// subnormals.
 struct Format {
   int exponent_bits, mantissa_bits;
-  bool ieee;  // the top exponent is Inf and NaN; otherwise (E4M3) only all ones is NaN
+  bool ieee;  // true: codes with the largest exponent are Inf or NaN; false (E4M3): only the code of all ones is NaN
   double largest;
   int bias() const { return (1 << (exponent_bits - 1)) - 1; }
 };
@@ -38,8 +39,9 @@ const Format* small_format(DType dtype) {
   }
 }
 
-// 2^n for n in [-1022, 1023], and the n of the largest 2^n <= x for normal x > 0 (less than -1022 for all other x >=
-// 0). std::ldexp and std::ilogb do the same, but would take most of the time of every check.
+// The first function returns 2^n for n in [-1022, 1023]. The second returns the n of the largest 2^n <= x, for normal x
+// > 0; for other x >= 0 it returns a number below -1022. std::ldexp and std::ilogb do the same, but would take most of
+// the time of every check.
 double power_of_two(int n) { return std::bit_cast<double>(static_cast<uint64_t>(1023 + n) << 52); }
 int exponent_of(double x) { return static_cast<int>(std::bit_cast<uint64_t>(x) >> 52) - 1023; }
 
@@ -63,7 +65,7 @@ unsigned encode_code(const Format& f, double value, bool saturate) {
   if (magnitude == 0) return sign;
   if (std::isfinite(magnitude)) {
     const double step = power_of_two(std::max(exponent_of(magnitude), 1 - f.bias()) - f.mantissa_bits);
-    magnitude = std::nearbyint(magnitude / step) * step;  // the default rounding mode: ties to even
+    magnitude = std::nearbyint(magnitude / step) * step;  // in the default rounding mode, ties round to even
   }
   if (magnitude > f.largest) {
     if (!saturate) return sign | (top << f.mantissa_bits);
@@ -75,7 +77,8 @@ unsigned encode_code(const Format& f, double value, bool saturate) {
   return sign | (field << f.mantissa_bits) | (significand & all_ones);
 }
 
-// sim8: code c is the number -448 + c * 896 / 255, computed with one division so that only one rounding occurs.
+// In sim8, code c is the number -448 + c * 896 / 255. It is computed with a single division, so it is rounded only
+// once.
 double decode_sim8(unsigned code) { return (896.0 * code - 114240.0) / 255.0; }
 unsigned encode_sim8(double value) {
   if (std::isnan(value)) return 128;
@@ -236,7 +239,7 @@ View::View(const char* name, const HostTensor& tensor, const Placement& place) :
 }
 
 namespace {
-// NaNs with a payload that no arithmetic produces, so an unwritten element differs from a computed NaN.
+// The poison: NaNs with a payload that no arithmetic produces. So an unwritten element differs from a computed NaN.
 uint32_t poison_bits(DType dtype) {
   switch (dtype) {
     case DType::f32: return 0x7fdead5au;
@@ -246,7 +249,7 @@ uint32_t poison_bits(DType dtype) {
   }
 }
 
-// Elements of storage before and after the reachable ones.
+// The number of elements in storage before the first and after the last reachable element.
 constexpr int64_t margin = 32;
 }  // namespace
 
@@ -295,7 +298,8 @@ std::vector<int64_t> layout_strides(Layout layout, const std::vector<int64_t>& s
   std::vector<int64_t> strides = contiguous_strides(shape);
   if (shape.size() == 4 && layout == Layout::bshd)
     strides = {shape[1] * shape[2] * shape[3], shape[3], shape[1] * shape[3], 1};
-  if (shape.size() == 3 && layout == Layout::bhsd) strides = {shape[2], shape[0] * shape[2], 1};  // packed: h, s, d
+  if (shape.size() == 3 && layout == Layout::bhsd)
+    strides = {shape[2], shape[0] * shape[2], 1};  // memory order h, t, d
   return strides;
 }
 

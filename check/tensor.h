@@ -1,5 +1,5 @@
-// HostTensor: an owned, strided tensor in host memory; Inputs and Outputs: all tensors of one Problem. Created by
-// fill.h or by the file readers, read by the oracle (float64), passed to the library as rapt_sdpa_args.
+// HostTensor: a strided tensor that owns its host memory. Inputs and Outputs: all tensors of one Problem. fill.h or the
+// file readers create them. The oracle reads them as float64, and the library gets them as rapt_sdpa_args.
 #pragma once
 
 #include <cstdint>
@@ -15,25 +15,25 @@
 namespace rapt::check {
 
 struct HostTensor {
-  DType dtype = DType::none;            // none = absent
-  std::vector<int64_t> shape, strides;  // logical order, elements; strides may be 0 or negative
+  DType dtype = DType::none;            // none: the tensor is absent
+  std::vector<int64_t> shape, strides;  // in logical order; strides are in elements and may be 0 or negative
   std::shared_ptr<std::byte[]> storage;
-  int64_t offset = 0;  // elements from the start of storage to element (0, ..., 0)
+  int64_t offset = 0;  // number of elements from the start of storage to element (0, ..., 0)
 
   bool present() const { return dtype != DType::none; }
-  int64_t size() const;                                    // product of shape
+  int64_t size() const;                                    // number of elements
   std::byte* data() const;                                 // address of element (0, ..., 0)
   int64_t index(std::initializer_list<int64_t> at) const;  // element offset of `at` from data()
 
-  // Decoded by check's own code (not src/kernels/shared/dtype.h).
+  // The element as a number. It is decoded by the code of check/ (not by src/kernels/shared/dtype.h).
   double at(std::initializer_list<int64_t> at) const;
   double at(const std::vector<int64_t>& at) const;
   void set(std::initializer_list<int64_t> at, double value);  // rounds to nearest even; FP8 saturates
 };
 
-// Contiguous (last dimension fastest), 64-byte aligned, all zeros.
+// A contiguous tensor (the last dimension is the fastest), 64-byte aligned, filled with zeros.
 HostTensor make_tensor(DType dtype, std::vector<int64_t> shape);
-// With explicit strides. The storage covers every reachable element, all zeros.
+// A tensor with the given strides, filled with zeros. Its storage covers every reachable element.
 HostTensor make_strided(DType dtype, std::vector<int64_t> shape, std::vector<int64_t> strides);
 
 // The address of a tensor's element (0, ..., 0).
@@ -45,7 +45,7 @@ struct Address {
 using Placement = std::function<Address(const char* name, const HostTensor& tensor)>;
 Address in_host_memory(const char* name, const HostTensor& tensor);
 
-// A rapt_tensor for a HostTensor; valid as long as that lives. For dtype none, get() returns a null pointer.
+// A rapt_tensor for a HostTensor. It is valid as long as the HostTensor lives. For dtype none, get() returns null.
 class View {
  public:
   View() = default;
@@ -60,7 +60,7 @@ class View {
 };
 
 struct Inputs {
-  HostTensor q, k, v;  // shapes of rapt.h: dense [B,H,S,D] or packed [total,H,D]
+  HostTensor q, k, v;  // shapes as in rapt.h: dense [B,H,S,D], or packed [total,H,D]
   HostTensor bias, mask, alibi_slopes, sinks;
   HostTensor cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k;
   HostTensor q_descale, k_descale, v_descale;
@@ -72,11 +72,12 @@ struct Outputs {
   HostTensor out, lse;
 };
 
-// Outputs of the problem's shapes. Every element is poisoned with NaN, with margins around them.
+// Makes outputs with the shapes of the problem. Every element holds the poison (poison.h). There are margins around
+// them.
 Outputs make_outputs(const Problem& problem);
 
-// The rapt_sdpa_args of one problem and its tensors, filled once, for repeated or timed calls. The tensors must outlive
-// it.
+// The rapt_sdpa_args of one problem and its tensors. They are filled once and can be used for many calls. The tensors
+// must outlive this object.
 class SdpaCall {
  public:
   SdpaCall(const Problem& problem, const Inputs& inputs, const Outputs& outputs,
@@ -87,7 +88,7 @@ class SdpaCall {
   rapt_sdpa_args args{};
 
  private:
-  std::deque<View> views_;  // args points to these
+  std::deque<View> views_;  // `args` points to these views
 };
 
 // Fills rapt_sdpa_args from problem and tensors and calls the library (C ABI, CPU device). Returns the status;

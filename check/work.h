@@ -1,5 +1,5 @@
-// The progress of the slow loops of check/, for display (lab/progress.h): the current stage, and how many of its steps
-// are done. Written by those loops; costs one addition per step.
+// The progress of the slow loops of check/: the current stage, and how many of its steps are done. The loops write it,
+// which costs one addition per step, and lab/progress.h shows it.
 #pragma once
 
 #include <atomic>
@@ -8,15 +8,15 @@
 namespace rapt::check {
 
 struct Work {
-  std::atomic<const char*> stage{nullptr};   // "float64 oracle"; null: no stage
-  std::atomic<int64_t> done{0}, total{0};    // total 0: unknown
+  std::atomic<const char*> stage{nullptr};   // name of the current stage ("float64 oracle"); null: no stage
+  std::atomic<int64_t> done{0}, total{0};    // numbers of steps; total is 0 if it is unknown
   std::atomic<void (*)()> changed{nullptr};  // called when a stage begins
 };
 Work& work();
 
 inline void step_done() { work().done.fetch_add(1, std::memory_order_relaxed); }
 
-// A stage that lasts as long as this object. An inner stage replaces the outer one meanwhile.
+// A stage that lasts as long as this object. While an inner stage lasts, it replaces the outer one.
 class Stage {
  public:
   explicit Stage(const char* name, int64_t total = 0);

@@ -1,6 +1,7 @@
 # rapt_embed(target symbol base_dir files...): embeds text files in a target.
-# Defines `const std::map<std::string_view, std::string_view>& symbol()` (symbol with its namespaces), which maps each
-# file's path relative to base_dir to its text. Regenerated if a file changes. Used by RaptLibrary and RaptLab.
+# Defines the function `const std::map<std::string_view, std::string_view>& symbol()`; symbol includes its namespaces.
+# The map's keys are the files' paths relative to base_dir, its values are their texts. The source is written again if a
+# file changes. Used by RaptLibrary and RaptLab.
 function(rapt_embed target symbol base_dir)
   string(MAKE_C_IDENTIFIER "${symbol}" name)
   set(list "${PROJECT_BINARY_DIR}/generated/${name}.list.cmake")
@@ -12,7 +13,7 @@ function(rapt_embed target symbol base_dir)
     cmake_path(RELATIVE_PATH file BASE_DIRECTORY "${base_dir}" OUTPUT_VARIABLE relative)
     list(APPEND names "${relative}")
   endforeach()
-  # The list, and with it the source, changes if a file is added or removed.
+  # If a file is added or removed, this list changes, and so the source is written again.
   file(CONFIGURE OUTPUT "${list}" @ONLY CONTENT
     "set(symbol [==[@symbol@]==])\nset(base_dir [==[@base_dir@]==])\nset(names [==[@names@]==])\n")
   set(script "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/embed_files.cmake")

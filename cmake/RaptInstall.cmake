@@ -1,4 +1,4 @@
-# Install rules: headers, libraries, the CMake package, rapt.pc and the program; included by CMakeLists.txt.
+# Install rules for headers, libraries, the CMake package, rapt.pc and the program. Included by CMakeLists.txt.
 include(CMakePackageConfigHelpers)
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/rapt")
 

@@ -1,21 +1,23 @@
-# Selects the instruction sets of the CPU backend, and the compiler flags of each one's translation unit. Included by
-# RaptLibrary.cmake. It adds sources, flags and the definition RAPT_CPU_ISAS to rapt_objects. The flags are the minimum
-# for which Highway selects the wanted static target (its hwy/detect_targets.h, 1.0.3 to 1.2.0): AVX2 needs BMI2, FMA,
-# F16C and, through SSE4, PCLMUL and AES (unused here); AVX3 adds AVX-512 F, BW, DQ and VL; its code also uses CD.
-# src/device/device.cpp must check for each of them before it selects a set.
+# Selects the instruction sets of the CPU backend, and the compiler flags for the translation unit of each set. Included
+# by RaptLibrary.cmake. It adds sources, flags and the definition RAPT_CPU_ISAS to rapt_objects. The flags are the
+# minimum for which Highway selects the wanted static target (its hwy/detect_targets.h, 1.0.3 to 1.2.0). AVX2 needs
+# BMI2, FMA, F16C and, through SSE4, PCLMUL and AES (rapt does not use these two). AVX3 also needs AVX-512 F, BW, DQ and
+# VL, and its code uses CD. Before src/device/device.cpp selects a set, it must check that the CPU has each of these
+# features.
 include(CheckCXXCompilerFlag)
 
 set(avx2_flags -mavx2 -mfma -mf16c -mbmi -mbmi2 -maes -mpclmul)
 set(avx512_flags ${avx2_flags} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512cd -mprefer-vector-width=512)
 set(avx512_bf16_flags ${avx512_flags} -mavx512bf16)
-set(neon_flags -march=armv8-a+crypto)  # Highway declares its NEON target with crypto; unused here
+set(neon_flags -march=armv8-a+crypto)  # Highway's NEON target needs crypto, but rapt does not use crypto
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   # g++ 12 warns about its own avx512fintrin.h (_mm512_undefined_ps; fixed in 13).
   list(APPEND avx512_flags -Wno-maybe-uninitialized)
   list(APPEND avx512_bf16_flags -Wno-maybe-uninitialized)
 endif()
 
-# Adds src/cpu/isa_<name>.cpp with flags if the compiler supports them, and its name to rapt_isas.
+# If the compiler supports the flags of instruction set `name`: adds src/cpu/isa_<name>.cpp to the library with these
+# flags, and adds the name to rapt_isas.
 function(rapt_isa name)
   set(source "${PROJECT_SOURCE_DIR}/src/cpu/isa_${name}.cpp")
   string(TOUPPER ${name} upper)
@@ -27,9 +29,9 @@ function(rapt_isa name)
     set(RAPT_COMPILER_HAS_${upper} ON)
   endif()
   if(RAPT_COMPILER_HAS_${upper} AND EXISTS "${source}")
-    # Always optimised, also in debug trees: an inline function compiled out of line here would have these flags, and
-    # the linker could use that copy in code for older machines (scripts/check_isa_symbols.sh).
-    # Under a sanitizer -O2, which saves clang a quarter of the time.
+    # These files are always optimised, also in debug trees. Otherwise inline functions would be compiled out of line
+    # with the flags of this instruction set, and the linker could use these copies in code for older machines
+    # (scripts/check_isa_symbols.sh). With a sanitizer the level is -O2, with which clang takes a quarter less time.
     set(level -O3)
     if(CMAKE_CXX_FLAGS MATCHES "-fsanitize")
       set(level -O2)

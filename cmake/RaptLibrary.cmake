@@ -1,6 +1,6 @@
-# The library: one set of objects from src/, in a shared and a static library. Included by CMakeLists.txt. Targets:
-# rapt::rapt (librapt.so), rapt::rapt_static (librapt.a), and rapt_core, which adds src/ to the include path for check,
-# lab and tests. Only these may use internals.
+# Builds the library: one set of objects from src/, in a shared and a static library. Included by CMakeLists.txt. The
+# targets are rapt::rapt (librapt.so), rapt::rapt_static (librapt.a) and rapt_core. rapt_core adds src/ to the include
+# path. Only check, lab and tests (and the Python module) use it, because only they may use internals.
 file(GLOB_RECURSE rapt_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/*.cpp")
 list(FILTER rapt_sources EXCLUDE REGEX "/src/cpu/isa_[a-z0-9_]+\\.cpp$")
 
@@ -12,20 +12,22 @@ file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/generated/kernel_families.inc" CONT
 
 add_library(rapt_objects OBJECT ${rapt_sources})
 rapt_defaults(rapt_objects)
-# ccache, for builds that compile the library several times with the same options (.ci/run: the program, the wheel).
+# Can be ccache, for builds that compile the library several times with the same options (.ci/run compiles it for the
+# program and for the wheel).
 set(RAPT_LIBRARY_LAUNCHER "" CACHE STRING "Compiler launcher of the library's files alone, such as ccache")
 if(RAPT_LIBRARY_LAUNCHER)
   set_target_properties(rapt_objects PROPERTIES CXX_COMPILER_LAUNCHER "${RAPT_LIBRARY_LAUNCHER}")
 endif()
 target_include_directories(rapt_objects PRIVATE "${PROJECT_SOURCE_DIR}/include" "${PROJECT_SOURCE_DIR}/src"
   "${PROJECT_BINARY_DIR}/generated")
-# Without <filesystem>: it brings std::quoted, which clang then prefers to the project's own.
+# <filesystem> is not in this list: it declares std::quoted, which clang would then prefer to the project's own
+# function.
 rapt_precompile(rapt_objects <algorithm> <array> <atomic> <cmath> <cstdint> <cstring> <functional> <map> <memory>
   <mutex> <optional> <span> <string> <string_view> <vector>)
-# These never run in a repeated call: they parse, print, find NVRTC, and fetch compiled kernels. -O1 halves their build
-# time.
+# The code in these files does not run in a repeated call: it parses, prints, finds NVRTC, and fetches compiled kernels.
+# With -O1 they take half of the build time.
 file(GLOB cold_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/jit/*.cpp")
-list(FILTER cold_sources EXCLUDE REGEX "/sha256\\.cpp$")  # reads whole packs
+list(FILTER cold_sources EXCLUDE REGEX "/sha256\\.cpp$")  # must be fast, because it reads whole packs
 foreach(source base/files problem/hint problem/parse problem/value)
   list(APPEND cold_sources "${PROJECT_SOURCE_DIR}/src/${source}.cpp")
 endforeach()
@@ -35,7 +37,7 @@ if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
 endif()
 include(RaptIsa)
 include(RaptEmbed)
-# Device sources and the headers shared by host and device: all folders of kernels/ except the host halves' headers.
+# Device sources, and headers that host and device share: all folders of kernels/, without the headers for host code.
 file(GLOB_RECURSE kernel_files CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/kernels/*.cuh"
   "${PROJECT_SOURCE_DIR}/src/kernels/*.h")
 list(FILTER kernel_files EXCLUDE REGEX "/kernels/[^/]+\\.h$|_gpu\\.h$")
@@ -47,7 +49,7 @@ set_target_properties(rapt_shared PROPERTIES OUTPUT_NAME rapt EXPORT_NAME rapt L
   VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}
   LINK_DEPENDS "${PROJECT_SOURCE_DIR}/src/api/rapt.map")
 target_link_options(rapt_shared PRIVATE "LINKER:--version-script=${PROJECT_SOURCE_DIR}/src/api/rapt.map")
-if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")  # clang leaves the sanitizer's symbols to the program
+if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")  # with clang, the program and not the library has the sanitizer's symbols
   target_link_options(rapt_shared PRIVATE LINKER:-z,defs)
 endif()
 target_link_libraries(rapt_shared PRIVATE Threads::Threads ${CMAKE_DL_LIBS})

@@ -1,13 +1,13 @@
-# Tests: rapt_tests from tests/cpu and rapt_gpu_tests from tests/gpu (GoogleTest), the examples, the fuzz harnesses.
-# Included by CMakeLists.txt.
+# Builds the tests: rapt_tests from tests/cpu and rapt_gpu_tests from tests/gpu (GoogleTest), the examples, and the fuzz
+# harnesses. Included by CMakeLists.txt.
 # ctest runs one process for each GoogleTest suite. It lists the suites when it starts (cmake/gtest_suites.cmake).
 enable_testing()
 set(RAPT_TEST_FILES "" CACHE STRING
   "Regular expression of files in tests/cpu: build only those tests, without the program, GPU tests and examples")
 set(RAPT_TEST_FILES_LEFT_OUT "" CACHE STRING "Regular expression of files in tests/cpu: build all other tests")
 
-# rapt_test_program(name sources...): a GoogleTest program that links everything except libc statically, so it can be
-# copied to another machine. ctest knows its suites.
+# rapt_test_program(name sources...): adds a GoogleTest program. It links everything except libc statically, so it can
+# be copied to another machine. ctest runs its suites.
 function(rapt_test_program name)
   add_executable(${name} ${ARGN})
   rapt_defaults(${name})
@@ -16,7 +16,7 @@ function(rapt_test_program name)
     <string> <vector>)
   target_compile_definitions(${name} PRIVATE RAPT_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
     RAPT_BINARY_DIR="${PROJECT_BINARY_DIR}")
-  if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")  # emulated kernels request loop unrolling for GPUs
+  if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")  # emulated kernels have #pragma unroll; clang warns if it does not unroll
     target_compile_options(${name} PRIVATE -Wno-pass-failed)
   endif()
   target_link_libraries(${name} PRIVATE rapt_check GTest::gtest)
@@ -43,15 +43,15 @@ if(RAPT_BUILD_TESTS)
     if(RAPT_TEST_FILES_LEFT_OUT)
       list(FILTER test_sources EXCLUDE REGEX "/tests/cpu/(${RAPT_TEST_FILES_LEFT_OUT})\\.cpp$")
     endif()
-    # support.cpp comes first because all tests call it often: of an inline function the linker keeps the first copy,
-    # and under a sanitizer this file's copy is optimised (rapt_build_quickly).
+    # support.cpp must come first. The linker keeps the first copy of an inline function. With a sanitizer, the copies
+    # in support.cpp are optimised, and the copies in other test files are not (rapt_build_quickly).
     rapt_test_program(rapt_tests tests/cpu/support.cpp ${test_sources} tests/gpu/allocations.cpp)
     set_source_files_properties(tests/cpu/support.cpp PROPERTIES COMPILE_OPTIONS -O1 SKIP_PRECOMPILE_HEADERS ON)
     target_link_libraries(rapt_tests PRIVATE GTest::gtest_main)
     if(NOT RAPT_TEST_FILES)
       target_link_libraries(rapt_tests PRIVATE rapt_lab)
     endif()
-    # Emulated device sources: the stand-ins (lab/emulation) come before the real instructions in the include path.
+    # These tests emulate device sources: their include path has the stand-ins (lab/emulation) before the real headers.
     file(GLOB emulation_tests CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/cpu/*_emulation_test.cpp")
     set_source_files_properties(${emulation_tests} PROPERTIES INCLUDE_DIRECTORIES
         "${PROJECT_SOURCE_DIR}/lab/emulation;${PROJECT_SOURCE_DIR}/lab/ladder;${PROJECT_SOURCE_DIR}/src/kernels"
@@ -61,7 +61,7 @@ if(RAPT_BUILD_TESTS)
       add_dependencies(rapt_tests rapt_program)  # tests of the command line run build/rapt
     endif()
 
-    # A stand-in for the driver, used in processes that tests start. Its file name is the one that src/cuda opens.
+    # A stand-in for the CUDA driver, used in processes that tests start. It has the file name that src/cuda opens.
     add_library(fake_cuda SHARED tests/fake_cuda/fake_cuda.cpp)
     rapt_defaults(fake_cuda)
     target_include_directories(fake_cuda PRIVATE "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}/include")
@@ -78,7 +78,8 @@ if(RAPT_BUILD_TESTS)
     # A stand-in for NVRTC. Tests copy it to the places where it should be found.
     add_library(fake_nvrtc SHARED tests/fake_nvrtc/fake_nvrtc.cpp)
     rapt_defaults(fake_nvrtc)
-    # The library searches NVRTC's constants. A sanitizer would put unreadable memory between them.
+    # The library searches for texts in the constants of NVRTC's file. A sanitizer would put unreadable memory between
+    # the constants.
     if(CMAKE_CXX_FLAGS MATCHES "-fsanitize")
       target_compile_options(fake_nvrtc PRIVATE -fno-sanitize=all)
     endif()
@@ -97,20 +98,20 @@ if(RAPT_BUILD_TESTS AND NOT RAPT_TEST_FILES)
     rapt_embed(rapt_gpu_tests rapt::test::device_sources "${PROJECT_SOURCE_DIR}/tests/gpu" ${gpu_test_kernels})
   endif()
 
-  # Programs compiled with another version's header, run with this library.
+  # Programs that are compiled with the header of another version, and run with this library.
   foreach(caller older_caller newer_caller)
     add_executable(abi_${caller} tests/abi/${caller}.cpp)
     rapt_defaults(abi_${caller})
     if(caller STREQUAL "newer_caller")
       target_include_directories(abi_${caller} PRIVATE "${PROJECT_SOURCE_DIR}/include")
     endif()
-    target_link_libraries(abi_${caller} PRIVATE "$<TARGET_FILE:rapt_shared>")  # without its include folder
+    target_link_libraries(abi_${caller} PRIVATE "$<TARGET_FILE:rapt_shared>")  # the library without its include folder
     add_dependencies(abi_${caller} rapt_shared)
     add_test(NAME abi_${caller} COMMAND abi_${caller})
   endforeach()
 
-  # The host cost of a call compared with a bare launch. Run by hand; it needs a GPU or the tests' stand-in for the
-  # driver.
+  # Measures the host cost of a call and compares it with a bare launch. Run it by hand. It needs a GPU, or the tests'
+  # stand-in for the driver.
   add_executable(bench_host_overhead bench/host_overhead.cpp bench/host_overhead_front.cpp)
   rapt_defaults(bench_host_overhead)
   target_link_libraries(bench_host_overhead PRIVATE rapt_core)
@@ -127,7 +128,7 @@ if(RAPT_BUILD_TESTS AND NOT RAPT_TEST_FILES)
     string(REPLACE "." "_" name "example_${file}")
     add_executable(${name} "${source}")
     set_target_properties(${name} PROPERTIES C_STANDARD 99 CXX_STANDARD 20 CXX_EXTENSIONS OFF C_EXTENSIONS OFF
-      LINKER_LANGUAGE CXX  # its flags contain the sanitizers; tests/consumer links C programs with the C compiler
+      LINKER_LANGUAGE CXX  # the C++ flags contain the sanitizers (tests/consumer tests linking with the C compiler)
       RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/examples")
     target_compile_options(${name} PRIVATE -Wall -Wextra $<$<BOOL:${RAPT_WERROR}>:-Werror>)
     target_link_libraries(${name} PRIVATE rapt::rapt m)
@@ -143,7 +144,7 @@ if(RAPT_FUZZ)
   if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
     message(FATAL_ERROR "RAPT_FUZZ: libFuzzer needs clang, CMAKE_CXX_COMPILER is ${CMAKE_CXX_COMPILER_ID}")
   endif()
-  # Code that parses untrusted bytes reports its coverage to libFuzzer. Use a tree with the address sanitizer.
+  # The files that parse untrusted bytes report their coverage to libFuzzer. Use a tree with the address sanitizer.
   set_source_files_properties(src/problem/parse.cpp src/problem/validate.cpp src/runtime/tuned_rows.cpp lab/file.cpp
     lab/npy.cpp lab/safetensors.cpp
     PROPERTIES COMPILE_OPTIONS "-fsanitize=fuzzer-no-link;-O1" SKIP_PRECOMPILE_HEADERS ON)

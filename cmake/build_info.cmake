@@ -1,5 +1,5 @@
-# Writes rapt_build_info.h. Run with cmake -P in every build by the target rapt_build_info (RaptLab.cmake). Given:
-# SOURCE_DIR, GIT, TEMPLATE, OUTPUT, COMPILER, FLAGS. Outside a git tree of rapt the commit is "unknown".
+# Writes rapt_build_info.h. In every build, the target rapt_build_info (RaptLab.cmake) runs it with cmake -P. Its inputs
+# are SOURCE_DIR, GIT, TEMPLATE, OUTPUT, COMPILER and FLAGS. Outside a git tree of rapt the commit is "unknown".
 set(COMMIT "unknown")
 set(DIRTY "false")
 if(GIT)

@@ -1,10 +1,10 @@
-# Writes the C++ source that contains text files. Run with cmake -P by rapt_embed (RaptEmbed.cmake). Given: LIST (a file
-# that sets symbol, base_dir and names), OUTPUT.
+# Writes a C++ source that contains text files. rapt_embed (RaptEmbed.cmake) runs it with cmake -P. Its inputs are LIST
+# (a file that sets symbol, base_dir and names) and OUTPUT.
 include("${LIST}")
 string(REGEX MATCH "^(.*)::([^:]+)$" unused "${symbol}")
 set(namespace "${CMAKE_MATCH_1}")
 set(function "${CMAKE_MATCH_2}")
-set(piece_bytes 15000)  # compilers support literals of 64 KB, some only of 16 KB
+set(piece_bytes 15000)  # some compilers support literals of only 16 KB
 
 set(entries "")
 foreach(name IN LISTS names)
@@ -19,7 +19,7 @@ foreach(name IN LISTS names)
     set(take ${left})
     if(left GREATER piece_bytes)
       string(SUBSTRING "${text}" 0 ${piece_bytes} piece)
-      string(FIND "${piece}" "\n" newline REVERSE)  # cut between lines: never inside a UTF-8 character
+      string(FIND "${piece}" "\n" newline REVERSE)  # cut between lines, so never inside a UTF-8 character
       if(newline EQUAL -1)
         message(FATAL_ERROR "${base_dir}/${name} has a line longer than ${piece_bytes} bytes")
       endif()

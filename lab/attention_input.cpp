@@ -1,4 +1,4 @@
-// Reads q, k and v of a file for quantize and calibrate, and parses the options that both take.
+// Reads q, k and v from a file for quantize and calibrate, and parses the options that both commands have.
 #include <algorithm>
 #include <cstring>
 

@@ -1,6 +1,6 @@
-// rapt bench: checks and times one problem or a suite, and compares with the machine's peak measured in the same run.
-// Called by program.cpp. It never times a kernel with a wrong result. A result file is written completely or not at
-// all.
+// rapt bench: checks and times one problem or a suite. It compares the times with the machine's peak, which it measures
+// in the same run. Called by program.cpp. It never times a kernel with a wrong result. A result file is written
+// completely or not at all.
 #include "lab/bench.h"
 
 #include <fmt/format.h>
@@ -52,7 +52,7 @@ void write_rows(const std::string& path, const std::vector<BenchRow>& rows) {
   file.commit();
 }
 
-// vs: the median of the first implementation divided by this one's.
+// Column `vs`: the median of the first implementation divided by the median of this implementation.
 void print_row(const BenchRow& row, const BenchRow& first, bool several) {
   const Quartiles time = quartiles(row.samples.us);
   const std::string ratio = several ? fmt::format("{:>6.2f}x ", quartiles(first.samples.us).median / time.median) : "";
@@ -63,7 +63,7 @@ void print_row(const BenchRow& row, const BenchRow& first, bool several) {
              host);
 }
 
-// The second line of a row of a GPU.
+// On a GPU, each row has a second line. This function prints it.
 void print_bound(const BenchRow& row) {
   std::string text;
   if (row.roofline) {
@@ -149,7 +149,7 @@ void judge_call(const Problem& problem, const check::Inputs& inputs, const check
 int bench(const BenchOptions& options) {
   check_options(options);
   const std::vector<Problem> problems = problems_of(options);
-  // Before the device: a wrong word is an error even where there is no GPU.
+  // This comes before the choice of the device: a wrong word is an error even on a machine without a GPU.
   for (const std::string& config : options.common.configs) check_config_words(config);
   const Device device = chosen_device(options.common, true);
   require_variant_included(problems, device, options.common);

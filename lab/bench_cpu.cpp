@@ -24,7 +24,7 @@ check::HostTensor clone(const check::HostTensor& tensor) {
   return copy;
 }
 
-// A copy of the inputs at other addresses with its own outputs: all memory that one call touches.
+// All memory that one call uses: a copy of the inputs, and outputs.
 struct Set {
   Set(const Problem& problem, const check::Inputs& from)
       : inputs{.q = clone(from.q),
@@ -132,8 +132,9 @@ class CpuBench final : public Bench {
     return row;
   }
 
-  // warm: all sets together are twice as large as every core's private cache, so no call finds its own last inputs
-  // there. cold: they are twice as large as the last-level cache, so every call reads from memory.
+  // warm: all sets together are twice as large as the private caches of all used cores together. So a set is no longer
+  // in a private cache when it is used again. cold: all sets together are twice as large as the last-level cache, so
+  // every call reads from memory.
   int64_t sets_needed(const Problem& problem) const {
     const bool cold = options_.l2 == "cold";
     const int64_t target = cold ? 2 * machine_.last_level_cache() : 2 * device_.l2_bytes * device_.threads;

@@ -39,8 +39,8 @@ class Magnitudes {
   std::vector<float> all_;
 };
 
-// The means that rapt_quantize subtracts: of each channel over a sequence's finite values. Index: b * heads + h, then
-// channel.
+// The means that rapt_quantize subtracts: for each channel, the mean of the finite values of one sequence. The first
+// index is b * heads + h, the second is the channel.
 std::vector<std::vector<double>> means_of(const AttentionInput& input, bool rotated) {
   std::vector<std::vector<double>> means(static_cast<size_t>(input.batch() * input.heads()));
   for (auto& mean : means) mean.assign(static_cast<size_t>(input.dim()), 0.0);

@@ -23,7 +23,7 @@ namespace {
 struct Task {
   Problem problem;
   check::Fill fill;
-  std::string config = {};  // of an emulated kernel: overrides of the planner's choice
+  std::string config = {};  // for an emulated kernel: --config words that override the planner's choice
 };
 
 std::vector<Task> tasks_of(const CheckOptions& options) {
@@ -50,7 +50,7 @@ const char* verdict_of(const Outcome& result) {
 class Subject {
  public:
   virtual ~Subject() = default;
-  // The sentence of the kernel's rule that --config breaks, or "".
+  // If --config breaks a rule of the kernel: the sentence of this rule. Otherwise "".
   virtual std::string broken_rule(const Task& task) const = 0;
   virtual check::Kernel kernel(const Task& task) = 0;
   // The options that a rerun command needs besides its problem.
@@ -225,7 +225,7 @@ std::vector<Problem> problems_of(const std::vector<Task>& tasks) {
   return problems;
 }
 
-// The compiled kernels of a variant, or why they were not compiled.
+// The compiled kernels of a variant, or the reason why they were not compiled.
 struct CompiledVariant {
   std::optional<CompiledKernels> kernels;
   std::string why;
@@ -313,7 +313,7 @@ class EmulatedSubject final : public Subject {
     return tasks;
   }
 
-  // A sentence about problems that were too large.
+  // The part of the summary about problems that were too large.
   std::string left_out() const {
     const auto cases = [](int n) {
       return fmt::format("; {} case{} too large to emulate and ", n, n == 1 ? " was" : "s were");
@@ -390,7 +390,7 @@ int check(const CheckOptions& options) {
   if (!options.common.json) fmt::print("device  {}\n", title_of(device));
   require_variant_included(problems_of(tasks), device, options.common);
   LibrarySubject subject(options, device);
-  // In a file of cases some may break a rule of the kernel. For a single problem that is wrong input.
+  // In a file of cases, --config is allowed to break a rule of some kernels. For a single problem this is wrong input.
   if (const std::string broken = subject.broken_rule(tasks[0]); tasks.size() == 1 && !broken.empty()) invalid(broken);
   return compare_tasks(options, tasks, subject);
 }

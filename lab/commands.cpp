@@ -1,5 +1,5 @@
-// Helpers of several subcommands: device choice, contexts, option words, and how many rows the oracle computes. Called
-// by the commands.
+// Functions that several subcommands share: device choice, contexts, option words, and the number of rows that the
+// oracle computes. Called by the commands.
 #include "lab/commands.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@
 namespace rapt::lab {
 namespace {
 
-// The number of operations that the oracle's plain loops do in about two seconds on two cores.
+// The number of operations that the oracle computes in about two seconds on two cores.
 constexpr double oracle_flops = 1e9;
 
 bool is_cpu(const std::string& name) { return name.starts_with("cpu"); }
@@ -35,7 +35,7 @@ int gpu_index(const std::string& device) {
   return index;
 }
 
-// "sm_89" and "compute_89": 89. Cards (l4) and anything else: 0.
+// 89 for "sm_89" and "compute_89". 0 for GPU names ("l4") and anything else.
 int number_of(const std::string& arch) {
   int number = 0;
   for (const char* prefix : {"sm_", "compute_"})
@@ -44,8 +44,8 @@ int number_of(const std::string& arch) {
   return number;
 }
 
-// Throws if this GPU cannot run kernels for another architecture. It runs PTX of older ones, and machine code of its
-// own generation.
+// Throws if `device` cannot run kernels that are compiled for `arch`. A GPU runs PTX of its own and of older
+// architectures, and machine code of its own generation.
 void check_runs(const std::string& arch, const Device& device) {
   const int number = number_of(arch);
   if (number == 0)
@@ -74,7 +74,8 @@ Device gpu_device(const Common& options, bool execute) {
 Device cpu_device_of(const Common& options, bool execute) {
   Device device = options.arch.empty() ? cpu_device() : device_preset(options.arch);
   if (execute && !options.arch.empty()) {
-    // Throws if this machine lacks it: presets of other machines can be explained, not run.
+    // Throws if this machine does not have the instruction set: `explain` takes presets of other machines, but such a
+    // preset cannot run.
     set_cpu_isa_limit(device.isa);
     device = cpu_device();
   }
@@ -133,7 +134,7 @@ std::string title_of(const Device& device) {
 }
 
 void check_config_words(const std::string& config) {
-  // Here a word must be valid for some GPU family. Which family uses it depends on the problem.
+  // This function has no problem, so it does not know the family. It accepts a word that is valid for any GPU family.
   const PlanOverride wanted = override_of(config);
   std::string why;
   for (const Family* family : all_families()) {
@@ -189,7 +190,7 @@ std::string variant_name(const Common& options, const Device& device, const Prob
     const bool wanted = options.family.empty() || options.family == family->name;
     if (wanted && family->accepts(problem, device, nullptr)) return family->text;
   }
-  return base_name(options.variant);  // no kernel takes the problem, so nothing reads the source
+  return base_name(options.variant);  // no kernel computes the problem, so nothing reads the source
 }
 
 std::map<std::string, std::string> variant_files(const Common& options, const Device& device, const Problem& problem) {
@@ -203,7 +204,7 @@ std::string with_variant_path(std::string message, const Common& options) {
   try {
     if (const std::string own = embedded_source(options.variant); !own.empty()) names.push_back(own);
   } catch (const Error&) {
-    return message;  // this is the error that is told
+    return message;  // the compiler's error is more useful than this one
   }
   if (names.empty())
     for (const Family* family : all_families())
@@ -211,7 +212,8 @@ std::string with_variant_path(std::string message, const Common& options) {
   for (const std::string& name : names)
     for (size_t at = message.find(name); at != message.npos; at = message.find(name, at)) {
       const size_t end = at + name.size();
-      // At the begin of a line, with or without a folder of the emulation; a line number follows.
+      // The name is a place in a source if it begins a word and a line number follows. A folder of the emulation may
+      // stand before the name.
       const size_t word = message.find_last_of(" \n", at) + 1;
       const bool place = end < message.size() && (message[end] == '(' || message[end] == ':') &&
                          (word == at || message.substr(word, at - word).starts_with("kernel"));

@@ -25,20 +25,20 @@ int exit_code(ErrorCode code);
 struct Common {
   bool json = false;
   std::string device;  // cpu | cuda:N. Default: cuda:0 if rapt can use a GPU, else cpu
-  std::string arch;    // a preset of device_preset(). Default: that of the device
-  // Overrides of the planner's choice for a GPU kernel; bench: each is an implementation to time.
+  std::string arch;    // a preset of device_preset(). Default: the architecture of the device
+  // Overrides of the planner's choice for a GPU kernel. bench takes several, and times each as one implementation.
   std::vector<std::string> configs;
-  std::string family;                // "family=" of every config
-  std::vector<std::string> against;  // bench: families to time beside them
-  std::string variant;               // a kernel source that replaces the family's
-  int threads = 0;                   // CPU. 0: all CPUs available to the process
+  std::string family;                // kernel family; becomes the word "family=" in every entry of `configs`
+  std::vector<std::string> against;  // bench: families to time in addition to `configs`
+  std::string variant;               // path of a kernel source that replaces a built-in one
+  int threads = 0;                   // number of CPU threads. 0: all CPUs available to the process
   std::string command;               // the command line, quoted for a shell
 };
 
 struct RunOptions {
   Common common;
   std::string input, output;
-  std::string original;  // the unquantised inputs. Default: the path that the file records
+  std::string original;  // file of the unquantised inputs. Default: the path that the input file records
   std::vector<std::string> words;
 };
 struct CheckOptions {
@@ -51,7 +51,7 @@ struct CheckOptions {
 struct BenchOptions {
   Common common;
   std::vector<std::string> words;
-  std::string suite, timer, l2 = "warm", output;  // timer "": graph on a GPU, host on the CPU
+  std::string suite, timer, l2 = "warm", output;  // timer: "" means graph on a GPU, host on the CPU
   int64_t warmup = 5, iterations = 30;
   double budget = 5;  // seconds for the samples of a problem
   uint64_t seed = 1;
@@ -69,27 +69,28 @@ int check(const CheckOptions& options);
 int bench(const BenchOptions& options);
 int explain(const ExplainOptions& options);
 
-// The device that --device and --arch select. Without them, usable_gpu() decides. With `execute` it must be a device of
-// this machine; otherwise it may be a preset. Throws if --device, --arch, --config, --variant and --threads contradict
-// each other.
+// The device that --device and --arch select. Without these options, usable_gpu() decides. With `execute` the device
+// must be one of this machine; otherwise a preset is allowed, too. Throws if --device, --arch, --config, --variant and
+// --threads contradict each other.
 Device chosen_device(const Common& options, bool execute);
-// True if there are a driver, a GPU, and kernels for it (NVRTC or packs). Else `why` gets the reason.
+// True if there are a driver, a GPU, and kernels for this GPU (from NVRTC or packs). Otherwise `why` gets the reason.
 bool usable_gpu(std::string* why = nullptr);
 // The device as a rapt_device.
 rapt_device handle_of(const Device& device);
-// "cuda:0: NVIDIA H100 80GB HBM3", "cpu".
+// A device as text: "cuda:0: NVIDIA H100 80GB HBM3", "cpu".
 std::string title_of(const Device& device);
 
-// The cases of an embedded set ("smoke" is check/cases/smoke.txt of the source tree), or of a file. option: "--cases".
+// The cases of an embedded set ("smoke" is check/cases/smoke.txt of the source tree), or of a file. option: the option
+// with the name, for error sentences ("--cases").
 std::vector<check::Case> cases_named(const char* option, const std::string& name);
 
-// The names of the embedded pages of docs/ ("problem-line"), and the text of one page; "" if there is none.
+// The names of the embedded pages of docs/ ("problem-line"), and the text of one page ("" if there is no such page).
 std::vector<std::string_view> page_names();
 std::string_view page_named(const std::string& name);
 // "; did you mean check?", or "" if no word of `known` is similar.
 std::string did_you_mean(std::string_view word, const std::vector<std::string_view>& known);
 
-// The tuned rows that a context of make_context() uses. With --config, --family or --variant there are none.
+// The tuned rows that a context of make_context() uses. With --config, --family or --variant it uses none.
 TunedRows rows_for(const Common& options);
 
 // A context for one problem, set up from the options and one --config value.
@@ -99,17 +100,17 @@ struct ContextDeleter {
 using ContextHandle = std::unique_ptr<rapt_context, ContextDeleter>;
 ContextHandle make_context(const Common& options, const Device& device, const Problem& problem,
                            const std::string& config = "");
-// check_config_words throws Error if a --config value has an unknown word. broken_rule returns the sentence of the rule
-// of the problem's kernel that it breaks; "" if it breaks none, or if no kernel takes the problem.
+// check_config_words throws Error if a --config value has an unknown word. broken_rule returns a sentence if the value
+// breaks a rule of the problem's kernel. It returns "" if it breaks no rule, or if no kernel computes the problem.
 void check_config_words(const std::string& config);
-// Writes --family and --against into the configs.
+// Adds the values of --family and --against to options.configs.
 void apply_family_option(Common& options);
 std::string broken_config_rule(const Common& options, const Device& device, const Problem& problem,
                                const std::string& config);
 // The source name that --variant's file replaces ("sm80/attention_sm80.cuh"): the built-in source with the same file
-// name, else the source of the family that takes the problem. "" without --variant.
+// name, otherwise the source of the family that computes the problem. "" without --variant.
 std::string variant_name(const Common& options, const Device& device, const Problem& problem);
-// --variant's source under that name. Empty without --variant.
+// The key is this name, the value is the source of --variant. Empty without --variant.
 std::map<std::string, std::string> variant_files(const Common& options, const Device& device, const Problem& problem);
 
 // A compiler's message with the path of --variant's file in place of the name of the source that it replaces:
@@ -122,13 +123,13 @@ std::string rerun_options(const Common& options, const Device& device, const std
 // Throws Error with the library's error sentence if status is not RAPT_OK.
 void require_ok(rapt_status status);
 
-// Joins words of the command line to one problem line.
+// Joins words of the command line into one problem line.
 std::string joined(const std::vector<std::string>& words);
 
-// The step n of the query rows that the oracle computes, chosen to limit its operations. n is odd, so all positions in
-// a tile occur. 1: all rows.
+// The oracle computes every n-th query row, to limit the number of its operations. Returns n (1: all rows). n is odd,
+// so all positions within a tile occur.
 int64_t oracle_row_step(double flops);
-// "all 3972 rows", "every 7th row".
+// The checked rows as text: "all 3972 rows", "every 7th row".
 std::string rows_checked(int64_t row_step);
 
 }  // namespace rapt::lab

@@ -1,4 +1,4 @@
-// Reads CSV as ncu prints it.
+// Reads and writes CSV in the form that ncu prints.
 #include "lab/csv.h"
 
 #include <algorithm>

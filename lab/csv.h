@@ -9,16 +9,16 @@
 
 namespace rapt::lab {
 
-// Takes the first line off the text; without its end.
+// Removes the first line from `text`, and returns the line without its line break.
 std::string_view next_line(std::string_view& text);
 
 // Splits one line. Cells may be quoted; a quote inside a quoted cell is doubled.
 std::vector<std::string> cells_of(std::string_view line);
 
-// A cell to write: in quotes if it has a comma or a quote, or always.
+// The text of a cell to write. It is quoted if it contains a comma or a quote, or if `always_quoted`.
 std::string csv_cell(const std::string& text, bool always_quoted = false);
 
-// Without blanks at both ends.
+// The text without blanks at its ends.
 std::string_view trimmed(std::string_view text);
 
 // "1,205.00" -> 1205. No value for "n/a", "" and numbers that are not finite.

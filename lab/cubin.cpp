@@ -1,6 +1,6 @@
 // Reads a cubin's section .text.ENTRY and counts its instructions by kind. A cubin is a 64-bit little-endian ELF file
-// (System V ABI, "Object Files"). NVIDIA does not publish the instruction format. The codes below were found by
-// compiling kernels that differ in one instruction; tests/cpu/ladder_test.cpp repeats that.
+// (System V ABI, "Object Files"). NVIDIA does not publish the instruction format. To find the codes below, we compiled
+// kernels that differ in one instruction; tests/cpu/ladder_test.cpp does the same.
 #include "lab/cubin.h"
 
 #include <cstdint>
@@ -34,7 +34,7 @@ struct Section {
 // sh_offset at 24, sh_size at 32.
 Section section(std::string_view elf, uint16_t index) {
   const uint64_t at = read<uint64_t>(elf, 40) + uint64_t{index} * read<uint16_t>(elf, 58);
-  constexpr uint32_t no_bits = 8;  // SHT_NOBITS: has no bytes in the file
+  constexpr uint32_t no_bits = 8;  // SHT_NOBITS: the section has no bytes in the file
   const bool empty = read<uint32_t>(elf, at + 4) == no_bits;
   return {read<uint32_t>(elf, at),
           empty ? std::string_view() : slice(elf, read<uint64_t>(elf, at + 24), read<uint64_t>(elf, at + 32))};
@@ -77,9 +77,9 @@ enum Operation : unsigned {
 };
 
 void count(uint64_t low, uint64_t high, InstructionCounts& counts) {
-  constexpr uint64_t never = 0xf;  // predicate that is never true: ptxas pads with such loads before cp.async
+  constexpr uint64_t never = 0xf;  // a predicate that is never true; ptxas adds such loads as padding before cp.async
   if ((low >> 12 & 0xf) == never) return;
-  const bool is_16 = (high >> 9 & 7) == 6;  // bits 73 to 75 of a memory access: 4, 5, 6 for 4, 8, 16 bytes
+  const bool is_16 = (high >> 9 & 7) == 6;  // bits 73 to 75 of a memory access are 4, 5, 6 for 4, 8, 16 bytes
   switch (low & 0x1ff) {
     case ffma: ++counts.ffma; break;
     case hmma: ++counts.hmma; break;

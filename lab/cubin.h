@@ -11,12 +11,12 @@ namespace rapt::lab {
 
 inline constexpr size_t instruction_bytes = 16;  // since sm_70
 
-// The bytes of a section; nothing if there is no such section. Throws Error{invalid_argument} if the bytes are not a
-// cubin.
+// The bytes of a section of the cubin; nothing if there is no such section. Throws Error{invalid_argument} if `cubin`
+// is not a cubin.
 std::optional<std::string_view> cubin_section(std::string_view cubin, std::string_view name);
 
-// Instructions in the code, not executions. Instructions that can never execute are not counted. _16: 16-byte accesses
-// only.
+// How many instructions of each kind the code contains (not how often they are executed). Instructions that can never
+// execute are not counted. The members ..._16 count only 16-byte accesses.
 struct InstructionCounts {
   int total = 0;
   int ffma = 0;             // fused multiply-add of floats

@@ -57,7 +57,7 @@ struct Prepared {  // a launch, its parameters, and the counters that the parame
   std::vector<unsigned> counters;
 };
 
-// What stands for a tensor map in an emulated kernel's parameters.
+// The description that an emulated kernel gets in its parameters in place of a tensor map.
 cuda_emulation::EmulatedMap emulated_map(const TensorMapSpec& spec) {
   if (spec.rank != 4 || (spec.element != TensorElement::f16 && spec.element != TensorElement::bf16) ||
       spec.swizzle != TensorSwizzle::bytes_128)
@@ -88,7 +88,8 @@ Prepared launch_of(const Step& step, const KernelUnit& unit, const rapt_sdpa_arg
   return made;
 }
 
-// Multiply-adds of both products, counted in whole tiles: the kernel also computes the empty parts of a tile.
+// The number of multiply-adds of both products. It is counted in whole tiles, because the kernel also computes the
+// empty parts of a tile.
 double operations(const Problem& p, const KernelConfig& c) {
   const int64_t m = rows_of_a_tile(c), n = keys_of_a_step(c);
   const auto rows = static_cast<double>(div_up(p.seqlen_q, m) * m),
@@ -153,7 +154,7 @@ struct Emulator::Library {
   Library& operator=(const Library&) = delete;
   void* handle;
   cuda_emulation::Entry entry = nullptr;
-  // Of a kernel with marks.
+  // Only for a kernel that was compiled with marks.
   void write_trace_buffer(const TraceBuffer& buffer) const {
     const auto write = reinterpret_cast<void (*)(const TraceBuffer&)>(dlsym(handle, "rapt_emulate_trace"));
     if (write == nullptr) throw Error(ErrorCode::internal, "the emulated kernel has no marks");

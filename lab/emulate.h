@@ -23,22 +23,24 @@ struct EmulatedProblem {
   std::string config;
 };
 
-// The limit of multiply-adds of both products, in whole tiles. Larger problems would take too long.
+// The largest allowed number of multiply-adds in both products, counted in whole tiles. A larger problem takes too
+// long.
 inline constexpr double max_emulated_operations = 2e8;
 
-// The problems to run for a given problem: the problem itself, or if it is too large, smaller ones of the same kind
-// with the configuration that the planner chose for it. Empty if it cannot be made smaller. Throws Error{unsupported}
-// if no kernel takes it.
+// The problems to run in place of a given problem. This is the problem itself if it is small enough. Otherwise these
+// are smaller problems of the same kind, with the configuration that the planner chose for the given problem. Empty if
+// the given problem cannot be made smaller. Throws Error{unsupported} if no kernel computes the given problem.
 struct EmulatedProblems {
   bool too_large = false;
   std::vector<EmulatedProblem> run;
 };
 EmulatedProblems emulated_problems(const EmulatedProblem& asked, const Device& device, bool own_text);
 
-// The files of a request, and stand-ins for those with single PTX instructions (lab/emulation/ptx).
+// The files of a request. Files that wrap single PTX instructions are replaced by their stand-ins (lab/emulation/ptx).
 std::map<std::string, std::string> with_stand_ins(std::map<std::string, std::string> files);
-// Compiles a request's translation unit, whose files have stand-ins, for this CPU. Returns the path of its library in
-// the folder. more: source text behind the unit. Throws Error{environment} with the compiler's first lines.
+// Compiles a request's translation unit for this CPU. Its files must come from with_stand_ins(). Returns the path of
+// the library in the folder. more: source text that is added after the unit. Throws Error{environment} with the first
+// lines of the compiler's output if the unit does not compile.
 std::string build_for_cpu(const jit::Request& request, const HostCompiler& compiler, const TemporaryFolder& folder,
                           const std::string& name, const std::string& more = "");
 
@@ -49,17 +51,17 @@ class Emulator {
   ~Emulator();
 
   // Compiles the kernels of all problems, several at a time. Skips problems that no kernel takes. Throws
-  // Error{environment} with the compiler's first lines if a kernel does not compile.
+  // Error{environment} with the first lines of the compiler's output if a kernel does not compile.
   void compile(const std::vector<EmulatedProblem>& problems);
 
-  // A kernel that runs in a child process, so a crash or an endless loop becomes an error. It compiles its kernel if
-  // needed. It must not outlive the emulator.
+  // Returns a check::Kernel that runs the emulated kernel in a child process, so a crash or an endless loop becomes an
+  // error. It compiles the kernel if compile() has not done so. It must not outlive the emulator.
   check::Kernel kernel(const std::string& config);
 
   const std::string& compiler() const { return compiler_; }
 
-  // From now on kernels are compiled with marks (device/trace.cuh). Each run replaces the contents of `into`, which
-  // must outlive the emulator. Cycles are counts of marks.
+  // After this call kernels are compiled with marks (device/trace.cuh). Each run replaces the contents of `into`, which
+  // must outlive the emulator. The emulated clock counts marks instead of cycles.
   void trace(TraceMemory& into) { trace_ = &into; }
 
  private:

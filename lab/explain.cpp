@@ -1,4 +1,4 @@
-// rapt explain: which kernel family takes a problem on a device, and why the others do not.
+// rapt explain: shows which kernel family computes a problem on a device, and why the other families do not.
 // Called by program.cpp. Needs no tensors and no GPU.
 #include <fmt/format.h>
 
@@ -23,8 +23,8 @@ nlohmann::ordered_json families_of(const Problem& problem, const Device& device)
   return list;
 }
 
-// The line of the plan: with the words of --config if there are any, otherwise of a call, which may use a tuned row.
-// Null if no family accepts the problem.
+// The plan as one line. If --config has words, they are applied. Otherwise it is the plan of a normal call, which uses
+// a tuned row if there is one. Null if no family accepts the problem.
 nlohmann::ordered_json plan_of(const Problem& problem, const Device& device, const std::string& config, bool own_text,
                                const TunedRows& rows) {
   try {

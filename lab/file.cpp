@@ -37,7 +37,7 @@ void announce_unfinished(const std::string& path) {
   throw Error(ErrorCode::environment, concat(path, ": cannot ", verb, ": ", std::strerror(code)));
 }
 
-// `failure`: as NewFile reports it; "" if there was none.
+// Throws if there was a failure. `failure`: the sentence of NewFile; "" means no failure.
 void require(const std::string& failure, const std::string& path) {
   if (!failure.empty()) throw Error(ErrorCode::environment, concat(path, ": ", failure));
 }

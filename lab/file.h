@@ -61,8 +61,8 @@ class MemorySource final : public ByteSource {
   std::string_view bytes_;
 };
 
-// Writes to a temporary name beside `path` (NewFile of files.h). commit() renames it to `path`. Without commit, or
-// after a signal (see below), it leaves no file. Only one can exist at a time.
+// Writes a temporary file in the folder of `path` (NewFile of files.h). commit() renames this file to `path`. Without
+// commit, or after a signal (see below), no file is left. Only one AtomicFile can exist at a time.
 class AtomicFile {
  public:
   explicit AtomicFile(std::string path);
@@ -85,11 +85,12 @@ void remove_unfinished_file_on_signals();
 // Creates the folder and its parents.
 void make_directories(const std::string& path);
 
-// `name` from a file, safe to print: in quotes, at most 60 characters, control characters replaced by '?'.
+// A name from a file in a form that is safe to print: in quotes, at most 60 characters, control characters replaced by
+// '?'.
 std::string in_quotes(std::string_view name);
 
-// The product of the sizes times `element_bytes`, or -1 if it does not fit in 63 bits. Sizes of 0 are left out, so
-// strides fit as well. Sizes must not be negative.
+// The product of the sizes times `element_bytes`, or -1 if the product does not fit in 63 bits. A size of 0 counts as
+// 1, so that strides fit in 63 bits, too. Sizes must not be negative.
 int64_t bytes_of_shape(const std::vector<int64_t>& shape, int64_t element_bytes);
 
 }  // namespace rapt::lab

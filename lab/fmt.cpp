@@ -1,6 +1,7 @@
-// The functions of fmt, compiled once. Debian has a compiled fmt only as a shared library, which a program copied to
-// another machine would lack. Header-only, fmt would be compiled again in every file that prints: half of their time.
-// cmake/RaptLab.cmake uses this for fmt 9, whose templates are named here, and other versions header-only.
+// Compiles the functions of fmt once. Debian has a compiled fmt only as a shared library. If the program is copied to
+// another machine, this library can be missing there. If fmt were used header-only, every file that prints would
+// compile it again, and that takes half of the compile time of these files. cmake/RaptLab.cmake uses this file for fmt
+// 9, because the templates below are those of fmt 9. It uses other versions of fmt header-only.
 #ifndef FMT_HEADER_ONLY
 
 #include <fmt/format-inl.h>

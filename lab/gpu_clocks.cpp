@@ -1,4 +1,4 @@
-// NVML by dlopen: declares the four functions that are needed (nvml.h of CUDA 13.0). Called by bench.
+// Loads NVML with dlopen. Declares the four functions that it needs, as nvml.h of CUDA 13.0 does. Called by bench.
 #include "lab/gpu_clocks.h"
 
 #include <dlfcn.h>
@@ -12,7 +12,7 @@ namespace {
 
 enum ClockKind : int { sm_clock = 1, memory_clock = 2 };  // nvmlClockType_t
 
-// nvmlClocksEventReason*: bit 0 is an idle GPU.
+// The names of the bits nvmlClocksEventReason*, from bit 0 on. Bit 0 means that the GPU is idle.
 constexpr const char* limit_bits[] = {"gpu_idle",
                                       "applications_clocks_setting",
                                       "sw_power_cap",
@@ -23,7 +23,7 @@ constexpr const char* limit_bits[] = {"gpu_idle",
                                       "hw_power_brake_slowdown",
                                       "display_clock_setting"};
 
-// As NVML writes it: "00000000:3B:00.0".
+// The PCI address in NVML's form: "00000000:3B:00.0".
 std::string pci_address(const Device& device) {
   const cuda::Driver& driver = cuda::driver();
   cuda::DeviceHandle handle = 0;
@@ -75,7 +75,7 @@ void GpuClockReader::open(const Device& device, const char* library) {
   if (const Result result = init(); result != 0) fail(concat("nvmlInit_v2 returned ", result));
   find(shutdown_, "nvmlShutdown");
   find(clock_, "nvmlDeviceGetClockInfo");
-  // The newer name of the same function comes first.
+  // The function has two names. The newer one is tried first.
   if (!find(limits_, "nvmlDeviceGetCurrentClocksEventReasons"))
     find(limits_, "nvmlDeviceGetCurrentClocksThrottleReasons");
   const std::string address = pci_address(device);

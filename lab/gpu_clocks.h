@@ -1,6 +1,6 @@
-// The clocks of a GPU and the reasons why they are limited, from NVML (the driver's libnvidia-ml.so.1), opened at run
-// time. For result rows: a time is only comparable at equal clocks. Called by bench. Everything that NVML does not tell
-// is absent.
+// The clocks of a GPU and the reasons why they are limited. They come from NVML (the driver's libnvidia-ml.so.1), which
+// is loaded at run time. Result rows contain them, because two times are comparable only at equal clocks. Called by
+// bench. A value that NVML does not report is absent.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,11 @@ namespace rapt::lab {
 
 struct GpuClocks {
   std::optional<int> sm_mhz, memory_mhz;
-  std::optional<uint64_t> limits;  // bits of nvmlClocksEventReasons: why the clock is not higher
+  std::optional<uint64_t> limits;  // the reasons why the clock is not higher: bits of nvmlClocksEventReasons
 };
 
-// The names of the bits, in NVML's order: "sw_power_cap", "hw_thermal_slowdown" ... An idle GPU is not limited. An
-// unknown bit is "bit N".
+// The names of the bits, in NVML's order: "sw_power_cap", "hw_thermal_slowdown" ... The bit for an idle GPU is left
+// out, because it is not a limit. The name of an unknown bit is "bit N".
 std::vector<std::string> limit_names(uint64_t limits);
 
 class GpuClockReader {

@@ -1,5 +1,5 @@
-// Samplers that use events and graphs. Samples of device time are enqueued without gaps, so the GPU is never idle
-// between them. Only finish() waits.
+// Samplers that use events and graphs. Samples of GPU time are enqueued without gaps, so the GPU is never idle between
+// two samples. Only finish() waits for the GPU.
 #include "lab/gpu_timer.h"
 
 #include <algorithm>
@@ -88,7 +88,7 @@ class GraphSampler final : public EventSampler {
   void end_failed_capture() {
     try {
       const cuda::Graph unused(stream_.handle());
-    } catch (const Error&) {  // the capture was invalidated: the first error says why
+    } catch (const Error&) {  // an earlier error has ended the capture; that error is the one to report
     }
   }
   void enqueue_sample() override {
@@ -111,7 +111,7 @@ class LaunchSampler final : public Sampler {
     for (int64_t n = 0; n < samples_.calls; ++n) enqueue_(next_++);
     const std::chrono::duration<double, std::micro> us = Clock::now() - begin;
     samples_.us.push_back(us.count() / static_cast<double>(samples_.calls));
-    stream_.synchronize();  // otherwise the launch queue fills and a launch waits for the GPU
+    stream_.synchronize();  // otherwise the launch queue would become full, and a launch would wait for the GPU
   }
   Samples finish() override { return std::exchange(samples_, Samples{.us = {}, .calls = samples_.calls}); }
 
@@ -122,7 +122,7 @@ class LaunchSampler final : public Sampler {
   int64_t next_ = 0;
 };
 
-// splitmix64 (Steele, Lea, Flood 2014). It gives the same order on every machine; std::shuffle does not.
+// splitmix64 (Steele, Lea, Flood 2014). It gives the same order on every machine, but std::shuffle does not.
 uint64_t next_random(uint64_t& state) {
   uint64_t z = (state += 0x9e3779b97f4a7c15u);
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;

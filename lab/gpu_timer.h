@@ -1,5 +1,5 @@
-// Timing of calls on a GPU: with CUDA graphs of many launches, with loops of launches between two events, and the host
-// time of a launch. Called by bench, run and the ladder, in a ContextScope of the GPU.
+// Timing of calls on a GPU: with CUDA graphs of many launches, or with loops of launches between two events. Also
+// measures the host time of a launch. Called by bench, run and the ladder, in a ContextScope of the GPU.
 #pragma once
 
 #include <cstdint>
@@ -15,16 +15,18 @@ namespace rapt::lab {
 // Enqueues call number n. It uses input set n modulo the number of sets.
 using Enqueue = std::function<void(int64_t n)>;
 
-// The minimum number of input sets that calls rotate through: four. If cold: enough that they are larger than twice the
-// GPU's L2, so no call finds its inputs there. Throws Error{unsupported} if that needs more than 2048 sets.
+// Successive calls use different input sets. Returns the minimum number of sets. This is four; if `cold`, also enough
+// that all sets together are larger than twice the GPU's L2, so no call finds its inputs in L2. Throws
+// Error{unsupported} if more than 2048 sets would be necessary.
 int64_t input_sets(bool cold, double bytes_per_set, int64_t l2_bytes);
 
-// `graphs` CUDA graphs of `launches` calls each, replayed one after another. They use each of the `sets` input sets
-// equally often, so a set is used again only after all others.
+// `graphs` CUDA graphs of `launches` calls each, replayed one after another. All graphs together use each of the `sets`
+// input sets equally often, and use a set again only after all other sets.
 struct GraphShape {
   int64_t launches = 1, graphs = 1, sets = 1;
 };
-// A replay takes 0.3 ms or more if 200 launches are enough for that. It uses `sets` sets or a few more.
+// Chooses the shape for calls of `call_us`. A replay takes at least 0.3 ms if 200 launches, the maximum, are sufficient
+// for that. The shape uses `sets` sets, or a few more so that all graphs have the same number of launches.
 GraphShape graph_shape(double call_us, int64_t sets);
 // The number of calls in one sample of the other timers, by the same rule.
 int64_t calls_per_sample(double call_us);
@@ -39,10 +41,10 @@ class Sampler {
 std::unique_ptr<Sampler> graph_sampler(const cuda::Stream& stream, const GraphShape& shape, Enqueue enqueue);
 // One sample is a loop of calls. If a call takes longer on the host than on the GPU, this measures the host.
 std::unique_ptr<Sampler> event_sampler(const cuda::Stream& stream, int64_t calls, Enqueue enqueue);
-// Host time of the calls only; it does not wait for the GPU.
+// One sample is the host time of a loop of calls. It does not wait for the GPU.
 std::unique_ptr<Sampler> launch_sampler(const cuda::Stream& stream, int64_t calls, Enqueue enqueue);
 
-// The approximate GPU time of a call, used to choose the numbers above.
+// The approximate GPU time of a call. graph_shape() and calls_per_sample() need it.
 double rough_call_us(const cuda::Stream& stream, const Enqueue& enqueue);
 
 // Runs `rounds` rounds. In each round every sampler takes one sample; `seed` gives a new order for each round.

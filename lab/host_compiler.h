@@ -9,17 +9,17 @@
 
 namespace rapt::lab {
 
-// $CXX (words separated by spaces), else c++, g++ or clang++ of $PATH.
+// The compiler to run: $CXX (words separated by spaces), otherwise c++, g++ or clang++ in $PATH.
 struct HostCompiler {
   std::vector<std::string> words;  // the first is the path of the compiler
 };
 // Throws Error{environment} if there is no compiler.
 HostCompiler find_host_compiler();
 
-// A new folder that only this user can access. It is removed with its contents.
+// A new folder that only this user can access. The destructor removes it and its contents.
 class TemporaryFolder {
  public:
-  // name: how the folder's name begins. It is made in the folder for temporary files.
+  // Makes the folder in the system's folder for temporary files. name: the beginning of the new folder's name.
   explicit TemporaryFolder(const char* name = "rapt-emulation");
   ~TemporaryFolder();
   TemporaryFolder(const TemporaryFolder&) = delete;
@@ -32,22 +32,23 @@ class TemporaryFolder {
   std::string path_;
 };
 
-// While this object lives, signals that end the process are held back, also in threads created meanwhile: files must be
-// removed first. Child programs do not inherit this.
+// While this object lives, signals that end the process are held back, because files must be removed first. This is
+// also true for threads that are created in this time. Child programs do not inherit it.
 class DeferredSignals {
  public:
   DeferredSignals();
   ~DeferredSignals();
   DeferredSignals(const DeferredSignals&) = delete;
   DeferredSignals& operator=(const DeferredSignals&) = delete;
-  static bool one_is_pending();  // true if a signal waits, so long work can stop
+  static bool one_is_pending();  // true if a signal is held back; long work should then stop
 
  private:
   sigset_t before_{};
 };
 
-// Runs the compiler in the folder with additional words. Returns "" or the first lines of its output, without the
-// folder's name. `name` is the file for its messages; each run needs its own.
+// Runs the compiler in the folder, with `words` added to its command line. Returns "" if it succeeds, otherwise the
+// first lines of its messages, without the folder's name. `name` is the file for the messages; each run needs another
+// name.
 std::string run_compiler(const HostCompiler& compiler, const std::vector<std::string>& words,
                          const TemporaryFolder& folder, const std::string& name);
 

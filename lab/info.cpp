@@ -17,7 +17,7 @@
 namespace rapt::lab {
 namespace {
 
-// The instruction sets that this build has and this machine runs, up to the chosen one.
+// The instruction sets that this build contains and this machine supports, up to the chosen one.
 std::vector<std::string> usable_isas(CpuIsa chosen) {
   std::vector<std::string> names;
   for (const auto& [isa, name] : cpu_isas) {
@@ -27,7 +27,7 @@ std::vector<std::string> usable_isas(CpuIsa chosen) {
   return names;
 }
 
-// Adds the driver's version, or why there is none, and each visible GPU.
+// Adds the driver's version (or the reason why there is no driver) and each visible GPU.
 void add_gpus(nlohmann::ordered_json& all) {
   std::string why;
   const bool found = cuda::find_driver(&why) != nullptr;

@@ -1,5 +1,6 @@
-// Writing JSON as text (dump) is compiled once, by lab/json.cpp. Otherwise every file that prints JSON would compile
-// it, in about a second. In the precompiled header (cmake/RaptLab.cmake); files include <nlohmann/json.hpp>.
+// The function dump(), which writes JSON as text, is compiled once, by lab/json.cpp. Otherwise every file that prints
+// JSON would compile it, which takes about a second. Other files do not include this header: they include
+// <nlohmann/json.hpp>, and the precompiled header (cmake/RaptLab.cmake) contains this one.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -1,4 +1,4 @@
-// A thread that waits for the end of the work or of the time.
+// A thread that waits until the work has ended or the time is over.
 #include "lab/kernel_limit.h"
 
 #include <unistd.h>
@@ -44,7 +44,7 @@ KernelLimit::~KernelLimit() {
 void KernelLimit::wait(int seconds) {
   std::unique_lock lock(mutex_);
   if (changed_.wait_for(lock, std::chrono::seconds(seconds), [this] { return ended_; })) return;
-  std::fflush(stdout);  // rows of problems that are done
+  std::fflush(stdout);  // prints the rows of problems that are finished
   print_error(
       "rapt: the kernel for \"{}\" did not end within {} s (RAPT_KERNEL_SECONDS), so this process ends\n"
       "to reproduce: {}\n",

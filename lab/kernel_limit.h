@@ -1,5 +1,5 @@
-// A time limit for kernels on a GPU. A kernel that does not end cannot be stopped: only the end of its process frees
-// the GPU. Used by check, bench and profile.
+// A time limit for kernels on a GPU. An endless kernel stops only if its process ends, so at the limit the process
+// ends. Used by check, bench and profile.
 #pragma once
 
 #include <condition_variable>
@@ -9,11 +9,12 @@
 
 namespace rapt::lab {
 
-// $RAPT_KERNEL_SECONDS; default 120. 0: no limit. Throws Error{invalid_argument} if it is not a whole number.
+// The value of $RAPT_KERNEL_SECONDS; default 120. 0 means no limit. Throws Error{invalid_argument} if the value is not
+// a whole number.
 int kernel_seconds();
 
-// If it lives longer than kernel_seconds(), it prints a sentence with the problem and the command line, and ends the
-// process with exit code 1.
+// If an object of this class lives longer than kernel_seconds(), it prints a sentence with the problem and the command
+// line, and ends the process with exit code 1.
 class KernelLimit {
  public:
   KernelLimit(std::string problem, std::string command);

@@ -49,7 +49,7 @@ std::vector<PlannedKernel> kernels_of(const Problem& problem, const Device& devi
     kernels.push_back(planned_kernel(step.family->name, step.config.words_unlike(KernelConfig(step.config.type())),
                                      step.family->unit(step.config), device, problem, files));
   }
-  // Partial states will be merged, to any output dtype.
+  // Partial states are merged later. The output dtype of the merge is not known here, so all merge kernels are added.
   if (problem.partial)
     for (const DType out : {DType::f16, DType::bf16, DType::f32})
       kernels.push_back(
@@ -57,10 +57,10 @@ std::vector<PlannedKernel> kernels_of(const Problem& problem, const Device& devi
   return kernels;
 }
 
-constexpr int warp_threads = 32, partitions = 4;  // per multiprocessor; each partition has a quarter of the registers
-constexpr int64_t register_granularity = 256;     // a warp's registers are allocated in this unit, from sm_30 on
-constexpr int64_t shared_granularity = 128;       // from sm_80 on
-constexpr int64_t reserved_shared = 1024;         // reserved by the system for each block, from sm_80 on
+constexpr int warp_threads = 32, partitions = 4;  // a multiprocessor's partitions have a quarter of the registers each
+constexpr int64_t register_granularity = 256;     // the registers of a warp are allocated in this unit (since sm_30)
+constexpr int64_t shared_granularity = 128;       // shared memory is allocated in this unit, in bytes (since sm_80)
+constexpr int64_t reserved_shared = 1024;         // bytes that the system reserves for each block (since sm_80)
 
 int64_t rounded_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
@@ -126,14 +126,14 @@ std::vector<jit::Image> compile_kernels(const std::vector<PlannedKernel>& kernel
   return images;
 }
 
-// The same computation as in cuda_occupancy.h for kernels that prefer shared memory to L1.
+// The same computation as in NVIDIA's cuda_occupancy.h, for kernels that prefer shared memory to L1.
 Occupancy occupancy(const Device& device, const KernelNeeds& needs) {
   const BlockLimits limits = block_limits(device.sm);
   const int64_t warps = (needs.threads + warp_threads - 1) / warp_threads;
   const int64_t warp_registers = rounded_up(int64_t{needs.registers} * warp_threads, register_granularity);
   const int64_t shared = rounded_up(needs.shared_bytes + reserved_shared, shared_granularity);
   if (warps == 0 || needs.shared_bytes > device.smem_per_block) return {};
-  // The driver refuses a launch if the registers would not suffice with warps spread evenly over all partitions.
+  // The driver spreads warps evenly over the partitions. It refuses a launch if the registers are not sufficient then.
   if (warp_registers * rounded_up(warps, partitions) > device.registers_per_sm) return {};
 
   int64_t blocks = std::min<int64_t>(limits.blocks, device.threads_per_sm / warp_threads / warps);

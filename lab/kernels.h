@@ -1,5 +1,5 @@
-// The GPU kernels that problem lines need: selected by planning for presets, compiled in parallel, with their
-// occupancy. Used by pack.cpp, ledger.cpp and tests. Compiling needs NVRTC, but no GPU.
+// The GPU kernels that problem lines need. They are found by planning for device presets, and compiled in parallel.
+// Also computes their occupancy. Used by pack.cpp, ledger.cpp and tests. Compiling needs NVRTC, but no GPU.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@ struct PlannedKernel {
   std::string family, config;  // config: the words that differ from the defaults
   std::string problem;         // the first problem line that needs it
   KernelUnit unit;
-  jit::Request request;  // the same request as the library makes at run time
+  jit::Request request;  // the same request that the library makes at run time
   std::string signature;
 };
 
@@ -37,9 +37,10 @@ struct KernelSelection {
 
 // Overrides of the planner's choice and of the library's sources.
 struct KernelOverrides {
-  // Config words.
+  // Words of --config.
   std::string config;
-  std::function<std::map<std::string, std::string>(const Problem& problem, const Device& device)> files;  // or empty
+  // The sources to replace, by name. The function may be empty.
+  std::function<std::map<std::string, std::string>(const Problem& problem, const Device& device)> files;
 };
 
 // Plans every problem for every device. Skips problems that no family takes or that launch nothing.
@@ -54,28 +55,28 @@ struct KernelNeeds {
   int64_t shared_bytes = 0;  // static and dynamic
 };
 struct Occupancy {
-  int blocks = 0;    // resident blocks per multiprocessor; 0: it cannot be launched
-  double share = 0;  // fraction of the multiprocessor's threads
+  int blocks = 0;    // resident blocks per multiprocessor; 0: the kernel cannot be launched
+  double share = 0;  // share of the multiprocessor's threads that these blocks use
 };
 Occupancy occupancy(const Device& device, const KernelNeeds& needs);
 
 // The resources of an image on its architecture, from the compiler's log.
 struct KernelReport {
-  jit::Resources resources;  // known: false for PTX
-  Occupancy occupancy;       // on the device that it was planned for
+  jit::Resources resources;  // for PTX, resources.known is false
+  Occupancy occupancy;       // on the device for which the kernel was planned
 };
 KernelReport report_of(const PlannedKernel& kernel, const jit::Image& image);
 // "sm_89 attention_sm80 ...: 128 threads, 168 registers, ...".
 std::string to_string(const PlannedKernel& kernel, const jit::Image& image);
-// The instructions of an image's code, by kind; none for PTX, which only the driver compiles.
+// The number of instructions in an image's code, by kind. No value for PTX, because only the driver compiles PTX.
 std::optional<InstructionCounts> instructions_of(const jit::Image& image);
-// "2048 instructions: HMMA 256, QMMA 0, ..."; for PTX, that they are unknown.
+// "2048 instructions: HMMA 256, QMMA 0, ...". For PTX, a text that says that the instructions are unknown.
 std::string instruction_line(const jit::Image& image);
 
-// "sm_80,sm_89,h100": presets of GPUs, by architecture or GPU name. Throws Error for all other words.
+// The GPU presets in a list such as "sm_80,sm_89,h100" (architectures or GPU names). Throws Error for all other words.
 std::vector<Device> gpu_presets(const std::string& list);
 
-// The images in the order of `kernels`. Throws the first error of the compiler.
+// Compiles the kernels. Returns the images in the order of `kernels`. Throws the compiler's first error.
 std::vector<jit::Image> compile_kernels(const std::vector<PlannedKernel>& kernels, int threads);
 
 }  // namespace rapt::lab

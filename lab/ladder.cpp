@@ -39,7 +39,8 @@ const Rung rungs[] = {
 
 constexpr std::string_view folder = "ladder/";
 
-// All sources of the folder by their own names. The rung's source also has the name that its family's unit includes.
+// All sources of the folder ladder/ under their own names. In addition, the rung's source gets the name of the file
+// that the family's translation unit includes.
 std::map<std::string, std::string> files_of(const Rung& rung) {
   std::map<std::string, std::string> files;
   if (*rung.source == '\0') return files;

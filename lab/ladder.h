@@ -34,8 +34,8 @@ struct Rung {
 };
 std::span<const Rung> ladder_rungs();
 
-// Throws Error{unsupported} for a problem that some rung would compute wrongly: the rungs support no masks, no partial
-// tiles and no caller's strides.
+// Throws Error{unsupported} for a problem that some rung would compute wrongly. The rungs do not support masks, partial
+// tiles or strides that the caller chooses.
 void require_ladder_problem(const Problem& problem);
 
 // A rung that is ready to be compiled for a device.
@@ -47,7 +47,7 @@ struct RungKernel {
 };
 RungKernel rung_kernel(const Rung& rung, const Problem& problem, const Device& device);
 
-// The memory of K and V and what lies between them: a launch has only one window.
+// A memory range that contains K, V and everything between them, because a launch has only one window.
 cuda::L2Window kv_window(const AttentionParams& params, const Problem& problem);
 
 // rapt bench LINE --ladder: checks every rung, times the correct ones side by side, prints a table and writes rows.

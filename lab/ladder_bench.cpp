@@ -29,7 +29,7 @@ struct ReadyRung {
   RungKernel kernel;
   ContextHandle context;
   const LoadedKernel* loaded = nullptr;
-  unsigned resident_blocks = 0;  // that the GPU holds at once
+  unsigned resident_blocks = 0;  // the number of blocks that the GPU holds at once
   BenchRow row = {};
   std::unique_ptr<Sampler> sampler = nullptr;
 };
@@ -159,14 +159,14 @@ class LadderBench {
     };
     add_sets(wanted);
     std::vector<TimedRung> usual, with_window;
-    for (ReadyRung& ready : ready_) {  // their times differ by two orders of magnitude
+    for (ReadyRung& ready : ready_) {  // each rung has its own shape: their times differ by two orders of magnitude
       const GraphShape shape = graph_shape(rough_call_us(stream_, enqueue_on(sets, ready)), wanted);
       add_sets(shape.sets);
       (ready.rung.launch == RungLaunch::l2_window ? with_window : usual).push_back({ready, shape});
     }
     take_samples(sets, usual);
     if (!with_window.empty()) take_samples_with_window(sets, with_window);
-    while (!ready_.empty() && ready_.back().row.samples.us.empty()) ready_.pop_back();  // the windows' rungs are last
+    while (!ready_.empty() && ready_.back().row.samples.us.empty()) ready_.pop_back();  // rungs with windows are last
   }
 
   using Sets = std::deque<check::DeviceCall>;
@@ -179,7 +179,7 @@ class LadderBench {
     return [this, &sets, &ready](int64_t n) { launch(ready, sets[static_cast<size_t>(n) % sets.size()]); };
   }
 
-  // A GPU that refuses the windows costs only their rungs.
+  // If the GPU refuses the windows, only the rungs with windows are dropped.
   void take_samples_with_window(const Sets& sets, const std::vector<TimedRung>& timed) {
     try {
       const size_t wanted = window_bytes(sets);
@@ -194,7 +194,7 @@ class LadderBench {
     }
   }
 
-  // Of the windows of all input sets.
+  // The sum of the windows of all input sets.
   size_t window_bytes(const Sets& sets) const {
     size_t all = 0;
     for (const check::DeviceCall& set : sets) all += kv_window(attention_params(set.args(), problem_), problem_).bytes;
@@ -213,7 +213,7 @@ class LadderBench {
     sample_interleaved(samplers, options_.iterations, options_.seed + 1);
     for (const auto& [ready, shape] : timed) {
       ready.row.samples = ready.sampler->finish();
-      ready.sampler.reset();  // its graphs point into the sets
+      ready.sampler.reset();  // the graphs of the sampler point into the sets
     }
   }
 
@@ -276,7 +276,7 @@ class LadderBench {
   cuda::ContextScope scope_;
   cuda::Stream stream_;
   std::deque<ReadyRung> ready_;
-  float window_share_ = 1.0f;  // of the lines of a window that persist
+  float window_share_ = 1.0f;  // the share of a window's lines that persist in the L2 cache
 };
 
 }  // namespace

@@ -15,7 +15,8 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-// On this architecture a kernel below least_occupancy needs a written reason. Its multiprocessors are the smallest.
+// On this architecture a kernel below least_occupancy needs a written reason. We chose it because its multiprocessors
+// are the smallest.
 constexpr const char* judged_arch = "sm_89";
 
 // The columns of a row, in one place. Used to write, read and compare.
@@ -155,7 +156,7 @@ Ledger ledger_of(const std::vector<PlannedKernel>& kernels, const std::vector<ji
 
 std::vector<std::string> faults_of(const Ledger& ledger) {
   std::vector<std::string> faults;
-  std::map<std::string, size_t> kernels;  // by architecture
+  std::map<std::string, size_t> kernels;  // number of kernels of each architecture
   std::vector<bool> used(ledger.reasons.size());
   for (const LedgerRow& row : ledger.rows) {
     ++kernels[row.arch];

@@ -1,6 +1,6 @@
-// The line number program of DWARF 2 to 4 (dwarfstd.org, "Line Number Information"). NVIDIA's compilers add one
-// instruction for inlined functions (0x90): the row that holds the call. It is in NVIDIA's patches of gdb and in LLVM's
-// description of the NVPTX target.
+// Runs the line number program of DWARF 2 to 4 (dwarfstd.org, "Line Number Information"). NVIDIA's compilers add one
+// opcode to it: 0x90. For code of an inlined function, its operand is the number of the row of the call. NVIDIA's
+// patches of gdb and LLVM's description of the NVPTX target describe this opcode.
 #include "lab/line_table.h"
 
 #include <algorithm>
@@ -12,8 +12,8 @@
 namespace rapt::lab {
 namespace {
 
-constexpr std::string_view unit_file = "unit.cu";  // NVRTC's name of the unit (jit/nvrtc.cpp)
-constexpr size_t most_calls = 64;                  // of inlined functions in each other
+constexpr std::string_view unit_file = "unit.cu";  // the name that jit/nvrtc.cpp gives to the translation unit
+constexpr size_t most_calls = 64;                  // the deepest nesting of inlined functions that is followed
 
 }  // namespace
 
@@ -72,8 +72,8 @@ LineTable::LineTable(std::string_view cubin) {
   if (version < 2 || version > 4) invalid("cubin: its line table has version ", version, ": must be 2 to 4");
   Reader header(table.take(table.fixed<uint32_t>()));
   const unsigned smallest_step = header.fixed<uint8_t>();
-  if (version == 4) header.take(1);  // operations of an instruction
-  header.take(1);                    // whether rows begin statements
+  if (version == 4) header.take(1);  // maximum_operations_per_instruction
+  header.take(1);                    // default_is_stmt
   const int line_base = header.fixed<int8_t>();
   const unsigned line_range = header.fixed<uint8_t>(), opcode_base = header.fixed<uint8_t>();
   if (line_range == 0 || opcode_base == 0) invalid("cubin: the header of its line table is malformed");
@@ -82,7 +82,8 @@ LineTable::LineTable(std::string_view cubin) {
   read_rows(table, argument_counts, opcode_base, smallest_step, line_base, line_range);
 }
 
-// The compiler's working folder is before every name. It is cut off: the unit lies in it.
+// Every file name begins with the compiler's working folder. This function finds that folder from the entry of the
+// translation unit, and removes it from all names.
 void LineTable::read_files(Reader& reader) {
   std::vector<std::string> folders = {""};
   for (std::string name = reader.text(); !name.empty(); name = reader.text()) folders.push_back(name + "/");
@@ -100,7 +101,7 @@ void LineTable::read_files(Reader& reader) {
 
 void LineTable::read_rows(Reader& reader, std::string_view argument_counts, unsigned opcode_base,
                           unsigned smallest_step, int line_base, unsigned line_range) {
-  // Standard instructions, and extended ones.
+  // Standard opcodes, and after them extended ones.
   enum { extended, copy, advance_pc, advance_line, set_file, skip_1, skip_2, skip_3, const_add_pc, fixed_advance_pc };
   enum { end_sequence = 1, set_address = 2, inlined_call = 0x90 };
   bool ended = false;

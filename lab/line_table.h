@@ -10,7 +10,7 @@
 namespace rapt::lab {
 
 struct SourceLine {
-  std::string file;  // as jit::embedded_files() names it: "sm80/attention_sm80.cuh"
+  std::string file;  // the name in jit::embedded_files(): "sm80/attention_sm80.cuh"
   int line = 0;
   friend bool operator==(const SourceLine&, const SourceLine&) = default;
 };
@@ -22,14 +22,14 @@ class LineTable {
   explicit LineTable(std::string_view cubin);
 
   bool empty() const { return rows_.empty(); }
-  // The line of the instruction at this offset from the kernel's begin. If it is in an inlined function, the line that
-  // calls this function follows, and so on. Empty if the table has no row for it.
+  // The line of the instruction at this offset from the kernel's begin. If the line is in an inlined function, the line
+  // that calls this function follows, and so on. Empty if the table has no row for the instruction.
   std::vector<SourceLine> at(uint64_t offset) const;
 
  private:
   struct Row {
     uint64_t offset = 0;
-    uint64_t file = 1, context = 0;  // context: the row of the call, counted from 1; 0 = no call
+    uint64_t file = 1, context = 0;  // context: number of the row of the call, counted from 1; 0: not inlined
     int64_t line = 1;
   };
   class Reader;
@@ -37,8 +37,8 @@ class LineTable {
   void read_rows(Reader& reader, std::string_view argument_counts, unsigned opcode_base, unsigned smallest_step,
                  int line_base, unsigned line_range);
 
-  std::vector<std::string> files_;  // number 1 is the first
-  std::vector<Row> rows_;           // by offset
+  std::vector<std::string> files_;  // the first one has number 1
+  std::vector<Row> rows_;           // sorted by offset
 };
 
 }  // namespace rapt::lab

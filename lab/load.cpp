@@ -1,6 +1,5 @@
-// Loads tensors from files, and builds the Problem that they and the user's words describe.
-// It completes the words with the facts of the tensors and parses them as one problem line, so there is only one
-// grammar.
+// Loads tensors from files, and builds the Problem that the tensors and the user's words describe. It adds words for
+// the shapes and dtypes of the tensors, and parses all words as one problem line. So there is only one grammar.
 #include "lab/load.h"
 
 #include <algorithm>
@@ -45,7 +44,7 @@ std::string shape_text(const std::vector<int64_t>& shape) {
   return "[" + text + "]";
 }
 
-// The dtype that the words give tensor `name`: q=e4m3, or a dtype alone for q, k and v.
+// The dtype that the words give to tensor `name`: "q=e4m3" for q, or "e4m3" for q, k and v.
 DType dtype_in_words(const std::vector<std::string>& words, const std::string& name) {
   for (const std::string& word : words) {
     if (word.starts_with(name + "=")) return input_dtypes.named(word.substr(name.size() + 1));
@@ -99,8 +98,8 @@ class Loader {
       tensor(name) = read_npy(FileSource(entry.path().string()), dtype_in_words(words_, name));
     }
   }
-  // Adds the words that rapt quantize wrote into the file: formats, granularity, preparation. The user's own words have
-  // priority.
+  // Adds the words that rapt quantize wrote into the file: formats, kinds of scales, rotation and smoothing. The user's
+  // own words have priority.
   void adopt_words() {
     const auto noted = loaded_.metadata.find("rapt_words");
     if (noted == loaded_.metadata.end()) return;
@@ -121,7 +120,8 @@ class Loader {
     if (!tensor(name).present()) invalid(path_, ": tensor '", name, "' is missing: attention needs q, k and v");
   }
 
-  // Gives raw bytes the format that the words name. No file format has a name for sim8, and some have none for FP8.
+  // Gives raw bytes the format that the words name. Files store sim8 as raw bytes, because no file format has a name
+  // for it. Some file formats have no name for FP8 either.
   void settle_dtype(const char* name) {
     HostTensor& t = tensor(name);
     const DType named = dtype_in_words(words_, name);
@@ -132,7 +132,8 @@ class Loader {
                                    : ": must be " + input_dtypes.names());
   }
 
-  // From the stored order to the logical order: [batch, heads, seqlen, dim], packed [total, heads, dim].
+  // Reorders the dimensions from the stored order to the logical order, which is [batch, heads, seqlen, dim], or
+  // [total, heads, dim] for packed tensors.
   void arrange() {
     const size_t rank = packed_ ? 3 : 4;
     for (const char* name : {"q", "k", "v"})
@@ -197,7 +198,8 @@ class Loader {
     say(concat("v=", rapt::name_of(v)));
   }
 
-  // Adds h12 or h32:8, in the user's spelling if he gave one.
+  // Adds the word for a pair of sizes: h32:8, or the short form h12 for two equal sizes. If the user wrote h12:12, this
+  // form stays.
   void say_pair(const char* letter, int64_t first, int64_t second) {
     const std::string pair = concat(letter, first, ":", second);
     if (first != second || std::find(words_.begin(), words_.end(), pair) != words_.end()) return say(pair);
@@ -223,7 +225,8 @@ class Loader {
     return text;
   }
 
-  // Differences of cu_seqlens. Checked here like in the library, because a word cannot hold a negative length.
+  // The lengths of the sequences: differences of neighbouring elements of cu_seqlens. The library checks them, too. But
+  // they must be checked here first, because a word cannot hold a negative length.
   std::vector<int64_t> differences(const char* name, const HostTensor& cu, int64_t rows) {
     if (!cu.present()) invalid(path_, ": tensor '", name, "' is missing: give both cu_seqlens_q and cu_seqlens_k");
     const std::vector<int64_t> ends = integers(name, cu);
@@ -251,7 +254,8 @@ class Loader {
     return text;
   }
 
-  // Adds bias=f32[1,h,q,k], mask=[b,1,q,k]. The library reports a size that is neither 1 nor the full size.
+  // Adds a word such as bias=f32[1,h,q,k] or mask=[b,1,q,k]. If a size is neither 1 nor the full size, the library
+  // reports it later.
   void describe_broadcast(const char* name, const HostTensor& t) {
     if (!t.present()) return;
     std::string axes;
@@ -259,7 +263,7 @@ class Loader {
     say(concat(name, "=", t.dtype == DType::u8 ? "" : rapt::name_of(t.dtype), axes, "]"));
   }
 
-  // If the words name no granularity of the scales, finds the one whose shape fits.
+  // If the words do not name the kind of scales, finds the kind whose shape fits.
   void describe_scales(const char* name, const HostTensor& descale, const HostTensor& t) {
     if (!descale.present() || has_word("scales=") || has_word(concat(name, "_scales="))) return;
     const int64_t heads = t.shape[1], batch = packed_ ? in().cu_seqlens_q.shape[0] - 1 : t.shape[0];
@@ -300,7 +304,7 @@ class Loader {
     make_starts(loaded_.problem.k_starts, in().k_starts);
   }
 
-  // Adds strides for orders that no layout word describes (Fortran order).
+  // Adds the strides if no layout word describes the order of the elements (Fortran order).
   void add_strides(std::string line) {
     const std::string before = line;
     for (const auto& [name, t] :

@@ -33,7 +33,7 @@ std::string value_of(const std::string& path, const std::string& key) {
   return "";
 }
 
-// "2048K" -> 2097152
+// Converts "2048K" to 2097152.
 int64_t size_with_unit(const std::string& text) {
   int64_t value = 0;
   size_t at = 0;
@@ -75,7 +75,7 @@ std::string driver_text() {
   const cuda::Driver* driver = cuda::find_driver();
   if (driver == nullptr) return "";
   const std::string text = concat("CUDA ", driver->version / 1000, ".", driver->version % 1000 / 10);
-  // "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.82.07  Wed ..."
+  // The line is "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.82.07  Wed ...".
   std::istringstream words(value_of("/proc/driver/nvidia/version", "NVRM version"));
   for (std::string word; words >> word;)
     if (std::isdigit(static_cast<unsigned char>(word[0])) && word.find('.') != std::string::npos)

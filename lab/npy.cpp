@@ -1,6 +1,6 @@
 // Reader and writer of .npy files.
-// A small parser reads the header's dict. It knows its three fields and no other Python.
-// The file's size bounds the memory that is taken: shape and dtype must account for every byte after the header.
+// A small parser reads the header's dict. It knows the three fields of this dict and no other Python. Memory use is
+// limited by the size of the file: shape and dtype must match the number of bytes after the header.
 #include "lab/npy.h"
 
 #include <cstring>
@@ -202,7 +202,7 @@ const char* descr_of(DType dtype) {
     case DType::i32: return "<i4";
     case DType::i64: return "<i8";
     case DType::none: break;
-    default: return "|V1";  // FP8, which has no name
+    default: return "|V1";  // FP8, which has no name in numpy
   }
   invalid("dtype none: an absent tensor has no .npy file");
 }

@@ -11,8 +11,8 @@
 namespace rapt::lab {
 
 // Reads an array. <f4 <f2 <i4 <i8 |u1 |b1 become f32 f16 i32 i64 u8 u8. An array in Fortran order keeps its order as
-// strides. numpy has no names for bf16, e4m3, e5m2 and sim8: arrays of raw bytes (u1, V1, u2, V2) are read as `raw` if
-// it is one of them and has the same width.
+// strides. numpy has no names for bf16, e4m3, e5m2 and sim8. If `raw` is one of these four dtypes, an array of raw
+// bytes (u1, V1, u2, V2) of the same width is read as `raw`.
 check::HostTensor read_npy(const ByteSource& source, DType raw = DType::none);
 
 // Writes version 1 in C order, completely or not at all. bf16 and FP8 become V2 and V1, as ml_dtypes writes them.

@@ -1,4 +1,4 @@
-// The tensors before quantisation: records their file, finds it again and verifies it.
+// Records the file with the tensors before quantisation, finds this file again and verifies it.
 #include "lab/originals.h"
 
 #include <filesystem>
@@ -16,7 +16,7 @@ constexpr const char* path_key = "rapt_original";
 constexpr const char* sum_key = "rapt_original_sha256";
 constexpr const char* names[] = {"q", "k", "v"};
 
-// A checksum of q, k and v as stored. Changing one byte changes it.
+// A checksum of q, k and v in their stored form. If one byte changes, the checksum changes.
 std::string sum_of(const std::map<std::string, HostTensor>& tensors) {
   std::string sums;
   for (const char* name : names) {
@@ -48,7 +48,7 @@ HostTensor original_of(const std::string& path, const std::map<std::string, Host
   if (found == tensors.end()) invalid(path, ": tensor '", name, "' is missing");
   if (!is_attention_output(found->second.dtype))
     invalid(path, ": tensor '", name, "' is ", name_of(found->second.dtype), ": must be f32, f16 or bf16");
-  // Swaps two dimensions or none, so it is its own inverse.
+  // as_stored() swaps two dimensions or none. So it also converts from the stored order to the logical order.
   const HostTensor original = as_stored(problem, found->second);
   if (original.shape != quantised.shape)
     invalid(path, ": tensor '", name, "' has another shape than the quantised tensor");

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int unknown_error = -1;
 
-// Returns 0, or the errno of a failed write. Some file systems report it only when a file is closed.
+// Returns 0, or the errno of a failed write. Some file systems report a failed write only when the file is closed.
 int flush_error() {
   errno = 0;
   const bool failed_before = std::ferror(stdout) != 0;

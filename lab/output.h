@@ -1,5 +1,5 @@
-// Output to stdout and to files: lost output is a failure. A file that cannot be written is reported before the work
-// begins. Used by program.cpp and the commands.
+// Output to stdout and to files. If output to stdout is lost, the command fails. An output file that cannot be written
+// is reported before the work begins. Used by program.cpp and the commands.
 #pragma once
 
 #include <fmt/format.h>
@@ -10,15 +10,15 @@
 
 namespace rapt::lab {
 
-// Opens stdin, stdout and stderr if they are closed, so that using them fails. Otherwise the next opened file would get
-// their number, and printed text would go into that file.
+// If stdin, stdout or stderr is closed, opens it in such a way that its use fails. Otherwise the next opened file would
+// get the descriptor of the closed stream, and printed text would go into that file.
 void occupy_standard_streams();
 
-// The exit code of a command that ends with `code`. It is 3, with the reason on stderr, if output to stdout was lost; a
-// `code` other than 0 stays. error: the errno of an earlier failed write, 0: none known.
+// The exit code of a command that ends with `code`. If output to stdout was lost, prints the reason to stderr, and
+// replaces a `code` of 0 by 3. error: the errno of an earlier failed write; 0 means that none is known.
 int code_of_output(int code, int error);
 
-// Prints a sentence to stderr. If that fails, the command continues; its exit code shows the result.
+// Prints a sentence to stderr. If printing fails, the command continues: its exit code still shows the result.
 template <class... Values>
 void print_error(fmt::format_string<Values...> format, Values&&... values) {
   const std::string text = fmt::format(format, std::forward<Values>(values)...);

@@ -1,5 +1,6 @@
-// rapt pack: compiles the kernels of problem lines ahead of time into one file, without a GPU; compares or writes the
-// ledger of their resources; prints the ledger for rapt info. Called by program.cpp.
+// rapt pack: compiles the kernels of problem lines ahead of time into one file, without a GPU. It can also compare the
+// kernels' resources with the ledger, or write the ledger. For rapt info, this file prints the ledger. Called by
+// program.cpp.
 #include "lab/pack.h"
 
 #include <fmt/format.h>
@@ -23,8 +24,8 @@ namespace {
 
 struct Compiled {
   KernelSelection selection;
-  std::vector<jit::Image> images;  // of selection.kernels
-  std::set<std::string> packed;    // signatures
+  std::vector<jit::Image> images;  // one for each of selection.kernels
+  std::set<std::string> packed;    // signatures of the kernels in the pack
   double seconds = 0;              // wall time
 };
 
@@ -124,7 +125,8 @@ bool none(const std::vector<std::string>& sentences) {
   return sentences.empty();
 }
 
-// Called before compiling: registers and spills can be compared only for the same compiler.
+// Reads the ledger. It is called before compiling, and throws if the ledger was made by another compiler, because
+// registers and spills can be compared only for the same compiler.
 Ledger ledger_before(const PackOptions& options) {
   if (options.update && !std::filesystem::exists(options.ledger)) return {};
   Ledger before = parse_ledger(read_text_file(options.ledger), options.ledger);

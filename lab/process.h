@@ -12,7 +12,7 @@ namespace rapt::lab {
 // The value of an environment variable, or "" if it is not set.
 std::string environment_value(const char* name);
 
-// The words between separators. Empty words are dropped.
+// Splits a text at the separators. Empty words are dropped.
 std::vector<std::string> split_words(std::string_view text, char separator);
 
 // Quotes a word, so that a shell reads it unchanged.
@@ -23,7 +23,7 @@ std::string find_program(const std::string& name);
 
 // How a program ended.
 struct ProgramEnd {
-  int status = 0;  // of waitpid()
+  int status = 0;  // the status that waitpid() reports
   bool succeeded() const;
   std::string text() const;  // "it ended with exit code 2", "it ended by signal 9"
 };

@@ -55,9 +55,9 @@ Device profiled_device(const ProfileOptions& options) {
   return chosen_device(common, true);
 }
 
-// ---- The part that ncu starts.
+// ---- The part that runs under ncu.
 
-// The kernels are compiled with source lines; their machine code is the same. ncu-ui shows the lines.
+// In this context kernels are compiled with source lines, so ncu-ui can show them. Their machine code does not change.
 ContextHandle context_with_lines(const ProfileOptions& options, const Problem& problem, const Device& device) {
   ContextOptions context;
   context.arch = options.common.arch;
@@ -159,20 +159,20 @@ std::string joined_by(const std::vector<std::string>& words, const char* between
   return text;
 }
 
-constexpr const char* source_section = "SourceCounters";  // of ncu: samples of each instruction
+constexpr const char* source_section = "SourceCounters";  // ncu's name for the samples of each instruction
 
 // One run of ncu, or of ncu --import.
 struct Run {
   bool succeeded = false;
-  std::string end, out, messages;  // how it ended; its stdout; its stderr
+  std::string end, out, messages;  // how ncu ended; its stdout; its stderr
 };
 
 class NcuSession {
  public:
   NcuSession(Ncu ncu, std::string command) : ncu_(std::move(ncu)), command_(std::move(command)) {}
 
-  // Puts the report of the launch into the folder. Drops the metrics that ncu does not know, and the samples of
-  // instructions if ncu fails because of them.
+  // Runs ncu, which writes the report of the launch into the folder. If ncu does not know some metrics, or fails
+  // because of the samples of instructions, runs it again without them.
   void collect(const std::vector<std::string>& launch, int launches_before, int sm) {
     std::vector<std::string> metrics = metric_names(sm);
     for (;;) {
@@ -201,7 +201,7 @@ class NcuSession {
     if (table.empty()) no_kernel_ = (run.out + run.messages).find(no_kernel_words) != std::string::npos;
     return table;
   }
-  // The report's source page, which has the samples. If ncu fails, the page has only `why`, the reason.
+  // The report's source page, which has the samples. If ncu fails, the result has only a reason (`why`).
   SassPage sass_page() {
     if (!with_samples_) return page_without(concat("this ncu has no section ", source_section));
     const Run run = start({"--import", report(), "--csv", "--page", "source"}, {"--print-source", "sass"});
@@ -397,7 +397,7 @@ int profile_by_ncu(const ProfileOptions& options, const Problem& problem, const 
     if (!session.no_kernel()) kernels = parse_raw_table(table, device.sm);
     if (!kernels.empty()) sass = session.sass_page();
   } catch (const Error& error) {
-    // The report exists: keep it. ncu-ui can open it.
+    // The report exists, so it is kept: ncu-ui can open it.
     if (DeferredSignals::one_is_pending()) throw;
     lacks(concat(error.what(), "\nwrote ", write_results(base, "", "", session.report())));
   }
@@ -415,7 +415,8 @@ int profile_by_ncu(const ProfileOptions& options, const Problem& problem, const 
 
 namespace {
 
-// Puts the configuration of the problem's tuned row into --config. So the profiled kernel is the one that a call uses.
+// Puts the configuration of the problem's tuned row into --config. So the profiled kernel is the kernel that a normal
+// call uses.
 ProfileOptions with_row(const ProfileOptions& options, const Problem& problem, const Device& device) {
   ProfileOptions changed = options;
   const TunedRows rows = rows_for(options.common);

@@ -1,4 +1,4 @@
-// Reads ncu's source page, sums its samples by instruction and source line.
+// Reads ncu's source page, and sums its samples for each instruction and each source line.
 #include "lab/profile_hot_spots.h"
 
 #include <fmt/format.h>
@@ -17,11 +17,11 @@ namespace {
 
 constexpr const char* code_section = ".text.rapt_kernel";
 constexpr std::string_view stall_prefix = "stall_", not_issued = "(Not Issued)", selected = "stall_selected";
-// The names of this column in different versions of ncu. The first one found is used.
+// The names of the column of samples in different versions of ncu. The first name that is found is used.
 constexpr const char* sample_columns[] = {"# Samples", "Samples", "Warp Stall Sampling (All Samples)",
                                           "Warp Stall Sampling (All Cycles)"};
 
-// The source page has shorter words for stall reasons than the metrics.
+// Converts the name of a column to the name of a stall reason in the metrics. The source page uses shorter words.
 std::string reason_of(std::string_view column) {
   constexpr std::pair<std::string_view, const char*> words[] = {{"imc", "imc_miss"},
                                                                 {"lg", "lg_throttle"},
@@ -38,7 +38,7 @@ std::string reason_of(std::string_view column) {
   return std::string(column);
 }
 
-// "0x7f00" or "7f00" -> a number.
+// Converts "0x7f00" or "7f00" to a number.
 std::optional<uint64_t> address_of(std::string_view text) {
   text = trimmed(text);
   if (text.starts_with("0x")) text.remove_prefix(2);
@@ -48,7 +48,7 @@ std::optional<uint64_t> address_of(std::string_view text) {
   return value;
 }
 
-// The cells of the page's table: names of columns, then a row per instruction.
+// The cells of the page's table: first the names of the columns, then one row for each instruction.
 struct Table {
   std::vector<std::string> columns;
   std::vector<std::vector<std::string>> rows;
@@ -60,7 +60,7 @@ struct Table {
   }
 };
 
-// The first table, without the lines around it (==WARNING== and the kernel's name).
+// The first table in the text. The lines around it (==WARNING== and the kernel's name) are left out.
 Table table_in(std::string_view text) {
   Table table;
   while (!text.empty()) {
@@ -94,7 +94,7 @@ std::string with_offsets(std::string_view text, uint64_t first, uint64_t last) {
   return out;
 }
 
-// Writes offsets into the columns of addresses and SASS. Returns the offset of each row.
+// Replaces addresses by offsets in the columns with addresses and SASS. Returns the offset of each row.
 std::vector<uint64_t> make_relative(Table& table) {
   const auto addresses = table.find("Address"), source = table.find("Source");
   std::vector<uint64_t> offsets;
@@ -112,7 +112,7 @@ std::vector<uint64_t> make_relative(Table& table) {
   return offsets;
 }
 
-// Zeros become empty cells. Most cells are zeros.
+// The table as CSV. Cells with zero are written as empty cells, because most cells are zero.
 std::string csv_of(const Table& table) {
   const auto says_nothing = [](const std::string& cell) { return cell.empty() || cell == "0" || cell == "-"; };
   std::vector<size_t> kept;
@@ -161,7 +161,8 @@ MainStall main_stall(const SassPage& page, const Sum& sum) {
 
 std::string to_string(const SourceLine& line) { return concat(line.file, ":", line.line); }
 
-// The innermost line in the kernel's own file. The last line is in the generated unit, the one before it in this file.
+// The innermost line in the kernel's own file. In `source` the last line is in the generated translation unit, and the
+// line before it is in the kernel's own file.
 SourceLine own_line(const std::vector<SourceLine>& source) {
   if (source.size() < 2) return source.empty() ? SourceLine() : source[0];
   const std::string& own = source[source.size() - 2].file;
@@ -214,7 +215,8 @@ std::string to_string(const std::vector<SourceLine>& source) {
 std::string to_string(const MainStall& stall) {
   return stall.reason.empty() ? "not stalled" : fmt::format("{} {:.0f}%", stall.reason, 100 * stall.share);
 }
-// The hottest instructions. Of several with the same source and the same stall reason, only the hottest is listed.
+// The hottest instructions. If several have the same source line and the same stall reason, only the hottest of them is
+// listed.
 std::vector<HotInstruction> listed(const std::vector<HotInstruction>& all, size_t most) {
   std::vector<HotInstruction> some;
   for (const HotInstruction& one : all) {

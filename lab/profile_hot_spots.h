@@ -1,6 +1,6 @@
 // The hot spots of a profiled kernel: the instructions and source lines at which ncu's samples found most warps. Parses
-// ncu's source page (CSV) and finds the lines in the kernel's own cubin. Used by profile.cpp and tests; needs neither
-// ncu nor a GPU.
+// ncu's source page (CSV), and finds the source lines by the line table in the kernel's cubin. Used by profile.cpp and
+// tests; needs neither ncu nor a GPU.
 #pragma once
 
 #include <cstdint>
@@ -19,18 +19,18 @@ namespace rapt::lab {
 // One row of the page.
 struct SassInstruction {
   uint64_t offset = 0;  // from the kernel's first instruction
-  std::string text;     // branch targets are offsets, too
+  std::string text;     // the instruction; branch targets are offsets, too
   double samples = 0;
-  std::vector<double> stalls;  // samples by SassPage::reasons
+  std::vector<double> stalls;  // number of samples for each of SassPage::reasons
 };
 
 struct SassPage {
   std::vector<std::string> reasons;  // stall reasons as the metrics name them ("long_scoreboard"); not "selected"
   std::vector<SassInstruction> instructions;
   double samples = 0;
-  std::string why;  // the reason why there are no samples; "" = there are some
-  // The page with offsets instead of addresses, without zeros, empty columns and the columns "(Not Issued)": small, and
-  // comparable with that of another run.
+  std::string why;  // the reason why there are no samples; "" if there are samples
+  // The page with offsets instead of addresses, and without zeros, empty columns and the columns "(Not Issued)". So it
+  // is small, and can be compared with the page of another run.
   std::string csv;
 };
 // Parses the output of `ncu --csv --page source --print-source sass`. Never throws Error: if the text has another form,
@@ -41,13 +41,14 @@ SassPage parse_sass_page(std::string_view text);
 class KernelLines {
  public:
   KernelLines() = default;  // no lines
-  // image: the kernel that the store returns for the request with line_info. A kernel of a pack has no lines. Then this
-  // compiles the request and uses its lines, if the machine code is the same. Never throws Error.
+  // image: the kernel that the store returns for the request with line_info. A kernel from a pack has no lines. In this
+  // case the constructor compiles the request, and uses the lines of the result if the machine code is the same. Never
+  // throws Error.
   KernelLines(jit::Request request, const jit::Image& image);
 
   std::string why = "not searched";  // the reason why there are no lines, or ""
   size_t instructions = 0;
-  // As LineTable::at().
+  // Same as LineTable::at().
   std::vector<SourceLine> at(uint64_t offset) const { return table_ ? table_->at(offset) : std::vector<SourceLine>(); }
   // The text of a line, without blanks at both ends.
   std::string text_of(const SourceLine& line) const;
@@ -58,17 +59,17 @@ class KernelLines {
 };
 
 struct MainStall {
-  std::string reason;  // "" = no sample was stalled
-  double share = 0;    // of the samples of the instruction or line
+  std::string reason;  // the most frequent stall reason; "" if no sample was stalled
+  double share = 0;    // share of this reason in the samples of the instruction or line
 };
 struct HotInstruction {
   uint64_t offset = 0;
   std::string text;
-  double samples = 0, share = 0;  // share: of all samples
+  double samples = 0, share = 0;  // share: `samples` divided by all samples of the kernel
   MainStall stall;
   std::vector<SourceLine> source;  // the instruction's line, then the line that calls its function, ...
 };
-// A line of the kernel's own file. The samples in functions that the line calls are counted for the line, too.
+// A line of the kernel's own file. Samples in functions that this line calls also count for this line.
 struct HotLine {
   SourceLine line;
   std::string text;
@@ -78,7 +79,7 @@ struct HotLine {
   double inner_share = 0;
 };
 struct HotSpots {
-  std::string why, why_no_lines;  // the reasons why there are no samples and no lines, or ""
+  std::string why, why_no_lines;  // the reasons why there are no samples, or no lines; "" if there are some
   double samples = 0;
   std::vector<HotInstruction> instructions;  // hottest first
   std::vector<HotLine> lines;

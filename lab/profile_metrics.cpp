@@ -1,6 +1,6 @@
 // The table of metrics, and the reader of ncu's raw page.
-// The names come from Nsight Compute's metrics reference and from public reports of these architectures. If ncu does
-// not know a name, profile.cpp drops it and prints it.
+// The metric names come from Nsight Compute's metrics reference and from public reports of these architectures. If ncu
+// does not know a name, profile.cpp prints it and leaves it out.
 #include "lab/profile_metrics.h"
 
 #include <algorithm>
@@ -25,7 +25,8 @@ constexpr std::string_view stall_key = "stall.";
 constexpr MetricRow metric_rows[] = {
     {"duration", "gpu__time_duration.sum"},
 
-    // Tensor cores: warp instructions by kind (gmma: all wgmma of sm_90), and operations by operand type.
+    // Tensor cores: warp instructions of each kind (gmma means all wgmma of sm_90), and operations of each operand
+    // type.
     {"tensor_inst", "sm__inst_executed_pipe_tensor.sum"},
     {"tensor_hmma_inst", "sm__inst_executed_pipe_tensor_op_hmma.sum", 80, 99},
     {"tensor_hmma_inst", "sm__inst_executed_pipe_tensor_subpipe_hmma.sum", 100},
@@ -75,8 +76,8 @@ constexpr MetricRow metric_rows[] = {
     {"warps_eligible", "smsp__warps_eligible.avg.per_cycle_active"},
     {"issue_active", "smsp__issue_active.avg.per_cycle_active"},
 
-    // Memory. Global loads go to registers, or by cp.async to shared memory (with or without L1). load_sectors and
-    // store_sectors show whether the kernel had loads and stores at all.
+    // Memory. Global loads go to registers; with cp.async they go to shared memory (with or without L1). load_sectors
+    // and store_sectors show if the kernel executed any loads and stores.
     {"load_bytes_used", "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.pct"},
     {"store_bytes_used", "smsp__sass_average_data_bytes_per_sector_mem_global_op_st.pct"},
     {"copy_bytes_used", "smsp__sass_average_data_bytes_per_sector_mem_global_op_ldgsts_cache_bypass.pct"},
@@ -106,8 +107,8 @@ constexpr MetricRow metric_rows[] = {
 
 bool is_of(const MetricRow& row, int sm) { return row.first_sm <= sm && sm <= row.last_sm; }
 
-// The factors of ncu's units relative to the base unit. We request "--print-units base", but old versions still print
-// scaled units.
+// The factor between one of ncu's units and its base unit. We request "--print-units base", but old versions of ncu
+// nevertheless print scaled units.
 double scale_of(std::string_view unit) {
   constexpr std::pair<std::string_view, double> scales[] = {
       {"us", 1e3},     {"usecond", 1e3}, {"ms", 1e6},    {"msecond", 1e6}, {"s", 1e9},
@@ -117,7 +118,7 @@ double scale_of(std::string_view unit) {
   return 1;
 }
 
-// Reads the part in brackets of "1,234 (HMMA: 1,000; F2FP: 234)". Instances without names are dropped.
+// Reads the part in brackets of a cell such as "1,234 (HMMA: 1,000; F2FP: 234)". Instances without names are dropped.
 std::map<std::string, double> instances_of(std::string_view text) {
   std::map<std::string, double> found;
   const size_t open = text.find('('), close = text.rfind(')');

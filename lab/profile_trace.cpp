@@ -1,6 +1,7 @@
-// rapt profile --trace: measures time stamps per role and stage. It needs no Nsight Compute and no permission. The
-// kernel of the problem is compiled once more with marks (kernels/device/trace.cuh), launched, checked, and launched
-// again; the second launch is the trace. Called by profile.cpp.
+// rapt profile --trace: measures the time of each role and stage with time stamps. It needs no Nsight Compute and no
+// permission. It compiles the kernel of the problem once more, with marks (kernels/device/trace.cuh). Then it launches
+// this kernel, checks the result, and launches the kernel again. The second launch gives the trace. Called by
+// profile.cpp.
 #include <fmt/format.h>
 
 #include <filesystem>

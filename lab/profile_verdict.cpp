@@ -15,7 +15,7 @@ namespace rapt::lab {
 namespace {
 
 constexpr const char* unit_names[] = {"tensor", "fma", "alu", "xu", "lsu", "issue", "shared", "L2", "DRAM"};
-// If no unit is busier than this, latency limits the kernel (a rule of thumb of Nsight Compute).
+// If no unit reaches this percentage of its peak, latency limits the kernel (a rule of thumb of Nsight Compute).
 constexpr double busy_percent = 60;
 
 std::string counted(double n) {
@@ -34,7 +34,8 @@ std::optional<double> sum_of(const ProfiledKernel& kernel, std::initializer_list
   return sum;
 }
 
-// Returns more than 0 if any counter shows FP8 instructions on tensor cores. GPUs before sm_89 have none.
+// Returns more than 0 if any counter shows FP8 instructions on tensor cores. GPUs before sm_89 have no such
+// instructions.
 std::optional<double> fp8_executed(const ProfiledKernel& kernel) {
   if (kernel.sm < 89) return 0;
   std::optional<double> most;
@@ -44,9 +45,9 @@ std::optional<double> fp8_executed(const ProfiledKernel& kernel) {
   return most;
 }
 
-// For each kind of access to global memory (loads, stores, copies): the share of the moved bytes that was used. Returns
-// the smallest of these shares. Kinds with less than half the instructions of the most frequent kind do not count: they
-// read single values, such as lengths and descales.
+// For each kind of access to global memory (loads, stores, copies), takes the share of the moved bytes that was used.
+// Returns the smallest of these shares. A kind does not count if it has less than half as many instructions as the most
+// frequent kind: such accesses read single values, such as lengths and descales.
 std::optional<double> memory_efficiency(const ProfiledKernel& kernel) {
   const auto executed = [&](const char* opcode) { return kernel.executed({opcode}).value_or(0); };
   const double most = std::max({executed("LDG"), executed("STG"), executed("LDGSTS")});

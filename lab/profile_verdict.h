@@ -21,7 +21,7 @@ struct PlannedFacts {
   std::string kernel;  // family and configuration
   Fp8Use fp8 = Fp8Use::none;
   bool tensor_products = true;   // the family computes its products on tensor cores
-  std::string occupancy_reason;  // the ledger's reason for a low occupancy; "" = none
+  std::string occupancy_reason;  // the ledger's reason for a low occupancy; "": no reason
   double flops = 0;
 };
 PlannedFacts planned_facts(const Problem& problem, const Step& step, const Device& device);
@@ -31,7 +31,7 @@ struct GateLimits {
   enum class Fp8 { by_config, some, none, off } fp8 = Fp8::by_config;
   std::optional<double> tensor = 20, occupancy = 25, memory = 70;
 };
-// Words of --gate: "tensor=10", "fp8=none", "memory=off". Throws Error for others.
+// Parses the words of --gate: "tensor=10", "fp8=none", "memory=off". Throws Error for other words.
 GateLimits parse_gates(const std::vector<std::string>& words);
 
 struct Gate {
@@ -43,7 +43,7 @@ struct Gate {
 
 struct UnitShare {
   std::string unit;
-  double percent = 0;  // of its peak
+  double percent = 0;  // use of the unit as a percentage of its peak
 };
 
 struct Verdict {
@@ -51,7 +51,7 @@ struct Verdict {
   std::string bound;             // a sentence: the limiting unit, and the distance to its peak
   std::vector<Gate> gates;
   bool failed() const;          // true if any gate failed
-  bool nothing_judged() const;  // a gate is unknown, and no gate passed or failed
+  bool nothing_judged() const;  // true if a gate is unknown, and no gate passed or failed
 };
 Verdict judge(const ProfiledKernel& kernel, const PlannedFacts& facts, const GateLimits& limits);
 

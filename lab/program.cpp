@@ -28,7 +28,8 @@
 namespace rapt::lab {
 namespace {
 
-// CLI11 wraps or saturates numbers that do not fit. A seed must be exact, or it is rejected.
+// Checks the value of --seed. CLI11 would change a number that is too large (wrap or saturate it). A seed must be used
+// exactly as given, so such a number is rejected.
 std::string seed_text(const std::string& text) {
   uint64_t seed = 0;
   const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), seed);
@@ -43,7 +44,7 @@ std::string command_line(int argc, const char* const* argv) {
   return line;
 }
 
-// Checks the value of --budget. Returns "" or what is wrong. CLI::Range cannot do this, because it accepts nan.
+// Checks the value of --budget. Returns "" or an error text. CLI::Range cannot do this check, because it accepts nan.
 std::string seconds_text(const std::string& text) {
   double seconds = 0;
   const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), seconds);
@@ -51,8 +52,8 @@ std::string seconds_text(const std::string& text) {
   return text + " must be a number of seconds above 0 and at most 1000000";
 }
 
-// True for real failures, false for wrong requests and missing components. After a failure, the command that reproduces
-// it is printed.
+// True for failures of rapt, false for wrong input and missing components. After a failure, the program prints the
+// command that reproduces it.
 bool is_failure(ErrorCode code) {
   return code == ErrorCode::internal || code == ErrorCode::device || code == ErrorCode::out_of_memory;
 }
@@ -81,7 +82,7 @@ class Program {
     overview_ = app_.help();  // app_.help() changes after a command is parsed
   }
 
-  // The errno of a failed write to stdout. 0 means that no failure is known yet; the final flush may find one.
+  // The errno of a failed write to stdout. 0 means that no failure is known yet. The last flush can still find one.
   int output_error() const { return output_error_; }
 
   int execute() {
@@ -123,7 +124,7 @@ class Program {
     return exit_check_failed;
   }
 
-  // Returns the error sentence, with the word that the user probably meant.
+  // Returns the error sentence. It proposes the word that the user probably meant.
   std::string sentence_of(const CLI::ParseError& error) const {
     const std::vector<CLI::App*> parsed_commands = app_.get_subcommands();
     if (parsed_commands.empty() && argc_ > 1 && argv_[1][0] != '-')

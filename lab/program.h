@@ -1,5 +1,5 @@
-// The rapt program: parses the command line, runs a command, turns errors into a sentence and an exit code. Called by
-// main(), and by tests without a process of their own.
+// The rapt program: parses the command line, runs a command, and turns errors into a sentence and an exit code. Called
+// by main(). Tests call it, too, so they need no child process.
 #pragma once
 
 namespace rapt::lab {

@@ -17,7 +17,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// The progress line that a new stage wakes. The mutex keeps it alive meanwhile.
+// The progress line that is woken when a stage begins. The mutex is held while it is woken, so that it is not
+// destroyed.
 std::mutex current_mutex;
 Progress* current = nullptr;
 
@@ -58,7 +59,7 @@ Progress::~Progress() {
 bool Progress::told() const { return at_item_ && check::work().stage.load() != nullptr; }
 
 void Progress::wake() {
-  const std::lock_guard lock(mutex_);  // so no stage can begin between the ticker's check and its sleep
+  const std::lock_guard lock(mutex_);  // otherwise a stage could begin between the ticker's check and its sleep
   wake_.notify_all();
 }
 

@@ -1,5 +1,5 @@
-// A progress line on the terminal, shown from the first second on: the current item, and how far the slow loops of
-// check/ are. Called by the commands. Prints nothing if stderr is not a terminal.
+// A progress line on the terminal. It shows the current item, and the progress of the slow loops of check/. It appears
+// if the work takes longer than a second. Called by the commands. Prints nothing if stderr is not a terminal.
 #pragma once
 
 #include <chrono>
@@ -17,15 +17,15 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // Call before item `index` (from 0), called `what`.
+  // Must be called before each item. index: the number of the item, counted from 0. what: its name.
   void at(size_t index, const std::string& what);
-  // Removes the line before other text is printed. The next item shows it again.
+  // Removes the line. Must be called before other text is printed. The next item shows the line again.
   void clear() noexcept;
-  void wake();  // a stage has begun
+  void wake();  // called when a stage begins
 
  private:
   using Clock = std::chrono::steady_clock;
-  void tick();  // the thread: it sleeps if no stage is active, so it does not disturb timing
+  void tick();  // runs in the thread; sleeps while no stage is active, so it does not disturb timing
   void draw();
   bool told() const;
 

@@ -1,4 +1,4 @@
-// rapt quantize: writes q, k and v of a file as FP8 codes with descales, as input for rapt run, and reports the
+// rapt quantize: converts q, k and v of a file to FP8 codes with descales. rapt run reads the result. Also reports the
 // quantisation error. Called by program.cpp. Writes its output completely or not at all.
 #include "lab/quantize.h"
 
@@ -62,7 +62,7 @@ double descale_at(const Quantized& q, const AttentionInput& input, int64_t b, in
   return 1;
 }
 
-// Tensors on the device: on a GPU they are copies, and the results are copied back at the end.
+// The tensors on the device. On a GPU they are copies, and the results are copied back at the end.
 class Places {
  public:
   explicit Places(const Device& device) : device_(device) {}
@@ -85,7 +85,7 @@ class Places {
     const HostTensor* host;
     cuda::Buffer buffer;
   };
-  // All of them are contiguous.
+  // All tensors are contiguous.
   static size_t bytes_of_tensor(const HostTensor& t) { return static_cast<size_t>(t.size() * bytes_of(t.dtype)); }
 
   const Device& device_;
@@ -127,8 +127,9 @@ void call_library(const AttentionInput& input, const HostTensor& output, const Q
   for (const HostTensor* t : {&output, &q.descale, &q.mean}) places.fetch(*t);
 }
 
-// Measures the errors of the dequantised values relative to the tensor (rotated, with the subtracted mean added back).
-// Skips elements that are not finite; infinite ones saturate.
+// Measures the errors of the dequantised values. rel_rms is relative to the tensor itself (rotated if --hadamard is
+// given, and before the mean is subtracted). Elements that are not finite have no error; infinite ones count as
+// saturated.
 void measure(const AttentionInput& input, const HostTensor& output, const Preparation& how, Quantized& q) {
   double error_square = 0, square = 0;
   input.each_row(how.rotates(q.name), [&](int64_t b, int64_t h, int64_t s, const auto& place, const double* row) {
@@ -137,7 +138,7 @@ void measure(const AttentionInput& input, const HostTensor& output, const Prepar
     double length = 0;
     for (int64_t d = 0; d < input.dim(); ++d)
       if (std::isfinite(row[d])) length += row[d] * row[d];
-    const double rounding = 1e-6 * std::sqrt(length);  // of the library's y, which is a float
+    const double rounding = 1e-6 * std::sqrt(length);  // rounding error of y: the library computes it as a float
     for (int64_t d = 0; d < input.dim(); ++d) {
       q.saturated += std::isinf(row[d]);
       if (!std::isfinite(row[d])) continue;
@@ -153,7 +154,7 @@ void measure(const AttentionInput& input, const HostTensor& output, const Prepar
   q.rel_rms = error_square == 0 ? 0 : std::sqrt(error_square / square);
 }
 
-// Static scales of a tensor, the same for each sequence.
+// The static scales of a tensor. They are the same for each sequence.
 HostTensor supplied_descale(const StaticScales& scales, const AttentionInput& input, const std::string& where) {
   const auto found = scales.descale.find(input.name);
   if (found == scales.descale.end()) invalid(where, ": has no scales for ", input.name);
@@ -189,8 +190,8 @@ Quantized quantize_one(const AttentionInput& input, DType dtype, ScaleKind kind,
   return q;
 }
 
-// The words that rapt run needs beside the tensors; load.cpp reads them. `before`: words of the input about tensors
-// that were quantised earlier; they are kept.
+// The words that rapt run needs in addition to the tensors. load.cpp reads them. `before`: words in the input file for
+// tensors that were quantised earlier. These words are kept.
 std::string words_of(const std::vector<Quantized>& all, const Preparation& how, const std::string& layout,
                      const std::string& before) {
   std::string words;

@@ -20,12 +20,12 @@ template <class T>
 nlohmann::ordered_json or_null(const std::optional<T>& value) {
   return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
 }
-// Rates and shares. 0: not measured.
+// A rate or share. Null if it is 0, which means that it was not measured.
 nlohmann::ordered_json measured(double value) {
   return value > 0 ? nlohmann::ordered_json(value) : nlohmann::ordered_json(nullptr);
 }
 
-// Null on the CPU. A field that NVML does not tell is null.
+// The clocks of a GPU; null on the CPU. A field that NVML does not report is null.
 nlohmann::ordered_json clocks_json(const BenchRow& row) {
   const GpuClocks &before = row.clocks_before, &after = row.clocks_after;
   if (row.threads > 0) return nullptr;
@@ -47,7 +47,7 @@ nlohmann::ordered_json roofline_json(const std::optional<Roofline>& roofline) {
   return {{"kernel", bound_json(roofline->kernel)}, {"card", bound_json(roofline->card)}};
 }
 
-// Null on the CPU: gemm_tflops and bandwidth have its peaks.
+// The peaks of a GPU. Null on the CPU, whose peaks are in gemm_tflops and bandwidth.
 nlohmann::ordered_json peaks_json(const BenchRow& row) {
   if (row.threads > 0) return nullptr;
   const Roof& roof = row.roof;

@@ -21,7 +21,8 @@
 namespace rapt::lab {
 namespace {
 
-// Independent chains per thread: two units times a latency of four or five cycles, but few enough for 16 registers.
+// The number of independent chains per thread. Two units with a latency of four or five cycles need 10 of them, and 10
+// chains fit into 16 registers.
 constexpr int chains = 10;
 constexpr int64_t rounds = 200'000;
 constexpr int repeats = 5;
@@ -31,7 +32,7 @@ struct FmaLoop {
   double flops_per_round;
 };
 
-[[maybe_unused]] float fma_scalar(int64_t count) {  // unused where NEON is always available
+[[maybe_unused]] float fma_scalar(int64_t count) {  // not used on CPUs that always have NEON
   float sum[chains] = {};
   for (int64_t r = 0; r < count; ++r)
     for (float& x : sum) x = x * 0.5f + 1.0f;
@@ -97,7 +98,8 @@ FmaLoop fma_loop() { return {fma_scalar, chains * 2}; }
 FmaLoop bf16_loop() { return {nullptr, 0}; }
 #endif
 
-// Seconds of the fastest of several runs. In a run all threads start together and call body(thread) once.
+// Makes several runs, and returns the seconds of the fastest one. In a run all threads start together, and each calls
+// body(thread) once.
 double fastest(int threads, const std::function<void(int)>& body) {
   using Clock = std::chrono::steady_clock;
   std::vector<double> seconds;
@@ -142,12 +144,12 @@ uint64_t sum_of(const uint64_t* words, int64_t count) {
 }
 
 double read_rate(int threads, int64_t buffer_bytes) {
-  const int64_t words = buffer_bytes / 8 / threads / 8 * 8;  // per thread
+  const int64_t words = buffer_bytes / 8 / threads / 8 * 8;  // number of words for each thread
   std::vector<std::unique_ptr<uint64_t[]>> parts(static_cast<size_t>(threads));
   std::vector<char> touched(parts.size(), 0);
   const double seconds = fastest(threads, [&](int thread) {
     const auto t = static_cast<size_t>(thread);
-    if (!touched[t]) {  // the first run places the pages; it is the slowest, so it is never the reported one
+    if (!touched[t]) {  // the first run places the pages, so it is the slowest one and is never reported
       parts[t] = std::make_unique<uint64_t[]>(static_cast<size_t>(words));
       touched[t] = 1;
     }

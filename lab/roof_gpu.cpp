@@ -26,14 +26,14 @@ struct Params {  // same as in roof_gpu.cuh
   int rounds = 0;
 };
 
-// A loop that repeats `rounds` times; each thread's share of the work of a round.
+// A function of roof_gpu.cuh that repeats its loop `rounds` times.
 struct RepeatedLoop {
   const char* function;
   int rounds;
-  double work;  // operations, or bytes
+  double work;  // work of one thread in one round, in operations or bytes
 };
-constexpr double mma_work = 8 * 2.0 * 16 * 8 / 32;        // for each k: 8 products of 16x8 by a warp
-constexpr double wgmma_work = 16 * 2.0 * 64 * 256 / 128;  // for each k: 16 products of 64x256 by a warpgroup
+constexpr double mma_work = 8 * 2.0 * 16 * 8 / 32;        // 8 products of 16x8 per warp; to be multiplied by depth k
+constexpr double wgmma_work = 16 * 2.0 * 64 * 256 / 128;  // the same for 16 products of 64x256 per warpgroup
 constexpr RepeatedLoop f32_loop{"multiply_f32", 8192, 16 * 2.0};
 constexpr RepeatedLoop f16_loop{"multiply_f16", 8192, mma_work * 16};
 constexpr RepeatedLoop fp8_loop{"multiply_fp8", 8192, mma_work * 32};
@@ -43,7 +43,7 @@ constexpr RepeatedLoop exponential_loop{"exponentials", 1024, 16};
 constexpr RepeatedLoop l2_loop{"read_l2", 256, 16.0 * loads};
 
 bool has_wgmma(std::string_view arch) { return arch == "sm_90a"; }
-// On sm_90 and sm_100 the compiler replaces mma.sync of FP8 by f16 products.
+// On sm_90 and sm_100 the compiler replaces mma.sync of FP8 by f16 products, so these have no FP8 rate of their own.
 bool has_fp8_mma(std::string_view arch) {
   const int number = arch_number(arch);
   return number == 89 || number == 120 || number == 121;
@@ -87,7 +87,7 @@ class Loops {
     return static_cast<double>(all_threads()) * loop.work * loop.rounds / fastest(loop.function, params);
   }
 
-  // Seconds of an empty kernel of one block, among other launches in a CUDA graph.
+  // The time in seconds of an empty kernel of one block, between other launches in a CUDA graph.
   double launch_seconds() {
     const cuda::Kernel& kernel = loaded("nothing");
     const auto sampler = graph_sampler(stream_, {.launches = 200}, [&](int64_t) {
@@ -134,7 +134,7 @@ double l2_rate(Loops& loops, const Device& device) {
   return loops.rate(l2_loop, {.from = from.data(), .count = from.bytes() / 16});
 }
 
-// 0 if it cannot be measured, for example because NVRTC is too old for the instruction.
+// Returns 0 if the rate cannot be measured, for example because NVRTC is too old for the instruction.
 template <class Measure>
 double if_possible(Measure measure) {
   try {

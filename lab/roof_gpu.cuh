@@ -8,18 +8,18 @@ namespace rapt::roof {
 struct Params {
   const uint4* from = nullptr;
   unsigned* to = nullptr;   // one element per thread
-  unsigned long count = 0;  // uint4 elements of the buffer; for `read` a multiple of 8 per thread
-  int rounds = 0;           // of the loops that repeat: all except `read`
+  unsigned long count = 0;  // number of uint4 elements in the buffer; for `read` a multiple of 8 per thread
+  int rounds = 0;           // number of repetitions; all loops except `read` repeat
 };
 
-// mma.sync of one warp: a 16x8 tile in float, 16 products deep (PTX ISA, "mma.m16n8k16").
+// mma.sync of one warp: adds 16 products to each element of a 16x8 tile of floats (PTX ISA, "mma.m16n8k16").
 __device__ inline void mma_f16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
   asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// The same for FP8 codes, 32 products deep (PTX ISA, "mma.m16n8k32"; sm_89 and newer).
+// The same with 32 products of FP8 codes (PTX ISA, "mma.m16n8k32"; sm_89 and newer).
 __device__ inline void mma_e4m3(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
   asm volatile(
       "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
@@ -69,17 +69,19 @@ __device__ inline void multiply_fp8(const Params& p) { multiply<true>(p); }
 // to 128 floats of each thread. A row of 128 bytes has four steps of 32 bytes (16 halves or 32 codes).
 
 inline constexpr int a_rows = 64, b_rows = 256, row_bytes = 128, step_bytes = 32, steps = row_bytes / step_bytes;
-inline constexpr int wgmma_repeats = 4;  // of the four steps, in one round
+inline constexpr int wgmma_repeats = 4;  // how many times one round repeats the four steps
 
-// The matrix descriptor of rows of 128 bytes with the 128-byte swizzle (PTX ISA, "Matrix Descriptor Format"): address;
-// bytes between groups of eight rows; swizzle mode 1. The tile must be aligned to 1024 bytes.
+// The matrix descriptor for rows of 128 bytes with the 128-byte swizzle (PTX ISA, "Matrix Descriptor Format"). It holds
+// the address, the distance in bytes between groups of eight rows, and swizzle mode 1. The tile must be aligned to 1024
+// bytes.
 __device__ inline unsigned long long descriptor(const void* tile) {
   const unsigned long long address = __cvta_generic_to_shared(tile);
   constexpr unsigned long long group_bytes = 8 * row_bytes;
   return (address >> 4 & 0x3fff) | 1ull << 16 | group_bytes >> 4 << 32 | 1ull << 62;
 }
 
-// The 128 sums as operands %0 to %127 of an asm statement, and their places in the text.
+// The 128 sums are operands %0 to %127 of an asm statement. These macros write the operands, and their names in the
+// text of the statement.
 #define RAPT_TEN_NAMES(t) "%" #t "0,%" #t "1,%" #t "2,%" #t "3,%" #t "4,%" #t "5,%" #t "6,%" #t "7,%" #t "8,%" #t "9,"
 #define RAPT_NAMES                                                                                                 \
   "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9," RAPT_TEN_NAMES(1) RAPT_TEN_NAMES(2) RAPT_TEN_NAMES(3) RAPT_TEN_NAMES(4)        \
@@ -92,7 +94,8 @@ __device__ inline unsigned long long descriptor(const void* tile) {
   RAPT_SIXTEEN_SUMS(0), RAPT_SIXTEEN_SUMS(16), RAPT_SIXTEEN_SUMS(32), RAPT_SIXTEEN_SUMS(48), RAPT_SIXTEEN_SUMS(64), \
       RAPT_SIXTEEN_SUMS(80), RAPT_SIXTEEN_SUMS(96), RAPT_SIXTEEN_SUMS(112)
 
-// One step: sum += A * B. The last operands: add to the sums; do not negate A, B; (f16 only) both are K-major.
+// One step: sum += A * B. The last operands of the instruction say: add to the sums; do not negate A and B; and, for
+// f16 only, both are K-major.
 template <bool fp8>
 __device__ inline void wgmma(float (&sum)[128], unsigned long long a, unsigned long long b) {
   if constexpr (fp8)
@@ -123,7 +126,7 @@ __device__ inline void multiply_wgmma(const Params& p) {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
     for (int i = 0; i < wgmma_repeats * steps; ++i) {
-      const int offset = i % steps * step_bytes / 16;  // descriptors count in 16 bytes
+      const int offset = i % steps * step_bytes / 16;  // the unit of descriptors is 16 bytes
       wgmma<fp8>(sum, a + offset, b + offset);
     }
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
@@ -138,7 +141,7 @@ __device__ inline void wgmma_fp8(const Params& p) { multiply_wgmma<true>(p); }
 
 // ---- Arithmetic without tensor cores
 
-inline constexpr int chains = 16;  // independent sums of a thread
+inline constexpr int chains = 16;  // number of independent sums of a thread
 
 __device__ inline void multiply_f32(const Params& p) {
   const unsigned thread = blockIdx.x * blockDim.x + threadIdx.x;
@@ -154,8 +157,8 @@ __device__ inline void multiply_f32(const Params& p) {
   p.to[thread] = __float_as_uint(total);
 }
 
-// ex2.approx, as in softmax. Each value is the exponential of the one before; they grow to infinity, and the time does
-// not depend on them.
+// ex2.approx, which softmax uses. Each value is the exponential of the value before. The values grow to infinity, but
+// the time does not depend on them.
 __device__ inline void exponentials(const Params& p) {
   const unsigned thread = blockIdx.x * blockDim.x + threadIdx.x;
   float x[chains];
@@ -171,7 +174,7 @@ __device__ inline void exponentials(const Params& p) {
 
 // ---- Memory
 
-inline constexpr int loads = 8;  // 16-byte loads of a thread in flight
+inline constexpr int loads = 8;  // 16-byte loads that a thread has in flight
 
 __device__ inline void read(const Params& p) {
   const unsigned long thread = blockIdx.x * blockDim.x + threadIdx.x, threads = gridDim.x * blockDim.x;
@@ -187,8 +190,8 @@ __device__ inline void read(const Params& p) {
   p.to[thread] = mix;
 }
 
-// Reads a buffer that stays in L2 again and again: all threads together read consecutive elements, and start over at
-// the end. ld.global.cg does not use L1.
+// Reads a buffer many times; it is so small that it stays in L2. All threads together read consecutive elements, and
+// begin again after the last one. ld.global.cg does not use L1.
 __device__ inline void read_l2(const Params& p) {
   const unsigned thread = blockIdx.x * blockDim.x + threadIdx.x, threads = gridDim.x * blockDim.x;
   const auto count = static_cast<unsigned>(p.count);
@@ -209,7 +212,7 @@ __device__ inline void read_l2(const Params& p) {
   p.to[thread] = mix;
 }
 
-// For the time of a launch.
+// An empty loop, to measure the time of a launch.
 __device__ inline void nothing(const Params&) {}
 
 }  // namespace rapt::roof

@@ -1,4 +1,4 @@
-// The work of a problem by unit, and its time at the measured peaks. Called by bench.
+// The work that a problem gives to each unit, and the time of this work at the measured peaks. Called by bench.
 #include "lab/roofline.h"
 
 #include <algorithm>
@@ -8,14 +8,14 @@
 namespace rapt::lab {
 namespace {
 
-// The instruction that computes a product, and its rate.
+// An instruction that computes products, and its rate.
 struct Instruction {
   std::string_view name;
   double flops = 0;  // per second
 };
 struct Products {
   Instruction qk, pv;
-  double p_terms = 1;  // products with V for each weight: P may be a sum of several FP8 terms
+  double p_terms = 1;  // number of products with V for each weight, because P can be a sum of several FP8 terms
 };
 
 Instruction faster(const Instruction& a, const Instruction& b) { return b.flops > a.flops ? b : a; }
@@ -32,7 +32,7 @@ struct Instructions {
   Instruction best_fp8() const { return faster(faster(mma_fp8, wgmma_fp8), best_f16()); }
 };
 
-// FP8 weights (pv=fp8) are a rounding that the caller must ask for, so other problems multiply P in 16 bits.
+// FP8 weights (pv=fp8) are less exact, so only the caller can choose them. Other problems multiply P in 16 bits.
 Products best_products(const Problem& problem, const Instructions& have) {
   const auto narrow = [](DType dtype) { return is_16bit(dtype) || is_fp8(dtype); };
   if (!narrow(problem.q) || !narrow(problem.k) || !narrow(problem.v)) return {have.f32, have.f32};
@@ -41,13 +41,13 @@ Products best_products(const Problem& problem, const Instructions& have) {
   const bool fp8_p = problem.pv == PvMode::fp8 || problem.pv == PvMode::fp8x2;
   if (!fp8_p || !is_tensor_core_fp8(problem.v)) return products;
   const double terms = problem.pv == PvMode::fp8x2 ? 2 : 1;
-  if (have.best_fp8().flops / terms <= have.best_f16().flops) return products;  // both terms together are an f16
+  if (have.best_fp8().flops / terms <= have.best_f16().flops) return products;  // f16 is as fast as all FP8 terms
   products.pv = have.best_fp8();
   products.p_terms = terms;
   return products;
 }
 
-// A family that is not named here is assumed to use the best instructions.
+// We assume that a family which is not named here uses the best instructions.
 Products products_of(const Step& step, const Problem& problem, const Instructions& have) {
   const std::string_view family = step.family->name;
   if (family == "attention_scalar") return {have.f32, have.f32};
@@ -68,7 +68,8 @@ Work work_of(const Problem& problem) {
   return {all * of_qk, all * (1 - of_qk), all / (2 * dims), bytes(problem)};
 }
 
-// Bytes read from L2: every CTA reads the keys and values that its block_m rows see. 0 if the kernel has no such tile.
+// The number of bytes that are read from L2. Every CTA reads the keys and values that its block_m rows see. 0 if the
+// kernel has no block_m.
 double tile_bytes(const Problem& problem, const Step& step, const Work& work) {
   const auto rows = static_cast<double>(step.config.number("block_m", 64 * step.config.number("warpgroups", 0)));
   if (rows == 0) return 0;
@@ -80,7 +81,7 @@ class BoundMaker {
  public:
   void add(std::string_view unit, double work, double rate) {
     if (work <= 0 || rate <= 0) return;
-    for (UnitTime& known : bound_.units)  // both products on the same unit take turns
+    for (UnitTime& known : bound_.units)  // if both products use the same unit, their times are added
       if (known.unit == unit) {
         known.us += work / rate * 1e6;
         return;

@@ -1,6 +1,7 @@
 // The roofline of a problem on a GPU: the time that each unit needs for its share of the work at its measured peak, the
-// unit that needs most, and the shortest possible time. Called by bench. Pure functions of a plan and a Roof.
-// Williams, Waterman, Patterson 2009: "Roofline: an insightful visual performance model".
+// unit that needs the longest time, and the shortest possible time of the problem. Called by bench. The functions
+// depend only on a plan and a Roof. Source: Williams, Waterman, Patterson 2009, "Roofline: an insightful visual
+// performance model".
 #pragma once
 
 #include <optional>
@@ -19,21 +20,22 @@ struct UnitTime {
   double us = 0;
 };
 
-// Units work at the same time; launches do not overlap with work. So floor_us = the longest unit + the launches.
+// Units work at the same time, but launches do not overlap with their work. So floor_us is the time of the unit that
+// takes longest, plus the time of the launches.
 struct Bound {
   std::vector<UnitTime> units;
   double launch_us = 0;
   double floor_us = 0;
-  std::string_view unit;  // the longest unit; "launch" if the launches take longer
+  std::string_view unit;  // the unit that takes longest; "launch" if the launches take longer
 };
 
 struct Roofline {
-  Bound kernel;  // with the instructions of the chosen kernel
-  Bound card;    // with the fastest instructions that the GPU has for these dtypes
+  Bound kernel;  // bound for the instructions of the chosen kernel
+  Bound card;    // bound for the fastest instructions that the GPU has for these dtypes
 };
 
-// from_l2: the inputs of all calls fit into L2, so no call reads DRAM. Units whose peak was not measured are left out.
-// Returns nothing if no peak was measured.
+// from_l2: true if the inputs of all calls fit into L2, so that no call reads DRAM. Units without a measured peak are
+// left out. Returns nothing if no peak was measured.
 std::optional<Roofline> roofline(const Problem& problem, const Plan& plan, const Roof& roof, bool from_l2);
 
 }  // namespace rapt::lab

@@ -29,7 +29,7 @@ int64_t samples_that_fit(double seconds_each) {
   return std::clamp<int64_t>(static_cast<int64_t>(timing_seconds / std::max(seconds_each, 1e-6)), 5, 200);
 }
 
-// A few warm-up runs, then as many as fit in half a second, between 5 and 200.
+// Makes a few warm-up calls. Then times as many calls as fit in half a second, at least 5 and at most 200.
 Samples run_on_cpu(const LoadedProblem& loaded, const check::Outputs& outputs, rapt_context* context) {
   const check::SdpaCall call(loaded.problem, loaded.inputs, outputs);
   require_ok(rapt_prepare(context, &call.args, nullptr));
@@ -78,7 +78,7 @@ void check_output_path(const std::string& path, const std::string& input) {
       invalid("-o ", path, ": must end with .safetensors, or be a folder (for o.npy and lse.npy)");
     return check_output_file("-o", path, "the input", input);
   }
-  // A folder is read as a whole: with o.npy beside q.npy, the next run would refuse it.
+  // All files of an input folder are read. So if o.npy were written beside q.npy, the next run would refuse the folder.
   std::error_code ignored;
   bool of_inputs = std::filesystem::equivalent(path, input, ignored);
   for (const char* name : {"q.npy", "k.npy", "v.npy"})
@@ -88,13 +88,13 @@ void check_output_path(const std::string& path, const std::string& input) {
     invalid("-o ", path, ": is a file, not a folder");
 }
 
-// The errors against the original tensors, on the same rows.
+// The errors relative to attention on the original tensors. They are computed on the same rows as the other errors.
 check::Errors total_errors(const LoadedProblem& originals, const check::Outputs& outputs, int64_t row_step) {
   const check::Reading reading(originals.problem, originals.inputs);
   return check::compare_out(originals.problem, outputs.out, check::forward(reading, {.row_step = row_step}));
 }
 
-// For FP8 inputs: the error including the quantisation error, or why it is not known.
+// For FP8 inputs: the error with the quantisation error included, or the reason why it is not known.
 struct Total {
   std::string original, note;
   std::optional<check::Errors> errors;
@@ -108,7 +108,7 @@ struct Report {
   Quartiles time;
   int64_t row_step = 1;
   check::Result verdict;
-  std::optional<Total> total;  // for FP8 inputs
+  std::optional<Total> total;  // only for FP8 inputs
   double gflops() const { return flops(problem) / time.median / 1e3; }
 };
 
@@ -168,7 +168,7 @@ void print_json(const Report& r, const RunOptions& options) {
       {"pass", r.verdict.pass},
       {"message", r.verdict.message},
       {"output", r.verdict.pass && !options.output.empty() ? nlohmann::ordered_json(options.output) : nullptr}};
-  if (r.total) {  // then "err" is the kernel's error only
+  if (r.total) {  // in this case "err" is only the error of the kernel
     all["err_with_quantising"] = nullptr;
     if (const auto& total = r.total->errors)
       all["err_with_quantising"] = {

@@ -1,6 +1,7 @@
 // Reader and writer of .safetensors files.
-// The header is parsed as events, not as a tree: unknown structure, depth or duplicate names stop the parser at once.
-// The file's size bounds the memory that is taken: the offsets must cover the data exactly, without gaps or overlaps.
+// The header is parsed as events, not as a tree. So the parser stops immediately if the structure is unknown or too
+// deep, or if a name appears twice. Memory use is limited by the size of the file, because the offsets must cover the
+// data exactly, without gaps or overlaps.
 #include "lab/safetensors.h"
 
 #include <algorithm>
@@ -34,7 +35,8 @@ struct Entry {
   bool has_dtype = false, has_shape = false, has_offsets = false;
 };
 
-// Receives the parser's events and allows only {name: {dtype, shape, data_offsets}, "__metadata__": {text: text}}.
+// Receives the parser's events. Allows only a header {name: {dtype, shape, data_offsets}, "__metadata__": {text:
+// text}}.
 class HeaderEvents : public nlohmann::json_sax<json> {
  public:
   explicit HeaderEvents(const std::string& file) : file_(file) {}
@@ -166,7 +168,7 @@ DType dtype_of(const std::string& file, const Entry& entry) {
           entry.dtype == "F64" ? " (convert F64 to F32 first)" : "");
 }
 
-// The format's rule: sorted by offset, the tensors cover the data without a gap or an overlap.
+// Checks a rule of the format: the tensors, sorted by offset, cover the data without gaps or overlaps.
 void check_regions(const std::string& file, const std::vector<Entry>& entries, int64_t data_bytes) {
   std::vector<const Entry*> ordered;
   for (const Entry& entry : entries) ordered.push_back(&entry);
@@ -239,7 +241,8 @@ TensorFile read_safetensors(const ByteSource& source) {
 }
 
 namespace {
-// Builds the header field by field: an ordered_json searches all its names for each new one.
+// Builds the text of the header field by field. An ordered_json would be slow, because it searches all its names for
+// each new name.
 std::string header_text(const std::vector<const NamedTensor*>& tensors,
                         const std::map<std::string, std::string>& metadata) {
   std::string text = "{";

@@ -22,14 +22,15 @@ struct TensorFile {
   std::map<std::string, std::string> metadata;
 };
 
-// Reads all tensors. F32 F16 BF16 F8_E4M3 F8_E5M2 U8 BOOL (both as u8) I32 I64; any other dtype is an error.
+// Reads all tensors. Allowed dtypes are F32 F16 BF16 F8_E4M3 F8_E5M2 U8 BOOL I32 I64. U8 and BOOL become u8.
 TensorFile read_safetensors(const ByteSource& source);
 
-// Writes the tensors contiguous in logical order, the widest dtype first for alignment; completely or not at all.
+// Writes contiguous tensors in logical order. Tensors with the widest dtype come first, for alignment. The file is
+// written completely or not at all.
 void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
                        const std::map<std::string, std::string>& metadata = {});
 
-// The elements in logical order, last dimension fastest, for any strides.
+// The bytes of a tensor with any strides, as a contiguous tensor in logical order.
 std::string contiguous_bytes(const check::HostTensor& tensor);
 
 }  // namespace rapt::lab

@@ -15,8 +15,9 @@ int64_t keys_of_a_step(const KernelConfig& config);
 
 // False for problems with lists of lengths or explicit strides.
 bool can_be_shortened(const Problem& problem);
-// The same kind of problem with one batch entry, a few heads, and at most `rows` query rows and `keys` keys. If the
-// problem has as many rows as keys, the result has, too; then both limits are the larger one. Needs can_be_shortened().
+// A problem of the same kind with one batch entry, a few heads, and at most `rows` query rows and `keys` keys. If the
+// given problem has as many rows as keys, the result has as many rows as keys, too; in this case the larger of the two
+// limits is used for both. Requires can_be_shortened().
 Problem shortened(Problem problem, int64_t rows, int64_t keys);
 
 }  // namespace rapt::lab

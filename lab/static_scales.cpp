@@ -1,4 +1,5 @@
-// Static scales as a JSON file, schema rapt.scales/1 (docs/lab.md). Written by calibrate, read by quantize.
+// Reads and writes static scales as a JSON file with schema rapt.scales/1 (docs/lab.md). calibrate writes this file,
+// and quantize reads it.
 #include <cmath>
 #include <nlohmann/json.hpp>
 

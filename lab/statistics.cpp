@@ -10,7 +10,7 @@ namespace rapt::lab {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr double shortest_sample_us = 20;  // a thousand times the cost of reading the clock
+constexpr double shortest_sample_us = 20;  // 1000 times the time of reading the clock
 
 double microseconds_since(Clock::time_point begin) {
   return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();

@@ -1,4 +1,4 @@
-// From the memory that marks filled to stages, numbers and a trace file.
+// Converts the memory that marks have filled to stages, numbers and a trace file.
 #include "lab/trace.h"
 
 #include <fmt/format.h>
@@ -17,14 +17,14 @@ namespace {
 
 constexpr const char* trace_file = "device/trace.cuh";
 constexpr std::string_view stages_macro = "RAPT_TRACE_STAGES(";
-constexpr size_t most_bytes = size_t{512} << 20;  // of marks
+constexpr size_t most_bytes = size_t{512} << 20;  // the largest memory for marks
 
 int64_t div_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
 // The text between the quotes of RAPT_TRACE_STAGES("..." "..."), or "".
 std::string list_in(const std::string& file, const std::string& text) {
   size_t at = text.find(stages_macro);
-  // An occurrence in a comment or a definition of the macro has no quote next.
+  // In a comment, or in the definition of the macro, no quote follows the macro's name.
   for (; at != text.npos; at = text.find(stages_macro, at + 1)) {
     const size_t open = text.find_first_not_of(" \t\n", at + stages_macro.size());
     const size_t line = text.rfind('\n', at) + 1;
@@ -43,7 +43,8 @@ std::string list_in(const std::string& file, const std::string& text) {
   return list;
 }
 
-// The stages of one warp in order of time. A stage lasts until the next mark, the last one until the end.
+// The stages of one warp in order of time. A stage lasts until the next mark. The last stage lasts until the warp's
+// end.
 TracedWarp warp_of(const TraceMemory& memory, size_t place) {
   const TraceShape& shape = memory.shape;
   const TraceWarp& stored = memory.of_warps[place];
@@ -64,14 +65,14 @@ TracedWarp warp_of(const TraceMemory& memory, size_t place) {
   return warp;
 }
 
-// Replaces the "#" of a role by the number of each warpgroup that has the role.
+// Replaces the "#" in the name of a role by the number of the warpgroup. Each warpgroup with this role gets a name.
 void number_warpgroups(Trace& trace) {
   const auto numbered = [](const std::string& name) { return role_of(name).find('#') != std::string::npos; };
   std::set<unsigned> groups;
   for (const TracedWarp& warp : trace.warps)
     for (const TracedStage& stage : warp.stages)
       if (numbered(trace.names[stage.stage])) groups.insert(warp.warp / 4);
-  std::map<std::pair<unsigned, unsigned>, unsigned> places;  // new number of (stage, warpgroup)
+  std::map<std::pair<unsigned, unsigned>, unsigned> places;  // key: (stage, warpgroup); value: new number of the stage
   std::vector<std::string> names;
   const std::vector<std::string> old = std::move(trace.names);
   for (unsigned stage = 0; stage < old.size(); ++stage)
@@ -89,8 +90,9 @@ void number_warpgroups(Trace& trace) {
   trace.names = std::move(names);
 }
 
-// Relates the cycles of the multiprocessors to the time that all of them share. That clock's step may be 1 us: the rate
-// is an average over all multiprocessors, and the origin of each fits all its readings, which are rounded down.
+// Relates the cycle counters of the multiprocessors to the clock that they share. A step of this clock can be as large
+// as 1 us, and its readings are rounded down. So the rate is an average over all multiprocessors, and the origin of
+// each multiprocessor is chosen to fit all its readings.
 void fit_clocks(const TraceMemory& memory, Trace& trace) {
   struct Range {
     unsigned long long begin_ns = ~0ull, end_ns = 0, begin_cycles = ~0ull, end_cycles = 0;
@@ -123,9 +125,9 @@ void fit_clocks(const TraceMemory& memory, Trace& trace) {
   }
 }
 
-// The stages of the main loop: those that some warp begins more than once, and at least half as often as the most
-// frequent stage of this warp. A warp begins some stages once for each tile, and others once for each block. With more
-// than two blocks in a tile, only the latter count.
+// The stages of the main loop. These are the stages that some warp begins more than once, and at least half as often as
+// the most frequent stage of this warp. A warp begins some stages once for each tile, and others once for each block of
+// keys. If a tile has more than two blocks, only the latter stages count.
 std::vector<bool> repeated_stages(const Trace& trace) {
   std::vector<bool> repeated(trace.names.size());
   for (const TracedWarp& warp : trace.warps) {
@@ -161,7 +163,7 @@ StageSummary summary_of(const Trace& trace, unsigned stage) {
   return summary;
 }
 
-// The cycles of a CTA: its begin and end, the begin of the first repeated stage, the end of the last one.
+// The cycles at which a CTA begins and ends, its first repeated stage begins, and its last repeated stage ends.
 struct CtaTimes {
   unsigned long long begin = ~0ull, end = 0, first_step = ~0ull, last_step = 0;
 };
@@ -192,7 +194,7 @@ void summarise_ctas(const Trace& trace, TraceSummary& summary) {
 }
 
 void summarise_grid(const Trace& trace, TraceSummary& summary) {
-  std::map<unsigned long long, std::pair<double, double>> sms;  // begin of the first CTA, end of the last
+  std::map<unsigned long long, std::pair<double, double>> sms;  // begin of the first CTA, end of the last CTA
   for (const TracedWarp& warp : trace.warps) {
     const double begin = trace.ns(warp, warp.begin_cycles), end = trace.ns(warp, warp.end_cycles);
     const auto [entry, fresh] = sms.emplace(warp.sm, std::pair{begin, end});
@@ -209,7 +211,7 @@ void summarise_grid(const Trace& trace, TraceSummary& summary) {
   summary.ramp_us = (last_begin - first_begin) / 1e3, summary.drain_us = (last_end - first_end) / 1e3;
 }
 
-// The multiprocessors whose stages fit into the limit; at least one.
+// As many multiprocessors as fit into the limit of stages; at least one.
 std::set<unsigned long long> chosen_sms(const Trace& trace, size_t most_stages) {
   std::map<unsigned long long, size_t> counts;
   for (const TracedWarp& warp : trace.warps) counts[warp.sm] += warp.stages.size();
@@ -223,8 +225,8 @@ std::set<unsigned long long> chosen_sms(const Trace& trace, size_t most_stages) 
   return chosen;
 }
 
-// The role of a warp, which is the role of its stages. Stages without a role are ignored. Returns "" if the stages have
-// several roles or none.
+// The role that all stages of a warp have. Stages without a role are ignored. Returns "" if the stages have different
+// roles or none.
 std::string role_of_warp(const Trace& trace, const TracedWarp& warp) {
   std::set<std::string> roles;
   for (const TracedStage& stage : warp.stages) roles.insert(role_of(trace.names[stage.stage]));

@@ -194,7 +194,8 @@ int dry_run(const TuneOptions& options, const std::vector<Problem>& problems, co
 
 // ---- The rows.
 
-// The version in rows. Another commit may have other kernels, so rows of another commit are measured again.
+// The version that is written into rows. Another commit can have other kernels, so rows of another commit are measured
+// again.
 std::string row_version() {
   const std::string commit(build_commit);
   return concat(rapt_version(), " ", commit.substr(0, 12), build_dirty ? "-changed" : "");
@@ -209,8 +210,8 @@ std::string utc_now() {
   return text;
 }
 
-// The file to write. Creates it if necessary, and throws if the library would not read it. So this error comes before
-// the search, not after it.
+// The file to write. Creates the file if necessary, and throws if the library would not read it. So the user sees this
+// error before the search and not after it.
 std::string prepared_file(const TuneOptions& options) {
   const TunedFile file = tuned_file(jit::Store::from_environment().cache_directory);
   const std::string path = options.output.empty() ? file.path : options.output;
@@ -222,7 +223,7 @@ std::string prepared_file(const TuneOptions& options) {
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   if (options.output.empty() && !file.named && !std::filesystem::exists(folder)) {
     make_directories(folder.parent_path());
-    mkdir(folder.c_str(), 0700);  // as the cache does; a failure is reported by the next call
+    mkdir(folder.c_str(), 0700);  // the mode that the cache uses, too; the next call reports a failure
   }
   if (const std::string wrong = create_tuned_file(path); !wrong.empty())
     throw Error(ErrorCode::environment, concat("tuned rows '", path, "': the file ", wrong));
@@ -294,7 +295,7 @@ class Tuner {
       const Problem planned = planned_problem(problem, device_);
       if (!is_known(problem, planned)) found = search(index, problem, planned);
     });
-    // Outside attempt(), so a failure here ends the command: the file could not take the other rows, either.
+    // This call is outside attempt(), so a failure ends the command. The other rows could not be written either.
     if (found) finish(problem, *found);
   }
 
@@ -312,10 +313,10 @@ class Tuner {
     Progress& progress_;
   };
 
-  // Whether the file has a row that need not be measured again.
+  // True if the file has a row that need not be measured again.
   bool is_known(const Problem& problem, const Problem& planned) {
     const TunedRow* const row = known_.find(planned, device_);
-    const bool fresh = measured_.contains(plan_line(planned));  // by an earlier problem of the same class
+    const bool fresh = measured_.contains(plan_line(planned));  // measured for an earlier problem of the same class
     const bool known = row != nullptr && row->version == row_version() && (fresh || !options_.again);
     if (known) skip(problem, *row, fresh);
     return known;

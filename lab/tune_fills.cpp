@@ -6,7 +6,7 @@
 namespace rapt::lab {
 namespace {
 
-// Whether a problem of this kind can have keys that no query sees. If it has none, hidden_nan is the same as normal.
+// True if a problem of this kind can have keys that no query sees. If it has no such keys, hidden_nan equals normal.
 bool can_hide_keys(const Problem& p) {
   return p.position_mask.present() || p.mask.dtype != DType::none || p.varlen || p.seqused || p.seqused_q ||
          p.page_size > 0;

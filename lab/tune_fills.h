@@ -13,7 +13,7 @@ std::vector<check::Fill> tune_fills(const Problem& problem);
 
 // Calls check_one(fill) for each fill. If check_one throws Error{internal} (a result is wrong), throws the same error
 // with the fill's name before its sentence. If check_one throws Error{unsupported} (the oracle's own values overflow),
-// goes on with the next fill. Exception: for Fill::normal, this error is thrown, too.
+// throws this error for Fill::normal; for another fill it continues with the next fill.
 void check_fills(const std::vector<check::Fill>& fills, const std::function<void(check::Fill)>& check_one);
 
 }  // namespace rapt::lab

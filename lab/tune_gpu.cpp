@@ -1,5 +1,5 @@
 // The measurements of rapt tune: compiles a configuration, drops it if it spills registers, compares its results with
-// the float64 oracle, and times it in turns with the best one so far. Called by tune.cpp.
+// the float64 oracle, and times it in turns with the best configuration found so far. Called by tune.cpp.
 #include <fmt/format.h>
 
 #include <deque>
@@ -30,7 +30,8 @@ struct Effort {
   double seconds;
 };
 constexpr Effort quick{3, 15, 1.5}, thorough_effort{5, 30, 5};
-// If a first estimate of a candidate exceeds that of the best configuration by this factor, it is not sampled.
+// No samples of a candidate are taken if its first estimate is longer by this factor than that of the best
+// configuration.
 constexpr double clearly_slower = 1.5;
 
 // A configuration that is compiled and loaded.
@@ -40,7 +41,7 @@ struct Ready {
   bool checked = false, checked_whole = false;
 };
 
-// "" if the kernel has no register spills.
+// A sentence about the register spills of the kernel, or "" if it has none.
 std::string spills(const LoadedKernel& kernel, int device) {
   const jit::Resources resources = jit::parse_resources(kernel.image->log);
   const int bytes = resources.known ? resources.spill_store_bytes + resources.spill_load_bytes
@@ -48,7 +49,7 @@ std::string spills(const LoadedKernel& kernel, int device) {
   return bytes == 0 ? "" : concat("its registers spill (", bytes, " bytes)");
 }
 
-// The tensors of one problem on the GPU. Successive calls use different sets of them.
+// Several sets of tensors of one problem on the GPU. Successive calls use different sets.
 struct Tensors {
   Tensors(const Problem& given, uint64_t seed, check::Fill values = check::Fill::normal)
       : problem(given),
@@ -109,7 +110,7 @@ class GpuTuneBench final : public TuneBench {
     return {};
   }
 
-  // Compiles and loads. Returns "" or why the configuration cannot be used.
+  // Compiles and loads the kernel. Returns "" or the reason why the configuration cannot be used.
   std::string prepare(const TunePoint& point, const std::string& words, Ready& ready) {
     if (whole_.sets.empty()) add_sets(1);
     ready.context = make_context(options_.common, device_, whole_.problem, words);
@@ -127,13 +128,13 @@ class GpuTuneBench final : public TuneBench {
     return own || ready.loaded->kernels[0] == nullptr ? "" : spills(*ready.loaded->kernels[0], device_.index);
   }
 
-  // The oracle is slow, so large problems are checked on a smaller one of the same kind, with the same kernel.
+  // The oracle is slow. So for a large problem we check a smaller problem of the same kind with the same kernel.
   bool can_check_shorter() const {
     return oracle_row_step(flops(whole_.problem)) > 1 && can_be_shortened(whole_.problem);
   }
-  // Checks several fills on the smaller problem, which takes little time. A problem that is small itself is checked
-  // directly if it cannot be made smaller, or if the smaller one has another kernel. If a large problem cannot be made
-  // smaller, this function does nothing: check() has already checked it with Fill::normal.
+  // Checks several fills on a smaller problem, because this takes little time. A small problem is checked itself if it
+  // cannot be made smaller, or if the smaller problem has another kernel. If a large problem cannot be made smaller,
+  // this function does nothing: check() has already checked the large problem with Fill::normal.
   void check_all_fills(const TunePoint& point, const std::string& words, Ready& ready) {
     const bool large = oracle_row_step(flops(whole_.problem)) > 1;
     if (large && !can_be_shortened(whole_.problem)) return;

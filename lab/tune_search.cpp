@@ -27,7 +27,7 @@ std::string broken_rule(const Problem& planned, const Device& device, const Tune
   return "";
 }
 
-// The candidates of a field without its current value. The candidates nearest to this value come first.
+// The candidate values of a field, without its current value. Those nearest to the current value come first.
 std::vector<int> nearest_first(const ConfigField& field, const KernelConfig& config) {
   const auto now = static_cast<int>(field.number(config.data()));
   std::vector<int> values;
@@ -77,7 +77,8 @@ class Search {
     return compared.candidate.median <= hopeless * compared.best.median;
   }
 
-  // Changes one field of the configuration at a time and keeps faster changes, until no change is faster.
+  // Changes one field of the configuration at a time, and keeps the changes that make the kernel faster. Ends when no
+  // change makes it faster.
   void descend() {
     for (bool improved = true; improved;) {
       improved = false;
@@ -88,7 +89,7 @@ class Search {
     if (present_.words() != result_.best.words()) keep_if_faster();
   }
 
-  // Changes one field and compares the result with the configuration before. Returns whether the change was kept.
+  // Changes one field, and compares the new configuration with the previous one. Returns true if the change was kept.
   bool step(const ConfigField& field, int value) {
     TunePoint changed;
     std::string why;
@@ -106,7 +107,7 @@ class Search {
     return true;
   }
 
-  // After the descent in a family, compares its best configuration with the best one of all families.
+  // After the descent in a family, compares its best configuration with the best configuration of all families so far.
   void keep_if_faster() {
     if (result_.interrupted) return;
     Comparison compared;
@@ -114,7 +115,7 @@ class Search {
     if (is_faster(compared.candidate, compared.best)) result_.best = present_;
   }
 
-  // The final comparison with the planner's choice. Without it nothing is kept.
+  // The final comparison with the planner's choice. A configuration that is not faster here is not kept.
   void confirm() {
     const TunePoint found = std::exchange(result_.best, request_.own);
     if (result_.interrupted) return;
@@ -133,7 +134,7 @@ class Search {
     result_.failure = alone.why;
   }
 
-  // Returns false if there are no times.
+  // Compares a candidate with the best configuration. Returns false if there are no times.
   bool compare(const TunePoint& candidate, const TunePoint& best, const std::string& change, Comparison& compared) {
     if (request_.progress) request_.progress(candidate, change, result_.tried);
     compared = request_.compare(candidate, best, false);

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs missing packages for a make target: bootstrap.sh run|test|ci (each includes the ones before). Called by the
-# Makefile and .ci/run. Debian 12 and Ubuntu 24.04, as root or with sudo; on other systems it prints the names. A second
-# run only checks files and does not start a package manager.
+# Installs missing packages for a make target: bootstrap.sh run|test|ci (test includes run, ci includes both). Called by
+# the Makefile and .ci/run. It installs on Debian 12 and Ubuntu 24.04, as root or with sudo. On other systems it only
+# prints the names of the packages. A second run only checks files, and does not start a package manager.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -30,7 +30,7 @@ need_run() {
 need_test() {
   need_run
   need libgtest-dev has_header gtest/gtest.h
-  has_nvrtc || need python3-pip has_pip ""  # tests compile GPU kernels: scripts/nvrtc.sh install
+  has_nvrtc || need python3-pip has_pip ""  # tests compile GPU kernels, and scripts/nvrtc.sh install needs pip
 }
 need_ci() {
   need_test
@@ -54,7 +54,7 @@ case "${1:-}" in
     ;;
 esac
 
-# After the packages. Without a network `make test` continues, and the tests that compile kernels fail.
+# Installs NVRTC, after the packages. Without a network, `make test` continues, and the tests that compile kernels fail.
 install_nvrtc() {
   [ "$1" = run ] || has_nvrtc || scripts/nvrtc.sh install || {
     echo "NVRTC could not be installed; its tests will fail. If you have it, set RAPT_NVRTC=FOLDER" >&2
@@ -85,7 +85,7 @@ install() {
 echo "Installing ${missing[*]}"
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-# Package lists may be missing or old: they are updated only if the install fails without it.
+# The package lists can be missing or old. They are updated only if the first attempt to install fails.
 install >"$log" 2>&1 || { "${as_root[@]}" apt-get update -q >"$log" 2>&1 && install >"$log" 2>&1; } || {
   tail -n 20 "$log" >&2
   echo "apt-get could not install ${missing[*]}: see its last messages above." >&2

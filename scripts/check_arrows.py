@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks the include rules: lab and tests may include check, check only problem.h of src, and src none of them.
+"""Checks the include rules: lab and tests may include check. check may include only problem.h of src. src may include
+none of the three.
 
 Called by .ci/run. Reads only #include lines. Prints each wrong include and exits with 1 if there is one.
 """
@@ -14,10 +15,10 @@ SUFFIXES = {".h", ".hpp", ".cpp", ".c", ".cuh"}
 PROBLEM = ["src/problem/problem.h", "src/base/error.h", "src/base/files.h", "include/rapt/"]
 
 K = "src/kernels/"
-DEVICE = [K + "shared/", K + "device/", K + "ptx/"]  # what every device source may include
+DEVICE = [K + "shared/", K + "device/", K + "ptx/"]  # every device source may include these
 FAMILIES = sorted(path.name for path in (ROOT / K).iterdir() if path.is_dir() and f"{K}{path.name}/" not in DEVICE)
-# Device sources of each folder: no header of a toolkit or the standard library, because NVRTC would need paths for
-# them.
+# The rules for device sources of each folder. They include no header of the CUDA toolkit or the standard library,
+# because NVRTC would need paths to these headers.
 DEVICE_RULES = [
     (K + "ptx/", [K + "ptx/", K + "shared/"], "ptx/ holds single instructions"),
     (K + "device/", DEVICE, "device/ is common code of several families"),
@@ -38,8 +39,8 @@ DEVICE_RULES = [
     ("tests/", ["tests/", *DEVICE], "device code of the tests may include device/, ptx/, shared/ and its own folder"),
 ]
 BASE = ["src/base/", "include/rapt/", "<"]
-# Headers for a family's host code: the problem, the machine, and the needs of the CPU kernels. Not the runtime, which
-# launches the result of a family.
+# Headers that a family's host code may include: the problem, the device, and headers for the CPU kernels. The runtime
+# is not among them, because the runtime uses families.
 HOST_HALF = [K, "src/problem/", "src/device/", *BASE]
 # (files, allowed includes, reason). The first rule whose prefix matches a file applies. System headers are "<name>".
 RULES = [
@@ -101,7 +102,7 @@ RULES = [
 def resolve(source, bracket, name):
     """The included file relative to the root, or "<name>" if it is not a file of this project."""
     folders = [source.parent, ROOT, ROOT / "src", ROOT / "include"]
-    folders += [ROOT / "lab/ladder", ROOT / "src/kernels"]  # device sources, as NVRTC and the emulation tests find them
+    folders += [ROOT / "lab/ladder", ROOT / "src/kernels"]  # NVRTC and the emulation tests search there, too
     for folder in folders[1:] if bracket == "<" else folders:
         path = (folder / name).resolve()
         if path.is_file() and path.is_relative_to(ROOT):

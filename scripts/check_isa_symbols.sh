@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# Checks that code of one instruction set cannot be linked into another's: check_isa_symbols.sh BUILD_TREE. Called by
-# .ci/run on the release tree. An inline function that is compiled out of line is a weak symbol. Of equal weak symbols
-# the linker keeps the first, so an AVX-512 copy of, for example, std::vector's code would crash on an older machine.
-# Therefore all functions in isa_<name>.cpp except its entry must have internal linkage.
+# Checks that the linker cannot use code of one instruction set in the code of another: check_isa_symbols.sh BUILD_TREE.
+# Called by .ci/run on the release tree. An inline function that is compiled out of line is a weak symbol. If several
+# files have the same weak symbol, the linker keeps the first. So an AVX-512 copy of, for example, code of std::vector
+# could run on an older machine and crash. Therefore all functions in isa_<name>.cpp except its entry must have internal
+# linkage.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 failed=0
 count=0
 for object in "$1"/CMakeFiles/rapt_objects.dir/src/cpu/isa_*.o; do
   isa=$(basename "$object" | sed 's/^isa_\(.*\)\.cpp\.o$/\1/')
-  [ "$isa" = scalar ] && continue # compiled like all other code
+  [ "$isa" = scalar ] && continue # it is compiled with the flags of all other code
   count=$((count + 1))
   shared=$(nm -C --defined-only "$object" | awk '$2 ~ /^[WVu]$/' || true)
   if [ -n "$shared" ]; then

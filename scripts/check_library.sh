@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks the exports and dependencies of librapt.so: check_library.sh BUILD_TREE. Called by .ci/run on the release tree.
-# It must export exactly the functions of include/rapt/rapt.h, need only libc and the C++ runtime, run on glibc 2.35
-# (Ubuntu 22.04), and have at most 3 MiB.
+# The library must export exactly the functions of include/rapt/rapt.h, need only libc and the C++ runtime, run with
+# glibc 2.35 (Ubuntu 22.04), and have at most 3 MiB.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 library=$1/librapt.so

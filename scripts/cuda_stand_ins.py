@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Creates empty libraries in place of CUDA's large ones, so PyTorch of PyPI loads without 2 GB that a CPU never uses.
+"""Creates empty libraries in place of CUDA's large ones. So the PyTorch of PyPI loads without 2 GB of libraries that
+are not used on a CPU.
 
     cuda_stand_ins.py SITE_PACKAGES    # called by scripts/pytorch.sh
 
@@ -23,7 +24,7 @@ def output(*command):
 
 
 def imports_of(library):
-    """(the libraries it needs, {version: its library}, [(function, version or "")])"""
+    """The imports of a library: (needed libraries, {version: the library that has it}, [(function, version or "")])."""
     needed = re.findall(r"\(NEEDED\).*\[(.+)\]", output("readelf", "-dW", library))
     versions, file = {}, None
     for line in output("readelf", "-VW", library).splitlines():
@@ -40,7 +41,7 @@ def imports_of(library):
 
 
 def make(soname, functions, folder):
-    """A library of that name; functions: [(name, version or "")]."""
+    """Makes a library with the name `soname` and empty functions. functions: [(name, version or "")]."""
     by_version = defaultdict(list)
     for name, version in functions:
         by_version[version].append(name)
@@ -70,7 +71,7 @@ def main(site):
             owner.update(versions)
             wanted.update(functions)
     for soname in sorted(missing):
-        prefix = re.match(r"lib([a-zA-Z]+)", soname)[1]  # of functions without a version: any library may have them
+        prefix = re.match(r"lib([a-zA-Z]+)", soname)[1]  # functions without a version go to the library of their prefix
         own = {(n, v) for n, v in wanted if owner.get(v) == soname or not v and n.startswith(prefix)}
         make(soname, sorted(own), folder)
 

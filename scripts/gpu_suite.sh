@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Runs the GPU tests on a machine with a GPU, from a kit (scripts/kit.sh) or a build tree: gpu_suite.sh MODE...
-#   tests        all tests for one GPU                     (words after -- go to rapt_gpu_tests)
+#   tests        all tests for one GPU (words after -- are passed to rapt_gpu_tests)
 #   two-devices  tests that need two GPUs; fails if there is only one
 #   sanitizer    compute-sanitizer's four tools on the smoke suite
-# The first line has card, driver and NVRTC. Compiled kernels are stored in ./gpu-cache unless RAPT_CACHE is set.
+# The first line of output has card, driver and NVRTC. Compiled kernels go to ./gpu-cache unless RAPT_CACHE is set.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 program=./rapt_gpu_tests
@@ -32,11 +32,12 @@ sanitizer() {
   local tool found status=0 began log
   found=$(find_sanitizer)
   [ -n "$found" ] || { echo "sanitizer: compute-sanitizer not found (PATH, /usr/local/cuda*)" >&2; return 3; }
-  "$program" --gtest_filter='Smoke*' >/dev/null 2>&1  # fills the kernel cache, so the tools do not run a compiler
+  "$program" --gtest_filter='Smoke*' >/dev/null 2>&1  # fills the kernel cache, so no compiler runs under the tools
   log=$(mktemp)
   for tool in memcheck racecheck initcheck synccheck; do
     began=$SECONDS
-    # No watchdog: the tools watch only the process that they start, not its children.
+    # RAPT_GPU_TEST_SECONDS=0 switches the watchdog off. The watchdog would run the tests in child processes, but the
+    # tools watch only the process that they start.
     if RAPT_GPU_TEST_SECONDS=0 timeout 300 "$found" --tool "$tool" --error-exitcode 1 "$program" --gtest_filter='Smoke*' >"$log" 2>&1; then
       echo "$tool: clean, $((SECONDS - began)) s ($(grep -E '^GPU test cases' "$log" | cut -d'(' -f1))"
     else

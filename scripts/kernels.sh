@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Compiles the GPU kernels of check/cases/shipped.txt with exactly the NVRTC of the ledger: kernels.sh TREE MODE. pack:
-# writes TREE/rapt.pack, the default pack (make pack). check: the same, and compares the ledger for every architecture
-# (CI). ledger: rewrites src/kernels/resources.json (make ledger), with the NVRTC of RAPT_NVRTC if that is set.
+# Compiles the GPU kernels of check/cases/shipped.txt with exactly the NVRTC of the ledger: kernels.sh TREE MODE. Modes:
+# pack writes TREE/rapt.pack, the default pack (make pack). check does the same, and compares the kernels with the
+# ledger for every architecture (CI). ledger rewrites src/kernels/resources.json (make ledger); if RAPT_NVRTC is set, it
+# uses that NVRTC.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tree=$1

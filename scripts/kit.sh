@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Copies all files that a bare machine needs to run rapt and its GPU tests: kit.sh BUILD_TREE TARGET. Called by `make
-# kit`. The programs link everything except libc and libm statically; the folder stays under 64 MiB. It includes
-# rapt_tests if that fits, and kernel packs (BUILD_TREE/*.pack) and the benchmark scripts if they exist.
+# Copies all files that a bare machine needs to run rapt and its GPU tests into a folder: kit.sh BUILD_TREE TARGET.
+# Called by `make kit`. The programs link everything except libc and libm statically. The folder stays under 64 MiB. It
+# contains rapt_tests if there is enough room, and the kernel packs (BUILD_TREE/*.pack) and benchmark scripts that
+# exist.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tree=$1 target=$2
@@ -16,9 +17,10 @@ cp -r check/cases "$target/check/"
 cp -r examples/data "$target/examples/"
 cp scripts/gpu_suite.sh "$target/scripts/"
 cp bench/*.py "$target/bench/"
-cp docs/results-schema.json "$target/docs/"  # bench/ validates its rows with it
+cp docs/results-schema.json "$target/docs/"  # the scripts of bench/ validate their rows with it
 cp -r examples/python "$target/examples/"
-# built with -DRAPT_BUILD_PYTHON=ON; use: PYTHONPATH=python python3 -m pytest tests/python
+# The tree has this folder if it was built with -DRAPT_BUILD_PYTHON=ON. Usage: PYTHONPATH=python python3 -m pytest
+# tests/python
 if [ -d "$tree/python" ]; then
   mkdir -p "$target/tests"
   cp -r "$tree/python" "$target/"

@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# Finds exactly the NVRTC version that made the ledger of kernels (src/kernels/resources.json): nvrtc.sh prints its
-# folder, or exits with 1 if there is none. nvrtc.sh install puts NVIDIA's wheel into build/nvrtc.
-# Called by bootstrap.sh, run_tests.sh, the Makefile and .ci/run. Registers and spills must match the ledger exactly,
-# and they differ between compiler versions. Users can have any NVRTC that jit/ supports.
+# Finds exactly the NVRTC version that made the ledger of kernels (src/kernels/resources.json). `nvrtc.sh` prints the
+# folder of this NVRTC, or exits with 1 if it is not found. `nvrtc.sh install` puts NVIDIA's wheel into build/nvrtc.
+# Called by bootstrap.sh, run_tests.sh, the Makefile and .ci/run. They need exactly this version, because registers and
+# spills must match the ledger, and they differ between compiler versions. Users can use any NVRTC that jit/ supports.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 version=$(sed -n 's/^ *"nvrtc": "\([0-9.]*\)",$/\1/p' src/kernels/resources.json)
 major=${version%%.*}
 wheel=build/nvrtc/nvidia/cu$major/lib
 
-# NVRTC's own version call returns 13.0 for every 13.0.x. The text that it writes into each cubin has all three numbers.
+# nvrtcVersion() returns only 13.0 for every 13.0.x. But the library contains the text that it writes into each cubin,
+# and this text has all three numbers.
 is_wanted() { [ -e "$1/libnvrtc.so.$major" ] && LC_ALL=C grep -qaF "V$version" "$1/libnvrtc.so.$major"; }
 
 find_folder() {

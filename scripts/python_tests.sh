@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Builds the wheel like `pip install .`, installs it into a new virtual environment with NumPy and pytest, and runs
-# tests/python there: python_tests.sh [BUILD_FOLDER]. Called by .ci/run. First it runs the tests on NumPy with no other
-# framework installed, then all tests with PyTorch and transformers (scripts/pytorch.sh), which are required. JAX and
-# CuPy tests are skipped. On a machine with a GPU: PYTHONPATH=... python3 -m pytest tests/python with PyTorch, JAX and
-# CuPy.
+# tests/python there: python_tests.sh [BUILD_FOLDER]. Called by .ci/run. First it runs the tests that need only NumPy,
+# with no other framework installed. Then it runs all tests with PyTorch and transformers (scripts/pytorch.sh), which
+# are required. Tests of JAX and CuPy are skipped. On a machine with a GPU, install PyTorch, JAX and CuPy, and run
+# PYTHONPATH=... python3 -m pytest tests/python instead.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tree=${1:-build-python}
@@ -33,7 +33,7 @@ needed=$("$tree/venv/bin/python" -c 'import rapt._core; print(rapt._core.__file_
 pytorch=$(scripts/pytorch.sh)
 echo "$pytorch" >"$(echo "$tree"/venv/lib/python3*/site-packages)/pytorch.pth"
 "$tree/venv/bin/python" -c 'import torch, transformers; print("PyTorch", torch.__version__, "transformers", transformers.__version__)'
-# Its own cache: code that torch.compile stored for another build of rapt may call the operators differently.
+# torch.compile gets an empty cache: code that it stored for another build of rapt can call the operators differently.
 rm -rf "$tree/inductor"
 export TORCHINDUCTOR_CACHE_DIR=$PWD/$tree/inductor
 # Otherwise torch.compile builds a test program for each vector instruction set, which takes a minute.

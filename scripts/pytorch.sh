@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Prints a folder of Python packages with PyTorch and transformers for tests on the CPU. Creates it first if it is
-# missing: a minute and 600 MB from PyPI. It is kept in RAPT_CI_CACHE or the user's cache, by the versions in
-# pytorch_requirements.txt. Called by .ci/run (early, in the background) and python_tests.sh; a second call waits for
-# the first. Fails unless both can be imported.
+# Prints the path of a folder of Python packages with PyTorch and transformers, for tests on the CPU. If the folder is
+# missing, creates it first: this takes a minute, and 600 MB from PyPI. The folder is in RAPT_CI_CACHE or in the user's
+# cache, and its name depends on the contents of pytorch_requirements.txt. Called by .ci/run (early, in the background)
+# and python_tests.sh; a second call waits for the first. Fails unless both packages can be imported.
 set -euo pipefail
 cd "$(dirname "$0")"
 python=$(python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')

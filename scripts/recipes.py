@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Tests the recipes of CONTRIBUTING.md ("How to add ..."): each has an example, tests/recipes/NAME.patch.
+"""Tests the recipes of CONTRIBUTING.md ("How to add ..."). Each recipe has an example, tests/recipes/NAME.patch.
 
-    recipes.py check            the examples still apply, and touch only files that their recipe names (seconds)
-    recipes.py run [NAME ...]   applies, builds and runs each in a clone of HEAD (minutes each)
+    recipes.py check            checks that the examples apply, and touch only files that their recipe names (seconds)
+    recipes.py run [NAME ...]   applies, builds and runs each example in a clone of HEAD (minutes each)
 
-A patch begins with the lines "recipe: WORDS" (of the recipe's heading), "files: N" (the maximum number of existing
-files that it may change, without lists of cases) and "run: COMMAND" (each must exit with 0). Exits with 1 if a recipe
-fails, with 2 for wrong arguments.
+A patch begins with three kinds of lines: "recipe: WORDS" (words of the recipe's heading), "files: N" (the maximum
+number of existing files that it may change, without lists of cases) and "run: COMMAND" (each command must exit with 0).
+Exits with 1 if a recipe fails, with 2 for wrong arguments.
 """
 
 import pathlib
@@ -55,7 +55,9 @@ class Recipe:
 
 
 def pattern(name):
-    """A pattern: `src/kernels/NAME/` matches all files of such a folder, `src/cpu/isa_NAME.cpp` such a file."""
+    """The pattern for a name in a recipe. `src/kernels/NAME/` matches all files of such a folder, and
+    `src/cpu/isa_NAME.cpp` matches such a file.
+    """
     name = name.replace("NAME", "*")
     return name + "*" if name.endswith("/") else name
 

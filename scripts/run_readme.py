@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Runs the examples of the documentation: every ```sh block, and every ```c and ```cpp block that has a main().
 
-Called by .ci/run as run_readme.py BUILD_TREE FILE...; each sh block runs in its own shell at the root of the source
-tree. Each program is compiled with librapt.so of BUILD_TREE and run. The line `<!-- not run: reason -->` directly
-before a block skips it and is printed. The line `<!-- exit code N: reason -->` means that the block must end with N.
-A text block behind a sh block and the line `<!-- the output has these lines -->` is compared: each of its lines must
-be in the output, where "..." stands for anything. Commands that are steps of .ci/run (OWN_STEPS) are skipped, too.
-Exits with 1 at any failure.
+Called by .ci/run as run_readme.py BUILD_TREE FILE... Each sh block runs in its own shell at the root of the source
+tree. Each program is compiled with librapt.so of BUILD_TREE and run. If the line `<!-- not run: reason -->` is directly
+before a block, the block is skipped and the reason is printed. The line `<!-- exit code N: reason -->` means that the
+block must end with exit code N. If the line `<!-- the output has these lines -->` and a text block follow a sh block,
+each line of the text block must be in the output; "..." stands for any text. Commands that are steps of .ci/run
+(OWN_STEPS) are skipped, too. Exits with 1 if anything failed.
 """
 
 import pathlib
@@ -68,7 +68,7 @@ def program(language, text, tree, folder, log):
 
 
 def run_block(match, tree, folder):
-    """Whether the block passed (True, False), or None if it was skipped; and its output."""
+    """Returns (passed, output). passed is None if the block was skipped."""
     language, text = match["language"], match["text"]
     if match["reason"] or (language != "sh" and "main(" not in text):
         return None, match["reason"] or "a fragment without main()"

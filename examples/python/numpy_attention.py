@@ -1,4 +1,4 @@
-"""Attention on NumPy arrays: grouped heads, causal, with lse; then the same keys in two parts, merged."""
+"""Attention on NumPy arrays: causal, with grouped heads and lse. Then the same keys in two parts, which are merged."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ v = rng.standard_normal((2, 2, 96, 128), dtype=np.float32)
 out, lse = rapt.sdpa(q, k, v, causal=True, lse=True)
 print("out", out.shape, out.dtype, "lse", lse.shape)
 
-# Keys 0 to 39 and 40 to 95 separately, as two machines of a ring would hold them. Query 0 has position 32.
+# Attention over keys 0 to 39, and over keys 40 to 95, as if two machines of a ring held them. Query 0 has position 32.
 parts = [
     rapt.sdpa(q, k[:, :, a:b], v[:, :, a:b], causal=True, q_start=32, k_start=a, partial=True)
     for a, b in ((0, 40), (40, 96))

@@ -13,7 +13,7 @@ with torch.inference_mode():
     exact = rapt.sdpa(q, k, v, causal=True)
     for options in ({}, {"smooth": True}, {"hadamard": True}):
         hadamard = options.get("hadamard", False)
-        q8 = rapt.quantize(q, scales="head", hadamard=hadamard)  # rotated if k is, never smoothed
+        q8 = rapt.quantize(q, scales="head", hadamard=hadamard)  # q is rotated if k is rotated; q is never smoothed
         k8 = rapt.quantize(k, scales="head", **options)
         v8 = rapt.quantize(v, scales="channel")
         out = rapt.sdpa(

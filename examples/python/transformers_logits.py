@@ -1,9 +1,10 @@
-"""Logits of a decoder and an encoder of Hugging Face transformers with rapt's attention, PyTorch's, and in float64.
+"""Compares logits of a decoder and an encoder of Hugging Face transformers: with rapt's attention, with PyTorch's
+attention, and in float64.
 
     pip install torch transformers; python examples/python/transformers_logits.py
 
-Random weights; one sequence of the batch is padded (on the left for the decoder). Also uses a GPU if there is one.
-Fails if rapt's error against float64 is more than twice that of PyTorch's attention. Run by
+The weights are random. One sequence of the batch is padded (on the left for the decoder). If there is a GPU, it is
+used, too. The script fails if rapt's error against float64 is more than twice the error of PyTorch's attention. Run by
 tests/python/test_examples.py.
 """
 

@@ -18,7 +18,7 @@
 
 #define __shared__
 
-// The thread sanitizer follows calls and returns. Fibers break that.
+// The thread sanitizer records calls and returns. Switches between fibers would make its records wrong.
 #if defined(__SANITIZE_THREAD__)
 #define RAPT_NO_FIBERS 1
 #elif defined(__has_feature)
@@ -38,9 +38,9 @@ class Block {
  public:
   static constexpr int lanes = 32;
 
-  // The order in which warps run. first_ahead, last_ahead: the first or last warp runs until it waits for others, as
-  // far ahead of them as on a GPU. mixed: a random warp runs past a few places where its lanes wait for each other,
-  // then another.
+  // The order in which warps run. first_ahead: the first warp runs until it waits for other warps, so it is as far
+  // ahead of them as a GPU allows. last_ahead: the same for the last warp. mixed: a random warp runs for a short time
+  // (its lanes wait for each other a few times), then another random warp.
   enum class WarpOrder { first_ahead, last_ahead, mixed };
 
   // Runs body() for every thread of a block.
@@ -59,7 +59,7 @@ class Block {
 
   void wait_for_block() { wait(all_); }
 
-  // Some of the block's threads (bar.sync, bar.arrive): ids 0 to 15.
+  // A barrier for some of the block's threads (bar.sync, bar.arrive). The ids are 0 to 15.
   void wait_named(unsigned id, unsigned threads) {
     named_[id].threads = threads;
     wait(named_[id]);
@@ -69,7 +69,8 @@ class Block {
     arrive(named_[id]);
   }
 
-  // For waiting in a loop: lets other threads run. Whatever may end such a wait must be noted as progress.
+  // A thread that waits in a loop calls pause(), so that other threads run. A thread that changes something for which
+  // such a loop can wait must call note_progress().
   void pause() { switch_to(fibers_[threadIdx.x]->place, scheduler_); }
   void note_progress() { ++progress_; }
   [[noreturn]] static void fail(const char* what) {
@@ -87,12 +88,12 @@ class Block {
   }
 
  private:
-  // A point to resume from. It uses the compiler's setjmp: libc's contexts make a system call for each switch, which
-  // takes ten times as long as all other work.
+  // The place at which a fiber continues. We use the compiler's setjmp. A switch with libc's contexts makes a system
+  // call, and these calls take ten times as long as all other work.
   struct ResumePoint {
     void* words[5];
   };
-  // A separate function: a compiler keeps this jump only if it leaves the function that calls setjmp.
+  // This must be a separate function: the jump must not be in the function that calls setjmp.
   [[noreturn, gnu::noinline]] static void jump_to(ResumePoint& to) { __builtin_longjmp(to.words, 1); }
   [[gnu::noinline]] static void switch_to(ResumePoint& from, ResumePoint& to) {
     if (__builtin_setjmp(from.words) == 0) jump_to(to);
@@ -109,7 +110,7 @@ class Block {
   struct Group {  // threads that wait for each other
     unsigned threads = 0, arrived = 0;
     unsigned long generation = 0;
-    std::array<std::array<unsigned, lanes>, 2> values{};  // of this generation and the previous one
+    std::array<std::array<unsigned, lanes>, 2> values{};  // values of two generations: this one and the previous one
   };
 
   static void entry();  // entry of a fiber: it runs one body after another
@@ -152,7 +153,7 @@ class Block {
     const auto warps = static_cast<unsigned>(warps_.size());
     unsigned idle = 0;
     while (live_ > 0) {
-      random_ = random_ * 1664525u + 1013904223u;  // generator of Numerical Recipes: the same order in every run
+      random_ = random_ * 1664525u + 1013904223u;  // the generator of Numerical Recipes gives every run the same order
       const unsigned long before = progress_;
       for (unsigned turns = (random_ >> 8) % 8 + 1; turns > 0; --turns)
         run_warp_once((random_ >> 16) % warps, threads, false);
@@ -192,7 +193,7 @@ class Block {
   std::array<Group, 16> named_{};
   ResumePoint scheduler_{};
   unsigned live_ = 0, random_ = 1;
-  unsigned long progress_ = 0;  // number of waits and threads that ended, and of arrivals at barriers
+  unsigned long progress_ = 0;  // number of ended waits, ended threads and arrivals at barriers
 };
 
 inline Block& block() {

@@ -1,4 +1,5 @@
-// The entry of a kernel's translation unit that is compiled for the CPU. lab/emulate.cpp appends it to the unit.
+// The function through which lab/emulate.cpp calls a kernel that it compiled for the CPU. lab/emulate.cpp appends this
+// file to the kernel's translation unit.
 #pragma once
 
 #include <cstdio>
@@ -27,7 +28,7 @@ void run(void (*kernel)(Params), const Launch& l) {
   for (blockIdx.z = 0; blockIdx.z < l.grid[2]; ++blockIdx.z)
     for (blockIdx.y = 0; blockIdx.y < l.grid[1]; ++blockIdx.y)
       launch(l.grid[0], l.threads, reinterpret_cast<float*>(emulated_shared), l.shared_bytes / sizeof(float), [&] {
-        emulated_copies() = {};  // drop copies that a thread of an earlier block did not wait for
+        emulated_copies() = {};  // drops copies for which a thread of an earlier block did not wait
         kernel(params);
       });
   for (size_t i = l.shared_bytes; i < sizeof dynamic_memory; ++i)

@@ -7,15 +7,16 @@
 namespace rapt::cuda_emulation {
 
 struct Launch {
-  const void* params;  // the kernel's one parameter
+  const void* params;  // the only parameter of the kernel
   size_t params_bytes;
   unsigned grid[3];
-  unsigned threads;     // per block
-  size_t shared_bytes;  // dynamic, per block
+  unsigned threads;     // threads per block
+  size_t shared_bytes;  // dynamic shared memory per block
 };
 
-// What the bytes of a tensor map are here. A tensor of four dimensions of 16-bit elements; strides in bytes, of
-// dimensions 1 to 3; a box of `columns` x `rows` x `planes` elements of dimensions 0 to 2 under the 128-byte swizzle.
+// In the emulation the bytes of a tensor map hold this struct. It describes a tensor with four dimensions of 16-bit
+// elements. `strides` are in bytes and belong to dimensions 1 to 3. A box has `columns` x `rows` x `planes` elements of
+// dimensions 0 to 2, and is stored in shared memory with the 128-byte swizzle.
 struct EmulatedMap {
   const char* base;
   long sizes[4], strides[3];

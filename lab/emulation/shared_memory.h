@@ -10,7 +10,7 @@
 
 namespace rapt::cuda_emulation {
 
-alignas(1024) inline char dynamic_memory[256 << 10];  // more than any GPU gives a block
+alignas(1024) inline char dynamic_memory[256 << 10];  // larger than the shared memory of a block on any GPU
 
 struct SharedMemory {
   template <class T>

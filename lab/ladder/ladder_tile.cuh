@@ -13,9 +13,9 @@ constexpr float minus_infinity = detail::float_of(0xff800000u);
 
 // block_m query rows of one head, assigned to blocks as in the shipped kernel.
 struct RowTile {
-  const unsigned short *q, *k, *v;  // first row
+  const unsigned short *q, *k, *v;  // first rows
   unsigned short* out;
-  int steps;  // of block_n keys
+  int steps;  // number of steps; each has block_n keys
 
   RowTile(const Sm80Params& params, const Sm80Config& cfg, unsigned block = blockIdx.x) {
     const AttentionParams& p = params.attention;
@@ -29,8 +29,8 @@ struct RowTile {
   }
 };
 
-// Calls copy(row, first column, address) for each 16 bytes of a tile of rows x 64 elements. `thread`: this one of
-// `threads` that share the work. Neighbouring threads get neighbouring addresses.
+// Calls copy(row, first column, address) for each 16 bytes of a tile of `rows` x 64 elements. `threads` threads share
+// this work; `thread` is the number of this thread. Neighbouring threads get neighbouring addresses.
 template <int rows, int threads, class Copy>
 inline void for_each_chunk(const unsigned short* from, index_t row_stride, Copy copy,
                            int thread = static_cast<int>(threadIdx.x)) {

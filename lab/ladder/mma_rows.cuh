@@ -6,7 +6,7 @@
 
 namespace rapt::ladder {
 
-// The 16 query rows of a warp: output, running maximum and sum. A lane has its part of rows lane / 4 and lane / 4 + 8.
+// The 16 query rows of a warp: output, running maximum and sum. A lane holds parts of rows lane / 4 and lane / 4 + 8.
 template <Sm80Config cfg>
 struct MmaRows : MmaTiles<cfg> {
   using Tiles = MmaTiles<cfg>;
@@ -18,7 +18,8 @@ struct MmaRows : MmaTiles<cfg> {
 
   using Tiles::Tiles;
 
-  // Turns the scores of row half `half` into weights, and rescales the output from the old maximum.
+  // Turns the scores of one row into weights, and rescales the row's output to the new maximum. The row is lane / 4 +
+  // 8 * half.
   void softmax(float (&s)[n_tiles][4], int half) {
     float m = max[half];
 #pragma unroll

@@ -44,8 +44,8 @@ struct MmaTiles {
   unsigned k_tile(int step) const { return kv_tiles + static_cast<unsigned>(step % cfg.stages * 2 * kv_bytes); }
   unsigned v_tile(int step) const { return k_tile(step) + kv_bytes; }
 
-  // Address of this lane's row for the fragment of 16 rows x 16 columns at (row, column). Also for P and for V, which
-  // is transposed while loading.
+  // Address of this lane's row for the fragment of 16 rows x 16 columns at (row, column). Used for Q and for V (which
+  // is transposed while it is loaded).
   unsigned fragment(unsigned at, int row, int column) const {
     return tile_address(at, row + lane % 16, column + lane / 16 * 8);
   }
@@ -82,7 +82,7 @@ struct MmaTiles {
     }
   }
 
-  // The lane's part of rows lane / 4 and lane / 4 + 8 of the warp, divided by their sums.
+  // Stores this lane's parts of rows lane / 4 and lane / 4 + 8 of the warp, divided by the sums of these rows.
   void store(const float (&o)[dim / 8][4], const float (&sum)[2]) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {

@@ -16,7 +16,7 @@ struct PersistentAttention : RingAttention<cfg> {
   using Base::tile;
 
   const Sm80Params& params;
-  const unsigned tiles;  // row tiles of the problem
+  const unsigned tiles;  // number of row tiles of the problem
 
   PersistentAttention(const Sm80Params& all, const void* q, const void* shared)
       : Base(all, q, shared), params(all), tiles(static_cast<unsigned>(p.batch * p.heads_q) * all.scheduler.m_blocks) {}
@@ -30,7 +30,7 @@ struct PersistentAttention : RingAttention<cfg> {
   }
 
   void produce() {
-    int t = 0;  // tiles of K and V of all row tiles
+    int t = 0;  // number of the K or V tile in the ring, counted over all row tiles
     for (unsigned work = blockIdx.x; work < tiles; work += gridDim.x) {
       tile = RowTile(params, cfg, work);
       for (int n = 0; n < tile.steps; ++n, t += 2) this->fill_step(t, n);
@@ -40,7 +40,7 @@ struct PersistentAttention : RingAttention<cfg> {
 
   void consume() {
     int t = 0;
-    this->load_q(tile.q);  // of tile number blockIdx.x
+    this->load_q(tile.q);  // the first row tile of this block, number blockIdx.x
     for (unsigned work = blockIdx.x; work < tiles; work += gridDim.x) {
       tile = RowTile(params, cfg, work);
       unsigned q[dim / 16][4];
@@ -54,7 +54,7 @@ struct PersistentAttention : RingAttention<cfg> {
 
   // Q is in registers, so its place in shared memory is free for the next tile.
   void load_next_q(unsigned work) const {
-    __syncwarp();  // all lanes have read their rows
+    __syncwarp();  // waits until all lanes have read their rows
     if (work < tiles) this->load_q(RowTile(params, cfg, work).q);
   }
 

@@ -1,5 +1,5 @@
-// Rung 4 of the ladder: fused. Scores become weights in the registers of mma.sync (mma_rows.cuh), and cp.async loads
-// the next keys during the work on the current ones: two stages. Replaces attention_sm80.cuh (lab/ladder.cpp).
+// Rung 4 of the ladder: fused. Scores become weights in the registers of mma.sync (mma_rows.cuh). There are two stages:
+// cp.async loads the next keys while the block works on the current ones. Replaces attention_sm80.cuh (lab/ladder.cpp).
 #pragma once
 
 #include "mma_rows.cuh"
@@ -29,7 +29,7 @@ struct PipelinedAttention : MmaRows<cfg> {
       __syncthreads();
       if (n == 0) this->read_q(q);
       step(q, n);
-      __syncthreads();  // all threads have read this stage; the next copies overwrite it
+      __syncthreads();  // waits until all threads have read this stage, because the next copies overwrite it
     }
     this->store_rows();
   }
@@ -42,7 +42,7 @@ struct PipelinedAttention : MmaRows<cfg> {
     this->add_values(s, this->v_tile(n));
   }
 
-  // One group of copies. It is empty after the last step.
+  // Starts one group of copies. After the last step the group is empty.
   void load_keys(int step) const {
     if (step < tile.steps) {
       const index_t key = static_cast<index_t>(step) * keys;

@@ -1,6 +1,6 @@
-// Rung 3 of the ladder: tensor cores. One stage, which is loaded and waited for. Scores and weights go through shared
-// memory, which is necessary if the layout of a fragment is unknown (WMMA): a pair of lanes owns a full row. Replaces
-// attention_sm80.cuh (lab/ladder.cpp).
+// Rung 3 of the ladder: tensor cores. There is one stage, so the block waits while a tile is loaded. Scores and weights
+// go through shared memory, as in a kernel that does not know the layout of a fragment (WMMA). In shared memory a pair
+// of lanes owns a full row. Replaces attention_sm80.cuh (lab/ladder.cpp).
 #pragma once
 
 #include "mma_tile.cuh"
@@ -21,8 +21,8 @@ struct TensorAttention : MmaTiles<cfg> {
   static_assert(keys == 64 && cfg.stages == 1);
 
   float* const scratch;                    // this warp's 16 rows of scores
-  float o[dim / 8][4] = {};                // of rows lane / 4 and lane / 4 + 8
-  float max = minus_infinity, sum = 0.0f;  // of row lane / 2
+  float o[dim / 8][4] = {};                // outputs of rows lane / 4 and lane / 4 + 8
+  float max = minus_infinity, sum = 0.0f;  // running maximum and sum of row lane / 2
 
   TensorAttention(const Sm80Params& params, const void* kv, float* scores)
       : Tiles(params, scores, kv), scratch(scores + this->warp * 16 * pitch) {}
@@ -45,7 +45,8 @@ struct TensorAttention : MmaTiles<cfg> {
     __syncwarp();
   }
 
-  // Turns the scores of row lane / 2 into weights (halves in the same place). Returns the factor for its output.
+  // Turns the scores of row lane / 2 into weights (f16 values, stored in the same place). Returns the factor by which
+  // the row's output must be rescaled.
   float softmax() {
     float* const half_row = scratch + lane / 2 * pitch + lane % 2 * 32;
     float x[32];
@@ -67,7 +68,7 @@ struct TensorAttention : MmaTiles<cfg> {
       sum += low + high;
       weights[i / 2] = pack_f16x2(low, high);
     }
-    __syncwarp();  // both lanes have read the row
+    __syncwarp();  // waits until both lanes have read the row
     uint4* const to = reinterpret_cast<uint4*>(scratch + lane / 2 * pitch) + lane % 2 * 4;
 #pragma unroll
     for (int i = 0; i < 16; i += 4) to[i / 4] = uint4{weights[i], weights[i + 1], weights[i + 2], weights[i + 3]};
@@ -75,7 +76,7 @@ struct TensorAttention : MmaTiles<cfg> {
     return rescale;
   }
 
-  // A value of row lane / 2, converted to the rows of this lane's accumulators.
+  // In: a value of row lane / 2. Out: the same kind of value for the two rows of this lane's accumulators.
   void spread(float of_row, float (&of_halves)[2]) const {
     of_halves[0] = __shfl_sync(~0u, of_row, lane / 4 * 2);
     of_halves[1] = __shfl_sync(~0u, of_row, (lane / 4 + 8) * 2);
@@ -100,7 +101,7 @@ struct TensorAttention : MmaTiles<cfg> {
     }
   }
 
-  // Q is loaded into registers through the memory of the scores.
+  // Q goes to registers through the memory that holds the scores later.
   void run(char* kv, float* scores) {
     load<rows>(scores, this->tile.q, p.q.row);
     __syncthreads();
@@ -111,7 +112,7 @@ struct TensorAttention : MmaTiles<cfg> {
       load<keys>(kv + Tiles::kv_bytes, this->tile.v + static_cast<index_t>(n) * keys * p.v.row, p.v.row);
       __syncthreads();
       step(q);
-      __syncthreads();  // all threads have read K and V
+      __syncthreads();  // waits until all threads have read K and V
     }
     float sums[2];
     spread(sum + __shfl_xor_sync(~0u, sum, 1), sums);

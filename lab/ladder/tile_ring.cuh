@@ -33,18 +33,19 @@ struct TileRing {
     __syncthreads();
   }
 
-  // At the first use of a slot this returns at once: a new barrier counts the phase before the first as completed.
+  // Returns immediately at the first use of a slot, because in a new barrier the phase before the first counts as
+  // completed.
   void wait_until_empty(int t) const { mbarrier_wait(empty(t), parity(t) ^ 1); }
   void announce(int t) const { cp_async_mbarrier_arrive(full(t)); }
   void wait_until_full(int t) const { mbarrier_wait(full(t), parity(t)); }
   void release(int t) const {
-    __syncwarp();  // all lanes have read the tile
+    __syncwarp();  // waits until all lanes have read the tile
     if (threadIdx.x % 32 == 0) mbarrier_arrive(empty(t));
   }
 };
 
-// The first block_m / 16 warps consume; the other warps of the block produce. Tiles 2 n and 2 n + 1 are the keys and
-// the values of step n.
+// The first block_m / 16 warps of the block are consumers, the others are producers. Tile 2 n holds the keys of step n,
+// tile 2 n + 1 holds its values.
 template <Sm80Config cfg>
 struct RingAttention : MmaRows<cfg> {
   using Rows = MmaRows<cfg>;

@@ -1,6 +1,6 @@
-// Rung 2 of the ladder: tiles in shared memory as floats, read from global memory 16 bytes at a time; unrolled fused
-// multiply-adds on the CUDA cores. Replaces attention_sm80.cuh (lab/ladder.cpp). A thread owns 4 x 4 scores and 4 x 4
-// outputs; the 16 threads of a row are half a warp.
+// Rung 2 of the ladder: shared memory holds tiles of floats, which are read from global memory 16 bytes at a time.
+// Unrolled fused multiply-adds run on the CUDA cores. Replaces attention_sm80.cuh (lab/ladder.cpp). A thread owns 4 x 4
+// scores and 4 x 4 outputs; the 16 threads of a row are half a warp.
 #pragma once
 
 #include "ladder_tile.cuh"
@@ -10,7 +10,7 @@ namespace ladder {
 
 template <Sm80Config cfg>
 struct TiledAttention {
-  static constexpr int dim = 64, pitch = dim + 4;  // floats: 16-byte reads of eight rows use different banks
+  static constexpr int dim = 64, pitch = dim + 4;  // in floats; so 16-byte reads of eight rows use different banks
   static constexpr int rows = cfg.block_m, keys = cfg.block_n, threads = cfg.threads();
   static_assert(cfg.head_dim == dim && cfg.head_dim_v == dim && keys == 64 && rows / 4 * 16 == threads);
   static_assert(4 * (2 * rows + keys) * pitch <= smem_bytes(cfg), "`stages` only sizes the shared memory here");
@@ -112,7 +112,7 @@ struct TiledAttention {
       float s[4][4] = {};
       scores(s);
       softmax(s);
-      __syncthreads();  // all threads have read K
+      __syncthreads();  // waits until all threads have read K
       load<keys>(kv, tile.v + static_cast<index_t>(step) * keys * p.v.row, p.v.row);
       __syncthreads();
       accumulate();

@@ -49,8 +49,9 @@ __all__ = [
 ]
 
 
-# A Python function with 40 named parameters would take three times as long as reading four tensors.
-@functools.wraps(_core.sdpa, assigned=())  # its signature
+# The function takes **options: calling a Python function with 40 named parameters would take three times as long as
+# reading four tensors. functools.wraps gives it the signature of _core.sdpa.
+@functools.wraps(_core.sdpa, assigned=())
 def sdpa(q, k, v, **options):
     call = None if _backend.tracing() else _backend.calls.get(type(q).__module__)
     if call is None:
@@ -62,31 +63,35 @@ sdpa.__doc__ = _signature.DOC
 
 
 def prepare(q, k, v, **options) -> None:
-    """Does all work of sdpa() with the same arguments except the launch: plans, compiles, loads, sizes the workspace.
+    """Does everything that sdpa() does with the same arguments, except the launch: it plans, compiles and loads the
+    kernel, and allocates the workspace.
 
-    Reads shapes, strides, dtypes and alignment, never contents. Use it to warm up before serving or before capturing a
-    CUDA graph. A different seqlen alone never needs a new kernel. Returns None; raises like sdpa().
+    It reads shapes, strides, dtypes and alignment, but never the contents. Use it to warm up before serving or before
+    capturing a CUDA graph. If only seqlen differs, no new kernel is needed. Returns None; raises like sdpa().
     """
     backend_of(q).prepare(q, k, v, **options)
 
 
 def explain(q, k, v, **options) -> str:
-    """What sdpa() with the same arguments would run: the problem line, and for each kernel family why or why not."""
+    """Describes what sdpa() with the same arguments would run: the problem line, and for each kernel family whether it
+    accepts the problem, and why not.
+    """
     return backend_of(q).explain(q, k, v, **options)
 
 
 def merge(outs, lses, *, sinks=None, lse=False, out=None, out_dtype=None, context=None) -> Any:
     """Merges partial states (sdpa(..., partial=True) over disjoint sets of keys), in the given order.
 
-    lse = ln(sum_p exp(lses[p]) + exp(sink));  out = sum_p exp(lses[p] - lse) * outs[p]; without sinks no exp(sink).
-    A part with lse = -inf adds nothing: a merge with an empty part returns the other part bit for bit.
+    lse = ln(sum_p exp(lses[p]) + exp(sink));  out = sum_p exp(lses[p] - lse) * outs[p]. Without sinks, exp(sink) is
+    left out. A part with lse = -inf adds nothing, so a merge with an empty part returns the other part bit for bit.
 
     Args:
         outs: sequence of at least one float32 [batch, heads, seqlen, head_dim_v] (packed: [total, heads, head_dim_v]);
-            GPUs: at most 48. Always in this order of dimensions: permute the views of a "bshd" call.
+            On GPUs at most 48 arrays. The dimensions must have this order: permute the outputs of a "bshd" call.
         lses: the same number of float32 [batch, heads, seqlen] (packed: [heads, total]).
         sinks: float32 [heads]. lse: True, or an array to write to: the call returns (out, lse).
-        out: the array to write to. out_dtype: of an allocated out: float32, float16, bfloat16. Default: float32.
+        out: the array to write to.
+        out_dtype: dtype of the allocated out: float32, float16 or bfloat16. Default: float32.
         context: a Context. Default: the process default.
     """
     if not isinstance(outs, (list, tuple)) or not isinstance(lses, (list, tuple)) or not outs:
@@ -95,9 +100,7 @@ def merge(outs, lses, *, sinks=None, lse=False, out=None, out_dtype=None, contex
 
 
 def load_pack(path: str | os.PathLike[str], context: Context | None = None) -> None:
-    """Adds a file of compiled GPU kernels (`rapt pack`, docs/packs.md) to the places where the context searches
-    kernels.
-    """
+    """Loads a file of compiled GPU kernels (`rapt pack`, docs/packs.md). The context then also uses its kernels."""
     _core.load_pack(context, os.fspath(path))
 
 

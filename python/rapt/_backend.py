@@ -1,4 +1,5 @@
-"""The registered frameworks: for the array types of each, its implementation of every operation (a Backend).
+"""The registered frameworks: a table that gives, for each array type, the framework's implementation of every operation
+(a Backend).
 
 The modules of frameworks fill the tables; rapt/__init__.py and _dispatch.py read them. Imports nothing of the package.
 """
@@ -9,8 +10,10 @@ from typing import Any, Callable, NamedTuple
 
 
 class Backend(NamedTuple):
-    """The operations for arrays of one framework. sdpa, prepare and explain take the arguments of rapt.sdpa; merge
-    those of rapt._core.merge; the others take arrays and a dictionary of checked options (_quantize.py, _products.py).
+    """The operations for arrays of one framework.
+
+    sdpa, prepare and explain take the arguments of rapt.sdpa. merge takes the arguments of rapt._core.merge. The others
+    take arrays and a dictionary of checked options (_quantize.py, _products.py).
     """
 
     sdpa: Callable[..., Any]
@@ -24,16 +27,16 @@ class Backend(NamedTuple):
 
 
 def tracing() -> bool:
-    """Whether torch.compile traces this code. It cannot trace the compiled module. _torch.py sets PyTorch's function
-    here.
+    """True while torch.compile traces this code (it cannot trace the compiled module). _torch.py replaces this function
+    by PyTorch's.
     """
     return False
 
 
-# Key: the name of the module of the array's type. torch.compile can guard such a look-up, but not one by type. Only
-# eager calls fill the table: a change during tracing would break the guards.
+# Key: the name of the module of the array's type. torch.compile can guard a look-up by this name, but not a look-up by
+# the type. Only eager calls fill the table, because a change during tracing would break the guards.
 backends: dict[str, Backend] = {}
-calls: dict[str, Callable[..., Any]] = {}  # backends[name].sdpa: saves one look-up in the most frequent call
+calls: dict[str, Callable[..., Any]] = {}  # backends[name].sdpa, to save one look-up in the most frequent call
 
 
 def register(array, backend: Backend) -> Backend:

@@ -1,5 +1,5 @@
-"""rapt.Context, its number (used by PyTorch operators and XLA), and the pack of the default context. Exported by
-rapt/__init__.py.
+"""rapt.Context, its number (PyTorch operators and XLA take this number), and the pack of the default context. Exported
+by rapt/__init__.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Context:
     A copy is the same context. It cannot be pickled, because threads and workspaces belong to their process.
 
     Args:
-        num_threads: number of CPU threads. Default: 0, as many as affinity and the cgroup quota allow.
+        num_threads: number of CPU threads. Default: 0, which means as many as affinity and the cgroup quota allow.
     """
 
     def __init__(self, num_threads: int = 0):
@@ -41,7 +41,9 @@ class Context:
 
 
 def number_of(context) -> int | None:
-    """The number that an operator gets. torch.compile traces this; the number becomes a constant of the graph."""
+    """The number that an operator gets. torch.compile traces this function, and the number becomes a constant of the
+    graph.
+    """
     if context is None:
         return None
     if not isinstance(context, Context):

@@ -1,4 +1,4 @@
-"""CuPy arrays: on their GPU, on CuPy's current stream."""
+"""rapt's operations on CuPy arrays. They run on the GPU of the arrays, on CuPy's current stream."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Selects the code for a call by the type of q. Used by rapt/__init__.py, _quantize.py and _products.py.
+"""Selects the code for a call by the type of its first array. Used by rapt/__init__.py, _quantize.py and _products.py.
 
-Looks up the backend in the registry of _backend.py. A framework's module in this package is imported when its first
-array arrives; by then the caller has imported the framework itself.
+Looks up the backend in the registry of _backend.py. This package has a module for each framework. It is imported at the
+first call with an array of the framework. The caller has already imported the framework itself then.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from ._errors import InvalidArgument
 
 
 def _is_a(array, module: str, name: str) -> bool:
-    """Whether array is an instance of module.name. False if the module is not imported."""
+    """True if array is an instance of module.name. False if the module is not imported."""
     found = sys.modules.get(module)
     return found is not None and isinstance(array, getattr(found, name))
 
 
 def backend_of(array, name: str = "q") -> Backend:
-    """Returns the Backend for this array, which is the argument `name`."""
+    """Returns the Backend for this array. `name` is the name of the argument, for error sentences."""
     found = registered(array)
     if found is not None:
         return found

@@ -1,5 +1,5 @@
-"""quantize, fake_quantize, qk and gemm on arrays that rapt._core reads in place (NumPy, CuPy, PyTorch): outputs are
-allocated here, the compiled module fills them.
+"""quantize, fake_quantize, qk and gemm on arrays that rapt._core reads in place (NumPy, CuPy, PyTorch). This module
+allocates the outputs, and the compiled module fills them.
 
 Used by the frameworks' modules.
 """
@@ -12,12 +12,12 @@ from . import _core, _numbers
 from ._backend import Backend
 from ._outputs import Quantized, descale_shape, gemm_shape, given_outputs, mean_shape, out_dtype_name, qk_shape
 
-Allocate = Callable[..., Any]  # allocate(like, shape, dtype name, zeroed, in like's order of dimensions)
+Allocate = Callable[..., Any]  # allocate(like, shape, dtype name, zeroed, in_order: use like's order of dimensions)
 
 
 def quantize(allocate: Allocate, storage: Callable[[dict], Any], x, given: dict) -> Quantized:
     codes, descale, mean = given_outputs(given)
-    packed = given["cu_seqlens"] is not None  # rows and scales outside all sequences are not written
+    packed = given["cu_seqlens"] is not None  # if packed, rows and scales outside all sequences are not written
     if codes is None:
         codes = allocate(x, tuple(x.shape), storage(given), packed)
     if descale is None:

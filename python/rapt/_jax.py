@@ -1,8 +1,9 @@
-"""JAX arrays: rapt as XLA foreign functions ("rapt_sdpa", "rapt_merge"), eager and under jit, on XLA's stream.
+"""rapt.sdpa and rapt.merge on JAX arrays, as XLA foreign functions ("rapt_sdpa", "rapt_merge"). They work eagerly and
+under jit, on XLA's stream.
 
-Loaded by _dispatch.py at the first JAX array. Arrays (_signature.OPERANDS) and attributes have the order of the common
-table; python/src/xla.cpp reads them in that order.
-Not differentiable (JAX raises an error). vmap runs one call after another.
+_dispatch.py loads this module at the first JAX array. Arrays (_signature.OPERANDS) and attributes are passed in the
+order of the common table, and python/src/xla.cpp reads them in this order. The functions are not differentiable (JAX
+raises an error). vmap runs one call after another.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def _arrays(given: dict) -> list:
 
 
 def _value(name: str, kind: str, words: dict | None, value):
-    """The value in the C ABI; 0 if there is none."""
+    """The value as the C ABI takes it; 0 if it is not given."""
     if value is None:
         return 0
     if kind == "real":
@@ -51,7 +52,7 @@ def _value(name: str, kind: str, words: dict | None, value):
 
 
 def _attributes(given: dict) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """`integers` and `numbers` of python/src/xla.cpp."""
+    """The attributes `integers` and `numbers` that python/src/xla.cpp reads."""
     unnamed = by_hand(given)
     has, integers, numbers = 0, [], []
     for name, parameter, kind, bit, words in SCALARS:
@@ -94,7 +95,7 @@ def _results(given: dict) -> list[jax.ShapeDtypeStruct]:
 
 @lru_cache(maxsize=256)
 def _compiled(shapes: tuple, integers: tuple, numbers: tuple, context: int):
-    """The call as one jitted function, so eager calls are traced only once."""
+    """Makes the call one jitted function, so that eager calls are traced only once."""
     results = [jax.ShapeDtypeStruct(*shape) for shape in shapes]
 
     def sdpa(*arrays):
@@ -131,7 +132,7 @@ def sdpa(q, k, v, **options):
 
 @partial(jax.jit, static_argnums=(1, 2))
 def _covered(cu_seqlens, total: int, max_seqlen: int):
-    """The packed rows that rapt writes. The other rows hold old memory and are set to 0."""
+    """True for the packed rows that rapt writes. Other rows hold old memory, so the caller sets them to 0."""
     rows = jnp.arange(total)
     first = cu_seqlens[jnp.searchsorted(cu_seqlens, rows, side="right") - 1]
     return (rows >= cu_seqlens[0]) & (rows < cu_seqlens[-1]) & (rows - first < max_seqlen)

@@ -1,5 +1,5 @@
-"""quantize, fake_quantize, qk and gemm on JAX arrays: XLA foreign functions, like attention (_jax.py), which exports
-them. The orders of operands and numbers are those of python/src/xla_operators.cpp.
+"""quantize, fake_quantize, qk and gemm on JAX arrays, as XLA foreign functions. _jax.py, which does the same for
+attention, exports them. Operands and numbers have the order that python/src/xla_operators.cpp expects.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HAS_PERCENTILE, HAS_MAX_SEQLEN = 1 << 0, 1 << 1
 
 
 def _register() -> None:
-    """Registers Quantized with JAX's transformations: arrays are leaves, words are static."""
+    """Registers Quantized with JAX's transformations: its arrays are leaves, its strings are static."""
     jax.tree_util.register_pytree_node(
         Quantized, lambda made: (tuple(made)[:3], tuple(made)[3:]), lambda words, arrays: Quantized(*arrays, *words)
     )
@@ -37,7 +37,7 @@ _register()
 
 @lru_cache(maxsize=256)
 def _compiled(target: str, shapes: tuple, integers: tuple, numbers: tuple, context: int):
-    """The call as one jitted function, so eager calls are traced only once."""
+    """Makes the call one jitted function, so that eager calls are traced only once."""
     results = [jax.ShapeDtypeStruct(*shape) for shape in shapes]
     attributes = {
         "integers": numpy.array(integers, numpy.int64),
@@ -52,15 +52,17 @@ def _compiled(target: str, shapes: tuple, integers: tuple, numbers: tuple, conte
 
 
 def keep_while(result, context) -> None:
-    """Keeps a context alive as long as its result, because XLA may run the call later. In traced calls the caller keeps
-    it.
+    """Keeps a context alive as long as the result of its call, because XLA can run the call later. In traced calls the
+    caller must keep the context alive.
     """
     if context is not None and not isinstance(result, jax.core.Tracer):
-        weakref.finalize(result, number_of, context)  # the call itself does nothing
+        weakref.finalize(result, number_of, context)  # holds a reference to context; number_of() itself has no effect
 
 
 def check_dtypes(arrays: dict) -> None:
-    """Checks before XLA runs the call: an error of the call would come late and without the array's name."""
+    """Checks the arrays before XLA runs the call, because an error of the call itself would come late and without the
+    array's name.
+    """
     for name, array in arrays.items():
         if array is not None and array.dtype.name not in READABLE:
             raise InvalidArgument(f"{name}.dtype = {array.dtype.name}: rapt reads {', '.join(READABLE)}")
@@ -69,7 +71,7 @@ def check_dtypes(arrays: dict) -> None:
 
 
 def _check(given: dict, arrays: dict) -> list:
-    """Returns the arrays that are given. JAX allocates outputs itself and runs calls when XLA does."""
+    """Returns the arrays that are given. Refuses out=, because JAX allocates outputs itself."""
     if given["out"] is not None:
         raise InvalidArgument("out: JAX arrays are immutable, so rapt returns new ones")
     for name, array in arrays.items():
@@ -103,7 +105,7 @@ def quantize(x, given: dict) -> Quantized:
     call = _compiled("rapt_quantize", tuple(shapes), integers, (float(percentile or 0),), context)
     codes, *others = call(*arrays)
     keep_while(codes, given["context"])
-    if packed:  # rows outside all sequences hold old memory
+    if packed:  # rapt does not write rows outside all sequences, so they hold old memory
         rows = _numbers.packed_rows(NUMBERS, given["cu_seqlens"], x.shape[0], given["max_seqlen"])
         codes = jnp.where(rows.covered[:, None, None], codes, jnp.zeros((), codes.dtype))
     descale = given["descale"] if supplied else others.pop(0)
@@ -126,7 +128,7 @@ NUMBERS = _numbers.Numbers(
 
 @jax.custom_vjp
 def _straight_through(x, simulated, keep):
-    """Returns `simulated`. Its derivative with respect to x is taken as 1."""
+    """Returns `simulated`. The derivative of the result with respect to x is defined as 1."""
     return simulated
 
 
@@ -166,7 +168,7 @@ def fake_quantize(x, given: dict):
 
 
 def _multiply(target: str, names: str, arrays: dict, shape: tuple, given: dict, swapped: int, numbers: tuple):
-    """One product of the arguments with these two names."""
+    """Makes qk or gemm: the product of the two arguments with these names."""
     operands = _check(given, {**arrays, **{f"{name}_descale": given[f"{name}_descale"] for name in names}})
     integers = (
         *(0 if given[f"{name}_scales"] is None else SCALES[given[f"{name}_scales"]] for name in names),

@@ -1,7 +1,7 @@
-"""Decodes FP8 codes to numbers and rotates channels, with a framework's own operations: the parts of fake_quantize().
+"""The parts of fake_quantize(): decodes FP8 codes to numbers and rotates channels, with the operations of a framework.
 
-Used by _eager.py, _torch_fp8.py and _jax_operators.py. Each passes a Numbers with the operations that NumPy and the
-other frameworks name differently. torch.compile and jax.jit trace this code.
+Used by _eager.py, _torch_fp8.py and _jax_operators.py. Each of them passes a Numbers: the operations that have
+different names in the frameworks. torch.compile and jax.jit trace this code.
 """
 
 from __future__ import annotations
@@ -11,20 +11,21 @@ from typing import Any, Callable, NamedTuple
 
 from ._outputs import Quantized, logical_sizes
 
-MAX_CHANNELS = 256  # of one rotation
-# The largest values that round to a number of the format if larger numbers existed. E5M2's limit is a tie between an
-# odd and an even number; it rounds to the even one, which is too large.
+MAX_CHANNELS = 256  # most channels that one rotation mixes
+# Larger values are saturated, smaller values round to a number of the format. These limits lie halfway between the
+# largest number of the format and the next number that the format would have. E5M2's limit itself is a tie between an
+# odd and an even number. It rounds to the even number, which is too large.
 LAST_E4M3, LAST_E5M2, LAST_SIM8 = 464.0, 61440.0, 448.0 + 448.0 / 255.0
 
 
 class Numbers(NamedTuple):
-    """Operations of a framework. `xp` has NumPy's stack, where, swapaxes, searchsorted(side=) and reshape."""
+    """Operations of a framework. `xp` is a module with NumPy's stack, where, swapaxes, searchsorted and reshape."""
 
     xp: Any
-    cast: Callable  # cast(array, "float32" or a dtype of the framework's)
+    cast: Callable  # cast(array, "float32" or a dtype of the framework)
     decode: Callable  # decode(codes, "e4m3", "e5m2" or "sim8") -> float32
-    array: Callable  # array(list of floats, like) -> float32, on like's device
-    arange: Callable  # arange(count, like) -> int32, on like's device
+    array: Callable  # array(list of floats, like) -> float32 array on the device of like
+    arange: Callable  # arange(count, like) -> int32 array on the device of like
 
 
 def _sign(channel: int) -> float:
@@ -60,7 +61,7 @@ def values_of(format: str) -> tuple[float, ...]:
 
 
 def _butterflies(numbers: Numbers, y, n: int):
-    """H y over each aligned group of n of the last dimension; H is Sylvester's matrix."""
+    """H y for each aligned group of n elements of the last dimension. H is Sylvester's Hadamard matrix."""
     shape, half = tuple(y.shape), 1
     while half < n:
         pairs = numbers.xp.reshape(y, (*shape[:-1], shape[-1] // (2 * half), 2, half))
@@ -89,7 +90,7 @@ def rotated_back(numbers: Numbers, y):
 
 
 class Rows(NamedTuple):
-    """For each packed row: its sequence, its position in it, and whether it belongs to a sequence."""
+    """For each packed row: the number of its sequence, its place in this sequence, and if it belongs to a sequence."""
 
     sequence: Any
     place: Any
@@ -132,7 +133,7 @@ def _packed_factors(numbers: Numbers, descale, scales: str, rows: Rows):
 
 
 class Spread(NamedTuple):
-    """Scales, means (None: no smoothing) and valid rows (None: all), broadcast over the array."""
+    """Scales, means (None: no smoothing) and valid rows (None: all rows), in shapes that broadcast to the array."""
 
     factors: Any
     means: Any
@@ -157,7 +158,7 @@ def spread(numbers: Numbers, made: Quantized, given: dict, shape) -> Spread:
 
 
 def dequantized(numbers: Numbers, made: Quantized, given: dict, x):
-    """The dequantised values in x's coordinates and dtype. Rows outside all sequences are 0."""
+    """The dequantised values, with rotation and smoothing undone, in x's dtype. Rows outside all sequences are 0."""
     about = spread(numbers, made, given, tuple(x.shape))
     y = numbers.decode(made.codes, made.dtype) * about.factors
     if about.means is not None:
@@ -170,7 +171,7 @@ def dequantized(numbers: Numbers, made: Quantized, given: dict, x):
 
 
 def unsaturated(numbers: Numbers, made: Quantized, given: dict, x):
-    """True where a value was not saturated, in the coordinates of the quantisation. NaN counts as True."""
+    """For each element of the rotated and smoothed x: True if it was not saturated. NaN counts as not saturated."""
     about = spread(numbers, made, given, tuple(x.shape))
     y = numbers.cast(x, "float32")
     if given["hadamard"]:
@@ -184,7 +185,7 @@ def unsaturated(numbers: Numbers, made: Quantized, given: dict, x):
 
 
 def clipped(numbers: Numbers, gradient, keep, hadamard: bool):
-    """The gradient with 0 for saturated values, in its own coordinates and dtype."""
+    """The gradient, with 0 for saturated values, in its own dtype. If hadamard, rotates it before and back after."""
     if not hadamard:
         return numbers.xp.where(keep, gradient, 0.0)
     turned = rotated(numbers, numbers.cast(gradient, "float32"))

@@ -1,5 +1,5 @@
-"""NumPy arrays on rapt's CPU backend. Read-only inputs and any strides are read in place. float8 and bfloat16 are the
-types of ml_dtypes, or uint8 with a named dtype.
+"""rapt's operations on NumPy arrays, which run on the CPU. Read-only inputs and any strides are read in place. float8
+and bfloat16 are the types of ml_dtypes. float8 can also be uint8 with a named dtype.
 """
 
 from __future__ import annotations

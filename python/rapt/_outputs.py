@@ -10,22 +10,22 @@ from typing import Any, NamedTuple
 
 from ._errors import InvalidArgument
 
-STORAGE = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "sim8": "uint8"}  # where a framework has FP8 types
+STORAGE = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "sim8": "uint8"}  # dtypes of codes if there are FP8 types
 ORDINARY = ("float32", "float16", "bfloat16")
 SHORT = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 
 
 class Quantized(NamedTuple):
-    """What quantize() returns: codes * descale (+ mean) is close to the input (rotated with hadamard=True).
+    """The result of quantize(). codes * descale (+ mean) is close to the input (with hadamard=True: the rotated input).
 
     Pass it to sdpa() and qk() as keyword arguments:
         rapt.sdpa(q8.codes, k8.codes, v8.codes, **q8.options("q"), **k8.options("k"), **v8.options("v"))
     """
 
-    codes: Any  # of the input's shape
+    codes: Any  # same shape as the input
     descale: Any  # float32
-    mean: Any  # float32 [batch, heads, dim] with smooth=True, else None
-    scales: str  # "head", ...: the granularity of descale
+    mean: Any  # float32 [batch, heads, dim] with smooth=True, otherwise None
+    scales: str  # the kind of scales in descale: "head", ...
     dtype: str  # format of the codes: "e4m3", "e5m2" or "sim8"
 
     def __reduce__(self):
@@ -35,8 +35,8 @@ class Quantized(NamedTuple):
         return _with_codes_of, (dtype, codes.view(sys.modules["torch"].uint8), *self[1:])
 
     def options(self, name: str) -> dict[str, Any]:
-        """Keyword arguments for these codes as the argument `name` ("q", "k" or "v"): {name}_descale, {name}_scales,
-        for uint8 codes {name}_dtype, and for smoothed keys k_mean.
+        """The keyword arguments to pass if these codes are the argument `name` ("q", "k" or "v"): {name}_descale and
+        {name}_scales, for uint8 codes also {name}_dtype, and for smoothed keys also k_mean.
         """
         if name not in ("q", "k", "v"):
             raise InvalidArgument(f"name = {name!r}: must be 'q', 'k' or 'v'")
@@ -61,7 +61,7 @@ def dtype_name(dtype) -> str:
 
 
 def logical_sizes(shape, given) -> tuple:
-    """(batch, heads, seqlen, dim, total). Packed arrays: seqlen is max_seqlen; dense arrays: total is None."""
+    """(batch, heads, seqlen, dim, total). For packed arrays seqlen is max_seqlen. For dense arrays total is None."""
     if given["cu_seqlens"] is not None:
         return given["cu_seqlens"].shape[0] - 1, shape[1], given["max_seqlen"], shape[2], shape[0]
     batch, one, two, dim = shape
@@ -89,7 +89,9 @@ def mean_shape(shape, given) -> tuple:
 
 
 def given_outputs(given) -> tuple:
-    """(codes, descale, mean) of the caller's out; None for arrays to allocate. Supplied scales stay."""
+    """(codes, descale, mean) of the caller's out. An array that must be allocated is None. If the caller supplied
+    scales, these are the descale.
+    """
     out = given["out"]
     if not isinstance(out, Quantized):
         return out, given["descale"], None
@@ -120,7 +122,7 @@ def gemm_shape(a, b) -> tuple:
 
 
 def out_dtype_name(first, given: dict) -> str:
-    """ "float16": the name of the dtype of an allocated out, from the first operand."""
+    """The name of the dtype of an allocated out, such as "float16". It depends on the first operand."""
     wanted = given["out_dtype"]
     if wanted is None:
         name = str(first.dtype).removeprefix("torch.")

@@ -27,25 +27,25 @@ def qk(
     out_dtype=None,
     context=None,
 ) -> Any:
-    """Only the first product of attention: out[b, h, i, j] = scale * q_descale * k_descale * dot(q[i], k[j]).
+    """Computes only the first product of attention: out[b, h, i, j] = scale * q_descale * k_descale * dot(q[i], k[j]).
 
     Args:
         q: [batch, heads_q, seqlen_q, head_dim] for layout "bhsd", [batch, seqlen_q, heads_q, head_dim] for "bshd".
             float32, float16, bfloat16 or FP8; q and k may differ.
         k: [batch, heads_k, seqlen_k, head_dim], or as above. heads_q must be a multiple of heads_k.
         scale: any finite number. Default: 1.
-        q_descale, k_descale: float32, with their granularity in q_scales, k_scales: "tensor", "head", "token",
-            "block64", "block128", shaped as in sdpa().
+        q_descale, k_descale: float32, with shapes as in sdpa(). q_scales and k_scales name their kind: "tensor",
+            "head", "token", "block64" or "block128".
         q_dtype, k_dtype: the format of uint8 storage: "e4m3", "e5m2" or "sim8".
         out: the array to write to.
-        out_dtype: of an allocated out: float32, float16, bfloat16. Default: q's; float32 for FP8 q, because float16
-            becomes infinite above 65519.
+        out_dtype: dtype of the allocated out: float32, float16 or bfloat16. Default: the dtype of q. If q is FP8:
+            float32, because numbers above 65519 become infinite in float16.
         context: a Context. Default: the process default.
 
     Returns:
         [batch, heads_q, seqlen_q, seqlen_k] for both layouts, rounded to nearest even. Sums are float32.
 
-    For smoothed keys (quantize(smooth=True)) the products use the stored values; there is no k_mean here.
+    For smoothed keys (quantize(smooth=True)) the products use the stored values, because qk() takes no k_mean.
     """
     given = {"q_descale": q_descale, "k_descale": k_descale, "q_scales": q_scales, "k_scales": k_scales}
     for name in ("q", "k"):
@@ -78,15 +78,18 @@ def gemm(
     out_dtype=None,
     context=None,
 ) -> Any:
-    """A matrix product with scales: out[i, j] = a_descale[i] * b_descale[j] * sum over l of a[i, l] * b[l, j].
+    """Computes a matrix product with scales: out[i, j] = a_descale[i] * b_descale[j] * (sum over l of a[i, l] * b[l,
+    j]).
 
     Args:
-        a: [m, k], b: [k, n]: float32, float16, bfloat16 or FP8; they may differ; any strides. Fastest if k is
-            contiguous in both, as in torch._scaled_mm: pass weights [n, k] as weights.T.
-        a_descale, b_descale: float32: one scale, [] or [1], or one for each row of a, [m], and column of b, [n].
+        a, b: a is [m, k], b is [k, n]. float32, float16, bfloat16 or FP8; a and b may differ. Any strides. It is
+            fastest if k is the contiguous dimension of both, as in torch._scaled_mm: pass weights [n, k] as weights.T.
+        a_descale, b_descale: float32. Either one scale ([] or [1]), or one for each row of a ([m]) and one for each
+            column of b ([n]).
         a_dtype, b_dtype: the format of uint8 storage: "e4m3", "e5m2" or "sim8".
         out: the array to write to.
-        out_dtype: of an allocated out: float32, float16, bfloat16. Default: a's; float32 for FP8 a.
+        out_dtype: dtype of the allocated out: float32, float16 or bfloat16. Default: the dtype of a; float32 if a is
+            FP8.
         context: a Context. Default: the process default.
 
     Returns:
@@ -110,7 +113,7 @@ def _one_of(out, out_dtype) -> None:
 
 
 def _kind(name: str, descale) -> str | None:
-    """The granularity of gemm's scales. A single scale counts as "tensor"."""
+    """The kind of gemm's scales. A single scale counts as "tensor"."""
     if descale is None:
         return None
     shape = getattr(descale, "shape", None)

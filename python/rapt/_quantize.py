@@ -1,7 +1,7 @@
 """rapt.quantize and rapt.fake_quantize: signatures and checks of arguments, before a framework is called.
 
-Exported by rapt/__init__.py. The frameworks' modules compute them: _eager.py for those that rapt._core reads, and
-_torch_fp8.py, _jax_operators.py. torch.compile traces this code, so sizes may be symbolic.
+Exported by rapt/__init__.py. The work is done by _eager.py (for arrays that rapt._core reads), _torch_fp8.py and
+_jax_operators.py. torch.compile traces this code, so sizes may be symbolic.
 """
 
 from __future__ import annotations
@@ -33,32 +33,35 @@ def quantize(
 ) -> Quantized:
     """Quantises x to FP8: returns codes and descale such that codes * descale is close to x.
 
-    y is x, rotated and smoothed on request; descale = amax / the format's largest number, in float32, at least 2^-126,
-    and 1 where amax is 0; code = y * (1 / descale), rounded to nearest even and saturated. NaN stays NaN (sim8: 0).
-    amax is the largest finite |y| of all that share the scale, including later keys of a block, head or tensor.
+    y is x, after rotation and smoothing if requested. amax is the largest finite |y| of all values that share a scale;
+    this includes later keys of a block, head or tensor. descale = amax / (the format's largest number), in float32, at
+    least 2^-126; it is 1 if amax is 0. code = y * (1 / descale), rounded to nearest even and saturated. NaN stays NaN
+    (sim8: it becomes 0).
 
     Args:
         x: float32, float16 or bfloat16 [batch, heads, seqlen, dim] for layout "bhsd", [batch, seqlen, heads, dim] for
             "bshd"; packed [total, heads, dim] with cu_seqlens. Any strides.
-        scales: one scale for each: "tensor" (descale [1]), "head" [batch, heads], "token" [batch, heads, seqlen],
-            "block64", "block128" [batch, heads, ceil(seqlen / n)], "channel" [batch, heads, dim] (for v).
-            Packed: token [heads, total], block by ceil(max_seqlen / n), counted within the sequence.
-        dtype: "e4m3", "e5m2" or "sim8" ([-448, 448] linearly onto 0..255), or the framework's own type.
-        hadamard: rotates the channels first (docs/fp8.md), to spread outliers. Use it for both q and k.
-        smooth: subtracts the mean of each channel over the sequence (after the rotation) and returns it as
-            `mean`, which sdpa takes as k_mean.
-        percentile: above 0, at most 100: amax becomes this percentile of the finite |y|; larger values saturate.
-        descale: float32, shaped as above: known scales to use instead of computed ones. At least 2^-126.
+        scales: which values share a scale, and so the shape of descale: "tensor" [1], "head" [batch, heads], "token"
+            [batch, heads, seqlen], "block64" and "block128" [batch, heads, ceil(seqlen / n)], "channel" (for v) [batch,
+            heads, dim]. For packed x: "token" is [heads, total], and blocks are counted within a sequence:
+            ceil(max_seqlen / n).
+        dtype: "e4m3", "e5m2" or "sim8" (maps [-448, 448] linearly to 0..255), or the framework's own type.
+        hadamard: True: rotates the channels first (docs/fp8.md), to spread outliers. Use it for both q and k.
+        smooth: True: subtracts the mean of each channel over the sequence (after the rotation), and returns the means
+            as `mean`, which sdpa takes as k_mean.
+        percentile: above 0, at most 100. amax becomes this percentile of the finite |y|, and larger values saturate.
+        descale: known scales to use instead of computed ones: float32 with the shape above, at least 2^-126.
         cu_seqlens, max_seqlen: int32 [batch + 1] and int, for packed x. Rows outside all sequences get codes 0.
-        out: an array for the codes (of dtype's type or uint8), or a Quantized with arrays for everything.
+        out: an array for the codes (of dtype's type or uint8), or a Quantized with an array for each result.
         context: a Context. Default: the process default.
 
     Returns:
-        Quantized(codes, descale, mean, scales, dtype). Codes have the float8 types of PyTorch and JAX; for NumPy and
-        CuPy uint8, or the type of ml_dtypes given as `dtype`; sim8 is uint8. They have x's memory order.
+        Quantized(codes, descale, mean, scales, dtype). In PyTorch and JAX, codes have a float8 type. In NumPy and CuPy
+        they are uint8, or have the type of ml_dtypes that was passed as `dtype`. Codes of sim8 are always uint8. Codes
+        have x's memory order.
 
-    Raises: like sdpa(); error sentences call x `input` and the codes `output`. No gradient flows through codes:
-    calling backward() raises. Use fake_quantize() for training.
+    Raises: like sdpa(). In error sentences x is called `input`, and the codes are called `output`. Codes have no
+    gradient: backward() raises. Use fake_quantize() for training.
     """
     given = _checked(x, scales, dtype, layout, hadamard, smooth, percentile, descale, cu_seqlens, max_seqlen)
     given.update(out=out, context=context)
@@ -80,15 +83,15 @@ def fake_quantize(
     clip_gradient=False,
     context=None,
 ) -> Any:
-    """x after quantize(x, ...) and dequantisation, with x's shape, dtype and coordinates.
+    """Quantises x like quantize(x, ...), and dequantises the result. It has x's shape and dtype.
 
-    For quantisation-aware training: the gradient passes straight through, as if x had been returned; scales and
-    means count as constants. Rotation and smoothing are undone. Rows outside all sequences (cu_seqlens) become 0.
+    For quantisation-aware training: the gradient is computed as if x itself had been returned, and scales and means
+    count as constants. Rotation and smoothing are undone. Rows outside all sequences (cu_seqlens) become 0.
 
     Args:
-        clip_gradient: True: the gradient is 0 for values so far above the format's largest number that they were
-            saturated (with percentile or descale): where |y| / descale would round to a number above it.
-        All others: as in quantize().
+        clip_gradient: True: the gradient is 0 for values that were saturated, which happens with percentile or descale.
+            A value counts as saturated if |y| / descale would round to a number above the format's largest one.
+        Other arguments: as in quantize().
 
     Gradients: PyTorch's autograd and JAX's reverse mode. NumPy and CuPy have none.
     """
@@ -98,7 +101,7 @@ def fake_quantize(
 
 
 def _checked(x, scales, dtype, layout, hadamard, smooth, percentile, descale, cu_seqlens, max_seqlen) -> dict[str, Any]:
-    """The arguments by name. Checks all that are not arrays. `format` is the word for dtype."""
+    """The arguments by name. Checks all arguments that are not arrays. `format` is dtype as a word ("e4m3")."""
     word("scales", scales, SCALES)
     word("layout", layout, LAYOUTS)
     word("hadamard", hadamard, BOOLS)
@@ -138,7 +141,7 @@ def _checked(x, scales, dtype, layout, hadamard, smooth, percentile, descale, cu
 
 
 def format_of(dtype) -> str:
-    """ "e4m3", "e5m2" or "sim8"."""
+    """The format as a word: "e4m3", "e5m2" or "sim8"."""
     name = dtype_name(dtype)
     if name not in FORMATS:
         raise InvalidArgument(f"dtype = {dtype!r}: must be 'e4m3', 'e5m2', 'sim8', or the framework's own float8 type")

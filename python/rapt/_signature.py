@@ -1,6 +1,6 @@
-"""The parameters of rapt.sdpa (the same for prepare() and explain()), and its docstring.
+"""The parameters of rapt.sdpa, prepare and explain, and the docstring of rapt.sdpa.
 
-Names, defaults and kinds come from the compiled module, which has them from one table
+Names, defaults and kinds of parameters come from the compiled module, which takes them from one table
 (src/arguments/sdpa_arguments.h). This module converts them to the forms that the frameworks' modules need.
 """
 
@@ -18,21 +18,21 @@ from . import _core
 # FLAGS: (parameter, flag). TEXTS: {parameter: its documentation}.
 ARRAYS, SCALARS, FLAGS, TEXTS = _core.sdpa_table()
 DEFAULTS: dict[str, Any] = _core.defaults()
-# The arrays among the options. An array q_start is here q_starts. Operators and XLA take them in this order after q, k,
-# v.
+# The names of the options that are arrays. An array that the caller passes as q_start is called q_starts here.
+# Operators and XLA take these arrays in this order, after q, k and v.
 OPERANDS = tuple(row[0] for row in ARRAYS)
 PARAMETER_OF = {row[0]: row[1] for row in ARRAYS}
 BATCHED = tuple(row[0] for row in ARRAYS if row[2])
 # Arrays that all sequences of a call share.
 SHARED = tuple(row[0] for row in ARRAYS if row[4] and not row[2])
-DIFFERENTIABLE = ("q", "k", "v", *(row[1] for row in ARRAYS if row[3]), "out", "lse")  # including a caller's outputs
-# Parameters that are an array or an int: q_start as an array is q_starts.
+DIFFERENTIABLE = ("q", "k", "v", *(row[1] for row in ARRAYS if row[3]), "out", "lse")  # out, lse: a caller's outputs
+# Parameters that are an array or an int, such as q_start. The value is the name of the array (q_starts).
 STARTS = {parameter: name for name, parameter in PARAMETER_OF.items() if name != parameter}
 
 
 class ByHand(NamedTuple):
-    operator: str | None  # type as an option of PyTorch's operator; None: not an option of it
-    stub: str  # type in the stub
+    operator: str | None  # its type in the schema of PyTorch's operator; None: the operator has no such option
+    stub: str  # its type in the type stub
     doc: str
 
 
@@ -103,7 +103,7 @@ _QKV = {
 
 
 def _argument_texts() -> str:
-    """The part of DOC below "Args:". Neighbouring parameters with the same text share one entry."""
+    """The lines of DOC that follow "Args:". Neighbouring parameters with the same text share one entry."""
     of_options = {name: BY_HAND[name].doc if name in BY_HAND else TEXTS[name] for name in DEFAULTS}
     lines = []
     for text, names in itertools.groupby({**_QKV, **of_options}.items(), key=lambda item: item[1]):
@@ -146,7 +146,7 @@ References: Vaswani et al. 2017; Milakov and Gimelshein 2018 (online softmax); D
 
 
 def bind(q, k, v, options: dict[str, Any]) -> dict[str, Any]:
-    """All arguments by name, for the frameworks whose calls are prepared in Python."""
+    """All arguments by name, for the frameworks whose calls are prepared in Python (operators, JAX)."""
     for name in options:
         if name not in DEFAULTS:
             raise TypeError(f"unexpected keyword argument {name!r}: must be an option of rapt.sdpa")
@@ -154,7 +154,9 @@ def bind(q, k, v, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def split_starts(given: dict[str, Any], array_type: type) -> None:
-    """Splits q_start (and k_start), an int or an array, into q_start (int) and q_starts (array). One is None."""
+    """Splits q_start, which is an int or an array, into q_start (int) and q_starts (array); one of them is None. Does
+    the same with k_start.
+    """
     for name, as_array in STARTS.items():
         is_array = isinstance(given[name], array_type)
         given[as_array] = given[name] if is_array else None

@@ -1,7 +1,7 @@
-"""PyTorch tensors. Eager calls go directly to rapt._core, which reads the tensors through DLPack's C exchange. If
-something must trace or differentiate the call (_torch_operators.py lists the cases), the operators take it.
+"""rapt's operations on PyTorch tensors. Eager calls go directly to rapt._core, which reads the tensors through DLPack's
+C exchange. A call that must be traced or differentiated goes to the operators (_torch_operators.py lists the cases).
 
-Loaded by _dispatch.py at the first tensor.
+_dispatch.py loads this module at the first tensor.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from ._views import RAPT_BF16
 
 
 def redirect(operation: str, q, k, v, **options):
-    """Called by rapt._core for tensors of subclasses (such as fake tensors) and of torch.func's transformations, and if
-    something traces or profiles the call or needs a gradient.
+    """rapt._core calls this function in four cases. A tensor is of a subclass (for example a fake tensor). A tensor
+    belongs to a transformation of torch.func. The call is being traced or profiled. A gradient is needed.
     """
     if operation == "sdpa":
         if needs_operator([one for one in (q, k, v, *options.values()) if one is not None and hasattr(one, "dtype")]):
@@ -47,7 +47,7 @@ def redirect(operation: str, q, k, v, **options):
 
 
 def _on_plain_tensors(operation: str, q, k, v, **options):
-    """rapt._core's prepare or explain for plain tensors. A function NAME_here never calls redirect()."""
+    """prepare or explain of rapt._core, for plain tensors. Functions NAME_here of rapt._core never call redirect()."""
     if not is_dynamo_compiling() and transformed():
         raise Unsupported(
             f"{operation}: not allowed inside torch.func's transformations (vmap, grad, jvp, functionalize): call it "
@@ -68,7 +68,7 @@ def merge(outs, lses, sinks, lse, out, out_dtype, context):
 
 
 def _default_threads() -> int:
-    """Number of CPU threads of the process default."""
+    """The number of CPU threads of rapt's default context."""
     x = torch.empty(1, 1, 1, 1, device="cpu")
     with torch.no_grad():
         device = _core.explain_here(x, x, x, context=Context(1)).split("\n")[1]  # "device   cpu (avx2, 8 threads)"
@@ -121,5 +121,6 @@ _core.register_framework(
 def backend_of(tensor) -> Backend:
     if is_dynamo_compiling() or type(tensor) not in TYPES:
         return OPERATOR_BACKEND
-    _backend.tracing = is_dynamo_compiling  # not while tracing: a change during tracing breaks torch.compile's guards
+    # This line is never reached while torch.compile traces: changing the variable then would break its guards.
+    _backend.tracing = is_dynamo_compiling
     return register(tensor, BACKEND)

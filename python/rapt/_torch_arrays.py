@@ -1,4 +1,4 @@
-"""How rapt._core reads and allocates PyTorch tensors. Used by _torch.py and _torch_operators.py."""
+"""The functions with which rapt._core reads and allocates PyTorch tensors. For _torch.py and _torch_operators.py."""
 
 from __future__ import annotations
 
@@ -12,30 +12,31 @@ TYPES = (torch.Tensor, torch.nn.Parameter)
 EXCHANGE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)  # PyTorch 2.10 and later
 
 
-# Modes that see every operation, and torch.jit.trace. These functions are not public; missing ones are skipped.
+# Functions that tell if a mode that sees every operation, or torch.jit.trace, is active. They are not public; missing
+# ones are skipped.
 TRACING = tuple(
     function
     for function in (getattr(torch._C, name, None) for name in ("_len_torch_dispatch_stack", "_is_tracing"))
     if function is not None
 )
-# The innermost of torch.func's transformations, whose tensors have no readable memory; None outside of them. rapt.sdpa
-# calls it only after reading has failed, so other calls do not pay for it.
+# Returns the innermost active transformation of torch.func, or None. Tensors of a transformation have no readable
+# memory. rapt.sdpa calls this function only after it failed to read a tensor, so other calls do not become slower.
 TRANSFORM = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", lambda: None)
 
 
 def transformed() -> bool:
-    """Whether a transformation of torch.func (vmap, grad, jvp, functionalize) is active."""
+    """True if a transformation of torch.func (vmap, grad, jvp, functionalize) is active."""
     return TRANSFORM() is not None
 
 
 def functionalized() -> bool:
-    """Whether the innermost transformation is torch.func.functionalize."""
+    """True if the innermost active transformation is torch.func.functionalize."""
     level = TRANSFORM()
     return level is not None and level.key() == torch._C._functorch.TransformType.Functionalize
 
 
 def needs_operator(tensors) -> bool:
-    """Whether a tensor is of a subclass, something records operations, or a gradient is needed."""
+    """True if a tensor is of a subclass, if something records operations, or if a gradient is needed."""
     return (
         any(type(one) not in TYPES for one in tensors)
         or (torch.is_grad_enabled() and any(one.requires_grad for one in tensors))
@@ -55,7 +56,9 @@ def _has_tangent(tensor: torch.Tensor) -> bool:
 
 
 def refuse_tangents(**values) -> None:
-    """Raises for forward-mode tangents: there is no rule for them, and PyTorch would use a derivative of 0."""
+    """Raises if a tensor has a forward-mode tangent. rapt has no rule for tangents, so PyTorch would take a derivative
+    of 0.
+    """
     if getattr(torch.autograd.forward_ad, "_current_level", -1) < 0:
         return
     for name, value in values.items():
@@ -68,13 +71,13 @@ def refuse_tangents(**values) -> None:
 
 
 def plain(value):
-    """A tensor of a subclass as a torch.Tensor; all other values unchanged."""
+    """Converts a tensor of a subclass to a torch.Tensor. Returns all other values unchanged."""
     return value.as_subclass(torch.Tensor) if isinstance(value, torch.Tensor) and type(value) not in TYPES else value
 
 
 def view(tensor: torch.Tensor) -> tuple:
-    """The description of a tensor for rapt._core if PyTorch has no C exchange (before 2.10): see register_framework
-    there.
+    """Describes a tensor for rapt._core (the member `view` in python/src/arrays.h). Used if PyTorch has no C exchange
+    (before 2.10).
     """
     kind = {"cpu": CPU, "cuda": CUDA}.get(tensor.device.type, 0)
     return (
@@ -104,7 +107,9 @@ def dtype_named(name: object) -> torch.dtype:
 
 
 def allocate(like: torch.Tensor, shape, name: object, zeroed: bool = False, in_order: bool = True) -> torch.Tensor:
-    """A new tensor; with in_order, in the order of `like`'s dimensions if both have the same number."""
+    """A new tensor. With in_order, its dimensions have the same order in memory as those of `like`, if both tensors
+    have the same number of dimensions.
+    """
     dtype, make = dtype_named(name), torch.zeros if zeroed else torch.empty
     order = order_for(like.stride(), len(shape), in_order)
 
@@ -115,7 +120,7 @@ def allocate(like: torch.Tensor, shape, name: object, zeroed: bool = False, in_o
 
 
 class _Transposable:
-    """Adapts torch.Tensor.transpose, which differs from numpy.ndarray.transpose."""
+    """Gives a tensor numpy.ndarray's method transpose(order), because torch.Tensor.transpose differs from it."""
 
     def __init__(self, tensor: torch.Tensor):
         self.tensor = tensor
@@ -125,15 +130,17 @@ class _Transposable:
 
 
 def written(tensors: tuple) -> None:
-    """Increments the version counter: autograd uses it to detect that a tensor kept for backward was overwritten."""
+    """Increments the tensors' version counters. Autograd uses them to detect that a tensor that it needs for backward
+    was overwritten.
+    """
     torch.autograd.graph.increment_version(tensors)
 
 
 def empty_strided_cuda():
-    """The allocation function of TorchInductor's programs. It takes half the time of empty_like, which is most of a
-    call's.
+    """The function with which programs of TorchInductor allocate tensors; None if it is missing, because it is not
+    public.
 
-    It is not public, so it may be missing.
+    It takes half the time of empty_like. Allocation is most of the time of a call, so this matters.
     """
     guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
     return getattr(guards, "_empty_strided_cuda", None) if torch.version.cuda else None

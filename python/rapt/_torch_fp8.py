@@ -1,6 +1,6 @@
-"""quantize, fake_quantize, qk and gemm on PyTorch tensors. Eager calls go to rapt._core. If something must trace or
-differentiate the call (_torch_operators.py lists the cases), the operators rapt::quantize, rapt::qk, rapt::gemm and
-their _out forms take it.
+"""quantize, fake_quantize, qk and gemm on PyTorch tensors. Eager calls go to rapt._core. A call that must be traced or
+differentiated (_torch_operators.py lists the cases) goes to the operators rapt::quantize, rapt::qk, rapt::gemm and
+their _out forms.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _run_quantize(x, *values, context=None):
     with torch.no_grad():
         made = _eagerly(plain(x), given)
     nothing = _nothing(x)
-    descale = made.descale if given["descale"] is None else nothing  # an operator must not return an input
+    descale = made.descale if given["descale"] is None else nothing  # an operator must not return one of its inputs
     return made.codes, descale, nothing.clone() if made.mean is None else made.mean
 
 
@@ -152,7 +152,7 @@ def _no_backward(context, *gradients):
 
 
 def _recorded(name: str, run):
-    """The eager product of that name, called as product(first, second, given)."""
+    """The eager product with this name. It is called as product(first, second, given)."""
 
     def product(first, second, given):
         if not PROFILER._is_profiler_enabled:
@@ -187,8 +187,8 @@ register_product_flops((torch.ops.rapt.qk, torch.ops.rapt.qk_out, torch.ops.rapt
 
 
 def _needs_operator(*values) -> bool:
-    """Whether a call must go through an operator, so that a tracer or autograd sees it. Checks that all arrays are
-    tensors.
+    """True if a call must go through an operator, so that a tracer or autograd sees it. Raises if an array is not a
+    tensor.
     """
     if is_dynamo_compiling():
         return True
@@ -268,8 +268,8 @@ torch.library.register_autograd("rapt::straight_through", _pass_through, setup_c
 
 
 class _StraightThrough(torch.autograd.Function):
-    """The operator rapt::straight_through for eager calls, with torch.func's transformations and forward derivatives.
-    torch.compile uses the operator itself.
+    """Does the same as the operator rapt::straight_through, in eager calls. It supports torch.func's transformations
+    and forward derivatives. torch.compile uses the operator itself.
     """
 
     generate_vmap_rule = True

@@ -1,4 +1,4 @@
-"""PyTorch operators: rapt::sdpa, rapt::sdpa_out and rapt::merge. They are for torch.compile, fake tensors, subclasses
+"""PyTorch operators: rapt::sdpa, rapt::merge and their _out forms. They are for torch.compile, fake tensors, subclasses
 of tensors, tracers, autograd and torch.func, which cannot see an eager call (_torch.py). Their implementations call
 rapt._core. There is no backward and no forward-mode derivative: the operators' autograd kernels raise.
 """
@@ -15,7 +15,7 @@ from ._signature import BY_HAND, DIFFERENTIABLE, FLAGS, OPERANDS, PARAMETER_OF, 
 from ._torch_arrays import allocate, dtype_named, plain, refuse_nested, refuse_tangents, transformed
 from ._torch_profiling import PROFILER, problem_line, recorded, register_sdpa_flops, shapes_line
 
-load_default_pack()  # first: a damaged pack raises at every call, but operators can be defined only once
+load_default_pack()  # before operators are defined: a damaged pack raises, and a second import must define them then
 
 # Their arguments are those of rapt.sdpa. A parameter that is an array or a number (q_start) becomes two arguments.
 TENSORS = ("q", "k", "v", *OPERANDS)
@@ -46,7 +46,7 @@ LIBRARY.define(
 
 
 def _core_options(values, **outputs) -> tuple[list, dict]:
-    """(q, k, v) and the options of rapt._core.sdpa, from an operator's arguments."""
+    """Converts an operator's arguments to (q, k, v) and the options of rapt._core.sdpa."""
     given = dict(zip((*TENSORS, *OPTIONS), map(plain, values)))
     for name, as_array in STARTS.items():
         starts = given.pop(as_array)
@@ -57,7 +57,9 @@ def _core_options(values, **outputs) -> tuple[list, dict]:
 
 
 def run_here(q, k, v, options: dict):
-    """rapt.sdpa without redirect(), on tensors that _core can read. Recorded with its problem line in a profile."""
+    """Runs rapt.sdpa without redirect(), on tensors that _core can read. A profile shows the call with its problem
+    line.
+    """
     if not PROFILER._is_profiler_enabled:
         return _core.sdpa_here(q, k, v, **options)
     return recorded("sdpa", problem_line(q, k, v, options), _core.sdpa_here, q, k, v, **options)
@@ -139,11 +141,11 @@ def _no_backward(context, *gradients):
 
 
 def register_no_derivatives(name: str, backward) -> None:
-    """Registers `backward`, which raises, for an operator, and refuses tangents at every level of torch.func."""
+    """Registers a `backward` that raises for an operator. Also refuses tangents at every level of torch.func."""
     qualified, operator = f"rapt::{name}", getattr(torch.ops.rapt, name).default
     try:
         from torch._library.autograd import Info, make_autograd_impl
-    except ImportError:  # not public: without it, only direct calls of the operator are not checked
+    except ImportError:  # it is not public; if it is missing, direct calls of the operator are not checked
         torch.library.register_autograd(qualified, backward, lib=LIBRARY)
         return
     differentiable = make_autograd_impl(operator, Info(backward, None))
@@ -195,12 +197,12 @@ register_sdpa_flops((OPERATORS.sdpa, OPERATORS.sdpa_out), (*TENSORS, *OPTIONS))
 
 
 def _text(value):
-    """The name of a dtype or word: operators take strings."""
+    """A dtype or word as a string, because operators take strings."""
     return value if value is None else str(value).removeprefix("torch.")
 
 
 def through_operator(q, k, v, **options):
-    """rapt.sdpa through the operator."""
+    """Runs rapt.sdpa through the operator."""
     given = bind(q, k, v, options)
     check(given)
     causal = given["causal"]
@@ -219,7 +221,9 @@ def through_operator(q, k, v, **options):
 
 
 def check(given) -> None:
-    """Checks rules of rapt._core that the operator's schema would change or report unclearly."""
+    """Checks rules of rapt._core for which the operator's schema would convert a wrong argument or give an unclear
+    error.
+    """
     _values.check(given)
     for name in ("k", "v", *PARAMETER_OF.values(), "lse", "out"):
         value = given[name]
@@ -237,7 +241,7 @@ def check(given) -> None:
 
 
 def _into_outputs(shared, given, lse_wanted: bool):
-    """Handles out=, or an array as lse=. Allocates the other output if it is needed."""
+    """Runs a call with out=, or with an array as lse=. Allocates the other output if it is needed."""
     out, lse, made = given["out"], given["lse"], None
     tensors = {name: given[name] for name in DIFFERENTIABLE if isinstance(given[name], torch.Tensor)}
     refuse_outputs("out, or an array as lse", tensors)
@@ -252,7 +256,7 @@ def _into_outputs(shared, given, lse_wanted: bool):
 
 
 def refuse_outputs(names: str, tensors: dict) -> None:
-    """Refuses the caller's output arrays if the inputs are differentiated or mapped."""
+    """Refuses the caller's output arrays if an input needs a gradient or belongs to a transformation."""
     if torch.is_grad_enabled() and any(_needs_gradient(one) for one in tensors.values()):
         raise InvalidArgument(f"{names}: not allowed if an input needs a gradient; use the returned array instead")
     if is_dynamo_compiling():

@@ -1,5 +1,5 @@
-"""Information for PyTorch's tools: floating-point operations (torch.utils.flop_counter), and the problem of each call
-in a profile (torch.profiler). Used by _torch.py, _torch_operators.py and _torch_fp8.py.
+"""Information for PyTorch's tools: the number of floating-point operations (torch.utils.flop_counter), and the problem
+line of each call in a profile (torch.profiler). Used by _torch.py, _torch_operators.py and _torch_fp8.py.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ class _NeverRecording:
     _is_profiler_enabled = False
 
 
-# Its _is_profiler_enabled (not public) is True while a profiler records. Test it before calling recorded().
+# PROFILER._is_profiler_enabled (not public) is True while a profiler records. Test it before calling recorded().
 PROFILER = profiler if hasattr(profiler, "_is_profiler_enabled") else _NeverRecording
 
 
 def recorded(name: str, line: str, run, *values, **options):
-    """Runs run(...) as the range "rapt.{name} {line}" of the profile."""
+    """Calls run(...). The profile shows this call as the range "rapt.{name} {line}"."""
     with profiler.record_function(f"rapt.{name} {line}"):
         return run(*values, **options)
 
 
 def problem_line(q, k, v, options: dict) -> str:
-    """The problem line of a call to rapt.sdpa; "" if the call is refused (it raises its own error)."""
+    """The problem line of a call to rapt.sdpa; "" if rapt refuses the call (which raises an error later)."""
     try:
         return _core.explain_here(q, k, v, **options).split("\n")[0].removeprefix("problem").strip()
     except Exception:
@@ -36,21 +36,21 @@ def problem_line(q, k, v, options: dict) -> str:
 
 
 def shapes_line(*tensors) -> str:
-    """ "float16 [2, 3, 4] float32 [5]" """
+    """Describes tensors: "float16 [2, 3, 4] float32 [5]"."""
     given = [one for one in tensors if isinstance(one, torch.Tensor)]
     return " ".join(f"{str(one.dtype).removeprefix('torch.')} {list(one.shape)}" for one in given)
 
 
 def _lengths(cu_seqlens, max_seqlen) -> list[int]:
-    """The lengths of packed sequences. The maximum for each if the contents cannot be read."""
+    """The lengths of packed sequences. If the contents cannot be read, each length is taken as the maximum."""
     if cu_seqlens.device.type == "meta":
         return [max_seqlen] * (cu_seqlens.shape[0] - 1)
     return [min(length, max_seqlen) for length in cu_seqlens.diff().tolist()]
 
 
 def register_sdpa_flops(operators, names: tuple[str, ...]) -> None:
-    """Registers the flops: both products for every query and key. Like PyTorch's own count, it ignores masks and
-    windows.
+    """Registers the flop count of sdpa: both products for every query and key. Like PyTorch's own count, it ignores
+    masks and windows.
     """
 
     def flops(*values, out_val=None, **others):
@@ -70,8 +70,8 @@ def register_sdpa_flops(operators, names: tuple[str, ...]) -> None:
 
 
 def register_product_flops(operators) -> None:
-    """Registers the flops of qk and gemm: each element of the result is a dot product of the first operand's last
-    dimension.
+    """Registers the flop counts of qk and gemm. Each element of the result is a dot product over the last dimension of
+    the first operand.
     """
 
     def flops(first, second, *values, out_val=None, **others):

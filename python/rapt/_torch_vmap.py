@@ -1,7 +1,8 @@
-"""torch.vmap over rapt's PyTorch operators: the mapped dimension is merged into the batch, so there is one call. If
-that is impossible (sinks, scales of a whole tensor, packed sequences), there is one call after another.
+"""Rules of torch.vmap for rapt's PyTorch operators. If possible, the mapped dimension is merged into the batch, so
+there is a single call. If that is impossible (sinks, scales of a whole tensor, packed sequences), there is one call for
+each element of the mapped dimension.
 
-Registered by _torch_operators.py and _torch_fp8.py, with rules for torch.library.register_vmap.
+_torch_operators.py and _torch_fp8.py register these rules with torch.library.register_vmap.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def _join(value, dim, size: int):
 
 
 def _join_broadcast(value, dim, size: int, batch: int, rank: int = 4):
-    """Like _join(), for an array that broadcasts, right-aligned, to [batch, ...] of this rank."""
+    """Like _join(), for an array that is broadcast, right-aligned, to [batch, ...] with `rank` dimensions."""
     if value is None or (dim is None and (value.dim() < rank or value.shape[0] == 1)):
         return value
     every = value.expand(size, *value.shape) if dim is None else value.movedim(dim, 0)
@@ -43,7 +44,7 @@ def _batch(value, dim) -> int:
 
 
 def _one_by_one(operator, info, in_dims, values, options):
-    """One call for each element of the mapped dimension."""
+    """Makes one call for each element of the mapped dimension."""
     flat, spec = _pytree.tree_flatten(list(values))
     dims = _pytree.tree_flatten(list(in_dims), is_leaf=lambda dim: dim is None)[0]
     calls = []
@@ -56,8 +57,8 @@ def _one_by_one(operator, info, in_dims, values, options):
 
 
 def rule(operator, names: tuple[str, ...], joined):
-    """The vmap rule of an operator with these arguments. joined(size, given, dims) -> (outputs, dimensions), or None if
-    the calls cannot become one.
+    """The vmap rule of an operator with these arguments. joined(size, given, dims) makes a single call and returns
+    (outputs, dimensions); it returns None if a single call is impossible.
     """
 
     def mapped(info, in_dims, *values, **options):
@@ -129,7 +130,7 @@ def qk(operator, names: tuple[str, ...]):
 
 
 def gemm(operator, names: tuple[str, ...]):
-    """The vmap rule of gemm: the rows of several a with one b are rows of one a."""
+    """The vmap rule of gemm. Several matrices a with the same b become one matrix, which has all their rows."""
 
     def joined(size, given, dims, options):
         if dims["b"] is not None or dims["b_descale"] is not None or _rank(given["a"], dims["a"]) != 2:

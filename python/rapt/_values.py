@@ -20,7 +20,7 @@ FORMAT_CODES = {"e4m3": 4, "float8_e4m3fn": 4, "e5m2": 5, "float8_e5m2": 5, "sim
 
 
 def word(name: str, value: Any, words: dict) -> int:
-    """The number of one of these words. False and True are words only if the table has them."""
+    """The number of a word of the table. False and True are allowed only if the table has them."""
     for known, number in words.items():
         if value is known or (isinstance(value, str) and isinstance(known, str) and value == known):
             return number
@@ -38,7 +38,7 @@ def integer(name: str, value: Any) -> Any:
 
 
 def number(name: str, value: Any) -> Any:
-    # Tested first: for a symbolic number torch.compile cannot trace more.
+    # This test comes first, because torch.compile cannot trace the other tests with a symbolic number.
     if isinstance(value, (float, int)) and not isinstance(value, bool):
         return value
     if isinstance(value, (bool, str, bytes)) or hasattr(value, "__dlpack__") or not hasattr(value, "__float__"):
@@ -57,7 +57,9 @@ def shape_of(name: str, array: Any) -> tuple:
 
 
 def stored_code(name: str, dtype: str, named: Any) -> int:
-    """The rapt_dtype of the argument `name` with this dtype, as `named` gives it. 0: its own dtype."""
+    """The rapt_dtype in which the bytes of the argument `name` are read; 0 if it is the array's own dtype. dtype: the
+    array's own dtype. named: the value of the argument {name}_dtype.
+    """
     if named is None:
         if dtype == "uint8":
             raise InvalidArgument(f'{name}: uint8 needs a format: pass {name}_dtype = "e4m3", "e5m2" or "sim8"')
@@ -71,7 +73,7 @@ def stored_code(name: str, dtype: str, named: Any) -> int:
 
 
 def by_hand(given: dict[str, Any]) -> dict[str, Any]:
-    """The table's values that have no parameter of their own, from those parameters that call.cpp reads by hand."""
+    """The table's values that have no parameter with the same name. Other parameters give them, as in call.cpp."""
     return dict(zip(("window_left", "window_right"), given["window"] or ()))
 
 

@@ -1,9 +1,9 @@
-"""Helpers for all frameworks: DLPack's type codes, and arrays allocated in the order of dimensions of another array."""
+"""Functions for all frameworks: DLPack's type codes, and arrays whose dimensions have the order of another array's."""
 
 from __future__ import annotations
 
 CPU, CUDA = 1, 2
-# DLPack type code and bits by dtype name (https://dmlc.github.io/dlpack/latest/c_api.html)
+# DLPack's type code and bits for each dtype name (https://dmlc.github.io/dlpack/latest/c_api.html)
 DTYPES = {
     "float32": (2, 32),
     "float16": (2, 16),
@@ -25,26 +25,28 @@ RAPT_F32, RAPT_BF16 = 1, 3
 
 
 def type_code(name: str) -> tuple[int, int]:
-    """DLPack's (code, bits). (255, 0), which rapt refuses, for all other dtypes."""
+    """DLPack's (code, bits) of a dtype. For a dtype that is not in the table: (255, 0), which rapt refuses."""
     return DTYPES.get(name, (255, 0))
 
 
 def memory_order(strides) -> list[int]:
-    """The dimensions from the slowest to the fastest. The given order if strides (in any unit) are equal."""
+    """The dimensions from the slowest to the fastest. If strides (in any unit) are equal, the given order is kept."""
     if any(stride <= 0 for stride in strides):
         return list(range(len(strides)))
     return sorted(range(len(strides)), key=lambda dim: -strides[dim])
 
 
 def order_for(strides, rank: int, in_order: bool) -> list[int]:
-    """The order of dimensions of a new array of this rank: that of an array with these strides, if it has the same rank
-    and in_order is true.
+    """The order of the dimensions of a new array with this rank. If in_order is true and `strides` has the same rank,
+    it is the order of an array with these strides. Otherwise it is 0, 1, 2, ...
     """
     return memory_order(strides) if in_order and rank == len(strides) else list(range(rank))
 
 
 def allocate_in_order(empty, shape, order: list[int]):
-    """empty(shape) -> array with transpose(), with its dimensions in `order` in memory."""
+    """An array of this shape whose dimensions have the order `order` in memory. empty(shape) must return an array with
+    a method transpose().
+    """
     if order == list(range(len(shape))):
         return empty(shape)
     back = [order.index(dim) for dim in range(len(shape))]

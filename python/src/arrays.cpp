@@ -1,3 +1,4 @@
+// Converts arrays of Python frameworks to tensors of rapt; see arrays.h.
 #include "arrays.h"
 
 #include <algorithm>
@@ -14,7 +15,7 @@ struct Known {
   PyTypeObject* type;
   const Framework* framework;
 };
-std::vector<Known> known_types;  // guarded by the interpreter's lock, a handful of entries
+std::vector<Known> known_types;  // guarded by the interpreter's lock; has only a few entries
 
 struct DtypeName {
   int32_t dtype;
@@ -125,7 +126,8 @@ void read_view(const Framework& framework, const char* argument, PyObject* objec
   array.read_only = read_only != 0;
 }
 
-// The capsule's table, or the newest older one that this code supports (major version 1).
+// The capsule's table of functions. If its major version is above 1, which this code does not support: the newest older
+// table. Null if there is none.
 const DLPackExchange* exchange_in(PyObject* capsule) {
   auto* found = static_cast<const DLPackExchangeHeader*>(PyCapsule_GetPointer(capsule, "dlpack_exchange_api"));
   if (found == nullptr) throw PythonError{};
@@ -134,7 +136,7 @@ const DLPackExchange* exchange_in(PyObject* capsule) {
   return table != nullptr && table->dltensor_from_py_object_no_sync != nullptr ? table : nullptr;
 }
 
-// The value of a key in a dictionary; null if it is absent or None.
+// The value of a key in a dictionary. Null if the key is absent or the value is None.
 Ref member(PyObject* parts, const char* name) {
   PyObject* const found = PyDict_GetItemString(parts, name);
   return found == nullptr || found == Py_None ? Ref() : Ref::of(found);
@@ -217,10 +219,10 @@ bool has_elements(const DLTensor& tensor) {
   return std::all_of(tensor.shape, tensor.shape + tensor.ndim, [](int64_t size) { return size > 0; });
 }
 
-// Reports an array that its framework could not describe (the exception is set). For some (meta, sparse tensors, those
-// of vmap) the framework's text may be a page long, so only its first line is used.
+// Reports an array that its framework could not describe (the framework's exception is set). For some tensors (meta,
+// sparse, inside vmap) the framework's text can be a page long, so only its first line is used.
 void refuse_reading(const Framework& framework, const char* argument, PyObject* object) {
-  const bool by_rapt = PyErr_ExceptionMatches(PyExc_ValueError) != 0;  // an error sentence of the framework's view()
+  const bool by_rapt = PyErr_ExceptionMatches(PyExc_ValueError) != 0;  // the error comes from view() in python/rapt
   const std::string words = take_error();
   if (by_rapt) invalid(argument, ": ", words);
   if (framework.transforms) {
@@ -255,8 +257,8 @@ int64_t integer_of(const Ref& answer) {
   return value;
 }
 
-// A storage can become smaller than its views (FSDP frees parameters in this way). Checked only on the CPU, where it
-// costs little; on GPUs such an address is invalid anyway.
+// Throws if the array's storage has become smaller than the array (FSDP frees parameters in this way). This is checked
+// only on the CPU, where the check is fast. On GPUs such an address is invalid anyway.
 void refuse_lost_storage(const Framework& framework, const char* argument, PyObject* object,
                          const rapt_tensor& tensor) {
   int64_t last = 0;  // offset of the last element; PyTorch has no negative strides
@@ -291,7 +293,7 @@ void read_array(const Framework& framework, const char* argument, PyObject* obje
     DLTensor tensor;
     if (framework.exchange->dltensor_from_py_object_no_sync(object, &tensor) != 0)
       refuse_reading(framework, argument, object);
-    if (tensor.data == nullptr && has_elements(tensor)) {  // as inside torch.func.functionalize
+    if (tensor.data == nullptr && has_elements(tensor)) {  // happens inside torch.func.functionalize
       PyErr_SetString(PyExc_RuntimeError, "it has no memory");
       refuse_reading(framework, argument, object);
     }
@@ -374,7 +376,7 @@ void report_written(const Framework& framework, PyObject* array) {
   const Ref one(checked(PyTuple_Pack(1, array)));
   if (Ref(PyObject_CallFunctionObjArgs(framework.written.get(), one.get(), nullptr))) return;
   if (!PyErr_ExceptionMatches(PyExc_RuntimeError)) throw PythonError{};
-  PyErr_Clear();  // PyTorch: an inference tensor has no version counter
+  PyErr_Clear();  // in PyTorch, an inference tensor has no version counter
 }
 
 rapt_context* context_of(const Framework& framework, const ContextHandle& given, rapt_device device) {

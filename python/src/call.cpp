@@ -1,3 +1,4 @@
+// Python functions for the operations; see call.h.
 #include "call.h"
 
 #include <algorithm>
@@ -70,7 +71,7 @@ class Call {
  public:
   explicit Call(PyObject* const* args) : args_(args), framework_(framework_of(args[p_q])) {}
 
-  // True if Python must handle the call: an array type is not registered, or an array needs a gradient.
+  // True if Python must handle the call, because an array's type is not registered, or an array needs a gradient.
   bool redirected() const {
     if (framework_ == nullptr) invalid("q: a ", type_name(args_[p_q]), ": not an array of a framework that rapt knows");
     if (!framework_->redirect) return false;
@@ -106,7 +107,7 @@ class Call {
   }
 
   const rapt_sdpa_args* c() const { return &call_; }
-  // The context lives as long as this object.
+  // The context of the call. It lives as long as this object.
   rapt_context* context() {
     given_context_ = ContextHandle(args_[p_context]);
     return context_of(*framework_, given_context_, call_.q->device);
@@ -128,8 +129,8 @@ class Call {
  private:
   bool given(int p) const { return args_[p] != Py_None; }
 
-  // True if something records operations on arrays (torch.jit.trace, make_fx, forward-mode derivatives, a profiler): it
-  // would not see the call.
+  // True if something records operations on arrays (torch.jit.trace, make_fx, forward-mode derivatives, a profiler). It
+  // would not see a call that does not go through Python.
   bool traced() const {
     static PyObject* const current_level = PyUnicode_InternFromString("_current_level");
     static PyObject* const recording = PyUnicode_InternFromString("_is_profiler_enabled");
@@ -258,7 +259,7 @@ class Call {
     return ordinary(call_.v->dtype) ? call_.v->dtype : framework_->dtype_of_fp8;
   }
 
-  // In an output that rapt allocates, packed rows outside all sequences are 0.
+  // Allocates an output. Packed rows outside all sequences are set to 0.
   Ref allocate(const std::vector<int64_t>& shape, int32_t dtype) const {
     const bool packed = call_.q->rank == 3;
     return allocate_array(*framework_, args_[p_q], shape.data(), static_cast<int>(shape.size()), dtype, packed);
@@ -277,8 +278,8 @@ class Call {
     return allocate(shape, dtype);
   }
 
-  // A new output with q's shape, dtype and order. On GPUs it uses a faster function if possible, which supports only
-  // the current GPU and tensors without gaps.
+  // A new output with q's shape, dtype and order of dimensions. On GPUs there is a faster function. It supports only
+  // the current GPU, and tensors without gaps.
   Ref like_q() const {
     const Layout q(*call_.q, swapped_);
     if (call_.q->device.type == RAPT_DEVICE_CUDA && framework_->empty_strided && q.is_dense()) {
@@ -329,7 +330,8 @@ class Call {
   rapt_sdpa_args call_{};
 };
 
-// Whether a call may go to Python's redirect(), which in the end calls this module again.
+// Whether a call is allowed to go to Python's redirect(). redirect() itself calls this module again, so its calls must
+// not be redirected.
 enum class Redirects : bool { no, yes };
 
 // Reads the arguments, calls `body` with them, and turns C++ exceptions into Python exceptions.

@@ -1,6 +1,7 @@
 // DLPack 1.3: the structs that PyTorch, CuPy and others use to describe arrays, and the table of C functions that a
-// Python array type can have as `__dlpack_c_exchange_api__` (https://dmlc.github.io/dlpack/latest/c_api.html). Own
-// declarations of the used parts; tests/python/test_abi.py compares them with the header that PyTorch ships.
+// Python array type can have as `__dlpack_c_exchange_api__` (https://dmlc.github.io/dlpack/latest/c_api.html). This
+// file declares only the parts that rapt uses. tests/python/test_abi.py compares them with the header that PyTorch
+// ships.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +36,7 @@ struct DLTensor {
   int32_t ndim;
   DLDataType dtype;
   int64_t* shape;
-  int64_t* strides;  // elements; null: contiguous (before DLPack 1.2)
+  int64_t* strides;  // in elements; null means contiguous (before DLPack 1.2)
   uint64_t byte_offset;
 };
 

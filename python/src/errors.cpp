@@ -1,3 +1,4 @@
+// Exceptions of Python for the status codes of rapt; see errors.h.
 #include "errors.h"
 
 namespace rapt::python {

@@ -10,7 +10,7 @@
 
 namespace rapt::python {
 
-// classes: a tuple indexed by rapt_status, kept until the process ends.
+// classes: a tuple of exception classes. The index is a rapt_status. It is kept until the process ends.
 void set_error_classes(PyObject* classes);
 // Sets the exception for the status. Does not throw.
 void set_error(rapt_status status, const std::string& sentence);
@@ -24,11 +24,11 @@ template <class... Parts>
   throw PythonError{};
 }
 
-// A Python value for a sentence: its repr, or its type if the repr is long.
+// The text for a Python value in a sentence: its repr, or its type if the repr is long.
 std::string shown(PyObject* object);
-// "numpy.ndarray"
+// The name of the object's type: "numpy.ndarray".
 std::string type_name(PyObject* object);
-// "float32": the array's own name for its dtype; "" if it has none.
+// The array's own name for its dtype: "float32". "" if it has none.
 std::string own_dtype(PyObject* array);
 
 }  // namespace rapt::python

@@ -67,7 +67,7 @@ class Merge {
   std::vector<Ref> held_outs_, held_lses_;
   Reading reading_;
   Ref out_, lse_;
-  std::vector<PyObject*> given_outputs_;  // arrays of the caller, who holds them during the call
+  std::vector<PyObject*> given_outputs_;  // borrowed references to arrays that the caller owns during the call
   std::vector<const rapt_tensor*> outs_, lses_;
   rapt_merge_args call_{};
 };

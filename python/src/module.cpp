@@ -21,7 +21,7 @@ PyObject* set_errors(PyObject*, PyObject* classes) {
   Py_RETURN_NONE;
 }
 
-// make_context(num_threads) -> (capsule, number)
+// make_context(num_threads) returns (capsule, number).
 PyObject* make_context(PyObject*, PyObject* threads) {
   try {
     rapt_context_options options{};
@@ -37,7 +37,7 @@ PyObject* make_context(PyObject*, PyObject* threads) {
   }
 }
 
-// load_pack(context, path as UTF-8 bytes or str)
+// load_pack(context, path). The path is UTF-8 bytes or str.
 PyObject* load_pack(PyObject*, PyObject* args) {
   PyObject* context;
   const char* path;
@@ -51,7 +51,7 @@ PyObject* load_pack(PyObject*, PyObject* args) {
   }
 }
 
-// xla_targets() -> ((target, platform, capsule), ...), as needed by jax.ffi.register_ffi_target.
+// xla_targets() returns ((target, platform, capsule), ...). jax.ffi.register_ffi_target needs these values.
 PyObject* xla_targets(PyObject*, PyObject*) {
   struct Target {
     const char *name, *platform;

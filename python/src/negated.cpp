@@ -1,3 +1,4 @@
+// Detects views whose elements are negated; see negated.h.
 #include "negated.h"
 
 #include <dlfcn.h>
@@ -8,7 +9,7 @@
 namespace rapt::python {
 namespace {
 
-// at::native::is_neg(const at::Tensor&) of the loaded PyTorch.
+// The function at::native::is_neg(const at::Tensor&) of the loaded PyTorch, or null.
 void* native_function() {
   void* const library = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
   return library == nullptr ? nullptr : dlsym(library, "_ZN2at6native6is_negERKNS_6TensorE");
@@ -26,8 +27,9 @@ void Negated::set(Ref method, PyObject* examples) {
     native_ = nullptr;
 }
 
-// PyTorch's Tensor is one pointer. The Python object holds it after its header, and `_cdata` is its value. Every object
-// that Python can pass here owns its tensor, so the pointer is there.
+// Finds the place of PyTorch's Tensor in a Python object. A Tensor is one pointer. The object holds it after its
+// header, and its attribute `_cdata` has the value of the pointer. Every object that Python can pass here owns its
+// tensor, so the pointer is there.
 bool Negated::find_place(PyObject* one, PyObject* other) {
   const auto holds = [](PyObject* object, size_t place) {
     const Ref address(checked(PyObject_GetAttrString(object, "_cdata")));

@@ -8,11 +8,11 @@ namespace rapt::python {
 
 class Negated {
  public:
-  // method(array) -> bool: correct, but it releases and reacquires the interpreter's lock. null: never negated.
-  // `examples`, an ordinary and a negated tensor: with them PyTorch's C++ function is tried instead. null: it is not
-  // tried.
+  // method: method(array) -> bool. It is correct, but slow, because it releases and reacquires the interpreter's lock.
+  // If it is null, no array is negated. examples: an ordinary and a negated tensor. If they are given, PyTorch's C++
+  // function is tested on them, and used if it works.
   void set(Ref method, PyObject* examples);
-  // Throws PythonError.
+  // True if the array's memory holds the negated values. Throws PythonError.
   bool operator()(PyObject* array) const;
 
  private:

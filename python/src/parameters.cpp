@@ -1,4 +1,4 @@
-// Facts about the parameters for Python: their defaults, their rows in the table, and the signature.
+// Gives Python the parameters' defaults, the rows of their table, and the signature.
 #include "parameters.h"
 
 #include <string>
@@ -23,7 +23,7 @@ void append(const Ref& list, PyObject* made) {
   if (PyList_Append(list.get(), row.get()) != 0) throw PythonError{};
 }
 
-// True if the first dimension is the batch. Not for bias and mask, which broadcast.
+// True if the array's first dimension is the batch. False for bias and mask, which are broadcast.
 bool has_batch(const TensorArgument& row) {
   return row.shape.kind == ShapeRule::scales || row.shape.dense[0] == Dim::batch;
 }

@@ -1,6 +1,6 @@
-// The parameters of rapt.sdpa, prepare and explain: those that call.cpp reads with its own code, and one for each row
-// of src/arguments/sdpa_arguments.h; and how the values of a vectorcall are ordered. Used by call.cpp and xla.cpp.
-// Python code (operators, JAX's attributes, rules) gets the same rows from sdpa_table().
+// The parameters of rapt.sdpa, prepare and explain, and their order. There is one parameter for each row of
+// src/arguments/sdpa_arguments.h, and some that call.cpp reads with its own code (`by_hand`). Used by call.cpp and
+// xla.cpp. Python code (operators, JAX's attributes, rules) gets the same rows from sdpa_table().
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ struct Parameter {
   const TensorArgument* tensor = nullptr;  // the field that an array sets
   const ScalarArgument* scalar = nullptr;  // the field that a number or word sets
   uint64_t flag = 0;                       // the flag that True sets
-  const char* doc = "";                    // from its row; if `by_hand`, it is in _signature.py instead
+  const char* doc = "";                    // documentation from its row; if `by_hand`, it is in _signature.py instead
   bool by_hand = false;                    // call.cpp has its own code for it
 };
 
@@ -37,7 +37,7 @@ struct Parameters {
     return rows[static_cast<size_t>(count++)] = Parameter{name};
   }
 };
-// `row` is a row of any of the three tables.
+// Makes a parameter from a row of any of the three tables.
 template <class Row>
 constexpr Parameter& of_row(Parameters& all, const Row& row) {
   Parameter& parameter = all.of(row.keyword);
@@ -64,7 +64,7 @@ inline constexpr auto parameters = [] {
   std::copy_n(detail::all_parameters().rows.begin(), parameter_count, rows.begin());
   return rows;
 }();
-// The index of a parameter in that order.
+// The index of a parameter in the order of all parameters.
 consteval int place_of(std::string_view name) {
   int p = 0;
   while (parameters[static_cast<size_t>(p)].name != name) ++p;
@@ -134,7 +134,8 @@ struct Signature {
   }
 };
 
-// One value for each parameter, from positional q, k, v and keywords (METH_FASTCALL | METH_KEYWORDS).
+// The arguments of a call: one value for each parameter. q, k and v are positional, the others are keywords
+// (METH_FASTCALL | METH_KEYWORDS).
 struct Arguments {
   PyObject* values[parameter_count];
 

@@ -26,7 +26,7 @@ Ref made(const std::optional<Value>& value) {
   return value ? made(*value) : Ref::of(Py_None);
 }
 
-// The values of a mask's word as a tuple; None if the mask has none of them.
+// The values of a word of the mask as a tuple. None if the mask does not have this word.
 Ref made(const PositionMask& mask, const PositionWord& word) {
   const auto count = static_cast<size_t>(word.count());
   Ref values(checked(PyTuple_New(word.count())));
@@ -47,7 +47,7 @@ std::string_view word_of(ScaleKind kind) {
   return kind == ScaleKind::none ? "" : words::name(words::scale_kinds, kind);
 }
 
-// "1,h,q,k"; None if there is no such tensor
+// The axes of a tensor as text: "1,h,q,k". None if there is no such tensor.
 std::optional<std::string> axes(const Broadcast& tensor) {
   if (!tensor.present()) return std::nullopt;
   std::string text;
@@ -63,7 +63,7 @@ Ref bias(const Broadcast& tensor) {
   return Ref(checked(Py_BuildValue("(sN)", name_of(tensor.dtype), made(axes(tensor)).release())));
 }
 
-// ((queries, keys), ...) of each sequence
+// The lengths of all sequences: ((queries, keys), ...).
 Ref lengths(const Problem& p) {
   if (!p.varlen) return Ref::of(Py_None);
   Ref all(checked(PyTuple_New(static_cast<Py_ssize_t>(p.lengths_q.size()))));

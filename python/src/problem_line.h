@@ -5,7 +5,8 @@
 
 namespace rapt::python {
 
-// line (str) -> {"line": the canonical line, "dtypes": of q, k, v, "out": ..., "b": ..., ...}; null if it raised.
+// Converts a problem line (str) to a dict: {"line": the canonical line, "dtypes": the dtypes of q, k and v, "out": ...,
+// "b": ..., ...}. Returns null if it raised an exception.
 PyObject* parse_problem_line(PyObject* module, PyObject* line);
 
 }  // namespace rapt::python

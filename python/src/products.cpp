@@ -1,4 +1,4 @@
-// rapt.qk and rapt.gemm into an array made by python/rapt/_products.py. Called by python/rapt.
+// rapt.qk and rapt.gemm. They write to an array that python/rapt has allocated. Called by python/rapt.
 #include "call.h"
 #include "reading.h"
 
@@ -10,7 +10,7 @@ int32_t scales_of(const char* name, PyObject* kind) {
   return kind == Py_None ? int32_t{RAPT_SCALE_NONE} : scale_kind(name, kind);
 }
 
-// q, k, out, q_descale, k_descale, q_scales, k_scales, q_dtype, k_dtype, layout, scale, context
+// args: q, k, out, q_descale, k_descale, q_scales, k_scales, q_dtype, k_dtype, layout, scale, context
 void run_qk(PyObject* const* args) {
   const bool swapped = word_value("layout", args[9], {{"bhsd", 0}, {"bshd", 1}}) != 0;
   Reading reading("q", args[0]);
@@ -28,7 +28,7 @@ void run_qk(PyObject* const* args) {
   report_written(reading.framework(), args[2]);
 }
 
-// a, b, out, a_descale, b_descale, a_scales, b_scales, a_dtype, b_dtype, context
+// args: a, b, out, a_descale, b_descale, a_scales, b_scales, a_dtype, b_dtype, context
 void run_gemm(PyObject* const* args) {
   Reading reading("a", args[0]);
   rapt_gemm_args call{};

@@ -1,5 +1,5 @@
-// Python's C API, limited to the functions of every CPython from 3.10 on (one abi3 wheel), and an owner of references.
-// Included first by every file here.
+// Includes Python's C API, limited to the functions that every CPython since 3.10 has (so one abi3 wheel is
+// sufficient). Defines Ref, which owns a reference. Every file here includes this file first.
 #pragma once
 
 #define PY_SSIZE_T_CLEAN
@@ -11,7 +11,7 @@
 
 namespace rapt::python {
 
-// Owns one reference. Null after a failed call, whose Python exception is set.
+// Owns one reference. It is null after a failed call; then the Python exception is set.
 class Ref {
  public:
   explicit Ref(PyObject* owned = nullptr) : object_(owned) {}
@@ -31,7 +31,7 @@ class Ref {
   PyObject* object_;
 };
 
-// A Python function without arguments. If it is a C function, that is called directly.
+// A Python function without arguments. If it is implemented by a C function, the C function is called directly.
 class NoArgsFunction {
  public:
   explicit NoArgsFunction(Ref function = Ref()) : function_(std::move(function)) {
@@ -52,7 +52,8 @@ class NoArgsFunction {
   PyObject* self_ = nullptr;
 };
 
-// An attribute of a type that is written in C, and of its subclasses. If it has a C getter, that is called directly.
+// An attribute of a type that is written in C, and of its subclasses. If the attribute has a C getter, the getter is
+// called directly.
 class Attribute {
  public:
   Attribute() = default;

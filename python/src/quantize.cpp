@@ -1,15 +1,15 @@
-// rapt.quantize into arrays made by python/rapt/_quantize.py. Called by python/rapt.
+// rapt.quantize. It writes to arrays that python/rapt has allocated. Called by python/rapt.
 #include "call.h"
 #include "reading.h"
 
 namespace rapt::python {
 namespace {
 
-// In the order of the arguments of _core.quantize.
+// The arguments of _core.quantize, in their order.
 enum Argument {
   a_x,
   a_codes,
-  a_descale,  // an input with `supplied`
+  a_descale,  // an output; an input if `supplied` is true
   a_mean,
   a_cu_seqlens,
   a_layout,

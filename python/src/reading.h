@@ -13,13 +13,13 @@ namespace rapt::python {
 
 class Reading {
  public:
-  // `first`, the argument `name`, selects the framework. It is a borrowed reference.
+  // `first` is a borrowed reference to the argument with this name. Its type selects the framework.
   Reading(const char* name, PyObject* first) : name_(name), first_(first), framework_(framework_of(first)) {
     if (framework_ == nullptr) invalid(name, ": a ", type_name(first), ": not an array of a framework that rapt knows");
   }
   const Framework& framework() const { return *framework_; }
 
-  // Null for None. The caller holds the object.
+  // Reads an input. Returns null for None. The caller must hold a reference to the object.
   const rapt_tensor* input(const char* name, PyObject* object) {
     if (object == Py_None) return nullptr;
     if (framework_of(object) != framework_)
@@ -29,7 +29,7 @@ class Reading {
     refuse_boolean(name, arrays_.back());
     return &arrays_.back().tensor;
   }
-  // An input that may be stored as uint8.
+  // Reads an input that can be stored as uint8.
   const rapt_tensor* stored(const char* name, PyObject* object, const char* dtype_name, PyObject* dtype) {
     const rapt_tensor* const tensor = input(name, object);
     if (tensor != nullptr) set_stored_dtype(name, dtype_name, dtype, arrays_.back());
@@ -41,7 +41,7 @@ class Reading {
       invalid(name, ": a read-only array: must be writable, because it is an output");
     return tensor;
   }
-  // The array read last.
+  // The array that was read last.
   Array& last() { return arrays_.back(); }
 
   // Calls function(context, args, stream) of the C ABI on the framework's stream.
@@ -61,7 +61,7 @@ class Reading {
   std::deque<Array> arrays_;  // views point into it
 };
 
-// Runs the body of an entry point, which may throw. Returns null with the exception set if it does.
+// Runs the body of a function that Python calls. If the body throws, sets the Python exception and returns null.
 template <class Body>
 PyObject* guarded(const char* operation, Py_ssize_t count, Py_ssize_t expected, const Body& body) {
   try {

@@ -1,3 +1,4 @@
+// Converts Python values to numbers; see values.h.
 #include "values.h"
 
 #include <algorithm>
@@ -10,7 +11,8 @@
 namespace rapt::python {
 namespace {
 
-// Clears exceptions of a value's own methods that mean "not such a value". A KeyboardInterrupt stays.
+// A value's own methods can raise an exception that only means "the value has another type". Clears such exceptions.
+// Other ones, such as KeyboardInterrupt, stay.
 void clear_refusal() {
   for (PyObject* const kind : {PyExc_TypeError, PyExc_ValueError, PyExc_OverflowError, PyExc_AttributeError})
     if (PyErr_ExceptionMatches(kind)) return PyErr_Clear();
@@ -23,13 +25,13 @@ struct Contexts {
   int64_t last = 0;
 };
 Contexts& contexts() {
-  static Contexts* const all = new Contexts;  // never destroyed: XLA's threads may still run while the process exits
+  static Contexts* const all = new Contexts;  // never destroyed, because XLA's threads can run while the process exits
   return *all;
 }
 
 void release_context(PyObject* capsule) {
   const void* const context = PyCapsule_GetPointer(capsule, context_capsule);
-  std::shared_ptr<rapt_context> held;  // destroyed after the mutex is free
+  std::shared_ptr<rapt_context> held;  // declared before the lock, so it is destroyed after the mutex is unlocked
   const std::lock_guard lock(contexts().mutex);
   auto& living = contexts().living;
   const auto found = std::find_if(living.begin(), living.end(), [&](auto& one) { return one.second.get() == context; });

@@ -13,23 +13,25 @@
 
 namespace rapt::python {
 
-// The value of one of these words. Throws a sentence with all words otherwise.
+// The value of the word that `object` is. If it is none of these words, throws a sentence that lists them.
 int32_t word_value(const char* argument, PyObject* object, std::span<const Word> words);
 inline int32_t word_value(const char* argument, PyObject* object, std::initializer_list<Word> words) {
   return word_value(argument, object, std::span(words.begin(), words.size()));
 }
 bool is_word(PyObject* object, const char* word);
-// "tensor", "head", ...: a rapt_scale_kind
+// The rapt_scale_kind of "tensor", "head", ...
 int32_t scale_kind(const char* argument, PyObject* object);
-// True or False only, not other values that count as true or false.
+// The value of True or False. Throws for all other values, also for those that Python treats as true or false.
 bool boolean(const char* argument, PyObject* object);
 int64_t integer(const char* argument, PyObject* object);
-// A Python or NumPy number. An array is refused, because reading it could wait for a GPU.
+// The value of a Python or NumPy number. Throws for an array, because reading it could wait for a GPU.
 double number(const char* argument, PyObject* object);
 inline constexpr char context_capsule[] = "rapt.context";
-// (capsule, number) of a new context. It lives as long as the capsule and the results of context_numbered().
+// Returns (capsule, number) for a new context. The context lives until the capsule and all results of
+// context_numbered() are destroyed.
 PyObject* wrapped_context(rapt_context* context);
-// The context with this number, for callers without the interpreter's lock (XLA). Empty for 0 and for a deleted one.
+// The context with this number. Callers (XLA) need not hold the interpreter's lock. Empty if the number is 0, or if the
+// context was deleted.
 std::shared_ptr<rapt_context> context_numbered(int64_t number);
 // The context in the capsule of a rapt.Context; it lives as long as this object. None gives null, the process default.
 class ContextHandle {

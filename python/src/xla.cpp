@@ -13,7 +13,8 @@
 namespace rapt::python {
 namespace {
 
-// `integers`: these, then every value of the table that is not a real number, then the dtypes of q, k and v.
+// The attribute `integers` has these numbers first, then every value of the table that is not a real number, then the
+// dtypes of q, k and v.
 enum Leading { i_arrays, i_bshd, i_has, i_flags, leading_count };
 constexpr size_t real_count = static_cast<size_t>(
     std::ranges::count_if(scalar_arguments, [](const ScalarArgument& row) { return row.real != nullptr; }));
@@ -60,8 +61,8 @@ rapt_status attend(XlaReading& reading, void* stream) {
   return reading.ok() ? rapt_sdpa(context, &args, stream) : RAPT_OK;
 }
 
-// Operands: the parts' outs, their lses, then sinks if integers[1] is 1. integers[0] is the number of parts. Results:
-// out and, on request, lse.
+// Operands: the outs of all parts, the lses of all parts, and sinks if integers[1] is 1. integers[0] is the number of
+// parts. Results: out and, on request, lse.
 rapt_status merge_parts(XlaReading& reading, void* stream) {
   const int64_t* const integers = reading.integers(2);
   if (!reading.ok()) return RAPT_OK;

@@ -1,6 +1,6 @@
-// The C interface through which XLA (JAX) calls foreign functions, version 0.x: own declarations of the parts that
-// xla.cpp uses. Layouts: xla/ffi/api/c_api.h of OpenXLA. tests/python/test_abi.py compares sizes and offsets with the
-// header that jaxlib ships.
+// The C interface through which XLA (JAX) calls foreign functions, version 0.x. This file declares only the parts that
+// xla.cpp uses. The layouts are those of xla/ffi/api/c_api.h in OpenXLA. tests/python/test_abi.py compares sizes and
+// offsets with the header that jaxlib ships.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@ namespace rapt::python {
 
 struct XlaExtension {
   size_t struct_size;
-  int type;  // 1: a query for the handler's metadata
+  int type;  // 1 means a query for the handler's metadata
   XlaExtension* next;
 };
 inline constexpr int xla_metadata_extension = 1;
@@ -51,7 +51,7 @@ struct XlaBuffer {
   int dtype;
   void* data;
   int64_t rank;
-  int64_t* dims;  // dense, last dimension fastest
+  int64_t* dims;  // the array is dense, and the last dimension is the fastest
 };
 
 struct XlaArray {  // an attribute of kind 1
@@ -64,11 +64,11 @@ struct XlaSpan {
   size_t size;
 };
 
-struct XlaBuffers {  // arguments, or results
+struct XlaBuffers {  // all arguments, or all results
   size_t struct_size;
   XlaExtension* extension_start;
   int64_t size;
-  int* types;  // 1: a buffer
+  int* types;  // 1 means a buffer
   void** values;
 };
 struct XlaAttributes {
@@ -121,13 +121,13 @@ struct XlaCallFrame {
   XlaExtension* extension_start;
   const XlaApi* api;
   void* context;
-  int stage;  // 3: execute
+  int stage;  // 3 means execute
   XlaBuffers args;
   XlaBuffers results;
   XlaAttributes attributes;
 };
 
-// The handlers of targets "rapt_sdpa", ... on each platform.
+// The handlers of the targets "rapt_sdpa", ... There is one for each platform.
 XlaError* xla_sdpa_cpu(XlaCallFrame* frame);
 XlaError* xla_sdpa_cuda(XlaCallFrame* frame);
 XlaError* xla_merge_cpu(XlaCallFrame* frame);

@@ -1,3 +1,4 @@
+// Reads a call of XLA; see xla_frame.h.
 #include "xla_frame.h"
 
 #include <exception>
@@ -27,8 +28,8 @@ int32_t dtype_of(int xla) {
   }
 }
 
-// Answers a query for the handler's metadata. The version is the runtime's own: within major version 0 its structs only
-// grow at the end.
+// Answers a query for the handler's metadata. Returns the version of the runtime itself: within major version 0, its
+// structs only grow at the end.
 bool answered_metadata(const XlaCallFrame& frame) {
   const XlaExtension* const extension = frame.extension_start;
   if (extension == nullptr || extension->type != xla_metadata_extension) return false;
@@ -39,12 +40,12 @@ bool answered_metadata(const XlaCallFrame& frame) {
   return true;
 }
 
-// Finds the stream and the index of the GPU that XLA runs this call on.
+// Finds the stream on which XLA runs this call, and the index of its GPU.
 XlaError* find_gpu(const XlaCallFrame& frame, void*& stream, int32_t& index) {
   XlaStreamArgs of_stream{sizeof(XlaStreamArgs), nullptr, frame.context, nullptr};
   if (XlaError* const error = frame.api->stream_get(&of_stream)) return error;
   stream = of_stream.stream;
-  if (frame.api->struct_size < sizeof(XlaApi)) return nullptr;  // an older JAX: assume the first GPU
+  if (frame.api->struct_size < sizeof(XlaApi)) return nullptr;  // an older JAX; the first GPU is assumed
   XlaOrdinalArgs of_gpu{sizeof(XlaOrdinalArgs), nullptr, frame.context, 0};
   if (XlaError* const error = frame.api->device_ordinal_get(&of_gpu)) return error;
   index = of_gpu.ordinal;

@@ -13,7 +13,7 @@
 
 namespace rapt::python {
 
-// The arrays and numbers of one call. sentence() has the fault, if there is one.
+// The arrays and numbers of one call. If there is a fault, sentence() describes it.
 class XlaReading {
  public:
   XlaReading(const XlaCallFrame& frame, rapt_device device) : frame_(frame), device_(device) {
@@ -22,8 +22,8 @@ class XlaReading {
 
   const std::string& sentence() const { return sentence_; }
   bool ok() const { return sentence_.empty(); }
-  // The next argument or result. dtype: the format of its bytes, or RAPT_DTYPE_NONE for its own dtype. swapped: of rank
-  // 4 and [batch, seqlen, heads, dim]. Null, with a sentence, if there is none.
+  // The next argument or result. dtype: the format of its bytes, or RAPT_DTYPE_NONE for its own dtype. swapped: true if
+  // arrays of rank 4 are [batch, seqlen, heads, dim]. If there is no further array, returns null and sets the sentence.
   const rapt_tensor* argument(const char* name, int32_t dtype = RAPT_DTYPE_NONE, bool swapped = false) {
     return next(frame_.args, arguments_, name, dtype, swapped);
   }
@@ -34,10 +34,12 @@ class XlaReading {
   void expect_no_more_arguments() {
     if (ok() && arguments_ != frame_.args.size) sentence_ = "there are more arrays than the attributes need";
   }
-  // The values of the array attribute with this name and size. Null, with a sentence, if there is none.
+  // The values of the array attribute with this name and size. If there is no such attribute, returns null and sets the
+  // sentence.
   const int64_t* integers(size_t size) { return static_cast<const int64_t*>(attribute("integers", xla_s64, size)); }
   const double* numbers(size_t size) { return static_cast<const double*>(attribute("numbers", xla_f64, size)); }
-  // The rapt.Context whose number is the attribute `context`. Null for 0; null with a sentence if it was deleted.
+  // The rapt.Context whose number is the attribute `context`. Null if the number is 0. If the context was deleted,
+  // returns null and sets the sentence.
   rapt_context* context() {
     const auto* const number = static_cast<const int64_t*>(attribute("context", xla_s64, 1));
     if (number == nullptr || *number == 0) return nullptr;

@@ -8,8 +8,8 @@ namespace {
 
 int32_t narrow(int64_t value) { return static_cast<int32_t>(value); }
 
-// Operands: x, then descale (supplied) and cu_seqlens if their numbers are 1. Results: codes, descale unless it is
-// supplied, mean with RAPT_QUANTIZE_SMOOTH.
+// Operands: x, then descale if its number (supplied) is 1, then cu_seqlens if its number is 1. Results: codes, then
+// descale if it is not supplied, then mean with RAPT_QUANTIZE_SMOOTH.
 rapt_status quantize_array(XlaReading& reading, void* stream) {
   enum { i_supplied, i_packed, i_bshd, i_has, i_flags, i_scales, i_dtype, i_max_seqlen, integer_count };
   const int64_t* const integers = reading.integers(integer_count);
@@ -32,7 +32,7 @@ rapt_status quantize_array(XlaReading& reading, void* stream) {
   return reading.ok() ? rapt_quantize(context, &args, stream) : RAPT_OK;
 }
 
-// Operands: the two factors, then the descale of each that has scales; result: out.
+// Operands: the two factors, then the descale of each factor that has scales. Result: out.
 enum ProductInteger { i_scales_a, i_scales_b, i_dtype_a, i_dtype_b, i_swapped, product_integer_count };
 
 rapt_status multiply_qk(XlaReading& reading, void* stream) {

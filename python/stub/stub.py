@@ -1,6 +1,7 @@
-"""Writes the type stub of the package: copies rapt.pyi.in and adds rapt.sdpa, from the table of the compiled module.
+"""Writes the type stub of the package: copies rapt.pyi.in and adds rapt.sdpa, which it makes from the table of the
+compiled module.
 
-python3 stub.py FILE, with the built package on PYTHONPATH. The build calls it (cmake/RaptPython.cmake).
+Usage: python3 stub.py FILE, with the built package on PYTHONPATH. The build calls it (cmake/RaptPython.cmake).
 """
 
 import pathlib
@@ -28,7 +29,7 @@ def types():
 
 
 def overload(result, required=(), **narrowed):
-    """One overload. Parameters in `required` have no default."""
+    """The text of one overload. Parameters in `required` have no default."""
     lines = ["@overload", "def sdpa(", *(f"    {name}: Array," for name in "qkv"), "    *,"]
     for name, kind in types().items():
         default = _signature.DEFAULTS[name]
@@ -41,7 +42,7 @@ def overload(result, required=(), **narrowed):
 def text():
     """Four overloads. Without lse and partial the result is out. With lse=True or partial=True it is (out, lse).
 
-    If lse or partial is a variable, the type checker cannot know its value: the result is one of both.
+    If lse or partial is a variable, the type checker cannot know its value, so the result is either of the two types.
     """
     return (
         overload("Array", lse="Literal[False]", partial="Literal[False]")

@@ -1,5 +1,5 @@
-// One small call of each function whose arguments are a struct, on the CPU, with results that can be worked out by
-// hand. Included behind a rapt.h, of whichever version: by older_caller.cpp and newer_caller.cpp.
+// One small call of each function whose arguments are a struct, on the CPU, with results that can be calculated by
+// hand. older_caller.cpp and newer_caller.cpp include it, after a rapt.h of their version.
 #pragma once
 
 #include <cmath>
@@ -22,13 +22,13 @@ inline rapt_tensor tensor(float* data, int32_t rank, const int64_t* shape) {
   return {data, {RAPT_DEVICE_CPU, 0}, RAPT_F32, rank, shape, nullptr};
 }
 
-// A call that is refused must leave its output as it was; otherwise the output must be right.
+// A refused call must leave its output unchanged. The output of an accepted call must be correct.
 inline void expect_result(rapt_status status, bool accepted, bool right, bool untouched, const char* function) {
   expect((status == RAPT_OK) == accepted, function);
   expect(accepted ? right : untouched, function);
 }
 
-// b1 h1 q2 k2 d1, causal, scale 1: row 0 sees key 0 alone.
+// The problem is b1 h1 q2 k2 d1, causal, with scale 1. Row 0 sees only key 0.
 template <class Args>
 void attention(Args& args, bool accepted = true) {
   float q[2] = {1, 1}, k[2] = {0, 1}, v[2] = {2, 4}, out[2] = {-1, -1}, lse[2] = {-1, -1};

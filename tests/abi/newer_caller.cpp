@@ -1,7 +1,7 @@
-// A program that was compiled against a later header, whose structs have one field more, runs against this library: as
-// long as the field is absent (0). Where it is set, the call is refused and its output stays untouched.
+// A program that was compiled with a later header, whose structs have one more field, runs with this library. If the
+// field is not set (0), calls work. If it is set, the call is refused and its output stays unchanged.
 #include "rapt/rapt.h"
-// after the header, whose structs it uses
+// This include must follow rapt.h, because it uses its structs.
 #include "calls.h"
 
 namespace {

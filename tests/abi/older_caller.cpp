@@ -1,6 +1,6 @@
-// A program that was compiled against the header of 0.1.0 (rapt_0.1.0.h, kept as it was) runs against this library.
+// A program that was compiled with the header of 0.1.0 (rapt_0.1.0.h, an unchanged copy) runs with this library.
 #include "rapt_0.1.0.h"
-// after the header, whose structs it uses
+// This include must follow rapt_0.1.0.h, because it uses its structs.
 #include "calls.h"
 
 namespace {

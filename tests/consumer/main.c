@@ -1,11 +1,11 @@
-/* The smallest use of rapt from C: one query, two keys, a result that can be calculated by hand.
- * Built and run by tests/packaging/consumers.sh; exits with 0 if the number is right. */
+/* The smallest use of rapt from C: one query, two keys, and a result that can be calculated by hand.
+ * Built and run by tests/packaging/consumers.sh. Exits with 0 if the numbers are right. */
 #include <math.h>
 #include <rapt/rapt.h>
 #include <stdio.h>
 
 int main(void) {
-  /* Scores 0 and ln 3, so weights 1/4 and 3/4: out = 0.25 * 1 + 0.75 * 5 = 4, lse = ln 4. */
+  /* The scores are 0 and ln 3, so the weights are 1/4 and 3/4. So out = 0.25 * 1 + 0.75 * 5 = 4, and lse = ln 4. */
   float q[] = {1.0f}, k[] = {0.0f, 1.0986123f}, v[] = {1.0f, 5.0f}, out[] = {0.0f}, lse[] = {0.0f};
   const int64_t one[] = {1, 1, 1, 1}, two[] = {1, 1, 2, 1};
   const rapt_device cpu = {RAPT_DEVICE_CPU, 0};

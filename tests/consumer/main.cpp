@@ -1,11 +1,11 @@
-// The smallest use of rapt from C++: one query, two keys, a result that can be calculated by hand. Built and run by
-// tests/packaging/consumers.sh; exits with 0 if the number is right.
+// The smallest use of rapt from C++: one query, two keys, and a result that can be calculated by hand. Built and run by
+// tests/packaging/consumers.sh. Exits with 0 if the number is right.
 #include <cmath>
 #include <cstdio>
 #include <rapt/rapt.hpp>
 
 int main() {
-  // Scores 0 and ln 3, so weights 1/4 and 3/4: out = 0.25 * 1 + 0.75 * 5 = 4.
+  // The scores are 0 and ln 3, so the weights are 1/4 and 3/4. So out = 0.25 * 1 + 0.75 * 5 = 4.
   const float q[] = {1.0f}, k[] = {0.0f, 1.0986123f}, v[] = {1.0f, 5.0f};
   float out[] = {0.0f};
   rapt::sdpa({q, {1, 1, 1, 1}}, {k, {1, 1, 2, 1}}, {v, {1, 1, 2, 1}}, {out, {1, 1, 1, 1}});

@@ -1,5 +1,5 @@
-// The model of a narrow FP8 accumulator (check/accumulator.h): hand-calculated sums, the trend of its error with the
-// number of keys, and the numbers that docs/fp8.md quotes.
+// Tests the model of a narrow FP8 accumulator (check/accumulator.h): sums that are calculated by hand, how its error
+// grows with the number of keys, and the numbers in docs/fp8.md.
 #include "check/accumulator.h"
 
 #include <gtest/gtest.h>
@@ -25,10 +25,10 @@ TEST(NarrowAccumulator, CutsWhatLiesBelowTheLargest) {
   const NarrowAccumulator model{.fraction_bits = 13};
   EXPECT_EQ(sum_of({1, 0x1p-13}, model), 1 + 0x1p-13);
   EXPECT_EQ(sum_of({1, 0x1p-14}, model), 1);
-  EXPECT_EQ(sum_of({1, 0x1.8p-13, 0x1.8p-13}, model), 1 + 0x1p-12);  // each one separately
-  EXPECT_EQ(sum_of({-1, -0x1.8p-13}, model), -1 - 0x1p-13);          // towards zero
+  EXPECT_EQ(sum_of({1, 0x1.8p-13, 0x1.8p-13}, model), 1 + 0x1p-12);  // each addend is cut separately
+  EXPECT_EQ(sum_of({-1, -0x1.8p-13}, model), -1 - 0x1p-13);          // bits are cut towards zero
   EXPECT_EQ(sum_of({1, -0x1p-14}, model), 1);
-  EXPECT_EQ(sum_of({1, 1, 0x1p-13}, model), 2);  // the result has 13 bits again
+  EXPECT_EQ(sum_of({1, 1, 0x1p-13}, model), 2);  // the result is cut to 13 bits, too
   EXPECT_EQ(sum_of({}, model), 0);
   EXPECT_EQ(sum_of({0, 0}, model), 0);
   EXPECT_EQ(narrow_dot({3, -2}, {0x1p+100, 0x1p-100}, model), 3 * 0x1p+100);
@@ -40,7 +40,7 @@ TEST(NarrowAccumulator, TheAccumulatorIsOneOfTheAddends) {
   const NarrowAccumulator one{.fraction_bits = 13, .products = 1};
   EXPECT_EQ(sum_of(terms, one), 1);
   EXPECT_EQ(sum_of(terms, {.fraction_bits = 14, .products = 1}), 1 + 32 * 0x1p-14);
-  // With a flush after the first group, the small products are added separately.
+  // If the accumulator is flushed after the first group, the small products are summed separately.
   std::vector<double> two_groups(64, 0x1p-14);
   two_groups[0] = 1;
   EXPECT_EQ(sum_of(two_groups, {.fraction_bits = 13, .products = 32, .flush = 32}), 1 + 32 * 0x1p-14);
@@ -50,7 +50,7 @@ TEST(NarrowAccumulator, TheAccumulatorIsOneOfTheAddends) {
 TEST(NarrowAccumulator, EnoughBitsAreExact) {
   const NarrowAccumulator wide{.fraction_bits = 50};
   EXPECT_EQ(sum_of({448 * 256, 0x1p-9 * 0x1p-9, -1, 7.5}, wide), static_cast<double>(448 * 256 - 1 + 7.5f));
-  // The remaining error of adding in f32.
+  // Here only the error of f32 additions remains.
   EXPECT_LT(narrow_pv_error(1024, 1, {.fraction_bits = 50, .flush = 32}), 1e-6);
 }
 
@@ -69,7 +69,7 @@ TEST(NarrowAccumulator, ErrorGrowsWithTheKeysUnlessItIsFlushed) {
   }
 }
 
-// Computes the rows of docs/fp8.md's two tables and searches for them in its text.
+// Computes the rows of the two tables of docs/fp8.md, and searches for them in the page.
 class Guide : public testing::Test {
  protected:
   static std::string text() {

@@ -1,5 +1,5 @@
-// The C++ header: it passes every option to the C ABI, checks its own rules, and can be included together with the
-// library's internals (this file includes both). Also the C functions that only return information.
+// Tests the C++ header: it passes every option to the C ABI, checks its own rules, and can be included together with
+// the library's internals (this file includes both). Also tests the C functions that only return information.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -49,7 +49,7 @@ SdpaOptions tensors_of(const Call& call, const check::Outputs& out) {
           .v_descale = tensor_of(in.v_descale)};
 }
 
-// Compares the call through check's use of the C ABI with the call through the C++ header and `options`: the same bits.
+// Makes the same call through the C ABI (with check/) and through the C++ header (with `options`). Expects equal bits.
 void expect_same_as_c(const std::string& line, const std::function<void(SdpaOptions&)>& set) {
   SCOPED_TRACE(line);
   Call call = make(line);
@@ -246,7 +246,7 @@ TEST(Api, ACallersWorkspaceGivesTheSameBits) {
   const Tensor q = tensor_of(call.in.q), k = tensor_of(call.in.k), v = tensor_of(call.in.v),
                out = tensor_of(other.out.out);
   const WorkspaceSize size = workspace_size(q, k, v, out, options);
-  // Not zeroed, with margins.
+  // Memory that is not zeroed, with margins around the workspace.
   const HostTensor memory = make_tensor(DType::u8, {static_cast<int64_t>(size.bytes) + 128});
   std::memset(memory.data(), 0x77, size.bytes + 128);
   std::byte* const workspace = memory.data() + 64;

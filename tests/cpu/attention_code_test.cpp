@@ -23,7 +23,7 @@ class AttentionCode : public testing::TestWithParam<const char*> {
 INSTANTIATE_TEST_SUITE_P(Architectures, AttentionCode, testing::Values("sm_89", "sm_90a", "sm_120"),
                          [](const auto& test) { return std::string(test.param); });
 
-// The number of matrix instructions of one step of keys in the kernel's loop, from its tiles.
+// The number of matrix instructions for one step of keys in the kernel's loop, calculated from its tiles.
 struct Products {
   int scores, values;
 };

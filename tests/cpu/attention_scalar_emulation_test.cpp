@@ -1,5 +1,5 @@
 // Emulates attention_scalar.cuh on this CPU and compares with the oracle, without a GPU. A block's threads are fibers
-// (emulation.h). Masks and score options are tested in f32 for all lines; each dtype is tested without options.
+// (emulation.h). All masks and options of scores are tested in f32. The other dtypes are tested without options.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -17,7 +17,7 @@
 
 namespace rapt {
 
-constexpr size_t shared_floats = 99 * 1024 / sizeof(float);  // available to a block on every GPU from sm_80 on
+constexpr size_t shared_floats = 99 * 1024 / sizeof(float);  // every GPU since sm_80 gives a block this much
 alignas(16) float scalar_shared[shared_floats];
 
 namespace {
@@ -48,7 +48,7 @@ void run(const AttentionParams& params) {
   const auto floats = static_cast<size_t>(ScalarTile(config).floats);
   ASSERT_LE(floats, shared_floats);
   const index_t items = scalar_work_items(params, config);
-  // Sometimes fewer blocks than items: then a block loops over several items.
+  // In some cases there are fewer blocks than items, so a block loops over several items.
   const auto blocks = static_cast<unsigned>(items > 3 && items % 2 == 1 ? items / 2 : items);
   cuda_emulation::launch(blocks, static_cast<unsigned>(config.threads()), scalar_shared, floats,
                          [&] { attend_scalar<config>(params); });
@@ -83,7 +83,7 @@ constexpr ScalarConfig wide_fp8(int head_dim, int head_dim_v, int p_terms, bool 
   return c;
 }
 
-// FP8 with every number of terms in the weights, and with the mean of smoothed keys.
+// Runs FP8 kernels with every number of terms in the weights, and with the mean of smoothed keys.
 bool run_fp8(const ScalarConfig& c, const AttentionParams& p) {
   return run_one_of<
       fp8(e4m3, f32, 0, false), fp8(e4m3, f32, 1, false), fp8(e4m3, f32, 2, false), fp8(e4m3, f32, 0, true),
@@ -109,7 +109,7 @@ const Device& gpu() {
   return device;
 }
 
-// A kernel for check: the library's own planning and binding, then the emulated kernel.
+// A kernel for check_problem(): the library plans and binds the call, then the emulated kernel runs.
 void emulated(const Problem& problem, const check::Inputs& inputs, const check::Outputs& outputs) {
   std::string why;
   if (!attention_scalar.accepts(problem, gpu(), &why)) unsupported(why);
@@ -120,7 +120,8 @@ void emulated(const Problem& problem, const check::Inputs& inputs, const check::
     unsupported("no such kernel in this test");
 }
 
-// Runs the lines that have kernels here; there must be at least this many. An eighth of the lines with RAPT_TEST_QUICK.
+// Runs the lines of a set that have kernels here. There must be at least `at_least` of them. With RAPT_TEST_QUICK only
+// an eighth of the lines runs.
 void check_set(const char* set, bool as_f32, int at_least) {
   const bool quick = std::getenv("RAPT_TEST_QUICK") != nullptr;
   int checked = 0;
@@ -163,8 +164,8 @@ void expect_pass(const std::string& line, Fill fill) {
   EXPECT_TRUE(result.pass) << line << " " << name_of(fill) << ": " << result.message;
 }
 
-// The modes of the weights and the mean of smoothed keys, with masks, sinks, packed sequences, blocks of scales,
-// slices.
+// The pv modes and the mean of smoothed keys, combined with masks, sinks, packed sequences, blocks of scales, and
+// slices of head_dim.
 TEST(AttentionScalarEmulated, Fp8Weights) {
   RAPT_NEEDS_FIBERS();
   const std::pair<const char*, Fill> lines[] = {
@@ -194,8 +195,8 @@ TEST(AttentionScalarEmulated, Fp8Weights) {
     expect_pass(line, Fill::normal);
 }
 
-// One key has all the weight, which is exactly 1. Also: a row that sees only this key after masked tiles, and a row
-// that sees no key. Runs twice with equal bits.
+// One key has all the weight, so its weight is exactly 1. There is also a row that sees only this key after masked
+// tiles, and a row that sees no key. Two runs must give equal bits.
 TEST(AttentionScalarEmulated, Fp8WeightOfOne) {
   RAPT_NEEDS_FIBERS();
   for (const char* mode : {"pv=fp8", "pv=fp8x2 smooth_k"}) {
@@ -221,8 +222,8 @@ TEST(AttentionScalarEmulated, Fp8WeightOfOne) {
   }
 }
 
-// Lengths around every end of a tile of keys, which is also the end of a block of scales. Nearly a full tile of rows,
-// so a few samples give enough outputs.
+// Lengths around every end of a tile of keys, which is also the end of a block of scales. The problem has nearly a full
+// tile of rows, so a few samples give enough outputs.
 TEST(AttentionScalarEmulated, Fp8LengthsOfKeys) {
   RAPT_NEEDS_FIBERS();
   const int step = std::getenv("RAPT_TEST_QUICK") != nullptr ? 128 : 32;
@@ -233,7 +234,7 @@ TEST(AttentionScalarEmulated, Fp8LengthsOfKeys) {
                   Fill::normal);
 }
 
-// Slices of dimensions and channels that do not fit in one block.
+// head_dim and head_dim_v do not fit in one block, so the kernel computes them in slices.
 TEST(AttentionScalarEmulated, WideHeads) {
   RAPT_NEEDS_FIBERS();
   for (const char* line :

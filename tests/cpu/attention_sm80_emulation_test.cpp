@@ -13,7 +13,7 @@
 #include "operations/sdpa.h"
 
 namespace rapt {
-extern char shared[];  // declared by the kernel
+extern char shared[];  // the kernel declares it, too
 alignas(1024) char shared[227 << 10];
 }  // namespace rapt
 
@@ -60,7 +60,7 @@ void launch(const Problem& p, const Sm80Params& params) {
   }
 }
 
-// Descales followed by NaN, so a read past the end changes the result.
+// Copies of the descales with NaN after the end, so that a read past the end changes the result.
 class Guarded {
  public:
   explicit Guarded(const rapt_tensor*& tensor) {
@@ -133,7 +133,7 @@ TEST_F(Sm80Emulated, CausalAndWindows) {
   expect_right<cfg>("f16 b1 h2 q33 k60 d32 causal_top_left lse", huge);
 }
 
-// Sequences without keys: only Q is copied, and it must not overwrite the stored zeros.
+// Sequences without keys. Only Q is copied to shared memory, and this copy must not overwrite the stored zeros.
 TEST_F(Sm80Emulated, NoKeys) {
   static constexpr Sm80Config cfg = config_of(DType::f16, 64, 64, 64, 32, 4, 1, 2);
   expect_right<cfg>("f16 h4 d64 varlen=70:0,3:0,130:0,65:33 lse");
@@ -203,7 +203,7 @@ TEST_F(Sm80Emulated, SumsInHalfPrecision) {
   expect_right<cfg>("f16 b1 h2 q70 k90 d32 acc=f16 lse");
 }
 
-// FP8 products with FP8 instructions, as on Ada: scores, and weights in one or two terms.
+// FP8 products with FP8 instructions, as on Ada: for the scores, and for P.V with weights of one or two terms.
 TEST_F(Sm80Emulated, Fp8Instructions) {
   static constexpr Sm80Config scores = [] {
     Sm80Config c = config_of(DType::e4m3, 64, 64, 32, 32, 2, 1, 2);
@@ -227,7 +227,7 @@ TEST_F(Sm80Emulated, Fp8Instructions) {
   expect_right<two>("e5m2 out=bf16 b1 h2 q70 k150 d96:80 scales=head pv=fp8x2 lse");
 }
 
-// FP8 codes widened to 16 bits while loading: each operand alone, and all together.
+// FP8 codes are widened to 16 bits while they are loaded: for each operand alone, and for all operands.
 TEST_F(Sm80Emulated, WidenedCodes) {
   static constexpr Sm80Config all = [] {
     Sm80Config c = config_of(DType::e4m3, 64, 64, 32, 32, 2, 1, 2);
@@ -266,7 +266,7 @@ TEST_F(Sm80Emulated, WidenedCodes) {
   expect_right<dealt>("q=f16 k=e5m2 v=e5m2 out=f16 b1 h2 q40 k200 d64 window=50,0 lse", hidden);
 }
 
-// Weights in E4M3 terms without FP8 instructions.
+// Weights are sums of E4M3 terms, but the kernel uses no FP8 instructions.
 TEST_F(Sm80Emulated, RoundedWeights) {
   static constexpr Sm80Config one = [] {
     Sm80Config c = config_of(DType::e4m3, 64, 64, 32, 32, 2, 1, 2);
@@ -283,7 +283,7 @@ TEST_F(Sm80Emulated, RoundedWeights) {
   expect_right<two>("e5m2 out=f32 b1 h2 q70 k150 d32:64 scales=token pv=fp8x2 lse", check::Fill::outlier);
 }
 
-// Rows of bf16 queries at both ends of their range, which become f16 rows times a power of two.
+// Rows of bf16 queries at both ends of bf16's range. The kernel converts such a row to f16 values times a power of two.
 TEST_F(Sm80Emulated, QueriesAtTheEndsOfTheirRange) {
   if (has_address_sanitizer) GTEST_SKIP() << "its fake stacks and fibers do not go together";
   static constexpr Sm80Config cfg = [] {
@@ -354,7 +354,7 @@ TEST_F(Sm80Emulated, KeysWithoutTheirMean) {
   expect_right<cfg>("e4m3 out=f16 h4:2 d64 varlen=17:70,40:33 causal scales=head smooth_k hadamard lse");
 }
 
-// Descales for which the factor of the logits (scale in exp2) becomes 0 or subnormal.
+// Descales so small that the factor of the logits (scale in exp2) becomes 0 or subnormal.
 TEST_F(Sm80Emulated, ScalesOfZero) {
   static constexpr Sm80Config cfg = [] {
     Sm80Config c = config_of(DType::e4m3, 32, 32, 32, 32, 2, 1, 2);

@@ -1,5 +1,5 @@
-// The machine code of attention_sm90: every kind of configuration compiles without spills, without wgmma instructions
-// that ptxas serializes, and with as many of them as its tiles say. Needs NVRTC, no GPU.
+// The machine code of attention_sm90: every kind of configuration compiles without spills, and ptxas serializes no
+// wgmma instructions. The number of wgmma instructions is the one calculated from the tiles. Needs NVRTC, no GPU.
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -33,10 +33,11 @@ TEST(AttentionSm90Code, NoSpillsAndNoSerializedProducts) {
     EXPECT_EQ(used.spill_store_bytes + used.spill_load_bytes + used.stack_bytes + counts.local, 0);
     EXPECT_LE(used.shared_bytes + static_cast<int>(unit.smem_bytes), device.smem_per_block);
     EXPECT_LE(used.registers * unit.threads, device.registers_per_sm);
-    // setmaxnreg ignored; wgmma serialized for want of registers, or because ordinary code touches its registers.
+    // C7508: setmaxnreg is ignored. C7512, C7514: wgmma is serialized, because there are too few registers, or because
+    // other code uses its registers.
     for (const char* warning : {"C7508", "C7512", "C7514"}) EXPECT_EQ(image.log.find(warning), std::string::npos);
     const int qk = Sm90Layout(config).dim / 16, pv = config.block_n / 16;
-    EXPECT_EQ(counts.hgmma, 2 * (qk + pv));  // the first scores and the last values stand outside the loop
+    EXPECT_EQ(counts.hgmma, 2 * (qk + pv));  // the products for the first and the last block are outside the loop
   }
 }
 

@@ -1,6 +1,6 @@
-// The text of attention_sm90.cuh run on this CPU and judged by the oracle, without a GPU: a block's threads are fibers
-// (emulation.h); wgmma, bulk tensor copies and their barriers are stand-ins (lab/emulation/ptx). The build copies the
-// kernel's text to where those lie beside it.
+// Emulates attention_sm90.cuh on this CPU and compares with the oracle, without a GPU. A block's threads are fibers
+// (emulation.h); wgmma, TMA and its barriers are stand-ins (lab/emulation/ptx). The build copies the kernel's source
+// beside the stand-ins.
 #include "tests/cpu/emulation.h"
 //
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 #include "operations/sdpa.h"
 
 namespace rapt {
-extern char memory[];  // what the kernel declares
+extern char memory[];  // the kernel declares it, too
 alignas(1024) char memory[227 << 10];
 }  // namespace rapt
 
@@ -46,7 +46,7 @@ TensorMap map_of(const TensorRef& t, const Problem& p, int64_t rows, int64_t hea
   return map;
 }
 
-// Q for packed heads: dimension 1 is the heads, dimension 2 the queries.
+// The tensor map of Q if heads are packed: dimension 1 is the heads, dimension 2 is the queries.
 TensorMap packed_map_of(const TensorRef& t, const Problem& p, int64_t rows, int heads, int block_m) {
   cuda_emulation::EmulatedMap m{};
   m.base = static_cast<const char*>(t.data);

@@ -1,5 +1,5 @@
-// Bad input: every wrong call is refused with a status and a sentence with argument and value, and writes nothing.
-// There is one valid dense and one valid packed call; each row of the tables breaks one rule.
+// Bad input: every wrong call is refused with a status and a sentence that has the argument and the value, and it
+// writes nothing. There are a valid dense call and a valid packed call. Each row of the tables breaks one rule.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -41,7 +41,8 @@ enum Slot : size_t {
   k_starts
 };
 
-// rapt_sdpa_args with all tensors accessible. Rows of the tables change tensors, devices, scalars or, last, pointers.
+// rapt_sdpa_args and all its tensors. Rows of the tables change tensors, devices or scalars. `last` can change
+// pointers, after everything else.
 struct Arguments {
   std::array<HostTensor, slots> tensors;
   std::array<rapt_device, slots> devices;
@@ -91,7 +92,7 @@ Arguments base() {
   return a;
 }
 
-// b2 h4:2 q3 k7 d8:6
+// The valid dense call: b2 h4:2 q3 k7 d8:6.
 Arguments dense() {
   Arguments a = base();
   a.zero(q, DType::f16, {2, 4, 3, 8});
@@ -102,7 +103,7 @@ Arguments dense() {
   return a;
 }
 
-// Lengths 3:5 and 2:4.
+// The valid packed call, with lengths 3:5 and 2:4.
 Arguments packed() {
   Arguments a = base();
   a.zero(q, DType::f16, {5, 4, 8});
@@ -124,8 +125,8 @@ Arguments packed() {
 struct Row {
   const char* name;
   std::function<void(Arguments&)> change;
-  std::vector<std::string> words;  // all must be in the message
-  bool contents = false;           // depends on the values, so rapt_prepare accepts it
+  std::vector<std::string> words;  // all these words must be in the message
+  bool contents = false;           // true: the rule is about contents of tensors, so rapt_prepare accepts the call
   rapt_status status = RAPT_ERROR_INVALID_ARGUMENT;
 };
 
@@ -146,7 +147,7 @@ void expect_words(const std::string& message, const std::vector<std::string>& wo
   }
 }
 
-// All storage of the outputs, independent of their shape and strides.
+// Fills all storage of the outputs with poison, independent of shapes and strides.
 void poison(Arguments& a) {
   for (Slot s : {out, lse})
     if (a[s].present()) {
@@ -625,7 +626,7 @@ TEST(BadInput, Overlaps) {
        {"lse", "mask"}},
   };
   for (const Row& row : rows) expect_refused(dense(), row);
-  // Slices of one buffer that interleave without sharing a byte: out beside q, token by token.
+  // q and out are slices of one buffer, which alternate for each token. They interleave, but share no byte.
   Arguments a = dense();
   HostTensor fused = make_tensor(DType::f16, {2, 4, 3, 14});
   a[q] = slice(fused, 3, 0, 8);
@@ -659,7 +660,8 @@ TEST(BadInput, Devices) {
        {"q", "77"}},
   };
   for (const Row& row : rows) expect_refused(dense(), row);
-  // A GPU that does not exist. Its index is an int32 larger than any machine's, so the test also works with GPUs.
+  // All tensors are on a GPU that does not exist. Its index is larger than on any machine, so the test also works on
+  // machines with GPUs.
   const Row all_cuda{"all on a GPU that is not there",
                      [](Arguments& a) {
                        a.devices.fill({RAPT_DEVICE_CUDA, 1000});
@@ -785,7 +787,7 @@ TEST(BadInput, ScaleContents) {
   };
   const auto expect_bad = [](const Arguments& call, const Scales& s) {
     for (const auto& [value, text] : {std::pair{nan, "nan"}, {infinity, "inf"}, {-infinity, "-inf"}, {-0.5, "-0.5"}}) {
-      if (s.slot == k_mean && std::isfinite(value)) continue;  // a mean may be negative
+      if (s.slot == k_mean && std::isfinite(value)) continue;  // a mean is allowed to be negative
       expect_refused(with_scales(call, s.slot, s.kind, s.shape, s.at, value),
                      {s.name, [](Arguments&) {}, {s.words, text, "finite"}, true});
     }
@@ -796,7 +798,7 @@ TEST(BadInput, ScaleContents) {
   for (const Scales& s : of_packed) expect_bad(packed(), s);
 }
 
-// Unused values may be anything: rows past the last sequence, keys past seqused_k, blocks past a sequence.
+// Unused values can be anything: for rows after the last sequence, keys after seqused_k, and blocks after a sequence.
 TEST(BadInput, UnusedScales) {
   Arguments past_end = packed();
   put(past_end[cu_seqlens_k], {2}, 8);
@@ -811,7 +813,7 @@ TEST(BadInput, UnusedScales) {
   const std::tuple<Arguments, Slot, int32_t, std::vector<int64_t>, std::vector<int64_t>> calls[] = {
       {past_end, v_descale, RAPT_SCALE_TOKEN, {2, 9}, {1, 8}},
       {unused, k_descale, RAPT_SCALE_TOKEN, {2, 2, 7}, {0, 1, 5}},
-      {unused, k_descale, RAPT_SCALE_HEAD, {2, 2}, {1, 1}},  // of a sequence without keys
+      {unused, k_descale, RAPT_SCALE_HEAD, {2, 2}, {1, 1}},  // the scale of a sequence without keys
       {unused, k_mean, 0, {2, 2, 8}, {1, 0, 2}},
       {queries, q_descale, RAPT_SCALE_TOKEN, {2, 4, 3}, {1, 3, 1}},
       {blocks, k_descale, RAPT_SCALE_BLOCK64, {2, 2, 2}, {0, 1, 1}},
@@ -835,7 +837,7 @@ TEST(BadInput, NotYetSupported) {
        {"block_table"},
        false,
        RAPT_ERROR_UNSUPPORTED},
-      {"a pool of pages",  // its shape differs from that of dense keys
+      {"a pool of pages",  // the shape of such keys differs from the shape of dense keys
        [](Arguments& a) {
          a.zero(k, DType::f16, {9, 2, 16, 8});
          a.zero(v, DType::f16, {9, 2, 16, 6});
@@ -1006,7 +1008,7 @@ TEST(BadInput, Quantize) {
   };
   for (const QuantizeRow& row : packed_rows) expect_refused(quantize_packed(), row);
 
-  // Values that no sequence uses may be anything.
+  // Values that no sequence uses can be anything.
   QuantizeCall call = quantize_packed();
   call.flags = RAPT_QUANTIZE_SUPPLIED;
   fill(call.descale, 1);

@@ -1,4 +1,4 @@
-// Stream capture with the stand-in driver: which calls may be recorded. tests/gpu checks the results of kernels.
+// Stream capture with the stand-in driver: tests which calls can be recorded. tests/gpu checks the results of kernels.
 #include "cuda/cuda.h"
 #include "fake_driver.h"
 #include "placed_call.h"
@@ -7,7 +7,8 @@
 
 namespace rapt::test {
 
-// New lengths need no loading if their kernel is loaded. Other kernels are refused.
+// During a capture, a call with new lengths works if its kernel is already loaded. A call that needs another kernel is
+// refused.
 TEST(Capture, NewLengthsOfALoadedKernel) {
   on_stand_in(90, [] {
     rapt_context context(without_cache());
@@ -30,8 +31,8 @@ TEST(Capture, NewLengthsOfALoadedKernel) {
   });
 }
 
-// One more key in each call, as in decoding: kernels are loaded only for the first call, and one plan is made for each
-// class, both for recorded and for executed calls.
+// Each call has one more key than the call before, as in decoding. Kernels are loaded only for the first call, and one
+// plan is made for each class of lengths. This holds for recorded and for executed calls.
 TEST(Capture, TenThousandGrowingLengths) {
   on_stand_in(90, [] {
     rapt_context context(without_cache());

@@ -1,6 +1,6 @@
-// Tests of check/ itself: number formats, fills, the oracle against closed forms and finite differences, comparison,
-// bounds and case files. Except for CheckRange and parse_problem, nothing here calls the library; kernels are check's
-// own.
+// Tests of check/ itself: number formats, fills, the oracle (compared with closed forms and finite differences),
+// comparison, bounds and case files. Only CheckRange and parse_problem call the library. The tested kernels are those
+// of check/ itself.
 #include "check/check.h"
 
 #include <gtest/gtest.h>
@@ -70,13 +70,13 @@ TEST(CheckFormats, KnownValues) {
   EXPECT_EQ(decode8(DType::sim8, 255), 448.0);
   EXPECT_EQ(check::round_to(DType::f16, 65519.0), 65504.0);
   EXPECT_EQ(check::round_to(DType::f16, 65520.0), infinity);
-  EXPECT_EQ(check::round_to(DType::f16, std::ldexp(1.0, -25)), 0.0);  // a tie, to even
+  EXPECT_EQ(check::round_to(DType::f16, std::ldexp(1.0, -25)), 0.0);  // a tie, which rounds to even
   EXPECT_EQ(check::round_to(DType::bf16, 1 + std::ldexp(1.0, -8)), 1.0);
   EXPECT_EQ(check::round_to(DType::bf16, 1 + std::ldexp(3.0, -8)), 1 + std::ldexp(1.0, -6));
   EXPECT_EQ(check::round_to(DType::e4m3, 1e9), 448.0);
   EXPECT_EQ(check::round_to(DType::e4m3, -infinity), -448.0);
   EXPECT_EQ(check::round_to(DType::e5m2, infinity), 57344.0);
-  EXPECT_EQ(check::round_to(DType::e4m3, 17.0), 16.0);  // 16, 18: a tie
+  EXPECT_EQ(check::round_to(DType::e4m3, 17.0), 16.0);  // a tie between 16 and 18
   EXPECT_EQ(check::round_to(DType::e4m3, 19.0), 20.0);
   EXPECT_TRUE(std::isnan(check::round_to(DType::e4m3, std::nan(""))));
 }
@@ -96,7 +96,8 @@ TEST(CheckFill, SameSeedSameBitsWhateverTheLayout) {
       for (int64_t j = 0; j < 7; ++j) ASSERT_EQ(a.k.at({n, h, j, 3}), b.k.at({n, h, j, 3}));
 }
 
-// Fixed values: they must be the same on every machine in every version, because results name fill and seed.
+// The generator must give these values on every machine and in every version, because results contain only fill and
+// seed.
 TEST(CheckFill, GeneratorIsFixed) {
   EXPECT_EQ(check::uniform(1, 2, 3), 0x1.a0e68ea1fbc6cp-1);
   EXPECT_EQ(check::normal(1, 2, 3), 0x1.317184p+0);
@@ -136,7 +137,7 @@ TEST(CheckFill, ScalesMatchTheQuantisedData) {
       size += rb.k[n] * rb.k[n];
     }
     EXPECT_GT(error, 0) << scales;
-    EXPECT_LT(std::sqrt(error / size), 0.04) << scales;  // 2^-4 at most, evenly spread: 2^-4 / sqrt(3)
+    EXPECT_LT(std::sqrt(error / size), 0.04) << scales;  // errors are at most 2^-4, so rms is about 2^-4 / sqrt(3)
   }
 }
 
@@ -178,7 +179,7 @@ TEST(CheckFill, RotationKeepsProducts) {
   EXPECT_NEAR(dot(), before, 1e-12);
 }
 
-// The stored, scaled keys plus the mean equal the rotated original within half a step of the format.
+// Stored keys times their scale plus the mean are equal to the rotated originals, within half a step of the format.
 TEST(CheckFill, SmoothedKeysAreTheOriginalOnes) {
   const Problem plain = parse_problem("f32 h2 d32 varlen=3:50,0:0,5:7");
   const Problem smooth = parse_problem("e4m3 out=f32 h2 d32 varlen=3:50,0:0,5:7 scales=token smooth_k hadamard");
@@ -214,10 +215,11 @@ TEST(CheckFill, UnknownNameIsNamed) {
 
 // ---- the oracle against closed forms
 
-// q = 0: every visible key has the same weight, so out is the mean of the visible v, and lse the log of their number.
+// If q = 0, every visible key has the same weight. So out is the mean of the visible v, and lse is the logarithm of
+// their number.
 struct UniformCase {
   const char* line;
-  // The visible keys of query i, as [first, last], from the definitions.
+  // The first and the last visible key of query i, from the definitions of the masks.
   int64_t (*first)(int64_t i), (*last)(int64_t i);
 };
 
@@ -266,7 +268,8 @@ INSTANTIATE_TEST_SUITE_P(
                     [](int64_t i) { return std::min<int64_t>(5, i + 1); }}));
 
 TEST(Oracle, ScoresByHand) {
-  // One query, two keys, one dimension: q = 2, k = (1, 3), scale 0.5, cap 2, bias (0, -1), slope 1/4, offset 1.
+  // One query, two keys and one dimension. q = 2, k = (1, 3), scale = 0.5, softcap = 2, bias = (0, -1), slope = 1/4,
+  // off = 1.
   const Problem p = parse_problem("f32 b1 h1 q1 k2 d1 scale=0.5 softcap=2 bias=f32[1,1,1,k] alibi sinks");
   Inputs in = make_inputs(p, Fill::normal, 1);
   in.q.set({0, 0, 0, 0}, 2);
@@ -474,7 +477,8 @@ TEST(Oracle, MergeWithAnEmptyPartReturnsTheOther) {
   EXPECT_EQ(check::merge_states(p, {nothing, nothing}).lse[0], -infinity);
 }
 
-// d/dx of sum(out * d_out) by central differences; f32 inputs, steps of 2^-9 (exact), so errors are about 1e-5.
+// The derivative of sum(out * d_out), computed with central differences. Inputs are f32 and the steps are 2^-9 (exact),
+// so errors are about 1e-5.
 TEST(Oracle, GradientsAgreeWithFiniteDifferences) {
   for (const char* line :
        {"f32 b1 h4:2 q5 k7 d3:4 causal", "f32 b2 h2 q3 k6 d4 softcap=1.5 sinks alibi bias=f32[1,h,q,k]",
@@ -531,7 +535,7 @@ check::Kernel in_mode(PvMode pv) {
   };
 }
 
-// Exact arithmetic except for the weights: the errors from which the bounds of docs/fp8.md were taken.
+// Arithmetic that is exact except for the weights has the errors from which the bounds of docs/fp8.md were derived.
 TEST(CheckBounds, WeightsInFp8CostWhatTheGuideSays) {
   struct Cost {
     PvMode pv;
@@ -557,7 +561,7 @@ TEST(CheckBounds, AModeMissesTheBoundsOfABetterOne) {
   EXPECT_FALSE(check_problem(p, Fill::normal, 1, in_mode(PvMode::fp8x2)).pass);
 }
 
-// The same without required_bounds, so the derived bounds must detect the difference.
+// The same without required_bounds, so the derived bounds alone must detect a difference between the modes.
 TEST(CheckBounds, DerivedBoundsTellTheModesApart) {
   for (const Fill fill : {Fill::normal, Fill::outlier}) {
     Problem p = parse_problem("e4m3 out=f16 b1 h4 q64 k300 d64 scales=head");
@@ -565,14 +569,14 @@ TEST(CheckBounds, DerivedBoundsTellTheModesApart) {
     p.pv = PvMode::fp8x2;
     EXPECT_TRUE(check_problem(p, fill, 1, in_mode(PvMode::fp8x2)).pass);
     EXPECT_FALSE(check_problem(p, fill, 1, in_mode(PvMode::fp8)).pass);
-    if (fill == Fill::outlier) continue;  // few keys matter: two terms are close to f16
+    if (fill == Fill::outlier) continue;  // here few keys matter, so two terms are nearly as exact as f16
     p.pv = PvMode::f16;
     EXPECT_FALSE(check_problem(p, fill, 1, in_mode(PvMode::fp8x2)).pass);
   }
 }
 
-// Weights in E4M3 without the factor of 256: below 2^-6 they lose bits, below 2^-10 all of them. One key or a sink with
-// a large logit makes all other weights small.
+// Weights in E4M3 without the factor of 256. Weights below 2^-6 lose bits, and weights below 2^-10 become 0. One key or
+// a sink with a large logit makes all other weights small.
 TEST(CheckBounds, UnscaledWeightsAreNoticed) {
   const Problem p = parse_problem("e4m3 out=f32 b1 h1 q64 k2000 d64 scales=head sinks pv=fp8");
   Inputs in = make_inputs(p, Fill::normal, 1);
@@ -645,7 +649,7 @@ TEST(CheckCompare, AnUnwrittenElementIsToldFromANan) {
 }
 
 TEST(CheckCompare, WritesBesideTheTensorAreFound) {
-  for (const int64_t beside : {-1, 4, 5, 70}) {  // before it, in the gaps of its strides, after it
+  for (const int64_t beside : {-1, 4, 5, 70}) {  // before the tensor, in the gaps of its strides, after the tensor
     Compared c;
     check::encode_element(DType::f16, c.outputs.out.data(), beside, 0.0);
     EXPECT_EQ(c.out().overwritten, 1) << beside;
@@ -710,7 +714,8 @@ TEST(CheckProblem, ARefusalIsNotAPass) {
   EXPECT_NE(result.command.find("--seed 3"), std::string::npos);
 }
 
-// In every order, so a kernel cannot use another's outputs, samples or sentence.
+// Several kernels are checked together, in every order. No kernel must get the outputs, samples or sentence of another
+// one.
 TEST(CheckProblem, SeveralKernelsAreJudgedEachByItself) {
   const Problem p = parse_problem("f32 b1 h2 q8 k150 d16");  // 16 samples
   const check::Kernel good = kernel_with(check::Defect::none), bad = kernel_with(check::Defect::dropped_tail_tile);
@@ -735,10 +740,10 @@ TEST(CheckProblem, SeveralKernelsAreJudgedEachByItself) {
 struct Beyond {
   const char* line;
   std::function<void(Inputs&)> change;
-  const char* sentence;  // a part of it; "" if f32 holds all values
+  const char* sentence;  // a part of the sentence; "" if f32 can hold all values
 };
 
-// check and check --stages judge the same problems: none whose scores or sums overflow f32.
+// check and check --stages refuse the same problems: those whose scores or sums overflow f32.
 TEST(CheckRange, BothChecksRefuseWhatF32CannotHold) {
   const auto set = [](HostTensor& t, double x) {
     for (int64_t j = 0; j < 4; ++j) t.set({0, 0, j, 1}, x);
@@ -821,7 +826,7 @@ TEST(CheckCases, EverySetParses) {
   }
 }
 
-// Only a fourth of them with RAPT_TEST_QUICK.
+// With RAPT_TEST_QUICK only a fourth of the cases runs.
 TEST(CheckCases, CheckOwnKernelPassesTheSmallSets) {
   const bool quick = std::getenv("RAPT_TEST_QUICK") != nullptr;
   int n = 0;

@@ -1,5 +1,5 @@
-// Runs a test in its own process: starts this program again with only that test and another environment. Included by
-// tests of facts that a process reads only once: environment variables, libraries in the loader's path.
+// Runs a test in its own process: starts this program again with only this test and another environment. Used by tests
+// of things that a process reads only once: environment variables, and libraries in the loader's path.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,8 +14,8 @@
 
 namespace rapt::test {
 
-// Runs `body` in a child with `environment` (words of env(1)); returns what the child printed. In the child it returns
-// after the body and gives "". `part` tells several children of one test apart.
+// Runs `body` in a child process with `environment` (words of env(1)), and returns the text that the child printed. In
+// the child, this function calls body and returns "". `part` is different for each child of a test.
 inline std::string in_child(const std::string& environment, const std::function<void()>& body,
                             const std::string& part = "1") {
   constexpr const char* mark = "RAPT_TEST_CHILD";

@@ -1,5 +1,5 @@
-// Many threads on one context, several contexts, fork, and contexts made and destroyed in a loop.
-// Every result is compared bit for bit with one computed alone.
+// Tests many threads on one context, several contexts, fork, and contexts that are created and destroyed in a loop.
+// Every result is compared bit for bit with the result of the same call without other threads.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -30,15 +30,15 @@ constexpr bool under_thread_sanitizer = false;
 constexpr const char* lines[] = {"f32 b1 h4 q96 k96 d32 causal lse", "bf16 b2 h4:2 q1 k2000 d64 lse",
                                  "f16 varlen=17:40,0:5,90:90 h2 d32 lse", "f32 b1 h2 q5 k700 d16 lse splits=3"};
 
-// Problem number n, with inputs and with its result computed alone.
+// Problem number n, with its inputs, and with its result computed without other threads.
 Call computed(size_t n) {
   Call call = make(lines[n % std::size(lines)]);
   fill_hash(call, n + 1);
   return run(call);
 }
 
-// Computes `expected` again; returns false if a bit differs. It has no expectations, so threads and children can use
-// it.
+// Computes `expected` again, and returns false if a bit differs. It uses no macros of GoogleTest, so threads and child
+// processes can call it.
 bool repeats(const Call& expected, rapt_context* context) {
   Call again = expected;
   try_run(again, context);
@@ -46,7 +46,7 @@ bool repeats(const Call& expected, rapt_context* context) {
          bits(again.out.lse) == bits(expected.out.lse);
 }
 
-// The number of failures of 8 threads; each repeats its own problem `times` times.
+// Runs 8 threads, each of which repeats its own problem `times` times. Returns the number of failures.
 int failures_of_threads(const std::function<rapt_context*(size_t thread)>& context_of, int times) {
   std::vector<Call> expected;
   for (size_t n = 0; n < 8; ++n) expected.push_back(computed(n));

@@ -1,6 +1,6 @@
-// src/cuda with the stand-in driver of tests/fake_cuda: contexts, errors, launches, captures, forks, and the number of
-// driver calls. Each case runs in its own process, started with the stand-in first in the loader's path, because a
-// process opens the driver only once.
+// Tests src/cuda with the stand-in driver of tests/fake_cuda: contexts, errors, launches, captures, forks, and the
+// number of driver calls. Each case runs in its own process, because a process opens the driver only once. The process
+// is started with the stand-in first in the loader's path.
 #include "cuda/driver.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ namespace {
 
 using test::fake;
 
-// Expects body to throw an error with this code and all of these words.
+// Expects body to throw an error with this code, whose message has all these words.
 void expect_error(ErrorCode code, const std::vector<std::string>& words, const std::function<void()>& body) {
   try {
     body();
@@ -98,7 +98,7 @@ void old_driver() {
   expect_error(ErrorCode::environment, {"11.8"}, [] { device(0); });
 }
 
-void oldest_driver() {  // every function is requested with a version that this driver has
+void oldest_driver() {  // rapt must request every function with a version that the oldest driver has
   std::string why;
   ASSERT_NE(find_driver(&why), nullptr) << why;
   EXPECT_EQ(find_driver()->version, 12000);
@@ -127,7 +127,7 @@ void nothing_current() {
   EXPECT_EQ(primary_in_scope(), -1);
   EXPECT_EQ(fake().primary_retains(0), 0);
   for (int i = 0; i < 10; ++i) const ContextScope scope(1, nullptr);
-  EXPECT_EQ(fake().primary_retains(1), 2);  // rapt once, this test once
+  EXPECT_EQ(fake().primary_retains(1), 2);  // one by rapt, one by this test
 }
 
 void current_of_the_device_stays() {
@@ -274,7 +274,7 @@ void launch_limits() {
         0);
   expect_error(ErrorCode::device, {"rapt_kernel", "CUDA_ERROR_INVALID_VALUE", "grid 1 x 1 x 1", "50000 bytes"}, [&] {
     kernel.launch({1, 1, 1, 1, 50000}, &params);
-  });  // not opted in
+  });  // without the opt-in for more shared memory
 }
 
 Kernel::Launch clustered(unsigned grid_x, unsigned grid_y, unsigned x, unsigned y, unsigned z = 1) {
@@ -308,7 +308,7 @@ void clusters() {
   refused(clustered(16, 8, 16, 1), {"cluster 16 x 1 x 1", "1 to 8 blocks"});
   refused(clustered(16, 8, 4, 4), {"cluster 4 x 4 x 1", "1 to 8 blocks"});
   refused(clustered(16, 8, 0, 1), {"cluster 0 x 1 x 1", "1 to 8 blocks"});
-  // The product of its sizes wraps to 0.
+  // The product of these sizes overflows to 0.
   refused(clustered(16, 8, 65536, 65536), {"cluster 65536 x 65536 x 1", "1 to 8 blocks"});
 }
 
@@ -382,7 +382,7 @@ void no_l2_windows() {
   expect_error(ErrorCode::unsupported, {"Fake GPU", "L2 cache"}, [] { PersistingL2(0, 1 << 20); });
 }
 
-void cooperative_launches() {  // 132 multiprocessors of 2048 threads and 228 KiB
+void cooperative_launches() {  // the GPU has 132 multiprocessors with 2048 threads and 228 KiB each
   Kernel kernel = make_kernel();
   kernel.prepare(0, 60000);
   const ContextScope scope(0, nullptr);
@@ -505,7 +505,7 @@ void tensor_map_rules() {
   EXPECT_EQ(fake().calls("cuTensorMapEncodeTiled"), 0);
   TensorMapSpec spec = rows_of_64();
   spec.rank = 2;
-  spec.sizes[2] = spec.box[2] = 0;  // of no dimension
+  spec.sizes[2] = spec.box[2] = 0;  // so the map has no third dimension
   make_tensor_map(spec);
   EXPECT_EQ(fake().calls("cuTensorMapEncodeTiled"), 1);
 }
@@ -585,7 +585,7 @@ void shared_memory_opt_in() {
   EXPECT_EQ(fake().carveout(0), 100);
   kernel.prepare(0, 48 * 1024 + 1);
   EXPECT_EQ(fake().opt_in_smem(0), 48 * 1024 + 1);
-  kernel.prepare(0, 100);  // never lowered
+  kernel.prepare(0, 100);  // prepare() never lowers the limit
   EXPECT_EQ(fake().opt_in_smem(0), 48 * 1024 + 1);
   EXPECT_EQ(fake().opt_in_smem(1), -1);
   kernel.prepare(0, 227 * 1024);
@@ -964,8 +964,8 @@ void run_in_child(const Case& c) {
                                      "' --gtest_brief=1 --gtest_filter='*Driver.process/", c.name, "' 2>&1");
   std::string output;
   int status = run(command, output);
-  // The leak checker itself sometimes crashes; then the case runs again. A leak gives another message and fails at
-  // once.
+  // The leak checker itself sometimes crashes. In this case the test runs again. A real leak gives another message, and
+  // the test fails immediately.
   for (int again = 0; again < 3 && output.find("LeakSanitizer has encountered a fatal error") != output.npos; ++again)
     status = run(command, output);
   EXPECT_EQ(status, 0) << command << "\n" << output;

@@ -1,5 +1,6 @@
-// The storage formats, for every code: widening against a formula in double; narrowing at every code, midpoint and
-// neighbour of a midpoint; overflow, infinities and NaN. The formulas here are independent of dtype.h.
+// Tests the storage formats. Widening of every code is compared with a formula in double. Narrowing is tested at every
+// code, at every midpoint between codes, and beside it. Overflow, infinities and NaN are tested, too. The formulas here
+// are independent of dtype.h.
 #include "kernels/shared/dtype.h"
 
 #include <gtest/gtest.h>
@@ -17,11 +18,11 @@ namespace {
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
-// A binary format: sign, exponent and mantissa bits, and the meaning of its top exponent.
+// A binary format: the numbers of exponent and mantissa bits, and the meaning of the largest exponent.
 struct Format {
   std::string name;
   int exponent_bits, mantissa_bits;
-  bool top_exponent_is_special;  // IEEE: infinity and NaN; E4M3: numbers, and one NaN of all ones
+  bool top_exponent_is_special;  // true (IEEE): infinity and NaN; false (E4M3): numbers, and NaN if all bits are 1
   bool saturates;                // overflow and infinities become the largest number
   std::function<float(unsigned)> widen;
   std::function<unsigned(float)> narrow;
@@ -44,15 +45,16 @@ struct Format {
     return code;
   }
 
-  // (-1)^s * m * 2^(e - bias - mantissa_bits), m with its hidden bit. Subnormals have no hidden bit and the exponent of
-  // e = 1.
+  // Returns (-1)^s * m * 2^(e - bias - mantissa_bits), where m includes the hidden bit. Subnormals have no hidden bit,
+  // and the exponent of e = 1.
   double value(unsigned code) const {
     const int e = static_cast<int>(exponent_of(code));
     const double m = mantissa_of(code) + (e > 0 ? std::ldexp(1.0, mantissa_bits) : 0.0);
     const double magnitude = std::ldexp(m, (e > 0 ? e : 1) - bias() - mantissa_bits);
     return code & sign_bit() ? -magnitude : magnitude;
   }
-  // The number after the largest one, if the format continued. Rounding at the end of the range uses it.
+  // The number that would follow the largest number if the format had more codes. It is needed for rounding at the end
+  // of the range.
   double beyond() const { return 2 * value(largest()) - value(largest() - 1); }
 };
 
@@ -106,7 +108,8 @@ TEST_P(EveryCode, NarrowsBackToItself) {
   }
 }
 
-// Between neighbours: the midpoint rounds to the even code, the next float on either side to its nearest neighbour.
+// Between two neighbouring codes: the midpoint rounds to the even code, and the floats beside the midpoint round to the
+// nearer code.
 TEST_P(EveryCode, RoundsToNearestEven) {
   for (unsigned code = 0; code <= f.largest(); ++code) {
     const double low = f.value(code), high = code == f.largest() ? f.beyond() : f.value(code + 1);
@@ -141,7 +144,7 @@ TEST_P(EveryCode, UnderflowsToSignedZero) {
   EXPECT_EQ(f.narrow(-std::numeric_limits<float>::denorm_min()), f.sign_bit());
 }
 
-// Also NaNs whose payload is only in the bits that are cut off.
+// Tests also NaNs whose payload is only in the bits that are cut off.
 TEST_P(EveryCode, KeepsNaN) {
   for (const unsigned payload : {1u, 0x1fffu, 0x200000u, 0x400000u, 0x7fffffu})
     for (const unsigned sign : {0u, 0x80000000u}) {
@@ -152,7 +155,7 @@ TEST_P(EveryCode, KeepsNaN) {
     }
 }
 
-// A sweep over floats of all magnitudes: no other code is closer than the chosen one.
+// For floats of all magnitudes: no other code is nearer than the chosen one.
 TEST_P(EveryCode, NarrowsToTheNearestOfAllFloats) {
   for (unsigned bits = 0; bits < 0x7f800000u; bits += 8009) {
     float x = 0;
@@ -184,7 +187,7 @@ TEST(Formats, LimitsAreThePublishedOnes) {
   }
 }
 
-// The linear format: code c is the number -448 + c * 896 / 255.
+// sim8 is linear: code c is the number -448 + c * 896 / 255.
 TEST(Sim8, WidensAndNarrowsLinearly) {
   for (unsigned code = 0; code < 256; ++code) {
     const double exact = -448.0 + code * 896.0 / 255.0;
@@ -198,7 +201,7 @@ TEST(Sim8, WidensAndNarrowsLinearly) {
   EXPECT_EQ(float_to_sim8(infinity), 255);
   EXPECT_EQ(float_to_sim8(1e30f), 255);
   EXPECT_EQ(float_to_sim8(-infinity), 0);
-  EXPECT_EQ(float_to_sim8(0.0f), 128);  // 127.5, to even
+  EXPECT_EQ(float_to_sim8(0.0f), 128);  // 127.5 rounds to even
   EXPECT_EQ(float_to_sim8(std::numeric_limits<float>::quiet_NaN()), 128);
 }
 
@@ -216,13 +219,13 @@ TEST(Formats, LoadAndStoreUseTheNamedFormat) {
   }
 }
 
-// Every storage format of dtype.h, against the decoding of check/, which shares no code with it.
+// Compares every storage format of dtype.h with the decoding of check/, which shares no code with dtype.h.
 TEST(Formats, EveryCodeIsWhatTheOracleDecodes) {
   for (int number = 0; number < dtype_count; ++number) {
     const auto t = static_cast<DType>(number);
     if (!is_fp8(t) && !is_16bit(t)) continue;
     for (unsigned code = 0; code < 1u << 8 * bytes_of(t); ++code) {
-      const auto bits = static_cast<unsigned short>(code);  // little-endian: one byte or both
+      const auto bits = static_cast<unsigned short>(code);  // little-endian, so an 8-bit format reads the low byte
       const double expected = check::decode_element(t, &bits, 0);
       const float x = load_float(t, &bits, 0);
       if (std::isnan(expected)) {

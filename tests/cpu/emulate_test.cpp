@@ -1,5 +1,5 @@
-// rapt check --variant without a GPU: the variant's results on this CPU (lab/emulate.h). Commands run in their own
-// process (build/rapt), as users run them. Skipped without a C++ compiler.
+// Tests rapt check --variant without a GPU: it emulates the variant on this CPU (lab/emulate.h). Commands run in their
+// own process (build/rapt), as users run them. The tests are skipped if there is no C++ compiler.
 #include "lab/emulate.h"
 
 #include <gtest/gtest.h>
@@ -47,7 +47,7 @@ class Emulated : public testing::Test {
     std::filesystem::remove_all(folder);
   }
 
-  // Writes the shipped source with `from` replaced by `to`, as a variant.
+  // Writes a variant: the shipped source, in which `from` is replaced by `to`.
   void write_variant(const std::string& name, const std::string& from, const std::string& to) const {
     std::string text = text_of(std::filesystem::path(RAPT_SOURCE_DIR "/src/kernels") /
                                (name.starts_with("attention_sm80") ? "sm80" : "scalar") / name);
@@ -80,7 +80,8 @@ TEST_F(Emulated, ARightVariantPasses) {
   EXPECT_EQ(checked["results"][0]["verdict"], "pass");
 }
 
-// Its kernel still runs, on smaller problems. The command that repeats one of them has its configuration.
+// The kernel of a large problem runs on smaller problems. The command that repeats such a check has the configuration
+// of the large problem's kernel.
 TEST_F(Emulated, ALargeProblemIsShortened) {
   write_variant("attention_sm80.cuh", "#pragma once", "#pragma once\n// the same");
   const Outcome outcome = check("'f16 b2 h32:8 q4096 d64 causal' --variant attention_sm80.cuh --json");

@@ -1,4 +1,4 @@
-// Messages for environment variables with wrong values, and side effects of reading them.
+// Tests the messages for environment variables with wrong values, and that reading variables has no side effects.
 #include <gtest/gtest.h>
 
 #include "child_process.h"
@@ -14,7 +14,7 @@ int times(const std::string& text, const std::string& part) {
   return found;
 }
 
-// A small call on the CPU, which logs nothing itself.
+// Makes a small call on the CPU. The call itself logs nothing.
 void call_on_the_cpu() {
   float numbers[4] = {1, 2, 3, 4}, out[4];
   const int64_t shape[] = {1, 1, 1, 4};
@@ -47,7 +47,7 @@ TEST(Environment, AWrongThreadLimitIsToldOnceByCallsOnTheCpu) {
   EXPECT_EQ(times(said, "RAPT_THREADS = 'none'"), is_child() ? 0 : 1) << said;
 }
 
-// Runs the program in its own folder.
+// Runs rapt info in a separate folder.
 std::string info(const std::string& folder, const std::string& environment) {
   const std::string out = folder + "/../printed-" + std::filesystem::path(folder).filename().string();
   const std::string command = concat("cd '", folder, "' && env -u RAPT_PACKS -u RAPT_LOG -u RAPT_THREADS ", environment,

@@ -1,5 +1,5 @@
-// The controls and counters of the stand-in driver (tests/fake_cuda) that this process has opened as libcuda.so.1. Used
-// by tests in their own processes, started with the stand-in first in the loader's path.
+// The controls and counters of the stand-in driver (tests/fake_cuda), which this process has opened as libcuda.so.1.
+// Used by tests that run in their own processes. These are started with the stand-in first in the loader's path.
 #pragma once
 
 #include <dlfcn.h>

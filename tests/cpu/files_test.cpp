@@ -1,5 +1,5 @@
-// Files that rapt writes and reads: unpredictable temporary names; written completely or not at all; only regular files
-// of limited size.
+// Tests files that rapt writes and reads: temporary names are unpredictable, files are written completely or not at
+// all, and rapt reads only regular files of limited size.
 #include "base/files.h"
 
 #include <fcntl.h>
@@ -20,7 +20,7 @@
 namespace rapt::test {
 namespace {
 
-// Ends the program if a test waits for the writer of a FIFO, instead of hanging.
+// If a test waits for the writer of a FIFO, it would never end. This class then ends the program.
 struct Watchdog {
   Watchdog() { alarm(20); }
   ~Watchdog() { alarm(0); }
@@ -60,7 +60,7 @@ TEST(Files, AnExistingTemporaryIsNotTaken) {
   EXPECT_FALSE(std::filesystem::exists(folder / "nowhere"));
 }
 
-// The temporary names of older versions, created by another user.
+// Another user has created links with the temporary names of older versions.
 TEST(Files, LinksPlacedByOthersAreNotFollowed) {
   const TemporaryFolder folder;
   write_file(folder / "victim", "precious");
@@ -133,7 +133,7 @@ TEST(Files, EndlessAndHugeFilesAreRefused) {
   EXPECT_TRUE(contains(message_of([] { check::load_cases("/dev/zero"); }), "is not a regular file"));
   const std::string huge = folder / "huge.txt";
   write_file(huge, "");
-  ASSERT_EQ(truncate(huge.c_str(), int64_t{1} << 40), 0);  // sparse
+  ASSERT_EQ(truncate(huge.c_str(), int64_t{1} << 40), 0);  // a sparse file
   EXPECT_TRUE(contains(message_of([&] { check::load_cases(huge); }), "is larger than 16777216 bytes"));
   EXPECT_TRUE(contains(message_of([&] { lab::read_text_file(huge); }), "is larger than 67108864 bytes"));
   EXPECT_TRUE(contains(message_of([&] { parse_problem("f16 d64 varlen=@" + huge); }), "is larger than 16777216 bytes"));

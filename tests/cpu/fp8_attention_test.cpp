@@ -1,5 +1,6 @@
-// FP8 attention on the CPU: every storage, scale and mode of P.V, for every instruction set of the machine. Compared
-// with the oracle within the bounds of check/, with exact arithmetic, or with an equivalent problem.
+// Tests FP8 attention on the CPU: every storage format, kind of scales and pv mode, for every instruction set of the
+// machine. Results are compared with the oracle (with the bounds of check/), with exact arithmetic, or with an
+// equivalent problem.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -8,7 +9,7 @@
 #include "check/check.h"
 #include "check/oracle.h"
 #include "cpu/isa.h"
-#define RAPT_SCALAR_ISA  // only the rounding of weights of cpu/convert.h is needed, as plain loops
+#define RAPT_SCALAR_ISA  // this file needs only the rounding of weights of cpu/convert.h, in plain loops
 #include "base/error.h"
 #include "cpu/convert.h"
 #include "isa.h"
@@ -23,7 +24,7 @@ class Fp8AttentionOn : public testing::TestWithParam<CpuIsa> {
   IsaLimit limit_{GetParam()};
 };
 
-// A mode of P.V, and its maximum relative change of a weight.
+// A pv mode, and the largest relative change of a weight in this mode.
 struct Mode {
   std::string words;
   double rounding;
@@ -38,14 +39,15 @@ void for_each_mode(const std::function<void(const Mode&)>& body) {
   }
 }
 
-// FP8 never uses the bf16 products: on such a machine a call is planned for avx512.
+// The instruction sets to test. FP8 problems never use bf16 products, so on a machine with them, calls are planned for
+// avx512.
 std::vector<CpuIsa> isas_for_fp8() {
   std::vector<CpuIsa> isas = available_cpu_isas();
   std::erase(isas, CpuIsa::avx512_bf16);
   return isas;
 }
 
-// On every instruction set.
+// Expects the line to pass on every instruction set.
 void expect_pass(const std::string& line, check::Fill fill = check::Fill::normal) {
   const std::vector<CpuIsa> isas = isas_for_fp8();
   std::vector<check::Kernel> kernels;
@@ -67,8 +69,9 @@ void fill_scales(Call& call) {
   }
 }
 
-// Compares the outputs of a call with the float64 oracle of `truth`, which may be an equivalent problem. A weight
-// changes by at most mode.rounding of itself, or by half the distance of subnormal numbers: 2^-18 of the row's largest.
+// Compares the outputs of a call with the float64 oracle of `truth`, which can be an equivalent problem. Rounding
+// changes a weight by at most mode.rounding times the weight, or by half the distance of subnormal numbers: 2^-18 times
+// the largest weight of the row.
 struct Truth {
   explicit Truth(const Call& call) : problem(call.problem) {
     const check::Reading reading(problem, call.in);
@@ -157,7 +160,7 @@ TEST(Fp8Attention, EveryFeatureInEveryMode) {
 
 namespace {
 
-// The nearest E4M3 number of y >= 0, ties to even, in double and without the library's code.
+// The E4M3 number nearest to y >= 0, with ties to even. Computed in double, without the library's code.
 double nearest_e4m3(double y) {
   const double step = std::ldexp(1, std::max(std::ilogb(std::max(y, 1e-30)), -6) - 3);
   return std::nearbyint(y / step) * step;
@@ -171,7 +174,8 @@ double rounded(const Mode& mode, double w) {
 
 }  // namespace
 
-// An identity for V makes the weights visible, a bias sets them: from the largest, 1, to below the smallest subnormal.
+// V is the identity matrix, so the output shows the weights. A bias sets the weights: from 1, the largest, to values
+// below the smallest subnormal.
 TEST_P(Fp8AttentionOn, WeightsAreRoundedToNearestEven) {
   for_each_mode([](const Mode& mode) {
     for (const char* rows : {"q1", "q20"}) {
@@ -186,7 +190,7 @@ TEST_P(Fp8AttentionOn, WeightsAreRoundedToNearestEven) {
       each_index(call.out.out.shape, [&](const auto& at) {
         const double w = std::exp(call.in.bias.at({0, 0, at[2], at[3]}));
         const double got = call.out.out.at(at) * std::exp(call.out.lse.at({0, 0, at[2]}));
-        const double low = rounded(mode, w * (1 - 3e-6)), high = rounded(mode, w * (1 + 3e-6));  // around a tie
+        const double low = rounded(mode, w * (1 - 3e-6)), high = rounded(mode, w * (1 + 3e-6));  // differ near a tie
         EXPECT_TRUE(std::abs(got - low) <= 3e-6 * low || std::abs(got - high) <= 3e-6 * high)
             << "weight " << w << " became " << got << " instead of " << low;
         changed += std::abs(got - w) > 1e-5 * w;
@@ -196,7 +200,8 @@ TEST_P(Fp8AttentionOn, WeightsAreRoundedToNearestEven) {
   });
 }
 
-// Values that an exponential cannot reach: on every tie and beside it, on every code, and at the ends.
+// Tests the rounding function with weights that exponentials do not hit exactly: every tie and its neighbours, every
+// code, and the ends of the range.
 TEST(Fp8Weights, AreRoundedLikeE4m3Everywhere) {
   std::vector<float> weights = {0.0f,
                                 1.0f,
@@ -210,7 +215,7 @@ TEST(Fp8Weights, AreRoundedLikeE4m3Everywhere) {
     const float middle = (low + high) / 2;
     for (const float w : {low, middle})
       weights.insert(weights.end(), {w, std::nextafter(w, 0.0f), std::nextafter(w, 1.0f)});
-    weights.push_back(middle + (high - low) / 32);  // its second term is on a tie
+    weights.push_back(middle + (high - low) / 32);  // the second term of this weight is a tie
   }
   for (const int terms : {1, 2}) {
     std::vector<float> got = weights;
@@ -225,7 +230,7 @@ TEST(Fp8Weights, AreRoundedLikeE4m3Everywhere) {
   }
 }
 
-// All codes as a value with all the weight: contiguous, with a tail of every length, and strided.
+// V holds every code, and one key has all the weight. V is contiguous (with a tail of every length) or strided.
 TEST_P(Fp8AttentionOn, EveryCodeOfV) {
   int n = 0;
   for (DType type : {DType::e4m3, DType::e5m2, DType::sim8})
@@ -268,7 +273,7 @@ TEST_P(Fp8AttentionOn, OneKeyTakesAll) {
         });
         each_index(call.out.lse.shape, [&](const auto& at) { EXPECT_EQ(call.out.lse.at(at), 448.0 * 448.0); });
       }
-      fill(call.in.k, 0);  // all equal: weights of 1, so the result is exactly the mean
+      fill(call.in.k, 0);  // all keys are equal, so all weights are 1 and the result is exactly the mean
       fill(call.in.v, [](const auto& at) { return static_cast<double>(at[2] % 2 == 0 ? 3 : -1); });
       fill(call.in.v_descale, 1);
       run(call);
@@ -279,7 +284,7 @@ TEST_P(Fp8AttentionOn, OneKeyTakesAll) {
   });
 }
 
-// One oracle is used for all modes and instruction sets.
+// All modes and instruction sets are compared with the result of one call of the oracle.
 TEST(Fp8Attention, EveryLengthOfKeys) {
   const std::vector<CpuIsa> isas = isas_for_fp8();
   for (const char* words :
@@ -310,7 +315,7 @@ TEST(Fp8Attention, EveryLengthOfKeys) {
   }
 }
 
-// Row i sees keys from 128 * (i % 4) on: full first tiles are masked, and every fourth row sees no key.
+// Row i sees keys from 128 * (i % 4) on. So the first tiles are completely masked, and every fourth row sees no key.
 TEST_P(Fp8AttentionOn, FirstTilesHidden) {
   for_each_mode([](const Mode& mode) {
     for (const char* rows : {"q8", "q40"}) {
@@ -341,14 +346,14 @@ TEST_P(Fp8AttentionOn, FirstTilesHidden) {
 
 namespace {
 
-// The same problem with the original keys in f32: k * k_descale + k_mean.
+// The same problem, but its keys are k * k_descale + k_mean, stored in f32.
 Call with_keys_themselves(const Call& smoothed) {
   Call plain = smoothed;
   Problem& p = plain.problem;
   p.smooth_k = false, p.k = DType::f32, p.k_scales = ScaleKind::none;
   plain.in.k_mean = plain.in.k_descale = {};
   plain.in.k = make_tensor(DType::f32, smoothed.in.k.shape);
-  fill(plain.in.k, [&](const auto& at) {  // scales by head
+  fill(plain.in.k, [&](const auto& at) {  // there is one scale for each head
     const int64_t h = at[1], b = p.varlen ? (at[0] < p.lengths_k[0] ? 0 : 1) : at[0];
     return smoothed.in.k.at(at) * smoothed.in.k_descale.at({b, h}) + smoothed.in.k_mean.at({b, h, at.back()});
   });
@@ -395,7 +400,7 @@ TEST_P(Fp8AttentionOn, MeansOfAnyStrides) {
     Call call = smoothed_call(std::string("e4m3 out=f32 ") + shape + " scales=head smooth_k lse"), strided = call;
     strided.in.k_mean = copy_with_strides(call.in.k_mean, {200, 100, -3});
     expect_same_bits(run(strided), run(call));
-    Call shared = call, copied = call;  // one mean for all heads and sequences
+    Call shared = call, copied = call;  // all heads and sequences have the same mean
     shared.in.k_mean = make_strided(DType::f32, {2, 2, 24}, {0, 0, 2});
     fill(shared.in.k_mean, [](const auto& at) { return 0.1 * static_cast<double>(at[2]) - 1; });
     copied.in.k_mean = make_tensor(DType::f32, {2, 2, 24});
@@ -413,7 +418,7 @@ Tensor tensor_of(const HostTensor& t) {
 
 }  // namespace
 
-// Parts of smoothed keys share the mean of all keys. The sink is added at the merge.
+// If smoothed keys are split into parts, all parts use the mean of all keys. The merge adds the sink.
 TEST_P(Fp8AttentionOn, MergingPartsOfSmoothedKeysIsTheWhole) {
   for_each_mode([](const Mode& mode) {
     for (const std::string options : {"", " softcap=2", " causal window=150,0"}) {

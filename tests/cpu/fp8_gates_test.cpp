@@ -1,5 +1,6 @@
-// The required accuracy of FP8 attention on the CPU: the four shapes of the first experiments with three seeds each, in
-// every mode of P.V, within required_bounds, finite and equal in every run. GPUs: tests/gpu/fp8_gates_test.cpp.
+// Tests the required accuracy of FP8 attention on the CPU, for the four shapes of the first experiments, three seeds
+// and every pv mode. Results must be within required_bounds, finite, and equal in every run.
+// tests/gpu/fp8_gates_test.cpp does the same on GPUs.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// Fixed defects of quantisation, each with the smallest call that showed it.
+// Tests for defects of quantisation that were fixed. Each test has the smallest call that showed the defect.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,8 +17,8 @@
 namespace rapt::test {
 namespace {
 
-// max_seqlen is only a bound; the work depends on the actual rows. It was divided among threads by max_seqlen, for
-// hours.
+// max_seqlen is only an upper bound, so the work must depend on the actual rows. Before the fix, the work was divided
+// among threads by max_seqlen, and a call could take hours.
 TEST(Fp8Regression, MaxSeqlenMayBeFarAboveEveryLength) {
   for (const int32_t scales : {RAPT_SCALE_TENSOR, RAPT_SCALE_HEAD, RAPT_SCALE_TOKEN, RAPT_SCALE_CHANNEL})
     for (const uint64_t flags : {uint64_t{0}, uint64_t{RAPT_QUANTIZE_SMOOTH}}) {
@@ -41,7 +41,7 @@ TEST(Fp8Regression, MaxSeqlenMayBeFarAboveEveryLength) {
     }
 }
 
-// One tensor passed twice overlaps itself. The check skipped pairs with equal pointers.
+// If one tensor is passed as two arguments, the arguments overlap. The check skipped pairs with equal pointers.
 TEST(Fp8Regression, OneTensorAsMeanAndDescaleIsRefused) {
   std::vector<float> input(8 * 16, 1.0f), both(16, 3.0f);
   std::vector<uint8_t> codes(8 * 16, 7);
@@ -136,7 +136,8 @@ TEST_F(Fp8LabRegression, CalibrateSparesItsSamples) {
   EXPECT_EQ(text("in.safetensors"), before);
 }
 
-// The library reported scales below 2^-126, but does not know the file; a table of numbers was accepted as a list.
+// Scales below 2^-126 were found only by the library, whose sentence does not have the name of the file. And a JSON
+// object was accepted in place of a list of numbers.
 TEST_F(Fp8LabRegression, FilesOfScalesSayWhatIsWrong) {
   write("in.safetensors");
   for (const char* factors : {"[1e-40, 1]", "{\"a\": 1, \"b\": 1}"}) {
@@ -158,7 +159,7 @@ TEST_F(Fp8LabRegression, WordsOfTensorsQuantisedBeforeStay) {
   EXPECT_NE(text("out.txt").find("k_scales=head v_scales=channel smooth_k"), std::string::npos) << text("out.txt");
 }
 
-// Saturated infinities were not counted, but keys with a large mean were, although they do not saturate.
+// Infinite elements saturate, but were not counted. Keys with a large mean were counted, although they do not saturate.
 TEST_F(Fp8LabRegression, SaturatedElementsAreCounted) {
   each_index(k.shape, [&](const auto& at) { put(k, at, k.at(at) + 50); });
   put(v, {0, 0, 3, 3}, -infinity);

@@ -1,6 +1,6 @@
-// Vector widening of FP8 on the CPU, for every instruction set of the machine: every code except E4M3's NaN; for that
-// NaN they use tables, wherever it is; and one row (decoding), whose codes are widened in registers, gives the same
-// bits as with scratch memory.
+// Tests widening of FP8 codes with vector instructions on the CPU, for every instruction set of the machine. Every code
+// except E4M3's NaN is widened correctly. If E4M3's NaN occurs anywhere, the code uses tables instead. With one row
+// (decoding), codes are widened in registers; this gives the same bits as widening into scratch memory.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -21,7 +21,7 @@ unsigned char& code_at(HostTensor& t, int64_t row, int64_t channel) {
   return reinterpret_cast<unsigned char&>(t.data()[row * t.strides[2] + channel * t.strides[3]]);
 }
 
-// Every finite code in an order that depends on the seed, without E4M3's NaN and E5M2's largest exponent.
+// Fills a tensor with all finite codes, in an order that depends on the seed.
 void fill_finite_codes(HostTensor& t, unsigned seed) {
   for (int64_t row = 0; row < t.shape[2]; ++row)
     for (int64_t d = 0; d < t.shape[3]; ++d) {
@@ -74,7 +74,7 @@ TEST_P(Fp8Widening, NanIsSeenWhereverItStands) {
     }
 }
 
-// Strided codes are widened with a table into scratch memory.
+// The comparison uses strided codes, because they are widened with a table into scratch memory.
 TEST_P(Fp8Widening, OneRowHasTheBitsOfTheWayByScratch) {
   for (const char* type : {"e4m3", "e5m2", "sim8"})
     for (const char* scales : {"", "head", "token", "block64"})

@@ -1,5 +1,5 @@
-// Tests over every instruction set: a limit for one scope, the name of a parameterised test, and a loop for tests whose
-// oracle takes longer than the calls: the oracle runs once for all instruction sets.
+// For tests of every instruction set: a limit that lasts for a scope, and the name of a parameterised test. If the
+// oracle takes longer than the calls, tests use a loop instead of parameters, so the oracle runs only once.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace rapt::test {
 class IsaLimit {
  public:
   explicit IsaLimit(CpuIsa isa) { set_cpu_isa_limit(isa); }
-  ~IsaLimit() { set_cpu_isa_limit(CpuIsa::avx512_bf16); }  // the highest: no limit
+  ~IsaLimit() { set_cpu_isa_limit(CpuIsa::avx512_bf16); }  // the highest instruction set, so there is no limit
   IsaLimit(const IsaLimit&) = delete;
   IsaLimit& operator=(const IsaLimit&) = delete;
 };
@@ -27,7 +27,7 @@ inline std::string isa_name(const testing::TestParamInfo<CpuIsa>& info) {
   return name;
 }
 
-// Runs body for each of them, with its name in failures.
+// Runs body for each instruction set. Failures have the name of the set.
 template <class Body>
 void for_each_isa(const std::vector<CpuIsa>& isas, const Body& body) {
   for (const CpuIsa isa : isas) {

@@ -53,7 +53,7 @@ inline void write_file(const std::string& path, const std::string& bytes) {
   out << bytes;
 }
 
-// Names in a folder, sorted.
+// The sorted names of the files in a folder.
 inline std::vector<std::string> names_in(const std::string& folder) {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) names.push_back(entry.path().filename());
@@ -61,7 +61,7 @@ inline std::vector<std::string> names_in(const std::string& folder) {
   return names;
 }
 
-// The message of the Error that `call` throws. If it throws none: a failure and "".
+// The message of the Error that `call` throws. If it throws none, the test fails and the result is "".
 template <class Call>
 std::string error_of(Call call, ErrorCode code) {
   try {

@@ -1,5 +1,5 @@
-// NVRTC, includes, signatures and the resources that ptxas reports, without a GPU.
-// Needs NVRTC: without it the tests fail and print the searched places.
+// Tests NVRTC, includes, signatures and the resources that ptxas reports, without a GPU. Needs NVRTC. If it is missing,
+// the tests fail and print where they searched.
 #include <gtest/gtest.h>
 
 #include <thread>

@@ -1,4 +1,4 @@
-// KeyTiles compared with a loop over every row and key; KvView compared with the address from strides.
+// Compares KeyTiles with a loop over every row and key, and KvView with addresses that are computed from strides.
 #include "kernels/shared/key_tiles.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@ namespace {
 
 using Tiles = KeyTiles<long long>;
 
-// The tiles of rows first .. last of a sequence under a mask.
+// The tiles of keys for rows first .. last of a sequence with a mask.
 Tiles tiles_of(const PositionMask& mask, long long first, long long last, long long offset, long long seqlen_k) {
   const KeyRange a = mask.visible(first, offset, seqlen_k), b = mask.visible(last, offset, seqlen_k);
   return Tiles::of_rows({a.begin, a.end}, {b.begin, b.end});

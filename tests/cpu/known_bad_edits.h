@@ -1,6 +1,6 @@
-// Deliberate defects of kernels, as edits of their source, and the table of the defects of attention_sm90. Each defect
-// must fail a check that the correct kernel passes. Used by known_bad_sm90_test.cpp, which emulates the kernels, and by
-// tests/gpu/known_bad_test.cpp, which runs them on a GPU and has the table of the other families.
+// Intentional defects of kernels, as edits of their source, and the table of the defects of attention_sm90. A kernel
+// with a defect must fail a check that the correct kernel passes. Used by known_bad_sm90_test.cpp, which emulates the
+// kernels, and by tests/gpu/known_bad_test.cpp, which runs them on a GPU and has the table of the other families.
 #pragma once
 
 #include <cctype>
@@ -15,26 +15,27 @@
 
 namespace rapt::test {
 
-// An edit names a piece of source. It must occur exactly once in the file. A space in it matches any white space.
+// An edit replaces a piece of the source. The piece must occur exactly once in the file. A space in it matches any
+// white space.
 struct Edit {
   const char* name;
   const Family* family;
   const char* file;
   const char *text, *instead;
-  const char* line;  // the problem that must fail
+  const char* line;  // the problem for which the check must fail
   check::Fill fill = check::Fill::normal;
-  bool only_emulated = false;  // on a GPU the result depends on timing
+  bool only_emulated = false;  // true: the defect is not tested on a GPU, because its result depends on timing there
 };
 
-// The configuration of an edit's kernel. The planner chooses attention_sm80 for small problems, so attention_sm90 is
-// named here. Its tiles are small, so that a problem has several blocks of keys.
+// The value of --config for an edit. The planner chooses attention_sm80 for small problems, so this names
+// attention_sm90. The tiles are small, so that a small problem has several blocks of keys.
 inline std::string config_of(const Edit& edit) {
   return edit.family == &attention_sm90 ? "family=attention_sm90 warpgroups=2 block_n=32 kv_stages=3" : "";
 }
 
 inline const std::vector<Edit>& sm90_edits() {
   using check::Fill;
-  // Keys are visited from the last to the first, so only Fill::rescale_reversed rescales.
+  // attention_sm90 visits keys from the last to the first. So it must rescale only with Fill::rescale_reversed.
   static const std::vector<Edit> edits = {
       {"sm90_dropped_last_block", &attention_sm90, "sm90/row_tile.cuh", "begin + keys.count(cfg.block_n)",
        "begin + keys.count(cfg.block_n) - 1", "f16 b1 h2 q70 k100 d16"},

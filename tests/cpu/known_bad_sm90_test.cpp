@@ -1,5 +1,5 @@
-// The defects of attention_sm90 (known_bad_edits.h), emulated on this CPU: each must fail its check, and the correct
-// kernel must pass it. tests/gpu/known_bad_test.cpp runs the defects on a GPU.
+// Emulates attention_sm90 with each defect of known_bad_edits.h on this CPU. The check must fail for each defect, and
+// pass for the correct kernel. tests/gpu/known_bad_test.cpp does the same on a GPU.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -73,7 +73,7 @@ TEST_F(KnownBadSm90, EveryDefectFailsItsCheck) {
   for (size_t i = 0; i < edits.size(); ++i) {
     const Outcome& outcome = outcomes[i];
     ASSERT_EQ(outcome.code, 1) << edits[i].name << " passes, or cannot run: " << outcome.out << outcome.err;
-    // Wrong numbers, not a crash or a refusal.
+    // The check must fail because of wrong numbers, not because of a crash or a refusal.
     const auto checked = nlohmann::json::parse(outcome.out);
     EXPECT_EQ(checked["results"][0]["verdict"], "fail") << edits[i].name << ": " << outcome.out;
     EXPECT_GT(checked["results"][0]["samples"], 0) << edits[i].name << ": " << outcome.out;

@@ -1,5 +1,5 @@
-// Proves that check can fail: every known-bad kernel fails its case, and its first bad stage is found. It uses only
-// Problem from the library.
+// Proves that check can fail: every known-bad kernel fails its case, and check finds its first wrong stage. From the
+// library, these tests use only Problem.
 #include "check/known_bad.h"
 
 #include <gtest/gtest.h>
@@ -54,7 +54,8 @@ TEST_P(KnownBadKernel, FirstBadStageIsNamed) {
   EXPECT_EQ(good.observed, (std::vector<std::string>{"inputs", "S", "row_max", "row_sum", "P", "O"}));
 }
 
-// The same defects are found from outputs only, sometimes at another stage, because S is then derived from P.
+// The probe finds the same defects, although it sees only outputs. Sometimes it names another stage, because it derives
+// S from P.
 TEST_P(KnownBadKernel, ProbeFindsIt) {
   const auto report = check_stages(problem(), GetParam().fill, 1, check::probe(kernel_with(GetParam().defect)));
   EXPECT_FALSE(report.pass);
@@ -82,10 +83,10 @@ TEST(KnownBad, IndexOfADroppedTailIsTheFirstDroppedKey) {
   EXPECT_TRUE(std::isinf(report.got));
 }
 
-// Wrong readings of a problem, each computed by the correct kernel: smoke must detect every one.
+// The correct kernel gets a misread problem, for example without its mask. The set smoke must detect every misreading.
 struct Misreading {
   const char* name;
-  bool (*apply)(Problem&, check::Inputs&);  // false: not applicable to this problem
+  bool (*apply)(Problem&, check::Inputs&);  // returns false if this misreading does not apply to the problem
 };
 
 class Misread : public testing::TestWithParam<Misreading> {};
@@ -118,7 +119,7 @@ bool move_window(Problem& p, int64_t left, int64_t right) {
   return true;
 }
 
-// Reads a dimension backwards.
+// Changes a tensor so that a dimension is read backwards. Returns false if this changes nothing.
 bool reverse(HostTensor& tensor, size_t dim) {
   if (tensor.shape.size() <= dim || tensor.shape[dim] < 2) return false;
   tensor.offset += (tensor.shape[dim] - 1) * tensor.strides[dim];

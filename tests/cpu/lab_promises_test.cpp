@@ -1,6 +1,7 @@
-// Behaviour of the program besides correct numbers: output arrives or the exit code is 3; embedded files; hints; wrong
-// configurations are refused before compiling; progress within a case; variants without a GPU; both errors of FP8
-// inputs. Commands run in their own process (build/rapt), as users run them.
+// Tests behaviour of the program other than correct numbers. If output is lost, the exit code is 3. Files are embedded.
+// Error messages give hints. Wrong configurations are refused before compiling. Progress within a case is shown.
+// Variants work without a GPU. FP8 inputs get both errors. Commands run in their own process (build/rapt), as users run
+// them.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -95,7 +96,7 @@ TEST_F(LabPromises, OutputsThatCannotBeAreRefusedAtOnce) {
   const std::string here = folder.string();
   for (const std::string& out : {std::string("."), std::string("./"), here + "/", std::string("elsewhere/link/")})
     expect_refused("run . --device cpu -o " + out, 2, "holds inputs");
-  expect_refused("run '" + sample + "' --device cpu -o ./", 2, "holds inputs");  // from another run
+  expect_refused("run '" + sample + "' --device cpu -o ./", 2, "holds inputs");  // they are the inputs of another run
   expect_refused("run . --device cpu -o nowhere/o.safetensors", 3, "there is no folder nowhere");
   expect_refused("quantize '" + sample + "' --device cpu -o nowhere/o.safetensors", 3, "there is no folder nowhere");
   expect_refused("bench --suite ./suite.txt --device cpu --output suite.txt", 2, "is the suite itself");
@@ -223,7 +224,7 @@ TEST_F(LabPromises, ShapesThatLookLikeBshd) {
   EXPECT_EQ(rapt("run in.safetensors layout=bshd --device cpu").code, 0);
   write({1, 1, 8, 16}, {1, 30, 2, 16});  // decoding
   expect_refused("run in.safetensors --device cpu", 2, "look like bshd");
-  write({1, 4, 20, 16}, {1, 3, 30, 16});  // wrong, but for another reason
+  write({1, 4, 20, 16}, {1, 3, 30, 16});  // these shapes are wrong for another reason
   const Outcome wrong = rapt("run in.safetensors --device cpu");
   EXPECT_EQ(wrong.code, 2);
   EXPECT_EQ(wrong.err.find("bshd"), std::string::npos) << wrong.err;
@@ -238,8 +239,8 @@ TEST_F(LabPromises, ShapesThatLookLikeBshd) {
   EXPECT_EQ(rapt("run in.safetensors --device cpu").err, "");
 }
 
-// FP8 inputs have two errors: the kernel's on the codes, and with the quantisation error if the originals are
-// available.
+// For FP8 inputs, run reports two errors: the kernel's error on the codes, and, if the original file is available, the
+// error that includes the quantisation error.
 TEST_F(LabPromises, Fp8InputsHaveBothErrors) {
   std::filesystem::create_directory(folder / "sub");
   const check::Inputs in = check::make_inputs(parse_problem("f16 b1 h4:2 q64 k96 d32"), check::Fill::normal, 1);
@@ -380,7 +381,7 @@ TEST(ConfigRules, EachFieldIsHeldToItsRule) {
     for (const char* line : {"f16 b1 h2 q75 k513 d64", "f16 b1 h2 q75 k100 d40:72 window=20,5"})
       EXPECT_EQ(config_fault(line, "h100", words), "") << line << words;
   EXPECT_EQ(config_fault("f32 h8 q512 d64", "l4", "block_m=64"), "");
-  // A variant may have its own tiles, but within the limits of the machine.
+  // A variant is allowed to have its own tiles, but must stay within the limits of the GPU.
   EXPECT_EQ(config_fault(f16, "l4", "block_m=24", false), "");
   EXPECT_NE(config_fault(f16, "l4", "block_m=1024 block_n=512", false).find("shared memory"), std::string::npos);
 }
@@ -399,7 +400,7 @@ class Compiled : public LabPromises {
   }
 };
 
-// Every configuration that the rules allow also passes the kernels' static assertions.
+// Configurations that the rules allow also pass the kernels' static assertions.
 TEST_F(Compiled, AllowedConfigurationsCompile) {
   const std::tuple<const char*, const char*, const char*> allowed[] = {
       {"f16 h8 q512 d64", "l4", "block_m=48 block_n=16 warps_m=3 warps_n=1 stages=1"},
@@ -442,7 +443,7 @@ TEST_F(Compiled, AVariantNeedsNoGpu) {
   expect_refused("explain 'f16 h8 q512 d64' --arch sm_89 --variant missing.cuh", 2, "missing.cuh: cannot be opened");
   expect_refused("pack 'f16 h8 q512 d64' --arch sm_89 --variant broken.cuh -o p.pack", 2, "cannot compile it");
 
-  // Two families have a config.h: the path must show which one is meant.
+  // Two families have a config.h, so the path must contain the family's folder.
   std::filesystem::create_directories(folder / "sm80");
   for (const char* name : {"config.h", "sm80/config.h"})
     std::ofstream(folder / name) << text_of(RAPT_SOURCE_DIR "/src/kernels/sm80/config.h") << "// the same\n";
@@ -453,7 +454,7 @@ TEST_F(Compiled, AVariantNeedsNoGpu) {
     expect_refused(concat(command, " 'f32 h8 q9 d64' --arch sm_89 --variant sm80/config.h"), 2,
                    "it replaces sm80/config.h, which no kernel of this problem includes");
 
-  // A pack of the variant: its kernel has a different signature, because its source differs.
+  // The kernel in a pack of the variant has another signature, because its source is different.
   std::ofstream(folder / "attention_sm80.cuh") << text_of(text) << "// another text\n";
   for (const char* words : {"-o own.pack", "--variant attention_sm80.cuh -o variant.pack"})
     ASSERT_EQ(rapt(concat("pack 'f16 h8 q512 d64' --arch sm_89 ", words)).code, 0);
@@ -463,7 +464,7 @@ TEST_F(Compiled, AVariantNeedsNoGpu) {
   EXPECT_NE(variant.entries[0].signature, own.entries[0].signature);
 }
 
-// emulate_test.cpp tests the results of the emulation.
+// This test checks only that the variant is compiled. emulate_test.cpp tests the results of the emulation.
 TEST_F(Compiled, CheckOfAVariantWithoutAGpuCompilesIt) {
   if (usable_gpu()) GTEST_SKIP() << "a GPU";
   const std::string variant =
@@ -476,7 +477,7 @@ TEST_F(Compiled, CheckOfAVariantWithoutAGpuCompilesIt) {
   expect_refused(variant + " --arch sm_89 --config mask=1", 2, "mask = 1: must be 0");
 }
 
-// One long case shows its progress on a terminal, and Ctrl-C ends it without waiting.
+// During one long case, the program shows progress on a terminal, and Ctrl-C ends it immediately.
 TEST_F(LabPromises, ALongCaseShowsProgressAndCtrlCEndsIt) {
   using Clock = std::chrono::steady_clock;
   const int terminal = posix_openpt(O_RDWR | O_NOCTTY);

@@ -1,5 +1,5 @@
-// rapt quantize and rapt calibrate as users run them: their output equals the result of rapt_quantize and is accepted
-// by rapt run; static scales; error sentences. Commands run in their own process (build/rapt).
+// Tests rapt quantize and rapt calibrate: their output is equal to the result of rapt_quantize, and rapt run accepts
+// it. Also tests static scales and error sentences. Commands run in their own process (build/rapt), as users run them.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -70,7 +70,7 @@ HostTensor filled(std::vector<int64_t> shape, uint64_t seed, DType dtype = DType
   return t;
 }
 
-// The result of rapt_quantize for a tensor of a file.
+// The codes and descales that rapt_quantize gives for a tensor of a file.
 std::pair<HostTensor, HostTensor> by_library(const HostTensor& input, DType dtype, ScaleKind kind,
                                              std::vector<int64_t> descale_shape, uint64_t flags = 0) {
   HostTensor output = check::make_tensor(dtype, input.shape),
@@ -101,7 +101,7 @@ TEST_F(LabQuantize, WritesWhatTheLibraryComputes) {
   EXPECT_EQ(out.metadata.at("rapt_words"), "q_scales=head k_scales=block64 v_scales=channel hadamard");
   EXPECT_FALSE(out.metadata.contains("problem"));
   EXPECT_TRUE(out.metadata.contains("license"));
-  // Rounding to 3 fraction bits has an error of at most 2^-4 / sqrt(3), typically 0.7 of that.
+  // Rounding to 3 fraction bits has an rms error of at most 2^-4 / sqrt(3), and typically 0.7 times this.
   for (const char* name : {"q", "k", "v"}) {
     EXPECT_GT(result["tensors"][name]["rel_rms"], 0.02) << name;
     EXPECT_LT(result["tensors"][name]["rel_rms"], 0.03) << name;
@@ -132,8 +132,8 @@ TEST_F(LabQuantize, RunTakesWhatItWrote) {
   EXPECT_NE(problem_of_run("o.safetensors causal").find("causal"), std::string::npos);
 }
 
-// Attention on the quantised tensors is close to that on the originals, with and without smoothing and rotation: both
-// are undone.
+// Attention on the quantised tensors is close to attention on the originals. This is also true with smoothing and
+// rotation, because attention undoes both.
 TEST_F(LabQuantize, ResultsAreNearTheOriginals) {
   ASSERT_TRUE(report("run '" + sample + "' -o exact.safetensors").is_object());
   const TensorFile exact = read("exact.safetensors");
@@ -208,7 +208,7 @@ TEST_F(LabQuantize, CalibratesTheLargestOfAllSamples) {
   EXPECT_EQ(calibrated("1.safetensors 2.safetensors -o t.json --granularity tensor")["tensors"]["q"]["descale"].size(),
             1u);
 
-  // Scales calibrated on a file give the same bits for that file as computed scales.
+  // If scales were calibrated on a file, they give the same bits for this file as computed scales.
   report("quantize 2.safetensors -o computed.safetensors --scales head");
   calibrated("2.safetensors -o 2.json");
   report("quantize 2.safetensors -o learned.safetensors --scales-file 2.json");
@@ -239,7 +239,7 @@ TEST_F(LabQuantize, CalibratesPercentilesAndPreparedTensors) {
     EXPECT_EQ(learned["words"].get<std::string>().find("hadamard") != std::string::npos, s["hadamard"].get<bool>());
     const HostTensor want = read("computed.safetensors").tensors.at("k_descale"),
                      got = read("learned.safetensors").tensors.at("k_descale");
-    for (int64_t h = 0; h < 12; ++h)  // float64 here, float in the library: mean and rotation differ by roundings
+    for (int64_t h = 0; h < 12; ++h)  // calibrate uses float64, the library float, so results differ by roundings
       EXPECT_NEAR(got.at({0, h}), want.at({0, h}), 1e-6 * want.at({0, h})) << how << " " << h;
   }
   problem_of_run("learned.safetensors");
@@ -308,7 +308,8 @@ TEST_F(LabQuantize, SaysWhatCannotBe) {
   EXPECT_FALSE(std::filesystem::exists(folder / "o.json"));
 }
 
-// The words beside the tensors: the user's have priority, and a file may contain only words that quantize writes.
+// The words in a file's metadata. The user's words have priority. A file must not contain words that quantize does not
+// write.
 TEST_F(LabQuantize, WordsOfAFile) {
   const HostTensor t = filled({1, 2, 64, 16}, 1);
   write("a.safetensors", {{"q", t}, {"k", t}, {"v", t}});

@@ -1,5 +1,5 @@
-// The lab's functions and its command line: files to problems, statistics, result rows against their schema, exit
-// codes. Commands run in their own process (build/rapt), as users run them.
+// Tests the functions of lab/ and its command line: problems from files, statistics, result rows (compared with their
+// schema), and exit codes. Commands run in their own process (build/rapt), as users run them.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -49,7 +49,7 @@ class Lab : public testing::Test {
   std::filesystem::path folder;
 };
 
-// A validator for the part of JSON Schema that docs/results-schema.json uses. An unsupported keyword is a failure.
+// Validates JSON. Supports the part of JSON Schema that docs/results-schema.json uses. Any other keyword is a failure.
 void validate(const json& schema, const json& value, const std::string& where, std::vector<std::string>& faults) {
   static const std::set<std::string> notes = {"$schema", "title", "description"};
   const auto is = [&](const std::string& type) {
@@ -109,7 +109,7 @@ BenchRow a_row() {
 TEST(LabReport, RowsFollowTheSchema) {
   const json row = json::parse(to_json(a_row()).dump());
   EXPECT_EQ(faults_of(row), std::vector<std::string>{});
-  // Fields that were added for GPUs are missing in older rows.
+  // These fields were added later for GPUs, so older rows do not have them.
   const std::set<std::string> optional = {"arch",   "registers", "spill_bytes", "first_us", "host_us",
                                           "spread", "attempts",  "clocks",      "roofline", "peaks"};
   for (const auto& [name, value] : row.items()) {  // the schema check must notice a missing field
@@ -180,7 +180,7 @@ TEST_F(Lab, ABenchOnAGpuWritesPeaksFloorsAndClocks) {
     EXPECT_NE(text.out.find(part), std::string::npos) << part << "\n" << text.out;
 }
 
-// Also the checked-in results: results/<card>/<UTC>-<suite>.jsonl.
+// Validates the results in the repository: results/<card>/<UTC>-<suite>.jsonl.
 TEST(LabReport, CheckedInResultsFollowTheSchema) {
   int rows = 0;
   for (const auto& file : std::filesystem::recursive_directory_iterator(RAPT_SOURCE_DIR "/results")) {
@@ -193,7 +193,7 @@ TEST(LabReport, CheckedInResultsFollowTheSchema) {
 }
 
 TEST(LabReport, RatesAreByTheMedianAndTheRoofByItsTighterSide) {
-  const BenchRow row = a_row();  // 25000 operations in a median of 2.5 us; 1 us by arithmetic, 0.5 us by bytes
+  const BenchRow row = a_row();  // 25000 operations, median 2.5 us; at the peaks arithmetic takes 1 us, bytes 0.5 us
   EXPECT_DOUBLE_EQ(row.gflops(), 10);
   EXPECT_DOUBLE_EQ(row.gbytes(), 1);
   EXPECT_DOUBLE_EQ(row.roof_share(), 0.4);
@@ -299,7 +299,7 @@ TEST(LabMachine, NamesAreFitForFolders) {
 
 class LabLoad : public Lab {
  protected:
-  // q, k, v and other tensors of a problem line, filled by check and written to a file.
+  // Writes a file with q, k, v and the other tensors of a problem line, which check/ fills. Returns its path.
   std::string saved(const std::string& line, const std::vector<NamedTensor>& more = {}) {
     const Problem problem = parse_problem(line);
     const check::Inputs in = check::make_inputs(problem, check::Fill::normal, 1);

@@ -1,6 +1,6 @@
 // Emulates the ladder's own rungs on this CPU and compares with the oracle, without a GPU. A block's threads are fibers
-// (emulation.h); matrix instructions and copies are stand-ins (lab/emulation/ptx; the build puts them before the real
-// ones). Compiled without strict aliasing, like device code: shared memory is bytes there.
+// (emulation.h); matrix instructions and copies are stand-ins (lab/emulation/ptx), which come first in the include
+// path. This file is compiled without strict aliasing, like device code, because shared memory is an array of bytes.
 #include "tests/cpu/emulation.h"
 //
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include "operations/bind.h"
 #include "operations/sdpa.h"
 
-// Every rung has the same entry name, because it replaces the same file.
+// All rungs have the same entry name, because they replace the same file. So each gets another name here.
 #define attention_sm80 tiled_entry
 #include "tiled.cuh"
 #undef attention_sm80

@@ -1,5 +1,5 @@
-// Checks that each rung of the ladder is what its description says: it is compiled like in rapt bench --ladder, and its
-// instructions are counted. The counting is tested on small known kernels. Needs NVRTC, no GPU.
+// Checks that each rung of the ladder agrees with its description. The rungs are compiled as in rapt bench --ladder,
+// and their instructions are counted. The counting itself is tested with small kernels. Needs NVRTC, no GPU.
 #include "lab/ladder.h"
 
 #include <gtest/gtest.h>
@@ -105,7 +105,7 @@ TEST_P(CubinOn, TellsWideAccessesFromNarrow) {
 }
 
 TEST_P(CubinOn, SeesLocalMemory) {
-  // Registers have no run-time index: an array written at many such indices is in local memory.
+  // Registers have no index at run time. So an array that is written at many run-time indices is in local memory.
   const auto kernel = [](const std::string& place) {
     return "  float x[32];\n  for (int i = 0; i < 32; ++i) x[i] = p[i];\n  for (int i = 0; i < 20; ++i) x[" + place +
            "] = p[40] * i;\n  for (int i = 0; i < 32; ++i) p[100 + i] = x[i];\n";
@@ -156,7 +156,7 @@ class RungsOn : public testing::TestWithParam<const char*> {
     throw std::out_of_range(name);
   }
 
-  // That a multiprocessor holds at once.
+  // The number of blocks that a multiprocessor holds at once.
   static int blocks_of(const CompiledRung& one) {
     const int64_t shared_bytes = one.resources.shared_bytes + static_cast<int64_t>(one.kernel.unit.smem_bytes);
     return lab::occupancy(device_preset(GetParam()),
@@ -221,13 +221,13 @@ TEST_P(RungsOn, SwizzledFoldsTheScaleIntoTheExponent) {
   EXPECT_GT(one.counts.ldgsts, 0);
   EXPECT_EQ(one.kernel.config.number("stages"), 3);
   EXPECT_EQ(one.kernel.config.number("scale_in_exp2"), 1);
-  constexpr int scores = 32;  // of a lane in a step, a fused operation each
+  constexpr int scores = 32;  // number of scores of a lane in a step; each needs a fused operation
   EXPECT_GE(one.counts.ffma, scores);
   EXPECT_LT(rung("pipelined").counts.ffma, scores);
 }
 
 TEST_P(RungsOn, WarpSpecialisedLoadsInItsProducersAndMeetsAtBarriers) {
-  constexpr int copies_of_q = 4;  // of a consumer's lane: 16 rows of 128 bytes
+  constexpr int copies_of_q = 4;  // copies per lane of a consumer warp, which loads 16 rows of 128 bytes
   for (const int producers : {1, 2}) {
     const CompiledRung& one = rung(concat("ws_p", producers));
     EXPECT_EQ(one.kernel.unit.threads, 32 * (4 + producers));
@@ -261,7 +261,7 @@ TEST_P(RungsOn, ShippedIsWhatThePlannerChooses) {
   const Problem problem = parse_problem(mission);
   const Device device = device_preset(GetParam());
   const Plan chosen = plan(problem, device);
-  for (const char* name : {"shipped", "l2_window"}) {  // they differ in the launch only
+  for (const char* name : {"shipped", "l2_window"}) {  // only their launches differ
     const lab::RungKernel shipped = lab::rung_kernel(rung_named(name), problem, device);
     EXPECT_EQ(chosen.steps[0].family->unit(chosen.steps[0].config).text, shipped.unit.text);
     EXPECT_TRUE(shipped.files.empty());
@@ -271,7 +271,7 @@ TEST_P(RungsOn, ShippedIsWhatThePlannerChooses) {
 TEST(Ladder, EveryRungHasASignatureOfItsOwn) {
   std::map<std::string, std::string> met;
   for (const lab::Rung& rung : lab::ladder_rungs()) {
-    if (rung.launch == lab::RungLaunch::l2_window) continue;  // shipped with another launch
+    if (rung.launch == lab::RungLaunch::l2_window) continue;  // it has the kernel of rung `shipped`
     const std::string signature =
         jit::signature(lab::rung_kernel(rung, parse_problem(mission), device_preset("sm_89")).request);
     EXPECT_TRUE(met.emplace(signature, rung.name).second) << rung.name << " is " << met[signature];

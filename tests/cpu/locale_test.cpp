@@ -1,5 +1,5 @@
-// Texts that programs read (kernels, problem lines, signatures, files) are the same in every locale of the process: a
-// C++ locale that groups every digit, and a C locale with a decimal comma if the system has one.
+// Texts that programs read (kernels, problem lines, signatures, files) must be the same in every locale of the process.
+// Tests a C++ locale that groups every digit, and, if the system has one, a C locale with a decimal comma.
 #include <gtest/gtest.h>
 
 #include <clocale>
@@ -27,7 +27,7 @@
 namespace rapt::test {
 namespace {
 
-// 1,0,2,4 and 0;5
+// This locale writes 1,0,2,4 and 0;5.
 struct GroupsEveryDigit : std::numpunct<char> {
   char do_thousands_sep() const override { return ','; }
   char do_decimal_point() const override { return ';'; }
@@ -95,7 +95,7 @@ void add_operations(Texts& texts) {
     }
 }
 
-// Signatures, which name entries of the cache and of packs; rows, ledgers and scales as JSON; a file's header.
+// Adds signatures, which are names in the cache and in packs; rows, ledgers and scales as JSON; and a file's header.
 void add_files(Texts& texts) {
   const TemporaryFolder folder;
   jit::Request request = small_kernel(1024, "sm_120");

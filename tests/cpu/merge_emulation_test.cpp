@@ -1,5 +1,5 @@
-// Emulates merge.cuh on this CPU (emulation.h) and compares with rapt_merge on the CPU: equal bits, because both
-// compute in double in the given order.
+// Emulates merge.cuh on this CPU (emulation.h) and compares with rapt_merge on the CPU. The bits must be equal, because
+// both compute in double, in the given order.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -57,7 +57,7 @@ States make_states(int64_t count, int64_t batch, int64_t heads, int64_t rows, in
   return states;
 }
 
-// The rapt_merge_args of states and outputs, and all that they point to.
+// The rapt_merge_args for states and outputs. Owns everything to which they point.
 class MergeCall {
  public:
   MergeCall(const States& states, bool sinks, const HostTensor& out, const HostTensor& lse)
@@ -87,7 +87,7 @@ class MergeCall {
 
 void emulate(const rapt_merge_args& args) {
   const MergeParams params = merge_params(args);
-  // Fewer blocks than rows: the blocks loop.
+  // There are fewer blocks than rows, so each block loops over rows.
   cuda_emulation::launch(2, MergeConfig().threads(), reinterpret_cast<float*>(merge_shared),
                          merge_smem_bytes({}) / static_cast<int>(sizeof(float)), [&] {
                            switch (params.out.dtype) {

@@ -1,5 +1,5 @@
-// The .npy reader and writer: round trips, numpy's own forms of headers, and malformed files, which must give one
-// sentence. Files are built in memory from a dict and data.
+// Tests the .npy reader and writer: round trips, the forms of headers that numpy writes, and malformed files, each of
+// which must give one error sentence. Files are built in memory from a dict and data.
 #include "lab/npy.h"
 
 #include <gtest/gtest.h>
@@ -132,7 +132,7 @@ TEST(Npy, RawBytesTakeTheNamedDtypeOfTheirWidth) {
   EXPECT_EQ(read(plain("|V1", "(4,)", bf16), DType::e4m3).dtype, DType::e4m3);
   EXPECT_EQ(read(plain("|u1", "(4,)", bf16), DType::e5m2).dtype, DType::e5m2);
   EXPECT_EQ(read(plain("|u1", "(4,)", bf16), DType::bf16).dtype,
-            DType::u8);  // too narrow for bf16: it keeps its own dtype
+            DType::u8);  // one byte is too narrow for bf16, so the array keeps its own dtype
   EXPECT_EQ(read(plain("<f4", "(1,)", bf16), DType::bf16).dtype, DType::f32);
 }
 

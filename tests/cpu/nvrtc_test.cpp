@@ -1,5 +1,6 @@
-// Which NVRTC is used if there are several, and how kernels are compiled for a GPU that it does not know: stand-ins
-// (tests/fake_nvrtc) in folders that a separate process searches. Needs neither NVRTC nor a GPU.
+// Tests which NVRTC is used if there are several, and how kernels are compiled for a GPU that NVRTC does not know. The
+// tests put stand-ins (tests/fake_nvrtc) into folders, which a separate process searches. Needs neither NVRTC nor a
+// GPU.
 #include "jit/nvrtc.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +16,7 @@
 namespace rapt::test {
 namespace {
 
-// Puts a stand-in of that version into `folder`; `facts`: "12 8 80 90 100".
+// Puts a stand-in into `folder`. `facts`: its version and the architectures that it supports, "12 8 80 90 100".
 void put_nvrtc(const std::string& folder, const std::string& name, const std::string& facts) {
   std::filesystem::create_directories(folder);
   std::filesystem::copy_file(concat(RAPT_BINARY_DIR, "/fake_nvrtc/libnvrtc.so"), folder + "/" + name);
@@ -130,7 +131,8 @@ TEST(Nvrtc, AFifoIsRefusedAndNotWaitedFor) {
       "folder");
 }
 
-// GPUs of capability x.y run code for x.0: the result of an NVRTC that supports only some of them.
+// A GPU of compute capability x.y also runs code for x.0. So an NVRTC that does not know x.y compiles for an older
+// minor version.
 TEST(Nvrtc, CompilesForTheNewestKnownMinorVersion) {
   jit::Compiler compiler;
   compiler.architectures = {75, 80, 86, 87, 89, 90, 100, 101, 120};
@@ -151,7 +153,7 @@ TEST(Nvrtc, CompilesForTheNewestKnownMinorVersion) {
   EXPECT_TRUE(contains(refusal, "'ampere'"));
 }
 
-// End to end: a GPU of the stand-in driver, kernels of the stand-in NVRTC.
+// Tests the whole path, with GPUs of the stand-in driver and kernels of the stand-in NVRTC.
 TEST(Nvrtc, MinorVersionsOfCardsAreServed) {
   const TemporaryFolder folder;
   put_nvrtc(folder.path(), "libnvrtc.so.12", "12 8 80 86 89 90 100 101 120");

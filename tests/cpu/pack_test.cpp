@@ -1,5 +1,5 @@
-// Packs: identical bytes when repeated, read entry by entry, refused if truncated or changed, usable without a
-// compiler.
+// Tests packs: writing a pack twice gives identical bytes, entries are read one by one, truncated or changed packs are
+// refused, and packs need no compiler.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -27,7 +27,7 @@ TEST(Pack, IsTheSameBytesForTheSameImages) {
   const TemporaryFolder folder;
   jit::write_pack(folder / "a.pack", two_images());
   const std::vector<jit::Image> again = {jit::compile(small_kernel(2, "sm_89")), jit::compile(small_kernel(1)),
-                                         two_images()[0]};  // compiled again, in another order, one of them twice
+                                         two_images()[0]};  // in another order, and one image twice
   jit::write_pack(folder / "b.pack", again);
   EXPECT_EQ(file_bytes(folder / "a.pack"), file_bytes(folder / "b.pack"));
   EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"a.pack", "b.pack"})) << "nothing else is left";
@@ -67,7 +67,7 @@ TEST(Pack, AMissingKernelNamesTheLineToAdd) {
   const TemporaryFolder folder;
   jit::write_pack(folder / "a.pack", two_images());
   jit::Store store(only_packs({folder / "a.pack"}));
-  for (int repeat = 0; repeat < 2; ++repeat) {  // a failure is not remembered
+  for (int repeat = 0; repeat < 2; ++repeat) {  // the second load must fail, too
     const std::string message = error_of([&] { store.get(small_kernel(3, "sm_89")); }, ErrorCode::environment);
     EXPECT_TRUE(contains(message, small_kernel(3).label)) << message;
     EXPECT_TRUE(contains(message, "(sm_89)")) << message;
@@ -110,7 +110,7 @@ TEST(Pack, OneFlippedBitAnywhereIsFound) {
   const TemporaryFolder folder;
   jit::write_pack(folder / "a.pack", two_images());
   const std::string whole = file_bytes(folder / "a.pack"), path = folder / "flipped.pack";
-  for (size_t at = 0; at < whole.size(); at += at < 700 ? 1 : 1 + whole.size() / 100) {  // 700: the index
+  for (size_t at = 0; at < whole.size(); at += at < 700 ? 1 : 1 + whole.size() / 100) {  // the index takes 700 bytes
     std::string flipped = whole;
     flipped[at] = static_cast<char>(flipped[at] ^ (1 << at % 8));
     write_file(path, flipped);
@@ -195,12 +195,12 @@ TEST(Pack, AnIndexThatClaimsTooMuchIsRefused) {
   head.number(1);
   head.number(uint64_t{1} << 39);
   write_file(folder / "a.pack", head.bytes());
-  ASSERT_EQ(truncate((folder / "a.pack").c_str(), int64_t{1} << 40), 0);  // sparse
+  ASSERT_EQ(truncate((folder / "a.pack").c_str(), int64_t{1} << 40), 0);  // a sparse file
   const std::string said = error_of([&] { jit::Store(only_packs({folder / "a.pack"})); }, ErrorCode::environment);
   EXPECT_TRUE(contains(said, "must be at most 67108864")) << said;
 }
 
-// An image for another architecture under this signature: either the index or the entry is wrong.
+// The signature belongs to an image of another architecture, so either the index or the entry is wrong.
 TEST(Pack, AnImageOfAnotherArchitectureIsNotUsed) {
   const TemporaryFolder folder;
   jit::Image foreign = two_images()[0];
@@ -224,7 +224,7 @@ class PackTrust : public testing::Test {
     jit::Store store(only_packs({path}));
     EXPECT_EQ(store.get(small_kernel(1))->bytes, "code");
   }
-  // Through RAPT_PACKS and rapt_load_pack; not if all packs are trusted.
+  // Expects the pack to be refused through RAPT_PACKS and rapt_load_pack, but not if all packs are trusted.
   void expect_refused(const std::string& reason) const {
     for (const bool at_start : {true, false}) {
       jit::Store later(only_packs({}));
@@ -273,7 +273,8 @@ TEST_F(PackTrust, ALinkIsWhatItLeadsTo) {
   EXPECT_THROW(jit::Store(only_packs({folder / "open/link.pack"})), Error);
 }
 
-// As in a shared environment whose group installs packages: a wheel's pack is as safe as the wheel's library.
+// This happens in a shared environment whose group installs packages. The pack of a wheel is as safe as the library of
+// the wheel.
 TEST_F(PackTrust, BesideTheLibraryAndNoMoreWritableIsUsed) {
   if (std::getenv("RAPT_TEST_CHILD") != nullptr) {  // the library is this program
     const std::filesystem::path own = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "packs/a.pack";

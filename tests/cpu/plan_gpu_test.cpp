@@ -1,5 +1,5 @@
-// Plans for GPUs that this machine does not have: the chosen kernel for each problem and GPU; the number of kernels for
-// many lengths; planning allocates nothing and is fast; every legal problem has a kernel.
+// Tests plans for GPUs that this machine does not have: which kernel is chosen for each problem and GPU, and how many
+// kernels many lengths need. Planning allocates nothing and is fast, and every legal problem has a kernel.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -33,7 +33,7 @@ std::vector<check::Case> all_cases() {
   return all;
 }
 
-// The family and its configuration, as in the ledger's name of a kernel.
+// The family and its configuration as text. The names of kernels in the ledger have the same form.
 std::string kernel_of(const Problem& problem, const std::string& preset) {
   const lab::KernelSelection selection = lab::select_kernels({problem}, {device_preset(preset)});
   std::string text;
@@ -80,7 +80,7 @@ TEST(PlanGpu, GoldenPlans) {
   ADD_FAILURE() << "where the change is wanted, the rows of tests/cpu/plan_gpu_golden.txt are those of " << path;
 }
 
-// The kernels of one class of problems while `set_length` sets 10,000 lengths.
+// The number of kernels that one problem needs while `set_length` sets 10,000 different lengths.
 template <class SetLength>
 size_t kernels_of_lengths(const char* line, const char* preset, const SetLength& set_length) {
   Problem problem = parse_problem(line);
@@ -153,7 +153,7 @@ TEST(PlanGpu, APreferenceIsNoRefusal) {
                                         ": attention_sm80 is faster\n");
     EXPECT_NE(text.find(sentence), std::string::npos) << text;
   }
-  Device slice = card;  // of a card that is divided
+  Device slice = card;  // a part of a GPU that is divided (MIG)
   slice.sm_count = 16;
   EXPECT_EQ(plan(parse_problem(rows[0].first), slice).steps[0].family, &attention_sm90);
 }
@@ -178,7 +178,7 @@ TEST(PlanGpu, TakesFiveMicrosecondsAtMost) {
   for (const check::Case& item : check::load_cases("shipped", RAPT_SOURCE_DIR "/check/cases"))
     problems.push_back(item.problem());
   const Device device = device_preset("l4");
-  double best = 1e9;  // the best of several rounds: other load on this machine only adds time
+  double best = 1e9;  // the best of several rounds, because other load on this machine only adds time
   int steps = 0;
   for (int round = 0; round < 20; ++round) {
     const auto begin = std::chrono::steady_clock::now();

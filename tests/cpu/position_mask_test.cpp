@@ -1,5 +1,6 @@
-// Masks by position: the range that kernels use, with both integer widths, and the count of pairs, compared with the
-// definition, for every combination of values of the masks' words. New masks are tested automatically by their words.
+// Tests masks by position for every combination of values of the masks' words. Compares with the definition: the range
+// of keys that kernels use (with both integer widths), and the number of pairs. New masks are tested automatically,
+// because the tests find them by their words.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -11,7 +12,7 @@ namespace {
 
 __extension__ using Wide = __int128;  // the largest window bound times a length
 
-// Every word, absent and with small and large values.
+// Masks in which each word is absent, has small values, or has large values.
 std::vector<PositionMask> every_mask() {
   std::vector<PositionMask> masks{{}};
   for (const PositionWord& word : position_words) {

@@ -1,5 +1,6 @@
-// The failures of the first FP8 attention, each as a kernel with only that fault (check/known_bad.h) on FP8 problems:
-// the checks detect it and name the first bad stage, and the same kernel without it passes. docs/fp8.md explains them.
+// The failures of the first FP8 attention. For each failure there is a kernel with only this fault (check/known_bad.h),
+// which runs on FP8 problems. The checks must detect the fault and name the first wrong stage. The same kernel without
+// the fault must pass. docs/fp8.md explains the failures.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -20,7 +21,7 @@ struct Failure {
   Defect defect;
   const char* line;
   Fill fill;
-  const char* stage;  // that check_stages must name
+  const char* stage;  // the stage that check_stages must name
 };
 
 class PostMortem : public testing::TestWithParam<Failure> {};
@@ -60,7 +61,7 @@ INSTANTIATE_TEST_SUITE_P(
                             "e4m3 out=f16 b1 h1 q64 d64 scales=head scale=-1 pv=fp8", Fill::constant, "row_max"}),
     [](const auto& instance) { return std::string(instance.param.name); });
 
-// Weights that are all 1, in units of 1/256: 255 of them fit into f16's 65504, but 256 do not.
+// All weights are 1, stored as 256. The sum of 255 of them is within f16's range (65504), but the sum of 256 is not.
 TEST(PostMortem, HalfSumsAreFiniteAt255KeysAndNanAt384) {
   const auto run = [](int keys) {
     const Problem p = parse_problem("e4m3 out=f32 b1 h1 q4 k" + std::to_string(keys) + " d64 scales=head pv=fp8");
@@ -70,12 +71,12 @@ TEST(PostMortem, HalfSumsAreFiniteAt255KeysAndNanAt384) {
     return out.out.at({0, 0, 0, 0});
   };
   EXPECT_NEAR(run(255), 0.75, 1e-2);
-  EXPECT_EQ(run(256), 0);  // the sum is infinite, the product with V not yet
+  EXPECT_EQ(run(256), 0);  // the sum is infinite, but the product with V is still finite
   EXPECT_EQ(run(341), 0);
   for (const int keys : {342, 384, 512}) EXPECT_TRUE(std::isnan(run(keys))) << keys;
 }
 
-// Clamps and floors do not correct such sums: the NaN only becomes a wrong number.
+// Clamps and floors do not correct such sums. They only replace the NaN by a wrong number.
 TEST(PostMortem, AGuardOnlyHidesTheNan) {
   const check::Kernel guarded = [](const Problem& p, const Inputs& in, const Outputs& out) {
     kernel_with(Defect::half_sums)(p, in, out);
@@ -92,8 +93,8 @@ TEST(PostMortem, AGuardOnlyHidesTheNan) {
   EXPECT_EQ(result.out.nan_count, 0);
 }
 
-// A kernel that uses one scale for a whole last dimension (head, token, block, channel), or a scale of another
-// position.
+// A kernel that uses one scale for a whole last dimension of the scales (head, token, block, channel), or the scale of
+// another position.
 class WrongGranularity : public testing::TestWithParam<const char*> {};
 
 TEST_P(WrongGranularity, IsCaught) {

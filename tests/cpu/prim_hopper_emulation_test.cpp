@@ -1,5 +1,5 @@
-// The stand-ins of sm_90a's instructions (lab/emulation/ptx) against the same host model as the instructions
-// themselves (tests/gpu/prim_hopper_test.cpp).
+// Compares the stand-ins of sm_90a's instructions (lab/emulation/ptx) with a model on the host.
+// tests/gpu/prim_hopper_test.cpp compares the real instructions with the same model.
 #include "tests/cpu/emulation.h"
 //
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <map>
 
 namespace rapt::test {
-extern char memory[];  // what the kernels declare
+extern char memory[];  // the kernels declare it, too
 alignas(1024) char memory[96 << 10];
 }  // namespace rapt::test
 

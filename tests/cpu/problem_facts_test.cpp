@@ -1,5 +1,5 @@
-// Facts of a Problem: inputs of planning, geometry and access classes, overlap, sequences, and flops and bytes compared
-// with brute-force counting.
+// Tests what is computed from a Problem: inputs of planning, geometry and access classes, overlap, sequences, and flops
+// and bytes (compared with counting one by one).
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -113,7 +113,7 @@ TEST(SamePlan, DoesNotSeeRunTimeValues) {
   EXPECT_FALSE(same_plan(a, parse_problem("f16 h2 d64 varlen=3,8,5")));
 }
 
-// A thousand sequence lengths give different plans; their hashes must not collide in the low bits that a table uses.
+// A thousand sequence lengths give different plans. Their hashes must differ in the low bits, which a table uses.
 TEST(PlanHash, SpreadsNeighbouringSizes) {
   std::set<uint64_t> whole, low;
   Problem p;
@@ -197,8 +197,8 @@ TEST(Access, ClassesOfStridesAndTypes) {
   const std::pair<const char*, Access> cases[] = {
       {"f16 b2 h2 q8 d64", {true, true, true}},
       {"f16 b2 h2 q8 d60", {true, false, false}},  // rows of 120 bytes
-      {"f32 b2 h2 q8 d60", {true, true, true}},    // of 240
-      {"e4m3 b2 h2 q8 d8", {true, false, false}},  // of 8
+      {"f32 b2 h2 q8 d60", {true, true, true}},    // rows of 240 bytes
+      {"e4m3 b2 h2 q8 d8", {true, false, false}},  // rows of 8 bytes
       {"f16 b2 h2 q8 d60 layout=bshd", {true, false, false}},
       {"f16 b1 h1 q1 d60", {true, true, true}},  // only the last dimension is larger than 1
       {"f16 b2 h2 q8 d64 q_strides=2048,1024,128,2", {false, true, false}},
@@ -223,7 +223,8 @@ TEST(Access, ClassesOfStridesAndTypes) {
   EXPECT_TRUE(access_of(DType::f16, g, 4096 + 8) == (Access{true, false, false}));
 }
 
-// Compared with a list of all addresses. The rule may refuse strides that interleave, but must never miss an overlap.
+// Compares the rule with a list of all addresses. The rule is allowed to refuse strides that interleave, but it must
+// never miss an overlap.
 TEST(Overlap, NeverMissesOneAndAcceptsEveryMemoryOrder) {
   std::mt19937_64 random(3);
   const auto upto = [&](int64_t n) { return std::uniform_int_distribution<int64_t>(0, n)(random); };
@@ -293,7 +294,7 @@ TEST(Sequence, RefusesWhatItCannotKnow) {
 
 // Arithmetic and traffic.
 
-// Counts visible pairs of one problem by the definition, one pair at a time.
+// Counts the visible pairs of a problem one by one, with the definition of visible.
 int64_t count_pairs(const Problem& p) {
   int64_t pairs = 0;
   for (int64_t b = 0; b < p.batch; ++b) {
@@ -344,11 +345,12 @@ TEST(Flops, KnownCountsAtFullSize) {
   EXPECT_EQ(flops(parse_problem("bf16 b2 h32:8 q4096 k4096 d128 causal")), 512.0 * 64 * (4096.0 * 4097 / 2));
   EXPECT_EQ(flops(parse_problem("bf16 q1 k4096 d128 window=127,0")), 512.0 * 128);
   EXPECT_EQ(flops(parse_problem("f16 b0 q8 d64")), 0.0);
-  // Too large for a loop or 64 bits: 2^80 pairs, half of them.
+  // This number of pairs is too large for a loop or for 64 bits: half of 2^80.
   EXPECT_NEAR(flops(parse_problem("f16 q1099511627776 d64 causal")) / std::ldexp(256.0, 79), 1.0, 1e-9);
 }
 
-// Lengths on a device: the bound must hold for all lengths with these maxima and totals.
+// If the lengths are in device memory, they are unknown. The bound must hold for all lengths with these maxima and
+// totals.
 TEST(Flops, UnknownLengthsCountAnUpperBound) {
   for (const char* line : {"f16 h2 d64 varlen=3:7,0:2,5:4", "f16 h2 d64 varlen=30,30,30 causal",
                            "f16 h2 d64 varlen=1:300,200:5 window=9,4", "f16 h2 d64 varlen=40:4,4:40 causal_top_left"}) {

@@ -1,5 +1,5 @@
-// The problem line: the meaning of each word, canonical printing, exact round trips over seeded random problems, every
-// error sentence, files of lengths, and every line of docs/problem-line.md.
+// Tests the problem line: the meaning of each word, canonical printing, exact round trips of seeded random problems,
+// every error sentence, files of lengths, and every line of docs/problem-line.md.
 #include "problem/problem.h"
 
 #include <gtest/gtest.h>
@@ -42,7 +42,7 @@ std::vector<std::string> words_of(const std::string& line) {
 // The meaning of the words.
 
 struct Meaning {
-  const char* words;  // after "f16 b2 h4 q8 k16 d64" unless it begins with '!'
+  const char* words;  // added to "f16 b2 h4 q8 k16 d64"; if they begin with '!', they are the whole line
   std::function<void(Problem&)> change;
 };
 
@@ -198,7 +198,7 @@ TEST(ProblemLine, PrintsWhatALineCannotSayWithoutHidingIt) {
     EXPECT_NE(refusal(std::string("f16 d64 ") + word), "");
 }
 
-// A locale with digit grouping and a decimal comma must change nothing.
+// A locale with digit grouping and a decimal comma must not change any line.
 TEST(ProblemLine, IgnoresTheLocale) {
   struct Grouping : std::numpunct<char> {
     char do_decimal_point() const override { return ','; }
@@ -214,7 +214,7 @@ TEST(ProblemLine, IgnoresTheLocale) {
 
 // Round trips.
 
-// Seeded random problems that a line can express; they cover every word.
+// Makes seeded random problems that a line can express. Together they use every word.
 class RandomProblem {
  public:
   explicit RandomProblem(uint64_t seed) : random_(seed) {}
@@ -352,7 +352,7 @@ class RandomProblem {
     if (p.page_size == 0 && chance(4)) p.k_strides = any();
     if (p.page_size == 0 && chance(4)) p.v_strides = any();
     if (!chance(4)) return;
-    const Geometry g = geometry(p, Slot::out);  // the layout's strides, with gaps and with one of them negative
+    const Geometry g = geometry(p, Slot::out);  // the strides of the layout; gaps are added, and one becomes negative
     p.out_strides = std::vector<int64_t>(g.strides.begin(), g.strides.begin() + g.rank);
     for (int64_t& x : *p.out_strides) x *= 3;
     if (chance(2)) p.out_strides->front() *= -1;
@@ -392,7 +392,7 @@ TEST(ProblemLine, RandomProblemsRoundTripInAnyOrder) {
     EXPECT_GE(uses[word], 100) << word;
 }
 
-// Errors. Those that users meet are in docs/problem-line.md and tested below, sentence by sentence.
+// Errors. docs/problem-line.md lists the errors that users often get. They are tested below, sentence by sentence.
 
 TEST(ProblemLine, RefusesWithASentence) {
   const std::pair<std::string, const char*> refused[] = {
@@ -485,7 +485,7 @@ TEST(ProblemLine, RefusesWithASentence) {
   }
 }
 
-// Errors that only a Problem made from tensors can have.
+// Errors that a line cannot have, but a Problem made from tensors can.
 TEST(Validate, RefusesWhatALineCannotSay) {
   const std::pair<std::function<void(Problem&)>, const char*> refused[] = {
       {[](Problem& p) { p.q = DType::i32; }, "q dtype = i32: must be one of"},
@@ -535,7 +535,8 @@ TEST(Validate, RefusesWhatALineCannotSay) {
   }
 }
 
-// A caller's maxima: a longer sequence is cut to this length, and rows past the last sequence belong to none.
+// A sequence that is longer than the caller's maximum is cut to the maximum. Rows after the last sequence belong to no
+// sequence.
 TEST(Validate, AcceptsLengthsAboveTheMaximumAndRowsPastTheEnd) {
   Problem p = base_problem();
   p.varlen = true, p.lengths_q = {5, 30}, p.lengths_k = {40, 6}, p.total_q = 50, p.total_k = 46;

@@ -1,5 +1,5 @@
-// The machine code of rapt_qk and rapt_gemm: FP8 matrix instructions if the architecture has them, all in registers,
-// within the GPU's limits. Needs NVRTC, no GPU.
+// Tests the machine code of rapt_qk and rapt_gemm: it uses FP8 matrix instructions if the architecture has them, it
+// spills nothing, and it stays within the GPU's limits. Needs NVRTC, no GPU.
 #include "base/error.h"
 #include "device/device.h"
 #include "jit/jit.h"
@@ -41,9 +41,9 @@ class ProductCode : public testing::TestWithParam<const char*> {
     if (!config.tensor_cores) return;
     EXPECT_GT(counts.ldsm, 0);
     EXPECT_GT(counts.ldgsts, 0);
-    const int products = config.block_m / config.warps_m / 16 * (config.block_n / config.warps_n / 8);  // of 32 codes
+    const int products = config.block_m / config.warps_m / 16 * (config.block_n / config.warps_n / 8);  // 32 codes each
     if (device.sm == 90)
-      EXPECT_GE(counts.hmma, 2 * products);  // it has no such instruction; the compiler uses f16 products instead
+      EXPECT_GE(counts.hmma, 2 * products);  // without FP8 instructions the compiler uses f16 products
     else
       EXPECT_GE(counts.qmma, products);
   }

@@ -7,7 +7,7 @@
 #include "tests/cpu/products_support.h"
 
 namespace rapt {
-extern char product_shared[];  // declared by the kernel
+extern char product_shared[];  // the kernel declares it, too
 alignas(1024) char product_shared[99 << 10];
 }  // namespace rapt
 
@@ -120,7 +120,7 @@ TEST_F(ProductsEmulated, TensorCoresFlush) {
   expect_right<tensor(e4m3, e4m3, f32, 128, 128, 2, 4, 512)>(make_gemm(e4m3, e4m3, f32, 20, 30, 512 + 64));
 }
 
-// Rows whose output begins at odd elements cannot be written in pairs.
+// If rows of the output begin at odd elements, elements cannot be written in pairs.
 TEST_F(ProductsEmulated, OutputsAnywhere) {
   static constexpr ProductConfig cfg = tensor(e4m3, e4m3, f16, 64, 64, 2, 2);
   ProductCall call = make_gemm(e4m3, e4m3, f16, 40, 41, 64);
@@ -130,7 +130,7 @@ TEST_F(ProductsEmulated, OutputsAnywhere) {
   expect_right<cfg>(call);
 }
 
-// Both kernels and the CPU sum the same products: they agree on sums that are exact in f32.
+// Both kernels and the CPU sum the same products. So their results are equal if the sums are exact in f32.
 TEST_F(ProductsEmulated, AgreesWithTheCpu) {
   static constexpr ProductConfig cfg = tensor(e4m3, e4m3, f32, 64, 64, 2, 2), plain = scalar(e4m3, e4m3, f32);
   ProductCall call = make_qk(e4m3, e4m3, f32, {1, 2, 1, 30, 40, 64});

@@ -1,5 +1,5 @@
-// rapt_qk and rapt_gemm on GPU tensors with the stand-in driver of tests/fake_cuda: the launched kernels, requirements
-// of a capture, GPUs that are too old. Needs NVRTC, no GPU. tests/gpu checks the results of kernels.
+// Tests rapt_qk and rapt_gemm on GPU tensors with the stand-in driver of tests/fake_cuda: which kernels are launched,
+// what a capture requires, and GPUs that are too old. Needs NVRTC, no GPU. tests/gpu checks the results of kernels.
 #include "base/error.h"
 #include "cuda/cuda.h"
 #include "fake_driver.h"
@@ -14,7 +14,7 @@ namespace {
 
 constexpr auto e4m3 = DType::e4m3, f16 = DType::f16;
 
-// The stand-in's memory is host memory, and nothing runs: tensors stay in place.
+// The stand-in's GPU memory is host memory, and kernels do not run. So the tensors need not be copied.
 ProductArgs on_gpu(const ProductCall& call) {
   return ProductArgs(call, [](const char*, const HostTensor& t) {
     return check::Address{t.data(), {RAPT_DEVICE_CUDA, 0}};

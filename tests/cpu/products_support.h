@@ -1,5 +1,5 @@
-// One call of rapt_qk or rapt_gemm as a value, its inputs, and its check: float64 on the stored values. Shared by the
-// tests of the CPU, of emulated kernels and of GPUs.
+// A call of rapt_qk or rapt_gemm with its inputs, and its check, which computes the products of the stored values in
+// float64. Used by the tests of the CPU, of emulated kernels and of GPUs.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,9 +18,9 @@ namespace rapt::test {
 
 struct ProductCall {
   bool gemm = false;
-  HostTensor a, b, out, a_descale, b_descale;  // q and k; gemm: a [m, k], b [k, n]
+  HostTensor a, b, out, a_descale, b_descale;  // for qk, a is q and b is k; for gemm, a is [m, k] and b is [k, n]
   ScaleKind a_scales = ScaleKind::none, b_scales = ScaleKind::none;
-  std::optional<double> scale = {};  // qk
+  std::optional<double> scale = {};  // only for qk
 };
 
 // The arguments of a call; `place` gives the address of each tensor.
@@ -55,12 +55,12 @@ class ProductArgs {
   check::View a_, b_, out_, a_descale_, b_descale_;
 };
 
-// The number of rows that share a scale; 0: all.
+// The number of rows that share a scale. 0 means all rows.
 inline int64_t rows_together(ScaleKind kind) {
   return kind == ScaleKind::token ? 1 : kind == ScaleKind::block64 ? 64 : kind == ScaleKind::block128 ? 128 : 0;
 }
 
-// The index of an element's scale. `row_dim`: which of its indices counts rows.
+// The index of an element's scale. `row_dim`: the position of the row in the element's index `at`.
 inline std::vector<int64_t> factor_index(ScaleKind kind, const std::vector<int64_t>& at, size_t row_dim) {
   if (kind == ScaleKind::tensor) return {0};
   std::vector<int64_t> index;
@@ -76,7 +76,8 @@ inline std::vector<int64_t> factor_shape(ScaleKind kind, const std::vector<int64
   return result;
 }
 
-// Fills with N(0, 1). With scales: divided by the scale, which is computed from the largest value that shares it.
+// Fills a tensor with N(0, 1). With scales, each value is divided by its scale, which is computed from the largest
+// value that shares it.
 inline void fill_side(HostTensor& t, HostTensor& descale, ScaleKind kind, size_t row_dim, uint64_t seed) {
   const auto value = [&](const std::vector<int64_t>& at) {
     uint64_t n = 0;
@@ -108,7 +109,7 @@ inline ProductCall make_qk(DType q, DType k, DType out, const QkShape& s, ScaleK
   return c;
 }
 
-// b is stored as torch._scaled_mm needs it, with k contiguous, or else by rows.
+// Makes a call of gemm. b is stored with k contiguous, as torch._scaled_mm needs it, or by rows.
 inline ProductCall make_gemm(DType a, DType b, DType out, int64_t m, int64_t n, int64_t k,
                              ScaleKind scales = ScaleKind::none, bool k_contiguous = true, uint64_t seed = 1) {
   ProductCall c;
@@ -121,7 +122,7 @@ inline ProductCall make_gemm(DType a, DType b, DType out, int64_t m, int64_t n, 
   return c;
 }
 
-// One element in float64, and the sum of its products' magnitudes, to which errors are relative.
+// One element in float64, and the sum of the magnitudes of its products. Errors are relative to this sum.
 struct ProductReference {
   double value = 0, magnitude = 0;
 };
@@ -146,12 +147,12 @@ struct ProductErrors {
   double max_abs = 0, worst = 0;  // worst: the largest error relative to its bound
 };
 
-// The bound of one element: products are summed in f32 in parts of product_promotion_interval (`slack` roundings of f32
-// for each addition), scaled by two scales, rounded once to out.
+// The bound for one element. Products are summed in f32 in parts of product_promotion_interval, with `slack` roundings
+// of f32 for each addition. The sum is multiplied by two scales and rounded once to the dtype of out.
 inline double product_bound(const ProductCall& c, const ProductReference& r, double slack) {
   const auto depth = static_cast<double>(c.a.shape.back());
   const double additions = std::min<double>(depth, product_promotion_interval) + depth / product_promotion_interval + 4;
-  const double least = c.out.dtype == DType::f16 ? 0x1p-25 : 0x1p-134;  // half of the smallest step
+  const double least = c.out.dtype == DType::f16 ? 0x1p-25 : 0x1p-134;  // half the distance of subnormal numbers
   return additions * slack * 0x1p-24 * r.magnitude + check::unit_roundoff(c.out.dtype) * std::fabs(r.value) * 1.001 +
          least;
 }

@@ -1,5 +1,5 @@
-// rapt_qk and rapt_gemm on the CPU against float64: accuracy, formats, strides, scales, error sentences; and the chosen
-// kernel for GPUs. products_code_test.cpp tests the machine code.
+// Compares rapt_qk and rapt_gemm on the CPU with float64: accuracy, formats, strides, scales. Also tests error
+// sentences, and which kernel is chosen for GPUs. products_code_test.cpp tests the machine code.
 #include "operations/products.h"
 
 #include <array>
@@ -28,8 +28,8 @@ void expect_right(ProductCall call, const std::string& what = "") {
   EXPECT_LE(e.worst, 1.0) << what << ", largest error " << e.max_abs;
 }
 
-// The accuracy of this project's first kernels at 4x8x64, the minimum for all later ones: half a step of f16 at 16 to
-// 32 (raw products) and at 2 to 4 (times 1/8).
+// The accuracy of this project's first kernels at 4x8x64 is the minimum for all later kernels. It is half a step of
+// f16: for raw products in the range 16 to 32, and for products times 1/8 in the range 2 to 4.
 TEST(Qk, AccuracyOfTheFirstKernels) {
   double raw = 0, scaled = 0;
   for (const ScaleKind kind : {ScaleKind::tensor, ScaleKind::head})
@@ -41,7 +41,7 @@ TEST(Qk, AccuracyOfTheFirstKernels) {
     }
   EXPECT_LE(raw, 0.0078125);
   EXPECT_LE(scaled, 0.0009765625);
-  EXPECT_GT(raw, 1e-4);  // f16 rounds
+  EXPECT_GT(raw, 1e-4);  // there is an error, because f16 rounds
   RecordProperty("raw", std::to_string(raw));
   RecordProperty("scaled", std::to_string(scaled));
 }
@@ -72,7 +72,7 @@ TEST(Qk, GroupedHeadsAndStrides) {
     each_index(call.out.shape, [&](const auto& at) { values.push_back(call.out.at(at)); });
     return values;
   }();
-  // The same values in other layouts: heads last, every other element, backwards; out by columns; a wider descale.
+  // The same values in other layouts: heads last, every second element, backwards; out by columns; a descale with gaps.
   ProductCall other = call;
   other.a = copy_with_strides(call.a, {33 * 6 * 128, 128, 6 * 128, 2});
   other.b = copy_with_strides(call.b, {2 * 65 * 64, 65 * 64, -64, -1});
@@ -136,7 +136,8 @@ TEST(Gemm, FormatsSizesAndLayouts) {
                        concat(name_of(a), " ", m, "x", n, "x", k, " scales ", static_cast<int>(scales)));
 }
 
-// Sums of parts of 512 products: the error does not grow with the depth as for one running sum.
+// Parts of 512 products are summed separately. So the error grows less with the number of products than with one
+// running sum.
 TEST(Gemm, DeepSumsStayExact) {
   ProductCall call = make_gemm(f32, f32, f32, 4, 4, 1 << 16);
   fill(call.a, [](const auto& at) { return 1.0 + check::uniform(3, 0, static_cast<uint64_t>(at[1])) * 1e-3; });
@@ -147,7 +148,8 @@ TEST(Gemm, DeepSumsStayExact) {
   float running = 0;
   for (int64_t d = 0; d < 1 << 16; ++d)
     running += static_cast<float>(call.a.at({1, d})) * static_cast<float>(call.b.at({d, 2}));
-  EXPECT_GT(std::fabs(running - r.value) / r.value, 4e-6);  // otherwise this test proves nothing
+  EXPECT_GT(std::fabs(running - r.value) / r.value,
+            4e-6);  // if one running sum were exact, the test would prove nothing
 }
 
 TEST(Gemm, SizesOfZero) {
@@ -184,7 +186,7 @@ std::function<void(ProductCall&, ProductArgs&)> with(const std::function<void(Pr
 }
 
 TEST(Qk, RefusesBySentence) {
-  const auto make = [] {  // copies would share their elements
+  const auto make = [] {  // makes a new call, because copies of a call share their elements
     return make_qk(e4m3, e4m3, f16, {2, 4, 2, 70, 9, 16}, ScaleKind::block64, ScaleKind::tensor);
   };
   const ProductCall call = make();
@@ -305,7 +307,7 @@ TEST(ProductKernels, TensorCoresWhereCodesLieSideBySide) {
   ProductCall shifted = make_qk(e4m3, e4m3, f16, {1, 2, 2, 8, 8, 64});
   EXPECT_TRUE(config_on("sm_89", shifted).tensor_cores);
   shifted.a = make_tensor(e4m3, {1, 2, 8, 72});
-  shifted.a.shape[3] = 64;  // rows of 72 do not begin at multiples of 16
+  shifted.a.shape[3] = 64;  // rows are 72 codes apart, so they do not begin at multiples of 16
   EXPECT_FALSE(config_on("sm_89", shifted).tensor_cores);
   // The stride of a dimension of size 1 has no meaning.
   ProductCall row = make_gemm(e4m3, e4m3, f16, 1, 48, 64);

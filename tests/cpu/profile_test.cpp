@@ -1,5 +1,5 @@
-// rapt profile without a GPU: the metric table, ncu's pages (tests/data/ncu), source lines, the gates, and the command
-// over a stand-in driver and a shell script in the place of ncu. Real counters need a card.
+// Tests rapt profile without a GPU: the metric table, ncu's pages (tests/data/ncu), source lines, the gates, and the
+// command. The command runs with a stand-in driver, and with a shell script in place of ncu. Real counters need a GPU.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -265,7 +265,7 @@ TEST(ProfileVerdict, wrong_gates) {
   }
 }
 
-// ---- Hot spots. sm_90_sass.csv has 117 of the 2448 rows of a real page: f16 h8 q512 d64 on an H200, ncu 2025.3.
+// ---- Hot spots. sm_90_sass.csv has 117 of the 2448 rows of a real page (f16 h8 q512 d64 on an H200, with ncu 2025.3).
 
 SassPage stored_page() { return parse_sass_page(text_of(data + "sm_90_sass.csv")); }
 
@@ -316,7 +316,7 @@ TEST(ProfileHotSpots, other_pages) {
   EXPECT_EQ(spots_of("Source,# Samples\n").why, "the source page has no instructions");
   EXPECT_EQ(spots_of("Source,# Samples\nNOP,0\n").why, "ncu took no samples of this kernel");
   EXPECT_TRUE(spots_of(raw_table(text_of(data + "sm_90_wgmma.csv"))).instructions.empty());
-  // Few columns, no addresses, thousands, a second kernel.
+  // A page with few columns, without addresses, with separators of thousands, and with a second kernel.
   const HotSpots few = spots_of(
       "Source,# Samples,stall_lg\nNOP,\"1,000\",n/a\nEXIT,\"3,000\",\"1,500\"\n\"Kernel Name\",\"b\"\nNOP,9,9\n");
   EXPECT_EQ(few.samples, 4000);
@@ -334,7 +334,7 @@ jit::Request kernel_request(const std::string& line, const std::string& arch) {
   return request_for(step.family->unit(step.config), device.arch, step.family->name);
 }
 
-// Every instruction as a row; one of them has the samples.
+// A page with a row for each instruction. One instruction has all samples.
 std::string page_with(size_t instructions, uint64_t hot) {
   std::string page = "Source,# Samples,stall_wait\n";
   for (size_t i = 0; i < instructions; ++i) page += 16 * i == hot ? "NOP,8,6\n" : "NOP,0,0\n";
@@ -361,10 +361,10 @@ TEST(ProfileHotSpots, source_lines) {
   if (jit::find_compiler() == nullptr) GTEST_SKIP() << "no NVRTC";
   const jit::Request request = kernel_request("f16 h8 q512 d64", "sm_80");
   const jit::Image plain = jit::compile(request);
-  const KernelLines lines(request, plain);  // as with a pack's kernel: compiled again
+  const KernelLines lines(request, plain);  // the kernel has no lines, like a kernel of a pack, so it is compiled again
   ASSERT_EQ(lines.why, "");
   ASSERT_GT(lines.instructions, 100u);
-  // An exponential of the softmax: a function in functions of two other files.
+  // An instruction for an exponential of the softmax. It is in a function that functions of two other files call.
   uint64_t exponential = 0;
   for (uint64_t at = 0; at < 16 * lines.instructions && exponential == 0; at += 16)
     if (const auto source = lines.at(at);
@@ -439,7 +439,7 @@ TEST(ProfileHotSpots, damaged_line_tables_are_refused_or_read) {
   EXPECT_GT(refused, 10u);
 }
 
-// A pack's kernel is the one that users run. It is used even if lines are wanted.
+// Users run the kernel of the pack. So it is also profiled if lines are requested.
 TEST(ProfileHotSpots, packs_come_before_lines) {
   if (jit::find_compiler() == nullptr) GTEST_SKIP() << "no NVRTC";
   const TemporaryFolder folder;
@@ -453,7 +453,7 @@ TEST(ProfileHotSpots, packs_come_before_lines) {
   EXPECT_FALSE(LineTable(jit::Store({.cache_directory = "", .packs = {}}).get(request)->bytes).empty());
 }
 
-// ---- The command. A script stands in for ncu: what it does is $FAKE_NCU, what it prints $FAKE_NCU_CSV.
+// ---- The command. A script replaces ncu. $FAKE_NCU selects its behaviour, $FAKE_NCU_CSV is the text that it prints.
 
 constexpr const char* fake_ncu = R"(#!/bin/sh
 printf '%s\n' "$*" >>"$FAKE_NCU_LOG"
@@ -508,7 +508,7 @@ class Profile : public testing::Test {
     std::ofstream(folder / "bin" / name) << text;
     ASSERT_EQ(chmod((folder / "bin" / name).c_str(), 0755), 0);
   }
-  // The program with one stand-in GPU of sm_89.
+  // The environment for the program: one stand-in GPU of sm_89, and the script in place of ncu.
   std::string environment(const std::string& more = "") const {
     return concat("env -u RAPT_NCU TMPDIR='", (folder / "tmp").string(), "' LD_LIBRARY_PATH='", RAPT_BINARY_DIR,
                   "/fake_cuda' FAKE_CUDA_SM=89 PATH='", (folder / "bin").string(), ":/usr/bin:/bin' FAKE_NCU_LOG='",
@@ -592,7 +592,7 @@ TEST_F(Profile, hot_spots) {
   EXPECT_NE(json["hot"]["why_no_lines"], "");
 }
 
-// The lines of a variant have its text, and its numbers.
+// For a variant, the hot lines have the text and the line numbers of the variant's file.
 TEST_F(Profile, hot_lines_of_a_variant) {
   if (jit::find_compiler() == nullptr) GTEST_SKIP() << "no NVRTC";
   jit::Request request = kernel_request("e4m3 out=f16 h8 q512 d64 scales=head", "sm_89");
@@ -688,7 +688,7 @@ TEST_F(Profile, ncu_that_fails_half_way) {
 }
 
 TEST_F(Profile, interrupted) {
-  // To the program and to ncu, as a terminal sends it.
+  // The signal goes to the program and to ncu, as if a terminal had sent it.
   const Outcome outcome = run_in(folder, concat("timeout -s INT 1 ", environment("FAKE_NCU=slow"), "'", RAPT_BINARY_DIR,
                                                 "/rapt' profile 'f16 h8 q512 d64' --device cuda:0"));
   EXPECT_NE(outcome.code, 0);
@@ -720,7 +720,7 @@ TEST_F(Profile, without_ncu) {
   EXPECT_EQ(outcome.code, 3) << "gates need counters";
   EXPECT_NE(outcome.err.find("ncu is not in PATH"), std::string::npos) << outcome.err;
   EXPECT_NE(outcome.err.find("RAPT_NCU="), std::string::npos);
-  // Time stamps, which need a compiler.
+  // Without ncu the program measures time stamps, which needs a compiler.
   const Outcome stamps = profile("fine RAPT_NVRTC=/nowhere RAPT_PACKS=");
   EXPECT_EQ(stamps.code, 3);
   EXPECT_NE(stamps.err.find("profile --trace needs NVRTC to compile kernels"), std::string::npos) << stamps.err;
@@ -743,7 +743,7 @@ TEST_F(Profile, without_a_gpu) {
   EXPECT_EQ(run_in(folder, environment() + program + "--device cuda:0 --config no_such_field=1").code, 2);
 }
 
-// The stand-in driver runs no kernel, so that the result is wrong.
+// The stand-in driver runs no kernel, so the result is wrong.
 TEST_F(Profile, a_wrong_kernel_is_not_profiled) {
   if (jit::find_compiler() == nullptr) GTEST_SKIP() << "no NVRTC";
   const Outcome outcome = run_in(folder, concat(environment("FAKE_NCU=launch RAPT_CACHE=off"), "'", RAPT_BINARY_DIR,
@@ -761,7 +761,7 @@ TEST_F(Profile, a_wrong_kernel_is_not_profiled) {
   }
 }
 
-// A kernel that never ends: every command that launches one tells it and ends.
+// A kernel never ends. Every command that launches such a kernel must say so and end.
 TEST_F(Profile, a_kernel_that_hangs_is_told) {
   if (jit::find_compiler() == nullptr) GTEST_SKIP() << "no NVRTC";
   const std::string hangs = environment("FAKE_CUDA_HANG=1 RAPT_KERNEL_SECONDS=1 RAPT_CACHE=off FAKE_NCU=launch");
@@ -781,7 +781,8 @@ TEST_F(Profile, a_kernel_that_hangs_is_told) {
   EXPECT_NE((wrong.out + wrong.err).find("RAPT_KERNEL_SECONDS=soon: must be a whole number"), std::string::npos);
 }
 
-// The whole command: the stand-in driver runs the kernel with marks on this CPU. Only clocks and speed are not a GPU's.
+// Tests the whole command. The stand-in driver runs the kernel with marks on this CPU. Only clocks and speed differ
+// from a GPU.
 TEST_F(Profile, time_stamps_of_a_kernel_that_runs) {
   RAPT_NEEDS_FIBERS();
   if (jit::find_compiler() == nullptr) GTEST_SKIP() << "no NVRTC";
@@ -830,7 +831,8 @@ TEST_F(Profile, time_stamps_of_a_kernel_that_runs) {
   EXPECT_EQ(stages, 4u * 4 * (2 + 6 * 4)) << "CTAs, warps, stages";
 }
 
-// Both kernels are wrong over the stand-in driver. The command that repeats the check shows which source each has.
+// With the stand-in driver both kernels give wrong results. The command that repeats a check must name the kernel's
+// source.
 TEST_F(Profile, bench_compares_a_variant_with_the_shipped_source) {
   if (jit::find_compiler() == nullptr) GTEST_SKIP() << "no NVRTC";
   const std::string text = text_of(RAPT_SOURCE_DIR "/src/kernels/sm80/attention_sm80.cuh");

@@ -12,7 +12,7 @@
 namespace rapt::test {
 
 struct Outcome {
-  int code = -1;  // -1: it ended by a signal
+  int code = -1;  // the exit code; -1 if a signal ended the command
   std::string out, err;
 };
 
@@ -23,7 +23,7 @@ inline std::string text_of(const std::filesystem::path& path) {
   return text.str();
 }
 
-// Runs a command in a folder. Output that the command does not redirect is returned.
+// Runs a command in a folder. Returns the output that the command does not redirect.
 inline Outcome run_in(const std::filesystem::path& folder, const std::string& command) {
   const std::filesystem::path out = folder / "stdout", err = folder / "stderr";
   for (const std::filesystem::path& file : {out, err}) std::filesystem::remove(file);

@@ -1,5 +1,5 @@
-// Properties of attention that need no reference, and every length of keys compared with the oracle; for every dtype
-// and every instruction set of the machine.
+// Tests properties of attention that need no reference, and compares every number of keys with the oracle. Runs for
+// every dtype and every instruction set of the machine.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -19,7 +19,7 @@ class PropertyOn : public testing::TestWithParam<CpuIsa> {
   IsaLimit limit_{GetParam()};
 };
 
-// Storage of q, k, v and the output's type, as words of a problem line.
+// The dtypes of q, k, v and out, as words of a problem line.
 const std::vector<std::string> storages = {"f32", "f16", "bf16", "e4m3 out=f16", "q=bf16 k=e5m2 v=e5m2 out=f32"};
 
 void for_each_storage(const std::function<void(const std::string&)>& body) {
@@ -29,7 +29,8 @@ void for_each_storage(const std::function<void(const std::string&)>& body) {
   }
 }
 
-// Integers of at most `most` in magnitude: in every format here, sums of a few of them up to 8 are exact.
+// Fills a tensor with integers of magnitude up to `most`. In every format here, sums of a few such integers are exact
+// up to 8.
 void fill_whole(HostTensor& tensor, uint64_t seed, int most) {
   fill_hash(tensor, seed);
   each_index(tensor.shape, [&](const auto& at) { put(tensor, at, std::nearbyint(tensor.at(at) * most)); });
@@ -158,13 +159,13 @@ TEST_P(PropertyOn, ACausalPrefixKnowsNothingOfTheRest) {
 
 namespace {
 
-// HostTensor as the C++ API's Tensor.
+// Converts a HostTensor to the C++ API's Tensor.
 Tensor tensor_of(const HostTensor& t) {
   if (!t.present()) return {};
   return Tensor(static_cast<void*>(t.data()), static_cast<Type>(t.dtype), t.shape, t.strides);
 }
 
-// Merges the states of whole's keys, cut at `cuts`, into whole.out.
+// Cuts the keys of `whole` at `cuts`, computes the partial states, and merges them into whole.out.
 void merge_parts(Call& whole, const std::string& words, const std::string& options, const std::vector<int64_t>& cuts) {
   const int64_t queries = whole.problem.seqlen_q, keys = whole.problem.seqlen_k;
   std::vector<Call> calls;
@@ -276,12 +277,12 @@ TEST_P(PropertyOn, InvariantRowsDependOnNothingElse) {
   });
 }
 
-// The memory layout of a bias or mask changes no bit: broadcast dimensions, strided keys, reversed keys, rows at odd
-// addresses, compared with the same elements in contiguous rows.
+// The memory layout of a bias or mask must not change any bit. Broadcast dimensions, strided keys, reversed keys and
+// rows at odd addresses are compared with the same elements in contiguous rows.
 TEST_P(PropertyOn, HowABiasOrAMaskLiesChangesNoBit) {
   struct View {
     const char* name;
-    std::vector<int64_t> strides;  // of [2, 4, q, k] elements
+    std::vector<int64_t> strides;  // strides for a shape [2, 4, q, k]
     int keys_alike, rows_alike, heads_alike;
   };
   for (const int64_t q : {1, 3, 17, 70}) {

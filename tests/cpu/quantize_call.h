@@ -1,4 +1,4 @@
-// One call of rapt_quantize as a value, its outputs poisoned; shared by quantize_test.cpp, quantize_emulation_test.cpp
+// A call of rapt_quantize with its inputs and poisoned outputs. Used by quantize_test.cpp, quantize_emulation_test.cpp
 // and tests/gpu/quantize_test.cpp.
 #pragma once
 
@@ -14,7 +14,8 @@
 
 namespace rapt::test {
 
-// A tensor filled with one byte value, also in a margin around it and in the gaps of strides.
+// A tensor filled with one byte value. The margins around it and the gaps between strided elements have this value,
+// too.
 inline constexpr int64_t poison_margin = 64;
 inline constexpr std::byte poison_byte{0xa5};
 
@@ -35,7 +36,7 @@ inline bool is_poisoned(const HostTensor& tensor, const std::vector<int64_t>& at
   return std::all_of(first, first + bytes_of(tensor.dtype), [](std::byte byte) { return byte == poison_byte; });
 }
 
-// Number of bytes outside the tensor's elements that no longer hold the poison.
+// The number of bytes outside the tensor's elements that no longer hold the poison.
 inline int64_t written_outside(const HostTensor& tensor) {
   const check::Span span = check::reach(tensor.shape, tensor.strides);
   const int64_t elements = span.last - span.first + 1 + 2 * poison_margin, width = bytes_of(tensor.dtype);
@@ -67,11 +68,11 @@ struct QuantizeCall {
   int64_t rows(int64_t b) const {
     return packed() ? static_cast<int64_t>(cu_seqlens.at({b + 1}) - cu_seqlens.at({b})) : input.shape[2];
   }
-  // Index of row s of sequence b, in input and output.
+  // The index, in input and output, of row s of sequence b.
   std::vector<int64_t> at(int64_t b, int64_t h, int64_t s, int64_t c) const {
     return packed() ? std::vector{first_row(b) + s, h, c} : std::vector{b, h, s, c};
   }
-  // Index of the scale of that element.
+  // The index of the scale of an element.
   std::vector<int64_t> descale_at(int64_t b, int64_t h, int64_t s, int64_t c) const {
     switch (scales) {
       case RAPT_SCALE_TENSOR: return {0};
@@ -95,7 +96,7 @@ struct QuantizeCall {
     }
   }
 
-  // New outputs, every byte poisoned. A supplied descale stays.
+  // Makes new outputs, in which every byte is poisoned. A supplied descale is kept.
   void poison(DType type, const std::vector<int64_t>& output_strides = {}) {
     output = make_poisoned(type, input.shape, output_strides);
     if (!has(RAPT_QUANTIZE_SUPPLIED)) descale = make_poisoned(DType::f32, descale_shape());
@@ -103,7 +104,7 @@ struct QuantizeCall {
   }
 };
 
-// The rapt_quantize_args of a call's tensors, which must outlive it.
+// The rapt_quantize_args for the tensors of a call. The tensors must outlive it.
 class QuantizeArgs {
  public:
   explicit QuantizeArgs(const QuantizeCall& call, const check::Placement& place = check::in_host_memory)
@@ -151,9 +152,9 @@ inline void expect_same_outputs(const QuantizeCall& a, const QuantizeCall& b) {
   EXPECT_TRUE(same_bytes(a.output, b.output)) << "output";
 }
 
-// The values of inputs. Outlier: one element in a hundred is 50 times larger. Special: NaN, infinities, zeros and
-// subnormals among the others, and a row of only NaN. Tiny: amax / 448 is subnormal. Cancelling: sums that depend on
-// the order of terms (not f16, and not part of all fills).
+// The kinds of input values. Outlier: one element in a hundred is 50 times larger. Special: some elements are NaN,
+// infinite, zero or subnormal, and one row has only NaN. Tiny: amax / 448 is subnormal. Cancelling: sums depend on the
+// order of the terms (not for f16, and not in the list of all fills).
 enum class QuantizeFill { normal, outlier, zero, constant, special, tiny, huge, offset, cancelling };
 inline const std::vector<QuantizeFill> all_quantize_fills = {
     QuantizeFill::normal,  QuantizeFill::outlier, QuantizeFill::zero, QuantizeFill::constant,

@@ -1,4 +1,4 @@
-// The machine code of rapt_quantize's kernels: all in registers, within the GPU's limits. Needs NVRTC, no GPU.
+// Tests the machine code of rapt_quantize's kernels: no spills, and within the GPU's limits. Needs NVRTC, no GPU.
 #include <set>
 
 #include "base/error.h"
@@ -22,7 +22,7 @@ class QuantizeCode : public testing::TestWithParam<const char*> {
   void expect_sound(const QuantizeConfig& config) {
     const Device device = device_preset(GetParam());
     const KernelUnit unit = quantize_unit(config);
-    if (!seen_.insert(unit.text).second) return;  // calls share kernels
+    if (!seen_.insert(unit.text).second) return;  // another call had the same kernel
     const jit::Image image = jit::compile({.unit = unit.text, .arch = device.arch, .label = "quantize", .files = {}});
     const jit::Resources used = jit::parse_resources(image.log);
     SCOPED_TRACE(unit.text);
@@ -33,7 +33,7 @@ class QuantizeCode : public testing::TestWithParam<const char*> {
     EXPECT_LE(used.registers * unit.threads * config.min_blocks(), device.registers_per_sm);
   }
 
-  // Every kernel of a call.
+  // Checks every kernel of a call.
   void expect_sound(DType input, int64_t dim, int32_t scales, uint64_t flags) {
     QuantizeCall call;
     call.input = make_tensor(input, {1, 1, 256, dim});
@@ -49,7 +49,8 @@ class QuantizeCode : public testing::TestWithParam<const char*> {
 INSTANTIATE_TEST_SUITE_P(Architectures, QuantizeCode, testing::Values("sm_80", "sm_89", "sm_90a", "sm_120"),
                          [](const auto& test) { return std::string(test.param); });
 
-// Rows that threads divide evenly or not, and rows that are too long for registers.
+// Rows whose elements divide evenly among threads, rows whose elements do not, and rows that are too long for
+// registers.
 TEST_P(QuantizeCode, PlainAndTransformed) {
   constexpr uint64_t both = RAPT_QUANTIZE_HADAMARD | RAPT_QUANTIZE_SMOOTH;
   for (const int64_t dim : {128, 256, 776})

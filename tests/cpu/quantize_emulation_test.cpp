@@ -1,5 +1,6 @@
-// Emulates quantize.cuh on this CPU (emulation.h) and compares with rapt_quantize on the CPU: equal bits of codes,
-// scales and means, for every kernel of every call; and a call requests exactly the kernels that it needs.
+// Emulates quantize.cuh on this CPU (emulation.h) and compares with rapt_quantize on the CPU. Codes, scales and means
+// must have equal bits, for every kernel of every call. Also tests that a call requests exactly the kernels that it
+// needs.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -11,7 +12,7 @@
 #include "rapt/rapt.h"
 #include "tests/cpu/emulation.h"
 
-// Other names that CUDA declares without a header and this kernel uses.
+// Other names that this kernel uses, and that CUDA declares without a header.
 inline float __shfl_sync(unsigned, float x, int lane, int width) {
   const auto from = threadIdx.x % 32 / static_cast<unsigned>(width) * static_cast<unsigned>(width);
   const auto& values = rapt::cuda_emulation::block().exchange(__builtin_bit_cast(unsigned, x));
@@ -22,7 +23,7 @@ inline unsigned __reduce_max_sync(unsigned, unsigned x) {
   return *std::max_element(values.begin(), values.end());
 }
 template <class T>
-T atomicMax(T* place, T x) {  // fibers switch only where they wait
+T atomicMax(T* place, T x) {  // need not be atomic, because fibers switch only where they wait
   const T before = *place;
   *place = std::max(before, x);
   return before;
@@ -45,8 +46,9 @@ namespace {
 constexpr ScaleKind all_groups[] = {ScaleKind::tensor,  ScaleKind::head,     ScaleKind::token,
                                     ScaleKind::block64, ScaleKind::block128, ScaleKind::channel};
 
-// The shapes of the kernels here. Dims: full chunks in a warp or not, a tail, rotations within a thread and across
-// lanes, no channels, tiles too large for registers, longer rows, channels that do not fit in shared memory.
+// The shapes of the kernels in this test. The values of dim cover: chunks that fill a warp and that do not, a tail,
+// rotations within a thread and across lanes, no channels, tiles that are too large for registers, longer rows, and
+// channels that do not fit in shared memory.
 struct Shape {
   DType input, output;
   int dim;
@@ -62,7 +64,7 @@ constexpr size_t wide = 8;  // these and later shapes take long
 
 constexpr size_t group_count = std::size(all_groups), shape_count = std::size(shapes), step_count = 7;
 
-// Every step of every shape and group. Step 6: encode with existing scales.
+// Every step of every shape and group. Step 6 encodes with existing scales.
 constexpr QuantizeConfig config_at(size_t i) {
   const Shape& shape = shapes[i / step_count / group_count];
   QuantizeConfig c;
@@ -86,7 +88,7 @@ constexpr QuantizeConfig config_at(size_t i) {
   return c;
 }
 
-// amax exists only for whole heads.
+// Step amax exists only for scales of whole heads.
 constexpr bool is_needed(const QuantizeConfig& c) { return c.step != QuantizeStep::amax || rows_sharing(c.group) == 0; }
 
 template <size_t i>
@@ -100,7 +102,7 @@ constexpr std::array<Kernel, sizeof...(i)> kernels_of(std::index_sequence<i...>)
 }
 constexpr auto kernels = kernels_of(std::make_index_sequence<shape_count * group_count * step_count>());
 
-// The call as in quantize_on_gpu(), with fewer blocks than work items.
+// Makes the same launches as quantize_on_gpu(), but with fewer blocks than work items.
 void emulate(const rapt_quantize_args& args) {
   const QuantizeParams params = quantize_params(args);
   for (const QuantizeConfig& config : quantize_configs(params)) {
@@ -123,7 +125,7 @@ void emulate(const rapt_quantize_args& args) {
 QuantizeCall call_of(const Shape& shape, ScaleKind group, const std::vector<int64_t>& sizes, QuantizeFill fill) {
   QuantizeCall call;
   call.input = make_tensor(shape.input, {sizes[0], sizes[1], sizes[2], shape.dim});
-  if (!shape.vectors) {  // channels that are not contiguous
+  if (!shape.vectors) {  // the channels are not contiguous
     auto strides = call.input.strides;
     for (int64_t& stride : strides) stride *= 2;
     call.input = check::make_strided(shape.input, call.input.shape, strides);
@@ -180,7 +182,7 @@ TEST_P(QuantizeEmulated, SameBitsAsTheCpu) {
     }
 }
 
-// A mean has the same bits for all kernels: the order of additions is fixed.
+// All kernels give the same bits of a mean, because the order of the additions is fixed.
 TEST(QuantizeMeanEmulated, AddsInOneOrder) {
   RAPT_NEEDS_FIBERS();
   const Shape& shape = shapes[5];
@@ -237,7 +239,7 @@ TEST_P(QuantizeEmulated, SizesOfZero) {
       expect_same_as_cpu(call_of(shapes[s], GetParam(), sizes, QuantizeFill::normal), shapes[s]);
 }
 
-// Wrong lists are limited to the tensors: nothing outside is read or written.
+// If lists of lengths are wrong, the kernels limit them to the tensors, and read and write nothing outside.
 TEST_P(QuantizeEmulated, HostileLengths) {
   RAPT_NEEDS_FIBERS();
   const Shape& shape = shapes[0];
@@ -285,7 +287,8 @@ TEST(QuantizePlan, ReadsOnceWhereOnceIsEnough) {
   EXPECT_EQ(steps_of(percentile), (Steps{QuantizeStep::mean, QuantizeStep::select, QuantizeStep::encode}));
 }
 
-// Vector loads only if every row begins at a multiple of them. Strides of dimensions of size 1 do not matter.
+// Vector loads are used only if every row begins at a multiple of their size. Strides of dimensions of size 1 do not
+// matter.
 TEST(QuantizePlan, VectorsWhereAligned) {
   const auto config = [](const QuantizeCall& call) {
     return quantize_configs(quantize_params(QuantizeArgs(call).args)).back();

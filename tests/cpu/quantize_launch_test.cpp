@@ -1,5 +1,6 @@
-// rapt_quantize on GPU tensors with the stand-in driver of tests/fake_cuda: sizes of 0, which compute nothing but still
-// must write scales and means. quantize_emulation_test.cpp and tests/gpu check the results of kernels.
+// Tests rapt_quantize on GPU tensors with the stand-in driver of tests/fake_cuda. If a size is 0, there is nothing to
+// quantise, but scales and means must still be written. quantize_emulation_test.cpp and tests/gpu check the results of
+// kernels.
 #include "cuda/cuda.h"
 #include "fake_driver.h"
 #include "quantize_call.h"
@@ -18,7 +19,7 @@ QuantizeCall call_of(const std::vector<int64_t>& shape, int32_t scales, uint64_t
   return call;
 }
 
-// [batch + 1] lengths, which nothing reads here.
+// A list of batch + 1 lengths. Nothing reads it in this test.
 void pack(QuantizeCall& call, int64_t batch, int64_t longest) {
   call.cu_seqlens = make_tensor(DType::i32, {batch + 1});
   call.max_seqlen = longest;
@@ -36,7 +37,7 @@ long launches_of(rapt_context& context, const cuda::Stream& stream, QuantizeCall
   return fake().launches() - before;
 }
 
-// Every kind of call, on a GPU of the stand-in.
+// Runs every kind of call on a stand-in GPU.
 void for_each_call(const std::function<void(rapt_context&, const cuda::Stream&, int32_t, uint64_t, double)>& body) {
   on_stand_in(90, [&] {
     rapt_context context(without_cache());
@@ -83,7 +84,7 @@ void expect_packed(rapt_context& context, const cuda::Stream& stream, int32_t sc
   }
 }
 
-// In one process, because both kinds of call use the same kernels, which are compiled here.
+// Both kinds of call run in one process, because they use the same kernels, and compiling takes most of the time.
 TEST(QuantizeLaunch, SizesOfZero) {
   for_each_call([](auto&&... call) {
     expect_dense(call...);

@@ -1,5 +1,5 @@
-// rapt_quantize on the CPU compared with a simple reference: codes by search among the 256 numbers of a format in
-// float64, scales by sorting. The reference follows the text of rapt.h, not the kernels' code.
+// Compares rapt_quantize on the CPU with a simple reference. The reference finds codes by a search among the 256
+// numbers of a format in float64, and scales by sorting. It follows the text of rapt.h, not the code of the kernels.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ constexpr int32_t all_scales[] = {RAPT_SCALE_TENSOR,  RAPT_SCALE_HEAD,     RAPT_
                                   RAPT_SCALE_BLOCK64, RAPT_SCALE_BLOCK128, RAPT_SCALE_CHANNEL};
 const std::vector<DType> storage_types = {DType::e4m3, DType::e5m2, DType::sim8};
 
-// The number of a code, from the definition of the format.
+// The number that a code stands for, from the definition of the format.
 double number_of(DType type, int code) {
   if (type == DType::sim8) return -448.0 + code * 896.0 / 255.0;
   const int mantissa_bits = type == DType::e4m3 ? 3 : 2, bias = type == DType::e4m3 ? 7 : 15;
@@ -33,7 +33,7 @@ double number_of(DType type, int code) {
   return sign * (exponent == 0 ? std::ldexp(fraction, 1 - bias) : std::ldexp(1 + fraction, exponent - bias));
 }
 
-// The FP8 code nearest to x, the even one for a tie; for larger values the largest number.
+// The FP8 code nearest to x. For a tie, the even code. For values beyond the range, the code of the largest number.
 int nearest_code(DType type, double x) {
   if (std::isnan(x)) return 127;
   static std::map<DType, std::vector<std::pair<double, int>>> tables;
@@ -53,8 +53,7 @@ int nearest_code(DType type, double x) {
   return code == 0 && std::signbit(x) ? 128 : code;
 }
 
-// sim8 is computed in float arithmetic on numbers up to 255 * 896, with three roundings: next to a tie both codes are
-// valid.
+// sim8 is computed in float, with numbers up to 255 * 896 and three roundings. So near a tie both codes are valid.
 bool is_right_code(DType type, double x, int code) {
   if (type != DType::sim8) return code == nearest_code(type, x);
   if (std::isnan(x)) return code == 128;
@@ -70,7 +69,7 @@ int code_at(const HostTensor& output, const std::vector<int64_t>& at) {
 
 float largest_number(DType type) { return type == DType::e5m2 ? 57344.0f : 448.0f; }
 
-// The scale for these finite magnitudes.
+// The scale for values with these finite magnitudes.
 float factor_of(std::vector<float> magnitudes, double percentile, DType type) {
   if (magnitudes.empty()) return 1.0f;
   std::sort(magnitudes.begin(), magnitudes.end());
@@ -80,7 +79,8 @@ float factor_of(std::vector<float> magnitudes, double percentile, DType type) {
   return std::max(amax / largest_number(type), 0x1p-126f);
 }
 
-// Runs the call and compares with the reference. y: the input as float, unless `y` computes something else.
+// Runs the call and compares with the reference. y: a function that computes the values to quantise; default: the
+// input.
 using Y = std::function<float(int64_t b, int64_t h, int64_t s, int64_t c)>;
 void expect_reference(const QuantizeCall& call, Y y = {}) {
   if (!y)
@@ -97,7 +97,7 @@ void expect_reference(const QuantizeCall& call, Y y = {}) {
           for (int64_t c = 0; c < call.dim(); ++c) visit(b, h, s, c);
   };
   if (!call.has(RAPT_QUANTIZE_SUPPLIED)) {
-    // Every scale that the sequences could use; some belong to no element.
+    // Compares all scales that the sequences could use. Some of them belong to no element.
     each_index(call.descale.shape, [&](const auto& at) {
       if (!(call.packed() && call.scales == RAPT_SCALE_TOKEN)) groups[at];
     });
@@ -141,7 +141,7 @@ QuantizeCall dense(DType type, const std::vector<int64_t>& shape, int32_t scales
   return call;
 }
 
-// Four sequences in 150 rows, one of them empty. The rows after the last one belong to none.
+// Four sequences in 150 rows. One sequence is empty. The rows after the last sequence belong to no sequence.
 QuantizeCall packed(DType type, int32_t scales, int64_t dim = 24, QuantizeFill fill = QuantizeFill::normal) {
   QuantizeCall call;
   call.input = make_tensor(type, {150, 3, dim});
@@ -161,7 +161,7 @@ void run_and_compare(QuantizeCall& call, DType output, const std::vector<int64_t
 class Quantize : public testing::TestWithParam<CpuIsa> {
   const IsaLimit limit_{GetParam()};
 };
-// The base instruction set, and AVX2, for which the loops are also compiled.
+// The instruction sets to test: the base instruction set, and AVX2, for which the loops are compiled a second time.
 std::vector<CpuIsa> compiled_isas() {
   std::vector<CpuIsa> isas = available_cpu_isas();
   std::erase_if(isas, [](CpuIsa isa) { return isa > CpuIsa::avx2; });
@@ -178,13 +178,14 @@ QuantizeCall supplied(const HostTensor& input, float factor) {
   return call;
 }
 
-// Under sanitizers one of eleven combinations: no list here has a multiple of eleven entries, so each value occurs.
+// With sanitizers only every eleventh combination runs. No list here has a multiple of eleven entries, so each value
+// still occurs.
 bool leave_out(int n) { return quick() && n % 11 != 0; }
 
 TEST_P(Quantize, EveryCodeComesBack) {
   for (const DType type : storage_types)
     for (const float factor : {1.0f, 0x1p-100f, 0x1p+90f}) {
-      if (type == DType::sim8 && factor != 1.0f) continue;  // its numbers have no short fractions
+      if (type == DType::sim8 && factor != 1.0f) continue;  // numbers of sim8 times a factor are not exact
       HostTensor input = make_tensor(DType::f32, {1, 1, 1, 256});
       for (int code = 0; code < 256; ++code) put(input, {0, 0, 0, code}, number_of(type, code) * factor);
       QuantizeCall call = supplied(input, factor);
@@ -193,14 +194,14 @@ TEST_P(Quantize, EveryCodeComesBack) {
       for (int code = 0; code < 256; ++code) {
         const double number = number_of(type, code);
         const int expected = std::isnan(number)   ? 127
-                             : std::isinf(number) ? code - 1  // the largest number of the same sign
+                             : std::isinf(number) ? code - 1  // code of the largest number with the same sign
                                                   : code;
         EXPECT_EQ(code_at(call.output, {0, 0, 0, code}), expected) << name_of(type) << " " << number;
       }
     }
 }
 
-// All midpoints between neighbours, and the floats next to them and to the numbers themselves.
+// All numbers of a format, all midpoints between neighbours, and the floats beside these values.
 TEST_P(Quantize, RoundsToTheNearestAndTiesToEven) {
   for (const DType type : storage_types) {
     std::vector<float> values;
@@ -283,11 +284,11 @@ TEST_P(Quantize, PackedSequences) {
       }
 }
 
-// Input rows and columns in any order, repeated or reversed; outputs transposed, with gaps, reversed.
+// Rows and columns of inputs are in any order, repeated or reversed. Outputs are transposed, reversed, or have gaps.
 TEST_P(Quantize, Strides) {
   int n = 0;
   const std::vector<int64_t> shape{2, 3, 70, 24};
-  const std::vector<std::vector<int64_t>> inputs = {{3 * 70 * 24, 24, 3 * 24, 1},   // b, s, h, d in memory
+  const std::vector<std::vector<int64_t>> inputs = {{3 * 70 * 24, 24, 3 * 24, 1},   // order in memory: b, s, h, d
                                                     {3 * 70 * 24, 70 * 24, 1, 70},  // transposed
                                                     {0, 70 * 24, 24, 1},            // expanded
                                                     {5040, 1680, -24, 1},           // rows backwards
@@ -328,7 +329,7 @@ TEST_P(Quantize, Percentiles) {
       }
 }
 
-// A percentile of 100 is the maximum, however it is computed. 1000 values have a 999th.
+// A percentile of 100 is the maximum, whichever way it is computed. With 1000 values, 99.9% is the 999th value.
 TEST(QuantizeRules, RankOfAPercentile) {
   EXPECT_EQ(quantizing::rank_of(100, 1000), 1000u);
   EXPECT_EQ(quantizing::rank_of(99.9, 1000), 999u);
@@ -353,7 +354,8 @@ TEST_P(Quantize, SuppliedFactors) {
     }
 }
 
-// The mean equals the float64 mean to the last bit of a float or its neighbour; then codes from the float difference.
+// The mean must be the float nearest to the float64 mean, or a neighbour of this float. The codes are then computed
+// from the float difference.
 TEST_P(Quantize, Smoothing) {
   for (const int32_t scales : all_scales)
     for (const QuantizeFill fill : all_quantize_fills) {
@@ -377,7 +379,8 @@ TEST_P(Quantize, Smoothing) {
     }
 }
 
-// Compared with the rotation as a sum of n terms in float64: scales within 1e-5, elements within half a step.
+// Compares with the rotation computed as a sum of n terms in float64. Scales must agree within 1e-5, elements within
+// half a step.
 TEST_P(Quantize, Hadamard) {
   int n = 0;
   for (const int64_t dim : {1, 2, 4, 12, 24, 64, 80, 128, 256, 512}) {
@@ -415,7 +418,7 @@ TEST_P(Quantize, Hadamard) {
   }
 }
 
-// Products of rotated rows equal those of the original rows.
+// Products of rotated rows are equal to products of the original rows.
 TEST_P(Quantize, RotationKeepsProducts) {
   QuantizeCall call = dense(DType::f32, {1, 1, 2, 96}, RAPT_SCALE_TOKEN);
   double before = 0, after = 0, bound = 0;
@@ -432,7 +435,7 @@ TEST_P(Quantize, RotationKeepsProducts) {
   EXPECT_NEAR(after, before, bound);
 }
 
-// Every element is restored within half a step of its format at its size.
+// Dequantisation gives every element back within half a step of the format at the element's size.
 TEST_P(Quantize, ErrorIsHalfAStep) {
   for (const int32_t scales : all_scales)
     for (const DType output : storage_types) {
@@ -451,8 +454,8 @@ TEST_P(Quantize, ErrorIsHalfAStep) {
     }
 }
 
-// Rotation, smoothing, percentile and packing together, compared with their parts. The reference starts from the codes'
-// own inputs, which a call with supplied scales and the same flags reproduces exactly.
+// Rotation, smoothing, percentile and packing in one call are compared with separate steps. A call with supplied scales
+// and the same flags gives exactly the values that are quantised, and the reference starts from these values.
 TEST_P(Quantize, EverythingTogether) {
   for (const int32_t scales : all_scales) {
     SCOPED_TRACE(testing::Message() << "scales " << scales);
@@ -461,7 +464,7 @@ TEST_P(Quantize, EverythingTogether) {
     call.percentile = 99;
     call.poison(DType::e4m3);
     quantize_on_cpu(call);
-    // The rotated input, in float by rapt.h's formula: scales 1/4, groups of 16.
+    // The rotated input, computed in float by the formula of rapt.h. Groups have 16 channels, so the factor is 1/4.
     std::vector<float> rotated;
     for (int64_t r = 0; r < 150; ++r)
       for (int64_t h = 0; h < 3; ++h) {
@@ -485,7 +488,7 @@ TEST_P(Quantize, EverythingTogether) {
   }
 }
 
-// The same bits on any number of threads and with every instruction set.
+// The bits are the same for any number of threads and every instruction set.
 TEST(QuantizeRepeats, OnThreadsAndInstructionSets) {
   int n = 0;
   for (const int32_t scales : all_scales)
@@ -526,13 +529,13 @@ TEST(QuantizeEmpty, SizesOfZero) {
   run_and_compare(none, DType::e4m3);
 }
 
-// The caller's floating-point modes change nothing: subnormal inputs count.
+// The caller's floating-point modes must not change the result, so subnormal inputs count.
 TEST(QuantizeArithmetic, IsIeeeWhateverTheCallersIs) {
   QuantizeCall call = dense(DType::f32, {1, 1, 4, 16}, RAPT_SCALE_TENSOR, QuantizeFill::tiny);
   call.poison(DType::e4m3);
 #if defined(__x86_64__)
   const unsigned before = __builtin_ia32_stmxcsr();
-  __builtin_ia32_ldmxcsr(before | 0x8040);  // flush subnormals, as inputs and as results
+  __builtin_ia32_ldmxcsr(before | 0x8040);  // treat subnormal inputs and results as 0
   quantize_on_cpu(call);
   __builtin_ia32_ldmxcsr(before);
 #else
@@ -548,7 +551,7 @@ TEST(QuantizeApi, OptionsOfTheCppForm) {
   std::vector<float> factors(2), means(2 * 8);
   quantize(Tensor(input.data(), {1, 2, 4, 8}), Tensor(output.data(), {1, 2, 4, 8}), Tensor(factors.data(), {1, 2}),
            Scales::head, {.mean = Tensor(means.data(), {1, 2, 8}), .percentile = 100, .smooth = true});
-  EXPECT_EQ(means[0], -8.0f);  // of -20, -12, -4, 4
+  EXPECT_EQ(means[0], -8.0f);  // the mean of -20, -12, -4, 4
   EXPECT_EQ(factors[0], 12.0f / 448.0f);
   EXPECT_EQ(output[0].bits, 0xfe);
   const int32_t cu[] = {0, 3, 4};

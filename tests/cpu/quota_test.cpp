@@ -1,4 +1,4 @@
-// CPU quotas of control groups, read from folders that the tests create; and RAPT_THREADS.
+// Tests CPU quotas of control groups, which are read from folders that the tests create, and RAPT_THREADS.
 #include "cpu/quota.h"
 
 #include <gtest/gtest.h>
@@ -64,7 +64,8 @@ TEST_F(Quota, VersionOneByItsController) {
   EXPECT_EQ(quota(), 3);
 }
 
-// A container that sees a part of the hierarchy: the mount's root is the group's path or a part of it.
+// A container can see only a part of the hierarchy. Then the root of the mount is the path of the group, or a part of
+// it.
 TEST_F(Quota, RootsOfMountsAreRespected) {
   put("proc/self/cgroup", "0::/docker/abc/inner\n");
   put("proc/self/mountinfo", "30 23 0:26 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup rw\n");

@@ -1,4 +1,5 @@
-// Which calls count as repeated GPU calls: only addresses may differ, and not in a way that a check would refuse.
+// Tests which calls count as repeated GPU calls. Only addresses are allowed to differ, and only if a full check would
+// accept the new call.
 #include "runtime/recent_calls.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +23,7 @@ namespace {
 
 constexpr uint64_t owner = 7;
 
-// A call on tensors placed one after another in one buffer.
+// A call whose tensors are placed one after another in one buffer.
 struct Fixture {
   std::vector<std::byte> memory = std::vector<std::byte>(1 << 16);
   int64_t shape[4] = {1, 2, 8, 16}, strides[4] = {256, 128, 16, 1}, lse_shape[3] = {1, 2, 8}, slopes_shape[1] = {2};
@@ -105,8 +106,8 @@ TEST(RecentCalls, NothingElseMayDiffer) {
   }
 }
 
-// Each field of the struct in turn: a tensor is added or removed, or one bit of a value changes. The table
-// (sdpa_arguments.h) has a row for every field, or it does not compile.
+// For each field of the struct: adds or removes a tensor, or changes one bit of a value. The table (sdpa_arguments.h)
+// has a row for every field; otherwise it would not compile.
 TEST(RecentCalls, EveryFieldCounts) {
   const int64_t shape[1] = {2};
   for (const TensorArgument& argument : tensor_arguments) {
@@ -142,7 +143,7 @@ TEST(RecentCalls, TheOldestIsForgotten) {
   for (size_t i = 1; i < 5; ++i) EXPECT_NE(calls.find(owner, fixtures[i]->args), nullptr) << i;
 }
 
-// Outputs with negative strides, and interleaved outputs: the full check decides about those.
+// Outputs with negative strides, and interleaved outputs. The full check must decide about them.
 TEST(RecentCalls, RangesFollowStrides) {
   Fixture f;
   int64_t backwards[4] = {256, 128, -16, 1};
@@ -153,7 +154,7 @@ TEST(RecentCalls, RangesFollowStrides) {
   EXPECT_FALSE(matches(known, owner, f.args));
 }
 
-// A call of any lengths in one buffer, dense or packed, with every tensor whose shape contains a length.
+// A call with any lengths in one buffer, dense or packed. It has every tensor whose shape contains a length.
 struct GrowingCall {
   std::vector<std::byte> memory = std::vector<std::byte>(1 << 16);
   std::array<std::array<int64_t, 4>, tensor_arguments.size()> shapes{}, strides{};
@@ -190,7 +191,7 @@ struct GrowingCall {
     while (tensor_arguments[i].name != name) ++i;
     return i;
   }
-  // Tensors are far apart. Nothing is read, so the memory need not exist.
+  // The tensors are far apart. Nothing is read, so the memory need not exist.
   void add(const std::string& name, rapt_dtype dtype, const std::vector<int64_t>& shape) {
     const size_t i = index(name);
     std::copy(shape.begin(), shape.end(), shapes[i].begin());
@@ -202,7 +203,7 @@ struct GrowingCall {
   }
 };
 
-// The result of the full check; nothing if it refuses the call.
+// The problem that the full check gives. Nothing if it refuses the call.
 std::optional<Problem> full_check(const rapt_sdpa_args& args) {
   try {
     return problem_from(args);
@@ -248,8 +249,8 @@ TEST(RecentCalls, OtherClassesAreNotFollowed) {
     }
 }
 
-// Each size, stride, address and value in turn gets odd values: a followed call must pass the full check and give the
-// remembered problem.
+// Each size, stride, address and value gets unusual values. If RecentCalls accepts the changed call, the call must pass
+// the full check and give the same problem that is remembered.
 TEST(RecentCalls, NothingIsFollowedThatWouldBeRefused) {
   int64_t followed = 0, refused = 0;
   const auto try_change = [&](bool packed, const std::function<void(GrowingCall&)>& change, const std::string& what) {

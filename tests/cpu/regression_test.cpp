@@ -1,5 +1,5 @@
-// Fixed defects of the library that adversarial tests found, each as its smallest call.
-// Through the C ABI, because problem lines cannot express these strides, addresses and starts.
+// Tests for defects of the library that adversarial tests found and that were fixed. Each test has the smallest call
+// that showed the defect. They use the C ABI, because problem lines cannot express these strides, addresses and starts.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -50,7 +50,7 @@ void expect_refused(rapt_status status, const std::string& sentence) {
 
 }  // namespace
 
-// q, k, v and out as slices of one row [4, heads, dim]: disjoint at every address of the buffer.
+// q, k, v and out are slices of one row [4, heads, dim]. They are disjoint, wherever the buffer is in memory.
 TEST(Regression, FusedSlicesAreDisjointAtEveryAddress) {
   constexpr int64_t batch = 2, seqlen = 5, heads = 3, dim = 16, row = 4 * heads * dim;
   std::vector<float> buffer(batch * seqlen * row + row, 0.5f);
@@ -61,7 +61,7 @@ TEST(Regression, FusedSlicesAreDisjointAtEveryAddress) {
         out(at + 3 * heads * dim, shape, strides);
     const rapt_sdpa_args args = arguments(q, k, v, out);
     ASSERT_EQ(rapt_sdpa(nullptr, &args, nullptr), RAPT_OK) << first << ": " << rapt_last_error();
-    // One element later, out overlaps the next row's q.
+    // If out begins one element later, it overlaps the q of the next row.
     const Array late(at + 3 * heads * dim + 1, shape, strides);
     const rapt_sdpa_args overlapping = arguments(q, k, v, late);
     ASSERT_EQ(rapt_prepare(nullptr, &overlapping, nullptr), RAPT_ERROR_INVALID_ARGUMENT) << first;
@@ -84,7 +84,7 @@ TEST(Regression, StartsOutOfRangeAreRefused) {
   args.has = RAPT_HAS_Q_START, args.q_start = 0, args.k_starts = &starts.tensor;
   expect_refused(rapt_sdpa(nullptr, &args, nullptr), "k_starts[0] = 9223372036854775807: must be within -2^60 to 2^60");
   EXPECT_EQ(result, std::vector<float>(16, 7.0f));
-  start = int64_t{1} << 60, args.q_start = int64_t{1} << 60;  // the same position: causal shows one key
+  start = int64_t{1} << 60, args.q_start = int64_t{1} << 60;  // the same positions, so causal shows one key
   EXPECT_EQ(rapt_sdpa(nullptr, &args, nullptr), RAPT_OK) << rapt_last_error();
   EXPECT_EQ(result, std::vector<float>(16, 1.0f));
 }
@@ -98,7 +98,7 @@ TEST_P(RegressionIsa, SubnormalSoftcap) {
   for (const int64_t queries : {1, 20}) {
     std::vector<float> q(queries * 4, 0.0f), k = {1, 1, 1, 1, 2, 2, 2, 2}, v = {1, 1, 1, 1, 3, 3, 3, 3};
     std::vector<float> result(q.size()), lse_values(queries);
-    q[0] = 1;  // one query with logits that the cap limits, the others with logits of 0
+    q[0] = 1;  // one query has logits that the cap limits; the others have logits of 0
     const Array tq(q.data(), {1, 1, queries, 4}), tk(k.data(), {1, 1, 2, 4}), tv(v.data(), {1, 1, 2, 4}),
         out(result.data(), {1, 1, queries, 4}), lse(lse_values.data(), {1, 1, queries});
     rapt_sdpa_args args = arguments(tq, tk, tv, out);
@@ -113,9 +113,9 @@ TEST_P(RegressionIsa, SubnormalSoftcap) {
   }
 }
 
-// The results of other tiles must not overwrite split states in the caller's workspace. XLA's threads and
-// torch.set_flush_denormal flush subnormal numbers, and a worker inherits that from the thread that created its pool:
-// bits must not depend on it. Every E4M3 value is in k and v, the subnormal ones in each tile.
+// The results of other tiles must not overwrite split states in the caller's workspace. Also, XLA's threads and
+// torch.set_flush_denormal flush subnormal numbers to 0, and a worker inherits this mode from the thread that created
+// its pool. Bits must not depend on the mode. k and v have every E4M3 value, and each tile has the subnormal ones.
 TEST_P(RegressionIsa, CallersArithmeticDoesNotMatter) {
 #if defined(__x86_64__)
   constexpr int64_t rows = 64, dim = 64;
@@ -140,7 +140,7 @@ TEST_P(RegressionIsa, CallersArithmeticDoesNotMatter) {
   };
   call(expected);
   const unsigned before = __builtin_ia32_stmxcsr();
-  __builtin_ia32_ldmxcsr(before | 0x8040 | 0x4000);  // flush results and inputs to zero, round upwards
+  __builtin_ia32_ldmxcsr(before | 0x8040 | 0x4000);  // treat subnormal inputs and results as 0, and round upwards
   call(flushed);
   const unsigned after = __builtin_ia32_stmxcsr();
   __builtin_ia32_ldmxcsr(before);
@@ -165,16 +165,16 @@ TEST(Regression, WorkspaceSharesNoByteWithATensor) {
   args.workspace = memory.data(), args.workspace_bytes = sizeof memory;
   expect_refused(rapt_sdpa(nullptr, &args, nullptr),
                  "workspace: overlaps out in memory; outputs must not share bytes with other tensors");
-  // Bytes after the used ones may hold anything.
+  // The bytes after the used ones can hold anything.
   const Array beyond(memory.data() + (bytes + 3) / 4, {1, 1, 1, dim});
   args.out = &beyond.tensor;
   EXPECT_EQ(rapt_sdpa(nullptr, &args, nullptr), RAPT_OK) << rapt_last_error();
 }
 
-// A workspace larger than any integer is not reported as a small one.
+// If the size of a workspace does not fit in an integer, it must not be reported as a small number.
 TEST(Regression, WorkspaceSizeDoesNotWrap) {
   constexpr int64_t batch = int64_t{1} << 40, parts = int64_t{1} << 19;
-  // Only addresses: nothing is read.
+  // The tensors have only addresses, because nothing is read.
   void* const input = reinterpret_cast<void*>(uintptr_t{1} << 50);
   void* const output = reinterpret_cast<void*>(uintptr_t{1} << 30);
   const Array q(input, {batch, 1, 1, 1}, {0, 0, 0, 0}), k(input, {batch, 1, parts, 1}, {0, 0, 0, 0}),
@@ -192,7 +192,7 @@ TEST(Regression, WorkspaceSizeDoesNotWrap) {
 #define RAPT_CLANG_ADDRESS_SANITIZER 0
 #endif
 
-// A lock that another thread holds during a fork stays locked in the child.
+// If another thread holds a lock during a fork, the lock stays locked in the child.
 TEST(Regression, ForkWhileOthersCall) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a fork of a process with threads that goes on to make threads is beyond the thread sanitizer";

@@ -1,6 +1,7 @@
-// The table of public bug reports that became tests: one row for each report, with where it runs or which feature it
-// waits for. Source names a public thread; inputs and expectations are this project's own. Read by reports_table.cpp
-// and by tests/gpu/reports_test.cpp, which check that tests and rows agree. reports_table.cpp prints the count.
+// The table of public bug reports that became tests. There is one row for each report. It says where the test runs, or
+// for which feature it waits. `source` names a public thread; inputs and expectations of the tests are this project's
+// own. Read by reports_table.cpp and by tests/gpu/reports_test.cpp, which check that tests and rows agree.
+// reports_table.cpp prints the number of reports.
 #pragma once
 
 #include <string_view>
@@ -9,12 +10,12 @@ namespace rapt::test {
 
 enum class Where { cpu_and_gpu, gpu, cpu, host };
 
-// all: the whole input runs everywhere, as Reports.<id> of rapt_tests.
-// gpu, two_gpus: the part without a GPU also runs there; the rest runs as GpuReports.<id> or GpuTwoDevicesReports.<id>
-// of rapt_gpu_tests, and is skipped without GPUs.
-// part: the part that this build supports runs everywhere; the rest waits. gpu_part: likewise, only as GpuReports.<id>.
-// python: as test_report_<id> of tests/python; a test checks that it exists. Its frameworks may be missing. none:
-// nothing runs yet.
+// all: the complete test runs everywhere, as Reports.<id> of rapt_tests.
+// gpu, two_gpus: the part that needs no GPU runs as Reports.<id>. The other part runs as GpuReports.<id> or
+// GpuTwoDevicesReports.<id> of rapt_gpu_tests, and is skipped without GPUs.
+// part: the part that this build supports runs everywhere; the other part waits for a feature. gpu_part: the same, but
+// it runs only as GpuReports.<id>. python: it runs as test_report_<id> of tests/python, if the frameworks are
+// installed. Another test checks that test_report_<id> exists. none: nothing runs yet.
 enum class Runs { all, gpu, two_gpus, part, gpu_part, python, none };
 
 struct Report {
@@ -26,11 +27,12 @@ struct Report {
   std::string_view waits_for;  // the missing feature; empty if nothing waits
 
   constexpr bool pending() const { return runs == Runs::part || runs == Runs::gpu_part || runs == Runs::none; }
-  // The number of GPUs to run it completely.
+  // The number of GPUs that the complete test needs.
   constexpr int gpus() const { return runs == Runs::gpu ? 1 : runs == Runs::two_gpus ? 2 : 0; }
 };
 
-// Number of reports that still wait, completely or in part. Lower it when one starts to run; it must never rise.
+// The number of reports that wait for a feature, completely or in part. When one of them starts to run, lower this
+// number. It must never rise.
 inline constexpr int pending_reports = 12;
 
 namespace report_words {

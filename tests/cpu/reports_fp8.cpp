@@ -1,4 +1,4 @@
-// Reports R40 and R126..R140: FP8 storage, its conversion and its scales, from the caller or from rapt_quantize.
+// Reports R40 and R126..R140: FP8 storage, conversion, and scales, which come from the caller or from rapt_quantize.
 // reports.h describes each report.
 #include "check/format.h"
 #include "check/oracle.h"
@@ -9,8 +9,7 @@
 namespace rapt::test {
 namespace {
 
-// Quantises `exact` [b, h, s, d] to stored / scale, with one scale for each block of keys: amax / 448, 0 for a block of
-// zeros.
+// Quantises `exact` [b, h, s, d] with one scale for each block of keys: amax / 448, or 0 if the block is all zeros.
 void quantise_blocks(const HostTensor& exact, int64_t block, HostTensor& stored, HostTensor& scales) {
   fill(scales, 0);
   each_index(exact.shape, [&](const auto& at) {
@@ -23,7 +22,7 @@ void quantise_blocks(const HostTensor& exact, int64_t block, HostTensor& stored,
   });
 }
 
-// Quantised by the library.
+// Quantises with the library.
 QuantizeCall quantized(const HostTensor& exact, int32_t scales, uint64_t flags = 0) {
   QuantizeCall call;
   call.input = exact, call.scales = scales, call.flags = flags;
@@ -68,7 +67,7 @@ TEST(Reports, R40) {
   EXPECT_GT(error[1], 0);
   EXPECT_LE(error[1], 1.5 * std::max(error[0], error[2]));
 
-  for (size_t n = 0; n < 3; ++n) {  // the same, with the library's factors
+  for (size_t n = 0; n < 3; ++n) {  // the same test with scales from the library
     const std::string shape = " b1 h2 q150 k" + std::to_string(lengths[n]) + " d64 lse";
     Call exact = make("f32" + shape), call = make("q=f32 k=e4m3 v=f32 out=f32 k_scales=block64" + shape);
     fill_hash(exact);
@@ -98,8 +97,8 @@ TEST(Reports, R126) {
     fill(call.in.k_descale, 0.25);
     fill(call.in.v_descale, 0.5);
     expect_oracle(run(call));
-    // Compared with the unquantised inputs, the error is that of rounding K and V (2^-4 of an element), averaged over
-    // keys.
+    // The error relative to attention on the unquantised inputs comes from rounding K and V (2^-4 of an element), and
+    // is averaged over keys.
     EXPECT_LE(rms_error(call, oracle(exact).out), 0.0625);
     Call doubled = make(std::string("q=bf16 k=e4m3 v=e4m3 out=f32 k_scales=tensor v_scales=tensor") + shape);
     doubled.in = call.in;
@@ -136,7 +135,7 @@ TEST(Reports, R131) {
   EXPECT_EQ(wide(-infinity), -57344);
   EXPECT_TRUE(std::isnan(wide(nan)));
 
-  // Through the quantiser, with a scale of 1, which is too small for 1000.
+  // The same through rapt_quantize, with a scale of 1, which is too small for the value 1000.
   QuantizeCall call;
   call.input = make_tensor(DType::f32, {1, 1, 1, 7});
   const double values[] = {448, 464, 465, 1000, -1000, infinity, nan};
@@ -221,7 +220,7 @@ TEST(Reports, R134) {
 }
 
 TEST(Reports, R137) {
-  // With scales that the caller supplies, later values never change earlier rows.
+  // If the caller supplies the scales, later values never change earlier rows.
   Call a = make("q=f32 k=e4m3 v=e4m3 out=f32 b1 h1 q64 k64 d64 causal v_scales=tensor lse"), b = a;
   fill_hash(a);
   fill(a.in.v_descale, 0.25);
@@ -233,8 +232,8 @@ TEST(Reports, R137) {
   expect_same_bits(slice(a.out.out, 2, 0, 11), slice(b.out.out, 2, 0, 11));
   EXPECT_NE(bits(slice(a.out.out, 2, 11, 64)), bits(slice(b.out.out, 2, 11, 64)));
 
-  // With the library's scales this holds only for token scales. A head's scale includes later tokens, see
-  // docs/semantics.md.
+  // With scales that the library computes, this is true only for token scales, because a head's scale depends on later
+  // tokens, too (docs/semantics.md).
   HostTensor exact[2] = {make_tensor(DType::f32, {1, 1, 64, 64}), make_tensor(DType::f32, {1, 1, 64, 64})};
   fill_hash(exact[0], 3);
   fill(exact[1], [&](const auto& at) { return exact[0].at(at) * (at[2] > 10 ? 1000 : 1); });
@@ -271,7 +270,7 @@ TEST(Reports, R138) {
       expect_finite(call.out.out);
       error[smooth ? 1 : 0] = rms_error(call, oracle(exact).out);
     }
-    // The same function of the inputs, including lse, with a smaller error.
+    // Smoothing does not change the exact result (also not lse), and the error is smaller.
     if (length == 300) {
       EXPECT_LE(error[1], error[0] / 2);
     }
@@ -293,7 +292,7 @@ TEST(Reports, R140) {
   expect_same_bits(call.out.out, first.out);
   expect_same_bits(call.out.lse, first.lse);
 
-  // Smoothing subtracts from its copy, not from the caller's k.
+  // Smoothing subtracts the mean from a copy, not from the caller's k.
   HostTensor k = make_tensor(DType::f32, {1, 2, 70, 64});
   fill_hash(k, 7);
   const std::vector<unsigned char> unchanged = bits(k);

@@ -1,6 +1,6 @@
-// Reports R98..R102, R172 and R182 (streams, devices, all compute capabilities, read-only home folders) without a GPU:
-// the whole library with the stand-in driver of tests/fake_cuda, which counts calls and records launches. tests/gpu
-// checks the results of kernels. reports.h describes each report.
+// Reports R98..R102, R172 and R182 (streams, devices, all compute capabilities, read-only home folders) without a GPU.
+// The whole library runs with the stand-in driver of tests/fake_cuda, which counts calls and records launches.
+// tests/gpu checks the results of kernels. reports.h describes each report.
 
 #include <algorithm>
 #include <functional>
@@ -32,7 +32,7 @@ std::string on_fake_gpus(const std::string& report, const std::string& capabilit
   return child.finish();
 }
 
-// Compiles all kernels and stores none.
+// Environment words with which all kernels are compiled and none is stored.
 ContextOptions without_cache() {
   ContextOptions options;
   options.store.emplace();
@@ -56,7 +56,7 @@ struct FakeCall {
   }
 };
 
-// Driver calls that wait, or that use the default stream.
+// The number of driver calls that wait, or that use the default stream.
 long calls_beside_the_stream() {
   long calls = 0;
   for (const char* function : {"cuMemcpyHtoD", "cuMemcpyDtoH", "cuMemsetD8", "cuStreamSynchronize",
@@ -67,7 +67,7 @@ long calls_beside_the_stream() {
 
 }  // namespace
 
-// A call uses only the caller's stream, loaded or not, captured or not.
+// A call uses only the caller's stream, whether its kernel is already loaded or not, and in a capture, too.
 TEST(Reports, R98) {
   on_fake_gpus("R98", "80", [] {
     rapt_context context(without_cache());
@@ -91,7 +91,7 @@ TEST(Reports, R98) {
   });
 }
 
-// The tensors' GPU decides. The current context is the same before and after.
+// A call runs on the GPU of its tensors. The current context is the same before and after the call.
 TEST(Reports, R100) {
   on_fake_gpus("R100", "80,80", [] {
     rapt_context context(without_cache());
@@ -126,7 +126,7 @@ TEST(Reports, R100) {
   });
 }
 
-// The stand-in refuses a launch with more shared memory than was opted in on that device.
+// The stand-in refuses a launch that needs more shared memory than the opt-in on this device allows.
 TEST(Reports, R102) {
   on_fake_gpus("R102", "90,90", [] {
     rapt_context context(without_cache());
@@ -143,8 +143,8 @@ TEST(Reports, R102) {
 
 namespace {
 
-// Every GPU gets code of its own architecture or of an older minor version, or a sentence with its capability and the
-// known ones.
+// Every GPU gets code for its own architecture or for an older minor version. If there is none, the error sentence has
+// the GPU's compute capability and the known ones.
 void expect_served_or_refused(rapt_context& context, int index) {
   FakeCall call("f16 b1 h2 q70 k90 d64 lse", index);
   const int sm = cuda::device(index).sm;
@@ -180,7 +180,8 @@ TEST(Reports, R172) {
     EXPECT_GE(fake().launches(), 3) << "NVRTC of CUDA 12 and later knows 8.6, 8.9 and 12.0";
   });
   if (!report_role().empty()) return;
-  // Prebuilt kernels for another GPU: the error has the GPU, the action, and the place for the file.
+  // If there are only prebuilt kernels for another GPU, the error names the GPU, and says what to do and where to put
+  // the file.
   const TemporaryFolder folder;
   jit::write_pack(folder / "old.pack", {jit::compile(small_kernel(1, "sm_89"))});
   jit::Store::Options options;
@@ -192,7 +193,7 @@ TEST(Reports, R172) {
   for (const char* word : {"sm_120", "rapt pack", "RAPT_PACKS"}) EXPECT_TRUE(contains(message, word)) << message;
 }
 
-// Calls work, but compile again in each process. One log line says what to set.
+// With a read-only home folder, calls work, but each process compiles again. One log line says which variable to set.
 TEST(Reports, R182) {
   for (const char* home : {"HOME=/proc", "-u HOME"}) {
     const std::string printed = on_fake_gpus(

@@ -10,7 +10,7 @@ namespace {
 
 std::string squares(int64_t s) { return "q" + std::to_string(s) + " k" + std::to_string(s); }
 
-// The same elements, shifted by `elements` from an aligned address.
+// A tensor with the same elements, whose address is shifted by `elements` elements from an aligned address.
 HostTensor shifted(const HostTensor& tensor, int64_t elements) {
   HostTensor buffer = make_tensor(tensor.dtype, {tensor.size() + elements});
   HostTensor moved = tensor;
@@ -134,7 +134,7 @@ TEST(Reports, R51) {
       tensor = copy_with_strides(tensor, which == 3 ? std::vector<int64_t>{0, 33 * 66, 66, 2} : every_second);
       expect_oracle(run(strided));
     }
-    Call constant_rows = make(type, line);  // mask with a last stride of 0: a row keeps all or nothing
+    Call constant_rows = make(type, line);  // the mask's last stride is 0, so a row keeps all keys or none
     constant_rows.in = plain.in;
     constant_rows.in.mask.strides = {0, 33 * 33, 33, 0};
     expect_oracle(run(constant_rows));
@@ -160,7 +160,7 @@ TEST(Reports, R55) {
     Call heads_first = make(type, "b2 h4 q33 k33 d64 lse"),
          tokens_first = make(type, "b2 h4 q33 k33 d64 lse layout=bshd");
     Call gaps = make(type, "b2 h4 q33 k33 d64 lse");
-    gaps.problem.out_strides = {{33 * 4 * 160, 160, 4 * 160, 2}};  // tokens first, with gaps
+    gaps.problem.out_strides = {{33 * 4 * 160, 160, 4 * 160, 2}};  // the order is tokens first; there are gaps
     fill_hash(heads_first);
     tokens_first.in = heads_first.in;
     gaps.in = heads_first.in;
@@ -230,7 +230,7 @@ TEST(Reports, R180) {
     sparse_k.in.k = copy_with_strides(plain.in.k, {2 * 96 * 32, 96 * 32, 64, 1});
     other_out.in = plain.in;
     for (Call* call : {&plain, &sparse_k, &other_out, &plain})
-      expect_oracle(run(*call));  // one after another, one context
+      expect_oracle(run(*call));  // the calls run one after another in one context
     expect_same_bits(other_out, plain);
   });
 }

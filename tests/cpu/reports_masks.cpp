@@ -1,5 +1,5 @@
-// Reports R01..R17, R74..R80, R151..R163: empty rows, biases, causal offsets, windows, ALiBi, masks. Each test has the
-// report's id as its name; reports.h describes each report.
+// Reports R01..R17, R74..R80, R151..R163: empty rows, biases, causal offsets, windows, ALiBi, masks. The name of each
+// test is the id of its report. reports.h describes each report.
 #include <array>
 
 #include "rapt/rapt.hpp"
@@ -52,7 +52,7 @@ TEST(Reports, R06) {
                    std::vector<double>(64, 1.0));
     }
   });
-  // Only the merge: (0, -inf) with (0, -inf), and with (x, 1.25) in either order.
+  // Tests only the merge: of (0, -inf) with (0, -inf), and of (0, -inf) with (x, 1.25) in either order.
   const float minus_infinity = -std::numeric_limits<float>::infinity();
   const std::array<float, 4> zero{}, x{0.1f, -2.5f, 1e-30f, 3e30f};
   const auto merged = [](const float* out_a, float lse_a, const float* out_b, float lse_b) {
@@ -259,14 +259,14 @@ TEST(Reports, R151) {
 
 namespace {
 
-// The four-dimensional value of a right-aligned broadcast shape.
+// The value at a four-dimensional index, for a tensor that is broadcast right-aligned.
 double broadcast_at(const HostTensor& tensor, const std::vector<int64_t>& at) {
   std::vector<int64_t> own(tensor.shape.size());
   for (size_t d = 0; d < own.size(); ++d) own[d] = tensor.shape[d] == 1 ? 0 : at[at.size() - own.size() + d];
   return tensor.at(own);
 }
 
-// Compares two forms of one mask: as given, and expanded.
+// Compares the results for two forms of one mask: the given form, and the expanded form.
 void expect_broadcast_is_written_out(DType type, HostTensor given, bool boolean) {
   const std::string line = boolean ? "b2 h4 q7 k5 d16 lse mask=[b,h,q,k]" : "b2 h4 q7 k5 d16 lse bias=f32[b,h,q,k]";
   Call full = make(type, line), short_form = make(type, line);
@@ -294,7 +294,7 @@ TEST(Reports, R154) {
           return boolean ? static_cast<double>(n++ % 3 != 1) : std::sin(static_cast<double>(n++));
         });
         expect_broadcast_is_written_out(type, given, boolean);
-        for (size_t d = 0; d < shape.size(); ++d) {  // the same, expanded by a stride of 0
+        for (size_t d = 0; d < shape.size(); ++d) {  // the same mask, expanded with strides of 0
           if (shape[d] != 1) continue;
           const std::vector<int64_t> full_shape{2, 4, 7, 5};
           given.shape[d] = full_shape[4 - shape.size() + d];

@@ -1,5 +1,5 @@
-// Runs a report's test in its own process: starts this program again with only that test and another environment.
-// Included by the reports that need an environment, a stand-in driver, or several processes at once.
+// Runs the test of a report in its own process: starts this program again with only this test and another environment.
+// Used by tests that need a special environment, a stand-in driver, or several processes at the same time.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ inline std::string report_role() {
 
 class ReportProcess {
  public:
-  // `environment`: words of env(1), as "-u HOME FAKE_CUDA_SM=80".
+  // `environment`: words of env(1), such as "-u HOME FAKE_CUDA_SM=80".
   ReportProcess(const std::string& report, const std::string& role, const std::string& environment) {
     const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
     command_ = concat("exec env ", environment, " RAPT_REPORT_ROLE='", role, "' '", self,
@@ -37,7 +37,7 @@ class ReportProcess {
   }
   ReportProcess& operator=(ReportProcess&&) = delete;
 
-  // Its output, after it has ended in any way.
+  // Waits for the end of the process, and returns its output.
   std::string output() {
     std::string text;
     char part[4096];
@@ -46,7 +46,7 @@ class ReportProcess {
     child_ = nullptr;
     return text;
   }
-  // The same, for a process that must succeed.
+  // The same, and expects the process to succeed.
   std::string finish() {
     std::string text = output();
     EXPECT_EQ(status_, 0) << command_ << "\n" << text;

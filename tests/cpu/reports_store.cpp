@@ -1,5 +1,6 @@
-// Reports R174..R178: kernels compiled by several processes at once, a killed builder, sources that change but keep old
-// times. The processes run this program again. reports.h describes each report.
+// Reports R174..R178: several processes that compile kernels at the same time, a process that is killed while it
+// compiles, and sources that change but keep old times. The processes run this program again. reports.h describes each
+// report.
 #include <signal.h>
 #include <unistd.h>
 
@@ -31,14 +32,14 @@ jit::Store::Options cached_in(const std::string& folder) {
   return options;
 }
 
-// The kernel of a problem on an L4, which takes a good part of a second to compile.
+// The kernel of a problem on an L4. Compiling it takes almost a second.
 jit::Request attention_request(const std::string& line) {
   const Device device = device_preset("l4");
   const Step step = plan(parse_problem(line), device).steps[0];
   return request_for(step.family->unit(step.config), device.arch, concat(step.family->name, " for \"", line, "\""));
 }
 
-// True if the condition becomes true within a minute.
+// Waits until the condition is true, at most a minute. Returns false if it did not become true.
 template <class Condition>
 bool within_a_minute(const Condition& condition) {
   const auto deadline = std::chrono::steady_clock::now() + 60s;
@@ -67,10 +68,10 @@ std::vector<std::string> lines_with(const std::string& text, const std::string& 
 
 constexpr int builders = 8;
 
-// Gets eight kernels, from number `first` on, when all builders are ready; prints the source of each.
+// Waits until all builders are ready. Then gets eight kernels, from number `first` on, and prints the source of each.
 void build_all(int first) {
   const std::string folder = test_folder();
-  jit::find_compiler();  // so that all of them reach the store at the same time
+  jit::find_compiler();  // done first, so that all processes reach the store at the same time
   write_file(folder + "/ready-" + std::to_string(first), "");
   ASSERT_TRUE(within_a_minute([&] { return std::filesystem::exists(folder + "/go"); }));
   jit::Store store(cached_in(folder + "/cache"));
@@ -89,7 +90,7 @@ void build_at_once() {
     processes.emplace_back("R174", std::to_string(n), concat("RAPT_TEST_FOLDER='", folder.path(), "'"));
   EXPECT_TRUE(within_a_minute([&] { return names_in(folder.path()).size() >= builders; }));
   write_file(folder / "go", "");
-  std::map<std::string, int> results;  // line -> processes that printed it
+  std::map<std::string, int> results;  // key: line; value: number of processes that printed it
   for (ReportProcess& process : processes) {
     const std::string text = process.finish();
     EXPECT_EQ(lines_with(text, "rapt: ").size(), 0u) << text;
@@ -105,7 +106,7 @@ void build_at_once() {
 
 const char* const slow_line = "f16 b1 h8 q4096 k4096 d256 causal softcap=5 lse";
 
-// A builder that reports its process id before it starts.
+// A process that compiles a kernel, and prints its process id first.
 void build_slowly() {
   write_file(test_folder() + "/pid.tmp", std::to_string(getpid()));
   std::filesystem::rename(test_folder() + "/pid.tmp", test_folder() + "/pid");
@@ -141,7 +142,7 @@ TEST(Reports, R176) {
 
 namespace {
 
-// A kernel with a constant in a file on disk, included through another file.
+// A kernel that uses a constant. The constant is in a file on disk, which another file includes.
 jit::Request request_of_files(const std::string& folder) {
   jit::Request request = small_kernel(1);
   request.unit =

@@ -1,4 +1,4 @@
-// The 93 reports, their state, and their count at the end of a test run:
+// Tests the table of the 93 reports. At the end of a test run it prints their numbers:
 // `reports: N run, G need a GPU (S skipped here), M pending`.
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ const testing::TestSuite* reports_suite() {
   return nullptr;
 }
 
-// Prints the count if a report ran. rapt_gpu_tests runs those that need GPUs, if there are enough GPUs.
+// Prints the numbers if a report ran. rapt_gpu_tests runs the reports that need GPUs, if there are enough GPUs.
 class Tally : public testing::Environment {
  public:
   void TearDown() override {

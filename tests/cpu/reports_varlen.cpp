@@ -21,7 +21,7 @@ void expect_refused(const Call& call, const std::vector<std::string>& words) {
   each_index(call.out.out.shape, [&](const auto& at) { EXPECT_TRUE(std::isnan(call.out.out.at(at))); });
 }
 
-// Zeroed pages that use memory only after they are touched.
+// Pages of zeros, which use memory only after they are touched.
 HostTensor map_lazily(DType type, const std::vector<int64_t>& shape, const std::vector<int64_t>& strides) {
   const check::Span span = check::reach(shape, strides);
   const auto bytes = static_cast<size_t>((span.last + 1) * bytes_of(type));
@@ -106,7 +106,7 @@ TEST(Reports, R26) {
     expect_oracle(run(call));
     expect_finite(slice(call.out.out, 0, 0, 100));
     const HostTensor& out = call.out.out;
-    each_index({60, 2}, [&](const auto& at) {  // rows past the end are not written
+    each_index({60, 2}, [&](const auto& at) {  // rows after the last sequence are not written
       for (int64_t d = 0; d < 64; ++d) EXPECT_TRUE(check::is_poison(out, out.index({100 + at[0], at[1], d})));
       EXPECT_TRUE(check::is_poison(call.out.lse, call.out.lse.index({at[1], 100 + at[0]})));
     });
@@ -135,7 +135,7 @@ TEST(Reports, R30) {
       std::string actual = "[";  // as in error sentences
       for (int64_t size : shape) actual += (actual.size() > 1 ? ", " : "") + std::to_string(size);
       const char* name = shape.size() == 1 ? "cu_seqlens_" : queries ? "cu_seqlens_q" : "cu_seqlens_k";
-      // With one dimension the two shapes contradict each other: the sentence has both.
+      // With one dimension the two shapes contradict each other, so the sentence has both.
       expect_refused(try_run(call), {name, "batch + 1", actual + "]", shape.size() == 1 ? "[4]" : ""});
     }
 }
@@ -150,7 +150,7 @@ TEST(Reports, R31) {
   EXPECT_NO_THROW(attend({0, 4, 8, 64}));
   EXPECT_NO_THROW(attend({2, 4, 0, 64}));
   EXPECT_NO_THROW(attend({2, 0, 8, 64}));
-  for (const Dims& shape : {Dims{0, 0, 2, 0}, Dims{2, 4, 8, 0}}) {  // head_dim 0 may be refused with a sentence
+  for (const Dims& shape : {Dims{0, 0, 2, 0}, Dims{2, 4, 8, 0}}) {  // head_dim 0 is allowed to be refused
     try {
       attend(shape);
     } catch (const Exception& e) {

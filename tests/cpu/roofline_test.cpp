@@ -1,6 +1,6 @@
-// The peaks of a GPU and the roofline of a problem, without a GPU: the loops are compiled and their instructions
-// counted; which of them are measured, with the stand-in driver; the bounds of problems at given peaks; the clocks,
-// with a stand-in for NVML; and repeated measurements. The loops need NVRTC.
+// Tests the peaks of a GPU and the roofline of a problem, without a GPU. The loops are compiled, and their instructions
+// are counted. The stand-in driver shows which loops are measured. Also tests the bounds of problems at given peaks,
+// the clocks (with a stand-in for NVML), and repeated measurements. The loops need NVRTC.
 #include "lab/roofline.h"
 
 #include <gtest/gtest.h>
@@ -38,17 +38,17 @@ class LoopsOn : public testing::TestWithParam<const char*> {
 INSTANTIATE_TEST_SUITE_P(Architectures, LoopsOn, testing::Values("sm_80", "sm_89", "sm_90a", "sm_120"),
                          [](const auto& test) { return std::string(test.param); });
 
-// A loop that the compiler removed, or computes in another way, lacks its instructions.
+// If the compiler removes a loop or computes it in another way, its instructions are missing.
 TEST_P(LoopsOn, HaveTheirInstructionsAndDoNotSpill) {
   for (const std::string loop : roof_loops(GetParam())) {
     const jit::Image image = compiled(loop.c_str(), GetParam());
     const jit::Resources resources = jit::parse_resources(image.log);
     ASSERT_TRUE(resources.known) << image.log;
     EXPECT_EQ(resources.spill_store_bytes + resources.stack_bytes, 0) << loop;
-    // wgmma is serialised if the compiler cannot prove that the sums stay in their registers: it would warn.
+    // If the compiler cannot prove that the sums stay in their registers, it serializes wgmma and warns.
     EXPECT_TRUE(resources.warnings.empty()) << loop << ": " << resources.warnings[0];
     const bool wgmma = loop.starts_with("wgmma");
-    // Four blocks of 256 threads on a multiprocessor; one if each thread holds 128 sums.
+    // A multiprocessor holds four blocks of 256 threads, or one block if each thread holds 128 sums.
     EXPECT_LE(resources.registers, wgmma ? 255 : 64) << loop;
     EXPECT_LE(resources.shared_bytes, 48 << 10) << loop;
     const InstructionCounts counts = count_instructions(image.bytes);
@@ -77,7 +77,7 @@ TEST(Roofs, FastInstructionsAreMeasuredWhereTheyExist) {
   }
 }
 
-// Nothing runs on the stand-in, so only which rates were taken is meaningful.
+// Nothing runs on the stand-in, so the rates have no meaning. The test checks only which rates were measured.
 TEST(Roofs, MeasuredOnAGpu) {
   for (const int sm : {80, 89, 90, 120})
     on_stand_in(sm, [&] {
@@ -94,7 +94,7 @@ TEST(Roofs, MeasuredOnAGpu) {
 
 // ---- The roofline of a problem
 
-// About the rates of an H200.
+// Approximately the peaks of an H200.
 Roof hopper() {
   Roof roof;
   roof.threads = 0;
@@ -160,7 +160,7 @@ TEST(Rooflines, UseTheInstructionsOfTheKernel) {
   ada.wgmma_f16_flops = ada.wgmma_fp8_flops = 0;
   ada.fp8_flops = 1200e12;
   const std::string fp8 = "e4m3 out=f16 b1 h8 q4096 k4096 d64 scales=head";
-  const double product = 2.0 * 8 * 4096 * 4096 * 64 * 1e6;  // of one of the two products, times 1e6
+  const double product = 2.0 * 8 * 4096 * 4096 * 64 * 1e6;  // operations of one of the two products, times 1e6
   const Roofline widened = bounds(fp8, hopper());           // on Hopper codes are converted to 16 bits
   EXPECT_NEAR(us_of(widened.kernel, "mma.sync f16"), 2 * product / 600e12, 1e-6);
   EXPECT_NEAR(us_of(widened.card, "wgmma fp8"), product / 1800e12, 1e-6);
@@ -231,7 +231,7 @@ TEST(Clocks, ReasonsHaveNames) {
 
 // ---- Repeated measurements
 
-// Samples with a given spread: quartiles at 1 and 1 + spread around a median of 1.
+// An attempt with samples of the given spreads: the median is 1, and the quartiles are 1 and 1 + spread.
 Attempt attempt_of(const std::vector<double>& spreads) {
   Attempt attempt;
   for (const double one : spreads) attempt.samples.push_back({.us = {1, 1, 1, 1 + one, 1 + one}, .calls = 1});

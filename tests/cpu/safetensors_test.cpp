@@ -1,5 +1,6 @@
-// The .safetensors reader and writer: round trips, and malformed files, which must give one sentence. Files are built
-// in memory from a header text and data, so each rule of the format is one line here.
+// Tests the .safetensors reader and writer: round trips, and malformed files, each of which must give one error
+// sentence. Files are built in memory from the text of a header and data, so each rule of the format is tested by one
+// line.
 #include "lab/safetensors.h"
 
 #include <gtest/gtest.h>
@@ -186,7 +187,7 @@ TEST_F(SafetensorsFile, RoundTripKeepsStridedValuesInLogicalOrder) {
 TEST_F(SafetensorsFile, AFailedWriteLeavesTheOldFileAndNothingElse) {
   const std::string path = folder / "o.safetensors";
   std::ofstream(path) << "old";
-  check::HostTensor tensor = check::make_tensor(DType::sim8, {2});  // has no .safetensors dtype
+  check::HostTensor tensor = check::make_tensor(DType::sim8, {2});  // .safetensors has no name for sim8
   EXPECT_THROW(write_safetensors(path, {{"o", tensor}}), Error);
   {
     AtomicFile unfinished(path);
@@ -199,7 +200,8 @@ TEST_F(SafetensorsFile, AFailedWriteLeavesTheOldFileAndNothingElse) {
   EXPECT_EQ(text, "old");
 }
 
-// Time grows with the number of tensors, not with its square: four times as many take about four times as long, not 16.
+// The time is proportional to the number of tensors, not to its square. Four times as many tensors take about four
+// times as long, not 16 times.
 TEST_F(SafetensorsFile, ManyTensors) {
   const std::string path = folder / "many.safetensors";
   const int64_t count = std::getenv("RAPT_TEST_QUICK") != nullptr ? 20'000 : 100'000;

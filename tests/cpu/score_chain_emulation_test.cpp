@@ -1,4 +1,4 @@
-// The order of the steps of a score, with a user's code in its place (score.cuh, score_chain.h).
+// Tests the order of the steps of a score, with a user's code at its place in this order (score.cuh, score_chain.h).
 #define RAPT_USER_SCORE(x, batch, head, i, j) ((x)*10.0f + static_cast<float>(100 * (batch) + 10 * (head) + (i) + (j)))
 
 #include <gtest/gtest.h>
@@ -29,7 +29,8 @@ TEST(ScoreChainEmulated, StepsComeInTheOrderOfTheSemantics) {
   p.alibi_slopes = slopes;
   constexpr AllSteps cfg;
   const RowScoreChain<cfg, Halve> row(p, 2.0f, 1.0f, /*offset=*/5, /*batch=*/0, /*head=*/0, /*row=*/1);
-  // scale and mean: 3 * 2 + 1; cap: 4 * (7 / 4) / 2; bias: + 7; ALiBi: - 0.25 * |1 + 5 - 2|; text: * 10 + 1 + 2
+  // The steps: scale and mean give 3 * 2 + 1; the cap gives 4 * (7 / 4) / 2; bias adds 7; ALiBi subtracts 0.25 * |1 + 5
+  // - 2|; the user's code multiplies by 10 and adds 1 + 2.
   EXPECT_EQ(row.logit(3.0f, 2), (3.5f + 7.0f - 1.0f) * 10.0f + 3.0f);
   EXPECT_EQ(row.logit(3.0f, 1), -std::numeric_limits<float>::infinity());  // masked, whatever the user's code returns
 }

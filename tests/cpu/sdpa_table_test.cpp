@@ -1,5 +1,5 @@
-// The table of rapt_sdpa_args: every row refuses wrong values with its name, and a struct of each earlier header has
-// its old size. New rows are tested automatically.
+// Tests the table of rapt_sdpa_args. For every row, wrong values are refused with a sentence that has the row's name. A
+// struct of each earlier header has its old size. New rows are tested automatically.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 namespace rapt::test {
 namespace {
 
-// A dense call that the library accepts: batch 2, 4 heads of q and 2 of k, 3 queries, 5 keys.
+// A dense call that the library accepts. It has batch 2, 4 heads of q and 2 heads of k, 3 queries and 5 keys.
 struct Call {
   static constexpr int64_t q_shape[] = {2, 4, 3, 8}, k_shape[] = {2, 2, 5, 8};
   alignas(64) float memory[2048]{};
@@ -33,7 +33,7 @@ struct Call {
   }
 };
 
-// A dtype that the row allows, or one that it does not.
+// A dtype that the row allows, or a dtype that it does not allow.
 rapt_dtype dtype_of(const TensorArgument& row, bool allowed) {
   for (int32_t code = RAPT_F32; code <= RAPT_I64; ++code)
     if (row.dtypes.has(static_cast<DType>(code)) == allowed) return static_cast<rapt_dtype>(code);
@@ -57,8 +57,8 @@ TEST(SdpaTable, EveryTensorRowRefuses) {
       if (call.args.*row.member != nullptr) tensor = *(call.args.*row.member), tensor.shape = wrong;
       tensor.dtype = dtype_of(row, allowed[fault]);
       if (fault == 1) tensor.device = {RAPT_DEVICE_CUDA, 0};
-      if (fault == 2 && row.member == &rapt_sdpa_args::q) continue;  // the shapes of all others are wrong then
-      if (fault == 1 && row.member == &rapt_sdpa_args::q) continue;  // likewise
+      if (fault == 2 && row.member == &rapt_sdpa_args::q) continue;  // other tensors would be reported as wrong
+      if (fault == 1 && row.member == &rapt_sdpa_args::q) continue;  // the same holds for the device of q
       call.args.*row.member = &tensor;
       call.expect_refused(row.name);
     }
@@ -101,7 +101,7 @@ TEST(SdpaTable, EveryFlagAndBitIsKnown) {
 }
 
 TEST(SdpaTable, EarlierStructsEndWhereTheyDid) {
-  // One line for each struct size of an earlier release.
+  // There is one line for each struct size of an earlier release.
   ASSERT_GE(earlier_struct_sizes.size(), 1u);
   EXPECT_EQ(earlier_struct_sizes[0], offsetof(rapt_sdpa_args, seqused_q));  // 0.1.0
 }

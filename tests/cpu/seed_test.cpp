@@ -1,5 +1,6 @@
-// The seed suite: four small problems, three seeds each, every dtype and every instruction set of the machine, within
-// the derived error bounds, finite and equal in every run. One oracle is used for all instruction sets.
+// The seed suite: four small problems with three seeds each, for every dtype and every instruction set of the machine.
+// Results must be within the derived error bounds, finite, and equal in every run. The oracle runs once for all
+// instruction sets.
 #include <gtest/gtest.h>
 
 #include <cctype>
@@ -17,7 +18,7 @@ constexpr const char* shapes[] = {"b1 h2 q64 k64 d64", "b1 h4 q128 k128 d64", "b
                                   "b2 h2 q64 k64 d64"};
 constexpr const char* types[] = {"f32", "f16", "bf16", "q=f32 k=e4m3 v=e4m3 out=f32", "q=bf16 k=e5m2 v=f16 out=bf16"};
 
-// The reference for an instruction set's outputs: at least 4096 of them in every problem here.
+// The reference for the outputs of all instruction sets. Every problem here has at least 4096 outputs.
 struct ReferenceValues {
   check::Reference reference;
   check::Bounds bounds;

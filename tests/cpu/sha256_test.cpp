@@ -1,4 +1,4 @@
-// SHA-256 compared with the examples of FIPS 180 (NIST), and lengths around the edges of the padding.
+// Compares SHA-256 with the examples of FIPS 180 (NIST), and tests lengths around the limits of the padding.
 #include <gtest/gtest.h>
 
 #include <string>

@@ -1,5 +1,5 @@
-// rapt pack, the ledger of shipped kernels, occupancy: without a GPU, with the available NVRTC.
-// The CI step `kernels` compiles all of check/cases/shipped.txt; here only a few small kernels.
+// Tests rapt pack, the ledger of shipped kernels, and occupancy, without a GPU and with the available NVRTC. The CI
+// step `kernels` compiles all of check/cases/shipped.txt. These tests compile only a few small kernels.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -26,7 +26,7 @@ lab::PackOptions options_of(const std::string& problem, const std::string& arch,
   return options;
 }
 
-// The output of `call`.
+// The text that `call` prints.
 template <class Call>
 std::string output_of(const Call& call) {
   testing::internal::CaptureStdout();
@@ -44,7 +44,7 @@ TEST(Shipped, PacksAreTheSameBytesWhenRepeated) {
   options.cases = {folder / "one.txt"};
   options.output = folder / "a.pack";
   EXPECT_EQ(lab::pack(options), 0);
-  options.common.arch = "sm_89,sm_80,a100";  // twice the same architecture, another order, other lines, more threads
+  options.common.arch = "sm_89,sm_80,a100";  // one architecture twice, in another order; other lines, more threads
   options.common.threads = 2;
   options.cases = {folder / "two.txt", folder / "one.txt"};
   options.output = folder / "b.pack";
@@ -60,7 +60,7 @@ TEST(Shipped, APackHoldsWhatALaterCallAsksFor) {
   only_pack.packs = {folder / "x.pack"};
   only_pack.use_compiler = false;
   jit::Store store(only_pack);
-  // Another length and head count of the same class, planned for a GPU instead of an architecture.
+  // Another length and number of heads of the same class, planned for a GPU instead of an architecture.
   const auto get = [&](const char* line) {
     const Device device = device_preset("a100");
     const Plan chosen = plan(parse_problem(line), device);
@@ -100,7 +100,8 @@ TEST(Shipped, WrongWordsAreRefused) {
   EXPECT_FALSE(std::filesystem::exists(folder / "x"));
 }
 
-// The ledger written by `--update` passes. Each edit of it fails with a sentence that names the kernel.
+// The ledger that `--update` wrote passes. After each edit of the ledger, the comparison fails with a sentence that
+// names the kernel.
 TEST(Shipped, ALedgerIsCompared) {
   const TemporaryFolder folder;
   lab::PackOptions options = options_of(small_problem, "sm_80", "");
@@ -137,7 +138,7 @@ TEST(Shipped, ALedgerIsCompared) {
   EXPECT_TRUE(contains(other, "made by NVRTC 12.9.86")) << other;
 }
 
-// Rewriting one architecture keeps the rows of the others.
+// If the rows of one architecture are rewritten, the rows of the others are kept.
 TEST(Shipped, ALedgerIsWrittenByArchitecture) {
   const TemporaryFolder folder;
   lab::PackOptions options = options_of(small_problem, "sm_80,sm_90a", "");
@@ -228,8 +229,8 @@ TEST(Shipped, LedgersAreReadBackAsWritten) {
   EXPECT_TRUE(contains(refusal(lab::to_text(ledger)), "appears twice"));
 }
 
-// The checked-in ledger has a row for every kernel of shipped.txt, and no forbidden ones. The CI step `kernels` checks
-// its numbers with the compiler.
+// The ledger in the repository has a row for every kernel of shipped.txt, and no row with a fault. The CI step
+// `kernels` compares its numbers with those of the compiler.
 TEST(Shipped, TheLedgerKnowsEveryShippedKernel) {
   const lab::Ledger ledger = lab::shipped_ledger();
   std::vector<Problem> problems;
@@ -245,7 +246,8 @@ TEST(Shipped, TheLedgerKnowsEveryShippedKernel) {
   for (const std::string& fault : lab::faults_of(ledger)) ADD_FAILURE() << fault;
 }
 
-// The default pack: these head dimensions in both 16-bit types, with and without masks, for short and long sequences.
+// The default pack has these head dimensions for both 16-bit types, with and without masks, for short and long
+// sequences.
 TEST(Shipped, TheDefaultPackCoversCommonModels) {
   std::vector<Problem> problems;
   for (const check::Case& item : check::load_cases("shipped", RAPT_SOURCE_DIR "/check/cases"))
@@ -265,7 +267,8 @@ TEST(Shipped, TheDefaultPackCoversCommonModels) {
   }
 }
 
-// Numbers by the method of the CUDA Occupancy Calculator (cuda_occupancy.h), one limit after another.
+// The expected numbers were computed by the method of the CUDA Occupancy Calculator (cuda_occupancy.h). Each row tests
+// one limit.
 TEST(Occupancy, EachLimit) {
   struct Row {
     const char* preset;

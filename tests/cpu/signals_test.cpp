@@ -1,5 +1,5 @@
-// Ctrl-C while NVRTC compiles: NVRTC replaces the program's handlers, so no thread of rapt may accept the signal until
-// the handlers are back. A table of the test's own functions takes the place of NVRTC.
+// Tests Ctrl-C while NVRTC compiles. NVRTC replaces the program's signal handlers, so no thread of rapt must accept the
+// signal until the handlers are restored. The tests replace NVRTC by a table of their own functions.
 #include "base/signals.h"
 
 #include <gtest/gtest.h>
@@ -67,7 +67,7 @@ TEST(Signals, WorkersOfAPoolAcceptNone) {
   std::atomic<bool> faults_blocked{false};
   pool.parallel_for(2, [&](int, int64_t) {
     ++inside;
-    while (inside < 2) std::this_thread::yield();  // so each thread gets one index
+    while (inside < 2) std::this_thread::yield();  // waits, so that each thread gets one index
     if (std::this_thread::get_id() == caller) return;
     for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGALRM}) unblocked += !is_blocked(number);
     faults_blocked = is_blocked(SIGSEGV);

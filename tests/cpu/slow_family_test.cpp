@@ -1,5 +1,5 @@
-// Messages when a GPU problem runs in attention_scalar: in explain, and once per reason in the log. The log is tested
-// with the stand-in driver of tests/fake_cuda: it needs NVRTC, no GPU.
+// Tests the messages if attention_scalar computes a GPU problem: in explain, and once for each reason in the log. The
+// log is tested with the stand-in driver of tests/fake_cuda. Needs NVRTC, no GPU.
 #include "check/device_tensors.h"
 #include "cuda/cuda.h"
 #include "device/device.h"
@@ -11,8 +11,7 @@
 namespace rapt::test {
 namespace {
 
-// Calls that attention_sm80 refuses, with a part of its sentence: one for each reason. attention_scalar then takes
-// them.
+// Calls that attention_sm80 refuses and attention_scalar computes: one for each reason, with a part of the sentence.
 const std::vector<std::pair<const char*, const char*>> refused = {
     {"f32 b1 h1 q64 d64", "q=f32: must be f16, bf16, e4m3 or e5m2"},
     {"q=f32 k=f16 v=f16 out=f32 b1 h1 q64 d64", "q=f32: must be f16, bf16, e4m3 or e5m2"},
@@ -51,7 +50,7 @@ TEST(SlowFamily, ExplainSaysWhy) {
     EXPECT_NE(text.find(concat("attention_sm80 was not possible: ", reason), at), std::string::npos) << text;
   }
   for (const char* line : {"f16 b1 h1 q64 d64", "q=f16 k=e4m3 v=e4m3 b1 h1 q64 d64 k_scales=head v_scales=head",
-                           "f16 b1 h1 q64 d320 acc=f16"})  // the last one is refused by all
+                           "f16 b1 h1 q64 d320 acc=f16"})  // all families refuse the last one
     EXPECT_EQ(slow_note(parse_problem(line), h100), "") << line;
   EXPECT_EQ(slow_note(parse_problem("f32 b1 h1 q64 d64"), device_preset("cpu-avx2")), "");
 }

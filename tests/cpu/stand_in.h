@@ -1,5 +1,6 @@
-// Tests of GPU calls with the stand-in driver of tests/fake_cuda. Each runs in its own process, with one GPU whose
-// kernels do not run. Needs NVRTC, no GPU. Included by products_launch_test.cpp and quantize_launch_test.cpp.
+// For tests of GPU calls with the stand-in driver of tests/fake_cuda. Each test runs in its own process, with one
+// stand-in GPU. Kernels do not run. Needs NVRTC, no GPU. Included by products_launch_test.cpp and
+// quantize_launch_test.cpp.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,5 +1,6 @@
-// The store among processes: many that start at once; some that are killed; some without space, home folder or
-// compiler. A worker is this program, run with the disabled test below. Mode and folder come from the environment.
+// Tests the store with several processes: many start at the same time, some are killed, and some have no space, no home
+// folder or no compiler. A worker is this program, which runs the disabled test below. Its mode and folder come from
+// the environment.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -47,7 +48,7 @@ void wait_for(const std::function<bool()>& condition, const char* what) {
   }
 }
 
-// A process of this program in a mode of worker(). Its output goes to the file `log`.
+// A process that runs worker() in a mode. Its output goes to the file `log`.
 class Worker {
  public:
   Worker(const std::string& mode, const std::string& folder, const std::string& log,
@@ -55,7 +56,7 @@ class Worker {
       : log_(log) {
     variables.push_back("RAPT_TEST_MODE=" + mode);
     variables.push_back("RAPT_TEST_FOLDER=" + folder);
-    // Of duplicates, the first one counts.
+    // If a variable is given twice, the first value counts.
     for (char** variable = environ; *variable; ++variable) variables.emplace_back(*variable);
     std::vector<std::string> words = {"rapt_tests", "--gtest_filter=StoreProcess.DISABLED_Worker",
                                       "--gtest_also_run_disabled_tests", "--gtest_brief=1"};
@@ -85,7 +86,7 @@ class Worker {
     waitpid(pid_, &status, 0);
     pid_ = -1;
   }
-  // Its output, after it ended successfully.
+  // Waits for the end of the process, expects success, and returns the output.
   std::string finish() {
     int status = 0;
     EXPECT_EQ(waitpid(pid_, &status, 0), pid_);
@@ -106,7 +107,7 @@ int count(const std::string& text, const std::string& part) {
   return found;
 }
 
-// Gets three kernels from its own store; prints "compiled" or "read" for each.
+// Gets three kernels from its own Store object. Prints "compiled" or "read" for each.
 void get_three(const std::string& folder) {
   jit::Store store(cached_in(folder));
   for (int n = 0; n < 3; ++n) {
@@ -124,7 +125,7 @@ TEST(StoreProcess, DISABLED_Worker) {
   if (mode == "three") {
     get_three(cache_folder);
   } else if (mode == "three at once") {
-    jit::find_compiler();  // so that all of them reach the store at the same time
+    jit::find_compiler();  // done first, so that all processes reach the store at the same time
     write_file(folder + "/ready-" + std::to_string(getpid()), "");
     wait_for([&] { return exists(folder + "/go"); }, "the start");
     get_three(cache_folder);
@@ -136,7 +137,7 @@ TEST(StoreProcess, DISABLED_Worker) {
   } else if (mode == "fail") {
     jit::Store store(cached_in(cache_folder));
     std::printf("%s\n", error_of([&] { store.get(small_kernel(1)); }, ErrorCode::environment).c_str());
-  } else if (mode == "hold") {  // dies while it holds a lock and has written a part of an entry
+  } else if (mode == "hold") {  // holds a lock and has written a part of an entry when it is killed
     const jit::Cache cache(cache_folder);
     std::string why;
     const auto lock = cache.lock(jit::signature(small_kernel(1)), jit::find_compiler()->version, why);

@@ -1,5 +1,5 @@
-// The store in one process: the order of its sources, damaged entries, directories that cannot or must not be used,
-// threads that need the same kernel.
+// Tests the store in one process: the order of its sources, damaged entries, directories that cannot be used or must
+// not be used, and threads that need the same kernel.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -58,7 +58,7 @@ TEST(Store, AnotherTextArchitectureOrCompilerIsAnotherKernel) {
   jit::Store store(cached_in(folder.path()));
   EXPECT_EQ(store.get(small_kernel(2))->source, Source::compiled);
   EXPECT_EQ(store.get(small_kernel(1, "sm_89"))->source, Source::compiled);
-  // An entry of another NVRTC version has another name. Under this version's name it is rejected.
+  // An entry of another NVRTC version has another file name. If it has this version's file name, it is rejected.
   jit::Image foreign = *store.get(small_kernel(1));
   foreign.compiler = "13.1.5";
   write_file(folder / entry_of(small_kernel(1)), jit::encode_image(foreign));
@@ -174,7 +174,7 @@ TEST(Store, WorksWhereNoDirectoryCanBeMadeOrWritten) {
   EXPECT_EQ(no_home.get(small_kernel(1))->source, Source::compiled);
   EXPECT_FALSE(std::filesystem::exists(folder / "none")) << "a home is not made";
 
-  jit::Store read_only(cached_in("/proc"));  // nobody can create a file there, not even root
+  jit::Store read_only(cached_in("/proc"));  // even root cannot create a file there
   EXPECT_EQ(read_only.get(small_kernel(1))->source, Source::compiled);
   EXPECT_EQ(read_only.get(small_kernel(1))->source, Source::memory);
 }
@@ -224,7 +224,7 @@ TEST(Store, AFailureIsToldToEveryWaiterAndForgotten) {
   EXPECT_EQ(store.get(small_kernel(1))->source, Source::compiled);
 }
 
-// Environment variables set or unset for a scope.
+// Sets or unsets environment variables for a scope.
 class Environment {
  public:
   explicit Environment(const std::map<std::string, const char*>& values) {
@@ -294,7 +294,8 @@ TEST(Store, AskingWhereKernelsAreKeptMakesNoDirectory) {
   EXPECT_TRUE(contains(nowhere.cache_note(), "is not used")) << nowhere.cache_note();
 }
 
-// A link leads to a sound entry, but anyone who can write elsewhere could have put it there.
+// A link leads to a valid entry. But the target is in another folder, and anyone who can write to that folder could
+// have made it.
 TEST(Store, LinksToSoundEntriesAreNotFollowed) {
   const TemporaryFolder folder;
   const std::string name = entry_of(small_kernel(1));

@@ -1,5 +1,5 @@
-// Helpers of the CPU tests; see support.h.
-// Reads outputs with check's own decoding; writes inputs with the scalar conversions of shared/dtype.h.
+// Implements support.h. Reads outputs with the decoding of check/, and writes inputs with the scalar conversions of
+// shared/dtype.h.
 #include "support.h"
 
 #include <algorithm>
@@ -171,7 +171,8 @@ void fill(HostTensor& tensor, const std::function<double(const std::vector<int64
   each_index(tensor.shape, [&](const std::vector<int64_t>& at) { put(tensor, at, value(at)); });
 }
 
-// SplitMix64 (Steele, Lea, Flood 2014) of seed and logical element number, independent of the address.
+// SplitMix64 (Steele, Lea, Flood 2014) of the seed and the logical number of the element. It does not depend on the
+// element's address.
 void fill_hash(HostTensor& tensor, uint64_t seed) {
   uint64_t state = seed * 0x9e3779b97f4a7c15u;
   each_index(tensor.shape, [&](const std::vector<int64_t>& at) {
@@ -309,7 +310,7 @@ void expect_empty_row(const Call& call, const std::vector<int64_t>& row) {
 
 namespace {
 
-// The first few differences and their number.
+// Reports the first few differences, and the number of all differences.
 class Misses {
  public:
   void add(const char* what, const std::vector<int64_t>& at, double got, double expected, double allowed) {
@@ -331,7 +332,7 @@ bool within(double got, double expected, double allowed) {
   return std::abs(got - expected) <= allowed;
 }
 
-// The row of Reference for an index of lse: dense [b, h, i], packed [h, row].
+// The row of a Reference for an index of lse, which is [b, h, i] for dense and [h, row] for packed tensors.
 size_t reference_row(const std::vector<int64_t>& shape, const std::vector<int64_t>& at) {
   int64_t row = 0;
   for (size_t d = 0; d < at.size(); ++d) row = row * shape[d] + at[d];
@@ -353,7 +354,7 @@ Reference oracle(const Call& call) {
   const Problem& p = call.problem;
   check::Reference reference = check::forward(p, call.in);
   if (!p.varlen) return {std::move(reference.out), std::move(reference.lse)};
-  Reference packed{{}, std::move(reference.lse)};  // out is [row, head, dim] there
+  Reference packed{{}, std::move(reference.lse)};  // the order of out must change to [row, head, dim]
   for (int64_t row = 0; row < p.total_q; ++row)
     for (int64_t h = 0; h < p.heads_q; ++h) {
       const auto first = reference.out.begin() + (h * p.total_q + row) * p.head_dim_v;
@@ -371,7 +372,7 @@ void expect_oracle(const Call& call, const check::Reference& reference) {
   each_index(lse_shape(p), [&](const std::vector<int64_t>& at) {
     const size_t row = reference_row(lse_shape(p), at);
     if (reference.state[row] != check::RowState::computed) return;
-    const double logit_error = 8 * float_unit * reference.logit_size[row];  // of a float32 dot product, scaled
+    const double logit_error = 8 * float_unit * reference.logit_size[row];  // error of a scaled float32 dot product
     std::vector<int64_t> element = out_row(p, at);
     element.push_back(0);
     for (int64_t d = 0; d < p.head_dim_v; ++d) {

@@ -1,6 +1,6 @@
-// Time stamps of kernels (lab/trace.h, kernels/device/trace.cuh) without a GPU: the marks of an emulated kernel,
-// made-up marks of two multiprocessors, the trace file, and both builds of the shipped kernel by NVRTC. What the
-// numbers are worth needs a GPU.
+// Tests time stamps of kernels (lab/trace.h, kernels/device/trace.cuh) without a GPU: the marks of an emulated kernel,
+// invented marks of two multiprocessors, the trace file, and both builds of the shipped kernel by NVRTC. Whether the
+// times are correct can only be tested on a GPU.
 #include "lab/trace.h"
 
 #include <gtest/gtest.h>
@@ -104,7 +104,7 @@ TEST(TraceShape, of_plans) {
   EXPECT_LE(large.marks() * 8, size_t{512} << 20);
 }
 
-// ---- Made-up marks: a producer and a consumer warp in each of two CTAs, on multiprocessors whose cycles differ.
+// ---- Invented marks: a producer and a consumer warp in each of two CTAs, on multiprocessors whose cycles differ.
 
 TraceMemory two_roles() {
   TraceMemory memory;
@@ -115,7 +115,7 @@ TraceMemory two_roles() {
     for (unsigned warp = 0; warp < 2; ++warp) {
       memory.of_warps.push_back({ns, cycles, ns + 500, cycles + 1000, 7 + cta});
       unsigned long long* marks = memory.marks.data() + (cta * 2 + warp) * 12;
-      const unsigned first = warp * 2;  // stages 0 and 1: producer; 2 and 3: consumer
+      const unsigned first = warp * 2;  // the producer has stages 0 and 1, the consumer 2 and 3
       marks[first] = cycles + 10;
       for (unsigned step = 0; step < 3; ++step) marks[step * 4 + first + 1] = cycles + 100 + 200 * step;
     }
@@ -313,7 +313,7 @@ TEST_F(TraceEmulated, stages_of_attention_sm90) {
   for (const char* name : {"consumer 1: epilogue", "consumer 2: epilogue"}) EXPECT_EQ(count(trace, name), 4 * tiles);
 }
 
-// Warpgroups that take turns, and blocks of keys that the rows of one warpgroup do not see.
+// Warpgroups take turns, and the rows of one warpgroup do not see some blocks of keys.
 TEST_F(TraceEmulated, attention_sm90_skips_blocks_and_takes_turns) {
   const Trace trace = trace_of("f16 h1 q128 k128 d16 causal", "sm_90a", concat(small_sm90, 1), sm90_line);
   // Rows 0 to 63 see two of the four blocks, rows 64 to 127 all. A warpgroup has four warps.
@@ -331,7 +331,7 @@ TEST_F(TraceEmulated, stages_of_attention_scalar) {
   for (int tile = 0; tile < 3; ++tile) append(expected, {"load Q, K", "Q.K", "softmax", "load V", "P.V"});
   expected.emplace_back("store");
   for (const TracedWarp& warp : trace.warps) EXPECT_EQ(stages_of(trace, warp), expected) << warp.cta;
-  // A larger head_dim is taken in slices.
+  // A larger head_dim is computed in slices.
   const Trace wide = trace_of("f32 h1 q9 k9 d600", "sm_80", "", scalar_line);
   EXPECT_GT(count(wide, "Q.K"), count(wide, "softmax"));
 }

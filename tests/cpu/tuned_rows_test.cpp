@@ -41,7 +41,7 @@ TunedRow row_for(const std::string& words) { return row_for(parse_problem(line),
 
 TunedRows read(const std::string& path) { return TunedRows::read({path, true}); }
 
-// The rows of a file with this text, and what reading it logs.
+// The rows of a file with this text, and the text that is logged while the file is read.
 TunedRows read_text(const TemporaryFolder& folder, const std::string& text, std::string& log) {
   const std::string path = folder / concat("rows", text.size(), ".txt");
   write_file(path, text);
@@ -85,7 +85,7 @@ TEST(TunedRows, ARowIsReadAsItWasWritten) {
   EXPECT_EQ(to_string(read), text);
   EXPECT_EQ(read.us, 12.5);
   EXPECT_EQ(read.planner_us, 14.25);
-  row.command = "a | b\nc";  // would break the line
+  row.command = "a | b\nc";  // these characters would break the line
   EXPECT_EQ(parse_tuned_row(to_string(row)).command, "a ? b?c");
 }
 

@@ -13,7 +13,7 @@ struct TwoStepsConfig {
 constexpr ConfigField fields[] = {config_field<TwoStepsConfig, &TwoStepsConfig::splits>("splits", ConfigRole::tunable)};
 constexpr ConfigType config_table = config_type<TwoStepsConfig>("TwoStepsConfig", fields);
 
-// Same as in the kernels' source.
+// The same struct as in the kernels' source.
 struct TwoStepsParams {
   AttentionParams attention;
   float* states;
@@ -37,7 +37,8 @@ struct Row {
 };
 )";
 
-// A thread takes a row and a part of the keys. Its state is maximum, sum, and the sum of the weighted values.
+// A thread computes a row and a part of the keys. Its state is the maximum, the sum of the weights, and the sum of the
+// weighted values.
 constexpr const char* parts_text = R"(
 __device__ float score(const rapt::AttentionParams& a, const Row& r, long key) {
   const float* q = static_cast<const float*>(a.q.data) + a.q.index(r.b, r.h, r.i);

@@ -1,7 +1,7 @@
-// A family of two kernels for tests: parts of the keys write their states to the workspace, a second kernel combines
-// them. Only plain dense f32 attention. The first kernel counts its blocks; the second one writes NaN unless all have
-// finished, and resets the counter. Passed to a context by ContextOptions::family. Used by workspace_test.cpp and
-// tests/gpu/workspace_test.cpp.
+// A family of two kernels for tests. It computes only plain dense f32 attention. The first kernel computes the states
+// of parts of the keys, writes them to the workspace, and counts its finished blocks. The second kernel combines the
+// states. If not all blocks have finished, it writes NaN. It resets the counter. Tests pass the family to a context by
+// ContextOptions::family. Used by workspace_test.cpp and tests/gpu/workspace_test.cpp.
 #pragma once
 
 #include "kernels/family.h"

@@ -1,5 +1,5 @@
-// Plans of two kernels with a workspace, with the stand-in driver: whose memory a call uses, when it grows, and the
-// guarantees for captures. tests/gpu/workspace_test.cpp checks the results of the kernels.
+// Tests plans of two kernels with a workspace, with the stand-in driver: which memory a call uses as workspace, when a
+// workspace grows, and the guarantees for captures. tests/gpu/workspace_test.cpp checks the results of the kernels.
 #include <thread>
 
 #include "cuda/driver.h"

@@ -89,7 +89,7 @@ struct Library {
 struct Kernel {
   int static_smem;
   Library* library;
-  std::map<int, int> smem, carveout;  // by device
+  std::map<int, int> smem, carveout;  // key: device
 };
 struct Function {
   Kernel* kernel;
@@ -177,7 +177,7 @@ Entry* find(const std::string& name) {
   return nullptr;
 }
 
-// Every function starts with this: it counts the call. A result other than ok is the function's result.
+// Every function calls this first. It counts the call. If it does not return ok, the function must return its result.
 Result enter(Entry& entry) {
   ++entry.calls;
   if (const Result failure = entry.failure) return failure;
@@ -196,7 +196,8 @@ void invalidate(Stream& stream) { stream.status = CaptureStatus::invalidated; }
 
 thread_local CaptureMode mode_of_thread = CaptureMode::global;
 
-// For calls that are not allowed while this thread captures (or any thread, in global mode): invalidates the capture.
+// For calls that are not allowed while this thread captures (in global mode: while any thread captures). Invalidates
+// the capture.
 Result unsafe_while_capturing() {
   Result result = ok;
   if (mode_of_thread == CaptureMode::relaxed) return result;
@@ -209,7 +210,8 @@ Result unsafe_while_capturing() {
   return result;
 }
 
-// The legacy stream would have to wait for blocking streams of its context.
+// An operation on the legacy stream would have to wait for blocking streams of its context. So it is not allowed while
+// one of them captures.
 Result legacy_conflict(StreamHandle stream, bool spoils) {
   Result result = ok;
   if (!is_legacy(stream)) return result;
@@ -228,7 +230,7 @@ Result cuInit(unsigned) {
   ++self.calls;
   if (const Result failure = self.failure) return failure;
   if (state().gpus.empty()) return no_device;
-  // As with a real driver: a child of a process that has initialised the driver can never initialise it.
+  // The rule of a real driver: if a process has initialised the driver, its child can never initialise it.
   static std::atomic<bool> forked{false};
   static const int registered = pthread_atfork(nullptr, nullptr, [] {
     forked = true;
@@ -280,7 +282,8 @@ Result cuDeviceGetName(char* name, int bytes, DeviceHandle device) {
   return ok;
 }
 
-// Plausible values: a card of that capability with the multiprocessors of A100, A10, L4, H100, RTX 5090.
+// Plausible values for a GPU of each compute capability. The numbers of multiprocessors are those of A100, A10, L4,
+// H100 and RTX 5090.
 int plausible(int sm, DeviceAttribute which) {
   const bool large = sm == 80 || sm == 90 || sm / 10 == 10;
   const int smem_kib = sm == 80 ? 164 : large ? 228 : 100;
@@ -598,7 +601,7 @@ bool allocated(DevicePtr address, size_t bytes) {
   return address - begin <= size && bytes <= size - (address - begin);
 }
 
-// The checks of a synchronous copy or fill.
+// The checks for a synchronous copy or fill.
 Result enter_copy(Entry& self, DevicePtr address, size_t bytes) {
   if (const Result result = enter(self)) return result;
   if (current() == nullptr) return invalid_context;
@@ -664,7 +667,7 @@ Result cuLibraryLoadData(LibraryHandle* library, const void* image, JitOption* o
   const Lock lock(state().mutex);
   write_jit_log(options, values, count);
   if (const Result result = enter(self)) return result;
-  state().image = static_cast<const char*>(image);  // up to its NUL
+  state().image = static_cast<const char*>(image);  // copies up to the NUL
   state().libraries.push_back(std::make_unique<Library>());
   *library = reinterpret_cast<LibraryHandle>(state().libraries.back().get());
   return ok;
@@ -744,10 +747,10 @@ Result cuKernelSetAttribute(FunctionAttribute which, int value, KernelHandle han
   return ok;
 }
 
-// A function handle may also be that of a kernel.
+// A function handle can also be the handle of a kernel.
 struct Callee {
   Kernel* kernel;
-  Context* context;  // null: any
+  Context* context;  // null means any context
 };
 Callee callee(FunctionHandle handle) {
   for (const auto& function : state().functions)
@@ -794,7 +797,7 @@ Result check_cluster(const LaunchConfig& config, const decltype(LaunchAttribute:
   return sm >= 90 && divides && cluster.x * cluster.y * cluster.z <= portable ? ok : invalid_cluster_size;
 }
 
-// All blocks must be resident at once.
+// All blocks of a cooperative launch must be resident at once.
 Result check_cooperative(const LaunchConfig& config, const Kernel& kernel, int sm) {
   const auto resident =
       static_cast<unsigned long long>(blocks_per_sm(kernel, sm, static_cast<int>(config.block_x), config.smem_bytes)) *
@@ -1092,7 +1095,8 @@ extern "C" Result cuDriverGetVersion(int* version) {
   return ok;
 }
 
-// As documented: a version above the driver's is an error; a function newer than the version is not found.
+// Follows the documentation: a version above the driver's is an error. A function that is newer than the version is not
+// found.
 extern "C" Result cuGetProcAddress_v2(const char* name, void** address, int version, unsigned long long flags,
                                       int* status) {
   *address = nullptr;

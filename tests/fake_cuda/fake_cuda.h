@@ -1,10 +1,11 @@
-// A stand-in for libcuda.so.1 over host memory, and what a test can control besides the driver's own functions. Kernels
-// are accepted and launches recorded, but nothing runs. A program finds it through LD_LIBRARY_PATH; a test also gets
-// fake_cuda_control by dlopen("libcuda.so.1") and dlsym. Calls to the control functions are not counted. Environment:
-// FAKE_CUDA_DEVICES (1), FAKE_CUDA_SM (90; "80,90" by device, the last one repeats), FAKE_CUDA_VERSION (13000),
-// FAKE_CUDA_FAIL ("cuInit=100,cuMemAlloc=2": these functions fail with that result), FAKE_CUDA_LACKS
-// ("cuTensorMapEncodeTiled": cuGetProcAddress does not find these functions), FAKE_CUDA_HANG (cuStreamSynchronize never
-// returns after a launch), FAKE_CUDA_RUN (a library whose fake_cuda_run is called for each launch).
+// A stand-in for libcuda.so.1, whose device memory is host memory, and control functions for tests. It accepts kernels
+// and records launches, but kernels do not run. A program finds the stand-in through LD_LIBRARY_PATH. A test also gets
+// fake_cuda_control by dlopen("libcuda.so.1") and dlsym. Calls to the control functions are not counted. Environment
+// variables (with defaults): FAKE_CUDA_DEVICES (1) is the number of GPUs. FAKE_CUDA_SM (90) is their compute
+// capability; "80,90" gives one for each device, and the last one repeats. FAKE_CUDA_VERSION (13000). FAKE_CUDA_FAIL:
+// functions that fail, and their results ("cuInit=100,cuMemAlloc=2"). FAKE_CUDA_LACKS: functions that cuGetProcAddress
+// does not find ("cuTensorMapEncodeTiled"). FAKE_CUDA_HANG: cuStreamSynchronize never returns after a launch.
+// FAKE_CUDA_RUN: a library whose function fake_cuda_run is called for each launch.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +17,8 @@ namespace fake_cuda {
 struct LaunchRecord {
   unsigned grid_x = 0, grid_y = 0, grid_z = 0, threads = 0, smem_bytes = 0;
   void* stream = nullptr;
-  void* context = nullptr;       // the context in which it runs
-  const void* params = nullptr;  // kernelParams[0]
+  void* context = nullptr;       // the context of the launch
+  const void* params = nullptr;  // the value of kernelParams[0]
   int first_word = 0;            // the first four bytes of that
   bool by_kernel = false;        // a CUkernel was passed as the CUfunction
   bool programmatic = false;
@@ -28,7 +29,8 @@ struct LaunchRecord {
   float window_share = 0;
 };
 
-// Written by cuTensorMapEncodeTiled here instead of a real map. Numbers as in CUtensorMapDataType and the other enums.
+// The stand-in's cuTensorMapEncodeTiled writes this instead of a real map. Numbers are those of CUtensorMapDataType and
+// the other enums.
 struct TensorMapRecord {
   unsigned element_type = 0, rank = 0;
   unsigned long long address = 0, sizes[5] = {}, strides[4] = {};
@@ -43,36 +45,36 @@ struct TensorMapRecord {
 };
 static_assert(sizeof(TensorMapRecord) == 128);
 
-// The function "fake_cuda_run" of $FAKE_CUDA_RUN: runs a kernel of one image on this CPU. trace: rapt_trace_buffer of
-// the image.
+// The function "fake_cuda_run" of $FAKE_CUDA_RUN. It runs a kernel of one image on this CPU. trace: the variable
+// rapt_trace_buffer of the image.
 using Run = void (*)(const void* params, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned threads,
                      unsigned smem_bytes, const rapt::TraceBuffer& trace);
 
 struct Control {
-  long (*calls)(const char* function);  // null: of all functions
+  long (*calls)(const char* function);  // number of calls of a function; null: of all functions
   void (*reset_calls)();
-  void (*fail)(const char* function, int result);  // until called again with 0
-  long (*launches)();                              // executed, not captured; replaying a graph counts its launches
-  LaunchRecord (*last_launch)();                   // executed or captured
+  void (*fail)(const char* function, int result);  // the function fails until fail() is called again with 0
+  long (*launches)();                              // number of executed launches, also those in a replayed graph
+  LaunchRecord (*last_launch)();                   // the last executed or captured launch
 
-  void* (*make_context)(int device);  // like cuCtxCreate, but not current
+  void* (*make_context)(int device);  // like cuCtxCreate, but does not make the context current
   void (*destroy_context)(void* context);
-  void* (*primary)(int device);        // retained, as by the CUDA runtime
-  int (*primary_retains)(int device);  // how often it was retained by anyone
-  void (*set_current)(void* context);  // cuCtxSetCurrent
+  void* (*primary)(int device);        // retains the primary context, as the CUDA runtime does
+  int (*primary_retains)(int device);  // how often the primary context is retained, by rapt and tests
+  void (*set_current)(void* context);  // same as cuCtxSetCurrent
   void* (*current)();
-  int (*depth)();                                // of this thread's context stack
-  void* (*make_blocking_stream)(void* context);  // waits for the legacy default stream
+  int (*depth)();                                // depth of this thread's stack of contexts
+  void* (*make_blocking_stream)(void* context);  // makes a stream that waits for the legacy default stream
   void* (*make_stream)(void* context);
 
-  void (*set_static_smem)(int bytes);     // of kernels loaded from now on
-  void (*set_jit_log)(const char* text);  // text that loading an image writes to the error log
-  int (*opt_in_smem)(int device);         // of the last kernel whose attribute was set: -1 if never set
+  void (*set_static_smem)(int bytes);     // static shared memory of kernels that are loaded later
+  void (*set_jit_log)(const char* text);  // the text that loading an image writes to the error log
+  int (*opt_in_smem)(int device);         // opt-in of the last kernel for which it was set; -1 if it was never set
   size_t (*persisting_l2_bytes)();        // the limit that cuCtxSetLimit has set
-  int (*carveout)(int device);            // likewise
-  size_t (*live_bytes)();                 // allocated and not freed
+  int (*carveout)(int device);            // carveout of the last kernel for which it was set
+  size_t (*live_bytes)();                 // bytes that are allocated and not freed
   int (*live_libraries)();
-  bool (*image_was)(const void* bytes, size_t count);  // the last loaded image, including its NUL
+  bool (*image_was)(const void* bytes, size_t count);  // true if the last loaded image (with its NUL) had these bytes
 };
 
 }  // namespace fake_cuda

@@ -1,6 +1,7 @@
-// A stand-in for libnvidia-ml.so.1 with one GPU, at the PCI address of the stand-in driver (tests/fake_cuda).
-// Environment: FAKE_NVML_SM (1980), FAKE_NVML_MEMORY (2619): the clocks in MHz; FAKE_NVML_LIMITS (0): the bits of
-// nvmlClocksEventReasons; FAKE_NVML_FAIL ("nvmlInit_v2=9"): this function returns that error.
+// A stand-in for libnvidia-ml.so.1. It has one GPU, at the PCI address of the stand-in driver's GPU (tests/fake_cuda).
+// Environment variables (with defaults): FAKE_NVML_SM (1980) and FAKE_NVML_MEMORY (2619) are the clocks in MHz.
+// FAKE_NVML_LIMITS (0) has the bits of nvmlClocksEventReasons. FAKE_NVML_FAIL names a function that fails, and its
+// error ("nvmlInit_v2=9").
 #include <cstdlib>
 #include <cstring>
 #include <string>

@@ -1,6 +1,7 @@
-// The stand-in for libnvrtc.so. It reports the version and architectures in the file FACTS beside it, "12 8 80 90 100";
-// the name FACTS is its own name with ".facts". It "compiles" any source to a text with its version and architecture.
-// tests/cpu/nvrtc_test.cpp copies it to the places where a process searches NVRTC.
+// The stand-in for libnvrtc.so. It reads its version and its architectures ("12 8 80 90 100") from a file beside it.
+// The name of this file is the stand-in's own name with ".facts". It "compiles" any source to a text that has the
+// version and the architecture. tests/cpu/nvrtc_test.cpp copies the stand-in to the places where a process searches for
+// NVRTC.
 #include <dlfcn.h>
 
 #include <cstdio>

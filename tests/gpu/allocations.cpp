@@ -1,5 +1,5 @@
-// The program's operator new, which counts its calls; otherwise it works like the standard library's. For the test that
-// a warm call allocates nothing. In its own file, so that no compiler sees both new and delete.
+// The program's operator new. It counts its calls, and otherwise works like the standard library's. It is needed for
+// the test that a warm call allocates nothing. It is in its own file, so that no compiler sees both new and delete.
 #include <cstdlib>
 #include <new>
 

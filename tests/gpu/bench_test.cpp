@@ -1,5 +1,5 @@
-// rapt bench on a real GPU: the measured peaks are in a plausible order, no kernel is faster than its floor, and the
-// clocks are known. It runs the program beside the tests.
+// Tests rapt bench on a real GPU: the measured peaks are in a plausible order, no kernel is faster than its floor, and
+// the clocks are known. Runs the program `rapt`, which must be in the folder of the tests.
 #include <cstdlib>
 #include <filesystem>
 
@@ -12,8 +12,8 @@ namespace {
 
 class Bench : public GpuTest {};
 
-// The number after "name": in a JSON text, of a list the first; 0 if it is null. `after`: start looking behind this
-// text.
+// The number after "name": in a JSON text. If a list follows, its first number; 0 if null follows. The search begins
+// after the text `after`.
 double number(const std::string& json, const std::string& name, const std::string& after = "") {
   const std::string key = concat('"', name, "\":");
   const size_t at = json.find(key, json.find(after));

@@ -1,5 +1,5 @@
-// Contents of tensors and arguments: wrong lengths on the GPU, contents checked on request, refused calls that write
-// nothing and give the CPU's sentences, poisoned outputs, NaN around all tensors.
+// Tests contents of tensors and arguments: wrong lengths on the GPU, contents that are checked on request, refused
+// calls (which write nothing and give the same sentences as on the CPU), poisoned outputs, and NaN around all tensors.
 #include <algorithm>
 #include <array>
 #include <deque>
@@ -18,7 +18,7 @@ struct Hostile {
   const char* name;
   std::vector<int32_t> cu_q, cu_k;
 };
-// For varlen=20:30,9:41,6:12 (35 packed queries, 83 packed keys, maxima 20 and 41).
+// Wrong lists for varlen=20:30,9:41,6:12, which has 35 packed queries, 83 packed keys, and the maxima 20 and 41.
 const std::vector<Hostile> hostile = {
     {"negative", {0, -5, 29, 35}, {0, -7, 71, 83}},
     {"beyond the total", {0, 20, 29, 1000000}, {0, 30, 71, 2000000000}},
@@ -29,7 +29,7 @@ const std::vector<Hostile> hostile = {
     {"longer than the maximum", {0, 0, 35, 35}, {0, 0, 83, 83}},
 };
 
-// The sequence of each packed row, by the rules of docs/semantics.md: lengths are limited to the tensors.
+// The sequence to which each packed row belongs. By the rules of docs/semantics.md, lengths are limited to the tensors.
 std::vector<int> sequences_per_row(const std::vector<int32_t>& cu, int64_t total, int64_t longest) {
   std::vector<int> count(static_cast<size_t>(total), 0);
   const auto held = [](int64_t x, int64_t high) { return std::max<int64_t>(0, std::min(x, high)); };
@@ -44,8 +44,8 @@ void set(HostTensor& list, const std::vector<int32_t>& values) {
   for (size_t i = 0; i < values.size(); ++i) put(list, {static_cast<int64_t>(i)}, values[i]);
 }
 
-// Rows outside all sequences keep the poison. Rows of a sequence hold numbers: a NaN could only come from outside. They
-// may stay unwritten only if the offsets decrease, because then they belong to no sequence.
+// Rows outside all sequences must keep the poison. Rows of a sequence must hold numbers, because a NaN can only come
+// from outside the tensors. If the offsets decrease, rows can be unwritten, because they belong to no sequence then.
 void expect_only_own_rows(const Call& call, const std::vector<int32_t>& cu_q) {
   const Problem& p = call.problem;
   const std::vector<int> owners = sequences_per_row(cu_q, p.total_q, p.seqlen_q);
@@ -121,7 +121,7 @@ TEST_F(GpuContents, CheckedOnRequestWithTheCpusSentence) {
   put(mask.in.mask, {1, 0, 3, 7}, 2);
   Call queries = make("f16 b2 h2 q9 k40 d32 seqused_q=9,9 lse");
   put(queries.in.seqused_q, {1}, 10);
-  Call longer = make("f16 h2 d32 varlen=20:30,9:41 lse");  // longer than max_seqlen_k
+  Call longer = make("f16 h2 d32 varlen=20:30,9:41 lse");  // a sequence becomes longer than max_seqlen_k
   longer.problem.seqlen_k = 40;
   calls.push_back(used);
   calls.push_back(mask);
@@ -157,7 +157,7 @@ TEST_F(GpuContents, HonestContentsPassTheCheck) {
   }
 }
 
-TEST_F(GpuContents, OutputsMayHoldAnything) {  // NaN, or the results of an earlier call
+TEST_F(GpuContents, OutputsMayHoldAnything) {  // outputs hold NaN, or the results of an earlier call
   for (const char* line :
        {"f16 b1 h2 q70 k90 d64 causal lse", "f32 b1 h2 q70 k90 d40 lse", "bf16 b1 h2 q70 k0 d64 lse"}) {
     Call call = make(line);
@@ -181,7 +181,7 @@ TEST_F(GpuContents, LeftOutLseChangesNothing) {
 
 namespace {
 
-// One wrong call: the difference from the right arguments. `tensors` keeps changed tensors alive.
+// One wrong call: a function that changes the right arguments. `tensors` keeps changed tensors alive.
 struct Mistake {
   const char* name;
   void (*make)(rapt_sdpa_args& args, std::deque<rapt_tensor>& tensors);

@@ -1,4 +1,5 @@
-// Bits: the same call repeats them under any load, and an `invariant` row keeps them for any other rows in the call.
+// Tests bits. A repeated call must give the same bits under any load. With `invariant`, the bits of a row must not
+// depend on other rows in the call.
 #include <array>
 
 #include "base/error.h"
@@ -103,7 +104,8 @@ TEST_F(GpuExact, InvariantRowsDoNotNoticeHugeNeighbours) {
   }
 }
 
-// NaN in one sequence and one head changes no bit of others, nor of rows that do not see it.
+// A NaN in one sequence and one head must not change any bit of other sequences, of other heads, or of rows that do not
+// see it.
 TEST_F(GpuExact, HiddenKeysChangeNoBit) {
   for (const std::string& words : {std::string("f16"), std::string("bf16"), std::string("f32")})
     for (const std::string& options :
@@ -132,7 +134,7 @@ TEST_F(GpuExact, HiddenKeysChangeNoBit) {
 
 namespace {
 
-// A call over one buffer of GPU memory for every length, for planning: nothing reads it.
+// For each length, a call over the same buffer of GPU memory. It is only planned, so nothing reads the buffer.
 struct Lengths {
   cuda::Buffer buffer{size_t{16} << 20};
   rapt_status prepare(int64_t seqlen, rapt_context* context) {

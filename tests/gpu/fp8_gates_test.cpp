@@ -1,6 +1,6 @@
-// The required accuracy of FP8 attention on GPU 0, for the planner's family and for attention_scalar: the first
-// experiments' twelve cases in every mode of P.V within required_bounds, every number of keys from 1 to 640 finite and
-// within bounds, and equal bits in every run.
+// Tests the required accuracy of FP8 attention on GPU 0, for the family that the planner chooses and for
+// attention_scalar. The twelve cases of the first experiments must be within required_bounds in every pv mode. Every
+// number of keys from 1 to 640 must give finite results within the bounds. Every run must give equal bits.
 #include "base/error.h"
 #include "check/bounds.h"
 #include "gpu_support.h"

@@ -1,5 +1,5 @@
-// FP8 on GPU 0 by attention_scalar: every storage, scale, mode of P.V and the mean of smoothed keys with every feature,
-// exact weights, and contents of scales checked on request.
+// Tests FP8 with attention_scalar on GPU 0: every storage format, kind of scales and pv mode, and the mean of smoothed
+// keys, with every option. Also tests exact weights, and contents of scales, which are checked on request.
 #include <cmath>
 
 #include "base/error.h"
@@ -113,7 +113,7 @@ TEST_F(GpuFp8Scalar, ScalesAreCheckedOnRequestWithTheCpusSentence) {
     gpu.result();
     EXPECT_TRUE(untouched(gpu.call().out.out) && untouched(gpu.call().out.lse));
   }
-  // Scales of unused keys may hold anything, and valid scales pass.
+  // Scales of unused keys can hold anything, and valid scales are accepted.
   Call unused = changed("scales=token", [&](check::Inputs& in) { put(in.k_descale, {1, 1, 129}, nan); });
   GpuCall gpu(unused);
   gpu.args().flags |= RAPT_CHECK_CONTENTS;

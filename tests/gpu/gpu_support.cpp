@@ -1,4 +1,4 @@
-// Helpers of the GPU tests; see gpu_support.h.
+// Implements gpu_support.h.
 #include "gpu_support.h"
 
 #include <atomic>
@@ -21,7 +21,7 @@ int GpuTest::skipped_count_ = 0;
 
 namespace {
 
-// "" while the GPU works.
+// The reason why the GPU no longer works; "" while it works.
 std::string fault_of_gpu() {
   try {
     cuda::Buffer(16).fill(0);

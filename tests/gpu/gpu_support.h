@@ -1,5 +1,5 @@
-// Common helpers of the GPU tests: the fixture that skips without a GPU, many checks at once, one call in GPU memory.
-// Included only by files of this folder. Calls, fills and bit comparisons are in the CPU tests' support.h.
+// Common functions of the GPU tests: the fixture that skips tests without a GPU, many checks at once, and a call in GPU
+// memory. Included only by files of this folder. Calls, fills and comparisons of bits are in tests/cpu/support.h.
 #pragma once
 
 #include <functional>
@@ -19,8 +19,8 @@ namespace rapt::test {
 
 inline constexpr rapt_device first_gpu{RAPT_DEVICE_CUDA, 0};
 
-// The fixture of every test that needs a GPU. Without a GPU the test is skipped and counted. If an earlier test broke
-// the GPU's context, it fails at once, because nothing works any more. Runs in a ContextScope of GPU 0.
+// The fixture of every test that needs a GPU. Without a GPU the test is skipped and counted. If an earlier test has
+// made the GPU's context unusable, the test fails immediately. Tests run in a ContextScope of GPU 0.
 class GpuTest : public testing::Test {
  public:
   static int run_count() { return run_count_; }
@@ -29,20 +29,21 @@ class GpuTest : public testing::Test {
  protected:
   void SetUp() override;
   void TearDown() override { scope_.reset(); }
-  void skip(const std::string& why);  // there is a GPU, but without a required feature
+  void skip(const std::string& why);  // for tests that need a feature which this GPU lacks
 
  private:
   std::optional<cuda::ContextScope> scope_;
   static int run_count_, skipped_count_;
 };
 
-// "NVIDIA H100 80GB HBM3 (sm_90a), driver for CUDA 12.8, NVRTC 13.0.88", or why there is no GPU.
+// A text such as "NVIDIA H100 80GB HBM3 (sm_90a), driver for CUDA 12.8, NVRTC 13.0.88", or the reason why there is no
+// GPU.
 std::string about_gpu();
 
 // Collects failures from several threads. report() prints them, the first ones in full.
 class Failures {
  public:
-  static constexpr size_t many = 40;  // later ones are only counted
+  static constexpr size_t many = 40;  // after this number, failures are only counted
   void add(const std::string& text);
   bool too_many() const;
   void report() const;
@@ -60,8 +61,8 @@ struct Job {
   std::string line;
   check::Fill fill = check::Fill::normal;
 };
-// Runs all jobs through check_problem on GPU 0, from all threads, each with its own stream. A failure prints the line
-// that reruns it. A refused problem is a failure.
+// Runs all jobs through check_problem on GPU 0, from all threads. Each thread has its own stream. A failure prints the
+// command that repeats it. A refused problem is a failure.
 void expect_pass(const std::vector<Job>& jobs, rapt_context* context = nullptr);
 
 // The family that GPU 0 uses for the problem.
@@ -96,10 +97,10 @@ Call& run_gpu(Call& call, rapt_context* context = nullptr);
 // The same without expectations, for threads. Returns false on any error or if a bit differs from `expected`.
 bool repeats_on_gpu(const Call& expected, rapt_context* context);
 
-// A context with internal options, as the lab creates them.
+// A context with internal options (ContextOptions), which lab/ also uses.
 std::unique_ptr<rapt_context> make_context(ContextOptions options = {});
 
-// The folder of check/cases: here, or in the source tree.
+// The folder check/cases: in the current folder, or in the source tree.
 std::string cases_directory();
 
 // The number of calls of operator new in this thread (allocations.cpp).

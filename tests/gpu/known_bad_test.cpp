@@ -1,7 +1,8 @@
-// Proves that the checks can fail: each defect, added to the kernels' source, must fail a check that the correct kernel
-// passes. There is at least one for each family, mask, score option and kind of tensor. The edits of attention_sm90 are
-// in tests/cpu/known_bad_edits.h, which also says how an edit names its place. A test without a GPU checks that each
-// place exists. So if a kernel changes, this test shows at once which edits must change, too.
+// Proves that the checks can fail. Each defect is an edit of a kernel's source. A kernel with a defect must fail a
+// check that the correct kernel passes. There is at least one defect for each family, mask, option of scores and kind
+// of tensor. The edits of attention_sm90 are in tests/cpu/known_bad_edits.h, which also says how an edit names its
+// place. One test needs no GPU: it checks that each place exists. So if a kernel changes, this test shows which edits
+// must change, too.
 #include "base/error.h"
 #include "gpu_support.h"
 #include "jit/jit.h"

@@ -9,8 +9,8 @@ __device__ inline unsigned shared_address_of(const void* pointer) {
   return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-// out[block * threads + t]: the shared-memory value of element t of the next block in the same cluster. Blocks of other
-// clusters hold other numbers, so a read from the wrong block is visible.
+// out[block * threads + t]: element t in the shared memory of the next block in the same cluster. Blocks of other
+// clusters hold other numbers, so the test sees a read from the wrong block.
 __device__ inline void read_neighbour(const FacilitiesArgs& args) {
   __shared__ unsigned own[256];
   const unsigned thread = threadIdx.x, threads = blockDim.x, block = blockIdx.x;
@@ -18,7 +18,7 @@ __device__ inline void read_neighbour(const FacilitiesArgs& args) {
   unsigned rank, blocks;
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(blocks));
-  // Every block of the cluster runs and has written before another reads from it.
+  // Waits until every block of the cluster runs and has written, because another block reads from it next.
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
   unsigned there, value;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
@@ -26,7 +26,7 @@ __device__ inline void read_neighbour(const FacilitiesArgs& args) {
                : "r"(shared_address_of(own + thread)), "r"((rank + 1) % blocks));
   asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(value) : "r"(there) : "memory");
   static_cast<unsigned*>(args.out)[block * threads + thread] = value;
-  // No block ends, and frees its shared memory, while another may still read it.
+  // Waits, because a block that ends frees its shared memory, and another block can still read it.
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 

@@ -9,7 +9,7 @@ struct FacilitiesArgs {
   } map;
   unsigned* counter = nullptr;  // zero at launch
   void* out = nullptr;
-  int x = 0, y = 0;  // position of the box: may be outside the tensor
+  int x = 0, y = 0;  // position of the box, which can be outside the tensor
 };
 
 }  // namespace rapt::test

@@ -1,5 +1,5 @@
-// Launch and load features of sm_90: clusters, tensor maps, cooperative grids. Each has one
-// kernel in launch_facilities.cuh. Compiled if there is NVRTC, run on sm_90 and newer.
+// Tests launch and load features of sm_90: clusters, tensor maps, cooperative grids. Each has one kernel in
+// launch_facilities.cuh. The kernels are compiled if there is NVRTC, and run on sm_90 and newer.
 #include <cstring>
 #include <map>
 #include <string_view>
@@ -12,7 +12,7 @@
 
 namespace rapt::test {
 
-const std::map<std::string_view, std::string_view>& device_sources();  // of this folder, by name
+const std::map<std::string_view, std::string_view>& device_sources();  // the files of this folder
 
 namespace {
 

@@ -9,7 +9,7 @@
 
 namespace rapt::test {
 
-const std::map<std::string_view, std::string_view>& device_sources();  // of this folder, by name
+const std::map<std::string_view, std::string_view>& device_sources();  // the files of this folder
 
 namespace {
 

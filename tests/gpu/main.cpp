@@ -1,6 +1,6 @@
-// rapt_gpu_tests: GoogleTest with a short report: the tests that ran, the GPU, and all failures again at the end. A
-// watchdog ends tests that hang (watchdog.h). Run by ctest (one process for each suite; skipped without a GPU), and by
-// scripts/gpu_suite.sh on a machine with a GPU.
+// The program rapt_gpu_tests: GoogleTest with a short report, which has the number of tests, the GPU, and all failures
+// again at the end. A watchdog ends tests that hang (watchdog.h). ctest runs the program (one process for each suite;
+// skipped without a GPU). On a machine with a GPU, scripts/gpu_suite.sh runs it.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

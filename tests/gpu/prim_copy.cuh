@@ -7,7 +7,7 @@
 
 namespace rapt::test {
 
-// a: a matrix of 16-bit elements with rows of `pitch`, args.n rows in use; out: [rows][columns].
+// a: a matrix of 16-bit elements whose rows are `pitch` elements apart; args.n rows are in use. out: [rows][columns].
 template <int rows, int dim, int threads, int pitch>
 __device__ void copy_and_read_back(const PrimArgs& args) {
   constexpr int columns = (dim + 15) / 16 * 16;

@@ -1,6 +1,6 @@
-// The instructions of sm_90a alone: wgmma, bulk tensor copies, mbarriers, barriers of some threads, setmaxnreg. Each
-// kernel runs as one block. Operands come as images of shared memory or registers, and results go back as the thread's
-// registers: prim_hopper_model.h knows the layouts. Called by prim_hopper_test.cpp, and by
+// Kernels that test the instructions of sm_90a: wgmma, TMA, mbarriers, barriers of some threads, setmaxnreg. Each
+// kernel runs as one block. Operands are passed as images of shared memory or registers, and results are the registers
+// of each thread. prim_hopper_model.h defines these layouts. Called by prim_hopper_test.cpp, and by
 // tests/cpu/prim_hopper_emulation_test.cpp with the stand-ins of the instructions.
 #pragma once
 
@@ -71,7 +71,7 @@ inline void multiply_registers(const HopperArgs& args) {
   pin(sums.d);
   wgmma_fence();
 #pragma unroll
-  for (int key = 0; key < keys; key += 16)  // the first one writes, so that it must ignore what the registers hold
+  for (int key = 0; key < keys; key += 16)  // the first product overwrites the registers, whatever they hold
     Wgmma<n>::template rs<dtype>(sums.d, a[key / 16], b.advanced(key * 128).word(), key > 0);
   wgmma_commit_group();
   wgmma_wait_group<0>();
@@ -99,8 +99,8 @@ inline void load_box(const HopperArgs& args) {
   copy_words(args.out, memory, rows * 128);
 }
 
-// Two warpgroups and two mbarriers. In each round the first one writes a number per thread, and the second one adds
-// that of another thread to its sum. out: the second warpgroup's sums.
+// Two warpgroups and two mbarriers. In each round each thread of the first warpgroup writes a number, and each thread
+// of the second warpgroup adds the number of another thread to its sum. out: the sums of the second warpgroup.
 inline void hand_over(const HopperArgs& args) {
   constexpr int rounds = 9;
   extern __shared__ __align__(1024) char memory[];
@@ -127,8 +127,8 @@ inline void hand_over(const HopperArgs& args) {
   if (threadIdx.x >= 128) static_cast<unsigned*>(args.out)[thread] = sum;
 }
 
-// The same by barriers of some threads: writers arrive at one and wait at the other. Behind the sums: whether any
-// thread of the second warpgroup had the number of the round, for each round.
+// The same with barriers of some threads: writers arrive at one barrier and wait at the other. out: after the sums, for
+// each round, 1 if any thread of the second warpgroup had the number of the round.
 inline void hand_over_named(const HopperArgs& args) {
   constexpr unsigned rounds = 9, full = 1, empty = 2, readers = 3;
   extern __shared__ __align__(1024) char memory[];

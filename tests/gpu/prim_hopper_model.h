@@ -1,5 +1,5 @@
-// The host model of sm_90a's layouts (PTX ISA 9.0, sections 5.5.7 and 9.7.15), and the checks of prim_hopper.cuh
-// against it. Used by prim_hopper_test.cpp on a GPU, and by tests/cpu/prim_hopper_emulation_test.cpp.
+// The host model of sm_90a's layouts (PTX ISA 9.0, sections 5.5.7 and 9.7.15), and the checks that compare the kernels
+// of prim_hopper.cuh with it. Used by prim_hopper_test.cpp on a GPU, and by tests/cpu/prim_hopper_emulation_test.cpp.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,8 +16,8 @@
 
 namespace rapt::test {
 
-// Operands and results of one launch of a kernel of prim_hopper.cuh, whose call is named as in its source. `out` holds
-// the result afterwards.
+// One launch of a kernel of prim_hopper.cuh: the call as it is written in the source, and the operands. After the
+// launch, `out` holds the result.
 struct HopperLaunch {
   std::string call;
   unsigned threads = 128;
@@ -29,13 +29,13 @@ using RunHopper = std::function<void(HopperLaunch&)>;
 // The 128-byte swizzle: 16-byte pieces are permuted within 128 bytes by the number of the line among eight.
 inline size_t swizzled_byte(size_t byte) { return byte ^ (byte / 128 % 8 * 16); }
 
-// The place of an element of a matrix in shared memory, in bytes. K-major (q, k): [column of 64][row][64], where the
-// reduction runs along a row. MN-major (v): the same, where it runs along the rows.
+// The place of an element of a matrix in shared memory, in bytes. The layout is [column of 64][row][64]. In a K-major
+// matrix (q, k) the index of the sum runs along a row. In an MN-major matrix (v) each index of the sum has its own row.
 inline size_t place_of(size_t row, size_t column, size_t rows) {
   return swizzled_byte(column / 64 * rows * 128 + row * 128 + column % 64 * 2);
 }
 
-struct WholeMatrix {  // of small whole numbers: products and sums are exact
+struct WholeMatrix {  // a matrix of small integers, so that products and sums are exact
   size_t rows, columns;
   std::vector<float> values;
   WholeMatrix(size_t row_count, size_t column_count, unsigned seed)
@@ -53,7 +53,7 @@ void put(std::vector<unsigned char>& bytes, size_t at, T value) {
   std::memcpy(bytes.data() + at, &value, sizeof value);
 }
 
-// Padding columns hold NaN: no product may read them.
+// Padding columns hold NaN, because no product must read them.
 inline std::vector<unsigned char> image_of(const WholeMatrix& matrix, DType type) {
   std::vector<unsigned char> image((matrix.columns + 63) / 64 * matrix.rows * 128, 0xff);
   for (size_t r = 0; r < matrix.rows; ++r)
@@ -82,7 +82,7 @@ inline std::vector<unsigned char> fragments_of(const WholeMatrix& a, DType type)
   return words;
 }
 
-// out of a launch whose registers must be want(row, column) of a 64 x n matrix.
+// Checks `out` of a launch: the registers must hold want(row, column) of a 64 x n matrix.
 template <class Want>
 void expect_accumulators(const HopperLaunch& launch, size_t n, const Want& want) {
   int64_t wrong = 0;
@@ -106,7 +106,8 @@ inline std::vector<unsigned char> addends(size_t n, float value) {
 
 inline std::string word_of(DType type) { return type == DType::f16 ? "rapt::DType::f16" : "rapt::DType::bf16"; }
 
-// Descriptors and swizzle of K-major operands, the accumulators' map, addition to what they hold.
+// Checks descriptors and swizzle of K-major operands, the layout of the accumulators, and that products are added to
+// them.
 inline void check_multiply_shared(const RunHopper& run, size_t n, size_t dim, DType type) {
   const WholeMatrix a(64, dim, 1), b(n, dim, 2);
   HopperLaunch launch{concat("multiply_shared<", n, ", ", dim, ", ", word_of(type), ">")};
@@ -123,7 +124,8 @@ inline void check_multiply_shared(const RunHopper& run, size_t n, size_t dim, DT
   });
 }
 
-// The map of A's registers, descriptors of MN-major operands of several panels, the first product's overwriting.
+// Checks the layout of A in registers, descriptors of MN-major operands with several panels, and that the first product
+// overwrites the accumulators.
 inline void check_multiply_registers(const RunHopper& run, size_t n, size_t keys, DType type) {
   const WholeMatrix a(64, keys, 3), b(keys, n, 4);
   HopperLaunch launch{concat("multiply_registers<", n, ", ", keys, ", ", word_of(type), ">")};

@@ -1,5 +1,5 @@
-// The instructions of sm_90a alone, on a GPU that has them, against the host model of prim_hopper_model.h. Compiled if
-// there is NVRTC.
+// Compares the instructions of sm_90a, on a GPU that has them, with the host model of prim_hopper_model.h. The kernels
+// are compiled if there is NVRTC.
 #include <cstring>
 #include <map>
 #include <string_view>
@@ -13,7 +13,7 @@
 
 namespace rapt::test {
 
-const std::map<std::string_view, std::string_view>& device_sources();  // of this folder, by name
+const std::map<std::string_view, std::string_view>& device_sources();  // the files of this folder
 
 namespace {
 

@@ -32,7 +32,7 @@ constexpr bool is_free_of_conflicts() {
 
 template <int dim>
 constexpr bool check_layout() {
-  using Wide = SmemTile<64, 2 * dim>;  // of 16-bit elements
+  using Wide = SmemTile<64, 2 * dim>;  // its elements have 16 bits
   using Codes = SmemTile<64, dim>;
   static_assert(is_bijection<Wide>() && is_bijection<Codes>(), "two chunks share a place, or one leaves its row");
   static_assert(is_free_of_conflicts<Wide>() && is_free_of_conflicts<Codes>(),

@@ -1,5 +1,5 @@
-// Only ldmatrix and mma.sync: one warp each; fragments are stored to global memory by their documented layout. Called
-// by prim_test.cpp.
+// Kernels that test only ldmatrix and mma.sync. Each runs as one warp, and stores fragments to global memory by their
+// documented layout. Called by prim_test.cpp.
 #pragma once
 
 #include "prim_args.cuh"

@@ -1,4 +1,5 @@
-// Each device primitive alone: kernels of this folder's .cuh files, compiled and stored like all others.
+// Tests each device primitive separately, with kernels of the .cuh files of this folder. They are compiled and stored
+// like all other kernels.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -14,11 +15,11 @@
 
 namespace rapt::test {
 
-const std::map<std::string_view, std::string_view>& device_sources();  // of this folder, by name
+const std::map<std::string_view, std::string_view>& device_sources();  // the files of this folder
 
 namespace {
 
-// A kernel whose entry calls rapt::test::`call` of `file`, a file of this folder.
+// A kernel whose entry calls rapt::test::`call`, a function of `file` in this folder.
 jit::Request request(const std::string& file, const std::string& call, const std::string& arch) {
   jit::Request request{
       .unit = concat("#include \"", file, "\"\nextern \"C\" __global__ void rapt_kernel(const __grid_constant__ ",
@@ -43,7 +44,7 @@ class GpuPrim : public GpuTest {
     stream.synchronize();
   }
 
-  // out[i] of `call` for all of `in`, one thread per element.
+  // Runs `call` with one thread for each element of `in`. Returns the results.
   template <class Out, class In>
   static std::vector<Out> map(const std::string& call, const std::vector<In>& in, size_t count, size_t out_count) {
     cuda::Buffer a(in.size() * sizeof(In)), out(out_count * sizeof(Out));
@@ -63,18 +64,19 @@ class GpuPrim : public GpuTest {
 
 std::string word(DType type) { return concat("rapt::DType::", name_of(type)); }
 
-bool same_float(float a, float b) {  // equal bits, but all NaNs are equal
+bool same_float(float a, float b) {  // true if the bits are equal, or if both are NaN
   return std::isnan(a) ? std::isnan(b) : detail::bits_of(a) == detail::bits_of(b);
 }
 
-// Every kind of float: random bits, numbers near the ranges of the small formats, their ties, special values.
+// Every kind of float: random bits, numbers near the limits of the small formats, ties of these formats, special
+// values.
 std::vector<float> many_floats() {
   std::mt19937 random(1);
   std::vector<float> all = {0.0f,     -0.0f,     1.0f,      -1.0f,      65504.0f, 65519.0f, 65520.0f,
                             65536.0f, -65520.0f, 3.4e38f,   -3.4e38f,   1e-45f,   5.96e-8f, 2.98e-8f,
                             2.99e-8f, 6.1e-5f,   HUGE_VALF, -HUGE_VALF, NAN,      -NAN};
   for (int i = 0; i < 100000; ++i) all.push_back(detail::float_of(static_cast<unsigned>(random())));
-  for (unsigned code = 0; code < 65536; code += 3) {  // halfway between neighbours of both formats, and next to that
+  for (unsigned code = 0; code < 65536; code += 3) {  // midpoints between neighbours of both formats, and floats beside
     const unsigned f16_tie = detail::bits_of(f16_to_float(static_cast<unsigned short>(code))) + 0x1000;
     for (unsigned bits :
          {f16_tie, f16_tie - 1, f16_tie + 1, code << 16 | 0x8000, code << 16 | 0x7fff, code << 16 | 0x8001})
@@ -159,7 +161,8 @@ TEST_F(GpuPrim, PairsPackLowFirst) {
     expect_narrowed(type, in, map<unsigned short>(concat("pack<", word(type), ">"), in, in.size() / 2, in.size()));
 }
 
-// Every code with random ones, in both halves. Of a number and NaN it returns the number; infinity counts as a number.
+// Pairs of every code with a random code, in both halves of a word. Of a number and a NaN, the result is the number.
+// Infinity counts as a number.
 TEST_F(GpuPrim, LargerMagnitudesOfPairs) {
   std::mt19937 random(1);
   std::vector<unsigned> in;
@@ -231,7 +234,7 @@ TEST_F(GpuPrim, TanhKeepsItsPromises) {
 TEST_F(GpuPrim, QuadsReduceAmongThemselves) {
   std::vector<float> in(256);
   std::mt19937 random(4);
-  for (float& x : in) x = static_cast<float>(static_cast<int>(random() % 2001) - 1000);  // sums are exact
+  for (float& x : in) x = static_cast<float>(static_cast<int>(random() % 2001) - 1000);  // integers, so sums are exact
   const std::vector<float> got = map<float>("quads", in, in.size(), 2 * in.size());
   for (size_t i = 0; i < in.size(); ++i) {
     const auto first = in.begin() + static_cast<std::ptrdiff_t>(i / 4 * 4);

@@ -1,5 +1,5 @@
-// rapt_qk and rapt_gemm on a GPU compared with float64, with guards around every tensor: the FP8 kernel and the general
-// one, scales, strides, depth; and refused calls.
+// Compares rapt_qk and rapt_gemm on a GPU with float64, with guards around every tensor: the FP8 kernel and the general
+// kernel, scales, strides, and long sums. Also tests refused calls.
 #include "operations/products.h"
 
 #include <deque>
@@ -18,7 +18,7 @@ namespace {
 constexpr auto f32 = DType::f32, f16 = DType::f16, bf16 = DType::bf16, e4m3 = DType::e4m3, e5m2 = DType::e5m2,
                sim8 = DType::sim8;
 
-// The tensors of a call in GPU memory, with 0xff (a NaN) on both sides of each.
+// The tensors of a call in GPU memory, with bytes 0xff (NaN) on both sides of each tensor.
 class Placed {
  public:
   explicit Placed(const ProductCall& call)
@@ -101,7 +101,7 @@ class GpuProducts : public GpuTest {
   }
 };
 
-// As on the CPU: tests/cpu/products_test.cpp.
+// The same test as in tests/cpu/products_test.cpp.
 TEST_F(GpuProducts, AccuracyOfTheFirstKernels) {
   double raw = 0, scaled = 0;
   for (const ScaleKind kind : {ScaleKind::tensor, ScaleKind::head})
@@ -143,7 +143,7 @@ TEST_F(GpuProducts, GemmSizesAndLayouts) {
                        concat(name_of(a), " ", m, "x", n, "x", k, " scales ", static_cast<int>(scales)));
 }
 
-// Enough tiles for the larger tile, deep enough to be summed in parts.
+// The problem is large enough for the larger tile, and its sums are long enough to be computed in parts.
 TEST_F(GpuProducts, LargeGemm) {
   for (const int64_t k : {512, 2048}) {
     ProductCall call = make_gemm(e4m3, e4m3, f16, 2080, 2064, k, ScaleKind::tensor);
@@ -180,7 +180,7 @@ TEST_F(GpuProducts, StridesAndGroups) {
   expect_right(odd, "rows of out that begin at odd elements");
 }
 
-// Both kernels and the CPU: the same products, summed exactly if f32 can.
+// Both kernels and the CPU must give equal results if the sums are exact in f32.
 TEST_F(GpuProducts, ExactSumsAreTheCpus) {
   ProductCall call = make_qk(e4m3, e4m3, f32, {1, 2, 1, 100, 70, 64});
   fill(call.a, [](const auto& at) { return static_cast<double>((at[2] * 7 + at[3]) % 15 - 7); });
@@ -220,7 +220,7 @@ TEST_F(GpuProducts, SizesOfZero) {
     for (const DType dtype : {e4m3, f16}) expect_right(make_qk(dtype, dtype, f32, s), "a size of 0");
 }
 
-// PTX for Ada on any later GPU: the FP8 kernel, compiled by the driver.
+// On any GPU after Ada, the driver compiles the FP8 kernel from PTX for Ada.
 TEST_F(GpuProducts, Compute89) {
   if (cuda::device(0).sm < 89) return skip("compute_89 does not run on it");
   const auto context = make_context({.arch = "compute_89"});

@@ -1,5 +1,6 @@
-// rapt profile with the real ncu: the metrics of the table that this card and this ncu have, the format of the raw
-// page, hot spots, and the FP8 gate. Skipped where there is no ncu or no permission for counters. And with time stamps.
+// Tests rapt profile with the real ncu: the metrics that this GPU and this ncu have, the format of the raw page, hot
+// spots, and the FP8 gate. These tests are skipped if there is no ncu or no permission for counters. Also tests time
+// stamps.
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -23,12 +24,13 @@ TEST_F(Profile, counters_of_shipped_kernels) {
     for (const char* lack : {"ncu is not in PATH", "ERR_NVGPUCTRPERM"})
       if ((outcome.out + outcome.err).find(lack) != std::string::npos) return skip(lack);
     EXPECT_TRUE(outcome.code == 0 || outcome.code == 1) << outcome.code << "\n" << outcome.err;
-    // What this ncu lacks is told by name. Without these no verdict is possible.
+    // The program prints the names of the metrics that this ncu lacks. Without the following ones no verdict is
+    // possible.
     for (const char* key : {"no value duration", "no value unit.tensor", "no value warps_active"})
       EXPECT_EQ(outcome.out.find(key), std::string::npos) << outcome.out;
     EXPECT_EQ(outcome.out.find("gate     fp8       FAILED"), std::string::npos) << outcome.out;
     EXPECT_NE(outcome.out.find("wrote    results/"), std::string::npos) << outcome.out << outcome.err;
-    // Samples need a newer ncu than counters do. Where it has them, the lines are there, too.
+    // Samples need a newer ncu than counters. If there are samples, there must be lines, too.
     if (outcome.out.find("\nhot      not available: ") == std::string::npos) {
       EXPECT_NE(outcome.out.find("\nhot line "), std::string::npos) << outcome.out;
       EXPECT_EQ(outcome.out.find("\nhot line not available: "), std::string::npos) << outcome.out;
@@ -58,7 +60,7 @@ TEST_F(Profile, time_stamps_of_shipped_kernels) {
     const Outcome outcome = run_in(folder, command);
     ASSERT_EQ(outcome.code, 0) << line << "\n" << outcome.err;
     const auto json = nlohmann::json::parse(outcome.out);
-    std::map<std::string, double> shares;  // by role; stages without a role belong to all roles
+    std::map<std::string, double> shares;  // key: role; stages without a role count for all roles
     for (const auto& stage : json["stages"]) {
       const bool may_miss = sm90 && (stage["stage"] == "wait turn" || stage["stage"] == "skip");
       if (!may_miss) {

@@ -1,6 +1,6 @@
-// rapt_quantize on a GPU compared with the CPU, bit for bit: every kind of scale, format, rotation, mean and
-// percentile, dense and packed, aligned and unaligned; graphs, wrong lists, repeats. tests/cpu/quantize_test.cpp
-// compares the CPU with a reference.
+// Compares rapt_quantize on a GPU with the CPU, bit for bit: every kind of scales, every format, rotation, mean and
+// percentile, for dense and packed, aligned and unaligned tensors. Also tests graphs, wrong lists and repeated calls.
+// tests/cpu/quantize_test.cpp compares the CPU with a reference.
 #include <deque>
 #include <functional>
 
@@ -66,7 +66,7 @@ class OnGpu {
   std::optional<QuantizeArgs> args_;
 };
 
-// A copy with newly poisoned outputs.
+// A copy of a call with newly poisoned outputs.
 QuantizeCall fresh(const QuantizeCall& call, DType output, const std::vector<int64_t>& output_strides) {
   QuantizeCall copy = call;
   copy.poison(output, output_strides);
@@ -118,7 +118,7 @@ void supply(QuantizeCall& call) {
   each_index(call.descale.shape, [&](const auto& at) { put(call.descale, at, 0.001 + check::uniform(1, 9, i++)); });
 }
 
-// Many calls at once: most of their time is compiling kernels, and they do not share kernels.
+// Runs many calls at once, because most of the time is for compiling kernels, and the calls do not share kernels.
 struct Case {
   std::string what;
   std::function<QuantizeCall()> make;
@@ -137,12 +137,13 @@ void expect_same_as_cpu(const std::vector<Case>& cases) {
 
 class GpuQuantize : public GpuTest {};
 
-// A suite that scripts/gpu_suite.sh runs under compute-sanitizer: without guards, so the tools see the ends of tensors.
+// scripts/gpu_suite.sh runs this suite under compute-sanitizer. There are no guards, so the tools see the ends of
+// tensors.
 class SmokeQuantize : public GpuTest {};
 
 }  // namespace
 
-// All finite and special bit patterns of a 16-bit format, and f32 around every midpoint: only the conversion.
+// Tests only the conversion: of all bit patterns of a 16-bit format, and of f32 numbers around every midpoint.
 TEST_F(GpuQuantize, EveryNumber) {
   for (const DType type : {DType::f16, DType::bf16})
     for (const DType output : {DType::e4m3, DType::e5m2, DType::sim8})
@@ -181,7 +182,7 @@ TEST_F(GpuQuantize, EveryScaleFormatAndFill) {
                            return dense(DType::f16, {2, 3, 300, 128}, scales, fill, flags);
                          }});
   constexpr DType outputs[] = {DType::e4m3, DType::e5m2, DType::sim8};
-  size_t next = 0;  // each pair of formats twice
+  size_t next = 0;  // each pair of formats is used twice
   for (const int32_t scales : all_scales) {
     for (const DType type : float_types) {
       const DType output = outputs[(next++ + static_cast<size_t>(scales)) % 3];
@@ -216,7 +217,8 @@ TEST_F(GpuQuantize, MeansAddInOneOrder) {
         DType::e4m3);
 }
 
-// Chunks of a row: one with and without a tail, numbers that do not divide a warp, a warp, more than a block's threads.
+// Numbers of chunks in a row: one with and without a tail, numbers that do not divide 32, 32, and more than a block has
+// threads.
 TEST_F(GpuQuantize, LengthsAndDims) {
   std::vector<Case> cases;
   for (const int32_t scales : all_scales) {
@@ -333,7 +335,7 @@ TEST_F(GpuQuantize, SizesOfZero) {
   expect_same_as_cpu(cases);
 }
 
-// Wrong lists are limited to the tensors.
+// If lists of lengths are wrong, they are limited to the tensors.
 TEST_F(GpuQuantize, HostileLengths) {
   for (const std::vector<int32_t>& list :
        {std::vector<int32_t>{0, -5, 20, 40}, {0, 30, 10, 40}, {7, 1000000, -1, 2147483647}, {0, 40, 40, 40}})
@@ -354,7 +356,8 @@ TEST_F(GpuQuantize, HostileLengths) {
       }
 }
 
-// Not loaded yet: refused while the stream is captured. Loaded: recorded, and each replay computes again.
+// While a stream is captured, a call whose kernels are not loaded is refused. If they are loaded, the call is recorded,
+// and each replay computes it again.
 TEST_F(GpuQuantize, Graphs) {
   const auto context = make_context();
   const QuantizeCall call = dense(DType::f16, {1, 2, 150, 72}, RAPT_SCALE_HEAD, QuantizeFill::outlier);

@@ -36,7 +36,7 @@ __device__ inline void copy(const PrimArgs& args) {
   });
 }
 
-// out: one counter. Adds the number of n 16-bit elements that differ between a and b.
+// out: one counter. Adds the number of differences between a and b, which have n 16-bit elements.
 __device__ inline void count_differences(const PrimArgs& args) {
   each_index_of(args.n, [&](long i) {
     if (static_cast<const unsigned short*>(args.a)[i] != static_cast<const unsigned short*>(args.b)[i])
@@ -44,7 +44,7 @@ __device__ inline void count_differences(const PrimArgs& args) {
   });
 }
 
-// Leaves NaN in n words of shared memory.
+// Fills n words of shared memory with NaN, which stay there after the kernel.
 __device__ inline void leave_nan(const PrimArgs& args) {
   extern __shared__ unsigned shared_words[];
   volatile unsigned* words = shared_words;

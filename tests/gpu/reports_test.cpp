@@ -16,7 +16,7 @@
 
 namespace rapt::test {
 
-const std::map<std::string_view, std::string_view>& device_sources();  // of this folder, by name
+const std::map<std::string_view, std::string_view>& device_sources();  // the files of this folder
 
 namespace {
 
@@ -53,7 +53,7 @@ jit::Request request(const std::string& call, const std::string& arch) {
   return request;
 }
 
-// Such a kernel, loaded on GPU 0.
+// The same kernel, loaded on GPU 0.
 class Task {
  public:
   explicit Task(const std::string& call, size_t smem_bytes = 0)
@@ -101,12 +101,12 @@ TEST(GpuReportTable, ItsKernelsCompile) {
 
 namespace {
 
-// A call whose q, k and v become 1 late on the stream, and whose output is copied on the stream.
+// A call whose q, k and v are set to 1 by earlier work on the stream, and whose output is copied by later work.
 class LateInputs {
  public:
   LateInputs() : call_(make("f16 b1 h1 q128 k128 d64 lse")), gpu_(call_), copied_(count * 2) {}
 
-  // Enqueues all work on the stream; if `late`, after 50 ms of other work.
+  // Enqueues all work on the stream. If `late`, this work begins after 50 ms of other work.
   void enqueue(const cuda::Stream& stream, bool late) {
     const rapt_sdpa_args& args = gpu_.args();
     if (late) spin_.launch({.n = 50'000'000}, stream.handle(), 1);
@@ -120,7 +120,7 @@ class LateInputs {
     copied_.download(out.data(), copied_.bytes());
     return static_cast<int>(count - std::count(out.begin(), out.end(), 0x3c00));
   }
-  void restart() {  // inputs of 0, outputs of NaN
+  void restart() {  // sets inputs to 0 and outputs to NaN
     gpu_.restart();
     copied_.fill(0xff);
   }
@@ -158,7 +158,7 @@ TEST_F(GpuReports, R98) {
   EXPECT_GT(cuda::Event::microseconds(call_done, default_done), 0) << "the call waited for the default stream";
 }
 
-// Without paged KV: the lengths in use grow between recording and replay.
+// There is no paged KV yet. So this test only lets the lengths in use grow between recording and replay.
 TEST_F(GpuReports, R104) {
   Call call = make("f16 b2 h8:2 q1 k8192 d128 seqused=2,2 lse");
   fill_hash(call);
@@ -253,7 +253,7 @@ void expect_stable_after_nan(const std::string& line, int times) {
 
 }  // namespace
 
-// Without paged KV: the lengths are the report's.
+// There is no paged KV yet. So this test only uses the lengths of the report.
 TEST_F(GpuReports, R112) {
   const std::string line = "bf16 h64:16 d128 varlen=33:272,11:192,11:240,11:64,11:288,11:544,12:448 lse";
   expect_stable_after_nan(line, 500);
@@ -269,7 +269,7 @@ Call call_of_ones() {
   return call;
 }
 
-// -1: no device.
+// The number of the current device; -1 if there is none.
 int current_device() {
   cuda::DeviceHandle handle = 0;
   if (cuda::driver().cuCtxGetDevice(&handle) != cuda::result::success) return -1;

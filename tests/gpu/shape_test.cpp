@@ -1,5 +1,5 @@
-// Every length of keys and queries, every head dimension, both families on the same problems, strides, large counts and
-// distances: all compared with the float64 oracle.
+// Compares with the float64 oracle: every length of keys and queries, every head dimension, both families on the same
+// problems, strides, and large sizes and offsets.
 #include <algorithm>
 
 #include "base/error.h"
@@ -58,7 +58,7 @@ TEST_F(GpuShape, HeadDimensionsOfTheirOwn) {
   expect_pass(jobs);
 }
 
-// Few or many keys, few or many rows: the planner may divide them among warps, or split them.
+// Few or many keys with few or many rows. The planner divides the keys among warps for some of them.
 TEST_F(GpuShape, ShortAndLongProblems) {
   std::vector<Job> jobs;
   for (const char* shape : {"b1 h8 q512 d64", "b1 h1 q1 k5000 d64", "b1 h8:1 q4 k3000 d128", "b4 h2 q16 k16 d64",
@@ -68,7 +68,8 @@ TEST_F(GpuShape, ShortAndLongProblems) {
   expect_pass(jobs);
 }
 
-// The tiles for problems that fill the machine, on small problems: `invariant` excludes the others.
+// Tests, on small problems, the tiles for problems that fill the GPU. With `invariant` the planner uses only these
+// tiles.
 TEST_F(GpuShape, TilesOfLongProblemsAtEveryLength) {
   std::vector<Job> jobs;
   for (int n = 1; n <= 300; n += n < 40 ? 1 : 7)
@@ -81,7 +82,7 @@ TEST_F(GpuShape, TilesOfLongProblemsAtEveryLength) {
   expect_pass(jobs);
 }
 
-// Tiles that the planner does not choose now, but may choose after tuning.
+// Tiles that the planner does not choose now, but that tuning could choose.
 TEST_F(GpuShape, OtherTiles) {
   for (const char* words : {"block_m=64 block_n=64 warps_m=4 warps_n=1 stages=2 min_blocks=1",
                             "block_m=64 block_n=32 warps_m=2 warps_n=2 stages=3",
@@ -218,7 +219,7 @@ class Spread {
 
 }  // namespace
 
-// 22 GB: every tensor has elements beyond 2^31, by its batch, head or row stride.
+// This test needs 22 GB. Every tensor has elements beyond 2^31, because of its batch, head or row stride.
 TEST_F(GpuShape, ElementsBeyondTwoToThe31) {
   for (const char* line : {"f16 b2 h2 q40 k100 d64 causal", "f16 b2 h2 q40 k100 d60 causal"}) {
     SCOPED_TRACE(line);

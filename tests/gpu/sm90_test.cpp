@@ -1,4 +1,5 @@
-// attention_sm90 on every problem that it accepts, small ones too, which the planner gives to attention_sm80.
+// Tests attention_sm90 on every problem that it accepts, also on small problems, for which the planner chooses
+// attention_sm80.
 #include "base/error.h"
 #include "check/cases.h"
 #include "gpu_support.h"
@@ -40,7 +41,7 @@ TEST_F(GpuSm90, EveryCaseThatItAccepts) {
   }
 }
 
-// All lengths up to 40, then around the edges of tiles of 64 to 192 rows and 80 to 144 keys.
+// All lengths up to 40, and lengths around the ends of tiles of 64 to 192 rows and 80 to 144 keys.
 TEST_F(GpuSm90, EveryLength) {
   std::vector<Job> jobs;
   for (int n = 1; n <= 640; n += n < 40 || n % 16 == 15 || n % 16 == 0 ? 1 : n % 16 == 1 ? 6 : 16 - (n + 1) % 16) {
@@ -80,7 +81,7 @@ TEST_F(GpuSm90, EveryFillWithWhatItSupports) {
   expect_all_pass(jobs);
 }
 
-// Tiles that the planner does not choose now, but may choose after tuning.
+// Tiles that the planner does not choose now, but that tuning could choose.
 TEST_F(GpuSm90, OtherConfigurations) {
   for (const char* config : {"warpgroups=2 block_n=64 q_stages=1 kv_stages=7 ping_pong=1 dynamic=1",
                              "warpgroups=3 block_n=96 ping_pong=0 dynamic=0",
@@ -96,7 +97,8 @@ TEST_F(GpuSm90, OtherConfigurations) {
   }
 }
 
-// Fields that no shipped plan sets: weights before maxima, and rows of a GQA group that share tiles.
+// Tests fields of the configuration that no shipped plan sets: weights before maxima, and rows of a GQA group that
+// share tiles.
 TEST_F(GpuSm90, OptimisticAndPackedHeads) {
   for (const char* config : {"optimistic=1", "optimistic=1 ping_pong=0 dynamic=0", "packed_heads=4",
                              "packed_heads=4 optimistic=1", "packed_heads=4 warpgroups=3 block_n=96"}) {

@@ -1,5 +1,6 @@
-// The tests for compute-sanitizer: each feature once, as small as possible, without guards around tensors, so the tools
-// see the end of each allocation. `scripts/gpu_suite.sh sanitizer` runs Smoke* under four tools.
+// The tests for compute-sanitizer. Each feature is tested once, with a problem that is as small as possible. There are
+// no guards around tensors, so the tools see the end of each allocation. `scripts/gpu_suite.sh sanitizer` runs Smoke*
+// under four tools.
 #include "base/error.h"
 #include "check/cases.h"
 #include "gpu_support.h"
@@ -50,7 +51,7 @@ TEST_F(Smoke, AttentionScalar) {
     expect_right(line);
 }
 
-// The path that reads V without its non-finite elements and counts them.
+// Tests the NaN pass, which reads V without its non-finite elements and counts them.
 TEST_F(Smoke, NonFiniteValues) {
   const check::Kernel kernel = check::library_kernel(nullptr, first_gpu);
   for (const char* line : {"f16 b1 h1 q40 k70 d64 causal", "f32 b1 h1 q20 k40 d64 causal"})

@@ -1,5 +1,5 @@
-// Graphs, streams, threads, contexts, several devices, fork: the uses of the library around one call. Everything is
-// compared bit for bit with the same call made alone; other suites compare that with the oracle.
+// Tests calls with graphs, streams, threads, contexts, several devices and fork. Every result is compared bit for bit
+// with the same call in a simple setting. Other suites compare such calls with the oracle.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,7 +18,7 @@ constexpr const char* lines[] = {"f16 b1 h4:2 q96 k96 d64 causal lse", "bf16 b2 
                                  "f16 varlen=17:40,0:5,90:90 h2 d64 lse", "f32 b1 h2 q5 k700 d16 lse",
                                  "e4m3 out=f16 b1 h2 q70 k90 d32 scales=head lse"};
 
-// Problem number n with its own inputs, computed alone and checked.
+// Problem number n with its own inputs. Its result was computed without other work, and checked.
 Call computed(size_t n) {
   Call call = make(lines[n % std::size(lines)]);
   fill_hash(call, n + 1);
@@ -136,7 +136,7 @@ TEST_F(GpuGraph, AnUnpreparedCallIsRefusedAndTheCaptureGoesOn) {
   expect_same_bits(cold.result(), run_gpu(other));
 }
 
-// New lengths of a loaded kernel need no loading: they are recorded.
+// If a call with new lengths needs only a loaded kernel, it is recorded.
 TEST_F(GpuGraph, NewLengthsOfALoadedKernelAreRecorded) {
   Call call = make("f16 b1 h2 q256 k256 d64 lse"), other = make("f16 b1 h2 q256 k320 d64 lse");
   fill_hash(call), fill_hash(other);
@@ -210,7 +210,8 @@ TEST_F(GpuStreams, OrderWithinAStream) {  // the second call overwrites the outp
 
 namespace {
 
-// The output of each call is the query of the next one, with two buffers: reads after writes and writes after reads.
+// The output of each call is the query of the next call, with two buffers. So there are reads after writes, and writes
+// after reads.
 std::vector<std::byte> ping_pong(const Call& call, int rounds, bool wait_between) {
   const std::array<int64_t, 4> shape{call.in.q.shape[0], call.in.q.shape[1], call.in.q.shape[2], call.in.q.shape[3]};
   const size_t bytes = static_cast<size_t>(call.in.q.size()) * static_cast<size_t>(bytes_of(call.problem.q));

@@ -1,5 +1,5 @@
-// The case table on the GPU: every line with every fill that it names, compared with the float64 oracle. Prints the
-// family of each, and the reasons of attention_sm80 for leaving problems to attention_scalar.
+// Checks the case files on the GPU: every line with every fill that it names is compared with the float64 oracle.
+// Prints the family of each problem, and the reasons why attention_sm80 does not compute some of them.
 #include <algorithm>
 #include <cstdio>
 #include <map>

@@ -1,5 +1,5 @@
-// rapt tune on a real GPU: a short search measures and checks candidates and writes a row, and a call with this row
-// gives correct results. It runs the program beside the tests.
+// Tests rapt tune on a real GPU: a short search measures and checks candidates and writes a row, and a call with this
+// row gives correct results. Runs the program `rapt`, which must be in the folder of the tests.
 #include <filesystem>
 
 #include "base/error.h"

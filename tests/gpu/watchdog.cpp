@@ -1,4 +1,4 @@
-// The watchdog of rapt_gpu_tests; see watchdog.h.
+// Implements watchdog.h.
 #include "watchdog.h"
 
 #include <fcntl.h>
@@ -32,14 +32,15 @@ enum class Kind : char { selected = 'n', test = 't', problem = 'p', solved = 's'
 constexpr size_t longest_message = 4000;
 static_assert(longest_message + 2 <= 4096);
 
-// The first lines of a failed part's message.
+// The first lines of a failure's message.
 std::string first_lines(const std::string& text, int count) {
   size_t end = 0;
   for (int line = 0; line < count && end != std::string::npos; ++line) end = text.find('\n', line == 0 ? 0 : end + 1);
   return text.substr(0, end);
 }
 
-// The messages of all children. Without children the tests' own process adds them directly.
+// Collects the messages of all children. If there are no children, the process that runs the tests adds its messages
+// directly.
 class Account {
  public:
   void take(Kind kind, const std::string& text) {
@@ -62,7 +63,7 @@ class Account {
     running_.clear();
     problems_.clear();
   }
-  // The child's process ended, or its time is over: `what` happened to its current test.
+  // Called if the child's process ended, or if its time is over. `what` says what happened to its current test.
   void lose_child(const std::string& what) {
     std::string text = concat(running_.empty() ? "(outside a test)" : running_, ": ", what);
     if (!running_.empty()) ++run_by_child_;
@@ -77,7 +78,7 @@ class Account {
   // True if the child has started all remaining tests.
   bool complete() const { return selected_ >= 0 && begun_.size() - begun_before_ >= static_cast<size_t>(selected_); }
   bool in_a_test() const { return !running_.empty(); }
-  bool stuck() const { return begun_.size() == begun_before_; }  // another child would stop at the same place
+  bool stuck() const { return begun_.size() == begun_before_; }  // the child began no test, so the next would not, too
   const std::vector<std::string>& begun() const { return begun_; }
   bool failed() const { return !failures_.empty(); }
 
@@ -111,7 +112,7 @@ class Account {
 };
 
 Account account;
-int to_parent = -1;  // in a child: the pipe
+int to_parent = -1;  // the pipe to the parent; -1 if this process is not a child
 bool watched = false;
 
 void say(Kind kind, const std::string& text) {
@@ -124,7 +125,7 @@ void say(Kind kind, const std::string& text) {
   }
 }
 
-// In the process that runs the tests.
+// Reports the progress of the tests. It is used in the process that runs the tests.
 class Progress : public testing::EmptyTestEventListener {
   void OnTestIterationStart(const testing::UnitTest& all, int) override {
     say(Kind::selected, std::to_string(all.test_to_run_count()));
@@ -166,7 +167,7 @@ int run_tests() {
   std::exit(run_tests());
 }
 
-// GoogleTest's filter without the tests that have started.
+// GoogleTest's filter for the tests that have not started yet.
 std::string rest_of(const std::string& filter, const std::vector<std::string>& begun) {
   std::string rest = filter;
   bool has_exclusions = filter.find('-') != std::string::npos;
@@ -199,8 +200,8 @@ bool listen(int pipe_end, std::chrono::seconds limit) {
   }
 }
 
-// The child's exit status. A driver may need time to end a process whose kernel hangs. -1: it takes longer than
-// `patience`.
+// Waits for the child's end, and returns its exit status. If a kernel hangs, the driver can need time to end the
+// process. Returns -1 if this takes longer than `patience`.
 int end_of(pid_t child, std::chrono::seconds patience) {
   const Clock::time_point deadline = Clock::now() + patience;
   int status = -1;

@@ -1,5 +1,5 @@
-// A plan of two kernels that share a workspace (tests/cpu/two_steps.h), run by the library as an attention call: with
-// streams, threads and graphs, and while the workspace grows.
+// Tests a plan of two kernels that share a workspace (tests/cpu/two_steps.h). The library runs it as an attention call,
+// with streams, threads and graphs, and while the workspace grows.
 #include <array>
 #include <atomic>
 #include <thread>
@@ -21,7 +21,7 @@ class GpuWorkspace : public GpuTest {
     context_ = make_context(options);
   }
   rapt_context* context() { return context_.get(); }
-  // Computed alone and checked.
+  // A call whose result was computed without other work, and checked.
   Call computed(const char* line, uint64_t seed) {
     Call call = make(line);
     fill_hash(call, seed);
@@ -50,7 +50,7 @@ TEST_F(GpuWorkspace, CapturedOncePrepared) {
   gpu.expect_enqueue(stream.handle(), context());
   EXPECT_EQ(larger.enqueue(stream.handle(), context()), RAPT_ERROR_INVALID_ARGUMENT) << "needs more memory";
   const cuda::Graph graph(stream.handle());
-  larger.expect_enqueue(stream.handle(), context());  // grows; the graph keeps what it has
+  larger.expect_enqueue(stream.handle(), context());  // the workspace grows, but the graph keeps its old memory
   for (uint64_t seed : {3u, 4u}) {
     fill_hash(call, seed);
     gpu.restart();
@@ -76,7 +76,8 @@ TEST_F(GpuWorkspace, GrowsWhileKernelsAreOnTheirWay) {
   for (const auto& call : calls) expect_oracle(call->result());
 }
 
-// Two streams at once, each from two threads: kernels of two calls must not mix on a stream, nor streams share memory.
+// Two streams run at once, and two threads use each stream. Kernels of two calls must not mix on a stream, and streams
+// must not share a workspace.
 TEST_F(GpuWorkspace, StreamsAndThreadsAtOnce) {
   std::array<Call, 4> expected;
   for (size_t n = 0; n < 4; ++n) expected[n] = computed(n % 2 == 0 ? small_line : large_line, n + 1);

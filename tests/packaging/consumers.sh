@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Builds and runs tests/consumer in every way to use rapt: consumers.sh BUILD_TREE [SOURCE_TREE]. Called by .ci/run. An
-# install into a new prefix is used by find_package and pkg-config. FetchContent builds the source tree itself, in
-# SOURCE_TREE if given, and without Highway, so the library without Highway is compiled only once. Each way, shared and
-# static, from C and from C++, must print the right number.
+# Builds and runs tests/consumer in every way to use rapt: consumers.sh BUILD_TREE [SOURCE_TREE]. Called by .ci/run.
+# First rapt is installed into a new prefix, for find_package and pkg-config. FetchContent builds the source tree
+# itself, in SOURCE_TREE if given. It builds without Highway, so CI compiles the library without Highway only once. Each
+# way (shared and static, from C and from C++) must print the right number.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 tree=$1
@@ -19,11 +19,11 @@ run() {  # run LABEL PROGRAM
 }
 
 cmake --install "$tree" --prefix "$prefix" >/dev/null
-# Moved after installing: the package must not contain the install path.
+# The package is moved after installing, because it must not contain the install path.
 mv "$prefix" "$work/moved"
 prefix=$work/moved
 "$prefix/bin/rapt" info >/dev/null
-# The program embeds its case sets and pages.
+# The program must have its case sets and pages embedded.
 (cd "$work" && "$prefix/bin/rapt" check --cases smoke --fill constant --device cpu >/dev/null &&
   "$prefix/bin/rapt" help problem-line | cmp - "$OLDPWD/docs/problem-line.md")
 
@@ -36,7 +36,8 @@ with_cmake() {  # with_cmake LABEL BUILD_FOLDER OPTIONS...
   for program in c_rapt cpp_rapt c_rapt_static cpp_rapt_static; do run "$label $program" "$folder/$program"; done
 }
 with_cmake find_package "$work/package" -DRAPT_FROM=package "-DCMAKE_PREFIX_PATH=$prefix"
-# Without a build type rapt is optimised anyway. Without the two wrong warnings of g++ 12 (RaptTargets.cmake).
+# Without a build type, rapt must still be optimised, and the two wrong warnings of g++ 12 must not appear
+# (RaptTargets.cmake).
 with_cmake FetchContent "$source_tree" -DRAPT_FROM=source "-DRAPT_SOURCE=$PWD" -DCMAKE_BUILD_TYPE= \
   -DRAPT_HIGHWAY=OFF -DRAPT_WERROR=ON "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Wno-array-bounds -Wno-restrict" \
   -DCMAKE_EXPORT_COMPILE_COMMANDS=ON
@@ -47,7 +48,8 @@ if ! grep -q -- '-O3' <<<"$compiled"; then
   exit 1
 fi
 
-# The documented project, C alone: the first cmake block of docs/c.md and the README's c block, shared and static.
+# The project in the documentation, which uses only C: the first cmake block of docs/c.md and the README's c block,
+# shared and static.
 first_block() { awk -v want="\`\`\`$1" '$0 == want {on = 1; next} on && /^```/ {exit} on' "$2"; }
 mkdir "$work/readme"
 first_block cmake docs/c.md >"$work/readme/CMakeLists.txt"

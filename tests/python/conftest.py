@@ -73,7 +73,9 @@ def reference(
 
 
 def assert_near(out, expected, dtype="float32"):
-    """Expects an error within that of a plain implementation in that dtype: p and out rounded, sums in float32."""
+    """Expects the error to be within that of a plain implementation in this dtype, which rounds p and out and sums in
+    float32.
+    """
     out = np.asarray(out, np.float64)
     assert out.shape == expected.shape
     assert np.isfinite(out).all()

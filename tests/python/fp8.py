@@ -24,11 +24,11 @@ def decode(codes, dtype):
 
 
 def encode(x, dtype):
-    """The nearest code of each number, ties to even, saturated. NaN: 0x7f (sim8: the code of 0)."""
+    """The nearest code of each number, with ties to even and saturation. NaN becomes 0x7f (sim8: the code of 0)."""
     x = np.asarray(x, np.float64)
     if dtype == "sim8":
         return np.clip(np.rint((np.where(np.isnan(x), 0, x) + 448) * (255 / 896)), 0, 255).astype(np.uint8)
-    count = 127 if dtype == "e4m3" else 124  # finite codes of one sign
+    count = 127 if dtype == "e4m3" else 124  # number of finite codes with one sign
     values = decode(np.arange(count, dtype=np.uint8), dtype)
     size = np.minimum(np.where(np.isnan(x), 0, np.abs(x)), LARGEST[dtype])
     above = np.clip(np.searchsorted(values, size), 1, count - 1)
@@ -90,7 +90,7 @@ def quantize(x, scales, dtype, percentile=None):
 
 
 def spread(descale, scales, shape):
-    """descale as an array that broadcasts to [batch, heads, seqlen, dim]."""
+    """descale in a shape that broadcasts to [batch, heads, seqlen, dim]."""
     if scales == "tensor":
         return descale.reshape(1, 1, 1, 1)
     if scales == "head":

@@ -13,7 +13,7 @@ class Framework:
 
     def __init__(self, name, device="cpu"):
         self.name, self.device = name, device
-        self.errors = Exception if name == "jax" else rapt.Error  # XLA has its own class for errors of a call
+        self.errors = Exception if name == "jax" else rapt.Error  # XLA has its own exception class for errors of a call
         self.module = pytest.importorskip("jax.numpy" if name == "jax" else name)
         if name == "torch" and device == "cuda" and not self.module.cuda.is_available():
             pytest.skip("no GPU")
@@ -45,7 +45,7 @@ class Framework:
         return np.dtype(name)
 
     def _takes(self, dtype):
-        """Only newer versions of CuPy have the types of ml_dtypes."""
+        """True if this framework has the types of ml_dtypes, which only newer versions of CuPy have."""
         try:
             zeros = self.module.zeros(4, np.uint8)
             return bool((zeros.view(dtype).astype(np.float32) == 0).all()) if self.name == "cupy" else True
@@ -53,7 +53,7 @@ class Framework:
             return False
 
     def has(self, name):
-        """Whether this framework has the dtype."""
+        """True if this framework has the dtype."""
         try:
             return self.dtype(name) is not None
         except pytest.skip.Exception:

@@ -11,8 +11,8 @@ import torch
 import rapt
 from rapt import _signature
 
-# Parameters that take arrays, integers and all others, for all functions together, because a name has one meaning.
-# Those of sdpa are rows of its table.
+# The names of parameters that take arrays, that take integers, and of all others. One list is for all functions,
+# because a name has the same meaning in all of them. The parameters of sdpa are rows of its table.
 _ROWS = {
     kind: {row[1] for row in _signature.SCALARS if row[1] and row[2] == kind} for kind in ("integer", "real", "word")
 }
@@ -60,8 +60,8 @@ def made(shape, seed=0):
 BATCH, HEADS, SEQLEN, DIM = 2, 2, 6, 8
 
 
-# Shapes of the arrays in the table. So an array needs an entry in attention() only if its values must obey a rule, or
-# if the table has no fixed shape for it (scales, broadcast).
+# The shapes of the arrays come from the table. So an array needs an entry in attention() only if its values must obey a
+# rule, or if the table has no fixed shape for it (scales, arrays that are broadcast).
 SHAPES = {row[1]: row[4] for row in _signature.ARRAYS}
 SIZES = {"batch": BATCH, "heads_q": HEADS, "heads_k": HEADS, "seqlen_q": SEQLEN, "seqlen_k": SEQLEN}
 SIZES |= {"head_dim": DIM, "head_dim_v": DIM, "batch + 1": BATCH + 1}

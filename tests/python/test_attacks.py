@@ -1,4 +1,4 @@
-"""Fixed defects of the Python module that adversarial tests found, each as its smallest call."""
+"""Tests for defects of the Python module that adversarial tests found. Each test has the smallest call that failed."""
 
 import pathlib
 import shutil

@@ -239,9 +239,9 @@ def test_a_change_needs_disjoint_quartiles_and_a_difference():
         ([10.0, 10.1, 10.2, 10.3], "same"),
         ([12.0, 12.1, 12.2, 12.3], "slower"),
         ([8.0, 8.1, 8.2, 8.3], "faster"),
-        ([9.0, 10.2, 12.0, 15.0], "same"),  # slower in the median, but the quartiles overlap
+        ([9.0, 10.2, 12.0, 15.0], "same"),  # the median is slower, but the quartiles overlap
         ([10.30, 10.31, 10.32, 10.33], "same"),
-    ):  # disjoint, but by less than three per cent
+    ):  # the quartiles do not overlap, but the medians differ by less than 3%
         assert verdicts([a_row(us=steady)], [a_row(us=after)])[key] == expected, after
     assert verdicts([a_row(us=steady)], [a_row(us=[10.30, 10.31, 10.32, 10.33])], least=0.01)[key] == "slower"
 
@@ -546,7 +546,7 @@ def test_the_judge_refuses_the_answer_to_another_problem(torch, line, wrong):
     inputs = a_set(torch, line)
     judge, problem = a_judge(torch, inputs), inputs.problem
     other = suites.parse(wrong)
-    inputs.problem = other  # the same tensors, read as another problem
+    inputs.problem = other  # the same tensors with another problem
     inputs.slopes = inputs.slopes if other.alibi else None
     inputs.sinks = inputs.sinks if other.sinks else None
     inputs.bias = inputs.bias if other.bias else None
@@ -599,7 +599,7 @@ def test_long_problems_are_sampled_one_row_of_each_step(torch):
 
 
 def answer(torch, q, k, v, causal, window=(-1, -1), softcap=0.0, slopes=None, sinks=None, cu=None, layout="bshd"):
-    """Attention by the conventions of flash-attention: bottom-right causal, inclusive windows, -1: no limit."""
+    """Attention with flash-attention's conventions: causal is bottom-right, windows are inclusive, -1 is no limit."""
     from judge import attention
 
     window = tuple(-1 if bound is None else bound for bound in window)
@@ -707,7 +707,7 @@ def fake_modules(torch):
         )
 
     def sage(q, k, v, tensor_layout="HND", is_causal=False, sm_scale=None):
-        k -= k.mean(2, keepdim=True)  # in place, like the real one
+        k -= k.mean(2, keepdim=True)  # in place, as the real sageattention does
         return answer(torch, q, k, v, is_causal, layout="bhsd")
 
     def sage_varlen(q, k, v, cu_q, cu_k, max_q, max_k, is_causal=False):
@@ -736,7 +736,7 @@ def test_flash_attention_4_finds_its_compiler_in_an_unpacked_wheel(tmp_path, mon
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     impl = impl_flash.FlashAttention4()
-    impl.load()  # its import of cutlass succeeds
+    impl.load()  # this imports cutlass, which must succeed
     assert impl.version() == "1.2, unknown"
     assert sys.path.count(str(tmp_path / "nvidia_cutlass_dsl" / "dsl_packages")) == 1
     for name in ("cutlass", "flash_attn", "flash_attn.cute"):
@@ -980,9 +980,9 @@ def test_outputs_of_a_graph_are_poisoned_and_come_back(torch, monkeypatch):
     graph = clock.graphs[""][0]
     assert len(graph.work) == 50
     before = graph.replays
-    assert clock.sample(bound) == [0.8e3 / 100]  # short: two timed replays after an extra one
+    assert clock.sample(bound) == [0.8e3 / 100]  # the graph is short: an extra replay, then two timed replays
     assert graph.replays == before + 3
-    broken = Bound(Implementation(), [lambda: outs[0]], {})  # enqueues nothing: the poison stays
+    broken = Bound(Implementation(), [lambda: outs[0]], {})  # its call enqueues nothing, so the poison stays
     assert all(math.isnan(value) for value in clock.prepare(broken, 10.0)[0].tolist())
 
 
@@ -1000,7 +1000,7 @@ def test_an_implementation_too_slow_for_all_sets_is_judged_on_those_that_ran(tor
     first_only = types.SimpleNamespace(prepare=lambda bound, call_us: {0: bound.calls[0]()})
     bound = run.validate(TorchSdpa("math"), "x", sets, judges, first_only)
     assert isinstance(bound, Bound) and bound.error["within"]
-    stale = types.SimpleNamespace(prepare=lambda bound, call_us: {0: bound.calls[1]()})  # the output of another set
+    stale = types.SimpleNamespace(prepare=lambda bound, call_us: {0: bound.calls[1]()})  # returns another set's output
     refused = run.validate(TorchSdpa("math"), "x", sets, judges, stale)
     assert isinstance(refused, Absent) and refused.why.startswith("WRONG, not timed")
 

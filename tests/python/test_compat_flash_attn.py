@@ -25,7 +25,9 @@ def draw(device, dtype, *shapes, seed=0):
 
 
 def one_sequence(q, k, v, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None):
-    """q [seqlen_q, heads, dim] over k, v [seqlen_k, heads_k, dim]: out, lse [heads, seqlen_q], sum p |v|, largest x."""
+    """Attention of q [seqlen_q, heads, dim] over k, v [seqlen_k, heads_k, dim]. Returns out, lse [heads, seqlen_q], sum
+    p |v|, and the largest x.
+    """
     seqlen_q, seqlen_k = q.shape[0], k.shape[0]
     group = q.shape[1] // k.shape[1]
     q, k, v = q.double(), k.double().repeat_interleave(group, 1), v.double().repeat_interleave(group, 1)
@@ -50,14 +52,16 @@ def one_sequence(q, k, v, softmax_scale=None, causal=False, window_size=(-1, -1)
 
 
 def assert_close(result, sequences, dtype, **options):
-    """Expects each sequence's (out, lse) within rounding errors: P and out in the dtype, scores and sums in float32."""
+    """Expects (out, lse) of each sequence to be within rounding errors: P and out are rounded to the dtype, scores and
+    sums to float32.
+    """
     slopes = options.pop("alibi_slopes", None)
     for b, ((out, lse), (q, k, v)) in enumerate(zip(result, sequences)):
         own = slopes if slopes is None or slopes.ndim == 1 else slopes[b]
         expected, expected_lse, magnitude, largest = one_sequence(q, k, v, alibi_slopes=own, **options)
         norm = max(largest, 1.0) * q.shape[-1]
         bound = (2 * UNIT[dtype] + F32 * (8 * (norm + 8) + k.shape[0] + 8)) * magnitude
-        if dtype == torch.float16 and v.numel():  # its smallest step is 2**-24, for each p and for the output
+        if dtype == torch.float16 and v.numel():  # float16's smallest step is 2**-24, for each p and for the output
             bound = bound + 2.0**-25 * (k.shape[0] * float(v.double().abs().max()) + 1)
         assert out.dtype == dtype and out.shape == expected.shape
         error = (out.double() - expected).abs()
@@ -225,7 +229,7 @@ def test_fp8_with_flash_attention_3s_descales(device):
     ]
     assert_close(zip(out, [None] * 2), zip(*whole), torch.bfloat16, causal=True)
 
-    # Like FlashAttention-3's users pass one scale for all: expanded, stride 0.
+    # Users of FlashAttention-3 pass one scale for all heads in this way: expanded, with strides of 0.
     one = torch.full((1,), 0.75, device=device)
     repeated = fa.flash_attn_func(q, k, v, **{name: one.expand(2, 2) for name in descales})
     written = fa.flash_attn_func(q, k, v, **{name: torch.full((2, 2), 0.75, device=device) for name in descales})

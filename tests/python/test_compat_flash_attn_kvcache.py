@@ -184,7 +184,7 @@ def test_a_length_without_a_place_is_an_error_and_nothing_is_written(device, len
 @pytest.mark.parametrize("lengths, at, value", WRONG, ids=str)
 @pytest.mark.parametrize("new", [1, 3, 64, 65])
 def test_what_writes_to_the_cache_writes_nothing_outside_its_place(device, dtype, lengths, at, value, new):
-    """As on a GPU, without reading the lengths; on the CPU too. 65 tokens never fit."""
+    """append() works without reading the lengths, as on a GPU; here also on the CPU. 65 tokens never fit."""
     from rapt.compat._shared import append
 
     _, cache, _, _, _ = cache_of_64(device, dtype)

@@ -30,7 +30,7 @@ def draw(device, dtype, *shapes, seed=0):
 
 
 def exact(query, key, value, attn_mask=None, **options):
-    """PyTorch's own in float64."""
+    """The result of PyTorch's own function in float64."""
     if attn_mask is not None and attn_mask.dtype != torch.bool:
         attn_mask = attn_mask.double()
     with sdpa_kernel(SDPBackend.MATH):
@@ -38,7 +38,9 @@ def exact(query, key, value, attn_mask=None, **options):
 
 
 def assert_close(out, query, key, value, attn_mask=None, **options):
-    """Expects errors within rounding: P and the output in the dtype, scores and sums in float32; times sum p |v|."""
+    """Expects errors within rounding errors times sum p |v|: P and the output are rounded to the dtype, scores and sums
+    to float32.
+    """
     expected = exact(query, key, value, attn_mask, **options)
     magnitude = exact(query, key, value.abs(), attn_mask, **options)
     scale = abs(options.get("scale") or 1 / math.sqrt(query.shape[-1]))
@@ -47,7 +49,7 @@ def assert_close(out, query, key, value, attn_mask=None, **options):
     if attn_mask is not None and attn_mask.dtype != torch.bool:
         steps += 8 * float(attn_mask.double().abs().clamp(max=1e3).max())
     bound = (2 * UNIT[query.dtype] + F32 * steps) * magnitude
-    if query.dtype == torch.float16 and value.numel():  # its smallest step is 2**-24, for each p and for the output
+    if query.dtype == torch.float16 and value.numel():  # float16's smallest step is 2**-24, for each p and the output
         bound = bound + 2.0**-25 * (key.shape[-2] * float(value.double().abs().max()) + 1)
     assert out.dtype == query.dtype and out.shape == expected.shape
     error = (out.double() - expected).abs()

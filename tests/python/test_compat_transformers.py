@@ -90,7 +90,7 @@ def exact_attention(
     position_bias=None,
     **others,
 ):
-    """A layer of attention in float64 from its definition. The masks are those of transformers for "sdpa"."""
+    """An attention layer in float64, computed from the definition. The masks are those of transformers for "sdpa"."""
     group, seqlen_q, seqlen_k = query.shape[1] // key.shape[1], query.shape[2], key.shape[2]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     x = query @ key.repeat_interleave(group, 1).transpose(2, 3) * scale
@@ -118,7 +118,7 @@ def registered():
 
 @pytest.fixture
 def calls(monkeypatch):
-    """The rapt.sdpa calls of a test: their arguments."""
+    """The arguments of all calls of rapt.sdpa in a test."""
     seen = []
 
     def spy(q, k, v, **options):
@@ -143,7 +143,9 @@ def build(name, implementation, device="cpu", dtype=torch.float32):
 
 
 def tokens(device, padding=None):
-    """Three sequences of 11 tokens, and which are real: all, or 11, 7 and 4, with padding on the left or right."""
+    """Three sequences of 11 tokens, and which tokens are real: all of them, or 11, 7 and 4 with padding on the left or
+    right.
+    """
     ids = torch.randint(3, 97, (3, 11), generator=torch.Generator().manual_seed(1))
     real = torch.ones(3, 11, dtype=torch.long)
     for row, count in enumerate((11, 7, 4) if padding else ()):
@@ -172,16 +174,18 @@ def outputs(model, ids, real, **options):
 @pytest.mark.parametrize("padding", [None, "left", "right"])
 @pytest.mark.parametrize("name", list(MODELS))
 def test_outputs_are_as_right_as_the_originals(name, padding, dtype, device, calls):
-    """Compared with the model in float64: at most twice the original's own error, plus a rounding of the output."""
+    """Compares with the model in float64. The error is at most twice that of the original implementation, plus a
+    rounding of the output.
+    """
     ids, real = tokens(device, padding)
     exact = outputs(build(name, "exact", device, torch.float64), ids, real)
     theirs = outputs(build(name, MODELS[name][2], device, dtype), ids, real)
     ours = outputs(build(name, "rapt", device, dtype), ids, real)
     assert rms(ours - exact) <= 2 * rms(theirs - exact) + UNIT[dtype] * rms(exact)
-    layers = 6 if name == "t5" else 3  # t5: two of the encoder, two twice of the decoder
+    layers = 6 if name == "t5" else 3  # t5: two layers of the encoder, and two of the decoder with two attentions each
     assert len(calls) == layers
     if name in ("llama", "mistral", "gemma2", "gpt-oss"):
-        assert all(call["k"].shape[1] == 2 for call in calls)  # not repeated for 4 query heads
+        assert all(call["k"].shape[1] == 2 for call in calls)  # the 2 key heads are not repeated for 4 query heads
 
 
 @pytest.mark.parametrize("name", list(MODELS))
@@ -204,12 +208,12 @@ def test_generate_gives_the_same_tokens(name, cache, padding, device, calls):
     options = dict(
         max_new_tokens=12, min_new_tokens=12, do_sample=False, cache_implementation=cache, disable_compile=True
     )
-    with sdpa_kernel(SDPBackend.MATH):  # float32 throughout, on GPUs too
+    with sdpa_kernel(SDPBackend.MATH):  # computes everything in float32, on GPUs, too
         theirs = build(name, MODELS[name][2], device).generate(ids, attention_mask=real, **options)
     ours = build(name, "rapt", device).generate(ids, attention_mask=real, **options)
     assert torch.equal(ours, theirs) and ours.shape[1] >= 12
     assert len(calls) >= 12 * (4 if name == "t5" else 3)
-    assert len({tuple(row) for row in ours[:, -12:].tolist()}) == 3  # not one constant answer
+    assert len({tuple(row) for row in ours[:, -12:].tolist()}) == 3  # the three answers are different
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")

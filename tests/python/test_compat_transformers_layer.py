@@ -17,7 +17,7 @@ import rapt  # noqa: E402
 from rapt.compat import transformers as compat  # noqa: E402
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
-ROUNDING = 32 * 2.0**-24  # of float32 outputs, times the largest |value|
+ROUNDING = 32 * 2.0**-24  # allowed error of float32 outputs, relative to the largest |value|
 
 
 class Layer(torch.nn.Module):
@@ -50,7 +50,7 @@ def test_one_layer_is_that_of_sdpa(device, masked, biased, is_causal, seqlens):
     if biased:
         options["position_bias"] = scores[:1]
     for module in (Layer(2), Layer(2, is_causal=False)):
-        with sdpa_kernel(SDPBackend.MATH):  # float32 throughout, on GPUs too
+        with sdpa_kernel(SDPBackend.MATH):  # computes everything in float32, on GPUs, too
             theirs, _ = sdpa_attention_forward(module, *inputs, **options)
         ours, weights = compat.forward(module, *inputs, **options)
         assert weights is None and ours.shape == theirs.shape and ours.is_contiguous()

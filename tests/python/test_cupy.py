@@ -1,4 +1,4 @@
-"""rapt on CuPy arrays: GPUs only."""
+"""Tests rapt on CuPy arrays, which need a GPU."""
 
 import cases
 import numpy as np

@@ -36,7 +36,7 @@ def test_stub_has_the_parameters_of_the_signature():
     }
     assert public | {"__version__"} == set(rapt.__all__)
     of_sdpa = [one for one in functions if one.name == "sdpa"]
-    assert len(of_sdpa) == 4  # without flags; with lse; with partial; with flags that are variables
+    assert len(of_sdpa) == 4  # overloads: without flags, with lse, with partial, with flags that are variables
     for one in of_sdpa:
         given = {argument.arg: default for argument, default in zip(one.args.kwonlyargs, one.args.kw_defaults)}
         assert [argument.arg for argument in one.args.args] == ["q", "k", "v"]

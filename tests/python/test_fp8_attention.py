@@ -21,7 +21,7 @@ def factors(rng, kind, shape):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_granularities_and_types(framework, qkv, rng, kind, dtype):
-    """uint8 with a named dtype, and the framework's own FP8 types: equal bits."""
+    """uint8 with a named dtype and the framework's own FP8 types give equal bits."""
     arrays = qkv(seqlen_q=70, seqlen_k=130, head_dim=16)
     codes = [fp8.encode(x * (40 if dtype == "sim8" else 1), dtype) for x in arrays]
     kinds = (kind, kind, "channel" if kind == "head" else kind)
@@ -66,7 +66,7 @@ def test_16_bit_queries_over_codes(framework, qkv, dtype):
 def test_attention_of_the_codes_is_that_of_the_simulated(framework, rng, scales, options):
     """The result of sdpa from codes, scales and means, including soft cap, lse and sinks, compared with float64."""
     q, k, v = (rng.standard_normal((2, h, 70, 32)).astype(np.float32) for h in (4, 2, 2))
-    k += rng.standard_normal((2, 2, 1, 32)).astype(np.float32) * 3  # smoothing is made for this
+    k += rng.standard_normal((2, 2, 1, 32)).astype(np.float32) * 3  # smoothing removes such a common component
     hadamard = options.get("hadamard", False)
     given = [framework.array(a) for a in (q, k, v)]
     q8 = rapt.quantize(given[0], scales=scales, hadamard=hadamard)
@@ -116,7 +116,7 @@ def test_modes_of_the_second_product(framework, rng, pv, bound):
 
 @pytest.mark.parametrize("options", [{}, {"softcap": 2.0}, {"causal": True, "window": (9, -1)}])
 def test_means_of_keys(framework, qkv, rng, options):
-    """Only k_mean: key j is k[j] + k_mean."""
+    """A call with k_mean but without scales: key j is k[j] + k_mean."""
     q, k, v = qkv(head_dim=32)
     codes, mean = fp8.encode(k, "e4m3"), rng.standard_normal((2, 2, 32)).astype(np.float32) * 2
     given = [framework.array(x) for x in (q, codes, v)]
@@ -156,7 +156,7 @@ def test_wrong_means_get_a_sentence(framework, qkv):
 
 
 def test_factors_that_are_none(framework, qkv):
-    """NaN and negative scales are detected on the CPU, where checking costs nothing."""
+    """NaN and negative scales are detected on the CPU, where the check takes no noticeable time."""
     if framework.device != "cpu":
         pytest.skip("contents are not read on GPUs")
     q, k, v = (framework.array(x) for x in qkv())

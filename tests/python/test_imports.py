@@ -1,6 +1,7 @@
-"""The Python files import each other without a circle, in python/rapt and in bench/.
+"""Tests that the Python files in python/rapt, and those in bench/, import each other without a circle.
 
-Imports inside functions count. Reads the files of the source tree, runs none of them; needs only the standard library.
+Imports inside functions count, too. The tests read the files of the source tree and do not run them. They need only the
+standard library.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PACKAGE, BENCH = ROOT / "python" / "rapt", ROOT / "bench"
-COMPILED = {"rapt._core"}  # a module without a Python file: it imports none of them
-# (importer, imported) that may close a circle, each with the reason.
+COMPILED = {"rapt._core"}  # this module has no Python file, and imports no Python file
+# Pairs (importer, imported) that are allowed to close a circle, each with the reason.
 EXCEPTIONS = {
     # rapt.__getattr__ loads compat at the first use of rapt.compat; compat uses the public rapt.sdpa.
     ("rapt", "rapt.compat"),
@@ -55,7 +56,7 @@ def graph(files: dict[str, pathlib.Path]) -> dict[str, set[str]]:
 
 
 def circle(arrows: dict[str, set[str]]) -> list[str]:
-    """One circle of imports, in order; empty if there is none."""
+    """One circle of imports, in order. Empty if there is none."""
     try:
         graphlib.TopologicalSorter(arrows).prepare()
     except graphlib.CycleError as error:

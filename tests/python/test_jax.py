@@ -1,4 +1,4 @@
-"""rapt on JAX arrays: eager and under jit, on JAX's default device (a GPU if it has one)."""
+"""Tests rapt on JAX arrays: eager and under jit, on JAX's default device (a GPU if JAX has one)."""
 
 import cases
 import numpy as np
@@ -185,7 +185,7 @@ def test_report_Q14_every_call_takes_a_context(qkv):
         lambda **given: rapt.gemm(x[0, 0], x[0, 0].T, **given),
         lambda **given: rapt.merge([x], [x[..., 0]], **given),
     ):
-        assert np.array_equal(call(context=rapt.Context(1)), call())  # kept until XLA has run the call
+        assert np.array_equal(call(context=rapt.Context(1)), call())  # the context lives until XLA has run the call
     context = rapt.Context(1)
     jitted = jax.jit(lambda x, context=context: rapt.sdpa(x, x, x, context=context))
     assert np.array_equal(jitted(x), rapt.sdpa(x, x, x))

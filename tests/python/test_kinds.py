@@ -34,7 +34,7 @@ def test_every_parameter_is_of_a_kind():
 
 
 def changed(given, parameter, change):
-    """The arguments with that one changed; in a list only its last element."""
+    """The arguments, of which one is changed. If it is a list, only its last element is changed."""
     value = given[parameter]
     new = [*value[:-1], change(value[-1])] if isinstance(value, list) else change(value)
     return {**given, parameter: new}
@@ -45,7 +45,7 @@ class Tagged(torch.Tensor):
 
 
 def negated(one):
-    """The same numbers, stored with the other sign."""
+    """A tensor with the same numbers, whose memory holds the negated numbers."""
     return torch._neg_view((-one.float()).to(one.dtype))
 
 
@@ -114,7 +114,7 @@ def test_report_Q03_forward_mode_derivatives_are_refused(name, parameter):
     if not floating(given, parameter) or name in ("prepare", "explain"):
         pytest.skip("nothing to differentiate")
     with torch.autograd.forward_ad.dual_level():
-        # No tangent, so it is not refused.
+        # This argument has no tangent, so it is not refused.
         same(kinds.tensors(kinds.call(name, given)), kinds.tensors(kinds.call(name, given)))
     if (name, parameter) == ("fake_quantize", "x"):
         return  # it has its own derivatives: test_torch_fp8.py
@@ -165,7 +165,7 @@ def test_report_Q06_reverse_mode_of_torch_func_is_refused(name, parameter):
 VARYING = [(*pair, True) for pair in INTEGERS if pair[0] not in ("prepare", "explain")]
 
 
-# dynamic None: the first call treats them as constants, the second finds that they vary.
+# With dynamic=None the first call treats them as constants, and the second call finds that they vary.
 @pytest.mark.parametrize("name, parameter, dynamic", [*VARYING, ("sdpa", "splits", None), ("sdpa", "window", None)])
 def test_report_Q05_integers_that_vary_are_one_graph(name, parameter, dynamic):
     from torch._dynamo.testing import CompileCounterWithBackend

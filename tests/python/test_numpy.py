@@ -1,4 +1,4 @@
-"""rapt on NumPy arrays: the CPU backend, which CI runs."""
+"""Tests rapt on NumPy arrays, which run on the CPU. CI runs these tests."""
 
 import inspect
 import re
@@ -98,7 +98,7 @@ def test_report_R186_strides_and_offset_of_the_producer(rng):
 
 
 def pack_e4m3(x):
-    """float32 -> the byte of the nearest E4M3 value, by a plain search over all 254 finite ones."""
+    """Converts float32 to the byte of the nearest E4M3 value, with a search over all 254 finite values."""
     codes = np.array([c for c in range(256) if c & 0x7F != 0x7F], np.uint8)
     return codes[np.abs(x[..., None] - unpack_e4m3(codes)).argmin(-1)]
 
@@ -319,7 +319,7 @@ def test_no_reference_is_lost_or_kept(qkv):
 
 
 def test_report_R184_the_module_needs_no_framework():
-    """The module links no framework, so it needs no other build for another version."""
+    """The module is not linked with any framework, so one build works with all versions of a framework."""
     done = subprocess.run(
         [
             sys.executable,

@@ -11,7 +11,7 @@ KINDS = ["tensor", "head", "token", "block64", "block128"]
 
 
 def products(q, k):
-    """q [b, h, i, d] times k [b, hk, j, d] in float64."""
+    """The products of q [b, h, i, d] and k [b, hk, j, d] in float64."""
     k = np.repeat(k, q.shape[1] // max(k.shape[1], 1), axis=1)
     return np.einsum("bhid,bhjd->bhij", q.astype(np.float64), k.astype(np.float64))
 
@@ -105,7 +105,7 @@ def test_gemm_of_codes(framework, rng, kind, dtype):
     ]
     terms = np.abs(stored[0]) @ np.abs(stored[1].T)
     assert_close(framework.numpy(out), stored[0] @ stored[1].T, "float16", terms, 70)
-    raw = rapt.gemm(*matrices, **named)  # above the range of float16
+    raw = rapt.gemm(*matrices, **named)  # the results are larger than float16 can hold
     assert framework.dtype_of(raw) == "float32"
     stored = [fp8.decode(framework.bytes(one.codes), dtype)[0, 0] for one in (a8, b8)]
     assert_close(framework.numpy(raw), stored[0] @ stored[1].T, "float32", np.abs(stored[0]) @ np.abs(stored[1].T), 70)

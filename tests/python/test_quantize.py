@@ -7,7 +7,7 @@ import pytest
 import rapt
 
 SCALES = ["tensor", "head", "token", "block64", "block128", "channel"]
-SHAPE = (2, 3, 70, 24)  # an incomplete block of each kind; rotated in groups of 8 channels
+SHAPE = (2, 3, 70, 24)  # the last block of each kind is incomplete; channels are rotated in groups of 8
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_percentile(framework, x, scales):
     made = rapt.quantize(framework.array(x), scales=scales, percentile=95.0)
     assert np.array_equal(framework.numpy(made.descale), descale)
     assert np.array_equal(framework.bytes(made.codes), codes)
-    assert (framework.bytes(made.codes) & 0x7F == 0x7E).mean() > 0.03  # saturated
+    assert (framework.bytes(made.codes) & 0x7F == 0x7E).mean() > 0.03  # this share of the codes is saturated
 
 
 @pytest.mark.parametrize("scales", SCALES)
@@ -239,7 +239,7 @@ def test_wrong_arguments_get_a_sentence(framework, x, options, sentence):
     for call in (rapt.quantize, rapt.fake_quantize):
         with pytest.raises(framework.errors, match=sentence):
             made = call(framework.array(x), **options)
-            framework.bytes(made.codes if call is rapt.quantize else made)  # JAX: wait until it has run
+            framework.bytes(made.codes if call is rapt.quantize else made)  # for JAX, waits until the call has run
 
 
 def test_wrong_arrays_get_a_sentence(framework, x):

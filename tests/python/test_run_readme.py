@@ -1,4 +1,4 @@
-"""scripts/run_readme.py fails where a page is wrong: exit codes and the lines of output that a page shows."""
+"""Tests that scripts/run_readme.py fails if a page shows a wrong exit code or wrong lines of output."""
 
 import pathlib
 import subprocess
@@ -10,7 +10,7 @@ OUTPUT = "\n<!-- the output has these lines -->\n```text\n"
 
 def run(tmp_path, page):
     (tmp_path / "page.md").write_text(page)
-    # An absolute path replaces the script's own root.
+    # The absolute path of the page replaces the script's own root.
     done = subprocess.run([sys.executable, SCRIPT, tmp_path, tmp_path / "page.md"], capture_output=True, text=True)
     return done.returncode, done.stdout
 

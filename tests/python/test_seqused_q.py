@@ -1,4 +1,6 @@
-"""seqused_q: rows past the queries in use are 0 with lse = -inf, for any contents of q there, in every framework."""
+"""Tests seqused_q in every framework: rows after the queries in use have out = 0 and lse = -inf, whatever q holds
+there.
+"""
 
 import numpy as np
 import pytest
@@ -18,7 +20,7 @@ def tensors(rng):
 
 
 def expected(q, k, v, **options):
-    """The same with one call for each sequence, on its queries in use only."""
+    """The same result with one call for each sequence, which gets only the queries in use."""
     out, lse = np.zeros(q.shape, np.float64), np.full(q.shape[:3], -np.inf)
     for b, used in enumerate(USED):
         if used > 0:

@@ -1,4 +1,4 @@
-"""rapt on PyTorch tensors, on the CPU and, if there is one, on a GPU: eager, compiled, in CUDA graphs."""
+"""Tests rapt on PyTorch tensors, on the CPU and, if there is one, on a GPU: eager, compiled, in CUDA graphs."""
 
 import subprocess
 import sys
@@ -81,7 +81,7 @@ def test_report_R188_float8_and_uint8_are_equal(qkv, device):
     with pytest.raises(rapt.InvalidArgument, match="v: uint8 needs a format"):
         rapt.sdpa(q, k, raw[2])
     sixteen = q.half()
-    assert rapt.sdpa(sixteen, k, v).dtype == torch.float16  # mixed: 16-bit q over FP8 k and v
+    assert rapt.sdpa(sixteen, k, v).dtype == torch.float16  # q has 16 bits, k and v are FP8
     scale = torch.full((2, 2), 0.5, device=device)
     assert torch.equal(
         rapt.sdpa(sixteen, k, v, v_descale=scale, v_scales="head", out_dtype=torch.float32),
@@ -114,14 +114,14 @@ def test_frameworks_do_not_mix(qkv):
 
 def test_what_torch_keeps_elsewhere_than_in_memory_is_refused(qkv, device):
     q, k, v = tensors(qkv(), device)
-    negated = torch.complex(q, q).conj().imag  # PyTorch reads its memory with the other sign
+    negated = torch.complex(q, q).conj().imag  # PyTorch negates the numbers in this tensor's memory
     assert negated.is_neg()
     with pytest.raises(rapt.InvalidArgument, match=r"q: .*resolve_neg"):
         rapt.sdpa(negated, k, v)
     with pytest.raises(rapt.InvalidArgument, match=r"k: .*resolve_neg"):
         rapt.sdpa(q, negated[:, :2], v)
     with pytest.raises(rapt.InvalidArgument, match=r"v: .*resolve_neg"):
-        rapt.sdpa(q, k, torch._neg_view(v))  # report Q04: contiguous
+        rapt.sdpa(q, k, torch._neg_view(v))  # report Q04: this view is contiguous
     with pytest.raises(rapt.InvalidArgument, match=r"out: .*resolve_neg"):
         rapt.sdpa(q, k, v, out=torch._neg_view(torch.zeros_like(q)))
     assert_near(exact(rapt.sdpa(negated.resolve_neg(), k, v)), reference(-exact(q), exact(k), exact(v))[0])
@@ -166,7 +166,7 @@ def operator_arguments(q, k, v, layout="bhsd", dtype=None, lse=True, **options):
 
 
 def test_report_R167_the_operator_checks_itself(device):
-    """Schema, fake tensors, autograd registration and AOT dispatch; strides of fake and real outputs are compared."""
+    """Tests schema, fake tensors, autograd registration and AOT dispatch. Compares strides of fake and real outputs."""
     q = torch.randn(1, 20, 12, 128, dtype=torch.bfloat16, device=device).transpose(1, 2)
     torch.library.opcheck(torch.ops.rapt.sdpa.default, operator_arguments(q, q.clone(), q.clone()))
     torch.library.opcheck(
@@ -292,7 +292,7 @@ def test_the_current_stream_is_used(qkv):
     late = torch.zeros_like(q)
     torch.cuda.synchronize()
     with torch.cuda.stream(stream):
-        torch.cuda._sleep(50_000_000)  # q arrives late on this stream: a call on another stream would see zeros
+        torch.cuda._sleep(50_000_000)  # delays the write to q, so a call on another stream would see zeros
         late.copy_(q)
         out = rapt.sdpa(late, k, v)
     stream.synchronize()

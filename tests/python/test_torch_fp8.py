@@ -78,7 +78,7 @@ def test_lengths_do_not_recompile(device):
 
 
 def test_the_operators_check_themselves(x):
-    """Schema, fake tensors, autograd registration and AOT dispatch; strides of fake and real outputs are compared."""
+    """Tests schema, fake tensors, autograd registration and AOT dispatch. Compares strides of fake and real outputs."""
     operators, check = torch.ops.rapt, torch.library.opcheck
     shared = ["bhsd", "block64", "e4m3", True, True, None, None]
     check(operators.quantize.default, (x, None, None, *shared))
@@ -124,7 +124,7 @@ def test_gradients_of_saturated_values_can_be_clipped(x, hadamard):
     assert torch.allclose(gradient.double(), expected, atol=1e-5)
     if not hadamard:
         assert torch.equal(gradient != 0, kept)
-    exact = rapt.fake_quantize(x, clip_gradient=True, hadamard=hadamard)  # amax of all values: nothing is saturated
+    exact = rapt.fake_quantize(x, clip_gradient=True, hadamard=hadamard)  # amax is the maximum, so nothing saturates
     (gradient,) = torch.autograd.grad((exact * weights).sum(), x)
     assert torch.allclose(gradient, weights, atol=1e-5)
 

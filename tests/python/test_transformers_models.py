@@ -67,7 +67,7 @@ def test_an_implementation_written_into_a_configuration_is_refused_at_the_mask()
 
 
 class OwnBloom(transformers.BloomForCausalLM):
-    """A user's class: its module does not mention attention, but its base class's module does."""
+    """A class that a user defined: its module does not mention attention, but the module of its base class does."""
 
 
 def test_classes_made_of_refused_ones_are_refused_and_others_are_not():
@@ -91,7 +91,7 @@ SMALL = dict(vocab_size=50, hidden_size=32, intermediate_size=32, num_hidden_lay
 
 
 def test_layers_that_see_only_the_last_queries_keep_their_mask():
-    """gemma4 drops queries before its shared layers if a mask has the visible keys; it asks only for "sdpa"."""
+    """If a mask has the visible keys, gemma4 drops queries before its shared layers. It tests only for "sdpa"."""
     config = transformers.Gemma4TextConfig(
         **SMALL,
         num_key_value_heads=2,

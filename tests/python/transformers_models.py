@@ -1,7 +1,7 @@
 """Every model class of the installed transformers with attn_implementation="rapt", compared with its own "eager" path.
 
-    python3 tests/python/transformers_models.py -o docs/transformers-models.md     # all of them: about an hour
-    python3 tests/python/transformers_models.py BertModel LlamaForCausalLM         # some, on the terminal
+    python3 tests/python/transformers_models.py -o docs/transformers-models.md     # all classes: about an hour
+    python3 tests/python/transformers_models.py BertModel LlamaForCausalLM         # these classes, to the terminal
 
 Each class gets a tiny configuration and random weights, the same for both, and float32 inputs: without padding, padded
 right, padded left, and with another last token, which must not change earlier outputs if it does not with "eager". The
@@ -26,11 +26,12 @@ from collections import defaultdict
 
 BATCH, TOKENS, DECODED, VOCABULARY = 2, 11, 7, 128
 HIDDEN, HEADS, HEAD_DIM = 64, 4, 16
-LIMIT_S = 30  # per class
-LARGEST = 60_000_000  # parameters
-TOLERANCE = 2e-4  # relative to the largest output
+LIMIT_S = 30  # the longest time for a class, in seconds
+LARGEST = 60_000_000  # the largest number of parameters of a model
+TOLERANCE = 2e-4  # the largest allowed difference, relative to the largest output
 
-# Fields of configurations and their tiny values. The first matching pattern applies. None: unchanged.
+# Patterns of fields in configurations, and their tiny values. The first matching pattern applies. None: the field is
+# kept.
 SIZES = [
     (
         r"^(type_vocab_size|num_labels|num_channels|in_channels|num_mel_bins|num_feat_extract_layers|num_attn_module)$",
@@ -117,7 +118,7 @@ def tiny_size(name: str):
 
 
 def tiny_configurations(model_class):
-    """Candidates, smallest first: ("made", configuration) or ("configuration", the error)."""
+    """Candidates for a configuration, the smallest first: ("made", configuration) or ("configuration", the error)."""
     config_class = model_class.config_class
     for level in (0, 1):
         try:
@@ -146,7 +147,7 @@ def build(model_class, configuration, implementation):
             if not parameter.is_floating_point() or "A_log" in name or "dt_bias" in name:
                 continue
             drawn = torch.randn(parameter.shape, generator=generator)
-            if parameter.ndim > 1:  # so that attention depends on the keys, and values keep their size
+            if parameter.ndim > 1:  # these values make attention depend on the keys, and keep the size of values
                 parameter.copy_(drawn * (1.5 / max(1, parameter[0].numel()) ** 0.5))
             elif "sink" in name:
                 parameter.copy_(drawn)
@@ -167,7 +168,7 @@ def too_large(model_class, configuration) -> bool:
 
 
 def search(configuration, *names, default=None):
-    """The first of these fields in a configuration, or else in its sub-configurations."""
+    """The first of these fields that is in a configuration. If none is, searches its sub-configurations."""
     for name in names:
         value = getattr(configuration, name, None)
         if value is not None and not callable(value):
@@ -181,7 +182,9 @@ def search(configuration, *names, default=None):
 
 
 def attempts(model_class, configuration):
-    """Sets of inputs that the class may accept, by the names of its forward(). The first that runs is used."""
+    """Sets of inputs that the class could accept, chosen by the parameters of its forward(). The first that works is
+    used.
+    """
     import torch
 
     names = set(inspect.signature(model_class.forward).parameters)
@@ -247,7 +250,7 @@ def attempts(model_class, configuration):
 
 
 def padded(inputs, side, pad_token):
-    """The same with the first sequence of 11 tokens and the second of 7."""
+    """The same inputs with padding: the first sequence has 11 tokens, the second 7."""
     import torch
 
     real = torch.ones(BATCH, TOKENS, dtype=torch.long)
@@ -275,7 +278,7 @@ def with_another_last_token(inputs):
 
 
 def run(model, inputs) -> dict:
-    """Floating outputs by name."""
+    """The floating-point outputs as {name: tensor}."""
     import torch
 
     torch.manual_seed(2)
@@ -329,7 +332,7 @@ def earlier(outputs, length):
 
 
 def cases_of(inputs, pad_token):
-    """(name, inputs, which tokens are real)."""
+    """Returns (name, inputs, which tokens are real) for each case."""
     yield "plain", inputs, None
     if "input_ids" not in inputs:
         return
@@ -352,7 +355,7 @@ def find_inputs(model, model_class):
 
 
 def compare(eager, ours, inputs) -> str | None:
-    """The fault; None if there is none."""
+    """A sentence about the fault; None if there is none."""
     plain = None
     for name, given, real in cases_of(inputs, search(eager.config, "pad_token_id")):
         try:
@@ -360,7 +363,7 @@ def compare(eager, ours, inputs) -> str | None:
         except Exception:
             continue  # this model has no such padding
         if real is not None and difference(run(eager, with_other_padding(given)), theirs, real, True) > 1e-6:
-            continue  # padding affects other tokens: by recurrence, by convolution
+            continue  # in this model padding affects other tokens, for example by recurrence or convolution
         got = run(ours, given)
         error = difference(got, theirs, real, tokens_only=name == "left")
         if not error <= TOLERANCE:
@@ -399,7 +402,9 @@ def judge(model_class) -> dict:
 
 
 def construct(model_class):
-    """The model with "eager", the same with "rapt", and valid inputs. Raises Untried, or the error of "rapt"."""
+    """Returns the model with "eager", the same model with "rapt", and valid inputs. Raises Untried, or the error of
+    "rapt".
+    """
     import rapt
 
     reasons = []
@@ -441,7 +446,7 @@ def construct(model_class):
 
 
 def counted(work):
-    """The number of calls of rapt's attention in `work`, and the result of `work`."""
+    """Runs `work`. Returns the number of calls of rapt's attention, and the result of `work`."""
     from rapt.compat import transformers as compat
 
     calls, original = [], compat.attention
@@ -459,7 +464,7 @@ def counted(work):
 
 
 def all_classes() -> dict[str, type]:
-    """Public model classes by name."""
+    """The public model classes as {name: class}."""
     import transformers
     import transformers.models
     from transformers import PreTrainedModel
@@ -471,7 +476,7 @@ def all_classes() -> dict[str, type]:
                 try:
                     importlib.import_module(f"transformers.models.{folder}.{file[:-3]}")
                 except ImportError:
-                    pass  # needs a package that is not installed
+                    pass  # this class needs a package that is not installed
     found, below = {}, [PreTrainedModel]
     while below:
         one = below.pop()
@@ -512,7 +517,7 @@ def judge_within(model_class, limit_s: int) -> dict:
 
 
 def worker(names):
-    """One JSON line for each class, on the standard output."""
+    """Prints one JSON line for each class to stdout."""
     prepare()
     classes = all_classes() if not names or ":" not in names[0] else {}
     for name in names:
@@ -524,7 +529,9 @@ def worker(names):
 
 
 def walk(names, follow=None, size=100):
-    """Rows of all classes, with one process for each chunk. A class that kills its process is untried."""
+    """Returns the rows of all classes. Runs one process for each chunk of classes. A class that ends its process counts
+    as untried.
+    """
     rows, left = {}, list(names)
     while left:
         chunk = left[:size]
@@ -579,9 +586,8 @@ PAGE = """# Model classes of transformers with attn_implementation="rapt"
 `tests/python/transformers_models.py` wrote this page with transformers {transformers} and PyTorch {torch}, on the CPU
 in float32. It gives each public model class a tiny configuration and random weights, and compares "rapt" with "eager"
 on four inputs: without padding, padded on the right, padded on the left, and with another last token. The last
-input differs from the first only in its last token. If this leaves the outputs of earlier tokens unchanged with "eager", it
-must leave them unchanged with "rapt", too. "Right" means equal within the tolerance.
-"Refused" means that rapt raises an error.
+input differs from the first only in its last token. If the outputs of earlier tokens stay the same with "eager", they
+must stay the same with "rapt". "Right" means equal within the tolerance. "Refused" means that rapt raises an error.
 
 | outcome | classes |
 |---|---|

@@ -1,5 +1,5 @@
 // Stand-ins of ptx/barrier.cuh for emulated kernels (cuda_emulation.h). A copy that arrives on a barrier happens as
-// late as possible: when some thread waits for the barrier. The include path finds this file before the real one.
+// late as possible: when a thread waits for the barrier. The include path finds this file before the real one.
 #pragma once
 
 #include <cstring>
@@ -10,12 +10,12 @@
 
 namespace rapt {
 
-struct EmulatedBarrier {  // in the 8 bytes of the real one
+struct EmulatedBarrier {  // stored in the 8 bytes of a real mbarrier
   unsigned short count, pending;
   unsigned phase;  // number of completed phases
 };
 
-struct EmulatedArrival {  // of a thread, after its copies
+struct EmulatedArrival {  // the arrival of a thread, which happens after its copies
   unsigned barrier;
   std::vector<EmulatedCopy> copies;
 };

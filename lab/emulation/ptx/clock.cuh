@@ -1,5 +1,5 @@
-// Stand-ins of ptx/clock.cuh for emulated kernels: every read is one cycle and one nanosecond later than the one
-// before, on all multiprocessors. Block b runs on multiprocessor b % 4.
+// Stand-ins of ptx/clock.cuh for emulated kernels. All multiprocessors share one clock. Each read of it returns one
+// cycle and one nanosecond more than the read before. Block b runs on multiprocessor b % 4.
 #pragma once
 
 namespace rapt {

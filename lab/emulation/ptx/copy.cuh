@@ -21,7 +21,7 @@ struct EmulatedCopy {
   const void* from;
   bool inside;
 };
-struct EmulatedCopies {  // per thread
+struct EmulatedCopies {  // the copies of one thread
   std::vector<EmulatedCopy> open;
   std::deque<std::vector<EmulatedCopy>> groups;
 };

@@ -1,5 +1,5 @@
-// Stand-ins of ptx/mma.cuh for emulated kernels (cuda_emulation.h), by the fragment layouts of the PTX ISA. The include
-// path finds this file before the real one.
+// Stand-ins of ptx/mma.cuh for emulated kernels (cuda_emulation.h). They follow the fragment layouts of the PTX ISA.
+// The include path finds this file before the real one.
 #pragma once
 
 #include <array>
@@ -30,7 +30,7 @@ inline void ldmatrix_x4_trans(unsigned (&r)[4], unsigned address) {
   }
 }
 
-// The sums of the four elements of C that this lane holds, over 16 products each.
+// This lane holds four elements of C. Returns the sum of 16 products for each of them.
 template <DType dtype>
 inline std::array<float, 4> emulated_products(const unsigned (&a)[4], unsigned b0, unsigned b1) {
   static_assert(is_16bit(dtype));

@@ -1,6 +1,6 @@
-// Stand-ins of ptx/tma.cuh for kernels' texts on a CPU (cuda_emulation.h). Of the copies one half is done at
-// once, the other as late as the text allows: when somebody waits for their barrier. A tensor map's bytes are an
-// EmulatedMap. Found before the real file by the test's include path.
+// Stand-ins of ptx/tma.cuh for emulated kernels (cuda_emulation.h). Half of the copies, chosen at random, happen
+// immediately. The others happen as late as possible: when a thread waits for their barrier. A tensor map's bytes are
+// an EmulatedMap. The include path finds this file before the real one.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ inline void prefetch_map(const TensorMap&) {}
 
 struct EmulatedBarrier {
   unsigned short arrivals, missing;
-  int bytes_and_phase;  // expected bytes times 2, plus the parity of the phase that is open
+  int bytes_and_phase;  // 2 * expected bytes + parity of the current phase
 };
 static_assert(sizeof(EmulatedBarrier) == 8);
 inline EmulatedBarrier& emulated_barrier(unsigned address) {
@@ -95,7 +95,7 @@ inline void copy_box(unsigned to, const TensorMap& map, unsigned barrier, int x,
   EmulatedBox box{to, barrier, {}, {x, row, head, batch}};
   std::memcpy(&box.map, &map, sizeof box.map);
   static unsigned random = 1;
-  random = random * 1664525u + 1013904223u;  // Numerical Recipes' generator: the same copies on every run
+  random = random * 1664525u + 1013904223u;  // the generator of Numerical Recipes delays the same copies in every run
   random >> 31 ? finish_box(box) : emulated_boxes().push_back(box);
 }
 

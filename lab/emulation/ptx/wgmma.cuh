@@ -1,5 +1,5 @@
-// Stand-ins of ptx/wgmma.cuh for kernels that are emulated on a CPU (cuda_emulation.h). They follow the layouts of the
-// PTX ISA, section 9.7.15. An instruction is complete at once. The include path finds this file before the real one.
+// Stand-ins of ptx/wgmma.cuh for emulated kernels (cuda_emulation.h). They follow the layouts of the PTX ISA, section
+// 9.7.15. An instruction is complete immediately. The include path finds this file before the real one.
 #pragma once
 
 #include "ptx/tma.cuh"
@@ -16,7 +16,8 @@ template <int tiles>
 inline void pin(float (&)[1][tiles][4]) {}
 inline unsigned warp_uniform(unsigned x) { return x; }
 
-// Element (row, k) of a matrix whose rows hold the reduction, and (k, column) of one whose rows lie across it.
+// Returns an element. emulated_row_major: element (row, k) of a matrix in which k, the index of the sum, runs along a
+// row. emulated_column_major: element (k, column) of a matrix in which each k has its own row.
 template <DType type>
 inline float emulated_element(unsigned address) {
   unsigned short code;

@@ -4,8 +4,8 @@
     from rapt.compat.flash_attn import flash_attn_func            # FlashAttention-2, and its varlen and KV-cache calls
     rapt.compat.transformers.register()                           # attn_implementation="rapt" of transformers
 
-Each is imported at its first use. sdpa takes the arrays of rapt.sdpa and imports no framework; the others import
-PyTorch, but neither flash_attn nor transformers.
+Each is imported at its first use. sdpa takes the arrays that rapt.sdpa takes, and imports no framework. The others
+import PyTorch, but they do not import flash_attn or transformers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Refuses dropout, which rapt does not have. Used by all modules here."""
+"""Refuses dropout, because rapt does not have it. Used by all modules of this folder."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from .._errors import Unsupported
 
 
 def refuse_dropout(name: str, probability) -> None:
-    if probability != 0.0:  # NaN is not 0
+    if probability != 0.0:  # also true for NaN
         raise Unsupported(f"{name} is {probability!r}: must be 0; rapt has no dropout")

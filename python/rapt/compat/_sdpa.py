@@ -1,6 +1,6 @@
-"""rapt.compat.sdpa: the signature of torch.nn.functional.scaled_dot_product_attention. Re-exported by rapt.compat.
+"""rapt.compat.sdpa, with the signature of torch.nn.functional.scaled_dot_product_attention. Re-exported by rapt.compat.
 
-Views turn any number of leading dimensions into [batch, heads, seqlen, head_dim]; nothing is copied.
+Arrays with any number of leading dimensions become views [batch, heads, seqlen, head_dim]; nothing is copied.
 """
 
 from __future__ import annotations
@@ -27,36 +27,40 @@ def sdpa(
     enable_gqa: bool = False,
     context: Any = None,
 ) -> Any:
-    """Drop-in for torch.nn.functional.scaled_dot_product_attention: softmax(scale * query key^T, masked) value.
+    """Replaces torch.nn.functional.scaled_dot_product_attention: softmax(scale * query key^T, masked) value.
 
-    Takes PyTorch tensors and the other arrays of rapt.sdpa; JAX arrays only as [batch, heads, seqlen, head_dim].
+    Takes PyTorch tensors and all other arrays that rapt.sdpa takes. JAX arrays must be [batch, heads, seqlen,
+    head_dim].
 
     Args:
-        query: [..., heads, seqlen_q, head_dim], with any number of leading dimensions (none: one head). float32,
-            float16, bfloat16 or FP8; float64 is refused.
-        key: [..., heads, seqlen_k, head_dim]. Leading dimensions of query, key and value broadcast, by strides of 0.
+        query: [..., heads, seqlen_q, head_dim], with any number of leading dimensions; [seqlen_q, head_dim] has one
+            head. float32, float16, bfloat16 or FP8; float64 is refused.
+        key: [..., heads, seqlen_k, head_dim]. Leading dimensions of query, key and value are broadcast with strides of
+            0.
         value: [..., heads, seqlen_k, head_dim_v].
-        attn_mask: bool (True keeps a key) or float32, float16, bfloat16 (added to the scaled scores), for any query
-            dtype; broadcasts, right-aligned, to [..., heads, seqlen_q, seqlen_k]; or a CausalBias of
-            torch.nn.attention.bias.
+        attn_mask: either bool (True keeps a key), or float32, float16 or bfloat16 (added to the scaled scores). It is
+            broadcast, right-aligned, to [..., heads, seqlen_q, seqlen_k]. Its dtype may differ from query's. It can
+            also be a CausalBias of torch.nn.attention.bias.
         dropout_p: must be 0.
-        is_causal: True: query i sees keys j <= i, aligned to the top left corner for all lengths. Not with attn_mask.
+        is_causal: True: query i sees keys j <= i (top left), also if seqlen_q and seqlen_k differ. Not with attn_mask.
         scale: any finite number. Default: 1 / sqrt(head_dim).
         enable_gqa: True: query's heads may be a multiple of key's and value's heads.
         context: a rapt.Context. Default: the process default.
 
     Returns:
-        [..., heads, seqlen_q, head_dim_v] in query's dtype (rapt.sdpa's rule for FP8), in query's memory order.
+        [..., heads, seqlen_q, head_dim_v] in query's memory order and dtype (for FP8, rapt.sdpa's rule gives the
+        dtype).
 
     Raises:
-        InvalidArgument (a ValueError and, like PyTorch's own, a RuntimeError): both attn_mask and is_causal; heads that
-            differ without enable_gqa; shapes that do not broadcast; batch dimensions that cannot be one in memory.
+        InvalidArgument (a ValueError and, like PyTorch's own error, a RuntimeError): attn_mask and is_causal are both
+            given; numbers of heads differ without enable_gqa; shapes do not broadcast; the batch dimensions cannot be
+            viewed as one dimension.
         Unsupported: dropout_p other than 0.
-        Also the errors of rapt.sdpa, with its names: a bool attn_mask is `mask`, any other `bias`.
+        Also the errors of rapt.sdpa, with its names of arguments: a bool attn_mask is `mask`, other ones are `bias`.
 
-    Differences from PyTorch: a query that sees no key gives 0 on every device and dtype, and masked keys
-    never affect a query, even if they hold NaN. query, key and value may differ in dtype; float16 and bfloat16 masks
-    are allowed for all. torch.autocast does not convert the inputs. There is no backward yet: calling it raises.
+    Differences from PyTorch: a query that sees no key gives 0 for every device and dtype. Masked keys never affect a
+    query, even if they hold NaN. query, key and value may differ in dtype, and float16 and bfloat16 masks are allowed
+    for all dtypes. torch.autocast does not convert the inputs. There is no backward yet: calling it raises.
     """
     refuse_dropout("dropout_p", dropout_p)
     if not isinstance(is_causal, bool):
@@ -104,7 +108,7 @@ def _leading(query, key, value, rank: int, enable_gqa: bool) -> tuple[tuple, int
 
 
 def _broadcast(leads: list[tuple]) -> tuple:
-    """The common shape of batch dimensions of equal rank."""
+    """The shape to which all batch dimensions are broadcast. They must have equal rank."""
     sizes = []
     for column in zip(*leads):
         others = {size for size in column if size != 1}
@@ -116,7 +120,7 @@ def _broadcast(leads: list[tuple]) -> tuple:
 
 
 def _merged_batch(name: str, tensor, batch: tuple, heads: int):
-    """[*batch, heads, rows, columns], broadcast, as [prod(batch), heads, rows, columns] over the same memory."""
+    """Broadcasts a tensor to [*batch, heads, rows, columns], and views it as [prod(batch), heads, rows, columns]."""
     whole = (*batch, heads, *tensor.shape[-2:])
     if tuple(tensor.shape) != whole:
         tensor = _expanded(tensor, whole)
@@ -124,7 +128,7 @@ def _merged_batch(name: str, tensor, batch: tuple, heads: int):
         return tensor
     if not batch:
         return tensor[None]
-    step = None  # elements between neighbours in the merged dimension so far
+    step = None  # the stride that the next slower batch dimension must have
     strides = _strides(tensor)[: len(batch)]
     for size, stride in zip(reversed(batch), reversed(strides)):
         if size == 1:
@@ -139,14 +143,14 @@ def _merged_batch(name: str, tensor, batch: tuple, heads: int):
 
 
 def _strides(array) -> tuple:
-    """The strides: PyTorch's in elements, NumPy's in bytes. They are compared only with each other."""
+    """The strides, in elements for PyTorch and in bytes for NumPy. They are compared only with each other."""
     return array.stride() if hasattr(array, "stride") else array.strides
 
 
 def _expanded(array, shape: tuple):
     if hasattr(array, "expand"):
         return array.expand(shape)
-    import numpy  # for CuPy arrays it calls CuPy's function
+    import numpy  # for CuPy arrays, numpy's function calls CuPy's function
 
     return numpy.broadcast_to(array, shape)
 
@@ -156,7 +160,7 @@ def _reshaped(array, shape: tuple):
 
 
 def _masking(query, key, attn_mask, is_causal: bool, batch: tuple) -> dict[str, Any]:
-    """rapt.sdpa's causal, mask or bias. The batch dimensions of query and key are already merged."""
+    """The argument causal, mask or bias for rapt.sdpa. The batch dimensions of query and key are already merged."""
     if attn_mask is None:
         return {"causal": "top_left"} if is_causal else {}
     if type(attn_mask).__module__ == "torch.nn.attention.bias":
@@ -175,7 +179,7 @@ def _masking(query, key, attn_mask, is_causal: bool, batch: tuple) -> dict[str, 
 
 
 def _merged_batch_mask(attn_mask, batch: tuple):
-    """A mask with its own batch dimensions as [prod(batch) or 1, heads or 1, rows, columns]."""
+    """Views a mask, which has its own batch dimensions, as [prod(batch) or 1, heads or 1, rows, columns]."""
     own = tuple(attn_mask.shape[:-3])
     if all(size == 1 for size in own):
         return _reshaped(attn_mask, (1, *attn_mask.shape[-3:]))

@@ -1,7 +1,7 @@
-"""Common code of these modules: refuses arguments by name, converts FlashAttention's arguments to rapt.sdpa's, appends
-to a KV cache.
+"""Common code of the modules in this folder: refuses unsupported arguments, converts FlashAttention's arguments to
+those of rapt.sdpa, and appends to a KV cache.
 
-Used by the modules beside it. Nothing here reads a tensor on the host.
+No function here reads the contents of a GPU tensor on the host, except with check_contents.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def expect(name: str, packed: Tensor, rank: int, dim: int, size: int) -> None:
 
 
 def scores(window_size, softcap, alibi_slopes) -> dict[str, Any]:
-    """window, softcap and alibi_slopes, if they are enabled."""
+    """The options window, softcap and alibi_slopes of rapt.sdpa, if they are enabled."""
     options: dict[str, Any] = {}
     if tuple(window_size) != (-1, -1):
         options["window"] = tuple(window_size)
@@ -43,7 +43,7 @@ def scores(window_size, softcap, alibi_slopes) -> dict[str, Any]:
 
 
 def descales(q, k, q_descale, k_descale, v_descale) -> dict[str, Any]:
-    """rapt.sdpa's per-head scales. In rapt.sdpa, q has one for each of its own heads."""
+    """The scales per head for rapt.sdpa, in which q needs one scale for each of its own heads."""
     heads_q, heads_k = q.shape[-2], k.shape[-2]
     if q_descale is not None and q_descale.ndim == 2 and 0 < heads_k == q_descale.shape[1] != heads_q:
         q_descale = q_descale.repeat_interleave(heads_q // heads_k, dim=1)
@@ -55,10 +55,10 @@ def descales(q, k, q_descale, k_descale, v_descale) -> dict[str, Any]:
 
 
 def length_in_use(k_cache, v_cache, k, v, start, check_contents: bool):
-    """The length of the caches after k and v, if given, were written from start on; None for the full cache. Checks all
-    four.
+    """The number of used tokens in the caches. If k and v are given, it includes them; they are written from `start`
+    on. None means the full cache. Checks the arguments.
 
-    In a tensor, -1 (not a length) marks a sequence whose new tokens do not fit into the cache.
+    In a tensor, -1 (which is not a length) marks a sequence whose new tokens do not fit into the cache.
     """
     if start is not None and (isinstance(start, bool) or not isinstance(start, (int, Tensor))):
         raise InvalidArgument(f"cache_seqlens is {start!r}: must be an int or an int32 tensor [batch]")
@@ -92,7 +92,9 @@ def _outside(name: str, start: int, new: int, cache: Tensor) -> str:
 
 
 def _check_contents(start: Tensor, new: int, cache: Tensor, check_contents: bool) -> None:
-    """Checks always on the CPU, on a GPU on request. torch.compile has no contents to check."""
+    """Checks the lengths in a tensor: always on the CPU, and on a GPU only if check_contents. While torch.compile
+    traces, there are no contents to check.
+    """
     if is_dynamo_compiling() or type(start) is not Tensor or not (check_contents or start.device.type == "cpu"):
         return
     if start.is_cuda and torch.cuda.is_current_stream_capturing():
@@ -105,7 +107,7 @@ def _check_contents(start: Tensor, new: int, cache: Tensor, check_contents: bool
 
 
 def _check_append(name: str, cache: Tensor, fresh: Tensor, new: int) -> None:
-    """Raises if PyTorch would refuse to write to the cache."""
+    """Raises if the new tokens cannot be written to the cache."""
     expected = [cache.shape[0], new, *cache.shape[2:]]
     if list(fresh.shape) != expected or fresh.dtype != cache.dtype:
         raise InvalidArgument(
@@ -132,9 +134,9 @@ def _fits(start: Tensor, last: int) -> Tensor:
 
 
 def append(cache: Tensor, fresh: Tensor, start) -> None:
-    """cache[b, start[b] + i] = fresh[b, i], without reading the lengths on the host.
+    """Sets cache[b, start[b] + i] = fresh[b, i] without reading the lengths on the host.
 
-    For a sequence whose tokens do not fit into the cache, the old values are written again: nothing changes.
+    For a sequence whose tokens do not fit into the cache, the old values are written again, so nothing changes.
     """
     new = fresh.shape[1]
     if isinstance(start, int):
@@ -143,7 +145,7 @@ def append(cache: Tensor, fresh: Tensor, start) -> None:
     last = cache.shape[1] - new
     if last < 0 or new == 0:
         return
-    if cache.element_size() == 1:  # FP8: written as bytes, because not all PyTorch versions can index FP8
+    if cache.element_size() == 1:  # FP8 is written as bytes, because some PyTorch versions cannot index FP8
         cache, fresh = cache.view(torch.uint8), fresh.view(torch.uint8)
     rows = torch.arange(cache.shape[0], device=cache.device).unsqueeze(1)
     first = start.long().clamp(0, last).unsqueeze(1)

@@ -1,8 +1,10 @@
-"""Decides which model classes of transformers can use attn_implementation="rapt": those that delegate their attention.
+"""Decides which model classes of transformers can use attn_implementation="rapt". Only classes that delegate their
+attention can use it.
 
-A class that computes its scores itself would get rapt's masks (bool or none) and add them to its scores. transformers
-refuses such a class for "sdpa", but accepts every registered name. So register() wraps the one function in which every
-model resolves its implementation. Nothing here imports transformers before that.
+Other classes compute their scores themselves. Such a class would get the masks that are made for rapt (True and False,
+or no mask) and add them to its scores, which is wrong. transformers refuses such a class for "sdpa", but accepts every
+registered name. So register() wraps the function in which every model resolves its implementation. This module imports
+transformers only when register() is called.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ NAMES_SDPA = re.compile(r"_attn_implementation\s*==\s*[\"']sdpa[\"']")
 
 
 def watch(name: str) -> None:
-    """From now on, a model that cannot use attn_implementation=`name` raises Unsupported when it is requested."""
+    """After this call, requesting attn_implementation=`name` for a model that cannot use it raises Unsupported."""
     from transformers import PreTrainedModel
 
     original = PreTrainedModel.get_correct_attn_implementation
@@ -54,9 +56,10 @@ def _sentence(name: str, model: str, why: str) -> str:
 
 @functools.lru_cache(maxsize=None)
 def refusal(model: type) -> str | None:
-    """Why a model class cannot use it; None if it can. Judged by the source code of its module and of its base classes.
+    """The reason why a model class cannot use "rapt"; None if it can. The source code of its module and of the modules
+    of its base classes decides.
 
-    A class that supports "sdpa" is correct with rapt's masks, which are the same, wherever it computes its scores.
+    A class that supports "sdpa" can use "rapt", because both get the same masks, even if it computes scores itself.
     """
     sources = [source for source in map(_source, _family(model)) if source is not None]
     if not sources:
@@ -70,7 +73,7 @@ def refusal(model: type) -> str | None:
         return "computes its attention scores itself"
     if with_attention and not model._supports_attention_backend:
         return "does not declare that its attention can be replaced (_supports_sdpa, _supports_attention_backend)"
-    return None  # a class without attention may use other models' attention; those are checked themselves
+    return None  # a class without attention can contain other models; these are checked separately
 
 
 def _family(model: type) -> list[type]:
@@ -82,7 +85,7 @@ def _family(model: type) -> list[type]:
 def _source(model: type) -> str | None:
     try:
         return inspect.getsource(sys.modules[model.__module__])
-    except (KeyError, OSError, TypeError):  # defined by hand, in an interactive session
+    except (KeyError, OSError, TypeError):  # the class was defined in an interactive session
         return None
 
 
@@ -90,9 +93,9 @@ class Configured(NamedTuple):
     """The common properties of the model classes of one configuration class."""
 
     refusal: str | None
-    names_sdpa: bool  # it skips masks only for "sdpa": so "rapt" always gets masks
-    says_causal: bool  # layers have is_causal = True though some are bidirectional: without a mask they would be causal
-    additive: bool  # it adds its own terms to masks: so it gets those of "eager"
+    names_sdpa: bool  # the model allows a missing mask only for "sdpa", so for "rapt" masks are always made
+    says_causal: bool  # all layers have is_causal = True, but some are bidirectional; these always need a mask
+    additive: bool  # the model adds its own terms to masks, so it gets masks of "eager", which are added to scores
 
 
 UNKNOWN = Configured(None, False, False, False)
@@ -125,9 +128,10 @@ def _models_of(config: type):
 
 
 def mask_maker(name: str):
-    """The function that makes masks for attn_implementation=`name`: that of "sdpa", but see Configured.
+    """The function that makes masks for attn_implementation=`name`. It is like the function of "sdpa", with the
+    exceptions that Configured lists.
 
-    It refuses again, for implementations that were set in a configuration after its model was built.
+    It also raises Unsupported, because the implementation can be set in a configuration after the model was built.
     """
     from transformers.masking_utils import eager_mask, sdpa_mask
 

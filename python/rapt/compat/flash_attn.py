@@ -1,13 +1,15 @@
-"""FlashAttention-2's forward functions on rapt.sdpa, with its names, parameter order and [batch, seqlen, heads, dim].
+"""The forward functions of FlashAttention-2, computed by rapt.sdpa. Names, order of parameters and order of dimensions
+([batch, seqlen, heads, dim]) are those of FlashAttention-2.
 
-For code with `from flash_attn import flash_attn_func`. Differences from the original, in every function here:
-- dtypes and head dims are rapt.sdpa's (float32 and FP8 too); no backward yet: calling it raises;
-- softmax_lse of a query that sees no key is -inf; in the original it is +inf (both give 0 as output);
-- dropout_p must be 0; `deterministic` has no effect: a forward pass always repeats bit for bit;
-- return_attn_probs=True returns (out, softmax_lse, None): the probabilities are never computed;
-- q_descale, k_descale, v_descale, by keyword, are FlashAttention-3's: each is float32 [batch, heads_k], also for q.
-Nothing here reads GPU tensors without check_contents, so all calls can be captured in a CUDA graph. Errors use
-rapt.sdpa's names.
+For code with `from flash_attn import flash_attn_func`. All functions here differ from the original in these points:
+- all dtypes and head dims of rapt.sdpa are allowed (also float32 and FP8); there is no backward yet: calling it raises;
+- softmax_lse of a query that sees no key is -inf; in the original it is +inf (the output is 0 in both);
+- dropout_p must be 0; `deterministic` has no effect, because a forward pass always repeats bit for bit;
+- return_attn_probs=True returns (out, softmax_lse, None), because the probabilities are never computed;
+- the keywords q_descale, k_descale and v_descale are those of FlashAttention-3: each is float32 [batch, heads_k], also
+  for q.
+Without check_contents no function reads the contents of GPU tensors, so all calls can be captured in a CUDA graph.
+Errors use rapt.sdpa's names of arguments.
 """
 
 from __future__ import annotations
@@ -56,17 +58,18 @@ def flash_attn_func(
         dropout_p: must be 0.
         softmax_scale: any finite number. Default: 1 / sqrt(head_dim).
         causal: True: query i sees keys j <= i + seqlen_k - seqlen_q (bottom right corner).
-        window_size: (left, right): query i sees i + off - left <= j <= i + off + right with that same
-            off = seqlen_k - seqlen_q, both ends included; -1: no limit.
-        softcap: scores x become softcap * tanh(x / softcap); 0.0: off.
+        window_size: (left, right): query i sees keys j with i + off - left <= j <= i + off + right, where
+            off = seqlen_k - seqlen_q. -1 means no limit on this side.
+        softcap: scores x become softcap * tanh(x / softcap). 0.0 means no soft cap.
         alibi_slopes: float32 [heads_q] or [batch, heads_q]: -slope * |i + off - j| is added.
         deterministic, return_attn_probs, q_descale, k_descale, v_descale: see the top of this module.
 
     Returns:
-        out [batch, seqlen_q, heads_q, head_dim_v] in q's dtype (rapt.sdpa's rule for FP8), or with return_attn_probs
-        (out, softmax_lse float32 [batch, heads_q, seqlen_q], natural logarithm, None).
+        out: [batch, seqlen_q, heads_q, head_dim_v] in q's dtype (for FP8, rapt.sdpa's rule gives the dtype). With
+        return_attn_probs: (out, softmax_lse, None). softmax_lse is float32 [batch, heads_q, seqlen_q], the natural
+        logarithm.
 
-    Raises: Unsupported for dropout_p; else like rapt.sdpa.
+    Raises: Unsupported for dropout_p; otherwise like rapt.sdpa.
     """
     refuse_dropout("dropout_p", dropout_p)
     result = attention(
@@ -164,13 +167,13 @@ def flash_attn_varlen_func(
     Args:
         q: [total_q, heads_q, head_dim]; k, v: [total_k, heads_k, head_dim or head_dim_v].
         cu_seqlens_q, cu_seqlens_k: int32 [batch + 1] on q's device: sequence b is rows cu[b] to cu[b + 1].
-        max_seqlen_q, max_seqlen_k: int: the longest sequence's length.
+        max_seqlen_q, max_seqlen_k: int, the length of the longest sequence.
         block_table: not supported: there is no paged KV yet.
-        All others: as in flash_attn_func, with the lengths of each sequence.
+        Other arguments: as in flash_attn_func; seqlen_q and seqlen_k are the lengths of each sequence.
 
     Returns:
         out [total_q, heads_q, head_dim_v], or (out, softmax_lse float32 [heads_q, total_q], None).
-        Rows past cu_seqlens_q[-1] are 0.
+        Rows of out after the last sequence are 0.
     """
     refuse_dropout("dropout_p", dropout_p)
     refuse(block_table=block_table)
@@ -290,23 +293,26 @@ def flash_attn_with_kvcache(
     Args:
         q: [batch, seqlen_q, heads_q, head_dim].
         k_cache, v_cache: [batch, seqlen_cache, heads_k, head_dim or head_dim_v].
-        k, v: [batch, seqlen_new, heads_k, ...], the cache's dtypes: written to k_cache, v_cache at cache_seqlens by
-            PyTorch operations on the current stream, before attention. Give both or neither.
-        cache_seqlens: tokens in the cache before the append: an int for all sequences, or int32 [batch] on q's device;
-            None (without k, v): the full cache. With k and v it must be 0 to seqlen_cache - seqlen_new: an int and
-            a tensor on the CPU are checked before anything is written. On a GPU, and under torch.compile, nothing is
-            written for a sequence whose length is not in that range, and on a GPU its out is 0 and its lse -inf.
-        check_contents: True: a tensor on a GPU is checked as on the CPU (synchronises).
-        num_splits: number of parts to split the keys into. 0: the planner decides.
+        k, v: [batch, seqlen_new, heads_k, ...] with the dtypes of the caches. Before attention they are written to
+            k_cache and v_cache at position cache_seqlens, by PyTorch operations on the current stream. Give both or
+            neither.
+        cache_seqlens: number of tokens in the cache before the append: an int for all sequences, or int32 [batch] on
+            q's device. None (only without k and v) means the full cache. With k and v it must be in the range 0 to
+            seqlen_cache - seqlen_new. An int, or a tensor on the CPU, is checked before anything is written. A tensor
+            on a GPU, or under torch.compile, is not checked: for a sequence whose length is not in the range nothing is
+            written, and on a GPU its out is 0 and its lse is -inf.
+        check_contents: True: a tensor on a GPU is checked, too, which waits for the GPU.
+        num_splits: number of parts into which the keys are split. 0: the planner decides.
         rotary_cos, rotary_sin, cache_batch_idx, cache_leftpad: not supported; rotary_interleaved has no effect.
         block_table: not supported: there is no paged KV yet.
-        All others: as in flash_attn_func; seqlen_k is each sequence's length after the append.
+        Other arguments: as in flash_attn_func; seqlen_k is the length of each sequence after the append.
 
     Returns:
         out [batch, seqlen_q, heads_q, head_dim_v], or (out, softmax_lse float32 [batch, heads_q, seqlen_q]).
 
-    Raises: Unsupported for unsupported arguments, InvalidArgument for k, v and cache_seqlens; else like rapt.sdpa.
-    Append and attention are two steps; errors of rapt.sdpa are found before the first (not under torch.compile).
+    Raises: Unsupported for unsupported arguments, InvalidArgument for wrong k, v or cache_seqlens; otherwise like
+    rapt.sdpa. Append and attention are two steps. If rapt.sdpa would raise, it raises before the append (except under
+    torch.compile).
     """
     refuse(
         rotary_cos=rotary_cos,
@@ -321,7 +327,7 @@ def flash_attn_with_kvcache(
         raise InvalidArgument(f"v_cache has {v_cache.shape[1]} places: must have k_cache's {k_cache.shape[1]}")
     used = length_in_use(k_cache, v_cache, k, v, cache_seqlens, check_contents)
     keys, values = k_cache, v_cache
-    if isinstance(used, int):  # the same length for all: use a view of the cache
+    if isinstance(used, int):  # all sequences have the same length, so a view of the cache is sufficient
         keys, values, used = k_cache[:, :used], v_cache[:, :used], None
     options = dict(
         layout="bshd",

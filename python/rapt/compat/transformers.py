@@ -4,7 +4,8 @@
     rapt.compat.transformers.register()
     model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="rapt")  # or set_attn_implementation("rapt")
 
-Importing this module registers nothing and does not import transformers. Its models call forward() for each layer.
+Importing this module registers nothing and does not import transformers. After register(), models of transformers call
+forward() for each layer.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .._errors import EnvironmentLacking, InvalidArgument, Unsupported
 from ._shared import refuse_dropout
 from ._transformers_models import mask_maker, watch
 
-# Arguments of models that change the result of attention and that "rapt" does not support.
+# Arguments that models pass, that change the result of attention, and that "rapt" does not support.
 REFUSED = {
     "output_attentions": "the weights are never computed; use attn_implementation='eager' to see them",
     "head_mask": "use attn_implementation='eager'",
@@ -28,8 +29,8 @@ REFUSED = {
     "cache": "there is no paged KV cache yet",
 }
 
-# Other arguments that have no effect on attention: token positions (rotary embeddings are applied before), maximum
-# lengths, and options of the model around it. All other names are refused.
+# Arguments that have no effect on attention: token positions (models apply rotary embeddings before attention), maximum
+# lengths, and options of other parts of the model. All other names are refused.
 WITHOUT_EFFECT = frozenset(
     (
         "position_ids",
@@ -52,12 +53,13 @@ WITHOUT_EFFECT = frozenset(
 def register(name: str = "rapt") -> None:
     """Registers attn_implementation=`name` with transformers. Calling it again changes nothing.
 
-    Masks are made by the function for "sdpa": padding, sliding windows and packed sequences arrive as
-    bool [batch, 1, seqlen_q, seqlen_k], or as no mask if is_causal is enough.
+    transformers makes the masks as for "sdpa": padding, sliding windows and packed sequences become a mask of type
+    bool [batch, 1, seqlen_q, seqlen_k], or no mask if is_causal is sufficient. Only models that add their own terms to
+    the mask get a floating-point mask, as for "eager".
 
-    A model class that computes its scores itself would add such a mask to them. It raises Unsupported when
-    the implementation is requested (PreTrainedModel.get_correct_attn_implementation, which register wraps), and again
-    when it requests a mask.
+    Some model classes compute their scores themselves. They would add a mask of True and False to the scores, which is
+    wrong. For them Unsupported is raised when the implementation is requested (register wraps
+    PreTrainedModel.get_correct_attn_implementation), and again when the model requests a mask.
 
     Raises: EnvironmentLacking if transformers is missing or too old.
     """
@@ -95,31 +97,35 @@ def forward(
     """One attention layer, called by transformers.
 
     Args:
-        query: [batch, heads_q, seqlen_q, head_dim]; key, value: [batch, heads_k, seqlen_k, ...], not repeated for GQA.
-        attention_mask: bool (True keeps), or floating (added to the scores), broadcast to [batch, heads_q, seqlen_q,
-            seqlen_k]. If given, it already includes causality and window. None: all keys are seen, or causal
-            (top left) if is_causal and seqlen_q > 1, as with "sdpa".
+        query: [batch, heads_q, seqlen_q, head_dim].
+        key, value: [batch, heads_k, seqlen_k, ...], not repeated for GQA.
+        attention_mask: bool (True keeps a key) or floating-point (added to the scores). It is broadcast to [batch,
+            heads_q, seqlen_q, seqlen_k]. It already includes causality and window. None: if is_causal and seqlen_q > 1,
+            attention is causal (top left); otherwise a query sees all keys. "sdpa" has the same rule.
         dropout: must be 0. A model with attention dropout therefore runs only in eval().
         scaling: default: 1 / sqrt(head_dim).
         is_causal: default: the module's is_causal, or True if it has none.
-        sliding_window: number of keys that a query sees on its left, including itself, and on its right unless masked;
-            used only without a mask.
+        sliding_window: the window: a query sees its own key and sliding_window - 1 keys before it; without causality
+            also sliding_window - 1 keys after it. Used only without attention_mask.
         softcap: scores x become softcap * tanh(x / softcap).
-        s_aux: sinks [heads_q]; converted to float32, exactly.
+        s_aux: sinks [heads_q]. They are converted to float32, which is exact.
         position_bias: added to the scores, broadcast to [batch, heads_q, seqlen_q, seqlen_k].
-        cu_seq_lens_q, cu_seq_lens_k: where the sequences begin that are packed in the batch's rows, laid one after the
-            other; int32 or int64 [count + 1], and one of them is enough if seqlen_q = seqlen_k. Only together with
-            attention_mask; a query sees what is left of it in its own sequence.
-        seq_idx: the number of each token's sequence, [batch, seqlen]; otherwise like these, with seqlen_q = seqlen_k.
-        others: names in WITHOUT_EFFECT; all others must be None or False.
+        cu_seq_lens_q, cu_seq_lens_k: start positions of packed sequences, int32 or int64 [count + 1]. Positions count
+            the tokens of all rows of the batch, one row after the other. A query sees only keys of its own sequence, as
+            far as attention_mask allows. attention_mask is required. If seqlen_q = seqlen_k, one of the two is
+            sufficient.
+        seq_idx: the number of each token's sequence, [batch, seqlen]. Used like cu_seq_lens_q and cu_seq_lens_k; needs
+            seqlen_q = seqlen_k.
+        others: arguments in WITHOUT_EFFECT are ignored. All others must be None or False.
 
     Returns:
         The output [batch, seqlen_q, heads_q, head_dim_v], contiguous, and None for the weights.
 
-    Raises: Unsupported for dropout, REFUSED and unknown arguments; else like rapt.sdpa, with its names.
+    Raises: Unsupported for dropout, for arguments in REFUSED and for unknown arguments; otherwise like rapt.sdpa, with
+    its names of arguments.
 
-    Differences from "sdpa": softcap and s_aux, which "sdpa" drops, are applied as "eager" does. A query that sees no
-    key (a padded one) gives 0. Key and value heads are never repeated in memory.
+    Differences from "sdpa": softcap and s_aux, which "sdpa" ignores, have the same effect as with "eager". A query that
+    sees no key (a padded query) gives 0. Key and value heads are never repeated in memory.
     """
     _refuse(dropout, attention_mask, others)
     seqlen_q, seqlen_k = query.shape[2], key.shape[2]
@@ -127,7 +133,7 @@ def forward(
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     options: dict[str, Any] = {}
     if attention_mask is None:
-        if causal and seqlen_q > 1:  # a single query is the last one: it sees all keys
+        if causal and seqlen_q > 1:  # a single query has the last position, so it sees all keys
             options["causal"] = "top_left"
         if sliding_window is not None and seqlen_k > sliding_window:
             options["window"] = (sliding_window - 1, sliding_window - 1)
@@ -180,6 +186,8 @@ def _separate_sequences(attention_mask, query, key, cu_seq_lens_q, cu_seq_lens_k
 
 
 def _numbers(starts: torch.Tensor, batch: int, seqlen: int) -> torch.Tensor:
-    """The number of each token's sequence, with the batch's rows one after the other: [batch, seqlen]."""
+    """The number of each token's sequence, [batch, seqlen]. `starts` count the tokens of all rows, one row after the
+    other.
+    """
     places = torch.arange(batch * seqlen, device=starts.device, dtype=starts.dtype).view(batch, seqlen)
     return torch.searchsorted(starts, places, right=True)
