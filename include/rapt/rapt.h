@@ -244,7 +244,7 @@ RAPT_API rapt_status rapt_workspace_size(rapt_context* context, const rapt_sdpa_
                                          size_t* zero_bytes);
 
 /* Writes a text for people: the problem line, and for each kernel family "chosen" or the reason why it was not chosen.
- * Writes at most capacity bytes, the final NUL included. *length gets the full length without NUL; length may be NULL. */
+ * Writes at most capacity bytes, including the NUL. *length gets the full length without NUL; length may be NULL. */
 RAPT_API rapt_status rapt_explain(rapt_context* context, const rapt_sdpa_args* args, char* buffer, size_t capacity,
                                   size_t* length);
 
