@@ -163,7 +163,8 @@ Result judge(const Problem& p, std::optional<Fill> fill, const Inputs& inputs, c
   result.refused = !result.message.empty();
   if (result.refused) return result;
   trial.add(p, outputs, reference_values(p, reading, row_step, fp8_weights));
-  // Without a fill, use a fill other than normal and outlier: its bounds hold for all inputs.
+  // Without a fill, the bounds of `huge` are used, because they hold for all inputs. The bounds of `normal` and
+  // `outlier` can be stricter.
   result.bounds = output_bounds(p, fill.value_or(Fill::huge), result.plain, trial.condition, fp8_weights);
   if (result.out.count < pooled_outputs) result.bounds.rel_rms = INFINITY;
   result.message = fault(p, result);

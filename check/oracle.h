@@ -34,7 +34,8 @@ class Reading {
   int64_t row_k(int64_t b, int64_t kv_head, int64_t j) const;
   const double* q_row(int64_t b, int64_t h, int64_t i) const { return &q[row_q(b, h, i) * problem_.head_dim]; }
   const double* k_row(int64_t b, int64_t h, int64_t j) const { return &k[row_k(b, h, j) * problem_.head_dim]; }
-  // For each element of a key, the sum of the sizes of its terms. It is larger than |k| if a mean was subtracted.
+  // For each element of a key: |stored value * descale| + |k_mean|. Without k_mean this is |k|. With k_mean it can be
+  // larger than |k|, because the two terms can have different signs.
   const double* k_size_row(int64_t b, int64_t h, int64_t j) const {
     return &k_size_[row_k(b, h, j) * problem_.head_dim];
   }
@@ -71,8 +72,8 @@ struct Reference {
   std::vector<double> logit_size, weighted_v, spread_v;
   // Condition numbers for problems whose pv rounds weights to FP8; empty for other problems. square_v = sum_j (p v)^2.
   // floor_v = sum_j (e v)^2. Here e = min(w, 2^-18) / l is the largest rounding error of a subnormal weight w = p l,
-  // and l is the row sum. quartic_v = sum_j p^4 |v_j|^4 for each row. Keys at the maximum are left out, because their
-  // weight of 1 is exact.
+  // and l is the row sum. quartic_v = sum_j p^4 |v_j|^4 for each row. All three sums leave out keys at the maximum,
+  // because their weight of 1 is exact.
   std::vector<double> square_v, floor_v, quartic_v;
 };
 

@@ -25,8 +25,8 @@ void print_error(fmt::format_string<Values...> format, Values&&... values) {
   std::fputs(text.c_str(), stderr);
 }
 
-// Refuses an output file that cannot be written: its folder is missing, or it is also an input file. option: "-o";
-// what: "the input". An empty path means no output.
+// Refuses an output file that cannot be written: its folder is missing, or it is also an input file. `option` (for
+// example "-o") and `what` (for example "the input") are words for the error sentence. An empty path means no output.
 void check_output_file(const char* option, const std::string& path, const char* what = "",
                        const std::string& input = "");
 

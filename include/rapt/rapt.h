@@ -59,7 +59,7 @@ typedef enum rapt_dtype {
   RAPT_BF16 = 3,
   RAPT_E4M3 = 4, /* OCP FP8 E4M3 (no infinity, max 448) */
   RAPT_E5M2 = 5, /* OCP FP8 E5M2 (max 57344) */
-  RAPT_SIM8 = 6, /* 8 bits: maps [-448, 448] linearly to 0..255; 0 is stored as code 128 (1.76); a reference format */
+  RAPT_SIM8 = 6, /* 8 bits: maps [-448, 448] linearly to 0..255; 0 is stored as code 128 (1.76); for comparisons */
   RAPT_U8 = 7,   /* boolean masks: 0 masks a key, 1 keeps it; other values are errors. The CPU always checks this; a GPU
                     only with RAPT_CHECK_CONTENTS */
   RAPT_I32 = 8,  /* lengths and offsets */
@@ -207,9 +207,11 @@ typedef enum rapt_scale_kind {
 } rapt_scale_kind;
 
 /* A context owns threads, plans and workspaces. NULL means the process default, which the first call creates.
- * Contexts are thread-safe. CPU calls on one context run one at a time. GPU calls run concurrently, except that a call
- * waits if another thread is already compiling the kernel it needs. After a fork the child may use a context on the
- * CPU. If the parent process used a GPU before the fork, GPU calls in the child return RAPT_ERROR_ENVIRONMENT. */
+ * Contexts are thread-safe. CPU calls on one context run one at a time. GPU calls run concurrently, with two
+ * exceptions. A call waits if another thread is already compiling the kernel it needs. Calls on the same stream that
+ * use the context's workspace wait for each other while they launch their kernels. After a fork the child may use a
+ * context on the CPU. If the parent process used a GPU before the fork, GPU calls in the child return
+ * RAPT_ERROR_ENVIRONMENT. */
 typedef struct rapt_context rapt_context;
 
 typedef struct rapt_context_options {

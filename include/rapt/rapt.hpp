@@ -1,6 +1,6 @@
 // rapt.hpp: the C++20 API of rapt. It is header only and calls the C ABI of rapt.h. docs/api.md describes the whole
 // API. It needs only the standard library and librapt. A failed call throws rapt::Exception. All names are in the
-// inline namespace v0. So inlined code of one release is never mixed with code of another release.
+// inline namespace v0. If a release changes this name, its inlined code is never mixed with code of earlier releases.
 #ifndef RAPT_HPP_
 #define RAPT_HPP_
 
@@ -292,9 +292,10 @@ struct SdpaOptions {
   Pv pv = Pv::automatic;
   Accumulate acc = Accumulate::f32;
 
-  bool partial = false;         // a partial state for merge(): out must be f32, lse is required
-  bool invariant = false;       // batch-invariant: a row's bits do not depend on the rest of the call
-  bool check_contents = false;  // GPUs: check index arrays, mask, descales and k_mean on the host (synchronises)
+  bool partial = false;    // a partial state for merge(): out must be f32, lse is required
+  bool invariant = false;  // batch-invariant: a row's bits do not depend on the rest of the call
+  // GPUs: also checks the values of lengths, starts, mask, descales and k_mean. It copies them to the host and waits.
+  bool check_contents = false;
   std::optional<int64_t> splits = {};
   const ScoreMod* score_mod = nullptr;
 
@@ -476,7 +477,7 @@ inline void merge(std::span<const PartialState> parts, const Tensor& out, const 
 // The optional arguments of quantize(). Designated initialisers must follow this order.
 struct QuantizeOptions {
   Tensor mean = {};        // output: f32 [batch, heads, dim]; required with smooth, else absent
-  Tensor cu_seqlens = {};  // i32 [batch + 1]: packed input. Needs max_seqlen
+  Tensor cu_seqlens = {};  // i32 [batch + 1] (CPU: or i64): packed input. Needs max_seqlen
   std::optional<int64_t> max_seqlen = {};
   std::optional<double> percentile = {};  // above 0, at most 100; default: 100
   bool hadamard = false;                  // applies a Hadamard rotation to the channels

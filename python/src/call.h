@@ -11,7 +11,8 @@ namespace rapt::python {
 PyObject* sdpa(PyObject* module, PyObject* const* args, Py_ssize_t count, PyObject* keywords);
 PyObject* prepare(PyObject* module, PyObject* const* args, Py_ssize_t count, PyObject* keywords);
 PyObject* explain(PyObject* module, PyObject* const* args, Py_ssize_t count, PyObject* keywords);
-// The same functions without redirect(). The framework's redirect() calls them.
+// The same functions, but they never call redirect(). redirect() is the Python function of a framework that takes over
+// some calls, for example under torch.compile. It calls these functions, so they must not redirect again.
 PyObject* sdpa_here(PyObject* module, PyObject* const* args, Py_ssize_t count, PyObject* keywords);
 PyObject* prepare_here(PyObject* module, PyObject* const* args, Py_ssize_t count, PyObject* keywords);
 PyObject* explain_here(PyObject* module, PyObject* const* args, Py_ssize_t count, PyObject* keywords);

@@ -17,7 +17,7 @@ class HostCopies {
  public:
   explicit HostCopies(void* stream) : stream_(stream) {}
 
-  // Returns a view of the host copy of *tensor, or null if `tensor` is null.
+  // Returns a view of the host copy of *tensor. If `tensor` is null or has no elements, returns `tensor` itself.
   const rapt_tensor* of(const rapt_tensor* tensor) {
     if (tensor == nullptr || element_count(*tensor) == 0) return tensor;
     const auto strides = strides_of(*tensor);

@@ -28,8 +28,9 @@ inline size_t edit_distance(std::string_view a, std::string_view b) {
   return d[a.size()][b.size()];
 }
 
-// The most similar text of `known` (the first of equals), or "" if none is similar. Allows at most one edit for every
-// three letters: more is not a typing error.
+// The most similar text of `known` (the first of equals), or "" if none is similar. Similar means: at most one edit for
+// every three letters of the word, but always one edit is allowed. More is not a typing error. The result is also "" if
+// the word has more than 64 letters.
 template <class Known>
 std::string_view nearest(std::string_view word, const Known& known) {
   std::string_view best;

@@ -1,6 +1,7 @@
 // The CPU attention kernel: online softmax (Milakov & Gimelshein 2018) over tiles as in FlashAttention-2 (Dao 2023),
-// for two layouts of a tile, Wide and Narrow. Start reading at attend(). Results depend only on the call and the tile,
-// not on the number of threads. Included only by the isa_*.cpp units (internal linkage).
+// for three layouts of a tile: Wide, Narrow, and WideBf16 (tile_wide_bf16.h). Start reading at attend(). Results depend
+// only on the call and the tile, not on the number of threads. Included only by the isa_*.cpp units and by
+// tile_wide_bf16.h (internal linkage).
 #pragma once
 
 #include "cpu/tile_bias.h"
@@ -33,7 +34,8 @@ template <class Layout, class F>
 // denominator 13 (1, 3, 5, ..., 13). This is accurate to float precision. Otherwise it uses (1 - e) / (1 + e) with e =
 // exp(-2|u|), which cannot overflow.
 inline void cap_scores(float cap, int64_t count, float* scores) {
-  const float reciprocal = 1.0f / cap;  // infinite for a subnormal cap; limited below, so that 0 stays 0
+  // The reciprocal is infinite for a subnormal cap. `inverse` limits it to the largest float, so that 0 * inverse is 0.
+  const float reciprocal = 1.0f / cap;
   const Vec inverse = splat(reciprocal > __FLT_MAX__ ? __FLT_MAX__ : reciprocal);
   for (int64_t i = 0; i < count; i += lanes) {
     alignas(64) float u[lanes], e[lanes];

@@ -34,8 +34,9 @@ struct Selection {
   }
 };
 
-// Counts digit `pass` of the magnitudes that begin with the prefix of their selection. one_each: element i has
-// selection i; otherwise all elements have selections[0].
+// Looks at digit number `pass` of each finite magnitude, and counts how often each value of this digit occurs. It
+// counts only magnitudes that begin with the prefix of their Selection. If one_each, element i uses selections[i].
+// Otherwise all elements use selections[0].
 void count_digits(const float* x, int64_t n, int pass, const Selection* selections, bool one_each, uint64_t* counts) {
   for (int64_t i = 0; i < n; ++i) {
     if (!q::is_finite(x[i])) continue;

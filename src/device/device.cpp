@@ -92,8 +92,9 @@ BlockLimits block_limits(int sm) {
   unsupported("compute capability ", sm / 10, ".", sm % 10, ": unknown to this build of rapt");
 }
 
-// The "a" of sm_90a allows the instructions of this chip only (wgmma, setmaxnreg). For other chips, rapt's
-// kernels use no such instructions. So these architectures have no "a": their cubins also run on later minor versions.
+// The "a" of sm_90a permits instructions that only this chip has (wgmma, setmaxnreg). rapt's kernels for other chips
+// use no such instructions. So the names of the other architectures have no "a", and their cubins also run on later
+// minor versions.
 std::string arch_of(int sm) { return concat("sm_", sm, sm == 90 ? "a" : ""); }
 
 int arch_number(std::string_view arch) {

@@ -1,5 +1,5 @@
-// rapt_qk and rapt_gemm. Checks the call, and converts its tensors to one batch of products of rows
-// (kernels/shared/products.h) for the CPU or a GPU. Called by c_api.cpp.
+// rapt_qk and rapt_gemm. Checks the call, and describes it as one batched product of the rows of a with the rows of b
+// (ProductParams in kernels/shared/products.h), for the CPU or a GPU. Called by c_api.cpp.
 #include "cpu/products.h"
 
 #include <algorithm>

@@ -49,7 +49,7 @@ class Workspaces {
   OfStream& of_stream(int device_index, cuda::StreamHandle stream, bool capturing);
 
   std::mutex mutex_;
-  std::map<std::pair<int, uint64_t>, std::unique_ptr<OfStream>> streams_;  // key: stream id
+  std::map<std::pair<int, uint64_t>, std::unique_ptr<OfStream>> streams_;  // key: device, stream id
   // The id of each stream at its last call outside a capture. It is stored because the driver returns no id for a
   // captured stream. The per-thread default stream has the same handle in all threads, so the key contains the thread.
   std::map<std::tuple<int, cuda::StreamHandle, std::thread::id>, uint64_t> ids_;

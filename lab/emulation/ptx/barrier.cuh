@@ -37,7 +37,8 @@ inline void mbarrier_arrive(unsigned barrier) {
   cuda_emulation::block().note_progress();
 }
 
-// A thread must not also wait for groups of these copies.
+// All copies that this thread has started arrive on the barrier when they are complete. The emulation then forgets the
+// groups of these copies, so the thread must not also wait for these groups.
 inline void cp_async_mbarrier_arrive(unsigned barrier) {
   EmulatedCopies& thread = emulated_copies();
   EmulatedArrival arrival{barrier, {}};

@@ -8,9 +8,10 @@
 namespace rapt {
 
 // Chunk c of row r is stored at chunk c ^ swizzle(r) of the row. The eight rows that one ldmatrix phase reads at the
-// same c then lie in eight different 16-byte bank groups, for every row length. Reason: a row of n chunks begins at
-// bank group r * n mod 8, which repeats after 8 / g rows, g = gcd(n, 8). Each repetition is XORed with a different
-// number below g. So the chunk stays inside the row.
+// same c then lie in eight different 16-byte bank groups, for every row length. Reason: let n be the number of chunks
+// of a row, and g = gcd(n, 8). Row r begins at bank group r * n mod 8. This value repeats after 8 / g rows. After every
+// 8 / g rows the swizzle takes another number below g. So eight rows use eight bank groups. XOR with a number below g
+// keeps a chunk inside its aligned group of g chunks. g divides n, so the chunk also stays inside the row.
 template <int rows_, int row_bytes>
 struct SmemTile {
   static constexpr int rows = rows_, chunks = row_bytes / 16, bytes = rows * row_bytes;
@@ -21,9 +22,9 @@ struct SmemTile {
   static constexpr int offset(int row, int chunk) { return (row * chunks + (chunk ^ swizzle(row))) * 16; }
 };
 
-// The address of a lane's row for ldmatrix: row row0 + rows, chunk chunk0 + chunk. `rows` is a multiple of 8, and
-// `chunk` and chunk0 have no bit in common. Then the swizzle depends on row0 only, and `rows` and `chunk` are constant
-// offsets.
+// The address of a lane's row for ldmatrix: row number (row0 + rows), chunk number (chunk0 + chunk). `rows` is a
+// multiple of 8, and `chunk` and chunk0 have no bit in common. So the swizzle depends only on row0. at() adds the
+// constant `rows` and XORs the constant `chunk`.
 template <class Tile>
 struct LdmatrixAddress {
   unsigned row, swizzled_chunk;  // in bytes
