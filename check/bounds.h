@@ -30,8 +30,8 @@ struct Condition {
 // f32 output, otherwise f16. If V is f32: the dtype of the output.
 DType probability_format(const Problem& problem, DType fp8_weights = DType::f32);
 
-// The bounds for an output. plain: the errors of plain(), the unfused implementation, on the same inputs, pooled like
-// `condition`. u is the unit roundoff.
+// The bounds for an output. plain: the errors of plain(), the unfused implementation, on the same inputs, over the
+// same samples as `condition`. u is the unit roundoff.
 // 16 bits: rel_rms <= 1.1 plain + u/4, max_abs <= 2 plain + u max|ref|.
 // f32, rel_rms: <= 1e-6 for normal and outlier fills with at most 4096 keys and logits of ordinary size (terms up to
 // 256). Otherwise <= 2 plain + 4 u ||sum p|v||| / ||ref||. The second term allows four roundings (exp, product, sum,

@@ -1,6 +1,6 @@
 // Makes the inputs of a fill: a counter-based generator, one function for the values of each tensor, quantisation and
-// its scales, and at the end special rows (masked rows, NaN). Uses the oracle's Reading only to find keys that no query
-// sees.
+// its scales, and at the end special rows (masked rows, NaN). Uses the oracle's Reading only to find the rows of
+// sequences and the keys that no query sees.
 #include "fill.h"
 
 #include <algorithm>
@@ -241,7 +241,7 @@ void for_each_element(const Shape& t, const HostTensor& tensor, const Body& body
 }
 
 // A scale is the largest magnitude of the values that share it, divided by the format's largest number. A stored number
-// times its scale is the value. 16- and 32-bit formats need no scales; their scales vary between 1/2 and 2.
+// times its scale is the value. For formats of 16 and 32 bits, a scale is 1/2, 1 or 2.
 HostTensor make_scales(const Shape& t, const Maker& maker, bool rank0, const HostTensor& tensor,
                        const std::vector<double>& values) {
   HostTensor scales = make_tensor(DType::f32, scale_shape(t, rank0));
@@ -347,7 +347,8 @@ std::vector<int64_t> broadcast_shape(const Problem& p, const Broadcast& b) {
   return shape;
 }
 
-// Makes masks. The tensors are contiguous, so the logical index of an element is its counter.
+// Makes bias, mask, ALiBi slopes and sinks. The tensors are contiguous, so the logical index of an element is its
+// counter.
 void Maker::masks(Inputs& in) const {
   if (p.bias.present()) {
     in.bias = make_tensor(p.bias.dtype, broadcast_shape(p, p.bias));

@@ -17,7 +17,7 @@ std::vector<std::string> metric_names(int sm);
 
 // One launch of a kernel, as a row of the raw page.
 struct ProfiledKernel {
-  int sm = 0;  // the compute capability; value() uses the column for it in the metric table
+  int sm = 0;  // the compute capability, for which value() chooses rows of the metric table
   std::string name, block, grid;
   std::map<std::string, double> values;   // key: ncu's name; value in base units (ns, byte)
   std::map<std::string, double> opcodes;  // executed warp instructions of each SASS opcode; empty if ncu reports none

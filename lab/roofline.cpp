@@ -69,7 +69,7 @@ Work work_of(const Problem& problem) {
 }
 
 // The number of bytes that are read from L2. Every CTA reads the keys and values that its block_m rows see. 0 if the
-// kernel has no block_m.
+// configuration has neither block_m nor warpgroups.
 double tile_bytes(const Problem& problem, const Step& step, const Work& work) {
   const auto rows = static_cast<double>(step.config.number("block_m", 64 * step.config.number("warpgroups", 0)));
   if (rows == 0) return 0;

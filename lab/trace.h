@@ -17,7 +17,7 @@ namespace rapt::lab {
 
 inline constexpr const char* trace_variable = "rapt_trace_buffer";
 
-// Adds device/trace.cuh, with its macros switched on, to the caller's files of a request.
+// Returns `files` (the caller's files of a jit::Request) with device/trace.cuh added, in which the macros are on.
 std::map<std::string, std::string> with_trace(std::map<std::string, std::string> files);
 
 // The names of stages that RAPT_TRACE_STAGES lists in the sources of a request, in the same order. Throws

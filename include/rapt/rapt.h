@@ -59,7 +59,7 @@ typedef enum rapt_dtype {
   RAPT_BF16 = 3,
   RAPT_E4M3 = 4, /* OCP FP8 E4M3 (no infinity, max 448) */
   RAPT_E5M2 = 5, /* OCP FP8 E5M2 (max 57344) */
-  RAPT_SIM8 = 6, /* 8 bits: maps [-448, 448] linearly to 0..255; 0 is stored as code 128 (1.76); for comparisons */
+  RAPT_SIM8 = 6, /* 8 bits: maps [-448, 448] linearly to 0..255; 0 is stored as code 128 (1.76); for experiments */
   RAPT_U8 = 7,   /* boolean masks: 0 masks a key, 1 keeps it; other values are errors. The CPU always checks this; a GPU
                     only with RAPT_CHECK_CONTENTS */
   RAPT_I32 = 8,  /* lengths and offsets */
@@ -150,7 +150,7 @@ typedef struct rapt_sdpa_args {
   const rapt_tensor* seqused_k;   /* i32 [batch], dense or packed: number of keys in use of each sequence */
   const rapt_tensor* block_table; /* i32 [batch, pages]: paged KV; no kernel supports it yet */
 
-  /* f32, multiply the stored FP8 values. The *_scales fields below select the kind. The kind gives the shape: see the
+  /* f32 factors of the stored FP8 values. The *_scales fields below select the kind. The kind gives the shape: see the
    * table in docs/semantics.md, "FP8 and scales". */
   const rapt_tensor* q_descale;
   const rapt_tensor* k_descale;

@@ -1,6 +1,7 @@
 // rapt.hpp: the C++20 API of rapt. It is header only and calls the C ABI of rapt.h. docs/api.md describes the whole
 // API. It needs only the standard library and librapt. A failed call throws rapt::Exception. All names are in the
-// inline namespace v0. If a release changes this name, its inlined code is never mixed with code of earlier releases.
+// inline namespace v0. A release can change this name. Then the linker never mixes its functions with those of an
+// earlier release.
 #ifndef RAPT_HPP_
 #define RAPT_HPP_
 

@@ -15,9 +15,11 @@ from ._signature import BY_HAND, DIFFERENTIABLE, FLAGS, OPERANDS, PARAMETER_OF, 
 from ._torch_arrays import allocate, dtype_named, plain, refuse_nested, refuse_tangents, transformed
 from ._torch_profiling import PROFILER, problem_line, recorded, register_sdpa_flops, shapes_line
 
-load_default_pack()  # before operators are defined: a damaged pack raises, and a second import must define them then
+# If a damaged pack raises here, no operator exists yet. So a second import can define the operators.
+load_default_pack()
 
-# Their arguments are those of rapt.sdpa. A parameter that is an array or a number (q_start) becomes two arguments.
+# The operators have the arguments of rapt.sdpa. A parameter that can be an array or a number (q_start) becomes two
+# arguments.
 TENSORS = ("q", "k", "v", *OPERANDS)
 KINDS = {"real": "float?", "integer": "SymInt?", "word": "str?"}
 OPTIONS = {
@@ -141,7 +143,7 @@ def _no_backward(context, *gradients):
 
 
 def register_no_derivatives(name: str, backward) -> None:
-    """Registers a `backward` that raises for an operator. Also refuses tangents at every level of torch.func."""
+    """Registers, for one operator, a `backward` that raises. Also refuses tangents at every level of torch.func."""
     qualified, operator = f"rapt::{name}", getattr(torch.ops.rapt, name).default
     try:
         from torch._library.autograd import Info, make_autograd_impl
@@ -221,8 +223,9 @@ def through_operator(q, k, v, **options):
 
 
 def check(given) -> None:
-    """Checks rules of rapt._core for which the operator's schema would convert a wrong argument or give an unclear
-    error.
+    """Checks rules of rapt._core that the operator's schema does not check well.
+
+    Without these checks, the schema would convert a wrong argument or give an unclear error.
     """
     _values.check(given)
     for name in ("k", "v", *PARAMETER_OF.values(), "lse", "out"):

@@ -126,8 +126,8 @@ void read_view(const Framework& framework, const char* argument, PyObject* objec
   array.read_only = read_only != 0;
 }
 
-// The capsule's table of functions. If its major version is above 1, which this code does not support: the newest older
-// table. Null if there is none.
+// Returns the capsule's table of functions. This code supports major version 1. If the table is newer, returns the
+// newest older table that the capsule has, or null.
 const DLPackExchange* exchange_in(PyObject* capsule) {
   auto* found = static_cast<const DLPackExchangeHeader*>(PyCapsule_GetPointer(capsule, "dlpack_exchange_api"));
   if (found == nullptr) throw PythonError{};
@@ -257,8 +257,8 @@ int64_t integer_of(const Ref& answer) {
   return value;
 }
 
-// Throws if the array's storage has become smaller than the array (FSDP frees parameters in this way). This is checked
-// only on the CPU, where the check is fast. On GPUs such an address is invalid anyway.
+// Throws if the array's storage has become smaller than the array (FSDP frees parameters in this way). On a CPU,
+// compares with the size of the storage. On a GPU, only refuses addresses below 2^32, which no allocation has.
 void refuse_lost_storage(const Framework& framework, const char* argument, PyObject* object,
                          const rapt_tensor& tensor) {
   int64_t last = 0;  // offset of the last element; PyTorch has no negative strides

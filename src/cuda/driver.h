@@ -105,8 +105,8 @@ struct LaunchConfig {  // CUlaunchConfig
 };
 static_assert(sizeof(LaunchConfig) == 56 && offsetof(LaunchConfig, stream) == 32);
 
-// cuGetProcAddress gets each function with the version that driver.cpp fixes: later drivers can change a name's
-// meaning.
+// driver.cpp asks cuGetProcAddress for a certain version of each function, because in later drivers the same name can
+// mean another version.
 struct Driver {
   int version = 0;  // the newest CUDA it supports: 12040 is 12.4
 

@@ -16,7 +16,7 @@ bool prefers(const Family& family, const Problem& planned, const Device& device,
   return family.prefers == nullptr || family.prefers(planned, device, why);
 }
 
-// A family that does not prefer the problem is chosen only if no other one accepts it.
+// Returns the first family that accepts and prefers the problem. If there is none: the first one that accepts it.
 const Family* choose(const Problem& planned, const Device& device) {
   const Family* possible = nullptr;
   for (const Family* family : all_families()) {
@@ -27,8 +27,8 @@ const Family* choose(const Problem& planned, const Device& device) {
   return possible;
 }
 
-// Returns why the family rejects the problem. If the call's own lengths break the rule, the sentence names these. If
-// only the longest lengths of the class break it, which planning uses, the sentence names the longest lengths.
+// Returns why the family rejects the problem. If the call's own lengths break the rule, the sentence names these.
+// Planning uses the longest lengths of the class. If only these break the rule, the sentence names them.
 std::string refusal(const Family& family, const Problem& problem, const Device& device) {
   std::string why;
   if (family.accepts(problem, device, &why)) family.accepts(planned_problem(problem, device), device, &why);
@@ -201,8 +201,8 @@ std::string to_string(const Plan& plan) {
 
 namespace {
 
-// Returns the line in explain() of a family that the plan does not use. chosen: the plan's family. by_row: a tuned row
-// chose that family.
+// Returns the line of explain() for a family that the plan does not use. chosen: the plan's family. by_row: whether a
+// tuned row chose the plan's family.
 std::string family_line(const Family& family, const Family* chosen, bool by_row, const Problem& problem,
                         const Device& device) {
   if (!family.accepts(planned_problem(problem, device), device, nullptr))

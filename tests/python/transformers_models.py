@@ -594,7 +594,7 @@ must stay the same with "rapt". "Right" means equal within the tolerance. "Refus
 {counts}
 """
 HEADINGS = {
-    "right": "Right: within {tolerance} of the largest output",
+    "right": "Right: the largest difference is at most {tolerance} times the largest output",
     "right, without a call": "Right, but the model does not call rapt (it has no attention, or its own)",
     "refused": "Refused: rapt raises an error with this message",
     "wrong": "Wrong",

@@ -68,7 +68,7 @@ struct Epilogue {
   unsigned short* row_address(int row) const {
     return static_cast<unsigned short*>(p.out.data) + p.out.index(tile.batch(), tile.head_of(row), tile.query_of(row));
   }
-  // Returns the address in the buffer of 16 bytes (columns 8 * n to 8 * n + 7) of a row of the warp. With this swizzle,
+  // Returns where columns 8 * n to 8 * n + 7 (16 bytes) of one of the warp's rows are in the buffer. With this swizzle,
   // put_row has no bank conflicts. store_rows has none if head_dim_v > 32.
   unsigned chunk(int row, int n) const {
     const unsigned warp = threadIdx.x / 32 % 4, line = 16 * warp + static_cast<unsigned>(row);

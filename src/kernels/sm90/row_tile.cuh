@@ -14,8 +14,8 @@ namespace rapt {
 // 0 becomes NaN (docs/semantics.md, "NaN and Inf").
 enum class NanPass : unsigned { normal, zero_non_finite, count_non_finite };
 
-// Messages that the producer sends in place of a pass. list_complete: the producer will read the list of tiles to
-// compute again, so the consumers confirm that it is complete. no_more: there are no more tiles.
+// Messages that the producer sends in place of a pass. list_complete: asks the consumers to confirm that the list of
+// tiles to compute again is complete. no_more: there are no more tiles.
 constexpr NanPass list_complete = static_cast<NanPass>(3), no_more = static_cast<NanPass>(4);
 
 // Blocks of block_n keys, with the numbers `begin` to `end` - 1.
@@ -43,7 +43,7 @@ struct RowTile {
   int rows_q() const { return word(7); }  // including rows past seqused_q
   int query_of(int row) const { return first_q() + row / heads; }
   int head_of(int row) const { return head() + row % heads; }
-  bool foreign_tail() const { return word(8); }             // rows after the sequence's keys can be nonzero
+  bool foreign_tail() const { return word(8); }             // K and V can have other data after the sequence
   NBlocks n_blocks() const { return {word(9), word(10)}; }  // blocks that some row of the tile sees
   Band band() const {
     Band b;
