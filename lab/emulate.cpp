@@ -23,6 +23,7 @@
 #include "lab/kernel_limit.h"
 #include "lab/progress.h"
 #include "lab/shortened.h"
+#include "lab/tile_size.h"
 #include "operations/bind.h"
 #include "operations/sdpa.h"
 #include "runtime/gpu.h"
@@ -91,7 +92,7 @@ Prepared launch_of(const Step& step, const KernelUnit& unit, const rapt_sdpa_arg
 // The number of multiply-adds of both products. It is counted in whole tiles, because the kernel also computes the
 // empty parts of a tile.
 double operations(const Problem& p, const KernelConfig& c) {
-  const int64_t m = rows_of_a_tile(c), n = keys_of_a_step(c);
+  const int64_t m = std::max<int64_t>(rows_of_a_tile(c), 1), n = std::max<int64_t>(keys_of_a_step(c), 1);
   const auto rows = static_cast<double>(div_up(p.seqlen_q, m) * m),
              keys = static_cast<double>(div_up(p.seqlen_k, n) * n);
   return static_cast<double>(p.batch * p.heads_q * (p.head_dim + p.head_dim_v)) * rows * keys;

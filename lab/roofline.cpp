@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "kernels/family.h"
+#include "lab/tile_size.h"
 
 namespace rapt::lab {
 namespace {
@@ -71,7 +72,7 @@ Work work_of(const Problem& problem) {
 // The number of bytes that are read from L2. Every CTA reads the keys and values that its block_m rows see. 0 if the
 // configuration has neither block_m nor warpgroups.
 double tile_bytes(const Problem& problem, const Step& step, const Work& work) {
-  const auto rows = static_cast<double>(step.config.number("block_m", 64 * step.config.number("warpgroups", 0)));
+  const auto rows = static_cast<double>(rows_of_a_tile(step.config));
   if (rows == 0) return 0;
   return work.exponentials / rows *
          static_cast<double>(problem.head_dim * bytes_of(problem.k) + problem.head_dim_v * bytes_of(problem.v));

@@ -5,9 +5,6 @@
 
 namespace rapt::lab {
 
-int64_t rows_of_a_tile(const KernelConfig& c) { return c.number("block_m", 64 * c.number("warpgroups", 1)); }
-int64_t keys_of_a_step(const KernelConfig& c) { return c.number("block_n") * c.number("warps_n", 1); }
-
 bool can_be_shortened(const Problem& p) {
   return !p.varlen && !p.seqused && !p.seqused_q && p.q_starts.size() <= 1 && p.k_starts.size() <= 1 &&
          p.page_size == 0 && !p.q_strides && !p.k_strides && !p.v_strides && !p.out_strides;

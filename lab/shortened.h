@@ -4,14 +4,9 @@
 
 #include <cstdint>
 
-#include "kernels/config_table.h"
 #include "problem/problem.h"
 
 namespace rapt::lab {
-
-// The query rows of a CTA, and the keys that it processes in one step of its loop.
-int64_t rows_of_a_tile(const KernelConfig& config);
-int64_t keys_of_a_step(const KernelConfig& config);
 
 // False for problems with lists of lengths or explicit strides.
 bool can_be_shortened(const Problem& problem);

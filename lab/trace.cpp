@@ -11,6 +11,7 @@
 #include "jit/sources.h"
 #include "lab/process.h"
 #include "lab/statistics.h"
+#include "lab/tile_size.h"
 
 namespace rapt::lab {
 namespace {
@@ -265,8 +266,8 @@ TraceShape trace_shape(const Problem& problem, const KernelConfig& config, const
   shape.all_ctas = launch.grid_x * launch.grid_y * launch.grid_z;
   shape.warps = static_cast<unsigned>(div_up(threads, 32));
   shape.stages = static_cast<unsigned>(stages);
-  const int64_t keys = std::max<int64_t>(config.number("block_n", 32) * config.number("warps_n", 1), 1);
-  const int64_t rows = std::max<int64_t>(config.number("block_m", 64 * config.number("warpgroups")), 1);
+  const int64_t keys = std::max<int64_t>(keys_of_a_step(config), 1),
+                rows = std::max<int64_t>(rows_of_a_tile(config), 1);
   // attention_scalar computes parts of head_dim and head_dim_v one after the other.
   const auto slices = [&](int64_t dim, const char* field) {
     return div_up(dim, std::max<int64_t>(config.number(field, dim), 1));

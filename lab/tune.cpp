@@ -66,6 +66,9 @@ void check_options(const TuneOptions& options) {
             ": selects the CPU kernel, which has no fields to tune; tune needs a GPU");
   if (!common.arch.empty() && !options.dry_run)
     invalid("--arch ", common.arch, ": only with --dry-run; a search measures on the GPU of --device");
+  if (options.dry_run && !options.output.empty())
+    invalid("--output ", options.output, ": not with --dry-run, which writes no rows");
+  if (options.dry_run && options.again) invalid("--again: not with --dry-run, which measures nothing");
   if (options.family.find(' ') != std::string::npos)
     invalid("--family ", options.family, ": must be the name of one kernel family, without other words");
   if (!options.family.empty()) override_of("family=" + options.family);

@@ -16,6 +16,7 @@
 #include "lab/gpu_timer.h"
 #include "lab/kernel_limit.h"
 #include "lab/shortened.h"
+#include "lab/tile_size.h"
 #include "lab/tune.h"
 #include "lab/tune_fills.h"
 #include "runtime/context.h"

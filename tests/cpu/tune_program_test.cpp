@@ -11,6 +11,7 @@
 #include "jit/jit.h"
 #include "program.h"
 #include "runtime/tuned_rows.h"
+#include "stand_in.h"
 
 namespace rapt::test {
 namespace {
@@ -31,8 +32,7 @@ class TuneProgram : public testing::Test {
   }
   // With one GPU of the stand-in driver.
   Outcome on_stand_in(const std::string& words, const std::string& before = "") const {
-    return rapt(words, concat("LD_LIBRARY_PATH='", RAPT_BINARY_DIR, "/fake_cuda':\"$LD_LIBRARY_PATH\" FAKE_CUDA_SM=80 ",
-                              "FAKE_CUDA_VERSION=13000 ", before));
+    return rapt(words, concat(stand_in_environment(80), " ", before));
   }
   std::string rows() const { return text_of(folder / "cache/tuned.txt"); }
   int64_t line_count() const {
@@ -58,6 +58,9 @@ TEST_F(TuneProgram, WrongOptionsAreRefusedByASentence) {
            {"'f16 h2 q8 d64' --threads 2",
             "tune --threads: selects the CPU kernel, which has no fields to tune; tune needs a GPU"},
            {"'f16 h2 q8 d64' --arch cpu-avx2 --dry-run", "--arch cpu-avx2: selects the CPU kernel"},
+           {"'f16 h2 q8 d64' --arch sm_90a --dry-run --output ./rows.txt",
+            "--output ./rows.txt: not with --dry-run, which writes no rows"},
+           {"'f16 h2 q8 d64' --arch sm_90a --dry-run --again", "--again: not with --dry-run, which measures nothing"},
            {"'f16 h2 q8 d64' --arch sm_89", "--arch sm_89: only with --dry-run"},
            {"'f16 h2 q8 d64 invariant' --dry-run --arch sm_89",
             "invariant: the bits of such a problem must not depend"},

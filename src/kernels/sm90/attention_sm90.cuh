@@ -246,12 +246,19 @@ struct Consumer {
   }
 };
 
-// If a warp has stored a value that is not finite, adds the tile to the list of tiles to compute again. Only the first
-// such warp adds the tile.
+// If a stored value is not finite, adds the tile to the list of tiles to compute again. All consumer warps call this
+// after a normal pass.
 template <Sm90Config cfg>
 inline void list_if_not_finite(const SharedState<cfg>& shared, const RowTile<cfg>& tile, bool finite) {
-  if (!__any_sync(~0u, !finite) || threadIdx.x % 32 != 0 || exchange_shared(tile.listed(), 1) != 0) return;
-  store_shared(shared.redo(add_shared(shared.redo_count(), 1)), static_cast<unsigned>(tile.item()));
+  using Shared = SharedState<cfg>;
+  if constexpr (cfg.optimistic) {  // without a barrier: the first warp with such a value adds the tile
+    if (!__any_sync(~0u, !finite) || threadIdx.x % 32 != 0 || exchange_shared(tile.listed(), 1) != 0) return;
+    store_shared(shared.redo(add_shared(shared.redo_count(), 1)), static_cast<unsigned>(tile.item()));
+  } else if (any_named(Shared::all_consumers, Shared::consumers, !finite) && threadIdx.x == 128) {
+    const unsigned listed = load_shared(shared.redo_count());
+    store_shared(shared.redo(listed), static_cast<unsigned>(tile.item()));
+    store_shared(shared.redo_count(), listed + 1);
+  }
 }
 
 // The consumer warpgroups' loop over the tiles of the CTA.
@@ -276,15 +283,7 @@ inline void consume(const Sm90Params& params, const SharedState<cfg>& shared) {
       if (p.seqused_q.present() && pass == NanPass::normal) clear_unused(p, tile);
       bool finite = true;
       if (tile.first_row() < tile.seqlen_q()) finite = consumer.run_tile(tile, pass);
-      if (cfg.optimistic && pass == NanPass::normal) list_if_not_finite(shared, tile, finite);
-      if (!cfg.optimistic && Shared::keeps_list && pass == NanPass::normal &&
-          any_named(Shared::all_consumers, Shared::consumers, !finite)) {
-        if (threadIdx.x == 128) {
-          const unsigned listed = load_shared(shared.redo_count());
-          store_shared(shared.redo(listed), static_cast<unsigned>(tile.item()));
-          store_shared(shared.redo_count(), listed + 1);
-        }
-      }
+      if (Shared::keeps_list && pass == NanPass::normal) list_if_not_finite(shared, tile, finite);
     }
     arrive_by_warp(shared.tile_empty(place.stage));
   }

@@ -141,8 +141,7 @@ inline void clear_unused(const AttentionParams& p, const RowTile<cfg>& tile) {
   const int first = begin > seqlen_q ? begin : seqlen_q,
             past = begin + cfg.block_m() < rows_q ? begin + cfg.block_m() : rows_q;
   for (int i = static_cast<int>(threadIdx.x) - 128; i < (past - first) * words; i += 128 * cfg.warpgroups) {
-    const int row = i / words + first,
-              query = cfg.packed_heads > 1 ? tile.query_of(row) : tile.first_q() + first + i / words;
+    const int row = i / words + first, query = tile.query_of(row);
     char* const to =
         static_cast<char*>(p.out.data) + bytes_of(cfg.out) * p.out.index(tile.batch(), tile.head_of(row), query);
     store_global_16(to + 16 * (i % words), Bytes16{});
