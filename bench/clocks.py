@@ -15,7 +15,7 @@ import torch
 import gpu_clocks
 from rows import quartiles as quartiles_of
 
-GRAPH_US = 500.0  # a graph has as many calls as take this time, but at most MOST_CALLS
+GRAPH_US = 500.0  # a graph has as many calls as take this time: at most MOST_CALLS, at least one for each input set
 MOST_CALLS = 50
 SHORT_US = 2000.0  # if samples are shorter, an extra replay keeps the GPU busy while the timed ones are enqueued
 PAUSE_S = 0.01  # on the CPU: a pause, so that the threads of other implementations go to sleep

@@ -7,11 +7,11 @@
 
 Rows are paired if problem, implementation, timer, L2 and threads are equal. Rows of one file with the same key are
 pooled. A time counts as changed if the quartiles of the two times do not overlap and the medians differ by --least or
-more. Peers did not change, so their times show how the machine changed. The median ratio of their times is printed, but
-times are not corrected by it. Example: results/ has two files of one H100 with the same PyTorch kernels. With the
-default --least, 51 of 58 times of peers count as unchanged there. Exit status: 0; 1 with --fail-on-regression if an
-implementation of rapt became slower or has no row any more; 2 if the files cannot be compared, or if the card has no
-baseline.
+more. Commits of rapt do not change peers. So if their versions are the same, their times show how the machine changed.
+The median ratio of their times is printed, but times are not corrected by it. Example: results/ has two files of one
+H100 with the same PyTorch kernels. With the default --least, 51 of 58 times of peers count as unchanged there. Exit
+status: 0; 1 with --fail-on-regression if an implementation of rapt became slower or has no row any more; 2 if the files
+cannot be compared, or if the card has no baseline.
 """
 
 from __future__ import annotations

@@ -49,8 +49,8 @@ class CudnnFrontend(Implementation):
         return problem.dtype == "e4m3" and torch.cuda.is_available() and torch.cuda.get_device_capability()[0] < 10
 
     def out_scale(self, problem: Problem) -> float:
-        """The factor by which FP8 output is multiplied. Outputs are means of N(0, 1); without the factor most would be
-        subnormal numbers of E4M3.
+        """The factor by which FP8 output is multiplied. Outputs are means of N(0, 1), so they are small: without
+        the factor many would be subnormal numbers of E4M3.
         """
         return 64.0 if self.fp8_output(problem) else 1.0
 

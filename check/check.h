@@ -21,8 +21,9 @@ struct Kernel : std::function<void(const Problem&, const Inputs&, const Outputs&
   DType fp8_weights = DType::f16;
 };
 
-// rapt_sdpa on the CPU, or on a GPU with its own stream. On a GPU it uploads the inputs. After the call it checks that
-// the inputs and the memory around all tensors are unchanged. context may be NULL. Needs the library at link time.
+// rapt_sdpa on the CPU, or on a GPU with its own stream. On a GPU it uploads the inputs, and after the call it
+// checks that the inputs and the memory around all tensors are unchanged. context may be NULL. Needs the library at
+// link time.
 Kernel library_kernel(rapt_context* context = nullptr, rapt_device device = {RAPT_DEVICE_CPU, 0});
 
 struct Result {

@@ -50,8 +50,7 @@ void set_options(const Problem& p, rapt_sdpa_args& args) {
   args.acc = static_cast<int32_t>(p.acc);
 }
 
-// If there is one start for the whole call (the tensor has one element, or the problem has one value), passes it as a
-// scalar.
+// If the problem has one start for the whole call, passes it as a scalar. (The tensor then has one element.)
 void set_scalar_starts(const Problem& p, rapt_sdpa_args& args) {
   if (p.q_starts.size() == 1) {
     args.has |= RAPT_HAS_Q_START;

@@ -11,8 +11,8 @@ namespace rapt::check {
 // uses the weights before rounding. Writes out (and lse if `outputs` has it) for every row_step-th query of each head.
 void plain(const Reading& reading, DType probability, const Outputs& outputs, int64_t row_step = 1);
 
-// Rounds a weight exp(x - max): to one E4M3 number (pv=fp8), or to a sum of two E4M3 numbers (pv=fp8x2). Before
-// rounding, the weight is multiplied by 256.
+// Rounds a weight exp(x - max): to one E4M3 number (pv=fp8), or to a sum of two E4M3 numbers (pv=fp8x2). The weight
+// is multiplied by 256, rounded, and divided by 256 again.
 float fp8_weight(PvMode pv, float weight);
 
 // Writes out = 0 and lse = -inf to the rows of a head that seqused_q excludes.

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Prints the path of a folder of Python packages with PyTorch and transformers, for tests on the CPU. If the folder is
 # missing, creates it first: this takes a minute, and 600 MB from PyPI. The folder is in RAPT_CI_CACHE or in the user's
-# cache, and its name depends on the contents of pytorch_requirements.txt. Called by .ci/run (early, in the background)
-# and python_tests.sh; a second call waits for the first. Fails unless both packages can be imported.
+# cache, and its name depends on the version of Python and on the contents of pytorch_requirements.txt,
+# cuda_stand_ins.py and this script. Called by .ci/run (early, in the background) and python_tests.sh; a second call
+# waits for the first. Fails unless both packages can be imported.
 set -euo pipefail
 cd "$(dirname "$0")"
 python=$(python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')

@@ -59,7 +59,7 @@ typedef enum rapt_dtype {
   RAPT_BF16 = 3,
   RAPT_E4M3 = 4, /* OCP FP8 E4M3 (no infinity, max 448) */
   RAPT_E5M2 = 5, /* OCP FP8 E5M2 (max 57344) */
-  RAPT_SIM8 = 6, /* 8 bits: maps [-448, 448] linearly to 0..255; 0 is stored as code 128 (1.76); for experiments */
+  RAPT_SIM8 = 6, /* 8 bits: maps [-448, 448] linearly to 0..255; 0 is stored as code 128 (1.76); a reference format */
   RAPT_U8 = 7,   /* boolean masks: 0 masks a key, 1 keeps it; other values are errors. The CPU always checks this; a GPU
                     only with RAPT_CHECK_CONTENTS */
   RAPT_I32 = 8,  /* lengths and offsets */

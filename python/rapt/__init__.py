@@ -73,8 +73,8 @@ def prepare(q, k, v, **options) -> None:
 
 
 def explain(q, k, v, **options) -> str:
-    """Describes what sdpa() with the same arguments would run: the problem line, and for each kernel family whether it
-    accepts the problem, and why not.
+    """Describes what sdpa() with the same arguments would run: the problem line, and for each kernel family that it
+    is chosen, or why it is not chosen.
     """
     return backend_of(q).explain(q, k, v, **options)
 

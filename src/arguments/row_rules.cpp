@@ -1,4 +1,4 @@
-// Implements row_rules.h by one loop over the rows of the table in sdpa_arguments.h.
+// Implements row_rules.h by loops over the rows of the two tables in sdpa_arguments.h.
 #include "arguments/row_rules.h"
 
 #include <cmath>

@@ -9,7 +9,7 @@
 
 namespace rapt {
 
-// The sizes of the dimensions of one call. Each size is stored with the first tensor that has this dimension.
+// The sizes of the dimensions of one call. Each size is stored with the first argument that determines it.
 class Sizes {
  public:
   bool knows(Dim dim) const { return from_[index(dim)] != nullptr; }

@@ -68,7 +68,7 @@ std::string replace_file(int directory, const std::string& target, std::string_v
 // Returns "" if only this user or root can have written the opened file `path`. This holds if the file and its folder
 // (after symbolic links) belong to one of them, and group and others cannot write to them. A folder with the sticky bit
 // (/tmp) can be writable by others, because they cannot replace the file. Otherwise returns the reason, for example
-// "belongs to user 7: ..." or "its folder '/x' may be written by ...".
+// "it belongs to user 7: ..." or "its folder '/x' may be written by ...".
 std::string why_others_may_write(const FileHandle& file, const std::string& path);
 
 // strerror() of errno, thread-safe.

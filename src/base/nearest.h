@@ -29,7 +29,8 @@ inline size_t edit_distance(std::string_view a, std::string_view b) {
 }
 
 // The most similar text of `known` (the first of equals), or "" if none is similar. Similar means: at most one edit for
-// every three letters of the word, but always one edit is allowed. More is not a typing error. The result is also "" if
+// every three letters of the word (one edit for a shorter word), and fewer edits than the known text has letters. More
+// is not a typing error. The result is also "" if
 // the word has more than 64 letters.
 template <class Known>
 std::string_view nearest(std::string_view word, const Known& known) {

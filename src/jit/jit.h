@@ -61,7 +61,8 @@ const Compiler* find_compiler(std::string* why = nullptr, int newest_major = 0);
 Image compile(const Request& request);
 
 // Provides images. It searches memory, packs and the cache directory in this order, then compiles with NVRTC.
-// Thread-safe. While one thread compiles a key, other threads and other processes wait for the result.
+// Thread-safe. While one thread compiles a key, other threads of this Store wait for the result. Processes with the
+// same cache directory wait for each other, too.
 class Store {
  public:
   struct Options {

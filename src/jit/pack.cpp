@@ -53,8 +53,9 @@ std::string read_index(const FileHandle& file, size_t file_bytes, const std::str
   return index;
 }
 
-// Returns whether the pack lies beside the library, as in a wheel, has the same owner and group, and has no other
-// writers. Then it is as safe as the library: whoever can change one can change the other.
+// Returns whether the pack lies beside the library, as in a wheel, has the same owner and group, and has no
+// writers that the library does not have. Then it is as safe as the library: whoever can change one can change the
+// other.
 bool is_as_safe_as_the_library(const struct stat& pack, const std::filesystem::path& folder) {
   Dl_info self{};
   struct stat library {};

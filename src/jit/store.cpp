@@ -127,8 +127,8 @@ void Store::Impl::missing(const Request& request, const std::string& complaints,
              "): compile that line into a pack with 'rapt pack' and set RAPT_PACKS to its path. ", complaints, why));
 }
 
-// Reads the kernel from the cache, or compiles and stores it. If several processes need the same key, one compiles it
-// and the others wait.
+// Reads the kernel from the cache, or compiles and stores it. If several processes with the same cache directory need a
+// key, one compiles it and the others wait.
 Image Store::Impl::compile_and_keep(const Request& request, const std::string& key, const Nvrtc& nvrtc) {
   const Compiler& compiler = nvrtc.about;
   const Cache* directory = usable_cache();
@@ -170,7 +170,7 @@ Image Store::Impl::fetch(const Request& request, const std::string& key) {
     if (!nvrtc) missing(request, complaints, why);
     Request fitting = request;
     fitting.arch = known_architecture(nvrtc->about, request.arch);
-    // NVRTC is opened once in a process, so that time does not count for this image.
+    // The time to open NVRTC does not count for this image, because it is opened only once in a process.
     begin = std::chrono::steady_clock::now();
     image = compile_and_keep(fitting, fitting.arch == request.arch ? key : signature(fitting), *nvrtc);
     if (image.source == Image::Source::compiled) {

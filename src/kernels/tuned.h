@@ -12,7 +12,7 @@ constexpr bool holds(When when, bool fact) { return when == When::either || (whe
 
 // One measurement. Its file names the GPU, the driver, the date and the command, and has all samples.
 struct Measured {
-  const char* problem = nullptr;  // null: not measured; the tiles are only known to fit into registers and memory
+  const char* problem = nullptr;  // null: not measured; registers and shared memory suffice
   double median_us = 0.0;
   const char* file = nullptr;  // under results/
 };

@@ -7,7 +7,7 @@
 
 namespace rapt {
 
-// The arguments must have passed problem_from(). Reads addresses, shapes and strides, never contents.
+// The arguments must obey the rules of problem_from(). Reads addresses, shapes and strides, never contents.
 AttentionParams attention_params(const rapt_sdpa_args& args, const Problem& problem);
 
 }  // namespace rapt

@@ -104,7 +104,7 @@ void launch_steps(GpuResources& gpu, const rapt_sdpa_args& args, const Problem& 
   }
 }
 
-// If this thread recently made the same call (apart from addresses), launches it and returns true.
+// If a recent call of this thread has a plan for this call (recent_calls.h), launches it and returns true.
 bool repeat_recent_call(Context& context, const rapt_sdpa_args& args, void* stream) {
   const RecentCall* const known = RecentCalls::of_this_thread().find(context.gpu().id(), args);
   if (known == nullptr) return false;

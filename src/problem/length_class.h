@@ -13,7 +13,8 @@ namespace rapt {
 // Band::longest, the limit that families test, is never inside a class. `length` must be from 0 to 2^40.
 int64_t longest_of_class(int64_t length);
 
-// Returns the problem without its lists of lengths. Its lengths and totals are the longest of their classes.
+// Returns the PlanFacts of the problem, without lists (lengths, starts), strides and layout. Lengths and totals are the
+// longest of their classes.
 Problem longest_of_class(const Problem& problem);
 
 }  // namespace rapt

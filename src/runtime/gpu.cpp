@@ -116,8 +116,8 @@ std::shared_ptr<const LoadedPlan> GpuResources::plan_of_loaded_kernels(const Pro
     remember(problem, device.index, loaded);
     return loaded;
   }
-  // If the row's kernel is not loaded, the planner's own kernel can be loaded. The context does not remember this plan,
-  // so a later call can load the row's kernel.
+  // If the row's kernel is not loaded, perhaps the planner's own kernel is. The context does not remember this plan, so
+  // a later call can load the row's kernel.
   return row == nullptr ? nullptr : of_loaded_kernels(plan(problem, device, none), device);
 }
 

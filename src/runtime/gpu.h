@@ -48,7 +48,8 @@ class GpuResources {
   // The id of this object. No other object gets the same id, even after this one is destroyed.
   uint64_t id() const { return id_; }
 
-  // Returns the properties of GPU `index`. ContextOptions::arch replaces its arch.
+  // Returns the properties of GPU `index` for which this context plans. If ContextOptions::arch is not empty, it
+  // replaces the GPU's arch.
   Device device(int index) const;
 
   // Uses the family and the config words of this context if it has them, otherwise its tuned rows.

@@ -54,7 +54,7 @@ class RecentCall {
   };
   struct Facts {
     bool present = false, has_strides = false, has_data = false;
-    unsigned alignment = 0;  // alignment of the address in bytes, at most 16
+    unsigned alignment = 0;  // the address modulo 16
     rapt_device device{};
     int32_t dtype = 0, rank = 0;
     std::array<Extent, 4> extents{};

@@ -48,7 +48,7 @@ class TunedRows {
  public:
   TunedRows() = default;
   // Logs a warning if the file is not used, and one for each of the first five lines that are not rows. One more
-  // warning gives the number of the remaining lines. Never throws because of the file.
+  // warning gives the number of further lines that are not rows. Never throws because of the file.
   static TunedRows read(const TunedFile& file);
 
   // Returns the row of the problem's class on this GPU, or null. The result is always null on a CPU, and for

@@ -82,8 +82,8 @@ struct Consumer {
         pin(s);
         arrive_by_warp(k_empty);
         const bool rescales = mask_and_softmax(s, softmax, tile, keys, n_block, pass);
-        // This branch needs the result of the exponentials. Because the branch is before the wait, the compiler must
-        // compute the exponentials before the wait, too.
+        // With cfg.optimistic, this branch needs the sums of the weights. It is before the wait, so the compiler must
+        // compute the exponentials before the wait, too. Otherwise correct() does nothing.
         if (rescales) softmax.correct(s);
         RAPT_TRACE_NEXT("consumer #: wait P.V");
         wgmma_wait_group<0>();
@@ -216,7 +216,8 @@ struct Consumer {
     wait_barrier(shared.kv_full(at.stage), at.phase);
     rewrite_v_for_pass<cfg>(shared, at.stage, keys, pass, threadIdx.x - 128);
   }
-  // Releases K of a block without using it. If `with_v` is true, also releases V of the block that was visited before.
+  // Releases K of a block without using it. If `with_v` is true, also releases V of the block that was visited before,
+  // without using it.
   void skip(const RowTile<cfg>& tile, int n_block, bool with_v, NanPass pass) {
     if (with_v) prepare_v(tile, n_block + 1, slot.next(), pass);
     skip_k();

@@ -43,7 +43,7 @@ struct RowTile {
   int rows_q() const { return word(7); }  // including rows past seqused_q
   int query_of(int row) const { return first_q() + row / heads; }
   int head_of(int row) const { return head() + row % heads; }
-  bool foreign_tail() const { return word(8); }             // K and V can have other data after the sequence
+  bool foreign_tail() const { return word(8); }             // rows of K and V after the keys can be nonzero
   NBlocks n_blocks() const { return {word(9), word(10)}; }  // blocks that some row of the tile sees
   Band band() const {
     Band b;
