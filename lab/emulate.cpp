@@ -211,8 +211,7 @@ class SharedTrace {
  public:
   explicit SharedTrace(const TraceShape& shape)
       : shape_(shape),
-        bytes_(shape.marks() * sizeof(unsigned long long) + shape.all_warps() * sizeof(TraceWarp) +
-               (shape.counts() + 1) * sizeof(unsigned)),
+        bytes_(shape.marks() * sizeof(unsigned long long) + shape.all_warps() * sizeof(TraceWarp) + sizeof(unsigned)),
         memory_(mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) {
     if (memory_ == MAP_FAILED) throw Error(ErrorCode::out_of_memory, "no memory for the marks of the emulated kernel");
   }
@@ -223,9 +222,8 @@ class SharedTrace {
   TraceBuffer view() const {
     auto* const marks = static_cast<unsigned long long*>(memory_);
     auto* const of_warps = reinterpret_cast<TraceWarp*>(marks + shape_.marks());
-    auto* const counts = reinterpret_cast<unsigned*>(of_warps + shape_.all_warps());
-    unsigned* const lost = counts + shape_.counts();
-    return {marks, of_warps, counts, lost, shape_.ctas, shape_.warps, shape_.steps, shape_.stages};
+    auto* const lost = reinterpret_cast<unsigned*>(of_warps + shape_.all_warps());
+    return {marks, of_warps, lost, shape_.ctas, shape_.warps, shape_.steps, shape_.stages};
   }
   TraceMemory memory() const {
     const TraceBuffer all = view();

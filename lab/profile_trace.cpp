@@ -43,18 +43,16 @@ class TraceBuffers {
       : shape_(shape),
         marks_(shape.marks() * sizeof(unsigned long long)),
         of_warps_(shape.all_warps() * sizeof(TraceWarp)),
-        counts_(shape.counts() * sizeof(unsigned)),
         lost_(sizeof(unsigned)) {
     clear();
   }
 
   void clear() {
-    for (cuda::Buffer* buffer : {&marks_, &of_warps_, &counts_, &lost_}) buffer->fill(0);
+    for (cuda::Buffer* buffer : {&marks_, &of_warps_, &lost_}) buffer->fill(0);
   }
   TraceBuffer view() const {
     return {static_cast<unsigned long long*>(marks_.data()),
             static_cast<TraceWarp*>(of_warps_.data()),
-            static_cast<unsigned*>(counts_.data()),
             static_cast<unsigned*>(lost_.data()),
             shape_.ctas,
             shape_.warps,
@@ -72,7 +70,7 @@ class TraceBuffers {
 
  private:
   const TraceShape shape_;
-  cuda::Buffer marks_, of_warps_, counts_, lost_;
+  cuda::Buffer marks_, of_warps_, lost_;
 };
 
 struct TracedRun {

@@ -30,7 +30,6 @@ struct TraceShape {
   unsigned all_ctas = 0;                                // number of CTAs in the launch; `ctas` can be smaller
   size_t marks() const { return size_t{ctas} * warps * steps * stages; }
   size_t all_warps() const { return size_t{ctas} * warps; }
-  size_t counts() const { return all_warps() * stages; }
 };
 // Computes the number of steps (the blocks of keys that a CTA can visit) from the configuration's tiles and the grid.
 // With a dynamic schedule some CTAs take more tiles than others. So there is memory for 1.5 times the average.

@@ -77,7 +77,8 @@ check::Kernel kernel_of(unsigned blocks) {
                       a,
                       TileScheduler::of(row_tiles, u(p.batch), u(heads), u(p.group()), 1),
                       u(p.batch * heads) * row_tiles,
-                      counters};
+                      counters,
+                      TileSequences::of(a)};
     cuda_emulation::launch(cfg.dynamic ? std::min(blocks, params.items) : params.items,
                            static_cast<unsigned>(cfg.threads()), reinterpret_cast<float*>(memory),
                            static_cast<size_t>(Sm90Layout(cfg).bytes) / sizeof(float),

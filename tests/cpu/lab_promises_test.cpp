@@ -351,7 +351,7 @@ TEST(ConfigRules, EachFieldIsHeldToItsRule) {
       {"f32 h8 q512 d64", "l4", "block_m=1024", "bytes of shared memory"},
       {"f32 h8 q512 d64", "l4", "stages=3", "fields that can be changed: block_m, warps_m, min_blocks"},
       {"f32 h8 q512 d64", "cpu-scalar", "block_m=32", "attention_cpu has no configuration"},
-      {f16, "h100", "family=attention_sm90 warpgroups=4", "warpgroups = 4: must be"},
+      {f16, "h100", "family=attention_sm90 warpgroups=5", "warpgroups = 5: must be"},
       {f16, "h100", "family=attention_sm90 block_n=24", "block_n = 24: must be a multiple of 16"},
       {f16, "h100", "family=attention_sm90 kv_stages=-1",
        "kv_stages = -1: must be a whole number from 0 to 2147483647"},

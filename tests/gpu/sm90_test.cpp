@@ -111,6 +111,10 @@ TEST_F(GpuSm90, OptimisticAndPackedHeads) {
                                 "b3 h4:1 q140 k150 d64 causal seqused=150,20,33 seqused_q=140,3,0 lse",
                                 "b1 h4:1 q100 k600 d80 lse", "b1 h4:1 q100 k600 d256 layout=bshd"})
         for (const char* type : {"f16 ", "bf16 "}) jobs.push_back({concat(type, words), fill});
+    std::erase_if(jobs, [&](const Job& job) {  // these tiles need too many registers for wide heads
+      return std::string_view(config).find("warpgroups=3") != std::string_view::npos &&
+             job.line.find("d256") != std::string::npos;
+    });
     jobs.push_back({"bf16 out=f32 b1 h4:1 q100 k130 d64 causal lse partial"});
     expect_all_pass(jobs, config);
   }

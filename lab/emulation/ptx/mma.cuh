@@ -29,6 +29,11 @@ inline void ldmatrix_x4_trans(unsigned (&r)[4], unsigned address) {
     r[i] = shared_half(rows[row] + column) | unsigned{shared_half(rows[row + 1] + column)} << 16;
   }
 }
+inline void stmatrix_x4(unsigned address, unsigned r0, unsigned r1, unsigned r2, unsigned r3) {
+  const auto rows = cuda_emulation::block().exchange(address);
+  const unsigned lane = threadIdx.x % 32, r[4] = {r0, r1, r2, r3};
+  for (unsigned i = 0; i < 4; ++i) std::memcpy(emulated_shared + rows[8 * i + lane / 4] + lane % 4 * 4, &r[i], 4);
+}
 
 // This lane holds four elements of C. Returns the sum of 16 products for each of them.
 template <DType dtype>

@@ -82,6 +82,17 @@ inline unsigned max_magnitude2(unsigned x, unsigned y) {  // sm_80
   return most;
 }
 // 2^x with an error of at most 2 ulp. Subnormal results become 0, 2^-inf = 0, NaN stays NaN.
+// Returns sum + 0 * x for both halves: a half becomes NaN if x is not finite there. If sum is 0 and x is finite, the
+// result is 0.
+template <DType type>
+inline unsigned nan_where_not_finite2(unsigned x, unsigned sum) {  // sm_80
+  unsigned y;
+  if constexpr (type == DType::f16)
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(y) : "r"(x), "r"(0u), "r"(sum));
+  else
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(y) : "r"(x), "r"(0u), "r"(sum));
+  return y;
+}
 inline float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -129,6 +140,13 @@ inline unsigned max_magnitude2(unsigned x, unsigned y) {
     most |= (a > infinity || (a < b && b <= infinity) ? b : a) << shift;
   }
   return most;
+}
+template <DType type>
+inline unsigned nan_where_not_finite2(unsigned x, unsigned sum) {
+  constexpr unsigned infinity = type == DType::f16 ? 0x7c00u : 0x7f80u;
+  for (int shift = 0; shift < 32; shift += 16)
+    if ((x >> shift & infinity) == infinity) sum |= 0x7fffu << shift;
+  return sum;
 }
 inline float exp2_approx(float x) {
   const float y = __builtin_exp2f(x);

@@ -5,8 +5,9 @@
 //   RAPT_TRACE_BEGIN("producer: wait"); every warp calls it at the begin of the kernel, with the warp's first stage
 //   RAPT_TRACE("consumer: QK", step);   a stage begins; it lasts until the warp's next mark. step: how many times this
 //                                       warp has begun this stage before
-//   RAPT_TRACE_NEXT("consumer: QK");    like RAPT_TRACE, for kernels that do not know the step: a counter in memory
-//                                       gives it
+//   RAPT_TRACE_NEXT("consumer: QK");    like RAPT_TRACE, for kernels that do not know the step: a counter in shared
+//                                       memory gives it
+//   RAPT_TRACE_COUNTERS();              every warp of a kernel with RAPT_TRACE_NEXT calls it after RAPT_TRACE_BEGIN
 //   RAPT_TRACE_END();                   every warp calls it at the end of the kernel, also before an early return
 //
 // The part of a stage's name before ": " is the warp's role. The lab replaces a "#" in the role by the number of the
@@ -42,6 +43,12 @@ constexpr unsigned trace_stage(const char* list, const char* name) {
   }
 }
 
+constexpr unsigned trace_stage_count(const char* list) {
+  unsigned count = 1;
+  for (; *list != '\0'; ++list) count += *list == '|';
+  return count;
+}
+
 // Because of volatile_copy, each mark computes the place again. A stored place would need a register, and registers are
 // scarce in a main loop.
 inline bool trace_place(unsigned& place) {
@@ -67,11 +74,27 @@ inline void trace_mark(unsigned stage, unsigned step) {
   store_mark(place, stage, step, cycles);
 }
 
+// The number of marks that a warp of this block has stored for a stage. These counters are in shared memory, because a
+// counter in global memory would make each mark wait for about 500 cycles.
+template <unsigned stages>
+inline unsigned& trace_counter(unsigned stage) {
+  constexpr unsigned most_warps = 16;
+  __shared__ unsigned counters[most_warps * stages];
+  return counters[volatile_copy(threadIdx.x) / 32 * stages + stage];
+}
+
+template <unsigned stages>
+inline void trace_clear_counters() {
+  if (threadIdx.x % 32 == 0)
+    for (unsigned stage = 0; stage < stages; ++stage) trace_counter<stages>(stage) = 0;
+}
+
+template <unsigned stages>
 inline void trace_next(unsigned stage) {
   const unsigned long long cycles = sm_cycles();
   unsigned place;
   if (!trace_place(place)) return;
-  unsigned& count = rapt_trace_buffer.counts[place * rapt_trace_buffer.stages + stage];
+  unsigned& count = trace_counter<stages>(stage);
   const unsigned step = count;
   if (step >= rapt_trace_buffer.steps) {
     *rapt_trace_buffer.lost = 1;
@@ -112,13 +135,14 @@ inline void trace_end() {
   do {                                                                                                           \
     constexpr unsigned marked_stage = rapt::trace_stage(rapt::trace_stages, name);                               \
     static_assert(marked_stage != rapt::no_trace_stage, "RAPT_TRACE_NEXT: must be a name of RAPT_TRACE_STAGES"); \
-    rapt::trace_next(marked_stage);                                                                              \
+    rapt::trace_next<rapt::trace_stage_count(rapt::trace_stages)>(marked_stage);                                 \
   } while (false)
 #define RAPT_TRACE_BEGIN(name) \
   do {                         \
     rapt::trace_begin();       \
     RAPT_TRACE(name, 0);       \
   } while (false)
+#define RAPT_TRACE_COUNTERS() rapt::trace_clear_counters<rapt::trace_stage_count(rapt::trace_stages)>()
 #define RAPT_TRACE_END() rapt::trace_end()
 
 #else
@@ -127,6 +151,7 @@ inline void trace_end() {
 #define RAPT_TRACE(name, step) static_cast<void>(0)
 #define RAPT_TRACE_NEXT(name) static_cast<void>(0)
 #define RAPT_TRACE_BEGIN(name) static_cast<void>(0)
+#define RAPT_TRACE_COUNTERS() static_cast<void>(0)
 #define RAPT_TRACE_END() static_cast<void>(0)
 
 #endif

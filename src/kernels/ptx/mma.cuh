@@ -29,6 +29,13 @@ inline void ldmatrix_x4_trans(unsigned (&r)[4], unsigned address) {
                : "memory");
 }
 
+// Stores four 8x8 matrices of 16-bit elements: the reverse of ldmatrix_x4, for sm_90 and newer (9.7.14.5.16).
+inline void stmatrix_x4(unsigned address, unsigned r0, unsigned r1, unsigned r2, unsigned r3) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r0), "r"(r1),
+               "r"(r2), "r"(r3)
+               : "memory");
+}
+
 // d += a * b, k = 16, accumulated in f32 (9.7.14.5.14).
 template <DType dtype>
 inline void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {

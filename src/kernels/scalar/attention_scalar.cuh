@@ -340,6 +340,7 @@ struct Cta {
 template <ScalarConfig cfg>
 inline void attend_scalar(const AttentionParams& p) {
   RAPT_TRACE_BEGIN("start");
+  RAPT_TRACE_COUNTERS();
   extern __shared__ float scalar_shared[];
   const index_t items = scalar_work_items(p, cfg);
   for (index_t item = blockIdx.x; item < items; item += gridDim.x) {

@@ -13,7 +13,6 @@ struct TraceWarp {
 struct TraceBuffer {
   unsigned long long* marks;
   TraceWarp* of_warps;                  // [cta][warp]
-  unsigned* counts;                     // [cta][warp][stage] number of marks so far (RAPT_TRACE_NEXT)
   unsigned* lost;                       // set to 1 if a step has no place
   unsigned ctas, warps, steps, stages;  // CTAs beyond `ctas` store nothing
 };

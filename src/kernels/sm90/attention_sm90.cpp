@@ -32,7 +32,7 @@ constexpr ConfigField config_fields[] = {
     config_field<Sm90PlanConfig, &Sm90PlanConfig::out>("out"),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::head_dim>("head_dim"),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::head_dim_v>("head_dim_v"),
-    config_field<Sm90PlanConfig, &Sm90PlanConfig::warpgroups, 2, 3>("warpgroups", ConfigRole::tunable),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::warpgroups, 1, 2, 3, 4>("warpgroups", ConfigRole::tunable),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::block_n, 64, 80, 96, 112, 128, 144, 160, 176, 192>(
         "block_n", ConfigRole::tunable),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::q_stages, 1, 2>("q_stages", ConfigRole::tunable),
@@ -40,6 +40,7 @@ constexpr ConfigField config_fields[] = {
     config_field<Sm90PlanConfig, &Sm90PlanConfig::ping_pong, false, true>("ping_pong", ConfigRole::tunable),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::causal_or_local>("causal_or_local", ConfigRole::tunable),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::dynamic, false, true>("dynamic", ConfigRole::tunable),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::min_blocks, 1, 2>("min_blocks", ConfigRole::tunable),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::packed_heads>("packed_heads", ConfigRole::tunable),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::optimistic>("optimistic", ConfigRole::tunable),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::programmatic, false, true>("programmatic", ConfigRole::tunable),
@@ -153,21 +154,23 @@ size_t counter_bytes(const Problem&, const KernelConfig& config) {
 
 KernelUnit unit(const KernelConfig& config) {
   const auto& a = config.as<Sm90PlanConfig>();
-  return {emit_unit(text, "attention_sm90", config_table, &a, "Sm90Params", "1"), a.threads(),
+  return {emit_unit(text, "attention_sm90", config_table, &a, "Sm90Params"), a.threads(),
           static_cast<size_t>(Sm90Layout(a).bytes)};
 }
 
 void check_config(const ConfigChange& change) {
   require_planned(name, change);
   const auto &c = change.changed.as<Sm90PlanConfig>(), &chosen = change.chosen.as<Sm90PlanConfig>();
-  require_range("warpgroups", c.warpgroups, 2, 3);
+  require_range("warpgroups", c.warpgroups, 1, 4);
+  require_range("min_blocks", c.min_blocks, 1, 3);
   require_range("block_n", c.block_n, 16, 256);
   require_multiple("block_n", c.block_n, 16);
   require_range("q_stages", c.q_stages, 1, 4);
+  if (c.ping_pong && c.warpgroups == 1) bad_config("ping_pong", 1, "needs at least 2 warpgroups");
   require_range("kv_stages", c.kv_stages, 2, 16);
   // A warpgroup holds 64 rows of S, of P (16 bits) and of O in registers. `held` is the number of these registers in
   // one thread. The rest of the kernel needs about 24 registers.
-  const int held = c.block_n / 2 + c.block_n / 4 + Sm90Layout(c).dim_v / 2, most = (c.warpgroups == 2 ? 232 : 160) - 24;
+  const int held = c.block_n / 2 + c.block_n / 4 + Sm90Layout(c).dim_v / 2, most = c.consumer_registers() - 24;
   if (change.own_text && held > most)
     bad_config("block_n", c.block_n, "scores, weights and output of a thread take ", held,
                " registers, but must take at most ", most, " with ", c.warpgroups, " warpgroups");
@@ -180,9 +183,11 @@ void check_config(const ConfigChange& change) {
     bad_config("packed_heads", c.packed_heads, "packed_heads * seqlen_q must be below ", Band::longest);
   if (!c.causal_or_local && chosen.causal_or_local)
     bad_config("causal_or_local", 0, "this problem is causal or has a window");
-  require_fits(
-      change,
-      {c.threads(), Sm90Layout(c).bytes, 1, {"warpgroups"}, {"warpgroups", "block_n", "q_stages", "kv_stages"}});
+  require_fits(change, {c.threads(),
+                        Sm90Layout(c).bytes,
+                        c.min_blocks,
+                        {"warpgroups"},
+                        {"warpgroups", "block_n", "q_stages", "kv_stages"}});
 }
 
 // Returns the number of row tiles of a head, or of the packed heads of a group.
@@ -232,6 +237,7 @@ LaunchSpec launch_spec(const StepCall& call) {
   params.attention = call.params, params.items = static_cast<unsigned>(items);
   params.counters = static_cast<unsigned*>(call.workspace.counters);
   if (items > 0) params.scheduler = tile_order(p, c);
+  params.sequences = TileSequences::of(call.params);
   LaunchSpec spec(params);
   const int64_t rows_q = p.varlen ? p.total_q : p.seqlen_q, rows_k = p.varlen ? p.total_k : p.seqlen_k;
   if (items == 0 || rows_q == 0 || rows_k == 0) return spec;
@@ -248,7 +254,7 @@ LaunchSpec launch_spec(const StepCall& call) {
   spec.add_map(offsetof(Sm90Params, k), kv_map(a.k, p.head_dim));
   spec.add_map(offsetof(Sm90Params, v), kv_map(a.v, p.head_dim_v));
   spec.programmatic = c.programmatic;
-  spec.grid_x = static_cast<unsigned>(c.dynamic ? std::min<int64_t>(items, c.blocks) : items);
+  spec.grid_x = static_cast<unsigned>(c.dynamic ? std::min<int64_t>(items, c.blocks * c.min_blocks) : items);
   return spec;
 }
 

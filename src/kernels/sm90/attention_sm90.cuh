@@ -165,9 +165,12 @@ struct Consumer {
                         const typename RowTile<cfg>::KeyRanges& keys, int n_block, NanPass pass) const {
     RAPT_TRACE_NEXT("consumer #: softmax");
     const int key = n_block * cfg.block_n;
-    if (keys.needs_mask(key, key + cfg.block_n)) mask(s, tile, key);
+    if (key + cfg.block_n > keys.full.end) mask<false>(s, tile, key);
+    if (cfg.causal_or_local && key < keys.full.begin) mask<true>(s, tile, key);
     return softmax.weigh(s, pass);
   }
+  // Masks the scores of keys before (at_begin) or after those that a row sees.
+  template <bool at_begin>
   void mask(SFragment& s, const RowTile<cfg>& tile, int key) const {
     const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32 % 4);
     const Band band = tile.band();
@@ -175,15 +178,13 @@ struct Consumer {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int i = (first_row + 16 * warp + lane / 4 + 8 * half) / cfg.packed_heads, shift = key + lane % 4 * 2;
-      const int begin = (cfg.causal_or_local ? band.first(i) : 0) - shift,
-                end = (cfg.causal_or_local ? band.past(i) : band.seqlen_k) - shift;
+      const int edge = (!cfg.causal_or_local ? band.seqlen_k : at_begin ? band.first(i) : band.past(i)) - shift;
 #pragma unroll
       for (int n = 0; n < n_tiles; ++n)
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
-          const bool visible = 8 * n + j < end && (!cfg.causal_or_local || 8 * n + j >= begin);
           float& x = s[0][n][2 * half + j];
-          x = visible ? x : minus_infinity;
+          x = (8 * n + j < edge) != at_begin ? x : minus_infinity;
         }
     }
   }
@@ -294,18 +295,17 @@ inline void consume(const Sm90Params& params, const SharedState<cfg>& shared) {
 template <Sm90Config cfg>
 void attention_sm90(const Sm90Params& params) {
   RAPT_TRACE_BEGIN("start");
+  RAPT_TRACE_COUNTERS();
   extern __shared__ __align__(1024) char memory[];
   const SharedState<cfg> shared{shared_address(memory)};
   if (threadIdx.x == 0) prefetch_map(params.q), prefetch_map(params.k), prefetch_map(params.v), shared.init();
   __syncthreads();
   griddepcontrol_wait<cfg.programmatic>();
-  constexpr int consumer_registers = cfg.warpgroups == 2 ? 232 : 160,
-                producer_registers = cfg.warpgroups == 2 ? 40 : 32;
   if (warp_uniform(threadIdx.x / 128) == 0) {
-    give_registers<producer_registers>();
+    give_registers<cfg.producer_registers()>();
     if (threadIdx.x == 0) produce<cfg>(params, shared);
   } else {
-    take_registers<consumer_registers>();
+    take_registers<cfg.consumer_registers()>();
     consume<cfg>(params, shared);
   }
 }

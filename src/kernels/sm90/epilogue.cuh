@@ -2,8 +2,10 @@
 // only.
 #pragma once
 
+#include "device/numeric.cuh"
 #include "device/softmax.cuh"
 #include "ptx/copy.cuh"
+#include "ptx/mma.cuh"
 #include "row_tile.cuh"
 #include "softmax.cuh"
 
@@ -44,44 +46,54 @@ struct Epilogue {
   bool store(const Softmax& softmax, const float (&o)[1][v_tiles][4], int first_row) const {
     const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32 % 4);
     const bool counts = pass == NanPass::count_non_finite;
-    float finite = 0.0f;  // becomes NaN if a stored value is not finite
+    float factor[2], zero = 0.0f;  // zero: becomes NaN if a stored value is not finite
+    bool live[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = first_row + 16 * warp + lane / 4 + 8 * half;
-      const bool live = row < tile.seqlen_q();
+      live[half] = row < tile.seqlen_q();
       const RowResult end = finalize_row(softmax, half, row);
-      const float factor = counts ? 1.0f : end.factor;
-      if (lane % 4 == 0 && live && !counts && p.lse.present())
+      factor[half] = counts ? 1.0f : end.factor;
+      if (lane % 4 == 0 && live[half] && !counts && p.lse.present())
         static_cast<float*>(p.lse.data)[p.lse.index(tile.batch(), tile.head_of(row), tile.query_of(row))] = end.lse;
-      float zero = 0.0f;
-      if constexpr (is_16bit(cfg.out))
-        put_row(o, half, factor, zero);
-      else
-        store_floats(o, half, factor, p.out.index(tile.batch(), tile.head_of(row), tile.query_of(row)), live, zero);
-      if (live) finite += zero;
+      if constexpr (!is_16bit(cfg.out))
+        store_floats(o, half, factor[half], p.out.index(tile.batch(), tile.head_of(row), tile.query_of(row)),
+                     live[half], zero);
     }
-    if constexpr (is_16bit(cfg.out)) store_rows(first_row + 16 * warp);
-    return finite == 0.0f;
+    if constexpr (is_16bit(cfg.out)) {
+      unsigned non_finite[2] = {0, 0};
+      put_rows(o, factor, non_finite);
+      store_rows(first_row + 16 * warp);
+      return ((live[0] ? non_finite[0] : 0) | (live[1] ? non_finite[1] : 0)) == 0;
+    }
+    return zero == 0.0f;
   }
 
  private:
   unsigned short* row_address(int row) const {
     return static_cast<unsigned short*>(p.out.data) + p.out.index(tile.batch(), tile.head_of(row), tile.query_of(row));
   }
-  // Returns where columns 8 * n to 8 * n + 7 (16 bytes) of one of the warp's rows are in the buffer. With this swizzle,
-  // put_row has no bank conflicts. store_rows has none if head_dim_v > 32.
-  unsigned chunk(int row, int n) const {
+  // Returns where the 8 columns (16 bytes) of tile n + next of one of the warp's rows are in the buffer. next: 0, or 1
+  // if n is even. With this swizzle, put_rows has no bank conflicts. store_rows has none if head_dim_v > 32.
+  unsigned chunk(int row, int n, int next = 0) const {
     const unsigned warp = threadIdx.x / 32 % 4, line = 16 * warp + static_cast<unsigned>(row);
     return buffer + static_cast<unsigned>(n / 8 * cfg.block_m() * 128) + line * 128 +
-           ((static_cast<unsigned>(n) ^ line) & 7) * 16;
+           ((static_cast<unsigned>(n ^ next) ^ line) & 7) * 16;
   }
-  void put_row(const float (&o)[1][v_tiles][4], int half, float factor, float& zero) const {
-    const int lane = static_cast<int>(threadIdx.x % 32), row = lane / 4 + 8 * half;
+  // Writes the warp's 16 rows to the buffer. non_finite[half] becomes nonzero if a value of the row is not finite.
+  void put_rows(const float (&o)[1][v_tiles][4], const float (&factor)[2], unsigned (&non_finite)[2]) const {
+    const int lane = static_cast<int>(threadIdx.x % 32);
 #pragma unroll
-    for (int n = 0; n < tiles; ++n) {
-      const float a = o[0][n][2 * half] * factor, b = o[0][n][2 * half + 1] * factor;
-      zero = fmaf(a, 0.0f, fmaf(b, 0.0f, zero));
-      store_shared(chunk(row, n) + static_cast<unsigned>(lane % 4 * 4), pack2<cfg.out>(a, b));
+    for (int n = 0; n < v_tiles; n += 2) {
+      unsigned x[4];  // the 8x8 matrices of columns 8n to 8n+7 (upper and lower rows), then of the next 8 columns
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float(&from)[4] = o[0][n + i / 2];
+        const int half = i % 2;
+        x[i] = pack2<cfg.out>(from[2 * half] * factor[half], from[2 * half + 1] * factor[half]);
+        non_finite[half] = nan_where_not_finite2<cfg.out>(x[i], non_finite[half]);
+      }
+      stmatrix_x4(chunk(lane % 16, n, lane / 16), x[0], x[1], x[2], x[3]);
     }
   }
   // Stores the warp's 16 rows, several at a time. first_row: the first of these rows.

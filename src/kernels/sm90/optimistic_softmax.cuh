@@ -2,9 +2,9 @@
 // attention_sm90: it needs no pass over the scores of most blocks. Device only.
 //
 // row_sum = sum of exp2((s - row_max) * c). row_max need not be the maximum: its factor cancels in O / row_sum. But no
-// weight may overflow, and at least one weight must stay above 0. At first, row_max is the maximum of the row's first
-// visible block. If a weight exceeds 2^8, correct() raises row_max so that the largest weight becomes 1. Each row
-// decides alone, so its bits do not depend on other rows.
+// weight may overflow, and at least one weight must stay above 0. At first, row_max is the maximum of 16 scores of the
+// row's first visible block. If the weights of a thread in a block have a sum above 2^8, correct() raises row_max so
+// that the largest weight becomes 1. Each row decides alone, so its bits do not depend on other rows.
 //
 // A weight above 2^100 cannot be corrected without the scores. So the row gets NaN as its sum, and its tile is computed
 // again like a tile with hidden NaN (NanPass). In that pass, row_max of such a row is raised before the weights are
@@ -20,7 +20,7 @@ namespace rapt {
 struct OptimisticSoftmax {
   using Rules = OnlineSoftmax<true, 1, false>;
   static constexpr int group = 2;  // number of tiles of eight columns whose exponentials are computed together
-  static constexpr float largest_weight = 256.0f, largest_correction = 0x1p100f;
+  static constexpr float largest_sum = 256.0f, largest_correction = 0x1p100f;
 
   float c;                                              // scale_log2: softmax scale * log2(e)
   float row_max[2] = {minus_infinity, minus_infinity};  // unit: raw scores
@@ -37,7 +37,7 @@ struct OptimisticSoftmax {
     bool corrects = false;
     if (!is_steady) begin_rows(s, pass), corrects = pass != NanPass::normal;
     // The arguments of exponentials are computed at most two groups before the exponentials.
-    float at[2][2] = {{shift[0], shift[1]}, {shift[0], shift[1]}}, sum[2][2] = {};  // two sums per row hide latency
+    float at[2][2] = {{shift[0], shift[1]}, {shift[0], shift[1]}}, sum[2][2] = {};  // as in block_sum()
 #pragma unroll
     for (int n = 0; n < tiles; ++n) {
 #pragma unroll
@@ -52,22 +52,23 @@ struct OptimisticSoftmax {
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float block_sum = sum[half][0] + sum[half][1];
-      row_sum[half] += block_sum;
-      corrects = corrects | !(block_sum <= largest_weight);  // also true for NaN
+      const float all = sum[half][0] + sum[half][1];
+      row_sum[half] += all;
+      corrects = corrects | !(all <= largest_sum);  // also true for NaN
     }
     return __any_sync(~0u, corrects);
   }
 
-  // If a row has a weight above 2^8, scales the row's weights and row_sum. The caller multiplies O by output_scale.
+  // If the weights of a row are too large, scales the row's weights and row_sum. The caller multiplies O by
+  // output_scale.
   template <int tiles>
   void correct(float (&s)[1][tiles][4]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if (is_steady) output_scale[half] = 1.0f;
-      const float top = quad_max(max_of(s, half)), to = corrected(half, top);
-      const bool moves = top > largest_weight & to <= largest_finite;
-      if (!(top <= largest_weight | moves)) row_sum[half] = detail::float_of(0x7fffffffu);
+      const float top = quad_max(max_of(s, half)), to = corrected(half, top), sum = quad_max(block_sum(s, half));
+      const bool moves = sum > largest_sum & to <= largest_finite;
+      if (!(sum <= largest_sum | moves)) row_sum[half] = detail::float_of(0x7fffffffu);
       const float factor = moves ? move(half, to) : 1.0f;
       output_scale[half] *= factor;
 #pragma unroll
@@ -81,6 +82,8 @@ struct OptimisticSoftmax {
   // would be too large to correct. The counting pass gives weight 1 to each visible key.
   template <int tiles>
   void begin_rows(float (&s)[1][tiles][4], NanPass pass) {
+    float first[2];
+    first_row_max(s, first);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       output_scale[half] = 1.0f;
@@ -92,19 +95,45 @@ struct OptimisticSoftmax {
           for (int i = 2 * half; i < 2 * half + 2; ++i) s[0][n][i] = s[0][n][i] == minus_infinity ? s[0][n][i] : 0.0f;
         continue;
       }
+      if (row_max[half] == minus_infinity) set_row_max(half, first[half]);
+      if (pass == NanPass::normal) continue;
       const float top = quad_max(max_of(s, half));
-      if (row_max[half] == minus_infinity) set_row_max(half, top);
       // The weight is computed with the same operations as in weigh(). So this pass raises row_max exactly for the rows
       // that the normal pass could not correct.
       const float x = is_unsafe(half) & row_max[half] != minus_infinity ? top - row_max[half] : top,
                   weight = exp2_approx(fmaf(x, c, -shift[half]));
-      if (pass != NanPass::normal & weight > largest_weight & !(corrected(half, weight) <= largest_finite))
-        output_scale[half] = move(half, top);
+      if (weight > largest_sum & !(corrected(half, weight) <= largest_finite)) output_scale[half] = move(half, top);
+    }
+    const bool any_unsafe = __any_sync(~0u, is_unsafe(0) | is_unsafe(1));
+    is_steady = pass == NanPass::normal & !any_unsafe;
+    if (any_unsafe && pass != NanPass::count_non_finite) subtract_row_max(s);
+  }
+  template <int tiles>
+  void subtract_row_max(float (&s)[1][tiles][4]) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
       const float subtracted = is_unsafe(half) & row_max[half] != minus_infinity ? row_max[half] : 0.0f;
 #pragma unroll
       for (int n = 0; n < tiles; ++n) s[0][n][2 * half] -= subtracted, s[0][n][2 * half + 1] -= subtracted;
     }
-    is_steady = pass == NanPass::normal & !__any_sync(~0u, is_unsafe(0) | is_unsafe(1));
+  }
+
+  // Returns the row_max of a row that has none: the maximum of the first 16 scores, or of all if these are masked.
+  template <int tiles>
+  static void first_row_max(const float (&s)[1][tiles][4], float (&first)[2]) {
+    bool masked = false;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float x = fmaxf(s[0][0][2 * half], s[0][0][2 * half + 1]);
+      first[half] = quad_max(fmaxf(x, fmaxf(s[0][1][2 * half], s[0][1][2 * half + 1])));
+      masked = masked | first[half] == minus_infinity;
+    }
+    if (!__any_sync(~0u, masked)) return;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float top = quad_max(max_of(s, half));
+      if (first[half] == minus_infinity) first[half] = top;
+    }
   }
 
   // Returns x, but makes the result depend on y. Otherwise ptxas computes all arguments of exponentials first, while
@@ -127,6 +156,15 @@ struct OptimisticSoftmax {
 #pragma unroll
     for (int n = 1; n < tiles; ++n) x = fmaxf(x, fmaxf(s[0][n][2 * half], s[0][n][2 * half + 1]));
     return x;
+  }
+  // Returns the sum of this thread's weights, with the same order of additions as in weigh(): one sum of the even
+  // columns and one of the odd columns, because two sums hide latency.
+  template <int tiles>
+  static float block_sum(const float (&s)[1][tiles][4], int half) {
+    float even = 0.0f, odd = 0.0f;
+#pragma unroll
+    for (int n = 0; n < tiles; ++n) even += s[0][n][2 * half], odd += s[0][n][2 * half + 1];
+    return even + odd;
   }
   void set_row_max(int half, float to) {
     row_max[half] = to;

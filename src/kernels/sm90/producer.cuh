@@ -39,7 +39,7 @@ struct Producer {
     RAPT_TRACE_NEXT("producer: tile");
     wait_barrier(shared.tile_empty(phases.place()), phases.of_place() ^ 1);
     const Tile tile{shared.tile(phases.place())};
-    if (!tile.find(params.attention, params.scheduler, item)) return;
+    if (!tile.find(params, item)) return;
     announce(pass);
     if (tile.first_row() >= tile.seqlen_q()) return;
     const AttentionParams& p = params.attention;
@@ -118,14 +118,15 @@ inline void produce(const Sm90Params& params, const SharedState<cfg>& shared) {
   unsigned item = blockIdx.x, passes_left = 0;  // passes_left: over the listed tiles, two for each tile
 #pragma unroll 1
   while (passes_left > 0 || item < params.items) {
-    if (passes_left > 0) {
-      const bool first = passes_left % 2 == 0;
-      producer.do_tile(load_shared(shared.redo((passes_left - 1) / 2)),
-                       first ? NanPass::zero_non_finite : NanPass::count_non_finite);
+    // One call of do_tile() for new and repeated tiles, so that its code is in the kernel once.
+    const bool repeats = passes_left > 0;
+    const unsigned tile = repeats ? load_shared(shared.redo((passes_left - 1) / 2)) : item;
+    const NanPass pass = passes_left % 2 == 1 ? NanPass::count_non_finite : NanPass::zero_non_finite;
+    producer.do_tile(tile, repeats ? pass : NanPass::normal);
+    if (repeats) {
       --passes_left;
       continue;
     }
-    producer.do_tile(item, NanPass::normal);
     // The next tile is taken after all loads of this tile were issued. If it were taken earlier, it would have to wait
     // for this tile, although another CTA could be idle.
     item = cfg.dynamic ? gridDim.x + atomicAdd(params.counters, 1u) : params.items;

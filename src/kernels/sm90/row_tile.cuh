@@ -53,15 +53,15 @@ struct RowTile {
 
   // Computes and writes the description of tile `item`. The producer thread calls it. Returns false if the tile has no
   // rows.
-  bool find(const AttentionParams& p, const TileScheduler& scheduler, unsigned item) const {
-    const TileScheduler::WorkTile work = scheduler.work_tile(item);
-    const Sequence sequence = sequence_of(p, work.batch);
-    const int first_row = static_cast<int>(work.m_block) * rows, seqlen_q = static_cast<int>(sequence.seqlen_q) * heads;
+  bool find(const Sm90Params& params, unsigned item) const {
+    const AttentionParams& p = params.attention;
+    const TileScheduler::WorkTile work = params.scheduler.work_tile(item);
+    const TileSequence sequence = params.sequences.at(p, work.batch);
+    const int first_row = static_cast<int>(work.m_block) * rows, seqlen_q = sequence.seqlen_q * heads;
     put(1, static_cast<int>(item)), put(2, static_cast<int>(work.batch)), put(3, static_cast<int>(work.head) * heads);
-    put(4, first_row), put(5, static_cast<int>(sequence.first_q)), put(6, seqlen_q);
-    put(7, static_cast<int>(sequence.rows_q) * heads);
-    put(8, p.cu_seqlens_k.present() || p.seqused_k.present());
-    const Band band = Band::of(p.position_mask, sequence.offset, sequence.seqlen_k);
+    put(4, first_row), put(5, sequence.first_q), put(6, seqlen_q), put(7, sequence.rows_q * heads);
+    put(8, sequence.foreign_tail);
+    const Band band = sequence.band;
     put(11, band.begin), put(12, band.end), put(13, band.seqlen_k);
     if constexpr (cfg.optimistic) put(14, 0);
     const NBlocks n_blocks = n_blocks_of(keys_of(band, first_row, rows, seqlen_q));

@@ -9,12 +9,43 @@
 
 namespace rapt {
 
+// What a tile needs to know of its sequence.
+struct TileSequence {
+  Band band;
+  int first_q = 0, seqlen_q = 0, rows_q = 0;  // as in Sequence
+  bool foreign_tail = false;  // rows of K and V after the sequence's keys may hold values other than zero
+
+  static constexpr TileSequence of(const AttentionParams& p, index_t batch) {
+    const Sequence s = sequence_of(p, batch);
+    return {Band::of(p.position_mask, s.offset, s.seqlen_k), static_cast<int>(s.first_q), static_cast<int>(s.seqlen_q),
+            static_cast<int>(s.rows_q), p.cu_seqlens_k.present() || p.seqused_k.present()};
+  }
+};
+
+// If the problem has no lists, all its sequences are equal. The host then computes their values, because this takes
+// more than a hundred dependent instructions, and a CTA would compute them before its first load.
+struct TileSequences {
+  bool equal = false;
+  TileSequence value;  // if equal
+
+  static constexpr TileSequences of(const AttentionParams& p) {
+    const bool lists = p.cu_seqlens_q.present() || p.cu_seqlens_k.present() || p.seqused_q.present() ||
+                       p.seqused_k.present() || p.q_starts.present() || p.k_starts.present();
+    if (lists) return {};
+    return {true, TileSequence::of(p, 0)};
+  }
+  constexpr TileSequence at(const AttentionParams& p, index_t batch) const {
+    return equal ? value : TileSequence::of(p, batch);
+  }
+};
+
 struct Sm90Params {
   TensorMap q, k, v;
   AttentionParams attention;
   TileScheduler scheduler;
   unsigned items = 0;            // number of tiles of query rows in the whole problem
   unsigned* counters = nullptr;  // two, for a dynamic schedule: number of tiles taken, and of CTAs that have ended
+  TileSequences sequences;
 };
 
 // The layout of a CTA's shared memory. Members ..._at are byte offsets from its start. Tensors lie in columns of 64
