@@ -30,10 +30,11 @@ namespace detail {
 constexpr auto sm90_rows() {
   using enum When;
   constexpr bool with_ping_pong = true;
-  const auto tiles = [](int warpgroups, int block_n, int q_stages, int kv_stages, bool ping_pong = false) {
+  const auto tiles = [](int warpgroups, int block_n, int q_stages, int kv_stages, bool ping_pong = false,
+                        int min_blocks = 1) {
     Sm90Config a;
     a.warpgroups = warpgroups, a.block_n = block_n, a.q_stages = q_stages, a.kv_stages = kv_stages;
-    a.ping_pong = ping_pong;
+    a.ping_pong = ping_pong, a.min_blocks = min_blocks;
     return a;
   };
   const auto row = [](int most_dim, When masked, When short_keys, const Sm90Config& config, Measured measured = {}) {
@@ -43,6 +44,7 @@ constexpr auto sm90_rows() {
   return std::array{
       // All tiles fit into 227 KB of shared memory.
       row(64, either, either, tiles(3, 128, 2, 6, with_ping_pong), {"bf16 b2 h24 q4096 k4096 d64", 401.423, file}),
+      row(96, no, yes, tiles(2, 48, 1, 6, false, 2)),
       row(96, either, either, tiles(2, 128, 2, 5, with_ping_pong), {"bf16 b8 h16 q256 k256 d80", 15.462, file}),
       row(128, yes, either, tiles(2, 128, 2, 5, with_ping_pong), {"bf16 b1 h32 q4096 k4096 d128 causal", 232.19, file}),
       row(128, no, yes, tiles(2, 128, 2, 5, with_ping_pong)),
