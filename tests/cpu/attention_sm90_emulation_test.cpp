@@ -181,15 +181,10 @@ TEST_F(Sm90Emulated, PackedSequencesAndLengthsInUse) {
   expect_right<cfg>("f16 b2 h2 q70 k150 d64 causal q_start=90,10 lse");
 }
 
-constexpr Sm90Config optimistic(Sm90Config c) {
-  c.optimistic = true;
-  return c;
-}
-
 TEST_F(Sm90Emulated, WeightsBeforeMaxima) {
-  static constexpr Sm90Config cfg = optimistic(with_turns(config_of(DType::bf16, 64, 64, 2, 32, 3, true), true, true)),
-                              full = optimistic(config_of(DType::f16, 64, 64, 2, 64, 4, false)),
-                              three = optimistic(with_turns(config_of(DType::f16, 64, 64, 3, 48, 5, true), true, true));
+  static constexpr Sm90Config cfg = with_turns(config_of(DType::bf16, 64, 64, 2, 32, 3, true), true, true),
+                              full = config_of(DType::f16, 64, 64, 2, 64, 4, false),
+                              three = with_turns(config_of(DType::f16, 64, 64, 3, 48, 5, true), true, true);
   for (const auto fill :
        {normal, huge, hidden, check::Fill::outlier, check::Fill::rescale, check::Fill::rescale_reversed}) {
     expect_right<cfg>("bf16 b2 h2 q250 k190 d64 causal lse", fill, 2);
@@ -210,7 +205,7 @@ constexpr Sm90Config packed(Sm90Config c, int heads) {
 TEST_F(Sm90Emulated, RowsOfAGroupShareATile) {
   static constexpr Sm90Config four = packed(with_turns(config_of(DType::bf16, 64, 64, 2, 32, 3, true), true, true), 4),
                               eight = packed(config_of(DType::f16, 64, 64, 3, 48, 4, true), 8),
-                              full = optimistic(packed(config_of(DType::f16, 64, 64, 2, 64, 4, false), 2));
+                              full = packed(config_of(DType::f16, 64, 64, 2, 64, 4, false), 2);
   for (const auto fill : {normal, hidden}) {
     expect_right<four>("bf16 b2 h8:2 q1 k190 d64 causal lse", fill, 2);
     expect_right<four>("bf16 b2 h8:2 q37 k190 d64 causal lse sinks", fill, 2);

@@ -103,15 +103,6 @@ inline void fence_async_proxy() {}
 
 inline void wait_named(unsigned id, unsigned threads) { cuda_emulation::block().wait_named(id, threads); }
 inline void arrive_named(unsigned id, unsigned threads) { cuda_emulation::block().arrive_named(id, threads); }
-inline bool any_named(unsigned id, unsigned threads, bool x) {
-  static std::array<bool, 16> any;
-  wait_named(id, threads);
-  any[id] = false;
-  wait_named(id, threads);
-  if (x) any[id] = true;
-  wait_named(id, threads);
-  return any[id];
-}
 
 template <int registers>
 inline void take_registers() {}

@@ -51,14 +51,6 @@ inline void wait_named(unsigned id, unsigned threads) {
 inline void arrive_named(unsigned id, unsigned threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
-inline bool any_named(unsigned id, unsigned threads, bool x) {
-  int any;
-  asm volatile("{\n.reg .pred p, q;\nsetp.ne.b32 q, %3, 0;\nbar.red.or.pred p, %1, %2, q;\nselp.b32 %0, 1, 0, p;\n}"
-               : "=r"(any)
-               : "r"(id), "r"(threads), "r"(static_cast<int>(x))
-               : "memory");
-  return any != 0;
-}
 
 // Sets the number of registers of each thread of the warpgroup from here on. `registers` must be a multiple of 8, from
 // 24 to 256.

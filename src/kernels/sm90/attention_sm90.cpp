@@ -42,7 +42,6 @@ constexpr ConfigField config_fields[] = {
     config_field<Sm90PlanConfig, &Sm90PlanConfig::dynamic, false, true>("dynamic", ConfigRole::tunable),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::min_blocks, 1, 2>("min_blocks", ConfigRole::tunable),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::packed_heads>("packed_heads", ConfigRole::tunable),
-    config_field<Sm90PlanConfig, &Sm90PlanConfig::optimistic>("optimistic", ConfigRole::tunable),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::programmatic, false, true>("programmatic", ConfigRole::tunable),
 };
 constexpr ConfigType config_table = config_type<Sm90PlanConfig>("Sm90Config", config_fields);

@@ -8,7 +8,6 @@
 // sm90.h comes first, because the other files use its layout.
 #include "epilogue.cuh"
 #include "nan_passes.cuh"
-#include "optimistic_softmax.cuh"
 #include "producer.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
@@ -28,7 +27,6 @@ struct Consumer {
   using OFragment = float[1][v_tiles][4];
   using PFragment = unsigned[cfg.block_n / 16][4];  // operands of the product with V
   using Shared = SharedState<cfg>;
-  using Softmax = typename SoftmaxOf<cfg.optimistic>::Type;
 
   const AttentionParams& p;
   const Shared shared;
@@ -44,7 +42,7 @@ struct Consumer {
     const int row = tile.first_row() + 64 * group;
     const typename RowTile<cfg>::KeyRanges keys = RowTile<cfg>::keys_of(tile.band(), row, 64, tile.seqlen_q());
     const NBlocks all = tile.n_blocks(), mine = RowTile<cfg>::n_blocks_of(keys);
-    Softmax softmax{p.scale * log2_e};
+    RowSoftmax softmax{p.scale * log2_e};
     SFragment s;
     OFragment o;
     PFragment p_fragment;
@@ -80,8 +78,8 @@ struct Consumer {
         pin(s);
         arrive_by_warp(k_empty);
         const bool rescales = mask_and_softmax(s, softmax, tile, keys, n_block, pass);
-        // With cfg.optimistic, this branch needs the sums of the weights. It is before the wait, so the compiler must
-        // compute the exponentials before the wait, too. Otherwise correct() does nothing.
+        // This branch needs the sums of the weights. It is before the wait, so the compiler must compute the
+        // exponentials before the wait, too.
         if (rescales) softmax.correct(s);
         RAPT_TRACE_NEXT("consumer #: wait P.V");
         wgmma_wait_group<0>();
@@ -120,7 +118,7 @@ struct Consumer {
   // Computes the weights of the first block that the rows see. No key after the first `tiles` tiles of eight is
   // visible.
   template <int tiles>
-  void first_block(SFragment& s, Softmax& softmax, const RowTile<cfg>& tile,
+  void first_block(SFragment& s, RowSoftmax& softmax, const RowTile<cfg>& tile,
                    const typename RowTile<cfg>::KeyRanges& keys, int n_block, NanPass pass) {
     auto& part = reinterpret_cast<float(&)[1][tiles][4]>(s);
     wait_turn();
@@ -184,7 +182,7 @@ struct Consumer {
 
   // Masks scores and replaces them by weights. Returns whether correct() and rescale() must follow.
   template <int tiles>
-  bool mask_and_softmax(float (&s)[1][tiles][4], Softmax& softmax, const RowTile<cfg>& tile,
+  bool mask_and_softmax(float (&s)[1][tiles][4], RowSoftmax& softmax, const RowTile<cfg>& tile,
                         const typename RowTile<cfg>::KeyRanges& keys, int n_block, NanPass pass) const {
     RAPT_TRACE_NEXT("consumer #: softmax");
     const int key = n_block * cfg.block_n;
@@ -219,7 +217,7 @@ struct Consumer {
       for (int half = 0; half < 2; ++half)
         p_fragment[n / 2][n % 2 * 2 + half] = pack2<cfg.v>(s[0][n][2 * half], s[0][n][2 * half + 1]);
   }
-  static void rescale(OFragment& o, const Softmax& softmax) {
+  static void rescale(OFragment& o, const RowSoftmax& softmax) {
 #pragma unroll
     for (int n = 0; n < v_tiles; ++n)
 #pragma unroll
@@ -272,18 +270,11 @@ struct Consumer {
 };
 
 // If a stored value is not finite, adds the tile to the list of tiles to compute again. All consumer warps call this
-// after a normal pass.
+// after a normal pass. The first warp with such a value adds the tile.
 template <Sm90Config cfg>
 inline void list_if_not_finite(const SharedState<cfg>& shared, const RowTile<cfg>& tile, bool finite) {
-  using Shared = SharedState<cfg>;
-  if constexpr (cfg.optimistic) {  // without a barrier: the first warp with such a value adds the tile
-    if (!__any_sync(~0u, !finite) || threadIdx.x % 32 != 0 || exchange_shared(tile.listed(), 1) != 0) return;
-    store_shared(shared.redo(add_shared(shared.redo_count(), 1)), static_cast<unsigned>(tile.item()));
-  } else if (any_named(Shared::all_consumers, Shared::consumers, !finite) && threadIdx.x == 128) {
-    const unsigned listed = load_shared(shared.redo_count());
-    store_shared(shared.redo(listed), static_cast<unsigned>(tile.item()));
-    store_shared(shared.redo_count(), listed + 1);
-  }
+  if (!__any_sync(~0u, !finite) || threadIdx.x % 32 != 0 || exchange_shared(tile.listed(), 1) != 0) return;
+  store_shared(shared.redo(add_shared(shared.redo_count(), 1)), static_cast<unsigned>(tile.item()));
 }
 
 // The consumer warpgroups' loop over the tiles of the CTA.
@@ -301,14 +292,14 @@ inline void consume(const Sm90Params& params, const SharedState<cfg>& shared) {
     const RowTile<cfg> tile{shared.tile(place.stage)};
     const NanPass pass = tile.pass();
     if (pass == no_more) break;
-    if (Shared::keeps_list && pass == list_complete) {
+    if (pass == list_complete) {
       wait_named(Shared::all_consumers, Shared::consumers);
       arrive_by_warp(shared.redo_listed());
     } else {
       if (p.seqused_q.present() && pass == NanPass::normal) clear_unused(p, tile);
       bool finite = true;
       if (tile.first_row() < tile.seqlen_q()) finite = consumer.run_tile(tile, pass);
-      if (Shared::keeps_list && pass == NanPass::normal) list_if_not_finite(shared, tile, finite);
+      if (pass == NanPass::normal) list_if_not_finite(shared, tile, finite);
     }
     arrive_by_warp(shared.tile_empty(place.stage));
   }

@@ -25,10 +25,9 @@ struct Epilogue {
   };
 
   // Adds the sink. A row without visible keys gets O = 0, and lse = -inf or, with a sink, lse = sink.
-  template <class Softmax>
-  RowResult finalize_row(const Softmax& softmax, int half, int row) const {
+  RowResult finalize_row(const RowSoftmax& softmax, int half, int row) const {
     float sum = quad_sum(softmax.row_sum[half]), share = 1.0f;
-    float top = Softmax::Rules::natural_logit(softmax.row_max[half], softmax.c);
+    float top = RowSoftmax::Rules::natural_logit(softmax.row_max[half], softmax.c);
     if (p.sinks != nullptr) {
       const float sink = p.sinks[tile.head_of(row) * p.sinks_head], higher = fmaxf(top, sink);
       const float base = higher == minus_infinity ? 0.0f : higher, moved = exp2_approx((top - base) * log2_e);
@@ -42,8 +41,7 @@ struct Epilogue {
 
   // Stores the warp's rows. `o` holds this thread's parts of two of these rows. first_row: the first row of the
   // warpgroup. Returns whether this thread's parts are finite.
-  template <class Softmax>
-  bool store(const Softmax& softmax, const float (&o)[1][v_tiles][4], int first_row) const {
+  bool store(const RowSoftmax& softmax, const float (&o)[1][v_tiles][4], int first_row) const {
     const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32 % 4);
     const bool counts = pass == NanPass::count_non_finite;
     float factor[2], zero = 0.0f;  // zero: becomes NaN if a stored value is not finite
@@ -101,20 +99,27 @@ struct Epilogue {
     constexpr int lanes = tiles > 16 ? 32 : tiles > 8 ? 16 : tiles > 4 ? 8 : 4;  // lanes per row
     const int lane = static_cast<int>(threadIdx.x % 32), n = lane % lanes;
     const int live = n < tiles ? tile.seqlen_q() - first_row : 0;
-    int row = lane / lanes;
-    unsigned short* to =
-        static_cast<unsigned short*>(p.out.data) +  // the loop moves it; with packed heads it is computed anew
-        p.out.index(tile.batch(), tile.head(), tile.first_q() + first_row + row) + 8 * n;
+    const int row = lane / lanes;
+    constexpr int steps = lanes / 2, rows = 32 / lanes;  // each step stores `rows` rows
+    unsigned short* const first = static_cast<unsigned short*>(p.out.data) +
+                                  p.out.index(tile.batch(), tile.head(), tile.first_q() + first_row + row) + 8 * n;
+    const auto to = [&](int step) {
+      if constexpr (cfg.packed_heads > 1) return row_address(first_row + row + rows * step) + 8 * n;
+      return first + rows * step * p.out.row;
+    };
+    Bytes16 x[steps];
+    fence_async_proxy();  // TMA writes the next tile's Q to the same buffer
     __syncwarp();
 #pragma unroll
-    for (int i = 0; i < 16; i += 32 / lanes, row += 32 / lanes, to += 32 / lanes * p.out.row) {
-      if (row >= live) continue;
-      if constexpr (cfg.packed_heads > 1) to = row_address(first_row + row) + 8 * n;
-      Bytes16 x = load_shared_16(chunk(row, n));
-      if (pass == NanPass::count_non_finite) x = nan_where_counted(x, to);
-      store_global_16(to, x);
+    for (int i = 0; i < steps; ++i) x[i] = load_shared_16(chunk(row + rows * i, n));
+    if (pass == NanPass::count_non_finite) {
+#pragma unroll
+      for (int i = 0; i < steps; ++i)
+        if (row + rows * i < live) x[i] = nan_where_counted(x[i], to(i));
     }
-    fence_async_proxy();  // TMA writes the next tile's Q to the same buffer
+#pragma unroll
+    for (int i = 0; i < steps; ++i)
+      if (row + rows * i < live) store_global_16(to(i), x[i]);
   }
   // For the counting pass. `counts`: the number of non-finite elements of V that each output element has seen. Returns
   // the stored elements, with NaN where this number is above 0.

@@ -34,10 +34,8 @@ struct Producer {
   StageSlot<cfg.kv_stages> slot{};
   Phases<cfg.q_stages> phases{};
 
-  // Describes a tile to the consumers, then loads Q and all blocks of K and V. Waits for free buffers.
+  // Describes a tile to the consumers, then loads Q and all blocks of K and V. wait_for_place() must come before.
   void do_tile(unsigned item, NanPass pass) {
-    RAPT_TRACE_NEXT("producer: tile");
-    wait_barrier(shared.tile_empty(phases.place()), phases.of_place() ^ 1);
     const Tile tile{shared.tile(phases.place())};
     if (!tile.find(params, item)) return;
     announce(pass);
@@ -72,6 +70,12 @@ struct Producer {
     }
   }
 
+  // Waits until the consumers have finished the tile before the last one, so that a new tile has a place.
+  void wait_for_place() const {
+    RAPT_TRACE_NEXT("producer: tile");
+    wait_barrier(shared.tile_empty(phases.place()), phases.of_place() ^ 1);
+  }
+
   // Waits until the list of tiles to compute again is complete. Returns its length, and sets the length to 0 for a new
   // list. The entries stay.
   unsigned take_list() {
@@ -85,8 +89,7 @@ struct Producer {
 
   // Sends the consumers a message that is not a tile.
   void announce_alone(NanPass what) {
-    RAPT_TRACE_NEXT("producer: tile");
-    wait_barrier(shared.tile_empty(phases.place()), phases.of_place() ^ 1);
+    wait_for_place();
     announce(what);
   }
 
@@ -122,18 +125,18 @@ inline void produce(const Sm90Params& params, const SharedState<cfg>& shared) {
     const bool repeats = passes_left > 0;
     const unsigned tile = repeats ? load_shared(shared.redo((passes_left - 1) / 2)) : item;
     const NanPass pass = passes_left % 2 == 1 ? NanPass::count_non_finite : NanPass::zero_non_finite;
+    producer.wait_for_place();
     producer.do_tile(tile, repeats ? pass : NanPass::normal);
     if (repeats) {
       --passes_left;
       continue;
     }
-    // The next tile is taken after all loads of this tile were issued. If it were taken earlier, it would have to wait
-    // for this tile, although another CTA could be idle.
+    // The next tile is taken as late as possible: after all loads of this tile were issued, and after the tile before
+    // it was finished. A tile that is taken earlier waits for this CTA, although another CTA could be idle.
+    if (cfg.dynamic) producer.wait_for_place();
     item = cfg.dynamic ? gridDim.x + atomicAdd(params.counters, 1u) : params.items;
-    if (SharedState<cfg>::keeps_list &&
-        (item >= params.items || load_shared(shared.redo_count()) >= Sm90Layout::redo_capacity - 4)) {
+    if (item >= params.items || load_shared(shared.redo_count()) >= Sm90Layout::redo_capacity - 4)
       passes_left = 2 * producer.take_list();
-    }
   }
   griddepcontrol_launch_dependents<cfg.programmatic>();
   producer.announce_alone(no_more);

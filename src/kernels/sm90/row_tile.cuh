@@ -63,7 +63,7 @@ struct RowTile {
     put(8, sequence.foreign_tail);
     const Band band = sequence.band;
     put(11, band.begin), put(12, band.end), put(13, band.seqlen_k);
-    if constexpr (cfg.optimistic) put(14, 0);
+    put(14, 0);
     const NBlocks n_blocks = n_blocks_of(keys_of(band, first_row, rows, seqlen_q));
     put(9, n_blocks.begin), put(10, n_blocks.end);
     return first_row < seqlen_q || (p.seqused_q.present() && first_row < sequence.rows_q * heads);

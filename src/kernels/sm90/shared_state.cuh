@@ -36,9 +36,6 @@ struct SharedState {
   // Ids of named barriers: one where all consumer warpgroups meet, then one for each warpgroup's turn (ping_pong).
   static constexpr unsigned all_consumers = 1, first_turn = 2;
 
-  // True if it can be necessary to compute tiles again.
-  static constexpr bool keeps_list = cfg.causal_or_local || cfg.optimistic;
-
   unsigned base;
 
   unsigned q(int stage) const { return base + layout.q_at + static_cast<unsigned>(stage * layout.q_bytes); }

@@ -1,6 +1,16 @@
 // Online softmax of attention_sm90. A thread holds parts of two rows, as wgmma accumulators do. It computes the weights
-// of a block while PV of the previous block is still running, so it does not multiply O: the caller does this, with
-// output_scale. Device only.
+// of a block before it looks for a new maximum, so most blocks need no pass over their scores. PV of the previous block
+// is still running at that time, so the softmax does not multiply O: the caller does this, with output_scale. Device
+// only.
+//
+// row_sum = sum of exp2((s - row_max) * c). row_max need not be the maximum: its factor cancels in O / row_sum. But no
+// weight may overflow, and at least one weight must stay above 0. At first, row_max is the maximum of 16 scores of the
+// row's first visible block. If the weights of a thread in a block have a sum above 2^8, correct() raises row_max so
+// that the largest weight becomes 1. Each row decides alone, so its bits do not depend on other rows.
+//
+// A weight above 2^100 cannot be corrected without the scores. So the row gets NaN as its sum, and its tile is computed
+// again like a tile with hidden NaN (NanPass). In that pass, row_max of such a row is raised before the weights are
+// computed.
 #pragma once
 
 #include "device/softmax.cuh"
@@ -8,130 +18,165 @@
 
 namespace rapt {
 
-// row_sum = sum of exp2((s - row_max) * scale_log2). row_max follows the maximum lazily; OnlineSoftmax has the rules.
 struct RowSoftmax {
   using Rules = OnlineSoftmax<true, 1, false>;
+  static constexpr int group = 2;  // number of tiles of eight columns whose exponentials are computed together
+  static constexpr float largest_sum = 256.0f, largest_correction = 0x1p100f;
 
   float c;                                              // scale_log2: softmax scale * log2(e)
   float row_max[2] = {minus_infinity, minus_infinity};  // unit: raw scores
   float row_sum[2] = {0.0f, 0.0f};                      // sums over this thread's columns
-  float output_scale[2] = {1.0f, 1.0f};                 // the factor for O after the last update
-  bool any_unsafe_row = false;                          // some row of the warp needs the safe exponential
-  int limit[2] = {0, 0};                                // largest score for which row_max does not change, as bits
-  bool has_limits = false;                              // all limits of the warp are positive, no row is unsafe
+  // weight = exp2(s * c - shift). shift is row_max * c. If is_unsafe(), row_max is subtracted from s before the product
+  // with c, and shift is 0.
+  float shift[2] = {0.0f, 0.0f};
+  float output_scale[2] = {1.0f, 1.0f};  // the factor for O after correct()
+  bool is_steady = false;                // the pass is normal, and no row of the warp is unsafe
 
-  // Replaces scores by weights. In the counting pass, every visible key has weight 1. Returns whether O must be
-  // multiplied by output_scale. All threads of a warp agree.
+  // Replaces scores by weights. Returns whether correct() must follow. All threads of a warp agree.
   template <int tiles>
   bool weigh(float (&s)[1][tiles][4], NanPass pass) {
-    if (pass != NanPass::count_non_finite) return update(s);
+    bool corrects = false;
+    if (!is_steady) begin_rows(s, pass), corrects = pass != NanPass::normal;
+    // The arguments of exponentials are computed at most two groups before the exponentials.
+    float at[2][2] = {{shift[0], shift[1]}, {shift[0], shift[1]}}, sum[2][2] = {};  // as in block_sum()
 #pragma unroll
-    for (int n = 0; n < tiles; ++n)
+    for (int n = 0; n < tiles; ++n) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) s[0][n][i] = s[0][n][i] == minus_infinity ? 0.0f : 1.0f;
-    return false;
+      for (int i = 0; i < 4; ++i) {
+        s[0][n][i] = exp2_approx(fmaf(s[0][n][i], c, -at[n / group % 2][i / 2]));
+        sum[i / 2][i % 2] += s[0][n][i];
+      }
+      if (n % group == group - 1)
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          at[n / group % 2][half] = after(at[n / group % 2][half], sum[half][n / group / 2 % 2]);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float all = sum[half][0] + sum[half][1];
+      row_sum[half] += all;
+      corrects = corrects | !(all <= largest_sum);  // also true for NaN
+    }
+    return __any_sync(~0u, corrects);
   }
+
+  // If the weights of a row are too large, scales the row's weights and row_sum. The caller multiplies O by
+  // output_scale.
   template <int tiles>
-  void correct(float (&)[1][tiles][4]) {}  // nothing to do: update() has no weights to correct
+  void correct(float (&s)[1][tiles][4]) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (is_steady) output_scale[half] = 1.0f;
+      const float top = quad_max(max_of(s, half)), to = corrected(half, top), sum = quad_max(block_sum(s, half));
+      const bool moves = sum > largest_sum & to <= largest_finite;
+      if (!(sum <= largest_sum | moves)) row_sum[half] = detail::float_of(0x7fffffffu);
+      const float factor = moves ? move(half, to) : 1.0f;
+      output_scale[half] *= factor;
+#pragma unroll
+      for (int n = 0; n < tiles; ++n) s[0][n][2 * half] *= factor, s[0][n][2 * half + 1] *= factor;
+    }
+    is_steady = is_steady & !__any_sync(~0u, is_unsafe(0) | is_unsafe(1));
+  }
 
  private:
+  // Sets row_max of rows that see their first key. In passes other than the normal one, also raises row_max if a weight
+  // would be too large to correct. The counting pass gives weight 1 to each visible key.
   template <int tiles>
-  bool update(float (&s)[1][tiles][4]) {
-    const bool rescales = !(has_limits && !any_above_limit(s)) && follow_maximum(s);
-    exponentiate(s);
-    return rescales;
-  }
-
-  bool exceeds_threshold(float x, float row) const { return (x - row) * c > Rules::rescale_threshold; }
-
-  // Raises row_max of the rows that need it. Returns whether the output must be rescaled.
-  template <int tiles>
-  bool follow_maximum(const float (&s)[1][tiles][4]) {
-    float top[2];
-    bool moves = false;
+  void begin_rows(float (&s)[1][tiles][4], NanPass pass) {
+    float first[2];
+    first_row_max(s, first);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float x = fmaxf(s[0][0][2 * half], s[0][0][2 * half + 1]);
+      output_scale[half] = 1.0f;
+      if (pass == NanPass::count_non_finite) {
+        set_row_max(half, 0.0f);
 #pragma unroll
-      for (int n = 1; n < tiles; ++n) x = fmaxf(x, fmaxf(s[0][n][2 * half], s[0][n][2 * half + 1]));
-      top[half] = x;
-      moves = moves | exceeds_threshold(x, row_max[half]);
-    }
-    return __any_sync(~0u, moves) && update_row_max(top);
-  }
-
-  // Returns whether some score of the warp exceeds its row's limit. Positive floats have the same order as their bits,
-  // and the bits of negative floats are negative integers. So integer maxima can compare scores, with three operands
-  // per instruction.
-  template <int tiles>
-  bool any_above_limit(const float (&s)[1][tiles][4]) const {
-    bool above = false;
+        for (int n = 0; n < tiles; ++n)
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      int even = 0, odd = 0;
-#pragma unroll
-      for (int n = 0; n < tiles; n += 2) {
-        even = max3(even, bits(s[0][n][2 * half]), bits(s[0][n][2 * half + 1]));
-        odd = max3(odd, bits(s[0][n + 1][2 * half]), bits(s[0][n + 1][2 * half + 1]));
+          for (int i = 2 * half; i < 2 * half + 2; ++i) s[0][n][i] = s[0][n][i] == minus_infinity ? s[0][n][i] : 0.0f;
+        continue;
       }
-      above = above | (even > limit[half]) | (odd > limit[half]);
+      if (row_max[half] == minus_infinity) set_row_max(half, first[half]);
+      if (pass == NanPass::normal) continue;
+      const float top = quad_max(max_of(s, half));
+      // The weight is computed with the same operations as in weigh(). So this pass raises row_max exactly for the rows
+      // that the normal pass could not correct.
+      const float x = is_unsafe(half) & row_max[half] != minus_infinity ? top - row_max[half] : top,
+                  weight = exp2_approx(fmaf(x, c, -shift[half]));
+      if (weight > largest_sum & !(corrected(half, weight) <= largest_finite)) output_scale[half] = move(half, top);
     }
-    return __any_sync(~0u, above);
+    const bool any_unsafe = __any_sync(~0u, is_unsafe(0) | is_unsafe(1));
+    is_steady = pass == NanPass::normal & !any_unsafe;
+    if (any_unsafe && pass != NanPass::count_non_finite) subtract_row_max(s);
   }
-  static int bits(float x) { return static_cast<int>(detail::bits_of(x)); }
-  static int max3(int a, int b, int c) {
-    const int high = b > c ? b : c;
-    return a > high ? a : high;
-  }
-
-  bool update_row_max(const float (&top)[2]) {
-    bool any_unsafe = false, rescales = false, positive = true;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float& row = row_max[half];
-      const float old = row, maximum = quad_max(top[half]);
-      row = exceeds_threshold(maximum, row) ? maximum : row;
-      any_unsafe = any_unsafe | (Rules::needs_safe_exp(row, c) & row != minus_infinity);
-      const float highest = row + __fdividef(Rules::rescale_threshold, c);
-      positive = positive & (highest > 0.0f) & (highest <= largest_finite);
-      limit[half] = bits(highest);
-      const bool moved = row != old & old != minus_infinity;
-      output_scale[half] = moved ? Rules::rescale_factor(old, row, c) : 1.0f;
-      row_sum[half] *= output_scale[half];
-      rescales = rescales | moved;
-    }
-    any_unsafe_row = __any_sync(~0u, any_unsafe);
-    has_limits = !__any_sync(~0u, any_unsafe | !positive);
-    return __any_sync(~0u, rescales);
-  }
-
-  template <int tiles>
-  void exponentiate(float (&s)[1][tiles][4]) {
-    if (any_unsafe_row) subtract_row_max(s);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float row = row_max[half], back = Rules::needs_safe_exp(row, c)
-                                                  ? 0.0f
-                                                  : __fmul_rn(row, c);  // needs_safe_exp is also true for row = -inf
-      float even = 0.0f, odd = 0.0f;                                    // two chains hide latency
-#pragma unroll
-      for (int n = 0; n < tiles; ++n) {
-        float &x = s[0][n][2 * half], &y = s[0][n][2 * half + 1];
-        x = exp2_approx(fmaf(x, c, -back)), y = exp2_approx(fmaf(y, c, -back));
-        even += x, odd += y;
-      }
-      row_sum[half] += even + odd;
-    }
-  }
-
   template <int tiles>
   void subtract_row_max(float (&s)[1][tiles][4]) const {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float row = row_max[i / 2], shift = Rules::needs_safe_exp(row, c) & row != minus_infinity ? row : 0.0f;
+    for (int half = 0; half < 2; ++half) {
+      const float subtracted = is_unsafe(half) & row_max[half] != minus_infinity ? row_max[half] : 0.0f;
 #pragma unroll
-      for (int n = 0; n < tiles; ++n) s[0][n][i] -= shift;
+      for (int n = 0; n < tiles; ++n) s[0][n][2 * half] -= subtracted, s[0][n][2 * half + 1] -= subtracted;
     }
+  }
+
+  // Returns the row_max of a row that has none: the maximum of the first 16 scores, or of all if these are masked.
+  template <int tiles>
+  static void first_row_max(const float (&s)[1][tiles][4], float (&first)[2]) {
+    bool masked = false;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float x = fmaxf(s[0][0][2 * half], s[0][0][2 * half + 1]);
+      first[half] = quad_max(fmaxf(x, fmaxf(s[0][1][2 * half], s[0][1][2 * half + 1])));
+      masked = masked | first[half] == minus_infinity;
+    }
+    if (!__any_sync(~0u, masked)) return;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float top = quad_max(max_of(s, half));
+      if (first[half] == minus_infinity) first[half] = top;
+    }
+  }
+
+  // Returns x, but makes the result depend on y. Otherwise ptxas computes all arguments of exponentials first, while
+  // the unit for exponentials is idle. x does not change because c is positive, but the compiler does not know this.
+  float after(float x, float y) const {
+    return detail::float_of(detail::bits_of(x) | (detail::bits_of(y) & detail::bits_of(c) >> 31));
+  }
+
+  // Returns the row_max with which this weight becomes 1. The result is not finite if the weight is too large to be
+  // corrected.
+  float corrected(int half, float weight) const {
+    return row_max[half] + __fdividef(log2_approx(weight), weight <= largest_correction ? c : 0.0f);
+  }
+  // Returns whether row_max must be subtracted from a score before the product with c. This is also true for a row
+  // without a row_max.
+  bool is_unsafe(int half) const { return Rules::needs_safe_exp(row_max[half], c); }
+  template <int tiles>
+  static float max_of(const float (&s)[1][tiles][4], int half) {
+    float x = fmaxf(s[0][0][2 * half], s[0][0][2 * half + 1]);
+#pragma unroll
+    for (int n = 1; n < tiles; ++n) x = fmaxf(x, fmaxf(s[0][n][2 * half], s[0][n][2 * half + 1]));
+    return x;
+  }
+  // Returns the sum of this thread's weights, with the same order of additions as in weigh(): one sum of the even
+  // columns and one of the odd columns, because two sums hide latency.
+  template <int tiles>
+  static float block_sum(const float (&s)[1][tiles][4], int half) {
+    float even = 0.0f, odd = 0.0f;
+#pragma unroll
+    for (int n = 0; n < tiles; ++n) even += s[0][n][2 * half], odd += s[0][n][2 * half + 1];
+    return even + odd;
+  }
+  void set_row_max(int half, float to) {
+    row_max[half] = to;
+    shift[half] = is_unsafe(half) ? 0.0f : __fmul_rn(to, c);
+  }
+  // Changes row_max. Returns the factor by which earlier results must be multiplied.
+  float move(int half, float to) {
+    const float factor = Rules::rescale_factor(row_max[half], to, c);
+    set_row_max(half, to);
+    row_sum[half] *= factor;
+    return factor;
   }
 };
 

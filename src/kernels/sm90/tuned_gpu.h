@@ -43,6 +43,7 @@ constexpr auto sm90_rows() {
   constexpr const char* file = "nvidia-h200/20261129T175500Z-peers-bf16.jsonl";
   return std::array{
       // All tiles fit into 227 KB of shared memory.
+      row(64, no, yes, tiles(4, 64, 2, 8, with_ping_pong)),
       row(64, either, either, tiles(3, 128, 2, 6, with_ping_pong), {"bf16 b2 h24 q4096 k4096 d64", 401.423, file}),
       row(96, no, yes, tiles(2, 48, 1, 6, false, 2)),
       row(96, either, either, tiles(2, 128, 2, 5, with_ping_pong), {"bf16 b8 h16 q256 k256 d80", 15.462, file}),
