@@ -217,6 +217,17 @@ TEST_F(Sm90Emulated, RowsOfAGroupShareATile) {
   expect_right<full>("f16 b1 h2:1 q130 k65 d64 layout=bshd lse", huge);
 }
 
+TEST_F(Sm90Emulated, OneAndFourWarpgroups) {
+  static constexpr Sm90Config one = config_of(DType::f16, 64, 64, 1, 48, 3, true),
+                              four = with_turns(config_of(DType::bf16, 64, 64, 4, 64, 8, true), true, true);
+  for (const auto fill : {normal, hidden}) {
+    expect_right<one>("f16 b1 h2 q150 k190 d64 causal lse", fill);
+    expect_right<one>("f16 h2 d64 varlen=17:40,0:3,40:140,64:129 window=30,5 lse", fill);
+    expect_right<four>("bf16 b1 h3 q400 k410 d64 causal lse sinks", fill, 2);
+    expect_right<four>("bf16 b2 h2 q250 k190 d64 window=40,3 lse", fill, 2);
+  }
+}
+
 TEST_F(Sm90Emulated, PartialStatesAndSinks) {
   static constexpr Sm90Config cfg = [] {
     Sm90Config c = config_of(DType::bf16, 64, 64, 2, 64, 2, true);

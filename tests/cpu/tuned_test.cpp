@@ -74,14 +74,12 @@ TEST(Tuned, RowsOfSm90HaveTheirMeasurement) {
     if (row.measured.problem == nullptr) continue;
     ++measured;
     check_row(row, attention_sm90, [](const Sm90Config& c) {
-      return std::vector<std::pair<std::string, int>>{{"warpgroups", c.warpgroups},
-                                                      {"block_n", c.block_n},
-                                                      {"q_stages", c.q_stages},
-                                                      {"kv_stages", c.kv_stages},
-                                                      {"ping_pong", c.ping_pong}};
+      return std::vector<std::pair<std::string, int>>{{"warpgroups", c.warpgroups}, {"block_n", c.block_n},
+                                                      {"q_stages", c.q_stages},     {"kv_stages", c.kv_stages},
+                                                      {"ping_pong", c.ping_pong},   {"min_blocks", c.min_blocks}};
     });
   }
-  EXPECT_EQ(measured, 5);
+  EXPECT_EQ(measured, 6);
 }
 
 }  // namespace rapt::test

@@ -87,7 +87,10 @@ TEST_F(GpuSm90, OtherConfigurations) {
                              "warpgroups=3 block_n=96 ping_pong=0 dynamic=0",
                              "warpgroups=2 block_n=176 q_stages=1 kv_stages=2 ping_pong=0 dynamic=0",
                              "warpgroups=3 block_n=16 q_stages=3 kv_stages=3 ping_pong=1 dynamic=1",
-                             "warpgroups=2 block_n=128 ping_pong=1 dynamic=0 causal_or_local=1"}) {
+                             "warpgroups=2 block_n=128 ping_pong=1 dynamic=0 causal_or_local=1",
+                             "warpgroups=4 block_n=64 q_stages=1 kv_stages=4 ping_pong=1 dynamic=1",
+                             "warpgroups=2 block_n=48 q_stages=1 kv_stages=4 ping_pong=0 min_blocks=2",
+                             "warpgroups=1 block_n=64 kv_stages=3 ping_pong=0 min_blocks=2"}) {
     SCOPED_TRACE(config);
     std::vector<Job> jobs;
     for (int k : {1, 15, 16, 17, 63, 64, 65, 100, 128, 129, 200, 300, 513})
@@ -99,7 +102,8 @@ TEST_F(GpuSm90, OtherConfigurations) {
 
 // Tests inputs whose weights must be corrected, and rows of a GQA group that share tiles (no shipped plan does this).
 TEST_F(GpuSm90, LargeScoresAndPackedHeads) {
-  for (const char* config : {"", "ping_pong=0 dynamic=0", "packed_heads=4", "packed_heads=4 warpgroups=3 block_n=96"}) {
+  for (const char* config :
+       {"", "ping_pong=0 dynamic=0", "packed_heads=4", "packed_heads=4 warpgroups=3 block_n=96 min_blocks=1"}) {
     SCOPED_TRACE(config);
     std::vector<Job> jobs;
     for (const check::Fill fill : {check::Fill::normal, check::Fill::huge, check::Fill::outlier, check::Fill::rescale,

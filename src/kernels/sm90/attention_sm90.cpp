@@ -103,8 +103,10 @@ bool accepts(const Problem& p, const Device& device, std::string* why) {
 // Returns false for `invariant` problems, because their plans must not depend on lengths.
 bool has_short_keys(const Problem& p) { return !p.invariant && p.seqlen_k <= 1024; }
 
-Sm90Config tiles(const Problem& p) {
-  const Sm90Traits traits{std::max(p.head_dim, p.head_dim_v), p.position_mask.present(), has_short_keys(p)};
+Sm90Config tiles(const Problem& p, const Device& device) {
+  const int64_t tiles_of_256 = p.batch * p.heads_q * div_up(p.seqlen_q, 256);
+  const Sm90Traits traits{std::max(p.head_dim, p.head_dim_v), p.position_mask.present(), has_short_keys(p),
+                          !p.invariant && tiles_of_256 >= device.sm_count};
   const auto applies = [&](const Sm90TunedRow& row) { return row.applies(traits); };
   Sm90Config a = std::ranges::find_if(sm90_tuned_rows, applies)->tiles;
   a.causal_or_local = traits.masked;
@@ -124,7 +126,7 @@ bool prefers(const Problem& p, const Device& device, std::string* why) {
                 keys = p.varlen ? p.total_k / sequences : p.seqlen_k, least = p.varlen ? least_packed_rows : least_rows;
   if (rows < least) return no(rows, " query rows of a sequence, fewer than ", least);
   if (keys < least_keys) return no(keys, " keys, fewer than ", least_keys);
-  const int64_t items = p.batch * p.heads_q * div_up(rows, tiles(p).block_m());
+  const int64_t items = p.batch * p.heads_q * div_up(rows, tiles(p, device).block_m());
   if (2 * items < device.sm_count)
     return no(items, " tiles of query rows, fewer than half of ", device.sm_count, " multiprocessors");
   return true;
@@ -137,7 +139,7 @@ bool has_dynamic_schedule(const Problem& p) {
 }
 
 KernelConfig configure(const Problem& p, const Device& device) {
-  Sm90PlanConfig a{tiles(p)};
+  Sm90PlanConfig a{tiles(p, device)};
   a.q = p.q, a.k = p.k, a.v = p.v, a.out = p.out;
   a.head_dim = static_cast<int>(p.head_dim), a.head_dim_v = static_cast<int>(p.head_dim_v);
   a.dynamic = has_dynamic_schedule(p);
@@ -172,7 +174,8 @@ void check_config(const ConfigChange& change) {
   const int held = c.block_n / 2 + c.block_n / 4 + Sm90Layout(c).dim_v / 2, most = c.consumer_registers() - 24;
   if (change.own_text && held > most)
     bad_config("block_n", c.block_n, "scores, weights and output of a thread take ", held,
-               " registers, but must take at most ", most, " with ", c.warpgroups, " warpgroups");
+               " registers, but must take at most ", most, " with warpgroups = ", c.warpgroups,
+               ", min_blocks = ", c.min_blocks);
   const int64_t group = change.problem.group();
   if (c.packed_heads != 1 && c.packed_heads != group)
     bad_config("packed_heads", c.packed_heads, "must be 1 or ", group, ", the query heads of a KV head");
@@ -187,6 +190,11 @@ void check_config(const ConfigChange& change) {
                         c.min_blocks,
                         {"warpgroups"},
                         {"warpgroups", "block_n", "q_stages", "kv_stages"}});
+  constexpr int reserved = 1024;  // bytes of shared memory that the driver adds to each CTA
+  const int64_t bytes = Sm90Layout(c).bytes + reserved;
+  if (c.min_blocks > 1 && c.min_blocks * bytes > change.device.smem_per_sm)
+    bad_config("min_blocks", c.min_blocks, "CTAs of ", bytes, " bytes of shared memory; a multiprocessor of ",
+               change.device.name, " has ", change.device.smem_per_sm);
 }
 
 // Returns the number of row tiles of a head, or of the packed heads of a group.
