@@ -144,6 +144,11 @@ def baseline_for(path: str, folder: str) -> str:
     return place
 
 
+def sm_counts(found: list[dict]) -> list[int]:
+    """The numbers of multiprocessors for which the rows were planned. Older rows and rows of a CPU have none."""
+    return sorted({one["sm_count"] for one in found if one.get("sm_count")})
+
+
 def unfit(found: list[dict]) -> list[str]:
     """The reasons why rows cannot be a baseline; each reason is a sentence."""
     wrong = []
@@ -151,6 +156,8 @@ def unfit(found: list[dict]) -> list[str]:
         wrong.append("no row is of rapt")
     if any(one["dirty"] for one in found):
         wrong.append("a row is from a tree with uncommitted changes: commit first")
+    if any("--sm-count" in one["command"] for one in found):
+        wrong.append("a row is planned for a part of the GPU (--sm-count)")
     if len({one["commit"] for one in found}) > 1:
         wrong.append(f"the rows are of several commits: {of_run(found, 'commit')}")
     for one in found:
@@ -238,6 +245,12 @@ def main() -> int:
         print("the cards differ: the following compares cards, not commits")
         if options.fail_on_regression:
             print("--fail-on-regression: both files must be from the same card", file=sys.stderr)
+            return 2
+    counts = sm_counts(before), sm_counts(after)
+    if all(counts) and counts[0] != counts[1]:
+        print(f"the multiprocessors differ ({counts[0]} and {counts[1]}): the following compares plans, not commits")
+        if options.fail_on_regression:
+            print("--fail-on-regression: both files must be for the same number of multiprocessors", file=sys.stderr)
             return 2
     found = changes(before, after, options.least)
     print(

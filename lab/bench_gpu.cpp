@@ -66,9 +66,9 @@ class GpuBench final : public Bench {
   std::string card() const override { return file_safe(device_.name); }
   std::string headline() const override {
     const std::string clocks = clocks_.note().empty() ? "" : "\n" + clocks_.note();
-    return fmt::format("{}, {}, {}; timer {}, inputs {}\n{}{}", title_of(device_), device_.arch, driver_text(), timer(),
-                       options_.l2, roof_note_.empty() ? peaks_text(roof_) : "peak not measured: " + roof_note_,
-                       clocks);
+    return fmt::format("{}, {}{}, {}; timer {}, inputs {}\n{}{}", title_of(device_), device_.arch,
+                       sm_count_note(options_.common), driver_text(), timer(), options_.l2,
+                       roof_note_.empty() ? peaks_text(roof_) : "peak not measured: " + roof_note_, clocks);
   }
 
   Measured measure(const Problem& problem) override {
@@ -143,6 +143,7 @@ class GpuBench final : public Bench {
     row.problem = to_string(problem);
     describe_kernels(loaded, row);
     row.arch = device_.arch;
+    row.sm_count = device_.sm_count;
     row.unit = problem.q == DType::f32 ? Unit::f32 : Unit::f16;
     row.timer = timer();
     row.l2 = options_.l2;

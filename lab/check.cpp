@@ -275,8 +275,9 @@ class EmulatedSubject final : public Subject {
   }
   check::Kernel kernel(const Task& task) override { return emulator_->kernel(task.config); }
   std::string rerun_options(const Task& task) const override {
-    return concat(" --arch ", device_.arch, task.config.empty() ? "" : concat(" --config \"", task.config, "\""),
-                  " --variant ", options_.variant);
+    return concat(" --arch ", device_.arch, options_.sm_count > 0 ? concat(" --sm-count ", options_.sm_count) : "",
+                  task.config.empty() ? "" : concat(" --config \"", task.config, "\""), " --variant ",
+                  options_.variant);
   }
 
   std::string summary(int passed, int failed, int refused) const override {
@@ -359,8 +360,10 @@ int check_without_gpu(const CheckOptions& options, const std::vector<Task>& task
     throw Error(ErrorCode::environment,
                 concat("--variant ", common.variant, ": ", why,
                        "; add --arch, such as --arch sm_89, to compile and emulate it without a GPU"));
-  const std::vector<Device> device = gpu_presets(common.arch);
+  if (common.threads > 0) invalid("--threads ", common.threads, ": only for the CPU, not for a GPU");
+  std::vector<Device> device = gpu_presets(common.arch);
   if (device.size() != 1) invalid("--arch ", common.arch, ": must be a single architecture");
+  apply_sm_count(common, device[0]);
   require_variant_included(problems_of(tasks), device[0], common);
   const CompiledVariant compiled = compile_variant(options, tasks, device[0]);
   if (!common.json && compiled.kernels) print_compiled(*compiled.kernels);
@@ -387,7 +390,7 @@ int check(const CheckOptions& options) {
   if (!options.common.variant.empty() && options.common.device.empty() && !usable_gpu(&why))
     return check_without_gpu(options, tasks, why);
   const Device device = chosen_device(options.common, true);
-  if (!options.common.json) fmt::print("device  {}\n", title_of(device));
+  if (!options.common.json) fmt::print("device  {}{}\n", title_of(device), sm_count_note(options.common));
   require_variant_included(problems_of(tasks), device, options.common);
   LibrarySubject subject(options, device);
   // In a file of cases, --config is allowed to break a rule of some kernels. For a single problem this is wrong input.

@@ -58,12 +58,17 @@ void check_runs(const std::string& arch, const Device& device) {
 }
 
 Device gpu_device(const Common& options, bool execute) {
-  if (options.device.empty() && !options.arch.empty() && !execute) return device_preset(options.arch);
+  if (options.device.empty() && !options.arch.empty() && !execute) {
+    Device device = device_preset(options.arch);
+    apply_sm_count(options, device);
+    return device;
+  }
   const int index = options.device.empty() ? 0 : gpu_index(options.device);
   std::string why;
   if (cuda::find_driver(&why) == nullptr)
     throw Error(ErrorCode::environment, concat("--device cuda:", index, ": ", why));
   Device device = cuda::device(index);
+  apply_sm_count(options, device);
   if (options.arch.empty()) return device;
   device_preset(options.arch);  // throws an error that lists the known names
   check_runs(options.arch, device);
@@ -86,7 +91,7 @@ Device cpu_device_of(const Common& options, bool execute) {
 bool wants_cpu(const Common& options) {
   if (!options.device.empty()) return options.device == "cpu";
   if (!options.arch.empty()) return is_cpu(options.arch);
-  const bool gpu_options = !options.configs.empty() || !options.variant.empty();
+  const bool gpu_options = !options.configs.empty() || !options.variant.empty() || options.sm_count > 0;
   return options.threads > 0 || (!gpu_options && !usable_gpu());
 }
 
@@ -106,8 +111,22 @@ Device chosen_device(const Common& options, bool execute) {
   }
   if (cpu && !options.variant.empty())
     invalid("--variant ", options.variant, ": only for GPU kernels, not for the CPU");
+  if (cpu && options.sm_count > 0) invalid("--sm-count ", options.sm_count, ": only for a GPU, not for the CPU");
   if (!cpu && options.threads > 0) invalid("--threads ", options.threads, ": only for the CPU, not for a GPU");
   return cpu ? cpu_device_of(options, execute) : gpu_device(options, execute);
+}
+
+void apply_sm_count(const Common& options, Device& device) {
+  if (options.sm_count == 0) return;
+  if (options.sm_count > device.sm_count)
+    invalid("--sm-count ", options.sm_count, ": must be from 1 to ", device.sm_count, ", the multiprocessors of ",
+            device.name);
+  device.sm_count = options.sm_count;
+}
+
+std::string sm_count_note(const Common& options) {
+  if (options.sm_count == 0) return "";
+  return concat(", planned for ", options.sm_count, options.sm_count == 1 ? " multiprocessor" : " multiprocessors");
 }
 
 bool usable_gpu(std::string* why) {
@@ -237,6 +256,7 @@ ContextHandle make_context(const Common& options, const Device& device, const Pr
   context.threads = options.threads;
   if (device.kind == DeviceKind::cuda) {
     context.arch = options.arch;
+    context.sm_count = options.sm_count;
     context.config = config;
     context.files = variant_files(options, device, problem);
   }
@@ -258,6 +278,7 @@ int exit_code(ErrorCode code) {
 std::string rerun_options(const Common& options, const Device& device, const std::string& config) {
   std::string words = device.kind == DeviceKind::cuda ? concat(" --device cuda:", device.index) : " --device cpu";
   if (!options.arch.empty()) words += concat(" --arch ", options.arch);
+  if (options.sm_count > 0) words += concat(" --sm-count ", options.sm_count);
   if (!config.empty()) words += concat(" --config \"", config, "\"");
   if (!options.variant.empty()) words += concat(" --variant ", options.variant);
   return words;

@@ -32,6 +32,7 @@ struct Common {
   std::vector<std::string> against;  // bench: families to time in addition to `configs`
   std::string variant;               // path of a kernel source that replaces a built-in one
   int threads = 0;                   // number of CPU threads. 0: all CPUs available to the process
+  int sm_count = 0;                  // multiprocessors for which GPU kernels are planned. 0: all of the GPU
   std::string command;               // the command line, quoted for a shell
 };
 
@@ -70,9 +71,14 @@ int bench(const BenchOptions& options);
 int explain(const ExplainOptions& options);
 
 // The device that --device and --arch select. Without these options, usable_gpu() decides. With `execute` the device
-// must be one of this machine; otherwise a preset is allowed, too. Throws if --device, --arch, --config, --variant and
-// --threads contradict each other.
+// must be one of this machine; otherwise a preset is allowed, too. Throws if --device, --arch, --config, --variant,
+// --sm-count and --threads contradict each other.
 Device chosen_device(const Common& options, bool execute);
+// Replaces the GPU's number of multiprocessors by that of --sm-count. Throws Error if the GPU has fewer. Without
+// --sm-count it does nothing.
+void apply_sm_count(const Common& options, Device& device);
+// ", planned for 16 multiprocessors" if --sm-count is given, otherwise "". Follows the name of the device in reports.
+std::string sm_count_note(const Common& options);
 // True if there are a driver, a GPU, and kernels for this GPU (from NVRTC or packs). Otherwise `why` gets the reason.
 bool usable_gpu(std::string* why = nullptr);
 // The device as a rapt_device.
@@ -117,7 +123,7 @@ std::map<std::string, std::string> variant_files(const Common& options, const De
 // "sm80/attention_sm80.cuh(12): error" becomes "my/attention_sm80.cuh(12): error".
 std::string with_variant_path(std::string message, const Common& options);
 
-// The options that a rerun command needs besides its problem: " --device cuda:0 --arch compute_89".
+// The options that a rerun command needs besides its problem: " --device cuda:0 --arch compute_89 --sm-count 16".
 std::string rerun_options(const Common& options, const Device& device, const std::string& config = "");
 
 // Throws Error with the library's error sentence if status is not RAPT_OK.

@@ -41,9 +41,9 @@ class LadderBench {
 
   int run() {
     const Roof roof = measure_gpu_roof(cuda::device(device_.index));
-    fmt::print("{}, {}, {}; {}; mma.sync {:.1f} TFLOP/s f16, fused multiply-adds {:.1f} f32, reads {:.0f} GB/s\n",
-               title_of(device_), device_.arch, driver_text(), to_string(problem_), roof.f16_flops / 1e12,
-               roof.fma_flops / 1e12, roof.read_bytes / 1e9);
+    fmt::print("{}, {}{}, {}; {}; mma.sync {:.1f} TFLOP/s f16, fused multiply-adds {:.1f} f32, reads {:.0f} GB/s\n",
+               title_of(device_), device_.arch, sm_count_note(options_.common), driver_text(), to_string(problem_),
+               roof.f16_flops / 1e12, roof.fma_flops / 1e12, roof.read_bytes / 1e9);
     const check::Inputs inputs = check::make_inputs(problem_, check::Fill::normal, options_.seed);
     bool wrong = false;
     for (const Rung& rung : ladder_rungs()) {
@@ -91,6 +91,7 @@ class LadderBench {
     RungKernel kernel = rung_kernel(rung, problem_, device_);
     ContextOptions options;
     options.arch = device_.arch;
+    options.sm_count = options_.common.sm_count;
     options.files = kernel.files;
     options.tuned = "";  // no tuned rows: the comparison is with the shipped configuration
     ReadyRung ready{rung, std::move(kernel), ContextHandle(new rapt_context(std::move(options)))};
@@ -118,8 +119,9 @@ class LadderBench {
     const check::Result result = check::judge(problem_, check::Fill::normal, inputs, outputs, row.row_step);
     row.err = result.out;
     if (!result.pass)
-      throw Error(ErrorCode::internal, concat(result.message, "\n        to reproduce: rapt bench \"",
-                                              to_string(problem_), "\" --ladder --seed ", options_.seed));
+      throw Error(ErrorCode::internal,
+                  concat(result.message, "\n        to reproduce: rapt bench \"", to_string(problem_),
+                         "\" --ladder --seed ", options_.seed, rerun_options(options_.common, device_)));
   }
 
   void describe(ReadyRung& ready) const {
@@ -131,6 +133,7 @@ class LadderBench {
     row.config = ready.kernel.config.words();
     row.signature = image.signature;
     row.arch = device_.arch;
+    row.sm_count = device_.sm_count;
     row.registers = ready.loaded->kernel->attributes(device_.index).registers;
     if (const jit::Resources resources = jit::parse_resources(image.log); resources.known)
       row.spill_bytes = resources.spill_store_bytes + resources.spill_load_bytes;

@@ -61,6 +61,7 @@ Device profiled_device(const ProfileOptions& options) {
 ContextHandle context_with_lines(const ProfileOptions& options, const Problem& problem, const Device& device) {
   ContextOptions context;
   context.arch = options.common.arch;
+  context.sm_count = options.common.sm_count;
   context.config = config_of(options);
   context.files = variant_files(options.common, device, problem);
   context.line_info = true;
@@ -147,6 +148,7 @@ std::vector<std::string> launch_words(const ProfileOptions& options, const Probl
   std::vector<std::string> words = {ncu.self, "profile", to_string(problem), "--launch-only"};
   words.insert(words.end(), {"--device", concat("cuda:", device.index), "--seed", std::to_string(options.seed)});
   if (!options.common.arch.empty()) words.insert(words.end(), {"--arch", options.common.arch});
+  if (options.common.sm_count > 0) words.insert(words.end(), {"--sm-count", std::to_string(options.common.sm_count)});
   if (!config.empty()) words.insert(words.end(), {"--config", config});
   if (!options.common.variant.empty())
     words.insert(words.end(), {"--variant", std::filesystem::absolute(options.common.variant).string()});
@@ -366,7 +368,8 @@ void print_verdict(const ProfileOptions& options, const Device& device, const Pr
                    const ProfiledKernel& kernel, const PlannedFacts& facts, const Verdict& verdict,
                    const HotSpots& spots, const NcuSession& session, const std::string& written) {
   if (options.common.json) {
-    nlohmann::ordered_json json = {{"problem", to_string(problem)}, {"card", device.name}, {"arch", device.arch}};
+    nlohmann::ordered_json json = {
+        {"problem", to_string(problem)}, {"card", device.name}, {"arch", device.arch}, {"sm_count", device.sm_count}};
     json.update(to_json(kernel, facts, verdict));
     json["hot"] = to_json(spots);
     json["unknown"] = session.unknown();
@@ -374,8 +377,8 @@ void print_verdict(const ProfileOptions& options, const Device& device, const Pr
     fmt::print("{}\n", json.dump(2));
     return;
   }
-  fmt::print("profile  {}, {}; {}\n{}{}", title_of(device), device.arch, to_string(problem),
-             to_text(kernel, facts, verdict), to_text(spots));
+  fmt::print("profile  {}, {}{}; {}\n{}{}", title_of(device), device.arch, sm_count_note(options.common),
+             to_string(problem), to_text(kernel, facts, verdict), to_text(spots));
   if (!session.unknown().empty()) fmt::print("unknown  to this ncu: {}\n", joined_by(session.unknown(), ", "));
   fmt::print("wrote    {}\n", written);
 }

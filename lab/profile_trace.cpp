@@ -30,6 +30,7 @@ ContextHandle context_for(const Common& common, const Device& device, const Prob
                           bool marks) {
   ContextOptions options;
   options.arch = common.arch;
+  options.sm_count = common.sm_count;
   options.config = config;
   options.files = variant_files(common, device, problem);
   if (marks) options.files = with_trace(std::move(options.files));
@@ -173,12 +174,14 @@ int profile_by_trace(const ProfileOptions& options, const Problem& problem, cons
   const TracedRun run = tracer.run(step, std::move(names));
   const TraceSummary summary = summarise(run.trace);
   const std::string kernel = concat(step.family->name, " ", step.config.words_unlike(KernelConfig(step.config.type())));
-  const std::string title = concat(title_of(device), ", ", device.arch, "; ", to_string(problem));
+  const std::string title =
+      concat(title_of(device), ", ", device.arch, sm_count_note(options.common), "; ", to_string(problem));
   const std::string written = write_trace(path, run.trace, concat(title, "; ", kernel));
   if (options.common.json) {
     nlohmann::ordered_json json = {{"problem", to_string(problem)},
                                    {"card", device.name},
                                    {"arch", device.arch},
+                                   {"sm_count", device.sm_count},
                                    {"kernel", kernel},
                                    {"us", run.us},
                                    {"us_with_marks", run.us_with_marks},

@@ -37,6 +37,15 @@ std::string seed_text(const std::string& text) {
   return text + " must be a whole number from 0 to 2^64 - 1";
 }
 
+// Checks the value of --sm-count. The upper limit depends on the GPU, so apply_sm_count() checks it. CLI11 would read
+// "010" as an octal number, so a number must be written without leading zeros.
+std::string sm_count_text(const std::string& text) {
+  int count = 0;
+  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), count);
+  if (status == std::errc() && count > 0 && std::to_string(count) == text) return "";
+  return text + " must be a whole number from 1 to the number of multiprocessors of the GPU";
+}
+
 // The command line, quoted for a shell.
 std::string command_line(int argc, const char* const* argv) {
   std::string line = "rapt";
@@ -174,6 +183,12 @@ class Program {
                     "Architecture to plan and compile for: cpu-avx2, sm_89, compute_89 (PTX); explain also takes GPU "
                     "names (l4 h100). Default: that of the device");
   }
+  static void add_sm_count(CLI::App* sub, Common& common) {
+    sub->add_option("--sm-count", common.sm_count,
+                    "Plan as if the GPU had N multiprocessors, from 1 to its own number. Default: all of the GPU")
+        ->type_name("N")
+        ->check(sm_count_text);
+  }
   // Adds the options that override the planner's choice of a GPU kernel.
   static void add_config(CLI::App* sub, Common& common, const char* help) {
     sub->add_option("--config", common.configs, help)->allow_extra_args(false);
@@ -244,6 +259,7 @@ class Program {
                   "Show the first stage (inputs, S, maximum, sum, P, O) that exceeds its error bound");
     add_device(sub, check_.common);
     add_arch(sub, check_.common);
+    add_sm_count(sub, check_.common);
     add_config(sub, check_.common, "Override the planner's choice for a GPU kernel: \"block_m=64 stages=3\"");
     add_variant(sub, check_.common, ". Without a GPU and with --arch sm_NN, the kernel is emulated on the CPU");
     sub->callback([this] { action_ = [this] { return check(check_); }; });
@@ -288,6 +304,7 @@ class Program {
     sub->add_option("--output", bench_.output, "Write the rows to this file");
     add_device(sub, bench_.common);
     add_arch(sub, bench_.common);
+    add_sm_count(sub, bench_.common);
     add_config(
         sub, bench_.common,
         "Override the planner's choice for a GPU kernel: \"block_m=64 stages=3\". Repeat the option to compare several "
@@ -326,6 +343,7 @@ class Program {
     sub->add_option("--seed", tune_.seed, "Seed of the random inputs")->capture_default_str()->check(seed_text);
     add_device(sub, tune_.common);
     add_arch(sub, tune_.common);
+    add_sm_count(sub, tune_.common);
     sub->callback([this] { action_ = [this] { return tune(tune_); }; });
   }
 
@@ -333,6 +351,7 @@ class Program {
     CLI::App* sub = add("explain", "Show which kernel family runs a problem on a device, and why the others do not",
                         "  rapt explain \"bf16 b2 h32:8 q4096 d128 causal\"\n"
                         "  rapt explain \"f16 h8 q512 d64\" --arch l4\n"
+                        "  rapt explain \"bf16 h32 q4096 d128 causal\" --arch h200 --sm-count 16\n"
                         "  rapt explain \"f32 h8 q512 d64\" --arch cpu-avx2 --json\n"
                         "  rapt explain \"f16 h8 q512 d64\" --arch sm_89 --variant my/attention_sm80.cuh",
                         explain_.common);
@@ -340,6 +359,7 @@ class Program {
     sub->get_option("problem")->required();
     add_device(sub, explain_.common);
     add_arch(sub, explain_.common);
+    add_sm_count(sub, explain_.common);
     add_config(sub, explain_.common, "Override the planner's choice for a GPU kernel: \"block_m=64 stages=3\"");
     add_variant(sub, explain_.common);
     sub->callback([this] { action_ = [this] { return explain(explain_); }; });
@@ -371,6 +391,7 @@ class Program {
                   "Only launch the kernel, as ncu needs it: a warm call, its check, and the call to be profiled");
     add_device(sub, profile_.common);
     add_arch(sub, profile_.common);
+    add_sm_count(sub, profile_.common);
     add_config(sub, profile_.common, "Override the planner's choice for a GPU kernel: \"block_m=64 stages=3\"");
     add_variant(sub, profile_.common);
     sub->callback([this] { action_ = [this] { return profile(profile_); }; });

@@ -74,6 +74,7 @@ nlohmann::ordered_json to_json(const BenchRow& row) {
       {"config", row.config},
       {"signature", row.signature},
       {"arch", row.arch},
+      {"sm_count", or_null(row.sm_count)},
       {"registers", or_null(row.registers)},
       {"spill_bytes", or_null(row.spill_bytes)},
       {"us", row.samples.us},

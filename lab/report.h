@@ -23,6 +23,7 @@ struct BenchRow {
   std::string family, config;
   std::string signature;  // signature of the compiled GPU kernel; the next three fields also describe this kernel
   std::string arch;
+  std::optional<int> sm_count;                // GPU only: multiprocessors for which the kernel was planned
   std::optional<int> registers, spill_bytes;  // per thread; absent if only the driver knows them
   Samples samples;
   int attempts = 1;                         // number of attempts; `samples` are from the one with the smallest spread

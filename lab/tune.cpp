@@ -66,6 +66,8 @@ void check_options(const TuneOptions& options) {
             ": selects the CPU kernel, which has no fields to tune; tune needs a GPU");
   if (!common.arch.empty() && !options.dry_run)
     invalid("--arch ", common.arch, ": only with --dry-run; a search measures on the GPU of --device");
+  if (common.sm_count > 0 && !options.dry_run)
+    invalid("--sm-count ", common.sm_count, ": only with --dry-run; a search measures on the whole GPU");
   if (options.dry_run && !options.output.empty())
     invalid("--output ", options.output, ": not with --dry-run, which writes no rows");
   if (options.dry_run && options.again) invalid("--again: not with --dry-run, which measures nothing");

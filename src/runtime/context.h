@@ -21,9 +21,11 @@ struct Family;
 
 struct ContextOptions {
   int threads = 0;  // CPU threads. 0: cpu::available_threads()
-  // For the lab: the target of GPU kernels ("compute_89"), device sources that replace built-in ones of the same name,
-  // config words that override the planner's choice, the options of the store, and source lines in the kernels.
+  // For the lab: the target of GPU kernels ("compute_89"), the number of multiprocessors that the planner assumes (0:
+  // all of the GPU), device sources that replace built-in ones of the same name, config words that override the
+  // planner's choice, the options of the store, and source lines in the kernels.
   std::string arch = {};
+  int sm_count = 0;
   std::map<std::string, std::string> files = {};
   std::string config = {};
   std::optional<jit::Store::Options> store = {};

@@ -39,6 +39,7 @@ GpuResources::GpuResources(const ContextOptions& options)
     : id_(next_id()),
       arch_(options.arch),
       config_(options.config),
+      sm_count_(options.sm_count),
       family_(options.family),
       files_(options.files),
       line_info_(options.line_info),
@@ -50,6 +51,11 @@ GpuResources::~GpuResources() = default;
 Device GpuResources::device(int index) const {
   Device device = cuda::device(index);
   if (!arch_.empty()) device.arch = arch_;
+  if (sm_count_ == 0) return device;
+  if (sm_count_ < 1 || sm_count_ > device.sm_count)
+    invalid("sm_count = ", sm_count_, ": must be from 1 to ", device.sm_count, ", the multiprocessors of ",
+            device.name);
+  device.sm_count = sm_count_;
   return device;
 }
 

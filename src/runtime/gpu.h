@@ -48,8 +48,8 @@ class GpuResources {
   // The id of this object. No other object gets the same id, even after this one is destroyed.
   uint64_t id() const { return id_; }
 
-  // Returns the properties of GPU `index` for which this context plans. If ContextOptions::arch is not empty, it
-  // replaces the GPU's arch.
+  // Returns the properties of GPU `index` for which this context plans. ContextOptions::arch and sm_count replace those
+  // of the GPU if they are given. Throws Error if the GPU has fewer multiprocessors than sm_count.
   Device device(int index) const;
 
   // Uses the family and the config words of this context if it has them, otherwise its tuned rows.
@@ -108,6 +108,7 @@ class GpuResources {
 
   const uint64_t id_;
   const std::string arch_, config_;
+  const int sm_count_;  // 0: that of the GPU
   const Family* const family_;
   const std::map<std::string, std::string> files_;
   const bool line_info_;

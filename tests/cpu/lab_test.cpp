@@ -110,8 +110,8 @@ TEST(LabReport, RowsFollowTheSchema) {
   const json row = json::parse(to_json(a_row()).dump());
   EXPECT_EQ(faults_of(row), std::vector<std::string>{});
   // These fields were added later for GPUs, so older rows do not have them.
-  const std::set<std::string> optional = {"arch",   "registers", "spill_bytes", "first_us", "host_us",
-                                          "spread", "attempts",  "clocks",      "roofline", "peaks"};
+  const std::set<std::string> optional = {"arch",   "sm_count", "registers", "spill_bytes", "first_us", "host_us",
+                                          "spread", "attempts", "clocks",    "roofline",    "peaks"};
   for (const auto& [name, value] : row.items()) {  // the schema check must notice a missing field
     json without = row, other = row;
     without.erase(name);
@@ -129,10 +129,11 @@ TEST(LabReport, RowsOfGpusFollowTheSchemaAndWhatWasNotMeasuredIsNull) {
   BenchRow row = a_row();
   row.roof = {.threads = 0, .fma_flops = 5e13, .read_bytes = 3e12, .f16_flops = 6e14};
   row.threads = 0, row.unit = Unit::f16, row.timer = "graph";
-  row.registers = 128, row.spill_bytes = 0, row.first_us = 40, row.host_us = 2.5;
+  row.sm_count = 16, row.registers = 128, row.spill_bytes = 0, row.first_us = 40, row.host_us = 2.5;
   json json_row = json::parse(to_json(row).dump());
   EXPECT_EQ(faults_of(json_row), std::vector<std::string>{});
   EXPECT_EQ(json_row["gemm_tflops"], (json{{"f32", 50.0}, {"bf16", nullptr}, {"f16", 600.0}, {"fp8", nullptr}}));
+  EXPECT_EQ(json_row["sm_count"], 16);
   EXPECT_EQ(json_row["registers"], 128);
   EXPECT_EQ(json_row["peaks"]["mma_f16_tflops"], 600);
   EXPECT_TRUE(json_row["peaks"]["wgmma_f16_tflops"].is_null());
@@ -175,7 +176,11 @@ TEST_F(Lab, ABenchOnAGpuWritesPeaksFloorsAndClocks) {
   EXPECT_GT(row["peaks"]["wgmma_f16_tflops"], 0);
   EXPECT_TRUE(row["peaks"]["mma_fp8_tflops"].is_null());
   EXPECT_EQ(row["us"].size(), 7u);
+  EXPECT_EQ(row["sm_count"], 132);
   const Outcome text = run_in(folder, words);
+  EXPECT_EQ(json::parse(run_in(folder, words + "--json --sm-count 16").out)["sm_count"], 16);
+  EXPECT_NE(run_in(folder, words + "--sm-count 16").out.find(", sm_90a, planned for 16 multiprocessors, CUDA "),
+            std::string::npos);
   for (const char* part : {"wgmma fp8", " us by launch; ", "; spread ", "; SM clock 1980 MHz, sw_power_cap"})
     EXPECT_NE(text.out.find(part), std::string::npos) << part << "\n" << text.out;
 }

@@ -550,13 +550,13 @@ TEST_F(Profile, writes_and_judges) {
 }
 
 TEST_F(Profile, what_ncu_is_asked) {
-  ASSERT_EQ(profile("fine", "--gate occupancy=off --config block_n=32 --seed 5").code, 0);
+  ASSERT_EQ(profile("fine", "--gate occupancy=off --config block_n=32 --seed 5 --sm-count 16").code, 0);
   const std::string asked = log();
   for (const char* part :
        {"--target-processes all", "--kernel-name rapt_kernel", "--launch-skip 1", "--launch-count 1",
         "--clock-control none", "--metrics gpu__time_duration.sum,", "smsp__warps_eligible.avg.per_cycle_active",
-        "/rapt profile e4m3 b1 h8 q512 k512 d64 scales=head --launch-only --device cuda:0 --seed 5 --config "
-        "block_n=32",
+        "/rapt profile e4m3 b1 h8 q512 k512 d64 scales=head --launch-only --device cuda:0 --seed 5 "
+        "--sm-count 16 --config block_n=32",
         "--csv --page raw --print-units base"})
     EXPECT_NE(asked.find(part), std::string::npos) << part << "\n" << asked;
 }
@@ -633,9 +633,10 @@ TEST_F(Profile, without_hot_spots_there_is_a_verdict) {
 }
 
 TEST_F(Profile, json) {
-  const Outcome outcome = profile("unknown_metric", "--json --gate occupancy=off");
+  const Outcome outcome = profile("unknown_metric", "--json --gate occupancy=off --sm-count 16");
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const auto json = nlohmann::json::parse(outcome.out);
+  EXPECT_EQ(json["sm_count"], 16);
   EXPECT_EQ(json["metrics"]["gpu__time_duration.sum"], 41280);
   EXPECT_EQ(json["gates"].size(), 4u);
   EXPECT_EQ(json["unknown"].size(), 2u);
@@ -818,9 +819,10 @@ TEST_F(Profile, time_stamps_of_a_kernel_that_runs) {
   EXPECT_LE(std::count(outcome.out.begin(), outcome.out.end(), '\n'), 24) << outcome.out;
   ASSERT_EQ(results().size(), 1u);
   EXPECT_TRUE(results()[0].ends_with("-trace-stamps.json")) << results()[0];
-  const Outcome as_json = run_in(folder, command + "--trace --json");
+  const Outcome as_json = run_in(folder, command + "--trace --json --sm-count 16");
   ASSERT_EQ(as_json.code, 0) << as_json.err;
   const auto json = nlohmann::json::parse(as_json.out);
+  EXPECT_EQ(json["sm_count"], 16);
   EXPECT_EQ(json["stages"].size(), 8u);
   EXPECT_EQ(json["stages"][3]["stage"], "Q.K");
   EXPECT_EQ(json["stages"][3]["per_warp"], 4);

@@ -122,4 +122,24 @@ TEST_F(GpuSm90, LargeScoresAndPackedHeads) {
   }
 }
 
+// Plans for a part of the GPU, such as a MIG slice: a persistent kernel computes all tiles with few CTAs.
+TEST_F(GpuSm90, FewerMultiprocessors) {
+  for (const int sm_count : {1, 7, 16}) {
+    SCOPED_TRACE(sm_count);
+    const std::vector<Job> tiles = {{"bf16 b2 h8:2 q700 k900 d128 causal lse"},
+                                    {"f16 b1 h16 q600 k600 d64", check::Fill::outlier},
+                                    {"bf16 h8 d128 varlen=400:500,0:30,130:1,64:700 causal lse"},
+                                    {"f16 b3 h8 q400 k450 d64 causal seqused=450,20,33 seqused_q=400,3,0 lse"}};
+    for (const Job& job : tiles) ASSERT_TRUE(accepted(job.line)) << job.line;
+    for (const char* config : {"family=attention_sm90", "family=attention_sm90 dynamic=1", "family=attention_sm80"})
+      expect_pass(tiles, make_context({.sm_count = sm_count, .config = config}).get());
+    // Decoding: in attention_sm80 the warps of a CTA share the keys. The planner chooses the kernels.
+    std::vector<Job> all = tiles;
+    for (const char* line : {"bf16 b4 h32:8 q1 k4096 d128", "f16 b1 h8 q1 k3000 d64 lse",
+                             "bf16 b3 h16:4 q4 k2000 d128 causal seqused=2000,1,700 lse", "f32 b1 h4 q70 k300 d64"})
+      all.push_back({line});
+    expect_pass(all, make_context({.sm_count = sm_count}).get());
+  }
+}
+
 }  // namespace rapt::test

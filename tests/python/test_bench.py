@@ -290,6 +290,18 @@ def test_compare_exits_1_only_where_asked_and_slower(tmp_path):
     assert run_script("compare.py", a, str(tmp_path / "none.jsonl")).returncode == 2
 
 
+def test_plans_for_different_numbers_of_multiprocessors_are_told(tmp_path):
+    full = store(tmp_path, "full.jsonl", [a_row(sm_count=132)])
+    part = store(tmp_path, "part.jsonl", [a_row(sm_count=16)])
+    older = store(tmp_path, "older.jsonl", [a_row()])
+    told = run_script("compare.py", full, part)
+    assert told.returncode == 0 and "the multiprocessors differ ([132] and [16])" in told.stdout
+    assert run_script("compare.py", full, part, "--fail-on-regression").returncode == 2
+    for same in ((full, full), (full, older), (older, part)):
+        fine = run_script("compare.py", *same, "--fail-on-regression")
+        assert fine.returncode == 0 and "differ" not in fine.stdout, fine.stdout
+
+
 def store(tmp_path, name, found):
     path = str(tmp_path / name)
     rows.write(path, found)
@@ -325,6 +337,7 @@ def test_the_baseline_is_found_by_the_card(tmp_path):
         ([a_row(), a_row(impl="rapt stages=3", commit="def")], "several commits: abc, def"),
         ([a_row(us=[10.0, 10.0, 11.0, 11.0])], "its spread is 9.5%, more than 3%"),
         ([a_row(), a_row(card="b-card")], "a-card, b-card"),
+        ([a_row(command="rapt bench --suite perf --sm-count 16", sm_count=16)], "planned for a part of the GPU"),
     ],
 )
 def test_only_clean_steady_rows_become_a_baseline(tmp_path, made, complaint):
