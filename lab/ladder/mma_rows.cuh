@@ -7,7 +7,7 @@
 namespace rapt::ladder {
 
 // The 16 query rows of a warp: output, running maximum and sum. A lane holds parts of rows lane / 4 and lane / 4 + 8.
-template <Sm80Config cfg>
+template <const Sm80Config& cfg>
 struct MmaRows : MmaTiles<cfg> {
   using Tiles = MmaTiles<cfg>;
   using Tiles::n_tiles;

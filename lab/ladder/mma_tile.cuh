@@ -25,7 +25,7 @@ inline void load_async(unsigned to, const unsigned short* from, index_t row_stri
       thread);
 }
 
-template <Sm80Config cfg>
+template <const Sm80Config& cfg>
 struct MmaTiles {
   static constexpr int rows = cfg.block_m, keys = cfg.block_n, threads = cfg.threads(), n_tiles = keys / 8;
   static constexpr int q_bytes = rows * tile_pitch, kv_bytes = keys * tile_pitch;

@@ -7,7 +7,7 @@
 namespace rapt {
 namespace ladder {
 
-template <Sm80Config cfg>
+template <const Sm80Config& cfg>
 struct PipelinedAttention : MmaRows<cfg> {
   using Rows = MmaRows<cfg>;
   using Rows::keys;
@@ -55,7 +55,7 @@ struct PipelinedAttention : MmaRows<cfg> {
 
 }  // namespace ladder
 
-template <Sm80Config cfg>
+template <const Sm80Config& cfg>
 inline void attention_sm80(const Sm80Params& p) {
   extern __shared__ __align__(16) char shared[];
   __shared__ __align__(16) char q[ladder::PipelinedAttention<cfg>::q_bytes];

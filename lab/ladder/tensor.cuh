@@ -8,7 +8,7 @@
 namespace rapt {
 namespace ladder {
 
-template <Sm80Config cfg>
+template <const Sm80Config& cfg>
 struct TensorAttention : MmaTiles<cfg> {
   using Tiles = MmaTiles<cfg>;
   using Tiles::keys;
@@ -122,7 +122,7 @@ struct TensorAttention : MmaTiles<cfg> {
 
 }  // namespace ladder
 
-template <Sm80Config cfg>
+template <const Sm80Config& cfg>
 inline void attention_sm80(const Sm80Params& p) {
   extern __shared__ __align__(16) char shared[];
   __shared__ __align__(16) float scores[cfg.block_m * ladder::TensorAttention<cfg>::pitch];

@@ -46,7 +46,7 @@ struct TileRing {
 
 // The first block_m / 16 warps of the block are consumers, the others are producers. Tile 2 n holds the keys of step n,
 // tile 2 n + 1 holds its values.
-template <Sm80Config cfg>
+template <const Sm80Config& cfg>
 struct RingAttention : MmaRows<cfg> {
   using Rows = MmaRows<cfg>;
   using Rows::keys;

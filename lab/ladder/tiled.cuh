@@ -8,7 +8,7 @@
 namespace rapt {
 namespace ladder {
 
-template <Sm80Config cfg>
+template <const Sm80Config& cfg>
 struct TiledAttention {
   static constexpr int dim = 64, pitch = dim + 4;  // in floats; so 16-byte reads of eight rows use different banks
   static constexpr int rows = cfg.block_m, keys = cfg.block_n, threads = cfg.threads();
@@ -136,7 +136,7 @@ struct TiledAttention {
 
 }  // namespace ladder
 
-template <Sm80Config cfg>
+template <const Sm80Config& cfg>
 inline void attention_sm80(const Sm80Params& p) {
   extern __shared__ __align__(16) char shared[];
   ladder::TiledAttention<cfg>(p, reinterpret_cast<float*>(shared)).run();

@@ -9,7 +9,7 @@
 namespace rapt {
 namespace ladder {
 
-template <Sm80Config cfg>
+template <const Sm80Config& cfg>
 struct WarpSpecialisedAttention : RingAttention<cfg> {
   using Base = RingAttention<cfg>;
   using Base::Base;
@@ -39,7 +39,7 @@ struct WarpSpecialisedAttention : RingAttention<cfg> {
 
 }  // namespace ladder
 
-template <Sm80Config cfg>
+template <const Sm80Config& cfg>
 inline void attention_sm80(const Sm80Params& p) {
   extern __shared__ __align__(16) char shared[];
   __shared__ __align__(16) char q[ladder::WarpSpecialisedAttention<cfg>::q_bytes];

@@ -115,8 +115,9 @@ std::string emit_unit(const char* file, const char* function, const ConfigType& 
                       const char* params, const char* min_blocks) {
   std::string assignments;
   for (const ConfigField& field : type.fields) assignments += concat(" c.", field.name, " = ", field.code(config), ";");
-  return concat("#include \"", file, "\"\nconstexpr rapt::", type.name, " cfg = [] {\n  rapt::", type.name, " c;\n ",
-                assignments, "\n  return c;\n}();\nextern \"C\" __global__ void __launch_bounds__(cfg.threads()",
+  return concat("#include \"", file, "\"\ninline constexpr rapt::", type.name, " cfg = [] {\n  rapt::", type.name,
+                " c;\n ", assignments,
+                "\n  return c;\n}();\nextern \"C\" __global__ void __launch_bounds__(cfg.threads()",
                 *min_blocks == '\0' ? "" : ", ", min_blocks, ") rapt_kernel(const __grid_constant__ rapt::", params,
                 " p) { rapt::", function, "<cfg>(p); }\n");
 }

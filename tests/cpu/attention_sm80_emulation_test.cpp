@@ -44,7 +44,7 @@ constexpr Sm80Config config_of(DType dtype, int dim, int dim_v, int block_m, int
 }
 
 // Runs every thread of every block, in the grid of attention_sm80.cpp.
-template <Sm80Config cfg>
+template <const Sm80Config& cfg>
 void launch(const Problem& p, const Sm80Params& params) {
   const auto tiles = params.scheduler.m_blocks;
   const auto run = [&](unsigned blocks) {
@@ -80,7 +80,7 @@ class Guarded {
   rapt_tensor view_{};
 };
 
-template <Sm80Config cfg>
+template <const Sm80Config& cfg>
 check::Kernel kernel_of(unsigned section) {
   emulated_shared = shared;
   return [section](const Problem& p, const check::Inputs& in, const check::Outputs& out) {
@@ -94,7 +94,7 @@ check::Kernel kernel_of(unsigned section) {
   };
 }
 
-template <Sm80Config cfg>
+template <const Sm80Config& cfg>
 void expect_right(const std::string& line, check::Fill fill = check::Fill::normal, unsigned section = 1) {
   if (has_address_sanitizer) GTEST_SKIP() << "its fake stacks and fibers do not go together";
   const check::Result result = check::check_problem(parse_problem(line), fill, 3, kernel_of<cfg>(section));

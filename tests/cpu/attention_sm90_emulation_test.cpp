@@ -59,7 +59,7 @@ TensorMap packed_map_of(const TensorRef& t, const Problem& p, int64_t rows, int 
   return map;
 }
 
-template <Sm90Config cfg>
+template <const Sm90Config& cfg>
 check::Kernel kernel_of(unsigned blocks) {
   emulated_shared = memory;
   return [blocks](const Problem& p, const check::Inputs& in, const check::Outputs& out) {
@@ -88,7 +88,7 @@ check::Kernel kernel_of(unsigned blocks) {
   };
 }
 
-template <Sm90Config cfg>
+template <const Sm90Config& cfg>
 void expect_right(const std::string& line, check::Fill fill = check::Fill::normal, unsigned blocks = 3) {
   const check::Result result = check::check_problem(parse_problem(line), fill, 3, kernel_of<cfg>(blocks));
   EXPECT_TRUE(result.pass) << line << " " << check::name_of(fill) << ": " << result.message;

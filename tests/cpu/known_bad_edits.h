@@ -45,8 +45,6 @@ inline const std::vector<Edit>& sm90_edits() {
        "band.past(i + 1)) - shift", "f16 b1 h2 q96 d16 causal"},
       {"sm90_window_begin_off_by_one", &attention_sm90, "sm90/attention_sm90.cuh",
        "band.first(i) :", "band.first(i - 1) :", "f16 b1 h2 q70 k200 d16 window=8,0"},
-      {"sm90_half_block_too_often", &attention_sm90, "sm90/attention_sm90.cuh", "+ cfg.block_n / 2) {",
-       "+ cfg.block_n / 2 + 1) {", "f16 b1 h2 q17 d16 causal"},
       {"sm90_row_max_too_large", &attention_sm90, "sm90/softmax.cuh", "set_row_max(half, first[half])",
        "set_row_max(half, first[half] + 300.0f)", "f16 b1 h2 q64 d16"},
       {"sm90_unguarded_infinity", &attention_sm90, "sm90/softmax.cuh", "is_unsafe(half) ? 0.0f : __fmul_rn(to, c)",

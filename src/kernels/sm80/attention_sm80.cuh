@@ -23,7 +23,7 @@ RAPT_TRACE_STAGES("prologue|wait K|load|Q.K|wait V|softmax|P.V|epilogue")
 
 namespace rapt {
 
-template <Sm80Config cfg>
+template <const Sm80Config& cfg>
 struct AttentionSm80 {
   static constexpr Sm80Layout layout{cfg};
   static constexpr int threads = cfg.threads(), cta_block_n = cfg.cta_block_n(), stages = cfg.stages;
@@ -340,7 +340,7 @@ struct AttentionSm80 {
   }
 };
 
-template <Sm80Config cfg>
+template <const Sm80Config& cfg>
 void attention_sm80(const Sm80Params& p) {
   using Cta = AttentionSm80<cfg>;
   RAPT_TRACE_BEGIN("prologue");

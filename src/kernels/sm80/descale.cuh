@@ -10,7 +10,7 @@
 namespace rapt {
 
 // The softmax scale times the descales that are the same for the whole head.
-template <Sm80Config cfg>
+template <const Sm80Config& cfg>
 inline float uniform_scale(const AttentionParams& p, const CtaTile& cta) {
   float factor = p.scale;
   if (is_tensor_core_fp8(cfg.q) && !cfg.q_row_descales && p.q_scale.present())

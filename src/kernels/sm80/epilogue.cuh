@@ -13,7 +13,7 @@ namespace rapt {
 // (docs/semantics.md, "NaN and Inf").
 enum NanPass : int { normal, zero_non_finite, count_non_finite };
 
-template <Sm80Config cfg, class Softmax>
+template <const Sm80Config& cfg, class Softmax>
 struct Epilogue {
   static constexpr Sm80Layout layout{cfg};
   static constexpr int warp_rows = cfg.block_m / cfg.warps_m, m_tiles = warp_rows / 16, v_tiles = layout.dim_v / 8;

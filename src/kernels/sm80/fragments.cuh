@@ -18,7 +18,7 @@ struct Float2 {
 // B fragments of K for one k-step of QK^T and `tiles` n-tiles of 8 keys. They hold 32 bytes of each row, or 16 FP8
 // elements of each row if these are converted to 16 bits. Of 16 converted channels, lane t of a quad has
 // channels 4t to 4t+3. They become the elements 2t, 2t+1, 8+2t and 9+2t.
-template <Sm80Config cfg>
+template <const Sm80Config& cfg>
 struct KFragment {
   static constexpr Sm80Layout layout{cfg};
   static constexpr int tiles = layout.widens_k ? 4 : 2, chunks = layout.widens_k ? 1 : 2;  // 16 bytes each
@@ -42,7 +42,7 @@ struct KFragment {
 
 // Rewrites the Q tile in shared memory after it has arrived: converts FP8 to 16 bits, and permutes channels into the
 // order of converted K. All threads of the CTA call rewrite(), which ends with a barrier.
-template <Sm80Config cfg, class Tile>
+template <const Sm80Config& cfg, class Tile>
 struct QTileRewrite {
   static constexpr Sm80Layout layout{cfg};
   static constexpr bool needs_rewriting = layout.widens_q || layout.widens_k;
@@ -135,7 +135,7 @@ struct QTileRewrite {
 
 // B fragments of V for one k-step of PV: `keys` keys and `tiles` n-tiles of 8 channels. ldmatrix transposes pairs of
 // FP8 channels together. So the even channels of 16 form one n-tile, and the odd channels form the next (ChannelPair).
-template <Sm80Config cfg>
+template <const Sm80Config& cfg>
 struct VFragment {
   static constexpr Sm80Layout layout{cfg};
   static constexpr int keys = cfg.fp8_pv ? 32 : 16, tiles = layout.widens_v ? 4 : 2;
@@ -167,7 +167,7 @@ struct VFragment {
 // A fragments of P. The C fragments of the scores have the layout of A fragments, so no shuffles are needed. With
 // p_terms, P is rounded to one or two E4M3 terms. The second term holds the rounding error of the first. FP8 mma
 // multiplies each term on its own; 16-bit mma multiplies their sum.
-template <Sm80Config cfg>
+template <const Sm80Config& cfg>
 struct PFragment {
   static constexpr Sm80Layout layout{cfg};
   static constexpr int terms = cfg.fp8_pv ? cfg.p_terms : 1;
@@ -214,21 +214,21 @@ struct PFragment {
 };
 
 // sum += a * b by the mma instruction for the operand types.
-template <Sm80Config cfg, class Sum>
+template <const Sm80Config& cfg, class Sum>
 inline void mma_qk_atom(Sum& sum, const unsigned (&a)[4], unsigned b0, unsigned b1) {
   if constexpr (cfg.fp8_qk)
     mma_m16n8k32<cfg.q, cfg.k>(sum.sum, a, b0, b1);
   else
     sum.template mma<Sm80Layout(cfg).qk_dtype>(a, b0, b1);
 }
-template <Sm80Config cfg, bool in_f16>
+template <const Sm80Config& cfg, bool in_f16>
 inline void mma_pv_atom(Accumulator<in_f16>& sum, const unsigned (&a)[4], const unsigned (&b)[2]) {
   if constexpr (cfg.fp8_pv)
     mma_m16n8k32<DType::e4m3, cfg.v>(sum.sum, a, b[0], b[1]);
   else
     sum.template mma<Sm80Layout(cfg).pv_dtype>(a, b[0], b[1]);
 }
-template <Sm80Config cfg>
+template <const Sm80Config& cfg>
 inline void mma_pv_atom(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
   if constexpr (cfg.fp8_pv)
     mma_m16n8k32<DType::e4m3, cfg.v>(sum, a, b[0], b[1]);
@@ -237,7 +237,7 @@ inline void mma_pv_atom(float (&sum)[4], const unsigned (&a)[4], const unsigned 
 }
 
 // Two neighbouring output channels, from the C fragments of n-tiles 2 * pair and 2 * pair + 1. i: 0 or 1.
-template <Sm80Config cfg>
+template <const Sm80Config& cfg>
 struct ChannelPair {
   float x, y;
   int column;  // channel of x; y is the next channel

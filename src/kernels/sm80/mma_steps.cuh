@@ -7,7 +7,7 @@
 namespace rapt {
 
 // Computes S = QK^T. rows, keys: ldmatrix addresses. q: the fragments of Q, used only with q_in_registers.
-template <Sm80Config cfg, int m_tiles, int n_tiles, int q_held, int q_steps_held, class QTile, class KTile>
+template <const Sm80Config& cfg, int m_tiles, int n_tiles, int q_held, int q_steps_held, class QTile, class KTile>
 inline void mma_qk(float (&s)[m_tiles][n_tiles][4], const unsigned (&q)[q_held][q_steps_held][4],
                    const LdmatrixAddress<QTile>& rows, const LdmatrixAddress<KTile>& keys) {
   using KFrag = KFragment<cfg>;
@@ -43,7 +43,7 @@ inline void mma_qk(float (&s)[m_tiles][n_tiles][4], const unsigned (&q)[q_held][
 }
 
 // Computes sum_at(m-tile, i) += P * V for k-step `step` and the n-tiles tile + i of one VFragment.
-template <Sm80Config cfg, int m_tiles, class VTile, class SumAt>
+template <const Sm80Config& cfg, int m_tiles, class VTile, class SumAt>
 inline void mma_pv_tile(const PFragment<cfg> (&p)[m_tiles], const LdmatrixAddress<VTile>& keys, int step, int tile,
                         const SumAt& sum_at) {
   VFragment<cfg> b;
@@ -57,7 +57,7 @@ inline void mma_pv_tile(const PFragment<cfg> (&p)[m_tiles], const LdmatrixAddres
 }
 
 // Computes O += PV.
-template <Sm80Config cfg, int m_tiles, int v_tiles, int n_tiles, class VTile>
+template <const Sm80Config& cfg, int m_tiles, int v_tiles, int n_tiles, class VTile>
 inline void mma_pv(float (&o)[m_tiles][v_tiles][4], const float (&p)[m_tiles][n_tiles][4],
                    const LdmatrixAddress<VTile>& keys) {
   using VFrag = VFragment<cfg>;
@@ -75,7 +75,7 @@ inline void mma_pv(float (&o)[m_tiles][v_tiles][4], const float (&p)[m_tiles][n_
 
 // Computes O += scale * PV with two-level accumulation: it sums the products of promotion_interval keys in f16 or f32,
 // and adds this sum to O in f32.
-template <Sm80Config cfg, int m_tiles, int v_tiles, int n_tiles, class Scales, class VTile>
+template <const Sm80Config& cfg, int m_tiles, int v_tiles, int n_tiles, class Scales, class VTile>
 inline void mma_pv_two_level(float (&o)[m_tiles][v_tiles][4], const float (&p)[m_tiles][n_tiles][4],
                              const Scales& scales, const LdmatrixAddress<VTile>& keys) {
   using VFrag = VFragment<cfg>;

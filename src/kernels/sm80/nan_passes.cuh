@@ -9,7 +9,7 @@ namespace rapt {
 
 // Rewrites the V tile of an n_block in shared memory. zero_non_finite: non-finite elements become 0. count_non_finite:
 // non-finite elements become 1, all others 0.
-template <Sm80Config cfg, class VTile>
+template <const Sm80Config& cfg, class VTile>
 inline void rewrite_v_for_pass(NanPass pass, unsigned tile, int thread) {
   constexpr int width = 8 * bytes_of(cfg.v);
   constexpr unsigned all = width == 16 ? 0xffffu : 0xffu;

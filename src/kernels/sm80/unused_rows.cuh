@@ -30,7 +30,7 @@ inline void clear_unused_rows(const AttentionParams& p, const UnusedRows& rows, 
 }
 
 // Clears the rows of a CTA's tile that lie beyond seqused_q.
-template <Sm80Config cfg>
+template <const Sm80Config& cfg>
 inline void clear_unused_rows(const AttentionParams& p, const TileScheduler::WorkTile& work) {
   const Sequence sequence = sequence_of(p, work.batch);
   const index_t tile = static_cast<index_t>(work.m_block) * cfg.block_m;

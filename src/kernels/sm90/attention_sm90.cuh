@@ -19,7 +19,7 @@
 namespace rapt {
 
 // A consumer warpgroup: it computes 64 rows of each tile.
-template <Sm90Config cfg>
+template <const Sm90Config& cfg>
 struct Consumer {
   static constexpr Sm90Layout layout{cfg};
   static constexpr int n_tiles = cfg.block_n / 8, v_tiles = layout.dim_v / 8;
@@ -57,12 +57,14 @@ struct Consumer {
     } else {
       const bool after_skipped = n_block + 1 < all.end;
       if (after_skipped) prepare_v(tile, n_block + 1, slot.next(), pass);
-      if (has_half_blocks && keys.some.end <= n_block * cfg.block_n + cfg.block_n / 2) {
-        first_block<half_tiles>(s, softmax, tile, keys, n_block, pass);
-      } else {
-        first_block<n_tiles>(s, softmax, tile, keys, n_block, pass);
-      }
+      wait_turn();
+      mma_qk(s, slot);
+      pass_turn();
+      wgmma_wait_group<0>();
+      pin(s);
+      release();
       if (after_skipped) release_unused();
+      if (mask_and_softmax(s, softmax, tile, keys, n_block, pass)) softmax.correct(s);
       pack(p_fragment, s);
       bool accumulate = false;  // the first PV overwrites o
 #pragma unroll 1
@@ -111,35 +113,11 @@ struct Consumer {
   }
 
  private:
-  // On the diagonal of a causal problem, the rows of a warpgroup often see at most half of a block.
-  static constexpr bool has_half_blocks = cfg.causal_or_local && n_tiles % 4 == 0;
-  static constexpr int half_tiles = has_half_blocks ? n_tiles / 2 : n_tiles;
-
-  // Computes the weights of the first block that the rows see. No key after the first `tiles` tiles of eight is
-  // visible.
-  template <int tiles>
-  void first_block(SFragment& s, RowSoftmax& softmax, const RowTile<cfg>& tile,
-                   const typename RowTile<cfg>::KeyRanges& keys, int n_block, NanPass pass) {
-    auto& part = reinterpret_cast<float(&)[1][tiles][4]>(s);
-    wait_turn();
-    mma_qk(part, slot);
-    pass_turn();
-    wgmma_wait_group<0>();
-    pin(part);
-    release();
-    if (mask_and_softmax(part, softmax, tile, keys, n_block, pass)) softmax.correct(part);
-#pragma unroll
-    for (int n = tiles; n < n_tiles; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) s[0][n][i] = 0.0f;
-  }
-
   // Returns the address of this warpgroup's rows of Q in shared memory.
   unsigned q_rows() const { return shared.q(q_slot.stage) + static_cast<unsigned>(group) * 64 * 128; }
 
-  // Waits for K and issues S = Q K^T of the first 8 * tiles keys of a block.
-  template <int tiles>
-  void mma_qk(float (&s)[1][tiles][4], const KvSlot& at) const {
+  // Waits for K and issues S = Q K^T of a block.
+  void mma_qk(SFragment& s, const KvSlot& at) const {
     RAPT_TRACE_NEXT("consumer #: wait K");
     wait_barrier(shared.kv_full(at.stage), at.phase);
     RAPT_TRACE_NEXT("consumer #: Q.K");
@@ -150,8 +128,8 @@ struct Consumer {
 #pragma unroll
     for (int d = 0; d < layout.dim; d += 16) {
       const unsigned column = d / 64, within = d % 64 * 2;
-      Wgmma<8 * tiles>::template ss<cfg.q>(s, q.advanced(column * cfg.block_m() * 128 + within).word(),
-                                           k.advanced(column * cfg.block_n * 128 + within).word(), d > 0);
+      Wgmma<cfg.block_n>::template ss<cfg.q>(s, q.advanced(column * cfg.block_m() * 128 + within).word(),
+                                             k.advanced(column * cfg.block_n * 128 + within).word(), d > 0);
     }
     wgmma_commit_group();
   }
@@ -181,18 +159,17 @@ struct Consumer {
   }
 
   // Masks scores and replaces them by weights. Returns whether correct() and rescale() must follow.
-  template <int tiles>
-  bool mask_and_softmax(float (&s)[1][tiles][4], RowSoftmax& softmax, const RowTile<cfg>& tile,
+  bool mask_and_softmax(SFragment& s, RowSoftmax& softmax, const RowTile<cfg>& tile,
                         const typename RowTile<cfg>::KeyRanges& keys, int n_block, NanPass pass) const {
     RAPT_TRACE_NEXT("consumer #: softmax");
     const int key = n_block * cfg.block_n;
-    if (key + 8 * tiles > keys.full.end) mask<false>(s, tile, key);
+    if (key + cfg.block_n > keys.full.end) mask<false>(s, tile, key);
     if (cfg.causal_or_local && key < keys.full.begin) mask<true>(s, tile, key);
     return softmax.weigh(s, pass);
   }
   // Masks the scores of keys before (at_begin) or after those that a row sees.
-  template <bool at_begin, int tiles>
-  void mask(float (&s)[1][tiles][4], const RowTile<cfg>& tile, int key) const {
+  template <bool at_begin>
+  void mask(SFragment& s, const RowTile<cfg>& tile, int key) const {
     const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32 % 4);
     const Band band = tile.band();
     const int first_row = tile.first_row() + 64 * group;
@@ -201,7 +178,7 @@ struct Consumer {
       const int i = (first_row + 16 * warp + lane / 4 + 8 * half) / cfg.packed_heads, shift = key + lane % 4 * 2;
       const int edge = (!cfg.causal_or_local ? band.seqlen_k : at_begin ? band.first(i) : band.past(i)) - shift;
 #pragma unroll
-      for (int n = 0; n < tiles; ++n)
+      for (int n = 0; n < n_tiles; ++n)
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
           float& x = s[0][n][2 * half + j];
@@ -271,14 +248,14 @@ struct Consumer {
 
 // If a stored value is not finite, adds the tile to the list of tiles to compute again. All consumer warps call this
 // after a normal pass. The first warp with such a value adds the tile.
-template <Sm90Config cfg>
+template <const Sm90Config& cfg>
 inline void list_if_not_finite(const SharedState<cfg>& shared, const RowTile<cfg>& tile, bool finite) {
   if (!__any_sync(~0u, !finite) || threadIdx.x % 32 != 0 || exchange_shared(tile.listed(), 1) != 0) return;
   store_shared(shared.redo(add_shared(shared.redo_count(), 1)), static_cast<unsigned>(tile.item()));
 }
 
 // The consumer warpgroups' loop over the tiles of the CTA.
-template <Sm90Config cfg>
+template <const Sm90Config& cfg>
 inline void consume(const Sm90Params& params, const SharedState<cfg>& shared) {
   using Shared = SharedState<cfg>;
   const AttentionParams& p = params.attention;
@@ -306,7 +283,7 @@ inline void consume(const Sm90Params& params, const SharedState<cfg>& shared) {
   RAPT_TRACE_END();
 }
 
-template <Sm90Config cfg>
+template <const Sm90Config& cfg>
 void attention_sm90(const Sm90Params& params) {
   RAPT_TRACE_BEGIN("start");
   RAPT_TRACE_COUNTERS();

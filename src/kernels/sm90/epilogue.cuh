@@ -11,7 +11,7 @@
 
 namespace rapt {
 
-template <Sm90Config cfg>
+template <const Sm90Config& cfg>
 struct Epilogue {
   static constexpr int v_tiles = Sm90Layout(cfg).dim_v / 8, tiles = cfg.head_dim_v / 8;  // tiles of eight columns
 
@@ -151,7 +151,7 @@ struct Epilogue {
 };
 
 // Sets rows past seqused_q to O = 0 and lse = -inf. The consumer warpgroups call it.
-template <Sm90Config cfg>
+template <const Sm90Config& cfg>
 inline void clear_unused(const AttentionParams& p, const RowTile<cfg>& tile) {
   constexpr int words = bytes_of(cfg.out) * cfg.head_dim_v / 16;
   const int begin = tile.first_row(), seqlen_q = tile.seqlen_q(), rows_q = tile.rows_q();

@@ -10,7 +10,7 @@ namespace rapt {
 
 // Sets row number `keys` and all later rows to 0, and changes elements as the pass requires. All threads of the
 // consumer warpgroups must call this; it contains a barrier.
-template <Sm90Config cfg>
+template <const Sm90Config& cfg>
 inline void rewrite_v_for_pass(const SharedState<cfg>& shared, int stage, int keys, NanPass pass, unsigned thread) {
   constexpr unsigned one = cfg.v == DType::f16 ? 0x3c00u : 0x3f80u;
   const unsigned tile = shared.kv(stage);

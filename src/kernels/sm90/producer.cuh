@@ -24,7 +24,7 @@ struct Phases {
   void advance_q() { bits = bits >> 3 == 2 * q_stages - 1 ? bits & 7 : bits + 8; }
 };
 
-template <Sm90Config cfg>
+template <const Sm90Config& cfg>
 struct Producer {
   using Tile = RowTile<cfg>;
   static constexpr Sm90Layout layout{cfg};
@@ -115,7 +115,7 @@ struct Producer {
 
 // Loads the tiles of the schedule. Tiles with non-finite values are computed again, in two passes. This happens at the
 // end, or when the list of these tiles could be full.
-template <Sm90Config cfg>
+template <const Sm90Config& cfg>
 inline void produce(const Sm90Params& params, const SharedState<cfg>& shared) {
   Producer<cfg> producer{params, shared};
   unsigned item = blockIdx.x, passes_left = 0;  // passes_left: over the listed tiles, two for each tile

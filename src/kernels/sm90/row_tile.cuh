@@ -26,7 +26,7 @@ struct NBlocks {
 
 // With packed heads, row r of the head group is query r / packed_heads of head `head() + r % packed_heads`. All counts
 // of rows (first_row, seqlen_q, rows_q) are counts of such rows.
-template <Sm90Config cfg>
+template <const Sm90Config& cfg>
 struct RowTile {
   using KeyRanges = KeyTiles<int, cfg.causal_or_local>;
   static constexpr int rows = cfg.block_m(), heads = cfg.packed_heads;

@@ -29,7 +29,7 @@ inline void arrive_by_warp(unsigned barrier) {
   if (threadIdx.x % 32 == 0) arrive(barrier);
 }
 
-template <Sm90Config cfg>
+template <const Sm90Config& cfg>
 struct SharedState {
   static constexpr Sm90Layout layout{cfg};
   static constexpr unsigned consumers = 128 * cfg.warpgroups, consumer_warps = 4 * cfg.warpgroups;
