@@ -7,6 +7,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "check/check.h"
@@ -195,6 +198,39 @@ TEST_F(Sm90Emulated, WeightsBeforeMaxima) {
     expect_right<full>("f16 h2 d64 varlen=17:40,0:3,140:1,1:0,64:129 lse", fill);
   }
   expect_right<cfg>("bf16 b3 h2 q140 k150 d64 causal seqused=150,20,33 seqused_q=140,3,0 lse", hidden);
+}
+
+// Every query has the score `score(j)` for key j: q is 1 in channel 0, where k has the scores.
+template <const Sm90Config& cfg, class Score>
+void expect_right_for_scores(const std::string& line, const Score& score) {
+  const Problem p = parse_problem(line);
+  check::Inputs inputs = check::make_inputs(p, normal, 3);
+  for (int64_t h = 0; h < p.heads_q; ++h)
+    for (int64_t i = 0; i < p.seqlen_q; ++i)
+      for (int64_t d = 0; d < p.head_dim; ++d) inputs.q.set({0, h, i, d}, d == 0 ? 1 : 0);
+  for (int64_t h = 0; h < p.heads_k; ++h)
+    for (int64_t j = 0; j < p.seqlen_k; ++j)
+      for (int64_t d = 0; d < p.head_dim; ++d) inputs.k.set({0, h, j, d}, d == 0 ? score(j) : 0);
+  const check::Outputs outputs = check::make_outputs(p);
+  kernel_of<cfg>(1)(p, inputs, outputs);
+  const check::Result result = check::judge(p, std::nullopt, inputs, outputs);
+  EXPECT_TRUE(result.pass) << line << ": " << result.message;
+}
+
+// The first row_max is far below the scores of the keys that follow. Keys are visited from the last block on.
+TEST_F(Sm90Emulated, LseAfterALargeCorrection) {
+  static constexpr Sm90Config cfg = config_of(DType::f16, 64, 64, 1, 32, 3, false);
+  for (const auto& [top, low] : {std::pair{0.23, -61.5}, std::pair{0.3, -59.0}, std::pair{0.01, -59.0},
+                                 std::pair{0.2, -16.0}, std::pair{0.0, -100.0}})
+    expect_right_for_scores<cfg>("f16 b1 h1 q64 k64 d64 scale=1 lse", [&](int64_t j) { return j < 32 ? top : low; });
+}
+
+// The first 16 scores of each block are masked, infinitely small, or much smaller than the others.
+TEST_F(Sm90Emulated, FirstScoresAreNoSample) {
+  static constexpr Sm90Config cfg = config_of(DType::f16, 64, 64, 1, 32, 3, false);
+  for (const double low : {-30.0, -6.0, -500.0, -std::numeric_limits<double>::infinity()})
+    expect_right_for_scores<cfg>("f16 b1 h1 q64 k90 d64 scale=1",
+                                 [&](int64_t j) { return j % 32 < 16 ? low : 0.125 * static_cast<double>(j % 5); });
 }
 
 constexpr Sm90Config packed(Sm90Config c, int heads) {

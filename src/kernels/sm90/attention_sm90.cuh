@@ -42,7 +42,7 @@ struct Consumer {
     const int row = tile.first_row() + 64 * group;
     const typename RowTile<cfg>::KeyRanges keys = RowTile<cfg>::keys_of(tile.band(), row, 64, tile.seqlen_q());
     const NBlocks all = tile.n_blocks(), mine = RowTile<cfg>::n_blocks_of(keys);
-    RowSoftmax softmax{p.scale * log2_e};
+    RowSoftmax softmax{p.scale * log2_e, p};
     SFragment s;
     OFragment o;
     PFragment p_fragment;
