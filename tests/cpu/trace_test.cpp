@@ -326,6 +326,16 @@ TEST_F(TraceEmulated, attention_sm90_skips_blocks_and_takes_turns) {
     EXPECT_EQ(count(trace, concat(role, "wait turn")), 4 * 4) << "every warpgroup takes every turn";
 }
 
+// A block of four consumer warpgroups has 20 warps. Each warp counts its own steps.
+TEST_F(TraceEmulated, attention_sm90_with_four_warpgroups) {
+  const Trace trace = trace_of("f16 h1 q256 k96 d16", "sm_90a",
+                               "family=attention_sm90 warpgroups=4 block_n=32 kv_stages=3 ping_pong=0", sm90_line);
+  ASSERT_EQ(trace.warps.size(), 17u) << "one warp loads, sixteen compute";
+  EXPECT_EQ(count(trace, "producer: load K"), 3);
+  for (const char* role : {"consumer 1: ", "consumer 2: ", "consumer 3: ", "consumer 4: "})
+    for (const char* stage : {"Q.K", "P.V"}) EXPECT_EQ(count(trace, concat(role, stage)), 4 * 3) << role << stage;
+}
+
 TEST_F(TraceEmulated, stages_of_attention_scalar) {
   const Trace trace = trace_of(scalar_line, "sm_80", "", scalar_line);
   Names expected{"start"};

@@ -75,11 +75,12 @@ inline void trace_mark(unsigned stage, unsigned step) {
 }
 
 // The number of marks that a warp of this block has stored for a stage. These counters are in shared memory, because a
-// counter in global memory would make each mark wait for about 500 cycles.
+// counter in global memory would make each mark wait for about 500 cycles. With 16 bits they take at most 1024 bytes,
+// which all shipped kernels leave free.
 template <unsigned stages>
-inline unsigned& trace_counter(unsigned stage) {
-  constexpr unsigned most_warps = 16;
-  __shared__ unsigned counters[most_warps * stages];
+inline unsigned short& trace_counter(unsigned stage) {
+  constexpr unsigned most_warps = 32;  // of a block on every GPU
+  __shared__ unsigned short counters[most_warps * stages];
   return counters[volatile_copy(threadIdx.x) / 32 * stages + stage];
 }
 
@@ -94,13 +95,14 @@ inline void trace_next(unsigned stage) {
   const unsigned long long cycles = sm_cycles();
   unsigned place;
   if (!trace_place(place)) return;
-  unsigned& count = trace_counter<stages>(stage);
+  unsigned short& count = trace_counter<stages>(stage);
   const unsigned step = count;
-  if (step >= rapt_trace_buffer.steps) {
+  constexpr unsigned most_steps = 0xffff;
+  if (step >= rapt_trace_buffer.steps || step == most_steps) {
     *rapt_trace_buffer.lost = 1;
     return;
   }
-  count = step + 1;
+  count = static_cast<unsigned short>(step + 1);
   store_mark(place, stage, step, cycles);
 }
 
