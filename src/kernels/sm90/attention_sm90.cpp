@@ -103,10 +103,14 @@ bool accepts(const Problem& p, const Device& device, std::string* why) {
 // Returns false for `invariant` problems, because their plans must not depend on lengths.
 bool has_short_keys(const Problem& p) { return !p.invariant && p.seqlen_k <= 1024; }
 
+// The same holds here. Packed sequences are often much shorter than a tile, and no such problem was measured.
+bool has_many_tiles(const Problem& p, const Device& device) {
+  return !p.invariant && !p.varlen && p.batch * p.heads_q * div_up(p.seqlen_q, 256) >= device.sm_count;
+}
+
 Sm90Config tiles(const Problem& p, const Device& device) {
-  const int64_t tiles_of_256 = p.batch * p.heads_q * div_up(p.seqlen_q, 256);
   const Sm90Traits traits{std::max(p.head_dim, p.head_dim_v), p.position_mask.present(), has_short_keys(p),
-                          !p.invariant && tiles_of_256 >= device.sm_count};
+                          has_many_tiles(p, device)};
   const auto applies = [&](const Sm90TunedRow& row) { return row.applies(traits); };
   Sm90Config a = std::ranges::find_if(sm90_tuned_rows, applies)->tiles;
   a.causal_or_local = traits.masked;
@@ -114,9 +118,9 @@ Sm90Config tiles(const Problem& p, const Device& device) {
 }
 
 // Returns whether attention_sm90 is faster than attention_sm80 (docs/lab-notebook.md). A tile has at least 128 query
-// rows, and a multiprocessor holds one CTA. With few rows, tiles are almost empty. With few tiles, multiprocessors are
-// idle. With few keys, no computation overlaps the first loads. A plan with `invariant` must not depend on lengths. So
-// one kernel, attention_sm80, computes all lengths, also those of decoding.
+// rows, and a multiprocessor holds one or two CTAs. With few rows, tiles are almost empty. With few tiles,
+// multiprocessors are idle. With few keys, no computation overlaps the first loads. A plan with `invariant` must not
+// depend on lengths. So one kernel, attention_sm80, computes all lengths, also those of decoding.
 bool prefers(const Problem& p, const Device& device, std::string* why) {
   constexpr int64_t least_rows = 256, least_packed_rows = 64, least_keys = 256;
   const auto no = [&](const auto&... parts) { return refuse(name, why, parts..., ": attention_sm80 is faster"); };

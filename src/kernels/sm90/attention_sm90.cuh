@@ -57,12 +57,7 @@ struct Consumer {
     } else {
       const bool after_skipped = n_block + 1 < all.end;
       if (after_skipped) prepare_v(tile, n_block + 1, slot.next(), pass);
-      wait_turn();
-      mma_qk(s, slot);
-      pass_turn();
-      wgmma_wait_group<0>();
-      pin(s);
-      release();
+      first_qk(s);
       if (after_skipped) release_unused();
       if (mask_and_softmax(s, softmax, tile, keys, n_block, pass)) softmax.correct(s);
       pack(p_fragment, s);
@@ -91,18 +86,7 @@ struct Consumer {
         pack(p_fragment, s);
         accumulate = true;
       }
-      const int first_block = tile.n_blocks().begin;  // read again, because registers are scarce
-      const bool before_skipped = n_block >= first_block;
-      prepare_v(tile, n_block + 1, before_skipped ? slot.next() : slot, pass);
-      if (before_skipped) skip_k();
-      mma_pv(o, p_fragment, slot, accumulate);
-      wgmma_wait_group<0>();
-      pin(o);
-      release();
-      if (before_skipped) {
-        for (--n_block; n_block >= first_block; --n_block) skip(tile, n_block, true, pass);
-        skip_v(tile, first_block, pass);
-      }
+      last_pv(o, p_fragment, accumulate, tile, n_block, pass);
     }
     RAPT_TRACE_NEXT("consumer #: epilogue");
     const Epilogue<cfg> epilogue{p, tile, pass, q_rows()};
@@ -113,6 +97,32 @@ struct Consumer {
   }
 
  private:
+  // QK of the first block that the rows see. No PV runs at this time.
+  void first_qk(SFragment& s) {
+    wait_turn();
+    mma_qk(s, slot);
+    pass_turn();
+    wgmma_wait_group<0>();
+    pin(s);
+    release();
+  }
+  // PV of the last block that the rows see. Then releases the blocks from n_block down to the tile's first one.
+  void last_pv(OFragment& o, const PFragment& p_fragment, bool accumulate, const RowTile<cfg>& tile, int n_block,
+               NanPass pass) {
+    const int first_block = tile.n_blocks().begin;  // read again, because registers are scarce
+    const bool before_skipped = n_block >= first_block;
+    prepare_v(tile, n_block + 1, before_skipped ? slot.next() : slot, pass);
+    if (before_skipped) skip_k();
+    mma_pv(o, p_fragment, slot, accumulate);
+    wgmma_wait_group<0>();
+    pin(o);
+    release();
+    if (before_skipped) {
+      for (--n_block; n_block >= first_block; --n_block) skip(tile, n_block, true, pass);
+      skip_v(tile, first_block, pass);
+    }
+  }
+
   // Returns the address of this warpgroup's rows of Q in shared memory.
   unsigned q_rows() const { return shared.q(q_slot.stage) + static_cast<unsigned>(group) * 64 * 128; }
 

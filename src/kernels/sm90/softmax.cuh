@@ -8,7 +8,7 @@
 // row's first visible block. If the weights of a thread in a block have a sum above 2^8, correct() raises row_max so
 // that the largest weight becomes 1. Each row decides alone, so its bits do not depend on other rows.
 //
-// A weight above largest_correction cannot be corrected without the scores. So the row gets NaN as its sum, and its
+// A weight above largest_correction() cannot be corrected without the scores. So the row gets NaN as its sum, and its
 // tile is computed again like a tile with hidden NaN (NanPass). In that pass, row_max of such a row is raised before
 // the weights are computed. The limit is 2^100, so that this is rare. If the call asks for lse, it is 2^24: the
 // exponent of a larger weight is rounded so much that lse could miss its error bound.
@@ -24,8 +24,8 @@ struct RowSoftmax {
   static constexpr int group = 2;  // number of tiles of eight columns whose exponentials are computed together
   static constexpr float largest_sum = 256.0f;
 
-  float c;  // scale_log2: softmax scale * log2(e); from 2^-100 to 2^100
-  const AttentionParams& p;
+  float c;                                              // scale_log2: softmax scale * log2(e); from 2^-100 to 2^100
+  const AttentionParams& p;                             // read only for largest_correction()
   float row_max[2] = {minus_infinity, minus_infinity};  // unit: raw scores
   float row_sum[2] = {0.0f, 0.0f};                      // sums over this thread's columns
   // weight = exp2(s * c - shift). shift is row_max * c. If is_unsafe(), row_max is subtracted from s before the product

@@ -13,7 +13,7 @@ struct Sm90Traits {
   long long dim;    // the larger of head_dim and head_dim_v
   bool masked;      // causal or a window
   bool short_keys;  // at most 1024 keys: the start and the end of a tile cost much of its time
-  bool many_tiles;  // tiles of 256 rows give work to all multiprocessors
+  bool many_tiles;  // dense, and tiles of 256 rows give work to all multiprocessors
 };
 
 struct Sm90TunedRow {
