@@ -82,9 +82,8 @@ check::Kernel kernel_of(unsigned blocks) {
                       u(p.batch * heads) * row_tiles,
                       counters,
                       TileSequences::of(a)};
-    cuda_emulation::launch(cfg.dynamic ? std::min(blocks, params.items) : params.items,
-                           static_cast<unsigned>(cfg.threads()), reinterpret_cast<float*>(memory),
-                           static_cast<size_t>(Sm90Layout(cfg).bytes) / sizeof(float),
+    cuda_emulation::launch(std::min(blocks, params.items), static_cast<unsigned>(cfg.threads()),
+                           reinterpret_cast<float*>(memory), static_cast<size_t>(Sm90Layout(cfg).bytes) / sizeof(float),
                            [&] { attention_sm90<cfg>(params); });
     EXPECT_EQ(counters[0], 0u);
     EXPECT_EQ(counters[1], 0u);
@@ -109,8 +108,8 @@ class Sm90Emulated : public ::testing::Test {
   }
 };
 
-constexpr Sm90Config with_turns(Sm90Config c, bool ping_pong, bool dynamic) {
-  c.ping_pong = ping_pong, c.dynamic = dynamic;
+constexpr Sm90Config with_turns(Sm90Config c) {
+  c.ping_pong = true;
   return c;
 }
 
@@ -139,7 +138,7 @@ TEST_F(Sm90Emulated, Causal) {
 
 TEST_F(Sm90Emulated, HiddenValuesReachNoRow) {
   static constexpr Sm90Config cfg = config_of(DType::f16, 64, 64, 2, 64, 2, true),
-                              turns = with_turns(config_of(DType::bf16, 64, 64, 3, 32, 2, true), true, true);
+                              turns = with_turns(config_of(DType::bf16, 64, 64, 3, 32, 2, true));
   for (const char* mask : {"causal", "window=10,20"}) {
     expect_right<cfg>(std::string("f16 b2 h2 q150 k190 d64 lse ") + mask, hidden);
     expect_right<turns>(std::string("bf16 b2 h2 q250 k190 d64 lse ") + mask, hidden, 2);
@@ -158,8 +157,8 @@ TEST_F(Sm90Emulated, PaddedAndUnequalHeadDims) {
 }
 
 TEST_F(Sm90Emulated, WarpgroupsTakeTurns) {
-  static constexpr Sm90Config two = with_turns(config_of(DType::f16, 64, 64, 2, 32, 2, true), true, false),
-                              three = with_turns(config_of(DType::f16, 64, 64, 3, 48, 5, true), true, true);
+  static constexpr Sm90Config two = with_turns(config_of(DType::f16, 64, 64, 2, 32, 2, true)),
+                              three = with_turns(config_of(DType::f16, 64, 64, 3, 48, 5, true));
   expect_right<two>("f16 b1 h2 q150 k190 d64 causal lse");
   expect_right<two>("f16 b1 h2 q150 k90 d64 window=9,0 lse");
   expect_right<three>("f16 b1 h3 q400 k410 d64 causal lse");
@@ -167,13 +166,13 @@ TEST_F(Sm90Emulated, WarpgroupsTakeTurns) {
 }
 
 TEST_F(Sm90Emulated, ADynamicScheduleTakesEveryTileOnce) {
-  static constexpr Sm90Config cfg = with_turns(config_of(DType::bf16, 64, 64, 2, 32, 2, true), false, true);
+  static constexpr Sm90Config cfg = config_of(DType::bf16, 64, 64, 2, 32, 2, true);
   for (const unsigned blocks : {1u, 2u, 7u, 100u})
     expect_right<cfg>("bf16 b2 h3 q300 k330 d64 causal lse", normal, blocks);
 }
 
 TEST_F(Sm90Emulated, PackedSequencesAndLengthsInUse) {
-  static constexpr Sm90Config cfg = with_turns(config_of(DType::f16, 64, 64, 2, 48, 2, true), false, true),
+  static constexpr Sm90Config cfg = config_of(DType::f16, 64, 64, 2, 48, 2, true),
                               plain = config_of(DType::f16, 64, 64, 2, 48, 2, false);
   for (const auto fill : {normal, hidden}) {
     expect_right<cfg>("f16 h4:2 d64 varlen=17,0,140,1,64 causal lse", fill);
@@ -185,9 +184,9 @@ TEST_F(Sm90Emulated, PackedSequencesAndLengthsInUse) {
 }
 
 TEST_F(Sm90Emulated, WeightsBeforeMaxima) {
-  static constexpr Sm90Config cfg = with_turns(config_of(DType::bf16, 64, 64, 2, 32, 3, true), true, true),
+  static constexpr Sm90Config cfg = with_turns(config_of(DType::bf16, 64, 64, 2, 32, 3, true)),
                               full = config_of(DType::f16, 64, 64, 2, 64, 4, false),
-                              three = with_turns(config_of(DType::f16, 64, 64, 3, 48, 5, true), true, true);
+                              three = with_turns(config_of(DType::f16, 64, 64, 3, 48, 5, true));
   for (const auto fill :
        {normal, huge, hidden, check::Fill::outlier, check::Fill::rescale, check::Fill::rescale_reversed}) {
     expect_right<cfg>("bf16 b2 h2 q250 k190 d64 causal lse", fill, 2);
@@ -239,7 +238,7 @@ constexpr Sm90Config packed(Sm90Config c, int heads) {
 }
 
 TEST_F(Sm90Emulated, RowsOfAGroupShareATile) {
-  static constexpr Sm90Config four = packed(with_turns(config_of(DType::bf16, 64, 64, 2, 32, 3, true), true, true), 4),
+  static constexpr Sm90Config four = packed(with_turns(config_of(DType::bf16, 64, 64, 2, 32, 3, true)), 4),
                               eight = packed(config_of(DType::f16, 64, 64, 3, 48, 4, true), 8),
                               full = packed(config_of(DType::f16, 64, 64, 2, 64, 4, false), 2);
   for (const auto fill : {normal, hidden}) {
@@ -255,7 +254,7 @@ TEST_F(Sm90Emulated, RowsOfAGroupShareATile) {
 
 TEST_F(Sm90Emulated, OneAndFourWarpgroups) {
   static constexpr Sm90Config one = config_of(DType::f16, 64, 64, 1, 48, 3, true),
-                              four = with_turns(config_of(DType::bf16, 64, 64, 4, 64, 8, true), true, true);
+                              four = with_turns(config_of(DType::bf16, 64, 64, 4, 64, 8, true));
   for (const auto fill : {normal, hidden}) {
     expect_right<one>("f16 b1 h2 q150 k190 d64 causal lse", fill);
     expect_right<one>("f16 h2 d64 varlen=17:40,0:3,40:140,64:129 window=30,5 lse", fill);

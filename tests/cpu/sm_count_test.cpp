@@ -150,7 +150,7 @@ TEST_F(SmCount, AnEmulatedKernelHasThatManyCtas) {
     GTEST_SKIP() << error.what();
   }
   std::string text = text_of(RAPT_SOURCE_DIR "/src/kernels/sm90/producer.cuh");
-  const std::string place = "    item = cfg.dynamic";
+  const std::string place = "    item = gridDim.x";
   ASSERT_NE(text.find(place), std::string::npos);
   text.insert(text.find(place), "    if (gridDim.x > 2) *static_cast<volatile int*>(nullptr) = 1;\n");
   std::ofstream(folder / "producer.cuh") << text;

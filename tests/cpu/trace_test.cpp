@@ -91,14 +91,14 @@ TEST(TraceShape, of_plans) {
   EXPECT_EQ(small.warps, 4u);
   EXPECT_EQ(small.ctas, 128u);
   const TraceShape persistent = of("f16 h8 q512 d64", {.grid_x = 16});
-  EXPECT_EQ(persistent.steps - 1, 8 * (small.steps - 1)) << "each CTA computes eight tiles";
+  EXPECT_EQ(persistent.steps - 1, (8 + 4) * (small.steps - 1)) << "a CTA computes eight tiles on average";
   const Problem causal = parse_problem(sm90_line);
   const KernelConfig config = plan(causal, device_preset("sm_90a")).steps[0].config;
-  ASSERT_EQ(config.number("warpgroups"), 3);
-  const TraceShape dynamic = trace_shape(causal, config, {.grid_x = 132}, 512, 16);
-  // 48 heads with 22 tiles of 192 rows make 8 tiles for each of 132 CTAs. There is memory for half as many more. Each
-  // tile has 32 blocks of keys.
-  EXPECT_EQ(dynamic.steps - 1, (8 + 4) * 32u);
+  ASSERT_EQ(config.number("warpgroups"), 4);
+  const TraceShape of_sm90 = trace_shape(causal, config, {.grid_x = 132}, 640, 16);
+  // 48 heads with 16 tiles of 256 rows make 6 tiles for each of 132 CTAs. There is memory for half as many more. Each
+  // tile has 64 blocks of keys.
+  EXPECT_EQ(of_sm90.steps - 1, (6 + 3) * 64u);
   const TraceShape large = of("f16 b16 h32 q32768 d128", {.grid_x = 131072});
   EXPECT_LT(large.ctas, large.all_ctas);
   EXPECT_LE(large.marks() * 8, size_t{512} << 20);
@@ -294,8 +294,7 @@ constexpr const char* small_sm90 = "family=attention_sm90 warpgroups=2 block_n=3
 // There is one more tile than CTAs. The first CTA takes it. A tile has three blocks of keys.
 TEST_F(TraceEmulated, stages_of_attention_sm90) {
   const int64_t ctas = device_preset("sm_90a").sm_count, tiles = ctas + 1;
-  const Trace trace =
-      trace_of(concat("f16 h", tiles, " q100 k96 d16"), "sm_90a", concat(small_sm90, "0 dynamic=1"), sm90_line);
+  const Trace trace = trace_of(concat("f16 h", tiles, " q100 k96 d16"), "sm_90a", concat(small_sm90, "0"), sm90_line);
   ASSERT_EQ(static_cast<int64_t>(trace.warps.size()), 9 * ctas) << "one warp loads, eight compute";
   EXPECT_EQ(count(trace, "producer: load Q"), tiles);
   Names producer{"tile", "load Q", "load K", "load K", "load V", "load K", "load V", "load V"};
