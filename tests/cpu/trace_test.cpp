@@ -298,19 +298,24 @@ TEST_F(TraceEmulated, stages_of_attention_sm90) {
   ASSERT_EQ(static_cast<int64_t>(trace.warps.size()), 9 * ctas) << "one warp loads, eight compute";
   EXPECT_EQ(count(trace, "producer: load Q"), tiles);
   Names producer{"tile", "load Q", "load K", "load K", "load V", "load K", "load V", "load V"};
-  Names consumer{"wait tile", "wait Q", "wait K", "Q.K", "softmax"};
-  for (int block = 0; block < 2; ++block) append(consumer, {"wait K", "Q.K", "wait V", "P.V", "softmax", "wait P.V"});
-  append(consumer, {"wait V", "P.V", "epilogue"});
+  Names consumer{"wait tile", "wait Q", "Q.K", "softmax"};
+  for (int block = 0; block < 2; ++block) append(consumer, {"Q.K", "P.V", "softmax", "wait P.V"});
+  append(consumer, {"P.V", "epilogue"});
   for (const TracedWarp& warp : trace.warps) {
     const bool loads = warp.warp == 0;
     Names expected{"start"};
     for (int tile = 0; tile < (warp.cta == 0 ? 2 : 1); ++tile) append(expected, loads ? producer : consumer);
     // At the end the consumers wait for two messages: that the list of tiles to repeat is complete, and the last one.
     append(expected, loads ? Names{"tile"} : Names{"wait tile", "wait tile"});
-    EXPECT_EQ(stages_of(trace, warp), expected) << "CTA " << warp.cta << " warp " << warp.warp;
+    Names found = stages_of(trace, warp);
+    std::erase_if(found, [](const std::string& stage) { return stage == "wait K" || stage == "wait V"; });
+    EXPECT_EQ(found, expected) << "CTA " << warp.cta << " warp " << warp.warp;
     EXPECT_EQ(role_of(trace.names[warp.stages.back().stage]), loads ? "producer" : concat("consumer ", warp.warp / 4));
   }
   for (const char* name : {"consumer 1: epilogue", "consumer 2: epilogue"}) EXPECT_EQ(count(trace, name), 4 * tiles);
+  // A wait for keys has a mark only if they are not there yet.
+  EXPECT_GT(count(trace, "consumer 1: wait K"), 0);
+  EXPECT_LT(count(trace, "consumer 1: wait V"), 4 * 3 * tiles);
 }
 
 // Warpgroups take turns, and the rows of one warpgroup do not see some blocks of keys.

@@ -81,7 +81,7 @@ TEST(Tuned, RowsOfSm90HaveTheirMeasurement) {
                                                       {"ping_pong", c.ping_pong}};
     });
   }
-  EXPECT_EQ(measured, 4);
+  EXPECT_EQ(measured, 11);
 }
 
 }  // namespace rapt::test

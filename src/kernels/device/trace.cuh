@@ -7,6 +7,9 @@
 //                                       warp has begun this stage before
 //   RAPT_TRACE_NEXT("consumer: QK");    like RAPT_TRACE, for kernels that do not know the step: a counter in shared
 //                                       memory gives it
+//   RAPT_TRACE_NEXT_IF(waits, "consumer: wait K");  RAPT_TRACE_NEXT for a wait that is often over at once. Without the
+//                                       mark, the wait counts for the stage before it. `waits` is evaluated only if
+//                                       the trace is on
 //   RAPT_TRACE_COUNTERS();              every warp of a kernel with RAPT_TRACE_NEXT calls it after RAPT_TRACE_BEGIN
 //   RAPT_TRACE_END();                   every warp calls it at the end of the kernel, also before an early return
 //
@@ -139,6 +142,10 @@ inline void trace_end() {
     static_assert(marked_stage != rapt::no_trace_stage, "RAPT_TRACE_NEXT: must be a name of RAPT_TRACE_STAGES"); \
     rapt::trace_next<rapt::trace_stage_count(rapt::trace_stages)>(marked_stage);                                 \
   } while (false)
+#define RAPT_TRACE_NEXT_IF(waits, name) \
+  do {                                  \
+    if (waits) RAPT_TRACE_NEXT(name);   \
+  } while (false)
 #define RAPT_TRACE_BEGIN(name) \
   do {                         \
     rapt::trace_begin();       \
@@ -152,6 +159,7 @@ inline void trace_end() {
 #define RAPT_TRACE_STAGES(list)
 #define RAPT_TRACE(name, step) static_cast<void>(0)
 #define RAPT_TRACE_NEXT(name) static_cast<void>(0)
+#define RAPT_TRACE_NEXT_IF(waits, name) static_cast<void>(0)
 #define RAPT_TRACE_BEGIN(name) static_cast<void>(0)
 #define RAPT_TRACE_COUNTERS() static_cast<void>(0)
 #define RAPT_TRACE_END() static_cast<void>(0)

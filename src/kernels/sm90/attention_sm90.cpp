@@ -157,7 +157,7 @@ Sm90Config tiles(const Problem& p, const Device& device) {
 }
 
 // Returns whether attention_sm90 is faster than attention_sm80 (docs/lab-notebook.md). A tile has at least 128 query
-// rows, and a multiprocessor holds one or two CTAs. With few rows, tiles are almost empty. With few tiles,
+// rows, and a multiprocessor holds one CTA. With few rows, tiles are almost empty. With few tiles,
 // multiprocessors are idle. With few keys, no computation overlaps the first loads. A plan with `invariant` must not
 // depend on lengths. So one kernel, attention_sm80, computes all lengths, also those of decoding.
 bool prefers(const Problem& p, const Device& device, std::string* why) {

@@ -128,7 +128,7 @@ struct Consumer {
 
   // Waits for K and issues S = Q K^T of a block.
   void mma_qk(SFragment& s, const KvSlot& at) const {
-    RAPT_TRACE_NEXT("consumer #: wait K");
+    RAPT_TRACE_NEXT_IF(!barrier_completed(shared.kv_full(at.stage), at.phase), "consumer #: wait K");
     wait_barrier(shared.kv_full(at.stage), at.phase);
     RAPT_TRACE_NEXT("consumer #: Q.K");
     const MatrixDescriptor q = MatrixDescriptor::of(warp_uniform(q_rows()), 1024),
@@ -145,7 +145,7 @@ struct Consumer {
   }
   // Waits for V and issues O (+)= P V of a block.
   void mma_pv(OFragment& o, const PFragment& p_fragment, const KvSlot& at, bool accumulate) const {
-    RAPT_TRACE_NEXT("consumer #: wait V");
+    RAPT_TRACE_NEXT_IF(!barrier_completed(shared.kv_full(at.stage), at.phase), "consumer #: wait V");
     wait_barrier(shared.kv_full(at.stage), at.phase);
     RAPT_TRACE_NEXT("consumer #: P.V");
     const MatrixDescriptor v = MatrixDescriptor::of(warp_uniform(shared.kv(at.stage)), 1024, cfg.block_n * 128);

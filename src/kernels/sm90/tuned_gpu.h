@@ -34,21 +34,26 @@ constexpr auto sm90_rows() {
     return Sm90TunedRow{most_dim, most_dim_v, config, time, measured};
   };
   constexpr TileTime only_choice{1, 0.01};
-  constexpr const char* file = "nvidia-h200/20261130T025430Z-peers-bf16.jsonl";
+  constexpr const char *peers = "nvidia-h200/20261130T061730Z-peers-bf16.jsonl",
+                       *wide = "nvidia-h200/20261130T053400Z-sm90-tiles.jsonl";
   // Rows with the same dims are alternatives. All tiles fit into 227 KB of shared memory.
   return std::array{
-      row(64, 64, tiles(4, 64, 2, 8, with_ping_pong), {1.49, 0.01418}, {"bf16 b16 h12 q512 k512 d64", 30.984, file}),
-      row(64, 64, tiles(2, 128, 2, 6, with_ping_pong), {2.28, 0.00816}),
-      row(80, 80, tiles(3, 96, 2, 5, with_ping_pong), {2.71, 0.01235}),
-      row(80, 80, tiles(4, 48, 1, 8, with_ping_pong), {6.11, 0.01559}),
-      row(96, 96, tiles(3, 96, 2, 5, with_ping_pong), {3.79, 0.01212}),
-      row(96, 96, tiles(4, 48, 1, 8, with_ping_pong), {6.73, 0.01704}),
+      row(64, 64, tiles(4, 64, 2, 8, with_ping_pong), {1.49, 0.01418}, {"bf16 b16 h12 q512 k512 d64", 30.734, peers}),
+      row(64, 64, tiles(2, 128, 2, 6, with_ping_pong), {2.28, 0.00816},
+          {"bf16 b1 h16 q1024 k1024 d64", 12.904, "nvidia-h200/20261130T053900Z-sm90-tiles.jsonl"}),
+      row(80, 80, tiles(3, 96, 2, 5, with_ping_pong), {2.71, 0.01235}, {"bf16 b8 h16 q2048 k2048 d80", 312.896, wide}),
+      row(80, 80, tiles(4, 48, 1, 8, with_ping_pong), {6.11, 0.0163}, {"bf16 b8 h16 q256 k256 d80", 12.332, peers}),
+      row(96, 96, tiles(3, 96, 2, 5, with_ping_pong), {3.79, 0.01212}, {"bf16 b4 h16 q4096 k4096 d96", 612.416, wide}),
+      row(96, 96, tiles(4, 48, 1, 8, with_ping_pong), {6.73, 0.0175}, {"bf16 b8 h16 q256 k256 d96", 13.144, wide}),
       row(128, 128, tiles(2, 128, 2, 5, with_ping_pong), {2.04, 0.01092},
-          {"bf16 b1 h32 q1024 k1024 d128 causal", 21.552, file}),
-      row(128, 128, tiles(3, 80, 2, 6, with_ping_pong), {1.96, 0.01558}),
-      row(192, 128, tiles(3, 80, 1, 4, with_ping_pong), only_choice),
-      row(192, 192, tiles(2, 112, 1, 4), only_choice),
-      row(256, 256, tiles(2, 80, 1, 4, with_ping_pong), only_choice, {"bf16 b1 h8 q8192 k8192 d256", 663.28, file}),
+          {"bf16 b1 h32 q1024 k1024 d128 causal", 21.981, peers}),
+      row(128, 128, tiles(3, 80, 2, 6, with_ping_pong), {1.96, 0.01558},
+          {"bf16 b1 h32 q4096 k4096 d128 causal", 213.428, peers}),
+      row(192, 128, tiles(3, 80, 1, 4, with_ping_pong), only_choice,
+          {"bf16 b1 h32 q4096 k4096 d192:128 causal", 242.8, "nvidia-h200/20261130T052800Z-sm90-tiles.jsonl"}),
+      row(192, 192, tiles(2, 112, 1, 4), only_choice,
+          {"bf16 b1 h16 q4096 k4096 d192", 273.488, "nvidia-h200/20261130T052200Z-sm90-tiles.jsonl"}),
+      row(256, 256, tiles(2, 80, 1, 4, with_ping_pong), only_choice, {"bf16 b1 h8 q8192 k8192 d256", 672.592, peers}),
   };
 }
 }  // namespace detail
