@@ -93,15 +93,14 @@ bool overlaps_itself(const Geometry& g) {
 
 // Inputs of planning.
 
-namespace {
-// Returns how the kernel can apply the scale (docs/semantics.md, exp2 folding). The value of the scale is not a part of
-// the plan.
-uint64_t scale_class(const Problem& p) {
-  const float folded = std::abs(p.softmax_scale()) * 1.44269504f;
-  if (!std::isnormal(folded)) return 2;
-  return p.softmax_scale() < 0 ? 1 : 0;
+ScaleClass scale_class(const Problem& problem) {
+  const float c = problem.softmax_scale() * 1.44269504f;
+  if (!std::isnormal(c)) return ScaleClass::other;
+  if (c < 0) return ScaleClass::negative;
+  return c >= 0x1p-100f && c <= 0x1p100f ? ScaleClass::moderate : ScaleClass::positive;
 }
 
+namespace {
 uint64_t access_bits(const Access& a) {
   return static_cast<uint64_t>(a.unit_last) | static_cast<uint64_t>(a.aligned16) << 1 |
          static_cast<uint64_t>(a.tma) << 2;
@@ -192,9 +191,10 @@ std::string plan_line(const Problem& problem) {
   static_cast<PlanFacts&>(p) = problem;
   if (p.softcap) p.softcap = 1.0f;
   switch (scale_class(problem)) {
-    case 0: p.scale.reset(); break;
-    case 1: p.scale = -1.0f; break;
-    default: p.scale = 0.0f;
+    case ScaleClass::moderate: p.scale.reset(); break;
+    case ScaleClass::negative: p.scale = -1.0f; break;
+    case ScaleClass::positive: p.scale = 1e-35f; break;
+    case ScaleClass::other: p.scale = 0.0f;
   }
   return concat(to_string(p), p.alibi_per_batch ? "; alibi_slopes per batch" : "", access_words("q", p.access_q),
                 access_words("k", p.access_k), access_words("v", p.access_v), access_words("out", p.access_out));

@@ -40,6 +40,7 @@ TEST(SamePlan, SeesEverythingThatAPlanMayDependOn) {
       [](Problem& p) { p.softcap.reset(); },
       [](Problem& p) { p.scale = -0.5f; },
       [](Problem& p) { p.scale = 0.0f; },
+      [](Problem& p) { p.scale = 1e-32f; },
       [](Problem& p) { p.alibi = true; },
       [](Problem& p) { p.alibi_per_batch = true; },
       [](Problem& p) { p.bias.dtype = DType::f32; },

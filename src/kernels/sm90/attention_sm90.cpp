@@ -55,8 +55,7 @@ bool accepts_scores(const Problem& p, std::string* why) {
   if (p.bias.present()) return no("bias");
   if (p.alibi) return no("alibi");
   if (p.mask.present()) return no("mask");
-  const float c = p.softmax_scale() * 1.44269504f;
-  if (!(c >= 0x1p-100f && c <= 0x1p100f))  // so that the softmax can divide by it
+  if (scale_class(p) != ScaleClass::moderate)  // so that the softmax can divide by it
     return refuse(name, why, "scale = ", p.softmax_scale(), ": scale * log2(e) must be from 2^-100 to 2^100");
   return true;
 }
