@@ -123,9 +123,13 @@ double estimated_us(const Problem& p, const Device& device, const Sm90TunedRow& 
     const double rounds = std::ceil(tiles / ctas);
     return us(rounds, rounds * lengths.k);
   }
+  // Longer windows see the same keys, but would overflow the number of pairs.
+  PositionMask mask = p.position_mask;
+  for (long long* const window : {&mask.window_left, &mask.window_right})
+    *window = std::min<long long>(*window, Band::longest);
   const int64_t q = std::max<int64_t>(std::llround(lengths.q), 1), k = std::llround(lengths.k),
-                offset = p.position_mask.causal == Causal::top_left ? 0 : k - q,
-                pairs = visible_pairs<int64_t>(p.position_mask, offset, q, k);
+                offset = mask.causal == Causal::top_left ? 0 : k - q,
+                pairs = visible_pairs<int64_t>(mask, offset, q, k);
   // At each edge of a mask, a tile also computes keys that only some of its rows see, and a part of a block.
   const int edges = (p.position_mask.causal != Causal::none || p.position_mask.window_right >= 0) +
                     (p.position_mask.window_left >= 0);
