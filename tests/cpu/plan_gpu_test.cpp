@@ -120,7 +120,13 @@ TEST(PlanGpu, TenThousandLengthsNeedFewKernels) {
       EXPECT_LE(kernels_of_lengths(line, preset, keys), allowed) << line << " on " << preset;
       EXPECT_LE(kernels_of_lengths(line, preset, queries), allowed) << line << " on " << preset;
     }
-    EXPECT_LE(kernels_of_lengths("bf16 h8 d64 varlen=1,1,1,1 causal", preset, packed), allowed) << preset;
+    for (const char* line : {"bf16 h8 d64 varlen=1,1,1,1 causal", "bf16 h32:4 d128 varlen=1,1,1,1 causal"})
+      EXPECT_LE(kernels_of_lengths(line, preset, packed), allowed) << line << " on " << preset;
+    for (const char* line : {"bf16 b1 h32:8 q1 k4096 d128", "bf16 b16 h32:8 q1 k4096 d128 causal",
+                             "bf16 b8 h64:8 q1 k512 d64", "bf16 b8 h32:4 q1 k1000 d96 window=200,0"}) {
+      EXPECT_LE(kernels_of_lengths(line, preset, queries), allowed) << line << " on " << preset;
+      EXPECT_LE(kernels_of_lengths(line, preset, keys), allowed) << line << " on " << preset;
+    }
   }
 }
 
@@ -139,11 +145,9 @@ TEST(PlanGpu, InvariantPlansLookAtNothingElse) {
 TEST(PlanGpu, APreferenceIsNoRefusal) {
   const Device card = device_preset("h200");
   const std::pair<const char*, const char*> rows[] = {
-      {"bf16 b1 h8 q512 d64", "32 tiles of query rows, fewer than half of 132 multiprocessors"},
-      {"bf16 b8 h16 q240 k512 d80", "240 query rows of a sequence, fewer than 256"},
-      {"bf16 b8 h16 q256 k240 d80", "240 keys, fewer than 256"},
-      {"f16 b64 h32:8 q1 k4096 d128", "1 query rows of a sequence, fewer than 256"},
-      {"f16 h32:8 d128 varlen=1:4096,100:4096", "51 query rows of a sequence, fewer than 64"},
+      {"bf16 b1 h8 q512 d64", "32 tiles of query rows for 132 multiprocessors"},
+      {"bf16 b8 h16 q256 k120 d80", "120 keys, fewer than 128"},
+      {"f16 h16:4 d64 varlen=1:2048,100:2048", "32 tiles of query rows for 132 multiprocessors"},
   };
   for (const auto& [line, why] : rows) {
     const Problem problem = parse_problem(line);
