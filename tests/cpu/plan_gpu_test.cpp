@@ -146,7 +146,7 @@ TEST(PlanGpu, APreferenceIsNoRefusal) {
   const Device card = device_preset("h200");
   const std::pair<const char*, const char*> rows[] = {
       {"bf16 b1 h8 q512 d64", "32 tiles of query rows for 132 multiprocessors"},
-      {"bf16 b8 h16 q256 k120 d80", "120 keys, fewer than 128"},
+      {"bf16 b8 h16 q256 k56 d80", "56 keys, fewer than 64"},
       {"f16 h16:4 d64 varlen=1:2048,100:2048", "32 tiles of query rows for 132 multiprocessors"},
   };
   for (const auto& [line, why] : rows) {

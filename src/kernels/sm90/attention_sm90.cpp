@@ -101,7 +101,7 @@ bool accepts(const Problem& p, const Device& device, std::string* why) {
 // which has at least 128 query rows. So with few tiles, most multiprocessors are idle. A plan with `invariant` must not
 // depend on lengths. So one kernel, attention_sm80, computes all lengths.
 bool prefers(const Problem& p, const Device& device, std::string* why) {
-  constexpr int64_t least_keys = 128;  // fewer were not measured
+  constexpr int64_t least_keys = 64;  // fewer were not measured
   const auto no = [&](const auto&... parts) { return refuse(name, why, parts..., ": attention_sm80 is faster"); };
   if (p.invariant) return refuse(name, why, "invariant: attention_sm80 computes all lengths");
   const TypicalLengths lengths = TypicalLengths::of(p);

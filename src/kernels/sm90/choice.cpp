@@ -33,9 +33,11 @@ struct SeenKeys {
 
 // The time of a launch whose tiles belong to one head each, or to all `heads_per_tile` heads of a group.
 double estimated_us(const Problem& p, const Device& device, const Sm90TunedRow& row, int heads_per_tile) {
-  constexpr double launch_us = 1.7,
-                   half_tile = 0.75,  // the time for a key, if at most half of a tile's rows exist
-      packed_tile = 1.12;             // and if rows belong to several heads
+  constexpr double launch_us = 1.7;
+  constexpr double packed_tile = 1.12;  // rows of several heads: masks need divisions, and loads of Q are smaller
+  // If at most half of a tile's rows exist, one of two warpgroups computes nothing, and the other one is faster. With
+  // more warpgroups this was not seen.
+  const double half_tile = row.tiles.warpgroups == 2 ? 0.75 : 1.05;
   const TypicalLengths lengths = TypicalLengths::of(p);
   const double block_m = row.tiles.block_m(), queries = block_m / heads_per_tile,
                heads = lengths.sequences * static_cast<double>(p.heads_q) / heads_per_tile,
