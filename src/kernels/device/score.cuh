@@ -28,7 +28,7 @@ namespace rapt {
 struct FastTanh {
   static float of(float x) {
     constexpr float two_log2_e = 2.0f * 1.4426950408889634f;
-    return 1.0f - 2.0f / (exp2_approx(x * two_log2_e) + 1.0f);
+    return 1.0f - __fdividef(2.0f, exp2_approx(x * two_log2_e) + 1.0f);
   }
 };
 

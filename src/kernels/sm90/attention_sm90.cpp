@@ -32,6 +32,10 @@ constexpr ConfigField config_fields[] = {
     config_field<Sm90PlanConfig, &Sm90PlanConfig::out>("out"),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::head_dim>("head_dim"),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::head_dim_v>("head_dim_v"),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::softcap>("softcap"),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::bias>("bias"),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::alibi>("alibi"),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::mask>("mask"),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::warpgroups, 1, 2, 3, 4>("warpgroups", ConfigRole::tunable),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::block_n, 64, 80, 96, 112, 128, 144, 160, 176, 192>(
         "block_n", ConfigRole::tunable),
@@ -51,12 +55,10 @@ constexpr int64_t longest_packed = int64_t{1} << 31;  // coordinates of a tensor
 
 int64_t div_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
+// With a soft cap, ALiBi, a bias or a mask the kernel multiplies scores by the scale, so it takes every scale. Otherwise
+// the softmax needs a positive one.
 bool accepts_scores(const Problem& p, std::string* why) {
-  const auto no = [&](const char* what) { return refuse(name, why, what, ": the kernel supports only scaled scores"); };
-  if (p.softcap) return no("softcap");
-  if (p.bias.present()) return no("bias");
-  if (p.alibi) return no("alibi");
-  if (p.mask.present()) return no("mask");
+  if (p.softcap || p.bias.present() || p.alibi || p.mask.present()) return true;
   const float c = p.softmax_scale() * 1.44269504f;
   if (!(c > 0.0f && std::isnormal(c)))
     return refuse(name, why, "scale = ", p.softmax_scale(), ": scale * log2(e) must be positive and normal");
@@ -142,6 +144,7 @@ KernelConfig configure(const Problem& p, const Device& device) {
   Sm90PlanConfig a{tiles(p, device)};
   a.q = p.q, a.k = p.k, a.v = p.v, a.out = p.out;
   a.head_dim = static_cast<int>(p.head_dim), a.head_dim_v = static_cast<int>(p.head_dim_v);
+  a.softcap = p.softcap.has_value(), a.bias = p.bias.dtype, a.alibi = p.alibi, a.mask = p.mask.present();
   a.dynamic = has_dynamic_schedule(p);
   a.blocks = device.sm_count;
   a.l2_kv_bytes = device.l2_bytes / 2;

@@ -12,6 +12,7 @@
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
 #include "row_tile.cuh"
+#include "scores.cuh"
 #include "shared_state.cuh"
 #include "softmax.cuh"
 #include "stages.cuh"
@@ -42,7 +43,7 @@ struct Consumer {
     const int row = tile.first_row() + 64 * group;
     const typename RowTile<cfg>::KeyRanges keys = RowTile<cfg>::keys_of(tile.band(), row, 64, tile.seqlen_q());
     const NBlocks all = tile.n_blocks(), mine = RowTile<cfg>::n_blocks_of(keys);
-    RowSoftmax softmax{p.scale * log2_e};
+    RowSoftmax softmax{ScoreSteps<cfg>::scale_log2(p)};
     SFragment s;
     OFragment o;
     PFragment p_fragment;
@@ -163,6 +164,10 @@ struct Consumer {
                         const typename RowTile<cfg>::KeyRanges& keys, int n_block, NanPass pass) const {
     RAPT_TRACE_NEXT("consumer #: softmax");
     const int key = n_block * cfg.block_n;
+    if constexpr (ScoreSteps<cfg>::used) {
+      const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32 % 4);
+      ScoreSteps<cfg>{p, tile}.apply(s, tile.first_row() + 64 * group + 16 * warp + lane / 4, key + lane % 4 * 2);
+    }
     if (key + cfg.block_n > keys.full.end) mask<false>(s, tile, key);
     if (cfg.causal_or_local && key < keys.full.begin) mask<true>(s, tile, key);
     return softmax.weigh(s, pass);
