@@ -306,7 +306,8 @@ TEST_F(TraceEmulated, stages_of_attention_sm90) {
     const bool loads = warp.warp == 0;
     Names expected{"start"};
     for (int tile = 0; tile < (warp.cta == 0 ? 2 : 1); ++tile) append(expected, loads ? producer : consumer);
-    expected.emplace_back(loads ? "tile" : "wait tile");
+    // At the end the consumers wait for two messages: that the list of tiles to repeat is complete, and the last one.
+    append(expected, loads ? Names{"tile"} : Names{"wait tile", "wait tile"});
     EXPECT_EQ(stages_of(trace, warp), expected) << "CTA " << warp.cta << " warp " << warp.warp;
     EXPECT_EQ(role_of(trace.names[warp.stages.back().stage]), loads ? "producer" : concat("consumer ", warp.warp / 4));
   }

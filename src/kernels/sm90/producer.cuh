@@ -71,10 +71,7 @@ struct Producer {
   }
 
   // Waits until the consumers have finished the tile before the last one, so that a new tile has a place.
-  void wait_for_place() const {
-    RAPT_TRACE_NEXT("producer: tile");
-    wait_barrier(shared.tile_empty(phases.place()), phases.of_place() ^ 1);
-  }
+  void wait_for_place() const { wait_barrier(shared.tile_empty(phases.place()), phases.of_place() ^ 1); }
 
   // Waits until the list of tiles to compute again is complete. Returns its length, and sets the length to 0 for a new
   // list. The entries stay.
@@ -119,6 +116,7 @@ template <const Sm90Config& cfg>
 inline void produce(const Sm90Params& params, const SharedState<cfg>& shared) {
   Producer<cfg> producer{params, shared};
   unsigned item = blockIdx.x, passes_left = 0;  // passes_left: over the listed tiles, two for each tile
+  RAPT_TRACE_NEXT("producer: tile");
 #pragma unroll 1
   while (passes_left > 0 || item < params.items) {
     // One call of do_tile() for new and repeated tiles, so that its code is in the kernel once.
@@ -127,6 +125,7 @@ inline void produce(const Sm90Params& params, const SharedState<cfg>& shared) {
     const NanPass pass = passes_left % 2 == 1 ? NanPass::count_non_finite : NanPass::zero_non_finite;
     producer.wait_for_place();
     producer.do_tile(tile, repeats ? pass : NanPass::normal);
+    RAPT_TRACE_NEXT("producer: tile");
     if (repeats) {
       --passes_left;
       continue;
