@@ -15,6 +15,7 @@ struct Sm90Config : AttentionVariant {
   bool dynamic = false;          // persistent CTAs take tiles from a counter; false: one CTA per tile
   int min_blocks = 1;            // CTAs that a multiprocessor holds at the same time; fewer registers for each
   int packed_heads = 1;          // query heads of a GQA group whose rows share a tile; 1: each head has its own tiles
+  bool pairs = false;            // elements of bias and mask can be loaded in pairs (scores.cuh)
   bool programmatic = true;      // the kernel can start before the previous kernel ends, and then waits for that end
 
   constexpr int block_m() const { return 64 * warpgroups; }

@@ -19,34 +19,49 @@ struct SmallTanh {
   }
 };
 
-// Pairs of elements of a bias or mask row: the keys `key + 8 * n` and the next one, for each tile n of eight keys.
-template <DType dtype>
-struct PairLoader {
+// The elements of a bias or a mask that a thread needs for one row of a block: those of the keys key + 8 * n and the
+// next one, for each tile n of eight keys. in_pairs: both elements are loaded at once. This needs a key stride of 1, an
+// even number of keys, and rows that begin at a multiple of two elements (checked by the host).
+template <DType dtype, bool in_pairs, int tiles>
+struct RowElements {
   static constexpr int bytes = bytes_of(dtype);
-  const char* row;       // address of key 0
-  index_t stride;        // of keys, in elements
-  int key, keys;         // this thread's first key in the block; number of keys of the tensor
+  unsigned raw[tiles][in_pairs && 2 * bytes <= 4 ? 1 : 2];
 
-  // Returns the elements of tile n. Keys past the tensor give 0 and are not read.
-  Float2 operator()(int n) const {
-    const int at = key + 8 * n;
-    if (stride == 1 && at + 1 < keys && reinterpret_cast<unsigned long long>(row) % (2 * bytes) == 0) return both(at);
-    return {at < keys ? one(at) : 0.0f, at + 1 < keys ? one(at + 1) : 0.0f};
+  // row: address of key 0. keys: number of keys of the tensor. Keys past the tensor get values of other keys.
+  RowElements(const char* row, index_t stride, int key, int keys) {
+#pragma unroll
+    for (int n = 0; n < tiles; ++n) {
+      const int at = key + 8 * n;
+      if constexpr (in_pairs) {
+        load_pair(row + bytes * (at < keys ? at : keys - 2), raw[n]);
+      } else {
+        for (int i = 0; i < 2; ++i) raw[n][i] = load_one(row + bytes * stride * (at + i < keys ? at + i : keys - 1));
+      }
+    }
+  }
+  // Returns the bits of element i of tile n.
+  unsigned bits(int n, int i) const {
+    if constexpr (!in_pairs || bytes == 4) return raw[n][i];
+    return raw[n][0] >> 8 * bytes * i & (1u << 8 * bytes) - 1;
+  }
+  float value(int n, int i) const {
+    if constexpr (dtype == DType::f32) return detail::float_of(bits(n, i));
+    const auto code = static_cast<unsigned short>(bits(n, i));
+    return dtype == DType::f16 ? f16_to_f32(code) : bf16_to_float(code);
   }
 
  private:
-  float one(int at) const { return load_element<dtype>(row, at * stride); }
-  Float2 both(int at) const {
-    const char* const from = row + at * bytes;
-    if constexpr (dtype == DType::f32) {
-      const auto pair = *reinterpret_cast<const Bytes8*>(from);
-      return {detail::float_of(pair.word[0]), detail::float_of(pair.word[1])};
-    } else {
-      const unsigned pair = *reinterpret_cast<const unsigned*>(from);
-      const auto low = static_cast<unsigned short>(pair), high = static_cast<unsigned short>(pair >> 16);
-      if constexpr (dtype == DType::f16) return {f16_to_f32(low), f16_to_f32(high)};
-      return {detail::float_of(pair << 16), detail::float_of(pair & 0xffff0000u)};
-    }
+  static void load_pair(const char* from, unsigned (&to)[2]) {
+    const auto pair = *reinterpret_cast<const Bytes8*>(from);
+    to[0] = pair.word[0], to[1] = pair.word[1];
+  }
+  static void load_pair(const char* from, unsigned (&to)[1]) {
+    to[0] = bytes == 2 ? *reinterpret_cast<const unsigned*>(from) : *reinterpret_cast<const unsigned short*>(from);
+  }
+  static unsigned load_one(const char* from) {
+    if constexpr (bytes == 4) return *reinterpret_cast<const unsigned*>(from);
+    if constexpr (bytes == 2) return *reinterpret_cast<const unsigned short*>(from);
+    return *reinterpret_cast<const unsigned char*>(from);
   }
 };
 
@@ -127,18 +142,16 @@ struct ScoreSteps {
     const int high = b > c ? b : c;
     return a > high ? a : high;
   }
-  template <DType dtype>
-  PairLoader<dtype> loader(const BroadcastRef& t, index_t batch, index_t head, index_t query, int key) const {
+  template <DType dtype, bool in_pairs, int tiles>
+  RowElements<dtype, in_pairs, tiles> elements(const BroadcastRef& t, index_t batch, index_t head, index_t query,
+                                               int key) const {
     const index_t row = batch * t.batch + head * t.head + query * t.query;
     return {static_cast<const char*>(t.data) + bytes_of(dtype) * row, t.key, key, static_cast<int>(p.seqlen_k)};
   }
   template <int tiles>
   void add_bias(float (&s)[1][tiles][4], int half, index_t batch, index_t head, index_t query, int key) const {
-    const auto load = loader<cfg.bias>(p.bias, batch, head, query, key);
-    for_each_pair(s, half, [&](int n, float& x, float& y) {
-      const Float2 bias = load(n);
-      x += bias.x, y += bias.y;
-    });
+    const auto bias = elements<cfg.bias, cfg.pairs, tiles>(p.bias, batch, head, query, key);
+    for_each_pair(s, half, [&](int n, float& x, float& y) { x += bias.value(n, 0), y += bias.value(n, 1); });
   }
   template <int tiles>
   void subtract_alibi(float (&s)[1][tiles][4], int half, index_t batch, index_t head, int query, int key) const {
@@ -151,13 +164,10 @@ struct ScoreSteps {
   }
   template <int tiles>
   void apply_mask(float (&s)[1][tiles][4], int half, index_t batch, index_t head, index_t query, int key) const {
-    const BroadcastRef& t = p.mask;
-    const char* const row = static_cast<const char*>(t.data) + batch * t.batch + head * t.head + query * t.query;
-    const int keys = static_cast<int>(p.seqlen_k);
+    const auto mask = elements<DType::u8, cfg.pairs, tiles>(p.mask, batch, head, query, key);
     for_each_pair(s, half, [&](int n, float& x, float& y) {
-      const int at = key + 8 * n;
-      x = at < keys && row[at * t.key] != 0 ? x : minus_infinity;
-      y = at + 1 < keys && row[(at + 1) * t.key] != 0 ? y : minus_infinity;
+      x = mask.bits(n, 0) != 0 ? x : minus_infinity;
+      y = mask.bits(n, 1) != 0 ? y : minus_infinity;
     });
   }
 };
