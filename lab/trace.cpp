@@ -275,7 +275,7 @@ TraceShape trace_shape(const Problem& problem, const KernelConfig& config, const
   const int64_t tiles =
       div_up(problem.seqlen_q, rows) * problem.batch * problem.heads_q * slices(problem.head_dim_v, "head_dim_v");
   int64_t tiles_of_a_cta = std::max<int64_t>(div_up(tiles, std::max<int64_t>(shape.all_ctas, 1)), 1);
-  if (config.number("dynamic") != 0) tiles_of_a_cta += div_up(tiles_of_a_cta, 2);
+  if (tiles_of_a_cta > 1) tiles_of_a_cta += div_up(tiles_of_a_cta, 2);
   // At the end a warp waits once more and gets no tile. This wait is a step, too.
   shape.steps = static_cast<unsigned>(
       std::max<int64_t>(div_up(problem.seqlen_k, keys) * slices(problem.head_dim, "head_dim"), 1) * tiles_of_a_cta + 1);

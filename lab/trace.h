@@ -32,7 +32,7 @@ struct TraceShape {
   size_t all_warps() const { return size_t{ctas} * warps; }
 };
 // Computes the number of steps (the blocks of keys that a CTA can visit) from the configuration's tiles and the grid.
-// With a dynamic schedule some CTAs take more tiles than others. So there is memory for 1.5 times the average.
+// If CTAs compute several tiles, some can take more tiles than others. So there is memory for 1.5 times the average.
 TraceShape trace_shape(const Problem& problem, const KernelConfig& config, const LaunchShape& launch, int threads,
                        size_t stages);
 

@@ -135,8 +135,8 @@ class KernelConfig {
 };
 
 // The text of a translation unit. It includes `file` and defines the kernel rapt_kernel, which calls
-// rapt::`function`<cfg>(const `params`&). min_blocks: an expression with cfg, the second argument of __launch_bounds__
-// (CTAs per SM); "": no second argument.
+// rapt::`function`<cfg>(const `params`&). min_blocks: an expression, also with cfg, the second argument of
+// __launch_bounds__ (CTAs per SM); "": no second argument.
 std::string emit_unit(const char* file, const char* function, const ConfigType& type, const void* config,
                       const char* params, const char* min_blocks = "cfg.min_blocks");
 

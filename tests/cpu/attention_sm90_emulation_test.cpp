@@ -7,6 +7,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "check/check.h"
@@ -79,9 +82,8 @@ check::Kernel kernel_of(unsigned blocks) {
                       u(p.batch * heads) * row_tiles,
                       counters,
                       TileSequences::of(a)};
-    cuda_emulation::launch(cfg.dynamic ? std::min(blocks, params.items) : params.items,
-                           static_cast<unsigned>(cfg.threads()), reinterpret_cast<float*>(memory),
-                           static_cast<size_t>(Sm90Layout(cfg).bytes) / sizeof(float),
+    cuda_emulation::launch(std::min(blocks, params.items), static_cast<unsigned>(cfg.threads()),
+                           reinterpret_cast<float*>(memory), static_cast<size_t>(Sm90Layout(cfg).bytes) / sizeof(float),
                            [&] { attention_sm90<cfg>(params); });
     EXPECT_EQ(counters[0], 0u);
     EXPECT_EQ(counters[1], 0u);
@@ -106,8 +108,8 @@ class Sm90Emulated : public ::testing::Test {
   }
 };
 
-constexpr Sm90Config with_turns(Sm90Config c, bool ping_pong, bool dynamic) {
-  c.ping_pong = ping_pong, c.dynamic = dynamic;
+constexpr Sm90Config with_turns(Sm90Config c) {
+  c.ping_pong = true;
   return c;
 }
 
@@ -136,7 +138,7 @@ TEST_F(Sm90Emulated, Causal) {
 
 TEST_F(Sm90Emulated, HiddenValuesReachNoRow) {
   static constexpr Sm90Config cfg = config_of(DType::f16, 64, 64, 2, 64, 2, true),
-                              turns = with_turns(config_of(DType::bf16, 64, 64, 3, 32, 2, true), true, true);
+                              turns = with_turns(config_of(DType::bf16, 64, 64, 3, 32, 2, true));
   for (const char* mask : {"causal", "window=10,20"}) {
     expect_right<cfg>(std::string("f16 b2 h2 q150 k190 d64 lse ") + mask, hidden);
     expect_right<turns>(std::string("bf16 b2 h2 q250 k190 d64 lse ") + mask, hidden, 2);
@@ -155,8 +157,8 @@ TEST_F(Sm90Emulated, PaddedAndUnequalHeadDims) {
 }
 
 TEST_F(Sm90Emulated, WarpgroupsTakeTurns) {
-  static constexpr Sm90Config two = with_turns(config_of(DType::f16, 64, 64, 2, 32, 2, true), true, false),
-                              three = with_turns(config_of(DType::f16, 64, 64, 3, 48, 5, true), true, true);
+  static constexpr Sm90Config two = with_turns(config_of(DType::f16, 64, 64, 2, 32, 2, true)),
+                              three = with_turns(config_of(DType::f16, 64, 64, 3, 48, 5, true));
   expect_right<two>("f16 b1 h2 q150 k190 d64 causal lse");
   expect_right<two>("f16 b1 h2 q150 k90 d64 window=9,0 lse");
   expect_right<three>("f16 b1 h3 q400 k410 d64 causal lse");
@@ -164,13 +166,13 @@ TEST_F(Sm90Emulated, WarpgroupsTakeTurns) {
 }
 
 TEST_F(Sm90Emulated, ADynamicScheduleTakesEveryTileOnce) {
-  static constexpr Sm90Config cfg = with_turns(config_of(DType::bf16, 64, 64, 2, 32, 2, true), false, true);
+  static constexpr Sm90Config cfg = config_of(DType::bf16, 64, 64, 2, 32, 2, true);
   for (const unsigned blocks : {1u, 2u, 7u, 100u})
     expect_right<cfg>("bf16 b2 h3 q300 k330 d64 causal lse", normal, blocks);
 }
 
 TEST_F(Sm90Emulated, PackedSequencesAndLengthsInUse) {
-  static constexpr Sm90Config cfg = with_turns(config_of(DType::f16, 64, 64, 2, 48, 2, true), false, true),
+  static constexpr Sm90Config cfg = config_of(DType::f16, 64, 64, 2, 48, 2, true),
                               plain = config_of(DType::f16, 64, 64, 2, 48, 2, false);
   for (const auto fill : {normal, hidden}) {
     expect_right<cfg>("f16 h4:2 d64 varlen=17,0,140,1,64 causal lse", fill);
@@ -182,9 +184,9 @@ TEST_F(Sm90Emulated, PackedSequencesAndLengthsInUse) {
 }
 
 TEST_F(Sm90Emulated, WeightsBeforeMaxima) {
-  static constexpr Sm90Config cfg = with_turns(config_of(DType::bf16, 64, 64, 2, 32, 3, true), true, true),
+  static constexpr Sm90Config cfg = with_turns(config_of(DType::bf16, 64, 64, 2, 32, 3, true)),
                               full = config_of(DType::f16, 64, 64, 2, 64, 4, false),
-                              three = with_turns(config_of(DType::f16, 64, 64, 3, 48, 5, true), true, true);
+                              three = with_turns(config_of(DType::f16, 64, 64, 3, 48, 5, true));
   for (const auto fill :
        {normal, huge, hidden, check::Fill::outlier, check::Fill::rescale, check::Fill::rescale_reversed}) {
     expect_right<cfg>("bf16 b2 h2 q250 k190 d64 causal lse", fill, 2);
@@ -197,13 +199,46 @@ TEST_F(Sm90Emulated, WeightsBeforeMaxima) {
   expect_right<cfg>("bf16 b3 h2 q140 k150 d64 causal seqused=150,20,33 seqused_q=140,3,0 lse", hidden);
 }
 
+// Every query has the score `score(j)` for key j: q is 1 in channel 0, where k has the scores.
+template <const Sm90Config& cfg, class Score>
+void expect_right_for_scores(const std::string& line, const Score& score) {
+  const Problem p = parse_problem(line);
+  check::Inputs inputs = check::make_inputs(p, normal, 3);
+  for (int64_t h = 0; h < p.heads_q; ++h)
+    for (int64_t i = 0; i < p.seqlen_q; ++i)
+      for (int64_t d = 0; d < p.head_dim; ++d) inputs.q.set({0, h, i, d}, d == 0 ? 1 : 0);
+  for (int64_t h = 0; h < p.heads_k; ++h)
+    for (int64_t j = 0; j < p.seqlen_k; ++j)
+      for (int64_t d = 0; d < p.head_dim; ++d) inputs.k.set({0, h, j, d}, d == 0 ? score(j) : 0);
+  const check::Outputs outputs = check::make_outputs(p);
+  kernel_of<cfg>(1)(p, inputs, outputs);
+  const check::Result result = check::judge(p, std::nullopt, inputs, outputs);
+  EXPECT_TRUE(result.pass) << line << ": " << result.message;
+}
+
+// The first row_max is far below the scores of the keys that follow. Keys are visited from the last block on.
+TEST_F(Sm90Emulated, LseAfterALargeCorrection) {
+  static constexpr Sm90Config cfg = config_of(DType::f16, 64, 64, 1, 32, 3, false);
+  for (const auto& [top, low] : {std::pair{0.23, -61.5}, std::pair{0.3, -59.0}, std::pair{0.01, -59.0},
+                                 std::pair{0.2, -16.0}, std::pair{0.0, -100.0}})
+    expect_right_for_scores<cfg>("f16 b1 h1 q64 k64 d64 scale=1 lse", [&](int64_t j) { return j < 32 ? top : low; });
+}
+
+// The first 16 scores of each block are masked, infinitely small, or much smaller than the others.
+TEST_F(Sm90Emulated, FirstScoresAreNoSample) {
+  static constexpr Sm90Config cfg = config_of(DType::f16, 64, 64, 1, 32, 3, false);
+  for (const double low : {-30.0, -6.0, -500.0, -std::numeric_limits<double>::infinity()})
+    expect_right_for_scores<cfg>("f16 b1 h1 q64 k90 d64 scale=1",
+                                 [&](int64_t j) { return j % 32 < 16 ? low : 0.125 * static_cast<double>(j % 5); });
+}
+
 constexpr Sm90Config packed(Sm90Config c, int heads) {
   c.packed_heads = heads;
   return c;
 }
 
 TEST_F(Sm90Emulated, RowsOfAGroupShareATile) {
-  static constexpr Sm90Config four = packed(with_turns(config_of(DType::bf16, 64, 64, 2, 32, 3, true), true, true), 4),
+  static constexpr Sm90Config four = packed(with_turns(config_of(DType::bf16, 64, 64, 2, 32, 3, true)), 4),
                               eight = packed(config_of(DType::f16, 64, 64, 3, 48, 4, true), 8),
                               full = packed(config_of(DType::f16, 64, 64, 2, 64, 4, false), 2);
   for (const auto fill : {normal, hidden}) {
@@ -219,7 +254,7 @@ TEST_F(Sm90Emulated, RowsOfAGroupShareATile) {
 
 TEST_F(Sm90Emulated, OneAndFourWarpgroups) {
   static constexpr Sm90Config one = config_of(DType::f16, 64, 64, 1, 48, 3, true),
-                              four = with_turns(config_of(DType::bf16, 64, 64, 4, 64, 8, true), true, true);
+                              four = with_turns(config_of(DType::bf16, 64, 64, 4, 64, 8, true));
   for (const auto fill : {normal, hidden}) {
     expect_right<one>("f16 b1 h2 q150 k190 d64 causal lse", fill);
     expect_right<one>("f16 h2 d64 varlen=17:40,0:3,40:140,64:129 window=30,5 lse", fill);

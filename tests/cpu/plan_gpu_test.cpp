@@ -138,11 +138,11 @@ TEST(PlanGpu, InvariantPlansLookAtNothingElse) {
 TEST(PlanGpu, APreferenceIsNoRefusal) {
   const Device card = device_preset("h200");
   const std::pair<const char*, const char*> rows[] = {
-      {"bf16 b1 h8 q512 d64", "24 tiles of query rows, fewer than half of 132 multiprocessors"},
+      {"bf16 b1 h8 q512 d64", "32 tiles of query rows, fewer than half of 132 multiprocessors"},
       {"bf16 b8 h16 q240 k512 d80", "240 query rows of a sequence, fewer than 256"},
       {"bf16 b8 h16 q256 k240 d80", "240 keys, fewer than 256"},
       {"f16 b64 h32:8 q1 k4096 d128", "1 query rows of a sequence, fewer than 256"},
-      {"f16 h32:8 d128 varlen=1:4096,100:4096", "50 query rows of a sequence, fewer than 64"},
+      {"f16 h32:8 d128 varlen=1:4096,100:4096", "51 query rows of a sequence, fewer than 64"},
   };
   for (const auto& [line, why] : rows) {
     const Problem problem = parse_problem(line);

@@ -260,7 +260,8 @@ TEST(Shipped, TheDefaultPackCoversCommonModels) {
     for (const char* dtype : {"f16", "bf16"})
       for (const int dim : {64, 80, 96, 128, 256})
         for (const char* bound : {"", " causal", " window=256,0", " causal_top_left", " causal lse"})
-          for (const char* size : {" b1 h8 q64 k64", " b1 h32:8 q1 k4096", " b1 h8 q512 k512", " b8 h32 q2048 k2048"})
+          for (const char* size : {" b1 h8 q64 k64", " b1 h32:8 q1 k4096", " b1 h8 q512 k512", " b1 h16 q1024 k1024",
+                                   " b8 h32 q2048 k2048"})
             common.push_back(parse_problem(concat(dtype, size, " d", dim, bound)));
     for (const lab::PlannedKernel& kernel : lab::select_kernels(common, {device_preset(arch)}).kernels)
       EXPECT_TRUE(shipped.contains(kernel.signature)) << arch << ": " << kernel.problem << ": " << kernel.config;

@@ -290,9 +290,9 @@ TEST(TunedRows, TheWorkspaceSufficesForBothPlans) {
   const TemporaryFolder folder;
   const Device h100 = device_preset("h100");
   for (const auto& [problem_line, words, zeroed] : std::vector<std::tuple<std::string, std::string, size_t>>{
-           {line, "family=attention_sm90 dynamic=1", 64},
-           {"f16 b4 h16 q1000 k2048 d64 causal", "family=attention_sm90 dynamic=0", 64},
-           {line, "family=attention_sm90 block_n=64", 0}}) {
+           {line, "family=attention_sm90 kv_stages=4", 64},
+           {"f16 b4 h16 q1000 k2048 d64 causal", "family=attention_sm90 kv_stages=4", 64},
+           {line, "family=attention_sm80 block_n=32", 64}}) {
     const Problem problem = parse_problem(problem_line);
     std::string log;
     const TunedRows rows = read_text(folder, to_string(row_for(problem, h100, words)) + "\n", log);

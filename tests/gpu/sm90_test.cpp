@@ -83,14 +83,14 @@ TEST_F(GpuSm90, EveryFillWithWhatItSupports) {
 
 // Tiles that the planner does not choose now, but that tuning could choose.
 TEST_F(GpuSm90, OtherConfigurations) {
-  for (const char* config : {"warpgroups=2 block_n=64 q_stages=1 kv_stages=7 ping_pong=1 dynamic=1",
-                             "warpgroups=3 block_n=96 ping_pong=0 dynamic=0",
-                             "warpgroups=2 block_n=176 q_stages=1 kv_stages=2 ping_pong=0 dynamic=0",
-                             "warpgroups=3 block_n=16 q_stages=3 kv_stages=3 ping_pong=1 dynamic=1",
-                             "warpgroups=2 block_n=128 ping_pong=1 dynamic=0 causal_or_local=1",
-                             "warpgroups=4 block_n=64 q_stages=1 kv_stages=4 ping_pong=1 dynamic=1",
-                             "warpgroups=2 block_n=48 q_stages=1 kv_stages=4 ping_pong=0 min_blocks=2",
-                             "warpgroups=1 block_n=64 kv_stages=3 ping_pong=0 min_blocks=2"}) {
+  for (const char* config :
+       {"warpgroups=2 block_n=64 q_stages=1 kv_stages=7 ping_pong=1", "warpgroups=3 block_n=96 ping_pong=0",
+        "warpgroups=2 block_n=176 q_stages=1 kv_stages=2 ping_pong=0",
+        "warpgroups=3 block_n=16 q_stages=3 kv_stages=3 ping_pong=1",
+        "warpgroups=2 block_n=128 ping_pong=1 causal_or_local=1",
+        "warpgroups=4 block_n=64 q_stages=1 kv_stages=4 ping_pong=1",
+        "warpgroups=2 block_n=48 q_stages=1 kv_stages=4 ping_pong=0",
+        "warpgroups=1 block_n=64 kv_stages=3 ping_pong=0"}) {
     SCOPED_TRACE(config);
     std::vector<Job> jobs;
     for (int k : {1, 15, 16, 17, 63, 64, 65, 100, 128, 129, 200, 300, 513})
@@ -102,8 +102,7 @@ TEST_F(GpuSm90, OtherConfigurations) {
 
 // Tests inputs whose weights must be corrected, and rows of a GQA group that share tiles (no shipped plan does this).
 TEST_F(GpuSm90, LargeScoresAndPackedHeads) {
-  for (const char* config :
-       {"", "ping_pong=0 dynamic=0", "packed_heads=4", "packed_heads=4 warpgroups=3 block_n=96 min_blocks=1"}) {
+  for (const char* config : {"", "ping_pong=0", "packed_heads=4", "packed_heads=4 warpgroups=3 block_n=96"}) {
     SCOPED_TRACE(config);
     std::vector<Job> jobs;
     for (const check::Fill fill : {check::Fill::normal, check::Fill::huge, check::Fill::outlier, check::Fill::rescale,
@@ -131,7 +130,7 @@ TEST_F(GpuSm90, FewerMultiprocessors) {
                                     {"bf16 h8 d128 varlen=400:500,0:30,130:1,64:700 causal lse"},
                                     {"f16 b3 h8 q400 k450 d64 causal seqused=450,20,33 seqused_q=400,3,0 lse"}};
     for (const Job& job : tiles) ASSERT_TRUE(accepted(job.line)) << job.line;
-    for (const char* config : {"family=attention_sm90", "family=attention_sm90 dynamic=1", "family=attention_sm80"})
+    for (const char* config : {"family=attention_sm90", "family=attention_sm80"})
       expect_pass(tiles, make_context({.sm_count = sm_count, .config = config}).get());
     // Decoding: in attention_sm80 the warps of a CTA share the keys. The planner chooses the kernels.
     std::vector<Job> all = tiles;

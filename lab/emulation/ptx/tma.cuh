@@ -57,12 +57,12 @@ inline std::vector<EmulatedBox>& emulated_boxes() {  // copies that are under wa
 }
 inline void finish_boxes(unsigned barrier);
 
-inline void wait_barrier(unsigned barrier, unsigned parity) {
+inline bool barrier_completed(unsigned barrier, unsigned parity) {
   finish_boxes(barrier);
-  while ((emulated_barrier(barrier).bytes_and_phase & 1) == static_cast<int>(parity)) {
-    cuda_emulation::block().pause();
-    finish_boxes(barrier);
-  }
+  return (emulated_barrier(barrier).bytes_and_phase & 1) != static_cast<int>(parity);
+}
+inline void wait_barrier(unsigned barrier, unsigned parity) {
+  while (!barrier_completed(barrier, parity)) cuda_emulation::block().pause();
 }
 
 inline unsigned swizzled(unsigned address) { return address ^ ((address >> 7 & 7) << 4); }

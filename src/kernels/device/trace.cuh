@@ -7,6 +7,9 @@
 //                                       warp has begun this stage before
 //   RAPT_TRACE_NEXT("consumer: QK");    like RAPT_TRACE, for kernels that do not know the step: a counter in shared
 //                                       memory gives it
+//   RAPT_TRACE_NEXT_IF(waits, "consumer: wait K");  RAPT_TRACE_NEXT for a wait that is often over at once. Without the
+//                                       mark, the wait counts for the stage before it. `waits` is evaluated only if
+//                                       the trace is on
 //   RAPT_TRACE_COUNTERS();              every warp of a kernel with RAPT_TRACE_NEXT calls it after RAPT_TRACE_BEGIN
 //   RAPT_TRACE_END();                   every warp calls it at the end of the kernel, also before an early return
 //
@@ -75,11 +78,12 @@ inline void trace_mark(unsigned stage, unsigned step) {
 }
 
 // The number of marks that a warp of this block has stored for a stage. These counters are in shared memory, because a
-// counter in global memory would make each mark wait for about 500 cycles.
+// counter in global memory would make each mark wait for about 500 cycles. With 16 bits they take at most 1024 bytes,
+// which all shipped kernels leave free.
 template <unsigned stages>
-inline unsigned& trace_counter(unsigned stage) {
-  constexpr unsigned most_warps = 16;
-  __shared__ unsigned counters[most_warps * stages];
+inline unsigned short& trace_counter(unsigned stage) {
+  constexpr unsigned most_warps = 32;  // of a block on every GPU
+  __shared__ unsigned short counters[most_warps * stages];
   return counters[volatile_copy(threadIdx.x) / 32 * stages + stage];
 }
 
@@ -94,13 +98,14 @@ inline void trace_next(unsigned stage) {
   const unsigned long long cycles = sm_cycles();
   unsigned place;
   if (!trace_place(place)) return;
-  unsigned& count = trace_counter<stages>(stage);
+  unsigned short& count = trace_counter<stages>(stage);
   const unsigned step = count;
-  if (step >= rapt_trace_buffer.steps) {
+  constexpr unsigned most_steps = 0xffff;
+  if (step >= rapt_trace_buffer.steps || step == most_steps) {
     *rapt_trace_buffer.lost = 1;
     return;
   }
-  count = step + 1;
+  count = static_cast<unsigned short>(step + 1);
   store_mark(place, stage, step, cycles);
 }
 
@@ -137,6 +142,10 @@ inline void trace_end() {
     static_assert(marked_stage != rapt::no_trace_stage, "RAPT_TRACE_NEXT: must be a name of RAPT_TRACE_STAGES"); \
     rapt::trace_next<rapt::trace_stage_count(rapt::trace_stages)>(marked_stage);                                 \
   } while (false)
+#define RAPT_TRACE_NEXT_IF(waits, name) \
+  do {                                  \
+    if (waits) RAPT_TRACE_NEXT(name);   \
+  } while (false)
 #define RAPT_TRACE_BEGIN(name) \
   do {                         \
     rapt::trace_begin();       \
@@ -150,6 +159,7 @@ inline void trace_end() {
 #define RAPT_TRACE_STAGES(list)
 #define RAPT_TRACE(name, step) static_cast<void>(0)
 #define RAPT_TRACE_NEXT(name) static_cast<void>(0)
+#define RAPT_TRACE_NEXT_IF(waits, name) static_cast<void>(0)
 #define RAPT_TRACE_BEGIN(name) static_cast<void>(0)
 #define RAPT_TRACE_COUNTERS() static_cast<void>(0)
 #define RAPT_TRACE_END() static_cast<void>(0)

@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char *name = "attention_sm90", *text = "sm90/attention_sm90.cuh";
 
-// The planner's configuration: the kernel's configuration, `blocks` (the number of CTAs of a dynamic schedule), and
+// The planner's configuration: the kernel's configuration, `blocks` (the largest number of CTAs), and
 // l2_kv_bytes (how many bytes of keys and values should be in L2 at the same time).
 struct Sm90PlanConfig : Sm90Config {
   int blocks = 0;
@@ -43,8 +43,6 @@ constexpr ConfigField config_fields[] = {
     config_field<Sm90PlanConfig, &Sm90PlanConfig::kv_stages, 2, 3, 4, 5, 6, 8>("kv_stages", ConfigRole::tunable),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::ping_pong, false, true>("ping_pong", ConfigRole::tunable),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::causal_or_local>("causal_or_local", ConfigRole::tunable),
-    config_field<Sm90PlanConfig, &Sm90PlanConfig::dynamic, false, true>("dynamic", ConfigRole::tunable),
-    config_field<Sm90PlanConfig, &Sm90PlanConfig::min_blocks, 1, 2>("min_blocks", ConfigRole::tunable),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::packed_heads>("packed_heads", ConfigRole::tunable),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::programmatic, false, true>("programmatic", ConfigRole::tunable),
 };
@@ -60,8 +58,8 @@ int64_t div_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 bool accepts_scores(const Problem& p, std::string* why) {
   if (p.softcap || p.bias.present() || p.alibi || p.mask.present()) return true;
   const float c = p.softmax_scale() * 1.44269504f;
-  if (!(c > 0.0f && std::isnormal(c)))
-    return refuse(name, why, "scale = ", p.softmax_scale(), ": scale * log2(e) must be positive and normal");
+  if (!(c >= 0x1p-100f && c <= 0x1p100f))  // so that the softmax can divide by it
+    return refuse(name, why, "scale = ", p.softmax_scale(), ": scale * log2(e) must be from 2^-100 to 2^100");
   return true;
 }
 
@@ -102,30 +100,75 @@ bool accepts(const Problem& p, const Device& device, std::string* why) {
   return accepts_scores(p, why) && accepts_tensors(p, why) && accepts_sizes(p, why);
 }
 
-// Returns false for `invariant` problems, because their plans must not depend on lengths.
-bool has_short_keys(const Problem& p) { return !p.invariant && p.seqlen_k <= 1024; }
+// The lengths by which tiles are chosen. For packed sequences: the mean lengths, and the largest number of keys.
+struct TypicalLengths {
+  double sequences, q, k;
+  int64_t most_k;
 
+  static TypicalLengths of(const Problem& p) {
+    const auto sequences = static_cast<double>(std::max<int64_t>(p.batch, 1));
+    const auto mean = [&](int64_t total, int64_t dense) {
+      return p.varlen ? static_cast<double>(total) / sequences : static_cast<double>(dense);
+    };
+    return {sequences, mean(p.total_q, p.seqlen_q), mean(p.total_k, p.seqlen_k), p.seqlen_k};
+  }
+};
+
+// Estimates the time of a launch in microseconds, on a GPU as fast as an H200 (docs/lab-notebook.md, "a model chooses
+// the tiles").
+double estimated_us(const Problem& p, const Device& device, const Sm90TunedRow& row) {
+  const TypicalLengths lengths = TypicalLengths::of(p);
+  const double block_m = row.tiles.block_m(), heads = lengths.sequences * static_cast<double>(p.heads_q),
+               tiles = heads * std::ceil(lengths.q / block_m), ctas = device.sm_count;
+  const auto us = [&](double n, double keys) { return n * row.time.tile_us + keys * row.time.key_us; };
+  if (!p.position_mask.present() && !p.varlen) {  // each CTA computes the same number of equal tiles, or one less
+    const double rounds = std::ceil(tiles / ctas);
+    return us(rounds, rounds * lengths.k);
+  }
+  const int64_t q = std::max<int64_t>(std::llround(lengths.q), 1), k = std::llround(lengths.k),
+                offset = p.position_mask.causal == Causal::top_left ? 0 : k - q,
+                pairs = visible_pairs<int64_t>(p.position_mask, offset, q, k);
+  // At each edge of a mask, a tile also computes keys that only some of its rows see, and a part of a block.
+  const int edges = (p.position_mask.causal != Causal::none || p.position_mask.window_right >= 0) +
+                    (p.position_mask.window_left >= 0);
+  const double at_edge = block_m / 2 + row.tiles.block_n / 4.0,
+               seen = static_cast<double>(pairs) / static_cast<double>(q) + edges * at_edge,
+               mean_keys = std::min(lengths.k, seen);
+  const double most_keys = p.position_mask.window_left < 0 ? static_cast<double>(lengths.most_k) : mean_keys;
+  if (tiles <= ctas) return us(1, most_keys);
+  // The longest tiles come first, so CTAs end at almost the same time. On average, a quarter of such a tile is lost.
+  return us(tiles / ctas, tiles / ctas * mean_keys) + us(1, most_keys) / 4;
+}
+
+// Returns the fastest tiles of the smallest dims that hold the problem. `invariant` plans must not depend on lengths,
+// so they take the first of these tiles.
 Sm90Config tiles(const Problem& p, const Device& device) {
-  const int64_t tiles_of_256 = p.batch * p.heads_q * div_up(p.seqlen_q, 256);
-  const Sm90Traits traits{std::max(p.head_dim, p.head_dim_v), p.position_mask.present(), has_short_keys(p),
-                          !p.invariant && tiles_of_256 >= device.sm_count};
-  const auto applies = [&](const Sm90TunedRow& row) { return row.applies(traits); };
-  Sm90Config a = std::ranges::find_if(sm90_tuned_rows, applies)->tiles;
-  a.causal_or_local = traits.masked;
+  const Sm90TunedRow* best = nullptr;
+  for (const Sm90TunedRow& row : sm90_tuned_rows) {
+    if (p.head_dim > row.most_dim || p.head_dim_v > row.most_dim_v) continue;
+    if (best == nullptr)
+      best = &row;
+    else if (p.invariant || row.most_dim != best->most_dim || row.most_dim_v != best->most_dim_v)
+      break;
+    else if (estimated_us(p, device, row) < estimated_us(p, device, *best))
+      best = &row;
+  }
+  Sm90Config a = best->tiles;
+  a.causal_or_local = p.position_mask.present();
   return a;
 }
 
 // Returns whether attention_sm90 is faster than attention_sm80 (docs/lab-notebook.md). A tile has at least 128 query
-// rows, and a multiprocessor holds one CTA. With few rows, tiles are almost empty. With few tiles, multiprocessors are
-// idle. With few keys, no computation overlaps the first loads. A plan with `invariant` must not depend on lengths. So
-// one kernel, attention_sm80, computes all lengths, also those of decoding.
+// rows, and a multiprocessor holds one CTA. With few rows, tiles are almost empty. With few tiles,
+// multiprocessors are idle. With few keys, no computation overlaps the first loads. A plan with `invariant` must not
+// depend on lengths. So one kernel, attention_sm80, computes all lengths, also those of decoding.
 bool prefers(const Problem& p, const Device& device, std::string* why) {
   constexpr int64_t least_rows = 256, least_packed_rows = 64, least_keys = 256;
   const auto no = [&](const auto&... parts) { return refuse(name, why, parts..., ": attention_sm80 is faster"); };
   if (p.invariant) return refuse(name, why, "invariant: attention_sm80 computes all lengths");
-  // Packed sequences can differ in length, so the rules use the mean length.
-  const int64_t sequences = std::max<int64_t>(p.batch, 1), rows = p.varlen ? p.total_q / sequences : p.seqlen_q,
-                keys = p.varlen ? p.total_k / sequences : p.seqlen_k, least = p.varlen ? least_packed_rows : least_rows;
+  const TypicalLengths lengths = TypicalLengths::of(p);
+  const int64_t rows = std::llround(lengths.q), keys = std::llround(lengths.k),
+                least = p.varlen ? least_packed_rows : least_rows;
   if (rows < least) return no(rows, " query rows of a sequence, fewer than ", least);
   if (keys < least_keys) return no(keys, " keys, fewer than ", least_keys);
   const int64_t items = p.batch * p.heads_q * div_up(rows, tiles(p, device).block_m());
@@ -134,31 +177,22 @@ bool prefers(const Problem& p, const Device& device, std::string* why) {
   return true;
 }
 
-// CTAs are persistent if tiles differ in the number of keys, or have few keys.
-bool has_dynamic_schedule(const Problem& p) {
-  const bool differ = p.position_mask.present() || p.varlen;
-  return differ || has_short_keys(p);
-}
-
 KernelConfig configure(const Problem& p, const Device& device) {
   Sm90PlanConfig a{tiles(p, device)};
   a.q = p.q, a.k = p.k, a.v = p.v, a.out = p.out;
   a.head_dim = static_cast<int>(p.head_dim), a.head_dim_v = static_cast<int>(p.head_dim_v);
   a.softcap = p.softcap.has_value(), a.bias = p.bias.dtype, a.alibi = p.alibi, a.mask = p.mask.present();
-  a.dynamic = has_dynamic_schedule(p);
   a.blocks = device.sm_count;
   a.l2_kv_bytes = device.l2_bytes / 2;
   return {config_table, a};
 }
 
 size_t workspace_bytes(const Problem&, const KernelConfig&) { return 0; }
-size_t counter_bytes(const Problem&, const KernelConfig& config) {
-  return config.as<Sm90PlanConfig>().dynamic ? 2 * sizeof(unsigned) : 0;
-}
+size_t counter_bytes(const Problem&, const KernelConfig&) { return 2 * sizeof(unsigned); }
 
 KernelUnit unit(const KernelConfig& config) {
   const auto& a = config.as<Sm90PlanConfig>();
-  return {emit_unit(text, "attention_sm90", config_table, &a, "Sm90Params"), a.threads(),
+  return {emit_unit(text, "attention_sm90", config_table, &a, "Sm90Params", "1"), a.threads(),
           static_cast<size_t>(Sm90Layout(a).bytes)};
 }
 
@@ -166,7 +200,6 @@ void check_config(const ConfigChange& change) {
   require_planned(name, change);
   const auto &c = change.changed.as<Sm90PlanConfig>(), &chosen = change.chosen.as<Sm90PlanConfig>();
   require_range("warpgroups", c.warpgroups, 1, 4);
-  require_range("min_blocks", c.min_blocks, 1, 3);
   require_range("block_n", c.block_n, 16, 256);
   require_multiple("block_n", c.block_n, 16);
   require_range("q_stages", c.q_stages, 1, 4);
@@ -177,8 +210,7 @@ void check_config(const ConfigChange& change) {
   const int held = c.block_n / 2 + c.block_n / 4 + Sm90Layout(c).dim_v / 2, most = c.consumer_registers() - 24;
   if (change.own_text && held > most)
     bad_config("block_n", c.block_n, "scores, weights and output of a thread take ", held,
-               " registers, but must take at most ", most, " with warpgroups = ", c.warpgroups,
-               ", min_blocks = ", c.min_blocks);
+               " registers, but must take at most ", most, " with warpgroups = ", c.warpgroups);
   const int64_t group = change.problem.group();
   if (c.packed_heads != 1 && c.packed_heads != group)
     bad_config("packed_heads", c.packed_heads, "must be 1 or ", group, ", the query heads of a KV head");
@@ -188,16 +220,9 @@ void check_config(const ConfigChange& change) {
     bad_config("packed_heads", c.packed_heads, "packed_heads * seqlen_q must be below ", Band::longest);
   if (!c.causal_or_local && chosen.causal_or_local)
     bad_config("causal_or_local", 0, "this problem is causal or has a window");
-  require_fits(change, {c.threads(),
-                        Sm90Layout(c).bytes,
-                        c.min_blocks,
-                        {"warpgroups"},
-                        {"warpgroups", "block_n", "q_stages", "kv_stages"}});
-  constexpr int reserved = 1024;  // bytes of shared memory that the driver adds to each CTA
-  const int64_t bytes = Sm90Layout(c).bytes + reserved;
-  if (c.min_blocks > 1 && c.min_blocks * bytes > change.device.smem_per_sm)
-    bad_config("min_blocks", c.min_blocks, "CTAs of ", bytes, " bytes of shared memory; a multiprocessor of ",
-               change.device.name, " has ", change.device.smem_per_sm);
+  require_fits(
+      change,
+      {c.threads(), Sm90Layout(c).bytes, 1, {"warpgroups"}, {"warpgroups", "block_n", "q_stages", "kv_stages"}});
 }
 
 // Returns the number of row tiles of a head, or of the packed heads of a group.
@@ -264,7 +289,7 @@ LaunchSpec launch_spec(const StepCall& call) {
   spec.add_map(offsetof(Sm90Params, k), kv_map(a.k, p.head_dim));
   spec.add_map(offsetof(Sm90Params, v), kv_map(a.v, p.head_dim_v));
   spec.programmatic = c.programmatic;
-  spec.grid_x = static_cast<unsigned>(c.dynamic ? std::min<int64_t>(items, c.blocks * c.min_blocks) : items);
+  spec.grid_x = static_cast<unsigned>(std::min<int64_t>(items, c.blocks));
   return spec;
 }
 

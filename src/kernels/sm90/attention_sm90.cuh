@@ -43,7 +43,7 @@ struct Consumer {
     const int row = tile.first_row() + 64 * group;
     const typename RowTile<cfg>::KeyRanges keys = RowTile<cfg>::keys_of(tile.band(), row, 64, tile.seqlen_q());
     const NBlocks all = tile.n_blocks(), mine = RowTile<cfg>::n_blocks_of(keys);
-    RowSoftmax softmax{ScoreSteps<cfg>::scale_log2(p)};
+    RowSoftmax softmax{ScoreSteps<cfg>::scale_log2(p), p};
     SFragment s;
     OFragment o;
     PFragment p_fragment;
@@ -58,12 +58,7 @@ struct Consumer {
     } else {
       const bool after_skipped = n_block + 1 < all.end;
       if (after_skipped) prepare_v(tile, n_block + 1, slot.next(), pass);
-      wait_turn();
-      mma_qk(s, slot);
-      pass_turn();
-      wgmma_wait_group<0>();
-      pin(s);
-      release();
+      first_qk(s);
       if (after_skipped) release_unused();
       if (mask_and_softmax(s, softmax, tile, keys, n_block, pass)) softmax.correct(s);
       pack(p_fragment, s);
@@ -92,18 +87,7 @@ struct Consumer {
         pack(p_fragment, s);
         accumulate = true;
       }
-      const int first_block = tile.n_blocks().begin;  // read again, because registers are scarce
-      const bool before_skipped = n_block >= first_block;
-      prepare_v(tile, n_block + 1, before_skipped ? slot.next() : slot, pass);
-      if (before_skipped) skip_k();
-      mma_pv(o, p_fragment, slot, accumulate);
-      wgmma_wait_group<0>();
-      pin(o);
-      release();
-      if (before_skipped) {
-        for (--n_block; n_block >= first_block; --n_block) skip(tile, n_block, true, pass);
-        skip_v(tile, first_block, pass);
-      }
+      last_pv(o, p_fragment, accumulate, tile, n_block, pass);
     }
     RAPT_TRACE_NEXT("consumer #: epilogue");
     const Epilogue<cfg> epilogue{p, tile, pass, q_rows()};
@@ -114,12 +98,38 @@ struct Consumer {
   }
 
  private:
+  // QK of the first block that the rows see. No PV runs at this time.
+  void first_qk(SFragment& s) {
+    wait_turn();
+    mma_qk(s, slot);
+    pass_turn();
+    wgmma_wait_group<0>();
+    pin(s);
+    release();
+  }
+  // PV of the last block that the rows see. Then releases the blocks from n_block down to the tile's first one.
+  void last_pv(OFragment& o, const PFragment& p_fragment, bool accumulate, const RowTile<cfg>& tile, int n_block,
+               NanPass pass) {
+    const int first_block = tile.n_blocks().begin;  // read again, because registers are scarce
+    const bool before_skipped = n_block >= first_block;
+    prepare_v(tile, n_block + 1, before_skipped ? slot.next() : slot, pass);
+    if (before_skipped) skip_k();
+    mma_pv(o, p_fragment, slot, accumulate);
+    wgmma_wait_group<0>();
+    pin(o);
+    release();
+    if (before_skipped) {
+      for (--n_block; n_block >= first_block; --n_block) skip(tile, n_block, true, pass);
+      skip_v(tile, first_block, pass);
+    }
+  }
+
   // Returns the address of this warpgroup's rows of Q in shared memory.
   unsigned q_rows() const { return shared.q(q_slot.stage) + static_cast<unsigned>(group) * 64 * 128; }
 
   // Waits for K and issues S = Q K^T of a block.
   void mma_qk(SFragment& s, const KvSlot& at) const {
-    RAPT_TRACE_NEXT("consumer #: wait K");
+    RAPT_TRACE_NEXT_IF(!barrier_completed(shared.kv_full(at.stage), at.phase), "consumer #: wait K");
     wait_barrier(shared.kv_full(at.stage), at.phase);
     RAPT_TRACE_NEXT("consumer #: Q.K");
     const MatrixDescriptor q = MatrixDescriptor::of(warp_uniform(q_rows()), 1024),
@@ -136,7 +146,7 @@ struct Consumer {
   }
   // Waits for V and issues O (+)= P V of a block.
   void mma_pv(OFragment& o, const PFragment& p_fragment, const KvSlot& at, bool accumulate) const {
-    RAPT_TRACE_NEXT("consumer #: wait V");
+    RAPT_TRACE_NEXT_IF(!barrier_completed(shared.kv_full(at.stage), at.phase), "consumer #: wait V");
     wait_barrier(shared.kv_full(at.stage), at.phase);
     RAPT_TRACE_NEXT("consumer #: P.V");
     const MatrixDescriptor v = MatrixDescriptor::of(warp_uniform(shared.kv(at.stage)), 1024, cfg.block_n * 128);

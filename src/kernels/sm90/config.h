@@ -12,8 +12,6 @@ struct Sm90Config : AttentionVariant {
   int kv_stages = 4;             // buffers in shared memory, each for a block of K or of V
   bool ping_pong = false;        // warpgroups take turns: one issues products while the others compute softmax
   bool causal_or_local = false;  // rows may see different keys
-  bool dynamic = false;          // persistent CTAs take tiles from a counter; false: one CTA per tile
-  int min_blocks = 1;            // CTAs that a multiprocessor holds at the same time; fewer registers for each
   int packed_heads = 1;          // query heads of a GQA group whose rows share a tile; 1: each head has its own tiles
   bool pairs = false;            // elements of bias and mask can be loaded in pairs (scores.cuh)
   bool programmatic = true;      // the kernel can start before the previous kernel ends, and then waits for that end
@@ -21,7 +19,7 @@ struct Sm90Config : AttentionVariant {
   constexpr int block_m() const { return 64 * warpgroups; }
   constexpr int threads() const { return 128 * (warpgroups + 1); }
   // Registers of a thread: at the start, then after the warpgroups have exchanged registers (setmaxnreg).
-  constexpr int start_registers() const { return 65536 / (threads() * min_blocks) / 8 * 8; }
+  constexpr int start_registers() const { return 65536 / threads() / 8 * 8; }
   constexpr int producer_registers() const { return start_registers() > 128 ? 40 : 32; }
   constexpr int consumer_registers() const {
     const int all = start_registers() * (warpgroups + 1) - producer_registers(), most = all / warpgroups / 8 * 8;

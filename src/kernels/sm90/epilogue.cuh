@@ -107,11 +107,12 @@ struct Epilogue {
       if constexpr (cfg.packed_heads > 1) return row_address(first_row + row + rows * step) + 8 * n;
       return first + rows * step * p.out.row;
     };
+    const int n_read = n < tiles ? n : 0;  // the other lanes store nothing
     Bytes16 x[steps];
     fence_async_proxy();  // TMA writes the next tile's Q to the same buffer
     __syncwarp();
 #pragma unroll
-    for (int i = 0; i < steps; ++i) x[i] = load_shared_16(chunk(row + rows * i, n));
+    for (int i = 0; i < steps; ++i) x[i] = load_shared_16(chunk(row + rows * i, n_read));
     if (pass == NanPass::count_non_finite) {
 #pragma unroll
       for (int i = 0; i < steps; ++i)

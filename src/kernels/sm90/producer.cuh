@@ -132,15 +132,15 @@ inline void produce(const Sm90Params& params, const SharedState<cfg>& shared) {
     }
     // The next tile is taken as late as possible: after all loads of this tile were issued, and after the tile before
     // it was finished. A tile that is taken earlier waits for this CTA, although another CTA could be idle.
-    if (cfg.dynamic) producer.wait_for_place();
-    item = cfg.dynamic ? gridDim.x + atomicAdd(params.counters, 1u) : params.items;
+    producer.wait_for_place();
+    item = gridDim.x + atomicAdd(params.counters, 1u);
     if (item >= params.items || load_shared(shared.redo_count()) >= Sm90Layout::redo_capacity - 4)
       passes_left = 2 * producer.take_list();
   }
   griddepcontrol_launch_dependents<cfg.programmatic>();
   producer.announce_alone(no_more);
   // The last CTA resets the counters.
-  if (cfg.dynamic && atomicInc(params.counters + 1, gridDim.x - 1) == gridDim.x - 1) params.counters[0] = 0;
+  if (atomicInc(params.counters + 1, gridDim.x - 1) == gridDim.x - 1) params.counters[0] = 0;
   RAPT_TRACE_END();
 }
 

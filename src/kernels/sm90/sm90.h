@@ -45,7 +45,7 @@ struct Sm90Params {
   AttentionParams attention;
   TileScheduler scheduler;
   unsigned items = 0;            // number of tiles of query rows in the whole problem
-  unsigned* counters = nullptr;  // two, for a dynamic schedule: number of tiles taken, and of CTAs that have ended
+  unsigned* counters = nullptr;  // two: number of tiles taken, and of CTAs that have ended
   TileSequences sequences;
 };
 

@@ -8,9 +8,10 @@
 // row's first visible block. If the weights of a thread in a block have a sum above 2^8, correct() raises row_max so
 // that the largest weight becomes 1. Each row decides alone, so its bits do not depend on other rows.
 //
-// A weight above 2^100 cannot be corrected without the scores. So the row gets NaN as its sum, and its tile is computed
-// again like a tile with hidden NaN (NanPass). In that pass, row_max of such a row is raised before the weights are
-// computed.
+// A weight above largest_correction() cannot be corrected without the scores. So the row gets NaN as its sum, and its
+// tile is computed again like a tile with hidden NaN (NanPass). In that pass, row_max of such a row is raised before
+// the weights are computed. The limit is 2^100, so that this is rare. If the call asks for lse, it is 2^24: the
+// exponent of a larger weight is rounded so much that lse could miss its error bound.
 #pragma once
 
 #include "device/softmax.cuh"
@@ -21,9 +22,10 @@ namespace rapt {
 struct RowSoftmax {
   using Rules = OnlineSoftmax<true, 1, false>;
   static constexpr int group = 2;  // number of tiles of eight columns whose exponentials are computed together
-  static constexpr float largest_sum = 256.0f, largest_correction = 0x1p100f;
+  static constexpr float largest_sum = 256.0f;
 
-  float c;                                              // scale_log2: softmax scale * log2(e)
+  float c;                                              // scale_log2: softmax scale * log2(e); from 2^-100 to 2^100
+  const AttentionParams& p;                             // read only for largest_correction()
   float row_max[2] = {minus_infinity, minus_infinity};  // unit: raw scores
   float row_sum[2] = {0.0f, 0.0f};                      // sums over this thread's columns
   // weight = exp2(s * c - shift). shift is row_max * c. If is_unsafe(), row_max is subtracted from s before the product
@@ -143,10 +145,11 @@ struct RowSoftmax {
     return detail::float_of(detail::bits_of(x) | (detail::bits_of(y) & detail::bits_of(c) >> 31));
   }
 
+  float largest_correction() const { return p.lse.present() ? 0x1p24f : 0x1p100f; }
   // Returns the row_max with which this weight becomes 1. The result is not finite if the weight is too large to be
   // corrected.
   float corrected(int half, float weight) const {
-    return row_max[half] + __fdividef(log2_approx(weight), weight <= largest_correction ? c : 0.0f);
+    return row_max[half] + __fdividef(log2_approx(weight), weight <= largest_correction() ? c : 0.0f);
   }
   // Returns whether row_max must be subtracted from a score before the product with c. This is also true for a row
   // without a row_max.

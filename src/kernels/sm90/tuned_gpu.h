@@ -1,5 +1,4 @@
-// The tiles of attention_sm90, by the problem's properties. docs/lab-notebook.md says how the tiles were found. Host
-// only.
+// The tiles of attention_sm90 and how long they take. docs/lab-notebook.md says how both were found. Host only.
 #pragma once
 
 #include <array>
@@ -9,55 +8,52 @@
 
 namespace rapt {
 
-struct Sm90Traits {
-  long long dim;    // the larger of head_dim and head_dim_v
-  bool masked;      // causal or a window
-  bool short_keys;  // at most 1024 keys: the start and the end of a tile cost much of its time
-  bool many_tiles;  // tiles of 256 rows give work to all multiprocessors
+// The time that a CTA needs for a tile of query rows, on an H200. The planner compares shapes of tiles by it.
+struct TileTime {
+  double tile_us;  // for the begin and the end of the tile
+  double key_us;   // for each key that the tile's rows see
 };
 
 struct Sm90TunedRow {
-  int most_dim;
-  When masked, short_keys, many_tiles;
+  int most_dim, most_dim_v;  // the largest head_dim and head_dim_v for which the tiles are meant
   Sm90Config tiles;
+  TileTime time;
   Measured measured;
-
-  constexpr bool applies(const Sm90Traits& t) const {
-    return t.dim <= most_dim && holds(masked, t.masked) && holds(short_keys, t.short_keys) &&
-           holds(many_tiles, t.many_tiles);
-  }
 };
 
 namespace detail {
 constexpr auto sm90_rows() {
-  using enum When;
   constexpr bool with_ping_pong = true;
-  const auto tiles = [](int warpgroups, int block_n, int q_stages, int kv_stages, bool ping_pong = false,
-                        int min_blocks = 1) {
+  const auto tiles = [](int warpgroups, int block_n, int q_stages, int kv_stages, bool ping_pong = false) {
     Sm90Config a;
     a.warpgroups = warpgroups, a.block_n = block_n, a.q_stages = q_stages, a.kv_stages = kv_stages;
-    a.ping_pong = ping_pong, a.min_blocks = min_blocks;
+    a.ping_pong = ping_pong;
     return a;
   };
-  const auto row = [](int most_dim, When masked, When short_keys, When many_tiles, const Sm90Config& config,
-                      Measured measured = {}) {
-    return Sm90TunedRow{most_dim, masked, short_keys, many_tiles, config, measured};
+  const auto row = [](int most_dim, int most_dim_v, const Sm90Config& config, TileTime time, Measured measured = {}) {
+    return Sm90TunedRow{most_dim, most_dim_v, config, time, measured};
   };
-  constexpr const char* file = "nvidia-h200/20261130T025430Z-peers-bf16.jsonl";
+  constexpr TileTime only_choice{1, 0.01};
+  constexpr const char *peers = "nvidia-h200/20261130T061730Z-peers-bf16.jsonl",
+                       *wide = "nvidia-h200/20261130T053400Z-sm90-tiles.jsonl";
+  // Rows with the same dims are alternatives. All tiles fit into 227 KB of shared memory.
   return std::array{
-      // All tiles fit into 227 KB of shared memory.
-      row(64, either, yes, yes, tiles(4, 64, 2, 8, with_ping_pong), {"bf16 b16 h12 q512 k512 d64", 30.984, file}),
-      row(64, either, either, either, tiles(3, 128, 2, 6, with_ping_pong),
-          {"bf16 b2 h24 q4096 k4096 d64", 359.612, file}),
-      row(96, no, yes, either, tiles(2, 48, 1, 6, false, 2), {"bf16 b8 h16 q256 k256 d80", 12.531, file}),
-      row(96, either, either, either, tiles(2, 128, 2, 5, with_ping_pong)),
-      row(128, yes, either, either, tiles(2, 128, 2, 5, with_ping_pong),
-          {"bf16 b1 h32 q4096 k4096 d128 causal", 201.144, file}),
-      row(128, no, yes, either, tiles(2, 128, 2, 5, with_ping_pong)),
-      row(128, no, no, either, tiles(2, 144, 2, 4), {"bf16 b1 h16 q16384 k16384 d128", 3094.232, file}),
-      row(192, either, either, either, tiles(2, 112, 1, 4)),
-      row(256, either, either, either, tiles(2, 80, 1, 4, with_ping_pong),
-          {"bf16 b1 h8 q8192 k8192 d256", 663.28, file}),
+      row(64, 64, tiles(4, 64, 2, 8, with_ping_pong), {1.49, 0.01418}, {"bf16 b16 h12 q512 k512 d64", 30.734, peers}),
+      row(64, 64, tiles(2, 128, 2, 6, with_ping_pong), {2.28, 0.00816},
+          {"bf16 b1 h16 q1024 k1024 d64", 12.904, "nvidia-h200/20261130T053900Z-sm90-tiles.jsonl"}),
+      row(80, 80, tiles(3, 96, 2, 5, with_ping_pong), {2.71, 0.01235}, {"bf16 b8 h16 q2048 k2048 d80", 312.896, wide}),
+      row(80, 80, tiles(4, 48, 1, 8, with_ping_pong), {6.11, 0.0163}, {"bf16 b8 h16 q256 k256 d80", 12.332, peers}),
+      row(96, 96, tiles(3, 96, 2, 5, with_ping_pong), {3.79, 0.01212}, {"bf16 b4 h16 q4096 k4096 d96", 612.416, wide}),
+      row(96, 96, tiles(4, 48, 1, 8, with_ping_pong), {6.73, 0.0175}, {"bf16 b8 h16 q256 k256 d96", 13.144, wide}),
+      row(128, 128, tiles(2, 128, 2, 5, with_ping_pong), {2.04, 0.01092},
+          {"bf16 b1 h32 q1024 k1024 d128 causal", 21.981, peers}),
+      row(128, 128, tiles(3, 80, 2, 6, with_ping_pong), {1.96, 0.01558},
+          {"bf16 b1 h32 q4096 k4096 d128 causal", 213.428, peers}),
+      row(192, 128, tiles(3, 80, 1, 4, with_ping_pong), only_choice,
+          {"bf16 b1 h32 q4096 k4096 d192:128 causal", 242.8, "nvidia-h200/20261130T052800Z-sm90-tiles.jsonl"}),
+      row(192, 192, tiles(2, 112, 1, 4), only_choice,
+          {"bf16 b1 h16 q4096 k4096 d192", 273.488, "nvidia-h200/20261130T052200Z-sm90-tiles.jsonl"}),
+      row(256, 256, tiles(2, 80, 1, 4, with_ping_pong), only_choice, {"bf16 b1 h8 q8192 k8192 d256", 672.592, peers}),
   };
 }
 }  // namespace detail
