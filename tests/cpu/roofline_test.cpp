@@ -148,7 +148,7 @@ TEST(Rooflines, DecodingIsBoundByMemoryAndShortCallsByTheLaunch) {
 TEST(Rooflines, TheKernelReadsKeysAndValuesForEveryTile) {
   const std::string line = "f16 b1 h8 q4096 k4096 d64";
   const Problem problem = parse_problem(line);
-  for (const auto& [family, rows] : {std::pair{"family=attention_sm80", 128}, {"family=attention_sm90", 192}}) {
+  for (const auto& [family, rows] : {std::pair{"family=attention_sm80", 128}, {"family=attention_sm90", 256}}) {
     const Roofline found = bounds(line, hopper(), "h200", family);
     EXPECT_NEAR(us_of(found.card, "L2"), bytes(problem) / 8e12 * 1e6, 1e-6);
     EXPECT_NEAR(us_of(found.kernel, "L2"), 8.0 * 4096 / rows * 4096 * 64 * 4 / 8e12 * 1e6, 1e-6) << family;
