@@ -74,6 +74,14 @@ Access access_of(DType dtype, const Geometry& g, uintptr_t base) {
   return access;
 }
 
+bool readable_in_pairs(DType dtype, const Geometry& g, uintptr_t base) {
+  const auto last = static_cast<size_t>(g.rank) - 1;
+  bool pairs = g.rank > 0 && g.shape[last] % 2 == 0 && g.shape[last] > 0 && g.strides[last] == 1 &&
+               base % static_cast<uintptr_t>(2 * bytes_of(dtype)) == 0;
+  for (size_t i = 0; i < last; ++i) pairs = pairs && (g.shape[i] <= 1 || g.strides[i] % 2 == 0);
+  return pairs;
+}
+
 bool overlaps_itself(const Geometry& g) {
   std::array<std::pair<Wide, Wide>, 4> moving{};  // |stride|, size - 1
   size_t count = 0;
@@ -118,6 +126,7 @@ class Bits {
   Bits& add(const Broadcast& t) {
     add(t.dtype, 8);
     for (const bool one : t.one) add(one, 1);
+    add(t.pairs, 1);
     return *this;
   }
   uint64_t word() const { return word_; }

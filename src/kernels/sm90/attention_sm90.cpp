@@ -44,6 +44,7 @@ constexpr ConfigField config_fields[] = {
     config_field<Sm90PlanConfig, &Sm90PlanConfig::ping_pong, false, true>("ping_pong", ConfigRole::tunable),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::causal_or_local>("causal_or_local", ConfigRole::tunable),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::packed_heads>("packed_heads", ConfigRole::tunable),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::pairs>("pairs"),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::programmatic, false, true>("programmatic", ConfigRole::tunable),
 };
 constexpr ConfigType config_table = config_type<Sm90PlanConfig>("Sm90Config", config_fields);
@@ -53,8 +54,8 @@ constexpr int64_t longest_packed = int64_t{1} << 31;  // coordinates of a tensor
 
 int64_t div_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
-// With a soft cap, ALiBi, a bias or a mask the kernel multiplies scores by the scale, so it takes every scale. Otherwise
-// the softmax needs a positive one.
+// With a soft cap, ALiBi, a bias or a mask the kernel multiplies scores by the scale, so it takes every scale.
+// Otherwise the softmax needs a positive one.
 bool accepts_scores(const Problem& p, std::string* why) {
   if (p.softcap || p.bias.present() || p.alibi || p.mask.present()) return true;
   const float c = p.softmax_scale() * 1.44269504f;
@@ -143,9 +144,13 @@ double estimated_us(const Problem& p, const Device& device, const Sm90TunedRow& 
 // Returns the fastest tiles of the smallest dims that hold the problem. `invariant` plans must not depend on lengths,
 // so they take the first of these tiles.
 Sm90Config tiles(const Problem& p, const Device& device) {
+  const int steps = p.softcap.has_value() + p.bias.present() + p.alibi + p.mask.present();
+  const Sm90Scores scores = steps == 0   ? Sm90Scores::plain
+                            : steps == 1 ? Sm90Scores::one_step
+                                         : Sm90Scores::several_steps;
   const Sm90TunedRow* best = nullptr;
   for (const Sm90TunedRow& row : sm90_tuned_rows) {
-    if (p.head_dim > row.most_dim || p.head_dim_v > row.most_dim_v) continue;
+    if (row.scores != scores || p.head_dim > row.most_dim || p.head_dim_v > row.most_dim_v) continue;
     if (best == nullptr)
       best = &row;
     else if (p.invariant || row.most_dim != best->most_dim || row.most_dim_v != best->most_dim_v)
@@ -182,6 +187,8 @@ KernelConfig configure(const Problem& p, const Device& device) {
   a.q = p.q, a.k = p.k, a.v = p.v, a.out = p.out;
   a.head_dim = static_cast<int>(p.head_dim), a.head_dim_v = static_cast<int>(p.head_dim_v);
   a.softcap = p.softcap.has_value(), a.bias = p.bias.dtype, a.alibi = p.alibi, a.mask = p.mask.present();
+  const bool reads = p.bias.present() || p.mask.present();
+  a.pairs = reads && (!p.bias.present() || p.bias.pairs) && (!p.mask.present() || p.mask.pairs);
   a.blocks = device.sm_count;
   a.l2_kv_bytes = device.l2_bytes / 2;
   return {config_table, a};

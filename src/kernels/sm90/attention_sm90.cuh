@@ -58,9 +58,10 @@ struct Consumer {
     } else {
       const bool after_skipped = n_block + 1 < all.end;
       if (after_skipped) prepare_v(tile, n_block + 1, slot.next(), pass);
+      ScoreElements<cfg> elements = score_elements(tile, n_block);
       first_qk(s);
       if (after_skipped) release_unused();
-      if (mask_and_softmax(s, softmax, tile, keys, n_block, pass)) softmax.correct(s);
+      if (mask_and_softmax(s, elements, softmax, tile, keys, n_block, pass)) softmax.correct(s);
       pack(p_fragment, s);
       bool accumulate = false;  // the first PV overwrites o
 #pragma unroll 1
@@ -72,10 +73,11 @@ struct Consumer {
         slot.advance();
         mma_pv(o, p_fragment, slot, accumulate);
         pass_turn();
+        elements = score_elements(tile, n_block);
         wgmma_wait_group<1>();
         pin(s);
         arrive_by_warp(k_empty);
-        const bool rescales = mask_and_softmax(s, softmax, tile, keys, n_block, pass);
+        const bool rescales = mask_and_softmax(s, elements, softmax, tile, keys, n_block, pass);
         // This branch needs the sums of the weights. It is before the wait, so the compiler must compute the
         // exponentials before the wait, too.
         if (rescales) softmax.correct(s);
@@ -169,15 +171,18 @@ struct Consumer {
     release();
   }
 
-  // Masks scores and replaces them by weights. Returns whether correct() and rescale() must follow.
-  bool mask_and_softmax(SFragment& s, RowSoftmax& softmax, const RowTile<cfg>& tile,
+  // Loads the elements of bias and mask for a block.
+  ScoreElements<cfg> score_elements(const RowTile<cfg>& tile, int n_block) const {
+    ScoreElements<cfg> elements;
+    ScoreSteps<cfg>{p, tile, group, n_block * cfg.block_n}.load(elements);
+    return elements;
+  }
+  // Modifies and masks scores, and replaces them by weights. Returns whether correct() and rescale() must follow.
+  bool mask_and_softmax(SFragment& s, const ScoreElements<cfg>& elements, RowSoftmax& softmax, const RowTile<cfg>& tile,
                         const typename RowTile<cfg>::KeyRanges& keys, int n_block, NanPass pass) const {
     RAPT_TRACE_NEXT("consumer #: softmax");
     const int key = n_block * cfg.block_n;
-    if constexpr (ScoreSteps<cfg>::used) {
-      const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32 % 4);
-      ScoreSteps<cfg>{p, tile}.apply(s, tile.first_row() + 64 * group + 16 * warp + lane / 4, key + lane % 4 * 2);
-    }
+    if constexpr (ScoreSteps<cfg>::used) ScoreSteps<cfg>{p, tile, group, key}.apply(s, elements);
     if (key + cfg.block_n > keys.full.end) mask<false>(s, tile, key);
     if (cfg.causal_or_local && key < keys.full.begin) mask<true>(s, tile, key);
     return softmax.weigh(s, pass);

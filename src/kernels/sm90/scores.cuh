@@ -20,15 +20,14 @@ struct SmallTanh {
 };
 
 // The elements of a bias or a mask that a thread needs for one row of a block: those of the keys key + 8 * n and the
-// next one, for each tile n of eight keys. in_pairs: both elements are loaded at once. This needs a key stride of 1, an
-// even number of keys, and rows that begin at a multiple of two elements (checked by the host).
+// next one, for each tile n of eight keys. in_pairs: both elements are loaded at once (Broadcast::pairs).
 template <DType dtype, bool in_pairs, int tiles>
 struct RowElements {
   static constexpr int bytes = bytes_of(dtype);
   unsigned raw[tiles][in_pairs && 2 * bytes <= 4 ? 1 : 2];
 
   // row: address of key 0. keys: number of keys of the tensor. Keys past the tensor get values of other keys.
-  RowElements(const char* row, index_t stride, int key, int keys) {
+  void load(const char* row, index_t stride, int key, int keys) {
 #pragma unroll
     for (int n = 0; n < tiles; ++n) {
       const int at = key + 8 * n;
@@ -64,6 +63,15 @@ struct RowElements {
     return *reinterpret_cast<const unsigned char*>(from);
   }
 };
+template <bool in_pairs, int tiles>
+struct RowElements<DType::none, in_pairs, tiles> {};
+
+// The elements of a thread's two rows in a block. They are loaded while the products q.k are computed.
+template <const Sm90Config& cfg>
+struct ScoreElements {
+  RowElements<cfg.bias, cfg.pairs, cfg.block_n / 8> bias[2];
+  RowElements<cfg.mask ? DType::u8 : DType::none, cfg.pairs, cfg.block_n / 8> mask[2];
+};
 
 template <const Sm90Config& cfg>
 struct ScoreSteps {
@@ -74,25 +82,36 @@ struct ScoreSteps {
 
   const AttentionParams& p;
   const RowTile<cfg>& tile;
+  int row, key;  // the thread's scores are those of `row` and `row + 8`, and of the pairs of keys from `key` on
+
+  // For warpgroup `group` of the tile, and the block of keys that begins at `first_key`.
+  ScoreSteps(const AttentionParams& params, const RowTile<cfg>& row_tile, int group, int first_key)
+      : p(params), tile(row_tile) {
+    const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32 % 4);
+    row = tile.first_row() + 64 * group + 16 * warp + lane / 4, key = first_key + lane % 4 * 2;
+  }
 
   // The factor that turns the scores after apply() into logits in base 2.
   static float scale_log2(const AttentionParams& p) {
     return (!used ? p.scale : cap_in_softmax ? p.softcap : 1.0f) * log2_e;
   }
 
-  // s: products q.k of rows `row` and `row + 8`, for the pairs of keys from `key` on.
+  void load(ScoreElements<cfg>& elements) const {
+    for (int half = 0; half < 2; ++half) {
+      if constexpr (cfg.bias != DType::none) load(elements.bias[half], p.bias, bytes_of(cfg.bias), half);
+      if constexpr (cfg.mask) load(elements.mask[half], p.mask, 1, half);
+    }
+  }
+  // s: products q.k.
   template <int tiles>
-  void apply(float (&s)[1][tiles][4], int row, int key) const {
+  void apply(float (&s)[1][tiles][4], const ScoreElements<cfg>& elements) const {
     scale(s);
     if constexpr (cfg.softcap) soft_cap(s);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      // A row past the sequence takes the values of a row that exists. Its results are not stored.
-      const int live = row + 8 * half < tile.seqlen_q() ? row + 8 * half : tile.first_row();
-      const index_t batch = tile.batch(), head = tile.head_of(live), query = live / cfg.packed_heads;
-      if constexpr (cfg.bias != DType::none) add_bias(s, half, batch, head, query, key);
-      if constexpr (cfg.alibi) subtract_alibi(s, half, batch, head, static_cast<int>(query), key);
-      if constexpr (cfg.mask) apply_mask(s, half, batch, head, query, key);
+      if constexpr (cfg.bias != DType::none) add_bias(s, half, elements.bias[half]);
+      if constexpr (cfg.alibi) subtract_alibi(s, half);
+      if constexpr (cfg.mask) apply_mask(s, half, elements.mask[half]);
     }
   }
 
@@ -105,7 +124,7 @@ struct ScoreSteps {
 
   template <int tiles>
   void scale(float (&s)[1][tiles][4]) const {
-    const float factor = cfg.softcap ? __fdividef(p.scale, p.softcap) : p.scale;
+    const float factor = cfg.softcap ? p.scale / p.softcap : p.scale;
 #pragma unroll
     for (int n = 0; n < tiles; ++n)
 #pragma unroll
@@ -142,29 +161,31 @@ struct ScoreSteps {
     const int high = b > c ? b : c;
     return a > high ? a : high;
   }
-  template <DType dtype, bool in_pairs, int tiles>
-  RowElements<dtype, in_pairs, tiles> elements(const BroadcastRef& t, index_t batch, index_t head, index_t query,
-                                               int key) const {
-    const index_t row = batch * t.batch + head * t.head + query * t.query;
-    return {static_cast<const char*>(t.data) + bytes_of(dtype) * row, t.key, key, static_cast<int>(p.seqlen_k)};
+  // A row past the sequence takes the values of a row that exists. Its results are not stored.
+  int live_row(int half) const { return row + 8 * half < tile.seqlen_q() ? row + 8 * half : tile.first_row(); }
+
+  template <class Elements>
+  void load(Elements& elements, const BroadcastRef& t, index_t bytes, int half) const {
+    const int live = live_row(half);
+    const index_t first = tile.batch() * t.batch + tile.head_of(live) * t.head + live / cfg.packed_heads * t.query;
+    elements.load(static_cast<const char*>(t.data) + bytes * first, t.key, key, static_cast<int>(p.seqlen_k));
   }
-  template <int tiles>
-  void add_bias(float (&s)[1][tiles][4], int half, index_t batch, index_t head, index_t query, int key) const {
-    const auto bias = elements<cfg.bias, cfg.pairs, tiles>(p.bias, batch, head, query, key);
+  template <int tiles, class Elements>
+  static void add_bias(float (&s)[1][tiles][4], int half, const Elements& bias) {
     for_each_pair(s, half, [&](int n, float& x, float& y) { x += bias.value(n, 0), y += bias.value(n, 1); });
   }
   template <int tiles>
-  void subtract_alibi(float (&s)[1][tiles][4], int half, index_t batch, index_t head, int query, int key) const {
-    const float slope = p.alibi_slopes[batch * p.alibi_batch + head * p.alibi_head],
-                first = static_cast<float>(key - query - tile.offset());
+  void subtract_alibi(float (&s)[1][tiles][4], int half) const {
+    const int live = live_row(half);
+    const float slope = p.alibi_slopes[tile.batch() * p.alibi_batch + tile.head_of(live) * p.alibi_head],
+                first = static_cast<float>(key - live / cfg.packed_heads - tile.offset());
     for_each_pair(s, half, [&](int n, float& x, float& y) {
       x = fmaf(-slope, fabsf(first + static_cast<float>(8 * n)), x);
       y = fmaf(-slope, fabsf(first + static_cast<float>(8 * n + 1)), y);
     });
   }
-  template <int tiles>
-  void apply_mask(float (&s)[1][tiles][4], int half, index_t batch, index_t head, index_t query, int key) const {
-    const auto mask = elements<DType::u8, cfg.pairs, tiles>(p.mask, batch, head, query, key);
+  template <int tiles, class Elements>
+  static void apply_mask(float (&s)[1][tiles][4], int half, const Elements& mask) {
     for_each_pair(s, half, [&](int n, float& x, float& y) {
       x = mask.bits(n, 0) != 0 ? x : minus_infinity;
       y = mask.bits(n, 1) != 0 ? y : minus_infinity;

@@ -14,7 +14,11 @@ struct TileTime {
   double key_us;   // for each key that the tile's rows see
 };
 
+// How many of soft cap, bias, ALiBi and mask tensor a problem has. They need registers, so their tiles have fewer keys.
+enum class Sm90Scores : unsigned char { plain, one_step, several_steps };
+
 struct Sm90TunedRow {
+  Sm90Scores scores;
   int most_dim, most_dim_v;  // the largest head_dim and head_dim_v for which the tiles are meant
   Sm90Config tiles;
   TileTime time;
@@ -31,9 +35,15 @@ constexpr auto sm90_rows() {
     return a;
   };
   const auto row = [](int most_dim, int most_dim_v, const Sm90Config& config, TileTime time, Measured measured = {}) {
-    return Sm90TunedRow{most_dim, most_dim_v, config, time, measured};
+    return Sm90TunedRow{Sm90Scores::plain, most_dim, most_dim_v, config, time, measured};
   };
   constexpr TileTime only_choice{1, 0.01};
+  const auto one_step = [](int most_dim, int most_dim_v, const Sm90Config& config) {
+    return Sm90TunedRow{Sm90Scores::one_step, most_dim, most_dim_v, config, only_choice, {}};
+  };
+  const auto several_steps = [](int most_dim, int most_dim_v, const Sm90Config& config) {
+    return Sm90TunedRow{Sm90Scores::several_steps, most_dim, most_dim_v, config, only_choice, {}};
+  };
   constexpr const char *peers = "nvidia-h200/20261130T061730Z-peers-bf16.jsonl",
                        *wide = "nvidia-h200/20261130T053400Z-sm90-tiles.jsonl";
   // Rows with the same dims are alternatives. All tiles fit into 227 KB of shared memory.
@@ -54,6 +64,18 @@ constexpr auto sm90_rows() {
       row(192, 192, tiles(2, 112, 1, 4), only_choice,
           {"bf16 b1 h16 q4096 k4096 d192", 273.488, "nvidia-h200/20261130T052200Z-sm90-tiles.jsonl"}),
       row(256, 256, tiles(2, 80, 1, 4, with_ping_pong), only_choice, {"bf16 b1 h8 q8192 k8192 d256", 672.592, peers}),
+      // The largest blocks of keys without spills.
+      one_step(64, 64, tiles(3, 80, 2, 7, with_ping_pong)),
+      one_step(96, 96, tiles(2, 96, 2, 6, with_ping_pong)),
+      one_step(128, 128, tiles(2, 112, 2, 5, with_ping_pong)),
+      one_step(192, 128, tiles(2, 80, 1, 6, with_ping_pong)),
+      one_step(192, 192, tiles(2, 80, 1, 5, with_ping_pong)),
+      one_step(256, 256, tiles(2, 64, 1, 5, with_ping_pong)),
+      several_steps(64, 64, tiles(2, 80, 2, 8, with_ping_pong)),
+      several_steps(96, 96, tiles(2, 80, 2, 6, with_ping_pong)),
+      several_steps(128, 128, tiles(2, 64, 2, 8, with_ping_pong)),
+      several_steps(192, 192, tiles(2, 48, 1, 8, with_ping_pong)),
+      several_steps(256, 256, tiles(2, 32, 1, 8, with_ping_pong)),
   };
 }
 }  // namespace detail
