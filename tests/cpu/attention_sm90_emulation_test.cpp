@@ -263,6 +263,55 @@ TEST_F(Sm90Emulated, OneAndFourWarpgroups) {
   }
 }
 
+constexpr Sm90Config with_steps(Sm90Config c, bool softcap, DType bias, bool alibi, bool mask, bool pairs) {
+  c.softcap = softcap, c.bias = bias, c.alibi = alibi, c.mask = mask, c.pairs = pairs;
+  return c;
+}
+
+TEST_F(Sm90Emulated, SoftCapAndAlibi) {
+  static constexpr Sm90Config capped = with_steps(config_of(DType::f16, 64, 64, 2, 48, 3, true), true, DType::none,
+                                                  false, false, false),
+                              alibi = with_steps(config_of(DType::bf16, 64, 64, 2, 32, 3, true), false, DType::none,
+                                                 true, false, false),
+                              both = with_steps(packed(config_of(DType::bf16, 64, 64, 2, 32, 3, true), 4), true,
+                                                DType::none, true, false, false);
+  for (const char* cap : {"softcap=1e-30", "softcap=0.3", "softcap=20", "softcap=1e4", "softcap=1e38"})
+    for (const auto fill : {normal, huge, hidden})
+      expect_right<capped>(std::string("f16 b1 h2 q100 k130 d64 causal lse ") + cap, fill);
+  for (const auto fill : {normal, huge, hidden}) {
+    expect_right<alibi>("bf16 b2 h4:2 q100 k130 d64 causal alibi lse", fill);
+    expect_right<alibi>("bf16 b1 h2 q100 k130 d64 window=20,50 alibi scale=-0.3 lse", fill);
+    expect_right<alibi>("bf16 h2 d64 varlen=17:40,0:3,140:1,1:0,64:200 alibi causal lse", fill);
+    expect_right<both>("bf16 b2 h8:2 q37 k190 d64 causal softcap=5 alibi lse sinks", fill, 2);
+  }
+}
+
+TEST_F(Sm90Emulated, BiasAndMask) {
+  static constexpr Sm90Config base = config_of(DType::f16, 64, 64, 2, 48, 3, false),
+                              pairs16 = with_steps(base, false, DType::f16, false, false, true),
+                              pairs32 = with_steps(base, false, DType::f32, false, false, true),
+                              single16 = with_steps(base, false, DType::bf16, false, false, false),
+                              single32 = with_steps(base, false, DType::f32, false, false, false),
+                              mask = with_steps(base, false, DType::none, false, true, true),
+                              single_mask = with_steps(base, false, DType::none, false, true, false),
+                              all = with_steps(config_of(DType::f16, 64, 64, 2, 32, 3, true), true, DType::f32, true,
+                                               true, true);
+  for (const auto fill : {normal, huge, hidden}) {
+    expect_right<pairs16>("f16 b2 h4:2 q100 k130 d64 bias=f16[1,h,q,k] lse", fill);
+    expect_right<pairs32>("f16 b2 h2 q100 k98 d64 bias=f32[b,1,1,k] lse", fill);
+    expect_right<single16>("f16 b2 h2 q100 k131 d64 bias=bf16[b,h,q,k] lse", fill);
+    expect_right<single32>("f16 b2 h2 q100 k130 d64 bias=f32[b,h,q,1] lse", fill);
+    expect_right<mask>("f16 b3 h2 q130 k130 d64 mask=[b,1,1,k] lse", fill);
+    expect_right<mask>("f16 b1 h2 q70 k50 d64 mask=[1,h,q,k] lse sinks", fill);
+    expect_right<single_mask>("f16 b2 h2 q70 k97 d64 mask=[b,h,q,k] lse", fill);
+    expect_right<all>("f16 b2 h2 q100 k130 d64 causal softcap=3 alibi bias=f32[b,h,q,k] mask=[b,1,q,k] lse", fill);
+    expect_right<all>(
+        "f16 b3 h2 q40 k150 d64 causal seqused=150,20,33 seqused_q=40,3,0 softcap=3 alibi "
+        "bias=f32[b,h,q,k] mask=[b,1,q,k] lse",
+        fill);
+  }
+}
+
 TEST_F(Sm90Emulated, PartialStatesAndSinks) {
   static constexpr Sm90Config cfg = [] {
     Sm90Config c = config_of(DType::bf16, 64, 64, 2, 64, 2, true);

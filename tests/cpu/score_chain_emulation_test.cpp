@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "cuda_words.h"
 #include "device/score.cuh"
 #include "emulation.h"
 

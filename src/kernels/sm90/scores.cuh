@@ -40,8 +40,10 @@ struct RowElements {
   }
   // Returns the bits of element i of tile n.
   unsigned bits(int n, int i) const {
-    if constexpr (!in_pairs || bytes == 4) return raw[n][i];
-    return raw[n][0] >> 8 * bytes * i & (1u << 8 * bytes) - 1;
+    if constexpr (!in_pairs || bytes == 4)
+      return raw[n][i];
+    else
+      return raw[n][0] >> 8 * bytes * i & (bytes == 2 ? 0xffffu : 0xffu);
   }
   float value(int n, int i) const {
     if constexpr (dtype == DType::f32) return detail::float_of(bits(n, i));

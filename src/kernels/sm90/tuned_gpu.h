@@ -38,10 +38,10 @@ constexpr auto sm90_rows() {
     return Sm90TunedRow{Sm90Scores::plain, most_dim, most_dim_v, config, time, measured};
   };
   constexpr TileTime only_choice{1, 0.01};
-  const auto one_step = [](int most_dim, int most_dim_v, const Sm90Config& config) {
+  const auto one_step = [=](int most_dim, int most_dim_v, const Sm90Config& config) {
     return Sm90TunedRow{Sm90Scores::one_step, most_dim, most_dim_v, config, only_choice, {}};
   };
-  const auto several_steps = [](int most_dim, int most_dim_v, const Sm90Config& config) {
+  const auto several_steps = [=](int most_dim, int most_dim_v, const Sm90Config& config) {
     return Sm90TunedRow{Sm90Scores::several_steps, most_dim, most_dim_v, config, only_choice, {}};
   };
   constexpr const char *peers = "nvidia-h200/20261130T061730Z-peers-bf16.jsonl",
