@@ -182,7 +182,7 @@ struct Consumer {
                         const typename RowTile<cfg>::KeyRanges& keys, int n_block, NanPass pass) const {
     RAPT_TRACE_NEXT("consumer #: softmax");
     const int key = n_block * cfg.block_n;
-    if constexpr (ScoreSteps<cfg>::used) ScoreSteps<cfg>{p, tile, group, key}.apply(s, elements);
+    if constexpr (ScoreSteps<cfg>::used) apply_score_chain(ScoreSteps<cfg>{p, tile, group, key}, s, elements);
     if (key + cfg.block_n > keys.full.end) mask<false>(s, tile, key);
     if (cfg.causal_or_local && key < keys.full.begin) mask<true>(s, tile, key);
     return softmax.weigh(s, pass);

@@ -104,52 +104,68 @@ struct ScoreSteps {
       if constexpr (cfg.mask) load(elements.mask[half], p.mask, 1, half);
     }
   }
-  // s: products q.k.
+
+  // The steps of score_chain.h. s: at first the products q.k.
   template <int tiles>
-  void apply(float (&s)[1][tiles][4], const ScoreElements<cfg>& elements) const {
-    scale(s);
-    if constexpr (cfg.softcap) soft_cap(s);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      if constexpr (cfg.bias != DType::none) add_bias(s, half, elements.bias[half]);
-      if constexpr (cfg.alibi) subtract_alibi(s, half);
-      if constexpr (cfg.mask) apply_mask(s, half, elements.mask[half]);
+  void scale(float (&s)[1][tiles][4], const ScoreElements<cfg>&) const {
+    const float factor = cfg.softcap ? p.scale / p.softcap : p.scale;
+    for_each(s, [&](float x) { return x * factor; });
+  }
+  template <int tiles>
+  void add_key_mean(float (&)[1][tiles][4], const ScoreElements<cfg>&) const {}
+  // Soft caps are much larger than most scores, so tanh mostly has small arguments. There it is a polynomial, which
+  // needs no unit for exponentials. If an argument of the warp is larger, all of them take the longer way.
+  template <int tiles>
+  void soft_cap(float (&s)[1][tiles][4], const ScoreElements<cfg>&) const {
+    if constexpr (cfg.softcap) {
+      if (__any_sync(~0u, largest_square(s) > bits(SmallTanh::largest_square))) {
+        for_each(s, [](float x) { return FastTanh::of(x); });
+      } else {
+        for_each(s, [](float x) { return SmallTanh::of(x); });
+      }
+      if constexpr (!cap_in_softmax) for_each(s, [&](float x) { return x * p.softcap; });
     }
+  }
+  template <int tiles>
+  void add_bias(float (&s)[1][tiles][4], const ScoreElements<cfg>& elements) const {
+    if constexpr (cfg.bias != DType::none)
+      for_each_pair(s, [&](int half, int n, float& x, float& y) {
+        x += elements.bias[half].value(n, 0), y += elements.bias[half].value(n, 1);
+      });
+  }
+  template <int tiles>
+  void subtract_alibi(float (&s)[1][tiles][4], const ScoreElements<cfg>&) const {
+    if constexpr (cfg.alibi) {
+      float slope[2], first[2];  // first: the distance to the first key
+      for (int half = 0; half < 2; ++half) {
+        const int live = live_row(half);
+        slope[half] = p.alibi_slopes[tile.batch() * p.alibi_batch + tile.head_of(live) * p.alibi_head];
+        first[half] = static_cast<float>(key - live / cfg.packed_heads - tile.offset());
+      }
+      for_each_pair(s, [&](int half, int n, float& x, float& y) {
+        x = fmaf(-slope[half], fabsf(first[half] + static_cast<float>(8 * n)), x);
+        y = fmaf(-slope[half], fabsf(first[half] + static_cast<float>(8 * n + 1)), y);
+      });
+    }
+  }
+  template <int tiles>
+  void apply_score_mod(float (&)[1][tiles][4], const ScoreElements<cfg>&) const {}
+  template <int tiles>
+  void apply_mask(float (&s)[1][tiles][4], const ScoreElements<cfg>& elements) const {
+    if constexpr (cfg.mask)
+      for_each_pair(s, [&](int half, int n, float& x, float& y) {
+        x = elements.mask[half].bits(n, 0) != 0 ? x : minus_infinity;
+        y = elements.mask[half].bits(n, 1) != 0 ? y : minus_infinity;
+      });
   }
 
  private:
   template <int tiles, class Step>
-  static void for_each_pair(float (&s)[1][tiles][4], int half, const Step& step) {
+  static void for_each_pair(float (&s)[1][tiles][4], const Step& step) {
 #pragma unroll
-    for (int n = 0; n < tiles; ++n) step(n, s[0][n][2 * half], s[0][n][2 * half + 1]);
-  }
-
-  template <int tiles>
-  void scale(float (&s)[1][tiles][4]) const {
-    const float factor = cfg.softcap ? p.scale / p.softcap : p.scale;
+    for (int half = 0; half < 2; ++half)
 #pragma unroll
-    for (int n = 0; n < tiles; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) s[0][n][i] *= factor;
-  }
-  // Soft caps are much larger than most scores, so tanh mostly has small arguments. There it is a polynomial, which
-  // needs no unit for exponentials. If an argument of the warp is larger, all of them take the longer way.
-  template <int tiles>
-  void soft_cap(float (&s)[1][tiles][4]) const {
-    int most = 0;  // the largest square, as bits: positive floats have the same order as their bits
-#pragma unroll
-    for (int n = 0; n < tiles; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; i += 2) {
-        const float(&x)[4] = s[0][n];
-        most = max3(most, bits(x[i] * x[i]), bits(x[i + 1] * x[i + 1]));
-      }
-    if (__any_sync(~0u, most > bits(SmallTanh::largest_square))) {
-      for_each(s, [](float x) { return FastTanh::of(x); });
-    } else {
-      for_each(s, [](float x) { return SmallTanh::of(x); });
-    }
-    if constexpr (!cap_in_softmax) for_each(s, [&](float x) { return x * p.softcap; });
+      for (int n = 0; n < tiles; ++n) step(half, n, s[0][n][2 * half], s[0][n][2 * half + 1]);
   }
   template <int tiles, class Step>
   static void for_each(float (&s)[1][tiles][4], const Step& step) {
@@ -157,6 +173,19 @@ struct ScoreSteps {
     for (int n = 0; n < tiles; ++n)
 #pragma unroll
       for (int i = 0; i < 4; ++i) s[0][n][i] = step(s[0][n][i]);
+  }
+  // Returns the bits of the largest square of s. Positive floats have the same order as their bits.
+  template <int tiles>
+  static int largest_square(const float (&s)[1][tiles][4]) {
+    int most = 0;
+#pragma unroll
+    for (int n = 0; n < tiles; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; i += 2) {
+        const float(&x)[4] = s[0][n];
+        most = max3(most, bits(x[i] * x[i]), bits(x[i + 1] * x[i + 1]));
+      }
+    return most;
   }
   static int bits(float x) { return static_cast<int>(detail::bits_of(x)); }
   static int max3(int a, int b, int c) {
@@ -171,27 +200,6 @@ struct ScoreSteps {
     const int live = live_row(half);
     const index_t first = tile.batch() * t.batch + tile.head_of(live) * t.head + live / cfg.packed_heads * t.query;
     elements.load(static_cast<const char*>(t.data) + bytes * first, t.key, key, static_cast<int>(p.seqlen_k));
-  }
-  template <int tiles, class Elements>
-  static void add_bias(float (&s)[1][tiles][4], int half, const Elements& bias) {
-    for_each_pair(s, half, [&](int n, float& x, float& y) { x += bias.value(n, 0), y += bias.value(n, 1); });
-  }
-  template <int tiles>
-  void subtract_alibi(float (&s)[1][tiles][4], int half) const {
-    const int live = live_row(half);
-    const float slope = p.alibi_slopes[tile.batch() * p.alibi_batch + tile.head_of(live) * p.alibi_head],
-                first = static_cast<float>(key - live / cfg.packed_heads - tile.offset());
-    for_each_pair(s, half, [&](int n, float& x, float& y) {
-      x = fmaf(-slope, fabsf(first + static_cast<float>(8 * n)), x);
-      y = fmaf(-slope, fabsf(first + static_cast<float>(8 * n + 1)), y);
-    });
-  }
-  template <int tiles, class Elements>
-  static void apply_mask(float (&s)[1][tiles][4], int half, const Elements& mask) {
-    for_each_pair(s, half, [&](int n, float& x, float& y) {
-      x = mask.bits(n, 0) != 0 ? x : minus_infinity;
-      y = mask.bits(n, 1) != 0 ? y : minus_infinity;
-    });
   }
 };
 
