@@ -101,15 +101,19 @@ bool overlaps_itself(const Geometry& g) {
 
 // Inputs of planning.
 
-namespace {
-// Returns how the kernel can apply the scale (docs/semantics.md, exp2 folding). The value of the scale is not a part of
-// the plan.
-uint64_t scale_class(const Problem& p) {
-  const float folded = std::abs(p.softmax_scale()) * 1.44269504f;
-  if (!std::isnormal(folded)) return 2;
-  return p.softmax_scale() < 0 ? 1 : 0;
+ScaleClass scale_class(const Problem& problem) {
+  const float c = problem.softmax_scale() * 1.44269504f;
+  if (!std::isnormal(c)) return ScaleClass::other;
+  if (c < 0) return ScaleClass::negative;
+  return c >= 0x1p-100f && c <= 0x1p100f ? ScaleClass::moderate : ScaleClass::positive;
 }
 
+bool has_moderate_softcap(const Problem& problem) {
+  return problem.softcap && *problem.softcap >= 0x1p-100f && *problem.softcap <= 0x1p100f &&
+         std::isfinite(problem.softmax_scale() / *problem.softcap);
+}
+
+namespace {
 uint64_t access_bits(const Access& a) {
   return static_cast<uint64_t>(a.unit_last) | static_cast<uint64_t>(a.aligned16) << 1 |
          static_cast<uint64_t>(a.tma) << 2;
@@ -147,7 +151,10 @@ using PlanKey = std::array<uint64_t, plain_words + position_values>;
 PlanKey plan_key(const Problem& p) {
   Bits types, features;
   types.add(p.op, 4).add(p.q, 8).add(p.k, 8).add(p.v, 8).add(p.out, 8).add(p.bias).add(p.mask);
-  features.add(p.position_mask.causal, 2).add(p.softcap.has_value(), 1).add(scale_class(p), 2);
+  features.add(p.position_mask.causal, 2)
+      .add(p.softcap.has_value(), 1)
+      .add(has_moderate_softcap(p), 1)
+      .add(scale_class(p), 2);
   features.add(p.alibi, 1)
       .add(p.alibi_per_batch, 1)
       .add(p.sinks, 1)
@@ -199,11 +206,12 @@ std::string access_words(const char* tensor, const Access& a) {
 std::string plan_line(const Problem& problem) {
   Problem p;
   static_cast<PlanFacts&>(p) = problem;
-  if (p.softcap) p.softcap = 1.0f;
+  if (p.softcap) p.softcap = has_moderate_softcap(problem) ? 1.0f : 1e35f;
   switch (scale_class(problem)) {
-    case 0: p.scale.reset(); break;
-    case 1: p.scale = -1.0f; break;
-    default: p.scale = 0.0f;
+    case ScaleClass::moderate: p.scale.reset(); break;
+    case ScaleClass::negative: p.scale = -1.0f; break;
+    case ScaleClass::positive: p.scale = 1e-35f; break;
+    case ScaleClass::other: p.scale = 0.0f;
   }
   return concat(to_string(p), p.alibi_per_batch ? "; alibi_slopes per batch" : "", access_words("q", p.access_q),
                 access_words("k", p.access_k), access_words("v", p.access_v), access_words("out", p.access_out));

@@ -113,6 +113,17 @@ bool overlaps_itself(const Geometry& geometry);
 
 // Compare and hash the inputs of planning, which do not include lengths, starts, explicit strides and layout.
 bool same_plan(const Problem& a, const Problem& b);
+
+// What a plan may know about the softmax scale: the class of c = scale * log2(e).
+enum class ScaleClass : uint8_t {
+  moderate,  // 2^-100 <= c <= 2^100
+  negative,  // c is a negative normal number
+  positive,  // another positive normal number
+  other,     // 0, subnormal or infinite
+};
+ScaleClass scale_class(const Problem& problem);
+// What a plan may know about the soft cap: whether it is from 2^-100 to 2^100, and scale / softcap is finite.
+bool has_moderate_softcap(const Problem& problem);
 uint64_t plan_hash(const Problem& problem);
 // Returns the inputs of planning as text. Two problems have the same text exactly if same_plan() is true for them. The
 // text is the problem line without the values that plans do not use. In it, softcap=1 stands for every soft cap, a

@@ -1,7 +1,6 @@
 // attention_sm80, host code: attention on 16-bit and FP8 tensors by tensor cores, for compute capability 8.0 and newer.
 // Decides which problems the kernel accepts, chooses tiles, and describes the launch. The kernel is attention_sm80.cuh.
 #include <algorithm>
-#include <cmath>
 
 #include "base/error.h"
 #include "kernels/config_rules.h"
@@ -120,8 +119,9 @@ bool accepts(const Problem& p, const Device& device, std::string* why) {
 // The kernel can compute exp2(s * c - m * c) with one FMA if two conditions hold: the scale is the only operation
 // between QK^T and softmax, and c is a positive normal number.
 bool can_scale_in_exp2(const Problem& p) {
-  const float c = p.softmax_scale() * 1.44269504f;
-  return !p.softcap && !p.bias.present() && !p.alibi && !p.mask.present() && c > 0.0f && std::isnormal(c);
+  const ScaleClass scale = scale_class(p);
+  return !p.softcap && !p.bias.present() && !p.alibi && !p.mask.present() &&
+         (scale == ScaleClass::moderate || scale == ScaleClass::positive);
 }
 
 // With `invariant`, tiles must not depend on lengths, batch or heads.

@@ -54,12 +54,13 @@ constexpr int64_t longest_packed = int64_t{1} << 31;  // coordinates of a tensor
 
 int64_t div_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
-// With a soft cap, ALiBi, a bias or a mask the kernel multiplies scores by the scale, so it takes every scale.
-// Otherwise the softmax needs a positive one.
+// The softmax divides by its factor: the scale, the soft cap, or 1 (scores.cuh).
 bool accepts_scores(const Problem& p, std::string* why) {
+  if (p.softcap && !has_moderate_softcap(p))
+    return refuse(name, why, "softcap = ", *p.softcap, ", scale = ", p.softmax_scale(),
+                  ": softcap must be from 2^-100 to 2^100, and scale / softcap finite");
   if (p.softcap || p.bias.present() || p.alibi || p.mask.present()) return true;
-  const float c = p.softmax_scale() * 1.44269504f;
-  if (!(c >= 0x1p-100f && c <= 0x1p100f))  // so that the softmax can divide by it
+  if (scale_class(p) != ScaleClass::moderate)
     return refuse(name, why, "scale = ", p.softmax_scale(), ": scale * log2(e) must be from 2^-100 to 2^100");
   return true;
 }
