@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
+#include <limits>
 
 #include "base/error.h"
 #include "kernels/config_rules.h"
@@ -142,24 +143,26 @@ double estimated_us(const Problem& p, const Device& device, const Sm90TunedRow& 
   return us(tiles / ctas, tiles / ctas * mean_keys) + us(1, most_keys) / 4;
 }
 
+Sm90Scores scores_of(const Problem& p) {
+  const int steps = p.softcap.has_value() + p.bias.present() + p.alibi + p.mask.present();
+  if (steps == 0) return Sm90Scores::plain;
+  return steps == 1 ? Sm90Scores::one_step : Sm90Scores::several_steps;
+}
+
 // Returns the fastest tiles of the smallest dims that hold the problem. `invariant` plans must not depend on lengths,
 // so they take the first of these tiles.
 Sm90Config tiles(const Problem& p, const Device& device) {
-  const int steps = p.softcap.has_value() + p.bias.present() + p.alibi + p.mask.present();
-  const Sm90Scores scores = steps == 0   ? Sm90Scores::plain
-                            : steps == 1 ? Sm90Scores::one_step
-                                         : Sm90Scores::several_steps;
-  const Sm90TunedRow* best = nullptr;
+  const Sm90Scores scores = scores_of(p);
+  Sm90Config a;
+  int dim = 0, dim_v = 0;
+  double least_us = std::numeric_limits<double>::infinity();
   for (const Sm90TunedRow& row : sm90_tuned_rows) {
     if (row.scores != scores || p.head_dim > row.most_dim || p.head_dim_v > row.most_dim_v) continue;
-    if (best == nullptr)
-      best = &row;
-    else if (p.invariant || row.most_dim != best->most_dim || row.most_dim_v != best->most_dim_v)
-      break;
-    else if (estimated_us(p, device, row) < estimated_us(p, device, *best))
-      best = &row;
+    if (dim != 0 && (p.invariant || row.most_dim != dim || row.most_dim_v != dim_v)) break;
+    dim = row.most_dim, dim_v = row.most_dim_v;
+    const double us = estimated_us(p, device, row);
+    if (us < least_us) least_us = us, a = row.tiles;
   }
-  Sm90Config a = best->tiles;
   a.causal_or_local = p.position_mask.present();
   return a;
 }
