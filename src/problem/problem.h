@@ -111,9 +111,6 @@ bool readable_in_pairs(DType dtype, const Geometry& geometry, uintptr_t base = 0
 // Returns false only if no two elements share an address. Strides that interleave without nesting count as overlapping.
 bool overlaps_itself(const Geometry& geometry);
 
-// Compare and hash the inputs of planning, which do not include lengths, starts, explicit strides and layout.
-bool same_plan(const Problem& a, const Problem& b);
-
 // What a plan may know about the softmax scale: the class of c = scale * log2(e).
 enum class ScaleClass : uint8_t {
   moderate,  // 2^-100 <= c <= 2^100
@@ -124,10 +121,13 @@ enum class ScaleClass : uint8_t {
 ScaleClass scale_class(const Problem& problem);
 // What a plan may know about the soft cap: whether it is from 2^-100 to 2^100, and scale / softcap is finite.
 bool has_moderate_softcap(const Problem& problem);
+
+// Compare and hash the inputs of planning, which do not include lengths, starts, explicit strides and layout.
+bool same_plan(const Problem& a, const Problem& b);
 uint64_t plan_hash(const Problem& problem);
 // Returns the inputs of planning as text. Two problems have the same text exactly if same_plan() is true for them. The
 // text is the problem line without the values that plans do not use. In it, softcap=1 stands for every soft cap, a
-// missing `scale` for every positive scale, and "varlen=?8:8" for all lengths with these totals. Facts about the
+// missing `scale` for every moderate scale, and "varlen=?8:8" for all lengths with these totals. Facts about the
 // tensors that a problem line does not have follow after "; ", for example "; q unaligned".
 std::string plan_line(const Problem& problem);
 

@@ -312,6 +312,29 @@ TEST_F(Sm90Emulated, BiasAndMask) {
   }
 }
 
+// The rows of a tile belong to different heads, which have their own slopes, elements of bias and mask, and sinks.
+TEST_F(Sm90Emulated, RowsOfAGroupHaveTheirOwnSteps) {
+  static constexpr Sm90Config base = packed(config_of(DType::bf16, 64, 64, 2, 48, 3, true), 4),
+                              alibi = with_steps(base, false, DType::none, true, false, false),
+                              bias = with_steps(base, false, DType::f16, false, false, true),
+                              mask = with_steps(base, true, DType::none, false, true, false),
+                              all = with_steps(packed(config_of(DType::f16, 64, 64, 3, 32, 3, true), 8), true,
+                                               DType::f32, true, true, false);
+  for (const auto fill : {normal, hidden}) {
+    expect_right<alibi>("bf16 b2 h8:2 q37 k150 d64 alibi lse", fill, 2);
+    expect_right<bias>("bf16 b2 h8:2 q37 k150 d64 bias=f16[b,h,q,k] lse sinks", fill, 2);
+    expect_right<bias>("bf16 h8:2 d64 varlen=17:40,0:3,40:140,1:10 causal bias=f16[1,h,1,k] lse", fill);
+    expect_right<mask>("bf16 b2 h4:1 q40 k150 d64 window=60,9 softcap=3 mask=[b,h,q,k] lse", fill);
+    expect_right<mask>("bf16 b2 h4:1 q40 k151 d64 causal softcap=3 mask=[1,h,1,k] lse", fill);
+    expect_right<all>("f16 b1 h8:1 q37 k90 d64 causal softcap=3 alibi bias=f32[b,h,q,k] mask=[b,h,q,k] lse sinks",
+                      fill);
+    expect_right<all>(
+        "f16 b3 h8:1 q40 k90 d64 seqused=90,20,33 seqused_q=40,3,0 softcap=3 alibi bias=f32[b,1,q,1] mask=[b,h,1,k] "
+        "lse",
+        fill);
+  }
+}
+
 TEST_F(Sm90Emulated, PartialStatesAndSinks) {
   static constexpr Sm90Config cfg = [] {
     Sm90Config c = config_of(DType::bf16, 64, 64, 2, 64, 2, true);

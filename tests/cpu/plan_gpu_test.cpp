@@ -114,12 +114,19 @@ TEST(PlanGpu, TenThousandLengthsNeedFewKernels) {
   for (const char* preset : presets) {
     for (const char* line :
          {"f16 b1 h8 q1 k1 d64", "bf16 b4 h32:8 q1 k1 d128 causal", "f16 b2 h16 q1 k1 d256 causal softcap=50",
-          "bf16 b1 h16 q1 k1 d80 mask=[b,1,1,k]", "f32 b1 h8 q1 k1 d64", "e4m3 out=f16 b1 h8 q1 k1 d128 scales=head"}) {
+          "bf16 b1 h16 q1 k1 d80 mask=[b,1,1,k]", "f32 b1 h8 q1 k1 d64", "e4m3 out=f16 b1 h8 q1 k1 d128 scales=head",
+          "bf16 b16 h32 q1 k1 d64", "bf16 b2 h12 q1 k1 d64 causal", "f16 b8 h16 q1 k1 d80", "f16 b4 h16 q1 k1 d128"}) {
       EXPECT_LE(kernels_of_lengths(line, preset, both), allowed) << line << " on " << preset;
       EXPECT_LE(kernels_of_lengths(line, preset, keys), allowed) << line << " on " << preset;
       EXPECT_LE(kernels_of_lengths(line, preset, queries), allowed) << line << " on " << preset;
     }
-    EXPECT_LE(kernels_of_lengths("bf16 h8 d64 varlen=1,1,1,1 causal", preset, packed), allowed) << preset;
+    for (const char* line : {"bf16 h8 d64 varlen=1,1,1,1 causal", "bf16 h32:4 d128 varlen=1,1,1,1 causal"})
+      EXPECT_LE(kernels_of_lengths(line, preset, packed), allowed) << line << " on " << preset;
+    for (const char* line : {"bf16 b1 h32:8 q1 k4096 d128", "bf16 b16 h32:8 q1 k4096 d128 causal",
+                             "bf16 b8 h64:8 q1 k512 d64", "bf16 b8 h32:4 q1 k1000 d96 window=200,0"}) {
+      EXPECT_LE(kernels_of_lengths(line, preset, queries), allowed) << line << " on " << preset;
+      EXPECT_LE(kernels_of_lengths(line, preset, keys), allowed) << line << " on " << preset;
+    }
   }
 }
 
@@ -138,11 +145,9 @@ TEST(PlanGpu, InvariantPlansLookAtNothingElse) {
 TEST(PlanGpu, APreferenceIsNoRefusal) {
   const Device card = device_preset("h200");
   const std::pair<const char*, const char*> rows[] = {
-      {"bf16 b1 h8 q512 d64", "32 tiles of query rows, fewer than half of 132 multiprocessors"},
-      {"bf16 b8 h16 q240 k512 d80", "240 query rows of a sequence, fewer than 256"},
-      {"bf16 b8 h16 q256 k240 d80", "240 keys, fewer than 256"},
-      {"f16 b64 h32:8 q1 k4096 d128", "1 query rows of a sequence, fewer than 256"},
-      {"f16 h32:8 d128 varlen=1:4096,100:4096", "51 query rows of a sequence, fewer than 64"},
+      {"bf16 b1 h8 q512 d64", "32 tiles of query rows for 132 multiprocessors"},
+      {"bf16 b8 h16 q256 k120 d80", "120 keys, fewer than 128"},
+      {"f16 h16:4 d64 varlen=1:2048,100:2048", "32 tiles of query rows for 132 multiprocessors"},
   };
   for (const auto& [line, why] : rows) {
     const Problem problem = parse_problem(line);
@@ -156,6 +161,16 @@ TEST(PlanGpu, APreferenceIsNoRefusal) {
   Device slice = card;  // a part of a GPU that is divided (MIG)
   slice.sm_count = 16;
   EXPECT_EQ(plan(parse_problem(rows[0].first), slice).steps[0].family, &attention_sm90);
+}
+
+// Windows of 2^60 keys are the same as open ones, also for the estimate of times.
+TEST(PlanGpu, LongestWindowsChooseTheTilesOfOpenOnes) {
+  const std::string longest = std::to_string(int64_t{1} << 60);
+  for (const char* dims : {"b1 h32 q4096 k4096 d128", "b1 h8 q4096 k4096 d64", "b2 h12 q512 k512 d64"}) {
+    const std::string line = concat("bf16 ", dims, " window=100,");
+    const std::string open = kernel_of(parse_problem(line + "-1"), "h200");
+    EXPECT_EQ(kernel_of(parse_problem(line + longest), "h200"), open) << line;
+  }
 }
 
 TEST(PlanGpu, AllocatesNothing) {

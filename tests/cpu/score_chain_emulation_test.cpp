@@ -5,9 +5,9 @@
 
 #include <string>
 
-#include "cuda_words.h"
-#include "device/score.cuh"
 #include "emulation.h"
+// emulation.h comes first, because score.cuh uses its words.
+#include "device/score.cuh"
 
 namespace rapt::test {
 namespace {

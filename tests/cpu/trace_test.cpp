@@ -295,7 +295,7 @@ constexpr const char* small_sm90 = "family=attention_sm90 warpgroups=2 block_n=3
 TEST_F(TraceEmulated, stages_of_attention_sm90) {
   const int64_t ctas = device_preset("sm_90a").sm_count, tiles = ctas + 1;
   const Trace trace = trace_of(concat("f16 h", tiles, " q100 k96 d16"), "sm_90a", concat(small_sm90, "0"), sm90_line);
-  ASSERT_EQ(static_cast<int64_t>(trace.warps.size()), 9 * ctas) << "one warp loads, eight compute";
+  ASSERT_EQ(static_cast<int64_t>(trace.warps.size()), 3 * ctas) << "one warp loads; one of each consumer warpgroup";
   EXPECT_EQ(count(trace, "producer: load Q"), tiles);
   Names producer{"tile", "load Q", "load K", "load K", "load V", "load K", "load V", "load V"};
   Names consumer{"wait tile", "wait Q", "Q.K", "softmax"};
@@ -312,32 +312,32 @@ TEST_F(TraceEmulated, stages_of_attention_sm90) {
     EXPECT_EQ(found, expected) << "CTA " << warp.cta << " warp " << warp.warp;
     EXPECT_EQ(role_of(trace.names[warp.stages.back().stage]), loads ? "producer" : concat("consumer ", warp.warp / 4));
   }
-  for (const char* name : {"consumer 1: epilogue", "consumer 2: epilogue"}) EXPECT_EQ(count(trace, name), 4 * tiles);
+  for (const char* name : {"consumer 1: epilogue", "consumer 2: epilogue"}) EXPECT_EQ(count(trace, name), tiles);
   // A wait for keys has a mark only if they are not there yet.
   EXPECT_GT(count(trace, "consumer 1: wait K"), 0);
-  EXPECT_LT(count(trace, "consumer 1: wait V"), 4 * 3 * tiles);
+  EXPECT_LT(count(trace, "consumer 1: wait V"), 3 * tiles);
 }
 
 // Warpgroups take turns, and the rows of one warpgroup do not see some blocks of keys.
 TEST_F(TraceEmulated, attention_sm90_skips_blocks_and_takes_turns) {
   const Trace trace = trace_of("f16 h1 q128 k128 d16 causal", "sm_90a", concat(small_sm90, 1), sm90_line);
-  // Rows 0 to 63 see two of the four blocks, rows 64 to 127 all. A warpgroup has four warps.
-  EXPECT_EQ(count(trace, "consumer 1: Q.K"), 4 * 2);
-  EXPECT_EQ(count(trace, "consumer 2: Q.K"), 4 * 4);
-  EXPECT_EQ(count(trace, "consumer 1: skip"), 4 * 2);
+  // Rows 0 to 63 see two of the four blocks, rows 64 to 127 all. One warp of a warpgroup stores marks.
+  EXPECT_EQ(count(trace, "consumer 1: Q.K"), 2);
+  EXPECT_EQ(count(trace, "consumer 2: Q.K"), 4);
+  EXPECT_EQ(count(trace, "consumer 1: skip"), 2);
   EXPECT_EQ(count(trace, "consumer 2: skip"), 0);
   for (const char* role : {"consumer 1: ", "consumer 2: "})
-    EXPECT_EQ(count(trace, concat(role, "wait turn")), 4 * 4) << "every warpgroup takes every turn";
+    EXPECT_EQ(count(trace, concat(role, "wait turn")), 4) << "every warpgroup takes every turn";
 }
 
-// A block of four consumer warpgroups has 20 warps. Each warp counts its own steps.
+// A CTA of four consumer warpgroups has 20 warps. Each warp counts its own steps.
 TEST_F(TraceEmulated, attention_sm90_with_four_warpgroups) {
   const Trace trace = trace_of("f16 h1 q256 k96 d16", "sm_90a",
                                "family=attention_sm90 warpgroups=4 block_n=32 kv_stages=3 ping_pong=0", sm90_line);
-  ASSERT_EQ(trace.warps.size(), 17u) << "one warp loads, sixteen compute";
+  ASSERT_EQ(trace.warps.size(), 5u) << "one warp loads; one of each consumer warpgroup";
   EXPECT_EQ(count(trace, "producer: load K"), 3);
   for (const char* role : {"consumer 1: ", "consumer 2: ", "consumer 3: ", "consumer 4: "})
-    for (const char* stage : {"Q.K", "P.V"}) EXPECT_EQ(count(trace, concat(role, stage)), 4 * 3) << role << stage;
+    for (const char* stage : {"Q.K", "P.V"}) EXPECT_EQ(count(trace, concat(role, stage)), 3) << role << stage;
 }
 
 TEST_F(TraceEmulated, stages_of_attention_scalar) {

@@ -14,10 +14,11 @@
 //   RAPT_TRACE_END();                   every warp calls it at the end of the kernel, also before an early return
 //
 // The part of a stage's name before ": " is the warp's role. The lab replaces a "#" in the role by the number of the
-// warp's warpgroup. Lane 0 of the warp stores the mark, so lane 0 must reach the mark. The other lanes need not reach
-// it. Blocks have one dimension. The compiler can move arithmetic across a mark, but not barriers, waits, or accesses
-// to memory. A mark is taken when the stage's first instruction is issued. At that time the last matrix products of the
-// previous stage can still be running.
+// warp's warpgroup. If some role has a "#", only one warp of each warpgroup stores marks, because marks cost time and
+// the warps of a warpgroup do the same. Lane 0 of the warp stores the mark, so lane 0 must reach the mark. The other
+// lanes need not reach it. Blocks have one dimension. The compiler can move arithmetic across a mark, but not barriers,
+// waits, or accesses to memory. A mark is taken when the stage's first instruction is issued. At that time the last
+// matrix products of the previous stage can still be running.
 #pragma once
 
 #include "ptx/clock.cuh"
@@ -52,13 +53,23 @@ constexpr unsigned trace_stage_count(const char* list) {
   return count;
 }
 
-// Because of volatile_copy, each mark computes the place again. A stored place would need a register, and registers are
-// scarce in a main loop.
+// Returns whether the stages have roles of warpgroups.
+constexpr bool trace_has_warpgroups(const char* list) {
+  for (; *list != '\0'; ++list)
+    if (*list == '#') return true;
+  return false;
+}
+
+// Returns whether this thread stores marks. With `warpgroups`, warp n % 4 of warpgroup n stores them, so that the
+// schedulers of a multiprocessor share the cost. Because of volatile_copy, each mark computes the
+// place again. A stored place would need a register, and registers are scarce in a main loop.
+template <bool warpgroups>
 inline bool trace_place(unsigned& place) {
   const unsigned thread = volatile_copy(threadIdx.x);
   const unsigned cta = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
   place = cta * rapt_trace_buffer.warps + thread / 32;
-  return cta < rapt_trace_buffer.ctas && thread % 32 == 0;
+  const bool stores = warpgroups ? thread % 128 == thread / 128 % 4 * 32 : thread % 32 == 0;
+  return cta < rapt_trace_buffer.ctas && stores;
 }
 
 inline void store_mark(unsigned place, unsigned stage, unsigned step, unsigned long long cycles) {
@@ -66,10 +77,11 @@ inline void store_mark(unsigned place, unsigned stage, unsigned step, unsigned l
   rapt_trace_buffer.marks[row * rapt_trace_buffer.stages + stage] = cycles;
 }
 
+template <bool warpgroups>
 inline void trace_mark(unsigned stage, unsigned step) {
   const unsigned long long cycles = sm_cycles();
   unsigned place;
-  if (!trace_place(place)) return;
+  if (!trace_place<warpgroups>(place)) return;
   if (step >= rapt_trace_buffer.steps) {
     *rapt_trace_buffer.lost = 1;
     return;
@@ -93,11 +105,11 @@ inline void trace_clear_counters() {
     for (unsigned stage = 0; stage < stages; ++stage) trace_counter<stages>(stage) = 0;
 }
 
-template <unsigned stages>
+template <unsigned stages, bool warpgroups>
 inline void trace_next(unsigned stage) {
   const unsigned long long cycles = sm_cycles();
   unsigned place;
-  if (!trace_place(place)) return;
+  if (!trace_place<warpgroups>(place)) return;
   unsigned short& count = trace_counter<stages>(stage);
   const unsigned step = count;
   constexpr unsigned most_steps = 0xffff;
@@ -109,50 +121,53 @@ inline void trace_next(unsigned stage) {
   store_mark(place, stage, step, cycles);
 }
 
+template <bool warpgroups>
 inline void trace_begin() {
   unsigned place;
-  if (!trace_place(place)) return;
+  if (!trace_place<warpgroups>(place)) return;
   TraceWarp& warp = rapt_trace_buffer.of_warps[place];
   warp.begin_ns = global_nanoseconds(), warp.sm = sm_number(), warp.begin_cycles = sm_cycles();
 }
 
+template <bool warpgroups>
 inline void trace_end() {
   const unsigned long long cycles = sm_cycles(), ns = global_nanoseconds();
   unsigned place;
-  if (!trace_place(place)) return;
+  if (!trace_place<warpgroups>(place)) return;
   TraceWarp& warp = rapt_trace_buffer.of_warps[place];
   warp.end_cycles = cycles, warp.end_ns = ns;
 }
 
 }  // namespace rapt
 
-#define RAPT_TRACE_STAGES(list)         \
-  namespace rapt {                      \
-  constexpr char trace_stages[] = list; \
+#define RAPT_TRACE_STAGES(list)                                         \
+  namespace rapt {                                                      \
+  constexpr char trace_stages[] = list;                                 \
+  constexpr bool trace_warpgroups = trace_has_warpgroups(trace_stages); \
   }
 #define RAPT_TRACE(name, step)                                                                              \
   do {                                                                                                      \
     constexpr unsigned marked_stage = rapt::trace_stage(rapt::trace_stages, name);                          \
     static_assert(marked_stage != rapt::no_trace_stage, "RAPT_TRACE: must be a name of RAPT_TRACE_STAGES"); \
-    rapt::trace_mark(marked_stage, static_cast<unsigned>(step));                                            \
+    rapt::trace_mark<rapt::trace_warpgroups>(marked_stage, static_cast<unsigned>(step));                    \
   } while (false)
 #define RAPT_TRACE_NEXT(name)                                                                                    \
   do {                                                                                                           \
     constexpr unsigned marked_stage = rapt::trace_stage(rapt::trace_stages, name);                               \
     static_assert(marked_stage != rapt::no_trace_stage, "RAPT_TRACE_NEXT: must be a name of RAPT_TRACE_STAGES"); \
-    rapt::trace_next<rapt::trace_stage_count(rapt::trace_stages)>(marked_stage);                                 \
+    rapt::trace_next<rapt::trace_stage_count(rapt::trace_stages), rapt::trace_warpgroups>(marked_stage);         \
   } while (false)
 #define RAPT_TRACE_NEXT_IF(waits, name) \
   do {                                  \
     if (waits) RAPT_TRACE_NEXT(name);   \
   } while (false)
-#define RAPT_TRACE_BEGIN(name) \
-  do {                         \
-    rapt::trace_begin();       \
-    RAPT_TRACE(name, 0);       \
+#define RAPT_TRACE_BEGIN(name)                   \
+  do {                                           \
+    rapt::trace_begin<rapt::trace_warpgroups>(); \
+    RAPT_TRACE(name, 0);                         \
   } while (false)
 #define RAPT_TRACE_COUNTERS() rapt::trace_clear_counters<rapt::trace_stage_count(rapt::trace_stages)>()
-#define RAPT_TRACE_END() rapt::trace_end()
+#define RAPT_TRACE_END() rapt::trace_end<rapt::trace_warpgroups>()
 
 #else
 

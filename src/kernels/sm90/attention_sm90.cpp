@@ -4,14 +4,13 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
-#include <limits>
 
 #include "base/error.h"
 #include "kernels/config_rules.h"
 #include "kernels/family.h"
 #include "kernels/rules.h"
+#include "kernels/sm90/choice_gpu.h"
 #include "kernels/sm90/sm90.h"
-#include "kernels/sm90/tuned_gpu.h"
 
 namespace rapt {
 namespace {
@@ -103,91 +102,25 @@ bool accepts(const Problem& p, const Device& device, std::string* why) {
   return accepts_scores(p, why) && accepts_tensors(p, why) && accepts_sizes(p, why);
 }
 
-// The lengths by which tiles are chosen. For packed sequences: the mean lengths, and the largest number of keys.
-struct TypicalLengths {
-  double sequences, q, k;
-  int64_t most_k;
-
-  static TypicalLengths of(const Problem& p) {
-    const auto sequences = static_cast<double>(std::max<int64_t>(p.batch, 1));
-    const auto mean = [&](int64_t total, int64_t dense) {
-      return p.varlen ? static_cast<double>(total) / sequences : static_cast<double>(dense);
-    };
-    return {sequences, mean(p.total_q, p.seqlen_q), mean(p.total_k, p.seqlen_k), p.seqlen_k};
-  }
-};
-
-// Estimates the time of a launch in microseconds, on a GPU as fast as an H200 (docs/lab-notebook.md, "a model chooses
-// the tiles").
-double estimated_us(const Problem& p, const Device& device, const Sm90TunedRow& row) {
-  const TypicalLengths lengths = TypicalLengths::of(p);
-  const double block_m = row.tiles.block_m(), heads = lengths.sequences * static_cast<double>(p.heads_q),
-               tiles = heads * std::ceil(lengths.q / block_m), ctas = device.sm_count;
-  const auto us = [&](double n, double keys) { return n * row.time.tile_us + keys * row.time.key_us; };
-  if (!p.position_mask.present() && !p.varlen) {  // each CTA computes the same number of equal tiles, or one less
-    const double rounds = std::ceil(tiles / ctas);
-    return us(rounds, rounds * lengths.k);
-  }
-  const int64_t q = std::max<int64_t>(std::llround(lengths.q), 1), k = std::llround(lengths.k),
-                offset = p.position_mask.causal == Causal::top_left ? 0 : k - q,
-                pairs = visible_pairs<int64_t>(p.position_mask, offset, q, k);
-  // At each edge of a mask, a tile also computes keys that only some of its rows see, and a part of a block.
-  const int edges = (p.position_mask.causal != Causal::none || p.position_mask.window_right >= 0) +
-                    (p.position_mask.window_left >= 0);
-  const double at_edge = block_m / 2 + row.tiles.block_n / 4.0,
-               seen = static_cast<double>(pairs) / static_cast<double>(q) + edges * at_edge,
-               mean_keys = std::min(lengths.k, seen);
-  const double most_keys = p.position_mask.window_left < 0 ? static_cast<double>(lengths.most_k) : mean_keys;
-  if (tiles <= ctas) return us(1, most_keys);
-  // The longest tiles come first, so CTAs end at almost the same time. On average, a quarter of such a tile is lost.
-  return us(tiles / ctas, tiles / ctas * mean_keys) + us(1, most_keys) / 4;
-}
-
-Sm90Scores scores_of(const Problem& p) {
-  const int steps = p.softcap.has_value() + p.bias.present() + p.alibi + p.mask.present();
-  if (steps == 0) return Sm90Scores::plain;
-  return steps == 1 ? Sm90Scores::one_step : Sm90Scores::several_steps;
-}
-
-// Returns the fastest tiles of the smallest dims that hold the problem. `invariant` plans must not depend on lengths,
-// so they take the first of these tiles.
-Sm90Config tiles(const Problem& p, const Device& device) {
-  const Sm90Scores scores = scores_of(p);
-  Sm90Config a;
-  int dim = 0, dim_v = 0;
-  double least_us = std::numeric_limits<double>::infinity();
-  for (const Sm90TunedRow& row : sm90_tuned_rows) {
-    if (row.scores != scores || p.head_dim > row.most_dim || p.head_dim_v > row.most_dim_v) continue;
-    if (dim != 0 && (p.invariant || row.most_dim != dim || row.most_dim_v != dim_v)) break;
-    dim = row.most_dim, dim_v = row.most_dim_v;
-    const double us = estimated_us(p, device, row);
-    if (us < least_us) least_us = us, a = row.tiles;
-  }
-  a.causal_or_local = p.position_mask.present();
-  return a;
-}
-
-// Returns whether attention_sm90 is faster than attention_sm80 (docs/lab-notebook.md). A tile has at least 128 query
-// rows, and a multiprocessor holds one CTA. With few rows, tiles are almost empty. With few tiles,
-// multiprocessors are idle. With few keys, no computation overlaps the first loads. A plan with `invariant` must not
-// depend on lengths. So one kernel, attention_sm80, computes all lengths, also those of decoding.
+// Returns whether attention_sm90 is faster than attention_sm80 (docs/lab-notebook.md). A multiprocessor holds one CTA,
+// which has at least 128 query rows. So with few tiles, most multiprocessors are idle. A plan with `invariant` must not
+// depend on lengths. So one kernel, attention_sm80, computes all lengths.
 bool prefers(const Problem& p, const Device& device, std::string* why) {
-  constexpr int64_t least_rows = 256, least_packed_rows = 64, least_keys = 256;
+  constexpr int64_t least_keys = 128;  // fewer were not measured
   const auto no = [&](const auto&... parts) { return refuse(name, why, parts..., ": attention_sm80 is faster"); };
   if (p.invariant) return refuse(name, why, "invariant: attention_sm80 computes all lengths");
   const TypicalLengths lengths = TypicalLengths::of(p);
-  const int64_t rows = std::llround(lengths.q), keys = std::llround(lengths.k),
-                least = p.varlen ? least_packed_rows : least_rows;
-  if (rows < least) return no(rows, " query rows of a sequence, fewer than ", least);
-  if (keys < least_keys) return no(keys, " keys, fewer than ", least_keys);
-  const int64_t items = p.batch * p.heads_q * div_up(rows, tiles(p, device).block_m());
-  if (2 * items < device.sm_count)
-    return no(items, " tiles of query rows, fewer than half of ", device.sm_count, " multiprocessors");
-  return true;
+  if (const int64_t keys = std::llround(lengths.k); keys < least_keys)
+    return no(keys, " keys, fewer than ", least_keys);
+  const Sm90Choice choice = choose_sm90_tiles(p, device);
+  if (choice.us <= estimated_sm80_us(p, device)) return true;
+  const int64_t heads = p.batch * p.heads_q / choice.tiles.packed_heads,
+                tiles = heads * div_up(std::llround(lengths.q) * choice.tiles.packed_heads, choice.tiles.block_m());
+  return no(tiles, " tiles of query rows for ", device.sm_count, " multiprocessors");
 }
 
 KernelConfig configure(const Problem& p, const Device& device) {
-  Sm90PlanConfig a{tiles(p, device)};
+  Sm90PlanConfig a{choose_sm90_tiles(p, device).tiles};
   a.q = p.q, a.k = p.k, a.v = p.v, a.out = p.out;
   a.head_dim = static_cast<int>(p.head_dim), a.head_dim_v = static_cast<int>(p.head_dim_v);
   a.softcap = p.softcap.has_value(), a.bias = p.bias.dtype, a.alibi = p.alibi, a.mask = p.mask.present();

@@ -1,0 +1,125 @@
+// Implements choice_gpu.h: a model of the time of a launch, with measured numbers.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <span>
+
+#include "kernels/sm90/choice_gpu.h"
+#include "kernels/sm90/tuned_gpu.h"
+
+namespace rapt {
+namespace {
+
+int64_t div_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
+
+// The keys that the rows of a tile see.
+struct SeenKeys {
+  double mean, most;
+
+  // At each edge of a mask, a tile also computes `at_edge` keys that only some of its rows see.
+  static SeenKeys of(const Problem& p, const TypicalLengths& lengths, double at_edge) {
+    // Longer windows see the same keys, but would overflow the number of pairs.
+    PositionMask mask = p.position_mask;
+    for (long long* const window : {&mask.window_left, &mask.window_right})
+      *window = std::min<long long>(*window, Band::longest);
+    const int64_t q = std::max<int64_t>(std::llround(lengths.q), 1), k = std::llround(lengths.k),
+                  offset = mask.causal == Causal::top_left ? 0 : k - q,
+                  pairs = visible_pairs<int64_t>(mask, offset, q, k);
+    const int edges = (mask.causal != Causal::none || mask.window_right >= 0) + (mask.window_left >= 0);
+    const double mean = std::min(lengths.k, static_cast<double>(pairs) / static_cast<double>(q) + edges * at_edge);
+    return {mean, mask.window_left < 0 ? static_cast<double>(lengths.most_k) : mean};
+  }
+};
+
+// The time of a launch whose tiles belong to one head each, or to all `heads_per_tile` heads of a group.
+double estimated_us(const Problem& p, const Device& device, const Sm90TunedRow& row, int heads_per_tile) {
+  constexpr double launch_us = 1.7,
+                   half_tile = 0.75,  // the time for a key, if at most half of a tile's rows exist
+      packed_tile = 1.12;             // and if rows belong to several heads
+  const TypicalLengths lengths = TypicalLengths::of(p);
+  const double block_m = row.tiles.block_m(), queries = block_m / heads_per_tile,
+               heads = lengths.sequences * static_cast<double>(p.heads_q) / heads_per_tile,
+               tiles = heads * std::ceil(lengths.q / queries), ctas = device.sm_count;
+  const double key_us =
+      row.time.key_us * (lengths.q <= queries / 2 ? half_tile : 1) * (heads_per_tile > 1 ? packed_tile : 1);
+  const double factor = time_factor(row.scores);
+  const auto us = [&](double n, double keys) { return factor * (n * row.time.tile_us + keys * key_us); };
+  if (!p.position_mask.present() && !p.varlen) {  // each CTA computes the same number of equal tiles, or one less
+    const double rounds = std::ceil(tiles / ctas);
+    return launch_us + us(rounds, rounds * lengths.k);
+  }
+  const SeenKeys keys = SeenKeys::of(p, lengths, std::min(queries, lengths.q) / 2 + row.tiles.block_n / 4.0);
+  if (tiles <= ctas) return launch_us + us(1, keys.most);
+  // The longest tiles come first, so CTAs end at almost the same time. On average, a quarter of such a tile is lost.
+  return launch_us + us(tiles / ctas, tiles / ctas * keys.mean) + us(1, keys.most) / 4;
+}
+
+Sm90Scores scores_of(const Problem& p) {
+  const int steps = p.softcap.has_value() + p.bias.present() + p.alibi + p.mask.present();
+  if (steps == 0) return Sm90Scores::plain;
+  return steps == 1 ? Sm90Scores::one_step : Sm90Scores::several_steps;
+}
+
+// Returns the rows for the problem's operations on scores, and for the smallest dims that hold the problem.
+std::span<const Sm90TunedRow> rows_of(const Problem& p) {
+  const Sm90Scores scores = scores_of(p);
+  const auto holds = [&](const Sm90TunedRow& row) {
+    return row.scores == scores && p.head_dim <= row.most_dim && p.head_dim_v <= row.most_dim_v;
+  };
+  const auto first = std::ranges::find_if(sm90_tuned_rows, holds);
+  const auto end = std::find_if(first, sm90_tuned_rows.end(), [&](const Sm90TunedRow& row) {
+    return row.scores != scores || row.most_dim != first->most_dim || row.most_dim_v != first->most_dim_v;
+  });
+  return {first, end};
+}
+
+// Returns the number of heads whose rows can share a tile. Only problems with few query rows have such tiles.
+int packable_heads(const Problem& p, const Sm90Config& tiles) {
+  const int64_t group = p.group(), rows = tiles.block_m();
+  if (p.invariant || TypicalLengths::of(p).q >= static_cast<double>(rows)) return 1;
+  return group >= 1 && group <= rows && rows % group == 0 ? static_cast<int>(group) : 1;
+}
+
+}  // namespace
+
+TypicalLengths TypicalLengths::of(const Problem& p) {
+  const auto sequences = static_cast<double>(std::max<int64_t>(p.batch, 1));
+  const auto mean = [&](int64_t total, int64_t dense) {
+    return p.varlen ? static_cast<double>(total) / sequences : static_cast<double>(dense);
+  };
+  return {sequences, mean(p.total_q, p.seqlen_q), mean(p.total_k, p.seqlen_k), p.seqlen_k};
+}
+
+Sm90Choice choose_sm90_tiles(const Problem& p, const Device& device) {
+  const std::span<const Sm90TunedRow> rows = rows_of(p);
+  Sm90Choice best{rows[0].tiles, estimated_us(p, device, rows[0], 1)};
+  const auto consider = [&](const Sm90TunedRow& row, int heads_per_tile) {
+    const double us = estimated_us(p, device, row, heads_per_tile);
+    if (us >= best.us) return;
+    best = {row.tiles, us};
+    best.tiles.packed_heads = heads_per_tile;
+  };
+  if (!p.invariant)
+    for (const Sm90TunedRow& row : rows.subspan(1)) consider(row, 1);
+  // Only the first row has tiles for several heads. Otherwise, different lengths would need more than four kernels.
+  if (const int heads = packable_heads(p, rows[0].tiles); heads > 1) consider(rows[0], heads);
+  best.tiles.causal_or_local = p.position_mask.present();
+  return best;
+}
+
+// attention_sm80 has tiles of 32 rows (Sm80Rows::few), and four warps share their keys. The numbers come from
+// measurements with 256 to 8192 keys.
+double estimated_sm80_us(const Problem& p, const Device& device) {
+  const int64_t heads = p.batch * p.heads_q;
+  if (4 * heads * div_up(p.seqlen_q, 64) > 5 * device.sm_count) return std::numeric_limits<double>::infinity();
+  const TypicalLengths lengths = TypicalLengths::of(p);
+  const int64_t dim = std::max(p.head_dim, p.head_dim_v);
+  const double key_us = dim <= 64    ? 0.0042
+                        : dim <= 128 ? 0.0103
+                                     : 0.025,
+               tiles = static_cast<double>(heads) * std::ceil(lengths.q / 32),
+               rounds = std::ceil(tiles / device.sm_count);
+  return rounds * time_factor(scores_of(p)) * (2.7 + key_us * SeenKeys::of(p, lengths, 16).most);
+}
+
+}  // namespace rapt
