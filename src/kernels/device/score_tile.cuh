@@ -15,23 +15,14 @@ struct RowElements {
   static constexpr int bytes = bytes_of(dtype);
   unsigned raw[n_tiles][in_pairs && 2 * bytes <= 4 ? 1 : 2];
 
-  // row: address of key 0. keys: number of keys of the tensor. Keys past the tensor get values of other keys.
-  void load(const char* row, index_t stride, int key, int keys) {
+  // Loads the elements of tile n. first: address of the thread's first key. left: the number of keys of the tensor from
+  // this key on. Elements past the tensor are 0.
+  void load(int n, const char* first, index_t stride, int left) {
     if constexpr (in_pairs) {
-      const char* const first = row + bytes * key;
-      if (key + 8 * n_tiles <= keys) {  // most blocks; their loads differ by constants
-#pragma unroll
-        for (int n = 0; n < n_tiles; ++n) load_pair(first + bytes * 8 * n, raw[n]);
-      } else {
-#pragma unroll
-        for (int n = 0; n < n_tiles; ++n)
-          load_pair(row + bytes * (key + 8 * n < keys ? key + 8 * n : keys - 2), raw[n]);
-      }
+      set_zero(raw[n]);
+      if (8 * n < left) load_pair(first + bytes * 8 * n, raw[n]);
     } else {
-#pragma unroll
-      for (int n = 0; n < n_tiles; ++n)
-        for (int i = 0, at = key + 8 * n; i < 2; ++i)
-          raw[n][i] = load_one(row + bytes * stride * (at + i < keys ? at + i : keys - 1));
+      for (int i = 0; i < 2; ++i) raw[n][i] = 8 * n + i < left ? load_one(first + bytes * stride * (8 * n + i)) : 0;
     }
   }
   // Returns the bits of element i of tile n.
@@ -48,6 +39,10 @@ struct RowElements {
   }
 
  private:
+  template <int words>
+  static void set_zero(unsigned (&to)[words]) {
+    for (int i = 0; i < words; ++i) to[i] = 0;
+  }
   static void load_pair(const char* from, unsigned (&to)[2]) {
     const auto pair = *reinterpret_cast<const Bytes8*>(from);
     to[0] = pair.word[0], to[1] = pair.word[1];
@@ -88,10 +83,8 @@ struct ScoreTile {
   int key;  // the first of the thread's keys
 
   void load(Elements& elements) const {
-    for_each_row([&](int mt, int half) {
-      if constexpr (cfg.bias != DType::none) load(elements.bias[mt][half], p.bias, bytes_of(cfg.bias), mt, half);
-      if constexpr (cfg.mask) load(elements.mask[mt][half], p.mask, 1, mt, half);
-    });
+    if constexpr (cfg.bias != DType::none) load(elements.bias, p.bias, bytes_of(cfg.bias));
+    if constexpr (cfg.mask) load(elements.mask, p.mask, 1);
   }
 
   // The steps of score_chain.h. s: at first the products q.k.
@@ -181,10 +174,18 @@ struct ScoreTile {
         for (int i = 0; i < 4; ++i) step(s[mt][n][i]);
   }
 
-  template <class RowElements>
-  void load(RowElements& elements, const BroadcastRef& t, index_t bytes, int mt, int half) const {
-    const index_t first = rows.batch() * t.batch + rows.head(mt, half) * t.head + rows.query(mt, half) * t.query;
-    elements.load(static_cast<const char*>(t.data) + bytes * first, t.key, key, static_cast<int>(p.seqlen_k));
+  // The rows of a tile n follow each other, because they share the test of the key.
+  template <class OfRow>
+  void load(OfRow (&elements)[m_tiles][2], const BroadcastRef& t, index_t bytes) const {
+    const char* first[m_tiles][2];
+    for_each_row([&](int mt, int half) {
+      const index_t of_row = rows.batch() * t.batch + rows.head(mt, half) * t.head + rows.query(mt, half) * t.query;
+      first[mt][half] = static_cast<const char*>(t.data) + bytes * (of_row + key * t.key);
+    });
+    const int left = static_cast<int>(p.seqlen_k) - key;
+#pragma unroll
+    for (int n = 0; n < n_tiles; ++n)
+      for_each_row([&](int mt, int half) { elements[mt][half].load(n, first[mt][half], t.key, left); });
   }
 };
 

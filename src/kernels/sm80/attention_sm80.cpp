@@ -149,10 +149,23 @@ Sm80Rows rows_of(const Problem& p, const Device& device, bool causal_or_local, i
   return Sm80Rows::many;
 }
 
+bool reads_in_pairs(const Problem& p) {
+  return (p.bias.present() || p.mask.present()) && (!p.bias.present() || p.bias.pairs) &&
+         (!p.mask.present() || p.mask.pairs);
+}
+
+bool has_wide_scores(const Problem& p) {
+  const bool loads = p.bias.present() || p.mask.present();
+  const int count = p.softcap.has_value() + p.bias.present() + p.alibi + p.mask.present();
+  return count > 1 || p.bias.dtype == DType::f32 || (loads && !reads_in_pairs(p)) ||
+         (p.softcap && !has_moderate_softcap(p)) || has_far_positions(p) || p.acc == AccMode::f16;
+}
+
 Sm80Traits traits_of(const Problem& p, const Device& device) {
   Sm80Traits t{};
   t.dim = static_cast<int>(std::max(p.head_dim, p.head_dim_v));
   t.extra_registers = changes_scores(p) || p.acc == AccMode::f16;
+  t.wide_scores = has_wide_scores(p);
   t.causal_or_local = p.position_mask.present();
   t.hopper = device.sm == 90;
   t.fp8 = is_tensor_core_fp8(p.q) || is_tensor_core_fp8(p.k) || is_tensor_core_fp8(p.v);
@@ -194,8 +207,7 @@ KernelConfig configure(const Problem& p, const Device& device) {
   a.q = p.q, a.k = p.k, a.v = p.v, a.out = p.out;
   a.head_dim = static_cast<int>(p.head_dim), a.head_dim_v = static_cast<int>(p.head_dim_v);
   a.scale_in_exp2 = can_scale_in_exp2(p, traits.fp8);
-  a.pairs = (p.bias.present() || p.mask.present()) && (!p.bias.present() || p.bias.pairs) &&
-            (!p.mask.present() || p.mask.pairs);
+  a.pairs = reads_in_pairs(p);
   a.far_positions = has_far_positions(p);
   a.softcap = p.softcap.has_value(), a.bias = p.bias.dtype, a.alibi = p.alibi, a.mask = p.mask.present();
   a.causal_or_local = traits.causal_or_local;

@@ -181,20 +181,20 @@ struct AttentionSm80 {
     }
   }
 
-  void load_elements(typename Scores::Elements& elements, const QRowScale& scales, int n_block) const {
+  void load_elements(typename Scores::Elements& elements, const QRowScale& row_scales, int n_block) const {
     if constexpr (cfg.bias != DType::none || cfg.mask) {
-      const ScoreRows rows{*this, scales};
+      const ScoreRows rows{*this, row_scales};
       scores_of(rows, n_block).load(elements);
     }
   }
 
   void softmax_and_pv(NanPass pass, Softmax& softmax, OFragment& o, SFragment& s,
-                      const typename Scores::Elements& elements, const QRowScale& scales, int n_block) const {
+                      const typename Scores::Elements& elements, const QRowScale& row_scales, int n_block) const {
     RAPT_TRACE("softmax", n_block);
     if constexpr (cfg.k_descale_block > 0)
       KvDescales<cfg.k_descale_block>(p.k_scale, cta, band.seqlen_k, first_key(n_block)).scale_scores(s);
     if constexpr (Scores::used) {
-      const ScoreRows rows{*this, scales};
+      const ScoreRows rows{*this, row_scales};
       apply_score_chain(scores_of(rows, n_block), s, elements);
     }
     apply_position_mask(s, n_block);
