@@ -286,6 +286,27 @@ TEST_F(Sm90Emulated, SoftCapAndAlibi) {
   }
 }
 
+// Soft caps: a row has the same bits whatever scores the other rows of its warp have.
+TEST_F(Sm90Emulated, SoftCapOfARowDoesNotDependOnOtherRows) {
+  static constexpr Sm90Config cfg = [] {
+    Sm90Config c = with_steps(config_of(DType::f16, 64, 64, 2, 48, 3, true), true, DType::none, false, false, false);
+    c.out = DType::f32;
+    return c;
+  }();
+  const Problem p = parse_problem("f16 out=f32 b1 h1 q70 k98 d64 softcap=20 lse");
+  check::Inputs in = check::make_inputs(p, normal, 3);
+  const check::Outputs small = check::make_outputs(p), large = check::make_outputs(p);
+  kernel_of<cfg>(1)(p, in, small);
+  constexpr int64_t changed = 5;
+  for (int64_t d = 0; d < p.head_dim; ++d) in.q.set({0, 0, changed, d}, 64 * in.q.at({0, 0, changed, d}));
+  kernel_of<cfg>(1)(p, in, large);
+  for (int64_t i = 0; i < p.seqlen_q; ++i) {
+    EXPECT_EQ(small.lse.at({0, 0, i}) == large.lse.at({0, 0, i}), i != changed) << i;
+    for (int64_t d = 0; d < p.head_dim_v && i != changed; ++d)
+      EXPECT_EQ(small.out.at({0, 0, i, d}), large.out.at({0, 0, i, d})) << i << ", " << d;
+  }
+}
+
 TEST_F(Sm90Emulated, BiasAndMask) {
   static constexpr Sm90Config base = config_of(DType::f16, 64, 64, 2, 48, 3, false),
                               pairs16 = with_steps(base, false, DType::f16, false, false, true),

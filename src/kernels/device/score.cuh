@@ -26,9 +26,8 @@ namespace rapt {
 // Computes tanh. The relative error is below 7e-7, so that the error of a score does not grow with the soft cap
 // (tanh.approx: 5e-4).
 struct FastTanh {
-  static float of(float x) { return x * x <= 0.25f ? small(x) : large(x); }
-
- private:
+  static constexpr float largest_small_square = 0.25f;
+  static float of(float x) { return x * x <= largest_small_square ? small(x) : large(x); }
   // An odd polynomial, for |x| <= 0.5: a Chebyshev fit of tanh(x) / x in x^2 with a relative error below 1.1e-7.
   static float small(float x) {
     const float t = x * x;
@@ -36,6 +35,8 @@ struct FastTanh {
     y = fmaf(y, t, 0.13324828f), y = fmaf(y, t, -0.33333072f);
     return fmaf(x * t, y, x);
   }
+
+ private:
   // With one exponential. The absolute error is below 3e-7. The result is exact at infinity.
   static float large(float x) {
     constexpr float two_log2_e = 2.0f * 1.4426950408889634f;

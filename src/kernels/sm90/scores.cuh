@@ -7,18 +7,6 @@
 
 namespace rapt {
 
-// tanh of arguments up to 0.5 as an odd polynomial (Chebyshev fit of tanh(x) / x in x^2). The relative error is below
-// 1.1e-7.
-struct SmallTanh {
-  static constexpr float largest_square = 0.25f;
-  static float of(float x) {
-    const float t = x * x;
-    float y = fmaf(0.01714132f, t, -0.05298924f);
-    y = fmaf(y, t, 0.13324828f), y = fmaf(y, t, -0.33333072f);
-    return fmaf(x * t, y, x);
-  }
-};
-
 // The elements of a bias or a mask that a thread needs for one row of a block: those of the keys key + 8 * n and the
 // next one, for each tile n of eight keys. in_pairs: both elements are loaded at once (Broadcast::pairs).
 template <DType dtype, bool in_pairs, int tiles>
@@ -113,15 +101,15 @@ struct ScoreSteps {
   }
   template <int tiles>
   void add_key_mean(float (&)[1][tiles][4], const ScoreElements<cfg>&) const {}
-  // Soft caps are much larger than most scores, so tanh mostly has small arguments. There it is a polynomial, which
-  // needs no unit for exponentials. If an argument of the warp is larger, all of them take the longer way.
+  // Soft caps are much larger than most scores, so tanh mostly has small arguments. If the warp has no other arguments,
+  // it does not compute exponentials. The result for an argument does not depend on other arguments.
   template <int tiles>
   void soft_cap(float (&s)[1][tiles][4], const ScoreElements<cfg>&) const {
     if constexpr (cfg.softcap) {
-      if (__any_sync(~0u, largest_square(s) > bits(SmallTanh::largest_square))) {
+      if (__any_sync(~0u, largest_square(s) > bits(FastTanh::largest_small_square))) {
         for_each(s, [](float x) { return FastTanh::of(x); });
       } else {
-        for_each(s, [](float x) { return SmallTanh::of(x); });
+        for_each(s, [](float x) { return FastTanh::small(x); });
       }
       if constexpr (!cap_in_softmax) for_each(s, [&](float x) { return x * p.softcap; });
     }
