@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <optional>
@@ -224,6 +225,15 @@ TEST_F(Sm90Emulated, LseAfterALargeCorrection) {
     expect_right_for_scores<cfg>("f16 b1 h1 q64 k64 d64 scale=1 lse", [&](int64_t j) { return j < 32 ? top : low; });
 }
 
+// Logits near the largest float, which overflow if they are multiplied by log2(e).
+TEST_F(Sm90Emulated, LseOfTheLargestLogits) {
+  static constexpr Sm90Config cfg = config_of(DType::bf16, 64, 64, 1, 32, 3, false);
+  for (const double sign : {1.0, -1.0})
+    for (const char* words : {" lse", " lse sinks"})
+      expect_right_for_scores<cfg>(std::string("bf16 b1 h2 q64 k64 d64 scale=1e30") + words,
+                                   [&](int64_t j) { return sign * (j % 7 == 3 ? 3.2e8 : 3e8); });
+}
+
 // The first 16 scores of each block are masked, infinitely small, or much smaller than the others.
 TEST_F(Sm90Emulated, FirstScoresAreNoSample) {
   static constexpr Sm90Config cfg = config_of(DType::f16, 64, 64, 1, 32, 3, false);
@@ -331,6 +341,47 @@ TEST_F(Sm90Emulated, BiasAndMask) {
         "bias=f32[b,h,q,k] mask=[b,1,q,k] lse",
         fill);
   }
+}
+
+// Replaces elements of the bias: value(i, j) is the element of query i and key j, or NaN to keep the element.
+template <const Sm90Config& cfg, class Value>
+void expect_right_for_bias(const std::string& line, const Value& value) {
+  const Problem p = parse_problem(line);
+  check::Inputs inputs = check::make_inputs(p, normal, 3);
+  for (int64_t h = 0; h < p.heads_q; ++h)
+    for (int64_t i = 0; i < p.seqlen_q; ++i)
+      for (int64_t j = 0; j < p.seqlen_k; ++j)
+        if (const double x = value(i, j); !std::isnan(x)) inputs.bias.set({0, h, i, j}, x);
+  const check::Outputs outputs = check::make_outputs(p);
+  kernel_of<cfg>(2)(p, inputs, outputs);
+  const check::Result result = check::judge(p, std::nullopt, inputs, outputs);
+  EXPECT_TRUE(result.pass) << line << ": " << result.message;
+}
+
+// Masks that are added to the scores: rows, blocks and single keys have the lowest finite value or -1e4.
+TEST_F(Sm90Emulated, AdditiveMasks) {
+  static constexpr Sm90Config f32 = with_steps(config_of(DType::f16, 64, 64, 2, 48, 3, true), false, DType::f32, false,
+                                               false, true),
+                              bf16 = with_steps(config_of(DType::bf16, 64, 64, 2, 48, 3, true), false, DType::bf16,
+                                                false, false, false);
+  constexpr double keep = std::numeric_limits<double>::quiet_NaN();
+  for (const double low : {-3.4028234663852886e38, -1e30, -1e4, -std::numeric_limits<double>::infinity()})
+    for (const char* words : {" lse", " lse sinks"}) {
+      const auto expect = [&](const auto& is_low) {
+        const auto value = [&](int64_t i, int64_t j) { return is_low(i, j) ? low : keep; };
+        expect_right_for_bias<f32>(std::string("f16 b1 h2 q70 k98 d64 bias=f32[1,h,q,k]") + words, value);
+        const double low16 = std::isfinite(low) ? std::max(low, -3.3895313892515355e38) : low;
+        const auto value16 = [&](int64_t i, int64_t j) { return is_low(i, j) ? low16 : keep; };
+        expect_right_for_bias<bf16>(std::string("bf16 b1 h2 q70 k98 d64 causal bias=bf16[1,h,q,k]") + words, value16);
+      };
+      expect([](int64_t i, int64_t) { return i % 3 == 0; });
+      expect([](int64_t, int64_t) { return true; });
+      expect([](int64_t, int64_t j) { return j >= 48; });
+      expect([](int64_t, int64_t j) { return j < 48; });
+      expect([](int64_t, int64_t j) { return j % 48 < 16; });
+      expect([](int64_t i, int64_t j) { return j > i; });
+      expect([](int64_t i, int64_t j) { return j != i % 97; });
+    }
 }
 
 // The rows of a tile belong to different heads, which have their own slopes, elements of bias and mask, and sinks.
