@@ -384,6 +384,39 @@ TEST_F(Sm90Emulated, AdditiveMasks) {
     }
 }
 
+// Returns whether the sums of a warp's rows stay finite, if all scores of the first block are `first` and those of the
+// next block are 0. Otherwise the kernel computes the tile again.
+template <const Sm90Config& cfg>
+bool computes_once(float first) {
+  AttentionParams p{};
+  float lse = 0;
+  p.lse.data = &lse;  // with lse, the limit is lower
+  bool finite = true;
+  emulated_shared = memory;
+  cuda_emulation::launch(1, 32, reinterpret_cast<float*>(memory), 32, [&] {
+    RowSoftmax<cfg> softmax{log2_e, p};
+    for (const float score : {first, 0.0f}) {
+      float s[1][4][4];
+      for (auto& tile : s[0]) std::fill(tile, tile + 4, score);
+      if (softmax.weigh(s, NanPass::normal)) softmax.correct(s);
+    }
+    for (const float sum : softmax.row_sum) finite = finite && std::isfinite(sum);
+  });
+  return finite;
+}
+
+// With bias or ALiBi, much larger scores after the first block are usual. So they must not cost more passes.
+TEST_F(Sm90Emulated, BiasAndAlibiNeedOnePass) {
+  static constexpr Sm90Config plain = config_of(DType::bf16, 64, 64, 2, 32, 3, true),
+                              bias = with_steps(plain, false, DType::f32, false, false, true),
+                              alibi = with_steps(plain, true, DType::none, true, true, false);
+  EXPECT_FALSE(computes_once<plain>(-1000));
+  for (const float first : {-20.0f, -1000.0f, -10000.0f, -3.4028235e38f, minus_infinity}) {
+    EXPECT_TRUE(computes_once<bias>(first)) << first;
+    EXPECT_TRUE(computes_once<alibi>(first)) << first;
+  }
+}
+
 // The rows of a tile belong to different heads, which have their own slopes, elements of bias and mask, and sinks.
 TEST_F(Sm90Emulated, RowsOfAGroupHaveTheirOwnSteps) {
   static constexpr Sm90Config base = packed(config_of(DType::bf16, 64, 64, 2, 48, 3, true), 4),

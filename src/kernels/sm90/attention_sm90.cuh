@@ -43,7 +43,7 @@ struct Consumer {
     const int row = tile.first_row() + 64 * group;
     const typename RowTile<cfg>::KeyRanges keys = RowTile<cfg>::keys_of(tile.band(), row, 64, tile.seqlen_q());
     const NBlocks all = tile.n_blocks(), mine = RowTile<cfg>::n_blocks_of(keys);
-    RowSoftmax softmax{ScoreSteps<cfg>::scale_log2(p), p};
+    RowSoftmax<cfg> softmax{ScoreSteps<cfg>::scale_log2(p), p};
     SFragment s;
     OFragment o;
     PFragment p_fragment;
@@ -78,8 +78,8 @@ struct Consumer {
         pin(s);
         arrive_by_warp(k_empty);
         const bool rescales = mask_and_softmax(s, elements, softmax, tile, keys, n_block, pass);
-        // This branch needs the sums of the weights. It is before the wait, so the compiler must compute the
-        // exponentials before the wait, too.
+        // This branch, or one in weigh(), needs the sums of the weights. It is before the wait, so the compiler must
+        // compute the exponentials before the wait, too.
         if (rescales) softmax.correct(s);
         RAPT_TRACE_NEXT("consumer #: wait P.V");
         wgmma_wait_group<0>();
@@ -178,8 +178,9 @@ struct Consumer {
     return elements;
   }
   // Modifies and masks scores, and replaces them by weights. Returns whether correct() and rescale() must follow.
-  bool mask_and_softmax(SFragment& s, const ScoreElements<cfg>& elements, RowSoftmax& softmax, const RowTile<cfg>& tile,
-                        const typename RowTile<cfg>::KeyRanges& keys, int n_block, NanPass pass) const {
+  bool mask_and_softmax(SFragment& s, const ScoreElements<cfg>& elements, RowSoftmax<cfg>& softmax,
+                        const RowTile<cfg>& tile, const typename RowTile<cfg>::KeyRanges& keys, int n_block,
+                        NanPass pass) const {
     RAPT_TRACE_NEXT("consumer #: softmax");
     const int key = n_block * cfg.block_n;
     if constexpr (ScoreSteps<cfg>::used) apply_score_chain(ScoreSteps<cfg>{p, tile, group, key}, s, elements);
@@ -214,7 +215,7 @@ struct Consumer {
       for (int half = 0; half < 2; ++half)
         p_fragment[n / 2][n % 2 * 2 + half] = pack2<cfg.v>(s[0][n][2 * half], s[0][n][2 * half + 1]);
   }
-  static void rescale(OFragment& o, const RowSoftmax& softmax) {
+  static void rescale(OFragment& o, const RowSoftmax<cfg>& softmax) {
 #pragma unroll
     for (int n = 0; n < v_tiles; ++n)
 #pragma unroll
