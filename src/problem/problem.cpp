@@ -82,6 +82,10 @@ bool readable_in_pairs(DType dtype, const Geometry& g, uintptr_t base) {
   return pairs;
 }
 
+bool readable_in_pairs(const Problem& problem, const Broadcast& scores) {
+  return scores.present() && !scores.one[3] && problem.seqlen_k > 0 && problem.seqlen_k % 2 == 0;
+}
+
 bool overlaps_itself(const Geometry& g) {
   std::array<std::pair<Wide, Wide>, 4> moving{};  // |stride|, size - 1
   size_t count = 0;
@@ -109,8 +113,9 @@ ScaleClass scale_class(const Problem& problem) {
 }
 
 bool has_moderate_softcap(const Problem& problem) {
-  return problem.softcap && *problem.softcap >= 0x1p-100f && *problem.softcap <= 0x1p100f &&
-         std::isfinite(problem.softmax_scale() / *problem.softcap);
+  if (!problem.softcap || *problem.softcap < 0x1p-100f || *problem.softcap > 0x1p100f) return false;
+  const float scale = problem.softmax_scale();
+  return scale == 0 || std::isnormal(scale / *problem.softcap);
 }
 
 namespace {
@@ -201,6 +206,11 @@ std::string access_words(const char* tensor, const Access& a) {
   if (a == Access{}) return "";
   return concat("; ", tensor, a.unit_last ? "" : " strided", a.aligned16 ? "" : " unaligned", a.tma ? "" : " no_map");
 }
+// Returns "" if the problem line says correctly whether kernels can read the tensor in pairs.
+std::string pair_words(const char* tensor, const Broadcast& t, const Problem& p) {
+  if (t.pairs == readable_in_pairs(p, t)) return "";
+  return concat("; ", tensor, t.pairs ? " in pairs" : " not in pairs");
+}
 }  // namespace
 
 std::string plan_line(const Problem& problem) {
@@ -214,7 +224,8 @@ std::string plan_line(const Problem& problem) {
     case ScaleClass::other: p.scale = 0.0f;
   }
   return concat(to_string(p), p.alibi_per_batch ? "; alibi_slopes per batch" : "", access_words("q", p.access_q),
-                access_words("k", p.access_k), access_words("v", p.access_v), access_words("out", p.access_out));
+                access_words("k", p.access_k), access_words("v", p.access_v), access_words("out", p.access_out),
+                pair_words("bias", p.bias, p), pair_words("mask", p.mask, p));
 }
 
 // Sequences.

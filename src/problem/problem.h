@@ -108,6 +108,8 @@ Access access_of(DType dtype, const Geometry& geometry, uintptr_t base = 0);
 // For bias and mask: returns whether kernels can read the elements of keys 2 * n and 2 * n + 1 at once. The last stride
 // is 1, the last size is even, and every row begins at a multiple of two elements.
 bool readable_in_pairs(DType dtype, const Geometry& geometry, uintptr_t base = 0);
+// The same for the bias or mask that a problem line means: a contiguous tensor, or none.
+bool readable_in_pairs(const Problem& problem, const Broadcast& scores);
 // Returns false only if no two elements share an address. Strides that interleave without nesting count as overlapping.
 bool overlaps_itself(const Geometry& geometry);
 
@@ -119,7 +121,8 @@ enum class ScaleClass : uint8_t {
   other,     // 0, subnormal or infinite
 };
 ScaleClass scale_class(const Problem& problem);
-// What a plan may know about the soft cap: whether it is from 2^-100 to 2^100, and scale / softcap is finite.
+// What a plan may know about the soft cap: whether it is from 2^-100 to 2^100, and scale / softcap is 0 or a normal
+// f32.
 bool has_moderate_softcap(const Problem& problem);
 
 // Compare and hash the inputs of planning, which do not include lengths, starts, explicit strides and layout.

@@ -26,8 +26,8 @@ namespace rapt {
 // Computes tanh. The relative error is below 7e-7, so that the error of a score does not grow with the soft cap
 // (tanh.approx: 5e-4).
 struct FastTanh {
-  static float of(float x) { return x * x <= largest_square ? small(x) : large(x); }
-
+  static constexpr float largest_small_square = 0.25f;
+  static float of(float x) { return x * x <= largest_small_square ? small(x) : large(x); }
   // An odd polynomial, for |x| <= 0.5: a Chebyshev fit of tanh(x) / x in x^2 with a relative error below 1.1e-7.
   static float small(float x) {
     const float t = x * x;
@@ -48,12 +48,10 @@ struct FastTanh {
           const int square = bits(s[mt][n][i] * s[mt][n][i]);
           most = most > square ? most : square;
         }
-    return most <= bits(largest_square);
+    return most <= bits(largest_small_square);
   }
 
  private:
-  static constexpr float largest_square = 0.25f;
-
   static int bits(float x) { return static_cast<int>(detail::bits_of(x)); }
   // With one exponential. The absolute error is below 3e-7. The result is exact at infinity.
   static float large(float x) {

@@ -51,6 +51,7 @@ constexpr ConfigType config_table = config_type<Sm90PlanConfig>("Sm90Config", co
 
 constexpr int largest_dim = 256;
 constexpr int64_t longest_packed = int64_t{1} << 31;  // coordinates of a tensor map are 32-bit
+constexpr int64_t longest_alibi = int64_t{1} << 23;
 
 int64_t div_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
@@ -58,7 +59,7 @@ int64_t div_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 bool accepts_scores(const Problem& p, std::string* why) {
   if (p.softcap && !has_moderate_softcap(p))
     return refuse(name, why, "softcap = ", *p.softcap, ", scale = ", p.softmax_scale(),
-                  ": softcap must be from 2^-100 to 2^100, and scale / softcap finite");
+                  ": softcap must be from 2^-100 to 2^100, and scale / softcap 0 or a normal f32");
   if (p.softcap || p.bias.present() || p.alibi || p.mask.present()) return true;
   if (scale_class(p) != ScaleClass::moderate)
     return refuse(name, why, "scale = ", p.softmax_scale(), ": scale * log2(e) must be from 2^-100 to 2^100");
@@ -90,6 +91,9 @@ bool accepts_sizes(const Problem& p, std::string* why) {
     return refuse(name, why, "seqlens ", p.seqlen_q, " and ", p.seqlen_k, ": must be below ", Band::longest);
   if (rows_q >= longest_packed || rows_k >= longest_packed)
     return refuse(name, why, "packed rows ", rows_q, " and ", rows_k, ": must be below ", longest_packed);
+  if (p.alibi && (p.has_starts || p.seqlen_q > longest_alibi || p.seqlen_k > longest_alibi))
+    return refuse(name, why, "alibi with", p.has_starts ? " starts" : "", " seqlens ", p.seqlen_q, " and ", p.seqlen_k,
+                  ": distances must be exact in f32, so starts must be absent and seqlens at most ", longest_alibi);
   if (p.batch * p.heads_q > max_grid_x || p.batch * p.heads_q * div_up(p.seqlen_q, 64) > max_grid_x)
     return refuse(name, why, "batch * heads_q * tiles of rows: must be at most ", max_grid_x);
   return true;
