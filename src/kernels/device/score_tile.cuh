@@ -32,6 +32,14 @@ struct RowElements {
     else
       return raw[n][0] >> 8 * bytes * i & (bytes == 2 ? 0xffffu : 0xffu);
   }
+  // Returns whether an element is not 0.
+  bool any() const {
+    unsigned all = 0;
+#pragma unroll
+    for (int n = 0; n < n_tiles; ++n)
+      for (const unsigned word : raw[n]) all |= word;
+    return all != 0;
+  }
   float value(int n, int i) const {
     if constexpr (dtype == DType::f32) return detail::float_of(bits(n, i));
     const auto code = static_cast<unsigned short>(bits(n, i));
@@ -85,6 +93,13 @@ struct ScoreTile {
   void load(Elements& elements) const {
     if constexpr (cfg.bias != DType::none) load(elements.bias, p.bias, bytes_of(cfg.bias));
     if constexpr (cfg.mask) load(elements.mask, p.mask, 1);
+  }
+
+  // Returns whether the mask hides all these keys from all rows of the warp.
+  static bool hides_all(const Elements& elements) {
+    bool any = false;
+    for_each_row([&](int mt, int half) { any |= elements.mask[mt][half].any(); });
+    return !__any_sync(~0u, any);
   }
 
   // The steps of score_chain.h. s: at first the products q.k.

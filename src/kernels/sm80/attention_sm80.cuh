@@ -193,6 +193,9 @@ struct AttentionSm80 {
     RAPT_TRACE("softmax", n_block);
     if constexpr (cfg.k_descale_block > 0)
       KvDescales<cfg.k_descale_block>(p.k_scale, cta, band.seqlen_k, first_key(n_block)).scale_scores(s);
+    if constexpr (cfg.mask) {
+      if (Scores::hides_all(elements)) return;
+    }
     if constexpr (Scores::used) {
       const ScoreRows rows{*this, row_scales};
       apply_score_chain(scores_of(rows, n_block), s, elements);
