@@ -74,6 +74,18 @@ Access access_of(DType dtype, const Geometry& g, uintptr_t base) {
   return access;
 }
 
+bool readable_in_pairs(DType dtype, const Geometry& g, uintptr_t base) {
+  const auto last = static_cast<size_t>(g.rank) - 1;
+  bool pairs = g.rank > 0 && g.shape[last] % 2 == 0 && g.shape[last] > 0 && g.strides[last] == 1 &&
+               base % static_cast<uintptr_t>(2 * bytes_of(dtype)) == 0;
+  for (size_t i = 0; i < last; ++i) pairs = pairs && (g.shape[i] <= 1 || g.strides[i] % 2 == 0);
+  return pairs;
+}
+
+bool readable_in_pairs(const Problem& problem, const Broadcast& scores) {
+  return scores.present() && !scores.one[3] && problem.seqlen_k > 0 && problem.seqlen_k % 2 == 0;
+}
+
 bool overlaps_itself(const Geometry& g) {
   std::array<std::pair<Wide, Wide>, 4> moving{};  // |stride|, size - 1
   size_t count = 0;
@@ -100,6 +112,12 @@ ScaleClass scale_class(const Problem& problem) {
   return c >= 0x1p-100f && c <= 0x1p100f ? ScaleClass::moderate : ScaleClass::positive;
 }
 
+bool has_moderate_softcap(const Problem& problem) {
+  if (!problem.softcap || *problem.softcap < 0x1p-100f || *problem.softcap > 0x1p100f) return false;
+  const float scale = problem.softmax_scale();
+  return scale == 0 || std::isnormal(scale / *problem.softcap);
+}
+
 namespace {
 uint64_t access_bits(const Access& a) {
   return static_cast<uint64_t>(a.unit_last) | static_cast<uint64_t>(a.aligned16) << 1 |
@@ -117,6 +135,7 @@ class Bits {
   Bits& add(const Broadcast& t) {
     add(t.dtype, 8);
     for (const bool one : t.one) add(one, 1);
+    add(t.pairs, 1);
     return *this;
   }
   uint64_t word() const { return word_; }
@@ -137,7 +156,10 @@ using PlanKey = std::array<uint64_t, plain_words + position_values>;
 PlanKey plan_key(const Problem& p) {
   Bits types, features;
   types.add(p.op, 4).add(p.q, 8).add(p.k, 8).add(p.v, 8).add(p.out, 8).add(p.bias).add(p.mask);
-  features.add(p.position_mask.causal, 2).add(p.softcap.has_value(), 1).add(scale_class(p), 2);
+  features.add(p.position_mask.causal, 2)
+      .add(p.softcap.has_value(), 1)
+      .add(has_moderate_softcap(p), 1)
+      .add(scale_class(p), 2);
   features.add(p.alibi, 1)
       .add(p.alibi_per_batch, 1)
       .add(p.sinks, 1)
@@ -184,12 +206,17 @@ std::string access_words(const char* tensor, const Access& a) {
   if (a == Access{}) return "";
   return concat("; ", tensor, a.unit_last ? "" : " strided", a.aligned16 ? "" : " unaligned", a.tma ? "" : " no_map");
 }
+// Returns "" if the problem line says correctly whether kernels can read the tensor in pairs.
+std::string pair_words(const char* tensor, const Broadcast& t, const Problem& p) {
+  if (t.pairs == readable_in_pairs(p, t)) return "";
+  return concat("; ", tensor, t.pairs ? " in pairs" : " not in pairs");
+}
 }  // namespace
 
 std::string plan_line(const Problem& problem) {
   Problem p;
   static_cast<PlanFacts&>(p) = problem;
-  if (p.softcap) p.softcap = 1.0f;
+  if (p.softcap) p.softcap = has_moderate_softcap(problem) ? 1.0f : 1e35f;
   switch (scale_class(problem)) {
     case ScaleClass::moderate: p.scale.reset(); break;
     case ScaleClass::negative: p.scale = -1.0f; break;
@@ -197,7 +224,8 @@ std::string plan_line(const Problem& problem) {
     case ScaleClass::other: p.scale = 0.0f;
   }
   return concat(to_string(p), p.alibi_per_batch ? "; alibi_slopes per batch" : "", access_words("q", p.access_q),
-                access_words("k", p.access_k), access_words("v", p.access_v), access_words("out", p.access_out));
+                access_words("k", p.access_k), access_words("v", p.access_v), access_words("out", p.access_out),
+                pair_words("bias", p.bias, p), pair_words("mask", p.mask, p));
 }
 
 // Sequences.

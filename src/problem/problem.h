@@ -34,6 +34,7 @@ struct Access {
 struct Broadcast {
   DType dtype = DType::none;  // none = the tensor is absent
   std::array<bool, 4> one{};
+  bool pairs = false;  // see readable_in_pairs()
   bool present() const { return dtype != DType::none; }
   bool operator==(const Broadcast&) const = default;
 };
@@ -104,6 +105,11 @@ Geometry geometry(const Problem& problem, Slot slot);
 
 // Returns the access class of a tensor whose element (0, ..., 0) is at address base.
 Access access_of(DType dtype, const Geometry& geometry, uintptr_t base = 0);
+// For bias and mask: returns whether kernels can read the elements of keys 2 * n and 2 * n + 1 at once. The last stride
+// is 1, the last size is even, and every row begins at a multiple of two elements.
+bool readable_in_pairs(DType dtype, const Geometry& geometry, uintptr_t base = 0);
+// The same for the bias or mask that a problem line means: a contiguous tensor, or none.
+bool readable_in_pairs(const Problem& problem, const Broadcast& scores);
 // Returns false only if no two elements share an address. Strides that interleave without nesting count as overlapping.
 bool overlaps_itself(const Geometry& geometry);
 
@@ -115,6 +121,9 @@ enum class ScaleClass : uint8_t {
   other,     // 0, subnormal or infinite
 };
 ScaleClass scale_class(const Problem& problem);
+// What a plan may know about the soft cap: whether it is from 2^-100 to 2^100, and scale / softcap is 0 or a normal
+// f32.
+bool has_moderate_softcap(const Problem& problem);
 
 // Compare and hash the inputs of planning, which do not include lengths, starts, explicit strides and layout.
 bool same_plan(const Problem& a, const Problem& b);

@@ -40,6 +40,11 @@ const Access* access_of_argument(const Problem& p, size_t argument) {
   return nullptr;
 }
 
+const Broadcast* broadcast_argument(const Problem& p, size_t argument) {
+  const auto member = tensor_arguments[argument].member;
+  return member == &rapt_sdpa_args::bias ? &p.bias : member == &rapt_sdpa_args::mask ? &p.mask : nullptr;
+}
+
 }  // namespace
 
 RecentCall::Facts RecentCall::facts_of(const rapt_tensor* tensor) {
@@ -163,6 +168,8 @@ bool RecentCall::update_layout(size_t argument, const rapt_tensor* tensor) {
   const Geometry geometry{facts.rank, facts.shape, facts.strides};
   const Access* const access = access_of_argument(problem_, argument);
   if (access != nullptr && access_of(dtype_of(*tensor), geometry, facts.alignment) != *access) return false;
+  const Broadcast* const scores = broadcast_argument(problem_, argument);
+  if (scores != nullptr && readable_in_pairs(scores->dtype, geometry, facts.alignment) != scores->pairs) return false;
   return argument >= output_count || !overlaps_itself(geometry);
 }
 

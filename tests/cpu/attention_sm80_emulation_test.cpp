@@ -174,6 +174,39 @@ TEST_F(Sm80Emulated, NegativeAndZeroScale) {
   expect_right<cfg>("f16 b1 h2 q40 k70 d32 scale=0 lse");
 }
 
+// Logits near the largest float, which overflow if they are multiplied by log2(e).
+TEST_F(Sm80Emulated, LseOfTheLargestLogits) {
+  if (has_address_sanitizer) GTEST_SKIP() << "its fake stacks and fibers do not go together";
+  static constexpr Sm80Config cfg = config_of(DType::bf16, 32, 32, 32, 32, 2, 1, 2);
+  for (const double sign : {1.0, -1.0})
+    for (const char* words : {" lse", " lse sinks"}) {
+      const Problem p = parse_problem(std::string("bf16 b1 h2 q40 k70 d32 scale=1e30") + words);
+      check::Inputs inputs = check::make_inputs(p, normal, 3);
+      for (int64_t h = 0; h < p.heads_q; ++h)
+        for (int64_t d = 0; d < p.head_dim; ++d) {
+          for (int64_t i = 0; i < p.seqlen_q; ++i) inputs.q.set({0, h, i, d}, d == 0 ? 1 : 0);
+          for (int64_t j = 0; j < p.seqlen_k; ++j)
+            inputs.k.set({0, h, j, d}, d != 0 ? 0 : sign * (j % 7 == 3 ? 3.2e8 : 3e8));
+        }
+      const check::Outputs outputs = check::make_outputs(p);
+      kernel_of<cfg>(1)(p, inputs, outputs);
+      const check::Result result = check::judge(p, std::nullopt, inputs, outputs);
+      EXPECT_TRUE(result.pass) << words << ": " << result.message;
+    }
+}
+
+// The positions are rounded once, to the nearest float.
+TEST_F(Sm80Emulated, AlibiOfLargePositions) {
+  static constexpr Sm80Config cfg = [] {
+    Sm80Config c = config_of(DType::bf16, 32, 32, 32, 32, 2, 1, 2);
+    c.scale_in_exp2 = false, c.alibi = true;
+    return c;
+  }();
+  for (const char* starts : {"q_start=33554433", "q_start=1099511627776", "k_start=1073741830",
+                             "q_start=1152921504606846976", "q_start=1152921504606846976 k_start=1152921504606846720"})
+    expect_right<cfg>(std::string("bf16 b1 h2 q50 k70 d32 alibi lse ") + starts);
+}
+
 TEST_F(Sm80Emulated, KeysDealtToWarps) {
   static constexpr Sm80Config cfg = [] {
     Sm80Config c = config_of(DType::f16, 64, 64, 32, 32, 2, 4, 1);

@@ -18,11 +18,30 @@ TEST(AttentionSm90Code, NoSpillsAndNoSerializedProducts) {
   std::string why;
   if (jit::find_compiler(&why) == nullptr) GTEST_SKIP() << "no NVRTC: " << why;
   const Device device = device_preset("h200");
-  for (const char* line :
-       {"f16 b2 h24 q4096 d64", "f16 b16 h12 q512 d64", "bf16 b8 h16 q256 d80", "bf16 b2 h24 q4096 d64 causal",
-        "bf16 b1 h16 q4096 d128", "f16 b1 h16 q4096 d128 causal", "bf16 h16 d128 varlen=4096,4096",
-        "bf16 b1 h16 q4096 d192:128 causal", "f16 b1 h16 q4096 d192", "bf16 b1 h16 q4096 d256",
-        "f16 b1 h16 q4096 d256 causal", "bf16 out=f32 b1 h16 q4096 d80 lse partial"}) {
+  for (const char* line : {"f16 b2 h24 q4096 d64",
+                           "f16 b16 h12 q512 d64",
+                           "bf16 b8 h16 q256 d80",
+                           "bf16 b2 h24 q4096 d64 causal",
+                           "bf16 b1 h16 q4096 d128",
+                           "f16 b1 h16 q4096 d128 causal",
+                           "bf16 h16 d128 varlen=4096,4096",
+                           "bf16 b1 h16 q4096 d192:128 causal",
+                           "f16 b1 h16 q4096 d192",
+                           "bf16 b1 h16 q4096 d256",
+                           "f16 b1 h16 q4096 d256 causal",
+                           "bf16 out=f32 b1 h16 q4096 d80 lse partial",
+                           "bf16 b2 h24 q4096 d64 causal alibi",
+                           "f16 b2 h24 q4096 d64 softcap=9 alibi bias=f32[b,h,q,k] mask=[b,h,q,k]",
+                           "bf16 b2 h24 q4096 d96 causal bias=f32[b,h,q,k]",
+                           "bf16 b1 h16 q4096 d128 causal softcap=20",
+                           "f16 b1 h16 q4096 d128 bias=f32[b,h,q,k]",
+                           "bf16 b1 h16 q4096 d128 mask=[b,1,1,k]",
+                           "bf16 b1 h16 q4096 d128 causal softcap=9 alibi bias=f32[b,h,q,k] mask=[b,h,q,k]",
+                           "bf16 b8 h32:8 q40 k4096 d128 bias=bf16[b,h,q,k]",
+                           "bf16 b1 h16 q4096 d192:128 causal alibi",
+                           "f16 b1 h16 q4096 d192 bias=f32[b,h,q,k]",
+                           "f16 b1 h16 q4096 d256 causal bias=f32[b,h,q,k]",
+                           "f16 b1 h16 q4096 d256 causal softcap=9 alibi bias=f32[b,h,q,k] mask=[b,h,q,k]"}) {
     SCOPED_TRACE(line);
     const Step step = plan_by(attention_sm90, parse_problem(line), device).steps[0];
     const auto& config = step.config.as<Sm90Config>();

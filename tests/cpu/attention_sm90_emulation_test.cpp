@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <optional>
@@ -224,6 +225,15 @@ TEST_F(Sm90Emulated, LseAfterALargeCorrection) {
     expect_right_for_scores<cfg>("f16 b1 h1 q64 k64 d64 scale=1 lse", [&](int64_t j) { return j < 32 ? top : low; });
 }
 
+// Logits near the largest float, which overflow if they are multiplied by log2(e).
+TEST_F(Sm90Emulated, LseOfTheLargestLogits) {
+  static constexpr Sm90Config cfg = config_of(DType::bf16, 64, 64, 1, 32, 3, false);
+  for (const double sign : {1.0, -1.0})
+    for (const char* words : {" lse", " lse sinks"})
+      expect_right_for_scores<cfg>(std::string("bf16 b1 h2 q64 k64 d64 scale=1e30") + words,
+                                   [&](int64_t j) { return sign * (j % 7 == 3 ? 3.2e8 : 3e8); });
+}
+
 // The first 16 scores of each block are masked, infinitely small, or much smaller than the others.
 TEST_F(Sm90Emulated, FirstScoresAreNoSample) {
   static constexpr Sm90Config cfg = config_of(DType::f16, 64, 64, 1, 32, 3, false);
@@ -260,6 +270,173 @@ TEST_F(Sm90Emulated, OneAndFourWarpgroups) {
     expect_right<one>("f16 h2 d64 varlen=17:40,0:3,40:140,64:129 window=30,5 lse", fill);
     expect_right<four>("bf16 b1 h3 q400 k410 d64 causal lse sinks", fill, 2);
     expect_right<four>("bf16 b2 h2 q250 k190 d64 window=40,3 lse", fill, 2);
+  }
+}
+
+constexpr Sm90Config with_steps(Sm90Config c, bool softcap, DType bias, bool alibi, bool mask, bool pairs) {
+  c.softcap = softcap, c.bias = bias, c.alibi = alibi, c.mask = mask, c.pairs = pairs;
+  return c;
+}
+
+TEST_F(Sm90Emulated, SoftCapAndAlibi) {
+  static constexpr Sm90Config capped = with_steps(config_of(DType::f16, 64, 64, 2, 48, 3, true), true, DType::none,
+                                                  false, false, false),
+                              alibi = with_steps(config_of(DType::bf16, 64, 64, 2, 32, 3, true), false, DType::none,
+                                                 true, false, false),
+                              both = with_steps(packed(config_of(DType::bf16, 64, 64, 2, 32, 3, true), 4), true,
+                                                DType::none, true, false, false);
+  for (const char* cap : {"softcap=1e-30", "softcap=0.3", "softcap=20", "softcap=1e4", "softcap=1e30"})
+    for (const auto fill : {normal, huge, hidden})
+      expect_right<capped>(std::string("f16 b1 h2 q100 k130 d64 causal lse ") + cap, fill);
+  for (const auto fill : {normal, huge, hidden}) {
+    expect_right<alibi>("bf16 b2 h4:2 q100 k130 d64 causal alibi lse", fill);
+    expect_right<alibi>("bf16 b1 h2 q100 k130 d64 window=20,50 alibi scale=-0.3 lse", fill);
+    expect_right<alibi>("bf16 h2 d64 varlen=17:40,0:3,140:1,1:0,64:200 alibi causal lse", fill);
+    expect_right<both>("bf16 b2 h8:2 q37 k190 d64 causal softcap=5 alibi lse sinks", fill, 2);
+  }
+}
+
+// Soft caps: a row has the same bits whatever scores the other rows of its warp have.
+TEST_F(Sm90Emulated, SoftCapOfARowDoesNotDependOnOtherRows) {
+  static constexpr Sm90Config cfg = [] {
+    Sm90Config c = with_steps(config_of(DType::f16, 64, 64, 2, 48, 3, true), true, DType::none, false, false, false);
+    c.out = DType::f32;
+    return c;
+  }();
+  const Problem p = parse_problem("f16 out=f32 b1 h1 q70 k98 d64 softcap=20 lse");
+  check::Inputs in = check::make_inputs(p, normal, 3);
+  const check::Outputs small = check::make_outputs(p), large = check::make_outputs(p);
+  kernel_of<cfg>(1)(p, in, small);
+  constexpr int64_t changed = 5;
+  for (int64_t d = 0; d < p.head_dim; ++d) in.q.set({0, 0, changed, d}, 64 * in.q.at({0, 0, changed, d}));
+  kernel_of<cfg>(1)(p, in, large);
+  for (int64_t i = 0; i < p.seqlen_q; ++i) {
+    EXPECT_EQ(small.lse.at({0, 0, i}) == large.lse.at({0, 0, i}), i != changed) << i;
+    for (int64_t d = 0; d < p.head_dim_v && i != changed; ++d)
+      EXPECT_EQ(small.out.at({0, 0, i, d}), large.out.at({0, 0, i, d})) << i << ", " << d;
+  }
+}
+
+TEST_F(Sm90Emulated, BiasAndMask) {
+  static constexpr Sm90Config base = config_of(DType::f16, 64, 64, 2, 48, 3, false),
+                              pairs16 = with_steps(base, false, DType::f16, false, false, true),
+                              pairs32 = with_steps(base, false, DType::f32, false, false, true),
+                              single16 = with_steps(base, false, DType::bf16, false, false, false),
+                              single32 = with_steps(base, false, DType::f32, false, false, false),
+                              mask = with_steps(base, false, DType::none, false, true, true),
+                              single_mask = with_steps(base, false, DType::none, false, true, false),
+                              all = with_steps(config_of(DType::f16, 64, 64, 2, 32, 3, true), true, DType::f32, true,
+                                               true, true);
+  for (const auto fill : {normal, huge, hidden}) {
+    expect_right<pairs16>("f16 b2 h4:2 q100 k130 d64 bias=f16[1,h,q,k] lse", fill);
+    expect_right<pairs32>("f16 b2 h2 q100 k98 d64 bias=f32[b,1,1,k] lse", fill);
+    expect_right<single16>("f16 b2 h2 q100 k131 d64 bias=bf16[b,h,q,k] lse", fill);
+    expect_right<single32>("f16 b2 h2 q100 k130 d64 bias=f32[b,h,q,1] lse", fill);
+    expect_right<mask>("f16 b3 h2 q130 k130 d64 mask=[b,1,1,k] lse", fill);
+    expect_right<mask>("f16 b1 h2 q70 k50 d64 mask=[1,h,q,k] lse sinks", fill);
+    expect_right<single_mask>("f16 b2 h2 q70 k97 d64 mask=[b,h,q,k] lse", fill);
+    expect_right<all>("f16 b2 h2 q100 k130 d64 causal softcap=3 alibi bias=f32[b,h,q,k] mask=[b,1,q,k] lse", fill);
+    expect_right<all>(
+        "f16 b3 h2 q40 k150 d64 causal seqused=150,20,33 seqused_q=40,3,0 softcap=3 alibi "
+        "bias=f32[b,h,q,k] mask=[b,1,q,k] lse",
+        fill);
+  }
+}
+
+// Replaces elements of the bias: value(i, j) is the element of query i and key j, or NaN to keep the element.
+template <const Sm90Config& cfg, class Value>
+void expect_right_for_bias(const std::string& line, const Value& value) {
+  const Problem p = parse_problem(line);
+  check::Inputs inputs = check::make_inputs(p, normal, 3);
+  for (int64_t h = 0; h < p.heads_q; ++h)
+    for (int64_t i = 0; i < p.seqlen_q; ++i)
+      for (int64_t j = 0; j < p.seqlen_k; ++j)
+        if (const double x = value(i, j); !std::isnan(x)) inputs.bias.set({0, h, i, j}, x);
+  const check::Outputs outputs = check::make_outputs(p);
+  kernel_of<cfg>(2)(p, inputs, outputs);
+  const check::Result result = check::judge(p, std::nullopt, inputs, outputs);
+  EXPECT_TRUE(result.pass) << line << ": " << result.message;
+}
+
+// Masks that are added to the scores: rows, blocks and single keys have the lowest finite value or -1e4.
+TEST_F(Sm90Emulated, AdditiveMasks) {
+  static constexpr Sm90Config f32 = with_steps(config_of(DType::f16, 64, 64, 2, 48, 3, true), false, DType::f32, false,
+                                               false, true),
+                              bf16 = with_steps(config_of(DType::bf16, 64, 64, 2, 48, 3, true), false, DType::bf16,
+                                                false, false, false);
+  constexpr double keep = std::numeric_limits<double>::quiet_NaN();
+  for (const double low : {-3.4028234663852886e38, -1e30, -1e4, -std::numeric_limits<double>::infinity()})
+    for (const char* words : {" lse", " lse sinks"}) {
+      const auto expect = [&](const auto& is_low) {
+        const auto value = [&](int64_t i, int64_t j) { return is_low(i, j) ? low : keep; };
+        expect_right_for_bias<f32>(std::string("f16 b1 h2 q70 k98 d64 bias=f32[1,h,q,k]") + words, value);
+        const double low16 = std::isfinite(low) ? std::max(low, -3.3895313892515355e38) : low;
+        const auto value16 = [&](int64_t i, int64_t j) { return is_low(i, j) ? low16 : keep; };
+        expect_right_for_bias<bf16>(std::string("bf16 b1 h2 q70 k98 d64 causal bias=bf16[1,h,q,k]") + words, value16);
+      };
+      expect([](int64_t i, int64_t) { return i % 3 == 0; });
+      expect([](int64_t, int64_t) { return true; });
+      expect([](int64_t, int64_t j) { return j >= 48; });
+      expect([](int64_t, int64_t j) { return j < 48; });
+      expect([](int64_t, int64_t j) { return j % 48 < 16; });
+      expect([](int64_t i, int64_t j) { return j > i; });
+      expect([](int64_t i, int64_t j) { return j != i % 97; });
+    }
+}
+
+// Returns whether the sums of a warp's rows stay finite, if all scores of the first block are `first` and those of the
+// next block are 0. Otherwise the kernel computes the tile again.
+template <const Sm90Config& cfg>
+bool computes_once(float first) {
+  AttentionParams p{};
+  float lse = 0;
+  p.lse.data = &lse;  // with lse, the limit is lower
+  bool finite = true;
+  emulated_shared = memory;
+  cuda_emulation::launch(1, 32, reinterpret_cast<float*>(memory), 32, [&] {
+    RowSoftmax<cfg> softmax{log2_e, p};
+    for (const float score : {first, 0.0f}) {
+      float s[1][4][4];
+      for (auto& tile : s[0]) std::fill(tile, tile + 4, score);
+      if (softmax.weigh(s, NanPass::normal)) softmax.correct(s);
+    }
+    for (const float sum : softmax.row_sum) finite = finite && std::isfinite(sum);
+  });
+  return finite;
+}
+
+// With bias or ALiBi, much larger scores after the first block are usual. So they must not cost more passes.
+TEST_F(Sm90Emulated, BiasAndAlibiNeedOnePass) {
+  static constexpr Sm90Config plain = config_of(DType::bf16, 64, 64, 2, 32, 3, true),
+                              bias = with_steps(plain, false, DType::f32, false, false, true),
+                              alibi = with_steps(plain, true, DType::none, true, true, false);
+  EXPECT_FALSE(computes_once<plain>(-1000));
+  for (const float first : {-20.0f, -1000.0f, -10000.0f, -3.4028235e38f, minus_infinity}) {
+    EXPECT_TRUE(computes_once<bias>(first)) << first;
+    EXPECT_TRUE(computes_once<alibi>(first)) << first;
+  }
+}
+
+// The rows of a tile belong to different heads, which have their own slopes, elements of bias and mask, and sinks.
+TEST_F(Sm90Emulated, RowsOfAGroupHaveTheirOwnSteps) {
+  static constexpr Sm90Config base = packed(config_of(DType::bf16, 64, 64, 2, 48, 3, true), 4),
+                              alibi = with_steps(base, false, DType::none, true, false, false),
+                              bias = with_steps(base, false, DType::f16, false, false, true),
+                              mask = with_steps(base, true, DType::none, false, true, false),
+                              all = with_steps(packed(config_of(DType::f16, 64, 64, 3, 32, 3, true), 8), true,
+                                               DType::f32, true, true, false);
+  for (const auto fill : {normal, hidden}) {
+    expect_right<alibi>("bf16 b2 h8:2 q37 k150 d64 alibi lse", fill, 2);
+    expect_right<bias>("bf16 b2 h8:2 q37 k150 d64 bias=f16[b,h,q,k] lse sinks", fill, 2);
+    expect_right<bias>("bf16 h8:2 d64 varlen=17:40,0:3,40:140,1:10 causal bias=f16[1,h,1,k] lse", fill);
+    expect_right<mask>("bf16 b2 h4:1 q40 k150 d64 window=60,9 softcap=3 mask=[b,h,q,k] lse", fill);
+    expect_right<mask>("bf16 b2 h4:1 q40 k151 d64 causal softcap=3 mask=[1,h,1,k] lse", fill);
+    expect_right<all>("f16 b1 h8:1 q37 k90 d64 causal softcap=3 alibi bias=f32[b,h,q,k] mask=[b,h,q,k] lse sinks",
+                      fill);
+    expect_right<all>(
+        "f16 b3 h8:1 q40 k90 d64 seqused=90,20,33 seqused_q=40,3,0 softcap=3 alibi bias=f32[b,1,q,1] mask=[b,h,1,k] "
+        "lse",
+        fill);
   }
 }
 

@@ -114,8 +114,9 @@ TEST(PlanGpu, TenThousandLengthsNeedFewKernels) {
   for (const char* preset : presets) {
     for (const char* line :
          {"f16 b1 h8 q1 k1 d64", "bf16 b4 h32:8 q1 k1 d128 causal", "f16 b2 h16 q1 k1 d256 causal softcap=50",
-          "bf16 b1 h16 q1 k1 d80 mask=[b,1,1,k]", "f32 b1 h8 q1 k1 d64", "e4m3 out=f16 b1 h8 q1 k1 d128 scales=head",
-          "bf16 b16 h32 q1 k1 d64", "bf16 b2 h12 q1 k1 d64 causal", "f16 b8 h16 q1 k1 d80", "f16 b4 h16 q1 k1 d128"}) {
+          "bf16 b1 h16 q1 k1 d80 mask=[b,1,1,k]", "f16 b2 h32:8 q1 k1 d128 softcap=3 alibi bias=f32[b,h,q,1]",
+          "f32 b1 h8 q1 k1 d64", "e4m3 out=f16 b1 h8 q1 k1 d128 scales=head", "bf16 b16 h32 q1 k1 d64",
+          "bf16 b2 h12 q1 k1 d64 causal", "f16 b8 h16 q1 k1 d80", "f16 b4 h16 q1 k1 d128"}) {
       EXPECT_LE(kernels_of_lengths(line, preset, both), allowed) << line << " on " << preset;
       EXPECT_LE(kernels_of_lengths(line, preset, keys), allowed) << line << " on " << preset;
       EXPECT_LE(kernels_of_lengths(line, preset, queries), allowed) << line << " on " << preset;
@@ -161,6 +162,36 @@ TEST(PlanGpu, APreferenceIsNoRefusal) {
   Device slice = card;  // a part of a GPU that is divided (MIG)
   slice.sm_count = 16;
   EXPECT_EQ(plan(parse_problem(rows[0].first), slice).steps[0].family, &attention_sm90);
+}
+
+// Distances of ALiBi that are not exact in f32 need a kernel that rounds them once.
+TEST(PlanGpu, Sm90RefusesAlibiOfLargeDistances) {
+  const Device card = device_preset("h200");
+  const char* const longest = "bf16 b1 h8 q8388608 d64 causal alibi";
+  EXPECT_EQ(plan(parse_problem(longest), card).steps[0].family, &attention_sm90);
+  for (const char* line : {"bf16 b1 h8 q8388609 d64 causal alibi", "bf16 b4 h32 q4096 d64 causal alibi q_start=4096"}) {
+    const Problem problem = parse_problem(line);
+    EXPECT_EQ(plan(problem, card).steps[0].family, &attention_sm80) << line;
+    EXPECT_NE(explain(problem, card)
+                  .find("distances must be exact in f32, so starts must be absent and seqlens at most "
+                        "8388608"),
+              std::string::npos)
+        << explain(problem, card);
+  }
+  EXPECT_EQ(plan(parse_problem("bf16 b4 h32 q4096 d64 causal q_start=4096"), card).steps[0].family, &attention_sm90);
+}
+
+// The softmax of attention_sm90 divides by the soft cap, and the kernel multiplies by scale / softcap.
+TEST(PlanGpu, Sm90RefusesExtremeSoftCaps) {
+  const Device card = device_preset("h200");
+  const auto family = [&](const char* words) {
+    return plan(parse_problem(concat("bf16 b4 h32 q4096 d64 causal ", words)), card).steps[0].family;
+  };
+  for (const char* words : {"softcap=20", "softcap=1e30", "softcap=1e-30", "scale=0 softcap=20", "scale=-3 softcap=20"})
+    EXPECT_EQ(family(words), &attention_sm90) << words;
+  for (const char* words : {"softcap=1e31", "softcap=1e-31", "scale=1e30 softcap=1e-30", "scale=1e-20 softcap=1e20",
+                            "scale=1e-44 softcap=1", "scale=-1e-9 softcap=1e30"})
+    EXPECT_EQ(family(words), &attention_sm80) << words;
 }
 
 // Windows of 2^60 keys are the same as open ones, also for the estimate of times.

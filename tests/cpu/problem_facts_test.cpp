@@ -38,6 +38,7 @@ TEST(SamePlan, SeesEverythingThatAPlanMayDependOn) {
       [](Problem& p) { p.position_mask.window_right = -1; },
       [](Problem& p) { p.position_mask.window_left = 6, p.position_mask.window_right = 5; },
       [](Problem& p) { p.softcap.reset(); },
+      [](Problem& p) { p.softcap = 1e-32f; },
       [](Problem& p) { p.scale = -0.5f; },
       [](Problem& p) { p.scale = 0.0f; },
       [](Problem& p) { p.scale = 1e-32f; },
@@ -51,6 +52,7 @@ TEST(SamePlan, SeesEverythingThatAPlanMayDependOn) {
         p.bias = {DType::f32, {false, false, false, true}};
       },
       [](Problem& p) { p.mask.dtype = DType::u8; },
+      [](Problem& p) { p.mask.dtype = DType::u8, p.mask.pairs = true; },
       [](Problem& p) {
         p.mask = {DType::u8, {true, false, false, false}};
       },

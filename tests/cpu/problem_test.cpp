@@ -79,7 +79,7 @@ const Meaning meanings[] = {
     {"alibi", [](Problem& p) { p.alibi = true; }},
     {"bias=f32[1,h,q,k]",
      [](Problem& p) {
-       p.bias = {DType::f32, {true, false, false, false}};
+       p.bias = {DType::f32, {true, false, false, false}, true};
      }},
     {"mask=[b,1,q,1]",
      [](Problem& p) {
@@ -302,6 +302,8 @@ class RandomProblem {
     p.alibi = chance(4);
     if (chance(4)) p.bias = {output(), {chance(2), chance(2), chance(2), chance(2)}};
     if (chance(4)) p.mask = {DType::u8, {chance(2), chance(2), chance(2), chance(2)}};
+    for (Broadcast* const scores : {&p.bias, &p.mask})
+      scores->pairs = scores->present() && !scores->one[3] && p.seqlen_k > 0 && p.seqlen_k % 2 == 0;
     p.sinks = chance(4);
     if (p.position_mask.causal == Causal::top_left || !chance(3)) return;
     p.has_starts = true;

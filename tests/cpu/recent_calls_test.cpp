@@ -303,5 +303,47 @@ TEST(RecentCalls, NothingIsFollowedThatWouldBeRefused) {
   EXPECT_GT(refused, 1000);
 }
 
+// A plan can read bias and mask in pairs of keys. A call without such pairs must not use this plan, and the reverse.
+TEST(RecentCalls, PairsOfBiasAndMaskDoNotChange) {
+  const auto shift = [](const char* name, int64_t bytes) {
+    return [=](GrowingCall& c) {
+      rapt_tensor& t = c.tensors[GrowingCall::index(name)];
+      t.data = static_cast<std::byte*>(t.data) + bytes;
+    };
+  };
+  const auto stride = [](const char* name, size_t d, int64_t value) {
+    return [=](GrowingCall& c) { c.strides[GrowingCall::index(name)][d] = value; };
+  };
+  const auto nothing = [](GrowingCall&) {};
+  const struct {
+    GrowingCall::Lengths lengths;
+    std::function<void(GrowingCall&)> change;
+    bool bias_pairs, mask_pairs;
+  } calls[] = {{{100, 1000, 190, 1900}, nothing, true, true},
+               {{100, 1001, 190, 1900}, nothing, false, false},
+               {{101, 1000, 190, 1900}, stride("bias", 1, 1001), false, true},
+               {{101, 1000, 190, 1900}, stride("bias", 0, 1001001), false, true},
+               {{101, 1000, 190, 1900}, stride("bias", 2, 2), false, true},
+               {{101, 1000, 190, 1900}, stride("bias", 1, -1000), true, true},
+               {{101, 1000, 190, 1900}, stride("mask", 0, 0), true, false},
+               {{100, 1000, 190, 1900}, shift("bias", 2), false, true},
+               {{100, 1000, 190, 1900}, shift("bias", 4), true, true},
+               {{100, 1000, 190, 1900}, shift("mask", 1), true, false},
+               {{100, 1000, 190, 1900}, shift("mask", 2), true, true}};
+  for (const bool packed : {false, true})
+    for (const auto& one : calls)
+      for (const auto& other : calls) {
+        GrowingCall first(packed, one.lengths), second(packed, other.lengths);
+        one.change(first), other.change(second);
+        const std::optional<Problem> known = full_check(first.args), asked = full_check(second.args);
+        ASSERT_TRUE(known && asked);
+        EXPECT_EQ(known->bias.pairs, one.bias_pairs) << &one - calls;
+        EXPECT_EQ(known->mask.pairs, one.mask_pairs) << &one - calls;
+        RecentCall call(owner, first.args, *known, nullptr);
+        if (!matches(call, owner, second.args) && !follow(call, owner, second.args)) continue;
+        EXPECT_EQ(call.problem(), *asked) << &one - calls << ", " << &other - calls;
+      }
+}
+
 }  // namespace
 }  // namespace rapt

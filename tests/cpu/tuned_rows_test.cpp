@@ -207,9 +207,11 @@ TEST(TunedRows, TheTextOfAClassTellsTheSamePlansApart) {
   for (const auto& entry : std::filesystem::directory_iterator(RAPT_SOURCE_DIR "/check/cases"))
     for (const check::Case& c : check::load_cases(entry.path().stem(), RAPT_SOURCE_DIR "/check/cases"))
       classes.push_back(planned_problem(c.problem(), h100));
-  for (const char* other : {"f16 h2 q8 d64", "f16 h2 q8 d64 scale=2", "f16 h2 q8 d64 scale=-2", "f16 h2 q8 d64 scale=0",
-                            "f16 h2 q8 d64 softcap=2", "f16 h2 q8 d64 softcap=3", "f16 h2 q8 d63",
-                            "f16 h2 q8 d64 k_strides=1024,512,1,8", "f16 h2 q8 d64 k_strides=1025,513,64,1"})
+  for (const char* other :
+       {"f16 h2 q8 d64", "f16 h2 q8 d64 scale=2", "f16 h2 q8 d64 scale=-2", "f16 h2 q8 d64 scale=0",
+        "f16 h2 q8 d64 softcap=2", "f16 h2 q8 d64 softcap=3", "f16 h2 q8 d63", "f16 h2 q8 k31 d64 bias=f32[b,h,q,k]",
+        "f16 h2 q8 k32 d64 bias=f32[b,h,q,k]", "f16 h2 q8 k31 d64 mask=[b,h,q,k]", "f16 h2 q8 k32 d64 mask=[b,h,q,k]",
+        "f16 h2 q8 d64 k_strides=1024,512,1,8", "f16 h2 q8 d64 k_strides=1025,513,64,1"})
     classes.push_back(planned_problem(parse_problem(other), h100));
   int equal = 0, different = 0;
   for (const Problem& a : classes)

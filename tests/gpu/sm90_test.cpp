@@ -81,6 +81,23 @@ TEST_F(GpuSm90, EveryFillWithWhatItSupports) {
   expect_all_pass(jobs);
 }
 
+TEST_F(GpuSm90, SoftCapAlibiBiasAndMask) {
+  std::vector<Job> jobs;
+  for (const check::Fill fill : {check::Fill::normal, check::Fill::huge, check::Fill::outlier, check::Fill::rescale,
+                                 check::Fill::rescale_reversed, check::Fill::hidden_nan, check::Fill::seen_nan})
+    for (const char* words :
+         {"b2 h4:2 q190 k260 d64 causal softcap=20 lse", "b1 h4 q300 k300 d128 softcap=0.3 causal",
+          "b2 h4:2 q130 k261 d128 bias=f32[b,1,q,k] lse", "b2 h4 q130 k260 d80 bias=f16[1,h,1,k] lse",
+          "b2 h4 q300 k700 d64 bias=bf16[1,h,q,k]", "b3 h4 q130 k260 d128 mask=[b,1,1,k] lse sinks",
+          "b3 h4:1 q300 k260 d64 mask=[b,1,q,k]", "b2 h4 q100 k200 d192:128 mask=[b,h,q,1]",
+          "b1 h4:1 q200 k300 d256 causal alibi lse", "b1 h8 q400 k400 d96 window=40,10 alibi scale=-0.3 lse",
+          "b2 h2 q70 k90 d64 scale=0 bias=f32[b,h,q,k] lse", "b2 h4 q140 k150 d256 bias=f16[1,h,q,k] mask=[b,1,1,k]",
+          "h4:2 d64 varlen=17:40,0:3,140:1,1:0,64:500 causal alibi softcap=5 bias=f32[b,h,q,k] mask=[b,1,q,k] lse",
+          "b3 h4 q140 k150 d128 causal seqused=150,20,33 seqused_q=140,3,0 softcap=30 mask=[b,1,1,k] lse"})
+      for (const char* type : {"f16 ", "bf16 "}) jobs.push_back({concat(type, words), fill});
+  expect_all_pass(jobs);
+}
+
 // Tiles that the planner does not choose now, but that tuning could choose.
 TEST_F(GpuSm90, OtherConfigurations) {
   for (const char* config :

@@ -53,6 +53,9 @@ inline void griddepcontrol_wait() {}
 template <bool programmatic>
 inline void griddepcontrol_launch_dependents() {}
 
+struct alignas(8) Bytes8 {
+  unsigned word[2];
+};
 struct alignas(16) Bytes16 {
   unsigned word[4];
 };

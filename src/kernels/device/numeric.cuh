@@ -8,6 +8,10 @@
 
 namespace rapt {
 
+struct Float2 {
+  float x, y;
+};
+
 #if defined(__CUDACC__)
 
 inline float f16_to_f32(unsigned short x) {

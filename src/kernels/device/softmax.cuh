@@ -70,8 +70,16 @@ struct OnlineSoftmax {
                                                      : __fadd_rn(__fmul_rn(a, scale_log2), -__fmul_rn(b, scale_log2)));
   }
 
-  // Converts a row_max m to a natural logit.
-  static float natural_logit(float m, float scale_log2) { return scale_in_exp2 ? __fmul_rn(m, scale_log2) * ln_2 : m; }
+  // Converts a row_max m to a natural logit. The product is rounded as in exponentiate(), unless it overflows.
+  static float natural_logit(float m, float scale_log2) {
+    if constexpr (!scale_in_exp2) return m;
+    const float binary = __fmul_rn(m, scale_log2);
+    return fabsf(binary) <= largest_finite ? binary * ln_2 : m * __fmul_rn(scale_log2, ln_2);
+  }
+
+  // Returns whether x exceeds m by more than the threshold. This is also true if m = -inf < x, because then the
+  // difference is +inf.
+  static bool exceeds_threshold(float x, float m, float scale_log2) { return (x - m) * scale_log2 > rescale_threshold; }
 
   // Replaces scores by weights and adds them to row_sum. If row_max changes, rescales row_sum and o.
   template <int n_tiles, int v_tiles>
@@ -94,10 +102,6 @@ struct OnlineSoftmax {
   }
 
  private:
-  // Returns whether x exceeds m by more than the threshold. This is also true if m = -inf < x, because then the
-  // difference is +inf.
-  static bool exceeds_threshold(float x, float m, float scale_log2) { return (x - m) * scale_log2 > rescale_threshold; }
-
   template <int v_tiles>
   void update_row_max(const float (&tile_max)[m_tiles][2], float (&o)[m_tiles][v_tiles][4]) {
     float old_max[m_tiles][2];

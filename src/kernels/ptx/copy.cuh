@@ -64,6 +64,9 @@ inline void load_shared_4(unsigned address, float& x, float& y, float& z, float&
                : "memory");
 }
 
+struct alignas(8) Bytes8 {
+  unsigned word[2];
+};
 struct alignas(16) Bytes16 {
   unsigned word[4];
 };

@@ -37,6 +37,8 @@ constexpr ConfigField config_fields[] = {
     config_field<Sm80PlanConfig, &Sm80PlanConfig::q_in_registers, false, true>("q_in_registers", ConfigRole::tunable),
     config_field<Sm80PlanConfig, &Sm80PlanConfig::min_blocks, 1, 2, 3, 4>("min_blocks", ConfigRole::tunable),
     config_field<Sm80PlanConfig, &Sm80PlanConfig::scale_in_exp2>("scale_in_exp2", ConfigRole::tunable),
+    config_field<Sm80PlanConfig, &Sm80PlanConfig::pairs>("pairs"),
+    config_field<Sm80PlanConfig, &Sm80PlanConfig::far_positions>("far_positions"),
     config_field<Sm80PlanConfig, &Sm80PlanConfig::softcap>("softcap"),
     config_field<Sm80PlanConfig, &Sm80PlanConfig::bias>("bias"),
     config_field<Sm80PlanConfig, &Sm80PlanConfig::alibi>("alibi"),
@@ -116,12 +118,25 @@ bool accepts(const Problem& p, const Device& device, std::string* why) {
   return true;
 }
 
-// The kernel can compute exp2(s * c - m * c) with one FMA if two conditions hold: the scale is the only operation
-// between QK^T and softmax, and c is a positive normal number.
-bool can_scale_in_exp2(const Problem& p) {
+// The kernel can compute exp2(s * c - m * c) with one FMA if two conditions hold: nothing but masks follows the scale
+// or the soft cap, and c is a positive normal number. Descales come from tensors, so the planner does not know how they
+// change the argument of a soft cap.
+bool can_scale_in_exp2(const Problem& p, bool fp8) {
+  if (p.bias.present() || p.alibi) return false;
+  if (p.softcap) return has_moderate_softcap(p) && !fp8;
   const ScaleClass scale = scale_class(p);
-  return !p.softcap && !p.bias.present() && !p.alibi && !p.mask.present() &&
-         (scale == ScaleClass::moderate || scale == ScaleClass::positive);
+  return scale == ScaleClass::moderate || scale == ScaleClass::positive;
+}
+
+// Returns whether distances of ALiBi can exceed 2^24.
+bool has_far_positions(const Problem& p) {
+  constexpr int64_t limit = int64_t{1} << 23;
+  return p.alibi && (p.has_starts || p.seqlen_q >= limit || p.seqlen_k >= limit);
+}
+
+// Score modifications other than the scale need registers.
+bool changes_scores(const Problem& p) {
+  return p.softcap || p.bias.present() || p.alibi || p.mask.present() || !can_scale_in_exp2(p, false);
 }
 
 // With `invariant`, tiles must not depend on lengths, batch or heads.
@@ -134,10 +149,23 @@ Sm80Rows rows_of(const Problem& p, const Device& device, bool causal_or_local, i
   return Sm80Rows::many;
 }
 
+bool reads_in_pairs(const Problem& p) {
+  return (p.bias.present() || p.mask.present()) && (!p.bias.present() || p.bias.pairs) &&
+         (!p.mask.present() || p.mask.pairs);
+}
+
+bool has_wide_scores(const Problem& p) {
+  const bool loads = p.bias.present() || p.mask.present();
+  const int count = p.softcap.has_value() + p.bias.present() + p.alibi + p.mask.present();
+  return count > 1 || p.bias.dtype == DType::f32 || (loads && !reads_in_pairs(p)) ||
+         (p.softcap && !has_moderate_softcap(p)) || has_far_positions(p) || p.acc == AccMode::f16;
+}
+
 Sm80Traits traits_of(const Problem& p, const Device& device) {
   Sm80Traits t{};
   t.dim = static_cast<int>(std::max(p.head_dim, p.head_dim_v));
-  t.extra_registers = !can_scale_in_exp2(p) || p.acc == AccMode::f16;
+  t.extra_registers = changes_scores(p) || p.acc == AccMode::f16;
+  t.wide_scores = has_wide_scores(p);
   t.causal_or_local = p.position_mask.present();
   t.hopper = device.sm == 90;
   t.fp8 = is_tensor_core_fp8(p.q) || is_tensor_core_fp8(p.k) || is_tensor_core_fp8(p.v);
@@ -178,7 +206,9 @@ KernelConfig configure(const Problem& p, const Device& device) {
       std::ranges::find_if(sm80_tuned_rows, [&](const Sm80TunedRow& row) { return row.applies(traits); })->tiles};
   a.q = p.q, a.k = p.k, a.v = p.v, a.out = p.out;
   a.head_dim = static_cast<int>(p.head_dim), a.head_dim_v = static_cast<int>(p.head_dim_v);
-  a.scale_in_exp2 = can_scale_in_exp2(p);
+  a.scale_in_exp2 = can_scale_in_exp2(p, traits.fp8);
+  a.pairs = reads_in_pairs(p);
+  a.far_positions = has_far_positions(p);
   a.softcap = p.softcap.has_value(), a.bias = p.bias.dtype, a.alibi = p.alibi, a.mask = p.mask.present();
   a.causal_or_local = traits.causal_or_local;
   a.programmatic = a.warps_n > 1 && arch_number(device.arch) >= 90;

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "descale.cuh"
-#include "device/score.cuh"
+#include "device/score_tile.cuh"
 #include "device/softmax.cuh"
 #include "device/tile.cuh"
 #include "device/trace.cuh"
@@ -36,23 +36,38 @@ struct AttentionSm80 {
   static constexpr int q_steps = layout.q_row / 32;
   static_assert(warp_rows % 16 == 0 && cfg.block_n % VFrag::keys == 0 && n_tiles % KFrag::tiles == 0,
                 "warps take whole mma tiles");
-  static_assert(!(cfg.scale_in_exp2 && has_user_score),
-                "with scale_in_exp2, the scale must be the only score modification");
+  static_assert(!(cfg.scale_in_exp2 && (has_user_score || cfg.bias != DType::none || cfg.alibi)),
+                "with scale_in_exp2, only masks may follow the scale or the soft cap");
   static_assert(!(cfg.softcap && cfg.key_mean),
                 "softcap with key_mean is not supported: the mean would have to be added before the cap");
   using QTile = SmemTile<cfg.block_m, layout.q_row>;
   using KTile = SmemTile<cta_block_n, layout.k_row>;
   using VTile = SmemTile<cta_block_n, layout.v_row>;
-  using Softmax = OnlineSoftmax<cfg.scale_in_exp2, m_tiles, cfg.f16_accumulate || (cfg.p_terms > 0),
-                                cfg.p_terms == 0 ? 0 : 8, has_row_scales(cfg)>;
+  using Softmax = OnlineSoftmax<true, m_tiles, cfg.f16_accumulate || (cfg.p_terms > 0), cfg.p_terms == 0 ? 0 : 8,
+                                has_row_scales(cfg)>;
   using QRewrite = QTileRewrite<cfg, QTile>;
   using CtaEpilogue = Epilogue<cfg, Softmax>;
   using QFragments = unsigned[cfg.q_in_registers ? m_tiles : 1][cfg.q_in_registers ? q_steps : 1][4];
   using SFragment = float[m_tiles][n_tiles][4];
+  using QRowScale = QRowScales<cfg.q_row_descales || layout.rescales_q, m_tiles>;
+  // The rows of a thread's scores, for ScoreTile.
+  struct ScoreRows {
+    static constexpr bool softmax_scales = cfg.scale_in_exp2, far_positions = cfg.far_positions;
+    const AttentionSm80& cta;
+    const QRowScale& scales;
+    int batch() const { return cta.cta.batch; }
+    index_t offset() const { return cta.offset; }
+    int head(int, int) const { return cta.cta.head; }
+    int query(int mt, int half) const {
+      const int row = cta.opaque_first_row() + cta.opaque_lane() / 4 + mt * 16 + 8 * half;
+      return row < cta.cta.seqlen_q ? row : cta.cta.first_row;
+    }
+    float factor(int mt, int half) const { return cta.scale * scales.at(mt, half); }
+  };
+  using Scores = ScoreTile<cfg, ScoreRows, m_tiles, n_tiles>;
   using OFragment = float[m_tiles][v_tiles][4];
   // Two ranges of keys: the keys that some row sees, and the keys that every row sees.
   using KeyRanges = KeyTiles<int, cfg.causal_or_local>;
-  using QRowScale = QRowScales<cfg.q_row_descales || layout.rescales_q, m_tiles>;
   static constexpr int stage_bytes = KTile::bytes + VTile::bytes;
 
   static constexpr bool has_fp8 = is_tensor_core_fp8(cfg.q) || is_tensor_core_fp8(cfg.k) || is_tensor_core_fp8(cfg.v);
@@ -85,7 +100,7 @@ struct AttentionSm80 {
     if (pass == normal)
       griddepcontrol_launch_dependents<cfg.programmatic>();  // after the loads: an earlier place is slower (measured)
     scale = uniform_scale<cfg>(p, cta);
-    Softmax softmax(has_fp8 ? exp2_scale(scale) : scale * log2_e);
+    Softmax softmax(softmax_scale_log2());
     OFragment o;
 #pragma unroll
     for (int mt = 0; mt < m_tiles; ++mt)
@@ -109,6 +124,13 @@ struct AttentionSm80 {
     if (!cfg.masks_differ_by_row() || pass == count_non_finite) return false;
     const bool any = __syncthreads_or(nan_if_nonfinite != 0.0f);
     return pass == zero_non_finite || any;
+  }
+
+  // The factor that turns the scores after the score chain into logits in base 2.
+  float softmax_scale_log2() const {
+    if constexpr (!cfg.scale_in_exp2) return log2_e;
+    if constexpr (cfg.softcap) return p.softcap * log2_e;
+    return has_fp8 ? exp2_scale(scale) : scale * log2_e;
   }
 
   // The loop over blocks of keys. K and V share a ring of `stages` buffers. After the barrier at the start of an
@@ -149,20 +171,36 @@ struct AttentionSm80 {
       }
       const bool visible_block = has_fp8 || any_visible(n_block);
       SFragment s;
+      typename Scores::Elements elements;  // of bias and mask; loaded early, because they come from global memory
       RAPT_TRACE("Q.K", n_block);
+      if (visible_block) load_elements(elements, rows, n_block);
       if (visible_block) mma_qk<cfg>(s, q, q_address(), k_address(n_block));
       RAPT_TRACE("wait V", n_block);
       wait_v(pass, n_block);
-      if (visible_block) softmax_and_pv(pass, softmax, o, s, rows, n_block);
+      if (visible_block) softmax_and_pv(pass, softmax, o, s, elements, rows, n_block);
     }
   }
 
-  void softmax_and_pv(NanPass pass, Softmax& softmax, OFragment& o, SFragment& s, const QRowScale& rows,
-                      int n_block) const {
+  void load_elements(typename Scores::Elements& elements, const QRowScale& row_scales, int n_block) const {
+    if constexpr (cfg.bias != DType::none || cfg.mask) {
+      const ScoreRows rows{*this, row_scales};
+      scores_of(rows, n_block).load(elements);
+    }
+  }
+
+  void softmax_and_pv(NanPass pass, Softmax& softmax, OFragment& o, SFragment& s,
+                      const typename Scores::Elements& elements, const QRowScale& row_scales, int n_block) const {
     RAPT_TRACE("softmax", n_block);
     if constexpr (cfg.k_descale_block > 0)
       KvDescales<cfg.k_descale_block>(p.k_scale, cta, band.seqlen_k, first_key(n_block)).scale_scores(s);
-    apply_mask_and_score_chain(s, rows, n_block);
+    if constexpr (cfg.mask) {
+      if (Scores::hides_all(elements)) return;
+    }
+    if constexpr (Scores::used) {
+      const ScoreRows rows{*this, row_scales};
+      apply_score_chain(scores_of(rows, n_block), s, elements);
+    }
+    apply_position_mask(s, n_block);
     pass == count_non_finite ? mark_visible(s) : softmax.update(s, o);
     if constexpr (two_level_accum) {
       PvScales<cfg.v_descale_block, m_tiles> scales;
@@ -304,20 +342,23 @@ struct AttentionSm80 {
       }
   }
 
-  // Sets masked scores to -inf. If scale_in_exp2 is false, also applies the score operations (score_chain.h), which
-  // turn QK^T products into logits.
-  void apply_mask_and_score_chain(SFragment& s, const QRowScale& rows, int n_block) const {
-    const int l = opaque_lane(), row0 = opaque_first_row() + l / 4, key0 = first_key(n_block);
-    if (cfg.scale_in_exp2 && !keys_of_warp().needs_mask(key0, key0 + cfg.block_n)) return;
+  // The scores that this thread holds for the keys of a block.
+  Scores scores_of(const ScoreRows& rows, int n_block) const {
+    return {p, rows, first_key(n_block) + opaque_lane() % 4 * 2};
+  }
+
+  // Sets scores of keys that a row does not see to -inf. Most blocks have no such scores.
+  void apply_position_mask(SFragment& s, int n_block) const {
+    const int key0 = first_key(n_block);
+    if (!keys_of_warp().needs_mask(key0, key0 + cfg.block_n)) return;
+    const int l = opaque_lane(), row0 = opaque_first_row() + l / 4;
 #pragma unroll
     for (int mt = 0; mt < m_tiles; ++mt)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int row = row0 + mt * 16 + 8 * half, live_row = row < cta.seqlen_q ? row : cta.first_row;
+        const int row = row0 + mt * 16 + 8 * half;
         const int begin = (cfg.causal_or_local ? band.first(row) : 0) - key0,
                   end = (cfg.causal_or_local ? band.past(row) : band.seqlen_k) - key0;
-        const RowScoreChain<cfg, FastTanh> chain(p, scale * rows.at(mt, half), 0.0f, offset, cta.batch, cta.head,
-                                                 live_row);
 #pragma unroll
         for (int n = 0; n < n_tiles; ++n)
 #pragma unroll
@@ -325,10 +366,7 @@ struct AttentionSm80 {
             float& x = s[mt][n][2 * half + i];
             const int j = n * 8 + l % 4 * 2 + i;
             const bool visible = j < end && (!cfg.causal_or_local || j >= begin);
-            if constexpr (cfg.scale_in_exp2)
-              x = visible ? x : minus_infinity;
-            else
-              x = visible ? chain.logit(x, key0 + j) : minus_infinity;
+            x = visible ? x : minus_infinity;
           }
       }
   }

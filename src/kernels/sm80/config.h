@@ -14,8 +14,10 @@ struct Sm80Config : AttentionVariant {
   int min_blocks = 1;           // CTAs per SM in __launch_bounds__; limits registers
 
   // One FMA inside exp2 applies the scale: exp2(s * c - m * c), c = scale * log2(e). This is possible only if the scale
-  // is positive, and scores need no operation except the scale and position masks.
+  // is positive, and nothing but masks follows it. With a soft cap, the FMA multiplies by the cap instead.
   bool scale_in_exp2 = true;
+  bool pairs = false;            // bias and mask are loaded in pairs of keys (readable_in_pairs())
+  bool far_positions = false;    // with ALiBi: distances can exceed 2^24
   bool causal_or_local = false;  // causal mask or window: the visible keys differ by row
 
   // Programmatic dependent launch (sm_90 and newer). The kernel starts while the previous kernel on the stream ends,

@@ -11,10 +11,6 @@
 
 namespace rapt {
 
-struct Float2 {
-  float x, y;
-};
-
 // B fragments of K for one k-step of QK^T and `tiles` n-tiles of 8 keys. They hold 32 bytes of each row, or 16 FP8
 // elements of each row if these are converted to 16 bits. Of 16 converted channels, lane t of a quad has
 // channels 4t to 4t+3. They become the elements 2t, 2t+1, 8+2t and 9+2t.

@@ -32,6 +32,10 @@ constexpr ConfigField config_fields[] = {
     config_field<Sm90PlanConfig, &Sm90PlanConfig::out>("out"),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::head_dim>("head_dim"),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::head_dim_v>("head_dim_v"),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::softcap>("softcap"),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::bias>("bias"),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::alibi>("alibi"),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::mask>("mask"),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::warpgroups, 1, 2, 3, 4>("warpgroups", ConfigRole::tunable),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::block_n, 64, 80, 96, 112, 128, 144, 160, 176, 192>(
         "block_n", ConfigRole::tunable),
@@ -40,22 +44,24 @@ constexpr ConfigField config_fields[] = {
     config_field<Sm90PlanConfig, &Sm90PlanConfig::ping_pong, false, true>("ping_pong", ConfigRole::tunable),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::causal_or_local>("causal_or_local", ConfigRole::tunable),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::packed_heads>("packed_heads", ConfigRole::tunable),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::pairs>("pairs"),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::programmatic, false, true>("programmatic", ConfigRole::tunable),
 };
 constexpr ConfigType config_table = config_type<Sm90PlanConfig>("Sm90Config", config_fields);
 
 constexpr int largest_dim = 256;
 constexpr int64_t longest_packed = int64_t{1} << 31;  // coordinates of a tensor map are 32-bit
+constexpr int64_t longest_alibi = int64_t{1} << 23;
 
 int64_t div_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
+// The softmax divides by its factor: the scale, the soft cap, or 1 (scores.cuh).
 bool accepts_scores(const Problem& p, std::string* why) {
-  const auto no = [&](const char* what) { return refuse(name, why, what, ": the kernel supports only scaled scores"); };
-  if (p.softcap) return no("softcap");
-  if (p.bias.present()) return no("bias");
-  if (p.alibi) return no("alibi");
-  if (p.mask.present()) return no("mask");
-  if (scale_class(p) != ScaleClass::moderate)  // so that the softmax can divide by it
+  if (p.softcap && !has_moderate_softcap(p))
+    return refuse(name, why, "softcap = ", *p.softcap, ", scale = ", p.softmax_scale(),
+                  ": softcap must be from 2^-100 to 2^100, and scale / softcap 0 or a normal f32");
+  if (p.softcap || p.bias.present() || p.alibi || p.mask.present()) return true;
+  if (scale_class(p) != ScaleClass::moderate)
     return refuse(name, why, "scale = ", p.softmax_scale(), ": scale * log2(e) must be from 2^-100 to 2^100");
   return true;
 }
@@ -85,6 +91,9 @@ bool accepts_sizes(const Problem& p, std::string* why) {
     return refuse(name, why, "seqlens ", p.seqlen_q, " and ", p.seqlen_k, ": must be below ", Band::longest);
   if (rows_q >= longest_packed || rows_k >= longest_packed)
     return refuse(name, why, "packed rows ", rows_q, " and ", rows_k, ": must be below ", longest_packed);
+  if (p.alibi && (p.has_starts || p.seqlen_q > longest_alibi || p.seqlen_k > longest_alibi))
+    return refuse(name, why, "alibi with", p.has_starts ? " starts" : "", " seqlens ", p.seqlen_q, " and ", p.seqlen_k,
+                  ": distances must be exact in f32, so starts must be absent and seqlens at most ", longest_alibi);
   if (p.batch * p.heads_q > max_grid_x || p.batch * p.heads_q * div_up(p.seqlen_q, 64) > max_grid_x)
     return refuse(name, why, "batch * heads_q * tiles of rows: must be at most ", max_grid_x);
   return true;
@@ -118,6 +127,9 @@ KernelConfig configure(const Problem& p, const Device& device) {
   Sm90PlanConfig a{choose_sm90_tiles(p, device).tiles};
   a.q = p.q, a.k = p.k, a.v = p.v, a.out = p.out;
   a.head_dim = static_cast<int>(p.head_dim), a.head_dim_v = static_cast<int>(p.head_dim_v);
+  a.softcap = p.softcap.has_value(), a.bias = p.bias.dtype, a.alibi = p.alibi, a.mask = p.mask.present();
+  const bool reads = p.bias.present() || p.mask.present();
+  a.pairs = reads && (!p.bias.present() || p.bias.pairs) && (!p.mask.present() || p.mask.pairs);
   a.blocks = device.sm_count;
   a.l2_kv_bytes = device.l2_bytes / 2;
   return {config_table, a};

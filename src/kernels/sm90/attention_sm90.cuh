@@ -12,6 +12,7 @@
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
 #include "row_tile.cuh"
+#include "scores.cuh"
 #include "shared_state.cuh"
 #include "softmax.cuh"
 #include "stages.cuh"
@@ -27,6 +28,7 @@ struct Consumer {
   using OFragment = float[1][v_tiles][4];
   using PFragment = unsigned[cfg.block_n / 16][4];  // operands of the product with V
   using Shared = SharedState<cfg>;
+  using Scores = ScoreTile<cfg, ScoreRows<cfg>, 1, n_tiles>;
 
   const AttentionParams& p;
   const Shared shared;
@@ -42,7 +44,7 @@ struct Consumer {
     const int row = tile.first_row() + 64 * group;
     const typename RowTile<cfg>::KeyRanges keys = RowTile<cfg>::keys_of(tile.band(), row, 64, tile.seqlen_q());
     const NBlocks all = tile.n_blocks(), mine = RowTile<cfg>::n_blocks_of(keys);
-    RowSoftmax softmax{p.scale * log2_e, p};
+    RowSoftmax<cfg> softmax{softmax_scale_log2<cfg>(p), p};
     SFragment s;
     OFragment o;
     PFragment p_fragment;
@@ -57,9 +59,10 @@ struct Consumer {
     } else {
       const bool after_skipped = n_block + 1 < all.end;
       if (after_skipped) prepare_v(tile, n_block + 1, slot.next(), pass);
+      typename Scores::Elements elements = score_elements(tile, n_block);
       first_qk(s);
       if (after_skipped) release_unused();
-      if (mask_and_softmax(s, softmax, tile, keys, n_block, pass)) softmax.correct(s);
+      if (mask_and_softmax(s, elements, softmax, tile, keys, n_block, pass)) softmax.correct(s);
       pack(p_fragment, s);
       bool accumulate = false;  // the first PV overwrites o
 #pragma unroll 1
@@ -71,12 +74,13 @@ struct Consumer {
         slot.advance();
         mma_pv(o, p_fragment, slot, accumulate);
         pass_turn();
+        elements = score_elements(tile, n_block);
         wgmma_wait_group<1>();
         pin(s);
         arrive_by_warp(k_empty);
-        const bool rescales = mask_and_softmax(s, softmax, tile, keys, n_block, pass);
-        // This branch needs the sums of the weights. It is before the wait, so the compiler must compute the
-        // exponentials before the wait, too.
+        const bool rescales = mask_and_softmax(s, elements, softmax, tile, keys, n_block, pass);
+        // This branch, or one in weigh(), needs the sums of the weights. It is before the wait, so the compiler must
+        // compute the exponentials before the wait, too.
         if (rescales) softmax.correct(s);
         RAPT_TRACE_NEXT("consumer #: wait P.V");
         wgmma_wait_group<0>();
@@ -168,11 +172,23 @@ struct Consumer {
     release();
   }
 
-  // Masks scores and replaces them by weights. Returns whether correct() and rescale() must follow.
-  bool mask_and_softmax(SFragment& s, RowSoftmax& softmax, const RowTile<cfg>& tile,
-                        const typename RowTile<cfg>::KeyRanges& keys, int n_block, NanPass pass) const {
+  // Loads the elements of bias and mask for a block.
+  typename Scores::Elements score_elements(const RowTile<cfg>& tile, int n_block) const {
+    typename Scores::Elements elements;
+    const ScoreRows<cfg> rows{p, tile, group};
+    Scores{p, rows, n_block * cfg.block_n + static_cast<int>(threadIdx.x % 4) * 2}.load(elements);
+    return elements;
+  }
+  // Modifies and masks scores, and replaces them by weights. Returns whether correct() and rescale() must follow.
+  bool mask_and_softmax(SFragment& s, const typename Scores::Elements& elements, RowSoftmax<cfg>& softmax,
+                        const RowTile<cfg>& tile, const typename RowTile<cfg>::KeyRanges& keys, int n_block,
+                        NanPass pass) const {
     RAPT_TRACE_NEXT("consumer #: softmax");
     const int key = n_block * cfg.block_n;
+    if constexpr (Scores::used) {
+      const ScoreRows<cfg> rows{p, tile, group};
+      apply_score_chain(Scores{p, rows, key + static_cast<int>(threadIdx.x % 4) * 2}, s, elements);
+    }
     if (key + cfg.block_n > keys.full.end) mask<false>(s, tile, key);
     if (cfg.causal_or_local && key < keys.full.begin) mask<true>(s, tile, key);
     return softmax.weigh(s, pass);
@@ -204,7 +220,7 @@ struct Consumer {
       for (int half = 0; half < 2; ++half)
         p_fragment[n / 2][n % 2 * 2 + half] = pack2<cfg.v>(s[0][n][2 * half], s[0][n][2 * half + 1]);
   }
-  static void rescale(OFragment& o, const RowSoftmax& softmax) {
+  static void rescale(OFragment& o, const RowSoftmax<cfg>& softmax) {
 #pragma unroll
     for (int n = 0; n < v_tiles; ++n)
 #pragma unroll

@@ -44,7 +44,8 @@ double estimated_us(const Problem& p, const Device& device, const Sm90TunedRow& 
                tiles = heads * std::ceil(lengths.q / queries), ctas = device.sm_count;
   const double key_us =
       row.time.key_us * (lengths.q <= queries / 2 ? half_tile : 1) * (heads_per_tile > 1 ? packed_tile : 1);
-  const auto us = [&](double n, double keys) { return n * row.time.tile_us + keys * key_us; };
+  const double factor = time_factor(row.scores);
+  const auto us = [&](double n, double keys) { return factor * (n * row.time.tile_us + keys * key_us); };
   if (!p.position_mask.present() && !p.varlen) {  // each CTA computes the same number of equal tiles, or one less
     const double rounds = std::ceil(tiles / ctas);
     return launch_us + us(rounds, rounds * lengths.k);
@@ -55,14 +56,21 @@ double estimated_us(const Problem& p, const Device& device, const Sm90TunedRow& 
   return launch_us + us(tiles / ctas, tiles / ctas * keys.mean) + us(1, keys.most) / 4;
 }
 
-// Returns the rows for the smallest dims that hold the problem.
+Sm90Scores scores_of(const Problem& p) {
+  const int steps = p.softcap.has_value() + p.bias.present() + p.alibi + p.mask.present();
+  if (steps == 0) return Sm90Scores::plain;
+  return steps == 1 ? Sm90Scores::one_step : Sm90Scores::several_steps;
+}
+
+// Returns the rows for the problem's operations on scores, and for the smallest dims that hold the problem.
 std::span<const Sm90TunedRow> rows_of(const Problem& p) {
+  const Sm90Scores scores = scores_of(p);
   const auto holds = [&](const Sm90TunedRow& row) {
-    return p.head_dim <= row.most_dim && p.head_dim_v <= row.most_dim_v;
+    return row.scores == scores && p.head_dim <= row.most_dim && p.head_dim_v <= row.most_dim_v;
   };
   const auto first = std::ranges::find_if(sm90_tuned_rows, holds);
   const auto end = std::find_if(first, sm90_tuned_rows.end(), [&](const Sm90TunedRow& row) {
-    return row.most_dim != first->most_dim || row.most_dim_v != first->most_dim_v;
+    return row.scores != scores || row.most_dim != first->most_dim || row.most_dim_v != first->most_dim_v;
   });
   return {first, end};
 }
@@ -113,7 +121,7 @@ double estimated_sm80_us(const Problem& p, const Device& device) {
                                      : 0.025,
                tiles = static_cast<double>(heads) * std::ceil(lengths.q / 32),
                rounds = std::ceil(tiles / device.sm_count);
-  return rounds * (2.7 + key_us * SeenKeys::of(p, lengths, 16).most);
+  return rounds * time_factor(scores_of(p)) * (2.7 + key_us * SeenKeys::of(p, lengths, 16).most);
 }
 
 }  // namespace rapt

@@ -13,8 +13,8 @@ struct Sm90Choice {
   double us;         // the estimated time of a launch on an H200
 };
 
-// Returns the fastest tiles. `invariant` plans must not depend on lengths, so their tiles depend only on the head dims
-// and on the presence of a mask. head_dim and head_dim_v must be at most 256.
+// Returns the fastest tiles. `invariant` plans must not depend on lengths, so their tiles depend only on the head dims,
+// on the operations on scores and on the presence of a mask. head_dim and head_dim_v must be at most 256.
 Sm90Choice choose_sm90_tiles(const Problem& p, const Device& device);
 
 // Returns the estimated time of attention_sm80 in microseconds, or infinity if the problem has too many tiles for the

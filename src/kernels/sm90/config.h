@@ -13,6 +13,7 @@ struct Sm90Config : AttentionVariant {
   bool ping_pong = false;        // warpgroups take turns: one issues products while the others compute softmax
   bool causal_or_local = false;  // rows may see different keys
   int packed_heads = 1;          // query heads of a GQA group whose rows share a tile; 1: each head has its own tiles
+  bool pairs = false;            // elements of bias and mask can be loaded in pairs (scores.cuh)
   bool programmatic = true;      // the kernel can start before the previous kernel ends, and then waits for that end
 
   constexpr int block_m() const { return 64 * warpgroups; }

@@ -25,9 +25,9 @@ struct Epilogue {
   };
 
   // Adds the sink. A row without visible keys gets O = 0, and lse = -inf or, with a sink, lse = sink.
-  RowResult finalize_row(const RowSoftmax& softmax, int half, int row) const {
+  RowResult finalize_row(const RowSoftmax<cfg>& softmax, int half, int row) const {
     float sum = quad_sum(softmax.row_sum[half]), share = 1.0f;
-    float top = RowSoftmax::Rules::natural_logit(softmax.row_max[half], softmax.c);
+    float top = RowSoftmax<cfg>::Rules::natural_logit(softmax.row_max[half], softmax.c);
     if (p.sinks != nullptr) {
       const float sink = p.sinks[tile.head_of(row) * p.sinks_head], higher = fmaxf(top, sink);
       const float base = higher == minus_infinity ? 0.0f : higher, moved = exp2_approx((top - base) * log2_e);
@@ -41,7 +41,7 @@ struct Epilogue {
 
   // Stores the warp's rows. `o` holds this thread's parts of two of these rows. first_row: the first row of the
   // warpgroup. Returns whether this thread's parts are finite.
-  bool store(const RowSoftmax& softmax, const float (&o)[1][v_tiles][4], int first_row) const {
+  bool store(const RowSoftmax<cfg>& softmax, const float (&o)[1][v_tiles][4], int first_row) const {
     const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32 % 4);
     const bool counts = pass == NanPass::count_non_finite;
     float factor[2], zero = 0.0f;  // zero: becomes NaN if a stored value is not finite

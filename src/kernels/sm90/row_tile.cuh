@@ -51,6 +51,8 @@ struct RowTile {
     return b;
   }
 
+  int offset() const { return word(15); }  // distance of query i to key j: i + offset - j
+
   // Computes and writes the description of tile `item`. The producer thread calls it. Returns false if the tile has no
   // rows.
   bool find(const Sm90Params& params, unsigned item) const {
@@ -64,6 +66,7 @@ struct RowTile {
     const Band band = sequence.band;
     put(11, band.begin), put(12, band.end), put(13, band.seqlen_k);
     put(14, 0);
+    if constexpr (cfg.alibi) put(15, sequence.offset);
     const NBlocks n_blocks = n_blocks_of(keys_of(band, first_row, rows, seqlen_q));
     put(9, n_blocks.begin), put(10, n_blocks.end);
     return first_row < seqlen_q || (p.seqused_q.present() && first_row < sequence.rows_q * heads);

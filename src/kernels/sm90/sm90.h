@@ -13,12 +13,17 @@ namespace rapt {
 struct TileSequence {
   Band band;
   int first_q = 0, seqlen_q = 0, rows_q = 0;  // as in Sequence
+  int offset = 0;                             // as in Sequence, but at most 2^30
   bool foreign_tail = false;  // rows of K and V after the sequence's keys may hold values other than zero
 
   static constexpr TileSequence of(const AttentionParams& p, index_t batch) {
     const Sequence s = sequence_of(p, batch);
-    return {Band::of(p.position_mask, s.offset, s.seqlen_k), static_cast<int>(s.first_q), static_cast<int>(s.seqlen_q),
-            static_cast<int>(s.rows_q), p.cu_seqlens_k.present() || p.seqused_k.present()};
+    return {Band::of(p.position_mask, s.offset, s.seqlen_k),
+            static_cast<int>(s.first_q),
+            static_cast<int>(s.seqlen_q),
+            static_cast<int>(s.rows_q),
+            static_cast<int>(clamped(s.offset, -(1 << 30), 1 << 30)),
+            p.cu_seqlens_k.present() || p.seqused_k.present()};
   }
 };
 

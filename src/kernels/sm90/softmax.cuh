@@ -12,6 +12,10 @@
 // tile is computed again like a tile with hidden NaN (NanPass). In that pass, row_max of such a row is raised before
 // the weights are computed. The limit is 2^100, so that this is rare. If the call asks for lse, it is 2^24: the
 // exponent of a larger weight is rounded so much that lse could miss its error bound.
+//
+// With bias or ALiBi, scores of one row often differ by more than that: the first block can have a bias of -10000, or
+// can be far from the diagonal. Then almost every tile would be computed again. So with them, each block's maximum is
+// compared with row_max before the weights are computed (maximum_first), as in attention_sm80. No weight exceeds 2^8.
 #pragma once
 
 #include "device/softmax.cuh"
@@ -19,7 +23,9 @@
 
 namespace rapt {
 
+template <const Sm90Config& cfg>
 struct RowSoftmax {
+  static constexpr bool maximum_first = cfg.bias != DType::none || cfg.alibi;
   using Rules = OnlineSoftmax<true, 1, false>;
   static constexpr int group = 2;  // number of tiles of eight columns whose exponentials are computed together
   static constexpr float largest_sum = 256.0f;
@@ -34,11 +40,15 @@ struct RowSoftmax {
   float output_scale[2] = {1.0f, 1.0f};  // the factor for O after correct()
   bool is_steady = false;                // the pass is normal, and no row of the warp is unsafe
 
-  // Replaces scores by weights. Returns whether correct() must follow. All threads of a warp agree.
+  // Replaces scores by weights. Returns whether correct() and a multiplication of O must follow. All threads of a warp
+  // agree.
   template <int tiles>
   bool weigh(float (&s)[1][tiles][4], NanPass pass) {
-    bool corrects = false;
-    if (!is_steady) begin_rows(s, pass), corrects = pass != NanPass::normal;
+    bool corrects = false, too_large = false;
+    if constexpr (maximum_first)
+      corrects = raise_row_max(s, pass);
+    else if (!is_steady)
+      begin_rows(s, pass), corrects = pass != NanPass::normal;
     // The arguments of exponentials are computed at most two groups before the exponentials.
     float at[2][2] = {{shift[0], shift[1]}, {shift[0], shift[1]}}, sum[2][2] = {};  // as in block_sum()
 #pragma unroll
@@ -57,7 +67,14 @@ struct RowSoftmax {
     for (int half = 0; half < 2; ++half) {
       const float all = sum[half][0] + sum[half][1];
       row_sum[half] += all;
-      corrects = corrects | !(all <= largest_sum);  // also true for NaN
+      if constexpr (maximum_first)
+        too_large = too_large | !(all <= largest_finite);  // the row has a score that is infinite or NaN
+      else
+        corrects = corrects | !(all <= largest_sum);  // also true for NaN
+    }
+    if constexpr (maximum_first) {
+      if (__any_sync(~0u, too_large)) spoil(s);
+      return corrects;
     }
     return __any_sync(~0u, corrects);
   }
@@ -66,6 +83,7 @@ struct RowSoftmax {
   // output_scale.
   template <int tiles>
   void correct(float (&s)[1][tiles][4]) {
+    if constexpr (maximum_first) return;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if (is_steady) output_scale[half] = 1.0f;
@@ -110,6 +128,47 @@ struct RowSoftmax {
     const bool any_unsafe = __any_sync(~0u, is_unsafe(0) | is_unsafe(1));
     is_steady = pass == NanPass::normal & !any_unsafe;
     if (any_unsafe && pass != NanPass::count_non_finite) subtract_row_max(s);
+  }
+  // For maximum_first: if the sum of a row is not finite, its weights become NaN. Its result is NaN anyway. But ptxas
+  // computes the exponentials before this branch. Without the branch, it computes them after the caller has waited for
+  // PV.
+  template <int tiles>
+  void spoil(float (&s)[1][tiles][4]) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float zero_or_nan = row_sum[half] - row_sum[half];
+#pragma unroll
+      for (int n = 0; n < tiles; ++n) s[0][n][2 * half] += zero_or_nan, s[0][n][2 * half + 1] += zero_or_nan;
+    }
+  }
+
+  // For maximum_first: raises row_max of the rows whose block has a much larger score. Returns whether a row of the
+  // warp has a new row_max.
+  template <int tiles>
+  bool raise_row_max(float (&s)[1][tiles][4], NanPass pass) {
+    if (pass == NanPass::count_non_finite) {
+      begin_rows(s, pass);
+      return false;
+    }
+    float top[2];
+    bool raises = false;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      top[half] = max_of(s, half);
+      raises = raises | Rules::exceeds_threshold(top[half], row_max[half], c);
+    }
+    raises = __any_sync(~0u, raises);
+    if (raises) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float maximum = quad_max(top[half]);
+        const bool exceeds = Rules::exceeds_threshold(maximum, row_max[half], c);
+        output_scale[half] = exceeds ? move(half, maximum) : 1.0f;
+      }
+      is_steady = !__any_sync(~0u, is_unsafe(0) | is_unsafe(1));
+    }
+    if (!is_steady) subtract_row_max(s);
+    return raises;
   }
   template <int tiles>
   void subtract_row_max(float (&s)[1][tiles][4]) const {
