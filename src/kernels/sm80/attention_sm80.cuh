@@ -78,6 +78,8 @@ struct AttentionSm80 {
     cta.smem = smem_address;
   }
 
+  static int slice() { return 0; }  // of the output's columns; WideAttention has several
+
   // Runs one pass over the tile. Returns whether another pass is needed (NanPass).
   bool run(NanPass pass) {
     griddepcontrol_wait<cfg.programmatic>();
@@ -191,13 +193,13 @@ struct AttentionSm80 {
     for (int n_block = 0; n_block < stages - 1 || n_block == 0; ++n_block) load_kv(n_block);
   }
 
-  // If warps split the keys (warps_n > 1), the grid is (m blocks, heads, batch). This avoids integer divisions, which
+  // If warps split the keys (has_3d_grid), the grid is (m blocks, heads, batch). This avoids integer divisions, which
   // would dominate such a short kernel.
   TileScheduler::WorkTile scheduled_tile() const {
-    if constexpr (cfg.warps_n > 1)
+    if constexpr (has_3d_grid(cfg))
       return {blockIdx.z, blockIdx.y, gridDim.x - 1 - blockIdx.x};
     else
-      return scheduler.work_tile(volatile_copy(blockIdx.x));
+      return scheduler.work_tile(volatile_copy(blockIdx.x) / slices_of(cfg));
   }
 
   bool init_tile() {
@@ -340,9 +342,24 @@ struct AttentionSm80 {
   }
 };
 
+}  // namespace rapt
+
+#include "wide_attention.cuh"
+
+namespace rapt {
+
+template <const Sm80Config& cfg, bool wide = cfg.wide()>
+struct CtaOf {
+  using Type = AttentionSm80<cfg>;
+};
+template <const Sm80Config& cfg>
+struct CtaOf<cfg, true> {
+  using Type = WideAttention<cfg>;
+};
+
 template <const Sm80Config& cfg>
 void attention_sm80(const Sm80Params& p) {
-  using Cta = AttentionSm80<cfg>;
+  using Cta = typename CtaOf<cfg>::Type;
   RAPT_TRACE_BEGIN("prologue");
   extern __shared__ __align__(1024) char shared[];
   const AttentionParams& a = p.attention;
@@ -350,7 +367,7 @@ void attention_sm80(const Sm80Params& p) {
   const bool reads_lists = a.cu_seqlens_q.present() || a.seqused_q.present() || a.seqused_k.present() ||
                            a.q_starts.present() || a.k_starts.present();
   if (cfg.programmatic && reads_lists) griddepcontrol_wait<cfg.programmatic>();
-  if (a.seqused_q.present()) clear_unused_rows<cfg>(a, Cta(p, 0, threadIdx.x).scheduled_tile());
+  if (a.seqused_q.present() && Cta::slice() == 0) clear_unused_rows<cfg>(a, Cta(p, 0, threadIdx.x).scheduled_tile());
   bool again = true;
 #pragma unroll 1
   for (int pass = normal; again; ++pass) {
