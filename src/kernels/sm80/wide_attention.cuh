@@ -73,8 +73,9 @@ struct WideAttention : AttentionSm80<cfg> {
   }
 
   // The loop over blocks of keys. Each block has `pieces` steps. A step begins with a barrier. After it the step's
-  // piece is in shared memory, and no warp reads the previous piece any more, so the next piece is loaded into its
-  // buffer.
+  // piece is in shared memory, and no warp reads the previous piece any more, so a later piece is loaded into its
+  // buffer. With more than two buffers, a warp first issues the step's matrix products: they run while it issues
+  // copies.
   void mainloop(NanPass pass, Softmax& softmax, OFragment& o) {
 #pragma unroll 1
     for (int n_block = 0; n_block < n_blocks; ++n_block) {
@@ -83,19 +84,23 @@ struct WideAttention : AttentionSm80<cfg> {
 #pragma unroll
       for (int piece = 0; piece < wide.k_pieces; ++piece) {
         RAPT_TRACE("wait K", n_block * wide.k_pieces + piece);
-        const unsigned buffer = next_piece(n_block, piece);
+        const unsigned buffer = next_piece();
+        if (stages == 2) load_later_piece(n_block, piece);
         RAPT_TRACE("Q.K", n_block * wide.k_pieces + piece);
         if (visible_block) multiply_k(s, buffer, piece);
+        if (stages > 2) load_later_piece(n_block, piece);
       }
       RAPT_TRACE("softmax", n_block);
       share_weights(pass, softmax, o, s, visible_block, n_block);
 #pragma unroll
       for (int piece = 0; piece < wide.v_pieces; ++piece) {
         RAPT_TRACE("wait V", n_block * wide.v_pieces + piece);
-        const unsigned buffer = next_piece(n_block, wide.k_pieces + piece);
+        const unsigned buffer = next_piece();
+        if (stages == 2) load_later_piece(n_block, wide.k_pieces + piece);
         if (pass != normal) rewrite_v_for_pass<cfg, VPiece>(pass, buffer, cta.thread);
         RAPT_TRACE("P.V", n_block * wide.v_pieces + piece);
         if (visible_block) multiply_v(o, buffer, piece);
+        if (stages > 2) load_later_piece(n_block, wide.k_pieces + piece);
       }
     }
   }
@@ -236,15 +241,19 @@ struct WideAttention : AttentionSm80<cfg> {
     for (int step = 0; step < stages - 1; ++step) load_piece(step / pieces, step % pieces);
   }
 
-  // Waits for the step's piece and returns its buffer. Loads the piece that comes stages - 1 steps later.
-  unsigned next_piece(int n_block, int piece) {
+  // Waits for the step's piece and returns its buffer.
+  unsigned next_piece() {
     cp_async_wait_group(stages - 2);
     __syncthreads();
-    const int later = piece + stages - 1;
-    load_piece(n_block + later / pieces, later % pieces);
     const unsigned buffer = reading;
     reading = after(buffer);
     return buffer;
+  }
+
+  // Loads the piece that comes stages - 1 steps after this one.
+  void load_later_piece(int n_block, int piece) {
+    const int later = piece + stages - 1;
+    load_piece(n_block + later / pieces, later % pieces);
   }
 
   // Loads a piece and commits it as one cp.async group. After the last block the group is empty, so that wait counts
