@@ -137,15 +137,16 @@ bool can_scale_in_exp2(const Problem& p) {
          (scale == ScaleClass::moderate || scale == ScaleClass::positive);
 }
 
+bool has_small_smem(const Device& device) { return device.smem_per_block < 128 << 10; }
+
 // With `invariant`, tiles must not depend on lengths, batch or heads.
 Sm80Rows rows_of(const Problem& p, const Device& device, bool causal_or_local, int dim) {
   const int64_t heads = p.batch * p.heads_q;
   if (p.invariant) return Sm80Rows::many;
   if (has_wide_dims(p)) {
-    const int64_t tiles = heads * ceil_div(p.seqlen_q, 64);
-    return 16 * tiles <= device.sm_count ? Sm80Rows::few
-           : tiles < device.sm_count     ? Sm80Rows::balanced
-                                         : Sm80Rows::many;
+    if (16 * heads * ceil_div(p.seqlen_q, 64) <= device.sm_count) return Sm80Rows::few;
+    const int64_t tiles = heads * ceil_div(p.seqlen_q, has_small_smem(device) ? 32 : 64);
+    return 2 * tiles <= device.sm_count ? Sm80Rows::balanced : Sm80Rows::many;
   }
   if (4 * heads * ceil_div(p.seqlen_q, 64) <= 5 * device.sm_count) return Sm80Rows::few;
   if (causal_or_local && dim <= 128 && heads * ceil_div(p.seqlen_q, 128) < 5 * device.sm_count)
@@ -163,7 +164,7 @@ Sm80Traits traits_of(const Problem& p, const Device& device) {
   t.fine_grained_scales = rows_sharing(p.q_scales) + rows_sharing(p.k_scales) + rows_sharing(p.v_scales) > 0 ||
                           p.v_scales == ScaleKind::channel;
   t.e4m3_kv = p.q != DType::bf16 && p.q != DType::e5m2 && p.k == DType::e4m3 && p.v == DType::e4m3;
-  t.small_smem = device.smem_per_block < 128 << 10;
+  t.small_smem = has_small_smem(device);
   t.short_q = p.seqlen_q <= 16 && !p.invariant;
   t.few_keys = p.seqlen_k <= 512 && !t.fine_grained_scales;
   t.rows = rows_of(p, device, t.causal_or_local, t.dim);

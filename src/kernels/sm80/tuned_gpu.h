@@ -12,8 +12,8 @@ namespace rapt {
 
 // How the query rows fill the GPU. `few`: at most 5/4 tiles of 64 rows for each multiprocessor. `balanced`: a causal or
 // local problem with dim <= 128 and fewer than 5 tiles of 128 rows for each multiprocessor. Its CTAs have different
-// amounts of work. Head dims above 256: `few` is at most 1/16 tile of 64 rows for each multiprocessor, `balanced` less
-// than one.
+// amounts of work. Head dims above 256: `few` is at most one tile of 64 rows for 16 multiprocessors. `balanced` means
+// that two slices of each row tile still fit on the GPU at the same time.
 enum class Sm80Rows : unsigned char { few, balanced, many };
 
 // The properties that determine the tiles.

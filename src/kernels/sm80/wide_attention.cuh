@@ -252,6 +252,7 @@ struct WideAttention : AttentionSm80<cfg> {
 
   // Loads the piece that comes stages - 1 steps after this one.
   void load_later_piece(int n_block, int piece) {
+    RAPT_TRACE("load", n_block * pieces + piece);
     const int later = piece + stages - 1;
     load_piece(n_block + later / pieces, later % pieces);
   }
