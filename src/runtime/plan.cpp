@@ -134,8 +134,10 @@ Plan plan_by(const Family& family, const Problem& problem, const Device& device)
 std::string slow_note(const Problem& problem, const Device& device) {
   if (device.kind != DeviceKind::cuda || choose(planned_problem(problem, device), device) != &attention_scalar)
     return "";
-  return concat("the slow kernel attention_scalar was chosen for a GPU call; attention_sm80 was not possible: ",
-                without_name(attention_sm80, refusal(attention_sm80, problem, device)));
+  return concat(
+      "the slow kernel attention_scalar was chosen for a GPU call. It uses no tensor cores: often it takes ten "
+      "times as long as attention_sm80, or more. attention_sm80 was not possible: ",
+      without_name(attention_sm80, refusal(attention_sm80, problem, device)));
 }
 
 PlanOverride override_of(std::string_view words) {

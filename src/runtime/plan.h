@@ -31,8 +31,8 @@ Plan plan(const Problem& problem, const Device& device);
 // Plans with the given family. The family need not be in the registry, but it must accept the problem.
 Plan plan_by(const Family& family, const Problem& problem, const Device& device);
 
-// Returns a warning if the slow attention_scalar computes a problem on a GPU, with attention_sm80's reason for
-// rejecting it. Otherwise returns "".
+// Returns a warning if the slow attention_scalar computes a problem on a GPU: how much time that costs, and
+// attention_sm80's reason for rejecting the problem. Otherwise returns "". explain() and the log use this sentence.
 std::string slow_note(const Problem& problem, const Device& device);
 
 // A choice that replaces the planner's choice: "family=attention_scalar block_m=64 stages=3". Both parts may be absent.

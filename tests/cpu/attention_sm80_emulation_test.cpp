@@ -51,8 +51,8 @@ void launch(const Problem& p, const Sm80Params& params) {
     cuda_emulation::launch(blocks, static_cast<unsigned>(cfg.threads()), reinterpret_cast<float*>(shared),
                            static_cast<size_t>(smem_bytes(cfg)) / sizeof(float), [&] { attention_sm80<cfg>(params); });
   };
-  if constexpr (cfg.warps_n == 1) {
-    run(tiles * static_cast<unsigned>(p.batch * p.heads_q));
+  if constexpr (!has_3d_grid(cfg)) {
+    run(tiles * static_cast<unsigned>(p.batch * p.heads_q * slices_of(cfg)));
   } else {
     for (blockIdx.z = 0; blockIdx.z < p.batch; ++blockIdx.z)
       for (blockIdx.y = 0; blockIdx.y < p.heads_q; ++blockIdx.y) run(tiles);
@@ -235,6 +235,76 @@ TEST_F(Sm80Emulated, SumsInHalfPrecision) {
     return c;
   }();
   expect_right<cfg>("f16 b1 h2 q70 k90 d32 acc=f16 lse");
+}
+
+// Head dims above 256. The columns of the output are divided among warps and slices; K and V arrive in pieces.
+constexpr Sm80Config wide_config(Sm80Config c, int k_piece, int v_piece, int v_slice) {
+  c.k_piece = k_piece, c.v_piece = v_piece, c.v_slice = v_slice;
+  return c;
+}
+
+TEST_F(Sm80Emulated, WideWithTwoUnequalSlices) {
+  static constexpr Sm80Config cfg = wide_config(config_of(DType::f16, 264, 264, 32, 16, 2, 2, 2), 128, 16, 256);
+  static_assert(Sm80WideLayout(cfg).slices == 2 && cfg.head_dim_v % Sm80WideLayout(cfg).columns != 0);
+  expect_right<cfg>("f16 b2 h4:2 q35 k70 d264 lse");
+  expect_right<cfg>("f16 b1 h2 q33 k31 d264 lse sinks", huge);
+  expect_right<cfg>("f16 h4 d264 varlen=33:0,3:0,70:33,65:100 lse sinks");
+  expect_right<cfg>("f16 b3 h2 q40 k40 d264 seqused_q=0,33,40 lse", hidden);
+}
+
+TEST_F(Sm80Emulated, WideCausalAndWindows) {
+  static constexpr Sm80Config cfg = [] {
+    Sm80Config c = wide_config(config_of(DType::bf16, 320, 320, 64, 32, 2, 4, 4), 128, 32, 512);
+    c.causal_or_local = true;
+    return c;
+  }();
+  for (const unsigned section : {1u, 3u}) expect_right<cfg>("bf16 b1 h4:2 q70 k150 d320 causal lse", normal, section);
+  expect_right<cfg>("bf16 b1 h2 q70 k300 d320 window=20,5 lse", hidden);
+  expect_right<cfg>("bf16 b1 h2 q150 k40 d320 causal lse", hidden);  // rows that see no key
+  expect_right<cfg>("bf16 b1 h2 q40 k70 d320 causal layout=bshd lse", check::Fill::seen_nan);
+  expect_right<cfg>("bf16 h4:2 d320 varlen=17:5,0:9,64:0,40:100 seqused=5,3,0,90 causal lse", hidden);
+}
+
+TEST_F(Sm80Emulated, WidePartialStates) {
+  static constexpr Sm80Config cfg = [] {
+    Sm80Config c = wide_config(config_of(DType::f16, 384, 384, 32, 16, 1, 8, 3), 64, 16, 256);
+    c.out = DType::f32, c.causal_or_local = true;
+    return c;
+  }();
+  expect_right<cfg>("f16 b1 h2 q40 k150 d384 out=f32 causal partial lse");
+  expect_right<cfg>("f16 b1 h2 q40 k150 d384 out=f32 causal_top_left lse", hidden);
+}
+
+TEST_F(Sm80Emulated, WideOperationsOnScores) {
+  static constexpr Sm80Config cfg = [] {
+    Sm80Config c = wide_config(config_of(DType::bf16, 512, 512, 32, 32, 1, 4, 3), 128, 32, 512);
+    c.scale_in_exp2 = false, c.softcap = true, c.bias = DType::f32, c.alibi = true, c.mask = true,
+    c.causal_or_local = true;
+    return c;
+  }();
+  expect_right<cfg>("bf16 b1 h2 q40 k140 d512 causal softcap=20 alibi bias=f32[1,h,q,k] mask=[b,1,q,k] sinks lse");
+  expect_right<cfg>("bf16 b1 h2 q40 k70 d512 window=30,9 softcap=20 alibi bias=f32[1,1,q,k] mask=[b,h,1,k] lse",
+                    hidden);
+}
+
+TEST_F(Sm80Emulated, WideWithFewQueries) {
+  static constexpr Sm80Config cfg = wide_config(config_of(DType::bf16, 576, 512, 16, 16, 1, 8, 4), 64, 64, 128);
+  expect_right<cfg>("bf16 b1 h4:1 q1 k300 d576:512 lse");
+  expect_right<cfg>("bf16 b2 h2 q17 k129 d576:512 seqused=0,129 lse sinks");
+  static constexpr Sm80Config whole = wide_config(config_of(DType::f16, 576, 512, 16, 16, 1, 8, 2), 64, 16, 512);
+  expect_right<whole>("f16 b2 h2 q5 k127 d576:512 lse", huge);
+}
+
+TEST_F(Sm80Emulated, WideInOneOperand) {
+  static constexpr Sm80Config values = [] {
+    Sm80Config c = wide_config(config_of(DType::f16, 40, 512, 64, 32, 2, 4, 3), 48, 32, 512);
+    c.causal_or_local = true;
+    return c;
+  }();
+  expect_right<values>("f16 b1 h4:2 q70 k150 d40:512 causal lse");
+  expect_right<values>("f16 b1 h2 q70 k150 d40:512 window=30,5 lse", hidden);
+  static constexpr Sm80Config keys = wide_config(config_of(DType::bf16, 512, 40, 64, 32, 4, 2, 2), 64, 64, 512);
+  expect_right<keys>("bf16 b1 h2 q70 k130 d512:40 lse");
 }
 
 // FP8 products with FP8 instructions, as on Ada: for the scores, and for P.V with weights of one or two terms.

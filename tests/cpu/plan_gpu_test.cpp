@@ -115,8 +115,8 @@ TEST(PlanGpu, TenThousandLengthsNeedFewKernels) {
     for (const char* line :
          {"f16 b1 h8 q1 k1 d64", "bf16 b4 h32:8 q1 k1 d128 causal", "f16 b2 h16 q1 k1 d256 causal softcap=50",
           "bf16 b1 h16 q1 k1 d80 mask=[b,1,1,k]", "f16 b2 h32:8 q1 k1 d128 softcap=3 alibi bias=f32[b,h,q,1]",
-          "f32 b1 h8 q1 k1 d64", "e4m3 out=f16 b1 h8 q1 k1 d128 scales=head", "bf16 b16 h32 q1 k1 d64",
-          "bf16 b2 h12 q1 k1 d64 causal", "f16 b8 h16 q1 k1 d80", "f16 b4 h16 q1 k1 d128"}) {
+          "bf16 b1 h16 q1 k1 d576:512 causal", "f32 b1 h8 q1 k1 d64", "e4m3 out=f16 b1 h8 q1 k1 d128 scales=head",
+          "bf16 b16 h32 q1 k1 d64", "bf16 b2 h12 q1 k1 d64 causal", "f16 b8 h16 q1 k1 d80", "f16 b4 h16 q1 k1 d128"}) {
       EXPECT_LE(kernels_of_lengths(line, preset, both), allowed) << line << " on " << preset;
       EXPECT_LE(kernels_of_lengths(line, preset, keys), allowed) << line << " on " << preset;
       EXPECT_LE(kernels_of_lengths(line, preset, queries), allowed) << line << " on " << preset;
@@ -276,7 +276,7 @@ TEST(PlanGpu, TheChosenConfigurationIsLegalOnEveryGpu) {
     for (const char* types : {"f16", "bf16", "q=f16 k=e4m3 v=f16 out=f16", "q=f16 k=f16 v=e5m2 out=f16",
                               "q=bf16 k=e5m2 v=bf16 out=bf16", "e4m3 out=bf16", "e4m3 out=bf16 pv=fp8x2"})
       for (const char* sizes : {"h6:3 q16 k100", "b4 h32 q4096", "h32 q1000 causal", "h2 q300 k5000 bias=f16[1,h,q,k]"})
-        for (const char* dims : {"d64", "d128", "d192", "d256", "d96:256"}) {
+        for (const char* dims : {"d64", "d128", "d192", "d256", "d96:256", "d320", "d576:512"}) {
           const Problem problem = parse_problem(concat(types, " ", sizes, " ", dims));
           SCOPED_TRACE(concat(name, ": ", to_string(problem)));
           const Step step = plan(problem, device).steps[0];
@@ -286,6 +286,25 @@ TEST(PlanGpu, TheChosenConfigurationIsLegalOnEveryGpu) {
         }
   }
   EXPECT_GT(plans, 1000);
+}
+
+// All head dims up to 576:512 in 16 bits. If a tile did not fit, the plan would have more shared memory than the GPU.
+TEST(PlanGpu, WideHeadDimsUseTensorCoresOnEveryGpu) {
+  for (const char* name : presets) {
+    const Device device = device_preset(name);
+    for (const char* rest :
+         {"b1 h1 q4096", "b4 h32 q1024 causal", "b1 h16 q1 k4096", "b16 h64 q4 k512", "b1 h4 q70 softcap=20 invariant"})
+      for (int dim = 8; dim <= 576; dim += 40)
+        for (int dim_v = 8; dim_v <= 512; dim_v += 56) {
+          if (std::max(dim, dim_v) <= 256) continue;
+          const Problem problem = parse_problem(concat("f16 ", rest, " d", dim, ":", dim_v));
+          SCOPED_TRACE(concat(name, ": ", to_string(problem)));
+          const Step step = plan(problem, device).steps[0];
+          ASSERT_EQ(step.family, &attention_sm80);
+          EXPECT_NO_THROW(step.family->check_config({problem, device, step.config, step.config, true}));
+          EXPECT_EQ(step.config.number("v_slice") > 0, true);
+        }
+  }
 }
 
 }  // namespace

@@ -19,7 +19,10 @@ const std::vector<std::pair<const char*, const char*>> refused = {
     {"q=f16 k=bf16 v=f16 b1 h1 q64 d64", "q=f16 k=bf16: if both are 16-bit, they must be equal"},
     {"e4m3 out=f16 b1 h1 q64 d64 smooth_k softcap=30 k_scales=head", "softcap with smooth_k"},
     {"f16 b1 h1 q64 d20", "head_dim 20:20"},
-    {"f16 b1 h1 q64 d320", "head_dim 320:320"},
+    {"f16 b1 h1 q64 d584", "head_dim 584:584, q=f16: must be multiples of 8 up to 576"},
+    {"f16 b1 h1 q64 d512:520", "head_dim 512:520, v=f16: must be multiples of 8 up to 512"},
+    {"e4m3 out=f16 b1 h1 q64 d320 scales=head", "head_dim 320:320, q=e4m3: must be multiples of 16 up to 256"},
+    {"q=f16 k=e4m3 v=e4m3 b1 h1 q64 d512 k_scales=head", "head_dim 512:512, q=f16: must be multiples of 8 up to 256"},
     {"q=f16 k=e4m3 v=e4m3 b1 h1 q64 d256 v_scales=token", "head_dim_v 256 with per-key v_scales"},
     {"f16 b1 h1 q64 d64 q_strides=4096,4096,1,64", "q: rows must be contiguous"},
     {"f16 b1 h1 q268435456 k64 d64", "seqlens 268435456 and 64"},
@@ -47,9 +50,11 @@ TEST(SlowFamily, ExplainSaysWhy) {
     const std::string text = explain(parse_problem(line), h100);
     const size_t at = text.find("\nslow     the slow kernel attention_scalar was chosen");
     ASSERT_NE(at, std::string::npos) << text;
+    EXPECT_NE(text.find("often it takes ten times as long as attention_sm80", at), std::string::npos) << text;
     EXPECT_NE(text.find(concat("attention_sm80 was not possible: ", reason), at), std::string::npos) << text;
   }
   for (const char* line : {"f16 b1 h1 q64 d64", "q=f16 k=e4m3 v=e4m3 b1 h1 q64 d64 k_scales=head v_scales=head",
+                           "f16 b1 h1 q64 d576:512 causal", "bf16 b1 h1 q64 d8:264 softcap=20",
                            "f16 b1 h1 q64 d320 acc=f16"})  // all families refuse the last one
     EXPECT_EQ(slow_note(parse_problem(line), h100), "") << line;
   EXPECT_EQ(slow_note(parse_problem("f32 b1 h1 q64 d64"), device_preset("cpu-avx2")), "");

@@ -53,8 +53,31 @@ TEST_F(GpuShape, HeadDimensionsOfTheirOwn) {
   for (const char* dims :
        {"8:256", "256:8", "64:128", "128:64", "192:128", "40:72", "72:40", "16:24", "24:16", "80:96", "104:248"})
     for (const char* type : {"f16", "bf16"}) jobs.push_back({concat(type, " b1 h2 q70 k150 d", dims, " causal")});
-  for (const char* dims : {"320", "264:64", "64:264", "7", "100:36"})
+  for (const char* dims : {"584", "264:520", "64:520", "7", "100:36"})
     jobs.push_back({concat("f16 b1 h2 q40 k70 d", dims)});
+  expect_pass(jobs);
+}
+
+// Head dims above 256 in 16 bits. With `invariant` the planner uses the tiles for many rows.
+TEST_F(GpuShape, WideHeadDimensions) {
+  std::vector<Job> jobs;
+  for (const char* dims : {"264", "320", "384", "408", "512", "576:512", "40:512", "512:40", "264:64", "64:264"})
+    for (const char* type : {"f16", "bf16"})
+      for (const char* rest :
+           {"", " causal", " window=30,9", " causal softcap=9 alibi bias=f32[1,h,q,k] mask=[b,1,q,k]"})
+        for (const char* tail : {" lse", " invariant lse sinks"})
+          jobs.push_back({concat(type, " b1 h4:2 q70 k300 d", dims, rest, tail)});
+  for (const char* shape : {"b1 h8:1 q1 k3000 d576:512", "b8 h32 q1 k300 d320", "b1 h1 q2100 k700 d512 causal",
+                            "h4:2 d384 varlen=33:5,0:9,64:0,40:300 causal", "b3 h2 q40 k70 d512 seqused_q=0,33,40"}) {
+    jobs.push_back({concat("f16 ", shape, " lse")});
+    jobs.push_back({concat("bf16 out=f32 ", shape, " partial lse")});
+  }
+  for (const char* line :
+       {"f16 b1 h2 q70 k300 d320 causal lse", "bf16 b1 h2 q70 k300 d576:512 window=20,0 invariant"}) {
+    jobs.push_back({line, check::Fill::hidden_nan});
+    jobs.push_back({line, check::Fill::seen_nan});
+  }
+  for (const Job& job : jobs) EXPECT_STREQ(chosen_family(parse_problem(job.line)).name, "attention_sm80") << job.line;
   expect_pass(jobs);
 }
 

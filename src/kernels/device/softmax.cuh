@@ -85,7 +85,27 @@ struct OnlineSoftmax {
   template <int n_tiles, int v_tiles>
   void update(float (&s)[m_tiles][n_tiles][4], float (&o)[m_tiles][v_tiles][4]) {
     float tile_max[m_tiles][2];
+    find_max(s, tile_max);
+    update(s, o, tile_max);
+  }
+
+  // The same for warps that share rows: tile_max has the largest scores of the rows over all these warps.
+  template <int n_tiles, int v_tiles>
+  void update(float (&s)[m_tiles][n_tiles][4], float (&o)[m_tiles][v_tiles][4], const float (&tile_max)[m_tiles][2]) {
     bool any_update = false;
+#pragma unroll
+    for (int mt = 0; mt < m_tiles; ++mt)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        any_update = any_update | exceeds_threshold(tile_max[mt][half], row_max[mt][half],
+                                                    row_scale_log2(mt, half));  // bitwise or: no branch
+    if (__any_sync(~0u, any_update)) update_row_max(tile_max, o);
+    exponentiate(s);
+  }
+
+  // The lane's largest score of each row.
+  template <int n_tiles>
+  static void find_max(const float (&s)[m_tiles][n_tiles][4], float (&tile_max)[m_tiles][2]) {
 #pragma unroll
     for (int mt = 0; mt < m_tiles; ++mt)
 #pragma unroll
@@ -94,11 +114,7 @@ struct OnlineSoftmax {
 #pragma unroll
         for (int n = 1; n < n_tiles; ++n) x = fmaxf(x, fmaxf(s[mt][n][2 * half], s[mt][n][2 * half + 1]));
         tile_max[mt][half] = x;
-        any_update =
-            any_update | exceeds_threshold(x, row_max[mt][half], row_scale_log2(mt, half));  // bitwise or: no branch
       }
-    if (__any_sync(~0u, any_update)) update_row_max(tile_max, o);
-    exponentiate(s);
   }
 
  private:

@@ -36,11 +36,12 @@ struct LdmatrixAddress {
   }
 };
 
-// Copies a tile by cp.async: `live_bytes` of each row. The rows are `pitch` bytes apart in global memory. The rest of a
-// row, and rows from number `count` on, become zeros. All `threads` of the CTA call this; the caller commits and waits.
-template <class Tile, int live_bytes, int threads>
-inline void copy_tile(unsigned to, const char* from, index_t pitch, index_t count, int thread_index) {
-  static_assert(live_bytes % 16 == 0, "rows are copied in whole chunks");
+// Copies a tile by cp.async: `live_bytes` of each row, a multiple of 16. The rows are `pitch` bytes apart in global
+// memory. The rest of a row, and rows from number `count` on, become zeros. All `threads` of the CTA call this; the
+// caller commits and waits.
+template <class Tile, int threads>
+inline void copy_columns(unsigned to, const char* from, int live_bytes, index_t pitch, index_t count,
+                         int thread_index) {
   const int thread = static_cast<int>(
       volatile_copy(static_cast<unsigned>(thread_index)));  // keeps no addresses in registers between calls
   constexpr int per_pass = threads / Tile::chunks;          // in rows; the last threads can have nothing to copy
@@ -57,6 +58,12 @@ inline void copy_tile(unsigned to, const char* from, index_t pitch, index_t coun
       cp_async_16(to + Tile::offset(row, chunk), source, column && row < live);
     source += per_pass * pitch;
   }
+}
+// The same for a number of bytes that is known at compile time.
+template <class Tile, int live_bytes, int threads>
+inline void copy_tile(unsigned to, const char* from, index_t pitch, index_t count, int thread_index) {
+  static_assert(live_bytes % 16 == 0, "rows are copied in whole chunks");
+  copy_columns<Tile, threads>(to, from, live_bytes, pitch, count, thread_index);
 }
 
 }  // namespace rapt

@@ -55,10 +55,16 @@ constexpr ConfigField config_fields[] = {
     config_field<Sm80PlanConfig, &Sm80PlanConfig::v_channel_descales>("v_channel_descales"),
     config_field<Sm80PlanConfig, &Sm80PlanConfig::key_mean>("key_mean"),
     config_field<Sm80PlanConfig, &Sm80PlanConfig::promotion_interval>("promotion_interval", ConfigRole::tunable),
+    config_field<Sm80PlanConfig, &Sm80PlanConfig::k_piece>("k_piece", ConfigRole::tunable),
+    config_field<Sm80PlanConfig, &Sm80PlanConfig::v_piece>("v_piece", ConfigRole::tunable),
+    config_field<Sm80PlanConfig, &Sm80PlanConfig::v_slice>("v_slice", ConfigRole::tunable),
 };
 constexpr ConfigType config_table = config_type<Sm80PlanConfig>("Sm80Config", config_fields);
 
-constexpr int largest_dim = 256;
+// The largest head dims: of most problems, and of 16-bit tensors with f32 sums (wide_attention.cuh).
+constexpr int largest_dim = 256, largest_wide_dim = 576, largest_wide_dim_v = 512;
+
+bool has_wide_dims(const Problem& p) { return std::max(p.head_dim, p.head_dim_v) > largest_dim; }
 
 int64_t ceil_div(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
@@ -84,16 +90,21 @@ bool accepts_formats(const Problem& p, std::string* why) {
 
 // Checks head_dim and head_dim_v. The kernel copies rows in chunks of 16 bytes.
 bool accepts_dims(const Problem& p, const Device& device, std::string* why) {
+  const bool wide = is_16bit(p.q) && is_16bit(p.k) && is_16bit(p.v) && p.acc != AccMode::f16;
+  const int64_t most = wide ? largest_wide_dim : largest_dim, most_v = wide ? largest_wide_dim_v : largest_dim;
   const struct {
     const char* tensor;
     DType dtype;
-    int64_t dim;
-  } rows[] = {{"q", p.q, p.head_dim}, {"k", p.k, p.head_dim}, {"v", p.v, p.head_dim_v}, {"out", p.out, p.head_dim_v}};
+    int64_t dim, most;
+  } rows[] = {{"q", p.q, p.head_dim, most},
+              {"k", p.k, p.head_dim, most},
+              {"v", p.v, p.head_dim_v, most_v},
+              {"out", p.out, p.head_dim_v, most_v}};
   for (const auto& row : rows) {
     const int64_t multiple = is_tensor_core_fp8(row.dtype) ? 16 : 8;
-    if (row.dim < multiple || row.dim % multiple != 0 || row.dim > largest_dim)
+    if (row.dim < multiple || row.dim % multiple != 0 || row.dim > row.most)
       return refuse(name, why, "head_dim ", p.head_dim, ":", p.head_dim_v, ", ", row.tensor, "=", name_of(row.dtype),
-                    ": must be multiples of ", multiple, " up to ", largest_dim);
+                    ": must be multiples of ", multiple, " up to ", row.most);
   }
   // Two-level accumulation needs a second accumulator. With head_dim_v above 192, there are no registers left for it.
   const bool two_level_accum = p.v_scales == ScaleKind::token || (rows_sharing(p.v_scales) > 0 && !has_fp8_mma(device));
@@ -113,8 +124,10 @@ bool accepts(const Problem& p, const Device& device, std::string* why) {
       return refuse(name, why, tensor, ": rows must be contiguous, and base and strides multiples of 16 bytes");
   if (p.seqlen_q >= Band::longest || p.seqlen_k >= Band::longest)
     return refuse(name, why, "seqlens ", p.seqlen_q, " and ", p.seqlen_k, ": must be below ", Band::longest);
-  if (p.batch * p.heads_q > max_grid_x || p.batch * p.heads_q * ceil_div(p.seqlen_q, 32) > max_grid_x)
-    return refuse(name, why, "batch * heads_q * ceil(seqlen_q / 32): must be at most ", max_grid_x);
+  // Tiles with fewer rows are used only if there are few rows, or for wide head dims, which have up to 4 slices.
+  const int64_t rows_of_cta = has_wide_dims(p) ? 4 : 32;
+  if (p.batch * p.heads_q > max_grid_x || p.batch * p.heads_q * ceil_div(p.seqlen_q, rows_of_cta) > max_grid_x)
+    return refuse(name, why, "batch * heads_q * ceil(seqlen_q / ", rows_of_cta, "): must be at most ", max_grid_x);
   return true;
 }
 
@@ -139,10 +152,17 @@ bool changes_scores(const Problem& p) {
   return p.softcap || p.bias.present() || p.alibi || p.mask.present() || !can_scale_in_exp2(p, false);
 }
 
+bool has_small_smem(const Device& device) { return device.smem_per_block < 128 << 10; }
+
 // With `invariant`, tiles must not depend on lengths, batch or heads.
 Sm80Rows rows_of(const Problem& p, const Device& device, bool causal_or_local, int dim) {
   const int64_t heads = p.batch * p.heads_q;
   if (p.invariant) return Sm80Rows::many;
+  if (has_wide_dims(p)) {
+    if (16 * heads * ceil_div(p.seqlen_q, 64) <= device.sm_count) return Sm80Rows::few;
+    const int64_t tiles = heads * ceil_div(p.seqlen_q, has_small_smem(device) ? 32 : 64);
+    return 2 * tiles <= device.sm_count ? Sm80Rows::balanced : Sm80Rows::many;
+  }
   if (4 * heads * ceil_div(p.seqlen_q, 64) <= 5 * device.sm_count) return Sm80Rows::few;
   if (causal_or_local && dim <= 128 && heads * ceil_div(p.seqlen_q, 128) < 5 * device.sm_count)
     return Sm80Rows::balanced;
@@ -172,7 +192,8 @@ Sm80Traits traits_of(const Problem& p, const Device& device) {
   t.fine_grained_scales = rows_sharing(p.q_scales) + rows_sharing(p.k_scales) + rows_sharing(p.v_scales) > 0 ||
                           p.v_scales == ScaleKind::channel;
   t.e4m3_kv = p.q != DType::bf16 && p.q != DType::e5m2 && p.k == DType::e4m3 && p.v == DType::e4m3;
-  t.small_smem = device.smem_per_block < 128 << 10;
+  t.small_smem = has_small_smem(device);
+  t.short_q = p.seqlen_q <= 16 && !p.invariant;
   t.few_keys = p.seqlen_k <= 512 && !t.fine_grained_scales;
   t.rows = rows_of(p, device, t.causal_or_local, t.dim);
   return t;
@@ -186,6 +207,22 @@ void fit_shared_memory(Sm80Config& a, int bytes) {
   while (smem_bytes(a) > bytes && a.block_n % (2 * min_block_n) == 0) a.block_n /= 2;
   while (smem_bytes(a) > bytes && a.warps_m > 1) a.block_m /= 2, a.warps_m /= 2;
   while (smem_bytes(a) > bytes && a.warps_n > 1) a.warps_n /= 2;
+}
+
+// Chooses the pieces for the head dims: the row of the table gives the size of a buffer (k_piece channels of a block's
+// keys). Reduces `stages` first if shared memory does not suffice, then the buffers, then the rows.
+void configure_wide(Sm80Config& a, int bytes) {
+  const int row_bytes = 2 * a.k_piece;
+  const auto set_pieces = [&](int buffer) {
+    a.k_piece = std::min(buffer / (2 * a.cta_block_n()), round_up(a.head_dim, 16)) / 16 * 16;
+    a.v_piece = a.cta_block_n();
+    while (a.v_piece > 16 && 2 * a.v_piece * Sm80WideLayout(a).columns > buffer) a.v_piece /= 2;
+  };
+  int buffer = a.cta_block_n() * row_bytes;
+  set_pieces(buffer);
+  while (smem_bytes(a) > bytes && a.stages > 2) --a.stages;
+  while (smem_bytes(a) > bytes && a.k_piece > 16 && a.v_piece > 16) set_pieces(buffer /= 2);
+  while (smem_bytes(a) > bytes && a.block_m > 16 * a.warps_m) a.block_m /= 2;
 }
 
 void configure_fp8(const Problem& p, const Device& device, Sm80Config& a) {
@@ -211,10 +248,10 @@ KernelConfig configure(const Problem& p, const Device& device) {
   a.far_positions = has_far_positions(p);
   a.softcap = p.softcap.has_value(), a.bias = p.bias.dtype, a.alibi = p.alibi, a.mask = p.mask.present();
   a.causal_or_local = traits.causal_or_local;
-  a.programmatic = a.warps_n > 1 && arch_number(device.arch) >= 90;
+  a.programmatic = (has_3d_grid(a) || (a.wide() && traits.rows == Sm80Rows::few)) && arch_number(device.arch) >= 90;
   a.f16_accumulate = p.acc == AccMode::f16;
   if (traits.fp8) configure_fp8(p, device, a);
-  fit_shared_memory(a, device.smem_per_block);
+  a.wide() ? configure_wide(a, device.smem_per_block) : fit_shared_memory(a, device.smem_per_block);
   a.l2_kv_bytes = device.l2_bytes / 2;
   return {config_table, a};
 }
@@ -227,9 +264,24 @@ KernelUnit unit(const KernelConfig& config) {
           static_cast<size_t>(smem_bytes(a))};
 }
 
+// Checks the conditions of the static_asserts in wide_attention.cuh.
+void check_pieces(const Sm80Config& c) {
+  if (c.stages < 2) bad_config("stages", c.stages, "must be at least 2 with k_piece > 0");
+  if (c.q_in_registers) bad_config("q_in_registers", 1, "must be 0 with k_piece > 0");
+  if ((c.warps_n & (c.warps_n - 1)) != 0) bad_config("warps_n", c.warps_n, "must be a power of two with k_piece > 0");
+  require_multiple("k_piece", c.k_piece, 16);
+  require_multiple("v_piece", c.v_piece, 16);
+  if (c.cta_block_n() % c.v_piece != 0)
+    bad_config("v_piece", c.v_piece, "must divide block_n * warps_n = ", c.cta_block_n());
+  for (const int chunks : {round_up(c.head_dim, 16) / 8, Sm80WideLayout(c).columns / 8, c.k_piece / 8})
+    if (chunks > c.threads())
+      bad_config("warps_m", c.warps_m, "a CTA needs at least ", chunks, " threads to copy a row");
+}
+
 // Checks the conditions of the static_asserts in attention_sm80.cuh, and that block_n divides the number of keys that
 // share a descale.
 void check_tiles(const Sm80Config& c) {
+  if (c.wide()) check_pieces(c);
   const Sm80Layout layout(c);
   require_multiple("block_m", c.block_m, 16 * c.warps_m);  // a warp has whole m16 tiles
   const int mma_k = c.fp8_pv ? 32 : 16;                    // k of the PV mma
@@ -252,6 +304,11 @@ void check_config(const ConfigChange& change) {
   require_range("stages", c.stages, 1, 16);
   require_range("min_blocks", c.min_blocks, 1, 32);
   require_range("promotion_interval", c.promotion_interval, 0, 1 << 20);
+  require_range("k_piece", c.k_piece, 0, 1024);
+  if (c.wide() != chosen.wide())
+    bad_config("k_piece", c.k_piece, chosen.wide() ? "must be above 0 for this problem" : "must be 0 for this problem");
+  require_range("v_piece", c.v_piece, c.wide() ? 1 : 0, c.wide() ? 1024 : 0);
+  require_range("v_slice", c.v_slice, c.wide() ? 1 : 0, c.wide() ? 1024 : 0);
   if (c.scale_in_exp2 && !chosen.scale_in_exp2)
     bad_config("scale_in_exp2", 1, "this problem changes scores by more than the scale");
   if (!c.causal_or_local && chosen.causal_or_local)
@@ -265,11 +322,11 @@ void check_config(const ConfigChange& change) {
   if ((c.fp8_qk || c.fp8_pv) && arch < 89)
     bad_config(c.fp8_qk ? "fp8_qk" : "fp8_pv", 1, "must be 0 on ", change.device.arch,
                ", which has no FP8 instructions");
-  if (c.warps_n == 1 &&
-      change.problem.batch * change.problem.heads_q * ceil_div(change.problem.seqlen_q, std::max(c.block_m, 1)) >
-          max_grid_x)
+  if (!has_3d_grid(c) && change.problem.batch * change.problem.heads_q *
+                                 ceil_div(change.problem.seqlen_q, std::max(c.block_m, 1)) * slices_of(c) >
+                             max_grid_x)
     bad_config("block_m", c.block_m, "batch * heads_q * ceil(seqlen_q / block_m) must be at most ", max_grid_x);
-  if (c.warps_n > 1 && std::max(change.problem.batch, change.problem.heads_q) > max_grid_yz)
+  if (has_3d_grid(c) && std::max(change.problem.batch, change.problem.heads_q) > max_grid_yz)
     bad_config("warps_n", c.warps_n, "must be 1 if batch or heads_q exceeds ", max_grid_yz);
   if (change.own_text) check_tiles(c);
   require_fits(
@@ -283,7 +340,7 @@ TileScheduler tile_scheduler(const Problem& p, const Sm80PlanConfig& config) {
   const auto u = [](int64_t n) { return static_cast<unsigned>(n); };
   TileScheduler scheduler;
   scheduler.group = FastDivmod::by(u(p.group()));
-  if (config.warps_n > 1) return scheduler;  // the 3D grid needs no scheduler
+  if (has_3d_grid(config)) return scheduler;  // the 3D grid needs no scheduler
   int64_t heads_per_section = 1;
   if (config.causal_or_local) {
     const int64_t bytes =
@@ -302,9 +359,8 @@ LaunchSpec launch_spec(const StepCall& call) {
   const bool any = tiles * heads > 0;  // without tiles the scheduler would divide by zero
   LaunchSpec spec(Sm80Params{call.params, any ? tile_scheduler(p, c) : TileScheduler()});
   if (!any) return spec;
-  const bool split_kv = c.warps_n > 1;  // scheduled_tile() of attention_sm80.cuh: grid = (q tiles, heads, batch)
-  spec.grid_x = static_cast<unsigned>(split_kv ? tiles : tiles * heads);
-  if (split_kv) spec.grid_y = static_cast<unsigned>(p.heads_q), spec.grid_z = static_cast<unsigned>(p.batch);
+  spec.grid_x = static_cast<unsigned>(has_3d_grid(c) ? tiles : tiles * heads * slices_of(c));
+  if (has_3d_grid(c)) spec.grid_y = static_cast<unsigned>(p.heads_q), spec.grid_z = static_cast<unsigned>(p.batch);
   spec.programmatic = c.programmatic;
   return spec;
 }

@@ -93,6 +93,8 @@ struct AttentionSm80 {
     cta.smem = smem_address;
   }
 
+  static int slice() { return 0; }  // of the output's columns; WideAttention has several
+
   // Runs one pass over the tile. Returns whether another pass is needed (NanPass).
   bool run(NanPass pass) {
     griddepcontrol_wait<cfg.programmatic>();
@@ -196,11 +198,7 @@ struct AttentionSm80 {
     if constexpr (cfg.mask) {
       if (Scores::hides_all(elements)) return;
     }
-    if constexpr (Scores::used) {
-      const ScoreRows rows{*this, row_scales};
-      apply_score_chain(scores_of(rows, n_block), s, elements);
-    }
-    apply_position_mask(s, n_block);
+    apply_score_chain_and_mask(s, elements, row_scales, n_block);
     pass == count_non_finite ? mark_visible(s) : softmax.update(s, o);
     if constexpr (two_level_accum) {
       PvScales<cfg.v_descale_block, m_tiles> scales;
@@ -229,13 +227,13 @@ struct AttentionSm80 {
     for (int n_block = 0; n_block < stages - 1 || n_block == 0; ++n_block) load_kv(n_block);
   }
 
-  // If warps split the keys (warps_n > 1), the grid is (m blocks, heads, batch). This avoids integer divisions, which
+  // If warps split the keys (has_3d_grid), the grid is (m blocks, heads, batch). This avoids integer divisions, which
   // would dominate such a short kernel.
   TileScheduler::WorkTile scheduled_tile() const {
-    if constexpr (cfg.warps_n > 1)
+    if constexpr (has_3d_grid(cfg))
       return {blockIdx.z, blockIdx.y, gridDim.x - 1 - blockIdx.x};
     else
-      return scheduler.work_tile(volatile_copy(blockIdx.x));
+      return scheduler.work_tile(volatile_copy(blockIdx.x) / slices_of(cfg));
   }
 
   bool init_tile() {
@@ -347,6 +345,16 @@ struct AttentionSm80 {
     return {p, rows, first_key(n_block) + opaque_lane() % 4 * 2};
   }
 
+  // Turns the products q.k into logits, or into scores that the softmax scales.
+  void apply_score_chain_and_mask(SFragment& s, const typename Scores::Elements& elements, const QRowScale& row_scales,
+                                  int n_block) const {
+    if constexpr (Scores::used) {
+      const ScoreRows rows{*this, row_scales};
+      apply_score_chain(scores_of(rows, n_block), s, elements);
+    }
+    apply_position_mask(s, n_block);
+  }
+
   // Sets scores of keys that a row does not see to -inf. Most blocks have no such scores.
   void apply_position_mask(SFragment& s, int n_block) const {
     const int key0 = first_key(n_block);
@@ -378,9 +386,24 @@ struct AttentionSm80 {
   }
 };
 
+}  // namespace rapt
+
+#include "wide_attention.cuh"
+
+namespace rapt {
+
+template <const Sm80Config& cfg, bool wide = cfg.wide()>
+struct CtaOf {
+  using Type = AttentionSm80<cfg>;
+};
+template <const Sm80Config& cfg>
+struct CtaOf<cfg, true> {
+  using Type = WideAttention<cfg>;
+};
+
 template <const Sm80Config& cfg>
 void attention_sm80(const Sm80Params& p) {
-  using Cta = AttentionSm80<cfg>;
+  using Cta = typename CtaOf<cfg>::Type;
   RAPT_TRACE_BEGIN("prologue");
   extern __shared__ __align__(1024) char shared[];
   const AttentionParams& a = p.attention;
@@ -388,7 +411,7 @@ void attention_sm80(const Sm80Params& p) {
   const bool reads_lists = a.cu_seqlens_q.present() || a.seqused_q.present() || a.seqused_k.present() ||
                            a.q_starts.present() || a.k_starts.present();
   if (cfg.programmatic && reads_lists) griddepcontrol_wait<cfg.programmatic>();
-  if (a.seqused_q.present()) clear_unused_rows<cfg>(a, Cta(p, 0, threadIdx.x).scheduled_tile());
+  if (a.seqused_q.present() && Cta::slice() == 0) clear_unused_rows<cfg>(a, Cta(p, 0, threadIdx.x).scheduled_tile());
   bool again = true;
 #pragma unroll 1
   for (int pass = normal; again; ++pass) {

@@ -36,6 +36,13 @@ struct Sm80Config : AttentionVariant {
   bool v_channel_descales = false;  // v's descales differ by channel
   int promotion_interval = 0;       // two-level accumulation of PV: keys per inner sum; 0: off
 
+  // Head dims above 256 (wide_attention.cuh); 0: not used. K of a block arrives in pieces of k_piece channels, then V
+  // in pieces of v_piece keys. `stages` counts buffers of one piece. A CTA computes at most v_slice columns of the
+  // output. The warps_n warps share the scores of a block: each computes those of block_n keys, then all keys for its
+  // columns.
+  int k_piece = 0, v_piece = 0, v_slice = 0;
+
+  constexpr bool wide() const { return k_piece > 0; }
   constexpr int threads() const { return 32 * warps_m * warps_n; }
   constexpr int cta_block_n() const { return block_n * warps_n; }
   // Returns whether a key can be visible to one row of a tile and masked for another.

@@ -15,6 +15,27 @@ struct Sm80Params {
 
 constexpr int round_up(int n, int multiple) { return (n + multiple - 1) / multiple * multiple; }
 
+// Head dims above 256: what a CTA computes, and its shared memory. A row tile has `slices` CTAs. Each computes the
+// scores of all keys, and `columns` columns of the output (the last slice can have fewer).
+struct Sm80WideLayout {
+  int slices = 1, columns = 0;  // columns: rounded up, so that each of the warps_n warps has whole mma fragments
+  int k_pieces = 0, v_pieces = 0;
+  int piece_bytes = 0;  // of a buffer, which holds one piece of K or V
+
+  constexpr Sm80WideLayout() = default;
+  constexpr explicit Sm80WideLayout(const Sm80Config& c) {
+    const int wanted = (c.head_dim_v + c.v_slice - 1) / c.v_slice;
+    columns = round_up((c.head_dim_v + wanted - 1) / wanted, 16 * c.warps_n);
+    slices = (c.head_dim_v + columns - 1) / columns;
+    k_pieces = (c.head_dim + c.k_piece - 1) / c.k_piece;
+    v_pieces = c.cta_block_n() / c.v_piece;
+    const int k_bytes = 2 * c.cta_block_n() * c.k_piece, v_bytes = 2 * c.v_piece * columns;
+    piece_bytes = k_bytes > v_bytes ? k_bytes : v_bytes;
+  }
+};
+// The number of CTAs of a row tile.
+constexpr int slices_of(const Sm80Config& c) { return c.wide() ? Sm80WideLayout(c).slices : 1; }
+
 // The layout of Q, K and V in shared memory. FP8 K and V stay FP8. FP8 Q is converted to 16 bits in shared memory
 // unless QK^T uses FP8 mma. Head dims are rounded up to one fragment load: 32 bytes of a row of Q or K; 16 channels of
 // V, or 32 if FP8 V is converted to 16 bits.
@@ -33,7 +54,7 @@ struct Sm80Layout {
         widens_v(v_codes && !c.fp8_pv),
         rescales_q(widens_k && c.q == DType::bf16),
         dim(round_up(c.head_dim, k_codes ? 32 : 16)),
-        dim_v(round_up(c.head_dim_v, widens_v ? 32 : 16)),
+        dim_v(c.wide() ? Sm80WideLayout(c).columns : round_up(c.head_dim_v, widens_v ? 32 : 16)),
         q_row(c.fp8_qk ? dim : 2 * dim),
         k_row(k_codes ? dim : 2 * dim),
         v_row(v_codes ? dim_v : 2 * dim_v),
@@ -49,14 +70,29 @@ constexpr bool has_row_scales(const Sm80Config& c) {
   return c.scale_in_exp2 && (c.q_row_descales || Sm80Layout(c).rescales_q);
 }
 
+// Returns whether the grid is (m blocks, heads, batch). Else it has one dimension, and TileScheduler numbers the tiles.
+constexpr bool has_3d_grid(const Sm80Config& c) { return c.warps_n > 1 && !c.wide(); }
+
 // Returns whether the epilogue writes f32 rows to shared memory instead of 16-bit rows. It does so to combine warps,
 // and for f32 output.
 constexpr bool has_f32_epilogue(const Sm80Config& c) { return c.warps_n > 1 || !is_16bit(c.out); }
 constexpr int f32_epilogue_pitch(const Sm80Config& c) { return round_up(c.head_dim_v, 32) + 8; }  // floats per row
 
+// Head dims above 256: Q and the buffers of pieces begin at 0. The output takes their place at the end.
+constexpr int wide_weights_at(const Sm80Config& c) {
+  return c.block_m * Sm80Layout(c).q_row + c.stages * Sm80WideLayout(c).piece_bytes;
+}
+// For each of the warps_n warps and each row: the maximum of a block's scores, in the end the sum of the weights.
+constexpr int wide_row_values_at(const Sm80Config& c) {
+  const int weights_end = wide_weights_at(c) + 2 * c.block_m * c.cta_block_n();
+  const int out = 2 * c.block_m * Sm80WideLayout(c).columns;
+  return weights_end > out ? weights_end : out;
+}
+
 // Bytes of dynamic shared memory, for Q and `stages` buffers of K and V. The epilogue reuses the same bytes.
 constexpr int smem_bytes(const Sm80Config& c) {
   const Sm80Layout l(c);
+  if (c.wide()) return wide_row_values_at(c) + 4 * c.block_m * c.warps_n;
   const int tiles = c.block_m * (l.q_row + (l.rescales_q ? 4 : 0)) + c.stages * c.cta_block_n() * (l.k_row + l.v_row);
   const int out = has_f32_epilogue(c)
                       ? 4 * c.block_m * (c.warps_n * (f32_epilogue_pitch(c) + 2) + (has_row_scales(c) ? 1 : 0))

@@ -12,7 +12,8 @@ namespace rapt {
 
 // How the query rows fill the GPU. `few`: at most 5/4 tiles of 64 rows for each multiprocessor. `balanced`: a causal or
 // local problem with dim <= 128 and fewer than 5 tiles of 128 rows for each multiprocessor. Its CTAs have different
-// amounts of work.
+// amounts of work. Head dims above 256: `few` is at most one tile of 64 rows for 16 multiprocessors. `balanced` means
+// that two slices of each row tile still fit on the GPU at the same time.
 enum class Sm80Rows : unsigned char { few, balanced, many };
 
 // The properties that determine the tiles.
@@ -27,6 +28,7 @@ struct Sm80Traits {
   bool fine_grained_scales;  // descales differ within a head
   bool e4m3_kv;              // k and v E4M3, q f16 or E4M3: the FP8 case with the fewest registers
   bool small_smem;           // less than 128 KB of shared memory for a CTA: Ada and consumer Blackwell
+  bool short_q;              // at most 16 query rows in a sequence
   bool few_keys;             // at most 512 keys and no fine-grained scales. One stage then holds many keys
 };
 
@@ -34,7 +36,7 @@ struct Sm80Traits {
 struct Sm80Condition {
   int most_dim = 256;
   When extra_registers{}, wide_scores{}, causal_or_local{}, hopper{}, fp8{}, fine_grained_scales{}, e4m3_kv{},
-      small_smem{}, few_keys{};
+      small_smem{}, short_q{}, few_keys{};
 };
 
 struct Sm80TunedRow {
@@ -48,7 +50,7 @@ struct Sm80TunedRow {
            holds(when.wide_scores, t.wide_scores) && holds(when.causal_or_local, t.causal_or_local) &&
            holds(when.hopper, t.hopper) && holds(when.fp8, t.fp8) &&
            holds(when.fine_grained_scales, t.fine_grained_scales) && holds(when.e4m3_kv, t.e4m3_kv) &&
-           holds(when.small_smem, t.small_smem) && holds(when.few_keys, t.few_keys);
+           holds(when.small_smem, t.small_smem) && holds(when.short_q, t.short_q) && holds(when.few_keys, t.few_keys);
   }
 };
 
@@ -62,6 +64,14 @@ constexpr auto sm80_rows() {
     Sm80Config a;
     a.block_m = block_m, a.block_n = block_n, a.warps_m = warps_m, a.warps_n = warps_n, a.stages = stages;
     a.q_in_registers = q_in_registers, a.min_blocks = min_blocks;
+    return a;
+  };
+  // Head dims above 256: warps_m x warps_n warps, buffers for k_piece channels of a block's keys, and at most v_slice
+  // columns of the output for each CTA. configure() chooses v_piece.
+  const auto wide_tiles = [tiles](int block_m, int block_n, int warps_m, int warps_n, int stages, int k_piece,
+                                  int v_slice, int min_blocks = 1) {
+    Sm80Config a = tiles(block_m, block_n, warps_m, warps_n, stages, false, min_blocks);
+    a.k_piece = k_piece, a.v_slice = v_slice;
     return a;
   };
   const auto row = [](Sm80Rows rows, Sm80Condition when, const Sm80Config& config, Measured measured = {}) {
@@ -120,6 +130,17 @@ constexpr auto sm80_rows() {
       row(many, {.extra_registers = yes}, tiles(128, 32, 8, 1, 2)),
       row(many, {.causal_or_local = yes}, tiles(128, 64, 8, 1, 2)),
       row(many, {}, tiles(128, 80, 8, 1, 2), {"f16 b1 h8 q8192 k8192 d256", 1627.04, named}),
+
+      // Head dims above 256. Not measured. With few row tiles, the columns of the output are divided among CTAs.
+      row(few, {.most_dim = 576}, wide_tiles(16, 16, 1, 8, 4, 64, 128)),
+      row(balanced, {.most_dim = 576, .short_q = yes}, wide_tiles(16, 16, 1, 8, 4, 64, 256)),
+      row(many, {.most_dim = 576, .short_q = yes}, wide_tiles(16, 16, 1, 8, 4, 64, 512)),
+      row(balanced, {.most_dim = 576, .small_smem = yes}, wide_tiles(32, 16, 1, 8, 3, 64, 256)),
+      row(many, {.most_dim = 576, .small_smem = yes}, wide_tiles(32, 16, 1, 8, 3, 64, 512)),
+      row(balanced, {.most_dim = 576, .hopper = no}, wide_tiles(64, 32, 2, 4, 4, 64, 256)),
+      row(many, {.most_dim = 576, .hopper = no}, wide_tiles(64, 32, 2, 4, 4, 64, 512)),
+      row(balanced, {.most_dim = 576}, wide_tiles(64, 32, 2, 4, 4, 128, 256)),
+      row(many, {.most_dim = 576}, wide_tiles(64, 32, 2, 4, 4, 128, 512)),
   };
 }
 }  // namespace detail
