@@ -50,8 +50,11 @@ struct Sm80Layout {
 
   // TF32 operands of `type` are a sum of this many terms.
   static constexpr int terms(const Sm80Config& c, DType type) { return type == DType::f32 && !c.single_tf32 ? 2 : 1; }
-  // The number of neighbouring channels of V that a lane has. They belong to different n-tiles.
-  constexpr int lane_channels() const { return !tf32_pv || dim_v % 32 != 0 ? 2 : 4; }
+  // The number of neighbouring channels of V that a lane has (ChannelPair). They belong to different n-tiles. TF32: if
+  // O has many registers, lanes load less at a time.
+  constexpr int lane_channels() const { return tf32_pv && dim_v % 32 == 0 && dim_v <= 128 ? 4 : 2; }
+  // The number of k8 steps of PV that tensor cores sum, for TF32.
+  constexpr int v_steps() const { return dim_v <= 128 ? 2 : 1; }
 };
 
 // Returns whether scale_log2 differs from row to row, because of row descales of Q or rescaled rows of Q.

@@ -98,6 +98,22 @@ struct Tf32Sum {
   }
 };
 
+// s = sum, or with `adds` s += sum. Sets the sums to 0.
+template <bool has_low, bool adds, int m_tiles, int n_tiles>
+inline void add_sums(float (&s)[m_tiles][n_tiles][4], Tf32Sum (&sum)[m_tiles][n_tiles]) {
+#pragma unroll
+  for (int mt = 0; mt < m_tiles; ++mt)
+#pragma unroll
+    for (int n = 0; n < n_tiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float x = sum[mt][n].template get<has_low>(i);
+        s[mt][n][i] = adds ? s[mt][n][i] + x : x;
+      }
+      sum[mt][n] = {};
+    }
+}
+
 // sum_at(mt) += a[mt] * b, for all m-tiles.
 template <int m_tiles, int a_terms, int b_terms, class SumAt>
 inline void mma_tf32_terms(const Tf32Terms<a_terms> (&a)[m_tiles][4], const Tf32Terms<b_terms>& b0,
@@ -112,24 +128,34 @@ inline void mma_tf32_terms(const Tf32Terms<a_terms> (&a)[m_tiles][4], const Tf32
     if constexpr (b_terms == 2) mma_tf32(sum_at(mt).low, a[mt], 0, b0, b1, 1);
 }
 
-// Computes S = QK^T.
+// Loads the A fragments of 16 channels of Q for one m-tile.
+template <int terms, int m_tiles, class Tile, DType dtype>
+inline void load_a_fragment(Tf32Terms<terms> (&a)[2][m_tiles][4], int mt, const RowAddress<Tile, dtype>& rows,
+                            int group) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    RowFragment<terms, dtype> q;
+    q.load(rows.at(mt * 16 + 8 * half, group));
+#pragma unroll
+    for (int i = 0; i < 4; ++i) a[i / 2][mt][i % 2 * 2 + half] = q.x[i / 2][i % 2];
+  }
+}
+
+// Computes S = QK^T. Of every 64 channels the products are summed by tensor cores, and these sums are added in f32. The
+// loop is not unrolled, because this saves registers.
 template <const Sm80Config& cfg, int m_tiles, int n_tiles, class QTile, class KTile>
 inline void mma_qk_tf32(float (&s)[m_tiles][n_tiles][4], const RowAddress<QTile, cfg.q>& rows,
                         const RowAddress<KTile, cfg.k>& keys) {
   constexpr int q_terms = Sm80Layout::terms(cfg, cfg.q), k_terms = Sm80Layout::terms(cfg, cfg.k);
+  constexpr int groups = Sm80Layout(cfg).dim / 16, groups_of_sum = 4;
+  constexpr bool has_low = q_terms + k_terms > 2, several_sums = groups > groups_of_sum;
   Tf32Sum sum[m_tiles][n_tiles];
-#pragma unroll
-  for (int group = 0; group < Sm80Layout(cfg).dim / 16; ++group) {
+  if constexpr (several_sums) add_sums<has_low, false>(s, sum);  // zeros
+#pragma unroll 1
+  for (int group = 0; group < groups; ++group) {
     Tf32Terms<q_terms> a[2][m_tiles][4];  // [k8 step]
 #pragma unroll
-    for (int mt = 0; mt < m_tiles; ++mt)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        RowFragment<q_terms, cfg.q> q;
-        q.load(rows.at(mt * 16 + 8 * half, group));
-#pragma unroll
-        for (int i = 0; i < 4; ++i) a[i / 2][mt][i % 2 * 2 + half] = q.x[i / 2][i % 2];
-      }
+    for (int mt = 0; mt < m_tiles; ++mt) load_a_fragment(a, mt, rows, group);
 #pragma unroll
     for (int n = 0; n < n_tiles; ++n) {
       RowFragment<k_terms, cfg.k> k;
@@ -139,13 +165,9 @@ inline void mma_qk_tf32(float (&s)[m_tiles][n_tiles][4], const RowAddress<QTile,
         mma_tf32_terms(
             a[step], k.x[step][0], k.x[step][1], [&](int mt) -> auto& { return sum[mt][n]; });
     }
+    if (several_sums && group % groups_of_sum == groups_of_sum - 1) add_sums<has_low, true>(s, sum);
   }
-#pragma unroll
-  for (int mt = 0; mt < m_tiles; ++mt)
-#pragma unroll
-    for (int n = 0; n < n_tiles; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) s[mt][n][i] = sum[mt][n].template get<(q_terms + k_terms > 2)>(i);
+  add_sums<has_low, several_sums>(s, sum);
 }
 
 // A lane's elements of V. In each k8 step, lane t of a quad takes the keys 2t and 2t+1, because it holds the weights of
@@ -168,35 +190,62 @@ struct ValueAddress {
   }
 };
 
-// Computes O += PV. The products of the block are summed first, because tensor cores truncate sums.
+// Loads the B fragments of k8 step first + step of V, for the n-tiles of a group of channels.
+template <int terms, int tiles, int steps, class Address>
+inline void load_b_fragments(Tf32Terms<terms> (&b)[tiles][steps][2], const Address& keys, int first, int step,
+                             int group) {
+  float v[2][tiles];
+  keys.load(first + step, group, v);
+#pragma unroll
+  for (int i = 0; i < 2 * tiles; ++i) b[i / 2][step][i % 2] = Tf32Terms<terms>::of(v[i % 2][i / 2], false);
+}
+
+// sum += a * b for `steps` k8 steps. The products with low terms come first, because a large sum would truncate them.
+template <int steps, int terms>
+inline void mma_tf32_steps(float (&sum)[4], const Tf32Terms<terms> (&a)[steps][4],
+                           const Tf32Terms<terms> (&b)[steps][2]) {
+#pragma unroll
+  for (int term = terms - 1; term >= 0; --term)
+#pragma unroll
+    for (int step = 0; step < steps; ++step) {
+      mma_tf32(sum, a[step], term, b[step][0], b[step][1], 0);
+      if (term > 0) mma_tf32(sum, a[step], 0, b[step][0], b[step][1], term);
+    }
+}
+
+// Computes O += PV. Tensor cores sum the products of 16 keys, or of 8 if the head dim is large; these sums are added to
+// O in f32. The loop is not unrolled, because this saves registers. So P moves down, and its first keys are always at
+// 0.
 template <const Sm80Config& cfg, int m_tiles, int v_tiles, int n_tiles, class Address>
-inline void mma_pv_tf32(float (&o)[m_tiles][v_tiles][4], const float (&p)[m_tiles][n_tiles][4], const Address& keys) {
-  constexpr int terms = Sm80Layout::terms(cfg, cfg.v), tiles = Address::channels;
+inline void mma_pv_tf32(float (&o)[m_tiles][v_tiles][4], float (&p)[m_tiles][n_tiles][4], const Address& keys) {
+  constexpr int terms = Sm80Layout::terms(cfg, cfg.v), tiles = Address::channels, steps = Sm80Layout(cfg).v_steps();
+#pragma unroll 1
+  for (int first = 0; first < n_tiles; first += steps) {
+    Tf32Terms<terms> a[m_tiles][steps][4];
 #pragma unroll
-  for (int group = 0; group < v_tiles / tiles; ++group) {
-    Tf32Sum sum[m_tiles][tiles];
+    for (int mt = 0; mt < m_tiles; ++mt)
 #pragma unroll
-    for (int step = 0; step < n_tiles; ++step) {
-      Tf32Terms<terms> a[m_tiles][4];
+      for (int i = 0; i < 4 * steps; ++i)
+        a[mt][i / 4][i % 2 * 2 + i % 4 / 2] = Tf32Terms<terms>::of(p[mt][i / 4][i % 4], false);
 #pragma unroll
-      for (int mt = 0; mt < m_tiles; ++mt)
+    for (int group = 0; group < v_tiles / tiles; ++group) {
+      Tf32Terms<terms> b[tiles][steps][2];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) a[mt][i % 2 * 2 + i / 2] = Tf32Terms<terms>::of(p[mt][step][i], false);
-      float v[2][tiles];
-      keys.load(step, group, v);
+      for (int step = 0; step < steps; ++step) load_b_fragments(b, keys, first, step, group);
 #pragma unroll
-      for (int i = 0; i < tiles; ++i)
-        mma_tf32_terms(
-            a, Tf32Terms<terms>::of(v[0][i], false),
-            Tf32Terms<terms>::of(v[1][i], false), [&](int mt) -> auto& { return sum[mt][i]; });
+      for (int n = 0; n < tiles; ++n)
+#pragma unroll
+        for (int mt = 0; mt < m_tiles; ++mt) {
+          float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+          mma_tf32_steps(sum, a[mt], b[n]);
+#pragma unroll
+          for (int i = 0; i < 4; ++i) o[mt][group * tiles + n][i] += sum[i];
+        }
     }
 #pragma unroll
     for (int mt = 0; mt < m_tiles; ++mt)
 #pragma unroll
-      for (int n = 0; n < tiles; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          o[mt][group * tiles + n][i] += sum[mt][n].high[i] + (terms == 2 ? sum[mt][n].low[i] : 0.0f);
+      for (int i = 0; i < 4 * (n_tiles - steps); ++i) p[mt][i / 4][i % 4] = p[mt][i / 4 + steps][i % 4];
   }
 }
 
