@@ -214,7 +214,9 @@ KernelUnit unit(const KernelConfig& config) {
 void check_tiles(const Sm80Config& c) {
   const Sm80Layout layout(c);
   require_multiple("block_m", c.block_m, 16 * c.warps_m);  // a warp has whole m16 tiles
-  const int mma_k = c.fp8_pv ? 32 : 16;                    // k of the PV mma
+  if (layout.tf32_qk && c.q_in_registers)
+    bad_config("q_in_registers", 1, "must be 0 if q and k are f32, or of different 16-bit types");
+  const int mma_k = c.fp8_pv ? 32 : 16;  // k of the PV mma
   require_multiple("block_n", c.block_n, layout.widens_k ? 32 : mma_k);
   for (const int sharing : {c.k_descale_block, c.v_descale_block})
     if (sharing > 1 && sharing % c.block_n != 0)

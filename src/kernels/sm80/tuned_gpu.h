@@ -74,8 +74,8 @@ constexpr auto sm80_rows() {
       // each element of K and V into terms once for 32 rows.
       row(few, {.most_dim = 128, .tf32 = yes}, tiles(32, 32, 2, 4, 2)),
       row(few, {.tf32 = yes}, tiles(32, 16, 2, 4, 1)),
-      row(balanced, {.most_dim = 64, .tf32 = yes}, tiles(128, 32, 4, 1, 2)),
       row(balanced, {.tf32 = yes}, tiles(64, 32, 4, 1, 2)),
+      row(many, {.most_dim = 64, .extra_registers = yes, .hopper = no, .tf32 = yes}, tiles(64, 32, 4, 1, 2)),
       row(many, {.most_dim = 64, .tf32 = yes}, tiles(128, 32, 4, 1, 2)),
       row(many, {.most_dim = 128, .tf32 = yes}, tiles(64, 32, 4, 1, 2)),
       row(many, {.tf32 = yes}, tiles(128, 16, 8, 1, 2)),
