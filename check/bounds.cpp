@@ -79,7 +79,7 @@ Bounds rounding_of(const Problem& p, Fill fill, const Condition& c) {
 // plain: the errors of the unfused implementation, plain(). `own` below is the unit roundoff of the accumulation.
 Bounds fp8_bounds(const Problem& p, Fill fill, const Errors& plain, const Condition& c) {
   const double u = unit_roundoff(p.partial ? DType::f32 : p.out);
-  const double own = p.acc == AccMode::f16 ? unit_roundoff(DType::f16) : u32;
+  const double own = p.acc == AccMode::f32 ? u32 : unit_roundoff(DType::f16);
   const Bounds rounding = rounding_of(p, fill, c);
   const double max_abs = std::max(2 * plain.max_abs, rounding.max_abs) + u * plain.max_reference;
   const double ratio = c.output_square > 0 ? std::sqrt(c.weighted_square / c.output_square) : INFINITY;
@@ -94,7 +94,11 @@ Bounds without_requirements(const Problem& p, Fill fill, const Errors& plain, co
   const double u = std::max(unit_roundoff(out), unit_roundoff(probability_format(p, fp8_weights)));
   // With acc=f16, scores are rounded to f16 a few times, and so is the output of each tile of keys. The number of these
   // roundings does not depend on the number of tiles.
-  if (p.acc == AccMode::f16) return {2 * plain.max_abs + 8 * u * plain.max_reference, 1.1 * plain.rel_rms + 4 * u};
+  // With acc=tf32, q, k, v and P are rounded to TF32, which has the roundoff of f16: four roundings, too.
+  if (p.acc != AccMode::f32) {
+    const double low = std::max(u, unit_roundoff(DType::f16));
+    return {2 * plain.max_abs + 8 * low * plain.max_reference, 1.1 * plain.rel_rms + 4 * low};
+  }
   if (u > u32) return {2 * plain.max_abs + u * plain.max_reference, 1.1 * plain.rel_rms + u / 4};
   const double max_abs = 2 * plain.max_abs + 2 * u32 * condition.largest_slack;
   if ((fill == Fill::normal || fill == Fill::outlier) && p.seqlen_k <= 4096 && condition.ordinary_logits)
@@ -152,7 +156,7 @@ Bounds output_bounds(const Problem& p, Fill fill, const Errors& plain, const Con
 double lse_bound(const Problem& p, double logit_size, double lse) {
   const double dot = (4 + std::sqrt(static_cast<double>(p.head_dim))) * logit_size;
   const double sum = 8 + std::sqrt(static_cast<double>(p.seqlen_k));
-  const double u = p.acc == AccMode::f16 ? unit_roundoff(DType::f16) : u32;
+  const double u = p.acc == AccMode::f32 ? u32 : unit_roundoff(DType::f16);
   return u * dot + u32 * (sum + 2 * std::fabs(lse));
 }
 

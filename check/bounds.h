@@ -58,7 +58,7 @@ Bounds required_bounds(const Problem& problem, Fill fill, double max_reference);
 // The bound for |lse - ref| of one row is the sum of three terms. (4 + sqrt(head_dim)) u L for the logits: a dot
 // product of n terms has an error of about sqrt(n) u times the sum of their sizes, and scale, cap, bias and ALiBi add
 // one rounding each. (8 + sqrt(keys)) u for exp and the sum. 2 u |lse| for the logarithm and the last addition. u =
-// 2^-24, because lse is f32 for all inputs; with acc=f16 the first term uses the u of f16.
+// 2^-24, because lse is f32 for all inputs; with acc=f16 and acc=tf32 the first term uses the u of f16.
 double lse_bound(const Problem& problem, double logit_size, double lse);
 
 }  // namespace rapt::check

@@ -41,6 +41,7 @@ std::string peaks_text(const Roof& roof) {
     if (flops > 0) products += fmt::format("{}{} {:.1f}", products.empty() ? "" : ", ", name, flops / 1e12);
   };
   add("mma.sync f16", roof.f16_flops);
+  add("mma.sync tf32", roof.tf32_flops);
   add("mma.sync fp8", roof.fp8_flops);
   add("wgmma f16", roof.wgmma_f16_flops);
   add("wgmma fp8", roof.wgmma_fp8_flops);

@@ -53,6 +53,7 @@ nlohmann::ordered_json peaks_json(const BenchRow& row) {
   const Roof& roof = row.roof;
   return {{"f32_tflops", measured(roof.fma_flops / 1e12)},
           {"mma_f16_tflops", measured(roof.f16_flops / 1e12)},
+          {"mma_tf32_tflops", measured(roof.tf32_flops / 1e12)},
           {"mma_fp8_tflops", measured(roof.fp8_flops / 1e12)},
           {"wgmma_f16_tflops", measured(roof.wgmma_f16_flops / 1e12)},
           {"wgmma_fp8_tflops", measured(roof.wgmma_fp8_flops / 1e12)},

@@ -166,6 +166,7 @@ Roof measure_roof(int threads, int64_t buffer_bytes) {
 
 double roof_seconds(const Roof& roof, double flops, double bytes, Unit unit) {
   double rate = roof.fma_flops;
+  if (unit == Unit::f32) rate = std::max(rate, roof.tf32_flops / 3);  // three products of TF32 terms
   if (unit == Unit::bf16) rate = std::max(rate, roof.bf16_flops);
   if (unit == Unit::f16) rate = std::max({rate, roof.f16_flops, roof.wgmma_f16_flops});
   if (rate == 0 || roof.read_bytes == 0) return 0;

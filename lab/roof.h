@@ -15,6 +15,7 @@ struct Roof {
   double read_bytes = 0;  // bytes per second streamed from memory, all threads
   double f16_flops = 0;   // GPU: tensor-core products of f16 summed in f32 (mma.sync)
   // The next rates are for GPUs only. 0: the GPU has no such instruction, or the rate was not measured.
+  double tf32_flops = 0;                            // mma.sync of TF32, summed in f32
   double fp8_flops = 0;                             // mma.sync of e4m3, summed in f32
   double wgmma_f16_flops = 0, wgmma_fp8_flops = 0;  // wgmma from shared memory (sm_90)
   double exponentials = 0;                          // ex2.approx per second

@@ -36,6 +36,7 @@ constexpr double mma_work = 8 * 2.0 * 16 * 8 / 32;        // 8 products of 16x8 
 constexpr double wgmma_work = 16 * 2.0 * 64 * 256 / 128;  // the same for 16 products of 64x256 per warpgroup
 constexpr RepeatedLoop f32_loop{"multiply_f32", 8192, 16 * 2.0};
 constexpr RepeatedLoop f16_loop{"multiply_f16", 8192, mma_work * 16};
+constexpr RepeatedLoop tf32_loop{"multiply_tf32", 8192, mma_work * 8};
 constexpr RepeatedLoop fp8_loop{"multiply_fp8", 8192, mma_work * 32};
 constexpr RepeatedLoop wgmma_f16_loop{"wgmma_f16", 256, wgmma_work * 16};
 constexpr RepeatedLoop wgmma_fp8_loop{"wgmma_fp8", 256, wgmma_work * 32};
@@ -148,7 +149,8 @@ double if_possible(Measure measure) {
 
 std::vector<const char*> roof_loops(std::string_view arch) {
   std::vector<const char*> loops = {
-      f32_loop.function, f16_loop.function, exponential_loop.function, l2_loop.function, "read", "nothing"};
+      f32_loop.function, f16_loop.function, tf32_loop.function, exponential_loop.function, l2_loop.function, "read",
+      "nothing"};
   if (has_fp8_mma(arch)) loops.push_back(fp8_loop.function);
   if (has_wgmma(arch)) loops.insert(loops.end(), {wgmma_f16_loop.function, wgmma_fp8_loop.function});
   return loops;
@@ -171,6 +173,7 @@ Roof measure_gpu_roof(const Device& device) {
   roof.threads = 0;
   roof.fma_flops = loops.rate(f32_loop);
   roof.f16_flops = loops.rate(f16_loop);
+  roof.tf32_flops = rate_if_possible(tf32_loop);
   roof.read_bytes = read_rate(loops);
   roof.exponentials = rate_if_possible(exponential_loop);
   roof.l2_bytes = if_possible([&] { return l2_rate(loops, device); });

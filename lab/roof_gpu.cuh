@@ -27,34 +27,47 @@ __device__ inline void mma_e4m3(float (&d)[4], const unsigned (&a)[4], const uns
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+// The same with 8 products of TF32 numbers (PTX ISA, "mma.m16n8k8").
+__device__ inline void mma_tf32(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
 // Pseudo-random bits that differ between lanes, because constant bits use less power.
 __device__ inline unsigned some_bits(unsigned index) {
   unsigned x = index * 2654435761u + 0x9e3779b9u;
   x ^= x >> 15;
   return x * 2246822519u;
 }
-// Two halves, or four e4m3 codes, with magnitudes between 0.5 and 1 and with signs.
-template <bool fp8>
+enum class Operand { f16, tf32, fp8 };
+// Two halves, a TF32 number, or four e4m3 codes, with magnitudes between 0.5 and 1 and with signs.
+template <Operand operand>
 __device__ inline unsigned some_values(unsigned index) {
-  return fp8 ? (some_bits(index) & 0x87878787u) | 0x30303030u : (some_bits(index) & 0x83ff83ffu) | 0x38003800u;
+  if (operand == Operand::tf32) return (some_bits(index) & 0x807fe000u) | 0x3f000000u;
+  return operand == Operand::fp8 ? (some_bits(index) & 0x87878787u) | 0x30303030u
+                                 : (some_bits(index) & 0x83ff83ffu) | 0x38003800u;
 }
 
 inline constexpr int products = 8;  // independent accumulator tiles of a warp
 
-template <bool fp8>
+template <Operand operand>
 __device__ inline void multiply(const Params& p) {
   const unsigned thread = blockIdx.x * blockDim.x + threadIdx.x;
   unsigned a[4], b[products][2];
   float sum[products][4] = {};
-  for (int i = 0; i < 4; ++i) a[i] = some_values<fp8>(thread * 32 + i);
+  for (int i = 0; i < 4; ++i) a[i] = some_values<operand>(thread * 32 + i);
   for (int t = 0; t < products; ++t)
-    for (int i = 0; i < 2; ++i) b[t][i] = some_values<fp8>(thread * 32 + 4 + 2 * t + i);
+    for (int i = 0; i < 2; ++i) b[t][i] = some_values<operand>(thread * 32 + 4 + 2 * t + i);
 #pragma unroll 1
   for (int round = 0; round < p.rounds; ++round)
 #pragma unroll
     for (int t = 0; t < products; ++t)
-      if constexpr (fp8)
+      if constexpr (operand == Operand::fp8)
         mma_e4m3(sum[t], a, b[t]);
+      else if constexpr (operand == Operand::tf32)
+        mma_tf32(sum[t], a, b[t]);
       else
         mma_f16(sum[t], a, b[t]);
   float total = 0;
@@ -62,8 +75,9 @@ __device__ inline void multiply(const Params& p) {
     for (int i = 0; i < 4; ++i) total += sum[t][i];
   p.to[thread] = __float_as_uint(total);
 }
-__device__ inline void multiply_f16(const Params& p) { multiply<false>(p); }
-__device__ inline void multiply_fp8(const Params& p) { multiply<true>(p); }
+__device__ inline void multiply_f16(const Params& p) { multiply<Operand::f16>(p); }
+__device__ inline void multiply_tf32(const Params& p) { multiply<Operand::tf32>(p); }
+__device__ inline void multiply_fp8(const Params& p) { multiply<Operand::fp8>(p); }
 
 // ---- wgmma (sm_90a): a warpgroup multiplies a 64-row tile A by a 256-column tile B, both in shared memory, and adds
 // to 128 floats of each thread. A row of 128 bytes has four steps of 32 bytes (16 halves or 32 codes).

@@ -16,16 +16,19 @@ struct Instruction {
 };
 struct Products {
   Instruction qk, pv;
-  double p_terms = 1;  // number of products with V for each weight, because P can be a sum of several FP8 terms
+  // Number of products with V for each weight, because P can be a sum of several FP8 terms, and f32 a sum of two TF32
+  // terms. The same for Q.K.
+  double p_terms = 1, qk_terms = 1;
 };
 
 Instruction faster(const Instruction& a, const Instruction& b) { return b.flops > a.flops ? b : a; }
 
 struct Instructions {
-  Instruction f32, mma_f16, mma_fp8, wgmma_f16, wgmma_fp8;
+  Instruction f32, mma_f16, mma_tf32, mma_fp8, wgmma_f16, wgmma_fp8;
   explicit Instructions(const Roof& roof)
       : f32{"f32", roof.fma_flops},
         mma_f16{"mma.sync f16", roof.f16_flops},
+        mma_tf32{"mma.sync tf32", roof.tf32_flops},
         mma_fp8{"mma.sync fp8", roof.fp8_flops},
         wgmma_f16{"wgmma f16", roof.wgmma_f16_flops},
         wgmma_fp8{"wgmma fp8", roof.wgmma_fp8_flops} {}
@@ -33,11 +36,27 @@ struct Instructions {
   Instruction best_fp8() const { return faster(faster(mma_fp8, wgmma_fp8), best_f16()); }
 };
 
+// The number of TF32 products for a product of these dtypes (sm80/tf32.cuh); 0: it has no TF32 operands.
+double tf32_terms(DType a, DType b, AccMode acc) {
+  const int wide = (a == DType::f32) + (b == DType::f32);
+  if (wide == 0) return is_16bit(a) && is_16bit(b) && a != b ? 1 : 0;
+  return acc == AccMode::tf32 ? 1 : 1 + wide;
+}
+
+// Replaces the instructions of products with TF32 operands. P has the dtype of V.
+void use_tf32(Products& products, const Problem& problem, const Instructions& have) {
+  if (const double terms = tf32_terms(problem.q, problem.k, problem.acc); terms > 0)
+    products.qk = have.mma_tf32, products.qk_terms = terms;
+  if (const double terms = tf32_terms(problem.v, problem.v, problem.acc); terms > 0)
+    products.pv = have.mma_tf32, products.p_terms = terms;
+}
+
 // FP8 weights (pv=fp8) are less exact, so only the caller can choose them. Other problems multiply P in 16 bits.
 Products best_products(const Problem& problem, const Instructions& have) {
-  const auto narrow = [](DType dtype) { return is_16bit(dtype) || is_fp8(dtype); };
-  if (!narrow(problem.q) || !narrow(problem.k) || !narrow(problem.v)) return {have.f32, have.f32};
   Products products{have.best_f16(), have.best_f16()};
+  use_tf32(products, problem, have);
+  if (products.qk.flops / products.qk_terms < have.f32.flops) products.qk = have.f32, products.qk_terms = 1;
+  if (products.pv.flops / products.p_terms < have.f32.flops) products.pv = have.f32, products.p_terms = 1;
   if (is_tensor_core_fp8(problem.q) && is_tensor_core_fp8(problem.k)) products.qk = have.best_fp8();
   const bool fp8_p = problem.pv == PvMode::fp8 || problem.pv == PvMode::fp8x2;
   if (!fp8_p || !is_tensor_core_fp8(problem.v)) return products;
@@ -55,7 +74,9 @@ Products products_of(const Step& step, const Problem& problem, const Instruction
   if (family != "attention_sm80") return best_products(problem, have);
   const auto mma = [&](const char* field) { return step.config.number(field) != 0 ? have.mma_fp8 : have.mma_f16; };
   const bool fp8_pv = step.config.number("fp8_pv") != 0;
-  return {mma("fp8_qk"), mma("fp8_pv"), fp8_pv ? static_cast<double>(step.config.number("p_terms", 1)) : 1.0};
+  Products products{mma("fp8_qk"), mma("fp8_pv"), fp8_pv ? static_cast<double>(step.config.number("p_terms", 1)) : 1.0};
+  use_tf32(products, problem, have);
+  return products;
 }
 
 struct Work {
@@ -108,7 +129,7 @@ class BoundMaker {
 Bound bound_of(const Products& products, const Work& work, double l2_bytes, const Roof& roof, bool from_l2,
                int launches) {
   BoundMaker maker;
-  maker.add(products.qk.name, work.qk_flops, products.qk.flops);
+  maker.add(products.qk.name, work.qk_flops * products.qk_terms, products.qk.flops);
   maker.add(products.pv.name, work.pv_flops * products.p_terms, products.pv.flops);
   maker.add("exp2", work.exponentials, roof.exponentials);
   maker.add("L2", std::max(work.bytes, l2_bytes), roof.l2_bytes);

@@ -193,7 +193,7 @@ enum class Scales : int32_t {
   channel = RAPT_SCALE_CHANNEL
 };
 enum class Pv : int32_t { automatic = RAPT_PV_AUTO, f16 = RAPT_PV_F16, fp8 = RAPT_PV_FP8, fp8x2 = RAPT_PV_FP8X2 };
-enum class Accumulate : int32_t { f32 = RAPT_ACC_F32, f16 = RAPT_ACC_F16 };
+enum class Accumulate : int32_t { f32 = RAPT_ACC_F32, f16 = RAPT_ACC_F16, tf32 = RAPT_ACC_TF32 };
 
 // A user-defined score modification: device source code for GPUs, and an equivalent host function for CPUs. No kernel
 // supports it yet.

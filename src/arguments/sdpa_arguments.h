@@ -158,7 +158,7 @@ inline constexpr Word scale_words[] = {{"tensor", RAPT_SCALE_TENSOR},     {"head
                                        {"token", RAPT_SCALE_TOKEN},       {"block64", RAPT_SCALE_BLOCK64},
                                        {"block128", RAPT_SCALE_BLOCK128}, {"channel", RAPT_SCALE_CHANNEL}};
 inline constexpr Word pv_words[] = {{"f16", RAPT_PV_F16}, {"fp8", RAPT_PV_FP8}, {"fp8x2", RAPT_PV_FP8X2}};
-inline constexpr Word acc_words[] = {{"f32", RAPT_ACC_F32}, {"f16", RAPT_ACC_F16}};
+inline constexpr Word acc_words[] = {{"f32", RAPT_ACC_F32}, {"f16", RAPT_ACC_F16}, {"tf32", RAPT_ACC_TF32}};
 
 struct Range {
   int64_t low = std::numeric_limits<int64_t>::min(), high = std::numeric_limits<int64_t>::max();
@@ -224,7 +224,8 @@ constexpr auto scalar_rows() {
       word("pv", &A::pv, pv_words, "not a rapt_pv_mode",
            "format of the softmax weights in P V for FP8 v: \"f16\", \"fp8\" or \"fp8x2\". Default: \"f16\"."),
       word("acc", &A::acc, acc_words, "not a rapt_acc_mode",
-           "dtype in which products are summed. \"f16\" needs float16 q, k and v, and a GPU. Default: \"f32\"."),
+           "precision of the products Q K and P V. \"f16\": sums are float16; needs float16 q, k and v, and a GPU. "
+           "\"tf32\": float32 numbers are rounded to TF32; needs float32 q, k or v, and a GPU. Default: \"f32\"."),
       ScalarArgument{"reserved", nullptr, "", nullptr, nullptr, &A::reserved, 0, {0, 0, "must be 0"}},
   };
 }

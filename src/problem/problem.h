@@ -19,7 +19,7 @@ namespace rapt {
 
 enum class Op : uint8_t { forward, backward, merge, quantize };
 enum class PvMode : uint8_t { automatic, f16, fp8, fp8x2 };  // = rapt_pv_mode
-enum class AccMode : uint8_t { f32, f16 };                   // = rapt_acc_mode
+enum class AccMode : uint8_t { f32, f16, tf32 };             // = rapt_acc_mode
 enum class Layout : uint8_t { bhsd, bshd };  // memory order of a tensor without explicit strides; packed: hsd, shd
 
 // How a tensor can be read. This decides which kernels can run. Strides of dimensions of size 1 are ignored.

@@ -165,6 +165,9 @@ void check_quantisation(const Problem& p) {
   if (p.acc == AccMode::f16 && any_f32)
     invalid("acc = f16, q = ", name_of(p.q), ", k = ", name_of(p.k), ", v = ", name_of(p.v),
             ": needs 16-bit or FP8 storage of all three");
+  if (p.acc == AccMode::tf32 && !any_f32)
+    invalid("acc = tf32, q = ", name_of(p.q), ", k = ", name_of(p.k), ", v = ", name_of(p.v),
+            ": needs f32 storage of q, k or v");
 }
 
 void check_modes(const Problem& p) {

@@ -14,7 +14,7 @@ inline constexpr std::array<std::string_view, 4> ops{"forward", "backward", "mer
 inline constexpr std::array<std::string_view, 7> scale_kinds{"none",    "tensor",   "head",   "token",
                                                              "block64", "block128", "channel"};
 inline constexpr std::array<std::string_view, 4> pv_modes{"auto", "f16", "fp8", "fp8x2"};
-inline constexpr std::array<std::string_view, 2> acc_modes{"f32", "f16"};
+inline constexpr std::array<std::string_view, 3> acc_modes{"f32", "f16", "tf32"};
 inline constexpr std::array<std::string_view, 2> layouts{"bhsd", "bshd"};
 inline constexpr std::string_view score_axes = "bhqk";  // the letters of bias=f32[1,h,q,k]
 

@@ -409,6 +409,192 @@ TEST_F(Sm80Emulated, QueriesAtTheEndsOfTheirRange) {
   }
 }
 
+// TF32 products. A configuration for tensors of f32, or of other types.
+constexpr Sm80Config tf32_config(int dim, int dim_v, int block_m, int block_n, int warps_m, int warps_n, int stages) {
+  return config_of(DType::f32, dim, dim_v, block_m, block_n, warps_m, warps_n, stages);
+}
+
+TEST_F(Sm80Emulated, Tf32Dense) {
+  static constexpr Sm80Config cfg = tf32_config(64, 64, 64, 32, 2, 1, 2);  // two m-tiles for each warp
+  for (const check::Fill fill : {normal, huge, check::Fill::outlier, check::Fill::near_ties, check::Fill::constant,
+                                 check::Fill::rescale, check::Fill::rescale_reversed, check::Fill::integers})
+    expect_right<cfg>("f32 b1 h4:2 q70 k130 d64 lse", fill);
+  expect_right<cfg>("f32 b2 h2 q33 k64 d64 lse sinks", huge);
+  expect_right<cfg>("f32 b1 h2 q40 k90 d64 layout=bshd partial lse");
+}
+
+TEST_F(Sm80Emulated, Tf32HeadDims) {
+  static constexpr Sm80Config small = tf32_config(8, 24, 32, 16, 2, 1, 1);
+  expect_right<small>("f32 b1 h2 q40 k70 d8:24 lse");
+  static constexpr Sm80Config uneven = tf32_config(104, 80, 32, 48, 2, 1, 3);  // two sums of Q.K; two channels of V
+  expect_right<uneven>("f32 b1 h2 q40 k100 d104:80 lse");
+  static constexpr Sm80Config large = tf32_config(40, 160, 32, 16, 2, 1, 2);  // sums of eight keys
+  expect_right<large>("f32 b1 h2 q40 k70 d40:160 lse");
+  static constexpr Sm80Config largest = tf32_config(256, 256, 32, 16, 2, 1, 1);
+  expect_right<largest>("f32 b1 h1 q33 k50 d256 lse");
+  expect_right<largest>("f32 b1 h1 q33 k50 d256 lse", huge);
+}
+
+TEST_F(Sm80Emulated, Tf32CausalAndWindows) {
+  static constexpr Sm80Config cfg = [] {
+    Sm80Config c = tf32_config(32, 32, 32, 16, 2, 1, 3);
+    c.causal_or_local = true;
+    return c;
+  }();
+  for (const unsigned section : {1u, 3u}) expect_right<cfg>("f32 b2 h2 q75 k75 d32 causal lse", normal, section);
+  expect_right<cfg>("f32 b1 h2 q40 k150 d32 window=20,5 lse");
+  expect_right<cfg>("f32 b1 h2 q150 k40 d32 causal lse");  // rows that see no key
+  expect_right<cfg>("f32 b1 h2 q70 k70 d32 causal lse", hidden);
+  expect_right<cfg>("f32 b1 h2 q70 k70 d32 causal lse", check::Fill::seen_nan);
+  expect_right<cfg>("f32 h4:2 d32 varlen=17:5,0:9,64:0,40:100 causal lse", hidden);
+  expect_right<cfg>("f32 h4:2 d32 varlen=70:40,3:9,65:33 seqused_q=64,0,65 seqused=40,9,0 causal lse sinks", hidden);
+  expect_right<cfg>("f32 b1 h2 q33 k60 d32 causal_top_left lse", huge);
+}
+
+TEST_F(Sm80Emulated, Tf32EveryOperationOnScores) {
+  static constexpr Sm80Config cfg = [] {
+    Sm80Config c = tf32_config(32, 32, 32, 32, 2, 1, 2);
+    c.scale_in_exp2 = false, c.softcap = true, c.bias = DType::f32, c.alibi = true, c.mask = true,
+    c.causal_or_local = true;
+    return c;
+  }();
+  expect_right<cfg>("f32 b2 h2 q50 k70 d32 causal softcap=20 alibi bias=f32[1,h,q,k] mask=[b,1,q,k] sinks lse");
+  expect_right<cfg>("f32 b1 h2 q50 k70 d32 window=30,9 softcap=20 alibi bias=f32[1,1,q,k] mask=[b,h,1,k] lse", hidden);
+}
+
+TEST_F(Sm80Emulated, Tf32KeysDealtToWarps) {
+  static constexpr Sm80Config cfg = [] {
+    Sm80Config c = tf32_config(64, 64, 32, 32, 2, 4, 1);
+    c.causal_or_local = true;
+    return c;
+  }();
+  expect_right<cfg>("f32 b1 h4:2 q50 k300 d64 causal lse sinks");
+  expect_right<cfg>("f32 b1 h2 q40 k200 d64 window=50,0 lse", hidden);
+  expect_right<cfg>("f32 h2 d64 varlen=17:5,0:9,33:0 causal lse");
+}
+
+constexpr Sm80Config mixed_config(DType q, DType k, DType v, DType out) {
+  Sm80Config c = tf32_config(48, 32, 32, 32, 2, 1, 2);
+  c.q = q, c.k = k, c.v = v, c.out = out, c.causal_or_local = true;
+  return c;
+}
+template <DType q, DType k, DType v, DType out>
+void expect_mixed_right() {
+  static constexpr Sm80Config cfg = mixed_config(q, k, v, out);
+  const std::string types = concat("q=", name_of(q), " k=", name_of(k), " v=", name_of(v), " out=", name_of(out));
+  expect_right<cfg>(types + " b1 h4:2 q40 k90 d48:32 causal lse sinks");
+  expect_right<cfg>(types + " b1 h2 q40 k50 d48:32 window=20,3 lse", hidden);
+}
+
+// Each product has types of its own: P has the type of V.
+TEST_F(Sm80Emulated, MixedTypes) {
+  using enum DType;
+  expect_mixed_right<f16, bf16, f16, f16>();
+  expect_mixed_right<bf16, f16, bf16, bf16>();
+  expect_mixed_right<bf16, f16, f32, f32>();
+  expect_mixed_right<f16, f16, bf16, f32>();
+  expect_mixed_right<f16, f16, f32, f32>();
+  expect_mixed_right<f32, f16, f16, f16>();
+  expect_mixed_right<f16, f32, bf16, bf16>();
+  expect_mixed_right<bf16, f32, f32, f32>();
+  expect_mixed_right<f32, f32, f16, f32>();
+  expect_mixed_right<f32, f32, f32, bf16>();
+}
+
+TEST_F(Sm80Emulated, SingleTf32) {
+  static constexpr Sm80Config cfg = [] {
+    Sm80Config c = tf32_config(64, 64, 32, 32, 2, 1, 2);
+    c.single_tf32 = true;
+    return c;
+  }();
+  for (const check::Fill fill : {normal, check::Fill::outlier})
+    expect_right<cfg>("f32 b2 h2 q70 k130 d64 acc=tf32 lse", fill);
+  expect_right<cfg>("f32 b1 h2 q40 k90 d64 seqused=70 acc=tf32 lse", hidden);
+  // The result differs from that of two terms, whose error is below the bound of f32.
+  const Problem p = parse_problem("f32 b1 h2 q40 k90 d64 lse");
+  const check::Result result = check::check_problem(p, normal, 3, kernel_of<cfg>(1));
+  EXPECT_TRUE(has_address_sanitizer || !result.pass);
+}
+
+// Sets elements of q, k and v, runs a kernel and compares with the oracle.
+template <class Edit>
+void expect_right_after(const char* line, const Edit& edit) {
+  if (has_address_sanitizer) GTEST_SKIP() << "its fake stacks and fibers do not go together";
+  static constexpr Sm80Config cfg = tf32_config(32, 32, 32, 32, 2, 1, 2);
+  const Problem p = parse_problem(line);
+  check::Inputs in = check::make_inputs(p, normal, 5);
+  edit(in);
+  const check::Outputs out = check::make_outputs(p);
+  kernel_of<cfg>(1)(p, in, out);
+  const check::Result result = check::judge(p, normal, in, out);
+  EXPECT_TRUE(result.pass) << result.message;
+}
+
+// An infinity in K gives scores of -inf to some rows, which then do not see the key. The scores of other rows are +inf,
+// so these rows become NaN.
+TEST_F(Sm80Emulated, InfinitiesOfTf32KeysKeepTheirSign) {
+  for (const double key : {double{INFINITY}, -double{INFINITY}})
+    expect_right_after("f32 b1 h1 q40 k70 d32 lse", [&](check::Inputs& in) {
+      in.k.set({0, 0, 7, 3}, key);
+      for (int64_t i = 0; i < 40; ++i) in.q.set({0, 0, i, 3}, i % 5 == 0 ? 1.25 : -1.0);  // exact in TF32
+      for (int64_t i = 20; i < 40; ++i) in.q.set({0, 0, i, 3}, i % 5 == 0 ? 0x1.000002p0 : -0x1.fffffep0);
+    });
+}
+
+// The largest float is finite in TF32, too. The products are of ordinary size.
+TEST_F(Sm80Emulated, LargestFloatsInTf32) {
+  expect_right_after("f32 b1 h1 q40 k70 d32 lse", [&](check::Inputs& in) {
+    for (int64_t i = 0; i < 40; ++i)
+      for (int64_t d = 0; d < 32; ++d)
+        in.q.set({0, 0, i, d}, d == 5 ? (i % 2 == 0 ? 1 : -1) * double{largest_finite}
+                                      : std::clamp(in.q.at({0, 0, i, d}), -1.9, 1.9) * 0x1p120);
+    for (int64_t j = 0; j < 70; ++j)
+      for (int64_t d = 0; d < 32; ++d) in.k.set({0, 0, j, d}, in.k.at({0, 0, j, d}) * (d == 5 ? 0x1p-127 : 0x1p-120));
+  });
+}
+
+// The terms of a float: TF32 numbers, whose sum has an error below 2^-20 of the float.
+TEST(Tf32, TermsOfAFloat) {
+  const auto truncated = [](unsigned bits) { return double{detail::float_of(bits & 0xffffe000u)}; };
+  const auto expect_terms = [&](float x) {
+    const auto terms = Tf32Terms<2>::of(x, false);
+    const double high = truncated(terms.term[0]), low = truncated(terms.term[1]);
+    EXPECT_EQ(terms.term[0] & 0x1fffu, 0u) << x;
+    EXPECT_TRUE(std::isfinite(high) && std::isfinite(low)) << x;
+    EXPECT_LE(std::abs(double{x} - high), std::max(std::abs(double{x}) * 0x1p-10, 0x1p-136)) << x;
+    EXPECT_LE(std::abs(double{x} - high - low), std::max(std::abs(double{x}) * 0x1p-20, 0x1p-136)) << x;
+  };
+  unsigned bits = 1;
+  for (int i = 0; i < 200000; ++i) {
+    bits = bits * 1664525u + 1013904223u;
+    const float x = detail::float_of(bits);
+    if (std::isfinite(x)) expect_terms(x);
+  }
+  for (const float x : {0.0f, -0.0f, 1.0f, -1.0f, largest_finite, -largest_finite, smallest_normal, 1e-45f, 1e-39f,
+                        -1e-42f, 0x1.ffdffep127f, 0x1.ffefffp0f, 0x1.fff001p-3f})
+    expect_terms(x);
+}
+
+// The signs of infinities decide whether a key is visible. So the first term is infinite, and not NaN.
+TEST(Tf32, TermsOfInfinityAndNan) {
+  for (const float x : {INFINITY, -INFINITY}) EXPECT_EQ(detail::float_of(Tf32Terms<2>::of(x, false).term[0]), x);
+  for (const unsigned nan : {0x7fc00000u, 0x7fffffffu, 0xffc00001u})
+    EXPECT_TRUE(std::isnan(detail::float_of(Tf32Terms<2>::of(detail::float_of(nan), false).term[0]))) << nan;
+  Tf32Sum sum;
+  sum.high[0] = -INFINITY, sum.low[0] = NAN, sum.high[1] = 1.0f, sum.low[1] = 0.5f, sum.high[2] = NAN;
+  EXPECT_EQ(sum.get<true>(0), -INFINITY);
+  EXPECT_EQ(sum.get<true>(1), 1.5f);
+  EXPECT_TRUE(std::isnan(sum.get<true>(2)));
+}
+
+// 16-bit numbers have one term, without an error.
+TEST(Tf32, HoldsSixteenBitNumbers) {
+  for (unsigned code = 0; code < 0x10000; ++code)
+    for (const float x :
+         {f16_to_float(static_cast<unsigned short>(code)), bf16_to_float(static_cast<unsigned short>(code))})
+      ASSERT_EQ(detail::bits_of(x) & 0x1fffu, 0u) << code;
+}
+
 // Every kind of scale except one per head.
 TEST_F(Sm80Emulated, ScalesByRowKeyAndChannel) {
   static constexpr Sm80Config block = [] {

@@ -28,8 +28,10 @@ struct Edit {
 };
 
 // The value of --config for an edit. The planner chooses attention_sm80 for small problems, so this names
-// attention_sm90. The tiles are small, so that a small problem has several blocks of keys.
+// attention_sm90 and attention_scalar. The tiles of attention_sm90 are small, so that a small problem has several
+// blocks of keys.
 inline std::string config_of(const Edit& edit) {
+  if (edit.family == &attention_scalar) return "family=attention_scalar";
   return edit.family == &attention_sm90 ? "family=attention_sm90 warpgroups=2 block_n=32 kv_stages=3" : "";
 }
 

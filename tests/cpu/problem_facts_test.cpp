@@ -78,6 +78,7 @@ TEST(SamePlan, SeesEverythingThatAPlanMayDependOn) {
       [](Problem& p) { p.invariant = true; },
       [](Problem& p) { p.pv = PvMode::fp8; },
       [](Problem& p) { p.acc = AccMode::f16; },
+      [](Problem& p) { p.acc = AccMode::tf32; },
       [](Problem& p) { p.access_q.unit_last = false; },
       [](Problem& p) { p.access_q.tma = false; },
       [](Problem& p) { p.access_k.aligned16 = false; },

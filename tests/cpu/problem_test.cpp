@@ -151,6 +151,8 @@ const Meaning meanings[] = {
     {"!e5m2 b2 h4 q8 k16 d64 pv=fp8x2", [](Problem& p) { storage(p, DType::e5m2), p.pv = PvMode::fp8x2; }},
     {"acc=f16", [](Problem& p) { p.acc = AccMode::f16; }},
     {"acc=f32", [](Problem&) {}},
+    {"!f32 b2 h4 q8 k16 d64 acc=tf32",
+     [](Problem& p) { p.q = p.k = p.v = p.out = DType::f32, p.acc = AccMode::tf32; }},
 };
 
 TEST(ProblemLine, EveryWordSetsWhatItSays) {
@@ -329,7 +331,8 @@ class RandomProblem {
     p.smooth_k = is_fp8(p.k) && chance(3);
     p.hadamard = is_fp8(p.k) && is_fp8(p.q) && chance(3);
     if (is_fp8(p.v)) p.pv = static_cast<PvMode>(upto(3));
-    if (p.q != DType::f32 && p.k != DType::f32 && p.v != DType::f32 && chance(3)) p.acc = AccMode::f16;
+    const bool any_f32 = p.q == DType::f32 || p.k == DType::f32 || p.v == DType::f32;
+    if (chance(3)) p.acc = any_f32 ? AccMode::tf32 : AccMode::f16;
   }
 
   void modes(Problem& p) {
@@ -457,7 +460,8 @@ TEST(ProblemLine, RefusesWithASentence) {
       {"f16 q8 d64 pv=auto", "'auto' is not one of f16, fp8, fp8x2"},
       {"f16 q8 d64 pv=fp8x2", "pv = fp8x2, v = f16"},
       {"q=f16 k=f16 v=f32 q8 d64 acc=f16", "acc = f16, q = f16, k = f16, v = f32"},
-      {"f16 q8 d64 acc=bf16", "'bf16' is not one of f32, f16"},
+      {"q=f16 k=bf16 v=f16 q8 d64 acc=tf32", "acc = tf32, q = f16, k = bf16, v = f16: needs f32 storage of q, k or v"},
+      {"f16 q8 d64 acc=bf16", "'bf16' is not one of f32, f16, tf32"},
       {"f16 q8 d64 q_strides=1,2,3,4,5", "more than 4 numbers"},
       {"f16 q8 d64 q_strides=", "needs at least one number"},
       {"f16 q8 d64 v_strides=0,0,9223372036854775807,1", "must reach fewer than 2^60 elements"},

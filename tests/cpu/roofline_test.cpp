@@ -52,7 +52,7 @@ TEST_P(LoopsOn, HaveTheirInstructionsAndDoNotSpill) {
     EXPECT_LE(resources.registers, wgmma ? 255 : 64) << loop;
     EXPECT_LE(resources.shared_bytes, 48 << 10) << loop;
     const InstructionCounts counts = count_instructions(image.bytes);
-    EXPECT_EQ(counts.hmma, loop == "multiply_f16" ? 8 : 0) << loop;
+    EXPECT_EQ(counts.hmma, loop == "multiply_f16" || loop == "multiply_tf32" ? 8 : 0) << loop;
     EXPECT_EQ(counts.qmma, loop == "multiply_fp8" ? 8 : 0) << loop;
     EXPECT_EQ(counts.hgmma, loop == "wgmma_f16" ? 16 : 0) << loop;
     EXPECT_EQ(counts.qgmma, loop == "wgmma_fp8" ? 16 : 0) << loop;
@@ -72,7 +72,8 @@ TEST(Roofs, FastInstructionsAreMeasuredWhereTheyExist) {
     EXPECT_EQ(has(arch, "wgmma_f16"), std::string(arch) == "sm_90a") << arch;
     EXPECT_EQ(has(arch, "wgmma_fp8"), std::string(arch) == "sm_90a") << arch;
     EXPECT_EQ(has(arch, "multiply_fp8"), std::string(arch) == "sm_89" || std::string(arch) == "sm_120") << arch;
-    for (const char* everywhere : {"multiply_f32", "multiply_f16", "exponentials", "read_l2", "read", "nothing"})
+    for (const char* everywhere :
+         {"multiply_f32", "multiply_f16", "multiply_tf32", "exponentials", "read_l2", "read", "nothing"})
       EXPECT_TRUE(has(arch, everywhere)) << arch << " " << everywhere;
   }
 }
@@ -173,8 +174,25 @@ TEST(Rooflines, UseTheInstructionsOfTheKernel) {
   EXPECT_EQ(us_of(both.kernel, "mma.sync f16"), -1);
   const Roofline terms = bounds(fp8 + " pv=fp8x2", ada, "l4", "fp8_qk=1 fp8_pv=1");
   EXPECT_NEAR(us_of(terms.kernel, "mma.sync fp8"), 3 * product / 1200e12, 1e-6) << "two terms of P";
-  EXPECT_EQ(bounds("f32 b1 h8 q4096 k4096 d64", ada, "l4").card.unit, "f32");
+  EXPECT_EQ(bounds("f32 b1 h8 q4096 k4096 d64", ada, "l4").card.unit, "f32") << "no rate of TF32 was measured";
   EXPECT_EQ(bounds("f16 b1 h8 q4096 k4096 d64", ada, "l4", "family=attention_scalar").kernel.unit, "f32");
+}
+
+TEST(Rooflines, TermsOfTf32) {
+  Roof roof = hopper();
+  roof.tf32_flops = 300e12;
+  const double product = 2.0 * 8 * 4096 * 4096 * 64 * 1e6;  // operations of one of the two products, times 1e6
+  const auto tf32_us = [&](const std::string& line) {
+    return us_of(bounds(line + " b1 h8 q4096 k4096 d64", roof).kernel, "mma.sync tf32");
+  };
+  EXPECT_NEAR(tf32_us("f32"), 6 * product / 300e12, 1e-6);
+  EXPECT_NEAR(tf32_us("f32 acc=tf32"), 2 * product / 300e12, 1e-6);
+  EXPECT_NEAR(tf32_us("q=f16 k=bf16 v=f16 out=f16"), product / 300e12, 1e-6);
+  EXPECT_NEAR(tf32_us("q=f32 k=bf16 v=f16 out=f16"), 2 * product / 300e12, 1e-6);
+  EXPECT_NEAR(tf32_us("q=f16 k=f16 v=f32 out=f16"), 3 * product / 300e12, 1e-6);
+  EXPECT_EQ(bounds("f32 b1 h8 q4096 k4096 d64", roof).card.unit, "mma.sync tf32");
+  roof.tf32_flops = 150e12;
+  EXPECT_EQ(bounds("f32 b1 h8 q4096 k4096 d64", roof).card.unit, "f32") << "three products take longer than f32";
 }
 
 TEST(Rooflines, UnmeasuredUnitsAreLeftOut) {

@@ -13,10 +13,10 @@ namespace {
 
 // Calls that attention_sm80 refuses and attention_scalar computes: one for each reason, with a part of the sentence.
 const std::vector<std::pair<const char*, const char*>> refused = {
-    {"f32 b1 h1 q64 d64", "q=f32: must be f16, bf16, e4m3 or e5m2"},
-    {"q=f32 k=f16 v=f16 out=f32 b1 h1 q64 d64", "q=f32: must be f16, bf16, e4m3 or e5m2"},
-    {"q=f16 k=f16 v=f32 b1 h1 q64 d64", "v=f32: must be f16, bf16, e4m3 or e5m2"},
-    {"q=f16 k=bf16 v=f16 b1 h1 q64 d64", "q=f16 k=bf16: if both are 16-bit, they must be equal"},
+    {"sim8 out=f32 b1 h1 q64 d64", "q=sim8: must be f32, f16, bf16, e4m3 or e5m2"},
+    {"q=f32 k=f16 v=e4m3 out=f32 b1 h1 q64 d64", "q=f32 k=f16 v=e4m3: FP8 is not supported with f32"},
+    {"q=f16 k=bf16 v=e4m3 b1 h1 q64 d64", "q=f16 k=bf16 v=e4m3: FP8 is not supported with f32, or with q and k of"},
+    {"f32 b1 h1 q64 d20", "head_dim 20:20, q=f32: must be multiples of 8"},
     {"e4m3 out=f16 b1 h1 q64 d64 smooth_k softcap=30 k_scales=head", "softcap with smooth_k"},
     {"f16 b1 h1 q64 d20", "head_dim 20:20"},
     {"f16 b1 h1 q64 d584", "head_dim 584:584, q=f16: must be multiples of 8 up to 576"},
@@ -64,13 +64,13 @@ TEST(SlowFamily, TheLogSaysEachReasonOnce) {
   on_stand_in(90, [] {
     rapt_context context(without_cache());
     testing::internal::CaptureStderr();
-    for (const char* line : {"q=f16 k=bf16 v=f16 b1 h1 q64 d64", "f32 b1 h1 q64 d64",
-                             "q=f16 k=bf16 v=f16 b1 h2 q70 d64 causal", "f32 b2 h1 q64 d64 causal"})
+    for (const char* line : {"q=f16 k=f32 v=e4m3 b1 h1 q64 d64", "sim8 out=f32 b1 h1 q64 d64",
+                             "q=f16 k=f32 v=e4m3 b1 h2 q70 d64 causal", "sim8 out=f32 b2 h1 q64 d64 causal"})
       EXPECT_EQ(prepare(context, line), RAPT_OK) << line << ": " << rapt_last_error();
     const std::string log = testing::internal::GetCapturedStderr();
     EXPECT_EQ(count(log, "the slow kernel attention_scalar"), 2u) << log;
-    EXPECT_EQ(count(log, "attention_sm80 was not possible: q=f16 k=bf16: if both are 16-bit"), 1u) << log;
-    EXPECT_EQ(count(log, "attention_sm80 was not possible: q=f32: must be f16"), 1u) << log;
+    EXPECT_EQ(count(log, "attention_sm80 was not possible: q=f16 k=f32 v=e4m3: FP8 is not"), 1u) << log;
+    EXPECT_EQ(count(log, "attention_sm80 was not possible: q=sim8: must be f32"), 1u) << log;
   });
 }
 

@@ -41,4 +41,17 @@ __device__ void multiply(const PrimArgs& args) {
   for (int i = 0; i < 4; ++i) *c[i] = d[i];
 }
 
+// a: 16 x 8 f32 row-major; b: 8 x 8 f32 row-major; out: 16 x 8 f32 row-major, which already holds the addend.
+__device__ inline void multiply_tf32(const PrimArgs& args) {
+  const int lane = static_cast<int>(threadIdx.x), g = lane / 4, t = lane % 4;
+  const unsigned *a = static_cast<const unsigned*>(args.a), *b = static_cast<const unsigned*>(args.b);
+  const unsigned fragment[4] = {a[g * 8 + t], a[(g + 8) * 8 + t], a[g * 8 + 4 + t], a[(g + 8) * 8 + 4 + t]};
+  float* out = static_cast<float*>(args.out);
+  float* const c[4] = {out + g * 8 + 2 * t, out + g * 8 + 2 * t + 1, out + (g + 8) * 8 + 2 * t,
+                       out + (g + 8) * 8 + 2 * t + 1};
+  float d[4] = {*c[0], *c[1], *c[2], *c[3]};
+  mma_m16n8k8_tf32(d, fragment, b[t * 8 + g], b[(4 + t) * 8 + g]);
+  for (int i = 0; i < 4; ++i) *c[i] = d[i];
+}
+
 }  // namespace rapt::test

@@ -49,6 +49,11 @@ __device__ inline void exp2_of(const PrimArgs& args) {
   if (i < args.n) static_cast<float*>(args.out)[i] = exp2_approx(static_cast<const float*>(args.a)[i]);
 }
 
+__device__ inline void tf32_of(const PrimArgs& args) {
+  const long i = element_of_thread();
+  if (i < args.n) static_cast<float*>(args.out)[i] = round_to_tf32(static_cast<const float*>(args.a)[i]);
+}
+
 __device__ inline void tanh_of(const PrimArgs& args) {
   const long i = element_of_thread();
   if (i < args.n) static_cast<float*>(args.out)[i] = FastTanh::of(static_cast<const float*>(args.a)[i]);

@@ -130,9 +130,10 @@ TEST(PrimSource, Compiles) {
     for (DType type : {DType::f16, DType::bf16, DType::e4m3, DType::e5m2, DType::sim8})
       EXPECT_NO_THROW(jit::compile(request("prim_numeric.cuh", concat("widen<", word(type), ">"), arch)));
     for (const char* call : {"narrow<rapt::DType::f16>", "pack<rapt::DType::bf16>", "magnitudes<rapt::DType::f16>",
-                             "magnitudes<rapt::DType::bf16>", "exp2_of", "tanh_of", "quads"})
+                             "magnitudes<rapt::DType::bf16>", "exp2_of", "tf32_of", "tanh_of", "quads"})
       EXPECT_NO_THROW(jit::compile(request("prim_numeric.cuh", call, arch)));
-    for (const char* call : {"read_matrices<true>", "multiply<rapt::DType::f16>", "multiply<rapt::DType::bf16>"})
+    for (const char* call :
+         {"read_matrices<true>", "multiply<rapt::DType::f16>", "multiply<rapt::DType::bf16>", "multiply_tf32"})
       EXPECT_NO_THROW(jit::compile(request("prim_mma.cuh", call, arch)));
     EXPECT_NO_THROW(jit::compile(request("prim_copy.cuh", "copy_and_read_back<48, 72, 96, 80>", arch)));
   }
@@ -289,6 +290,55 @@ TEST_F(GpuPrim, MmaMultipliesByItsDocumentedFragments) {
     out.download(got.data(), 512);
     EXPECT_EQ(got, expected) << name_of(type);
   }
+}
+
+// Small integers times powers of two are exact. The last 13 bits of an operand do not change the result.
+TEST_F(GpuPrim, Tf32MmaMultipliesByItsDocumentedFragments) {
+  std::mt19937 random(5);
+  const auto number = [&] {
+    const auto whole = static_cast<float>(static_cast<int>(random() % 2047) - 1023);  // 11 bits of precision
+    return whole * (random() % 2 == 0 ? 1.0f : 0x1p-3f);
+  };
+  std::vector<float> a(128), b(64), c(128), expected(128);
+  for (float& x : a) x = number();
+  for (float& x : b) x = number() > 0 ? 0.25f : -3.0f;
+  for (float& x : c) x = number();
+  for (size_t i = 0; i < 16; ++i)
+    for (size_t j = 0; j < 8; ++j) {
+      expected[i * 8 + j] = c[i * 8 + j];
+      for (size_t k = 0; k < 8; ++k) expected[i * 8 + j] += a[i * 8 + k] * b[k * 8 + j];
+    }
+  for (const unsigned last_bits : {0u, 0x1fffu, 0x1000u}) {
+    const auto with_last_bits = [&](std::vector<float> numbers) {
+      for (float& x : numbers) x = detail::float_of(detail::bits_of(x) | last_bits);
+      return numbers;
+    };
+    const std::vector<float> a_given = with_last_bits(a), b_given = with_last_bits(b);
+    cuda::Buffer a_gpu(512), b_gpu(256), out(512);
+    a_gpu.upload(a_given.data(), 512);
+    b_gpu.upload(b_given.data(), 256);
+    out.upload(c.data(), 512);
+    launch("prim_mma.cuh", "multiply_tf32", {a_gpu.data(), b_gpu.data(), out.data(), 0}, 1, 32);
+    std::vector<float> got(128);
+    out.download(got.data(), 512);
+    EXPECT_EQ(got, expected) << "last bits " << last_bits;
+  }
+}
+
+TEST_F(GpuPrim, FloatsRoundToTf32) {
+  const auto rounded = [](float x) {
+    const double y = double{x} * (1.0 + 0x1.8p-12);
+    float toward_zero = static_cast<float>(y);
+    if (std::fabs(toward_zero) > std::fabs(y)) toward_zero = std::nextafter(toward_zero, 0.0f);
+    return detail::float_of(detail::bits_of(toward_zero) & 0xffffe000u);
+  };
+  const std::vector<float> in = many_floats();
+  const std::vector<float> got = map<float>("tf32_of", in);
+  int64_t wrong = 0;
+  for (size_t i = 0; i < in.size(); ++i)
+    if (!same_float(got[i], rounded(in[i])) && wrong++ == 0)
+      ADD_FAILURE() << in[i] << " became " << got[i] << " instead of " << rounded(in[i]);
+  EXPECT_EQ(wrong, 0);
 }
 
 TEST_F(GpuPrim, TilesAreCopiedAndFilledWithZeros) {

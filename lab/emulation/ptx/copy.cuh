@@ -87,6 +87,9 @@ inline void load_shared_2(unsigned address, float& x, float& y) {
 inline void store_shared_2(unsigned address, float x, float y) {
   emulated_store(address, x), emulated_store(address + 4, y);
 }
+inline void load_shared_words_2(unsigned address, unsigned& x, unsigned& y) {
+  x = load_shared(address), y = load_shared(address + 4);
+}
 inline void load_shared_4(unsigned address, float& x, float& y, float& z, float& w) {
   load_shared_2(address, x, y), load_shared_2(address + 8, z, w);
 }

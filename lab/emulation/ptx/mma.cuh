@@ -85,6 +85,21 @@ inline void mma_m16n8k32(float (&d)[4], const unsigned (&a)[4], unsigned b0, uns
     d[i] += sum;
   }
 }
+// Ignores the last 13 bits of a and b, and truncates each sum to f32, because tensor cores do not round to nearest.
+inline void mma_m16n8k8_tf32(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  std::array<std::array<unsigned, 32>, 6> words;
+  const unsigned mine[6] = {a[0], a[1], a[2], a[3], b0, b1};
+  for (size_t i = 0; i < 6; ++i) words[i] = cuda_emulation::block().exchange(mine[i]);
+  const auto value = [](unsigned bits) { return double{detail::float_of(bits & 0xffffe000u)}; };
+  const unsigned lane = threadIdx.x % 32;
+  for (unsigned i = 0; i < 4; ++i) {
+    const unsigned row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+    double sum = d[i];
+    for (unsigned k = 0; k < 8; ++k)
+      sum += value(words[row / 8 + k / 4 * 2][row % 8 * 4 + k % 4]) * value(words[4 + k / 4][column * 4 + k % 4]);
+    d[i] = detail::truncated_to_float(sum);
+  }
+}
 inline void mma_m16n8k16_f16(unsigned (&d)[2], const unsigned (&a)[4], unsigned b0, unsigned b1) {
   const std::array<float, 4> sums = emulated_products<DType::f16>(a, b0, b1);
   for (size_t i = 0; i < 4; ++i) {

@@ -41,6 +41,7 @@ bool accepts(const Problem& p, const Device& device, std::string* why) {
   if (device.kind != DeviceKind::cpu) return refuse(name, why, "device ", device.name, " is not a CPU");
   if (refused_by_all(name, p, why)) return false;
   if (p.acc == AccMode::f16) return refuse(name, why, "acc=f16: CPUs accumulate in f32");
+  if (p.acc == AccMode::tf32) return refuse(name, why, "acc=tf32: CPUs multiply f32 numbers");
   return true;
 }
 

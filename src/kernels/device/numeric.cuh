@@ -97,6 +97,7 @@ inline unsigned nan_where_not_finite2(unsigned x, unsigned sum) {  // sm_80
     asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(y) : "r"(x), "r"(0u), "r"(sum));
   return y;
 }
+inline float multiply_toward_zero(float x, float y) { return __fmul_rz(x, y); }
 inline float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -152,6 +153,14 @@ inline unsigned nan_where_not_finite2(unsigned x, unsigned sum) {
     if ((x >> shift & infinity) == infinity) sum |= 0x7fffu << shift;
   return sum;
 }
+namespace detail {
+// Rounds toward zero. A finite number beyond the range becomes the largest finite float.
+inline float truncated_to_float(double x) {
+  const float y = static_cast<float>(x);
+  return __builtin_fabs(y) > __builtin_fabs(x) ? float_of(bits_of(y) - 1) : y;
+}
+}  // namespace detail
+inline float multiply_toward_zero(float x, float y) { return detail::truncated_to_float(double{x} * y); }
 inline float exp2_approx(float x) {
   const float y = __builtin_exp2f(x);
   return y < __FLT_MIN__ ? 0.0f : y;
@@ -159,6 +168,13 @@ inline float exp2_approx(float x) {
 inline float log2_approx(float x) { return __builtin_log2f(x); }
 
 #endif
+
+// Returns x, rounded to TF32: the last 13 bits are 0. The factor adds 3/8 to 3/4 of the last kept bit, so that the
+// truncation rounds nearly to nearest. The multiplication rounds toward zero. So finite numbers stay finite.
+inline float round_to_tf32(float x) {
+  constexpr float up = 1.0f + 1.5f * 0x1p-12f;
+  return detail::float_of(detail::bits_of(multiply_toward_zero(x, up)) & 0xffffe000u);
+}
 
 inline float e5m2_to_f32(unsigned char x) {
   return f16_to_f32(static_cast<unsigned short>(x << 8));  // E5M2 is the high byte of f16
@@ -194,9 +210,10 @@ inline void widen4(unsigned codes, unsigned& low, unsigned& high) {
   low = widen2<from, to>(codes), high = widen2<from, to>(codes >> 16);
 }
 
-// Returns whether a 16-bit or FP8 bit pattern is neither infinite nor NaN.
+// Returns whether an f32, 16-bit or FP8 bit pattern is neither infinite nor NaN.
 template <DType t>
 inline bool is_finite_code(unsigned code) {
+  if constexpr (t == DType::f32) return (code & 0x7f800000u) != 0x7f800000u;
   if constexpr (t == DType::e4m3) return (code & 0x7fu) != 0x7fu;
   constexpr unsigned exponent = t == DType::f16 ? 0x7c00u : t == DType::bf16 ? 0x7f80u : 0x7cu;
   return (code & exponent) != exponent;

@@ -12,13 +12,19 @@ namespace rapt {
 // of a row, and g = gcd(n, 8). Row r begins at bank group r * n mod 8. This value repeats after 8 / g rows. After every
 // 8 / g rows the swizzle takes another number below g. So eight rows use eight bank groups. XOR with a number below g
 // keeps a chunk inside its aligned group of g chunks. g divides n, so the chunk also stays inside the row.
-template <int rows_, int row_bytes>
+// reversed: the bits of the swizzle are in reverse order. Then neighbouring rows differ in the highest bit. So a load
+// of four chunks of two rows, or of two chunks of four rows, is also free of conflicts (sm80/tf32.cuh).
+template <int rows_, int row_bytes, bool reversed = false>
 struct SmemTile {
   static constexpr int rows = rows_, chunks = row_bytes / 16, bytes = rows * row_bytes;
   static constexpr int group = chunks % 8 == 0 ? 8 : chunks % 4 == 0 ? 4 : chunks % 2 == 0 ? 2 : 1;
   static_assert(row_bytes % 16 == 0, "rows are whole chunks");
 
-  static constexpr int swizzle(int row) { return (row / (8 / group)) & (group - 1); }
+  static constexpr int swizzle(int row) {
+    const int x = (row / (8 / group)) & (group - 1);
+    if constexpr (!reversed || group < 4) return x;
+    return group == 4 ? x % 2 * 2 + x / 2 : x % 2 * 4 + (x & 2) + x / 4;
+  }
   static constexpr int offset(int row, int chunk) { return (row * chunks + (chunk ^ swizzle(row))) * 16; }
 };
 

@@ -57,6 +57,9 @@ inline void load_shared_2(unsigned address, float& x, float& y) {
 inline void store_shared_2(unsigned address, float x, float y) {
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(x), "f"(y) : "memory");
 }
+inline void load_shared_words_2(unsigned address, unsigned& x, unsigned& y) {
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(x), "=r"(y) : "r"(address) : "memory");
+}
 inline void load_shared_4(unsigned address, float& x, float& y, float& z, float& w) {
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
                : "=f"(x), "=f"(y), "=f"(z), "=f"(w)

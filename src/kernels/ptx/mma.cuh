@@ -7,6 +7,9 @@
 // FP8 (k32), C as above:
 //   A (16 x 32): a0 row g, columns 4t..4t+3; a1 row g+8, same columns; a2 row g, columns 16+4t..; a3 row g+8, same
 //   B (32 x 8):  b0 rows 4t..4t+3 of column g; b1 rows 16+4t..
+// TF32 (k8), C as above. An operand register holds an f32 number; the instruction ignores its last 13 bits:
+//   A (16 x 8): a0 row g, column t; a1 row g+8, same column; a2 row g, column 4+t; a3 row g+8, same column
+//   B (8 x 8):  b0 row t of column g; b1 row 4+t
 #pragma once
 
 #include "shared/dtype.h"
@@ -56,6 +59,14 @@ inline void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], unsigned b0, uns
 inline void mma_m16n8k16_f16(unsigned (&d)[2], const unsigned (&a)[4], unsigned b0, unsigned b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {%0, %1}, {%2, %3, %4, %5}, {%6, %7}, {%0, %1};"
       : "+r"(d[0]), "+r"(d[1])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// d += a * b, k = 8, TF32, accumulated in f32.
+inline void mma_m16n8k8_tf32(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+      "%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 

@@ -1,5 +1,5 @@
 // attention_scalar, host code: accepts every forward problem on GPUs of compute capability 8.0 or newer, except
-// acc=f16, paged KV and score modifications. The kernel is attention_scalar.cuh.
+// acc=f16, acc=tf32, paged KV and score modifications. The kernel is attention_scalar.cuh.
 #include <algorithm>
 
 #include "base/error.h"
@@ -36,6 +36,7 @@ constexpr ConfigType config_table = config_type<ScalarConfig>("ScalarConfig", co
 bool accepts(const Problem& p, const Device& device, std::string* why) {
   if (refused_for_gpu(name, device, why) || refused_by_all(name, p, why)) return false;
   if (p.acc == AccMode::f16) return refuse(name, why, "acc=f16: sums are in f32");
+  if (p.acc == AccMode::tf32) return refuse(name, why, "acc=tf32: products are in f32");
   return true;
 }
 

@@ -1,4 +1,4 @@
-// attention_scalar, device code. It computes every problem that rapt supports on GPUs, except acc=f16, in f32 without
+// attention_scalar, device code. It computes every problem that rapt supports on GPUs, except acc=f16 and acc=tf32, in f32 without
 // tensor cores. A warp owns a few query rows. Tiles of 32 keys pass through shared memory. In QK^T each lane has one
 // key; in PV each lane has some channels. Online softmax (Milakov & Gimelshein 2018) as defined in docs/semantics.md.
 // It accepts any strides, sizes and contents. Host half: attention_scalar.cpp. Also runs on a CPU (lab/emulation).

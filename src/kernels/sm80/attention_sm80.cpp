@@ -1,5 +1,6 @@
-// attention_sm80, host code: attention on 16-bit and FP8 tensors by tensor cores, for compute capability 8.0 and newer.
-// Decides which problems the kernel accepts, chooses tiles, and describes the launch. The kernel is attention_sm80.cuh.
+// attention_sm80, host code: attention on f32, 16-bit and FP8 tensors by tensor cores, for compute capability 8.0 and
+// newer. Decides which problems the kernel accepts, chooses tiles, and describes the launch. The kernel is
+// attention_sm80.cuh.
 #include <algorithm>
 
 #include "base/error.h"
@@ -46,6 +47,7 @@ constexpr ConfigField config_fields[] = {
     config_field<Sm80PlanConfig, &Sm80PlanConfig::causal_or_local>("causal_or_local", ConfigRole::tunable),
     config_field<Sm80PlanConfig, &Sm80PlanConfig::programmatic, false, true>("programmatic", ConfigRole::tunable),
     config_field<Sm80PlanConfig, &Sm80PlanConfig::f16_accumulate>("f16_accumulate"),
+    config_field<Sm80PlanConfig, &Sm80PlanConfig::single_tf32>("single_tf32"),
     config_field<Sm80PlanConfig, &Sm80PlanConfig::fp8_qk>("fp8_qk", ConfigRole::tunable),
     config_field<Sm80PlanConfig, &Sm80PlanConfig::fp8_pv>("fp8_pv", ConfigRole::tunable),
     config_field<Sm80PlanConfig, &Sm80PlanConfig::p_terms>("p_terms"),
@@ -74,12 +76,20 @@ bool has_16_byte_rows(const Access& access) { return access.unit_last && access.
 // FP8 mma.sync into f16 mma.
 bool has_fp8_mma(const Device& device) { return arch_number(device.arch) == 89 || arch_number(device.arch) >= 120; }
 
+// Returns whether a product has TF32 operands (tf32.cuh).
+bool has_tf32(const Problem& p) {
+  return p.q == DType::f32 || p.k == DType::f32 || p.v == DType::f32 || (is_16bit(p.q) && is_16bit(p.k) && p.q != p.k);
+}
+
+bool has_fp8(const Problem& p) { return is_tensor_core_fp8(p.q) || is_tensor_core_fp8(p.k) || is_tensor_core_fp8(p.v); }
+
 bool accepts_formats(const Problem& p, std::string* why) {
   for (const auto& [tensor, dtype] : {std::pair{"q", p.q}, {"k", p.k}, {"v", p.v}})
-    if (!is_16bit(dtype) && !is_tensor_core_fp8(dtype))
-      return refuse(name, why, tensor, "=", name_of(dtype), ": must be f16, bf16, e4m3 or e5m2");
-  if (is_16bit(p.q) && is_16bit(p.k) && p.q != p.k)
-    return refuse(name, why, "q=", name_of(p.q), " k=", name_of(p.k), ": if both are 16-bit, they must be equal");
+    if (dtype != DType::f32 && !is_16bit(dtype) && !is_tensor_core_fp8(dtype))
+      return refuse(name, why, tensor, "=", name_of(dtype), ": must be f32, f16, bf16, e4m3 or e5m2");
+  if (has_tf32(p) && has_fp8(p))
+    return refuse(name, why, "q=", name_of(p.q), " k=", name_of(p.k), " v=", name_of(p.v),
+                  ": FP8 is not supported with f32, or with q and k of different 16-bit types");
   if (p.acc == AccMode::f16 && (p.q != DType::f16 || p.k != DType::f16 || p.v != DType::f16))
     return refuse(name, why, "acc=f16, q=", name_of(p.q), " k=", name_of(p.k), " v=", name_of(p.v),
                   ": only products of f16 are summed in f16");
@@ -90,7 +100,7 @@ bool accepts_formats(const Problem& p, std::string* why) {
 
 // Checks head_dim and head_dim_v. The kernel copies rows in chunks of 16 bytes.
 bool accepts_dims(const Problem& p, const Device& device, std::string* why) {
-  const bool wide = is_16bit(p.q) && is_16bit(p.k) && is_16bit(p.v) && p.acc != AccMode::f16;
+  const bool wide = is_16bit(p.q) && p.k == p.q && is_16bit(p.v) && p.acc != AccMode::f16;
   const int64_t most = wide ? largest_wide_dim : largest_dim, most_v = wide ? largest_wide_dim_v : largest_dim;
   const struct {
     const char* tensor;
@@ -186,9 +196,10 @@ Sm80Traits traits_of(const Problem& p, const Device& device) {
   t.dim = static_cast<int>(std::max(p.head_dim, p.head_dim_v));
   t.extra_registers = changes_scores(p) || p.acc == AccMode::f16;
   t.wide_scores = has_wide_scores(p);
+  t.tf32 = has_tf32(p);
   t.causal_or_local = p.position_mask.present();
   t.hopper = device.sm == 90;
-  t.fp8 = is_tensor_core_fp8(p.q) || is_tensor_core_fp8(p.k) || is_tensor_core_fp8(p.v);
+  t.fp8 = has_fp8(p);
   t.fine_grained_scales = rows_sharing(p.q_scales) + rows_sharing(p.k_scales) + rows_sharing(p.v_scales) > 0 ||
                           p.v_scales == ScaleKind::channel;
   t.e4m3_kv = p.q != DType::bf16 && p.q != DType::e5m2 && p.k == DType::e4m3 && p.v == DType::e4m3;
@@ -250,6 +261,7 @@ KernelConfig configure(const Problem& p, const Device& device) {
   a.causal_or_local = traits.causal_or_local;
   a.programmatic = (has_3d_grid(a) || (a.wide() && traits.rows == Sm80Rows::few)) && arch_number(device.arch) >= 90;
   a.f16_accumulate = p.acc == AccMode::f16;
+  a.single_tf32 = p.acc == AccMode::tf32;
   if (traits.fp8) configure_fp8(p, device, a);
   a.wide() ? configure_wide(a, device.smem_per_block) : fit_shared_memory(a, device.smem_per_block);
   a.l2_kv_bytes = device.l2_bytes / 2;
@@ -284,7 +296,9 @@ void check_tiles(const Sm80Config& c) {
   if (c.wide()) check_pieces(c);
   const Sm80Layout layout(c);
   require_multiple("block_m", c.block_m, 16 * c.warps_m);  // a warp has whole m16 tiles
-  const int mma_k = c.fp8_pv ? 32 : 16;                    // k of the PV mma
+  if (layout.tf32_qk && c.q_in_registers)
+    bad_config("q_in_registers", 1, "must be 0 if q and k are f32, or of different 16-bit types");
+  const int mma_k = c.fp8_pv ? 32 : 16;  // k of the PV mma
   require_multiple("block_n", c.block_n, layout.widens_k ? 32 : mma_k);
   for (const int sharing : {c.k_descale_block, c.v_descale_block})
     if (sharing > 1 && sharing % c.block_n != 0)

@@ -1,8 +1,8 @@
-// attention_sm80, device code: attention on 16-bit and FP8 tensors with mma.sync and cp.async, for sm_80 and newer. The
-// algorithm is FlashAttention-2 (Dao 2023). A CTA owns block_m query rows and loops over the blocks of keys (n_block)
-// that at least one of these rows sees. Scores never leave registers. emit_unit (config_table.cpp) generates the kernel
-// entry. The kernel relies on the checks in attention_sm80.cpp: the last stride is 1, rows are 16-byte aligned, and
-// sequences are shorter than Band::longest.
+// attention_sm80, device code: attention on f32, 16-bit and FP8 tensors with mma.sync and cp.async, for sm_80 and
+// newer. The algorithm is FlashAttention-2 (Dao 2023). A CTA owns block_m query rows and loops over the blocks of keys
+// (n_block) that at least one of these rows sees. Scores never leave registers. emit_unit (config_table.cpp) generates
+// the kernel entry. The kernel relies on the checks in attention_sm80.cpp: the last stride is 1, rows are 16-byte
+// aligned, and sequences are shorter than Band::longest.
 #pragma once
 
 #include "descale.cuh"
@@ -17,6 +17,7 @@
 #include "shared/key_tiles.h"
 #include "shared/kv_view.h"
 #include "sm80.h"
+#include "tf32.cuh"
 #include "unused_rows.cuh"
 
 RAPT_TRACE_STAGES("prologue|wait K|load|Q.K|wait V|softmax|P.V|epilogue")
@@ -31,8 +32,8 @@ struct AttentionSm80 {
   static constexpr int m_tiles = warp_rows / 16, n_tiles = cfg.block_n / 8, v_tiles = layout.dim_v / 8;
   using KFrag = KFragment<cfg>;
   using VFrag = VFragment<cfg>;
-  // Number of mma k-steps of QK^T over head_dim. Each step takes 32 bytes of a row. layout.q_row, k_row, v_row: bytes
-  // of a row.
+  // Number of k-steps of QK^T over head_dim, except for TF32. Each step takes 32 bytes of a row. layout.q_row, k_row,
+  // v_row: bytes of a row.
   static constexpr int q_steps = layout.q_row / 32;
   static_assert(warp_rows % 16 == 0 && cfg.block_n % VFrag::keys == 0 && n_tiles % KFrag::tiles == 0,
                 "warps take whole mma tiles");
@@ -40,8 +41,9 @@ struct AttentionSm80 {
                 "with scale_in_exp2, only masks may follow the scale or the soft cap");
   static_assert(!(cfg.softcap && cfg.key_mean),
                 "softcap with key_mean is not supported: the mean would have to be added before the cap");
-  using QTile = SmemTile<cfg.block_m, layout.q_row>;
-  using KTile = SmemTile<cta_block_n, layout.k_row>;
+  static_assert(!(layout.tf32_qk && cfg.q_in_registers), "q_in_registers is not supported with TF32 products");
+  using QTile = SmemTile<cfg.block_m, layout.q_row, layout.tf32_qk>;
+  using KTile = SmemTile<cta_block_n, layout.k_row, layout.tf32_qk>;
   using VTile = SmemTile<cta_block_n, layout.v_row>;
   using Softmax = OnlineSoftmax<true, m_tiles, cfg.f16_accumulate || (cfg.p_terms > 0), cfg.p_terms == 0 ? 0 : 8,
                                 has_row_scales(cfg)>;
@@ -176,7 +178,7 @@ struct AttentionSm80 {
       typename Scores::Elements elements;  // of bias and mask; loaded early, because they come from global memory
       RAPT_TRACE("Q.K", n_block);
       if (visible_block) load_elements(elements, rows, n_block);
-      if (visible_block) mma_qk<cfg>(s, q, q_address(), k_address(n_block));
+      if (visible_block) qk_products(s, q, n_block);
       RAPT_TRACE("wait V", n_block);
       wait_v(pass, n_block);
       if (visible_block) softmax_and_pv(pass, softmax, o, s, elements, rows, n_block);
@@ -200,7 +202,10 @@ struct AttentionSm80 {
     }
     apply_score_chain_and_mask(s, elements, row_scales, n_block);
     pass == count_non_finite ? mark_visible(s) : softmax.update(s, o);
-    if constexpr (two_level_accum) {
+    if constexpr (layout.tf32_pv) {
+      RAPT_TRACE("P.V", n_block);
+      mma_pv_tf32<cfg>(o, s, ValueAddress<cfg, VTile>(v_smem(n_block), cta.warp_n * cfg.block_n, opaque_lane()));
+    } else if constexpr (two_level_accum) {
       PvScales<cfg.v_descale_block, m_tiles> scales;
       if (pass != count_non_finite)
         scales.scale_p(s, KvDescales<cfg.v_descale_block>(p.v_scale, cta, band.seqlen_k, first_key(n_block)));
@@ -209,6 +214,16 @@ struct AttentionSm80 {
     } else {
       RAPT_TRACE("P.V", n_block);
       mma_pv<cfg>(o, s, v_address(n_block));
+    }
+  }
+
+  void qk_products(SFragment& s, const QFragments& q, int n_block) const {
+    if constexpr (layout.tf32_qk) {
+      const int l = opaque_lane();
+      mma_qk_tf32<cfg>(s, RowAddress<QTile, cfg.q>(q_smem(), cta.warp_m * warp_rows + l / 4, l),
+                       RowAddress<KTile, cfg.k>(k_smem(n_block), cta.warp_n * cfg.block_n + l / 4, l));
+    } else {
+      mma_qk<cfg>(s, q, q_address(), k_address(n_block));
     }
   }
 

@@ -25,6 +25,7 @@ struct Sm80Config : AttentionVariant {
   bool programmatic = false;
 
   bool f16_accumulate = false;  // acc=f16: mma accumulates a block's products in f16
+  bool single_tf32 = false;     // acc=tf32: f32 operands of products are rounded to TF32; false: sums of two TF32 terms
 
   // FP8 tensors. Descales of a whole tensor or head need no code of their own. These fields describe the other kinds of
   // descales.

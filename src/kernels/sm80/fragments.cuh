@@ -239,9 +239,11 @@ struct ChannelPair {
   int column;  // channel of x; y is the next channel
 
   ChannelPair(const float (&even)[4], const float (&odd)[4], int pair, int i, int half, int lane) {
-    if constexpr (Sm80Layout(cfg).v_codes) {
+    if constexpr (Sm80Layout(cfg).v_codes || Sm80Layout(cfg).tf32_pv) {
+      // Of each group of 8 * width channels, n-tile j has the channels j, j + width, ... (VFragment, ValueAddress).
+      constexpr int width = Sm80Layout(cfg).lane_channels();
       x = even[2 * half + i], y = odd[2 * half + i];
-      column = pair * 16 + lane % 4 * 4 + 2 * i;
+      column = pair / (width / 2) * 8 * width + (lane % 4 * 2 + i) * width + pair % (width / 2) * 2;
     } else {
       x = i == 0 ? even[2 * half] : odd[2 * half];
       y = i == 0 ? even[2 * half + 1] : odd[2 * half + 1];

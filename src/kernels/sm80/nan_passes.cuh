@@ -12,8 +12,9 @@ namespace rapt {
 template <const Sm80Config& cfg, class VTile>
 inline void rewrite_v_for_pass(NanPass pass, unsigned tile, int thread) {
   constexpr int width = 8 * bytes_of(cfg.v);
-  constexpr unsigned all = width == 16 ? 0xffffu : 0xffu;
-  constexpr unsigned one = cfg.v == DType::f16    ? 0x3c00u
+  constexpr unsigned all = 0xffffffffu >> (32 - width);
+  constexpr unsigned one = cfg.v == DType::f32    ? 0x3f800000u
+                           : cfg.v == DType::f16  ? 0x3c00u
                            : cfg.v == DType::bf16 ? 0x3f80u
                            : cfg.v == DType::e5m2 ? 0x3cu
                                                   : 0x38u;

@@ -29,6 +29,7 @@ struct Sm80Traits {
   bool e4m3_kv;              // k and v E4M3, q f16 or E4M3: the FP8 case with the fewest registers
   bool small_smem;           // less than 128 KB of shared memory for a CTA: Ada and consumer Blackwell
   bool short_q;              // at most 16 query rows in a sequence
+  bool tf32;                 // a product has TF32 operands: f32 tensors, or f16 beside bf16
   bool few_keys;             // at most 512 keys and no fine-grained scales. One stage then holds many keys
 };
 
@@ -36,7 +37,7 @@ struct Sm80Traits {
 struct Sm80Condition {
   int most_dim = 256;
   When extra_registers{}, wide_scores{}, causal_or_local{}, hopper{}, fp8{}, fine_grained_scales{}, e4m3_kv{},
-      small_smem{}, short_q{}, few_keys{};
+      small_smem{}, short_q{}, few_keys{}, tf32 = When::no;
 };
 
 struct Sm80TunedRow {
@@ -50,7 +51,8 @@ struct Sm80TunedRow {
            holds(when.wide_scores, t.wide_scores) && holds(when.causal_or_local, t.causal_or_local) &&
            holds(when.hopper, t.hopper) && holds(when.fp8, t.fp8) &&
            holds(when.fine_grained_scales, t.fine_grained_scales) && holds(when.e4m3_kv, t.e4m3_kv) &&
-           holds(when.small_smem, t.small_smem) && holds(when.short_q, t.short_q) && holds(when.few_keys, t.few_keys);
+           holds(when.small_smem, t.small_smem) && holds(when.short_q, t.short_q) && holds(when.few_keys, t.few_keys) &&
+           holds(when.tf32, t.tf32);
   }
 };
 
@@ -81,6 +83,16 @@ constexpr auto sm80_rows() {
                        *features = "nvidia-h200/20261129T142000Z-features-ddfd3db.jsonl",
                        *fp8_peers = "nvidia-h200/20261128T124137Z-peers-fp8.jsonl";
   return std::array{
+      // TF32 products. The tiles are not measured. A warp has 32 rows if the registers suffice, because it then splits
+      // each element of K and V into terms once for 32 rows.
+      row(few, {.most_dim = 128, .tf32 = yes}, tiles(32, 32, 2, 4, 2)),
+      row(few, {.tf32 = yes}, tiles(32, 16, 2, 4, 1)),
+      row(balanced, {.tf32 = yes}, tiles(64, 32, 4, 1, 2)),
+      row(many, {.most_dim = 64, .extra_registers = yes, .hopper = no, .tf32 = yes}, tiles(64, 32, 4, 1, 2)),
+      row(many, {.most_dim = 64, .tf32 = yes}, tiles(128, 32, 4, 1, 2)),
+      row(many, {.most_dim = 128, .tf32 = yes}, tiles(64, 32, 4, 1, 2)),
+      row(many, {.tf32 = yes}, tiles(128, 16, 8, 1, 2)),
+
       // The keys are split among four warps (split-KV in the CTA). So the loop of each warp is shorter.
       row(few, {.most_dim = 64, .few_keys = yes}, tiles(32, 128, 2, 4, 1, keeps_q),
           {"f16 b1 h8 q512 k512 d64", 4.758, "nvidia-h200/20261129T175500Z-peers-f16.jsonl"}),
