@@ -22,6 +22,7 @@ struct RowElements {
       if constexpr (in_pairs) {
         load_pair(row + bytes * (at < keys ? at : keys - 2), raw[n]);
       } else {
+#pragma unroll
         for (int i = 0; i < 2; ++i) raw[n][i] = load_one(row + bytes * stride * (at + i < keys ? at + i : keys - 1));
       }
     }
@@ -87,6 +88,7 @@ struct ScoreSteps {
   }
 
   void load(ScoreElements<cfg>& elements) const {
+#pragma unroll
     for (int half = 0; half < 2; ++half) {
       if constexpr (cfg.bias != DType::none) load(elements.bias[half], p.bias, bytes_of(cfg.bias), half);
       if constexpr (cfg.mask) load(elements.mask[half], p.mask, 1, half);
@@ -125,6 +127,7 @@ struct ScoreSteps {
   void subtract_alibi(float (&s)[1][tiles][4], const ScoreElements<cfg>&) const {
     if constexpr (cfg.alibi) {
       float slope[2], first[2];  // first: the distance to the first key
+#pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int live = live_row(half);
         slope[half] = p.alibi_slopes[tile.batch() * p.alibi_batch + tile.head_of(live) * p.alibi_head];
