@@ -32,6 +32,8 @@ TEST(AttentionSm90Code, NoSpillsAndNoSerializedProducts) {
                            "bf16 out=f32 b1 h16 q4096 d80 lse partial",
                            "bf16 b2 h24 q4096 d64 causal alibi",
                            "f16 b2 h24 q4096 d64 softcap=9 alibi bias=f32[b,h,q,k] mask=[b,h,q,k]",
+                           "f16 b2 h24 q4095 d64 softcap=9 alibi bias=f32[b,h,q,k] mask=[b,h,q,k]",
+                           "bf16 b2 h24 q4096 d96 causal softcap=9 alibi bias=f32[b,h,q,k] mask=[b,h,q,1]",
                            "bf16 b2 h24 q4096 d96 causal bias=f32[b,h,q,k]",
                            "bf16 b1 h16 q4096 d128 causal softcap=20",
                            "f16 b1 h16 q4096 d128 bias=f32[b,h,q,k]",

@@ -98,6 +98,19 @@ TEST_F(GpuSm90, SoftCapAlibiBiasAndMask) {
   expect_all_pass(jobs);
 }
 
+// The rows of a tile belong to different heads, which have their own slopes, elements of bias and mask, and sinks.
+TEST_F(GpuSm90, RowsOfAGroupHaveTheirOwnSteps) {
+  std::vector<Job> jobs;
+  for (const check::Fill fill : {check::Fill::normal, check::Fill::huge, check::Fill::hidden_nan})
+    for (const char* words :
+         {"b2 h8:2 q37 k513 d64 causal alibi sinks lse", "b2 h8:2 q37 k300 d128 bias=f32[b,h,q,k] lse",
+          "b1 h8:2 q100 k301 d80 window=60,9 bias=bf16[1,h,q,k] lse", "b2 h4:1 q40 k300 d128 mask=[b,h,q,k] lse",
+          "h8:2 d64 varlen=17:40,0:3,140:1,1:0,64:500 causal softcap=5 bias=f16[1,h,1,k] mask=[b,1,q,1] lse",
+          "b3 h4:1 q140 k150 d256 causal seqused=150,20,33 seqused_q=140,3,0 alibi bias=f32[b,h,q,k] lse"})
+      for (const char* type : {"f16 ", "bf16 "}) jobs.push_back({concat(type, words), fill});
+  expect_all_pass(jobs, "packed_heads=4");
+}
+
 // Tiles that the planner does not choose now, but that tuning could choose.
 TEST_F(GpuSm90, OtherConfigurations) {
   for (const char* config :

@@ -22,6 +22,7 @@ struct RowElements {
       set_zero(raw[n]);
       if (8 * n < left) load_pair(first + bytes * 8 * n, raw[n]);
     } else {
+#pragma unroll
       for (int i = 0; i < 2; ++i) raw[n][i] = 8 * n + i < left ? load_one(first + bytes * stride * (8 * n + i)) : 0;
     }
   }

@@ -91,9 +91,11 @@ bool accepts_sizes(const Problem& p, std::string* why) {
     return refuse(name, why, "seqlens ", p.seqlen_q, " and ", p.seqlen_k, ": must be below ", Band::longest);
   if (rows_q >= longest_packed || rows_k >= longest_packed)
     return refuse(name, why, "packed rows ", rows_q, " and ", rows_k, ": must be below ", longest_packed);
-  if (p.alibi && (p.has_starts || p.seqlen_q > longest_alibi || p.seqlen_k > longest_alibi))
-    return refuse(name, why, "alibi with", p.has_starts ? " starts" : "", " seqlens ", p.seqlen_q, " and ", p.seqlen_k,
-                  ": distances must be exact in f32, so starts must be absent and seqlens at most ", longest_alibi);
+  if (p.alibi && p.has_starts)
+    return refuse(name, why, "alibi with starts: starts must be absent, because distances must be exact in f32");
+  if (p.alibi && (p.seqlen_q > longest_alibi || p.seqlen_k > longest_alibi))
+    return refuse(name, why, "alibi with seqlens ", p.seqlen_q, " and ", p.seqlen_k, ": must be at most ",
+                  longest_alibi, ", because distances must be exact in f32");
   if (p.batch * p.heads_q > max_grid_x || p.batch * p.heads_q * div_up(p.seqlen_q, 64) > max_grid_x)
     return refuse(name, why, "batch * heads_q * tiles of rows: must be at most ", max_grid_x);
   return true;

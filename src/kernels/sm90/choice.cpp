@@ -106,6 +106,10 @@ Sm90Choice choose_sm90_tiles(const Problem& p, const Device& device) {
   // Only the first row has tiles for several heads. Otherwise, different lengths would need more than four kernels.
   if (const int heads = packable_heads(p, rows[0].tiles); heads > 1) consider(rows[0], heads);
   best.tiles.causal_or_local = p.position_mask.present();
+  // Single elements of bias and mask need more registers than pairs. Larger blocks would spill registers. Whether
+  // elements can be read in pairs can depend on lengths.
+  const bool single = p.bias.present() && p.mask.present() && (p.invariant || !p.bias.pairs || !p.mask.pairs);
+  if (single) best.tiles.block_n = std::min(best.tiles.block_n, 64);
   return best;
 }
 
