@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/error.h"
 #include "check/check.h"
 #include "operations/bind.h"
 #include "operations/sdpa.h"
@@ -479,11 +480,13 @@ constexpr Sm80Config mixed_config(DType q, DType k, DType v, DType out) {
   return c;
 }
 template <DType q, DType k, DType v, DType out>
+constexpr Sm80Config mixed = mixed_config(q, k, v, out);
+
+template <DType q, DType k, DType v, DType out>
 void expect_mixed_right() {
-  static constexpr Sm80Config cfg = mixed_config(q, k, v, out);
   const std::string types = concat("q=", name_of(q), " k=", name_of(k), " v=", name_of(v), " out=", name_of(out));
-  expect_right<cfg>(types + " b1 h4:2 q40 k90 d48:32 causal lse sinks");
-  expect_right<cfg>(types + " b1 h2 q40 k50 d48:32 window=20,3 lse", hidden);
+  expect_right<mixed<q, k, v, out>>(types + " b1 h4:2 q40 k90 d48:32 causal lse sinks");
+  expect_right<mixed<q, k, v, out>>(types + " b1 h2 q40 k50 d48:32 window=20,3 lse", hidden);
 }
 
 // Each product has types of its own: P has the type of V.
@@ -516,16 +519,17 @@ TEST_F(Sm80Emulated, SingleTf32) {
   EXPECT_TRUE(has_address_sanitizer || !result.pass);
 }
 
+constexpr Sm80Config tf32_d32 = tf32_config(32, 32, 32, 32, 2, 1, 2);
+
 // Sets elements of q, k and v, runs a kernel and compares with the oracle.
 template <class Edit>
 void expect_right_after(const char* line, const Edit& edit) {
   if (has_address_sanitizer) GTEST_SKIP() << "its fake stacks and fibers do not go together";
-  static constexpr Sm80Config cfg = tf32_config(32, 32, 32, 32, 2, 1, 2);
   const Problem p = parse_problem(line);
   check::Inputs in = check::make_inputs(p, normal, 5);
   edit(in);
   const check::Outputs out = check::make_outputs(p);
-  kernel_of<cfg>(1)(p, in, out);
+  kernel_of<tf32_d32>(1)(p, in, out);
   const check::Result result = check::judge(p, normal, in, out);
   EXPECT_TRUE(result.pass) << result.message;
 }

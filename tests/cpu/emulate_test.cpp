@@ -74,7 +74,7 @@ TEST_F(Emulated, ARightVariantPasses) {
   expect(check("'f16 h2:1 q70 k90 d32 causal' --variant attention_sm80.cuh"), 0,
          "emulated on the CPU: 1 of 1 cases passed\n");
   write_variant("attention_scalar.cuh", "#pragma once", "#pragma once\n// the same");
-  const json checked = json::parse(check("'f32 h2 q33 d64 causal' --variant attention_scalar.cuh --json").out);
+  const json checked = json::parse(check("'f32 h2 q33 d60 causal' --variant attention_scalar.cuh --json").out);
   EXPECT_TRUE(checked["checked"]);
   EXPECT_EQ(checked["passed"], 1);
   EXPECT_EQ(checked["results"][0]["verdict"], "pass");
@@ -96,10 +96,10 @@ TEST_F(Emulated, ALargeProblemIsShortened) {
 
 TEST_F(Emulated, AWrongVariantFailsAndNamesTheCase) {
   write_variant("attention_scalar.cuh", "ExactTanh>(p, p.scale,", "ExactTanh>(p, 1.0f,");
-  const Outcome wrong = check("'f32 h2 q33 d64' --variant attention_scalar.cuh");
+  const Outcome wrong = check("'f32 h2 q33 d60' --variant attention_scalar.cuh");
   expect(wrong, 1, "FAIL");
   expect(wrong, 1, "emulated on the CPU: 0 of 1 cases passed");
-  expect(wrong, 1, "to reproduce: rapt check \"f32 b1 h2 q33 k33 d64\" --fill normal --seed 1 --arch sm_80");
+  expect(wrong, 1, "to reproduce: rapt check \"f32 b1 h2 q33 k33 d60\" --fill normal --seed 1 --arch sm_80");
 }
 
 // A crash ends only the child process.
@@ -107,7 +107,7 @@ TEST_F(Emulated, AVariantThatCrashesIsASentence) {
   const std::string begin = "extern __shared__ float scalar_shared[];";
   const auto fails = [&](const std::string& code, const std::string& part) {
     write_variant("attention_scalar.cuh", begin, begin + code);
-    expect(check("'f32 q9 d64' --variant attention_scalar.cuh"), 1, "the emulated kernel failed: " + part);
+    expect(check("'f32 q9 d60' --variant attention_scalar.cuh"), 1, "the emulated kernel failed: " + part);
   };
   fails("*static_cast<volatile int*>(nullptr) = 1;", "it accessed memory at an invalid address");
   fails("if (threadIdx.x == 0) __syncthreads();", "cuda_emulation: block 0: threads wait");
@@ -117,7 +117,7 @@ TEST_F(Emulated, AVariantThatCrashesIsASentence) {
 TEST_F(Emulated, AVariantThatHangsIsASentence) {
   const std::string begin = "extern __shared__ float scalar_shared[];";
   write_variant("attention_scalar.cuh", begin, begin + "for (volatile int on = 1; on != 0;) static_cast<void>(on);");
-  const std::string words = "'f32 q9 d64' --variant attention_scalar.cuh";
+  const std::string words = "'f32 q9 d60' --variant attention_scalar.cuh";
   const std::string limit = "RAPT_NVRTC=/nowhere RAPT_KERNEL_SECONDS=1";
   expect(check(words, limit), 1, "the emulated kernel failed: it did not finish within 1 s");
   expect(check(words, limit), 1, "to reproduce: rapt check");
@@ -129,7 +129,7 @@ TEST_F(Emulated, WhatDoesNotCompileHereIsASentence) {
       "attention_scalar.cuh", "namespace rapt {",
       "inline unsigned clock_now() {\n  unsigned x;\n  asm(\"mov.u32 %0, %clock;\" : \"=r\"(x));\n  return x;\n}\n"
       "namespace rapt {\nconstexpr int wrong = no_such_name;");
-  const std::string words = "'f32 q9 d64' --variant attention_scalar.cuh";
+  const std::string words = "'f32 q9 d60' --variant attention_scalar.cuh";
   const Outcome outcome = check(words);
   expect(outcome, 3, "cannot be emulated: ");
   expect(outcome, 3, "does not compile it for this CPU:\n");
@@ -141,7 +141,7 @@ TEST_F(Emulated, WhatDoesNotCompileHereIsASentence) {
 
 TEST_F(Emulated, AMissingCompilerIsASentence) {
   write_variant("attention_scalar.cuh", "#pragma once", "#pragma once\n// the same");
-  const std::string words = "'f32 q9 d64' --variant attention_scalar.cuh";
+  const std::string words = "'f32 q9 d60' --variant attention_scalar.cuh";
   expect(check(words, "RAPT_NVRTC=/nowhere PATH=/nowhere CXX="), 3, "no C++ compiler was found");
   expect(check(words, "RAPT_NVRTC=/nowhere CXX=/nowhere/c++"), 3, "CXX=/nowhere/c++: there is no such C++ compiler");
 }

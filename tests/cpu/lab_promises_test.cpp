@@ -299,7 +299,7 @@ TEST(Families, OneCanBeForced) {
   EXPECT_EQ(plan_with(problem, card, "").steps[0].family, &attention_sm80);
   EXPECT_EQ(plan_with(problem, card, "family=attention_scalar").steps[0].family, &attention_scalar);
   EXPECT_EQ(plan_with(problem, card, "family=attention_sm80 block_m=64").steps[0].config.number("block_m"), 64);
-  EXPECT_THROW(plan_with(parse_problem("f32 h8 q512 d64"), card, "family=attention_sm80"), Error);
+  EXPECT_THROW(plan_with(parse_problem("f32 h8 q512 d60"), card, "family=attention_sm80"), Error);
   EXPECT_THROW(plan_with(problem, card, "family=attention_cpu"), Error);
 }
 
@@ -307,7 +307,7 @@ TEST_F(LabPromises, FamilyOption) {
   const Outcome forced = rapt("explain 'f16 h8 q512 d64' --arch l4 --family attention_scalar");
   EXPECT_EQ(forced.code, 0) << forced.err;
   EXPECT_NE(forced.out.find("config   attention_scalar q=f16"), std::string::npos) << forced.out;
-  expect_refused("explain 'f32 h8 q512 d64' --arch l4 --family attention_sm80", 3, "q=f32: must be f16");
+  expect_refused("explain 'f32 h8 q512 d60' --arch l4 --family attention_sm80", 3, "head_dim 60:60, q=f32: must be multiples of 8");
   expect_refused("check 'f16 h1 q8 d64' --device cpu --family attention_scalar", 2,
                  "--family attention_scalar: only for GPU kernels");
   expect_refused("bench 'f16 h1 q8 d64' --device cpu --against attention_scalar", 2,
@@ -346,10 +346,10 @@ TEST(ConfigRules, EachFieldIsHeldToItsRule) {
       {"e4m3 h8 q512 d64", "a100", "fp8_qk=1", "has no FP8 instructions"},
       {"e4m3 h8 q512 d64 scales=block64", "h100", "block_n=128 warps_n=1 stages=1", "must divide 64"},
       {"f16 b70000 h1 q16 d64", "h100", "warps_n=2 stages=1", "must be 1 if batch or heads_q exceeds"},
-      {"f32 h8 q512 d64", "l4", "block_n=64", "block_n = 64: must be 32, as attention_scalar"},
-      {"f32 h8 q512 d64", "l4", "block_m=33", "block_m = 33: must be a multiple of 8"},
-      {"f32 h8 q512 d64", "l4", "block_m=1024", "bytes of shared memory"},
-      {"f32 h8 q512 d64", "l4", "stages=3", "fields that can be changed: block_m, warps_m, min_blocks"},
+      {"f32 h8 q512 d60", "l4", "block_n=64", "block_n = 64: must be 32, as attention_scalar"},
+      {"f32 h8 q512 d60", "l4", "block_m=33", "block_m = 33: must be a multiple of 8"},
+      {"f32 h8 q512 d60", "l4", "block_m=1024", "bytes of shared memory"},
+      {"f32 h8 q512 d60", "l4", "stages=3", "fields that can be changed: block_m, warps_m, min_blocks"},
       {"f32 h8 q512 d64", "cpu-scalar", "block_m=32", "attention_cpu has no configuration"},
       {f16, "h100", "family=attention_sm90 warpgroups=5", "warpgroups = 5: must be"},
       {f16, "h100", "family=attention_sm90 block_n=24", "block_n = 24: must be a multiple of 16"},
@@ -381,7 +381,7 @@ TEST(ConfigRules, EachFieldIsHeldToItsRule) {
                             "block_m=16 block_n=16 warps_m=1 warps_n=4 stages=4 min_blocks=1"})
     for (const char* line : {"f16 b1 h2 q75 k513 d64", "f16 b1 h2 q75 k100 d40:72 window=20,5"})
       EXPECT_EQ(config_fault(line, "h100", words), "") << line << words;
-  EXPECT_EQ(config_fault("f32 h8 q512 d64", "l4", "block_m=64"), "");
+  EXPECT_EQ(config_fault("f32 h8 q512 d60", "l4", "block_m=64"), "");
   // A variant is allowed to have its own tiles, but must stay within the limits of the GPU.
   EXPECT_EQ(config_fault(f16, "l4", "block_m=24", false), "");
   EXPECT_NE(config_fault(f16, "l4", "block_m=1024 block_n=512", false).find("shared memory"), std::string::npos);
@@ -407,7 +407,7 @@ TEST_F(Compiled, AllowedConfigurationsCompile) {
       {"f16 h8 q512 d64", "l4", "block_m=48 block_n=16 warps_m=3 warps_n=1 stages=1"},
       {"e4m3 h8 q512 d64 scales=block64 pv=fp8", "l4",
        "block_m=32 block_n=32 warps_m=2 warps_n=1 promotion_interval=32"},
-      {"f32 h8 q64 d64", "l4", "block_m=24 warps_m=8"},
+      {"f32 h8 q64 d60", "l4", "block_m=24 warps_m=8"},
   };
   for (const auto& [line, device, words] : allowed) {
     EXPECT_EQ(config_fault(line, device, words), "") << words;
@@ -452,7 +452,7 @@ TEST_F(Compiled, AVariantNeedsNoGpu) {
                  "--variant config.h: the library has scalar/config.h and sm80/config.h");
   EXPECT_EQ(rapt("explain 'f16 h8 q512 d64' --arch sm_89 --variant sm80/config.h").code, 0);
   for (const char* command : {"explain", "check"})
-    expect_refused(concat(command, " 'f32 h8 q9 d64' --arch sm_89 --variant sm80/config.h"), 2,
+    expect_refused(concat(command, " 'f32 h8 q9 d60' --arch sm_89 --variant sm80/config.h"), 2,
                    "it replaces sm80/config.h, which no kernel of this problem includes");
 
   // The kernel in a pack of the variant has another signature, because its source is different.

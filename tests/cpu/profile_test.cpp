@@ -158,9 +158,9 @@ TEST(ProfileVerdict, facts_of_plans) {
   EXPECT_EQ(facts_of(fp8, "sm_89").fp8, Fp8Use::instructions);
   EXPECT_EQ(facts_of(fp8, "sm_89", "fp8_qk=0").fp8, Fp8Use::widened);
   EXPECT_EQ(facts_of(fp8, "sm_80").fp8, Fp8Use::widened);
-  EXPECT_FALSE(facts_of("f32 h8 q512 d64", "sm_89").tensor_products);
+  EXPECT_FALSE(facts_of("f32 h8 q512 d60", "sm_89").tensor_products);
   EXPECT_TRUE(facts_of("f16 h8 q512 d64", "sm_89").tensor_products);
-  EXPECT_NE(facts_of("f32 h8 q512 d64", "sm_89").occupancy_reason, "") << "the ledger has one";
+  EXPECT_NE(facts_of("f32 h8 q512 d60", "sm_89").occupancy_reason, "") << "the ledger has one";
 }
 
 TEST(ProfileVerdict, fp8_gate) {
@@ -863,7 +863,7 @@ TEST_F(Profile, time_stamps_refuse_what_they_cannot_do) {
     if (line.find("RAPT_TRACE") == line.npos) variant << line << "\n";
   variant.close();
   const std::string unmarked = concat(environment("RAPT_CACHE=off"), "'", RAPT_BINARY_DIR,
-                                      "/rapt' profile 'f32 h2 q64 d64' --device cuda:0 --variant attention_scalar.cuh");
+                                      "/rapt' profile 'f32 h2 q64 d60' --device cuda:0 --variant attention_scalar.cuh");
   const Outcome scalar = run_in(folder, unmarked + " --trace");
   EXPECT_EQ(scalar.code, 3);
   EXPECT_NE(scalar.err.find("attention_scalar has no marks"), std::string::npos) << scalar.err;

@@ -204,7 +204,7 @@ TEST_F(TuneProgram, TheLogSaysWhyACandidateWasDropped) {
 // The stand-in runs no kernel: the outputs stay unwritten.
 TEST_F(TuneProgram, WrongResultsAreErrorsAndNoRows) {
   if (!has_compiler()) GTEST_SKIP() << "no NVRTC";
-  const Outcome outcome = on_stand_in("tune 'f32 b1 h2 q8 d64' --budget 0.01");
+  const Outcome outcome = on_stand_in("tune 'f32 b1 h2 q8 d60' --budget 0.01");
   EXPECT_EQ(outcome.code, 1) << outcome.err;
   EXPECT_NE(outcome.err.find("WRONG, not used  family=attention_scalar block_m=32"), std::string::npos) << outcome.err;
   EXPECT_NE(outcome.err.find("to reproduce: rapt check"), std::string::npos) << outcome.err;
