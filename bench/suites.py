@@ -51,6 +51,13 @@ VARLEN = {
     "varlen-prefill": "b6 h32:8 d128 causal varlen=4096,513,1024,2048,77,3000",
     "varlen-chunks": "b4 h32:8 d128 causal varlen=256:4096,1:2048,512:512,64:8192",
 }
+WIDE = {  # head dims above 256, and f32
+    "wide-512": "f16 b1 h1 q4096 k4096 d512",
+    "wide-384": "f16 b1 h1 q4096 k4096 d384",
+    "wide-320": "bf16 b2 h16 q1024 k1024 d320",
+    "wide-576-512": "bf16 b2 h16 q1024 k1024 d576:512",
+    "f32-2k": "f32 b1 h16 q2048 k2048 d64",
+}
 FP8_KEYS = "q=f16 k=e4m3 v=e4m3"  # 16-bit queries, FP8 keys and values; rapt-kv16 times the same in 16 bits
 FP8 = {  # all implementations return bf16 here, because FlashAttention-3 returns bf16 for FP8
     "mission-fp8": "e4m3 out=bf16 b1 h8 q512 k512 d64 scales=tensor",
@@ -127,6 +134,7 @@ SUITES = {
     "sweep": _sweep(),
     "features": FEATURES,
     "varlen": VARLEN,
+    "wide": WIDE,
     "fp8": FP8,
     "cpu": CPU,
     "dry": DRY,
