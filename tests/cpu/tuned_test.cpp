@@ -9,6 +9,7 @@
 
 #include "device/device.h"
 #include "kernels/sm80/tuned_gpu.h"
+#include "kernels/sm90/sm90.h"
 #include "kernels/sm90/tuned_gpu.h"
 #include "problem/problem.h"
 #include "runtime/plan.h"
@@ -82,6 +83,14 @@ TEST(Tuned, RowsOfSm90HaveTheirMeasurement) {
     });
   }
   EXPECT_EQ(measured, 11);
+}
+
+TEST(Tuned, TilesOfSm90FitIntoSharedMemory) {
+  for (const Sm90TunedRow& row : sm90_tuned_rows) {
+    Sm90Config c = row.tiles;
+    c.head_dim = row.most_dim, c.head_dim_v = row.most_dim_v;
+    EXPECT_LE(Sm90Layout(c).bytes, 227 << 10) << row.most_dim << ":" << row.most_dim_v << ", block_n = " << c.block_n;
+  }
 }
 
 }  // namespace rapt::test

@@ -76,7 +76,7 @@ constexpr auto sm90_rows() {
       one_step(64, 64, tiles(3, 80, 2, 7, with_ping_pong), {2.28, 0.0115}),
       one_step(96, 96, tiles(2, 96, 2, 6, with_ping_pong), {3.79, 0.0081}),
       one_step(128, 128, tiles(2, 112, 2, 5, with_ping_pong), {2.04, 0.01092}),
-      one_step(192, 128, tiles(2, 80, 1, 6, with_ping_pong), {2.5, 0.0121}),
+      one_step(192, 128, tiles(2, 80, 1, 5, with_ping_pong), {2.5, 0.0121}),
       one_step(192, 192, tiles(2, 80, 1, 5, with_ping_pong), {2.5, 0.016}),
       one_step(256, 256, tiles(2, 64, 1, 5, with_ping_pong), {2.5, 0.0202}),
       several_steps(64, 64, tiles(2, 80, 2, 8, with_ping_pong), {2.28, 0.00816}),
