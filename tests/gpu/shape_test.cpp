@@ -44,8 +44,9 @@ TEST_F(GpuShape, EveryHeadDimension) {
       if (d % 32 == 8)
         jobs.push_back({concat(type, " b1 h2 q70 k150 d", d, " causal softcap=9"), check::Fill::outlier});
     }
-  for (const Job& job : jobs) EXPECT_STREQ(chosen_family(parse_problem(job.line)).name, "attention_sm80") << job.line;
+  for (const Job& job : jobs) EXPECT_STRNE(chosen_family(parse_problem(job.line)).name, "attention_scalar") << job.line;
   expect_pass(jobs);
+  expect_pass(jobs, make_context({.config = "family=attention_sm80"}).get());
 }
 
 TEST_F(GpuShape, HeadDimensionsOfTheirOwn) {
@@ -77,8 +78,9 @@ TEST_F(GpuShape, WideHeadDimensions) {
     jobs.push_back({line, check::Fill::hidden_nan});
     jobs.push_back({line, check::Fill::seen_nan});
   }
-  for (const Job& job : jobs) EXPECT_STREQ(chosen_family(parse_problem(job.line)).name, "attention_sm80") << job.line;
+  for (const Job& job : jobs) EXPECT_STRNE(chosen_family(parse_problem(job.line)).name, "attention_scalar") << job.line;
   expect_pass(jobs);
+  expect_pass(jobs, make_context({.config = "family=attention_sm80"}).get());
 }
 
 // Few or many keys with few or many rows. The planner divides the keys among warps for some of them.
@@ -131,7 +133,7 @@ TEST_F(GpuShape, AttentionScalarTakesWhatAttentionSm80Takes) {
           "b1 h2 q64 k300 d256", "b2 h2 q20 k60 d16 seqused=33,0", "b2 h2 q70 k60 d16 seqused_q=33,0"})
       for (check::Fill fill : {check::Fill::normal, check::Fill::hidden_nan}) {
         const std::string line = concat(type, " ", words);
-        EXPECT_STREQ(chosen_family(parse_problem(line)).name, "attention_sm80") << line;
+        EXPECT_STRNE(chosen_family(parse_problem(line)).name, "attention_scalar") << line;
         EXPECT_STREQ(chosen_family(parse_problem(for_attention_scalar(line))).name, "attention_scalar") << line;
         jobs.push_back({line, fill});
         jobs.push_back({for_attention_scalar(line), fill});

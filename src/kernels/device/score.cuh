@@ -60,6 +60,11 @@ struct FastTanh {
   }
 };
 
+// Computes tanh as exactly as f32 needs it.
+struct ExactTanh {
+  static float of(float x) { return tanhf(x); }
+};
+
 // The Steps of score_chain.h for one row of a head. Tanh: the implementation of tanh.
 template <auto cfg, class Tanh>
 struct RowScoreChain {

@@ -70,6 +70,7 @@ struct RowElements<DType::none, in_pairs, n_tiles> {};
 
 // Rows describes the rows of a thread's scores. Row (mt, half) is row lane / 4 + 8 * half of m-tile mt:
 //   softmax_scales   the softmax multiplies scores by the scale (or, with a soft cap, by the cap), not the chain
+//   exact_tanh       for f32, whose bounds are below the error of FastTanh
 //   far_positions    distances of ALiBi can exceed 2^24, so that they are not exact in f32
 //   batch(), offset()
 //   head(mt, half), query(mt, half)   of the row, or of a row that exists, if this row is past the sequence
@@ -116,7 +117,9 @@ struct ScoreTile {
   // an argument of the warp is larger, each element chooses.
   void soft_cap(Scores& s, const Elements&) const {
     if constexpr (cfg.softcap) {
-      if (__any_sync(~0u, !FastTanh::all_small(s)))
+      if constexpr (Rows::exact_tanh)
+        for_each(s, [](float& x) { x = ExactTanh::of(x); });
+      else if (__any_sync(~0u, !FastTanh::all_small(s)))
         for_each(s, [](float& x) { x = FastTanh::of(x); });
       else
         for_each(s, [](float& x) { x = FastTanh::small(x); });

@@ -1,7 +1,8 @@
-// attention_scalar, device code. It computes every problem that rapt supports on GPUs, except acc=f16 and acc=tf32, in f32 without
-// tensor cores. A warp owns a few query rows. Tiles of 32 keys pass through shared memory. In QK^T each lane has one
-// key; in PV each lane has some channels. Online softmax (Milakov & Gimelshein 2018) as defined in docs/semantics.md.
-// It accepts any strides, sizes and contents. Host half: attention_scalar.cpp. Also runs on a CPU (lab/emulation).
+// attention_scalar, device code. It computes every problem that rapt supports on GPUs, except acc=f16 and acc=tf32, in
+// f32 without tensor cores. A warp owns a few query rows. Tiles of 32 keys pass through shared memory. In QK^T each
+// lane has one key; in PV each lane has some channels. Online softmax (Milakov & Gimelshein 2018) as defined in
+// docs/semantics.md. It accepts any strides, sizes and contents. Host half: attention_scalar.cpp. Also runs on a CPU
+// (lab/emulation).
 #pragma once
 
 #include "config.h"
@@ -34,10 +35,6 @@ inline float warp_sum(float x) {
 // 0.
 inline float exp_minus(float x, float shift) { return exp2_approx((x - shift) * log2_e); }
 inline float finite_max(float max) { return max == minus_infinity ? 0.0f : max; }
-
-struct ExactTanh {
-  static float of(float x) { return tanhf(x); }
-};
 
 inline float round_to_e4m3(float x) { return e4m3_to_f32(static_cast<unsigned char>(pack_e4m3x2(x, 0.0f))); }
 

@@ -90,6 +90,9 @@ bool accepts_formats(const Problem& p, std::string* why) {
   if (has_tf32(p) && has_fp8(p))
     return refuse(name, why, "q=", name_of(p.q), " k=", name_of(p.k), " v=", name_of(p.v),
                   ": FP8 is not supported with f32, or with q and k of different 16-bit types");
+  if (p.softcap && p.acc != AccMode::tf32 && (p.q == DType::f32 || p.k == DType::f32))
+    return refuse(name, why, "softcap with q=", name_of(p.q), " k=", name_of(p.k),
+                  ": a soft cap makes large scores small again, so the errors of TF32 products would be too large");
   if (p.acc == AccMode::f16 && (p.q != DType::f16 || p.k != DType::f16 || p.v != DType::f16))
     return refuse(name, why, "acc=f16, q=", name_of(p.q), " k=", name_of(p.k), " v=", name_of(p.v),
                   ": only products of f16 are summed in f16");

@@ -54,7 +54,8 @@ struct AttentionSm80 {
   using QRowScale = QRowScales<cfg.q_row_descales || layout.rescales_q, m_tiles>;
   // The rows of a thread's scores, for ScoreTile.
   struct ScoreRows {
-    static constexpr bool softmax_scales = cfg.scale_in_exp2, far_positions = cfg.far_positions;
+    static constexpr bool softmax_scales = cfg.scale_in_exp2, far_positions = cfg.far_positions,
+                          exact_tanh = layout.tf32_pv;
     const AttentionSm80& cta;
     const QRowScale& scales;
     int batch() const { return cta.cta.batch; }

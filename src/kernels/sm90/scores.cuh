@@ -8,7 +8,8 @@ namespace rapt {
 
 template <const Sm90Config& cfg>
 struct ScoreRows {
-  static constexpr bool softmax_scales = cfg.bias == DType::none && !cfg.alibi, far_positions = false;
+  static constexpr bool softmax_scales = cfg.bias == DType::none && !cfg.alibi, far_positions = false,
+                        exact_tanh = false;
 
   const AttentionParams& p;
   const RowTile<cfg>& tile;
