@@ -60,7 +60,7 @@ bool accepts_scores(const Problem& p, std::string* why) {
   if (p.softcap && !has_moderate_softcap(p))
     return refuse(name, why, "softcap = ", *p.softcap, ", scale = ", p.softmax_scale(),
                   ": softcap must be from 2^-100 to 2^100, and scale / softcap 0 or a normal f32");
-  if (p.softcap || p.bias.present() || p.alibi || p.mask.present()) return true;
+  if (p.softcap || p.bias.present() || p.alibi) return true;  // the score chain applies the scale
   if (scale_class(p) != ScaleClass::moderate)
     return refuse(name, why, "scale = ", p.softmax_scale(), ": scale * log2(e) must be from 2^-100 to 2^100");
   return true;
