@@ -200,7 +200,7 @@ TEST_F(Sm80Emulated, LseOfTheLargestLogits) {
 TEST_F(Sm80Emulated, AlibiOfLargePositions) {
   static constexpr Sm80Config cfg = [] {
     Sm80Config c = config_of(DType::bf16, 32, 32, 32, 32, 2, 1, 2);
-    c.scale_in_exp2 = false, c.alibi = true;
+    c.scale_in_exp2 = false, c.alibi = true, c.far_positions = true;
     return c;
   }();
   for (const char* starts : {"q_start=33554433", "q_start=1099511627776", "k_start=1073741830",
@@ -545,15 +545,17 @@ TEST_F(Sm80Emulated, InfinitiesOfTf32KeysKeepTheirSign) {
     });
 }
 
-// The largest float is finite in TF32, too. The products are of ordinary size.
+// The largest float is finite in TF32, too. The products are of ordinary size. A power of two is exact in TF32, also if
+// it is subnormal.
 TEST_F(Sm80Emulated, LargestFloatsInTf32) {
   expect_right_after("f32 b1 h1 q40 k70 d32 lse", [&](check::Inputs& in) {
     for (int64_t i = 0; i < 40; ++i)
       for (int64_t d = 0; d < 32; ++d)
         in.q.set({0, 0, i, d}, d == 5 ? (i % 2 == 0 ? 1 : -1) * double{largest_finite}
-                                      : std::clamp(in.q.at({0, 0, i, d}), -1.9, 1.9) * 0x1p120);
+                                      : std::clamp(in.q.at({0, 0, i, d}), -1.9, 1.9) * 0x1p100);
     for (int64_t j = 0; j < 70; ++j)
-      for (int64_t d = 0; d < 32; ++d) in.k.set({0, 0, j, d}, in.k.at({0, 0, j, d}) * (d == 5 ? 0x1p-127 : 0x1p-120));
+      for (int64_t d = 0; d < 32; ++d)
+        in.k.set({0, 0, j, d}, d == 5 ? (j % 2 == 0 ? 0x1p-127 : -0x1p-127) : in.k.at({0, 0, j, d}) * 0x1p-100);
   });
 }
 

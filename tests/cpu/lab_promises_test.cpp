@@ -341,7 +341,7 @@ TEST(ConfigRules, EachFieldIsHeldToItsRule) {
       {f16, "l4", "p_terms=1", "p_terms = 1: must be 0"},
       {f16, "l4", "k_descale_block=64", "k_descale_block = 64: must be 0"},
       {"f16 h8 q512 d64 causal", "l4", "causal_or_local=0", "causal_or_local = 0: this problem is causal"},
-      {"f16 h8 q512 d64 softcap=3", "l4", "scale_in_exp2=1", "scale_in_exp2 = 1: this problem"},
+      {"f16 h8 q512 d64 alibi", "l4", "scale_in_exp2=1", "scale_in_exp2 = 1: this problem"},
       {"e4m3 h8 q512 d64", "l4", "block_n=16 fp8_qk=0", "block_n = 16: must be a multiple of 32"},
       {"e4m3 h8 q512 d64", "a100", "fp8_qk=1", "has no FP8 instructions"},
       {"e4m3 h8 q512 d64 scales=block64", "h100", "block_n=128 warps_n=1 stages=1", "must divide 64"},

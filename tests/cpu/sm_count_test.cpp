@@ -81,9 +81,9 @@ TEST_F(SmCount, GridsOfOtherKernels) {
   EXPECT_EQ(grid("'f16 h8 q512 d64' --arch l4 --config 'block_m=64 warps_m=4 warps_n=1'"), (json{64, 1, 1}));
   EXPECT_EQ(grid("'f16 b2 h8 q512 d64' --arch l4 --config 'block_m=32 warps_m=2 warps_n=4 stages=1'"),
             (json{16, 8, 2}));
-  EXPECT_EQ(grid("'f32 b2 h3 q100 d64' --arch l4 --config block_m=32"), (json{2 * 3 * 4, 1, 1}));
+  EXPECT_EQ(grid("'f32 b2 h3 q100 d20' --arch l4 --config block_m=32"), (json{2 * 3 * 4, 1, 1}));
   // Packed rows: total_q / block_m + batch blocks of a head.
-  EXPECT_EQ(grid("'f32 h3 d64 varlen=40,0,60' --arch l4 --config block_m=32"), (json{3 * (100 / 32 + 3), 1, 1}));
+  EXPECT_EQ(grid("'f32 h3 d20 varlen=40,0,60' --arch l4 --config block_m=32"), (json{3 * (100 / 32 + 3), 1, 1}));
   EXPECT_TRUE(grid("'f16 b0 h8 q512 d64' --arch l4").is_null()) << "nothing is launched";
   EXPECT_TRUE(grid("'f16 h8 q512 d64' --arch cpu-scalar").is_null());
 }

@@ -78,9 +78,9 @@ TEST_F(TuneProgram, WrongOptionsAreRefusedByASentence) {
     EXPECT_NE(outcome.err.find(sentence), std::string::npos) << outcome.err;
     EXPECT_EQ(outcome.out, "") << words;
   }
-  const Outcome family = rapt("tune 'f32 h2 q8 d64' --family attention_sm80 --dry-run --arch sm_89");
+  const Outcome family = rapt("tune 'f32 h2 q8 d60' --family attention_sm80 --dry-run --arch sm_89");
   EXPECT_EQ(family.code, 3);
-  EXPECT_NE(family.err.find("attention_sm80: q=f32: must be"), std::string::npos) << family.err;
+  EXPECT_NE(family.err.find("attention_sm80: head_dim 60"), std::string::npos) << family.err;
 }
 
 TEST_F(TuneProgram, WithoutAGpuItSaysWhy) {
@@ -108,17 +108,17 @@ TEST_F(TuneProgram, ADryRunListsCandidatesAndRefusals) {
 }
 
 TEST_F(TuneProgram, ADryRunOfASuiteGoesOnAfterARefusal) {
-  std::ofstream(folder / "three.txt") << "f16 h2 q8 d64 invariant\nf32 h2 q8 d64\nf16 h2 q8 d64\n";
+  std::ofstream(folder / "three.txt") << "f16 h2 q8 d64 invariant\nf32 h2 q8 d60\nf16 h2 q8 d64\n";
   const Outcome outcome = rapt("tune --suite ./three.txt --dry-run --arch sm_89 --family attention_sm80");
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_NE(outcome.err.find("refused  f16 b1 h2 q8 k8 d64 invariant\n        invariant: "), std::string::npos)
       << outcome.err;
-  EXPECT_NE(outcome.err.find("refused  f32 b1 h2 q8 k8 d64\n        attention_sm80: q=f32: must be"), std::string::npos)
+  EXPECT_NE(outcome.err.find("refused  f32 b1 h2 q8 k8 d60\n        attention_sm80: head_dim 60"), std::string::npos)
       << outcome.err;
   EXPECT_TRUE(outcome.out.starts_with("problem  f16 b1 h2 q8 k8 d64\n")) << outcome.out;
   EXPECT_EQ(outcome.out.find("problem", 1), std::string::npos) << outcome.out;
   EXPECT_NE(outcome.out.find(" candidates, "), std::string::npos) << outcome.out;
-  std::ofstream(folder / "none.txt") << "f32 h2 q8 d64\n";
+  std::ofstream(folder / "none.txt") << "f32 h2 q8 d60\n";
   const Outcome none = rapt("tune --suite ./none.txt --dry-run --arch sm_89 --family attention_sm80");
   EXPECT_EQ(none.code, 3) << none.err;
   EXPECT_EQ(none.out, "");

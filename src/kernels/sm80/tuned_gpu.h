@@ -80,7 +80,7 @@ constexpr auto sm80_rows() {
     return Sm80TunedRow{rows, when, config, measured};
   };
   constexpr const char *named = "nvidia-h200/20261129T142000Z-named-43b3bd7.jsonl",
-                       *features = "nvidia-h200/20261129T142000Z-features-ddfd3db.jsonl",
+                       *scores = "nvidia-h200/20261130T094800Z-sm80-features.jsonl",
                        *fp8_peers = "nvidia-h200/20261128T124137Z-peers-fp8.jsonl";
   return std::array{
       // TF32 products. The tiles are not measured. A warp has 32 rows if the registers suffice, because it then splits
@@ -88,7 +88,8 @@ constexpr auto sm80_rows() {
       row(few, {.most_dim = 128, .tf32 = yes}, tiles(32, 32, 2, 4, 2)),
       row(few, {.tf32 = yes}, tiles(32, 16, 2, 4, 1)),
       row(balanced, {.tf32 = yes}, tiles(64, 32, 4, 1, 2)),
-      row(many, {.most_dim = 64, .extra_registers = yes, .hopper = no, .tf32 = yes}, tiles(64, 32, 4, 1, 2)),
+      row(many, {.most_dim = 64, .hopper = no, .tf32 = yes}, tiles(64, 32, 4, 1, 2)),
+      row(many, {.most_dim = 64, .extra_registers = yes, .tf32 = yes}, tiles(64, 32, 4, 1, 2)),
       row(many, {.most_dim = 64, .tf32 = yes}, tiles(128, 32, 4, 1, 2)),
       row(many, {.most_dim = 128, .tf32 = yes}, tiles(64, 32, 4, 1, 2)),
       row(many, {.tf32 = yes}, tiles(128, 16, 8, 1, 2)),
@@ -104,9 +105,8 @@ constexpr auto sm80_rows() {
 
       // Small tiles balance the different amounts of work.
       row(balanced, {.extra_registers = yes, .wide_scores = no, .hopper = yes, .fp8 = no},
-          tiles(64, 96, 4, 1, 2, false, 2)),
-      row(balanced, {.extra_registers = yes}, tiles(64, 64, 4, 1, 2, false, 2),
-          {"f16 b1 h32 q2048 k2048 d128 causal alibi", 254.672, features}),
+          tiles(64, 96, 4, 1, 2, false, 2), {"bf16 b1 h32 q2048 k2048 d128 causal alibi", 142.992, scores}),
+      row(balanced, {.extra_registers = yes}, tiles(64, 64, 4, 1, 2, false, 2)),
       row(balanced, {.fp8 = yes}, tiles(64, 64, 4, 1, 2, false, 2),
           {"e4m3 out=bf16 b1 h32 q1024 k1024 d128 causal scales=tensor", 42.774, fp8_peers}),
       row(balanced, {.hopper = no}, tiles(64, 64, 4, 1, 2, false, 2)),
@@ -127,9 +127,9 @@ constexpr auto sm80_rows() {
       row(many, {.fp8 = yes}, tiles(128, 64, 8, 1, 2),
           {"e4m3 out=bf16 b1 h8 q8192 k8192 d256 scales=tensor", 1609.16, fp8_peers}),
 
-      row(many, {.most_dim = 64, .extra_registers = yes, .wide_scores = no, .hopper = yes}, tiles(128, 64, 4, 1, 2)),
-      row(many, {.most_dim = 64, .extra_registers = yes}, tiles(64, 64, 4, 1, 2),
-          {"f16 b4 h16 q1024 k1024 d64 mask=[b,1,q,k]", 161.296, features}),
+      row(many, {.most_dim = 64, .extra_registers = yes, .wide_scores = no, .hopper = yes}, tiles(128, 64, 4, 1, 2),
+          {"bf16 b4 h16 q1024 k1024 d64 mask=[b,1,q,k]", 105.84, scores}),
+      row(many, {.most_dim = 64, .extra_registers = yes}, tiles(64, 64, 4, 1, 2)),
       row(many, {.most_dim = 64, .causal_or_local = yes}, tiles(128, 64, 4, 1, 2),
           {"f16 b4 h32 q4096 k4096 d64 causal", 1036.128, "nvidia-h100-80gb-hbm3/20261128T082615Z-peers-sweep.jsonl"}),
       row(many, {.most_dim = 64, .hopper = no}, tiles(128, 64, 4, 1, 2)),
@@ -150,6 +150,7 @@ constexpr auto sm80_rows() {
       row(balanced, {.most_dim = 576, .small_smem = yes}, wide_tiles(32, 16, 1, 8, 3, 64, 256)),
       row(many, {.most_dim = 576, .small_smem = yes}, wide_tiles(32, 16, 1, 8, 3, 64, 512)),
       row(balanced, {.most_dim = 576, .hopper = no}, wide_tiles(64, 32, 2, 4, 4, 64, 256)),
+      row(many, {.most_dim = 576, .wide_scores = yes}, wide_tiles(64, 16, 2, 4, 4, 64, 512)),
       row(many, {.most_dim = 576, .hopper = no}, wide_tiles(64, 32, 2, 4, 4, 64, 512)),
       row(balanced, {.most_dim = 576}, wide_tiles(64, 32, 2, 4, 4, 128, 256)),
       row(many, {.most_dim = 576}, wide_tiles(64, 32, 2, 4, 4, 128, 512)),

@@ -79,8 +79,6 @@ struct WideAttention : AttentionSm80<cfg> {
     for (int n_block = 0; n_block < n_blocks; ++n_block) {
       const bool visible_block = any_visible(n_block);
       SFragment s = {};
-      typename Base::Scores::Elements elements;  // of bias and mask; loaded early, because they come from global memory
-      if (visible_block) Base::load_elements(elements, {}, n_block);
 #pragma unroll
       for (int piece = 0; piece < wide.k_pieces; ++piece) {
         RAPT_TRACE("wait K", n_block * wide.k_pieces + piece);
@@ -91,7 +89,7 @@ struct WideAttention : AttentionSm80<cfg> {
         if (stages > 2) load_later_piece(n_block, piece);
       }
       RAPT_TRACE("softmax", n_block);
-      share_weights(pass, softmax, o, s, elements, visible_block, n_block);
+      share_weights(pass, softmax, o, s, visible_block, n_block);
 #pragma unroll
       for (int piece = 0; piece < wide.v_pieces; ++piece) {
         RAPT_TRACE("wait V", n_block * wide.v_pieces + piece);
@@ -155,10 +153,12 @@ struct WideAttention : AttentionSm80<cfg> {
 
   // Converts the warp's scores to weights and writes them to shared memory. The next step's barrier makes them visible.
   // The warps of a row group need a common row_max, so they exchange the largest scores of their keys first.
-  void share_weights(NanPass pass, Softmax& softmax, OFragment& o, SFragment& s,
-                     const typename Base::Scores::Elements& elements, bool visible_block, int n_block) const {
+  void share_weights(NanPass pass, Softmax& softmax, OFragment& o, SFragment& s, bool visible_block,
+                     int n_block) const {
     RowValues top;
     if (visible_block) {
+      typename Base::Scores::Elements elements;  // loaded late, because Q.K needs the registers
+      Base::load_elements(elements, {}, n_block);
       Base::apply_score_chain_and_mask(s, elements, {}, n_block);
       if (pass == count_non_finite) {
         mark_visible(s);
