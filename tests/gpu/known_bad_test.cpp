@@ -161,7 +161,7 @@ const std::vector<Edit> edits_of_sm80_and_scalar = {
      "f32 b1 h2 q33 k77 d32 bias=f32[1,h,q,k]"},
     {"scalar_alibi_signed", &attention_scalar, "device/score.cuh", "distance < 0 ? -distance : distance", "distance",
      "f32 b1 h4 q64 d32 alibi"},
-    {"scalar_softcap_linear", &attention_scalar, "scalar/attention_scalar.cuh", "return tanhf(x);", "return x;",
+    {"scalar_softcap_linear", &attention_scalar, "device/score.cuh", "return tanhf(x);", "return x;",
      "f32 b1 h2 q33 k77 d32 softcap=2"},
     {"scalar_sink_left_out", &attention_scalar, "scalar/attention_scalar.cuh",
      "total = fmaf(total, weight, exp_minus(sink, from));", "total *= weight;", "f32 b1 h4 q40 k90 d32 sinks"},
