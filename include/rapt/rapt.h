@@ -98,8 +98,8 @@ typedef struct rapt_tensor {
 
 /* The format of the softmax weights in P.V (their product with V) if V is FP8. AUTO is the same as F16. */
 typedef enum rapt_pv_mode { RAPT_PV_AUTO = 0, RAPT_PV_F16 = 1, RAPT_PV_FP8 = 2, RAPT_PV_FP8X2 = 3 } rapt_pv_mode;
-/* The precision of Q.K and P.V. F32: sums are f32, and the error of f32 tensors is that of f32 arithmetic. F16: sums are
-   f16; it needs q, k and v in f16, and a GPU. TF32: f32 numbers are rounded to TF32 (11 bits) before they are
+/* The precision of Q.K and P.V. F32: sums are f32, and the error of f32 tensors is that of f32 arithmetic. F16: sums
+   are f16; it needs q, k and v in f16, and a GPU. TF32: f32 numbers are rounded to TF32 (11 bits) before they are
    multiplied, and sums are f32; it needs q, k or v in f32, and a GPU. */
 typedef enum rapt_acc_mode { RAPT_ACC_F32 = 0, RAPT_ACC_F16 = 1, RAPT_ACC_TF32 = 2 } rapt_acc_mode;
 

@@ -307,7 +307,8 @@ TEST_F(LabPromises, FamilyOption) {
   const Outcome forced = rapt("explain 'f16 h8 q512 d64' --arch l4 --family attention_scalar");
   EXPECT_EQ(forced.code, 0) << forced.err;
   EXPECT_NE(forced.out.find("config   attention_scalar q=f16"), std::string::npos) << forced.out;
-  expect_refused("explain 'f32 h8 q512 d60' --arch l4 --family attention_sm80", 3, "head_dim 60:60, q=f32: must be multiples of 8");
+  expect_refused("explain 'f32 h8 q512 d60' --arch l4 --family attention_sm80", 3,
+                 "head_dim 60:60, q=f32: must be multiples of 8");
   expect_refused("check 'f16 h1 q8 d64' --device cpu --family attention_scalar", 2,
                  "--family attention_scalar: only for GPU kernels");
   expect_refused("bench 'f16 h1 q8 d64' --device cpu --against attention_scalar", 2,

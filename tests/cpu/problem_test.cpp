@@ -151,8 +151,7 @@ const Meaning meanings[] = {
     {"!e5m2 b2 h4 q8 k16 d64 pv=fp8x2", [](Problem& p) { storage(p, DType::e5m2), p.pv = PvMode::fp8x2; }},
     {"acc=f16", [](Problem& p) { p.acc = AccMode::f16; }},
     {"acc=f32", [](Problem&) {}},
-    {"!f32 b2 h4 q8 k16 d64 acc=tf32",
-     [](Problem& p) { p.q = p.k = p.v = p.out = DType::f32, p.acc = AccMode::tf32; }},
+    {"!f32 b2 h4 q8 k16 d64 acc=tf32", [](Problem& p) { p.q = p.k = p.v = p.out = DType::f32, p.acc = AccMode::tf32; }},
 };
 
 TEST(ProblemLine, EveryWordSetsWhatItSays) {

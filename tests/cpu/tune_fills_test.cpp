@@ -38,8 +38,7 @@ TEST(TuneFills, HiddenKeysAreTestedIfTheProblemCanHideThem) {
 
 TEST(TuneFills, AccumulatorsOfF16GetNoValuesThatOverflowThem) {
   EXPECT_EQ(lab::tune_fills(parse_problem("f16 h2 q8 d64 acc=f16")), (std::vector<Fill>{Fill::normal, Fill::outlier}));
-  EXPECT_EQ(lab::tune_fills(parse_problem("f32 h2 q8 d64 acc=tf32")),
-            (std::vector<Fill>{Fill::normal, Fill::outlier}));
+  EXPECT_EQ(lab::tune_fills(parse_problem("f32 h2 q8 d64 acc=tf32")), (std::vector<Fill>{Fill::normal, Fill::outlier}));
   EXPECT_EQ(lab::tune_fills(parse_problem("f16 h2 q8 d64 acc=f16 causal")),
             (std::vector<Fill>{Fill::normal, Fill::outlier, Fill::hidden_nan}));
 }
