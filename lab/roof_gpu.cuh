@@ -130,8 +130,8 @@ __device__ inline void wgmma(float (&sum)[128], unsigned long long a, unsigned l
 template <bool fp8>
 __device__ inline void multiply_wgmma(const Params& p) {
   __shared__ __align__(1024) unsigned tiles[(a_rows + b_rows) * row_bytes / 4];
-  for (unsigned i = threadIdx.x; i < sizeof tiles / 4; i += blockDim.x)
-    tiles[i] = some_values < fp8 ? Operand::fp8 : Operand::f16 > (i);
+  constexpr Operand operand = fp8 ? Operand::fp8 : Operand::f16;
+  for (unsigned i = threadIdx.x; i < sizeof tiles / 4; i += blockDim.x) tiles[i] = some_values<operand>(i);
   asm volatile("fence.proxy.async;" ::: "memory");  // wgmma reads shared memory through another proxy
   __syncthreads();
   const unsigned long long a = descriptor(tiles), b = descriptor(tiles + a_rows * row_bytes / 4);

@@ -10,6 +10,15 @@ bool refused_by_all(const char* family, const Problem& p, std::string* why) {
   return false;
 }
 
+bool has_exact_alibi(const Problem& p) {
+  return !p.has_starts && p.seqlen_q <= longest_exact_alibi && p.seqlen_k <= longest_exact_alibi;
+}
+
+bool reads_scores_in_pairs(const Problem& p) {
+  return (p.bias.present() || p.mask.present()) && (!p.bias.present() || p.bias.pairs) &&
+         (!p.mask.present() || p.mask.pairs);
+}
+
 bool refused_for_gpu(const char* family, const Device& device, std::string* why) {
   if (device.kind != DeviceKind::cuda) return !refuse(family, why, "device ", device.name, " is not a GPU");
   if (device.sm >= 80) return false;

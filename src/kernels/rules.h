@@ -1,5 +1,6 @@
-// Refusals that families share: features that no kernel supports yet, and unsupported GPUs. Each function returns true
-// if the problem is refused, and writes the reason to *why. If why is null, nothing is formatted.
+// Rules that families share: facts about problems, and refusals of features that no kernel supports yet and of
+// unsupported GPUs. A refusal returns true if the problem is refused, and writes the reason to *why. If why is null,
+// nothing is formatted.
 #pragma once
 
 #include <string>
@@ -16,6 +17,13 @@ bool refuse(const char* family, std::string* why, const Parts&... parts) {
   if (why != nullptr) *why = concat(family, ": ", parts...);
   return false;
 }
+
+// The longest sequences for which the distances of ALiBi are exact in f32, if the call has no starts.
+constexpr int64_t longest_exact_alibi = int64_t{1} << 23;
+// Returns whether the distances of ALiBi are exact in f32.
+bool has_exact_alibi(const Problem& problem);
+// Returns whether kernels can read bias and mask, as far as present, in pairs of keys. False without both.
+bool reads_scores_in_pairs(const Problem& problem);
 
 bool refused_by_all(const char* family, const Problem& problem, std::string* why);
 bool refused_for_gpu(const char* family, const Device& device, std::string* why);

@@ -141,6 +141,25 @@ TEST(PlanGpu, InvariantPlansLookAtNothingElse) {
   }
 }
 
+// With `invariant`, also the parity of the number of keys, by which elements of bias and mask are loaded, must not
+// change the tiles.
+TEST(PlanGpu, InvariantTilesDoNotDependOnPairs) {
+  for (const char* preset : presets)
+    for (const char* words : {"d64 mask=[b,1,q,k]", "d128 bias=bf16[b,h,q,k]", "d512 mask=[b,1,q,k]", "d64 alibi"}) {
+      const auto tiles = [&](const char* sizes) {
+        const Plan chosen =
+            plan(parse_problem(concat("bf16 b1 h8 ", sizes, " ", words, " invariant")), device_preset(preset));
+        std::string text;
+        for (const char* field :
+             {"block_m", "block_n", "warps_m", "warps_n", "stages", "k_piece", "v_piece", "v_slice"})
+          text += concat(field, "=", chosen.steps[0].config.number(field), " ");
+        return text;
+      };
+      EXPECT_EQ(tiles("q512 k512"), tiles("q512 k511")) << words << " on " << preset;
+      EXPECT_EQ(tiles("q512 k512"), tiles("q4096 k10000000")) << words << " on " << preset;
+    }
+}
+
 // attention_sm90 can compute small problems, but the planner chooses attention_sm80 for them. The sentence names the
 // call's own lengths.
 TEST(PlanGpu, APreferenceIsNoRefusal) {

@@ -44,7 +44,8 @@ TEST_F(GpuShape, EveryHeadDimension) {
       if (d % 32 == 8)
         jobs.push_back({concat(type, " b1 h2 q70 k150 d", d, " causal softcap=9"), check::Fill::outlier});
     }
-  for (const Job& job : jobs) EXPECT_STRNE(chosen_family(parse_problem(job.line)).name, "attention_scalar") << job.line;
+  for (const Job& job : jobs)
+    EXPECT_TRUE(attention_sm80.accepts(parse_problem(job.line), cuda::device(0), nullptr)) << job.line;
   expect_pass(jobs);
   expect_pass(jobs, make_context({.config = "family=attention_sm80"}).get());
 }
@@ -125,7 +126,7 @@ TEST_F(GpuShape, OtherTiles) {
 }
 
 TEST_F(GpuShape, AttentionScalarTakesWhatAttentionSm80Takes) {
-  std::vector<Job> jobs;
+  std::vector<Job> jobs, scalar_jobs;
   for (const char* type : {"f16", "bf16"})
     for (const char* words :
          {"b2 h4:2 q33 k90 d64 causal", "b1 h2 q90 k17 d40 window=9,3 softcap=5", "b1 h2 q40 k100 d128 alibi sinks",
@@ -133,12 +134,14 @@ TEST_F(GpuShape, AttentionScalarTakesWhatAttentionSm80Takes) {
           "b1 h2 q64 k300 d256", "b2 h2 q20 k60 d16 seqused=33,0", "b2 h2 q70 k60 d16 seqused_q=33,0"})
       for (check::Fill fill : {check::Fill::normal, check::Fill::hidden_nan}) {
         const std::string line = concat(type, " ", words);
-        EXPECT_STRNE(chosen_family(parse_problem(line)).name, "attention_scalar") << line;
+        EXPECT_TRUE(attention_sm80.accepts(parse_problem(line), cuda::device(0), nullptr)) << line;
         EXPECT_STREQ(chosen_family(parse_problem(for_attention_scalar(line))).name, "attention_scalar") << line;
         jobs.push_back({line, fill});
-        jobs.push_back({for_attention_scalar(line), fill});
+        scalar_jobs.push_back({for_attention_scalar(line), fill});
       }
+  expect_pass(scalar_jobs);
   expect_pass(jobs);
+  expect_pass(jobs, make_context({.config = "family=attention_sm80"}).get());
 }
 
 TEST_F(GpuShape, AttentionScalarTakesEveryStorage) {

@@ -27,22 +27,21 @@ inline unsigned pack2(float low, float high) {
   return dtype == DType::f16 ? pack_f16x2(low, high) : pack_bf16x2(low, high);
 }
 
-// row_sum = sum of exp2((x - row_max) * scale_log2). If scale_in_exp2, x are QK^T products and scale_log2 = scale *
-// log2(e). Otherwise x are natural logits and scale_log2 = log2(e). row_max follows the running maximum lazily. Any
-// reference value near the maximum gives the same softmax, because its factor cancels in O / row_sum. So row_max
-// changes only when the maximum exceeds row_max by more than rescale_threshold in log2 units (a factor of
-// 2^rescale_threshold in the weights). This avoids most rescalings of O (an idea of FlashAttention-4). Each row decides
-// on its own; the warp only votes on whether any row changes. Weights are multiplied by 2^log2_p_scale, so that they
-// use more of E4M3's range (largest value 448, subnormal below 2^-6). With per_row_scale, each row has its own
-// scale_log2.
-template <bool scale_in_exp2, int m_tiles, bool exact_max, int log2_p_scale = 0, bool per_row_scale = false>
+// row_sum = sum of exp2((x - row_max) * scale_log2). The x are QK^T products (scale_log2 = scale * log2(e)), or natural
+// logits (scale_log2 = log2(e)). row_max follows the running maximum lazily. Any reference value near the maximum gives
+// the same softmax, because its factor cancels in O / row_sum. So row_max changes only when the maximum exceeds row_max
+// by more than rescale_threshold in log2 units (a factor of 2^rescale_threshold in the weights). This avoids most
+// rescalings of O (an idea of FlashAttention-4). Each row decides on its own; the warp only votes on whether any row
+// changes. Weights are multiplied by 2^log2_p_scale, so that they use more of E4M3's range (largest value 448,
+// subnormal below 2^-6). With per_row_scale, each row has its own scale_log2.
+template <int m_tiles, bool exact_max, int log2_p_scale = 0, bool per_row_scale = false>
 struct OnlineSoftmax {
   static constexpr float rescale_threshold = exact_max ? 0.0f : 8.0f;  // log2; weights are at most 2^8; f16 holds 65504
   static constexpr float p_scale = 1 << log2_p_scale;
 
-  float row_scale[per_row_scale ? m_tiles : 1][per_row_scale ? 2 : 1];  // scale_log2, if scale_in_exp2
+  float row_scale[per_row_scale ? m_tiles : 1][per_row_scale ? 2 : 1];  // scale_log2
   float row_max[m_tiles][2], row_sum[m_tiles][2];
-  bool any_unsafe_row = !scale_in_exp2;  // at least one row of the warp needs the safe exponential
+  bool any_unsafe_row = false;  // at least one row of the warp needs the safe exponential
 
   explicit OnlineSoftmax(float scale_log2) {
 #pragma unroll
@@ -54,13 +53,11 @@ struct OnlineSoftmax {
       }
   }
 
-  float row_scale_log2(int mt, int half) const {
-    return scale_in_exp2 ? row_scale[per_row_scale ? mt : 0][per_row_scale ? half : 0] : log2_e;
-  }
+  float row_scale_log2(int mt, int half) const { return row_scale[per_row_scale ? mt : 0][per_row_scale ? half : 0]; }
 
   // If |row_max * scale_log2| >= 2^12, the rounding of this product makes exp2(s * c - m * c) inexact: the weight of
   // the maximum would no longer round to 1. Such a row computes (s - m) * c instead.
-  static bool needs_safe_exp(float m, float scale_log2) { return !scale_in_exp2 || fabsf(m * scale_log2) >= 4096.0f; }
+  static bool needs_safe_exp(float m, float scale_log2) { return fabsf(m * scale_log2) >= 4096.0f; }
 
   // Returns exp2((a - b) * scale_log2), where b is the new row_max. If the row does not need the safe exponential,
   // both products are rounded exactly as in exponentiate(). So the factor and the old weights contain the same rounded
@@ -72,7 +69,6 @@ struct OnlineSoftmax {
 
   // Converts a row_max m to a natural logit. The product is rounded as in exponentiate(), unless it overflows.
   static float natural_logit(float m, float scale_log2) {
-    if constexpr (!scale_in_exp2) return m;
     const float binary = __fmul_rn(m, scale_log2);
     return fabsf(binary) <= largest_finite ? binary * ln_2 : m * __fmul_rn(scale_log2, ln_2);
   }
@@ -133,7 +129,7 @@ struct OnlineSoftmax {
         unsafe = unsafe | (needs_safe_exp(m, row_scale_log2(mt, half)) & m != minus_infinity);
         rescales = rescales | (m != old_max[mt][half] & old_max[mt][half] != minus_infinity);
       }
-    any_unsafe_row = !scale_in_exp2 || __any_sync(~0u, unsafe);
+    any_unsafe_row = __any_sync(~0u, unsafe);
     if (!__any_sync(~0u, rescales)) return;  // no changed row had seen a key: nothing to rescale
 #pragma unroll
     for (int mt = 0; mt < m_tiles; ++mt)

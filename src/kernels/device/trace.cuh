@@ -61,8 +61,8 @@ constexpr bool trace_has_warpgroups(const char* list) {
 }
 
 // Returns whether this thread stores marks. With `warpgroups`, warp n % 4 of warpgroup n stores them, so that the
-// schedulers of a multiprocessor share the cost. Because of volatile_copy, each mark computes the
-// place again. A stored place would need a register, and registers are scarce in a main loop.
+// schedulers of a multiprocessor share the cost. Because of volatile_copy, each mark computes the place again. A stored
+// place would need a register, and registers are scarce in a main loop.
 template <bool warpgroups>
 inline bool trace_place(unsigned& place) {
   const unsigned thread = volatile_copy(threadIdx.x);

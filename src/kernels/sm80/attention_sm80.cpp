@@ -154,12 +154,6 @@ bool can_scale_in_exp2(const Problem& p, bool fp8) {
   return scale == ScaleClass::moderate || scale == ScaleClass::positive;
 }
 
-// Returns whether distances of ALiBi can exceed 2^24.
-bool has_far_positions(const Problem& p) {
-  constexpr int64_t limit = int64_t{1} << 23;
-  return p.alibi && (p.has_starts || p.seqlen_q >= limit || p.seqlen_k >= limit);
-}
-
 // Score modifications other than the scale need registers.
 bool changes_scores(const Problem& p) {
   return p.softcap || p.bias.present() || p.alibi || p.mask.present() || !can_scale_in_exp2(p, false);
@@ -182,23 +176,21 @@ Sm80Rows rows_of(const Problem& p, const Device& device, bool causal_or_local, i
   return Sm80Rows::many;
 }
 
-bool reads_in_pairs(const Problem& p) {
-  return (p.bias.present() || p.mask.present()) && (!p.bias.present() || p.bias.pairs) &&
-         (!p.mask.present() || p.mask.pairs);
-}
+bool has_far_positions(const Problem& p) { return p.alibi && !has_exact_alibi(p); }
 
-bool has_wide_scores(const Problem& p) {
-  const bool loads = p.bias.present() || p.mask.present();
+// With `invariant`, tiles must not depend on lengths, so elements of bias and mask count as loaded one at a time.
+bool has_heavy_scores(const Problem& p) {
+  const bool loads = p.bias.present() || p.mask.present(), singly = p.invariant || !reads_scores_in_pairs(p);
   const int count = p.softcap.has_value() + p.bias.present() + p.alibi + p.mask.present();
-  return count > 1 || p.bias.dtype == DType::f32 || (loads && !reads_in_pairs(p)) ||
-         (p.softcap && !has_moderate_softcap(p)) || has_far_positions(p) || p.acc == AccMode::f16;
+  return count > 1 || p.bias.dtype == DType::f32 || (loads && singly) || (p.softcap && !has_moderate_softcap(p)) ||
+         (p.alibi && (p.invariant || has_far_positions(p))) || p.acc == AccMode::f16;
 }
 
 Sm80Traits traits_of(const Problem& p, const Device& device) {
   Sm80Traits t{};
   t.dim = static_cast<int>(std::max(p.head_dim, p.head_dim_v));
   t.extra_registers = changes_scores(p) || p.acc == AccMode::f16;
-  t.wide_scores = has_wide_scores(p);
+  t.heavy_scores = has_heavy_scores(p);
   t.tf32 = has_tf32(p);
   t.causal_or_local = p.position_mask.present();
   t.hopper = device.sm == 90;
@@ -258,7 +250,7 @@ KernelConfig configure(const Problem& p, const Device& device) {
   a.q = p.q, a.k = p.k, a.v = p.v, a.out = p.out;
   a.head_dim = static_cast<int>(p.head_dim), a.head_dim_v = static_cast<int>(p.head_dim_v);
   a.scale_in_exp2 = can_scale_in_exp2(p, traits.fp8);
-  a.pairs = reads_in_pairs(p);
+  a.pairs = reads_scores_in_pairs(p);
   a.far_positions = has_far_positions(p);
   a.softcap = p.softcap.has_value(), a.bias = p.bias.dtype, a.alibi = p.alibi, a.mask = p.mask.present();
   a.causal_or_local = traits.causal_or_local;

@@ -6,7 +6,6 @@
 #pragma once
 
 #include "descale.cuh"
-#include "device/score_tile.cuh"
 #include "device/softmax.cuh"
 #include "device/tile.cuh"
 #include "device/trace.cuh"
@@ -14,6 +13,7 @@
 #include "mma_steps.cuh"
 #include "nan_passes.cuh"
 #include "ptx/copy.cuh"
+#include "scores.cuh"
 #include "shared/key_tiles.h"
 #include "shared/kv_view.h"
 #include "sm80.h"
@@ -45,29 +45,15 @@ struct AttentionSm80 {
   using QTile = SmemTile<cfg.block_m, layout.q_row, layout.tf32_qk>;
   using KTile = SmemTile<cta_block_n, layout.k_row, layout.tf32_qk>;
   using VTile = SmemTile<cta_block_n, layout.v_row>;
-  using Softmax = OnlineSoftmax<true, m_tiles, cfg.f16_accumulate || (cfg.p_terms > 0), cfg.p_terms == 0 ? 0 : 8,
-                                has_row_scales(cfg)>;
+  using Softmax =
+      OnlineSoftmax<m_tiles, cfg.f16_accumulate || (cfg.p_terms > 0), cfg.p_terms == 0 ? 0 : 8, has_row_scales(cfg)>;
   using QRewrite = QTileRewrite<cfg, QTile>;
   using CtaEpilogue = Epilogue<cfg, Softmax>;
   using QFragments = unsigned[cfg.q_in_registers ? m_tiles : 1][cfg.q_in_registers ? q_steps : 1][4];
   using SFragment = float[m_tiles][n_tiles][4];
   using QRowScale = QRowScales<cfg.q_row_descales || layout.rescales_q, m_tiles>;
-  // The rows of a thread's scores, for ScoreTile.
-  struct ScoreRows {
-    static constexpr bool softmax_scales = cfg.scale_in_exp2, far_positions = cfg.far_positions,
-                          exact_tanh = layout.tf32_pv;
-    const AttentionSm80& cta;
-    const QRowScale& scales;
-    int batch() const { return cta.cta.batch; }
-    index_t offset() const { return cta.offset; }
-    int head(int, int) const { return cta.cta.head; }
-    int query(int mt, int half) const {
-      const int row = cta.opaque_first_row() + cta.opaque_lane() / 4 + mt * 16 + 8 * half;
-      return row < cta.cta.seqlen_q ? row : cta.cta.first_row;
-    }
-    float factor(int mt, int half) const { return cta.scale * scales.at(mt, half); }
-  };
-  using Scores = ScoreTile<cfg, ScoreRows, m_tiles, n_tiles>;
+  using Rows = ScoreRows<cfg, AttentionSm80, QRowScale>;
+  using Scores = ScoreTile<cfg, Rows, m_tiles, n_tiles>;
   using OFragment = float[m_tiles][v_tiles][4];
   // Two ranges of keys: the keys that some row sees, and the keys that every row sees.
   using KeyRanges = KeyTiles<int, cfg.causal_or_local>;
@@ -188,7 +174,7 @@ struct AttentionSm80 {
 
   void load_elements(typename Scores::Elements& elements, const QRowScale& row_scales, int n_block) const {
     if constexpr (cfg.bias != DType::none || cfg.mask) {
-      const ScoreRows rows{*this, row_scales};
+      const Rows rows{*this, row_scales};
       scores_of(rows, n_block).load(elements);
     }
   }
@@ -357,7 +343,7 @@ struct AttentionSm80 {
   }
 
   // The scores that this thread holds for the keys of a block.
-  Scores scores_of(const ScoreRows& rows, int n_block) const {
+  Scores scores_of(const Rows& rows, int n_block) const {
     return {p, rows, first_key(n_block) + opaque_lane() % 4 * 2};
   }
 
@@ -365,7 +351,7 @@ struct AttentionSm80 {
   void apply_score_chain_and_mask(SFragment& s, const typename Scores::Elements& elements, const QRowScale& row_scales,
                                   int n_block) const {
     if constexpr (Scores::used) {
-      const ScoreRows rows{*this, row_scales};
+      const Rows rows{*this, row_scales};
       apply_score_chain(scores_of(rows, n_block), s, elements);
     }
     apply_position_mask(s, n_block);

@@ -210,12 +210,19 @@ struct PFragment {
 };
 
 // sum += a * b by the mma instruction for the operand types.
-template <const Sm80Config& cfg, class Sum>
-inline void mma_qk_atom(Sum& sum, const unsigned (&a)[4], unsigned b0, unsigned b1) {
+template <const Sm80Config& cfg, bool in_f16>
+inline void mma_qk_atom(Accumulator<in_f16>& sum, const unsigned (&a)[4], unsigned b0, unsigned b1) {
   if constexpr (cfg.fp8_qk)
     mma_m16n8k32<cfg.q, cfg.k>(sum.sum, a, b0, b1);
   else
     sum.template mma<Sm80Layout(cfg).qk_dtype>(a, b0, b1);
+}
+template <const Sm80Config& cfg>
+inline void mma_qk_atom(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  if constexpr (cfg.fp8_qk)
+    mma_m16n8k32<cfg.q, cfg.k>(sum, a, b0, b1);
+  else
+    mma_m16n8k16<Sm80Layout(cfg).qk_dtype>(sum, a, b0, b1);
 }
 template <const Sm80Config& cfg, bool in_f16>
 inline void mma_pv_atom(Accumulator<in_f16>& sum, const unsigned (&a)[4], const unsigned (&b)[2]) {

@@ -6,6 +6,22 @@
 
 namespace rapt {
 
+// Adds the products of k-step kk to the sums of all n-tiles. a: the fragments of Q of this step.
+template <const Sm80Config& cfg, class Sum, int m_tiles, int n_tiles, class KTile>
+inline void mma_qk_step(Sum (&sum)[m_tiles][n_tiles], const unsigned (&a)[m_tiles][4],
+                        const LdmatrixAddress<KTile>& keys, int kk) {
+  using KFrag = KFragment<cfg>;
+#pragma unroll
+  for (int n = 0; n < n_tiles; n += KFrag::tiles) {
+    KFrag b;
+    b.load(keys, kk, n);
+#pragma unroll
+    for (int tile = 0; tile < KFrag::tiles; ++tile)
+#pragma unroll
+      for (int mt = 0; mt < m_tiles; ++mt) mma_qk_atom<cfg>(sum[mt][n + tile], a[mt], b.b[tile][0], b.b[tile][1]);
+  }
+}
+
 // Computes S = QK^T. rows, keys: ldmatrix addresses. q: the fragments of Q, used only with q_in_registers.
 template <const Sm80Config& cfg, int m_tiles, int n_tiles, int q_held, int q_steps_held, class QTile, class KTile>
 inline void mma_qk(float (&s)[m_tiles][n_tiles][4], const unsigned (&q)[q_held][q_steps_held][4],
@@ -24,15 +40,7 @@ inline void mma_qk(float (&s)[m_tiles][n_tiles][4], const unsigned (&q)[q_held][
       else
         ldmatrix_x4(a[mt], rows.at(mt * 16, 2 * kk));
     }
-#pragma unroll
-    for (int n = 0; n < n_tiles; n += KFrag::tiles) {
-      KFrag b;
-      b.load(keys, kk, n);
-#pragma unroll
-      for (int tile = 0; tile < KFrag::tiles; ++tile)
-#pragma unroll
-        for (int mt = 0; mt < m_tiles; ++mt) mma_qk_atom<cfg>(sum[mt][n + tile], a[mt], b.b[tile][0], b.b[tile][1]);
-    }
+    mma_qk_step<cfg>(sum, a, keys, kk);
   }
 #pragma unroll
   for (int mt = 0; mt < m_tiles; ++mt)

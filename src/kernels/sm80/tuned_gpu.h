@@ -21,7 +21,7 @@ struct Sm80Traits {
   Sm80Rows rows;
   int dim;                   // the larger of head_dim and head_dim_v
   bool extra_registers;      // score modifications other than the scale, or f16 accumulation
-  bool wide_scores;          // several score modifications, a bias in f32, elements loaded one at a time, or f16 sums
+  bool heavy_scores;         // operations on scores that need many registers (has_heavy_scores()), or f16 sums
   bool causal_or_local;      // each row has its own range of keys
   bool hopper;               // tiles were tuned on Hopper; elsewhere they are often smaller, to avoid spills
   bool fp8;                  // at least one tensor is FP8
@@ -36,7 +36,7 @@ struct Sm80Traits {
 // Conditions on Sm80Traits. A row can leave out a condition, which then always holds.
 struct Sm80Condition {
   int most_dim = 256;
-  When extra_registers{}, wide_scores{}, causal_or_local{}, hopper{}, fp8{}, fine_grained_scales{}, e4m3_kv{},
+  When extra_registers{}, heavy_scores{}, causal_or_local{}, hopper{}, fp8{}, fine_grained_scales{}, e4m3_kv{},
       small_smem{}, short_q{}, few_keys{}, tf32 = When::no;
 };
 
@@ -48,7 +48,7 @@ struct Sm80TunedRow {
 
   constexpr bool applies(const Sm80Traits& t) const {
     return rows == t.rows && t.dim <= when.most_dim && holds(when.extra_registers, t.extra_registers) &&
-           holds(when.wide_scores, t.wide_scores) && holds(when.causal_or_local, t.causal_or_local) &&
+           holds(when.heavy_scores, t.heavy_scores) && holds(when.causal_or_local, t.causal_or_local) &&
            holds(when.hopper, t.hopper) && holds(when.fp8, t.fp8) &&
            holds(when.fine_grained_scales, t.fine_grained_scales) && holds(when.e4m3_kv, t.e4m3_kv) &&
            holds(when.small_smem, t.small_smem) && holds(when.short_q, t.short_q) && holds(when.few_keys, t.few_keys) &&
@@ -104,7 +104,7 @@ constexpr auto sm80_rows() {
       row(few, {}, tiles(32, 16, 2, 4, 2)),
 
       // Small tiles balance the different amounts of work.
-      row(balanced, {.extra_registers = yes, .wide_scores = no, .hopper = yes, .fp8 = no},
+      row(balanced, {.extra_registers = yes, .heavy_scores = no, .hopper = yes, .fp8 = no},
           tiles(64, 96, 4, 1, 2, false, 2), {"bf16 b1 h32 q2048 k2048 d128 causal alibi", 142.992, scores}),
       row(balanced, {.extra_registers = yes}, tiles(64, 64, 4, 1, 2, false, 2)),
       row(balanced, {.fp8 = yes}, tiles(64, 64, 4, 1, 2, false, 2),
@@ -127,7 +127,7 @@ constexpr auto sm80_rows() {
       row(many, {.fp8 = yes}, tiles(128, 64, 8, 1, 2),
           {"e4m3 out=bf16 b1 h8 q8192 k8192 d256 scales=tensor", 1609.16, fp8_peers}),
 
-      row(many, {.most_dim = 64, .extra_registers = yes, .wide_scores = no, .hopper = yes}, tiles(128, 64, 4, 1, 2),
+      row(many, {.most_dim = 64, .extra_registers = yes, .heavy_scores = no, .hopper = yes}, tiles(128, 64, 4, 1, 2),
           {"bf16 b4 h16 q1024 k1024 d64 mask=[b,1,q,k]", 105.84, scores}),
       row(many, {.most_dim = 64, .extra_registers = yes}, tiles(64, 64, 4, 1, 2)),
       row(many, {.most_dim = 64, .causal_or_local = yes}, tiles(128, 64, 4, 1, 2),
@@ -150,7 +150,7 @@ constexpr auto sm80_rows() {
       row(balanced, {.most_dim = 576, .small_smem = yes}, wide_tiles(32, 16, 1, 8, 3, 64, 256)),
       row(many, {.most_dim = 576, .small_smem = yes}, wide_tiles(32, 16, 1, 8, 3, 64, 512)),
       row(balanced, {.most_dim = 576, .hopper = no}, wide_tiles(64, 32, 2, 4, 4, 64, 256)),
-      row(many, {.most_dim = 576, .wide_scores = yes}, wide_tiles(64, 16, 2, 4, 4, 64, 512)),
+      row(many, {.most_dim = 576, .heavy_scores = yes}, wide_tiles(64, 16, 2, 4, 4, 64, 512)),
       row(many, {.most_dim = 576, .hopper = no}, wide_tiles(64, 32, 2, 4, 4, 64, 512)),
       row(balanced, {.most_dim = 576}, wide_tiles(64, 32, 2, 4, 4, 128, 256)),
       row(many, {.most_dim = 576}, wide_tiles(64, 32, 2, 4, 4, 128, 512)),

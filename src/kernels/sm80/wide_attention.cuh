@@ -115,15 +115,7 @@ struct WideAttention : AttentionSm80<cfg> {
       unsigned a[m_tiles][4];
 #pragma unroll
       for (int mt = 0; mt < m_tiles; ++mt) ldmatrix_x4(a[mt], rows.at(mt * 16, 2 * (piece * steps + kk)));
-#pragma unroll
-      for (int n = 0; n < n_tiles; n += KFrag::tiles) {
-        KFrag b;
-        b.load(keys, kk, n);
-#pragma unroll
-        for (int tile = 0; tile < KFrag::tiles; ++tile)
-#pragma unroll
-          for (int mt = 0; mt < m_tiles; ++mt) mma_m16n8k16<cfg.q>(s[mt][n + tile], a[mt], b.b[tile][0], b.b[tile][1]);
-      }
+      mma_qk_step<cfg>(s, a, keys, kk);
     }
   }
 

@@ -51,7 +51,6 @@ constexpr ConfigType config_table = config_type<Sm90PlanConfig>("Sm90Config", co
 
 constexpr int largest_dim = 256;
 constexpr int64_t longest_packed = int64_t{1} << 31;  // coordinates of a tensor map are 32-bit
-constexpr int64_t longest_alibi = int64_t{1} << 23;
 
 int64_t div_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
@@ -93,9 +92,9 @@ bool accepts_sizes(const Problem& p, std::string* why) {
     return refuse(name, why, "packed rows ", rows_q, " and ", rows_k, ": must be below ", longest_packed);
   if (p.alibi && p.has_starts)
     return refuse(name, why, "alibi with starts: starts must be absent, because distances must be exact in f32");
-  if (p.alibi && (p.seqlen_q > longest_alibi || p.seqlen_k > longest_alibi))
+  if (p.alibi && !has_exact_alibi(p))
     return refuse(name, why, "alibi with seqlens ", p.seqlen_q, " and ", p.seqlen_k, ": must be at most ",
-                  longest_alibi, ", because distances must be exact in f32");
+                  longest_exact_alibi, ", because distances must be exact in f32");
   if (p.batch * p.heads_q > max_grid_x || p.batch * p.heads_q * div_up(p.seqlen_q, 64) > max_grid_x)
     return refuse(name, why, "batch * heads_q * tiles of rows: must be at most ", max_grid_x);
   return true;
@@ -130,8 +129,7 @@ KernelConfig configure(const Problem& p, const Device& device) {
   a.q = p.q, a.k = p.k, a.v = p.v, a.out = p.out;
   a.head_dim = static_cast<int>(p.head_dim), a.head_dim_v = static_cast<int>(p.head_dim_v);
   a.softcap = p.softcap.has_value(), a.bias = p.bias.dtype, a.alibi = p.alibi, a.mask = p.mask.present();
-  const bool reads = p.bias.present() || p.mask.present();
-  a.pairs = reads && (!p.bias.present() || p.bias.pairs) && (!p.mask.present() || p.mask.pairs);
+  a.pairs = reads_scores_in_pairs(p);
   a.blocks = device.sm_count;
   a.l2_kv_bytes = device.l2_bytes / 2;
   return {config_table, a};

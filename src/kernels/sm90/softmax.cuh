@@ -26,7 +26,7 @@ namespace rapt {
 template <const Sm90Config& cfg>
 struct RowSoftmax {
   static constexpr bool maximum_first = cfg.bias != DType::none || cfg.alibi;
-  using Rules = OnlineSoftmax<true, 1, false>;
+  using Rules = OnlineSoftmax<1, false>;
   static constexpr int group = 2;  // number of tiles of eight columns whose exponentials are computed together
   static constexpr float largest_sum = 256.0f;
 
@@ -80,25 +80,29 @@ struct RowSoftmax {
   }
 
   // If the weights of a row are too large, scales the row's weights and row_sum. The caller multiplies O by
-  // output_scale.
+  // output_scale. With maximum_first no weight is too large.
   template <int tiles>
   void correct(float (&s)[1][tiles][4]) {
-    if constexpr (maximum_first) return;
+    if constexpr (!maximum_first) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      if (is_steady) output_scale[half] = 1.0f;
-      const float top = quad_max(max_of(s, half)), to = corrected(half, top), sum = quad_max(block_sum(s, half));
-      const bool moves = sum > largest_sum & to <= largest_finite;
-      if (!(sum <= largest_sum | moves)) row_sum[half] = detail::float_of(0x7fffffffu);
-      const float factor = moves ? move(half, to) : 1.0f;
-      output_scale[half] *= factor;
-#pragma unroll
-      for (int n = 0; n < tiles; ++n) s[0][n][2 * half] *= factor, s[0][n][2 * half + 1] *= factor;
+      for (int half = 0; half < 2; ++half) correct_row(s, half);
+      is_steady = is_steady & !__any_sync(~0u, is_unsafe(0) | is_unsafe(1));
     }
-    is_steady = is_steady & !__any_sync(~0u, is_unsafe(0) | is_unsafe(1));
   }
 
  private:
+  template <int tiles>
+  void correct_row(float (&s)[1][tiles][4], int half) {
+    if (is_steady) output_scale[half] = 1.0f;
+    const float top = quad_max(max_of(s, half)), to = corrected(half, top), sum = quad_max(block_sum(s, half));
+    const bool moves = sum > largest_sum & to <= largest_finite;
+    if (!(sum <= largest_sum | moves)) row_sum[half] = detail::float_of(0x7fffffffu);
+    const float factor = moves ? move(half, to) : 1.0f;
+    output_scale[half] *= factor;
+#pragma unroll
+    for (int n = 0; n < tiles; ++n) s[0][n][2 * half] *= factor, s[0][n][2 * half + 1] *= factor;
+  }
+
   // Sets row_max of rows that see their first key. In passes other than the normal one, also raises row_max if a weight
   // would be too large to correct. The counting pass gives weight 1 to each visible key.
   template <int tiles>
