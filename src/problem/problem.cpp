@@ -75,8 +75,9 @@ Access access_of(DType dtype, const Geometry& g, uintptr_t base) {
 }
 
 bool readable_in_pairs(DType dtype, const Geometry& g, uintptr_t base) {
+  if (g.rank == 0) return false;
   const auto last = static_cast<size_t>(g.rank) - 1;
-  bool pairs = g.rank > 0 && g.shape[last] % 2 == 0 && g.shape[last] > 0 && g.strides[last] == 1 &&
+  bool pairs = g.shape[last] % 2 == 0 && g.shape[last] > 0 && g.strides[last] == 1 &&
                base % static_cast<uintptr_t>(2 * bytes_of(dtype)) == 0;
   for (size_t i = 0; i < last; ++i) pairs = pairs && (g.shape[i] <= 1 || g.strides[i] % 2 == 0);
   return pairs;

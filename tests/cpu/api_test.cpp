@@ -107,6 +107,21 @@ TEST(Api, EveryOptionReachesTheLibrary) {
                    [](SdpaOptions& o) { o.partial = true; });
 }
 
+// The leading dimensions of bias and mask may be absent: numbers, one per key, and so on broadcast like in NumPy.
+TEST(Api, BiasAndMaskOfFewDimensionsBroadcast) {
+  const auto drop = [](Tensor& t, size_t dims) {
+    const std::vector<int64_t> shape(t.shape().data() + dims, t.shape().data() + t.shape().rank());
+    t = Tensor(t.data(), t.type(), shape);
+  };
+  const char* const shapes[] = {"[b,h,q,k]", "[1,h,q,k]", "[1,1,q,k]", "[1,1,1,k]", "[1,1,1,1]"};
+  for (const char* keys : {"k21", "k22"})
+    for (size_t dims = 0; dims <= 4; ++dims) {
+      const std::string shape = shapes[dims];
+      expect_same_as_c(std::string("f16 b2 h4:2 q9 ") + keys + " d16 lse bias=f32" + shape + " mask=" + shape,
+                       [&](SdpaOptions& o) { drop(o.bias, dims), drop(o.mask, dims); });
+    }
+}
+
 TEST(Api, DtypesComeFromPointers) {
   const float* const read_only = nullptr;
   float* const writable = nullptr;

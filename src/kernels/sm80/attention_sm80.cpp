@@ -316,8 +316,12 @@ void check_config(const ConfigChange& change) {
   require_range("k_piece", c.k_piece, 0, 1024);
   if (c.wide() != chosen.wide())
     bad_config("k_piece", c.k_piece, chosen.wide() ? "must be above 0 for this problem" : "must be 0 for this problem");
-  require_range("v_piece", c.v_piece, c.wide() ? 1 : 0, c.wide() ? 1024 : 0);
-  require_range("v_slice", c.v_slice, c.wide() ? 1 : 0, c.wide() ? 1024 : 0);
+  for (const auto& [field, value] : {std::pair{"v_piece", c.v_piece}, {"v_slice", c.v_slice}}) {
+    if (c.wide())
+      require_range(field, value, 1, 1024);
+    else if (value != 0)
+      bad_config(field, value, "must be 0 for this problem");
+  }
   if (c.scale_in_exp2 && !chosen.scale_in_exp2)
     bad_config("scale_in_exp2", 1, "this problem changes scores by more than the scale");
   if (!c.causal_or_local && chosen.causal_or_local)
