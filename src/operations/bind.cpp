@@ -84,6 +84,7 @@ void bind_scores(const rapt_sdpa_args& a, const Problem& p, AttentionParams& par
     params.sinks = static_cast<const float*>(a.sinks->data), params.sinks_head = strides_of(*a.sinks)[0];
   params.scale = p.softmax_scale();
   params.softcap = p.softcap.value_or(0.0f);
+  if (p.softcap) params.tanh = TanhTerms(soft_cap_factor(params));
   params.position_mask = p.position_mask;
 }
 

@@ -26,8 +26,13 @@ namespace rapt {
 // Computes tanh. The relative error is below 7e-7, so that the error of a score does not grow with the soft cap
 // (tanh.approx: 5e-4).
 struct FastTanh {
-  static constexpr float largest_small_square = 0.25f;
-  static float of(float x) { return x * x <= largest_small_square ? small(x) : large(x); }
+  // Computes both, because a branch for each score would be slower.
+  static float of(float x) {
+    const float with_polynomial = small(x), with_exponential = large(x);
+    return x * x <= 0.25f ? with_polynomial : with_exponential;
+  }
+
+ private:
   // An odd polynomial, for |x| <= 0.5: a Chebyshev fit of tanh(x) / x in x^2 with a relative error below 1.1e-7.
   static float small(float x) {
     const float t = x * x;
@@ -35,28 +40,38 @@ struct FastTanh {
     y = fmaf(y, t, 0.13324828f), y = fmaf(y, t, -0.33333072f);
     return fmaf(x * t, y, x);
   }
-  // Returns whether small() suffices for all elements. Positive floats have the same order as their bits.
+  // With one exponential. The absolute error is below 3e-7. The result is exact at infinity.
+  static float large(float x) {
+    constexpr float two_log2_e = 2.0f * 1.4426950408889634f;
+    return 1.0f - __fdividef(2.0f, exp2_approx(x * two_log2_e) + 1.0f);
+  }
+};
+
+// Computes tanh(factor * x) with TanhTerms. The relative error is below 8e-7.
+struct SoftCap {
+  const TanhTerms& tanh;  // in constant memory, so that the coefficients need no registers
+
+  // Requires x^2 <= tanh.largest_square.
+  float small(float x) const {
+    const float t = x * x;
+    return x * fmaf(fmaf(fmaf(tanh.term[3], t, tanh.term[2]), t, tanh.term[1]), t, tanh.term[0]);
+  }
+  float of(float x) const {
+    const float with_terms = small(x), without = FastTanh::of(x * tanh.factor);
+    return x * x <= tanh.largest_square ? with_terms : without;
+  }
+  // Returns whether small() suffices for all elements, except NaN, for which both are right.
   template <int m_tiles, int n_tiles>
-  static bool all_small(const float (&s)[m_tiles][n_tiles][4]) {
-    int most = 0;
+  bool all_small(const float (&s)[m_tiles][n_tiles][4]) const {
+    float most[4] = {};
 #pragma unroll
     for (int mt = 0; mt < m_tiles; ++mt)
 #pragma unroll
       for (int n = 0; n < n_tiles; ++n)
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int square = bits(s[mt][n][i] * s[mt][n][i]);
-          most = most > square ? most : square;
-        }
-    return most <= bits(largest_small_square);
-  }
-
- private:
-  static int bits(float x) { return static_cast<int>(detail::bits_of(x)); }
-  // With one exponential. The absolute error is below 3e-7. The result is exact at infinity.
-  static float large(float x) {
-    constexpr float two_log2_e = 2.0f * 1.4426950408889634f;
-    return 1.0f - __fdividef(2.0f, exp2_approx(x * two_log2_e) + 1.0f);
+        for (int i = 0; i < 4; ++i) most[i] = fmaxf(most[i], fabsf(s[mt][n][i]));
+    const float all = fmaxf(fmaxf(most[0], most[1]), fmaxf(most[2], most[3]));
+    return all * all <= tanh.largest_square;
   }
 };
 

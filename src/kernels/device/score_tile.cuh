@@ -104,25 +104,31 @@ struct ScoreTile {
     return !__any_sync(~0u, any);
   }
 
-  // The steps of score_chain.h. s: at first the products q.k.
+  // The steps of score_chain.h. s: at first the products q.k. The soft cap includes the scale (AttentionParams::tanh).
   void scale(Scores& s, const Elements&) const {
-    if constexpr (!Rows::softmax_scales || cfg.softcap)
+    if constexpr (cfg.softcap ? has_descales : !Rows::softmax_scales)
       for_each_row([&](int mt, int half) {
-        const float factor = rows.factor(mt, half) * (cfg.softcap ? inverse(p.softcap) : 1.0f);
+        const float factor = rows.factor(mt, half);
         for_each_pair(s, mt, half, [&](int, float& x, float& y) { x *= factor, y *= factor; });
       });
   }
   void add_key_mean(Scores&, const Elements&) const {}
   // Soft caps are much larger than most scores, so tanh mostly has small arguments, for which a polynomial suffices. If
-  // an argument of the warp is larger, each element chooses.
+  // an argument of the warp is larger, each tile votes again, and in tiles with such an argument each element chooses.
   void soft_cap(Scores& s, const Elements&) const {
     if constexpr (cfg.softcap) {
+      const SoftCap cap{p.tanh};
       if constexpr (Rows::exact_tanh)
-        for_each(s, [](float& x) { x = ExactTanh::of(x); });
-      else if (__any_sync(~0u, !FastTanh::all_small(s)))
-        for_each(s, [](float& x) { x = FastTanh::of(x); });
+        for_each(s, [&](float& x) { x = ExactTanh::of(x * p.tanh.factor); });
+      else if (__all_sync(~0u, cap.all_small(s)))
+        for_each(s, [&](float& x) { x = cap.small(x); });
       else
-        for_each(s, [](float& x) { x = FastTanh::small(x); });
+        for_each_tile(s, [&](auto& tile) {
+          if (__all_sync(~0u, cap.all_small(tile)))
+            for_each(tile, [&](float& x) { x = cap.small(x); });
+          else
+            for_each(tile, [&](float& x) { x = cap.of(x); });
+        });
       if constexpr (!Rows::softmax_scales) for_each(s, [&](float& x) { x *= p.softcap; });
     }
   }
@@ -168,8 +174,7 @@ struct ScoreTile {
   }
 
  private:
-  // 1 / x, but finite, so that 0 * inverse(x) is 0.
-  static float inverse(float x) { return fminf(1.0f / x, largest_finite); }
+  static constexpr bool has_descales = is_fp8(cfg.q) || is_fp8(cfg.k);  // as in soft_cap_factor()
 
   template <class Step>
   static void for_each_row(const Step& step) {
@@ -184,11 +189,18 @@ struct ScoreTile {
     for (int n = 0; n < n_tiles; ++n) step(n, s[mt][n][2 * half], s[mt][n][2 * half + 1]);
   }
   template <class Step>
-  static void for_each(Scores& s, const Step& step) {
+  static void for_each_tile(Scores& s, const Step& step) {
 #pragma unroll
     for (int mt = 0; mt < m_tiles; ++mt)
 #pragma unroll
-      for (int n = 0; n < n_tiles; ++n)
+      for (int n = 0; n < n_tiles; ++n) step(reinterpret_cast<float(&)[1][1][4]>(s[mt][n]));
+  }
+  template <int rows, int columns, class Step>
+  static void for_each(float (&s)[rows][columns][4], const Step& step) {
+#pragma unroll
+    for (int mt = 0; mt < rows; ++mt)
+#pragma unroll
+      for (int n = 0; n < columns; ++n)
 #pragma unroll
         for (int i = 0; i < 4; ++i) step(s[mt][n][i]);
   }

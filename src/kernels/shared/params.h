@@ -54,6 +54,26 @@ struct ListRef {
   constexpr index_t operator[](index_t i) const { return data[i * stride]; }
 };
 
+// Computes tanh(factor * x) for |factor * x| <= 0.447 as x times a polynomial in x^2. The factor is part of the
+// coefficients, so it costs no multiplication. The polynomial is a minimax fit of tanh(y) / y with a relative error
+// below 2.8e-7.
+struct TanhTerms {
+  float factor = 0.0f;
+  float term[4] = {};
+  float largest_square = -1.0f;  // of x. Negative: no x may use the polynomial
+
+  TanhTerms() = default;
+  constexpr explicit TanhTerms(float f) : factor(f) {
+    const float square = f * f;
+    const float terms[4] = {f, -0.33330584f * f * square, 0.13248634f * f * square * square,
+                            -0.046406727f * f * square * square * square};
+    const float least = terms[3] < 0 ? -terms[3] : terms[3];
+    if (!(least >= 0x1p-120f && square <= 0x1p28f)) return;  // a product of powers of f could overflow or underflow
+    for (int i = 0; i < 4; ++i) term[i] = terms[i];
+    largest_square = 0.2f / square;
+  }
+};
+
 // Members that every call uses come first: a kernel begins by loading the cache lines of its parameters.
 struct AttentionParams {
   TensorRef q, k, v, out, lse;  // lse: f32, column unused
@@ -78,7 +98,14 @@ struct AttentionParams {
   BroadcastRef bias, mask;
   const float* alibi_slopes = nullptr;
   index_t alibi_batch = 0, alibi_head = 0;  // strides
+  TanhTerms tanh;  // for softcap. The factor is scale / softcap, or 1 / softcap (soft_cap_factor)
 };
+
+// Returns the factor of AttentionParams::tanh: the scale is part of it, unless scores also have descales.
+constexpr float soft_cap_factor(const AttentionParams& p) {
+  const bool has_descales = is_fp8(p.q.dtype) || is_fp8(p.k.dtype);
+  return (has_descales ? 1.0f : p.scale) / p.softcap;
+}
 
 // One sequence of the batch.
 struct Sequence {
