@@ -64,6 +64,7 @@ enum Stream : uint64_t {
   slope_values,
   sink_values,
   scale_values,
+  run_values,
   rare = 64
 };
 
@@ -152,6 +153,7 @@ struct Maker {
   Inputs make() const;
   void lengths(Inputs& in) const;
   void masks(Inputs& in) const;
+  void hide_runs(HostTensor& mask) const;
   void hide_rows(Inputs& in) const;
   void poison_hidden(Inputs& in) const;
   void poison_seen(Inputs& in) const;
@@ -382,11 +384,25 @@ void Maker::masks(Inputs& in) const {
   }
 }
 
+// Makes the mask hide long runs of keys from many rows, and show other runs to all rows, so that kernels can skip
+// blocks.
+void Maker::hide_runs(HostTensor& mask) const {
+  constexpr int64_t run_rows = 160, run_keys = 48;
+  const int64_t keys = mask.shape[3], rows = mask.shape[2];
+  for (int64_t n = 0; n < mask.size(); ++n) {
+    const int64_t row = n / keys,
+                  run = (row / rows * (rows / run_rows + 1) + row % rows / run_rows) * keys + n % keys / run_keys;
+    const double chance = uniform(seed, run_values, static_cast<uint64_t>(run));
+    if (chance < 0.7) encode_element(DType::u8, mask.data(), n, chance < 0.4 ? 0.0 : 1.0);
+  }
+}
+
 // Makes every fourth row of the mask hide all keys. If there is no mask, does the same with the bias (-inf). A row that
 // is broadcast hides the keys of all rows to which it is broadcast.
 void Maker::hide_rows(Inputs& in) const {
   HostTensor& hider = in.mask.present() ? in.mask : in.bias;
   if (!hider.present() || hider.size() == 0) return;
+  if (in.mask.present()) hide_runs(in.mask);
   const int64_t keys = hider.shape.back();
   for (int64_t n = 0; n < hider.size(); ++n)
     if (n / keys % 4 == 1) encode_element(hider.dtype, hider.data(), n, in.mask.present() ? 0.0 : -infinity);

@@ -60,15 +60,15 @@ struct Prepared {  // a launch, its parameters, and the counters that the parame
 
 // The description that an emulated kernel gets in its parameters in place of a tensor map.
 cuda_emulation::EmulatedMap emulated_map(const TensorMapSpec& spec) {
-  if (spec.rank != 4 || (spec.element != TensorElement::f16 && spec.element != TensorElement::bf16) ||
-      spec.swizzle != TensorSwizzle::bytes_128)
-    unsupported("emulation: tensor maps must have four dimensions of 16-bit elements and the 128-byte swizzle");
+  if (spec.rank != 4) unsupported("emulation: tensor maps must have four dimensions");
   cuda_emulation::EmulatedMap map{};
   map.base = static_cast<const char*>(spec.base);
   for (size_t i = 0; i < 4; ++i) map.sizes[i] = static_cast<long>(spec.sizes[i]);
   for (size_t i = 0; i < 3; ++i) map.strides[i] = static_cast<long>(spec.strides[i]);
   map.columns = static_cast<int>(spec.box[0]), map.rows = static_cast<int>(spec.box[1]);
   map.planes = static_cast<int>(spec.box[2]);
+  map.element_bytes = spec.element == TensorElement::u8 ? 1 : spec.element == TensorElement::f32 ? 4 : 2;
+  map.swizzle = 16 << static_cast<int>(spec.swizzle);
   return map;
 }
 

@@ -12,7 +12,8 @@ bool can_be_shortened(const Problem& p) {
 
 Problem shortened(Problem p, int64_t rows, int64_t keys) {
   const int64_t group = p.group();
-  if (p.bias.pairs || p.mask.pairs) rows += rows % 2, keys += keys % 2;  // their rows stay readable in pairs
+  // Kernels must be able to read bias and mask as before.
+  if (p.bias.access != ScoreAccess{} || p.mask.access != ScoreAccess{}) rows += -rows & 15, keys += -keys & 15;
   if (p.seqlen_q == p.seqlen_k) rows = keys = std::max(rows, keys);
   p.batch = std::min<int64_t>(p.batch, 1);
   p.heads_k = group > 1 ? 1 : std::min<int64_t>(p.heads_k, 2);

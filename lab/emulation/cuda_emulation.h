@@ -241,6 +241,7 @@ inline unsigned __ballot_sync(unsigned, bool x) {
   return bits;
 }
 inline bool __any_sync(unsigned lanes, bool x) { return __ballot_sync(lanes, x) != 0; }
+inline bool __all_sync(unsigned lanes, bool x) { return __ballot_sync(lanes, !x) == 0; }
 inline bool __syncthreads_or(bool x) {
   static bool any;
   __syncthreads();

@@ -14,13 +14,14 @@ struct Launch {
   size_t shared_bytes;  // dynamic shared memory per block
 };
 
-// In the emulation the bytes of a tensor map hold this struct. It describes a tensor with four dimensions of 16-bit
-// elements. `strides` are in bytes and belong to dimensions 1 to 3. A box has `columns` x `rows` x `planes` elements of
-// dimensions 0 to 2, and is stored in shared memory with the 128-byte swizzle.
+// In the emulation the bytes of a tensor map hold this struct. It describes a tensor with four dimensions. `strides`
+// are in bytes and belong to dimensions 1 to 3. A box has `columns` x `rows` x `planes` elements of dimensions 0 to 2.
+// swizzle: the span in bytes within which 16-byte pieces of the box are permuted in shared memory; 16: no swizzle.
 struct EmulatedMap {
   const char* base;
   long sizes[4], strides[3];
   int columns, rows, planes;
+  int element_bytes, swizzle;
 };
 
 // The library's function "rapt_emulate". A synchronisation error of the kernel prints a sentence and ends the process.

@@ -60,7 +60,7 @@ void read_tensors(const rapt_sdpa_args& a, Problem& p) {
 Broadcast broadcast_of(const rapt_tensor& t, const Problem& p) {
   const int64_t full[max_rank] = {p.batch, p.heads_q, p.seqlen_q, p.seqlen_k};
   Broadcast result{dtype_of(t), {true, true, true, true}};
-  result.pairs = readable_in_pairs(result.dtype, geometry_of(t), reinterpret_cast<uintptr_t>(t.data));
+  result.access = score_access(result.dtype, geometry_of(t), reinterpret_cast<uintptr_t>(t.data));
   for (int axis = 0; axis < max_rank; ++axis) {
     const int i = axis - (max_rank - t.rank);
     result.one[static_cast<size_t>(axis)] = (i < 0 || t.shape[i] == 1) && full[axis] != 1;

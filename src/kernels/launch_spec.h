@@ -42,7 +42,7 @@ class LaunchSpec : public LaunchShape {
     set_params(&params, sizeof params);
   }
   // A tensor map. The run time creates it just before the launch and writes it to the parameters at `offset`.
-  static constexpr size_t max_maps = 4, map_bytes = 128;
+  static constexpr size_t max_maps = 5, map_bytes = 128;
   struct Map {
     size_t offset = 0;  // a multiple of 64
     TensorMapSpec spec;

@@ -14,9 +14,11 @@ bool has_exact_alibi(const Problem& p) {
   return !p.has_starts && p.seqlen_q <= longest_exact_alibi && p.seqlen_k <= longest_exact_alibi;
 }
 
-bool reads_scores_in_pairs(const Problem& p) {
-  return (p.bias.present() || p.mask.present()) && (!p.bias.present() || p.bias.pairs) &&
-         (!p.mask.present() || p.mask.pairs);
+ScoreAccess common_score_access(const Problem& p) {
+  if (!p.bias.present()) return p.mask.access;
+  if (!p.mask.present()) return p.bias.access;
+  const ScoreAccess &a = p.bias.access, &b = p.mask.access;
+  return {a.pairs && b.pairs, a.boxes && b.boxes, a.one_row && b.one_row};
 }
 
 bool refused_for_gpu(const char* family, const Device& device, std::string* why) {

@@ -22,8 +22,8 @@ bool refuse(const char* family, std::string* why, const Parts&... parts) {
 constexpr int64_t longest_exact_alibi = int64_t{1} << 23;
 // Returns whether the distances of ALiBi are exact in f32.
 bool has_exact_alibi(const Problem& problem);
-// Returns whether kernels can read bias and mask, as far as present, in pairs of keys. False without both.
-bool reads_scores_in_pairs(const Problem& problem);
+// Returns how kernels can read bias and mask, as far as present. Without both, all members are false.
+ScoreAccess common_score_access(const Problem& problem);
 
 bool refused_by_all(const char* family, const Problem& problem, std::string* why);
 bool refused_for_gpu(const char* family, const Device& device, std::string* why);

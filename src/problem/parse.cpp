@@ -302,7 +302,7 @@ void LineReader::settle_access() {
   p.access_k = access_of(p.k, geometry(p, Slot::k));
   p.access_v = access_of(p.v, geometry(p, Slot::v));
   p.access_out = access_of(p.out, geometry(p, Slot::out));
-  for (Broadcast* const scores : {&p.bias, &p.mask}) scores->pairs = readable_in_pairs(p, *scores);
+  for (Broadcast* const scores : {&p.bias, &p.mask}) scores->access = score_access(p, *scores);
 }
 
 Problem LineReader::read(std::string_view line) {

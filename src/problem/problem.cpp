@@ -57,8 +57,11 @@ Geometry geometry(const Problem& p, Slot slot) {
   return g;
 }
 
+namespace {
+constexpr int64_t tma_limit = int64_t{1} << 40;  // bytes; CUDA driver API, cuTensorMapEncodeTiled
+}
+
 Access access_of(DType dtype, const Geometry& g, uintptr_t base) {
-  constexpr int64_t tma_limit = int64_t{1} << 40;  // bytes; CUDA driver API, cuTensorMapEncodeTiled
   const auto last = static_cast<size_t>(g.rank) - 1;
   const int64_t element = bytes_of(dtype);
   Access access;
@@ -74,17 +77,36 @@ Access access_of(DType dtype, const Geometry& g, uintptr_t base) {
   return access;
 }
 
-bool readable_in_pairs(DType dtype, const Geometry& g, uintptr_t base) {
-  if (g.rank == 0) return false;
+ScoreAccess score_access(DType dtype, const Geometry& g, uintptr_t base) {
+  if (g.rank == 0) return {};
+  const int64_t element = bytes_of(dtype);
   const auto last = static_cast<size_t>(g.rank) - 1;
-  bool pairs = g.shape[last] % 2 == 0 && g.shape[last] > 0 && g.strides[last] == 1 &&
-               base % static_cast<uintptr_t>(2 * bytes_of(dtype)) == 0;
-  for (size_t i = 0; i < last; ++i) pairs = pairs && (g.shape[i] <= 1 || g.strides[i] % 2 == 0);
-  return pairs;
+  ScoreAccess access;
+  access.pairs = g.shape[last] % 2 == 0 && g.shape[last] > 0 && g.strides[last] == 1 &&
+                 base % static_cast<uintptr_t>(2 * element) == 0;
+  access.boxes = g.shape[last] > 1 && g.strides[last] == 1 && base % 16 == 0;
+  for (size_t i = 0; i < last; ++i) {
+    if (g.shape[i] <= 1) continue;
+    const int64_t stride = g.strides[i];
+    access.pairs = access.pairs && stride % 2 == 0;
+    access.boxes = access.boxes && stride >= 0 && stride < tma_limit / element && stride % (16 / element) == 0;
+  }
+  access.one_row = access.boxes && (g.rank < 2 || g.shape[last - 1] == 1 || g.strides[last - 1] == 0);
+  return access;
 }
 
-bool readable_in_pairs(const Problem& problem, const Broadcast& scores) {
-  return scores.present() && !scores.one[3] && problem.seqlen_k > 0 && problem.seqlen_k % 2 == 0;
+ScoreAccess score_access(const Problem& p, const Broadcast& scores) {
+  if (!scores.present()) return {};
+  Geometry g;
+  g.shape = {p.batch, p.heads_q, p.seqlen_q, p.seqlen_k};
+  int64_t stride = 1;
+  for (size_t i = 4; i-- > 0;) {
+    if (scores.one[i]) g.shape[i] = 1;
+    g.strides[i] = stride;
+    const Wide next = Wide{stride} * std::max<int64_t>(g.shape[i], 1);
+    stride = static_cast<int64_t>(next < tma_limit ? next : tma_limit + next % 2);
+  }
+  return score_access(scores.dtype, g);
 }
 
 bool overlaps_itself(const Geometry& g) {
@@ -136,8 +158,7 @@ class Bits {
   Bits& add(const Broadcast& t) {
     add(t.dtype, 8);
     for (const bool one : t.one) add(one, 1);
-    add(t.pairs, 1);
-    return *this;
+    return add(t.access.pairs, 1).add(t.access.boxes, 1).add(t.access.one_row, 1);
   }
   uint64_t word() const { return word_; }
 
@@ -156,8 +177,9 @@ using PlanKey = std::array<uint64_t, plain_words + position_values>;
 
 PlanKey plan_key(const Problem& p) {
   Bits types, features;
-  types.add(p.op, 4).add(p.q, 8).add(p.k, 8).add(p.v, 8).add(p.out, 8).add(p.bias).add(p.mask);
-  features.add(p.position_mask.causal, 2)
+  types.add(p.op, 4).add(p.q, 8).add(p.k, 8).add(p.v, 8).add(p.out, 8).add(p.bias);
+  features.add(p.mask)
+      .add(p.position_mask.causal, 2)
       .add(p.softcap.has_value(), 1)
       .add(has_moderate_softcap(p), 1)
       .add(scale_class(p), 2);
@@ -207,10 +229,12 @@ std::string access_words(const char* tensor, const Access& a) {
   if (a == Access{}) return "";
   return concat("; ", tensor, a.unit_last ? "" : " strided", a.aligned16 ? "" : " unaligned", a.tma ? "" : " no_map");
 }
-// Returns "" if the problem line says correctly whether kernels can read the tensor in pairs.
-std::string pair_words(const char* tensor, const Broadcast& t, const Problem& p) {
-  if (t.pairs == readable_in_pairs(p, t)) return "";
-  return concat("; ", tensor, t.pairs ? " in pairs" : " not in pairs");
+// Returns "" if kernels can read the tensor as the problem line says.
+std::string access_words(const char* tensor, const Broadcast& t, const Problem& p) {
+  const ScoreAccess& a = t.access;
+  if (a == score_access(p, t)) return "";
+  return concat("; ", tensor, a.pairs ? " in pairs" : " not in pairs", a.boxes ? ", in boxes" : ", not in boxes",
+                a.one_row ? " of one row" : "");
 }
 }  // namespace
 
@@ -226,7 +250,7 @@ std::string plan_line(const Problem& problem) {
   }
   return concat(to_string(p), p.alibi_per_batch ? "; alibi_slopes per batch" : "", access_words("q", p.access_q),
                 access_words("k", p.access_k), access_words("v", p.access_v), access_words("out", p.access_out),
-                pair_words("bias", p.bias, p), pair_words("mask", p.mask, p));
+                access_words("bias", p.bias, p), access_words("mask", p.mask, p));
 }
 
 // Sequences.

@@ -30,11 +30,23 @@ struct Access {
   bool operator==(const Access&) const = default;
 };
 
+// How kernels can read a bias or a mask.
+struct ScoreAccess {
+  // The elements of keys 2 * n and 2 * n + 1 can be read at once: the last stride is 1, the last size is even, and
+  // every row begins at a multiple of two elements.
+  bool pairs = false;
+  // TMA can copy boxes: the last stride is 1, and the base and the other strides are multiples of 16 bytes, at least 0
+  // and below 2^40.
+  bool boxes = false;
+  bool one_row = false;  // with boxes: all queries have the same elements (size 1, or stride 0)
+  bool operator==(const ScoreAccess&) const = default;
+};
+
 // For bias and mask: which dimensions of [batch, heads_q, seqlen_q, seqlen_k] are broadcast (size 1).
 struct Broadcast {
   DType dtype = DType::none;  // none = the tensor is absent
   std::array<bool, 4> one{};
-  bool pairs = false;  // see readable_in_pairs()
+  ScoreAccess access{};
   bool present() const { return dtype != DType::none; }
   bool operator==(const Broadcast&) const = default;
 };
@@ -105,11 +117,10 @@ Geometry geometry(const Problem& problem, Slot slot);
 
 // Returns the access class of a tensor whose element (0, ..., 0) is at address base.
 Access access_of(DType dtype, const Geometry& geometry, uintptr_t base = 0);
-// For bias and mask: returns whether kernels can read the elements of keys 2 * n and 2 * n + 1 at once. The last stride
-// is 1, the last size is even, and every row begins at a multiple of two elements.
-bool readable_in_pairs(DType dtype, const Geometry& geometry, uintptr_t base = 0);
+// The same for a bias or mask.
+ScoreAccess score_access(DType dtype, const Geometry& geometry, uintptr_t base = 0);
 // The same for the bias or mask that a problem line means: a contiguous tensor, or none.
-bool readable_in_pairs(const Problem& problem, const Broadcast& scores);
+ScoreAccess score_access(const Problem& problem, const Broadcast& scores);
 // Returns false only if no two elements share an address. Strides that interleave without nesting count as overlapping.
 bool overlaps_itself(const Geometry& geometry);
 

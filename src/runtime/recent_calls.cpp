@@ -169,7 +169,7 @@ bool RecentCall::update_layout(size_t argument, const rapt_tensor* tensor) {
   const Access* const access = access_of_argument(problem_, argument);
   if (access != nullptr && access_of(dtype_of(*tensor), geometry, facts.alignment) != *access) return false;
   const Broadcast* const scores = broadcast_argument(problem_, argument);
-  if (scores != nullptr && readable_in_pairs(scores->dtype, geometry, facts.alignment) != scores->pairs) return false;
+  if (scores != nullptr && score_access(scores->dtype, geometry, facts.alignment) != scores->access) return false;
   return argument >= output_count || !overlaps_itself(geometry);
 }
 

@@ -44,7 +44,7 @@ TensorMap map_of(const TensorRef& t, const Problem& p, int64_t rows, int64_t hea
   const int64_t sizes[4] = {dim, rows, heads, p.varlen ? 1 : p.batch};
   std::copy(sizes, sizes + 4, m.sizes);
   m.strides[0] = t.row * 2, m.strides[1] = t.head * 2, m.strides[2] = t.batch * 2;
-  m.columns = 64, m.rows = box_rows, m.planes = 1;
+  m.columns = 64, m.rows = box_rows, m.planes = 1, m.element_bytes = 2, m.swizzle = 128;
   TensorMap map{};
   std::memcpy(&map, &m, sizeof m);
   return map;
@@ -57,7 +57,24 @@ TensorMap packed_map_of(const TensorRef& t, const Problem& p, int64_t rows, int 
   const int64_t sizes[4] = {p.head_dim, p.heads_q, rows, p.varlen ? 1 : p.batch};
   std::copy(sizes, sizes + 4, m.sizes);
   m.strides[0] = t.head * 2, m.strides[1] = t.row * 2, m.strides[2] = t.batch * 2;
-  m.columns = 64, m.rows = heads, m.planes = block_m / heads;
+  m.columns = 64, m.rows = heads, m.planes = block_m / heads, m.element_bytes = 2, m.swizzle = 128;
+  TensorMap map{};
+  std::memcpy(&map, &m, sizeof m);
+  return map;
+}
+
+// The tensor map of a bias or a mask.
+TensorMap score_map_of(const BroadcastRef& t, const Problem& p, const Sm90Config& c, bool one_row) {
+  cuda_emulation::EmulatedMap m{};
+  if (!t.present()) return {};
+  const int bytes = bytes_of(t.dtype), width = Sm90Layout::box_width(c, t.dtype, one_row);
+  m.base = static_cast<const char*>(t.data);
+  const int64_t sizes[4] = {p.seqlen_k, one_row ? 1 : p.seqlen_q, t.head == 0 ? 1 : p.heads_q,
+                            t.batch == 0 ? 1 : p.batch};
+  std::copy(sizes, sizes + 4, m.sizes);
+  m.strides[0] = t.query * bytes, m.strides[1] = t.head * bytes, m.strides[2] = t.batch * bytes;
+  m.columns = width / bytes, m.rows = Sm90Layout::box_rows(c, one_row), m.planes = 1;
+  m.element_bytes = bytes, m.swizzle = one_row ? 16 : width;
   TensorMap map{};
   std::memcpy(&map, &m, sizeof m);
   return map;
@@ -78,6 +95,8 @@ check::Kernel kernel_of(unsigned blocks) {
                                            : map_of(a.q, p, rows_q, p.heads_q, p.head_dim, cfg.block_m()),
                       map_of(a.k, p, rows_k, p.heads_k, p.head_dim, cfg.block_n),
                       map_of(a.v, p, rows_k, p.heads_k, p.head_dim_v, cfg.block_n),
+                      cfg.boxes ? score_map_of(a.bias, p, cfg, cfg.bias_row) : TensorMap{},
+                      cfg.boxes ? score_map_of(a.mask, p, cfg, cfg.mask_row) : TensorMap{},
                       a,
                       TileScheduler::of(row_tiles, u(p.batch), u(heads), u(p.group()), 1),
                       u(p.batch * heads) * row_tiles,
@@ -314,6 +333,51 @@ TEST_F(Sm90Emulated, SoftCapOfARowDoesNotDependOnOtherRows) {
     EXPECT_EQ(small.lse.at({0, 0, i}) == large.lse.at({0, 0, i}), i != changed) << i;
     for (int64_t d = 0; d < p.head_dim_v && i != changed; ++d)
       EXPECT_EQ(small.out.at({0, 0, i, d}), large.out.at({0, 0, i, d})) << i << ", " << d;
+  }
+}
+
+constexpr Sm90Config with_boxes(Sm90Config c, DType bias, bool mask, bool bias_row, bool mask_row, int stages = 2) {
+  c.bias = bias, c.mask = mask, c.boxes = true, c.bias_row = bias_row, c.mask_row = mask_row, c.score_stages = stages;
+  return c;
+}
+
+// TMA loads bias and mask. Boxes have columns of 128, 64 and 32 bytes. The fill masked_rows hides whole blocks.
+TEST_F(Sm90Emulated, BoxesOfBiasAndMask) {
+  static constexpr Sm90Config base = config_of(DType::f16, 64, 64, 2, 64, 4, false),
+                              wide = with_boxes(base, DType::f16, false, false, false),
+                              narrow = with_boxes(config_of(DType::f16, 64, 64, 3, 48, 4, true), DType::bf16, false,
+                                                  false, false, 1),
+                              f32 = with_boxes(config_of(DType::f16, 64, 64, 1, 32, 4, false), DType::f32, false, false,
+                                               false, 3),
+                              bias_row = with_boxes(base, DType::f32, false, true, false);
+  for (const auto fill : {normal, huge, hidden, check::Fill::masked_rows}) {
+    expect_right<wide>("f16 b2 h4:2 q100 k136 d64 bias=f16[1,h,q,k] lse", fill);
+    expect_right<narrow>("f16 b2 h2 q200 k248 d64 causal bias=bf16[b,1,q,k] lse", fill);
+    expect_right<f32>("f16 b2 h2 q70 k84 d64 bias=f32[b,h,q,k] lse", fill);
+    expect_right<bias_row>("f16 b2 h2 q100 k100 d64 bias=f32[b,1,1,k] lse", fill);
+    expect_right<bias_row>("f16 b2 h2 q100 k100 d64 bias=f32[1,1,1,k] lse", fill);
+  }
+}
+TEST_F(Sm90Emulated, BlocksThatTheMaskHides) {
+  static constexpr Sm90Config
+      base = config_of(DType::f16, 64, 64, 2, 64, 4, false),
+      tile = with_boxes(base, DType::none, true, false, false),
+      turns = with_boxes(with_turns(config_of(DType::f16, 64, 64, 3, 32, 4, true)), DType::none, true, false, false),
+      wide = with_boxes(config_of(DType::f16, 64, 64, 2, 128, 4, true), DType::none, true, false, false, 1),
+      row = with_boxes(with_turns(base), DType::none, true, false, true),
+      both = with_boxes(with_turns(config_of(DType::f16, 64, 64, 2, 32, 4, true)), DType::f16, true, false, true),
+      all = with_boxes(with_steps(config_of(DType::f16, 64, 64, 2, 32, 4, true), true, DType::none, true, false, false),
+                       DType::f32, true, true, false);
+  for (const auto fill : {normal, huge, hidden, check::Fill::seen_nan, check::Fill::masked_rows}) {
+    expect_right<tile>("f16 b2 h2 q200 k400 d64 mask=[1,h,q,k] lse", fill);
+    expect_right<turns>("f16 b2 h4:2 q300 k208 d64 causal mask=[b,1,q,k] lse sinks", fill);
+    expect_right<turns>("f16 b3 h2 q200 k320 d64 window=100,30 seqused=320,31,0 mask=[b,1,q,k] lse", fill);
+    expect_right<wide>("f16 b2 h2 q300 k400 d64 causal mask=[b,h,q,k] lse", fill);
+    expect_right<row>("f16 b4 h2 q130 k400 d64 mask=[b,1,1,k] lse", fill);
+    expect_right<row>("f16 b5 h2 q70 k144 d64 mask=[b,h,1,k] seqused_q=70,0,3,64,70 lse", fill);
+    expect_right<both>("f16 b4 h2 q200 k208 d64 causal bias=f16[1,h,q,k] mask=[b,1,1,k] lse", fill);
+    expect_right<all>("f16 b4 h2 q200 k208 d64 causal softcap=3 alibi bias=f32[b,h,1,k] mask=[b,1,q,k] lse", fill);
+    expect_right<turns>("f16 h2 d64 varlen=17:40,0:3,140:140,170:320,64:129 causal mask=[b,1,q,k] lse", fill);
   }
 }
 

@@ -52,7 +52,9 @@ TEST(SamePlan, SeesEverythingThatAPlanMayDependOn) {
         p.bias = {DType::f32, {false, false, false, true}};
       },
       [](Problem& p) { p.mask.dtype = DType::u8; },
-      [](Problem& p) { p.mask.dtype = DType::u8, p.mask.pairs = true; },
+      [](Problem& p) { p.mask.dtype = DType::u8, p.mask.access.pairs = true; },
+      [](Problem& p) { p.mask.dtype = DType::u8, p.mask.access.boxes = true; },
+      [](Problem& p) { p.mask.dtype = DType::u8, p.mask.access.one_row = true; },
       [](Problem& p) {
         p.mask = {DType::u8, {true, false, false, false}};
       },

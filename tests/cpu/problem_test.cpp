@@ -303,8 +303,7 @@ class RandomProblem {
     p.alibi = chance(4);
     if (chance(4)) p.bias = {output(), {chance(2), chance(2), chance(2), chance(2)}};
     if (chance(4)) p.mask = {DType::u8, {chance(2), chance(2), chance(2), chance(2)}};
-    for (Broadcast* const scores : {&p.bias, &p.mask})
-      scores->pairs = scores->present() && !scores->one[3] && p.seqlen_k > 0 && p.seqlen_k % 2 == 0;
+    for (Broadcast* const scores : {&p.bias, &p.mask}) scores->access = score_access(p, *scores);
     p.sinks = chance(4);
     if (p.position_mask.causal == Causal::top_left || !chance(3)) return;
     p.has_starts = true;

@@ -337,8 +337,8 @@ TEST(RecentCalls, PairsOfBiasAndMaskDoNotChange) {
         one.change(first), other.change(second);
         const std::optional<Problem> known = full_check(first.args), asked = full_check(second.args);
         ASSERT_TRUE(known && asked);
-        EXPECT_EQ(known->bias.pairs, one.bias_pairs) << &one - calls;
-        EXPECT_EQ(known->mask.pairs, one.mask_pairs) << &one - calls;
+        EXPECT_EQ(known->bias.access.pairs, one.bias_pairs) << &one - calls;
+        EXPECT_EQ(known->mask.access.pairs, one.mask_pairs) << &one - calls;
         RecentCall call(owner, first.args, *known, nullptr);
         if (!matches(call, owner, second.args) && !follow(call, owner, second.args)) continue;
         EXPECT_EQ(call.problem(), *asked) << &one - calls << ", " << &other - calls;

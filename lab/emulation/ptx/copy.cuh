@@ -69,6 +69,7 @@ template <class T>
 inline void emulated_store(unsigned address, T x) {
   std::memcpy(emulated_shared + address, &x, sizeof x);
 }
+inline unsigned load_shared_2_bytes(unsigned address) { return emulated_load<unsigned short>(address); }
 inline unsigned load_shared(unsigned address) { return emulated_load<unsigned>(address); }
 inline void store_shared(unsigned address, unsigned x) { emulated_store(address, x); }
 inline unsigned exchange_shared(unsigned address, unsigned x) {

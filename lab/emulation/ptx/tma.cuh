@@ -65,7 +65,9 @@ inline void wait_barrier(unsigned barrier, unsigned parity) {
   while (!barrier_completed(barrier, parity)) cuda_emulation::block().pause();
 }
 
-inline unsigned swizzled(unsigned address) { return address ^ ((address >> 7 & 7) << 4); }
+inline unsigned swizzled(unsigned address, int span) {
+  return address ^ ((address >> 7 & (static_cast<unsigned>(span) / 16 - 1)) << 4);
+}
 
 inline void finish_box(const EmulatedBox& box) {
   const EmulatedMap& m = box.map;
@@ -73,14 +75,16 @@ inline void finish_box(const EmulatedBox& box) {
     for (int c = 0; c < m.columns; ++c) {
       const long at[4] = {box.at[0] + c, box.at[1] + r % m.rows, box.at[2] + r / m.rows, box.at[3]};
       bool inside = true;
-      long offset = at[0] * 2;
+      long offset = at[0] * m.element_bytes;
       for (int d = 0; d < 4; ++d) inside = inside && at[d] >= 0 && at[d] < m.sizes[d];
       for (int d = 1; d < 4; ++d) offset += at[d] * m.strides[d - 1];
-      unsigned short element = 0;
-      if (inside) std::memcpy(&element, m.base + offset, 2);
-      std::memcpy(emulated_shared + swizzled(box.to + static_cast<unsigned>(r * 128 + c * 2)), &element, 2);
+      unsigned element = 0;
+      const auto bytes = static_cast<unsigned>(m.element_bytes),
+                 to = box.to + static_cast<unsigned>(r * m.columns + c) * bytes;
+      if (inside) std::memcpy(&element, m.base + offset, bytes);
+      std::memcpy(emulated_shared + swizzled(to, m.swizzle), &element, bytes);
     }
-  emulated_barrier(box.barrier).bytes_and_phase -= m.rows * m.planes * m.columns * 2 * 2;
+  emulated_barrier(box.barrier).bytes_and_phase -= m.rows * m.planes * m.columns * m.element_bytes * 2;
   settle(emulated_barrier(box.barrier));
 }
 inline void finish_boxes(unsigned barrier) {
@@ -102,6 +106,16 @@ inline void copy_box(unsigned to, const TensorMap& map, unsigned barrier, int x,
 inline void fence_async_proxy() {}
 
 inline void wait_named(unsigned id, unsigned threads) { cuda_emulation::block().wait_named(id, threads); }
+inline bool any_of_named(unsigned id, unsigned threads, bool vote) {
+  static bool any[16];
+  any[id] = any[id] || vote;
+  wait_named(id, threads);
+  const bool result = any[id];
+  wait_named(id, threads);  // nobody changes the result before all have read it
+  any[id] = false;
+  wait_named(id, threads);
+  return result;
+}
 inline void arrive_named(unsigned id, unsigned threads) { cuda_emulation::block().arrive_named(id, threads); }
 
 template <int registers>

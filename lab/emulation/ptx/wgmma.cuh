@@ -21,7 +21,7 @@ inline unsigned warp_uniform(unsigned x) { return x; }
 template <DType type>
 inline float emulated_element(unsigned address) {
   unsigned short code;
-  std::memcpy(&code, emulated_shared + swizzled(address), 2);
+  std::memcpy(&code, emulated_shared + swizzled(address, 128), 2);
   return type == DType::f16 ? f16_to_float(code) : bf16_to_float(code);
 }
 template <DType type>

@@ -31,10 +31,15 @@ inline void cp_async_wait_group(int n) {
     cp_async_wait_group<most - 1>(n);
 }
 
-// Loads and stores of 4, 8 and 16 bytes at a shared memory address.
+// Loads and stores of 2, 4, 8 and 16 bytes at a shared memory address.
 inline unsigned load_shared(unsigned address) {
   unsigned x;
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
+  return x;
+}
+inline unsigned load_shared_2_bytes(unsigned address) {
+  unsigned short x;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(x) : "r"(address) : "memory");
   return x;
 }
 inline void store_shared(unsigned address, unsigned x) {

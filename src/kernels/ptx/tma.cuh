@@ -58,6 +58,17 @@ inline void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" 
 inline void wait_named(unsigned id, unsigned threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
+// Like wait_named(). Returns whether `vote` is true for one of the threads.
+inline bool any_of_named(unsigned id, unsigned threads, bool vote) {
+  unsigned any;
+  asm volatile(
+      "{\n.reg .pred vote, any;\nsetp.ne.u32 vote, %3, 0;\nbar.red.or.pred any, %1, %2, vote;\n"
+      "selp.u32 %0, 1, 0, any;\n}"
+      : "=r"(any)
+      : "r"(id), "r"(threads), "r"(static_cast<unsigned>(vote))
+      : "memory");
+  return any != 0;
+}
 inline void arrive_named(unsigned id, unsigned threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }

@@ -180,7 +180,7 @@ bool has_far_positions(const Problem& p) { return p.alibi && !has_exact_alibi(p)
 
 // With `invariant`, tiles must not depend on lengths, so elements of bias and mask count as loaded one at a time.
 bool has_heavy_scores(const Problem& p) {
-  const bool loads = p.bias.present() || p.mask.present(), singly = p.invariant || !reads_scores_in_pairs(p);
+  const bool loads = p.bias.present() || p.mask.present(), singly = p.invariant || !common_score_access(p).pairs;
   const int count = p.softcap.has_value() + p.bias.present() + p.alibi + p.mask.present();
   return count > 1 || p.bias.dtype == DType::f32 || (loads && singly) || (p.softcap && !has_moderate_softcap(p)) ||
          (p.alibi && (p.invariant || has_far_positions(p))) || p.acc == AccMode::f16;
@@ -250,7 +250,7 @@ KernelConfig configure(const Problem& p, const Device& device) {
   a.q = p.q, a.k = p.k, a.v = p.v, a.out = p.out;
   a.head_dim = static_cast<int>(p.head_dim), a.head_dim_v = static_cast<int>(p.head_dim_v);
   a.scale_in_exp2 = can_scale_in_exp2(p, traits.fp8);
-  a.pairs = reads_scores_in_pairs(p);
+  a.pairs = common_score_access(p).pairs;
   a.far_positions = has_far_positions(p);
   a.softcap = p.softcap.has_value(), a.bias = p.bias.dtype, a.alibi = p.alibi, a.mask = p.mask.present();
   a.causal_or_local = traits.causal_or_local;

@@ -16,7 +16,7 @@ struct Sm80Config : AttentionVariant {
   // One FMA inside exp2 applies the scale: exp2(s * c - m * c), c = scale * log2(e). This is possible only if the scale
   // is positive, and nothing but masks follows it. With a soft cap, the FMA multiplies by the cap instead.
   bool scale_in_exp2 = true;
-  bool pairs = false;            // bias and mask are loaded in pairs of keys (readable_in_pairs())
+  bool pairs = false;            // bias and mask are loaded in pairs of keys (ScoreAccess)
   bool far_positions = false;    // with ALiBi: distances can exceed 2^24
   bool causal_or_local = false;  // causal mask or window: the visible keys differ by row
 

@@ -45,6 +45,10 @@ constexpr ConfigField config_fields[] = {
     config_field<Sm90PlanConfig, &Sm90PlanConfig::causal_or_local>("causal_or_local", ConfigRole::tunable),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::packed_heads>("packed_heads", ConfigRole::tunable),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::pairs>("pairs"),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::boxes>("boxes", ConfigRole::tunable),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::bias_row>("bias_row"),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::mask_row>("mask_row"),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::score_stages, 1, 2, 3>("score_stages", ConfigRole::tunable),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::programmatic, false, true>("programmatic", ConfigRole::tunable),
 };
 constexpr ConfigType config_table = config_type<Sm90PlanConfig>("Sm90Config", config_fields);
@@ -129,7 +133,7 @@ KernelConfig configure(const Problem& p, const Device& device) {
   a.q = p.q, a.k = p.k, a.v = p.v, a.out = p.out;
   a.head_dim = static_cast<int>(p.head_dim), a.head_dim_v = static_cast<int>(p.head_dim_v);
   a.softcap = p.softcap.has_value(), a.bias = p.bias.dtype, a.alibi = p.alibi, a.mask = p.mask.present();
-  a.pairs = reads_scores_in_pairs(p);
+  a.pairs = common_score_access(p).pairs;
   a.blocks = device.sm_count;
   a.l2_kv_bytes = device.l2_bytes / 2;
   return {config_table, a};
@@ -159,6 +163,11 @@ void check_config(const ConfigChange& change) {
   if (change.own_text && held > most)
     bad_config("block_n", c.block_n, "scores, weights and output of a thread take ", held,
                " registers, but must take at most ", most, " with warpgroups = ", c.warpgroups);
+  require_range("score_stages", c.score_stages, 1, 8);
+  if (c.boxes && !can_load_boxes(change.problem, c))
+    bad_config("boxes", 1,
+               "bias and mask need rows of TMA boxes: 16-byte strides, packed_heads = 1, and block_n times the "
+               "bytes of an element a multiple of 32");
   const int64_t group = change.problem.group();
   if (c.packed_heads != 1 && c.packed_heads != group)
     bad_config("packed_heads", c.packed_heads, "must be 1 or ", group, ", the query heads of a KV head");
@@ -196,11 +205,20 @@ struct MapDimension {
   int64_t size, stride;
 };
 
+TensorElement element_of(DType dtype) {
+  switch (dtype) {
+    case DType::f16: return TensorElement::f16;
+    case DType::bf16: return TensorElement::bf16;
+    case DType::f32: return TensorElement::f32;
+    default: return TensorElement::u8;
+  }
+}
+
 // A box has 64 elements of dimension 0, `box_rows` of dimension 1, and `box_planes` of dimension 2.
 TensorMapSpec map_of(const TensorRef& t, int64_t dim, const std::array<MapDimension, 3>& outer, int box_rows,
                      int box_planes = 1) {
   TensorMapSpec spec;
-  spec.element = t.dtype == DType::f16 ? TensorElement::f16 : TensorElement::bf16;
+  spec.element = element_of(t.dtype);
   spec.base = t.data, spec.rank = 4, spec.swizzle = TensorSwizzle::bytes_128;
   spec.sizes[0] = static_cast<uint64_t>(dim);
   for (size_t i = 0; i < 3; ++i) {
@@ -209,6 +227,27 @@ TensorMapSpec map_of(const TensorRef& t, int64_t dim, const std::array<MapDimens
     spec.strides[i] = outer[i].size == 1 ? 16 : static_cast<uint64_t>(2 * outer[i].stride);
   }
   spec.box = {64, static_cast<uint32_t>(box_rows), static_cast<uint32_t>(box_planes), 1, 0};
+  return spec;
+}
+
+// The tensor map of a bias or a mask. Its broadcast dimensions have size 1.
+TensorMapSpec score_map(const BroadcastRef& t, const Problem& p, const Sm90Config& c, bool one_row) {
+  const int bytes = bytes_of(t.dtype), width = Sm90Layout::box_width(c, t.dtype, one_row);
+  const auto broadcast = [](int64_t size, int64_t stride) { return MapDimension{stride == 0 ? 1 : size, stride}; };
+  const MapDimension outer[] = {broadcast(one_row ? 1 : p.seqlen_q, t.query), broadcast(p.heads_q, t.head),
+                                broadcast(p.batch, t.batch)};
+  TensorMapSpec spec;
+  spec.element = element_of(t.dtype), spec.base = t.data, spec.rank = 4;
+  if (!one_row)
+    spec.swizzle = width == 128  ? TensorSwizzle::bytes_128
+                   : width == 64 ? TensorSwizzle::bytes_64
+                                 : TensorSwizzle::bytes_32;
+  spec.sizes[0] = static_cast<uint64_t>(p.seqlen_k);
+  for (size_t i = 0; i < 3; ++i) {
+    spec.sizes[i + 1] = static_cast<uint64_t>(outer[i].size);
+    spec.strides[i] = outer[i].size == 1 ? 16 : static_cast<uint64_t>(bytes * outer[i].stride);
+  }
+  spec.box = {static_cast<uint32_t>(width / bytes), static_cast<uint32_t>(Sm90Layout::box_rows(c, one_row)), 1, 1, 0};
   return spec;
 }
 
@@ -236,6 +275,8 @@ LaunchSpec launch_spec(const StepCall& call) {
   };
   spec.add_map(offsetof(Sm90Params, k), kv_map(a.k, p.head_dim));
   spec.add_map(offsetof(Sm90Params, v), kv_map(a.v, p.head_dim_v));
+  if (c.boxes && c.bias != DType::none) spec.add_map(offsetof(Sm90Params, bias), score_map(a.bias, p, c, c.bias_row));
+  if (c.boxes && c.mask) spec.add_map(offsetof(Sm90Params, mask), score_map(a.mask, p, c, c.mask_row));
   spec.programmatic = c.programmatic;
   spec.grid_x = static_cast<unsigned>(std::min<int64_t>(items, c.blocks));
   return spec;

@@ -12,6 +12,7 @@
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
 #include "row_tile.cuh"
+#include "score_boxes.cuh"
 #include "scores.cuh"
 #include "shared_state.cuh"
 #include "softmax.cuh"
@@ -36,6 +37,8 @@ struct Consumer {
   using KvSlot = StageSlot<cfg.kv_stages>;
   KvSlot slot{};  // the buffer of the next block of K or V
   StageSlot<cfg.q_stages> q_slot{};
+  int score_stage = 0;  // with boxes: the buffers of the next block's bias and mask
+  bool masks = true;    // the mask hides a key of the block from a row of the warp
 
   // Computes a tile, from its last block of keys to its first, so that masked blocks come first. In the ring, V of a
   // block comes after K of the block that is computed next. A warpgroup also waits for the blocks that none of its rows
@@ -51,22 +54,28 @@ struct Consumer {
     int n_block = all.end - 1;
     RAPT_TRACE_NEXT("consumer #: wait Q");
     wait_barrier(shared.q_full(q_slot.stage), q_slot.phase);
-    for (; n_block >= all.begin && (mine.empty() || n_block >= mine.end); --n_block)
-      skip(tile, n_block, n_block + 1 < all.end, pass);
-    if (mine.empty()) {
-      clear(o);
-      if (!all.empty()) skip_v(tile, all.begin, pass);
-    } else {
+    bool accumulate = false;  // the first PV overwrites o
+    // Each iteration computes blocks that follow each other. If no block is skipped between two others, there is one.
+    do {
+      for (; n_block >= all.begin && (n_block >= mine.end || n_block < mine.begin || is_hidden()); --n_block)
+        skip(tile, n_block, n_block + 1 < all.end, pass);
+      if (n_block < all.begin) {
+        if (!accumulate) clear(o);
+        if (!all.empty()) skip_v(tile, all.begin, pass);
+        break;
+      }
       const bool after_skipped = n_block + 1 < all.end;
       if (after_skipped) prepare_v(tile, n_block + 1, slot.next(), pass);
-      typename Scores::Elements elements = score_elements(tile, n_block);
-      first_qk(s);
+      typename Scores::Elements elements;
+      first_qk(s, elements, tile, n_block);
       if (after_skipped) release_unused();
-      if (mask_and_softmax(s, elements, softmax, tile, keys, n_block, pass)) softmax.correct(s);
+      if (mask_and_softmax(s, elements, softmax, tile, keys, n_block, pass)) {
+        softmax.correct(s);
+        if (accumulate) rescale(o, softmax);
+      }
       pack(p_fragment, s);
-      bool accumulate = false;  // the first PV overwrites o
 #pragma unroll 1
-      for (--n_block; n_block >= mine.begin; --n_block) {
+      for (--n_block; n_block >= mine.begin && !is_hidden(); --n_block) {
         prepare_v(tile, n_block + 1, slot.next(), pass);
         wait_turn();
         mma_qk(s, slot);
@@ -74,7 +83,7 @@ struct Consumer {
         slot.advance();
         mma_pv(o, p_fragment, slot, accumulate);
         pass_turn();
-        elements = score_elements(tile, n_block);
+        load_elements(elements, tile, n_block);
         wgmma_wait_group<1>();
         pin(s);
         arrive_by_warp(k_empty);
@@ -91,7 +100,8 @@ struct Consumer {
         accumulate = true;
       }
       last_pv(o, p_fragment, accumulate, tile, n_block, pass);
-    }
+      accumulate = true;
+    } while (cfg.skips_hidden_blocks() && n_block-- >= all.begin);
     RAPT_TRACE_NEXT("consumer #: epilogue");
     const Epilogue<cfg> epilogue{p, tile, pass, q_rows()};
     const bool finite = epilogue.store(softmax, o, tile.first_row() + 64 * group);
@@ -101,16 +111,27 @@ struct Consumer {
   }
 
  private:
+  // Returns whether the mask hides the next block from all rows of the warpgroup. If not, sets `masks`.
+  bool is_hidden() {
+    if constexpr (!cfg.skips_hidden_blocks()) return false;
+    wait_barrier(shared.kv_full(slot.stage), slot.phase);
+    const MaskedBlock block = boxes().masked_block();
+    masks = !block.is_whole;
+    return block.is_hidden;
+  }
   // QK of the first block that the rows see. No PV runs at this time.
-  void first_qk(SFragment& s) {
+  void first_qk(SFragment& s, typename Scores::Elements& elements, const RowTile<cfg>& tile, int n_block) {
+    if constexpr (!cfg.boxes) load_elements(elements, tile, n_block);
     wait_turn();
     mma_qk(s, slot);
     pass_turn();
+    if constexpr (cfg.boxes) load_elements(elements, tile, n_block);
     wgmma_wait_group<0>();
     pin(s);
     release();
   }
-  // PV of the last block that the rows see. Then releases the blocks from n_block down to the tile's first one.
+  // PV of the block before n_block. Releases n_block, if there is one. If blocks are only skipped at the ends of a
+  // tile, also releases all blocks that follow.
   void last_pv(OFragment& o, const PFragment& p_fragment, bool accumulate, const RowTile<cfg>& tile, int n_block,
                NanPass pass) {
     const int first_block = tile.n_blocks().begin;  // read again, because registers are scarce
@@ -121,10 +142,11 @@ struct Consumer {
     wgmma_wait_group<0>();
     pin(o);
     release();
-    if (before_skipped) {
-      for (--n_block; n_block >= first_block; --n_block) skip(tile, n_block, true, pass);
-      skip_v(tile, first_block, pass);
-    }
+    if constexpr (!cfg.skips_hidden_blocks())
+      if (before_skipped) {
+        for (--n_block; n_block >= first_block; --n_block) skip(tile, n_block, true, pass);
+        skip_v(tile, first_block, pass);
+      }
   }
 
   // Returns the address of this warpgroup's rows of Q in shared memory.
@@ -172,12 +194,23 @@ struct Consumer {
     release();
   }
 
+  ScoreBoxes<cfg> boxes() const { return {shared.bias(score_stage), shared.mask(score_stage), group}; }
+  void release_scores() {
+    if constexpr (cfg.boxes) {
+      arrive_by_warp(shared.scores_empty(score_stage));
+      score_stage = score_stage + 1 == cfg.score_stages ? 0 : score_stage + 1;
+    }
+  }
   // Loads the elements of bias and mask for a block.
-  typename Scores::Elements score_elements(const RowTile<cfg>& tile, int n_block) const {
-    typename Scores::Elements elements;
-    const ScoreRows<cfg> rows{p, tile, group};
-    Scores{p, rows, n_block * cfg.block_n + static_cast<int>(threadIdx.x % 4) * 2}.load(elements);
-    return elements;
+  void load_elements(typename Scores::Elements& elements, const RowTile<cfg>& tile, int n_block) {
+    if constexpr (cfg.boxes) {
+      boxes().load_bias(elements);
+      if (masks) boxes().load_mask(elements);
+      release_scores();
+    } else {
+      const ScoreRows<cfg> rows{p, tile, group};
+      Scores{p, rows, n_block * cfg.block_n + static_cast<int>(threadIdx.x % 4) * 2}.load(elements);
+    }
   }
   // Modifies and masks scores, and replaces them by weights. Returns whether correct() and rescale() must follow.
   bool mask_and_softmax(SFragment& s, const typename Scores::Elements& elements, RowSoftmax<cfg>& softmax,
@@ -187,7 +220,7 @@ struct Consumer {
     const int key = n_block * cfg.block_n;
     if constexpr (Scores::used) {
       const ScoreRows<cfg> rows{p, tile, group};
-      apply_score_chain(Scores{p, rows, key + static_cast<int>(threadIdx.x % 4) * 2}, s, elements);
+      apply_score_chain(Scores{p, rows, key + static_cast<int>(threadIdx.x % 4) * 2, masks}, s, elements);
     }
     if (key + cfg.block_n > keys.full.end) mask<false>(s, tile, key);
     if (cfg.causal_or_local && key < keys.full.begin) mask<true>(s, tile, key);
@@ -252,6 +285,7 @@ struct Consumer {
     wait_turn(), pass_turn();
     RAPT_TRACE_NEXT("consumer #: skip");
     release_unused();
+    release_scores();
   }
   void skip_v(const RowTile<cfg>& tile, int n_block, NanPass pass) {
     RAPT_TRACE_NEXT("consumer #: skip");

@@ -4,7 +4,9 @@
 #include <limits>
 #include <span>
 
+#include "kernels/rules.h"
 #include "kernels/sm90/choice_gpu.h"
+#include "kernels/sm90/sm90.h"
 #include "kernels/sm90/tuned_gpu.h"
 
 namespace rapt {
@@ -31,6 +33,16 @@ struct SeenKeys {
   }
 };
 
+// How much longer tiles take because of the operations on scores. Estimated, not measured.
+double time_factor(const Problem& p) {
+  const int steps = p.softcap.has_value() + p.bias.present() + p.alibi + p.mask.present();
+  return steps == 0 ? 1.0 : steps == 1 ? 1.3 : 1.6;
+}
+// The same for loads of bias and mask by threads, if TMA loads them for other tiles.
+double load_factor(const Problem& p, const Sm90Config& tiles) {
+  return common_score_access(p).boxes && !can_load_boxes(p, tiles) ? 1.3 : 1.0;
+}
+
 // The time of a launch whose tiles belong to one head each, or to all `heads_per_tile` heads of a group.
 double estimated_us(const Problem& p, const Device& device, const Sm90TunedRow& row, int heads_per_tile) {
   constexpr double launch_us = 1.7;
@@ -44,7 +56,7 @@ double estimated_us(const Problem& p, const Device& device, const Sm90TunedRow& 
                tiles = heads * std::ceil(lengths.q / queries), ctas = device.sm_count;
   const double key_us =
       row.time.key_us * (lengths.q <= queries / 2 ? half_tile : 1) * (heads_per_tile > 1 ? packed_tile : 1);
-  const double factor = time_factor(row.scores);
+  const double factor = time_factor(p) * load_factor(p, row.tiles);
   const auto us = [&](double n, double keys) { return factor * (n * row.time.tile_us + keys * key_us); };
   if (!p.position_mask.present() && !p.varlen) {  // each CTA computes the same number of equal tiles, or one less
     const double rounds = std::ceil(tiles / ctas);
@@ -58,8 +70,10 @@ double estimated_us(const Problem& p, const Device& device, const Sm90TunedRow& 
 
 Sm90Scores scores_of(const Problem& p) {
   const int steps = p.softcap.has_value() + p.bias.present() + p.alibi + p.mask.present();
-  if (steps == 0) return Sm90Scores::plain;
-  return steps == 1 ? Sm90Scores::one_step : Sm90Scores::several_steps;
+  if (steps > 1) return Sm90Scores::several;
+  const bool loads = p.bias.present() || p.mask.present();
+  const ScoreAccess access = common_score_access(p);
+  return loads && (p.invariant || !(access.pairs || access.boxes)) ? Sm90Scores::singly : Sm90Scores::few;
 }
 
 // Returns the rows for the problem's operations on scores, and for the smallest dims that hold the problem.
@@ -82,7 +96,27 @@ int packable_heads(const Problem& p, const Sm90Config& tiles) {
   return group >= 1 && group <= rows && rows % group == 0 ? static_cast<int>(group) : 1;
 }
 
+// Buffers for bias and mask take shared memory from the other buffers.
+void fit_stages(Sm90Config& c, const Problem& p, const Device& device) {
+  c.head_dim = static_cast<int>(p.head_dim), c.head_dim_v = static_cast<int>(p.head_dim_v);
+  c.bias = p.bias.dtype, c.mask = p.mask.present();
+  constexpr int few_stages = 4;
+  const auto fits = [&] { return Sm90Layout(c).bytes <= device.smem_per_block; };
+  while (!fits() && c.kv_stages > few_stages) --c.kv_stages;
+  if (!fits()) c.q_stages = 1;
+  if (!fits()) c.score_stages = 1;
+  while (!fits() && c.kv_stages > 2) --c.kv_stages;
+}
+
 }  // namespace
+
+bool can_load_boxes(const Problem& p, const Sm90Config& tiles) {
+  if (p.invariant || tiles.packed_heads > 1 || !common_score_access(p).boxes) return false;
+  const auto has_columns = [&](const Broadcast& t) {
+    return !t.present() || Sm90Layout::box_width(tiles, t.dtype, t.access.one_row) > 0;
+  };
+  return has_columns(p.bias) && has_columns(p.mask);
+}
 
 TypicalLengths TypicalLengths::of(const Problem& p) {
   const auto sequences = static_cast<double>(std::max<int64_t>(p.batch, 1));
@@ -108,8 +142,13 @@ Sm90Choice choose_sm90_tiles(const Problem& p, const Device& device) {
   best.tiles.causal_or_local = p.position_mask.present();
   // Single elements of bias and mask need more registers than pairs. Larger blocks would spill registers. Whether
   // elements can be read in pairs can depend on lengths.
-  const bool single = p.bias.present() && p.mask.present() && (p.invariant || !p.bias.pairs || !p.mask.pairs);
-  if (single) best.tiles.block_n = std::min(best.tiles.block_n, 64);
+  best.tiles.boxes = can_load_boxes(p, best.tiles);
+  const bool singly = p.invariant || !(best.tiles.boxes || common_score_access(p).pairs);
+  if (p.bias.present() && p.mask.present() && singly) best.tiles.block_n = std::min(best.tiles.block_n, 64);
+  if (best.tiles.boxes) {
+    best.tiles.bias_row = p.bias.access.one_row, best.tiles.mask_row = p.mask.access.one_row;
+    fit_stages(best.tiles, p, device);
+  }
   return best;
 }
 
@@ -125,7 +164,7 @@ double estimated_sm80_us(const Problem& p, const Device& device) {
                                      : 0.025,
                tiles = static_cast<double>(heads) * std::ceil(lengths.q / 32),
                rounds = std::ceil(tiles / device.sm_count);
-  return rounds * time_factor(scores_of(p)) * (2.7 + key_us * SeenKeys::of(p, lengths, 16).most);
+  return rounds * time_factor(p) * (2.7 + key_us * SeenKeys::of(p, lengths, 16).most);
 }
 
 }  // namespace rapt

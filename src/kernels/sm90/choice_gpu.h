@@ -17,6 +17,10 @@ struct Sm90Choice {
 // on the operations on scores and on the presence of a mask. head_dim and head_dim_v must be at most 256.
 Sm90Choice choose_sm90_tiles(const Problem& p, const Device& device);
 
+// Returns whether TMA can load the bias and the mask of the problem for these tiles. `invariant` plans must not depend
+// on strides, which can depend on lengths.
+bool can_load_boxes(const Problem& p, const Sm90Config& tiles);
+
 // Returns the estimated time of attention_sm80 in microseconds, or infinity if the problem has too many tiles for the
 // small tiles that make attention_sm80 faster than attention_sm90.
 double estimated_sm80_us(const Problem& p, const Device& device);

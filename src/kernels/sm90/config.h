@@ -13,7 +13,11 @@ struct Sm90Config : AttentionVariant {
   bool ping_pong = false;        // warpgroups take turns: one issues products while the others compute softmax
   bool causal_or_local = false;  // rows may see different keys
   int packed_heads = 1;          // query heads of a GQA group whose rows share a tile; 1: each head has its own tiles
-  bool pairs = false;            // elements of bias and mask can be loaded in pairs (scores.cuh)
+  bool pairs = false;            // each thread loads bias and mask in pairs of keys (ScoreAccess), or from boxes
+  bool boxes = false;            // TMA loads boxes of bias and mask, together with K
+  bool bias_row = false;         // with boxes: all queries of a sequence have the same row of the bias
+  bool mask_row = false;         // the same for the mask
+  int score_stages = 2;          // with boxes: buffers in shared memory, each for the bias and mask of a block
   bool programmatic = true;      // the kernel can start before the previous kernel ends, and then waits for that end
 
   constexpr int block_m() const { return 64 * warpgroups; }
@@ -25,6 +29,8 @@ struct Sm90Config : AttentionVariant {
     const int all = start_registers() * (warpgroups + 1) - producer_registers(), most = all / warpgroups / 8 * 8;
     return most < 240 ? most : 240;
   }
+  // Whether blocks that the mask hides from all rows of a warpgroup are skipped.
+  constexpr bool skips_hidden_blocks() const { return boxes && mask; }
   constexpr bool operator==(const Sm90Config&) const = default;
 };
 

@@ -32,6 +32,7 @@ struct Producer {
   const Sm90Params& params;
   const SharedState<cfg>& shared;
   StageSlot<cfg.kv_stages> slot{};
+  StageSlot<cfg.boxes ? cfg.score_stages : 1> score_slot{};
   Phases<cfg.q_stages> phases{};
 
   // Describes a tile to the consumers, then loads Q and all blocks of K and V. wait_for_place() must come before.
@@ -58,15 +59,15 @@ struct Producer {
     const int first_key = first_k + n_blocks.begin * cfg.block_n;
     int key = first_k + (n_blocks.end - 1) * cfg.block_n;
     RAPT_TRACE_NEXT("producer: load K");
-    load_kv(params.k, layout.columns, key, head_k, batch);
+    load_k(tile, key, first_k, head_k, batch);
 #pragma unroll 1
     for (; key >= first_key; key -= cfg.block_n) {
       if (key > first_key) {
         RAPT_TRACE_NEXT("producer: load K");
-        load_kv(params.k, layout.columns, key - cfg.block_n, head_k, batch);
+        load_k(tile, key - cfg.block_n, first_k, head_k, batch);
       }
       RAPT_TRACE_NEXT("producer: load V");
-      load_kv(params.v, layout.columns_v, key, head_k, batch);
+      load_kv(params.v, layout.columns_v, key, head_k, batch, 0);
     }
   }
 
@@ -96,14 +97,49 @@ struct Producer {
     arrive(shared.tile_full(phases.place()));
     phases.advance_place();
   }
-  void load_kv(const TensorMap& map, int columns, int key, int head, int batch) {
+  // Loads K of the block that begins at packed row `key`, and with boxes its bias and mask. They complete K's barrier.
+  void load_k(const Tile& tile, int key, int first_k, int head_k, int batch) {
+    const unsigned full = shared.kv_full(slot.stage);
+    load_kv(params.k, layout.columns, key, head_k, batch, score_bytes());
+    if constexpr (cfg.boxes) {
+      wait_barrier(shared.scores_empty(score_slot.stage), score_slot.phase ^ 1);
+      const AttentionParams& p = params.attention;
+      if constexpr (cfg.bias != DType::none)
+        load_box<cfg.bias, cfg.bias_row>(shared.bias(score_slot.stage), params.bias, p.bias, full, tile, key - first_k);
+      if constexpr (cfg.mask)
+        load_box<DType::u8, cfg.mask_row>(shared.mask(score_slot.stage), params.mask, p.mask, full, tile,
+                                          key - first_k);
+      score_slot.advance();
+    }
+  }
+  static constexpr unsigned score_bytes() {
+    if constexpr (!cfg.boxes) return 0;
+    const int bias = Sm90Layout::box_rows(cfg, cfg.bias_row) * cfg.block_n * bytes_of(cfg.bias),
+              mask = cfg.mask ? Sm90Layout::box_rows(cfg, cfg.mask_row) * cfg.block_n : 0;
+    return static_cast<unsigned>(bias + mask);
+  }
+  template <DType element, bool one_row>
+  static void load_box(unsigned to, const TensorMap& map, const BroadcastRef& t, unsigned full, const Tile& tile,
+                       int key) {
+    constexpr int width = Sm90Layout::box_width(cfg, element, one_row), rows = Sm90Layout::box_rows(cfg, one_row),
+                  columns = cfg.block_n * bytes_of(element) / width;
+    // A broadcast dimension has size 1 in the map.
+    const int row = one_row ? 0 : tile.first_row(), head = t.head == 0 ? 0 : tile.head(),
+              batch = t.batch == 0 ? 0 : tile.batch();
+#pragma unroll
+    for (int column = 0; column < columns; ++column)
+      copy_box(to + static_cast<unsigned>(column * rows * width), map, full, key + column * width / bytes_of(element),
+               row, head, batch);
+  }
+  // more: bytes of other copies that complete the same barrier
+  void load_kv(const TensorMap& map, int columns, int key, int head, int batch, unsigned more) {
     wait_barrier(shared.kv_empty(slot.stage), slot.phase ^ 1);
-    load(shared.kv_full(slot.stage), shared.kv(slot.stage), map, columns, cfg.block_n, key, head, batch);
+    load(shared.kv_full(slot.stage), shared.kv(slot.stage), map, columns, cfg.block_n, key, head, batch, more);
     slot.advance();
   }
   static void load(unsigned full, unsigned to, const TensorMap& map, int columns, int rows, int row, int head,
-                   int batch) {
-    arrive_expecting(full, static_cast<unsigned>(columns * rows * 128));
+                   int batch, unsigned more = 0) {
+    arrive_expecting(full, static_cast<unsigned>(columns * rows * 128) + more);
 #pragma unroll
     for (int column = 0; column < columns; ++column)
       copy_box(to + static_cast<unsigned>(column * rows * 128), map, full, column * 64, row, head, batch);

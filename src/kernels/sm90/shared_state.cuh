@@ -33,13 +33,20 @@ template <const Sm90Config& cfg>
 struct SharedState {
   static constexpr Sm90Layout layout{cfg};
   static constexpr unsigned consumers = 128 * cfg.warpgroups, consumer_warps = 4 * cfg.warpgroups;
-  // Ids of named barriers: one where all consumer warpgroups meet, then one for each warpgroup's turn (ping_pong).
-  static constexpr unsigned all_consumers = 1, first_turn = 2;
+  // Ids of named barriers: one where all consumer warpgroups meet, then one for each warpgroup's turn (ping_pong), and
+  // one for the votes in each warpgroup (score_boxes.cuh).
+  static constexpr unsigned all_consumers = 1, first_turn = 2, first_vote = first_turn + cfg.warpgroups;
 
   unsigned base;
 
   unsigned q(int stage) const { return base + layout.q_at + static_cast<unsigned>(stage * layout.q_bytes); }
   unsigned kv(int stage) const { return base + layout.kv_at + static_cast<unsigned>(stage * layout.kv_bytes); }
+
+  // With boxes: the buffers of the bias and the mask of a block of keys.
+  unsigned bias(int stage) const {
+    return base + layout.scores_at + static_cast<unsigned>(stage * (layout.bias_bytes + layout.mask_bytes));
+  }
+  unsigned mask(int stage) const { return bias(stage) + layout.bias_bytes; }
 
   unsigned barrier(int i) const { return base + layout.barriers_at + 8 * static_cast<unsigned>(i); }
   unsigned q_full(int stage) const { return barrier(stage); }
@@ -49,6 +56,7 @@ struct SharedState {
   unsigned tile_full(int place) const { return barrier(2 * cfg.q_stages + 2 * cfg.kv_stages + place); }
   unsigned tile_empty(int place) const { return tile_full(2 + place); }
   unsigned redo_listed() const { return tile_full(4); }
+  unsigned scores_empty(int stage) const { return tile_full(5 + stage); }  // they are full when K is full
 
   // At layout.tiles_at there are two tile descriptions (RowTile), the number of tiles to compute again, and the item
   // numbers of these tiles.
@@ -66,6 +74,8 @@ struct SharedState {
     for (int place = 0; place < 2; ++place)
       init_barrier(tile_full(place), 1), init_barrier(tile_empty(place), consumer_warps);
     init_barrier(redo_listed(), consumer_warps);
+    for (int stage = 0; stage < Sm90Layout::score_stages(cfg); ++stage)
+      init_barrier(scores_empty(stage), consumer_warps);
     store_shared(redo_count(), 0);
     fence_barrier_init();
   }

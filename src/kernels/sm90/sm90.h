@@ -45,7 +45,7 @@ struct TileSequences {
 };
 
 struct Sm90Params {
-  TensorMap q, k, v;
+  TensorMap q, k, v, bias, mask;
   AttentionParams attention;
   TileScheduler scheduler;
   unsigned items = 0;            // number of tiles of query rows in the whole problem
@@ -56,11 +56,13 @@ struct Sm90Params {
 // The layout of a CTA's shared memory. Members ..._at are byte offsets from its start. Tensors lie in columns of 64
 // elements (128 bytes, the width of a swizzle): [column][row][64]. If the head dim is not a multiple of 64, the last
 // column ends in zeros.
+// Boxes of bias and mask elements lie in columns, too, but the columns can have only 64 or 32 bytes.
 struct Sm90Layout {
   int dim, dim_v;          // head dims rounded up to multiples of 16, because of a wgmma's depth (dim) and n (dim_v)
   int columns, columns_v;  // number of columns of 64 elements
   int q_bytes, kv_bytes;   // bytes of one buffer. q: for a tile of Q, later its output. kv: for a block of K or of V
-  int q_at = 0, kv_at, barriers_at, tiles_at, bytes;
+  int bias_bytes, mask_bytes;  // bytes of one buffer for the elements of a block of keys; 0 without boxes
+  int q_at = 0, kv_at, scores_at, barriers_at, tiles_at, bytes;
 
   static constexpr int redo_capacity = 256;  // tiles that can be computed again in one round (producer.cuh)
 
@@ -71,13 +73,27 @@ struct Sm90Layout {
         columns_v((c.head_dim_v + 63) / 64),
         q_bytes((columns > columns_v ? columns : columns_v) * c.block_m() * 128),
         kv_bytes((columns > columns_v ? columns : columns_v) * c.block_n * 128),
+        bias_bytes(c.boxes && c.bias != DType::none ? box_bytes(c, c.bias, c.bias_row) : 0),
+        mask_bytes(c.boxes && c.mask ? box_bytes(c, DType::u8, c.mask_row) : 0),
         kv_at(c.q_stages * q_bytes),
-        barriers_at(kv_at + c.kv_stages * kv_bytes),
+        scores_at(kv_at + c.kv_stages * kv_bytes),
+        barriers_at(scores_at + score_stages(c) * (bias_bytes + mask_bytes)),
         tiles_at(barriers_at + 8 * barriers(c)),
         bytes(tiles_at + 2 * 64 + 4 * (1 + redo_capacity)) {}
 
   // Number of barriers; SharedState (shared_state.cuh) names them.
-  static constexpr int barriers(const Sm90Config& c) { return 2 * c.q_stages + 2 * c.kv_stages + 5; }
+  static constexpr int barriers(const Sm90Config& c) { return 2 * c.q_stages + 2 * c.kv_stages + score_stages(c) + 5; }
+  static constexpr int score_stages(const Sm90Config& c) { return c.boxes ? c.score_stages : 0; }
+
+  // Returns the width in bytes of a box's columns. A single row is one column. 0: the block has no such columns.
+  static constexpr int box_width(const Sm90Config& c, DType element, bool one_row) {
+    const int row = c.block_n * bytes_of(element);
+    return one_row ? row : row % 128 == 0 ? 128 : row % 64 == 0 ? 64 : row % 32 == 0 ? 32 : 0;
+  }
+  static constexpr int box_rows(const Sm90Config& c, bool one_row) { return one_row ? 1 : c.block_m(); }
+  static constexpr int box_bytes(const Sm90Config& c, DType element, bool one_row) {
+    return (box_rows(c, one_row) * c.block_n * bytes_of(element) + 1023) / 1024 * 1024;
+  }
 };
 
 }  // namespace rapt

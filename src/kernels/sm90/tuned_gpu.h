@@ -8,21 +8,15 @@
 
 namespace rapt {
 
-// The time that a CTA needs for a tile of query rows, on an H200. The planner compares shapes of tiles by it. With a
-// soft cap, bias, ALiBi or mask tensor, it is multiplied by time_factor().
+// The time that a CTA needs for a tile of query rows, on an H200. The planner compares shapes of tiles by it.
 struct TileTime {
   double tile_us;  // for the begin and the end of the tile
   double key_us;   // for each key that the tile's rows see
 };
 
-// How many of soft cap, bias, ALiBi and mask tensor a problem has. They need registers, so their tiles have fewer keys.
-enum class Sm90Scores : unsigned char { plain, one_step, several_steps };
-
-// How much longer tiles take because of these operations. Estimated, not measured. attention_sm80 gets the same factor,
-// so that the operations do not change which of the two families is chosen.
-constexpr double time_factor(Sm90Scores scores) {
-  return scores == Sm90Scores::plain ? 1.0 : scores == Sm90Scores::one_step ? 1.3 : 1.6;
-}
+// For how many registers a tile must have space, because of soft cap, bias, ALiBi and mask tensor. `few`: at most one
+// of them, and its elements are loaded in pairs or in boxes. `singly`: one, whose elements are loaded singly.
+enum class Sm90Scores : unsigned char { few, singly, several };
 
 struct Sm90TunedRow {
   Sm90Scores scores;
@@ -42,13 +36,13 @@ constexpr auto sm90_rows() {
     return a;
   };
   const auto row = [](int most_dim, int most_dim_v, const Sm90Config& config, TileTime time, Measured measured = {}) {
-    return Sm90TunedRow{Sm90Scores::plain, most_dim, most_dim_v, config, time, measured};
+    return Sm90TunedRow{Sm90Scores::few, most_dim, most_dim_v, config, time, measured};
   };
-  const auto one_step = [=](int most_dim, int most_dim_v, const Sm90Config& config, TileTime time) {
-    return Sm90TunedRow{Sm90Scores::one_step, most_dim, most_dim_v, config, time, {}};
+  const auto singly = [=](int most_dim, int most_dim_v, const Sm90Config& config, TileTime time) {
+    return Sm90TunedRow{Sm90Scores::singly, most_dim, most_dim_v, config, time, {}};
   };
-  const auto several_steps = [=](int most_dim, int most_dim_v, const Sm90Config& config, TileTime time) {
-    return Sm90TunedRow{Sm90Scores::several_steps, most_dim, most_dim_v, config, time, {}};
+  const auto several = [=](int most_dim, int most_dim_v, const Sm90Config& config, TileTime time) {
+    return Sm90TunedRow{Sm90Scores::several, most_dim, most_dim_v, config, time, {}};
   };
   constexpr const char *peers = "nvidia-h200/20261130T061730Z-peers-bf16.jsonl",
                        *wide = "nvidia-h200/20261130T053400Z-sm90-tiles.jsonl";
@@ -73,17 +67,17 @@ constexpr auto sm90_rows() {
       row(256, 256, tiles(2, 80, 1, 4, with_ping_pong), {2.5, 0.0202}, {"bf16 b1 h8 q8192 k8192 d256", 672.592, peers}),
       // The largest blocks of keys without spills. Their times are not measured: they are those of the rows above,
       // converted to the same number of query rows.
-      one_step(64, 64, tiles(3, 80, 2, 7, with_ping_pong), {2.28, 0.0115}),
-      one_step(96, 96, tiles(2, 96, 2, 6, with_ping_pong), {3.79, 0.0081}),
-      one_step(128, 128, tiles(2, 112, 2, 5, with_ping_pong), {2.04, 0.01092}),
-      one_step(192, 128, tiles(2, 80, 1, 5, with_ping_pong), {2.5, 0.0121}),
-      one_step(192, 192, tiles(2, 80, 1, 5, with_ping_pong), {2.5, 0.016}),
-      one_step(256, 256, tiles(2, 64, 1, 5, with_ping_pong), {2.5, 0.0202}),
-      several_steps(64, 64, tiles(2, 80, 2, 8, with_ping_pong), {2.28, 0.00816}),
-      several_steps(96, 96, tiles(2, 80, 2, 6, with_ping_pong), {3.79, 0.0081}),
-      several_steps(128, 128, tiles(2, 64, 2, 8, with_ping_pong), {2.04, 0.01092}),
-      several_steps(192, 192, tiles(2, 48, 1, 8, with_ping_pong), {2.5, 0.016}),
-      several_steps(256, 256, tiles(2, 32, 1, 8, with_ping_pong), {2.5, 0.0202}),
+      singly(64, 64, tiles(3, 80, 2, 7, with_ping_pong), {2.28, 0.0115}),
+      singly(96, 96, tiles(2, 96, 2, 6, with_ping_pong), {3.79, 0.0081}),
+      singly(128, 128, tiles(2, 112, 2, 5, with_ping_pong), {2.04, 0.01092}),
+      singly(192, 128, tiles(2, 80, 1, 5, with_ping_pong), {2.5, 0.0121}),
+      singly(192, 192, tiles(2, 80, 1, 5, with_ping_pong), {2.5, 0.016}),
+      singly(256, 256, tiles(2, 64, 1, 5, with_ping_pong), {2.5, 0.0202}),
+      several(64, 64, tiles(2, 80, 2, 8, with_ping_pong), {2.28, 0.00816}),
+      several(96, 96, tiles(2, 80, 2, 6, with_ping_pong), {3.79, 0.0081}),
+      several(128, 128, tiles(2, 64, 2, 8, with_ping_pong), {2.04, 0.01092}),
+      several(192, 192, tiles(2, 48, 1, 8, with_ping_pong), {2.5, 0.016}),
+      several(256, 256, tiles(2, 32, 1, 8, with_ping_pong), {2.5, 0.0202}),
   };
 }
 }  // namespace detail
