@@ -71,6 +71,7 @@ struct RowElements<DType::none, in_pairs, n_tiles> {};
 // Rows describes the rows of a thread's scores. Row (mt, half) is row lane / 4 + 8 * half of m-tile mt:
 //   softmax_scales   the softmax multiplies scores by the scale (or, with a soft cap, by the cap), not the chain
 //   in_pairs         a thread holds the elements of bias and mask in pairs of keys
+//   loads_mask       there is a mask, and the score chain applies it
 //   exact_tanh       for f32, whose bounds are below the error of FastTanh
 //   far_positions    distances of ALiBi can exceed 2^24, so that they are not exact in f32
 //   batch(), offset()
@@ -86,17 +87,16 @@ struct ScoreTile {
   // The elements of bias and mask of a block of keys.
   struct Elements {
     RowElements<cfg.bias, Rows::in_pairs, n_tiles> bias[m_tiles][2];
-    RowElements<cfg.mask ? DType::u8 : DType::none, Rows::in_pairs, n_tiles> mask[m_tiles][2];
+    RowElements<Rows::loads_mask ? DType::u8 : DType::none, Rows::in_pairs, n_tiles> mask[m_tiles][2];
   };
 
   const AttentionParams& p;
   const Rows& rows;
-  int key;            // the first of the thread's keys
-  bool masks = true;  // false: the mask hides none of the warp's scores
+  int key;  // the first of the thread's keys
 
   void load(Elements& elements) const {
     if constexpr (cfg.bias != DType::none) load(elements.bias, p.bias, bytes_of(cfg.bias));
-    if constexpr (cfg.mask) load(elements.mask, p.mask, 1);
+    if constexpr (Rows::loads_mask) load(elements.mask, p.mask, 1);
   }
 
   // Returns whether the mask hides all these keys from all rows of the warp.
@@ -166,14 +166,13 @@ struct ScoreTile {
       });
   }
   void apply_mask(Scores& s, const Elements& elements) const {
-    if constexpr (cfg.mask)
-      if (masks)
-        for_each_row([&](int mt, int half) {
-          const auto& mask = elements.mask[mt][half];
-          for_each_pair(s, mt, half, [&](int n, float& x, float& y) {
-            x = mask.bits(n, 0) != 0 ? x : minus_infinity, y = mask.bits(n, 1) != 0 ? y : minus_infinity;
-          });
+    if constexpr (Rows::loads_mask)
+      for_each_row([&](int mt, int half) {
+        const auto& mask = elements.mask[mt][half];
+        for_each_pair(s, mt, half, [&](int n, float& x, float& y) {
+          x = mask.bits(n, 0) != 0 ? x : minus_infinity, y = mask.bits(n, 1) != 0 ? y : minus_infinity;
         });
+      });
   }
 
  private:

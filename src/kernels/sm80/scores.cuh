@@ -10,7 +10,7 @@ namespace rapt {
 template <const Sm80Config& cfg, class Cta, class RowScales>
 struct ScoreRows {
   static constexpr bool softmax_scales = cfg.scale_in_exp2, far_positions = cfg.far_positions, in_pairs = cfg.pairs,
-                        exact_tanh = Sm80Layout(cfg).tf32_pv;
+                        loads_mask = cfg.mask, exact_tanh = Sm80Layout(cfg).tf32_pv;
   const Cta& tile;
   const RowScales& scales;
 

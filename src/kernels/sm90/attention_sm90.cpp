@@ -231,13 +231,13 @@ TensorMapSpec map_of(const TensorRef& t, int64_t dim, const std::array<MapDimens
 }
 
 // The tensor map of a bias or a mask. Its broadcast dimensions have size 1.
-TensorMapSpec score_map(const BroadcastRef& t, const Problem& p, const Sm90Config& c, bool one_row) {
-  const int bytes = bytes_of(t.dtype), width = Sm90Layout::box_width(c, t.dtype, one_row);
+TensorMapSpec score_map(const BroadcastRef& t, DType dtype, const Problem& p, const Sm90Config& c, bool one_row) {
+  const int bytes = bytes_of(dtype), width = Sm90Layout::box_width(c, dtype, one_row);
   const auto broadcast = [](int64_t size, int64_t stride) { return MapDimension{stride == 0 ? 1 : size, stride}; };
   const MapDimension outer[] = {broadcast(one_row ? 1 : p.seqlen_q, t.query), broadcast(p.heads_q, t.head),
                                 broadcast(p.batch, t.batch)};
   TensorMapSpec spec;
-  spec.element = element_of(t.dtype), spec.base = t.data, spec.rank = 4;
+  spec.element = element_of(dtype), spec.base = t.data, spec.rank = 4;
   if (!one_row)
     spec.swizzle = width == 128  ? TensorSwizzle::bytes_128
                    : width == 64 ? TensorSwizzle::bytes_64
@@ -275,8 +275,9 @@ LaunchSpec launch_spec(const StepCall& call) {
   };
   spec.add_map(offsetof(Sm90Params, k), kv_map(a.k, p.head_dim));
   spec.add_map(offsetof(Sm90Params, v), kv_map(a.v, p.head_dim_v));
-  if (c.boxes && c.bias != DType::none) spec.add_map(offsetof(Sm90Params, bias), score_map(a.bias, p, c, c.bias_row));
-  if (c.boxes && c.mask) spec.add_map(offsetof(Sm90Params, mask), score_map(a.mask, p, c, c.mask_row));
+  if (c.boxes && c.bias != DType::none)
+    spec.add_map(offsetof(Sm90Params, bias), score_map(a.bias, c.bias, p, c, c.bias_row));
+  if (c.boxes && c.mask) spec.add_map(offsetof(Sm90Params, mask), score_map(a.mask, DType::u8, p, c, c.mask_row));
   spec.programmatic = c.programmatic;
   spec.grid_x = static_cast<unsigned>(std::min<int64_t>(items, c.blocks));
   return spec;

@@ -121,11 +121,10 @@ struct Consumer {
   }
   // QK of the first block that the rows see. No PV runs at this time.
   void first_qk(SFragment& s, typename Scores::Elements& elements, const RowTile<cfg>& tile, int n_block) {
-    if constexpr (!cfg.boxes) load_elements(elements, tile, n_block);
+    load_elements(elements, tile, n_block);
     wait_turn();
     mma_qk(s, slot);
     pass_turn();
-    if constexpr (cfg.boxes) load_elements(elements, tile, n_block);
     wgmma_wait_group<0>();
     pin(s);
     release();
@@ -201,26 +200,25 @@ struct Consumer {
       score_stage = score_stage + 1 == cfg.score_stages ? 0 : score_stage + 1;
     }
   }
-  // Loads the elements of bias and mask for a block.
-  void load_elements(typename Scores::Elements& elements, const RowTile<cfg>& tile, int n_block) {
-    if constexpr (cfg.boxes) {
-      boxes().load_bias(elements);
-      if (masks) boxes().load_mask(elements);
-      release_scores();
-    } else {
-      const ScoreRows<cfg> rows{p, tile, group};
-      Scores{p, rows, n_block * cfg.block_n + static_cast<int>(threadIdx.x % 4) * 2}.load(elements);
-    }
+  // Without boxes, loads the elements of bias and mask for a block from global memory, while Q.K runs.
+  void load_elements(typename Scores::Elements& elements, const RowTile<cfg>& tile, int n_block) const {
+    if constexpr (cfg.boxes) return;
+    const ScoreRows<cfg> rows{p, tile, group};
+    Scores{p, rows, n_block * cfg.block_n + static_cast<int>(threadIdx.x % 4) * 2}.load(elements);
   }
   // Modifies and masks scores, and replaces them by weights. Returns whether correct() and rescale() must follow.
-  bool mask_and_softmax(SFragment& s, const typename Scores::Elements& elements, RowSoftmax<cfg>& softmax,
+  bool mask_and_softmax(SFragment& s, typename Scores::Elements& elements, RowSoftmax<cfg>& softmax,
                         const RowTile<cfg>& tile, const typename RowTile<cfg>::KeyRanges& keys, int n_block,
-                        NanPass pass) const {
+                        NanPass pass) {
     RAPT_TRACE_NEXT("consumer #: softmax");
     const int key = n_block * cfg.block_n;
     if constexpr (Scores::used) {
       const ScoreRows<cfg> rows{p, tile, group};
-      apply_score_chain(Scores{p, rows, key + static_cast<int>(threadIdx.x % 4) * 2, masks}, s, elements);
+      if constexpr (cfg.boxes) boxes().load_bias(elements);
+      apply_score_chain(Scores{p, rows, key + static_cast<int>(threadIdx.x % 4) * 2}, s, elements);
+      if constexpr (cfg.boxes && cfg.mask)
+        if (masks) boxes().mask_scores(s);
+      release_scores();
     }
     if (key + cfg.block_n > keys.full.end) mask<false>(s, tile, key);
     if (cfg.causal_or_local && key < keys.full.begin) mask<true>(s, tile, key);

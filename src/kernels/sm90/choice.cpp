@@ -68,12 +68,16 @@ double estimated_us(const Problem& p, const Device& device, const Sm90TunedRow& 
   return launch_us + us(tiles / ctas, tiles / ctas * keys.mean) + us(1, keys.most) / 4;
 }
 
+// The cases were found by compiling all of them: other cases would spill registers with the tiles of `few`.
 Sm90Scores scores_of(const Problem& p) {
-  const int steps = p.softcap.has_value() + p.bias.present() + p.alibi + p.mask.present();
-  if (steps > 1) return Sm90Scores::several;
-  const bool loads = p.bias.present() || p.mask.present();
+  const int loads = p.bias.present() + p.mask.present(), computes = p.softcap.has_value() + p.alibi;
+  if (loads == 0) return computes > 1 ? Sm90Scores::several : Sm90Scores::few;
+  const int64_t dim = std::max(p.head_dim, p.head_dim_v);
+  if (computes > 0 || (p.bias.dtype == DType::f32 && dim <= 64)) return Sm90Scores::several;
   const ScoreAccess access = common_score_access(p);
-  return loads && (p.invariant || !(access.pairs || access.boxes)) ? Sm90Scores::singly : Sm90Scores::few;
+  if (loads == 1) return p.invariant || !(access.pairs || access.boxes) ? Sm90Scores::singly : Sm90Scores::few;
+  const bool boxes = !p.invariant && access.boxes && (p.mask.access.one_row || dim <= 128);
+  return boxes && p.bias.dtype != DType::f32 ? Sm90Scores::few : Sm90Scores::several;
 }
 
 // Returns the rows for the problem's operations on scores, and for the smallest dims that hold the problem.

@@ -22,16 +22,31 @@ template <const Sm90Config& cfg>
 struct ScoreBoxes {
   using Scores = ScoreTile<cfg, ScoreRows<cfg>, 1, cfg.block_n / 8>;
   using Elements = typename Scores::Elements;
-  static constexpr int rows = cfg.block_m();
+  static constexpr int rows = cfg.block_m(), n_tiles = cfg.block_n / 8;
 
   unsigned bias, mask;  // addresses of the block's buffers
   int group;            // number of the consumer warpgroup
 
   void load_bias(Elements& elements) const {
-    if constexpr (cfg.bias != DType::none) load<cfg.bias, cfg.bias_row>(elements.bias[0], bias);
+    if constexpr (cfg.bias != DType::none) {
+      const Thread<cfg.bias, cfg.bias_row> thread(*this, bias);
+#pragma unroll
+      for (int n = 0; n < n_tiles; ++n)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) thread.load(elements.bias[0][half].raw[n], n, half);
+    }
   }
-  void load_mask(Elements& elements) const {
-    if constexpr (cfg.mask) load<DType::u8, cfg.mask_row>(elements.mask[0], mask);
+  void mask_scores(float (&s)[1][n_tiles][4]) const {
+    const Thread<DType::u8, cfg.mask_row> thread(*this, mask);
+#pragma unroll
+    for (int n = 0; n < n_tiles; ++n)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        unsigned pair[1];
+        thread.load(pair, n, half);
+        float &x = s[0][n][2 * half], &y = s[0][n][2 * half + 1];
+        x = (pair[0] & 0xff) != 0 ? x : minus_infinity, y = pair[0] > 0xff ? y : minus_infinity;
+      }
   }
 
   // All warps of the warpgroup call this function. If the queries have their own rows of the mask, the warps vote.
@@ -57,8 +72,7 @@ struct ScoreBoxes {
 #pragma unroll
         for (const unsigned word : piece.word) see(word);
       }
-    return {!any_of_named(first_vote + static_cast<unsigned>(group), 128, any != 0),
-            __all_sync(~0u, whole) != 0};
+    return {!any_of_named(first_vote + static_cast<unsigned>(group), 128, any != 0), __all_sync(~0u, whole) != 0};
   }
 
  private:
@@ -67,35 +81,31 @@ struct ScoreBoxes {
   // The first of the warp's 16 rows in the tile.
   int first_row() const { return 64 * group + static_cast<int>(threadIdx.x / 32 % 4) * 16; }
 
-  template <DType element, bool one_row, class OfRow>
-  void load(OfRow (&to)[2], unsigned box) const {
-    constexpr int bytes = bytes_of(element), width = Sm90Layout::box_width(cfg, element, one_row),
-                  box_rows = Sm90Layout::box_rows(cfg, one_row);
-    const int row = one_row ? 0 : first_row() + lane() / 4, of_lane = lane() % 4 * 2 * bytes;
-    // Rows `row` and `row + 8` have the same permutation.
-    const int permutation = one_row ? 0 : (row * width >> 7 & (width / 16 - 1)) * 16;
-    const unsigned first = box + static_cast<unsigned>(row * width + (of_lane ^ permutation));
-#pragma unroll
-    for (int n = 0; n < cfg.block_n / 8; ++n) {
-      const int byte = 8 * n * bytes;
-      const unsigned address =
-          (first ^ static_cast<unsigned>(byte % width)) + static_cast<unsigned>(byte / width * box_rows * width);
-      load_pair<bytes>(to[0].raw[n], address);
-      if constexpr (one_row)
-        for (int i = 0; i < words<bytes>; ++i) to[1].raw[n][i] = to[0].raw[n][i];
-      else
-        load_pair<bytes>(to[1].raw[n], address + 8 * width);
+  // The addresses of a thread's pairs of keys in a box.
+  template <DType element, bool one_row>
+  struct Thread {
+    static constexpr int bytes = bytes_of(element), width = Sm90Layout::box_width(cfg, element, one_row),
+                         column_bytes = Sm90Layout::box_rows(cfg, one_row) * width;
+    unsigned first;
+
+    Thread(const ScoreBoxes& boxes, unsigned box) {
+      const int row = one_row ? 0 : boxes.first_row() + lane() / 4, of_lane = lane() % 4 * 2 * bytes;
+      // Rows `row` and `row + 8` have the same permutation.
+      const int permutation = one_row ? 0 : (row * width >> 7 & (width / 16 - 1)) * 16;
+      first = box + static_cast<unsigned>(row * width + (of_lane ^ permutation));
     }
-  }
-  template <int bytes>
-  static constexpr int words = bytes == 4 ? 2 : 1;
-  template <int bytes>
-  static void load_pair(unsigned (&to)[words<bytes>], unsigned address) {
-    if constexpr (bytes == 4)
-      load_shared_words_2(address, to[0], to[1]);
-    else
-      to[0] = bytes == 2 ? load_shared(address) : load_shared_2_bytes(address);
-  }
+    // Loads the pair of tile n of row `row` or `row + 8`.
+    template <int words>
+    void load(unsigned (&to)[words], int n, int half) const {
+      const int byte = 8 * n * bytes;
+      const unsigned address = (first ^ static_cast<unsigned>(byte % width)) +
+                               static_cast<unsigned>(byte / width * column_bytes + (one_row ? 0 : half * 8 * width));
+      if constexpr (bytes == 4)
+        load_shared_words_2(address, to[0], to[1]);
+      else
+        to[0] = bytes == 2 ? load_shared(address) : load_shared_2_bytes(address);
+    }
+  };
 };
 
 }  // namespace rapt

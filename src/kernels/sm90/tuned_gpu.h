@@ -14,8 +14,9 @@ struct TileTime {
   double key_us;   // for each key that the tile's rows see
 };
 
-// For how many registers a tile must have space, because of soft cap, bias, ALiBi and mask tensor. `few`: at most one
-// of them, and its elements are loaded in pairs or in boxes. `singly`: one, whose elements are loaded singly.
+// For how many registers a tile must have space, because of soft cap, bias, ALiBi and mask tensor. `few`: none or one of
+// them, whose elements are loaded in pairs or in boxes, or a 16-bit bias and a mask in boxes. `singly`: one of them,
+// whose elements are loaded singly.
 enum class Sm90Scores : unsigned char { few, singly, several };
 
 struct Sm90TunedRow {
@@ -73,8 +74,8 @@ constexpr auto sm90_rows() {
       singly(192, 128, tiles(2, 80, 1, 5, with_ping_pong), {2.5, 0.0121}),
       singly(192, 192, tiles(2, 80, 1, 5, with_ping_pong), {2.5, 0.016}),
       singly(256, 256, tiles(2, 64, 1, 5, with_ping_pong), {2.5, 0.0202}),
-      several(64, 64, tiles(2, 80, 2, 8, with_ping_pong), {2.28, 0.00816}),
-      several(96, 96, tiles(2, 80, 2, 6, with_ping_pong), {3.79, 0.0081}),
+      several(64, 64, tiles(2, 64, 2, 8, with_ping_pong), {2.28, 0.00816}),
+      several(96, 96, tiles(2, 64, 2, 6, with_ping_pong), {3.79, 0.0081}),
       several(128, 128, tiles(2, 64, 2, 8, with_ping_pong), {2.04, 0.01092}),
       several(192, 192, tiles(2, 48, 1, 8, with_ping_pong), {2.5, 0.016}),
       several(256, 256, tiles(2, 32, 1, 8, with_ping_pong), {2.5, 0.0202}),
