@@ -367,6 +367,7 @@ void Maker::masks(Inputs& in) const {
     for (int64_t n = 0; n < in.mask.size(); ++n)
       encode_element(DType::u8, in.mask.data(), n,
                      uniform(seed, mask_values, static_cast<uint64_t>(n)) < 0.7 ? 1.0 : 0.0);
+    if (fill == Fill::masked_rows || fill == Fill::rescale || fill == Fill::rescale_reversed) hide_runs(in.mask);
   }
   if (p.alibi) {
     in.alibi_slopes = make_tensor(
@@ -402,7 +403,6 @@ void Maker::hide_runs(HostTensor& mask) const {
 void Maker::hide_rows(Inputs& in) const {
   HostTensor& hider = in.mask.present() ? in.mask : in.bias;
   if (!hider.present() || hider.size() == 0) return;
-  if (in.mask.present()) hide_runs(in.mask);
   const int64_t keys = hider.shape.back();
   for (int64_t n = 0; n < hider.size(); ++n)
     if (n / keys % 4 == 1) encode_element(hider.dtype, hider.data(), n, in.mask.present() ? 0.0 : -infinity);

@@ -379,6 +379,11 @@ TEST_F(Sm90Emulated, BlocksThatTheMaskHides) {
     expect_right<all>("f16 b4 h2 q200 k208 d64 causal softcap=3 alibi bias=f32[b,h,1,k] mask=[b,1,q,k] lse", fill);
     expect_right<turns>("f16 h2 d64 varlen=17:40,0:3,140:140,170:320,64:129 causal mask=[b,1,q,k] lse", fill);
   }
+  // The output is scaled down also if blocks were skipped since the last product.
+  for (const auto fill : {check::Fill::rescale, check::Fill::rescale_reversed}) {
+    expect_right<turns>("f16 b6 h1 q70 k608 d64 mask=[b,1,q,k] lse", fill);
+    expect_right<row>("f16 b6 h1 q70 k608 d64 mask=[b,1,1,k] lse", fill);
+  }
 }
 
 TEST_F(Sm90Emulated, BiasAndMask) {
