@@ -113,11 +113,13 @@ struct Consumer {
  private:
   // Returns whether the mask hides the next block from all rows of the warpgroup. If not, sets `masks`.
   bool is_hidden() {
-    if constexpr (!cfg.skips_hidden_blocks()) return false;
-    wait_barrier(shared.kv_full(slot.stage), slot.phase);
-    const MaskedBlock block = boxes().masked_block();
-    masks = !block.is_whole;
-    return block.is_hidden;
+    if constexpr (cfg.skips_hidden_blocks()) {
+      wait_barrier(shared.kv_full(slot.stage), slot.phase);
+      const MaskedBlock block = boxes().masked_block();
+      masks = !block.is_whole;
+      return block.is_hidden;
+    }
+    return false;
   }
   // QK of the first block that the rows see. No PV runs at this time.
   void first_qk(SFragment& s, typename Scores::Elements& elements, const RowTile<cfg>& tile, int n_block) {
