@@ -255,7 +255,7 @@ class Problem:
         return float(size)
 
 
-def parse(line: str) -> Problem:
+def read(line: str) -> Problem:
     """Parses a problem line with rapt's parser. If a word is wrong, or if these scripts do not support it, raises a
     ValueError with this word.
     """
@@ -263,14 +263,20 @@ def parse(line: str) -> Problem:
     canonical, stored, scales = found.pop("line"), found.pop("dtypes"), found.pop("scales")
     if not {*stored} <= {*DTYPES} or stored[1] not in ("e4m3", stored[0]) or scales[1] not in ("", "tensor", "head"):
         raise ValueError(
-            f"'{line}': not supported by the peer benchmark: FP8 must be e4m3, for q, k and v or only for k and v, "
+            f"'{line}': not supported by the scripts in bench/: FP8 must be e4m3, for q, k and v or only for k and v, "
             "with scales by tensor or head (bench/suites.py)"
         )
     problem = Problem(dtype=stored[0], kv="" if stored[1] == stored[0] else stored[1], scales=scales[1], **found)
     kept = _core.parse_problem(problem.line)["line"]
     if kept != canonical:  # the class Problem of these scripts cannot hold all words of the line
         lost = [word for word in canonical.split() if word not in kept.split()]
-        raise ValueError(f"'{line}': {' '.join(lost)}: not supported by the peer benchmark (bench/suites.py)")
+        raise ValueError(f"'{line}': {' '.join(lost)}: not supported by the scripts in bench/ (bench/suites.py)")
+    return problem
+
+
+def parse(line: str) -> Problem:
+    """Parses the line of a problem that a script times. Also refuses a problem whose visible pairs it cannot count."""
+    problem = read(line)
     if problem.mask and (problem.causal or problem.window):
         raise ValueError(f"'{line}': mask= with causal or window=: these scripts could not count the visible pairs")
     return problem

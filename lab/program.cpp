@@ -279,7 +279,8 @@ class Program {
     add_problem(sub, bench_.words);
     sub->add_option(
         "--suite", bench_.suite,
-        "A built-in set of problems (perf: at most 3 minutes on a GPU; perf-long), or a file of problem lines");
+        "A built-in set of problems (perf: at most 3 minutes on a GPU; perf-long; features; features-small), or a file "
+        "of problem lines");
     sub->add_option("--warmup", bench_.warmup, "Number of calls before the first sample")
         ->capture_default_str()
         ->check(CLI::Range(0, 1000000));

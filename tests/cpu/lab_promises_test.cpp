@@ -149,8 +149,10 @@ TEST_F(LabPromises, CommandLineHints) {
   expect_refused("check 'f16 q8 d64' --Seed=3", 2, "did you mean --seed?");
   expect_refused("check --cases smok", 2, "did you mean smoke?");
   expect_refused("bench --suite perv", 2, "did you mean perf?");
-  expect_refused("check --cases zzz", 2,
-                 "must be a file or one of the sets mask perf-long perf quant ragged seed shipped smoke varlen");
+  expect_refused(
+      "check --cases zzz", 2,
+      "must be a file or one of the sets features-small features mask perf-long perf quant ragged seed shipped "
+      "smoke varlen");
   expect_refused("explain 'f16 q8 d64' --arch l4 --config blok_n=32", 2, "did you mean block_n?");
   EXPECT_EQ(rapt("frobnicate").err.find("did you mean"), std::string::npos);
 }

@@ -183,6 +183,22 @@ TEST(PlanGpu, APreferenceIsNoRefusal) {
   EXPECT_EQ(plan(parse_problem(rows[0].first), slice).steps[0].family, &attention_sm90);
 }
 
+// `rapt bench` times these suites with --family. If a family rejected a problem, its row would be missing in the table
+// that bench/feature_table.py makes.
+TEST(PlanGpu, FamiliesAcceptTheSuitesOfFeatures) {
+  const auto expect_accepted = [](const char* suite, const Device& device, const Family& family) {
+    for (const check::Case& item : check::load_cases(suite, RAPT_SOURCE_DIR "/check/cases")) {
+      std::string why;
+      EXPECT_TRUE(family.accepts(item.problem(), device, &why)) << item.where() << ": " << why;
+    }
+  };
+  const Device card = device_preset("h200");
+  for (const Family* family : {&attention_sm90, &attention_sm80, &attention_scalar})
+    expect_accepted("features", card, *family);
+  expect_accepted("features-small", card, attention_scalar);
+  expect_accepted("features-small", device_preset("cpu-scalar"), attention_cpu);
+}
+
 // Distances of ALiBi that are not exact in f32 need a kernel that rounds them once.
 TEST(PlanGpu, Sm90RefusesAlibiOfLargeDistances) {
   const Device card = device_preset("h200");

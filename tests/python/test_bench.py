@@ -26,6 +26,7 @@ BENCH = os.path.join(ROOT, "bench")
 sys.path.insert(0, BENCH)
 
 import compare  # noqa: E402
+import feature_table  # noqa: E402
 import rows  # noqa: E402
 import suites  # noqa: E402
 import table  # noqa: E402
@@ -370,8 +371,7 @@ def test_compare_says_how_many_files_it_wants(words, complaint):
 
 
 def test_the_perf_suite_is_that_of_the_program():
-    lines = [line.strip() for line in open(os.path.join(ROOT, "check", "cases", "perf.txt"))]
-    lines = [line for line in lines if line and not line.startswith("#")]
+    lines = lines_of_cases("perf")
     assert 15 <= len(lines) <= 25
     mine = [problem.line for problem in suites.suite("perf", "f16").values()]
     assert mine == [_core.parse_problem(line)["line"] for line in lines if " pv=" not in line]
@@ -501,6 +501,177 @@ def test_the_waterfall_is_drawn_and_the_same_twice(tmp_path):
     rows.write(str(tmp_path / "twice.jsonl"), a_ladder() + a_ladder())
     done = run_script("plot.py", str(tmp_path / "twice.jsonl"), "-o", str(tmp_path / "none"))
     assert done.returncode == 2 and "several rows" in done.stderr
+
+
+# feature_table.py
+
+
+def a_feature(words, us, dtype="bf16", threads=0, **more):
+    """A row of `rapt bench`. words: a problem line without its dtype."""
+    line = _core.parse_problem(f"{dtype} {words}".replace("DTYPE", dtype))["line"]
+    family = more.pop("family", "attention_cpu" if threads else "attention_sm80")
+    return a_row(line, us=[us] * 3, family=family, threads=threads, **more)
+
+
+D64, D128 = "b4 h16 q2048 k2048 d64", "b2 h16 q2048 k2048 d128"
+
+
+def feature_columns(lines):
+    """heading -> {title of the line: cell}"""
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert cells[1] == ["---"] * len(cells[0]) and {len(line) for line in cells} == {len(cells[0])}
+    return {
+        heading: {line[0]: line[column] for line in cells[2:]} for column, heading in enumerate(cells[0]) if column > 0
+    }
+
+
+def test_a_cell_is_the_time_with_the_feature_over_that_of_the_plain_problem(tmp_path):
+    gpu = [a_feature(D128, 50.0), a_feature(f"{D128} sinks", 51.0)]
+    gpu += [a_feature(D64, 10.0), a_feature(f"{D64} softcap=50", 12.5), a_feature(f"{D64} alibi", 20.0)]
+    gpu += [a_feature(f"{D64} bias=DTYPE[1,h,q,k]", 20.04), a_feature(f"{D64} mask=[b,1,1,k]", 20.1)]
+    gpu += [a_feature(f"{D64} causal mask=[b,1,q,k]", 45.0), a_feature(f"{D64} causal", 6.0)]  # in any order
+    gpu += [a_feature(D64, 1.0, impl="torch-flash"), a_feature(f"{D64} window=9,9", 1.0, impl="torch-flash")]
+    files = [store(tmp_path, "gpu.jsonl", gpu)]
+    for threads, plain in ((1, 100.0), (16, 10.0)):
+        cpu = [a_feature(D64, plain, threads=threads), a_feature(f"{D64} alibi", 110.0, threads=threads)]
+        files.append(store(tmp_path, f"cpu{threads}.jsonl", cpu))
+    done = run_script("feature_table.py", *files)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    found = feature_columns(done.stdout.splitlines())
+    assert list(found) == [
+        "attention_sm80, bf16, d64 full",
+        "attention_sm80, bf16, d64 causal",
+        "attention_sm80, bf16, d128 full",
+        "CPU, 1 thread, bf16, d64 full",
+        "CPU, 16 threads, bf16, d64 full",
+    ]
+    names = ["softcap", "ALiBi", "bias `[1,h,q,k]`", "key-padding mask `[b,1,1,k]`", "full mask `[b,1,q,k]`", "sinks"]
+    expected = (
+        ["1.25", "2.00", "2.00", "**2.01**", "-", "-"],  # 20.04 / 10 is printed as 2.00, so it is not bold
+        ["-", "-", "-", "-", "**7.50**", "-"],
+        ["-", "-", "-", "-", "-", "1.02"],
+        ["-", "1.10", "-", "-", "-", "-"],
+        ["-", "**11.00**", "-", "-", "-", "-"],
+    )
+    assert [found[heading] for heading in found] == [dict(zip(names, cells)) for cells in expected]
+
+
+def test_two_families_in_one_file_are_two_columns_of_the_table(tmp_path):
+    """As `rapt bench --against` writes them."""
+    both = [
+        a_feature(words, us, family=family, impl=impl)
+        for family, impl, plain in (("attention_sm90", "rapt", 10.0), ("attention_sm80", "rapt family=x", 20.0))
+        for words, us in ((D64, plain), (f"{D64} sinks", 30.0))
+    ]
+    found = feature_columns(run_script("feature_table.py", store(tmp_path, "a.jsonl", both)).stdout.splitlines())
+    assert {heading: cells["sinks"] for heading, cells in found.items()} == {
+        "attention_sm90, bf16, d64 full": "**3.00**",
+        "attention_sm80, bf16, d64 full": "1.50",
+    }
+
+
+def test_rows_of_one_dtype_are_chosen(tmp_path):
+    one = [a_feature(D64, 10.0), a_feature(f"{D64} alibi", 11.0)]
+    one += [a_feature(D64, 10.0, "f32"), a_feature(f"{D64} alibi", 13.0, "f32")]
+    path = store(tmp_path, "a.jsonl", one)
+    refused = run_script("feature_table.py", path)
+    assert refused.returncode == 2 and "attention_sm80: the rows are of several dtypes: bf16, f32" in refused.stderr
+    for dtype, cell in (("bf16", "1.10"), ("f32", "1.30")):
+        found = feature_columns(run_script("feature_table.py", path, "--dtype", dtype).stdout.splitlines())
+        assert [cells["ALiBi"] for cells in found.values()] == [cell]
+        assert list(found) == [f"attention_sm80, {dtype}, d64 full"]
+    none = run_script("feature_table.py", path, "--dtype", "f16")
+    assert none.returncode == 2 and "a.jsonl: has no plain problem of f16" in none.stderr
+
+
+PLAIN = a_feature(D64, 10.0)
+
+
+@pytest.mark.parametrize(
+    "files, complaint",
+    [
+        ([[a_feature(f"{D64} alibi", 9.0)]], "0.jsonl: has no plain problem measured by rapt"),
+        ([[a_feature(D64, 9.0, impl="torch-flash")]], "0.jsonl: has no plain problem measured by rapt"),
+        ([[PLAIN], [a_feature(f"{D64} alibi", 9.0)]], "1.jsonl: has no plain problem"),
+        ([[PLAIN, a_feature(f"{D64} causal alibi", 9.0)]], f"no row of its plain problem 'bf16 {D64} causal'"),
+        ([[PLAIN, a_feature(f"{D64} alibi", 9.0, family="attention_sm90")]], "(attention_sm90): the file has no row"),
+        ([[PLAIN, PLAIN]], f"0.jsonl: 'bf16 {D64}' (attention_sm80): measured twice"),
+        ([[PLAIN], [a_feature(D64, 9.0, card="b-card")]], "attention_sm80: the rows are of several cards: a-card, b-"),
+        ([[PLAIN], [a_feature(D64, 9.0, "f16")]], "attention_sm80: the rows are of several dtypes: bf16, f16"),
+        ([[PLAIN], [a_feature(D64.replace("b4", "b2"), 9.0)]], "the plain problems differ: 'bf16 b4 "),
+        ([[PLAIN, a_feature(f"{D64} alibi", 9.0)]] * 2, "d64 full: alibi is in two files: "),
+        ([[PLAIN, a_feature(f"{D64} window=9,9", 9.0)]], "window: not a feature of this table"),
+        ([[PLAIN, a_feature(f"{D64} causal_top_left", 9.0)]], "causal_top_left: not a feature of this table"),
+        ([[PLAIN, a_feature("b2 h16 d64 varlen=9,8", 9.0)]], "varlen: not a feature of this table"),
+        ([[PLAIN, a_feature(f"{D64} bias=DTYPE[b,1,1,k]", 9.0)]], "bias [b,1,1,k]: not a feature of this table"),
+        ([[PLAIN, a_feature(f"{D64} bias=f32[1,h,q,k]", 9.0)]], "bias f32 [1,h,q,k]: not a feature of this table"),
+        ([[PLAIN, a_feature(f"{D64} mask=[b,h,q,k]", 9.0)]], "mask [b,h,q,k]: not a feature of this table"),
+        ([[PLAIN, a_feature(f"{D64} alibi sinks", 9.0)]], "alibi and sinks: a problem must have only one feature"),
+        ([[PLAIN, a_feature(f"{D64} lse", 9.0)]], "lse: not supported by the scripts in bench/"),
+        ([[PLAIN, a_feature(f"{D64} alibi", 0.0), a_feature(D128, 0.0)]], "0.jsonl: row 2: median: must be above 0"),
+    ],
+)
+def test_rows_that_make_no_table_of_features_are_refused_in_one_sentence(tmp_path, files, complaint):
+    done = run_script("feature_table.py", *(store(tmp_path, f"{i}.jsonl", one) for i, one in enumerate(files)))
+    assert done.returncode == 2 and not done.stdout and complaint in done.stderr, done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_files_without_rows_of_bench_are_refused(tmp_path):
+    (tmp_path / "broken.jsonl").write_text(json.dumps({"schema": "rapt.bench/1", "problem": "f16 q8 d64"}) + "\n")
+    (tmp_path / "text.jsonl").write_text("no rows\n")
+    for name, complaint in (("broken", "row 1: row: required"), ("text", ":1: not JSON"), ("none", "none.jsonl")):
+        done = run_script("feature_table.py", str(tmp_path / f"{name}.jsonl"))
+        assert done.returncode == 2 and complaint in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+
+
+def lines_of_cases(name):
+    with open(os.path.join(ROOT, "check", "cases", f"{name}.txt")) as file:
+        lines = [line.strip() for line in file]
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+@pytest.mark.parametrize("name, dtypes", [("features", ["bf16"]), ("features-small", ["f32", "bf16"])])
+def test_the_suites_of_features_fill_the_table(name, dtypes):
+    """Every group begins with its plain problem and has every feature once, in the order of the table."""
+    problems = [suites.read(line) for line in lines_of_cases(name)]
+    assert [problem.line for problem in problems] == lines_of_cases(name)
+    size = 1 + len(feature_table.FEATURES)
+    groups = [problems[first : first + size] for first in range(0, len(problems), size)]
+    for group in groups:
+        assert [feature_table.feature_of(problem) for problem in group] == ["plain", *feature_table.FEATURES]
+        assert {feature_table.without_feature(problem) for problem in group} == {group[0]}
+        assert group[0].q == group[0].k and group[0].h == group[0].hk
+    assert [(group[0].dtype, group[0].d, group[0].causal) for group in groups] == [
+        (dtype, d, causal) for dtype in dtypes for d in (64, 128) for causal in ("", "bottom_right")
+    ]
+
+
+def test_rows_of_the_program_make_a_table_of_features(tmp_path):
+    programs = [os.path.join(ROOT, "build", "rapt"), os.path.join(ROOT, "rapt")]  # the second: in a kit
+    program = next((path for path in programs if os.path.isfile(path)), None)
+    if program is None:
+        pytest.skip("build/rapt is not built")
+    tiny = [line.replace("q512 k512", "q16 k16") for line in lines_of_cases("features-small")]
+    (tmp_path / "tiny.txt").write_text("\n".join(tiny) + "\n")
+    path = str(tmp_path / "rows.jsonl")
+    done = subprocess.run(
+        [program, "bench", "--suite", str(tmp_path / "tiny.txt"), "--threads", "1", "--output", path]
+        + ["--iterations", "5", "--warmup", "1"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for dtype in ("f32", "bf16"):
+        table_made = run_script("feature_table.py", path, "--dtype", dtype)
+        assert table_made.returncode == 0, table_made.stderr
+        found = feature_columns(table_made.stdout.splitlines())
+        kinds = [f"d{d} {kind}" for d in (64, 128) for kind in ("full", "causal")]
+        assert list(found) == [f"CPU, 1 thread, {dtype}, {kind}" for kind in kinds]
+        for cells in found.values():
+            assert len(cells) == 6
+            assert all(re.fullmatch(r"\d+\.\d\d|\*\*\d+\.\d\d\*\*", cell) for cell in cells.values()), cells
 
 
 # The judge
