@@ -37,8 +37,8 @@ struct Consumer {
   using KvSlot = StageSlot<cfg.kv_stages>;
   KvSlot slot{};  // the buffer of the next block of K or V
   StageSlot<cfg.q_stages> q_slot{};
-  int score_stage = 0;  // with boxes: the buffers of the next block's bias and mask
-  bool masks = true;    // the mask hides a key of the block from a row of the warp
+  StageSlot<cfg.boxes ? cfg.score_stages : 1> score_slot{};  // with boxes: the buffers of the next bias and mask
+  bool masks = true;                                         // the mask hides a key of the block from a row of the warp
 
   // Computes a tile, from its last block of keys to its first, so that masked blocks come first. In the ring, V of a
   // block comes after K of the block that is computed next. A warpgroup also waits for the blocks that none of its rows
@@ -114,7 +114,6 @@ struct Consumer {
   // Returns whether the mask hides the next block from all rows of the warpgroup. If not, sets `masks`.
   bool is_hidden() {
     if constexpr (cfg.skips_hidden_blocks()) {
-      wait_barrier(shared.kv_full(slot.stage), slot.phase);
       const MaskedBlock block = boxes().masked_block();
       masks = !block.is_whole;
       return block.is_hidden;
@@ -195,11 +194,15 @@ struct Consumer {
     release();
   }
 
-  ScoreBoxes<cfg> boxes() const { return {shared.bias(score_stage), shared.mask(score_stage), group}; }
+  // Waits for the bias and the mask of the next block.
+  ScoreBoxes<cfg> boxes() const {
+    wait_barrier(shared.scores_full(score_slot.stage), score_slot.phase);
+    return {shared.bias(score_slot.stage), shared.mask(score_slot.stage), group};
+  }
   void release_scores() {
     if constexpr (cfg.boxes) {
-      arrive_by_warp(shared.scores_empty(score_stage));
-      score_stage = score_stage + 1 == cfg.score_stages ? 0 : score_stage + 1;
+      arrive_by_warp(shared.scores_empty(score_slot.stage));
+      score_slot.advance();
     }
   }
   // Without boxes, loads the elements of bias and mask for a block from global memory, while Q.K runs.
@@ -216,7 +219,7 @@ struct Consumer {
     const int key = n_block * cfg.block_n;
     if constexpr (Scores::used) {
       const ScoreRows<cfg> rows{p, tile, group};
-      if constexpr (cfg.boxes) boxes().load_bias(elements);
+      if constexpr (cfg.boxes && cfg.bias != DType::none) boxes().load_bias(elements);
       apply_score_chain(Scores{p, rows, key + static_cast<int>(threadIdx.x % 4) * 2}, s, elements);
       if constexpr (cfg.boxes && cfg.mask)
         if (masks) boxes().mask_scores(s);
@@ -285,7 +288,7 @@ struct Consumer {
     wait_turn(), pass_turn();
     RAPT_TRACE_NEXT("consumer #: skip");
     release_unused();
-    release_scores();
+    if constexpr (cfg.boxes) boxes(), release_scores();
   }
   void skip_v(const RowTile<cfg>& tile, int n_block, NanPass pass) {
     RAPT_TRACE_NEXT("consumer #: skip");

@@ -72,12 +72,12 @@ double estimated_us(const Problem& p, const Device& device, const Sm90TunedRow& 
 Sm90Scores scores_of(const Problem& p) {
   const int loads = p.bias.present() + p.mask.present(), computes = p.softcap.has_value() + p.alibi;
   if (loads == 0) return computes > 1 ? Sm90Scores::several : Sm90Scores::few;
-  const int64_t dim = std::max(p.head_dim, p.head_dim_v);
-  if (computes > 0 || (p.bias.dtype == DType::f32 && dim <= 64)) return Sm90Scores::several;
+  if (computes > 0) return Sm90Scores::several;
   const ScoreAccess access = common_score_access(p);
-  if (loads == 1) return p.invariant || !(access.pairs || access.boxes) ? Sm90Scores::singly : Sm90Scores::few;
-  const bool boxes = !p.invariant && access.boxes && (p.mask.access.one_row || dim <= 128);
-  return boxes && p.bias.dtype != DType::f32 ? Sm90Scores::few : Sm90Scores::several;
+  const bool boxes = !p.invariant && access.boxes, f32 = p.bias.dtype == DType::f32;
+  if (loads == 1) return boxes || (!p.invariant && access.pairs && !f32) ? Sm90Scores::few : Sm90Scores::singly;
+  const bool has_columns = p.mask.access.one_row || std::max(p.head_dim, p.head_dim_v) <= 128;
+  return boxes && has_columns && !f32 ? Sm90Scores::few : Sm90Scores::several;
 }
 
 // Returns the rows for the problem's operations on scores, and for the smallest dims that hold the problem.

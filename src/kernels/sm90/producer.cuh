@@ -67,7 +67,7 @@ struct Producer {
         load_k(tile, key - cfg.block_n, first_k, head_k, batch);
       }
       RAPT_TRACE_NEXT("producer: load V");
-      load_kv(params.v, layout.columns_v, key, head_k, batch, 0);
+      load_kv(params.v, layout.columns_v, key, head_k, batch);
     }
   }
 
@@ -97,12 +97,13 @@ struct Producer {
     arrive(shared.tile_full(phases.place()));
     phases.advance_place();
   }
-  // Loads K of the block that begins at packed row `key`, and with boxes its bias and mask. They complete K's barrier.
+  // Loads K of the block that begins at packed row `key`, and with boxes its bias and mask.
   void load_k(const Tile& tile, int key, int first_k, int head_k, int batch) {
-    const unsigned full = shared.kv_full(slot.stage);
-    load_kv(params.k, layout.columns, key, head_k, batch, score_bytes());
+    load_kv(params.k, layout.columns, key, head_k, batch);
     if constexpr (cfg.boxes) {
       wait_barrier(shared.scores_empty(score_slot.stage), score_slot.phase ^ 1);
+      const unsigned full = shared.scores_full(score_slot.stage);
+      arrive_expecting(full, score_bytes());
       const AttentionParams& p = params.attention;
       if constexpr (cfg.bias != DType::none)
         load_box<cfg.bias, cfg.bias_row>(shared.bias(score_slot.stage), params.bias, p.bias, full, tile, key - first_k);
@@ -113,7 +114,6 @@ struct Producer {
     }
   }
   static constexpr unsigned score_bytes() {
-    if constexpr (!cfg.boxes) return 0;
     const int bias = Sm90Layout::box_rows(cfg, cfg.bias_row) * cfg.block_n * bytes_of(cfg.bias),
               mask = cfg.mask ? Sm90Layout::box_rows(cfg, cfg.mask_row) * cfg.block_n : 0;
     return static_cast<unsigned>(bias + mask);
@@ -131,15 +131,14 @@ struct Producer {
       copy_box(to + static_cast<unsigned>(column * rows * width), map, full, key + column * width / bytes_of(element),
                row, head, batch);
   }
-  // more: bytes of other copies that complete the same barrier
-  void load_kv(const TensorMap& map, int columns, int key, int head, int batch, unsigned more) {
+  void load_kv(const TensorMap& map, int columns, int key, int head, int batch) {
     wait_barrier(shared.kv_empty(slot.stage), slot.phase ^ 1);
-    load(shared.kv_full(slot.stage), shared.kv(slot.stage), map, columns, cfg.block_n, key, head, batch, more);
+    load(shared.kv_full(slot.stage), shared.kv(slot.stage), map, columns, cfg.block_n, key, head, batch);
     slot.advance();
   }
   static void load(unsigned full, unsigned to, const TensorMap& map, int columns, int rows, int row, int head,
-                   int batch, unsigned more = 0) {
-    arrive_expecting(full, static_cast<unsigned>(columns * rows * 128) + more);
+                   int batch) {
+    arrive_expecting(full, static_cast<unsigned>(columns * rows * 128));
 #pragma unroll
     for (int column = 0; column < columns; ++column)
       copy_box(to + static_cast<unsigned>(column * rows * 128), map, full, column * 64, row, head, batch);

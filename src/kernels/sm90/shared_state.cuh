@@ -56,7 +56,8 @@ struct SharedState {
   unsigned tile_full(int place) const { return barrier(2 * cfg.q_stages + 2 * cfg.kv_stages + place); }
   unsigned tile_empty(int place) const { return tile_full(2 + place); }
   unsigned redo_listed() const { return tile_full(4); }
-  unsigned scores_empty(int stage) const { return tile_full(5 + stage); }  // they are full when K is full
+  unsigned scores_full(int stage) const { return tile_full(5 + stage); }
+  unsigned scores_empty(int stage) const { return scores_full(Sm90Layout::score_stages(cfg) + stage); }
 
   // At layout.tiles_at there are two tile descriptions (RowTile), the number of tiles to compute again, and the item
   // numbers of these tiles.
@@ -75,7 +76,7 @@ struct SharedState {
       init_barrier(tile_full(place), 1), init_barrier(tile_empty(place), consumer_warps);
     init_barrier(redo_listed(), consumer_warps);
     for (int stage = 0; stage < Sm90Layout::score_stages(cfg); ++stage)
-      init_barrier(scores_empty(stage), consumer_warps);
+      init_barrier(scores_full(stage), 1), init_barrier(scores_empty(stage), consumer_warps);
     store_shared(redo_count(), 0);
     fence_barrier_init();
   }

@@ -82,7 +82,9 @@ struct Sm90Layout {
         bytes(tiles_at + 2 * 64 + 4 * (1 + redo_capacity)) {}
 
   // Number of barriers; SharedState (shared_state.cuh) names them.
-  static constexpr int barriers(const Sm90Config& c) { return 2 * c.q_stages + 2 * c.kv_stages + score_stages(c) + 5; }
+  static constexpr int barriers(const Sm90Config& c) {
+    return 2 * c.q_stages + 2 * c.kv_stages + 2 * score_stages(c) + 5;
+  }
   static constexpr int score_stages(const Sm90Config& c) { return c.boxes ? c.score_stages : 0; }
 
   // Returns the width in bytes of a box's columns. A single row is one column. 0: the block has no such columns.

@@ -14,8 +14,8 @@ struct TileTime {
   double key_us;   // for each key that the tile's rows see
 };
 
-// For how many registers a tile must have space, because of soft cap, bias, ALiBi and mask tensor. `few`: none or one of
-// them, whose elements are loaded in pairs or in boxes, or a 16-bit bias and a mask in boxes. `singly`: one of them,
+// For how many registers a tile must have space, because of soft cap, bias, ALiBi and mask tensor. `few`: none or one
+// of them, whose elements are loaded in pairs or in boxes, or a 16-bit bias and a mask in boxes. `singly`: one of them,
 // whose elements are loaded singly.
 enum class Sm90Scores : unsigned char { few, singly, several };
 
