@@ -7,6 +7,7 @@
 #include "sm90.h"
 // sm90.h comes first, because the other files use its layout.
 #include "epilogue.cuh"
+#include "fragments.cuh"
 #include "nan_passes.cuh"
 #include "producer.cuh"
 #include "ptx/tma.cuh"
@@ -60,7 +61,7 @@ struct Consumer {
       for (; n_block >= all.begin && (n_block >= mine.end || n_block < mine.begin || is_hidden()); --n_block)
         skip(tile, n_block, n_block + 1 < all.end, pass);
       if (n_block < all.begin) {
-        if (!accumulate) clear(o);
+        if (!accumulate) set_zero(o);
         if (!all.empty()) skip_v(tile, all.begin, pass);
         break;
       }
@@ -71,9 +72,9 @@ struct Consumer {
       if (after_skipped) release_unused();
       if (mask_and_softmax(s, elements, softmax, tile, keys, n_block, pass)) {
         softmax.correct(s);
-        if (accumulate) rescale(o, softmax);
+        if (accumulate) rescale(o, softmax.output_scale);
       }
-      pack(p_fragment, s);
+      pack<cfg.v>(p_fragment, s);
 #pragma unroll 1
       for (--n_block; n_block >= mine.begin && !is_hidden(); --n_block) {
         prepare_v(tile, n_block + 1, slot.next(), pass);
@@ -95,8 +96,8 @@ struct Consumer {
         wgmma_wait_group<0>();
         pin(o);
         release();
-        if (rescales) rescale(o, softmax);
-        pack(p_fragment, s);
+        if (rescales) rescale(o, softmax.output_scale);
+        pack<cfg.v>(p_fragment, s);
         accumulate = true;
       }
       last_pv(o, p_fragment, accumulate, tile, n_block, pass);
@@ -248,27 +249,6 @@ struct Consumer {
         }
     }
   }
-  // Converts weights to the A operand of PV. The accumulator has the same layout as the operand.
-  static void pack(PFragment& p_fragment, const SFragment& s) {
-#pragma unroll
-    for (int n = 0; n < n_tiles; ++n)
-#pragma unroll
-      for (int half = 0; half < 2; ++half)
-        p_fragment[n / 2][n % 2 * 2 + half] = pack2<cfg.v>(s[0][n][2 * half], s[0][n][2 * half + 1]);
-  }
-  static void rescale(OFragment& o, const RowSoftmax<cfg>& softmax) {
-#pragma unroll
-    for (int n = 0; n < v_tiles; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) o[0][n][i] *= softmax.output_scale[i / 2];
-  }
-  static void clear(OFragment& o) {
-#pragma unroll
-    for (int n = 0; n < v_tiles; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) o[0][n][i] = 0.0f;
-  }
-
   // Rewrites V of a block if this is a NaN pass, or if rows after the sequence's keys can hold values other than zero.
   // All consumer warpgroups call this function once for each block, in the same order, and before they take their turn.
   void prepare_v(const RowTile<cfg>& tile, int n_block, const KvSlot& at, NanPass pass) const {
