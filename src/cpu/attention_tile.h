@@ -51,7 +51,7 @@ inline void cap_any(float cap, Vec x, Vec u, float* to) {
 }
 
 // Replaces scores x by cap * tanh(x / cap). Most scores are much smaller than the cap, so their |u| is small, too.
-// Eight vectors share the test. A score has the same bits whatever the others are.
+// Eight vectors share the test. A score has the same bits whatever the others are, also if one of them is NaN.
 inline void cap_scores(float cap, int64_t count, float* scores) {
   // The reciprocal is infinite for a subnormal cap. `inverse` limits it to the largest float, so that 0 * inverse is 0.
   const float reciprocal = 1.0f / cap;
@@ -61,7 +61,7 @@ inline void cap_scores(float cap, int64_t count, float* scores) {
     Vec most = zero();
     for (int64_t n = i; n < end; n += lanes) {
       const Vec u = mul(load(scores + n), inverse);
-      most = max(most, mul(u, u));
+      most = max(mul(u, u), most);  // skips NaN
     }
     const bool small = reduce_max(most) < largest_small_square;
     for (int64_t n = i; n < end; n += lanes) {

@@ -162,6 +162,8 @@ TEST_F(Sm80Emulated, EveryOperationOnScores) {
   }();
   expect_right<cfg>("bf16 b2 h2 q50 k70 d32 causal softcap=20 alibi bias=f32[1,h,q,k] mask=[b,1,q,k] sinks lse");
   expect_right<cfg>("bf16 b2 h2 q50 k70 d32 causal softcap=1000 alibi bias=f32[1,h,q,k] mask=[b,1,q,k] sinks lse");
+  expect_right<cfg>("bf16 b2 h2 q50 k70 d32 causal softcap=1e-40 alibi bias=f32[1,h,q,k] mask=[b,1,q,k] sinks lse",
+                    check::Fill::integers);
   expect_right<cfg>("bf16 b1 h2 q50 k70 d32 window=30,9 softcap=20 alibi bias=f32[1,1,q,k] mask=[b,h,1,k] lse", hidden);
 }
 

@@ -40,6 +40,8 @@ TEST(AttentionSm90Code, NoSpillsAndNoSerializedProducts) {
                            "bf16 b1 h16 q4096 d128 mask=[b,1,1,k]",
                            "bf16 b1 h16 q4096 d128 causal softcap=9 alibi bias=f32[b,h,q,k] mask=[b,h,q,k]",
                            "bf16 b8 h32:8 q40 k4096 d128 bias=bf16[b,h,q,k]",
+                           "bf16 b32 h16:1 q4 k2049 d64 causal bias=f32[1,1,1,k]",
+                           "bf16 b32 h16:1 q4 k2048 d128 bias=bf16[1,1,q,k] mask=[1,1,q,k]",
                            "bf16 b1 h16 q4096 d192:128 causal alibi",
                            "f16 b1 h16 q4096 d192 bias=f32[b,h,q,k]",
                            "f16 b1 h16 q4096 d256 causal bias=f32[b,h,q,k]",

@@ -113,6 +113,35 @@ TEST_P(RegressionIsa, SubnormalSoftcap) {
   }
 }
 
+// Vectors of scores share the test whether a soft cap needs only its polynomial. A NaN must not hide a large score of
+// another vector from this test.
+TEST_P(RegressionIsa, NanDoesNotChangeSoftCapsOfOtherScores) {
+  const IsaLimit limit(GetParam());
+  constexpr int64_t keys = 70, dim = 4, large = 2;
+  for (const int64_t queries : {1, 3, 20}) {
+    std::vector<float> q(queries * dim, 1.0f), k(keys * dim, 0.01f), v(keys * dim, 0.5f), result(q.size());
+    std::fill_n(k.begin() + large * dim, dim, 3.0f), std::fill_n(v.begin() + large * dim, dim, 9.0f);
+    std::vector<float> lse_values(queries);
+    std::vector<uint8_t> seen(keys, 1);
+    const Array tq(q.data(), {1, 1, queries, dim}), tk(k.data(), {1, 1, keys, dim}), tv(v.data(), {1, 1, keys, dim}),
+        out(result.data(), {1, 1, queries, dim}), lse(lse_values.data(), {1, 1, queries}),
+        mask(seen.data(), {1, 1, 1, keys}, {}, RAPT_U8);
+    rapt_sdpa_args args = arguments(tq, tk, tv, out);
+    args.lse = &lse.tensor, args.mask = &mask.tensor;
+    args.has = RAPT_HAS_SOFTCAP | RAPT_HAS_SCALE, args.softcap = 1, args.softmax_scale = 1;
+    for (int64_t hidden = large + 1; hidden < keys; ++hidden) {
+      seen[static_cast<size_t>(hidden)] = 0;
+      ASSERT_EQ(rapt_sdpa(nullptr, &args, nullptr), RAPT_OK) << rapt_last_error();
+      const std::vector<float> expected = result, expected_lse = lse_values;
+      std::fill_n(k.begin() + hidden * dim, dim, NAN);
+      ASSERT_EQ(rapt_sdpa(nullptr, &args, nullptr), RAPT_OK) << rapt_last_error();
+      EXPECT_EQ(result, expected) << queries << " queries, hidden key " << hidden;
+      EXPECT_EQ(lse_values, expected_lse) << queries << " queries, hidden key " << hidden;
+      std::fill_n(k.begin() + hidden * dim, dim, 0.01f), seen[static_cast<size_t>(hidden)] = 1;
+    }
+  }
+}
+
 // The results of other tiles must not overwrite split states in the caller's workspace. Also, XLA's threads and
 // torch.set_flush_denormal flush subnormal numbers to 0, and a worker inherits this mode from the thread that created
 // its pool. Bits must not depend on the mode. k and v have every E4M3 value, and each tile has the subnormal ones.

@@ -168,6 +168,10 @@ void check_config(const ConfigChange& change) {
     bad_config("boxes", 1,
                "bias and mask need rows of TMA boxes: 16-byte strides, packed_heads = 1, and block_n times the "
                "bytes of an element a multiple of 32");
+  // The planner sets bias_row and mask_row only if it chooses boxes.
+  if (c.boxes && (c.bias_row != change.problem.bias.access.one_row || c.mask_row != change.problem.mask.access.one_row))
+    bad_config("boxes", 1, "the planner's choice for this problem must have boxes, too, because all queries have the ",
+               "same row of the bias or of the mask");
   const int64_t group = change.problem.group();
   if (c.packed_heads != 1 && c.packed_heads != group)
     bad_config("packed_heads", c.packed_heads, "must be 1 or ", group, ", the query heads of a KV head");

@@ -68,21 +68,23 @@ double estimated_us(const Problem& p, const Device& device, const Sm90TunedRow& 
   return launch_us + us(tiles / ctas, tiles / ctas * keys.mean) + us(1, keys.most) / 4;
 }
 
-// The cases were found by compiling all of them: other cases would spill registers with the tiles of `few`.
-Sm90Scores scores_of(const Problem& p) {
+// The cases were found by compiling all of them: other cases would spill registers with the tiles of `few`. Tiles of
+// several heads have no boxes, and above head dim 128 no tile of `few` has columns for a mask with a row for each
+// query.
+Sm90Scores scores_of(const Problem& p, bool several_heads) {
   const int loads = p.bias.present() + p.mask.present(), computes = p.softcap.has_value() + p.alibi;
   if (loads == 0) return computes > 1 ? Sm90Scores::several : Sm90Scores::few;
   if (computes > 0) return Sm90Scores::several;
   const ScoreAccess access = common_score_access(p);
-  const bool boxes = !p.invariant && access.boxes, f32 = p.bias.dtype == DType::f32;
+  const bool has_columns = !p.mask.present() || p.mask.access.one_row || std::max(p.head_dim, p.head_dim_v) <= 128,
+             boxes = !several_heads && !p.invariant && access.boxes && has_columns, f32 = p.bias.dtype == DType::f32;
   if (loads == 1) return boxes || (!p.invariant && access.pairs && !f32) ? Sm90Scores::few : Sm90Scores::singly;
-  const bool has_columns = p.mask.access.one_row || std::max(p.head_dim, p.head_dim_v) <= 128;
-  return boxes && has_columns && !f32 ? Sm90Scores::few : Sm90Scores::several;
+  return boxes && !f32 ? Sm90Scores::few : Sm90Scores::several;
 }
 
 // Returns the rows for the problem's operations on scores, and for the smallest dims that hold the problem.
-std::span<const Sm90TunedRow> rows_of(const Problem& p) {
-  const Sm90Scores scores = scores_of(p);
+std::span<const Sm90TunedRow> rows_of(const Problem& p, bool several_heads = false) {
+  const Sm90Scores scores = scores_of(p, several_heads);
   const auto holds = [&](const Sm90TunedRow& row) {
     return row.scores == scores && p.head_dim <= row.most_dim && p.head_dim_v <= row.most_dim_v;
   };
@@ -142,7 +144,8 @@ Sm90Choice choose_sm90_tiles(const Problem& p, const Device& device) {
   if (!p.invariant)
     for (const Sm90TunedRow& row : rows.subspan(1)) consider(row, 1);
   // Only the first row has tiles for several heads. Otherwise, different lengths would need more than four kernels.
-  if (const int heads = packable_heads(p, rows[0].tiles); heads > 1) consider(rows[0], heads);
+  const Sm90TunedRow& shared = rows_of(p, true)[0];
+  if (const int heads = packable_heads(p, shared.tiles); heads > 1) consider(shared, heads);
   best.tiles.causal_or_local = p.position_mask.present();
   // Single elements of bias and mask need more registers than pairs. Larger blocks would spill registers. Whether
   // elements can be read in pairs can depend on lengths.
