@@ -10,6 +10,12 @@ bool refused_by_all(const char* family, const Problem& p, std::string* why) {
   return false;
 }
 
+bool refused_for_softcap(const char* family, const Problem& p, std::string* why) {
+  if (!p.softcap || has_moderate_softcap(p)) return false;
+  return !refuse(family, why, "softcap = ", *p.softcap, ", scale = ", p.softmax_scale(),
+                 ": softcap must be from 2^-100 to 2^100, and scale / softcap 0 or a normal f32");
+}
+
 bool has_exact_alibi(const Problem& p) {
   return !p.has_starts && p.seqlen_q <= longest_exact_alibi && p.seqlen_k <= longest_exact_alibi;
 }

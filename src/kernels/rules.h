@@ -25,6 +25,8 @@ bool has_exact_alibi(const Problem& problem);
 // Returns how kernels can read bias and mask, as far as present. Without both, all members are false.
 ScoreAccess common_score_access(const Problem& problem);
 
+// Refuses soft caps for which the kernels' factor scale / softcap is not exact enough.
+bool refused_for_softcap(const char* family, const Problem& problem, std::string* why);
 bool refused_by_all(const char* family, const Problem& problem, std::string* why);
 bool refused_for_gpu(const char* family, const Device& device, std::string* why);
 

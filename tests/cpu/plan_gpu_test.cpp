@@ -215,7 +215,7 @@ TEST(PlanGpu, Sm90RefusesAlibiOfLargeDistances) {
 
 // The softmax of attention_sm90 divides by the soft cap, and the kernel multiplies by scale / softcap. If nothing but a
 // mask follows the scale, the softmax divides by the scale.
-TEST(PlanGpu, Sm90RefusesExtremeSoftCapsAndScales) {
+TEST(PlanGpu, TensorCoreKernelsRefuseExtremeSoftCapsAndScales) {
   const Device card = device_preset("h200");
   const auto family = [&](const char* words) {
     return plan(parse_problem(concat("bf16 b4 h32 q4096 d64 causal ", words)), card).steps[0].family;
@@ -223,10 +223,11 @@ TEST(PlanGpu, Sm90RefusesExtremeSoftCapsAndScales) {
   for (const char* words : {"softcap=20", "softcap=1e30", "softcap=1e-30", "scale=0 softcap=20", "scale=-3 softcap=20",
                             "mask=[b,1,q,k]", "scale=-1 alibi", "scale=0 bias=f32[1,h,q,k] mask=[b,1,q,k]"})
     EXPECT_EQ(family(words), &attention_sm90) << words;
-  for (const char* words : {"softcap=1e31", "softcap=1e-31", "scale=1e30 softcap=1e-30", "scale=1e-20 softcap=1e20",
-                            "scale=1e-44 softcap=1", "scale=-1e-9 softcap=1e30", "scale=-1", "scale=-1 mask=[b,1,q,k]",
-                            "scale=0 mask=[b,1,1,k]"})
+  for (const char* words : {"scale=-1", "scale=-1 mask=[b,1,q,k]", "scale=0 mask=[b,1,1,k]"})
     EXPECT_EQ(family(words), &attention_sm80) << words;
+  for (const char* words : {"softcap=1e31", "softcap=1e-31", "scale=1e30 softcap=1e-30", "scale=1e-20 softcap=1e20",
+                            "scale=1e-44 softcap=1", "scale=-1e-9 softcap=1e30"})
+    EXPECT_EQ(family(words), &attention_scalar) << words;
 }
 
 // Windows of 2^60 keys are the same as open ones, also for the estimate of times.

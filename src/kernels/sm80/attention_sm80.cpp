@@ -93,6 +93,8 @@ bool accepts_formats(const Problem& p, std::string* why) {
   if (p.softcap && p.acc != AccMode::tf32 && (p.q == DType::f32 || p.k == DType::f32))
     return refuse(name, why, "softcap with q=", name_of(p.q), " k=", name_of(p.k),
                   ": a soft cap makes large scores small again, so the errors of TF32 products would be too large");
+  // attention_scalar has no other kinds of sums, so calls that ask for them stay here.
+  if (p.acc == AccMode::f32 && refused_for_softcap(name, p, why)) return false;
   if (p.acc == AccMode::f16 && (p.q != DType::f16 || p.k != DType::f16 || p.v != DType::f16))
     return refuse(name, why, "acc=f16, q=", name_of(p.q), " k=", name_of(p.k), " v=", name_of(p.v),
                   ": only products of f16 are summed in f16");

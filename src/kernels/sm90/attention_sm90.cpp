@@ -60,9 +60,7 @@ int64_t div_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
 // The softmax divides by its factor: the scale, the soft cap, or 1 (scores.cuh).
 bool accepts_scores(const Problem& p, std::string* why) {
-  if (p.softcap && !has_moderate_softcap(p))
-    return refuse(name, why, "softcap = ", *p.softcap, ", scale = ", p.softmax_scale(),
-                  ": softcap must be from 2^-100 to 2^100, and scale / softcap 0 or a normal f32");
+  if (refused_for_softcap(name, p, why)) return false;
   if (p.softcap || p.bias.present() || p.alibi) return true;  // the score chain applies the scale
   if (scale_class(p) != ScaleClass::moderate)
     return refuse(name, why, "scale = ", p.softmax_scale(), ": scale * log2(e) must be from 2^-100 to 2^100");
@@ -167,7 +165,7 @@ void check_config(const ConfigChange& change) {
   if (c.boxes && !can_load_boxes(change.problem, c))
     bad_config("boxes", 1,
                "bias and mask need rows of TMA boxes: 16-byte strides, packed_heads = 1, and block_n times the "
-               "bytes of an element a multiple of 32");
+               "bytes of an element a multiple of 32; boxes=0 loads them without TMA");
   // The planner sets bias_row and mask_row only if it chooses boxes.
   if (c.boxes && (c.bias_row != change.problem.bias.access.one_row || c.mask_row != change.problem.mask.access.one_row))
     bad_config("boxes", 1, "the planner's choice for this problem must have boxes, too, because all queries have the ",
