@@ -98,6 +98,25 @@ TEST_F(GpuSm90, SoftCapAlibiBiasAndMask) {
   expect_all_pass(jobs);
 }
 
+// TMA loads bias and mask in boxes, also where their rows end within 16 bytes. The fills masked_rows and rescale have
+// masks that hide whole blocks.
+TEST_F(GpuSm90, BoxesAndHiddenBlocks) {
+  std::vector<Job> jobs;
+  for (const check::Fill fill : {check::Fill::normal, check::Fill::huge, check::Fill::masked_rows, check::Fill::rescale,
+                                 check::Fill::rescale_reversed, check::Fill::hidden_nan, check::Fill::seen_nan})
+    for (const char* words :
+         {"b2 h4:2 q300 k704 d64 bias=bf16[1,h,q,k] lse", "b2 h4 q300 k320 d128 causal bias=f32[b,1,q,k] lse",
+          "b1 h4 q140 k304 d256 bias=f16[1,h,1,k] lse", "b1 h2 q300 k100 d64 bias=f16[1,1,1,k] mask=[1,1,1,k] lse",
+          "b4 h4 q300 k640 d64 mask=[b,1,1,k] lse sinks", "b4 h4:1 q400 k640 d64 mask=[b,1,q,k] lse",
+          "b2 h4 q400 k640 d128 causal mask=[b,h,q,k] lse", "b2 h4 q400 k656 d96 window=90,30 mask=[1,h,q,k]",
+          "b4 h4 q140 k640 d256 mask=[b,1,1,k] lse", "b2 h4 q300 k640 d64 causal bias=bf16[b,h,q,k] mask=[b,1,q,k] lse",
+          "b2 h4 q300 k640 d128 causal softcap=5 alibi bias=f32[b,h,1,k] mask=[b,1,q,k] lse",
+          "h4:2 d64 varlen=17:40,0:3,140:100,1:0,64:512 causal mask=[b,1,q,k] lse",
+          "b3 h4 q140 k160 d128 causal seqused=150,20,33 seqused_q=140,3,0 mask=[b,1,q,k] lse"})
+      for (const char* type : {"f16 ", "bf16 "}) jobs.push_back({concat(type, words), fill});
+  expect_all_pass(jobs);
+}
+
 // The rows of a tile belong to different heads, which have their own slopes, elements of bias and mask, and sinks.
 TEST_F(GpuSm90, RowsOfAGroupHaveTheirOwnSteps) {
   std::vector<Job> jobs;
@@ -108,7 +127,7 @@ TEST_F(GpuSm90, RowsOfAGroupHaveTheirOwnSteps) {
           "h8:2 d64 varlen=17:40,0:3,140:1,1:0,64:500 causal softcap=5 bias=f16[1,h,1,k] mask=[b,1,q,1] lse",
           "b3 h4:1 q140 k150 d256 causal seqused=150,20,33 seqused_q=140,3,0 alibi bias=f32[b,h,q,k] lse"})
       for (const char* type : {"f16 ", "bf16 "}) jobs.push_back({concat(type, words), fill});
-  expect_all_pass(jobs, "packed_heads=4");
+  expect_all_pass(jobs, "packed_heads=4 boxes=0");
 }
 
 // Tiles that the planner does not choose now, but that tuning could choose.

@@ -106,9 +106,10 @@ struct ScoreTile {
     return !__any_sync(~0u, any);
   }
 
-  // The steps of score_chain.h. s: at first the products q.k. The soft cap includes the scale (AttentionParams::tanh).
+  // The steps of score_chain.h. s: at first the products q.k. The soft cap includes the scale, but no descales
+  // (soft_cap_factor).
   void scale(Scores& s, const Elements&) const {
-    if constexpr (cfg.softcap ? has_descales : !Rows::softmax_scales)
+    if constexpr (cfg.softcap ? has_score_descales(cfg.q, cfg.k) : !Rows::softmax_scales)
       for_each_row([&](int mt, int half) {
         const float factor = rows.factor(mt, half);
         for_each_pair(s, mt, half, [&](int, float& x, float& y) { x *= factor, y *= factor; });
@@ -176,8 +177,6 @@ struct ScoreTile {
   }
 
  private:
-  static constexpr bool has_descales = is_fp8(cfg.q) || is_fp8(cfg.k);  // as in soft_cap_factor()
-
   template <class Step>
   static void for_each_row(const Step& step) {
 #pragma unroll

@@ -101,12 +101,14 @@ struct AttentionParams {
   TanhTerms tanh;  // for softcap. The factor is scale / softcap, or 1 / softcap (soft_cap_factor)
 };
 
+// Returns whether scores have descales as factors, besides the scale.
+constexpr bool has_score_descales(DType q, DType k) { return is_fp8(q) || is_fp8(k); }
+
 // Returns the factor of AttentionParams::tanh: the scale is part of it, unless scores also have descales. If the
 // quotient is infinite, returns the largest float, so that a score of 0 stays 0.
 constexpr float soft_cap_factor(const AttentionParams& p) {
   constexpr float most = 0x1.fffffep127f;
-  const bool has_descales = is_fp8(p.q.dtype) || is_fp8(p.k.dtype);
-  const float factor = (has_descales ? 1.0f : p.scale) / p.softcap;
+  const float factor = (has_score_descales(p.q.dtype, p.k.dtype) ? 1.0f : p.scale) / p.softcap;
   return factor > most ? most : factor < -most ? -most : factor;
 }
 

@@ -162,10 +162,13 @@ void check_config(const ConfigChange& change) {
     bad_config("block_n", c.block_n, "scores, weights and output of a thread take ", held,
                " registers, but must take at most ", most, " with warpgroups = ", c.warpgroups);
   require_range("score_stages", c.score_stages, 1, 8);
+  if (!c.boxes && c.score_stages != chosen.score_stages)
+    bad_config("score_stages", c.score_stages, "has no effect with boxes = 0");
   if (c.boxes && !can_load_boxes(change.problem, c))
     bad_config("boxes", 1,
-               "bias and mask need rows of TMA boxes: 16-byte strides, packed_heads = 1, and block_n times the "
-               "bytes of an element a multiple of 32; boxes=0 loads them without TMA");
+               "bias and mask must be contiguous along the keys, with other strides of multiples of 16 bytes; ",
+               "packed_heads must be 1; block_n times the bytes of an element must be a multiple of 32. ",
+               "boxes = 0 loads them without TMA");
   // The planner sets bias_row and mask_row only if it chooses boxes.
   if (c.boxes && (c.bias_row != change.problem.bias.access.one_row || c.mask_row != change.problem.mask.access.one_row))
     bad_config("boxes", 1, "the planner's choice for this problem must have boxes, too, because all queries have the ",
@@ -216,41 +219,34 @@ TensorElement element_of(DType dtype) {
   }
 }
 
-// A box has 64 elements of dimension 0, `box_rows` of dimension 1, and `box_planes` of dimension 2.
-TensorMapSpec map_of(const TensorRef& t, int64_t dim, const std::array<MapDimension, 3>& outer, int box_rows,
-                     int box_planes = 1) {
+// box: elements of dimensions 0, 1 and 2.
+TensorMapSpec map_of(const void* data, DType dtype, int64_t row_elements, const std::array<MapDimension, 3>& outer,
+                     const std::array<int, 3>& box, TensorSwizzle swizzle) {
   TensorMapSpec spec;
-  spec.element = element_of(t.dtype);
-  spec.base = t.data, spec.rank = 4, spec.swizzle = TensorSwizzle::bytes_128;
-  spec.sizes[0] = static_cast<uint64_t>(dim);
+  spec.element = element_of(dtype), spec.base = data, spec.rank = 4, spec.swizzle = swizzle;
+  spec.sizes[0] = static_cast<uint64_t>(row_elements);
   for (size_t i = 0; i < 3; ++i) {
     spec.sizes[i + 1] = static_cast<uint64_t>(outer[i].size);
     // A dimension of size 1 can have any stride, also one that the driver refuses. So 16 is used for it.
-    spec.strides[i] = outer[i].size == 1 ? 16 : static_cast<uint64_t>(2 * outer[i].stride);
+    spec.strides[i] = outer[i].size == 1 ? 16 : static_cast<uint64_t>(bytes_of(dtype) * outer[i].stride);
+    spec.box[i] = static_cast<uint32_t>(box[i]);
   }
-  spec.box = {64, static_cast<uint32_t>(box_rows), static_cast<uint32_t>(box_planes), 1, 0};
+  spec.box[3] = 1;
   return spec;
 }
 
 // The tensor map of a bias or a mask. Its broadcast dimensions have size 1.
 TensorMapSpec score_map(const BroadcastRef& t, DType dtype, const Problem& p, const Sm90Config& c, bool one_row) {
-  const int bytes = bytes_of(dtype), width = Sm90Layout::box_width(c, dtype, one_row);
+  const int width = Sm90Layout::box_width(c, dtype, one_row);
   const auto broadcast = [](int64_t size, int64_t stride) { return MapDimension{stride == 0 ? 1 : size, stride}; };
-  const MapDimension outer[] = {broadcast(one_row ? 1 : p.seqlen_q, t.query), broadcast(p.heads_q, t.head),
-                                broadcast(p.batch, t.batch)};
-  TensorMapSpec spec;
-  spec.element = element_of(dtype), spec.base = t.data, spec.rank = 4;
-  if (!one_row)
-    spec.swizzle = width == 128  ? TensorSwizzle::bytes_128
-                   : width == 64 ? TensorSwizzle::bytes_64
-                                 : TensorSwizzle::bytes_32;
-  spec.sizes[0] = static_cast<uint64_t>(p.seqlen_k);
-  for (size_t i = 0; i < 3; ++i) {
-    spec.sizes[i + 1] = static_cast<uint64_t>(outer[i].size);
-    spec.strides[i] = outer[i].size == 1 ? 16 : static_cast<uint64_t>(bytes * outer[i].stride);
-  }
-  spec.box = {static_cast<uint32_t>(width / bytes), static_cast<uint32_t>(Sm90Layout::box_rows(c, one_row)), 1, 1, 0};
-  return spec;
+  const TensorSwizzle swizzle = one_row        ? TensorSwizzle::none
+                                : width == 128 ? TensorSwizzle::bytes_128
+                                : width == 64  ? TensorSwizzle::bytes_64
+                                               : TensorSwizzle::bytes_32;
+  return map_of(
+      t.data, dtype, p.seqlen_k,
+      {broadcast(one_row ? 1 : p.seqlen_q, t.query), broadcast(p.heads_q, t.head), broadcast(p.batch, t.batch)},
+      {width / bytes_of(dtype), Sm90Layout::box_rows(c, one_row), 1}, swizzle);
 }
 
 LaunchSpec launch_spec(const StepCall& call) {
@@ -268,15 +264,20 @@ LaunchSpec launch_spec(const StepCall& call) {
   const AttentionParams& a = call.params;
   const int64_t batches = p.varlen ? 1 : p.batch;  // packed tensors have no batch dimension
   const MapDimension queries{rows_q, a.q.row}, heads{p.heads_q, a.q.head}, of_batch{batches, a.q.batch};
-  spec.add_map(offsetof(Sm90Params, q),
-               c.packed_heads > 1
-                   ? map_of(a.q, p.head_dim, {heads, queries, of_batch}, c.packed_heads, c.block_m() / c.packed_heads)
-                   : map_of(a.q, p.head_dim, {queries, heads, of_batch}, c.block_m()));
-  const auto kv_map = [&](const TensorRef& t, int64_t dim) {
-    return map_of(t, dim, {MapDimension{rows_k, t.row}, {p.heads_k, t.head}, {batches, t.batch}}, c.block_n);
+  const auto columns_of_64 = [](const TensorRef& t, DType dtype, int64_t dim, const std::array<MapDimension, 3>& outer,
+                                int rows, int planes = 1) {
+    return map_of(t.data, dtype, dim, outer, {64, rows, planes}, TensorSwizzle::bytes_128);
   };
-  spec.add_map(offsetof(Sm90Params, k), kv_map(a.k, p.head_dim));
-  spec.add_map(offsetof(Sm90Params, v), kv_map(a.v, p.head_dim_v));
+  spec.add_map(offsetof(Sm90Params, q),
+               c.packed_heads > 1 ? columns_of_64(a.q, c.q, p.head_dim, {heads, queries, of_batch}, c.packed_heads,
+                                                  c.block_m() / c.packed_heads)
+                                  : columns_of_64(a.q, c.q, p.head_dim, {queries, heads, of_batch}, c.block_m()));
+  const auto kv_map = [&](const TensorRef& t, DType dtype, int64_t dim) {
+    return columns_of_64(t, dtype, dim, {MapDimension{rows_k, t.row}, {p.heads_k, t.head}, {batches, t.batch}},
+                         c.block_n);
+  };
+  spec.add_map(offsetof(Sm90Params, k), kv_map(a.k, c.k, p.head_dim));
+  spec.add_map(offsetof(Sm90Params, v), kv_map(a.v, c.v, p.head_dim_v));
   if (c.boxes && c.bias != DType::none)
     spec.add_map(offsetof(Sm90Params, bias), score_map(a.bias, c.bias, p, c, c.bias_row));
   if (c.boxes && c.mask) spec.add_map(offsetof(Sm90Params, mask), score_map(a.mask, DType::u8, p, c, c.mask_row));
