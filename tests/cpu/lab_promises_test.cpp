@@ -366,7 +366,7 @@ TEST(ConfigRules, EachFieldIsHeldToItsRule) {
       {f16, "h100", "family=attention_sm90 boxes=1", "boxes = 1: bias and mask must be contiguous along the keys"},
       {"f16 b16 h8 q512 d64 mask=[b,1,q,k]", "h100", "family=attention_sm90 score_stages=0",
        "score_stages = 0: must be"},
-      {"f16 b16 h8 q512 d64 mask=[b,1,q,k]", "h100", "family=attention_sm90 block_n=80",
+      {"f16 b16 h8 q512 d64 mask=[b,1,q,k]", "h100", "family=attention_sm90 warpgroups=2 block_n=80",
        "boxes = 0 loads them without"},
       {"f16 b32 h16:1 q4 k64 d64 mask=[b,1,1,k]", "h100", "family=attention_sm90 packed_heads=1 boxes=1",
        "the planner's choice for this problem must have boxes, too"},
