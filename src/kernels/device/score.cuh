@@ -51,10 +51,10 @@ struct FastTanh {
 struct SoftCap {
   const TanhTerms& tanh;  // in constant memory, so that the coefficients need no registers
 
-  // Requires x^2 <= tanh.largest_square.
-  float small(float x) const {
+  // Requires x^2 <= tanh.largest_square. one: 1 (RowSoftmax::exponentiate).
+  float small(float x, float one = 1.0f) const {
     const float t = x * x;
-    return x * fmaf(fmaf(fmaf(tanh.term[3], t, tanh.term[2]), t, tanh.term[1]), t, tanh.term[0]);
+    return x * fmaf(fmaf(fmaf(tanh.term[3] * one, t, tanh.term[2]), t, tanh.term[1]), t, tanh.term[0]);
   }
   float of(float x) const {
     const float with_terms = small(x), without = FastTanh::of(x * tanh.factor);

@@ -141,8 +141,8 @@ inline void load_a_fragment(Tf32Terms<terms> (&a)[2][m_tiles][4], int mt, const 
   }
 }
 
-// Computes S = QK^T. Of every 64 channels the products are summed by tensor cores, and these sums are added in f32. The
-// loop is not unrolled, because this saves registers.
+// Computes S = QK^T. Of every 64 channels the products are summed by tensor cores, and these sums are added in f32. For
+// large head dims the loop is not unrolled, because this saves registers.
 template <const Sm80Config& cfg, int m_tiles, int n_tiles, class QTile, class KTile>
 inline void mma_qk_tf32(float (&s)[m_tiles][n_tiles][4], const RowAddress<QTile, cfg.q>& rows,
                         const RowAddress<KTile, cfg.k>& keys) {
@@ -151,7 +151,7 @@ inline void mma_qk_tf32(float (&s)[m_tiles][n_tiles][4], const RowAddress<QTile,
   constexpr bool has_low = q_terms + k_terms > 2, several_sums = groups > groups_of_sum;
   Tf32Sum sum[m_tiles][n_tiles];
   if constexpr (several_sums) add_sums<has_low, false>(s, sum);  // zeros
-#pragma unroll 1
+#pragma unroll (groups <= 8 ? groups : 1)
   for (int group = 0; group < groups; ++group) {
     Tf32Terms<q_terms> a[2][m_tiles][4];  // [k8 step]
 #pragma unroll

@@ -212,12 +212,20 @@ struct Consumer {
     const ScoreRows<cfg> rows{p, tile, group};
     Scores{p, rows, n_block * cfg.block_n + static_cast<int>(threadIdx.x % 4) * 2}.load(elements);
   }
+  // A soft cap alone can be computed together with the exponentials.
+  static constexpr bool fuses_soft_cap =
+      cfg.softcap && ScoreRows<cfg>::softmax_scales && !cfg.mask && !has_user_score;
   // Modifies and masks scores, and replaces them by weights. Returns whether correct() and rescale() must follow.
   bool mask_and_softmax(SFragment& s, typename Scores::Elements& elements, RowSoftmax<cfg>& softmax,
                         const RowTile<cfg>& tile, const typename RowTile<cfg>::KeyRanges& keys, int n_block,
                         NanPass pass) {
     RAPT_TRACE_NEXT("consumer #: softmax");
     const int key = n_block * cfg.block_n;
+    if constexpr (fuses_soft_cap) {
+      const SoftCap cap{p.tanh};
+      const bool masked = key + cfg.block_n > keys.full.end || (cfg.causal_or_local && key < keys.full.begin);
+      if (!masked && softmax.is_steady && __all_sync(~0u, cap.all_small(s))) return softmax.weigh_capped(s, cap);
+    }
     if constexpr (Scores::used) {
       const ScoreRows<cfg> rows{p, tile, group};
       if constexpr (cfg.boxes && cfg.bias != DType::none) boxes().load_bias(elements);

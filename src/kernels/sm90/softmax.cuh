@@ -18,6 +18,7 @@
 // compared with row_max before the weights are computed (maximum_first), as in attention_sm80. No weight exceeds 2^8.
 #pragma once
 
+#include "device/score.cuh"
 #include "device/softmax.cuh"
 #include "row_tile.cuh"
 
@@ -49,20 +50,8 @@ struct RowSoftmax {
       corrects = raise_row_max(s, pass);
     else if (!is_steady)
       begin_rows(s, pass), corrects = pass != NanPass::normal;
-    // The arguments of exponentials are computed at most two groups before the exponentials.
-    float at[2][2] = {{shift[0], shift[1]}, {shift[0], shift[1]}}, sum[2][2] = {};  // as in block_sum()
-#pragma unroll
-    for (int n = 0; n < tiles; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        s[0][n][i] = exp2_approx(fmaf(s[0][n][i], c, -at[n / group % 2][i / 2]));
-        sum[i / 2][i % 2] += s[0][n][i];
-      }
-      if (n % group == group - 1)
-#pragma unroll
-        for (int half = 0; half < 2; ++half)
-          at[n / group % 2][half] = after(at[n / group % 2][half], sum[half][n / group / 2 % 2]);
-    }
+    float sum[2][2] = {};  // as in block_sum()
+    exponentiate(s, sum, [](float x, float) { return x; });
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float all = sum[half][0] + sum[half][1];
@@ -79,6 +68,22 @@ struct RowSoftmax {
     return __any_sync(~0u, corrects);
   }
 
+  // The same, in the steady state, for scores with a soft cap that SoftCap::small() can compute. Computing the cap here
+  // overlaps it with the exponentials.
+  template <int tiles>
+  bool weigh_capped(float (&s)[1][tiles][4], const SoftCap& cap) {
+    float sum[2][2] = {};
+    exponentiate(s, sum, [&](float x, float one) { return cap.small(x, one); });
+    bool corrects = false;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float all = sum[half][0] + sum[half][1];
+      row_sum[half] += all;
+      corrects = corrects | !(all <= largest_sum);
+    }
+    return __any_sync(~0u, corrects);
+  }
+
   // If the weights of a row are too large, scales the row's weights and row_sum. The caller multiplies O by
   // output_scale. With maximum_first no weight is too large.
   template <int tiles>
@@ -91,6 +96,27 @@ struct RowSoftmax {
   }
 
  private:
+  // Replaces scores by weights, and adds them to `sum`. change(x, one): an operation on each score before the softmax.
+  // `one` is 1, but ptxas does not know this: an operation that uses it begins at most two groups before its
+  // exponential. The same holds for the arguments of the exponentials.
+  template <int tiles, class Change>
+  void exponentiate(float (&s)[1][tiles][4], float (&sum)[2][2], const Change& change) const {
+    float at[2][2] = {{shift[0], shift[1]}, {shift[0], shift[1]}}, one[2] = {1.0f, 1.0f};
+#pragma unroll
+    for (int n = 0; n < tiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        s[0][n][i] = exp2_approx(fmaf(change(s[0][n][i], one[n / group % 2]), c, -at[n / group % 2][i / 2]));
+        sum[i / 2][i % 2] += s[0][n][i];
+      }
+      if (n % group == group - 1) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          at[n / group % 2][half] = after(at[n / group % 2][half], sum[half][n / group / 2 % 2]);
+        one[n / group % 2] = after(one[n / group % 2], sum[0][n / group / 2 % 2]);
+      }
+    }
+  }
   template <int tiles>
   void correct_row(float (&s)[1][tiles][4], int half) {
     if (is_steady) output_scale[half] = 1.0f;
