@@ -24,7 +24,7 @@ ScoreAccess common_score_access(const Problem& p) {
   if (!p.bias.present()) return p.mask.access;
   if (!p.mask.present()) return p.bias.access;
   const ScoreAccess &a = p.bias.access, &b = p.mask.access;
-  return {a.pairs && b.pairs, a.boxes && b.boxes, a.one_row && b.one_row};
+  return {a.pairs && b.pairs, a.octets && b.octets, a.boxes && b.boxes, a.one_row && b.one_row};
 }
 
 bool refused_for_gpu(const char* family, const Device& device, std::string* why) {

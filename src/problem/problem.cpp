@@ -84,11 +84,13 @@ ScoreAccess score_access(DType dtype, const Geometry& g, uintptr_t base) {
   ScoreAccess access;
   access.pairs = g.shape[last] % 2 == 0 && g.shape[last] > 0 && g.strides[last] == 1 &&
                  base % static_cast<uintptr_t>(2 * element) == 0;
+  access.octets = access.pairs && g.shape[last] % 8 == 0 && base % std::min<uintptr_t>(8 * element, 16) == 0;
   access.boxes = g.shape[last] > 1 && g.strides[last] == 1 && base % 16 == 0;
   for (size_t i = 0; i < last; ++i) {
     if (g.shape[i] <= 1) continue;
     const int64_t stride = g.strides[i];
     access.pairs = access.pairs && stride % 2 == 0;
+    access.octets = access.octets && stride % 8 == 0;
     access.boxes = access.boxes && stride >= 0 && stride < tma_limit / element && stride % (16 / element) == 0;
   }
   access.one_row = access.boxes && (g.rank < 2 || g.shape[last - 1] == 1 || g.strides[last - 1] == 0);
@@ -158,7 +160,7 @@ class Bits {
   Bits& add(const Broadcast& t) {
     add(t.dtype, 8);
     for (const bool one : t.one) add(one, 1);
-    return add(t.access.pairs, 1).add(t.access.boxes, 1).add(t.access.one_row, 1);
+    return add(t.access.pairs, 1).add(t.access.octets, 1).add(t.access.boxes, 1).add(t.access.one_row, 1);
   }
   uint64_t word() const { return word_; }
 
@@ -233,7 +235,7 @@ std::string access_words(const char* tensor, const Access& a) {
 std::string access_words(const char* tensor, const Broadcast& t, const Problem& p) {
   const ScoreAccess& a = t.access;
   if (a == score_access(p, t)) return "";
-  return concat("; ", tensor, a.pairs ? " in pairs" : " not in pairs", a.boxes ? ", in boxes" : ", not in boxes",
+  return concat("; ", tensor, a.octets ? " in octets" : a.pairs ? " in pairs" : " not in pairs", a.boxes ? ", in boxes" : ", not in boxes",
                 a.one_row ? " of one row" : "");
 }
 }  // namespace

@@ -35,6 +35,9 @@ struct ScoreAccess {
   // The elements of keys 2 * n and 2 * n + 1 can be read at once: the last stride is 1, the last size is even, and
   // every row begins at a multiple of two elements.
   bool pairs = false;
+  // The elements of keys 8 * n to 8 * n + 7 can be read at once: the same with eight instead of two, and the address of
+  // such a group is a multiple of 16 bytes, or of 8 bytes for a mask.
+  bool octets = false;
   // TMA can copy boxes: the last stride is 1, and the base and the other strides are multiples of 16 bytes, at least 0
   // and below 2^40.
   bool boxes = false;

@@ -8,37 +8,53 @@
 
 namespace rapt {
 
-// The elements of a bias or a mask that a thread needs for one row: those of the keys key + 8 * n and the next one, for
-// each tile n of eight keys. in_pairs: both elements are loaded at once (Broadcast::pairs).
-template <DType dtype, bool in_pairs, int n_tiles>
-struct RowElements {
-  static constexpr int bytes = bytes_of(dtype);
-  unsigned raw[n_tiles][in_pairs && 2 * bytes <= 4 ? 1 : 2];
+// The keys of a thread's scores in tiles of eight columns. A thread has two neighbouring keys in each tile. width: how
+// many elements of bias and mask a load takes. With 8, the keys of four tiles are eight neighbours (octet_key).
+template <int width>
+struct LaneKeys {
+  static constexpr int tiles = width == 8 ? 4 : 1;                  // whose keys are neighbours
+  static constexpr int first(int lane) { return lane % 4 * 2 * tiles; }
+  // Returns the number of keys from the thread's first key to its first key in tile n.
+  static constexpr int distance(int n) { return n / tiles * 8 * tiles + n % tiles * 2; }
+};
 
-  // Loads the elements of tile n. first: address of the thread's first key. left: the number of keys of the tensor from
-  // this key on. Elements past the tensor are 0.
+// The elements of a bias or a mask that a thread needs for one row, in n_tiles tiles.
+template <DType dtype, int width, int n_tiles>
+struct RowElements {
+  using Keys = LaneKeys<width>;
+  static constexpr int bytes = bytes_of(dtype), in_word = width == 1 || bytes == 4 ? 1 : 4 / bytes,
+                       words = (2 * Keys::tiles + in_word - 1) / in_word;
+  unsigned raw[n_tiles / Keys::tiles][words];
+
+  // Loads the elements of tile n, or of the tiles whose keys follow those of tile n. first: address of the thread's
+  // first key. left: the number of keys of the tensor from this key on. Elements past the tensor are 0.
   void load(int n, const char* first, index_t stride, int left) {
-    if constexpr (in_pairs) {
-      set_zero(raw[n]);
-      if (8 * n < left) load_pair(first + bytes * 8 * n, raw[n]);
+    if (n % Keys::tiles != 0) return;
+    unsigned(&to)[words] = raw[n / Keys::tiles];
+    const int key = Keys::distance(n);
+    if constexpr (width > 1) {
+#pragma unroll
+      for (int i = 0; i < words; ++i) to[i] = 0;
+      if (key < left) load_words(first + bytes * key, to);
     } else {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) raw[n][i] = 8 * n + i < left ? load_one(first + bytes * stride * (8 * n + i)) : 0;
+      for (int i = 0; i < 2; ++i) to[i] = key + i < left ? load_one(first + bytes * stride * (key + i)) : 0;
     }
   }
   // Returns the bits of element i of tile n.
   unsigned bits(int n, int i) const {
-    if constexpr (!in_pairs || bytes == 4)
-      return raw[n][i];
-    else
-      return raw[n][0] >> 8 * bytes * i & (bytes == 2 ? 0xffffu : 0xffu);
+    const int element = n % Keys::tiles * 2 + i;
+    const unsigned word = raw[n / Keys::tiles][element / in_word];
+    if constexpr (in_word == 1) return word;
+    return word >> 8 * bytes * (element % in_word) & (bytes == 2 ? 0xffffu : 0xffu);
   }
   // Returns whether an element is not 0.
   bool any() const {
     unsigned all = 0;
 #pragma unroll
-    for (int n = 0; n < n_tiles; ++n)
-      for (const unsigned word : raw[n]) all |= word;
+    for (const auto& tile : raw)
+#pragma unroll
+      for (const unsigned word : tile) all |= word;
     return all != 0;
   }
   float value(int n, int i) const {
@@ -48,16 +64,21 @@ struct RowElements {
   }
 
  private:
-  template <int words>
-  static void set_zero(unsigned (&to)[words]) {
-    for (int i = 0; i < words; ++i) to[i] = 0;
-  }
-  static void load_pair(const char* from, unsigned (&to)[2]) {
-    const auto pair = *reinterpret_cast<const Bytes8*>(from);
-    to[0] = pair.word[0], to[1] = pair.word[1];
-  }
-  static void load_pair(const char* from, unsigned (&to)[1]) {
-    to[0] = bytes == 2 ? *reinterpret_cast<const unsigned*>(from) : *reinterpret_cast<const unsigned short*>(from);
+  // Loads `words` words, or with pairs of bytes half a word.
+  static void load_words(const char* from, unsigned (&to)[words]) {
+    if constexpr (width * bytes == 2) to[0] = *reinterpret_cast<const unsigned short*>(from);
+    if constexpr (width * bytes == 4) to[0] = *reinterpret_cast<const unsigned*>(from);
+    if constexpr (width * bytes == 8) {
+      const auto x = *reinterpret_cast<const Bytes8*>(from);
+      to[0] = x.word[0], to[1] = x.word[1];
+    }
+    if constexpr (width * bytes >= 16)
+#pragma unroll
+      for (int i = 0; i < words; i += 4) {
+        const auto x = *reinterpret_cast<const Bytes16*>(from + 4 * i);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) to[i + j] = x.word[j];
+      }
   }
   static unsigned load_one(const char* from) {
     if constexpr (bytes == 4) return *reinterpret_cast<const unsigned*>(from);
@@ -65,12 +86,12 @@ struct RowElements {
     return *reinterpret_cast<const unsigned char*>(from);
   }
 };
-template <bool in_pairs, int n_tiles>
-struct RowElements<DType::none, in_pairs, n_tiles> {};
+template <int width, int n_tiles>
+struct RowElements<DType::none, width, n_tiles> {};
 
 // Rows describes the rows of a thread's scores. Row (mt, half) is row lane / 4 + 8 * half of m-tile mt:
 //   softmax_scales   the softmax multiplies scores by the scale (or, with a soft cap, by the cap), not the chain
-//   in_pairs         a thread holds the elements of bias and mask in pairs of keys
+//   width            how many elements of bias and mask a load takes: 1, 2 or 8 neighbouring keys
 //   loads_mask       there is a mask, and the score chain applies it
 //   exact_tanh       for f32, whose bounds are below the error of FastTanh
 //   far_positions    distances of ALiBi can exceed 2^24, so that they are not exact in f32
@@ -83,11 +104,12 @@ struct ScoreTile {
   static constexpr bool used =
       !Rows::softmax_scales || cfg.softcap || cfg.bias != DType::none || cfg.alibi || cfg.mask || has_user_score;
   using Scores = float[m_tiles][n_tiles][4];
+  using Keys = LaneKeys<Rows::width>;
 
   // The elements of bias and mask of a block of keys.
   struct Elements {
-    RowElements<cfg.bias, Rows::in_pairs, n_tiles> bias[m_tiles][2];
-    RowElements<Rows::loads_mask ? DType::u8 : DType::none, Rows::in_pairs, n_tiles> mask[m_tiles][2];
+    RowElements<cfg.bias, Rows::width, n_tiles> bias[m_tiles][2];
+    RowElements<Rows::loads_mask ? DType::u8 : DType::none, Rows::width, n_tiles> mask[m_tiles][2];
   };
 
   const AttentionParams& p;
@@ -152,7 +174,8 @@ struct ScoreTile {
           return fabsf(static_cast<float>(static_cast<int>(first)) + static_cast<float>(n));
         };
         for_each_pair(s, mt, half, [&](int n, float& x, float& y) {
-          x = fmaf(-slope, distance(8 * n), x), y = fmaf(-slope, distance(8 * n + 1), y);
+          const int first_of_tile = Keys::distance(n);
+          x = fmaf(-slope, distance(first_of_tile), x), y = fmaf(-slope, distance(first_of_tile + 1), y);
         });
       });
   }
@@ -161,7 +184,7 @@ struct ScoreTile {
       for_each_row([&](int mt, int half) {
         [[maybe_unused]] const index_t batch = rows.batch(), head = rows.head(mt, half), i = rows.query(mt, half);
         for_each_pair(s, mt, half, [&](int n, float& x, float& y) {
-          [[maybe_unused]] const index_t j = key + 8 * n;
+          [[maybe_unused]] const index_t j = key + Keys::distance(n);
           x = RAPT_USER_SCORE(x, batch, head, i, j), y = RAPT_USER_SCORE(y, batch, head, i, (j + 1));
         });
       });

@@ -42,10 +42,15 @@ struct LdmatrixAddress {
   }
 };
 
+// With octets, row r of K and V in shared memory holds key octet_key(r) of the tile. Bits 1 and 2 of r and bits 3 and 4
+// of r change places. A thread holds the scores of two columns in each of four tiles of eight columns. This order makes
+// their keys eight neighbours, whose elements of a bias or a mask are loaded at once.
+constexpr int octet_key(int row) { return (row & ~30) | (row & 6) << 2 | (row & 24) >> 2; }
+
 // Copies a tile by cp.async: `live_bytes` of each row, a multiple of 16. The rows are `pitch` bytes apart in global
 // memory. The rest of a row, and rows from number `count` on, become zeros. All `threads` of the CTA call this; the
 // caller commits and waits.
-template <class Tile, int threads>
+template <class Tile, int threads, bool octets = false>
 inline void copy_columns(unsigned to, const char* from, int live_bytes, index_t pitch, index_t count,
                          int thread_index) {
   const int thread = static_cast<int>(
@@ -55,21 +60,24 @@ inline void copy_columns(unsigned to, const char* from, int live_bytes, index_t 
   const int first_row = thread / Tile::chunks, chunk = thread % Tile::chunks;
   if (threads % Tile::chunks != 0 && first_row >= per_pass) return;
   const bool column = chunk * 16 < live_bytes;
-  const char* source = from + first_row * pitch + chunk * 16;
+  const auto key_of = [](int row) { return octets ? octet_key(row) : row; };
+  const char* source = from + key_of(first_row) * pitch + chunk * 16;
   const int live = static_cast<int>(count < Tile::rows ? count : Tile::rows);
+  constexpr bool disjoint_bits = (per_pass & (per_pass - 1)) == 0;  // of first_row and r
 #pragma unroll
   for (int r = 0; r < Tile::rows; r += per_pass) {
-    const int row = first_row + r;
+    const int row = first_row + r, key = disjoint_bits ? key_of(first_row) + key_of(r) : key_of(row);
     if (Tile::rows % per_pass == 0 || row < Tile::rows)
-      cp_async_16(to + Tile::offset(row, chunk), source, column && row < live);
-    source += per_pass * pitch;
+      cp_async_16(to + Tile::offset(row, chunk), source, column && key < live);
+    const int next = disjoint_bits ? key_of(first_row) + key_of(r + per_pass) : key_of(row + per_pass);
+    source += (next - key) * pitch;
   }
 }
 // The same for a number of bytes that is known at compile time.
-template <class Tile, int live_bytes, int threads>
+template <class Tile, int live_bytes, int threads, bool octets = false>
 inline void copy_tile(unsigned to, const char* from, index_t pitch, index_t count, int thread_index) {
   static_assert(live_bytes % 16 == 0, "rows are copied in whole chunks");
-  copy_columns<Tile, threads>(to, from, live_bytes, pitch, count, thread_index);
+  copy_columns<Tile, threads, octets>(to, from, live_bytes, pitch, count, thread_index);
 }
 
 }  // namespace rapt

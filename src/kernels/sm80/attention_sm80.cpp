@@ -39,6 +39,7 @@ constexpr ConfigField config_fields[] = {
     config_field<Sm80PlanConfig, &Sm80PlanConfig::min_blocks, 1, 2, 3, 4>("min_blocks", ConfigRole::tunable),
     config_field<Sm80PlanConfig, &Sm80PlanConfig::scale_in_exp2>("scale_in_exp2", ConfigRole::tunable),
     config_field<Sm80PlanConfig, &Sm80PlanConfig::pairs>("pairs"),
+    config_field<Sm80PlanConfig, &Sm80PlanConfig::octets, false, true>("octets", ConfigRole::tunable),
     config_field<Sm80PlanConfig, &Sm80PlanConfig::far_positions>("far_positions"),
     config_field<Sm80PlanConfig, &Sm80PlanConfig::softcap>("softcap"),
     config_field<Sm80PlanConfig, &Sm80PlanConfig::bias>("bias"),
@@ -163,6 +164,11 @@ bool changes_scores(const Problem& p) {
 
 bool has_small_smem(const Device& device) { return device.smem_per_block < 128 << 10; }
 
+// Octets change the order of the keys, and `invariant` allows only one order.
+bool can_load_octets(const Problem& p) {
+  return common_score_access(p).octets && !p.invariant && rows_sharing(p.k_scales) != 1 && rows_sharing(p.v_scales) != 1;
+}
+
 // With `invariant`, tiles must not depend on lengths, batch or heads.
 Sm80Rows rows_of(const Problem& p, const Device& device, bool causal_or_local, int dim) {
   const int64_t heads = p.batch * p.heads_q;
@@ -261,6 +267,7 @@ KernelConfig configure(const Problem& p, const Device& device) {
   a.single_tf32 = p.acc == AccMode::tf32;
   if (traits.fp8) configure_fp8(p, device, a);
   a.wide() ? configure_wide(a, device.smem_per_block) : fit_shared_memory(a, device.smem_per_block);
+  a.octets = can_load_octets(p) && !a.wide() && a.block_n % 32 == 0;
   a.l2_kv_bytes = device.l2_bytes / 2;
   return {config_table, a};
 }
@@ -295,6 +302,7 @@ void check_tiles(const Sm80Config& c) {
   require_multiple("block_m", c.block_m, 16 * c.warps_m);  // a warp has whole m16 tiles
   if (layout.tf32_qk && c.q_in_registers)
     bad_config("q_in_registers", 1, "must be 0 if q and k are f32, or of different 16-bit types");
+  if (c.octets) require_multiple("block_n", c.block_n, 32);
   const int mma_k = c.fp8_pv ? 32 : 16;  // k of the PV mma
   require_multiple("block_n", c.block_n, layout.widens_k ? 32 : mma_k);
   for (const int sharing : {c.k_descale_block, c.v_descale_block})
@@ -326,6 +334,8 @@ void check_config(const ConfigChange& change) {
   }
   if (c.scale_in_exp2 && !chosen.scale_in_exp2)
     bad_config("scale_in_exp2", 1, "this problem changes scores by more than the scale");
+  if (c.octets && (c.wide() || !can_load_octets(change.problem)))
+    bad_config("octets", 1, "must be 0 for this problem, because bias or mask cannot be read in groups of eight keys");
   if (!c.causal_or_local && chosen.causal_or_local)
     bad_config("causal_or_local", 0, "this problem is causal or has a window");
   const int arch = arch_number(change.device.arch);

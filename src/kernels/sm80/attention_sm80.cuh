@@ -41,6 +41,8 @@ struct AttentionSm80 {
                 "with scale_in_exp2, only masks may follow the scale or the soft cap");
   static_assert(!(cfg.softcap && cfg.key_mean),
                 "softcap with key_mean is not supported: the mean would have to be added before the cap");
+  static_assert(!cfg.octets || (cfg.block_n % 32 == 0 && cfg.k_descale_block != 1 && cfg.v_descale_block != 1),
+                "octets permute 32 keys, but not the descales of single keys");
   static_assert(!(layout.tf32_qk && cfg.q_in_registers), "q_in_registers is not supported with TF32 products");
   using QTile = SmemTile<cfg.block_m, layout.q_row, layout.tf32_qk>;
   using KTile = SmemTile<cta_block_n, layout.k_row, layout.tf32_qk>;
@@ -288,8 +290,8 @@ struct AttentionSm80 {
   void load(int n_block, unsigned to, const KvView& view) const {
     const index_t key = static_cast<index_t>(first_n_block + n_block) * cta_block_n;
     if (n_block < n_blocks)
-      copy_tile<Tile, live * size, threads>(to, view.rows + size * view.row(key), size * view.pitch(),
-                                            band.seqlen_k - key, cta.thread);
+      copy_tile<Tile, live * size, threads, cfg.octets>(to, view.rows + size * view.row(key), size * view.pitch(),
+                                                        band.seqlen_k - key, cta.thread);
     cp_async_commit_group();
   }
   void load_kv(int n_block) const {
@@ -344,7 +346,7 @@ struct AttentionSm80 {
 
   // The scores that this thread holds for the keys of a block.
   Scores scores_of(const Rows& rows, int n_block) const {
-    return {p, rows, first_key(n_block) + opaque_lane() % 4 * 2};
+    return {p, rows, first_key(n_block) + Scores::Keys::first(opaque_lane())};
   }
 
   // Turns the products q.k into logits, or into scores that the softmax scales.
@@ -374,7 +376,7 @@ struct AttentionSm80 {
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
             float& x = s[mt][n][2 * half + i];
-            const int j = n * 8 + l % 4 * 2 + i;
+            const int j = Scores::Keys::distance(n) + Scores::Keys::first(l) + i;
             const bool visible = j < end && (!cfg.causal_or_local || j >= begin);
             x = visible ? x : minus_infinity;
           }

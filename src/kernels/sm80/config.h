@@ -17,6 +17,7 @@ struct Sm80Config : AttentionVariant {
   // is positive, and nothing but masks follows it. With a soft cap, the FMA multiplies by the cap instead.
   bool scale_in_exp2 = true;
   bool pairs = false;            // bias and mask are loaded in pairs of keys (ScoreAccess)
+  bool octets = false;           // they are loaded in groups of eight keys; K and V are permuted in shared memory
   bool far_positions = false;    // with ALiBi: distances can exceed 2^24
   bool causal_or_local = false;  // causal mask or window: the visible keys differ by row
 

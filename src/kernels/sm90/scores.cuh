@@ -9,7 +9,8 @@ namespace rapt {
 template <const Sm90Config& cfg>
 struct ScoreRows {
   static constexpr bool softmax_scales = cfg.bias == DType::none && !cfg.alibi, far_positions = false,
-                        exact_tanh = false, in_pairs = cfg.pairs || cfg.boxes, loads_mask = cfg.mask && !cfg.boxes;
+                        exact_tanh = false, loads_mask = cfg.mask && !cfg.boxes;
+  static constexpr int width = cfg.pairs || cfg.boxes ? 2 : 1;
 
   const AttentionParams& p;
   const RowTile<cfg>& tile;
