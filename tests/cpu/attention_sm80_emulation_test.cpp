@@ -167,6 +167,46 @@ TEST_F(Sm80Emulated, EveryOperationOnScores) {
   expect_right<cfg>("bf16 b1 h2 q50 k70 d32 window=30,9 softcap=20 alibi bias=f32[1,1,q,k] mask=[b,h,1,k] lse", hidden);
 }
 
+// Bias and mask in groups of eight keys. The keys of a block are permuted in shared memory.
+TEST_F(Sm80Emulated, Octets) {
+  static constexpr auto with = [](int dim, int block_n, int warps_n, DType bias, bool mask, bool local) {
+    Sm80Config c = config_of(DType::f16, dim, dim, 32, block_n, 2, warps_n, 2);
+    c.bias = bias, c.mask = mask, c.causal_or_local = local, c.pairs = c.octets = true;
+    c.scale_in_exp2 = bias == DType::none;
+    return c;
+  };
+  static constexpr Sm80Config f16 = with(64, 64, 1, DType::f16, false, false),
+                              f32 = with(40, 32, 1, DType::f32, true, true),
+                              mask = with(64, 96, 1, DType::none, true, false),
+                              dealt = with(32, 32, 4, DType::bf16, true, true);
+  for (const auto fill : {normal, huge, hidden, check::Fill::masked_rows}) {
+    expect_right<f16>("f16 b2 h4:2 q70 k136 d64 bias=f16[1,h,q,k] lse", fill);
+    expect_right<f32>("f16 b2 h2 q70 k104 d40 causal bias=f32[b,h,q,k] mask=[b,1,1,k] lse", fill);
+    expect_right<mask>("f16 b2 h2 q33 k200 d64 seqused=200,77 mask=[b,1,q,k] lse", fill);
+    expect_right<dealt>("f16 b1 h2 q50 k304 d32 window=90,7 bias=bf16[1,1,q,k] mask=[1,h,q,k] lse", fill);
+  }
+}
+
+// The access of a bias decides whether it is loaded in groups of eight keys.
+TEST(ScoreAccessOf, Octets) {
+  const auto octets = [](const char* line) { return parse_problem(line).bias.access.octets; };
+  EXPECT_TRUE(octets("f16 b2 h2 q40 k72 d64 bias=f32[b,h,q,k]"));
+  EXPECT_TRUE(octets("f16 b2 h2 q40 k72 d64 bias=bf16[1,1,1,k]"));
+  EXPECT_FALSE(octets("f16 b2 h2 q40 k76 d64 bias=f16[b,h,q,k]"));
+  EXPECT_FALSE(octets("f16 b2 h2 q40 k72 d64 bias=f16[b,h,q,1]"));
+  EXPECT_FALSE(octets("f16 b2 h2 q40 k0 d64 bias=f16[b,h,q,k]"));
+  Geometry g;
+  g.rank = 2, g.shape = {40, 72}, g.strides = {80, 1};
+  for (const auto& [base, expected] : {std::pair{0, true}, {16, true}, {8, false}, {32, true}, {4, false}})
+    EXPECT_EQ(score_access(DType::f16, g, static_cast<uintptr_t>(base)).octets, expected) << base;
+  for (const auto& [base, expected] : {std::pair{8, true}, {4, false}, {1, false}})
+    EXPECT_EQ(score_access(DType::u8, g, static_cast<uintptr_t>(base)).octets, expected) << base;
+  g.strides[0] = 76;
+  EXPECT_FALSE(score_access(DType::f16, g).octets);
+  g.strides[0] = 0;
+  EXPECT_TRUE(score_access(DType::f16, g).octets);
+}
+
 TEST_F(Sm80Emulated, NegativeAndZeroScale) {
   static constexpr Sm80Config cfg = [] {
     Sm80Config c = config_of(DType::f16, 32, 32, 32, 32, 2, 1, 2);

@@ -53,6 +53,7 @@ TEST(SamePlan, SeesEverythingThatAPlanMayDependOn) {
       },
       [](Problem& p) { p.mask.dtype = DType::u8; },
       [](Problem& p) { p.mask.dtype = DType::u8, p.mask.access.pairs = true; },
+      [](Problem& p) { p.mask.dtype = DType::u8, p.mask.access.octets = true; },
       [](Problem& p) { p.mask.dtype = DType::u8, p.mask.access.boxes = true; },
       [](Problem& p) { p.mask.dtype = DType::u8, p.mask.access.one_row = true; },
       [](Problem& p) {

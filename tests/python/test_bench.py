@@ -513,7 +513,7 @@ def a_feature(words, us, dtype="bf16", threads=0, **more):
     return a_row(line, us=[us] * 3, family=family, threads=threads, **more)
 
 
-D64, D128 = "b4 h16 q2048 k2048 d64", "b2 h16 q2048 k2048 d128"
+D64, D128 = "b1 h16 q2048 k2048 d64", "b1 h16 q2048 k2048 d128"
 
 
 def feature_columns(lines):
