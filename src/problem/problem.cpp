@@ -235,8 +235,11 @@ std::string access_words(const char* tensor, const Access& a) {
 std::string access_words(const char* tensor, const Broadcast& t, const Problem& p) {
   const ScoreAccess& a = t.access;
   if (a == score_access(p, t)) return "";
-  return concat("; ", tensor, a.octets ? " in octets" : a.pairs ? " in pairs" : " not in pairs", a.boxes ? ", in boxes" : ", not in boxes",
-                a.one_row ? " of one row" : "");
+  return concat("; ", tensor,
+                a.octets  ? " in octets"
+                : a.pairs ? " in pairs"
+                          : " not in pairs",
+                a.boxes ? ", in boxes" : ", not in boxes", a.one_row ? " of one row" : "");
 }
 }  // namespace
 

@@ -79,7 +79,7 @@ const Meaning meanings[] = {
     {"alibi", [](Problem& p) { p.alibi = true; }},
     {"bias=f32[1,h,q,k]",
      [](Problem& p) {
-       p.bias = {DType::f32, {true, false, false, false}, {true, true, false}};
+       p.bias = {DType::f32, {true, false, false, false}, {true, true, true, false}};
      }},
     {"mask=[b,1,q,1]",
      [](Problem& p) {

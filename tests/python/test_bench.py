@@ -598,7 +598,7 @@ PLAIN = a_feature(D64, 10.0)
         ([[PLAIN, PLAIN]], f"0.jsonl: 'bf16 {D64}' (attention_sm80): measured twice"),
         ([[PLAIN], [a_feature(D64, 9.0, card="b-card")]], "attention_sm80: the rows are of several cards: a-card, b-"),
         ([[PLAIN], [a_feature(D64, 9.0, "f16")]], "attention_sm80: the rows are of several dtypes: bf16, f16"),
-        ([[PLAIN], [a_feature(D64.replace("b4", "b2"), 9.0)]], "the plain problems differ: 'bf16 b4 "),
+        ([[PLAIN], [a_feature(D64.replace("b1", "b2"), 9.0)]], "the plain problems differ: 'bf16 b1 "),
         ([[PLAIN, a_feature(f"{D64} alibi", 9.0)]] * 2, "d64 full: alibi is in two files: "),
         ([[PLAIN, a_feature(f"{D64} window=9,9", 9.0)]], "window: not a feature of this table"),
         ([[PLAIN, a_feature(f"{D64} causal_top_left", 9.0)]], "causal_top_left: not a feature of this table"),

@@ -12,7 +12,7 @@ namespace rapt {
 // many elements of bias and mask a load takes. With 8, the keys of four tiles are eight neighbours (octet_key).
 template <int width>
 struct LaneKeys {
-  static constexpr int tiles = width == 8 ? 4 : 1;                  // whose keys are neighbours
+  static constexpr int tiles = width == 8 ? 4 : 1;  // whose keys are neighbours
   static constexpr int first(int lane) { return lane % 4 * 2 * tiles; }
   // Returns the number of keys from the thread's first key to its first key in tile n.
   static constexpr int distance(int n) { return n / tiles * 8 * tiles + n % tiles * 2; }

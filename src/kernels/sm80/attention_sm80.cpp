@@ -39,7 +39,7 @@ constexpr ConfigField config_fields[] = {
     config_field<Sm80PlanConfig, &Sm80PlanConfig::min_blocks, 1, 2, 3, 4>("min_blocks", ConfigRole::tunable),
     config_field<Sm80PlanConfig, &Sm80PlanConfig::scale_in_exp2>("scale_in_exp2", ConfigRole::tunable),
     config_field<Sm80PlanConfig, &Sm80PlanConfig::pairs>("pairs"),
-    config_field<Sm80PlanConfig, &Sm80PlanConfig::octets, false, true>("octets", ConfigRole::tunable),
+    config_field<Sm80PlanConfig, &Sm80PlanConfig::octets>("octets", ConfigRole::tunable),
     config_field<Sm80PlanConfig, &Sm80PlanConfig::far_positions>("far_positions"),
     config_field<Sm80PlanConfig, &Sm80PlanConfig::softcap>("softcap"),
     config_field<Sm80PlanConfig, &Sm80PlanConfig::bias>("bias"),
@@ -166,7 +166,8 @@ bool has_small_smem(const Device& device) { return device.smem_per_block < 128 <
 
 // Octets change the order of the keys, and `invariant` allows only one order.
 bool can_load_octets(const Problem& p) {
-  return common_score_access(p).octets && !p.invariant && rows_sharing(p.k_scales) != 1 && rows_sharing(p.v_scales) != 1;
+  return common_score_access(p).octets && !p.invariant && rows_sharing(p.k_scales) != 1 &&
+         rows_sharing(p.v_scales) != 1;
 }
 
 // With `invariant`, tiles must not depend on lengths, batch or heads.

@@ -9,8 +9,8 @@ namespace rapt {
 // Cta: AttentionSm80. RowScales: its QRowScales.
 template <const Sm80Config& cfg, class Cta, class RowScales>
 struct ScoreRows {
-  static constexpr bool softmax_scales = cfg.scale_in_exp2, far_positions = cfg.far_positions,
-                        loads_mask = cfg.mask, exact_tanh = Sm80Layout(cfg).tf32_pv;
+  static constexpr bool softmax_scales = cfg.scale_in_exp2, far_positions = cfg.far_positions, loads_mask = cfg.mask,
+                        exact_tanh = Sm80Layout(cfg).tf32_pv;
   static constexpr int width = cfg.octets ? 8 : cfg.pairs ? 2 : 1;
   const Cta& tile;
   const RowScales& scales;

@@ -151,7 +151,7 @@ inline void mma_qk_tf32(float (&s)[m_tiles][n_tiles][4], const RowAddress<QTile,
   constexpr bool has_low = q_terms + k_terms > 2, several_sums = groups > groups_of_sum;
   Tf32Sum sum[m_tiles][n_tiles];
   if constexpr (several_sums) add_sums<has_low, false>(s, sum);  // zeros
-#pragma unroll (groups <= 8 ? groups : 1)
+#pragma unroll(groups <= 8 ? groups : 1)
   for (int group = 0; group < groups; ++group) {
     Tf32Terms<q_terms> a[2][m_tiles][4];  // [k8 step]
 #pragma unroll

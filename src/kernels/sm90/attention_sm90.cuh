@@ -213,8 +213,7 @@ struct Consumer {
     Scores{p, rows, n_block * cfg.block_n + static_cast<int>(threadIdx.x % 4) * 2}.load(elements);
   }
   // A soft cap alone can be computed together with the exponentials.
-  static constexpr bool fuses_soft_cap =
-      cfg.softcap && ScoreRows<cfg>::softmax_scales && !cfg.mask && !has_user_score;
+  static constexpr bool fuses_soft_cap = cfg.softcap && ScoreRows<cfg>::softmax_scales && !cfg.mask && !has_user_score;
   // Modifies and masks scores, and replaces them by weights. Returns whether correct() and rescale() must follow.
   bool mask_and_softmax(SFragment& s, typename Scores::Elements& elements, RowSoftmax<cfg>& softmax,
                         const RowTile<cfg>& tile, const typename RowTile<cfg>::KeyRanges& keys, int n_block,
