@@ -13,6 +13,10 @@ struct Sm80Config : AttentionVariant {
   bool q_in_registers = false;  // false: every iteration loads Q fragments from shared memory
   int min_blocks = 1;           // CTAs per SM in __launch_bounds__; limits registers
 
+  // attention_decode: the number of query heads of a KV head whose rows share a tile. Row r of such a group is query
+  // r / packed_heads of head `first + r % packed_heads`. All counts of rows are counts of such rows.
+  int packed_heads = 1;
+
   // One FMA inside exp2 applies the scale: exp2(s * c - m * c), c = scale * log2(e). This is possible only if the scale
   // is positive, and nothing but masks follows it. With a soft cap, the FMA multiplies by the cap instead.
   bool scale_in_exp2 = true;

@@ -36,6 +36,11 @@ struct Epilogue {
     return cta.first_row + cta.warp_m * warp_rows + mt * 16 + cta.lane / 4 + 8 * half;
   }
 
+  // The index of a row of Q, O or lse.
+  index_t index_of(const TensorRef& t, int row) const {
+    return t.index(cta.batch, head_of<cfg>(cta, row), cta.first_q + row / cfg.packed_heads);
+  }
+
   struct RowResult {
     float factor, lse;  // out = factor * accumulator
   };
@@ -43,12 +48,13 @@ struct Epilogue {
   // Returns q . k_mean of a row, without the softmax scale. Smoothing subtracted this value from all logits of the row.
   float mean_logit(int row) const {
     if constexpr (!cfg.key_mean) return 0.0f;
-    const index_t from = p.q.index(cta.batch, cta.head, cta.first_q + row);
+    const index_t from = index_of(p.q, row);
     const float* mean = p.k_mean + cta.batch * p.k_mean_batch + cta.head_k * p.k_mean_head;
     float sum = 0.0f;
     for (int d = 0; d < cfg.head_dim; ++d)
       sum = fmaf(load_element<cfg.q>(p.q.data, from + d), mean[d * p.k_mean_channel], sum);
-    return p.q_scale.present() ? sum * *p.q_scale.at(cta.batch, cta.head, cta.first_q, row) : sum;
+    if (!p.q_scale.present()) return sum;
+    return sum * *p.q_scale.at(cta.batch, head_of<cfg>(cta, row), cta.first_q, row / cfg.packed_heads);
   }
 
   // Returns V's descale if it is the same for the whole head, else 1.
@@ -65,7 +71,7 @@ struct Epilogue {
     if (cfg.key_mean && row < cta.seqlen_q && max_logit != minus_infinity)
       max_logit = fmaf(mean_logit(row), p.scale, max_logit);
     if (p.sinks != nullptr) {
-      const float sink = p.sinks[cta.head * p.sinks_head], new_max = fmaxf(max_logit, sink);
+      const float sink = p.sinks[head_of<cfg>(cta, row) * p.sinks_head], new_max = fmaxf(max_logit, sink);
       const float shift = new_max == minus_infinity ? 0.0f : new_max,
                   rescale = exp2_approx((max_logit - shift) * log2_e);
       sum = sum * rescale + exp2_approx((sink - shift) * log2_e);
@@ -78,9 +84,9 @@ struct Epilogue {
 
   void store_lse(int row, float lse) const {
     if (p.lse.present() && row < cta.seqlen_q)
-      static_cast<float*>(p.lse.data)[p.lse.index(cta.batch, cta.head, cta.first_q + row)] = lse;
+      static_cast<float*>(p.lse.data)[index_of(p.lse, row)] = lse;
   }
-  index_t out_index(int row) const { return p.out.index(cta.batch, cta.head, cta.first_q + row); }
+  index_t out_index(int row) const { return index_of(p.out, row); }
 
   // Applies the channel descale of V. Columns past head_dim_v are never stored.
   float apply_v_channel_descale(float x, int column) const {
@@ -141,11 +147,21 @@ struct Epilogue {
     return nan_if_nonfinite;
   }
 
-  // Stores the rows if warps_n > 1 or the output is f32. Each warp writes row_max, row_sum and O to shared memory. Then
-  // all threads combine the warps' results in a fixed order. The return value is that of store_rows().
+  // Stores the rows if warps_n > 1 or the output is f32. The return value is that of store_rows().
   float combine_rows(const Softmax& softmax, const OFragment& o) const {
+    stage_rows(softmax, o);
+    const float scale = v_descale();
+    return combine_staged(softmax, [&](int row, int chunk, WarpsResult& sums) {
+      if (pass != count_non_finite) finish_chunk(row, chunk, scale, sums);
+      store_8(cta.first_row + row, chunk, sums.o);
+    });
+  }
+
+  // Writes row_max, row_sum and O of each warp to shared memory.
+  static constexpr int staged_bytes = 4 * cfg.warps_n * cfg.block_m * f32_epilogue_pitch(cfg);
+  void stage_rows(const Softmax& softmax, const OFragment& o) const {
     constexpr int pitch = f32_epilogue_pitch(cfg), part = cfg.block_m * pitch;
-    const unsigned stats = cta.smem + 4 * cfg.warps_n * part;
+    const unsigned stats = cta.smem + staged_bytes;
     __syncthreads();
 #pragma unroll
     for (int mt = 0; mt < m_tiles; ++mt)
@@ -166,16 +182,23 @@ struct Epilogue {
         }
       }
     __syncthreads();
+  }
+
+  // Combines the staged results of all warps, and calls store(row of the tile, chunk of 8 channels, result). The return
+  // value is that of store_rows().
+  struct WarpsResult {
+    float row_max, row_sum, scale_log2, o[8];
+  };
+  template <class Store>
+  float combine_staged(const Softmax& softmax, const Store& store) const {
     float nan_if_nonfinite = 0.0f;
-    const float scale = v_descale();
     constexpr int chunks = cfg.head_dim_v / 8;
     for (int i = cta.thread; i < cfg.block_m * chunks; i += cfg.threads()) {
       const int row = i / chunks, chunk = i % chunks;
       if (cta.first_row + row >= cta.seqlen_q) continue;
-      float merged[8];
-      combine_chunk(softmax, row, chunk, stats, scale, merged);
-      for (int j = 0; j < 8; ++j) nan_if_nonfinite = fmaf(merged[j], 0.0f, nan_if_nonfinite);
-      store_8(cta.first_row + row, chunk, merged);
+      WarpsResult sums = combine_chunk(softmax, row, chunk);
+      store(row, chunk, sums);
+      for (int j = 0; j < 8; ++j) nan_if_nonfinite = fmaf(sums.o[j], 0.0f, nan_if_nonfinite);
     }
     return nan_if_nonfinite;
   }
@@ -195,37 +218,39 @@ struct Epilogue {
     }
   }
 
-  // Combines 8 channels of one row over all warps. The thread of chunk 0 stores the row's lse.
-  void combine_chunk(const Softmax& softmax, int row, int chunk, unsigned stats, float scale,
-                     float (&merged)[8]) const {
+  // Combines 8 channels of one row over all warps, in a fixed order.
+  WarpsResult combine_chunk(const Softmax& softmax, int row, int chunk) const {
     constexpr int pitch = f32_epilogue_pitch(cfg), part = cfg.block_m * pitch;
-    const float scale_log2 =
-        per_row_scale ? detail::float_of(load_shared(row_scales_smem() + 4 * row)) : softmax.row_scale_log2(0, 0);
-    float row_max[cfg.warps_n], part_sum[cfg.warps_n], global_max = minus_infinity, sum = 0.0f;
+    const unsigned stats = cta.smem + staged_bytes;
+    WarpsResult all{minus_infinity, 0.0f, softmax.row_scale_log2(0, 0), {}};
+    if constexpr (per_row_scale) all.scale_log2 = detail::float_of(load_shared(row_scales_smem() + 4 * row));
+    float row_max[cfg.warps_n], part_sum[cfg.warps_n];
 #pragma unroll
     for (int k = 0; k < cfg.warps_n; ++k) {
       load_shared_2(stats + 8 * (k * cfg.block_m + row), row_max[k], part_sum[k]);
-      global_max = fmaxf(global_max, row_max[k]);
+      all.row_max = fmaxf(all.row_max, row_max[k]);
     }
-#pragma unroll
-    for (int i = 0; i < 8; ++i) merged[i] = 0.0f;
 #pragma unroll
     for (int k = 0; k < cfg.warps_n; ++k) {
       const float factor =
-          row_max[k] == global_max ? 1.0f : Softmax::rescale_factor(row_max[k], global_max, scale_log2);
-      sum += part_sum[k] * factor;
+          row_max[k] == all.row_max ? 1.0f : Softmax::rescale_factor(row_max[k], all.row_max, all.scale_log2);
+      all.row_sum += part_sum[k] * factor;
       const unsigned from = cta.smem + 4 * (k * part + row * pitch + chunk * 8);
       float x[8];
       load_shared_4(from, x[0], x[1], x[2], x[3]);
       load_shared_4(from + 16, x[4], x[5], x[6], x[7]);
 #pragma unroll
-      for (int i = 0; i < 8; ++i) merged[i] = fmaf(factor, x[i], merged[i]);
+      for (int i = 0; i < 8; ++i) all.o[i] = fmaf(factor, x[i], all.o[i]);
     }
-    if (pass == count_non_finite) return;
-    const RowResult end = finalize_row(cta.first_row + row, scale_log2, global_max, sum);
+    return all;
+  }
+
+  // Turns the sums of a row into 8 outputs. The thread of chunk 0 stores the row's lse.
+  void finish_chunk(int row, int chunk, float scale, WarpsResult& sums) const {
+    const RowResult end = finalize_row(cta.first_row + row, sums.scale_log2, sums.row_max, sums.row_sum);
     if (chunk == 0) store_lse(cta.first_row + row, end.lse);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) merged[i] = apply_v_channel_descale(merged[i] * (end.factor * scale), chunk * 8 + i);
+    for (int i = 0; i < 8; ++i) sums.o[i] = apply_v_channel_descale(sums.o[i] * (end.factor * scale), chunk * 8 + i);
   }
 };
 

@@ -17,12 +17,17 @@ struct ScoreRows {
 
   int batch() const { return tile.cta.batch; }
   index_t offset() const { return tile.offset; }
-  int head(int, int) const { return tile.cta.head; }
-  int query(int mt, int half) const {
+  int head(int mt, int half) const {
+    return cfg.packed_heads == 1 ? tile.cta.head : tile.cta.head + row(mt, half) % cfg.packed_heads;
+  }
+  int query(int mt, int half) const { return row(mt, half) / cfg.packed_heads; }
+  float factor(int mt, int half) const { return tile.scale * scales.at(mt, half); }
+
+ private:
+  int row(int mt, int half) const {
     const int row = tile.opaque_first_row() + tile.opaque_lane() / 4 + mt * 16 + 8 * half;
     return row < tile.cta.seqlen_q ? row : tile.cta.first_row;
   }
-  float factor(int mt, int half) const { return tile.scale * scales.at(mt, half); }
 };
 
 }  // namespace rapt
