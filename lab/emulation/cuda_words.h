@@ -56,5 +56,6 @@ inline float __shfl_down_sync(unsigned lanes, float x, unsigned by) {
   return __shfl_sync(lanes, x, static_cast<int>(lane + by < 32 ? lane + by : lane));
 }
 
+inline void __threadfence() {}
 inline unsigned atomicAdd(unsigned* to, unsigned x) { return std::exchange(*to, *to + x); }
 inline unsigned atomicInc(unsigned* to, unsigned most) { return std::exchange(*to, *to >= most ? 0 : *to + 1); }

@@ -80,7 +80,7 @@ struct Family {
 };
 
 // Code outside their own folders uses these families by name.
-extern const Family attention_cpu, attention_scalar, attention_sm80, attention_sm90;
+extern const Family attention_cpu, attention_decode, attention_scalar, attention_sm80, attention_sm90;
 
 struct FamilyList {
   const Family* const* begin_;

@@ -69,6 +69,12 @@ template <class T>
 inline void emulated_store(unsigned address, T x) {
   std::memcpy(emulated_shared + address, &x, sizeof x);
 }
+inline void store_global_4(float* to, float x, float y, float z, float w) {
+  to[0] = x, to[1] = y, to[2] = z, to[3] = w;
+}
+inline void load_global_4(const float* from, float& x, float& y, float& z, float& w) {
+  x = from[0], y = from[1], z = from[2], w = from[3];
+}
 inline unsigned load_shared_2_bytes(unsigned address) { return emulated_load<unsigned short>(address); }
 inline unsigned load_shared(unsigned address) { return emulated_load<unsigned>(address); }
 inline void store_shared(unsigned address, unsigned x) { emulated_store(address, x); }

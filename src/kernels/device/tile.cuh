@@ -80,4 +80,15 @@ inline void copy_tile(unsigned to, const char* from, index_t pitch, index_t coun
   copy_columns<Tile, threads, octets>(to, from, live_bytes, pitch, count, thread_index);
 }
 
+// The same for rows at any addresses: address_of(row). It is called only for rows before number `count`.
+template <class Tile, int live_bytes, int threads, class AddressOf>
+inline void copy_rows(unsigned to, int count, int thread_index, const AddressOf& address_of) {
+  static_assert(live_bytes % 16 == 0, "rows are copied in whole chunks");
+  for (int i = thread_index; i < Tile::rows * Tile::chunks; i += threads) {
+    const int row = i / Tile::chunks, chunk = i % Tile::chunks;
+    const bool live = row < count && chunk * 16 < live_bytes;
+    cp_async_16(to + Tile::offset(row, chunk), live ? address_of(row) + chunk * 16 : nullptr, live);
+  }
+}
+
 }  // namespace rapt

@@ -98,6 +98,18 @@ inline void store_global_16(void* to, const Bytes16& x) {
                : "memory");
 }
 
+// Stores and loads 16 bytes of a workspace that several CTAs write and read. The load bypasses L1, which can have older
+// values.
+inline void store_global_4(float* to, float x, float y, float z, float w) {
+  asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
+}
+inline void load_global_4(const float* from, float& x, float& y, float& z, float& w) {
+  asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(x), "=f"(y), "=f"(z), "=f"(w)
+               : "l"(from)
+               : "memory");
+}
+
 // Programmatic dependent launch (PTX ISA 9.0, section 9.7.13.13), sm_90 and newer. wait: waits until the preceding
 // kernels have finished and their writes are visible. launch_dependents: lets CTAs of the next kernel start.
 template <bool programmatic>

@@ -9,6 +9,7 @@
 #include "kernels/rules.h"
 #include "kernels/sm80/config.h"
 #include "kernels/sm80/sm80.h"
+#include "kernels/sm80/sm80_rules.h"
 #include "kernels/sm80/tuned_gpu.h"
 
 namespace rapt {
@@ -64,97 +65,16 @@ constexpr ConfigField config_fields[] = {
 };
 constexpr ConfigType config_table = config_type<Sm80PlanConfig>("Sm80Config", config_fields);
 
-// The largest head dims: of most problems, and of 16-bit tensors with f32 sums (wide_attention.cuh).
-constexpr int largest_dim = 256, largest_wide_dim = 576, largest_wide_dim_v = 512;
-
-bool has_wide_dims(const Problem& p) { return std::max(p.head_dim, p.head_dim_v) > largest_dim; }
-
-int64_t ceil_div(int64_t n, int64_t by) { return (n + by - 1) / by; }
-
-bool has_16_byte_rows(const Access& access) { return access.unit_last && access.aligned16; }
-
-// Returns whether the GPU has FP8 mma.sync instructions (Ada and consumer Blackwell). For other GPUs the compiler turns
-// FP8 mma.sync into f16 mma.
-bool has_fp8_mma(const Device& device) { return arch_number(device.arch) == 89 || arch_number(device.arch) >= 120; }
-
-// Returns whether a product has TF32 operands (tf32.cuh).
-bool has_tf32(const Problem& p) {
-  return p.q == DType::f32 || p.k == DType::f32 || p.v == DType::f32 || (is_16bit(p.q) && is_16bit(p.k) && p.q != p.k);
-}
-
-bool has_fp8(const Problem& p) { return is_tensor_core_fp8(p.q) || is_tensor_core_fp8(p.k) || is_tensor_core_fp8(p.v); }
-
-bool accepts_formats(const Problem& p, std::string* why) {
-  for (const auto& [tensor, dtype] : {std::pair{"q", p.q}, {"k", p.k}, {"v", p.v}})
-    if (dtype != DType::f32 && !is_16bit(dtype) && !is_tensor_core_fp8(dtype))
-      return refuse(name, why, tensor, "=", name_of(dtype), ": must be f32, f16, bf16, e4m3 or e5m2");
-  if (has_tf32(p) && has_fp8(p))
-    return refuse(name, why, "q=", name_of(p.q), " k=", name_of(p.k), " v=", name_of(p.v),
-                  ": FP8 is not supported with f32, or with q and k of different 16-bit types");
-  if (p.softcap && p.acc != AccMode::tf32 && (p.q == DType::f32 || p.k == DType::f32))
-    return refuse(name, why, "softcap with q=", name_of(p.q), " k=", name_of(p.k),
-                  ": a soft cap makes large scores small again, so the errors of TF32 products would be too large");
-  // attention_scalar has no other kinds of sums, so calls that ask for them stay here.
-  if (p.acc == AccMode::f32 && refused_for_softcap(name, p, why)) return false;
-  if (p.acc == AccMode::f16 && (p.q != DType::f16 || p.k != DType::f16 || p.v != DType::f16))
-    return refuse(name, why, "acc=f16, q=", name_of(p.q), " k=", name_of(p.k), " v=", name_of(p.v),
-                  ": only products of f16 are summed in f16");
-  if (p.smooth_k && p.softcap)
-    return refuse(name, why, "softcap with smooth_k: not supported, k_mean would have to be added before the cap");
-  return true;
-}
-
-// Checks head_dim and head_dim_v. The kernel copies rows in chunks of 16 bytes.
-bool accepts_dims(const Problem& p, const Device& device, std::string* why) {
-  const bool wide = is_16bit(p.q) && p.k == p.q && is_16bit(p.v) && p.acc != AccMode::f16;
-  const int64_t most = wide ? largest_wide_dim : largest_dim, most_v = wide ? largest_wide_dim_v : largest_dim;
-  const struct {
-    const char* tensor;
-    DType dtype;
-    int64_t dim, most;
-  } rows[] = {{"q", p.q, p.head_dim, most},
-              {"k", p.k, p.head_dim, most},
-              {"v", p.v, p.head_dim_v, most_v},
-              {"out", p.out, p.head_dim_v, most_v}};
-  for (const auto& row : rows) {
-    const int64_t multiple = is_tensor_core_fp8(row.dtype) ? 16 : 8;
-    if (row.dim < multiple || row.dim % multiple != 0 || row.dim > row.most)
-      return refuse(name, why, "head_dim ", p.head_dim, ":", p.head_dim_v, ", ", row.tensor, "=", name_of(row.dtype),
-                    ": must be multiples of ", multiple, " up to ", row.most);
-  }
-  // Two-level accumulation needs a second accumulator. With head_dim_v above 192, there are no registers left for it.
-  const bool two_level_accum = p.v_scales == ScaleKind::token || (rows_sharing(p.v_scales) > 0 && !has_fp8_mma(device));
-  if (two_level_accum && p.head_dim_v > 192)
-    return refuse(name, why, "head_dim_v ", p.head_dim_v, " with per-key v_scales: must be at most 192 on ",
-                  device.arch);
-  return true;
-}
-
 // *why receives the first rule that the problem breaks. If why is null, nothing is formatted.
 bool accepts(const Problem& p, const Device& device, std::string* why) {
   if (refused_for_gpu(name, device, why) || refused_by_all(name, p, why)) return false;
-  if (!accepts_formats(p, why) || !accepts_dims(p, device, why)) return false;
-  for (const auto& [tensor, access] :
-       {std::pair{"q", &p.access_q}, {"k", &p.access_k}, {"v", &p.access_v}, {"out", &p.access_out}})
-    if (!has_16_byte_rows(*access))
-      return refuse(name, why, tensor, ": rows must be contiguous, and base and strides multiples of 16 bytes");
-  if (p.seqlen_q >= Band::longest || p.seqlen_k >= Band::longest)
-    return refuse(name, why, "seqlens ", p.seqlen_q, " and ", p.seqlen_k, ": must be below ", Band::longest);
+  if (!accepts_formats(name, p, why) || !accepts_dims(name, p, device, why) || !accepts_layouts(name, p, why))
+    return false;
   // Tiles with fewer rows are used only if there are few rows, or for wide head dims, which have up to 4 slices.
   const int64_t rows_of_cta = has_wide_dims(p) ? 4 : 32;
   if (p.batch * p.heads_q > max_grid_x || p.batch * p.heads_q * ceil_div(p.seqlen_q, rows_of_cta) > max_grid_x)
     return refuse(name, why, "batch * heads_q * ceil(seqlen_q / ", rows_of_cta, "): must be at most ", max_grid_x);
   return true;
-}
-
-// The kernel can compute exp2(s * c - m * c) with one FMA if two conditions hold: nothing but masks follows the scale
-// or the soft cap, and c is a positive normal number. Descales come from tensors, so the planner does not know how they
-// change the argument of a soft cap.
-bool can_scale_in_exp2(const Problem& p, bool fp8) {
-  if (p.bias.present() || p.alibi) return false;
-  if (p.softcap) return has_moderate_softcap(p) && !fp8;
-  const ScaleClass scale = scale_class(p);
-  return scale == ScaleClass::moderate || scale == ScaleClass::positive;
 }
 
 // Score modifications other than the scale need registers.
@@ -163,12 +83,6 @@ bool changes_scores(const Problem& p) {
 }
 
 bool has_small_smem(const Device& device) { return device.smem_per_block < 128 << 10; }
-
-// Octets change the order of the keys, and `invariant` allows only one order.
-bool can_load_octets(const Problem& p) {
-  return common_score_access(p).octets && !p.invariant && rows_sharing(p.k_scales) != 1 &&
-         rows_sharing(p.v_scales) != 1;
-}
 
 // With `invariant`, tiles must not depend on lengths, batch or heads.
 Sm80Rows rows_of(const Problem& p, const Device& device, bool causal_or_local, int dim) {
@@ -184,8 +98,6 @@ Sm80Rows rows_of(const Problem& p, const Device& device, bool causal_or_local, i
     return Sm80Rows::balanced;
   return Sm80Rows::many;
 }
-
-bool has_far_positions(const Problem& p) { return p.alibi && !has_exact_alibi(p); }
 
 // With `invariant`, tiles must not depend on lengths, so elements of bias and mask count as loaded one at a time.
 bool has_heavy_scores(const Problem& p) {
@@ -240,33 +152,12 @@ void configure_wide(Sm80Config& a, int bytes) {
   while (smem_bytes(a) > bytes && a.block_m > 16 * a.warps_m) a.block_m /= 2;
 }
 
-void configure_fp8(const Problem& p, const Device& device, Sm80Config& a) {
-  a.fp8_qk = is_tensor_core_fp8(p.q) && is_tensor_core_fp8(p.k) && has_fp8_mma(device);
-  a.p_terms = p.pv == PvMode::fp8 ? 1 : p.pv == PvMode::fp8x2 ? 2 : 0;
-  a.fp8_pv = a.p_terms > 0 && has_fp8_mma(device);
-  a.q_row_descales = rows_sharing(p.q_scales) > 0;
-  a.k_descale_block = rows_sharing(p.k_scales), a.v_descale_block = rows_sharing(p.v_scales);
-  a.v_channel_descales = p.v_scales == ScaleKind::channel;
-  a.key_mean = p.smooth_k && (p.lse || p.sinks);  // k_mean changes only lse and the sink's weight
-  // Ada's tensor cores truncate FP8 accumulation (docs/fp8.md).
-  a.promotion_interval = a.fp8_pv && arch_number(device.arch) == 89 ? 64 : 0;
-}
-
 KernelConfig configure(const Problem& p, const Device& device) {
   const Sm80Traits traits = traits_of(p, device);
   Sm80PlanConfig a{
       std::ranges::find_if(sm80_tuned_rows, [&](const Sm80TunedRow& row) { return row.applies(traits); })->tiles};
-  a.q = p.q, a.k = p.k, a.v = p.v, a.out = p.out;
-  a.head_dim = static_cast<int>(p.head_dim), a.head_dim_v = static_cast<int>(p.head_dim_v);
-  a.scale_in_exp2 = can_scale_in_exp2(p, traits.fp8);
-  a.pairs = common_score_access(p).pairs;
-  a.far_positions = has_far_positions(p);
-  a.softcap = p.softcap.has_value(), a.bias = p.bias.dtype, a.alibi = p.alibi, a.mask = p.mask.present();
-  a.causal_or_local = traits.causal_or_local;
+  configure_variant(p, device, a);
   a.programmatic = (has_3d_grid(a) || (a.wide() && traits.rows == Sm80Rows::few)) && arch_number(device.arch) >= 90;
-  a.f16_accumulate = p.acc == AccMode::f16;
-  a.single_tf32 = p.acc == AccMode::tf32;
-  if (traits.fp8) configure_fp8(p, device, a);
   a.wide() ? configure_wide(a, device.smem_per_block) : fit_shared_memory(a, device.smem_per_block);
   a.octets = can_load_octets(p) && !a.wide() && a.block_n % 32 == 0;
   a.l2_kv_bytes = device.l2_bytes / 2;

@@ -1,0 +1,195 @@
+// attention_decode, host code: few query rows against many keys, on 16-bit and FP8 tensors, for compute capability 8.0
+// and newer. Decides which problems the kernel accepts, chooses tiles, and describes the launch. The kernel is
+// attention_decode.cuh.
+#include <algorithm>
+
+#include "base/error.h"
+#include "kernels/config_rules.h"
+#include "kernels/family.h"
+#include "kernels/rules.h"
+#include "kernels/sm80/decode.h"
+#include "kernels/sm80/sm80_rules.h"
+
+namespace rapt {
+namespace {
+
+constexpr const char *name = "attention_decode", *source_file = "sm80/attention_decode.cuh";
+
+// The most rows of a sequence: query rows times the query heads of a KV head.
+constexpr int64_t most_rows = 256;
+
+// The planner's configuration: the kernel's configuration, and the number of CTAs that can run at the same time.
+struct DecodePlanConfig : Sm80Config {
+  int ctas = 1;          // the largest grid
+  int least_blocks = 1;  // a CTA computes at least this many blocks, so that its start is worth it
+  bool operator==(const DecodePlanConfig&) const = default;
+};
+
+constexpr ConfigField config_fields[] = {
+    config_field<DecodePlanConfig, &DecodePlanConfig::q>("q"),
+    config_field<DecodePlanConfig, &DecodePlanConfig::k>("k"),
+    config_field<DecodePlanConfig, &DecodePlanConfig::v>("v"),
+    config_field<DecodePlanConfig, &DecodePlanConfig::out>("out"),
+    config_field<DecodePlanConfig, &DecodePlanConfig::head_dim>("head_dim"),
+    config_field<DecodePlanConfig, &DecodePlanConfig::head_dim_v>("head_dim_v"),
+    config_field<DecodePlanConfig, &DecodePlanConfig::packed_heads>("packed_heads"),
+    config_field<DecodePlanConfig, &DecodePlanConfig::block_m, 16, 32, 64>("block_m", ConfigRole::tunable),
+    config_field<DecodePlanConfig, &DecodePlanConfig::block_n, 16, 32, 64>("block_n", ConfigRole::tunable),
+    config_field<DecodePlanConfig, &DecodePlanConfig::warps_m, 1, 2, 4>("warps_m", ConfigRole::tunable),
+    config_field<DecodePlanConfig, &DecodePlanConfig::warps_n, 2, 4, 8>("warps_n", ConfigRole::tunable),
+    config_field<DecodePlanConfig, &DecodePlanConfig::stages, 2, 3, 4>("stages", ConfigRole::tunable),
+    config_field<DecodePlanConfig, &DecodePlanConfig::q_in_registers, false, true>("q_in_registers",
+                                                                                   ConfigRole::tunable),
+    config_field<DecodePlanConfig, &DecodePlanConfig::min_blocks, 1, 2, 3>("min_blocks", ConfigRole::tunable),
+    config_field<DecodePlanConfig, &DecodePlanConfig::scale_in_exp2>("scale_in_exp2"),
+    config_field<DecodePlanConfig, &DecodePlanConfig::pairs>("pairs"),
+    config_field<DecodePlanConfig, &DecodePlanConfig::far_positions>("far_positions"),
+    config_field<DecodePlanConfig, &DecodePlanConfig::softcap>("softcap"),
+    config_field<DecodePlanConfig, &DecodePlanConfig::bias>("bias"),
+    config_field<DecodePlanConfig, &DecodePlanConfig::alibi>("alibi"),
+    config_field<DecodePlanConfig, &DecodePlanConfig::mask>("mask"),
+    config_field<DecodePlanConfig, &DecodePlanConfig::causal_or_local>("causal_or_local"),
+    config_field<DecodePlanConfig, &DecodePlanConfig::programmatic, false, true>("programmatic", ConfigRole::tunable),
+    config_field<DecodePlanConfig, &DecodePlanConfig::fp8_qk>("fp8_qk"),
+    config_field<DecodePlanConfig, &DecodePlanConfig::fp8_pv>("fp8_pv"),
+    config_field<DecodePlanConfig, &DecodePlanConfig::p_terms>("p_terms"),
+    config_field<DecodePlanConfig, &DecodePlanConfig::q_row_descales>("q_row_descales"),
+    config_field<DecodePlanConfig, &DecodePlanConfig::k_descale_block>("k_descale_block"),
+    config_field<DecodePlanConfig, &DecodePlanConfig::v_descale_block>("v_descale_block"),
+    config_field<DecodePlanConfig, &DecodePlanConfig::v_channel_descales>("v_channel_descales"),
+    config_field<DecodePlanConfig, &DecodePlanConfig::key_mean>("key_mean"),
+    config_field<DecodePlanConfig, &DecodePlanConfig::promotion_interval>("promotion_interval"),
+};
+constexpr ConfigType config_table = config_type<DecodePlanConfig>("Sm80Config", config_fields);
+
+bool accepts(const Problem& p, const Device& device, std::string* why) {
+  if (refused_for_gpu(name, device, why) || refused_by_all(name, p, why)) return false;
+  if (has_tf32(p))
+    return refuse(name, why, "q=", name_of(p.q), " k=", name_of(p.k), " v=", name_of(p.v),
+                  ": products of f32 tensors, and of f16 beside bf16, are not supported");
+  if (p.acc != AccMode::f32) return refuse(name, why, "acc: sums are in f32");
+  if (has_wide_dims(p))
+    return refuse(name, why, "head_dim ", p.head_dim, ":", p.head_dim_v, ": must be at most ", largest_dim);
+  if (!accepts_formats(name, p, why) || !accepts_dims(name, p, device, why) || !accepts_layouts(name, p, why))
+    return false;
+  if (p.invariant) return refuse(name, why, "invariant: the division of the keys among CTAs depends on all lengths");
+  if (p.splits == 1) return refuse(name, why, "splits=1: the keys are divided among CTAs");
+  if (p.seqlen_q * p.group() > most_rows)
+    return refuse(name, why, "seqlen_q * heads_q / heads_k = ", p.seqlen_q * p.group(), ": must be at most ",
+                  most_rows);
+  const int64_t blocks = p.batch * p.heads_k * ceil_div(p.seqlen_q * p.group(), 16) * (ceil_div(p.seqlen_k, 32) + 1);
+  if (blocks > INT32_MAX)
+    return refuse(name, why, "batch * heads_k * blocks of keys: must be below 2^31, and is ", blocks);
+  return true;
+}
+
+// The kernel was not yet measured on a GPU. Until then it must be asked for.
+bool prefers(const Problem& p, const Device&, std::string* why) {
+  return refuse(name, why, "seqlen_k ", p.seqlen_k,
+                ": this family has no measurements yet and must be asked for by name");
+}
+
+// A block has about 32 KB, so that three buffers for each of two CTAs fit on a multiprocessor of Hopper. That many
+// bytes on their way keep the memory busy (docs/lab-notebook.md).
+void choose_tiles(const Problem& p, const Device& device, DecodePlanConfig& a) {
+  const int64_t rows = p.seqlen_q * p.group();
+  a.block_m = rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
+  a.warps_m = a.block_m / 16, a.warps_n = a.warps_m == 4 ? 2 : 4;
+  const Sm80Layout layout(a);
+  const int row_bytes = layout.k_row + layout.v_row, least = layout.k_codes || layout.v_codes ? 32 : 16;
+  a.block_n = std::clamp(32768 / (row_bytes * a.warps_n) / 16 * 16, least, 64);
+  if (a.block_n % least != 0 || 64 % a.block_n != 0) a.block_n = a.block_n >= 32 ? 32 : least;
+  a.q_in_registers = p.head_dim <= 128;
+  a.min_blocks = 2, a.stages = 4;
+  const int for_two = device.smem_per_block / 2 - 1024;
+  while (a.stages > 2 && smem_bytes(a) > for_two) --a.stages;
+  if (smem_bytes(a) > for_two) a.min_blocks = 1;
+  while (a.stages > 1 && smem_bytes(a) > device.smem_per_block) --a.stages;
+  while (a.block_n > least && smem_bytes(a) > device.smem_per_block) a.block_n /= 2;
+}
+
+KernelConfig configure(const Problem& p, const Device& device) {
+  DecodePlanConfig a;
+  configure_variant(p, device, a);
+  a.packed_heads = static_cast<int>(p.group());
+  a.q_row_descales = a.q_row_descales || (p.q_scales == ScaleKind::head && a.packed_heads > 1);
+  choose_tiles(p, device, a);
+  a.programmatic = arch_number(device.arch) >= 90;
+  a.ctas = device.sm_count * a.min_blocks;
+  return {config_table, a};
+}
+
+int64_t row_tiles(const Problem& p, const DecodePlanConfig& c) { return ceil_div(p.seqlen_q * p.group(), c.block_m); }
+
+size_t workspace_bytes(const Problem&, const KernelConfig& config) {
+  const auto& c = config.as<DecodePlanConfig>();
+  return size_t{2} * static_cast<size_t>(c.ctas) * sizeof(float) * static_cast<size_t>(decode_slot_floats(c));
+}
+size_t counter_bytes(const Problem& p, const KernelConfig& config) {
+  return static_cast<size_t>(p.batch * p.heads_k * row_tiles(p, config.as<DecodePlanConfig>())) * sizeof(unsigned);
+}
+
+KernelUnit unit(const KernelConfig& config) {
+  const auto& a = config.as<DecodePlanConfig>();
+  return {emit_unit(source_file, "attention_decode", config_table, &a, "DecodeParams"), a.threads(),
+          static_cast<size_t>(smem_bytes(a))};
+}
+
+void check_config(const ConfigChange& change) {
+  require_planned(name, change);
+  const auto& c = change.changed.as<DecodePlanConfig>();
+  require_range("block_m", c.block_m, 16, 256);
+  require_range("block_n", c.block_n, 16, 256);
+  require_range("warps_m", c.warps_m, 1, 16);
+  require_range("warps_n", c.warps_n, 2, 16);
+  require_range("stages", c.stages, 1, 16);
+  require_range("min_blocks", c.min_blocks, 1, 16);
+  if (c.programmatic && arch_number(change.device.arch) < 90)
+    bad_config("programmatic", 1, "must be 0 on ", change.device.arch, ", because it needs sm_90 or newer");
+  if (change.own_text) {
+    require_multiple("block_m", c.block_m, 16 * c.warps_m);
+    require_multiple("block_n", c.block_n, Sm80Layout(c).widens_k || c.fp8_pv ? 32 : 16);
+    for (const int sharing : {c.k_descale_block, c.v_descale_block})
+      if (sharing > 1 && sharing % c.block_n != 0)
+        bad_config("block_n", c.block_n, "must divide ", sharing, ", the keys that share a descale");
+  }
+  require_fits(
+      change,
+      {c.threads(), smem_bytes(c), c.min_blocks, {"warps_m", "warps_n"}, {"block_m", "block_n", "warps_n", "stages"}});
+}
+
+LaunchSpec launch_spec(const StepCall& call) {
+  const Problem& p = call.problem;
+  const auto& c = call.config.as<DecodePlanConfig>();
+  const int64_t tiles = p.batch * p.heads_k * row_tiles(p, c), blocks = ceil_div(p.seqlen_k, c.cta_block_n());
+  DecodeParams params;
+  params.sm80.attention = call.params;
+  params.slots = static_cast<float*>(call.workspace.scratch);
+  params.arrivals = static_cast<unsigned*>(call.workspace.counters);
+  params.row_tiles = static_cast<int>(row_tiles(p, c));
+  // A tile whose range has n blocks, in parts of at least m blocks, has at most ceil(n / m) + 1 parts.
+  params.least_blocks = c.least_blocks;
+  if (p.splits > 1)
+    params.least_blocks = static_cast<int>(std::max<int64_t>(params.least_blocks, ceil_div(blocks, p.splits - 1)));
+  LaunchSpec spec(params);
+  spec.grid_x = static_cast<unsigned>(std::min<int64_t>(tiles * std::max<int64_t>(blocks, 1), c.ctas));
+  spec.programmatic = c.programmatic;
+  return spec;
+}
+
+}  // namespace
+
+extern const Family attention_decode{.name = name,
+                                     .accepts = accepts,
+                                     .configure = configure,
+                                     .config_type = config_table,
+                                     .workspace_bytes = workspace_bytes,
+                                     .text = source_file,
+                                     .unit = unit,
+                                     .launch_spec = launch_spec,
+                                     .check_config = check_config,
+                                     .counter_bytes = counter_bytes,
+                                     .prefers = prefers,
+                                     .priority = 85};
+
+}  // namespace rapt
