@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstring>
 #include <exception>
 #include <mutex>
@@ -52,10 +53,11 @@ Step step_of(const EmulatedProblem& asked, const Device& device, bool own_text) 
   return plan.step_count == 0 ? Step{} : plan.steps[0];  // a GPU plan has at most one step
 }
 
-struct Prepared {  // a launch, its parameters, and the counters that the parameters point to
+struct Prepared {  // a launch, its parameters, and the workspace that the parameters point to
   std::string params;
   Launch launch{};
   std::vector<unsigned> counters;
+  std::vector<float> scratch;  // filled with NaN; the kernel must write it before it reads it
 };
 
 // The description that an emulated kernel gets in its parameters in place of a tensor map.
@@ -77,8 +79,9 @@ Prepared launch_of(const Step& step, const KernelUnit& unit, const rapt_sdpa_arg
   Prepared made;
   auto* const counter_bytes = step.family->counter_bytes;
   made.counters.resize((counter_bytes == nullptr ? 0 : counter_bytes(problem, step.config)) / sizeof(unsigned));
+  made.scratch.assign(step.family->workspace_bytes(problem, step.config) / sizeof(float), std::nanf(""));
   const LaunchSpec spec =
-      step.family->launch_spec({step.config, problem, params, Workspace{made.counters.data(), nullptr}});
+      step.family->launch_spec({step.config, problem, params, Workspace{made.counters.data(), made.scratch.data()}});
   made.params.assign(reinterpret_cast<const char*>(spec.params()), spec.param_bytes());
   for (const LaunchSpec::Map* map = spec.begin_maps(); map != spec.end_maps(); ++map) {
     const cuda_emulation::EmulatedMap stand_in = emulated_map(map->spec);

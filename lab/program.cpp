@@ -194,7 +194,8 @@ class Program {
     sub->add_option("--config", common.configs, help)->allow_extra_args(false);
     sub->add_option(
            "--family", common.family,
-           "Kernel family to use instead of the planner's choice: attention_sm90, attention_sm80, attention_scalar")
+           "Kernel family to use instead of the planner's choice: attention_sm90, attention_decode, attention_sm80, "
+           "attention_scalar")
         ->allow_extra_args(false);
     sub->parse_complete_callback([&common] { apply_family_option(common); });
   }
@@ -329,7 +330,8 @@ class Program {
     add_problem(sub, tune_.words);
     sub->add_option("--suite", tune_.suite, "A built-in set of problems (perf), or a file of problem lines");
     sub->add_option("--family", tune_.family,
-                    "Search only this kernel family: attention_sm90, attention_sm80, attention_scalar. Default: all "
+                    "Search only this kernel family: attention_sm90, attention_decode, attention_sm80, "
+                    "attention_scalar. Default: all "
                     "families that accept the problem");
     sub->add_option("--budget", tune_.budget,
                     "Seconds for the search of each problem. Then it stops after the current candidate")

@@ -71,7 +71,7 @@ Products best_products(const Problem& problem, const Instructions& have) {
 Products products_of(const Step& step, const Problem& problem, const Instructions& have) {
   const std::string_view family = step.family->name;
   if (family == "attention_scalar") return {have.f32, have.f32};
-  if (family != "attention_sm80") return best_products(problem, have);
+  if (family != "attention_sm80" && family != "attention_decode") return best_products(problem, have);
   const auto mma = [&](const char* field) { return step.config.number(field) != 0 ? have.mma_fp8 : have.mma_f16; };
   const bool fp8_pv = step.config.number("fp8_pv") != 0;
   Products products{mma("fp8_qk"), mma("fp8_pv"), fp8_pv ? static_cast<double>(step.config.number("p_terms", 1)) : 1.0};

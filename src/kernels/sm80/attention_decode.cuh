@@ -275,11 +275,11 @@ inline void clear_unused_decode_rows(const AttentionParams& p) {
 
 template <const Sm80Config& cfg>
 void attention_decode(const DecodeParams& params) {
-  extern __shared__ __align__(1024) char shared[];
+  extern __shared__ __align__(1024) char decode_memory[];
   griddepcontrol_wait<cfg.programmatic>();
   if (params.sm80.attention.seqused_q.present()) clear_unused_decode_rows<cfg>(params.sm80.attention);
   DecodeLine<cfg> line(params);
-  DecodeWork work = line.start(shared_address(shared));
+  DecodeWork work = line.start(shared_address(decode_memory));
   if (work.blocks == 0) return;
   do {
     const TileParts parts = TileParts::of(line.line, work.first_block, static_cast<unsigned>(work.blocks));
@@ -287,11 +287,11 @@ void attention_decode(const DecodeParams& params) {
     bool again = true;
 #pragma unroll 1
     for (int pass = normal; again; ++pass) {
-      DecodeAttention<cfg> attention(params, shared_address(shared), volatile_copy(threadIdx.x));
+      DecodeAttention<cfg> attention(params, shared_address(decode_memory), volatile_copy(threadIdx.x));
       again = attention.run(work, parts, slot, static_cast<NanPass>(pass));
     }
     if (parts.count > 1 && is_last_arrival(params.arrivals + line.tile_number(work), parts.count))
-      DecodeAttention<cfg>(params, shared_address(shared), threadIdx.x).merge(work, parts);
+      DecodeAttention<cfg>(params, shared_address(decode_memory), threadIdx.x).merge(work, parts);
     __syncthreads();  // the next tile takes the place of the results in shared memory
   } while (line.advance(work));
 }

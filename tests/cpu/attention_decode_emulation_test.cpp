@@ -1,0 +1,200 @@
+// Emulates attention_decode.cuh on this CPU and compares with the oracle, without a GPU. The blocks of a grid run one
+// after the other, in a chosen order, so that each part of a tile is the last one to arrive in some test. Also tests
+// how CTAs share the blocks of keys (decode.h).
+#include "tests/cpu/emulation.h"
+//
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "check/check.h"
+#include "lab/emulation/cuda_words.h"
+#include "operations/bind.h"
+#include "operations/sdpa.h"
+
+namespace rapt {
+extern char decode_memory[];  // the kernel declares it, too
+alignas(1024) char decode_memory[227 << 10];
+}  // namespace rapt
+
+#include "sm80/attention_decode.cuh"
+
+namespace rapt::test {
+namespace {
+
+TEST(BlockLine, RangesCoverEachBlockOnceAndDifferByAtMostOneBlock) {
+  for (unsigned blocks = 1; blocks < 60; ++blocks)
+    for (unsigned grid = 1; grid < 40; ++grid)
+      for (const unsigned least : {1u, 2u, 7u}) {
+        const BlockLine line = BlockLine::of(blocks, grid, least);
+        ASSERT_GE(line.ctas, 1u);
+        ASSERT_LE(line.ctas, std::min(grid, blocks));
+        ASSERT_EQ(line.begin(0), 0u);
+        ASSERT_EQ(line.begin(line.ctas), blocks);
+        unsigned smallest = blocks, largest = 0;
+        for (unsigned cta = 0; cta < line.ctas; ++cta) {
+          const unsigned size = line.begin(cta + 1) - line.begin(cta);
+          smallest = std::min(smallest, size), largest = std::max(largest, size);
+          for (unsigned block = line.begin(cta); block < line.begin(cta + 1); ++block)
+            ASSERT_EQ(line.owner(block), cta) << blocks << " blocks, " << line.ctas << " CTAs";
+        }
+        ASSERT_LE(largest, smallest + 1);
+        ASSERT_GE(smallest, std::min(least, blocks));
+      }
+  EXPECT_EQ(BlockLine::of(0, 8, 1).ctas, 0u);
+  constexpr BlockLine most{0x7fffffffu, 264};
+  EXPECT_EQ(most.begin(264), 0x7fffffffu);
+  EXPECT_EQ(most.owner(0x7ffffffeu), 263u);
+}
+
+// Every part of every tile has a slot that no other part has.
+TEST(TileParts, SlotsAreDistinct) {
+  const std::vector<unsigned> tiles = {1, 5, 1, 1, 12, 3, 30, 2, 1, 9};
+  const unsigned all = std::accumulate(tiles.begin(), tiles.end(), 0u);
+  for (unsigned grid = 1; grid <= all; ++grid) {
+    const BlockLine line = BlockLine::of(all, grid, 1);
+    std::vector<int> used(2 * line.ctas);
+    unsigned first = 0;
+    for (const unsigned blocks : tiles) {
+      const TileParts parts = TileParts::of(line, first, blocks);
+      for (unsigned i = 0; i < parts.count && parts.count > 1; ++i) {
+        ASSERT_LT(parts.slot(i), used.size());
+        ++used[parts.slot(i)];
+      }
+      first += blocks;
+    }
+    for (const int count : used) ASSERT_LE(count, 1) << grid;
+  }
+}
+
+constexpr Sm80Config config_of(DType dtype, int dim, int heads, int block_m, int block_n, int warps_n, int stages) {
+  Sm80Config c;
+  c.q = c.k = c.v = c.out = dtype;
+  c.head_dim = c.head_dim_v = dim, c.packed_heads = heads;
+  c.block_m = block_m, c.warps_m = block_m / 16, c.block_n = block_n, c.warps_n = warps_n, c.stages = stages;
+  return c;
+}
+
+// How a launch runs: the grid, whether the last CTA runs first, and the fewest blocks of a CTA.
+struct Launch {
+  unsigned ctas = 1;
+  bool reversed = false;
+  int least_blocks = 1;
+};
+
+template <const Sm80Config& cfg>
+void run(const Problem& p, const AttentionParams& attention, const Launch& how) {
+  DecodeParams params;
+  params.sm80.attention = attention;
+  params.row_tiles = static_cast<int>((p.seqlen_q * p.group() + cfg.block_m - 1) / cfg.block_m);
+  params.least_blocks = how.least_blocks;
+  std::vector<float> slots(2 * how.ctas * static_cast<size_t>(decode_slot_floats(cfg)), std::nanf(""));
+  std::vector<unsigned> arrivals(static_cast<size_t>(p.batch * p.heads_k * params.row_tiles));
+  params.slots = slots.data(), params.arrivals = arrivals.data();
+  for (unsigned i = 0; i < how.ctas; ++i) {
+    const unsigned cta = how.reversed ? how.ctas - 1 - i : i;
+    cuda_emulation::launch(1, static_cast<unsigned>(cfg.threads()), reinterpret_cast<float*>(decode_memory),
+                           static_cast<size_t>(smem_bytes(cfg)) / sizeof(float), [&] {
+                             blockIdx.x = cta, gridDim.x = how.ctas;
+                             attention_decode<cfg>(params);
+                           });
+  }
+  for (const unsigned count : arrivals) EXPECT_EQ(count, 0u) << "a counter is not back at 0";
+}
+
+template <const Sm80Config& cfg>
+void expect_right(const std::string& line, check::Fill fill, const Launch& how) {
+  emulated_shared = decode_memory;
+  const check::Result result =
+      check::check_problem(parse_problem(line), fill, 3, [&](const Problem& p, const auto& in, const auto& out) {
+        check::SdpaCall call(p, in, out);
+        run<cfg>(p, attention_params(call.args, p), how);
+      });
+  EXPECT_TRUE(result.pass) << line << " " << check::name_of(fill) << ", " << how.ctas << " CTAs: " << result.message;
+}
+
+constexpr check::Fill normal = check::Fill::normal, huge = check::Fill::huge, hidden = check::Fill::hidden_nan;
+
+class DecodeEmulated : public ::testing::Test {
+ protected:
+  void SetUp() override { RAPT_NEEDS_FIBERS(); }
+};
+
+TEST_F(DecodeEmulated, OneQueryOfEachHead) {
+  static constexpr Sm80Config cfg = [] {
+    Sm80Config c = config_of(DType::f16, 64, 2, 16, 16, 4, 3);
+    c.q_in_registers = true;
+    return c;
+  }();
+  for (const unsigned ctas : {1u, 2u, 5u, 16u, 40u})
+    for (const bool reversed : {false, true})
+      expect_right<cfg>("f16 b2 h4:2 q1 k330 d64 lse sinks", normal, {ctas, reversed});
+  expect_right<cfg>("f16 b2 h4:2 q1 k330 d64 lse", huge, {7});
+  expect_right<cfg>("f16 b2 h4:2 q1 k330 d64 lse", normal, {40, false, 4});
+}
+
+TEST_F(DecodeEmulated, UnequalLengths) {
+  static constexpr Sm80Config cfg = config_of(DType::bf16, 32, 2, 16, 16, 2, 2);
+  for (const unsigned ctas : {1u, 3u, 11u, 50u})
+    for (const bool reversed : {false, true}) {
+      expect_right<cfg>("bf16 b6 h4:2 q1 k300 d32 seqused=300,0,1,64,65,32 lse", hidden, {ctas, reversed});
+      expect_right<cfg>("bf16 h4:2 d32 varlen=1:300,0:40,5:0,3:70,9:33 lse sinks", normal, {ctas, reversed});
+    }
+  // More sequences than threads: a thread counts the blocks of several sequences.
+  std::string lengths = "3";
+  for (int i = 1; i < 150; ++i) lengths += "," + std::to_string(i % 7 == 0 ? 0 : i * 37 % 90);
+  expect_right<cfg>("bf16 b150 h2:1 q1 k90 d32 seqused=" + lengths + " lse", normal, {20});
+}
+
+TEST_F(DecodeEmulated, SeveralQueries) {
+  static constexpr Sm80Config cfg = [] {
+    Sm80Config c = config_of(DType::f16, 32, 4, 32, 16, 2, 2);
+    c.causal_or_local = true;
+    return c;
+  }();
+  for (const unsigned ctas : {1u, 4u, 30u}) {
+    expect_right<cfg>("f16 b2 h8:2 q7 k200 d32 causal lse", normal, {ctas});
+    expect_right<cfg>("f16 b2 h4:1 q21 k200 d32 causal window=50,0 lse", hidden, {ctas, true});
+    expect_right<cfg>("f16 b2 h4:1 q9 k200 d32 window=20,3 seqused_q=9,2 seqused=200,11 lse", hidden, {ctas});
+    expect_right<cfg>("f16 b2 h4:1 q9 k90 d32 causal lse", check::Fill::seen_nan, {ctas, true});
+    expect_right<cfg>("f16 b1 h4:1 q40 k9 d32 causal lse", normal, {ctas});  // rows that see no key
+  }
+}
+
+TEST_F(DecodeEmulated, OperationsOnScores) {
+  static constexpr Sm80Config cfg = [] {
+    Sm80Config c = config_of(DType::bf16, 32, 2, 16, 16, 2, 2);
+    c.scale_in_exp2 = false, c.softcap = true, c.bias = DType::f32, c.alibi = true, c.mask = true;
+    c.causal_or_local = true;
+    return c;
+  }();
+  for (const auto fill : {normal, hidden, check::Fill::masked_rows})
+    expect_right<cfg>("bf16 b2 h4:2 q5 k170 d32 causal softcap=20 alibi bias=f32[1,h,q,k] mask=[b,h,q,k] sinks lse",
+                      fill, {9, true});
+}
+
+TEST_F(DecodeEmulated, Fp8) {
+  static constexpr auto fp8 = [](DType q, DType k, int k_block, int v_block, bool q_rows) {
+    Sm80Config c = config_of(q, 64, 2, 16, 32, 2, 2);
+    c.k = c.v = k, c.out = DType::bf16;
+    c.k_descale_block = k_block, c.v_descale_block = v_block, c.q_row_descales = q_rows;
+    return c;
+  };
+  static constexpr Sm80Config head = fp8(DType::e4m3, DType::e4m3, 0, 0, true),
+                              keys = fp8(DType::bf16, DType::e4m3, 0, 0, false),
+                              token = fp8(DType::e5m2, DType::e5m2, 1, 1, true),
+                              block = fp8(DType::e4m3, DType::e4m3, 64, 64, true);
+  for (const unsigned ctas : {1u, 9u}) {
+    expect_right<head>("e4m3 out=bf16 b2 h4:2 q3 k200 d64 scales=head lse", normal, {ctas, true});
+    expect_right<keys>("q=bf16 k=e4m3 v=e4m3 b2 h4:2 q3 k200 d64 k_scales=head v_scales=head lse sinks", normal,
+                       {ctas});
+    expect_right<token>("e5m2 out=bf16 b2 h4:2 q3 k200 d64 scales=token lse", hidden, {ctas});
+    expect_right<block>("e4m3 out=bf16 b2 h4:2 q3 k200 d64 scales=block64 lse", normal, {ctas});
+  }
+}
+
+}  // namespace
+}  // namespace rapt::test
