@@ -475,7 +475,6 @@ Inputs Maker::make() const {
 }  // namespace
 
 Inputs make_inputs(const Problem& problem, Fill fill, uint64_t seed) {
-  if (problem.page_size > 0) unsupported("page=", problem.page_size, ": fills make no block tables yet");
   return Maker{problem, fill, seed}.make();
 }
 

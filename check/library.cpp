@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "check.h"
 #include "device_tensors.h"
+#include "paged.h"
 #include "tensor.h"
 
 namespace rapt::check {
@@ -34,11 +35,8 @@ void set_options(const Problem& p, rapt_sdpa_args& args) {
     args.has |= RAPT_HAS_SOFTCAP;
     args.softcap = static_cast<double>(*p.softcap);
   }
-  if (p.varlen) {
-    args.has |= RAPT_HAS_MAX_SEQLEN_Q | RAPT_HAS_MAX_SEQLEN_K;
-    args.max_seqlen_q = p.seqlen_q;
-    args.max_seqlen_k = p.seqlen_k;
-  }
+  if (p.varlen) args.has |= RAPT_HAS_MAX_SEQLEN_Q, args.max_seqlen_q = p.seqlen_q;
+  if (p.varlen || p.page_size > 0) args.has |= RAPT_HAS_MAX_SEQLEN_K, args.max_seqlen_k = p.seqlen_k;
   if (p.splits > 0) {
     args.has |= RAPT_HAS_SPLITS;
     args.splits = p.splits;
@@ -85,6 +83,11 @@ constexpr struct {
                      {"q_starts", &rapt_sdpa_args::q_starts, &Inputs::q_starts},
                      {"k_starts", &rapt_sdpa_args::k_starts, &Inputs::k_starts}};
 
+bool is_replaced_by_pages(const rapt_tensor* rapt_sdpa_args::*argument) {
+  return argument == &rapt_sdpa_args::k || argument == &rapt_sdpa_args::v ||
+         argument == &rapt_sdpa_args::cu_seqlens_k || argument == &rapt_sdpa_args::seqused_k;
+}
+
 }  // namespace
 
 SdpaCall::SdpaCall(const Problem& p, const Inputs& in, const Outputs& outputs, const Placement& place) {
@@ -96,11 +99,19 @@ SdpaCall::SdpaCall(const Problem& p, const Inputs& in, const Outputs& outputs, c
   set_scalar_starts(p, args);
   args.out = view("out", outputs.out);
   args.lse = view("lse", outputs.lse);
-  for (const auto& [name, argument, tensor] : input_tensors) args.*argument = view(name, in.*tensor);
+  for (const auto& [name, argument, tensor] : input_tensors)
+    if (p.page_size == 0 || !is_replaced_by_pages(argument)) args.*argument = view(name, in.*tensor);
+  if (p.page_size > 0) {
+    paged_ = std::make_unique<PagedKeys>(make_paged(p, in));
+    args.k = view("k", paged_->k), args.v = view("v", paged_->v);
+    args.block_table = view("block_table", paged_->block_table), args.seqused_k = view("seqused_k", paged_->seqused_k);
+  }
   if (p.partial) args.sinks = nullptr;  // a partial state does not include sinks, because the merge adds them
   if (args.has & RAPT_HAS_Q_START) args.q_starts = nullptr;
   if (args.has & RAPT_HAS_K_START) args.k_starts = nullptr;
 }
+
+SdpaCall::~SdpaCall() = default;
 
 rapt_status run_sdpa(const Problem& problem, const Inputs& inputs, const Outputs& outputs, rapt_context* context) {
   const SdpaCall call(problem, inputs, outputs);

@@ -68,6 +68,8 @@ struct Inputs {
   HostTensor q_starts, k_starts;  // i64 [batch]
 };
 
+struct PagedKeys;  // paged.h
+
 struct Outputs {
   HostTensor out, lse;
 };
@@ -84,11 +86,13 @@ class SdpaCall {
            const Placement& place = in_host_memory);
   SdpaCall(const SdpaCall&) = delete;
   SdpaCall& operator=(const SdpaCall&) = delete;
+  ~SdpaCall();
 
   rapt_sdpa_args args{};
 
  private:
-  std::deque<View> views_;  // `args` points to these views
+  std::unique_ptr<PagedKeys> paged_;  // the tensors that replace K and V if the problem has pages
+  std::deque<View> views_;            // `args` points to these views
 };
 
 // Fills rapt_sdpa_args from problem and tensors and calls the library (C ABI, CPU device). Returns the status;

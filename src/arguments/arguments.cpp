@@ -20,7 +20,8 @@ Access access_of(const rapt_tensor& t) {
   return access_of(dtype_of(t), geometry_of(t), reinterpret_cast<uintptr_t>(t.data));
 }
 
-// Reads max_seqlen_q and max_seqlen_k, which only packed tensors have. Dense tensors carry their lengths.
+// Reads max_seqlen_q and max_seqlen_k, which only packed tensors have. Dense tensors carry their lengths, and
+// read_pages() reads the maximum of paged keys.
 void read_maxima(const rapt_sdpa_args& a, bool packed, Sizes& sizes) {
   const struct {
     Dim dim;
@@ -30,6 +31,7 @@ void read_maxima(const rapt_sdpa_args& a, bool packed, Sizes& sizes) {
   } maxima[] = {{Dim::seqlen_q, "max_seqlen_q", RAPT_HAS_MAX_SEQLEN_Q, a.max_seqlen_q},
                 {Dim::seqlen_k, "max_seqlen_k", RAPT_HAS_MAX_SEQLEN_K, a.max_seqlen_k}};
   for (const auto& [dim, name, bit, value] : maxima) {
+    if (dim == Dim::seqlen_k && a.block_table != nullptr) continue;
     const bool given = (a.has & bit) != 0;
     if (packed && !given) invalid(name, ": required with cu_seqlens (set its RAPT_HAS bit)");
     if (!packed && given) invalid(name, " = ", value, ": only with cu_seqlens; dense tensors carry their lengths");
@@ -37,21 +39,56 @@ void read_maxima(const rapt_sdpa_args& a, bool packed, Sizes& sizes) {
   }
 }
 
+// Reads the page size and the longest possible sequence of a paged cache.
+void read_pages(const rapt_sdpa_args& a, Sizes& sizes) {
+  const rapt_tensor &table = *a.block_table, &k = *a.k;
+  check_tensor("block_table", table);
+  check_tensor("k", k);
+  if (table.rank != 2)
+    invalid("block_table.rank = ", table.rank, " (shape ", shape_text(table), "): must be 2, [batch, pages]");
+  if (k.rank != 4)
+    invalid("k.rank = ", k.rank, " (shape ", shape_text(k),
+            "): must be 4 with block_table, [num_pages, heads_k, page_size, head_dim]");
+  if (k.shape[2] < 1) invalid("k.shape = ", shape_text(k), ": page_size must be at least 1");
+  sizes.set(Dim::page_size, k.shape[2], "k");
+  int64_t most = 0;
+  if (__builtin_mul_overflow(table.shape[1], k.shape[2], &most)) most = INT64_MAX;
+  const bool given = (a.has & RAPT_HAS_MAX_SEQLEN_K) != 0;
+  if (given && a.max_seqlen_k > most)
+    invalid("max_seqlen_k = ", a.max_seqlen_k, ": must be at most ", most, ", because a row of block_table has ",
+            table.shape[1], " pages of ", k.shape[2], " keys");
+  const int64_t longest = given ? a.max_seqlen_k : most;
+  if (k.shape[0] < 1 && longest > 0)
+    invalid("k.shape = ", shape_text(k), ": num_pages must be at least 1, because max_seqlen_k is above 0");
+  if (longest > INT32_MAX)
+    invalid(given ? "max_seqlen_k" : "block_table: pages * page_size", " = ", longest,
+            ": must be below 2^31 with block_table");
+  if (k.shape[0] > INT32_MAX) invalid("k.shape = ", shape_text(k), ": num_pages must be below 2^31");
+  sizes.set(Dim::seqlen_k, longest, given ? "max_seqlen_k" : "block_table");
+}
+
 // Checks every tensor by its row of the table, and reads the sizes of the problem from them.
 void read_tensors(const rapt_sdpa_args& a, Problem& p) {
   for (const auto& [name, tensor] : {std::pair{"q", a.q}, {"k", a.k}, {"v", a.v}, {"out", a.out}})
     if (tensor == nullptr) invalid(name, " = NULL: q, k, v and out are required");
+  const bool paged = a.block_table != nullptr;
   p.varlen = a.cu_seqlens_q != nullptr || a.cu_seqlens_k != nullptr;
   Sizes sizes;
   read_maxima(a, p.varlen, sizes);
+  if (paged) read_pages(a, sizes);
+  if (paged && a.cu_seqlens_k != nullptr)
+    invalid("cu_seqlens_k: must be NULL with block_table; seqused_k gives the lengths of paged sequences");
   if (p.varlen && a.cu_seqlens_q == nullptr) invalid("cu_seqlens_q = NULL: must be given together with cu_seqlens_k");
-  if (p.varlen && a.cu_seqlens_k == nullptr) invalid("cu_seqlens_k = NULL: must be given together with cu_seqlens_q");
+  if (p.varlen && a.cu_seqlens_k == nullptr && !paged)
+    invalid("cu_seqlens_k = NULL: must be given together with cu_seqlens_q");
   check_tensor_rows(a, p.varlen, sizes);
   p.q = dtype_of(*a.q), p.k = dtype_of(*a.k), p.v = dtype_of(*a.v), p.out = dtype_of(*a.out);
   p.batch = sizes[Dim::batch], p.heads_q = sizes[Dim::heads_q], p.heads_k = sizes[Dim::heads_k];
   p.seqlen_q = sizes[Dim::seqlen_q], p.seqlen_k = sizes[Dim::seqlen_k];
   p.head_dim = sizes[Dim::head_dim], p.head_dim_v = sizes[Dim::head_dim_v];
-  if (p.varlen) p.total_q = sizes[Dim::total_q], p.total_k = sizes[Dim::total_k];
+  if (p.varlen) p.total_q = sizes[Dim::total_q];
+  if (p.varlen && !paged) p.total_k = sizes[Dim::total_k];
+  if (paged) p.page_size = sizes[Dim::page_size];
   p.access_q = access_of(*a.q), p.access_k = access_of(*a.k), p.access_v = access_of(*a.v),
   p.access_out = access_of(*a.out);
 }
@@ -95,9 +132,12 @@ ScaleKind read_descale(const char* name, const rapt_tensor* t, int32_t kind_code
   if (kind == ScaleKind::none) invalid(name, ": given, but ", which, "_scales says RAPT_SCALE_NONE");
   if (kind == ScaleKind::channel && which != 'v')
     invalid(which, "_scales = channel: per-channel scales are for v only");
+  const bool paged = which != 'q' && p.page_size > 0;
+  if (paged && kind == ScaleKind::token)
+    unsupported(which, "_scales = token with block_table: scales of single keys in pages are not supported yet");
   const int64_t seqlen = which == 'q' ? p.seqlen_q : p.seqlen_k;
   require_scale_shape(name, *t, kind,
-                      {p.batch, of.shape[1], seqlen, p.varlen ? of.shape[0] : -1, of.shape[of.rank - 1]});
+                      {p.batch, of.shape[1], seqlen, p.varlen && !paged ? of.shape[0] : -1, of.shape[of.rank - 1]});
   return kind;
 }
 
@@ -192,6 +232,23 @@ void check_starts(const char* name, const rapt_tensor* starts) {
   }
 }
 
+// The entries of block_table for the keys in use must be pages of the cache. Other entries may have any value.
+void check_block_table(const rapt_sdpa_args& a, const Problem& p) {
+  const rapt_tensor& table = *a.block_table;
+  const auto* entries = static_cast<const int32_t*>(table.data);
+  const auto strides = strides_of(table);
+  for (int64_t b = 0; b < p.batch; ++b) {
+    int64_t keys = p.seqlen_k;
+    if (a.seqused_k != nullptr) keys = static_cast<const int32_t*>(a.seqused_k->data)[b * strides_of(*a.seqused_k)[0]];
+    for (int64_t i = 0; i * p.page_size < keys; ++i) {
+      const int32_t page = entries[b * strides[0] + i * strides[1]];
+      if (page < 0 || page >= a.k->shape[0])
+        invalid("block_table[", b, ", ", i, "] = ", page, ": must be a page of k, from 0 to ", a.k->shape[0] - 1,
+                ", because sequence ", b, " has ", keys, " keys");
+    }
+  }
+}
+
 void check_mask_values(const rapt_tensor& mask) {
   if (element_count(mask) == 0) return;
   const auto strides = strides_of(mask);
@@ -225,9 +282,6 @@ Problem problem_from(const rapt_sdpa_args& args) {
   check_struct_size("args", args.struct_size, &args, sizeof args);
   if ((args.has & ~known_has) != 0) invalid("has = ", args.has, ": unknown bits ", args.has & ~known_has);
   if ((args.flags & ~known_flags) != 0) invalid("flags = ", args.flags, ": unknown bits ", args.flags & ~known_flags);
-  // This check comes first, because the tensors of a paged call have other shapes, which the rules below would refuse.
-  if (args.block_table != nullptr)
-    unsupported("block_table: paged KV is not supported by any kernel family of this build");
   check_scalar_rows(args);
   Problem problem;
   read_tensors(args, problem);
@@ -243,12 +297,13 @@ Problem problem_from(const rapt_sdpa_args& args) {
 }
 
 void check_contents(const rapt_sdpa_args& args, const Problem& problem) {
-  if (problem.varlen) {
+  if (args.cu_seqlens_q != nullptr)
     check_cu_seqlens("cu_seqlens_q", *args.cu_seqlens_q, problem.total_q, "q", problem.seqlen_q);
+  if (args.cu_seqlens_k != nullptr)
     check_cu_seqlens("cu_seqlens_k", *args.cu_seqlens_k, problem.total_k, "k", problem.seqlen_k);
-  }
   check_used("seqused_q", args.seqused_q, args.cu_seqlens_q, problem.seqlen_q, "queries");
   check_used("seqused_k", args.seqused_k, args.cu_seqlens_k, problem.seqlen_k, "keys");
+  if (args.block_table != nullptr) check_block_table(args, problem);
   check_starts("q_starts", args.q_starts);
   check_starts("k_starts", args.k_starts);
   check_scale_contents(args, problem);

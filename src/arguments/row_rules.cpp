@@ -47,7 +47,8 @@ std::string text_of(const Dims& dims) {
 void match_dims(const TensorArgument& row, const rapt_tensor& t, bool packed, Sizes& sizes) {
   const ShapeRule& rule = row.shape;
   const int other = rank_of(rule.other);
-  const Dims& dims = other > 0 && t.rank == other ? rule.other : packed ? rule.packed : rule.dense;
+  const bool paged = sizes.knows(Dim::page_size) && rank_of(rule.paged) > 0;
+  const Dims& dims = paged ? rule.paged : other > 0 && t.rank == other ? rule.other : packed ? rule.packed : rule.dense;
   if (t.rank != rank_of(dims)) refuse_shape(row, t, dims, packed, sizes, 0);
   for (int i = 0; i < t.rank; ++i) {
     const Dim dim = dims[static_cast<size_t>(i)];

@@ -65,10 +65,9 @@ Positions positions_of(const rapt_sdpa_args& a, const Problem& p, bool keys, int
     return int64_t{static_cast<const int32_t*>(list.data)[i * strides_of(list)[0]]};
   };
   Positions s{0, keys ? p.seqlen_k : p.seqlen_q};
-  if (p.varlen) {
-    const rapt_tensor& cu = keys ? *a.cu_seqlens_k : *a.cu_seqlens_q;
-    s.first = entry(cu, b);
-    s.count = std::min(s.count, entry(cu, b + 1) - s.first);
+  if (const rapt_tensor* cu = keys ? a.cu_seqlens_k : a.cu_seqlens_q) {
+    s.first = entry(*cu, b);
+    s.count = std::min(s.count, entry(*cu, b + 1) - s.first);
   }
   if (const rapt_tensor* used = keys ? a.seqused_k : a.seqused_q) s.count = std::min(s.count, entry(*used, b));
   return s;
@@ -96,7 +95,8 @@ void check_descale(const rapt_sdpa_args& a, const Problem& p, const char* name, 
   for (int64_t b = 0; b < p.batch; ++b) {
     const Positions s = positions_of(a, p, keys, b);
     if (s.count == 0) continue;
-    for (int64_t h = 0; h < (keys ? p.heads_k : p.heads_q); ++h) check_head(v, kind, p.varlen, s, b, h);
+    for (int64_t h = 0; h < (keys ? p.heads_k : p.heads_q); ++h)
+      check_head(v, kind, p.varlen && !(keys && p.page_size > 0), s, b, h);
   }
 }
 

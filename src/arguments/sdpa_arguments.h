@@ -39,10 +39,14 @@ enum class Dim : unsigned char {
   total_k,
   head_dim,
   head_dim_v,
+  pages,      // of a paged cache
+  page_size,  // in keys
+  sequence_pages,
   count
 };
-inline constexpr const char* dim_names[] = {"",         "batch",   "batch + 1", "heads_q",  "heads_k",   "seqlen_q",
-                                            "seqlen_k", "total_q", "total_k",   "head_dim", "head_dim_v"};
+inline constexpr const char* dim_names[] = {"",           "batch",     "batch + 1", "heads_q", "heads_k",
+                                            "seqlen_q",   "seqlen_k",  "total_q",   "total_k", "head_dim",
+                                            "head_dim_v", "num_pages", "page_size", "pages"};
 using Dims = std::array<Dim, 4>;  // unused entries at the end are Dim::none
 constexpr int rank_of(const Dims& dims) {
   int rank = 0;
@@ -54,12 +58,12 @@ struct ShapeRule {
   enum Kind : unsigned char {
     dims,
     broadcast,  // right-aligned to [batch, heads_q, seqlen_q, seqlen_k]
-    scales,     // determined by its *_scales argument
-    refused     // every call with this argument is rejected
+    scales      // determined by its *_scales argument
   };
   Kind kind = dims;
   Dims dense{}, packed{};
   Dims other{};  // an alternative shape of another rank
+  Dims paged{};  // K and V with block_table; unused for other tensors
 };
 
 struct TensorArgument {
@@ -84,9 +88,11 @@ struct TensorArgument {
 };
 
 namespace detail {
-constexpr ShapeRule by_layout(Dims dense, Dims packed) { return {ShapeRule::dims, dense, packed, {}}; }
+constexpr ShapeRule by_layout(Dims dense, Dims packed, Dims paged = {}) {
+  return {ShapeRule::dims, dense, packed, {}, paged};
+}
 constexpr ShapeRule always(Dims dims) { return by_layout(dims, dims); }
-constexpr ShapeRule either(Dims one, Dims other) { return {ShapeRule::dims, one, one, other}; }
+constexpr ShapeRule either(Dims one, Dims other) { return {ShapeRule::dims, one, one, other, {}}; }
 
 constexpr auto tensor_rows() {
   using enum Dim;
@@ -94,10 +100,12 @@ constexpr auto tensor_rows() {
   using A = rapt_sdpa_args;
   constexpr Dtypes f32{DType::f32}, u8{DType::u8}, i32{DType::i32}, list{DType::i32, DType::i64};
   constexpr Dtypes floats{DType::f32, DType::f16, DType::bf16};
-  constexpr ShapeRule broadcast{ShapeRule::broadcast}, scales{ShapeRule::scales}, refused{ShapeRule::refused};
+  constexpr ShapeRule broadcast{ShapeRule::broadcast}, scales{ShapeRule::scales};
   constexpr ShapeRule of_q = by_layout({batch, heads_q, seqlen_q, head_dim}, {total_q, heads_q, head_dim});
-  constexpr ShapeRule of_k = by_layout({batch, heads_k, seqlen_k, head_dim}, {total_k, heads_k, head_dim});
-  constexpr ShapeRule of_v = by_layout({batch, heads_k, seqlen_k, head_dim_v}, {total_k, heads_k, head_dim_v});
+  constexpr ShapeRule of_k = by_layout({batch, heads_k, seqlen_k, head_dim}, {total_k, heads_k, head_dim},
+                                       {pages, heads_k, page_size, head_dim});
+  constexpr ShapeRule of_v = by_layout({batch, heads_k, seqlen_k, head_dim_v}, {total_k, heads_k, head_dim_v},
+                                       {pages, heads_k, page_size, head_dim_v});
   constexpr ShapeRule of_out = by_layout({batch, heads_q, seqlen_q, head_dim_v}, {total_q, heads_q, head_dim_v});
   constexpr ShapeRule of_lse = by_layout({batch, heads_q, seqlen_q}, {heads_q, total_q});
   constexpr const char* cu_seqlens =
@@ -133,7 +141,12 @@ constexpr auto tensor_rows() {
                      "seqused_q", 2},
       TensorArgument{"seqused_k", &A::seqused_k, lengths, list, always({batch}),
                      "int32 [batch]: number of keys in use of each sequence, packed or not."},
-      TensorArgument{"block_table", &A::block_table, input, i32, refused, "", nullptr},
+      TensorArgument{
+          "block_table", &A::block_table, checked, i32, always({batch, sequence_pages}),
+          "int32 [batch, pages]: K and V are a paged cache. k is then [num_pages, heads_k, page_size, "
+          "head_dim] and v [num_pages, heads_k, page_size, head_dim_v], with any strides. Key j of sequence b "
+          "is row j % page_size of page block_table[b, j // page_size]. seqused_k gives the lengths. Entries "
+          "past a length are not read. Give max_seqlen_k if it is less than pages * page_size."},
       TensorArgument{"q_descale", &A::q_descale, checked, f32, scales, descale},
       TensorArgument{"k_descale", &A::k_descale, checked, f32, scales, descale},
       TensorArgument{"v_descale", &A::v_descale, checked, f32, scales, descale},
@@ -187,7 +200,8 @@ constexpr auto scalar_rows() {
   constexpr Range any, sizes{0, size, "must be from 0 to 2^40"}, counts{1, most, "must be 1 or more"};
   constexpr Range positions{-position, position, "must be within -2^60 to 2^60"};
   constexpr const char* max_seqlen =
-      "int, required with cu_seqlens. A longer sequence is an error on the CPU and "
+      "int, required with cu_seqlens; max_seqlen_k also goes with block_table. A longer sequence is an error on the "
+      "CPU and "
       "with check_contents; without this check, a GPU uses only the first max_seqlen rows of such a sequence.";
   const auto real = [](const char* name, const char* keyword, double A::*field, uint64_t has, const char* doc,
                        int since = 1) {

@@ -150,7 +150,7 @@ void add_nonfinite_v(const AttentionParams& call, const Tile& tile, const KeyTil
                      const Scratch& s) {
   for (int n = 0; n < keys.count; ++n) {
     const KeyTile one{keys.first + n, 1, false};
-    widen_tile(tile, call.v, call.v_scale, one, call.head_dim_v, call.head_dim_v, s.row);
+    widen_tile(call, tile, call.v, call.v_scale, one, call.head_dim_v, call.head_dim_v, s.row);
     for (int64_t c = 0; c < call.head_dim_v; ++c) {
       if (is_finite(s.row[c])) continue;
       for (int r = 0; r < rows.count; ++r) {

@@ -11,18 +11,19 @@ namespace {
 #if defined(RAPT_VECTOR_WIDENING)
 // Lets `result` point to the FP8 rows of a key tile in the tensor (without a copy), and sets factors[n] for its row n.
 // Returns false if vectors cannot convert all of them, or if the tile has more than one row.
-inline bool code_operand(const Tile& tile, const TensorRef& t, const ScaleRef& scale, const KeyTile& keys,
-                         int64_t depth, float* factors, Operand& result) {
+inline bool code_operand(const AttentionParams& call, const Tile& tile, const TensorRef& t, const ScaleRef& scale,
+                         const KeyTile& keys, int64_t depth, float* factors, Operand& result) {
   if (tile.rows > 1 || !is_fp8(t.dtype) || t.column != 1 || depth % (2 * lanes) != 0 || scale.channel != 0)
     return false;
-  const KvView view = view_of(tile, t);
-  const uint8_t* codes = reinterpret_cast<const uint8_t*>(view.rows) + view.row(keys.first);
+  const KeyRows rows(call, tile, t);
+  if (!rows.are_even(keys)) return false;
+  const uint8_t* codes = reinterpret_cast<const uint8_t*>(rows.base()) + rows.offset(keys.first);
   for (int n = 0; n < keys.count; ++n) {
     const float factor = scale.present() ? *scale.at(tile.batch, tile.head_k, tile.first_k, keys.first + n) : 1.0f;
-    if (!vectors_widen(t.dtype, codes + n * view.pitch(), depth, factor)) return false;
+    if (!vectors_widen(t.dtype, codes + n * rows.pitch(), depth, factor)) return false;
     factors[n] = vector_factor(t.dtype, factor);
   }
-  result = {factors, view.pitch(), codes, t.dtype};
+  result = {factors, rows.pitch(), codes, t.dtype};
   return true;
 }
 
@@ -89,7 +90,8 @@ inline void accumulate_codes(const Operand& v, int count, int64_t depth, const f
   });
 }
 #else
-inline bool code_operand(const Tile&, const TensorRef&, const ScaleRef&, const KeyTile&, int64_t, float*, Operand&) {
+inline bool code_operand(const AttentionParams&, const Tile&, const TensorRef&, const ScaleRef&, const KeyTile&,
+                         int64_t, float*, Operand&) {
   return false;
 }
 inline void scores_of_codes(const Operand&, int, int64_t, float, const float*, float*) {}

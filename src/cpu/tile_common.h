@@ -91,23 +91,42 @@ struct Operand {
   DType dtype = DType::f32;
 };
 
-inline KvView view_of(const Tile& tile, const TensorRef& t) {
-  return {t, bytes_of(t.dtype), tile.batch, tile.head_k, tile.first_k};
-}
+// The rows of K or V of a tile's sequence and kv head.
+struct KeyRows {
+  const PageTable& pages;
+  int64_t batch;
+  KvView view;
+
+  KeyRows(const AttentionParams& call, const Tile& tile, const TensorRef& t)
+      : pages(call.pages), batch(tile.batch), view(call, t, bytes_of(t.dtype), tile.batch, tile.head_k, tile.first_k) {}
+
+  const char* base() const { return view.rows; }
+  // The offset of key j from base(), in elements.
+  int64_t offset(int64_t j) const {
+    return pages.present() ? view.paged_row(pages, batch, static_cast<int>(j)) : view.row(j);
+  }
+  int64_t pitch() const { return view.pitch(); }
+  // Returns whether the rows of the keys are pitch() apart: they are not paged, or in one page.
+  bool are_even(const KeyTile& keys) const {
+    if (!pages.present()) return true;
+    const int64_t size = pages.page_size.value;
+    return keys.first / size == (keys.first + keys.count - 1) / size;
+  }
+};
 
 inline bool readable_in_place(const TensorRef& t, const ScaleRef& scale) {
   return t.dtype == DType::f32 && t.column == 1 && !scale.present();
 }
 
 // Converts the rows of a key tile to float in scratch, `padded` floats apart. Zeroes the padding, applies descales.
-inline void widen_tile(const Tile& tile, const TensorRef& t, const ScaleRef& scale, const KeyTile& keys, int64_t depth,
-                       int64_t padded, float* dst) {
+inline void widen_tile(const AttentionParams& call, const Tile& tile, const TensorRef& t, const ScaleRef& scale,
+                       const KeyTile& keys, int64_t depth, int64_t padded, float* dst) {
   const bool by_channel = scale.channel != 0;
-  const KvView view = view_of(tile, t);
+  const KeyRows rows(call, tile, t);
   for (int n = 0; n < keys.count; ++n) {
     float* row = dst + n * padded;
     const float* factor = scale.present() ? scale.at(tile.batch, tile.head_k, tile.first_k, keys.first + n) : nullptr;
-    read_elements(t.dtype, view.rows, view.row(keys.first + n), t.column, depth, row,
+    read_elements(t.dtype, rows.base(), rows.offset(keys.first + n), t.column, depth, row,
                   factor != nullptr && !by_channel ? *factor : 1.0f);
     for (int64_t d = depth; d < padded; ++d) row[d] = 0.0f;
     if (!by_channel) continue;
@@ -141,14 +160,13 @@ inline float key_mean(const AttentionParams& call, const Tile& tile, int64_t d) 
 }
 
 // K or V of a key tile as floats: in place, or converted into scratch.
-inline Operand float_operand(const Tile& tile, const TensorRef& t, const ScaleRef& scale, const KeyTile& keys,
-                             int64_t depth, bool in_place, float* scratch) {
-  if (in_place) {
-    const KvView view = view_of(tile, t);
-    return {reinterpret_cast<const float*>(view.rows) + view.row(keys.first), view.pitch()};
-  }
+inline Operand float_operand(const AttentionParams& call, const Tile& tile, const TensorRef& t, const ScaleRef& scale,
+                             const KeyTile& keys, int64_t depth, bool in_place, float* scratch) {
+  const KeyRows rows(call, tile, t);
+  if (in_place && rows.are_even(keys))
+    return {reinterpret_cast<const float*>(rows.base()) + rows.offset(keys.first), rows.pitch()};
   const int64_t padded = round_up(depth, 16);
-  widen_tile(tile, t, scale, keys, depth, padded, scratch);
+  widen_tile(call, tile, t, scale, keys, depth, padded, scratch);
   return {scratch, padded};
 }
 

@@ -20,16 +20,16 @@ struct Narrow {
 
   static Operand keys(const AttentionParams& call, const Tile& tile, const KeyTile& keys, const Scratch& s) {
     Operand k;
-    if (code_operand(tile, call.k, call.k_scale, keys, call.head_dim, s.k, k)) return k;
+    if (code_operand(call, tile, call.k, call.k_scale, keys, call.head_dim, s.k, k)) return k;
     const bool in_place = readable_in_place(call.k, call.k_scale) && call.head_dim % lanes == 0;
-    return float_operand(tile, call.k, call.k_scale, keys, call.head_dim, in_place, s.k);
+    return float_operand(call, tile, call.k, call.k_scale, keys, call.head_dim, in_place, s.k);
   }
   static Operand values(const AttentionParams& call, const Tile& tile, const KeyTile& keys, bool nan_safe,
                         bool& nonfinite, const Scratch& s) {
     Operand v;
-    if (!nan_safe && code_operand(tile, call.v, call.v_scale, keys, call.head_dim_v, s.v, v)) return v;
+    if (!nan_safe && code_operand(call, tile, call.v, call.v_scale, keys, call.head_dim_v, s.v, v)) return v;
     const bool in_place = !nan_safe && readable_in_place(call.v, call.v_scale) && call.head_dim_v % lanes == 0;
-    v = float_operand(tile, call.v, call.v_scale, keys, call.head_dim_v, in_place, s.v);
+    v = float_operand(call, tile, call.v, call.v_scale, keys, call.head_dim_v, in_place, s.v);
     nonfinite = nan_safe && sanitize(keys.count, call.head_dim_v, v.stride, s.v);
     return v;
   }

@@ -47,12 +47,13 @@ struct Wide {
   static int64_t output_index(const AttentionParams&, int r, int64_t c) { return c * block_m + r; }
 
   static Operand keys(const AttentionParams& call, const Tile& tile, const KeyTile& keys, const Scratch& s) {
-    return float_operand(tile, call.k, call.k_scale, keys, call.head_dim, readable_in_place(call.k, call.k_scale), s.k);
+    return float_operand(call, tile, call.k, call.k_scale, keys, call.head_dim, readable_in_place(call.k, call.k_scale),
+                         s.k);
   }
   static Operand values(const AttentionParams& call, const Tile& tile, const KeyTile& keys, bool nan_safe,
                         bool& nonfinite, const Scratch& s) {
     const bool in_place = !nan_safe && readable_in_place(call.v, call.v_scale);
-    const Operand v = float_operand(tile, call.v, call.v_scale, keys, call.head_dim_v, in_place, s.v);
+    const Operand v = float_operand(call, tile, call.v, call.v_scale, keys, call.head_dim_v, in_place, s.v);
     nonfinite = nan_safe && sanitize(keys.count, call.head_dim_v, v.stride, s.v);
     return v;
   }

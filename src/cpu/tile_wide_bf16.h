@@ -23,10 +23,6 @@ inline float pair_of(uint16_t low, uint16_t high) {
 inline const uint16_t* bf16_row(const TensorRef& t, int64_t b, int64_t h, int64_t s) {
   return static_cast<const uint16_t*>(t.data) + t.index(b, h, s);
 }
-inline const uint16_t* bf16_key(const TensorRef& t, const Tile& tile, int64_t j) {
-  const KvView view = view_of(tile, t);
-  return reinterpret_cast<const uint16_t*>(view.rows) + view.row(j);
-}
 
 template <int block_m>
 struct WideBf16 : Wide<block_m> {
@@ -47,13 +43,15 @@ struct WideBf16 : Wide<block_m> {
   // K is read in place if its pairs of channels are 4-byte aligned. Otherwise it is copied. An odd last channel is
   // paired with zero.
   static Operand keys(const AttentionParams& call, const Tile& tile, const KeyTile& keys, const Scratch& s) {
-    const uint16_t* first = bf16_key(call.k, tile, keys.first);
-    const bool in_place = call.k.column == 1 && call.k.row % 2 == 0 && call.head_dim % 2 == 0 &&
+    const KeyRows rows(call, tile, call.k);
+    const auto* const base = reinterpret_cast<const uint16_t*>(rows.base());
+    const uint16_t* first = base + rows.offset(keys.first);
+    const bool in_place = rows.are_even(keys) && call.k.column == 1 && call.k.row % 2 == 0 && call.head_dim % 2 == 0 &&
                           reinterpret_cast<uintptr_t>(first) % 4 == 0;
     if (in_place) return {reinterpret_cast<const float*>(first), call.k.row / 2};
     const int64_t stride = pairs(call.head_dim);
     for (int n = 0; n < keys.count; ++n) {
-      const uint16_t* k = first + n * call.k.row;
+      const uint16_t* k = base + rows.offset(keys.first + n);
       for (int64_t d = 0; d < call.head_dim; d += 2)
         s.k[n * stride + d / 2] =
             pair_of(k[d * call.k.column], d + 1 < call.head_dim ? k[(d + 1) * call.k.column] : uint16_t{0});
@@ -69,14 +67,16 @@ struct WideBf16 : Wide<block_m> {
   static Operand values(const AttentionParams& call, const Tile& tile, const KeyTile& keys, bool nan_safe,
                         bool& nonfinite, const Scratch& s) {
     const int64_t stride = Scratch::align(call.head_dim_v), column = call.v.column;
-    const uint16_t* first = bf16_key(call.v, tile, keys.first);
+    const KeyRows rows(call, tile, call.v);
+    const auto* const base = reinterpret_cast<const uint16_t*>(rows.base());
     auto keep = [&](uint16_t code) {
       if ((code & 0x7f80u) != 0x7f80u) return code;
       nonfinite = true;
       return uint16_t{0};
     };
     for (int n = 0; n < keys.count; n += 2) {
-      const uint16_t *low = first + n * call.v.row, *high = low + (n + 1 < keys.count ? call.v.row : 0);
+      const uint16_t* const low = base + rows.offset(keys.first + n);
+      const uint16_t* const high = n + 1 < keys.count ? base + rows.offset(keys.first + n + 1) : low;
       const uint32_t high_bits = n + 1 < keys.count ? 0xffffu : 0u;
       float* dst = s.v + n / 2 * stride;
       if (nan_safe) {

@@ -5,7 +5,6 @@ namespace rapt {
 
 bool refused_by_all(const char* family, const Problem& p, std::string* why) {
   if (p.op != Op::forward) return !refuse(family, why, "op is not forward attention");
-  if (p.page_size != 0) return !refuse(family, why, "page=", p.page_size, ": paged KV is not supported");
   if (!p.mod.empty()) return !refuse(family, why, "mod=", p.mod, ": score modifications are not supported");
   return false;
 }

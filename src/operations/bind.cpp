@@ -1,6 +1,7 @@
 // Converts tensors to raw addresses and strides, for all backends.
 #include "operations/bind.h"
 
+#include <algorithm>
 #include <type_traits>
 
 #include "arguments/tensor_rules.h"
@@ -16,6 +17,13 @@ TensorRef tensor_ref(const rapt_tensor& t, bool packed) {
   const auto dtype = static_cast<DType>(t.dtype);
   if (packed) return {t.data, dtype, 0, s[1], s[0], s[2]};
   return {t.data, dtype, s[0], s[1], s[2], s[3]};
+}
+
+PageTable page_table(const rapt_sdpa_args& a) {
+  const auto s = strides_of(*a.block_table);
+  return {static_cast<const int*>(a.block_table->data), s[0], s[1],
+          FastDivmod::by(static_cast<unsigned>(std::min<int64_t>(a.k->shape[2], INT32_MAX))),
+          static_cast<int>(a.k->shape[0])};
 }
 
 TensorRef lse_ref(const rapt_tensor& t, bool packed) {
@@ -92,12 +100,15 @@ void bind_scores(const rapt_sdpa_args& a, const Problem& p, AttentionParams& par
 
 AttentionParams attention_params(const rapt_sdpa_args& a, const Problem& p) {
   AttentionParams params;
-  params.q = tensor_ref(*a.q, p.varlen), params.k = tensor_ref(*a.k, p.varlen), params.v = tensor_ref(*a.v, p.varlen);
+  const bool paged = a.block_table != nullptr, packed_keys = p.varlen && !paged;
+  params.q = tensor_ref(*a.q, p.varlen);
+  params.k = tensor_ref(*a.k, packed_keys), params.v = tensor_ref(*a.v, packed_keys);
+  if (paged) params.pages = page_table(a);
   params.out = tensor_ref(*a.out, p.varlen);
   if (a.lse != nullptr) params.lse = lse_ref(*a.lse, p.varlen);
   params.q_scale = scale_ref(a.q_descale, p.q_scales, p.varlen);
-  params.k_scale = scale_ref(a.k_descale, p.k_scales, p.varlen);
-  params.v_scale = scale_ref(a.v_descale, p.v_scales, p.varlen);
+  params.k_scale = scale_ref(a.k_descale, p.k_scales, packed_keys);
+  params.v_scale = scale_ref(a.v_descale, p.v_scales, packed_keys);
   if (a.k_mean != nullptr) {
     const auto s = strides_of(*a.k_mean);
     params.k_mean = static_cast<const float*>(a.k_mean->data);

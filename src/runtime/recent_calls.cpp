@@ -201,7 +201,7 @@ RecentCall::RecentCall(uint64_t context_id, const rapt_sdpa_args& args, const Pr
     if (facts_[i].present && !compute_byte_range(facts_[i])) context_id_ = 0;  // makes it match no call
   }
   find_extents();
-  can_follow_ = length_class_fits_limits();
+  can_follow_ = args.block_table == nullptr && length_class_fits_limits();
 }
 
 bool RecentCall::can_remember(const rapt_sdpa_args& args) {

@@ -81,13 +81,17 @@ inline void copy_tile(unsigned to, const char* from, index_t pitch, index_t coun
 }
 
 // The same for rows at any addresses: address_of(row). It is called only for rows before number `count`.
-template <class Tile, int live_bytes, int threads, class AddressOf>
+template <class Tile, int live_bytes, int threads, bool octets = false, class AddressOf>
 inline void copy_rows(unsigned to, int count, int thread_index, const AddressOf& address_of) {
   static_assert(live_bytes % 16 == 0, "rows are copied in whole chunks");
-  for (int i = thread_index; i < Tile::rows * Tile::chunks; i += threads) {
-    const int row = i / Tile::chunks, chunk = i % Tile::chunks;
-    const bool live = row < count && chunk * 16 < live_bytes;
-    cp_async_16(to + Tile::offset(row, chunk), live ? address_of(row) + chunk * 16 : nullptr, live);
+  const int thread = static_cast<int>(volatile_copy(static_cast<unsigned>(thread_index)));
+#pragma unroll
+  for (int first = 0; first < Tile::rows * Tile::chunks; first += threads) {
+    const int row = (first + thread) / Tile::chunks, chunk = (first + thread) % Tile::chunks;
+    if (Tile::rows * Tile::chunks % threads != 0 && row >= Tile::rows) break;
+    const int key = octets ? octet_key(row) : row;
+    const bool live = key < count && chunk * 16 < live_bytes;
+    cp_async_16(to + Tile::offset(row, chunk), live ? address_of(key) + chunk * 16 : nullptr, live);
   }
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "dtype.h"
+#include "fast_divmod.h"
 #include "mask.h"
 
 namespace rapt {
@@ -54,6 +55,26 @@ struct ListRef {
   constexpr index_t operator[](index_t i) const { return data[i * stride]; }
 };
 
+// Paged K and V: key j of sequence b is row j % page_size of page table[b][j / page_size]. In TensorRef of K and V,
+// batch is then the stride of pages.
+struct PageTable {
+  const int* data = nullptr;
+  index_t batch = 0, column = 0;  // strides
+  FastDivmod page_size;
+  int pages = 0;  // of the cache; 0: K and V are not paged
+  constexpr bool present() const { return pages > 0; }
+
+  struct Place {
+    index_t page, row;
+  };
+  // Returns the place of key j. An entry outside the cache, which on a GPU nobody has checked, is clamped.
+  constexpr Place of(index_t b, unsigned j) const {
+    const unsigned i = page_size.quotient(j);
+    const int page = data[b * batch + static_cast<index_t>(i) * column];
+    return {page < 0 ? 0 : page < pages ? page : pages - 1, static_cast<index_t>(j - i * page_size.value)};
+  }
+};
+
 // Computes tanh(factor * x) for |factor * x| <= 0.447 as x times a polynomial in x^2. The factor is part of the
 // coefficients, so it costs no multiplication. The polynomial is a minimax fit of tanh(y) / y with a relative error
 // below 2.8e-7.
@@ -98,6 +119,7 @@ struct AttentionParams {
   BroadcastRef bias, mask;
   const float* alibi_slopes = nullptr;
   index_t alibi_batch = 0, alibi_head = 0;  // strides
+  PageTable pages;
   TanhTerms tanh;  // for softcap. The factor is scale / softcap, or 1 / softcap (soft_cap_factor)
 };
 
@@ -128,6 +150,8 @@ constexpr Sequence sequence_of(const AttentionParams& p, index_t b) {
   if (p.cu_seqlens_q.present()) {
     s.first_q = clamped(p.cu_seqlens_q[b], 0, p.total_q);
     s.seqlen_q = clamped(p.cu_seqlens_q[b + 1] - s.first_q, 0, clamped(p.total_q - s.first_q, 0, p.seqlen_q));
+  }
+  if (p.cu_seqlens_k.present()) {
     s.first_k = clamped(p.cu_seqlens_k[b], 0, p.total_k);
     s.seqlen_k = clamped(p.cu_seqlens_k[b + 1] - s.first_k, 0, clamped(p.total_k - s.first_k, 0, p.seqlen_k));
   }

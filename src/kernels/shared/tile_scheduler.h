@@ -6,20 +6,6 @@
 
 namespace rapt {
 
-// Computes n / value by one multiplication, for n < 2^31 (Granlund & Montgomery 1994). Reason: a CTA begins with
-// several dependent divisions, each of which would take about a hundred cycles.
-struct FastDivmod {
-  unsigned value = 1, magic = 1u << 31, shift = 31;
-
-  static constexpr FastDivmod by(unsigned value) {
-    unsigned bits = 0;
-    while (bits < 31 && (1u << bits) < value) ++bits;
-    const unsigned long long magic = (1ull << (31 + bits)) / value + (value == 1 ? 0 : 1);
-    return {value, static_cast<unsigned>(magic), 31 + bits};
-  }
-  constexpr unsigned quotient(unsigned n) const { return static_cast<unsigned>((n * 1ull * magic) >> shift); }
-};
-
 // CTAs are numbered section by section. A section is a group of heads (of all sequences) whose K and V fit into L2
 // together. Within a section the last m block of every head comes first, then the one before it, and so on. Under
 // causal masks the last m blocks have the most work, and CTAs that start last should be short (longest processing time

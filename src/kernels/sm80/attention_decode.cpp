@@ -48,6 +48,7 @@ constexpr ConfigField config_fields[] = {
     config_field<DecodePlanConfig, &DecodePlanConfig::bias>("bias"),
     config_field<DecodePlanConfig, &DecodePlanConfig::alibi>("alibi"),
     config_field<DecodePlanConfig, &DecodePlanConfig::mask>("mask"),
+    config_field<DecodePlanConfig, &DecodePlanConfig::paged>("paged"),
     config_field<DecodePlanConfig, &DecodePlanConfig::causal_or_local>("causal_or_local"),
     config_field<DecodePlanConfig, &DecodePlanConfig::programmatic, false, true>("programmatic", ConfigRole::tunable),
     config_field<DecodePlanConfig, &DecodePlanConfig::fp8_qk>("fp8_qk"),

@@ -72,8 +72,8 @@ struct DecodeAttention : AttentionSm80<cfg> {
     const KeyRanges keys = keys_of_tile(work.row_tile);
     first_n_block = keys.first(Base::cta_block_n) + work.from;
     n_blocks = keys.empty() ? 0 : work.count;
-    k_view.rows = KvView(p.k, bytes_of(cfg.k), cta.batch, cta.head_k, sequence.first_k).rows;
-    v_view.rows = KvView(p.v, bytes_of(cfg.v), cta.batch, cta.head_k, sequence.first_k).rows;
+    k_view.rows = KvView(p, p.k, bytes_of(cfg.k), cta.batch, cta.head_k, sequence.first_k).rows;
+    v_view.rows = KvView(p, p.v, bytes_of(cfg.v), cta.batch, cta.head_k, sequence.first_k).rows;
   }
   KeyRanges keys_of_tile(int row_tile) const {
     const int first = row_tile * cfg.block_m, past = first + cfg.block_m;

@@ -46,6 +46,7 @@ constexpr ConfigField config_fields[] = {
     config_field<Sm80PlanConfig, &Sm80PlanConfig::bias>("bias"),
     config_field<Sm80PlanConfig, &Sm80PlanConfig::alibi>("alibi"),
     config_field<Sm80PlanConfig, &Sm80PlanConfig::mask>("mask"),
+    config_field<Sm80PlanConfig, &Sm80PlanConfig::paged>("paged"),
     config_field<Sm80PlanConfig, &Sm80PlanConfig::causal_or_local>("causal_or_local", ConfigRole::tunable),
     config_field<Sm80PlanConfig, &Sm80PlanConfig::programmatic, false, true>("programmatic", ConfigRole::tunable),
     config_field<Sm80PlanConfig, &Sm80PlanConfig::f16_accumulate>("f16_accumulate"),

@@ -253,8 +253,8 @@ struct AttentionSm80 {
     first_n_block = tiles.first(cta_block_n), n_blocks = tiles.count(cta_block_n);
     const unsigned head_k = scheduler.group.quotient(work.head);
     cta.head_k = static_cast<int>(head_k);
-    k_view.rows = KvView(p.k, bytes_of(cfg.k), cta.batch, head_k, sequence.first_k).rows;
-    v_view.rows = KvView(p.v, bytes_of(cfg.v), cta.batch, head_k, sequence.first_k).rows;
+    k_view.rows = KvView(p, p.k, bytes_of(cfg.k), cta.batch, head_k, sequence.first_k).rows;
+    v_view.rows = KvView(p, p.v, bytes_of(cfg.v), cta.batch, head_k, sequence.first_k).rows;
     cta.first_k = sequence.first_k;
     return true;
   }
@@ -290,9 +290,16 @@ struct AttentionSm80 {
   template <class Tile, int live, int size>  // a row has `live` elements of `size` bytes
   void load(int n_block, unsigned to, const KvView& view) const {
     const index_t key = static_cast<index_t>(first_n_block + n_block) * cta_block_n;
-    if (n_block < n_blocks)
+    if (n_block >= n_blocks) {
+      // Nothing is left to load.
+    } else if constexpr (cfg.paged) {
+      copy_rows<Tile, live * size, threads, cfg.octets>(
+          to, band.seqlen_k - static_cast<int>(key), cta.thread,
+          [&](int r) { return view.rows + size * view.paged_row(p.pages, cta.batch, static_cast<int>(key) + r); });
+    } else {
       copy_tile<Tile, live * size, threads, cfg.octets>(to, view.rows + size * view.row(key), size * view.pitch(),
                                                         band.seqlen_k - key, cta.thread);
+    }
     cp_async_commit_group();
   }
   void load_kv(int n_block) const {

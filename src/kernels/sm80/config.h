@@ -23,6 +23,7 @@ struct Sm80Config : AttentionVariant {
   bool pairs = false;            // bias and mask are loaded in pairs of keys (ScoreAccess)
   bool octets = false;           // they are loaded in groups of eight keys; K and V are permuted in shared memory
   bool far_positions = false;    // with ALiBi: distances can exceed 2^24
+  bool paged = false;            // K and V are in pages (PageTable)
   bool causal_or_local = false;  // causal mask or window: the visible keys differ by row
 
   // Programmatic dependent launch (sm_90 and newer). The kernel starts while the previous kernel on the stream ends,

@@ -83,8 +83,7 @@ struct Epilogue {
   }
 
   void store_lse(int row, float lse) const {
-    if (p.lse.present() && row < cta.seqlen_q)
-      static_cast<float*>(p.lse.data)[index_of(p.lse, row)] = lse;
+    if (p.lse.present() && row < cta.seqlen_q) static_cast<float*>(p.lse.data)[index_of(p.lse, row)] = lse;
   }
   index_t out_index(int row) const { return index_of(p.out, row); }
 

@@ -61,6 +61,9 @@ bool accepts_dims(const char* name, const Problem& p, const Device& device, std:
 }
 
 bool accepts_layouts(const char* name, const Problem& p, std::string* why) {
+  if (p.page_size > 0 && has_wide_dims(p))
+    return refuse(name, why, "page=", p.page_size, " with head_dim ", p.head_dim, ":", p.head_dim_v,
+                  ": paged keys need head dims up to ", largest_dim);
   for (const auto& [tensor, access] :
        {std::pair{"q", &p.access_q}, {"k", &p.access_k}, {"v", &p.access_v}, {"out", &p.access_out}})
     if (!access->unit_last || !access->aligned16)
@@ -110,6 +113,7 @@ void configure_variant(const Problem& p, const Device& device, Sm80Config& a) {
   a.far_positions = has_far_positions(p);
   a.softcap = p.softcap.has_value(), a.bias = p.bias.dtype, a.alibi = p.alibi, a.mask = p.mask.present();
   a.causal_or_local = p.position_mask.present();
+  a.paged = p.page_size > 0;
   a.f16_accumulate = p.acc == AccMode::f16;
   a.single_tf32 = p.acc == AccMode::tf32;
   if (has_fp8(p)) configure_fp8(p, device, a);

@@ -29,6 +29,7 @@ struct WideAttention : AttentionSm80<cfg> {
   using RowValues = float[m_tiles][2];
   static_assert(is_16bit(cfg.q) && is_16bit(cfg.k) && is_16bit(cfg.v) && !cfg.f16_accumulate && !cfg.q_in_registers,
                 "wide head dims: 16-bit tensors, f32 sums, Q in shared memory");
+  static_assert(!cfg.paged, "pages are not supported");
   static_assert(stages > 1 && cfg.k_piece % 16 == 0 && cfg.v_piece % 16 == 0 && cta_block_n % cfg.v_piece == 0,
                 "pieces are whole mma steps, and one buffer is filled while another is read");
   static_assert((cfg.warps_n & (cfg.warps_n - 1)) == 0, "LdmatrixAddress: the chunks of a warp differ in single bits");

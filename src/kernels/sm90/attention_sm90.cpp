@@ -68,6 +68,7 @@ bool accepts_scores(const Problem& p, std::string* why) {
 }
 
 bool accepts_tensors(const Problem& p, std::string* why) {
+  if (p.page_size > 0) return refuse(name, why, "page=", p.page_size, ": paged keys are not supported");
   if (!is_16bit(p.q) || p.k != p.q || p.v != p.q)
     return refuse(name, why, "q=", name_of(p.q), " k=", name_of(p.k), " v=", name_of(p.v),
                   ": must all be f16 or all bf16");
