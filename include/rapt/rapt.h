@@ -150,7 +150,7 @@ typedef struct rapt_sdpa_args {
                                       cu_seqlens_k, seqused_q and seqused_k may also be i64 */
   const rapt_tensor* cu_seqlens_k;
   const rapt_tensor* seqused_k;   /* i32 [batch], dense or packed: number of keys in use of each sequence */
-  const rapt_tensor* block_table; /* i32 [batch, pages]: paged KV; no kernel supports it yet */
+  const rapt_tensor* block_table; /* i32 [batch, pages]: k, v are [num_pages, heads_k, page_size, dim] */
 
   /* f32 factors of the stored FP8 values. The *_scales fields below select the kind. The kind gives the shape: see the
    * table in docs/semantics.md, "FP8 and scales". */

@@ -82,7 +82,7 @@ def _results(given: dict) -> list[jax.ShapeDtypeStruct]:
         out_dtype = "float32"
     else:
         out_dtype = next((array.dtype.name for array in (q, v) if array.dtype.name in ORDINARY), "bfloat16")
-    if q.ndim not in (3, 4) or v.ndim != q.ndim:
+    if q.ndim not in (3, 4) or (v.ndim != q.ndim and given["block_table"] is None):
         raise InvalidArgument(f"q: rank {q.ndim}, v: rank {v.ndim}: both must be 4, or 3 with cu_seqlens_q")
     results = [jax.ShapeDtypeStruct((*q.shape[:-1], v.shape[-1]), out_dtype)]
     if given["lse"] is True or as_state:

@@ -48,6 +48,17 @@ def _lengths(cu_seqlens, max_seqlen) -> list[int]:
     return [min(length, max_seqlen) for length in cu_seqlens.diff().tolist()]
 
 
+def _paged_lengths(given: dict, batch: int) -> list[int]:
+    """The numbers of keys of sequences in pages. If their contents cannot be read, each is taken as the maximum."""
+    page_size = given["k"].shape[1 if given["layout"] == "bshd" else 2]
+    longest, used = given["max_seqlen_k"], given["seqused_k"]
+    if longest is None:
+        longest = given["block_table"].shape[1] * page_size
+    if used is None or used.device.type == "meta":
+        return [longest] * batch
+    return [min(length, longest) for length in used.tolist()]
+
+
 def register_sdpa_flops(operators, names: tuple[str, ...]) -> None:
     """Registers the flop count of sdpa: both products for every query and key. Like PyTorch's own count, it ignores
     masks and windows.
@@ -58,11 +69,14 @@ def register_sdpa_flops(operators, names: tuple[str, ...]) -> None:
         q, k, v = (given[name] for name in "qkv")
         if q.dim() == 3:
             of_q = _lengths(given["cu_seqlens_q"], given["max_seqlen_q"])
-            of_k = _lengths(given["cu_seqlens_k"], given["max_seqlen_k"])
+            paged = given["block_table"] is not None
+            of_k = _paged_lengths(given, len(of_q)) if paged else _lengths(given["cu_seqlens_k"], given["max_seqlen_k"])
             pairs = q.shape[1] * sum(map(lambda one, other: one * other, of_q, of_k))
         else:
             heads, seqlen = (2, 1) if given["layout"] == "bshd" else (1, 2)
-            pairs = q.shape[0] * q.shape[heads] * q.shape[seqlen] * k.shape[seqlen]
+            paged = given["block_table"] is not None
+            keys = sum(_paged_lengths(given, q.shape[0])) if paged else q.shape[0] * k.shape[seqlen]
+            pairs = q.shape[heads] * q.shape[seqlen] * keys
         return 2 * pairs * (q.shape[-1] + v.shape[-1])
 
     for operator in operators:

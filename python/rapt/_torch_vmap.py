@@ -82,6 +82,8 @@ def sdpa(operator, names: tuple[str, ...]):
         shared = [dims[name] for name in SHARED if name != "alibi_slopes"]  # slopes may have a batch dimension
         if ranks != [4, 4, 4] or max(broadcast, default=0) > 4 or any(dim is not None for dim in shared):
             return None
+        if given["block_table"] is not None:
+            return None  # k and v have no batch
         if given["cu_seqlens_q"] is not None or _whole_tensor_factor(given, dims, "qkv"):
             return None
         batch = _batch(given["q"], dims["q"])

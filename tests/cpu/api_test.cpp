@@ -187,8 +187,8 @@ TEST(Api, WhatIsRefusedArrivesAsAnException) {
   expect_exception(RAPT_ERROR_INVALID_ARGUMENT, "softcap", [&] { explain(x, x, x, y, {.softcap = -1}); });
   const ScoreMod mod{.device_source = "float apply(...)", .args = {}, .host = nullptr};
   expect_exception(RAPT_ERROR_UNSUPPORTED, "score_mod", [&] { sdpa(x, x, x, y, {.score_mod = &mod}); });
-  const int32_t pages[] = {0};
-  expect_exception(RAPT_ERROR_UNSUPPORTED, "block_table", [&] {
+  const int32_t pages[] = {1};
+  expect_exception(RAPT_ERROR_INVALID_ARGUMENT, "block_table", [&] {
     sdpa(x, x, x, y, {.block_table = Tensor(pages, {1, 1})});
   });
   E4m3 stored[64]{};

@@ -122,6 +122,22 @@ Arguments packed() {
   return a;
 }
 
+// The valid paged call: b2 h4:2 q3 k40 d8:6 page=16, with 40 and 5 keys.
+Arguments paged() {
+  Arguments a = base();
+  a.zero(q, DType::f16, {2, 4, 3, 8});
+  a.zero(k, DType::f16, {9, 2, 16, 8});
+  a.zero(v, DType::f16, {9, 2, 16, 6});
+  a.zero(out, DType::f16, {2, 4, 3, 6});
+  a.zero(lse, DType::f32, {2, 4, 3});
+  a.zero(block_table, DType::i32, {2, 3});
+  a.zero(seqused_k, DType::i32, {2});
+  const int64_t pages[2][3] = {{8, 0, 3}, {5, -1, 99}}, lengths[] = {40, 5};
+  fill(a[block_table], [&](const auto& at) { return static_cast<double>(pages[at[0]][at[1]]); });
+  fill(a[seqused_k], [&](const auto& at) { return static_cast<double>(lengths[at[0]]); });
+  return a;
+}
+
 struct Row {
   const char* name;
   std::function<void(Arguments&)> change;
@@ -180,9 +196,94 @@ void retype(Arguments& a, Slot slot, DType type) { a.zero(slot, type, a[slot].sh
 }  // namespace
 
 TEST(BadInput, TheUnchangedCallsAreAccepted) {
-  Arguments a = dense(), b = packed();
+  Arguments a = dense(), b = packed(), c = paged();
   EXPECT_EQ(rapt_sdpa(nullptr, a.build(), nullptr), RAPT_OK) << rapt_last_error();
   EXPECT_EQ(rapt_sdpa(nullptr, b.build(), nullptr), RAPT_OK) << rapt_last_error();
+  EXPECT_EQ(rapt_sdpa(nullptr, c.build(), nullptr), RAPT_OK) << rapt_last_error();
+}
+
+TEST(BadInput, Pages) {
+  const auto set_maximum = [](Arguments& a, int64_t n) {
+    a.args.has |= RAPT_HAS_MAX_SEQLEN_K;
+    a.args.max_seqlen_k = n;
+  };
+  const Row rows[] = {
+      {"dtype of the table", [](Arguments& a) { retype(a, block_table, DType::i64); }, {"block_table", "i32"}},
+      {"rank of the table", [](Arguments& a) { reshape(a, block_table, {6}); }, {"block_table", "rank", "2"}},
+      {"batch of the table",
+       [](Arguments& a) {
+         reshape(a, block_table, {3, 3});
+       },
+       {"block_table", "batch"}},
+      {"rank of k",
+       [](Arguments& a) {
+         reshape(a, k, {9, 2, 8});
+       },
+       {"k", "rank", "4", "page_size"}},
+      {"no rows in a page",
+       [](Arguments& a) {
+         reshape(a, k, {9, 2, 0, 8});
+       },
+       {"k", "page_size", "1"}},
+      {"no pages",
+       [](Arguments& a) {
+         reshape(a, k, {0, 2, 16, 8});
+       },
+       {"k", "num_pages", "1"}},
+      {"pages of v",
+       [](Arguments& a) {
+         reshape(a, v, {8, 2, 16, 6});
+       },
+       {"v", "num_pages"}},
+      {"page size of v",
+       [](Arguments& a) {
+         reshape(a, v, {9, 2, 32, 6});
+       },
+       {"v", "page_size"}},
+      {"heads of v",
+       [](Arguments& a) {
+         reshape(a, v, {9, 1, 16, 6});
+       },
+       {"v", "heads_k"}},
+      {"a maximum beyond the table",
+       [=](Arguments& a) { set_maximum(a, 49); },
+       {"max_seqlen_k", "49", "48", "block_table"}},
+      {"a page beyond the cache",
+       [](Arguments& a) {
+         a[block_table].set({0, 2}, 9);
+       },
+       {"block_table[0, 2]", "9", "8"},
+       true},
+      {"a negative page",
+       [](Arguments& a) {
+         a[block_table].set({1, 0}, -1);
+       },
+       {"block_table[1, 0]", "-1"},
+       true},
+      {"a length beyond the table",
+       [](Arguments& a) { a[seqused_k].set({0}, 49); },
+       {"seqused_k[0]", "49", "48"},
+       true},
+      {"a length beyond the maximum", [=](Arguments& a) { set_maximum(a, 39); }, {"seqused_k[0]", "40", "39"}, true},
+  };
+  for (const Row& row : rows) expect_refused(paged(), row);
+  const Row both = {"cu_seqlens_k",
+                    [](Arguments& a) {
+                      a.zero(k, DType::f16, {9, 2, 16, 8}), a.zero(v, DType::f16, {9, 2, 16, 6});
+                      a.zero(block_table, DType::i32, {2, 3});
+                    },
+                    {"cu_seqlens_k", "NULL", "block_table"}};
+  expect_refused(packed(), both);
+  const Row scales = {"scales of single keys",
+                      [](Arguments& a) {
+                        retype(a, k, DType::e4m3);
+                        a.zero(k_descale, DType::f32, {9, 16, 2});
+                        a.args.k_scales = RAPT_SCALE_TOKEN;
+                      },
+                      {"k_scales", "token", "block_table"},
+                      false,
+                      RAPT_ERROR_UNSUPPORTED};
+  expect_refused(paged(), scales);
 }
 
 TEST(BadInput, RequiredTensors) {
@@ -830,22 +931,6 @@ TEST(BadInput, NotYetSupported) {
   mod.struct_size = sizeof(mod);
   mod.host = [](float score, int64_t, int64_t, int64_t, int64_t, const void*) { return score; };
   const Row rows[] = {
-      {"block_table",
-       [](Arguments& a) {
-         a.zero(block_table, DType::i32, {2, 3});
-       },
-       {"block_table"},
-       false,
-       RAPT_ERROR_UNSUPPORTED},
-      {"a pool of pages",  // the shape of such keys differs from the shape of dense keys
-       [](Arguments& a) {
-         a.zero(k, DType::f16, {9, 2, 16, 8});
-         a.zero(v, DType::f16, {9, 2, 16, 6});
-         a.zero(block_table, DType::i32, {2, 3});
-       },
-       {"block_table", "paged"},
-       false,
-       RAPT_ERROR_UNSUPPORTED},
       {"score_mod", [](Arguments& a) { a.args.score_mod = &mod; }, {"score_mod"}, false, RAPT_ERROR_UNSUPPORTED},
   };
   for (const Row& row : rows) expect_refused(dense(), row);

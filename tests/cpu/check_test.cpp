@@ -816,8 +816,8 @@ TEST(CheckRange, BothChecksGiveOneVerdict) {
 // ---- case files
 
 TEST(CheckCases, EverySetParses) {
-  for (const char* set :
-       {"smoke", "seed", "ragged", "mask", "varlen", "quant", "perf", "perf-long", "features", "features-small"}) {
+  for (const char* set : {"smoke", "seed", "ragged", "mask", "varlen", "quant", "paged", "perf", "perf-long",
+                          "features", "features-small"}) {
     const auto cases = check::load_cases(set, cases_directory);
     EXPECT_GE(cases.size(), 10u) << set;
     for (const check::Case& c : cases) {

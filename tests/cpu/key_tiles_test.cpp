@@ -57,12 +57,28 @@ TEST(KeyTiles, NothingIsVisitedWhereNoRowSeesAKey) {
 TEST(KvView, DenseAndPackedRows) {
   float data[1] = {};
   const TensorRef dense{data, DType::f32, 1000, 100, 10, 2}, packed{data, DType::f32, 0, 100, 10, 2};
-  const KvView a(dense, 4, 2, 3, 0), b(packed, 4, 2, 3, 7);
+  AttentionParams params;
+  const KvView a(params, dense, 4, 2, 3, 0), b(params, packed, 4, 2, 3, 7);
   const char* const start = static_cast<const char*>(static_cast<const void*>(data));
   EXPECT_EQ(a.rows - start, 4 * 2300);
   EXPECT_EQ(b.rows - start, 4 * (300 + 70));
   EXPECT_EQ(b.row(4), 40);
-  EXPECT_EQ(kv_row(packed, 2, 3, 7, 4), 300 + 70 + 40);
+  EXPECT_EQ(kv_row(params, packed, 2, 3, 7, 4), 300 + 70 + 40);
+}
+
+TEST(KvView, PagedRows) {
+  float data[1] = {};
+  const int table[] = {9, 0, 4, 0, -1, 0, 99, 0};  // two sequences of two entries, every second element
+  AttentionParams params;
+  params.pages = {table, 4, 2, FastDivmod::by(16), 10};
+  const TensorRef cache{data, DType::f32, 1000, 100, 10, 2};
+  const KvView view(params, cache, 4, 1, 3, 0);
+  EXPECT_EQ(view.rows - static_cast<const char*>(static_cast<const void*>(data)), 4 * 300);
+  EXPECT_EQ(view.paged_row(params.pages, 0, 5), 9000 + 50);
+  EXPECT_EQ(view.paged_row(params.pages, 0, 17), 4000 + 10);
+  EXPECT_EQ(kv_row(params, cache, 0, 3, 0, 31), 4000 + 300 + 150);
+  EXPECT_EQ(view.paged_row(params.pages, 1, 0), 0) << "clamped to the first page";
+  EXPECT_EQ(view.paged_row(params.pages, 1, 16), 9000) << "clamped to the last page";
 }
 
 }  // namespace

@@ -151,7 +151,7 @@ TEST_F(LabPromises, CommandLineHints) {
   expect_refused("bench --suite perv", 2, "did you mean perf?");
   expect_refused(
       "check --cases zzz", 2,
-      "must be a file or one of the sets features-small features mask perf-long perf quant ragged seed shipped "
+      "must be a file or one of the sets features-small features mask paged perf-long perf quant ragged seed shipped "
       "smoke varlen");
   expect_refused("explain 'f16 q8 d64' --arch l4 --config blok_n=32", 2, "did you mean block_n?");
   EXPECT_EQ(rapt("frobnicate").err.find("did you mean"), std::string::npos);

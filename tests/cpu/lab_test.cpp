@@ -507,7 +507,7 @@ TEST_F(LabProgram, ChecksAProblemAndACaseFile) {
   const json results = json::parse(one.out);
   EXPECT_EQ(results["passed"], 1);
   EXPECT_EQ(results["results"][0]["seed"], 3);
-  std::ofstream(folder / "my.txt") << "# two\nf32 h1 q9 d8 ; fills=normal,constant\nf16 h1 q9 d8 page=16\n";
+  std::ofstream(folder / "my.txt") << "# two\nf32 h1 q9 d8 ; fills=normal,constant\nf16 h1 q9 d8 mod=ab\n";
   const Outcome cases = rapt("check --cases ./my.txt");
   EXPECT_EQ(cases.code, 0) << cases.err << cases.out;
   EXPECT_NE(cases.out.find("2 passed, 0 failed, 1 refused"), std::string::npos) << cases.out;

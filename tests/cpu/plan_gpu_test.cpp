@@ -243,7 +243,6 @@ TEST(PlanGpu, LongestWindowsChooseTheTilesOfOpenOnes) {
 TEST(PlanGpu, AllocatesNothing) {
   for (const check::Case& item : all_cases()) {
     const Problem problem = item.problem();
-    if (problem.page_size != 0) continue;
     for (const char* preset : {"l4", "a100", "h100"}) {
       const Device device = device_preset(preset);
       const int64_t before = allocations_of_this_thread();
@@ -278,7 +277,6 @@ TEST(PlanGpu, EveryLegalProblemHasAKernelOnEveryCard) {
   size_t planned = 0;
   for (const check::Case& item : all_cases()) {
     const Problem problem = item.problem();
-    if (problem.page_size != 0) continue;
     for (const char* preset : presets) {
       const Plan chosen = plan(problem, device_preset(preset));
       ASSERT_GE(chosen.step_count, 1) << item.where() << " on " << preset;

@@ -73,15 +73,15 @@ TEST(Shipped, APackHoldsWhatALaterCallAsksFor) {
 
 TEST(Shipped, WhatIsSkippedIsSaid) {
   const TemporaryFolder folder;
-  write_file(folder / "cases.txt", "f16 b1 h1 q16 d16\nf16 b1 h1 q16 d16 page=16\n");
+  write_file(folder / "cases.txt", "f16 b1 h1 q16 d16\nf16 b1 h1 q16 d16 mod=ab\n");
   lab::PackOptions options;
   options.common.arch = "sm_80,sm_89";
   options.cases = {folder / "cases.txt"};
   options.output = folder / "x.pack";
   const std::string text = output_of([&] { EXPECT_EQ(lab::pack(options), 0); });
   for (const char* arch : {"sm_80", "sm_89"})
-    EXPECT_TRUE(contains(text, concat("skipped   f16 b1 h1 q16 k16 d16 page=16 on ", arch, ": "))) << text;
-  EXPECT_TRUE(contains(text, "paged KV is not supported")) << text;
+    EXPECT_TRUE(contains(text, concat("skipped   f16 b1 h1 q16 k16 d16 mod=ab on ", arch, ": "))) << text;
+  EXPECT_TRUE(contains(text, "score modifications are not supported")) << text;
 }
 
 TEST(Shipped, WrongWordsAreRefused) {
@@ -93,7 +93,7 @@ TEST(Shipped, WrongWordsAreRefused) {
   EXPECT_TRUE(contains(refusal(options_of(small_problem, "sm_89,,l4", folder / "x")), "known presets are"));
   EXPECT_TRUE(contains(refusal(options_of(small_problem, "", folder / "x")), "--arch"));
   EXPECT_TRUE(contains(refusal(options_of(small_problem, "sm_89", "")), "-o FILE or --ledger FILE"));
-  EXPECT_TRUE(contains(refusal(options_of("f16 b1 h1 q16 d16 page=16", "sm_89", folder / "x")), "no images"));
+  EXPECT_TRUE(contains(refusal(options_of("f16 b1 h1 q16 d16 mod=ab", "sm_89", folder / "x")), "no images"));
   lab::PackOptions nothing = options_of(small_problem, "sm_89", folder / "x");
   nothing.words.clear();
   EXPECT_TRUE(contains(refusal(nothing), "problem line"));

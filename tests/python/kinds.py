@@ -90,6 +90,7 @@ def attention(parameter):
         "sinks": made((HEADS,), 6),
         "seqused_q": lengths,
         "seqused_k": lengths,
+        "block_table": torch.tensor([[1, 0], [0, 1]], dtype=torch.int32),  # k and v are two pages of SEQLEN keys
         "q_start": torch.tensor([1, 2]),
         "k_start": torch.tensor([1, 0]),
         "out": torch.zeros(BATCH, HEADS, SEQLEN, DIM),

@@ -253,7 +253,9 @@ def test_caches_that_cannot_be_written_are_refused_before_anything_is():
     with pytest.raises(rapt.InvalidArgument, match="cache_seqlens is True"):
         fa.flash_attn_with_kvcache(q, k_cache, v_cache, k, v, cache_seqlens=True)
     assert torch.equal(k_cache, before)
-    for name in ("rotary_cos", "rotary_sin", "cache_batch_idx", "cache_leftpad", "block_table"):
+    with pytest.raises(rapt.Unsupported, match="k and v are given with block_table"):
+        fa.flash_attn_with_kvcache(q, k_cache, v_cache, k, v, cache_seqlens=start, block_table=start[:, None])
+    for name in ("rotary_cos", "rotary_sin", "cache_batch_idx", "cache_leftpad"):
         with pytest.raises(rapt.Unsupported, match=f"{name} is given"):
             fa.flash_attn_with_kvcache(q, k_cache, v_cache, k, v, cache_seqlens=start, **{name: start})
     assert torch.equal(k_cache, before)

@@ -19,8 +19,7 @@ from ._dropout import refuse_dropout as refuse_dropout
 def refuse(**arguments) -> None:
     for name, value in arguments.items():
         if value is not None:
-            why = "there is no paged KV yet" if name == "block_table" else "rapt does not have it"
-            raise Unsupported(f"{name} is given: must be None, {why}")
+            raise Unsupported(f"{name} is given: must be None, rapt does not have it")
 
 
 def expect(name: str, packed: Tensor, rank: int, dim: int, size: int) -> None:

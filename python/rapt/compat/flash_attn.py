@@ -14,12 +14,15 @@ Errors use rapt.sdpa's names of arguments.
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
 from .. import prepare
 from .. import sdpa as attention
-from .._errors import InvalidArgument
+from .._errors import InvalidArgument, Unsupported
 from ._shared import append, descales, expect, length_in_use, refuse, refuse_dropout, scores
 
 __all__ = [
@@ -168,7 +171,9 @@ def flash_attn_varlen_func(
         q: [total_q, heads_q, head_dim]; k, v: [total_k, heads_k, head_dim or head_dim_v].
         cu_seqlens_q, cu_seqlens_k: int32 [batch + 1] on q's device: sequence b is rows cu[b] to cu[b + 1].
         max_seqlen_q, max_seqlen_k: int, the length of the longest sequence.
-        block_table: not supported: there is no paged KV yet.
+        block_table: int32 [batch, pages]: k and v are a paged cache [num_pages, page_size, heads_k, ...]. Key j of
+            sequence b is row j % page_size of page block_table[b, j // page_size]. cu_seqlens_k then only gives the
+            lengths.
         Other arguments: as in flash_attn_func; seqlen_q and seqlen_k are the lengths of each sequence.
 
     Returns:
@@ -176,7 +181,11 @@ def flash_attn_varlen_func(
         Rows of out after the last sequence are 0.
     """
     refuse_dropout("dropout_p", dropout_p)
-    refuse(block_table=block_table)
+    keys: dict[str, Any] = {"cu_seqlens_k": cu_seqlens_k}
+    cache = k  # has the heads in the last but one dimension
+    if block_table is not None:
+        keys = {"block_table": block_table, "seqused_k": cu_seqlens_k[1:] - cu_seqlens_k[:-1]}
+        k, v = k.transpose(1, 2), v.transpose(1, 2)
     result = attention(
         q,
         k,
@@ -185,11 +194,11 @@ def flash_attn_varlen_func(
         scale=softmax_scale,
         lse=return_attn_probs,
         cu_seqlens_q=cu_seqlens_q,
-        cu_seqlens_k=cu_seqlens_k,
+        **keys,
         max_seqlen_q=max_seqlen_q,
         max_seqlen_k=max_seqlen_k,
         **scores(window_size, softcap, alibi_slopes),
-        **descales(q, k, q_descale, k_descale, v_descale),
+        **descales(q, cache, q_descale, k_descale, v_descale),
     )
     return (*result, None) if return_attn_probs else result
 
@@ -304,7 +313,8 @@ def flash_attn_with_kvcache(
         check_contents: True: a tensor on a GPU is checked, too, which waits for the GPU.
         num_splits: number of parts into which the keys are split. 0: the planner decides.
         rotary_cos, rotary_sin, cache_batch_idx, cache_leftpad: not supported; rotary_interleaved has no effect.
-        block_table: not supported: there is no paged KV yet.
+        block_table: int32 [batch, pages]: k_cache and v_cache are a paged cache [num_pages, page_size, heads_k, ...].
+            Key j of sequence b is row j % page_size of page block_table[b, j // page_size]. Not with k and v.
         Other arguments: as in flash_attn_func; seqlen_k is the length of each sequence after the append.
 
     Returns:
@@ -319,14 +329,20 @@ def flash_attn_with_kvcache(
         rotary_sin=rotary_sin,
         cache_batch_idx=cache_batch_idx,
         cache_leftpad=cache_leftpad,
-        block_table=block_table,
     )
+    if block_table is not None and (k is not None or v is not None):
+        raise Unsupported("k and v are given with block_table: appending to a paged cache is not supported yet")
     if (k is None) != (v is None):
         raise InvalidArgument("k and v: give both or neither")
     if k_cache.shape[1] != v_cache.shape[1]:
         raise InvalidArgument(f"v_cache has {v_cache.shape[1]} places: must have k_cache's {k_cache.shape[1]}")
-    used = length_in_use(k_cache, v_cache, k, v, cache_seqlens, check_contents)
     keys, values = k_cache, v_cache
+    if block_table is not None:
+        used = cache_seqlens
+        if isinstance(used, int):
+            used = torch.full((q.shape[0],), used, dtype=torch.int32, device=q.device)
+    else:
+        used = length_in_use(k_cache, v_cache, k, v, cache_seqlens, check_contents)
     if isinstance(used, int):  # all sequences have the same length, so a view of the cache is sufficient
         keys, values, used = k_cache[:, :used], v_cache[:, :used], None
     options = dict(
@@ -337,6 +353,7 @@ def flash_attn_with_kvcache(
         seqused_k=used,
         splits=None if num_splits == 0 else num_splits,
         check_contents=check_contents,
+        **({} if block_table is None else {"block_table": block_table}),
         **scores(window_size, softcap, alibi_slopes),
         **descales(q, keys, q_descale, k_descale, v_descale),
     )

@@ -24,6 +24,7 @@ constexpr ConfigField config_fields[] = {
     config_field<ScalarConfig, &ScalarConfig::block_n>("block_n"),
     config_field<ScalarConfig, &ScalarConfig::warps_m, 2, 4, 8, 16>("warps_m", ConfigRole::tunable),
     config_field<ScalarConfig, &ScalarConfig::min_blocks, 1, 2, 3, 4>("min_blocks", ConfigRole::tunable),
+    config_field<ScalarConfig, &ScalarConfig::paged>("paged"),
     config_field<ScalarConfig, &ScalarConfig::softcap>("softcap"),
     config_field<ScalarConfig, &ScalarConfig::bias>("bias"),
     config_field<ScalarConfig, &ScalarConfig::alibi>("alibi"),
@@ -53,6 +54,7 @@ KernelConfig configure(const Problem& p, const Device&) {
   a.bias = p.bias.dtype;
   a.alibi = p.alibi;
   a.mask = p.mask.present();
+  a.paged = p.page_size > 0;
   a.p_terms = p.pv == PvMode::fp8 ? 1 : p.pv == PvMode::fp8x2 ? 2 : 0;
   a.key_mean = p.smooth_k;
   const bool fp8 = is_fp8(p.q) || is_fp8(p.k) || is_fp8(p.v);

@@ -105,12 +105,11 @@ inline WorkTile work_tile(const AttentionParams& p, index_t item) {
 // columns exist from first_row and first_column on.
 struct TileSource {
   index_t batch, head, first_packed, first_row, first_column, rows, columns;
-  bool of_keys = false;  // K or V, which can be paged
 };
 
 // Copies `source` to shared memory as descaled floats, at row * row_pitch + column * column_pitch. Missing elements
 // become 0. Used for Q, K and V, whose rows are addressed in the same way.
-template <DType dtype, int rows, int columns, int threads>
+template <DType dtype, int rows, int columns, int threads, bool paged = false>
 inline void copy_tile(const AttentionParams& p, const TensorRef& t, const ScaleRef& scale, const TileSource& source,
                       int row_pitch, int column_pitch, float* to) {
   for (int e = static_cast<int>(threadIdx.x); e < rows * columns; e += threads) {
@@ -118,8 +117,11 @@ inline void copy_tile(const AttentionParams& p, const TensorRef& t, const ScaleR
     float x = 0.0f;
     if (row < source.rows && column < source.columns) {
       const index_t s = source.first_row + row, c = source.first_column + column;
-      const index_t at = source.of_keys ? kv_row(p, t, source.batch, source.head, source.first_packed, s)
-                                        : t.index(source.batch, source.head, source.first_packed + s);
+      index_t at;
+      if constexpr (paged)
+        at = kv_row(p, t, source.batch, source.head, source.first_packed, s);
+      else
+        at = t.index(source.batch, source.head, source.first_packed + s);
       x = load_element<dtype>(t.data, at + c * t.column);
       if constexpr (is_fp8(dtype)) {
         if (scale.present()) x *= scale.at(source.batch, source.head, source.first_packed, s)[c * scale.channel];
@@ -214,9 +216,9 @@ struct Cta {
                             first,
                             first_column,
                             tile.sequence.seqlen_k - first,
-                            p.head_dim - first_column,
-                            true};
-    copy_tile<cfg.k, cfg.block_n, cfg.head_dim, cfg.threads()>(p, p.k, p.k_scale, source, layout.k_pitch, 1, kv_smem);
+                            p.head_dim - first_column};
+    copy_tile<cfg.k, cfg.block_n, cfg.head_dim, cfg.threads(), cfg.paged>(p, p.k, p.k_scale, source, layout.k_pitch, 1,
+                                                                          kv_smem);
   }
   void load_v(index_t first) {
     const TileSource source{tile.batch,
@@ -225,9 +227,9 @@ struct Cta {
                             first,
                             tile.first_channel,
                             tile.sequence.seqlen_k - first,
-                            p.head_dim_v - tile.first_channel,
-                            true};
-    copy_tile<cfg.v, cfg.block_n, cfg.head_dim_v, cfg.threads()>(p, p.v, p.v_scale, source, cfg.head_dim_v, 1, kv_smem);
+                            p.head_dim_v - tile.first_channel};
+    copy_tile<cfg.v, cfg.block_n, cfg.head_dim_v, cfg.threads(), cfg.paged>(p, p.v, p.v_scale, source, cfg.head_dim_v,
+                                                                            1, kv_smem);
   }
 
   // Adds the products of the loaded channels of Q with k_mean to mean_logit.

@@ -12,6 +12,7 @@ struct ScalarConfig : AttentionVariant {
   int block_m = 0, block_n = 0;  // query rows of a CTA, keys of a tile
   int warps_m = 0;               // warps of a CTA; its rows are split among them
   int min_blocks = 1;            // CTAs per SM in __launch_bounds__; limits registers
+  bool paged = false;            // K and V are in pages (PageTable)
 
   constexpr int threads() const { return 32 * warps_m; }
 

@@ -150,10 +150,10 @@ constexpr Sequence sequence_of(const AttentionParams& p, index_t b) {
   if (p.cu_seqlens_q.present()) {
     s.first_q = clamped(p.cu_seqlens_q[b], 0, p.total_q);
     s.seqlen_q = clamped(p.cu_seqlens_q[b + 1] - s.first_q, 0, clamped(p.total_q - s.first_q, 0, p.seqlen_q));
-  }
-  if (p.cu_seqlens_k.present()) {
-    s.first_k = clamped(p.cu_seqlens_k[b], 0, p.total_k);
-    s.seqlen_k = clamped(p.cu_seqlens_k[b + 1] - s.first_k, 0, clamped(p.total_k - s.first_k, 0, p.seqlen_k));
+    if (!p.pages.present()) {
+      s.first_k = clamped(p.cu_seqlens_k[b], 0, p.total_k);
+      s.seqlen_k = clamped(p.cu_seqlens_k[b + 1] - s.first_k, 0, clamped(p.total_k - s.first_k, 0, p.seqlen_k));
+    }
   }
   s.rows_q = s.seqlen_q;
   if (p.seqused_q.present()) s.seqlen_q = clamped(p.seqused_q[b], 0, s.seqlen_q);
