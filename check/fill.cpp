@@ -474,8 +474,6 @@ Inputs Maker::make() const {
 
 }  // namespace
 
-Inputs make_inputs(const Problem& problem, Fill fill, uint64_t seed) {
-  return Maker{problem, fill, seed}.make();
-}
+Inputs make_inputs(const Problem& problem, Fill fill, uint64_t seed) { return Maker{problem, fill, seed}.make(); }
 
 }  // namespace rapt::check

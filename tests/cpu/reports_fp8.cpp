@@ -86,7 +86,8 @@ TEST(Reports, R40) {
 }
 
 TEST(Reports, R126) {
-  for (const char* shape : {" b1 h2 q40 k40 d64 lse", " varlen=40,17 h2 d64 lse", " b1 h2 q1 k40 d64 lse"}) {
+  for (const char* shape : {" b1 h2 q40 k40 d64 lse", " varlen=40,17 h2 d64 lse", " b1 h2 q1 k40 d64 lse",
+                            " b1 h2 q1 k40 d64 page=16 lse"}) {
     SCOPED_TRACE(shape);
     Call exact = make(std::string("bf16 out=f32") + shape);
     fill_hash(exact);

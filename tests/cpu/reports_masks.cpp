@@ -216,7 +216,7 @@ TEST(Reports, R78) {
 
 TEST(Reports, R80) {
   for_each_type([](DType type) {
-    for (const char* splits : {"", " splits=2", " splits=7"}) {
+    for (const char* splits : {"", " splits=2", " splits=7", " page=16", " page=3 splits=2"}) {
       Call call = make(type, std::string("b1 h1 q1 k50 d8 window=3,0 lse") + splits);
       fill_index(call.in.v);
       expect_row(run(call), {0, 0, 0}, {1, 47.5, 0, 0, 0, 0, 0, 0});

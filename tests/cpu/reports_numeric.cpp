@@ -22,9 +22,9 @@ TEST(Reports, R82) {
 }
 
 TEST(Reports, R85) {
-  for (const char* line :
-       {"bf16 b1 h16:1 q1 k64 d128 lse", "bf16 b1 h16:1 q1 k1 d128 lse", "bf16 varlen=1:64 h16:1 d128 lse",
-        "bf16 b1 h16:1 q1 k64 d128 lse splits=4", "bf16 b1 h16:1 q9 k64 d128 lse"}) {
+  for (const char* line : {"bf16 b1 h16:1 q1 k64 d128 lse", "bf16 b1 h16:1 q1 k1 d128 lse",
+                           "bf16 varlen=1:64 h16:1 d128 lse", "bf16 b1 h16:1 q1 k64 d128 lse splits=4",
+                           "bf16 b1 h16:1 q9 k64 d128 lse", "bf16 b1 h16:1 q1 k64 d128 page=16 lse"}) {
     SCOPED_TRACE(line);
     Call call = make(line);
     const bool packed = call.problem.varlen;

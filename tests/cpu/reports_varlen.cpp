@@ -1,10 +1,11 @@
 // Reports R20..R33, R111, R123, R149 (packed sequences and their metadata), R60..R69 (offsets and counts above 16, 31
-// and 32 bits) and R107, R109 (splits, repeats). reports.h describes each report.
+// and 32 bits), R107, R109 (splits, repeats) and R116..R121 (pages). reports.h describes each report.
 #include <sys/mman.h>
 
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <deque>
 #include <thread>
 
 #include "check/poison.h"
@@ -241,8 +242,9 @@ TEST(Reports, R69) {
 TEST(Reports, R71) {
   for_each_type([](DType type) {
     for (const auto& [heads_q, heads_k] : std::vector<std::pair<int64_t, int64_t>>{{33, 2}, {3, 2}, {5, 3}, {2, 4}})
-      for (bool packed : {false, true}) {
-        Call call = make(type, packed ? "varlen=8 h1 d64 lse" : "b1 h1 q8 k8 d64 lse");
+      for (const char* line : {"b1 h1 q8 k8 d64 lse", "b1 h1 q8 k8 d64 lse page=4", "varlen=8 h1 d64 lse"}) {
+        Call call = make(type, line);
+        const bool packed = call.problem.varlen;
         call.problem.heads_q = heads_q;
         call.problem.heads_k = heads_k;
         const auto shape = [&](int64_t heads) {
@@ -253,6 +255,112 @@ TEST(Reports, R71) {
         call.in.v = make_tensor(type, shape(heads_k));
         expect_refused(try_run(call), {"heads", std::to_string(heads_q), std::to_string(heads_k)});
       }
+  });
+}
+
+namespace {
+// A call on a paged cache that the test fills: one sequence, q [1, heads, 1, dim].
+struct PagedCall {
+  HostTensor q, k, v, table, used, out;
+  rapt_status status = RAPT_OK;
+  std::string message;
+
+  PagedCall& run() {
+    std::deque<check::View> views;
+    const auto view = [&](const char* name, const HostTensor& t) {
+      return views.emplace_back(name, t, check::in_host_memory).get();
+    };
+    rapt_sdpa_args args{};
+    args.struct_size = sizeof args;
+    args.q = view("q", q), args.k = view("k", k), args.v = view("v", v), args.out = view("out", out);
+    args.block_table = view("block_table", table), args.seqused_k = view("seqused_k", used);
+    status = rapt_sdpa(nullptr, &args, nullptr);
+    message = status == RAPT_OK ? "" : rapt_last_error();
+    return *this;
+  }
+};
+}  // namespace
+
+TEST(Reports, R64) {
+  constexpr int64_t pages = 65537, heads = 8, size = 16, dim = 128;
+  PagedCall call;
+  call.q = make_tensor(DType::bf16, {1, heads, 1, dim}), call.out = make_tensor(DType::bf16, {1, heads, 1, dim});
+  call.table = make_tensor(DType::i32, {1, 1}), call.used = make_tensor(DType::i32, {1});
+  // One tensor [pages, 2, size, heads, dim] holds K and V.
+  const std::vector<int64_t> strides = {2 * size * heads * dim, dim, heads * dim, 1};
+  call.k = map_lazily(DType::bf16, {pages + 1, heads, size, dim}, strides);  // V of the last page is after its K
+  call.v = call.k;
+  call.v.offset = size * heads * dim;
+  call.v.shape[0] = call.k.shape[0] = pages;
+  fill_hash(call.q, 1);
+  call.used.set({0}, size);
+  std::vector<double> first;
+  for (const int64_t page : {int64_t{0}, pages - 2, pages - 1}) {
+    for (int64_t h = 0; h < heads; ++h)
+      for (int64_t j = 0; j < size; ++j)
+        for (int64_t d = 0; d < dim; ++d) {
+          call.k.set({page, h, j, d}, std::sin(static_cast<double>(h + 3 * j + 7 * d)));
+          call.v.set({page, h, j, d}, std::cos(static_cast<double>(5 * h + j + 2 * d)));
+        }
+    call.table.set({0, 0}, static_cast<double>(page));
+    EXPECT_EQ(call.run().status, RAPT_OK) << call.message;
+    std::vector<double> values;
+    each_index(call.out.shape, [&](const auto& at) { values.push_back(call.out.at(at)); });
+    if (page == 0)
+      first = values;
+    else
+      EXPECT_EQ(values, first) << "page " << page;
+  }
+}
+
+TEST(Reports, R116) {
+  for_each_type([](DType type) {
+    std::vector<double> first;
+    for (const int tail : {-1, 2147483647, 7, 3}) {  // no page, no page, a page of NaN, the sequence's own first page
+      PagedCall call;
+      call.q = make_tensor(type, {1, 2, 1, 16}), call.out = make_tensor(type, {1, 2, 1, 16});
+      call.k = make_tensor(type, {9, 2, 4, 16}), call.v = make_tensor(type, {9, 2, 4, 16});
+      for (HostTensor* t : {&call.q, &call.k, &call.v}) fill_hash(*t, 5);
+      for (HostTensor* t : {&call.k, &call.v})
+        each_index({1, 2, 4, 16}, [&](const auto& at) { t->set({7, at[1], at[2], at[3]}, nan); });
+      call.table = make_tensor(DType::i32, {1, 8}), call.used = make_tensor(DType::i32, {1});
+      fill(call.table, tail);
+      call.table.set({0, 0}, 3), call.table.set({0, 1}, 8), call.used.set({0}, 5);
+      EXPECT_EQ(call.run().status, RAPT_OK) << call.message;
+      std::vector<double> values;
+      each_index(call.out.shape, [&](const auto& at) { values.push_back(call.out.at(at)); });
+      if (first.empty()) first = values;
+      EXPECT_EQ(values, first) << "tail " << tail;
+    }
+  });
+}
+
+TEST(Reports, R118) {
+  for_each_type([](DType type) {
+    PagedCall call;
+    call.q = make_tensor(type, {1, 1, 1, 16}), call.out = make_tensor(type, {1, 1, 1, 16});
+    call.k = make_tensor(type, {4, 1, 4, 16}), call.v = make_tensor(type, {4, 1, 4, 16});
+    call.table = make_tensor(DType::i32, {1, 4}), call.used = make_tensor(DType::i32, {1});
+    call.used.set({0}, 20);
+    EXPECT_EQ(call.run().status, RAPT_ERROR_INVALID_ARGUMENT);
+    for (const char* word : {"seqused_k[0] = 20", "16"})
+      EXPECT_NE(call.message.find(word), std::string::npos) << call.message;
+  });
+}
+
+TEST(Reports, R121) {
+  for_each_type([](DType type) {
+    for (const char* rest : {"b2 h4:2 q1 k100 d64 lse", "b2 h4:2 q37 k100 d64 causal lse", "b1 h2 q100 k100 d64 lse"}) {
+      Call dense = make(type, rest);
+      fill_hash(dense);
+      run(dense);
+      for (const int size : {1, 2, 3, 16, 19, 64, 128, 256}) {
+        SCOPED_TRACE(size);
+        Call paged = make(type, std::string(rest) + " page=" + std::to_string(size));
+        paged.in = dense.in;
+        expect_same_bits(run(paged), dense);
+      }
+    }
   });
 }
 
@@ -328,6 +436,9 @@ TEST(Reports, R123) {
     strided.in.cu_seqlens_q = strided.in.cu_seqlens_k = base;
     expect_oracle(run(plain));
     expect_same_bits(run(strided), plain);
+    Call pages = make(type, "b2 h2 q3 k40 d16 page=16 seqused=40,7 lse");  // its table is a part of a wider one
+    fill_hash(pages);
+    expect_oracle(run(pages));
   });
 }
 
