@@ -46,7 +46,7 @@ TEST_P(GpuTable, EveryCase) {
   expect_pass(jobs);
 }
 
-INSTANTIATE_TEST_SUITE_P(Set, GpuTable, testing::Values("smoke", "seed", "ragged", "mask", "varlen", "quant"),
+INSTANTIATE_TEST_SUITE_P(Set, GpuTable, testing::Values("smoke", "seed", "ragged", "mask", "varlen", "quant", "paged"),
                          [](const auto& instance) { return std::string(instance.param); });
 
 }  // namespace rapt::test
