@@ -205,9 +205,11 @@ std::string embedded_source(const std::string& variant) {
 std::string variant_name(const Common& options, const Device& device, const Problem& problem) {
   if (options.variant.empty()) return "";
   if (const std::string own = embedded_source(options.variant); !own.empty()) return own;
+  const Problem planned = planned_problem(problem, device);
   for (const Family* family : all_families()) {
-    const bool wanted = options.family.empty() || options.family == family->name;
-    if (wanted && family->accepts(problem, device, nullptr)) return family->text;
+    const bool asked = options.family == family->name;
+    if (!(asked || options.family.empty()) || !family->accepts(planned, device, nullptr)) continue;
+    if (asked || family->prefers == nullptr || family->prefers(planned, device, nullptr)) return family->text;
   }
   return base_name(options.variant);  // no kernel computes the problem, so nothing reads the source
 }

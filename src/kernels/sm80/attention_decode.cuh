@@ -190,37 +190,24 @@ struct DecodeLine {
   }
 
   // Counts all blocks, and returns the tile in which the CTA's range begins. If the CTA has no work, `blocks` is 0. All
-  // threads call it. Each thread counts the blocks of some sequences; the counts go through shared memory.
+  // threads call it.
   DecodeWork start(unsigned smem) {
-    const int thread = static_cast<int>(threadIdx.x);
-    const index_t each = (p.batch + cfg.threads() - 1) / cfg.threads(), first = thread * each;
-    unsigned mine = 0;
-    for (index_t b = first; b < first + each && b < p.batch; ++b) mine += blocks_of_sequence(b);
-    store_shared(smem + 4 * thread, mine);
-    __syncthreads();
-    unsigned all = 0;
-    for (int i = 0; i < cfg.threads(); ++i) all += load_shared(smem + 4 * i);
-    line = BlockLine::of(all, gridDim.x, static_cast<unsigned>(params.least_blocks));
     DecodeWork work;
-    if (blockIdx.x >= line.ctas) return work;
+    const bool equal = !p.cu_seqlens_q.present() && !p.seqused_q.present() && !p.seqused_k.present() && !p.has_starts;
+    const Place place = equal ? place_of_equal() : place_of_unequal(smem);
+    if (!place.found) return work;
     const unsigned begin = line.begin(blockIdx.x);
-    unsigned before = 0, next = load_shared(smem);
-    int i = 0;
-    while (before + next <= begin) before += next, next = load_shared(smem + 4 * ++i);
-    __syncthreads();  // the CTA's tiles take the place of the counts
-    index_t batch = i * each;
-    for (next = blocks_of_sequence(batch); before + next <= begin; next = blocks_of_sequence(++batch)) before += next;
-    work.batch = static_cast<int>(batch), work.first_block = before;
-    const Sequence s = sequence_of(p, batch);
+    const Sequence s = sequence_of(p, place.batch);
     const unsigned of_head = blocks_of_head(s);
-    work.head_k = static_cast<int>((begin - before) / of_head);
-    work.first_block += static_cast<unsigned>(work.head_k) * of_head;
+    work.batch = static_cast<int>(place.batch), work.head_k = static_cast<int>((begin - place.before) / of_head);
+    work.first_block = place.before + static_cast<unsigned>(work.head_k) * of_head;
     for (work.blocks = blocks_of(s, 0); work.first_block + work.blocks <= begin;
          work.blocks = blocks_of(s, work.row_tile))
       work.first_block += static_cast<unsigned>(work.blocks), ++work.row_tile;
     limit(work);
     return work;
   }
+
   // Moves to the next tile. Returns false if the CTA's range ends before it.
   bool advance(DecodeWork& work) const {
     work.first_block += static_cast<unsigned>(work.blocks);
@@ -243,6 +230,54 @@ struct DecodeLine {
   }
 
  private:
+  // The sequence in which the CTA's range begins, and the number of blocks before this sequence.
+  struct Place {
+    bool found = false;
+    index_t batch = 0;
+    unsigned before = 0;
+  };
+  void set_line(unsigned blocks) {
+    line = BlockLine::of(blocks, gridDim.x, static_cast<unsigned>(params.least_blocks));
+  }
+
+  // All sequences have the same lengths.
+  Place place_of_equal() {
+    const unsigned each = p.batch > 0 ? blocks_of_sequence(0) : 0;
+    set_line(each * static_cast<unsigned>(p.batch));
+    if (blockIdx.x >= line.ctas) return {};
+    const unsigned batch = line.begin(blockIdx.x) / each;
+    return {true, static_cast<index_t>(batch), batch * each};
+  }
+
+  // Each thread counts the blocks of some sequences. The counts go through shared memory.
+  Place place_of_unequal(unsigned smem) {
+    const int thread = static_cast<int>(threadIdx.x);
+    const index_t each = (p.batch + cfg.threads() - 1) / cfg.threads(), first = thread * each;
+    unsigned mine = 0;
+    for (index_t b = first; b < first + each && b < p.batch; ++b) mine += blocks_of_sequence(b);
+    store_shared(smem + 4 * thread, mine);
+    __syncthreads();
+    unsigned all = 0, before = 0;
+#pragma unroll 8
+    for (int i = 0; i < cfg.threads(); ++i) {
+      const unsigned count = load_shared(smem + 4 * i);
+      all += count, before += i < thread ? count : 0;
+    }
+    set_line(all);
+    if (blockIdx.x >= line.ctas) return {};
+    const unsigned begin = line.begin(blockIdx.x);
+    __syncthreads();  // all counts have been read
+    if (before <= begin && begin < before + mine)
+      store_shared(smem, static_cast<unsigned>(thread)), store_shared(smem + 4, before);
+    __syncthreads();
+    index_t batch = static_cast<index_t>(load_shared(smem)) * each;
+    before = load_shared(smem + 4);
+    __syncthreads();  // the CTA's tiles take this place
+    for (unsigned count = blocks_of_sequence(batch); before + count <= begin; count = blocks_of_sequence(++batch))
+      before += count;
+    return {true, batch, before};
+  }
+
   // Sets the blocks of the tile that are in the CTA's range.
   void limit(DecodeWork& work) const {
     const int begin = static_cast<int>(line.begin(blockIdx.x)) - static_cast<int>(work.first_block),
