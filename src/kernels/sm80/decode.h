@@ -6,9 +6,9 @@
 
 namespace rapt {
 
-// All blocks of keys of all tiles stand in one line, tile after tile. CTA i computes the blocks from begin(i) on,
-// before begin(i + 1). So all CTAs have the same amount of work, whatever the lengths are. A CTA's range can end inside
-// a tile.
+// All blocks of keys of all tiles stand in one line, tile after tile. CTA i computes the blocks begin(i) to
+// begin(i + 1) - 1. So all CTAs have the same amount of work, whatever the lengths are. A CTA's range can end inside a
+// tile.
 struct BlockLine {
   unsigned blocks = 0, ctas = 0;  // ctas <= blocks
 
@@ -28,7 +28,7 @@ struct BlockLine {
 // workspace, and the one that arrives last merges them, in the order of the keys.
 struct TileParts {
   unsigned first_cta, count;
-  bool late_begin;  // the first CTA's range begins before the tile
+  bool begins_inside;  // the first CTA's range begins before the tile, so the tile begins inside it
 
   static constexpr TileParts of(const BlockLine& line, unsigned first_block, unsigned blocks) {
     const unsigned first = line.owner(first_block);
@@ -36,7 +36,7 @@ struct TileParts {
   }
   // Returns the number of part i's slot. A CTA has two slots: for the tile in which its range begins, and for the tile
   // in which its range ends.
-  constexpr unsigned slot(unsigned i) const { return 2 * (first_cta + i) + (i == 0 && late_begin ? 1 : 0); }
+  constexpr unsigned slot(unsigned i) const { return 2 * (first_cta + i) + (i == 0 && begins_inside ? 1 : 0); }
 };
 
 // A partial state: for each row of the tile, the sums of its output, then row_max, row_sum and scale_log2.
