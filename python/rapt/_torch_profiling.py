@@ -67,14 +67,13 @@ def register_sdpa_flops(operators, names: tuple[str, ...]) -> None:
     def flops(*values, out_val=None, **others):
         given = dict(zip(names, values))
         q, k, v = (given[name] for name in "qkv")
+        paged = given["block_table"] is not None
         if q.dim() == 3:
             of_q = _lengths(given["cu_seqlens_q"], given["max_seqlen_q"])
-            paged = given["block_table"] is not None
             of_k = _paged_lengths(given, len(of_q)) if paged else _lengths(given["cu_seqlens_k"], given["max_seqlen_k"])
             pairs = q.shape[1] * sum(map(lambda one, other: one * other, of_q, of_k))
         else:
             heads, seqlen = (2, 1) if given["layout"] == "bshd" else (1, 2)
-            paged = given["block_table"] is not None
             keys = sum(_paged_lengths(given, q.shape[0])) if paged else q.shape[0] * k.shape[seqlen]
             pairs = q.shape[heads] * q.shape[seqlen] * keys
         return 2 * pairs * (q.shape[-1] + v.shape[-1])

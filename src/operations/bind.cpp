@@ -21,9 +21,10 @@ TensorRef tensor_ref(const rapt_tensor& t, bool packed) {
 
 PageTable page_table(const rapt_sdpa_args& a) {
   const auto s = strides_of(*a.block_table);
-  return {static_cast<const int*>(a.block_table->data), s[0], s[1],
-          FastDivmod::by(static_cast<unsigned>(std::min<int64_t>(a.k->shape[2], INT32_MAX))),
-          static_cast<int>(a.k->shape[0])};
+  return {
+      static_cast<const int*>(a.block_table->data), s[0], s[1],
+      FastDivmod::by(static_cast<unsigned>(std::min<int64_t>(a.k->shape[2], INT32_MAX))),
+      static_cast<int>(std::max<int64_t>(a.k->shape[0], 1))};  // 0 would mean: not paged. Without pages no key is read
 }
 
 TensorRef lse_ref(const rapt_tensor& t, bool packed) {

@@ -202,6 +202,17 @@ TEST(BadInput, TheUnchangedCallsAreAccepted) {
   EXPECT_EQ(rapt_sdpa(nullptr, c.build(), nullptr), RAPT_OK) << rapt_last_error();
 }
 
+// Sizes of 0 are legal: a cache without pages, and packed queries.
+TEST(BadInput, ACacheWithoutPagesIsAccepted) {
+  Arguments a = packed();
+  a[cu_seqlens_k] = {};
+  a.zero(k, DType::f16, {0, 2, 16, 8}), a.zero(v, DType::f16, {0, 2, 16, 6}), a.zero(block_table, DType::i32, {2, 0});
+  a.args.has &= ~RAPT_HAS_MAX_SEQLEN_K, a.args.max_seqlen_k = 0;
+  ASSERT_EQ(rapt_sdpa(nullptr, a.build(), nullptr), RAPT_OK) << rapt_last_error();
+  each_index(a[out].shape, [&](const auto& at) { EXPECT_EQ(a[out].at(at), 0.0); });
+  each_index(a[lse].shape, [&](const auto& at) { EXPECT_EQ(a[lse].at(at), -infinity); });
+}
+
 TEST(BadInput, Pages) {
   const auto set_maximum = [](Arguments& a, int64_t n) {
     a.args.has |= RAPT_HAS_MAX_SEQLEN_K;

@@ -340,6 +340,11 @@ def flash_attn_with_kvcache(
     if block_table is not None:
         used = cache_seqlens
         if isinstance(used, int):
+            most = block_table.shape[-1] * k_cache.shape[1]
+            if isinstance(used, bool) or not 0 <= used <= most:
+                raise InvalidArgument(
+                    f"cache_seqlens is {used}: must be from 0 to {most}, the keys of block_table's pages"
+                )
             used = torch.full((q.shape[0],), used, dtype=torch.int32, device=q.device)
     else:
         used = length_in_use(k_cache, v_cache, k, v, cache_seqlens, check_contents)

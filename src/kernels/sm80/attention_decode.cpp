@@ -20,8 +20,7 @@ constexpr int64_t most_rows = 256;
 
 // The planner's configuration: the kernel's configuration, and the number of CTAs that can run at the same time.
 struct DecodePlanConfig : Sm80Config {
-  int ctas = 1;          // the largest grid
-  int least_blocks = 1;  // a CTA computes at least this many blocks, so that its start is worth it
+  int ctas = 1;  // the largest grid
   bool operator==(const DecodePlanConfig&) const = default;
 };
 
@@ -147,13 +146,7 @@ void check_config(const ConfigChange& change) {
   require_range("min_blocks", c.min_blocks, 1, 16);
   if (c.programmatic && arch_number(change.device.arch) < 90)
     bad_config("programmatic", 1, "must be 0 on ", change.device.arch, ", because it needs sm_90 or newer");
-  if (change.own_text) {
-    require_multiple("block_m", c.block_m, 16 * c.warps_m);
-    require_multiple("block_n", c.block_n, Sm80Layout(c).widens_k || c.fp8_pv ? 32 : 16);
-    for (const int sharing : {c.k_descale_block, c.v_descale_block})
-      if (sharing > 1 && sharing % c.block_n != 0)
-        bad_config("block_n", c.block_n, "must divide ", sharing, ", the keys that share a descale");
-  }
+  if (change.own_text) check_mma_tiles(c);
   require_fits(
       change,
       {c.threads(), smem_bytes(c), c.min_blocks, {"warps_m", "warps_n"}, {"block_m", "block_n", "warps_n", "stages"}});
@@ -169,9 +162,7 @@ LaunchSpec launch_spec(const StepCall& call) {
   params.arrivals = static_cast<unsigned*>(call.workspace.counters);
   params.row_tiles = static_cast<int>(row_tiles(p, c));
   // A tile whose range has n blocks, in parts of at least m blocks, has at most ceil(n / m) + 1 parts.
-  params.least_blocks = c.least_blocks;
-  if (p.splits > 1)
-    params.least_blocks = static_cast<int>(std::max<int64_t>(params.least_blocks, ceil_div(blocks, p.splits - 1)));
+  if (p.splits > 1) params.least_blocks = static_cast<int>(std::max<int64_t>(1, ceil_div(blocks, p.splits - 1)));
   LaunchSpec spec(params);
   spec.grid_x = static_cast<unsigned>(std::min<int64_t>(tiles * std::max<int64_t>(blocks, 1), c.ctas));
   spec.programmatic = c.programmatic;

@@ -187,25 +187,6 @@ void check_pieces(const Sm80Config& c) {
       bad_config("warps_m", c.warps_m, "a CTA needs at least ", chunks, " threads to copy a row");
 }
 
-// Checks the conditions of the static_asserts in attention_sm80.cuh, and that block_n divides the number of keys that
-// share a descale.
-void check_tiles(const Sm80Config& c) {
-  if (c.wide()) check_pieces(c);
-  const Sm80Layout layout(c);
-  require_multiple("block_m", c.block_m, 16 * c.warps_m);  // a warp has whole m16 tiles
-  if (layout.tf32_qk && c.q_in_registers)
-    bad_config("q_in_registers", 1, "must be 0 if q and k are f32, or of different 16-bit types");
-  if (c.octets) require_multiple("block_n", c.block_n, 32);
-  const int mma_k = c.fp8_pv ? 32 : 16;  // k of the PV mma
-  require_multiple("block_n", c.block_n, layout.widens_k ? 32 : mma_k);
-  for (const int sharing : {c.k_descale_block, c.v_descale_block})
-    if (sharing > 1 && sharing % c.block_n != 0)
-      bad_config("block_n", c.block_n, "must divide ", sharing, ", the keys that share a descale");
-  require_multiple("promotion_interval", c.promotion_interval, mma_k);
-  if (c.promotion_interval > 0 && c.promotion_interval < c.block_n && c.block_n % c.promotion_interval != 0)
-    bad_config("promotion_interval", c.promotion_interval, "must divide block_n = ", c.block_n, " or be no smaller");
-}
-
 void check_config(const ConfigChange& change) {
   require_planned(name, change);
   const auto &c = change.changed.as<Sm80PlanConfig>(), &chosen = change.chosen.as<Sm80PlanConfig>();
@@ -246,7 +227,8 @@ void check_config(const ConfigChange& change) {
     bad_config("block_m", c.block_m, "batch * heads_q * ceil(seqlen_q / block_m) must be at most ", max_grid_x);
   if (has_3d_grid(c) && std::max(change.problem.batch, change.problem.heads_q) > max_grid_yz)
     bad_config("warps_n", c.warps_n, "must be 1 if batch or heads_q exceeds ", max_grid_yz);
-  if (change.own_text) check_tiles(c);
+  if (change.own_text && c.wide()) check_pieces(c);
+  if (change.own_text) check_mma_tiles(c);
   require_fits(
       change,
       {c.threads(), smem_bytes(c), c.min_blocks, {"warps_m", "warps_n"}, {"block_m", "block_n", "warps_n", "stages"}});

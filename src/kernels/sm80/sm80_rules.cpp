@@ -1,6 +1,7 @@
 // See sm80_rules.h.
 #include "kernels/sm80/sm80_rules.h"
 
+#include "kernels/config_rules.h"
 #include "kernels/rules.h"
 #include "kernels/sm80/sm80.h"
 
@@ -117,6 +118,24 @@ void configure_variant(const Problem& p, const Device& device, Sm80Config& a) {
   a.f16_accumulate = p.acc == AccMode::f16;
   a.single_tf32 = p.acc == AccMode::tf32;
   if (has_fp8(p)) configure_fp8(p, device, a);
+}
+
+// Checks the conditions of the static_asserts in attention_sm80.cuh, and that block_n divides the number of keys that
+// share a descale.
+void check_mma_tiles(const Sm80Config& c) {
+  const Sm80Layout layout(c);
+  require_multiple("block_m", c.block_m, 16 * c.warps_m);  // a warp has whole m16 tiles
+  if (layout.tf32_qk && c.q_in_registers)
+    bad_config("q_in_registers", 1, "must be 0 if q and k are f32, or of different 16-bit types");
+  if (c.octets) require_multiple("block_n", c.block_n, 32);
+  const int mma_k = c.fp8_pv ? 32 : 16;  // k of the PV mma
+  require_multiple("block_n", c.block_n, layout.widens_k ? 32 : mma_k);
+  for (const int sharing : {c.k_descale_block, c.v_descale_block})
+    if (sharing > 1 && sharing % c.block_n != 0)
+      bad_config("block_n", c.block_n, "must divide ", sharing, ", the keys that share a descale");
+  require_multiple("promotion_interval", c.promotion_interval, mma_k);
+  if (c.promotion_interval > 0 && c.promotion_interval < c.block_n && c.block_n % c.promotion_interval != 0)
+    bad_config("promotion_interval", c.promotion_interval, "must divide block_n = ", c.block_n, " or be no smaller");
 }
 
 }  // namespace rapt

@@ -40,5 +40,7 @@ bool has_far_positions(const Problem& p);
 
 // Sets the fields that follow from the problem and the GPU: dtypes, head dims, operations on scores, descales.
 void configure_variant(const Problem& p, const Device& device, Sm80Config& a);
+// Throws Error if the sizes of tiles, which the user can change, break a rule of the kernel.
+void check_mma_tiles(const Sm80Config& c);
 
 }  // namespace rapt
