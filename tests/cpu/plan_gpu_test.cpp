@@ -273,6 +273,17 @@ TEST(PlanGpu, TakesFiveMicrosecondsAtMost) {
   EXPECT_LE(best, 5.0);
 }
 
+// `explain` then says the same as a call.
+TEST(PlanGpu, TokenScalesInPagesAreRefusedByEveryFamily) {
+  const Problem problem = parse_problem("q=bf16 k=e4m3 v=e4m3 b2 h4:2 q1 k64 d64 k_scales=token v_scales=head page=16");
+  for (const Family* family : all_families()) {
+    const Device device = device_preset(family->run != nullptr ? "cpu-avx2" : "h100");
+    std::string why;
+    EXPECT_FALSE(family->accepts(problem, device, &why)) << family->name;
+    EXPECT_NE(why.find("k_scales=token with page=16"), std::string::npos) << why;
+  }
+}
+
 TEST(PlanGpu, EveryLegalProblemHasAKernelOnEveryCard) {
   size_t planned = 0;
   for (const check::Case& item : all_cases()) {
