@@ -120,6 +120,13 @@ struct AttentionParams {
   const float* alibi_slopes = nullptr;
   index_t alibi_batch = 0, alibi_head = 0;  // strides
   PageTable pages;
+
+  // Returns whether lengths or positions are in lists, which are in GPU memory.
+  constexpr bool has_lists() const {
+    return cu_seqlens_q.present() || seqused_q.present() || seqused_k.present() || q_starts.present() ||
+           k_starts.present();
+  }
+
   TanhTerms tanh;  // for softcap. The factor is scale / softcap, or 1 / softcap (soft_cap_factor)
 };
 

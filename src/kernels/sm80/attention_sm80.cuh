@@ -20,7 +20,7 @@
 #include "tf32.cuh"
 #include "unused_rows.cuh"
 
-RAPT_TRACE_STAGES("prologue|wait K|load|Q.K|wait V|softmax|P.V|epilogue")
+RAPT_TRACE_STAGES("prologue|wait K|load|Q.K|wait V|softmax|P.V|epilogue|arrive|merge")
 
 namespace rapt {
 
@@ -420,10 +420,7 @@ void attention_sm80(const Sm80Params& p) {
   RAPT_TRACE_BEGIN("prologue");
   extern __shared__ __align__(1024) char shared[];
   const AttentionParams& a = p.attention;
-  // Lists: the index arrays of lengths and positions.
-  const bool reads_lists = a.cu_seqlens_q.present() || a.seqused_q.present() || a.seqused_k.present() ||
-                           a.q_starts.present() || a.k_starts.present();
-  if (cfg.programmatic && reads_lists) griddepcontrol_wait<cfg.programmatic>();
+  if (cfg.programmatic && a.has_lists()) griddepcontrol_wait<cfg.programmatic>();
   if (a.seqused_q.present() && Cta::slice() == 0) clear_unused_rows<cfg>(a, Cta(p, 0, threadIdx.x).scheduled_tile());
   bool again = true;
 #pragma unroll 1
