@@ -80,18 +80,33 @@ inline void copy_tile(unsigned to, const char* from, index_t pitch, index_t coun
   copy_columns<Tile, threads, octets>(to, from, live_bytes, pitch, count, thread_index);
 }
 
-// The same for rows at any addresses: address_of(row). It is called only for rows before number `count`.
+// The same for rows at any addresses: address_of(row), which is also called for rows from number `count` on. Several
+// addresses are computed before the first of their copies: address_of() may load from shared memory, and these loads
+// then overlap.
 template <class Tile, int live_bytes, int threads, bool octets = false, class AddressOf>
 inline void copy_rows(unsigned to, int count, int thread_index, const AddressOf& address_of) {
   static_assert(live_bytes % 16 == 0, "rows are copied in whole chunks");
-  const int thread = static_cast<int>(volatile_copy(static_cast<unsigned>(thread_index)));
+  const unsigned thread = volatile_copy(static_cast<unsigned>(thread_index));
+  constexpr unsigned all = Tile::rows * Tile::chunks, rounds = (all + threads - 1) / threads, together = 8;
+  const auto row_of = [&](unsigned i) {
+    return static_cast<int>((all % threads == 0 ? i * threads + thread : (i * threads + thread) % all) / Tile::chunks);
+  };
 #pragma unroll
-  for (int first = 0; first < Tile::rows * Tile::chunks; first += threads) {
-    const int row = (first + thread) / Tile::chunks, chunk = (first + thread) % Tile::chunks;
-    if (Tile::rows * Tile::chunks % threads != 0 && row >= Tile::rows) break;
-    const int key = octets ? octet_key(row) : row;
-    const bool live = key < count && chunk * 16 < live_bytes;
-    cp_async_16(to + Tile::offset(row, chunk), live ? address_of(key) + chunk * 16 : nullptr, live);
+  for (unsigned first = 0; first < rounds; first += together) {
+    const char* from[together];
+#pragma unroll
+    for (unsigned i = 0; i < together && first + i < rounds; ++i) {
+      const int row = row_of(first + i);
+      from[i] = address_of(octets ? octet_key(row) : row);
+    }
+#pragma unroll
+    for (unsigned i = 0; i < together && first + i < rounds; ++i) {
+      const unsigned at = (first + i) * threads + thread;
+      const int row = row_of(first + i), chunk = static_cast<int>(at % Tile::chunks);
+      if (all % threads != 0 && at >= all) break;
+      const bool live = (octets ? octet_key(row) : row) < count && chunk * 16 < live_bytes;
+      cp_async_16(to + Tile::offset(row, chunk), live ? from[i] + chunk * 16 : nullptr, live);
+    }
   }
 }
 

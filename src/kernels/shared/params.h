@@ -67,6 +67,8 @@ struct PageTable {
   struct Place {
     index_t page, row;
   };
+  // Returns the row of key j in its page.
+  constexpr index_t row(unsigned j) const { return static_cast<index_t>(j - page_size.quotient(j) * page_size.value); }
   // Returns the place of key j. An entry outside the cache, which on a GPU nobody has checked, is clamped.
   constexpr Place of(index_t b, unsigned j) const {
     const unsigned i = page_size.quotient(j);

@@ -15,6 +15,7 @@ namespace rapt {
 
 // A tile of query rows, and the part of its blocks of keys that a CTA computes.
 struct DecodeWork {
+  Sequence sequence{};
   int batch = 0, head_k = 0, row_tile = 0;
   unsigned first_block = 0;  // the number of the tile's first block in the line of all blocks
   int blocks = 0;            // of the tile
@@ -40,8 +41,7 @@ struct DecodeAttention : AttentionSm80<cfg> {
   bool run(const DecodeWork& work, NanPass pass) {
     begin_tile(work);
     load_packed_q();
-#pragma unroll 1
-    for (int n_block = 0; n_block < cfg.stages - 1 || n_block == 0; ++n_block) Base::load_kv(n_block);
+    Base::load_first_kv();
     if (pass == normal) griddepcontrol_launch_dependents<cfg.programmatic>();
     scale = uniform_scale<cfg>(p, cta);
     Softmax softmax(Base::softmax_scale_log2());
@@ -67,7 +67,7 @@ struct DecodeAttention : AttentionSm80<cfg> {
 
   // Sets the members that describe the tile and the CTA's keys.
   void begin_tile(const DecodeWork& work) {
-    const Sequence sequence = sequence_of(p, work.batch);
+    const Sequence& sequence = work.sequence;
     cta.batch = work.batch, cta.head_k = work.head_k, cta.head = work.head_k * heads;
     cta.first_row = work.row_tile * cfg.block_m, cta.seqlen_q = static_cast<int>(sequence.seqlen_q) * heads;
     cta.first_q = sequence.first_q, cta.first_k = sequence.first_k, offset = sequence.offset;
@@ -230,16 +230,15 @@ struct DecodeWalk {
     if (!p.has_lists()) return false;
     work.first_block += static_cast<unsigned>(work.blocks);
     if (work.first_block >= line.begin(blockIdx.x + 1)) return false;
-    Sequence s = sequence_of(p, work.batch);
-    if (++work.row_tile == row_tiles(s)) {
+    if (++work.row_tile == row_tiles(work.sequence)) {
       work.row_tile = 0;
       if (++work.head_k == heads_k) {
         work.head_k = 0;
-        do s = sequence_of(p, ++work.batch);
-        while (row_tiles(s) == 0);
+        do work.sequence = sequence_of(p, ++work.batch);
+        while (row_tiles(work.sequence) == 0);
       }
     }
-    work.blocks = blocks_of(s, work.row_tile);
+    work.blocks = blocks_of(work.sequence, work.row_tile);
     limit(work);
     return true;
   }
@@ -275,9 +274,10 @@ struct DecodeWalk {
     const unsigned tile = params.parts.quotient(blockIdx.x), head = params.row_tiles.quotient(tile),
                    batch = params.heads_k.quotient(head), each = params.part_blocks.value;
     DecodeWork work;
+    work.sequence = params.sequence;
     work.batch = static_cast<int>(batch), work.head_k = static_cast<int>(head - batch * params.heads_k.value);
     work.row_tile = static_cast<int>(tile - head * params.row_tiles.value);
-    const int blocks = blocks_of(sequence_of(p, batch), work.row_tile);
+    const int blocks = blocks_of(work.sequence, work.row_tile);
     work.parts = {tile * params.parts.value, params.part_blocks.quotient(static_cast<unsigned>(blocks - 1)) + 1, false};
     work.from = static_cast<int>((blockIdx.x - work.parts.first_cta) * each);
     work.count = blocks - work.from < static_cast<int>(each) ? blocks - work.from : static_cast<int>(each);
@@ -291,7 +291,7 @@ struct DecodeWalk {
     const Place place = find_sequence(smem);
     if (!place.found) return work;
     const unsigned begin = line.begin(blockIdx.x);
-    const Sequence s = sequence_of(p, place.batch);
+    const Sequence s = work.sequence = sequence_of(p, place.batch);
     const unsigned of_head = blocks_of_head(s);
     work.batch = static_cast<int>(place.batch), work.head_k = static_cast<int>((begin - place.before) / of_head);
     work.first_block = place.before + static_cast<unsigned>(work.head_k) * of_head;

@@ -51,13 +51,13 @@ struct DecodeParams {
   // If all sequences have the same lengths, the host divides the keys. Each tile has `parts` CTAs, and each of them
   // computes `part_blocks` blocks. Tiles with fewer blocks than others may have fewer parts.
   FastDivmod parts, part_blocks;
+  Sequence sequence{};   // each sequence
   int least_blocks = 1;  // BlockLine::of
 };
 
 // Returns the largest number of blocks of a tile. All sequences must have the same lengths.
-constexpr int most_blocks_of_tile(const AttentionParams& a, const Sm80Config& c) {
-  const Sequence sequence = sequence_of(a, 0);
-  const Band band = Band::of(a.position_mask, sequence.offset, sequence.seqlen_k);
+constexpr int most_blocks_of_tile(const PositionMask& mask, const Sequence& sequence, const Sm80Config& c) {
+  const Band band = Band::of(mask, sequence.offset, sequence.seqlen_k);
   const int rows = static_cast<int>(sequence.seqlen_q) * c.packed_heads;
   int most = 1;
   for (int first = 0; first < rows; first += c.block_m) {
@@ -75,7 +75,9 @@ constexpr int most_blocks_of_tile(const AttentionParams& a, const Sm80Config& c)
 // there are more tiles. All sequences must have the same lengths. Returns the number of CTAs.
 constexpr unsigned divide_equal_tiles(DecodeParams& params, const Sm80Config& c, unsigned tiles, unsigned ctas,
                                       unsigned most_parts) {
-  const unsigned blocks = static_cast<unsigned>(most_blocks_of_tile(params.sm80.attention, c));
+  params.sequence = sequence_of(params.sm80.attention, 0);
+  const unsigned blocks =
+      static_cast<unsigned>(most_blocks_of_tile(params.sm80.attention.position_mask, params.sequence, c));
   unsigned parts = tiles == 0 ? 1 : ctas / tiles;
   parts = parts < most_parts ? parts : most_parts;
   parts = parts < blocks ? parts : blocks;
