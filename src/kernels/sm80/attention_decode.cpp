@@ -87,25 +87,21 @@ bool accepts(const Problem& p, const Device& device, std::string* why) {
 
 bool prefers(const Problem&, const Device&, std::string*) { return true; }
 
-// A block has about 32 KB. On Hopper, 128 KB on their way keep the memory of a multiprocessor busy. One CTA with four
-// buffers is fastest for 16-bit tensors and few rows: there are then fewer parts to merge. FP8 tensors and more rows
-// need more arithmetic for each byte, so the multiprocessor has two CTAs, with three buffers each.
+// A multiprocessor has one CTA of eight warps, and buffers for three blocks of keys. More buffers, or two CTAs with four
+// warps each, were slower on an H200 (docs/lab-notebook.md): they need more parts of each tile.
 void choose_tiles(const Problem& p, const Device& device, DecodePlanConfig& a) {
   const int64_t rows = p.seqlen_q * p.group();
   a.block_m = rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
-  a.warps_m = a.block_m / 16, a.warps_n = a.block_m == 16 ? 4 : 2;
-  const Sm80Layout layout(a);
-  const int row_bytes = layout.k_row + layout.v_row, least = layout.k_codes || layout.v_codes ? 32 : 16;
-  a.block_n = std::clamp(32768 / (row_bytes * a.warps_n) / 16 * 16, least, 64);
-  if (a.block_n % least != 0 || 64 % a.block_n != 0) a.block_n = a.block_n >= 32 ? 32 : least;
+  a.warps_m = a.block_m / 16, a.warps_n = 8 / a.warps_m;
   a.q_in_registers = p.head_dim <= 128;
-  const bool little_work = a.block_m == 16 && is_16bit(a.k) && is_16bit(a.v);
-  a.min_blocks = little_work ? 1 : 2, a.stages = 4;
-  const int for_two = device.smem_per_block / 2 - 1024;
-  while (a.min_blocks == 2 && a.stages > 2 && smem_bytes(a) > for_two) --a.stages;
-  if (smem_bytes(a) > for_two) a.min_blocks = 1;
-  while (a.stages > 1 && smem_bytes(a) > device.smem_per_block) --a.stages;
-  while (a.block_n > least && smem_bytes(a) > device.smem_per_block) a.block_n /= 2;
+  a.min_blocks = 1, a.stages = 3;
+  const Sm80Layout layout(a);
+  const int least = layout.k_codes || layout.v_codes ? 32 : 16;
+  a.block_n = a.block_m == 16 ? 64 : std::max(p.head_dim, p.head_dim_v) <= 128 ? 32 : least;  // by the registers
+  const auto too_large = [&] { return smem_bytes(a) > device.smem_per_block; };
+  while (a.block_n > least && too_large()) a.block_n /= 2;
+  while (a.warps_n > 2 && too_large()) a.warps_n /= 2;
+  while (a.stages > 1 && too_large()) --a.stages;
 }
 
 KernelConfig configure(const Problem& p, const Device& device) {

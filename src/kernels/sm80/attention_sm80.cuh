@@ -134,6 +134,7 @@ struct AttentionSm80 {
     QFragments q;
     QRowScale rows;
     PagedRows<cfg, 1> paged_rows;
+    if (rows_two_ahead) look_up_rows(paged_rows, stages);
 #pragma unroll 1
     for (int n_block = 0; n_block < n_blocks; ++n_block) {
       RAPT_TRACE("wait K", n_block);
@@ -148,7 +149,6 @@ struct AttentionSm80 {
       __syncthreads();
       RAPT_TRACE("load", n_block);
       if (stages > 1) load_kv(n_block + stages - 1);
-      look_up_rows(paged_rows, n_block + stages);
       if constexpr (QRewrite::needs_rewriting) {
         if (n_block == 0) QRewrite::rewrite(q_smem(), row_scales_smem(), cta.thread);
       }
@@ -162,7 +162,7 @@ struct AttentionSm80 {
       // - Other configurations with FP8 tensors: nothing is skipped; masked scores get weight 0.
       // - If all tensors are 16-bit: each call is conditional.
       if (layout.rescales_q && !any_visible(n_block)) {
-        store_rows(paged_rows, n_block + stages);
+        next_rows(paged_rows, n_block + stages);
         wait_v(pass, n_block);
         continue;
       }
@@ -172,7 +172,7 @@ struct AttentionSm80 {
       RAPT_TRACE("Q.K", n_block);
       if (visible_block) load_elements(elements, rows, n_block);
       if (visible_block) qk_products(s, q, n_block);
-      store_rows(paged_rows, n_block + stages);
+      next_rows(paged_rows, n_block + stages);
       RAPT_TRACE("wait V", n_block);
       wait_v(pass, n_block);
       if (visible_block) softmax_and_pv(pass, softmax, o, s, elements, rows, n_block);
@@ -328,9 +328,16 @@ struct AttentionSm80 {
   void look_up_rows(PagedRows<cfg, 1>& rows, int n_block) const {
     if constexpr (cfg.paged) rows.look_up(p, cta, first_key_of_block(n_block), past_keys());
   }
-  void store_rows(const PagedRows<cfg, 1>& rows, int n_block) const {
-    if constexpr (cfg.paged)
+  // The pages of a block are looked up one iteration before they are stored. If warps do not share the keys, there are
+  // no registers for the pages. But then there is also more arithmetic, which hides the time of the loads.
+  static constexpr bool rows_two_ahead = cfg.warps_n > 1;
+  // Stores the rows of block n_block, and looks up those of the next block.
+  void next_rows(PagedRows<cfg, 1>& rows, int n_block) const {
+    if constexpr (cfg.paged) {
+      if (!rows_two_ahead) look_up_rows(rows, n_block);
       rows.store(p, cta, first_key_of_block(n_block), [&](int) { return paged_rows_smem(n_block); });
+      if (rows_two_ahead) look_up_rows(rows, n_block + 1);
+    }
   }
   // The end of the keys that the CTA loads.
   int past_keys() const {

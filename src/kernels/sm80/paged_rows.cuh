@@ -1,6 +1,6 @@
 // PagedRows: finds the rows of keys in a paged cache. A thread looks up the pages of its keys in the block table. That
-// takes as long as a load from global memory, so it happens one iteration before the block is loaded: look_up() before
-// Q.K of the iteration, store() after it. The offsets of the rows wait in shared memory. Device only.
+// takes as long as a load from global memory, or longer if the memory is busy. So it happens two iterations before the
+// block is loaded, and the offsets of the rows wait in shared memory from one iteration before on. Device only.
 #pragma once
 
 #include "cta_tile.cuh"
