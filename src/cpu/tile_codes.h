@@ -19,7 +19,7 @@ inline bool code_operand(const AttentionParams& call, const Tile& tile, const Te
   if (!rows.are_even(keys)) return false;
   const uint8_t* codes = reinterpret_cast<const uint8_t*>(rows.base()) + rows.offset(keys.first);
   for (int n = 0; n < keys.count; ++n) {
-    const float factor = scale.present() ? *scale.at(tile.batch, tile.head_k, tile.first_k, keys.first + n) : 1.0f;
+    const float factor = scale.present() ? *rows.descale(scale, keys.first + n) : 1.0f;
     if (!vectors_widen(t.dtype, codes + n * rows.pitch(), depth, factor)) return false;
     factors[n] = vector_factor(t.dtype, factor);
   }

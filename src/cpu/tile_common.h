@@ -93,17 +93,25 @@ struct Operand {
 
 // The rows of K or V of a tile's sequence and kv head.
 struct KeyRows {
+  const AttentionParams& call;
+  const Tile& tile;
   const PageTable& pages;
-  int64_t batch;
   KvView view;
 
-  KeyRows(const AttentionParams& call, const Tile& tile, const TensorRef& t)
-      : pages(call.pages), batch(tile.batch), view(call, t, bytes_of(t.dtype), tile.batch, tile.head_k, tile.first_k) {}
+  KeyRows(const AttentionParams& of_call, const Tile& of_tile, const TensorRef& t)
+      : call(of_call),
+        tile(of_tile),
+        pages(call.pages),
+        view(call, t, bytes_of(t.dtype), tile.batch, tile.head_k, tile.first_k) {}
 
   const char* base() const { return view.rows; }
   // The offset of key j from base(), in elements.
   int64_t offset(int64_t j) const {
-    return pages.present() ? view.paged_row(pages, batch, static_cast<int>(j)) : view.row(j);
+    return pages.present() ? view.paged_row(pages, tile.batch, static_cast<int>(j)) : view.row(j);
+  }
+  // The descale of key j; if descales are per channel, that of channel 0.
+  const float* descale(const ScaleRef& scale, int64_t j) const {
+    return kv_descale(call, scale, tile.batch, tile.head_k, tile.first_k, j);
   }
   int64_t pitch() const { return view.pitch(); }
   // Returns whether the rows of the keys are pitch() apart: they are not paged, or in one page.
@@ -125,7 +133,7 @@ inline void widen_tile(const AttentionParams& call, const Tile& tile, const Tens
   const KeyRows rows(call, tile, t);
   for (int n = 0; n < keys.count; ++n) {
     float* row = dst + n * padded;
-    const float* factor = scale.present() ? scale.at(tile.batch, tile.head_k, tile.first_k, keys.first + n) : nullptr;
+    const float* factor = scale.present() ? rows.descale(scale, keys.first + n) : nullptr;
     read_elements(t.dtype, rows.base(), rows.offset(keys.first + n), t.column, depth, row,
                   factor != nullptr && !by_channel ? *factor : 1.0f);
     for (int64_t d = depth; d < padded; ++d) row[d] = 0.0f;

@@ -194,6 +194,30 @@ TEST_F(DecodeEmulated, Fp8) {
     expect_right<token>("e5m2 out=bf16 b2 h4:2 q3 k200 d64 scales=token lse", hidden, {ctas});
     expect_right<block>("e4m3 out=bf16 b2 h4:2 q3 k200 d64 scales=block64 lse", normal, {ctas});
   }
+  static constexpr auto paged = [](Sm80Config c) {
+    c.paged = true;
+    return c;
+  };
+  static constexpr Sm80Config paged_token = paged(token), paged_block = paged(block);
+  for (const std::string size : {" page=1", " page=7", " page=64", " page=256"}) {
+    expect_right<paged_token>("e5m2 out=bf16 b3 h4:2 q3 k200 d64 seqused=200,0,33 scales=token lse" + size, hidden,
+                              {9});
+    expect_right<paged_block>("e4m3 out=bf16 b2 h4:2 q3 k200 d64 seqused=70,200 scales=block64 lse" + size, normal,
+                              {9});
+  }
+}
+
+TEST_F(DecodeEmulated, Pages) {
+  static constexpr Sm80Config cfg = [] {
+    Sm80Config c = config_of(DType::bf16, 32, 2, 16, 16, 2, 2);
+    c.paged = true;
+    return c;
+  }();
+  for (const std::string size : {" page=1", " page=5", " page=16", " page=100", " page=512"})
+    for (const unsigned ctas : {1u, 11u}) {
+      expect_right<cfg>("bf16 b6 h4:2 q1 k300 d32 seqused=300,0,1,64,65,32 lse" + size, hidden, {ctas, true});
+      expect_right<cfg>("bf16 h4:2 d32 varlen=1:300,0:40,5:0,3:70,9:33 lse sinks" + size, normal, {ctas});
+    }
 }
 
 }  // namespace

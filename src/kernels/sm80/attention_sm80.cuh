@@ -185,7 +185,7 @@ struct AttentionSm80 {
                       const typename Scores::Elements& elements, const QRowScale& row_scales, int n_block) const {
     RAPT_TRACE("softmax", n_block);
     if constexpr (cfg.k_descale_block > 0)
-      KvDescales<cfg.k_descale_block>(p.k_scale, cta, band.seqlen_k, first_key(n_block)).scale_scores(s);
+      KvDescales<cfg.k_descale_block, cfg.paged>(p, p.k_scale, cta, band.seqlen_k, first_key(n_block)).scale_scores(s);
     if constexpr (cfg.mask) {
       if (Scores::hides_all(elements)) return;
     }
@@ -197,7 +197,8 @@ struct AttentionSm80 {
     } else if constexpr (two_level_accum) {
       PvScales<cfg.v_descale_block, m_tiles> scales;
       if (pass != count_non_finite)
-        scales.scale_p(s, KvDescales<cfg.v_descale_block>(p.v_scale, cta, band.seqlen_k, first_key(n_block)));
+        scales.scale_p(
+            s, KvDescales<cfg.v_descale_block, cfg.paged>(p, p.v_scale, cta, band.seqlen_k, first_key(n_block)));
       RAPT_TRACE("P.V", n_block);
       mma_pv_two_level<cfg>(o, s, scales, v_address(n_block));
     } else {
