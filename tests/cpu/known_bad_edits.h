@@ -28,12 +28,11 @@ struct Edit {
   bool only_emulated = false;  // true: the defect is not tested on a GPU, because its result depends on timing there
 };
 
-// The value of --config for an edit. The planner chooses attention_sm80 for small problems, so this names the other
-// families. The tiles of attention_sm90 are small, so that a small problem has several blocks of keys.
+// The value of --config for an edit. The tiles of attention_sm90 are small, so that a small problem has several blocks
+// of keys.
 inline std::string config_of(const Edit& edit) {
-  if (edit.family == &attention_scalar) return "family=attention_scalar";
-  if (edit.family == &attention_decode) return "family=attention_decode";
-  return edit.family == &attention_sm90 ? "family=attention_sm90 warpgroups=2 block_n=32 kv_stages=3" : "";
+  const std::string family = std::string("family=") + edit.family->name;
+  return edit.family == &attention_sm90 ? family + " warpgroups=2 block_n=32 kv_stages=3" : family;
 }
 
 inline const std::vector<Edit>& sm90_edits() {
@@ -120,17 +119,18 @@ inline const std::vector<Edit>& decode_edits() {
   using check::Fill;
   static const std::vector<Edit> edits = {
       {"decode_part_left_out_of_the_merge", &attention_decode, "sm80/attention_decode.cuh",
-       "const float* const from = slot_row(parts.slot(i), row);",
-       "const float* const from = slot_row(parts.slot(i), row); if (i == 1) continue;", "f16 b1 h4:2 q1 k700 d64"},
+       "(i * part_groups) >= parts.count) part[i]", "(i * part_groups) >= parts.count - 1) part[i]",
+       "f16 b1 h4:2 q1 k700 d64"},
       {"decode_parts_not_rescaled", &attention_decode, "sm80/attention_decode.cuh",
-       "Softmax::rescale_factor(row_max, all.row_max, all.scale_log2)", "1.0f", "f16 b1 h4:2 q1 k700 d64"},
+       "Softmax::rescale_factor(from, this->row_max, this->scale_log2)", "1.0f", "f16 b1 h4:2 q1 k700 d64"},
       {"decode_parts_rescaled_without_the_scale", &attention_decode, "sm80/attention_decode.cuh",
-       "Softmax::rescale_factor(row_max, all.row_max, all.scale_log2)",
-       "Softmax::rescale_factor(row_max, all.row_max, log2_e)", "f16 b1 h4:2 q1 k700 d64"},
+       "Softmax::rescale_factor(from, this->row_max, this->scale_log2)",
+       "Softmax::rescale_factor(from, this->row_max, log2_e)", "f16 b1 h4:2 q1 k700 d64"},
       {"decode_sum_of_parts_not_rescaled", &attention_decode, "sm80/attention_decode.cuh",
-       "all.row_sum += row_sum * factor;", "all.row_sum += row_sum;", "f16 b1 h4:2 q1 k700 d64"},
-      {"decode_two_parts_not_merged", &attention_decode, "sm80/attention_decode.cuh",
-       "parts.count > 1 && is_last_arrival", "parts.count > 2 && is_last_arrival", "f16 b1 h2 q1 k200 d64"},
+       "this->row_sum = fmaf(by, part.row_sum, this->row_sum);", "this->row_sum += part.row_sum;",
+       "f16 b1 h4:2 q1 k700 d64"},
+      {"decode_two_parts_not_merged", &attention_decode, "sm80/attention_decode.cuh", "parts > 1 && is_last_arrival",
+       "parts > 2 && is_last_arrival", "f16 b1 h2 q1 k200 d64"},
       {"decode_seen_nan_of_a_part_lost", &attention_decode, "sm80/attention_decode.cuh",
        "if (sums.o[i] > 0.0f) to[chunk * 8 + i]", "if (sums.o[i] < 0.0f) to[chunk * 8 + i]",
        "bf16 b1 h4:2 q4 k700 d64 causal", Fill::seen_nan},
@@ -148,7 +148,7 @@ inline const std::vector<Edit>& decode_edits() {
        "data[b * batch + static_cast<index_t>(i) * column]", "data[0 * b + static_cast<index_t>(i) * column]",
        "bf16 b2 h4:2 q1 k200 d64 page=16"},
       {"paged_row_of_another_page_size", &attention_decode, "shared/params.h",
-       "static_cast<index_t>(j - i * page_size.value)", "static_cast<index_t>(j % 8u)",
+       "static_cast<index_t>(j - page_size.quotient(j) * page_size.value)", "static_cast<index_t>(j % 8u)",
        "bf16 b2 h4:2 q1 k200 d64 page=16"},
       {"paged_length_ignored", &attention_decode, "shared/params.h", "clamped(p.seqused_k[b], 0, s.seqlen_k)",
        "s.seqlen_k", "bf16 b2 h4:2 q1 k200 d64 page=16 seqused=33,200"},
@@ -159,9 +159,10 @@ inline const std::vector<Edit>& decode_edits() {
        "0 * place.row;", "q=bf16 k=e4m3 v=e4m3 b2 h4:2 q1 k200 d64 k_scales=token v_scales=token page=16",
        Fill::outlier},
       {"paged_sm80_next_key", &attention_sm80, "sm80/attention_sm80.cuh",
-       "view.paged_row(p.pages, cta.batch, static_cast<int>(key) + r)",
-       "view.paged_row(p.pages, cta.batch, static_cast<int>(key) + (r > 0 ? r - 1 : 0))",
+       "paged_row_offset(paged_rows_smem(n_block), r,", "paged_row_offset(paged_rows_smem(n_block), r > 0 ? r - 1 : 0,",
        "bf16 b2 h4:2 q40 k200 d64 page=16"},
+      {"paged_rows_of_the_block_before", &attention_decode, "sm80/attention_sm80.cuh",
+       "look_up_rows(rows, n_block + 1)", "look_up_rows(rows, n_block)", "bf16 b1 h4:2 q1 k2900 d64 page=16"},
   };
   return edits;
 }
