@@ -38,16 +38,22 @@ constexpr Sm90Config config_of(DType dtype, int dim, int dim_v, int warpgroups, 
   return c;
 }
 
-TensorMap map_of(const TensorRef& t, const Problem& p, int64_t rows, int64_t heads, int64_t dim, int box_rows) {
+TensorMap map_of(const TensorRef& t, int64_t outer, int64_t rows, int64_t heads, int64_t dim, int box_rows) {
   cuda_emulation::EmulatedMap m{};
   m.base = static_cast<const char*>(t.data);
-  const int64_t sizes[4] = {dim, rows, heads, p.varlen ? 1 : p.batch};
+  const int64_t sizes[4] = {dim, rows, heads, outer};
   std::copy(sizes, sizes + 4, m.sizes);
   m.strides[0] = t.row * 2, m.strides[1] = t.head * 2, m.strides[2] = t.batch * 2;
   m.columns = 64, m.rows = box_rows, m.planes = 1, m.element_bytes = 2, m.swizzle = 128;
   TensorMap map{};
   std::memcpy(&map, &m, sizeof m);
   return map;
+}
+
+template <const Sm90Config& cfg>
+TensorMap kv_map_of(const AttentionParams& a, const TensorRef& t, const Problem& p, int64_t dim) {
+  if (a.pages.present()) return map_of(t, a.pages.pages, p.page_size, p.heads_k, dim, cfg.page_rows);
+  return map_of(t, p.varlen ? 1 : p.batch, p.varlen ? p.total_k : p.seqlen_k, p.heads_k, dim, cfg.block_n);
 }
 
 // The tensor map of Q if heads are packed: dimension 1 is the heads, dimension 2 is the queries.
@@ -87,14 +93,14 @@ check::Kernel kernel_of(unsigned blocks) {
     check::SdpaCall call(p, in, out);
     const auto u = [](int64_t n) { return static_cast<unsigned>(n); };
     const AttentionParams a = attention_params(call.args, p);
-    const int64_t rows_q = p.varlen ? p.total_q : p.seqlen_q, rows_k = p.varlen ? p.total_k : p.seqlen_k;
-    const int64_t heads = p.heads_q / cfg.packed_heads;
+    const int64_t rows_q = p.varlen ? p.total_q : p.seqlen_q, heads = p.heads_q / cfg.packed_heads;
     const unsigned row_tiles = u((p.seqlen_q * cfg.packed_heads + cfg.block_m() - 1) / cfg.block_m());
     unsigned counters[2] = {0, 0};
-    Sm90Params params{cfg.packed_heads > 1 ? packed_map_of(a.q, p, rows_q, cfg.packed_heads, cfg.block_m())
-                                           : map_of(a.q, p, rows_q, p.heads_q, p.head_dim, cfg.block_m()),
-                      map_of(a.k, p, rows_k, p.heads_k, p.head_dim, cfg.block_n),
-                      map_of(a.v, p, rows_k, p.heads_k, p.head_dim_v, cfg.block_n),
+    Sm90Params params{cfg.packed_heads > 1
+                          ? packed_map_of(a.q, p, rows_q, cfg.packed_heads, cfg.block_m())
+                          : map_of(a.q, p.varlen ? 1 : p.batch, rows_q, p.heads_q, p.head_dim, cfg.block_m()),
+                      kv_map_of<cfg>(a, a.k, p, p.head_dim),
+                      kv_map_of<cfg>(a, a.v, p, p.head_dim_v),
                       cfg.boxes ? score_map_of(a.bias, p, cfg, cfg.bias_row) : TensorMap{},
                       cfg.boxes ? score_map_of(a.mask, p, cfg, cfg.mask_row) : TensorMap{},
                       a,
@@ -201,6 +207,24 @@ TEST_F(Sm90Emulated, PackedSequencesAndLengthsInUse) {
     expect_right<cfg>("f16 b3 h2 q140 k150 d64 causal seqused=150,20,33 seqused_q=140,3,0 lse", fill);
   }
   expect_right<cfg>("f16 b2 h2 q70 k150 d64 causal q_start=90,10 lse");
+}
+
+TEST_F(Sm90Emulated, Pages) {
+  constexpr auto paged = [](Sm90Config c, int page_rows) {
+    c.page_rows = page_rows;
+    return c;
+  };
+  // Several pages in a block; several blocks in a page; pages of 24 keys, which are copied in parts of 8.
+  static constexpr Sm90Config small = paged(config_of(DType::bf16, 64, 64, 2, 32, 3, false), 16),
+                              large = paged(config_of(DType::f16, 80, 40, 1, 32, 4, true), 32),
+                              uneven = paged(config_of(DType::f16, 16, 16, 2, 32, 4, true), 8);
+  for (const auto fill : {normal, hidden, check::Fill::seen_nan}) {
+    expect_right<small>("bf16 b2 h4:2 q70 k300 d64 page=16 lse", fill);
+    expect_right<small>("bf16 b3 h2 q70 k200 d64 page=16 seqused=200,0,33 seqused_q=70,5,0 lse", fill);
+    expect_right<large>("f16 b2 h2 q70 k200 d80:40 page=64 causal seqused=200,97 lse", fill);
+    expect_right<uneven>("f16 h4:2 d16 varlen=70:170,5:40,0:9,129:100 page=24 causal lse sinks", fill);
+    expect_right<uneven>("f16 b2 h2 q40 k300 d16 page=24 window=50,3 lse", fill);
+  }
 }
 
 TEST_F(Sm90Emulated, WeightsBeforeMaxima) {

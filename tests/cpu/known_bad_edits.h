@@ -110,6 +110,13 @@ inline const std::vector<Edit>& sm90_edits() {
       {"sm90_unused_queries_unwritten", &attention_sm90, "sm90/attention_sm90.cuh",
        "if (p.seqused_q.present() && pass == NanPass::normal) clear_unused(p, tile);", "",
        "f16 b2 h2 q70 k60 d16 seqused_q=33,0 lse"},
+      {"sm90_pages_of_the_block_before", &attention_sm90, "sm90/producer.cuh", "shared.pages(key / cfg.block_n) + 4",
+       "shared.pages(key / cfg.block_n + 1) + 4", "f16 b1 h2 q70 k300 d16 page=8"},
+      {"sm90_first_page_of_every_block", &attention_sm90, "sm90/producer.cuh",
+       "static_cast<unsigned>(key + i * cfg.page_rows)));\n    cp_async", "static_cast<unsigned>(key)));\n    cp_async",
+       "f16 b1 h2 q70 k300 d16 page=8"},
+      {"sm90_rows_after_the_last_key_of_a_page", &attention_sm90, "sm90/sm90.h", " || p.pages.present()};", "};",
+       "f16 b1 h2 q70 k100 d16 page=16", Fill::hidden_nan},
   };
   return edits;
 }
@@ -142,10 +149,10 @@ inline const std::vector<Edit>& decode_edits() {
       {"decode_length_of_another_sequence", &attention_decode, "shared/params.h",
        "clamped(p.seqused_k[b], 0, s.seqlen_k)", "clamped(p.seqused_k[b > 0 ? b - 1 : 0], 0, s.seqlen_k)",
        "f16 b3 h4:2 q1 k300 d64 seqused=300,40,170"},
-      {"paged_next_page", &attention_decode, "shared/params.h", "data[b * batch + static_cast<index_t>(i) * column]",
-       "data[b * batch + static_cast<index_t>(i + 1) * column]", "bf16 b2 h4:2 q1 k200 d64 page=16"},
+      {"paged_next_page", &attention_decode, "shared/params.h", "static_cast<index_t>(page_size.quotient(j)) * column",
+       "static_cast<index_t>(page_size.quotient(j) + 1) * column", "bf16 b2 h4:2 q1 k200 d64 page=16"},
       {"paged_table_of_the_first_sequence", &attention_decode, "shared/params.h",
-       "data[b * batch + static_cast<index_t>(i) * column]", "data[0 * b + static_cast<index_t>(i) * column]",
+       "data + b * batch + static_cast<index_t>(page", "data + 0 * b + static_cast<index_t>(page",
        "bf16 b2 h4:2 q1 k200 d64 page=16"},
       {"paged_row_of_another_page_size", &attention_decode, "shared/params.h",
        "static_cast<index_t>(j - page_size.quotient(j) * page_size.value)", "static_cast<index_t>(j % 8u)",

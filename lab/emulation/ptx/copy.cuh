@@ -20,6 +20,7 @@ struct EmulatedCopy {
   unsigned to;
   const void* from;
   bool inside;
+  size_t bytes = 16;
 };
 struct EmulatedCopies {  // the copies of one thread
   std::vector<EmulatedCopy> open;
@@ -30,11 +31,13 @@ inline EmulatedCopies& emulated_copies() {
   return of_threads[threadIdx.x];
 }
 inline void emulated_copy(const EmulatedCopy& copy) {
-  copy.inside ? std::memcpy(emulated_shared + copy.to, copy.from, 16) : std::memset(emulated_shared + copy.to, 0, 16);
+  copy.inside ? std::memcpy(emulated_shared + copy.to, copy.from, copy.bytes)
+              : std::memset(emulated_shared + copy.to, 0, copy.bytes);
 }
 inline void cp_async_16(unsigned to, const void* from, bool inside) {
   emulated_copies().open.push_back({to, from, inside});
 }
+inline void cp_async_4(unsigned to, const void* from) { emulated_copies().open.push_back({to, from, true, 4}); }
 inline void cp_async_commit_group() {
   EmulatedCopies& copies = emulated_copies();
   copies.groups.push_back(std::move(copies.open));

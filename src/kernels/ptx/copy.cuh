@@ -19,6 +19,11 @@ inline void cp_async_16(unsigned to, const void* from, bool inside) {
                : "memory");
 }
 
+// 4 bytes, at addresses that are multiples of 4.
+inline void cp_async_4(unsigned to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+}
+
 inline void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 // Waits until at most n of this thread's groups are pending. The instruction needs a literal, so n must become a

@@ -69,12 +69,14 @@ struct PageTable {
   };
   // Returns the row of key j in its page.
   constexpr index_t row(unsigned j) const { return static_cast<index_t>(j - page_size.quotient(j) * page_size.value); }
-  // Returns the place of key j. An entry outside the cache, which on a GPU nobody has checked, is clamped.
-  constexpr Place of(index_t b, unsigned j) const {
-    const unsigned i = page_size.quotient(j);
-    const int page = data[b * batch + static_cast<index_t>(i) * column];
-    return {page < 0 ? 0 : page < pages ? page : pages - 1, row(j)};
+  // Returns the address of the entry for key j.
+  constexpr const int* entry(index_t b, unsigned j) const {
+    return data + b * batch + static_cast<index_t>(page_size.quotient(j)) * column;
   }
+  // An entry outside the cache, which on a GPU nobody has checked, is clamped.
+  constexpr int clamped_page(int page) const { return page < 0 ? 0 : page < pages ? page : pages - 1; }
+  // Returns the place of key j.
+  constexpr Place of(index_t b, unsigned j) const { return {clamped_page(*entry(b, j)), row(j)}; }
 };
 
 // Computes tanh(factor * x) for |factor * x| <= 0.447 as x times a polynomial in x^2. The factor is part of the

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
+#include <numeric>
 
 #include "base/error.h"
 #include "kernels/config_rules.h"
@@ -48,6 +49,7 @@ constexpr ConfigField config_fields[] = {
     config_field<Sm90PlanConfig, &Sm90PlanConfig::boxes>("boxes", ConfigRole::tunable),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::bias_row>("bias_row"),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::mask_row>("mask_row"),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::page_rows>("page_rows"),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::score_stages, 1, 2, 3>("score_stages", ConfigRole::tunable),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::programmatic, false, true>("programmatic", ConfigRole::tunable),
 };
@@ -68,7 +70,8 @@ bool accepts_scores(const Problem& p, std::string* why) {
 }
 
 bool accepts_tensors(const Problem& p, std::string* why) {
-  if (p.page_size > 0) return refuse(name, why, "page=", p.page_size, ": paged keys are not supported");
+  if (p.page_size % 8 != 0)
+    return refuse(name, why, "page=", p.page_size, ": the number of keys in a page must be a multiple of 8");
   if (!is_16bit(p.q) || p.k != p.q || p.v != p.q)
     return refuse(name, why, "q=", name_of(p.q), " k=", name_of(p.k), " v=", name_of(p.v),
                   ": must all be f16 or all bf16");
@@ -87,7 +90,8 @@ bool accepts_tensors(const Problem& p, std::string* why) {
 }
 
 bool accepts_sizes(const Problem& p, std::string* why) {
-  const int64_t rows_q = p.varlen ? p.total_q : p.seqlen_q, rows_k = p.varlen ? p.total_k : p.seqlen_k;
+  const int64_t rows_q = p.varlen ? p.total_q : p.seqlen_q,
+                rows_k = p.varlen && p.page_size == 0 ? p.total_k : p.seqlen_k;
   if (rows_q < 1 || rows_k < 1) return refuse(name, why, "queries ", rows_q, ", keys ", rows_k, ": must be at least 1");
   if (p.seqlen_q >= Band::longest || p.seqlen_k >= Band::longest)
     return refuse(name, why, "seqlens ", p.seqlen_q, " and ", p.seqlen_k, ": must be below ", Band::longest);
@@ -108,6 +112,12 @@ bool accepts(const Problem& p, const Device& device, std::string* why) {
   if (device.arch != "sm_90a")
     return refuse(name, why, device.arch, ": the kernel's instructions exist only on sm_90a");
   return accepts_scores(p, why) && accepts_tensors(p, why) && accepts_sizes(p, why);
+}
+
+// Returns how many keys of a page TMA copies at once. A block has whole pages, or a page has whole blocks, or both have
+// whole groups of so many keys.
+int page_rows_of(const Problem& p, int block_n) {
+  return p.page_size == 0 ? 0 : static_cast<int>(std::gcd(p.page_size, int64_t{block_n}));
 }
 
 // Returns whether attention_sm90 is faster than attention_sm80 (docs/lab-notebook.md). A multiprocessor holds one CTA,
@@ -133,6 +143,8 @@ KernelConfig configure(const Problem& p, const Device& device) {
   a.head_dim = static_cast<int>(p.head_dim), a.head_dim_v = static_cast<int>(p.head_dim_v);
   a.softcap = p.softcap.has_value(), a.bias = p.bias.dtype, a.alibi = p.alibi, a.mask = p.mask.present();
   a.pairs = common_score_access(p).pairs;
+  a.page_rows = page_rows_of(p, a.block_n);
+  if (Sm90Layout(a).bytes > device.smem_per_block) --a.kv_stages;  // page lists need some shared memory
   a.blocks = device.sm_count;
   a.l2_kv_bytes = device.l2_bytes / 2;
   return {config_table, a};
@@ -153,6 +165,9 @@ void check_config(const ConfigChange& change) {
   require_range("warpgroups", c.warpgroups, 1, 4);
   require_range("block_n", c.block_n, 16, 256);
   require_multiple("block_n", c.block_n, 16);
+  if (c.page_rows != page_rows_of(change.problem, c.block_n))
+    bad_config("block_n", c.block_n, "the planner's choice for paged keys must have the same greatest common divisor ",
+               "with the page size, ", change.problem.page_size);
   require_range("q_stages", c.q_stages, 1, 4);
   if (c.ping_pong && c.warpgroups == 1) bad_config("ping_pong", 1, "needs at least 2 warpgroups");
   require_range("kv_stages", c.kv_stages, 2, 16);
@@ -260,9 +275,11 @@ LaunchSpec launch_spec(const StepCall& call) {
   if (items > 0) params.scheduler = tile_order(p, c);
   params.sequences = TileSequences::of(call.params);
   LaunchSpec spec(params);
-  const int64_t rows_q = p.varlen ? p.total_q : p.seqlen_q, rows_k = p.varlen ? p.total_k : p.seqlen_k;
-  if (items == 0 || rows_q == 0 || rows_k == 0) return spec;
   const AttentionParams& a = call.params;
+  const int64_t rows_q = p.varlen ? p.total_q : p.seqlen_q, rows_k = a.pages.present() ? p.page_size
+                                                                     : p.varlen        ? p.total_k
+                                                                                       : p.seqlen_k;
+  if (items == 0 || rows_q == 0 || rows_k == 0) return spec;
   const int64_t batches = p.varlen ? 1 : p.batch;  // packed tensors have no batch dimension
   const MapDimension queries{rows_q, a.q.row}, heads{p.heads_q, a.q.head}, of_batch{batches, a.q.batch};
   const auto columns_of_64 = [](const TensorRef& t, DType dtype, int64_t dim, const std::array<MapDimension, 3>& outer,
@@ -274,8 +291,9 @@ LaunchSpec launch_spec(const StepCall& call) {
                                                   c.block_m() / c.packed_heads)
                                   : columns_of_64(a.q, c.q, p.head_dim, {queries, heads, of_batch}, c.block_m()));
   const auto kv_map = [&](const TensorRef& t, DType dtype, int64_t dim) {
-    return columns_of_64(t, dtype, dim, {MapDimension{rows_k, t.row}, {p.heads_k, t.head}, {batches, t.batch}},
-                         c.block_n);
+    const int64_t outer = a.pages.present() ? a.pages.pages : batches;
+    return columns_of_64(t, dtype, dim, {MapDimension{rows_k, t.row}, {p.heads_k, t.head}, {outer, t.batch}},
+                         a.pages.present() ? c.page_rows : c.block_n);
   };
   spec.add_map(offsetof(Sm90Params, k), kv_map(a.k, c.k, p.head_dim));
   spec.add_map(offsetof(Sm90Params, v), kv_map(a.v, c.v, p.head_dim_v));

@@ -129,7 +129,9 @@ TypicalLengths TypicalLengths::of(const Problem& p) {
   const auto mean = [&](int64_t total, int64_t dense) {
     return p.varlen ? static_cast<double>(total) / sequences : static_cast<double>(dense);
   };
-  return {sequences, mean(p.total_q, p.seqlen_q), mean(p.total_k, p.seqlen_k), p.seqlen_k};
+  // With pages the number of all keys is not known before the launch.
+  const double keys = p.page_size > 0 ? static_cast<double>(p.seqlen_k) : mean(p.total_k, p.seqlen_k);
+  return {sequences, mean(p.total_q, p.seqlen_q), keys, p.seqlen_k};
 }
 
 Sm90Choice choose_sm90_tiles(const Problem& p, const Device& device) {

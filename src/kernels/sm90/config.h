@@ -17,6 +17,7 @@ struct Sm90Config : AttentionVariant {
   bool boxes = false;            // TMA loads boxes of bias and mask, together with K
   bool bias_row = false;         // with boxes: all queries of a sequence have the same row of the bias
   bool mask_row = false;         // the same for the mask
+  int page_rows = 0;             // paged K and V: keys of a page that TMA copies at once; 0: K and V are not paged
   int score_stages = 2;          // with boxes: buffers in shared memory, each for the bias and mask of a block
   bool programmatic = true;      // the kernel can start before the previous kernel ends, and then waits for that end
 

@@ -45,7 +45,8 @@ struct Producer {
     const bool packed = p.cu_seqlens_q.present();
     const int batch = packed ? 0 : tile.batch(), head = tile.head();
     const auto head_k = static_cast<int>(params.scheduler.group.quotient(static_cast<unsigned>(head)));
-    const int first_k = packed ? static_cast<int>(clamped(p.cu_seqlens_k[tile.batch()], 0, p.total_k)) : 0;
+    const bool packed_k = packed && cfg.page_rows == 0;
+    const int first_k = packed_k ? static_cast<int>(clamped(p.cu_seqlens_k[tile.batch()], 0, p.total_k)) : 0;
     RAPT_TRACE_NEXT("producer: load Q");
     wait_barrier(shared.q_empty(phases.q_stage()), phases.of_q() ^ 1);
     // With packed heads, the heads are dimension 1 of the tensor map, and the queries dimension 2.
@@ -59,6 +60,7 @@ struct Producer {
     const int first_key = first_k + n_blocks.begin * cfg.block_n;
     int key = first_k + (n_blocks.end - 1) * cfg.block_n;
     RAPT_TRACE_NEXT("producer: load K");
+    if (cfg.page_rows > 0) look_up_pages(tile, n_blocks.end - 1);
     load_k(tile, key, first_k, head_k, batch);
 #pragma unroll 1
     for (; key >= first_key; key -= cfg.block_n) {
@@ -67,7 +69,7 @@ struct Producer {
         load_k(tile, key - cfg.block_n, first_k, head_k, batch);
       }
       RAPT_TRACE_NEXT("producer: load V");
-      load_kv(params.v, layout.columns_v, key, head_k, batch);
+      load_kv(tile, params.v, layout.columns_v, key, head_k, batch);
     }
   }
 
@@ -99,7 +101,11 @@ struct Producer {
   }
   // Loads K of the block that begins at packed row `key`, and with boxes its bias and mask.
   void load_k(const Tile& tile, int key, int first_k, int head_k, int batch) {
-    load_kv(params.k, layout.columns, key, head_k, batch);
+    if constexpr (cfg.page_rows > 0) {
+      if (key >= cfg.block_n) look_up_pages(tile, key / cfg.block_n - 1);
+      cp_async_wait_group(key >= cfg.block_n ? 1 : 0);  // this block's pages
+    }
+    load_kv(tile, params.k, layout.columns, key, head_k, batch);
     if constexpr (cfg.boxes) {
       wait_barrier(shared.scores_empty(score_slot.stage), score_slot.phase ^ 1);
       const unsigned full = shared.scores_full(score_slot.stage);
@@ -131,10 +137,45 @@ struct Producer {
       copy_box(to + static_cast<unsigned>(column * rows * width), map, full, key + column * width / bytes_of(element),
                row, head, batch);
   }
-  void load_kv(const TensorMap& map, int columns, int key, int head, int batch) {
+  void load_kv(const Tile& tile, const TensorMap& map, int columns, int key, int head, int batch) {
     wait_barrier(shared.kv_empty(slot.stage), slot.phase ^ 1);
-    load(shared.kv_full(slot.stage), shared.kv(slot.stage), map, columns, cfg.block_n, key, head, batch);
+    const unsigned full = shared.kv_full(slot.stage), to = shared.kv(slot.stage);
+    if constexpr (cfg.page_rows > 0)
+      load_pages(tile, full, to, map, columns, key, head);
+    else
+      load(full, to, map, columns, cfg.block_n, key, head, batch);
     slot.advance();
+  }
+  // Paged K and V. The entries of the block table take long to load. So they are copied to shared memory one block
+  // ahead. Entries after the sequence's keys are not read.
+  void look_up_pages(const Tile& tile, int n_block) const {
+    const int key = n_block * cfg.block_n, count = pages_of_block(tile, key);
+#pragma unroll 1
+    for (int i = 0; i < count; ++i)
+      cp_async_4(shared.pages(n_block) + 4 * static_cast<unsigned>(i),
+                 params.attention.pages.entry(tile.batch(), static_cast<unsigned>(key + i * cfg.page_rows)));
+    cp_async_commit_group();
+  }
+  static int pages_of_block(const Tile& tile, int key) {
+    const int keys = tile.band().seqlen_k - key;
+    return keys < cfg.block_n ? (keys + cfg.page_rows - 1) / cfg.page_rows : Sm90Layout::pages(cfg);
+  }
+  // The buffer's part for pages that do not exist keeps its old values.
+  void load_pages(const Tile& tile, unsigned full, unsigned to, const TensorMap& map, int columns, int key,
+                  int head) const {
+    const PageTable& table = params.attention.pages;
+    const int count = pages_of_block(tile, key);
+    arrive_expecting(full, static_cast<unsigned>(count * columns * cfg.page_rows * 128));
+#pragma unroll 1
+    for (int i = 0; i < count; ++i) {
+      const auto entry = load_shared(shared.pages(key / cfg.block_n) + 4 * static_cast<unsigned>(i));
+      const int page = table.clamped_page(static_cast<int>(entry)),
+                row = static_cast<int>(table.row(static_cast<unsigned>(key + i * cfg.page_rows)));
+#pragma unroll
+      for (int column = 0; column < columns; ++column)
+        copy_box(to + static_cast<unsigned>(column * cfg.block_n + i * cfg.page_rows) * 128, map, full, column * 64,
+                 row, head, page);
+    }
   }
   static void load(unsigned full, unsigned to, const TensorMap& map, int columns, int rows, int row, int head,
                    int batch) {

@@ -65,6 +65,12 @@ struct SharedState {
   unsigned redo_count() const { return tile(2); }
   unsigned redo(unsigned i) const { return tile(2) + 4 + 4 * i; }
 
+  // Paged K and V: the entries of the block table for a block of keys.
+  unsigned pages(int n_block) const {
+    return base + layout.pages_at +
+           static_cast<unsigned>(n_block % Sm90Layout::page_lists * 4 * Sm90Layout::pages(cfg));
+  }
+
   // One thread calls this, before __syncthreads. The producer thread arrives on "full" barriers. The warps that compute
   // arrive on "empty" barriers.
   void init() const {

@@ -23,7 +23,7 @@ struct TileSequence {
             static_cast<int>(s.seqlen_q),
             static_cast<int>(s.rows_q),
             static_cast<int>(clamped(s.offset, -(1 << 30), 1 << 30)),
-            p.cu_seqlens_k.present() || p.seqused_k.present()};
+            p.cu_seqlens_k.present() || p.seqused_k.present() || p.pages.present()};
   }
 };
 
@@ -34,9 +34,7 @@ struct TileSequences {
   TileSequence value;  // if equal
 
   static constexpr TileSequences of(const AttentionParams& p) {
-    const bool lists = p.cu_seqlens_q.present() || p.cu_seqlens_k.present() || p.seqused_q.present() ||
-                       p.seqused_k.present() || p.q_starts.present() || p.k_starts.present();
-    if (lists) return {};
+    if (p.has_lists()) return {};
     return {true, TileSequence::of(p, 0)};
   }
   constexpr TileSequence at(const AttentionParams& p, index_t batch) const {
@@ -62,7 +60,7 @@ struct Sm90Layout {
   int columns, columns_v;  // number of columns of 64 elements
   int q_bytes, kv_bytes;   // bytes of one buffer. q: for a tile of Q, later its output. kv: for a block of K or of V
   int bias_bytes, mask_bytes;  // bytes of one buffer for the elements of a block of keys; 0 without boxes
-  int q_at = 0, kv_at, scores_at, barriers_at, tiles_at, bytes;
+  int q_at = 0, kv_at, scores_at, barriers_at, tiles_at, pages_at, bytes;
 
   static constexpr int redo_capacity = 256;  // tiles that can be computed again in one round (producer.cuh)
 
@@ -79,13 +77,18 @@ struct Sm90Layout {
         scores_at(kv_at + c.kv_stages * kv_bytes),
         barriers_at(scores_at + score_stages(c) * (bias_bytes + mask_bytes)),
         tiles_at(barriers_at + 8 * barriers(c)),
-        bytes(tiles_at + 2 * 64 + 4 * (1 + redo_capacity)) {}
+        pages_at(tiles_at + 2 * 64 + 4 * (1 + redo_capacity)),
+        bytes(pages_at + 4 * page_lists * pages(c)) {}
 
   // Number of barriers; SharedState (shared_state.cuh) names them.
   static constexpr int barriers(const Sm90Config& c) {
     return 2 * c.q_stages + 2 * c.kv_stages + 2 * score_stages(c) + 5;
   }
   static constexpr int score_stages(const Sm90Config& c) { return c.boxes ? c.score_stages : 0; }
+
+  // Paged K and V: the number of copies of a block, and of blocks whose pages are in shared memory.
+  static constexpr int pages(const Sm90Config& c) { return c.page_rows > 0 ? c.block_n / c.page_rows : 0; }
+  static constexpr int page_lists = 4;
 
   // Returns the width in bytes of a box's columns. A single row is one column. 0: the block has no such columns.
   static constexpr int box_width(const Sm90Config& c, DType element, bool one_row) {
