@@ -18,7 +18,7 @@ struct AppendRows {
 
   constexpr bool operator==(const AppendRows&) const = default;
 
-  static constexpr int threads = 128, max_dim = 2048;
+  static constexpr int threads = 128, max_dim = 1024;
   constexpr bool present() const { return from != DType::none; }
   constexpr bool quantised() const { return scales != ScaleKind::none; }
   constexpr int chunk() const { return vectors ? 16 / bytes_of(from) : 1; }
@@ -75,7 +75,7 @@ struct KvAppendConfig {
     const int k_words = k_rows().words(), v_words = v_rows().words();
     const int q_words = q == DType::none ? 0 : q_rows().words();
     const int most = k_words > v_words ? k_words : v_words;
-    return (most > q_words ? most : q_words) > 16 ? 2 : 6;
+    return (most > q_words ? most : q_words) > 16 ? 2 : 4;
   }
 };
 
