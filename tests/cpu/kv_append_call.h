@@ -276,8 +276,9 @@ class AppendReference {
       if (page < 0 || page >= c.k_cache.shape[0]) return {};
       return Place{page, position % page_rows};
     }
-    if (position >= page_rows) return {};
-    return Place{c.cache_batch_idx.present() ? whole(c.cache_batch_idx, {b}) : b, position};
+    const int64_t row_of_batch = c.cache_batch_idx.present() ? whole(c.cache_batch_idx, {b}) : b;
+    if (position >= page_rows || row_of_batch < 0 || row_of_batch >= c.k_cache.shape[0]) return {};
+    return Place{row_of_batch, position};
   }
 
   static std::byte* element(HostTensor& t, const Index& index) {

@@ -146,7 +146,7 @@ TEST_F(GpuKvAppend, GraphOfAGrowingLoop) {
                         .scales = ScaleKind::token,
                         .scales_v = ScaleKind::token,
                         .paged = true};
-  const AppendCall cpu = make_append(spec), gpu = make_append(spec);
+  AppendCall cpu = make_append(spec), gpu = make_append(spec);
   const cuda::Stream stream;
   OnGpu tensors(gpu);
   cuda::Buffer lengths(append_batch * sizeof(int32_t));

@@ -74,8 +74,8 @@ struct KvAppendConfig {
   constexpr int min_blocks() const {
     const int k_words = k_rows().words(), v_words = v_rows().words();
     const int q_words = q == DType::none ? 0 : q_rows().words();
-    const int most = k_words > v_words ? k_words : v_words;
-    return (most > q_words ? most : q_words) > 16 ? 2 : 4;
+    const int most_kv = k_words > v_words ? k_words : v_words, most = most_kv > q_words ? most_kv : q_words;
+    return most > 32 ? 1 : most > 16 ? 2 : 4;
   }
 };
 
