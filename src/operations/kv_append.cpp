@@ -27,6 +27,8 @@ void check_contents_on_gpu(const rapt_kv_append_args& args, void* stream) {
   HostCopies copies(stream);
   rapt_kv_append_args host = args;
   for (const auto member : kv_append_contents) host.*member = copies.of(args.*member);
+  if (args.k_scales == RAPT_SCALE_HEAD) host.k_descale = copies.of(args.k_descale);
+  if (args.v_scales == RAPT_SCALE_HEAD) host.v_descale = copies.of(args.v_descale);
   check_kv_append_contents(kv_append_params(host), source_of(args));
 }
 

@@ -85,6 +85,7 @@ void check_new(const Args& a) {
     invalid("k.rank = 3 (shape ", shape_text(*a.k), "): packed tokens need cu_seqlens_new or slot_mapping");
   if (!is_packed(a) && a.cu_seqlens_new != nullptr)
     invalid("cu_seqlens_new: given, but k has rank 4; packed k and v have rank 3");
+  require_rank("v", *a.v, a.k->rank, "the rank of k");
   if (is_packed(a))
     require_shape("v", *a.v, {a.k->shape[0], a.k->shape[1], dim_of(*a.v)}, "[total, heads_k, dim_v]");
   else
@@ -127,7 +128,7 @@ void check_cache_dtype(const char* name, const rapt_tensor& input, const char* c
       invalid(cache_name, ".dtype = ", name_of(to), ": ", name, " is ", name_of(from), ", so ", scales_name,
               " must be RAPT_SCALE_HEAD or RAPT_SCALE_TOKEN");
     invalid(cache_name, ".dtype = ", name_of(to), ": must be that of ", name, ", ", name_of(from),
-            "; only to FP8 is it converted");
+            "; rapt converts only f32, f16 and bf16 to FP8");
   }
   if (scales != RAPT_SCALE_HEAD && scales != RAPT_SCALE_TOKEN)
     invalid(scales_name, " = ", scales, ": must be RAPT_SCALE_NONE, RAPT_SCALE_HEAD or RAPT_SCALE_TOKEN");

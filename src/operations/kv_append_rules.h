@@ -15,10 +15,10 @@ KvAppendParams kv_append_params(const rapt_kv_append_args& args);
 // and that no two tokens have the same place. Does not read k, v, q, caches and tables.
 // source: "seqused_k" or "starts", or "slot_mapping".
 void check_kv_append_contents(const KvAppendParams& params, const char* source);
-// The arguments with contents that check_kv_append_contents() reads.
+// The lists that check_kv_append_contents() reads. It also reads descales that are inputs.
 inline constexpr const rapt_tensor* rapt_kv_append_args::*kv_append_contents[] = {
     &rapt_kv_append_args::cu_seqlens_new, &rapt_kv_append_args::seqused_k,   &rapt_kv_append_args::starts,
     &rapt_kv_append_args::slot_mapping,   &rapt_kv_append_args::block_table, &rapt_kv_append_args::cache_batch_idx,
-    &rapt_kv_append_args::positions,      &rapt_kv_append_args::k_descale,   &rapt_kv_append_args::v_descale};
+    &rapt_kv_append_args::positions};
 
 }  // namespace rapt

@@ -221,6 +221,7 @@ TEST(KvAppendRefuses, ShapesAndDtypes) {
        },
        {"k.rank = 2"}},
       {"k dtype", dense, [](AppendCall& c) { c.k = make_tensor(DType::sim8, c.k.shape); }, {"k.dtype = sim8"}},
+      {"v rank", dense, [](AppendCall& c) { c.v = make_tensor(DType::bf16, {}); }, {"v.rank = 0", "4"}},
       {"v shape",
        dense,
        [](AppendCall& c) {
