@@ -29,7 +29,20 @@ class KvAppendCode : public testing::TestWithParam<const char*> {
     const jit::Resources used = jit::parse_resources(image.log);
     ASSERT_TRUE(used.known);
     EXPECT_EQ(used.spill_store_bytes + used.spill_load_bytes + used.stack_bytes, 0);
-    EXPECT_EQ(lab::count_instructions(image.bytes).local, 0);
+    const lab::InstructionCounts counts = lab::count_instructions(image.bytes);
+    EXPECT_EQ(counts.local, 0);
+    // All rows and angles are loaded in vectors of 16 bytes.
+    int vectors = 0;
+    for (const AppendRows& rows : {config.k_rows(), config.v_rows(), config.q_rows()}) {
+      if (!rows.vectors || rows.units_per_lane() > 1) continue;  // more units can be a loop
+      vectors += rows.max_heads() * 2;
+      if (rows.rotary_dim > 0) vectors += 2 * std::max(rows.chunk() * bytes_of(rows.table) / 16, 1);
+    }
+    EXPECT_GE(counts.ldg_16, vectors);
+    // Rotation has the CPU's bits, so it has no fused multiply-add. A division has some.
+    if (spec.scales == ScaleKind::none) {
+      EXPECT_EQ(counts.ffma, 0);
+    }
     EXPECT_LE(used.registers * unit.threads * config.min_blocks(), device.registers_per_sm);
   }
 };

@@ -321,6 +321,47 @@ def test_tables_are_those_of_transformers(name, dim):
         assert np.abs(one[:16] - theirs[:16]).max() < 4e-6
 
 
+def documented(rule, dim):
+    """(frequencies, factor m) in float64, by the formulas of docs/semantics.md."""
+    given = dict(rule)
+    kind, base = given.pop("kind", "default"), given.pop("base", 10000.0)
+    factor, most = given.get("factor"), given.get("original_max_position_embeddings")
+    if kind == "dynamic":
+        base *= (factor * max(given["seqlen"], most) / most - factor + 1) ** (dim / (dim - 2))
+    f, m = [base ** (-2 * j / dim) for j in range(dim // 2)], 1.0
+    if kind == "linear":
+        f = [x / factor for x in f]
+    if kind == "yarn":
+        low, high = (
+            dim * math.log(most / (2 * math.pi * given.get(name, default))) / (2 * math.log(base))
+            for name, default in (("beta_fast", 32), ("beta_slow", 1))
+        )
+        if given.get("truncate", True):
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, dim - 1)
+        shares = [min(max((j - low) / (high - low), 0), 1) for j in range(dim // 2)]
+        f = [(1 - w) * x + w * x / factor for x, w in zip(f, shares)]
+        above, below = given.get("mscale", 1.0), given.get("mscale_all_dim", 0.0)
+        m = given.get("attention_factor", (0.1 * above * math.log(factor) + 1) / (0.1 * below * math.log(factor) + 1))
+    if kind == "llama3":
+        low, high = given["low_freq_factor"], given["high_freq_factor"]
+        for j, x in enumerate(f):
+            length = 2 * math.pi / x
+            w = (most / length - low) / (high - low)
+            f[j] = x if length < most / high else x / factor if length > most / low else (1 - w) * x / factor + w * x
+    return np.array(f), m
+
+
+@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("name", RULES)
+def test_tables_follow_the_documented_rules(name, dim):
+    f, m = documented(RULES[name], dim)
+    angles = np.arange(4096)[:, None] * f
+    cos, sin = rapt.rotary_tables(4096, dim, **RULES[name])
+    assert np.abs(cos - m * np.cos(angles)).max() <= m * 2.0**-24
+    assert np.abs(sin - m * np.sin(angles)).max() <= m * 2.0**-24
+
+
 def test_tables_of_the_definition():
     cos, sin = rapt.rotary_tables(1000, 6, first_position=123456, base=777.0)
     for row in (0, 1, 999):
