@@ -101,8 +101,7 @@ void rotary_tables(Args& args, bool accepted = true) {
   const rapt_tensor tc = tensor(cos, 2, shape), ts = tensor(sin, 2, shape);
   args.cos = &tc, args.sin = &ts;
   const rapt_status status = rapt_rotary_tables(nullptr, &args);
-  const bool right =
-      near(cos[0], 1) && near(cos[1], std::cos(1.0)) && near(sin[0], 0) && near(sin[1], std::sin(1.0));
+  const bool right = near(cos[0], 1) && near(cos[1], std::cos(1.0)) && near(sin[0], 0) && near(sin[1], std::sin(1.0));
   expect_result(status, accepted, right, near(cos[0], -2) && near(sin[1], -2), "rapt_rotary_tables");
 }
 #endif
